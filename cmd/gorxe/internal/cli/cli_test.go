@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "64": 64, "64b": 64, "64k": 65536, "64K": 65536, "64KiB": 65536, "64 kb": 65536,
+		"1m": 1 << 20, "3MiB": 3 << 20, "2G": 2 << 30, "9223372036854775807": math.MaxInt64,
+	} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "k", "-1", "1.5k", "1t", "0x10", "9223372036854775808", "9007199254740992k", "8589934592g", "1kk"} {
+		if n, err := ParseSize(text); err == nil {
+			t.Errorf("ParseSize(%q) = %d; want an error", text, n)
+		}
+	}
+}
+
+func TestSizeKeepsToItsRange(t *testing.T) {
+	s := Size{Min: 1, Max: 1 << 20}
+	if err := s.Set("1MiB"); err != nil || s.Int() != 1<<20 {
+		t.Fatalf("Set(1MiB) = %v, %d", err, s.Bytes)
+	}
+	err := s.Set("2m")
+	if err == nil || !strings.Contains(err.Error(), "1 B to 1 MiB") {
+		t.Fatalf("an error has to name the range, got: %v", err)
+	}
+	if s.Int() != 1<<20 {
+		t.Fatal("a refused value changed the flag")
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "0.2": 200 * time.Millisecond, "300ms": 300 * time.Millisecond, "1m30s": 90 * time.Second, "0": 0,
+	} {
+		if got, err := ParseDuration(text); err != nil || got != want {
+			t.Errorf("ParseDuration(%q) = %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "five", "NaN", "Inf", "1e300", "5x"} {
+		if d, err := ParseDuration(text); err == nil {
+			t.Errorf("ParseDuration(%q) = %v; want an error", text, d)
+		}
+	}
+}
+
+func TestParsePercent(t *testing.T) {
+	for text, want := range map[string]float64{"1%": 0.01, "0.5 %": 0.005, "0": 0, "20%": 0.2, "100%": 1} {
+		if got, err := ParsePercent(text); err != nil || math.Abs(got-want) > 1e-12 {
+			t.Errorf("ParsePercent(%q) = %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "%", "1", "0.01", "one%", "NaN%", "Inf%"} {
+		if f, err := ParsePercent(text); err == nil {
+			t.Errorf("ParsePercent(%q) = %v; want an error", text, f)
+		}
+	}
+	p := Percent{Max: 0.5}
+	if err := p.Set("7%"); err != nil || p.String() != "7%" {
+		t.Errorf("7%% became %q, %v", p.String(), err)
+	}
+	for _, text := range []string{"51%", "-1%"} {
+		if err := p.Set(text); err == nil || !strings.Contains(err.Error(), "0% to 50%") {
+			t.Errorf("Set(%q) = %v; want an error that names the range", text, err)
+		}
+	}
+}
+
+func TestIntAndChoice(t *testing.T) {
+	i := Int{N: 1, Min: 1, Max: 8}
+	for _, text := range []string{"0", "9", "x", "1.5", ""} {
+		if err := i.Set(text); err == nil {
+			t.Errorf("Int.Set(%q) passed", text)
+		}
+	}
+	if err := i.Set("8"); err != nil || i.N != 8 {
+		t.Errorf("Int.Set(8) = %v, %d", err, i.N)
+	}
+	c := Choice{Value: "auto", Words: []string{"auto", "native"}}
+	if err := c.Set("Native"); err != nil || c.Value != "native" {
+		t.Errorf("Choice.Set(Native) = %v, %q", err, c.Value)
+	}
+	if err := c.Set("fast"); err == nil || !strings.Contains(err.Error(), "auto, native") {
+		t.Errorf("Choice.Set(fast) = %v; want the list", err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	failure := errors.New("the peer is gone")
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, StatusOK},
+		{failure, StatusFailure},
+		{Usage(nil), StatusOK},
+		{Usage(failure), StatusUsage},
+		{fmt.Errorf("perf: %w", Usagef("-n is negative")), StatusUsage},
+	} {
+		if got := Status(c.err); got != c.want {
+			t.Errorf("Status(%v) = %d, want %d", c.err, got, c.want)
+		}
+	}
+	if !errors.Is(Usage(failure), failure) {
+		t.Error("Usage hides the error it marks")
+	}
+}
+
+// However many lines an error has, the user gets one.
+func TestReportIsOneLine(t *testing.T) {
+	var out bytes.Buffer
+	report(&out, &cobra.Command{Use: "gorxe"}, errors.New("first\n\tsecond\n"))
+	if got := out.String(); got != "gorxe: first second\n" {
+		t.Errorf("got %q", got)
+	}
+	out.Reset()
+	report(&out, &cobra.Command{Use: "gorxe"}, Usagef("bad flag"))
+	if got := out.String(); got != "gorxe: bad flag (see 'gorxe --help')\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	tab := Table{Columns: []Column{{"op", Left}, {"p50 µs", Right}, {"note", Left}}}
+	tab.Row("WRITE", 3.5)
+	tab.Row("µ", 12.25, "x")
+	var out bytes.Buffer
+	if err := tab.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := "" +
+		"op     p50 µs  note\n" +
+		"WRITE     3.5\n" +
+		"µ       12.25  x\n"
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
+func TestLatency(t *testing.T) {
+	l := NewLatency()
+	if l.Mean() != 0 || l.StdDev() != 0 || l.Percentile(99) != 0 {
+		t.Error("an empty collection has to answer zeros")
+	}
+	for i := 1; i <= 1000; i++ {
+		l.Record(time.Duration(i) * time.Microsecond)
+	}
+	near := func(what string, got, want time.Duration) {
+		t.Helper()
+		if diff := float64(got-want) / float64(want); diff > 0.001 || diff < -0.001 {
+			t.Errorf("%s = %v, want %v within 0.1 %%", what, got, want)
+		}
+	}
+	near("p50", l.Percentile(50), 500*time.Microsecond)
+	near("p99", l.Percentile(99), 990*time.Microsecond)
+	near("mean", l.Mean(), 500500*time.Nanosecond)
+	near("standard deviation", l.StdDev(), 288675*time.Nanosecond)
+	if l.Min() != time.Microsecond || l.Max() != time.Millisecond || l.Count() != 1000 {
+		t.Errorf("min %v, max %v, count %d", l.Min(), l.Max(), l.Count())
+	}
+	l.Record(time.Hour) // beyond the histogram's range: kept in max, clamped in percentiles
+	if l.Max() != time.Hour || l.Percentile(100) > time.Hour {
+		t.Errorf("max %v, p100 %v", l.Max(), l.Percentile(100))
+	}
+	if n := testing.AllocsPerRun(100, func() { l.Record(time.Millisecond) }); n != 0 {
+		t.Errorf("Record allocates %v times", n)
+	}
+}
+
+func TestCount(t *testing.T) {
+	if got := Count(1, "queue") + ", " + Count(4, "queue"); got != "1 queue, 4 queues" {
+		t.Error(got)
+	}
+}

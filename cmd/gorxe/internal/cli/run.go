@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses of gorxe.
+const (
+	StatusOK      = 0
+	StatusFailure = 1
+	StatusUsage   = 2
+)
+
+// ErrInterrupted says that a signal ended a command before it was done.
+var ErrInterrupted = errors.New("interrupted")
+
+// usageError marks an error as the caller's: a flag or an argument that cannot
+// be meant. It ends the program with StatusUsage.
+type usageError struct{ err error }
+
+func (u usageError) Error() string { return u.err.Error() }
+func (u usageError) Unwrap() error { return u.err }
+
+// Usage marks err as a usage error, for exit status 2. Usage(nil) is nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{err}
+}
+
+// Usagef is Usage of a formatted error.
+func Usagef(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// Args makes a cobra argument check report its complaint as a usage error.
+func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return Usage(check(cmd, args)) }
+}
+
+// Status is the exit status that err stands for.
+func Status(err error) int {
+	var u usageError
+	switch {
+	case err == nil:
+		return StatusOK
+	case errors.As(err, &u):
+		return StatusUsage
+	}
+	return StatusFailure
+}
+
+// Run executes root with args and returns the exit status. The first SIGINT,
+// SIGTERM or (where it is not ignored) SIGHUP cancels the commands' context with
+// ErrInterrupted as its cause, so that they can put things away; a second one
+// kills the process as usual. What fails is told in one line on stderr.
+func Run(root *cobra.Command, args []string) int {
+	ctx, stop := signalContext()
+	defer stop()
+	root.SetArgs(args)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil {
+		report(os.Stderr, cmd, err)
+	}
+	return Status(err)
+}
+
+// report writes err as one line, whatever it holds.
+func report(w io.Writer, cmd *cobra.Command, err error) {
+	msg := strings.Join(strings.Fields(err.Error()), " ")
+	line := cmd.CommandPath() + ": " + msg
+	if Status(err) == StatusUsage {
+		line += fmt.Sprintf(" (see '%s --help')", cmd.CommandPath())
+	}
+	fmt.Fprintln(w, line)
+}
+
+// signalContext returns a context that the first terminating signal cancels.
+func signalContext() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		// nohup's child keeps ignoring it: Notify would undo that.
+		signal.Notify(ch, syscall.SIGHUP)
+	}
+	go func() {
+		select {
+		case <-ch:
+			signal.Stop(ch) // the next one has its ordinary, deadly effect
+			cancel(ErrInterrupted)
+		case <-ctx.Done():
+			signal.Stop(ch)
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// Interrupted tells whether a signal ended ctx.
+func Interrupted(ctx context.Context) bool {
+	return errors.Is(context.Cause(ctx), ErrInterrupted)
+}

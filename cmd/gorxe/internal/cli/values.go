@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Size is a flag value: a number of bytes within [Min, Max]. It reads plain
+// numbers and binary multiples: 64, 64k, 64K, 64KiB, 1m, 1MiB, 2G, 2GB (all
+// multiples are of 1024, as in the RDMA world's own tools).
+type Size struct {
+	Bytes    int64
+	Min, Max int64
+}
+
+// Set implements pflag.Value.
+func (s *Size) Set(text string) error {
+	n, err := ParseSize(text)
+	if err != nil {
+		return err
+	}
+	if n < s.Min || n > s.Max {
+		return fmt.Errorf("%s is out of range: choose %s to %s", text, FormatSize(s.Min), FormatSize(s.Max))
+	}
+	s.Bytes = n
+	return nil
+}
+
+// String implements pflag.Value.
+func (s *Size) String() string { return FormatSize(s.Bytes) }
+
+// Type implements pflag.Value.
+func (s *Size) Type() string { return "size" }
+
+// Int is the size as an int.
+func (s *Size) Int() int { return int(s.Bytes) }
+
+var sizeUnits = []struct {
+	suffix string
+	shift  uint
+}{
+	{"kib", 10}, {"mib", 20}, {"gib", 30},
+	{"kb", 10}, {"mb", 20}, {"gb", 30},
+	{"k", 10}, {"m", 20}, {"g", 30},
+	{"b", 0},
+}
+
+// ParseSize reads a number of bytes with an optional binary suffix.
+func ParseSize(text string) (int64, error) {
+	num, shift := strings.ToLower(strings.TrimSpace(text)), uint(0)
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+			num, shift = strings.TrimSpace(rest), u.shift
+			break
+		}
+	}
+	n, err := strconv.ParseUint(num, 10, 63)
+	if err != nil || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("%q is not a size: write bytes, or a multiple such as 64k or 1MiB", text)
+	}
+	return int64(n << shift), nil
+}
+
+// FormatSize writes n in the largest binary unit that divides it: 64 KiB, 65 B.
+func FormatSize(n int64) string {
+	switch {
+	case n != 0 && n%(1<<30) == 0:
+		return fmt.Sprintf("%d GiB", n>>30)
+	case n != 0 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n != 0 && n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// Duration is a flag value: a time within [Min, Max]. A bare number is seconds,
+// fractions allowed, as ping and perftest read it; else 300ms, 2s, 1m30s.
+type Duration struct {
+	D        time.Duration
+	Min, Max time.Duration
+}
+
+// Set implements pflag.Value.
+func (d *Duration) Set(text string) error {
+	v, err := ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	if v < d.Min || v > d.Max {
+		return fmt.Errorf("%s is out of range: choose %v to %v", text, d.Min, d.Max)
+	}
+	d.D = v
+	return nil
+}
+
+// String implements pflag.Value.
+func (d *Duration) String() string { return d.D.String() }
+
+// Type implements pflag.Value.
+func (d *Duration) Type() string { return "duration" }
+
+// ParseDuration reads seconds as a bare number, or a Go duration.
+func ParseDuration(text string) (time.Duration, error) {
+	s := strings.TrimSpace(text)
+	if sec, err := strconv.ParseFloat(s, 64); err == nil {
+		if math.Abs(sec) < math.MaxInt64/float64(time.Second) { // NaN and what overflows fall through
+			return time.Duration(math.Round(sec * float64(time.Second))), nil
+		}
+	} else if d, err := time.ParseDuration(s); err == nil {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%q is not a duration: write seconds (0.5), or 300ms, 2s, 1m", text)
+}
+
+// Percent is a flag value: a share from 0 % to Max, written with its percent
+// sign, so that nobody has to guess whether 0.5 means a half.
+type Percent struct {
+	Fraction float64
+	Max      float64 // as a fraction
+}
+
+// Set implements pflag.Value.
+func (p *Percent) Set(text string) error {
+	f, err := ParsePercent(text)
+	if err != nil {
+		return err
+	}
+	if f < 0 || f > p.Max {
+		return fmt.Errorf("%s is out of range: choose 0%% to %s", text, FormatPercent(p.Max))
+	}
+	p.Fraction = f
+	return nil
+}
+
+// String implements pflag.Value.
+func (p *Percent) String() string { return FormatPercent(p.Fraction) }
+
+// Type implements pflag.Value.
+func (p *Percent) Type() string { return "percent" }
+
+// ParsePercent reads "1%" as 0.01. Only 0 may go without its percent sign.
+func ParsePercent(text string) (float64, error) {
+	s, signed := strings.CutSuffix(strings.TrimSpace(text), "%")
+	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
+		return 0, fmt.Errorf("%q is not a percentage: write it as 1%% or 0.5%%", text)
+	}
+	if !signed && f != 0 {
+		return 0, fmt.Errorf("%q lacks its percent sign: write %s%%", text, text)
+	}
+	return f / 100, nil
+}
+
+// FormatPercent writes a fraction as a percentage: 0.01 is 1%.
+func FormatPercent(f float64) string {
+	// 4 digits after rounding away binary noise: 0.07*100 is not quite 7.
+	return strconv.FormatFloat(math.Round(f*1e8)/1e6, 'f', -1, 64) + "%"
+}
+
+// Int is a flag value: an integer within [Min, Max].
+type Int struct {
+	N        int
+	Min, Max int
+}
+
+// Set implements pflag.Value.
+func (i *Int) Set(text string) error {
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number", text)
+	}
+	if n < i.Min || n > i.Max {
+		return fmt.Errorf("%d is out of range: choose %d to %d", n, i.Min, i.Max)
+	}
+	i.N = n
+	return nil
+}
+
+// String implements pflag.Value.
+func (i *Int) String() string { return strconv.Itoa(i.N) }
+
+// Type implements pflag.Value.
+func (i *Int) Type() string { return "int" }
+
+// Choice is a flag value: one word of a list, in any case.
+type Choice struct {
+	Value string
+	Words []string
+}
+
+// Set implements pflag.Value.
+func (c *Choice) Set(text string) error {
+	for _, w := range c.Words {
+		if strings.EqualFold(w, text) {
+			c.Value = w
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not known: choose one of %s", text, strings.Join(c.Words, ", "))
+}
+
+// String implements pflag.Value.
+func (c *Choice) String() string { return c.Value }
+
+// Type implements pflag.Value.
+func (c *Choice) Type() string { return "name" }
