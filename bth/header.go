@@ -1,0 +1,99 @@
+package bth
+
+import "encoding/binary"
+
+// BTH is a view of a Base Transport Header and what follows it (IBA 9.2). Its
+// accessors need 12 bytes; Packet.Parse has seen to that.
+type BTH []byte
+
+// Bits of the BTH's bytes.
+const (
+	bitSolicited = 0x80 // byte 1
+	bitMigReq    = 0x40 // byte 1
+	shiftPad     = 4    // byte 1, two bits
+	maskVersion  = 0x0f // byte 1
+	bitFECN      = 0x80 // byte 4
+	bitBECN      = 0x40 // byte 4
+	bitAckReq    = 0x80 // byte 8
+)
+
+// Opcode returns the packet's opcode.
+func (b BTH) Opcode() Opcode { return Opcode(b[0]) }
+
+// Solicited reports whether the receiver is asked to raise a solicited event.
+func (b BTH) Solicited() bool { return b[1]&bitSolicited != 0 }
+
+// MigReq returns the path migration bit.
+func (b BTH) MigReq() bool { return b[1]&bitMigReq != 0 }
+
+// PadCount returns the number of pad bytes behind the payload, 0 to 3.
+func (b BTH) PadCount() int { return int(b[1] >> shiftPad & 3) }
+
+// Version returns the transport header version; only 0 exists.
+func (b BTH) Version() uint8 { return b[1] & maskVersion }
+
+// PKey returns the partition key.
+func (b BTH) PKey() PKey { return PKey(binary.BigEndian.Uint16(b[2:4])) }
+
+// FECN returns the forward congestion bit.
+func (b BTH) FECN() bool { return b[4]&bitFECN != 0 }
+
+// BECN returns the backward congestion bit; set in a CNP.
+func (b BTH) BECN() bool { return b[4]&bitBECN != 0 }
+
+// DestQP returns the QP the packet is for.
+func (b BTH) DestQP() QPN { return QPN(binary.BigEndian.Uint32(b[4:8]) & mask24) }
+
+// AckReq reports whether the responder is asked to acknowledge this packet.
+func (b BTH) AckReq() bool { return b[8]&bitAckReq != 0 }
+
+// PSN returns the packet sequence number.
+func (b BTH) PSN() PSN { return PSN(binary.BigEndian.Uint32(b[8:12]) & mask24) }
+
+// Fields returns the header's fields, such that PutBTH writes the same bytes
+// again if the reserved bits were zero.
+func (b BTH) Fields() BTHFields {
+	return BTHFields{
+		Opcode: b.Opcode(), Solicited: b.Solicited(), MigReq: b.MigReq(), AckReq: b.AckReq(),
+		PadCount: uint8(b.PadCount()), PKey: b.PKey(), DestQP: b.DestQP(), PSN: b.PSN(),
+		FECN: b.FECN(), BECN: b.BECN(),
+	}
+}
+
+// BTHFields are the values PutBTH writes. The version is always 0.
+type BTHFields struct {
+	Opcode                    Opcode
+	Solicited, MigReq, AckReq bool
+	PadCount                  uint8 // 0 to 3
+	PKey                      PKey
+	DestQP                    QPN
+	PSN                       PSN
+	FECN, BECN                bool
+}
+
+// PutBTH writes the 12 bytes of the header to b. Bits of DestQP, PSN and PadCount
+// beyond their width are dropped; reserved bits become zero.
+func PutBTH(b []byte, f *BTHFields) {
+	_ = b[HeaderLen-1]
+	w0 := uint32(f.Opcode)<<24 | uint32(f.PadCount&3)<<20 | uint32(f.PKey)
+	if f.Solicited {
+		w0 |= bitSolicited << 16
+	}
+	if f.MigReq {
+		w0 |= bitMigReq << 16
+	}
+	w1 := uint32(f.DestQP & mask24)
+	if f.FECN {
+		w1 |= bitFECN << 24
+	}
+	if f.BECN {
+		w1 |= bitBECN << 24
+	}
+	w2 := uint32(f.PSN & mask24)
+	if f.AckReq {
+		w2 |= bitAckReq << 24
+	}
+	binary.BigEndian.PutUint32(b[0:4], w0)
+	binary.BigEndian.PutUint32(b[4:8], w1)
+	binary.BigEndian.PutUint32(b[8:12], w2)
+}

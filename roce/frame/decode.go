@@ -1,0 +1,178 @@
+package frame
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+const (
+	etherTypeIPv4 = 0x0800
+	etherTypeIPv6 = 0x86dd
+	etherTypeVLAN = 0x8100
+	etherTypeQinQ = 0x88a8
+
+	lenEthernet = 14
+	lenVLAN     = 4
+	minPacket   = lenUDP + bth.HeaderLen + bth.ICRCLen // behind the IP header
+
+	protoHopByHop = 0
+	protoRouting  = 43
+	protoFragment = 44
+	protoDestOpts = 60
+)
+
+// Decoder reads frames. Its scratch space makes it the property of one thread. The
+// zero value is ready; keep it on the heap or in a longer-lived struct.
+type Decoder struct {
+	scratch scratch
+}
+
+// Decode checks an Ethernet frame, trailing Ethernet padding tolerated, and fills p
+// with views into b. With ReasonOK everything was right, the ICRC included. With
+// ReasonICRC p is filled as far as the opcode could be read, for those who show
+// packets; its content is not to be trusted. With any other reason p's content is
+// undefined, though still safe to look at if it was so before.
+func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
+	if len(b) < lenEthernet+lenVLAN {
+		return ReasonShort
+	}
+	copy(p.SrcMAC[:], b[6:12])
+	etherType, ip := binary.BigEndian.Uint16(b[12:14]), b[lenEthernet:]
+	p.VLAN, p.HasVLAN = 0, false
+	if etherType == etherTypeVLAN {
+		p.VLAN, p.HasVLAN = binary.BigEndian.Uint16(ip), true
+		etherType, ip = binary.BigEndian.Uint16(ip[2:4]), ip[lenVLAN:]
+	}
+	var reason Reason
+	switch etherType {
+	case etherTypeIPv4:
+		ip, reason = decodeIPv4(ip, p)
+	case etherTypeIPv6:
+		ip, reason = decodeIPv6(ip, p)
+	case etherTypeVLAN, etherTypeQinQ:
+		return ReasonVLAN
+	default:
+		return ReasonNotRoCE
+	}
+	if reason != ReasonOK {
+		return reason
+	}
+	return d.transport(ip, p)
+}
+
+// decodeIPv4 checks the IPv4 header, fills p's addresses, and returns the IP packet
+// cut to its length.
+func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
+	if len(ip) < lenIPv4+lenUDP {
+		return nil, ReasonShort
+	}
+	switch {
+	case ip[0] != 4<<4|lenIPv4/4:
+		if ip[0]>>4 == 4 && ip[0]&15 > lenIPv4/4 && ip[9] == protoUDP {
+			return nil, ReasonIPOptions
+		}
+		return nil, ReasonNotRoCE
+	case ip[9] != protoUDP:
+		return nil, ReasonNotRoCE
+	case binary.BigEndian.Uint16(ip[6:8])&0x3fff != 0: // more fragments, offset
+		return nil, ReasonFragment
+	case binary.BigEndian.Uint16(ip[lenIPv4+2:]) != bth.Port:
+		return nil, ReasonNotRoCE
+	case sumIPv4(ip) != 0xffff:
+		return nil, ReasonIPChecksum
+	}
+	n := int(binary.BigEndian.Uint16(ip[2:4]))
+	if n > len(ip) {
+		return nil, ReasonShort
+	}
+	if n < lenIPv4+minPacket {
+		return nil, ReasonTruncated
+	}
+	p.TrafficClass, p.HopLimit = ip[1], ip[8]
+	p.Src, p.Dst = bth.GIDFromIPv4([4]byte(ip[12:16])), bth.GIDFromIPv4([4]byte(ip[16:20]))
+	p.NetHeader = ip[:lenIPv4:lenIPv4]
+	return ip[:n], ReasonOK
+}
+
+// decodeIPv6 does the same for IPv6.
+func decodeIPv6(ip []byte, p *bth.Packet) ([]byte, Reason) {
+	if len(ip) < lenIPv6+lenUDP {
+		return nil, ReasonShort
+	}
+	if ip[0]>>4 != 6 {
+		return nil, ReasonNotRoCE
+	}
+	switch ip[6] {
+	case protoUDP:
+	case protoFragment:
+		return nil, ReasonFragment
+	case protoHopByHop, protoRouting, protoDestOpts:
+		return nil, ReasonIPOptions
+	default:
+		return nil, ReasonNotRoCE
+	}
+	if binary.BigEndian.Uint16(ip[lenIPv6+2:]) != bth.Port {
+		return nil, ReasonNotRoCE
+	}
+	n := lenIPv6 + int(binary.BigEndian.Uint16(ip[4:6]))
+	if n > len(ip) {
+		return nil, ReasonShort
+	}
+	if n < lenIPv6+minPacket {
+		return nil, ReasonTruncated
+	}
+	p.TrafficClass, p.HopLimit = ip[0]<<4|ip[1]>>4, ip[7]
+	p.Src, p.Dst = bth.GID(ip[8:24]), bth.GID(ip[24:40])
+	// A GID ::ffff:a.b.c.d stands for IPv4. In an IPv6 header (RFC 4038 4.2 warns of it) it
+	// would let an IPv6 sender pass for an IPv4 one.
+	if p.Src.IsIPv4() || p.Dst.IsIPv4() {
+		return nil, ReasonAddress
+	}
+	p.NetHeader = ip[:lenIPv6:lenIPv6]
+	return ip[:n], ReasonOK
+}
+
+// transport checks UDP, ICRC and BTH. ip is cut to its length and holds minPacket
+// behind the IP header.
+func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
+	ipLen := len(p.NetHeader)
+	udp := ip[ipLen:]
+	if int(binary.BigEndian.Uint16(udp[4:6])) != len(udp) {
+		return ReasonUDPLength
+	}
+	if binary.BigEndian.Uint16(udp[6:8]) != 0 && !udpChecksumOK(addrsOf(p.NetHeader), udp) {
+		return ReasonUDPChecksum
+	}
+	p.SrcPort = binary.BigEndian.Uint16(udp)
+	end := len(ip) - bth.ICRCLen
+	err := p.Parse(ip[ipLen+lenUDP : end : end])
+	// IBA 9.6.1: a packet with a bad CRC says nothing, not even a wrong opcode.
+	if d.scratch.icrc(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
+		return ReasonICRC
+	}
+	if err != nil {
+		return parseReason(err)
+	}
+	return ReasonOK
+}
+
+func addrsOf(ipHeader []byte) []byte {
+	if len(ipHeader) == lenIPv4 {
+		return ipHeader[12:20]
+	}
+	return ipHeader[8:40]
+}
+
+func parseReason(err error) Reason {
+	switch {
+	case errors.Is(err, bth.ErrVersion):
+		return ReasonVersion
+	case errors.Is(err, bth.ErrOpcode):
+		return ReasonOpcode
+	case errors.Is(err, bth.ErrPad):
+		return ReasonPad
+	}
+	return ReasonTruncated
+}

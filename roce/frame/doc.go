@@ -1,0 +1,17 @@
+// Package frame puts a RoCEv2 packet on Ethernet and takes it off again: the
+// Ethernet header with at most one VLAN tag, IPv4 or IPv6, UDP, and the
+// invariant CRC (ICRC) behind it all (IBA annex A17). It also says what a Port
+// is: the thing that moves whole frames, AF_XDP or memory.
+//
+// Reading order:
+//
+//   - port.go: Port, Network, Buf: the contract of the drivers.
+//   - reason.go: why a frame is dropped.
+//   - decode.go: Decoder, from a received frame to a bth.Packet, every check.
+//   - encode.go: Address and PutHeaders (the template a path keeps), Encoder,
+//     which finishes a frame whose transport part somebody has written.
+//   - icrc.go: the ICRC, in one or two runs of the processor's CRC code.
+//   - checksum.go: the Internet checksum.
+//
+// A frame's bytes come from strangers: nothing here panics on them or allocates.
+package frame

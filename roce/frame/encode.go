@@ -1,0 +1,127 @@
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// Address is all that the headers in front of a BTH say.
+type Address struct {
+	SrcMAC, DstMAC MAC
+	VLAN           uint16 // tag control information: priority 3 bits, DEI 1, ID 12; 0 = untagged
+	Src, Dst       bth.GID
+	SrcPort        uint16 // UDP; see SourcePort
+	TrafficClass   uint8  // IPv4 TOS or IPv6 traffic class
+	HopLimit       uint8
+	FlowLabel      uint32 // 20 bits, IPv6 only
+}
+
+const (
+	ipv4DontFragment = 0x4000
+	flowLabelMask    = 1<<20 - 1
+)
+
+// PutHeaders writes the headers from Ethernet to UDP as a template with zero
+// lengths, IP ID and checksums, and returns its length: 42 bytes for IPv4, 62 for
+// IPv6, 4 more with a VLAN tag. b must have room (bth.MaxNetHeader suffices), and
+// both GIDs must be of one family: otherwise it panics, for these are its
+// caller's own values.
+func PutHeaders(b []byte, a *Address) int {
+	if a.Src.IsIPv4() != a.Dst.IsIPv4() {
+		panic(fmt.Sprintf("frame: GIDs of two families: %v, %v", a.Src, a.Dst))
+	}
+	copy(b[0:6], a.DstMAC[:])
+	copy(b[6:12], a.SrcMAC[:])
+	n := 12
+	if a.VLAN != 0 {
+		binary.BigEndian.PutUint16(b[n:], etherTypeVLAN)
+		binary.BigEndian.PutUint16(b[n+2:], a.VLAN)
+		n += lenVLAN
+	}
+	if a.Src.IsIPv4() {
+		binary.BigEndian.PutUint16(b[n:], etherTypeIPv4)
+		n += 2
+		n += putIPv4(b[n:], a)
+	} else {
+		binary.BigEndian.PutUint16(b[n:], etherTypeIPv6)
+		n += 2
+		n += putIPv6(b[n:], a)
+	}
+	udp := b[n : n+lenUDP]
+	binary.BigEndian.PutUint16(udp[0:], a.SrcPort)
+	binary.BigEndian.PutUint16(udp[2:], bth.Port)
+	binary.BigEndian.PutUint32(udp[4:], 0)
+	return n + lenUDP
+}
+
+func putIPv4(b []byte, a *Address) int {
+	b = b[:lenIPv4]
+	clear(b)
+	b[0] = 4<<4 | lenIPv4/4
+	b[1] = a.TrafficClass
+	binary.BigEndian.PutUint16(b[6:], ipv4DontFragment)
+	b[8] = a.HopLimit
+	b[9] = protoUDP
+	copy(b[12:16], a.Src[12:])
+	copy(b[16:20], a.Dst[12:])
+	return lenIPv4
+}
+
+func putIPv6(b []byte, a *Address) int {
+	b = b[:lenIPv6]
+	binary.BigEndian.PutUint32(b, 6<<28|uint32(a.TrafficClass)<<20|a.FlowLabel&flowLabelMask)
+	binary.BigEndian.PutUint16(b[4:], 0)
+	b[6] = protoUDP
+	b[7] = a.HopLimit
+	copy(b[8:24], a.Src[:])
+	copy(b[24:40], a.Dst[:])
+	return lenIPv6
+}
+
+// Encoder finishes frames. It counts IPv4's identification and holds scratch space,
+// so it is the property of one thread. The zero value is ready; keep it on the
+// heap or in a longer-lived struct.
+type Encoder struct {
+	// ID is the identification of the next IPv4 packet; the ICRC covers it.
+	ID      uint16
+	scratch scratch
+}
+
+// Finish completes the frame f, which reaches from Ethernet to the 4 bytes of ICRC
+// yet to be written. Its first netLen bytes are a template from PutHeaders, then
+// come BTH to pad. Finish sets the IP length, ID and checksum, the UDP length
+// (checksum 0: the ICRC covers more), and the ICRC.
+//
+// f must hold at least netLen + 16 bytes and at most 65535 from the IP header on.
+func (e *Encoder) Finish(f []byte, netLen int) {
+	end := len(f) - bth.ICRCLen
+	ipLen := lenIPv4
+	if netLen >= lenEthernet+lenIPv6+lenUDP {
+		ipLen = lenIPv6
+	}
+	start := netLen - lenUDP - ipLen
+	ip := f[start:]
+	udpLen := len(ip) - ipLen
+	if ipLen == lenIPv4 {
+		h := ip[:lenIPv4]
+		binary.BigEndian.PutUint16(h[2:], uint16(len(ip)))
+		binary.BigEndian.PutUint16(h[4:], e.ID)
+		e.ID++
+		h[10], h[11] = 0, 0
+		binary.BigEndian.PutUint16(h[10:], ^sumIPv4(h))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
+	}
+	binary.BigEndian.PutUint32(ip[ipLen+4:], uint32(udpLen)<<16)
+	binary.LittleEndian.PutUint32(f[end:], e.scratch.icrc(f[start:end], ipLen))
+}
+
+// SourcePort returns the UDP source port of a QP pair: 0xC000 and 14 bits of hash,
+// so that networks with several paths spread QPs over them while each keeps to one
+// (IBA annex A17.4.5.2).
+func SourcePort(a, b bth.QPN) uint16 {
+	h := (uint64(a)<<24 | uint64(b)) * 0x9e3779b97f4a7c15
+	return 0xc000 | uint16(h>>50)
+}
