@@ -1,0 +1,104 @@
+package mr
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+)
+
+// AddrOf is the natural iova of memory: the address of its first byte. Go
+// does not move heap memory. 0 for an empty slice.
+func AddrOf(mem []byte) uint64 {
+	if len(mem) == 0 {
+		return 0
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+// tailWord says how the last word of a range of n bytes that ends at address
+// end is accessed: 8 or 4 for a whole aligned word of that size, else 0 and
+// the number of the range's bytes that lie in the aligned 4-byte word of its
+// last byte.
+func tailWord(end uintptr, n int) (whole, part int) {
+	switch {
+	case end&7 == 0 && n >= 8:
+		return 8, 8
+	case end&3 == 0 && n >= 4:
+		return 4, 4
+	}
+	return 0, min(int((end-1)&3)+1, n)
+}
+
+// CopyIn puts a peer's data into registered memory: min(len(dst), len(src))
+// bytes, the last aligned word of them after the others and in release order
+// (see the package's memory model). dst and src must not overlap.
+func CopyIn(dst, src []byte) {
+	n := min(len(dst), len(src))
+	if n == 0 {
+		return
+	}
+	p := unsafe.Pointer(unsafe.SliceData(dst))
+	whole, part := tailWord(uintptr(p)+uintptr(n), n)
+	head := n - part
+	raceWrites(dst[:n])
+	if head > 0 {
+		bulkIn(dst[:head], src[:head])
+	}
+	last := unsafe.Add(p, head)
+	raceRelease(last)
+	raceHide()
+	switch whole {
+	case 8:
+		atomic.StoreUint64((*uint64)(last), binary.NativeEndian.Uint64(src[head:]))
+	case 4:
+		atomic.StoreUint32((*uint32)(last), binary.NativeEndian.Uint32(src[head:]))
+	default:
+		mergeBytes(last, src[head:n])
+	}
+	raceShow()
+}
+
+// mergeBytes stores 1 to 3 bytes inside one aligned 4-byte word without
+// disturbing the others.
+func mergeBytes(p unsafe.Pointer, b []byte) {
+	at := uintptr(p) & 3
+	word := (*uint32)(unsafe.Pointer(uintptr(p) &^ 3))
+	for {
+		old := atomic.LoadUint32(word)
+		v := old
+		copy((*[4]byte)(unsafe.Pointer(&v))[at:], b)
+		if atomic.CompareAndSwapUint32(word, old, v) {
+			return
+		}
+	}
+}
+
+// CopyOut reads registered memory for a packet: min(len(dst), len(src))
+// bytes, the last aligned word of them first and in acquire order, the others
+// after it. dst and src must not overlap.
+func CopyOut(dst, src []byte) {
+	n := min(len(dst), len(src))
+	if n == 0 {
+		return
+	}
+	p := unsafe.Pointer(unsafe.SliceData(src))
+	whole, part := tailWord(uintptr(p)+uintptr(n), n)
+	head := n - part
+	last := unsafe.Add(p, head)
+	raceHide()
+	switch whole {
+	case 8:
+		binary.NativeEndian.PutUint64(dst[head:], atomic.LoadUint64((*uint64)(last)))
+	case 4:
+		binary.NativeEndian.PutUint32(dst[head:], atomic.LoadUint32((*uint32)(last)))
+	default:
+		v := atomic.LoadUint32((*uint32)(unsafe.Pointer(uintptr(last) &^ 3)))
+		at := uintptr(last) & 3
+		copy(dst[head:n], (*[4]byte)(unsafe.Pointer(&v))[at:])
+	}
+	raceShow()
+	raceReads(src[:n])
+	if head > 0 {
+		bulkOut(dst[:head], src[:head])
+	}
+}

@@ -1,0 +1,28 @@
+package mr
+
+import "errors"
+
+// Errors of the control plane. They are wrapped with what was asked for; test
+// with errors.Is. Invalidate returns them bare, so that it allocates nothing.
+var (
+	// ErrConfig: NewTable was called without what it needs.
+	ErrConfig = errors.New("mr: unusable configuration")
+	// ErrTooMany: MaxPD or MaxMR is reached; release some or raise the limit.
+	ErrTooMany = errors.New("mr: too many, release some or raise the limit")
+	// ErrExhausted: every key value was given out once; open a new device.
+	ErrExhausted = errors.New("mr: key values exhausted, open the device anew")
+	// ErrBusy: the PD still has regions, queue pairs or SRQs; close them first.
+	ErrBusy = errors.New("mr: protection domain still in use, close its regions and queues first")
+	// ErrClosed: the object was released before.
+	ErrClosed = errors.New("mr: already released")
+	// ErrPD: the protection domain is not the one that the object belongs to.
+	ErrPD = errors.New("mr: wrong protection domain")
+	// ErrLength: the region has no bytes, or reaches past the last address.
+	ErrLength = errors.New("mr: region is empty or runs past the end of the address space")
+	// ErrAlign: peers' atomics need iova and memory to agree modulo 8.
+	ErrAlign = errors.New("mr: iova and memory differ modulo 8, which remote atomics need alike")
+	// ErrAccess: the rights contradict each other, or do not allow the request.
+	ErrAccess = errors.New("mr: access rights do not allow it")
+	// ErrKey: no live region has this key.
+	ErrKey = errors.New("mr: no region has this key")
+)

@@ -1,0 +1,16 @@
+//go:build !race
+
+package mr
+
+import "unsafe"
+
+// Without the race detector the hooks are nothing and bulk copies are copies.
+
+func raceHide()                  {}
+func raceShow()                  {}
+func raceAcquire(unsafe.Pointer) {}
+func raceRelease(unsafe.Pointer) {}
+func raceWrites([]byte)          {}
+func raceReads([]byte)           {}
+func bulkIn(dst, src []byte)     { copy(dst, src) }
+func bulkOut(dst, src []byte)    { copy(dst, src) }

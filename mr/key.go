@@ -1,0 +1,42 @@
+package mr
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+)
+
+// feistelRounds is the round count of NIST SP 800-38G's FF1, which is the
+// same construction over small domains.
+const feistelRounds = 10
+
+// permutation maps counter values 0..2^32-1 one to one onto 32-bit keys in a
+// secret order: a Feistel network of two 16-bit halves with AES-128 as its
+// round function.
+type permutation struct {
+	block   cipher.Block
+	in, out [aes.BlockSize]byte
+}
+
+func (p *permutation) init(rand func() uint64) {
+	var key [16]byte
+	binary.LittleEndian.PutUint64(key[:8], rand())
+	binary.LittleEndian.PutUint64(key[8:], rand())
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		panic(err) // 16 is a valid key length
+	}
+	p.block = block
+}
+
+// at is the key of counter value c.
+func (p *permutation) at(c uint32) Key {
+	l, r := uint16(c>>16), uint16(c)
+	for round := range byte(feistelRounds) {
+		p.in[0] = round
+		binary.LittleEndian.PutUint16(p.in[1:], r)
+		p.block.Encrypt(p.out[:], p.in[:])
+		l, r = r, l^binary.LittleEndian.Uint16(p.out[:])
+	}
+	return Key(l)<<16 | Key(r)
+}

@@ -1,0 +1,128 @@
+package mr
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// word64 is the address of the 8 bytes at b, which must be there and aligned:
+// the engine has checked a peer's address, so anything else is a bug here or
+// in the program.
+func word64(b []byte) *uint64 {
+	_ = b[7]
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if uintptr(p)&7 != 0 {
+		panic("mr: atomic access to memory that is not 8-byte aligned")
+	}
+	return (*uint64)(p)
+}
+
+func word32(b []byte) *uint32 {
+	_ = b[3]
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if uintptr(p)&3 != 0 {
+		panic("mr: atomic access to memory that is not 4-byte aligned")
+	}
+	return (*uint32)(p)
+}
+
+// FetchAdd adds to the 8 aligned bytes at b, in host byte order, and returns
+// what they were (IBA 9.4.5 FetchAdd).
+func FetchAdd(b []byte, add uint64) (old uint64) {
+	w := word64(b)
+	raceRelease(unsafe.Pointer(w))
+	raceHide()
+	old = atomic.AddUint64(w, add) - add
+	raceShow()
+	raceAcquire(unsafe.Pointer(w))
+	return old
+}
+
+// CompareSwap stores swap into the 8 aligned bytes at b if they equal
+// compare, in host byte order, and returns what they were (IBA 9.4.5 CmpSwap).
+func CompareSwap(b []byte, compare, swap uint64) (old uint64) {
+	w := word64(b)
+	raceRelease(unsafe.Pointer(w))
+	raceHide()
+	for {
+		old = atomic.LoadUint64(w)
+		if old != compare || atomic.CompareAndSwapUint64(w, compare, swap) {
+			break
+		}
+	}
+	raceShow()
+	raceAcquire(unsafe.Pointer(w))
+	return old
+}
+
+// Load64 reads 8 bytes at off, in host byte order, acquiring. It panics, like
+// the other accessors, if off is outside the region or not aligned in memory
+// to the size of the access.
+func (m *MR) Load64(off int) uint64 {
+	w := word64(m.mem[off:])
+	raceHide()
+	v := atomic.LoadUint64(w)
+	raceShow()
+	raceAcquire(unsafe.Pointer(w))
+	return v
+}
+
+// Store64 writes 8 bytes at off, in host byte order, releasing.
+func (m *MR) Store64(off int, v uint64) {
+	w := word64(m.mem[off:])
+	raceRelease(unsafe.Pointer(w))
+	raceHide()
+	atomic.StoreUint64(w, v)
+	raceShow()
+}
+
+// Add64 adds to the 8 bytes at off and returns the new value. It is one
+// operation with peers' FETCH_ADD and CMP_SWAP.
+func (m *MR) Add64(off int, add uint64) uint64 {
+	return FetchAdd(m.mem[off:], add) + add
+}
+
+// CompareAndSwap64 stores v into the 8 bytes at off if they equal old, and
+// reports whether it did.
+func (m *MR) CompareAndSwap64(off int, old, v uint64) bool {
+	return CompareSwap(m.mem[off:], old, v) == old
+}
+
+// Load32 reads 4 bytes at off, in host byte order, acquiring.
+func (m *MR) Load32(off int) uint32 {
+	w := word32(m.mem[off:])
+	raceHide()
+	v := atomic.LoadUint32(w)
+	raceShow()
+	raceAcquire(unsafe.Pointer(w))
+	return v
+}
+
+// Store32 writes 4 bytes at off, in host byte order, releasing.
+func (m *MR) Store32(off int, v uint32) {
+	w := word32(m.mem[off:])
+	raceRelease(unsafe.Pointer(w))
+	raceHide()
+	atomic.StoreUint32(w, v)
+	raceShow()
+}
+
+// Load8 reads the byte at off, acquiring: how a program polls a status byte.
+func (m *MR) Load8(off int) byte {
+	p := unsafe.Pointer(&m.mem[off])
+	raceHide()
+	v := atomic.LoadUint32((*uint32)(unsafe.Pointer(uintptr(p) &^ 3)))
+	raceShow()
+	raceAcquire(p)
+	return (*[4]byte)(unsafe.Pointer(&v))[uintptr(p)&3]
+}
+
+// Store8 writes the byte at off, releasing; its neighbours survive.
+func (m *MR) Store8(off int, v byte) {
+	p := unsafe.Pointer(&m.mem[off])
+	b := [1]byte{v}
+	raceRelease(p)
+	raceHide()
+	mergeBytes(p, b[:])
+	raceShow()
+}
