@@ -1,0 +1,177 @@
+package roce
+
+import (
+	"bytes"
+	"encoding/json"
+	"iter"
+	"strconv"
+
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// Counters are what a device has counted since it was opened. All makes a list of them, named after the hardware counters
+// of the kernel's rxe where one fits; they marshal to a JSON object with those names.
+type Counters struct {
+	qp.Counters // the engine's
+
+	RxFrames, RxBytes uint64 // frames taken from the port, whole Ethernet frames
+	TxFrames, TxBytes uint64 // frames that the wire took, and bytes built
+	TxDropped         uint64 // frames that the wire did not take
+	DropNotOurs       uint64 // sent to an IP address that the interface does not have
+	PortErrors        uint64 // errors that the port reported
+	EventsDropped     uint64 // asynchronous events that nobody read
+	Turns, Waits      uint64 // rounds of the poll loop, and how often it slept
+
+	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by frame.Reason
+	Port  frame.PortStats          // the driver's
+}
+
+// Counters reads all counters. It costs a round trip to the device's thread; nothing is counted with atomics for
+// its sake. After Close it gives the last values.
+func (d *Device) Counters() Counters {
+	var c Counters
+	if d.sh.do(func(qp.Time) { c = d.sh.counters() }) != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.end != nil {
+			c = *d.end
+		}
+		return c
+	}
+	c.EventsDropped = d.eventDrops.Load()
+	return c
+}
+
+// counters copies them. Owner only.
+func (s *shard) counters() Counters {
+	n := &s.ctr
+	c := Counters{
+		Counters: *s.eng.Counters(),
+		RxFrames: n.rxFrames, RxBytes: n.rxBytes, TxFrames: n.txFrames, TxBytes: n.txBytes, TxDropped: n.txDropped,
+		DropNotOurs: n.foreign, PortErrors: n.portErrors, Turns: n.turns, Waits: n.waits, Drops: n.drops,
+	}
+	if !s.closed {
+		c.Port = s.dev.stats()
+	}
+	return c
+}
+
+// All yields every counter with its name, in a fixed order.
+func (c *Counters) All() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for _, n := range counterNames {
+			if !yield(n.name, *n.of(c)) {
+				return
+			}
+		}
+		for r := frame.ReasonOK + 1; r < frame.NumReasons; r++ {
+			if !yield("drop_frame_"+reasonName(r), c.Drops[r]) {
+				return
+			}
+		}
+	}
+}
+
+// Get returns the counter with a name that All gives; 0 for an unknown one.
+func (c *Counters) Get(name string) uint64 {
+	for n, v := range c.All() {
+		if n == name {
+			return v
+		}
+	}
+	return 0
+}
+
+// MarshalJSON writes one object, in the order of All.
+func (c Counters) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	sep := byte('{')
+	for n, v := range c.All() {
+		key, err := json.Marshal(n)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteByte(sep)
+		b.Write(key)
+		b.WriteByte(':')
+		b.WriteString(strconv.FormatUint(v, 10))
+		sep = ','
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// reasonName turns a reason's text into a counter's name.
+func reasonName(r frame.Reason) string {
+	b := []byte(r.String())
+	for i, ch := range b {
+		switch {
+		case ch >= 'A' && ch <= 'Z':
+			b[i] = ch + 'a' - 'A'
+		case (ch < 'a' || ch > 'z') && (ch < '0' || ch > '9'):
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+// counterNames gives the counters their names; the first ones are those of rxe (rdma statistic show).
+var counterNames = []struct {
+	name string
+	of   func(*Counters) *uint64
+}{
+	{"sent_pkts", func(c *Counters) *uint64 { return &c.SentPkts }},
+	{"rcvd_pkts", func(c *Counters) *uint64 { return &c.RcvdPkts }},
+	{"duplicate_request", func(c *Counters) *uint64 { return &c.DuplicateRequest }},
+	{"out_of_seq_request", func(c *Counters) *uint64 { return &c.OutOfSeqRequest }},
+	{"rcvd_rnr_err", func(c *Counters) *uint64 { return &c.RcvdRNR }},
+	{"send_rnr_err", func(c *Counters) *uint64 { return &c.SentRNR }},
+	{"rcvd_seq_err", func(c *Counters) *uint64 { return &c.RcvdSeqNAK }},
+	{"send_seq_err", func(c *Counters) *uint64 { return &c.SentSeqNAK }},
+	{"rcvd_err_nak", func(c *Counters) *uint64 { return &c.RcvdErrNAK }},
+	{"send_err_nak", func(c *Counters) *uint64 { return &c.SentErrNAK }},
+	{"retry_exceeded_err", func(c *Counters) *uint64 { return &c.RetryExceeded }},
+	{"retry_rnr_exceeded_err", func(c *Counters) *uint64 { return &c.RNRRetryExceeded }},
+	{"completer_retry_err", func(c *Counters) *uint64 { return &c.AckTimeouts }},
+	{"send_err", func(c *Counters) *uint64 { return &c.TxDropped }},
+
+	{"sent_bytes", func(c *Counters) *uint64 { return &c.SentBytes }},
+	{"rcvd_bytes", func(c *Counters) *uint64 { return &c.RcvdBytes }},
+	{"sent_acks", func(c *Counters) *uint64 { return &c.SentAcks }},
+	{"retransmits", func(c *Counters) *uint64 { return &c.Retransmits }},
+	{"implied_nak", func(c *Counters) *uint64 { return &c.ImpliedNAK }},
+	{"probes", func(c *Counters) *uint64 { return &c.Probes }},
+	{"timers", func(c *Counters) *uint64 { return &c.Timers }},
+	{"completions", func(c *Counters) *uint64 { return &c.Completions }},
+	{"completion_errors", func(c *Counters) *uint64 { return &c.CompletionErrors }},
+	{"flushed", func(c *Counters) *uint64 { return &c.Flushed }},
+
+	{"drop_no_qp", func(c *Counters) *uint64 { return &c.DropNoQP }},
+	{"drop_qp_type", func(c *Counters) *uint64 { return &c.DropType }},
+	{"drop_peer_address", func(c *Counters) *uint64 { return &c.DropAddress }},
+	{"drop_not_ours", func(c *Counters) *uint64 { return &c.DropNotOurs }},
+	{"drop_pkey", func(c *Counters) *uint64 { return &c.DropPKey }},
+	{"drop_qkey", func(c *Counters) *uint64 { return &c.DropQKey }},
+	{"drop_no_recv", func(c *Counters) *uint64 { return &c.DropNoRecv }},
+	{"drop_length", func(c *Counters) *uint64 { return &c.DropLength }},
+	{"drop_sequence", func(c *Counters) *uint64 { return &c.DropSequence }},
+	{"drop_access", func(c *Counters) *uint64 { return &c.DropAccess }},
+	{"drop_ghost", func(c *Counters) *uint64 { return &c.DropGhost }},
+	{"drop_replay", func(c *Counters) *uint64 { return &c.DropReplay }},
+	{"drop_multicast", func(c *Counters) *uint64 { return &c.DropMulticast }},
+
+	{"rx_frames", func(c *Counters) *uint64 { return &c.RxFrames }},
+	{"rx_bytes", func(c *Counters) *uint64 { return &c.RxBytes }},
+	{"tx_frames", func(c *Counters) *uint64 { return &c.TxFrames }},
+	{"tx_bytes", func(c *Counters) *uint64 { return &c.TxBytes }},
+	{"port_rx_dropped", func(c *Counters) *uint64 { return &c.Port.RxDropped }},
+	{"port_tx_dropped", func(c *Counters) *uint64 { return &c.Port.TxDropped }},
+	{"port_kicks", func(c *Counters) *uint64 { return &c.Port.Kicks }},
+	{"port_waits", func(c *Counters) *uint64 { return &c.Port.Waits }},
+	{"port_errors", func(c *Counters) *uint64 { return &c.PortErrors }},
+	{"events_lost", func(c *Counters) *uint64 { return &c.EventsLost }},
+	{"events_dropped", func(c *Counters) *uint64 { return &c.EventsDropped }},
+	{"turns", func(c *Counters) *uint64 { return &c.Turns }},
+	{"waits", func(c *Counters) *uint64 { return &c.Waits }},
+}

@@ -1,0 +1,275 @@
+package roce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+// Device is an RDMA NIC in software, on one Port. Its methods are safe for concurrent use.
+type Device struct {
+	sh      *shard
+	net     frame.Network
+	mrs     *mr.Table
+	rand    func() uint64 // safe for concurrent use
+	virtual bool          // on the caller's clock
+	stats   func() frame.PortStats
+
+	// ctl makes every command that creates, changes or destroys an object wait for its turn; it is the one writer that
+	// mr.Table asks for. The shard never takes it.
+	ctl  sync.Mutex
+	pds  map[*PD]struct{}
+	mems map[*MR]struct{}
+	cqs  map[*CQ]struct{}
+	srqs map[*SRQ]struct{}
+	qps  map[*QP]struct{}
+	ahs  map[*AH]struct{}
+
+	mu   sync.Mutex // gids, info, final
+	gids []GIDEntry
+	info DeviceInfo
+	end  *Counters // the last counters, once the device is closed
+
+	events     chan Event
+	eventDrops atomic.Uint64
+
+	closing  atomic.Bool
+	done     chan struct{} // closed when Close begins
+	finished chan struct{} // closed when Close has ended
+	closeErr error
+	loops    sync.WaitGroup     // watcher
+	ran      chan struct{}      // closed when the progress goroutine has ended; nil in manual mode
+	cancel   context.CancelFunc // of what the watcher does
+}
+
+// DeviceInfo describes a Device as it is now.
+type DeviceInfo struct {
+	Name      string    `json:"name"`
+	Datapath  string    `json:"datapath"` // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
+	MAC       frame.MAC `json:"-"`
+	MTU       int       `json:"mtu"`      // of the interface, IP bytes
+	ActiveMTU MTU       `json:"path_mtu"` // the largest path MTU that fits
+	Up        bool      `json:"up"`
+	Queues    int       `json:"queues"`
+	Progress  Progress  `json:"-"`
+}
+
+// Open opens the network interface iface as an RDMA NIC over AF_XDP. The interface's other traffic is not touched.
+// It needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. Errors are those of xdp.Open (no such interface, no
+// address, down, busy, no permission ...) and of New.
+func Open(iface string, opts ...Option) (*Device, error) {
+	port, err := xdp.Open(iface, newConfig(opts).xdp)
+	if err != nil {
+		return nil, err
+	}
+	return New(port, opts...)
+}
+
+// New makes an RDMA NIC on a Port, which it owns from now on: it closes the port even if it returns an error. The
+// port, or a port that it wraps and returns from Unwrap, has to implement frame.Network; else give WithNetwork.
+func New(port frame.Port, opts ...Option) (*Device, error) {
+	d, err := build(port, newConfig(opts))
+	if err != nil {
+		return nil, errors.Join(err, port.Close())
+	}
+	return d, nil
+}
+
+func build(port frame.Port, c *config) (*Device, error) {
+	d := &Device{
+		net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
+		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
+		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
+	}
+	if d.net == nil {
+		return nil, ErrNoNetwork
+	}
+	if runtime.GOMAXPROCS(0) == 1 {
+		c.spin = 0 // whoever is waited for needs this core
+	}
+	var err error
+	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
+		return nil, fmt.Errorf("roce: memory table: %w", err)
+	}
+	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
+	if err != nil {
+		return nil, fmt.Errorf("roce: engine: %w", err)
+	}
+	d.sh = newShard(d, port, eng, c)
+	return d, d.start(c)
+}
+
+// start reads the addresses and sets the goroutines going.
+func (d *Device) start(c *config) error {
+	d.setInfo(d.sh.port.Info())
+	if d.Info().ActiveMTU == 0 {
+		return fmt.Errorf("%w: %s has MTU %d", ErrMTU, d.info.Name, d.info.MTU)
+	}
+	d.readAddrs()
+	if d.sh.manual {
+		d.watch()
+		return nil
+	}
+	started := make(chan error, 1)
+	d.ran = make(chan struct{})
+	go func() {
+		defer close(d.ran)
+		d.sh.run(c.cpu, started)
+	}()
+	if err := <-started; err != nil {
+		<-d.ran
+		return fmt.Errorf("roce: pin the progress thread to CPU %d: %w; choose a CPU that this process may use", c.cpu, err)
+	}
+	d.watch()
+	return nil
+}
+
+// Info describes the device as it is now.
+func (d *Device) Info() DeviceInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
+
+func (d *Device) setInfo(p frame.PortInfo) (old, now DeviceInfo) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old = d.info
+	d.info = DeviceInfo{
+		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
+		Up: p.Up, Queues: p.Queues, Progress: Auto,
+	}
+	if d.sh.manual {
+		d.info.Progress = Manual
+	}
+	return old, d.info
+}
+
+// Progress runs one turn of a device with Manual progress and returns how much it did; 0 means that there was nothing
+// to do. With Auto progress, and while another goroutine drives the device, it does nothing.
+func (d *Device) Progress() int {
+	if !d.sh.manual {
+		return 0
+	}
+	if d.virtual {
+		d.pollNetwork()
+	}
+	return d.sh.tryStep()
+}
+
+// NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet
+// comes; false: no timer runs. It is for callers who own the clock (WithClock).
+func (d *Device) NextTimeout() (int64, bool) {
+	var t qp.Time
+	var ok bool
+	if d.sh.do(func(qp.Time) { t, ok = d.sh.eng.NextTimeout() }) != nil {
+		return 0, false
+	}
+	return int64(t), ok
+}
+
+// Close destroys everything that was made on the device, in the right order, whatever the caller has closed before:
+// outstanding work requests are flushed into their CQs (and can still be polled), callers of Wait get ErrClosed, memory
+// regions die, goroutines end, the port is closed. Closing twice is harmless; a second call waits for the first.
+func (d *Device) Close() error {
+	d.ctl.Lock()
+	if d.closing.Swap(true) {
+		d.ctl.Unlock()
+		<-d.finished
+		return d.closeErr
+	}
+	close(d.done)
+	d.cancel()
+	for q := range d.qps {
+		q.shut()
+	}
+	for s := range d.srqs {
+		s.shut()
+	}
+	for c := range d.cqs {
+		c.shut()
+	}
+	d.shutMemory()
+	d.ctl.Unlock()
+	d.loops.Wait()
+	last := d.Counters()
+	d.closeErr = d.sh.stop(d.ran)
+	d.mu.Lock()
+	d.end = &last
+	d.mu.Unlock()
+	close(d.events)
+	close(d.finished)
+	return d.closeErr
+}
+
+// shutMemory takes all memory regions from the peers with one grace period.
+func (d *Device) shutMemory() {
+	mems := make([]*MR, 0, len(d.mems))
+	for m := range d.mems {
+		m.kill()
+		mems = append(mems, m)
+	}
+	d.grace()
+	for _, m := range mems {
+		m.unmap()
+	}
+	for p := range d.pds {
+		p.shut()
+	}
+}
+
+// grace returns when every turn that was running has ended: no packet whose key was checked before is still being
+// copied.
+func (d *Device) grace() { _ = d.sh.do(func(qp.Time) {}) }
+
+// open tells the creators of objects whether there is still a device; the caller holds ctl.
+func (d *Device) open() error {
+	if d.closing.Load() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// unwrapper is a port around another one.
+type unwrapper interface{ Unwrap() frame.Port }
+
+func networkOf(port frame.Port, c *config) frame.Network {
+	if c.network != nil {
+		return c.network
+	}
+	for port != nil {
+		if n, ok := port.(frame.Network); ok {
+			return n
+		}
+		u, ok := port.(unwrapper)
+		if !ok {
+			return nil
+		}
+		port = u.Unwrap()
+	}
+	return nil
+}
+
+func statsOf(port frame.Port) func() frame.PortStats {
+	for port != nil {
+		if s, ok := port.(interface{ Stats() frame.PortStats }); ok {
+			return s.Stats
+		}
+		u, ok := port.(unwrapper)
+		if !ok {
+			break
+		}
+		port = u.Unwrap()
+	}
+	return func() frame.PortStats { return frame.PortStats{} }
+}

@@ -1,0 +1,263 @@
+package roce
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// How threads meet on a shard.
+//
+// The owner is whoever holds shard.mu. Others reach it in two ways only: a doorbell (the engine's lock-free list), and a command (a function to be run by the owner). Both follow one pattern: publish, then look at
+// "sleeping"; the owner sets "sleeping", then looks at what is published. Go's atomics are sequentially consistent, so
+// one of the two sees the other, and no wake-up is lost. Port.Wake is remembered by the port if it comes early.
+//
+// Commands are combined: who publishes one tries the lock. If that fails, the owner is awake and looks at the list
+// before or after it lets go of the lock (unlock), or it is asleep and gets a Wake.
+
+// command is a function that the owner of the shard runs.
+type command struct {
+	f    func(now qp.Time)
+	done chan struct{}
+}
+
+// portErrorPause keeps a port that fails at once in Wait from burning a core.
+const portErrorPause = time.Millisecond
+
+// bell is the engine's hook: a QP was put on the empty doorbell list. Any goroutine.
+func (s *shard) bell() {
+	if s.sleeping.Load() {
+		s.port.Wake()
+	}
+}
+
+// do runs f as the shard's owner and returns when it has run. It gives ErrClosed if the shard takes no commands
+// any more. f must not call do.
+func (s *shard) do(f func(now qp.Time)) error {
+	c := &command{f: f, done: make(chan struct{})}
+	s.cmdMu.Lock()
+	if s.dead {
+		s.cmdMu.Unlock()
+		return ErrClosed
+	}
+	s.cmds = append(s.cmds, c)
+	s.cmdReady.Store(true)
+	s.cmdMu.Unlock()
+	if s.mu.TryLock() {
+		s.runCommands()
+		s.unlock()
+	} else if s.sleeping.Load() {
+		s.port.Wake()
+	}
+	<-c.done
+	return nil
+}
+
+// runCommands runs what is on the list. Owner only.
+func (s *shard) runCommands() {
+	if !s.cmdReady.Load() {
+		return
+	}
+	s.cmdMu.Lock()
+	cmds := s.cmds
+	s.cmds = nil
+	s.cmdReady.Store(false)
+	s.cmdMu.Unlock()
+	for _, c := range cmds {
+		c.f(s.now())
+		close(c.done)
+	}
+}
+
+// unlock lets go of the shard, without leaving a command or a waiting caller of CQ.Wait behind.
+func (s *shard) unlock() {
+	s.mu.Unlock()
+	for s.cmdReady.Load() && s.mu.TryLock() {
+		s.runCommands()
+		s.mu.Unlock()
+	}
+	s.passOn()
+}
+
+// passOn tells one of the callers that stand by that the shard may be free.
+func (s *shard) passOn() {
+	if s.waiters.Load() > 0 {
+		select {
+		case s.free <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// step runs the commands and one turn. Owner only.
+func (s *shard) step() int {
+	s.runCommands()
+	if s.closed {
+		return 0
+	}
+	s.last = s.now()
+	return s.turn(s.last)
+}
+
+// tryStep is step for a caller in manual mode. If another one is at it, there is nothing to do.
+func (s *shard) tryStep() int {
+	if !s.mu.TryLock() {
+		return 0
+	}
+	n := s.step()
+	s.unlock()
+	return n
+}
+
+// sleep blocks the owner until a frame, a timer, a doorbell or a command. quit is asked once more after the shard
+// counts as sleeping, for reasons of the caller's own not to sleep; who makes it true calls Port.Wake afterwards.
+func (s *shard) sleep(quit func() bool) {
+	s.sleeping.Store(true)
+	defer s.sleeping.Store(false)
+	if s.eng.BellPending() || s.cmdReady.Load() || s.stopping.Load() || (quit != nil && quit()) {
+		return
+	}
+	s.ctr.waits++
+	if err := s.port.Wait(s.untilNext(s.last)); err != nil {
+		s.ctr.portErrors++
+		time.Sleep(portErrorPause)
+	}
+}
+
+// run is the progress goroutine of auto mode: it owns the shard until it is told to stop.
+func (s *shard) run(cpu int, started chan<- error) {
+	runtime.LockOSThread()
+	if cpu >= 0 {
+		// The thread keeps its affinity and is not given back: it ends with the goroutine.
+		if err := pinThread(cpu); err != nil {
+			started <- err
+			return
+		}
+	} else {
+		defer runtime.UnlockOSThread()
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	started <- nil
+	idle := idler{spin: s.spin}
+	for !s.stopping.Load() {
+		if idle.after(s.step(), s.last) {
+			s.sleep(nil)
+		}
+	}
+}
+
+// idler says when to stop spinning.
+type idler struct {
+	spin  time.Duration
+	since qp.Time // when there was nothing to do for the first time since the last work; 0 = there was work
+}
+
+// after takes what the step at time now did and tells whether it is time to block.
+func (i *idler) after(work int, now qp.Time) bool {
+	switch {
+	case work > 0:
+		i.since = 0
+		return false
+	case i.since == 0 && i.spin > 0:
+		i.since = now
+		return false
+	case i.spin > 0 && now-i.since < qp.Time(i.spin):
+		return false
+	}
+	i.since = 0
+	return true
+}
+
+func pinThread(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	return unix.SchedSetaffinity(0, &set)
+}
+
+// await drives the shard until ready says so (manual mode): the first caller owns it and blocks in the port, others
+// wait for a notification on wake or for the shard to become free. ready is called by the owner and by others alike,
+// and has to become true when the device closes.
+func (s *shard) await(ctx context.Context, wake <-chan struct{}, ready func() bool) {
+	var stop func() bool // set once a cancelled ctx wakes the port
+	defer func() {
+		if stop != nil {
+			stop()
+		}
+		s.passOn() // what woke this caller may have been meant for another
+	}()
+	quit := func() bool { return ctx.Err() != nil || ready() }
+	idle := idler{spin: s.spin}
+	for !quit() {
+		if !s.mu.TryLock() {
+			if s.standBy(ctx, wake) {
+				return
+			}
+			continue
+		}
+		for !s.closed && !s.stopping.Load() {
+			work := s.step()
+			if quit() {
+				break
+			}
+			if !idle.after(work, s.last) {
+				continue
+			}
+			if stop == nil && ctx.Done() != nil {
+				stop = context.AfterFunc(ctx, s.port.Wake)
+			}
+			s.sleep(quit)
+		}
+		s.unlock()
+	}
+}
+
+// standBy waits while another caller drives the shard, and tells whether wake ended it. The lock is tried once more
+// after the caller counts as waiting: the owner looks at the count after it has let go of the lock, so one of the
+// two notices.
+func (s *shard) standBy(ctx context.Context, wake <-chan struct{}) bool {
+	s.waiters.Add(1)
+	defer s.waiters.Add(-1)
+	if s.mu.TryLock() {
+		s.unlock()
+		return false
+	}
+	select {
+	case <-wake:
+		return true
+	case <-s.free:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// stop ends the shard: the goroutine of auto mode, callers of CQ.Wait, commands, the port.
+func (s *shard) stop(done <-chan struct{}) error {
+	s.stopping.Store(true)
+	s.port.Wake()
+	if done != nil {
+		<-done
+	}
+	s.lockHard()
+	err := s.shut()
+	s.cmdMu.Lock()
+	s.dead = true
+	s.cmdMu.Unlock()
+	s.runCommands()
+	s.unlock()
+	return err
+}
+
+// lockHard takes the lock from an owner that may be asleep in CQ.Wait (manual mode).
+func (s *shard) lockHard() {
+	for !s.mu.TryLock() {
+		if s.sleeping.Load() {
+			s.port.Wake()
+		}
+		time.Sleep(10 * time.Microsecond)
+	}
+}

@@ -1,0 +1,272 @@
+package roce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// QP is a queue pair. Its methods are safe for concurrent use; PostSend and PostRecv take a small lock of the QP's own.
+type QP struct {
+	dev  *Device
+	qp   *qp.QP
+	pd   *PD
+	send *CQ
+	recv *CQ
+	srq  *SRQ
+
+	gid  int // index, or -1 for the default one
+	psn  PSN // the first one that this end sends
+	qkey atomic.Uint32
+	path atomic.Pointer[Path] // what the engine was given last; for a neighbour's change
+
+	sqMu, rqMu sync.Mutex // one poster at a time
+	closed     atomic.Bool
+}
+
+// CreateQP makes a queue pair in state INIT: receives can be posted at once, and Connect (RC, UC) or Activate (UD) makes
+// it ready to send.
+func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
+	c.setDefaults()
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	if err := d.checkQP(pd, &c); err != nil {
+		return nil, err
+	}
+	q := &QP{dev: d, pd: pd, send: c.SendCQ, recv: c.RecvCQ, srq: c.SRQ, gid: -1, psn: PSN(d.rand() & 0xffffff)}
+	if c.GIDIndex != nil {
+		q.gid = *c.GIDIndex
+	}
+	if _, err := d.localGID(q.gid, GID{}); err != nil {
+		return nil, err
+	}
+	if err := pd.pd.Retain(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	if err := q.create(&c); err != nil {
+		pd.pd.Release()
+		return nil, fmt.Errorf("roce: create a QP: %w", err)
+	}
+	q.send.refs++
+	q.recv.refs++
+	if q.srq != nil {
+		q.srq.refs++
+	}
+	d.qps[q] = struct{}{}
+	return q, nil
+}
+
+func (c *QPConfig) setDefaults() {
+	for _, f := range []struct {
+		v *int
+		d int
+	}{{&c.SendDepth, defaultDepth}, {&c.RecvDepth, defaultDepth}, {&c.MaxSendSGE, defaultSGE}, {&c.MaxRecvSGE, defaultSGE}, {&c.MaxInline, defaultInline}} {
+		if *f.v == 0 {
+			*f.v = f.d
+		}
+	}
+	if c.RecvCQ == nil {
+		c.RecvCQ = c.SendCQ
+	}
+}
+
+// checkQP refuses what is closed, missing or another device's; the engine checks the numbers.
+func (d *Device) checkQP(pd *PD, c *QPConfig) error {
+	switch {
+	case d.closing.Load():
+		return ErrClosed
+	case pd == nil || c.SendCQ == nil:
+		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
+	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
+		return ErrForeign
+	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load() || (c.SRQ != nil && c.SRQ.closed):
+		return fmt.Errorf("%w: the PD, a CQ or the SRQ", ErrClosed)
+	}
+	return nil
+}
+
+// create makes the engine's QP and brings it to INIT.
+func (q *QP) create(c *QPConfig) error {
+	init := qp.InitAttr{
+		Type: c.Type, PD: q.pd.pd, SendCQ: q.send.cq, RecvCQ: q.recv.cq,
+		SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE,
+		MaxInline: c.MaxInline, SignalAll: c.SignalAll, QPN: c.QPN,
+	}
+	if c.SRQ != nil {
+		init.SRQ = c.SRQ.srq
+	}
+	s := q.dev.sh
+	var err error
+	gone := s.do(func(now qp.Time) {
+		if q.qp, err = s.eng.CreateQP(init); err != nil {
+			return
+		}
+		s.qps[q.qp] = q
+		a, mask := initAttr(c.Type, allRemote, 0)
+		if err = q.qp.Modify(now, &a, mask); err != nil {
+			q.destroy(now)
+		}
+	})
+	return errors.Join(gone, err)
+}
+
+// QPN is the QP's number.
+func (q *QP) QPN() QPN { return q.qp.QPN() }
+
+// Type is the QP's transport service.
+func (q *QP) Type() QPType { return q.qp.Type() }
+
+// State is the QP's state at this moment.
+func (q *QP) State() State { return q.qp.State() }
+
+// PostSend posts send work requests, in order, with one doorbell. The memory that their SGEs name belongs to the NIC until
+// the completion; SGE lists and inline data are copied. It does not allocate.
+//
+// If one is refused, those before it are posted: then the error is a *PostError that says how many. Errors:
+// qp.ErrQPState before RTS, qp.ErrSQFull, qp.ErrInvalidWR, qp.ErrInvalidKey, ErrClosed.
+func (q *QP) PostSend(wrs ...SendWR) error {
+	q.sqMu.Lock()
+	n, err := q.qp.PostSend(wrs)
+	q.sqMu.Unlock()
+	if err != nil {
+		return q.refused(n, err)
+	}
+	return nil
+}
+
+// PostRecv posts receive work requests, in order. Errors are as PostSend's, with qp.ErrRQFull, and qp.ErrHasSRQ for a QP
+// that takes its receives from an SRQ.
+func (q *QP) PostRecv(wrs ...RecvWR) error {
+	q.rqMu.Lock()
+	n, err := q.qp.PostRecv(wrs)
+	q.rqMu.Unlock()
+	if err != nil {
+		return q.refused(n, err)
+	}
+	return nil
+}
+
+func (q *QP) refused(n int, err error) error {
+	if q.closed.Load() {
+		err = ErrClosed
+	}
+	return postError(n, err)
+}
+
+// Modify changes attributes and state as ibv_modify_qp does, for those who want verbs' own steps instead of Connect.
+// mask says which fields of a count. Device.ResolvePath makes a.Path.
+func (q *QP) Modify(a *Attr, mask AttrMask) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	var err error
+	if gone := q.dev.sh.do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
+		return gone
+	}
+	return err
+}
+
+// modify runs on the shard. It keeps in mind what the device has to know of the QP.
+func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
+	if err := q.qp.Modify(now, a, mask); err != nil {
+		return err
+	}
+	if mask&AttrPath != 0 {
+		p := a.Path
+		q.path.Store(&p)
+	}
+	if mask&AttrState != 0 && a.State == StateReset {
+		q.path.Store(nil)
+	}
+	if mask&AttrQKey != 0 {
+		q.qkey.Store(uint32(a.QKey))
+	}
+	return nil
+}
+
+// Query returns the QP's attributes as they are now.
+func (q *QP) Query() (Attr, error) {
+	var a Attr
+	if q.closed.Load() {
+		return a, ErrClosed
+	}
+	err := q.dev.sh.do(func(qp.Time) { a = q.qp.Query() })
+	return a, err
+}
+
+// Drain waits until every posted send work request has completed, successfully or not, or ctx is done. Their
+// completions may still have to be polled. With Manual progress it drives the device.
+func (q *QP) Drain(ctx context.Context) error {
+	const shortest, longest = 10 * time.Microsecond, time.Millisecond
+	pause := shortest
+	for q.qp.SQLen() > 0 {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("roce: %d send work requests are still outstanding: %w", q.qp.SQLen(), err)
+		}
+		if q.closed.Load() {
+			return ErrClosed
+		}
+		if q.dev.virtual {
+			return ErrVirtualTime
+		}
+		if q.dev.sh.manual && q.dev.sh.tryStep() > 0 {
+			pause = shortest
+			continue
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, longest)
+	}
+	return nil
+}
+
+// Close destroys the QP. Work requests that are still outstanding are flushed into its CQs (WRFlushErr), unless
+// a CQ has no room for them. Closing twice is harmless.
+func (q *QP) Close() error {
+	q.dev.ctl.Lock()
+	defer q.dev.ctl.Unlock()
+	return q.shut()
+}
+
+// shut destroys the QP; the caller holds Device.ctl.
+func (q *QP) shut() error {
+	if q.closed.Swap(true) {
+		return nil
+	}
+	d := q.dev
+	err := d.sh.do(func(now qp.Time) {
+		if q.flushFits() {
+			// Every state may go to ERR, so there is nothing to be said here.
+			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)
+		}
+		q.destroy(now)
+	})
+	q.send.refs--
+	q.recv.refs--
+	if q.srq != nil {
+		q.srq.refs--
+	}
+	q.pd.pd.Release()
+	delete(d.qps, q)
+	return err
+}
+
+// flushFits tells whether the flush completions fit, so that closing one QP does not overrun a CQ that others use.
+// Only the shard's thread adds completions, and that is where it runs.
+func (q *QP) flushFits() bool {
+	send, recv := q.qp.SQLen(), q.qp.RQLen()
+	room := func(c *CQ) int { return c.cq.Depth() - c.cq.Len() }
+	if q.send == q.recv {
+		return send+recv <= room(q.send)
+	}
+	return send <= room(q.send) && recv <= room(q.recv)
+}
+
+func (q *QP) destroy(qp.Time) {
+	q.dev.sh.eng.DestroyQP(q.qp)
+	delete(q.dev.sh.qps, q.qp)
+}

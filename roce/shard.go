@@ -1,0 +1,224 @@
+package roce
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+const (
+	// rxBatch is how many frames a turn receives at most, and txBatch how many it sends between two looks at the
+	// receive ring, so that ACKs and NAKs are seen in time. A kick sends at most 32 frames, more a batch gain nothing.
+	rxBatch = 64
+	txBatch = 32
+	// txRounds bounds the batches of one turn.
+	txRounds = 2
+	// stallWait is how long a shard sleeps at most while the port has no transmit buffer for it.
+	stallWait = 50 * time.Microsecond
+	// eventsPerTurn bounds the asynchronous events that a turn hands up.
+	eventsPerTurn = 16
+)
+
+// shard joins one Port to one engine: it owns both, and every QP of the engine. All fields below "owner" belong to
+// whoever holds mu: the progress goroutine for its whole life (auto), or the caller whose TryLock succeeded (manual).
+type shard struct {
+	dev    *Device
+	port   frame.Port
+	eng    *qp.Engine
+	clock  func() int64
+	manual bool
+	spin   time.Duration
+
+	// What other threads use to get the owner's attention; see drive.go.
+	mu       sync.Mutex
+	sleeping atomic.Bool // the owner blocks in Port.Wait, or is about to
+	stopping atomic.Bool // the progress goroutine shall end
+	cmdReady atomic.Bool // cmds is not empty
+	cmdMu    sync.Mutex
+	cmds     []*command
+	dead     bool         // under cmdMu: no further command is taken
+	waiters  atomic.Int32 // callers of CQ.Wait that found the shard owned by another
+	free     chan struct{}
+
+	// owner
+	closed  bool
+	last    qp.Time // the clock as the latest turn read it
+	dec     frame.Decoder
+	enc     frame.Encoder
+	pkt     bth.Packet
+	rx      [rxBatch]frame.Buf
+	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are tx[:txn]
+	txn     int
+	stalled bool      // the port had no transmit buffer though there was something to send
+	local   []bth.GID // addresses that packets may be sent to
+	ctr     shardCounters
+	qps     map[*qp.QP]*QP // to name the objects of events
+	cqs     map[*qp.CQ]*CQ
+	srqs    map[*qp.SRQ]*SRQ
+}
+
+// shardCounters are what the shard itself counts; the engine has its own.
+type shardCounters struct {
+	rxFrames, rxBytes, txFrames, txBytes uint64
+	txDropped                            uint64 // the port or the kernel did not take them
+	foreign                              uint64 // sent to an address that is not ours
+	portErrors                           uint64
+	turns, waits                         uint64
+	drops                                [frame.NumReasons]uint64
+}
+
+func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
+	s := &shard{
+		dev: d, port: port, eng: eng, clock: c.clock, manual: c.progress == Manual, spin: c.spin,
+		free: make(chan struct{}, 1),
+		qps:  map[*qp.QP]*QP{}, cqs: map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
+	}
+	if s.clock == nil {
+		start := time.Now()
+		s.clock = func() int64 { return int64(time.Since(start)) + 1 }
+	}
+	eng.SetBell(s.bell)
+	return s
+}
+
+func (s *shard) now() qp.Time { return qp.Time(s.clock()) }
+
+// turn is one round of the crank: a batch in, the timers, a batch or two out. It returns how much it did; 0 means
+// that there was nothing to do.
+func (s *shard) turn(now qp.Time) int {
+	s.ctr.turns++
+	work := s.receive(now)
+	if s.eng.BellPending() {
+		s.eng.HandleDoorbells(now)
+		work++
+	}
+	if t, ok := s.eng.NextTimeout(); ok && t <= now {
+		s.eng.HandleTimeout(now)
+		work++
+	}
+	work += s.transmit(now)
+	return work + s.reportEvents()
+}
+
+func (s *shard) receive(now qp.Time) int {
+	n := s.port.Receive(s.rx[:])
+	if n == 0 {
+		return 0
+	}
+	for i := range s.rx[:n] {
+		s.handleFrame(now, s.rx[i].B)
+	}
+	s.port.Release(s.rx[:n])
+	return n
+}
+
+func (s *shard) handleFrame(now qp.Time, b []byte) {
+	s.ctr.rxFrames++
+	s.ctr.rxBytes += uint64(len(b))
+	if r := s.dec.Decode(b, &s.pkt); r != frame.ReasonOK {
+		s.ctr.drops[r]++
+		return
+	}
+	if !s.isLocal(&s.pkt.Dst) {
+		s.ctr.foreign++
+		return
+	}
+	s.eng.HandlePacket(now, &s.pkt)
+}
+
+// isLocal keeps the address that came last at the front: traffic comes in runs.
+func (s *shard) isLocal(g *bth.GID) bool {
+	for i := range s.local {
+		if s.local[i] == *g {
+			s.local[0], s.local[i] = s.local[i], s.local[0]
+			return true
+		}
+	}
+	return false
+}
+
+// transmit lets the engine build packets straight into the port's buffers. Buffers that stay empty are kept for the
+// next turn and given back when the shard closes.
+func (s *shard) transmit(now qp.Time) int {
+	sent := 0
+	s.stalled = false
+	for range txRounds {
+		if !s.eng.HasTransmit(now) {
+			break
+		}
+		if s.txn == 0 {
+			s.txn = s.port.Alloc(s.tx[:])
+			if s.txn == 0 {
+				s.stalled = true
+				break
+			}
+		}
+		n := s.fill(now)
+		if n == 0 {
+			break
+		}
+		s.flush(n)
+		sent += n
+	}
+	return sent
+}
+
+// fill builds packets into the ready buffers, from the first on, and returns how many it built.
+func (s *shard) fill(now qp.Time) int {
+	n := 0
+	for n < s.txn && s.eng.HasTransmit(now) {
+		b := s.tx[n].B
+		size, netLen := s.eng.PollTransmit(now, b[:len(b)-bth.ICRCLen])
+		if size == 0 {
+			break
+		}
+		f := b[:size+bth.ICRCLen]
+		s.enc.Finish(f, netLen)
+		s.tx[n].B = f
+		s.ctr.txBytes += uint64(len(f))
+		n++
+	}
+	return n
+}
+
+// flush sends the first n buffers, which the port owns from then on, and moves the empty ones to the front.
+func (s *shard) flush(n int) {
+	sent, err := s.port.Send(s.tx[:n])
+	if err != nil {
+		s.ctr.portErrors++
+	}
+	s.ctr.txFrames += uint64(sent)
+	s.ctr.txDropped += uint64(n - sent)
+	rest := copy(s.tx[:], s.tx[n:s.txn])
+	clear(s.tx[rest:s.txn])
+	s.txn = rest
+}
+
+// untilNext returns how long the owner may sleep: to the next timer, or for ever (negative).
+func (s *shard) untilNext(now qp.Time) time.Duration {
+	d := time.Duration(-1)
+	if t, ok := s.eng.NextTimeout(); ok {
+		d = max(0, time.Duration(t-now))
+	}
+	if s.stalled && (d < 0 || d > stallWait) {
+		d = stallWait
+	}
+	return d
+}
+
+// shut gives the buffers back and closes the port. Owner only; nothing runs on the shard afterwards.
+func (s *shard) shut() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.txn > 0 {
+		s.port.Free(s.tx[:s.txn])
+		s.txn = 0
+	}
+	return s.port.Close()
+}

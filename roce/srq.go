@@ -1,0 +1,87 @@
+package roce
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// SRQ is a shared receive queue: several QPs take their receives from it. Its methods are safe for concurrent use.
+type SRQ struct {
+	dev    *Device
+	srq    *qp.SRQ
+	pd     *PD
+	mu     sync.Mutex // one poster at a time
+	refs   int        // QPs that use it; under Device.ctl, as is
+	closed bool
+}
+
+// CreateSRQ makes a shared receive queue for QPs of the device.
+func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
+	if pd == nil {
+		return nil, fmt.Errorf("%w: an SRQ needs a PD", ErrInvalid)
+	}
+	if c.MaxSGE == 0 {
+		c.MaxSGE = defaultSGE
+	}
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	switch {
+	case d.closing.Load() || pd.closed:
+		return nil, ErrClosed
+	case pd.dev != d:
+		return nil, ErrForeign
+	}
+	inner, err := d.sh.eng.NewSRQ(pd.pd, c)
+	if err != nil {
+		return nil, fmt.Errorf("roce: create an SRQ: %w", err)
+	}
+	if err := pd.pd.Retain(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	s := &SRQ{dev: d, srq: inner, pd: pd}
+	if err := d.sh.do(func(qp.Time) { d.sh.srqs[inner] = s }); err != nil {
+		pd.pd.Release()
+		return nil, err
+	}
+	d.srqs[s] = struct{}{}
+	return s, nil
+}
+
+// PostRecv posts receive work requests, in order. If one is refused, those before it are posted: then the error is a
+// *PostError that says how many.
+func (s *SRQ) PostRecv(wrs ...RecvWR) error {
+	s.mu.Lock()
+	n, err := s.srq.PostRecv(wrs)
+	s.mu.Unlock()
+	return postError(n, err)
+}
+
+// SetLimit arms one EventSRQLimit for when fewer than n receives are left; 0 disarms it.
+func (s *SRQ) SetLimit(n int) error { return s.srq.SetLimit(n) }
+
+// Len is how many receives are posted.
+func (s *SRQ) Len() int { return s.srq.Len() }
+
+// Close destroys the SRQ; receives that are still posted are forgotten. It gives ErrInUse while QPs use it. Closing twice
+// is harmless.
+func (s *SRQ) Close() error {
+	s.dev.ctl.Lock()
+	defer s.dev.ctl.Unlock()
+	if s.refs > 0 && !s.closed {
+		return fmt.Errorf("%w (%d QPs use this SRQ)", ErrInUse, s.refs)
+	}
+	return s.shut()
+}
+
+// shut destroys the SRQ; the caller holds Device.ctl.
+func (s *SRQ) shut() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	delete(s.dev.srqs, s)
+	s.pd.pd.Release()
+	return s.dev.sh.do(func(qp.Time) { delete(s.dev.sh.srqs, s.srq) })
+}

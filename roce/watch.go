@@ -1,0 +1,176 @@
+package roce
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+const (
+	// settle is how long the watcher waits after a change, so that a burst of them is one.
+	settle = 5 * time.Millisecond
+	// refreshTimeout bounds the look-up of one neighbour.
+	refreshTimeout = time.Second
+)
+
+// watch follows changes of addresses, link, MTU and neighbours. On the caller's clock there is no goroutine: Progress
+// looks.
+func (d *Device) watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	if d.virtual {
+		return
+	}
+	d.loops.Add(1)
+	go func() {
+		defer d.loops.Done()
+		for {
+			select {
+			case <-d.done:
+				return
+			case <-d.net.Changed():
+			}
+			select {
+			case <-d.done:
+				return
+			case <-time.After(settle):
+			}
+			d.networkChanged(ctx)
+		}
+	}()
+}
+
+// pollNetwork is the watcher's work for a device on the caller's clock.
+func (d *Device) pollNetwork() {
+	select {
+	case <-d.net.Changed():
+		d.networkChanged(context.Background())
+	default:
+	}
+}
+
+// networkChanged takes over what may have changed, and says so.
+func (d *Device) networkChanged(ctx context.Context) {
+	var p frame.PortInfo
+	if d.sh.do(func(qp.Time) {
+		if !d.sh.closed {
+			p = d.sh.port.Info()
+			d.sh.eng.SetPortMTU(bth.MTUFor(p.MTU))
+		}
+	}) != nil || p.Name == "" {
+		return
+	}
+	old, now := d.setInfo(p)
+	if old.Up != now.Up {
+		kind := EventPortErr
+		if now.Up {
+			kind = EventPortActive
+		}
+		d.emit(Event{Kind: kind})
+	}
+	if old.ActiveMTU != now.ActiveMTU {
+		d.emit(Event{Kind: EventMTUChange})
+	}
+	if d.readAddrs() {
+		d.emit(Event{Kind: EventGIDChange})
+	}
+	d.refreshPaths(ctx)
+}
+
+// route is what a path's neighbour depends on.
+type route struct{ local, remote GID }
+
+// refreshPaths looks up the neighbours of all paths again. A peer that cannot be found now keeps its old path: it may
+// just be away for a moment.
+func (d *Device) refreshPaths(ctx context.Context) {
+	d.ctl.Lock()
+	qps := make([]*QP, 0, len(d.qps))
+	for q := range d.qps {
+		qps = append(qps, q)
+	}
+	ahs := make([]*AH, 0, len(d.ahs))
+	for a := range d.ahs {
+		ahs = append(ahs, a)
+	}
+	d.ctl.Unlock()
+
+	hops := map[route]*frame.Hop{}
+	find := func(p *Path) *frame.Hop {
+		r := route{p.Local, p.Remote}
+		h, known := hops[r]
+		if !known {
+			h = d.lookUp(ctx, r)
+			hops[r] = h
+		}
+		return h
+	}
+	mac := d.Info().MAC
+	for _, q := range qps {
+		if p := q.path.Load(); p != nil {
+			if h := find(p); h != nil {
+				q.repath(p, mac, h)
+			}
+		}
+	}
+	for _, a := range ahs {
+		p := a.path.Load()
+		if h := find(p); h != nil {
+			if n := relink(p, mac, h); *n != *p {
+				a.path.Store(n)
+			}
+		}
+	}
+}
+
+func (d *Device) lookUp(ctx context.Context, r route) *frame.Hop {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	h, err := d.net.Resolve(ctx, r.local.Addr(), r.remote.Addr())
+	if err != nil {
+		return nil
+	}
+	return &h
+}
+
+// repath gives the engine a path whose neighbour has changed, unless somebody has given it another one meanwhile.
+func (q *QP) repath(p *Path, mac frame.MAC, h *frame.Hop) {
+	n := relink(p, mac, h)
+	if *n == *p {
+		return
+	}
+	_ = q.dev.sh.do(func(qp.Time) {
+		if q.path.CompareAndSwap(p, n) && !q.closed.Load() {
+			q.qp.SetPath(n)
+		}
+	})
+}
+
+// relink returns the path with a new Ethernet header in front of its IP and UDP headers.
+func relink(p *Path, mac frame.MAC, h *frame.Hop) *Path {
+	const (
+		addrs   = 12     // destination and source MAC
+		tpid    = 0x8100 // one IEEE 802.1Q tag
+		tagLen  = 4
+		typeLen = 2
+	)
+	n := *p
+	ip := p.Header[addrs:p.HeaderLen] // from the EtherType or the tag on
+	if binary.BigEndian.Uint16(ip) == tpid {
+		ip = ip[tagLen:]
+	}
+	clear(n.Header[:])
+	copy(n.Header[0:6], h.MAC[:])
+	copy(n.Header[6:12], mac[:])
+	at := addrs
+	if h.VLAN != 0 {
+		binary.BigEndian.PutUint16(n.Header[at:], tpid)
+		binary.BigEndian.PutUint16(n.Header[at+typeLen:], h.VLAN)
+		at += tagLen
+	}
+	n.HeaderLen = uint8(at + copy(n.Header[at:], ip))
+	return &n
+}
