@@ -111,10 +111,12 @@ func build(port frame.Port, c *config) (*Device, error) {
 
 // start reads the addresses and sets the goroutines going.
 func (d *Device) start(c *config) error {
-	d.setInfo(d.sh.port.Info())
+	info := d.sh.port.Info() // nobody else has the port yet
+	d.setInfo(info)
 	if d.Info().ActiveMTU == 0 {
 		return fmt.Errorf("%w: %s has MTU %d", ErrMTU, d.info.Name, d.info.MTU)
 	}
+	d.sh.setMTU(info.MTU)
 	d.readAddrs()
 	if d.sh.manual {
 		d.watch()

@@ -85,6 +85,13 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 	return s
 }
 
+// setMTU tells the engine what UD messages may carry. Owner only.
+func (s *shard) setMTU(device int) {
+	if m := bth.MTUFor(device); m != 0 {
+		s.eng.SetPortMTU(m)
+	}
+}
+
 func (s *shard) now() qp.Time { return qp.Time(s.clock()) }
 
 // turn is one round of the crank: a batch in, the timers, a batch or two out. It returns how much it did; 0 means

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/frame"
 )
@@ -59,7 +58,7 @@ func (d *Device) networkChanged(ctx context.Context) {
 	if d.sh.do(func(qp.Time) {
 		if !d.sh.closed {
 			p = d.sh.port.Info()
-			d.sh.eng.SetPortMTU(bth.MTUFor(p.MTU))
+			d.sh.setMTU(p.MTU)
 		}
 	}) != nil || p.Name == "" {
 		return
@@ -142,9 +141,10 @@ func (q *QP) repath(p *Path, mac frame.MAC, h *frame.Hop) {
 	if *n == *p {
 		return
 	}
-	_ = q.dev.sh.do(func(qp.Time) {
-		if q.path.CompareAndSwap(p, n) && !q.closed.Load() {
-			q.qp.SetPath(n)
+	_ = q.dev.sh.do(func(now qp.Time) {
+		if q.path.Load() == p && !q.closed.Load() {
+			// Refused where the QP is between two states; its next Modify or Connect brings a path of its own.
+			_ = q.modify(now, &Attr{Path: *n}, AttrPath)
 		}
 	})
 }
