@@ -1,0 +1,207 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// network is what the Port knows of its interface and the IP network around it. A goroutine listens
+// to the kernel's notifications and keeps the state fresh; readers take the latest snapshot.
+type network struct {
+	index    int
+	handle   *netlink.Handle   // sockets in the interface's namespace
+	events   *nl.NetlinkSocket // notifications, likewise
+	limit    func(mtu int) int // the IP MTU that the Port can use
+	state    atomic.Pointer[state]
+	changed  chan struct{}
+	finished chan struct{} // closed when the goroutine has ended; nil if it never ran
+
+	closing sync.Once
+}
+
+// state is a snapshot; never written after it is published.
+type state struct {
+	info  frame.PortInfo
+	addrs []netip.Prefix
+	gone  bool
+}
+
+// newNetwork opens the netlink sockets in the calling thread's namespace. Notifications are subscribed
+// to before anything is read, so that no change is missed.
+func newNetwork() (*network, error) {
+	n := &network{changed: make(chan struct{}, 1), limit: func(mtu int) int { return mtu }}
+	var err error
+	n.events, err = nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to link and address changes: %w", err)
+	}
+	if n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		n.events.Close()
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	return n, nil
+}
+
+// watch follows the notifications until close.
+func (n *network) watch() {
+	n.finished = make(chan struct{})
+	go func() {
+		defer close(n.finished)
+		for {
+			msgs, _, err := n.events.Receive()
+			switch {
+			case errors.Is(err, unix.ENOBUFS): // some were lost: look at everything
+				n.refresh()
+				n.notify()
+			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			case err != nil:
+				return
+			default:
+				n.digest(msgs)
+			}
+		}
+	}()
+}
+
+func (n *network) digest(msgs []syscall.NetlinkMessage) {
+	refresh, notify := false, false
+	for i := range msgs {
+		m := &msgs[i]
+		switch m.Header.Type {
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
+			refresh = refresh || n.ours(m)
+		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+			notify = notify || n.ours(m)
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+			notify = true
+		}
+	}
+	if refresh {
+		n.refresh()
+	}
+	if refresh || notify {
+		n.notify()
+	}
+}
+
+// ours says whether a message is about our interface: link, address and neighbour messages all have its index
+// in their second word.
+func (n *network) ours(m *syscall.NetlinkMessage) bool {
+	return len(m.Data) >= 8 && binary.NativeEndian.Uint32(m.Data[4:]) == uint32(n.index)
+}
+
+func (n *network) notify() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// refresh reads link and addresses anew and publishes a snapshot. If they cannot be read but the interface is
+// there, the old snapshot stays.
+func (n *network) refresh() {
+	next := *n.state.Load()
+	l, err := n.handle.LinkByIndex(n.index)
+	if err != nil {
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			next.info.Up, next.gone = false, true
+			n.state.Store(&next)
+		}
+		return
+	}
+	n.describe(&next.info, l.Attrs())
+	if addrs, err := n.readAddrs(l); err == nil {
+		next.addrs = addrs.usable
+	}
+	next.gone = false
+	n.state.Store(&next)
+}
+
+// describe sets what of a PortInfo may change while the Port runs.
+func (n *network) describe(info *frame.PortInfo, a *netlink.LinkAttrs) {
+	info.Name = a.Name
+	info.MTU = n.limit(a.MTU)
+	info.MaxFrame = info.MTU + etherLen + vlanLen
+	info.Up = running(a)
+	copy(info.MAC[:], a.HardwareAddr)
+}
+
+// running: set up by the administrator, and the link is there.
+func running(a *netlink.LinkAttrs) bool {
+	const want = unix.IFF_UP | unix.IFF_LOWER_UP
+	return a.RawFlags&want == want
+}
+
+// addresses of an interface. A tentative IPv6 address becomes usable once duplicate address detection
+// is through.
+type addresses struct {
+	usable    []netip.Prefix
+	tentative bool
+}
+
+// readAddrs lists the addresses in the order of the GID table.
+func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
+	list, err := n.handle.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return a, fmt.Errorf("list addresses: %w", err)
+	}
+	var groups [3][]netip.Prefix
+	for i := range list {
+		x := &list[i]
+		ip, ok := netip.AddrFromSlice(x.IP)
+		ones, _ := x.Mask.Size()
+		if !ok {
+			continue
+		}
+		if x.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+			a.tentative = a.tentative || x.Flags&unix.IFA_F_DADFAILED == 0
+			continue
+		}
+		ip = ip.Unmap()
+		g := 2
+		switch {
+		case ip.Is6() && ip.IsLinkLocalUnicast():
+			g = 0
+		case ip.Is4():
+			g = 1
+		}
+		groups[g] = append(groups[g], netip.PrefixFrom(ip, ones))
+	}
+	for _, g := range groups {
+		a.usable = append(a.usable, g...)
+	}
+	return a, nil
+}
+
+// close ends the goroutine and closes the sockets. Idempotent.
+func (n *network) close() {
+	n.closing.Do(func() {
+		n.events.Close()
+		if n.finished != nil {
+			<-n.finished
+		}
+		n.handle.Close()
+	})
+}
+
+// Addrs lists the interface's addresses: link-local IPv6 first, then IPv4, then other IPv6. Addresses that duplicate
+// address detection has not passed yet, or has refused, are not among them. The slice is
+// shared; do not write to it.
+func (p *Port) Addrs() []netip.Prefix { return p.net.state.Load().addrs }
+
+// Changed yields a value after the interface's addresses, link, MTU or neighbours, or any
+// route, have changed. Several changes may give one value.
+func (p *Port) Changed() <-chan struct{} { return p.net.changed }

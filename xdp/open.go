@@ -1,0 +1,346 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// An interface that has only just come up has tentative IPv6 addresses for a second or two.
+	addrPatience = 3 * time.Second
+	addrPause    = 50 * time.Millisecond
+)
+
+// Open makes a Port on the interface: it checks that RoCE can run there, attaches the steering program and binds a
+// socket to every queue. The interface's other traffic goes on. Attaching in native mode makes some
+// drivers reset the link for a moment.
+//
+// Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall, ErrUnsupported, ErrOptions, each
+// with what to do. After an error nothing stays attached.
+func Open(iface string, o Options) (*Port, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	var p *Port
+	err := osnet.In(o.NetNS, func() (err error) {
+		p, err = open(iface, o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", iface, err)
+	}
+	return p, nil
+}
+
+// opener is a Port under construction.
+type opener struct {
+	Port
+	Options
+	link   netlink.Link
+	queues int
+	frags  bool // the program is loaded as one that copes with multi-buffer frames
+}
+
+func open(iface string, opts Options) (_ *Port, err error) {
+	o := &opener{Options: opts}
+	o.Port.event = -1
+	defer func() {
+		if err != nil {
+			o.undo()
+		}
+	}()
+	if o.Port.net, err = newNetwork(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func() error{
+		func() error { return o.findLink(iface) },
+		o.checkLink, o.countQueues, o.attach, o.bindFirst, o.bindOthers, o.readState, o.makeEvent,
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range o.Port.queues {
+		if err := o.prog.serve(q); err != nil {
+			return nil, err
+		}
+	}
+	o.net.watch()
+	return &o.Port, nil
+}
+
+// undo takes back whatever was done before an error.
+func (o *opener) undo() {
+	if o.prog != nil {
+		_ = o.prog.close()
+	}
+	for _, q := range o.Port.queues {
+		q.close()
+		q.unmapUMEM()
+	}
+	if o.net != nil {
+		o.net.close()
+	}
+	if o.event >= 0 {
+		_ = unix.Close(o.event)
+	}
+}
+
+func (o *opener) findLink(iface string) (err error) {
+	o.link, err = o.net.handle.LinkByName(iface)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return fmt.Errorf("%w; `gorxe devices` lists what there is", ErrNoInterface)
+	}
+	if err != nil {
+		return fmt.Errorf("find interface: %w", err)
+	}
+	o.net.index = o.link.Attrs().Index
+	return nil
+}
+
+func (o *opener) checkLink() error {
+	a := o.link.Attrs()
+	switch {
+	case a.EncapType != "ether":
+		return fmt.Errorf("%w: a %s interface carries no Ethernet frames", ErrUnsupported, a.EncapType)
+	case a.RawFlags&unix.IFF_UP == 0:
+		return fmt.Errorf("%w; `ip link set dev %s up`", ErrLinkDown, a.Name)
+	case bth.MTUFor(a.MTU) == 0:
+		return fmt.Errorf("%w: %d bytes; %d is the least (path MTU 256 and %d bytes of headers): `ip link set dev %s mtu 1500`",
+			ErrMTUTooSmall, a.MTU, 256+bth.Headroom, bth.Headroom, a.Name)
+	case a.Xdp != nil && a.Xdp.Attached:
+		return busyError(a.Name, a.Xdp.ProgId)
+	}
+	return o.awaitAddrs()
+}
+
+func busyError(name string, id uint32) error {
+	what := fmt.Sprintf("XDP program %d", id)
+	if p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id)); err == nil {
+		if info, err := p.Info(); err == nil && info.Name != "" {
+			what += fmt.Sprintf(" (%s)", info.Name)
+			if info.Name == progName {
+				what = "another gorxe, " + what
+			}
+		}
+		p.Close()
+	}
+	return fmt.Errorf("%w: it carries %s; end the program that attached it, or `ip link set dev %s xdp off` (xdpgeneric off, if generic)", ErrBusy, what, name)
+}
+
+func (o *opener) awaitAddrs() error {
+	deadline := time.Now().Add(addrPatience)
+	for {
+		a, err := o.net.readAddrs(o.link)
+		if err != nil || len(a.usable) > 0 {
+			return err
+		}
+		if !a.tentative || time.Now().After(deadline) {
+			name := o.link.Attrs().Name
+			return fmt.Errorf("%w, so it has no GID; `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
+		}
+		time.Sleep(addrPause)
+	}
+}
+
+// countQueues finds how many receive queues there are and how many to serve.
+func (o *opener) countQueues() error {
+	have := min(rxQueues(o.link), maxQueues)
+	o.queues = o.Options.Queues
+	if o.queues == 0 {
+		o.queues = have
+	}
+	if o.queues > have {
+		return fmt.Errorf("%w: %d queues asked for, %s has %d", ErrOptions, o.queues, o.link.Attrs().Name, have)
+	}
+	return o.sizes(o.queues)
+}
+
+// rxQueues returns the number of receive queues in use. Drivers that do not tell have as many as were allocated.
+func rxQueues(l netlink.Link) int {
+	if c, err := osnet.GetChannels(l.Attrs().Name); err == nil && c.RXCount+c.CombinedCount > 0 {
+		return int(c.RXCount + c.CombinedCount)
+	}
+	return max(1, l.Attrs().NumRxQueues)
+}
+
+// modes lists the modes to try, in order.
+func (o *opener) modes() []Mode {
+	switch {
+	case o.Mode != Auto:
+		return []Mode{o.Mode}
+	case o.link.Type() == "veth" && !isTrue(o.ZeroCopy):
+		return []Mode{Generic}
+	case isTrue(o.ZeroCopy):
+		return []Mode{Native}
+	}
+	return []Mode{Native, Generic}
+}
+
+// attach loads the program, as one that copes with frames in several buffers if the kernel knows that, and attaches
+// it in the first mode that works.
+func (o *opener) attach() (err error) {
+	o.frags = !isFalse(o.MultiBuffer)
+	o.prog, err = loadProgram(o.queues, o.frags)
+	if err != nil && errors.Is(err, ErrUnsupported) && o.frags && !isTrue(o.MultiBuffer) {
+		o.frags = false
+		o.prog, err = loadProgram(o.queues, false)
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range o.modes() {
+		if err = o.prog.attach(o.net.index, m); err == nil {
+			return nil
+		}
+		err = o.attachError(m, err)
+		if errors.Is(err, ErrBusy) || errors.Is(err, ErrPermission) {
+			break
+		}
+	}
+	return err
+}
+
+func (o *opener) attachError(m Mode, err error) error {
+	name := o.link.Attrs().Name
+	switch {
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("%w: it carries an XDP program; end the program that attached it, or `ip link set dev %s xdp off`: %w", ErrBusy, name, err)
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: attaching an XDP program needs CAP_NET_ADMIN and CAP_BPF: %w", ErrPermission, err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("%w: this kernel has no BPF links for XDP (Linux 5.9 or later is needed): %w", ErrUnsupported, err)
+	case m == Native:
+		return fmt.Errorf("%w: the driver of %s refuses a native XDP program (at MTU %d); try generic mode: %w",
+			ErrUnsupported, name, o.link.Attrs().MTU, err)
+	}
+	return fmt.Errorf("%w: attach the XDP program in generic mode: %w", ErrUnsupported, err)
+}
+
+// way is one way to bind a socket.
+type way struct {
+	multi bool
+	flags uint16
+}
+
+// ways lists them from the best to the plainest. Zero-copy without multi-buffer is better than copying with
+// it as long as frames fit a chunk.
+func (o *opener) ways() (list []way) {
+	long := o.link.Attrs().MTU+etherLen+vlanLen > chunkSize-headroom
+	zero := o.prog.mode == Native && o.link.Type() != "veth" && !isFalse(o.ZeroCopy) || isTrue(o.ZeroCopy)
+	single := !isTrue(o.MultiBuffer)
+	if zero {
+		if o.frags {
+			list = append(list, way{true, unix.XDP_ZEROCOPY | unix.XDP_USE_SG})
+		}
+		if single && !long {
+			list = append(list, way{false, unix.XDP_ZEROCOPY})
+		}
+	}
+	if !isTrue(o.ZeroCopy) {
+		if o.frags {
+			list = append(list, way{true, unix.XDP_COPY | unix.XDP_USE_SG})
+		}
+		if single {
+			list = append(list, way{false, unix.XDP_COPY})
+		}
+	}
+	return list
+}
+
+// bindFirst binds the first queue in the best way that works, and thereby decides it for all.
+func (o *opener) bindFirst() error {
+	var err error
+	ways := o.ways()
+	if len(ways) == 0 {
+		return fmt.Errorf("%w: zero-copy without multi-buffer cannot carry frames of MTU %d", ErrUnsupported, o.link.Attrs().MTU)
+	}
+	for _, w := range ways {
+		if err = o.bind(0, w); err == nil {
+			o.multi = w.multi
+			return nil
+		}
+		if errors.Is(err, ErrBusy) || errors.Is(err, ErrPermission) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: bind an AF_XDP socket to %s: %w", ErrUnsupported, o.link.Attrs().Name, err)
+}
+
+func (o *opener) bindOthers() error {
+	w := way{o.multi, unix.XDP_COPY}
+	if o.Port.queues[0].zeroCopy {
+		w.flags = unix.XDP_ZEROCOPY
+	}
+	if w.multi {
+		w.flags |= unix.XDP_USE_SG
+	}
+	for id := 1; id < o.queues; id++ {
+		if err := o.bind(uint32(id), w); err != nil {
+			return fmt.Errorf("queue %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (o *opener) bind(id uint32, w way) error {
+	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
+	if err != nil {
+		return err
+	}
+	if err := q.bind(o.net.index, w.flags); err != nil {
+		q.close()
+		q.unmapUMEM()
+		return err
+	}
+	o.Port.queues = append(o.Port.queues, q)
+	return nil
+}
+
+// readState makes the first snapshot, now that it is known what the sockets can carry.
+func (o *opener) readState() error {
+	o.capacity = chunkSize - headroom
+	if o.multi {
+		o.capacity += chunkSize
+	}
+	limit := o.capacity - etherLen - vlanLen
+	o.net.limit = func(mtu int) int { return min(mtu, limit) }
+	o.busyPoll = o.BusyPoll > 0
+	o.datapath = "afxdp-generic"
+	switch {
+	case o.Port.queues[0].zeroCopy:
+		o.datapath = "afxdp-zerocopy"
+	case o.prog.mode == Native:
+		o.datapath = "afxdp-native"
+	}
+	a := o.link.Attrs()
+	o.net.state.Store(&state{info: frame.PortInfo{Name: a.Name, Datapath: o.datapath, Queues: o.queues}})
+	o.net.refresh()
+	s := o.net.state.Load()
+	if s.gone {
+		return ErrNoInterface
+	}
+	if len(s.addrs) == 0 {
+		return ErrNoAddress
+	}
+	return nil
+}
+
+func (o *opener) makeEvent() (err error) {
+	if o.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("make eventfd: %w", err)
+	}
+	o.polls = append(o.polls, unix.PollFd{Fd: int32(o.event), Events: unix.POLLIN})
+	for _, q := range o.Port.queues {
+		o.polls = append(o.polls, unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN})
+	}
+	return nil
+}

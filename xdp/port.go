@@ -1,0 +1,149 @@
+package xdp
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"golang.org/x/sys/unix"
+)
+
+// Port is a frame.Port and frame.Network on an interface. One thread at a time owns it and
+// makes the calls; Wake, Close, Info, Addrs, Resolve and Changed are safe from any goroutine.
+//
+// Every queue served has a socket; Receive takes turns between them. All frames are sent
+// on the first queue: one owner cannot feed several queues faster than one, and
+// frames of a connection that overtake each other on different queues would look
+// like loss to it.
+type Port struct {
+	queues   []*queue
+	prog     *program
+	net      *network
+	datapath string
+	multi    bool // buffers of two chunks
+	capacity int  // bytes of the largest frame that a buffer takes, in both directions
+	busyPoll bool
+
+	// owner
+	next    int // the queue that Receive looks at first
+	out     int // buffers in the caller's hands
+	down    bool
+	stats   frame.PortStats
+	polls   []unix.PollFd // wake-up event, then a socket per queue
+	timeout unix.Timespec
+
+	// The owner sets inside, then looks at closed; Close sets closed, then looks at
+	// inside. The atomics being sequentially consistent, at least one sees the other, and
+	// Close unmaps nothing under the owner's feet.
+	inside atomic.Bool
+	closed atomic.Bool
+
+	// The same pattern keeps wake-ups from being lost: Wake sets woken, then looks at
+	// sleeping; Wait sets sleeping, then looks at woken.
+	woken    atomic.Bool
+	sleeping atomic.Bool
+	event    int // eventfd
+
+	closing  sync.Once
+	closeErr error
+	mu       sync.Mutex // orders the end of Close with buffers given back late
+	torn     bool       // under mu: sockets and rings are gone
+}
+
+var (
+	_ frame.Port    = (*Port)(nil)
+	_ frame.Network = (*Port)(nil)
+)
+
+// enter starts an owner's call; if it says no, the Port is closed.
+func (p *Port) enter() bool {
+	p.inside.Store(true)
+	if p.closed.Load() {
+		p.inside.Store(false)
+		return false
+	}
+	return true
+}
+
+func (p *Port) leave() { p.inside.Store(false) }
+
+// Info describes the port as it is now.
+func (p *Port) Info() frame.PortInfo { return p.net.state.Load().info }
+
+// Stats returns the counters. RxDropped includes what the kernel dropped because rings were
+// full or buffers missing. Owner thread only; it makes a system call per queue.
+func (p *Port) Stats() frame.PortStats {
+	s := p.stats
+	if !p.enter() {
+		return s
+	}
+	defer p.leave()
+	s.RxDropped += p.kernelDrops()
+	return s
+}
+
+func (p *Port) kernelDrops() (n uint64) {
+	for _, q := range p.queues {
+		if k, err := xskStatistics(q.fd); err == nil {
+			n += k.Rx_dropped + k.Rx_ring_full
+		}
+	}
+	return n
+}
+
+// lentBack counts n buffers that come back after Close; with the last one the packet
+// memory goes.
+func (p *Port) lentBack(n int) {
+	p.mu.Lock()
+	p.out -= n
+	p.freeMemory()
+	p.mu.Unlock()
+}
+
+// freeMemory unmaps the UMEMs once nobody can hold a buffer in them. Under mu.
+func (p *Port) freeMemory() {
+	if !p.torn || p.out > 0 {
+		return
+	}
+	for _, q := range p.queues {
+		q.unmapUMEM()
+	}
+}
+
+// Close detaches the XDP program, closes the sockets and ends the netlink subscription. The
+// memory of buffers that the owner still holds stays until it gives them back. Idempotent;
+// callable from any goroutine, also while the owner is in Wait, which then returns
+// ErrClosed.
+func (p *Port) Close() error {
+	p.closing.Do(func() { p.closeErr = p.close() })
+	return p.closeErr
+}
+
+// ownerPause is how long Close sleeps between two looks whether the owner has left.
+const ownerPause = 20 * time.Microsecond
+
+func (p *Port) close() error {
+	p.closed.Store(true)
+	err := p.prog.close()
+	p.ring()
+	for spins := 0; p.inside.Load(); spins++ {
+		if spins < 100 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(ownerPause)
+		}
+	}
+	p.net.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.RxDropped += p.kernelDrops()
+	for _, q := range p.queues {
+		q.close()
+	}
+	_ = unix.Close(p.event)
+	p.torn = true
+	p.freeMemory()
+	return err
+}

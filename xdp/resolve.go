@@ -1,0 +1,196 @@
+package xdp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// resolvePatience is how long Resolve waits for a neighbour if its context has no
+	// deadline: the kernel asks three times, a second apart.
+	resolvePatience = 3 * time.Second
+	// Pauses between two looks at the neighbour table.
+	neighPause    = 500 * time.Microsecond
+	maxNeighPause = 20 * time.Millisecond
+)
+
+// Resolve finds the next hop towards dst by the kernel's routes and neighbour table, and has the
+// kernel ask by ARP or neighbour discovery if the entry is missing. It waits for the answer
+// within ctx, three seconds at most if ctx has no deadline. The zero src leaves the choice
+// of the local address to the routes. Errors: ErrNoRoute, ErrNoNeighbour, ErrLocal, ErrNoAddress (src is not
+// on this interface).
+//
+// Neighbour discovery over IPv6 needs a link-local address on the interface.
+func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, error) {
+	src, dst = src.Unmap(), dst.Unmap().WithZone("")
+	s := p.net.state.Load()
+	switch {
+	case p.closed.Load():
+		return frame.Hop{}, ErrClosed
+	case !dst.IsValid() || dst.IsUnspecified():
+		return frame.Hop{}, fmt.Errorf("%w: %v is no address to send to", ErrNoRoute, dst)
+	case has(s.addrs, dst):
+		return frame.Hop{}, fmt.Errorf("%w: %v is on %s", ErrLocal, dst, s.info.Name)
+	case src.IsValid() && !has(s.addrs, src):
+		return frame.Hop{}, fmt.Errorf("%w %v: %s has %v", ErrNoAddress, src, s.info.Name, s.addrs)
+	}
+	hop, next, err := p.net.route(src, dst, s)
+	if err != nil {
+		return frame.Hop{}, err
+	}
+	if dst.IsMulticast() {
+		hop.MAC = multicastMAC(dst)
+		return hop, nil
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, resolvePatience)
+		defer cancel()
+	}
+	hop.MAC, err = p.net.neighbour(ctx, next, s.info.Name)
+	return hop, err
+}
+
+func has(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// route asks the kernel which way a packet to dst takes over this interface; next is whose MAC
+// it needs.
+func (n *network) route(src, dst netip.Addr, s *state) (hop frame.Hop, next netip.Addr, err error) {
+	fail := func(err error) (frame.Hop, netip.Addr, error) {
+		return frame.Hop{}, netip.Addr{}, fmt.Errorf("%w: to %v over %s: %w; look at `ip route get %v oif %s`",
+			ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
+	}
+	o := &netlink.RouteGetOptions{OifIndex: n.index}
+	if src.IsValid() {
+		o.SrcAddr = src.AsSlice()
+	}
+	if dst.Is4() && !dst.IsMulticast() {
+		// Told the interface, the kernel takes an IPv4 address without a route for a neighbour. Asking
+		// for the route itself shows that there is none.
+		match := *o
+		match.FIBMatch = true
+		if _, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &match); err != nil {
+			return fail(err)
+		}
+	}
+	routes, err := n.handle.RouteGetWithOptions(dst.AsSlice(), o)
+	if err != nil {
+		return fail(err)
+	}
+	if len(routes) == 0 {
+		return fail(unix.ENETUNREACH)
+	}
+	r := &routes[0]
+	switch r.Type {
+	case unix.RTN_LOCAL:
+		return hop, next, fmt.Errorf("%w: %v", ErrLocal, dst)
+	case unix.RTN_UNICAST, unix.RTN_MULTICAST, unix.RTN_ANYCAST, 0:
+	default:
+		return fail(errors.New("not a unicast address"))
+	}
+	hop = frame.Hop{Src: src, MTU: s.info.MTU}
+	if !src.IsValid() {
+		hop.Src = addrOf(r.Src)
+	}
+	if r.MTU > 0 {
+		hop.MTU = min(hop.MTU, r.MTU)
+	}
+	return hop, gateway(r, dst), nil
+}
+
+func gateway(r *netlink.Route, dst netip.Addr) netip.Addr {
+	if a := addrOf(r.Gw); a.IsValid() {
+		return a
+	}
+	if via, ok := r.Via.(*netlink.Via); ok {
+		if a := addrOf(via.Addr); a.IsValid() {
+			return a
+		}
+	}
+	return dst
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// States of a neighbour entry whose MAC may be used.
+const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+
+// neighbour finds the MAC of ip, if need be by having the kernel ask for it. An entry that has gone
+// stale is used, but the kernel is told so that it checks whether it still holds.
+func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (frame.MAC, error) {
+	pause := neighPause
+	asked := false
+	for {
+		e, err := n.lookup(ip)
+		if err != nil {
+			return frame.MAC{}, err
+		}
+		usable := e != nil && e.State&neighUsable != 0 && len(e.HardwareAddr) == len(frame.MAC{})
+		if (!usable && (!asked || e == nil || e.State&netlink.NUD_FAILED != 0)) || (usable && !asked && e.State&netlink.NUD_STALE != 0) {
+			if err := n.ask(ip); err != nil && !usable {
+				return frame.MAC{}, fmt.Errorf("have the kernel look for %v on %s: %w", ip, name, err)
+			}
+			asked = true
+		}
+		if usable {
+			return frame.MAC(e.HardwareAddr), nil
+		}
+		select {
+		case <-ctx.Done():
+			return frame.MAC{}, fmt.Errorf("%w: %v on %s is silent (%w); is the peer up and on this network?", ErrNoNeighbour, ip, name, ctx.Err())
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxNeighPause)
+	}
+}
+
+// lookup returns the entry of ip, nil if there is none.
+func (n *network) lookup(ip netip.Addr) (*netlink.Neigh, error) {
+	list, err := n.handle.NeighList(n.index, family(ip))
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("read neighbour table: %w", err)
+	}
+	for i := range list {
+		if addrOf(list[i].IP) == ip {
+			return &list[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// ask makes the kernel use the neighbour as if it had a packet for it, without sending one.
+func (n *network) ask(ip netip.Addr) error {
+	return n.handle.NeighSet(&netlink.Neigh{
+		LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE, IP: ip.AsSlice(),
+	})
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
+}
+
+// multicastMAC maps a multicast address onto Ethernet (RFC 1112 6.4, RFC 2464 7).
+func multicastMAC(a netip.Addr) frame.MAC {
+	b := a.As16()
+	if a.Is4() {
+		return frame.MAC{0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]}
+	}
+	return frame.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}

@@ -1,0 +1,201 @@
+package xdp
+
+import (
+	"github.com/gorxe/gorxe/roce/frame"
+	"golang.org/x/sys/unix"
+)
+
+// maxStalls bounds how often a kick is tried again while the kernel has no room for more and nothing
+// moves. The frames then stay in the ring and go with a later kick.
+const maxStalls = 256
+
+// minFrame is an Ethernet header; the kernel takes no less.
+const minFrame = etherLen
+
+// Alloc hands out up to len(bufs) transmit buffers. The frame has to begin at B's first byte.
+func (p *Port) Alloc(bufs []frame.Buf) int {
+	if !p.enter() {
+		return 0
+	}
+	q := p.queues[0]
+	q.reap()
+	n := min(len(bufs), len(q.txFree))
+	size := uint64(p.net.state.Load().info.MaxFrame)
+	for i := range n {
+		last := len(q.txFree) - 1
+		index := q.txFree[last]
+		q.txFree = q.txFree[:last]
+		at := uint64(index) << q.shift
+		bufs[i] = frame.Buf{B: q.umem[at : at+size : at+uint64(q.stride())], Token: token(0, index)}
+	}
+	p.out += n
+	p.leave()
+	return n
+}
+
+// Free gives back buffers of Alloc that will not be sent.
+func (p *Port) Free(bufs []frame.Buf) {
+	if !p.enter() {
+		p.lentBack(len(bufs))
+		return
+	}
+	for i := range bufs {
+		p.queues[0].free(&bufs[i])
+	}
+	p.out -= len(bufs)
+	p.leave()
+}
+
+// Send puts frames on the wire in order and kicks until the kernel has taken them all. Frames that the kernel
+// could not pass on (the other end's queue is full, or its MTU is smaller) are
+// dropped and counted, as are all while the interface is down, when the error is
+// ErrLinkDown. n counts the others. If the kernel has no room for a while, because the other end does
+// not take what was sent, the rest stays in the ring and leaves with a later call.
+func (p *Port) Send(bufs []frame.Buf) (n int, err error) {
+	if len(bufs) == 0 {
+		return 0, nil
+	}
+	if !p.enter() {
+		p.lentBack(len(bufs))
+		return 0, ErrClosed
+	}
+	p.out -= len(bufs)
+	before := p.stats.TxDropped
+	p.send(p.queues[0], bufs)
+	if p.down {
+		err = ErrLinkDown
+		if p.net.state.Load().gone {
+			err = ErrGone
+		}
+	}
+	n = max(0, len(bufs)-int(p.stats.TxDropped-before))
+	p.stats.TxFrames += uint64(n)
+	p.leave()
+	return n, err
+}
+
+func (p *Port) send(q *queue, bufs []frame.Buf) {
+	if p.down {
+		// At most the frames that found it down wait in the ring; nothing is added
+		// before they have left.
+		if p.kick(q); p.down {
+			for i := range bufs {
+				p.drop(q, &bufs[i])
+			}
+			return
+		}
+	}
+	bytes := 0
+	for i := range bufs {
+		size := len(bufs[i].B)
+		if !q.submit(&bufs[i]) {
+			p.drop(q, &bufs[i])
+			continue
+		}
+		bytes += size
+	}
+	p.stats.TxBytes += uint64(bytes)
+	q.tx.publish()
+	p.kick(q)
+}
+
+func (p *Port) drop(q *queue, b *frame.Buf) {
+	q.free(b)
+	p.stats.TxDropped++
+}
+
+// submit puts a frame's one or two descriptors on the transmit ring, unless the frame's length is
+// out of range or the ring is full.
+func (q *queue) submit(b *frame.Buf) bool {
+	size := uint32(len(b.B))
+	if size < minFrame || size > q.stride() {
+		return false
+	}
+	_, index := untoken(b.Token)
+	at := uint64(index) << q.shift
+	descs := uint32(1)
+	if size > chunkSize {
+		descs = 2
+	}
+	if q.tx.space(descs) < descs {
+		return false
+	}
+	if descs == 2 {
+		q.tx.put(unix.XDPDesc{Addr: at, Len: chunkSize, Options: unix.XDP_PKT_CONTD})
+		at, size = at+chunkSize, size-chunkSize
+	}
+	q.tx.put(unix.XDPDesc{Addr: at, Len: size})
+	q.txDesc[index-q.rxCount] = uint8(descs)
+	*b = frame.Buf{}
+	return true
+}
+
+func (q *queue) free(b *frame.Buf) {
+	_, index := untoken(b.Token)
+	q.txFree = append(q.txFree, index)
+	*b = frame.Buf{}
+}
+
+// reap takes back what the kernel has sent. A buffer is free when all its descriptors are
+// completed, in whatever order.
+func (q *queue) reap() {
+	n := q.comp.ready(1)
+	if n == 0 {
+		return
+	}
+	for i := range n {
+		index := uint32(*q.comp.at(i) >> q.shift)
+		left := &q.txDesc[index-q.rxCount]
+		if *left--; *left == 0 {
+			q.txFree = append(q.txFree, index)
+		}
+	}
+	q.comp.skip(n)
+	q.comp.consumed()
+}
+
+// kick makes the kernel send what is in the transmit ring. In copy mode every frame is
+// sent inside the system call, up to a budget a call (32 descriptors, or
+// kickBudget). What the errors mean:
+//
+//	EAGAIN, ENOBUFS, ENOMEM  budget used up, completion ring or socket buffer full: reap, go on
+//	EBUSY                    the frame was taken but could not be passed on: lost
+//	EOVERFLOW, EINVAL ...    the frame was malformed in the kernel's eyes: lost
+//	ENETDOWN, ENXIO          interface down or gone: frames stay in the ring
+func (p *Port) kick(q *queue) {
+	for stalls := 0; stalls < maxStalls; {
+		if !q.tx.needWakeup() {
+			p.down = false
+			return // a zero-copy driver is at it already
+		}
+		before := q.tx.seen
+		p.stats.Kicks++
+		e := kickTx(q.fd)
+		left := q.tx.queued()
+		switch e {
+		case 0:
+			p.down = false
+			if left == 0 || q.zeroCopy {
+				return
+			}
+		case unix.EBUSY:
+			p.stats.TxDropped++
+		case unix.ENETDOWN, unix.ENXIO, unix.ENODEV:
+			p.down = true
+			return
+		case unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM, unix.EINTR:
+		default:
+			p.stats.TxDropped++
+		}
+		q.reap()
+		if left == 0 {
+			p.down = false
+			return
+		}
+		if q.tx.seen == before {
+			stalls++
+		} else {
+			stalls = 0
+		}
+	}
+}
