@@ -1,0 +1,178 @@
+package qp
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// handleResponse takes in an ACK, NAK, READ response or atomic acknowledgement.
+func (q *QP) handleResponse(now Time, p *bth.Packet) {
+	if st := q.State(); st != RTS && st != SQD {
+		q.eng.c.DropNoQP++
+		return
+	}
+	psn := extend(q.una, p.BTH.PSN())
+	if psn < q.una || psn >= q.max {
+		q.eng.c.DropGhost++ // acknowledged long ago, or never sent (IBA 9.7.5.1.2 "ghost")
+		return
+	}
+	switch p.Info.Op {
+	case bth.OpReadResponse:
+		q.handleReadResponse(now, psn, p)
+	case bth.OpAtomicAck:
+		q.handleAtomicAck(now, psn, p)
+	default:
+		q.handleAck(now, psn, p.AETH().Syndrome())
+	}
+}
+
+func (q *QP) handleAck(now Time, psn uint64, s bth.Syndrome) {
+	switch s.Kind() {
+	case bth.SyndromeACK:
+		q.ackThrough(now, psn)
+	case bth.SyndromeRNR:
+		q.eng.c.RcvdRNR++
+		if q.ackThrough(now, psn-1) && q.una == psn {
+			q.rnrWait(now, s.RNRTimer())
+		}
+	case bth.SyndromeNAK:
+		q.handleNAK(now, psn, s.NAKCode())
+	default:
+		q.eng.c.DropGhost++
+	}
+}
+
+// nakStatus is the completion status that a NAK code means (IBA 11.6.2); none for a sequence error.
+var nakStatus = map[bth.NAKCode]Status{
+	bth.NAKInvalidRequest:    RemInvReqErr,
+	bth.NAKRemoteAccess:      RemAccessErr,
+	bth.NAKRemoteOperational: RemOpErr,
+}
+
+// handleNAK: all packets before psn are acknowledged by it, psn itself is refused.
+func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
+	if code == bth.NAKPSNSequence {
+		q.eng.c.RcvdSeqNAK++
+	} else {
+		q.eng.c.RcvdErrNAK++
+	}
+	if !q.ackThrough(now, psn-1) || q.una != psn {
+		return
+	}
+	if st, fatal := nakStatus[code]; fatal {
+		q.fail(st)
+	} else if code == bth.NAKPSNSequence {
+		q.lost(now)
+	}
+}
+
+// ackThrough takes all packets up to and including psn as acknowledged. A READ or atomic ends only
+// by its response: if one stands in the way, its response was lost, an implied NAK (IBA 9.7.5.1.2).
+// It reports whether the QP is still in business.
+func (q *QP) ackThrough(now Time, psn uint64) bool {
+	s := &q.sq
+	from, implied := q.una, false
+	for q.una <= psn {
+		w := s.at(s.tail.Load())
+		if w.op >= OpRead {
+			implied = true
+			break
+		}
+		end := w.psn + uint64(w.npkts)
+		if psn+1 < end {
+			q.una = psn + 1
+			break
+		}
+		q.una = end
+		if q.retire(Success); q.State() == Err {
+			return false
+		}
+	}
+	if q.una != from {
+		q.progress(now, q.una-from)
+	}
+	if implied && q.State() != Err {
+		q.eng.c.ImpliedNAK++
+		q.lost(now)
+	}
+	return q.State() != Err
+}
+
+// progress does what follows from acknowledged packets.
+func (q *QP) progress(now Time, n uint64) {
+	s := &q.sq
+	if q.una > q.nxt { // a retransmission had begun that turns out to be needless
+		q.nxt = q.una
+		q.rewindCursor()
+	}
+	q.rdPop()
+	q.retries, q.rnrRetries = q.attr.RetryCnt, q.attr.RNRRetry
+	q.win.acked(uint32(min(n, maxPSNCount)))
+	q.rec.progress(now, q.una)
+	q.restartRetry(now)
+	if s.cur != s.head.Load() {
+		q.eng.schedule(q)
+	}
+	q.checkHalted()
+	q.checkDrained()
+}
+
+// expects finds the READ or atomic that a response with this PSN answers: the oldest work request,
+// once everything before it is acknowledged by the response itself. nil: drop it.
+func (q *QP) expects(now Time, psn uint64) *wqe {
+	if psn > q.una && !q.ackThrough(now, psn-1) {
+		return nil
+	}
+	s := &q.sq
+	tail := s.tail.Load()
+	if psn != q.una || tail == s.started {
+		return nil // a gap: ackThrough has sent for what is missing
+	}
+	return s.at(tail)
+}
+
+func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
+	w := q.expects(now, psn)
+	if w == nil || w.op != OpRead {
+		q.eng.c.DropGhost++
+		return
+	}
+	// FIRST, MIDDLE, LAST and ONLY are taken alike, by PSN: a READ retried in the middle is answered
+	// with MIDDLE by some responders, with FIRST by others. What counts is the length.
+	mtu := q.mtu.Load()
+	off := uint32(psn-w.psn) * mtu
+	if uint32(len(p.Payload)) != min(mtu, w.length-off) {
+		q.fail(BadRespErr)
+		return
+	}
+	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), off, p.Payload)
+	q.answered(now, w, st)
+}
+
+func (q *QP) handleAtomicAck(now Time, psn uint64, p *bth.Packet) {
+	w := q.expects(now, psn)
+	if w == nil || (w.op != OpCmpSwap && w.op != OpFetchAdd) {
+		q.eng.c.DropGhost++
+		return
+	}
+	v := q.eng.word[:]
+	binary.NativeEndian.PutUint64(v, p.AtomicAckETH().Original())
+	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), 0, v)
+	q.answered(now, w, st)
+}
+
+// answered ends one packet of the oldest READ or atomic.
+func (q *QP) answered(now Time, w *wqe, st Status) {
+	if st != Success {
+		q.fail(st)
+		return
+	}
+	q.una++
+	if q.una == w.psn+uint64(w.npkts) {
+		if q.retire(Success); q.State() == Err {
+			return
+		}
+	}
+	q.progress(now, 1)
+}

@@ -1,0 +1,105 @@
+package qp
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// CQ is a completion queue: a ring that the engine fills and one consumer at a time polls.
+// All QPs of a CQ belong to one engine.
+type CQ struct {
+	ring
+	wcs      []WC
+	mask     uint32
+	depth    uint32
+	armed    atomic.Uint32 // what the consumer waits for: armNone, armSolicited, armAny
+	overrun  atomic.Bool
+	notify   func()
+	freeFrom uint32 // engine's copy of tail: spares it the consumer's cache line
+}
+
+const (
+	armNone = iota
+	armSolicited
+	armAny
+)
+
+// NewCQ makes a CQ of exactly depth entries, 1 to MaxCQDepth.
+func NewCQ(depth int) (*CQ, error) {
+	if depth < 1 || depth > MaxCQDepth {
+		return nil, fmt.Errorf("%w: CQ of %d entries, allowed are 1 to %d", ErrInvalidDepth, depth, MaxCQDepth)
+	}
+	n := slots(depth)
+	return &CQ{wcs: make([]WC, n), mask: n - 1, depth: uint32(depth)}, nil
+}
+
+// SetNotify sets what the engine calls, on its own thread, when an armed CQ gets a completion (or
+// overruns). Call it before the CQ is used.
+func (c *CQ) SetNotify(f func()) { c.notify = f }
+
+// Depth is how many completions the CQ holds.
+func (c *CQ) Depth() int { return int(c.depth) }
+
+// Len is how many completions wait.
+func (c *CQ) Len() int { return int(c.used()) }
+
+// Overrun tells whether completions were lost because nobody polled. It never goes away
+// (IBA 10.2.2.3): destroy the CQ and make a larger one.
+func (c *CQ) Overrun() bool { return c.overrun.Load() }
+
+// Poll takes up to len(wcs) completions, oldest first. Any goroutine, one at a time.
+func (c *CQ) Poll(wcs []WC) int {
+	tail := c.tail.Load()
+	n := min(c.head.Load()-tail, uint32(len(wcs)))
+	for i := range n {
+		wcs[i] = c.wcs[(tail+i)&c.mask]
+	}
+	if n > 0 {
+		c.tail.Store(tail + n)
+	}
+	return int(n)
+}
+
+// Arm asks for one call of the notify function at the next completion, or at the next solicited
+// or failed one. A completion that came before Arm does not count: poll once more after it.
+func (c *CQ) Arm(solicitedOnly bool) {
+	want := uint32(armAny)
+	if solicitedOnly {
+		want = armSolicited
+	}
+	for {
+		old := c.armed.Load()
+		if old >= want || c.armed.CompareAndSwap(old, want) {
+			return
+		}
+	}
+}
+
+// push adds a completion, or reports that there is no room. Engine's thread.
+func (c *CQ) push(wc *WC, solicited bool) bool {
+	head := c.head.Load()
+	if head-c.freeFrom >= c.depth {
+		if c.freeFrom = c.tail.Load(); head-c.freeFrom >= c.depth {
+			c.overrun.Store(true)
+			c.wake(true)
+			return false
+		}
+	}
+	c.wcs[head&c.mask] = *wc
+	c.head.Store(head + 1)
+	c.wake(solicited || wc.Status != Success)
+	return true
+}
+
+// wake calls notify if the consumer armed the CQ for this kind of completion. The consumer arms,
+// then looks at head; the engine moved head, then looks at armed: one of them sees the other.
+func (c *CQ) wake(solicited bool) {
+	armed := c.armed.Load()
+	if armed == armNone || (armed == armSolicited && !solicited) {
+		return
+	}
+	c.armed.Store(armNone)
+	if c.notify != nil {
+		c.notify()
+	}
+}

@@ -1,0 +1,228 @@
+package qp
+
+import (
+	"fmt"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// Attr holds a QP's attributes; a mask says which of them count.
+type Attr struct {
+	State           State
+	PathMTU         bth.MTU
+	QKey            bth.QKey
+	RQPSN, SQPSN    bth.PSN // first PSN expected, first PSN sent
+	DestQPN         bth.QPN
+	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic
+	PKey            bth.PKey
+	Path            Path
+	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic
+	MaxDestRdAtomic uint8 // as responder
+	MinRNRTimer     uint8 // code 0 to 31 that RNR NAKs carry (IBA table 45)
+	Timeout         uint8 // Local ACK Timeout 4.096 us x 2^t, 0 to 31; 0: never
+	RetryCnt        uint8 // time-outs in a row that are survived, 0 to 7
+	RNRRetry        uint8 // RNR NAKs in a row that are survived, 0 to 6; 7: any number
+}
+
+// AttrMask names attributes.
+type AttrMask uint32
+
+const (
+	AttrState AttrMask = 1 << iota
+	AttrPathMTU
+	AttrQKey
+	AttrRQPSN
+	AttrSQPSN
+	AttrDestQPN
+	AttrAccess
+	AttrPKey
+	AttrPath
+	AttrMaxRdAtomic
+	AttrMaxDestRdAtomic
+	AttrMinRNRTimer
+	AttrTimeout
+	AttrRetryCnt
+	AttrRNRRetry
+)
+
+var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey", "Path",
+	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry"}
+
+func (m AttrMask) String() string {
+	out := ""
+	for i, n := range attrNames {
+		if m&(1<<i) != 0 {
+			if out != "" {
+				out += ", "
+			}
+			out += n
+		}
+	}
+	return out
+}
+
+// transition is a row of the state table (IBA table 91, for each transport).
+type transition struct {
+	from, to State
+	required [numTypes]AttrMask
+	optional [numTypes]AttrMask
+}
+
+const (
+	connAttrs  = AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN
+	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey
+)
+
+var transitions = []transition{
+	{from: Reset, to: Init,
+		required: [numTypes]AttrMask{UD: AttrQKey},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey}},
+	{from: Init, to: Init,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+	{from: Init, to: RTR,
+		required: [numTypes]AttrMask{RC: connAttrs | AttrMaxDestRdAtomic | AttrMinRNRTimer, UC: connAttrs},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+	{from: RTR, to: RTS,
+		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
+	// Beyond the table: the path of a live QP may change, since neighbours' MAC addresses do.
+	{from: RTS, to: RTS,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
+	{from: RTS, to: SQD},
+	{from: SQD, to: SQD,
+		optional: [numTypes]AttrMask{RC: sqdAttrsRC, UC: AttrPath | AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+	{from: SQD, to: RTS,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer, UC: AttrAccess, UD: AttrQKey}},
+	{from: SQE, to: RTS,
+		optional: [numTypes]AttrMask{UC: AttrAccess, UD: AttrQKey}},
+}
+
+// Modify changes attributes and, with AttrState, the state. Nothing changes if it returns an
+// error: ErrQPState for a transition that does not exist, ErrInvalidAttr for a missing, unexpected
+// or out-of-range attribute. Any state goes to RESET and ERR.
+func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
+	from, to := q.State(), q.State()
+	if mask&AttrState != 0 {
+		to = a.State
+	}
+	if to == Reset || to == Err {
+		return q.leave(to, mask)
+	}
+	t := findTransition(from, to, q.typ)
+	if t == nil {
+		return fmt.Errorf("%w: %s cannot go from %s to %s", ErrQPState, q.typ, from, to)
+	}
+	if missing := t.required[q.typ] &^ mask; missing != 0 {
+		return fmt.Errorf("%w: %s to %s needs %s", ErrInvalidAttr, from, to, missing)
+	}
+	if extra := mask &^ (AttrState | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
+		return fmt.Errorf("%w: %s to %s does not take %s", ErrInvalidAttr, from, to, extra)
+	}
+	if err := q.checkAttr(a, mask); err != nil {
+		return err
+	}
+	q.apply(a, mask)
+	q.enter(now, from, to)
+	return nil
+}
+
+// leave gives up the connection.
+func (q *QP) leave(to State, mask AttrMask) error {
+	if extra := mask &^ AttrState; extra != 0 {
+		return fmt.Errorf("%w: going to %s takes no other attribute, not %s", ErrInvalidAttr, to, extra)
+	}
+	if to == Reset {
+		q.setState(Reset)
+		q.reset()
+		return nil
+	}
+	if q.State() != Err {
+		q.silence()
+		q.toErr()
+	}
+	return nil
+}
+
+func findTransition(from, to State, typ Type) *transition {
+	for i := range transitions {
+		t := &transitions[i]
+		if t.from == from && t.to == to && (from != SQE || typ != RC) {
+			return t
+		}
+	}
+	return nil
+}
+
+// checkAttr checks ranges.
+func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
+	bad := func(f string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrInvalidAttr, fmt.Sprintf(f, args...))
+	}
+	has := func(m AttrMask) bool { return mask&m != 0 }
+	switch {
+	case has(AttrPathMTU) && !a.PathMTU.Valid():
+		return bad("path MTU %d; it is 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	case has(AttrRQPSN) && a.RQPSN > psnMask, has(AttrSQPSN) && a.SQPSN > psnMask:
+		return bad("a PSN has 24 bits")
+	case has(AttrDestQPN) && a.DestQPN > psnMask:
+		return bad("a QPN has 24 bits")
+	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
+		return bad("%d and %d outstanding READs; the limit is %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
+	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:
+		return bad("RNR timer code %d; it is 0 to 31", a.MinRNRTimer)
+	case has(AttrTimeout) && a.Timeout > 31:
+		return bad("Local ACK Timeout %d; it is 0 to 31", a.Timeout)
+	case has(AttrRetryCnt) && a.RetryCnt > 7, has(AttrRNRRetry) && a.RNRRetry > 7:
+		return bad("retry counts %d and %d; they are 0 to 7", a.RetryCnt, a.RNRRetry)
+	case has(AttrPath) && (a.Path.HeaderLen == 0 || int(a.Path.HeaderLen) > len(a.Path.Header)):
+		return bad("the path has no headers; take it from the device's ResolvePath")
+	}
+	return nil
+}
+
+// apply copies the attributes that count to where the engine uses them.
+func (q *QP) apply(a *Attr, mask AttrMask) {
+	set := func(m AttrMask, f func()) {
+		if mask&m != 0 {
+			f()
+		}
+	}
+	at := &q.attr
+	set(AttrPathMTU, func() { at.PathMTU = a.PathMTU; q.mtu.Store(uint32(a.PathMTU)) })
+	set(AttrQKey, func() { at.QKey, q.qkey = a.QKey, a.QKey })
+	set(AttrRQPSN, func() { at.RQPSN = a.RQPSN; q.startResponder(a.RQPSN) })
+	set(AttrSQPSN, func() { at.SQPSN = a.SQPSN; q.startRequester(a.SQPSN) })
+	set(AttrDestQPN, func() { at.DestQPN, q.destQP = a.DestQPN, a.DestQPN })
+	set(AttrAccess, func() { at.Access, q.access = a.Access, a.Access })
+	set(AttrPKey, func() { at.PKey, q.pkey = a.PKey, a.PKey })
+	set(AttrPath, func() { at.Path, q.path = a.Path, a.Path })
+	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic })
+	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
+	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
+	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.ackTimeout = Time(bth.AckTimeout(a.Timeout)) })
+	set(AttrRetryCnt, func() { at.RetryCnt, q.retries = a.RetryCnt, a.RetryCnt })
+	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries = a.RNRRetry, a.RNRRetry })
+}
+
+// enter does what a new state brings.
+func (q *QP) enter(now Time, from, to State) {
+	if from == to {
+		return
+	}
+	q.setState(to)
+	switch to {
+	case SQD:
+		q.drainEvent = true
+		q.checkDrained()
+	case RTS:
+		q.eng.schedule(q)
+	}
+}
+
+// Query returns the attributes as last set, and the state.
+func (q *QP) Query() Attr {
+	a := q.attr
+	a.State = q.State()
+	return a
+}

@@ -1,0 +1,253 @@
+package qp
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// InitAttr makes a QP.
+type InitAttr struct {
+	Type   Type
+	PD     *mr.PD
+	SendCQ *CQ
+	RecvCQ *CQ
+	SRQ    *SRQ // instead of an RQ of its own
+
+	SQDepth, RQDepth       int // WRs, 0 to MaxQueueDepth
+	MaxSendSGE, MaxRecvSGE int // 0 means 1
+	MaxInline              int // bytes, 0 to MaxInline
+	SignalAll              bool
+	QPN                    bth.QPN // 0: a random one
+}
+
+// QP is a queue pair.
+type QP struct {
+	eng      *Engine
+	typ      Type
+	state    atomic.Uint32
+	rung     atomic.Bool // on the bell list
+	bellNext *QP
+	dead     bool
+
+	list               listID
+	listNext, listPrev *QP
+	timer              timer
+
+	qpn    bth.QPN
+	destQP bth.QPN
+	pkey   bth.PKey
+	qkey   bth.QKey
+	access mr.Access
+	mtu    atomic.Uint32 // path MTU in bytes; read by posters of UD sends
+	pd     *mr.PD
+	path   Path
+	attr   Attr // as last set, for Query
+
+	sendCQ, recvCQ *CQ
+	srq            *SRQ
+	sq             sendQueue
+	rq             recvQueue
+	recv           heldRecv
+
+	requester
+	responder
+}
+
+// CreateQP makes a QP in state RESET.
+//
+// Errors: ErrInvalidAttr, ErrInvalidDepth, ErrTooManyQPs.
+func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	if a.SRQ != nil && a.SRQ.eng != e {
+		return nil, fmt.Errorf("%w: the SRQ belongs to another engine", ErrInvalidAttr)
+	}
+	if e.table.used >= e.table.max {
+		return nil, fmt.Errorf("%w: the limit is %d", ErrTooManyQPs, e.table.max)
+	}
+	if a.QPN == 0 {
+		a.QPN = e.freeQPN()
+	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
+		return nil, fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
+	}
+	q := &QP{eng: e, typ: a.Type, qpn: a.QPN, pd: a.PD, sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ}
+	q.timer.deadline = Never
+	q.sq.init(&a)
+	if a.SRQ == nil {
+		q.rq.init(a.RQDepth, a.MaxRecvSGE)
+		q.recv.sges = make([]SGE, q.rq.maxSGE)
+	} else {
+		q.recv.sges = make([]SGE, a.SRQ.maxSGE)
+	}
+	q.reset()
+	e.table.put(q)
+	return q, nil
+}
+
+func (a *InitAttr) check() error {
+	switch {
+	case a.Type >= numTypes:
+		return fmt.Errorf("%w: QP type %d", ErrInvalidAttr, a.Type)
+	case a.PD == nil || a.SendCQ == nil || a.RecvCQ == nil:
+		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ", ErrInvalidAttr)
+	case a.SQDepth < 0 || a.SQDepth > MaxQueueDepth || a.RQDepth < 0 || a.RQDepth > MaxQueueDepth:
+		return fmt.Errorf("%w: SQ of %d, RQ of %d WRs; allowed are 0 to %d", ErrInvalidDepth, a.SQDepth, a.RQDepth, MaxQueueDepth)
+	case a.MaxSendSGE < 0 || a.MaxSendSGE > MaxSGE || a.MaxRecvSGE < 0 || a.MaxRecvSGE > MaxSGE:
+		return fmt.Errorf("%w: %d send and %d receive SGEs; allowed are 0 to %d", ErrInvalidAttr, a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
+	case a.MaxInline < 0 || a.MaxInline > MaxInline:
+		return fmt.Errorf("%w: %d bytes inline; allowed are 0 to %d", ErrInvalidAttr, a.MaxInline, MaxInline)
+	}
+	return nil
+}
+
+// freeQPN draws a QPN that is not in use and not reserved: 0 and 1 are the management QPs.
+func (e *Engine) freeQPN() bth.QPN {
+	for {
+		n := bth.QPN(e.rand() & psnMask)
+		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil {
+			return n
+		}
+	}
+}
+
+// DestroyQP removes a QP without completing anything that it held.
+func (e *Engine) DestroyQP(q *QP) {
+	if q.dead {
+		return
+	}
+	q.dead = true
+	q.reset()
+	q.setState(Reset)
+	e.table.del(q.qpn)
+}
+
+// QPN is the QP's number. Any goroutine.
+func (q *QP) QPN() bth.QPN { return q.qpn }
+
+// Type is the QP's transport. Any goroutine.
+func (q *QP) Type() Type { return q.typ }
+
+// State is the QP's state now. Any goroutine.
+func (q *QP) State() State { return State(q.state.Load()) }
+
+func (q *QP) setState(s State) { q.state.Store(uint32(s)) }
+
+// pkeyOK is the partition check of IBA 10.9.3: same partition, one of both a full member.
+func (q *QP) pkeyOK(p bth.PKey) bool {
+	return (p^q.pkey)&0x7fff == 0 && (p|q.pkey)&0x8000 != 0
+}
+
+// reset forgets everything that was posted or learnt, without completions (IBA 10.3.1.1).
+func (q *QP) reset() {
+	e := q.eng
+	e.stopTimer(q)
+	switch q.list {
+	case inRunq:
+		e.runq.remove(q)
+		e.turn = chunk
+	case inAckq:
+		e.ackq.remove(q)
+	}
+	head := q.sq.head.Load()
+	q.sq.tail.Store(head)
+	q.sq.cur, q.sq.started, q.sq.curPkt = head, head, 0
+	q.rq.tail.Store(q.rq.head.Load())
+	q.recv.held = false
+	q.requester = requester{}
+	q.responder = responder{}
+	q.attr, q.path = Attr{}, Path{}
+	q.pkey, q.destQP, q.qkey, q.access = bth.DefaultPKey, 0, 0, 0
+	q.mtu.Store(uint32(e.portMTU))
+}
+
+// retire frees the oldest send work request and completes it. The slot is free before the CQE is
+// written: a completion that overruns its CQ flushes the queue and must not meet this one again.
+func (q *QP) retire(st Status) {
+	tail := q.sq.tail.Load()
+	w := q.sq.at(tail)
+	wc := WC{ID: w.id, Status: st, Opcode: wcOpcodes[w.op], ByteLen: w.length, QPN: q.qpn}
+	silent := st == Success && w.flags&Signaled == 0 && !q.sq.signalAll
+	q.sq.tail.Store(tail + 1)
+	if !silent {
+		q.complete(q.sendCQ, &wc, false)
+	}
+}
+
+// complete writes a CQE. A CQ that is full is lost (IBA 10.2.2.3): the QP goes to ERR.
+func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
+	e := q.eng
+	e.c.Completions++
+	switch wc.Status {
+	case Success:
+	case WRFlushErr:
+		e.c.Flushed++
+	default:
+		e.c.CompletionErrors++
+	}
+	first := !cq.overrun.Load()
+	if cq.push(wc, solicited) {
+		return
+	}
+	if first {
+		e.event(Event{Kind: EventCQErr, CQ: cq})
+	}
+	if st := q.State(); st != Err && st != Reset {
+		e.event(Event{Kind: EventQPFatal, QP: q})
+		q.toErr()
+	}
+}
+
+// fail ends the oldest send work request with an error and takes the QP where the architecture
+// says: RC to ERR, UC and UD to SQE (IBA 10.3.1).
+func (q *QP) fail(st Status) {
+	q.retire(st)
+	switch {
+	case q.State() == Err:
+	case q.typ == RC:
+		q.toErr()
+	default:
+		q.setState(SQE)
+		q.flushSends()
+	}
+}
+
+// toErr moves to ERR and flushes.
+func (q *QP) toErr() {
+	q.setState(Err)
+	q.eng.setTimer(q, Never)
+	q.flush()
+	if q.srq != nil {
+		q.eng.event(Event{Kind: EventQPLastWQEReached, QP: q})
+	}
+}
+
+// flush completes everything posted with WRFlushErr, sends and receives.
+func (q *QP) flush() {
+	q.flushSends()
+	if q.recv.held {
+		q.flushRecv()
+	}
+	if q.srq == nil {
+		for q.rq.take(&q.recv) {
+			q.flushRecv()
+		}
+	}
+}
+
+func (q *QP) flushRecv() {
+	q.recv.held = false
+	q.complete(q.recvCQ, &WC{ID: q.recv.id, Status: WRFlushErr, Opcode: WCRecv, QPN: q.qpn}, false)
+}
+
+func (q *QP) flushSends() {
+	s := &q.sq
+	for s.tail.Load() != s.head.Load() {
+		q.retire(WRFlushErr)
+	}
+	s.started, s.cur, s.curPkt = s.tail.Load(), s.tail.Load(), 0
+	q.una, q.nxt = q.max, q.max
+}

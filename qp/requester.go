@@ -1,0 +1,291 @@
+package qp
+
+import (
+	"github.com/gorxe/gorxe/bth"
+)
+
+// requester is the sending half of a connected QP. Packet counts: una is the oldest not yet
+// acknowledged, nxt the next to send, max the first never sent; una <= nxt <= max.
+type requester struct {
+	una, nxt, max uint64
+	asked         uint64 // first packet after the last one that asked for an ACK
+
+	rdEnds         []uint64 // where each outstanding READ or atomic ends; a ring
+	rdHead, rdUsed uint32
+
+	win window
+	rec recovery
+
+	ackTimeout Time  // Local ACK Timeout; 0: none
+	retries    uint8 // time-outs left before giving up
+	rnrRetries uint8
+	drainEvent bool // in SQD, EventSQDrained still to come
+}
+
+const (
+	// countBase keeps packet counts away from zero, so that subtracting never wraps.
+	countBase = 1 << 32
+	// askEvery is how many packets may leave before one asks for an ACK.
+	askEvery = 32
+)
+
+func (q *QP) startRequester(psn bth.PSN) {
+	r := &q.requester
+	r.una = countBase + uint64(psn)
+	r.nxt, r.max, r.asked = r.una, r.una, r.una
+	r.win.init(q.eng.maxWindow)
+	r.rec.init()
+	r.rdEnds = make([]uint64, q.attr.MaxRdAtomic)
+	r.rdHead, r.rdUsed = 0, 0
+}
+
+// opcodes gives the opcode of a request packet by transport, operation, and position: bit 0 says
+// that it starts its message, bit 1 that it ends it.
+var opcodes = buildOpcodes()
+
+func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
+	transports := [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}
+	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd}
+	for typ, tr := range transports {
+		for op, o := range ops {
+			for pos := range 4 {
+				end := pos&2 != 0
+				imm := (Op(op) == OpSendImm || Op(op) == OpWriteImm) && end
+				t[typ][op][pos] = bth.RequestOpcode(tr, o, pos&1 != 0, end, imm, Op(op) == OpSendInv && end)
+			}
+		}
+	}
+	return t
+}
+
+// transmit writes the QP's next packet: answers first, then requests.
+func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
+	if q.hasAnswer(now) {
+		if n, netLen = q.sendAnswer(b); n > 0 {
+			return n, netLen
+		}
+	}
+	switch st := q.State(); {
+	case st != RTS && st != SQD:
+		return 0, 0
+	case q.typ == RC:
+		return q.sendRequest(now, b)
+	default:
+		return q.sendUnreliable(b)
+	}
+}
+
+// sendRequest writes the next request packet of an RC QP, unless it has to wait: for the window,
+// an RNR timer, a fence, a READ slot, or because the send queue is draining or broken.
+func (q *QP) sendRequest(now Time, b []byte) (int, int) {
+	s := &q.sq
+	if s.cur == s.head.Load() || q.rec.rnrUntil > now {
+		return 0, 0
+	}
+	w := s.at(s.cur)
+	if s.cur == s.started && !q.startWQE(w) {
+		return 0, 0
+	}
+	room := int(q.win.size()) - int(q.nxt-q.una)
+	if room <= 0 || w.status != Success {
+		return 0, 0
+	}
+	var n, netLen int
+	switch w.op {
+	case OpRead:
+		n, netLen = q.sendRead(now, b, w, uint32(room))
+	case OpCmpSwap, OpFetchAdd:
+		n, netLen = q.sendAtomic(now, b, w)
+	default:
+		n, netLen = q.sendData(now, b, w, room)
+	}
+	return n, netLen
+}
+
+// startWQE gives a work request its PSNs, if it may begin now.
+func (q *QP) startWQE(w *wqe) bool {
+	if q.State() != RTS || (w.flags&Fence != 0 && q.rdUsed > 0) {
+		return false
+	}
+	mtu := q.mtu.Load()
+	w.psn, w.npkts = q.max, 1
+	if w.op <= OpRead {
+		w.npkts = max(1, (w.length+mtu-1)/mtu)
+	}
+	q.sq.started++
+	return true
+}
+
+// header writes path headers and BTH and returns the rest of the packet behind the path headers.
+func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint64, ackReq, solicited bool, pad uint32) (rest []byte, netLen int) {
+	netLen = copy(b, path.Header[:path.HeaderLen])
+	rest = b[netLen:]
+	bth.PutBTH(rest, &bth.BTHFields{Opcode: op, Solicited: solicited, AckReq: ackReq,
+		PadCount: uint8(pad), PKey: q.pkey, DestQP: dest, PSN: wirePSN(psn)})
+	return rest, netLen
+}
+
+// sendData writes one packet of a SEND or WRITE.
+func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
+	s := &q.sq
+	mtu := q.mtu.Load()
+	off := s.curPkt * mtu
+	n := min(mtu, w.length-off)
+	end := s.curPkt == w.npkts-1
+	last := end && s.cur+1 == s.head.Load()
+	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
+
+	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)
+	if st != Success {
+		q.halt(w, st)
+		return 0, 0
+	}
+	if end {
+		s.cur, s.curPkt = s.cur+1, 0
+	} else {
+		s.curPkt++
+	}
+	q.sent(now, 1, ask)
+	q.eng.c.SentBytes += uint64(n)
+	return total, netLen
+}
+
+// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message.
+func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off, n uint32, ask bool) (total, netLen int, st Status) {
+	pos := 0
+	if off == 0 {
+		pos |= 1
+	}
+	if off+n == w.length {
+		pos |= 2
+	}
+	op := opcodes[q.typ][w.op][pos]
+	info := op.Info()
+	hdr, pad := uint32(info.HeaderLen), -n&3
+	rest, netLen := q.header(b, path, op, dest, psn, ask, w.flags&Solicited != 0 && pos&2 != 0, pad)
+	if st = q.gather(rest[hdr:hdr+n], q.sq.cur, off); st != Success {
+		return 0, 0, st
+	}
+	for i := range pad {
+		rest[hdr+n+i] = 0
+	}
+	if info.RETH != 0 {
+		bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
+	}
+	if info.ImmDt != 0 {
+		bth.PutImmDt(rest[info.ImmDt:], w.extra)
+	}
+	if info.IETH != 0 {
+		bth.PutIETH(rest[info.IETH:], bth.RKey(w.extra))
+	}
+	if info.DETH != 0 {
+		qkey := w.rqkey
+		if qkey&0x80000000 != 0 { // IBA 10.2.5: the QP's own Q_Key stands in for a controlled one
+			qkey = q.qkey
+		}
+		bth.PutDETH(rest[info.DETH:], qkey, q.qpn)
+	}
+	return netLen + int(hdr+n+pad), netLen, Success
+}
+
+// sendRead asks for the next part of a READ. A READ larger than the window goes out as several
+// READ requests with consecutive PSNs, so that the window bounds what the responder streams at us;
+// on the wire each is an ordinary READ, just as a retry of a READ cut short is.
+func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
+	s := &q.sq
+	left := w.npkts - s.curPkt
+	if !q.rdRoom(w) || room < min(left, max(q.win.size()/4, 1)) {
+		return 0, 0
+	}
+	npkts := min(left, room)
+	mtu := q.mtu.Load()
+	off := s.curPkt * mtu
+	length := min(w.length-off, npkts*mtu)
+	rest, netLen := q.header(b, &q.path, bth.RCReadRequest, q.destQP, q.nxt, true, false, 0)
+	bth.PutRETH(rest[bth.HeaderLen:], w.raddr+uint64(off), w.rkey, length)
+	if s.curPkt += npkts; s.curPkt == w.npkts {
+		s.cur, s.curPkt = s.cur+1, 0
+	}
+	q.rdPush(q.nxt + uint64(npkts))
+	q.sent(now, uint64(npkts), true)
+	return netLen + int(bth.RCReadRequest.Info().HeaderLen), netLen
+}
+
+func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
+	if !q.rdRoom(w) {
+		return 0, 0
+	}
+	op := bth.RCCmpSwap
+	if w.op == OpFetchAdd {
+		op = bth.RCFetchAdd
+	}
+	rest, netLen := q.header(b, &q.path, op, q.destQP, q.nxt, true, false, 0)
+	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.swapAdd, w.compare)
+	q.sq.cur++
+	q.rdPush(q.nxt + 1)
+	q.sent(now, 1, true)
+	return netLen + int(op.Info().HeaderLen), netLen
+}
+
+// rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.5.1.1 "initiator depth").
+func (q *QP) rdRoom(w *wqe) bool {
+	if len(q.rdEnds) == 0 {
+		q.halt(w, LocQPOpErr)
+		return false
+	}
+	return q.rdUsed < uint32(len(q.rdEnds))
+}
+
+func (q *QP) rdPush(end uint64) {
+	q.rdEnds[(q.rdHead+q.rdUsed)%uint32(len(q.rdEnds))] = end
+	q.rdUsed++
+}
+
+// rdPop forgets the READs and atomics that were answered whole.
+func (q *QP) rdPop() {
+	for q.rdUsed > 0 && q.rdEnds[q.rdHead] <= q.una {
+		q.rdHead = (q.rdHead + 1) % uint32(len(q.rdEnds))
+		q.rdUsed--
+	}
+}
+
+// sent does the bookkeeping for a request packet that takes n PSNs.
+func (q *QP) sent(now Time, n uint64, ask bool) {
+	psn := q.nxt
+	if psn < q.max {
+		q.eng.c.Retransmits++
+	}
+	q.nxt += n
+	if ask {
+		q.asked = q.nxt
+	}
+	if q.nxt > q.max {
+		if ask && psn >= q.max {
+			q.rec.startSample(now, q.nxt)
+		}
+		q.max = q.nxt
+	}
+	q.armRetry(now)
+}
+
+// halt stops the send queue at a work request that failed here. Those before it complete first.
+func (q *QP) halt(w *wqe, st Status) {
+	w.status = st
+	q.checkHalted()
+}
+
+// checkHalted ends the failed work request when it is the oldest.
+func (q *QP) checkHalted() {
+	s := &q.sq
+	if tail := s.tail.Load(); tail == s.cur && tail != s.started && s.at(tail).status != Success {
+		q.fail(s.at(tail).status)
+	}
+}
+
+// checkDrained reports the end of draining (IBA 10.3.1.5).
+func (q *QP) checkDrained() {
+	if q.drainEvent && q.State() == SQD && q.una == q.max {
+		q.drainEvent = false
+		q.eng.event(Event{Kind: EventSQDrained, QP: q})
+	}
+}

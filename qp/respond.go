@@ -1,0 +1,202 @@
+package qp
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// answer is a READ or atomic to be answered.
+type answer struct {
+	psn    uint64
+	va     uint64
+	orig   uint64 // atomic: the value before
+	key    bth.RKey
+	length uint32
+	npkts  uint32
+	sent   uint32
+	msn    bth.MSN
+	atomic bool
+	fresh  bool // executed for the first time
+}
+
+// answerQueue holds answers in the order of their PSNs. Fresh ones are as many as the peer may have
+// outstanding; as many again may be repetitions.
+type answerQueue struct {
+	list  []answer // list[first:] wait
+	first int
+	fresh int
+	limit int
+}
+
+func (a *answerQueue) init(limit int) {
+	*a = answerQueue{limit: limit, list: make([]answer, 0, 2*limit)}
+}
+
+func (a *answerQueue) empty() bool { return a.first == len(a.list) }
+
+func (a *answerQueue) clear() { a.list, a.first, a.fresh = a.list[:0], 0, 0 }
+
+// room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
+// protocol (IBA 9.7.4.1.6); with too many repetitions waiting it has to come again.
+func (a *answerQueue) room() verdict {
+	switch {
+	case a.fresh >= a.limit:
+		return refuseInvalid
+	case len(a.list)-a.first >= cap(a.list):
+		return drop
+	}
+	return accept
+}
+
+// insert keeps the order of PSNs.
+func (a *answerQueue) insert(n answer) {
+	if len(a.list) == cap(a.list) {
+		a.list = a.list[:copy(a.list, a.list[a.first:])]
+		a.first = 0
+	}
+	if n.fresh {
+		a.fresh++
+	}
+	i := len(a.list)
+	a.list = append(a.list, n)
+	// The one being sent keeps its place: list[first] may be half out.
+	for ; i > a.first && a.list[i-1].psn > n.psn; i-- {
+		a.list[i] = a.list[i-1]
+	}
+	a.list[i] = n
+}
+
+// repeat takes in the answer to a duplicate request. If it is still to come anyway, nothing is
+// added; if the answer under way has passed that point, it goes back.
+func (a *answerQueue) repeat(n answer) bool {
+	for i := a.first; i < len(a.list); i++ {
+		w := &a.list[i]
+		if n.psn < w.psn || n.psn >= w.psn+uint64(w.npkts) || w.atomic != n.atomic {
+			continue
+		}
+		if at := uint32(n.psn - w.psn); at < w.sent {
+			w.sent = at
+		}
+		return true
+	}
+	if len(a.list)-a.first >= cap(a.list) {
+		return false
+	}
+	a.insert(n)
+	return true
+}
+
+func (a *answerQueue) pop() {
+	if a.list[a.first].fresh {
+		a.fresh--
+	}
+	if a.first++; a.first == len(a.list) {
+		a.list, a.first = a.list[:0], 0
+	}
+}
+
+// hasAnswer tells whether transmit has an answer to send now.
+func (q *QP) hasAnswer(now Time) bool {
+	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now-q.ackSince >= ackDelay))
+}
+
+// sendAnswer writes the next answer: READs and atomics in order, then the NAK or ACK that stands
+// behind them.
+func (q *QP) sendAnswer(b []byte) (n, netLen int) {
+	for !q.answers.empty() {
+		a := &q.answers.list[q.answers.first]
+		if a.atomic {
+			n, netLen = q.sendAtomicAck(b, a)
+			q.answers.pop()
+			return n, netLen
+		}
+		if n, netLen = q.sendReadResponse(b, a); n > 0 {
+			if a.sent++; a.sent == a.npkts {
+				q.answers.pop()
+			}
+			return n, netLen
+		}
+		// The region died between request and answer.
+		q.nakPSN = a.psn + uint64(a.sent)
+		q.answers.clear()
+		q.refuseAt(q.nakPSN)
+	}
+	if q.nakOwed {
+		return q.sendNAK(b)
+	}
+	if q.ackOwed {
+		return q.sendAck(b)
+	}
+	return 0, 0
+}
+
+// refuseAt ends the QP with a remote access error at a PSN that was accepted before.
+func (q *QP) refuseAt(psn uint64) {
+	q.die(refuseAccess)
+	q.nakPSN = psn
+}
+
+func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
+	mtu := q.mtu.Load()
+	off := a.sent * mtu
+	length := min(mtu, a.length-off)
+	op := readOpcode(a.sent == 0, a.sent == a.npkts-1)
+	info := op.Info()
+	hdr, pad := uint32(info.HeaderLen), -length&3
+	rest, netLen := q.header(b, &q.path, op, q.destQP, a.psn+uint64(a.sent), false, false, pad)
+	if length > 0 {
+		src, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
+		if v != mr.OK {
+			return 0, 0
+		}
+		mr.CopyOut(rest[hdr:hdr+length], src)
+		for i := range pad {
+			rest[hdr+length+i] = 0
+		}
+	}
+	if info.AETH != 0 {
+		bth.PutAETH(rest[info.AETH:], bth.ACKNoLimit, a.msn)
+	}
+	q.eng.c.SentBytes += uint64(length)
+	return netLen + int(hdr+length+pad), netLen
+}
+
+func readOpcode(first, last bool) bth.Opcode {
+	switch {
+	case first && last:
+		return bth.RCReadResponseOnly
+	case first:
+		return bth.RCReadResponseFirst
+	case last:
+		return bth.RCReadResponseLast
+	}
+	return bth.RCReadResponseMiddle
+}
+
+func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
+	rest, netLen := q.header(b, &q.path, bth.RCAtomicAck, q.destQP, a.psn, false, false, 0)
+	info := bth.RCAtomicAck.Info()
+	bth.PutAETH(rest[info.AETH:], bth.ACKNoLimit, a.msn)
+	bth.PutAtomicAckETH(rest[info.AtomicAckETH:], a.orig)
+	return netLen + int(info.HeaderLen), netLen
+}
+
+// sendAck acknowledges everything before the expected packet.
+func (q *QP) sendAck(b []byte) (n, netLen int) {
+	q.ackOwed, q.ackNow, q.unacked = false, false, 0
+	q.eng.c.SentAcks++
+	return q.putAck(b, q.epsn-1, bth.ACKNoLimit)
+}
+
+// sendNAK refuses a packet; it acknowledges those before it, so no ACK is owed any more.
+func (q *QP) sendNAK(b []byte) (n, netLen int) {
+	q.nakOwed, q.ackOwed, q.ackNow, q.unacked = false, false, false, 0
+	return q.putAck(b, q.nakPSN, q.nak)
+}
+
+func (q *QP) putAck(b []byte, psn uint64, s bth.Syndrome) (n, netLen int) {
+	rest, netLen := q.header(b, &q.path, bth.RCAck, q.destQP, psn, false, false, 0)
+	info := bth.RCAck.Info()
+	bth.PutAETH(rest[info.AETH:], s, q.msn)
+	return netLen + int(info.HeaderLen), netLen
+}

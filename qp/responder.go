@@ -1,0 +1,444 @@
+package qp
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// responder is the receiving half of a connected QP.
+type responder struct {
+	epsn uint64  // count of the packet expected next
+	msn  bth.MSN // messages completed (IBA 9.7.7.1)
+
+	msg msgKind // message under way
+	off uint32  // bytes of it received
+	va  uint64  // WRITE: where it goes
+	key bth.RKey
+	dma uint32 // WRITE: its whole length
+
+	// After a NAK the packets behind it are dropped until the refused one comes again.
+	refused    bool
+	refusedRNR bool
+	lastAhead  uint64 // last packet beyond the gap
+
+	answers   answerQueue
+	saved     []savedAtomic // results of the last atomics, a ring
+	savedNext uint32
+
+	nakOwed  bool
+	nak      bth.Syndrome
+	nakPSN   uint64
+	ackOwed  bool
+	ackNow   bool
+	ackSince Time
+	unacked  uint32 // packets since the last ACK
+
+	established bool // EventCommEst was raised
+}
+
+// msgKind is what the next packet continues.
+type msgKind uint8
+
+const (
+	msgNone msgKind = iota
+	msgSend
+	msgWrite
+)
+
+// savedAtomic replays an atomic whose acknowledgement was lost (IBA 9.7.5.1.3): it must never be
+// executed twice.
+type savedAtomic struct {
+	psn  uint64 // 0: empty
+	orig uint64
+	msn  bth.MSN
+}
+
+func (q *QP) startResponder(psn bth.PSN) { q.epsn = countBase + uint64(psn) }
+
+// sizeResources makes room for n READs and atomics waiting to be answered.
+func (q *QP) sizeResources(n uint8) {
+	q.answers.init(int(n))
+	q.saved = make([]savedAtomic, max(n, 1))
+	q.savedNext = 0
+}
+
+// verdict is what became of a request packet.
+type verdict uint8
+
+const (
+	accept       verdict = iota // executed; acknowledge if asked
+	acceptQueued                // executed; its answer is queued, which acknowledges
+	drop                        // as if it had been lost
+	refuseRNR                   // no receive posted: RNR NAK
+	refuseInvalid
+	refuseAccess
+	refuseOperation
+)
+
+// handleRequest takes in a request packet of an RC QP.
+func (q *QP) handleRequest(now Time, p *bth.Packet) {
+	if st := q.State(); st < RTR || st == Err {
+		q.eng.c.DropNoQP++
+		return
+	}
+	if !q.established {
+		q.established = true
+		if q.State() == RTR {
+			q.eng.event(Event{Kind: EventCommEst, QP: q})
+		}
+	}
+	switch psn := extend(q.epsn, p.BTH.PSN()); {
+	case psn > q.epsn:
+		q.outOfSequence(psn)
+	case psn < q.epsn:
+		q.duplicate(now, psn, p)
+	default:
+		q.refused, q.refusedRNR = false, false
+		q.conclude(now, q.execute(p), p)
+	}
+}
+
+// outOfSequence: packets were lost. One NAK for a gap (IBA 9.7.5.2.2) - unless the PSNs go back,
+// which shows that the requester has come round again and the expected packet was lost anew.
+func (q *QP) outOfSequence(psn uint64) {
+	q.eng.c.OutOfSeqRequest++
+	again := !q.refusedRNR && psn <= q.lastAhead
+	q.lastAhead = psn
+	if q.refused && !again {
+		return
+	}
+	q.refused = true
+	q.eng.c.SentSeqNAK++
+	q.oweNAK(bth.NAKSyndrome(bth.NAKPSNSequence))
+}
+
+// execute carries out the expected packet. The steps stand in the order of IBA 9.7.4.1.
+func (q *QP) execute(p *bth.Packet) verdict {
+	info := p.Info
+	if info.Start != (q.msg == msgNone) {
+		return refuseInvalid
+	}
+	switch info.Op {
+	case bth.OpSend:
+		return q.executeSend(p)
+	case bth.OpWrite:
+		return q.executeWrite(p)
+	case bth.OpReadRequest:
+		return q.executeRead(p)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		return q.executeAtomic(p)
+	}
+	return refuseInvalid // FLUSH and ATOMIC WRITE are not offered (IBA 9.7.4.1.2)
+}
+
+// conclude answers according to the verdict.
+func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
+	switch v {
+	case accept:
+		q.epsn++
+		if p.Info.End {
+			q.msn = q.msn.Next()
+		}
+		q.unacked++
+		if p.BTH.AckReq() || q.ackOwed {
+			q.oweAck(now, false)
+		}
+	case acceptQueued:
+		q.eng.schedule(q)
+	case drop:
+	case refuseRNR:
+		q.refused, q.refusedRNR = true, true
+		q.eng.c.SentRNR++
+		q.oweNAK(bth.RNRSyndrome(q.attr.MinRNRTimer))
+	default:
+		q.die(v)
+	}
+}
+
+// refusals says how a fatal refusal is answered and reported (IBA table 60, classes of responder
+// errors).
+var refusals = map[verdict]struct {
+	code  bth.NAKCode
+	event EventKind
+}{
+	refuseInvalid:   {bth.NAKInvalidRequest, EventQPReqErr},
+	refuseAccess:    {bth.NAKRemoteAccess, EventQPAccessErr},
+	refuseOperation: {bth.NAKRemoteOperational, EventQPFatal},
+}
+
+// die answers with a fatal NAK. The QP goes to ERR at once, but what it owed before, and the NAK,
+// still leave.
+func (q *QP) die(v verdict) {
+	r := refusals[v]
+	q.eng.c.SentErrNAK++
+	q.oweNAK(bth.NAKSyndrome(r.code))
+	q.eng.event(Event{Kind: r.event, QP: q})
+	if q.State() != Err {
+		q.toErr()
+	}
+}
+
+// lengthOK: FIRST and MIDDLE carry exactly the path MTU, LAST 1 to it, ONLY 0 to it (IBA 9.7.4.1.5).
+func (q *QP) lengthOK(p *bth.Packet) bool {
+	n, mtu := uint32(len(p.Payload)), q.mtu.Load()
+	switch {
+	case !p.Info.End:
+		return n == mtu
+	case !p.Info.Start:
+		return n >= 1 && n <= mtu
+	default:
+		return n <= mtu
+	}
+}
+
+func (q *QP) executeSend(p *bth.Packet) verdict {
+	if p.Info.Start {
+		q.off = 0
+	} else if q.msg != msgSend {
+		return refuseInvalid
+	}
+	if !q.recv.held && !q.takeRecv() {
+		return refuseRNR
+	}
+	n := uint32(len(p.Payload))
+	if !q.lengthOK(p) {
+		return refuseInvalid
+	}
+	if n > q.recv.length-q.off {
+		q.failRecv(LocLenErr)
+		return refuseInvalid
+	}
+	if st := q.eng.scatter(q.pd, q.recv.sges[:q.recv.nsge], q.off, p.Payload); st != Success {
+		q.failRecv(st)
+		return refuseOperation
+	}
+	q.off += n
+	q.msg = msgSend
+	if !p.Info.End {
+		return accept
+	}
+	q.msg = msgNone
+	if p.Info.HasInv {
+		if err := q.eng.mrs.Invalidate(q.pd, mr.Key(p.IETH().RKey())); err != nil {
+			q.failRecv(LocAccessErr)
+			return refuseAccess
+		}
+	}
+	q.received(p, WCRecv, q.off)
+	return accept
+}
+
+// received completes the held receive.
+func (q *QP) received(p *bth.Packet, op WCOpcode, n uint32) {
+	wc := WC{ID: q.recv.id, Opcode: op, ByteLen: n, QPN: q.qpn, SrcQP: q.destQP}
+	if p.Info.HasImm {
+		wc.Flags, wc.Imm = wc.Flags|WCWithImm, p.ImmDt().Imm()
+	}
+	if p.Info.HasInv {
+		wc.Flags, wc.InvKey = wc.Flags|WCWithInv, p.IETH().RKey()
+	}
+	if q.typ == UD {
+		wc.Flags, wc.SrcQP = wc.Flags|WCGRH, p.DETH().SrcQP()
+	}
+	solicited := p.BTH.Solicited()
+	if solicited {
+		wc.Flags |= WCSolicited
+	}
+	q.recv.held = false
+	q.complete(q.recvCQ, &wc, solicited)
+}
+
+func (q *QP) failRecv(st Status) {
+	q.recv.held = false
+	q.complete(q.recvCQ, &WC{ID: q.recv.id, Status: st, Opcode: WCRecv, QPN: q.qpn}, false)
+}
+
+func (q *QP) executeWrite(p *bth.Packet) verdict {
+	if v := q.beginWrite(p); v != accept {
+		return v
+	}
+	n := uint32(len(p.Payload))
+	left := q.dma - q.off
+	if !q.lengthOK(p) || n > left || (p.Info.End && n != left) {
+		return refuseInvalid
+	}
+	// The receive is taken before the memory is touched: a WRITE refused by RNR NAK has no effect.
+	if p.Info.HasImm && !q.recv.held && !q.takeRecv() {
+		return refuseRNR
+	}
+	if n > 0 {
+		dst, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(q.key), q.va+uint64(q.off), n, mr.RemoteWrite)
+		if v != mr.OK {
+			return refuseAccess
+		}
+		mr.CopyIn(dst, p.Payload)
+	}
+	q.off += n
+	q.msg = msgWrite
+	if !p.Info.End {
+		return accept
+	}
+	q.msg = msgNone
+	if p.Info.HasImm {
+		q.received(p, WCRecvWriteImm, q.dma)
+	}
+	return accept
+}
+
+// beginWrite checks a WRITE's first packet, and that others continue one. The whole range must be
+// allowed before the first byte is written (IBA 9.7.4.1.4).
+func (q *QP) beginWrite(p *bth.Packet) verdict {
+	if !p.Info.Start {
+		if q.msg != msgWrite {
+			return refuseInvalid
+		}
+		return accept
+	}
+	if q.access&mr.RemoteWrite == 0 {
+		return refuseInvalid
+	}
+	h := p.RETH()
+	q.va, q.key, q.dma, q.off = h.VA(), h.RKey(), h.DMALen(), 0
+	return q.checkRemote(q.key, q.va, q.dma, mr.RemoteWrite)
+}
+
+// checkRemote checks a whole range. A zero-length operation needs no valid key (IBA 9.7.4.1.4).
+func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) verdict {
+	if n == 0 {
+		return accept
+	}
+	if n > MaxMessage {
+		return refuseInvalid
+	}
+	if _, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(key), va, n, need); v != mr.OK {
+		return refuseAccess
+	}
+	return accept
+}
+
+func (q *QP) executeRead(p *bth.Packet) verdict {
+	if q.access&mr.RemoteRead == 0 || len(p.Payload) > 0 {
+		return refuseInvalid
+	}
+	h := p.RETH()
+	a := answer{psn: q.epsn, va: h.VA(), key: h.RKey(), length: h.DMALen(), fresh: true}
+	if v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead); v != accept {
+		return v
+	}
+	mtu := q.mtu.Load()
+	a.npkts = max(1, (a.length-1)/mtu+1)
+	if a.length == 0 {
+		a.npkts = 1
+	}
+	return q.queue(a)
+}
+
+func (q *QP) executeAtomic(p *bth.Packet) verdict {
+	h := p.AtomicETH()
+	if q.access&mr.RemoteAtomic == 0 || h.VA()&(atomicLen-1) != 0 || len(p.Payload) > 0 {
+		return refuseInvalid // IBA 9.4.5: the address is naturally aligned
+	}
+	mem, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteAtomic)
+	if v != mr.OK {
+		return refuseAccess
+	}
+	if v := q.answers.room(); v != accept {
+		return v
+	}
+	a := answer{psn: q.epsn, npkts: 1, atomic: true, fresh: true}
+	if p.Info.Op == bth.OpFetchAdd {
+		a.orig = mr.FetchAdd(mem, h.SwapAdd())
+	} else {
+		a.orig = mr.CompareSwap(mem, h.Compare(), h.SwapAdd())
+	}
+	q.queue(a)
+	q.saved[q.savedNext] = savedAtomic{psn: a.psn, orig: a.orig, msn: q.msn}
+	q.savedNext = (q.savedNext + 1) % uint32(len(q.saved))
+	return acceptQueued
+}
+
+// queue takes a READ or atomic's answer in and counts its request as executed.
+func (q *QP) queue(a answer) verdict {
+	if v := q.answers.room(); v != accept {
+		return v
+	}
+	q.msn = q.msn.Next()
+	a.msn = q.msn
+	q.epsn += uint64(a.npkts)
+	q.unacked = 0
+	q.answers.insert(a)
+	return acceptQueued
+}
+
+// duplicate answers a request that was executed before (IBA 9.7.5.1.3): SEND and WRITE are only
+// acknowledged, READ is executed again, an atomic's saved result is sent again.
+func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
+	q.eng.c.DuplicateRequest++
+	switch p.Info.Op {
+	case bth.OpSend, bth.OpWrite:
+		q.oweAck(now, true)
+	case bth.OpReadRequest:
+		q.repeatRead(psn, p)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		q.repeatAtomic(psn)
+	default:
+		q.eng.c.DropReplay++
+	}
+}
+
+// repeatRead executes a READ again, or the rest of one whose answer was cut short: then the request
+// begins at a later PSN and address. It must lie within what was asked before.
+func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
+	h := p.RETH()
+	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), npkts: 1, msn: q.msn}
+	if a.length > 0 {
+		a.npkts = (a.length-1)/q.mtu.Load() + 1
+	}
+	if q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn ||
+		q.checkRemote(a.key, a.va, a.length, mr.RemoteRead) != accept || !q.answers.repeat(a) {
+		q.eng.c.DropReplay++
+		return
+	}
+	q.eng.schedule(q)
+}
+
+func (q *QP) repeatAtomic(psn uint64) {
+	for i := range q.saved {
+		if s := &q.saved[i]; s.psn == psn {
+			if q.answers.repeat(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
+				q.eng.schedule(q)
+			}
+			return
+		}
+	}
+	q.eng.c.DropReplay++
+}
+
+// oweAck notes that the requester waits for an ACK. It leaves soon (see lateAck), or with the next
+// transmission if urgent or if many packets wait for it.
+func (q *QP) oweAck(now Time, urgent bool) {
+	if !q.ackOwed {
+		q.ackOwed, q.ackSince = true, now
+		if q.list == inNone {
+			q.eng.ackq.push(q)
+		}
+	}
+	if urgent || q.unacked >= ackBatch {
+		q.ackNow = true
+		q.eng.schedule(q)
+	}
+}
+
+func (q *QP) oweNAK(s bth.Syndrome) {
+	q.nakOwed, q.nak, q.nakPSN = true, s, q.epsn
+	q.eng.schedule(q)
+}
+
+// silence drops every answer still owed.
+func (q *QP) silence() {
+	q.answers.clear()
+	q.nakOwed, q.ackOwed, q.ackNow = false, false, false
+	if q.list == inAckq {
+		q.eng.ackq.remove(q)
+	}
+}

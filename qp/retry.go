@@ -1,0 +1,208 @@
+package qp
+
+import "github.com/gorxe/gorxe/bth"
+
+// Recovery is go-back-N: whatever shows that a packet was lost, sending resumes at una.
+//
+// Four things show it: a sequence NAK; an implied NAK (an answer that jumps over a READ); the Local
+// ACK Timeout; and, long before that one, the probe: when no answer came for the time that the
+// measured round trips suggest, the oldest packet goes out once more and asks for an ACK. Probes
+// are duplicates that any responder answers, so they need no agreement; they do not count against
+// retry_cnt, which counts Local ACK Timeouts in a row, as verbs has it.
+const (
+	minRTO       Time = 100_000   // ns between last news and first probe
+	initialRTO   Time = 4_000_000 // before the first round trip was measured
+	maxProbes         = 8         // in a row without news
+	maxNAKs           = 64        // sequence NAKs in a row without progress, then the peer is broken
+	minRewindGap Time = 2_000     // see recovery.stale
+)
+
+// recovery remembers what is known of round trips and of the last retransmission.
+type recovery struct {
+	ackDeadline   Time // Local ACK Timeout
+	probeDeadline Time
+	rnrUntil      Time // 0: not waiting
+
+	srtt, rttvar Time // RFC 6298
+	sampleAt     Time
+	samplePSN    uint64 // 0: no sample under way
+
+	rewoundTo uint64 // una at the last go-back
+	rewoundAt Time
+	naks      uint8
+	probes    uint8
+}
+
+func (r *recovery) init() { *r = recovery{ackDeadline: Never, probeDeadline: Never} }
+
+// startSample times one packet at a time; retransmitted ones tell nothing (Karn's rule).
+func (r *recovery) startSample(now Time, psn uint64) {
+	if r.samplePSN == 0 {
+		r.samplePSN, r.sampleAt = psn, now
+	}
+}
+
+func (r *recovery) progress(now Time, una uint64) {
+	r.naks, r.probes, r.rnrUntil = 0, 0, 0
+	if r.samplePSN == 0 || una < r.samplePSN {
+		return
+	}
+	r.samplePSN = 0
+	rtt := max(now-r.sampleAt, 1)
+	if r.srtt == 0 {
+		r.srtt, r.rttvar = rtt, rtt/2
+		return
+	}
+	d := rtt - r.srtt
+	r.srtt += d / 8
+	r.rttvar += (max(d, -d) - r.rttvar) / 4
+}
+
+// rto is how long no news is no news yet.
+func (r *recovery) rto() Time {
+	t := initialRTO
+	if r.srtt != 0 {
+		t = max(r.srtt+4*r.rttvar, minRTO)
+	}
+	return t << r.probes
+}
+
+// stale tells whether news of a loss speaks of packets that have been sent again already: it came
+// less than a round trip after that.
+func (r *recovery) stale(now Time, una uint64) bool {
+	return una == r.rewoundTo && now-r.rewoundAt < max(r.srtt*3/4, minRewindGap)
+}
+
+// armRetry starts the time-outs for the first packet in flight.
+func (q *QP) armRetry(now Time) {
+	r := &q.rec
+	if r.ackDeadline == Never && q.ackTimeout > 0 {
+		r.ackDeadline = now + q.ackTimeout
+	}
+	if r.probeDeadline == Never && r.probes < maxProbes {
+		r.probeDeadline = now + r.rto()
+	}
+	q.setRetryTimer()
+}
+
+// restartRetry starts them anew after news, or stops them with nothing in flight.
+func (q *QP) restartRetry(now Time) {
+	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
+	if q.una < q.nxt {
+		q.armRetry(now)
+		return
+	}
+	q.setRetryTimer()
+}
+
+func (q *QP) setRetryTimer() {
+	t := min(q.rec.ackDeadline, q.rec.probeDeadline)
+	if q.rec.rnrUntil != 0 {
+		t = q.rec.rnrUntil
+	}
+	if t != q.timer.deadline {
+		q.eng.setTimer(q, t)
+	}
+}
+
+// onTimer is called at the QP's deadline.
+func (q *QP) onTimer(now Time) {
+	r := &q.rec
+	switch {
+	case r.rnrUntil != 0:
+		if r.rnrUntil <= now {
+			r.rnrUntil = 0
+			q.eng.schedule(q)
+		}
+	case q.una == q.max:
+		r.ackDeadline, r.probeDeadline = Never, Never
+	case r.ackDeadline <= now:
+		q.ackTimedOut(now)
+		return
+	case r.probeDeadline <= now:
+		q.probe(now)
+	}
+	q.timer.deadline = Never
+	q.setRetryTimer()
+}
+
+// ackTimedOut is a Local ACK Timeout (IBA 9.7.6.1.3): everything goes again, retry_cnt times.
+func (q *QP) ackTimedOut(now Time) {
+	q.eng.c.AckTimeouts++
+	if q.retries == 0 {
+		q.eng.c.RetryExceeded++
+		q.fail(RetryExcErr)
+		return
+	}
+	q.retries--
+	q.win.loss(q.una, q.max)
+	q.win.collapse()
+	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
+	q.goBack(now)
+	q.timer.deadline = Never
+}
+
+// probe sends the oldest packet alone; what follows it waits for the answer.
+func (q *QP) probe(now Time) {
+	q.eng.c.Probes++
+	q.rec.probes++
+	q.rec.probeDeadline = Never
+	q.win.collapse()
+	q.goBack(now)
+}
+
+// lost is news of a gap. One gap is repaired once, however many answers tell of it.
+func (q *QP) lost(now Time) {
+	r := &q.rec
+	if r.rnrUntil != 0 || r.stale(now, q.una) {
+		return
+	}
+	if r.naks++; r.naks > maxNAKs {
+		q.eng.c.RetryExceeded++
+		q.fail(RetryExcErr)
+		return
+	}
+	q.win.loss(q.una, q.max)
+	r.probeDeadline = Never
+	q.goBack(now)
+}
+
+// goBack resumes sending at una.
+func (q *QP) goBack(now Time) {
+	r := &q.rec
+	r.rewoundTo, r.rewoundAt, r.samplePSN = q.una, now, 0
+	q.nxt, q.asked = q.una, q.una
+	q.rdHead, q.rdUsed = 0, 0
+	q.rewindCursor()
+	q.eng.schedule(q)
+}
+
+// rewindCursor points the send cursor at packet nxt, which belongs to the oldest work request.
+func (q *QP) rewindCursor() {
+	s := &q.sq
+	s.cur, s.curPkt = s.tail.Load(), 0
+	if s.cur != s.started {
+		s.curPkt = uint32(q.nxt - s.at(s.cur).psn)
+	}
+}
+
+// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer.
+func (q *QP) rnrWait(now Time, timer uint8) {
+	r := &q.rec
+	if r.rnrUntil != 0 {
+		return
+	}
+	if q.rnrRetries == 0 {
+		q.eng.c.RNRRetryExceeded++
+		q.fail(RNRRetryExcErr)
+		return
+	}
+	if q.rnrRetries != RNRInfinite {
+		q.rnrRetries--
+	}
+	q.goBack(now)
+	r.rnrUntil = now + Time(bth.RNRDelay(timer))
+	r.ackDeadline, r.probeDeadline = Never, Never
+	q.timer.deadline = Never
+	q.setRetryTimer()
+}

@@ -1,0 +1,167 @@
+package qp
+
+import "math/bits"
+
+// The timer wheel: five levels of 64 slots over ticks of 16 us, so that arming, cancelling and
+// finding the next expiry take constant time for any number of QPs. A slot is a list through the
+// QPs themselves. An entry sits on the level of the highest bit in which its tick differs from the
+// current one; it moves down when the wheel reaches its slot.
+const (
+	tickShift   = 14 // a tick is 2^14 ns
+	levelBits   = 6
+	wheelLevels = 5
+	levelSlots  = 1 << levelBits
+	// A timer further off than this is armed again on the way. One slot of the top level stays
+	// unused, so that a full turn is told from none. About 4.8 hours.
+	maxTicks = (levelSlots - 1) << (levelBits * (wheelLevels - 1))
+)
+
+type wheel struct {
+	now   uint64 // current tick
+	bits  [wheelLevels]uint64
+	slots [wheelLevels][levelSlots]*QP
+}
+
+// timer is a QP's place in the wheel. The deadline may lie later than the wheel's tick: then the
+// entry fires early and is armed again, which spares a list operation on every acknowledgement.
+type timer struct {
+	deadline   Time
+	tick       uint64
+	next, prev *QP
+	level      uint8
+	slot       uint8
+	armed      bool
+}
+
+// setTimer makes HandleTimeout call q.onTimer at t, or a tick later. A deadline put off or dropped
+// leaves the entry where it is.
+func (e *Engine) setTimer(q *QP, t Time) {
+	q.timer.deadline = t
+	if t == Never {
+		return
+	}
+	tick := e.wheel.tickFor(t)
+	if q.timer.armed {
+		if q.timer.tick <= tick {
+			return
+		}
+		e.wheel.remove(q)
+	}
+	e.wheel.insert(q, tick)
+}
+
+// stopTimer takes the QP out of the wheel.
+func (e *Engine) stopTimer(q *QP) {
+	q.timer.deadline = Never
+	if q.timer.armed {
+		e.wheel.remove(q)
+	}
+}
+
+// tickFor rounds up, so that nothing fires early.
+func (w *wheel) tickFor(t Time) uint64 {
+	tick := uint64(max(t, 0)+1<<tickShift-1) >> tickShift
+	return min(max(tick, w.now), w.now+maxTicks)
+}
+
+func (w *wheel) insert(q *QP, tick uint64) {
+	level := uint8(0)
+	if x := tick ^ w.now; x != 0 {
+		level = min(uint8((bits.Len64(x)-1)/levelBits), wheelLevels-1)
+	}
+	slot := uint8(tick>>(level*levelBits)) & (levelSlots - 1)
+	t := &q.timer
+	t.tick, t.level, t.slot, t.armed = tick, level, slot, true
+	head := &w.slots[level][slot]
+	t.prev, t.next = nil, *head
+	if *head != nil {
+		(*head).timer.prev = q
+	}
+	*head = q
+	w.bits[level] |= 1 << slot
+}
+
+func (w *wheel) remove(q *QP) {
+	t := &q.timer
+	if t.prev != nil {
+		t.prev.timer.next = t.next
+	} else {
+		w.slots[t.level][t.slot] = t.next
+		if t.next == nil {
+			w.bits[t.level] &^= 1 << t.slot
+		}
+	}
+	if t.next != nil {
+		t.next.timer.prev = t.prev
+	}
+	t.next, t.prev, t.armed = nil, nil, false
+}
+
+// next finds the earliest occupied slot and the tick at which it begins. The lowest occupied level
+// holds it, because entries of a higher level differ from now in a higher bit. The top level alone
+// may have wrapped round.
+func (w *wheel) next() (level, slot int, tick uint64, ok bool) {
+	for level := range wheelLevels {
+		if w.bits[level] == 0 {
+			continue
+		}
+		shift := level * levelBits
+		cur := int(w.now>>shift) & (levelSlots - 1)
+		ahead := bits.TrailingZeros64(bits.RotateLeft64(w.bits[level], -cur))
+		tick := (w.now>>shift + uint64(ahead)) << shift
+		return level, (cur + ahead) & (levelSlots - 1), max(tick, w.now), true
+	}
+	return 0, 0, 0, false
+}
+
+// HandleTimeout does what is due at now.
+func (e *Engine) HandleTimeout(now Time) {
+	w := &e.wheel
+	target := uint64(max(now, 0)) >> tickShift
+	if target < w.now {
+		return
+	}
+	for {
+		level, slot, tick, ok := w.next()
+		if !ok || tick > target {
+			break
+		}
+		w.now = tick
+		e.expire(now, level, slot, target)
+	}
+	w.now = target
+}
+
+// expire empties one slot: what is due fires, the rest moves to where it belongs now.
+func (e *Engine) expire(now Time, level, slot int, target uint64) {
+	w := &e.wheel
+	q := w.slots[level][slot]
+	w.slots[level][slot] = nil
+	w.bits[level] &^= 1 << slot
+	for q != nil {
+		next := q.timer.next
+		q.timer.next, q.timer.prev, q.timer.armed = nil, nil, false
+		switch {
+		case q.timer.deadline == Never:
+		case q.timer.deadline <= now:
+			e.c.Timers++
+			q.onTimer(now)
+		default:
+			w.insert(q, max(w.tickFor(q.timer.deadline), target+1))
+		}
+		q = next
+	}
+}
+
+// NextTimeout tells when HandleTimeout has something to do, at the earliest, and false if nothing
+// is pending.
+func (e *Engine) NextTimeout() (Time, bool) {
+	t := Never
+	if _, _, tick, ok := e.wheel.next(); ok {
+		t = Time(tick << tickShift)
+	}
+	if q := e.ackq.head; q != nil {
+		t = min(t, q.ackSince+ackDelay)
+	}
+	return t, t != Never
+}

@@ -1,0 +1,130 @@
+package qp
+
+import (
+	"github.com/gorxe/gorxe/bth"
+)
+
+// sendUnreliable writes the next packet of a UC or UD QP. Nothing is acknowledged: a work request
+// is complete when its last packet is on its way.
+func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
+	s := &q.sq
+	if s.cur == s.head.Load() {
+		return 0, 0
+	}
+	w := s.at(s.cur)
+	if s.cur == s.started && !q.startWQE(w) {
+		return 0, 0
+	}
+	mtu := q.mtu.Load()
+	off := s.curPkt * mtu
+	length := min(mtu, w.length-off)
+	path, dest := &q.path, q.destQP
+	if q.typ == UD {
+		path, dest = w.ah, w.rqpn
+	}
+	n, netLen, st := q.putData(b, path, dest, w, q.nxt, off, length, false)
+	if st != Success {
+		s.curPkt = 0
+		q.fail(st)
+		return 0, 0
+	}
+	q.nxt++
+	q.una, q.max = q.nxt, q.nxt
+	q.eng.c.SentBytes += uint64(length)
+	if s.curPkt++; s.curPkt == w.npkts {
+		s.cur, s.curPkt = s.cur+1, 0
+		q.retire(Success)
+		q.checkDrained()
+	}
+	return n, netLen
+}
+
+// handleUC takes in a packet of an unreliable connection: any error drops the message, silently
+// (IBA 9.8.2.2).
+func (q *QP) handleUC(now Time, p *bth.Packet) {
+	if st := q.State(); st < RTR || st == Err {
+		q.eng.c.DropNoQP++
+		return
+	}
+	psn := extend(q.epsn, p.BTH.PSN())
+	if psn != q.epsn && q.msg != msgNone {
+		q.msg = msgNone // the rest of that message was lost; its receive serves the next
+		q.eng.c.DropSequence++
+	}
+	q.epsn = psn + 1
+	if p.Info.Start {
+		q.msg = msgNone
+	} else if q.msg == msgNone {
+		q.eng.c.DropSequence++
+		return
+	}
+	if why := q.executeUC(p); why != nil {
+		q.msg = msgNone
+		*why++
+	}
+}
+
+// executeUC carries out a packet with the responder's own steps; it returns the counter of what
+// went wrong.
+func (q *QP) executeUC(p *bth.Packet) *uint64 {
+	c := &q.eng.c
+	// A message too long for its receive is dropped and the receive kept, where RC would fail both:
+	// on UC whoever forges an address could otherwise use up the receives.
+	if p.Info.Op == bth.OpSend {
+		if !q.recv.held && !q.takeRecv() {
+			return &c.DropNoRecv
+		}
+		if p.Info.Start {
+			q.off = 0
+		}
+		if uint32(len(p.Payload)) > q.recv.length-q.off {
+			return &c.DropLength
+		}
+	}
+	switch q.execute(p) {
+	case accept:
+		return nil
+	case refuseRNR:
+		return &c.DropNoRecv
+	case refuseAccess:
+		return &c.DropAccess
+	default:
+		return &c.DropLength
+	}
+}
+
+// handleUD takes in a datagram: Q_Key, a receive, 40 bytes of network header, then the payload
+// (IBA 9.8.3). What does not fit is dropped: a stranger's datagram breaks nothing.
+func (q *QP) handleUD(p *bth.Packet) {
+	c := &q.eng.c
+	switch st := q.State(); {
+	case st < RTR || st == Err:
+		c.DropNoQP++
+	case p.DETH().QKey() != q.qkey:
+		c.DropQKey++
+	case !q.recv.held && !q.takeRecv():
+		c.DropNoRecv++
+	case uint32(len(p.Payload))+GRHLen > q.recv.length:
+		c.DropLength++
+	default:
+		q.deliverUD(p)
+	}
+}
+
+// deliverUD scatters header and payload. An IPv4 header takes the last 20 of the 40 bytes
+// (RoCEv2 annex A17.4.5.2).
+func (q *QP) deliverUD(p *bth.Packet) {
+	sges := q.recv.sges[:q.recv.nsge]
+	grh := q.eng.grh[:]
+	clear(grh)
+	copy(grh[GRHLen-len(p.NetHeader):], p.NetHeader)
+	st := q.eng.scatter(q.pd, sges, 0, grh)
+	if st == Success {
+		st = q.eng.scatter(q.pd, sges, GRHLen, p.Payload)
+	}
+	if st != Success {
+		q.failRecv(st)
+		return
+	}
+	q.received(p, WCRecv, uint32(len(p.Payload))+GRHLen)
+}

@@ -1,0 +1,56 @@
+package qp
+
+// The window bounds the packets in flight of one RC QP. It adapts as TCP's does (additive increase,
+// multiplicative decrease): with go-back-N a loss costs a whole window, so on a lossy path a small
+// one is faster, and on a clean path a large one hides the round trip.
+const (
+	minWindow    = 2
+	firstWindow  = 64
+	maxMaxWindow = 1 << 14
+)
+
+type window struct {
+	cwnd, max uint32
+	threshold uint32 // below it growth is exponential
+	credit    uint32 // packets acknowledged since the last linear step
+	recover   uint64 // a loss below this packet belongs to the one already counted
+	probing   bool   // one packet at a time until there is news
+}
+
+func (w *window) init(limit uint32) {
+	*w = window{cwnd: min(firstWindow, limit), max: limit, threshold: limit}
+}
+
+// size is how many packets may be in flight.
+func (w *window) size() uint32 {
+	if w.probing {
+		return 1
+	}
+	return w.cwnd
+}
+
+func (w *window) acked(n uint32) {
+	w.probing = false
+	if w.cwnd < w.threshold {
+		w.cwnd = min(w.cwnd+n, w.threshold, w.max)
+		return
+	}
+	if w.credit += n; w.credit >= w.cwnd {
+		w.credit = 0
+		w.cwnd = min(w.cwnd+1, w.max)
+	}
+}
+
+// loss halves the window, once for each window of packets.
+func (w *window) loss(una, highest uint64) {
+	if una < w.recover {
+		return
+	}
+	w.recover = highest
+	w.cwnd = max(w.cwnd/2, minWindow)
+	w.threshold = w.cwnd
+	w.credit = 0
+}
+
+// collapse is for silence: one packet finds out whether the peer is there.
+func (w *window) collapse() { w.probing = true }
