@@ -44,9 +44,9 @@ func Open(iface string, o Options) (*Port, error) {
 type opener struct {
 	Port
 	Options
-	link   netlink.Link
-	queues int
-	frags  bool // the program is loaded as one that copes with multi-buffer frames
+	link  netlink.Link
+	count int  // of queues to serve
+	frags bool // the program is loaded as one that copes with multi-buffer frames
 }
 
 func open(iface string, opts Options) (_ *Port, err error) {
@@ -97,7 +97,7 @@ func (o *opener) undo() {
 func (o *opener) findLink(iface string) (err error) {
 	o.link, err = o.net.handle.LinkByName(iface)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return fmt.Errorf("%w; `gorxe devices` lists what there is", ErrNoInterface)
+		return fmt.Errorf("%w; `ip link` lists what there is", ErrNoInterface)
 	}
 	if err != nil {
 		return fmt.Errorf("find interface: %w", err)
@@ -107,7 +107,14 @@ func (o *opener) findLink(iface string) (err error) {
 }
 
 func (o *opener) checkLink() error {
-	a := o.link.Attrs()
+	if err := refuse(o.link.Attrs()); err != nil {
+		return err
+	}
+	return o.awaitAddrs()
+}
+
+// refuse says why an interface cannot be opened, as far as its link attributes tell.
+func refuse(a *netlink.LinkAttrs) error {
 	switch {
 	case a.EncapType != "ether":
 		return fmt.Errorf("%w: a %s interface carries no Ethernet frames", ErrUnsupported, a.EncapType)
@@ -119,7 +126,11 @@ func (o *opener) checkLink() error {
 	case a.Xdp != nil && a.Xdp.Attached:
 		return busyError(a.Name, a.Xdp.ProgId)
 	}
-	return o.awaitAddrs()
+	return nil
+}
+
+func noAddress(name string) error {
+	return fmt.Errorf("%w, so it has no GID; `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
 }
 
 func busyError(name string, id uint32) error {
@@ -144,8 +155,7 @@ func (o *opener) awaitAddrs() error {
 			return err
 		}
 		if !a.tentative || time.Now().After(deadline) {
-			name := o.link.Attrs().Name
-			return fmt.Errorf("%w, so it has no GID; `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
+			return noAddress(o.link.Attrs().Name)
 		}
 		time.Sleep(addrPause)
 	}
@@ -154,14 +164,14 @@ func (o *opener) awaitAddrs() error {
 // countQueues finds how many receive queues there are and how many to serve.
 func (o *opener) countQueues() error {
 	have := min(rxQueues(o.link), maxQueues)
-	o.queues = o.Options.Queues
-	if o.queues == 0 {
-		o.queues = have
+	o.count = o.Options.Queues
+	if o.count == 0 {
+		o.count = have
 	}
-	if o.queues > have {
-		return fmt.Errorf("%w: %d queues asked for, %s has %d", ErrOptions, o.queues, o.link.Attrs().Name, have)
+	if o.count > have {
+		return fmt.Errorf("%w: %d queues asked for, %s has %d", ErrOptions, o.count, o.link.Attrs().Name, have)
 	}
-	return o.sizes(o.queues)
+	return o.sizes(o.count)
 }
 
 // rxQueues returns the number of receive queues in use. Drivers that do not tell have as many as were allocated.
@@ -172,12 +182,15 @@ func rxQueues(l netlink.Link) int {
 	return max(1, l.Attrs().NumRxQueues)
 }
 
+// isVeth: there is a native mode, but it is dear, and never zero-copy.
+func isVeth(l netlink.Link) bool { return l.Type() == "veth" }
+
 // modes lists the modes to try, in order.
 func (o *opener) modes() []Mode {
 	switch {
 	case o.Mode != Auto:
 		return []Mode{o.Mode}
-	case o.link.Type() == "veth" && !isTrue(o.ZeroCopy):
+	case isVeth(o.link) && !isTrue(o.ZeroCopy):
 		return []Mode{Generic}
 	case isTrue(o.ZeroCopy):
 		return []Mode{Native}
@@ -189,10 +202,10 @@ func (o *opener) modes() []Mode {
 // it in the first mode that works.
 func (o *opener) attach() (err error) {
 	o.frags = !isFalse(o.MultiBuffer)
-	o.prog, err = loadProgram(o.queues, o.frags)
+	o.prog, err = loadProgram(o.count, o.frags)
 	if err != nil && errors.Is(err, ErrUnsupported) && o.frags && !isTrue(o.MultiBuffer) {
 		o.frags = false
-		o.prog, err = loadProgram(o.queues, false)
+		o.prog, err = loadProgram(o.count, false)
 	}
 	if err != nil {
 		return err
@@ -235,7 +248,7 @@ type way struct {
 // it as long as frames fit a chunk.
 func (o *opener) ways() (list []way) {
 	long := o.link.Attrs().MTU+etherLen+vlanLen > chunkSize-headroom
-	zero := o.prog.mode == Native && o.link.Type() != "veth" && !isFalse(o.ZeroCopy) || isTrue(o.ZeroCopy)
+	zero := o.prog.mode == Native && !isVeth(o.link) && !isFalse(o.ZeroCopy) || isTrue(o.ZeroCopy)
 	single := !isTrue(o.MultiBuffer)
 	if zero {
 		if o.frags {
@@ -283,7 +296,7 @@ func (o *opener) bindOthers() error {
 	if w.multi {
 		w.flags |= unix.XDP_USE_SG
 	}
-	for id := 1; id < o.queues; id++ {
+	for id := 1; id < o.count; id++ {
 		if err := o.bind(uint32(id), w); err != nil {
 			return fmt.Errorf("queue %d: %w", id, err)
 		}
@@ -322,14 +335,14 @@ func (o *opener) readState() error {
 		o.datapath = "afxdp-native"
 	}
 	a := o.link.Attrs()
-	o.net.state.Store(&state{info: frame.PortInfo{Name: a.Name, Datapath: o.datapath, Queues: o.queues}})
+	o.net.state.Store(&state{info: frame.PortInfo{Name: a.Name, Datapath: o.datapath, Queues: o.count}})
 	o.net.refresh()
 	s := o.net.state.Load()
 	if s.gone {
 		return ErrNoInterface
 	}
 	if len(s.addrs) == 0 {
-		return ErrNoAddress
+		return noAddress(a.Name)
 	}
 	return nil
 }
