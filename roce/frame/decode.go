@@ -91,7 +91,8 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 		return nil, ReasonTruncated
 	}
 	p.TrafficClass, p.HopLimit = ip[1], ip[8]
-	p.Src, p.Dst = bth.GIDFromIPv4([4]byte(ip[12:16])), bth.GIDFromIPv4([4]byte(ip[16:20]))
+	p.Src.SetIPv4(ip[12:16])
+	p.Dst.SetIPv4(ip[16:20])
 	p.NetHeader = ip[:lenIPv4:lenIPv4]
 	return ip[:n], ReasonOK
 }
@@ -145,11 +146,12 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	if binary.BigEndian.Uint16(udp[6:8]) != 0 && !udpChecksumOK(addrsOf(p.NetHeader), udp) {
 		return ReasonUDPChecksum
 	}
-	p.SrcPort = binary.BigEndian.Uint16(udp)
 	end := len(ip) - bth.ICRCLen
+	d.scratch.prepare(ip[:end], ipLen)
+	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
 	// IBA 9.6.1: a packet with a bad CRC says nothing, not even a wrong opcode.
-	if d.scratch.icrc(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
+	if d.scratch.sum(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
 		return ReasonICRC
 	}
 	if err != nil {

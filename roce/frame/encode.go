@@ -104,18 +104,20 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 	start := netLen - lenUDP - ipLen
 	ip := f[start:]
 	udpLen := len(ip) - ipLen
+	binary.BigEndian.PutUint32(ip[ipLen+4:], uint32(udpLen)<<16)
 	if ipLen == lenIPv4 {
 		h := ip[:lenIPv4]
-		binary.BigEndian.PutUint16(h[2:], uint16(len(ip)))
+		binary.BigEndian.PutUint32(h, binary.BigEndian.Uint32(h)&0xffff0000|uint32(len(ip)))
 		binary.BigEndian.PutUint16(h[4:], e.ID)
 		e.ID++
+		e.scratch.prepare(ip[:end-start], ipLen)
 		h[10], h[11] = 0, 0
 		binary.BigEndian.PutUint16(h[10:], ^sumIPv4(h))
 	} else {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
+		e.scratch.prepare(ip[:end-start], ipLen)
 	}
-	binary.BigEndian.PutUint32(ip[ipLen+4:], uint32(udpLen)<<16)
-	binary.LittleEndian.PutUint32(f[end:], e.scratch.icrc(f[start:end], ipLen))
+	binary.LittleEndian.PutUint32(f[end:], e.scratch.sum(ip[:end-start], ipLen))
 }
 
 // SourcePort returns the UDP source port of a QP pair: 0xC000 and 14 bits of hash,

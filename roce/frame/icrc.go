@@ -24,12 +24,17 @@ const (
 	// zeroRegister makes crc32.Update, which inverts on entry, start with register 0.
 	zeroRegister uint32 = 0xffffffff
 
-	fastBlock = 16 // the fast code's step
-	fastMin   = 64 // below this it is not used
+	fastBlock = 16   // the fast code's smallest step
+	fastMin   = 64   // below this it is not used; above, its best step
+	wideMin   = 1024 // from here on it uses wider registers, where there are some
 
 	// maxWhole is the longest packet that is copied as a whole rather than taken in two
-	// runs: a copy is cheaper than the start of a second run.
-	maxWhole = 384
+	// runs: a copy is cheaper than a second run. It covers full packets of path MTU 1024.
+	maxWhole = 1152
+	// minWiden: from this length on, zeros up to wideMin cost less than they gain.
+	minWiden = 640
+
+	zeroRoom = wideMin - minWiden // zeros in front of the packet; more than fastMin
 
 	headIPv4 = 64 // bytes of the first run: zeros, then at least the 33 up to the masked BTH byte
 	headIPv6 = 80 // likewise, at least 53
@@ -43,51 +48,62 @@ const (
 // scratch is where the masked start of a packet is put together. It lives in the
 // Decoder or Encoder, since a stack array given to hash/crc32 would escape.
 //
-// The first fastMin bytes stay zero for ever.
+// The first zeroRoom bytes stay zero for ever.
 type scratch struct {
-	b [fastMin + maxWhole]byte
+	b [zeroRoom + maxWhole]byte
 }
 
-// icrc returns the ICRC of an IP packet without its last 4 bytes. ip has at least
-// an IP header of ipLen bytes (20 or 40), UDP header and BTH.
-func (s *scratch) icrc(ip []byte, ipLen int) uint32 {
-	zeros := -len(ip) & (fastBlock - 1)
-	if len(ip) <= maxWhole {
-		if len(ip) < fastMin {
-			zeros = fastMin - len(ip)
-		}
-		copy(s.b[fastMin:], ip)
-		s.mask(ipLen)
-		return crc32.Update(zeroRegister, crc32.IEEETable, s.b[fastMin-zeros:fastMin+len(ip)])
+// prepare copies the start of an IP packet, or all of a short one, and masks it.
+// ip reaches from the IP header, of ipLen bytes (20 or 40), to the end of the pad
+// and holds at least UDP header and BTH. Fields that mask overwrites need not be
+// final yet.
+//
+// It is apart from sum because the CRC's wide loads have to wait until these
+// narrow stores have reached the cache: work between the two calls is free.
+func (s *scratch) prepare(ip []byte, ipLen int) {
+	n := len(ip)
+	if n > maxWhole {
+		n = headIPv6
 	}
+	copy(s.b[zeroRoom:], ip[:n])
+	s.mask(ip, ipLen)
+}
+
+// sum returns the ICRC of the packet that was prepared.
+func (s *scratch) sum(ip []byte, ipLen int) uint32 {
+	if len(ip) <= maxWhole {
+		zeros := -len(ip) & (fastMin - 1)
+		if len(ip) >= minWiden && len(ip) < wideMin {
+			zeros = wideMin - len(ip)
+		}
+		return crc32.Update(zeroRegister, crc32.IEEETable, s.b[zeroRoom-zeros:zeroRoom+len(ip)])
+	}
+	zeros := -len(ip) & (fastBlock - 1)
 	head := headIPv4 - zeros
 	if ipLen == lenIPv6 {
 		head = headIPv6 - zeros
 	}
-	copy(s.b[fastMin:fastMin+headIPv6], ip)
-	s.mask(ipLen)
-	crc := crc32.Update(zeroRegister, crc32.IEEETable, s.b[fastMin-zeros:fastMin+head])
+	crc := crc32.Update(zeroRegister, crc32.IEEETable, s.b[zeroRoom-zeros:zeroRoom+head])
 	return crc32.Update(crc, crc32.IEEETable, ip[head:])
 }
 
 // mask sets the variant fields of the packet in the scratch to ones and folds the
-// start value in.
-func (s *scratch) mask(ipLen int) {
-	h := s.b[fastMin : fastMin+lenIPv6+lenUDP+8]
+// start value in. ip is the packet itself: its first word is read from there,
+// because reading one's own narrow stores back wide is slow.
+func (s *scratch) mask(ip []byte, ipLen int) {
+	first := binary.LittleEndian.Uint32(ip)
+	h := s.b[zeroRoom : zeroRoom+lenIPv6+lenUDP+8]
 	if ipLen == lenIPv4 {
-		h[1] = 0xff                // type of service
-		h[8] = 0xff                // time to live
-		h[10], h[11] = 0xff, 0xff  // header checksum
-		h[26], h[27] = 0xff, 0xff  // UDP checksum
-		h[lenIPv4+lenUDP+4] = 0xff // BTH: FECN, BECN, reserved
+		first |= 0xff << 8        // type of service
+		h[8] = 0xff               // time to live
+		h[10], h[11] = 0xff, 0xff // header checksum
 	} else {
-		h[0] |= 0x0f                        // traffic class,
-		h[1], h[2], h[3] = 0xff, 0xff, 0xff // and flow label
-		h[7] = 0xff                         // hop limit
-		h[lenIPv6+6], h[lenIPv6+7] = 0xff, 0xff
-		h[lenIPv6+lenUDP+4] = 0xff
+		first |= 0xffffff0f // traffic class, flow label
+		h[7] = 0xff         // hop limit
 	}
-	binary.LittleEndian.PutUint32(h, binary.LittleEndian.Uint32(h)^seedRegister)
+	binary.LittleEndian.PutUint32(h, first^seedRegister)
+	h[ipLen+6], h[ipLen+7] = 0xff, 0xff // UDP checksum
+	h[ipLen+lenUDP+4] = 0xff            // BTH: FECN, BECN, reserved
 }
 
 // ICRC returns the invariant CRC of an IP packet from its IP header to the end of
@@ -101,5 +117,7 @@ func ICRC(ip []byte) (crc uint32, ok bool) {
 	if len(ip) < ipLen+lenUDP+12 {
 		return 0, false
 	}
-	return new(scratch).icrc(ip, ipLen), true
+	s := new(scratch)
+	s.prepare(ip, ipLen)
+	return s.sum(ip, ipLen), true
 }
