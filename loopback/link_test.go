@@ -1,0 +1,339 @@
+package loopback
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+var (
+	_ frame.Port    = (*Port)(nil)
+	_ frame.Network = (*Port)(nil)
+)
+
+func newLink(t testing.TB, c Config) *Link {
+	t.Helper()
+	l, err := NewLink(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// fill writes a frame of n bytes from one MAC to another, with a number.
+func fill(b []byte, from, to frame.MAC, n int, number uint64) []byte {
+	b = b[:n]
+	copy(b, to[:])
+	copy(b[6:], from[:])
+	binary.BigEndian.PutUint16(b[12:], 0x88b5) // IEEE 802 local experiments
+	for i := headerLen; i < n; i++ {
+		b[i] = byte(number) + byte(i)
+	}
+	if n >= headerLen+8 {
+		binary.BigEndian.PutUint64(b[headerLen:], number)
+	}
+	return b
+}
+
+// send sends count numbered frames of n bytes and returns how many went.
+func send(t testing.TB, from, to frame.Port, n, count int, first uint64) int {
+	t.Helper()
+	sent := 0
+	var buf [1]frame.Buf
+	for i := range count {
+		if from.Alloc(buf[:]) == 0 {
+			t.Fatalf("no transmit buffer for frame %d", i)
+		}
+		buf[0].B = fill(buf[0].B, from.Info().MAC, to.Info().MAC, n, first+uint64(i))
+		k, err := from.Send(buf[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent += k
+	}
+	return sent
+}
+
+// receive takes all that has come and returns the frames' numbers.
+func receive(t testing.TB, p frame.Port) (numbers []uint64) {
+	t.Helper()
+	var bufs [7]frame.Buf
+	for {
+		n := p.Receive(bufs[:])
+		if n == 0 {
+			return numbers
+		}
+		for i := range n {
+			numbers = append(numbers, binary.BigEndian.Uint64(bufs[i].B[headerLen:]))
+		}
+		p.Release(bufs[:n])
+	}
+}
+
+func TestPerfectWire(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	a, b := l.Port(0), l.Port(1)
+	if n := send(t, a, b, 100, 50, 1); n != 50 {
+		t.Fatalf("%d frames handed to the wire", n)
+	}
+	got := receive(t, b)
+	for i, n := range got {
+		if n != uint64(i+1) {
+			t.Fatalf("frame %d arrived as number %d", n, i+1)
+		}
+	}
+	if len(got) != 50 || len(receive(t, a)) != 0 {
+		t.Fatalf("%d of 50 frames arrived", len(got))
+	}
+	if s := a.Stats(); s.TxFrames != 50 || s.TxBytes != 5000 || s.TxDropped != 0 {
+		t.Errorf("sender counts %+v", s)
+	}
+	if s := b.Stats(); s.RxFrames != 50 || s.RxBytes != 5000 || s.RxDropped != 0 {
+		t.Errorf("receiver counts %+v", s)
+	}
+}
+
+// Frames longer than the MTU, shorter than a header, or sent to a Port that
+// is not plugged in do not arrive, and the sender's buffers come back.
+func TestRefusedFrames(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, MTU: 1000, TxBufs: 1})
+	a, b := l.Port(0), l.Port(1)
+	for _, c := range []struct {
+		name string
+		prep func()
+		edit func([]byte) []byte
+		sent int
+		come int
+	}{
+		{"largest", nil, func(b []byte) []byte { return b[:1014] }, 1, 1},
+		{"one byte more", nil, func(b []byte) []byte { return b[:1015] }, 0, 0},
+		{"largest with a VLAN tag", nil, func(b []byte) []byte {
+			binary.BigEndian.PutUint16(b[12:], 0x8100)
+			return b[:1018]
+		}, 1, 1},
+		{"half a header", nil, func(b []byte) []byte { return b[:13] }, 0, 0},
+		{"nobody's address", nil, func(b []byte) []byte { b[5] = 99; return b[:60] }, 1, 0},
+		{"its own address", nil, func(b []byte) []byte { b[5] = 1; return b[:60] }, 1, 0},
+		{"smaller MTU", func() { _ = a.SetMTU(500) }, func(b []byte) []byte { return b[:515] }, 0, 0},
+		{"down", func() { a.SetUp(false) }, func(b []byte) []byte { return b[:60] }, 0, 0},
+		{"peer down", func() { a.SetUp(true); b.SetUp(false) }, func(b []byte) []byte { return b[:60] }, 1, 0},
+		{"up again", func() { b.SetUp(true) }, func(b []byte) []byte { return b[:60] }, 1, 1},
+		{"peer closed", func() { _ = b.Close() }, func(b []byte) []byte { return b[:60] }, 1, 0},
+	} {
+		if c.prep != nil {
+			c.prep()
+		}
+		var buf [1]frame.Buf
+		if a.Alloc(buf[:]) != 1 {
+			t.Fatalf("%s: the only buffer did not come back", c.name)
+		}
+		fill(buf[0].B, a.mac, b.mac, 60, 7)
+		buf[0].B = c.edit(buf[0].B)
+		if n, err := a.Send(buf[:]); n != c.sent || err != nil {
+			t.Errorf("%s: sent %d, %v; want %d", c.name, n, err, c.sent)
+		}
+		if got := receive(t, b); len(got) != c.come {
+			t.Errorf("%s: %d frames came, want %d", c.name, len(got), c.come)
+		}
+	}
+}
+
+// A switch copies group addresses to everyone else.
+func TestMulticast(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Ports: 4})
+	var buf [1]frame.Buf
+	p := l.Port(2)
+	p.Alloc(buf[:])
+	fill(buf[0].B, p.mac, frame.MAC{0x33, 0x33, 0, 0, 0, 1}, 60, 5)
+	buf[0].B = buf[0].B[:60]
+	if n, err := p.Send(buf[:]); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	for i := range 4 {
+		want := 1
+		if i == 2 {
+			want = 0
+		}
+		if got := receive(t, l.Port(i)); len(got) != want {
+			t.Errorf("port %d got %d frames, want %d", i, len(got), want)
+		}
+	}
+}
+
+// What does not fit the queue is lost at the receiver and counted there; the
+// sender never runs out of buffers because the receiver is slow.
+func TestQueueBound(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Queue: 10, TxBufs: 3})
+	a, b := l.Port(0), l.Port(1)
+	if n := send(t, a, b, 60, 25, 1); n != 25 {
+		t.Fatalf("%d of 25 handed to the wire", n)
+	}
+	if s := b.Stats(); s.RxDropped != 15 {
+		t.Errorf("%d frames dropped at the receiver, want 15", s.RxDropped)
+	}
+	if f := l.Faults(0, 1); f.Frames != 25 || f.Overflow != 15 {
+		t.Errorf("faults %+v", f)
+	}
+	var held [10]frame.Buf
+	if n := b.Receive(held[:]); n != 10 {
+		t.Fatalf("%d frames came", n)
+	}
+	send(t, a, b, 60, 1, 100)
+	if got := receive(t, b); len(got) != 0 {
+		t.Error("a frame found room while the receiver held all")
+	}
+	b.Release(held[3:4])
+	b.Release(held[:1])
+	send(t, a, b, 60, 3, 200)
+	if got := receive(t, b); len(got) != 2 || got[0] != 200 || got[1] != 201 {
+		t.Errorf("after two releases %v came", got)
+	}
+}
+
+func TestMisuseOfBuffersPanics(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	a, b := l.Port(0), l.Port(1)
+	var buf [1]frame.Buf
+	mustPanic := func(name string, f func()) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: no panic", name)
+			}
+		}()
+		f()
+	}
+	a.Alloc(buf[:])
+	a.Free(buf[:])
+	mustPanic("freed twice", func() { a.Free(buf[:]) })
+	mustPanic("sent after free", func() { _, _ = a.Send(buf[:]) })
+	send(t, a, b, 60, 1, 1)
+	b.Receive(buf[:])
+	b.Release(buf[:])
+	mustPanic("released twice", func() { b.Release(buf[:]) })
+}
+
+func TestPoison(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Poison: true})
+	a, b := l.Port(0), l.Port(1)
+	send(t, a, b, 60, 1, 1)
+	var buf [1]frame.Buf
+	b.Receive(buf[:])
+	b.Release(buf[:])
+	if !bytes.Equal(buf[0].B, bytes.Repeat([]byte{poison}, 60)) {
+		t.Error("a released frame can still be read")
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	l := newLink(t, Config{Ports: 3})
+	a, b := l.Port(0), l.Port(1)
+	addr := netip.MustParseAddr
+	got := a.Addrs()
+	if s := fmt.Sprint(got); s != "[fe80::aff:fe4d:1/64 10.77.0.1/24 fd77::1/64]" {
+		t.Errorf("addresses %v", s)
+	}
+	ctx := context.Background()
+	for _, c := range []struct{ src, dst, want string }{
+		{"", "10.77.0.2", "10.77.0.1"},
+		{"", "::ffff:10.77.0.2", "10.77.0.1"},
+		{"", "fd77::2", "fd77::1"},
+		{"", b.Addrs()[0].Addr().String(), got[0].Addr().String()},
+		{"fd77::1", "fd77::2", "fd77::1"},
+	} {
+		var src netip.Addr
+		if c.src != "" {
+			src = addr(c.src)
+		}
+		h, err := a.Resolve(ctx, src, addr(c.dst))
+		if err != nil || h.MAC != b.Info().MAC || h.Src != addr(c.want) || h.MTU != DefaultMTU || h.VLAN != 0 {
+			t.Errorf("%s -> %s: %+v, %v", c.src, c.dst, h, err)
+		}
+	}
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil || h.MAC != (frame.MAC{1, 0, 0x5e, 1, 2, 3}) {
+		t.Errorf("multicast: %v, %v", h, err)
+	}
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil || h.MAC != (frame.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
+		t.Errorf("IPv6 multicast: %v, %v", h, err)
+	}
+	for _, c := range []struct{ src, dst string }{{"", "10.77.0.9"}, {"", "10.77.0.1"}, {"10.77.0.2", "10.77.0.3"}} {
+		src, _ := netip.ParseAddr(c.src)
+		if _, err := a.Resolve(ctx, src, addr(c.dst)); !errors.Is(err, ErrNoRoute) {
+			t.Errorf("%s -> %s: %v", c.src, c.dst, err)
+		}
+	}
+}
+
+func TestChanged(t *testing.T) {
+	l := newLink(t, Config{})
+	p := l.Port(0)
+	for name, f := range map[string]func(){
+		"MTU":       func() { _ = p.SetMTU(1500); _ = p.SetMTU(1400) },
+		"link":      func() { p.SetUp(false) },
+		"addresses": func() { p.SetAddrs(netip.MustParsePrefix("192.0.2.1/24")) },
+	} {
+		f()
+		select {
+		case <-p.Changed():
+		default:
+			t.Errorf("%s: no notice", name)
+		}
+	}
+	if i := p.Info(); i.MTU != 1400 || i.Up || i.Datapath != "memory" || len(p.Addrs()) != 1 {
+		t.Errorf("info %+v", i)
+	}
+	if err := p.SetMTU(DefaultMTU + 1); !errors.Is(err, ErrConfig) {
+		t.Errorf("MTU beyond Config: %v", err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	a, b := l.Port(0), l.Port(1)
+	send(t, b, a, 60, 1, 1)
+	var bufs [2]frame.Buf
+	a.Alloc(bufs[:])
+	for range 2 {
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := a.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("send: %d, %v", n, err)
+	}
+	if a.held != 0 {
+		t.Error("Send kept the buffers")
+	}
+	if a.Alloc(bufs[:]) != 0 || a.Receive(bufs[:]) != 0 || a.Info().Up {
+		t.Error("a closed port still works")
+	}
+	if err := a.Wait(time.Hour); !errors.Is(err, ErrClosed) {
+		t.Errorf("wait: %v", err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for _, c := range []Config{
+		{Ports: 1}, {Ports: MaxPorts + 1}, {MTU: 60}, {MTU: MaxMTU + 1}, {Queue: -1}, {TxBufs: maxQueue + 1},
+		{Virtual: true, Clock: func() int64 { return 0 }},
+	} {
+		if _, err := NewLink(c); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	nan := 0.0
+	for _, p := range []Plan{{Loss: 1.1}, {Corrupt: -0.1}, {Reorder: nan / nan}, {Delay: -1}, {PauseEvery: 1}} {
+		if _, err := NewLink(Config{Plan: p}); !errors.Is(err, ErrPlan) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
