@@ -197,7 +197,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrAccess, func() { at.Access, q.access = a.Access, a.Access })
 	set(AttrPKey, func() { at.PKey, q.pkey = a.PKey, a.PKey })
 	set(AttrPath, func() { at.Path, q.path = a.Path, a.Path })
-	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic })
+	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads(a.MaxRdAtomic) })
 	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
 	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.ackTimeout = Time(bth.AckTimeout(a.Timeout)) })

@@ -27,6 +27,8 @@ const (
 	countBase = 1 << 32
 	// askEvery is how many packets may leave before one asks for an ACK.
 	askEvery = 32
+	// A READ request asks for as many packets as these at most; see sendRead.
+	minReadPart, maxReadPart = 8, 64
 )
 
 func (q *QP) startRequester(psn bth.PSN) {
@@ -35,8 +37,12 @@ func (q *QP) startRequester(psn bth.PSN) {
 	r.nxt, r.max, r.asked = r.una, r.una, r.una
 	r.win.init(q.eng.maxWindow)
 	r.rec.init()
-	r.rdEnds = make([]uint64, q.attr.MaxRdAtomic)
-	r.rdHead, r.rdUsed = 0, 0
+}
+
+// sizeReads makes room for n outstanding READs and atomics. It happens with none outstanding.
+func (q *QP) sizeReads(n uint8) {
+	q.rdEnds = make([]uint64, n)
+	q.rdHead, q.rdUsed = 0, 0
 }
 
 // opcodes gives the opcode of a request packet by transport, operation, and position: bit 0 says
@@ -112,6 +118,7 @@ func (q *QP) startWQE(w *wqe) bool {
 	if w.op <= OpRead {
 		w.npkts = max(1, (w.length+mtu-1)/mtu)
 	}
+	w.part = min(max(q.win.cwnd/4, minReadPart), maxReadPart)
 	q.sq.started++
 	return true
 }
@@ -188,16 +195,17 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 	return netLen + int(hdr+n+pad), netLen, Success
 }
 
-// sendRead asks for the next part of a READ. A READ larger than the window goes out as several
+// sendRead asks for the next part of a READ. A READ of more than w.part packets goes out as several
 // READ requests with consecutive PSNs, so that the window bounds what the responder streams at us;
-// on the wire each is an ordinary READ, just as a retry of a READ cut short is.
+// on the wire each is an ordinary READ. Where the parts end is settled when the READ starts: a retry
+// asks for the rest of a part, never across its end, since the responder knows only the requests
+// that it has seen.
 func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	s := &q.sq
-	left := w.npkts - s.curPkt
-	if !q.rdRoom(w) || room < min(left, max(q.win.size()/4, 1)) {
+	npkts := min(w.part-s.curPkt%w.part, w.npkts-s.curPkt)
+	if !q.rdRoom(w) || (room < npkts && q.nxt != q.una) {
 		return 0, 0
 	}
-	npkts := min(left, room)
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(w.length-off, npkts*mtu)

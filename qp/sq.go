@@ -28,6 +28,7 @@ type wqe struct {
 	status Status // set when the WQE failed before it was sent whole
 	psn    uint64 // count of its first packet
 	npkts  uint32
+	part   uint32 // READ: packets asked for by one request
 }
 
 // sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever.

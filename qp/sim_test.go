@@ -1,0 +1,142 @@
+package qp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// TestRandomTraffic is a small simulation of the engine alone: one RC pair, random operations in
+// both directions, a wire that loses, repeats and reorders. Everything completes once and in
+// order, memory ends up as if nothing had happened, atomics count exactly. The simulation of the
+// whole stack is in fuzz/sim.
+func TestRandomTraffic(t *testing.T) {
+	n := 300
+	if testing.Short() {
+		n = 50
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed)) })
+	}
+}
+
+func randomTraffic(t *testing.T, seed uint64) {
+	w := newWorld(t, seed)
+	r := rand.New(rand.NewPCG(seed, 99))
+	f := r.Float64() * 0.2
+	w.faults = faults{loss: f * r.Float64(), dup: f * r.Float64(), reorder: f * r.Float64(), late: 20000}
+	mtus := []int{256, 512, 1024, 2048, 4096}
+	mtu := mtus[r.IntN(len(mtus))]
+	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) {
+		at.PathMTU = bth.MTU(mtu)
+		at.MaxRdAtomic, at.MaxDestRdAtomic = 4, 4
+		at.Timeout = 12
+	})
+	qs := [2]*QP{a, b}
+	// Regions of each end's memory: 0..256K written by the peer, 256K..512K source, 512K.. READ
+	// results, the last 4096 bytes hold counters for atomics.
+	const region = 256 << 10
+	var want [2][]byte
+	for i := range want {
+		e := w.ends[i]
+		for j := range e.mem[region : 2*region] {
+			e.mem[region+j] = byte(r.Uint32())
+		}
+		want[i] = make([]byte, region)
+	}
+	type op struct {
+		wr    SendWR
+		check func()
+	}
+	var adds [2]uint64
+	const counter = 1<<20 - 4096
+	makeOp := func(i, id int) op {
+		e, peer := w.ends[i], w.ends[1-i]
+		size := r.IntN(3 * mtu)
+		if r.IntN(4) == 0 {
+			size = r.IntN(40000)
+		}
+		src := r.IntN(region-size) + region
+		dst := r.IntN(region - size)
+		wr := SendWR{ID: uint64(id), Flags: Signaled, SGEs: []SGE{e.sge(src, size)}}
+		switch r.IntN(4) {
+		case 0:
+			wr.Op = OpWrite
+			wr.RemoteAddr, wr.RKey = peer.remote(dst)
+			copy(want[1-i][dst:], e.mem[src:src+size])
+			return op{wr: wr}
+		case 1:
+			wr.Op = OpSend
+			return op{wr: wr}
+		case 2:
+			wr.Op = OpRead
+			at := 2*region + id%16*8192
+			size = min(size, 8192)
+			wr.SGEs = []SGE{e.sge(at, size)}
+			from := r.IntN(region-size) + region
+			wr.RemoteAddr, wr.RKey = peer.remote(from)
+			return op{wr, func() {
+				if !bytes.Equal(e.mem[at:at+size], peer.mem[from:from+size]) {
+					t.Errorf("READ %d of %d bytes brought something else", id, size)
+				}
+			}}
+		}
+		wr.Op = OpFetchAdd
+		at := counter + 8 + id%16*8
+		wr.SGEs = []SGE{e.sge(at, 8)}
+		wr.RemoteAddr, wr.RKey = peer.remote(counter)
+		wr.SwapAdd = 1
+		before := adds[i]
+		adds[i]++
+		return op{wr, func() {
+			if got := binary.NativeEndian.Uint64(e.mem[at:]); got != before {
+				t.Errorf("FETCH_ADD %d found %d, want %d", id, got, before)
+			}
+		}}
+	}
+	const total = 60
+	for i := range qs {
+		for range 120 {
+			w.recv(qs[i], RecvWR{SGEs: []SGE{w.ends[i].sge(600<<10, 40000)}})
+		}
+	}
+	for i, q := range qs {
+		var ops []op
+		for id := range total {
+			o := makeOp(i, id)
+			ops = append(ops, o)
+			w.post(q, o.wr)
+		}
+		done := 0
+		e := w.ends[i]
+		w.run(600*second, func() bool {
+			for len(e.wcs) > 0 {
+				wc := e.wcs[0]
+				e.wcs = e.wcs[1:]
+				if wc.Opcode == WCRecv {
+					continue
+				}
+				if wc.Status != Success || wc.ID != uint64(done) {
+					t.Fatalf("completion %s, want %d", wc.short(), done)
+				}
+				if c := ops[done].check; c != nil && done > total-16 {
+					c()
+				}
+				done++
+			}
+			return done == total
+		})
+	}
+	for i, e := range w.ends {
+		if !bytes.Equal(e.mem[:region], want[i]) {
+			t.Errorf("end %d: written memory differs", i)
+		}
+		if got := binary.NativeEndian.Uint64(e.mem[counter:]); got != adds[1-i] {
+			t.Errorf("counter is %d, want %d", got, adds[1-i])
+		}
+	}
+}
