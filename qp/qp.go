@@ -131,6 +131,18 @@ func (q *QP) QPN() bth.QPN { return q.qpn }
 // Type is the QP's transport. Any goroutine.
 func (q *QP) Type() Type { return q.typ }
 
+// SQLen is how many send work requests are posted and not yet completed. Any goroutine.
+func (q *QP) SQLen() int { return int(q.sq.used()) }
+
+// RQLen is how many receives are posted to the QP's own queue and not yet completed. Owner thread.
+func (q *QP) RQLen() int {
+	n := int(q.rq.used())
+	if q.recv.held {
+		n++
+	}
+	return n
+}
+
 // State is the QP's state now. Any goroutine.
 func (q *QP) State() State { return State(q.state.Load()) }
 
