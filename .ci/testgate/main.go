@@ -1,0 +1,122 @@
+// Command testgate runs `go test` over the module and fails if a test fails, if no test ran, or, as
+// root, if a test that needs AF_XDP and namespaces was skipped: those must not rot unnoticed.
+//
+// It prints a line a package as `go test` does, the output of failing tests, every skip with its
+// reason, and last the counts. Arguments are passed on to `go test`; the default is ./...
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// event is a line of `go test -json` (go doc test2json).
+type event struct {
+	Action, Package, Test, Output string
+}
+
+type key struct{ pkg, test string }
+
+type gate struct {
+	passed, failed int
+	skipped        []string
+	output         map[key][]string
+}
+
+func main() {
+	args := os.Args[1:]
+	if len(args) == 0 {
+		args = []string{"./..."}
+	}
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testgate:", err)
+		os.Exit(1)
+	}
+	g := gate{output: map[key][]string{}}
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			fmt.Println(lines.Text()) // a build error, say
+			continue
+		}
+		g.take(e)
+	}
+	err = cmd.Wait()
+	os.Exit(g.close(err))
+}
+
+func (g *gate) take(e event) {
+	k := key{e.Package, e.Test}
+	switch e.Action {
+	case "output", "build-output":
+		if e.Test == "" {
+			if e.Output != "PASS\n" {
+				fmt.Print(e.Output)
+			}
+			return
+		}
+		g.output[k] = append(g.output[k], e.Output)
+		return
+	case "fail":
+		if e.Test != "" {
+			g.failed++
+			fmt.Print(strings.Join(g.output[k], ""))
+		}
+	case "skip":
+		if e.Test != "" {
+			g.skipped = append(g.skipped, e.Package+" "+e.Test+": "+reason(g.output[k]))
+		}
+	case "pass":
+		if e.Test != "" {
+			g.passed++
+		}
+	default:
+		return
+	}
+	delete(g.output, k)
+}
+
+// reason is what a skipped test said.
+func reason(out []string) string {
+	var s []string
+	for _, l := range out {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "=== ") && !strings.HasPrefix(l, "--- ") {
+			s = append(s, l)
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+// close prints the counts and gives the exit status.
+func (g *gate) close(err error) int {
+	status := 0
+	if err != nil {
+		status = 1
+	}
+	root := os.Geteuid() == 0
+	for _, s := range g.skipped {
+		fmt.Println("SKIP", s)
+		if root && strings.Contains(s, "root") {
+			fmt.Println("FAIL this run is root's: the test above must not skip")
+			status = 1
+		}
+	}
+	if g.passed+g.failed == 0 {
+		fmt.Println("FAIL no test ran")
+		status = 1
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped\n", g.passed, g.failed, len(g.skipped))
+	return status
+}

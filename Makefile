@@ -1,0 +1,59 @@
+# gorxe: `make` builds, `make test` tests; `make help` lists the rest.
+SHELL    := /bin/bash
+GO       ?= go
+BIN      := bin/gorxe
+VERSION  ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
+PKGS     := ./...
+SEED     ?=
+SIMTIME  ?= 1m
+FUZZTIME ?= 30s
+export CGO_ENABLED ?= 0
+
+.PHONY: all build demo test check race sim fuzz bench compliance clean help
+
+all: build
+
+build: ## one static binary: bin/gorxe
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gorxe
+
+demo: build ## every operation between two namespaces of its own (as root), else in memory
+	./$(BIN) demo
+
+test: ## every test; as root the tests on veth pairs must run, too
+	$(GO) run ./.ci/testgate $(PKGS)
+
+check: ## gofmt, vet for amd64 and arm64, staticcheck, import directions
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
+	$(GO) vet $(PKGS)
+	GOARCH=arm64 $(GO) vet $(PKGS)
+	$(GO) tool staticcheck $(PKGS)
+	$(GO) test -count=1 -run TestLayers ./cmd/gorxe
+
+race: ## the tests under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race $(PKGS)
+
+sim: ## simulation from random seeds for SIMTIME, or of one seed: make sim SEED=42
+ifeq ($(SEED),)
+	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.for=$(SIMTIME)
+else
+	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.seed=$(SEED)
+endif
+
+fuzz: ## every fuzz target in turn, FUZZTIME each
+	@for p in $$($(GO) list ./fuzz/...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	  done; \
+	done
+
+bench: build ## message rate, bandwidth, latency and loss against bare AF_XDP and kernel TCP (root)
+	./$(BIN) bench --plot bin/bench.svg
+
+compliance: ## the architecture's rules, where the code keeps them and which test shows it
+	@bash .ci/compliance
+
+clean:
+	rm -rf bin
+
+help:
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
