@@ -3,9 +3,7 @@
 //
 // Reading order: run.go (exit status, the one-line error, the signal context),
 // values.go (sizes, durations, percentages, bounded integers as flags),
-// output.go (aligned tables and JSON), stats.go (latency summaries),
-// device.go (from an interface name, or from a peer's address, to an open
-// device).
+// output.go (aligned tables and JSON), stats.go (latency summaries).
 //
 // The conventions it holds: results go to stdout, everything else to stderr;
 // exit status 0 means that the command did what was asked, 2 that it was asked

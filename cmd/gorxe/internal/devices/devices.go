@@ -1,0 +1,168 @@
+// Package devices is "gorxe devices": what interfaces there are, and what each
+// offers an RDMA NIC in software.
+package devices
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+// Command is "gorxe devices".
+func Command() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "devices",
+		Short: "List the interfaces here and what each offers",
+		Long: `List the interfaces here and what each offers: the XDP modes, the mode that 'auto' chooses, queues, MTU,
+the path MTU that it allows, addresses by GID index, and what keeps gorxe from using it, if anything. Nothing is
+attached or changed. It needs no privileges.`,
+		Example: `  gorxe devices
+
+  # names of the usable interfaces
+  gorxe devices --json | jq -r '.[] | select(.usable) | .name'`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := xdp.Interfaces(0)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.JSON(cmd.OutOrStdout(), entries(list))
+			}
+			return show(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return cmd
+}
+
+// Entry is an element of what --json prints.
+type Entry struct {
+	Name       string   `json:"name"`
+	Kind       string   `json:"kind"`
+	Driver     string   `json:"driver,omitempty"`
+	MAC        string   `json:"mac"`
+	Up         bool     `json:"up"`
+	MTU        int      `json:"mtu"`
+	PathMTU    bth.MTU  `json:"path_mtu"` // 0: none fits
+	Queues     int      `json:"queues"`
+	Modes      []string `json:"xdp_modes"` // "native", "generic"
+	Auto       string   `json:"xdp_auto"`  // the mode that auto chooses; "" without modes
+	ZeroCopy   bool     `json:"zero_copy"`
+	Multi      bool     `json:"multi_buffer"`
+	Program    uint32   `json:"xdp_program,omitempty"` // ID of a program that is attached
+	StripsVLAN bool     `json:"strips_vlan"`
+	GIDs       []GID    `json:"gids"`
+	Usable     bool     `json:"usable"`
+	WhyNot     string   `json:"why_not,omitempty"`
+}
+
+// GID is an address of an interface under its GID index.
+type GID struct {
+	Index   int     `json:"index"`
+	GID     bth.GID `json:"gid"`
+	Address string  `json:"address"` // with the length of its prefix
+}
+
+func entries(list []xdp.Device) []Entry {
+	out := make([]Entry, len(list))
+	for i := range list {
+		d := &list[i]
+		e := Entry{
+			Name: d.Name, Kind: d.Kind, Driver: d.Driver, MAC: d.MAC.String(), Up: d.Up, MTU: d.MTU, PathMTU: d.PathMTU,
+			Queues: d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer, Program: d.Program,
+			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Usable: d.Err == nil,
+		}
+		if len(e.Modes) > 0 {
+			e.Auto = d.Auto.String()
+		}
+		for k, a := range d.Addrs {
+			e.GIDs = append(e.GIDs, GID{k, bth.GIDFromAddr(a.Addr()), a.String()})
+		}
+		if d.Err != nil {
+			e.WhyNot = d.Err.Error()
+		}
+		out[i] = e
+	}
+	return out
+}
+
+// modes lists the XDP modes that an interface offers, the one that auto chooses first.
+func modes(d *xdp.Device) []string {
+	m := []string{}
+	if d.XDP.Native {
+		m = append(m, xdp.Native.String())
+	}
+	if d.XDP.Generic {
+		m = append(m, xdp.Generic.String())
+	}
+	if len(m) == 2 && d.Auto == xdp.Generic {
+		m[0], m[1] = m[1], m[0]
+	}
+	return m
+}
+
+func show(w io.Writer, list []xdp.Device) error {
+	t := cli.Table{Columns: []cli.Column{
+		{Title: "interface"}, {Title: "driver"}, {Title: "state"}, {Title: "MTU", Align: cli.Right},
+		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right}, {Title: "XDP (auto's first)"},
+		{Title: "addresses by GID index"},
+	}}
+	var whyNot []string
+	for i := range list {
+		d := &list[i]
+		state := "down"
+		if d.Up {
+			state = "up"
+		}
+		t.Row(d.Name, d.Driver, state, d.MTU, orDash(int(d.PathMTU)), d.Queues, offer(d), addresses(d))
+		if d.Err != nil {
+			whyNot = append(whyNot, fmt.Sprintf("%s: %v", d.Name, d.Err))
+		}
+	}
+	if err := t.Write(w); err != nil || len(whyNot) == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nNot usable as they are:\n  %s\n", strings.Join(whyNot, "\n  "))
+	return err
+}
+
+func orDash(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// offer says what XDP offers, in one cell.
+func offer(d *xdp.Device) string {
+	m := modes(d)
+	if len(m) == 0 {
+		return "-"
+	}
+	if d.XDP.ZeroCopy {
+		m = append(m, "zero-copy")
+	}
+	if d.XDP.MultiBuffer {
+		m = append(m, "multi-buffer")
+	}
+	return strings.Join(m, ", ")
+}
+
+func addresses(d *xdp.Device) string {
+	var a []string
+	for i, p := range d.Addrs {
+		a = append(a, fmt.Sprintf("%d: %v", i, p))
+	}
+	if len(a) == 0 {
+		return "-"
+	}
+	return strings.Join(a, ", ")
+}

@@ -1,0 +1,298 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// flags are what the user gave.
+type flags struct {
+	nic      nic.Flags
+	size     cli.Size
+	iters    cli.Int
+	duration cli.Duration
+	qps      cli.Int
+	depth    cli.Int
+	mtu      cli.Int
+	port     cli.Int
+	atomic   cli.Choice
+	all      bool
+	bidir    bool
+	json     bool
+	gbits    bool
+}
+
+// Command is "gorxe perf".
+func Command() *cobra.Command {
+	f := new(flags)
+	cmd := &cobra.Command{
+		Use:   "perf OP [HOST]",
+		Short: "Measure bandwidth or latency between two gorxe ends",
+		Long: `Measure bandwidth or latency of one RDMA operation between two gorxe ends.
+
+Without HOST this end is the server: it serves one client and ends. With HOST
+it is the client of a 'gorxe perf' server of the same OP, or of 'gorxe up'. The
+client's flags decide about the test; a server needs -d, -x and -p only.
+
+OP is one of ` + strings.Join(opNames(), ", ") + `.
+
+The flags and columns are perftest's. MB are 2^20 bytes. write-lat and send-lat show half of the
+round trip, read-lat and atomic-lat the time from post to completion.`,
+		Example: `  # on host A, then on host B: bandwidth of 64 KiB WRITEs
+  gorxe perf write-bw -d eth0
+  gorxe perf write-bw hostA
+
+  # all sizes, both directions at once, on 4 queue pairs
+  gorxe perf write-bw hostA -a -b -q 4
+
+  # latency of 8-byte WRITEs for 5 seconds, as JSON
+  gorxe perf write-lat hostA -s 8 -D 5 --json`,
+		Args:              cli.Args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: completeOp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd, args)
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func completeOp(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return opNames(), cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (f *flags) register(fs *pflag.FlagSet) {
+	f.size = cli.Size{Bytes: 0, Min: 1, Max: maxBytes}
+	f.iters = cli.Int{N: 0, Min: 1, Max: maxIterations}
+	f.duration = cli.Duration{Min: minDuration, Max: maxDuration}
+	f.qps = cli.Int{N: 1, Min: 1, Max: maxQPs}
+	f.depth = cli.Int{N: defaultDepth, Min: 1, Max: maxDepth}
+	f.mtu = cli.Int{N: 0, Min: 256, Max: 4096}
+	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
+	f.atomic = cli.Choice{Value: fetchAdd, Words: atomicKinds}
+	fs.VarP(&f.size, "size", "s", "message size (default 64 KiB for bandwidth, 2 for latency, 8 for atomics)")
+	fs.VarP(&f.iters, "iters", "n", "messages to send on each queue pair (default 5000 for bandwidth, 1000 for latency)")
+	fs.VarP(&f.duration, "duration", "D", "run for a time instead of a number of messages; a bare number is seconds")
+	fs.VarP(&f.qps, "qp", "q", "number of queue pairs")
+	fs.VarP(&f.depth, "tx-depth", "t", "work requests outstanding on each queue pair")
+	fs.VarP(&f.mtu, "mtu", "m", "path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that both ends carry)")
+	fs.BoolVarP(&f.all, "all", "a", false, "run all sizes from 2 B to 8 MiB")
+	fs.StringVarP(&f.nic.Iface, "dev", "d", "", "network interface (default: the one on the route to HOST, or the only one)")
+	f.nic.RegisterGID(fs, "x")
+	fs.BoolVarP(&f.bidir, "bidirectional", "b", false, "measure both directions at once (bandwidth)")
+	fs.VarP(&f.port, "port", "p", "TCP port on which the two ends meet")
+	fs.VarP(&f.atomic, "atomic_type", "A", "kind of atomic: FETCH_AND_ADD or CMP_AND_SWAP")
+	f.nic.Register(fs)
+	fs.BoolVar(&f.json, "json", false, "one line of JSON a row")
+	fs.BoolVar(&f.gbits, "report_gbits", false, "show bandwidth in Gb/sec (10^9 bits) instead of MB/sec")
+	// They are 0 until given; the text above says what that means.
+	for _, name := range []string{"size", "iters", "duration", "mtu"} {
+		fs.Lookup(name).DefValue = ""
+	}
+}
+
+func (f *flags) run(cmd *cobra.Command, args []string) error {
+	p, runs, err := f.params(cmd.Flags(), args[0])
+	if err != nil {
+		return cli.Usage(err)
+	}
+	out := &printer{w: cmd.OutOrStdout(), json: f.json, gbits: f.gbits}
+	if len(args) == 1 {
+		return f.serve(cmd.Context(), p, out)
+	}
+	return f.client(cmd.Context(), args[1], p, runs, out)
+}
+
+// params turns the flags into a test and its runs.
+func (f *flags) params(fs *pflag.FlagSet, op string) (*Params, []Run, error) {
+	p := &Params{
+		Op: op, Bytes: f.size.Int(), QPs: f.qps.N, Depth: f.depth.N, MTU: roce.MTU(f.mtu.N), Bidirectional: f.bidir,
+	}
+	o := findOp(op)
+	switch {
+	case o == nil:
+		return nil, nil, p.check()
+	case f.all && fs.Changed("size"):
+		return nil, nil, errors.New("-a runs all sizes and -s one: choose one of them")
+	case f.all && fs.Changed("duration"):
+		return nil, nil, errors.New("-a runs by iterations: leave -D out")
+	case fs.Changed("duration") && fs.Changed("iters"):
+		return nil, nil, errors.New("-D runs for a time and -n for a number of messages: choose one of them")
+	case o.latency && fs.Changed("tx-depth"):
+		return nil, nil, errors.New("a latency test has one message under way: leave -t out")
+	case !o.atomic && fs.Changed("atomic_type"):
+		return nil, nil, fmt.Errorf("-A is for atomics: leave it out of %s", op)
+	}
+	if o.atomic {
+		p.Atomic = f.atomic.Value
+	}
+	run := Run{Iterations: f.iters.N, Duration: f.duration.D}
+	if run.Iterations == 0 && run.Duration == 0 {
+		run.Iterations = bwIterations
+		if o.latency {
+			run.Iterations = latIterations
+		}
+	}
+	bytes := []int{p.Bytes}
+	switch {
+	case f.all:
+		bytes = sizes()
+	case p.Bytes == 0:
+		bytes = []int{o.bytes}
+	}
+	var runs []Run
+	for _, n := range bytes {
+		p.Bytes, run.Bytes = n, n // the largest is the last
+		runs = append(runs, run)
+	}
+	return p, runs, p.check()
+}
+
+// client runs the test against the server on host.
+func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, out *printer) (err error) {
+	peer, err := nic.FindPeer(ctx, host, f.nic.Iface)
+	if err != nil {
+		return err
+	}
+	f.nic.Iface = peer.Iface
+	dev, err := f.nic.Open(roce.Manual)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	pr, err := dial(ctx, dev, &f.nic, net.JoinHostPort(peer.Addr.String(), strconv.Itoa(f.port.N)), p)
+	if err != nil {
+		return err
+	}
+	defer func() { pr.close(err) }()
+	out.head(p, pr.s, pr.s.Peer)
+	for _, r := range runs {
+		row, err := pr.once(ctx, r)
+		if err != nil {
+			return err
+		}
+		if err := out.row(row); err != nil {
+			return err
+		}
+	}
+	out.foot()
+	return nil
+}
+
+// errServed ends the server after its one client.
+var errServed = errors.New("served")
+
+// serve waits for one client and serves it. What is no client, or asks for
+// another test, is told so and does not end the wait.
+func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) {
+	if f.nic.Iface == "" {
+		if f.nic.Iface, err = nic.Only(); err != nil {
+			return err
+		}
+	}
+	dev, err := f.nic.Open(roce.Manual)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
+	if err != nil {
+		return err
+	}
+	if !f.json {
+		fmt.Fprintf(out.w, "\n* Waiting for a client of %s on TCP port %d, %s (%s) *\n\n", p.Op, f.port.N, f.nic.Iface, dev.Info().Datapath)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	srv := &oob.Server{
+		Sessions: 1,
+		Services: map[string]oob.Handler{Service: f.once(dev, p, out, end)},
+		Log:      func(peer net.Addr, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) },
+	}
+	if err := srv.Serve(ctx, ln); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, errServed) {
+		return err
+	}
+	out.foot()
+	return nil
+}
+
+// once is the handler that ends the server when a session has started and ended.
+func (f *flags) once(dev *roce.Device, want *Params, out *printer, end context.CancelCauseFunc) oob.Handler {
+	return func(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
+		var started atomic.Bool
+		host := &Host{
+			Dev: dev, Flags: &f.nic,
+			Started: func(p *Params, s *session.Session, peer []oob.QP) error {
+				if p.Op != want.Op {
+					return refuse("this server runs %s, the client asks for %s: start both with the same OP", want.Op, p.Op)
+				}
+				started.Store(true)
+				out.head(p, s, peer)
+				return nil
+			},
+			Finished: func(_ *Params, _ *session.Session, row *Row) { _ = out.row(row) },
+		}
+		err := host.Serve(ctx, conn, request)
+		switch {
+		case !started.Load():
+		case err == nil:
+			end(errServed)
+		default:
+			end(err)
+		}
+		return err
+	}
+}
+
+// printer shows results as columns or as JSON.
+type printer struct {
+	w           io.Writer
+	json, gbits bool
+	headed      bool
+}
+
+func (o *printer) head(p *Params, s *session.Session, peer []oob.QP) {
+	if !o.json && !o.headed {
+		printHead(o.w, p, s, peer, o.gbits)
+	}
+	o.headed = true
+}
+
+func (o *printer) row(r *Row) error {
+	if o.gbits {
+		r.gigabits()
+	}
+	if o.json {
+		return cli.JSON(o.w, r)
+	}
+	r.print(o.w)
+	return nil
+}
+
+func (o *printer) foot() {
+	if !o.json && o.headed {
+		fmt.Fprintln(o.w, ruler)
+	}
+}

@@ -1,0 +1,276 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Service is the name that the client asks for.
+const Service = "perf"
+
+// outcome is what an end tells the other at the end of a run: what it measured, if it measured.
+type outcome struct {
+	Bandwidth *result   `json:"bandwidth,omitempty"`
+	Latency   *latTimes `json:"latency,omitempty"`
+}
+
+// pair is a session with its connection, from either end.
+type pair struct {
+	*end
+	conn   *oob.Conn
+	active bool // this end measures
+}
+
+// watch waits for the peer's last message of a run, and makes it known to the loops.
+type watch struct {
+	done chan struct{} // closed when the message is there
+	peer outcome       // valid after done
+}
+
+// begin starts a run's watch. The returned context ends with its cause if the peer fails or goes.
+func (p *pair) begin(ctx context.Context) (context.Context, context.CancelCauseFunc, *watch) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watch{done: make(chan struct{})}
+	p.peerDone.Store(false)
+	go func() {
+		m, err := p.conn.Await(ctx, oob.KindDone)
+		if err == nil {
+			err = m.Decode(&w.peer)
+		}
+		if err != nil {
+			cancel(err)
+			return
+		}
+		p.peerDone.Store(true)
+		close(w.done)
+	}()
+	return ctx, cancel, w
+}
+
+// run is one run, from the moment that both are ready. It returns what both ends measured.
+func (p *pair) run(parent context.Context, r Run, start func() error) (own, peer outcome, err error) {
+	ctx, cancel, w := p.begin(parent)
+	defer cancel(nil)
+	if err = start(); err != nil {
+		return own, peer, err
+	}
+	if p.active {
+		if own, err = p.measure(ctx, r); err == nil {
+			err = p.done(ctx, own)
+		}
+		if err != nil {
+			return own, peer, cause(ctx, err)
+		}
+	}
+	if err = p.attend(ctx, r, w); err != nil {
+		return own, peer, cause(ctx, err)
+	}
+	if !p.active {
+		err = p.done(ctx, own)
+	}
+	return own, w.peer, err
+}
+
+// cause prefers what ended the run from outside, which is why a work request or a message then failed, to the failure.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil && !errors.Is(c, context.Canceled) {
+		return c
+	}
+	return err
+}
+
+func (p *pair) done(ctx context.Context, own outcome) error {
+	return p.conn.Send(ctx, &oob.Message{Kind: oob.KindDone, Params: oob.Encode(own)})
+}
+
+func (p *pair) measure(ctx context.Context, r Run) (own outcome, err error) {
+	if p.p.op.latency {
+		times, err := newLatency(p.end, r).measure(ctx)
+		if err != nil {
+			return own, err
+		}
+		own.Latency = newLatTimes(times)
+		return own, nil
+	}
+	res, err := newBandwidth(p.end, r).measure(ctx)
+	own.Bandwidth = &res
+	return own, err
+}
+
+// attend answers the peer until it is done.
+func (p *pair) attend(ctx context.Context, r Run, w *watch) error {
+	if !p.active && p.p.op.echo != echoNone {
+		return newLatency(p.end, r).answer(ctx)
+	}
+	if p.active && !p.p.Bidirectional {
+		var cancel context.CancelFunc
+		if ctx, cancel = context.WithTimeoutCause(ctx, oob.Timeout, oob.ErrTimeout); cancel != nil {
+			defer cancel()
+		}
+	}
+	return p.serve(ctx, w.done)
+}
+
+// prepare makes this end ready for a run, before the peer may start it.
+func (p *pair) prepare(r Run) error {
+	if p.p.op.echo != echoNone {
+		newLatency(p.end, r).prepare()
+	}
+	return p.postRecvs()
+}
+
+// Host is what serves clients: "gorxe perf OP" without a host, or "gorxe up".
+type Host struct {
+	Dev    *roce.Device
+	Flags  *nic.Flags
+	Budget *session.Budget // of memory; nil: no limit but each session's own
+	// Started hears what a client wants; an error refuses it. Finished hears of each run. Both may be nil.
+	Started  func(p *Params, s *session.Session, peer []oob.QP) error
+	Finished func(p *Params, s *session.Session, row *Row)
+}
+
+// Serve serves one client's session. It is an oob.Handler.
+func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
+	var p Params
+	if err := request.Decode(&p); err != nil {
+		return err
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	cfg := p.session()
+	cfg.Flags = h.Flags
+	if h.Budget != nil {
+		release, err := h.Budget.Take(cfg.Memory())
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	s, err := session.New(h.Dev, conn, cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if h.Started != nil {
+		if err := h.Started(&p, s, request.QPs); err != nil {
+			return err
+		}
+	}
+	if err := s.Connect(ctx, request.QPs); err != nil {
+		return err
+	}
+	if err := conn.Send(ctx, &oob.Message{Kind: oob.KindAccept, QPs: s.Local()}); err != nil {
+		return err
+	}
+	return h.runs(ctx, &pair{end: newEnd(s, &p), conn: conn, active: p.Bidirectional})
+}
+
+// runs serves runs until the client closes, which is how a session ends well.
+func (h *Host) runs(ctx context.Context, p *pair) error {
+	for {
+		m, err := p.conn.Await(ctx, oob.KindRun)
+		if errors.Is(err, oob.ErrGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var r Run
+		if err := m.Decode(&r); err != nil {
+			return err
+		}
+		if err := r.check(p.p); err != nil {
+			return err
+		}
+		if err := p.prepare(r); err != nil {
+			return err
+		}
+		own, peer, err := p.run(ctx, r, func() error {
+			return p.conn.Send(ctx, &oob.Message{Kind: oob.KindReady})
+		})
+		if err != nil {
+			return err
+		}
+		if row, err := newRow(p.p, r, p.s, own, peer); err != nil {
+			return err
+		} else if h.Finished != nil {
+			h.Finished(p.p, p.s, row)
+		}
+	}
+}
+
+// dial opens the client's end of a session.
+func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, p *Params) (*pair, error) {
+	conn, err := oob.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	cfg := p.session()
+	cfg.Flags = flags
+	s, err := session.New(dev, conn, cfg)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	pr := &pair{end: newEnd(s, p), conn: conn, active: true}
+	if err := pr.open(ctx); err != nil {
+		pr.close(err)
+		return nil, err
+	}
+	return pr, nil
+}
+
+func (p *pair) open(ctx context.Context) error {
+	err := p.conn.Send(ctx, &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(p.p), QPs: p.s.Local()})
+	if err != nil {
+		return err
+	}
+	m, err := p.conn.Receive(ctx, oob.KindAccept)
+	if err != nil {
+		return err
+	}
+	return p.s.Connect(ctx, m.QPs)
+}
+
+// close ends the client's session; err, if it is not the peer's own, is told to it.
+func (p *pair) close(err error) {
+	if err != nil && !errors.Is(err, oob.ErrRemote) && !errors.Is(err, oob.ErrGone) {
+		if errors.Is(err, cli.ErrInterrupted) {
+			err = errors.New("the client was interrupted")
+		}
+		p.conn.Refuse(err)
+	}
+	p.conn.Close()
+	p.s.Close()
+}
+
+// once is one run of the client's.
+func (p *pair) once(ctx context.Context, r Run) (*Row, error) {
+	if err := p.prepare(r); err != nil {
+		return nil, err
+	}
+	// The session's QPs answer while this end waits: only the bidirectional server starts before the client, and
+	// its first packets are answered, or retransmitted, as soon as the client's loop runs.
+	if err := p.conn.Send(ctx, &oob.Message{Kind: oob.KindRun, Params: oob.Encode(r)}); err != nil {
+		return nil, err
+	}
+	if _, err := p.conn.Receive(ctx, oob.KindReady); err != nil {
+		return nil, err
+	}
+	own, peer, err := p.run(ctx, r, func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return newRow(p.p, r, p.s, own, peer)
+}
+
+// errOutcome: the peer's last message lacks what this test needs.
+var errOutcome = fmt.Errorf("%w: its result is missing", oob.ErrProtocol)

@@ -1,0 +1,124 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// memory bounds what the buffers of all sessions take together.
+const memory = 1 << 30
+
+type flags struct {
+	nic  nic.Flags
+	port cli.Int
+	json bool
+}
+
+// Command is "gorxe up".
+func Command() *cobra.Command {
+	f := new(flags)
+	cmd := &cobra.Command{
+		Use:   "up IFACE",
+		Short: "Make an interface an RDMA NIC, in the foreground",
+		Long: `Make an interface an RDMA NIC, in the foreground.
+
+It takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other traffic to the
+kernel. It prints the GIDs, the path MTU and the XDP mode, answers 'gorxe ping' and 'gorxe perf'
+from other hosts, and with Ctrl-C or SIGTERM prints its counters and detaches.`,
+		Example: `  gorxe up eth0
+
+  # from another host
+  gorxe ping 10.0.0.2
+  gorxe perf write-bw 10.0.0.2
+
+  # in the driver, even where auto would choose otherwise; state and counters as JSON
+  gorxe up eth0 --mode native --json`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.nic.Iface = args[0]
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
+	fs := cmd.Flags()
+	f.nic.Register(fs)
+	f.nic.RegisterGID(fs, "x")
+	fs.VarP(&f.port, "port", "p", "TCP port on which ping and perf ask for a session")
+	fs.BoolVar(&f.json, "json", false, "print what happens as lines of JSON")
+	return cmd
+}
+
+func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
+	dev, err := f.nic.Open(roce.Auto)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
+	if err != nil {
+		return err
+	}
+	show := &shower{out: out, diag: diag, json: f.json}
+	show.up(dev, f.port.N)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { follow(ctx, dev, show) })
+
+	if err := f.server(dev, show).Serve(ctx, ln); err != nil {
+		return err
+	}
+	show.down(dev)
+	return nil
+}
+
+// server answers ping and perf.
+func (f *flags) server(dev *roce.Device, show *shower) *oob.Server {
+	budget := session.NewBudget(memory)
+	pings := &ping.Host{Dev: dev, Flags: &f.nic, Budget: budget}
+	perfs := &perf.Host{Dev: dev, Flags: &f.nic, Budget: budget}
+	return &oob.Server{
+		Services: map[string]oob.Handler{
+			ping.Service: show.served(ping.Service, pings.Serve),
+			perf.Service: show.served(perf.Service, perfs.Serve),
+		},
+		Log: func(peer net.Addr, err error) { show.failed(peer, err) },
+	}
+}
+
+// follow tells of what happens to the interface.
+func follow(ctx context.Context, dev *roce.Device, show *shower) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-dev.Events():
+			info := dev.Info()
+			switch e.Kind {
+			case roce.EventPortActive:
+				show.event("link-up", fmt.Sprintf("%s: the link is up again", info.Name))
+			case roce.EventPortErr:
+				show.event("link-down", fmt.Sprintf("%s: the link is down; waiting for it", info.Name))
+			case roce.EventMTUChange:
+				show.event("mtu", fmt.Sprintf("%s: MTU %d, path MTU %d from now on", info.Name, info.MTU, info.ActiveMTU))
+			case roce.EventGIDChange:
+				show.gids(dev)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// line is a line of --json. Fields that its event has no use for are left out.
+type line struct {
+	Event    string           `json:"event"` // up, gids, link-up, link-down, mtu, session, error, down
+	Device   *roce.DeviceInfo `json:"device,omitempty"`
+	MAC      string           `json:"mac,omitempty"`
+	GIDs     []roce.GIDEntry  `json:"gids,omitempty"`
+	Port     int              `json:"port,omitempty"`
+	Peer     string           `json:"peer,omitempty"`
+	Service  string           `json:"service,omitempty"`
+	Message  string           `json:"message,omitempty"`
+	Counters *roce.Counters   `json:"counters,omitempty"`
+}
+
+// shower prints what happens. Its methods are safe for concurrent use. The
+// state and the counters are the command's result and go to out, what happens
+// meanwhile goes to diag; with --json all is result.
+type shower struct {
+	mu        sync.Mutex
+	out, diag io.Writer
+	json      bool
+}
+
+// print writes a line of JSON, or calls text. An output that is closed is no
+// reason to take the NIC down.
+func (s *shower) print(l line, text func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.json {
+		_ = cli.JSON(s.out, l)
+		return
+	}
+	text()
+}
+
+func (s *shower) up(dev *roce.Device, port int) {
+	info, gids := dev.Info(), dev.GIDs()
+	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port}, func() {
+		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
+			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
+		s.gidTable(gids)
+		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d. Ctrl-C ends.\n", port)
+	})
+}
+
+func (s *shower) gidTable(gids []roce.GIDEntry) {
+	t := cli.Table{Columns: []cli.Column{{Title: "GID", Align: cli.Right}, {Title: "address"}, {Title: "kind"}, {Title: "as GID"}}}
+	for _, g := range gids {
+		t.Row(g.Index, g.Addr, g.Kind, g.GID)
+	}
+	_ = t.Write(s.out)
+}
+
+func (s *shower) gids(dev *roce.Device) {
+	gids := dev.GIDs()
+	s.print(line{Event: "gids", GIDs: gids}, func() {
+		fmt.Fprintln(s.out, "The interface's addresses have changed:")
+		s.gidTable(gids)
+	})
+}
+
+func (s *shower) event(kind, text string) {
+	s.print(line{Event: kind, Message: text}, func() { fmt.Fprintln(s.diag, text) })
+}
+
+// served tells of each session that a handler gets.
+func (s *shower) served(service string, h oob.Handler) oob.Handler {
+	return func(ctx context.Context, c *oob.Conn, request *oob.Message) error {
+		peer := c.Remote().String()
+		s.print(line{Event: "session", Peer: peer, Service: service}, func() { fmt.Fprintf(s.diag, "%s for %s\n", service, peer) })
+		return h(ctx, c, request)
+	}
+}
+
+func (s *shower) failed(peer net.Addr, err error) {
+	s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() { fmt.Fprintf(s.diag, "%v: %v\n", peer, err) })
+}
+
+// down prints the counters: those that have counted something.
+func (s *shower) down(dev *roce.Device) {
+	c := dev.Counters()
+	s.print(line{Event: "down", Counters: &c}, func() {
+		t := cli.Table{Columns: []cli.Column{{Title: "counter"}, {Title: "value", Align: cli.Right}}}
+		for name, v := range c.All() {
+			if v > 0 {
+				t.Row(name, v)
+			}
+		}
+		_ = t.Write(s.out)
+		fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
+	})
+}

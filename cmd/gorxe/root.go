@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
+)
+
+// version is set when a release is built: -ldflags "-X main.version=v1.2.3".
+var version = ""
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gorxe",
+		Short: "An RDMA NIC in software: RoCEv2 in user space over AF_XDP",
+		Long: `gorxe makes an ordinary Linux network interface an RDMA NIC: standard RoCEv2, in user space, over AF_XDP. No
+kernel module, no cgo; the host's other traffic goes on untouched.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  gorxe demo                        # everything at once, on a veth pair of its own (as root)
+  gorxe up eth0                     # this interface is an RDMA NIC now
+  gorxe ping 10.0.0.2               # from another host
+  gorxe perf write-bw 10.0.0.2`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			msg := fmt.Sprintf("there is no command %q", args[0])
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				msg += fmt.Sprintf(": did you mean %q?", like[0])
+			}
+			return cli.Usagef("%s", msg)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(up.Command(), devices.Command(), ping.Command(), perf.Command(), versionCommand())
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  gorxe version --json",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := build()
+			if asJSON {
+				return cli.JSON(cmd.OutOrStdout(), v)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "gorxe %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// buildInfo says what this binary is.
+type buildInfo struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func build() buildInfo {
+	b := buildInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if b.Version == "" {
+		b.Version = "(devel)"
+		if ok && info.Main.Version != "" {
+			b.Version = info.Main.Version
+		}
+	}
+	if ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				b.Revision = s.Value
+			}
+		}
+	}
+	return b
+}
