@@ -190,7 +190,11 @@ func (s *shard) await(ctx context.Context, wake <-chan struct{}, ready func() bo
 		}
 		s.passOn() // what woke this caller may have been meant for another
 	}()
-	quit := func() bool { return ctx.Err() != nil || ready() }
+	over := false // ready may say so only once
+	quit := func() bool {
+		over = over || ctx.Err() != nil || ready()
+		return over
+	}
 	idle := idler{spin: s.spin}
 	for !quit() {
 		if !s.mu.TryLock() {

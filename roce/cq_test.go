@@ -1,0 +1,223 @@
+package roce
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// waitFor runs CQ.Wait in a goroutine of its own.
+func waitFor(ctx context.Context, cq *CQ, solicited bool) <-chan error {
+	out := make(chan error, 1)
+	go func() {
+		wait := cq.Wait
+		if solicited {
+			wait = cq.WaitSolicited
+		}
+		n, err := wait(ctx, make([]WC, 4))
+		if err == nil && n == 0 {
+			err = errors.New("Wait returned nothing")
+		}
+		out <- err
+	}()
+	return out
+}
+
+// drive turns a manual device's crank until stop is closed.
+func drive(d *Device, stop <-chan struct{}, done *sync.WaitGroup) {
+	done.Add(1)
+	go func() {
+		defer done.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				d.Progress()
+			}
+		}
+	}()
+}
+
+func result(t *testing.T, c <-chan error, want error) {
+	t.Helper()
+	select {
+	case err := <-c:
+		if !errors.Is(err, want) {
+			t.Fatalf("Wait: %v, want %v", err, want)
+		}
+	case <-time.After(deadline):
+		t.Fatal("Wait hangs")
+	}
+}
+
+func TestWaitCancel(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		leakCheck(t)
+		a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		ctx, cancel := context.WithCancel(context.Background())
+		c := waitFor(ctx, a.cq, false)
+		time.Sleep(20 * time.Millisecond) // long enough to block in the port
+		cancel()
+		result(t, c, context.Canceled)
+
+		ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		result(t, waitFor(ctx, a.cq, false), context.DeadlineExceeded)
+		if _, err := a.cq.Wait(ctx, nil); !errors.Is(err, ErrInvalid) {
+			t.Errorf("Wait without room: %v", err)
+		}
+	})
+}
+
+// TestWaitWakes: two callers block, on both ends, and a post of a third goroutine gets them going; several rounds, so that
+// every order of arming, sleeping and completing has its chance.
+func TestWaitWakes(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		for i := range 200 {
+			must(t, b.qp.PostRecv(RecvWR{ID: 1}))
+			ca, cb := waitFor(ctx, a.cq, false), waitFor(ctx, b.cq, false)
+			if i%2 == 0 {
+				time.Sleep(50 * time.Microsecond)
+			}
+			must(t, a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled}))
+			result(t, ca, nil)
+			result(t, cb, nil)
+		}
+	})
+}
+
+// TestManyWaiters: every completion finds a taker though all callers wait on one CQ, in manual mode with one of them
+// driving at a time.
+func TestManyWaiters(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		const callers, rounds = 4, 50
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		stop := make(chan struct{})
+		var other, all sync.WaitGroup
+		if p == Manual {
+			drive(b.Device, stop, &other)
+		}
+		for range callers {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				var wcs [1]WC
+				for range rounds {
+					wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+					if err := a.qp.PostSend(wr); err != nil {
+						t.Error(err)
+					}
+					if n, err := a.cq.Wait(ctx, wcs[:]); n != 1 || err != nil {
+						t.Errorf("Wait: %d, %v", n, err)
+						return
+					}
+				}
+			}()
+		}
+		all.Wait()
+		close(stop)
+		other.Wait()
+	})
+}
+
+// TestWaitSolicited: a plain SEND leaves the caller asleep, a solicited one wakes it (IBA 11.4.2.2).
+func TestWaitSolicited(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		must(t, b.qp.PostRecv(RecvWR{ID: 1}, RecvWR{ID: 2}))
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		c := waitFor(ctx, b.cq, true)
+		time.Sleep(5 * time.Millisecond)
+		must(t, a.qp.PostSend(SendWR{ID: 5, Op: OpSend, Flags: Signaled}))
+		pollOK(t, 5, WCSend, a.cq)
+		select {
+		case err := <-c:
+			t.Fatalf("woken by an unsolicited completion: %v", err)
+		case <-time.After(30 * time.Millisecond):
+		}
+		must(t, a.qp.PostSend(SendWR{ID: 6, Op: OpSend, Flags: Signaled | Solicited}))
+		pollOK(t, 6, WCSend, a.cq)
+		result(t, c, nil)
+	})
+}
+
+// TestOverrun: a CQ that is too small is lost, says so, and takes its QP with it (IBA 10.2.2.3).
+func TestOverrun(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		small, err := a.CreateCQ(2)
+		must(t, err)
+		qa, err := a.CreateQP(a.pd, QPConfig{SendCQ: small, RecvCQ: a.cq})
+		must(t, err)
+		qb, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
+		must(t, err)
+		connect(t, qa, qb)
+		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		must(t, qa.PostSend(wr, wr, wr, wr))
+		for end := time.Now().Add(deadline); small.Err() == nil && time.Now().Before(end); {
+			a.Progress()
+			b.Progress()
+		}
+		a.Progress()
+		if e := nextEvent(t, a.Device, EventCQErr); e.CQ != small {
+			t.Error("the event names another CQ")
+		}
+		var wcs [8]WC
+		if n, err := small.Wait(context.Background(), wcs[:]); n != 2 || err != nil {
+			t.Errorf("Wait: %d, %v; want the 2 completions that are there", n, err)
+		}
+		if _, err := small.Wait(context.Background(), wcs[:]); !errors.Is(err, ErrCQOverrun) {
+			t.Errorf("Wait: %v, want %v", err, ErrCQOverrun)
+		}
+		if s := qa.State(); s != StateErr {
+			t.Errorf("state %v", s)
+		}
+	})
+}
+
+// TestWaitClosed: closing the CQ or the device ends the wait.
+func TestWaitClosed(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		for _, closer := range []func(*CQ) error{(*CQ).Close, func(*CQ) error { return a.Close() }} {
+			cq, err := a.CreateCQ(4)
+			must(t, err)
+			first, second := waitFor(context.Background(), cq, false), waitFor(context.Background(), cq, true)
+			time.Sleep(10 * time.Millisecond)
+			must(t, closer(cq))
+			result(t, first, ErrClosed)
+			result(t, second, ErrClosed)
+		}
+	})
+}
+
+// TestDrain: all posted work is done when it returns.
+func TestDrain(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		defer cancel()
+		must(t, a.qp.PostSend(SendWR{Op: OpSend})) // no receive is posted: RNR for ever
+		stop := make(chan struct{})
+		var other sync.WaitGroup
+		if p == Manual {
+			drive(b.Device, stop, &other)
+		}
+		if err := a.qp.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Drain: %v", err)
+		}
+		must(t, b.qp.PostRecv(RecvWR{}))
+		must(t, a.qp.Drain(context.Background()))
+		close(stop)
+		other.Wait()
+	})
+}

@@ -1,0 +1,208 @@
+package roce
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+func prefixes(s ...string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, a := range s {
+		ps = append(ps, netip.MustParsePrefix(a))
+	}
+	return ps
+}
+
+// TestGIDIndexesAreStable: an address keeps its index while others come and go; a hole is filled by the next new one.
+func TestGIDIndexesAreStable(t *testing.T) {
+	var gids []GIDEntry
+	for _, step := range []struct {
+		addrs   []netip.Prefix
+		want    string
+		changed bool
+	}{
+		{prefixes("fe80::1/64", "10.0.0.1/24"), "0=fe80::1 1=10.0.0.1", true},
+		{prefixes("fe80::1/64", "10.0.0.1/24"), "0=fe80::1 1=10.0.0.1", false},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.1/24", "fd00::1/64"), "0=fe80::1 1=10.0.0.1 2=10.0.0.9 3=fd00::1", true},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "fd00::1/64"), "0=fe80::1 2=10.0.0.9 3=fd00::1", true},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.77/8", "fd00::1/64"), "0=fe80::1 1=10.0.0.77 2=10.0.0.9 3=fd00::1", true},
+		{nil, "", true},
+	} {
+		var changed bool
+		gids, changed = mergeGIDs(gids, step.addrs)
+		var got []string
+		for i, e := range gids {
+			if !e.Addr.IsValid() {
+				continue
+			}
+			if e.Index != i || e.GID != bth.GIDFromAddr(e.Addr) {
+				t.Errorf("entry %d: %+v", i, e)
+			}
+			got = append(got, string(rune('0'+i))+"="+e.Addr.String())
+		}
+		if s := strings.Join(got, " "); s != step.want || changed != step.changed {
+			t.Errorf("%v: %q changed %v; want %q, %v", step.addrs, s, changed, step.want, step.changed)
+		}
+	}
+}
+
+// movingNet is a network whose addresses and neighbours a test changes.
+type movingNet struct {
+	frame.Network
+	mu    sync.Mutex
+	addrs []netip.Prefix // nil: the inner network's
+	mac   frame.MAC      // zero: the inner network's
+	bell  chan struct{}
+}
+
+func (m *movingNet) change(f func()) {
+	m.mu.Lock()
+	f()
+	m.mu.Unlock()
+	m.bell <- struct{}{}
+}
+
+func (m *movingNet) Addrs() []netip.Prefix {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.addrs != nil {
+		return m.addrs
+	}
+	return m.Network.Addrs()
+}
+
+func (m *movingNet) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, error) {
+	h, err := m.Network.Resolve(ctx, src, dst)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mac != (frame.MAC{}) {
+		h.MAC = m.mac
+	}
+	return h, err
+}
+
+func (m *movingNet) Changed() <-chan struct{} { return m.bell }
+
+// TestAddressChange: an address that goes away is not answered any more, a new one gets an entry, and both are events.
+func TestAddressChange(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		link := newLink(t, loopback.Config{})
+		net := &movingNet{Network: link.Port(1), bell: make(chan struct{}, 1)}
+		a := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithNetwork(net)), rigConfig{})
+		connect(t, a.qp, b.qp)
+		before := b.GIDs()
+		used := b.qp.Local().GID
+
+		net.change(func() {
+			for _, e := range before {
+				if e.GID != used {
+					net.addrs = append(net.addrs, netip.PrefixFrom(e.Addr, 64))
+				}
+			}
+			net.addrs = append(net.addrs, netip.MustParsePrefix("192.0.2.1/24"))
+		})
+		nextEvent(t, b.Device, EventGIDChange)
+		for _, e := range b.GIDs() {
+			if e.GID == used {
+				t.Errorf("%v is still listed", used)
+			}
+		}
+		must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		for c := b.Counters(); c.DropNotOurs == 0; c = b.Counters() {
+			a.Progress()
+			b.Progress()
+		}
+
+		net.change(func() { net.addrs = nil })
+		nextEvent(t, b.Device, EventGIDChange)
+		pollOK(t, 1, WCWrite, a.cq, b.cq) // the retry gets through
+	})
+}
+
+// TestNeighbourChange: when the peer's MAC changes, running QPs and address handles follow.
+func TestNeighbourChange(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	net := &movingNet{Network: link.Port(0), bell: make(chan struct{}, 1)}
+	a := newEnd(t, newDevice(t, link, 0, WithNetwork(net)), rigConfig{})
+	b := newEnd(t, newDevice(t, link, 1), rigConfig{})
+	connect(t, a.qp, b.qp)
+	ah, err := a.CreateAH(context.Background(), AHAttr{Remote: b.qp.Local().GID})
+	must(t, err)
+
+	mac := frame.MAC{2, 0, 0, 9, 9, 9}
+	old := *ah.Path()
+	net.change(func() { net.mac = mac })
+	for {
+		q, err := a.qp.Query()
+		must(t, err)
+		if p := ah.Path(); bytes.Equal(p.Header[:6], mac[:]) && bytes.Equal(q.Path.Header[:6], mac[:]) {
+			if p.Header[6] != old.Header[6] || !bytes.Equal(p.Header[12:], old.Header[12:]) || p.HeaderLen != old.HeaderLen {
+				t.Errorf("more than the MAC changed:\n%x\n%x", old.Header, p.Header)
+			}
+			break
+		}
+	}
+}
+
+// TestRelink: the Ethernet header is replaced, tag included, and what follows stays.
+func TestRelink(t *testing.T) {
+	src, dst := bth.GIDFromAddr(netip.MustParseAddr("fd00::1")), bth.GIDFromAddr(netip.MustParseAddr("fd00::2"))
+	a := frame.Address{SrcMAC: frame.MAC{2, 1}, DstMAC: frame.MAC{2, 2}, Src: src, Dst: dst, SrcPort: 0xc001, HopLimit: 9, TrafficClass: 4, FlowLabel: 77}
+	for _, vlans := range [][2]uint16{{0, 0}, {0, 5}, {5, 0}, {5, 6}} {
+		var was, want Path
+		a.VLAN = vlans[0]
+		was.HeaderLen = uint8(frame.PutHeaders(was.Header[:], &a))
+		b := a
+		b.VLAN, b.DstMAC, b.SrcMAC = vlans[1], frame.MAC{2, 3}, frame.MAC{2, 4}
+		want.HeaderLen = uint8(frame.PutHeaders(want.Header[:], &b))
+		if got := relink(&was, b.SrcMAC, &frame.Hop{MAC: b.DstMAC, VLAN: b.VLAN}); *got != want {
+			t.Errorf("VLAN %d to %d:\n%x\n%x", vlans[0], vlans[1], got.Header, want.Header)
+		}
+	}
+}
+
+// TestEndpointJSON: what two ends exchange survives JSON, with the GID as text.
+func TestEndpointJSON(t *testing.T) {
+	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	want := a.qp.Local()
+	if want.GID.IsZero() || want.MTU == 0 || want.PKey != DefaultPKey {
+		t.Fatalf("%+v", want)
+	}
+	text, err := json.Marshal(want)
+	must(t, err)
+	var got Endpoint
+	must(t, json.Unmarshal(text, &got))
+	if got != want || !strings.Contains(string(text), want.GID.String()) {
+		t.Errorf("%s became %+v", text, got)
+	}
+}
+
+// TestCountersHaveNames: each field of the engine's counters is in the list, and JSON has them all.
+func TestCountersHaveNames(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	pollOK(t, 1, WCWrite, a.cq, b.cq)
+	c := a.Counters()
+	text, err := json.Marshal(c)
+	must(t, err)
+	var m map[string]uint64
+	must(t, json.Unmarshal(text, &m))
+	if m["sent_pkts"] == 0 || m["sent_pkts"] != c.Get("sent_pkts") || m["completions"] != 1 {
+		t.Errorf("%s", text)
+	}
+	must(t, a.Close())
+	if after := a.Counters(); after.SentPkts < c.SentPkts {
+		t.Errorf("after Close: %d packets, before %d", after.SentPkts, c.SentPkts)
+	}
+	checkCounterNames(t)
+}
