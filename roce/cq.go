@@ -83,7 +83,7 @@ func (c *CQ) Err() error {
 
 // Wait is Poll that blocks until there is a completion, ctx is done (its error is returned), or the CQ is closed or
 // has overrun. Completions that are there come before any error. With Manual progress the caller drives the device
-// meanwhile.
+// meanwhile; a peer's later requests wait until the next call.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 
 // WaitSolicited is Wait that only a solicited completion wakes, or a failed one: that of a SEND or a WRITE with
@@ -95,11 +95,19 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	if len(wcs) == 0 {
 		return 0, fmt.Errorf("%w: Wait needs room for at least one completion", ErrInvalid)
 	}
+	if c.dev.virtual {
+		if n := c.Poll(wcs); n > 0 {
+			return n, nil
+		}
+		return 0, ErrVirtualTime
+	}
+	if c.dev.sh.manual {
+		// One more turn after the one that brought the completion: the ACK that is owed for it must not wait until
+		// the caller comes again.
+		defer c.dev.sh.tryStep()
+	}
 	if n := c.Poll(wcs); n > 0 {
 		return n, nil
-	}
-	if c.dev.virtual {
-		return 0, ErrVirtualTime
 	}
 	c.enter(solicited)
 	defer c.leave(solicited)

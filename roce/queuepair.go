@@ -239,6 +239,7 @@ func (q *QP) shut() error {
 	}
 	d := q.dev
 	err := d.sh.do(func(now qp.Time) {
+		d.sh.settle()
 		if q.flushFits() {
 			// Every state may go to ERR, so there is nothing to be said here.
 			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)

@@ -205,6 +205,16 @@ func (s *shard) flush(n int) {
 	s.txn = rest
 }
 
+// settle sends what is owed, ACKs above all, before a QP goes: else the peer of a program that ends with its last
+// message would retry in vain.
+func (s *shard) settle() {
+	for range 2 { // an ACK waits for the turn after the last data
+		if !s.closed {
+			s.transmit(s.now())
+		}
+	}
+}
+
 // untilNext returns how long the owner may sleep: to the next timer, or for ever (negative).
 func (s *shard) untilNext(now qp.Time) time.Duration {
 	d := time.Duration(-1)

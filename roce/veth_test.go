@@ -235,6 +235,9 @@ func TestVethBlocking(t *testing.T) {
 					return
 				}
 			}
+			if err := b.qp.Drain(ctx); err != nil { // else nobody would send the last one in manual mode
+				t.Errorf("echo: %v", err)
+			}
 		}()
 		for range rounds {
 			must(t, errors.Join(send(a), await(a), recv(a)))
