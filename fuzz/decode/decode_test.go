@@ -8,8 +8,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/gopacket"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/bthtest"
+	"github.com/gorxe/gorxe/bth/layers"
 	"github.com/gorxe/gorxe/roce/frame"
 )
 
@@ -187,6 +190,35 @@ func FuzzBTHParse(f *testing.F) {
 		}
 		if r := d.Decode(wrap(b, ipv6), p); r != want {
 			t.Fatalf("Parse: %v; in a sound frame: %v", err, r)
+		}
+	})
+}
+
+// FuzzLayers: the gopacket layers take what bth.Packet.Parse takes, see the same in
+// it, and never panic (gopacket's recovery is off; the layers below UDP are
+// gopacket's own and no business of ours).
+func FuzzLayers(f *testing.F) {
+	d, p := new(frame.Decoder), new(bth.Packet)
+	for _, s := range seeds(f) {
+		if r := d.Decode(s, p); r == frame.ReasonOK {
+			f.Add(append(bytes.Clone(p.BTH), 1, 2, 3, 4))
+		}
+	}
+	for _, k := range killers() {
+		f.Add(k[42:])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g := gopacket.NewPacket(b, layers.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true, NoCopy: true})
+		accepted := len(b) >= bth.ICRCLen && p.Parse(b[:len(b)-bth.ICRCLen]) == nil
+		if accepted != (g.ErrorLayer() == nil) {
+			t.Fatalf("Parse accepts: %v, but gopacket has %v", accepted, g)
+		}
+		if !accepted {
+			return
+		}
+		l := g.Layer(layers.LayerTypeBTH).(*layers.BTH)
+		if l.BTHFields != p.BTH.Fields() || !bytes.Equal(l.Payload, p.Payload) {
+			t.Fatalf("accepted %v, but gopacket has %v", p.BTH.Fields(), g)
 		}
 	})
 }
