@@ -38,8 +38,8 @@ func fill(b []byte, from, to frame.MAC, n int, number uint64) []byte {
 	for i := headerLen; i < n; i++ {
 		b[i] = byte(number) + byte(i)
 	}
-	if n >= headerLen+8 {
-		binary.BigEndian.PutUint64(b[headerLen:], number)
+	for i := headerLen; i <= 30 && i+8 <= n; i += 8 {
+		binary.BigEndian.PutUint64(b[i:], number)
 	}
 	return b
 }

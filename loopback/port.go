@@ -32,6 +32,7 @@ const poison = 0xdb
 type Port struct {
 	link  *Link
 	index int
+	name  string
 	mac   frame.MAC
 
 	// The transmit side: bufs slots of stride bytes.
@@ -74,7 +75,7 @@ type direction struct {
 }
 
 func newPort(l *Link, index int, c *Config) *Port {
-	p := &Port{link: l, index: index, mac: portMAC(index), maxHeld: c.TxBufs}
+	p := &Port{link: l, index: index, name: fmt.Sprintf("mem%d", index), mac: portMAC(index), maxHeld: c.TxBufs}
 	p.maxFrame = headerLen + vlanLen + c.MTU
 	p.stride = (frameAt + p.maxFrame + cacheLine - 1) &^ (cacheLine - 1)
 	n := c.TxBufs + c.Queue*(c.Ports-1)
@@ -106,7 +107,7 @@ func connect(from, to *Port, c *Config) {
 // Info implements frame.Port.
 func (p *Port) Info() frame.PortInfo {
 	return frame.PortInfo{
-		Name: fmt.Sprintf("mem%d", p.index), Datapath: "memory", MAC: p.mac, MTU: int(p.mtu.Load()),
+		Name: p.name, Datapath: "memory", MAC: p.mac, MTU: int(p.mtu.Load()),
 		MaxFrame: p.maxFrame, Up: p.up.Load() && !p.closed.Load(), Queues: 1,
 	}
 }
@@ -122,7 +123,7 @@ func (p *Port) mark(buf uint32) *uint8 { return &p.slab[int(buf)*p.stride+markAt
 // claim moves a buffer of this Port from one holder to the next.
 func (p *Port) claim(buf uint32, from, to uint8) {
 	if int(buf) >= p.bufs || *p.mark(buf) != from {
-		panic(fmt.Sprintf("loopback: %s: buffer %d given back by one who does not hold it", p.Info().Name, buf))
+		panic(fmt.Sprintf("loopback: %s: buffer %d given back by one who does not hold it", p.name, buf))
 	}
 	*p.mark(buf) = to
 	if p.link.poison && (to == bufFree || to == bufBack) {
@@ -280,7 +281,9 @@ func (d *direction) room() bool {
 // send puts a frame on the wire as the filter and the plan say.
 func (d *direction) send(buf uint32, b []byte) {
 	f := d.fate(b)
-	d.note(&f, b)
+	if d.from.link.virtual {
+		d.note(&f, b)
+	}
 	switch {
 	case f.lost || d.to.closed.Load() || !d.to.up.Load() || !d.room():
 		d.from.discard(buf)
@@ -307,14 +310,15 @@ func (d *direction) fate(b []byte) (f fate) {
 	if p := d.newPlan.Load(); p != nil && d.newPlan.CompareAndSwap(p, nil) {
 		d.dice.set(*p)
 	}
-	filter, now := d.filter.Load(), int64(0)
-	if !d.dice.idle() || filter != nil {
-		now = d.from.link.clock()
+	filter := d.filter.Load()
+	switch {
+	case filter != nil:
+		return d.dice.obey((*filter)(b), d.from.link.clock(), len(b))
+	case d.dice.idle():
+		d.dice.counts.Frames++
+		return f
 	}
-	if filter == nil {
-		return d.dice.draw(now, len(b))
-	}
-	return d.dice.obey((*filter)(b), now, len(b))
+	return d.dice.draw(d.from.link.clock(), len(b))
 }
 
 func (d *direction) note(f *fate, b []byte) {

@@ -39,9 +39,7 @@ func (p *Port) receiveNow(bufs []frame.Buf) int {
 				break
 			}
 			if a.due != 0 {
-				p.timed = true // from here on by instants
-				p.late.push(a)
-				d.frames.done()
+				p.late.push(a) // from here on by instants
 				return n + p.receiveDue(bufs[n:])
 			}
 			bufs[n] = p.deliver(&a)
@@ -55,21 +53,23 @@ func (p *Port) receiveNow(bufs []frame.Buf) int {
 
 // receiveDue sorts what has come by its instant and delivers what is due.
 func (p *Port) receiveDue(bufs []frame.Buf) int {
-	p.drain()
-	n := 0
-	for now := p.link.clock(); n < len(bufs) && p.late.len() > 0; n++ {
+	now, n := p.drain(), 0
+	for n < len(bufs) && p.late.len() > 0 {
 		if due, _ := p.late.next(); due > now {
 			break
 		}
 		a := p.late.pop()
 		bufs[n] = p.deliver(&a)
+		n++
 	}
 	p.timed = p.late.len() > 0
 	return n
 }
 
-// drain moves arrivals from the rings to the queue of those that wait.
-func (p *Port) drain() {
+// drain moves arrivals from the rings to the queue of those that wait, and
+// returns the time. What arrives at once stands behind what is due already.
+func (p *Port) drain() (now int64) {
+	now = p.link.clock()
 	for _, d := range p.in {
 		if d == nil {
 			continue
@@ -79,10 +79,14 @@ func (p *Port) drain() {
 			if !ok {
 				break
 			}
+			if a.due == 0 {
+				a.due = now
+			}
 			p.late.push(a)
 		}
 		d.frames.done()
 	}
+	return now
 }
 
 func (p *Port) deliver(a *arrival) frame.Buf {
@@ -93,7 +97,7 @@ func (p *Port) deliver(a *arrival) frame.Buf {
 	return frame.Buf{B: b, Token: uint64(a.from)<<32 | uint64(a.buf)}
 }
 
-// nextArrival is when the next frame can be received: 0 or an instant.
+// nextArrival is when the next frame can be received.
 func (p *Port) nextArrival() (int64, bool) {
 	if p.closed.Load() {
 		return 0, false

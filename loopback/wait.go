@@ -102,7 +102,7 @@ func (p *Port) awaited() (done bool, due int64) {
 		return true, 0 // if it is not due, Receive finds out
 	}
 	due, ok := p.nextArrival()
-	return ok && (due == 0 || due <= p.link.clock()), due
+	return ok && due <= p.link.clock(), due
 }
 
 // pause sleeps until an instant (0: no limit) or a nudge, but for the last

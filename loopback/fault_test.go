@@ -1,0 +1,340 @@
+package loopback
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// outcome is what a stream of numbered frames looks like at the far end.
+type outcome struct {
+	sent, came    int
+	lost, twice   int // numbers that never came, that came more than once
+	overtaken     int // frames that came after one with a higher number
+	damaged       int // frames whose bytes are not those sent
+	damagedHeader int // damage in the Ethernet header
+	maxFlips      int
+}
+
+// stream sends count frames, one every gap of virtual time, through wrappers
+// around both Ports of a virtual link, and watches them arrive.
+func stream(t testing.TB, l *Link, from, to frame.Port, count int, gap time.Duration) outcome {
+	t.Helper()
+	const size = 200
+	o := outcome{sent: count}
+	seen := make([]int, count)
+	highest := -1
+	want := make([]byte, size)
+	var bufs [16]frame.Buf
+	look := func() {
+		for n := to.Receive(bufs[:]); n > 0; n = to.Receive(bufs[:]) {
+			for _, b := range bufs[:n] {
+				number := identify(b.B)
+				fill(want, from.Info().MAC, to.Info().MAC, size, uint64(number))
+				flips := diffBits(b.B, want)
+				if o.came++; flips > 0 {
+					o.damaged++
+					o.maxFlips = max(o.maxFlips, flips)
+				}
+				if diffBits(b.B[:headerLen], want[:headerLen]) > 0 {
+					o.damagedHeader++
+				}
+				seen[number]++
+				if number < highest {
+					o.overtaken++
+				}
+				highest = max(highest, number)
+			}
+			to.Release(bufs[:n])
+		}
+	}
+	for i := range count {
+		send(t, from, to, size, 1, uint64(i))
+		look()
+		l.Advance(gap)
+	}
+	for range 1000 { // what is still held anywhere
+		l.Advance(time.Millisecond)
+		from.Alloc(nil)
+		look()
+	}
+	for _, n := range seen {
+		if n == 0 {
+			o.lost++
+		}
+		if n > 1 {
+			o.twice++
+		}
+	}
+	return o
+}
+
+// identify reads a frame's number, which stands in it three times, though up
+// to three of its bits may be wrong.
+func identify(b []byte) int {
+	x, y, z := binary.BigEndian.Uint64(b[14:]), binary.BigEndian.Uint64(b[22:]), binary.BigEndian.Uint64(b[30:])
+	return int(x&y | y&z | x&z)
+}
+
+func diffBits(a, b []byte) int {
+	n := 0
+	for i := range a {
+		for x := a[i] ^ b[i]; x != 0; x &= x - 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// paths are the three places where a plan works.
+var paths = []struct {
+	name  string
+	build func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults)
+}{
+	{"link", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+		l := newLink(t, Config{Virtual: true, Seed: seed, Plan: plan, Poison: true})
+		return l, l.Port(0), l.Port(1), func() Faults { return l.Faults(0, 1) }
+	}},
+	{"inject transmit", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+		l := newLink(t, Config{Virtual: true, Poison: true})
+		p := InjectWith(l.Port(0), InjectConfig{Seed: seed, Transmit: plan, Clock: l.Now})
+		return l, p, l.Port(1), func() Faults { tx, _, _ := FaultsOf(p); return tx }
+	}},
+	{"inject receive", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+		l := newLink(t, Config{Virtual: true, Poison: true})
+		p := InjectWith(l.Port(1), InjectConfig{Seed: seed, Receive: plan, Clock: l.Now})
+		return l, l.Port(0), p, func() Faults { _, rx, _ := FaultsOf(p); return rx }
+	}},
+}
+
+// near fails unless got is within 5 standard deviations of n draws at p.
+func near(t *testing.T, what string, got, n int, p float64) {
+	t.Helper()
+	mean, sd := float64(n)*p, math.Sqrt(float64(n)*p*(1-p))
+	if math.Abs(float64(got)-mean) > 5*sd {
+		t.Errorf("%s: %d of %d, want %.0f within %.0f", what, got, n, mean, 5*sd)
+	}
+}
+
+// Every kind of fault shows at its rate, and no other does.
+func TestFaultRates(t *testing.T) {
+	const n = 6000
+	for _, path := range paths {
+		for _, c := range []struct {
+			name string
+			plan Plan
+			gap  time.Duration
+		}{
+			{"perfect", Plan{}, time.Microsecond},
+			{"loss", Plan{Loss: 0.2}, time.Microsecond},
+			{"duplicate", Plan{Duplicate: 0.1}, time.Microsecond},
+			{"corrupt", Plan{Corrupt: 0.05}, time.Microsecond},
+			{"reorder", Plan{Reorder: 0.05, Hold: 20 * time.Microsecond}, time.Microsecond},
+			{"jitter keeps order", Plan{Delay: 50 * time.Microsecond, Jitter: 40 * time.Microsecond}, time.Microsecond},
+			{"all", Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Hold: 20 * time.Microsecond, Delay: 10 * time.Microsecond, Jitter: 5 * time.Microsecond}, time.Microsecond},
+		} {
+			t.Run(path.name+"/"+c.name, func(t *testing.T) {
+				l, from, to, faults := path.build(t, c.plan, 7)
+				o := stream(t, l, from, to, n, c.gap)
+				f := faults()
+				near(t, "lost", o.lost, n, c.plan.Loss)
+				left := n - o.lost
+				near(t, "twice", o.twice, left, c.plan.Duplicate)
+				near(t, "damaged", o.damaged, left+o.twice, c.plan.Corrupt)
+				if o.damagedHeader > 0 || o.maxFlips > 3 {
+					t.Errorf("damage: %d Ethernet headers, %d bits in one frame", o.damagedHeader, o.maxFlips)
+				}
+				if o.came != left+o.twice {
+					t.Errorf("%d frames came, want %d and %d duplicates", o.came, left, o.twice)
+				}
+				near(t, "reordered, as counted", int(f.Reordered), left+o.twice, c.plan.Reorder)
+				if low, high := int(f.Reordered)*8/10, int(f.Reordered); o.overtaken > high || o.overtaken < low {
+					t.Errorf("%d frames were overtaken, want %d to %d", o.overtaken, low, high)
+				}
+				if int(f.Frames) != n || int(f.Lost) != o.lost || int(f.Duplicated) != o.twice || f.Overflow != 0 {
+					t.Errorf("counted %+v, seen %+v", f, o)
+				}
+				if held := l.Port(0).held; held != 0 {
+					t.Errorf("%d transmit buffers leaked", held)
+				}
+				l.Port(0).collect()
+				if p := l.Port(0); len(p.free) != p.bufs {
+					t.Errorf("%d of %d buffers came back", len(p.free), p.bufs)
+				}
+			})
+		}
+	}
+}
+
+// arrivals notes when each of count frames, sent at once, arrives.
+func arrivals(t *testing.T, plan Plan, count, size int) []time.Duration {
+	t.Helper()
+	l := newLink(t, Config{Virtual: true, Plan: plan, Seed: 3})
+	send(t, l.Port(0), l.Port(1), size, count, 0)
+	var at []time.Duration
+	for {
+		next, ok := l.NextEvent()
+		if !ok {
+			return at
+		}
+		l.AdvanceTo(next)
+		for range receive(t, l.Port(1)) {
+			at = append(at, time.Duration(l.Now()-startTime))
+		}
+	}
+}
+
+func TestDelayAndJitter(t *testing.T) {
+	for _, at := range arrivals(t, Plan{Delay: time.Millisecond}, 10, 100) {
+		if at != time.Millisecond {
+			t.Errorf("arrived after %v, want exactly 1ms", at)
+		}
+	}
+	at := arrivals(t, Plan{Delay: time.Millisecond, Jitter: time.Millisecond}, 100, 100)
+	if !slices.IsSorted(at) || at[0] < time.Millisecond || at[99] >= 2*time.Millisecond || at[0] == at[99] {
+		t.Errorf("with jitter from %v to %v", at[0], at[99])
+	}
+}
+
+// 1000 bytes at 8 Mbit/s take one millisecond each.
+func TestBandwidth(t *testing.T) {
+	for i, at := range arrivals(t, Plan{Bandwidth: 8e6}, 10, 1000) {
+		if want := time.Duration(i+1) * time.Millisecond; at != want {
+			t.Errorf("frame %d arrived after %v, want %v", i, at, want)
+		}
+	}
+}
+
+// Nothing arrives in a pause, all of it after, and pauses take their share.
+func TestPauses(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Millisecond, PauseFor: time.Millisecond}, Seed: 3})
+	const n, gap = 20000, 10 * time.Microsecond
+	came, silent, longest, since := 0, 0, 0, 0
+	for range n {
+		send(t, l.Port(0), l.Port(1), 60, 1, 0)
+		k := len(receive(t, l.Port(1)))
+		if came += k; k == 0 {
+			silent++
+			since++
+			longest = max(longest, since)
+		} else {
+			since = 0
+		}
+		l.Advance(gap)
+	}
+	l.Advance(time.Second)
+	came += len(receive(t, l.Port(1)))
+	if came != n {
+		t.Errorf("%d of %d frames came", came, n)
+	}
+	if share := float64(silent) / n; share < 0.4 || share > 0.6 {
+		t.Errorf("silent %.0f%% of the time, want about half", 100*share)
+	}
+	if d := time.Duration(longest) * gap; d > time.Millisecond+2*gap {
+		t.Errorf("silent for %v on end, a pause is 1ms", d)
+	}
+}
+
+// A long silence costs no time to catch up with.
+func TestPauseAfterLongSilence(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Microsecond, PauseFor: time.Microsecond}})
+	for range 100 {
+		l.Advance(24 * time.Hour)
+		send(t, l.Port(0), l.Port(1), 60, 1, 0)
+	}
+	l.Advance(time.Second)
+	if n := len(receive(t, l.Port(1))); n != 100 {
+		t.Errorf("%d of 100 frames came", n)
+	}
+}
+
+func TestFilter(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, Plan: Plan{Hold: 10 * time.Microsecond}})
+	actions := []Action{Pass, Drop, Duplicate, Corrupt, Hold, Pass}
+	i := 0
+	l.SetFilter(0, 1, func([]byte) Action { i++; return actions[i-1] })
+	send(t, l.Port(0), l.Port(1), 100, len(actions), 10)
+	l.SetFilter(0, 1, nil)
+	var got []string
+	var bufs [16]frame.Buf
+	want := make([]byte, 100)
+	look := func() {
+		n := l.Port(1).Receive(bufs[:])
+		for _, b := range bufs[:n] {
+			number := identify(b.B)
+			fill(want, l.Port(0).mac, l.Port(1).mac, 100, uint64(number))
+			s := fmt.Sprint(number)
+			if !bytes.Equal(b.B, want) {
+				s += " damaged"
+			}
+			got = append(got, s)
+		}
+		l.Port(1).Release(bufs[:n])
+	}
+	look()
+	got = append(got, "later")
+	l.Advance(10 * time.Microsecond)
+	look()
+	if s := fmt.Sprintf("%q", got); s != `["10" "12" "12" "13 damaged" "15" "later" "14"]` {
+		t.Errorf("came: %s", s)
+	}
+	if f := l.Faults(0, 1); f.Lost != 1 || f.Duplicated != 1 || f.Corrupted != 1 || f.Reordered != 1 {
+		t.Errorf("faults %+v", f)
+	}
+}
+
+// Directions have plans and dice of their own; a plan can change on the way.
+func TestSetPlan(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	if err := l.SetPlan(0, 1, Plan{Loss: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if l.SetPlan(0, 1, Plan{Loss: 2}) == nil {
+		t.Error("a loss of 200% was accepted")
+	}
+	a, b := l.Port(0), l.Port(1)
+	send(t, a, b, 60, 5, 0)
+	send(t, b, a, 60, 5, 0)
+	if x, y := len(receive(t, b)), len(receive(t, a)); x != 0 || y != 5 {
+		t.Errorf("%d frames there and %d back, want 0 and 5", x, y)
+	}
+	_ = l.SetPlan(0, 1, Plan{})
+	send(t, a, b, 60, 5, 0)
+	if x := len(receive(t, b)); x != 5 {
+		t.Errorf("%d frames after the plan was lifted, want 5", x)
+	}
+	// A frame that was delayed is not overtaken when the delay is lifted.
+	_ = l.SetPlan(0, 1, Plan{Delay: time.Millisecond})
+	send(t, a, b, 60, 1, 1)
+	_ = l.SetPlan(0, 1, Plan{})
+	send(t, a, b, 60, 1, 2)
+	l.Advance(time.Millisecond)
+	send(t, a, b, 60, 1, 3)
+	if got := receive(t, b); !slices.Equal(got, []uint64{1, 2, 3}) {
+		t.Errorf("order %v", got)
+	}
+}
+
+// The same seed and the same calls give the same trace, another seed another.
+func TestReplay(t *testing.T) {
+	plan := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Delay: time.Microsecond, Jitter: time.Microsecond,
+		PauseEvery: time.Millisecond, PauseFor: time.Microsecond, Bandwidth: 10e9}
+	run := func(seed uint64) uint64 {
+		l := newLink(t, Config{Virtual: true, Seed: seed, Plan: plan})
+		stream(t, l, l.Port(0), l.Port(1), 500, time.Microsecond)
+		return l.TraceHash()
+	}
+	a, b, c := run(1), run(1), run(2)
+	if a != b || a == 0 {
+		t.Errorf("one seed gave %#x and %#x", a, b)
+	}
+	if a == c {
+		t.Error("two seeds gave the same trace")
+	}
+}

@@ -1,0 +1,127 @@
+package loopback
+
+import "github.com/gorxe/gorxe/roce/frame"
+
+// maxCopies bounds the duplicates of received frames that exist at a time.
+const maxCopies = 64
+
+// receiver is the receive side of an injector with a Receive plan. It gives
+// out tokens of its own, because the Port below may use every bit of its.
+type receiver struct {
+	active bool
+	in     [injectBatch]frame.Buf
+	lent   []lent   // by token: frames in the lane or with the owner
+	unused []uint32 // tokens
+	pool   [][]byte // buffers for duplicates
+	copies int      // buffers made for the pool
+}
+
+// lent is a frame that the owner will release.
+type lent struct {
+	inner frame.Buf // of the Port below; B is nil for a duplicate
+	own   []byte    // of a duplicate
+}
+
+func (r *receiver) lend(l lent) (token uint32) {
+	if len(r.unused) == 0 {
+		r.lent = append(r.lent, lent{})
+		r.unused = append(r.unused, uint32(len(r.lent)-1))
+	}
+	token = r.unused[len(r.unused)-1]
+	r.unused = r.unused[:len(r.unused)-1]
+	r.lent[token] = l
+	return token
+}
+
+func (r *receiver) copyOf(b []byte, size int) ([]byte, bool) {
+	if len(r.pool) == 0 {
+		if r.copies == maxCopies {
+			return nil, false
+		}
+		r.copies++
+		r.pool = append(r.pool, make([]byte, max(size, len(b))))
+	}
+	own := r.pool[len(r.pool)-1]
+	r.pool = r.pool[:len(r.pool)-1]
+	return own[:copy(own[:cap(own)], b)], true
+}
+
+// Receive implements frame.Port.
+func (i *injector) Receive(bufs []frame.Buf) int {
+	i.pump()
+	if !i.active {
+		n := i.Port.Receive(bufs)
+		i.rx.dice.counts.Frames += uint64(n)
+		return n
+	}
+	now := i.clock()
+	for i.takeIn(now, len(bufs)) {
+	}
+	n := 0
+	for n < len(bufs) && i.rx.ripe(now) {
+		bufs[n] = i.rx.first()
+		n++
+	}
+	return n
+}
+
+// takeIn moves a batch from the Port below into the lane; false when there is
+// no more, or enough for a caller who wants so many.
+func (i *injector) takeIn(now int64, want int) bool {
+	room := len(i.rx.free) / 2 // each frame may be two
+	if room == 0 {
+		i.rx.dice.counts.Overflow++
+		i.rx.hasten(now)
+		return false
+	}
+	if i.rx.late.len() >= want && i.rx.ripe(now) {
+		return false
+	}
+	n := i.Port.Receive(i.in[:min(room, len(i.in))])
+	for _, b := range i.in[:n] {
+		i.accept(b, now)
+	}
+	return n > 0
+}
+
+func (i *injector) accept(b frame.Buf, now int64) {
+	f := i.rx.dice.draw(now, len(b.B))
+	if f.lost {
+		i.one[0] = b
+		i.Port.Release(i.one[:])
+		return
+	}
+	if f.corrupt {
+		i.rx.dice.corrupt(b.B)
+	}
+	i.rx.hold(frame.Buf{B: b.B, Token: uint64(i.lend(lent{inner: b}))}, max(f.due, now))
+	if !f.dup {
+		return
+	}
+	own, ok := i.copyOf(b.B, i.Port.Info().MaxFrame)
+	if !ok {
+		i.rx.dice.counts.Overflow++
+		return
+	}
+	i.rx.hold(frame.Buf{B: own, Token: uint64(i.lend(lent{own: own}))}, max(f.dupDue, now))
+}
+
+// Release implements frame.Port.
+func (i *injector) Release(bufs []frame.Buf) {
+	if !i.active {
+		i.Port.Release(bufs)
+		return
+	}
+	for k := range bufs {
+		token := uint32(bufs[k].Token)
+		l := i.lent[token]
+		i.lent[token] = lent{}
+		i.unused = append(i.unused, token)
+		if l.own != nil {
+			i.pool = append(i.pool, l.own)
+			continue
+		}
+		i.one[0] = l.inner
+		i.Port.Release(i.one[:])
+	}
+}

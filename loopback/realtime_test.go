@@ -1,0 +1,316 @@
+package loopback
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// echo returns every frame to its sender until the Port is closed, sleeping
+// in Wait when there is nothing to do.
+func echo(p frame.Port, batch int) error {
+	rx, tx := make([]frame.Buf, batch), make([]frame.Buf, batch)
+	for {
+		n := p.Receive(rx)
+		if n == 0 {
+			if err := p.Wait(-1); err != nil {
+				return err
+			}
+			continue
+		}
+		m := p.Alloc(tx[:n])
+		for i := range m {
+			b := tx[i].B[:len(rx[i].B)]
+			copy(b, rx[i].B[6:12])
+			copy(b[6:], rx[i].B[:6])
+			copy(b[12:], rx[i].B[12:])
+			tx[i].B = b
+		}
+		p.Release(rx[:n])
+		if _, err := p.Send(tx[:m]); err != nil {
+			return err
+		}
+	}
+}
+
+// withEcho runs echo on the far end of a link in real time.
+func withEcho(t testing.TB, wrap func(frame.Port) frame.Port) (near frame.Port, far frame.Port, stop func()) {
+	l := newLink(t, Config{})
+	near, far = wrap(l.Port(0)), wrap(l.Port(1))
+	done := make(chan error, 1)
+	go func() { done <- echo(far, 32) }()
+	return near, far, func() {
+		t.Helper()
+		_ = far.Close()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("echo ended with %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("Close did not end a Wait")
+		}
+	}
+}
+
+var wrappers = map[string]func(frame.Port) frame.Port{
+	"link":   func(p frame.Port) frame.Port { return p },
+	"inject": func(p frame.Port) frame.Port { return Inject(p, 1, Plan{Jitter: 10 * time.Microsecond}) },
+	"tee":    func(p frame.Port) frame.Port { return Tee(p, io.Discard) },
+}
+
+// Two goroutines that both sleep whenever there is nothing to do exchange
+// frames one by one, each waiting for the answer to the one before: a lost
+// wake-up would hang it.
+func TestPingPongBlocking(t *testing.T) {
+	for name, wrap := range wrappers {
+		t.Run(name, func(t *testing.T) {
+			near, far, stop := withEcho(t, wrap)
+			defer stop()
+			var bufs [8]frame.Buf
+			for i := range uint64(3000) {
+				send(t, near, far, 64, 1, i)
+				n := 0
+				for n == 0 {
+					if n = near.Receive(bufs[:]); n == 0 {
+						if err := near.Wait(10 * time.Second); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if n != 1 || identify(bufs[0].B) != int(i) {
+					t.Fatalf("frame %d: %d frames came", i, n)
+				}
+				near.Release(bufs[:n])
+			}
+		})
+	}
+}
+
+// A stream in batches, both directions busy at once, arrives whole and in
+// order; what is in the air never exceeds the queue, so nothing is dropped.
+func TestStreamBothWays(t *testing.T) {
+	near, far, stop := withEcho(t, wrappers["link"])
+	defer stop()
+	const count, window = 100_000, 256
+	var bufs [64]frame.Buf
+	sent, came := 0, 0
+	for came < count {
+		k := near.Alloc(bufs[:min(len(bufs), window-(sent-came), count-sent)])
+		for i := range k {
+			bufs[i].B = fill(bufs[i].B, near.Info().MAC, far.Info().MAC, 64, uint64(sent+i))
+		}
+		if n, err := near.Send(bufs[:k]); n != k || err != nil {
+			t.Fatal(n, err)
+		}
+		sent += k
+		n := near.Receive(bufs[:])
+		for i := range n {
+			if got := identify(bufs[i].B); got != came+i {
+				t.Fatalf("frame %d came in place of %d", got, came+i)
+			}
+		}
+		near.Release(bufs[:n])
+		if came += n; n == 0 {
+			if err := near.Wait(10 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, p := range []frame.Port{near, far} {
+		if s := p.(*Port).Stats(); s.RxDropped+s.TxDropped != 0 || s.RxFrames != count {
+			t.Errorf("%s: %+v", p.Info().Name, s)
+		}
+	}
+}
+
+// Three Ports of one switch, each in a goroutine of its own.
+func TestThreeGoroutines(t *testing.T) {
+	l := newLink(t, Config{Ports: 3})
+	const count = 5000
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			p, next := l.Port(i), l.Port((i+1)%3)
+			var bufs [16]frame.Buf
+			end := time.Now().Add(20 * time.Second)
+			for sent, came := 0, 0; came < count || sent < count; {
+				if sent < count && (sent-came < 200 || came == count) {
+					send(t, p, next, 64, 1, uint64(sent))
+					sent++
+				}
+				n := p.Receive(bufs[:])
+				p.Release(bufs[:n])
+				if came += n; n == 0 {
+					_ = p.Wait(time.Millisecond)
+				}
+				if time.Now().After(end) {
+					t.Errorf("port %d: %d of %d came", i, came, count)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestWaitAndWake(t *testing.T) {
+	l := newLink(t, Config{})
+	p := l.Port(0)
+	wait := func(d time.Duration) time.Duration {
+		t.Helper()
+		began := time.Now()
+		if err := p.Wait(d); err != nil {
+			t.Error(err)
+		}
+		return time.Since(began)
+	}
+	if d := wait(20 * time.Millisecond); d < 20*time.Millisecond {
+		t.Errorf("Wait(20ms) with nothing to wait for took %v", d)
+	}
+	if d := wait(0); d > 5*time.Second {
+		t.Errorf("Wait(0) took %v", d)
+	}
+	// "Makes the current or else the next Wait return", and only one.
+	p.Wake()
+	p.Wake()
+	if d := wait(time.Hour); d > time.Minute {
+		t.Errorf("a Wake before Wait: %v", d)
+	}
+	if d := wait(20 * time.Millisecond); d < 20*time.Millisecond {
+		t.Errorf("one Wake ended two Waits: %v", d)
+	}
+	time.AfterFunc(10*time.Millisecond, p.Wake)
+	if d := wait(-1); d > time.Minute {
+		t.Errorf("a Wake during Wait: %v", d)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { send(t, l.Port(1), p, 64, 1, 1) })
+	wait(forever)
+	if got := receive(t, p); len(got) != 1 {
+		t.Errorf("Wait returned with %d frames", len(got))
+	}
+}
+
+// forever is longer than any clock goes, but not "no limit".
+const forever = time.Duration(1<<63 - 1)
+
+// Wake from many goroutines against a Wait that sleeps each time: none lost.
+func TestWakeIsNeverLost(t *testing.T) {
+	l := newLink(t, Config{})
+	p := l.Port(0)
+	const rounds = 20_000
+	turn, answer := make(chan struct{}), make(chan struct{})
+	go func() {
+		for range rounds {
+			<-turn
+			p.Wake()
+			answer <- struct{}{}
+		}
+	}()
+	for range rounds {
+		turn <- struct{}{}
+		if err := p.Wait(-1); err != nil {
+			t.Fatal(err)
+		}
+		<-answer
+	}
+}
+
+// A frame that is delayed in real time arrives when due and not before.
+func TestDelayInRealTime(t *testing.T) {
+	l := newLink(t, Config{Plan: Plan{Delay: 3 * time.Millisecond}})
+	began := time.Now()
+	send(t, l.Port(0), l.Port(1), 64, 1, 1)
+	if got := receive(t, l.Port(1)); len(got) != 0 {
+		t.Error("came at once")
+	}
+	if err := l.Port(1).Wait(-1); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d < 3*time.Millisecond {
+		t.Errorf("Wait returned after %v", d)
+	}
+	if got := receive(t, l.Port(1)); len(got) != 1 {
+		t.Errorf("%d frames came", len(got))
+	}
+}
+
+// turn is one round of a busy owner: send a batch, receive it, release it.
+func turn(from, to frame.Port, bufs []frame.Buf) {
+	n := from.Alloc(bufs)
+	for i := range n {
+		bufs[i].B = bufs[i].B[:64]
+		dst, src := portMAC(1), portMAC(0)
+		copy(bufs[i].B, dst[:])
+		copy(bufs[i].B[6:], src[:])
+	}
+	_, _ = from.Send(bufs[:n])
+	n = to.Receive(bufs)
+	to.Release(bufs[:n])
+}
+
+// Steady traffic allocates nothing, with or without faults and wrappers.
+func TestNoAllocation(t *testing.T) {
+	faulty := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Jitter: time.Microsecond}
+	for name, wrap := range map[string]func(*Link, frame.Port) frame.Port{
+		"link": func(_ *Link, p frame.Port) frame.Port { return p },
+		"faulty link": func(l *Link, p frame.Port) frame.Port {
+			_, _ = l.SetPlan(0, 1, faulty), l.SetPlan(1, 0, faulty)
+			return p
+		},
+		"inject": func(l *Link, p frame.Port) frame.Port {
+			return InjectWith(p, InjectConfig{Transmit: faulty, Receive: faulty, Clock: l.Now})
+		},
+		"tee": func(_ *Link, p frame.Port) frame.Port { return Tee(p, io.Discard) },
+	} {
+		for _, virtual := range []bool{true, false} {
+			l := newLink(t, Config{Virtual: virtual})
+			from, to := wrap(l, l.Port(0)), wrap(l, l.Port(1))
+			bufs := make([]frame.Buf, 32)
+			work := func() {
+				turn(from, to, bufs)
+				from.Wake()
+				_ = from.Wait(0)
+				_ = to.Wait(0)
+				if virtual {
+					l.Advance(10 * time.Microsecond)
+					l.NextEvent()
+				}
+			}
+			for range 2000 {
+				work()
+			}
+			if n := testing.AllocsPerRun(500, work); n != 0 {
+				t.Errorf("%s, virtual %v: %v allocations per turn", name, virtual, n)
+			}
+		}
+	}
+}
+
+func BenchmarkTurn(b *testing.B) {
+	l := newLink(b, Config{})
+	bufs := make([]frame.Buf, 32)
+	for b.Loop() {
+		turn(l.Port(0), l.Port(1), bufs)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/32, "ns/frame")
+}
+
+func BenchmarkPingPong(b *testing.B) {
+	near, far, stop := withEcho(b, wrappers["link"])
+	defer stop()
+	var bufs [8]frame.Buf
+	for b.Loop() {
+		send(b, near, far, 64, 1, 1)
+		for n := 0; n == 0; {
+			if n = near.Receive(bufs[:]); n == 0 {
+				_ = near.Wait(-1)
+			}
+			near.Release(bufs[:n])
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package loopback
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket/pcapgo"
+
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// Stripped-down Ports: what a wrapper may meet.
+type (
+	bare    struct{ frame.Port }
+	netOnly struct {
+		frame.Port
+		frame.Network
+	}
+	statOnly struct {
+		frame.Port
+		statser
+	}
+)
+
+// A wrapper has Network and Stats exactly when the Port inside has.
+func TestWrappersForward(t *testing.T) {
+	p := newLink(t, Config{}).Port(0)
+	for name, wrap := range map[string]func(frame.Port) frame.Port{
+		"inject": func(p frame.Port) frame.Port { return Inject(p, 1, Plan{}) },
+		"tee":    func(p frame.Port) frame.Port { return Tee(p, io.Discard) },
+		"both":   func(p frame.Port) frame.Port { return Tee(Inject(p, 1, Plan{}), io.Discard) },
+	} {
+		for _, c := range []struct {
+			inner      frame.Port
+			net, stats bool
+		}{{p, true, true}, {bare{p}, false, false}, {netOnly{p, p}, true, false}, {statOnly{p, p}, false, true}} {
+			w := wrap(c.inner)
+			n, hasNet := w.(frame.Network)
+			_, hasStats := w.(statser)
+			if hasNet != c.net || hasStats != c.stats {
+				t.Errorf("%s around %T: network %v, stats %v", name, c.inner, hasNet, hasStats)
+			}
+			if hasNet && len(n.Addrs()) != 3 {
+				t.Errorf("%s: addresses %v", name, n.Addrs())
+			}
+			if w.Info().Name != "mem0" {
+				t.Errorf("%s: info %+v", name, w.Info())
+			}
+		}
+		if _, _, ok := FaultsOf(wrap(p)); ok != (name != "tee") {
+			t.Errorf("%s: injector found: %v", name, ok)
+		}
+	}
+}
+
+func TestInjectRefusesBadPlan(t *testing.T) {
+	defer func() {
+		if err, _ := recover().(error); !errors.Is(err, ErrPlan) {
+			t.Errorf("panic value %v", err)
+		}
+	}()
+	Inject(newLink(t, Config{}).Port(0), 1, Plan{Loss: -1})
+}
+
+// A lane that is full sends early rather than starve the Port below.
+func TestInjectHoldsABoundedNumber(t *testing.T) {
+	l := newLink(t, Config{Virtual: true, TxBufs: maxHeld + 10})
+	p := InjectWith(l.Port(0), InjectConfig{Transmit: Plan{Delay: time.Hour}, Clock: l.Now})
+	send(t, p, l.Port(1), 60, 2*maxHeld, 0)
+	got := receive(t, l.Port(1))
+	if len(got) != maxHeld || got[0] != 0 || got[maxHeld-1] != maxHeld-1 {
+		t.Fatalf("%d frames went early, want the first %d", len(got), maxHeld)
+	}
+	l.Advance(time.Hour)
+	p.Alloc(nil)
+	if got := receive(t, l.Port(1)); len(got) != maxHeld || got[0] != maxHeld {
+		t.Errorf("%d frames came in time", len(got))
+	}
+
+	r := InjectWith(l.Port(1), InjectConfig{Receive: Plan{Delay: time.Hour}, Clock: l.Now})
+	send(t, l.Port(0), r, 60, 2*maxHeld, 0)
+	early := receive(t, r)
+	l.Advance(time.Hour)
+	late := receive(t, r)
+	if len(early) == 0 || len(early)+len(late) != 2*maxHeld {
+		t.Errorf("received %d early and %d in time, of %d", len(early), len(late), 2*maxHeld)
+	}
+}
+
+// Wait comes back when a held frame is due, though nothing else happens.
+func TestInjectWaitSendsLateFrames(t *testing.T) {
+	l := newLink(t, Config{})
+	p := Inject(l.Port(0), 1, Plan{Delay: 5 * time.Millisecond})
+	send(t, p, l.Port(1), 60, 1, 42)
+	done := make(chan error, 1)
+	go func() { done <- l.Port(1).Wait(10 * time.Second) }()
+	if err := p.Wait(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, l.Port(1)); len(got) != 1 || got[0] != 42 {
+		t.Errorf("came: %v", got)
+	}
+	// The receive side: the frame is there, but held back.
+	r := InjectWith(l.Port(1), InjectConfig{Receive: Plan{Delay: 5 * time.Millisecond}})
+	send(t, l.Port(0), r, 60, 1, 43)
+	var got []uint64
+	for end := time.Now().Add(10 * time.Second); len(got) == 0 && time.Now().Before(end); {
+		if err := r.Wait(10 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		got = receive(t, r)
+	}
+	if len(got) != 1 || got[0] != 43 {
+		t.Errorf("came: %v", got)
+	}
+}
+
+// An error of the Port below reaches the owner, and no buffer is lost.
+func TestInjectErrors(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	p := Inject(l.Port(0), 1, Plan{})
+	var bufs [3]frame.Buf
+	p.Alloc(bufs[:])
+	for i := range bufs {
+		bufs[i].B = fill(bufs[i].B, l.Port(0).mac, l.Port(1).mac, 60, 0)
+	}
+	bufs[1].B = bufs[1].B[:5] // refused
+	if n, err := p.Send(bufs[:]); n != 2 || err != nil {
+		t.Errorf("sent %d, %v; want 2", n, err)
+	}
+	p.Alloc(bufs[:])
+	_ = p.Close()
+	if n, err := p.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) {
+		t.Errorf("sent %d, %v after close", n, err)
+	}
+	if l.Port(0).held != 0 {
+		t.Error("buffers leaked")
+	}
+}
+
+func TestTee(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	var file bytes.Buffer
+	c := NewCapture(&file, l.Now)
+	a, b := c.Tee(l.Port(0)), c.Tee(l.Port(1))
+	send(t, a, b, 100, 1, 1)
+	l.Advance(7 * time.Nanosecond)
+	if got := receive(t, b); len(got) != 1 {
+		t.Fatalf("came: %v", got)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcapgo.NewReader(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fill(make([]byte, 100), l.Port(0).mac, l.Port(1).mac, 100, 1)
+	for i, at := range []int64{startTime, startTime + 7} {
+		data, info, err := r.ReadPacketData()
+		if err != nil || !bytes.Equal(data, want) || info.Timestamp.UnixNano() != at || info.Length != 100 {
+			t.Errorf("packet %d: %v, %d bytes at %d", i, err, len(data), info.Timestamp.UnixNano())
+		}
+	}
+	if _, _, err := r.ReadPacketData(); err != io.EOF {
+		t.Errorf("after the last packet: %v", err)
+	}
+}
+
+type fullDisk struct{}
+
+var errFull = errors.New("disk full")
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+// A capture that cannot be written does not stop the traffic.
+func TestTeeSurvivesWriteErrors(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	p := Tee(l.Port(0), fullDisk{})
+	send(t, p, l.Port(1), 4000, 40, 0)
+	if got := receive(t, l.Port(1)); len(got) != 40 {
+		t.Errorf("%d of 40 frames came", len(got))
+	}
+	if err := p.Close(); !errors.Is(err, errFull) {
+		t.Errorf("close: %v", err)
+	}
+}
