@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/vishvananda/netlink"
@@ -22,6 +23,9 @@ const (
 	maxQueues  = 64
 	maxMTU     = 65535
 	minMTU     = 68 // what IPv4 and the kernel's veth ask for at least
+
+	settlePatience = time.Second
+	settlePause    = time.Millisecond
 )
 
 // ErrOptions says that a field of Options is out of range.
@@ -134,6 +138,11 @@ func (p *Pair) build(o *Options) (err error) {
 			return err
 		}
 	}
+	for _, e := range []*End{&p.A, &p.B} {
+		if err = e.Do(func() error { return e.settle(o) }); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -198,6 +207,33 @@ func (e *End) configure(o *Options) error {
 	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set %s up: %w", e.Iface, err)
+	}
+	return nil
+}
+
+// settle waits until the carrier is there and the link-local IPv6 address too, which the kernel makes a
+// moment later. A kernel that makes none keeps nobody waiting for long.
+func (e *End) settle(o *Options) error {
+	for deadline := time.Now().Add(settlePatience); time.Now().Before(deadline); time.Sleep(settlePause) {
+		l, err := netlink.LinkByName(e.Iface)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", e.Iface, err)
+		}
+		if l.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
+			continue
+		}
+		if o.NoIPv6 {
+			return nil
+		}
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return fmt.Errorf("list addresses of %s: %w", e.Iface, err)
+		}
+		for _, a := range addrs {
+			if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+				return nil
+			}
+		}
 	}
 	return nil
 }
