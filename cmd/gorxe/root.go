@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
@@ -42,7 +43,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(up.Command(), devices.Command(), ping.Command(), perf.Command(), versionCommand())
+	cmd.AddCommand(demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(), versionCommand())
 	return cmd
 }
 

@@ -1,0 +1,173 @@
+package bench
+
+import "github.com/gorxe/gorxe/bth"
+
+// kind is who moves the bytes of a lane.
+type kind string
+
+const (
+	kindGorxe kind = "gorxe"
+	kindBare  kind = "afxdp" // bare frames on a Port, AF_XDP or in memory
+	kindTCP   kind = "tcp"
+	kindNoTSO kind = "tcp-notso" // TCP without segmentation offload, with segments of the path MTU
+	kindUDP   kind = "udp"
+)
+
+// test is the shape of a measurement.
+type test string
+
+const (
+	stream   test = "stream"   // one way, as fast as it goes
+	pingpong test = "pingpong" // one message at a time, there and back
+)
+
+// Names of the lanes besides those of their kinds.
+const (
+	laneLossless    = "lossless"
+	laneMemory      = "memory" // bare frames on the in-memory link
+	laneTCPLossless = "tcp-lossless"
+)
+
+// Units of figures.
+const (
+	unitRate    = "Mmsg/s"
+	unitBW      = "Gb/s"
+	unitLatency = "us"
+)
+
+// lane is one competitor in a figure.
+type lane struct {
+	name string
+	kind kind
+	loss float64 // share of packets lost, in each direction
+}
+
+// row sets one lane against another.
+type row struct {
+	name     string // of the result; the figure's if empty
+	lane     string // empty: gorxe
+	baseline string // as the result calls it
+	against  string // the baseline's lane, if it is called otherwise
+}
+
+func (r *row) lanes() (lane, against string) {
+	lane, against = r.lane, r.against
+	if lane == "" {
+		lane = string(kindGorxe)
+	}
+	if against == "" {
+		against = r.baseline
+	}
+	return lane, against
+}
+
+// figure is one thing to be measured.
+type figure struct {
+	name  string
+	title string // for the picture
+	unit  string
+	test  test
+	size  int // bytes of a message
+	mtu   bth.MTU
+	spin  bool // nobody ever blocks
+	lanes []lane
+	rows  []row
+}
+
+const (
+	kib       = 1 << 10
+	bulk      = 64 * kib
+	lossRate  = 0.01
+	smallSize = 64
+	wordSize  = 8
+	// pairMTU lets path MTU 4096 through, with all headers there may be.
+	pairMTU = 4200
+	// largest is the largest path MTU that fits pairMTU.
+	largest = bth.MTU(4096)
+)
+
+var (
+	laneGorxe = lane{name: string(kindGorxe), kind: kindGorxe}
+	laneBare  = lane{name: string(kindBare), kind: kindBare}
+	laneTCP   = lane{name: string(kindTCP), kind: kindTCP}
+	laneNoTSO = lane{name: string(kindNoTSO), kind: kindNoTSO}
+	laneUDP   = lane{name: string(kindUDP), kind: kindUDP}
+)
+
+// figures lists what is measured on a veth pair.
+func figures() []figure {
+	bandwidth := func(name, title string, mtu bth.MTU) figure {
+		return figure{
+			name: name, title: title, unit: unitBW, test: stream, size: bulk, mtu: mtu,
+			lanes: []lane{laneGorxe, laneBare, laneTCP, laneNoTSO},
+			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}, {baseline: "tcp-notso"}},
+		}
+	}
+	return []figure{
+		{
+			name: "write_rate_64B", title: "64 B WRITE", unit: unitRate, test: stream, size: smallSize, mtu: largest,
+			lanes: []lane{laneGorxe, laneBare, laneUDP},
+			rows:  []row{{baseline: "afxdp"}, {baseline: "udp"}},
+		},
+		bandwidth("write_bw_64KiB_mtu1024", "64 KiB WRITE, MTU 1024", 1024),
+		bandwidth("write_bw_64KiB_mtu4096", "64 KiB WRITE, MTU 4096", largest),
+		{
+			name: "write_lat_8B", title: "8 B WRITE, spinning", unit: unitLatency, test: pingpong, size: wordSize, mtu: largest, spin: true,
+			lanes: []lane{laneGorxe, laneBare, laneTCP, laneUDP},
+			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}, {baseline: "udp"}},
+		},
+		{
+			name: "write_lat_8B_blocking", title: "8 B WRITE, blocking", unit: unitLatency, test: pingpong, size: wordSize, mtu: largest,
+			lanes: []lane{laneGorxe, laneBare, laneTCP},
+			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}},
+		},
+		{
+			name: "goodput_1pct_loss", title: "64 KiB WRITE, 1 % loss", unit: unitBW, test: stream, size: bulk, mtu: largest,
+			lanes: []lane{
+				{name: string(kindGorxe), kind: kindGorxe, loss: lossRate},
+				{name: laneLossless, kind: kindGorxe},
+				{name: string(kindTCP), kind: kindNoTSO, loss: lossRate},
+				{name: laneTCPLossless, kind: kindNoTSO},
+			},
+			rows: []row{
+				{baseline: laneLossless},
+				{baseline: "tcp"},
+				{name: "tcp_goodput_1pct_loss", lane: "tcp", baseline: laneLossless, against: laneTCPLossless},
+			},
+		},
+	}
+}
+
+// memoryFigures are those that make sense on the in-memory link: no kernel, so no sockets to compare with, and nothing to
+// wait for.
+func memoryFigures() []figure {
+	var list []figure
+	for _, f := range figures() {
+		g := f
+		g.lanes, g.rows = nil, nil
+		for _, l := range f.lanes {
+			switch l.kind {
+			case kindBare:
+				l.name = laneMemory
+			case kindGorxe:
+			default:
+				continue
+			}
+			g.lanes = append(g.lanes, l)
+			if l.name != string(kindGorxe) {
+				g.rows = append(g.rows, row{baseline: l.name})
+			}
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+// names lists the figures' names.
+func names(list []figure) []string {
+	n := make([]string, len(list))
+	for i := range list {
+		n[i] = list[i].name
+	}
+	return n
+}

@@ -1,0 +1,181 @@
+package dump
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// record is a packet as a line of JSON. Fields of extension headers that the packet
+// does not have are left out. All numbers are decimal, 64-bit ones too.
+type record struct {
+	N       int    `json:"n"` // the frame's number, from 1
+	Time    string `json:"time"`
+	Iface   string `json:"iface,omitempty"`
+	Src     string `json:"src"`
+	Dst     string `json:"dst"`
+	VLAN    uint16 `json:"vlan,omitempty"` // ID
+	Opcode  string `json:"opcode"`
+	DestQP  uint32 `json:"dest_qp"`
+	PSN     uint32 `json:"psn"`
+	ICRC    string `json:"icrc"` // "ok" or "bad"
+	PKey    uint16 `json:"pkey"`
+	SE      bool   `json:"se"`
+	AckReq  bool   `json:"ack_req"`
+	FECN    bool   `json:"fecn"`
+	BECN    bool   `json:"becn"`
+	Pad     int    `json:"pad"`
+	Payload int    `json:"payload"`         // bytes, without pad
+	Error   string `json:"error,omitempty"` // why a receiver drops it although the ICRC is right
+	extensions
+}
+
+// extensions are the extension headers' fields.
+type extensions struct {
+	VA          *uint64 `json:"va,omitempty"` // RETH, AtomicETH
+	RKey        *uint32 `json:"rkey,omitempty"`
+	DMALen      *uint32 `json:"dma_len,omitempty"`  // RETH
+	SwapAdd     *uint64 `json:"swap_add,omitempty"` // AtomicETH
+	Compare     *uint64 `json:"compare,omitempty"`
+	Syndrome    *uint8  `json:"syndrome,omitempty"` // AETH
+	Ack         *string `json:"ack,omitempty"`      // the syndrome in words
+	MSN         *uint32 `json:"msn,omitempty"`
+	Original    *uint64 `json:"original,omitempty"`  // AtomicAckETH
+	Imm         *uint32 `json:"imm,omitempty"`       // ImmDt
+	InvRKey     *uint32 `json:"inv_rkey,omitempty"`  // IETH
+	QKey        *uint32 `json:"qkey,omitempty"`      // DETH
+	SrcQP       *uint32 `json:"src_qp,omitempty"`    // DETH
+	Placement   *uint8  `json:"placement,omitempty"` // FETH
+	Selectivity *uint8  `json:"selectivity,omitempty"`
+}
+
+func newRecord(n int, c *capture, p *bth.Packet, reason frame.Reason) *record {
+	r := &record{
+		N: n, Time: c.info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.iface,
+		Src: p.Src.Addr().String(), Dst: p.Dst.Addr().String(), VLAN: p.VLAN & vlanID,
+		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()), ICRC: "ok",
+		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(), FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
+		Pad: p.BTH.PadCount(), Payload: len(p.Payload), extensions: extensionsOf(p),
+	}
+	switch reason {
+	case frame.ReasonOK:
+	case frame.ReasonICRC:
+		r.ICRC = "bad"
+	default:
+		r.Error = reason.String()
+	}
+	return r
+}
+
+const vlanID = 1<<12 - 1
+
+func extensionsOf(p *bth.Packet) (e extensions) {
+	i := p.Info
+	if i.RETH != 0 {
+		h := p.RETH()
+		e.VA, e.RKey, e.DMALen = ptr(h.VA()), ptr(uint32(h.RKey())), ptr(h.DMALen())
+	}
+	if i.AtomicETH != 0 {
+		h := p.AtomicETH()
+		e.VA, e.RKey, e.SwapAdd, e.Compare = ptr(h.VA()), ptr(uint32(h.RKey())), ptr(h.SwapAdd()), ptr(h.Compare())
+	}
+	if i.AETH != 0 {
+		h := p.AETH()
+		e.Syndrome, e.Ack, e.MSN = ptr(uint8(h.Syndrome())), ptr(h.Syndrome().String()), ptr(uint32(h.MSN()))
+	}
+	if i.AtomicAckETH != 0 {
+		e.Original = ptr(p.AtomicAckETH().Original())
+	}
+	if i.ImmDt != 0 {
+		e.Imm = ptr(p.ImmDt().Imm())
+	}
+	if i.IETH != 0 {
+		e.InvRKey = ptr(uint32(p.IETH().RKey()))
+	}
+	if i.DETH != 0 {
+		e.QKey, e.SrcQP = ptr(uint32(p.DETH().QKey())), ptr(uint32(p.DETH().SrcQP()))
+	}
+	if i.FETH != 0 {
+		e.Placement, e.Selectivity = ptr(p.FETH().Placement()), ptr(p.FETH().Selectivity())
+	}
+	return e
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// writeLine writes a packet as text:
+//
+//	12  0.000123  10.0.0.1 > 10.0.0.2  RC RDMA WRITE Only  qp 0x000011 psn 0x000500 ack_req  va 0x1000 rkey 0x1 len 5  5 B
+func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason frame.Reason) error {
+	if p.BTH == nil {
+		_, err := fmt.Fprintf(w, "%6d %11.6f  REFUSED: %v\n", n, since.Seconds(), reason)
+		return err
+	}
+	fields := append(flagsOf(p), extensionsOf(p).words()...)
+	if len(p.Payload) > 0 {
+		fields = append(fields, fmt.Sprintf("%d B", len(p.Payload)))
+	}
+	switch reason {
+	case frame.ReasonOK:
+	case frame.ReasonICRC:
+		fields = append(fields, "BAD ICRC")
+	default:
+		fields = append(fields, fmt.Sprintf("REFUSED: %v", reason))
+	}
+	line := fmt.Sprintf("%6d %11.6f  %v > %v  %v  qp %v psn %v  %s", n, since.Seconds(), p.Src.Addr(), p.Dst.Addr(),
+		p.BTH.Opcode(), p.BTH.DestQP(), p.BTH.PSN(), strings.Join(fields, "  "))
+	_, err := fmt.Fprintln(w, strings.TrimRight(line, " "))
+	return err
+}
+
+// flagsOf names what is unusual about a packet's headers.
+func flagsOf(p *bth.Packet) []string {
+	var s []string
+	add := func(set bool, format string, args ...any) {
+		if set {
+			s = append(s, fmt.Sprintf(format, args...))
+		}
+	}
+	add(p.HasVLAN, "vlan %d", p.VLAN&vlanID)
+	add(p.BTH.AckReq(), "ack_req")
+	add(p.BTH.Solicited(), "se")
+	add(p.TrafficClass&3 == 3, "ce")
+	add(p.BTH.FECN(), "fecn")
+	add(p.BTH.BECN(), "becn")
+	add(p.BTH.PKey() != bth.DefaultPKey, "pkey 0x%04x", uint16(p.BTH.PKey()))
+	return s
+}
+
+// words puts the fields as text, those of one header together.
+func (e extensions) words() []string {
+	var s []string
+	if e.Placement != nil {
+		s = append(s, fmt.Sprintf("placement %d selectivity %d", *e.Placement, *e.Selectivity))
+	}
+	if e.SrcQP != nil {
+		s = append(s, fmt.Sprintf("from qp %v qkey 0x%08x", bth.QPN(*e.SrcQP), *e.QKey))
+	}
+	switch {
+	case e.DMALen != nil:
+		s = append(s, fmt.Sprintf("va 0x%x rkey 0x%08x len %d", *e.VA, *e.RKey, *e.DMALen))
+	case e.SwapAdd != nil:
+		s = append(s, fmt.Sprintf("va 0x%x rkey 0x%08x swap/add 0x%x compare 0x%x", *e.VA, *e.RKey, *e.SwapAdd, *e.Compare))
+	}
+	if e.Ack != nil {
+		s = append(s, fmt.Sprintf("%s msn %d", *e.Ack, *e.MSN))
+	}
+	if e.Original != nil {
+		s = append(s, fmt.Sprintf("original 0x%x", *e.Original))
+	}
+	if e.Imm != nil {
+		s = append(s, fmt.Sprintf("imm 0x%08x", *e.Imm))
+	}
+	if e.InvRKey != nil {
+		s = append(s, fmt.Sprintf("invalidate 0x%08x", *e.InvRKey))
+	}
+	return s
+}
