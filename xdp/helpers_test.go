@@ -44,11 +44,12 @@ func openEnd(t testing.TB, e *veth.End, o Options) *Port {
 // packet says what a test frame looks like; the zero value is IPv4 UDP to 4791.
 type packet struct {
 	v6      bool
-	vlans   []uint16 // EtherTypes of VLAN tags
-	proto   byte     // 0 = UDP
-	port    uint16   // 0 = 4791
-	options bool     // IPv4 options, or a hop-by-hop header in IPv6
-	frag    uint16   // IPv4 flags and fragment offset
+	vlans   []uint16  // EtherTypes of VLAN tags
+	proto   byte      // 0 = UDP
+	port    uint16    // 0 = 4791
+	options bool      // IPv4 options, or a hop-by-hop header in IPv6
+	frag    uint16    // IPv4 flags and fragment offset
+	dst     frame.MAC // zero = B's
 }
 
 var (
@@ -59,7 +60,10 @@ var (
 
 // build makes the frame from A to B with that UDP payload.
 func (k packet) build(payload []byte) []byte {
-	f := append(append([]byte(nil), macB[:]...), macA[:]...)
+	if k.dst == (frame.MAC{}) {
+		k.dst = macB
+	}
+	f := append(append([]byte(nil), k.dst[:]...), macA[:]...)
 	for _, tag := range k.vlans {
 		f = binary.BigEndian.AppendUint16(f, tag)
 		f = append(f, 0, 7)

@@ -38,7 +38,7 @@ func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, err
 		return frame.Hop{}, ErrClosed
 	case !dst.IsValid() || dst.IsUnspecified():
 		return frame.Hop{}, fmt.Errorf("%w: %v is no address to send to", ErrNoRoute, dst)
-	case has(s.addrs, dst):
+	case has(s.addrs, dst) || dst.IsLoopback():
 		return frame.Hop{}, fmt.Errorf("%w: %v is on %s", ErrLocal, dst, s.info.Name)
 	case src.IsValid() && !has(s.addrs, src):
 		return frame.Hop{}, fmt.Errorf("%w %v: %s has %v", ErrNoAddress, src, s.info.Name, s.addrs)

@@ -1,0 +1,263 @@
+package xdp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/xdp/veth"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// newTap makes a tap device with address 10.77.0.1/24 in a namespace of its own. The file is the wire's other end, where a
+// QEMU guest would be; a read gives up after a second.
+func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
+	t.Helper()
+	needRoot(t)
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skip("skipped: this machine has no /dev/net/tun")
+	}
+	ns, err := osnet.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	err = osnet.In(int(ns.Fd()), func() error {
+		if wire, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		req, err := unix.NewIfreq("tap0")
+		if err != nil {
+			return err
+		}
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(wire, unix.TUNSETIFF, req); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName("tap0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMTU(l, mtu); err != nil {
+			return err
+		}
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: hostA4.AsSlice(), Mask: net.CIDRMask(24, 32)}}
+		if err := netlink.AddrAdd(l, a); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(l)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(wire) })
+	return ns, wire
+}
+
+// readWire reads frames until one is RoCE's: the kernel chats on the wire too.
+func readWire(t *testing.T, wire int) []byte {
+	t.Helper()
+	b := make([]byte, 1<<16)
+	deadline := time.Now().Add(2 * time.Second)
+	for time.Now().Before(deadline) {
+		n, err := unix.Read(wire, b)
+		if err == unix.EAGAIN {
+			fds := []unix.PollFd{{Fd: int32(wire), Events: unix.POLLIN}}
+			unix.Poll(fds, 100)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 38 && b[36] == 4791>>8 && b[37] == 4791&0xff {
+			return b[:n]
+		}
+	}
+	t.Fatal("no frame on the wire for 2 s")
+	return nil
+}
+
+// A tap device, where a virtual machine sits: mode auto is native there.
+func TestTap(t *testing.T) {
+	ns, wire := newTap(t, 1500)
+	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if d := p.Info().Datapath; d != "afxdp-native" {
+		t.Errorf("datapath %q", d)
+	}
+	for n := range 50 {
+		f := packet{}.build(pattern(n*29, n))
+		send(t, p, f)
+		if got := readWire(t, wire); !bytes.Equal(got, f) {
+			t.Fatalf("%d bytes sent, %d on the wire, difference at %d", len(f), len(got), differ(got, f))
+		}
+		if _, err := unix.Write(wire, f); err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
+			t.Fatalf("frame of %d bytes did not arrive whole: %d", len(f), len(got))
+		}
+	}
+}
+
+// Frames beyond one chunk work on a tap too, in whichever mode auto ends up with there.
+func TestTapLongFrames(t *testing.T) {
+	ns, wire := newTap(t, 4200)
+	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	t.Logf("datapath %s", p.Info().Datapath)
+	for _, n := range []int{64, 3000, 3800, 4172} {
+		f := packet{}.build(pattern(n, n))
+		send(t, p, f)
+		if got := readWire(t, wire); !bytes.Equal(got, f) {
+			t.Fatalf("%d bytes sent, %d on the wire", len(f), len(got))
+		}
+		if _, err := unix.Write(wire, f); err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
+			t.Errorf("frame of %d bytes did not arrive whole: %d arrived, %+v", len(f), len(got), p.Stats())
+		}
+	}
+}
+
+// A wire that nobody reads from does not block the sender, and does not eat its buffers for good.
+func TestStuckWire(t *testing.T) {
+	ns, wire := newTap(t, 1500)
+	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var bufs [32]frame.Buf
+	f := packet{}.build(pattern(1000, 1))
+	start := time.Now()
+	for range 300 {
+		n := p.Alloc(bufs[:])
+		for i := range n {
+			bufs[i].B = bufs[i].B[:copy(bufs[i].B, f)]
+		}
+		if _, err := p.Send(bufs[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("sending to a stuck wire took %v", d)
+	}
+	if s := p.Stats(); s.TxDropped == 0 {
+		t.Errorf("a thousand frames fit the tap's queue, yet none was dropped: %+v", s)
+	}
+	b := make([]byte, 1<<16)
+	for n := 0; n < 2000; n++ {
+		if _, err := unix.Read(wire, b); err != nil {
+			break
+		}
+	}
+	send(t, p, f)
+	if got := readWire(t, wire); !bytes.Equal(got, f) {
+		t.Error("after the jam the wire carries something else")
+	}
+}
+
+// Interfaces that stand on another one (bridges, macvlans, VLANs) take the port in generic mode. A VLAN device's kernel puts the
+// tag on and takes it off, also from frames whose sender's kernel kept it beside the frame.
+func TestStackedDevices(t *testing.T) {
+	for _, kind := range []struct {
+		name string
+		make func(attrs netlink.LinkAttrs, parent netlink.Link) error
+	}{
+		{"bridge", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
+			return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), netlink.LinkSetMasterByIndex(parent, linkIndex(attrs.Name)))
+		}},
+		{"macvlan", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
+			attrs.ParentIndex = parent.Attrs().Index
+			return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		}},
+		{"vlan", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
+			attrs.ParentIndex = parent.Attrs().Index
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+		}},
+	} {
+		pair := newPair(t, veth.Options{})
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "stack0"
+		var err error
+		for i, e := range []*veth.End{&pair.A, &pair.B} {
+			onLink(t, e, func(l netlink.Link) error {
+				// Each interface answers ARP for its own addresses only.
+				if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0); err != nil {
+					return err
+				}
+				if err = kind.make(attrs, l); err != nil {
+					return nil
+				}
+				return bringUp(attrs.Name, net.IPv4(10, 78, 0, byte(i+1)))
+			})
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Logf("this kernel makes no %s devices: not tried", kind.name)
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", kind.name, err)
+		}
+		t.Run(kind.name, func(t *testing.T) { tryStacked(t, pair, attrs.Name) })
+	}
+}
+
+func linkIndex(name string) int {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0
+	}
+	return l.Attrs().Index
+}
+
+func bringUp(name string, ip net.IP) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func tryStacked(t *testing.T, pair *veth.Pair, name string) {
+	open := func(e *veth.End) *Port {
+		p, err := Open(name, Options{NetNS: e.Fd()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+	a, b := open(&pair.A), open(&pair.B)
+	if d := a.Info().Datapath; d != "afxdp-generic" {
+		t.Errorf("datapath %q", d)
+	}
+	hop, err := a.Resolve(context.Background(), netip.Addr{}, addr("10.78.0.2"))
+	if err != nil || hop.MAC != b.Info().MAC || hop.VLAN != 0 || hop.Src != addr("10.78.0.1") {
+		t.Fatalf("%+v, %v", hop, err)
+	}
+	exchange(t, a, b, packet{dst: hop.MAC}.build(pattern(100, 1)), packet{dst: hop.MAC}.build(pattern(1400, 2)))
+	sendUDP(t, &pair.A, "10.78.0.2:4791", []byte("by the kernel"))
+	if got := receive(t, b, 1, 2*time.Second); len(got) != 1 || !bytes.HasSuffix(got[0], []byte("by the kernel")) {
+		t.Errorf("from the kernel: %q", got)
+	}
+}
