@@ -118,7 +118,7 @@ func (d *dumper) run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("frame %d: %w", n, err)
+			return err
 		}
 		if n == 1 {
 			d.sum.start = c.info.Timestamp

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/google/gopacket"
@@ -29,7 +30,7 @@ const (
 // back where the kernel took them from.
 type socket struct {
 	f    *os.File
-	raw  interface{ Read(func(fd uintptr) bool) error }
+	raw  syscall.RawConn
 	stop func() bool
 	ctx  context.Context
 
@@ -69,6 +70,7 @@ func listen(ctx context.Context, intf *net.Interface) (source, error) {
 	index := 0
 	if intf != nil {
 		index = intf.Index
+		s.names[index] = intf.Name
 	}
 	if err := configure(fd, index); err != nil {
 		s.f.Close()
@@ -240,11 +242,7 @@ func (s *socket) name(index int) string {
 func (s *socket) live() bool { return true }
 
 func (s *socket) lost() int {
-	raw, ok := s.raw.(interface{ Control(func(fd uintptr)) error })
-	if !ok {
-		return s.drops
-	}
-	_ = raw.Control(func(fd uintptr) {
+	_ = s.raw.Control(func(fd uintptr) {
 		// Reading these counters sets them to zero.
 		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			s.drops += int(st.Drops)

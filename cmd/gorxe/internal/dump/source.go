@@ -41,6 +41,7 @@ type fileSource struct {
 	name   string
 	closer io.Closer
 	read   func() ([]byte, gopacket.CaptureInfo, error)
+	n      int // frames read
 	c      capture
 }
 
@@ -87,13 +88,14 @@ func (s *fileSource) next() (*capture, error) {
 	s.c.frame, s.c.info, err = s.read()
 	switch {
 	case err == nil:
+		s.n++
 		return &s.c, nil
 	case err == io.EOF:
 		return nil, io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, fmt.Errorf("%s ends in the middle of it: the capture was cut off", s.name)
+		return nil, fmt.Errorf("%s ends in the middle of frame %d: the capture was cut off", s.name, s.n+1)
 	}
-	return nil, fmt.Errorf("%s cannot be read on: %w", s.name, err)
+	return nil, fmt.Errorf("%s cannot be read beyond frame %d: %w", s.name, s.n, err)
 }
 
 func (s *fileSource) live() bool   { return false }

@@ -1,0 +1,363 @@
+package dump
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/bth/bthtest"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// result is what a run of the command left behind.
+type result struct {
+	out, errs string
+	err       error
+}
+
+func run(t *testing.T, stdin io.Reader, args ...string) result {
+	t.Helper()
+	var out, errs strings.Builder
+	cmd := Command()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	cmd.SetIn(stdin)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetContext(context.Background())
+	err := cmd.Execute()
+	return result{out.String(), errs.String(), err}
+}
+
+// records reads the lines of --json.
+func (r result) records(t *testing.T) []map[string]any {
+	t.Helper()
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	var all []map[string]any
+	for line := range strings.Lines(r.out) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// writePcap writes frames as an old pcap, a second apart, and returns its bytes.
+func writePcap(t *testing.T, frames [][]byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := pcapgo.NewWriterNanos(&b)
+	if err := w.WriteFileHeader(65536, layers.LinkTypeEthernet); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range frames {
+		info := gopacket.CaptureInfo{Timestamp: time.Unix(1000+int64(i), 0), CaptureLength: len(f), Length: len(f)}
+		if err := w.WritePacket(info, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.Bytes()
+}
+
+func writeFile(t *testing.T, b []byte) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "x.pcap")
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// captureFile writes one of the captures of rxe to a file of its own.
+func captureFile(t *testing.T, name string) string {
+	return writeFile(t, writePcap(t, bthtest.Frames(t, name)))
+}
+
+// Of every capture, --json has a line for each RoCE packet, with the frame's number,
+// and with what the decoder says of it.
+func TestJSONOfCaptures(t *testing.T) {
+	total := 0
+	for _, name := range bthtest.Names(t) {
+		frames := bthtest.Frames(t, name)
+		records := run(t, nil, "--json", captureFile(t, name)).records(t)
+		for i, f := range frames {
+			var p bth.Packet
+			if new(frame.Decoder).Decode(f, &p) != frame.ReasonOK {
+				continue
+			}
+			if len(records) == 0 {
+				t.Fatalf("%s: no line for frame %d", name, i+1)
+			}
+			r := records[0]
+			records = records[1:]
+			total++
+			if r["n"] != float64(i+1) || r["opcode"] != p.BTH.Opcode().String() || r["icrc"] != "ok" ||
+				r["dest_qp"] != float64(p.BTH.DestQP()) || r["psn"] != float64(p.BTH.PSN()) ||
+				r["payload"] != float64(len(p.Payload)) || r["src"] != p.Src.Addr().String() {
+				t.Fatalf("%s, frame %d: %v", name, i+1, r)
+			}
+		}
+		if len(records) != 0 {
+			t.Fatalf("%s: %d lines too many", name, len(records))
+		}
+	}
+	if total != 1359 {
+		t.Errorf("%d packets, want 1359", total)
+	}
+}
+
+// packet builds a frame with a right ICRC.
+func packet(o bth.Opcode, put func(t []byte), payload int) []byte {
+	h := int(o.Info().HeaderLen)
+	f := make([]byte, bth.MaxNetHeader+h+payload+3+bth.ICRCLen)
+	n := frame.PutHeaders(f, &frame.Address{
+		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64, SrcPort: 0xc001,
+	})
+	pad := -payload & 3
+	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x11, PSN: 0x500, PadCount: uint8(pad)})
+	if put != nil {
+		put(f[n:])
+	}
+	f = f[:n+h+payload+pad+bth.ICRCLen]
+	new(frame.Encoder).Finish(f, n)
+	return f
+}
+
+// Every extension header's fields come out, as JSON and as text.
+func TestFields(t *testing.T) {
+	for _, c := range []struct {
+		opcode bth.Opcode
+		put    func(b []byte)
+		n      int
+		json   string
+		text   string
+	}{
+		{bth.RCWriteOnlyImm, func(b []byte) { bth.PutRETH(b[12:], 0xffffffffffffffff, 0x42, 5); bth.PutImmDt(b[28:], 0) }, 5,
+			`"opcode":"RC RDMA WRITE Only with Immediate" "dest_qp":17 "psn":1280 "icrc":"ok" "pad":3 "payload":5 "va":18446744073709551615 "rkey":66 "dma_len":5 "imm":0`,
+			"RC RDMA WRITE Only with Immediate  qp 0x000011 psn 0x000500  va 0xffffffffffffffff rkey 0x00000042 len 5  imm 0x00000000  5 B"},
+		{bth.RCAck, func(b []byte) { bth.PutAETH(b[12:], bth.NAKSyndrome(bth.NAKRemoteAccess), 7) }, 0,
+			`"syndrome":98 "ack":"NAK remote access error" "msn":7`, "NAK remote access error msn 7"},
+		{bth.RCAtomicAck, func(b []byte) { bth.PutAETH(b[12:], bth.ACKNoLimit, 1); bth.PutAtomicAckETH(b[16:], 9) }, 0,
+			`"ack":"ACK" "original":9`, "ACK msn 1  original 0x9"},
+		{bth.RCCmpSwap, func(b []byte) { bth.PutAtomicETH(b[12:], 8, 2, 3, 4) }, 0,
+			`"va":8 "rkey":2 "swap_add":3 "compare":4`, "va 0x8 rkey 0x00000002 swap/add 0x3 compare 0x4"},
+		{bth.RCSendOnlyInv, func(b []byte) { bth.PutIETH(b[12:], 5) }, 4, `"inv_rkey":5 "payload":4`, "invalidate 0x00000005  4 B"},
+		{bth.UDSendOnly, func(b []byte) { bth.PutDETH(b[12:], bth.QKeyGSI, 1) }, 4,
+			`"qkey":2147549184 "src_qp":1`, "from qp 0x000001 qkey 0x80010000"},
+		{bth.RCFlush, func(b []byte) { bth.PutFETH(b[12:], 2, 1); bth.PutRETH(b[16:], 4096, 3, 64) }, 0,
+			`"placement":2 "selectivity":1 "va":4096`, "placement 2 selectivity 1  va 0x1000"},
+		{bth.RCSendOnly, func(b []byte) { bth.BTH(b)[8] |= 0x80; b[1] |= 0x80; b[4] = 0xc0; b[2] = 0x7f }, 0,
+			`"ack_req":true "se":true "fecn":true "becn":true "pkey":32767`, "ack_req  se  fecn  becn  pkey 0x7fff"},
+	} {
+		name := writeFile(t, writePcap(t, [][]byte{packet(c.opcode, c.put, c.n)}))
+		asJSON := run(t, nil, "--json", name)
+		for _, field := range strings.SplitAfter(c.json, ` "`) {
+			if field = strings.TrimSuffix(field, ` "`); !strings.Contains(asJSON.out, strings.TrimPrefix(field, `"`)) {
+				t.Errorf("%v: %s is not in %s", c.opcode, field, asJSON.out)
+			}
+		}
+		if text := run(t, nil, name); !strings.Contains(text.out, c.text) {
+			t.Errorf("%v: %q is not in %s", c.opcode, c.text, text.out)
+		}
+	}
+}
+
+// A line has no field of a header that the packet does not have.
+func TestAbsentFields(t *testing.T) {
+	r := run(t, nil, "--json", writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
+	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn", "original", "imm", "inv_rkey", "qkey", "src_qp", "error"} {
+		if v, ok := r[f]; ok {
+			t.Errorf("%s is %v in a packet without it", f, v)
+		}
+	}
+}
+
+// What is wrong with a packet is said, and counted.
+func TestBadPackets(t *testing.T) {
+	icrc := packet(bth.RCSendOnly, nil, 4)
+	icrc[len(icrc)-1] ^= 1
+	garbled := packet(bth.RCSendOnly, nil, 4)
+	garbled[42] = 0xff
+	unknown := packet(0xff, nil, 4)
+	udp := packet(bth.RCSendOnly, nil, 4)
+	udp[39]++ // UDP length
+	arp := append(bytes.Clone(unknown[:12]), 0x08, 0x06, 0, 0, 0, 0, 0, 0)
+	options := packet(bth.RCSendOnly, nil, 4)
+	options[14] = 0x46
+	name := writeFile(t, writePcap(t, [][]byte{arp, icrc, garbled, unknown, udp, options, packet(bth.RCAck, nil, 0)}))
+
+	records := run(t, nil, "--json", name).records(t)
+	var got []string
+	for _, r := range records {
+		e, _ := r["error"].(string)
+		got = append(got, r["opcode"].(string)+"|"+r["icrc"].(string)+"|"+e)
+	}
+	want := []string{"RC SEND Only|bad|", "unknown 0xff|bad|", "unknown 0xff|ok|unknown opcode", "RC Acknowledge|ok|"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+
+	text := run(t, nil, name)
+	for _, line := range []string{"RC SEND Only  qp 0x000011 psn 0x000500  4 B  BAD ICRC", "REFUSED: unknown opcode", "REFUSED: bad UDP length"} {
+		if !strings.Contains(text.out, line) {
+			t.Errorf("%q is not in\n%s", line, text.out)
+		}
+	}
+	wantSum := "7 frames, 5 RoCEv2, 2 with a bad ICRC\n1 refused: IP options\n1 refused: bad UDP length\n1 refused: unknown opcode\n"
+	if text.errs != wantSum {
+		t.Errorf("summary\n%swant\n%s", text.errs, wantSum)
+	}
+}
+
+// -w writes the RoCE frames as pcapng, times kept; reading that file shows the same.
+func TestSave(t *testing.T) {
+	in := captureFile(t, "rdmacm_rping_connect.pcap")
+	saved := filepath.Join(t.TempDir(), "saved.pcapng")
+	first := run(t, nil, "--json", "-w", saved, in)
+	b, err := os.ReadFile(saved)
+	if err != nil || !bytes.HasPrefix(b, ngMagic) {
+		t.Fatalf("%v; the file begins % x", err, b[:min(len(b), 4)])
+	}
+	a, z := first.records(t), run(t, nil, "--json", saved).records(t)
+	if len(a) == 0 || len(a) != len(z) {
+		t.Fatalf("%d packets, of which %d were saved", len(a), len(z))
+	}
+	for i := range a {
+		delete(a[i], "n")
+		delete(z[i], "n")
+		if one, other := mustJSON(t, a[i]), mustJSON(t, z[i]); one != other {
+			t.Fatalf("packet %d\n%s\nwas saved as\n%s", i+1, one, other)
+		}
+	}
+	// To stdout it replaces the lines.
+	if piped := run(t, nil, "-w", "-", in); piped.err != nil || piped.out != string(b) {
+		t.Errorf("-w - wrote %d bytes, want the file's %d", len(piped.out), len(b))
+	}
+	// A file without RoCE gives a file that can be read.
+	empty := filepath.Join(t.TempDir(), "empty.pcapng")
+	if r := run(t, nil, "-w", empty, writeFile(t, writePcap(t, nil))); r.err != nil {
+		t.Fatal(r.err)
+	}
+	if r := run(t, nil, empty); r.err != nil || r.errs != "0 frames, 0 RoCEv2, 0 with a bad ICRC\n" {
+		t.Errorf("%v, %q", r.err, r.errs)
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestStdinAndGzip(t *testing.T) {
+	plain := writePcap(t, bthtest.Frames(t, "rc_read.pcap"))
+	want := run(t, nil, "--json", writeFile(t, plain)).out
+	if got := run(t, bytes.NewReader(plain), "--json", "-"); got.err != nil || got.out != want {
+		t.Errorf("from stdin: %v\n%s", got.err, got.out)
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	if _, err := z.Write(plain); err != nil {
+		t.Fatal(err)
+	}
+	z.Close()
+	if got := run(t, nil, "--json", writeFile(t, zipped.Bytes())); got.err != nil || got.out != want {
+		t.Errorf("from gzip: %v\n%s", got.err, got.out)
+	}
+}
+
+func TestCountAndQuiet(t *testing.T) {
+	in := captureFile(t, "rc_read.pcap")
+	if r := run(t, nil, "-c", "2", in); r.err != nil || strings.Count(r.out, "\n") != 2 {
+		t.Errorf("-c 2: %v\n%s", r.err, r.out)
+	}
+	if r := run(t, nil, "-q", in); r.err != nil || r.out != "" || !strings.Contains(r.errs, "RoCEv2") {
+		t.Errorf("-q: %v\n%s%s", r.err, r.out, r.errs)
+	}
+}
+
+// A capture with a snap length shows nothing false: the ICRC is not there to check.
+func TestCutCapture(t *testing.T) {
+	var b bytes.Buffer
+	w := pcapgo.NewWriter(&b)
+	w.WriteFileHeader(80, layers.LinkTypeEthernet)
+	f := packet(bth.RCSendOnly, nil, 200)
+	w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: 80, Length: len(f)}, f[:80])
+	r := run(t, nil, writeFile(t, b.Bytes()))
+	if r.err != nil || r.out != "" || !strings.Contains(r.errs, "1 were cut by the capture") {
+		t.Errorf("%v\n%s%s", r.err, r.out, r.errs)
+	}
+}
+
+// Errors say what is wrong and what to do; only a wrong call is a usage error.
+func TestErrors(t *testing.T) {
+	good := writePcap(t, bthtest.Frames(t, "rc_read.pcap"))
+	sll := bytes.Clone(good)
+	sll[20] = 113
+	ng := append(bytes.Clone(ngMagic), "and so on"...)
+	saved := captureFile(t, "rc_read.pcap")
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+		code int
+	}{
+		{"no such thing", []string{"nosuch0"}, `no file and no interface "nosuch0"`, 1},
+		{"a directory", []string{t.TempDir()}, "is a directory", 1},
+		{"text", []string{writeFile(t, []byte("hello, world, this is text"))}, "neither pcap nor pcapng", 1},
+		{"an empty file", []string{writeFile(t, nil)}, "neither pcap nor pcapng", 1},
+		{"the start of a pcapng", []string{writeFile(t, ng)}, "cannot be read", 1},
+		{"a capture of 'any'", []string{writeFile(t, sll)}, "capture on one interface", 1},
+		{"cut off within a frame", []string{writeFile(t, good[:len(good)-5])}, "ends in the middle of frame", 1},
+		{"two arguments", []string{"a", "b"}, "at most 1 arg", 2},
+		{"-w onto the input", []string{"-w", saved, saved}, "choose another name", 2},
+		{"-w to nowhere", []string{"-w", "/nonexistent/x", saved}, "cannot write", 1},
+	} {
+		r := run(t, nil, c.args...)
+		if r.err == nil || !strings.Contains(r.err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, r.err, c.want)
+		}
+		if got := cli.Status(r.err); got != c.code {
+			t.Errorf("%s: exit status %d, want %d", c.name, got, c.code)
+		}
+	}
+	for _, bad := range []string{"0", "-1", "x"} {
+		if r := run(t, nil, "-c", bad, saved); r.err == nil {
+			t.Errorf("-c %s is accepted", bad)
+		}
+	}
+}
+
+// A reader that fails midway is told from a file's end, and what was there is shown.
+func TestReadFailure(t *testing.T) {
+	plain := writePcap(t, bthtest.Frames(t, "rc_read.pcap"))
+	broken := errors.New("the pipe broke")
+	r := run(t, io.MultiReader(bytes.NewReader(plain), failing{broken}), "--json", "-")
+	if !errors.Is(r.err, broken) || !strings.Contains(r.out, "RC RDMA READ Request") {
+		t.Errorf("%v\n%s", r.err, r.out)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
