@@ -75,10 +75,10 @@ func (p PKey) Matches(q PKey) bool {
 }
 
 // QKey is the key that guards a datagram QP. With bit 31 set it is a controlled
-// one (IBA 10.2.5).
+// one.
 type QKey uint32
 
-// QKeyGSI is the well-known Q_Key of QP1 (IBA 3.5.3).
+// QKeyGSI is the well-known Q_Key of QP1.
 const QKeyGSI QKey = 0x80010000
 
 // RKey names a memory region to a remote peer.

@@ -3,7 +3,7 @@ package bth
 import "math/bits"
 
 // MTU is a path MTU: the payload bytes of a full packet, without any header.
-// 256, 512, 1024, 2048 and 4096 exist (IBA 9.4.3).
+// 256, 512, 1024, 2048 and 4096 exist.
 type MTU int
 
 // Headroom is what a device's IP MTU must offer beyond the path MTU, as rxe

@@ -6,7 +6,7 @@ import (
 )
 
 // Syndrome is the first byte of an AETH: its top three bits say the kind, the
-// other five carry credits, a timer code or a NAK code (IBA 9.7.5.2.1).
+// other five carry credits, a timer code or a NAK code (IBA 9.7.5.2).
 type Syndrome uint8
 
 // SyndromeKind is what a syndrome announces. Its value is the syndrome's top three bits.
@@ -66,7 +66,7 @@ func (s Syndrome) String() string {
 	return fmt.Sprintf("reserved syndrome 0x%02x", uint8(s))
 }
 
-// NAKCode is the reason of a NAK (IBA 9.7.5.2.8).
+// NAKCode is the reason of a NAK (IBA 9.7.5.2).
 type NAKCode uint8
 
 // The codes; 5 to 31 are reserved.
@@ -112,7 +112,7 @@ var rnrDelays = [32]time.Duration{
 func RNRDelay(timer uint8) time.Duration { return rnrDelays[timer&31] }
 
 // AckTimeout returns the Local ACK Timeout of a 5-bit exponent: 4.096 us x 2^exp,
-// and 0 for exponent 0, which switches the timer off (IBA 9.9.2.1.1).
+// and 0 for exponent 0, which switches the timer off (IBA 9.7.6.1.3).
 func AckTimeout(exp uint8) time.Duration {
 	if exp &= 31; exp != 0 {
 		return 4096 * time.Nanosecond << exp

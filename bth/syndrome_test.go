@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// IBA 9.7.5.2.1: the top three bits say the kind; 010 and all from 100 on are reserved.
+// IBA 9.7.5.2: the top three bits say the kind; 010 and all from 100 on are reserved.
 func TestSyndromeKinds(t *testing.T) {
 	for s := range 256 {
 		want := SyndromeReserved

@@ -122,7 +122,7 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 
 // SourcePort returns the UDP source port of a QP pair: 0xC000 and 14 bits of hash,
 // so that networks with several paths spread QPs over them while each keeps to one
-// (IBA annex A17.4.5.2).
+// (IBA annex A17).
 func SourcePort(a, b bth.QPN) uint16 {
 	h := (uint64(a)<<24 | uint64(b)) * 0x9e3779b97f4a7c15
 	return 0xc000 | uint16(h>>50)
