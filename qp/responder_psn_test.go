@@ -1,0 +1,269 @@
+package qp
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// IBA 9.7.4.1.2: the packet with the expected PSN is executed, and each advances the expectation by
+// one. The talk's base lies two before the wrap, so these PSNs are 0xfffffe, 0xffffff, 0, 1.
+// IBA 9.7.7.1: the MSN counts completed messages, so the packets of one message share an MSN.
+func TestExpectedPSNAcrossWrap(t *testing.T) {
+	k := newTalk(t, RC)
+	data := seq(3*talkMTU + 10)
+	for i, p := range []struct {
+		op   bth.Opcode
+		msn  int
+		from int
+		to   int
+	}{
+		{bth.RCWriteFirst, 0, 0, 256},
+		{bth.RCWriteMiddle, 0, 256, 512},
+		{bth.RCWriteMiddle, 0, 512, 768},
+		{bth.RCWriteLast, 1, 768, 778},
+	} {
+		k.say(pkt{op: p.op, psn: i, va: k.at(0), key: k.rkey(), n: uint32(len(data)), data: data[p.from:p.to]})
+		k.hears(fmt.Sprintf("ACK %+d msn=%d", i, p.msn))
+	}
+	k.equal("written", string(k.mem[:len(data)]), string(data))
+	k.say(k.write(4, seq(1)))
+	k.hears("ACK +4 msn=2")
+}
+
+// IBA 9.7.5.1.1: without AckReq nothing is owed; the next packet with it acknowledges all.
+// IBA 9.7.5.1.2: one ACK may answer many requests.
+func TestCoalescedACKs(t *testing.T) {
+	k := newTalk(t, RC)
+	quiet := k.write(0, seq(8))
+	quiet.noAck = true
+	k.say(quiet)
+	k.hears()
+	k.say(k.write(1, seq(8)), k.write(2, seq(8)), k.write(3, seq(8)))
+	k.hears("ACK +3 msn=4")
+	k.equal("ACKs", k.Counters().SentAcks, uint64(1))
+}
+
+// An ACK waits for company no longer than ackDelay, and not at all for more than ackBatch packets.
+func TestACKDoesNotWaitLong(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(0, seq(8)))
+	if k.HasTransmit(k.now) {
+		t.Error("the ACK leaves in the middle of the turn in which its request came")
+	}
+	if d, ok := k.NextTimeout(); !ok || d != k.now+ackDelay {
+		t.Errorf("NextTimeout is %v, %v; the ACK is due at %v", d, ok, k.now+ackDelay)
+	}
+	k.now += ackDelay
+	if !k.HasTransmit(k.now) {
+		t.Error("the ACK did not leave in time")
+	}
+	k.hears("ACK +0 msn=1")
+	for i := range ackBatch {
+		k.say(k.write(1+i, seq(8)))
+	}
+	if !k.HasTransmit(k.now) {
+		t.Error("a batch of packets did not send its ACK at once")
+	}
+}
+
+// IBA 9.7.5.2.2: a packet ahead of the expected one shows a gap. The gap is told once, by a
+// sequence NAK that carries the expected PSN; what follows is dropped until that packet comes.
+func TestOneSequenceNAKForAGap(t *testing.T) {
+	k := newTalk(t, RC)
+	k.snapshot()
+	k.say(k.write(2, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0")
+	k.say(k.write(3, seq(8)), k.write(4, seq(8)), k.write(9, seq(8)))
+	k.hears()
+	k.unchanged()
+	k.say(k.write(0, seq(8)))
+	k.hears("ACK +0 msn=1")
+	k.say(k.write(5, seq(8))) // the next gap is another one
+	k.hears("NAK PSN sequence error +1 msn=1")
+	k.equal("sequence NAKs", k.Counters().SentSeqNAK, uint64(2))
+	k.equal("packets out of sequence", k.Counters().OutOfSeqRequest, uint64(5))
+}
+
+// Beyond IBA 9.7.5.2.2: PSNs that go back inside the gap show that the requester has started again
+// and that the expected packet was lost anew. It is told once more, where the letter of the rule
+// would make it wait for its timer.
+func TestGapToldAgainWhenRequesterCameRound(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(1, seq(8)), k.write(2, seq(8)), k.write(3, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0")
+	k.say(k.write(1, seq(8)), k.write(2, seq(8)), k.write(3, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0")
+}
+
+// IBA 9.7.4.1.2: of the 2^24 PSNs the half behind the expected one are duplicates, the half from it
+// on lie ahead.
+func TestPSNHalves(t *testing.T) {
+	for _, c := range []struct {
+		psn  int
+		want string
+	}{
+		{-1, "ACK -1 msn=0"},
+		{-1000, "ACK -1 msn=0"},
+		{-1 << 23, "ACK -1 msn=0"},
+		{1, "NAK PSN sequence error +0 msn=0"},
+		{1<<23 - 1, "NAK PSN sequence error +0 msn=0"},
+	} {
+		k := newTalk(t, RC)
+		k.snapshot()
+		k.say(k.write(c.psn, seq(8)))
+		k.hears(c.want)
+		k.unchanged()
+	}
+}
+
+// IBA 9.7.5.1.3: a duplicate SEND or WRITE is not executed again, only acknowledged, with the PSN
+// of the latest packet executed, AckReq or not.
+func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
+	k := newTalk(t, RC)
+	k.recvs(100, 100)
+	k.say(k.write(0, seq(8)), send(1, seq(8)), k.write(2, seq(8)))
+	k.hears("ACK +2 msn=3")
+	k.completes("1 success RECV 8B")
+	clear(k.mem[:8])
+	k.snapshot()
+	quiet := k.write(0, seq(8))
+	quiet.noAck = true
+	k.say(quiet)
+	k.hears("ACK +2 msn=3")
+	k.say(send(1, seq(8)))
+	k.hears("ACK +2 msn=3")
+	k.unchanged()
+	k.completes()
+	k.equal("duplicates", k.Counters().DuplicateRequest, uint64(2))
+	k.say(send(3, seq(8))) // the second receive is still there
+	k.hears("ACK +3 msn=4")
+	k.completes("2 success RECV 8B")
+}
+
+// A duplicate in the middle of a message leaves the message under way alone, across the wrap too.
+func TestDuplicateInMidMessage(t *testing.T) {
+	k := newTalk(t, RC)
+	k.recvs(600)
+	data := seq(520)
+	first := pkt{op: bth.RCSendFirst, psn: 0, data: data[:256]}
+	k.say(first, pkt{op: bth.RCSendMiddle, psn: 1, data: data[256:512]})
+	k.hears("ACK +1 msn=0")
+	k.say(first)
+	k.hears("ACK +1 msn=0")
+	k.say(pkt{op: bth.RCSendLast, psn: 2, data: data[512:]})
+	k.hears("ACK +2 msn=1")
+	k.completes("1 success RECV 520B")
+	k.equal("received", string(k.mem[512<<10:][:520]), string(data))
+}
+
+// A gap in the middle of a message: what came is kept, and the message goes on from the lost packet.
+func TestGapInMidMessage(t *testing.T) {
+	k := newTalk(t, RC)
+	data := seq(700)
+	part := func(op bth.Opcode, psn, from, to int) pkt {
+		return pkt{op: op, psn: psn, va: k.at(0), key: k.rkey(), n: 700, data: data[from:to]}
+	}
+	k.say(part(bth.RCWriteFirst, 0, 0, 256), part(bth.RCWriteLast, 2, 512, 700))
+	k.hears("NAK PSN sequence error +1 msn=0")
+	k.say(part(bth.RCWriteMiddle, 1, 256, 512), part(bth.RCWriteLast, 2, 512, 700))
+	k.hears("ACK +2 msn=1")
+	k.equal("written", string(k.mem[:700]), string(data))
+}
+
+// A sequence NAK acknowledges all before its PSN (IBA 9.7.5.2.2): no ACK of its own goes with it.
+func TestSequenceNAKTakesTheACKAlong(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(0, seq(8)), k.write(1, seq(8)), k.write(3, seq(8)))
+	k.hears("NAK PSN sequence error +2 msn=2")
+	k.hears()
+}
+
+// Packets for another QP, from another address or of another transport touch nothing (IBA 9.6.1.1,
+// RoCEv2 A17.4).
+func TestStrangersAreDropped(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(k *talk, p *pkt)
+		n    func(c *Counters) uint64
+	}{
+		{"unknown QPN", func(k *talk, p *pkt) { p.dest = k.q.qpn + 1 }, func(c *Counters) uint64 { return c.DropNoQP }},
+		{"multicast QPN", func(_ *talk, p *pkt) { p.dest = bth.QPNMulticast }, func(c *Counters) uint64 { return c.DropMulticast }},
+		{"other source address", func(_ *talk, p *pkt) { p.from = bth.GID{15: 9} }, func(c *Counters) uint64 { return c.DropAddress }},
+		{"UC opcode", func(_ *talk, p *pkt) { p.op = bth.UCWriteOnly }, func(c *Counters) uint64 { return c.DropType }},
+		{"UD opcode", func(_ *talk, p *pkt) { p.op = bth.UDSendOnly }, func(c *Counters) uint64 { return c.DropType }},
+		{"CNP", func(_ *talk, p *pkt) { p.op = bth.CNP }, func(c *Counters) uint64 { return c.DropType }},
+		{"other partition", func(_ *talk, p *pkt) { p.pkey = 0x8001 }, func(c *Counters) uint64 { return c.DropPKey }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, RC)
+			k.snapshot()
+			p := k.write(0, seq(16))
+			c.edit(k, &p)
+			k.say(p)
+			k.hears()
+			k.unchanged()
+			k.is(RTS)
+			k.equal("drops", c.n(k.Counters()), uint64(1))
+		})
+	}
+}
+
+// IBA 10.9.3: partition keys match if their low 15 bits do and at least one of the two is a full
+// member's (high bit set).
+func TestPKeyRules(t *testing.T) {
+	for _, c := range []struct {
+		own, theirs bth.PKey
+		ok          bool
+	}{
+		{0xffff, 0xffff, true},
+		{0xffff, 0x7fff, true},
+		{0x7fff, 0xffff, true},
+		{0x7fff, 0x7fff, false}, // two limited members must not talk
+		{0x8001, 0x8001, true},
+		{0x8001, 0x0001, true},
+		{0x8001, 0xffff, false},
+		{0x8001, 0x8002, false},
+		{0x0001, 0x0001, false},
+	} {
+		k := newTalk(t, RC)
+		k.q.pkey = c.own
+		p := k.write(0, seq(1))
+		p.pkey = c.theirs
+		k.say(p)
+		if got := len(k.listen()) == 1; got != c.ok {
+			t.Errorf("P_Key %#04x at a QP with %#04x: accepted %v, want %v", c.theirs, c.own, got, c.ok)
+		}
+	}
+}
+
+// A request that comes before the QP is in RTR, or after it broke, is dropped without an answer
+// (IBA 10.3.1.2, 10.3.1.7).
+func TestRequestsInOtherStates(t *testing.T) {
+	for _, st := range []State{Reset, Init, Err} {
+		k := newTalk(t, RC)
+		if st == Err {
+			must(t, k.q.Modify(k.now, &Attr{State: Err}, AttrState))
+		} else {
+			k.q.setState(st)
+		}
+		k.snapshot()
+		k.say(k.write(0, seq(8)))
+		k.hears()
+		k.unchanged()
+		k.equal("drops", k.Counters().DropNoQP, uint64(1))
+	}
+}
+
+// IBA 11.6.3.1: the first packet that arrives in RTR raises COMM_EST, once.
+func TestCommunicationEstablished(t *testing.T) {
+	k := newTalk(t, RC)
+	k.q.setState(RTR)
+	k.say(k.write(0, seq(1)))
+	k.hears("ACK +0 msn=1")
+	k.raises("COMM_EST")
+	k.say(k.write(1, seq(1)))
+	k.hears("ACK +1 msn=2")
+	k.raises()
+}
