@@ -220,8 +220,10 @@ func (q *QP) executeSend(p *bth.Packet) verdict {
 	q.msg = msgNone
 	if p.Info.HasInv {
 		if err := q.eng.mrs.Invalidate(q.pd, mr.Key(p.IETH().RKey())); err != nil {
-			q.failRecv(LocAccessErr)
-			return refuseAccess
+			// IBA 9.9.3 class J: no NAK goes out, the requester hears nothing more.
+			q.failRecv(MWBindErr)
+			q.toErr()
+			return drop
 		}
 	}
 	q.received(p, WCRecv, q.off)

@@ -1,0 +1,241 @@
+package qp
+
+import (
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// IBA 9.7.5.2.8: a SEND that finds no receive gets an RNR NAK with the QP's timer code. What follows
+// is dropped in silence until the refused packet comes again; then, with a receive posted, it goes on.
+func TestRNRNAKThenReceive(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MinRNRTimer = 14 })
+	k.say(k.write(0, seq(8)), send(1, seq(8)))
+	k.hears("RNR NAK timer 14 +1 msn=1")
+	k.say(k.write(2, seq(8)), k.write(3, seq(8)), send(4, nil))
+	k.hears()
+	k.recvs(8)
+	k.say(k.write(2, seq(8)))
+	k.hears() // a receive alone changes nothing: the SEND has to come again
+	k.say(send(1, seq(8)), k.write(2, seq(8)))
+	k.hears("ACK +2 msn=3")
+	k.completes("1 success RECV 8B")
+	k.is(RTS)
+	k.equal("RNR NAKs", k.Counters().SentRNR, uint64(1))
+}
+
+// Every refusal of the same SEND is told: the requester counts them (IBA 9.7.5.2.8).
+func TestRNRNAKEachTime(t *testing.T) {
+	k := newTalk(t, RC)
+	for range 3 {
+		k.say(send(0, seq(8)))
+		k.hears("RNR NAK timer 12 +0 msn=0")
+	}
+}
+
+// A WRITE with immediate takes a receive with its last packet, and needs none before. Refused, it
+// leaves the memory of that packet alone (IBA 9.7.5.2.8), and goes on from there.
+func TestWriteImmNeedsReceive(t *testing.T) {
+	k := newTalk(t, RC)
+	data := seq(talkMTU + 8)
+	first := pkt{op: bth.RCWriteFirst, va: k.at(0), key: k.rkey(), n: talkMTU + 8, data: data[:talkMTU]}
+	last := pkt{op: bth.RCWriteLastImm, psn: 1, data: data[talkMTU:], imm: 77}
+	k.say(first)
+	k.hears("ACK +0 msn=0")
+	k.snapshot()
+	k.say(last)
+	k.hears("RNR NAK timer 12 +1 msn=0")
+	k.unchanged()
+	k.recvs(0) // its length does not matter: the data goes elsewhere
+	k.say(last)
+	k.hears("ACK +1 msn=1")
+	k.completes("1 success RECV_RDMA_WITH_IMM 264B imm=77")
+	k.equal("written", string(k.mem[:len(data)]), string(data))
+	k.say(pkt{op: bth.RCWriteOnlyImm, psn: 2, va: k.at(0), key: k.rkey(), n: 8, data: make([]byte, 8)})
+	k.hears("RNR NAK timer 12 +2 msn=1")
+	k.unchanged([2]int{talkMTU, talkMTU + 8})
+}
+
+// IBA 9.9.3 class C: a SEND longer than its receive is the sender's mistake. The receive ends with a
+// local length error, the requester learns of an invalid request.
+func TestOversizeSend(t *testing.T) {
+	k := newTalk(t, RC)
+	k.recvs(7, 100)
+	k.snapshot()
+	k.say(send(0, seq(8)))
+	k.hears(invalid)
+	k.completes("1 local length error", "2 Work Request Flushed Error")
+	k.unchanged()
+	k.is(Err)
+
+	k = newTalk(t, RC) // in the middle of the message
+	k.recvs(talkMTU + 10)
+	k.say(pkt{op: bth.RCSendFirst, data: seq(talkMTU)}, pkt{op: bth.RCSendLast, psn: 1, data: seq(11)})
+	k.hears("NAK invalid request +1 msn=0")
+	k.completes("1 local length error")
+
+	k = newTalk(t, RC) // an exact fit is none
+	k.recvs(8)
+	k.say(send(0, seq(8)))
+	k.hears("ACK +0 msn=1")
+	k.completes("1 success RECV 8B")
+}
+
+// IBA 9.9.3 class A: a receive whose memory is gone is this side's mistake: local protection error
+// here, remote operational error there.
+func TestReceiveMemoryGone(t *testing.T) {
+	k := newTalk(t, RC)
+	m, _ := k.region(k.pd, 64, mr.LocalWrite)
+	k.world.recv(k.q, RecvWR{ID: 5, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
+	must(t, k.mrs.Deregister(m))
+	k.say(send(0, seq(8)))
+	k.hears("NAK remote operational error +0 msn=0")
+	k.completes("5 local protection error")
+	k.is(Err)
+}
+
+// Receives are scattered over their SGEs in order; empty ones count for nothing (IBA 10.7.3).
+func TestReceiveScatter(t *testing.T) {
+	k := newTalk(t, RC)
+	data := seq(600)
+	k.world.recv(k.q, RecvWR{ID: 9, SGEs: []SGE{k.sge(1000, 100), {}, k.sge(5000, 300), k.sge(3000, 250)}})
+	k.snapshot()
+	k.say(pkt{op: bth.RCSendFirst, data: data[:256]}, pkt{op: bth.RCSendMiddle, psn: 1, data: data[256:512]}, pkt{op: bth.RCSendLast, psn: 2, data: data[512:]})
+	k.hears("ACK +2 msn=1")
+	k.completes("9 success RECV 600B")
+	got := string(k.mem[1000:1100]) + string(k.mem[5000:5300]) + string(k.mem[3000:3200])
+	k.equal("received", got, string(data))
+	k.unchanged([2]int{1000, 1100}, [2]int{5000, 5300}, [2]int{3000, 3200})
+}
+
+// IBA 9.4.1.1: SEND with invalidate ends an R_Key of the responder; the completion names it. The
+// region itself lives on.
+func TestSendWithInvalidate(t *testing.T) {
+	k := newTalk(t, RC)
+	m, mem := k.region(k.pd, 64, mr.LocalWrite|mr.RemoteWrite|mr.RemoteInvalidate)
+	key := bth.RKey(m.RKey())
+	k.recvs(8)
+	k.say(pkt{op: bth.RCWriteOnly, psn: 0, va: m.Addr(), key: key, n: 8, data: seq(8)})
+	k.hears("ACK +0 msn=1")
+	k.equal("written", string(mem[:8]), string(seq(8)))
+	k.say(pkt{op: bth.RCSendOnlyInv, psn: 1, data: seq(4), inv: key})
+	k.hears("ACK +1 msn=2")
+	k.collect()
+	k.equal("invalidated key", k.wcs[0].InvKey, key)
+	k.completes("1 success RECV 4B inv")
+	k.say(pkt{op: bth.RCWriteOnly, psn: 2, va: m.Addr(), key: key, n: 8, data: make([]byte, 8)})
+	k.hears("NAK remote access error +2 msn=2")
+	k.equal("after the refused WRITE", string(mem[:8]), string(seq(8)))
+}
+
+// IBA 9.9.3 class J: a key that cannot be invalidated fails the receive and this QP, without a NAK.
+// Another PD's key, one without the right, a dead one and an L_Key are all out of a peer's reach.
+func TestSendWithInvalidateOfWrongKey(t *testing.T) {
+	const grant = mr.LocalWrite | mr.RemoteWrite
+	for _, c := range []struct {
+		name string
+		key  func(k *talk) (bth.RKey, *mr.MR)
+	}{
+		{"unknown", func(*talk) (bth.RKey, *mr.MR) { return 0xbad, nil }},
+		{"without the right", func(k *talk) (bth.RKey, *mr.MR) {
+			m, _ := k.region(k.pd, 64, grant)
+			return bth.RKey(m.RKey()), m
+		}},
+		{"another PD's", func(k *talk) (bth.RKey, *mr.MR) {
+			pd, err := k.mrs.AllocPD()
+			must(k.t, err)
+			m, _ := k.region(pd, 64, grant|mr.RemoteInvalidate)
+			return bth.RKey(m.RKey()), m
+		}},
+		{"an L_Key", func(k *talk) (bth.RKey, *mr.MR) {
+			m, _ := k.region(k.pd, 64, grant|mr.RemoteInvalidate)
+			return bth.RKey(m.LKey()), m
+		}},
+		{"invalidated before", func(k *talk) (bth.RKey, *mr.MR) {
+			m, _ := k.region(k.pd, 64, grant|mr.RemoteInvalidate)
+			must(k.t, k.mrs.Invalidate(k.pd, m.RKey()))
+			return bth.RKey(m.RKey()), nil
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, RC)
+			key, m := c.key(k)
+			k.recvs(8, 8)
+			k.say(pkt{op: bth.RCSendOnlyInv, data: seq(4), inv: key})
+			k.hears()
+			k.completes("1 memory management operation error", "2 Work Request Flushed Error")
+			k.is(Err)
+			if m != nil {
+				if _, v := k.mrs.CheckRemote(m.PD(), m.RKey(), m.Addr(), 8, mr.RemoteWrite); v != mr.OK {
+					t.Errorf("the key does not work any more: %v", v)
+				}
+			}
+		})
+	}
+}
+
+// A duplicate of SEND with invalidate ends no key a second time (IBA 9.7.5.1.3).
+func TestDuplicateInvalidate(t *testing.T) {
+	k := newTalk(t, RC)
+	k.recvs(8)
+	p := pkt{op: bth.RCSendOnlyInv, data: seq(4), inv: invalidable(k)}
+	k.say(p)
+	k.hears("ACK +0 msn=1")
+	k.say(p)
+	k.hears("ACK +0 msn=1")
+	k.completes("1 success RECV 4B inv")
+	k.is(RTS)
+}
+
+// Both ends of each refusal: what the responder's receive and the requester's send complete with
+// (IBA 9.9.2, 9.9.3, 11.6.2). The request behind the failed one is flushed.
+func TestStatusesAtBothEnds(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		wr         func(a, b *end) SendWR
+		recv       int // bytes of b's receive; -1: none
+		send, want string
+	}{
+		{"SEND too long", func(a, _ *end) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}} }, 99,
+			"remote invalid request error", "local length error"},
+		{"bad R_Key", func(a, b *end) SendWR {
+			return SendWR{Op: OpWrite, SGEs: []SGE{a.sge(0, 100)}, RemoteAddr: b.mr.Addr(), RKey: 1}
+		}, 99, "remote access error", "Work Request Flushed Error"},
+		{"READ with bad R_Key", func(a, b *end) SendWR {
+			return SendWR{Op: OpRead, SGEs: []SGE{a.sge(0, 100)}, RemoteAddr: b.mr.Addr(), RKey: 1}
+		}, 99, "remote access error", "Work Request Flushed Error"},
+		{"misaligned atomic", func(a, b *end) SendWR {
+			return SendWR{Op: OpFetchAdd, SGEs: []SGE{a.sge(0, 8)}, RemoteAddr: b.mr.Addr() + 4, RKey: bth.RKey(b.mr.RKey())}
+		}, 99, "remote invalid request error", "Work Request Flushed Error"},
+		{"no receive", func(a, _ *end) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}} }, -1,
+			"RNR retry counter exceeded", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.RNRRetry, at.MinRNRTimer = 2, 1 })
+			if c.recv >= 0 {
+				w.recv(b, RecvWR{ID: 1, SGEs: []SGE{w.ends[1].sge(0, c.recv)}})
+			}
+			wr := c.wr(w.ends[0], w.ends[1])
+			wr.ID = 7
+			w.post(a, wr, SendWR{ID: 8, Op: OpSend})
+			if wc := w.wc(0); wc.ID != 7 || wc.Status.String() != c.send {
+				t.Errorf("send completes as %s, want %s", wc.short(), c.send)
+			}
+			if wc := w.wc(0); wc.ID != 8 || wc.Status != WRFlushErr {
+				t.Errorf("the next send completes as %s", wc.short())
+			}
+			if a.State() != Err {
+				t.Errorf("requester is in %s", a.State())
+			}
+			if c.want != "" {
+				if wc := w.wc(1); wc.Status.String() != c.want || b.State() != Err {
+					t.Errorf("receive completes as %s, want %s; responder in %s", wc.short(), c.want, b.State())
+				}
+			} else if b.State() != RTS {
+				t.Errorf("an RNR NAK broke the responder: %s", b.State())
+			}
+		})
+	}
+}
