@@ -13,6 +13,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 const maxCount = 1_000_000_000
@@ -75,6 +76,9 @@ func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout, st
 		return err
 	}
 	defer src.Close()
+	if src.live() && arg != "" {
+		noteBypass(stderr, arg)
+	}
 	lines := stdout
 	var save *saver
 	if f.save != "" {
@@ -96,6 +100,14 @@ func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout, st
 		d.sum.write(stderr, src.lost())
 	}
 	return err
+}
+
+// noteBypass says so if somebody's XDP program sits on the interface: an empty
+// dump is otherwise a riddle.
+func noteBypass(stderr io.Writer, iface string) {
+	if d, err := xdp.Probe(iface, 0); err == nil && d.Program != 0 {
+		fmt.Fprintf(stderr, "%s carries an XDP program (gorxe up?): what that takes and sends is not seen here, but at the link's other end\n", iface)
+	}
 }
 
 // dumper is the loop from frames to lines.

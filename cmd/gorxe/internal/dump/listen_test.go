@@ -140,6 +140,12 @@ func TestWhatAListenerSees(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer port.Close()
+			if err := pair.B.Do(func() error { return checkNote(pair.B.Iface, true) }); err != nil {
+				t.Error(err)
+			}
+			if err := pair.A.Do(func() error { return checkNote(pair.A.Iface, false) }); err != nil {
+				t.Error(err)
+			}
 			send(sendFrame(&pair.A, &pair.B, 0, 2))
 			if !received(t, port, 2) {
 				t.Fatal("the AF_XDP port did not receive it")
@@ -156,6 +162,16 @@ func TestWhatAListenerSees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checkNote sees whether the user is told of an XDP program in the way.
+func checkNote(iface string, want bool) error {
+	var b strings.Builder
+	noteBypass(&b, iface)
+	if strings.Contains(b.String(), iface+" carries an XDP program") != want {
+		return fmt.Errorf("%s: note %q, want one: %v", iface, b.String(), want)
+	}
+	return nil
 }
 
 func received(t *testing.T, port *xdp.Port, psn bth.PSN) bool {
