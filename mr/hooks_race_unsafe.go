@@ -8,6 +8,8 @@ import (
 	"unsafe"
 )
 
+const raceEnabled = true
+
 // The race detector knows plain accesses and sync/atomic of 4 and 8 bytes. A
 // NIC's copy against a program's accessor is neither: the copy is plain, byte
 // granular, and must not conflict with an atomic on a word that it overlaps;

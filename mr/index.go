@@ -6,14 +6,15 @@ import (
 )
 
 const (
-	// bucketSize keys share a bucket of half a cache line.
+	// bucketSize keys share a bucket, half a cache line.
 	bucketSize = 8
 	// minBuckets is the size that a table starts with.
 	minBuckets = 8
 )
 
 // index finds the MR of a key. A key is pseudo-random, so its low bits are
-// its hash; and since the table chooses the keys, it passes over those whose
+// its hash: they name its home, and the other places of the home's bucket
+// are those where it may be instead. And since the table chooses the keys, it passes over those whose
 // bucket is full. So a look-up reads one bucket, whatever the key, a removed
 // key leaves nothing behind, and nothing is ever moved under a reader's feet.
 type index struct {
@@ -29,14 +30,14 @@ type index struct {
 // the number finds the MR, or none, or (the place was reused in between)
 // another one, whose own key tells.
 type buckets struct {
-	mask uint32
+	mask uint32 // number of places - 1
 	keys []atomic.Uint32
 	mrs  []atomic.Pointer[MR]
 }
 
 func newBuckets(n int) *buckets {
 	return &buckets{
-		mask: uint32(n - 1),
+		mask: uint32(n*bucketSize - 1),
 		keys: make([]atomic.Uint32, n*bucketSize),
 		mrs:  make([]atomic.Pointer[MR], n*bucketSize),
 	}
@@ -58,25 +59,24 @@ func (x *index) find(key Key) *MR {
 	return nil
 }
 
+// place is where key is, or -1.
 func (b *buckets) place(key Key) int {
 	if key == 0 {
 		return -1 // free places hold 0
 	}
-	first := int(uint32(key)&b.mask) * bucketSize
-	keys := (*[bucketSize]atomic.Uint32)(b.keys[first:])
-	for i := range keys {
-		if keys[i].Load() == uint32(key) {
-			return first + i
-		}
-	}
-	return -1
+	return b.look(key, uint32(key))
 }
 
-func (b *buckets) free(key Key) int {
-	first := int(uint32(key)&b.mask) * bucketSize
-	for i := first; i < first+bucketSize; i++ {
-		if b.keys[i].Load() == 0 {
-			return i
+// free is a place where key may go, or -1.
+func (b *buckets) free(key Key) int { return b.look(key, 0) }
+
+// look finds the place in key's bucket that holds want, its home first.
+func (b *buckets) look(key Key, want uint32) int {
+	home := uint32(key) & b.mask
+	keys := (*[bucketSize]atomic.Uint32)(b.keys[home&^(bucketSize-1):])
+	for i := range uint32(bucketSize) {
+		if at := (home + i) % bucketSize; keys[at].Load() == want {
+			return int(home&^(bucketSize-1) + at)
 		}
 	}
 	return -1

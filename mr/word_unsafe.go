@@ -9,19 +9,17 @@ import (
 // the engine has checked a peer's address, so anything else is a bug here or
 // in the program.
 func word64(b []byte) *uint64 {
-	_ = b[7]
 	p := unsafe.Pointer(unsafe.SliceData(b))
-	if uintptr(p)&7 != 0 {
-		panic("mr: atomic access to memory that is not 8-byte aligned")
+	if len(b) < 8 || uintptr(p)&7 != 0 {
+		panic("mr: 8-byte access that is not aligned or not inside the region")
 	}
 	return (*uint64)(p)
 }
 
 func word32(b []byte) *uint32 {
-	_ = b[3]
 	p := unsafe.Pointer(unsafe.SliceData(b))
-	if uintptr(p)&3 != 0 {
-		panic("mr: atomic access to memory that is not 4-byte aligned")
+	if len(b) < 4 || uintptr(p)&3 != 0 {
+		panic("mr: 4-byte access that is not aligned or not inside the region")
 	}
 	return (*uint32)(p)
 }
