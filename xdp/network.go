@@ -26,7 +26,8 @@ type network struct {
 	changed  chan struct{}
 	finished chan struct{} // closed when the goroutine has ended; nil if it never ran
 
-	closing sync.Once
+	mu     sync.RWMutex // held for writing while the handle is closed
+	closed bool         // under mu
 }
 
 // state is a snapshot; never written after it is published.
@@ -186,15 +187,29 @@ func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
 	return a, nil
 }
 
-// close ends the goroutine and closes the sockets. Idempotent.
+// query runs a netlink request of another goroutine than the network's own, unless the Port is
+// closed.
+func (n *network) query(f func(h *netlink.Handle) error) error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.closed {
+		return ErrClosed
+	}
+	return f(n.handle)
+}
+
+// close ends the goroutine and closes the sockets.
 func (n *network) close() {
-	n.closing.Do(func() {
-		n.events.Close()
-		if n.finished != nil {
-			<-n.finished
-		}
+	n.events.Close()
+	if n.finished != nil {
+		<-n.finished
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.closed = true
 		n.handle.Close()
-	})
+	}
 }
 
 // Addrs lists the interface's addresses: link-local IPv6 first, then IPv4, then other IPv6. Addresses that duplicate

@@ -67,37 +67,17 @@ func has(list []netip.Prefix, a netip.Addr) bool {
 // route asks the kernel which way a packet to dst takes over this interface; next is whose MAC
 // it needs.
 func (n *network) route(src, dst netip.Addr, s *state) (hop frame.Hop, next netip.Addr, err error) {
-	fail := func(err error) (frame.Hop, netip.Addr, error) {
-		return frame.Hop{}, netip.Addr{}, fmt.Errorf("%w: to %v over %s: %w; look at `ip route get %v oif %s`",
-			ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
-	}
-	o := &netlink.RouteGetOptions{OifIndex: n.index}
-	if src.IsValid() {
-		o.SrcAddr = src.AsSlice()
-	}
-	if dst.Is4() && !dst.IsMulticast() {
-		// Told the interface, the kernel takes an IPv4 address without a route for a neighbour. Asking
-		// for the route itself shows that there is none.
-		match := *o
-		match.FIBMatch = true
-		if _, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &match); err != nil {
-			return fail(err)
-		}
-	}
-	routes, err := n.handle.RouteGetWithOptions(dst.AsSlice(), o)
-	if err != nil {
-		return fail(err)
-	}
-	if len(routes) == 0 {
-		return fail(unix.ENETUNREACH)
-	}
-	r := &routes[0]
-	switch r.Type {
-	case unix.RTN_LOCAL:
+	r, err := n.routeTo(src, dst)
+	switch {
+	case errors.Is(err, ErrClosed):
+		return hop, next, err
+	case err == nil && r.Type == unix.RTN_LOCAL:
 		return hop, next, fmt.Errorf("%w: %v", ErrLocal, dst)
-	case unix.RTN_UNICAST, unix.RTN_MULTICAST, unix.RTN_ANYCAST, 0:
-	default:
-		return fail(errors.New("not a unicast address"))
+	case err == nil && !slices.Contains(usableRoutes, r.Type):
+		err = errors.New("not an address to send to")
+	}
+	if err != nil {
+		return hop, next, fmt.Errorf("%w: to %v over %s: %w; look at `ip route get %v oif %s`", ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
 	}
 	hop = frame.Hop{Src: src, MTU: s.info.MTU}
 	if !src.IsValid() {
@@ -106,7 +86,36 @@ func (n *network) route(src, dst netip.Addr, s *state) (hop frame.Hop, next neti
 	if r.MTU > 0 {
 		hop.MTU = min(hop.MTU, r.MTU)
 	}
-	return hop, gateway(r, dst), nil
+	return hop, gateway(&r, dst), nil
+}
+
+var usableRoutes = []int{unix.RTN_UNSPEC, unix.RTN_UNICAST, unix.RTN_MULTICAST, unix.RTN_ANYCAST}
+
+func (n *network) routeTo(src, dst netip.Addr) (r netlink.Route, err error) {
+	o := netlink.RouteGetOptions{OifIndex: n.index}
+	if src.IsValid() {
+		o.SrcAddr = src.AsSlice()
+	}
+	err = n.query(func(h *netlink.Handle) error {
+		if dst.Is4() && !dst.IsMulticast() {
+			// Told the interface, the kernel takes an IPv4 address without a route for a neighbour.
+			// Asking for the entry of the table shows that there is none.
+			match := o
+			match.FIBMatch = true
+			if _, err := h.RouteGetWithOptions(dst.AsSlice(), &match); err != nil {
+				return err
+			}
+		}
+		routes, err := h.RouteGetWithOptions(dst.AsSlice(), &o)
+		if err == nil && len(routes) == 0 {
+			err = unix.ENETUNREACH
+		}
+		if err == nil {
+			r = routes[0]
+		}
+		return err
+	})
+	return r, err
 }
 
 func gateway(r *netlink.Route, dst netip.Addr) netip.Addr {
@@ -132,50 +141,54 @@ const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELA
 // neighbour finds the MAC of ip, if need be by having the kernel ask for it. An entry that has gone
 // stale is used, but the kernel is told so that it checks whether it still holds.
 func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (frame.MAC, error) {
-	pause := neighPause
-	asked := false
-	for {
+	for pause, first := neighPause, true; ; pause, first = min(2*pause, maxNeighPause), false {
 		e, err := n.lookup(ip)
 		if err != nil {
 			return frame.MAC{}, err
 		}
-		usable := e != nil && e.State&neighUsable != 0 && len(e.HardwareAddr) == len(frame.MAC{})
-		if (!usable && (!asked || e == nil || e.State&netlink.NUD_FAILED != 0)) || (usable && !asked && e.State&netlink.NUD_STALE != 0) {
-			if err := n.ask(ip); err != nil && !usable {
+		if e.State&neighUsable != 0 && len(e.HardwareAddr) == len(frame.MAC{}) {
+			if e.State&netlink.NUD_STALE != 0 {
+				_ = n.ask(ip)
+			}
+			return frame.MAC(e.HardwareAddr), nil
+		}
+		if first || e.State&^netlink.NUD_FAILED == netlink.NUD_NONE {
+			if err := n.ask(ip); err != nil {
 				return frame.MAC{}, fmt.Errorf("have the kernel look for %v on %s: %w", ip, name, err)
 			}
-			asked = true
-		}
-		if usable {
-			return frame.MAC(e.HardwareAddr), nil
 		}
 		select {
 		case <-ctx.Done():
 			return frame.MAC{}, fmt.Errorf("%w: %v on %s is silent (%w); is the peer up and on this network?", ErrNoNeighbour, ip, name, ctx.Err())
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, maxNeighPause)
 	}
 }
 
-// lookup returns the entry of ip, nil if there is none.
-func (n *network) lookup(ip netip.Addr) (*netlink.Neigh, error) {
-	list, err := n.handle.NeighList(n.index, family(ip))
+// lookup returns the entry of ip, or one in state NONE if there is none.
+func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
+	var list []netlink.Neigh
+	err := n.query(func(h *netlink.Handle) (err error) {
+		list, err = h.NeighList(n.index, family(ip))
+		return err
+	})
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("read neighbour table: %w", err)
+		return netlink.Neigh{}, fmt.Errorf("read neighbour table: %w", err)
 	}
 	for i := range list {
 		if addrOf(list[i].IP) == ip {
-			return &list[i], nil
+			return list[i], nil
 		}
 	}
-	return nil, nil
+	return netlink.Neigh{State: netlink.NUD_NONE}, nil
 }
 
 // ask makes the kernel use the neighbour as if it had a packet for it, without sending one.
 func (n *network) ask(ip netip.Addr) error {
-	return n.handle.NeighSet(&netlink.Neigh{
-		LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE, IP: ip.AsSlice(),
+	return n.query(func(h *netlink.Handle) error {
+		return h.NeighSet(&netlink.Neigh{
+			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE, IP: ip.AsSlice(),
+		})
 	})
 }
 

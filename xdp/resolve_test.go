@@ -136,3 +136,15 @@ func TestNeighbourChange(t *testing.T) {
 		return err == nil && hop.MAC == frame.MAC(moved)
 	})
 }
+
+// Close ends a Resolve that waits for an answer.
+func TestCloseEndsResolve(t *testing.T) {
+	pair := newPair(t, veth.Options{})
+	a := openEnd(t, &pair.A, Options{})
+	time.AfterFunc(30*time.Millisecond, func() { a.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := a.Resolve(ctx, netip.Addr{}, addr("10.77.0.50")); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}

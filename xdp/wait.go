@@ -56,6 +56,9 @@ func (p *Port) poll(d time.Duration) {
 	}
 	p.stats.Waits++
 	n, err := unix.Ppoll(p.polls, timeout, nil)
+	for err == unix.EINTR { // the kernel has put the time that is left into timeout
+		n, err = unix.Ppoll(p.polls, timeout, nil)
+	}
 	if err == nil && n > 0 && p.polls[0].Revents != 0 {
 		var b [8]byte
 		_, _ = unix.Read(p.event, b[:])
