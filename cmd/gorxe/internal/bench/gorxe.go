@@ -37,7 +37,7 @@ type gorxe struct {
 	remote roce.RemoteBuffer
 	wcs    [pollBatch]roce.WC
 	recvs  [recvDepth]roce.RecvWR // without memory: an immediate needs none
-	used   int // of the send queue
+	used   int                    // of the send queue
 }
 
 func newGorxe(s *spec, port frame.Port) (*gorxe, error) {
