@@ -137,10 +137,12 @@ func (q *QP) leave(to State, mask AttrMask) error {
 		q.reset()
 		return nil
 	}
-	if q.State() != Err {
-		q.silence()
-		q.toErr()
+	if q.State() == Err {
+		q.flush() // what was posted since, before its bell is heard
+		return nil
 	}
+	q.silence()
+	q.toErr()
 	return nil
 }
 
