@@ -59,7 +59,8 @@ func (a *answerQueue) insert(n answer) {
 	}
 	i := len(a.list)
 	a.list = append(a.list, n)
-	// The one being sent keeps its place: list[first] may be half out.
+	// It goes even before one that is half out: the requester went back to it, and will come for the
+	// other again.
 	for ; i > a.first && a.list[i-1].psn > n.psn; i-- {
 		a.list[i] = a.list[i-1]
 	}

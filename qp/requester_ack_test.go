@@ -1,0 +1,296 @@
+package qp
+
+import (
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// wr is a signalled work request of n bytes to or from remote address 0x1000 on; the R_Key is the
+// peer's affair.
+func (k *talk) wr(id uint64, op Op, n int) SendWR {
+	return SendWR{ID: id, Op: op, Flags: Signaled, SGEs: []SGE{k.sge(0, n)}, RemoteAddr: 0x1000, RKey: 9}
+}
+
+// IBA 9.7.3: requests leave in the order of their posts with consecutive PSNs; the last packet of
+// what is posted asks for an ACK.
+func TestRequestsInOrder(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpSend, 0), k.wr(3, OpSendImm, 256), k.wr(4, OpRead, 300), k.wr(5, OpWriteImm, 8))
+	k.hears(
+		"RDMA WRITE First +0 dma=600 256B", "RDMA WRITE Middle +1 256B", "RDMA WRITE Last +2 88B",
+		"SEND Only +3",
+		"SEND Only with Immediate +4 256B",
+		"RDMA READ Request +5 dma=300 ask",
+		"RDMA WRITE Only with Immediate +7 dma=8 ask 8B",
+	)
+}
+
+// IBA 9.7.5.1.2: an ACK acknowledges its PSN and all before it; completions come in the order of
+// the posts.
+func TestCoalescedACKCompletesAllBefore(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 300), k.wr(3, OpWriteImm, 8), k.wr(4, OpSend, 8))
+	k.listen() // PSNs 0, 1-2, 3, 4
+	k.say(ack(1))
+	k.completes("1 success RDMA_WRITE 8B") // half a SEND is none
+	k.say(ack(3))
+	k.completes("2 success SEND 300B", "3 success RDMA_WRITE 8B")
+	k.say(ack(4))
+	k.completes("4 success SEND 8B")
+}
+
+// IBA 11.4.1.1: an unsignalled request that succeeds writes no CQE; one that fails or is flushed
+// does; and SignalAll overrides.
+func TestUnsignalled(t *testing.T) {
+	quiet := func(k *talk, id uint64) SendWR { w := k.wr(id, OpWrite, 8); w.Flags = 0; return w }
+	k := newTalk(t, RC)
+	k.post(quiet(k, 1), quiet(k, 2), k.wr(3, OpWrite, 8), quiet(k, 4), quiet(k, 5))
+	k.listen()
+	k.say(ack(2))
+	k.completes("3 success RDMA_WRITE 8B")
+	k.say(nak(3, bth.NAKRemoteAccess))
+	k.completes("4 remote access error", "5 Work Request Flushed Error")
+
+	k = newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SignalAll = true })
+	k.post(quiet(k, 1))
+	k.listen()
+	k.say(ack(0))
+	k.completes("1 success RDMA_WRITE 8B")
+}
+
+// IBA 9.7.6.1: an answer to what was acknowledged long ago (a ghost), or to what was never sent,
+// is dropped and changes nothing, whatever it says.
+func TestGhostsAndAnswersToNothing(t *testing.T) {
+	for _, s := range []bth.Syndrome{bth.ACKNoLimit, bth.RNRSyndrome(1), bth.NAKSyndrome(bth.NAKPSNSequence), bth.NAKSyndrome(bth.NAKRemoteAccess)} {
+		for _, psn := range []int{0, -1, -1 << 22, 3, 4, 1 << 22} {
+			k := newTalk(t, RC)
+			k.post(k.wr(1, OpWrite, 8))
+			k.listen()
+			k.say(ack(0))
+			k.completes("1 success RDMA_WRITE 8B")
+			k.post(k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
+			k.listen()
+			k.say(answerPkt(psn, s))
+			k.completes()
+			k.hears()
+			k.is(RTS)
+			k.equal("ghosts", k.Counters().DropGhost, uint64(1))
+			k.say(ack(2))
+			k.completes("2 success RDMA_WRITE 8B", "3 success RDMA_WRITE 8B")
+		}
+	}
+}
+
+// Answers of every kind to an idle QP are ghosts.
+func TestAnswersToIdleQP(t *testing.T) {
+	for i := range 256 {
+		info := bth.Opcode(i).Info()
+		if info.Transport != bth.RC || !info.Response {
+			continue
+		}
+		k := newTalk(t, RC)
+		k.snapshot()
+		k.say(pkt{op: info.Opcode, psn: 0, data: make([]byte, 8*b2i(info.HasPayload))})
+		k.hears()
+		k.completes()
+		k.unchanged()
+		k.is(RTS)
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// IBA 9.9.2, 11.6.2: each fatal NAK code has its completion status; requests before the refused one
+// succeed, those behind it are flushed, the QP goes to ERR, and nothing is sent again.
+func TestNAKCodes(t *testing.T) {
+	for _, c := range []struct {
+		code bth.NAKCode
+		want string
+	}{
+		{bth.NAKInvalidRequest, "remote invalid request error"},
+		{bth.NAKRemoteAccess, "remote access error"},
+		{bth.NAKRemoteOperational, "remote operation error"},
+	} {
+		k := newTalk(t, RC)
+		k.recvs(10)
+		k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 600), k.wr(3, OpSend, 8), k.wr(4, OpRead, 8))
+		k.listen()
+		k.say(nak(3, c.code)) // the last packet of the second
+		k.completes("1 success RDMA_WRITE 8B", "2 "+c.want, "3 Work Request Flushed Error", "4 Work Request Flushed Error", "1 Work Request Flushed Error")
+		k.hears()
+		k.is(Err)
+		k.equal("fatal NAKs", k.Counters().RcvdErrNAK, uint64(1))
+	}
+}
+
+// Codes that are reserved, or meant for RD, and reserved syndromes say nothing that could be acted
+// on: what they acknowledge counts, the rest waits for its time-out.
+func TestReservedNAKCodes(t *testing.T) {
+	for _, s := range []bth.Syndrome{bth.NAKSyndrome(bth.NAKInvalidRD), bth.NAKSyndrome(5), bth.NAKSyndrome(31), 0x40, 0x80, 0xff} {
+		k := newTalk(t, RC)
+		k.post(k.wr(1, OpWrite, 8))
+		k.listen()
+		k.say(answerPkt(0, s))
+		k.completes()
+		k.is(RTS)
+		k.say(ack(0))
+		k.completes("1 success RDMA_WRITE 8B")
+	}
+}
+
+// IBA 9.7.5.2.2: a sequence NAK acknowledges all before its PSN; from it on everything goes again,
+// at once, with the same PSNs.
+func TestSequenceNAKGoesBack(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 600), k.wr(3, OpSend, 8))
+	k.listen()
+	k.now += 10_000
+	k.say(nak(2, bth.NAKPSNSequence))
+	k.completes("1 success RDMA_WRITE 8B")
+	k.hears("RDMA WRITE Middle +2 256B", "RDMA WRITE Last +3 88B", "SEND Only +4 ask 8B")
+	k.equal("retransmissions", k.Counters().Retransmits, uint64(3))
+	k.say(ack(4))
+	k.completes("2 success RDMA_WRITE 600B", "3 success SEND 8B")
+}
+
+// One loss is often told more than once; what was sent again already is not sent a third time.
+func TestSequenceNAKToldTwice(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8))
+	k.listen()
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.hears()
+	k.now += 20_000 // by now it is news of another loss
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
+}
+
+// A peer that answers nothing but sequence NAKs is broken: after maxNAKs without progress the QP
+// gives up rather than sending for ever.
+func TestSequenceNAKsWithoutEnd(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8))
+	for range maxNAKs {
+		k.listen()
+		k.now += 20_000
+		k.say(nak(0, bth.NAKPSNSequence))
+	}
+	k.is(RTS)
+	k.listen()
+	k.now += 20_000
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.completes("1 transport retry counter exceeded")
+}
+
+// IBA 9.7.6.1: a READ or atomic ends by its own response only. An ACK, or the response to a later
+// one, that jumps over it shows that its response was lost: an implied NAK, and it is asked for
+// again at once.
+func TestImpliedNAK(t *testing.T) {
+	resp := func(psn int) pkt {
+		return pkt{op: bth.RCReadResponseOnly, psn: psn, syndrome: bth.ACKNoLimit, data: seq(8)}
+	}
+	for _, c := range []struct {
+		name   string
+		second Op
+		answer pkt
+		again  []string
+	}{
+		{"by an ACK", OpWrite, ack(2), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+		{"by a later READ response", OpRead, resp(2), []string{"RDMA READ Request +1 dma=8 ask", "RDMA READ Request +2 dma=8 ask"}},
+		{"by a later atomic's response", OpFetchAdd, pkt{op: bth.RCAtomicAck, psn: 2}, []string{"RDMA READ Request +1 dma=8 ask", "FetchAdd +2 ask"}},
+		{"by a sequence NAK", OpWrite, nak(2, bth.NAKPSNSequence), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+		{"by a plain ACK of the READ itself", OpWrite, ack(1), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, RC)
+			k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8), k.wr(3, c.second, 8))
+			k.listen()
+			k.snapshot()
+			k.now += 10_000
+			k.say(c.answer)
+			k.completes("1 success RDMA_WRITE 8B") // what stands before the READ is acknowledged
+			k.unchanged()
+			k.hears(c.again...)
+			k.equal("implied NAKs", k.Counters().ImpliedNAK, uint64(1))
+			k.say(resp(1))
+			k.completes("2 success RDMA_READ 8B")
+		})
+	}
+}
+
+// A response acknowledges every request before it (IBA 9.7.5.1.1).
+func TestReadResponseAcknowledgesWhatStandsBefore(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 300), k.wr(3, OpRead, 8))
+	k.listen()
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 3, syndrome: bth.ACKNoLimit, data: seq(8)})
+	k.completes("1 success RDMA_WRITE 8B", "2 success SEND 300B", "3 success RDMA_READ 8B")
+}
+
+// A READ response for the PSN of a WRITE, or an atomic's for a READ, is no answer: dropped.
+func TestAnswerOfWrongKind(t *testing.T) {
+	k := newTalk(t, RC)
+	k.snapshot()
+	k.post(k.wr(1, OpWrite, 8))
+	k.listen()
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 0, data: seq(8)}, pkt{op: bth.RCAtomicAck, psn: 0, orig: 5})
+	k.completes()
+	k.unchanged()
+	k.say(ack(0))
+	k.completes("1 success RDMA_WRITE 8B")
+	k.post(k.wr(2, OpRead, 8))
+	k.listen()
+	k.say(pkt{op: bth.RCAtomicAck, psn: 1, orig: 5})
+	k.completes()
+	k.unchanged()
+	k.equal("ghosts", k.Counters().DropGhost, uint64(3))
+}
+
+// Credits and MSN are for hardware; an ACK counts by its PSN, whatever they say (as the kernel rxe).
+func TestCreditsAndMSNAreIgnored(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
+	k.listen()
+	p := answerPkt(0, bth.ACKSyndrome(0))
+	p.msn = 0
+	k.say(p)
+	k.completes("1 success SEND 8B")
+	p.psn, p.msn = 1, 0xffffff
+	k.say(p)
+	k.completes("2 success SEND 8B")
+}
+
+// Late ACKs for packets that a retransmission has not reached yet save it the work.
+func TestLateACKOvertakesRetransmission(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
+	k.listen()
+	k.say(nak(0, bth.NAKPSNSequence), ack(1))
+	k.completes("1 success RDMA_WRITE 8B", "2 success RDMA_WRITE 8B")
+	k.hears("RDMA WRITE Only +2 dma=8 ask 8B")
+}
+
+// A message of many packets asks for ACKs on the way, so that the window moves (askEvery).
+func TestAsksOnTheWay(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 60*talkMTU))
+	asked := 0
+	ps := k.listen()
+	for _, p := range ps {
+		if p.BTH.AckReq() {
+			asked++
+		}
+	}
+	k.equal("packets", len(ps), 60)
+	if asked < 2 || asked > 4 {
+		t.Errorf("%d of %d packets ask for an ACK", asked, len(ps))
+	}
+}
