@@ -88,6 +88,7 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	if s.cur == s.head.Load() || q.rec.rnrUntil > now {
 		return 0, 0
 	}
+	q.rec.rnrUntil = 0 // over, though the timer's tick may strike later: what comes now is new
 	w := s.at(s.cur)
 	if s.cur == s.started && !q.startWQE(w) {
 		return 0, 0

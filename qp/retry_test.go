@@ -1,0 +1,283 @@
+package qp
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+const tick = Time(1) << tickShift
+
+// silence is a pair whose requests all vanish; it runs until the WR fails or d passed, and returns
+// when each Local ACK Timeout struck.
+func silence(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time) {
+	w = newWorld(t, 1)
+	w.filter = func(int, *bth.Packet) bool { return false }
+	a, _ := w.pair(RC, func(_ *InitAttr, attr *Attr) { change(attr) })
+	e := w.ends[0]
+	w.post(a, SendWR{ID: 1, Op: OpWrite, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: 1, RKey: 1})
+	for limit := w.now + d; len(e.wcs) == 0 && w.step(limit); {
+		for uint64(len(at)) < e.Counters().AckTimeouts {
+			at = append(at, w.now)
+		}
+	}
+	return w, at
+}
+
+// IBA 9.7.6.1.3: with no answer at all, the Local ACK Timeout (4.096 us x 2^t) strikes 1 + retry_cnt
+// times, each a whole time-out after the one before; the last of them fails the request. Probes,
+// which go out in between, neither count nor move it.
+func TestRetryCount(t *testing.T) {
+	for _, timeout := range []uint8{1, 8, 12, 14} {
+		for _, retry := range []uint8{0, 1, 3, 7} {
+			w, at := silence(t, 60*second, func(a *Attr) { a.Timeout, a.RetryCnt = timeout, retry })
+			e := w.ends[0]
+			what := fmt.Sprintf("timeout %d, retry_cnt %d", timeout, retry)
+			if len(at) != int(retry)+1 {
+				t.Fatalf("%s: struck %d times", what, len(at))
+			}
+			one := Time(bth.AckTimeout(timeout))
+			for i, d := range at {
+				// The wheel rounds each up to its tick, never down.
+				if min := one * Time(i+1); d < min || d > min+Time(i+2)*tick {
+					t.Errorf("%s: time-out %d at %v, due at %v", what, i, time.Duration(d), time.Duration(min))
+				}
+			}
+			if len(e.wcs) != 1 || e.wcs[0].Status != RetryExcErr {
+				t.Errorf("%s: completions %+v", what, e.wcs)
+			}
+			if e.qp.State() != Err || e.Counters().RetryExceeded != 1 {
+				t.Errorf("%s: state %s", what, e.qp.State())
+			}
+		}
+	}
+}
+
+// IBA 9.7.6.1.3: timeout 0 means that the timer never strikes. Probes end after maxProbes, so that
+// a QP whose peer is gone costs nothing for ever after.
+func TestNoTimeout(t *testing.T) {
+	w, at := silence(t, 3600*second, func(a *Attr) { a.Timeout = AckNever })
+	e := w.ends[0]
+	if len(at) != 0 || len(e.wcs) != 0 || e.qp.State() != RTS {
+		t.Errorf("struck at %v, completions %+v", at, e.wcs)
+	}
+	if n := e.Counters().Probes; n != maxProbes {
+		t.Errorf("%d probes, want %d", n, maxProbes)
+	}
+	if next, ok := e.NextTimeout(); ok {
+		t.Errorf("a timer is still armed for %v", next)
+	}
+}
+
+// Progress refills the retries: retry_cnt counts time-outs in a row (IBA 9.7.6.1.3).
+func TestRetriesInARow(t *testing.T) {
+	w := newWorld(t, 1)
+	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout, at.RetryCnt, at.PathMTU = 10, 1, 256 })
+	e, peer := w.ends[0], w.ends[1]
+	// The responder hears a packet only after its first time-out: each of the message's 6 packets
+	// costs one, and one is what may be lost in a row.
+	seen := map[bth.PSN]uint64{}
+	w.filter = func(from int, p *bth.Packet) bool {
+		if from == 1 {
+			return true
+		}
+		first, ok := seen[p.BTH.PSN()]
+		if !ok {
+			first = e.Counters().AckTimeouts
+			seen[p.BTH.PSN()] = first
+		}
+		return e.Counters().AckTimeouts > first || w.now > 20*second
+	}
+	va, key := peer.remote(0)
+	for i := range 6 {
+		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key})
+		if wc := w.wc(0); wc.Status != Success {
+			t.Fatal(wc.short())
+		}
+	}
+	if n := e.Counters().AckTimeouts; n != 6 {
+		t.Errorf("%d time-outs, want 6", n)
+	}
+}
+
+// After a time-out the oldest packet goes first and alone; its answer releases the rest.
+func TestTimeoutSendsOneFirst(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Timeout = 4 }) // 65.5 us: before any probe
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
+	k.listen()
+	k.now += 100_000
+	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
+	k.equal("time-outs", k.Counters().AckTimeouts, uint64(1))
+	k.say(ack(0))
+	k.hears("RDMA WRITE Only +1 dma=8 8B", "RDMA WRITE Only +2 dma=8 ask 8B")
+	k.completes("1 success RDMA_WRITE 8B")
+}
+
+// A probe asks long before the time-out: a lost ACK, and a lost packet, cost a round trip or so.
+func TestProbeRepairsEarly(t *testing.T) {
+	for _, lose := range []int{0, 1} { // 0: the requests' end, 1: the answers'
+		w := newWorld(t, 1)
+		a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout = 20 }) // 4.3 s
+		e := w.ends[0]
+		va, key := w.ends[1].remote(0)
+		wr := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}
+		w.post(a, wr)
+		w.wc(0) // now a round trip is known
+		lost := false
+		w.filter = func(from int, _ *bth.Packet) bool {
+			if from == lose && !lost {
+				lost = true
+				return false
+			}
+			return true
+		}
+		start := w.now
+		w.post(a, wr)
+		w.wc(0)
+		c := e.Counters()
+		if d := w.now - start; d > 1_000_000 || c.Probes != 1 || c.AckTimeouts != 0 {
+			t.Errorf("losing end %d: repaired after %v with %d probes and %d time-outs", lose, time.Duration(d), c.Probes, c.AckTimeouts)
+		}
+	}
+}
+
+// Probes without an answer come at doubling distances.
+func TestProbesBackOff(t *testing.T) {
+	w := newWorld(t, 1)
+	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout = 0 })
+	var at []Time
+	w.filter = func(from int, _ *bth.Packet) bool {
+		at = append(at, w.now)
+		return false
+	}
+	w.post(a, SendWR{Op: OpSend})
+	w.idle(10 * second)
+	if len(at) != 1+maxProbes {
+		t.Fatalf("sent %d times, want %d", len(at), 1+maxProbes)
+	}
+	for i := range maxProbes {
+		if d, want := at[i+1]-at[i], initialRTO<<i; d < want || d > want+tick {
+			t.Errorf("probe %d after %v, want %v", i, time.Duration(d), time.Duration(want))
+		}
+	}
+}
+
+// IBA 9.7.5.2.8: after an RNR NAK nothing is sent for at least the time of its code; then the
+// requester starts at the refused packet. The table is the architecture's.
+func TestRNRTimerTable(t *testing.T) {
+	for code := range uint8(32) {
+		k := newTalk(t, RC)
+		k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
+		k.listen()
+		k.say(rnr(0, code))
+		start := k.now
+		delay := Time(bth.RNRDelay(code))
+		k.now = start + delay - 1001
+		k.hears()
+		next, ok := k.NextTimeout()
+		for ok && next < start+delay {
+			k.now = next
+			k.hears()
+			next, ok = k.NextTimeout()
+		}
+		if !ok || next > start+delay+tick {
+			t.Fatalf("code %d: next time-out at %v, RNR delay ends at %v", code, next, start+delay)
+		}
+		k.now = next
+		k.hears("SEND Only +0 8B", "SEND Only +1 ask 8B")
+	}
+}
+
+// IBA 9.7.5.2.8: rnr_retry counts the RNR NAKs in a row that are survived; 7 is without end.
+func TestRNRRetryCount(t *testing.T) {
+	for _, retry := range []uint8{0, 1, 6, 7} {
+		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = retry })
+		k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
+		survive := int(retry)
+		if retry == RNRInfinite {
+			survive = 100
+		}
+		for range survive {
+			k.listen()
+			k.say(rnr(0, 1))
+			k.is(RTS)
+			k.now += 100_000
+		}
+		k.listen()
+		k.say(rnr(0, 1))
+		if retry == RNRInfinite {
+			k.is(RTS)
+			continue
+		}
+		k.completes("1 RNR retry counter exceeded", "2 Work Request Flushed Error")
+		k.is(Err)
+	}
+}
+
+// The count is of RNR NAKs in a row: progress refills it. Time-outs have a count of their own.
+func TestRNRRetriesInARow(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry, a.RetryCnt = 1, 0 })
+	for i := range 5 {
+		k.post(k.wr(uint64(i), OpSend, 8))
+		k.listen()
+		k.say(rnr(i, 1))
+		k.now += 100_000
+		k.hears(fmt.Sprintf("SEND Only %+d ask 8B", i))
+		k.say(ack(i))
+		k.completes(fmt.Sprintf("%d success SEND 8B", i))
+	}
+}
+
+// Duplicates of an RNR NAK count once; while the timer runs no loss is acted on; a late ACK ends it.
+func TestWhileRNRTimerRuns(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = 1 })
+	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
+	k.listen()
+	k.say(rnr(0, 20), rnr(0, 20), nak(0, bth.NAKPSNSequence))
+	k.is(RTS)
+	k.hears()
+	k.say(ack(0))
+	k.completes("1 success SEND 8B")
+	k.hears("SEND Only +1 ask 8B")
+}
+
+// An RNR NAK that meets a QP whose RNR time is over, though the timer's tick has not struck, is a
+// new one: it is counted, and it stops sending.
+func TestRNRNAKJustAfterTheTimer(t *testing.T) {
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpSend, 8))
+	k.listen()
+	k.say(rnr(0, 1)) // 10 us; a tick is 16
+	k.now += 10_000
+	k.post(k.wr(2, OpSend, 8)) // a doorbell gives the QP its turn before the tick
+	k.hears("SEND Only +0 8B", "SEND Only +1 ask 8B")
+	start := k.now
+	k.say(rnr(0, 16)) // 2.56 ms
+	k.now = start + 2_000_000
+	k.hears()
+	k.now = start + 2_560_000 + tick
+	k.hears("SEND Only +0 8B", "SEND Only +1 ask 8B")
+	k.equal("probes", k.Counters().Probes, uint64(0))
+}
+
+// End to end: a receive that comes late costs RNR NAKs, not the connection.
+func TestRNREndToEnd(t *testing.T) {
+	w := newWorld(t, 1)
+	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.MinRNRTimer, at.RNRRetry = 12, 7 })
+	e := w.ends[0]
+	data := e.fill(0, 5000, 9)
+	w.post(a, SendWR{ID: 1, Op: OpSend, Flags: Signaled, SGEs: []SGE{e.sge(0, 5000)}})
+	w.idle(10_000_000)
+	if e.Counters().RcvdRNR < 10 {
+		t.Errorf("%d RNR NAKs in 10 ms, one is due each 0.64 ms", e.Counters().RcvdRNR)
+	}
+	w.recv(b, RecvWR{ID: 2, SGEs: []SGE{w.ends[1].sge(0, 5000)}})
+	if wc := w.wc(1); wc.Status != Success || string(w.ends[1].mem[:5000]) != string(data) {
+		t.Error(wc.short())
+	}
+	if wc := w.wc(0); wc.Status != Success {
+		t.Error(wc.short())
+	}
+}
