@@ -177,6 +177,9 @@ func (c *CQ) leave(solicited bool) {
 	}
 	if c.waiters.Add(-1) > 0 {
 		c.signal()
+		if c.dev.sh.manual {
+			c.dev.sh.bell() // the next one may be the shard's owner, asleep in the port
+		}
 	}
 }
 
@@ -199,6 +202,7 @@ func (c *CQ) shut() error {
 	delete(c.dev.cqs, c)
 	c.closed.Store(true)
 	close(c.done)
+	c.signal() // callers that stand by while another drives the shard; each wakes the next
 	// The round trip ends every turn that may still push a completion, and it wakes an owner that
 	// sleeps in Wait for this CQ.
 	return c.dev.sh.do(func(qp.Time) { delete(c.dev.sh.cqs, c.cq) })

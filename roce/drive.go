@@ -28,7 +28,7 @@ type command struct {
 // portErrorPause keeps a port that fails at once in Wait from burning a core.
 const portErrorPause = time.Millisecond
 
-// bell is the engine's hook: a QP was put on the empty doorbell list. Any goroutine.
+// bell wakes a sleeping owner. It is the engine's hook for a QP that was put on the empty doorbell list. Any goroutine.
 func (s *shard) bell() {
 	if s.sleeping.Load() {
 		s.port.Wake()
@@ -50,8 +50,8 @@ func (s *shard) do(f func(now qp.Time)) error {
 	if s.mu.TryLock() {
 		s.runCommands()
 		s.unlock()
-	} else if s.sleeping.Load() {
-		s.port.Wake()
+	} else {
+		s.bell()
 	}
 	<-c.done
 	return nil
@@ -259,9 +259,7 @@ func (s *shard) stop(done <-chan struct{}) error {
 // lockHard takes the lock from an owner that may be asleep in CQ.Wait (manual mode).
 func (s *shard) lockHard() {
 	for !s.mu.TryLock() {
-		if s.sleeping.Load() {
-			s.port.Wake()
-		}
+		s.bell()
 		time.Sleep(10 * time.Microsecond)
 	}
 }

@@ -1,11 +1,16 @@
 package roce
 
 import (
+	"encoding/binary"
+	"runtime"
 	"sort"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // TestHotPathDoesNotAllocate: a WRITE posted, carried, executed, acknowledged, completed and polled, both ends in one
@@ -55,27 +60,31 @@ func benchPair(b *testing.B) (x, y *end) {
 func BenchmarkWriteLatency(b *testing.B) {
 	x, y := benchPair(b)
 	var wcs [16]WC
-	wr := func(from, to *end) []SendWR {
-		return []SendWR{{Op: OpWrite, Inline: make([]byte, 8), RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}}
+	xy, yx := pingWR(x, y), pingWR(y, x)
+	times := make([]time.Duration, 0, 1<<20)
+	ping := func(from, to *end, wrs []SendWR, n uint64) {
+		postPing(b, from, wrs, n)
+		for to.mr.Load64(0) != n {
+			from.cq.Poll(wcs[:])
+			to.cq.Poll(wcs[:])
+		}
 	}
-	xy, yx := wr(x, y), wr(y, x)
-	times := make([]time.Duration, 0, b.N)
 	for i := uint64(1); b.Loop(); i++ {
 		start := time.Now()
-		ping(b, x, y, xy, i, wcs[:])
-		ping(b, y, x, yx, i, wcs[:])
+		ping(x, y, xy, i)
+		ping(y, x, yx, i)
 		times = append(times, time.Since(start)/2)
 	}
-	sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
-	b.ReportMetric(float64(times[len(times)/2].Nanoseconds()), "p50-ns")
-	b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds()), "p99-ns")
+	reportTimes(b, times)
 }
 
-// ping writes a number and turns both cranks until it is there.
-func ping(b *testing.B, from, to *end, wrs []SendWR, n uint64, wcs []WC) {
-	for i := range 8 {
-		wrs[0].Inline[i] = byte(n >> (8 * i))
-	}
+func pingWR(from, to *end) []SendWR {
+	return []SendWR{{Op: OpWrite, Inline: make([]byte, 8), RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}}
+}
+
+// postPing writes the number n to the peer; one in 64 is signalled.
+func postPing(b *testing.B, from *end, wrs []SendWR, n uint64) {
+	binary.NativeEndian.PutUint64(wrs[0].Inline, n)
 	wrs[0].Flags = 0
 	if n%64 == 0 {
 		wrs[0].Flags = Signaled
@@ -83,10 +92,128 @@ func ping(b *testing.B, from, to *end, wrs []SendWR, n uint64, wcs []WC) {
 	if err := from.qp.PostSend(wrs...); err != nil {
 		b.Fatal(err)
 	}
-	for to.mr.Load64(0) != n {
-		from.cq.Poll(wcs)
-		to.cq.Poll(wcs)
+}
+
+func reportTimes(b *testing.B, times []time.Duration) {
+	sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
+	b.ReportMetric(float64(times[len(times)/2].Nanoseconds()), "p50-ns")
+	b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds()), "p99-ns")
+}
+
+// BenchmarkTwoThreads are both ends in threads of their own, over the in-memory link and over AF_XDP on a veth pair. The
+// active end has Manual progress. (Two ends with Auto progress and two that poll memory would be four threads that spin.)
+func BenchmarkTwoThreads(b *testing.B) {
+	active := []Option{WithProgress(Manual)}
+	for _, p := range []Progress{Auto, Manual} {
+		passive := []Option{WithProgress(p)}
+		memory := func(b *testing.B) (x, y *end) {
+			link, c := newLink(b, loopback.Config{}), rigConfig{mem: 1 << 20}
+			x, y = newEnd(b, newDevice(b, link, 0, active...), c), newEnd(b, newDevice(b, link, 1, passive...), c)
+			connect(b, x.qp, y.qp)
+			return x, y
+		}
+		veth := func(b *testing.B) (x, y *end) {
+			pair := newVeth(b, veth.Options{})
+			x = openEnd(b, &pair.A, xdp.Options{}, rigConfig{mem: 1 << 20, opts: active})
+			y = openEnd(b, &pair.B, xdp.Options{}, rigConfig{mem: 1 << 20, opts: passive})
+			connect(b, x.qp, y.qp)
+			return x, y
+		}
+		for _, r := range []struct {
+			name string
+			rig  func(*testing.B) (x, y *end)
+		}{{"memory", memory}, {"veth", veth}} {
+			name := "passive-" + p.String() + "/" + r.name
+			if p == Manual {
+				b.Run(name+"/write-lat-8", func(b *testing.B) { pingPong(b, r.rig) })
+			}
+			b.Run(name+"/read-lat-8", func(b *testing.B) { reads(b, r.rig) })
+			b.Run(name+"/write-rate-64", func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64, 16) })
+			b.Run(name+"/write-bw-64K", func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64<<10, 1) })
+		}
 	}
+}
+
+// reads measures the round trip of 8-byte READs, which the passive end's program has no part in.
+func reads(b *testing.B, rig func(*testing.B) (x, y *end)) {
+	x, y := rig(b)
+	times := make([]time.Duration, 0, b.N)
+	wrs := []SendWR{{Op: OpRead, Flags: Signaled, SGEs: []SGE{x.mr.SGE(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}}
+	b.ResetTimer()
+	inBackground(y, func() {}, func() {
+		var wcs [1]WC
+		for range b.N {
+			start := time.Now()
+			if err := x.qp.PostSend(wrs...); err != nil {
+				b.Fatal(err)
+			}
+			for x.cq.Poll(wcs[:]) == 0 {
+			}
+			times = append(times, time.Since(start))
+		}
+	})
+	reportTimes(b, times)
+}
+
+// pingPong measures half the round trip of 8-byte WRITEs, each end polling its memory.
+func pingPong(b *testing.B, rig func(*testing.B) (x, y *end)) {
+	x, y := rig(b)
+	n := uint64(b.N)
+	times := make([]time.Duration, 0, b.N)
+	side := func(me, peer *end, first bool) {
+		var wcs [16]WC
+		wrs := pingWR(me, peer)
+		for i := uint64(1); i <= n; i++ {
+			start := time.Now()
+			if first {
+				postPing(b, me, wrs, i)
+			}
+			for me.mr.Load64(0) != i {
+				me.cq.Poll(wcs[:])
+			}
+			if !first {
+				postPing(b, me, wrs, i)
+			} else {
+				times = append(times, time.Since(start)/2)
+			}
+		}
+	}
+	b.ResetTimer()
+	inBackground(y, func() { side(y, x, false) }, func() { side(x, y, true) })
+	reportTimes(b, times)
+}
+
+// inBackground runs the passive side, and its crank for as long as the active side needs it.
+func inBackground(passive *end, there, here func()) {
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	done.Add(1)
+	go func() {
+		defer done.Done()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		there()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if passive.Progress(); !passive.sh.manual {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}
+	}()
+	runtime.LockOSThread()
+	here()
+	runtime.UnlockOSThread()
+	close(stop)
+	done.Wait()
+}
+
+// stream keeps 128 WRITEs in flight, one in every signalled.
+func stream(b *testing.B, x, y *end, size, every int) {
+	inBackground(y, func() {}, func() { writes(b, x, y, size, every, func() {}) })
 }
 
 // BenchmarkWriteRate is 64-byte WRITEs, one in 16 signalled, both ends in one thread: the cost of a message on both sides.
@@ -97,6 +224,11 @@ func BenchmarkWriteBandwidth(b *testing.B) { benchWrites(b, 64<<10, 1) }
 
 func benchWrites(b *testing.B, size, every int) {
 	x, y := benchPair(b)
+	writes(b, x, y, size, every, func() { y.Progress() })
+}
+
+// writes posts b.N WRITEs from x to y, 128 in flight, one in every signalled; peer is called once a round.
+func writes(b *testing.B, x, y *end, size, every int, peer func()) {
 	var wcs [64]WC
 	list := make([]SendWR, every)
 	for i := range list {
@@ -116,6 +248,6 @@ func benchWrites(b *testing.B, size, every int) {
 		}
 		n := x.cq.Poll(wcs[:])
 		out, done = out-n, done+n
-		y.cq.Poll(wcs[:])
+		peer()
 	}
 }
