@@ -2,6 +2,7 @@ package loopback
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -312,5 +313,17 @@ func BenchmarkPingPong(b *testing.B) {
 			}
 			near.Release(bufs[:n])
 		}
+	}
+}
+
+func BenchmarkNewLink(b *testing.B) {
+	for _, c := range []Config{{Virtual: true}, {Virtual: true, Queue: 64, TxBufs: 64}} {
+		b.Run(fmt.Sprintf("queue%d", c.Queue), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := NewLink(c); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

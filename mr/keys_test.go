@@ -156,6 +156,9 @@ func TestManyRegions(t *testing.T) {
 	if _, err := tab.Register(pd, mem, 0, 0); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
+	if drawn := tab.remote.next; drawn > uint64(len(all))*11/10 {
+		t.Errorf("%d keys passed over for %d regions", drawn-uint64(len(all)), len(all))
+	}
 	for i, m := range all {
 		if _, v := tab.CheckRemote(pd, m.RKey(), uint64(i)*8, 8, RemoteWrite); v != OK {
 			t.Fatalf("region %d: %v", i, v)

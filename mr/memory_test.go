@@ -169,6 +169,44 @@ func TestNeighboursSurvive(t *testing.T) {
 	wg.Wait()
 }
 
+// A region need not end where a word ends. The bytes behind it belong to
+// somebody who knows nothing of peers and stores plainly; none gets lost.
+func TestNeighboursOutsideSurvive(t *testing.T) {
+	mem := words(16)
+	region, before, behind := mem[5:7], mem[:5], mem[7:]
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for v := byte(0); !stop.Load(); v++ {
+			CopyIn(region, []byte{v, ^v})
+			if region[0] != v || region[1] != ^v {
+				t.Errorf("region: % x, want %x and its complement", region, v)
+				return
+			}
+		}
+	})
+	for i := range 100_000 {
+		for k := range before {
+			before[k] = byte(i + k)
+		}
+		for k := range behind {
+			behind[k] = byte(i - k)
+		}
+		for k, v := range before {
+			if v != byte(i+k) {
+				t.Fatalf("round %d: byte %d before the region is %d", i, k, v)
+			}
+		}
+		for k, v := range behind {
+			if v != byte(i-k) {
+				t.Fatalf("round %d: byte %d behind the region is %d", i, k, v)
+			}
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
 // The status byte: a peer's WRITE of data and status arrives by CopyIn; the
 // program polls the status with Load8, then reads the data with plain loads.
 // The program answers likewise, and the NIC fetches the answer by CopyOut.
