@@ -177,7 +177,7 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return bad("Local ACK Timeout %d; it is 0 to 31", a.Timeout)
 	case has(AttrRetryCnt) && a.RetryCnt > 7, has(AttrRNRRetry) && a.RNRRetry > 7:
 		return bad("retry counts %d and %d; they are 0 to 7", a.RetryCnt, a.RNRRetry)
-	case has(AttrPath) && (a.Path.HeaderLen == 0 || int(a.Path.HeaderLen) > len(a.Path.Header)):
+	case has(AttrPath) && !a.Path.ready():
 		return bad("the path has no headers; take it from the device's ResolvePath")
 	}
 	return nil

@@ -148,8 +148,8 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
 	}
 	if q.typ == UD {
-		if wr.AH == nil {
-			return fmt.Errorf("%w: a UD work request needs an address handle (AH)", ErrInvalidWR)
+		if wr.AH == nil || !wr.AH.ready() {
+			return fmt.Errorf("%w: a UD work request needs an address handle (AH) with headers", ErrInvalidWR)
 		}
 		if mtu := int(q.mtu.Load()); n > uint64(mtu) {
 			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, mtu)

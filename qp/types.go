@@ -213,6 +213,9 @@ type Path struct {
 	HeaderLen     uint8
 }
 
+// ready tells whether there are headers that fit.
+func (p *Path) ready() bool { return p.HeaderLen > 0 && int(p.HeaderLen) <= len(p.Header) }
+
 // EventKind names asynchronous events after ibv_event_type.
 type EventKind uint8
 

@@ -1,0 +1,258 @@
+package qp
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// IBA 10.3.1: posting a send is refused before RTS, a receive before INIT.
+func TestPostingByState(t *testing.T) {
+	for st := Reset; st < numStates; st++ {
+		k := newTalk(t, UD) // UD knows all the states
+		k.q.setState(st)
+		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: &Path{HeaderLen: 4}}})
+		if want := st < RTS; errors.Is(err, ErrQPState) != want {
+			t.Errorf("PostSend in %s: %v", st, err)
+		}
+		_, err = k.q.PostRecv([]RecvWR{{}})
+		if want := st == Reset; errors.Is(err, ErrQPState) != want {
+			t.Errorf("PostRecv in %s: %v", st, err)
+		}
+	}
+}
+
+// Work requests that cannot be right are refused when they are posted (IBA 11.4.1.1).
+func TestPostSendRefuses(t *testing.T) {
+	path := &Path{HeaderLen: 4}
+	big := func(k *talk) SGE { g := k.sge(0, 8); g.Length = 1 << 30; return g }
+	for _, c := range []struct {
+		name string
+		typ  Type
+		wr   func(k *talk) SendWR
+		want error
+	}{
+		{"unknown operation", RC, func(*talk) SendWR { return SendWR{Op: numOps} }, ErrInvalidWR},
+		{"READ on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpRead} }, ErrInvalidWR},
+		{"SEND with invalidate on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpSendInv} }, ErrInvalidWR},
+		{"atomic on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd, SGEs: []SGE{k.sge(0, 8)}} }, ErrInvalidWR},
+		{"WRITE on UD", UD, func(k *talk) SendWR { return SendWR{Op: OpWrite, AH: path} }, ErrInvalidWR},
+		{"UD without AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend} }, ErrInvalidWR},
+		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{}} }, ErrInvalidWR},
+		{"UD with a broken AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{HeaderLen: 200}} }, ErrInvalidWR},
+		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 1025)}} }, ErrInvalidWR},
+		{"atomic of 4 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} }, ErrInvalidWR},
+		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} }, ErrInvalidWR},
+		{"too many SGEs", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: make([]SGE, 5)} }, ErrInvalidWR},
+		{"inline and SGEs", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, Inline: seq(1), SGEs: []SGE{k.sge(0, 1)}} }, ErrInvalidWR},
+		{"inline too long", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, Inline: seq(257)} }, ErrInvalidWR},
+		{"inline READ", RC, func(k *talk) SendWR { return SendWR{Op: OpRead, Inline: seq(8)} }, ErrInvalidWR},
+		{"unknown lkey", RC, func(k *talk) SendWR { g := k.sge(0, 8); g.LKey ^= 1; return SendWR{Op: OpSend, SGEs: []SGE{g}} }, ErrInvalidKey},
+		{"R_Key as lkey", RC, func(k *talk) SendWR {
+			g := k.sge(0, 8)
+			g.LKey = bth.LKey(k.mr.RKey())
+			return SendWR{Op: OpSend, SGEs: []SGE{g}}
+		}, ErrInvalidKey},
+		{"beyond the region", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{k.sge(1<<20-7, 8)}} }, ErrInvalidKey},
+		{"another PD's region", RC, func(k *talk) SendWR {
+			pd, _ := k.mrs.AllocPD()
+			m, _ := k.region(pd, 64, mr.LocalWrite)
+			return SendWR{Op: OpSend, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
+		}, ErrInvalidKey},
+		{"READ into read-only memory", RC, func(k *talk) SendWR {
+			m, _ := k.region(k.pd, 64, mr.RemoteRead)
+			return SendWR{Op: OpRead, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
+		}, ErrInvalidKey},
+		{"more than 2^31 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{big(k), big(k), big(k)}} }, ErrInvalidKey},
+	} {
+		k := newTalk(t, c.typ)
+		n, err := k.q.PostSend([]SendWR{c.wr(k)})
+		if n != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%s: took %d, %v; want %v", c.name, n, err, c.want)
+		}
+		k.hears()
+	}
+}
+
+// A list is posted up to the first request that is refused; the count says where (as bad_wr).
+func TestPostListFailsPartly(t *testing.T) {
+	k := newTalk(t, RC)
+	n, err := k.q.PostSend([]SendWR{k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), {ID: 3, Op: numOps}, k.wr(4, OpWrite, 8)})
+	if n != 2 || !errors.Is(err, ErrInvalidWR) {
+		t.Fatalf("took %d: %v", n, err)
+	}
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
+	n, err = k.q.PostRecv([]RecvWR{{ID: 1}, {ID: 2, SGEs: make([]SGE, 5)}, {ID: 3}})
+	if n != 1 || !errors.Is(err, ErrInvalidWR) || k.q.RQLen() != 1 {
+		t.Fatalf("PostRecv took %d: %v", n, err)
+	}
+	if n, err := k.q.PostSend(nil); n != 0 || err != nil {
+		t.Errorf("an empty list: %d, %v", n, err)
+	}
+}
+
+// A linked list becomes visible at once: only its last request asks for an ACK.
+func TestLinkedListIsOneDoorbell(t *testing.T) {
+	k := newTalk(t, RC)
+	rang := 0
+	k.SetBell(func() { rang++ })
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 8), k.wr(3, OpWrite, 8))
+	k.post(k.wr(4, OpWrite, 8))
+	k.equal("bells", rang, 1)
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "SEND Only +1 8B", "RDMA WRITE Only +2 dma=8 8B", "RDMA WRITE Only +3 dma=8 ask 8B")
+	k.post(k.wr(5, OpWrite, 8))
+	k.equal("bells", rang, 2)
+	k.equal("SQLen", k.q.SQLen(), 5)
+}
+
+// A queue takes exactly its depth, whatever the ring is rounded up to, and slots come back with the
+// acknowledgement.
+func TestQueueDepths(t *testing.T) {
+	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth, a.RQDepth = 5, 3 })
+	var wrs []SendWR
+	for i := range 7 {
+		wrs = append(wrs, k.wr(uint64(i), OpWrite, 8))
+	}
+	n, err := k.q.PostSend(wrs)
+	if n != 5 || !errors.Is(err, ErrSQFull) {
+		t.Fatalf("took %d: %v", n, err)
+	}
+	k.listen()
+	k.say(ack(1))
+	n, err = k.q.PostSend(wrs[5:])
+	if n != 2 || err != nil {
+		t.Fatalf("after two were done it took %d: %v", n, err)
+	}
+	n, err = k.q.PostRecv(make([]RecvWR, 4))
+	if n != 3 || !errors.Is(err, ErrRQFull) {
+		t.Fatalf("PostRecv took %d: %v", n, err)
+	}
+	k = newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth, a.RQDepth = 0, 0 })
+	if n, err := k.q.PostSend(wrs[:1]); n != 0 || !errors.Is(err, ErrSQFull) {
+		t.Errorf("an SQ of depth 0 took %d: %v", n, err)
+	}
+	if n, err := k.q.PostRecv(make([]RecvWR, 1)); n != 0 || !errors.Is(err, ErrRQFull) {
+		t.Errorf("an RQ of depth 0 took %d: %v", n, err)
+	}
+}
+
+// Inline data is copied by the post: the caller's buffer is free at once (IBA 11.4.1.1). Without it
+// the memory is read when the packet leaves, and again for a retransmission.
+func TestInlineIsCopied(t *testing.T) {
+	k := newTalk(t, RC)
+	buf := seq(100)
+	k.post(SendWR{ID: 1, Op: OpSend, Inline: buf, Flags: Signaled})
+	clear(buf)
+	k.equal("sent", string(k.listen()[0].Payload), string(seq(100)))
+	k.now += 10_000
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.equal("sent again", string(k.listen()[0].Payload), string(seq(100)))
+	k.say(ack(0))
+	k.completes("1 success SEND 100B")
+}
+
+// The message is gathered from the SGEs in order; empty ones may stand anywhere, with any key.
+func TestGather(t *testing.T) {
+	copyTo := func(k *talk) []SGE {
+		data := seq(600)
+		copy(k.mem[0:], data[:100])
+		copy(k.mem[9000:], data[100:400])
+		copy(k.mem[5000:], data[400:])
+		return []SGE{k.sge(0, 100), {Addr: 1, LKey: 1}, k.sge(9000, 300), k.sge(5000, 200)}
+	}
+	k := newTalk(t, RC)
+	k.post(SendWR{ID: 1, Op: OpWrite, SGEs: copyTo(k), RemoteAddr: 0x1000, RKey: 9})
+	var got strings.Builder
+	for _, p := range k.listen() {
+		got.Write(p.Payload)
+	}
+	k.equal("sent", got.String(), string(seq(600)))
+	k.post(SendWR{ID: 2, Op: OpRead, Flags: Signaled, SGEs: []SGE{{LKey: 7}, k.sge(2000, 1), {LKey: 8}, k.sge(50, 299)}, RemoteAddr: 0x1000, RKey: 9})
+	k.listen()
+	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]}, pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
+	k.completes("2 success RDMA_READ 300B")
+	k.equal("scattered", string(k.mem[2000:2001])+string(k.mem[50:349]), string(seq(300)))
+	k.post(SendWR{ID: 3, Op: OpSend, SGEs: []SGE{{}, {}}}) // nothing but empty ones: a message of no bytes
+	k.hears("SEND Only +5 ask")
+}
+
+// Packets are padded to whole words with zeros, whatever the buffer held (IBA 9.2.4).
+func TestPadIsZero(t *testing.T) {
+	k := newTalk(t, RC)
+	for n := range 9 {
+		k.post(SendWR{Op: OpSend, Inline: seq(n)})
+		k.HandleDoorbells(k.now)
+		buf := [512]byte{}
+		for i := range buf {
+			buf[i] = 0xee
+		}
+		size, netLen := k.PollTransmit(k.now, buf[:])
+		body := buf[netLen+bth.HeaderLen : size]
+		if len(body) != (n+3)/4*4 || bth.BTH(buf[netLen:]).PadCount() != -n&3 {
+			t.Fatalf("%d bytes: %d on the wire, pad count %d", n, len(body), bth.BTH(buf[netLen:]).PadCount())
+		}
+		for _, b := range body[n:] {
+			k.equal("pad byte", b, byte(0))
+		}
+	}
+}
+
+// IBA 9.9.2: memory that dies after the post fails its request with a local protection error, but
+// only after those before it completed; those behind it are flushed.
+func TestLocalProtectionErrorInMidQueue(t *testing.T) {
+	k := newTalk(t, RC)
+	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
+	dying := SendWR{ID: 3, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8), dying, k.wr(4, OpWrite, 8))
+	must(t, k.mrs.Deregister(m))
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA READ Request +1 dma=8 ask")
+	k.completes()
+	k.say(ack(0))
+	k.completes("1 success RDMA_WRITE 8B")
+	k.is(RTS)
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 1, data: seq(8)})
+	k.completes("2 success RDMA_READ 8B", "3 local protection error", "4 Work Request Flushed Error")
+	k.is(Err)
+}
+
+// The same when those before it have to be sent again first.
+func TestLocalProtectionErrorAfterLoss(t *testing.T) {
+	k := newTalk(t, RC)
+	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
+	dying := SendWR{ID: 2, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}
+	k.post(k.wr(1, OpWrite, 8), dying)
+	k.HandleDoorbells(k.now)
+	var buf [2048]byte
+	for range 2 { // the first request, and one packet of the second
+		k.PollTransmit(k.now, buf[:])
+	}
+	must(t, k.mrs.Deregister(m))
+	k.hears()
+	k.now += 10_000
+	k.say(nak(0, bth.NAKPSNSequence))
+	k.hears("RDMA WRITE Only +0 dma=8 8B")
+	k.say(ack(0))
+	k.completes("1 success RDMA_WRITE 8B", "2 local protection error")
+}
+
+// IBA 9.7.3: READs on a QP that was opened for none (max_rd_atomic 0) fail here.
+func TestReadWithoutInitiatorDepth(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 0 })
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8))
+	k.hears("RDMA WRITE Only +0 dma=8 8B")
+	k.say(ack(0))
+	k.completes("1 success RDMA_WRITE 8B", "2 local QP operation error")
+	k.is(Err)
+}
+
+// No more READs and atomics are outstanding than max_rd_atomic; each answer lets the next go.
+func TestInitiatorDepth(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 2 })
+	k.post(k.wr(1, OpRead, 8), k.wr(2, OpFetchAdd, 8), k.wr(3, OpRead, 8), k.wr(4, OpWrite, 8))
+	k.hears("RDMA READ Request +0 dma=8 ask", "FetchAdd +1 ask")
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 0, data: seq(8)})
+	k.hears("RDMA READ Request +2 dma=8 ask", "RDMA WRITE Only +3 dma=8 ask 8B")
+}
