@@ -225,10 +225,15 @@ func (e *Engine) HandleDoorbells(now Time) {
 		next := q.bellNext
 		q.bellNext = nil
 		q.rung.Store(false) // before looking: a later post rings again
-		if q.State() == Err {
+		switch q.State() {
+		case Err:
 			q.flush()
-		} else if !q.dead {
-			e.schedule(q)
+		case SQE: // IBA 10.3.1.6
+			q.flushSends()
+		default:
+			if !q.dead {
+				e.schedule(q)
+			}
 		}
 		q = next
 	}

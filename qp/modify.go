@@ -99,7 +99,8 @@ var transitions = []transition{
 }
 
 // Modify changes attributes and, with AttrState, the state. Nothing changes if it returns an
-// error: ErrQPState for a transition that does not exist, ErrInvalidAttr for a missing, unexpected
+// error: ErrQPState for a transition that does not exist or, in SQD, comes before the send queue has
+// drained, ErrInvalidAttr for a missing, unexpected
 // or out-of-range attribute. Any state goes to RESET and ERR.
 func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	from, to := q.State(), q.State()
@@ -120,6 +121,9 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 		return fmt.Errorf("%w: %s to %s does not take %s", ErrInvalidAttr, from, to, extra)
 	}
 	if err := q.checkAttr(a, mask); err != nil {
+		return err
+	}
+	if err := q.checkBusy(from, mask); err != nil {
 		return err
 	}
 	q.apply(a, mask)
@@ -152,6 +156,20 @@ func findTransition(from, to State, typ Type) *transition {
 		if t.from == from && t.to == to && (from != SQE || typ != RC) {
 			return t
 		}
+	}
+	return nil
+}
+
+// checkBusy refuses in SQD what would change the rules for requests under way: the send queue has to
+// be drained first (IBA 10.3.1.5), and the peer's READs answered before their number changes.
+func (q *QP) checkBusy(from State, mask AttrMask) error {
+	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer
+	switch {
+	case from != SQD || mask&^live == 0:
+	case !q.drained():
+		return fmt.Errorf("%w: %s changes only when the send queue has drained; wait for EventSQDrained", ErrQPState, mask&^live)
+	case mask&AttrMaxDestRdAtomic != 0 && !q.answers.empty():
+		return fmt.Errorf("%w: the peer's READs are still being answered; try again", ErrQPState)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	off := s.curPkt * mtu
 	n := min(mtu, w.length-off)
 	end := s.curPkt == w.npkts-1
-	last := end && s.cur+1 == s.head.Load()
+	last := end && (s.cur+1 == s.head.Load() || q.State() == SQD)
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
 	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)
@@ -291,9 +291,13 @@ func (q *QP) checkHalted() {
 	}
 }
 
+// drained tells whether no work request is under way. It is not enough that all packets sent so far
+// are acknowledged: a message may be half out.
+func (q *QP) drained() bool { return q.sq.tail.Load() == q.sq.started }
+
 // checkDrained reports the end of draining (IBA 10.3.1.5).
 func (q *QP) checkDrained() {
-	if q.drainEvent && q.State() == SQD && q.una == q.max {
+	if q.drainEvent && q.State() == SQD && q.drained() {
 		q.drainEvent = false
 		q.eng.event(Event{Kind: EventSQDrained, QP: q})
 	}

@@ -55,11 +55,22 @@ type savedAtomic struct {
 
 func (q *QP) startResponder(psn bth.PSN) { q.epsn = countBase + uint64(psn) }
 
-// sizeResources makes room for n READs and atomics waiting to be answered.
+// sizeResources makes room for n READs and atomics waiting to be answered, with none waiting. It
+// keeps the newest saved results: their answers may have been lost.
 func (q *QP) sizeResources(n uint8) {
 	q.answers.init(int(n))
-	q.saved = make([]savedAtomic, max(n, 1))
-	q.savedNext = 0
+	old, oldest := q.saved, int(q.savedNext)
+	q.saved, q.savedNext = make([]savedAtomic, max(n, 1)), 0
+	for i := range old {
+		if s := old[(oldest+i)%len(old)]; s.psn != 0 {
+			q.save(s)
+		}
+	}
+}
+
+func (q *QP) save(s savedAtomic) {
+	q.saved[q.savedNext] = s
+	q.savedNext = (q.savedNext + 1) % uint32(len(q.saved))
 }
 
 // verdict is what became of a request packet.
@@ -354,8 +365,7 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 		a.orig = mr.CompareSwap(mem, h.Compare(), h.SwapAdd())
 	}
 	q.queue(a)
-	q.saved[q.savedNext] = savedAtomic{psn: a.psn, orig: a.orig, msn: q.msn}
-	q.savedNext = (q.savedNext + 1) % uint32(len(q.saved))
+	q.save(savedAtomic{psn: a.psn, orig: a.orig, msn: q.msn})
 	return acceptQueued
 }
 
