@@ -11,7 +11,9 @@ import (
 
 // The defaults of ConnectOptions.
 const (
-	defaultTimeout  = 14 // 67 ms
+	// Lost packets are repeated long before (see qp's probes), so a generous time-out costs nothing; what it buys is that
+	// a peer which gets no CPU for a while, as on a busy host, does not count as dead: that takes 8 x 0.54 s.
+	defaultTimeout  = 17
 	defaultRetries  = 7
 	defaultRNRTimer = 12 // 0.64 ms
 	defaultRdAtomic = 16

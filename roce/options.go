@@ -132,7 +132,7 @@ type ConnectOptions struct {
 	MTU    MTU    // upper limit for the path MTU; 0: the largest that both ends carry
 	Access Access // what the peer may do through this QP, on top of each region's rights; 0: write, read and atomics
 
-	Timeout     int // Local ACK Timeout exponent, 4.096 us << n; 0: 14 (67 ms); negative: never
+	Timeout     int // Local ACK Timeout exponent, 4.096 us << n; 0: 17 (0.54 s); negative: never
 	Retries     int // retries after time-outs and sequence errors, 1..7; 0: 7; negative: none
 	RNRRetries  int // retries after RNR NAKs, 1..6, 7 for ever; 0: 7; negative: none
 	MinRNRTimer int // RNR timer code that this end's NAKs carry, 1..31; 0: 12 (0.64 ms); negative: code 0 (655 ms)
