@@ -39,7 +39,9 @@ type Device struct {
 	info DeviceInfo
 	end  *Counters // the last counters, once the device is closed
 
+	eventMu    sync.Mutex // orders senders and Close; events are rare
 	events     chan Event
+	eventsOver bool
 	eventDrops atomic.Uint64
 
 	closing  atomic.Bool
@@ -209,7 +211,7 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	d.end = &last
 	d.mu.Unlock()
-	close(d.events)
+	d.endEvents()
 	close(d.finished)
 	return d.closeErr
 }

@@ -48,13 +48,25 @@ type Event struct {
 // the first 256; Counters tells how many.
 func (d *Device) Events() <-chan Event { return d.events }
 
-// emit never blocks.
+// emit never blocks on a reader.
 func (d *Device) emit(e Event) {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	if d.eventsOver {
+		return
+	}
 	select {
 	case d.events <- e:
 	default:
 		d.eventDrops.Add(1)
 	}
+}
+
+func (d *Device) endEvents() {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	d.eventsOver = true
+	close(d.events)
 }
 
 // reportEvents hands the engine's events up. Owner only.

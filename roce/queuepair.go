@@ -84,7 +84,7 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
 	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
 		return ErrForeign
-	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load() || (c.SRQ != nil && c.SRQ.closed):
+	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load() || (c.SRQ != nil && c.SRQ.closed.Load()):
 		return fmt.Errorf("%w: the PD, a CQ or the SRQ", ErrClosed)
 	}
 	return nil

@@ -32,6 +32,7 @@ type rigConfig struct {
 	link  loopback.Config
 	opts  []Option
 	qp    QPConfig
+	mr    []MROption
 }
 
 // newRig makes two ends on an in-memory link; RC and UC are connected, UD is active with QKey 0x1234.
@@ -86,7 +87,7 @@ func newEnd(t testing.TB, d *Device, c rigConfig) *end {
 	check()
 	e.cq, err = d.CreateCQ(2 * c.depth)
 	check()
-	e.mr, err = e.pd.AllocMR(c.mem, LocalWrite|RemoteWrite|RemoteRead|RemoteAtomic)
+	e.mr, err = e.pd.AllocMR(c.mem, LocalWrite|RemoteWrite|RemoteRead|RemoteAtomic, c.mr...)
 	check()
 	c.qp.Type, c.qp.SendCQ, c.qp.SendDepth, c.qp.RecvDepth = c.typ, e.cq, c.depth, c.depth
 	e.qp, err = d.CreateQP(e.pd, c.qp)

@@ -3,6 +3,7 @@ package roce
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gorxe/gorxe/qp"
 )
@@ -13,8 +14,8 @@ type SRQ struct {
 	srq    *qp.SRQ
 	pd     *PD
 	mu     sync.Mutex // one poster at a time
-	refs   int        // QPs that use it; under Device.ctl, as is
-	closed bool
+	refs   int        // QPs that use it; under Device.ctl
+	closed atomic.Bool
 }
 
 // CreateSRQ makes a shared receive queue for QPs of the device.
@@ -52,6 +53,9 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 // PostRecv posts receive work requests, in order. If one is refused, those before it are posted: then the error is a
 // *PostError that says how many.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
 	s.mu.Lock()
 	n, err := s.srq.PostRecv(wrs)
 	s.mu.Unlock()
@@ -69,7 +73,7 @@ func (s *SRQ) Len() int { return s.srq.Len() }
 func (s *SRQ) Close() error {
 	s.dev.ctl.Lock()
 	defer s.dev.ctl.Unlock()
-	if s.refs > 0 && !s.closed {
+	if s.refs > 0 && !s.closed.Load() {
 		return fmt.Errorf("%w (%d QPs use this SRQ)", ErrInUse, s.refs)
 	}
 	return s.shut()
@@ -77,10 +81,9 @@ func (s *SRQ) Close() error {
 
 // shut destroys the SRQ; the caller holds Device.ctl.
 func (s *SRQ) shut() error {
-	if s.closed {
+	if s.closed.Swap(true) {
 		return nil
 	}
-	s.closed = true
 	delete(s.dev.srqs, s)
 	s.pd.pd.Release()
 	return s.dev.sh.do(func(qp.Time) { delete(s.dev.sh.srqs, s.srq) })
