@@ -124,7 +124,10 @@ func near(t *testing.T, what string, got, n int, p float64) {
 
 // Every kind of fault shows at its rate, and no other does.
 func TestFaultRates(t *testing.T) {
-	const n = 6000
+	n := 6000
+	if raceEnabled {
+		n = 1500 // no second goroutine here: the detector only slows it down
+	}
 	for _, path := range paths {
 		for _, c := range []struct {
 			name string

@@ -88,7 +88,11 @@ func randomPlan(r *rand.Rand) (p Plan) {
 // Whatever owners and plans do, no buffer is lost and none has two holders
 // (the Port panics at that).
 func TestBuffersComeBack(t *testing.T) {
-	for seed := range uint64(30) {
+	seeds := uint64(60)
+	if raceEnabled {
+		seeds = 10
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 0))
 		l := newLink(t, Config{Virtual: true, Ports: 2 + r.IntN(2), Seed: seed, Plan: randomPlan(r),
 			Queue: 1 + r.IntN(50), TxBufs: 1 + r.IntN(50), MTU: 300, Poison: true})

@@ -75,16 +75,6 @@ type Faults struct {
 	Overflow   uint64 // dropped, or (Inject) sent too early, because a queue was full
 }
 
-func (f *Faults) add(g *Faults) {
-	f.Frames += g.Frames
-	f.Lost += g.Lost
-	f.Duplicated += g.Duplicated
-	f.Reordered += g.Reordered
-	f.Corrupted += g.Corrupted
-	f.Held += g.Held
-	f.Overflow += g.Overflow
-}
-
 // fate is what becomes of one frame. Instants are on the owner's clock;
 // 0 means at once.
 type fate struct {

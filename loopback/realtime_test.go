@@ -256,6 +256,9 @@ func turn(from, to frame.Port, bufs []frame.Buf) {
 
 // Steady traffic allocates nothing, with or without faults and wrappers.
 func TestNoAllocation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates by itself")
+	}
 	faulty := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Jitter: time.Microsecond}
 	for name, wrap := range map[string]func(*Link, frame.Port) frame.Port{
 		"link": func(_ *Link, p frame.Port) frame.Port { return p },

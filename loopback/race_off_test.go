@@ -1,0 +1,5 @@
+//go:build !race
+
+package loopback
+
+const raceEnabled = false
