@@ -198,16 +198,15 @@ func (o *opener) modes() []Mode {
 	return []Mode{Native, Generic}
 }
 
-// attach loads the program, as one that copes with frames in several buffers if the kernel knows that, and attaches
+// attach loads the program, as one that copes with frames in several buffers if the sockets do too, and attaches
 // it in the first mode that works.
 func (o *opener) attach() (err error) {
-	o.frags = !isFalse(o.MultiBuffer)
-	o.prog, err = loadProgram(o.count, o.frags)
-	if err != nil && errors.Is(err, ErrUnsupported) && o.frags && !isTrue(o.MultiBuffer) {
-		o.frags = false
-		o.prog, err = loadProgram(o.count, false)
+	// If only the program did, drivers would hand over frames in several buffers that the socket then drops; so
+	// they refuse large MTUs instead.
+	if o.frags = !isFalse(o.MultiBuffer) && kernelHasMultiBuffer(); !o.frags && isTrue(o.MultiBuffer) {
+		return fmt.Errorf("%w: AF_XDP sockets of this kernel have no multi-buffer (Linux 6.6 or later is needed)", ErrUnsupported)
 	}
-	if err != nil {
+	if o.prog, err = loadProgram(o.count, o.frags); err != nil {
 		return err
 	}
 	for _, m := range o.modes() {
@@ -232,7 +231,7 @@ func (o *opener) attachError(m Mode, err error) error {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("%w: this kernel has no BPF links for XDP (Linux 5.9 or later is needed): %w", ErrUnsupported, err)
 	case m == Native:
-		return fmt.Errorf("%w: the driver of %s refuses a native XDP program (at MTU %d); try generic mode: %w",
+		return fmt.Errorf("%w: the driver of %s refuses a native XDP program at MTU %d; take a smaller MTU or generic mode: %w",
 			ErrUnsupported, name, o.link.Attrs().MTU, err)
 	}
 	return fmt.Errorf("%w: attach the XDP program in generic mode: %w", ErrUnsupported, err)

@@ -107,6 +107,18 @@ func openSocket() (int, error) {
 	return fd, nil
 }
 
+// kernelHasMultiBuffer says whether AF_XDP sockets take frames of several buffers. The kernel looks at the
+// flags of a bind first: with a flag that it knows it goes on to miss the interface.
+func kernelHasMultiBuffer() bool {
+	fd, err := openSocket()
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	const noInterface = 1<<31 - 1
+	return errors.Is(unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_USE_SG, Ifindex: noInterface}), unix.ENODEV)
+}
+
 func (q *queue) makeUMEM(l *layout) error {
 	buffers := l.chunks
 	if l.transmit {
