@@ -1,10 +1,13 @@
 package xdp
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"golang.org/x/sys/unix"
 )
@@ -62,4 +65,48 @@ func linux66() bool {
 		return false
 	}
 	return major > 6 || (major == 6 && minor >= 6)
+}
+
+// Without multi-buffer a frame has to fit a chunk less the kernel's headroom, and the port's MTU says so. Native mode is refused
+// where the driver could send more at once; auto mode is generic there and takes the frames.
+func TestWithoutMultiBuffer(t *testing.T) {
+	no := false
+	pair := newPair(t, veth.Options{MTU: 4200})
+	if p, err := Open(pair.A.Iface, Options{NetNS: pair.A.Fd(), Mode: Native, MultiBuffer: &no}); !errors.Is(err, ErrUnsupported) {
+		if p != nil {
+			p.Close()
+		}
+		t.Errorf("native at MTU 4200: %v", err)
+	}
+	a, b := openEnd(t, &pair.A, Options{MultiBuffer: &no}), openEnd(t, &pair.B, Options{MultiBuffer: &no})
+	const room = chunkSize - headroom
+	if i := a.Info(); i.MaxFrame != room || i.MTU != room-etherLen-vlanLen {
+		t.Errorf("%+v", i)
+	}
+	exchange(t, a, b, packet{}.build(pattern(room-42, 1)), packet{}.build(pattern(8, 2)))
+	sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, room-42+1))
+	if got := receive(t, b, 1, 50*time.Millisecond); len(got) != 0 || b.Stats().RxDropped != 1 {
+		t.Errorf("a byte too long: %d arrived, %+v", len(got), b.Stats())
+	}
+	exchange(t, a, b, packet{}.build(pattern(8, 3)))
+}
+
+// Busy-polling, zero-copy switched off and queues chosen change nothing that a caller sees.
+func TestOptionsWork(t *testing.T) {
+	no := false
+	for _, mode := range modesToTest {
+		pair := newPair(t, veth.Options{Queues: 2})
+		o := Options{Mode: mode, BusyPoll: 20, ZeroCopy: &no, Queues: 1, RingSize: 128, Chunks: 100}
+		a, b := openEnd(t, &pair.A, o), openEnd(t, &pair.B, o)
+		if q := a.Info().Queues; q != 1 {
+			t.Errorf("%d queues", q)
+		}
+		var bufs [200]frame.Buf
+		if n := a.Alloc(bufs[:]); n != 100 {
+			t.Errorf("%d transmit buffers", n)
+		} else {
+			a.Free(bufs[:n])
+		}
+		exchange(t, a, b, packet{}.build(pattern(64, 1)), packet{v6: true}.build(pattern(1000, 2)))
+	}
 }
