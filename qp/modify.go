@@ -69,6 +69,9 @@ type transition struct {
 	optional [numTypes]AttrMask
 }
 
+// qpAccess is what a QP's access flags may hold; local-write is allowed, as in verbs, and says nothing.
+const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
+
 const (
 	connAttrs  = AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN
 	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey
@@ -98,10 +101,11 @@ var transitions = []transition{
 		optional: [numTypes]AttrMask{UC: AttrAccess, UD: AttrQKey}},
 }
 
-// Modify changes attributes and, with AttrState, the state. Nothing changes if it returns an
-// error: ErrQPState for a transition that does not exist or, in SQD, comes before the send queue has
-// drained, ErrInvalidAttr for a missing, unexpected
-// or out-of-range attribute. Any state goes to RESET and ERR.
+// Modify changes attributes and, with AttrState, the state. Any state goes to RESET and ERR.
+//
+// Errors, which leave all as it was: ErrQPState for a transition that does not exist and, in SQD,
+// before the send queue has drained; ErrInvalidAttr for a missing, unexpected or out-of-range
+// attribute.
 func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	from, to := q.State(), q.State()
 	if mask&AttrState != 0 {
@@ -187,6 +191,10 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return bad("a PSN has 24 bits")
 	case has(AttrDestQPN) && a.DestQPN > psnMask:
 		return bad("a QPN has 24 bits")
+	case has(AttrPKey) && a.PKey&0x7fff == 0:
+		return bad("P_Key %#04x; its low 15 bits name the partition and are not 0 (IBA 10.9.1)", uint16(a.PKey))
+	case has(AttrAccess) && a.Access&^qpAccess != 0:
+		return bad("access %s; a QP grants remote-write, remote-read and remote-atomic", a.Access&^qpAccess)
 	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
 		return bad("%d and %d outstanding READs; the limit is %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
 	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:

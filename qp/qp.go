@@ -171,7 +171,7 @@ func (q *QP) reset() {
 	q.recv.held = false
 	q.requester = requester{}
 	q.responder = responder{}
-	q.attr, q.path = Attr{}, Path{}
+	q.attr, q.path = Attr{PKey: bth.DefaultPKey}, Path{}
 	q.pkey, q.destQP, q.qkey, q.access = bth.DefaultPKey, 0, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }
