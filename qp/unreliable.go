@@ -88,6 +88,9 @@ func (q *QP) executeUC(p *bth.Packet) *uint64 {
 		return &c.DropNoRecv
 	case refuseAccess:
 		return &c.DropAccess
+	case refuseOperation: // the receive was no good: a local mistake (IBA 9.9.3 class A)
+		q.toErr()
+		return nil
 	default:
 		return &c.DropLength
 	}
@@ -124,6 +127,7 @@ func (q *QP) deliverUD(p *bth.Packet) {
 	}
 	if st != Success {
 		q.failRecv(st)
+		q.toErr() // IBA 9.9.3 class A
 		return
 	}
 	q.received(p, WCRecv, uint32(len(p.Payload))+GRHLen)

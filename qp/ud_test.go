@@ -1,0 +1,132 @@
+package qp
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+const talkQKey = bth.QKey(0x1234) // what connect sets
+
+// IBA 9.8.3, 11.4.1.2: a datagram begins with 40 bytes for the GRH: an IPv6 header fills them, an
+// IPv4 header the last 20 (RoCEv2 A17.4.5.2). The completion names the sender.
+func TestUDReceive(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ipv4 bool
+		grh  []byte
+	}{
+		{"IPv6", false, bytes.Repeat([]byte{0x60}, 40)},
+		{"IPv4", true, append(make([]byte, 20), bytes.Repeat([]byte{0x45}, 20)...)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, UD)
+			k.world.recv(k.q, RecvWR{ID: 1, SGEs: []SGE{k.sge(0, 10), k.sge(100, 90)}}) // the split lies inside the GRH
+			for i := range k.mem[:200] {
+				k.mem[i] = 0xaa
+			}
+			k.snapshot()
+			k.say(pkt{op: bth.UDSendOnlyImm, data: seq(60), qkey: talkQKey, src: 0x4711, imm: 6, ipv4: c.ipv4, from: bth.GID{3: 4}})
+			k.hears()
+			k.collect()
+			wc := k.wcs[0]
+			k.equal("SrcQP", wc.SrcQP, bth.QPN(0x4711))
+			k.equal("flags", wc.Flags, WCWithImm|WCGRH)
+			k.completes("1 success RECV 100B imm=6")
+			got := append(bytes.Clone(k.mem[:10]), k.mem[100:190]...)
+			k.equal("GRH", string(got[:40]), string(c.grh))
+			k.equal("payload", string(got[40:]), string(seq(60)))
+			k.unchanged([2]int{0, 10}, [2]int{100, 190})
+		})
+	}
+}
+
+// IBA 9.6.1.4, 9.8.3: wrong Q_Key, no receive and a message too long for it are dropped and counted;
+// a stranger's datagram uses up no receive and breaks nothing.
+func TestUDDrops(t *testing.T) {
+	good := pkt{op: bth.UDSendOnly, data: seq(60), qkey: talkQKey}
+	for _, c := range []struct {
+		name string
+		p    pkt
+		n    func(c *Counters) uint64
+	}{
+		{"wrong Q_Key", pkt{op: bth.UDSendOnly, data: seq(8), qkey: talkQKey + 1}, func(c *Counters) uint64 { return c.DropQKey }},
+		{"too long by one", pkt{op: bth.UDSendOnly, data: seq(61), qkey: talkQKey}, func(c *Counters) uint64 { return c.DropLength }},
+	} {
+		k := newTalk(t, UD)
+		k.recvs(100)
+		k.snapshot()
+		k.say(c.p)
+		k.hears()
+		k.completes()
+		k.unchanged()
+		k.equal(c.name, c.n(k.Counters()), uint64(1))
+		k.say(good)
+		k.completes("1 success RECV 100B")
+		k.say(good)
+		k.completes()
+		k.equal("no receive", k.Counters().DropNoRecv, uint64(1))
+		k.is(RTS)
+	}
+	k := newTalk(t, UD) // a receive that has no room for the GRH takes nothing, not even 0 bytes
+	k.recvs(39)
+	k.say(pkt{op: bth.UDSendOnly, qkey: talkQKey})
+	k.completes()
+	k = newTalk(t, UD)
+	k.recvs(40)
+	k.say(pkt{op: bth.UDSendOnly, qkey: talkQKey})
+	k.completes("1 success RECV 40B")
+}
+
+// IBA 10.2.5: the request's Q_Key goes out, unless its high bit is set: then the QP's own does. PSNs
+// count up though nobody checks them; each request goes where its AH says.
+func TestUDSend(t *testing.T) {
+	k := newTalk(t, UD)
+	p, far := k.path(1), k.path(1)
+	far.Header[3], far.HeaderLen = 99, 20
+	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: &p, RemoteQPN: 5, RemoteQKey: 77},
+		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)}, AH: &far, RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
+	k.HandleDoorbells(k.now)
+	var buf [2048]byte
+	for i, want := range []struct {
+		netLen int
+		mark   byte
+		dest   bth.QPN
+		qkey   bth.QKey
+		size   int
+	}{{4, 0, 5, 77, 9}, {20, 99, 6, talkQKey, 1024}} {
+		n, netLen := k.PollTransmit(k.now, buf[:])
+		var got bth.Packet
+		must(t, got.Parse(buf[netLen:n]))
+		k.equal("net header", netLen, want.netLen)
+		k.equal("its mark", buf[3], want.mark)
+		k.equal("DestQP", got.BTH.DestQP(), want.dest)
+		k.equal("Q_Key", got.DETH().QKey(), want.qkey)
+		k.equal("SrcQP", got.DETH().SrcQP(), k.q.qpn)
+		k.equal("payload", len(got.Payload), want.size)
+		k.equal("PSN", got.BTH.PSN(), k.base.Add(uint32(i)))
+	}
+	k.completes("1 success SEND 9B", "2 success SEND 1024B")
+}
+
+// The Q_Key of a live QP can change (IBA 11.2.5.3).
+func TestUDQKeyChanges(t *testing.T) {
+	k := newTalk(t, UD)
+	k.recvs(100, 100)
+	must(t, k.q.Modify(k.now, &Attr{QKey: 9}, AttrQKey))
+	k.say(pkt{op: bth.UDSendOnly, qkey: talkQKey}, pkt{op: bth.UDSendOnly, qkey: 9})
+	k.completes("1 success RECV 40B")
+}
+
+// States in which nothing is taken (IBA 10.3.1).
+func TestUDStates(t *testing.T) {
+	for _, st := range []State{Reset, Init, Err} {
+		k := newTalk(t, UD)
+		k.recvs(100)
+		k.q.setState(st)
+		k.say(pkt{op: bth.UDSendOnly, qkey: talkQKey})
+		k.completes()
+		k.equal("drops", k.Counters().DropNoQP, uint64(1))
+	}
+}
