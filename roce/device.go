@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -95,9 +94,6 @@ func build(port frame.Port, c *config) (*Device, error) {
 	}
 	if d.net == nil {
 		return nil, ErrNoNetwork
-	}
-	if runtime.GOMAXPROCS(0) == 1 {
-		c.spin = 0 // whoever is waited for needs this core
 	}
 	var err error
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {

@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,7 +144,9 @@ func (s *shard) run(cpu int, started chan<- error) {
 	s.mu.Lock()
 	defer s.unlock()
 	started <- nil
-	idle := idler{spin: s.spin}
+	autoDevices.Add(1)
+	defer autoDevices.Add(-1)
+	idle := s.newIdler()
 	for !s.stopping.Load() {
 		if idle.after(s.step(), s.last) {
 			s.sleep(nil)
@@ -151,22 +154,42 @@ func (s *shard) run(cpu int, started chan<- error) {
 	}
 }
 
+// autoDevices counts the progress goroutines of the process, each of which may keep a core busy.
+var autoDevices atomic.Int32
+
 // idler says when to stop spinning.
 type idler struct {
-	spin  time.Duration
-	since qp.Time // when there was nothing to do for the first time since the last work; 0 = there was work
+	spin  time.Duration // spinDefault: see cores
+	cores int32         // how many there are; with as many progress goroutines nobody spins by default
+	since qp.Time       // when there was nothing to do for the first time since the last work; 0 = there was work
+}
+
+func (s *shard) newIdler() idler { return idler{spin: s.spin, cores: int32(runtime.GOMAXPROCS(0))} }
+
+func (i *idler) limit() time.Duration {
+	switch {
+	case i.spin != spinDefault:
+		return i.spin
+	case autoDevices.Load() >= i.cores:
+		return 0
+	}
+	return DefaultSpin
 }
 
 // after takes what the step at time now did and tells whether it is time to block.
 func (i *idler) after(work int, now qp.Time) bool {
-	switch {
-	case work > 0:
+	if work > 0 {
 		i.since = 0
 		return false
-	case i.since == 0 && i.spin > 0:
+	}
+	limit := i.limit()
+	switch {
+	case limit <= 0:
+		return true
+	case i.since == 0:
 		i.since = now
 		return false
-	case i.spin > 0 && now-i.since < qp.Time(i.spin):
+	case now-i.since < qp.Time(limit):
 		return false
 	}
 	i.since = 0
@@ -195,7 +218,7 @@ func (s *shard) await(ctx context.Context, wake <-chan struct{}, ready func() bo
 		over = over || ctx.Err() != nil || ready()
 		return over
 	}
-	idle := idler{spin: s.spin}
+	idle := s.newIdler()
 	for !quit() {
 		if !s.mu.TryLock() {
 			if s.standBy(ctx, wake) {

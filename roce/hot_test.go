@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"context"
 	"encoding/binary"
 	"runtime"
 	"sort"
@@ -49,6 +50,30 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("a SEND and its receive allocate %v times", n)
 	}
+}
+
+// TestWaitDoesNotAllocate: nor does a CQ.Wait that blocks, unless it has to watch a context that can end.
+func TestWaitDoesNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	bothModes(t, func(t *testing.T, p Progress) {
+		link := newLink(t, loopback.Config{})
+		a, b := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+		connect(t, a.qp, b.qp)
+		var wcs [4]WC
+		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		if n := testing.AllocsPerRun(300, func() {
+			if err := a.qp.PostSend(wr); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.cq.Wait(context.Background(), wcs[:]); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("a WRITE and its Wait allocate %v times", n)
+		}
+	})
 }
 
 // benchPair makes two manual ends for benchmarks.

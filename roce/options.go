@@ -31,6 +31,10 @@ func (p Progress) String() string {
 // core that long costs about the same.
 const DefaultSpin = 20 * time.Microsecond
 
+// spinDefault stands for DefaultSpin, or for 0 while the process has no more cores than devices with Auto progress: who is
+// waited for needs one.
+const spinDefault = time.Duration(-1)
+
 // Option changes how Open and New make a Device.
 type Option func(*config)
 
@@ -49,7 +53,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{spin: DefaultSpin, cpu: -1}
+	c := &config{spin: spinDefault, cpu: -1}
 	for _, o := range opts {
 		o(c)
 	}
@@ -75,8 +79,9 @@ func WithRand(f func() uint64) Option { return func(c *config) { c.rand = f } }
 func WithClock(now func() int64) Option { return func(c *config) { c.clock = now } }
 
 // WithSpin sets how long the Device spins for the next packet before it blocks; 0 blocks at once, which is right
-// where both peers share one core. The default is DefaultSpin, or 0 when the process has one core only.
-func WithSpin(d time.Duration) Option { return func(c *config) { c.spin = d } }
+// where both peers share one core. The default is DefaultSpin, or 0 while the process has no more cores (GOMAXPROCS)
+// than devices with Auto progress.
+func WithSpin(d time.Duration) Option { return func(c *config) { c.spin = max(d, 0) } }
 
 // WithCPU pins the thread of Auto progress to CPU n.
 func WithCPU(n int) Option { return func(c *config) { c.cpu = n } }

@@ -1,0 +1,284 @@
+package roce
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// TestWrappedPort: a device runs on a port that loses frames inside a port that records them.
+func TestWrappedPort(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	var pcap bytes.Buffer
+	faulty := loopback.Inject(link.Port(0), 1, loopback.Plan{Loss: 0.1, Reorder: 0.05})
+	d, err := New(loopback.Tee(faulty, &pcap))
+	must(t, err)
+	a, b := newEnd(t, d, rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+	connect(t, a.qp, b.qp)
+	conversation(t, a, b)
+	must(t, d.Close())
+	if c := d.Counters(); pcap.Len() < int(c.TxBytes) {
+		t.Errorf("%d bytes recorded, %d sent", pcap.Len(), c.TxBytes)
+	}
+}
+
+// deafPort is a port that knows nothing of IP.
+type deafPort struct{ frame.Port }
+
+func TestNewRefuses(t *testing.T) {
+	leakCheck(t)
+	port := newLink(t, loopback.Config{}).Port(0)
+	if _, err := New(deafPort{port}); !errors.Is(err, ErrNoNetwork) {
+		t.Errorf("port without addresses: %v", err)
+	}
+	if _, err := port.Send(nil); !errors.Is(err, loopback.ErrClosed) {
+		t.Errorf("the port that New refused is open: %v", err)
+	}
+	if _, err := New(newLink(t, loopback.Config{MTU: 256}).Port(0)); !errors.Is(err, ErrMTU) {
+		t.Errorf("MTU 256: %v", err)
+	}
+	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithCPU(1000)); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("CPU 1000: %v", err)
+	}
+	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithMaxQP(-1)); err == nil {
+		t.Error("-1 QPs were accepted")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithMaxQP(1), WithMaxMR(1), WithMaxPD(1), WithCPU(0), WithSpin(time.Millisecond))
+	e := newEnd(t, d, rigConfig{})
+	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, qp.ErrTooManyQPs) {
+		t.Errorf("second QP: %v", err)
+	}
+	if _, err := e.pd.AllocMR(8, LocalWrite); err == nil {
+		t.Error("a second region was accepted")
+	}
+	if _, err := d.AllocPD(); err == nil {
+		t.Error("a second PD was accepted")
+	}
+	if _, err := e.pd.AllocMR(0, LocalWrite); !errors.Is(err, ErrInvalid) {
+		t.Errorf("region of no bytes: %v", err)
+	}
+	if _, err := d.CreateCQ(0); !errors.Is(err, qp.ErrInvalidDepth) {
+		t.Errorf("CQ of 0: %v", err)
+	}
+	five := 5
+	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, GIDIndex: &five}); !errors.Is(err, ErrNoGID) {
+		t.Errorf("GID index 5: %v", err)
+	}
+	// What was refused holds nothing.
+	must(t, e.qp.Close())
+	must(t, e.mr.Close())
+	must(t, e.pd.Close())
+	must(t, e.cq.Close())
+}
+
+// TestAllocMR: page-aligned, zeroed, outside the heap; WithIOVA and ZeroBased set the address.
+func TestAllocMR(t *testing.T) {
+	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0), rigConfig{})
+	for _, c := range []struct {
+		access Access
+		opts   []MROption
+		addr   uint64
+	}{
+		{LocalWrite, []MROption{WithIOVA(0x1000)}, 0x1000},
+		{LocalWrite | ZeroBased, nil, 0},
+		{LocalWrite | ZeroBased, []MROption{WithIOVA(0x1000)}, 0},
+	} {
+		m, err := e.pd.AllocMR(10000, c.access, c.opts...)
+		must(t, err)
+		if m.Addr() != c.addr || m.Len() != 10000 || m.PD() != e.pd || !bytes.Equal(m.Bytes(), make([]byte, 10000)) {
+			t.Errorf("%+v: address %#x, %d bytes", c, m.Addr(), m.Len())
+		}
+		if g := m.SGE(16, 8); g.Addr != c.addr+16 || g.Length != 8 || g.LKey != m.LKey() {
+			t.Errorf("SGE %+v", g)
+		}
+		must(t, m.Close())
+	}
+	if m := e.mr; m.Addr()%4096 != 0 {
+		t.Errorf("address %#x is not that of a page", m.Addr())
+	}
+}
+
+// TestPortChanges: link and MTU while running.
+func TestPortChanges(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+	connect(t, a.qp, b.qp)
+	link.Port(0).SetUp(false)
+	nextEvent(t, a.Device, EventPortErr)
+	if a.Info().Up {
+		t.Error("Info says that the link is up")
+	}
+	link.Port(0).SetUp(true)
+	nextEvent(t, a.Device, EventPortActive)
+	conversation(t, a, b)
+	must(t, link.Port(0).SetMTU(1500))
+	nextEvent(t, a.Device, EventMTUChange)
+	if i := a.Info(); i.ActiveMTU != 1024 || a.qp.Local().MTU != 1024 {
+		t.Errorf("%+v", i)
+	}
+	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
+	must(t, err)
+	must(t, q.Connect(context.Background(), b.qp.Local(), ConnectOptions{}))
+	if at, err := q.Query(); err != nil || at.PathMTU != 1024 {
+		t.Errorf("a QP connected after the change has path MTU %d (%v)", at.PathMTU, err)
+	}
+}
+
+// TestEventsAreBounded: nobody reads, nothing blocks, and the loss is counted.
+func TestEventsAreBounded(t *testing.T) {
+	d := newDevice(t, newLink(t, loopback.Config{}), 0)
+	for range maxEvents + 7 {
+		d.emit(Event{Kind: EventGIDChange})
+	}
+	if c := d.Counters(); c.EventsDropped != 7 {
+		t.Errorf("%d events dropped, want 7", c.EventsDropped)
+	}
+	must(t, d.Close())
+	d.emit(Event{Kind: EventGIDChange}) // too late: no panic
+	n := 0
+	for range d.Events() {
+		n++
+	}
+	if n != maxEvents {
+		t.Errorf("%d events, want %d", n, maxEvents)
+	}
+}
+
+// TestVerbsSteps: RESET to RTS by hand, as a verbs program does it, and into SQD and back.
+func TestVerbsSteps(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	gid := a.GIDs()[0]
+	for _, pair := range [][2]*end{{a, b}, {b, a}} {
+		me, peer := pair[0], pair[1]
+		must(t, me.qp.Modify(&Attr{State: StateReset}, AttrState))
+		path, mtu, err := me.ResolvePath(context.Background(), gid.Index, peer.GIDs()[0].GID, PathOptions{TrafficClass: 8})
+		must(t, err)
+		for _, s := range []step{
+			{Attr{State: StateInit, PKey: DefaultPKey, Access: RemoteWrite | RemoteRead | RemoteAtomic}, AttrState | AttrPKey | AttrAccess},
+			{Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: peer.qp.QPN(), RQPSN: 0xfffffe, MaxDestRdAtomic: 4, MinRNRTimer: 12},
+				AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
+			{Attr{State: StateRTS, SQPSN: 0xfffffe, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4},
+				AttrState | AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic},
+		} {
+			must(t, me.qp.Modify(&s.attr, s.mask))
+		}
+	}
+	conversation(t, a, b) // PSNs wrap in the middle of it
+	must(t, a.qp.Modify(&Attr{State: StateSQD}, AttrState))
+	if e := nextEvent(t, a.Device, EventSQDrained); e.QP != a.qp {
+		t.Error("the event names another QP")
+	}
+	must(t, a.qp.Modify(&Attr{State: StateRTS}, AttrState))
+	conversation(t, a, b)
+	if err := a.qp.Modify(&Attr{State: StateInit}, AttrState); !errors.Is(err, qp.ErrQPState) {
+		t.Errorf("RTS to INIT: %v", err)
+	}
+}
+
+// TestConnectOptions: zero is a default, negative is 0.
+func TestConnectOptions(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	for _, c := range []struct {
+		o    ConnectOptions
+		want Attr
+	}{
+		{ConnectOptions{}, Attr{Timeout: defaultTimeout, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12, MaxRdAtomic: 16, MaxDestRdAtomic: 16, PathMTU: 4096}},
+		{ConnectOptions{Timeout: -1, Retries: -1, RNRRetries: -1, MinRNRTimer: -1, MaxRdAtomic: -1, MaxDestRdAtomic: -1, MTU: 512}, Attr{PathMTU: 512}},
+		{ConnectOptions{Timeout: 3, Retries: 2, RNRRetries: 1, MinRNRTimer: 31, MaxRdAtomic: 1, MaxDestRdAtomic: 2}, Attr{Timeout: 3, RetryCnt: 2, RNRRetry: 1, MinRNRTimer: 31, MaxRdAtomic: 1, MaxDestRdAtomic: 2, PathMTU: 4096}},
+	} {
+		q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
+		must(t, err)
+		c.o.TrafficClass, c.o.HopLimit, c.o.SourcePort = 0x20, 7, 0xc123
+		must(t, q.Connect(context.Background(), b.qp.Local(), c.o))
+		got, err := q.Query()
+		must(t, err)
+		if h := got.Path.Header; h[15] != 0x20 || h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
+			t.Errorf("IPv4 and UDP headers %x", h[14:42])
+		}
+		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry, MinRNRTimer: got.MinRNRTimer,
+			MaxRdAtomic: got.MaxRdAtomic, MaxDestRdAtomic: got.MaxDestRdAtomic, PathMTU: got.PathMTU}
+		if got != c.want {
+			t.Errorf("%+v gave %+v", c.o, got)
+		}
+	}
+	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
+	must(t, err)
+	if err := q.Connect(context.Background(), b.qp.Local(), ConnectOptions{Timeout: 32}); !errors.Is(err, qp.ErrInvalidAttr) {
+		t.Errorf("time-out exponent 32: %v", err)
+	}
+}
+
+// TestFamilies: IPv6 on both ends, and an error where the ends differ.
+func TestFamilies(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	six := -1
+	for _, e := range a.GIDs() {
+		if e.Kind == GIDIPv6 {
+			six = e.Index
+		}
+	}
+	qa, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq, GIDIndex: &six})
+	must(t, err)
+	qb, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq, GIDIndex: &six})
+	must(t, err)
+	if err := qa.Connect(context.Background(), b.qp.Local(), ConnectOptions{}); !errors.Is(err, ErrFamily) {
+		t.Errorf("IPv6 to IPv4: %v", err)
+	}
+	connect(t, qa, qb)
+	a.qp, b.qp = qa, qb
+	conversation(t, a, b)
+}
+
+// TestOwnProgressOnly: Progress is for Manual; Auto does it alone.
+func TestOwnProgressOnly(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	if n := a.Progress(); n != 0 {
+		t.Errorf("Progress of a device that progresses by itself: %d", n)
+	}
+	must(t, a.qp.Drain(context.Background()))
+}
+
+// TestPinnedThread: the progress goroutine runs where WithCPU says, and its thread is not given to others afterwards.
+func TestPinnedThread(t *testing.T) {
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithCPU(0))
+	var set unix.CPUSet
+	var err error
+	must(t, d.sh.do(func(qp.Time) { err = unix.SchedGetaffinity(0, &set) }))
+	must(t, err)
+	if set.Count() != 1 || !set.IsSet(0) {
+		t.Errorf("affinity %v", set)
+	}
+	must(t, d.Close())
+	if runtime.NumCPU() > 1 {
+		must(t, unix.SchedGetaffinity(0, &set))
+		if set.Count() == 1 {
+			t.Error("this thread is pinned now")
+		}
+	}
+}
+
+// TestMulticastGID: there are no groups yet; a QP cannot connect to one.
+func TestMulticastGID(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
+	must(t, err)
+	e := b.qp.Local()
+	copy(e.GID[:], netip.MustParseAddr("ff02::1").AsSlice())
+	if err := q.Connect(context.Background(), e, ConnectOptions{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("multicast: %v", err)
+	}
+}
