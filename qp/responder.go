@@ -146,6 +146,9 @@ func (q *QP) execute(p *bth.Packet) verdict {
 func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 	switch v {
 	case accept:
+		if q.State() == Err { // its completion overran the CQ: the peer must not take it for received
+			return
+		}
 		q.epsn++
 		if p.Info.End {
 			q.msn = q.msn.Next()
@@ -219,7 +222,7 @@ func (q *QP) executeSend(p *bth.Packet) verdict {
 		q.failRecv(LocLenErr)
 		return refuseInvalid
 	}
-	if st := q.eng.scatter(q.pd, q.recv.sges[:q.recv.nsge], q.off, p.Payload); st != Success {
+	if st := q.scatterRecv(q.off, p.Payload); st != Success {
 		q.failRecv(st)
 		return refuseOperation
 	}

@@ -100,6 +100,16 @@ type heldRecv struct {
 	sges   []SGE // as many as the queue allows
 }
 
+// scatterRecv copies b to offset off of the held receive. An SRQ's receives are memory of the SRQ's
+// PD, whatever the QP's (IBA 10.2.9).
+func (q *QP) scatterRecv(off uint32, b []byte) Status {
+	pd := q.pd
+	if q.srq != nil {
+		pd = q.srq.pd
+	}
+	return q.eng.scatter(pd, q.recv.sges[:q.recv.nsge], off, b)
+}
+
 // PostRecv puts receives on the QP's own receive queue and returns how many it took, as PostSend
 // does. Any goroutine, one at a time for each QP.
 //

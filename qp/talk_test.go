@@ -34,7 +34,15 @@ const (
 func newTalk(t testing.TB, typ Type, change ...func(*InitAttr, *Attr)) *talk {
 	t.Helper()
 	w := newWorld(t, 1)
-	e := w.ends[1]
+	k := &talk{world: w, end: w.ends[1]}
+	k.renew(typ, change...)
+	return k
+}
+
+// renew goes on with a fresh QP.
+func (k *talk) renew(typ Type, change ...func(*InitAttr, *Attr)) {
+	k.t.Helper()
+	e := k.end
 	ia := InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 64, RQDepth: 16, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 256}
 	at := connectAttr()
 	at.PathMTU, at.RQPSN, at.SQPSN = talkMTU, 0xfffffe, 0xfffffe
@@ -43,12 +51,10 @@ func newTalk(t testing.TB, typ Type, change ...func(*InitAttr, *Attr)) *talk {
 		c(&ia, &at)
 	}
 	q, err := e.CreateQP(ia)
-	must(t, err)
-	e.qp = q
-	w.connect(q, at, 1, peerQPN)
-	k := &talk{world: w, end: e, q: q, base: at.RQPSN}
+	must(k.t, err)
+	e.qp, k.q, k.base = q, q, at.RQPSN
+	k.connect(q, at, 1, peerQPN)
 	k.hears() // the QP's first turn
-	return k
 }
 
 // pkt is a packet that the test says.

@@ -117,13 +117,12 @@ func (q *QP) handleUD(p *bth.Packet) {
 // deliverUD scatters header and payload. An IPv4 header takes the last 20 of the 40 bytes
 // (RoCEv2 annex A17.4.5.2).
 func (q *QP) deliverUD(p *bth.Packet) {
-	sges := q.recv.sges[:q.recv.nsge]
 	grh := q.eng.grh[:]
 	clear(grh)
 	copy(grh[GRHLen-len(p.NetHeader):], p.NetHeader)
-	st := q.eng.scatter(q.pd, sges, 0, grh)
+	st := q.scatterRecv(0, grh)
 	if st == Success {
-		st = q.eng.scatter(q.pd, sges, GRHLen, p.Payload)
+		st = q.scatterRecv(GRHLen, p.Payload)
 	}
 	if st != Success {
 		q.failRecv(st)
