@@ -12,10 +12,6 @@ import (
 const (
 	// chunk is how many bytes one QP may send before the next has its turn.
 	chunk = 16 << 10
-	// ackDelay is how long an ACK may wait for company, and for data to leave first.
-	ackDelay Time = 4000
-	// ackBatch is how many request packets one ACK covers before it goes out at once.
-	ackBatch = 16
 )
 
 // Config makes an engine.
@@ -34,8 +30,7 @@ type Engine struct {
 	maxWindow uint32
 
 	table qpTable
-	runq  qpList // QPs that may have something to send, in turns
-	ackq  qpList // QPs that owe nothing but an ACK, oldest first
+	lists [numLists]qpList
 	wheel wheel
 	turn  uint32 // bytes that the head of runq may still send
 
@@ -72,7 +67,9 @@ func NewEngine(c Config) (*Engine, error) {
 	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1}
 	e.table.init(c.MaxQP)
-	e.runq.in, e.ackq.in = inRunq, inAckq
+	for id := range e.lists {
+		e.lists[id].in = listID(id)
+	}
 	return e, nil
 }
 
@@ -123,51 +120,38 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 
 // HasTransmit tells whether PollTransmit may have a packet at now.
 func (e *Engine) HasTransmit(now Time) bool {
-	return e.runq.head != nil || e.lateAck(now) != nil
+	return e.lists[inRunq].head != nil || e.dueAck(now) != nil
 }
 
 // PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
 // and pad. It returns their length and that of the network headers; 0: nothing to send now. The
 // caller appends the ICRC; b needs room for a whole frame.
 func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
-	for q := e.runq.head; q != nil; q = e.runq.head {
+	runq := &e.lists[inRunq]
+	for q := runq.head; q != nil; q = runq.head {
 		if n, netLen = q.transmit(now, b); n == 0 {
-			e.runq.remove(q)
+			e.unlist(q)
 			if q.ackOwed {
-				e.ackq.push(q)
+				e.awaitAck(q)
 			}
-			e.turn = chunk
 			continue
 		}
 		e.lastData = now
 		e.c.SentPkts++
 		if uint32(n) >= e.turn {
-			e.runq.remove(q)
-			e.runq.push(q)
-			e.turn = chunk
+			e.unlist(q)
+			runq.push(q)
 		} else {
 			e.turn -= uint32(n)
 		}
 		return n, netLen
 	}
-	if q := e.lateAck(now); q != nil {
-		e.ackq.remove(q)
+	if q := e.dueAck(now); q != nil {
+		e.unlist(q)
 		n, netLen = q.sendAck(b)
 		e.c.SentPkts++
-		return n, netLen
 	}
-	return 0, 0
-}
-
-// lateAck is the QP whose ACK is due. An ACK waits for the end of a turn in which its requests
-// came and of one in which data left, so that answers which the user posts at once overtake it and
-// many requests share one; but not longer than ackDelay.
-func (e *Engine) lateAck(now Time) *QP {
-	q := e.ackq.head
-	if q == nil || now-q.ackSince >= ackDelay || (now > q.ackSince && now != e.lastData) {
-		return q
-	}
-	return nil
+	return n, netLen
 }
 
 // schedule gives q turns to send.
@@ -175,13 +159,11 @@ func (e *Engine) schedule(q *QP) {
 	if q.list == inRunq {
 		return
 	}
-	if q.list == inAckq {
-		e.ackq.remove(q)
-	}
-	if e.runq.head == nil {
+	e.unlist(q)
+	if e.lists[inRunq].head == nil {
 		e.turn = chunk
 	}
-	e.runq.push(q)
+	e.lists[inRunq].push(q)
 }
 
 // SetBell sets what PostSend calls, on the poster's goroutine, when it rings the first bell since

@@ -4,9 +4,11 @@ package qp
 type listID uint8
 
 const (
-	inNone listID = iota
-	inRunq
-	inAckq
+	inNone    listID = iota
+	inRunq           // may have something to send; served in turns
+	inAckSoon        // owes an ACK that was asked for, and nothing else
+	inAckLate        // owes an ACK that nobody waits for, and nothing else
+	numLists
 )
 
 // qpList is a queue through the QPs themselves.
@@ -37,4 +39,15 @@ func (l *qpList) remove(q *QP) {
 		l.tail = q.listPrev
 	}
 	q.list, q.listNext, q.listPrev = inNone, nil, nil
+}
+
+// unlist takes a QP off its list.
+func (e *Engine) unlist(q *QP) {
+	if q.list == inNone {
+		return
+	}
+	if q.list == inRunq && e.lists[inRunq].head == q {
+		e.turn = chunk
+	}
+	e.lists[q.list].remove(q)
 }

@@ -157,13 +157,7 @@ func (q *QP) pkeyOK(p bth.PKey) bool {
 func (q *QP) reset() {
 	e := q.eng
 	e.stopTimer(q)
-	switch q.list {
-	case inRunq:
-		e.runq.remove(q)
-		e.turn = chunk
-	case inAckq:
-		e.ackq.remove(q)
-	}
+	e.unlist(q)
 	head := q.sq.head.Load()
 	q.sq.tail.Store(head)
 	q.sq.cur, q.sq.started, q.sq.curPkt = head, head, 0

@@ -98,7 +98,7 @@ func (a *answerQueue) pop() {
 
 // hasAnswer tells whether transmit has an answer to send now.
 func (q *QP) hasAnswer(now Time) bool {
-	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now-q.ackSince >= ackDelay))
+	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
 // sendAnswer writes the next answer: READs and atomics in order, then the NAK or ACK that stands
@@ -184,14 +184,15 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 
 // sendAck acknowledges everything before the expected packet.
 func (q *QP) sendAck(b []byte) (n, netLen int) {
-	q.ackOwed, q.ackNow, q.unacked = false, false, 0
+	q.acked()
 	q.eng.c.SentAcks++
 	return q.putAck(b, q.epsn-1, bth.ACKNoLimit)
 }
 
 // sendNAK refuses a packet; it acknowledges those before it, so no ACK is owed any more.
 func (q *QP) sendNAK(b []byte) (n, netLen int) {
-	q.nakOwed, q.ackOwed, q.ackNow, q.unacked = false, false, false, 0
+	q.nakOwed = false
+	q.acked()
 	return q.putAck(b, q.nakPSN, q.nak)
 }
 

@@ -25,13 +25,10 @@ type responder struct {
 	saved     []savedAtomic // results of the last atomics, a ring
 	savedNext uint32
 
-	nakOwed  bool
-	nak      bth.Syndrome
-	nakPSN   uint64
-	ackOwed  bool
-	ackNow   bool
-	ackSince Time
-	unacked  uint32 // packets since the last ACK
+	nakOwed bool
+	nak     bth.Syndrome
+	nakPSN  uint64
+	ackState
 
 	established bool // EventCommEst was raised
 }
@@ -154,9 +151,7 @@ func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 			q.msn = q.msn.Next()
 		}
 		q.unacked++
-		if p.BTH.AckReq() || q.ackOwed {
-			q.oweAck(now, false)
-		}
+		q.oweAck(now, p.BTH.AckReq())
 	case acceptQueued:
 		q.eng.schedule(q)
 	case drop:
@@ -391,7 +386,7 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.DuplicateRequest++
 	switch p.Info.Op {
 	case bth.OpSend, bth.OpWrite:
-		q.oweAck(now, true)
+		q.oweAckNow(now)
 	case bth.OpReadRequest:
 		q.repeatRead(psn, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
@@ -429,21 +424,6 @@ func (q *QP) repeatAtomic(psn uint64) {
 	q.eng.c.DropReplay++
 }
 
-// oweAck notes that the requester waits for an ACK. It leaves soon (see lateAck), or with the next
-// transmission if urgent or if many packets wait for it.
-func (q *QP) oweAck(now Time, urgent bool) {
-	if !q.ackOwed {
-		q.ackOwed, q.ackSince = true, now
-		if q.list == inNone {
-			q.eng.ackq.push(q)
-		}
-	}
-	if urgent || q.unacked >= ackBatch {
-		q.ackNow = true
-		q.eng.schedule(q)
-	}
-}
-
 func (q *QP) oweNAK(s bth.Syndrome) {
 	q.nakOwed, q.nak, q.nakPSN = true, s, q.epsn
 	q.eng.schedule(q)
@@ -452,8 +432,9 @@ func (q *QP) oweNAK(s bth.Syndrome) {
 // silence drops every answer still owed.
 func (q *QP) silence() {
 	q.answers.clear()
-	q.nakOwed, q.ackOwed, q.ackNow = false, false, false
-	if q.list == inAckq {
-		q.eng.ackq.remove(q)
+	q.nakOwed = false
+	q.acked()
+	if q.list != inRunq {
+		q.eng.unlist(q)
 	}
 }

@@ -45,17 +45,17 @@ func TestCoalescedACKs(t *testing.T) {
 	k.equal("ACKs", k.Counters().SentAcks, uint64(1))
 }
 
-// An ACK waits for company no longer than ackDelay, and not at all for more than ackBatch packets.
+// An ACK waits for company no longer than ackSoon, and not at all for more than ackBatch packets.
 func TestACKDoesNotWaitLong(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)))
 	if k.HasTransmit(k.now) {
 		t.Error("the ACK leaves in the middle of the turn in which its request came")
 	}
-	if d, ok := k.NextTimeout(); !ok || d != k.now+ackDelay {
-		t.Errorf("NextTimeout is %v, %v; the ACK is due at %v", d, ok, k.now+ackDelay)
+	if d, ok := k.NextTimeout(); !ok || d != k.now+ackSoon {
+		t.Errorf("NextTimeout is %v, %v; the ACK is due at %v", d, ok, k.now+ackSoon)
 	}
-	k.now += ackDelay
+	k.now += ackSoon
 	if !k.HasTransmit(k.now) {
 		t.Error("the ACK did not leave in time")
 	}

@@ -160,8 +160,6 @@ func (e *Engine) NextTimeout() (Time, bool) {
 	if _, _, tick, ok := e.wheel.next(); ok {
 		t = Time(tick << tickShift)
 	}
-	if q := e.ackq.head; q != nil {
-		t = min(t, q.ackSince+ackDelay)
-	}
+	t = min(t, e.nextAck())
 	return t, t != Never
 }
