@@ -147,7 +147,9 @@ func (e *Engine) expire(now Time, level, slot int, target uint64) {
 			e.c.Timers++
 			q.onTimer(now)
 		default:
-			w.insert(q, max(w.tickFor(q.timer.deadline), target+1))
+			// Not again in this call, unless the wheel stands more than its reach behind target, after
+			// a long rest: then the entry is a milestone on the way there.
+			w.insert(q, min(max(w.tickFor(q.timer.deadline), target+1), w.now+maxTicks))
 		}
 		q = next
 	}
