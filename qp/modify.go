@@ -107,6 +107,9 @@ var transitions = []transition{
 // before the send queue has drained; ErrInvalidAttr for a missing, unexpected or out-of-range
 // attribute.
 func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
+	if q.dead {
+		return fmt.Errorf("%w: the QP was destroyed", ErrQPState)
+	}
 	from, to := q.State(), q.State()
 	if mask&AttrState != 0 {
 		to = a.State

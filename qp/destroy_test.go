@@ -1,0 +1,160 @@
+package qp
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// A QP that is destroyed in the midst of everything leaves nothing behind: no list, timer, table
+// entry or bell that the engine would touch later. Its packets meet nobody.
+func TestDestroyInTheMidst(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		prep func(k *talk)
+	}{
+		{"idle", func(*talk) {}},
+		{"doorbell rung", func(k *talk) { k.post(k.wr(1, OpWrite, 8)) }},
+		{"requests to send", func(k *talk) { k.post(k.wr(1, OpWrite, 8)); k.HandleDoorbells(k.now) }},
+		{"requests in flight", func(k *talk) { k.post(k.wr(1, OpWrite, 8)); k.listen() }},
+		{"RNR timer running", func(k *talk) { k.post(k.wr(1, OpSend, 8)); k.listen(); k.say(rnr(0, 1)) }},
+		{"ACK owed", func(k *talk) { k.say(k.write(0, seq(8))) }},
+		{"NAK owed", func(k *talk) { k.say(k.write(3, seq(8))) }},
+		{"READ being answered", func(k *talk) { k.say(k.read(0, 0, 900)) }},
+		{"message half received", func(k *talk) { k.recvs(900); k.say(pkt{op: bth.RCSendFirst, data: seq(256)}) }},
+		{"in ERR with a bell", func(k *talk) { must(k.t, k.modify(Err)); k.post(k.wr(1, OpWrite, 8)); k.completes() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, RC)
+			c.prep(k)
+			k.DestroyQP(k.q)
+			k.DestroyQP(k.q) // again: nothing
+			k.snapshot()
+			k.say(k.write(0, seq(8)), ack(0), send(1, seq(8)))
+			k.hears()
+			k.now += 10 * second
+			k.hears()
+			k.completes()
+			k.unchanged()
+			if _, ok := k.NextTimeout(); ok {
+				t.Error("a timer is still armed")
+			}
+			k.equal("QPs", k.table.used, 0)
+			k.equal("packets to nobody", k.Counters().DropNoQP, uint64(3))
+			if _, err := k.q.PostSend([]SendWR{k.wr(9, OpWrite, 8)}); !errors.Is(err, ErrQPState) {
+				t.Errorf("PostSend: %v", err)
+			}
+			if err := k.modify(Init); !errors.Is(err, ErrQPState) {
+				t.Errorf("Modify: %v", err)
+			}
+		})
+	}
+}
+
+// The number is free at once, and the old QP's bell does not ring for the new one.
+func TestDestroyThenSameQPN(t *testing.T) {
+	k := newTalk(t, RC)
+	old := k.q
+	k.post(k.wr(1, OpWrite, 8))
+	k.DestroyQP(old)
+	k.renew(RC, func(a *InitAttr, _ *Attr) { a.QPN = old.qpn })
+	k.equal("QPN", k.q.QPN(), old.QPN())
+	k.post(k.wr(2, OpWrite, 8))
+	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
+	k.say(ack(0))
+	k.completes("2 success RDMA_WRITE 8B")
+}
+
+// One of several QPs goes; the lists that ran through it still hold the others.
+func TestDestroyOneOfMany(t *testing.T) {
+	w := newWorld(t, 1)
+	var as []*QP
+	for range 5 {
+		a, _ := w.pair(RC)
+		as = append(as, a)
+	}
+	e, peer := w.ends[0], w.ends[1]
+	va, key := peer.remote(0)
+	for i, a := range as {
+		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 100_000)}, RemoteAddr: va, RKey: key})
+	}
+	w.idle(20_000) // all under way
+	e.DestroyQP(as[0])
+	e.DestroyQP(as[2])
+	e.DestroyQP(as[4])
+	w.run(second, func() bool { return len(e.wcs) == 2 })
+	if e.wcs[0].Status != Success || e.wcs[1].Status != Success {
+		t.Errorf("%+v", e.wcs)
+	}
+}
+
+// A QP without work costs nothing per turn: no timer, no list, no packet; and its size is known.
+func TestIdleQPsCostNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	e := w.ends[0]
+	const n = 2000
+	for range n {
+		q, err := e.CreateQP(InitAttr{PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 1, RQDepth: 1})
+		must(t, err)
+		w.connect(q, connectAttr(), 0, 5)
+	}
+	w.pump(0)
+	if e.HasTransmit(w.now) || e.BellPending() || e.nextAck() != Never {
+		t.Error("idle QPs are on a list")
+	}
+	if at, ok := e.NextTimeout(); ok {
+		t.Errorf("idle QPs keep a timer, at %d", at)
+	}
+	// A QP that was busy and is idle again is off every list as well, once its timer has passed.
+	a, _ := w.pair(RC)
+	va, key := w.ends[1].remote(0)
+	w.post(a, SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key})
+	w.wc(0)
+	w.idle(second)
+	if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) || e.Counters().Timers != 0 {
+		t.Error("a QP that fell idle still has something to do")
+	}
+}
+
+// The event ring is bounded: what nobody polls is lost and counted.
+func TestEventsAreBounded(t *testing.T) {
+	e := newWorld(t, 1).ends[0]
+	for range eventRing + 5 {
+		e.event(Event{Kind: EventCommEst})
+	}
+	n := 0
+	for _, ok := e.PollEvent(); ok; _, ok = e.PollEvent() {
+		n++
+	}
+	if n != eventRing || e.Counters().EventsLost != 5 {
+		t.Errorf("%d events, %d lost", n, e.Counters().EventsLost)
+	}
+}
+
+// QPs share the wire in turns of chunk bytes: none waits for another's long message.
+func TestTurns(t *testing.T) {
+	w := newWorld(t, 1)
+	a1, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
+	a2, b2 := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
+	e := w.ends[0]
+	va, key := w.ends[1].remote(0)
+	long := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 200_000)}, RemoteAddr: va, RKey: key}
+	w.post(a1, long)
+	w.post(a2, long)
+	e.HandleDoorbells(0)
+	var buf [8192]byte
+	turns, run, last := 0, 0, bth.QPN(0)
+	for range 40 {
+		n, netLen := e.PollTransmit(0, buf[:])
+		if dest := bth.BTH(buf[netLen:n]).DestQP(); dest != last {
+			turns, run, last = turns+1, 0, dest
+		}
+		if run += n; run > chunk+2*4096 {
+			t.Fatalf("QP %#x sent %d bytes on end", last, run)
+		}
+	}
+	if turns < 8 {
+		t.Errorf("%d turns; QPN of the second is %#x", turns, b2.QPN())
+	}
+}
