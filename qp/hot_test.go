@@ -1,0 +1,242 @@
+package qp
+
+import (
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// cable joins two engines without a harness in between, as a driver's turn would: everything that is
+// sent arrives in the same turn. It allocates nothing.
+type cable struct {
+	*world
+	a, b *QP
+	buf  [8192]byte
+	pkt  bth.Packet
+	wcs  [64]WC
+}
+
+func newCable(t testing.TB, typ Type, mtu bth.MTU) *cable {
+	c := &cable{world: newWorld(t, 1)}
+	c.a, c.b = c.pair(typ, func(_ *InitAttr, at *Attr) { at.PathMTU = mtu })
+	c.turn()
+	return c
+}
+
+// turn lets a microsecond pass and moves packets until both ends are silent.
+func (c *cable) turn() {
+	c.now += 1000
+	for moved := true; moved; {
+		moved = false
+		for i := range c.ends {
+			e := c.ends[i]
+			e.HandleDoorbells(c.now)
+			for e.HasTransmit(c.now) {
+				n, netLen := e.PollTransmit(c.now, c.buf[:])
+				if n == 0 {
+					break
+				}
+				moved = true
+				if err := c.pkt.Parse(c.buf[netLen:n]); err != nil {
+					c.t.Fatal(err)
+				}
+				c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-i].gid
+				c.pkt.NetHeader = grhZeros[:]
+				c.ends[1-i].HandlePacket(c.now, &c.pkt)
+			}
+		}
+	}
+}
+
+var grhZeros [GRHLen]byte
+
+// settle turns until the sender's queue is empty; an ACK that was not asked for takes its time.
+func (c *cable) settle() {
+	for i := 0; c.a.SQLen() > 0; i++ {
+		if c.turn(); i > 10_000 {
+			c.t.Fatal("does not settle")
+		}
+	}
+}
+
+// traffic is what a hot path does again and again.
+type traffic struct {
+	name string
+	typ  Type
+	wrs  []SendWR
+	recv bool
+	wcs  int // completions at both ends
+}
+
+func hotTraffic(c *cable, size int) []traffic {
+	a, b := c.ends[0], c.ends[1]
+	va, key := b.remote(0)
+	wr := func(op Op, n int) SendWR {
+		return SendWR{ID: 1, Op: op, Flags: Signaled, SGEs: []SGE{a.sge(0, n)}, RemoteAddr: va, RKey: key, SwapAdd: 1}
+	}
+	path := c.path(0)
+	ud := wr(OpSend, min(size, 1000))
+	ud.AH, ud.RemoteQPN, ud.RemoteQKey = &path, c.b.QPN(), 0x1234
+	inline := wr(OpWrite, 0)
+	inline.SGEs, inline.Inline = nil, make([]byte, 64)
+	return []traffic{
+		{"WRITE", RC, []SendWR{wr(OpWrite, size)}, false, 1},
+		{"inline WRITE", RC, []SendWR{inline}, false, 1},
+		{"SEND", RC, []SendWR{wr(OpSend, size)}, true, 2},
+		{"WRITE_IMM", RC, []SendWR{wr(OpWriteImm, size)}, true, 2},
+		{"READ", RC, []SendWR{wr(OpRead, size)}, false, 1},
+		{"FETCH_ADD", RC, []SendWR{wr(OpFetchAdd, 8)}, false, 1},
+		{"CMP_SWAP", RC, []SendWR{wr(OpCmpSwap, 8)}, false, 1},
+		{"all mixed", RC, []SendWR{wr(OpWrite, size), wr(OpRead, size), wr(OpFetchAdd, 8), wr(OpSend, size)}, true, 5},
+		{"UC SEND", UC, []SendWR{wr(OpSend, size)}, true, 2},
+		{"UD SEND", UD, []SendWR{ud}, true, 2},
+	}
+}
+
+func (c *cable) once(tr *traffic, recvs []RecvWR) {
+	if tr.recv {
+		if n, err := c.b.PostRecv(recvs); n != 1 {
+			c.t.Fatal(err)
+		}
+	}
+	if n, err := c.a.PostSend(tr.wrs); n != len(tr.wrs) {
+		c.t.Fatal(err)
+	}
+	c.settle()
+	n := c.ends[0].cq.Poll(c.wcs[:])
+	n += c.ends[1].cq.Poll(c.wcs[n:])
+	if n != tr.wcs {
+		c.t.Fatalf("%s: %d completions, want %d", tr.name, n, tr.wcs)
+	}
+	for i := range c.wcs[:n] {
+		if c.wcs[i].Status != Success {
+			c.t.Fatalf("%s: %s", tr.name, c.wcs[i].short())
+		}
+	}
+}
+
+// Steady state allocates nothing: post, transmit, handle, acknowledge, poll; each operation, small
+// and of many packets, and with losses on the way.
+func TestHotPathAllocatesNothing(t *testing.T) {
+	for _, size := range []int{64, 20_000} {
+		for i := range hotTraffic(newCable(t, RC, 1024), size) {
+			typ := hotTraffic(newCable(t, RC, 1024), size)[i].typ
+			c := newCable(t, typ, 1024)
+			tr := hotTraffic(c, size)[i]
+			recvs := []RecvWR{{SGEs: []SGE{c.ends[1].sge(100_000, 50_000)}}}
+			for range 10 {
+				c.once(&tr, recvs)
+			}
+			if n := testing.AllocsPerRun(50, func() { c.once(&tr, recvs) }); n != 0 {
+				t.Errorf("%s of %d bytes: %v allocations", tr.name, size, n)
+			}
+		}
+	}
+}
+
+// Nor do the paths of loss: sequence NAKs, RNR NAKs, duplicates, probes, time-outs; nor a peer's
+// garbage.
+func TestRecoveryAllocatesNothing(t *testing.T) {
+	c := newCable(t, RC, 256)
+	a, b := c.ends[0], c.ends[1]
+	va, key := b.remote(0)
+	wrs := []SendWR{{Op: OpWrite, SGEs: []SGE{a.sge(0, 2000)}, RemoteAddr: va, RKey: key},
+		{Op: OpRead, SGEs: []SGE{a.sge(0, 2000)}, RemoteAddr: va, RKey: key},
+		{Op: OpSend, Flags: Signaled, SGEs: []SGE{a.sge(0, 100)}}}
+	recvs := []RecvWR{{SGEs: []SGE{b.sge(4096, 100)}}}
+	garbage := make([]byte, 64)
+	i := 0
+	run := func() {
+		if n, err := c.a.PostSend(wrs); n != 3 {
+			t.Fatal(err)
+		}
+		for j := 0; c.a.SQLen() > 0; j++ {
+			c.now += 5000
+			if j == 40 {
+				if n, _ := c.b.PostRecv(recvs); n != 1 {
+					t.Fatal("PostRecv")
+				}
+			}
+			for end, e := range c.ends {
+				e.HandleDoorbells(c.now)
+				e.HandleTimeout(c.now)
+				for e.HasTransmit(c.now) {
+					n, netLen := e.PollTransmit(c.now, c.buf[:])
+					if n == 0 {
+						break
+					}
+					if i++; i%5 == 0 && j < 200 {
+						continue // lost
+					}
+					_ = c.pkt.Parse(c.buf[netLen:n])
+					c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-end].gid
+					c.ends[1-end].HandlePacket(c.now, &c.pkt)
+					if i%7 == 0 {
+						c.ends[1-end].HandlePacket(c.now, &c.pkt)
+					}
+				}
+			}
+			garbage[0] = byte(i)
+			if c.pkt.Parse(garbage) == nil {
+				c.pkt.Src, c.pkt.Dst = a.gid, b.gid
+				b.HandlePacket(c.now, &c.pkt)
+			}
+		}
+		a.cq.Poll(c.wcs[:])
+		b.cq.Poll(c.wcs[:])
+	}
+	for range 30 {
+		run()
+	}
+	if n := testing.AllocsPerRun(30, run); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	ca, cb := a.Counters(), b.Counters()
+	if ca.Retransmits == 0 || ca.RcvdRNR == 0 || ca.RcvdSeqNAK == 0 || cb.DuplicateRequest == 0 || ca.Probes == 0 {
+		t.Errorf("the test shows nothing: %+v", *ca)
+	}
+}
+
+// benchTraffic measures both engines' work for one message: post, transmit, parse, handle,
+// acknowledge, handle, poll. batch messages are posted at once.
+func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags) {
+	c := newCable(b, RC, 4096)
+	src, dst := c.ends[0], c.ends[1]
+	va, key := dst.remote(0)
+	wrs := make([]SendWR, batch)
+	for i := range wrs {
+		wrs[i] = SendWR{Op: op, Flags: flags, SGEs: []SGE{src.sge(0, size)}, RemoteAddr: va, RKey: key}
+	}
+	wrs[batch-1].Flags = Signaled
+	recvs := make([]RecvWR, batch)
+	for i := range recvs {
+		recvs[i].SGEs = []SGE{dst.sge(0, size)}
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(size))
+	for n := 0; n < b.N; n += batch {
+		if op == OpSend {
+			_, _ = c.b.PostRecv(recvs)
+		}
+		if _, err := c.a.PostSend(wrs); err != nil {
+			b.Fatal(err)
+		}
+		c.settle()
+		for src.cq.Poll(c.wcs[:]) > 0 {
+		}
+		for dst.cq.Poll(c.wcs[:]) > 0 {
+		}
+	}
+	if src.Counters().CompletionErrors+src.Counters().Retransmits > 0 {
+		b.Fatal("errors or losses on a wire without any")
+	}
+}
+
+func BenchmarkWrite64(b *testing.B)         { benchTraffic(b, OpWrite, 64, 1, Signaled) }
+func BenchmarkWrite64Batch32(b *testing.B)  { benchTraffic(b, OpWrite, 64, 32, 0) }
+func BenchmarkWrite64Signaled(b *testing.B) { benchTraffic(b, OpWrite, 64, 32, Signaled) }
+func BenchmarkWrite64K(b *testing.B)        { benchTraffic(b, OpWrite, 64<<10, 1, Signaled) }
+func BenchmarkSend64(b *testing.B)          { benchTraffic(b, OpSend, 64, 32, 0) }
+func BenchmarkRead64(b *testing.B)          { benchTraffic(b, OpRead, 64, 16, 0) }
+func BenchmarkRead64K(b *testing.B)         { benchTraffic(b, OpRead, 64<<10, 1, 0) }
+func BenchmarkFetchAdd(b *testing.B)        { benchTraffic(b, OpFetchAdd, 8, 16, 0) }
