@@ -175,7 +175,7 @@ func TestGather(t *testing.T) {
 	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]}, pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
 	k.completes("2 success RDMA_READ 300B")
 	k.equal("scattered", string(k.mem[2000:2001])+string(k.mem[50:349]), string(seq(300)))
-	k.post(SendWR{ID: 3, Op: OpSend, SGEs: []SGE{{}, {}}}) // nothing but empty ones: a message of no bytes
+	k.post(SendWR{ID: 3, Op: OpSend, Flags: Signaled, SGEs: []SGE{{}, {}}}) // nothing but empty ones: a message of no bytes
 	k.hears("SEND Only +5 ask")
 }
 

@@ -9,6 +9,7 @@ import (
 type requester struct {
 	una, nxt, max uint64
 	asked         uint64 // first packet after the last one that asked for an ACK
+	awaited       bool   // a signalled work request was sent since
 
 	rdEnds         []uint64 // where each outstanding READ or atomic ends; a ring
 	rdHead, rdUsed uint32
@@ -140,7 +141,10 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	off := s.curPkt * mtu
 	n := min(mtu, w.length-off)
 	end := s.curPkt == w.npkts-1
-	last := end && (s.cur+1 == s.head.Load() || q.State() == SQD)
+	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
+	// The last packet for now asks if somebody waits for a completion: of this work request, or of
+	// one since the last packet that asked.
+	last := end && (s.cur+1 == s.head.Load() && q.awaited || q.State() == SQD)
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
 	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)
@@ -266,7 +270,7 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 	}
 	q.nxt += n
 	if ask {
-		q.asked = q.nxt
+		q.asked, q.awaited = q.nxt, false
 	}
 	if q.nxt > q.max {
 		if ask && psn >= q.max {

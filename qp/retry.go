@@ -171,7 +171,7 @@ func (q *QP) lost(now Time) {
 func (q *QP) goBack(now Time) {
 	r := &q.rec
 	r.rewoundTo, r.rewoundAt, r.samplePSN = q.una, now, 0
-	q.nxt, q.asked = q.una, q.una
+	q.nxt, q.asked, q.awaited = q.una, q.una, true
 	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
 	q.eng.schedule(q)
