@@ -1,0 +1,150 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// pristine is what the noise has to be for ever.
+var pristine = bytes.Clone(noise)
+
+func copyWord(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }
+
+// finish waits for silence and checks what is left.
+func (w *world) finish() {
+	w.timers = nil
+	for _, h := range w.hosts {
+		h.busy = 0
+		h.port.SetUp(true)
+	}
+	for began := w.elapsed(); w.elapsed()-began < maxQuiet; {
+		if w.turn() {
+			w.link.Advance(1)
+			continue
+		}
+		next, any := w.next()
+		if !any {
+			w.settled()
+			return
+		}
+		w.link.AdvanceTo(next)
+	}
+	w.failf("%v after the last completion there is still something to send", maxQuiet)
+}
+
+// settled checks everything when nothing moves any more.
+func (w *world) settled() {
+	w.res.Virtual = w.elapsed()
+	for _, h := range w.hosts {
+		h.check()
+	}
+	for i := range w.hosts {
+		w.checkCounters(i)
+	}
+	w.res.Hash = w.link.TraceHash() ^ w.digest
+	for i, h := range w.hosts {
+		c := h.dev.Counters()
+		w.res.Counters[i] = c
+		w.res.Packets += c.RcvdPkts
+		w.res.Frames += c.TxFrames
+		w.res.Bytes += c.SentBytes
+		w.must(h.dev.Close(), "close the device")
+	}
+}
+
+// check compares all memory with the model.
+func (h *host) check() {
+	for i := range h.added {
+		h.checkShared(i)
+	}
+	for _, r := range h.recvs {
+		if r.s != nil {
+			h.w.failf("host %d: receive %d never completed", h.i, r.id)
+		}
+	}
+	for _, g := range h.regions {
+		g.check()
+	}
+	if !bytes.Equal(noise, pristine) {
+		copy(noise, pristine)
+		h.w.failf("host %d: memory that may only be read was written", h.i)
+	}
+}
+
+// checkShared: as many additions as were found out about, at most as many as were asked for.
+func (h *host) checkShared(i int) {
+	c := &h.added[i]
+	start := binary.NativeEndian.Uint64(h.shared.model(8*i, 8))
+	sum := word(h.shared.at(8*i, 8)) - start
+	if sum < uint64(len(c.seen)) || sum > c.asked {
+		h.w.failf("host %d: shared word %d grew by %d; %d additions succeeded of %d", h.i, i, sum, len(c.seen), c.asked)
+	}
+	for v := range c.seen {
+		if v-start >= sum {
+			h.w.failf("host %d: shared word %d was found to be %#x, and began with %#x and grew by %d", h.i, i, v, start, sum)
+		}
+	}
+	h.shared.accept(8*i, 8)
+}
+
+// checkCounters adds up what host i sent and the other took.
+func (w *world) checkCounters(i int) {
+	h, far := w.hosts[i], w.hosts[1-i]
+	tx, rx, f := h.dev.Counters(), far.dev.Counters(), w.link.Faults(i, 1-i)
+	w.tracef("host %d counters %+v", i, tx)
+	w.tracef("link from host %d: %+v", i, f)
+	equal := func(what string, a, b uint64) {
+		if a != b {
+			w.failf("host %d to %d: %s: %d and %d", i, 1-i, what, a, b)
+		}
+	}
+	atMost := func(what string, a, b uint64) {
+		if a > b {
+			w.failf("host %d to %d: %s: %d, and at most %d is right", i, 1-i, what, a, b)
+		}
+	}
+	equal("packets built, frames handed over or refused", tx.SentPkts, tx.TxFrames+tx.TxDropped)
+	equal("frames handed over, frames on the link", tx.TxFrames, f.Frames)
+	atMost("frames received, frames on the link", rx.RxFrames, f.Frames-f.Lost+f.Duplicated)
+	if !w.sc.flaps {
+		equal("frames refused", tx.TxDropped, 0)
+		if f.Overflow == 0 { // else frames are counted as repeated that were not
+			equal("frames on the link, frames received", f.Frames-f.Lost+f.Duplicated, rx.RxFrames)
+		}
+	}
+	drops := rx.DropNotOurs
+	for _, n := range rx.Drops {
+		drops += n
+	}
+	equal("frames received, packets handled", rx.RxFrames, rx.RcvdPkts+drops)
+	atMost("frames dropped by the decoder, for corrupted ones", drops, 2*f.Corrupted)
+	equal("completions", tx.Completions, h.completions)
+	equal("flushed", tx.Flushed, h.flushed)
+	equal("completion errors", tx.CompletionErrors, h.failed)
+	equal("events lost", tx.EventsLost+tx.EventsDropped, 0)
+	if w.sc.clean && f.Overflow+w.link.Faults(1-i, i).Overflow == 0 {
+		w.checkClean(i, &tx)
+	}
+	for _, c := range w.sc.conns {
+		if c.typ != roce.RC {
+			return // what follows is about RC alone
+		}
+	}
+	if f.Duplicated == 0 {
+		atMost("RNR NAKs received, sent", rx.RcvdRNR, tx.SentRNR)
+		atMost("sequence NAKs received, sent", rx.RcvdSeqNAK, tx.SentSeqNAK)
+	}
+}
+
+// checkClean: on a perfect wire nothing is sent twice but after an RNR NAK or a lost patience.
+func (w *world) checkClean(i int, c *roce.Counters) {
+	if c.SentSeqNAK+c.ImpliedNAK > 0 && w.hosts[1-i].dev.Counters().SentRNR+c.SentRNR == 0 && c.Probes == 0 {
+		w.failf("host %d: gaps on a perfect wire: %d sequence NAKs, %d implied", i, c.SentSeqNAK, c.ImpliedNAK)
+	}
+	if c.AckTimeouts > 0 && w.elapsed() < time.Second {
+		w.failf("host %d: %d Local ACK Timeouts on a perfect wire", i, c.AckTimeouts)
+	}
+}

@@ -1,0 +1,227 @@
+package sim
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// reap takes completions and events.
+func (h *host) reap() bool {
+	did := false
+	var wcs [16]roce.WC
+	for _, cq := range []*roce.CQ{h.sendCQ, h.recvCQ} {
+		for cq.Len() > 0 {
+			did = true
+			for _, wc := range wcs[:cq.Poll(wcs[:])] {
+				h.completed(&wc)
+			}
+		}
+	}
+	for {
+		select {
+		case e := <-h.dev.Events():
+			did = true
+			h.event(e)
+			continue
+		default:
+		}
+		return did
+	}
+}
+
+func (h *host) event(e roce.Event) {
+	h.events[e.Kind]++
+	if e.QP == nil {
+		return
+	}
+	s := h.sides[e.QP.QPN()]
+	h.w.tracef("host %d event %s", h.i, e.Kind)
+	if s != nil && s.q == e.QP && e.Kind == roce.EventSQDrained {
+		s.drained()
+		s.c.maybeEnd()
+	}
+}
+
+// completed finds out what a completion belongs to.
+func (h *host) completed(wc *roce.WC) {
+	w := h.w
+	w.res.Ops++
+	w.res.Statuses[wc.Status]++
+	w.note(uint64(w.now()), wc.ID, uint64(wc.Status), uint64(wc.ByteLen))
+	w.tracef("host %d completion %d %v %v %d bytes", h.i, wc.ID, wc.Opcode, wc.Status, wc.ByteLen)
+	h.completions++
+	switch wc.Status {
+	case roce.Success:
+	case roce.WRFlushErr:
+		h.flushed++
+	default:
+		h.failed++
+	}
+	s := h.sides[wc.QPN]
+	if s == nil {
+		w.failf("host %d: completion %+v for a QP that is not there", h.i, *wc)
+	}
+	if r := h.recvs[wc.ID]; r != nil {
+		s.received(wc, r)
+		return
+	}
+	s.sent(wc)
+}
+
+// sent checks the completion of a send work request: it is the oldest one, and those before it that
+// asked for no completion have succeeded.
+func (s *side) sent(wc *roce.WC) {
+	w := s.w
+	for len(s.pending) > 0 && s.pending[0].wr.ID != wc.ID {
+		o := s.pending[0]
+		if o.wr.Flags&roce.Signaled != 0 || s.c.cfg.sigAll || s.broken {
+			w.failf("completion %+v, but the oldest that must complete is %v", *wc, o)
+		}
+		s.succeed(o)
+	}
+	if len(s.pending) == 0 {
+		w.failf("side %d: completion %+v for nothing that is pending", s.i, *wc)
+	}
+	o := s.pending[0]
+	if wc.Status != roce.Success {
+		s.failed(o, wc.Status)
+		return
+	}
+	if s.broken {
+		w.failf("%v succeeds behind one that failed", o)
+	}
+	if o.wr.Flags&roce.Signaled == 0 && !s.c.cfg.sigAll {
+		w.failf("%v completes, unsignaled", o)
+	}
+	if wc.Opcode != wcOpcode[o.wr.Op] || int(wc.ByteLen) != o.length() {
+		w.failf("%v completes as %v of %d bytes", o, wc.Opcode, wc.ByteLen)
+	}
+	s.succeed(o)
+	s.c.maybeEnd()
+}
+
+// failed: the first failure has to be one that o may meet, all behind it are flushed.
+func (s *side) failed(o *op, st qp.Status) {
+	s.pending = s.pending[1:]
+	s.lost = append(s.lost, o)
+	ok := s.c.doomed != "" && (slices.Contains(o.allow, st) || st == roce.RetryExcErr || st == roce.WRFlushErr)
+	if s.c.doomed == receivesDied && o.receives() && st == roce.RemOpErr {
+		ok = true // any message may be the one that meets the dead memory
+	}
+	if s.broken {
+		ok = st == roce.WRFlushErr
+	}
+	if !ok {
+		s.w.failf("%v fails with %v", o, st)
+	}
+	s.broken = true
+	if s.c.cfg.typ != roce.RC {
+		s.revive()
+		return
+	}
+	s.c.die(s.w.randomDelay(maxStall))
+}
+
+// revive takes an unreliable QP from SQE back to RTS, when all is flushed.
+func (s *side) revive() {
+	if len(s.pending) > 0 || s.c.dying {
+		return
+	}
+	if s.q.State() != roce.StateSQE {
+		s.w.failf("side %d: a send failed, and the QP is in %v", s.i, s.q.State())
+	}
+	s.w.must(s.q.Modify(&roce.Attr{State: roce.StateRTS}, roce.AttrState), "SQE to RTS")
+	s.broken, s.c.doomed = false, ""
+	s.c.maybeEnd()
+}
+
+// succeed takes the effect of an operation into the model and looks whether it is there.
+func (s *side) succeed(o *op) {
+	w := s.w
+	s.pending = s.pending[1:]
+	o.done = true
+	if o.crime {
+		w.failf("%v succeeds, a crime", o)
+	}
+	switch {
+	case o.writes():
+		s.wrote(o)
+	case o.wr.Op == roce.OpRead:
+		want := o.data
+		if want == nil {
+			want = o.target.model(o.toff, o.length())
+		}
+		if !holds(o.land, want) && (o.data != nil || !overlapped(o, s.pending)) {
+			w.failf("%v from offset %d brought something else", o, o.toff)
+		}
+		acceptAll(o.land)
+	case o.atomic():
+		s.added(o)
+		acceptAll(o.land)
+	}
+}
+
+func (s *side) wrote(o *op) {
+	if len(o.data) == 0 {
+		return
+	}
+	real := o.target.at(o.toff, len(o.data))
+	if o.gone || !o.target.alive {
+		// The region was closed while the WRITE was under way; it succeeded, so it came before that.
+		if !bytes.Equal(real, o.data) && !overlapped(o, s.pending) {
+			s.w.failf("%v succeeded on a closed region, and its data is not there", o)
+		}
+		return
+	}
+	if s.c.cfg.typ != roce.RC {
+		s.lost = append(s.lost, o) // it is only on its way: whatever part may arrive
+		return
+	}
+	copy(o.target.model(o.toff, len(o.data)), o.data)
+	if !bytes.Equal(real, o.data) && !overlapped(o, s.pending) {
+		s.w.failf("%v succeeded, and its data is not there", o)
+	}
+}
+
+// added: what an atomic found is exactly what the atomics before it have left.
+func (s *side) added(o *op) {
+	found := o.brought()
+	if o.target == s.peer.h.shared {
+		s.peer.h.added[o.toff/8].found(s.w, found)
+		return
+	}
+	i := o.toff / 8
+	if found != s.word[i] {
+		s.w.failf("%v found %#x, and it was %#x", o, found, s.word[i])
+	}
+	s.word[i] = o.applyTo(found)
+	if !anyPendingOn(s.pending, o) {
+		if real := word(o.target.at(o.toff, 8)); real != s.word[i] {
+			s.w.failf("%v left %#x, and it should be %#x", o, real, s.word[i])
+		}
+	}
+	copyWord(o.target.model(o.toff, 8), s.word[i])
+}
+
+func anyPendingOn(ops []*op, o *op) bool {
+	return slices.ContainsFunc(ops, func(p *op) bool { return p.atomic() && p.target == o.target && p.toff == o.toff })
+}
+
+// counter is a word that many add 1 to: everybody finds another value.
+type counter struct {
+	asked uint64
+	seen  map[uint64]bool
+}
+
+func (c *counter) found(w *world, v uint64) {
+	if c.seen == nil {
+		c.seen = map[uint64]bool{}
+	}
+	if c.seen[v] {
+		w.failf("two FETCH_ADDs of 1 found %#x", v)
+	}
+	c.seen[v] = true
+}

@@ -1,0 +1,288 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// crimes are what a side may do wrong, or what may befall it. Each returns the operations to post
+// and dooms the connection.
+func crimes() []crime {
+	return []crime{
+		{"bad rkey", (*side).badKey},
+		{"out of bounds", (*side).outOfBounds},
+		{"no right", (*side).noRight},
+		{"misaligned atomic", (*side).misaligned},
+		{"SEND too long", (*side).tooLong},
+		{"source dies", (*side).sourceDies},
+		{"target dies", (*side).targetDies},
+		{"target dies under READs", (*side).readTargetDies},
+		{receivesDied, (*side).receivesDie},
+		{"to ERR", (*side).toErr},
+		{"peer goes", (*side).peerGoes},
+		{"dead key", (*side).deadKey},
+	}
+}
+
+const receivesDied = "receives die"
+
+type crime struct {
+	name string
+	do   func(*side) []*op
+}
+
+// commitCrime picks one. On unreliable QPs only the source can die.
+func (s *side) commitCrime() []*op {
+	k := pick(s.w.rng, crimes()...)
+	if s.c.cfg.typ != roce.RC && k.name != "source dies" {
+		return nil
+	}
+	ops := k.do(s)
+	if s.c.doomed != "" {
+		s.c.doomed = k.name
+		s.w.res.Crimes[k.name]++
+		s.w.tracef("side %d commits: %s", s.i, k.name)
+	}
+	return ops
+}
+
+// doom is set for good by commitCrime, with the name.
+func (s *side) doom() { s.c.doomed = "doomed" }
+
+// access makes a WRITE, READ or atomic on an address, which must be refused.
+func (s *side) access(addr uint64, key roce.RKey, n int, want roce.Status) []*op {
+	r := s.w.rng
+	o := &op{s: s, crime: true, allow: []roce.Status{want}}
+	o.wr.Op = pick(r, roce.OpWrite, roce.OpWriteImm, roce.OpRead, roce.OpFetchAdd, roce.OpCmpSwap)
+	if want == roce.RemInvReqErr {
+		o.wr.Op = pick(r, roce.OpFetchAdd, roce.OpCmpSwap)
+	}
+	if o.atomic() {
+		n = 8
+		if want == roce.RemAccessErr {
+			addr = (addr + 7) &^ 7
+		}
+	}
+	if !o.writes() {
+		at, ok := s.landing(n)
+		if !ok {
+			return nil
+		}
+		o.land = []piece{{s.land, at, n}}
+		o.wr.SGEs = sges(o.land)
+	} else {
+		s.from(o, n)
+		if o.wr.Op == roce.OpWriteImm {
+			s.arrives(o)
+		}
+	}
+	// reconcile must not take the effect for granted, so the target is nobody's.
+	o.target = &region{h: s.peer.h}
+	o.wr.RemoteAddr, o.wr.RKey = addr, key
+	s.doom()
+	return []*op{o}
+}
+
+func (s *side) badKey() []*op {
+	addr, key := s.dst.remote(0)
+	switch s.w.rng.IntN(3) {
+	case 0:
+		key ^= 1 << s.w.rng.IntN(32)
+	case 1:
+		key = roce.RKey(s.dst.mr.LKey())
+	case 2:
+		key = 0
+	}
+	return s.access(addr, key, 1+s.w.rng.IntN(3000), roce.RemAccessErr)
+}
+
+func (s *side) outOfBounds() []*op {
+	r := s.w.rng
+	g := pick(r, s.dst, s.words)
+	addr, key := g.remote(0)
+	n := 8 * (1 + r.IntN(400))
+	switch r.IntN(5) {
+	case 0:
+		addr -= 8
+	case 1:
+		addr += uint64(g.n) - uint64(n) + 8
+		n += 8
+	case 2:
+		addr += uint64(g.n)
+	case 3:
+		addr = math.MaxUint64 - 7 // addr + n wraps
+		n += 8
+	case 4:
+		addr += 1 << 40
+	}
+	ops := s.access(addr, key, n, roce.RemAccessErr)
+	for _, o := range ops {
+		if o.atomic() && g == s.dst || !o.atomic() && g == s.words {
+			o.wr.RKey = key // refused for its right as well: the same answer
+		}
+		if o.atomic() {
+			o.wr.RemoteAddr = addr &^ 7
+			if addr-g.mr.Addr()+8 <= uint64(g.n) {
+				o.wr.RemoteAddr = (g.mr.Addr() + uint64(g.n) + 7) &^ 7
+			}
+		}
+	}
+	return ops
+}
+
+// noRight goes for memory that does not allow it.
+func (s *side) noRight() []*op {
+	addr, key := s.words.remote(0) // atomics only
+	ops := s.access(addr, key, 8*privateWords, roce.RemAccessErr)
+	for _, o := range ops {
+		if o.atomic() {
+			o.wr.RemoteAddr, o.wr.RKey = s.peer.h.source.remote(0)
+			o.wr.RemoteAddr = (o.wr.RemoteAddr + 7) &^ 7
+		}
+	}
+	return ops
+}
+
+func (s *side) misaligned() []*op {
+	addr, key := s.words.remote(0)
+	return s.access(addr+1+uint64(s.w.rng.IntN(7)), key, 8, roce.RemInvReqErr)
+}
+
+func (s *side) tooLong() []*op {
+	most := s.c.cfg.slot
+	if s.c.cfg.srq[1-s.i] {
+		most = s.peer.h.srq.slots.size
+	}
+	o := &op{s: s, crime: true, allow: []roce.Status{roce.RemInvReqErr}}
+	o.wr.Op = pick(s.w.rng, roce.OpSend, roce.OpSendImm)
+	s.from(o, most+1+s.w.rng.IntN(5000))
+	s.arrives(o)
+	s.doom()
+	return []*op{o}
+}
+
+// sourceDies deregisters memory from which a SEND or WRITE is being sent.
+func (s *side) sourceDies() []*op {
+	r := s.w.rng
+	n := 1 + r.IntN(max(1, min(s.c.cfg.slot, s.c.cfg.largest, int(s.h.dev.Info().ActiveMTU))))
+	g := s.region(s.h, n, 0)
+	o := &op{s: s, allow: []roce.Status{roce.LocProtErr}}
+	o.wr.Op = roce.OpSend
+	s.makeSend(o)
+	o.data = bytesOf(g)
+	o.wr.Inline = nil
+	o.wr.SGEs = sges(split(r, g, 0, n, 3))
+	s.c.live(s.w.randomDelay(pace), g.close)
+	s.doom()
+	return []*op{o}
+}
+
+// bytesOf is what is sent from a region of ours: it does not change.
+func bytesOf(g *region) []byte { return g.model(0, g.n) }
+
+// targetDies deregisters memory that WRITEs are coming to. What has come until then stays; nothing
+// comes any more.
+func (s *side) targetDies() []*op {
+	r := s.w.rng
+	g := s.region(s.peer.h, 1000+r.IntN(50000), roce.LocalWrite|roce.RemoteWrite)
+	var ops []*op
+	for at := 0; at < g.n && len(ops) < batch; {
+		n := min(g.n-at, 1+r.IntN(20000))
+		o := &op{s: s, target: g, toff: at, allow: []roce.Status{roce.RemAccessErr}}
+		o.wr.Op = roce.OpWrite
+		s.from(o, n)
+		o.wr.RemoteAddr, o.wr.RKey = g.remote(at)
+		ops = append(ops, o)
+		at += n
+	}
+	s.c.live(s.w.randomDelay(pace), func() {
+		g.close()
+		freeze(g, s.pending)
+	})
+	s.doom()
+	return ops
+}
+
+// freeze takes over what WRITEs that are under way have brought to a region until it was closed.
+func freeze(g *region, pending []*op) {
+	g.alive = true
+	var on []*op
+	for _, o := range pending {
+		if o.target == g {
+			on = append(on, o)
+		}
+	}
+	settleWrites(on)
+	for _, o := range on {
+		o.gone = true
+	}
+	g.alive = false
+}
+
+// readTargetDies deregisters memory that is being READ.
+func (s *side) readTargetDies() []*op {
+	r := s.w.rng
+	n := 1 + r.IntN(min(s.land.n-1, 100000))
+	g := s.region(s.peer.h, n, roce.RemoteRead)
+	at, ok := s.landing(n)
+	if !ok {
+		return nil
+	}
+	o := &op{s: s, target: g, data: bytesOf(g), allow: []roce.Status{roce.RemAccessErr}}
+	o.wr.Op = roce.OpRead
+	o.land = split(r, s.land, at, n, 4)
+	o.wr.SGEs = sges(o.land)
+	o.wr.RemoteAddr, o.wr.RKey = g.remote(0)
+	s.c.live(s.w.randomDelay(pace), g.close)
+	s.doom()
+	return []*op{o}
+}
+
+// receivesDie deregisters the memory of the peer's receives.
+func (s *side) receivesDie() []*op {
+	if s.c.cfg.srq[1-s.i] {
+		return nil
+	}
+	p := s.peer
+	p.deaf = true
+	s.c.live(s.w.randomDelay(pace), func() {
+		p.slots.g.close()
+		acceptAll([]piece{{p.slots.g, 0, p.slots.g.n}}) // a message may have been coming
+	})
+	o := &op{s: s}
+	o.wr.Op = roce.OpSend
+	s.makeSend(o)
+	s.doom()
+	s.neverForget()
+	return []*op{o}
+}
+
+// neverForget ends a connection whose failure may pass unnoticed.
+func (s *side) neverForget() { s.c.live(50*time.Millisecond, func() { s.c.die(0) }) }
+
+// toErr is the user's own decision.
+func (s *side) toErr() []*op {
+	s.w.must(s.q.Modify(&roce.Attr{State: roce.StateErr}, roce.AttrState), "to ERR")
+	s.doom()
+	s.c.live(s.w.randomDelay(maxStall), func() { s.c.die(0) })
+	return nil
+}
+
+// peerGoes destroys the peer's QP under flying packets.
+func (s *side) peerGoes() []*op {
+	s.doom()
+	s.c.live(s.w.randomDelay(maxStall), func() { s.c.die(0) })
+	s.peer.deaf, s.peer.mute = true, true
+	s.w.must(s.peer.q.Close(), "close a QP")
+	return nil
+}
+
+// deadKey uses a key that its region has lost.
+func (s *side) deadKey() []*op {
+	g := s.region(s.peer.h, 4096, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
+	addr, key := g.remote(0)
+	g.close()
+	return s.access((addr+7)&^7, key, 1+s.w.rng.IntN(4000), roce.RemAccessErr)
+}

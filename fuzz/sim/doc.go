@@ -1,0 +1,34 @@
+// Package sim runs whole gorxe devices against each other in virtual time, one random story per
+// seed, and checks everything that they do.
+//
+// A story is two roce.Devices on a loopback link: real frames with real headers and ICRCs, through
+// the real decoder, engine and encoder. The seed decides how many connections there are, of which
+// kind (RC, UC, UD), over which addresses and path MTUs; which operations they post, of which sizes,
+// from how many pieces; what the link does to the frames (loss, duplication, reordering, corruption,
+// delay, jitter, pauses); when a host is too busy to look; when a region dies under flying packets;
+// and who breaks which rule.
+//
+// What must hold, whatever happens:
+//
+//   - every work request completes once, in order, with the right status;
+//   - data arrives intact: a model of every byte of registered memory is kept beside it;
+//   - atomics happen exactly once;
+//   - no byte changes outside the range that somebody was granted, or after the grant ended;
+//   - nothing hangs: all completes, and all falls silent, within a bound of virtual time;
+//   - the counters of devices and link add up.
+//
+// The same seed gives the same story to the last frame: a failure replays with
+//
+//	go test ./fuzz/sim -run TestSeeds -sim.seed=N -sim.trace
+//
+// # Reading order
+//
+//   - scenario.go: what a seed decides
+//   - world.go: the clock, the two hosts, one step after another
+//   - memory.go: regions, their model and their borders
+//   - conn.go: the life of a connection; post.go: what it posts; receive.go: its receives;
+//     complete.go: what completions must say; crime.go: what it does wrong on purpose
+//   - check.go: what must hold at the end
+//   - trace.go: what a replay prints
+//   - goodput.go: a steady stream, measured, for the table of goodput by loss
+package sim

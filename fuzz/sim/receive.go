@@ -1,0 +1,264 @@
+package sim
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// refillWithin is how long a receive that was used up is missed at most.
+const refillWithin = 2 * time.Millisecond
+
+// slots is a region cut into receives.
+type slots struct {
+	g    *region
+	size int
+	free []int // offsets
+}
+
+func newSlots(g *region, size int) *slots {
+	s := &slots{g: g, size: size}
+	for at := 0; at+size <= g.n; at += size {
+		s.free = append(s.free, at)
+	}
+	return s
+}
+
+func (s *side) newSlots(size, n int) *slots {
+	return newSlots(s.region(s.h, size*n, roce.LocalWrite), size)
+}
+
+// recv is a posted receive.
+type recv struct {
+	id     uint64
+	s      *side // of its own receive queue; nil: of the SRQ
+	from   *slots
+	off    int
+	pieces []piece
+}
+
+// take makes a receive of a free slot.
+func (h *host) take(sl *slots, s *side) (*recv, roce.RecvWR) {
+	w := h.w
+	last := len(sl.free) - 1
+	off := sl.free[last]
+	sl.free = sl.free[:last]
+	w.nextID++
+	r := &recv{id: w.nextID, s: s, from: sl, off: off, pieces: split(w.rng, sl.g, off, sl.size, 3)}
+	h.recvs[r.id] = r
+	return r, roce.RecvWR{ID: r.id, SGEs: sges(r.pieces)}
+}
+
+// refill posts as many receives as the receive queue holds.
+func (s *side) refill() {
+	if s.c.cfg.srq[s.i] || s.deaf || s.c.closing {
+		return
+	}
+	if s.q.State() == roce.StateErr && !oneIn(s.w.rng, 4) {
+		s.deaf = true // receives posted in ERR are flushed at once; that is enough of them
+	}
+	var wrs []roce.RecvWR
+	for len(s.slots.free) > 0 {
+		r, wr := s.h.take(s.slots, s)
+		s.recvs = append(s.recvs, r)
+		wrs = append(wrs, wr)
+	}
+	if len(wrs) > 0 {
+		s.w.must(s.q.PostRecv(wrs...), "post %d receives", len(wrs))
+	}
+}
+
+// sharedQueue is a host's SRQ.
+type sharedQueue struct {
+	h     *host
+	srq   *roce.SRQ
+	slots *slots
+	away  bool // a refill is on its way
+}
+
+const srqDepth = 16
+
+func (h *host) newSRQ() *sharedQueue {
+	size := 0
+	for i := range h.w.sc.conns {
+		size = max(size, h.w.sc.conns[i].slot+roce.GRHLen)
+	}
+	q := &sharedQueue{h: h}
+	var err error
+	q.srq, err = h.dev.CreateSRQ(h.pd, roce.SRQConfig{Depth: srqDepth, MaxSGE: 4})
+	h.w.must(err, "SRQ")
+	q.slots = newSlots(h.newRegion(size*srqDepth, roce.LocalWrite), size)
+	q.refill()
+	return q
+}
+
+func (q *sharedQueue) refill() {
+	q.away = false
+	var wrs []roce.RecvWR
+	for len(q.slots.free) > 0 {
+		_, wr := q.h.take(q.slots, nil)
+		wrs = append(wrs, wr)
+	}
+	if len(wrs) > 0 {
+		q.h.w.must(q.srq.PostRecv(wrs...), "post %d receives on the SRQ", len(wrs))
+	}
+	if oneIn(q.h.w.rng, 3) {
+		q.h.w.must(q.srq.SetLimit(q.h.w.rng.IntN(srqDepth)), "SRQ limit")
+	}
+}
+
+// release makes a receive's memory free for the next one, a little later.
+func (r *recv) release(h *host) {
+	delete(h.recvs, r.id)
+	r.from.free = append(r.from.free, r.off)
+	wait := h.w.randomDelay(refillWithin)
+	switch {
+	case r.s != nil:
+		r.s.c.live(wait, r.s.refill)
+	case !h.srq.away:
+		h.srq.away = true
+		h.w.after(wait, h.srq.refill)
+	}
+}
+
+// received checks the completion of a receive.
+func (s *side) received(wc *roce.WC, r *recv) {
+	w := s.w
+	if r.s != nil {
+		if r.s != s || len(s.recvs) == 0 || s.recvs[0] != r {
+			w.failf("side %d: receive %d completes out of turn", s.i, r.id)
+		}
+		s.recvs = s.recvs[1:]
+	}
+	switch {
+	case wc.Status == roce.Success && s.c.cfg.typ == roce.RC:
+		s.receivedReliable(wc, r)
+	case wc.Status == roce.Success:
+		s.receivedUnreliable(wc, r)
+	case wc.Status == roce.WRFlushErr && (s.c.closing || s.c.doomed != ""):
+	case (wc.Status == roce.LocLenErr || wc.Status == roce.LocProtErr) && s.c.doomed != "":
+	default:
+		w.failf("side %d: receive %d completes with %v", s.i, r.id, wc.Status)
+	}
+	if wc.Status == roce.Success {
+		s.got++
+	} else {
+		acceptAll(r.pieces) // part of a message may have come
+	}
+	r.release(s.h)
+	if s.c.cfg.typ == roce.RC {
+		s.c.maybeEnd()
+	}
+}
+
+// receivedReliable: exactly the messages that the peer posted, in their order.
+func (s *side) receivedReliable(wc *roce.WC, r *recv) {
+	if len(s.inbox) == 0 {
+		s.w.failf("side %d: receive %d completes, but nothing was sent", s.i, r.id)
+	}
+	m := s.inbox[0]
+	s.inbox = s.inbox[1:]
+	if why := m.mismatch(wc, r); why != "" {
+		s.w.failf("side %d: receive %d got %+v, which differs from %v in %s", s.i, r.id, *wc, m.o, why)
+	}
+	if m.o.inv != nil && m.o.inv.mr.RemoteLive() {
+		s.w.failf("side %d: %v was received, but the key is still alive", s.i, m.o)
+	}
+	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !m.o.crime {
+		if !bytes.Equal(m.o.target.at(m.o.toff, len(m.o.data)), m.o.data) {
+			s.w.failf("side %d: %v was received, but its data is not there", s.i, m.o)
+		}
+	}
+	m.keep(r)
+}
+
+// receivedUnreliable: a message that the peer posted, whichever. The network may have lost others,
+// repeated this one, or changed their order.
+func (s *side) receivedUnreliable(wc *roce.WC, r *recv) {
+	for _, m := range s.inbox {
+		if m.mismatch(wc, r) != "" {
+			continue
+		}
+		if m.o.writes() && !bytes.Equal(m.o.target.at(m.o.toff, len(m.o.data)), m.o.data) {
+			continue
+		}
+		m.keep(r)
+		return
+	}
+	s.w.failf("side %d: receive %d got %+v, which nobody sent", s.i, r.id, *wc)
+}
+
+// mismatch says in what a completion differs from a message.
+func (m *msg) mismatch(wc *roce.WC, r *recv) string {
+	s, o := m.o.s, m.o
+	op, n := roce.WCRecv, len(o.data)+s.grh()
+	if o.writes() {
+		op, n = roce.WCRecvWriteImm, len(o.data)
+	}
+	hasImm, hasInv := o.wr.Op == roce.OpSendImm || o.wr.Op == roce.OpWriteImm, o.inv != nil
+	switch {
+	case wc.Opcode != op:
+		return "opcode"
+	case int(wc.ByteLen) != n:
+		return "length"
+	case (wc.Flags&roce.WCWithImm != 0) != hasImm || (hasImm && wc.Imm != m.imm):
+		return "immediate data"
+	case (wc.Flags&roce.WCWithInv != 0) != hasInv || (hasInv && wc.InvKey != o.wr.InvKey):
+		return "invalidated key"
+	case wc.SrcQP != s.q.QPN():
+		return "sender"
+	case (wc.Flags&roce.WCGRH != 0) != (s.grh() > 0):
+		return "network header"
+	case !o.writes() && !holds(behind(r.pieces, s.grh()), o.data):
+		return "data"
+	}
+	return ""
+}
+
+// keep takes what was received into the model.
+func (m *msg) keep(r *recv) {
+	if m.o.s.c.cfg.typ == roce.UC {
+		acceptAll(r.pieces) // beside the message may stand what is left of one that was cut short
+		return
+	}
+	if m.o.writes() {
+		return
+	}
+	// What the network header says is not ours to know; the rest is.
+	left := m.o.s.grh()
+	for _, p := range r.pieces {
+		n := min(left, p.n)
+		p.g.accept(p.off, n)
+		left -= n
+	}
+	scatter(behind(r.pieces, m.o.s.grh()), m.o.data)
+}
+
+// behind skips the first n bytes of pieces.
+func behind(ps []piece, n int) []piece {
+	var out []piece
+	for _, p := range ps {
+		k := min(n, p.n)
+		n -= k
+		out = append(out, piece{p.g, p.off + k, p.n - k})
+	}
+	return out
+}
+
+// overlapped tells whether a WRITE behind o may have changed what o wrote.
+func overlapped(o *op, pending []*op) bool {
+	behind := false
+	for _, p := range pending {
+		if p == o {
+			behind = true
+			continue
+		}
+		// If o is not pending any more, all that are come behind it.
+		if p.writes() && p.target == o.target && (behind || o.done || p.wr.ID > o.wr.ID) &&
+			p.toff < o.toff+o.length() && o.toff < p.toff+len(p.data) {
+			return true
+		}
+	}
+	return false
+}

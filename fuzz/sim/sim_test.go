@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+var (
+	seedFlag  = flag.Int64("sim.seed", -1, "run the story of this seed alone")
+	traceFlag = flag.Bool("sim.trace", false, "with -sim.seed: print every frame and completion")
+	countFlag = flag.Int("sim.n", 0, "run this many seeds")
+	forFlag   = flag.Duration("sim.for", 0, "run for this long")
+	fromFlag  = flag.Uint64("sim.from", 0, "the first seed")
+)
+
+// bounded is how long the test runs without flags.
+const bounded = 15 * time.Second
+
+// totals adds up results.
+type totals struct {
+	seeds, failed                         int
+	packets, frames, bytes, ops, failures uint64
+	statuses                              map[qp.Status]uint64
+	crimes                                map[string]uint64
+	counters                              map[string]uint64
+	began                                 time.Time
+}
+
+func newTotals() *totals {
+	return &totals{statuses: map[qp.Status]uint64{}, crimes: map[string]uint64{}, counters: map[string]uint64{}, began: time.Now()}
+}
+
+func (s *totals) add(r *Result) {
+	s.seeds++
+	s.packets += r.Packets
+	s.frames += r.Frames
+	s.bytes += r.Bytes
+	s.ops += r.Ops
+	s.failures += r.Failures
+	for st, n := range r.Statuses {
+		s.statuses[st] += n
+	}
+	for k, n := range r.Crimes {
+		s.crimes[k] += n
+	}
+	for i := range r.Counters {
+		for name, n := range r.Counters[i].All() {
+			s.counters[name] += n
+		}
+	}
+}
+
+func (s *totals) String() string {
+	d := time.Since(s.began)
+	return fmt.Sprintf("%d seeds, %d packets, %.1f GB, %d completions, %d connections killed; %.0f seeds/s, %.0f packets/s",
+		s.seeds, s.packets, float64(s.bytes)/1e9, s.ops, s.failures, float64(s.seeds)/d.Seconds(), float64(s.packets)/d.Seconds())
+}
+
+func (s *totals) details() string {
+	out := ""
+	for _, st := range slices.Sorted(maps.Keys(s.statuses)) {
+		out += fmt.Sprintf("%8d %v\n", s.statuses[st], st)
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.crimes)) {
+		out += fmt.Sprintf("%8d crime: %s\n", s.crimes[k], k)
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.counters)) {
+		out += fmt.Sprintf("%8d %s\n", s.counters[k], k)
+	}
+	return out
+}
+
+// replay is the command that runs a seed again.
+func replay(seed uint64) string {
+	return fmt.Sprintf("go test ./fuzz/sim -run TestSeeds -sim.seed=%d -sim.trace", seed)
+}
+
+// TestSeeds runs as many stories as the flags say, or for a bounded time.
+func TestSeeds(t *testing.T) {
+	if *seedFlag >= 0 {
+		o := Options{Seed: uint64(*seedFlag)}
+		if *traceFlag {
+			o.Trace = os.Stdout
+		}
+		r, err := Run(o)
+		if err != nil {
+			t.Fatalf("seed %d: %v", o.Seed, err)
+		}
+		t.Logf("seed %d: hash %016x, %v of virtual time, %d packets, %d completions", o.Seed, r.Hash, r.Virtual, r.Packets, r.Ops)
+		return
+	}
+	n, limit := *countFlag, *forFlag
+	if n == 0 && limit == 0 {
+		limit = bounded
+		if testing.Short() {
+			limit = bounded / 5
+		}
+	}
+	sum := newTotals()
+	shown := time.Now()
+	for seed := *fromFlag; (n == 0 || sum.seeds < n) && (limit == 0 || time.Since(sum.began) < limit); seed++ {
+		r, err := Run(Options{Seed: seed})
+		sum.add(&r)
+		if err != nil {
+			sum.failed++
+			t.Errorf("seed %d: %v\nreplay: %s", seed, err, replay(seed))
+			if sum.failed >= 10 {
+				break
+			}
+		}
+		if time.Since(shown) > 10*time.Second {
+			shown = time.Now()
+			fmt.Fprintf(os.Stderr, "sim: %v\n", sum)
+		}
+	}
+	t.Logf("%v\n%s", sum, sum.details())
+}
+
+// TestDeterminism: the same seed is the same story, to the last frame.
+func TestDeterminism(t *testing.T) {
+	for seed := range uint64(60) {
+		a, err := Run(Options{Seed: seed})
+		if err != nil {
+			continue // TestSeeds tells
+		}
+		b, err := Run(Options{Seed: seed})
+		if err != nil || a.Hash != b.Hash || a.Packets != b.Packets || a.Virtual != b.Virtual {
+			t.Errorf("seed %d: %016x, %d packets, %v; then %016x, %d packets, %v (%v)", seed, a.Hash, a.Packets, a.Virtual, b.Hash, b.Packets, b.Virtual, err)
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package sim
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+const (
+	// maxVirtual is how long a story may take; a story that takes longer hangs.
+	maxVirtual = 300 * time.Second
+	// maxQuiet is how long it may take after the last completion until nobody sends any more.
+	maxQuiet = 5 * time.Second
+	// maxTurns bounds a story in which time hardly passes.
+	maxTurns = 20_000_000
+	// lookAgain is when a frame for a host that looks away is looked at again.
+	lookAgain = 5 * time.Microsecond
+)
+
+// Options says what Run runs.
+type Options struct {
+	Seed  uint64
+	Trace io.Writer // every frame, completion and event; nil: none
+}
+
+// Result is what a story did.
+type Result struct {
+	Seed     uint64
+	Hash     uint64        // digest of every frame, completion and instant
+	Virtual  time.Duration // how long it took
+	Packets  uint64        // taken in by both engines
+	Frames   uint64        // handed to the link
+	Bytes    uint64        // payload sent
+	Ops      uint64        // work requests completed, receives included
+	Failures uint64        // connections that died
+	Statuses map[qp.Status]uint64
+	Crimes   map[string]uint64
+	Counters [2]roce.Counters
+}
+
+// failure ends a story.
+type failure struct{ error }
+
+// Run runs the story of one seed. An error says what did not hold.
+func Run(o Options) (res Result, err error) {
+	w := &world{
+		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
+		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{}, Crimes: map[string]uint64{}},
+	}
+	defer func() {
+		res = *w.res
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = fmt.Errorf("at %v: %w", w.elapsed(), p.error)
+		default:
+			err = fmt.Errorf("at %v: panic: %v\n%s", w.elapsed(), p, debug.Stack())
+		}
+	}()
+	w.build()
+	w.loop()
+	w.finish()
+	return
+}
+
+// world is two hosts and the link between them.
+type world struct {
+	sc     scenario
+	rng    *rand.Rand
+	link   *loopback.Link
+	hosts  [2]*host
+	conns  []*conn
+	timers timerHeap
+	seq    int
+	turns  int
+	nextID uint64
+	flaps  int
+	digest uint64
+	out    io.Writer
+	res    *Result
+}
+
+// host is a device with its queues.
+type host struct {
+	w       *world
+	i       int
+	port    *loopback.Port
+	dev     *roce.Device
+	pd      *roce.PD
+	sendCQ  *roce.CQ
+	recvCQ  *roce.CQ
+	srq     *sharedQueue
+	source  *region // what is sent, and READ by peers; nobody may write it
+	shared  *region // counters that all connections add to
+	added   [sharedWords]counter
+	regions []*region
+	sides   map[roce.QPN]*side
+	recvs   map[uint64]*recv
+	busy    int64 // looks away until then
+	events  map[roce.EventKind]uint64
+
+	completions, flushed, failed uint64
+}
+
+func (w *world) failf(f string, args ...any) {
+	panic(failure{fmt.Errorf(f, args...)})
+}
+
+func (w *world) must(err error, f string, args ...any) {
+	if err != nil {
+		w.failf("%s: %v", fmt.Sprintf(f, args...), err)
+	}
+}
+
+func (w *world) now() int64 { return w.link.Now() }
+
+func (w *world) elapsed() time.Duration {
+	if w.link == nil {
+		return 0
+	}
+	return time.Duration(w.link.Now()) - time.Second
+}
+
+// note mixes a value into the digest.
+func (w *world) note(vs ...uint64) {
+	for _, v := range vs {
+		w.digest = (w.digest ^ v) * 0x100000001b3
+		w.digest ^= w.digest >> 29
+	}
+}
+
+func (w *world) build() {
+	sc := &w.sc
+	var err error
+	w.link, err = loopback.NewLink(loopback.Config{
+		Seed: sc.seed, MTU: sc.linkMTU, Queue: sc.queue, Virtual: true, Poison: sc.poison,
+	})
+	w.must(err, "link")
+	for i := range w.hosts {
+		w.hosts[i] = w.newHost(i)
+		w.must(w.link.SetPlan(i, 1-i, sc.plans[i]), "plan")
+	}
+	w.tracef("scenario %+v", *sc)
+	for i := range sc.conns {
+		w.conns = append(w.conns, w.newConn(&sc.conns[i]))
+	}
+	if sc.stalls {
+		w.after(time.Millisecond, w.stall)
+	}
+	if sc.flaps {
+		w.after(time.Millisecond, w.flap)
+	}
+}
+
+func (w *world) newHost(i int) *host {
+	h := &host{
+		w: w, i: i, port: w.link.Port(i), sides: map[roce.QPN]*side{}, recvs: map[uint64]*recv{},
+		events: map[roce.EventKind]uint64{},
+	}
+	r := rand.New(rand.NewPCG(w.sc.seed, uint64(10+i)))
+	var err error
+	port := frame.Port(h.port)
+	if w.out != nil {
+		port = &tracePort{Port: h.port, w: w, i: i}
+	}
+	h.dev, err = roce.New(port, roce.WithClock(w.link.Now), roce.WithRand(r.Uint64), roce.WithMaxWindow(w.sc.window))
+	w.must(err, "device")
+	h.pd, err = h.dev.AllocPD()
+	w.must(err, "PD")
+	h.sendCQ, err = h.dev.CreateCQ(cqDepth)
+	w.must(err, "CQ")
+	h.recvCQ = h.sendCQ
+	if oneIn(w.rng, 2) {
+		h.recvCQ, err = h.dev.CreateCQ(cqDepth)
+		w.must(err, "CQ")
+	}
+	h.newSource()
+	h.shared = h.newRegion(8*sharedWords, roce.LocalWrite|roce.RemoteAtomic)
+	h.srq = h.newSRQ()
+	return h
+}
+
+// newSource registers the noise itself.
+func (h *host) newSource() {
+	g := &region{h: h, mem: noise, want: pristine, n: len(noise), alive: true}
+	var err error
+	g.mr, err = h.pd.RegisterMR(noise, roce.RemoteRead, roce.WithIOVA(drawAddr(h.w.rng, len(noise))))
+	h.w.must(err, "register the source")
+	h.source = g
+}
+
+// stall makes a host look away for a while.
+func (w *world) stall() {
+	h := w.hosts[w.rng.IntN(2)]
+	h.busy = w.now() + w.rng.Int64N(int64(maxStall))
+	w.tracef("host %d looks away for %v", h.i, time.Duration(h.busy-w.now()))
+	w.after(time.Duration(w.rng.Int64N(int64(20*time.Millisecond))), w.stall)
+}
+
+// flap takes one port down for a moment.
+func (w *world) flap() {
+	if w.flaps++; w.flaps > 5 {
+		return
+	}
+	p := w.hosts[w.rng.IntN(2)].port
+	p.SetUp(false)
+	w.after(time.Duration(w.rng.Int64N(int64(maxFlap))), func() { p.SetUp(true) })
+	w.after(time.Duration(w.rng.Int64N(int64(20*time.Millisecond))), w.flap)
+}
+
+// loop lets things happen until all connections have done what they had to.
+func (w *world) loop() {
+	for !w.done() {
+		w.step("with work left")
+		if w.elapsed() > maxVirtual {
+			w.failf("not done after %v: %s", maxVirtual, w.open())
+		}
+	}
+}
+
+// step is everything that happens at one instant, or the passing of time until the next one.
+func (w *world) step(when string) {
+	if w.turns++; w.turns > maxTurns {
+		w.failf("%d turns: somebody is busy without an end: %s", w.turns, w.open())
+	}
+	fired := w.fire()
+	if w.turn() || fired {
+		w.link.Advance(time.Duration(1 + w.rng.Int64N(w.sc.cpu)))
+		return
+	}
+	next, ok := w.next()
+	if !ok {
+		w.failf("nothing is going to happen any more, %s: %s", when, w.open())
+	}
+	w.link.AdvanceTo(next)
+}
+
+// turn gives both hosts a turn, one or the other first.
+func (w *world) turn() bool {
+	first, did := w.rng.IntN(2), false
+	for i := range w.hosts {
+		h := w.hosts[(first+i)%2]
+		if h.busy > w.now() {
+			continue
+		}
+		did = h.dev.Progress() > 0 || did
+		did = h.reap() || did
+	}
+	return did
+}
+
+// next is the next instant at which something is due.
+func (w *world) next() (int64, bool) {
+	now, at := w.now(), int64(math.MaxInt64)
+	away := false
+	for _, h := range w.hosts {
+		if h.busy > now {
+			away = true
+			at = min(at, h.busy)
+			continue
+		}
+		if t, ok := h.dev.NextTimeout(); ok {
+			if t <= now {
+				w.failf("host %d: a timer is due, but Progress found nothing to do", h.i)
+			}
+			at = min(at, t)
+		}
+	}
+	if t, ok := w.link.NextEvent(); ok {
+		if t <= now {
+			if !away {
+				w.failf("a frame has arrived, but no host has taken it")
+			}
+			t = now + int64(lookAgain)
+		}
+		at = min(at, t)
+	}
+	if len(w.timers) > 0 {
+		at = min(at, w.timers[0].at)
+	}
+	return at, at != math.MaxInt64
+}
+
+// done tells whether every connection has ended.
+func (w *world) done() bool {
+	for _, c := range w.conns {
+		if !c.ended {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) open() string {
+	out := ""
+	for i, c := range w.conns {
+		if !c.ended {
+			out += fmt.Sprintf("\nconnection %d %s", i, c)
+		}
+	}
+	return out
+}
+
+// timer is something that the story does by itself.
+type timer struct {
+	at  int64
+	seq int
+	f   func()
+}
+
+type timerHeap []timer
+
+func (t timerHeap) Len() int      { return len(t) }
+func (t timerHeap) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t timerHeap) Less(i, j int) bool {
+	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].seq < t[j].seq
+}
+func (t *timerHeap) Push(x any) { *t = append(*t, x.(timer)) }
+func (t *timerHeap) Pop() any {
+	last := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return last
+}
+
+func (w *world) after(d time.Duration, f func()) {
+	w.seq++
+	heap.Push(&w.timers, timer{w.now() + int64(d), w.seq, f})
+}
+
+// fire runs what is due.
+func (w *world) fire() bool {
+	did := false
+	for len(w.timers) > 0 && w.timers[0].at <= w.now() {
+		heap.Pop(&w.timers).(timer).f()
+		did = true
+	}
+	return did
+}
+
+// randomDelay is mostly short.
+func (w *world) randomDelay(most time.Duration) time.Duration {
+	if oneIn(w.rng, 3) {
+		return 0
+	}
+	return time.Duration(w.rng.Int64N(int64(most)) >> w.rng.IntN(6))
+}
+
+// posted is how many of n work requests were taken.
+func posted(err error, n int) int {
+	var pe *roce.PostError
+	switch {
+	case err == nil:
+		return n
+	case errors.As(err, &pe):
+		return pe.Posted
+	}
+	return 0
+}
