@@ -265,7 +265,8 @@ func (q *QP) failRecv(st Status) {
 }
 
 func (q *QP) executeWrite(p *bth.Packet) verdict {
-	if v := q.beginWrite(p); v != accept {
+	dst, v := q.beginWrite(p)
+	if v != accept {
 		return v
 	}
 	n := uint32(len(p.Payload))
@@ -277,13 +278,12 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 	if p.Info.HasImm && !q.recv.held && !q.takeRecv() {
 		return refuseRNR
 	}
-	if n > 0 {
-		dst, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(q.key), q.va+uint64(q.off), n, mr.RemoteWrite)
-		if v != mr.OK {
-			return refuseAccess
+	if !p.Info.Start { // the region may have died since the first packet
+		if dst, v = q.checkRemote(q.key, q.va+uint64(q.off), n, mr.RemoteWrite); v != accept {
+			return v
 		}
-		mr.CopyIn(dst, p.Payload)
 	}
+	mr.CopyIn(dst, p.Payload)
 	q.off += n
 	q.msg = msgWrite
 	if !p.Info.End {
@@ -296,35 +296,37 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 	return accept
 }
 
-// beginWrite checks a WRITE's first packet, and that others continue one. The whole range must be
-// allowed before the first byte is written (IBA 9.7.4.1.4).
-func (q *QP) beginWrite(p *bth.Packet) verdict {
+// beginWrite checks a WRITE's first packet and gives the whole range, which must be allowed before
+// the first byte is written (IBA 9.7.4.1.5); of other packets it checks that they continue a WRITE.
+func (q *QP) beginWrite(p *bth.Packet) ([]byte, verdict) {
 	if !p.Info.Start {
 		if q.msg != msgWrite {
-			return refuseInvalid
+			return nil, refuseInvalid
 		}
-		return accept
+		return nil, accept
 	}
 	if q.access&mr.RemoteWrite == 0 {
-		return refuseInvalid
+		return nil, refuseInvalid
 	}
 	h := p.RETH()
 	q.va, q.key, q.dma, q.off = h.VA(), h.RKey(), h.DMALen(), 0
 	return q.checkRemote(q.key, q.va, q.dma, mr.RemoteWrite)
 }
 
-// checkRemote checks a whole range. A zero-length operation needs no valid key (IBA 9.7.4.1.4).
-func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) verdict {
+// checkRemote checks a range and gives its memory. A zero-length operation needs no valid key (IBA
+// 9.7.4.1.5).
+func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]byte, verdict) {
 	if n == 0 {
-		return accept
+		return nil, accept
 	}
 	if n > MaxMessage {
-		return refuseInvalid
+		return nil, refuseInvalid
 	}
-	if _, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(key), va, n, need); v != mr.OK {
-		return refuseAccess
+	b, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(key), va, n, need)
+	if v != mr.OK {
+		return nil, refuseAccess
 	}
-	return accept
+	return b, accept
 }
 
 func (q *QP) executeRead(p *bth.Packet) verdict {
@@ -333,7 +335,7 @@ func (q *QP) executeRead(p *bth.Packet) verdict {
 	}
 	h := p.RETH()
 	a := answer{psn: q.epsn, va: h.VA(), key: h.RKey(), length: h.DMALen(), fresh: true}
-	if v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead); v != accept {
+	if _, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead); v != accept {
 		return v
 	}
 	mtu := q.mtu.Load()
@@ -404,8 +406,8 @@ func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
 	if a.length > 0 {
 		a.npkts = (a.length-1)/q.mtu.Load() + 1
 	}
-	if q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn ||
-		q.checkRemote(a.key, a.va, a.length, mr.RemoteRead) != accept || !q.answers.repeat(a) {
+	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
+	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.answers.repeat(a) {
 		q.eng.c.DropReplay++
 		return
 	}
