@@ -13,6 +13,8 @@ import (
 const (
 	// pace is how long a side waits at most before it posts again.
 	pace = 200 * time.Microsecond
+	// maxPatience is how long it waits when its send queue is full.
+	maxPatience = 5 * time.Millisecond
 	// lateConnect is how much later than the other a side may connect.
 	lateConnect = 2 * time.Millisecond
 	// settle is how long an unreliable connection waits for what may still be under way.
@@ -63,6 +65,8 @@ type side struct {
 	mute    bool // posts nothing any more
 	got     int  // messages received
 	drain   bool // in SQD
+
+	patience time.Duration // with a full send queue
 }
 
 func (c *conn) String() string {
@@ -190,10 +194,22 @@ func (s *side) tick() {
 	}
 	s.maybeDrain()
 	s.c.maybeEnd()
-	if s.todo > 0 {
-		s.c.live(s.w.randomDelay(pace), s.tick)
+	if s.todo == 0 {
+		return
 	}
+	wait := s.w.randomDelay(pace)
+	if s.full() {
+		s.patience = min(2*s.patience+pace/8, maxPatience)
+		wait += s.patience
+	} else {
+		s.patience = 0
+	}
+	s.c.live(wait, s.tick)
 }
+
+// full tells whether the send queue probably is: unsignaled work requests at the end of pending may
+// be done already.
+func (s *side) full() bool { return len(s.pending) >= s.c.cfg.depth[s.i] }
 
 // maybeDrain goes through SQD.
 func (s *side) maybeDrain() {
