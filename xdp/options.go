@@ -78,7 +78,10 @@ type Options struct {
 	RingSize int
 
 	// Chunks is the number of frame buffers for each direction on the first
-	// queue, and for receiving on every other; 0 = RingSize. At most RingSize.
+	// queue, and for receiving on every other; 0 = RingSize. At most RingSize. Receive buffers are
+	// used in turn, so that all of them pass through the CPU's cache: with 512, frames of 4 KiB
+	// were a quarter faster on a CPU with 2 MiB of L2 cache, but a receiver that is off its CPU for
+	// half a millisecond loses frames.
 	Chunks int
 
 	// NetNS is a file descriptor of the network namespace that the interface is in; 0

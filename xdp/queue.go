@@ -134,7 +134,6 @@ func (q *queue) makeUMEM(l *layout) error {
 		return fmt.Errorf("map %d MiB of packet memory: %w", buffers<<q.shift>>20, err)
 	}
 	q.umem = mem
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // fewer TLB misses where the host has huge pages to give
 	switch err := registerUMEM(q.fd, mem); {
 	case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: locking %d MiB of packet memory needs CAP_IPC_LOCK or a higher `ulimit -l`", ErrPermission, len(mem)>>20)

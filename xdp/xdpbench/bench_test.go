@@ -78,7 +78,7 @@ func BenchmarkOneWay(bm *testing.B) {
 				a, b := ends(bm, 4200, xdp.Options{Mode: mode})
 				b.CPU = 1
 				for bm.Loop() {
-					r, err := OneWay(a, b, OneWayConfig{Payload: payload, Duration: 400 * time.Millisecond, Spin: -1})
+					r, err := OneWay(a, b, OneWayConfig{Payload: payload, Duration: 200 * time.Millisecond, Spin: -1})
 					if err != nil {
 						bm.Fatal(err)
 					}
