@@ -7,9 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
@@ -43,7 +45,10 @@ Exit status: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(), versionCommand())
+	cmd.AddCommand(
+		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
+		bench.Command(), dump.Command(), versionCommand(),
+	)
 	return cmd
 }
 

@@ -118,14 +118,13 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	report.Verified = err == nil
-	show := report.print(cmd.OutOrStdout(), &s)
-	if f.json {
-		show = cli.JSON(cmd.OutOrStdout(), report)
-	}
-	if err != nil && s.loss > 0 {
+	if err != nil {
 		err = fmt.Errorf("%w (repeat with --seed %d)", err, s.seed)
 	}
-	return errors.Join(err, show)
+	if f.json {
+		return errors.Join(err, cli.JSON(cmd.OutOrStdout(), report))
+	}
+	return errors.Join(err, report.print(cmd.OutOrStdout(), &s))
 }
 
 // demo runs all steps, then the bulk WRITE.
@@ -170,14 +169,14 @@ func (r *rig) step(ctx context.Context, st *step, report *Report) error {
 			return err
 		}
 	}
-	for _, size := range st.rows(r.mtu) {
+	for _, size := range st.rows(&r.settings) {
 		r.b.cleanSlots(st)
 		before := r.retransmits()
 		t := newTrial(ctx, r, st, size)
-		if err := st.run(t, singles, 1); err != nil {
+		if err := st.run(t, r.fewer(singles), 1); err != nil {
 			return err
 		}
-		if err := st.run(t, st.batch(size), st.depth(size, r.mtu)); err != nil {
+		if err := st.run(t, r.fewer(st.batch(size)), st.depth(size, r.mtu)); err != nil {
 			return err
 		}
 		report.lost += t.lost

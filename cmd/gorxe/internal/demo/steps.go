@@ -1,6 +1,10 @@
 package demo
 
-import "github.com/gorxe/gorxe/roce"
+import (
+	"math"
+
+	"github.com/gorxe/gorxe/roce"
+)
 
 // step is one operation of the demo.
 type step struct {
@@ -37,6 +41,7 @@ const (
 	singles     = 200  // messages of a row that are timed one by one
 	smallBatch  = 2000 // messages of a row that are sent in batches
 	largeBatch  = 256
+	muchLoss    = 0.02
 	invalidates = 200 // SEND inv: each takes a memory region of its own
 )
 
@@ -47,14 +52,34 @@ func (s *step) atomic() bool { return s.op == roce.OpCmpSwap || s.op == roce.OpF
 func (s *step) reliable() bool { return s.qp == rc }
 
 // rows are the sizes that the step is timed with.
-func (s *step) rows(mtu roce.MTU) []int {
+func (s *step) rows(set *settings) []int {
 	switch {
 	case s.atomic():
 		return []int{wordSize}
 	case s.qp == ud:
-		return []int{small, int(mtu)} // a datagram is one packet
+		return []int{small, int(set.mtu)} // a datagram is one packet
+	case s.qp == uc:
+		return []int{small, set.unreliableSize()}
 	}
 	return []int{small, maxMessage}
+}
+
+// unreliableSize is the size of the large messages that nobody sends again: the more packets are lost, the fewer
+// a message may have if one in four is to arrive whole.
+func (set *settings) unreliableSize() int {
+	size := maxMessage
+	for size > int(set.mtu) && math.Pow(1-set.loss, float64(size)/float64(set.mtu)) < 0.25 {
+		size /= 2
+	}
+	return size
+}
+
+// fewer scales the number of messages down where each waits for several losses.
+func (set *settings) fewer(n int) int {
+	if set.loss > muchLoss {
+		return n / 4
+	}
+	return n
 }
 
 // edges are the sizes around packet boundaries, which are checked but not timed. Every message of

@@ -1,0 +1,345 @@
+package oob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// socket is a TCP connection to a Conn: what is written to peer, the Conn receives.
+func socket(t *testing.T) (c *Conn, peer net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	peer, err = net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close(); peer.Close() })
+	return NewConn(nc), peer
+}
+
+func goodQP() QP {
+	return QP{
+		Endpoint: roce.Endpoint{QPN: 0x11, PSN: 0xffffff, GID: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), MTU: 1024, PKey: roce.DefaultPKey},
+		Buffer:   roce.RemoteBuffer{Addr: 1 << 63, RKey: 0xffffffff, Len: 65536},
+	}
+}
+
+// What one end sends, the other receives, the largest values included.
+func TestRoundTrip(t *testing.T) {
+	c, nc := socket(t)
+	peer := NewConn(nc)
+	sent := &Message{Kind: KindRequest, Service: "perf", Params: Encode(map[string]int{"bytes": 5}), QPs: []QP{goodQP()}}
+	if err := c.Send(t.Context(), sent); err != nil {
+		t.Fatal(err)
+	}
+	got, err := peer.Receive(t.Context(), KindRequest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Service != "perf" || len(got.QPs) != 1 || got.QPs[0] != goodQP() {
+		t.Errorf("got %+v", got)
+	}
+	var params struct {
+		Bytes int `json:"bytes"`
+	}
+	if err := got.Decode(&params); err != nil || params.Bytes != 5 {
+		t.Errorf("parameters: %+v, %v", params, err)
+	}
+	var other struct {
+		Size int `json:"size"`
+	}
+	if err := got.Decode(&other); !errors.Is(err, ErrProtocol) {
+		t.Errorf("unknown parameters: %v, want ErrProtocol", err)
+	}
+}
+
+// A stranger is told apart by its first bytes, without waiting for more, and
+// the error names them.
+func TestGarbage(t *testing.T) {
+	for _, c := range []struct {
+		name, sent, named string
+		err               error
+	}{
+		{"perftest", "0000:0011:5d6b8f:00000000:0000000000000000", "0000:0011", ErrGarbage},
+		{"HTTP", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP", ErrGarbage},
+		{"TLS", "\x16\x03\x01\x02\x00\x01\x00", `\x16\x03`, ErrGarbage},
+		{"one NUL", "\x00", `\x00`, ErrGarbage},
+		{"almost ours", `{"gorxf":1}`, `{\"gorxf\"`, ErrGarbage},
+		{"no JSON", `{"gorxe":what` + "\n", "what", ErrGarbage},
+		{"unknown field", `{"gorxe":1,"kind":"ready","color":"red"}` + "\n", "color", ErrGarbage},
+		{"two objects", `{"gorxe":1,"kind":"ready"} {}` + "\n", "more than one", ErrGarbage},
+		{"newer version", `{"gorxe":2,"kind":"ready","color":"red"}` + "\n", "version 2", ErrVersion},
+		{"wrong kind", `{"gorxe":1,"kind":"done"}` + "\n", "done", ErrProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, peer := socket(t)
+			io.WriteString(peer, c.sent) // and then it waits for us
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := conn.Receive(ctx, KindReady)
+			if !errors.Is(err, c.err) {
+				t.Fatalf("got %v, want %v", err, c.err)
+			}
+			if !strings.Contains(err.Error(), c.named) {
+				t.Errorf("%v does not name %q", err, c.named)
+			}
+		})
+	}
+}
+
+// Values that no gorxe sends are refused before anybody works with them.
+func TestOutOfRange(t *testing.T) {
+	for name, spoil := range map[string]func(*QP){
+		"QPN 0":         func(q *QP) { q.Endpoint.QPN = 0 },
+		"QPN multicast": func(q *QP) { q.Endpoint.QPN = 0xffffff },
+		"QPN 25 bits":   func(q *QP) { q.Endpoint.QPN = 1 << 24 },
+		"PSN 25 bits":   func(q *QP) { q.Endpoint.PSN = 1 << 24 },
+		"MTU":           func(q *QP) { q.Endpoint.MTU = 1000 },
+		"no GID":        func(q *QP) { q.Endpoint.GID = bth.GID{} },
+		"multicast GID": func(q *QP) { q.Endpoint.GID = bth.GID{0: 0xff, 15: 1} },
+		"buffer wraps":  func(q *QP) { q.Buffer.Addr, q.Buffer.Len = ^uint64(0), 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, nc := socket(t)
+			q := goodQP()
+			spoil(&q)
+			if err := NewConn(nc).Send(t.Context(), &Message{Kind: KindAccept, QPs: []QP{q}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Receive(t.Context(), KindAccept); !errors.Is(err, ErrProtocol) {
+				t.Errorf("got %v, want ErrProtocol", err)
+			}
+		})
+	}
+}
+
+func TestTooLong(t *testing.T) {
+	c, peer := socket(t)
+	go func() {
+		io.WriteString(peer, preamble)
+		for range 2 * MaxMessage / 1024 {
+			if _, err := peer.Write(bytes.Repeat([]byte{' '}, 1024)); err != nil {
+				return
+			}
+		}
+	}()
+	if _, err := c.Receive(t.Context(), KindReady); !errors.Is(err, ErrTooLong) {
+		t.Errorf("got %v, want ErrTooLong", err)
+	}
+	big := &Message{Kind: KindError, Error: strings.Repeat("x", MaxMessage)}
+	if err := c.Send(t.Context(), big); !errors.Is(err, ErrTooLong) {
+		t.Errorf("sending: %v, want ErrTooLong", err)
+	}
+}
+
+// Whatever a peer does not do, the call ends.
+func TestSilence(t *testing.T) {
+	for name, sent := range map[string]string{"nothing": "", "half a preamble": `{"go`, "half a message": `{"gorxe":1,"ki`} {
+		t.Run(name, func(t *testing.T) {
+			c, peer := socket(t)
+			io.WriteString(peer, sent)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := c.Receive(ctx, KindReady); !errors.Is(err, ErrTimeout) {
+				t.Errorf("got %v, want ErrTimeout", err)
+			}
+		})
+	}
+	t.Run("gone", func(t *testing.T) {
+		c, peer := socket(t)
+		peer.Close()
+		if _, err := c.Receive(t.Context(), KindReady); !errors.Is(err, ErrGone) {
+			t.Errorf("got %v, want ErrGone", err)
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		c, _ := socket(t)
+		why := errors.New("the user has had enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+		if _, err := c.Await(ctx, KindReady); !errors.Is(err, why) {
+			t.Errorf("got %v, want the cause", err)
+		}
+		// The connection is not broken by it.
+		ctx, cancel2 := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel2()
+		if _, err := c.Receive(ctx, KindReady); !errors.Is(err, ErrTimeout) {
+			t.Errorf("afterwards: %v, want ErrTimeout", err)
+		}
+	})
+}
+
+// A peer's complaint reaches the user, but not the user's terminal.
+func TestRefuse(t *testing.T) {
+	c, nc := socket(t)
+	NewConn(nc).Refuse(errors.New("no \x1b[31mroom\x07" + strings.Repeat("!", 2*maxText)))
+	_, err := c.Receive(t.Context(), KindAccept)
+	if !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "no  [31mroom !") {
+		t.Fatalf("got %q", err)
+	}
+	if len(err.Error()) > maxText+64 {
+		t.Errorf("%d bytes of a peer's text", len(err.Error()))
+	}
+}
+
+// server runs a Server and returns its address.
+func server(t *testing.T, s *Server) string {
+	t.Helper()
+	ln, err := Listen(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("Serve did not end with its context")
+		}
+	})
+	return fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
+}
+
+func dial(t *testing.T, addr string) *Conn {
+	t.Helper()
+	c, err := Dial(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// hold is a service that keeps its session until the client goes.
+func hold(ctx context.Context, c *Conn, _ *Message) error {
+	if err := c.Send(ctx, &Message{Kind: KindAccept}); err != nil {
+		return err
+	}
+	if _, err := c.Await(ctx, KindDone); !errors.Is(err, ErrGone) {
+		return err
+	}
+	return nil
+}
+
+func request(t *testing.T, c *Conn, service string) error {
+	t.Helper()
+	if err := c.Send(t.Context(), &Message{Kind: KindRequest, Service: service}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Receive(t.Context(), KindAccept)
+	return err
+}
+
+// Each client's failure costs only itself.
+func TestServer(t *testing.T) {
+	logged := make(chan error, 10)
+	addr := server(t, &Server{
+		Services: map[string]Handler{"hold": hold, "fail": func(context.Context, *Conn, *Message) error { return errors.New("out of paper") }},
+		Log:      func(_ net.Addr, err error) { logged <- err },
+	})
+	good := dial(t, addr)
+	if err := request(t, good, "hold"); err != nil {
+		t.Fatal(err)
+	}
+
+	stranger, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	io.WriteString(stranger, "SSH-2.0-OpenSSH_9.2\r\n")
+	if err := <-logged; !errors.Is(err, ErrGarbage) || !strings.Contains(err.Error(), "SSH-2.0") {
+		t.Errorf("the log says %v", err)
+	}
+	answer, _ := io.ReadAll(stranger)
+	if !strings.Contains(string(answer), "SSH-2.0") {
+		t.Errorf("the stranger was told %q", answer)
+	}
+
+	if err := request(t, dial(t, addr), "fail"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "out of paper") {
+		t.Errorf("a failing service: %v", err)
+	}
+	if err := request(t, dial(t, addr), "nonsense"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown service: %v", err)
+	}
+	// The first client's session still lives.
+	if err := good.Send(t.Context(), &Message{Kind: KindReady}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Sessions are bounded, in all and from one address, and places come free again.
+func TestServerIsBounded(t *testing.T) {
+	for name, s := range map[string]*Server{"in all": {Sessions: 2}, "from one address": {PerPeer: 2}} {
+		t.Run(name, func(t *testing.T) {
+			s.Services = map[string]Handler{"hold": hold}
+			addr := server(t, s)
+			first, second := dial(t, addr), dial(t, addr)
+			for _, c := range []*Conn{first, second} {
+				if err := request(t, c, "hold"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy") {
+				t.Fatalf("a third session: %v, want to hear that the server is busy", err)
+			}
+			first.Close()
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				if err := request(t, dial(t, addr), "hold"); err == nil {
+					break
+				} else if time.Now().After(deadline) {
+					t.Fatalf("no place came free: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestListenSaysWhoHasThePort(t *testing.T) {
+	ln, err := Listen(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	port := ln.Addr().(*net.TCPAddr).Port
+	if _, err := Listen(t.Context(), "", port); err == nil || !strings.Contains(err.Error(), "--port") {
+		t.Errorf("got %v, want to hear what to do", err)
+	}
+}
+
+func TestDialSaysWhatToDo(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	_, err = Dial(t.Context(), addr)
+	if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "gorxe up") {
+		t.Errorf("got %v", err)
+	}
+}
