@@ -37,8 +37,8 @@ func TestAtomicOperations(t *testing.T) {
 	}
 }
 
-// IBA 9.4.5: the address of an atomic is naturally aligned; else the request is invalid (IBA
-// 9.7.5.2.3) and has no effect.
+// IBA 9.4.5: the address of an atomic is naturally aligned; else the request is invalid (IBA 9.7.5.2.3)
+// and has no effect.
 func TestAtomicAlignment(t *testing.T) {
 	for off := 1; off < 8; off++ {
 		k := newTalk(t, RC)

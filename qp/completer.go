@@ -14,7 +14,7 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 	}
 	psn := extend(q.una, p.BTH.PSN())
 	if psn < q.una || psn >= q.max {
-		q.eng.c.DropGhost++ // acknowledged long ago, or never sent (IBA 9.7.5.1.2 "ghost")
+		q.eng.c.DropGhost++ // acknowledged long ago, or never sent (IBA 9.7.6.1 "ghost")
 		return
 	}
 	switch p.Info.Op {
@@ -68,7 +68,7 @@ func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
 }
 
 // ackThrough takes all packets up to and including psn as acknowledged. A READ or atomic ends only
-// by its response: if one stands in the way, its response was lost, an implied NAK (IBA 9.7.5.1.2).
+// by its response: if one stands in the way, its response was lost, an implied NAK (IBA 9.7.6.1).
 // It reports whether the QP is still in business.
 func (q *QP) ackThrough(now Time, psn uint64) bool {
 	s := &q.sq

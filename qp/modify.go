@@ -19,7 +19,7 @@ type Attr struct {
 	Path            Path
 	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic
 	MaxDestRdAtomic uint8 // as responder
-	MinRNRTimer     uint8 // code 0 to 31 that RNR NAKs carry (IBA table 45)
+	MinRNRTimer     uint8 // code 0 to 31 that RNR NAKs carry (IBA 9.7.5.2.8)
 	Timeout         uint8 // Local ACK Timeout 4.096 us x 2^t, 0 to 31; 0: never
 	RetryCnt        uint8 // time-outs in a row that are survived, 0 to 7
 	RNRRetry        uint8 // RNR NAKs in a row that are survived, 0 to 6; 7: any number
@@ -62,7 +62,7 @@ func (m AttrMask) String() string {
 	return out
 }
 
-// transition is a row of the state table (IBA table 91, for each transport).
+// transition is a row of the state table (IBA 11.2.4.2, for each transport).
 type transition struct {
 	from, to State
 	required [numTypes]AttrMask

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// cell is one field of the architecture's transition table (IBA 11.2.5.3, in the form that verbs
+// cell is one field of the architecture's transition table (IBA 11.2.4.2, in the form that verbs
 // users know it): what a transition must be given and what it may be given besides.
 type cell struct{ required, optional AttrMask }
 

@@ -37,7 +37,7 @@ func (a *answerQueue) empty() bool { return a.first == len(a.list) }
 func (a *answerQueue) clear() { a.list, a.first, a.fresh = a.list[:0], 0, 0 }
 
 // room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
-// protocol (IBA 9.7.4.1.6); with too many repetitions waiting it has to come again.
+// protocol (IBA 9.7.4.1); with too many repetitions waiting it has to come again.
 func (a *answerQueue) room() verdict {
 	switch {
 	case a.fresh >= a.limit:

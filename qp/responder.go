@@ -136,7 +136,7 @@ func (q *QP) execute(p *bth.Packet) verdict {
 	case bth.OpCmpSwap, bth.OpFetchAdd:
 		return q.executeAtomic(p)
 	}
-	return refuseInvalid // FLUSH and ATOMIC WRITE are not offered (IBA 9.7.4.1.2)
+	return refuseInvalid // FLUSH and ATOMIC WRITE are not offered (IBA 9.7.4.1.4)
 }
 
 // conclude answers according to the verdict.
@@ -164,7 +164,7 @@ func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 	}
 }
 
-// refusals says how a fatal refusal is answered and reported (IBA table 60, classes of responder
+// refusals says how a fatal refusal is answered and reported (IBA 9.9.3, classes of responder
 // errors).
 var refusals = map[verdict]struct {
 	code  bth.NAKCode
@@ -187,7 +187,7 @@ func (q *QP) die(v verdict) {
 	}
 }
 
-// lengthOK: FIRST and MIDDLE carry exactly the path MTU, LAST 1 to it, ONLY 0 to it (IBA 9.7.4.1.5).
+// lengthOK: FIRST and MIDDLE carry exactly the path MTU, LAST 1 to it, ONLY 0 to it (IBA 9.7.4.1.6).
 func (q *QP) lengthOK(p *bth.Packet) bool {
 	n, mtu := uint32(len(p.Payload)), q.mtu.Load()
 	switch {
@@ -313,8 +313,8 @@ func (q *QP) beginWrite(p *bth.Packet) ([]byte, verdict) {
 	return q.checkRemote(q.key, q.va, q.dma, mr.RemoteWrite)
 }
 
-// checkRemote checks a range and gives its memory. A zero-length operation needs no valid key (IBA
-// 9.7.4.1.5).
+// checkRemote checks a range and gives its memory. A zero-length operation needs no valid key
+// (IBA 9.7.4.1.5).
 func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]byte, verdict) {
 	if n == 0 {
 		return nil, accept

@@ -70,7 +70,7 @@ func (s *sendQueue) inlineAt(i uint32) []byte {
 	return s.data[o : o+s.maxInline]
 }
 
-// opRule is what the architecture says of one operation (IBA table 36 and 11.4.1.1).
+// opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
 	types  uint8     // bit of each Type that may use it
 	inline bool      // data may be inline
@@ -100,7 +100,7 @@ var opRules = [numOps]opRule{
 // visible to the engine at once, with one doorbell. Any goroutine, one at a time for each QP.
 //
 // Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey. In state ERR posting
-// succeeds and the requests complete with WRFlushErr (IBA 10.3.1.6).
+// succeeds and the requests complete with WRFlushErr (IBA 10.3.1.7).
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	if st := q.State(); st < RTS {
 		return 0, fmt.Errorf("%w: PostSend in %s, it needs RTS", ErrQPState, st)

@@ -110,7 +110,7 @@ func TestUDSend(t *testing.T) {
 	k.completes("1 success SEND 9B", "2 success SEND 1024B")
 }
 
-// The Q_Key of a live QP can change (IBA 11.2.5.3).
+// The Q_Key of a live QP can change (IBA 11.2.4.2).
 func TestUDQKeyChanges(t *testing.T) {
 	k := newTalk(t, UD)
 	k.recvs(100, 100)

@@ -1,0 +1,136 @@
+package qp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// invariants are what the engine's own structures promise, whatever a peer does.
+func (q *QP) invariants() error {
+	s := &q.sq
+	tail, head := s.tail.Load(), s.head.Load()
+	switch {
+	case q.una > q.nxt || q.nxt > q.max:
+		return fmt.Errorf("una %d, nxt %d, max %d", q.una, q.nxt, q.max)
+	case s.cur-tail > head-tail || s.started-tail > head-tail || s.cur-tail > s.started-tail:
+		return fmt.Errorf("tail %d, cur %d, started %d, head %d", tail, s.cur, s.started, head)
+	case head-tail > s.depth:
+		return fmt.Errorf("%d in a queue of %d", head-tail, s.depth)
+	case int(q.rdUsed) > len(q.rdEnds):
+		return fmt.Errorf("%d READs outstanding, %d allowed", q.rdUsed, len(q.rdEnds))
+	case tail != s.started && s.at(tail).psn+uint64(s.at(tail).npkts) <= q.una:
+		return fmt.Errorf("the oldest WQE is acknowledged and not retired")
+	case q.typ == RC && q.State() != Err && tail == s.started && q.una != q.max:
+		return fmt.Errorf("packets in flight without a WQE")
+	case q.recv.held && int(q.recv.nsge) > len(q.recv.sges):
+		return fmt.Errorf("%d SGEs held", q.recv.nsge)
+	case q.answers.fresh > q.answers.limit || len(q.answers.list) > 2*q.answers.limit:
+		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
+	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
+		return fmt.Errorf("answers owed, but on no list")
+	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.timer.armed && q.ackTimeout > 0:
+		return fmt.Errorf("packets in flight without a timer")
+	}
+	return nil
+}
+
+// A peer that says whatever comes to its mind, at PSNs near the right ones, with keys and ranges
+// that are sometimes right: no panic, no byte outside what it was granted, no more completions than
+// posts, and the engine's structures stay sound.
+func TestHostilePeer(t *testing.T) {
+	seeds := 150
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
+		hostile(t, uint64(seed))
+	}
+}
+
+func hostile(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	typ := Type(r.IntN(int(numTypes)))
+	k := newTalk(t, typ)
+	const grant = 4096
+	m, mem := k.region(k.pd, grant, mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic|mr.RemoteInvalidate)
+	k.snapshot()
+	posted, done := 0, 0
+	for step := range 400 {
+		what := fmt.Sprintf("seed %d, step %d", seed, step)
+		if k.q.State() == Err {
+			k.DestroyQP(k.q)
+			if typ != RC || r.IntN(3) == 0 {
+				typ = Type(r.IntN(int(numTypes)))
+			}
+			k.collect()
+			k.wcs, k.evs, posted, done = nil, nil, 0, 0
+			k.renew(typ)
+		}
+		switch r.IntN(6) {
+		case 0:
+			op := Op(r.IntN(int(numOps)))
+			wr := SendWR{Op: op, Flags: SendFlags(r.IntN(8)) | Signaled, SGEs: []SGE{k.sge(8192, r.IntN(2000))}, RemoteAddr: 5, RKey: 1}
+			if op >= OpCmpSwap {
+				wr.SGEs[0].Length = 8
+			}
+			p := k.path(1)
+			wr.AH = &p
+			n, _ := k.q.PostSend([]SendWR{wr})
+			posted += n
+		case 1:
+			n, _ := k.q.PostRecv([]RecvWR{{SGEs: []SGE{k.sge(8192, r.IntN(1000))}}})
+			posted += n
+		case 2:
+			k.now += Time(r.Int64N(10_000_000))
+		}
+		p := k.randomPkt(r, m, grant)
+		k.say(p)
+		if r.IntN(3) > 0 {
+			k.listen()
+		}
+		k.collect()
+		done += len(k.wcs)
+		k.wcs, k.evs = nil, nil
+		if err := k.q.invariants(); err != nil {
+			t.Fatalf("%s: %s %+v: %v", what, k.q.typ, p, err)
+		}
+		if done > posted {
+			t.Fatalf("%s: %d completions of %d posts", what, done, posted)
+		}
+	}
+	k.unchanged([2]int{8192, 10_192}) // only what its own requests and receives name
+	_ = mem
+}
+
+// randomPkt is a packet that is right in most things, most of the time.
+func (k *talk) randomPkt(r *rand.Rand, m *mr.MR, grant int) pkt {
+	op := bth.Opcode(r.IntN(256))
+	for !op.Info().Known || (r.IntN(10) > 0 && op.Info().Transport != [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}[k.q.typ]) {
+		op = bth.Opcode(r.IntN(256))
+	}
+	info := op.Info()
+	expected := int(bth.PSN(k.q.epsn & psnMask).Sub(k.base))
+	if info.Response {
+		expected = int(bth.PSN(k.q.una & psnMask).Sub(k.base))
+	}
+	p := pkt{op: op, psn: expected + []int{0, 0, 0, 0, 1, -1, 2, r.IntN(40) - 20, r.IntN(1 << 24)}[r.IntN(9)],
+		key: bth.RKey(m.RKey()), va: m.Addr() + uint64(r.IntN(grant)), noAck: r.IntN(2) == 0, qkey: 0x1234, syndrome: bth.Syndrome(r.Uint32())}
+	if r.IntN(2) == 0 {
+		p.syndrome = bth.ACKNoLimit
+	}
+	if r.IntN(10) == 0 {
+		p.va, p.key = r.Uint64(), bth.RKey(r.Uint32())
+	}
+	n := []int{0, 1, talkMTU, talkMTU, r.IntN(600)}[r.IntN(5)]
+	if !info.HasPayload {
+		n = 0
+	}
+	n = max(n, int(info.MinPayload))
+	p.data = make([]byte, n)
+	p.n = []uint32{uint32(n), uint32(n), 2 * talkMTU, uint32(r.IntN(2000)), r.Uint32()}[r.IntN(5)]
+	return p
+}
