@@ -114,6 +114,11 @@ func randomTraffic(t *testing.T, seed uint64) {
 		done := 0
 		e := w.ends[i]
 		w.run(600*second, func() bool {
+			for _, q := range qs {
+				if err := q.invariants(); err != nil {
+					t.Fatal(err)
+				}
+			}
 			for len(e.wcs) > 0 {
 				wc := e.wcs[0]
 				e.wcs = e.wcs[1:]

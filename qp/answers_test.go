@@ -1,0 +1,93 @@
+package qp
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The queue of answers against what it promises, with fresh requests, duplicates of any part of
+// earlier ones, and packets leaving: order, bounds, and that whatever it took is sent to the end.
+func TestAnswerQueue(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		limit := rapid.IntRange(0, 5).Draw(r, "limit")
+		var a answerQueue
+		a.init(limit)
+		next := uint64(countBase) // PSN of the next fresh request
+		type span struct{ from, to uint64 }
+		var owed []span // what has to leave yet
+		room := cap(a.list)
+		for range rapid.IntRange(1, 200).Draw(r, "steps") {
+			switch rapid.IntRange(0, 2).Draw(r, "what") {
+			case 0:
+				n := uint32(rapid.IntRange(1, 4).Draw(r, "npkts"))
+				verdict := a.room()
+				if (verdict == refuseInvalid) != (a.fresh >= limit) {
+					r.Fatalf("room says %d with %d fresh of %d", verdict, a.fresh, limit)
+				}
+				if verdict == accept {
+					a.insert(answer{psn: next, npkts: n, fresh: true})
+					owed = append(owed, span{next, next + uint64(n)})
+					next += uint64(n)
+				}
+			case 1:
+				if next == countBase {
+					continue
+				}
+				psn := next - 1 - uint64(rapid.IntRange(0, min(20, int(next-countBase)-1)).Draw(r, "back"))
+				n := uint32(rapid.IntRange(1, int(next-psn)).Draw(r, "dup"))
+				if a.repeat(answer{psn: psn, npkts: n}) {
+					owed = append(owed, span{psn, psn + 1}) // at least its first packet
+				} else if len(a.list)-a.first < room {
+					r.Fatal("a repetition found no room though there is some")
+				}
+			case 2:
+				if a.empty() {
+					continue
+				}
+				w := &a.list[a.first]
+				sent := w.psn + uint64(w.sent)
+				for i := range owed {
+					if owed[i].from == sent && owed[i].from < owed[i].to {
+						owed[i].from++
+					}
+				}
+				if w.sent++; w.sent == w.npkts {
+					a.pop()
+				}
+			}
+			fresh := 0
+			for i := a.first; i < len(a.list); i++ {
+				if a.list[i].fresh {
+					fresh++
+				}
+				if i > a.first && a.list[i-1].psn > a.list[i].psn {
+					r.Fatalf("PSN %d stands before %d", a.list[i-1].psn, a.list[i].psn)
+				}
+				if a.list[i].sent >= a.list[i].npkts {
+					r.Fatal("an answer that has left waits still")
+				}
+			}
+			if fresh != a.fresh || fresh > limit || cap(a.list) != room || len(a.list)-a.first > 2*limit {
+				r.Fatalf("%d fresh, counted %d, limit %d; %d wait, room for %d of %d", fresh, a.fresh, limit, len(a.list)-a.first, cap(a.list), room)
+			}
+		}
+		for !a.empty() {
+			w := &a.list[a.first]
+			sent := w.psn + uint64(w.sent)
+			for i := range owed {
+				if owed[i].from == sent && owed[i].from < owed[i].to {
+					owed[i].from++
+				}
+			}
+			if w.sent++; w.sent == w.npkts {
+				a.pop()
+			}
+		}
+		for _, s := range owed {
+			if s.from < s.to {
+				r.Fatalf("packets %d to %d never left", s.from-countBase, s.to-countBase)
+			}
+		}
+	})
+}
