@@ -1,0 +1,274 @@
+package packets
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+const (
+	// MaxFrame is the length of the longest frame that a Generator makes, in bytes.
+	MaxFrame = bth.MaxNetHeader + bth.MaxHeaderLen + maxPayload + 3 + bth.ICRCLen + maxTail
+	// maxPayload is more than the largest path MTU, since too much is one of the things to try.
+	maxPayload = 4096 + 64
+	// maxTail is how many bytes of Ethernet padding a frame may have behind the ICRC.
+	maxTail = 64
+)
+
+// Target is what the Generator is told about the stack under test. Its zero value is usable: then
+// all numbers are drawn.
+type Target struct {
+	Address   frame.Address // Ethernet, IP and UDP headers
+	Transport bth.Transport // RC, UC or UD of the QP; TransportNone: any
+	QPN       bth.QPN       // the QP aimed at
+	PSN       bth.PSN       // the one that it expects next
+	PKey      bth.PKey      // 0: bth.DefaultPKey
+	QKey      bth.QKey      // UD
+	SrcQPN    bth.QPN       // UD: the sender
+	MTU       bth.MTU       // path MTU, bytes; 0: 1024
+	Addr      uint64        // memory that the peer may reach, with its key and length in bytes
+	RKey      bth.RKey
+	Len       uint32
+	Keys      []bth.RKey // further keys to try: of other regions, local or dead ones
+	Responses bool       // make answers too (ACKs, READ responses), not requests alone
+	Sound     float64    // the share of packets without any mutation, 0 to 1
+}
+
+// Generator makes frames. One goroutine.
+type Generator struct {
+	t    Target
+	r    *rand.Rand
+	enc  frame.Encoder
+	n    uint64
+	what []string
+	open bth.Operation // message that a FIRST has begun
+	left int           // packets until its LAST
+	buf  [MaxFrame]byte
+	pkt  packet
+}
+
+// packet is a transport packet before it is written.
+type packet struct {
+	f       bth.BTHFields
+	info    *bth.OpcodeInfo
+	va      uint64
+	key     bth.RKey
+	dma     uint32
+	payload int
+	cut     int // bytes missing at the end, negative: too many
+	version uint8
+	next    bth.PSN // what the target expects after it
+}
+
+// New makes a Generator from a seed.
+func New(seed uint64, t Target) *Generator {
+	return NewSource(rand.NewPCG(seed, 0x5eed), t)
+}
+
+// NewSource makes a Generator that takes its decisions from a source of random numbers, such as a
+// fuzzing engine's input.
+func NewSource(src rand.Source, t Target) *Generator {
+	if t.PKey == 0 {
+		t.PKey = bth.DefaultPKey
+	}
+	if t.MTU == 0 {
+		t.MTU = 1024
+	}
+	return &Generator{t: t, r: rand.New(src)}
+}
+
+// N is how many packets were made.
+func (g *Generator) N() uint64 { return g.n }
+
+// What says what the last packet is and what is wrong with it.
+func (g *Generator) What() string { return strings.Join(g.what, ", ") }
+
+// SetPSN tells the PSN that the target expects next.
+func (g *Generator) SetPSN(p bth.PSN) { g.t.PSN = p & 0xffffff }
+
+// Target is what the Generator knows; callers may change it between packets.
+func (g *Generator) Target() *Target { return &g.t }
+
+// Packet makes a transport packet: from the BTH to the pad, without ICRC. It is valid until the
+// next call.
+func (g *Generator) Packet() []byte {
+	g.n++
+	g.what = g.what[:0]
+	g.draw()
+	if g.r.Float64() >= g.t.Sound {
+		for range 1 + g.r.IntN(3) {
+			g.mutate()
+		}
+	}
+	g.t.PSN = g.pkt.next
+	return g.write(g.buf[bth.MaxNetHeader:])
+}
+
+// Frame makes an Ethernet frame around a Packet. It is valid until the next call.
+func (g *Generator) Frame() []byte {
+	p := g.Packet()
+	a := g.t.Address
+	if a.HopLimit == 0 {
+		a.HopLimit = 64
+	}
+	if a.Src.IsIPv4() != a.Dst.IsIPv4() {
+		a.Dst = a.Src
+	}
+	var hdr [bth.MaxNetHeader]byte
+	n := frame.PutHeaders(hdr[:], &a)
+	b := g.buf[bth.MaxNetHeader-n:]
+	copy(b, hdr[:n])
+	short := max(0, bth.HeaderLen-len(p)) // Finish wants a BTH; what the packet lacks is cut off later
+	b = b[:n+len(p)+short+bth.ICRCLen]
+	g.enc.Finish(b, n)
+	if g.r.Float64() >= g.t.Sound {
+		b = g.damage(b, n)
+	}
+	return b[:max(0, len(b)-short)]
+}
+
+// draw makes a sound packet for the target.
+func (g *Generator) draw() {
+	p := &g.pkt
+	*p = packet{va: g.t.Addr, key: g.t.RKey, next: g.t.PSN.Next()}
+	p.info = g.opcode().Info()
+	g.what = append(g.what, p.info.Name)
+	p.f = bth.BTHFields{Opcode: p.info.Opcode, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
+		AckReq: g.r.IntN(3) == 0, Solicited: g.r.IntN(8) == 0}
+	mtu := int(g.t.MTU)
+	room := int(g.t.Len)
+	switch {
+	case p.info.Op == bth.OpReadRequest:
+		p.dma = uint32(g.r.IntN(room + 1))
+		p.next = g.t.PSN.Add(max(1, (p.dma+uint32(mtu)-1)/uint32(mtu)))
+	case p.info.AtomicETH != 0:
+		p.va = (p.va + 7) &^ 7
+	case p.info.HasPayload && !p.info.End:
+		p.payload = mtu
+	case p.info.HasPayload && p.info.Start:
+		p.payload = g.r.IntN(min(mtu, max(room, 8)) + 1)
+	case p.info.HasPayload:
+		p.payload = 1 + g.r.IntN(mtu)
+	}
+	if p.info.RETH != 0 && p.info.Op == bth.OpWrite {
+		p.dma = uint32(p.payload)
+		if !p.info.End { // first of several
+			g.left = 1 + g.r.IntN(4)
+			p.dma = uint32(mtu*g.left + 1 + g.r.IntN(mtu))
+		}
+		if int(p.dma) < room {
+			p.va += uint64(g.r.IntN(room - int(p.dma)))
+		}
+	}
+	p.f.PadCount = uint8(-p.payload & 3)
+}
+
+// opcode picks what may come next.
+func (g *Generator) opcode() bth.Opcode {
+	r, t := g.r, g.t.Transport
+	if t == bth.TransportNone {
+		t = bth.Transport(1 + r.IntN(3))
+	}
+	if g.left > 0 && t != bth.UD {
+		g.left--
+		return bth.RequestOpcode(t, g.open, false, g.left == 0, r.IntN(3) == 0, false)
+	}
+	if g.t.Responses && r.IntN(4) > 0 {
+		return []bth.Opcode{bth.RCAck, bth.RCAck, bth.RCReadResponseFirst, bth.RCReadResponseMiddle,
+			bth.RCReadResponseLast, bth.RCReadResponseOnly, bth.RCAtomicAck}[r.IntN(7)]
+	}
+	ops := []bth.Operation{bth.OpSend, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd}
+	op := ops[r.IntN(len(ops))]
+	switch {
+	case t == bth.UD:
+		op = bth.OpSend
+	case t == bth.UC:
+		op = ops[r.IntN(2)]
+	}
+	end := t == bth.UD || op > bth.OpWrite || r.IntN(3) > 0
+	if !end {
+		g.open, g.left = op, 1+r.IntN(4)
+	}
+	o := bth.RequestOpcode(t, op, true, end, r.IntN(3) == 0 && op <= bth.OpWrite, false)
+	if o == bth.OpcodeNone {
+		o = bth.RequestOpcode(t, op, true, end, false, false)
+	}
+	if o == bth.RCSendOnly && r.IntN(4) == 0 {
+		o = bth.RCSendOnlyInv
+	}
+	return o
+}
+
+// write lays the packet out.
+func (g *Generator) write(b []byte) []byte {
+	p := &g.pkt
+	n := int(p.info.HeaderLen)
+	clear(b[:n])
+	bth.PutBTH(b, &p.f)
+	b[1] = b[1]&^0x0f | p.version&0x0f
+	g.extensions(b)
+	seed := g.r.Uint64()
+	for i := range p.payload {
+		b[n+i] = byte(seed>>(i%8*8)) + byte(i)
+	}
+	n += p.payload
+	for range p.f.PadCount {
+		b[n] = 0
+		n++
+	}
+	return b[:max(0, n-p.cut)]
+}
+
+func (g *Generator) extensions(b []byte) {
+	p, i := &g.pkt, g.pkt.info
+	if i.RETH != 0 {
+		bth.PutRETH(b[i.RETH:], p.va, p.key, p.dma)
+	}
+	if i.AtomicETH != 0 {
+		bth.PutAtomicETH(b[i.AtomicETH:], p.va, p.key, g.r.Uint64(), g.r.Uint64())
+	}
+	if i.AETH != 0 {
+		bth.PutAETH(b[i.AETH:], g.syndrome(), bth.MSN(g.r.Uint32()&0xffffff))
+	}
+	if i.AtomicAckETH != 0 {
+		bth.PutAtomicAckETH(b[i.AtomicAckETH:], g.r.Uint64())
+	}
+	if i.ImmDt != 0 {
+		bth.PutImmDt(b[i.ImmDt:], g.r.Uint32())
+	}
+	if i.IETH != 0 {
+		bth.PutIETH(b[i.IETH:], g.anyKey())
+	}
+	if i.DETH != 0 {
+		bth.PutDETH(b[i.DETH:], g.t.QKey, g.t.SrcQPN)
+	}
+}
+
+// syndrome is mostly an ACK.
+func (g *Generator) syndrome() bth.Syndrome {
+	switch g.r.IntN(8) {
+	case 0:
+		return bth.Syndrome(g.r.Uint32())
+	case 1:
+		return bth.NAKSyndrome(bth.NAKCode(g.r.IntN(6)))
+	case 2:
+		return bth.RNRSyndrome(uint8(g.r.IntN(32)))
+	}
+	return bth.ACKNoLimit
+}
+
+func (g *Generator) anyKey() bth.RKey {
+	if k := g.r.IntN(len(g.t.Keys) + 2); k < len(g.t.Keys) {
+		return g.t.Keys[k]
+	} else if k == len(g.t.Keys) {
+		return g.t.RKey
+	}
+	return bth.RKey(g.r.Uint32())
+}
+
+func (g *Generator) note(f string, args ...any) {
+	g.what = append(g.what, fmt.Sprintf(f, args...))
+}
