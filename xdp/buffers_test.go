@@ -17,7 +17,7 @@ func TestBurstArrivesComplete(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
-			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode, Chunks: 2048})
 			frames := make([][]byte, 2000)
 			for i := range frames {
 				frames[i] = packet{}.build(pattern(64, i))

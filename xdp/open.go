@@ -304,7 +304,7 @@ func (o *opener) bindOthers() error {
 }
 
 func (o *opener) bind(id uint32, w way) error {
-	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
+	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, adapt: o.adapt, multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
 	if err != nil {
 		return err
 	}

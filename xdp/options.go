@@ -77,11 +77,10 @@ type Options struct {
 	// 0 = 2048.
 	RingSize int
 
-	// Chunks is the number of frame buffers for each direction on the first
-	// queue, and for receiving on every other; 0 = RingSize. At most RingSize. Receive buffers are
-	// used in turn, so that all of them pass through the CPU's cache: with 512, frames of 4 KiB
-	// were a quarter faster on a CPU with 2 MiB of L2 cache, but a receiver that is off its CPU for
-	// half a millisecond loses frames.
+	// Chunks is the number of frame buffers for each direction on the first queue, and for receiving on every
+	// other; 0 = RingSize, the most. By default the kernel gets few of the receive buffers while the
+	// owner keeps up, and more when frames pile up (see warm.go); if Chunks is given it gets all from the start,
+	// for owners that look seldom and may not lose a burst.
 	Chunks int
 
 	// NetNS is a file descriptor of the network namespace that the interface is in; 0
@@ -92,6 +91,8 @@ type Options struct {
 	// calling thread instead of its interrupt (SO_PREFER_BUSY_POLL); 0 = off. It is
 	// for real NICs; on veth it makes round trips a hundred times slower.
 	BusyPoll int
+
+	adapt bool // Chunks was not given
 }
 
 func (o *Options) check() error {
@@ -124,6 +125,7 @@ func (o *Options) sizes(queues int) error {
 		}
 	}
 	if o.Chunks == 0 {
+		o.adapt = true
 		o.Chunks = o.RingSize
 	}
 	if o.Chunks > o.RingSize {

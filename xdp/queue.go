@@ -44,6 +44,7 @@ type queue struct {
 	rx, tx     ring[unix.XDPDesc]
 	fill, comp ring[uint64]
 
+	refill
 	shift    uint32 // stride = 1 << shift
 	rxCount  uint32
 	zeroCopy bool
@@ -58,6 +59,7 @@ type layout struct {
 	ring     int
 	chunks   int
 	multi    bool // buffers of two chunks
+	adapt    bool // how many receive buffers the kernel has follows the load
 	transmit bool // this queue transmits too
 	busyPoll int  // us
 }
@@ -87,10 +89,7 @@ func newQueue(l *layout) (q *queue, err error) {
 		return q, err
 	}
 	q.tune(l)
-	for i := range q.rxCount {
-		q.fill.put(uint64(i) << q.shift)
-	}
-	q.fill.publish()
+	q.initRefill(l.adapt)
 	return q, nil
 }
 

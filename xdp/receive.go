@@ -34,11 +34,12 @@ func (p *Port) Receive(bufs []frame.Buf) int {
 // receive takes frames from one queue.
 func (p *Port) receive(qi int, bufs []frame.Buf) int {
 	q := p.queues[qi]
-	ready := q.rx.ready(1)
+	ready := q.rx.ready(uint32(len(bufs)))
 	if ready == 0 {
 		p.pokeIdle(q)
 		return 0
 	}
+	pile := ready
 	n, used := 0, uint32(0)
 	bytes := 0
 	for n < len(bufs) && used < ready {
@@ -53,7 +54,7 @@ func (p *Port) receive(qi int, bufs []frame.Buf) int {
 		used += pieces
 		index := uint32(at >> q.shift)
 		if size == 0 {
-			q.fill.put(uint64(index) << q.shift)
+			q.giveBack(index)
 			p.stats.RxDropped++
 			continue
 		}
@@ -65,8 +66,9 @@ func (p *Port) receive(qi int, bufs []frame.Buf) int {
 	if used > 0 {
 		q.rx.skip(used)
 		q.rx.consumed()
+		q.taken(used, pile)
 		if used > uint32(n) {
-			q.fill.publish() // join or a dropped frame gave chunks back
+			q.topUp() // join or a dropped frame gave buffers back
 		}
 	}
 	p.stats.RxFrames += uint64(n)
@@ -106,7 +108,7 @@ func (p *Port) join(q *queue, first uint32, ready *uint32) (size int, pieces uin
 		if size > 0 {
 			at += uint64(copy(q.umem[at:end], q.umem[d.Addr:d.Addr+uint64(d.Len)]))
 		}
-		q.fill.put(d.Addr >> q.shift << q.shift)
+		q.giveBack(uint32(d.Addr >> q.shift))
 	}
 	return size, pieces
 }
@@ -137,7 +139,7 @@ func (p *Port) Release(bufs []frame.Buf) {
 		}
 		last = qi
 		q := p.queues[qi]
-		q.fill.put(uint64(index) << q.shift)
+		q.giveBack(index)
 		bufs[i] = frame.Buf{}
 	}
 	p.refilled(p.queues[last])
@@ -146,7 +148,7 @@ func (p *Port) Release(bufs []frame.Buf) {
 }
 
 func (p *Port) refilled(q *queue) {
-	q.fill.publish()
+	q.topUp()
 	if q.fill.needWakeup() {
 		_ = kickRx(q.fd)
 	}
