@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// tape gives the fuzzing engine's input out as random numbers. Behind its end it goes on with
+// numbers of its own, since those who draw until a number fits must not draw for ever.
+type tape struct {
+	b    []byte
+	rest rand.PCG
+}
+
+func newTape(b []byte) *tape {
+	return &tape{b: b, rest: *rand.NewPCG(uint64(len(b)), 1)}
+}
+
+// Uint64 uses up two bytes: repeated, so that they count wherever the caller looks.
+func (t *tape) Uint64() uint64 {
+	if len(t.b) < 2 {
+		t.b = nil
+		return t.rest.Uint64()
+	}
+	v := uint64(binary.BigEndian.Uint16(t.b)) * 0x0001000100010001
+	t.b = t.b[2:]
+	return v
+}
+
+func (t *tape) ended() bool { return len(t.b) == 0 }
+
+// take takes up to n bytes as they are.
+func (t *tape) take(n int) []byte {
+	n = min(n, len(t.b))
+	b := t.b[:n]
+	t.b = t.b[n:]
+	return b
+}
+
+// secret fills memory that no peer may read.
+const secret = "SECRET!!"
+
+const (
+	arenaLen = 32 << 10
+	mtu      = 256
+	qkey     = bth.QKey(0x1111)
+)
+
+// span is a range of the arena.
+type span struct{ off, n int }
+
+// bench is an engine over an arena of memory, most of which nobody may touch.
+type bench struct {
+	t       testing.TB
+	eng     *qp.Engine
+	mrs     *mr.Table
+	pd, pd2 *mr.PD
+	cq      *qp.CQ
+	now     qp.Time
+
+	mem, was []byte
+	granted  []span // what may change
+	grants   map[uint64][]span
+	buf      [8192]byte
+}
+
+func newBench(t testing.TB) *bench {
+	r := rand.New(rand.NewPCG(1, 2))
+	mrs, err := mr.NewTable(mr.Config{Rand: r.Uint64})
+	must(t, err)
+	eng, err := qp.NewEngine(qp.Config{MRs: mrs, Rand: r.Uint64})
+	must(t, err)
+	eng.SetPortMTU(mtu)
+	b := &bench{t: t, eng: eng, mrs: mrs, now: 1e9, grants: map[uint64][]span{}}
+	b.pd, err = mrs.AllocPD()
+	must(t, err)
+	b.pd2, err = mrs.AllocPD()
+	must(t, err)
+	b.cq, err = qp.NewCQ(1 << 12)
+	must(t, err)
+	b.mem = bytes.Repeat([]byte(secret), arenaLen/len(secret))
+	b.was = bytes.Clone(b.mem)
+	return b
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// register makes a region of the arena; what a peer may read holds no secret.
+func (b *bench) register(pd *mr.PD, off, n int, a mr.Access) *mr.MR {
+	b.t.Helper()
+	m, err := b.mrs.Register(pd, b.mem[off:off+n], 0x10000+uint64(off), a)
+	must(b.t, err)
+	if a&mr.RemoteRead != 0 {
+		clear(b.mem[off : off+n])
+		clear(b.was[off : off+n])
+	}
+	if a&(mr.RemoteWrite|mr.RemoteAtomic) != 0 {
+		b.granted = append(b.granted, span{off, n})
+	}
+	return m
+}
+
+// revoke ends the peer's right to change a range.
+func (b *bench) revoke(off int) {
+	b.check("before a region is closed")
+	b.granted = slices.DeleteFunc(b.granted, func(s span) bool { return s.off == off })
+}
+
+// check: nothing has changed but what may.
+func (b *bench) check(when string) {
+	b.t.Helper()
+	for _, s := range b.granted {
+		copy(b.was[s.off:], b.mem[s.off:s.off+s.n])
+	}
+	for _, ss := range b.grants {
+		for _, s := range ss {
+			copy(b.was[s.off:], b.mem[s.off:s.off+s.n])
+		}
+	}
+	if bytes.Equal(b.mem, b.was) {
+		return
+	}
+	for i := range b.mem {
+		if b.mem[i] != b.was[i] {
+			b.t.Fatalf("%s: byte %#x of the arena changed, and nobody may change it", when, i)
+		}
+	}
+}
+
+// sge is a piece of a region of the arena.
+func sge(m *mr.MR, off, n int) qp.SGE {
+	return qp.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: bth.LKey(m.LKey())}
+}
+
+func (b *bench) spans(sges []qp.SGE) []span {
+	var out []span
+	for _, g := range sges {
+		if g.Length > 0 {
+			out = append(out, span{int(g.Addr - 0x10000), int(g.Length)})
+		}
+	}
+	return out
+}
+
+var (
+	here    = bth.GIDFromIPv4([4]byte{10, 0, 0, 1})
+	there   = bth.GIDFromIPv4([4]byte{10, 0, 0, 2}) // the stranger
+	witness = bth.GIDFromIPv4([4]byte{10, 0, 0, 3}) // somebody else's peer
+)
+
+func path(local, remote bth.GID) qp.Path {
+	p := qp.Path{Local: local, Remote: remote}
+	p.HeaderLen = uint8(frame.PutHeaders(p.Header[:], &frame.Address{Src: local, Dst: remote, SrcPort: 0xc001, HopLimit: 9}))
+	return p
+}
+
+// connAttr are all attributes on the way to RTS.
+func connAttr(remote bth.GID, dest bth.QPN) qp.Attr {
+	return qp.Attr{PathMTU: mtu, RQPSN: 0xfffff0, SQPSN: 0xfffff8, DestQPN: dest, Path: path(here, remote), QKey: qkey,
+		Access: mr.RemoteRead | mr.RemoteWrite | mr.RemoteAtomic, MaxRdAtomic: 4, MaxDestRdAtomic: 4, MinRNRTimer: 1,
+		Timeout: 10, RetryCnt: 3, RNRRetry: 3}
+}
+
+// raise takes a QP from RESET to a state.
+func raise(t testing.TB, eng *qp.Engine, now qp.Time, q *qp.QP, a qp.Attr, to qp.State) {
+	t.Helper()
+	masks := map[qp.Type][3]qp.AttrMask{
+		qp.RC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
+			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
+		qp.UC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN, qp.AttrSQPSN},
+		qp.UD: {qp.AttrQKey, 0, qp.AttrSQPSN},
+	}
+	for i, st := range []qp.State{qp.Init, qp.RTR, qp.RTS} {
+		if st > to {
+			return
+		}
+		a.State = st
+		must(t, q.Modify(now, &a, masks[q.Type()][i]|qp.AttrState))
+	}
+}
+
+// next gets the engine's next packet, parsed: whatever it sends must be well-formed.
+func (b *bench) next(p *bth.Packet) bool {
+	b.t.Helper()
+	if !b.eng.HasTransmit(b.now) {
+		return false
+	}
+	n, netLen := b.eng.PollTransmit(b.now, b.buf[:])
+	if n == 0 {
+		return false
+	}
+	if err := p.Parse(b.buf[netLen:n]); err != nil {
+		b.t.Fatalf("the engine sent a packet that does not parse: %v: % x", err, b.buf[netLen:n])
+	}
+	if len(p.Payload) > mtu || (len(p.Payload)+p.BTH.PadCount())%4 != 0 {
+		b.t.Fatalf("%v with %d bytes of payload and pad %d", p.BTH.Opcode(), len(p.Payload), p.BTH.PadCount())
+	}
+	return true
+}
+
+// pass lets time pass, and does what is due.
+func (b *bench) pass(d qp.Time) {
+	b.now += d
+	for range 64 {
+		t, ok := b.eng.NextTimeout()
+		if !ok || t > b.now {
+			return
+		}
+		b.eng.HandleTimeout(b.now)
+		b.eng.HasTransmit(b.now)
+		if u, ok := b.eng.NextTimeout(); ok && u == t {
+			return // an ACK that is due waits for PollTransmit
+		}
+	}
+	b.t.Fatal("a timer fires again and again at the same instant")
+}
+
+func (b *bench) poll() []qp.WC {
+	var wcs [256]qp.WC
+	var out []qp.WC
+	for {
+		n := b.cq.Poll(wcs[:])
+		out = append(out, wcs[:n]...)
+		if n < len(wcs) {
+			return out
+		}
+	}
+}
