@@ -1,0 +1,57 @@
+package cm
+
+// answer is a MAD that needs no connection.
+type answer struct {
+	to            Addr
+	attr          Attribute
+	tid           uint64
+	local, remote CommID
+	service       ServiceID
+	reason        Reason
+	message       Answered
+	status        uint8 // of an APR or a SIDR_REP
+}
+
+// answers is a ring.
+type answers struct {
+	ring    [answerRing]answer
+	head, n int
+}
+
+// answer puts a in line. When too many wait already it is dropped: the peer will ask again.
+func (m *CM) answer(a answer) {
+	r := &m.answers
+	if r.n == answerRing {
+		m.c.DropAnswer++
+		return
+	}
+	r.ring[(r.head+r.n)%answerRing] = a
+	r.n++
+}
+
+// pop writes the first answer's MAD. The ring is not empty.
+func (r *answers) pop(out *MAD) Addr {
+	a := &r.ring[r.head]
+	r.head = (r.head + 1) % answerRing
+	r.n--
+	switch a.attr {
+	case AttrREJ:
+		j := REJ{LocalID: a.local, RemoteID: a.remote, Message: a.message, Reason: a.reason}
+		j.Encode(out, a.tid)
+	case AttrDREP:
+		d := DREP{LocalID: a.local, RemoteID: a.remote}
+		d.Encode(out, a.tid)
+	case AttrSIDRREP:
+		s := SIDRREP{RequestID: a.remote, Service: a.service, Status: SIDRStatus(a.status)}
+		s.Encode(out, a.tid)
+	default:
+		l := APR{LocalID: a.local, RemoteID: a.remote, Status: a.status}
+		l.Encode(out, a.tid)
+	}
+	return a.to
+}
+
+// refuseREQ answers the request in m.req without having a connection for it.
+func (m *CM) refuseREQ(p *packet, reason Reason) {
+	m.answer(answer{to: p.from, attr: AttrREJ, tid: p.m.TID(), remote: m.req.LocalID, reason: reason, message: AnswersREQ})
+}

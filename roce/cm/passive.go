@@ -1,0 +1,283 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// Listen makes requests for a service known as EventConnectRequest, or EventSIDRRequest for services
+// of RDMA_PS_UDP. A listener on one address goes before one on all.
+func (m *CM) Listen(p ListenParams) (ListenerID, error) {
+	if p.Backlog == 0 {
+		p.Backlog = DefaultBacklog
+	}
+	if p.Backlog < 1 || p.Backlog > maxBacklog {
+		return 0, fmt.Errorf("%w: backlog %d; 1 to %d", ErrParams, p.Backlog, maxBacklog)
+	}
+	k := listenKey{p.Service, p.Local}
+	if m.listeners[k] != nil {
+		return 0, fmt.Errorf("%w: %v", ErrListening, p.Service)
+	}
+	if len(m.listeners) >= maxListeners {
+		return 0, ErrTooManyListen
+	}
+	for m.lastListener++; m.lastListener == 0 || m.listenersBy[m.lastListener] != nil; m.lastListener++ {
+	}
+	l := &listener{id: m.lastListener, key: k, pending: newPool(p.Backlog)}
+	m.listeners[k], m.listenersBy[l.id] = l, l
+	return l.id, nil
+}
+
+// Unlisten ends a listener. Requests that the user has not polled yet are refused; those that he has
+// are his to answer still.
+func (m *CM) Unlisten(now Time, id ListenerID) error {
+	l := m.listenersBy[id]
+	if l == nil {
+		return ErrNoListener
+	}
+	delete(m.listeners, l.key)
+	delete(m.listenersBy, id)
+	for c := m.eventful.head; c != nil; {
+		next := c.links[linkEvent].next
+		if c.listener == l && (c.events[0].Kind == EventConnectRequest || c.events[0].Kind == EventSIDRRequest) {
+			m.silence(c)
+			c.user = false
+			if c.state == StateSIDRREQRcvd {
+				m.replySIDR(now, c, &SIDRReply{Status: SIDRUnsupportedService})
+			} else {
+				m.refuse(now, c, REJ{Message: AnswersREQ, Reason: ReasonInvalidServiceID})
+			}
+		}
+		c = next
+	}
+	return nil
+}
+
+func (m *CM) listenerFor(s ServiceID, local bth.GID) *listener {
+	if l := m.listeners[listenKey{s, local}]; l != nil {
+		return l
+	}
+	return m.listeners[listenKey{service: s}]
+}
+
+// newRequest takes in the REQ in m.req, which is no duplicate (Idle -> REQ Rcvd).
+func (m *CM) newRequest(now Time, p *packet) {
+	r := &m.req
+	if r.LocalID == 0 || !validQPN(r.QPN) {
+		m.c.Malformed++
+		return
+	}
+	k := qpKey{p.from.Remote, r.GUID, r.QPN}
+	if old := m.byQP[k]; old != nil {
+		m.stale(now, old)
+		m.refuseREQ(p, ReasonStaleConnection)
+		return
+	}
+	l := m.listenerFor(r.Service, p.from.Local)
+	var h IPCMHeader
+	switch {
+	case l == nil || r.Service.IsUDP():
+		m.refuseREQ(p, ReasonInvalidServiceID)
+		return
+	case r.Transport > UC || r.ExtendedTransport != 0:
+		m.refuseREQ(p, ReasonInvalidTransport)
+		return
+	case bth.MTUFromEnum(r.MTU) == 0:
+		m.refuseREQ(p, ReasonInvalidMTU)
+		return
+	case r.Service.IsIP() && h.Decode((*[IPCMHeaderLen]byte)(r.Private[:])) != nil:
+		m.c.Malformed++
+		m.refuseREQ(p, ReasonUnsupported)
+		return
+	}
+	c := m.admit(now, l, p, remoteKey{p.from.Remote, r.GUID, r.LocalID, false})
+	if c == nil {
+		return
+	}
+	c.qp, c.localQPN = k, 0
+	c.interval, c.timeWait = peerTime(r.LocalTimeout), peerTime(r.Primary.AckTimeout)
+	c.maxRetries = r.MaxCMRetries
+	c.responder, c.depth = r.InitiatorDepth, r.ResponderResources
+	c.lastCall = now + maxPending
+	m.setState(now, c, StateREQRcvd)
+	// The peer waits no longer than this, unless asked to.
+	m.arm(c, min(now+peerTime(r.RemoteTimeout)*Time(r.MaxCMRetries+1), c.lastCall))
+	e := Event{Kind: EventConnectRequest, Listener: l.id, Request: r.event(p), PrivateData: requestPrivate(r.Service, r.Private[:])}
+	e.Request.setIPCM(&h)
+	m.emit(c, e)
+}
+
+func (r *REQ) event(p *packet) *Request {
+	return &Request{
+		Addr: p.from, Service: r.Service, GUID: r.GUID, Transport: r.Transport, QPN: r.QPN, PSN: r.PSN, PKey: r.PKey,
+		MTU: bth.MTUFromEnum(r.MTU), ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
+		RetryCount: r.RetryCount, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
+		AckTimeout: r.Primary.AckTimeout, FlowLabel: r.Primary.FlowLabel, TrafficClass: r.Primary.TrafficClass, HopLimit: r.Primary.HopLimit,
+	}
+}
+
+// setIPCM takes over the rdma_cm header of a service that has one.
+func (r *Request) setIPCM(h *IPCMHeader) {
+	if r.Service.IsIP() {
+		r.Source, r.Destination = h.Src, netip.AddrPortFrom(h.Dst, r.Service.Port())
+	}
+}
+
+func requestPrivate(s ServiceID, b []byte) []byte {
+	return append([]byte(nil), b[len(b)-privateLen(s, len(b)):]...)
+}
+
+// admit makes a connection for a request if there is room: in the listener's backlog, among those
+// half open, and at all. A request that is dropped will be repeated by its sender, and finds room if
+// the user has caught up by then.
+func (m *CM) admit(now Time, l *listener, p *packet, k remoteKey) *conn {
+	switch l.pending.admit(k.gid) {
+	case poolFull:
+		m.c.DropBacklog++
+		return nil
+	case shareTaken:
+		m.c.DropSource++
+		return nil
+	}
+	if v := m.halfOpen.admit(k.gid); v == shareTaken || (v == poolFull && !m.evictHalfOpen(now)) {
+		m.c.DropHalfOpen++
+		return nil
+	}
+	c := m.newConn(now, p.from)
+	if c == nil {
+		m.c.DropFull++
+		return nil
+	}
+	c.listener, c.remoteID, c.tid, c.remote = l, k.id, p.m.TID(), k
+	m.byRemote[k] = c
+	c.inRemote = true
+	return c
+}
+
+// evictHalfOpen gives up the accepted connection that waits longest for its RTU: of a flood of
+// requests from many addresses, none of which goes on.
+func (m *CM) evictHalfOpen(now Time) bool {
+	c := m.ages[ageHalfOpen].head
+	if c == nil || now-c.since < halfOpenGrace {
+		return false
+	}
+	m.c.EvictedHalfOpen++
+	m.giveUp(now, c)
+	return true
+}
+
+// reqAgain is a REQ repeated because the user takes his time: the peer is asked for patience.
+func (m *CM) reqAgain(now Time, c *conn, p *packet) {
+	m.c.Duplicate[p.attr.Index()]++
+	m.sendMRA(now, c, mraExponent)
+}
+
+// reqStale is a REQ with the communication ID of a connection that ends here.
+func (m *CM) reqStale(_ Time, _ *conn, p *packet) { m.refuseREQ(p, ReasonStaleConnection) }
+
+// requestExpired is a request that nobody answered while its sender waited.
+func (m *CM) requestExpired(now Time, c *conn) {
+	m.c.GaveUp++
+	m.conclude(c, Event{Kind: EventUnreachable})
+	m.closed(now, c)
+}
+
+// Accept grants a request: the answer to EventConnectRequest. The user's QP is in RTR at least.
+// EventEstablished, EventRejected or EventUnreachable follows.
+func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
+	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !validQPN(p.QPN) || p.PSN > 1<<24-1:
+		return fmt.Errorf("%w: QPN %v or PSN %v", ErrParams, p.QPN, p.PSN)
+	case p.RNRRetry > maxRetryCount:
+		return fmt.Errorf("%w: RNR retry count %d beyond 7", ErrParams, p.RNRRetry)
+	case p.ResponderResources > c.responder || p.InitiatorDepth > c.depth:
+		return fmt.Errorf("%w: responder resources %d and initiator depth %d; the request allows %d and %d",
+			ErrParams, p.ResponderResources, p.InitiatorDepth, c.responder, c.depth)
+	}
+	if err := checkPrivate(p.PrivateData, REPPrivateLen, "REP"); err != nil {
+		return err
+	}
+	c.localQPN = p.QPN
+	r := REP{
+		LocalID: c.id, RemoteID: c.remoteID, QPN: p.QPN, PSN: p.PSN,
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		AckDelay: m.ackDelay, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ, GUID: m.guid,
+	}
+	copy(r.Private[:], p.PrivateData)
+	r.Encode(c.message(), c.tid)
+	m.await(now, c, StateREPSent)
+	return nil
+}
+
+// Reject refuses a request, or a response: reason is ReasonConsumer if the application does, with
+// its words in private (at most REJPrivateLen bytes); info (at most InfoLen bytes) is what the
+// architecture adds to some reasons. EventClosed follows.
+func (m *CM) Reject(now Time, id CommID, reason Reason, info, private []byte) error {
+	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent, StateREPRcvd, StateMRAREPSent)
+	if err != nil {
+		return err
+	}
+	if len(info) > InfoLen {
+		return fmt.Errorf("%w: %d bytes of additional information; at most %d", ErrParams, len(info), InfoLen)
+	}
+	if err := checkPrivate(private, REJPrivateLen, "REJ"); err != nil {
+		return err
+	}
+	j := REJ{Reason: reason, Message: AnswersREQ, InfoLen: uint8(len(info))}
+	if c.active {
+		j.Message = AnswersREP
+	}
+	copy(j.Info[:], info)
+	copy(j.Private[:], private)
+	m.silence(c)
+	m.refuse(now, c, j)
+	return nil
+}
+
+// SendMRA asks the peer for patience with the answer to its request or response: 4.096 us x 2^t, t up
+// to 31. Without it the CM does so by itself when the peer repeats its message.
+func (m *CM) SendMRA(now Time, id CommID, t uint8) error {
+	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent, StateREPRcvd, StateMRAREPSent)
+	if err != nil {
+		return err
+	}
+	if t > maxExponent {
+		return fmt.Errorf("%w: time-out exponent %d; at most 31", ErrParams, t)
+	}
+	m.sendMRA(now, c, t)
+	return nil
+}
+
+// rtuArrives completes the set-up (REP Sent, MRA Rcvd -> Established).
+func (m *CM) rtuArrives(now Time, c *conn, p *packet) {
+	var r RTU
+	r.Decode(p.m)
+	m.established(now, c, r.Private[:])
+}
+
+func (m *CM) established(now Time, c *conn, private []byte) {
+	m.disarm(c)
+	m.unsend(c)
+	m.setState(now, c, StateEstablished)
+	m.emit(c, Event{Kind: EventEstablished, PrivateData: append([]byte(nil), private...)})
+}
+
+// mraForREP waits longer for the RTU (REP Sent -> MRA Rcvd).
+func (m *CM) mraForREP(now Time, c *conn, p *packet) {
+	m.mraFor(now, c, p, AnswersREP, StateMRAREPRcvd)
+}
+
+// CommEstablished says that data came in on the accepted connection's QP, so that the peer is ready
+// though its RTU is not here, perhaps lost (verbs' event COMM_EST; IBA 12.9.7.2). It does no harm in
+// other states.
+func (m *CM) CommEstablished(now Time, id CommID) {
+	if c, err := m.inState(id, StateREPSent, StateMRAREPRcvd); err == nil {
+		m.established(now, c, nil)
+	}
+}
