@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ErrPermission says that the process may not make network namespaces.
+var ErrPermission = errors.New("lab: network namespaces cannot be made here: run as root")
+
+// NS is an anonymous network namespace with a thread of its own in it. It vanishes with the process.
+type NS struct {
+	handle netns.NsHandle
+	calls  chan func()
+	once   sync.Once
+}
+
+// NewNS makes a namespace with its loopback interface up.
+func NewNS() (*NS, error) {
+	n := &NS{calls: make(chan func())}
+	ready := make(chan error)
+	go n.run(ready)
+	if err := <-ready; err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return nil, fmt.Errorf("%w (%w)", ErrPermission, err)
+		}
+		return nil, err
+	}
+	return n, nil
+}
+
+// run is the thread's life. It never unlocks: the thread ends with the goroutine, and takes with it what
+// was started with Pdeathsig.
+func (n *NS) run(ready chan<- error) {
+	runtime.LockOSThread()
+	h, err := netns.New() // of this thread
+	if err != nil {
+		ready <- fmt.Errorf("lab: make a network namespace: %w", err)
+		return
+	}
+	n.handle = h
+	ready <- setUp("lo")
+	for f := range n.calls {
+		f()
+	}
+}
+
+// Fd is the namespace's descriptor, valid until Close.
+func (n *NS) Fd() int { return int(n.handle) }
+
+// Do runs f on the namespace's thread: sockets that f opens and interfaces that it names are those of the namespace. Not
+// to be called from within f.
+func (n *NS) Do(f func() error) error {
+	done := make(chan error, 1)
+	n.calls <- func() { done <- f() }
+	return <-done
+}
+
+// Start starts a command in the namespace; it is killed when the namespace is closed or the process ends.
+func (n *NS) Start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	return n.Do(cmd.Start)
+}
+
+// Close lets go of the namespace. It must not be used afterwards; closing twice is harmless.
+func (n *NS) Close() {
+	n.once.Do(func() {
+		close(n.calls)
+		_ = n.handle.Close()
+	})
+}
+
+// sysctl writes a value below /proc/sys/net of the calling thread's namespace. Where it cannot be written, the lab works all
+// the same, only slower.
+func sysctl(path, value string) {
+	_ = os.WriteFile("/proc/sys/net/"+path, []byte(value), 0)
+}
