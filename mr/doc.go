@@ -4,8 +4,11 @@
 // # Reading order
 //
 //   - pd.go, region.go: what a PD and an MR are; Access rights.
-//   - table.go: Register, Deregister, Invalidate: the control plane.
-//   - check.go: CheckLocal and CheckRemote: the hot path.
+//   - table.go: Register, Deregister: the control plane.
+//   - check.go: CheckLocal, CheckRemote and CheckScope: the hot path.
+//   - slot.go, window.go, fast.go: memory windows and fast MRs, whose keys come
+//     to life by work requests; invalidate.go: how keys end.
+//   - flush.go: FLUSH.
 //   - key.go, index.go: where keys come from and how one is found.
 //   - copy_unsafe.go, word_unsafe.go: copies, atomics, accessors.
 //   - hooks_norace_unsafe.go, hooks_race_unsafe.go: what the race detector is told.
@@ -13,8 +16,9 @@
 // # Who may call what
 //
 // One caller at a time changes a [Table] (AllocPD, DeallocPD, Register,
-// Deregister); the roce package serialises them. CheckLocal, CheckRemote and
-// Invalidate may run at the same time as such a change and as each other, on
+// Deregister, and the same for windows and fast MRs, NextRKey, Prepare); the
+// roce package serialises them. The checks, Flush, Bind, RegisterFast and the
+// Invalidates may run at the same time as such a change and as each other, on
 // any number of threads: they take no lock and wait for nobody. PD.Retain and
 // PD.Release are free for all. The package has no goroutine, no clock and no
 // random source of its own.

@@ -3,7 +3,8 @@ package mr
 import "errors"
 
 // Errors of the control plane. They are wrapped with what was asked for; test
-// with errors.Is. Invalidate returns them bare, so that it allocates nothing.
+// with errors.Is. What the data path calls (Bind, RegisterFast, the Invalidates)
+// returns them bare, so that it allocates nothing.
 var (
 	// ErrConfig: NewTable was called without what it needs.
 	ErrConfig = errors.New("mr: unusable configuration")
@@ -11,14 +12,18 @@ var (
 	ErrTooMany = errors.New("mr: too many, release some or raise the limit")
 	// ErrExhausted: every key value was given out once; open a new device.
 	ErrExhausted = errors.New("mr: key values exhausted, open the device anew")
-	// ErrBusy: the PD still has regions, queue pairs or SRQs; close them first.
-	ErrBusy = errors.New("mr: protection domain still in use, close its regions and queues first")
+	// ErrBusy: something still depends on it: regions, windows, queue pairs or
+	// SRQs on a PD, windows on a region, a QP on a bound window.
+	ErrBusy = errors.New("mr: still in use, close or invalidate what depends on it first")
 	// ErrClosed: the object was released before.
 	ErrClosed = errors.New("mr: already released")
 	// ErrPD: the protection domain is not the one that the object belongs to.
 	ErrPD = errors.New("mr: wrong protection domain")
-	// ErrLength: the region has no bytes, or reaches past the last address.
-	ErrLength = errors.New("mr: region is empty or runs past the end of the address space")
+	// ErrQP: the memory window is bound to another queue pair.
+	ErrQP = errors.New("mr: window bound to another queue pair")
+	// ErrLength: the region has no bytes, or reaches past the last address; a
+	// window reaches past its region.
+	ErrLength = errors.New("mr: empty, or runs past the end of the address space or of the region behind it")
 	// ErrAlign: peers' atomics need iova and memory to agree modulo 8.
 	ErrAlign = errors.New("mr: iova and memory differ modulo 8, which remote atomics need alike")
 	// ErrAccess: the rights contradict each other, or do not allow the request.

@@ -1,41 +1,34 @@
 package mr
 
-import (
-	"fmt"
-	"sync/atomic"
-)
-
-// pdClosed is added to the reference count of a PD that was released; the
-// count is negative from then on, whatever late Retain calls do.
-const pdClosed = -1 << 62
+import "fmt"
 
 // PD is a protection domain: an MR serves only queue pairs of its own PD
 // (IBA 10.2.3). It counts what lives in it.
 type PD struct {
 	table *Table
-	refs  atomic.Int64
+	refs  refs
 }
 
 // Retain notes one more user (a QP, an SRQ, an AH); it keeps DeallocPD from
 // succeeding. It fails with ErrClosed once the PD is gone. Safe from any
 // goroutine.
 func (pd *PD) Retain() error {
-	if pd.refs.Add(1) > 0 {
+	if pd.refs.retain() {
 		return nil
 	}
-	pd.refs.Add(-1)
 	return fmt.Errorf("protection domain: %w", ErrClosed)
 }
 
 // Release takes back one Retain that succeeded. Safe from any goroutine.
 func (pd *PD) Release() {
-	if pd.refs.Add(-1) < 0 {
+	if !pd.refs.release() {
 		panic("mr: PD.Release without Retain")
 	}
 }
 
-// Refs is the number of users at this moment: MRs and Retain calls.
-func (pd *PD) Refs() int { return int(max(pd.refs.Load(), 0)) }
+// Refs is the number of users at this moment: MRs, windows, fast MRs and Retain
+// calls.
+func (pd *PD) Refs() int { return pd.refs.users() }
 
 // AllocPD makes a protection domain. ErrTooMany at the limit.
 func (t *Table) AllocPD() (*PD, error) {
@@ -52,11 +45,11 @@ func (t *Table) DeallocPD(pd *PD) error {
 	if pd == nil || pd.table != t {
 		return ErrPD
 	}
-	if pd.refs.CompareAndSwap(0, pdClosed) {
+	if pd.refs.close() {
 		t.pds--
 		return nil
 	}
-	if n := pd.refs.Load(); n > 0 {
+	if n := pd.refs.users(); n > 0 {
 		return fmt.Errorf("%d users: %w", n, ErrBusy)
 	}
 	return fmt.Errorf("protection domain: %w", ErrClosed)

@@ -15,6 +15,7 @@ const (
 // Config is what a Table needs.
 type Config struct {
 	// MaxPD and MaxMR bound the table; 0 means DefaultMaxPD, DefaultMaxMR.
+	// MaxMR is for regions, windows and fast MRs together.
 	MaxPD, MaxMR int
 	// Rand gives the secret of the key sequence, read once in NewTable:
 	// crypto-grade in production, seeded in tests. Required.
@@ -54,52 +55,90 @@ func NewTable(c Config) (*Table, error) {
 // the MR keeps it from being collected. Errors: ErrPD, ErrClosed (the PD),
 // ErrLength, ErrAccess, ErrAlign, ErrTooMany, ErrExhausted.
 func (t *Table) Register(pd *PD, mem []byte, iova uint64, a Access) (*MR, error) {
+	if a&FlushPersistent != 0 {
+		return nil, fmt.Errorf("%v without a way to make memory persistent, see RegisterPersistent: %w", a, ErrAccess)
+	}
+	return t.register(pd, mem, iova, a, nil)
+}
+
+// RegisterPersistent registers memory that can be made to survive a power
+// failure, and FlushPersistent with it: a FLUSH to persistence calls persist
+// with the bytes in question and is answered when that returns nil. For a file
+// mapped into memory it is msync. It runs on the thread that handles packets,
+// which waits for it.
+func (t *Table) RegisterPersistent(pd *PD, mem []byte, iova uint64, a Access, persist func([]byte) error) (*MR, error) {
+	if persist == nil {
+		return nil, fmt.Errorf("nothing makes the memory persistent: %w", ErrAccess)
+	}
+	return t.register(pd, mem, iova, a|FlushPersistent, persist)
+}
+
+func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access, persist func([]byte) error) (*MR, error) {
 	if a&ZeroBased != 0 {
 		iova = 0
 	}
-	if err := t.admit(pd, mem, iova, a); err != nil {
+	if err := t.room(pd); err != nil {
+		return nil, err
+	}
+	if err := admit(mem, iova, a); err != nil {
 		return nil, err
 	}
 	m := &MR{pd: pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a}
-	if err := t.assignKeys(m); err != nil {
+	if a&(MWBind|FlushPersistent) != 0 {
+		m.more = &more{persist: persist}
+	}
+	if err := t.assignKeys(m, a&remoteRights != 0); err != nil {
 		return nil, err
 	}
 	if err := pd.Retain(); err != nil {
 		return nil, err
 	}
-	t.publish(m)
+	live := uint32(liveLocal)
+	if m.rkey != 0 {
+		live |= liveRemote
+	}
+	t.publish(m, live)
+	t.mrs++
 	return m, nil
 }
 
-func (t *Table) admit(pd *PD, mem []byte, iova uint64, a Access) error {
-	n := uint64(len(mem))
+// room tells whether another object fits.
+func (t *Table) room(pd *PD) error {
 	switch {
 	case pd == nil || pd.table != t:
 		return ErrPD
-	case n == 0 || iova+n < n:
-		// An end of exactly 2^64 is refused too, so that start+length is
-		// a plain number for everyone who computes with it.
-		return fmt.Errorf("%d bytes at %#x: %w", n, iova, ErrLength)
-	case a&^allRights != 0:
-		return fmt.Errorf("unknown right %#x: %w", uint8(a&^allRights), ErrAccess)
-	case a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0:
-		// IBA 10.6.3.3: remote write and remote atomic need local write.
-		return fmt.Errorf("%v without local-write: %w", a, ErrAccess)
-	case a&RemoteAtomic != 0 && (iova^AddrOf(mem))&7 != 0:
-		return fmt.Errorf("iova %#x, memory %#x: %w", iova, AddrOf(mem), ErrAlign)
 	case t.mrs >= t.maxMR:
 		return fmt.Errorf("%d memory regions: %w", t.mrs, ErrTooMany)
 	}
 	return nil
 }
 
+// admit checks what is to be registered.
+func admit(mem []byte, iova uint64, a Access) error {
+	n := uint64(len(mem))
+	switch {
+	case n == 0 || iova+n < n:
+		// An end of exactly 2^64 is refused too, so that start+length is
+		// a plain number for everyone who computes with it.
+		return fmt.Errorf("%d bytes at %#x: %w", n, iova, ErrLength)
+	case a&^allRights != 0:
+		return fmt.Errorf("unknown right %#x: %w", uint16(a&^allRights), ErrAccess)
+	case a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0:
+		// IBA 10.6.3.3: remote write and remote atomic need local write.
+		return fmt.Errorf("%v without local-write: %w", a, ErrAccess)
+	case a&RemoteAtomic != 0 && (iova^AddrOf(mem))&7 != 0:
+		return fmt.Errorf("iova %#x, memory %#x: %w", iova, AddrOf(mem), ErrAlign)
+	}
+	return nil
+}
+
 // assignKeys draws the keys. A value that is live in the other table is
 // passed over: an L_Key must not open anything as an R_Key, nor the reverse.
-func (t *Table) assignKeys(m *MR) (err error) {
+func (t *Table) assignKeys(m *MR, remote bool) (err error) {
 	if m.lkey, err = t.local.draw(&t.remote); err != nil {
 		return err
 	}
-	if m.access&remoteRights != 0 {
+	if remote {
 		m.rkey, err = t.remote.draw(&t.local)
 		if err == nil && m.rkey == m.lkey {
 			m.rkey, err = t.remote.draw(&t.local)
@@ -108,59 +147,56 @@ func (t *Table) assignKeys(m *MR) (err error) {
 	return err
 }
 
-func (t *Table) publish(m *MR) {
-	live := uint32(liveLocal)
-	if m.rkey != 0 {
-		live |= liveRemote
-	}
+// publish makes the keys known, in the given state.
+func (t *Table) publish(m *MR, live uint32) {
 	m.live.Store(live)
-	t.local.insert(m.lkey, m)
+	if m.lkey != 0 {
+		t.local.insert(m.lkey, m)
+	}
 	if m.rkey != 0 {
 		t.remote.insert(m.rkey, m)
 	}
-	t.mrs++
+}
+
+// forget takes the keys of a dead region out.
+func (t *Table) forget(m *MR) {
+	if m.lkey != 0 {
+		t.local.remove(m.lkey)
+	}
+	if m.rkey != 0 {
+		t.remote.remove(m.rkey)
+	}
 }
 
 // Deregister ends both keys: every check that begins after it returns fails.
 // A check that began before may still hold a view of the memory, so the
 // caller waits until the packets in hand are done before the memory is its
-// owner's again. ErrClosed the second time, ErrPD for another table's MR.
+// owner's again. ErrBusy while windows are bound to the region (IBA
+// 10.6.7.2.4), ErrClosed the second time, ErrPD for another table's MR,
+// ErrAccess for a fast MR's registration.
 func (t *Table) Deregister(m *MR) error {
-	if m == nil || m.pd.table != t {
+	switch {
+	case m == nil || m.pd.table != t:
 		return ErrPD
+	case m.more == nil:
+	case m.more.slot != nil:
+		return fmt.Errorf("a fast MR's registration ends by LOCAL_INV or FreeFastMR: %w", ErrAccess)
+	case !m.more.windows.close():
+		if n := m.more.windows.users(); n > 0 {
+			return fmt.Errorf("%d windows bound to the region: %w", n, ErrBusy)
+		}
+		return fmt.Errorf("memory region: %w", ErrClosed)
 	}
 	if m.live.Swap(0)&liveLocal == 0 {
 		return fmt.Errorf("memory region: %w", ErrClosed)
 	}
-	t.local.remove(m.lkey)
-	if m.rkey != 0 {
-		t.remote.remove(m.rkey)
-	}
+	t.forget(m)
 	t.mrs--
 	m.pd.Release()
 	return nil
 }
 
-// Invalidate ends an R_Key as SEND with invalidate asks (IBA 10.6.5.2): the
-// region must be of the QP's PD (else ErrPD) and allow it (else ErrAccess);
-// ErrKey if the key is not live. The L_Key and the region live on until
-// Deregister. Safe on the hot path, from any thread; allocates nothing.
-func (t *Table) Invalidate(pd *PD, key Key) error {
-	m := t.remote.find(key)
-	switch {
-	case m == nil || m.live.Load()&liveRemote == 0:
-		return ErrKey
-	case m.pd != pd:
-		return ErrPD
-	case m.access&RemoteInvalidate == 0:
-		return ErrAccess
-	case m.live.And(^uint32(liveRemote))&liveRemote == 0:
-		return ErrKey // another thread was first
-	}
-	return nil
-}
-
-// MRs is the number of registered regions; control plane only.
+// MRs is the number of regions, windows and fast MRs; control plane only.
 func (t *Table) MRs() int { return t.mrs }
 
 // PDs is the number of protection domains; control plane only.
