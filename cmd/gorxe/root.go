@@ -58,7 +58,7 @@ func versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  gorxe version --json",
-		Args:    cli.Args(cobra.NoArgs),
+		Args:    cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := build()
 			if asJSON {

@@ -185,3 +185,13 @@ func TestCount(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestNamed(t *testing.T) {
+	check := Named("OP", "[HOST]")
+	for n, want := range map[int]string{0: "OP is missing", 1: "", 2: "", 3: "too many"} {
+		err := check(nil, make([]string, n))
+		if want == "" && err != nil || want != "" && (Status(err) != StatusUsage || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d arguments: %v, want %q", n, err, want)
+		}
+	}
+}

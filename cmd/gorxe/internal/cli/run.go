@@ -48,6 +48,22 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error { return Usage(check(cmd, args)) }
 }
 
+// Named checks the number of arguments against their names; those in brackets may be
+// left out. It says more than cobra's checks.
+func Named(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		for i, name := range names {
+			if i >= len(args) && !strings.HasPrefix(name, "[") {
+				return Usagef("%s is missing", name)
+			}
+		}
+		if len(args) > len(names) {
+			return Usagef("%q is one argument too many", args[len(names)])
+		}
+		return nil
+	}
+}
+
 // Status is the exit status that err stands for.
 func Status(err error) int {
 	var u usageError

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
@@ -67,7 +66,8 @@ func (b *bulk) pass(ctx context.Context, n int) error {
 	start := time.Now()
 	last := start
 	var wcs [bulkDepth]roce.WC
-	for sent, done, idle := 0, 0, 0; done < n; {
+	idle := idler{}
+	for sent, done := 0, 0; done < n; {
 		for ; sent < n && sent-done < bulkDepth; sent++ {
 			if err := b.post(sent); err != nil {
 				return err
@@ -75,19 +75,18 @@ func (b *bulk) pass(ctx context.Context, n int) error {
 		}
 		k := b.a.cq.Poll(wcs[:])
 		if k == 0 {
-			if idle++; idle%yieldEvery == 0 {
-				runtime.Gosched()
+			sleep, err := idle.vain(ctx)
+			if err == nil && sleep {
+				k, err = doze(ctx, b.a.cq, wcs[:])
 			}
-			if idle%lookEvery == 0 {
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-				if time.Since(last) > patience {
-					return fmt.Errorf("%w: bulk WRITE", errStalled)
-				}
+			if err != nil {
+				return fmt.Errorf("bulk WRITE: %w", err)
 			}
+		}
+		if k == 0 {
 			continue
 		}
+		idle = idler{}
 		last = time.Now()
 		for i := range wcs[:k] {
 			if wcs[i].Status != roce.Success {

@@ -56,7 +56,7 @@ of up to 64 messages outstanding.`,
 
   # large packets, in the driver, as JSON
   sudo gorxe demo --mtu 4096 --mode native --json`,
-		Args: cli.Args(cobra.NoArgs),
+		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.mtu = cli.Int{N: defaultMTU, Min: 256, Max: 4096}

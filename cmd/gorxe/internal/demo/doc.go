@@ -4,7 +4,7 @@
 // Reading order: command.go (flags and the run as the user sees it), rig.go (two
 // devices that reach each other: over AF_XDP on a veth pair of its own, or in
 // memory), steps.go (the table of operations), trial.go (how messages are sent,
-// awaited and timed), verify.go (what is compared), atomics.go, invalidate.go, bulk.go, report.go.
+// awaited and timed), idle.go, verify.go (what is compared), atomics.go, invalidate.go, bulk.go, report.go.
 //
 // Device A is driven by the demo's own thread (manual progress), device B by a
 // thread of its own: as with two hosts, nothing but packets goes from one to

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -91,14 +90,11 @@ func (r *rig) extraPair(ctx context.Context) (qa, qb *roce.QP, err error) {
 
 // refused waits for one completion of A's, which must not be a success.
 func (r *rig) refused(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
-	defer cancel()
 	var wcs [1]roce.WC
-	for r.a.cq.Poll(wcs[:]) == 0 {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	for idle := (idler{}); r.a.cq.Poll(wcs[:]) == 0; {
+		if _, err := idle.vain(ctx); err != nil {
+			return err
 		}
-		runtime.Gosched()
 	}
 	switch s := wcs[0].Status; {
 	case s == roce.RemAccessErr, s == roce.RetryExcErr && r.loss > 0:

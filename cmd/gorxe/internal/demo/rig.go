@@ -25,7 +25,7 @@ const (
 	demoQKey   = roce.QKey(0x67_6f_72) // of the UD QPs; any value serves
 
 	// B's thread spins that long before it sleeps: in a demo the next packet is never far.
-	spin = time.Millisecond
+	spin = 200 * time.Microsecond
 	// What an unreliable transport may have under way: less than B's receive ring holds, since
 	// nothing slows it down.
 	maxUnreliable = 1024 // packets

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
@@ -13,11 +12,8 @@ import (
 )
 
 const (
-	pollBatch  = 64
-	yieldEvery = 64                   // polls that found nothing, before another goroutine may have the core
-	lookEvery  = 1024                 // polls between two looks at the context and the clock
-	patience   = 30 * time.Second     // for anything that has to come
-	grace      = 2 * time.Millisecond // for what may be lost
+	pollBatch = 64
+	grace     = 2 * time.Millisecond // for what may be lost
 
 	barrierID  = ^uint64(0)
 	idQPShift  = 32 // in a receive's ID: the QP; below, the slot
@@ -59,7 +55,6 @@ type trial struct {
 	first         int64     // number of the round's first message
 	lastByte      byte      // of the round's last message, on an unreliable transport
 	barrierDone   bool
-	idle          int
 }
 
 func newTrial(ctx context.Context, r *rig, st *step, size int) *trial {
@@ -174,34 +169,41 @@ func immOf(n int64) uint32 { return uint32(n) ^ immMask }
 // still can has.
 func (t *trial) await(k int) error {
 	start := time.Now()
-	for t.idle = 0; !t.over(k); {
-		n, err := t.poll()
-		if err != nil {
+	for idle := (idler{}); !t.over(k); {
+		if err := t.turn(&idle, t.sent < k); err != nil {
 			return err
 		}
-		if n > 0 {
-			t.idle = 0
-			continue
-		}
-		if t.idle++; t.idle%yieldEvery == 0 {
-			runtime.Gosched()
-		}
-		if t.idle%lookEvery != 0 {
-			continue
-		}
-		now := time.Now()
-		switch {
-		case t.ctx.Err() != nil:
-			return context.Cause(t.ctx)
-		case now.Sub(start) > patience:
-			return fmt.Errorf("%w: %s, %d bytes", errStalled, t.st.name, t.size)
-		case !t.st.reliable() && !t.barrierDone && t.sent == k && now.Sub(t.since(start)) > grace:
+		if idle.tired && !t.st.reliable() && !t.barrierDone && t.sent == k && time.Since(t.since(start)) > grace {
 			if err := t.barrier(); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// turn polls once, and may sleep if that is in vain: on A's CQ if sends are due, else on B's.
+func (t *trial) turn(idle *idler, sending bool) error {
+	n, err := t.poll()
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		*idle = idler{}
+		return nil
+	}
+	sleep, err := idle.vain(t.ctx)
+	switch {
+	case errors.Is(err, errStalled):
+		return fmt.Errorf("%w: %s, %d bytes", err, t.st.name, t.size)
+	case err != nil || !sleep:
+		return err
+	case sending:
+		n, err := doze(t.ctx, t.r.a.cq, t.wcs[:])
+		return errors.Join(err, t.sends(n))
+	}
+	n, err = doze(t.ctx, t.r.b.rcq, t.wcs[:])
+	return errors.Join(err, t.receives(n))
 }
 
 func (t *trial) since(start time.Time) time.Time {
@@ -239,22 +241,38 @@ func (t *trial) landed(k int) bool {
 // poll drives A, and takes the completions of both.
 func (t *trial) poll() (int, error) {
 	n := t.r.a.cq.Poll(t.wcs[:])
-	for i := range t.wcs[:n] {
-		if err := t.completed(&t.wcs[i]); err != nil {
-			return n, err
-		}
+	if err := t.sends(n); err != nil {
+		return n, err
 	}
 	m := t.r.b.rcq.Poll(t.wcs[:])
-	for i := range t.wcs[:m] {
+	return n + m, t.receives(m)
+}
+
+// sends takes note of the first n completions polled, of A's.
+func (t *trial) sends(n int) error {
+	for i := range t.wcs[:n] {
+		if err := t.completed(&t.wcs[i]); err != nil {
+			return err
+		}
+	}
+	if n > 0 {
+		t.lastAt = time.Now()
+	}
+	return nil
+}
+
+// receives takes note of the first n completions polled, of B's.
+func (t *trial) receives(n int) error {
+	for i := range t.wcs[:n] {
 		if t.wcs[i].Status != roce.Success {
-			return n, session.StatusError(&t.wcs[i])
+			return session.StatusError(&t.wcs[i])
 		}
 		t.recv = append(t.recv, t.wcs[i])
 	}
-	if n+m > 0 {
+	if n > 0 {
 		t.lastAt = time.Now()
 	}
-	return n + m, nil
+	return nil
 }
 
 // completed takes note of a send's completion. They come once each, and in order.
@@ -279,22 +297,11 @@ func (t *trial) barrier() error {
 	if err != nil {
 		return err
 	}
-	start, lastAt := time.Now(), t.lastAt
+	lastAt := t.lastAt
 	defer func() { t.lastAt = lastAt }() // the barrier is no part of the message's time
-	for turn := 1; !t.barrierDone; turn++ {
-		if _, err := t.poll(); err != nil {
+	for idle := (idler{}); !t.barrierDone; {
+		if err := t.turn(&idle, true); err != nil {
 			return err
-		}
-		if turn%yieldEvery == 0 {
-			runtime.Gosched()
-		}
-		if turn%lookEvery == 0 {
-			if t.ctx.Err() != nil {
-				return context.Cause(t.ctx)
-			}
-			if time.Since(start) > patience {
-				return errStalled
-			}
 		}
 	}
 	_, err = t.poll() // what arrived before the barrier has completed by now

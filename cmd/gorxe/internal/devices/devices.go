@@ -27,7 +27,7 @@ attached or changed. It needs no privileges.`,
 
   # names of the usable interfaces
   gorxe devices --json | jq -r '.[] | select(.usable) | .name'`,
-		Args: cli.Args(cobra.NoArgs),
+		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := xdp.Interfaces(0)
 			if err != nil {

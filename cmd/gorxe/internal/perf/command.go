@@ -63,7 +63,7 @@ round trip, read-lat and atomic-lat the time from post to completion.`,
 
   # latency of 8-byte WRITEs for 5 seconds, as JSON
   gorxe perf write-lat hostA -s 8 -D 5 --json`,
-		Args:              cli.Args(cobra.RangeArgs(1, 2)),
+		Args:              cli.Named("OP", "[HOST]"),
 		ValidArgsFunction: completeOp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd, args)

@@ -58,7 +58,7 @@ by RC: they make a round trip slow and are counted as retransmissions. The exit 
 
   # a link-local IPv6 peer
   gorxe ping fe80::5054:ff:fe12:3456 -I eth0`,
-		Args: cli.Args(cobra.ExactArgs(1)),
+		Args: cli.Named("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	f.count = cli.Int{Min: 1, Max: maxCount}

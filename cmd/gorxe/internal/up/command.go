@@ -47,7 +47,7 @@ from other hosts, and with Ctrl-C or SIGTERM prints its counters and detaches.`,
 
   # in the driver, even where auto would choose otherwise; state and counters as JSON
   gorxe up eth0 --mode native --json`,
-		Args: cli.Args(cobra.ExactArgs(1)),
+		Args: cli.Named("IFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.nic.Iface = args[0]
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// binary is the gorxe that the tests run, built once by TestMain.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "gorxe-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		// Also for the user that tests of missing privileges run it as.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		binary = filepath.Join(dir, "gorxe")
+		build := exec.Command("go", "build", "-o", binary, ".")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "go build:", err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// limit is how long a command of a test may take, on a machine that does other things too.
+const limit = 60 * time.Second
+
+// process is a gorxe that runs.
+type process struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	out, err bytes.Buffer // to be read when it has ended
+	ended    chan struct{}
+}
+
+// start starts gorxe, within end's network namespace if end is not nil.
+func start(t *testing.T, end *veth.End, args ...string) *process {
+	t.Helper()
+	return startAs(t, end, nil, args...)
+}
+
+func startAs(t *testing.T, end *veth.End, attr *syscall.SysProcAttr, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	p := &process{t: t, cmd: exec.CommandContext(ctx, binary, args...), ended: make(chan struct{})}
+	p.cmd.SysProcAttr = attr
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	run := p.cmd.Start
+	if end != nil {
+		run = func() error { return end.Do(p.cmd.Start) }
+	}
+	if err := run(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	go func() {
+		p.cmd.Wait()
+		cancel()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.ended
+	})
+	return p
+}
+
+// result is how a gorxe ended.
+type result struct {
+	t           *testing.T
+	args        string
+	status      int
+	stdout, err string
+}
+
+func (p *process) wait() *result {
+	p.t.Helper()
+	<-p.ended
+	return &result{p.t, strings.Join(p.cmd.Args[1:], " "), p.cmd.ProcessState.ExitCode(), p.out.String(), p.err.String()}
+}
+
+func run(t *testing.T, end *veth.End, args ...string) *result {
+	t.Helper()
+	return start(t, end, args...).wait()
+}
+
+// ok fails the test unless the command was successful.
+func (r *result) ok() *result {
+	r.t.Helper()
+	if r.status != 0 {
+		r.t.Fatalf("gorxe %s: status %d\nstdout: %s\nstderr: %s", r.args, r.status, r.stdout, r.err)
+	}
+	return r
+}
+
+// fails fails the test unless the command ended with the status, nothing on stdout
+// and one line on stderr that has all the words.
+func (r *result) fails(status int, words ...string) {
+	r.t.Helper()
+	if r.status != status {
+		r.t.Errorf("gorxe %s: status %d, want %d\nstdout: %s\nstderr: %s", r.args, r.status, status, r.stdout, r.err)
+	}
+	if strings.Count(r.err, "\n") != 1 || r.stdout != "" {
+		r.t.Errorf("gorxe %s: want one line on stderr and nothing else\nstdout: %s\nstderr: %s", r.args, r.stdout, r.err)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.err, w) {
+			r.t.Errorf("gorxe %s: want a word about %q: %s", r.args, w, r.err)
+		}
+	}
+}
+
+// json reads lines of JSON from stdout.
+func (r *result) json() []map[string]any {
+	r.t.Helper()
+	return jsonLines(r.t, r.stdout)
+}
+
+func jsonLines(t *testing.T, text string) []map[string]any {
+	t.Helper()
+	var out []map[string]any
+	dec := json.NewDecoder(strings.NewReader(text))
+	for dec.More() {
+		m := map[string]any{}
+		if err := dec.Decode(&m); err != nil {
+			t.Fatalf("no JSON: %v in %q", err, text)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// fields fails the test unless the object has exactly these keys.
+func fields(t *testing.T, m map[string]any, keys ...string) {
+	t.Helper()
+	for _, k := range keys {
+		if _, ok := m[k]; !ok {
+			t.Errorf("no field %q in %v", k, m)
+		}
+	}
+	if len(m) != len(keys) {
+		t.Errorf("%d fields instead of %q: %v", len(m), keys, m)
+	}
+}
+
+// eventually waits for what comes soon.
+func eventually(t *testing.T, what string, ready func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit / 2); !ready(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit/2, what)
+		}
+	}
+}
+
+// needRoot skips a test of real interfaces, and makes a veth pair for it.
+func needRoot(t *testing.T, o veth.Options) *veth.Pair {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes network namespaces and attaches XDP programs")
+	}
+	p, err := veth.New(o)
+	if errors.Is(err, veth.ErrPermission) {
+		t.Skipf("this root may not make network namespaces: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("removing the veth pair: %v", err)
+		}
+	})
+	return p
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Wrong usage: one line that says what is wrong, exit status 2.
+func TestUsageErrors(t *testing.T) {
+	for args, word := range map[string]string{
+		"prf":                         `did you mean "perf"`,
+		"nonsense":                    `no command "nonsense"`,
+		"--bogus":                     "--bogus",
+		"up":                          "IFACE is missing",
+		"up a b":                      "one argument too many",
+		"up a --queues -1":            "0 to 256",
+		"up a --mode fast":            "auto, native, generic",
+		"up a --port 70000":           "1 to 65535",
+		"devices eth0":                "one argument too many",
+		"ping":                        "HOST is missing",
+		"ping h -c 0":                 "1 to",
+		"ping h -s 2m":                "1 MiB",
+		"ping h -s -1":                "not a size",
+		"ping h -i -1":                "out of range",
+		"ping h -t never":             "not a duration",
+		"ping h -I a -d b":            "mean the same",
+		"ping fe80::1":                "fe80::1%",
+		"perf":                        "OP is missing",
+		"perf write":                  "write-bw",
+		"perf write-bw a b":           "one argument too many",
+		"perf write-bw h -s 0":        "1 B to 256 MiB",
+		"perf write-bw h -n 0":        "1 to",
+		"perf write-bw h -D 0":        "out of range",
+		"perf write-bw h -q 0":        "1 to 256",
+		"perf write-bw h -t 10000":    "1 to 8192",
+		"perf write-bw h -m 1500":     "1024",
+		"perf write-bw h -x -1":       "0 to 255",
+		"perf write-bw h -a -s 1":     "-a",
+		"perf write-lat h -b":         "-b",
+		"perf write-lat h -q 2":       "-q",
+		"perf write-bw h -n 1 -D 1":   "-D",
+		"perf atomic-bw h -s 16":      "8 bytes",
+		"demo now":                    "one argument too many",
+		"demo --loss 1":               "1%",
+		"demo --loss 11%":             "0% to 10%",
+		"demo --loss -1%":             "0% to 10%",
+		"demo --mtu 1000":             "1024",
+		"demo --mtu 8192":             "256 to 4096",
+		"demo --memory --mode native": "--memory",
+		"demo --bulk 1":               "1 MiB",
+		"demo --seed x":               "seed",
+		"version x":                   "one argument too many",
+	} {
+		t.Run(args, func(t *testing.T) {
+			run(t, nil, strings.Fields(args)...).fails(2, word, "--help")
+		})
+	}
+}
+
+// Every command helps, with examples.
+func TestHelp(t *testing.T) {
+	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump", "version"} {
+		r := run(t, nil, append(strings.Fields(c), "--help")...).ok()
+		if !strings.Contains(r.stdout, "Examples:\n") || r.err != "" {
+			t.Errorf("gorxe %s --help has no examples, or speaks on stderr: %s%s", c, r.stdout, r.err)
+		}
+	}
+	if r := run(t, nil).ok(); !strings.Contains(r.stdout, "Available Commands") {
+		t.Errorf("gorxe alone: %s", r.stdout)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if r := run(t, nil, "completion", shell).ok(); !strings.Contains(r.stdout, "gorxe") {
+			t.Errorf("no completion for %s", shell)
+		}
+	}
+	if r := run(t, nil, "__complete", "perf", "").ok(); !strings.HasPrefix(r.stdout, "write-bw\nwrite-lat\n") {
+		t.Errorf("perf completes to %s", r.stdout)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if r := run(t, nil, "version").ok(); !strings.HasPrefix(r.stdout, "gorxe ") {
+		t.Errorf("got %q", r.stdout)
+	}
+	m := run(t, nil, "version", "--json").ok().json()[0]
+	for _, k := range []string{"version", "go", "platform"} {
+		if m[k] == nil || m[k] == "" {
+			t.Errorf("no %s in %v", k, m)
+		}
+	}
+}
+
+// What cannot be done without asking the machine fails with status 1, and says what to do.
+func TestFailures(t *testing.T) {
+	run(t, nil, "up", "gorxe-none").fails(1, "no such interface", "ip link")
+	run(t, nil, "perf", "write-bw", "-d", "gorxe-none").fails(1, "no such interface")
+	run(t, nil, "ping", "gorxe.invalid").fails(1, "cannot find host")
+	run(t, nil, "ping", "127.0.0.1").fails(1, "own address")
+	run(t, nil, "up", "lo").fails(1, "loopback")
+}
+
+// nobody is a user without privileges.
+func nobody(t *testing.T) *syscall.SysProcAttr {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	const id = 65534
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+}
+
+// Not root: the demo runs on the in-memory link, says so in one line, and verifies.
+func TestDemoWithoutPrivileges(t *testing.T) {
+	r := startAs(t, nil, nobody(t), "demo", "--json", "--bulk", "4m").wait().ok()
+	if strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "in-memory link") {
+		t.Errorf("want one line about the in-memory link, got %q", r.err)
+	}
+	checkDemo(t, r, "memory", 0, 1024)
+	// A mode that was asked for is not given up in silence.
+	startAs(t, nil, nobody(t), "demo", "--mode", "generic").wait().fails(1, "root")
+}

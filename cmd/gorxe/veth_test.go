@@ -1,0 +1,353 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func ns(e *veth.End) netns.NsHandle { return netns.NsHandle(e.Fd()) }
+
+// server starts gorxe and waits until it listens on the TCP port.
+func server(t *testing.T, e *veth.End, port int, args ...string) *process {
+	t.Helper()
+	p := start(t, e, args...)
+	eventually(t, "gorxe "+strings.Join(args, " ")+" listens", func() bool {
+		select {
+		case <-p.ended:
+			r := p.wait()
+			t.Fatalf("gorxe %s ended: status %d\n%s%s", r.args, r.status, r.stdout, r.err)
+		default:
+		}
+		return listens(t, e, port)
+	})
+	return p
+}
+
+// listens looks for a listener in the namespace's own list, so as not to disturb it with a connection.
+func listens(t *testing.T, e *veth.End, port int) (found bool) {
+	t.Helper()
+	err := e.Do(func() error {
+		for _, family := range []uint8{syscall.AF_INET, syscall.AF_INET6} {
+			socks, err := netlink.SocketDiagTCP(family)
+			if err != nil {
+				return err
+			}
+			const listen = 10 // TCP_LISTEN
+			for _, s := range socks {
+				found = found || s.State == listen && int(s.ID.SourcePort) == port
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+const port = 18516
+
+var perfOps = []string{"write-bw", "write-lat", "write-imm-bw", "read-bw", "read-lat", "send-bw", "send-lat", "atomic-bw", "atomic-lat"}
+
+// One host is up, the other pings and measures: over IPv4 and IPv6, every operation.
+func TestUpPingPerf(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--json")
+	if n := attached(t, ns(&pair.A)); n != 1 {
+		t.Fatalf("%d programs attached", n)
+	}
+	for _, host := range []string{pair.A.IPv4.Addr().String(), pair.A.IPv6.Addr().String()} {
+		for _, size := range []string{"0", "64", "10000"} {
+			m := run(t, &pair.B, "ping", host, "-c", "20", "-i", "0", "-s", size, "--json").ok().json()[0]
+			fields(t, m, "host", "interface", "datapath", "path_mtu", "bytes", "sent", "received", "loss",
+				"min_us", "avg_us", "p50_us", "p99_us", "max_us", "retransmits")
+			if m["sent"] != 20.0 || m["received"] != 20.0 || m["loss"] != 0.0 || m["min_us"].(float64) <= 0 || m["datapath"] != "afxdp-generic" {
+				t.Errorf("ping: %v", m)
+			}
+		}
+	}
+	host := pair.A.IPv4.Addr().String()
+	for _, op := range perfOps {
+		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
+		checkPerf(t, m, op)
+	}
+	m := run(t, &pair.B, "perf", "write-bw", host, "-b", "-q", "3", "-n", "50", "-s", "4k", "--json").ok().json()[0]
+	if m["iterations"] != 300.0 || m["qps"] != 3.0 || m["bidirectional"] != true {
+		t.Errorf("-b -q 3 -n 50: %v", m)
+	}
+	if rows := run(t, &pair.B, "perf", "send-lat", host, "-a", "-n", "10", "--json").ok().json(); len(rows) != 23 {
+		t.Errorf("-a: %d rows instead of 23", len(rows))
+	}
+	r := run(t, &pair.B, "perf", "write-lat", host, "-D", "0.3", "-m", "512").ok()
+	for _, want := range []string{"RDMA_Write Latency Test", "afxdp-generic", "512[B]", "t_typical[usec]", "99.9% percentile[usec]"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("perf lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	endUp(t, up, pair)
+}
+
+// checkPerf checks the shape of perf --json, which scripts rely on.
+func checkPerf(t *testing.T, m map[string]any, op string) {
+	t.Helper()
+	keys := []string{"op", "datapath", "path_mtu", "qps", "bytes", "iterations"}
+	columns := []string{"bw_peak", "bw_average", "msg_rate"}
+	unit := "bw_unit"
+	if strings.HasSuffix(op, "-lat") {
+		columns = []string{"t_min", "t_max", "t_typical", "t_avg", "t_stdev", "t_99", "t_99_9"}
+		unit = "t_unit"
+	}
+	fields(t, m, append(append(keys, columns...), unit)...)
+	if m["op"] != op || m["path_mtu"] != 1024.0 || m["iterations"] != 100.0 || m["datapath"] != "afxdp-generic" {
+		t.Errorf("%s: %v", op, m)
+	}
+	for _, c := range columns {
+		if c != "t_stdev" && m[c].(float64) <= 0 {
+			t.Errorf("%s: %s is %v", op, c, m[c])
+		}
+	}
+}
+
+// endUp interrupts up: it prints its counters, and leaves the interface as it was.
+func endUp(t *testing.T, up *process, pair *veth.Pair) {
+	t.Helper()
+	up.cmd.Process.Signal(syscall.SIGINT)
+	r := up.wait().ok()
+	lines := r.json()
+	first, last := lines[0], lines[len(lines)-1]
+	dev, _ := first["device"].(map[string]any)
+	if first["event"] != "up" || dev["datapath"] != "afxdp-generic" || dev["path_mtu"] != 1024.0 || len(first["gids"].([]any)) < 2 {
+		t.Errorf("the first line is %v", first)
+	}
+	c, _ := last["counters"].(map[string]any)
+	if last["event"] != "down" || c["rx_frames"] == nil || c["rx_frames"].(float64) < 1000 || c["retry_exceeded_err"] != 0.0 {
+		t.Errorf("the last line is %v", last)
+	}
+	if n := attached(t, ns(&pair.A)); n != 0 {
+		t.Errorf("%d programs are still attached", n)
+	}
+}
+
+// up for people: GIDs and data path first, counters last; and a second one at the same time is told why not.
+func TestUpShowsItself(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1")
+	run(t, &pair.A, "up", pair.A.Iface).fails(1, "taken", "gorxe")
+	run(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-c", "2", "-i", "0.01").ok()
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	r := up.wait().ok()
+	for _, want := range []string{"afxdp-native", "path MTU 1024", "::ffff:10.77.0.1", "18516", "rx_frames", "ordinary interface again"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("up lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	if !strings.Contains(r.err, "ping for 10.77.0.2") {
+		t.Errorf("up does not tell of its clients: %q", r.err)
+	}
+}
+
+// Killed, up leaves no program behind, and can be started again at once.
+func TestUpKilled(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	for range 2 {
+		up := server(t, &pair.A, port, "up", pair.A.Iface)
+		run(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-c", "1").ok()
+		up.cmd.Process.Kill()
+		up.wait()
+		eventually(t, "the program is detached", func() bool { return attached(t, ns(&pair.A)) == 0 })
+	}
+}
+
+// perf on both ends: each operation has a server of its own, which shows the
+// client's row and ends with it.
+func TestPerfServer(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	host := pair.A.IPv4.Addr().String()
+	for _, op := range perfOps {
+		srv := server(t, &pair.A, port, "perf", op, "--json")
+		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
+		checkPerf(t, m, op)
+		if served := srv.wait().ok().json(); fmt.Sprint(served[0]) != fmt.Sprint(m) {
+			t.Errorf("%s: the server shows %v, the client %v", op, served[0], m)
+		}
+	}
+	if n := attached(t, ns(&pair.A)) + attached(t, ns(&pair.B)); n != 0 {
+		t.Errorf("%d programs are still attached", n)
+	}
+}
+
+// A server is not shaken by strangers, and tells them apart: perftest's exchange, and a client of another test.
+func TestPerfServerAndStrangers(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	host := pair.A.IPv4.Addr().String()
+	srv := server(t, &pair.A, 20000, "perf", "write-bw", "-p", "20000", "-d", pair.A.Iface)
+	err := pair.B.Do(func() error {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(host, "20000"), limit)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		io.WriteString(c, "0000:0011:5d6b8f:00000000")
+		c.SetReadDeadline(time.Now().Add(limit))
+		_, err = io.ReadAll(c) // until it hangs up
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, &pair.B, "perf", "read-bw", host, "-p", "20000").fails(1, "write-bw", "read-bw")
+	run(t, &pair.B, "perf", "write-bw", host, "-p", "20000", "-n", "50").ok()
+	r := srv.wait().ok()
+	if !strings.Contains(r.err, "0000:0011:5d6b8f") || !strings.Contains(r.stdout, "RDMA_Write BW Test") {
+		t.Errorf("stdout: %s\nstderr: %s", r.stdout, r.err)
+	}
+}
+
+// A peer that dies in the middle of a test ends it, in one line.
+func TestPeerDies(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	host := pair.A.IPv4.Addr().String()
+	for _, op := range []string{"write-bw", "send-lat", "write-lat"} {
+		srv := server(t, &pair.A, port, "perf", op)
+		client := start(t, &pair.B, "perf", op, host, "-D", "30", "--json")
+		eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
+		time.Sleep(500 * time.Millisecond)
+		srv.cmd.Process.Kill()
+		client.wait().fails(1, "peer")
+	}
+	// And the other way round: the client is interrupted, the server tells why it ends.
+	srv := server(t, &pair.A, port, "perf", "write-lat", "--json")
+	client := start(t, &pair.B, "perf", "write-lat", host, "-D", "30", "--json")
+	eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
+	time.Sleep(500 * time.Millisecond)
+	client.cmd.Process.Signal(syscall.SIGINT)
+	client.wait().fails(1, "interrupted")
+	r := srv.wait()
+	if r.status != 1 || !strings.Contains(r.err, "interrupted") && !strings.Contains(r.err, "closed the connection") {
+		t.Errorf("the server: status %d, %q", r.status, r.err)
+	}
+}
+
+// Interrupted, ping prints its summary.
+func TestPingInterrupted(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	server(t, &pair.A, port, "up", pair.A.Iface)
+	p := start(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-i", "0.05")
+	time.Sleep(time.Second)
+	p.cmd.Process.Signal(syscall.SIGINT)
+	r := p.wait().ok()
+	for _, want := range []string{"seq=1 time=", "RDMA ping statistics", "0% lost", "min/avg/p50/p99/max = "} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("ping lacks %q:\n%s", want, r.stdout)
+		}
+	}
+}
+
+// The server goes and comes back: pings are lost meanwhile, and ping goes on.
+func TestPingOutlivesItsServer(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	up := server(t, &pair.A, port, "up", pair.A.Iface)
+	p := start(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-i", "0.1", "-c", "30", "-t", "1", "--json")
+	time.Sleep(time.Second)
+	up.cmd.Process.Kill()
+	up.wait()
+	time.Sleep(500 * time.Millisecond)
+	server(t, &pair.A, port, "up", pair.A.Iface)
+	r := p.wait()
+	m := r.json()[0]
+	if r.status != 1 || m["sent"] != 30.0 || m["received"].(float64) < 10 || m["received"].(float64) >= 30 {
+		t.Errorf("status %d, %v\n%s", r.status, m, r.err)
+	}
+}
+
+// Whatever is wrong with an interface is said in one line, and nothing stays attached.
+func TestInterfaceErrors(t *testing.T) {
+	pair := needRoot(t, veth.Options{NoIPv6: true})
+	e := &pair.A
+	change := func(f func(h *netlink.Handle, l netlink.Link) error) {
+		t.Helper()
+		h, err := netlink.NewHandleAt(ns(e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		l, err := h.LinkByName(e.Iface)
+		if err == nil {
+			err = f(h, l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, e, "up", e.Iface, "-x", "9").fails(2, "GID index 9", "0 (")
+	run(t, e, "ping", "10.77.0.1").fails(1, "own address")
+	run(t, e, "ping", "203.0.113.1").fails(1, "no route")
+	run(t, e, "ping", "10.77.0.2", "-c", "1").fails(1, "connection refused", "gorxe up")
+	run(t, e, "perf", "write-bw", "10.77.0.2").fails(1, "connection refused")
+	startAs(t, e, nobody(t), "up", e.Iface).wait().fails(1, "permission")
+	startAs(t, e, nobody(t), "ping", "10.77.0.2").wait().fails(1, "permission")
+	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 300) })
+	run(t, e, "up", e.Iface).fails(1, "MTU", "300")
+	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 1500) })
+	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetDown(l) })
+	run(t, e, "up", e.Iface).fails(1, "down", "ip link set")
+	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetUp(l) })
+	change(func(h *netlink.Handle, l netlink.Link) error {
+		addrs, err := h.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for i := range addrs {
+			if err := h.AddrDel(l, &addrs[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	run(t, e, "up", e.Iface).fails(1, "address", "ip addr add")
+	run(t, e, "perf", "read-bw").fails(1, "gorxe devices")
+	if n := attached(t, ns(e)); n != 0 {
+		t.Errorf("%d programs are attached", n)
+	}
+}
+
+// devices tells of both kinds: what can be used, and what not and why.
+func TestDevices(t *testing.T) {
+	pair := needRoot(t, veth.Options{MTU: 2200})
+	r := run(t, &pair.A, "devices").ok()
+	for _, want := range []string{pair.A.Iface, "2200", "2048", "10.77.0.1/24", "fd77::1/64", "generic, native", "Not usable", "lo: "} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("devices lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	var seen bool
+	text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(run(t, &pair.A, "devices", "--json").ok().stdout), "["), "]")
+	for _, m := range jsonLines(t, strings.ReplaceAll(text, "},{\"name\"", "}\n{\"name\"")) {
+		if m["name"] != pair.A.Iface {
+			continue
+		}
+		seen = true
+		if m["usable"] != true || m["up"] != true || m["mtu"] != 2200.0 || m["path_mtu"] != 2048.0 || m["queues"] != 1.0 || m["xdp_auto"] != "generic" {
+			t.Errorf("devices --json: %v", m)
+		}
+		if gids := m["gids"].([]any); len(gids) < 2 {
+			t.Errorf("GIDs: %v", gids)
+		}
+	}
+	if !seen {
+		t.Error("devices --json does not list the interface")
+	}
+}
