@@ -88,6 +88,11 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 		if q.retire(Success); q.State() == Err {
 			return false
 		}
+		if s.locals > 0 {
+			if q.retireLocals(); q.State() == Err {
+				return false
+			}
+		}
 	}
 	if q.una != from {
 		q.progress(now, q.una-from)
@@ -134,7 +139,12 @@ func (q *QP) expects(now Time, psn uint64) *wqe {
 
 func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 	w := q.expects(now, psn)
-	if w == nil || w.op != OpRead {
+	switch {
+	case w != nil && w.op == OpRead:
+	case w != nil && (w.op == OpFlush || w.op == OpAtomicWrite):
+		q.handleEmptyResponse(now, w, p)
+		return
+	default:
 		q.eng.c.DropGhost++
 		return
 	}
@@ -172,6 +182,11 @@ func (q *QP) answered(now Time, w *wqe, st Status) {
 	if q.una == w.psn+uint64(w.npkts) {
 		if q.retire(Success); q.State() == Err {
 			return
+		}
+		if q.sq.locals > 0 {
+			if q.retireLocals(); q.State() == Err {
+				return
+			}
 		}
 	}
 	q.progress(now, 1)

@@ -14,7 +14,7 @@ type Attr struct {
 	QKey            bth.QKey
 	RQPSN, SQPSN    bth.PSN // first PSN expected, first PSN sent
 	DestQPN         bth.QPN
-	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic
+	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, FlushPersistent
 	PKey            bth.PKey
 	Path            Path
 	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic
@@ -70,7 +70,7 @@ type transition struct {
 }
 
 // qpAccess is what a QP's access flags may hold; local-write is allowed, as in verbs, and says nothing.
-const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
+const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal | mr.FlushPersistent
 
 const (
 	connAttrs  = AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN
@@ -197,7 +197,7 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 	case has(AttrPKey) && a.PKey&0x7fff == 0:
 		return bad("P_Key %#04x; its low 15 bits name the partition and are not 0 (IBA 10.9.1)", uint16(a.PKey))
 	case has(AttrAccess) && a.Access&^qpAccess != 0:
-		return bad("access %s; a QP grants remote-write, remote-read and remote-atomic", a.Access&^qpAccess)
+		return bad("access %s; a QP grants remote-write, remote-read, remote-atomic, flush-global and flush-persistent", a.Access&^qpAccess)
 	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
 		return bad("%d and %d outstanding READs; the limit is %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
 	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:

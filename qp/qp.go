@@ -43,6 +43,7 @@ type QP struct {
 	access mr.Access
 	mtu    atomic.Uint32 // path MTU in bytes; read by posters of UD sends
 	pd     *mr.PD
+	scope  *mr.Scope // what windows of type 2 are bound to; nil until the first is
 	path   Path
 	attr   Attr // as last set, for Query
 
@@ -160,7 +161,8 @@ func (q *QP) reset() {
 	e.unlist(q)
 	head := q.sq.head.Load()
 	q.sq.tail.Store(head)
-	q.sq.cur, q.sq.started, q.sq.curPkt = head, head, 0
+	q.sq.cur, q.sq.started, q.sq.curPkt, q.sq.locals = head, head, 0, 0
+	q.endScope()
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
 	q.requester = requester{}
@@ -254,6 +256,6 @@ func (q *QP) flushSends() {
 	for s.tail.Load() != s.head.Load() {
 		q.retire(WRFlushErr)
 	}
-	s.started, s.cur, s.curPkt = s.tail.Load(), s.tail.Load(), 0
+	s.started, s.cur, s.curPkt, s.locals = s.tail.Load(), s.tail.Load(), 0, 0
 	q.una, q.nxt = q.max, q.max
 }

@@ -52,7 +52,8 @@ var opcodes = buildOpcodes()
 
 func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 	transports := [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}
-	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd}
+	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd,
+		bth.OpFlush, bth.OpAtomicWrite}
 	for typ, tr := range transports {
 		for op, o := range ops {
 			for pos := range 4 {
@@ -91,6 +92,11 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	}
 	q.rec.rnrUntil = 0 // over, though the timer's tick may strike later: what comes now is new
 	w := s.at(s.cur)
+	if w.op.local() {
+		if w = q.passLocals(); w == nil {
+			return 0, 0
+		}
+	}
 	if s.cur == s.started && !q.startWQE(w) {
 		return 0, 0
 	}
@@ -104,6 +110,10 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		n, netLen = q.sendRead(now, b, w, uint32(room))
 	case OpCmpSwap, OpFetchAdd:
 		n, netLen = q.sendAtomic(now, b, w)
+	case OpFlush:
+		n, netLen = q.sendFlush(now, b, w)
+	case OpAtomicWrite:
+		n, netLen = q.sendAtomicWrite(now, b, w)
 	default:
 		n, netLen = q.sendData(now, b, w, room)
 	}
@@ -144,7 +154,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
 	// The last packet for now asks if somebody waits for a completion: of this work request, or of
 	// one since the last packet that asked.
-	last := end && (s.cur+1 == s.head.Load() && q.awaited || q.State() == SQD)
+	last := end && (s.cur+1 == s.head.Load() && q.awaited || q.State() == SQD || s.localNext())
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
 	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)

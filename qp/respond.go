@@ -5,7 +5,8 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// answer is a READ or atomic to be answered.
+// answer is a READ or atomic to be answered. FLUSH and ATOMIC WRITE are answered as a READ of no
+// bytes is.
 type answer struct {
 	psn    uint64
 	va     uint64
@@ -16,7 +17,7 @@ type answer struct {
 	sent   uint32
 	msn    bth.MSN
 	atomic bool
-	fresh  bool // executed for the first time
+	fresh  bool // counts against what the peer may have outstanding: no repetition, no FLUSH
 }
 
 // answerQueue holds answers in the order of their PSNs. Fresh ones are as many as the peer may have
@@ -39,8 +40,16 @@ func (a *answerQueue) clear() { a.list, a.first, a.fresh = a.list[:0], 0, 0 }
 // room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
 // protocol (IBA 9.7.4.1); with too many repetitions waiting it has to come again.
 func (a *answerQueue) room() verdict {
+	if a.fresh >= a.limit {
+		return refuseInvalid
+	}
+	return a.space()
+}
+
+// space tells the same for an answer that does not count against the limit.
+func (a *answerQueue) space() verdict {
 	switch {
-	case a.fresh >= a.limit:
+	case a.limit == 0:
 		return refuseInvalid
 	case len(a.list)-a.first >= cap(a.list):
 		return drop
@@ -146,7 +155,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 	hdr, pad := uint32(info.HeaderLen), -length&3
 	rest, netLen := q.header(b, &q.path, op, q.destQP, a.psn+uint64(a.sent), false, false, pad)
 	if length > 0 {
-		src, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
+		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
 		if v != mr.OK {
 			return 0, 0
 		}

@@ -135,8 +135,12 @@ func (q *QP) execute(p *bth.Packet) verdict {
 		return q.executeRead(p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
 		return q.executeAtomic(p)
+	case bth.OpFlush:
+		return q.executeFlush(p)
+	case bth.OpAtomicWrite:
+		return q.executeAtomicWrite(p)
 	}
-	return refuseInvalid // FLUSH and ATOMIC WRITE are not offered (IBA 9.7.4.1.4)
+	return refuseInvalid
 }
 
 // conclude answers according to the verdict.
@@ -228,7 +232,7 @@ func (q *QP) executeSend(p *bth.Packet) verdict {
 	}
 	q.msg = msgNone
 	if p.Info.HasInv {
-		if err := q.eng.mrs.Invalidate(q.pd, mr.Key(p.IETH().RKey())); err != nil {
+		if err := q.eng.mrs.InvalidateScope(q.pd, q.scope, mr.Key(p.IETH().RKey())); err != nil {
 			// IBA 9.9.3 class J: no NAK goes out, the requester hears nothing more.
 			q.failRecv(MWBindErr)
 			q.toErr()
@@ -322,7 +326,7 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 	if n > MaxMessage {
 		return nil, refuseInvalid
 	}
-	b, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(key), va, n, need)
+	b, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(key), va, n, need)
 	if v != mr.OK {
 		return nil, refuseAccess
 	}
@@ -351,7 +355,7 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 	if q.access&mr.RemoteAtomic == 0 || h.VA()&(atomicLen-1) != 0 || len(p.Payload) > 0 {
 		return refuseInvalid // IBA 9.4.5: the address is naturally aligned
 	}
-	mem, v := q.eng.mrs.CheckRemote(q.pd, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteAtomic)
+	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteAtomic)
 	if v != mr.OK {
 		return refuseAccess
 	}
@@ -369,9 +373,13 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 	return acceptQueued
 }
 
-// queue takes a READ or atomic's answer in and counts its request as executed.
+// queue takes an answer in and counts its request as executed.
 func (q *QP) queue(a answer) verdict {
-	if v := q.answers.room(); v != accept {
+	v := q.answers.space()
+	if a.fresh {
+		v = q.answers.room()
+	}
+	if v != accept {
 		return v
 	}
 	q.msn = q.msn.Next()
@@ -393,6 +401,8 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 		q.repeatRead(psn, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
 		q.repeatAtomic(psn)
+	case bth.OpFlush, bth.OpAtomicWrite:
+		q.repeatEmpty(psn, p)
 	default:
 		q.eng.c.DropReplay++
 	}

@@ -42,7 +42,7 @@ func TestOpcodeSequence(t *testing.T) {
 			case bth.RCWriteFirst:
 				ok = !info.Start && info.Op == bth.OpWrite
 			default:
-				ok = info.Start && info.Op != bth.OpFlush && info.Op != bth.OpAtomicWrite
+				ok = info.Start
 			}
 			k := newTalk(t, RC)
 			k.recvs(2000, 2000)
@@ -50,10 +50,10 @@ func TestOpcodeSequence(t *testing.T) {
 			if before.op != bth.RCWriteOnly {
 				first.data, first.n = seq(talkMTU), 2*talkMTU
 			}
-			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU}
+			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU, place: PlaceGlobal}
 			switch {
 			case info.Op == bth.OpAtomicWrite:
-				next.data = seq(8)
+				next.data, next.n = seq(8), 8
 			case info.HasPayload:
 				next.data = seq(talkMTU)
 				if !info.End && len(first.data) > 0 {
@@ -298,31 +298,6 @@ func TestZeroLengthNeedsNoKey(t *testing.T) {
 	k.say(pkt{op: bth.RCWriteOnlyImm, psn: 3, key: 0xbad, imm: 5})
 	k.hears("ACK +3 msn=4")
 	k.completes("1 success RECV 0B", "2 success RECV_RDMA_WITH_IMM 0B imm=5")
-}
-
-// IBA annex A19 operations are not offered: invalid request. A zero-length ATOMIC WRITE does not
-// even parse.
-func TestFlushAndAtomicWriteAreRefused(t *testing.T) {
-	for _, op := range []bth.Opcode{bth.RCFlush, bth.RCAtomicWrite} {
-		k := newTalk(t, RC)
-		k.snapshot()
-		k.say(pkt{op: op, va: k.at(0), key: k.rkey(), n: 8, data: make([]byte, int(op.Info().MinPayload))})
-		k.refused(invalid, "QP_REQ_ERR")
-		k.unchanged()
-	}
-	empty := pkt{op: bth.RCAtomicWrite, n: 0}
-	if err := new(bth.Packet).Parse(empty.wire(&QP{}, 0)); err == nil {
-		t.Error("an ATOMIC WRITE without data parses")
-	}
-}
-
-// A duplicate of an operation that is not offered cannot have been executed: it is dropped.
-func TestDuplicateOfRefusedOperation(t *testing.T) {
-	k := newTalk(t, RC)
-	k.say(pkt{op: bth.RCFlush, psn: -3})
-	k.hears()
-	k.is(RTS)
-	k.equal("drops", k.Counters().DropReplay, uint64(1))
 }
 
 // IBA 9.7.4.1.5: the key is checked for each packet, so a WRITE whose region dies half-way stops

@@ -17,7 +17,7 @@ type wqe struct {
 	ah      *Path
 	length  uint32 // of the message, bytes
 	rkey    bth.RKey
-	extra   uint32 // immediate, or the rkey to invalidate
+	extra   uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
 	rqpn    bth.QPN
 	rqkey   bth.QKey
 	op      Op
@@ -44,8 +44,9 @@ type sendQueue struct {
 	signalAll bool
 
 	cur     uint32 // WQE being sent
-	started uint32 // WQEs that were given PSNs
+	started uint32 // WQEs that were given PSNs, and local operations that have run
 	curPkt  uint32 // next packet of cur
+	locals  uint32 // local operations that have run and wait for those before them
 }
 
 func (s *sendQueue) init(a *InitAttr) {
@@ -93,6 +94,12 @@ var opRules = [numOps]opRule{
 	OpRead:     {types: onRC, need: mr.LocalWrite},
 	OpCmpSwap:  {types: onRC, fixed: atomicLen, need: mr.LocalWrite},
 	OpFetchAdd: {types: onRC, fixed: atomicLen, need: mr.LocalWrite},
+
+	OpFlush:       {types: onRC},
+	OpAtomicWrite: {types: onRC, inline: true, fixed: atomicLen},
+	OpBindMW:      {types: onRC | onUC},
+	OpLocalInv:    {types: onRC | onUC},
+	OpRegMR:       {types: onRC | onUC},
 }
 
 // PostSend puts work requests on the send queue, in order, and returns how many it took; with an
@@ -137,6 +144,9 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	}
 	rule := &opRules[wr.Op]
 	w := s.at(i)
+	if wr.Op >= OpFlush && wr.Op != OpAtomicWrite {
+		return q.fillOther(i, w, wr)
+	}
 	n, err := q.fillData(i, w, wr, rule)
 	if err != nil {
 		return err
@@ -190,7 +200,8 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 	var n uint64
 	for i, g := range src {
 		if g.Length > 0 {
-			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK {
+			// mr.NotYet: a REG_MR posted before this work request will make the key live.
+			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK && v != mr.NotYet {
 				return 0, fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, i, g.Length, g.Addr, v)
 			}
 		}

@@ -78,12 +78,23 @@ const (
 	OpRead
 	OpCmpSwap
 	OpFetchAdd
+	OpFlush       // RemoteAddr and Length, or the whole region: Placement, Level (IBA annex A19)
+	OpAtomicWrite // WRITE of 8 aligned bytes, which are seen whole, after all that was flushed before
+
+	// Local operations: no packet leaves. See local.go.
+	OpBindMW   // binds the window that RKey (mr.Table.NextRKey) names to the one SGE, granting Access
+	OpLocalInv // ends InvKey: a window of type 2, a fast MR
+	OpRegMR    // makes the registration live that RKey names (mr.Table.Prepare)
 	numOps
 )
 
+// local tells operations that send nothing.
+func (o Op) local() bool { return o >= OpBindMW }
+
 func (o Op) String() string {
 	return name([]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM",
-		"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"}, int(o))
+		"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "FLUSH", "ATOMIC_WRITE",
+		"BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
 }
 
 // SendFlags modify a send work request.
@@ -91,7 +102,7 @@ type SendFlags uint8
 
 const (
 	Signaled  SendFlags = 1 << iota // a CQE on success too
-	Fence                           // starts only when all earlier READs and atomics are done
+	Fence                           // starts only when all earlier READs, atomics and FLUSHes are done
 	Solicited                       // the responder's CQE is a solicited one
 )
 
@@ -108,22 +119,46 @@ type SendWR struct {
 	ID     uint64 // comes back in the WC
 	Op     Op
 	Flags  SendFlags
-	SGEs   []SGE  // source (SEND, WRITE), destination (READ, atomics: 8 bytes)
-	Inline []byte // instead of SGEs for SEND and WRITE: copied while posting, at most MaxInline of the QP
+	SGEs   []SGE  // source (SEND, WRITE, ATOMIC_WRITE: 8 bytes), destination (READ, atomics: 8 bytes)
+	Inline []byte // instead of SGEs for SEND and the WRITEs: copied while posting, at most MaxInline of the QP
 
-	RemoteAddr uint64   // WRITE, READ, atomics
-	RKey       bth.RKey // WRITE, READ, atomics
+	RemoteAddr uint64   // WRITE, READ, atomics, FLUSH
+	RKey       bth.RKey // WRITE, READ, atomics, FLUSH; OpBindMW, OpRegMR: the key that becomes live
 
 	Imm    uint32   // WithImm operations; host order, big endian on the wire
-	InvKey bth.RKey // OpSendInv
+	InvKey bth.RKey // OpSendInv, OpLocalInv
 
 	Compare uint64 // OpCmpSwap
 	SwapAdd uint64 // OpCmpSwap: the new value; OpFetchAdd: the addend
+
+	Length    uint32    // OpFlush: bytes, at most 2^31
+	Placement Placement // OpFlush: what for
+	Level     Level     // OpFlush: how much
+
+	Access mr.Access // OpBindMW: what the window grants
 
 	AH         *Path // UD only, like the two below; must live until the completion
 	RemoteQPN  bth.QPN
 	RemoteQKey bth.QKey
 }
+
+// Placement is what a FLUSH is to achieve; the values are the wire's (IBA annex A19).
+type Placement uint8
+
+const (
+	PlaceGlobal     Placement = 1 << iota // earlier WRITEs are visible to all
+	PlacePersistent                       // and survive a loss of power
+	placements      = PlaceGlobal | PlacePersistent
+)
+
+// Level is how much a FLUSH is about.
+type Level uint8
+
+const (
+	FlushRange  Level = iota // the bytes at RemoteAddr
+	FlushRegion              // the whole region or window of RKey
+	numLevels
+)
 
 // RecvWR is a receive work request.
 type RecvWR struct {
@@ -172,13 +207,20 @@ const (
 	WCFetchAdd
 	WCRecv         // a SEND arrived
 	WCRecvWriteImm // a WRITE with immediate arrived
+	WCFlush
+	WCAtomicWrite
+	WCBindMW
+	WCLocalInv
+	WCRegMR
 )
 
 func (o WCOpcode) String() string {
-	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV", "RECV_RDMA_WITH_IMM"}, int(o))
+	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV", "RECV_RDMA_WITH_IMM",
+		"FLUSH", "ATOMIC_WRITE", "BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
 }
 
-var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap, WCFetchAdd}
+var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap, WCFetchAdd,
+	WCFlush, WCAtomicWrite, WCBindMW, WCLocalInv, WCRegMR}
 
 // WCFlags say which optional fields of a WC hold something.
 type WCFlags uint8

@@ -12,6 +12,11 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 		return 0, 0
 	}
 	w := s.at(s.cur)
+	if w.op.local() {
+		if w = q.passLocals(); w == nil {
+			return 0, 0
+		}
+	}
 	if s.cur == s.started && !q.startWQE(w) {
 		return 0, 0
 	}

@@ -68,7 +68,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		e := &end{Engine: eng, mrs: mrs, pd: pd, cq: cq, world: w}
 		e.gid[15] = byte(i + 1)
 		e.mem = make([]byte, 1<<20)
-		e.mr, err = mrs.Register(pd, e.mem, mr.AddrOf(e.mem), mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic)
+		e.mr, err = mrs.Register(pd, e.mem, mr.AddrOf(e.mem), mr.LocalWrite|mr.MWBind|allAccess)
 		must(t, err)
 		w.ends[i] = e
 	}
@@ -82,7 +82,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-const allAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
+const allAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal
 
 // connectAttr is what connect uses; tests change it.
 func connectAttr() Attr {

@@ -1,0 +1,150 @@
+package qp
+
+import (
+	"fmt"
+
+	"github.com/gorxe/gorxe/mr"
+)
+
+// Local operations: BIND_MW, LOCAL_INV and REG_MR take their turn on the send queue like any other
+// work request, and complete in order, but no packet leaves (IBA 10.6.6, 10.6.7).
+//
+// The order among operations (IBA 10.8.3.3 and 10.6.5):
+//
+//   - what stands behind a local operation starts only when that has run, so a SEND may carry the
+//     key that a BIND_MW or REG_MR before it has made;
+//   - BIND_MW and REG_MR run as soon as everything before them has been sent; with Fence, when
+//     earlier READs, atomics and FLUSHes are done;
+//   - LOCAL_INV runs when everything before it is complete, fenced or not. The architecture makes
+//     that optional (the local invalidate fence); without it, a packet that has to be sent again
+//     would find its memory gone.
+//
+// A local operation runs once: when sending goes back over it, it is passed.
+
+// fillOther checks FLUSH and the local operations and copies them into their slot.
+func (q *QP) fillOther(i uint32, w *wqe, wr *SendWR) error {
+	if len(wr.Inline) > 0 || (len(wr.SGEs) > 0 && wr.Op != OpBindMW) {
+		return fmt.Errorf("%w: %s takes no data", ErrInvalidWR, wr.Op)
+	}
+	*w = wqe{id: wr.ID, op: wr.Op, flags: wr.Flags, rkey: wr.RKey}
+	switch wr.Op {
+	case OpFlush:
+		return fillFlush(w, wr)
+	case OpBindMW:
+		return q.fillBind(i, w, wr)
+	case OpLocalInv:
+		w.extra = uint32(wr.InvKey)
+	}
+	return nil
+}
+
+// fillBind copies the range that a window is bound to. Its keys are checked when the bind runs: the
+// region's may be made by a work request that waits before it.
+func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
+	if len(wr.SGEs) > 1 {
+		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; not %d", ErrInvalidWR, wr.Op, len(wr.SGEs))
+	}
+	w.extra = uint32(wr.Access)
+	w.nsge = uint8(len(wr.SGEs))
+	if copy(q.sq.sgesAt(i), wr.SGEs) > 0 {
+		w.length = wr.SGEs[0].Length
+	}
+	return nil
+}
+
+// passLocals runs the local operations at the cursor and returns the work request behind them; nil
+// if there is none, or one of them has to wait or has failed.
+func (q *QP) passLocals() *wqe {
+	s := &q.sq
+	for s.cur != s.head.Load() {
+		w := s.at(s.cur)
+		if !w.op.local() {
+			return w
+		}
+		if s.cur == s.started && !q.startLocal(w) {
+			return nil
+		}
+		if w.status != Success {
+			return nil // those before it complete first
+		}
+		s.cur++
+		if q.retireLocals(); q.State() == Err {
+			return nil
+		}
+	}
+	return nil
+}
+
+// startLocal runs a local operation whose turn it is, and tells whether it was.
+func (q *QP) startLocal(w *wqe) bool {
+	s := &q.sq
+	switch {
+	case q.State() != RTS, w.flags&Fence != 0 && q.rdUsed > 0:
+		return false
+	case w.op == OpLocalInv && s.cur != s.tail.Load():
+		return false
+	}
+	w.psn, w.npkts = q.max, 0
+	s.started++
+	s.locals++
+	if err := q.runLocal(w); err != nil {
+		s.locals--
+		// IBA 11.6.2 "memory management operation error".
+		q.halt(w, MWBindErr)
+		return false
+	}
+	return true
+}
+
+func (q *QP) runLocal(w *wqe) error {
+	t := q.eng.mrs
+	switch w.op {
+	case OpBindMW:
+		b := mr.Bind{RKey: mr.Key(w.rkey), Len: w.length, Access: mr.Access(w.extra)}
+		if w.nsge > 0 {
+			g := &q.sq.sgesAt(q.sq.cur)[0]
+			b.LKey, b.Addr = mr.Key(g.LKey), g.Addr
+		}
+		if q.scope == nil {
+			q.scope = new(mr.Scope)
+		}
+		return t.Bind(q.pd, q.scope, &b)
+	case OpLocalInv:
+		return t.InvalidateScope(q.pd, q.scope, mr.Key(w.extra))
+	default:
+		return t.RegisterFast(q.pd, mr.Key(w.rkey))
+	}
+}
+
+// retireLocals completes the local operations that have run and are the oldest now. The cursor may
+// stand on one of them, if sending went back.
+func (q *QP) retireLocals() {
+	s := &q.sq
+	for tail := s.tail.Load(); s.locals > 0; tail++ {
+		if w := s.at(tail); !w.op.local() || w.status != Success {
+			return
+		}
+		if s.cur == tail {
+			s.cur++
+		}
+		s.locals--
+		if q.retire(Success); q.State() == Err {
+			return
+		}
+	}
+}
+
+// localNext tells whether a local operation follows the work request under way: it, or its
+// completion, waits for the ACK, and sends nothing that could ask for it.
+func (s *sendQueue) localNext() bool {
+	next := s.cur + 1
+	return next != s.head.Load() && s.at(next).op.local()
+}
+
+// endScope parts the QP from the windows that were bound to it.
+func (q *QP) endScope() {
+	if q.scope != nil {
+		q.scope.End()
+		q.scope = nil
+	}
+}
