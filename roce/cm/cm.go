@@ -32,7 +32,8 @@ type CM struct {
 
 	c Counters
 
-	// What is decoded lives here, so that messages that are dropped cost no memory.
+	// What comes in and is decoded lives here, so that messages that are dropped cost no memory.
+	in   packet
 	req  REQ
 	rep  REP
 	rej  REJ
@@ -83,19 +84,24 @@ func (m *CM) HandleMAD(now Time, from Addr, b []byte) error {
 		m.countBad(err)
 		return err
 	}
-	p := packet{mad, from, mad.Attribute()}
-	m.c.Received[p.attr.Index()]++
-	c := m.find(now, &p)
+	m.in = packet{mad, from, mad.Attribute()}
+	m.c.Received[m.in.attr.Index()]++
+	m.dispatch(now, &m.in)
+	m.in = packet{}
+	return nil
+}
+
+func (m *CM) dispatch(now Time, p *packet) {
+	c := m.find(now, p)
 	if c == nil {
-		m.idle(now, &p)
-		return nil
+		m.idle(now, p)
+		return
 	}
 	if h := onMessage[c.state][p.attr]; h != nil {
-		h(m, now, c, &p)
+		h(m, now, c, p)
 	} else {
 		m.c.Late[p.attr.Index()]++
 	}
-	return nil
 }
 
 func (m *CM) countBad(err error) {

@@ -69,7 +69,7 @@ func (a Attribute) String() string {
 	if a.Known() {
 		return attrNames[a.Index()]
 	}
-	return fmt.Sprintf("attribute %#06x", uint16(a))
+	return fmt.Sprintf("attribute 0x%04x", uint16(a))
 }
 
 // MAD is a management datagram of the communication manager: the payload of a UD SEND to QP1. It

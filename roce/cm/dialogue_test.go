@@ -1,0 +1,502 @@
+package cm
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+func TestConnectTalkDisconnect(t *testing.T) {
+	a, b := pair(t)
+	ia, ib := establish(1, a, b)
+	req, resp := b.seen[0], a.seen[0]
+	if r := req.Request; r.QPN != 0x111 || r.PSN != 0x123456 || r.MTU != 1024 || r.ResponderResources != 4 || r.InitiatorDepth != 2 ||
+		r.RetryCount != 7 || r.RNRRetry != 6 || r.AckTimeout != 14 || r.GUID != guidA || r.Addr.Remote != gidA || r.Source.Port() != 999 {
+		t.Errorf("request %+v", *r)
+	}
+	if !bytes.HasPrefix(req.PrivateData, []byte("hello\x00")) || len(req.PrivateData) != 56 {
+		t.Errorf("private data %q", req.PrivateData)
+	}
+	if r := resp.Response; r.QPN != 0x222 || r.PSN != 0x654321 || r.ResponderResources != 2 || r.InitiatorDepth != 4 || r.RNRRetry != 5 ||
+		r.AckDelay != DefaultAckDelay || r.GUID != guidB {
+		t.Errorf("response %+v", *r)
+	}
+	if !bytes.HasPrefix(resp.PrivateData, []byte("welcome\x00")) || len(resp.PrivateData) != REPPrivateLen {
+		t.Errorf("private data %q", resp.PrivateData)
+	}
+
+	a.must(a.m.Disconnect(2, ia, []byte("bye")))
+	b.hears(2, a, a.sends(AttrDREQ)...)
+	if e := b.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("bye\x00")) || e.Reason != ReasonNone {
+		t.Errorf("event %+v", e)
+	}
+	b.must(b.m.Disconnect(2, ib, []byte("so long")))
+	a.hears(2, b, b.sends(AttrDREP)...)
+	if e := a.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("so long\x00")) {
+		t.Errorf("event %+v", e)
+	}
+	// TIME-WAIT is as long as the Local ACK Timeout, 4.096 us x 2^14, on both sides.
+	for _, e := range []*end{a, b} {
+		now, _ := e.until(2, e.idle)
+		if want := 2 + Time(bth.AckTimeout(14)); now != want {
+			t.Errorf("TIME-WAIT until %d, want %d", now, want)
+		}
+		e.event(EventClosed)
+		e.quiet()
+		e.empty()
+	}
+	if err := a.m.Disconnect(3, ia, nil); !errors.Is(err, ErrUnknownID) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// repeated counts how often an end sends its message while time passes without an answer.
+func repeated(t *testing.T, e *end, start Time, interval Time, a Attribute, times int) {
+	t.Helper()
+	for i := range times {
+		next, ok := e.m.NextTimeout()
+		if want := start + interval*Time(i+1); !ok || next != want {
+			t.Fatalf("repetition %d of %v at %d, want %d", i+1, a, next, want)
+		}
+		e.m.HandleTimeout(next)
+		e.sends(a)
+	}
+}
+
+func TestREQIsRepeatedAsItSays(t *testing.T) {
+	a, b := pair(t)
+	p := a.params(b)
+	p.ResponseTimeout, p.MaxRetries = 20, 5
+	ia, err := a.m.Connect(100, p)
+	a.must(err)
+	first := a.sends(AttrREQ)[0]
+	repeated(t, a, 100, Time(bth.AckTimeout(20)), AttrREQ, 5)
+	a.quiet()
+	// The peer got the REQ, though its user was not quick enough to see it; the REJ takes it back by
+	// the GUID, for this end does not know the peer's communication ID.
+	b.hears(101, a, first)
+	next, _ := a.m.NextTimeout()
+	a.m.HandleTimeout(next)
+	rej := a.sends(AttrREJ)
+	var j REJ
+	j.Decode(&rej[0])
+	if j.LocalID != ia || j.RemoteID != 0 || j.Reason != ReasonTimeout || j.Message != AnswersOther || j.InfoLen != 8 || j.guid() != guidA {
+		t.Errorf("REJ %+v", j)
+	}
+	b.hears(next, a, rej...)
+	b.quiet()
+	b.empty()
+	a.event(EventUnreachable)
+	a.event(EventClosed)
+	a.until(next, a.idle)
+	a.empty()
+	if a.m.c.GaveUp != 1 || a.m.c.Timeouts != 6 || a.m.c.Repeated[AttrREQ.Index()] != 5 {
+		t.Errorf("counters %+v", a.m.c)
+	}
+}
+
+func TestREPIsRepeatedAsTheREQSays(t *testing.T) {
+	a, b := pair(t)
+	p := a.params(b)
+	p.ResponseTimeout, p.MaxRetries = 19, 3
+	_, err := a.m.Connect(0, p)
+	a.must(err)
+	b.hears(50, a, a.sends(AttrREQ)...)
+	ib := b.event(EventConnectRequest).ID
+	b.must(b.m.Accept(60, ib, &acceptance))
+	b.sends(AttrREP)
+	repeated(t, b, 60, Time(bth.AckTimeout(19)), AttrREP, 3)
+	next, _ := b.m.NextTimeout()
+	b.m.HandleTimeout(next)
+	a.hears(next, b, b.sends(AttrREJ)...)
+	b.event(EventUnreachable)
+	b.event(EventClosed)
+	if e := a.event(EventRejected); e.Reason != ReasonTimeout {
+		t.Errorf("rejected for %v", e.Reason)
+	}
+	a.event(EventClosed)
+	a.empty()
+	b.until(next, b.idle)
+	b.empty()
+}
+
+func TestLostRTU(t *testing.T) {
+	t.Run("is sent again for the repeated REP", func(t *testing.T) {
+		a, b := pair(t)
+		ia := a.connect(0, b)
+		b.hears(0, a, a.sends(AttrREQ)...)
+		ib := b.event(EventConnectRequest).ID
+		b.must(b.m.Accept(0, ib, &acceptance))
+		a.hears(0, b, b.sends(AttrREP)...)
+		a.event(EventConnectResponse)
+		a.must(a.m.Ready(0, ia, []byte("go")))
+		rtu := a.sends(AttrRTU)
+		next, _ := b.m.NextTimeout()
+		b.m.HandleTimeout(next)
+		a.hears(next, b, b.sends(AttrREP)...)
+		again := a.sends(AttrRTU)
+		if again[0] != rtu[0] {
+			t.Error("not the same RTU")
+		}
+		b.hears(next, a, again...)
+		if e := b.event(EventEstablished); !bytes.HasPrefix(e.PrivateData, []byte("go\x00")) {
+			t.Errorf("private data %q", e.PrivateData)
+		}
+		b.hears(next, a, again...) // and once more: too late, no second event
+		b.quiet()
+	})
+	t.Run("is not needed when data came", func(t *testing.T) {
+		u := reach(t, StateREPSent)
+		u.m.CommEstablished(u.now, u.id)
+		u.event(EventEstablished)
+		u.m.CommEstablished(u.now, u.id)
+		u.quiet()
+		if !u.idle() {
+			t.Error("the REP would be repeated")
+		}
+	})
+	t.Run("leaves before the DREQ behind it", func(t *testing.T) {
+		a, b := pair(t)
+		ia := a.connect(0, b)
+		b.hears(0, a, a.sends(AttrREQ)...)
+		b.must(b.m.Accept(0, b.event(EventConnectRequest).ID, &acceptance))
+		a.hears(0, b, b.sends(AttrREP)...)
+		a.event(EventConnectResponse)
+		a.must(a.m.Ready(0, ia, nil))
+		a.must(a.m.Disconnect(0, ia, nil))
+		a.sends(AttrRTU, AttrDREQ)
+	})
+}
+
+func TestMRAPutsOff(t *testing.T) {
+	for _, s := range []State{StateREQSent, StateREPSent} {
+		u := reach(t, s)
+		about := map[State]Answered{StateREQSent: AnswersREQ, StateREPSent: AnswersREP}[s]
+		// One about another message does not count.
+		before, _ := u.m.NextTimeout()
+		u.hears(u.now, u.peer, u.message(AttrMRA, 1-about))
+		if next, _ := u.m.NextTimeout(); next != before {
+			t.Errorf("%v: a wrong MRA moved the deadline", s)
+		}
+		for i := range maxMRA {
+			u.now += 5
+			u.hears(u.now, u.peer, u.message(AttrMRA, about))
+			want := u.now + Time(bth.AckTimeout(20)) + exponentTime(DefaultResponseTimeout)
+			if next, _ := u.m.NextTimeout(); next != want {
+				t.Fatalf("%v: MRA %d puts off to %d, want %d", s, i+1, next, want)
+			}
+		}
+		before, _ = u.m.NextTimeout()
+		u.hears(u.now+5, u.peer, u.message(AttrMRA, about))
+		if next, _ := u.m.NextTimeout(); next != before {
+			t.Errorf("%v: an endless row of MRAs puts off without end", s)
+		}
+		if u.m.c.Late[AttrMRA.Index()] != 2 {
+			t.Errorf("%v: %d MRAs counted as late", s, u.m.c.Late[AttrMRA.Index()])
+		}
+	}
+}
+
+func TestSlowUserAsksForPatience(t *testing.T) {
+	a, b := pair(t)
+	ia := a.connect(0, b)
+	b.hears(0, a, a.sends(AttrREQ)...)
+	ib := b.event(EventConnectRequest).ID
+	now, _ := a.m.NextTimeout()
+	a.m.HandleTimeout(now)
+	b.hears(now, a, a.sends(AttrREQ)...)
+	a.hears(now, b, b.sends(AttrMRA)...)
+	a.inState(ia, StateMRAREQRcvd)
+	b.must(b.m.Accept(now, ib, &acceptance))
+	rep := b.sends(AttrREP)
+	a.hears(now, b, rep...)
+	a.event(EventConnectResponse)
+	a.hears(now, b, rep...)
+	b.hears(now, a, a.sends(AttrMRA)...)
+	b.inState(ib, StateMRAREPRcvd)
+	a.must(a.m.Ready(now, ia, nil))
+	b.hears(now, a, a.sends(AttrRTU)...)
+	b.event(EventEstablished)
+}
+
+// TestRequestNobodyAnswers: a request is withdrawn when its sender has given up, whether the user has
+// seen it or not.
+func TestRequestNobodyAnswers(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		a, b := pair(t)
+		p := a.params(b)
+		p.ResponseTimeout, p.MaxRetries = 18, 2
+		_, err := a.m.Connect(0, p)
+		a.must(err)
+		b.hears(0, a, a.sends(AttrREQ)...)
+		if seen {
+			b.event(EventConnectRequest)
+		}
+		now, _ := b.until(0, b.idle)
+		if want := 3 * Time(bth.AckTimeout(18)); now != want {
+			t.Errorf("withdrawn at %d, want %d", now, want)
+		}
+		if seen {
+			b.event(EventUnreachable)
+			b.event(EventClosed)
+		}
+		b.quiet()
+		b.empty()
+	}
+}
+
+func TestCrossedDREQs(t *testing.T) {
+	a, b := pair(t)
+	ia, ib := establish(0, a, b)
+	a.must(a.m.Disconnect(0, ia, nil))
+	b.must(b.m.Disconnect(0, ib, nil))
+	da, db := a.sends(AttrDREQ), b.sends(AttrDREQ)
+	a.hears(1, b, db...)
+	b.hears(1, a, da...)
+	a.event(EventDisconnected)
+	b.event(EventDisconnected)
+	pa, pb := a.sends(AttrDREP), b.sends(AttrDREP)
+	a.hears(2, b, pb...)
+	b.hears(2, a, pa...)
+	for _, e := range []*end{a, b} {
+		e.until(2, e.idle)
+		e.event(EventClosed)
+		e.quiet()
+		e.empty()
+	}
+}
+
+func TestLostRelease(t *testing.T) {
+	t.Run("the DREP is lost", func(t *testing.T) {
+		a, b := pair(t)
+		ia, ib := establish(0, a, b)
+		a.must(a.m.Disconnect(0, ia, nil))
+		b.hears(0, a, a.sends(AttrDREQ)...)
+		b.event(EventDisconnected)
+		b.must(b.m.Disconnect(0, ib, nil))
+		b.sends(AttrDREP)
+		b.until(0, b.idle) // TIME-WAIT is over, b has forgotten
+		b.event(EventClosed)
+		b.empty()
+		now, _ := a.m.NextTimeout()
+		a.m.HandleTimeout(now)
+		b.hears(now, a, a.sends(AttrDREQ)...)
+		a.hears(now, b, b.sends(AttrDREP)...)
+		a.event(EventDisconnected)
+	})
+	t.Run("the peer is dead", func(t *testing.T) {
+		a, b := pair(t)
+		ia, _ := establish(0, a, b)
+		a.must(a.m.Disconnect(0, ia, nil))
+		now, mads := a.until(0, a.idle)
+		if want := 16*exponentTime(DefaultResponseTimeout) + Time(bth.AckTimeout(14)); now != want {
+			t.Errorf("over at %d, want %d", now, want)
+		}
+		if len(mads) != 16 {
+			t.Errorf("%d DREQs", len(mads))
+		}
+		a.event(EventDisconnected)
+		a.event(EventClosed)
+		a.empty()
+	})
+	t.Run("the user does not answer", func(t *testing.T) {
+		u := reach(t, StateEstablished)
+		u.hears(0, u.peer, u.message(AttrDREQ, 0))
+		u.event(EventDisconnected)
+		u.until(0, func() bool { return u.m.State(u.id) == StateTimeWait })
+		if u.m.c.Sent[AttrDREP.Index()] != 1 {
+			t.Error("no DREP")
+		}
+		if err := u.m.Disconnect(0, u.id, nil); !errors.Is(err, ErrState) {
+			t.Errorf("then: %v", err)
+		}
+	})
+	t.Run("a DREQ for another QP is none", func(t *testing.T) {
+		u := reach(t, StateEstablished)
+		u.localQPN++
+		u.hears(0, u.peer, u.message(AttrDREQ, 0))
+		u.inState(u.id, StateEstablished)
+		if u.m.c.Malformed != 1 {
+			t.Error("not counted")
+		}
+	})
+}
+
+func TestRejectWithWords(t *testing.T) {
+	a, b := pair(t)
+	ia := a.connect(0, b)
+	req := a.sends(AttrREQ)
+	b.hears(0, a, req...)
+	ib := b.event(EventConnectRequest).ID
+	b.must(b.m.Reject(0, ib, ReasonConsumer, []byte{1, 2}, []byte("go away")))
+	b.event(EventClosed)
+	rej := b.sends(AttrREJ)
+	// The REJ is lost; the repeated REQ gets it again, and the user hears nothing of it.
+	b.hears(1, a, req...)
+	if again := b.sends(AttrREJ); again[0] != rej[0] {
+		t.Error("another REJ for the duplicate")
+	}
+	b.quiet()
+	a.hears(0, b, rej...)
+	e := a.event(EventRejected)
+	if e.ID != ia || e.Reason != ReasonConsumer || !bytes.HasPrefix(e.PrivateData, []byte("go away\x00")) || !slices.Equal(e.Info, []byte{1, 2}) || e.Local {
+		t.Errorf("event %+v", e)
+	}
+	a.event(EventClosed)
+	a.empty()
+	if err := b.m.Accept(1, ib, &acceptance); !errors.Is(err, ErrUnknownID) {
+		t.Errorf("accepted after the rejection: %v", err)
+	}
+	b.until(1, b.idle)
+	b.empty()
+
+	// The active side may refuse the response as well.
+	u := reach(t, StateREPRcvd)
+	u.must(u.m.Reject(u.now, u.id, ReasonConsumer, nil, nil))
+	u.peer.hears(u.now, u.end, u.sends(AttrREJ)...)
+	u.peer.event(EventRejected)
+}
+
+// TestAbort gives connections of each state up: a decent word to the peer, no event but the last, and
+// nothing is left behind.
+func TestAbort(t *testing.T) {
+	for s, want := range map[State]string{StateREQSent: "REJ4", StateMRAREQRcvd: "REJ4", StateREPRcvd: "REJ28", StateMRAREPSent: "REJ28",
+		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ28", StateMRAREPRcvd: "REJ28", StateEstablished: "DREQ",
+		StateDREQSent: "", StateDREQRcvd: "DREP", StateTimeWait: ""} {
+		u := reach(t, s)
+		u.must(u.m.Abort(u.now, u.id))
+		if got := trace(u.drain(), nil); got != want {
+			t.Errorf("%v: sends %q, want %q", s, got, want)
+		}
+		u.until(u.now, u.idle)
+		u.event(EventClosed)
+		u.quiet()
+		u.empty()
+		if err := u.m.Abort(u.now, u.id); !errors.Is(err, ErrUnknownID) {
+			t.Errorf("%v, a second time: %v", s, err)
+		}
+	}
+}
+
+// TestOnlyThePeerIsHeard: messages from another address, or with a wrong communication ID, are for
+// nobody here.
+func TestOnlyThePeerIsHeard(t *testing.T) {
+	for _, a := range []Attribute{AttrDREQ, AttrREJ, AttrRTU} {
+		for _, s := range []State{StateREPSent, StateEstablished} {
+			u := reach(t, s)
+			u.hears(u.now, newEnd(t, gidC, 0xc, 3), u.message(a, AnswersREP))
+			u.inState(u.id, s)
+			u.peerID++
+			u.hears(u.now, u.peer, u.message(a, AnswersREP))
+			u.inState(u.id, s)
+			u.quiet()
+			if u.m.c.WrongPeer != 2 {
+				t.Errorf("%v in %v: %d counted", a, s, u.m.c.WrongPeer)
+			}
+		}
+	}
+}
+
+func TestPrivateDataTooLong(t *testing.T) {
+	long := make([]byte, 300)
+	a, b := pair(t)
+	p := a.params(b)
+	for n, ok := range map[int]bool{56: true, 57: false} {
+		p.PrivateData = long[:n]
+		if _, err := a.m.Connect(0, p); (err == nil) != ok || (!ok && !errors.Is(err, ErrPrivateData)) {
+			t.Errorf("Connect with %d bytes: %v", n, err)
+		}
+	}
+	p.Service, p.PrivateData = 12345, long[:REQPrivateLen] // no rdma_cm header
+	if _, err := a.m.Connect(0, p); err != nil {
+		t.Error(err)
+	}
+	for s, f := range map[State]func(u *subject) error{
+		StateREQRcvd:     func(u *subject) error { p := acceptance; p.PrivateData = long[:197]; return u.m.Accept(0, u.id, &p) },
+		StateMRAREQSent:  func(u *subject) error { return u.m.Reject(0, u.id, ReasonConsumer, nil, long[:149]) },
+		StateREPRcvd:     func(u *subject) error { return u.m.Ready(0, u.id, long[:225]) },
+		StateEstablished: func(u *subject) error { return u.m.Disconnect(0, u.id, long[:221]) },
+	} {
+		u := reach(t, s)
+		if err := f(u); !errors.Is(err, ErrPrivateData) {
+			t.Errorf("%v: %v", s, err)
+		}
+		u.inState(u.id, s)
+		u.sends()
+	}
+}
+
+func TestParamsOutOfRange(t *testing.T) {
+	a, b := pair(t)
+	for i, spoil := range []func(p *ConnectParams){
+		func(p *ConnectParams) { p.QPN = 1 },
+		func(p *ConnectParams) { p.QPN = 1 << 24 },
+		func(p *ConnectParams) { p.PSN = 1 << 24 },
+		func(p *ConnectParams) { p.MTU = 1000 },
+		func(p *ConnectParams) { p.RetryCount = 8 },
+		func(p *ConnectParams) { p.RNRRetry = 8 },
+		func(p *ConnectParams) { p.MaxRetries = 16 },
+		func(p *ConnectParams) { p.AckTimeout = 32 },
+		func(p *ConnectParams) { p.ResponseTimeout = 32 },
+		func(p *ConnectParams) { p.FlowLabel = 1 << 20 },
+		func(p *ConnectParams) { p.Transport = 2 },
+		func(p *ConnectParams) { p.Remote = bth.GID{} },
+		func(p *ConnectParams) { p.Remote = bth.GID{0: 0xfd, 15: 1} },
+	} {
+		p := a.params(b)
+		spoil(p)
+		if _, err := a.m.Connect(0, p); !errors.Is(err, ErrParams) {
+			t.Errorf("case %d: %v", i, err)
+		}
+	}
+	a.empty()
+	for i, spoil := range []func(p *AcceptParams){
+		func(p *AcceptParams) { p.QPN = 0 },
+		func(p *AcceptParams) { p.RNRRetry = 8 },
+		func(p *AcceptParams) { p.ResponderResources = 3 }, // the REQ's initiator depth is 2
+		func(p *AcceptParams) { p.InitiatorDepth = 5 },     // the REQ's responder resources are 4
+	} {
+		u := reach(t, StateREQRcvd)
+		p := acceptance
+		spoil(&p)
+		if err := u.m.Accept(0, u.id, &p); !errors.Is(err, ErrParams) {
+			t.Errorf("case %d: %v", i, err)
+		}
+		u.inState(u.id, StateREQRcvd)
+	}
+}
+
+func TestNegotiation(t *testing.T) {
+	r := &Request{MTU: 1024, ResponderResources: 4, InitiatorDepth: 2, RNRRetry: 3, RetryCount: 6, AckTimeout: 15, QPN: 5, PSN: 9, FlowControl: true}
+	p, ok := r.Negotiate(Limits{MTU: 4096, ResponderResources: 16, InitiatorDepth: 3, RNRRetry: 7})
+	if !ok || p.ResponderResources != 2 || p.InitiatorDepth != 3 || p.RNRRetry != 7 || !p.FlowControl {
+		t.Errorf("%+v, %v", p, ok)
+	}
+	p.PSN = 77
+	if q, want := r.PassiveQP(&p), (QPAttributes{RemoteQPN: 5, RQPSN: 9, SQPSN: 77, MTU: 1024, MaxRdAtomic: 3, MaxDestRdAtomic: 2,
+		Timeout: 15, RetryCount: 6, RNRRetry: 3}); q != want {
+		t.Errorf("passive %+v, want %+v", q, want)
+	}
+	c := &ConnectParams{MTU: 1024, PSN: 9, ResponderResources: 4, InitiatorDepth: 2, RetryCount: 6, AckTimeout: 15}
+	resp := &Response{QPN: 8, PSN: 77, ResponderResources: 2, InitiatorDepth: 9, RNRRetry: 7, AckDelay: 16}
+	if q, want := c.ActiveQP(resp), (QPAttributes{RemoteQPN: 8, RQPSN: 77, SQPSN: 9, MTU: 1024, MaxRdAtomic: 2, MaxDestRdAtomic: 4,
+		Timeout: 16, RetryCount: 6, RNRRetry: 7}); q != want {
+		t.Errorf("active %+v, want %+v", q, want)
+	}
+	// A REP has no field for the path MTU: a larger one than this end bears is refused by name.
+	if _, ok := r.Negotiate(Limits{MTU: 512}); ok {
+		t.Error("path MTU 1024 granted over 512")
+	}
+	reason, info := RejectMTU(512)
+	if e := (Event{Kind: EventRejected, Reason: reason, Info: info}); e.RejectedMTU() != 512 {
+		t.Errorf("path MTU %d of the REJ", e.RejectedMTU())
+	}
+	for _, c := range [][3]uint8{{18, 15, 19}, {14, 14, 16}, {14, 15, 16}, {10, 15, 15}, {30, 31, 31}, {31, 31, 31}, {0, 0, 2}} {
+		if got := AckTimeout(c[0], c[1]); got != c[2] {
+			t.Errorf("path life time %d and ACK delay %d: %d, want %d", c[0], c[1], got, c[2])
+		}
+	}
+}

@@ -1,0 +1,421 @@
+package cm
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// stranger sends requests of a host that exists nowhere else.
+type stranger struct {
+	gid bth.GID
+	n   uint32
+}
+
+func host(n uint32) *stranger {
+	return &stranger{gid: bth.GIDFromIPv4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}
+}
+
+func (s *stranger) addr() Addr {
+	return Addr{Local: gidB, Remote: s.gid, QPN: 1, PKey: bth.DefaultPKey}
+}
+
+// request is a fresh REQ each time.
+func (s *stranger) request() (m MAD) {
+	s.n++
+	p := ConnectParams{Local: s.gid, Remote: gidB, Service: TCPService(port), QPN: bth.QPN(s.n + 1), MTU: 1024}
+	p.defaults()
+	r := p.request()
+	r.LocalID, r.GUID = CommID(s.n), GUID(s.gid[15])
+	r.Encode(&m, uint64(s.n))
+	return m
+}
+
+func (s *stranger) knocks(b *end, now Time, times int) {
+	b.t.Helper()
+	for range times {
+		m := s.request()
+		if err := b.m.HandleMAD(now, s.addr(), m[:]); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func listening(t *testing.T, backlog int, change ...func(*Config)) *end {
+	b := newEnd(t, gidB, guidB, 2, change...)
+	if _, err := b.m.Listen(ListenParams{Service: TCPService(port), Backlog: backlog}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestFloodFromOne: one address fills half of the backlog at most; others are served.
+func TestFloodFromOne(t *testing.T) {
+	b := listening(t, 64)
+	host(1).knocks(b, 0, 1000)
+	if s := b.m.Sizes(); s.Pending != 32 || s.HalfOpen != 32 || s.Conns != 32 {
+		t.Errorf("%+v", s)
+	}
+	if b.m.c.DropSource != 968 {
+		t.Errorf("%d dropped", b.m.c.DropSource)
+	}
+	for i := range uint32(8) {
+		before := b.m.Sizes().Pending
+		host(100+i).knocks(b, 0, 1)
+		if b.m.Sizes().Pending != before+1 {
+			t.Errorf("honest host %d is not served", i)
+		}
+	}
+	b.sends() // drops are silent: the sender repeats by itself
+}
+
+// TestFloodFromSome: n floods leave one part in n+1 free.
+func TestFloodFromSome(t *testing.T) {
+	b := listening(t, 100)
+	for i := range uint32(4) {
+		host(i+1).knocks(b, 0, 1000)
+	}
+	host(9).knocks(b, 0, 1)
+	if s := b.m.Sizes(); s.Pending >= 100 || s.Sources != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFloodFromMany: the backlog is the bound, and what the user answers makes room.
+func TestFloodFromMany(t *testing.T) {
+	b := listening(t, 50)
+	for i := range uint32(1000) {
+		host(i+1).knocks(b, 0, 1)
+	}
+	if s := b.m.Sizes(); s.Pending != 50 || b.m.c.DropBacklog != 950 {
+		t.Errorf("%+v, %d dropped", s, b.m.c.DropBacklog)
+	}
+	b.must(b.m.Reject(0, b.event(EventConnectRequest).ID, ReasonConsumer, nil, nil))
+	b.event(EventConnectRequest) // the second of the 50
+	host(2000).knocks(b, 0, 1)
+	if s := b.m.Sizes(); s.Pending != 50 {
+		t.Errorf("%+v", s)
+	}
+	// When their senders have given up, all is forgotten.
+	b.until(0, b.idle)
+	b.event(EventClosed)
+	b.event(EventUnreachable)
+	b.event(EventClosed)
+	b.quiet()
+	b.empty()
+}
+
+// TestHalfOpenFlood: hosts without number are accepted and never go on. The oldest make room.
+func TestHalfOpenFlood(t *testing.T) {
+	const places = 64
+	b := listening(t, 0, func(c *Config) { c.MaxHalfOpen = places })
+	now := Time(0)
+	for i := range uint32(10 * places) {
+		now += halfOpenGrace / 32
+		host(i+1).knocks(b, now, 1)
+		if s := b.m.Sizes(); s.HalfOpen > places || s.Conns > places+maxLinger {
+			t.Fatalf("%+v", s)
+		}
+		for ev, ok := b.m.PollEvent(); ok; ev, ok = b.m.PollEvent() {
+			if ev.Kind == EventConnectRequest {
+				b.must(b.m.Accept(now, ev.ID, &AcceptParams{QPN: 5}))
+			}
+		}
+	}
+	if b.m.c.EvictedHalfOpen != 9*places || b.m.c.DropHalfOpen != 0 {
+		t.Errorf("%d evicted, %d dropped", b.m.c.EvictedHalfOpen, b.m.c.DropHalfOpen)
+	}
+	// Faster than the grace, newcomers are dropped: who is in has the time for a round trip.
+	for i := range uint32(10 * places) {
+		host(i+100000).knocks(b, now, 1)
+	}
+	if b.m.c.DropHalfOpen == 0 || b.m.Sizes().HalfOpen > places {
+		t.Errorf("%d dropped, %+v", b.m.c.DropHalfOpen, b.m.Sizes())
+	}
+	b.drain()
+	b.until(now, b.idle)
+	for _, ok := b.m.PollEvent(); ok; _, ok = b.m.PollEvent() {
+	}
+	b.empty()
+}
+
+// TestRefusalsAreBounded: what is kept to be repeated is, too.
+func TestRefusalsAreBounded(t *testing.T) {
+	b := listening(t, 0)
+	for i := range uint32(maxLinger + 100) {
+		host(i+1).knocks(b, 0, 1)
+		b.must(b.m.Reject(0, b.event(EventConnectRequest).ID, ReasonConsumer, nil, nil))
+		b.event(EventClosed)
+	}
+	if s := b.m.Sizes(); s.Linger != maxLinger || b.m.c.EvictedLinger != 100 {
+		t.Errorf("%+v, %d evicted", s, b.m.c.EvictedLinger)
+	}
+	b.drain()
+	b.until(0, b.idle)
+	b.empty()
+}
+
+func TestMaxConns(t *testing.T) {
+	a := newEnd(t, gidA, guidA, 1, func(c *Config) { c.MaxConns = 2 })
+	b := listening(t, 0, func(c *Config) { c.MaxConns = 1 })
+	a.connect(0, b)
+	a.connect(0, b)
+	if _, err := a.m.Connect(0, a.params(b)); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a third connection: %v", err)
+	}
+	host(1).knocks(b, 0, 1)
+	id := b.event(EventConnectRequest).ID
+	b.must(b.m.Accept(0, id, &AcceptParams{QPN: 5}))
+	b.m.CommEstablished(0, id)
+	b.event(EventEstablished)
+	host(2).knocks(b, 0, 1)
+	b.quiet()
+	if b.m.c.DropFull != 1 {
+		t.Errorf("%d dropped", b.m.c.DropFull)
+	}
+	// TIME-WAIT gives way.
+	b.must(b.m.Disconnect(0, id, nil))
+	for range 16 {
+		next, _ := b.m.NextTimeout()
+		b.m.HandleTimeout(next)
+	}
+	b.inState(id, StateTimeWait)
+	host(2).knocks(b, 0, 1)
+	b.event(EventDisconnected)
+	b.event(EventClosed)
+	b.event(EventConnectRequest)
+	if b.m.c.EvictedTimeWait != 1 {
+		t.Errorf("%d evicted", b.m.c.EvictedTimeWait)
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	b := newEnd(t, gidB, guidB, 1) // nobody listens
+	host(1).knocks(b, 0, 3*answerRing)
+	if n := len(b.drain()); n != answerRing || b.m.c.DropAnswer != 2*answerRing {
+		t.Errorf("%d answers, %d dropped", n, b.m.c.DropAnswer)
+	}
+	b.empty()
+}
+
+// TestAnswersAndConnectionsTakeTurns: a flood that is answered does not hold up connections.
+func TestAnswersAndConnectionsTakeTurns(t *testing.T) {
+	a := newEnd(t, gidB, guidB, 1)
+	host(1).knocks(a, 0, answerRing)
+	for range 10 {
+		a.connect(0, newEnd(t, gidA, guidA, 3))
+	}
+	reqs := 0
+	for _, m := range a.drain()[:20] {
+		if m.Attribute() == AttrREQ {
+			reqs++
+		}
+	}
+	if reqs != 10 {
+		t.Errorf("%d of the first 20 are REQs", reqs)
+	}
+}
+
+// TestPeerTimesAreBounded: what a peer writes into its REQ neither makes a storm nor lasts for ever.
+func TestPeerTimesAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		exponent uint8
+		want     Time
+	}{{0, exponentTime(minPeerExponent)}, {31, exponentTime(maxPeerExponent)}} {
+		a, b := pair(t)
+		p := a.params(b)
+		p.ResponseTimeout, p.AckTimeout = 1, 1
+		_, err := a.m.Connect(0, p)
+		a.must(err)
+		var r REQ
+		req := a.sends(AttrREQ)
+		r.Decode(&req[0])
+		r.LocalTimeout, r.RemoteTimeout, r.Primary.AckTimeout = c.exponent, c.exponent, c.exponent
+		r.Encode(&req[0], 1)
+		b.hears(0, a, req...)
+		if next, _ := b.m.NextTimeout(); next != min(16*c.want, maxPending) {
+			t.Errorf("%d: request waits until %d", c.exponent, next)
+		}
+		id := b.event(EventConnectRequest).ID
+		b.must(b.m.Accept(0, id, &AcceptParams{QPN: 7}))
+		if next, _ := b.m.NextTimeout(); next != c.want {
+			t.Errorf("%d: REP repeated at %d", c.exponent, next)
+		}
+		b.hears(0, a, func() (m MAD) {
+			d := DREQ{LocalID: r.LocalID, RemoteID: id, RemoteQPN: 7}
+			d.Encode(&m, 1)
+			return m
+		}())
+		b.must(b.m.Disconnect(0, id, nil))
+		if next, _ := b.m.NextTimeout(); next != c.want {
+			t.Errorf("%d: TIME-WAIT until %d", c.exponent, next)
+		}
+	}
+}
+
+func TestListeners(t *testing.T) {
+	b := newEnd(t, gidB, guidB, 1)
+	all, err := b.m.Listen(ListenParams{Service: TCPService(port)})
+	b.must(err)
+	one, err := b.m.Listen(ListenParams{Service: TCPService(port), Local: gidB})
+	b.must(err)
+	if _, err := b.m.Listen(ListenParams{Service: TCPService(port)}); !errors.Is(err, ErrListening) {
+		t.Error(err)
+	}
+	for _, n := range []int{-1, maxBacklog + 1} {
+		if _, err := b.m.Listen(ListenParams{Service: 1, Backlog: n}); !errors.Is(err, ErrParams) {
+			t.Errorf("backlog %d: %v", n, err)
+		}
+	}
+	// The listener on the request's address goes before the one on all.
+	s := host(1)
+	s.knocks(b, 0, 1)
+	if e := b.event(EventConnectRequest); e.Listener != one {
+		t.Errorf("listener %d, want %d", e.Listener, one)
+	}
+	s.knocks(b, 0, 2)
+	b.must(b.m.Unlisten(0, one))
+	if got := trace(b.drain(), nil); got != "REJ8 REJ8" {
+		t.Errorf("unseen requests get %q", got)
+	}
+	b.quiet()
+	s.knocks(b, 0, 1)
+	if e := b.event(EventConnectRequest); e.Listener != all {
+		t.Errorf("listener %d, want %d", e.Listener, all)
+	}
+	if err := b.m.Unlisten(0, one); !errors.Is(err, ErrNoListener) {
+		t.Error(err)
+	}
+	b.must(b.m.Unlisten(0, all))
+	s.knocks(b, 0, 1)
+	if got := trace(b.drain(), nil); got != "REJ8" {
+		t.Errorf("nobody listens: %q", got)
+	}
+}
+
+func TestRefusedRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(r *REQ)
+		does  string
+	}{
+		"RD":                   {func(r *REQ) { r.Transport = 2 }, "REJ9"},
+		"XRC":                  {func(r *REQ) { r.Transport, r.ExtendedTransport = 3, 1 }, "REJ9"},
+		"path MTU 0":           {func(r *REQ) { r.MTU = 0 }, "REJ26"},
+		"path MTU 6":           {func(r *REQ) { r.MTU = 6 }, "REJ26"},
+		"nobody's service":     {func(r *REQ) { r.Service++ }, "REJ8"},
+		"rdma_cm version 1":    {func(r *REQ) { r.Private[0] = 0x10 }, "REJ5"},
+		"IP version 5":         {func(r *REQ) { r.Private[1] = 0x50 }, "REJ5"},
+		"communication ID 0":   {func(r *REQ) { r.LocalID = 0 }, ""},
+		"the peer's QP1":       {func(r *REQ) { r.QPN = 1 }, ""},
+		"the multicast QP":     {func(r *REQ) { r.QPN = bth.QPNMulticast }, ""},
+		"as it should be done": {func(r *REQ) {}, "connect request"},
+	} {
+		b := listening(t, 0)
+		m := host(1).request()
+		var r REQ
+		r.Decode(&m)
+		c.spoil(&r)
+		r.Encode(&m, 1)
+		if err := b.m.HandleMAD(0, host(1).addr(), m[:]); err != nil {
+			t.Fatal(err)
+		}
+		mads := b.drain()
+		var events []Event
+		for ev, ok := b.m.PollEvent(); ok; ev, ok = b.m.PollEvent() {
+			events = append(events, ev)
+		}
+		if got := trace(mads, events); got != c.does {
+			t.Errorf("%s: %q, want %q", name, got, c.does)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1)).Uint64
+	for i, c := range []Config{{}, {GUID: 1}, {Rand: r}, {GUID: 1, Rand: r, AckDelay: 32}, {GUID: 1, Rand: r, MaxConns: -1},
+		{GUID: 1, Rand: r, MaxConns: maxMaxConns + 1}, {GUID: 1, Rand: r, MaxConns: 5, MaxHalfOpen: 6}} {
+		if _, err := New(c); !errors.Is(err, ErrConfig) {
+			t.Errorf("config %d: %v", i, err)
+		}
+	}
+	// A broken random source is an error, not an endless loop.
+	m, err := New(Config{GUID: 1, Rand: func() uint64 { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newEnd(t, gidA, guidA, 1)
+	if _, err := m.Connect(0, a.params(newEnd(t, gidB, guidB, 1))); !errors.Is(err, ErrTooMany) {
+		t.Error(err)
+	}
+}
+
+func TestBadMADsAreCounted(t *testing.T) {
+	b := listening(t, 0)
+	good := host(1).request()
+	for _, c := range []struct {
+		spoil func(m *MAD, a *Addr) int
+		count *uint64
+		want  error
+	}{
+		{func(m *MAD, a *Addr) int { return 100 }, &b.m.c.BadLength, ErrMADLength},
+		{func(m *MAD, a *Addr) int { m[0] = 9; return MADLen }, &b.m.c.BadHeader, ErrMADVersion},
+		{func(m *MAD, a *Addr) int { m[1] = 9; return MADLen }, &b.m.c.BadClass, ErrClass},
+		{func(m *MAD, a *Addr) int { m[17] = 9; return MADLen }, &b.m.c.BadAttribute, ErrAttribute},
+		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{}; return MADLen }, &b.m.c.BadSource, ErrSource},
+		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{0: 0xff}; return MADLen }, &b.m.c.BadSource, ErrSource},
+		{func(m *MAD, a *Addr) int { a.QPN = 0; return MADLen }, &b.m.c.BadSource, ErrSource},
+	} {
+		m, from, before := good, host(1).addr(), *c.count
+		n := c.spoil(&m, &from)
+		if err := b.m.HandleMAD(0, from, m[:n]); !errors.Is(err, c.want) || *c.count != before+1 {
+			t.Errorf("%v, want %v; counted %d", err, c.want, *c.count-before)
+		}
+	}
+	b.quiet()
+	b.sends()
+	b.empty()
+}
+
+// TestDroppingCostsNoMemory: of floods, each kind.
+func TestDroppingCostsNoMemory(t *testing.T) {
+	full, s := listening(t, 1), host(1)
+	s.knocks(full, 0, 1) // fills the backlog
+	est, tw := reach(t, StateEstablished), reach(t, StateTimeWait)
+	fromA := Addr{Local: gidB, Remote: gidA, QPN: 1, PKey: bth.DefaultPKey}
+
+	req, rep, dreq, lost := s.request(), est.message(AttrREP, 0), tw.message(AttrDREQ, 0), est.message(AttrDREQ, 0)
+	nobody := req
+	nobody[MADHeaderLen+8] = 1 // another service
+	lost[MADHeaderLen+4] ^= 1  // another communication ID
+	var out MAD
+	for name, f := range map[string]func(){
+		"garbage":                 func() { _ = full.m.HandleMAD(0, s.addr(), out[:17]) },
+		"a connection's old REPs": func() { _ = est.m.HandleMAD(0, fromA, rep[:]) },
+		"REQs to a full backlog": func() {
+			req[MADHeaderLen+3]++ // another communication ID each
+			_ = full.m.HandleMAD(0, s.addr(), req[:])
+		},
+		"DREQs in TIME-WAIT": func() {
+			_ = tw.m.HandleMAD(0, fromA, dreq[:])
+			tw.m.PollTransmit(0, out[:])
+		},
+		"DREQs for nobody": func() {
+			_ = est.m.HandleMAD(0, fromA, lost[:])
+			est.m.PollTransmit(0, out[:])
+		},
+		"REQs for nobody": func() {
+			_ = full.m.HandleMAD(0, s.addr(), nobody[:])
+			full.m.PollTransmit(0, out[:])
+		},
+	} {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %.1f allocations each", name, n)
+		}
+	}
+	if full.m.c.DropSource+full.m.c.DropBacklog < 100 || full.m.c.Sent[AttrREJ.Index()] < 100 || est.m.c.Sent[AttrDREP.Index()] < 100 ||
+		tw.m.c.Sent[AttrDREP.Index()] < 100 || est.m.c.Late[AttrREP.Index()] < 100 {
+		t.Error("not what was meant to be measured")
+	}
+}

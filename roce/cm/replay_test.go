@@ -1,0 +1,215 @@
+package cm
+
+import (
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// replay plays one side of a captured dialogue against the CM: what that side sent, the CM has to
+// send, byte for byte, given the random numbers that the kernel drew; what came from the other side
+// is fed to it.
+type replay struct {
+	*end
+	talk   []captured
+	random []uint64
+	ids    map[CommID]CommID // the captured communication IDs that are ours, live
+	outbox []MAD
+	now    Time
+}
+
+func (r *replay) rand() uint64 {
+	if len(r.random) == 0 {
+		r.t.Fatal("a random number that the dialogue has no place for")
+	}
+	v := r.random[0]
+	r.random = r.random[1:]
+	return v
+}
+
+func TestCapturedDialogues(t *testing.T) {
+	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap", "rdmacm_reject.pcap",
+		"rdmacm_write_bw.pcap", "mtu4096_rdmacm_write_bw.pcap"} {
+		talk := capturedMADs(t, name)
+		active, passive := talk[0].from.Remote, talk[0].from.Local
+		for role, gid := range map[string]bth.GID{"active": active, "passive": passive} {
+			t.Run(name+"/"+role, func(t *testing.T) { replayRole(t, talk, gid, name == "rdmacm_reject.pcap") })
+		}
+	}
+}
+
+func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
+	r := &replay{talk: talk, ids: map[CommID]CommID{}}
+	guid := GUID(0x505400fffe770001)
+	if self != talk[0].from.Remote {
+		guid++
+	}
+	r.end = newEnd(t, self, guid, 0, func(c *Config) { c.Rand = r.rand })
+	if !nobody {
+		for i := range talk {
+			if talk[i].mad.Attribute() == AttrREQ {
+				var q REQ
+				q.Decode(&talk[i].mad)
+				_, _ = r.m.Listen(ListenParams{Service: q.Service}) // a second connection goes to the same listener
+			}
+		}
+	}
+	for i := range talk {
+		r.now += Time(1e6)
+		if c := &talk[i]; c.from.Remote == self {
+			r.say(i)
+		} else {
+			r.hear(i)
+		}
+		for _, mad := range r.drain() {
+			r.outbox = append(r.outbox, mad)
+		}
+	}
+	if len(r.outbox) != 0 || len(r.random) != 0 {
+		t.Fatalf("left over: %s, %d random numbers", trace(r.outbox, nil), len(r.random))
+	}
+	r.until(r.now, r.idle)
+	for {
+		ev, ok := r.m.PollEvent()
+		if !ok {
+			break
+		}
+		if ev.Kind != EventClosed {
+			t.Errorf("event %v at the end", ev.Kind)
+		}
+	}
+	r.empty()
+	for _, n := range r.m.c.Repeated {
+		if n != 0 {
+			t.Errorf("repeated %v", r.m.c.Repeated)
+		}
+	}
+}
+
+// say makes the CM send what this side sent.
+func (r *replay) say(i int) {
+	r.t.Helper()
+	mad := &r.talk[i].mad
+	if len(r.outbox) == 0 {
+		r.command(i)
+		r.outbox = r.drain()
+	}
+	if len(r.outbox) == 0 {
+		r.t.Fatalf("MAD %d, %v: nothing sent", i+1, mad.Attribute())
+	}
+	if got := r.outbox[0]; got != *mad {
+		r.t.Fatalf("MAD %d, %v:\n got %x\nwant %x", i+1, mad.Attribute(), got, *mad)
+	}
+	r.outbox = r.outbox[1:]
+}
+
+// command is what a user did to make his CM send this.
+func (r *replay) command(i int) {
+	r.t.Helper()
+	mad := &r.talk[i].mad
+	id := mad.LocalID()
+	switch mad.Attribute() {
+	case AttrREQ:
+		var q REQ
+		q.Decode(mad)
+		r.random = append(r.random, uint64(q.LocalID), mad.TID())
+		got, err := r.m.Connect(r.now, connectParams(&q))
+		r.must(err)
+		if got != q.LocalID {
+			r.t.Fatalf("ID %#x", got)
+		}
+	case AttrREP:
+		var q REP
+		q.Decode(mad)
+		r.must(r.m.Accept(r.now, id, &AcceptParams{QPN: q.QPN, PSN: q.PSN, ResponderResources: q.ResponderResources,
+			InitiatorDepth: q.InitiatorDepth, RNRRetry: q.RNRRetry, FlowControl: q.FlowControl, SRQ: q.SRQ, PrivateData: q.Private[:]}))
+	case AttrRTU:
+		r.must(r.m.Ready(r.now, id, nil))
+	case AttrDREQ:
+		r.random = append(r.random, mad.TID())
+		r.must(r.m.Disconnect(r.now, id, nil))
+	case AttrDREP:
+		r.must(r.m.Disconnect(r.now, id, nil))
+	default:
+		r.t.Fatalf("%v is for nobody to command", mad.Attribute())
+	}
+}
+
+// connectParams are those that make this REQ.
+func connectParams(q *REQ) *ConnectParams {
+	var h IPCMHeader
+	_ = h.Decode((*[IPCMHeaderLen]byte)(q.Private[:]))
+	return &ConnectParams{
+		Local: q.Primary.LocalGID, Remote: q.Primary.RemoteGID, Service: q.Service, SourcePort: h.Src.Port(), Transport: q.Transport,
+		QPN: q.QPN, PSN: q.PSN, PKey: q.PKey, MTU: bth.MTUFromEnum(q.MTU), ResponderResources: q.ResponderResources,
+		InitiatorDepth: q.InitiatorDepth, RetryCount: q.RetryCount, RNRRetry: q.RNRRetry, FlowControl: q.FlowControl, SRQ: q.SRQ,
+		AckTimeout: q.Primary.AckTimeout, ResponseTimeout: q.RemoteTimeout, MaxRetries: q.MaxCMRetries, FlowLabel: q.Primary.FlowLabel,
+		TrafficClass: q.Primary.TrafficClass, HopLimit: q.Primary.HopLimit, PrivateData: q.Private[IPCMHeaderLen:],
+	}
+}
+
+// hear feeds what the other side sent and looks at the event that it makes.
+func (r *replay) hear(i int) {
+	r.t.Helper()
+	c := &r.talk[i]
+	want := map[Attribute]EventKind{AttrREQ: EventConnectRequest, AttrREP: EventConnectResponse, AttrRTU: EventEstablished,
+		AttrREJ: EventRejected, AttrDREQ: EventDisconnected, AttrDREP: EventDisconnected}[c.mad.Attribute()]
+	switch c.mad.Attribute() {
+	case AttrREQ: // the communication ID that the REP will bring
+		for _, later := range r.talk[i:] {
+			if later.mad.Attribute() == AttrREP && later.mad.RemoteID() == c.mad.LocalID() {
+				r.random = append(r.random, uint64(later.mad.LocalID()))
+				break
+			}
+		}
+		if len(r.m.listeners) == 0 {
+			want = EventNone
+		}
+	case AttrDREQ: // crossed DREQs: this side sent its own before it saw this one
+		for j, later := range r.talk[i:] {
+			if later.mad.Attribute() == AttrDREQ && later.mad.LocalID() == c.mad.RemoteID() {
+				r.command(i + j)
+				r.outbox = append(r.outbox, r.drain()...)
+				break
+			}
+		}
+	case AttrDREP:
+		if r.m.State(c.mad.RemoteID()) == StateTimeWait { // crossed: over already
+			want = EventNone
+		}
+	}
+	if err := r.m.HandleMAD(r.now, c.from, c.mad[:]); err != nil {
+		r.t.Fatal(err)
+	}
+	if want == EventNone {
+		r.quiet()
+		return
+	}
+	ev := r.event(want)
+	switch ev.Kind {
+	case EventConnectRequest:
+		r.checkRequest(&ev, &c.mad)
+	case EventRejected:
+		if ev.Reason != ReasonInvalidServiceID {
+			r.t.Errorf("rejected for %v", ev.Reason)
+		}
+		r.event(EventClosed)
+	}
+}
+
+func (r *replay) checkRequest(ev *Event, mad *MAD) {
+	r.t.Helper()
+	var q REQ
+	q.Decode(mad)
+	e := ev.Request
+	if e.Service != q.Service || e.QPN != q.QPN || e.PSN != q.PSN || e.MTU.Enum() != q.MTU || e.AckTimeout != 19 || e.RNRRetry != q.RNRRetry ||
+		e.RetryCount != q.RetryCount || e.InitiatorDepth != q.InitiatorDepth || e.Addr.Remote != q.Primary.LocalGID {
+		r.t.Errorf("request %+v", *e)
+	}
+	if e.Source.Addr() != q.Primary.LocalGID.Addr() || e.Destination.Addr() != q.Primary.RemoteGID.Addr() || e.Destination.Port() != q.Service.Port() {
+		r.t.Errorf("from %v to %v", e.Source, e.Destination)
+	}
+	if len(ev.PrivateData) != REQPrivateLen-IPCMHeaderLen {
+		r.t.Errorf("%d bytes of private data", len(ev.PrivateData))
+	}
+}

@@ -1,0 +1,167 @@
+package cm
+
+import "testing"
+
+// reboot is the same host with nothing remembered.
+func reboot(e *end) *end { return newEnd(e.t, e.gid, e.m.guid, 77) }
+
+func TestStaleConnection(t *testing.T) {
+	a, b := pair(t)
+	_, ib := establish(0, a, b)
+	a = reboot(a)
+	a.connect(1, b) // with the QP that b takes for connected
+	b.hears(1, a, a.sends(AttrREQ)...)
+
+	// IBA 12.9.8.3.1: the new one is refused for this, the old one ends.
+	if e := b.event(EventDisconnected); e.ID != ib || e.Reason != ReasonStaleConnection {
+		t.Errorf("event %+v", e)
+	}
+	b.inState(ib, StateDREQSent)
+	var rej, dreq MAD
+	for _, m := range b.drain() {
+		switch m.Attribute() {
+		case AttrREJ:
+			rej = m
+		case AttrDREQ:
+			dreq = m
+		default:
+			t.Errorf("sends %v", m.Attribute())
+		}
+	}
+	a.hears(1, b, rej)
+	if e := a.event(EventRejected); e.Reason != ReasonStaleConnection || e.Local {
+		t.Errorf("event %+v", e)
+	}
+	// a's QP may get packets of the old connection: TIME-WAIT before it is free.
+	a.quiet()
+	if s := a.m.Sizes(); s.TimeWait != 1 {
+		t.Errorf("%+v", s)
+	}
+	a.hears(1, b, dreq)
+	b.hears(1, a, a.sends(AttrDREP)...)
+	b.inState(ib, StateTimeWait)
+
+	// The next attempt succeeds, TIME-WAIT of the old one or not.
+	a.connect(2, b)
+	b.hears(2, a, a.sends(AttrREQ)...)
+	b.event(EventConnectRequest)
+	if b.m.c.Stale != 1 {
+		t.Errorf("%d stale", b.m.c.Stale)
+	}
+}
+
+func TestStaleInEveryState(t *testing.T) {
+	for s, want := range map[State]struct {
+		next State
+		does string // MADs, among them the REJ for the newcomer, then events
+	}{
+		StateREQRcvd:     {StateIdle, "REJ10 rejected closed"},
+		StateMRAREQSent:  {StateIdle, "REJ10 rejected closed"},
+		StateREPSent:     {StateDREQSent, "DREQ REJ10 disconnected"},
+		StateMRAREPRcvd:  {StateDREQSent, "DREQ REJ10 disconnected"},
+		StateEstablished: {StateDREQSent, "DREQ REJ10 disconnected"},
+		StateDREQSent:    {StateDREQSent, "REJ10"},
+		StateDREQRcvd:    {StateDREQRcvd, "REJ10"},
+	} {
+		u := reach(t, s)
+		u.listen2()
+		u.peerID, u.tid = u.peerID+1, 4711
+		u.hears(u.now, u.peer, u.message(AttrREQ, 0))
+		var events []Event
+		mads := u.drain()
+		for ev, ok := u.m.PollEvent(); ok; ev, ok = u.m.PollEvent() {
+			events = append(events, ev)
+		}
+		if got := trace(mads, events); got != want.does || u.m.State(u.id) != want.next {
+			t.Errorf("%v: %v and %q, want %v and %q", s, u.m.State(u.id), got, want.next, want.does)
+		}
+	}
+	// In TIME-WAIT, and after a REJ, the peer's QP is free for another request.
+	for _, s := range []State{StateTimeWait, StateRefused} {
+		u := reach(t, s)
+		u.peerID, u.tid = u.peerID+1, 4711
+		u.hears(u.now, u.peer, u.message(AttrREQ, 0))
+		u.event(EventConnectRequest)
+	}
+}
+
+// listen2 makes sure that there is a listener on either side of a pair.
+func (u *subject) listen2() {
+	if len(u.m.listeners) == 0 {
+		u.listen()
+	}
+}
+
+// TestSameIDOtherTransaction: the peer has restarted and drawn the same communication ID again.
+func TestSameIDOtherTransaction(t *testing.T) {
+	u := reach(t, StateEstablished)
+	u.tid++
+	u.hears(u.now, u.peer, u.message(AttrREQ, 0))
+	if e := u.event(EventDisconnected); e.Reason != ReasonStaleConnection {
+		t.Errorf("event %+v", e)
+	}
+	u.inState(u.id, StateDREQSent)
+
+	u = reach(t, StateRefused)
+	u.tid++
+	u.hears(u.now, u.peer, u.message(AttrREQ, 0))
+	u.event(EventConnectRequest) // the refused one was over, this is another
+}
+
+func TestStaleOnTheActiveSide(t *testing.T) {
+	a, b := pair(t)
+	ia, _ := establish(0, a, b)
+	b = reboot(b)
+	b.listen()
+	p := a.params(b)
+	p.QPN++
+	id, err := a.m.Connect(1, p)
+	a.must(err)
+	b.hears(1, a, a.sends(AttrREQ)...)
+	b.must(b.m.Accept(1, b.event(EventConnectRequest).ID, &acceptance)) // the QPN of the old connection
+	a.hears(1, b, b.sends(AttrREP)...)
+	first, second := a.event(EventDisconnected), a.event(EventRejected)
+	if first.ID != ia || first.Reason != ReasonStaleConnection {
+		t.Errorf("event %+v", first)
+	}
+	if second.ID != id || second.Reason != ReasonStaleConnection || !second.Local {
+		t.Errorf("event %+v", second)
+	}
+	for _, m := range a.drain() {
+		b.hears(1, a, m)
+	}
+	if e := b.event(EventRejected); e.Reason != ReasonStaleConnection {
+		t.Errorf("event %+v", e)
+	}
+}
+
+// TestAnothersGUIDBreaksNothing: who writes another host's GUID and QPN into a REQ ends nothing.
+func TestAnothersGUIDBreaksNothing(t *testing.T) {
+	a, b := pair(t)
+	_, ib := establish(0, a, b)
+	c := newEnd(t, gidC, guidA, 9)
+	c.connect(1, b)
+	b.hears(1, c, c.sends(AttrREQ)...)
+	b.inState(ib, StateEstablished)
+	b.event(EventConnectRequest)
+}
+
+// TestOneCMWithItself: both ends of a connection in one CM.
+func TestOneCMWithItself(t *testing.T) {
+	a := newEnd(t, gidA, guidA, 1)
+	a.listen()
+	ia, ib := establish(0, a, a)
+	if ia == ib {
+		t.Fatal("one ID for two ends")
+	}
+	a.must(a.m.Disconnect(0, ia, nil))
+	a.hears(0, a, a.sends(AttrDREQ)...)
+	a.event(EventDisconnected)
+	a.must(a.m.Disconnect(0, ib, nil))
+	a.hears(0, a, a.sends(AttrDREP)...)
+	a.event(EventDisconnected)
+	a.until(0, a.idle)
+	a.event(EventClosed)
+	a.event(EventClosed)
+	a.empty()
+}
