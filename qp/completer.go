@@ -99,7 +99,9 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 	}
 	if implied && q.State() != Err {
 		q.eng.c.ImpliedNAK++
-		q.lost(now)
+		if !q.rec.ambiguous(now, psn) {
+			q.lost(now)
+		}
 	}
 	return q.State() != Err
 }

@@ -15,6 +15,7 @@ const (
 	maxProbes         = 8         // in a row without news
 	maxNAKs           = 64        // sequence NAKs in a row without progress, then the peer is broken
 	minRewindGap Time = 2_000     // see recovery.stale
+	maxAgain          = 3         // see recovery.ambiguous
 )
 
 // recovery remembers what is known of round trips and of the last retransmission.
@@ -27,10 +28,12 @@ type recovery struct {
 	sampleAt     Time
 	samplePSN    uint64 // 0: no sample under way
 
-	rewoundTo uint64 // una at the last go-back
-	rewoundAt Time
-	naks      uint8
-	probes    uint8
+	rewoundTo  uint64 // una at the last go-back
+	rewoundMax uint64 // max at the last go-back
+	rewoundAt  Time
+	again      uint8 // go-backs since a whole window was last acknowledged
+	naks       uint8
+	probes     uint8
 }
 
 func (r *recovery) init() { *r = recovery{ackDeadline: Never, probeDeadline: Never} }
@@ -71,6 +74,18 @@ func (r *recovery) rto() Time {
 // less than a round trip after that.
 func (r *recovery) stale(now Time, una uint64) bool {
 	return una == r.rewoundTo && now-r.rewoundAt < max(r.srtt*3/4, minRewindGap)
+}
+
+// ambiguous tells whether an answer to packet psn that jumps over a READ may have been sent before
+// the last go-back, in which that READ was asked for anew. To believe it would be to ask once more for
+// each such answer, and the answers to all that could fill the path until no progress is left. So it
+// has to be later than a round trip, and than more of them while one go-back follows another.
+func (r *recovery) ambiguous(now Time, psn uint64) bool {
+	wait := initialRTO
+	if r.srtt != 0 {
+		wait = (r.srtt + 4*r.rttvar) << r.again
+	}
+	return psn < r.rewoundMax && now-r.rewoundAt < wait
 }
 
 // armRetry starts the time-outs for the first packet in flight.
@@ -157,6 +172,10 @@ func (q *QP) lost(now Time) {
 	if r.rnrUntil != 0 || r.stale(now, q.una) {
 		return
 	}
+	if r.srtt == 0 && r.samplePSN != 0 { // bad news has made the round trip too
+		r.srtt = max(now-r.sampleAt, 1)
+		r.rttvar = r.srtt / 2
+	}
 	if r.naks++; r.naks > maxNAKs {
 		q.eng.c.RetryExceeded++
 		q.fail(RetryExcErr)
@@ -170,7 +189,12 @@ func (q *QP) lost(now Time) {
 // goBack resumes sending at una.
 func (q *QP) goBack(now Time) {
 	r := &q.rec
-	r.rewoundTo, r.rewoundAt, r.samplePSN = q.una, now, 0
+	if q.una >= r.rewoundMax {
+		r.again = 0
+	} else if r.again < maxAgain {
+		r.again++
+	}
+	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.samplePSN = q.una, q.max, now, 0
 	q.nxt, q.asked, q.awaited = q.una, q.una, true
 	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
