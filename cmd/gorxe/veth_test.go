@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -271,6 +272,79 @@ func TestPingOutlivesItsServer(t *testing.T) {
 	if r.status != 1 || m["sent"] != 30.0 || m["received"].(float64) < 10 || m["received"].(float64) >= 30 {
 		t.Errorf("status %d, %v\n%s", r.status, m, r.err)
 	}
+}
+
+// The link goes down and comes up, the MTU changes: up says so and serves on. The interface is removed: up ends.
+func TestUpSurvives(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--json")
+	h, err := netlink.NewHandleAt(ns(&pair.A))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(pair.A.Iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := pair.A.IPv4.Addr().String()
+	for _, change := range []func() error{
+		func() error { return h.LinkSetDown(link) },
+		func() error { return h.LinkSetUp(link) },
+		func() error { return h.LinkSetMTU(link, 700) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+	m := run(t, &pair.B, "ping", host, "-c", "3", "-i", "0", "-s", "3000", "--json").ok().json()[0]
+	if m["path_mtu"] != 512.0 {
+		t.Errorf("path MTU %v, want 512: the lesser of both ends", m["path_mtu"])
+	}
+	if err := h.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	r := up.wait()
+	if r.status != 1 || !strings.Contains(r.err, "removed") {
+		t.Errorf("without its interface: status %d, %q", r.status, r.err)
+	}
+	var events []string
+	for _, m := range r.json() {
+		events = append(events, m["event"].(string))
+	}
+	for _, want := range []string{"up", "link-down", "link-up", "mtu", "session", "down"} {
+		if !slices.Contains(events, want) {
+			t.Errorf("no %q in %q", want, events)
+		}
+	}
+}
+
+// A link-local peer, with its interface named in either way.
+func TestPingLinkLocal(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	server(t, &pair.A, port, "up", pair.A.Iface)
+	h, err := netlink.NewHandleAt(ns(&pair.A))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(pair.A.Iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := h.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if a.IP.IsLinkLocalUnicast() {
+			run(t, &pair.B, "ping", a.IP.String()+"%"+pair.B.Iface, "-c", "2", "-i", "0").ok()
+			run(t, &pair.B, "ping", a.IP.String(), "-I", pair.B.Iface, "-c", "2", "-i", "0").ok()
+			return
+		}
+	}
+	t.Skip("the interface has no link-local address here")
 }
 
 // Whatever is wrong with an interface is said in one line, and nothing stays attached.

@@ -146,13 +146,9 @@ func FindPeer(ctx context.Context, host, iface string) (*Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	host = strings.Trim(host, "[]")
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil || len(addrs) == 0 {
-		var dns *net.DNSError
-		if errors.As(err, &dns) {
-			err = errors.New(dns.Err)
-		}
-		return nil, fmt.Errorf("cannot find host %q: %w: give its name or IP address", host, err)
+	addrs, err := resolve(ctx, host)
+	if err != nil {
+		return nil, err
 	}
 	var first error
 	for _, a := range addrs {
@@ -168,6 +164,22 @@ func FindPeer(ctx context.Context, host, iface string) (*Peer, error) {
 		return p, nil
 	}
 	return nil, first
+}
+
+// resolve finds the addresses of a host, at least one.
+func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil // with its zone, which the resolver would drop
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err == nil && len(addrs) > 0 {
+		return addrs, nil
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		err = errors.New(dns.Err)
+	}
+	return nil, fmt.Errorf("cannot find host %q: %w: give its name or IP address", host, err)
 }
 
 // routeTo finds the interface that packets to a leave by.

@@ -209,8 +209,8 @@ func (p *pinger) one(ctx context.Context, seq int) error {
 		}
 	}
 	deadline := time.Now().Add(p.f.timeout.D)
-	if p.link.full() {
-		return fmt.Errorf("%w: %d pings without an answer", errBroken, slots)
+	if err := p.link.room(ctx, deadline); err != nil {
+		return err
 	}
 	if err := p.link.ping(seq); err != nil {
 		return err

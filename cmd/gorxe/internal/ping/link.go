@@ -29,7 +29,7 @@ type link struct {
 	conn  *oob.Conn
 	s     *session.Session
 	bytes int
-	wcs   [2 * slots]roce.WC
+	wcs   [sendDepth + slots]roce.WC
 	gone  context.Context // ends with its cause when the peer closes or complains
 	stop  context.CancelCauseFunc
 
@@ -107,7 +107,21 @@ func (l *link) receive(slot int) error {
 }
 
 // full tells that no further ping may be sent before a reply.
-func (l *link) full() bool { return len(l.sent) == slots || l.posted-l.freed == slots }
+func (l *link) full() bool { return len(l.sent) == slots || l.posted-l.freed == sendDepth }
+
+// room waits until a ping may be sent.
+func (l *link) room(ctx context.Context, deadline time.Time) error {
+	for l.full() {
+		now := time.Now()
+		if !now.Before(deadline) {
+			return fmt.Errorf("%w: %d pings without an answer", errBroken, len(l.sent))
+		}
+		if err := l.await(ctx, now.Add(spin), false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ping sends ping number seq.
 func (l *link) ping(seq int) error {

@@ -19,6 +19,9 @@ const (
 	maxBytes = 1 << 20 // of a ping
 	slots    = 8       // pings that may be under way at a time
 	recvFlag = uint64(1) << 63
+
+	// A reply may overtake the acknowledgement of its ping: the send queue has room for that.
+	sendDepth = 2 * slots
 )
 
 // Params is what the client asks for.
@@ -35,7 +38,7 @@ func (p *Params) check() error {
 
 // session is what either end needs. A slot is never empty, so that a ping of 0 bytes has memory to name.
 func (p *Params) session(f *nic.Flags) session.Config {
-	return session.Config{QPs: 1, SendDepth: slots, RecvDepth: slots, Bytes: slots * max(1, p.Bytes), Flags: f}
+	return session.Config{QPs: 1, SendDepth: sendDepth, RecvDepth: slots, Bytes: slots * max(1, p.Bytes), Flags: f}
 }
 
 // Host answers pings.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 // memory bounds what the buffers of all sessions take together.
@@ -76,14 +78,18 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show.up(dev, f.port.N)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wg.Go(func() { follow(ctx, dev, show) })
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	wg.Go(func() { cancel(follow(ctx, dev, show)) })
 
 	if err := f.server(dev, show).Serve(ctx, ln); err != nil {
 		return err
 	}
-	show.down(dev)
+	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
+	show.down(dev, gone)
+	if err := context.Cause(ctx); gone {
+		return fmt.Errorf("%s: %w", f.nic.Iface, err)
+	}
 	return nil
 }
 
@@ -101,24 +107,40 @@ func (f *flags) server(dev *roce.Device, show *shower) *oob.Server {
 	}
 }
 
-// follow tells of what happens to the interface.
-func follow(ctx context.Context, dev *roce.Device, show *shower) {
+// follow tells of what happens to the interface, until ctx ends or the
+// interface is removed.
+func follow(ctx context.Context, dev *roce.Device, show *shower) error {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
 	for {
+		info := dev.Info()
 		select {
 		case <-ctx.Done():
-			return
-		case e := <-dev.Events():
-			info := dev.Info()
-			switch e.Kind {
-			case roce.EventPortActive:
-				show.event("link-up", fmt.Sprintf("%s: the link is up again", info.Name))
-			case roce.EventPortErr:
-				show.event("link-down", fmt.Sprintf("%s: the link is down; waiting for it", info.Name))
-			case roce.EventMTUChange:
-				show.event("mtu", fmt.Sprintf("%s: MTU %d, path MTU %d from now on", info.Name, info.MTU, info.ActiveMTU))
-			case roce.EventGIDChange:
-				show.gids(dev)
+			return nil
+		case <-look.C:
+			if info.Up {
+				continue
 			}
+			// A link that is down may be one that is gone, which no event tells.
+			if _, err := xdp.Probe(info.Name, 0); errors.Is(err, xdp.ErrNoInterface) {
+				return xdp.ErrGone
+			}
+		case e := <-dev.Events():
+			tell(dev, e.Kind, show)
 		}
+	}
+}
+
+func tell(dev *roce.Device, kind roce.EventKind, show *shower) {
+	info := dev.Info()
+	switch kind {
+	case roce.EventPortActive:
+		show.event("link-up", fmt.Sprintf("%s: the link is up again", info.Name))
+	case roce.EventPortErr:
+		show.event("link-down", fmt.Sprintf("%s: the link is down; waiting for it", info.Name))
+	case roce.EventMTUChange:
+		show.event("mtu", fmt.Sprintf("%s: MTU %d, path MTU %d from now on", info.Name, info.MTU, info.ActiveMTU))
+	case roce.EventGIDChange:
+		show.gids(dev)
 	}
 }

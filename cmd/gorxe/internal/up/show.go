@@ -90,7 +90,7 @@ func (s *shower) failed(peer net.Addr, err error) {
 }
 
 // down prints the counters: those that have counted something.
-func (s *shower) down(dev *roce.Device) {
+func (s *shower) down(dev *roce.Device, gone bool) {
 	c := dev.Counters()
 	s.print(line{Event: "down", Counters: &c}, func() {
 		t := cli.Table{Columns: []cli.Column{{Title: "counter"}, {Title: "value", Align: cli.Right}}}
@@ -100,6 +100,8 @@ func (s *shower) down(dev *roce.Device) {
 			}
 		}
 		_ = t.Write(s.out)
-		fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
+		if !gone {
+			fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
+		}
 	})
 }
