@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/fuzz/packets"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// asker is a QP that has posted work, and what it has sent of it.
+type asker struct {
+	*bench
+	r    *rand.Rand
+	tape *tape
+	q    *qp.QP
+	gen  *packets.Generator
+	dec  frame.Decoder
+	mr   *mr.MR
+
+	posted   []qp.SendWR // not yet completed, oldest first
+	requests []request   // seen on the wire
+	nextID   uint64
+	broken   bool
+	life     int
+}
+
+// request is a packet that the QP sent.
+type request struct {
+	op  bth.Operation
+	psn bth.PSN
+	dma uint32
+}
+
+func newAsker(t testing.TB, tp *tape) *asker {
+	a := &asker{bench: newBench(t), tape: tp, r: rand.New(tp)}
+	a.mr = a.register(a.pd, 4096, 16384, mr.LocalWrite)
+	var err error
+	a.q, err = a.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, SQDepth: 16, RQDepth: 1, MaxSendSGE: 3, MaxInline: 100, QPN: 0x100})
+	must(t, err)
+	a.gen = packets.NewSource(tp, packets.Target{
+		Address: frame.Address{Src: there, Dst: here}, Transport: bth.RC, QPN: 0x100, MTU: mtu, Responses: true, Sound: 0.7,
+		Addr: a.mr.Addr(), RKey: bth.RKey(a.mr.LKey()), Len: 4096, Keys: []bth.RKey{bth.RKey(a.mr.RKey())},
+	})
+	a.raise()
+	return a
+}
+
+func (a *asker) raise() {
+	attr := connAttr(there, 0x700)
+	attr.MaxRdAtomic = uint8(a.r.IntN(5))
+	attr.Timeout = uint8(a.r.IntN(20))
+	attr.RetryCnt, attr.RNRRetry = uint8(a.r.IntN(8)), uint8(a.r.IntN(8))
+	attr.SQPSN = bth.PSN(0xfffff0 + a.r.IntN(16))
+	attr.Access = 0
+	raise(a.t, a.eng, a.now, a.q, attr, qp.RTS)
+	a.requests, a.broken = nil, false
+}
+
+func (a *asker) step() {
+	switch a.r.IntN(12) {
+	case 0, 1:
+		a.post()
+	case 2, 3, 4:
+		a.help()
+	case 5:
+		a.pass(qp.Time(a.r.Int64N(1 << a.r.IntN(32))))
+	case 6:
+		if a.r.IntN(8) == 0 {
+			a.restart()
+		}
+	default:
+		if n := len(a.requests); n > 0 && a.r.IntN(4) > 0 {
+			a.gen.SetPSN(a.requests[n-1-a.r.IntN(n)].psn)
+		}
+		a.deliver(a.gen.Frame(), a.gen.What())
+	}
+	a.transmit(a.r.IntN(40))
+	a.completions()
+	a.check("after a step")
+}
+
+// post posts something that may be posted.
+func (a *asker) post() {
+	a.nextID++
+	wr := qp.SendWR{ID: a.nextID, Op: qp.Op(a.r.IntN(int(qp.OpAtomicWrite) + 1)), Flags: qp.SendFlags(a.r.IntN(8)), RemoteAddr: a.r.Uint64() &^ 7}
+	n := a.r.IntN(3000)
+	if a.r.IntN(2) == 0 {
+		n = a.r.IntN(3 * mtu)
+	}
+	switch wr.Op {
+	case qp.OpCmpSwap, qp.OpFetchAdd, qp.OpAtomicWrite:
+		n = 8
+	case qp.OpFlush:
+		wr.Placement, wr.Level, wr.Length = qp.PlaceGlobal, qp.Level(a.r.IntN(2)), a.r.Uint32()>>1
+	}
+	off := a.r.IntN(a.mr.Len() - n)
+	for _, p := range a.posted {
+		for _, s := range a.spans(p.SGEs) {
+			if lands(p.Op) && s.off < a.at(off)+n && a.at(off) < s.off+s.n {
+				return
+			}
+		}
+	}
+	if wr.Op != qp.OpFlush {
+		cut := a.r.IntN(n + 1)
+		wr.SGEs = []qp.SGE{sge(a.mr, off, cut), {}, sge(a.mr, off+cut, n-cut)}
+	}
+	if k, _ := a.q.PostSend([]qp.SendWR{wr}); k == 0 {
+		return
+	}
+	a.posted = append(a.posted, wr)
+	if lands(wr.Op) {
+		a.grants[wr.ID] = a.spans(wr.SGEs)
+	}
+	a.eng.HandleDoorbells(a.now)
+}
+
+// at is where an offset of the region is in the arena.
+func (a *asker) at(off int) int { return 4096 + off }
+
+// lands tells operations that bring something.
+func lands(o qp.Op) bool { return o == qp.OpRead || o == qp.OpCmpSwap || o == qp.OpFetchAdd }
+
+// transmit takes up to n packets, all of which must be requests of this QP.
+func (a *asker) transmit(n int) {
+	var p bth.Packet
+	for range n {
+		if !a.next(&p) {
+			return
+		}
+		if !p.Info.Request && p.Info.Op != bth.OpAck || p.BTH.DestQP() != 0x700 {
+			a.t.Fatalf("%v to QP %#x", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
+		}
+		if p.Info.Request {
+			a.requests = append(a.requests, request{p.Info.Op, p.BTH.PSN(), p.RETH().DMALen()})
+		}
+	}
+}
+
+// help gives a right answer to one of the last requests.
+func (a *asker) help() {
+	if len(a.requests) == 0 {
+		return
+	}
+	q := a.requests[max(0, len(a.requests)-1-a.r.IntN(8))]
+	switch q.op {
+	case bth.OpReadRequest:
+		npkts := max(1, int(q.dma+mtu-1)/mtu)
+		from := a.r.IntN(npkts)
+		if a.r.IntN(3) > 0 {
+			from = 0
+		}
+		for i := from; i < npkts; i++ {
+			o := bth.RequestOpcode(bth.RC, bth.OpReadResponse, i == 0, i == npkts-1, false, false)
+			a.answer(o, q.psn.Add(uint32(i)), min(mtu, int(q.dma)-i*mtu))
+		}
+	case bth.OpFlush, bth.OpAtomicWrite:
+		a.answer(bth.RCReadResponseOnly, q.psn, 0)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		a.answer(bth.RCAtomicAck, q.psn, 0)
+	default:
+		a.answer(bth.RCAck, q.psn, 0)
+	}
+}
+
+// answer delivers a response packet.
+func (a *asker) answer(o bth.Opcode, psn bth.PSN, n int) {
+	i := o.Info()
+	b := make([]byte, int(i.HeaderLen)+n+(-n&3))
+	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x100, PSN: psn, PadCount: uint8(-n & 3)})
+	if i.AETH != 0 {
+		bth.PutAETH(b[i.AETH:], bth.ACKNoLimit, 0)
+	}
+	var p bth.Packet
+	must(a.t, p.Parse(b))
+	p.Src, p.Dst = there, here
+	a.eng.HandlePacket(a.now, &p)
+	a.check(i.Name)
+}
+
+func (a *asker) deliver(f []byte, what string) {
+	var p bth.Packet
+	if a.dec.Decode(f, &p) != frame.ReasonOK {
+		return
+	}
+	a.eng.HandlePacket(a.now, &p)
+	a.check(what)
+}
+
+// completions: in order, each once; nothing succeeds behind a failure.
+func (a *asker) completions() {
+	for _, wc := range a.poll() {
+		for len(a.posted) > 0 && a.posted[0].ID != wc.ID {
+			if a.posted[0].Flags&qp.Signaled != 0 || a.broken {
+				a.t.Fatalf("completion %+v, but %d is older", wc, a.posted[0].ID)
+			}
+			a.retire()
+		}
+		if len(a.posted) == 0 {
+			a.t.Fatalf("completion %+v of nothing that is posted", wc)
+		}
+		switch {
+		case a.broken && wc.Status != qp.WRFlushErr:
+			a.t.Fatalf("completion %+v behind one that failed", wc)
+		case wc.Status == qp.Success && a.posted[0].Flags&qp.Signaled == 0:
+			a.t.Fatalf("completion %+v of an unsignaled request", wc)
+		case wc.Status != qp.Success:
+			a.broken = true
+		}
+		a.retire()
+	}
+	if a.q.State() == qp.Err && a.q.SQLen() > 0 && len(a.posted) > 0 && !a.eng.BellPending() {
+		a.t.Fatalf("QP in ERR with %d work requests left", a.q.SQLen())
+	}
+}
+
+func (a *asker) retire() {
+	a.check("before a completion")
+	delete(a.grants, a.posted[0].ID)
+	a.posted = a.posted[1:]
+}
+
+// restart flushes and begins a new life.
+func (a *asker) restart() {
+	a.end()
+	must(a.t, a.q.Modify(a.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
+	a.raise()
+}
+
+// end: everything that is left completes once.
+func (a *asker) end() {
+	a.completions()
+	must(a.t, a.q.Modify(a.now, &qp.Attr{State: qp.Err}, qp.AttrState))
+	a.completions()
+	for len(a.posted) > 0 {
+		if a.posted[0].Flags&qp.Signaled != 0 || a.broken {
+			a.t.Fatalf("work request %d has not completed", a.posted[0].ID)
+		}
+		a.retire()
+	}
+	if n := a.q.SQLen(); n != 0 {
+		a.t.Fatalf("%d work requests are left", n)
+	}
+}
+
+func FuzzRequester(f *testing.F) {
+	seedTapes(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tp := newTape(b)
+		a := newAsker(t, tp)
+		for i := 0; i < maxSteps && !tp.ended(); i++ {
+			a.step()
+		}
+		a.end()
+		a.check("at the end")
+	})
+}
+
+// TestHelpedRequester: with right answers alone everything succeeds, so that what the fuzz target
+// sees is not only failure.
+func TestHelpedRequester(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	b := make([]byte, 20000)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	a := newAsker(t, newTape(b))
+	a.restart()
+	done := 0
+	for range 2000 {
+		before := len(a.posted)
+		a.post()
+		if len(a.posted) > before && a.q.Query().MaxRdAtomic == 0 {
+			a.restart()
+			continue
+		}
+		a.transmit(1000)
+		for range 20 {
+			a.help()
+			a.now += 10_000
+			a.transmit(1000)
+		}
+		before = len(a.posted)
+		a.completions()
+		done += before - len(a.posted)
+		if a.broken {
+			a.restart()
+		}
+	}
+	if done < 500 {
+		t.Errorf("only %d work requests completed", done)
+	}
+	t.Logf("%d work requests completed", done)
+}
