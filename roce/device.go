@@ -104,6 +104,9 @@ func build(port frame.Port, c *config) (*Device, error) {
 		return nil, fmt.Errorf("roce: engine: %w", err)
 	}
 	d.sh = newShard(d, port, eng, c)
+	if d.sh.gsi, err = newGSI(d.sh, port.Info().MAC, d.rand); err != nil {
+		return nil, fmt.Errorf("roce: connection manager: %w", err)
+	}
 	return d, d.start(c)
 }
 
@@ -172,7 +175,7 @@ func (d *Device) Progress() int {
 func (d *Device) NextTimeout() (int64, bool) {
 	var t qp.Time
 	var ok bool
-	if d.sh.do(func(qp.Time) { t, ok = d.sh.eng.NextTimeout() }) != nil {
+	if d.sh.do(func(qp.Time) { t, ok = d.sh.nextTimeout() }) != nil {
 		return 0, false
 	}
 	return int64(t), ok
@@ -193,6 +196,7 @@ func (d *Device) Close() error {
 	for q := range d.qps {
 		q.shut()
 	}
+	_ = d.sh.do(d.sh.gsi.closeAll)
 	for s := range d.srqs {
 		s.shut()
 	}

@@ -89,6 +89,9 @@ func (s *shard) reportEvents() int {
 		if e.QP == nil && e.CQ == nil && e.SRQ == nil {
 			continue // its object was closed meanwhile
 		}
+		if e.Kind == EventCommEst {
+			s.gsi.established(s.last, e.QP)
+		}
 		s.dev.emit(e)
 	}
 	return eventsPerTurn

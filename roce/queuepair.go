@@ -20,8 +20,9 @@ type QP struct {
 	recv *CQ
 	srq  *SRQ
 
-	gid  int // index, or -1 for the default one
-	psn  PSN // the first one that this end sends
+	talk *dialogue // with the peer's connection manager; the shard's
+	gid  int       // index, or -1 for the default one
+	psn  PSN       // the first one that this end sends
 	qkey atomic.Uint32
 	path atomic.Pointer[Path] // what the engine was given last; for a neighbour's change
 
@@ -240,6 +241,7 @@ func (q *QP) shut() error {
 	d := q.dev
 	err := d.sh.do(func(now qp.Time) {
 		d.sh.settle()
+		d.sh.gsi.abandon(now, q)
 		if q.flushFits() {
 			// Every state may go to ERR, so there is nothing to be said here.
 			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)

@@ -53,7 +53,8 @@ type shard struct {
 	rx      [rxBatch]frame.Buf
 	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are tx[:txn]
 	txn     int
-	stalled bool      // the port had no transmit buffer though there was something to send
+	stalled bool // the port had no transmit buffer though there was something to send
+	gsi     *gsi
 	local   []bth.GID // addresses that packets may be sent to
 	ctr     shardCounters
 	qps     map[*qp.QP]*QP // to name the objects of events
@@ -107,7 +108,8 @@ func (s *shard) turn(now qp.Time) int {
 		s.eng.HandleTimeout(now)
 		work++
 	}
-	work += s.transmit(now)
+	work += s.gsi.timeout(now)
+	work += s.transmit(now) + s.gsi.transmit(now)
 	return work + s.reportEvents()
 }
 
@@ -132,6 +134,10 @@ func (s *shard) handleFrame(now qp.Time, b []byte) {
 	}
 	if !s.isLocal(&s.pkt.Dst) {
 		s.ctr.foreign++
+		return
+	}
+	if s.pkt.BTH.DestQP() == bth.QPNGSI {
+		s.gsi.handle(now, &s.pkt)
 		return
 	}
 	s.eng.HandlePacket(now, &s.pkt)
@@ -215,10 +221,19 @@ func (s *shard) settle() {
 	}
 }
 
+// nextTimeout is when the engine or the connection manager has something to do.
+func (s *shard) nextTimeout() (qp.Time, bool) {
+	t, ok := s.eng.NextTimeout()
+	if c, more := s.gsi.cm.NextTimeout(); more && (!ok || qp.Time(c) < t) {
+		return qp.Time(c), true
+	}
+	return t, ok
+}
+
 // untilNext returns how long the owner may sleep: to the next timer, or for ever (negative).
 func (s *shard) untilNext(now qp.Time) time.Duration {
 	d := time.Duration(-1)
-	if t, ok := s.eng.NextTimeout(); ok {
+	if t, ok := s.nextTimeout(); ok {
 		d = max(0, time.Duration(t-now))
 	}
 	if s.stalled && (d < 0 || d > stallWait) {

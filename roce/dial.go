@@ -1,0 +1,288 @@
+package roce
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// Errors of connections. ErrRefused and RejectError come together.
+var (
+	// ErrRefused: the peer answered, with a no. errors.As finds the *RejectError that says why.
+	ErrRefused = errors.New("roce: connection refused")
+	// ErrNoAnswer: the peer's connection manager does not answer.
+	ErrNoAnswer = errors.New("roce: no answer from the peer's connection manager: is RDMA up there, and does anything drop UDP port 4791?")
+	// ErrDisconnected: the connection ended.
+	ErrDisconnected = errors.New("roce: disconnected: dial again")
+)
+
+// RejectReason says why a connection was refused (IBA 12.6.7.2).
+type RejectReason = cm.Reason
+
+// Reasons that applications meet.
+const (
+	RejectNoListener = cm.ReasonInvalidServiceID // nobody listens on that port
+	RejectStale      = cm.ReasonStaleConnection  // the peer takes our QP for connected already
+	RejectConsumer   = cm.ReasonConsumer         // the application said no
+)
+
+// RejectError is a peer's refusal.
+type RejectError struct {
+	Reason      RejectReason
+	PrivateData []byte // the application's own words, zeros behind them
+}
+
+func (e *RejectError) Error() string {
+	return fmt.Sprintf("%v: %v (reason %d)", ErrRefused, e.Reason, uint16(e.Reason))
+}
+
+// Unwrap makes errors.Is(err, ErrRefused) hold.
+func (e *RejectError) Unwrap() error { return ErrRefused }
+
+// DialOptions shape a connection; the zero value is good.
+type DialOptions struct {
+	ConnectOptions        // timeouts, retries, depths, path MTU; each with its default
+	PrivateData    []byte // for the listener to look at: 56 bytes at most
+}
+
+// Conn is a connection made by the connection manager, as rdma_cm makes it. Its QP is in RTS. The QP is the caller's:
+// close it after the Conn.
+type Conn struct {
+	qp      *QP
+	talk    *dialogue
+	remote  netip.AddrPort
+	private []byte
+
+	done chan struct{}
+	once sync.Once
+}
+
+// Dial connects a QP in INIT, RC or UC, to who listens at addr: any RDMA host whose programs use rdma_cm. Receives may be
+// posted before. It returns when both ends can send, or with ctx's error, ErrNoAnswer, or a *RejectError.
+func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
+	if q.dev != d {
+		return nil, ErrForeign
+	}
+	remote := bth.GIDFromAddr(addr.Addr())
+	local, err := d.localGID(q.gid, remote)
+	if err != nil {
+		return nil, err
+	}
+	path, mtu, err := d.resolve(ctx, local, remote, o.PathOptions)
+	if err != nil {
+		return nil, err
+	}
+	if mtu = smallestMTU(mtu, o.MTU); mtu == 0 {
+		return nil, ErrMTU
+	}
+	p := q.request(&o, local.GID, remote, addr.Port(), mtu)
+	talk, err := d.ask(q, path, p)
+	if err != nil {
+		return nil, err
+	}
+	e, err := d.next(ctx, talk)
+	if err == nil {
+		err = refusal(&e, cm.EventConnectResponse)
+	}
+	if err == nil {
+		err = q.ready(talk, p, e.Response, path, &o)
+	}
+	if err != nil {
+		d.hangUp(q, talk)
+		return nil, err
+	}
+	return q.connected(talk, addr, e.PrivateData), nil
+}
+
+// request fills in what the REQ says.
+func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
+	p := &cm.ConnectParams{
+		Local: local, Remote: remote, Service: cm.TCPService(port), SourcePort: sourcePort(q.QPN()),
+		QPN: q.QPN(), PSN: q.psn, PKey: DefaultPKey, MTU: mtu, SRQ: q.srq != nil,
+		RetryCount: uint8(orDefault(o.Retries, defaultRetries)), RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
+		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel, PrivateData: o.PrivateData,
+		AckTimeout: uint8(orDefault(o.Timeout, defaultTimeout)),
+	}
+	if q.Type() == UC {
+		p.Transport = cm.UC
+		return p
+	}
+	p.ResponderResources = uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic))
+	p.InitiatorDepth = uint8(orDefault(o.MaxRdAtomic, defaultRdAtomic))
+	return p
+}
+
+// sourcePort is a port number for the rdma_cm header, from the ephemeral range. Nothing depends on it.
+func sourcePort(n QPN) uint16 { return 0xc000 | uint16(n)&0x3fff }
+
+// ask sends the REQ and makes the dialogue.
+func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, err error) {
+	gone := d.sh.do(func(now qp.Time) {
+		g := d.sh.gsi
+		if err = q.free(); err != nil {
+			return
+		}
+		var id cm.CommID
+		if id, err = g.cm.Connect(cm.Time(now), p); err != nil {
+			return
+		}
+		talk = newDialogue(id, way{path.Local, path.Remote})
+		g.conns[id], q.talk = talk, talk
+		g.holdWay(path)
+		g.transmit(now)
+	})
+	return talk, errors.Join(gone, err)
+}
+
+// free tells whether the QP may begin a connection. Owner only.
+func (q *QP) free() error {
+	switch {
+	case q.closed.Load():
+		return ErrClosed
+	case q.Type() == UD:
+		return fmt.Errorf("%w: a UD QP does not connect; see ResolveUD", ErrInvalid)
+	case q.talk != nil || q.State() != StateInit:
+		return fmt.Errorf("%w: the QP is connected, or was; make a new one", ErrInvalid)
+	}
+	return nil
+}
+
+// refusal turns an event that is not the wanted one into an error.
+func refusal(e *cm.Event, want cm.EventKind) error {
+	switch e.Kind {
+	case want:
+		return nil
+	case cm.EventRejected:
+		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData}
+	case cm.EventUnreachable:
+		return ErrNoAnswer
+	}
+	return ErrDisconnected
+}
+
+// ready brings the QP to RTS with what both ends agreed on and tells the peer.
+func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
+	attr := p.ActiveQP(r)
+	var err error
+	gone := q.dev.sh.do(func(now qp.Time) {
+		if err = q.climb(now, &attr, path, &o.ConnectOptions, StateRTS); err == nil {
+			err = q.dev.sh.gsi.cm.Ready(cm.Time(now), talk.id, nil)
+			q.dev.sh.gsi.transmit(now)
+		}
+	})
+	return errors.Join(gone, err)
+}
+
+// climb takes the steps from INIT up to a state. Owner only.
+func (q *QP) climb(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions, to State) error {
+	flow := *path
+	setSourcePort(&flow, frame.SourcePort(q.QPN(), a.RemoteQPN))
+	c := *o
+	c.MaxRdAtomic, c.MaxDestRdAtomic = atLeastNone(a.MaxRdAtomic), atLeastNone(a.MaxDestRdAtomic)
+	c.Timeout, c.Retries, c.RNRRetries = atLeastNone(a.Timeout), atLeastNone(a.RetryCount), atLeastNone(a.RNRRetry)
+	for _, s := range q.steps(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
+		if s.attr.State <= q.State() && s.attr.State != StateInit || s.attr.State > to {
+			continue
+		}
+		if s.attr.State == StateInit && q.State() != StateInit {
+			continue
+		}
+		if err := q.modify(now, &s.attr, s.mask); err != nil {
+			return fmt.Errorf("roce: bring the QP to %v: %w", s.attr.State, err)
+		}
+	}
+	return nil
+}
+
+// setSourcePort writes the UDP source port into a path's headers, which end with the 8 bytes of UDP.
+func setSourcePort(p *Path, port uint16) {
+	binary.BigEndian.PutUint16(p.Header[p.HeaderLen-8:], port)
+}
+
+// atLeastNone writes a count as options have it: negative means none.
+func atLeastNone(v uint8) int {
+	if v == 0 {
+		return -1
+	}
+	return int(v)
+}
+
+// hangUp gives up on a dialogue.
+func (d *Device) hangUp(q *QP, talk *dialogue) {
+	_ = d.sh.do(func(now qp.Time) {
+		if q != nil && q.talk == talk {
+			q.talk = nil
+		}
+		_ = d.sh.gsi.cm.Abort(cm.Time(now), talk.id)
+		d.sh.gsi.dispatch(now)
+		d.sh.gsi.transmit(now)
+	})
+}
+
+// connected makes the Conn. An event that came meanwhile reaches it, too.
+func (q *QP) connected(talk *dialogue, remote netip.AddrPort, private []byte) *Conn {
+	c := &Conn{qp: q, talk: talk, remote: remote, private: private, done: make(chan struct{})}
+	err := q.dev.sh.do(func(now qp.Time) {
+		talk.conn = c
+		for e, ok, ended := talk.take(); ok || ended; e, ok, ended = talk.take() {
+			if ended || e.Kind == cm.EventDisconnected {
+				c.disconnected(now, e)
+				return
+			}
+		}
+	})
+	if err != nil {
+		c.once.Do(func() { close(c.done) })
+	}
+	return c
+}
+
+// QP is the connection's queue pair.
+func (c *Conn) QP() *QP { return c.qp }
+
+// RemoteAddr is the peer's address; of a connection that was accepted, with the port that the peer named as its own.
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// PrivateData is what the peer said when it accepted, or asked: the message's whole field, zeros behind the peer's bytes.
+func (c *Conn) PrivateData() []byte { return c.private }
+
+// Done is closed when the connection has ended, by either end. The QP is in state ERR then.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// disconnected ends the connection here: the QP flushes, and the peer gets its answer. Owner only.
+func (c *Conn) disconnected(now qp.Time, e cm.Event) {
+	c.once.Do(func() {
+		close(c.done)
+		if !c.qp.closed.Load() {
+			_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState)
+		}
+		if e.Kind == cm.EventDisconnected {
+			_ = c.qp.dev.sh.gsi.cm.Disconnect(cm.Time(now), c.talk.id, nil) // answers a DREQ; else ErrState, no matter
+		}
+	})
+}
+
+// Close disconnects: what the QP owes the peer is sent, the peer is told, and the QP goes to ERR, which flushes what is
+// still posted. To finish first, call QP.Drain before. It does not wait for the peer. Closing twice is harmless.
+func (c *Conn) Close() error {
+	err := c.qp.dev.sh.do(func(now qp.Time) {
+		c.qp.dev.sh.settle()
+		g := c.qp.dev.sh.gsi
+		_ = g.cm.Disconnect(cm.Time(now), c.talk.id, nil)
+		c.disconnected(now, cm.Event{})
+		g.dispatch(now)
+		g.transmit(now)
+	})
+	if errors.Is(err, ErrClosed) {
+		return nil // the device went before, and took the connection with it
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package roce
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+const (
+	// madsPerTurn bounds the management packets that a turn sends and the events that it hands up.
+	madsPerTurn = 16
+	// maxLearnt is how many peers' ways back are remembered; a further one takes the place of the oldest.
+	maxLearnt = 1024
+	// madSourcePort: management packets come from one UDP port, below those of QPs' flows.
+	madSourcePort = 0xc000
+)
+
+// gsi is QP1, the general services interface: it carries the connection manager's messages as datagrams of 256 bytes
+// (IBA 13.5.1) and belongs to the shard's owner like the engine beside it. It needs no queue pair of the
+// engine's: what comes in is handled at once, and what goes out is written straight into a transmit buffer.
+type gsi struct {
+	sh    *shard
+	cm    *cm.CM
+	psn   bth.PSN
+	ways  map[way]*wayEntry
+	learn [maxLearnt]way // ring of the ways in ways that nobody holds
+	next  int
+
+	conns     map[cm.CommID]*dialogue
+	listeners map[cm.ListenerID]*acceptQueue
+	ctr       gsiCounters
+}
+
+// gsiCounters count what QP1 saw.
+type gsiCounters struct {
+	received, sent, refused, noWay uint64
+}
+
+// way names a path: from one of our addresses to a peer's.
+type way struct{ local, remote GID }
+
+type wayEntry struct {
+	path Path
+	held int // dialogues that need it; with none it was learnt from a packet and may be forgotten
+}
+
+func newGSI(s *shard, mac frame.MAC, random func() uint64) (*gsi, error) {
+	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random})
+	if err != nil {
+		return nil, err
+	}
+	return &gsi{
+		sh: s, cm: m, psn: PSN(random() & 0xffffff), ways: map[way]*wayEntry{},
+		conns: map[cm.CommID]*dialogue{}, listeners: map[cm.ListenerID]*acceptQueue{},
+	}, nil
+}
+
+// guidOf makes a channel adapter's GUID of a MAC address (EUI-64, as rxe does).
+func guidOf(m frame.MAC) cm.GUID {
+	return cm.GUID(binary.BigEndian.Uint64([]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}))
+}
+
+// handle takes in a packet to QP1. What is no management datagram is dropped and counted.
+func (g *gsi) handle(now qp.Time, p *bth.Packet) {
+	g.ctr.received++
+	d := p.DETH()
+	if p.Info.Transport != bth.UD || !p.Info.Start || !p.Info.End || d.QKey() != bth.QKeyGSI || !p.BTH.PKey().Matches(DefaultPKey) {
+		g.ctr.refused++
+		return
+	}
+	g.learnWay(p)
+	if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: p.Dst, Remote: p.Src, QPN: d.SrcQP(), PKey: DefaultPKey}, p.Payload); err != nil {
+		g.ctr.refused++
+	}
+	g.dispatch(now)
+}
+
+// learnWay remembers how to answer: along the way that the packet came, without any look-up.
+func (g *gsi) learnWay(p *bth.Packet) {
+	w := way{p.Dst, p.Src}
+	e := g.ways[w]
+	if e == nil {
+		old := g.learn[g.next]
+		if o := g.ways[old]; o != nil && o.held == 0 {
+			delete(g.ways, old)
+		}
+		e = &wayEntry{}
+		g.ways[w], g.learn[g.next] = e, w
+		g.next = (g.next + 1) % maxLearnt
+	} else if e.held > 0 {
+		return // looked up, and kept up to date, by the device
+	}
+	vlan := uint16(0)
+	if p.HasVLAN {
+		vlan = p.VLAN
+	}
+	g.setWay(e, w, &frame.Address{SrcMAC: g.sh.dev.Info().MAC, DstMAC: p.SrcMAC, VLAN: vlan, HopLimit: defaultHopLimit})
+}
+
+func (g *gsi) setWay(e *wayEntry, w way, a *frame.Address) {
+	a.Src, a.Dst, a.SrcPort = w.local, w.remote, madSourcePort
+	e.path = Path{Local: w.local, Remote: w.remote}
+	e.path.HeaderLen = uint8(frame.PutHeaders(e.path.Header[:], a))
+}
+
+// holdWay keeps a path for a dialogue until releaseWay.
+func (g *gsi) holdWay(p *Path) {
+	w := way{p.Local, p.Remote}
+	e := g.ways[w]
+	if e == nil {
+		e = &wayEntry{}
+		g.ways[w] = e
+	}
+	e.path = *p
+	e.held++
+}
+
+func (g *gsi) releaseWay(w way) {
+	if e := g.ways[w]; e != nil {
+		if e.held--; e.held <= 0 {
+			delete(g.ways, w)
+		}
+	}
+}
+
+// timeout does what is due.
+func (g *gsi) timeout(now qp.Time) int {
+	t, ok := g.cm.NextTimeout()
+	if !ok || t > cm.Time(now) {
+		return 0
+	}
+	g.cm.HandleTimeout(cm.Time(now))
+	g.dispatch(now)
+	return 1
+}
+
+// transmit sends what the connection manager has to say, a frame at a time: it is never the hot path.
+func (g *gsi) transmit(now qp.Time) int {
+	n := 0
+	for n < madsPerTurn && g.cm.HasTransmit() {
+		if !g.sendOne(now) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+func (g *gsi) sendOne(now qp.Time) bool {
+	s := g.sh
+	if s.txn == 0 {
+		if s.txn = s.port.Alloc(s.tx[:]); s.txn == 0 {
+			s.stalled = true
+			return false
+		}
+	}
+	// The MAD is polled to where it stays in a packet over IPv6 with a VLAN tag, and moved if the headers are shorter.
+	var mad [cm.MADLen]byte
+	to, ok := g.cm.PollTransmit(cm.Time(now), mad[:])
+	if !ok {
+		return false
+	}
+	e := g.ways[way{to.Local, to.Remote}]
+	if e == nil {
+		g.ctr.noWay++ // the peer will ask again, or be asked
+		return true
+	}
+	b := s.tx[0].B
+	netLen := copy(b, e.path.Header[:e.path.HeaderLen])
+	rest := b[netLen:]
+	info := bth.UDSendOnly.Info()
+	// AckReq is set as the kernel's rxe does; nothing answers it on UD.
+	bth.PutBTH(rest, &bth.BTHFields{Opcode: bth.UDSendOnly, AckReq: true, PKey: to.PKey, DestQP: to.QPN, PSN: g.psn})
+	bth.PutDETH(rest[info.DETH:], bth.QKeyGSI, bth.QPNGSI)
+	copy(rest[info.HeaderLen:], mad[:])
+	g.psn = g.psn.Next()
+	f := b[:netLen+int(info.HeaderLen)+cm.MADLen+bth.ICRCLen]
+	s.enc.Finish(f, netLen)
+	s.tx[0].B = f
+	s.ctr.txBytes += uint64(len(f))
+	s.flush(1)
+	g.ctr.sent++
+	return true
+}

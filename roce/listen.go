@@ -1,0 +1,314 @@
+package roce
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
+)
+
+// Listener takes connection requests that come to a port (RDMA_PS_TCP, or RDMA_PS_UDP for datagrams). RDMA ports are not
+// the kernel's TCP or UDP ports: both may be in use under one number.
+type Listener struct {
+	dev   *Device
+	queue *acceptQueue
+	addr  netip.AddrPort
+	id    cm.ListenerID
+}
+
+// ListenOptions shape a Listener; the zero value is good.
+type ListenOptions struct {
+	Backlog int // requests that wait for Accept at a time; 0: 1,024. Further ones are dropped; their senders repeat them.
+}
+
+// Listen makes the device accept requests to addr; an unspecified or invalid address stands for all addresses of the
+// device. Requests to ports where nobody listens are refused (reason 8).
+func (d *Device) Listen(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
+	return d.listen(addr, false, o)
+}
+
+// ListenUD is Listen for datagram QPs: requests are those of ResolveUD, answered by Request.AnswerUD.
+func (d *Device) ListenUD(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
+	return d.listen(addr, true, o)
+}
+
+func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*Listener, error) {
+	local, err := d.listenGID(addr.Addr())
+	if err != nil {
+		return nil, err
+	}
+	if o.Backlog == 0 {
+		o.Backlog = cm.DefaultBacklog
+	}
+	l := &Listener{dev: d, addr: addr, queue: newAcceptQueue(o.Backlog)}
+	gone := d.sh.do(func(qp.Time) {
+		g := d.sh.gsi
+		if l.id, err = g.cm.Listen(cm.ListenParams{Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog}); err == nil {
+			g.listeners[l.id] = l.queue
+		}
+	})
+	if err := errors.Join(gone, err); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Addr is what the listener was made for.
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
+
+// Accept waits for the next request, until ctx is done or the listener is closed (ErrClosed). The request wants an
+// answer: Accept, Reject, or AnswerUD.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	for {
+		if in, ok := l.queue.get(); ok {
+			return &Request{dev: l.dev, talk: in.talk, req: in.event.Request, private: in.event.PrivateData}, nil
+		}
+		if l.queue.isShut() || l.dev.closing.Load() {
+			return nil, ErrClosed
+		}
+		if err := l.dev.standBy(ctx, l.queue.wake, l.queue.pending); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Close stops listening. Requests that nobody has accepted yet are refused; connections that exist go on. Closing twice is
+// harmless.
+func (l *Listener) Close() error {
+	err := l.dev.sh.do(func(now qp.Time) {
+		g := l.dev.sh.gsi
+		if g.listeners[l.id] != l.queue {
+			return
+		}
+		delete(g.listeners, l.id)
+		_ = g.cm.Unlisten(cm.Time(now), l.id)
+		for in, ok := l.queue.get(); ok; in, ok = l.queue.get() {
+			_ = g.cm.Abort(cm.Time(now), in.talk.id)
+		}
+		l.queue.shut()
+		g.dispatch(now)
+		g.transmit(now)
+	})
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// incoming is a request on its way to Accept.
+type incoming struct {
+	talk  *dialogue
+	event cm.Event
+}
+
+// acceptQueue is bounded by the backlog, which the connection manager keeps, too.
+type acceptQueue struct {
+	wake chan struct{} // capacity 1
+
+	mu   sync.Mutex
+	list []incoming
+	max  int
+	over bool
+}
+
+func newAcceptQueue(n int) *acceptQueue { return &acceptQueue{wake: make(chan struct{}, 1), max: n} }
+
+func (q *acceptQueue) put(in incoming) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over || len(q.list) >= q.max {
+		return false
+	}
+	q.list = append(q.list, in)
+	q.signal()
+	return true
+}
+
+// get also passes the signal on, so that each of several callers of Accept gets its turn.
+func (q *acceptQueue) get() (in incoming, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) == 0 {
+		return in, false
+	}
+	in = q.list[0]
+	if q.list = q.list[1:]; len(q.list) > 0 {
+		q.signal()
+	}
+	return in, true
+}
+
+func (q *acceptQueue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *acceptQueue) pending() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.list) > 0 || q.over
+}
+
+func (q *acceptQueue) isShut() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over {
+		q.signal() // for the next caller
+	}
+	return q.over
+}
+
+func (q *acceptQueue) shut() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.over = true
+	q.signal()
+}
+
+// Request is a peer's wish for a connection, or for a datagram QP. Look at it, then answer it once.
+type Request struct {
+	dev     *Device
+	talk    *dialogue
+	req     *cm.Request
+	private []byte
+}
+
+// RemoteAddr is the peer: the address and port in the rdma_cm header if it has one, else the address that it sent from.
+func (r *Request) RemoteAddr() netip.AddrPort {
+	if r.req.Source.IsValid() {
+		return r.req.Source
+	}
+	return netip.AddrPortFrom(r.req.Addr.Remote.Addr(), 0)
+}
+
+// PrivateData is what the peer said: the message's whole field, zeros behind the peer's bytes.
+func (r *Request) PrivateData() []byte { return r.private }
+
+// Params are the peer's own words: its QPN, its depths, its timeouts.
+func (r *Request) Params() *cm.Request { return r.req }
+
+// AcceptOptions shape an accepted connection; the zero value is good. What the peer asks for is an upper bound.
+type AcceptOptions struct {
+	ConnectOptions        // of it: MaxRdAtomic, MaxDestRdAtomic, RNRRetries, MinRNRTimer, Access, path options
+	PrivateData    []byte // for the peer: 196 bytes at most
+}
+
+// Accept answers with a QP in INIT of the type that the peer asks for (Params), and returns when the peer is ready to
+// receive, or with ctx's error, ErrNoAnswer or a *RejectError: then the QP is of no further use.
+func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
+	d := r.dev
+	if q.dev != d {
+		return nil, ErrForeign
+	}
+	mtu, path, err := r.path(ctx, &o)
+	if err != nil {
+		d.hangUp(nil, r.talk)
+		return nil, err
+	}
+	accept, ok := r.req.Negotiate(cm.Limits{
+		MTU: mtu, SRQ: q.srq != nil, RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
+		ResponderResources: uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic)), InitiatorDepth: uint8(orDefault(o.MaxRdAtomic, defaultRdAtomic)),
+	})
+	if !ok {
+		reason, info := cm.RejectMTU(mtu)
+		return nil, errors.Join(ErrMTU, r.refuse(reason, info, nil))
+	}
+	accept.QPN, accept.PSN, accept.PrivateData = q.QPN(), q.psn, o.PrivateData
+	attr := r.req.PassiveQP(&accept)
+	if err := r.consent(q, &accept, &attr, path, &o); err != nil {
+		d.hangUp(q, r.talk)
+		return nil, err
+	}
+	e, err := d.next(ctx, r.talk)
+	if err == nil {
+		err = refusal(&e, cm.EventEstablished)
+	}
+	if err == nil {
+		err = q.rise(&attr, path, &o.ConnectOptions)
+	}
+	if err != nil {
+		d.hangUp(q, r.talk)
+		return nil, err
+	}
+	return q.connected(r.talk, r.RemoteAddr(), r.private), nil
+}
+
+// path looks up the way back to the peer.
+func (r *Request) path(ctx context.Context, o *AcceptOptions) (MTU, *Path, error) {
+	local, err := r.dev.localGID(-1, r.req.Addr.Remote)
+	if err != nil {
+		return 0, nil, err
+	}
+	local.GID, local.Addr = r.req.Addr.Local, r.req.Addr.Local.Addr() // the address that was asked
+	path, mtu, err := r.dev.resolve(ctx, local, r.req.Addr.Remote, o.PathOptions)
+	return smallestMTU(mtu, o.MTU), path, err
+}
+
+// consent brings the QP to RTR, so that it is ready for the peer's first packet, and sends the REP.
+func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path *Path, o *AcceptOptions) error {
+	var err error
+	gone := r.dev.sh.do(func(now qp.Time) {
+		g := r.dev.sh.gsi
+		if err = q.free(); err != nil {
+			return
+		}
+		if err = q.climb(now, attr, path, &o.ConnectOptions, StateRTR); err != nil {
+			return
+		}
+		if err = g.cm.Accept(cm.Time(now), r.talk.id, a); err == nil {
+			q.talk = r.talk
+			g.transmit(now)
+		}
+	})
+	return errors.Join(gone, err)
+}
+
+// rise brings an accepted QP from RTR to RTS.
+func (q *QP) rise(attr *cm.QPAttributes, path *Path, o *ConnectOptions) error {
+	var err error
+	gone := q.dev.sh.do(func(now qp.Time) { err = q.climb(now, attr, path, o, StateRTS) })
+	return errors.Join(gone, err)
+}
+
+// Reject refuses the request, with up to 148 bytes of private data for the peer (136 for datagrams).
+func (r *Request) Reject(private []byte) error {
+	if r.req.Service.IsUDP() {
+		return r.answerUD(&cm.SIDRReply{Status: cm.SIDRRejected, PrivateData: private})
+	}
+	return r.refuse(cm.ReasonConsumer, nil, private)
+}
+
+func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
+	var err error
+	gone := r.dev.sh.do(func(now qp.Time) {
+		g := r.dev.sh.gsi
+		err = g.cm.Reject(cm.Time(now), r.talk.id, reason, info, private)
+		g.dispatch(now)
+		g.transmit(now)
+	})
+	return errors.Join(gone, err)
+}
+
+// AnswerUD tells the peer of a datagram QP, which is active (QP.Activate).
+func (r *Request) AnswerUD(q *QP, private []byte) error {
+	if q.dev != r.dev {
+		return ErrForeign
+	}
+	return r.answerUD(&cm.SIDRReply{QPN: q.QPN(), QKey: QKey(q.qkey.Load()), PrivateData: private})
+}
+
+func (r *Request) answerUD(a *cm.SIDRReply) error {
+	var err error
+	gone := r.dev.sh.do(func(now qp.Time) {
+		g := r.dev.sh.gsi
+		err = g.cm.ReplySIDR(cm.Time(now), r.talk.id, a)
+		g.dispatch(now)
+		g.transmit(now)
+	})
+	return errors.Join(gone, err)
+}
