@@ -83,13 +83,9 @@ func (g *gsi) learnWay(p *bth.Packet) {
 	w := way{p.Dst, p.Src}
 	e := g.ways[w]
 	if e == nil {
-		old := g.learn[g.next]
-		if o := g.ways[old]; o != nil && o.held == 0 {
-			delete(g.ways, old)
-		}
 		e = &wayEntry{}
-		g.ways[w], g.learn[g.next] = e, w
-		g.next = (g.next + 1) % maxLearnt
+		g.ways[w] = e
+		g.remember(w)
 	} else if e.held > 0 {
 		return // looked up, and kept up to date, by the device
 	}
@@ -98,6 +94,15 @@ func (g *gsi) learnWay(p *bth.Packet) {
 		vlan = p.VLAN
 	}
 	g.setWay(e, w, &frame.Address{SrcMAC: g.sh.dev.Info().MAC, DstMAC: p.SrcMAC, VLAN: vlan, HopLimit: defaultHopLimit})
+}
+
+// remember puts a way that nobody holds into the ring, in the place of the oldest.
+func (g *gsi) remember(w way) {
+	if old := g.ways[g.learn[g.next]]; old != nil && old.held == 0 {
+		delete(g.ways, g.learn[g.next])
+	}
+	g.learn[g.next] = w
+	g.next = (g.next + 1) % maxLearnt
 }
 
 func (g *gsi) setWay(e *wayEntry, w way, a *frame.Address) {
@@ -118,10 +123,11 @@ func (g *gsi) holdWay(p *Path) {
 	e.held++
 }
 
+// releaseWay lets go of it. It is still remembered for a while: a message may have to be repeated.
 func (g *gsi) releaseWay(w way) {
 	if e := g.ways[w]; e != nil {
-		if e.held--; e.held <= 0 {
-			delete(g.ways, w)
+		if e.held--; e.held == 0 {
+			g.remember(w)
 		}
 	}
 }
