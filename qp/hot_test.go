@@ -87,6 +87,8 @@ func hotTraffic(c *cable, size int) []traffic {
 		{"READ", RC, []SendWR{wr(OpRead, size)}, false, 1},
 		{"FETCH_ADD", RC, []SendWR{wr(OpFetchAdd, 8)}, false, 1},
 		{"CMP_SWAP", RC, []SendWR{wr(OpCmpSwap, 8)}, false, 1},
+		{"FLUSH", RC, []SendWR{{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: va, RKey: key, Length: 64, Placement: PlaceGlobal}}, false, 1},
+		{"ATOMIC_WRITE", RC, []SendWR{wr(OpAtomicWrite, 8)}, false, 1},
 		{"all mixed", RC, []SendWR{wr(OpWrite, size), wr(OpRead, size), wr(OpFetchAdd, 8), wr(OpSend, size)}, true, 5},
 		{"UC SEND", UC, []SendWR{wr(OpSend, size)}, true, 2},
 		{"UD SEND", UD, []SendWR{ud}, true, 2},

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
 )
 
 // TestRandomTraffic is a small simulation of the engine alone: one RC pair, random operations in
@@ -38,7 +39,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 	})
 	qs := [2]*QP{a, b}
 	// Regions of each end's memory: 0..256K written by the peer, 256K..512K source, 512K.. READ
-	// results, the last 4096 bytes hold counters for atomics.
+	// results, the last 4096 bytes hold counters for atomics and words for ATOMIC WRITEs.
 	const region = 256 << 10
 	var want [2][]byte
 	for i := range want {
@@ -54,6 +55,15 @@ func randomTraffic(t *testing.T, seed uint64) {
 	}
 	var adds [2]uint64
 	const counter = 1<<20 - 4096
+	const words = counter + 512
+	var last [2][16]uint64 // what an ATOMIC WRITE stored last, by word
+	var windows [2]*mr.Window
+	var bound [2]bth.RKey
+	for i, e := range w.ends {
+		var err error
+		windows[i], err = e.mrs.AllocWindow(e.pd, mr.Type2)
+		must(t, err)
+	}
 	makeOp := func(i, id int) op {
 		e, peer := w.ends[i], w.ends[1-i]
 		size := r.IntN(3 * mtu)
@@ -63,7 +73,30 @@ func randomTraffic(t *testing.T, seed uint64) {
 		src := r.IntN(region-size) + region
 		dst := r.IntN(region - size)
 		wr := SendWR{ID: uint64(id), Flags: Signaled, SGEs: []SGE{e.sge(src, size)}}
-		switch r.IntN(4) {
+		switch r.IntN(7) {
+		case 4:
+			wr.Op, wr.SGEs, wr.Placement, wr.Length = OpFlush, nil, PlaceGlobal, uint32(size)
+			wr.RemoteAddr, wr.RKey = peer.remote(dst)
+			return op{wr: wr}
+		case 5:
+			v, at := r.Uint64(), r.IntN(16)
+			wr.Op, wr.SGEs, wr.Inline = OpAtomicWrite, nil, binary.NativeEndian.AppendUint64(nil, v)
+			wr.RemoteAddr, wr.RKey = peer.remote(words + 8*at)
+			last[1-i][at] = v
+			return op{wr: wr}
+		case 6: // a window of type 2, bound and invalidated by turns: each would fail out of order or twice
+			if wr.SGEs = nil; bound[i] != 0 {
+				wr.Op, wr.InvKey, bound[i] = OpLocalInv, bound[i], 0
+				return op{wr: wr}
+			}
+			key, err := e.mrs.NextRKey(windows[i])
+			if err != nil { // as many as may wait have not run yet
+				wr.Op = OpSend
+				return op{wr: wr}
+			}
+			wr.Op, wr.RKey, wr.Access, wr.SGEs = OpBindMW, bth.RKey(key), mr.RemoteRead, []SGE{e.sge(src, size+1)}
+			bound[i] = bth.RKey(key)
+			return op{wr: wr}
 		case 0:
 			wr.Op = OpWrite
 			wr.RemoteAddr, wr.RKey = peer.remote(dst)
@@ -142,6 +175,11 @@ func randomTraffic(t *testing.T, seed uint64) {
 		}
 		if got := binary.NativeEndian.Uint64(e.mem[counter:]); got != adds[1-i] {
 			t.Errorf("counter is %d, want %d", got, adds[1-i])
+		}
+		for at, want := range last[i] {
+			if got := binary.NativeEndian.Uint64(e.mem[words+8*at:]); got != want {
+				t.Errorf("end %d: word %d is %#x, want %#x: an ATOMIC WRITE was lost, or came twice", i, at, got, want)
+			}
 		}
 	}
 }
