@@ -171,6 +171,8 @@ func TestSequenceNAKToldTwice(t *testing.T) {
 	k.now += 20_000 // by now it is news of another loss
 	k.say(nak(0, bth.NAKPSNSequence))
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
+	k.say(nak(1, bth.NAKPSNSequence)) // another packet is always another loss
+	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
 }
 
 // A peer that answers nothing but sequence NAKs is broken: after maxNAKs without progress the QP

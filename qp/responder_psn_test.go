@@ -68,6 +68,23 @@ func TestACKDoesNotWaitLong(t *testing.T) {
 	}
 }
 
+// What was not asked for is acknowledged too (IBA 9.7.5.1.2), so that the requester gets its slots
+// back; but that has time.
+func TestACKThatNobodyAskedFor(t *testing.T) {
+	k := newTalk(t, RC)
+	quiet := k.write(0, seq(8))
+	quiet.noAck = true
+	k.say(quiet)
+	due := k.now + ackLate
+	if d, ok := k.NextTimeout(); !ok || d != due {
+		t.Errorf("NextTimeout is %v, %v; the ACK is due at %v", d, ok, due)
+	}
+	k.now = due - 1001
+	k.hears()
+	k.now = due
+	k.hears("ACK +0 msn=1")
+}
+
 // IBA 9.7.5.2.2: a packet ahead of the expected one shows a gap. The gap is told once, by a
 // sequence NAK that carries the expected PSN; what follows is dropped until that packet comes.
 func TestOneSequenceNAKForAGap(t *testing.T) {
@@ -80,7 +97,7 @@ func TestOneSequenceNAKForAGap(t *testing.T) {
 	k.unchanged()
 	k.say(k.write(0, seq(8)))
 	k.hears("ACK +0 msn=1")
-	k.say(k.write(5, seq(8))) // the next gap is another one
+	k.say(k.write(15, seq(8))) // the next gap is another one
 	k.hears("NAK PSN sequence error +1 msn=1")
 	k.equal("sequence NAKs", k.Counters().SentSeqNAK, uint64(2))
 	k.equal("packets out of sequence", k.Counters().OutOfSeqRequest, uint64(5))

@@ -81,6 +81,21 @@ func TestResetForgets(t *testing.T) {
 	k.completes("3 success RDMA_WRITE 8B")
 }
 
+// A slot that held a failed request is as good as new after RESET.
+func TestResetForgetsFailures(t *testing.T) {
+	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth = 1 })
+	m, _ := k.region(k.pd, 64, 0)
+	k.post(SendWR{ID: 1, Op: OpSend, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
+	must(t, k.mrs.Deregister(m))
+	k.hears()
+	k.completes("1 local protection error")
+	must(t, k.modify(Reset))
+	k.connect(k.q, connectAttr(), 1, peerQPN)
+	k.base = 0xfffff0
+	k.post(k.wr(2, OpSend, 8))
+	k.hears("SEND Only +0 ask 8B")
+}
+
 // IBA 10.3.1.5: in SQD what has begun is finished, whatever it takes; then SQ_DRAINED is raised, and
 // nothing new starts before RTS. Requests can be posted all the while.
 func TestDrain(t *testing.T) {

@@ -153,6 +153,16 @@ func TestUnreliableReceiveMemoryGone(t *testing.T) {
 	}
 }
 
+// The receive that a cut SEND had serves the next message that needs one, a WRITE's immediate too.
+func TestUCHeldReceiveServesWriteImm(t *testing.T) {
+	k := newTalk(t, UC)
+	k.recvs(600, 8)
+	k.say(pkt{op: bth.UCSendFirst, psn: 0, data: seq(256)}, k.ucWrite(bth.UCWriteOnlyImm, 5, 8, seq(8)))
+	k.completes("1 success RECV_RDMA_WITH_IMM 8B imm=0")
+	k.say(pkt{op: bth.UCSendOnly, psn: 6, data: seq(8)})
+	k.completes("2 success RECV 8B")
+}
+
 // UC has no other requests: RC's opcodes never reach it.
 func TestUCTakesNoRCPackets(t *testing.T) {
 	k := newTalk(t, UC)
