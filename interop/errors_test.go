@@ -1,0 +1,224 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// The texts of ibv_wc_status_str.
+const (
+	flushed      = "Work Request Flushed Error"
+	accessError  = "remote access error"
+	invalidReq   = "remote invalid request error"
+	opError      = "remote operation error"
+	lengthError  = "local length error"
+	localOpError = "local QP operation error"
+	retryOver    = "transport retry counter exceeded"
+	rnrOver      = "RNR retry counter exceeded"
+)
+
+// statuses polls n completions and returns how they ended.
+func statuses(e end, q queue, n int) []string {
+	var out []string
+	for _, w := range e.poll(q, n, patience) {
+		out = append(out, w.status)
+	}
+	return out
+}
+
+func wantStatuses(t *testing.T, who string, e end, q queue, want ...string) {
+	t.Helper()
+	if got := statuses(e, q, len(want)); !slices.Equal(got, want) {
+		t.Errorf("%s: completions %q, want %q", who, got, want)
+	}
+}
+
+func wantState(t *testing.T, who string, e end, want string) {
+	t.Helper()
+	if got := e.state(); got != want {
+		t.Errorf("%s: QP in %s, want %s", who, got, want)
+	}
+}
+
+// TestErrors: what a mistake or an accident costs, told on both sides by the statuses that verbs has for it.
+func TestErrors(t *testing.T) {
+	for _, s := range []struct {
+		name string
+		set  setting
+		talk func(t *testing.T, v variant, active, passive end)
+	}{
+		{"WRITE with a wrong rkey", setting{}, refusedBy(work{op: roce.OpWrite, size: 64}, wrongKey)},
+		{"READ with a wrong rkey", setting{}, refusedBy(work{op: roce.OpRead, size: 64}, wrongKey)},
+		{"FETCH_ADD with a wrong rkey", setting{}, refusedBy(work{op: roce.OpFetchAdd, size: 8, swap: 1}, wrongKey)},
+		{"WRITE out of bounds", setting{}, refusedBy(work{op: roce.OpWrite, size: 64}, beyond)},
+		{"WRITE of many packets out of bounds", setting{}, refusedBy(work{op: roce.OpWrite, size: slot}, beyond)},
+		{"READ out of bounds", setting{}, refusedBy(work{op: roce.OpRead, size: slot}, beyond)},
+		{"SEND before a receive is posted", setting{}, talkLateReceive},
+		{"SEND without a receive, until RNR retries run out", setting{rnrRetries: 2}, talkNoReceive},
+		{"SEND longer than the receive", setting{}, talkTooLong},
+	} {
+		play(t, s.name, few(), func(t *testing.T, r *rig, v variant) {
+			active, passive := r.ends(t, v, s.set)
+			s.talk(t, v, active, passive)
+		})
+	}
+}
+
+func wrongKey(w *work, to address) { w.raddr, w.rkey = to.mem, to.rkey^0xff00 }
+func beyond(w *work, to address)   { w.raddr, w.rkey = to.mem+region-8, to.rkey }
+
+// refusedBy: a request that the responder must refuse stands between two good ones. It costs the connection (IBA 9.9.3, class C).
+func refusedBy(bad work, spoil func(*work, address)) func(*testing.T, variant, end, end) {
+	return func(t *testing.T, v variant, a, p end) {
+		to := p.address()
+		good := work{op: roce.OpWrite, size: 100, raddr: to.mem, rkey: to.rkey}
+		spoil(&bad, to)
+		p.recv(0, 2, 0, 100, 100)
+		a.fill(1, 1, 0, 100, 0)
+		a.post(good)
+		a.post(bad)
+		a.post(good)
+		wantStatuses(t, "active", a, sendQueue, success, accessError, flushed)
+		wantStatuses(t, "passive", p, recvQueue, flushed, flushed)
+		wantState(t, "active", a, "ERR")
+		wantState(t, "passive", p, "ERR")
+		p.check(1, 1, 0, 100, 0)
+	}
+}
+
+func talkLateReceive(t *testing.T, v variant, a, p end) {
+	a.fill(9, 3, 0, 5000, slot)
+	a.post(work{op: roce.OpSend, n: 3, size: 5000, step: slot})
+	if w := a.poll(sendQueue, 1, 300*time.Millisecond); len(w) > 0 {
+		t.Fatalf("a SEND that nobody received completed: %+v", w)
+	}
+	p.recv(0, 3, 0, 5000, slot)
+	expect(t, "active", a, sendQueue, 0, 3)
+	expect(t, "passive", p, recvQueue, 0, 3)
+	p.check(9, 3, 0, 5000, slot)
+}
+
+func talkNoReceive(t *testing.T, v variant, a, p end) {
+	a.post(work{op: roce.OpSend, n: 2, size: 100})
+	wantStatuses(t, "active", a, sendQueue, rnrOver, flushed)
+	wantState(t, "active", a, "ERR")
+	wantState(t, "passive", p, "RTS")
+}
+
+// talkTooLong: the architecture's responder answers "invalid request" and its receive ends with a length error (IBA
+// 9.7.4.1.7, 9.9.3.1); rxe answers "remote operational error".
+func talkTooLong(t *testing.T, v variant, a, p end) {
+	p.recv(0, 2, 0, 100, slot)
+	a.post(work{op: roce.OpSend, n: 2, size: 200})
+	if v.gorxePassive {
+		wantStatuses(t, "active", a, sendQueue, invalidReq, flushed)
+		wantStatuses(t, "passive", p, recvQueue, lengthError, flushed)
+	} else {
+		wantStatuses(t, "active", a, sendQueue, opError, flushed)
+		wantStatuses(t, "passive", p, recvQueue, localOpError, flushed)
+	}
+	wantState(t, "active", a, "ERR")
+	wantState(t, "passive", p, "ERR")
+}
+
+// transfer starts more WRITEs than can be done in the moment that it then waits.
+func transfer(t *testing.T, a, p end) (n int) {
+	t.Helper()
+	const blocks = 400
+	to := p.address()
+	a.fill(77, 1, 0, slot, 0)
+	a.post(work{op: roce.OpWrite, n: blocks, size: slot, raddr: to.mem, rkey: to.rkey})
+	time.Sleep(50 * time.Millisecond)
+	done := len(a.poll(sendQueue, blocks, 0))
+	if done == blocks {
+		t.Fatalf("all %d WRITEs were done before the accident could happen", blocks)
+	}
+	return blocks - done
+}
+
+// wantBroken: the first request that failed tells of the peer's silence, those behind it are flushed.
+func wantBroken(t *testing.T, a end, n int) {
+	t.Helper()
+	got := statuses(a, sendQueue, n)
+	i := slices.IndexFunc(got, func(s string) bool { return s != success })
+	if i < 0 || len(got) != n || got[i] != retryOver || slices.ContainsFunc(got[i+1:], func(s string) bool { return s != flushed }) {
+		t.Errorf("%d of %d completions; the first failure is %d of them: %q", len(got), n, i, got[max(i, 0):min(max(i, 0)+3, len(got))])
+	}
+	wantState(t, "active", a, "ERR")
+}
+
+// TestAccidents: the peer dies, or the cable does, in the middle of a transfer.
+func TestAccidents(t *testing.T) {
+	mortal := setting{retries: 3, timeout: 14}
+	play(t, "peer killed in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
+		a, p := r.ends(t, v, mortal)
+		left := transfer(t, a, p)
+		p.kill()
+		wantBroken(t, a, left)
+	})
+	play(t, "peer rebooted in the middle of a transfer", few()[:2], func(t *testing.T, r *rig, v variant) {
+		a, p := r.ends(t, v, mortal)
+		left := transfer(t, a, p)
+		r.rebootPassive(t, v)
+		wantBroken(t, a, left)
+		if !v.gorxePassive {
+			if err := r.Guests[0].Reboot(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, p = r.ends(t, v, mortal)
+		talkWrite(roce.OpWrite)(t, v, a, p)
+	})
+	patient := setting{retries: 7, timeout: 18} // 1.07 s each
+	for _, whose := range []string{"gorxe's", "the kernel's"} {
+		play(t, whose+" cable pulled for 3 s", few()[:2], func(t *testing.T, r *rig, v variant) {
+			cable := r.Cable
+			if whose != "gorxe's" {
+				cable = r.Guests[0].SetLink
+			}
+			a, p := r.ends(t, v, patient)
+			left := transfer(t, a, p)
+			if err := cable(false); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * time.Second)
+			if err := cable(true); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range statuses(a, sendQueue, left) {
+				if s != success {
+					t.Fatalf("after the cable was plugged in again: %s", s)
+				}
+				left--
+			}
+			if left > 0 {
+				t.Fatalf("%d WRITEs are still not done", left)
+			}
+			p.check(77, 1, 0, slot, 0)
+		})
+	}
+}
+
+// rebootPassive cuts the power of the passive side's host. gorxe's host loses all state, too, when its device closes: a new
+// one knows nothing of the old QPs.
+func (r *rig) rebootPassive(t *testing.T, v variant) {
+	t.Helper()
+	if !v.gorxePassive {
+		r.Guests[0].PowerOff()
+		return
+	}
+	if err := r.dev.Close(); err != nil {
+		t.Errorf("close the device: %v", err)
+	}
+	dev, err := r.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.dev = dev
+}

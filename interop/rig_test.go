@@ -1,0 +1,296 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/interop/guest/image"
+	"github.com/gorxe/gorxe/interop/lab"
+	"github.com/gorxe/gorxe/interop/peer"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+var (
+	coreFlag = flag.Bool("core", false, "only the core of the matrix, which a CI run has time for")
+	mustFlag = flag.Bool("must", false, "install what this host lacks, and fail where a test would skip")
+	outFlag  = flag.String("out", "", "folder for a pcap of each scenario that failed")
+	modeFlag = flag.String("mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
+)
+
+// rig is one lab with gorxe's device on it. Scenarios that need the same device MTU share it.
+type rig struct {
+	*lab.Lab
+	dev *roce.Device
+}
+
+var (
+	current *rig
+	img     *image.Image
+	imgErr  error
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The labs vanish with the process however it ends; a signal only has to end it.
+	sig := make(chan os.Signal, 1)
+	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-sig
+		fmt.Fprintln(os.Stderr, "interop: interrupted")
+		os.Exit(1)
+	}()
+	if !testing.Short() {
+		img, imgErr = prepare()
+	}
+	status := m.Run()
+	current.close()
+	os.Exit(status)
+}
+
+// prepare gets the guest's image, and with -must what building it takes.
+func prepare() (*image.Image, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	if os.Geteuid() != 0 {
+		return nil, errors.New("network namespaces and AF_XDP need root")
+	}
+	say := func(s string) { fmt.Fprintln(os.Stderr, "interop:", s) }
+	if *mustFlag {
+		if err := image.Install(ctx, say); err != nil {
+			return nil, err
+		}
+	}
+	missing, err := image.Missing()
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("this host lacks %s: 'make interop' installs them", strings.Join(missing, " "))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return image.Get(ctx, image.Options{Module: "..", Peer: peer.Source, Log: say})
+}
+
+// labFor gives the lab with that device MTU. Only one runs at a time; the machine may be small.
+func labFor(t *testing.T, mtu int) *rig {
+	t.Helper()
+	switch {
+	case testing.Short():
+		t.Skip("boots virtual machines; not with -short")
+	case imgErr != nil && *mustFlag:
+		t.Fatal(imgErr)
+	case imgErr != nil:
+		t.Skip(imgErr)
+	}
+	if current != nil && current.MTU() == mtu && alive(current) {
+		return current
+	}
+	current.close()
+	current = nil
+	r, err := newRig(mtu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current = r
+	return r
+}
+
+func alive(r *rig) bool {
+	for _, g := range r.Guests {
+		select {
+		case <-g.Down():
+			return false
+		default:
+		}
+	}
+	return true
+}
+
+func newRig(mtu int) (*rig, error) {
+	l, err := lab.New(context.Background(), lab.Options{Image: img, MTU: mtu})
+	if err != nil {
+		return nil, err
+	}
+	r := &rig{Lab: l}
+	if r.dev, err = r.open(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// open makes gorxe's device on the lab's interface.
+func (r *rig) open(opts ...roce.Option) (*roce.Device, error) {
+	mode, err := xdp.ParseMode(*modeFlag)
+	if err != nil {
+		return nil, err
+	}
+	return roce.Open(r.Iface(), append(opts, roce.WithXDP(xdp.Options{Mode: mode, NetNS: r.Host.Fd()}))...)
+}
+
+func (r *rig) close() {
+	if r == nil {
+		return
+	}
+	if r.dev != nil {
+		_ = r.dev.Close() // its last words were said when the tests ran
+	}
+	r.Close()
+}
+
+// guest runs a script in the first guest; it has to succeed.
+func (r *rig) guest(t *testing.T, script string) string {
+	t.Helper()
+	res, err := r.Guests[0].Exec(script, time.Minute)
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		t.Fatalf("in the guest: %s: %v", script, err)
+	}
+	return res.Stdout
+}
+
+// fault makes the guest's network bad in one direction until the test ends. rule is what tc calls a netem discipline.
+func (r *rig) fault(t *testing.T, towardsGuest bool, rule string) {
+	t.Helper()
+	var add, del string
+	if towardsGuest {
+		// What comes in is led through a second device, for only what leaves a device has a queue.
+		add = "ip link set ifb0 mtu 9000 txqueuelen 1000 up && tc qdisc add dev eth0 handle ffff: ingress && " +
+			"tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0 && tc qdisc add dev ifb0 root netem limit 10000 " + rule
+		del = "tc qdisc del dev eth0 ingress; tc qdisc del dev ifb0 root; ip link set ifb0 down"
+	} else {
+		add, del = "tc qdisc add dev eth0 root netem limit 10000 "+rule, "tc qdisc del dev eth0 root"
+	}
+	r.guest(t, add)
+	t.Cleanup(func() {
+		if _, err := r.Guests[0].Exec(del, time.Minute); err != nil {
+			t.Logf("netem stays: %v", err)
+		}
+	})
+}
+
+// watch keeps what crosses the wire during the test as a pcap if it fails.
+func (r *rig) watch(t *testing.T) {
+	r.Recorder.Reset()
+	before := r.dev.Counters()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		after := r.dev.Counters()
+		var moved []string
+		for name, v := range after.All() {
+			if d := v - before.Get(name); d != 0 {
+				moved = append(moved, fmt.Sprintf("%s %d", name, d))
+			}
+		}
+		t.Logf("gorxe counted: %s", strings.Join(moved, ", "))
+		if res, err := r.Guests[0].Exec("dmesg | tail -5; rdma statistic show link rxe0/1", 20*time.Second); err == nil {
+			t.Logf("the guest says: %s", res.Stdout)
+		}
+		r.savePCAP(t)
+	})
+}
+
+func (r *rig) savePCAP(t *testing.T) {
+	if *outFlag == "" {
+		return
+	}
+	name := strings.NewReplacer("/", "_", " ", "_").Replace(strings.TrimPrefix(t.Name(), "Test")) + ".pcap"
+	f, err := os.Create(filepath.Join(*outFlag, name))
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	defer f.Close()
+	n, err := r.SavePCAP(f)
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	t.Attr("pcap", name)
+	t.Logf("%d frames in %s", n, f.Name())
+}
+
+// variant is how a scenario is played.
+type variant struct {
+	device       int // device MTU
+	mtu          bth.MTU
+	v6           bool
+	gorxePassive bool
+}
+
+func (v variant) name() string { return v.role() + "/" + v.ip() + "/" + fmt.Sprint(int(v.mtu)) }
+
+func (v variant) role() string {
+	if v.gorxePassive {
+		return "passive"
+	}
+	return "active"
+}
+
+func (v variant) ip() string {
+	if v.v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// pathMTUs are those of which the matrix is made, per device MTU.
+var pathMTUs = map[int][]bth.MTU{1500: {1024, 256}, lab.MaxMTU: {256, 512, 1024, 2048, 4096}}
+
+// variants are all ways to play a scenario on that device MTU, and with -core those that differ most.
+func variants(device int) []variant {
+	var out []variant
+	for _, mtu := range pathMTUs[device] {
+		for _, v6 := range []bool{false, true} {
+			for _, passive := range []bool{false, true} {
+				v := variant{device, mtu, v6, passive}
+				if !*coreFlag || (mtu == 1024 && !v6) || (mtu == 4096 && v6) {
+					out = append(out, v)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// few are the variants for scenarios in which the path MTU plays no part of its own, or that take long.
+func few() []variant {
+	out := []variant{{lab.MaxMTU, 1024, false, false}, {lab.MaxMTU, 1024, false, true}}
+	if !*coreFlag {
+		out = append(out, variant{lab.MaxMTU, 4096, true, false}, variant{lab.MaxMTU, 4096, true, true})
+	}
+	return out
+}
+
+// play runs f as a subtest for each variant, with what the table at the end shows of it.
+func play(t *testing.T, scenario string, vs []variant, f func(t *testing.T, r *rig, v variant)) {
+	t.Run(scenario, func(t *testing.T) {
+		for _, v := range vs {
+			t.Run(v.name(), func(t *testing.T) {
+				t.Attr("scenario", scenario)
+				t.Attr("role", v.role())
+				t.Attr("ip", v.ip())
+				t.Attr("mtu", fmt.Sprint(int(v.mtu)))
+				r := labFor(t, v.device)
+				r.watch(t)
+				f(t, r, v)
+			})
+		}
+	})
+}
