@@ -36,6 +36,7 @@ type flags struct {
 	size     cli.Size
 	port     cli.Int
 	json     bool
+	rping    bool
 }
 
 // Command is "gorxe ping".
@@ -56,6 +57,9 @@ by RC: they make a round trip slow and are counted as retransmissions. The exit 
   # as fast as answers come, summary as JSON
   gorxe ping 10.0.0.2 -c 10000 -i 0 --json
 
+  # a host with a hardware NIC or the kernel's rxe that runs 'rping -s'
+  gorxe ping 10.0.0.3 --rping -c 10
+
   # a link-local IPv6 peer
   gorxe ping fe80::5054:ff:fe12:3456 -I eth0`,
 		Args: cli.Named("HOST"),
@@ -75,6 +79,7 @@ by RC: they make a round trip slow and are counted as retransmissions. The exit 
 	fs.StringVarP(&f.nic.Iface, "interface", "I", "", "network interface (default: the one on the route to HOST)")
 	fs.StringVarP(&f.dev, "dev", "d", "", "the same as --interface")
 	fs.VarP(&f.port, "port", "p", "TCP port of gorxe up")
+	fs.BoolVar(&f.rping, "rping", false, "speak rping's protocol over rdma_cm, with any RDMA host that runs 'rping -s' or gorxe up; -p is then its RDMA port (default 7174)")
 	f.nic.RegisterGID(fs, "x")
 	f.nic.Register(fs)
 	fs.BoolVar(&f.json, "json", false, "print the summary as one line of JSON, and nothing else")
@@ -125,10 +130,17 @@ func (f *flags) run(cmd *cobra.Command, host string) (err error) {
 	}
 	f.nic.Iface = p.peer.Iface
 	p.addr = net.JoinHostPort(p.peer.Addr.String(), strconv.Itoa(f.port.N))
-	if p.dev, err = f.nic.Open(roce.Manual); err != nil {
+	progress := roce.Manual
+	if f.rping {
+		progress = roce.Auto // the server reads and writes our memory by itself
+	}
+	if p.dev, err = f.nic.Open(progress); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.dev.Close()) }()
+	if f.rping {
+		return p.rping(ctx)
+	}
 	if err := p.connect(ctx); err != nil {
 		return err
 	}

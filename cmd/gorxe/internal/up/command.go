@@ -16,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
@@ -40,7 +41,7 @@ func Command() *cobra.Command {
 
 It takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other traffic to the
 kernel. It prints the GIDs, the path MTU and the XDP mode, answers 'gorxe ping' and 'gorxe perf'
-from other hosts, and with Ctrl-C or SIGTERM prints its counters and detaches.`,
+from other hosts, and rping (over rdma_cm, port 7174) from any RDMA host, and with Ctrl-C or SIGTERM prints its counters and detaches.`,
 		Example: `  gorxe up eth0
 
   # from another host
@@ -80,6 +81,12 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	rpings := &rping.Server{Dev: dev, Log: show.rping}
+	rl, err := rpings.Listen(rping.DefaultPort)
+	if err != nil {
+		return err
+	}
+	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
 	wg.Go(func() { cancel(follow(ctx, dev, show)) })
 
 	if err := f.server(dev, show).Serve(ctx, ln); err != nil {

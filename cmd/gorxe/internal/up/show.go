@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
@@ -104,4 +105,13 @@ func (s *shower) down(dev *roce.Device, gone bool) {
 			fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
 		}
 	})
+}
+
+// rping tells how a client of rping's ended.
+func (s *shower) rping(peer netip.AddrPort, err error) {
+	if err != nil {
+		s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() { fmt.Fprintf(s.diag, "rping from %v: %v\n", peer, err) })
+		return
+	}
+	s.print(line{Event: "session", Peer: peer.String(), Service: "rping"}, func() { fmt.Fprintf(s.diag, "rping from %v: done\n", peer) })
 }

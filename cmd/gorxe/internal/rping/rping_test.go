@@ -1,0 +1,120 @@
+package rping
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+)
+
+func devices(t *testing.T) (a, b *roce.Device, addr netip.AddrPort) {
+	t.Helper()
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devs [2]*roce.Device
+	for i := range devs {
+		if devs[i], err = roce.New(link.Port(i)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { devs[i].Close() })
+	}
+	for _, p := range link.Port(1).Addrs() {
+		if p.Addr().Is4() {
+			addr = netip.AddrPortFrom(p.Addr(), DefaultPort)
+		}
+	}
+	return devs[0], devs[1], addr
+}
+
+// A server answers several clients one after the other, and what it held for them is gone afterwards.
+func TestPingPong(t *testing.T) {
+	a, b, addr := devices(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 4)
+	s := &Server{Dev: b, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx, l) }()
+	for _, size := range []int{16, 64, MaxSize} {
+		c, err := Dial(ctx, a, addr, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			if err := c.Ping(ctx); err != nil {
+				t.Fatalf("ping %d of %d bytes: %v", i, size, err)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("the server's session: %v", err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+// A client that offers too much, or says something else, loses its session; the server goes on.
+func TestHostileClient(t *testing.T) {
+	a, b, addr := devices(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	s := &Server{Dev: b, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(ctx, l)
+	hostile := map[string]func(c *Client) error{
+		"a text of 4 GB": func(c *Client) error { return c.e.say(ctx, buffer{1, 2, 1<<32 - 1}) },
+		"a wrong key":    func(c *Client) error { return c.e.say(ctx, buffer{1, 2, 64}) },
+		"one byte, no info": func(c *Client) error {
+			return c.e.do(ctx, roce.SendWR{Op: roce.OpSend, Inline: []byte{1}})
+		},
+	}
+	for what, act := range hostile {
+		c, err := Dial(ctx, a, addr, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := act(c); err != nil {
+			t.Logf("%s: the client saw %v", what, err)
+		}
+		if err := <-ended; err == nil {
+			t.Errorf("%s: the session ended well", what)
+		}
+		c.Close()
+	}
+	c, err := Dial(ctx, a, addr, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Ping(ctx); err != nil {
+		t.Errorf("an honest client after the others: %v", err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	a, _, addr := devices(t)
+	if _, err := Dial(context.Background(), a, addr, 64); !errors.Is(err, roce.ErrRefused) {
+		t.Errorf("dialled nobody: %v", err)
+	}
+}
