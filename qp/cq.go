@@ -60,7 +60,7 @@ func (c *CQ) Poll(wcs []WC) int {
 	return int(n)
 }
 
-// Arm asks for one call of the notify function at the next completion, or at the next solicited
+// Arm (IBA 11.4.2.2) asks for one call of the notify function at the next completion, or at the next solicited
 // or failed one. A completion that came before Arm does not count: poll once more after it.
 func (c *CQ) Arm(solicitedOnly bool) {
 	want := uint32(armAny)

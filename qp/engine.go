@@ -80,7 +80,8 @@ func (e *Engine) SetPortMTU(m bth.MTU) { e.portMTU = m }
 // Counters are the engine's own: read them on its thread.
 func (e *Engine) Counters() *Counters { return &e.c }
 
-// HandlePacket takes in one packet. p's views are not used after it returns.
+// HandlePacket takes in one packet: it finds the QP and checks what a packet must be before the QP's
+// state counts (IBA 9.6.1.1; RoCEv2 A17.4). p's views are not used after it returns.
 func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(len(p.Payload))

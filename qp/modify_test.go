@@ -140,7 +140,7 @@ func TestModifyWithoutState(t *testing.T) {
 	}
 }
 
-// Values out of range are refused whole: no attribute of the same call takes effect.
+// Values out of range are refused whole (among them a P_Key without a partition, IBA 10.9.1): no attribute of the same call takes effect.
 func TestModifyRanges(t *testing.T) {
 	type edit = func(a *Attr)
 	for _, c := range []struct {

@@ -210,7 +210,7 @@ func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
 }
 
 // fail ends the oldest send work request with an error and takes the QP where the architecture
-// says: RC to ERR, UC and UD to SQE (IBA 10.3.1).
+// says: RC to ERR, UC and UD to SQE (IBA 9.9.2, 10.3.1.6).
 func (q *QP) fail(st Status) {
 	q.retire(st)
 	switch {

@@ -120,7 +120,8 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	return n, netLen
 }
 
-// startWQE gives a work request its PSNs, if it may begin now.
+// startWQE gives a work request its PSNs, if it may begin now: not before what its fence waits for
+// (IBA 9.5).
 func (q *QP) startWQE(w *wqe) bool {
 	if q.State() != RTS || (w.flags&Fence != 0 && q.rdUsed > 0) {
 		return false
@@ -172,7 +173,8 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	return total, netLen
 }
 
-// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message.
+// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message, padded with
+// zeros to whole words (IBA 9.2.4).
 func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off, n uint32, ask bool) (total, netLen int, st Status) {
 	pos := 0
 	if off == 0 {
@@ -250,7 +252,7 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 	return netLen + int(op.Info().HeaderLen), netLen
 }
 
-// rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.5.1.1 "initiator depth").
+// rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.3 "initiator depth").
 func (q *QP) rdRoom(w *wqe) bool {
 	if len(q.rdEnds) == 0 {
 		q.halt(w, LocQPOpErr)

@@ -110,7 +110,7 @@ func (q *QP) hasAnswer(now Time) bool {
 	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
-// sendAnswer writes the next answer: READs and atomics in order, then the NAK or ACK that stands
+// sendAnswer writes the next answer (IBA 9.7.5.1.1): READs and atomics in order, then the NAK or ACK that stands
 // behind them.
 func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 	for !q.answers.empty() {

@@ -83,7 +83,8 @@ const (
 	refuseOperation
 )
 
-// handleRequest takes in a request packet of an RC QP.
+// handleRequest takes in a request packet of an RC QP. Before RTR and in ERR it is dropped
+// (IBA 10.3.1.2, 10.3.1.7); else its PSN decides (IBA 9.7.4.1.2).
 func (q *QP) handleRequest(now Time, p *bth.Packet) {
 	if st := q.State(); st < RTR || st == Err {
 		q.eng.c.DropNoQP++
@@ -123,7 +124,7 @@ func (q *QP) outOfSequence(psn uint64) {
 // execute carries out the expected packet. The steps stand in the order of IBA 9.7.4.1.
 func (q *QP) execute(p *bth.Packet) verdict {
 	info := p.Info
-	if info.Start != (q.msg == msgNone) {
+	if info.Start != (q.msg == msgNone) { // IBA 9.7.4.1.3
 		return refuseInvalid
 	}
 	switch info.Op {
@@ -174,8 +175,8 @@ var refusals = map[verdict]struct {
 	code  bth.NAKCode
 	event EventKind
 }{
-	refuseInvalid:   {bth.NAKInvalidRequest, EventQPReqErr},
-	refuseAccess:    {bth.NAKRemoteAccess, EventQPAccessErr},
+	refuseInvalid:   {bth.NAKInvalidRequest, EventQPReqErr},  // IBA 9.7.5.2.3
+	refuseAccess:    {bth.NAKRemoteAccess, EventQPAccessErr}, // IBA 9.7.5.2.4
 	refuseOperation: {bth.NAKRemoteOperational, EventQPFatal},
 }
 
@@ -204,6 +205,7 @@ func (q *QP) lengthOK(p *bth.Packet) bool {
 	}
 }
 
+// executeSend scatters a SEND's packet into its receive; the last one may end a key (IBA 9.4.1.1).
 func (q *QP) executeSend(p *bth.Packet) verdict {
 	if p.Info.Start {
 		q.off = 0
@@ -333,6 +335,8 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 	return b, accept
 }
 
+// executeRead queues a READ's answer (IBA 9.4.4); an operation that the QP was not opened for is an
+// invalid request (IBA 9.7.4.1.4).
 func (q *QP) executeRead(p *bth.Packet) verdict {
 	if q.access&mr.RemoteRead == 0 || len(p.Payload) > 0 {
 		return refuseInvalid

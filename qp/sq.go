@@ -240,7 +240,7 @@ func (q *QP) gather(b []byte, i uint32, off uint32) Status {
 	return Success
 }
 
-// scatter copies b to offset off of an SGE list.
+// scatter copies b to offset off of an SGE list (IBA 10.7.3).
 func (e *Engine) scatter(pd *mr.PD, sges []SGE, off uint32, b []byte) Status {
 	for _, g := range sges {
 		if len(b) == 0 {

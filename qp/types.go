@@ -277,7 +277,7 @@ func (k EventKind) String() string {
 		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED"}, int(k))
 }
 
-// Event is an asynchronous event; the one field that its kind is about is set.
+// Event is an asynchronous event (IBA 11.6.3.1); the one field that its kind is about is set.
 type Event struct {
 	Kind EventKind
 	QP   *QP

@@ -102,7 +102,7 @@ func (q *QP) executeUC(p *bth.Packet) *uint64 {
 }
 
 // handleUD takes in a datagram: Q_Key, a receive, 40 bytes of network header, then the payload
-// (IBA 9.8.3). What does not fit is dropped: a stranger's datagram breaks nothing.
+// (IBA 9.6.1.4, 9.8.3). What does not fit is dropped: a stranger's datagram breaks nothing.
 func (q *QP) handleUD(p *bth.Packet) {
 	c := &q.eng.c
 	switch st := q.State(); {
