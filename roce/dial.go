@@ -189,12 +189,11 @@ func (q *QP) climb(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOption
 	c.MaxRdAtomic, c.MaxDestRdAtomic = atLeastNone(a.MaxRdAtomic), atLeastNone(a.MaxDestRdAtomic)
 	c.Timeout, c.Retries, c.RNRRetries = atLeastNone(a.Timeout), atLeastNone(a.RetryCount), atLeastNone(a.RNRRetry)
 	for _, s := range q.steps(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
-		if s.attr.State <= q.State() && s.attr.State != StateInit || s.attr.State > to {
+		st := q.State()
+		if done := s.attr.State < st || (s.attr.State == st && st != StateInit); done || s.attr.State > to {
 			continue
 		}
-		if s.attr.State == StateInit && q.State() != StateInit {
-			continue
-		}
+		s.attr.SQPSN = a.SQPSN
 		if err := q.modify(now, &s.attr, s.mask); err != nil {
 			return fmt.Errorf("roce: bring the QP to %v: %w", s.attr.State, err)
 		}

@@ -16,7 +16,7 @@ type Limits struct {
 // has to be refused: ok is false, and RejectMTU says with which words (IBA 12.6.7.2).
 func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
 	return AcceptParams{
-		// What one end has outstanding, the other has to serve (IBA 12.7.28 to 12.7.31).
+		// What one end has outstanding, the other has to serve (IBA 12.7).
 		ResponderResources: min(l.ResponderResources, r.InitiatorDepth),
 		InitiatorDepth:     min(l.InitiatorDepth, r.ResponderResources),
 		RNRRetry:           min(l.RNRRetry, maxRetryCount),
@@ -39,7 +39,8 @@ func (e *Event) RejectedMTU() bth.MTU {
 	return bth.MTUFromEnum(e.Info[0])
 }
 
-// QPAttributes are what the local QP needs for RTR and RTS.
+// QPAttributes are what the local QP needs for RTR and RTS. The starting PSN in a message is where its receiver shall
+// begin to send (IBA 12.7.31), so it is the first that the message's sender expects.
 type QPAttributes struct {
 	RemoteQPN       bth.QPN
 	RQPSN           bth.PSN // the first to expect
@@ -55,7 +56,7 @@ type QPAttributes struct {
 // PassiveQP is for the side that got the request and accepts it with a.
 func (r *Request) PassiveQP(a *AcceptParams) QPAttributes {
 	return QPAttributes{
-		RemoteQPN: r.QPN, RQPSN: r.PSN, SQPSN: a.PSN, MTU: r.MTU,
+		RemoteQPN: r.QPN, RQPSN: a.PSN, SQPSN: r.PSN, MTU: r.MTU,
 		MaxRdAtomic: a.InitiatorDepth, MaxDestRdAtomic: a.ResponderResources,
 		Timeout: r.AckTimeout, RetryCount: r.RetryCount, RNRRetry: r.RNRRetry,
 	}
@@ -68,7 +69,7 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 		timeout = DefaultAckTimeout
 	}
 	return QPAttributes{
-		RemoteQPN: r.QPN, RQPSN: r.PSN, SQPSN: p.PSN, MTU: p.MTU,
+		RemoteQPN: r.QPN, RQPSN: p.PSN, SQPSN: r.PSN, MTU: p.MTU,
 		// A peer must not raise what was asked for; one that does is held to it.
 		MaxRdAtomic:     min(p.InitiatorDepth, r.ResponderResources),
 		MaxDestRdAtomic: min(p.ResponderResources, r.InitiatorDepth),
@@ -79,7 +80,7 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 }
 
 // AckTimeout is the Local ACK Timeout for a path: twice its life time and the far end's ACK delay,
-// all exponents of 4.096 us x 2^t (IBA 12.7.34). The sum is rounded to the larger term, or to twice
+// all exponents of 4.096 us x 2^t (IBA 12.7). The sum is rounded to the larger term, or to twice
 // that if the smaller is half of it or more.
 func AckTimeout(packetLifeTime, ackDelay uint8) uint8 {
 	there, delay := packetLifeTime+1, ackDelay

@@ -133,7 +133,7 @@ type ConnectParams struct {
 	SourcePort         uint16 // for the rdma_cm header of its services
 	Transport          Transport
 	QPN                bth.QPN
-	PSN                bth.PSN // of the first packet that this end will send
+	PSN                bth.PSN // of the first packet that the peer shall send
 	PKey               bth.PKey
 	MTU                bth.MTU
 	ResponderResources uint8 // READs and atomics that this end serves at a time
@@ -153,9 +153,9 @@ type ConnectParams struct {
 // AcceptParams are what a REP says.
 type AcceptParams struct {
 	QPN                bth.QPN
-	PSN                bth.PSN
-	ResponderResources uint8 // at most the request's InitiatorDepth
-	InitiatorDepth     uint8 // at most the request's ResponderResources
+	PSN                bth.PSN // of the first packet that the peer shall send
+	ResponderResources uint8   // at most the request's InitiatorDepth
+	InitiatorDepth     uint8   // at most the request's ResponderResources
 	RNRRetry           uint8
 	FlowControl, SRQ   bool
 	PrivateData        []byte // at most REPPrivateLen
@@ -168,7 +168,7 @@ type Request struct {
 	GUID               GUID
 	Transport          Transport
 	QPN                bth.QPN
-	PSN                bth.PSN
+	PSN                bth.PSN // of the first packet that this end shall send
 	PKey               bth.PKey
 	MTU                bth.MTU
 	ResponderResources uint8
@@ -188,7 +188,7 @@ type Request struct {
 type Response struct {
 	GUID               GUID
 	QPN                bth.QPN
-	PSN                bth.PSN
+	PSN                bth.PSN // of the first packet that this end shall send
 	ResponderResources uint8
 	InitiatorDepth     uint8
 	AckDelay           uint8
