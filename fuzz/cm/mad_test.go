@@ -24,6 +24,8 @@ var (
 	hosts = [3]bth.GID{bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), bth.GIDFromIPv4([4]byte{10, 0, 0, 3}), self}
 )
 
+var services = [3]cm.ServiceID{cm.TCPService(port), cm.UDPService(port), 1}
+
 // FuzzMAD plays the tape to a CM.
 func FuzzMAD(f *testing.F) {
 	seeds(f)
@@ -55,8 +57,8 @@ func seeds(f *testing.F) {
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 60 {
-		tape := make([]byte, 40+r.IntN(400))
+	for range 100 {
+		tape := make([]byte, 40+r.IntN(900))
 		for i := range tape {
 			tape[i] = byte(r.Uint32())
 		}
@@ -70,10 +72,29 @@ type play struct {
 	m    *cm.CM
 	tape []byte
 	now  cm.Time
-	ids  []cm.CommID // the CM's own, as the peers saw them
-	tids []uint64
+	seen []exchange                 // what the peers saw of it lately
+	ids  []cm.CommID                // the user's, lately, closed ones too
 	hold map[cm.CommID]cm.EventKind // the user's: what he heard of each last
 	sent uint64
+
+	listeners [len(services)]cm.ListenerID
+}
+
+// exchange is what a peer has to know to be believed.
+type exchange struct {
+	peer          bth.GID
+	local, remote cm.CommID // the CM's words
+	tid           uint64
+}
+
+// recent is how many exchanges and IDs are remembered.
+const recent = 8
+
+func push[T any](s []T, v T) []T {
+	if len(s) == recent {
+		s = append(s[:0], s[1:]...)
+	}
+	return append(s, v)
 }
 
 func newPlay(t *testing.T, tape []byte) *play {
@@ -81,12 +102,19 @@ func newPlay(t *testing.T, tape []byte) *play {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []cm.ServiceID{cm.TCPService(port), cm.UDPService(port), 1} {
-		if _, err := m.Listen(cm.ListenParams{Service: s, Backlog: backlog}); err != nil {
-			t.Fatal(err)
-		}
+	p := &play{t: t, m: m, tape: tape, hold: map[cm.CommID]cm.EventKind{}}
+	for i := range services {
+		p.listen(i)
 	}
-	return &play{t: t, m: m, tape: tape, hold: map[cm.CommID]cm.EventKind{}}
+	return p
+}
+
+func (p *play) listen(i int) {
+	id, err := p.m.Listen(cm.ListenParams{Service: services[i], Backlog: backlog})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.listeners[i] = id
 }
 
 func (p *play) draw() byte {
@@ -115,6 +143,7 @@ const (
 	stepTime
 	stepUser
 	stepCall
+	stepAlong
 	numSteps
 )
 
@@ -133,7 +162,52 @@ func (p *play) step() {
 		p.user()
 	case stepCall:
 		p.call()
+	case stepAlong:
+		p.along()
 	}
+}
+
+// along brings a connection one step on its usual way, by the user or by the peer.
+func (p *play) along() {
+	if len(p.ids) == 0 {
+		return
+	}
+	id := p.ids[len(p.ids)-1-p.of(len(p.ids))]
+	switch p.m.State(id) {
+	case cm.StateREQRcvd, cm.StateMRAREQSent:
+		_ = p.m.Accept(p.now, id, &cm.AcceptParams{QPN: 3})
+		return
+	case cm.StateREPRcvd, cm.StateMRAREPSent:
+		_ = p.m.Ready(p.now, id, nil)
+		return
+	}
+	var x exchange
+	for _, y := range p.seen {
+		if y.local == id {
+			x = y
+		}
+	}
+	if x.local == 0 {
+		return
+	}
+	var m cm.MAD
+	switch p.m.State(id) {
+	case cm.StateREQSent, cm.StateMRAREQRcvd:
+		r := cm.REP{LocalID: cm.CommID(p.of(8) + 1), RemoteID: id, QPN: bth.QPN(2 + p.of(8))}
+		r.Encode(&m, x.tid)
+	case cm.StateREPSent, cm.StateMRAREPRcvd:
+		r := cm.RTU{LocalID: x.remote, RemoteID: id}
+		r.Encode(&m, x.tid)
+	case cm.StateEstablished:
+		r := cm.DREQ{LocalID: x.remote, RemoteID: id, RemoteQPN: 3}
+		r.Encode(&m, uint64(p.draw()))
+	case cm.StateDREQSent:
+		r := cm.DREP{LocalID: x.remote, RemoteID: id}
+		r.Encode(&m, x.tid)
+	default:
+		return
+	}
+	p.feed(x.peer, m[:])
 }
 
 func (p *play) feed(from bth.GID, b []byte) {
@@ -152,23 +226,24 @@ func (p *play) message() {
 	copy(m[:4], []byte{1, 7, 2, 3})
 	m[17] = byte(attr)
 	m[cm.MADHeaderLen+3] = byte(p.of(8)) // the peer's communication ID
-	if flags&1 == 0 && len(p.ids) > 0 {
-		put32(m[cm.MADHeaderLen+4:], uint32(p.ids[p.of(len(p.ids))]))
+	if flags&3 != 3 && len(p.seen) > 0 {
+		x := p.seen[len(p.seen)-1-p.of(len(p.seen))]
+		from = x.peer
+		put32(m[cm.MADHeaderLen+4:], uint32(x.local))
 		if attr == cm.AttrSIDRREP {
-			copy(m[cm.MADHeaderLen:], m[cm.MADHeaderLen+4:cm.MADHeaderLen+8])
+			put32(m[cm.MADHeaderLen:], uint32(x.local))
+		} else if x.remote != 0 {
+			put32(m[cm.MADHeaderLen:], uint32(x.remote))
 		}
-	}
-	if flags&2 == 0 && len(p.tids) > 0 {
-		tid := p.tids[p.of(len(p.tids))]
-		put32(m[8:], uint32(tid>>32))
-		put32(m[12:], uint32(tid))
+		put32(m[8:], uint32(x.tid>>32))
+		put32(m[12:], uint32(x.tid))
 	}
 	if flags&4 == 0 { // plausible numbers where REP and DREQ have QPNs
 		switch attr {
 		case cm.AttrREP:
-			m[cm.MADHeaderLen+14] = byte(2 + p.of(8))
+			copy(m[cm.MADHeaderLen+12:], []byte{0, 0, byte(2 + p.of(8))})
 		case cm.AttrDREQ:
-			m[cm.MADHeaderLen+10] = byte(2 + p.of(4))
+			copy(m[cm.MADHeaderLen+8:], []byte{0, 0, byte(2 + p.of(4))})
 		}
 	}
 	p.feed(from, m[:])
@@ -212,7 +287,7 @@ func (p *play) user() {
 	if len(p.ids) == 0 {
 		return
 	}
-	id, private := p.ids[p.of(len(p.ids))], p.take(p.of(8))
+	id, private := p.ids[len(p.ids)-1-p.of(len(p.ids))], p.take(p.of(8))
 	switch p.of(9) {
 	case 0:
 		_ = p.m.Accept(p.now, id, &cm.AcceptParams{QPN: bth.QPN(2 + p.of(4)), PrivateData: private})
@@ -231,7 +306,11 @@ func (p *play) user() {
 	case 7:
 		_ = p.m.ReplySIDR(p.now, id, &cm.SIDRReply{QPN: 9})
 	case 8:
-		_ = p.m.Disconnect(p.now, id, nil)
+		i := p.of(len(p.listeners))
+		if err := p.m.Unlisten(p.now, p.listeners[i]); err != nil {
+			p.t.Fatal(err)
+		}
+		p.listen(i)
 	}
 }
 
@@ -243,11 +322,11 @@ func (p *play) call() {
 	if p.of(3) == 0 {
 		id, err = p.m.Resolve(p.now, &cm.SIDRParams{Local: self, Remote: to, Service: cm.UDPService(port)})
 	} else {
-		id, err = p.m.Connect(p.now, &cm.ConnectParams{Local: self, Remote: to, Service: cm.TCPService(port), QPN: bth.QPN(2 + p.of(4)), MTU: 1024,
+		id, err = p.m.Connect(p.now, &cm.ConnectParams{Local: self, Remote: to, Service: cm.TCPService(port), QPN: 3, MTU: 1024,
 			ResponseTimeout: p.draw() % 32, MaxRetries: p.draw() % 16})
 	}
 	if err == nil {
-		p.hold[id] = cm.EventNone
+		p.ids, p.hold[id] = push(p.ids, id), cm.EventNone
 	}
 }
 
@@ -267,9 +346,11 @@ func (p *play) look() {
 		if to.Local != self || to.QPN == 0 || (to.Remote != hosts[0] && to.Remote != hosts[1] && to.Remote != hosts[2]) {
 			p.t.Fatalf("sends to %+v", to)
 		}
-		if len(p.ids) < 64 {
-			p.ids = append(p.ids, mad.LocalID())
-			p.tids = append(p.tids, mad.TID())
+		if x := (exchange{peer: to.Remote, local: mad.LocalID(), remote: mad.RemoteID(), tid: mad.TID()}); x.local != 0 {
+			if mad.Attribute() == cm.AttrREQ || mad.Attribute() == cm.AttrSIDRREQ {
+				x.remote = 0 // there is none in these
+			}
+			p.seen = push(p.seen, x)
 		}
 		if to.Remote == self && p.draw()&1 == 0 { // a connection with itself
 			loop := m
@@ -283,7 +364,7 @@ func (p *play) look() {
 		p.hear(ev)
 	}
 	s := p.m.Sizes()
-	if s.Conns > maxConns || s.HalfOpen > maxHalfOpen || s.Pending > 3*backlog || s.Remote > s.Conns || s.QPs > s.Conns || s.Timers > s.Conns ||
+	if s.Conns > maxConns || s.HalfOpen > maxHalfOpen || s.Pending > len(services)*backlog || s.Remote > s.Conns || s.QPs > s.Conns || s.Timers > s.Conns ||
 		s.Sources > len(hosts) || s.Events != 0 || s.Transmit != 0 || s.Answers != 0 {
 		p.t.Fatalf("holds %+v", s)
 	}
@@ -297,9 +378,8 @@ func (p *play) hear(ev cm.Event) {
 		p.t.Fatalf("connection %#x: %v after %v", ev.ID, ev.Kind, last)
 	}
 	p.hold[ev.ID] = ev.Kind
-	if first && len(p.ids) < 64 {
-		p.ids = append(p.ids, ev.ID)
-		p.tids = append(p.tids, 0)
+	if first {
+		p.ids = push(p.ids, ev.ID)
 	}
 	if ev.Kind == cm.EventClosed {
 		delete(p.hold, ev.ID)
@@ -324,7 +404,7 @@ func (p *play) finish() {
 		p.now = max(p.now, next)
 		p.m.HandleTimeout(p.now)
 	}
-	if s := p.m.Sizes(); len(p.hold) != 0 || s != (cm.Sizes{Listeners: 3}) {
+	if s := p.m.Sizes(); len(p.hold) != 0 || s != (cm.Sizes{Listeners: len(services)}) {
 		p.t.Fatalf("left behind: %d connections, %+v", len(p.hold), s)
 	}
 }

@@ -131,7 +131,7 @@ func (m *CM) repArrives(now Time, c *conn, p *packet) {
 	c.qp = qpKey{c.addr.Remote, r.GUID, r.QPN}
 	if old := m.byQP[c.qp]; old != nil {
 		// The peer's QP is in use by an older connection here, of which the peer does not know any
-		// more: both end (IBA 12.9.8.3.1).
+		// more: both end (IBA 12.4.1, 12.9.8.3.1).
 		m.stale(now, old)
 		m.conclude(c, Event{Kind: EventRejected, Local: true, Reason: ReasonStaleConnection})
 		m.refuse(now, c, REJ{Message: AnswersREP, Reason: ReasonStaleConnection})

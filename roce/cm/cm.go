@@ -176,7 +176,7 @@ func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	return c
 }
 
-// idle answers a message that is for no connection here (IBA 12.9.7: state Idle).
+// idle answers a message that is for no connection here (IBA 12.9: state Idle).
 func (m *CM) idle(now Time, p *packet) {
 	a := answer{to: p.from, tid: p.m.TID(), local: p.m.RemoteID(), remote: p.m.LocalID()}
 	switch p.attr {
@@ -225,7 +225,7 @@ func (m *CM) HasTransmit() bool { return m.transmit.head != nil || m.answers.n >
 // PollTransmit writes the next MAD into b, which has room for MADLen bytes, and says where to send it:
 // as a UD SEND from QP1 with the Q_Key bth.QKeyGSI. It returns false when there is none, and for a
 // b too short.
-func (m *CM) PollTransmit(now Time, b []byte) (Addr, bool) {
+func (m *CM) PollTransmit(_ Time, b []byte) (Addr, bool) {
 	if len(b) < MADLen || !m.HasTransmit() {
 		return Addr{}, false
 	}

@@ -157,7 +157,7 @@ func (m *CM) repeatFor(_ Time, c *conn, p *packet) {
 	m.repeat(c)
 }
 
-// retry is for an answer that did not come in time (IBA 12.9.8.5).
+// retry is for an answer that did not come in time.
 func (m *CM) retry(now Time, c *conn) {
 	m.c.Timeouts++
 	if c.retries < c.maxRetries {
@@ -214,7 +214,7 @@ func (m *CM) linger(now Time, c *conn, s State) {
 	}
 }
 
-// enterTimeWait lets packets of the connection die out before its end (IBA 12.9.8.4).
+// enterTimeWait lets packets of the connection die out before its end.
 func (m *CM) enterTimeWait(now Time, c *conn) {
 	m.setState(now, c, StateTimeWait)
 	m.arm(c, now+c.timeWait)
@@ -280,7 +280,7 @@ func (j *REJ) event(k EventKind) Event {
 }
 
 // stale ends a connection whose peer has forgotten it, as a request or reply with the same QP shows
-// (IBA 12.9.8.3.1).
+// (IBA 12.4.1, 12.9.8.3.1).
 func (m *CM) stale(now Time, c *conn) {
 	m.c.Stale++
 	e := Event{Kind: EventRejected, Local: true, Reason: ReasonStaleConnection}

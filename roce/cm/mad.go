@@ -35,7 +35,7 @@ var (
 )
 
 // Attribute is a MAD's attribute ID: which message of the communication manager it carries (IBA
-// table 97).
+// 12.6).
 type Attribute uint16
 
 // The messages.

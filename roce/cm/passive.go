@@ -274,7 +274,7 @@ func (m *CM) mraForREP(now Time, c *conn, p *packet) {
 }
 
 // CommEstablished says that data came in on the accepted connection's QP, so that the peer is ready
-// though its RTU is not here, perhaps lost (verbs' event COMM_EST; IBA 12.9.7.2). It does no harm in
+// though its RTU is not here, perhaps lost (verbs' event COMM_EST; IBA 12.9). It does no harm in
 // other states.
 func (m *CM) CommEstablished(now Time, id CommID) {
 	if c, err := m.inState(id, StateREPSent, StateMRAREPRcvd); err == nil {

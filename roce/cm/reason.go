@@ -2,7 +2,7 @@ package cm
 
 import "fmt"
 
-// Reason says why a connection was refused or ended (IBA 12.6.7.2, table 99).
+// Reason says why a connection was refused or ended (IBA 12.6.7.2).
 type Reason uint16
 
 // The reasons.

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/bth/bthtest"
+	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // replay plays one side of a captured dialogue against the CM: what that side sent, the CM has to
@@ -61,9 +63,7 @@ func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
 		} else {
 			r.hear(i)
 		}
-		for _, mad := range r.drain() {
-			r.outbox = append(r.outbox, mad)
-		}
+		r.outbox = append(r.outbox, r.drain()...)
 	}
 	if len(r.outbox) != 0 || len(r.random) != 0 {
 		t.Fatalf("left over: %s, %d random numbers", trace(r.outbox, nil), len(r.random))
@@ -211,5 +211,45 @@ func (r *replay) checkRequest(ev *Event, mad *MAD) {
 	}
 	if len(ev.PrivateData) != REQPrivateLen-IPCMHeaderLen {
 		r.t.Errorf("%d bytes of private data", len(ev.PrivateData))
+	}
+}
+
+// TestStartingPSNs: with which PSNs the kernel's QPs began after the dialogue is what QPAttributes
+// say. A message tells where its receiver shall begin.
+func TestStartingPSNs(t *testing.T) {
+	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap"} {
+		talk := capturedMADs(t, name)
+		var req REQ
+		var rep REP
+		req.Decode(&talk[0].mad)
+		rep.Decode(&talk[1].mad)
+		r := req.event(&packet{from: talk[0].from})
+		passive := r.PassiveQP(&AcceptParams{QPN: rep.QPN, PSN: rep.PSN})
+		active := connectParams(&req).ActiveQP(&Response{QPN: rep.QPN, PSN: rep.PSN})
+		if passive.RQPSN != active.SQPSN || passive.SQPSN != active.RQPSN || passive.RemoteQPN != req.QPN || active.RemoteQPN != rep.QPN {
+			t.Errorf("%s: %+v does not fit %+v", name, active, passive)
+		}
+		first := map[bth.GID]bth.PSN{} // of requests, by sender
+		d, p := new(frame.Decoder), new(bth.Packet)
+		for _, f := range bthtest.Frames(t, name) {
+			if d.Decode(f, p) != frame.ReasonOK || p.Info.Transport != bth.RC || !p.Info.Request {
+				continue
+			}
+			if _, ok := first[p.Src]; !ok {
+				first[p.Src] = p.BTH.PSN()
+			}
+		}
+		if len(first) == 0 {
+			t.Errorf("%s: no data", name)
+		}
+		for gid, psn := range first {
+			want := active.SQPSN
+			if gid == talk[0].from.Local {
+				want = passive.SQPSN
+			}
+			if psn != want {
+				t.Errorf("%s: %v begins with %v, want %v", name, gid, psn, want)
+			}
+		}
 	}
 }

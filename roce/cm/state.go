@@ -1,6 +1,6 @@
 package cm
 
-// State is where a connection, or a SIDR exchange, is in its life (IBA 12.9.5 to 12.9.7 with their
+// State is where a connection, or a SIDR exchange, is in its life (IBA 12.9 with its
 // figures; 12.11 for SIDR). Idle is not having one: such messages are answered without a connection.
 type State uint8
 

@@ -134,7 +134,7 @@ func (u *subject) message(a Attribute, about Answered) (m MAD) {
 }
 
 // TestStateTables tries every message in every state. What the table does not name must change
-// nothing and answer nothing (IBA 12.9.5 to 12.9.7).
+// nothing and answer nothing (IBA 12.9).
 func TestStateTables(t *testing.T) {
 	type key struct {
 		s State
@@ -235,7 +235,7 @@ func TestStateTables(t *testing.T) {
 	}
 }
 
-// TestIdleAnswers: messages for connections that are not here (IBA 12.9.7, Idle).
+// TestIdleAnswers: messages for connections that are not here (IBA 12.9, state Idle).
 func TestIdleAnswers(t *testing.T) {
 	for a, want := range map[Attribute]string{AttrREQ: "REJ8", AttrMRA: "", AttrREJ: "", AttrREP: "REJ6", AttrRTU: "", AttrDREQ: "DREP",
 		AttrDREP: "", AttrSIDRREQ: "SIDR_REP", AttrSIDRREP: "", AttrLAP: "APR", AttrAPR: ""} {

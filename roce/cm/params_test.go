@@ -1,0 +1,168 @@
+package cm
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+func TestPrivateDataTooLong(t *testing.T) {
+	long := make([]byte, 300)
+	a, b := pair(t)
+	p := a.params(b)
+	for n, ok := range map[int]bool{56: true, 57: false} {
+		p.PrivateData = long[:n]
+		if _, err := a.m.Connect(0, p); (err == nil) != ok || (!ok && !errors.Is(err, ErrPrivateData)) {
+			t.Errorf("Connect with %d bytes: %v", n, err)
+		}
+	}
+	p.Service, p.PrivateData = 12345, long[:REQPrivateLen] // no rdma_cm header
+	if _, err := a.m.Connect(0, p); err != nil {
+		t.Error(err)
+	}
+	for s, f := range map[State]func(u *subject) error{
+		StateREQRcvd:     func(u *subject) error { p := acceptance; p.PrivateData = long[:197]; return u.m.Accept(0, u.id, &p) },
+		StateMRAREQSent:  func(u *subject) error { return u.m.Reject(0, u.id, ReasonConsumer, nil, long[:149]) },
+		StateREPRcvd:     func(u *subject) error { return u.m.Ready(0, u.id, long[:225]) },
+		StateEstablished: func(u *subject) error { return u.m.Disconnect(0, u.id, long[:221]) },
+	} {
+		u := reach(t, s)
+		if err := f(u); !errors.Is(err, ErrPrivateData) {
+			t.Errorf("%v: %v", s, err)
+		}
+		u.inState(u.id, s)
+		u.sends()
+	}
+}
+
+func TestParamsOutOfRange(t *testing.T) {
+	a, b := pair(t)
+	for i, spoil := range []func(p *ConnectParams){
+		func(p *ConnectParams) { p.QPN = 1 },
+		func(p *ConnectParams) { p.QPN = 1 << 24 },
+		func(p *ConnectParams) { p.PSN = 1 << 24 },
+		func(p *ConnectParams) { p.MTU = 1000 },
+		func(p *ConnectParams) { p.RetryCount = 8 },
+		func(p *ConnectParams) { p.RNRRetry = 8 },
+		func(p *ConnectParams) { p.MaxRetries = 16 },
+		func(p *ConnectParams) { p.AckTimeout = 32 },
+		func(p *ConnectParams) { p.ResponseTimeout = 32 },
+		func(p *ConnectParams) { p.FlowLabel = 1 << 20 },
+		func(p *ConnectParams) { p.Transport = 2 },
+		func(p *ConnectParams) { p.Remote = bth.GID{} },
+		func(p *ConnectParams) { p.Remote = bth.GID{0: 0xfd, 15: 1} },
+	} {
+		p := a.params(b)
+		spoil(p)
+		if _, err := a.m.Connect(0, p); !errors.Is(err, ErrParams) {
+			t.Errorf("case %d: %v", i, err)
+		}
+	}
+	a.empty()
+	for i, spoil := range []func(p *AcceptParams){
+		func(p *AcceptParams) { p.QPN = 0 },
+		func(p *AcceptParams) { p.RNRRetry = 8 },
+		func(p *AcceptParams) { p.ResponderResources = 3 }, // the REQ's initiator depth is 2
+		func(p *AcceptParams) { p.InitiatorDepth = 5 },     // the REQ's responder resources are 4
+	} {
+		u := reach(t, StateREQRcvd)
+		p := acceptance
+		spoil(&p)
+		if err := u.m.Accept(0, u.id, &p); !errors.Is(err, ErrParams) {
+			t.Errorf("case %d: %v", i, err)
+		}
+		u.inState(u.id, StateREQRcvd)
+	}
+}
+
+func TestNegotiation(t *testing.T) {
+	r := &Request{MTU: 1024, ResponderResources: 4, InitiatorDepth: 2, RNRRetry: 3, RetryCount: 6, AckTimeout: 15, QPN: 5, PSN: 9, FlowControl: true}
+	p, ok := r.Negotiate(Limits{MTU: 4096, ResponderResources: 16, InitiatorDepth: 3, RNRRetry: 7})
+	if !ok || p.ResponderResources != 2 || p.InitiatorDepth != 3 || p.RNRRetry != 7 || !p.FlowControl {
+		t.Errorf("%+v, %v", p, ok)
+	}
+	p.PSN = 77
+	if q, want := r.PassiveQP(&p), (QPAttributes{RemoteQPN: 5, RQPSN: 77, SQPSN: 9, MTU: 1024, MaxRdAtomic: 3, MaxDestRdAtomic: 2,
+		Timeout: 15, RetryCount: 6, RNRRetry: 3}); q != want {
+		t.Errorf("passive %+v, want %+v", q, want)
+	}
+	c := &ConnectParams{MTU: 1024, PSN: 9, ResponderResources: 4, InitiatorDepth: 2, RetryCount: 6, AckTimeout: 15}
+	resp := &Response{QPN: 8, PSN: 77, ResponderResources: 2, InitiatorDepth: 9, RNRRetry: 7, AckDelay: 16}
+	if q, want := c.ActiveQP(resp), (QPAttributes{RemoteQPN: 8, RQPSN: 9, SQPSN: 77, MTU: 1024, MaxRdAtomic: 2, MaxDestRdAtomic: 4,
+		Timeout: 16, RetryCount: 6, RNRRetry: 7}); q != want {
+		t.Errorf("active %+v, want %+v", q, want)
+	}
+	// A REP has no field for the path MTU: a larger one than this end bears is refused by name.
+	if _, ok := r.Negotiate(Limits{MTU: 512}); ok {
+		t.Error("path MTU 1024 granted over 512")
+	}
+	reason, info := RejectMTU(512)
+	if e := (Event{Kind: EventRejected, Reason: reason, Info: info}); e.RejectedMTU() != 512 {
+		t.Errorf("path MTU %d of the REJ", e.RejectedMTU())
+	}
+	for _, c := range [][3]uint8{{18, 15, 19}, {14, 14, 16}, {14, 15, 16}, {10, 15, 15}, {30, 31, 31}, {31, 31, 31}, {0, 0, 2}} {
+		if got := AckTimeout(c[0], c[1]); got != c[2] {
+			t.Errorf("path life time %d and ACK delay %d: %d, want %d", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+func TestCommandsOutOfRange(t *testing.T) {
+	u := reach(t, StateREQRcvd)
+	if err := u.m.SendMRA(u.now, u.id, 32); !errors.Is(err, ErrParams) {
+		t.Errorf("MRA: %v", err)
+	}
+	if err := u.m.SendMRA(u.now, 1, 20); !errors.Is(err, ErrUnknownID) {
+		t.Errorf("MRA: %v", err)
+	}
+	if err := u.m.Reject(u.now, u.id, ReasonConsumer, make([]byte, InfoLen+1), nil); !errors.Is(err, ErrParams) {
+		t.Errorf("REJ: %v", err)
+	}
+	u.sends()
+	for i, p := range []SIDRParams{
+		{Local: gidA, Remote: gidB, ResponseTimeout: 32},
+		{Local: gidA, Remote: gidB, MaxRetries: 16},
+		{Local: gidA},
+	} {
+		if _, err := u.m.Resolve(0, &p); !errors.Is(err, ErrParams) {
+			t.Errorf("Resolve %d: %v", i, err)
+		}
+	}
+	if _, err := u.m.Resolve(0, &SIDRParams{Local: gidA, Remote: gidB, Service: UDPService(1), PrivateData: make([]byte, 181)}); !errors.Is(err, ErrPrivateData) {
+		t.Error(err)
+	}
+	// Each command names the state that it met.
+	if err := u.m.Ready(u.now, u.id, nil); !errors.Is(err, ErrState) || err.Error() != "cm: the connection is not in a state for this command: it is in REQ Rcvd" {
+		t.Error(err)
+	}
+}
+
+// TestWrongREPs: what no passive side would say leaves the connection as it is.
+func TestWrongREPs(t *testing.T) {
+	for _, spoil := range []func(r *REP){
+		func(r *REP) { r.LocalID = 0 },
+		func(r *REP) { r.QPN = 0 },
+		func(r *REP) { r.QPN = bth.QPNMulticast },
+	} {
+		u := reach(t, StateREQSent)
+		m := u.message(AttrREP, 0)
+		var r REP
+		r.Decode(&m)
+		spoil(&r)
+		r.Encode(&m, u.tid)
+		u.hears(u.now, u.peer, m)
+		u.inState(u.id, StateREQSent)
+		if u.m.c.Malformed != 1 {
+			t.Errorf("%+v is not counted", r)
+		}
+	}
+	a, b := sidrPair(t)
+	id := a.resolve(b, UDPService(port))
+	for _, r := range []SIDRREP{{RequestID: id, Service: UDPService(port + 1), QPN: 5}, {RequestID: id, Service: UDPService(port), QPN: 1}} {
+		var m MAD
+		r.Encode(&m, 1)
+		a.hears(0, b, m)
+		a.inState(id, StateSIDRREQSent)
+	}
+}
