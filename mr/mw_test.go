@@ -151,6 +151,8 @@ func TestWindowType2(t *testing.T) {
 	r.s = life
 	k = r.bind(r.to(w, RemoteRead))
 	r.check(life, k, 0x1040, 64, RemoteRead, OK)
+	r.want("invalidate", r.tab.InvalidateScope(r.pd, life, k), nil)
+	r.want("deregister", r.tab.Deregister(r.m), nil) // no bind, refused or overtaken, holds the region
 }
 
 // A zero-based window of type 2 has addresses of its own.

@@ -121,7 +121,7 @@ func (q *QP) runLocal(w *wqe) error {
 func (q *QP) retireLocals() {
 	s := &q.sq
 	for tail := s.tail.Load(); s.locals > 0; tail++ {
-		if w := s.at(tail); !w.op.local() || w.status != Success {
+		if w := s.at(tail); !w.op.local() {
 			return
 		}
 		if s.cur == tail {

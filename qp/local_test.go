@@ -161,6 +161,27 @@ func TestLocalRunsOnce(t *testing.T) {
 	must(t, k.q.invariants())
 }
 
+// The oldest packet is sent again alone, and its ACK retires the local operation at which the cursor
+// has come to stand.
+func TestLocalUnderTheCursor(t *testing.T) {
+	k := newTalk(t, RC)
+	key := k.nextKey(k.window(mr.Type1))
+	k.post(k.wr(1, OpWrite, 8), k.bind(2, key), k.wr(3, OpWrite, 8))
+	k.hears("RDMA WRITE Only +0 dma=8 ask 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
+	k.now += initialRTO + second/1000
+	k.HandleTimeout(k.now)
+	var buf [1024]byte
+	if n, _ := k.PollTransmit(k.now, buf[:]); n == 0 {
+		t.Fatal("nothing to send")
+	}
+	k.say(ack(0)) // before the next packet is asked for
+	k.completes("1 success RDMA_WRITE 8B", "2 success BIND_MW 64B")
+	k.equal("cursor", k.q.sq.cur, k.q.sq.tail.Load())
+	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
+	k.say(ack(1))
+	k.completes("3 success RDMA_WRITE 8B")
+}
+
 // IBA 11.6.2: a local operation that fails completes with a memory management operation error, after
 // all before it, and takes the QP to ERR.
 func TestLocalFails(t *testing.T) {
