@@ -63,6 +63,7 @@ var allowed = map[string][]string{
 	"bth":        {},
 	"mr":         {},
 	"roce/frame": {"bth"},
+	"roce/cm":    {"bth"},
 	"qp":         {"bth", "mr"},
 	"xdp":        {"bth", "roce/frame"},
 	"loopback":   {"bth", "roce/frame"},
@@ -74,7 +75,7 @@ var allowed = map[string][]string{
 }
 
 // pure folders are state machines and formats: no I/O, time or chance of their own.
-var pure = []string{"bth", "mr", "qp", "roce/frame"}
+var pure = []string{"bth", "mr", "qp", "roce/frame", "roce/cm"}
 
 // maxLines is generous: around 500 is the aim.
 const maxLines = 600
