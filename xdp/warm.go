@@ -3,12 +3,12 @@ package xdp
 // How many buffers the kernel gets to receive into.
 //
 // The kernel uses them in the order of the fill ring, so with all of them on it every frame lands in the memory that
-// was used longest ago, which has left the processor's caches: with 2048 buffers that costs a third of the bandwidth,
-// with 256 nothing (veth, path MTU 1024). So the ring holds few as long as the owner keeps up, taken from a stack whose
+// was used longest ago, which has left the processor's caches: with 2048 buffers that cost up to a third of the
+// bandwidth on a veth, with 512 less than a tenth. So the ring holds few as long as the owner keeps up, taken from a stack whose
 // top was used last. When frames pile up the number doubles, up to all; after a long calm it halves.
 const (
-	startFill = 512
-	minFill   = 256
+	startFill = 1024
+	minFill   = 512 // at two buffers a frame, one queue pair's window
 	// calmFrames is how many frames have to pass without a pile of an eighth of the number.
 	calmFrames = 1 << 16
 )
