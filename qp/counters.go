@@ -33,7 +33,7 @@ type Counters struct {
 	DropPKey      uint64
 	DropQKey      uint64
 	DropNoRecv    uint64 // UC and UD: no receive posted
-	DropLength    uint64 // UC and UD: wrong length
+	DropLength    uint64 // UC and UD: wrong length; to send: longer than the port carries by now
 	DropSequence  uint64 // UC: message lost in a gap
 	DropAccess    uint64 // UC: rkey or access wrong
 	DropGhost     uint64 // requester: answer to nothing outstanding

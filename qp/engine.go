@@ -12,6 +12,12 @@ import (
 const (
 	// chunk is how many bytes one QP may send before the next has its turn.
 	chunk = 16 << 10
+	// maxPacket is what the engine writes for one packet at most.
+	maxPacket = bth.MaxNetHeader + bth.MaxHeaderLen + 4096
+	// dataHeader is the longest header in front of a payload: a WRITE ONLY with immediate.
+	dataHeader = bth.HeaderLen + bth.RETHLen + bth.ImmDtLen
+	// MinBuffer is what any packet without payload needs.
+	MinBuffer = bth.MaxNetHeader + bth.MaxHeaderLen
 )
 
 // Config makes an engine.
@@ -46,6 +52,7 @@ type Engine struct {
 	portMTU   bth.MTU
 	word      [atomicLen]byte // scratch
 	grh       [GRHLen]byte    // scratch
+	aside     [maxPacket]byte // packets that may not fit the caller's buffer
 }
 
 // NewEngine makes an engine without QPs.
@@ -126,11 +133,16 @@ func (e *Engine) HasTransmit(now Time) bool {
 
 // PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
 // and pad. It returns their length and that of the network headers; 0: nothing to send now. The
-// caller appends the ICRC; b needs room for a whole frame.
+// caller appends the ICRC. b has room for a whole frame of the port, MinBuffer bytes at least; a packet
+// that is longer is lost.
 func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 	runq := &e.lists[inRunq]
 	for q := runq.head; q != nil; q = runq.head {
-		if n, netLen = q.transmit(now, b); n == 0 {
+		to := b
+		if len(b) < q.longest() {
+			to = e.aside[:]
+		}
+		if n, netLen = q.transmit(now, to); n == 0 {
 			e.unlist(q)
 			if q.ackOwed {
 				e.awaitAck(q)
@@ -138,13 +150,20 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 			continue
 		}
 		e.lastData = now
-		e.c.SentPkts++
 		if uint32(n) >= e.turn {
 			e.unlist(q)
 			runq.push(q)
 		} else {
 			e.turn -= uint32(n)
 		}
+		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
+			e.c.DropLength++
+			continue
+		}
+		if len(b) < q.longest() {
+			copy(b, to[:n])
+		}
+		e.c.SentPkts++
 		return n, netLen
 	}
 	if q := e.dueAck(now); q != nil {
@@ -153,6 +172,15 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 		e.c.SentPkts++
 	}
 	return n, netLen
+}
+
+// longest is what a packet of the QP may need at most.
+func (q *QP) longest() int {
+	netLen := int(q.path.HeaderLen)
+	if q.typ == UD {
+		netLen = bth.MaxNetHeader
+	}
+	return netLen + dataHeader + int(q.mtu.Load())
 }
 
 // schedule gives q turns to send.

@@ -29,6 +29,8 @@ func TestNewEngineRefuses(t *testing.T) {
 // The port's MTU bounds the datagrams of the QPs that are made after it is told.
 func TestPortMTUBoundsDatagrams(t *testing.T) {
 	k := newTalk(t, UD)
+	k.SetPortMTU(1024)
+	k.renew(UD)
 	k.SetPortMTU(4096)
 	post := func(n int) error {
 		p := k.path(1)

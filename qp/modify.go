@@ -190,6 +190,8 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 	switch {
 	case has(AttrPathMTU) && !a.PathMTU.Valid():
 		return bad("path MTU %d; it is 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	case has(AttrPathMTU) && a.PathMTU > q.eng.portMTU:
+		return bad("path MTU %d; the port carries %d", a.PathMTU, q.eng.portMTU)
 	case has(AttrRQPSN) && a.RQPSN > psnMask, has(AttrSQPSN) && a.SQPSN > psnMask:
 		return bad("a PSN has 24 bits")
 	case has(AttrDestQPN) && a.DestQPN > psnMask:

@@ -43,7 +43,7 @@ func TestPostSendRefuses(t *testing.T) {
 		{"UD without AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend} }, ErrInvalidWR},
 		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{}} }, ErrInvalidWR},
 		{"UD with a broken AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{HeaderLen: 200}} }, ErrInvalidWR},
-		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 1025)}} }, ErrInvalidWR},
+		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 4097)}} }, ErrInvalidWR},
 		{"atomic of 4 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} }, ErrInvalidWR},
 		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} }, ErrInvalidWR},
 		{"too many SGEs", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: make([]SGE, 5)} }, ErrInvalidWR},

@@ -61,6 +61,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		must(t, err)
 		eng, err := NewEngine(Config{MRs: mrs, Rand: r.Uint64})
 		must(t, err)
+		eng.SetPortMTU(4096)
 		pd, err := mrs.AllocPD()
 		must(t, err)
 		cq, err := NewCQ(4096)
