@@ -139,6 +139,7 @@ func (m *CM) repArrives(now Time, c *conn, p *packet) {
 	}
 	m.disarm(c)
 	m.unsend(c)
+	c.again = now + c.interval/2 // the REQ told the peer to repeat after the interval
 	m.setState(now, c, StateREPRcvd)
 	m.emit(c, Event{
 		Kind: EventConnectResponse,
@@ -155,11 +156,8 @@ func (m *CM) mraForREQ(now Time, c *conn, p *packet) {
 	m.mraFor(now, c, p, AnswersREQ, StateMRAREQRcvd)
 }
 
-// repAgain is a REP repeated because the user takes his time: the peer is asked for patience.
-func (m *CM) repAgain(now Time, c *conn, p *packet) {
-	m.c.Duplicate[p.attr.Index()]++
-	m.sendMRA(now, c, mraExponent)
-}
+// repAgain is a REP repeated because the user takes his time.
+func (m *CM) repAgain(now Time, c *conn, p *packet) { m.patience(now, c, p) }
 
 // Ready tells the peer that this end's QP is in RTS: the answer to EventConnectResponse. The
 // connection is established. private has at most RTUPrivateLen bytes.

@@ -22,6 +22,7 @@ type conn struct {
 	tid          uint64 // of the set-up, or of the SIDR exchange
 	releaseTID   uint64 // of the DREQ
 	interval     Time   // before a message is repeated
+	again        Time   // from when on a peer that repeats what the user thinks about is asked for patience
 	timeWait     Time
 	deadline     Time // when onTimer is called
 	lastCall     Time // pending: not to wait beyond that

@@ -214,12 +214,44 @@ func TestSlowUserAsksForPatience(t *testing.T) {
 	rep := b.sends(AttrREP)
 	a.hears(now, b, rep...)
 	a.event(EventConnectResponse)
-	a.hears(now, b, rep...)
+	now, _ = b.m.NextTimeout()
+	b.m.HandleTimeout(now)
+	a.hears(now, b, b.sends(AttrREP)...)
 	b.hears(now, a, a.sends(AttrMRA)...)
 	b.inState(ib, StateMRAREPRcvd)
 	a.must(a.m.Ready(now, ia, nil))
 	b.hears(now, a, a.sends(AttrRTU)...)
 	b.event(EventEstablished)
+}
+
+// TestNetworkDuplicateBringsNoMRA: a REQ or REP that comes twice at once was doubled on the way; its sender waits for
+// the answer as long as it said, and must not be put off.
+func TestNetworkDuplicateBringsNoMRA(t *testing.T) {
+	a, b := pair(t)
+	const soon = second / 10
+	ia := a.connect(0, b)
+	req := a.sends(AttrREQ)
+	b.hears(0, a, req...)
+	b.hears(soon, a, req...)
+	b.sends()
+	ib := b.event(EventConnectRequest).ID
+	b.inState(ib, StateREQRcvd)
+	b.must(b.m.Accept(soon, ib, &acceptance))
+	rep := b.sends(AttrREP)
+	a.hears(soon, b, rep...)
+	a.hears(2*soon, b, rep...)
+	a.sends()
+	a.inState(ia, StateREPRcvd)
+	if a.m.c.Duplicate[AttrREP.Index()] != 1 || b.m.c.Duplicate[AttrREQ.Index()] != 1 {
+		t.Error("duplicates are not counted")
+	}
+	// The RTU is lost: b repeats its REP after one interval, not after the 17 s of an MRA.
+	a.must(a.m.Ready(2*soon, ia, nil))
+	a.sends(AttrRTU)
+	now, _ := b.m.NextTimeout()
+	if now > soon+exponentTime(DefaultResponseTimeout) {
+		t.Errorf("b repeats the REP at %v", now)
+	}
 }
 
 // TestRequestNobodyAnswers: a request is withdrawn when its sender has given up, whether the user has

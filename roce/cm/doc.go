@@ -49,7 +49,8 @@
 //   - The side that sent a REJ remembers it for a while (StateRefused) and repeats it.
 //   - After the time of an MRA has passed, the message is repeated as before, as Linux does, instead
 //     of giving up.
-//   - An MRA is sent by itself when a peer repeats a message that the user has not answered.
+//   - An MRA is sent by itself when a peer repeats a message that the user has not answered, half a
+//     response time-out after it came or later: what comes sooner is the network's duplicate.
 //   - A DREP is sent by itself when the user does not Disconnect soon after EventDisconnected.
 //   - A stale connection has to have the same address as well as GUID and QPN: otherwise anyone could
 //     break others' connections.

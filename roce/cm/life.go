@@ -260,6 +260,16 @@ func (m *CM) sendMRA(now Time, c *conn, t uint8) {
 	m.send(c)
 }
 
+// patience asks a peer that repeats its message for patience, because the user takes his time. What comes right behind
+// the first is the network's duplicate: an MRA would put the peer off for long, and if this end's answer is lost then,
+// the peer asks for it so much later.
+func (m *CM) patience(now Time, c *conn, p *packet) {
+	m.c.Duplicate[p.attr.Index()]++
+	if now >= c.again {
+		m.sendMRA(now, c, mraExponent)
+	}
+}
+
 // rejected ends a set-up that the peer refuses or breaks off.
 func (m *CM) rejected(now Time, c *conn, _ *packet) {
 	m.conclude(c, m.rej.event(EventRejected))

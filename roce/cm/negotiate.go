@@ -53,13 +53,21 @@ type QPAttributes struct {
 	RNRRetry        uint8
 }
 
-// PassiveQP is for the side that got the request and accepts it with a.
+// PassiveQP is for the side that got the request and accepts it with a. The Local ACK Timeout is the requester's to
+// choose (IBA 12.7.34: it knows the path); it is taken up to MaxAckTimeout, and 0, which would be never, for that.
 func (r *Request) PassiveQP(a *AcceptParams) QPAttributes {
 	return QPAttributes{
 		RemoteQPN: r.QPN, RQPSN: a.PSN, SQPSN: r.PSN, MTU: r.MTU,
 		MaxRdAtomic: a.InitiatorDepth, MaxDestRdAtomic: a.ResponderResources,
-		Timeout: r.AckTimeout, RetryCount: r.RetryCount, RNRRetry: r.RNRRetry,
+		Timeout: boundAckTimeout(r.AckTimeout), RetryCount: r.RetryCount, RNRRetry: r.RNRRetry,
 	}
+}
+
+func boundAckTimeout(t uint8) uint8 {
+	if t == 0 || t > MaxAckTimeout {
+		return MaxAckTimeout
+	}
+	return t
 }
 
 // ActiveQP is for the side that sent the request p and got the response r.

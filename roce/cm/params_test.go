@@ -166,3 +166,12 @@ func TestWrongREPs(t *testing.T) {
 		a.inState(id, StateSIDRREQSent)
 	}
 }
+
+// TestAckTimeoutFromPeer: the requester chooses this end's Local ACK Timeout, within reason.
+func TestAckTimeoutFromPeer(t *testing.T) {
+	for asked, want := range map[uint8]uint8{0: MaxAckTimeout, 1: 1, 14: 14, 19: 19, 20: 20, 21: 20, 31: 20} {
+		if q := (&Request{AckTimeout: asked}).PassiveQP(&AcceptParams{}); q.Timeout != want {
+			t.Errorf("asked for %d: %d, want %d", asked, q.Timeout, want)
+		}
+	}
+}

@@ -101,6 +101,7 @@ func (m *CM) newRequest(now Time, p *packet) {
 	c.maxRetries = r.MaxCMRetries
 	c.responder, c.depth = r.InitiatorDepth, r.ResponderResources
 	c.lastCall = now + maxPending
+	c.again = now + peerTime(r.RemoteTimeout)/2
 	m.setState(now, c, StateREQRcvd)
 	// The peer waits no longer than this, unless asked to.
 	m.arm(c, min(now+peerTime(r.RemoteTimeout)*Time(r.MaxCMRetries+1), c.lastCall))
@@ -168,11 +169,8 @@ func (m *CM) evictHalfOpen(now Time) bool {
 	return true
 }
 
-// reqAgain is a REQ repeated because the user takes his time: the peer is asked for patience.
-func (m *CM) reqAgain(now Time, c *conn, p *packet) {
-	m.c.Duplicate[p.attr.Index()]++
-	m.sendMRA(now, c, mraExponent)
-}
+// reqAgain is a REQ repeated because the user takes his time.
+func (m *CM) reqAgain(now Time, c *conn, p *packet) { m.patience(now, c, p) }
 
 // reqStale is a REQ with the communication ID of a connection that ends here.
 func (m *CM) reqStale(_ Time, _ *conn, p *packet) { m.refuseREQ(p, ReasonStaleConnection) }

@@ -218,7 +218,7 @@ func TestStateTables(t *testing.T) {
 					w.does = "SIDR_REP" // it is for nobody here
 				}
 				late := u.m.c.Late[a.Index()]
-				u.hears(u.now, u.peer, u.message(a, about))
+				u.hears(u.now+second, u.peer, u.message(a, about)) // too late for a duplicate that the network made
 				var events []Event
 				mads := u.drain()
 				for ev, ok := u.m.PollEvent(); ok; ev, ok = u.m.PollEvent() {
