@@ -23,7 +23,7 @@ const (
 	// UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4 bytes beside the payload. (rxe reckons so too, but the kernel would fragment it.)
 	ipv6Extra = 4
 
-	allRemote = RemoteWrite | RemoteRead | RemoteAtomic
+	allRemote = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
 )
 
 // Local is what the peer has to know of this end before it connects.

@@ -25,13 +25,15 @@ type Device struct {
 
 	// ctl makes every command that creates, changes or destroys an object wait for its turn; it is the one writer that
 	// mr.Table asks for. The shard never takes it.
-	ctl  sync.Mutex
-	pds  map[*PD]struct{}
-	mems map[*MR]struct{}
-	cqs  map[*CQ]struct{}
-	srqs map[*SRQ]struct{}
-	qps  map[*QP]struct{}
-	ahs  map[*AH]struct{}
+	ctl   sync.Mutex
+	pds   map[*PD]struct{}
+	mems  map[*MR]struct{}
+	mws   map[*MW]struct{}
+	fasts map[*FastMR]struct{}
+	cqs   map[*CQ]struct{}
+	srqs  map[*SRQ]struct{}
+	qps   map[*QP]struct{}
+	ahs   map[*AH]struct{}
 
 	mu   sync.Mutex // gids, info, final
 	gids []GIDEntry
@@ -88,7 +90,7 @@ func New(port frame.Port, opts ...Option) (*Device, error) {
 func build(port frame.Port, c *config) (*Device, error) {
 	d := &Device{
 		net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
-		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{},
 		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
 		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
 	}
@@ -218,9 +220,16 @@ func (d *Device) Close() error {
 
 // shutMemory takes all memory regions from the peers with one grace period.
 func (d *Device) shutMemory() {
+	// Windows first: a region with windows bound to it is in use.
+	for w := range d.mws {
+		w.kill()
+	}
+	for f := range d.fasts {
+		_ = f.kill()
+	}
 	mems := make([]*MR, 0, len(d.mems))
 	for m := range d.mems {
-		m.kill()
+		_ = m.kill()
 		mems = append(mems, m)
 	}
 	d.grace()

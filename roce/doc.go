@@ -3,8 +3,8 @@
 //
 // # The objects
 //
-// A Device has protection domains (PD), memory regions in them (MR), completion queues (CQ), shared receive
-// queues (SRQ) and queue pairs (QP): the verbs' objects with the verbs' rules. Names are those of libibverbs: PostSend,
+// A Device has protection domains (PD), memory regions (MR, FastMR) and windows (MW) in them, completion queues (CQ),
+// shared receive queues (SRQ) and queue pairs (QP): the verbs' objects with the verbs' rules. Names are those of libibverbs: PostSend,
 // PostRecv, CQ.Poll, statuses by their ibv_wc_status names.
 //
 // Two ends exchange an Endpoint (QP.Local) and, for one-sided operations, a RemoteBuffer (MR.Remote) by any means, TCP
@@ -43,7 +43,7 @@
 // # Reading order
 //
 //   - types.go, options.go, errors.go: the vocabulary
-//   - device.go: a Device's life; memory.go, queuepair.go, connect.go, cq.go, srq.go, ah.go: its objects
+//   - device.go: a Device's life; memory.go, window.go, queuepair.go, connect.go, cq.go, srq.go, ah.go: its objects
 //   - shard.go: one turn of the crank; drive.go: who turns it, how it sleeps, and how other threads reach it
 //   - gid.go, watch.go: addresses, and what happens when they, the link or a neighbour change
 //   - events.go, counters.go, rand.go

@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log"
 
@@ -206,4 +207,69 @@ func ExampleWithProgress() {
 	}
 	fmt.Println(ends[0].Progress() + ends[1].Progress()) // nothing to do yet
 	// Output: 0
+}
+
+// Memory windows: b lets a write 64 bytes of a region that is otherwise closed to peers, and takes the key back.
+func ExampleMW() {
+	a, b, done := twoHosts(roce.RC)
+	defer done()
+	private, err := b.pd.AllocMR(4096, roce.LocalWrite|roce.MWBind)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mw, err := b.pd.AllocMW(roce.MWType2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	key, err := b.qp.BindMW(mw, roce.MWBindAttr{Flags: roce.Signaled, SGE: private.SGE(128, 64), Access: roce.RemoteWrite})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(b.wait().Opcode) // b may tell a the key
+
+	write := roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: []byte("through the window"), RemoteAddr: private.Addr() + 128, RKey: key}
+	if err := a.qp.PostSend(write); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(a.wait().Status)
+	fmt.Printf("%s\n", private.Bytes()[128:146])
+
+	if err := b.qp.PostSend(roce.SendWR{Op: roce.OpLocalInv, InvKey: key, Flags: roce.Signaled}); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(b.wait().Opcode)
+	if err := a.qp.PostSend(write); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(a.wait().Status)
+	// Output:
+	// BIND_MW
+	// success
+	// through the window
+	// LOCAL_INV
+	// remote access error
+}
+
+// FLUSH and ATOMIC WRITE: a writes a record, has it made visible, and only then moves the 8 bytes that point to it.
+func ExampleQP_commit() {
+	a, b, done := twoHosts(roce.RC)
+	defer done()
+	log1, err := b.pd.AllocMR(4096, roce.LocalWrite|roce.RemoteWrite|roce.FlushGlobal)
+	if err != nil {
+		log.Fatal(err)
+	}
+	remote := log1.Remote()
+	record := []byte("a record")
+	if err := a.qp.PostSend(
+		roce.SendWR{Op: roce.OpWrite, Inline: record, RemoteAddr: remote.Addr + 8, RKey: remote.RKey},
+		roce.SendWR{Op: roce.OpFlush, Placement: roce.PlaceGlobal, RemoteAddr: remote.Addr + 8, Length: uint32(len(record)), RKey: remote.RKey},
+		roce.SendWR{Op: roce.OpAtomicWrite, Inline: binary.NativeEndian.AppendUint64(nil, 8+uint64(len(record))), RemoteAddr: remote.Addr, RKey: remote.RKey, Flags: roce.Signaled},
+	); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(a.wait().Opcode)
+	fmt.Printf("%s\n", log1.Bytes()[8:log1.Load64(0)])
+	// Output:
+	// ATOMIC_WRITE
+	// a record
 }

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func (d *Device) AllocPD() (*PD, error) {
 	return p, nil
 }
 
-// Close frees the PD. It gives ErrInUse while memory regions, QPs or SRQs exist in it. Closing twice is harmless.
+// Close frees the PD. It gives ErrInUse while memory regions, windows, QPs or SRQs exist in it. Closing twice is harmless.
 func (p *PD) Close() error {
 	p.dev.ctl.Lock()
 	defer p.dev.ctl.Unlock()
@@ -56,12 +57,42 @@ type MROption func(*mrConfig)
 type mrConfig struct {
 	iova    uint64
 	hasIOVA bool
+	persist func([]byte) error
+}
+
+func mrOptions(mem []byte, opts []MROption) mrConfig {
+	var c mrConfig
+	for _, o := range opts {
+		o(&c)
+	}
+	if !c.hasIOVA {
+		c.iova = mr.AddrOf(mem)
+	}
+	return c
 }
 
 // WithIOVA sets the address by which work requests and peers name the region's first byte. The default is the
 // memory's own address, or 0 with ZeroBased.
 func WithIOVA(addr uint64) MROption {
 	return func(c *mrConfig) { c.iova, c.hasIOVA = addr, true }
+}
+
+// WithPersist says how the region's memory is made to survive a loss of power, and grants FlushPersistent: f is called
+// with the bytes that a peer's FLUSH is about, on the device's own thread, and the FLUSH is answered when it returns nil.
+// For a file mapped into memory it is unix.Msync with MS_SYNC, on whole pages.
+func WithPersist(f func([]byte) error) MROption {
+	return func(c *mrConfig) { c.persist = f }
+}
+
+// usable tells whether new objects can be made in the PD; the caller holds ctl.
+func (p *PD) usable() error {
+	if err := p.dev.open(); err != nil {
+		return err
+	}
+	if p.closed {
+		return fmt.Errorf("%w: the PD", ErrClosed)
+	}
+	return nil
 }
 
 // MR is a memory region: memory that work requests, and peers as far as its access rights go, may reach.
@@ -102,23 +133,20 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 }
 
 func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, error) {
-	var c mrConfig
-	for _, o := range opts {
-		o(&c)
-	}
-	if !c.hasIOVA {
-		c.iova = mr.AddrOf(mem)
-	}
+	c := mrOptions(mem, opts)
 	d := p.dev
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
-	if err := d.open(); err != nil {
+	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	if p.closed {
-		return nil, fmt.Errorf("%w: the PD", ErrClosed)
+	var inner *mr.MR
+	var err error
+	if c.persist != nil {
+		inner, err = d.mrs.RegisterPersistent(p.pd, mem, c.iova, access, c.persist)
+	} else {
+		inner, err = d.mrs.Register(p.pd, mem, c.iova, access)
 	}
-	inner, err := d.mrs.Register(p.pd, mem, c.iova, access)
 	if err != nil {
 		return nil, fmt.Errorf("roce: register %d bytes: %w", len(mem), err)
 	}
@@ -147,7 +175,7 @@ func (m *MR) Remote() RemoteBuffer {
 }
 
 // Close takes the region's keys back at once and returns when no packet and no work request can touch the memory any
-// more. Closing twice is harmless.
+// more. It gives ErrInUse while memory windows are bound to the region. Closing twice is harmless.
 func (m *MR) Close() error {
 	d := m.pd.dev
 	d.ctl.Lock()
@@ -155,17 +183,22 @@ func (m *MR) Close() error {
 	if m.closed {
 		return nil
 	}
-	m.kill()
+	if err := m.kill(); err != nil {
+		return err
+	}
 	d.grace()
 	return m.unmap()
 }
 
 // kill makes the keys invalid; the caller holds ctl.
-func (m *MR) kill() {
+func (m *MR) kill() error {
+	if err := m.pd.dev.mrs.Deregister(m.MR); errors.Is(err, mr.ErrBusy) {
+		return fmt.Errorf("%w: %w", ErrInUse, err)
+	}
+	// The only other error is that the region is not registered: then there is nothing left to take back.
 	m.closed = true
 	delete(m.pd.dev.mems, m)
-	// The only error is that the region is not registered: then there is nothing left to take back.
-	_ = m.pd.dev.mrs.Deregister(m.MR)
+	return nil
 }
 
 // unmap gives AllocMR's memory back, after the grace period.

@@ -89,7 +89,7 @@ func WithCPU(n int) Option { return func(c *config) { c.cpu = n } }
 // WithMaxQP limits the number of QPs; 0 is the engine's default.
 func WithMaxQP(n int) Option { return func(c *config) { c.maxQP = n } }
 
-// WithMaxMR limits the number of memory regions; 0 is mr's default.
+// WithMaxMR limits the number of memory regions, windows and fast regions; 0 is mr's default.
 func WithMaxMR(n int) Option { return func(c *config) { c.maxMR = n } }
 
 // WithMaxPD limits the number of protection domains; 0 is mr's default.
@@ -135,7 +135,7 @@ type SRQConfig = qp.SRQConfig
 // every field; where 0 itself is wanted of a field that says "negative", give a negative number.
 type ConnectOptions struct {
 	MTU    MTU    // upper limit for the path MTU; 0: the largest that both ends carry
-	Access Access // what the peer may do through this QP, on top of each region's rights; 0: write, read and atomics
+	Access Access // what the peer may do through this QP, on top of each region's rights; 0: write, read, atomics and FLUSH
 
 	Timeout     int // Local ACK Timeout exponent, 4.096 us << n; 0: 17 (0.54 s); negative: never
 	Retries     int // retries after time-outs and sequence errors, 1..7; 0: 7; negative: none

@@ -26,6 +26,10 @@ type (
 	Op = qp.Op
 	// SendFlags are the flags of a SendWR (ibv_send_flags).
 	SendFlags = qp.SendFlags
+	// Placement is what an OpFlush is to achieve (ibv_placement_type).
+	Placement = qp.Placement
+	// Level is how much an OpFlush is about (ibv_selectivity_level).
+	Level = qp.Level
 	// State is the state of a QP (ibv_qp_state).
 	State = qp.State
 	// QPType is the transport service of a QP: RC, UC or UD.
@@ -86,6 +90,22 @@ const (
 	OpRead     = qp.OpRead
 	OpCmpSwap  = qp.OpCmpSwap
 	OpFetchAdd = qp.OpFetchAdd
+
+	OpFlush       = qp.OpFlush
+	OpAtomicWrite = qp.OpAtomicWrite
+
+	// The next three are local: nothing is sent. See MW and FastMR.
+	OpBindMW   = qp.OpBindMW
+	OpLocalInv = qp.OpLocalInv
+	OpRegMR    = qp.OpRegMR
+)
+
+// What an OpFlush is to achieve, and how much it is about.
+const (
+	PlaceGlobal     = qp.PlaceGlobal
+	PlacePersistent = qp.PlacePersistent
+	FlushRange      = qp.FlushRange
+	FlushRegion     = qp.FlushRegion
 )
 
 // The flags of a SendWR.
@@ -104,6 +124,11 @@ const (
 	WCFetchAdd     = qp.WCFetchAdd
 	WCRecv         = qp.WCRecv
 	WCRecvWriteImm = qp.WCRecvWriteImm
+	WCFlush        = qp.WCFlush
+	WCAtomicWrite  = qp.WCAtomicWrite
+	WCBindMW       = qp.WCBindMW
+	WCLocalInv     = qp.WCLocalInv
+	WCRegMR        = qp.WCRegMR
 )
 
 // The flags of a completion.
@@ -120,6 +145,7 @@ const (
 	LocQPOpErr     = qp.LocQPOpErr
 	LocProtErr     = qp.LocProtErr
 	WRFlushErr     = qp.WRFlushErr
+	MWBindErr      = qp.MWBindErr
 	BadRespErr     = qp.BadRespErr
 	LocAccessErr   = qp.LocAccessErr
 	RemInvReqErr   = qp.RemInvReqErr
@@ -137,6 +163,9 @@ const (
 	RemoteAtomic     = mr.RemoteAtomic
 	ZeroBased        = mr.ZeroBased
 	RemoteInvalidate = mr.RemoteInvalidate
+	MWBind           = mr.MWBind
+	FlushGlobal      = mr.FlushGlobal
+	FlushPersistent  = mr.FlushPersistent
 )
 
 // What Modify changes.

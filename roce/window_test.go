@@ -1,0 +1,246 @@
+package roce
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// region is memory of b that is closed to peers and takes windows.
+func (e *end) region(t *testing.T, n int) *MR {
+	t.Helper()
+	m, err := e.pd.AllocMR(n, LocalWrite|MWBind)
+	must(t, err)
+	return m
+}
+
+// TestWindows: b gives a a part of closed memory by a window and takes it back; a region with windows stays.
+func TestWindows(t *testing.T) {
+	for _, typ := range []MWType{MWType1, MWType2} {
+		t.Run(typ.String(), func(t *testing.T) {
+			bothModes(t, func(t *testing.T, p Progress) {
+				leakCheck(t)
+				a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+				m := b.region(t, 4096)
+				w, err := b.pd.AllocMW(typ)
+				must(t, err)
+				if w.Type() != typ || w.PD() != b.pd || w.RKey() != 0 {
+					t.Error("a fresh window")
+				}
+				key, err := b.qp.BindMW(w, MWBindAttr{ID: 5, Flags: Signaled, SGE: m.SGE(64, 64), Access: RemoteWrite})
+				must(t, err)
+				pollOK(t, 5, WCBindMW, b.cq, a.cq)
+				if w.RKey() != key {
+					t.Errorf("key %#x, was promised %#x", w.RKey(), key)
+				}
+				want := fill(a.mr.Bytes()[:64], 1)
+				write := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: m.Addr() + 64, RKey: key}
+				must(t, a.qp.PostSend(write))
+				pollOK(t, 1, WCWrite, a.cq, b.cq)
+				if !bytes.Equal(m.Bytes()[64:128], want) {
+					t.Error("data differs")
+				}
+				if err := m.Close(); !errors.Is(err, ErrInUse) {
+					t.Errorf("close a region with a window: %v", err)
+				}
+
+				if typ == MWType1 {
+					_, err = b.qp.BindMW(w, MWBindAttr{ID: 6, Flags: Signaled})
+					must(t, err)
+					pollOK(t, 6, WCBindMW, b.cq, a.cq)
+				} else {
+					must(t, b.qp.PostSend(SendWR{ID: 6, Op: OpLocalInv, Flags: Signaled, InvKey: key}))
+					pollOK(t, 6, WCLocalInv, b.cq, a.cq)
+				}
+				must(t, m.Close())
+				must(t, a.qp.PostSend(write))
+				if wc := poll(t, 1, a.cq, b.cq)[0]; wc.Status != RemAccessErr {
+					t.Errorf("through an old key: %v", wc.Status)
+				}
+				if err := b.pd.Close(); !errors.Is(err, ErrInUse) {
+					t.Errorf("close a PD with a window: %v", err)
+				}
+				must(t, w.Close())
+				must(t, w.Close())
+				if _, err := w.NextRKey(); !errors.Is(err, ErrClosed) {
+					t.Errorf("key of a closed window: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestBindErrors: what BindMW refuses at once, and what comes as a completion.
+func TestBindErrors(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	m := b.region(t, 64)
+	w, err := b.pd.AllocMW(MWType2)
+	must(t, err)
+	if _, err := a.qp.BindMW(w, MWBindAttr{SGE: m.SGE(0, 8)}); !errors.Is(err, ErrForeign) {
+		t.Errorf("window of another device: %v", err)
+	}
+	if _, err := b.pd.AllocMW(7); !errors.Is(err, mr.ErrAccess) {
+		t.Errorf("unknown type: %v", err)
+	}
+	key, err := w.NextRKey()
+	must(t, err)
+	must(t, b.qp.PostSend(
+		SendWR{ID: 1, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{b.mr.SGE(0, 8)}, Access: RemoteRead}, // no MWBind
+		SendWR{ID: 2, Op: OpSend}))
+	wcs := poll(t, 2, b.cq, a.cq)
+	if wcs[0].ID != 1 || wcs[0].Status != MWBindErr || wcs[1].Status != WRFlushErr || b.qp.State() != StateErr {
+		t.Errorf("%v then %v, QP in %v", wcs[0].Status, wcs[1].Status, b.qp.State())
+	}
+	must(t, b.qp.Close())
+	if _, err := b.qp.BindMW(w, MWBindAttr{SGE: m.SGE(0, 8)}); !errors.Is(err, ErrClosed) {
+		t.Errorf("through a closed QP: %v", err)
+	}
+}
+
+// TestFastMR: memory is registered and told to the peer in one list of work requests; the peer uses it, and ends it by SEND
+// with invalidate.
+func TestFastMR(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+		f, err := b.pd.AllocFastMR(4096)
+		must(t, err)
+		if f.PD() != b.pd {
+			t.Error("PD")
+		}
+		for i := range 5 {
+			mem := make([]byte, 100*(i+1))
+			reg, err := f.Prepare(mem, LocalWrite|RemoteWrite)
+			must(t, err)
+			must(t, a.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{a.mr.SGE(1000, 64)}}))
+			tell := binary.BigEndian.AppendUint64(nil, reg.Remote().Addr)
+			tell = binary.BigEndian.AppendUint32(tell, uint32(reg.Remote().RKey))
+			must(t, b.qp.PostRecv(RecvWR{ID: 2}))
+			must(t, b.qp.PostSend(
+				SendWR{ID: 3, Op: OpRegMR, Flags: Signaled, RKey: reg.RKey()},
+				SendWR{Op: OpSend, Inline: tell}))
+			pollOK(t, 3, WCRegMR, b.cq, a.cq)
+			pollOK(t, 1, WCRecv, a.cq, b.cq)
+			told := a.mr.Bytes()[1000:]
+			addr, key := binary.BigEndian.Uint64(told), RKey(binary.BigEndian.Uint32(told[8:]))
+			want := fill(a.mr.Bytes()[:len(mem)], uint64(i))
+			must(t, a.qp.PostSend(
+				SendWR{ID: 4, Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, len(mem))}, RemoteAddr: addr, RKey: key},
+				SendWR{ID: 5, Op: OpSendInv, InvKey: key, Flags: Signaled}))
+			pollOK(t, 5, WCSend, a.cq, b.cq)
+			if wc := pollOK(t, 2, WCRecv, b.cq, a.cq); wc.Flags&WCWithInv == 0 || wc.InvKey != key {
+				t.Errorf("%+v", wc)
+			}
+			if !bytes.Equal(mem, want) || reg.Registered() {
+				t.Error("the memory differs, or is still registered")
+			}
+		}
+		reg, err := f.Prepare(make([]byte, 8), MWBind)
+		must(t, err)
+		w, err := b.pd.AllocMW(MWType1)
+		must(t, err)
+		must(t, b.qp.PostSend(SendWR{Op: OpRegMR, RKey: reg.RKey()}))
+		_, err = b.qp.BindMW(w, MWBindAttr{ID: 6, Flags: Signaled, SGE: reg.SGE(0, 8), Access: RemoteRead})
+		must(t, err)
+		pollOK(t, 6, WCBindMW, b.cq, a.cq)
+		if err := f.Close(); !errors.Is(err, ErrInUse) {
+			t.Errorf("close a fast MR with a window: %v", err)
+		}
+		must(t, w.Close())
+		must(t, f.Close())
+		must(t, f.Close())
+		if _, err := f.Prepare(make([]byte, 8), 0); !errors.Is(err, ErrClosed) {
+			t.Errorf("prepare a closed one: %v", err)
+		}
+		if _, err := b.pd.AllocFastMR(0); !errors.Is(err, mr.ErrLength) {
+			t.Errorf("no bytes: %v", err)
+		}
+	})
+}
+
+// TestFlushAndAtomicWrite: a writes, flushes, then commits by an ATOMIC WRITE; b's memory says how it is made to last. On
+// a link that loses frames too.
+func TestFlushAndAtomicWrite(t *testing.T) {
+	for name, plan := range map[string]loopback.Plan{"clean": {}, "lossy": {Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}} {
+		t.Run(name, func(t *testing.T) {
+			bothModes(t, func(t *testing.T, p Progress) {
+				a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}, link: loopback.Config{Seed: 7, Plan: plan}})
+				var flushed atomic.Int64
+				mem := make([]byte, 1<<16)
+				m, err := b.pd.RegisterMR(mem, LocalWrite|RemoteWrite|FlushGlobal, WithPersist(func(b []byte) error {
+					flushed.Add(int64(len(b)))
+					return nil
+				}))
+				must(t, err)
+				if m.Access()&FlushPersistent == 0 {
+					t.Error("WithPersist grants FlushPersistent")
+				}
+				fill(a.mr.Bytes(), 1)
+				const rounds = 30
+				for i := range uint64(rounds) {
+					must(t, a.qp.PostSend(
+						SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: m.Addr() + 8, RKey: m.RKey()},
+						SendWR{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: m.Addr() + 8, Length: 3000, RKey: m.RKey(), Placement: PlaceGlobal | PlacePersistent},
+						SendWR{ID: 2, Op: OpAtomicWrite, Flags: Signaled, Inline: binary.NativeEndian.AppendUint64(nil, i+1), RemoteAddr: m.Addr(), RKey: m.RKey()}))
+					pollOK(t, 1, WCFlush, a.cq, b.cq)
+					pollOK(t, 2, WCAtomicWrite, a.cq, b.cq)
+					if got := m.Load64(0); got != i+1 {
+						t.Fatalf("committed %d, want %d", got, i+1)
+					}
+				}
+				if n := flushed.Load(); n != 3000*rounds {
+					t.Errorf("%d bytes made persistent, want %d", n, 3000*rounds)
+				}
+				if name == "lossy" {
+					return // the NAK might be lost
+				}
+				must(t, a.qp.PostSend(SendWR{ID: 3, Op: OpFlush, RemoteAddr: b.mr.Addr(), Length: 8, RKey: b.mr.RKey(), Placement: PlacePersistent}))
+				if wc := poll(t, 1, a.cq, b.cq)[0]; wc.Status != RemAccessErr {
+					t.Errorf("FLUSH of memory that does not last: %v", wc.Status)
+				}
+			})
+		})
+	}
+	_, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err, mr.ErrAccess) {
+		t.Errorf("flush-persistent without means: %v", err)
+	}
+}
+
+// TestCloseWithWindows: a device closes whatever is bound and registered.
+func TestCloseWithWindows(t *testing.T) {
+	leakCheck(t)
+	_, b := newRig(t, rigConfig{})
+	m := b.region(t, 4096)
+	for _, typ := range []MWType{MWType1, MWType2} {
+		w, err := b.pd.AllocMW(typ)
+		must(t, err)
+		_, err = b.qp.BindMW(w, MWBindAttr{ID: 1, Flags: Signaled, SGE: m.SGE(0, 8), Access: RemoteRead})
+		must(t, err)
+		pollOK(t, 1, WCBindMW, b.cq)
+	}
+	f, err := b.pd.AllocFastMR(64)
+	must(t, err)
+	reg, err := f.Prepare(make([]byte, 64), RemoteRead)
+	must(t, err)
+	must(t, b.qp.PostSend(SendWR{ID: 2, Op: OpRegMR, Flags: Signaled, RKey: reg.RKey()}))
+	pollOK(t, 2, WCRegMR, b.cq)
+	must(t, b.Device.Close())
+	if reg.Registered() || m.Registered() || b.Device.mrs.MRs() != 0 || b.Device.mrs.PDs() != 0 {
+		t.Error("left behind")
+	}
+	if _, err := b.pd.AllocMW(MWType1); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := b.pd.AllocFastMR(8); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if err := b.qp.PostSend(SendWR{Op: OpLocalInv}); !errors.Is(err, ErrClosed) && !errors.Is(err, qp.ErrQPState) {
+		t.Error(err)
+	}
+}
