@@ -154,8 +154,10 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	end := s.curPkt == w.npkts-1
 	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
 	// The last packet for now asks if somebody waits for a completion: of this work request, or of
-	// one since the last packet that asked.
-	last := end && (s.cur+1 == s.head.Load() && q.awaited || q.State() == SQD || s.localNext())
+	// one since the last packet that asked; or if the queue fills up, for a poster who signals
+	// nothing needs its slots all the same.
+	wanted := q.awaited || 2*s.used() >= s.depth
+	last := end && (s.cur+1 == s.head.Load() && wanted || q.State() == SQD || s.localNext())
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
 	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)
