@@ -66,7 +66,7 @@ Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 		Example: `  sudo gorxe bench
   sudo gorxe bench --plot bench.svg
   sudo gorxe bench --only write_lat_8B --rounds 11 --json`,
-		Args: cli.Args(cobra.NoArgs),
+		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -87,7 +87,7 @@ func newSideCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    sideCommand,
 		Hidden: true,
-		Args:   cli.Args(cobra.NoArgs),
+		Args:   cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			addr, err := netip.ParseAddr(o.addr)
 			if err != nil {
