@@ -27,6 +27,7 @@
 //   - requester.go: a work request becomes packets; completer.go: what answers do to it;
 //     retry.go: go-back-N, time-outs, RNR waits; window.go: how much may be in flight
 //   - responder.go: a request packet is checked and executed; respond.go: its answers are built
+//   - local.go: BIND_MW, LOCAL_INV and REG_MR; flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - unreliable.go: UC and UD
 //
 // # PSNs
