@@ -38,6 +38,6 @@ type Counters struct {
 	DropAccess    uint64 // UC: rkey or access wrong
 	DropGhost     uint64 // requester: answer to nothing outstanding
 	DropReplay    uint64 // responder: duplicate that cannot be answered any more
-	DropMulticast uint64 // to the multicast QPN without a group
+	DropMulticast uint64 // to the multicast QPN, and no QP is attached to the group
 	EventsLost    uint64
 }

@@ -40,10 +40,13 @@ type Engine struct {
 	wheel wheel
 	turn  uint32 // bytes that the head of runq may still send
 
+	groups map[bth.GID][]*QP // multicast
+
 	lastData Time // when PollTransmit last sent something other than a late ACK
 
 	bell     atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
 	bellHook func()
+	errHook  func(*QP)
 
 	events    [eventRing]Event
 	eventHead uint32
@@ -94,7 +97,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 	e.c.RcvdBytes += uint64(len(p.Payload))
 	dest := p.BTH.DestQP()
 	if dest == bth.QPNMulticast {
-		e.c.DropMulticast++
+		e.handleMulticast(p)
 		return
 	}
 	q := e.table.get(dest)
@@ -198,6 +201,10 @@ func (e *Engine) schedule(q *QP) {
 // SetBell sets what PostSend calls, on the poster's goroutine, when it rings the first bell since
 // HandleDoorbells; for waking a sleeping owner. Set it before use.
 func (e *Engine) SetBell(f func()) { e.bellHook = f }
+
+// SetErrHook sets what is called, on the engine's thread, whenever a QP enters ERR, whatever the reason. It must not
+// call the engine. Set it before use.
+func (e *Engine) SetErrHook(f func(*QP)) { e.errHook = f }
 
 // BellPending tells whether HandleDoorbells has work. Any goroutine.
 func (e *Engine) BellPending() bool { return e.bell.Load() != nil }

@@ -46,6 +46,7 @@ type QP struct {
 	scope  *mr.Scope // what windows of type 2 are bound to; nil until the first is
 	path   Path
 	attr   Attr // as last set, for Query
+	groups int  // multicast groups that it is attached to
 
 	sendCQ, recvCQ *CQ
 	srq            *SRQ
@@ -124,6 +125,7 @@ func (e *Engine) DestroyQP(q *QP) {
 	q.reset()
 	q.setState(Reset)
 	e.table.del(q.qpn)
+	e.detachAll(q)
 }
 
 // QPN is the QP's number. Any goroutine.
@@ -228,6 +230,9 @@ func (q *QP) toErr() {
 	q.setState(Err)
 	q.eng.setTimer(q, Never)
 	q.flush()
+	if q.eng.errHook != nil {
+		q.eng.errHook(q)
+	}
 	if q.srq != nil {
 		q.eng.event(Event{Kind: EventQPLastWQEReached, QP: q})
 	}
