@@ -213,12 +213,6 @@ func (r *rig) rebootPassive(t *testing.T, v variant) {
 		r.Guests[0].PowerOff()
 		return
 	}
-	if err := r.dev.Close(); err != nil {
-		t.Errorf("close the device: %v", err)
-	}
-	dev, err := r.open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.dev = dev
+	r.plugOut(t)
+	r.plugIn(t)
 }

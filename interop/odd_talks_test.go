@@ -223,11 +223,14 @@ func oddGhostRNR(o *oddRig) {
 	o.post(1, roce.OpSend, 0, 8)
 	o.want(bth.RCSendOnly, p.Add(1))
 	o.send(bth.RCAck, p, false, aeth(bth.RNRSyndrome(0), 0), nil)
+	start := time.Now()
 	o.post(2, roce.OpSend, 0, 8)
-	o.want(bth.RCSendOnly, p.Add(2))
-	o.ack(p.Add(2))
+	o.respond(p.Add(1), p.Add(3))
 	o.done(1)
 	o.done(2)
+	if d := time.Since(start); d > bth.RNRDelay(0) {
+		o.t.Errorf("it took %v", d)
+	}
 }
 
 // ---- gorxe answers ----

@@ -1,0 +1,278 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/interop/guest"
+)
+
+// Programs on both ends: gorxe's own binary in its namespace, Debian's tools in the guest.
+
+// gorxeBinary builds the command once.
+var gorxeBinary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "gorxe-interop-*")
+	if err != nil {
+		return "", err
+	}
+	cleanups = append(cleanups, func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "gorxe")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "../cmd/gorxe")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build gorxe: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// cleanups run when all tests have.
+var cleanups []func()
+
+// program is one that runs on either end.
+type program interface {
+	// wait returns what it said, and an error unless it ended with status 0 within d.
+	wait(d time.Duration) (string, error)
+	// interrupt ends it as Ctrl-C would.
+	interrupt()
+}
+
+// gorxeProgram is gorxe's own binary.
+type gorxeProgram struct {
+	cmd  *exec.Cmd
+	out  *safeBuffer
+	done chan error
+}
+
+// safeBuffer can be read while the program still writes.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// gorxe starts gorxe's binary at its end of the lab. It is killed when the test ends.
+func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
+	t.Helper()
+	path, err := gorxeBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &gorxeProgram{cmd: exec.Command(path, args...), out: new(safeBuffer), done: make(chan error, 1)}
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	if err := r.Host.Start(p.cmd); err != nil {
+		t.Fatalf("start gorxe: %v", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		p.done <- p.cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // an error means that it has ended
+		<-ended
+	})
+	return p
+}
+
+func (p *gorxeProgram) wait(d time.Duration) (string, error) {
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return p.out.String(), err
+	case <-time.After(d):
+		return p.out.String(), fmt.Errorf("it still runs after %v: %w", d, context.DeadlineExceeded)
+	}
+}
+
+func (p *gorxeProgram) interrupt() { _ = p.cmd.Process.Signal(syscall.SIGINT) }
+
+// says waits until gorxe has printed a text.
+func (p *gorxeProgram) says(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if strings.Contains(p.out.String(), text) {
+			return
+		}
+		select {
+		case err := <-p.done:
+			t.Fatalf("gorxe has ended: %v\n%s", err, p.out.String())
+		default:
+		}
+	}
+	t.Fatalf("gorxe does not say %q but\n%s", text, p.out.String())
+}
+
+// guestProgram is one in the guest.
+type guestProgram struct{ p *guest.Process }
+
+func (r *rig) guestProgram(t *testing.T, command string) *guestProgram {
+	t.Helper()
+	p, err := r.Guests[0].Start("sh", "-c", "exec "+command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		select {
+		case <-p.Done():
+		default:
+			_ = p.Signal(syscall.SIGKILL)
+			<-p.Done()
+		}
+	})
+	return &guestProgram{p}
+}
+
+func (g *guestProgram) wait(d time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	res, err := g.p.Wait(ctx)
+	if err == nil && !res.OK() {
+		err = fmt.Errorf("exit status %d", res.Status)
+	}
+	return res.Stdout + res.Stderr, err
+}
+
+func (g *guestProgram) interrupt() { _ = g.p.Signal(syscall.SIGINT) }
+
+// both waits for the two ends of a tool and gives what they said: gorxe's words first. Both have to succeed; when one has
+// failed, the other one gets little more time.
+func both(t *testing.T, g *gorxeProgram, k *guestProgram, d time.Duration) (gorxe, kernel string) {
+	t.Helper()
+	const mercy = 3 * time.Second
+	end := time.Now().Add(d)
+	select {
+	case err := <-g.done:
+		g.done <- err
+		if err != nil {
+			end = time.Now().Add(mercy)
+		}
+	case <-k.p.Done():
+	case <-time.After(d):
+	}
+	kernel, kerr := k.wait(time.Until(end))
+	if kerr != nil {
+		end = time.Now().Add(mercy)
+	}
+	gorxe, gerr := g.wait(time.Until(end))
+	if gerr != nil || kerr != nil {
+		t.Fatalf("gorxe: %v\n%s\nthe kernel's side: %v\n%s", gerr, gorxe, kerr, kernel)
+	}
+	return gorxe, kernel
+}
+
+// awaitTCP waits until something in the guest listens on a TCP port, or with gorxe set at gorxe's end.
+func (r *rig) awaitTCP(t *testing.T, port int, gorxe bool) {
+	t.Helper()
+	// The kernel's table: local address and port in hexadecimal digits, state 0A is LISTEN.
+	want := fmt.Sprintf(":%04X ", port)
+	listens := func(table string) bool {
+		for l := range strings.Lines(table) {
+			if f := strings.Fields(l); len(f) > 3 && strings.Contains(f[1]+" ", want) && f[3] == "0A" {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var table string
+		if gorxe {
+			_ = r.Host.Do(func() error {
+				for _, f := range []string{"tcp", "tcp6"} {
+					b, _ := os.ReadFile("/proc/thread-self/net/" + f)
+					table += string(b)
+				}
+				return nil
+			})
+		} else {
+			table = r.guest(t, "cat /proc/net/tcp /proc/net/tcp6")
+		}
+		if listens(table) {
+			return
+		}
+	}
+	t.Fatalf("nothing listens on TCP port %d", port)
+}
+
+// awaitCM waits until a program in the guest listens on a port of rdma_cm.
+func (r *rig) awaitCM(t *testing.T, port int) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for l := range strings.Lines(r.guest(t, "rdma resource show cm_id")) {
+			if strings.Contains(l, "LISTEN") && strings.Contains(l, fmt.Sprintf(":%d ", port)) {
+				return
+			}
+		}
+	}
+	t.Fatalf("nothing listens on rdma_cm port %d", port)
+}
+
+// tool is one of Debian's programs and gorxe's counterpart of it. Its table entries are all that a new tool needs.
+type tool struct {
+	name     string
+	port     int
+	cm       bool   // the kernel's server listens by rdma_cm, not on TCP
+	ready    string // what gorxe prints when its server listens by rdma_cm
+	variants []variant
+	// kernel gives the command in the guest, gorxe the arguments of gorxe; host is empty for a server.
+	kernel func(v variant, host string) string
+	gorxe  func(v variant, host string) []string
+	// check looks at what both have printed.
+	check func(t *testing.T, v variant, gorxe, kernel string)
+	time  time.Duration // 0 = a minute
+}
+
+// run plays a tool: gorxe active is the client.
+func (s *tool) run(t *testing.T, r *rig, v variant) {
+	t.Helper()
+	r.plugOut(t)
+	r.watch(t)
+	var g *gorxeProgram
+	var k *guestProgram
+	if v.gorxePassive {
+		g = r.gorxe(t, s.gorxe(v, "")...)
+		if s.cm {
+			g.says(t, s.ready)
+		} else {
+			r.awaitTCP(t, s.port, true)
+		}
+		k = r.guestProgram(t, s.kernel(v, r.HostAddr(v.v6).String()))
+	} else {
+		k = r.guestProgram(t, s.kernel(v, ""))
+		if s.cm {
+			r.awaitCM(t, s.port)
+		} else {
+			r.awaitTCP(t, s.port, false)
+		}
+		g = r.gorxe(t, s.gorxe(v, r.Guests[0].Addr(v.v6 && !s.tcp4).String())...)
+	}
+	d := s.time
+	if d == 0 {
+		d = time.Minute
+	}
+	gorxe, kernel := both(t, g, k, d)
+	if s.check != nil {
+		s.check(t, v, gorxe, kernel)
+	}
+}
