@@ -1,0 +1,145 @@
+// Command run plays gorxe's interoperability tests against kernel rxe in virtual machines, and prints a table:
+// scenario, gorxe's role, IP version, path MTU, result, time.
+//
+//	go run ./interop/run             everything
+//	go run ./interop/run -core       what a CI run has time for
+//	go run ./interop/run -run 'TestVerbs/RC_READ'
+//
+// It needs root and a Debian archive, from which it installs what this host lacks (qemu, gcc) and builds the guest (kept in
+// the user's cache folder). A pcap of each scenario that failed goes to the folder of -out. The exit status is 0 if every
+// scenario passed, 1 if one failed, 2 for wrong usage.
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gorxe/gorxe/interop/guest/image"
+	"github.com/gorxe/gorxe/interop/peer"
+)
+
+type options struct {
+	core    bool
+	run     string
+	out     string
+	mode    string
+	timeout time.Duration
+	refresh bool
+	verbose bool
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.core, "core", false, "only the core of the matrix")
+	flag.StringVar(&o.run, "run", "", "regular expression that chooses tests, as 'go test -run' has it")
+	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of what failed, and the full log")
+	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
+	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "give up after this time")
+	flag.BoolVar(&o.refresh, "refresh", false, "build the guest anew, from the packages that the archive has today")
+	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "interop: unexpected argument %q (see -h)\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := play(ctx, &o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+	}
+	if err != nil || failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// play runs the tests and prints the table; it returns how many scenarios failed.
+func play(ctx context.Context, o *options) (failed int, err error) {
+	if os.Geteuid() != 0 {
+		return 0, fmt.Errorf("network namespaces and AF_XDP need root: run it as root")
+	}
+	say := func(s string) { fmt.Fprintln(os.Stderr, "interop:", s) }
+	if err := image.Install(ctx, say); err != nil {
+		return 0, err
+	}
+	img, err := image.Get(ctx, image.Options{Module: ".", Peer: peer.Source, Log: say, Refresh: o.refresh})
+	if err != nil {
+		return 0, err
+	}
+	say("guest kernel " + img.Release + ", packages in " + img.Packages)
+	if o.out, err = filepath.Abs(o.out); err != nil {
+		return 0, err
+	}
+	if err := os.RemoveAll(o.out); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return 0, err
+	}
+	log, err := os.Create(filepath.Join(o.out, "log.txt"))
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	return test(ctx, o, log)
+}
+
+// test runs `go test` and follows its events.
+func test(ctx context.Context, o *options, log io.Writer) (failed int, err error) {
+	args := []string{"test", "-tags", "interop", "-count=1", "-json", "-timeout", o.timeout.String()}
+	if o.run != "" {
+		args = append(args, "-run", o.run)
+	}
+	args = append(args, "./interop", "-args", "-must", "-out", o.out, "-mode", o.mode)
+	if o.core {
+		args = append(args, "-core")
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Stderr = os.Stderr
+	// An interrupt goes to the tests, which then put everything away; they are given a moment.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	tab := newTable()
+	if o.verbose {
+		tab.each = func(r *row) { fmt.Fprintln(os.Stderr, "interop:", r) }
+	}
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		if text := tab.take(lines.Bytes()); text != "" {
+			io.WriteString(log, text)
+		}
+	}
+	waitErr := cmd.Wait()
+	if err := tab.write(os.Stdout, time.Since(start)); err != nil {
+		return 0, err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return tab.failed(), fmt.Errorf("interrupted")
+	case tab.failed() == 0 && waitErr != nil:
+		return 0, fmt.Errorf("go test: %w; the whole log is %s/log.txt", waitErr, o.out)
+	case len(tab.rows) == 0:
+		return 0, fmt.Errorf("no scenario ran: does -run %q match any?", o.run)
+	case tab.failed() > 0:
+		fmt.Printf("pcaps and the whole log: %s\n", o.out)
+	}
+	return tab.failed(), nil
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// What `go test -json` says of one scenario that passes, one that fails and one test that skips.
+const events = `{"Action":"start","Package":"p"}
+{"Action":"run","Test":"TestVerbs"}
+{"Action":"run","Test":"TestVerbs/RC_READ"}
+{"Action":"run","Test":"TestVerbs/RC_READ/active"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/active","Key":"scenario","Value":"RC READ"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/active","Key":"role","Value":"active"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/active","Key":"ip","Value":"IPv6"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/active","Key":"mtu","Value":"4096"}
+{"Action":"pass","Test":"TestVerbs/RC_READ/active","Elapsed":0.31}
+{"Action":"run","Test":"TestVerbs/RC_READ/passive"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/passive","Key":"scenario","Value":"RC READ"}
+{"Action":"attr","Test":"TestVerbs/RC_READ/passive","Key":"pcap","Value":"x.pcap"}
+{"Action":"output","Test":"TestVerbs/RC_READ/passive","Output":"=== RUN   TestVerbs/RC_READ/passive\n"}
+{"Action":"output","Test":"TestVerbs/RC_READ/passive","Output":"    verbs_test.go:33: passive: QP in RTS, want ERR\n"}
+{"Action":"fail","Test":"TestVerbs/RC_READ/passive","Elapsed":1.5}
+{"Action":"fail","Test":"TestVerbs/RC_READ","Elapsed":1.5}
+{"Action":"fail","Test":"TestVerbs","Elapsed":1.5}
+{"Action":"run","Test":"TestTools"}
+{"Action":"output","Test":"TestTools","Output":"    rig_test.go:9: this host lacks gcc\n"}
+{"Action":"skip","Test":"TestTools","Elapsed":0}
+`
+
+func TestTable(t *testing.T) {
+	tab := newTable()
+	for l := range strings.Lines(events) {
+		tab.take([]byte(strings.TrimSpace(l)))
+	}
+	var b strings.Builder
+	if err := tab.write(&b, 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	want := `scenario  gorxe   IP    path MTU  result  time
+RC READ   active  IPv6  4096      ok      0.3 s
+RC READ                           FAIL    1.5 s
+
+FAIL TestVerbs/RC_READ/passive
+  passive: QP in RTS, want ERR
+  x.pcap
+SKIP TestTools: this host lacks gcc
+
+1 passed, 1 failed, 0 skipped in 2s
+`
+	if b.String() != want || tab.failed() != 1 {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+// A test binary that does not build says so in lines that are no events: they must not get lost.
+func TestForeignLinesReachTheLog(t *testing.T) {
+	if got := newTable().take([]byte("# build failed")); got != "# build failed\n" {
+		t.Errorf("%q", got)
+	}
+}
