@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"time"
 
@@ -96,7 +97,7 @@ func newRig(ctx context.Context, s settings) (r *rig, note string, err error) {
 
 // why says in few words what kept AF_XDP from us.
 func why(err error) string {
-	if errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) {
+	if os.Geteuid() != 0 && (errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission)) {
 		return "not root, so no AF_XDP: running on the in-memory link instead (sudo gorxe demo sends real packets)"
 	}
 	return fmt.Sprintf("no AF_XDP here (%v): running on the in-memory link instead", err)

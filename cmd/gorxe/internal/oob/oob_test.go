@@ -343,3 +343,33 @@ func TestDialSaysWhatToDo(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Whatever bytes come, Receive returns, with a message that passed its checks or
+// with one of this package's errors.
+func FuzzReceive(f *testing.F) {
+	for _, s := range []string{"", "{", preamble, `{"gorxe":1,"kind":"ready"}` + "\n", `{"gorxe":1,"kind":"accept","qps":[{}]}` + "\n", "0000:0011"} {
+		f.Add([]byte(s))
+	}
+	known := []error{ErrGarbage, ErrVersion, ErrProtocol, ErrTooLong, ErrTimeout, ErrGone, ErrRemote}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		go func() {
+			theirs.Write(b)
+			theirs.Close()
+		}()
+		m, err := NewConn(ours).Receive(t.Context(), KindReady, KindAccept)
+		if err == nil {
+			err = m.check()
+			if err == nil {
+				return
+			}
+		}
+		for _, k := range known {
+			if errors.Is(err, k) {
+				return
+			}
+		}
+		t.Errorf("%q gives %v", b, err)
+	})
+}

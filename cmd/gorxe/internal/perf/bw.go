@@ -15,6 +15,8 @@ const (
 	pollBatch   = 64                    // completions polled at a time
 	maxBatch    = 32                    // work requests posted, and receives reposted, at a time
 	peakSpan    = 10 * time.Millisecond // shortest span that counts for the peak
+	peakLumps   = 8                     // likewise: batches of each QP
+	batchBytes  = 1 << 20               // posted at a time, unless one message is larger
 	maxSamples  = 1 << 14               // of the run; beyond, the rest counts as one span
 	lookEvery   = 256                   // turns between two looks at the outside world
 	recvFlag    = uint64(1) << 63       // in a work request's ID: a receive
@@ -177,12 +179,17 @@ type sample struct {
 
 func newBandwidth(e *end, run Run) *bandwidth {
 	b := &bandwidth{end: e, run: run, flows: make([]flow, e.p.QPs), samples: make([]sample, 0, maxSamples)}
-	// Half a queue at a time at most, so that one half completes while the other is under way.
-	b.batch = min(maxBatch, max(1, e.p.Depth/2))
+	b.batch = e.p.batch(run.Bytes)
 	for i := range b.flows {
 		b.flows[i].wrs = e.sendWRs(i, b.batch, run.Bytes)
 	}
 	return b
+}
+
+// batch is how many work requests are posted at a time, the last one signalled: half a queue at most, so that
+// one half completes while the other is under way, and few if they are large.
+func (p *Params) batch(bytes int) int {
+	return max(1, min(maxBatch, p.Depth/2, batchBytes/bytes))
 }
 
 // sendWRs prepares a batch of n equal work requests for QP i, the last one signalled.
@@ -286,10 +293,12 @@ func (b *bandwidth) complete(wc *roce.WC) error {
 	return nil
 }
 
-// sample keeps the time if the last one kept is peakSpan ago.
+// sample keeps the time if the last one kept is peakSpan ago, and that many batches of every QP: completions
+// come in lumps, and a short span with a lump at its end is no peak.
 func (b *bandwidth) sample(now time.Time) {
 	last := &b.samples[len(b.samples)-1]
-	if now.Sub(last.at) >= peakSpan && len(b.samples) < cap(b.samples) {
+	lump := int64(b.batch * b.p.QPs)
+	if now.Sub(last.at) >= peakSpan && b.completed-last.completed >= peakLumps*lump && len(b.samples) < cap(b.samples) {
 		b.samples = append(b.samples, sample{now, b.completed})
 	}
 }

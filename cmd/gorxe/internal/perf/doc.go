@@ -10,7 +10,7 @@
 //
 //   - Bandwidth: each QP keeps -t work requests outstanding, posted in batches of
 //     which the last is signalled; the time runs from the first post to the last
-//     completion. The peak is the best of all spans of at least 10 ms between two
+//     completion. The peak is the best of all spans of at least 10 ms and 8 batches between two
 //     completions. With -b both ends do so, and the sum is shown.
 //   - write-lat: the client WRITEs, the server polls the last byte of its
 //     buffer, WRITEs back; send-lat: the same with SEND and receive completions. Both

@@ -10,9 +10,8 @@ import (
 )
 
 const (
-	// Where the device drives itself, a loop that polls memory yields its core
-	// now and then: spinTurns looks in a row, then one nap.
-	spinTurns = 2000
+	// A loop that polls in vain rests now and then: after spinTurns looks in a row.
+	spinTurns = 2048 // a multiple of lookEvery
 	nap       = 20 * time.Microsecond
 )
 
@@ -79,14 +78,24 @@ func (l *latency) look(ctx context.Context) (stopped bool, err error) {
 	if l.idle++; l.idle%lookEvery != 0 {
 		return false, nil
 	}
-	if !l.manual && l.idle >= spinTurns {
+	if l.idle >= spinTurns {
 		l.idle = 0
-		time.Sleep(nap)
+		l.rest()
 	}
 	if ctx.Err() != nil {
 		return true, context.Cause(ctx)
 	}
 	return l.peerDone.Load(), nil
+}
+
+// rest lets others have the core after a long look in vain: a goroutine that waits for the peer's last word may need
+// it, and a device that drives itself has a thread of its own.
+func (l *latency) rest() {
+	if l.manual {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(nap)
 }
 
 // until polls until ready. It returns false if the peer is done first.

@@ -374,3 +374,30 @@ func TestMark(t *testing.T) {
 		last = m
 	}
 }
+
+// Completions come in lumps. A lump that ends a short span makes no peak; steady progress does.
+func TestPeakIsNoLump(t *testing.T) {
+	p := &Params{Op: "write-bw", Bytes: 8 << 20, QPs: 2, Depth: 128}
+	if err := p.check(); err != nil {
+		t.Fatal(err)
+	}
+	b := &bandwidth{end: &end{p: p}, run: Run{Bytes: p.Bytes}, batch: p.batch(p.Bytes), samples: make([]sample, 0, maxSamples)}
+	if b.batch != 1 {
+		t.Fatalf("%d messages of 8 MiB in a batch", b.batch)
+	}
+	start := time.Now()
+	b.samples = append(b.samples, sample{at: start})
+	// Each QP completes 10 messages at a time, once a second; the two 11 ms apart.
+	now := start
+	for range 3 {
+		for _, after := range []time.Duration{989 * time.Millisecond, 11 * time.Millisecond} {
+			now = now.Add(after)
+			b.completed += 10
+			b.sample(now)
+		}
+	}
+	r := b.result(start, now)
+	if average := r.rate(p.Bytes); r.Peak < average || r.Peak > 1.05*average {
+		t.Errorf("peak %.0f with an average of %.0f", r.Peak, average)
+	}
+}

@@ -135,7 +135,7 @@ func printHead(w io.Writer, p *Params, s *session.Session, peer []oob.QP, gbits 
 	if p.op.latency {
 		side("Mtu", fmt.Sprintf("%d[B]", s.PathMTU()), "GID", s.QPs[0].Local().GID)
 	} else {
-		side("TX depth", p.Depth, "CQ Moderation", min(maxBatch, max(1, p.Depth/2)))
+		side("TX depth", p.Depth, "CQ Moderation", p.batch(p.Bytes))
 		side("Mtu", fmt.Sprintf("%d[B]", s.PathMTU()), "GID", s.QPs[0].Local().GID)
 	}
 	fmt.Fprintln(w, ruler)
