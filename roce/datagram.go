@@ -53,7 +53,7 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 		}
 		talk = newDialogue(id, way{path.Local, path.Remote})
 		g.conns[id] = talk
-		g.holdWay(path)
+		g.holdWay(talk, path)
 		g.transmit(now)
 	})
 	if err := errors.Join(gone, err); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/qp"
@@ -20,8 +19,10 @@ var (
 	ErrRefused = errors.New("roce: connection refused")
 	// ErrNoAnswer: the peer's connection manager does not answer.
 	ErrNoAnswer = errors.New("roce: no answer from the peer's connection manager: is RDMA up there, and does anything drop UDP port 4791?")
-	// ErrDisconnected: the connection ended.
-	ErrDisconnected = errors.New("roce: disconnected: dial again")
+	// ErrDisconnected: the peer ended the connection.
+	ErrDisconnected = errors.New("roce: disconnected by the peer: dial again")
+	// ErrConnLost: the connection's QP went to ERR.
+	ErrConnLost = errors.New("roce: connection lost: its QP went to ERR; the status of the first completion in error says why")
 )
 
 // RejectReason says why a connection was refused (IBA 12.6.7.2).
@@ -38,6 +39,8 @@ const (
 type RejectError struct {
 	Reason      RejectReason
 	PrivateData []byte // the application's own words, zeros behind them
+
+	mtu MTU // the largest that the peer would take, if that is what it refused for
 }
 
 func (e *RejectError) Error() string {
@@ -53,20 +56,11 @@ type DialOptions struct {
 	PrivateData    []byte // for the listener to look at: 56 bytes at most
 }
 
-// Conn is a connection made by the connection manager, as rdma_cm makes it. Its QP is in RTS. The QP is the caller's:
-// close it after the Conn.
-type Conn struct {
-	qp      *QP
-	talk    *dialogue
-	remote  netip.AddrPort
-	private []byte
-
-	done chan struct{}
-	once sync.Once
-}
-
 // Dial connects a QP in INIT, RC or UC, to who listens at addr: any RDMA host whose programs use rdma_cm. Receives may be
-// posted before. It returns when both ends can send, or with ctx's error, ErrNoAnswer, or a *RejectError.
+// posted before. It returns when both ends can send, or with ctx's error, ErrNoAnswer, or a *RejectError. A peer that
+// refuses for the path MTU and names a smaller one is asked again with that.
+//
+// If it fails because of the peer or ctx before the peer has agreed, the QP is still in INIT and may dial again.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
 	if q.dev != d {
 		return nil, ErrForeign
@@ -80,10 +74,21 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if err != nil {
 		return nil, err
 	}
-	if mtu = smallestMTU(mtu, o.MTU); mtu == 0 {
-		return nil, ErrMTU
+	if mtu = smallestMTU(mtu, o.MTU); !mtu.Valid() {
+		return nil, fmt.Errorf("%w: path MTU %d", ErrMTU, mtu)
 	}
-	p := q.request(&o, local.GID, remote, addr.Port(), mtu)
+	for {
+		c, err := d.dial(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))
+		var no *RejectError
+		if !errors.As(err, &no) || !no.mtu.Valid() || no.mtu >= mtu {
+			return c, err
+		}
+		mtu = no.mtu
+	}
+}
+
+// dial asks once.
+func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions, path *Path, p *cm.ConnectParams) (*Conn, error) {
 	talk, err := d.ask(q, path, p)
 	if err != nil {
 		return nil, err
@@ -93,13 +98,17 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		err = refusal(&e, cm.EventConnectResponse)
 	}
 	if err == nil {
-		err = q.ready(talk, p, e.Response, path, &o)
+		err = q.ready(talk, p, e.Response, path, o)
 	}
 	if err != nil {
 		d.hangUp(q, talk)
 		return nil, err
 	}
-	return q.connected(talk, addr, e.PrivateData), nil
+	c := &Conn{
+		qp: q, talk: talk, local: netip.AddrPortFrom(p.Local.Addr(), p.SourcePort), remote: addr, private: e.PrivateData,
+	}
+	c.start()
+	return c, nil
 }
 
 // request fills in what the REQ says.
@@ -136,7 +145,7 @@ func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, er
 		}
 		talk = newDialogue(id, way{path.Local, path.Remote})
 		g.conns[id], q.talk = talk, talk
-		g.holdWay(path)
+		g.holdWay(talk, path)
 		g.transmit(now)
 	})
 	return talk, errors.Join(gone, err)
@@ -161,7 +170,7 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 	case want:
 		return nil
 	case cm.EventRejected:
-		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData}
+		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData, mtu: e.RejectedMTU()}
 	case cm.EventUnreachable:
 		return ErrNoAnswer
 	}
@@ -214,74 +223,23 @@ func atLeastNone(v uint8) int {
 	return int(v)
 }
 
-// hangUp gives up on a dialogue.
+// hangUp gives up on a dialogue. The QP, if it has got beyond INIT, is of no further use.
 func (d *Device) hangUp(q *QP, talk *dialogue) {
 	_ = d.sh.do(func(now qp.Time) {
-		if q != nil && q.talk == talk {
+		g := d.sh.gsi
+		if q != nil && q.dev == d && q.talk == talk {
 			q.talk = nil
+			q.spoil(now)
 		}
-		_ = d.sh.gsi.cm.Abort(cm.Time(now), talk.id)
-		d.sh.gsi.dispatch(now)
-		d.sh.gsi.transmit(now)
-	})
-}
-
-// connected makes the Conn. An event that came meanwhile reaches it, too.
-func (q *QP) connected(talk *dialogue, remote netip.AddrPort, private []byte) *Conn {
-	c := &Conn{qp: q, talk: talk, remote: remote, private: private, done: make(chan struct{})}
-	err := q.dev.sh.do(func(now qp.Time) {
-		talk.conn = c
-		for e, ok, ended := talk.take(); ok || ended; e, ok, ended = talk.take() {
-			if ended || e.Kind == cm.EventDisconnected {
-				c.disconnected(now, e)
-				return
-			}
-		}
-	})
-	if err != nil {
-		c.once.Do(func() { close(c.done) })
-	}
-	return c
-}
-
-// QP is the connection's queue pair.
-func (c *Conn) QP() *QP { return c.qp }
-
-// RemoteAddr is the peer's address; of a connection that was accepted, with the port that the peer named as its own.
-func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
-
-// PrivateData is what the peer said when it accepted, or asked: the message's whole field, zeros behind the peer's bytes.
-func (c *Conn) PrivateData() []byte { return c.private }
-
-// Done is closed when the connection has ended, by either end. The QP is in state ERR then.
-func (c *Conn) Done() <-chan struct{} { return c.done }
-
-// disconnected ends the connection here: the QP flushes, and the peer gets its answer. Owner only.
-func (c *Conn) disconnected(now qp.Time, e cm.Event) {
-	c.once.Do(func() {
-		close(c.done)
-		if !c.qp.closed.Load() {
-			_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState)
-		}
-		if e.Kind == cm.EventDisconnected {
-			_ = c.qp.dev.sh.gsi.cm.Disconnect(cm.Time(now), c.talk.id, nil) // answers a DREQ; else ErrState, no matter
-		}
-	})
-}
-
-// Close disconnects: what the QP owes the peer is sent, the peer is told, and the QP goes to ERR, which flushes what is
-// still posted. To finish first, call QP.Drain before. It does not wait for the peer. Closing twice is harmless.
-func (c *Conn) Close() error {
-	err := c.qp.dev.sh.do(func(now qp.Time) {
-		c.qp.dev.sh.settle()
-		g := c.qp.dev.sh.gsi
-		_ = g.cm.Disconnect(cm.Time(now), c.talk.id, nil)
-		c.disconnected(now, cm.Event{})
+		g.abort(now, talk)
 		g.dispatch(now)
 		g.transmit(now)
 	})
-	if errors.Is(err, ErrClosed) {
-		return nil // the device went before, and took the connection with it
+}
+
+// spoil puts a QP that was on its way to a connection into ERR, which flushes it. Owner only.
+func (q *QP) spoil(now qp.Time) {
+	if st := q.State(); !q.closed.Load() && st != StateReset && st != StateInit {
+		_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState) // any state goes there
 	}
-	return err
 }

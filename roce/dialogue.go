@@ -21,11 +21,12 @@ type dialogue struct {
 	way  way
 	wake chan struct{} // capacity 1: an event was added
 
+	held, looked bool  // owner: see gsi.holdWay
+	conn         *Conn // owner: once established; for events that come by themselves
+
 	mu     sync.Mutex
 	events []cm.Event // at most one of each kind
 	dead   bool       // no further event comes
-
-	conn *Conn // owner: once established; for events that come by themselves
 }
 
 func newDialogue(id cm.CommID, w way) *dialogue {
@@ -78,13 +79,14 @@ func (g *gsi) dispatch(now qp.Time) {
 		case cm.EventConnectRequest, cm.EventSIDRRequest:
 			g.offer(now, e)
 		case cm.EventClosed:
-			g.forget(e.ID)
+			g.forget(now, e.ID)
 		default:
 			if d := g.conns[e.ID]; d != nil {
-				if e.Kind == cm.EventDisconnected && d.conn != nil {
-					d.conn.disconnected(now, e)
+				if d.conn != nil {
+					d.conn.heard(now, &e)
+				} else {
+					d.add(e)
 				}
-				d.add(e)
 			}
 		}
 	}
@@ -92,29 +94,39 @@ func (g *gsi) dispatch(now qp.Time) {
 
 // offer gives a request to its listener, or refuses it if nobody takes requests any more.
 func (g *gsi) offer(now qp.Time, e cm.Event) {
-	w := way{e.Request.Addr.Local, e.Request.Addr.Remote}
-	d := newDialogue(e.ID, w)
 	l := g.listeners[e.Listener]
-	entry := g.ways[w]
-	if l == nil || entry == nil {
+	if l == nil {
 		_ = g.cm.Abort(cm.Time(now), e.ID)
 		return
 	}
-	entry.held++
+	d := newDialogue(e.ID, way{e.Request.Addr.Local, e.Request.Addr.Remote})
+	g.holdWay(d, nil)
 	g.conns[e.ID] = d
 	if !l.put(incoming{d, e}) {
 		_ = g.cm.Abort(cm.Time(now), e.ID)
 	}
 }
 
-func (g *gsi) forget(id cm.CommID) {
+// forget lets go of a dialogue of which nothing more is to be heard.
+func (g *gsi) forget(now qp.Time, id cm.CommID) {
 	d := g.conns[id]
 	if d == nil {
 		return
 	}
 	delete(g.conns, id)
-	g.releaseWay(d.way)
+	g.releaseWay(d)
+	if d.conn != nil {
+		d.conn.ended(now, ErrClosed)
+	}
 	d.end()
+}
+
+// abort breaks a dialogue off in whatever state it is, unless the connection manager has forgotten it: then its
+// ID may be another's.
+func (g *gsi) abort(now qp.Time, d *dialogue) {
+	if g.conns[d.id] == d {
+		_ = g.cm.Abort(cm.Time(now), d.id)
+	}
 }
 
 // established notes that data came in on an accepted QP whose peer's RTU may be lost.
@@ -129,9 +141,9 @@ func (g *gsi) established(now qp.Time, q *QP) {
 func (g *gsi) abandon(now qp.Time, q *QP) {
 	if d := q.talk; d != nil {
 		q.talk = nil
-		_ = g.cm.Abort(cm.Time(now), d.id)
+		g.abort(now, d)
 		if d.conn != nil {
-			d.conn.disconnected(now, cm.Event{})
+			d.conn.ended(now, ErrClosed)
 		}
 		g.dispatch(now)
 		g.transmit(now)
@@ -147,7 +159,7 @@ func (g *gsi) closeAll(now qp.Time) {
 	for g.cm.HasTransmit() && g.sendOne(now) {
 	}
 	for id := range g.conns {
-		g.forget(id)
+		g.forget(now, id)
 	}
 	for _, l := range g.listeners {
 		l.shut()
@@ -193,7 +205,7 @@ func serviceOf(datagram bool, port uint16) cm.ServiceID {
 	return cm.TCPService(port)
 }
 
-// localAddr finds the entry of the GID table for an address to listen on; the zero address stands for all.
+// listenGID finds the entry of the GID table for an address to listen on; the zero address stands for all.
 func (dev *Device) listenGID(a netip.Addr) (GID, error) {
 	if !a.IsValid() || a.IsUnspecified() {
 		return GID{}, nil

@@ -26,11 +26,12 @@ type gsi struct {
 	cm    *cm.CM
 	psn   bth.PSN
 	ways  map[way]*wayEntry
-	learn [maxLearnt]way // ring of the ways in ways that nobody holds
+	learn [maxLearnt]*wayEntry // ring of the ways that nobody held when they were learnt or let go
 	next  int
 
 	conns     map[cm.CommID]*dialogue
 	listeners map[cm.ListenerID]*acceptQueue
+	broken    []*qp.QP // went to ERR since the last turn
 	ctr       gsiCounters
 }
 
@@ -43,8 +44,13 @@ type gsiCounters struct {
 type way struct{ local, remote GID }
 
 type wayEntry struct {
-	path Path
-	held int // dialogues that need it; with none it was learnt from a packet and may be forgotten
+	way
+	path   Path
+	slot   int       // in the ring, -1: not there
+	held   int       // dialogues that need it; with none it may be forgotten
+	looked int       // of them, those that looked it up: then the device keeps it up to date
+	mac    frame.MAC // else: as the latest packet came
+	vlan   uint16
 }
 
 func newGSI(s *shard, mac frame.MAC, random func() uint64) (*gsi, error) {
@@ -52,10 +58,12 @@ func newGSI(s *shard, mac frame.MAC, random func() uint64) (*gsi, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gsi{
+	g := &gsi{
 		sh: s, cm: m, psn: PSN(random() & 0xffffff), ways: map[way]*wayEntry{},
 		conns: map[cm.CommID]*dialogue{}, listeners: map[cm.ListenerID]*acceptQueue{},
-	}, nil
+	}
+	s.eng.SetErrHook(func(q *qp.QP) { g.broken = append(g.broken, q) })
+	return g, nil
 }
 
 // guidOf makes a channel adapter's GUID of a MAC address (EUI-64, as rxe does).
@@ -78,58 +86,119 @@ func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 	g.dispatch(now)
 }
 
-// learnWay remembers how to answer: along the way that the packet came, without any look-up.
+// learnWay remembers how to answer: along the way that the packet came, without any look-up. A way that somebody has
+// looked up is not learnt anew from what anybody may have sent.
 func (g *gsi) learnWay(p *bth.Packet) {
-	w := way{p.Dst, p.Src}
-	e := g.ways[w]
-	if e == nil {
-		e = &wayEntry{}
-		g.ways[w] = e
-		g.remember(w)
-	} else if e.held > 0 {
-		return // looked up, and kept up to date, by the device
+	e := g.way(way{p.Dst, p.Src})
+	if e.held == 0 && e.slot < 0 {
+		g.remember(e)
 	}
 	vlan := uint16(0)
 	if p.HasVLAN {
 		vlan = p.VLAN
 	}
-	g.setWay(e, w, &frame.Address{SrcMAC: g.sh.dev.Info().MAC, DstMAC: p.SrcMAC, VLAN: vlan, HopLimit: defaultHopLimit})
+	if e.looked > 0 || (e.path.HeaderLen > 0 && e.mac == p.SrcMAC && e.vlan == vlan) {
+		return
+	}
+	e.mac, e.vlan = p.SrcMAC, vlan
+	e.path = Path{Local: e.local, Remote: e.remote}
+	e.path.HeaderLen = uint8(frame.PutHeaders(e.path.Header[:], &frame.Address{
+		SrcMAC: g.sh.dev.Info().MAC, DstMAC: e.mac, VLAN: vlan, Src: e.local, Dst: e.remote, SrcPort: madSourcePort, HopLimit: defaultHopLimit,
+	}))
+}
+
+// way is the entry for a way, made if need be.
+func (g *gsi) way(w way) *wayEntry {
+	e := g.ways[w]
+	if e == nil {
+		e = &wayEntry{way: w, slot: -1}
+		g.ways[w] = e
+	}
+	return e
 }
 
 // remember puts a way that nobody holds into the ring, in the place of the oldest.
-func (g *gsi) remember(w way) {
-	if old := g.ways[g.learn[g.next]]; old != nil && old.held == 0 {
-		delete(g.ways, g.learn[g.next])
+func (g *gsi) remember(e *wayEntry) {
+	if e.slot >= 0 {
+		g.learn[e.slot] = nil
 	}
-	g.learn[g.next] = w
+	if old := g.learn[g.next]; old != nil {
+		old.slot = -1
+		if old.held == 0 {
+			delete(g.ways, old.way)
+		}
+	}
+	e.slot = g.next
+	g.learn[g.next] = e
 	g.next = (g.next + 1) % maxLearnt
 }
 
-func (g *gsi) setWay(e *wayEntry, w way, a *frame.Address) {
-	a.Src, a.Dst, a.SrcPort = w.local, w.remote, madSourcePort
-	e.path = Path{Local: w.local, Remote: w.remote}
-	e.path.HeaderLen = uint8(frame.PutHeaders(e.path.Header[:], a))
-}
-
-// holdWay keeps a path for a dialogue until releaseWay.
-func (g *gsi) holdWay(p *Path) {
-	w := way{p.Local, p.Remote}
-	e := g.ways[w]
-	if e == nil {
-		e = &wayEntry{}
-		g.ways[w] = e
+// holdWay keeps the way of a dialogue until releaseWay. path is what was looked up, nil for a dialogue that answers along
+// the way that the peer's packet came.
+func (g *gsi) holdWay(d *dialogue, path *Path) {
+	e := g.way(d.way)
+	if !d.held {
+		d.held = true
+		e.held++
 	}
-	e.path = *p
-	e.held++
+	if path == nil {
+		return
+	}
+	e.path = *path
+	if !d.looked {
+		d.looked = true
+		e.looked++
+	}
 }
 
 // releaseWay lets go of it. It is still remembered for a while: a message may have to be repeated.
-func (g *gsi) releaseWay(w way) {
-	if e := g.ways[w]; e != nil {
-		if e.held--; e.held == 0 {
-			g.remember(w)
+func (g *gsi) releaseWay(d *dialogue) {
+	e := g.ways[d.way]
+	if e == nil || !d.held {
+		return
+	}
+	if d.looked {
+		if e.looked--; e.looked == 0 {
+			e.mac = frame.MAC{} // to be learnt again
 		}
 	}
+	d.held, d.looked = false, false
+	if e.held--; e.held == 0 {
+		g.remember(e)
+	}
+}
+
+// lookedUp lists the paths that the device keeps up to date.
+func (g *gsi) lookedUp() (list []Path) {
+	for _, e := range g.ways {
+		if e.looked > 0 {
+			list = append(list, e.path)
+		}
+	}
+	return list
+}
+
+// repath replaces a path unless it has changed meanwhile.
+func (g *gsi) repath(old, fresh *Path) {
+	if e := g.ways[way{old.Local, old.Remote}]; e != nil && e.path == *old {
+		e.path = *fresh
+	}
+}
+
+// mend ends the connections of QPs that went to ERR.
+func (g *gsi) mend(now qp.Time) int {
+	if len(g.broken) == 0 {
+		return 0
+	}
+	for i, b := range g.broken {
+		if q := g.sh.qps[b]; q != nil && q.talk != nil && q.talk.conn != nil {
+			q.talk.conn.ended(now, ErrConnLost)
+		}
+		g.broken[i] = nil
+	}
+	g.broken = g.broken[:0]
+	g.dispatch(now)
+	return 1
 }
 
 // timeout does what is due.

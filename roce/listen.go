@@ -3,12 +3,17 @@ package roce
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
+
+// ErrAnswered: a Request is answered once.
+var ErrAnswered = errors.New("roce: the request has been answered already: it takes one Accept, Reject or AnswerUD")
 
 // Listener takes connection requests that come to a port (RDMA_PS_TCP, or RDMA_PS_UDP for datagrams). RDMA ports are not
 // the kernel's TCP or UDP ports: both may be in use under one number.
@@ -46,6 +51,9 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	l := &Listener{dev: d, addr: addr, queue: newAcceptQueue(o.Backlog)}
 	gone := d.sh.do(func(qp.Time) {
 		g := d.sh.gsi
+		if err = d.open(); err != nil {
+			return
+		}
 		if l.id, err = g.cm.Listen(cm.ListenParams{Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog}); err == nil {
 			g.listeners[l.id] = l.queue
 		}
@@ -70,6 +78,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			return nil, ErrClosed
 		}
 		if err := l.dev.standBy(ctx, l.queue.wake, l.queue.pending); err != nil {
+			l.queue.pass() // the signal that this caller may have taken
 			return nil, err
 		}
 	}
@@ -86,7 +95,7 @@ func (l *Listener) Close() error {
 		delete(g.listeners, l.id)
 		_ = g.cm.Unlisten(cm.Time(now), l.id)
 		for in, ok := l.queue.get(); ok; in, ok = l.queue.get() {
-			_ = g.cm.Abort(cm.Time(now), in.talk.id)
+			g.abort(now, in.talk)
 		}
 		l.queue.shut()
 		g.dispatch(now)
@@ -148,6 +157,13 @@ func (q *acceptQueue) signal() {
 	}
 }
 
+// pass wakes another caller of Accept if there is something for it.
+func (q *acceptQueue) pass() {
+	if q.pending() {
+		q.signal()
+	}
+}
+
 func (q *acceptQueue) pending() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -170,12 +186,22 @@ func (q *acceptQueue) shut() {
 	q.signal()
 }
 
-// Request is a peer's wish for a connection, or for a datagram QP. Look at it, then answer it once.
+// Request is a peer's wish for a connection, or for a datagram QP. Look at it, then answer it once; a second answer gives
+// ErrAnswered. Who never answers leaves the peer waiting until it gives up.
 type Request struct {
 	dev     *Device
 	talk    *dialogue
 	req     *cm.Request
 	private []byte
+	over    atomic.Bool
+}
+
+// answer claims the right to answer.
+func (r *Request) answer() error {
+	if r.over.Swap(true) {
+		return ErrAnswered
+	}
+	return nil
 }
 
 // RemoteAddr is the peer: the address and port in the rdma_cm header if it has one, else the address that it sent from.
@@ -186,6 +212,11 @@ func (r *Request) RemoteAddr() netip.AddrPort {
 	return netip.AddrPortFrom(r.req.Addr.Remote.Addr(), 0)
 }
 
+// LocalAddr is the address that the request came to, and its port.
+func (r *Request) LocalAddr() netip.AddrPort {
+	return netip.AddrPortFrom(r.req.Addr.Local.Addr(), r.req.Service.Port())
+}
+
 // PrivateData is what the peer said: the message's whole field, zeros behind the peer's bytes.
 func (r *Request) PrivateData() []byte { return r.private }
 
@@ -193,24 +224,37 @@ func (r *Request) PrivateData() []byte { return r.private }
 func (r *Request) Params() *cm.Request { return r.req }
 
 // AcceptOptions shape an accepted connection; the zero value is good. What the peer asks for is an upper bound.
+//
+// Timeout, Retries and RNRRetries of the QP are the peer's to choose: it knows the path that it asked for (IBA 12.7). Its
+// Local ACK Timeout is taken up to cm.MaxAckTimeout, 4.3 s; Timeout, if positive, limits it further.
 type AcceptOptions struct {
-	ConnectOptions        // of it: MaxRdAtomic, MaxDestRdAtomic, RNRRetries, MinRNRTimer, Access, path options
+	ConnectOptions        // of it: MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU, path options
 	PrivateData    []byte // for the peer: 196 bytes at most
 }
 
 // Accept answers with a QP in INIT of the type that the peer asks for (Params), and returns when the peer is ready to
-// receive, or with ctx's error, ErrNoAnswer or a *RejectError: then the QP is of no further use.
+// receive, or with ctx's error, ErrNoAnswer or a *RejectError: then the peer is refused, and the QP is of no further use.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
-	d := r.dev
-	if q.dev != d {
-		return nil, ErrForeign
-	}
-	mtu, path, err := r.path(ctx, &o)
-	if err != nil {
-		d.hangUp(nil, r.talk)
+	if err := r.answer(); err != nil {
 		return nil, err
 	}
-	accept, ok := r.req.Negotiate(cm.Limits{
+	c, err := r.accept(ctx, q, &o)
+	if err != nil {
+		r.dev.hangUp(q, r.talk)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, error) {
+	if err := r.fits(q, o); err != nil {
+		return nil, err
+	}
+	mtu, path, err := r.path(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	a, ok := r.req.Negotiate(cm.Limits{
 		MTU: mtu, SRQ: q.srq != nil, RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
 		ResponderResources: uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic)), InitiatorDepth: uint8(orDefault(o.MaxRdAtomic, defaultRdAtomic)),
 	})
@@ -218,13 +262,15 @@ func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, er
 		reason, info := cm.RejectMTU(mtu)
 		return nil, errors.Join(ErrMTU, r.refuse(reason, info, nil))
 	}
-	accept.QPN, accept.PSN, accept.PrivateData = q.QPN(), q.psn, o.PrivateData
-	attr := r.req.PassiveQP(&accept)
-	if err := r.consent(q, &accept, &attr, path, &o); err != nil {
-		d.hangUp(q, r.talk)
+	a.QPN, a.PSN, a.PrivateData = q.QPN(), q.psn, o.PrivateData
+	attr := r.req.PassiveQP(&a)
+	if o.Timeout > 0 {
+		attr.Timeout = min(attr.Timeout, uint8(orDefault(o.Timeout, 0)))
+	}
+	if err := r.consent(q, &a, &attr, path, o); err != nil {
 		return nil, err
 	}
-	e, err := d.next(ctx, r.talk)
+	e, err := r.dev.next(ctx, r.talk)
 	if err == nil {
 		err = refusal(&e, cm.EventEstablished)
 	}
@@ -232,19 +278,35 @@ func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, er
 		err = q.rise(&attr, path, &o.ConnectOptions)
 	}
 	if err != nil {
-		d.hangUp(q, r.talk)
 		return nil, err
 	}
-	return q.connected(r.talk, r.RemoteAddr(), r.private), nil
+	c := &Conn{qp: q, talk: r.talk, local: r.LocalAddr(), remote: r.RemoteAddr(), private: r.private}
+	c.start()
+	return c, nil
+}
+
+// fits refuses what cannot serve before anything is changed.
+func (r *Request) fits(q *QP, o *AcceptOptions) error {
+	want := RC
+	if r.req.Transport == cm.UC {
+		want = UC
+	}
+	switch {
+	case q.dev != r.dev:
+		return ErrForeign
+	case r.req.Service.IsUDP():
+		return fmt.Errorf("%w: the peer asks for a datagram QP; see AnswerUD", ErrInvalid)
+	case q.Type() != want:
+		return fmt.Errorf("%w: the peer asks for a QP of type %v, not %v", ErrInvalid, want, q.Type())
+	case len(o.PrivateData) > cm.REPPrivateLen:
+		return fmt.Errorf("%w: %d bytes, an answer has room for %d", cm.ErrPrivateData, len(o.PrivateData), cm.REPPrivateLen)
+	}
+	return nil
 }
 
 // path looks up the way back to the peer.
 func (r *Request) path(ctx context.Context, o *AcceptOptions) (MTU, *Path, error) {
-	local, err := r.dev.localGID(-1, r.req.Addr.Remote)
-	if err != nil {
-		return 0, nil, err
-	}
-	local.GID, local.Addr = r.req.Addr.Local, r.req.Addr.Local.Addr() // the address that was asked
+	local := newGIDEntry(-1, r.req.Addr.Local.Addr()) // the address that was asked
 	path, mtu, err := r.dev.resolve(ctx, local, r.req.Addr.Remote, o.PathOptions)
 	return smallestMTU(mtu, o.MTU), path, err
 }
@@ -257,11 +319,16 @@ func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path
 		if err = q.free(); err != nil {
 			return
 		}
+		if g.conns[r.talk.id] != r.talk {
+			err = ErrNoAnswer // the peer gave up, and was forgotten
+			return
+		}
+		q.talk = r.talk
+		g.holdWay(r.talk, path)
 		if err = q.climb(now, attr, path, &o.ConnectOptions, StateRTR); err != nil {
 			return
 		}
 		if err = g.cm.Accept(cm.Time(now), r.talk.id, a); err == nil {
-			q.talk = r.talk
 			g.transmit(now)
 		}
 	})
@@ -280,18 +347,17 @@ func (r *Request) Reject(private []byte) error {
 	if r.req.Service.IsUDP() {
 		return r.answerUD(&cm.SIDRReply{Status: cm.SIDRRejected, PrivateData: private})
 	}
+	if len(private) > cm.REJPrivateLen {
+		return fmt.Errorf("%w: %d bytes, a refusal has room for %d", cm.ErrPrivateData, len(private), cm.REJPrivateLen)
+	}
+	if err := r.answer(); err != nil {
+		return err
+	}
 	return r.refuse(cm.ReasonConsumer, nil, private)
 }
 
 func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
-	var err error
-	gone := r.dev.sh.do(func(now qp.Time) {
-		g := r.dev.sh.gsi
-		err = g.cm.Reject(cm.Time(now), r.talk.id, reason, info, private)
-		g.dispatch(now)
-		g.transmit(now)
-	})
-	return errors.Join(gone, err)
+	return r.say(func(now qp.Time, m *cm.CM) error { return m.Reject(cm.Time(now), r.talk.id, reason, info, private) })
 }
 
 // AnswerUD tells the peer of a datagram QP, which is active (QP.Activate).
@@ -303,10 +369,28 @@ func (r *Request) AnswerUD(q *QP, private []byte) error {
 }
 
 func (r *Request) answerUD(a *cm.SIDRReply) error {
+	switch {
+	case !r.req.Service.IsUDP():
+		return fmt.Errorf("%w: the peer asks for a connection; see Accept", ErrInvalid)
+	case len(a.PrivateData) > cm.SIDRREPPrivateLen:
+		return fmt.Errorf("%w: %d bytes, an answer has room for %d", cm.ErrPrivateData, len(a.PrivateData), cm.SIDRREPPrivateLen)
+	}
+	if err := r.answer(); err != nil {
+		return err
+	}
+	return r.say(func(now qp.Time, m *cm.CM) error { return m.ReplySIDR(cm.Time(now), r.talk.id, a) })
+}
+
+// say gives the connection manager an answer for the peer.
+func (r *Request) say(f func(qp.Time, *cm.CM) error) error {
 	var err error
 	gone := r.dev.sh.do(func(now qp.Time) {
 		g := r.dev.sh.gsi
-		err = g.cm.ReplySIDR(cm.Time(now), r.talk.id, a)
+		if g.conns[r.talk.id] != r.talk {
+			err = ErrNoAnswer // the peer gave up, and was forgotten
+			return
+		}
+		err = f(now, g.cm)
 		g.dispatch(now)
 		g.transmit(now)
 	})

@@ -123,6 +123,16 @@ func (d *Device) refreshPaths(ctx context.Context) {
 			}
 		}
 	}
+	var ways []Path
+	_ = d.sh.do(func(qp.Time) { ways = d.sh.gsi.lookedUp() })
+	for i := range ways {
+		p := &ways[i]
+		if h := find(p); h != nil {
+			if n := relink(p, mac, h); *n != *p {
+				_ = d.sh.do(func(qp.Time) { d.sh.gsi.repath(p, n) })
+			}
+		}
+	}
 }
 
 func (d *Device) lookUp(ctx context.Context, r route) *frame.Hop {
