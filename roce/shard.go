@@ -17,9 +17,6 @@ const (
 	txBatch = 32
 	// txRounds bounds the batches of one turn.
 	txRounds = 2
-	// maxLooks is how often an idle owner looks for frames and doorbells between two readings of the clock, which
-	// costs as much as several looks. Timers run late by so many looks, less than a microsecond.
-	maxLooks = 8
 	// stallWait is how long a shard sleeps at most while the port has no transmit buffer for it.
 	stallWait = 50 * time.Microsecond
 	// eventsPerTurn bounds the asynchronous events that a turn hands up.
@@ -49,7 +46,6 @@ type shard struct {
 
 	// owner
 	closed  bool
-	looks   int     // left before the clock is read again
 	last    qp.Time // the clock as the latest turn read it
 	dec     frame.Decoder
 	enc     frame.Encoder
@@ -101,11 +97,9 @@ func (s *shard) now() qp.Time { return qp.Time(s.clock()) }
 
 // turn is one round of the crank: a batch in, the timers, a batch or two out. It returns how much it did; 0 means
 // that there was nothing to do.
-// frames is how many were received into rx.
-func (s *shard) turn(now qp.Time, frames int) int {
+func (s *shard) turn(now qp.Time) int {
 	s.ctr.turns++
-	s.handle(now, frames)
-	work := frames
+	work := s.receive(now)
 	if s.eng.BellPending() {
 		s.eng.HandleDoorbells(now)
 		work++
@@ -119,14 +113,16 @@ func (s *shard) turn(now qp.Time, frames int) int {
 	return work + s.reportEvents()
 }
 
-func (s *shard) handle(now qp.Time, n int) {
+func (s *shard) receive(now qp.Time) int {
+	n := s.port.Receive(s.rx[:])
 	if n == 0 {
-		return
+		return 0
 	}
 	for i := range s.rx[:n] {
 		s.handleFrame(now, s.rx[i].B)
 	}
 	s.port.Release(s.rx[:n])
+	return n
 }
 
 func (s *shard) handleFrame(now qp.Time, b []byte) {
