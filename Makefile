@@ -9,7 +9,7 @@ SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim fuzz bench compliance clean help
+.PHONY: all build demo test check race sim fuzz bench interop interop-core compliance clean help
 
 all: build
 
@@ -49,6 +49,12 @@ fuzz: ## every fuzz target in turn, FUZZTIME each
 bench: build ## message rate, bandwidth, latency and loss against bare AF_XDP and kernel TCP (root)
 	./$(BIN) bench --plot bin/bench.svg
 
+interop: ## against the kernel's rxe in virtual machines (root): installs qemu, builds and boots guests, runs the matrix
+	$(GO) run ./interop/run $(INTEROP)
+
+interop-core: ## the part of it that CI runs
+	$(GO) run ./interop/run -core
+
 compliance: ## the architecture's rules, where the code keeps them and which test shows it
 	@bash .ci/compliance
 
@@ -56,4 +62,4 @@ clean:
 	rm -rf bin
 
 help:
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14

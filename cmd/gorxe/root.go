@@ -14,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
 )
 
@@ -47,7 +48,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		bench.Command(), dump.Command(), versionCommand(),
+		pingpong.Command(), bench.Command(), dump.Command(), versionCommand(),
 	)
 	return cmd
 }
