@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
 	"github.com/gorxe/gorxe/roce/frame"
 )
 
@@ -22,6 +23,11 @@ type Counters struct {
 	PortErrors        uint64 // errors that the port reported
 	EventsDropped     uint64 // asynchronous events that nobody read
 	Turns, Waits      uint64 // rounds of the poll loop, and how often it slept
+
+	GSIReceived, GSISent uint64      // datagrams of QP1
+	GSIRefused           uint64      // to QP1, but no message of the connection manager
+	GSINoWay             uint64      // messages not sent, because the way to the peer was forgotten
+	CM                   cm.Counters // of the connection manager
 
 	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by frame.Reason
 	Port  frame.PortStats          // the driver's
@@ -49,6 +55,7 @@ func (s *shard) counters() Counters {
 	c := Counters{
 		Counters: *s.eng.Counters(),
 		RxFrames: n.rxFrames, RxBytes: n.rxBytes, TxFrames: n.txFrames, TxBytes: n.txBytes, TxDropped: n.txDropped,
+		GSIReceived: s.gsi.ctr.received, GSISent: s.gsi.ctr.sent, GSIRefused: s.gsi.ctr.refused, GSINoWay: s.gsi.ctr.noWay, CM: *s.gsi.cm.Counters(),
 		DropNotOurs: n.foreign, PortErrors: n.portErrors, Turns: n.turns, Waits: n.waits, Drops: n.drops,
 	}
 	if !s.closed {
@@ -62,6 +69,11 @@ func (c *Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, n := range counterNames {
 			if !yield(n.name, *n.of(c)) {
+				return
+			}
+		}
+		for n, v := range c.CM.All() {
+			if !yield("cm_"+n, v) {
 				return
 			}
 		}
@@ -160,6 +172,11 @@ var counterNames = []struct {
 	{"drop_ghost", func(c *Counters) *uint64 { return &c.DropGhost }},
 	{"drop_replay", func(c *Counters) *uint64 { return &c.DropReplay }},
 	{"drop_multicast", func(c *Counters) *uint64 { return &c.DropMulticast }},
+
+	{"gsi_received", func(c *Counters) *uint64 { return &c.GSIReceived }},
+	{"gsi_sent", func(c *Counters) *uint64 { return &c.GSISent }},
+	{"gsi_refused", func(c *Counters) *uint64 { return &c.GSIRefused }},
+	{"gsi_no_way", func(c *Counters) *uint64 { return &c.GSINoWay }},
 
 	{"rx_frames", func(c *Counters) *uint64 { return &c.RxFrames }},
 	{"rx_bytes", func(c *Counters) *uint64 { return &c.RxBytes }},

@@ -1,5 +1,10 @@
 package cm
 
+import (
+	"iter"
+	"strings"
+)
+
 // Counters count what a CM did. They belong to its thread. The arrays have a place for each message,
 // by Attribute.Index.
 type Counters struct {
@@ -46,4 +51,60 @@ type Sizes struct {
 	Transmit  int // connections with something to send
 	Answers   int // answers without a connection to send
 	Listeners int
+}
+
+// perMessage and single give the counters their names.
+var (
+	perMessage = []struct {
+		name string
+		of   func(*Counters) *[NumAttributes]uint64
+	}{
+		{"received", func(c *Counters) *[NumAttributes]uint64 { return &c.Received }},
+		{"sent", func(c *Counters) *[NumAttributes]uint64 { return &c.Sent }},
+		{"repeated", func(c *Counters) *[NumAttributes]uint64 { return &c.Repeated }},
+		{"duplicate", func(c *Counters) *[NumAttributes]uint64 { return &c.Duplicate }},
+		{"late", func(c *Counters) *[NumAttributes]uint64 { return &c.Late }},
+	}
+	single = []struct {
+		name string
+		of   func(*Counters) *uint64
+	}{
+		{"bad_length", func(c *Counters) *uint64 { return &c.BadLength }},
+		{"bad_header", func(c *Counters) *uint64 { return &c.BadHeader }},
+		{"bad_class", func(c *Counters) *uint64 { return &c.BadClass }},
+		{"bad_attribute", func(c *Counters) *uint64 { return &c.BadAttribute }},
+		{"bad_source", func(c *Counters) *uint64 { return &c.BadSource }},
+		{"malformed", func(c *Counters) *uint64 { return &c.Malformed }},
+		{"unknown_id", func(c *Counters) *uint64 { return &c.UnknownID }},
+		{"wrong_peer", func(c *Counters) *uint64 { return &c.WrongPeer }},
+		{"drop_backlog", func(c *Counters) *uint64 { return &c.DropBacklog }},
+		{"drop_source", func(c *Counters) *uint64 { return &c.DropSource }},
+		{"drop_half_open", func(c *Counters) *uint64 { return &c.DropHalfOpen }},
+		{"drop_full", func(c *Counters) *uint64 { return &c.DropFull }},
+		{"drop_answer", func(c *Counters) *uint64 { return &c.DropAnswer }},
+		{"stale", func(c *Counters) *uint64 { return &c.Stale }},
+		{"evicted_half_open", func(c *Counters) *uint64 { return &c.EvictedHalfOpen }},
+		{"evicted_time_wait", func(c *Counters) *uint64 { return &c.EvictedTimeWait }},
+		{"evicted_linger", func(c *Counters) *uint64 { return &c.EvictedLinger }},
+		{"timeouts", func(c *Counters) *uint64 { return &c.Timeouts }},
+		{"gave_up", func(c *Counters) *uint64 { return &c.GaveUp }},
+	}
+)
+
+// All yields every counter with its name, in a fixed order: received_req, received_mra ...
+func (c *Counters) All() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for _, n := range perMessage {
+			for i, v := range n.of(c) {
+				if !yield(n.name+"_"+strings.ToLower(attrNames[i]), v) {
+					return
+				}
+			}
+		}
+		for _, n := range single {
+			if !yield(n.name, *n.of(c)) {
+				return
+			}
+		}
+	}
 }

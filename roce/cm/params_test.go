@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -172,6 +173,32 @@ func TestAckTimeoutFromPeer(t *testing.T) {
 	for asked, want := range map[uint8]uint8{0: MaxAckTimeout, 1: 1, 14: 14, 19: 19, 20: 20, 21: 20, 31: 20} {
 		if q := (&Request{AckTimeout: asked}).PassiveQP(&AcceptParams{}); q.Timeout != want {
 			t.Errorf("asked for %d: %d, want %d", asked, q.Timeout, want)
+		}
+	}
+}
+
+// TestCounterNames: each counter is found under one name.
+func TestCounterNames(t *testing.T) {
+	typ := reflect.TypeFor[Counters]()
+	for i := range typ.NumField() {
+		var c Counters
+		f, want := reflect.ValueOf(&c).Elem().Field(i), 1
+		if f.Kind() == reflect.Array {
+			want = f.Len()
+			for k := range want {
+				f.Index(k).SetUint(7)
+			}
+		} else {
+			f.SetUint(7)
+		}
+		names := map[string]bool{}
+		for n, v := range c.All() {
+			if v == 7 {
+				names[n] = true
+			}
+		}
+		if len(names) != want {
+			t.Errorf("%s has the names %v", typ.Field(i).Name, names)
 		}
 	}
 }
