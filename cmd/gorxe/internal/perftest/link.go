@@ -98,7 +98,7 @@ func (l *Link) receive(ctx context.Context, k kind, limit time.Duration) (kind, 
 	for n := 0; n < len(b); {
 		m, err := l.r.Read(b[n:])
 		n += m
-		if f := kinds[k].plausible; f != nil {
+		if f := kinds[k].plausible; f != nil && m > 0 {
 			if bad := f(b[:n]); bad != nil {
 				return k, nil, l.foreign(bad, b[:n])
 			}

@@ -88,24 +88,27 @@ func (s *Server) Serve(ctx context.Context, h Host) error {
 	limit := s.l.timeout // for the first key; how long a run takes is the client's affair
 	for {
 		k, b, err := s.l.receive(ctx, kindAny, limit)
+		if err == nil {
+			err = s.answer(ctx, h, k, b)
+		}
 		switch {
 		case errors.Is(err, ErrGone) && len(s.own) > 0:
 			return nil
 		case err != nil:
 			return err
 		}
-		switch k {
-		case kindKey:
-			err = s.key(ctx, h, b)
-		case kindWord:
-			err = s.report(ctx, h, b)
-		case kindDone: // and then it closes
-		}
-		if err != nil {
-			return err
-		}
 		limit = 0
 	}
+}
+
+func (s *Server) answer(ctx context.Context, h Host, k kind, b []byte) error {
+	switch k {
+	case kindKey:
+		return s.key(ctx, h, b)
+	case kindWord:
+		return s.report(ctx, h, b)
+	}
+	return nil // done: it closes now
 }
 
 func (s *Server) key(ctx context.Context, h Host, b []byte) error {
