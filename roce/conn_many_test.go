@@ -219,20 +219,23 @@ func TestFloodOfRequests(t *testing.T) {
 				t.Error("drops are not counted")
 			}
 			ctx := within(t)
+			served := make(chan error, 1)
 			go func() { // an application that takes what comes
 				for {
 					r, err := l.Accept(ctx)
-					if err != nil {
-						return
-					}
-					if r.Params().QPN != k.a.qp.QPN() {
+					if err == nil && r.Params().QPN != k.a.qp.QPN() {
 						_ = r.Reject(nil)
-					} else if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{}); err != nil {
-						t.Errorf("Request.Accept: %v", err)
+						continue
 					}
+					if err == nil {
+						_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
+					}
+					served <- err
+					return
 				}
 			}()
-			if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}); err != nil {
+			_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
+			if err := errors.Join(err, <-served); err != nil {
 				t.Errorf("the honest peer: %v", err)
 			}
 			if err := l.Close(); err != nil {
