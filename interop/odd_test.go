@@ -288,7 +288,11 @@ func TestOddPackets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, first := range []bth.PSN{0x1000, 0xfffffe} {
 				t.Run(fmt.Sprintf("PSN %#x", uint32(first)), func(t *testing.T) {
-					t.Attr("scenario", "raw: "+c.name)
+					name := "raw: " + c.name
+					if first > 0x1000 {
+						name += ", PSN wraps"
+					}
+					t.Attr("scenario", name)
 					t.Attr("role", c.role)
 					t.Attr("ip", "IPv4")
 					t.Attr("mtu", fmt.Sprint(oddMTU))

@@ -234,6 +234,7 @@ type tool struct {
 	port     int
 	cm       bool   // the kernel's server listens by rdma_cm, not on TCP
 	ready    string // what gorxe prints when its server listens by rdma_cm
+	tcp4     bool   // the kernel's server listens on IPv4 only, whatever it talks over then
 	variants []variant
 	// kernel gives the command in the guest, gorxe the arguments of gorxe; host is empty for a server.
 	kernel func(v variant, host string) string
