@@ -173,18 +173,19 @@ func TestReadRetryStyles(t *testing.T) {
 		{bth.RCReadResponseFirst, bth.RCReadResponseLast},
 	} {
 		k := newTalk(t, RC)
-		data := seq(700)
-		k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 700)}, RemoteAddr: 0x1000, RKey: 9})
-		k.hears("RDMA READ Request +0 dma=700 ask")
-		k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: data[:256]})
+		data := seq(1000)
+		k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 1000)}, RemoteAddr: 0x1000, RKey: 9})
+		k.hears("RDMA READ Request +0 dma=1000 ask")
+		k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: data[:256]},
+			pkt{op: bth.RCReadResponseMiddle, psn: 1, data: data[256:512]})
 		k.now += initialRTO + second/100 // the rest is lost; a probe or time-out asks for it
 		ps := k.listen()
-		k.equal("retry", k.heard(ps[0]), "RDMA READ Request +1 dma=444 ask")
-		k.equal("retry's address", ps[0].RETH().VA(), uint64(0x1000+256))
-		k.say(pkt{op: style[0], psn: 1, syndrome: bth.ACKNoLimit, data: data[256:512]},
-			pkt{op: style[1], psn: 2, syndrome: bth.ACKNoLimit, data: data[512:]})
-		k.completes("1 success RDMA_READ 700B")
-		k.equal("data", string(k.mem[:700]), string(data))
+		k.equal("retry", k.heard(ps[0]), "RDMA READ Request +2 dma=488 ask")
+		k.equal("retry's address", ps[0].RETH().VA(), uint64(0x1000+512))
+		k.say(pkt{op: style[0], psn: 2, syndrome: bth.ACKNoLimit, data: data[512:768]},
+			pkt{op: style[1], psn: 3, syndrome: bth.ACKNoLimit, data: data[768:]})
+		k.completes("1 success RDMA_READ 1000B")
+		k.equal("data", string(k.mem[:1000]), string(data))
 	}
 }
 

@@ -30,6 +30,8 @@ const (
 	askEvery = 32
 	// A READ request asks for as many packets as these at most; see sendRead.
 	minReadPart, maxReadPart = 8, 64
+	// minReadAgain is how many packets a retry asks for at least; see readAgain.
+	minReadAgain = 2
 )
 
 func (q *QP) startRequester(psn bth.PSN) {
@@ -217,12 +219,15 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 // sendRead asks for the next part of a READ. A READ of more than w.part packets goes out as several
 // READ requests with consecutive PSNs, so that the window bounds what the responder streams at us;
 // on the wire each is an ordinary READ. Where the parts end is settled when the READ starts: a retry
-// asks for the rest of a part, never across its end, since the responder knows only the requests
-// that it has seen.
+// asks for a part or for some of its rest, never across its end, since the responder knows only the
+// requests that it has seen.
 func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	s := &q.sq
 	npkts := min(w.part-s.curPkt%w.part, w.npkts-s.curPkt)
-	if !q.rdRoom(w) || (room < npkts && q.nxt != q.una) {
+	if q.nxt < q.max {
+		npkts = q.readAgain(s.curPkt%w.part == 0, npkts, room)
+	}
+	if npkts == 0 || !q.rdRoom(w) || (room < npkts && q.nxt != q.una) {
 		return 0, 0
 	}
 	mtu := q.mtu.Load()
@@ -236,6 +241,27 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	q.rdPush(q.nxt + uint64(npkts))
 	q.sent(now, uint64(npkts), true)
 	return netLen + int(bth.RCReadRequest.Info().HeaderLen), netLen
+}
+
+// readAgain is how many of the n packets left of a part are asked for again now; 0: wait. Whole
+// parts go out one after the other, as they did at first. But after a loss the window is small, and
+// the rest of a large part would come all at once, be lost again, and keep others from getting
+// through: so it comes as the window allows, from una on, one request at a time. What was asked for
+// that way ends where it did until it has come: the responder may never have seen the first
+// request, but this one, and refuses a repetition that reaches further.
+func (q *QP) readAgain(whole bool, n, room uint32) uint32 {
+	r := &q.rec
+	switch {
+	case q.nxt < r.readEnd:
+		return uint32(r.readEnd - q.nxt)
+	case whole && n <= room:
+		return n
+	case q.nxt != q.una:
+		return 0
+	}
+	n = min(n, max(room, minReadAgain))
+	r.readEnd = q.nxt + uint64(n)
+	return n
 }
 
 func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {

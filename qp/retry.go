@@ -16,6 +16,7 @@ const (
 	maxNAKs           = 64        // sequence NAKs in a row without progress, then the peer is broken
 	minRewindGap Time = 2_000     // see recovery.stale
 	maxAgain          = 3         // see recovery.ambiguous
+	maxBound     Time = 16_000_000
 )
 
 // recovery remembers what is known of round trips and of the last retransmission.
@@ -31,7 +32,10 @@ type recovery struct {
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
-	again      uint8 // go-backs since a whole window was last acknowledged
+	readEnd    uint64 // end of the last part of a READ part that was asked for again
+	probed     bool   // it was a probe, which has not turned out to be needless
+	bound      Time   // no probe comes earlier, since those that did were needless
+	again      uint8  // go-backs since a whole window was last acknowledged
 	naks       uint8
 	probes     uint8
 }
@@ -50,7 +54,7 @@ func (r *recovery) progress(now Time, una uint64) {
 	if r.samplePSN == 0 || una < r.samplePSN {
 		return
 	}
-	r.samplePSN = 0
+	r.samplePSN, r.bound = 0, 0
 	rtt := max(now-r.sampleAt, 1)
 	if r.srtt == 0 {
 		r.srtt, r.rttvar = rtt, rtt/2
@@ -67,7 +71,18 @@ func (r *recovery) rto() Time {
 	if r.srtt != 0 {
 		t = max(r.srtt+4*r.rttvar, minRTO)
 	}
-	return t << r.probes
+	return max(t, r.bound) << r.probes
+}
+
+// needless is called for the answer to a packet that was answered before. If it is the one that the
+// last probe asked for, the probe came too early, and the next ones come later, until a round trip
+// is measured again. Without this, one that has grown past the estimate would never be measured:
+// everything would be sent twice, and what is sent twice is no sample (Karn's rule).
+func (r *recovery) needless(psn uint64) {
+	if r.probed && psn == r.rewoundTo {
+		r.probed = false
+		r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
+	}
 }
 
 // stale tells whether news of a loss speaks of packets that have been sent again already: it came
@@ -164,6 +179,7 @@ func (q *QP) probe(now Time) {
 	q.rec.probeDeadline = Never
 	q.win.collapse()
 	q.goBack(now)
+	q.rec.probed = true
 }
 
 // lost is news of a gap. One gap is repaired once, however many answers tell of it.
@@ -195,6 +211,7 @@ func (q *QP) goBack(now Time) {
 		r.again++
 	}
 	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.samplePSN = q.una, q.max, now, 0
+	r.probed = false
 	q.nxt, q.asked, q.awaited = q.una, q.una, true
 	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
