@@ -234,6 +234,7 @@ type tool struct {
 	port     int
 	cm       bool   // the kernel's server listens by rdma_cm, not on TCP
 	ready    string // what gorxe prints when its server listens by rdma_cm
+	service  bool   // gorxe's server goes on until it is interrupted
 	tcp4     bool   // the kernel's server listens on IPv4 only, whatever it talks over then
 	variants []variant
 	// kernel gives the command in the guest, gorxe the arguments of gorxe; host is empty for a server.
@@ -271,6 +272,13 @@ func (s *tool) run(t *testing.T, r *rig, v variant) {
 	d := s.time
 	if d == 0 {
 		d = time.Minute
+	}
+	if s.service && v.gorxePassive {
+		select {
+		case <-k.p.Done():
+			g.interrupt()
+		case <-time.After(d):
+		}
 	}
 	gorxe, kernel := both(t, g, k, d)
 	if s.check != nil {

@@ -52,6 +52,38 @@ func pingpong(kind string, iters int, size func(bth.MTU) int, vs []variant) tool
 	}
 }
 
+// rping is librdmacm's ping, which compares what comes back (-V).
+func rping(count int, vs []variant) tool {
+	return tool{
+		name: "rping -V", port: 7174, cm: true, service: true, ready: "Ctrl-C ends", variants: vs,
+		kernel: func(v variant, host string) string {
+			if host == "" {
+				return fmt.Sprintf("rping -s -a %s -C %d -V", guestAddr(v), count)
+			}
+			return fmt.Sprintf("rping -c -a %s -C %d -V", host, count)
+		},
+		gorxe: func(v variant, host string) []string {
+			if host == "" {
+				return []string{"up", "gx0"}
+			}
+			return []string{"ping", host, "-I", "gx0", "--rping", "-c", strconv.Itoa(count), "-i", "0"}
+		},
+		check: func(t *testing.T, v variant, gorxe, kernel string) {
+			if want := fmt.Sprintf("%d sent, %d received", count, count); !v.gorxePassive && !strings.Contains(gorxe, want) {
+				t.Errorf("gorxe does not say %q:\n%s", want, gorxe)
+			}
+		},
+	}
+}
+
+// guestAddr is the first guest's address, in every lab.
+func guestAddr(v variant) string {
+	if v.v6 {
+		return "fd77::1"
+	}
+	return "10.77.0.1"
+}
+
 func fixed(n int) func(bth.MTU) int      { return func(bth.MTU) int { return n } }
 func onePacket(mtu bth.MTU) int          { return int(mtu) }
 func both1500And(vs []variant) []variant { return append(vs, onDevice1500()...) }
@@ -72,6 +104,7 @@ func TestTools(t *testing.T) {
 		pingpong("uc", 200, fixed(4096), both1500And(all)),
 		pingpong("ud", 200, onePacket, both1500And(all)),
 		pingpong("srq", 400, fixed(4096), both1500And(all)),
+		rping(1000, cmVariants()),
 	} {
 		stage(t, s.name, s.variants, func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
 	}
