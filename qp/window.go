@@ -4,7 +4,8 @@ package qp
 // multiplicative decrease): with go-back-N a loss costs a whole window, so on a lossy path a small
 // one is faster, and on a clean path a large one hides the round trip.
 const (
-	minWindow    = 2
+	minWindow    = 2 // of Config.MaxWindow
+	lossWindow   = 4 // losses take nothing below: with fewer packets none may be left to tell of a gap
 	firstWindow  = 64
 	maxMaxWindow = 1 << 14
 )
@@ -47,7 +48,7 @@ func (w *window) loss(una, highest uint64) {
 		return
 	}
 	w.recover = highest
-	w.cwnd = max(w.cwnd/2, minWindow)
+	w.cwnd = max(w.cwnd/2, min(lossWindow, w.max))
 	w.threshold = w.cwnd
 	w.credit = 0
 }

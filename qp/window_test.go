@@ -8,7 +8,7 @@ import (
 )
 
 // The window grows by what is acknowledged up to its threshold, then by one for each window; a loss
-// halves it, once for each window of packets, never below minWindow.
+// halves it, once for each window of packets, never below lossWindow.
 func TestWindowGrowsAndShrinks(t *testing.T) {
 	var w window
 	w.init(256)
@@ -34,11 +34,11 @@ func TestWindowGrowsAndShrinks(t *testing.T) {
 	for range 20 {
 		w.loss(w.recover, w.recover+1)
 	}
-	want(minWindow)
+	want(lossWindow)
 	w.collapse()
 	want(1)
 	w.acked(1)
-	want(minWindow)
+	want(lossWindow)
 	w.init(2) // a small limit bounds the first window too
 	want(2)
 }
