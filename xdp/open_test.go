@@ -119,6 +119,7 @@ func TestPermission(t *testing.T) {
 		{[]int{unix.CAP_NET_RAW}, "CAP_NET_RAW"},
 		{[]int{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "CAP_BPF"},
 		{[]int{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}, "CAP_NET_ADMIN"},
+		{[]int{unix.CAP_BPF, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}, "run as root"},
 	} {
 		t.Run(c.says, func(t *testing.T) {
 			pair := newPair(t, veth.Options{})

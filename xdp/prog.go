@@ -140,7 +140,9 @@ type program struct {
 func loadProgram(queues int, frags bool) (*program, error) {
 	// Kernels before 5.11 count maps against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("%w: raise RLIMIT_MEMLOCK for BPF: %w", ErrPermission, err)
+		// Without CAP_BPF the library cannot tell how the kernel counts, so users without
+		// privileges end here on any kernel.
+		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.11 CAP_SYS_RESOURCE, too): %w", ErrPermission, err)
 	}
 	p := new(program)
 	var err error
@@ -163,8 +165,10 @@ func loadProgram(queues int, frags bool) (*program, error) {
 
 func bpfError(what string, err error) error {
 	switch {
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: cannot %s; it needs CAP_BPF and CAP_NET_ADMIN (root has both): %w", ErrPermission, what, err)
+	case errors.Is(err, unix.EPERM): // what the library adds about MEMLOCK would mislead
+		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN", ErrPermission, what)
+	case errors.Is(err, unix.EACCES): // the verifier's word is in it
+		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w", ErrPermission, what, err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w: cannot %s on this kernel: %w", ErrUnsupported, what, err)
 	}

@@ -25,7 +25,6 @@ type asker struct {
 	requests []request   // seen on the wire
 	nextID   uint64
 	broken   bool
-	life     int
 }
 
 // request is a packet that the QP sent.
