@@ -32,6 +32,7 @@ type network struct {
 	port    *Port
 	mu      sync.Mutex
 	addrs   []netip.Prefix
+	groups  map[netip.Addr]bool
 	changed chan struct{}
 }
 
@@ -91,6 +92,42 @@ func (p *Port) SetMTU(mtu int) error {
 func (p *Port) SetUp(up bool) {
 	p.up.Store(up)
 	p.net.notify()
+}
+
+// JoinGroup implements frame.Groups. The link floods multicast to all Ports, members or not, as a switch without
+// snooping does. Any goroutine.
+func (p *Port) JoinGroup(group netip.Addr) error {
+	p.net.mu.Lock()
+	defer p.net.mu.Unlock()
+	if !group.IsMulticast() || p.net.groups[group] {
+		return fmt.Errorf("%w: cannot join %v: no multicast address, or joined already", ErrConfig, group)
+	}
+	if p.net.groups == nil {
+		p.net.groups = map[netip.Addr]bool{}
+	}
+	p.net.groups[group] = true
+	return nil
+}
+
+// LeaveGroup implements frame.Groups. Any goroutine.
+func (p *Port) LeaveGroup(group netip.Addr) error {
+	p.net.mu.Lock()
+	defer p.net.mu.Unlock()
+	if !p.net.groups[group] {
+		return fmt.Errorf("%w: not a member of %v", ErrConfig, group)
+	}
+	delete(p.net.groups, group)
+	return nil
+}
+
+// Groups lists the groups that the Port is a member of. Any goroutine.
+func (p *Port) Groups() (list []netip.Addr) {
+	p.net.mu.Lock()
+	defer p.net.mu.Unlock()
+	for g := range p.net.groups {
+		list = append(list, g)
+	}
+	return list
 }
 
 // Changed implements frame.Network.

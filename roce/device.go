@@ -35,6 +35,8 @@ type Device struct {
 	qps   map[*QP]struct{}
 	ahs   map[*AH]struct{}
 
+	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
+
 	mu   sync.Mutex // gids, info, final
 	gids []GIDEntry
 	info DeviceInfo
@@ -91,7 +93,7 @@ func build(port frame.Port, c *config) (*Device, error) {
 	d := &Device{
 		net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{},
-		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
+		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
 	}
 	if d.net == nil {

@@ -26,6 +26,8 @@ type QP struct {
 	qkey atomic.Uint32
 	path atomic.Pointer[Path] // what the engine was given last; for a neighbour's change
 
+	groups map[GID]bool // multicast; under Device.ctl
+
 	sqMu, rqMu sync.Mutex // one poster at a time
 	closed     atomic.Bool
 }
@@ -248,6 +250,9 @@ func (q *QP) shut() error {
 		}
 		q.destroy(now)
 	})
+	for g := range q.groups {
+		_ = q.leaveGroup(g) // the port may be gone, and its memberships with it
+	}
 	q.send.refs--
 	q.recv.refs--
 	if q.srq != nil {

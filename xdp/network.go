@@ -23,6 +23,7 @@ type network struct {
 	events   *nl.NetlinkSocket // notifications, likewise
 	limit    func(mtu int) int // the IP MTU that the Port can use
 	state    atomic.Pointer[state]
+	groups   membership
 	changed  chan struct{}
 	finished chan struct{} // closed when the goroutine has ended; nil if it never ran
 
@@ -52,6 +53,10 @@ func newNetwork() (*network, error) {
 	if n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		n.events.Close()
 		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	if err = n.groups.open(); err != nil {
+		n.close()
+		return nil, err
 	}
 	return n, nil
 }
@@ -200,6 +205,7 @@ func (n *network) query(f func(h *netlink.Handle) error) error {
 
 // close ends the goroutine and closes the sockets.
 func (n *network) close() {
+	n.groups.close()
 	n.events.Close()
 	if n.finished != nil {
 		<-n.finished

@@ -93,3 +93,12 @@ type Network interface {
 	// Changed yields a value (capacity 1) after addresses, link, MTU or neighbours changed.
 	Changed() <-chan struct{}
 }
+
+// Groups is what a Network implements beside if its interface can join multicast groups, so that switches, the NIC's
+// filter and routers let their packets through to the Port. Safe from any goroutine.
+type Groups interface {
+	// JoinGroup makes the host a member on the port's interface (IGMP for IPv4, MLD for IPv6), until LeaveGroup or
+	// the port's end. Joining twice is an error.
+	JoinGroup(group netip.Addr) error
+	LeaveGroup(group netip.Addr) error
+}

@@ -1,0 +1,225 @@
+package roce
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+var testGroups = []string{"239.1.1.1", "ff0e::77"}
+
+// tell sends text to a group from e.
+func tell(t *testing.T, e *end, group netip.Addr, text string) {
+	t.Helper()
+	ah, err := e.CreateAH(within(t), AHAttr{Remote: addrGID(group)})
+	must(t, err)
+	defer ah.Close()
+	copy(e.mr.Bytes(), text)
+	must(t, e.qp.PostSend(SendWR{ID: 9, Op: OpSendImm, Flags: Signaled, Imm: 5, SGEs: []SGE{e.mr.SGE(0, len(text))}, AH: ah.Path(), RemoteQPN: QPNMulticast, RemoteQKey: QKeyUDP}))
+	pollOK(t, 9, WCSend, e.cq)
+}
+
+func addrGID(a netip.Addr) GID { return newGIDEntry(0, a).GID }
+
+// hear polls for one datagram into the first bytes of e's memory and returns it without the header.
+func hear(t *testing.T, id uint64, e *end, others ...*CQ) (WC, string) {
+	t.Helper()
+	wc := pollOK(t, id, WCRecv, e.cq, others...)
+	return wc, string(e.mr.Bytes()[1000*int(id)+GRHLen : 1000*int(id)+int(wc.ByteLen)])
+}
+
+func listenUD(t *testing.T, e *end, q *QP, ids ...uint64) {
+	t.Helper()
+	for _, id := range ids {
+		must(t, q.PostRecv(RecvWR{ID: id, SGEs: []SGE{e.mr.SGE(1000*int(id), 1000)}}))
+	}
+}
+
+func activeUD(t *testing.T, e *end) *QP {
+	t.Helper()
+	q, err := e.CreateQP(e.pd, QPConfig{Type: UD, SendCQ: e.cq})
+	must(t, err)
+	must(t, q.Activate(QKeyUDP))
+	return q
+}
+
+// A message to a group reaches every QP that is attached, on every device, and nobody else; who heard it answers the sender
+// by an address handle of the completion.
+func TestMulticast(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		link := newLink(t, loopback.Config{Ports: 3})
+		var e [3]*end
+		for i := range e {
+			c := rigConfig{typ: UD, opts: []Option{WithProgress(p)}}
+			e[i] = newEnd(t, newDevice(t, link, i, c.opts...), c)
+			must(t, e[i].qp.Activate(QKeyUDP))
+		}
+		second := activeUD(t, e[1])
+		for _, g := range testGroups {
+			group := netip.MustParseAddr(g)
+			listenUD(t, e[0], e[0].qp, 3)
+			listenUD(t, e[1], e[1].qp, 1)
+			listenUD(t, e[1], second, 2)
+			listenUD(t, e[2], e[2].qp, 1)
+			for _, q := range []*QP{e[0].qp, e[1].qp, e[1].qp, second} {
+				must(t, q.AttachMulticast(group))
+			}
+			if !slices.Contains(link.Port(1).Groups(), group) {
+				t.Error("the host did not join")
+			}
+			before := e[2].Counters()
+			tell(t, e[0], group, "hello all")
+			var wc WC
+			for range 2 {
+				got := poll(t, 1, e[1].cq, e[0].cq)[0]
+				if text := string(e[1].mr.Bytes()[1000*got.ID+GRHLen : 1000*got.ID+uint64(got.ByteLen)]); got.Status != Success || text != "hello all" || got.Imm != 5 {
+					t.Errorf("%+v %q", got, text)
+				}
+				if got.ID == 1 {
+					wc = got
+				}
+			}
+			for end := time.Now().Add(deadline); e[2].Counters().DropNotOurs == before.DropNotOurs && time.Now().Before(end); {
+				e[2].Progress()
+			}
+			if n := e[2].Counters().DropNotOurs - before.DropNotOurs; n != 1 {
+				t.Errorf("the third device, no member, dropped %d", n)
+			}
+
+			ah, err := e[1].CreateAHFromWC(within(t), &wc, e[1].mr.Bytes()[1000:])
+			must(t, err)
+			copy(e[1].mr.Bytes(), "hello you")
+			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled, SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah.Path(), RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+			pollOK(t, 8, WCSend, e[1].cq)
+			if _, text := hear(t, 3, e[0], e[1].cq); text != "hello you" {
+				t.Errorf("the answer: %q", text)
+			}
+			must(t, ah.Close())
+
+			must(t, e[1].qp.DetachMulticast(group))
+			if !slices.Contains(link.Port(1).Groups(), group) {
+				t.Error("the host left though a QP is attached")
+			}
+			if err := e[1].qp.DetachMulticast(group); !errors.Is(err, qp.ErrNotAttached) {
+				t.Errorf("detached twice: %v", err)
+			}
+			must(t, second.DetachMulticast(group))
+			if len(link.Port(1).Groups()) != 0 {
+				t.Error("the host did not leave")
+			}
+			must(t, e[2].qp.Close())
+			e[2].qp = activeUD(t, e[2])
+		}
+		if got := link.Port(0).Groups(); len(got) != 2 {
+			t.Errorf("member of %v", got)
+		}
+		must(t, e[0].qp.Close())
+		if got := link.Port(0).Groups(); len(got) != 0 {
+			t.Errorf("after the QP's end member of %v", got)
+		}
+	})
+}
+
+// What cannot be attached, or answered, is refused with its reason.
+func TestMulticastRefused(t *testing.T) {
+	a, b := newRig(t, rigConfig{typ: UD})
+	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err, qp.ErrNotMulticast) {
+		t.Errorf("a unicast address: %v", err)
+	}
+	group := netip.MustParseAddr("239.1.1.1")
+	must(t, a.net.(*loopback.Port).JoinGroup(group)) // so that the device cannot
+	if err := a.qp.AttachMulticast(group); !errors.Is(err, loopback.ErrConfig) {
+		t.Errorf("a join that fails: %v", err)
+	}
+	if a.Counters(); len(a.members) != 0 || len(a.qp.groups) != 0 {
+		t.Error("a failed join left something")
+	}
+	rc, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
+	must(t, err)
+	if err := rc.AttachMulticast(group); !errors.Is(err, qp.ErrInvalidAttr) {
+		t.Errorf("an RC QP: %v", err)
+	}
+	good := WC{Flags: WCGRH}
+	for name, c := range map[string]struct {
+		wc  WC
+		grh []byte
+	}{
+		"no GRH":       {WC{}, make([]byte, GRHLen)},
+		"failed":       {WC{Flags: WCGRH, Status: WRFlushErr}, make([]byte, GRHLen)},
+		"short":        {good, make([]byte, GRHLen-1)},
+		"zeros":        {good, make([]byte, GRHLen)},
+		"from a group": {good, append(bytes.Repeat([]byte{0}, 20), append([]byte{0x45, 11: 0, 12: 239, 15: 1}, 10, 77, 0, 1)...)},
+	} {
+		if _, err := b.CreateAHFromWC(context.Background(), &c.wc, c.grh); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, b.qp.Close())
+	if err := b.qp.AttachMulticast(group); !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed QP: %v", err)
+	}
+}
+
+// On a real interface the kernel is a member of the group as long as a QP is attached, and the packets come through.
+func TestMulticastVeth(t *testing.T) {
+	pair := newVeth(t, veth.Options{})
+	c := rigConfig{typ: UD}
+	a, b := openEnd(t, &pair.A, xdp.Options{}, c), openEnd(t, &pair.B, xdp.Options{}, c)
+	for _, e := range []*end{a, b} {
+		must(t, e.qp.Activate(QKeyUDP))
+	}
+	// The kernel's lists show IPv4 groups as a word of the host's byte order, IPv6 groups as plain digits.
+	lists := map[string]string{"/proc/thread-self/net/igmp": "010101EF", "/proc/thread-self/net/igmp6": "ff0e0000000000000000000000000077"}
+	members := func() (n int) {
+		must(t, pair.B.Do(func() error {
+			for file, entry := range lists {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return err
+				}
+				n += strings.Count(string(text), entry)
+			}
+			return nil
+		}))
+		return n
+	}
+	for _, g := range testGroups {
+		must(t, b.qp.AttachMulticast(netip.MustParseAddr(g)))
+	}
+	if n := members(); n != 2 {
+		t.Errorf("the kernel is a member of %d groups, want 2", n)
+	}
+	for _, g := range testGroups {
+		listenUD(t, b, b.qp, 1)
+		tell(t, a, netip.MustParseAddr(g), "hello "+g)
+		wc, text := hear(t, 1, b)
+		if text != "hello "+g {
+			t.Errorf("%q", text)
+		}
+		ah, err := b.CreateAHFromWC(within(t), &wc, b.mr.Bytes()[1000:])
+		must(t, err)
+		listenUD(t, a, a.qp, 2)
+		copy(b.mr.Bytes(), "thanks")
+		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled, SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah.Path(), RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+		pollOK(t, 7, WCSend, b.cq)
+		if _, text := hear(t, 2, a); text != "thanks" {
+			t.Errorf("the answer: %q", text)
+		}
+		must(t, ah.Close())
+	}
+	must(t, b.qp.Close())
+	if n := members(); n != 0 {
+		t.Errorf("after the QP's end the kernel is a member of %d groups", n)
+	}
+}
