@@ -19,7 +19,7 @@
 //
 // The same seed gives the same story to the last frame: a failure replays with
 //
-//	go test ./fuzz/sim -run TestSeeds -sim.seed=N -sim.trace
+//	go test ./fuzz/sim -run 'TestSim$' -sim.seed=N -sim.trace
 //
 // # Reading order
 //

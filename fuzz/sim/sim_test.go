@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
@@ -18,6 +19,7 @@ var (
 	countFlag = flag.Int("sim.n", 0, "run this many seeds")
 	forFlag   = flag.Duration("sim.for", 0, "run for this long")
 	fromFlag  = flag.Uint64("sim.from", 0, "the first seed")
+	anyFlag   = flag.Bool("sim.random", false, "begin with a random seed")
 )
 
 // bounded is how long the test runs without flags.
@@ -79,11 +81,11 @@ func (s *totals) details() string {
 
 // replay is the command that runs a seed again.
 func replay(seed uint64) string {
-	return fmt.Sprintf("go test ./fuzz/sim -run TestSeeds -sim.seed=%d -sim.trace", seed)
+	return fmt.Sprintf("make sim SEED=%d, or with every frame: go test ./fuzz/sim -run 'TestSim$' -sim.seed=%d -sim.trace", seed, seed)
 }
 
-// TestSeeds runs as many stories as the flags say, or for a bounded time.
-func TestSeeds(t *testing.T) {
+// TestSim runs as many stories as the flags say, or for a bounded time.
+func TestSim(t *testing.T) {
 	if *seedFlag >= 0 {
 		o := Options{Seed: uint64(*seedFlag)}
 		if *traceFlag {
@@ -105,7 +107,12 @@ func TestSeeds(t *testing.T) {
 	}
 	sum := newTotals()
 	shown := time.Now()
-	for seed := *fromFlag; (n == 0 || sum.seeds < n) && (limit == 0 || time.Since(sum.began) < limit); seed++ {
+	from := *fromFlag
+	if *anyFlag {
+		from = rand.Uint64N(1 << 40)
+	}
+	t.Logf("seeds from %d on", from)
+	for seed := from; (n == 0 || sum.seeds < n) && (limit == 0 || time.Since(sum.began) < limit); seed++ {
 		r, err := Run(Options{Seed: seed})
 		sum.add(&r)
 		if err != nil {
@@ -128,7 +135,7 @@ func TestDeterminism(t *testing.T) {
 	for seed := range uint64(60) {
 		a, err := Run(Options{Seed: seed})
 		if err != nil {
-			continue // TestSeeds tells
+			continue // TestSim tells
 		}
 		b, err := Run(Options{Seed: seed})
 		if err != nil || a.Hash != b.Hash || a.Packets != b.Packets || a.Virtual != b.Virtual {
