@@ -28,7 +28,7 @@ var goodputTable = []struct {
 var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
 
 const (
-	goodputSeeds = 4
+	goodputSeeds    = 4
 	tooLow, tooHigh = 0.7, 1.5 // shares of the table's figure between which it is the same
 )
 
