@@ -337,3 +337,33 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 }
+
+// A Port is a member of a group from JoinGroup to LeaveGroup.
+func TestGroups(t *testing.T) {
+	link, err := NewLink(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var _ frame.Groups = link.Port(0)
+	group := netip.MustParseAddr("ff0e::1")
+	for _, c := range []struct {
+		name string
+		f    func(netip.Addr) error
+		a    netip.Addr
+		want error
+	}{
+		{"leave before", link.Port(0).LeaveGroup, group, ErrConfig},
+		{"join what is no group", link.Port(0).JoinGroup, netip.MustParseAddr("10.77.0.2"), ErrConfig},
+		{"join", link.Port(0).JoinGroup, group, nil},
+		{"join again", link.Port(0).JoinGroup, group, ErrConfig},
+		{"leave", link.Port(0).LeaveGroup, group, nil},
+		{"leave again", link.Port(0).LeaveGroup, group, ErrConfig},
+	} {
+		if err := c.f(c.a); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if n := len(link.Port(0).Groups()); n != 0 {
+		t.Errorf("member of %d groups", n)
+	}
+}

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/bth/bthtest"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -222,4 +224,53 @@ func TestMulticastVeth(t *testing.T) {
 	if n := members(); n != 0 {
 		t.Errorf("after the QP's end the kernel is a member of %d groups", n)
 	}
+}
+
+// mckey's messages over rxe, as captured, are heard; and what is sent to the same group looks like them.
+func TestMulticastAsMckey(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	e := newEnd(t, newDevice(t, link, 1), rigConfig{typ: UD})
+	must(t, e.qp.Activate(QKeyUDP))
+	group := netip.MustParseAddr(testGroups[0])
+	must(t, e.qp.AttachMulticast(group))
+	wire := link.Port(0)
+	frames := bthtest.Frames(t, "ud_multicast_mckey.pcap")
+	for i, f := range frames {
+		id := uint64(i + 1)
+		listenUD(t, e, e.qp, id)
+		var buf [1]frame.Buf
+		if wire.Alloc(buf[:]) != 1 {
+			t.Fatal("no buffer")
+		}
+		buf[0].B = buf[0].B[:copy(buf[0].B, f)]
+		if _, err := wire.Send(buf[:]); err != nil {
+			t.Fatal(err)
+		}
+		wc, text := hear(t, id, e)
+		if wc.Flags&WCWithImm == 0 || wc.SrcQP != 0x3a || len(text) != 100 {
+			t.Errorf("%+v, %d bytes", wc, len(text))
+		}
+		ah, err := e.CreateAHFromWC(within(t), &wc, e.mr.Bytes()[1000*id:])
+		must(t, err)
+		if ah.Remote().Addr() != wire.Addrs()[1].Addr() {
+			t.Errorf("the sender is %v", ah.Remote())
+		}
+		must(t, ah.Close())
+	}
+	tell(t, e, group, string(make([]byte, 100)))
+	var buf [1]frame.Buf
+	for end := time.Now().Add(deadline); wire.Receive(buf[:]) == 0 && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond)
+	}
+	ours, theirs := buf[0].B, frames[0]
+	if len(ours) != len(theirs) {
+		t.Fatalf("%d bytes, rxe sends %d", len(ours), len(theirs))
+	}
+	for name, at := range map[string][2]int{"MAC": {0, 6}, "EtherType to length": {12, 18}, "TTL and protocol": {22, 24}, "group": {30, 34},
+		"UDP port": {36, 38}, "BTH": {42, 50}, "Q_Key": {54, 58}} {
+		if !bytes.Equal(ours[at[0]:at[1]], theirs[at[0]:at[1]]) {
+			t.Errorf("%s: %x, rxe sends %x", name, ours[at[0]:at[1]], theirs[at[0]:at[1]])
+		}
+	}
+	wire.Release(buf[:])
 }

@@ -1,0 +1,50 @@
+package xdp
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp/veth"
+	"golang.org/x/sys/unix"
+)
+
+// Joining and leaving is the kernel's, with its limits; the errors say what to do.
+func TestGroups(t *testing.T) {
+	pair := newPair(t, veth.Options{})
+	a := openEnd(t, &pair.A, Options{})
+	var _ frame.Groups = a
+	group := netip.MustParseAddr("239.1.0.0")
+	if err := a.LeaveGroup(group); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("leave before: %v", err)
+	}
+	if err := a.JoinGroup(hostB4); !errors.Is(err, ErrOptions) {
+		t.Errorf("a unicast address: %v", err)
+	}
+	var full error
+	joined := []netip.Addr{}
+	for g := group; full == nil && len(joined) < 1000; g = g.Next() {
+		if full = a.JoinGroup(g); full == nil {
+			joined = append(joined, g)
+		}
+	}
+	if !errors.Is(full, unix.ENOBUFS) || len(joined) == 0 {
+		t.Errorf("after %d groups: %v", len(joined), full)
+	}
+	six := netip.MustParseAddr("ff0e::1:2")
+	if err := a.JoinGroup(six); err != nil {
+		t.Errorf("IPv6: %v", err)
+	}
+	for _, g := range append(joined, six) {
+		if err := a.LeaveGroup(g); err != nil {
+			t.Errorf("leave %v: %v", g, err)
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.JoinGroup(group); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
