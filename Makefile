@@ -34,7 +34,7 @@ race: ## the tests under the race detector (needs a C compiler)
 
 sim: ## simulation from random seeds for SIMTIME, or of one seed: make sim SEED=42
 ifeq ($(SEED),)
-	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.for=$(SIMTIME)
+	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
 else
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.seed=$(SEED)
 endif

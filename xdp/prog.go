@@ -142,7 +142,7 @@ func loadProgram(queues int, frags bool) (*program, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		// Without CAP_BPF the library cannot tell how the kernel counts, so users without
 		// privileges end here on any kernel.
-		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.11 CAP_SYS_RESOURCE, too): %w", ErrPermission, err)
+		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (before Linux 5.11 CAP_SYS_RESOURCE, too): %w", ErrPermission, err)
 	}
 	p := new(program)
 	var err error
