@@ -105,3 +105,29 @@ func TestErrHook(t *testing.T) {
 		t.Errorf("%d calls", len(gone))
 	}
 }
+
+// A multicast packet allocates nothing, whoever gets it.
+func TestMulticastAllocatesNothing(t *testing.T) {
+	k := newTalk(t, UD)
+	group := bth.GIDFromIPv4([4]byte{239, 1, 1, 1})
+	must(t, k.AttachMulticast(k.q, group))
+	m := pkt{op: bth.UDSendOnly, data: seq(60), qkey: talkQKey, dest: bth.QPNMulticast}
+	var p bth.Packet
+	must(t, p.Parse(m.wire(k.q, k.base)))
+	p.Src, p.Dst, p.NetHeader = k.ends[0].gid, group, grhZeros[:]
+	recvs := []RecvWR{{SGEs: []SGE{k.sge(0, 100)}}}
+	var wcs [4]WC
+	run := func() {
+		if _, err := k.q.PostRecv(recvs); err != nil {
+			t.Fatal(err)
+		}
+		k.HandlePacket(k.now, &p)
+		k.HandlePacket(k.now, &p) // no receive for this one
+		if n := k.cq.Poll(wcs[:]); n != 1 || wcs[0].Status != Success {
+			t.Fatalf("%d completions, %v", n, wcs[0].Status)
+		}
+	}
+	if n := testing.AllocsPerRun(50, run); n != 0 {
+		t.Errorf("%v allocations a packet", n)
+	}
+}

@@ -312,8 +312,11 @@ func TestAnswerOnce(t *testing.T) {
 	if err := r.Reject(make([]byte, cm.REJPrivateLen+1)); !errors.Is(err, cm.ErrPrivateData) {
 		t.Errorf("a refusal too long: %v", err)
 	}
-	if err := r.AnswerUD(k.b.qp, nil); !errors.Is(err, ErrInvalid) {
+	if err := r.AnswerUD(activeUD(t, k.b), nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a datagram's answer: %v", err)
+	}
+	if err := r.AnswerUD(k.b.qp, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("an RC QP for datagrams: %v", err)
 	}
 	if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{PrivateData: make([]byte, cm.REPPrivateLen+1)}); !errors.Is(err, cm.ErrPrivateData) {
 		t.Errorf("an answer too long: %v", err)

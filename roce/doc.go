@@ -11,6 +11,9 @@
 // or a file, and each calls QP.Connect. The Examples show every operation on the in-memory link: ExampleQP_write,
 // ExampleQP_sendRecv, ExampleQP_read, ExampleQP_atomics, ExampleQP_datagram.
 //
+// Programs on the RDMA world's connection manager, rdma_cm, are met by Device.Dial and Device.Listen (ExampleDevice_Dial), for
+// datagrams by Device.ResolveUD and Device.ListenUD. UD QPs attach to IP multicast groups with QP.AttachMulticast.
+//
 // # Who turns the crank
 //
 // The protocol below is a pure state machine; a Device drives it in one of two ways.
@@ -44,6 +47,8 @@
 //
 //   - types.go, options.go, errors.go: the vocabulary
 //   - device.go: a Device's life; memory.go, window.go, queuepair.go, connect.go, cq.go, srq.go, ah.go: its objects
+//   - dial.go, listen.go, conn.go, datagram.go: connections; gsi.go, dialogue.go: QP1, and how the connection manager's events
+//     (package cm) reach those who wait; multicast.go
 //   - shard.go: one turn of the crank; drive.go: who turns it, how it sleeps, and how other threads reach it
 //   - gid.go, watch.go: addresses, and what happens when they, the link or a neighbour change
 //   - events.go, counters.go, rand.go

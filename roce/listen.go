@@ -362,8 +362,11 @@ func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 
 // AnswerUD tells the peer of a datagram QP, which is active (QP.Activate).
 func (r *Request) AnswerUD(q *QP, private []byte) error {
-	if q.dev != r.dev {
+	switch {
+	case q.dev != r.dev:
 		return ErrForeign
+	case q.Type() != UD || q.closed.Load():
+		return fmt.Errorf("%w: a request for datagrams is answered with an active UD QP", ErrInvalid)
 	}
 	return r.answerUD(&cm.SIDRReply{QPN: q.QPN(), QKey: QKey(q.qkey.Load()), PrivateData: private})
 }
