@@ -23,6 +23,7 @@ func crimes() []crime {
 		{"to ERR", (*side).toErr},
 		{"peer goes", (*side).peerGoes},
 		{"dead key", (*side).deadKey},
+		{"invalidated key", (*side).invalidatedKey},
 	}
 }
 
@@ -285,4 +286,20 @@ func (s *side) deadKey() []*op {
 	addr, key := g.remote(0)
 	g.close()
 	return s.access((addr+7)&^7, key, 1+s.w.rng.IntN(4000), roce.RemAccessErr)
+}
+
+// invalidatedKey uses a key behind the SEND that invalidates it.
+func (s *side) invalidatedKey() []*op {
+	send := &op{s: s}
+	send.wr.Op = roce.OpSendInv
+	ops := s.makeInvalidate(send)
+	addr, key := send.inv.remote(0)
+	bad := s.access(addr, key, send.inv.n, roce.RemAccessErr)
+	for _, o := range bad {
+		if !o.writes() { // it has the right to be written alone
+			o.wr.Op, o.land = roce.OpWrite, nil
+			s.from(o, send.inv.n)
+		}
+	}
+	return append(ops, bad...)
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -246,17 +247,22 @@ func behind(ps []piece, n int) []piece {
 	return out
 }
 
-// overlapped tells whether a WRITE behind o may have changed what o wrote.
+// overlapped tells whether a WRITE behind o may have changed what o wrote or read. Of a READ, only
+// those count that no fence holds back.
 func overlapped(o *op, pending []*op) bool {
-	behind := false
+	behind := o.done || !slices.Contains(pending, o)
 	for _, p := range pending {
 		if p == o {
 			behind = true
 			continue
 		}
-		// If o is not pending any more, all that are come behind it.
-		if p.writes() && p.target == o.target && (behind || o.done || p.wr.ID > o.wr.ID) &&
-			p.toff < o.toff+o.length() && o.toff < p.toff+len(p.data) {
+		if !behind && p.wr.ID < o.wr.ID {
+			continue
+		}
+		if o.wr.Op == roce.OpRead && p.wr.Flags&roce.Fence != 0 {
+			return false
+		}
+		if p.writes() && p.target == o.target && p.toff < o.toff+o.length() && o.toff < p.toff+len(p.data) {
 			return true
 		}
 	}
