@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -330,4 +331,57 @@ func TestAnswerOnce(t *testing.T) {
 	if err := r.Reject(nil); !errors.Is(err, ErrAnswered) {
 		t.Errorf("a third: %v", err)
 	}
+}
+
+// Whatever closes while a connection is in the making, in whatever moment: both ends return, with an error or a Conn that ends.
+func TestCloseWhileDialing(t *testing.T) {
+	closers := map[string]func(k talkers, l *Listener) error{
+		"dialer's QP":       func(k talkers, _ *Listener) error { return k.a.qp.Close() },
+		"dialer's device":   func(k talkers, _ *Listener) error { return k.a.Close() },
+		"acceptor's QP":     func(k talkers, _ *Listener) error { return k.b.qp.Close() },
+		"acceptor's device": func(k talkers, _ *Listener) error { return k.b.Close() },
+		"listener":          func(_ talkers, l *Listener) error { return l.Close() },
+	}
+	bothModes(t, func(t *testing.T, p Progress) {
+		leakCheck(t)
+		for name, closeIt := range closers {
+			for _, after := range []time.Duration{0, 100 * time.Microsecond, 400 * time.Microsecond, 2 * time.Millisecond} {
+				k := newTalkers(t, rigConfig{opts: []Option{WithProgress(p)}})
+				l := k.listen(t)
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				conns := make(chan *Conn, 2)
+				var all sync.WaitGroup
+				all.Go(func() {
+					if r, err := l.Accept(ctx); err == nil {
+						if c, err := r.Accept(ctx, k.b.qp, AcceptOptions{}); err == nil {
+							conns <- c
+						}
+					}
+				})
+				all.Go(func() {
+					if c, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}); err == nil {
+						conns <- c
+					}
+				})
+				all.Go(func() {
+					time.Sleep(after)
+					if err := closeIt(k, l); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+				all.Wait()
+				cancel()
+				close(conns)
+				for c := range conns {
+					if err := c.Close(); err != nil {
+						t.Errorf("%s: Conn.Close: %v", name, err)
+					}
+					<-c.Done()
+				}
+				if err := errors.Join(l.Close(), k.a.qp.Close(), k.b.qp.Close(), k.a.Close(), k.b.Close()); err != nil && !errors.Is(err, ErrClosed) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+	})
 }
