@@ -51,6 +51,9 @@ func TestUsageErrors(t *testing.T) {
 		"demo --memory --mode native": "--memory",
 		"demo --bulk 1":               "1 MiB",
 		"demo --seed x":               "seed",
+		"dump a b":                    "one argument too many",
+		"pingpong":                    "KIND",
+		"pingpong rc a b":             "one argument too many",
 		"version x":                   "one argument too many",
 	} {
 		t.Run(args, func(t *testing.T) {

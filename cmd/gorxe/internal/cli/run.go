@@ -43,11 +43,6 @@ func Usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// Args makes a cobra argument check report its complaint as a usage error.
-func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return Usage(check(cmd, args)) }
-}
-
 // Named checks the number of arguments against their names; those in brackets may be
 // left out. It says more than cobra's checks.
 func Named(names ...string) cobra.PositionalArgs {

@@ -51,7 +51,7 @@ veth pair, on the bridge, or on the far host.`,
 
   # off another host
   ssh host tcpdump -i eth0 -U -w - udp port 4791 | gorxe dump -`,
-		Args: cli.Args(cobra.MaximumNArgs(1)),
+		Args: cli.Named("[IFACE|FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			arg := ""
 			if len(args) > 0 {

@@ -65,7 +65,7 @@ srq, -q; an example on RoCE needs -g with the index of a GID.`,
 
   # there: ibv_ud_pingpong -g 1 -s 1024; and here
   gorxe pingpong ud -s 1024 THERE`,
-		Args:      cli.Args(cobra.RangeArgs(1, 2)),
+		Args:      cli.Named("KIND (rc, uc, ud or srq)", "[HOST]"),
 		ValidArgs: kinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := f.rules(args[0])
