@@ -352,14 +352,20 @@ func TestPeersMayCollide(t *testing.T) {
 	for g := range 4 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(g), 1))
-			buf := make([]byte, 256)
+			buf := bytes.Repeat([]byte{byte(g + 1)}, 256)
 			for range 2000 {
 				at := r.IntN(256)
 				n := r.IntN(257 - at)
 				if g%2 == 0 {
 					CopyIn(mem[at:at+n], buf[:n])
-				} else {
-					CopyOut(buf[:n], mem[at:at+n])
+					continue
+				}
+				CopyOut(buf[:n], mem[at:at+n])
+				for i, b := range buf[:n] {
+					if b != 0 && b != 1 && b != 3 {
+						t.Errorf("byte %d is %d, which nobody wrote", at+i, b)
+						return
+					}
 				}
 			}
 		})
