@@ -385,3 +385,25 @@ func TestCloseWhileDialing(t *testing.T) {
 		}
 	})
 }
+
+// A request that the peer refuses ends the connection on both sides. The refusal (NAK) and the peer's DREQ may come in one
+// batch; what came first is why.
+func TestRefusedRequestEndsConn(t *testing.T) {
+	k := newTalkers(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	a, b := k.meet(t)
+	for range 20 { // nothing is under way
+		k.a.Progress()
+		k.b.Progress()
+	}
+	must(t, k.a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)}, RemoteAddr: k.b.mr.Addr(), RKey: k.b.mr.RKey() + 1}))
+	k.a.Progress()
+	for range 20 {
+		k.b.Progress()
+	}
+	ends(t, b, ErrConnLost)
+	k.a.Progress()
+	ends(t, a, ErrConnLost)
+	if wc := poll(t, 1, k.a.cq); wc[0].Status != RemAccessErr {
+		t.Errorf("%v", wc[0].Status)
+	}
+}

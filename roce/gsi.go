@@ -79,6 +79,7 @@ func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 		g.ctr.refused++
 		return
 	}
+	g.mend(now) // what broke before this message came is not its doing
 	g.learnWay(p)
 	if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: p.Dst, Remote: p.Src, QPN: d.SrcQP(), PKey: DefaultPKey}, p.Payload); err != nil {
 		g.ctr.refused++

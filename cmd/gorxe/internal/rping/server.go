@@ -72,18 +72,18 @@ func (s *Server) session(ctx context.Context, r *roce.Request) error {
 	go func() {
 		select {
 		case <-c.Done():
-			cancel()
+			if !errors.Is(c.Err(), roce.ErrConnLost) { // else a completion says why
+				cancel()
+			}
 		case <-ctx.Done():
 		}
 	}()
 	for {
 		err := s.round(ctx, e)
-		select {
-		case <-c.Done():
+		switch {
+		case errors.Is(c.Err(), roce.ErrDisconnected):
 			return nil // the client has had enough
-		default:
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 	}
