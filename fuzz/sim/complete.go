@@ -55,6 +55,7 @@ func (h *host) completed(wc *roce.WC) {
 	h.completions++
 	switch wc.Status {
 	case roce.Success:
+		w.res.Opcodes[wc.Opcode]++
 	case roce.WRFlushErr:
 		h.flushed++
 	default:

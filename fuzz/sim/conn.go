@@ -147,7 +147,7 @@ func (s *side) create() {
 	s.word = [privateWords]uint64{}
 
 	far := s.peer.h
-	s.dst = s.region(far, max(64<<10, 2*cfg.largest), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
+	s.dst = s.region(far, max(64<<10, 2*cfg.largest), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.FlushGlobal)
 	s.words = s.region(far, 8*privateWords, roce.LocalWrite|roce.RemoteAtomic)
 	for i := range s.word {
 		s.word[i] = word(s.words.at(8*i, 8))

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -36,13 +37,18 @@ func (o *op) String() string {
 }
 
 func (o *op) length() int {
-	if o.land != nil {
+	switch {
+	case o.land != nil:
 		return total(o.land)
+	case o.wr.Op == roce.OpFlush:
+		return int(o.wr.Length)
 	}
 	return len(o.data)
 }
 
-func (o *op) writes() bool   { return o.wr.Op == roce.OpWrite || o.wr.Op == roce.OpWriteImm }
+func (o *op) writes() bool {
+	return o.wr.Op == roce.OpWrite || o.wr.Op == roce.OpWriteImm || o.wr.Op == roce.OpAtomicWrite
+}
 func (o *op) atomic() bool   { return o.wr.Op == roce.OpCmpSwap || o.wr.Op == roce.OpFetchAdd }
 func (o *op) receives() bool { return o.wr.Op <= roce.OpSendInv || o.wr.Op == roce.OpWriteImm }
 
@@ -96,7 +102,9 @@ func (s *side) post(ops []*op) {
 		if o.m != nil {
 			s.peer.inbox = append(s.peer.inbox, o.m)
 		}
-		s.budget -= o.length()
+		if o.wr.Op != roce.OpFlush {
+			s.budget -= o.length()
+		}
 		if o.target == s.peer.h.shared {
 			s.peer.h.added[o.toff/8].asked++
 		}
@@ -115,6 +123,7 @@ var menu = map[roce.QPType][]roce.Op{
 	roce.RC: {
 		roce.OpSend, roce.OpSend, roce.OpSendImm, roce.OpSendInv, roce.OpWrite, roce.OpWrite, roce.OpWrite, roce.OpWriteImm,
 		roce.OpWriteImm, roce.OpRead, roce.OpRead, roce.OpRead, roce.OpCmpSwap, roce.OpFetchAdd, roce.OpFetchAdd,
+		roce.OpAtomicWrite, roce.OpFlush,
 	},
 	roce.UC: {roce.OpSend, roce.OpSendImm, roce.OpWrite, roce.OpWriteImm},
 	roce.UD: {roce.OpSend, roce.OpSendImm},
@@ -145,6 +154,12 @@ func (s *side) makeOp() []*op {
 		if !s.makeRead(o) {
 			return nil
 		}
+	case roce.OpAtomicWrite:
+		if !s.makeAtomicWrite(o) {
+			return nil
+		}
+	case roce.OpFlush:
+		s.makeFlush(o)
 	default:
 		if !s.makeAtomic(o) {
 			return nil
@@ -249,6 +264,31 @@ func (s *side) makeWrite(o *op) bool {
 	return true
 }
 
+// makeAtomicWrite writes 8 bytes where address and memory are aligned; a zero-based region may have
+// no such place.
+func (s *side) makeAtomicWrite(o *op) bool {
+	r := s.w.rng
+	o.target = s.dst
+	addr, key := s.dst.remote(r.IntN(s.dst.n - 16))
+	addr = (addr + 7) &^ 7
+	o.toff = int(addr - s.dst.mr.Addr())
+	if mr.AddrOf(s.dst.at(o.toff, 8))&7 != 0 {
+		return false
+	}
+	s.from(o, 8)
+	o.wr.RemoteAddr, o.wr.RKey = addr, key
+	return true
+}
+
+// makeFlush flushes a range of what is written, or the whole region.
+func (s *side) makeFlush(o *op) {
+	r := s.w.rng
+	o.toff = r.IntN(s.dst.n)
+	o.wr.Length = uint32(r.IntN(s.dst.n - o.toff))
+	o.wr.Placement, o.wr.Level = roce.PlaceGlobal, pick(r, roce.FlushRange, roce.FlushRegion)
+	o.wr.RemoteAddr, o.wr.RKey = s.dst.remote(o.toff)
+}
+
 // makeRead reads the peer's noise, or what earlier WRITEs have put there.
 func (s *side) makeRead(o *op) bool {
 	r := s.w.rng
@@ -339,4 +379,5 @@ var wcOpcode = map[roce.Op]qp.WCOpcode{
 	roce.OpSend: roce.WCSend, roce.OpSendImm: roce.WCSend, roce.OpSendInv: roce.WCSend,
 	roce.OpWrite: roce.WCWrite, roce.OpWriteImm: roce.WCWrite, roce.OpRead: roce.WCRead,
 	roce.OpCmpSwap: roce.WCCmpSwap, roce.OpFetchAdd: roce.WCFetchAdd,
+	roce.OpAtomicWrite: roce.WCAtomicWrite, roce.OpFlush: roce.WCFlush,
 }

@@ -44,6 +44,7 @@ type Result struct {
 	Ops      uint64        // work requests completed, receives included
 	Failures uint64        // connections that died
 	Statuses map[qp.Status]uint64
+	Opcodes  map[qp.WCOpcode]uint64 // of those that succeeded with a completion
 	Crimes   map[string]uint64
 	Counters [2]roce.Counters
 }
@@ -55,7 +56,7 @@ type failure struct{ error }
 func Run(o Options) (res Result, err error) {
 	w := &world{
 		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
-		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{}, Crimes: map[string]uint64{}},
+		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{}, Opcodes: map[qp.WCOpcode]uint64{}, Crimes: map[string]uint64{}},
 	}
 	defer func() {
 		res = *w.res
