@@ -26,6 +26,7 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, import directions
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(PKGS)
+	$(GO) vet -tags interop ./interop/...
 	$(GO) tool staticcheck $(PKGS)
 	$(GO) test -count=1 -run TestLayers ./cmd/gorxe
 

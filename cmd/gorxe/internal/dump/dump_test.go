@@ -329,7 +329,7 @@ func TestErrors(t *testing.T) {
 		{"the start of a pcapng", []string{writeFile(t, ng)}, "cannot be read", 1},
 		{"a capture of 'any'", []string{writeFile(t, sll)}, "capture on one interface", 1},
 		{"cut off within a frame", []string{writeFile(t, good[:len(good)-5])}, "ends in the middle of frame", 1},
-		{"two arguments", []string{"a", "b"}, "at most 1 arg", 2},
+		{"two arguments", []string{"a", "b"}, "one argument too many", 2},
 		{"-w onto the input", []string{"-w", saved, saved}, "choose another name", 2},
 		{"-w to nowhere", []string{"-w", "/nonexistent/x", saved}, "cannot write", 1},
 	} {
