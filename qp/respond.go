@@ -191,11 +191,13 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 	return netLen + int(info.HeaderLen), netLen
 }
 
-// sendAck acknowledges everything before the expected packet.
+// sendAck acknowledges everything up to the last SEND or WRITE. It never names a READ or an atomic behind it: those are
+// acknowledged by their answers alone (IBA 9.7.5.1.1), and a requester that still lacks one may take the ACK
+// for it. (rxe of Linux 6.1 then completes the READ, without its last bytes, and kills the QP.)
 func (q *QP) sendAck(b []byte) (n, netLen int) {
 	q.acked()
 	q.eng.c.SentAcks++
-	return q.putAck(b, q.epsn-1, bth.ACKNoLimit)
+	return q.putAck(b, q.bare-1, bth.ACKNoLimit)
 }
 
 // sendNAK refuses a packet; it acknowledges those before it, so no ACK is owed any more.

@@ -8,6 +8,7 @@ import (
 // responder is the receiving half of a connected QP.
 type responder struct {
 	epsn uint64  // count of the packet expected next
+	bare uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
 	msn  bth.MSN // messages completed (IBA 9.7.7.1)
 
 	msg msgKind // message under way
@@ -50,7 +51,10 @@ type savedAtomic struct {
 	msn  bth.MSN
 }
 
-func (q *QP) startResponder(psn bth.PSN) { q.epsn = countBase + uint64(psn) }
+func (q *QP) startResponder(psn bth.PSN) {
+	q.epsn = countBase + uint64(psn)
+	q.bare = q.epsn
+}
 
 // sizeResources makes room for n READs and atomics waiting to be answered, with none waiting. It
 // keeps the newest saved results: their answers may have been lost.
@@ -152,6 +156,7 @@ func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 			return
 		}
 		q.epsn++
+		q.bare = q.epsn
 		if p.Info.End {
 			q.msn = q.msn.Next()
 		}
@@ -389,7 +394,7 @@ func (q *QP) queue(a answer) verdict {
 	q.msn = q.msn.Next()
 	a.msn = q.msn
 	q.epsn += uint64(a.npkts)
-	q.unacked = 0
+	q.acked() // the answer acknowledges all requests before its own
 	q.answers.insert(a)
 	return acceptQueued
 }

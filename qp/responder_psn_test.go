@@ -159,6 +159,22 @@ func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
 	k.completes("2 success RECV 8B")
 }
 
+// A READ and an atomic are acknowledged by their answers alone (IBA 9.7.5.1.1): no ACK names their PSNs, or a requester
+// whose answer was lost would take it for one. The ACK owed for a WRITE in front of a READ leaves with the READ's answer.
+func TestNoACKNamesAReadOrAtomic(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(0, seq(8)), k.read(1, 0, 600))
+	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Middle +2 256B", "RDMA READ response Last +3 msn=2 88B")
+	k.hears()
+	k.say(k.write(0, seq(8)))
+	k.hears("ACK +0 msn=2")
+	k.mr.Store64(64, 7)
+	k.say(k.fetchAdd(4, 64, 1), k.write(0, seq(8)))
+	k.hears("ATOMIC Acknowledge +4 msn=3 orig=7", "ACK +0 msn=3")
+	k.say(k.write(5, seq(8)))
+	k.hears("ACK +5 msn=4")
+}
+
 // A duplicate in the middle of a message leaves the message under way alone, across the wrap too.
 func TestDuplicateInMidMessage(t *testing.T) {
 	k := newTalk(t, RC)
