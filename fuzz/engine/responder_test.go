@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -101,13 +102,18 @@ func newStage(t testing.TB, tp *tape) *stage {
 // step does one thing that the tape says.
 func (s *stage) step() {
 	v := s.victims[s.r.IntN(len(s.victims))]
+	if v.q.State() == qp.Err && s.r.IntN(3) > 0 {
+		s.revive(v, qp.RTS)
+	}
 	switch k := s.r.IntN(20); k {
 	default:
 		s.receive(v.gen.Frame(), v.gen.What())
 	case 12:
 		s.receive(s.raw(), "raw bytes")
 	case 13, 14:
-		s.postRecv(v)
+		for range 1 + s.r.IntN(4) {
+			s.postRecv(v)
+		}
 	case 15:
 		s.pass(qp.Time(s.r.Int64N(1 << s.r.IntN(24))))
 	case 16:
@@ -197,7 +203,7 @@ func (s *stage) completions() {
 }
 
 func (s *stage) postRecv(v *victim) {
-	n := s.r.IntN(1200)
+	n := s.r.IntN(3 * mtu)
 	off := s.r.IntN(8192 - n)
 	for _, ss := range s.grants {
 		for _, x := range ss {
@@ -227,9 +233,14 @@ func (s *stage) modify(v *victim) {
 	}
 	must(s.t, v.q.Modify(s.now, &qp.Attr{State: qp.Err}, qp.AttrState))
 	s.completions()
-	if to == qp.Err {
-		return
+	if to != qp.Err {
+		s.revive(v, to)
 	}
+}
+
+// revive begins a new life of a QP in ERR.
+func (s *stage) revive(v *victim, to qp.State) {
+	s.completions()
 	must(s.t, v.q.Modify(s.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
 	raise(s.t, s.eng, s.now, v.q, v.attr, to)
 	v.gen.SetPSN(v.attr.RQPSN)
@@ -315,16 +326,23 @@ func (s *stage) deliver(o bth.Opcode, put func([]byte, *bth.OpcodeInfo), psn bth
 	s.now += 5000
 }
 
+// soakTapes is how many tapes a soak test plays.
+const soakTapes = 300
+
+func randomTape(seed, n int) []byte {
+	r := rand.New(rand.NewPCG(uint64(seed), 9))
+	b := make([]byte, n)
+	for j := range b {
+		b[j] = byte(r.Uint32())
+	}
+	return b
+}
+
 // seedTapes are long enough to do something: random ones, and the packets that brought other stacks
 // down.
 func seedTapes(f *testing.F) {
 	for i := range 40 {
-		r := rand.New(rand.NewPCG(uint64(i), 9))
-		b := make([]byte, 200+100*i)
-		for j := range b {
-			b[j] = byte(r.Uint32())
-		}
-		f.Add(b)
+		f.Add(randomTape(i, 200+100*i))
 	}
 	f.Add([]byte{})
 	f.Add(bytes.Repeat([]byte{0}, 400))
@@ -333,14 +351,38 @@ func seedTapes(f *testing.F) {
 
 func FuzzResponder(f *testing.F) {
 	seedTapes(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		tp := newTape(b)
-		s := newStage(t, tp)
-		for i := 0; i < maxSteps && !tp.ended(); i++ {
-			s.step()
+	f.Fuzz(func(t *testing.T, b []byte) { playResponder(t, b) })
+}
+
+func playResponder(t testing.TB, b []byte) *qp.Counters {
+	tp := newTape(b)
+	s := newStage(t, tp)
+	for i := 0; i < maxSteps && !tp.ended(); i++ {
+		s.step()
+	}
+	s.theRest()
+	return s.eng.Counters()
+}
+
+// TestResponderSoak plays random tapes, and makes sure that they lead somewhere: that what they
+// bring is executed, refused, repeated and dropped for every reason there is.
+func TestResponderSoak(t *testing.T) {
+	sum := map[string]uint64{}
+	for i := range soakTapes {
+		c := playResponder(t, randomTape(i, 6000))
+		v := reflect.ValueOf(*c)
+		for j := range v.NumField() {
+			sum[v.Type().Field(j).Name] += v.Field(j).Uint()
 		}
-		s.theRest()
-	})
+	}
+	for _, name := range []string{"RcvdPkts", "SentPkts", "Completions", "CompletionErrors", "Flushed", "DuplicateRequest", "OutOfSeqRequest",
+		"SentRNR", "SentSeqNAK", "SentErrNAK", "SentAcks", "DropNoQP", "DropType", "DropPKey", "DropNoRecv", "DropLength",
+		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey"} {
+		if sum[name] < soakTapes/10 {
+			t.Errorf("%s: %d in %d tapes", name, sum[name], soakTapes)
+		}
+	}
+	t.Log(sum)
 }
 
 // TestKnownKillers throws packets that brought other stacks down at every QP, as they are.

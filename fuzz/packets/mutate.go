@@ -11,7 +11,7 @@ import (
 // that lengths and the ICRC stay right unless they are what is wrong.
 var mutations = []func(*Generator, *packet){
 	opcodeAny, opcodeNear, psnNear, psnAny, qpn, padCount, version, pkey, address, addressWrap,
-	key, dmaLength, payloadLength, truncated, longer, killer,
+	key, dmaLength, payloadLength, truncated, longer, killer, qkey,
 }
 
 func (g *Generator) mutate() { mutations[g.r.IntN(len(mutations))](g, &g.pkt) }
@@ -98,6 +98,12 @@ func key(g *Generator, p *packet) {
 		p.key = g.t.RKey ^ 1<<g.r.IntN(32)
 	}
 	g.note("key %#x", uint32(p.key))
+}
+
+func qkey(g *Generator, p *packet) {
+	p.qkey = []bth.QKey{0, 1 << 31, p.qkey ^ 1<<g.r.IntN(32), bth.QKey(g.r.Uint32())}[g.r.IntN(4)]
+	p.srcQPN = bth.QPN(g.r.Uint32() & 0xffffff)
+	g.note("Q_Key %#x from QPN %#x", uint32(p.qkey), uint32(p.srcQPN))
 }
 
 func dmaLength(g *Generator, p *packet) {

@@ -57,6 +57,8 @@ type packet struct {
 	va      uint64
 	key     bth.RKey
 	dma     uint32
+	qkey    bth.QKey
+	srcQPN  bth.QPN
 	payload int
 	cut     int // bytes missing at the end, negative: too many
 	version uint8
@@ -133,7 +135,7 @@ func (g *Generator) Frame() []byte {
 // draw makes a sound packet for the target.
 func (g *Generator) draw() {
 	p := &g.pkt
-	*p = packet{va: g.t.Addr, key: g.t.RKey, next: g.t.PSN.Next()}
+	*p = packet{va: g.t.Addr, key: g.t.RKey, qkey: g.t.QKey, srcQPN: g.t.SrcQPN, next: g.t.PSN.Next()}
 	p.info = g.opcode().Info()
 	g.what = append(g.what, p.info.Name)
 	p.f = bth.BTHFields{Opcode: p.info.Opcode, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
@@ -243,7 +245,7 @@ func (g *Generator) extensions(b []byte) {
 		bth.PutIETH(b[i.IETH:], g.anyKey())
 	}
 	if i.DETH != 0 {
-		bth.PutDETH(b[i.DETH:], g.t.QKey, g.t.SrcQPN)
+		bth.PutDETH(b[i.DETH:], p.qkey, p.srcQPN)
 	}
 }
 
