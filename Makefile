@@ -9,7 +9,7 @@ SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim fuzz bench interop interop-core compliance clean help
+.PHONY: all build demo test check race sim fuzz bench interop interop-core interop-bench compliance clean help
 
 all: build
 
@@ -55,6 +55,9 @@ interop: ## against the kernel's rxe in virtual machines (root): installs qemu, 
 
 interop-core: ## the part of it that CI runs
 	$(GO) run ./interop/run -core
+
+interop-bench: ## gorxe against the kernel's rxe, both inside the same two guests (root): bandwidth, latency, message rate, CPU
+	$(GO) run ./interop/bench $(INTEROPBENCH)
 
 compliance: ## the architecture's rules, where the code keeps them and which test shows it
 	@bash .ci/compliance

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"testing"
+)
+
+// Two runs of one program differ in their messages alone: what both paid for starting drops out.
+func TestCost(t *testing.T) {
+	bw, rate := &figures[0], &figures[2]
+	short := &trial{messages: 1000, cpu: 0.5}
+	for _, c := range []struct {
+		f    *figure
+		run  trial
+		want float64
+		name string
+		unit cpuUnit
+	}{
+		{bw, trial{messages: 1000 + 15259, cpu: 10.5}, 10, "15259 messages of 64 KiB are 1 GB", bw.cpu},
+		{rate, trial{messages: 3000, cpu: 0.9}, 200, "0.4 s for 2000 messages", rate.cpu},
+		{rate, trial{messages: 3000, cpu: 0.4}, 0, "cheaper than the short run: unknown, never negative", rate.cpu},
+		{rate, trial{messages: 1000, cpu: 0.9}, 0, "no more messages than the short run", rate.cpu},
+	} {
+		if got := c.unit.cost(c.f, &c.run, short); math.Abs(got-c.want) > 1e-3*c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// Busy is user, nice, system, irq and softirq: 1+2+4+32+64 ticks of a hundredth of a second. Idle (8), iowait (16) and
+// steal (128) are not.
+func TestParseStat(t *testing.T) {
+	got, err := parseStat("cpu  1 2 4 8 16 32 64 128 0 0\ncpu0 9 9 9 9 9 9 9 9 0 0\n")
+	if err != nil || got != 1.03 {
+		t.Errorf("%v, %v; want 1.03", got, err)
+	}
+	for _, bad := range []string{"", "cpu  1 2 3", "intr 1 2 3 4 5 6 7 8", "cpu  1 2 x 8 16 32 64 128"} {
+		if _, err := parseStat(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	r := compare("x", "u", []float64{30, 10, 20}, []float64{10, 10, 10})
+	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 {
+		t.Errorf("%+v; want medians 20 and 10, ratio 2, and (3-1)/2 = 1 of spread", r)
+	}
+	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 {
+		t.Errorf("%+v: there is no ratio to 0", r)
+	}
+	if r := compare("x", "u", []float64{1, 2, 3, 4}, []float64{1, 1, 1, 1}); r.Value != 2.5 {
+		t.Errorf("median of four %v, want the mean of the middle two", r.Value)
+	}
+}
+
+// A latency is half of a round trip: at 250 us, 2000 messages a second.
+func TestMessages(t *testing.T) {
+	lat, bw := &figures[1], &figures[0]
+	if n := lat.messages(&trial{value: 250}, 3); n != 6000 {
+		t.Errorf("latency: %d messages, want 6000", n)
+	}
+	if n := bw.messages(&trial{rate: 500}, 2); n != 1000 {
+		t.Errorf("bandwidth: %d messages, want 1000", n)
+	}
+	if n := bw.messages(&trial{rate: 1e12}, 3); n != maxMessages {
+		t.Errorf("%d messages, want the bound %d", n, maxMessages)
+	}
+	for i := range figures {
+		if f := &figures[i]; f.messages(&trial{}, 3) <= f.trial {
+			t.Errorf("%s: a run may be as short as the short one", f.name)
+		}
+	}
+}
+
+// The tables as Debian 12's perftest prints them.
+func TestParsePerftest(t *testing.T) {
+	bw := " Dual-port : OFF\n #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n" +
+		" 65536      300              0.00               5.96   \t\t   0.000095\n-----\n"
+	r, err := parsePerftest(&figures[0], bw)
+	if err != nil || r.mib != 5.96 || r.mpps != 0.000095 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	lat := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n" +
+		" 8       500          180.00         9000.00      742.97       800.5        100.1      13576.3      14000.0\n"
+	r, err = parsePerftest(&figures[1], lat)
+	if err != nil || r.typical != 742.97 || r.p99 != 13576.3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, bad := range []string{"", "#bytes", "#bytes x\n1 2 3\n", "#bytes x\n1 2 inf x 5\n", "#bytes x\n64 0 0 0 0\n"} {
+		if _, err := parsePerftest(&figures[0], bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+// The array has the shape of 'gorxe bench --json'.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	c := &comparison{trials: map[key][]trial{}}
+	if err := writeJSON(&b, c.results()); err != nil {
+		t.Fatal(err)
+	}
+	var list []map[string]any
+	if err := json.Unmarshal(b.Bytes(), &list); err != nil || len(list) != 5 {
+		t.Fatalf("%v: %d entries in %s", err, len(list), &b)
+	}
+	for _, e := range list {
+		for _, k := range []string{"name", "value", "unit", "baseline", "baseline_value", "ratio", "spread"} {
+			if _, ok := e[k]; !ok {
+				t.Errorf("no %q in %v", k, e)
+			}
+		}
+	}
+}
+
+func TestPathMTU(t *testing.T) {
+	for device, want := range map[int]int{1280: 1024, 1500: 1024, 2127: 1024, 2128: 2048, 4175: 2048, 4176: 4096, 4200: 4096} {
+		if got := pathMTU(device); got != want {
+			t.Errorf("device MTU %d: path MTU %d, want %d", device, got, want)
+		}
+	}
+}

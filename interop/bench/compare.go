@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gorxe/gorxe/interop/lab"
+)
+
+// gorxePath is where the binary lies in the guests.
+const gorxePath = "/usr/bin/gorxe"
+
+// key names a series of trials.
+type key struct{ figure, side string }
+
+// comparison is the whole measurement.
+type comparison struct {
+	o              *options
+	server, client *lab.Guest
+	say            func(string)
+
+	trials   map[key][]trial // the first is the short one; then one a round
+	rounds   int             // that were made
+	datapath string          // as gorxe calls it
+}
+
+// install copies gorxe into both guests.
+func (c *comparison) install(ctx context.Context, binary string) error {
+	for _, g := range []*lab.Guest{c.server, c.client} {
+		f, err := os.Open(binary)
+		if err != nil {
+			return err
+		}
+		err = g.Put(ctx, gorxePath, 0o755, f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure makes the short runs, which tell how long the others have to be, and the rounds.
+func (c *comparison) measure(ctx context.Context) error {
+	start := time.Now()
+	for i := range figures {
+		for k := range sides {
+			s, f := &sides[k], &figures[i]
+			// A program's first run in an emulated guest is dearer than its later ones: it does not count.
+			if _, err := c.try(ctx, s, f, f.trial); err != nil {
+				return err
+			}
+			if err := c.add(ctx, s, f, f.trial); err != nil {
+				return err
+			}
+		}
+	}
+	var longest time.Duration
+	for c.rounds = 0; c.rounds < c.o.rounds; c.rounds++ {
+		began := time.Now()
+		if c.rounds > 0 && began.Sub(start)+longest > c.o.budget {
+			c.say(fmt.Sprintf("stopping after %d rounds of %d: %v would be exceeded (-budget)", c.rounds, c.o.rounds, c.o.budget))
+			return nil
+		}
+		if err := c.round(ctx); err != nil {
+			return err
+		}
+		longest = max(longest, time.Since(began))
+		c.say(fmt.Sprintf("round %d of %d took %v", c.rounds+1, c.o.rounds, time.Since(began).Round(time.Second)))
+	}
+	return nil
+}
+
+// round measures every figure on both sides. Sides take turns in going first.
+func (c *comparison) round(ctx context.Context) error {
+	for i := range figures {
+		for k := range sides {
+			s, f := &sides[(k+c.rounds+i)%len(sides)], &figures[i]
+			short := &c.trials[key{f.name, s.name}][0]
+			if err := c.add(ctx, s, f, f.messages(short, c.o.run.Seconds())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// add makes one run and keeps it.
+func (c *comparison) add(ctx context.Context, s *side, f *figure, n int) error {
+	t, err := c.try(ctx, s, f, n)
+	if err != nil {
+		return err
+	}
+	if t.datapath != "" {
+		c.datapath = t.datapath
+	}
+	k := key{f.name, s.name}
+	c.trials[k] = append(c.trials[k], t)
+	return nil
+}

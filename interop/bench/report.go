@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+)
+
+// result is one row of the output, of the shape that 'gorxe bench --json' has.
+type result struct {
+	Name          string  `json:"name"`
+	Value         float64 `json:"value"` // median over the rounds
+	Unit          string  `json:"unit"`
+	Baseline      string  `json:"baseline"`
+	BaselineValue float64 `json:"baseline_value"` // median over the rounds
+	Ratio         float64 `json:"ratio"`          // value/baseline_value
+	Spread        float64 `json:"spread"`         // (max-min)/median of the ratio of the single rounds
+	P99           float64 `json:"p99,omitempty"`  // latencies: the same unit, median over the rounds
+	BaselineP99   float64 `json:"baseline_p99,omitempty"`
+
+	less bool // less is better
+}
+
+// compare makes a row of what the rounds gave, gorxe's and rxe's in the same order.
+func compare(name, unit string, v, base []float64) result {
+	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(median(v)), BaselineValue: round(median(base))}
+	if r.BaselineValue > 0 {
+		r.Ratio = round(r.Value / r.BaselineValue)
+	}
+	var ratios []float64
+	for i := range min(len(v), len(base)) {
+		if base[i] > 0 {
+			ratios = append(ratios, v[i]/base[i])
+		}
+	}
+	r.Spread = round(spread(ratios))
+	return r
+}
+
+// results sets the two sides against each other.
+func (c *comparison) results() []result {
+	list := []result{}
+	for i := range figures {
+		f := &figures[i]
+		column := func(s *side, of func(t, short *trial) float64) []float64 {
+			series := c.trials[key{f.name, s.name}]
+			var v []float64
+			for k := 1; k < len(series); k++ {
+				v = append(v, of(&series[k], &series[0]))
+			}
+			return v
+		}
+		row := func(name, unit string, of func(t, short *trial) float64) result {
+			return compare(name, unit, column(&sides[0], of), column(&sides[1], of))
+		}
+		r := row(f.name, f.unit, func(t, _ *trial) float64 { return t.value })
+		if r.less = f.latency; f.latency {
+			p99 := func(t, _ *trial) float64 { return t.p99 }
+			r.P99, r.BaselineP99 = round(median(column(&sides[0], p99))), round(median(column(&sides[1], p99)))
+		}
+		list = append(list, r)
+		if u := f.cpu; u.name != "" {
+			r := row(u.name, u.unit, func(t, short *trial) float64 { return u.cost(f, t, short) })
+			r.less = true
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// ahead tells whether gorxe is better than rxe.
+func (r *result) ahead() bool {
+	if r.less {
+		return r.Value < r.BaselineValue
+	}
+	return r.Value > r.BaselineValue
+}
+
+// median is the middle value, or the mean of the two in the middle; 0 of nothing.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	m := len(s) / 2
+	if len(s)%2 == 1 {
+		return s[m]
+	}
+	return (s[m-1] + s[m]) / 2
+}
+
+// spread is (max-min)/median: 0 of nothing, or if the median is 0.
+func spread(v []float64) float64 {
+	m := median(v)
+	if m == 0 {
+		return 0
+	}
+	return (slices.Max(v) - slices.Min(v)) / m
+}
+
+// round leaves 4 decimals.
+func round(f float64) float64 { return math.Round(f*1e4) / 1e4 }
+
+func writeJSON(w io.Writer, list []result) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(list)
+}
+
+// notes explain the columns.
+const notes = `
+ratio is gorxe / rxe; spread is (max-min)/median of it over the rounds. Latency is half of a round trip, the median. CPU is that of
+both guests by /proc/stat (user, system and interrupts), without what a program takes to start; gorxe's client spins.
+`
+
+func writeTable(w io.Writer, list []result) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "figure\tunit\tbetter\tgorxe\trxe\tratio\tspread\tgorxe is")
+	for i := range list {
+		r := &list[i]
+		better, is, more := "more", "behind", ""
+		if r.less {
+			better = "less"
+		}
+		if r.ahead() {
+			is = "ahead"
+		}
+		if r.P99 > 0 {
+			more = fmt.Sprintf(", p99 %.1f / %.1f", r.P99, r.BaselineP99)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%.0f%%\t%s%s\n",
+			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.Spread*100, is, more)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, notes)
+	return err
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// row is what a tool tells of a run.
+type row struct {
+	mib      float64 // bandwidth, 2^20 bytes a second
+	mpps     float64 // 10^6 messages a second
+	typical  float64 // latency, us: median
+	p99      float64 // latency, us
+	datapath string  // of gorxe
+}
+
+// side is one of the two competitors.
+type side struct {
+	name string
+	// argv is the command of one end; host is empty for the server.
+	argv  func(f *figure, n int, o *options, host string) []string
+	parse func(f *figure, out string) (row, error)
+}
+
+// tcpPort is where the two ends of a run meet, on either side.
+const tcpPort = 18515
+
+var sides = [...]side{{"gorxe", gorxeArgs, parseGorxe}, {"rxe", perftestArgs, parsePerftest}}
+
+// pathMTU is what fits the device MTU beside the headers, up to 80 bytes as rxe counts them.
+func pathMTU(device int) int {
+	m := 256
+	for m < 4096 && 2*m+80 <= device {
+		m *= 2
+	}
+	return m
+}
+
+func gorxeArgs(f *figure, n int, o *options, host string) []string {
+	args := []string{gorxePath, "perf", strings.ReplaceAll(f.op, "_", "-"), "-d", "eth0", "--mode", o.mode, "-p", strconv.Itoa(tcpPort), "--json"}
+	if host == "" {
+		return args // the client's flags decide
+	}
+	return append(args, "-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n), "-m", strconv.Itoa(pathMTU(o.mtu)), host)
+}
+
+// perftestArgs: -x 1 is the GID of the IPv4 address; -F tolerates a CPU whose clock varies; -N leaves the peak out, for
+// which perftest reads the clock at every message.
+func perftestArgs(f *figure, n int, o *options, host string) []string {
+	args := []string{"ib_" + f.op, "-d", "rxe0", "-x", "1", "-F", "-p", strconv.Itoa(tcpPort), "-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n),
+		"-m", strconv.Itoa(pathMTU(o.mtu))}
+	if !f.latency {
+		args = append(args, "-N")
+	}
+	if host != "" {
+		args = append(args, host)
+	}
+	return args
+}
+
+// parseGorxe reads the line of JSON of 'gorxe perf --json'.
+func parseGorxe(f *figure, out string) (row, error) {
+	var j struct {
+		Datapath string  `json:"datapath"`
+		Average  float64 `json:"bw_average"`
+		MsgRate  float64 `json:"msg_rate"`
+		Typical  float64 `json:"t_typical"`
+		P99      float64 `json:"t_99"`
+	}
+	if err := json.Unmarshal([]byte(out), &j); err != nil {
+		return row{}, fmt.Errorf("no JSON in what gorxe perf printed: %w", err)
+	}
+	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, datapath: j.Datapath})
+}
+
+// parsePerftest reads the line below perftest's "#bytes".
+func parsePerftest(f *figure, out string) (row, error) {
+	_, table, found := strings.Cut(out, "#bytes")
+	lines := strings.Split(table, "\n")
+	if !found || len(lines) < 2 {
+		return row{}, fmt.Errorf("no table in what ib_%s printed", f.op)
+	}
+	var v []float64
+	for _, w := range strings.Fields(lines[1]) {
+		n, err := strconv.ParseFloat(w, 64)
+		if err != nil {
+			return row{}, fmt.Errorf("ib_%s printed %q where a number belongs", f.op, w)
+		}
+		v = append(v, n)
+	}
+	switch {
+	case f.latency && len(v) >= 8: // bytes, iterations, min, max, typical, average, deviation, 99 %
+		return checked(f, row{typical: v[4], p99: v[7]})
+	case !f.latency && len(v) >= 5: // bytes, iterations, peak, average, message rate
+		return checked(f, row{mib: v[3], mpps: v[4]})
+	}
+	return row{}, fmt.Errorf("ib_%s printed %d columns: this perftest is unknown", f.op, len(v))
+}
+
+// checked refuses a row without the figure.
+func checked(f *figure, r row) (row, error) {
+	if f.value(&r) <= 0 {
+		return row{}, fmt.Errorf("%s: the result is not positive", f.name)
+	}
+	return r, nil
+}
