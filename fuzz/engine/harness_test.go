@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -68,6 +69,7 @@ type bench struct {
 
 	mem, was []byte
 	granted  []span // what may change
+	regions  []span // what peers may change, with the right packet
 	grants   map[uint64][]span
 	buf      [8192]byte
 }
@@ -108,7 +110,7 @@ func (b *bench) register(pd *mr.PD, off, n int, a mr.Access) *mr.MR {
 		clear(b.was[off : off+n])
 	}
 	if a&(mr.RemoteWrite|mr.RemoteAtomic) != 0 {
-		b.granted = append(b.granted, span{off, n})
+		b.regions = append(b.regions, span{off, n})
 	}
 	return m
 }
@@ -116,7 +118,7 @@ func (b *bench) register(pd *mr.PD, off, n int, a mr.Access) *mr.MR {
 // revoke ends the peer's right to change a range.
 func (b *bench) revoke(off int) {
 	b.check("before a region is closed")
-	b.granted = slices.DeleteFunc(b.granted, func(s span) bool { return s.off == off })
+	b.regions = slices.DeleteFunc(b.regions, func(s span) bool { return s.off == off })
 }
 
 // check: nothing has changed but what may.
@@ -238,4 +240,44 @@ func (b *bench) poll() []qp.WC {
 			return out
 		}
 	}
+}
+
+// soakTapes is how many tapes a soak test plays.
+const soakTapes = 300
+
+func randomTape(seed, n int) []byte {
+	r := rand.New(rand.NewPCG(uint64(seed), 9))
+	b := make([]byte, n)
+	for j := range b {
+		b[j] = byte(r.Uint32())
+	}
+	return b
+}
+
+// seedTapes are long enough to do something: random ones, and the packets that brought other stacks
+// down.
+func seedTapes(f *testing.F) {
+	for i := range 40 {
+		f.Add(randomTape(i, 200+100*i))
+	}
+	f.Add([]byte{})
+	f.Add(bytes.Repeat([]byte{0}, 400))
+	f.Add(bytes.Repeat([]byte{0xff}, 400))
+}
+
+// soak plays random tapes and makes sure that they lead somewhere: each of the named counters counts.
+func soak(t *testing.T, play func(testing.TB, []byte) *qp.Counters, names ...string) {
+	sum := map[string]uint64{}
+	for i := range soakTapes {
+		v := reflect.ValueOf(*play(t, randomTape(i, 6000)))
+		for j := range v.NumField() {
+			sum[v.Type().Field(j).Name] += v.Field(j).Uint()
+		}
+	}
+	for _, name := range names {
+		if sum[name] < soakTapes/10 {
+			t.Errorf("%s: %d in %d tapes", name, sum[name], soakTapes)
+		}
+	}
+	t.Log(sum)
 }

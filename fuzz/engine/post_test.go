@@ -62,7 +62,7 @@ func (p *poster) restart() {
 
 	attr := connAttr(there, 0x700)
 	attr.MaxRdAtomic = uint8(p.r.IntN(3))
-	to := []qp.State{qp.Reset, qp.Init, qp.RTR, qp.RTS, qp.RTS, qp.RTS, qp.SQD, qp.Err}[p.r.IntN(8)]
+	to := []qp.State{qp.Reset, qp.Init, qp.RTR, qp.SQD, qp.Err, qp.RTS, qp.RTS, qp.RTS, qp.RTS, qp.RTS}[p.r.IntN(10)]
 	switch to {
 	case qp.Reset:
 	case qp.SQD:
@@ -117,6 +117,13 @@ func (p *poster) sendWR() qp.SendWR {
 			wr.SGEs = nil
 		}
 	}
+	if r.IntN(2) == 0 { // one that may be posted
+		wr.Op = qp.Op(r.IntN(int(qp.OpWrite)))
+		if p.q.Type() == qp.RC {
+			wr.Op = qp.Op(r.IntN(int(qp.OpRegMR) + 1))
+		}
+		wr.SGEs, wr.Inline = []qp.SGE{sge(p.a, 8*r.IntN(900), 8)}, nil
+	}
 	if wr.Op == qp.OpBindMW && r.IntN(2) == 0 {
 		if k, err := p.mrs.NextRKey(p.win); err == nil {
 			wr.RKey = bth.RKey(k)
@@ -137,7 +144,7 @@ func (p *poster) step() {
 	case 0:
 		p.pass(qp.Time(r.Int64N(1 << r.IntN(30))))
 	case 1:
-		if r.IntN(6) == 0 {
+		if p.q.State() == qp.Err || r.IntN(6) == 0 {
 			p.restart()
 		}
 	case 2, 3, 4:
@@ -242,14 +249,22 @@ func (p *poster) theEnd() {
 
 func FuzzPostSend(f *testing.F) {
 	seedTapes(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		tp := newTape(b)
-		p := newPoster(t, tp)
-		for i := 0; i < maxSteps && !tp.ended(); i++ {
-			p.step()
-		}
-		p.theEnd()
-	})
+	f.Fuzz(func(t *testing.T, b []byte) { playPosts(t, b) })
+}
+
+func playPosts(t testing.TB, b []byte) *qp.Counters {
+	tp := newTape(b)
+	p := newPoster(t, tp)
+	for i := 0; i < maxSteps && !tp.ended(); i++ {
+		p.step()
+	}
+	p.theEnd()
+	return p.eng.Counters()
+}
+
+// TestPostSoak plays random tapes, as TestResponderSoak does.
+func TestPostSoak(t *testing.T) {
+	soak(t, playPosts, "SentPkts", "SentBytes", "Completions", "CompletionErrors", "Flushed")
 }
 
 // FuzzPostRecv posts receives alone, and messages that come for them.

@@ -22,6 +22,9 @@ type asker struct {
 	mr   *mr.MR
 
 	posted   []qp.SendWR // not yet completed, oldest first
+	end0     uint32      // packets of all that have completed in this life
+	first    bth.PSN     // of this life
+	sent     uint32      // packets of this life that were sent or asked for
 	requests []request   // seen on the wire
 	nextID   uint64
 	broken   bool
@@ -35,14 +38,14 @@ type request struct {
 }
 
 func newAsker(t testing.TB, tp *tape) *asker {
-	a := &asker{bench: newBench(t), tape: tp, r: rand.New(tp)}
+	a := &asker{bench: newBench(t), tape: tp, r: rand.New(tp), syndrome: bth.ACKNoLimit}
 	a.mr = a.register(a.pd, 4096, 16384, mr.LocalWrite)
 	var err error
 	a.q, err = a.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, SQDepth: 16, RQDepth: 1, MaxSendSGE: 3, MaxInline: 100, QPN: 0x100})
 	must(t, err)
 	a.gen = packets.NewSource(tp, packets.Target{
 		Address: frame.Address{Src: there, Dst: here}, Transport: bth.RC, QPN: 0x100, MTU: mtu, Responses: true, Sound: 0.7,
-		Addr: a.mr.Addr(), RKey: bth.RKey(a.mr.LKey()), Len: 4096, Keys: []bth.RKey{bth.RKey(a.mr.RKey())},
+		Addr: a.mr.Addr(), RKey: bth.RKey(a.mr.LKey()), Len: 4096,
 	})
 	a.raise()
 	return a
@@ -54,6 +57,7 @@ func (a *asker) raise() {
 	attr.Timeout = uint8(a.r.IntN(20))
 	attr.RetryCnt, attr.RNRRetry = uint8(a.r.IntN(8)), uint8(a.r.IntN(8))
 	attr.SQPSN = bth.PSN(0xfffff0 + a.r.IntN(16))
+	a.first, a.sent, a.end0 = attr.SQPSN, 0, 0
 	attr.Access = 0
 	raise(a.t, a.eng, a.now, a.q, attr, qp.RTS)
 	a.requests, a.broken = nil, false
@@ -68,7 +72,7 @@ func (a *asker) step() {
 	case 5:
 		a.pass(qp.Time(a.r.Int64N(1 << a.r.IntN(32))))
 	case 6:
-		if a.r.IntN(8) == 0 {
+		if a.broken || a.r.IntN(8) == 0 {
 			a.restart()
 		}
 	default:
@@ -135,10 +139,19 @@ func (a *asker) transmit(n int) {
 			a.t.Fatalf("%v to QP %#x", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
 		}
 		if p.Info.Request {
-			a.requests = append(a.requests, request{p.Info.Op, p.BTH.PSN(), p.RETH().DMALen()})
+			q := request{p.Info.Op, p.BTH.PSN(), p.RETH().DMALen()}
+			a.requests = append(a.requests, q)
+			n := uint32(1)
+			if q.op == bth.OpReadRequest {
+				n = packetsOf(q.dma)
+			}
+			a.sent = max(a.sent, uint32(q.psn.Sub(a.first))+n)
 		}
 	}
 }
+
+// packetsOf is how many packets carry n bytes.
+func packetsOf(n uint32) uint32 { return max(1, (n+mtu-1)/mtu) }
 
 // help gives a right answer to one of the last requests.
 func (a *asker) help() {
@@ -146,9 +159,15 @@ func (a *asker) help() {
 		return
 	}
 	q := a.requests[max(0, len(a.requests)-1-a.r.IntN(8))]
+	if a.r.IntN(12) == 0 {
+		a.syndrome = []bth.Syndrome{bth.NAKSyndrome(bth.NAKCode(a.r.IntN(5))), bth.RNRSyndrome(uint8(a.r.IntN(32)))}[a.r.IntN(2)]
+		a.answer(bth.RCAck, q.psn, 0)
+		a.syndrome = bth.ACKNoLimit
+		return
+	}
 	switch q.op {
 	case bth.OpReadRequest:
-		npkts := max(1, int(q.dma+mtu-1)/mtu)
+		npkts := int(packetsOf(q.dma))
 		from := a.r.IntN(npkts)
 		if a.r.IntN(3) > 0 {
 			from = 0
@@ -172,7 +191,7 @@ func (a *asker) answer(o bth.Opcode, psn bth.PSN, n int) {
 	b := make([]byte, int(i.HeaderLen)+n+(-n&3))
 	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x100, PSN: psn, PadCount: uint8(-n & 3)})
 	if i.AETH != 0 {
-		bth.PutAETH(b[i.AETH:], bth.ACKNoLimit, 0)
+		bth.PutAETH(b[i.AETH:], a.syndrome, 0)
 	}
 	var p bth.Packet
 	must(a.t, p.Parse(b))
@@ -197,7 +216,7 @@ func (a *asker) completions() {
 			if a.posted[0].Flags&qp.Signaled != 0 || a.broken {
 				a.t.Fatalf("completion %+v, but %d is older", wc, a.posted[0].ID)
 			}
-			a.retire()
+			a.succeed()
 		}
 		if len(a.posted) == 0 {
 			a.t.Fatalf("completion %+v of nothing that is posted", wc)
@@ -210,11 +229,28 @@ func (a *asker) completions() {
 		case wc.Status != qp.Success:
 			a.broken = true
 		}
-		a.retire()
+		if wc.Status == qp.Success {
+			a.succeed()
+		} else {
+			a.retire()
+		}
 	}
 	if a.q.State() == qp.Err && a.q.SQLen() > 0 && len(a.posted) > 0 && !a.eng.BellPending() {
 		a.t.Fatalf("QP in ERR with %d work requests left", a.q.SQLen())
 	}
+}
+
+// succeed: nothing succeeds that was not sent.
+func (a *asker) succeed() {
+	wr, n := &a.posted[0], uint32(0)
+	for _, g := range wr.SGEs {
+		n += g.Length
+	}
+	a.end0 += packetsOf(n)
+	if a.end0 > a.sent {
+		a.t.Fatalf("%v %d succeeds, which ends with packet %d, and %d were sent", wr.Op, wr.ID, a.end0, a.sent)
+	}
+	a.retire()
 }
 
 func (a *asker) retire() {
@@ -239,7 +275,7 @@ func (a *asker) end() {
 		if a.posted[0].Flags&qp.Signaled != 0 || a.broken {
 			a.t.Fatalf("work request %d has not completed", a.posted[0].ID)
 		}
-		a.retire()
+		a.succeed()
 	}
 	if n := a.q.SQLen(); n != 0 {
 		a.t.Fatalf("%d work requests are left", n)
@@ -248,15 +284,24 @@ func (a *asker) end() {
 
 func FuzzRequester(f *testing.F) {
 	seedTapes(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		tp := newTape(b)
-		a := newAsker(t, tp)
-		for i := 0; i < maxSteps && !tp.ended(); i++ {
-			a.step()
-		}
-		a.end()
-		a.check("at the end")
-	})
+	f.Fuzz(func(t *testing.T, b []byte) { playRequester(t, b) })
+}
+
+func playRequester(t testing.TB, b []byte) *qp.Counters {
+	tp := newTape(b)
+	a := newAsker(t, tp)
+	for i := 0; i < maxSteps && !tp.ended(); i++ {
+		a.step()
+	}
+	a.end()
+	a.check("at the end")
+	return a.eng.Counters()
+}
+
+// TestRequesterSoak plays random tapes, as TestResponderSoak does.
+func TestRequesterSoak(t *testing.T) {
+	soak(t, playRequester, "Completions", "CompletionErrors", "Flushed", "RcvdRNR", "RcvdSeqNAK", "RcvdErrNAK", "ImpliedNAK", "AckTimeouts",
+		"Probes", "Retransmits", "RetryExceeded", "RNRRetryExceeded", "DropGhost")
 }
 
 // TestHelpedRequester: with right answers alone everything succeeds, so that what the fuzz target

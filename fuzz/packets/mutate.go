@@ -11,7 +11,7 @@ import (
 // that lengths and the ICRC stay right unless they are what is wrong.
 var mutations = []func(*Generator, *packet){
 	opcodeAny, opcodeNear, psnNear, psnAny, qpn, padCount, version, pkey, address, addressWrap,
-	key, dmaLength, payloadLength, truncated, longer, killer, qkey,
+	key, dmaLength, payloadLength, truncated, longer, killer, qkey, otherRegion,
 }
 
 func (g *Generator) mutate() { mutations[g.r.IntN(len(mutations))](g, &g.pkt) }
@@ -98,6 +98,19 @@ func key(g *Generator, p *packet) {
 		p.key = g.t.RKey ^ 1<<g.r.IntN(32)
 	}
 	g.note("key %#x", uint32(p.key))
+}
+
+// otherRegion asks for memory in the right range by the right key, which the peer may not have.
+func otherRegion(g *Generator, p *packet) {
+	if len(g.t.Others) == 0 {
+		return
+	}
+	o := g.t.Others[g.r.IntN(len(g.t.Others))]
+	p.va, p.key = o.Addr, o.RKey
+	if o.Len > p.dma {
+		p.va += uint64(g.r.IntN(int(o.Len-p.dma))) &^ 7
+	}
+	g.note("address %#x with key %#x", p.va, uint32(p.key))
 }
 
 func qkey(g *Generator, p *packet) {

@@ -32,9 +32,16 @@ type Target struct {
 	Addr      uint64        // memory that the peer may reach, with its key and length in bytes
 	RKey      bth.RKey
 	Len       uint32
-	Keys      []bth.RKey // further keys to try: of other regions, local or dead ones
-	Responses bool       // make answers too (ACKs, READ responses), not requests alone
-	Sound     float64    // the share of packets without any mutation, 0 to 1
+	Others    []Region // further memory to try: without the right, of others, dead; with local keys
+	Responses bool     // make answers too (ACKs, READ responses), not requests alone
+	Sound     float64  // the share of packets without any mutation, 0 to 1
+}
+
+// Region is memory as a peer names it.
+type Region struct {
+	Addr uint64
+	RKey bth.RKey
+	Len  uint32 // bytes
 }
 
 // Generator makes frames. One goroutine.
@@ -263,9 +270,9 @@ func (g *Generator) syndrome() bth.Syndrome {
 }
 
 func (g *Generator) anyKey() bth.RKey {
-	if k := g.r.IntN(len(g.t.Keys) + 2); k < len(g.t.Keys) {
-		return g.t.Keys[k]
-	} else if k == len(g.t.Keys) {
+	if k := g.r.IntN(len(g.t.Others) + 2); k < len(g.t.Others) {
+		return g.t.Others[k].RKey
+	} else if k == len(g.t.Others) {
 		return g.t.RKey
 	}
 	return bth.RKey(g.r.Uint32())
