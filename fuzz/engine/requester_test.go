@@ -28,6 +28,7 @@ type asker struct {
 	requests []request   // seen on the wire
 	nextID   uint64
 	broken   bool
+	syndrome bth.Syndrome // of help
 }
 
 // request is a packet that the QP sent.
