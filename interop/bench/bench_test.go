@@ -84,12 +84,12 @@ func TestParsePerftest(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	lat := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n" +
-		" 8       500          180.00         9000.00      742.97       800.5        100.1      13576.3      14000.0\n"
+		" 8       500          180.00         9000.00      742.97       800.5        -nan      13576.3      14000.0\n"
 	r, err = parsePerftest(&figures[1], lat)
 	if err != nil || r.typical != 742.97 || r.p99 != 13576.3 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, bad := range []string{"", "#bytes", "#bytes x\n1 2 3\n", "#bytes x\n1 2 inf x 5\n", "#bytes x\n64 0 0 0 0\n"} {
+	for _, bad := range []string{"", "#bytes", "#bytes x\n1 2 3\n", "#bytes x\n1 2 3 x 5\n", "#bytes x\n1 2 3 nan 5\n", "#bytes x\n1 2 3 inf 5\n", "#bytes x\n64 0 0 0 0\n"} {
 		if _, err := parsePerftest(&figures[0], bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

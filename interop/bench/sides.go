@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -75,34 +76,38 @@ func parseGorxe(f *figure, out string) (row, error) {
 	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, datapath: j.Datapath})
 }
 
-// parsePerftest reads the line below perftest's "#bytes".
+// parsePerftest reads the line below perftest's "#bytes". It looks at no other column than it needs: the deviation may be
+// "-nan", from a rounding error in perftest.
 func parsePerftest(f *figure, out string) (row, error) {
 	_, table, found := strings.Cut(out, "#bytes")
 	lines := strings.Split(table, "\n")
 	if !found || len(lines) < 2 {
 		return row{}, fmt.Errorf("no table in what ib_%s printed", f.op)
 	}
-	var v []float64
-	for _, w := range strings.Fields(lines[1]) {
-		n, err := strconv.ParseFloat(w, 64)
-		if err != nil {
-			return row{}, fmt.Errorf("ib_%s printed %q where a number belongs", f.op, w)
+	columns := []int{3, 4} // of bytes, iterations, peak, average, message rate
+	if f.latency {
+		columns = []int{4, 7} // of bytes, iterations, min, max, typical, average, deviation, 99 %
+	}
+	words, v := strings.Fields(lines[1]), [2]float64{}
+	for i, c := range columns {
+		if c >= len(words) {
+			return row{}, fmt.Errorf("ib_%s printed %d columns: this perftest is unknown", f.op, len(words))
 		}
-		v = append(v, n)
+		var err error
+		if v[i], err = strconv.ParseFloat(words[c], 64); err != nil {
+			return row{}, fmt.Errorf("ib_%s printed %q where a number belongs", f.op, words[c])
+		}
 	}
-	switch {
-	case f.latency && len(v) >= 8: // bytes, iterations, min, max, typical, average, deviation, 99 %
-		return checked(f, row{typical: v[4], p99: v[7]})
-	case !f.latency && len(v) >= 5: // bytes, iterations, peak, average, message rate
-		return checked(f, row{mib: v[3], mpps: v[4]})
+	if f.latency {
+		return checked(f, row{typical: v[0], p99: v[1]})
 	}
-	return row{}, fmt.Errorf("ib_%s printed %d columns: this perftest is unknown", f.op, len(v))
+	return checked(f, row{mib: v[0], mpps: v[1]})
 }
 
 // checked refuses a row without the figure.
 func checked(f *figure, r row) (row, error) {
-	if f.value(&r) <= 0 {
-		return row{}, fmt.Errorf("%s: the result is not positive", f.name)
+	if v := f.value(&r); !(v > 0) || math.IsInf(v, 0) {
+		return row{}, fmt.Errorf("%s: the result %v is no positive number", f.name, v)
 	}
 	return r, nil
 }
