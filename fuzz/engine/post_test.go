@@ -191,6 +191,13 @@ func (p *poster) postRecv() {
 	for i := range wrs {
 		p.nextID++
 		wrs[i] = qp.RecvWR{ID: p.nextID, SGEs: p.sges()}
+		if p.r.IntN(2) == 0 { // one that may be posted, if its key is right
+			g := qp.SGE{Addr: 0x10000 + 4096 + uint64(p.r.IntN(7000)), Length: uint32(p.r.IntN(1000)), LKey: bth.LKey(p.a.LKey())}
+			if p.r.IntN(4) == 0 {
+				g.Addr, g.LKey = 0x10000+16384+uint64(p.r.IntN(3000)), bth.LKey(p.b.LKey())
+			}
+			wrs[i].SGEs = []qp.SGE{g}
+		}
 	}
 	if p.r.IntN(4) == 0 {
 		n, _ := p.srq.PostRecv(wrs)
@@ -270,22 +277,30 @@ func TestPostSoak(t *testing.T) {
 // FuzzPostRecv posts receives alone, and messages that come for them.
 func FuzzPostRecv(f *testing.F) {
 	seedTapes(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		tp := newTape(b)
-		p := newPoster(t, tp)
-		psn := bth.PSN(0xfffff0)
-		for i := 0; i < maxSteps && !tp.ended(); i++ {
-			p.postRecv()
-			if p.r.IntN(4) == 0 {
-				p.restart()
-				psn = 0xfffff0
-			}
-			psn = p.message(psn)
-			p.completions()
-			p.check("after a message")
+	f.Fuzz(func(t *testing.T, b []byte) { playReceives(t, b) })
+}
+
+func playReceives(t testing.TB, b []byte) *qp.Counters {
+	tp := newTape(b)
+	p := newPoster(t, tp)
+	psn := bth.PSN(0xfffff0)
+	for i := 0; i < maxSteps && !tp.ended(); i++ {
+		p.postRecv()
+		if p.r.IntN(4) == 0 || p.q.State() == qp.Err {
+			p.restart()
+			psn = 0xfffff0
 		}
-		p.theEnd()
-	})
+		psn = p.message(psn)
+		p.completions()
+		p.check("after a message")
+	}
+	p.theEnd()
+	return p.eng.Counters()
+}
+
+// TestReceiveSoak plays random tapes, as TestResponderSoak does.
+func TestReceiveSoak(t *testing.T) {
+	soak(t, playReceives, "RcvdPkts", "SentAcks", "Completions", "CompletionErrors", "Flushed", "DropNoRecv", "DropNoQP", "DropLength")
 }
 
 // message delivers a SEND to the QP, in sequence.
