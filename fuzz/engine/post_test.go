@@ -316,6 +316,7 @@ func (p *poster) message(psn bth.PSN) bth.PSN {
 	must(p.t, pkt.Parse(b))
 	pkt.Src, pkt.Dst, pkt.NetHeader = there, here, make([]byte, 20)
 	p.eng.HandlePacket(p.now, &pkt)
+	p.now += 100_000
 	for p.next(&pkt) {
 		if pkt.Info.Op == bth.OpAck && pkt.AETH().Syndrome().Kind() != bth.SyndromeACK {
 			return pkt.BTH.PSN()
