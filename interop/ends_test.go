@@ -103,6 +103,7 @@ type end interface {
 	peek(off int) uint64
 	poke(off int, v uint64)
 	window(off, size int) (rkey uint32) // a memory window that the peer may invalidate
+	join(group netip.Addr)              // a multicast group
 	state() string
 	kill() // as if the program had crashed
 }
@@ -283,6 +284,8 @@ func (g *gorxeEnd) peek(off int) uint64    { return g.mr.Load64(off) }
 func (g *gorxeEnd) poke(off int, v uint64) { g.mr.Store64(off, v) }
 func (g *gorxeEnd) state() string          { return g.qp.State().String() }
 
+func (g *gorxeEnd) join(group netip.Addr) { g.t.Helper(); g.must(g.qp.AttachMulticast(group)) }
+
 // window is a region of its own whose key the peer may invalidate.
 func (g *gorxeEnd) window(off, size int) uint32 {
 	g.t.Helper()
@@ -433,6 +436,11 @@ func (k *kernelEnd) peek(off int) uint64 {
 func (k *kernelEnd) poke(off int, v uint64) {
 	k.t.Helper()
 	k.do("poke mr=0 off=%d v=%d", off, v)
+}
+
+func (k *kernelEnd) join(group netip.Addr) {
+	k.t.Helper()
+	k.do("attach i=0 gid=%v", group)
 }
 
 func (k *kernelEnd) window(off, size int) uint32 {

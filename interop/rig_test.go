@@ -213,17 +213,32 @@ func (r *rig) watch(t *testing.T) {
 		before = r.dev.Counters()
 	}
 	t.Cleanup(func() {
+		r.complaints(t)
 		if !t.Failed() {
 			return
 		}
 		if r.dev != nil {
 			t.Logf("gorxe counted: %s", moved(before, r.dev.Counters()))
 		}
-		if res, err := r.Guests[0].Exec("dmesg | tail -5; rdma statistic show link rxe0/1", 20*time.Second); err == nil {
+		if res, err := r.Guests[0].Exec("rdma statistic show link rxe0/1", 20*time.Second); err == nil {
 			t.Logf("the guest says: %s", res.Stdout)
 		}
 		r.savePCAP(t)
 	})
+}
+
+// complaints fails the test if the guest's kernel has warned: what made it do so is gorxe's doing.
+func (r *rig) complaints(t *testing.T) {
+	res, err := r.Guests[0].Exec("dmesg -c", 20*time.Second)
+	if err != nil {
+		return // the guest is gone, which the test knows
+	}
+	for _, bad := range []string{"WARNING:", "BUG:", "Oops", "general protection"} {
+		if strings.Contains(res.Stdout, bad) {
+			t.Errorf("the guest's kernel complains:\n%s", res.Stdout)
+			return
+		}
+	}
 }
 
 // moved lists the counters that have grown.

@@ -52,9 +52,9 @@ func TestVerbs(t *testing.T) {
 		}{
 			{"RC WRITE", setting{}, talkWrite(roce.OpWrite)},
 			{"RC WRITE with immediate", setting{}, talkWrite(roce.OpWriteImm)},
-			{"RC SEND", setting{}, talkSend(roce.OpSend, 0)},
-			{"RC SEND with immediate", setting{}, talkSend(roce.OpSendImm, 0)},
-			{"RC SEND to an SRQ", setting{srq: true}, talkSend(roce.OpSend, 0)},
+			{"RC SEND", setting{}, talkSend(roce.OpSend)},
+			{"RC SEND with immediate", setting{}, talkSend(roce.OpSendImm)},
+			{"RC SEND to an SRQ", setting{srq: true}, talkSend(roce.OpSend)},
 			{"RC SEND with invalidate", setting{}, talkInvalidate},
 			{"RC READ", setting{}, talkRead},
 			{"RC CMP_SWAP", setting{}, talkCmpSwap},
@@ -62,11 +62,11 @@ func TestVerbs(t *testing.T) {
 			{"RC mixed, both ways", setting{}, talkMixed},
 			{"UC WRITE", setting{kind: roce.UC}, talkWrite(roce.OpWrite)},
 			{"UC WRITE with immediate", setting{kind: roce.UC}, talkWrite(roce.OpWriteImm)},
-			{"UC SEND", setting{kind: roce.UC}, talkSend(roce.OpSend, 0)},
-			{"UC SEND with immediate", setting{kind: roce.UC}, talkSend(roce.OpSendImm, 0)},
-			{"UD SEND", setting{kind: roce.UD}, talkSend(roce.OpSend, roce.GRHLen)},
-			{"UD SEND with immediate", setting{kind: roce.UD}, talkSend(roce.OpSendImm, roce.GRHLen)},
-			{"UD SEND to an SRQ", setting{kind: roce.UD, srq: true}, talkSend(roce.OpSend, roce.GRHLen)},
+			{"UC SEND", setting{kind: roce.UC}, talkSend(roce.OpSend)},
+			{"UC SEND with immediate", setting{kind: roce.UC}, talkSend(roce.OpSendImm)},
+			{"UD SEND", setting{kind: roce.UD}, talkDatagrams(roce.OpSend)},
+			{"UD SEND with immediate", setting{kind: roce.UD}, talkDatagrams(roce.OpSendImm)},
+			{"UD SEND to an SRQ", setting{kind: roce.UD, srq: true}, talkDatagrams(roce.OpSend)},
 		} {
 			play(t, s.name+suffix, variants(device), func(t *testing.T, r *rig, v variant) {
 				active, passive := r.ends(t, v, s.set)
@@ -110,31 +110,44 @@ func settle(t *testing.T, a, p end) {
 	time.Sleep(100 * time.Millisecond)
 }
 
-// talkSend: one SEND of each size that the transport carries.
-func talkSend(op roce.Op, grh int) func(*testing.T, variant, end, end) {
+// talkSend: one SEND of each size.
+func talkSend(op roce.Op) func(*testing.T, variant, end, end) {
+	return func(t *testing.T, v variant, a, p end) {
+		sendAll(t, op, a, p, nil, sizes(v.mtu), 0)
+	}
+}
+
+// talkDatagrams: one SEND of each size, to the QP's own address.
+func talkDatagrams(op roce.Op) func(*testing.T, variant, end, end) {
 	return func(t *testing.T, v variant, a, p end) {
 		to := p.address()
-		ss := sizes(v.mtu)
-		var target *address
-		if grh > 0 { // a datagram is one packet
-			target = &to
-			ss = []int{1, 3, int(v.mtu) / 2, int(v.mtu) - 1, int(v.mtu), 0}
+		sendAll(t, op, a, p, &to, datagramSizes(v.mtu), roce.GRHLen)
+	}
+}
+
+// talkSendTo is talkDatagrams to another address, which leads to the passive end, too.
+func talkSendTo(t *testing.T, v variant, a, p end, to *address) {
+	sendAll(t, roce.OpSendImm, a, p, to, datagramSizes(v.mtu), roce.GRHLen)
+}
+
+// datagramSizes: a datagram is one packet.
+func datagramSizes(mtu bth.MTU) []int { return []int{1, 3, int(mtu) / 2, int(mtu) - 1, int(mtu), 0} }
+
+func sendAll(t *testing.T, op roce.Op, a, p end, to *address, ss []int, grh int) {
+	p.recv(200, len(ss), 0, slot, slot)
+	for i, n := range ss {
+		a.fill(uint32(i+40), 1, i*slot, n, 0)
+		a.post(work{op: op, id: uint64(i), off: i * slot, size: n, imm: 0xdead0000 + uint32(i), to: to, solicited: i%2 == 0})
+	}
+	expect(t, "active", a, sendQueue, 0, len(ss))
+	for i, w := range expect(t, "passive", p, recvQueue, 200, len(ss)) {
+		if int(w.size) != ss[i]+grh || (op == roce.OpSendImm && w.imm != 0xdead0000+uint32(i)) {
+			t.Errorf("receive %d: %d bytes, immediate %#x; want %d", i, w.size, w.imm, ss[i]+grh)
 		}
-		p.recv(200, len(ss), 0, slot, slot)
-		for i, n := range ss {
-			a.fill(uint32(i+40), 1, i*slot, n, 0)
-			a.post(work{op: op, id: uint64(i), off: i * slot, size: n, imm: 0xdead0000 + uint32(i), to: target, solicited: i%2 == 0})
+		if grh > 0 && w.src != a.address().qpn {
+			t.Errorf("receive %d: from QP %#x, want %#x", i, w.src, a.address().qpn)
 		}
-		expect(t, "active", a, sendQueue, 0, len(ss))
-		for i, w := range expect(t, "passive", p, recvQueue, 200, len(ss)) {
-			if int(w.size) != ss[i]+grh || (op == roce.OpSendImm && w.imm != 0xdead0000+uint32(i)) {
-				t.Errorf("receive %d: %d bytes, immediate %#x; want %d", i, w.size, w.imm, ss[i]+grh)
-			}
-			if grh > 0 && w.src != a.address().qpn {
-				t.Errorf("receive %d: from QP %#x, want %#x", i, w.src, a.address().qpn)
-			}
-			p.check(uint32(i+40), 1, i*slot+grh, ss[i], 0)
-		}
+		p.check(uint32(i+40), 1, i*slot+grh, ss[i], 0)
 	}
 }
 

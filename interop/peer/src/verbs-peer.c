@@ -19,6 +19,7 @@
  *   poll   i cq(s|r) n ms                           -> wc ... (a line for each), ok n
  *   fill, check  mr off len seed n step             n blocks; block k has the pattern of seed + k
  *   peek mr off -> ok v;  poke mr off v             8 bytes, host order
+ *   attach i gid, detach i gid                      multicast group
  *   free   what(qp|mr|srq|mw) i
  */
 #include <arpa/inet.h>
@@ -169,6 +170,17 @@ static void cmd_free(void)
 	if (e) fail("destroy");
 	else ok();
 }
+
+static void multicast(int (*change)(struct ibv_qp *, const union ibv_gid *, uint16_t))
+{
+	union ibv_gid g;
+	inet_pton(AF_INET6, text("gid", "::"), &g);
+	if ((errno = change(qps[slot("i")].qp, &g, 0))) fail("multicast");
+	else ok();
+}
+
+static void cmd_attach(void) { multicast(ibv_attach_mcast); }
+static void cmd_detach(void) { multicast(ibv_detach_mcast); }
 
 /* ---- states ---- */
 
@@ -374,6 +386,7 @@ static void cmd_poke(void) { *(volatile uint64_t *)at("mr") = num("v", 0); ok();
 static const struct { const char *name; void (*run)(void); } commands[] = {
 	{ "open", cmd_open }, { "mr", cmd_mr }, { "mw", cmd_mw }, { "srq", cmd_srq }, { "qp", cmd_qp }, { "free", cmd_free },
 	{ "init", cmd_init }, { "rtr", cmd_rtr }, { "rts", cmd_rts }, { "err", cmd_err }, { "reset", cmd_reset }, { "state", cmd_state },
+	{ "attach", cmd_attach }, { "detach", cmd_detach },
 	{ "post", cmd_post }, { "recv", cmd_recv }, { "poll", cmd_poll },
 	{ "fill", cmd_fill }, { "check", cmd_check }, { "peek", cmd_peek }, { "poke", cmd_poke },
 };
