@@ -76,7 +76,6 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	show := &shower{out: out, diag: diag, json: f.json}
-	show.up(dev, f.port.N)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -87,6 +86,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
+	show.up(dev, f.port.N)
 	wg.Go(func() { cancel(follow(ctx, dev, show)) })
 
 	if err := f.server(dev, show).Serve(ctx, ln); err != nil {
