@@ -10,7 +10,7 @@ import (
 // Two runs of one program differ in their messages alone: what both paid for starting drops out.
 func TestCost(t *testing.T) {
 	bw, rate := &figures[0], &figures[2]
-	short := &trial{messages: 1000, cpu: 0.5}
+	short := &trial{messages: 1000, cpu: 0.3}
 	for _, c := range []struct {
 		f    *figure
 		run  trial
@@ -18,9 +18,10 @@ func TestCost(t *testing.T) {
 		name string
 		unit cpuUnit
 	}{
-		{bw, trial{messages: 1000 + 15259, cpu: 10.5}, 10, "15259 messages of 64 KiB are 1 GB", bw.cpu},
-		{rate, trial{messages: 3000, cpu: 0.9}, 200, "0.4 s for 2000 messages", rate.cpu},
-		{rate, trial{messages: 3000, cpu: 0.4}, 0, "cheaper than the short run: unknown, never negative", rate.cpu},
+		{bw, trial{messages: 1000 + 15259, cpu: 10.3}, 10, "15259 messages of 64 KiB are 1 GB", bw.cpu},
+		{rate, trial{messages: 3000, cpu: 0.7}, 200, "0.4 s for 2000 messages", rate.cpu},
+		{rate, trial{messages: 3000, cpu: 0.2}, 0, "cheaper than the short run: unknown, never negative", rate.cpu},
+		{rate, trial{messages: 3000, cpu: 0.5}, 0, "the short run took more than half as much: noise", rate.cpu},
 		{rate, trial{messages: 1000, cpu: 0.9}, 0, "no more messages than the short run", rate.cpu},
 	} {
 		if got := c.unit.cost(c.f, &c.run, short); math.Abs(got-c.want) > 1e-3*c.want {
@@ -50,6 +51,9 @@ func TestCompare(t *testing.T) {
 	}
 	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 {
 		t.Errorf("%+v: there is no ratio to 0", r)
+	}
+	if r := compare("x", "u", []float64{6, 0, 9}, []float64{3, 5, 0}); r.Value != 6 || r.BaselineValue != 3 || r.Ratio != 2 {
+		t.Errorf("%+v: only the first round is known on both sides", r)
 	}
 	if r := compare("x", "u", []float64{1, 2, 3, 4}, []float64{1, 1, 1, 1}); r.Value != 2.5 {
 		t.Errorf("median of four %v, want the mean of the middle two", r.Value)

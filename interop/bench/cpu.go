@@ -29,10 +29,11 @@ func parseStat(text string) (float64, error) {
 }
 
 // cost is the CPU time of a run's messages alone: what a short run took, for starting and for its few messages, is taken
-// off, as are those messages. It is 0 if the runs do not tell.
+// off, as are those messages. It is 0, for unknown, if the short run took more than half as much: on a loaded host, where
+// the guests' clocks count what others took, the difference would be noise.
 func (u cpuUnit) cost(f *figure, run, short *trial) float64 {
 	messages, seconds := float64(run.messages-short.messages), run.cpu-short.cpu
-	if messages <= 0 || seconds <= 0 {
+	if messages <= 0 || seconds <= 0 || short.cpu > run.cpu/2 {
 		return 0
 	}
 	if u.perMessage {

@@ -24,17 +24,22 @@ type result struct {
 	less bool // less is better
 }
 
-// compare makes a row of what the rounds gave, gorxe's and rxe's in the same order.
-func compare(name, unit string, v, base []float64) result {
+// compare makes a row of what the rounds gave, gorxe's and rxe's in the same order. A round of which one side is unknown (0)
+// does not count; if none is left, all is 0.
+func compare(name, unit string, all, allBase []float64) result {
+	var v, base []float64
+	for i := range min(len(all), len(allBase)) {
+		if all[i] > 0 && allBase[i] > 0 {
+			v, base = append(v, all[i]), append(base, allBase[i])
+		}
+	}
 	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(median(v)), BaselineValue: round(median(base))}
 	if r.BaselineValue > 0 {
 		r.Ratio = round(r.Value / r.BaselineValue)
 	}
 	var ratios []float64
-	for i := range min(len(v), len(base)) {
-		if base[i] > 0 {
-			ratios = append(ratios, v[i]/base[i])
-		}
+	for i := range v {
+		ratios = append(ratios, v[i]/base[i])
 	}
 	r.Spread = round(spread(ratios))
 	return r
@@ -125,7 +130,10 @@ func writeTable(w io.Writer, list []result) error {
 		if r.less {
 			better = "less"
 		}
-		if r.ahead() {
+		switch {
+		case r.Ratio == 0:
+			is = "unknown: the runs were too short for this host (-duration)"
+		case r.ahead():
 			is = "ahead"
 		}
 		if r.P99 > 0 {
