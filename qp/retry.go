@@ -76,7 +76,7 @@ func (r *recovery) rto() Time {
 
 // needless is called for the answer to a packet that was answered before. If it is the one that the
 // last probe asked for, the probe came too early, and the next ones come later, until a round trip
-// is measured again. Without this, one that has grown past the estimate would never be measured:
+// is measured again or losses show that probes are needed. Without this, one that has grown past the estimate would never be measured:
 // everything would be sent twice, and what is sent twice is no sample (Karn's rule).
 func (r *recovery) needless(psn uint64) {
 	if r.probed && psn == r.rewoundTo {
@@ -192,6 +192,7 @@ func (q *QP) lost(now Time) {
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
+	r.bound /= 2 // packets are lost, so probes are needed
 	if r.naks++; r.naks > maxNAKs {
 		q.eng.c.RetryExceeded++
 		q.fail(RetryExcErr)
