@@ -89,6 +89,7 @@ type cmTool struct {
 var cmTools = []cmTool{
 	{"ucmatose", portCmatose, cmatose + " -b %s", cmatose + " -s %s", cmatoseClient, cmatoseServer},
 	{"rdma_client, rdma_server", portCmatose, "rdma_server -s %s", "rdma_client -s %s", rdmaClient, rdmaServer},
+	{"rstream -T v", portCmatose, rstream + " -b %s", rstream + " -s %s", rstreamClient, rstreamServer},
 	{"udaddy", portUdaddy, udaddy + " -b %s", udaddy + " -s %s", udaddyClient, udaddyServer},
 }
 
