@@ -63,7 +63,7 @@ func drawScenario(seed uint64) scenario {
 	r := rand.New(rand.NewPCG(seed, 1))
 	sc := scenario{
 		seed:    seed,
-		linkMTU: pick(r, 400, 600, 1108, 1500, 2132, 4180, 4200, 9000),
+		linkMTU: pick(r, 400, 600, 1104, 1108, 1500, 2128, 4176, 4200, 9000),
 		queue:   pick(r, 64, 256, 1024, 1024),
 		poison:  oneIn(r, 10),
 		window:  pick(r, 0, 0, 2, 8, 64, 1024),
