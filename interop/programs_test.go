@@ -20,24 +20,28 @@ import (
 
 // Programs on both ends: gorxe's own binary in its namespace, Debian's tools in the guest.
 
-// gorxeBinary builds the command once.
+// gorxeBinary builds the command once. The file is open and has no name any more, so that a killed run leaves nothing: what
+// comes back is its path as this process's descriptor.
 var gorxeBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "gorxe-interop-*")
 	if err != nil {
 		return "", err
 	}
-	cleanups = append(cleanups, func() { os.RemoveAll(dir) })
+	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "gorxe")
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "../cmd/gorxe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build gorxe: %w\n%s", err, out)
 	}
-	return path, nil
+	if gorxeFile, err = os.Open(path); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), gorxeFile.Fd()), nil
 })
 
-// cleanups run when all tests have.
-var cleanups []func()
+// gorxeFile keeps the binary alive.
+var gorxeFile *os.File
 
 // program is one that runs on either end.
 type program interface {

@@ -56,9 +56,6 @@ func TestMain(m *testing.M) {
 		img, imgErr = prepare()
 	}
 	status := m.Run()
-	for _, f := range cleanups {
-		f()
-	}
 	current.close()
 	os.Exit(status)
 }
