@@ -43,14 +43,6 @@ var gorxeBinary = sync.OnceValues(func() (string, error) {
 // gorxeFile keeps the binary alive.
 var gorxeFile *os.File
 
-// program is one that runs on either end.
-type program interface {
-	// wait returns what it said, and an error unless it ended with status 0 within d.
-	wait(d time.Duration) (string, error)
-	// interrupt ends it as Ctrl-C would.
-	interrupt()
-}
-
 // gorxeProgram is gorxe's own binary.
 type gorxeProgram struct {
 	cmd  *exec.Cmd
@@ -100,6 +92,7 @@ func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
 	return p
 }
 
+// wait returns what it said, and an error unless it ended with status 0 within d.
 func (p *gorxeProgram) wait(d time.Duration) (string, error) {
 	select {
 	case err := <-p.done:
@@ -110,6 +103,7 @@ func (p *gorxeProgram) wait(d time.Duration) (string, error) {
 	}
 }
 
+// interrupt ends it as Ctrl-C would.
 func (p *gorxeProgram) interrupt() { _ = p.cmd.Process.Signal(syscall.SIGINT) }
 
 // says waits until gorxe has printed a text.
@@ -157,8 +151,6 @@ func (g *guestProgram) wait(d time.Duration) (string, error) {
 	}
 	return res.Stdout + res.Stderr, err
 }
-
-func (g *guestProgram) interrupt() { _ = g.p.Signal(syscall.SIGINT) }
 
 // both waits for the two ends of a tool and gives what they said: gorxe's words first. Both have to succeed; when one has
 // failed, the other one gets little more time.

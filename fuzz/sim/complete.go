@@ -109,6 +109,9 @@ func (s *side) failed(o *op, st qp.Status) {
 	s.pending = s.pending[1:]
 	s.lost = append(s.lost, o)
 	ok := s.c.doomed != "" && (slices.Contains(o.allow, st) || st == roce.RetryExcErr || st == roce.WRFlushErr)
+	if s.c.doomed == finiteRNR && o.receives() && st == roce.RNRRetryExcErr {
+		ok = true
+	}
 	if s.c.doomed == receivesDied && o.receives() && st == roce.RemOpErr {
 		ok = true // any message may be the one that meets the dead memory
 	}
@@ -147,6 +150,9 @@ func (s *side) succeed(o *op) {
 	if o.crime {
 		w.failf("%v succeeds, a crime", o)
 	}
+	if o.onSuccess != nil {
+		o.onSuccess()
+	}
 	switch {
 	case o.writes():
 		s.wrote(o)
@@ -158,10 +164,19 @@ func (s *side) succeed(o *op) {
 		if !holds(o.land, want) && (o.data != nil || !overlapped(o, s.pending)) {
 			w.failf("%v from offset %d brought something else", o, o.toff)
 		}
-		acceptAll(o.land)
+		o.landed()
 	case o.atomic():
 		s.added(o)
-		acceptAll(o.land)
+		o.landed()
+	}
+}
+
+// landed takes what an operation brought into the model, or may have brought if it failed.
+func (o *op) landed() {
+	for _, p := range o.land {
+		if p.g.alive {
+			p.g.accept(p.off, p.n)
+		}
 	}
 }
 

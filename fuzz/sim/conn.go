@@ -23,6 +23,9 @@ const (
 	qkey = roce.QKey(0x1234567)
 )
 
+// finiteRNR is the doom of a connection whose patience with missing receives may run out.
+const finiteRNR = "finite RNR retries"
+
 // conn is a connection, or two UD QPs that talk to each other. After a failure it is born again.
 type conn struct {
 	w       *world
@@ -54,6 +57,8 @@ type side struct {
 	word  [privateWords]uint64
 	land  *region // here: what READs and atomics bring
 	slots *slots  // receives
+
+	window *window // that the peer may use; RC
 
 	making  []*op  // about to be posted
 	pending []*op  // posted, oldest first
@@ -96,6 +101,9 @@ func (w *world) newConn(cfg *connConfig) *conn {
 func (c *conn) birth() {
 	c.births++
 	c.doomed, c.closing, c.dying = "", false, false
+	if c.cfg.options[0].RNRRetries+c.cfg.options[1].RNRRetries > 0 {
+		c.doomed = finiteRNR
+	}
 	for _, s := range c.sides {
 		s.create()
 	}
@@ -153,6 +161,9 @@ func (s *side) create() {
 		s.word[i] = word(s.words.at(8*i, 8))
 	}
 	s.land = s.region(s.h, 2*cfg.largest+4096, roce.LocalWrite)
+	if cfg.typ == roce.RC {
+		s.window = s.newWindow()
+	}
 	if !cfg.srq[s.i] {
 		s.slots = s.newSlots(cfg.slot+s.grh(), cfg.recvs[s.i])
 	}
@@ -281,11 +292,16 @@ func (c *conn) bury() {
 	for _, s := range c.sides {
 		s.reconcile()
 	}
+	for _, s := range c.sides {
+		if s.window != nil {
+			w.must(s.window.mw.Close(), "close a memory window")
+		}
+	}
 	for _, g := range c.regions {
 		g.close()
 	}
 	c.regions = nil
-	if c.doomed != "" {
+	if c.sides[0].broken || c.sides[1].broken {
 		w.res.Failures++
 	}
 	left := c.sides[0].todo + c.sides[1].todo
@@ -331,7 +347,7 @@ func (s *side) reconcile() {
 		s.reconcileWord(i)
 	}
 	for _, o := range s.lost {
-		acceptAll(o.land)
+		o.landed()
 	}
 }
 

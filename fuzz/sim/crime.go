@@ -24,6 +24,8 @@ func crimes() []crime {
 		{"peer goes", (*side).peerGoes},
 		{"dead key", (*side).deadKey},
 		{"invalidated key", (*side).invalidatedKey},
+		{"dead window", (*side).deadWindow},
+		{"landing dies", (*side).landingDies},
 	}
 }
 
@@ -237,6 +239,25 @@ func (s *side) readTargetDies() []*op {
 	o.wr.SGEs = sges(o.land)
 	o.wr.RemoteAddr, o.wr.RKey = g.remote(0)
 	s.c.live(s.w.randomDelay(pace), g.close)
+	s.doom()
+	return []*op{o}
+}
+
+// landingDies deregisters memory that a READ is coming to: here, not at the peer.
+func (s *side) landingDies() []*op {
+	r := s.w.rng
+	g := s.region(s.h, 1+r.IntN(50000), roce.LocalWrite)
+	o := &op{s: s, target: s.peer.h.source, allow: []roce.Status{roce.LocProtErr}}
+	o.wr.Op = roce.OpRead
+	o.toff = r.IntN(len(noise) - g.n)
+	o.data = noise[o.toff : o.toff+g.n]
+	o.land = split(r, g, 0, g.n, 4)
+	o.wr.SGEs = sges(o.land)
+	o.wr.RemoteAddr, o.wr.RKey = o.target.remote(o.toff)
+	s.c.live(s.w.randomDelay(pace), func() {
+		acceptAll(o.land) // what has come until now; nothing may come from here on
+		g.close()
+	})
 	s.doom()
 	return []*op{o}
 }

@@ -27,7 +27,8 @@
 //   - world.go: the clock, the two hosts, one step after another
 //   - memory.go: regions, their model and their borders
 //   - conn.go: the life of a connection; post.go: what it posts; receive.go: its receives;
-//     complete.go: what completions must say; crime.go: what it does wrong on purpose
+//     complete.go: what completions must say; window.go: memory windows; crime.go: what it does
+//     wrong on purpose
 //   - check.go: what must hold at the end
 //   - trace.go: what a replay prints
 //   - goodput.go: a steady stream, measured, for the table of goodput by loss

@@ -30,6 +30,8 @@ type op struct {
 	crime bool          // it must not succeed
 	done  bool          // it succeeded
 	gone  bool          // its target was closed while it was under way
+
+	onPost, onSuccess func() // nil: nothing
 }
 
 func (o *op) String() string {
@@ -42,6 +44,16 @@ func (o *op) length() int {
 		return total(o.land)
 	case o.wr.Op == roce.OpFlush:
 		return int(o.wr.Length)
+	case o.wr.Op == roce.OpBindMW:
+		return int(o.wr.SGEs[0].Length)
+	}
+	return len(o.data)
+}
+
+// moved is how many bytes an operation moves.
+func (o *op) moved() int {
+	if o.land != nil {
+		return total(o.land)
 	}
 	return len(o.data)
 }
@@ -57,6 +69,7 @@ type msg struct {
 	o         *op
 	imm       uint32
 	solicited bool
+	onReceive func() // nil: nothing
 }
 
 // postSome posts a list of operations, as many as fit.
@@ -102,9 +115,10 @@ func (s *side) post(ops []*op) {
 		if o.m != nil {
 			s.peer.inbox = append(s.peer.inbox, o.m)
 		}
-		if o.wr.Op != roce.OpFlush {
-			s.budget -= o.length()
+		if o.onPost != nil {
+			o.onPost()
 		}
+		s.budget -= o.moved()
 		if o.target == s.peer.h.shared {
 			s.peer.h.added[o.toff/8].asked++
 		}
@@ -133,6 +147,11 @@ var menu = map[roce.QPType][]roce.Op{
 // now for what it would bring.
 func (s *side) makeOp() []*op {
 	r := s.w.rng
+	if s.window != nil && oneIn(r, 6) {
+		if ops := s.windowOps(); ops != nil {
+			return ops
+		}
+	}
 	o := &op{s: s}
 	o.wr.Op = pick(r, menu[s.c.cfg.typ]...)
 	if oneIn(r, 4) {
@@ -380,4 +399,5 @@ var wcOpcode = map[roce.Op]qp.WCOpcode{
 	roce.OpWrite: roce.WCWrite, roce.OpWriteImm: roce.WCWrite, roce.OpRead: roce.WCRead,
 	roce.OpCmpSwap: roce.WCCmpSwap, roce.OpFetchAdd: roce.WCFetchAdd,
 	roce.OpAtomicWrite: roce.WCAtomicWrite, roce.OpFlush: roce.WCFlush,
+	roce.OpBindMW: roce.WCBindMW, roce.OpLocalInv: roce.WCLocalInv,
 }

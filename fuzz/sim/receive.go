@@ -166,6 +166,9 @@ func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 	if m.o.inv != nil && m.o.inv.mr.RemoteLive() {
 		s.w.failf("side %d: %v was received, but the key is still alive", s.i, m.o)
 	}
+	if m.onReceive != nil {
+		m.onReceive()
+	}
 	// The peer's QP may have gone to ERR meanwhile: then what it posted behind this one counts as failed there, and is on
 	// its way all the same.
 	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !overlapped(m.o, s.peer.lost) && !m.o.crime {
@@ -199,7 +202,7 @@ func (m *msg) mismatch(wc *roce.WC, r *recv) string {
 	if o.writes() {
 		op, n = roce.WCRecvWriteImm, len(o.data)
 	}
-	hasImm, hasInv := o.wr.Op == roce.OpSendImm || o.wr.Op == roce.OpWriteImm, o.inv != nil
+	hasImm, hasInv := o.wr.Op == roce.OpSendImm || o.wr.Op == roce.OpWriteImm, o.wr.Op == roce.OpSendInv
 	switch {
 	case wc.Opcode != op:
 		return "opcode"

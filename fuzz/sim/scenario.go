@@ -160,6 +160,9 @@ func drawConn(r *rand.Rand, sc *scenario, big bool, level int) connConfig {
 			c.options[i].MinRNRTimer = -1 // code 0: 655 ms
 		}
 	}
+	if sc.crimes && c.typ == roce.RC && oneIn(r, 8) {
+		c.options[r.IntN(2)].RNRRetries = 1 + r.IntN(6)
+	}
 	// No side may have more READs under way than the other serves.
 	if oneIn(r, 2) {
 		for i := range 2 {

@@ -118,7 +118,7 @@ func (r *Recorder) Reset() {
 	r.frames, r.first, r.bytes, r.dropped = nil, 0, 0, 0
 }
 
-// WriteTo writes what was recorded as a pcap and returns how many frames it has.
+// Dump writes what was recorded as a pcap and returns how many frames it has.
 func (r *Recorder) Dump(w io.Writer) (int, error) {
 	time.Sleep(20 * time.Millisecond) // what has just been sent may still be in the socket
 	r.mu.Lock()

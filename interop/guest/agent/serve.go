@@ -40,7 +40,7 @@ type process struct {
 	done  chan struct{}
 }
 
-func newAgent(port *os.File) *agent {
+func newAgent(port io.ReadWriter) *agent {
 	return &agent{port: port, procs: map[uint32]*process{}}
 }
 

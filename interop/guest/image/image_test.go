@@ -1,0 +1,174 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// member is one entry of an archive, read back.
+type member struct {
+	name, content string
+	mode          uint64
+}
+
+// readArchive reads the "newc" format by its definition (cpio(5)): 13 fields of 8 hexadecimal digits after the magic.
+func readArchive(t *testing.T, b []byte) (out []member, rest []byte) {
+	t.Helper()
+	pos := 0
+	align := func() { pos = (pos + 3) &^ 3 }
+	for {
+		h := string(b[pos : pos+110])
+		field := func(i int) int {
+			v, err := strconv.ParseUint(h[6+8*i:14+8*i], 16, 32)
+			if err != nil {
+				t.Fatalf("header %q: %v", h, err)
+			}
+			return int(v)
+		}
+		if h[:6] != "070701" {
+			t.Fatalf("at %d: magic %q", pos, h[:6])
+		}
+		nameLen, size := field(11), field(6)
+		pos += 110
+		name := strings.TrimSuffix(string(b[pos:pos+nameLen]), "\x00")
+		pos += nameLen
+		align()
+		content := string(b[pos : pos+size])
+		pos += size
+		align()
+		if name == "TRAILER!!!" {
+			return out, b[pos:]
+		}
+		out = append(out, member{name, content, uint64(field(1))})
+	}
+}
+
+func TestArchive(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tool")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	a := newArchive(&b)
+	a.file("usr/bin/tool", file)
+	a.bytes("etc/x", 0o644, []byte("abc"))
+	a.link("bin/sh", "/usr/bin/dash")
+	a.bytes("etc/x", 0o600, []byte("the second one is left out"))
+	a.dir("etc")
+	if err := a.close(); err != nil {
+		t.Fatal(err)
+	}
+	got, rest := readArchive(t, b.Bytes())
+	want := []member{
+		{"usr", "", 0o040755}, {"usr/bin", "", 0o040755}, {"usr/bin/tool", "#!/bin/sh\n", 0o100755},
+		{"etc", "", 0o040755}, {"etc/x", "abc", 0o100644}, {"bin", "", 0o040755}, {"bin/sh", "/usr/bin/dash", 0o120777},
+	}
+	if !slices.Equal(got, want) || len(rest) > 0 || b.Len()%4 != 0 {
+		t.Errorf("%+v and %d bytes more", got, len(rest))
+	}
+}
+
+func TestArchiveTellsOfMissingFiles(t *testing.T) {
+	a := newArchive(io.Discard)
+	a.file("init", "/nowhere/at/all")
+	if err := a.close(); err == nil {
+		t.Error("a file that is not there went into the archive")
+	}
+}
+
+func TestModuleOrder(t *testing.T) {
+	m := &moduleSet{
+		paths: map[string]string{}, builtin: map[string]bool{"core": true},
+		info: map[string]moduleInfo{
+			"rdma_rxe": {depends: []string{"ib_core", "udp_tunnel", "core"}}, "ib_core": {depends: []string{"core"}},
+			"udp_tunnel": {}, "ib_uverbs": {depends: []string{"ib_core"}},
+		},
+	}
+	got, err := m.order([]string{"rdma_rxe", "ib_uverbs", "rdma_rxe"})
+	if want := []string{"ib_core", "udp_tunnel", "rdma_rxe", "ib_uverbs"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q (%v), want %q", got, err, want)
+	}
+	if _, err := m.order([]string{"no_such_module"}); err == nil || !strings.Contains(err.Error(), "no_such_module") {
+		t.Errorf("a module that is not there: %v", err)
+	}
+}
+
+func TestModuleInfo(t *testing.T) {
+	i := parseModuleInfo([]byte("license=GPL\x00depends=ib-core,udp_tunnel\x00alias=rdma-link-rxe\x00alias=x\x00"))
+	if !slices.Equal(i.depends, []string{"ib_core", "udp_tunnel"}) || !slices.Equal(i.aliases, []string{"rdma-link-rxe", "x"}) {
+		t.Errorf("%+v", i)
+	}
+	if i := parseModuleInfo([]byte("depends=\x00")); len(i.depends) > 0 {
+		t.Errorf("a module without dependencies: %+v", i)
+	}
+	if got := moduleName("kernel/drivers/net/virtio-net.ko.xz"); got != "virtio_net" {
+		t.Error(got)
+	}
+}
+
+// Links of an unpacked package mean the package's own tree, never this host's.
+func TestSysrootStaysInside(t *testing.T) {
+	root := t.TempDir()
+	for _, d := range []string{"lib/" + arch, "lib64"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	real := filepath.Join(root, "lib", arch, "ld-2.36.so")
+	if err := os.WriteFile(real, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{
+		"lib64/ld-linux.so.2": "/lib/" + arch + "/ld.so", "lib/" + arch + "/ld.so": "ld-2.36.so", "lib64/up": "../../../../etc/passwd",
+		"lib64/loop": "loop",
+	} {
+		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := sysroot(root)
+	if got, err := s.find("ld-linux.so.2", libraryDirs); err != nil || got != real {
+		t.Errorf("%s (%v), want %s", got, err, real)
+	}
+	for _, bad := range []string{"lib64/up", "lib64/loop", "lib64/nothing"} {
+		if got, err := s.resolve(bad); err == nil {
+			t.Errorf("%s leads to %s", bad, got)
+		}
+	}
+}
+
+func TestKernelInside(t *testing.T) {
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skip("no xz here")
+	}
+	dir := t.TempDir()
+	elf := append([]byte("\x7fELF"), bytes.Repeat([]byte("kernel "), 1000)...)
+	cmd := exec.Command("xz", "-c")
+	cmd.Stdin = bytes.NewReader(elf)
+	packed, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A bzImage: set-up code, in which the magic may occur by chance, the kernel, and something behind it.
+	image := slices.Concat([]byte("set-up \xfd7zXZ\x00 code"), packed, []byte("\x01\x02\x03\x04"))
+	for name, c := range map[string]struct{ image, want []byte }{"xz": {image, elf}, "another compression": {[]byte("bzImage"), []byte("bzImage")}} {
+		in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+		if err := os.WriteFile(in, c.image, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := unzipKernel(context.Background(), in, out); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, c.want) {
+			t.Errorf("%s: %d bytes (%v), want %d", name, len(got), err, len(c.want))
+		}
+	}
+}
