@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -283,8 +284,13 @@ func TestDialAgainWithSmallerMTU(t *testing.T) {
 				t.Errorf("Accept: %v", err)
 				return
 			}
-			if _, err = r.Accept(ctx, k.b.qp, AcceptOptions{}); errors.Is(err, ErrMTU) != (r.Params().MTU > 1024) {
+			_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
+			if errors.Is(err, ErrMTU) != (r.Params().MTU > 1024) {
 				t.Errorf("MTU %d: %v", r.Params().MTU, err)
+			}
+			// The interface is well: the text must not ask to change it.
+			if err != nil && !strings.Contains(err.Error(), "asks for path MTU 4096, but 1024") {
+				t.Errorf("the refusal reads %q", err)
 			}
 		}
 	}()

@@ -75,7 +75,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		return nil, err
 	}
 	if mtu = smallestMTU(mtu, o.MTU); !mtu.Valid() {
-		return nil, fmt.Errorf("%w: path MTU %d", ErrMTU, mtu)
+		return nil, fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
 	}
 	for {
 		c, err := d.dial(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))

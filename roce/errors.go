@@ -3,6 +3,8 @@ package roce
 import (
 	"errors"
 	"fmt"
+
+	"github.com/gorxe/gorxe/bth"
 )
 
 // The errors of this package. Those of the packages below are wrapped, so errors.Is finds qp.ErrSQFull,
@@ -20,7 +22,7 @@ var (
 	ErrFamily = errors.New("roce: the two GIDs are of different IP versions: choose GID indexes of one version on both ends")
 	// ErrUnreachable: the peer's address could not be resolved to a neighbour.
 	ErrUnreachable = errors.New("roce: peer not reachable: check its address, the route, and that it answers ping")
-	// ErrMTU: no path MTU fits the way to the peer.
+	// ErrMTU: no path MTU fits the way to the peer, or the one that a peer asks for in a connection request does not.
 	ErrMTU = errors.New("roce: no RoCE path MTU fits: raise the interface's MTU to 336 or more (1104 for path MTU 1024)")
 	// ErrForeign: an object of another Device was given.
 	ErrForeign = errors.New("roce: the object belongs to another device: use objects of one device together")
@@ -52,3 +54,13 @@ func postError(n int, err error) error {
 	}
 	return &PostError{Posted: n, Err: err}
 }
+
+// mtuError is ErrMTU of a connection request: this end's interface is well, but carries less than the peer asks for.
+type mtuError struct{ asked, ours bth.MTU }
+
+func (e *mtuError) Error() string {
+	return fmt.Sprintf("roce: the peer asks for path MTU %d, but %d is the most that fits here: it was told so and may ask again with that;"+
+		" accept its next request", int(e.asked), int(e.ours))
+}
+
+func (e *mtuError) Is(target error) bool { return target == ErrMTU }

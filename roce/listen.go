@@ -260,7 +260,7 @@ func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, e
 	})
 	if !ok {
 		reason, info := cm.RejectMTU(mtu)
-		return nil, errors.Join(ErrMTU, r.refuse(reason, info, nil))
+		return nil, errors.Join(&mtuError{asked: r.req.MTU, ours: mtu}, r.refuse(reason, info, nil))
 	}
 	a.QPN, a.PSN, a.PrivateData = q.QPN(), q.psn, o.PrivateData
 	attr := r.req.PassiveQP(&a)
