@@ -54,6 +54,7 @@ func (s *setting) setDefaults() {
 			*f.v = f.d
 		}
 	}
+	s.timeout += slow
 }
 
 // work is n send work requests: request k has ID id + k, and its offsets advance by step and rstep.

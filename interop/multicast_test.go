@@ -75,7 +75,7 @@ func groupSender(t *testing.T, r *rig, v variant, e *cmEnd) {
 		}
 	}
 	// The host is a member now; its QP becomes one a moment later, and then sleeps for 3 s.
-	time.Sleep(time.Second)
+	time.Sleep(time.Second << slow)
 	ah, err := r.dev.CreateAH(within(t), roce.AHAttr{Remote: bth.GIDFromAddr(addr), GIDIndex: &e.gid.Index})
 	e.must(err)
 	defer ah.Close()

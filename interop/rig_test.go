@@ -123,7 +123,22 @@ func newRig(mtu int) (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rig{Lab: l}, nil
+	r := &rig{Lab: l}
+	r.feelPace()
+	return r, nil
+}
+
+// slow is how many times the guests' times are doubled: on a busy host, or one whose emulator is slow.
+var slow int
+
+// feelPace takes the time that the guest took to boot for a measure of what else to expect of it.
+func (r *rig) feelPace() {
+	const usual, most = 6 * time.Second, 4
+	took := r.Guests[0].Took
+	for slow = 0; slow < most && took > usual<<slow; slow++ {
+	}
+	patience = usualPatience << slow
+	fmt.Fprintf(os.Stderr, "interop: device MTU %d: the guest took %.1f s to boot; time-outs x %d\n", r.MTU(), took.Seconds(), 1<<slow)
 }
 
 // plugIn opens gorxe's device in this process, plugOut closes it.
@@ -294,7 +309,7 @@ func (v variant) ip() string {
 }
 
 // pathMTUs are those of which the matrix is made, per device MTU.
-var pathMTUs = map[int][]bth.MTU{1500: {1024, 256}, lab.MaxMTU: {256, 512, 1024, 2048, 4096}}
+var pathMTUs = map[int][]bth.MTU{1500: {1024, 512, 256}, lab.MaxMTU: {256, 512, 1024, 2048, 4096}}
 
 // variants are all ways to play a scenario on that device MTU, and with -core those that differ most.
 func variants(device int) []variant {

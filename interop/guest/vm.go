@@ -61,7 +61,8 @@ type VM struct {
 	qmp     net.Conn
 	qmpIn   *bufio.Reader
 	qmpMu   sync.Mutex
-	Uptime  string // what the guest's clock showed when the agent was ready, seconds
+	Uptime  string        // what the guest's clock showed when the agent was ready, seconds
+	Took    time.Duration // from the start to the agent's first word: how fast this host runs guests
 
 	wmu sync.Mutex // one frame at a time
 
@@ -88,6 +89,7 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 		cfg: cfg, stderr: new(bytes.Buffer), console: new(tailBuffer), procs: map[uint32]*Process{}, next: 1,
 		down: make(chan struct{}),
 	}
+	start := time.Now()
 	if err := v.launch(); err != nil {
 		return nil, err
 	}
@@ -97,6 +99,7 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 		v.Close()
 		return nil, fmt.Errorf("guest: %s did not boot: %w\nqemu: %s\nconsole: %s", cfg.Name, err, v.stderr, v.Console())
 	}
+	v.Took = time.Since(start)
 	go v.dispatch()
 	return v, nil
 }

@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -43,13 +44,18 @@ func main() {
 	flag.StringVar(&o.run, "run", "", "regular expression that chooses tests, as 'go test -run' has it")
 	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of what failed, and the full log")
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
-	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "give up after this time")
+	flag.DurationVar(&o.timeout, "timeout", 0, "give up after this time (0: 45 min, with -core 15 min)")
 	flag.BoolVar(&o.refresh, "refresh", false, "build the guest anew, from the packages that the archive has today")
 	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "interop: unexpected argument %q (see -h)\n", flag.Arg(0))
 		os.Exit(2)
+	}
+	if o.timeout <= 0 {
+		if o.timeout = 45 * time.Minute; o.core {
+			o.timeout = 15 * time.Minute
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -125,9 +131,13 @@ func test(ctx context.Context, o *options, log io.Writer) (failed int, err error
 	for lines.Scan() {
 		if text := tab.take(lines.Bytes()); text != "" {
 			io.WriteString(log, text)
+			if strings.HasPrefix(text, "interop: ") { // what the tests say of the guests
+				io.WriteString(os.Stderr, text)
+			}
 		}
 	}
 	waitErr := cmd.Wait()
+	tab.abandon()
 	if err := tab.write(os.Stdout, time.Since(start)); err != nil {
 		return 0, err
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -108,6 +110,17 @@ func (r *row) reason() string {
 		return l
 	}
 	return ""
+}
+
+// abandon fails the scenarios that have begun and never ended: the time was over, or the test program broke.
+func (t *table) abandon() {
+	for _, name := range slices.Sorted(maps.Keys(t.open)) {
+		if r := t.open[name]; r.scenario != "" {
+			r.result, r.output = "fail", append([]string{"it did not end: the time was over (-timeout), or the test program broke; see log.txt"}, r.output...)
+			t.end(r)
+		}
+	}
+	clear(t.open)
 }
 
 func (t *table) failed() (n int) {

@@ -54,6 +54,23 @@ SKIP TestTools: this host lacks gcc
 	}
 }
 
+// A scenario that has begun and never ends, because the whole run was killed, has failed.
+func TestAbandoned(t *testing.T) {
+	tab := newTable()
+	for l := range strings.Lines(events) {
+		if !strings.Contains(l, "Elapsed") {
+			tab.take([]byte(strings.TrimSpace(l)))
+		}
+	}
+	if tab.failed() != 0 {
+		t.Fatal("a scenario failed that has not ended")
+	}
+	tab.abandon()
+	if len(tab.rows) != 2 || tab.failed() != 2 || !strings.Contains(tab.rows[0].why, "did not end") {
+		t.Errorf("%d rows, %d failed", len(tab.rows), tab.failed())
+	}
+}
+
 // A test binary that does not build says so in lines that are no events: they must not get lost.
 func TestForeignLinesReachTheLog(t *testing.T) {
 	if got := newTable().take([]byte("# build failed")); got != "# build failed\n" {
