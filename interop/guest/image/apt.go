@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -70,6 +71,34 @@ func tail(b []byte) string {
 	return strings.TrimSpace(string(b))
 }
 
+// source is where packages come from.
+type source struct{ options []string } // of apt-get and apt-cache
+
+// newSource is this host's, or Debian's own archive of a release; what apt-get has to keep for that goes below work.
+func newSource(ctx context.Context, work, release string) (*source, error) {
+	if release == "" {
+		if lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*"); len(lists) == 0 {
+			return &source{}, apt(ctx, "", "update", "-qq")
+		}
+		return &source{}, nil
+	}
+	state := filepath.Join(work, "apt")
+	if err := os.MkdirAll(filepath.Join(state, "lists/partial"), 0o755); err != nil {
+		return nil, err
+	}
+	list, status := filepath.Join(state, "debian.sources"), filepath.Join(state, "status")
+	text := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: " + release + "\nComponents: main\n" +
+		"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+	if err := errors.Join(os.WriteFile(list, []byte(text), 0o644), os.WriteFile(status, nil, 0o644)); err != nil {
+		return nil, err
+	}
+	s := &source{[]string{
+		"-o", "Dir::Etc::sourcelist=" + list, "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::lists=" + filepath.Join(state, "lists"),
+		"-o", "Dir::State::status=" + status, "-o", "Dir::Cache=" + state, "-o", "Acquire::Languages=none", "-o", "APT::Sandbox::User=root",
+	}}
+	return s, apt(ctx, "", append([]string{"update", "-qq"}, s.options...)...)
+}
+
 // fetch downloads the packages of the recipe with all that they depend on, as for an empty system, and the kernel. It
 // returns the folders that hold the two.
 func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err error) {
@@ -79,24 +108,23 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 			return "", "", err
 		}
 	}
-	if lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*"); len(lists) == 0 {
-		if err := apt(ctx, "", "update", "-qq"); err != nil {
-			return "", "", err
-		}
+	from, err := newSource(ctx, work, s.release)
+	if err != nil {
+		return "", "", err
 	}
 	empty := filepath.Join(work, "status")
 	if err := os.WriteFile(empty, nil, 0o644); err != nil {
 		return "", "", err
 	}
 	// Without locks: nothing of this host's package state is touched.
-	common := []string{"-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1", "-q"}
-	closure := append([]string{"install", "-y", "--download-only", "--no-install-recommends",
-		"-o", "Dir::State::status=" + empty, "-o", "Dir::Cache::archives=" + debs,
-		"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}, common...)
+	common := append(slices.Clone(from.options), "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1", "-q")
+	closure := append([]string{"install", "-y", "--download-only", "--no-install-recommends"}, common...)
+	closure = append(closure, "-o", "Dir::State::status="+empty, "-o", "Dir::Cache::archives="+debs,
+		"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 	if err := apt(ctx, "", append(closure, s.packages...)...); err != nil {
 		return "", "", err
 	}
-	version, err := newestKernel(ctx, s.kernel)
+	version, err := from.newestKernel(ctx, s.kernel)
 	if err != nil {
 		return "", "", err
 	}
@@ -104,8 +132,8 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 }
 
 // newestKernel is the package with files in it that the package without any depends on.
-func newestKernel(ctx context.Context, meta string) (string, error) {
-	out, err := exec.CommandContext(ctx, "apt-cache", "depends", meta).Output()
+func (s *source) newestKernel(ctx context.Context, meta string) (string, error) {
+	out, err := exec.CommandContext(ctx, "apt-cache", append(slices.Clone(s.options), "depends", meta)...).Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-cache depends %s: %w", meta, err)
 	}

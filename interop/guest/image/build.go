@@ -29,6 +29,7 @@ type Image struct {
 
 // Options say how to build.
 type Options struct {
+	Debian  string            // release of which the guest is made (Trixie); empty: this host's
 	Module  string            // folder of the Go module, from which the agent is built
 	Peer    []byte            // C source of the verbs peer; may be empty
 	Log     func(string)      // progress, a line at a time; may be nil
@@ -40,6 +41,10 @@ type Options struct {
 func Get(ctx context.Context, o Options) (*Image, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
+	}
+	s, err := recipe(o.Debian)
+	if err != nil {
+		return nil, err
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -54,14 +59,14 @@ func Get(ctx context.Context, o Options) (*Image, error) {
 		return nil, err
 	}
 	defer unlock()
-	base := filepath.Join(dir, debian.hash())
+	base := filepath.Join(dir, s.hash())
 	if o.Refresh {
 		if err := os.RemoveAll(base); err != nil {
 			return nil, err
 		}
 	}
 	if _, err := os.Stat(base); errors.Is(err, fs.ErrNotExist) {
-		if err := buildBase(ctx, dir, base, &o); err != nil {
+		if err := buildBase(ctx, dir, base, s, &o); err != nil {
 			return nil, err
 		}
 	}
@@ -89,14 +94,14 @@ const (
 )
 
 // buildBase makes kernel and archive from Debian's packages, in a folder that gets its name only when it is whole.
-func buildBase(ctx context.Context, dir, base string, o *Options) error {
+func buildBase(ctx context.Context, dir, base string, s *spec, o *Options) error {
 	work, err := os.MkdirTemp(dir, "build-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
 	o.Log("downloading Debian packages for the guest (once)")
-	debs, kernel, err := fetch(ctx, work, &debian)
+	debs, kernel, err := fetch(ctx, work, s)
 	if err != nil {
 		return err
 	}
@@ -116,7 +121,7 @@ func buildBase(ctx context.Context, dir, base string, o *Options) error {
 		return err
 	}
 	o.Log("packing the guest's initramfs")
-	if err := packBase(ctx, out, kroot, sysroot(root)); err != nil {
+	if err := packBase(ctx, out, kroot, sysroot(root), s); err != nil {
 		return err
 	}
 	if err := prune(root); err != nil {
@@ -125,7 +130,7 @@ func buildBase(ctx context.Context, dir, base string, o *Options) error {
 	return os.Rename(out, base)
 }
 
-func packBase(ctx context.Context, out, kroot string, root sysroot) error {
+func packBase(ctx context.Context, out, kroot string, root sysroot, s *spec) error {
 	dirs, err := filepath.Glob(filepath.Join(kroot, "*lib/modules/*"))
 	if usr, _ := filepath.Glob(filepath.Join(kroot, "usr/lib/modules/*")); len(dirs) == 0 {
 		dirs = usr
@@ -150,10 +155,10 @@ func packBase(ctx context.Context, out, kroot string, root sysroot) error {
 	}
 	defer f.Close()
 	a := newArchive(f)
-	if err := fill(ctx, a, root, &debian); err != nil {
+	if err := fill(ctx, a, root, s); err != nil {
 		return err
 	}
-	if err := mods.add(a, release, debian.boot, debian.modules); err != nil {
+	if err := mods.add(a, release, s.boot, s.modules); err != nil {
 		return err
 	}
 	return errors.Join(a.close(), f.Close())

@@ -11,6 +11,7 @@ const recipeVersion = 1
 
 // spec is the recipe: Debian packages, and what is taken from them.
 type spec struct {
+	release  string   // Debian's code name for it; empty: whatever this host's apt-get takes packages from
 	kernel   string   // the package that depends on the newest stock kernel
 	packages []string // with everything that they depend on; unpacked, never installed
 	programs []string // copied with the libraries that they need
@@ -24,6 +25,19 @@ type spec struct {
 // hostTool is a program that this host needs, and the Debian package that has it.
 type hostTool struct{ program, pkg string }
 
+// Trixie is Debian 13: Linux 6.12, whose rxe knows FLUSH and ATOMIC_WRITE, and the RDMA tools of 2025.
+const Trixie = "trixie"
+
+// recipe is the one for a Debian release; the empty string is this host's own.
+func recipe(release string) (*spec, error) {
+	s := debian
+	switch s.release = release; release {
+	case "", Trixie:
+		return &s, nil
+	}
+	return nil, fmt.Errorf("image: no recipe for Debian release %q: choose %q, or none for this host's", release, Trixie)
+}
+
 var debian = spec{
 	// The cloud kernel has no rdma_rxe.
 	kernel: "linux-image-amd64",
@@ -34,7 +48,7 @@ var debian = spec{
 		"ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat", "ib_send_bw", "ib_send_lat", "ib_atomic_bw", "ib_atomic_lat",
 		"rping", "ucmatose", "udaddy", "mckey", "rdma_server", "rdma_client", "rstream"},
 	extra: []string{"libibverbs/librxe-rdmav*.so", "libgcc_s.so.1"},
-	data:  []string{"etc/libibverbs.d/rxe.driver", "etc/iproute2", "usr/lib/tc"},
+	data:  []string{"etc/libibverbs.d/rxe.driver", "etc/iproute2", "usr/share/iproute2", "usr/lib/tc"},
 	boot: []string{"virtio_pci", "virtio_net", "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm",
 		"ifb", "sch_netem", "sch_ingress", "act_mirred", "cls_matchall"},
 	modules: []string{"ib_umad", "veth", "dummy", "nvme_rdma"},
