@@ -1,0 +1,28 @@
+package paper
+
+import "math"
+
+// Mean is the arithmetic mean; 0 of nothing.
+func Mean(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(len(v))
+}
+
+// CV is the coefficient of variation, standard deviation by mean: how unsteady a series is. 0 if the mean is 0.
+func CV(v []float64) float64 {
+	mean := Mean(v)
+	if mean == 0 {
+		return 0
+	}
+	sq := 0.0
+	for _, x := range v {
+		sq += (x - mean) * (x - mean)
+	}
+	return math.Sqrt(sq/float64(len(v))) / mean
+}
