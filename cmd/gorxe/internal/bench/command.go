@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/scale"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce/frame"
@@ -78,7 +75,7 @@ Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the sides to (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even as root")
-	cmd.AddCommand(newSideCommand())
+	cmd.AddCommand(newSideCommand(), scale.Command())
 	return cmd
 }
 
@@ -121,10 +118,10 @@ func (f *flags) check() error {
 			return cli.Usagef("there is no figure %q: choose from %s", name, strings.Join(known, ", "))
 		}
 	}
-	if f.plot != "" && plotFormat(f.plot) == "" {
+	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
 		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
 	}
-	allowed, err := allowedCPUs()
+	allowed, err := kit.AllowedCPUs()
 	if err != nil {
 		return err
 	}
@@ -140,26 +137,6 @@ func (f *flags) check() error {
 		}
 	}
 	return nil
-}
-
-// maxCPU bounds the CPUs that can be asked for.
-const maxCPU = 1024
-
-func allowedCPUs() ([]int, error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("ask which CPUs this process may use: %w", err)
-	}
-	var list []int
-	for i := range maxCPU {
-		if set.IsSet(i) {
-			list = append(list, i)
-		}
-	}
-	if len(list) == 0 {
-		return nil, errors.New("this process may use no CPU that gorxe knows: give it others (taskset)")
-	}
-	return list, nil
 }
 
 func (f *flags) run(cmd *cobra.Command) (err error) {
@@ -191,7 +168,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 }
 
 func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
-	bar := newBar(stderr, b.steps())
+	bar := kit.Bar(stderr, b.steps())
 	err := b.run(ctx, func(figure, lane string) {
 		bar.Describe(figure + " " + lane)
 		_ = bar.Add(1)
@@ -201,18 +178,6 @@ func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
 		return cli.ErrInterrupted
 	}
 	return err
-}
-
-// newBar shows progress where somebody looks.
-func newBar(w io.Writer, steps int) *progressbar.ProgressBar {
-	file, ok := w.(*os.File)
-	return progressbar.NewOptions(steps,
-		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))),
-		progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true),
-		progressbar.OptionClearOnFinish(),
-	)
 }
 
 func (f *flags) report(b *bench, w io.Writer) error {
@@ -325,13 +290,4 @@ func (f *flags) openMemory(b *bench) (stop func() error, err error) {
 	}
 	b.a, b.b = startLocal("A", world(0)), startLocal("B", world(1))
 	return func() error { return errors.Join(b.a.close(), b.b.close()) }, nil
-}
-
-// plotFormat is "svg" or "png" by the file's name, or "".
-func plotFormat(name string) string {
-	switch ext := strings.ToLower(filepath.Ext(name)); ext {
-	case ".svg", ".png":
-		return ext[1:]
-	}
-	return ""
 }

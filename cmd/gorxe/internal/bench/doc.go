@@ -11,7 +11,7 @@
 //   - gorxe.go, bare.go, kernel.go: the measurements: WRITEs, bare frames on the same Port code, TCP and UDP sockets.
 //   - mmsg_unsafe.go, offload_unsafe.go, loss.go: batched UDP, segmentation offload of the pair, an XDP program that
 //     loses packets of TCP.
-//   - stats.go, report.go, plot.go: medians and spread; table and JSON; the picture.
+//   - report.go, plot.go, package kit: table and JSON; the picture; medians and spread.
 //
 // # What is fair
 //

@@ -2,13 +2,13 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 )
 
@@ -56,24 +56,12 @@ func onThread(cpu int, f func() (outcome, error)) (o outcome, err error) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: a pinned thread is not given back
-		if err = pin(cpu); err == nil {
+		if err = kit.Pin(cpu); err == nil {
 			o, err = f()
 		}
 	}()
 	<-done
 	return o, err
-}
-
-func pin(cpu int) error {
-	if cpu < 0 {
-		return nil
-	}
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("pin the measuring thread to CPU %d: %w: choose others with --cpus", cpu, err)
-	}
-	return nil
 }
 
 // cpuTime is what this process has used, in user space and kernel.

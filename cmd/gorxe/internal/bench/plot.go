@@ -11,6 +11,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 )
 
 // The picture is a grid of panels, one a figure, with a bar a lane.
@@ -44,7 +46,7 @@ func (b *bench) plot(name string) (err error) {
 		}
 		panels[i/columns][i%columns] = p
 	}
-	canvas, err := draw.NewFormattedCanvas(vg.Length(columns)*panelWidth, vg.Length(rows)*panelHeight, plotFormat(name))
+	canvas, err := draw.NewFormattedCanvas(vg.Length(columns)*panelWidth, vg.Length(rows)*panelHeight, kit.PlotFormat(name))
 	if err != nil {
 		return fmt.Errorf("draw a plot: %w", err)
 	}
@@ -94,7 +96,7 @@ func (f *figure) panel(samples map[string][]sample) (*plot.Plot, error) {
 		if len(v) == 0 {
 			continue
 		}
-		at, m := float64(len(labels)), median(v)
+		at, m := float64(len(labels)), kit.Median(v)
 		bar, err := plotter.NewBarChart(plotter.Values{m}, vg.Points(barWidth))
 		if err != nil {
 			return nil, err

@@ -1,10 +1,9 @@
-package bench
+package kit
 
 import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 )
 
 func TestMedian(t *testing.T) {
@@ -15,8 +14,8 @@ func TestMedian(t *testing.T) {
 		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}, {[]float64{1, 1e9, 2, 3, 2}, 2},
 	} {
 		in := slices.Clone(c.v)
-		if got := median(c.v); got != c.want {
-			t.Errorf("median(%v) = %v, want %v", in, got, c.want)
+		if got := Median(c.v); got != c.want {
+			t.Errorf("Median(%v) = %v, want %v", in, got, c.want)
 		}
 		if !slices.Equal(in, c.v) {
 			t.Errorf("median changed its input %v to %v", in, c.v)
@@ -31,29 +30,16 @@ func TestSpread(t *testing.T) {
 	}{
 		{nil, 0}, {[]float64{5}, 0}, {[]float64{2, 2, 2}, 0}, {[]float64{8, 10, 12}, 0.4}, {[]float64{0, 0}, 0},
 	} {
-		if got := spread(c.v); math.Abs(got-c.want) > 1e-12 {
-			t.Errorf("spread(%v) = %v, want %v", c.v, got, c.want)
+		if got := Spread(c.v); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("Spread(%v) = %v, want %v", c.v, got, c.want)
 		}
 	}
 }
 
 // A round without a baseline has no ratio; the others keep theirs.
 func TestRatios(t *testing.T) {
-	got := ratios([]float64{1, 2, 3, 4}, []float64{2, 0, 3})
+	got := Ratios([]float64{1, 2, 3, 4}, []float64{2, 0, 3})
 	if want := []float64{0.5, 1}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
-// The warm-up does not count, nor does the batch that starts the clock; "all" counts everything.
-func TestWindow(t *testing.T) {
-	w := window{warmup: 10 * time.Millisecond}
-	start := time.Now()
-	for _, ms := range []int{0, 5, 9, 10, 20, 30} {
-		w.add(start.Add(time.Duration(ms)*time.Millisecond), 100)
-	}
-	o := w.outcome()
-	if o.Messages != 200 || o.All != 600 || o.Elapsed != 20*time.Millisecond {
-		t.Errorf("%+v; want 200 messages of 600 in 20ms", o)
 	}
 }

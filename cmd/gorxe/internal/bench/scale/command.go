@@ -1,0 +1,169 @@
+package scale
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+)
+
+type flags struct {
+	link     cli.Choice
+	qps, mrs []int
+	windows  []int
+	orders   []string
+	burst    cli.Int
+	rounds   cli.Int
+	duration cli.Duration
+	cpus     []int
+	json     bool
+	plot     string
+}
+
+// Defaults and bounds of the flags.
+const (
+	defaultRounds   = 5
+	maxRounds       = 100
+	defaultDuration = 120 * time.Millisecond
+	minDuration     = 10 * time.Millisecond
+	maxDuration     = time.Minute
+)
+
+// Command is "gorxe bench scale".
+func Command() *cobra.Command {
+	f := &flags{
+		link:     cli.Choice{Value: linkMemory, Words: []string{linkMemory, linkVeth}},
+		burst:    cli.Int{N: 1, Min: 1, Max: sendDepth},
+		rounds:   cli.Int{N: defaultRounds, Min: 1, Max: maxRounds},
+		duration: cli.Duration{D: defaultDuration, Min: minDuration, Max: maxDuration},
+	}
+	cmd := &cobra.Command{
+		Use:   "scale",
+		Short: "Measure how the message rate holds with thousands of QPs and memory regions",
+		Long: `Measure the rate of 64 B WRITEs over 1 to 65,536 QPs and memory regions, each message to another one than the message before,
+with the engine's prefetching off and on. All lanes take turns, round by round, on two devices of this process, which have
+all QPs and regions from the start; values are medians, ratios are to 64 QPs or 64 MRs.`,
+		Example: `  gorxe bench scale
+  gorxe bench scale --plot scale.svg
+  sudo gorxe bench scale --link veth --qps 16384 --mrs 16384
+  gorxe bench scale --mrs none --windows 0,2,4,8,16,32`,
+		Args: cli.Named(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.Var(&f.link, "link", "memory, or veth: AF_XDP on a veth pair of its own (needs root)")
+	fs.IntSliceVar(&f.qps, "qps", []int{1, 64, 1024, 16384, 65536}, "numbers of QPs, 1 to 65536")
+	fs.IntSliceVar(&f.mrs, "mrs", []int{1, 64, 1024, 16384, 65536}, "numbers of memory regions, 1 to 65536")
+	fs.StringSliceVar(&f.orders, "order", []string{string(roundRobin), string(random)}, "orders: rr (round robin), random")
+	fs.IntSliceVar(&f.windows, "window", nil, "prefetch windows in QPs, 0 = off (default: off, and the engine's own)")
+	fs.Var(&f.burst, "burst", "messages in a row to one QP")
+	fs.Var(&f.rounds, "rounds", "rounds, each measuring everything once")
+	fs.Var(&f.duration, "duration", "how long each single measurement takes")
+	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the threads to (default: the first two)")
+	fs.BoolVar(&f.json, "json", false, "print one JSON array")
+	fs.StringVar(&f.plot, "plot", "", "draw the results into this file, .svg or .png")
+	return cmd
+}
+
+// check refuses what the flags' types cannot.
+func (f *flags) check() error {
+	for _, l := range []struct {
+		flag string
+		list []int
+		lo   int
+		hi   int
+	}{{"qps", f.qps, 1, maxCount}, {"mrs", f.mrs, 1, maxCount}, {"window", f.windows, 0, maxWindow}} {
+		for _, n := range l.list {
+			if n < l.lo || n > l.hi {
+				return cli.Usagef("--%s %d is out of range: choose %d to %d", l.flag, n, l.lo, l.hi)
+			}
+		}
+	}
+	for _, o := range f.orders {
+		if o != string(roundRobin) && o != string(random) {
+			return cli.Usagef("--order %s: choose rr or random", o)
+		}
+	}
+	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
+		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
+	}
+	if len(f.qps) == 0 && len(f.mrs) == 0 || len(f.orders) == 0 {
+		return cli.Usagef("nothing to measure: give --qps or --mrs, and an --order")
+	}
+	return f.checkCPUs()
+}
+
+func (f *flags) checkCPUs() error {
+	allowed, err := kit.AllowedCPUs()
+	if err != nil {
+		return err
+	}
+	if f.cpus == nil {
+		f.cpus = []int{allowed[0], allowed[min(1, len(allowed)-1)]}
+	}
+	if len(f.cpus) != 2 {
+		return cli.Usagef("--cpus takes two CPUs, as in --cpus %d,%d", allowed[0], allowed[len(allowed)-1])
+	}
+	for _, c := range f.cpus {
+		if !slices.Contains(allowed, c) {
+			return cli.Usagef("this process may not use CPU %d", c)
+		}
+	}
+	return nil
+}
+
+func (f *flags) run(cmd *cobra.Command) (err error) {
+	if err := f.check(); err != nil {
+		return err
+	}
+	orders := make([]order, len(f.orders))
+	for i, o := range f.orders {
+		orders[i] = order(o)
+	}
+	if f.windows == nil {
+		f.windows = []int{0}
+	}
+	b := &bench{rounds: f.rounds.N, burst: f.burst.N, duration: f.duration.D, lanes: plan(f.qps, f.mrs, orders, f.windows)}
+	qps, mrs := 1, 0
+	for i := range b.lanes {
+		qps, mrs = max(qps, b.lanes[i].qps), max(mrs, b.lanes[i].mrs)
+	}
+	if b.w, err = newWorld(f.link.Value, qps, mrs, f.cpus); err != nil {
+		return err
+	}
+	defer func() {
+		if e := b.w.close(); err == nil {
+			err = e
+		}
+	}()
+	bar := kit.Bar(cmd.ErrOrStderr(), b.rounds*len(b.lanes))
+	err = b.run(cmd.Context(), func(l *lane) {
+		bar.Describe(l.String())
+		_ = bar.Add(1)
+	})
+	_ = bar.Exit()
+	if cli.Interrupted(cmd.Context()) {
+		return cli.ErrInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	return f.report(b, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+func (f *flags) report(b *bench, out, errs io.Writer) error {
+	list := b.results()
+	if n, worst := scattered(list); n > 0 {
+		fmt.Fprintf(errs, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
+			cli.Count(n, "result"), worst*100, maxSpread*100)
+	}
+	if f.json {
+		return cli.JSON(out, list)
+	}
+	return b.write(out, list, f.cpus)
+}

@@ -1,0 +1,220 @@
+package scale
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+const (
+	pollBatch = 64
+	// patience is how long a lane waits for what is under way to complete.
+	patience = 10 * time.Second
+)
+
+// load is the traffic of one lane.
+type load struct {
+	w     *world
+	lane  *lane
+	burst int
+
+	wrs   []roce.SendWR
+	sges  []roce.SGE
+	qp    picker
+	mr    picker
+	free  int // messages that may still be posted
+	done  uint64
+	wcs   [pollBatch]roce.WC
+	drive func() // the peer's turn, where one thread drives both
+}
+
+// sample is what a lane measured in a round.
+type sample struct {
+	rate   float64 // Mmsg/s
+	misses float64 // of the last-level cache a message; negative: unknown
+}
+
+// picker says whose turn it is.
+type picker struct {
+	n, next int
+	random  bool
+	state   uint64
+}
+
+func newPicker(n int, o order, seed uint64) picker {
+	return picker{n: n, random: o == random, state: seed}
+}
+
+func (p *picker) pick() int {
+	if !p.random {
+		i := p.next
+		if p.next++; p.next == p.n {
+			p.next = 0
+		}
+		return i
+	}
+	// xorshift64: cheap enough not to be measured.
+	p.state ^= p.state << 13
+	p.state ^= p.state >> 7
+	p.state ^= p.state << 17
+	return int((p.state >> 32) * uint64(p.n) >> 32)
+}
+
+const seed = 0x9e3779b97f4a7c15
+
+func newLoad(w *world, l *lane, burst int) *load {
+	o := &load{
+		w: w, lane: l, burst: burst, free: min(underWay, l.qps*sendDepth),
+		wrs: make([]roce.SendWR, burst), sges: make([]roce.SGE, burst),
+		qp: newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
+	}
+	if l.qps == 1 {
+		o.free = underWay
+	}
+	for i := range o.wrs {
+		o.wrs[i] = roce.SendWR{Op: roce.OpWrite, SGEs: o.sges[i : i+1]}
+	}
+	o.wrs[burst-1].Flags = roce.Signaled
+	return o
+}
+
+// aim points the next burst at a QP and at memory.
+func (o *load) aim() *roce.QP {
+	i := o.qp.pick()
+	for k := range o.wrs {
+		src, dst, off := o.w.a.mem, o.w.b.mem, i*msgSize
+		if o.lane.name == nameMRs {
+			j := o.mr.pick()
+			src, dst, off = o.w.a.mrs[j], o.w.b.mrs[j], 0
+		}
+		o.sges[k] = src.SGE(off, msgSize)
+		o.wrs[k].RemoteAddr, o.wrs[k].RKey = dst.Addr()+uint64(off), dst.RKey()
+	}
+	return o.w.a.qps[i]
+}
+
+// post fills up what may be under way.
+func (o *load) post() error {
+	for o.free >= o.burst {
+		err := o.aim().PostSend(o.wrs...)
+		switch {
+		case errors.Is(err, qp.ErrSQFull): // chance chose one QP too often: another one
+			var some *roce.PostError
+			if errors.As(err, &some) && some.Posted > 0 {
+				return fmt.Errorf("a burst was posted in part: %w", err)
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		o.free -= o.burst
+	}
+	return nil
+}
+
+// reap takes completions.
+func (o *load) reap() error {
+	n := o.w.a.cq.Poll(o.wcs[:])
+	for i := range o.wcs[:n] {
+		if o.wcs[i].Status != roce.Success {
+			return session.StatusError(&o.wcs[i])
+		}
+	}
+	o.free += n * o.burst
+	o.done += uint64(n * o.burst)
+	return nil
+}
+
+func (o *load) turn(more bool) error {
+	if more {
+		if err := o.post(); err != nil {
+			return err
+		}
+	}
+	o.w.a.dev.Progress()
+	o.drive()
+	return o.reap()
+}
+
+// run measures for d, after a warm-up. Nothing is under way when it returns.
+func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error) {
+	total := o.free
+	start := time.Now()
+	for time.Since(start) < warmup {
+		if err := o.turn(true); err != nil {
+			return s, err
+		}
+	}
+	begin, before, missed := time.Now(), o.done, m.read()
+	for time.Since(begin) < d {
+		if err := o.turn(true); err != nil {
+			return s, err
+		}
+	}
+	took, n := time.Since(begin), float64(o.done-before)
+	s = sample{rate: n / took.Seconds() / 1e6, misses: -1}
+	if missed >= 0 && n > 0 {
+		s.misses = float64(m.read()-missed) / n
+	}
+	for end := time.Now().Add(patience); o.free < total; {
+		if err := o.turn(false); err != nil {
+			return s, err
+		}
+		if time.Now().After(end) {
+			return s, fmt.Errorf("%d of %d messages were not acknowledged within %v", total-o.free, total, patience)
+		}
+	}
+	if n == 0 {
+		return s, errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
+	}
+	return s, nil
+}
+
+// measure runs a lane on threads of its own.
+func (w *world) measure(l *lane, burst int, warmup, d time.Duration) (s sample, err error) {
+	o := newLoad(w, l, burst)
+	o.drive = func() { w.b.dev.Progress() }
+	var stop atomic.Bool
+	var served chan error
+	if w.link == linkVeth {
+		o.drive = func() {}
+		served = make(chan error, 1)
+		go func() { served <- w.serve(&stop) }()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: a pinned thread is not given back
+		if err = kit.Pin(w.a.cpu); err != nil {
+			return
+		}
+		m := newMissCounter()
+		defer m.close()
+		s, err = o.run(warmup, d, m)
+	}()
+	<-done
+	if served != nil {
+		stop.Store(true)
+		err = errors.Join(err, <-served)
+	}
+	return s, err
+}
+
+// serve drives the passive end.
+func (w *world) serve(stop *atomic.Bool) error {
+	runtime.LockOSThread()
+	if err := kit.Pin(w.b.cpu); err != nil {
+		return err
+	}
+	for !stop.Load() {
+		w.b.dev.Progress()
+	}
+	return nil
+}

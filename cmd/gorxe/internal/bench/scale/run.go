@@ -1,0 +1,43 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// bench is a run: a world, and what its lanes measured.
+type bench struct {
+	w        *world
+	lanes    []lane
+	rounds   int
+	burst    int
+	duration time.Duration
+	samples  map[lane][]sample
+}
+
+// run measures all lanes, round by round, every other round backwards.
+func (b *bench) run(ctx context.Context, step func(l *lane)) error {
+	defer quiet()()
+	b.samples = map[lane][]sample{}
+	for round := range b.rounds {
+		lanes := slices.Clone(b.lanes)
+		if round%2 == 1 {
+			slices.Reverse(lanes)
+		}
+		for i := range lanes {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			l := &lanes[i]
+			step(l)
+			s, err := b.w.measure(l, b.burst, b.duration/4, b.duration)
+			if err != nil {
+				return fmt.Errorf("%s: %w", l, err)
+			}
+			b.samples[*l] = append(b.samples[*l], s)
+		}
+	}
+	return nil
+}

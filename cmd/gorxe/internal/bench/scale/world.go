@@ -1,0 +1,213 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+const (
+	linkMemory = "memory"
+	linkVeth   = "veth"
+
+	// underWay is how many messages a lane has in flight, whatever its QPs: as many as the link's rings take.
+	underWay = 1024
+	// sendDepth is each QP's send queue, except the first's: alone, it has to hold all that is under way.
+	sendDepth = 32
+	// mrStride puts every region on a page of its own, and mrSkew at another place in it, as programs' buffers are.
+	mrStride, mrSkew = 4096, 64
+
+	connectTime = 30 * time.Second
+)
+
+// world is two devices that are connected by many QPs; a sends.
+type world struct {
+	link     string
+	datapath string
+	a, b     *end
+	stop     []func() error
+	made     time.Duration // how long it took to make the QPs and MRs
+	bytes    uint64        // of the Go heap for each QP, both ends together
+}
+
+// end is one device with what was made on it.
+type end struct {
+	dev  *roce.Device
+	pd   *roce.PD
+	cq   *roce.CQ
+	mem  *roce.MR // what QPs send and are written: msgSize for each
+	qps  []*roce.QP
+	mrs  []*roce.MR
+	area []byte // memory of mrs
+	cpu  int
+}
+
+func newWorld(link string, qps, mrs int, cpus []int) (*world, error) {
+	w := &world{link: link}
+	err := w.build(qps, mrs, cpus)
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+func (w *world) build(qps, mrs int, cpus []int) error {
+	open := w.openMemory
+	if w.link == linkVeth {
+		open = w.openVeth
+	}
+	ports, err := open()
+	if err != nil {
+		return err
+	}
+	var ends [2]*end
+	for i := range ends {
+		ends[i] = &end{cpu: cpus[i]}
+		// The ports belong to the devices from here on.
+		if ends[i].dev, err = roce.New(ports[i], roce.WithProgress(roce.Manual), roce.WithMaxQP(maxCount), roce.WithMaxMR(maxCount+1)); err != nil {
+			if i == 0 {
+				err = errors.Join(err, ports[1].Close())
+			}
+			return err
+		}
+		w.stop = append(w.stop, ends[i].dev.Close)
+	}
+	w.a, w.b = ends[0], ends[1]
+	w.datapath = w.a.dev.Info().Datapath
+	start := time.Now()
+	before := heap()
+	for i, e := range ends {
+		if err := e.make(qps, mrs, i == 0); err != nil {
+			return err
+		}
+		w.stop = append(w.stop, e.unmap)
+	}
+	if err := w.connect(); err != nil {
+		return err
+	}
+	w.made = time.Since(start)
+	w.bytes = (heap() - before) / uint64(qps)
+	return nil
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (w *world) openMemory() (ports [2]frame.Port, err error) {
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		return ports, err
+	}
+	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
+}
+
+func (w *world) openVeth() (ports [2]frame.Port, err error) {
+	pair, err := veth.New(veth.Options{})
+	if err != nil {
+		return ports, err
+	}
+	w.stop = append(w.stop, pair.Close)
+	for i, e := range []*veth.End{&pair.A, &pair.B} {
+		p, err := xdp.Open(e.Iface, xdp.Options{NetNS: e.Fd()})
+		if err != nil {
+			if i == 1 {
+				err = errors.Join(err, ports[0].Close())
+			}
+			return ports, err
+		}
+		ports[i] = p
+	}
+	return ports, nil
+}
+
+// make makes what an end has before it is connected.
+func (e *end) make(qps, mrs int, active bool) (err error) {
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return err
+	}
+	const rights = roce.LocalWrite | roce.RemoteWrite
+	if e.mem, err = e.pd.AllocMR(qps*msgSize, rights); err != nil {
+		return err
+	}
+	if e.cq, err = e.dev.CreateCQ(2 * underWay); err != nil {
+		return err
+	}
+	for i := range qps {
+		c := roce.QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 1}
+		if active {
+			if c.SendDepth = sendDepth; i == 0 {
+				c.SendDepth = underWay
+			}
+		}
+		q, err := e.dev.CreateQP(e.pd, c)
+		if err != nil {
+			return fmt.Errorf("QP %d of %d: %w", i+1, qps, err)
+		}
+		e.qps = append(e.qps, q)
+	}
+	if e.area, err = unix.Mmap(-1, 0, max(mrs, 1)*mrStride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
+		return fmt.Errorf("map %d MiB for %d memory regions: %w", mrs*mrStride>>20, mrs, err)
+	}
+	for i := range mrs {
+		at := i*mrStride + i*mrSkew%mrStride
+		m, err := e.pd.RegisterMR(e.area[at:at+msgSize], rights)
+		if err != nil {
+			return fmt.Errorf("memory region %d of %d: %w", i+1, mrs, err)
+		}
+		e.mrs = append(e.mrs, m)
+	}
+	return nil
+}
+
+// connect brings all pairs of QPs to RTS.
+func (w *world) connect() error {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTime)
+	defer cancel()
+	for i := range w.a.qps {
+		qa, qb := w.a.qps[i], w.b.qps[i]
+		err := qa.Connect(ctx, qb.Local(), roce.ConnectOptions{})
+		if err == nil {
+			err = qb.Connect(ctx, qa.Local(), roce.ConnectOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("connect QP %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// unmap gives the memory of the regions back; it runs after the device is closed.
+func (e *end) unmap() error { return unix.Munmap(e.area) }
+
+// close takes all apart. Devices go before the memory that they reach, and before their links.
+func (w *world) close() error {
+	var err error
+	if w.a != nil && w.b != nil {
+		err = errors.Join(w.a.dev.Close(), w.b.dev.Close())
+	}
+	for i := len(w.stop) - 1; i >= 0; i-- {
+		err = errors.Join(err, w.stop[i]())
+	}
+	return err
+}
+
+// quiet keeps the collector away while something is measured; the data path allocates nothing.
+func quiet() (restore func()) {
+	old := debug.SetGCPercent(-1)
+	return func() { debug.SetGCPercent(old) }
+}
