@@ -8,8 +8,8 @@
 // Reading order:
 //   - guest: machines with kernel rxe, made of Debian packages; lab: the Ethernet on which gorxe meets them
 //   - peer: the kernel's side of a conversation over plain verbs
-//   - rig_test.go: labs, faults and captures that the scenarios share; ends_test.go: the two kinds of ends;
-//     verbs_test.go, faults_test.go, errors_test.go: conversations over them; odd_test.go: a peer that
+//   - rig_test.go: labs, faults and captures that the scenarios share; ends_test.go, gorxe_end_test.go, kernel_end_test.go: the two kinds of
+//     ends; verbs_test.go, windows_test.go, faults_test.go, errors_test.go: conversations over them; odd_test.go: a peer that
 //     sends what no NIC would; tools_test.go: Debian's own programs
 //   - run: the table that make interop prints
 package interop

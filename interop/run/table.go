@@ -98,7 +98,7 @@ func (t *table) end(r *row) {
 func (r *row) reason() string {
 	for _, l := range r.output {
 		l = strings.TrimSpace(l)
-		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") {
+		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") || strings.HasPrefix(l, "interop: ") {
 			continue
 		}
 		// "file_test.go:12: what is wrong"

@@ -6,15 +6,18 @@
  *
  *   open   dev                                      -> gid i=.. addr=..   (a line for each), ok
  *   mr     i size access                            -> ok addr lkey rkey
- *   mw     i mr qp off len access                   -> ok rkey            type 2 window, bound
+ *   mw     i mr qp off len access type(1|2)         -> ok rkey            memory window, bound
+ *   linv   i inv                                      LOCAL_INV of a key
  *   srq    i depth
- *   qp     i type(rc|uc|ud) sq rq srq inline        -> ok qpn
+ *   qp     i type(rc|uc|ud) sq rq srq inline new    -> ok qpn             new=1: with FLUSH and ATOMIC_WRITE
  *   init   i access qkey
  *   rtr    i mtu dqpn psn gid sgid rnr rd tclass hop  (ud: none of them)
  *   rts    i psn timeout retry rnrretry rd            (uc, ud: psn)
  *   err i, reset i, state i                         -> ok state
  *   post   i op id n mr off len step rva rkey rstep imm inv cmp swap flags(s signaled, f fence, o solicited, i inline)
  *          gid sgid dqpn qkey                         n requests; offsets advance by step and rstep
+ *   flush  i id rva len rkey place level              by libibverbs' numbers; as awrite only where it knows FLUSH
+ *   awrite i id mr off rva rkey                       ATOMIC_WRITE of 8 bytes
  *   recv   i|srq id n mr off len step
  *   poll   i cq(s|r) n ms                           -> wc ... (a line for each), ok n
  *   fill, check  mr off len seed n step             n blocks; block k has the pattern of seed + k
@@ -109,7 +112,8 @@ static void cmd_mw(void)
 {
 	int i = slot("i");
 	struct ibv_qp *qp = qps[slot("qp")].qp;
-	if (!(mws[i] = ibv_alloc_mw(pd, IBV_MW_TYPE_2))) { fail("alloc_mw"); return; }
+	int type = num("type", 2) == 1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
+	if (!(mws[i] = ibv_alloc_mw(pd, type))) { fail("alloc_mw"); return; }
 	struct ibv_send_wr wr = { .wr_id = 0xb1d, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	wr.bind_mw.mw = mws[i];
 	wr.bind_mw.rkey = ibv_inc_rkey(mws[i]->rkey);
@@ -117,9 +121,19 @@ static void cmd_mw(void)
 	wr.bind_mw.bind_info.addr = (uintptr_t)at("mr");
 	wr.bind_mw.bind_info.length = num("len", 4096);
 	wr.bind_mw.bind_info.mw_access_flags = (int)num("access", IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
-	if ((errno = ibv_post_send(qp, &wr, &bad))) { fail("bind_mw"); return; }
-	mws[i]->rkey = wr.bind_mw.rkey;
-	printf("ok rkey=%u\n", wr.bind_mw.rkey);
+	struct ibv_mw_bind one = { .wr_id = wr.wr_id, .send_flags = wr.send_flags, .bind_info = wr.bind_mw.bind_info };
+	errno = type == IBV_MW_TYPE_1 ? ibv_bind_mw(qp, mws[i], &one) : ibv_post_send(qp, &wr, &bad);
+	if (errno) { fail("bind_mw"); return; }
+	if (type == IBV_MW_TYPE_2) mws[i]->rkey = wr.bind_mw.rkey;
+	printf("ok rkey=%u\n", mws[i]->rkey);
+}
+
+static void cmd_linv(void)
+{
+	struct ibv_send_wr wr = { .wr_id = 0x11f, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	wr.invalidate_rkey = num("inv", 0);
+	if ((errno = ibv_post_send(qps[slot("i")].qp, &wr, &bad))) fail("local_inv");
+	else ok();
 }
 
 static void cmd_srq(void)
@@ -127,6 +141,24 @@ static void cmd_srq(void)
 	struct ibv_srq_init_attr a = { .attr = { .max_wr = num("depth", 256), .max_sge = 1 } };
 	if (!(srqs[slot("i")] = ibv_create_srq(pd, &a))) fail("create_srq");
 	else ok();
+}
+
+/* Operations that ibv_post_send does not know want a QP that was made for them. */
+static struct ibv_qp *create_new(const struct ibv_qp_init_attr *a)
+{
+#ifdef WITH_FLUSH
+	struct ibv_qp_init_attr_ex x = {
+		.send_cq = a->send_cq, .recv_cq = a->recv_cq, .srq = a->srq, .cap = a->cap, .qp_type = a->qp_type, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_FLUSH |
+			IBV_QP_EX_WITH_ATOMIC_WRITE,
+	};
+	return ibv_create_qp_ex(ctx, &x);
+#else
+	(void)a;
+	errno = ENOTSUP;
+	return NULL;
+#endif
 }
 
 static void cmd_qp(void)
@@ -142,7 +174,8 @@ static void cmd_qp(void)
 		.srq = text("srq", NULL) ? srqs[slot("srq")] : NULL,
 		.cap = { num("sq", 512), num("rq", 512), 1, 1, num("inline", 0) },
 	};
-	if (!(qps[i].qp = ibv_create_qp(pd, &a))) { fail("create_qp"); return; }
+	qps[i].qp = num("new", 0) ? create_new(&a) : ibv_create_qp(pd, &a);
+	if (!qps[i].qp) { fail("create_qp"); return; }
 	printf("ok qpn=%u\n", qps[i].qp->qp_num);
 }
 
@@ -306,6 +339,40 @@ static void cmd_post(void)
 	ok();
 }
 
+#ifdef WITH_FLUSH
+static struct ibv_qp_ex *begin(void)
+{
+	struct ibv_qp_ex *q = ibv_qp_to_qp_ex(qps[slot("i")].qp);
+	ibv_wr_start(q);
+	q->wr_id = num("id", 0);
+	q->wr_flags = IBV_SEND_SIGNALED;
+	return q;
+}
+
+static void finish(struct ibv_qp_ex *q)
+{
+	if ((errno = ibv_wr_complete(q))) fail("wr_complete");
+	else ok();
+}
+
+static void cmd_flush(void)
+{
+	struct ibv_qp_ex *q = begin();
+	ibv_wr_flush(q, num("rkey", 0), num("rva", 0), num("len", 0), num("place", IBV_FLUSH_GLOBAL), num("level", IBV_FLUSH_RANGE));
+	finish(q);
+}
+
+static void cmd_awrite(void)
+{
+	struct ibv_qp_ex *q = begin();
+	ibv_wr_atomic_write(q, num("rkey", 0), num("rva", 0), at("mr"));
+	finish(q);
+}
+#else
+static void cmd_flush(void) { refuse("this libibverbs has no FLUSH"); }
+static void cmd_awrite(void) { refuse("this libibverbs has no ATOMIC_WRITE"); }
+#endif
+
 static void cmd_recv(void)
 {
 	struct ibv_mr *mr = mrs[slot("mr")];
@@ -386,6 +453,7 @@ static void cmd_poke(void) { *(volatile uint64_t *)at("mr") = num("v", 0); ok();
 static const struct { const char *name; void (*run)(void); } commands[] = {
 	{ "open", cmd_open }, { "mr", cmd_mr }, { "mw", cmd_mw }, { "srq", cmd_srq }, { "qp", cmd_qp }, { "free", cmd_free },
 	{ "init", cmd_init }, { "rtr", cmd_rtr }, { "rts", cmd_rts }, { "err", cmd_err }, { "reset", cmd_reset }, { "state", cmd_state },
+	{ "linv", cmd_linv }, { "flush", cmd_flush }, { "awrite", cmd_awrite },
 	{ "attach", cmd_attach }, { "detach", cmd_detach },
 	{ "post", cmd_post }, { "recv", cmd_recv }, { "poll", cmd_poll },
 	{ "fill", cmd_fill }, { "check", cmd_check }, { "peek", cmd_peek }, { "poke", cmd_poke },
