@@ -72,6 +72,27 @@ func tcpAddr(a net.Addr) *net.TCPAddr {
 	return &net.TCPAddr{} // a test's pipe
 }
 
+// First waits for the peer's first byte, up to Timeout, and leaves it unread: it tells who speaks.
+func (c *Conn) First(ctx context.Context) (byte, error) {
+	defer bound(ctx, Timeout, c.nc.SetReadDeadline)()
+	head, err := c.r.Peek(1)
+	if err != nil {
+		return 0, c.broken(ctx, err)
+	}
+	return head[0], nil
+}
+
+// Stream is the connection as bytes, for an exchange that comes before gorxe's or in its place. That must not read
+// further than its own last byte.
+func (c *Conn) Stream() net.Conn { return stream{c.nc, c.r} }
+
+type stream struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (s stream) Read(b []byte) (int, error) { return s.r.Read(b) }
+
 // Close ends the session. It makes a Receive in progress return.
 func (c *Conn) Close() error { return c.nc.Close() }
 

@@ -24,5 +24,6 @@
 //
 // Reading order: message.go, conn.go, server.go. What the services do with it
 // is theirs: see packages session, ping and perf. perftest's own exchange (port
-// 18515) is another protocol and has no place here.
+// 18515) is another protocol, package perftest's; perf tells the two apart by
+// Server.Greet.
 package oob

@@ -30,6 +30,9 @@ type Server struct {
 	Services map[string]Handler
 	Sessions int // at a time; 0: DefaultSessions
 	PerPeer  int // at a time from one address; 0: DefaultPerPeer
+	// Greet, if set, meets the peer before it asks for a service, and may serve
+	// it in another language than gorxe's: then served is true, and err is how that went.
+	Greet func(ctx context.Context, c *Conn) (served bool, err error)
 	// Log, if set, hears about each session that failed. It may be called by
 	// several goroutines at a time.
 	Log func(peer net.Addr, err error)
@@ -94,15 +97,15 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 func (s *Server) session(ctx context.Context, nc net.Conn) {
 	c := NewConn(nc)
 	defer c.Close()
-	err := s.admit(c)
+	foreign, err := false, s.admit(c)
 	if err == nil {
-		err = s.dispatch(ctx, c)
+		foreign, err = s.dispatch(ctx, c)
 		s.leave(c)
 	}
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
+	if !foreign && !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
 		c.Refuse(err)
 	}
 	if s.Log != nil && ctx.Err() == nil {
@@ -110,16 +113,22 @@ func (s *Server) session(ctx context.Context, nc net.Conn) {
 	}
 }
 
-func (s *Server) dispatch(ctx context.Context, c *Conn) error {
+// dispatch serves the session, and tells whether it was another language's.
+func (s *Server) dispatch(ctx context.Context, c *Conn) (foreign bool, err error) {
+	if s.Greet != nil {
+		if foreign, err = s.Greet(ctx, c); foreign || err != nil {
+			return foreign, err
+		}
+	}
 	req, err := c.Receive(ctx, KindRequest)
 	if err != nil {
-		return err
+		return false, err
 	}
 	h := s.Services[req.Service]
 	if h == nil {
-		return fmt.Errorf("%w: service %q is not served here", ErrProtocol, clip(printable(req.Service)))
+		return false, fmt.Errorf("%w: service %q is not served here", ErrProtocol, clip(printable(req.Service)))
 	}
-	return h(ctx, c, req)
+	return false, h(ctx, c, req)
 }
 
 // admit counts a session in, or says why not.

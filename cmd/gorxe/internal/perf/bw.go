@@ -98,8 +98,12 @@ func (e *end) postRecvBatch(i int) error {
 	return e.s.QPs[i].PostRecv(e.recvs...)
 }
 
-// received takes note of a receive's completion and posts receives again, a batch at a time.
+// received takes note of a receive's completion and posts receives again, a batch at a time. What a run that was
+// stopped has left over is of no interest.
 func (e *end) received(wc *roce.WC) error {
+	if wc.ID&recvFlag == 0 {
+		return nil
+	}
 	i := int(wc.ID &^ recvFlag >> idQPShift)
 	if e.reposts[i]++; e.reposts[i] < maxBatch {
 		return nil

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -34,6 +34,7 @@ type flags struct {
 	atomic   cli.Choice
 	all      bool
 	bidir    bool
+	infinite bool
 	json     bool
 	gbits    bool
 }
@@ -43,12 +44,17 @@ func Command() *cobra.Command {
 	f := new(flags)
 	cmd := &cobra.Command{
 		Use:   "perf OP [HOST]",
-		Short: "Measure bandwidth or latency between two gorxe ends",
-		Long: `Measure bandwidth or latency of one RDMA operation between two gorxe ends.
+		Short: "Measure bandwidth or latency between two ends: gorxe, or perftest (ib_write_bw ...)",
+		Long: `Measure bandwidth or latency of one RDMA operation between two ends.
 
 Without HOST this end is the server: it serves one client and ends. With HOST
 it is the client of a 'gorxe perf' server of the same OP, or of 'gorxe up'. The
 client's flags decide about the test; a server needs -d, -x and -p only.
+
+Either end may also be perftest: ib_write_bw for write-bw, ib_send_lat for
+send-lat and so on, on any RDMA NIC or the kernel's rxe. The first message tells
+who is there. As perftest's rule has it, give its server the client's flags (-s, -n, -D,
+-a, -q); gorxe as server sees them by itself. -b and write-imm-bw need gorxe on both ends.
 
 OP is one of ` + strings.Join(opNames(), ", ") + `.
 
@@ -62,7 +68,10 @@ round trip, read-lat and atomic-lat the time from post to completion.`,
   gorxe perf write-bw hostA -a -b -q 4
 
   # latency of 8-byte WRITEs for 5 seconds, as JSON
-  gorxe perf write-lat hostA -s 8 -D 5 --json`,
+  gorxe perf write-lat hostA -s 8 -D 5 --json
+
+  # against the kernel's RDMA: there 'ib_send_bw -x 1 -q 8', here
+  gorxe perf send-bw hostC -q 8`,
 		Args:              cli.Named("OP", "[HOST]"),
 		ValidArgsFunction: completeOp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +96,7 @@ func (f *flags) register(fs *pflag.FlagSet) {
 	f.qps = cli.Int{N: 1, Min: 1, Max: maxQPs}
 	f.depth = cli.Int{N: defaultDepth, Min: 1, Max: maxDepth}
 	f.mtu = cli.Int{N: 0, Min: 256, Max: 4096}
-	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
+	f.port = cli.Int{N: perftest.DefaultPort, Min: 1, Max: 65535}
 	f.atomic = cli.Choice{Value: fetchAdd, Words: atomicKinds}
 	fs.VarP(&f.size, "size", "s", "message size (default 64 KiB for bandwidth, 2 for latency, 8 for atomics)")
 	fs.VarP(&f.iters, "iters", "n", "messages to send on each queue pair (default 5000 for bandwidth, 1000 for latency)")
@@ -95,6 +104,7 @@ func (f *flags) register(fs *pflag.FlagSet) {
 	fs.VarP(&f.qps, "qp", "q", "number of queue pairs")
 	fs.VarP(&f.depth, "tx-depth", "t", "work requests outstanding on each queue pair")
 	fs.VarP(&f.mtu, "mtu", "m", "path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that both ends carry)")
+	fs.BoolVar(&f.infinite, "run_infinitely", false, "run until one end is stopped, with a row every -D seconds (default 5; bandwidth)")
 	fs.BoolVarP(&f.all, "all", "a", false, "run all sizes from 2 B to 8 MiB")
 	fs.StringVarP(&f.nic.Iface, "dev", "d", "", "network interface (default: the one on the route to HOST, or the only one)")
 	f.nic.RegisterGID(fs, "x")
@@ -137,6 +147,8 @@ func (f *flags) params(fs *pflag.FlagSet, op string) (*Params, []Run, error) {
 		return nil, nil, errors.New("-a runs by iterations: leave -D out")
 	case fs.Changed("duration") && fs.Changed("iters"):
 		return nil, nil, errors.New("-D runs for a time and -n for a number of messages: choose one of them")
+	case f.infinite && (o.latency || f.all || fs.Changed("iters")):
+		return nil, nil, errors.New("--run_infinitely is for bandwidth of one size: leave -a and -n out")
 	case o.latency && fs.Changed("tx-depth"):
 		return nil, nil, errors.New("a latency test has one message under way: leave -t out")
 	case !o.atomic && fs.Changed("atomic_type"):
@@ -145,7 +157,10 @@ func (f *flags) params(fs *pflag.FlagSet, op string) (*Params, []Run, error) {
 	if o.atomic {
 		p.Atomic = f.atomic.Value
 	}
-	run := Run{Iterations: f.iters.N, Duration: f.duration.D}
+	run := Run{Iterations: f.iters.N, Duration: f.duration.D, Endless: f.infinite}
+	if f.infinite && run.Duration == 0 {
+		run.Duration = infiniteRow
+	}
 	if run.Iterations == 0 && run.Duration == 0 {
 		run.Iterations = bwIterations
 		if o.latency {
@@ -179,22 +194,37 @@ func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, 
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	pr, err := dial(ctx, dev, &f.nic, net.JoinHostPort(peer.Addr.String(), strconv.Itoa(f.port.N)), p)
+	o := stockOptions{all: f.all, duration: f.duration.D > 0, infinite: f.infinite, gbits: f.gbits}
+	c, err := dial(ctx, dev, &f.nic, net.JoinHostPort(peer.Addr.String(), strconv.Itoa(f.port.N)), p, o)
 	if err != nil {
 		return err
 	}
-	defer func() { pr.close(err) }()
-	out.head(p, pr.s, pr.s.Peer)
-	for _, r := range runs {
-		row, err := pr.once(ctx, r)
+	defer func() { c.close(err) }()
+	out.head(p, c.session(), c.session().Peer)
+	if err := f.runs(ctx, c, runs, out); err != nil {
+		return err
+	}
+	if err := c.finish(ctx); err != nil {
+		return err
+	}
+	out.foot()
+	return nil
+}
+
+// runs makes the runs, or the one without end, which Ctrl-C ends well.
+func (f *flags) runs(ctx context.Context, c client, runs []Run, out *printer) error {
+	for i := 0; i < len(runs) || f.infinite; i++ {
+		row, err := c.once(ctx, runs[min(i, len(runs)-1)])
 		if err != nil {
+			if f.infinite && i > 0 && cli.Interrupted(ctx) {
+				return nil
+			}
 			return err
 		}
 		if err := out.row(row); err != nil {
 			return err
 		}
 	}
-	out.foot()
 	return nil
 }
 
@@ -223,10 +253,27 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
+	once := &once{want: p, out: out, end: end}
+	host := &Host{
+		Dev: dev, Flags: &f.nic, Want: p, Gbits: f.gbits,
+		Started: once.begin, Finished: func(_ *Params, _ *session.Session, row *Row) { _ = out.row(row) },
+	}
+	if f.size.Bytes > 0 {
+		host.Size = f.size.Int()
+	}
 	srv := &oob.Server{
 		Sessions: 1,
-		Services: map[string]oob.Handler{Service: f.once(dev, p, out, end)},
-		Log:      func(peer net.Addr, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) },
+		Services: map[string]oob.Handler{Service: func(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
+			return once.over(host.Serve(ctx, conn, request))
+		}},
+		Greet: func(ctx context.Context, conn *oob.Conn) (bool, error) {
+			served, err := host.Greet(ctx, conn)
+			if served {
+				err = once.over(err)
+			}
+			return served, err
+		},
+		Log: func(peer net.Addr, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) },
 	}
 	if err := srv.Serve(ctx, ln); err != nil {
 		return err
@@ -238,32 +285,32 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 	return nil
 }
 
-// once is the handler that ends the server when a session has started and ended.
-func (f *flags) once(dev *roce.Device, want *Params, out *printer, end context.CancelCauseFunc) oob.Handler {
-	return func(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
-		var started atomic.Bool
-		host := &Host{
-			Dev: dev, Flags: &f.nic,
-			Started: func(p *Params, s *session.Session, peer []oob.QP) error {
-				if p.Op != want.Op {
-					return refuse("this server runs %s, the client asks for %s: start both with the same OP", want.Op, p.Op)
-				}
-				started.Store(true)
-				out.head(p, s, peer)
-				return nil
-			},
-			Finished: func(_ *Params, _ *session.Session, row *Row) { _ = out.row(row) },
-		}
-		err := host.Serve(ctx, conn, request)
-		switch {
-		case !started.Load():
-		case err == nil:
-			end(errServed)
-		default:
-			end(err)
-		}
-		return err
+// once ends the server when a session has started and ended.
+type once struct {
+	want    *Params
+	out     *printer
+	end     context.CancelCauseFunc
+	started bool // one session at a time
+}
+
+func (o *once) begin(p *Params, s *session.Session, peer []oob.QP) error {
+	if p.Op != o.want.Op {
+		return refuse("this server runs %s, the client asks for %s: start both with the same OP", o.want.Op, p.Op)
 	}
+	o.started = true
+	o.out.head(p, s, peer)
+	return nil
+}
+
+func (o *once) over(err error) error {
+	switch {
+	case !o.started:
+	case err == nil:
+		o.end(errServed)
+	default:
+		o.end(err)
+	}
+	return err
 }
 
 // printer shows results as columns or as JSON.

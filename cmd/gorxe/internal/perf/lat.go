@@ -27,6 +27,8 @@ type latency struct {
 	recvs int           // receives that have completed and were not yet used
 	idle  int           // looks in a row that found nothing
 	on    func(*roce.WC) error
+
+	deadline time.Time // of follow; zero: it ends by the number of messages
 }
 
 func newLatency(e *end, run Run) *latency {
@@ -51,9 +53,9 @@ func (l *latency) post(i int64) error {
 	return l.s.QPs[0].PostSend(l.wr...)
 }
 
-// mark is the last byte of message number i, counted from 1: it differs from that of the message before, and the
-// first one differs from 0.
-func mark(i int64) byte { return byte((i-1)%255) + 1 }
+// mark is the last byte of message number i, counted from 1, as perftest has it: it differs from that of the message
+// before, and the first one differs from 0.
+func mark(i int64) byte { return byte(i) }
 
 // complete takes note of a completion.
 func (l *latency) complete(wc *roce.WC) error {
@@ -85,8 +87,10 @@ func (l *latency) look(ctx context.Context) (stopped bool, err error) {
 	if ctx.Err() != nil {
 		return true, context.Cause(ctx)
 	}
-	return l.peerDone.Load(), nil
+	return l.peerDone.Load() || l.over(), nil
 }
+
+func (l *latency) over() bool { return !l.deadline.IsZero() && time.Now().After(l.deadline) }
 
 // rest lets others have the core after a long look in vain: a goroutine that waits for the peer's last word may need
 // it, and a device that drives itself has a thread of its own.
@@ -161,6 +165,47 @@ func (l *latency) measure(ctx context.Context) (*cli.Latency, error) {
 	}
 	_, err := l.drained(ctx, 0)
 	return times, err
+}
+
+// follow is the client's side where the server sends first, as in ib_write_lat. It counts the messages, which are one
+// more than there are times between them.
+func (l *latency) follow(ctx context.Context) (times *cli.Latency, messages int64, err error) {
+	if l.manual {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
+	times = cli.NewLatency()
+	var last time.Time
+	for l.run.Duration > 0 || messages < int64(l.run.Iterations) {
+		ok, err := l.arrived(ctx, messages+1)
+		switch {
+		case err == nil && !ok && l.over():
+			return times, messages, nil // the server's last message may be lost: it leaves when its own time is over
+		case err == nil && !ok:
+			err = errPeerStopped
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		now := time.Now()
+		if messages++; messages > 1 {
+			times.Record(now.Sub(last) / 2)
+		} else if l.run.Duration > 0 {
+			l.deadline = now.Add(l.run.Duration)
+		}
+		last = now
+		if err := l.post(messages); err != nil {
+			return nil, 0, err
+		}
+		if ok, err := l.drained(ctx, outstandingOne/2); err != nil || !ok && !l.over() {
+			return nil, 0, err
+		}
+		if l.over() {
+			return times, messages, nil
+		}
+	}
+	_, err = l.drained(ctx, 0)
+	return times, messages, err
 }
 
 // trip is one round trip.

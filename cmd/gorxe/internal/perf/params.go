@@ -23,6 +23,8 @@ const (
 	minDuration    = 100 * time.Millisecond
 	maxDuration    = 24 * time.Hour
 
+	infiniteRow = 5 * time.Second // between two rows of --run_infinitely
+
 	defaultDepth   = 128
 	bwIterations   = 5000
 	latIterations  = 1000
@@ -58,6 +60,7 @@ type Run struct {
 	Bytes      int           `json:"bytes"`
 	Iterations int           `json:"iterations,omitempty"`
 	Duration   time.Duration `json:"duration_ns,omitempty"`
+	Endless    bool          `json:"endless,omitempty"` // more like it follow until one end is stopped, which is no failure
 }
 
 // errParams marks what is out of range, whoever asked for it.

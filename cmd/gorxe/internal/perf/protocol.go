@@ -8,6 +8,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -90,16 +91,17 @@ func (p *pair) done(ctx context.Context, own outcome) error {
 	return p.conn.Send(ctx, &oob.Message{Kind: oob.KindDone, Params: oob.Encode(own)})
 }
 
-func (p *pair) measure(ctx context.Context, r Run) (own outcome, err error) {
-	if p.p.op.latency {
-		times, err := newLatency(p.end, r).measure(ctx)
+// measure is one run of an end that measures.
+func (e *end) measure(ctx context.Context, r Run) (own outcome, err error) {
+	if e.p.op.latency {
+		times, err := newLatency(e, r).measure(ctx)
 		if err != nil {
 			return own, err
 		}
 		own.Latency = newLatTimes(times)
 		return own, nil
 	}
-	res, err := newBandwidth(p.end, r).measure(ctx)
+	res, err := newBandwidth(e, r).measure(ctx)
 	own.Bandwidth = &res
 	return own, err
 }
@@ -119,11 +121,11 @@ func (p *pair) attend(ctx context.Context, r Run, w *watch) error {
 }
 
 // prepare makes this end ready for a run, before the peer may start it.
-func (p *pair) prepare(r Run) error {
-	if p.p.op.echo != echoNone {
-		newLatency(p.end, r).prepare()
+func (e *end) prepare(r Run) error {
+	if e.p.op.echo != echoNone {
+		newLatency(e, r).prepare()
 	}
-	return p.postRecvs()
+	return e.postRecvs()
 }
 
 // Host is what serves clients: "gorxe perf OP" without a host, or "gorxe up".
@@ -131,6 +133,13 @@ type Host struct {
 	Dev    *roce.Device
 	Flags  *nic.Flags
 	Budget *session.Budget // of memory; nil: no limit but each session's own
+
+	// For perftest's clients, which do not say what they want: the server's user may have. Want is nil where anything
+	// goes, Size 0 where no size was given; Gbits is the unit of reports, MB/sec otherwise.
+	Want  *Params
+	Size  int
+	Gbits bool
+
 	// Started hears what a client wants; an error refuses it. Finished hears of each run. Both may be nil.
 	Started  func(p *Params, s *session.Session, peer []oob.QP) error
 	Finished func(p *Params, s *session.Session, row *Row)
@@ -154,7 +163,7 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 		}
 		defer release()
 	}
-	s, err := session.New(h.Dev, conn, cfg)
+	s, err := session.New(h.Dev, conn.Local().AddrPort().Addr(), cfg)
 	if err != nil {
 		return err
 	}
@@ -196,6 +205,9 @@ func (h *Host) runs(ctx context.Context, p *pair) error {
 		own, peer, err := p.run(ctx, r, func() error {
 			return p.conn.Send(ctx, &oob.Message{Kind: oob.KindReady})
 		})
+		if r.Endless && errors.Is(err, oob.ErrGone) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -207,15 +219,37 @@ func (h *Host) runs(ctx context.Context, p *pair) error {
 	}
 }
 
+// client is the client's end of a session, with a server of either kind.
+type client interface {
+	session() *session.Session
+	once(ctx context.Context, r Run) (*Row, error) // one run
+	finish(ctx context.Context) error              // a good end, after the last run
+	close(err error)                               // always; err, if there is one, is what ended the session
+}
+
 // dial opens the client's end of a session.
-func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, p *Params) (*pair, error) {
+func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, p *Params, o stockOptions) (client, error) {
 	conn, err := oob.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
+	link := perftest.NewLink(conn.Stream())
+	talk, err := perftest.Greet(ctx, link, true)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if !talk.Peer.Gorxe {
+		k, err := openStock(ctx, dev, flags, conn, link, talk, p, o)
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return k, nil
+	}
 	cfg := p.session()
 	cfg.Flags = flags
-	s, err := session.New(dev, conn, cfg)
+	s, err := session.New(dev, conn.Local().AddrPort().Addr(), cfg)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -227,6 +261,11 @@ func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, 
 	}
 	return pr, nil
 }
+
+func (p *pair) session() *session.Session { return p.s }
+
+// finish has nothing to say: the server sees the end by TCP.
+func (p *pair) finish(context.Context) error { return nil }
 
 func (p *pair) open(ctx context.Context) error {
 	err := p.conn.Send(ctx, &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(p.p), QPs: p.s.Local()})

@@ -27,10 +27,10 @@ type Client struct {
 	peer []Key // as told first
 }
 
-// Greet tells the versions. If the peer is a gorxe, the exchange ends here and
-// package oob's begins.
-func Greet(ctx context.Context, l *Link) (*Client, error) {
-	if err := l.send(ctx, hello(true)); err != nil {
+// Greet tells the versions, and if marked also that this is a gorxe. If the peer is one, too, the
+// exchange ends here and package oob's begins.
+func Greet(ctx context.Context, l *Link, marked bool) (*Client, error) {
+	if err := l.send(ctx, hello(marked)); err != nil {
 		return nil, err
 	}
 	_, b, err := l.receive(ctx, kindHello, l.timeout)

@@ -242,7 +242,7 @@ func TestGorxeKnowsGorxe(t *testing.T) {
 		}
 		served <- err
 	}()
-	c, err := Greet(t.Context(), NewLink(a))
+	c, err := Greet(t.Context(), NewLink(a), true)
 	if err != nil || !c.Peer.Gorxe || c.Peer.Version != announced {
 		t.Errorf("%+v, %v", c, err)
 	}

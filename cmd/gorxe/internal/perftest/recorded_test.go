@@ -186,7 +186,7 @@ func TestClientAsRecorded(t *testing.T) {
 }
 
 func talkAsClient(ctx context.Context, l *Link, test Test, runs int, own, want []Key, report *Report) error {
-	c, err := Greet(ctx, l)
+	c, err := Greet(ctx, l, true)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func connect(ctx context.Context, dev *roce.Device, f *nic.Flags, addr string, p
 	if err != nil {
 		return nil, err
 	}
-	s, err := session.New(dev, conn, p.session(f))
+	s, err := session.New(dev, conn.Local().AddrPort().Addr(), p.session(f))
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -63,7 +63,7 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 		return err
 	}
 	defer release()
-	s, err := session.New(h.Dev, conn, cfg)
+	s, err := session.New(h.Dev, conn.Local().AddrPort().Addr(), cfg)
 	if err != nil {
 		return err
 	}

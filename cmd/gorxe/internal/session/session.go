@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
@@ -18,16 +19,24 @@ const align = 64
 
 // Config says what a session needs.
 type Config struct {
-	QPs       int
-	SendDepth int // work requests a QP
-	RecvDepth int // work requests a QP
-	Bytes     int // of each of a QP's two buffers
+	QPs       int  // made by New
+	MaxQPs    int  // that there may be, if Add makes more
+	SendDepth int  // work requests a QP
+	RecvDepth int  // work requests a QP
+	Bytes     int  // of each of a QP's two buffers
+	Shared    bool // all QPs have the same two buffers
 	MTU       roce.MTU
 	Flags     *nic.Flags
 }
 
 // Memory is how much of it the session's buffers take.
-func (c *Config) Memory() int64 { return 2 * int64(c.QPs) * int64(stride(c.Bytes)) }
+func (c *Config) Memory() int64 {
+	pairs := max(c.QPs, c.MaxQPs)
+	if c.Shared {
+		pairs = 1
+	}
+	return 2 * int64(pairs) * int64(stride(c.Bytes))
+}
 
 func stride(bytes int) int { return (bytes + align - 1) / align * align }
 
@@ -40,24 +49,24 @@ type Session struct {
 	Peer []oob.QP // as the peer told; valid after Connect
 
 	pd  *roce.PD
+	gid *int
 	cfg Config
 }
 
 // ErrPeer says that the peer's queue pairs do not fit what was agreed.
 var ErrPeer = errors.New("the peer's queue pairs do not fit the request: use the same gorxe on both ends")
 
-// New makes the queue pairs and their memory, for a peer that conn leads to.
-func New(dev *roce.Device, conn *oob.Conn, cfg Config) (*Session, error) {
+// New makes the queue pairs and their memory, for a peer that is reached from the address local.
+func New(dev *roce.Device, local netip.Addr, cfg Config) (*Session, error) {
 	s := &Session{Dev: dev, cfg: cfg}
-	if err := s.build(conn); err != nil {
+	if err := s.build(local); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *Session) build(conn *oob.Conn) (err error) {
-	gid, err := s.cfg.Flags.GIDFor(s.Dev, conn.Local().AddrPort().Addr())
-	if err != nil {
+func (s *Session) build(local netip.Addr) (err error) {
+	if s.gid, err = s.cfg.Flags.GIDFor(s.Dev, local); err != nil {
 		return err
 	}
 	if s.pd, err = s.Dev.AllocPD(); err != nil {
@@ -67,23 +76,35 @@ func (s *Session) build(conn *oob.Conn) (err error) {
 	if s.MR, err = s.pd.AllocMR(int(s.cfg.Memory()), access); err != nil {
 		return err
 	}
-	if s.CQ, err = s.Dev.CreateCQ(s.cfg.QPs * (s.cfg.SendDepth + s.cfg.RecvDepth)); err != nil {
+	if s.CQ, err = s.Dev.CreateCQ(max(s.cfg.QPs, s.cfg.MaxQPs) * (s.cfg.SendDepth + s.cfg.RecvDepth)); err != nil {
 		return err
 	}
 	for range s.cfg.QPs {
-		qp, err := s.Dev.CreateQP(s.pd, roce.QPConfig{
-			SendCQ: s.CQ, SendDepth: s.cfg.SendDepth, RecvDepth: s.cfg.RecvDepth, GIDIndex: gid,
-		})
-		if err != nil {
+		if _, err := s.Add(); err != nil {
 			return err
 		}
-		s.QPs = append(s.QPs, qp)
 	}
 	return nil
 }
 
+// Add makes a further queue pair, the last of QPs.
+func (s *Session) Add() (*roce.QP, error) {
+	qp, err := s.Dev.CreateQP(s.pd, roce.QPConfig{
+		SendCQ: s.CQ, SendDepth: s.cfg.SendDepth, RecvDepth: s.cfg.RecvDepth, GIDIndex: s.gid,
+	})
+	if err == nil {
+		s.QPs = append(s.QPs, qp)
+	}
+	return qp, err
+}
+
 // In is the offset in MR of QP i's buffer that the peer writes, reads and sends to.
-func (s *Session) In(i int) int { return 2 * i * stride(s.cfg.Bytes) }
+func (s *Session) In(i int) int {
+	if s.cfg.Shared {
+		return 0
+	}
+	return 2 * i * stride(s.cfg.Bytes)
+}
 
 // Out is the offset in MR of QP i's buffer for what this end sends, writes and reads itself.
 func (s *Session) Out(i int) int { return s.In(i) + stride(s.cfg.Bytes) }
@@ -91,13 +112,18 @@ func (s *Session) Out(i int) int { return s.In(i) + stride(s.cfg.Bytes) }
 // Local is what the peer has to know.
 func (s *Session) Local() []oob.QP {
 	qps := make([]oob.QP, len(s.QPs))
-	for i, qp := range s.QPs {
-		r := s.MR.Remote()
-		r.Addr += uint64(s.In(i))
-		r.Len = uint64(s.cfg.Bytes)
-		qps[i] = oob.QP{Endpoint: qp.Local(), Buffer: r}
+	for i := range s.QPs {
+		qps[i] = s.LocalQP(i)
 	}
 	return qps
+}
+
+// LocalQP is what the peer has to know of QP i.
+func (s *Session) LocalQP(i int) oob.QP {
+	r := s.MR.Remote()
+	r.Addr += uint64(s.In(i))
+	r.Len = uint64(s.cfg.Bytes)
+	return oob.QP{Endpoint: s.QPs[i].Local(), Buffer: r}
 }
 
 // Connect joins the queue pairs to the peer's, in order.
@@ -115,6 +141,16 @@ func (s *Session) Connect(ctx context.Context, peer []oob.QP) error {
 	}
 	s.Peer = peer
 	return nil
+}
+
+// GID is the one that the session talks from.
+func (s *Session) GID() (roce.GIDEntry, error) {
+	for _, g := range s.Dev.GIDs() {
+		if s.gid != nil && g.Index == *s.gid {
+			return g, nil
+		}
+	}
+	return roce.GIDEntry{}, fmt.Errorf("the address to talk from has gone from %s", s.Dev.Info().Name)
 }
 
 // PathMTU is the path MTU that both ends have agreed on.

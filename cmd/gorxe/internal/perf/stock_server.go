@@ -1,0 +1,276 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+const (
+	stockQPs   = 64         // that a perftest client may bring
+	stockBytes = allLargest // of its messages, unless the server's user says more (-s)
+	stockRecvs = 512        // posted on each queue pair, as perftest's servers do
+	stockSends = 16         // answers under way; as many may be first messages
+)
+
+// errNoTest: the client went before anything was measured.
+var errNoTest = errors.New("the client closed before its test began: were its flags, or its GID index (-x), to its liking?")
+
+// Greet tells gorxe's clients from perftest's, and serves the latter. It is for oob.Server.
+func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (served bool, err error) {
+	first, err := conn.First(ctx)
+	if err != nil {
+		return true, err
+	}
+	if first == '{' {
+		return false, nil // the request of a gorxe that knows whom it talks to, such as a ping
+	}
+	srv, err := perftest.Answer(ctx, perftest.NewLink(conn.Stream()))
+	if err != nil {
+		return true, err
+	}
+	if srv.Peer.Gorxe {
+		return false, nil
+	}
+	return true, h.serveStock(ctx, conn, srv)
+}
+
+// stockServer serves one perftest client. It finds out what the client wants from what the client does: perftest does not
+// say, and expects both users to give the same flags.
+//
+// Two goroutines: talk answers on TCP and makes queue pairs; attend, in the caller's, looks after receives and answers
+// messages. What both use is under mu.
+type stockServer struct {
+	h     *Host
+	srv   *perftest.Server
+	s     *session.Session
+	mtu   roce.MTU
+	bytes int // of the buffers
+
+	stop  context.CancelCauseFunc
+	done  atomic.Bool   // talk has ended
+	ended chan struct{} // closed then
+	goOn  chan struct{} // closed when a run is about to begin that this end may have to answer
+
+	barrier atomic.Int64 // when the last one was, Unix nanoseconds
+
+	mu     sync.Mutex
+	unfit  error    // why the client cannot be served, after it has got our key
+	memory *written // to be watched after goOn
+	p      *Params  // of the head and the rows
+	peers  []perftest.Key
+	syncs  int
+}
+
+// serveStock serves a perftest client up to its end.
+func (h *Host) serveStock(ctx context.Context, conn *oob.Conn, srv *perftest.Server) error {
+	v := &stockServer{h: h, srv: srv, bytes: stockBytes, goOn: make(chan struct{}), ended: make(chan struct{})}
+	if h.Want != nil {
+		v.bytes = max(v.bytes, h.Want.Bytes)
+	}
+	cfg := session.Config{
+		MaxQPs: stockQPs, SendDepth: 2 * stockSends, RecvDepth: stockRecvs, Shared: true, Flags: h.Flags,
+		Bytes: 2 * v.bytes, // what SENDs bring lies behind what WRITEs bring, which is watched
+	}
+	if h.Budget != nil {
+		release, err := h.Budget.Take(cfg.Memory())
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	var err error
+	if v.s, err = session.New(h.Dev, conn.Local().AddrPort().Addr(), cfg); err != nil {
+		return err
+	}
+	defer v.s.Close()
+	return v.serve(ctx)
+}
+
+func (v *stockServer) serve(parent context.Context) error {
+	limit := roce.MTU(0)
+	if v.h.Want != nil {
+		limit = v.h.Want.MTU
+	}
+	mtu, err := stockMTU(v.s, limit)
+	if err != nil {
+		return err
+	}
+	if v.mtu, err = v.srv.Agree(parent, mtu); err != nil {
+		return err
+	}
+	if c := v.srv.Cycle(); c > v.bytes {
+		return fmt.Errorf("%w: it cycles through %d bytes, this server's buffers have %d", perftest.ErrProtocol, c, v.bytes)
+	}
+	ctx, stop := context.WithCancelCause(parent)
+	defer stop(nil)
+	v.stop = stop
+	talked := make(chan error, 1)
+	go func() {
+		err := v.srv.Serve(ctx, v)
+		v.done.Store(true)
+		close(v.ended)
+		stop(nil)
+		talked <- err
+	}()
+	err = newAttendant(v).attend(ctx)
+	if err != nil {
+		stop(err)
+	}
+	if said := <-talked; err == nil {
+		err = said
+	}
+	if err == nil && parent.Err() == nil {
+		err = v.unserved()
+	}
+	return err
+}
+
+// unserved says why a client that ended well was not.
+func (v *stockServer) unserved() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.unfit != nil:
+		return v.unfit
+	case v.syncs == 0:
+		return errNoTest
+	}
+	return nil
+}
+
+// QueuePair is perftest.Host's.
+func (v *stockServer) QueuePair(ctx context.Context, peer perftest.Key) (perftest.Key, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	i := len(v.peers)
+	if i == stockQPs {
+		return perftest.Key{}, fmt.Errorf("%w: more than %d queue pairs (-q)", perftest.ErrProtocol, stockQPs)
+	}
+	if _, err := v.s.Add(); err != nil {
+		return perftest.Key{}, err
+	}
+	if err := v.postRecvs(i, stockRecvs); err != nil {
+		return perftest.Key{}, err
+	}
+	if err := connectStock(ctx, v.s, i, peer, v.mtu); errors.Is(err, errGIDs) {
+		v.unfit = err // the client's user gets to know by our key
+	} else if err != nil {
+		return perftest.Key{}, err
+	}
+	v.peers = append(v.peers, peer)
+	v.s.Peer = append(v.s.Peer, stockPeer(peer, v.mtu, v.bytes))
+	return stockKey(v.s, i), nil
+}
+
+// postRecvs posts n receives on QP i, all into one buffer. The caller holds mu.
+func (v *stockServer) postRecvs(i, n int) error {
+	var wrs [maxBatch]roce.RecvWR
+	sge := []roce.SGE{v.s.MR.SGE(v.s.In(i)+v.bytes, v.bytes)}
+	for n > 0 {
+		k := min(n, len(wrs))
+		for j := range k {
+			wrs[j] = roce.RecvWR{ID: recvFlag | uint64(i)<<idQPShift, SGEs: sge}
+		}
+		if err := v.s.QPs[i].PostRecv(wrs[:k]...); err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}
+
+// A latency test has one queue pair, and this many barriers in front of its first message.
+const latencySyncs = 3
+
+// Sync is perftest.Host's: a barrier, which also ends a run of a test of all sizes.
+func (v *stockServer) Sync() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.syncs++
+	v.barrier.Store(time.Now().UnixNano())
+	if v.unfit != nil {
+		return v.unfit
+	}
+	if v.syncs == 1 {
+		if err := v.begin(); err != nil {
+			return err
+		}
+	}
+	if v.syncs == latencySyncs && len(v.peers) == 1 && (v.h.Want == nil || v.h.Want.op.echo != echoNone) {
+		v.memory = v.toWatch()
+		close(v.goOn)
+	}
+	return nil
+}
+
+// toWatch is the memory that write-lat's messages come to, nil if the test is another. The caller holds mu; the
+// client waits.
+func (v *stockServer) toWatch() *written {
+	size, in := v.h.Size, v.s.In(0)
+	switch w := v.h.Want; {
+	case size > v.bytes:
+		return nil
+	case w != nil && w.op.echo != echoWrite:
+		return nil
+	// Who READs or does atomics says so in the key, and atomics that count look like messages of one byte; who SENDs may
+	// have no key for its memory.
+	case w == nil && (v.peers[0].OutReads > 1 || v.peers[0].RKey == 0 || !untouched(v.s.MR, in)):
+		return nil
+	}
+	return watchMemory(v.s.MR, in, v.bytes, size)
+}
+
+// begin tells of the client, once all its queue pairs are known. The caller holds mu.
+func (v *stockServer) begin() error {
+	v.p = &Params{Op: "perftest", QPs: len(v.peers), Bytes: v.bytes, MTU: v.mtu, Depth: defaultDepth, op: &operation{title: "perftest"}}
+	if w := v.h.Want; w != nil {
+		p := *w
+		p.QPs, p.MTU = len(v.peers), v.mtu
+		v.p = &p
+	}
+	if v.h.Started == nil {
+		return nil
+	}
+	return v.h.Started(v.p, v.s, v.s.Peer)
+}
+
+// Report is perftest.Host's. A client of one direction does not look at it.
+func (v *stockServer) Report() perftest.Report { return perftest.Report{} }
+
+// Reported is perftest.Host's: what the client of a one-sided bandwidth test measured. Its unit is the one of its user's
+// flags, which have to be this end's too.
+func (v *stockServer) Reported(r perftest.Report) {
+	if r.Check() != nil {
+		return
+	}
+	c := &bwColumns{
+		Peak: cli.Round(r.Peak, 3), Average: cli.Round(r.Average, 3), MsgRate: cli.Round(r.MsgRate, 6), Unit: unitMB,
+	}
+	if v.h.Gbits {
+		c.Unit = unitGb
+	}
+	v.row(int(r.Bytes), int64(r.Iterations), c, nil)
+}
+
+// row shows a result.
+func (v *stockServer) row(bytes int, n int64, bw *bwColumns, lat *latColumns) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.p == nil || v.h.Finished == nil {
+		return
+	}
+	v.h.Finished(v.p, v.s, &Row{
+		Op: v.p.Op, Datapath: v.s.Dev.Info().Datapath, PathMTU: v.mtu, QPs: v.p.QPs,
+		Bytes: bytes, Iterations: n, bwColumns: bw, latColumns: lat,
+	})
+}
