@@ -15,6 +15,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
@@ -41,12 +42,17 @@ func Command() *cobra.Command {
 
 It takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other traffic to the
 kernel. It prints the GIDs, the path MTU and the XDP mode, answers 'gorxe ping' and 'gorxe perf'
-from other hosts, and rping (over rdma_cm, port 7174) from any RDMA host, and with Ctrl-C or SIGTERM prints its counters and detaches.`,
+from other hosts, and from any RDMA host rping (over rdma_cm, port 7174) and perftest (ib_write_bw and
+its siblings, port 18515), and with Ctrl-C or SIGTERM prints its counters and detaches.`,
 		Example: `  gorxe up eth0
 
   # from another host
   gorxe ping 10.0.0.2
   gorxe perf write-bw 10.0.0.2
+
+  # from a host with the kernel's RDMA
+  rping -c -a 10.0.0.2 -C 10
+  ib_write_bw -x 1 10.0.0.2
 
   # in the driver, even where auto would choose otherwise; state and counters as JSON
   gorxe up eth0 --mode native --json`,
@@ -60,7 +66,7 @@ from other hosts, and rping (over rdma_cm, port 7174) from any RDMA host, and wi
 	fs := cmd.Flags()
 	f.nic.Register(fs)
 	f.nic.RegisterGID(fs, "x")
-	fs.VarP(&f.port, "port", "p", "TCP port on which ping and perf ask for a session")
+	fs.VarP(&f.port, "port", "p", "TCP port on which ping asks for a session; perf may, too, beside port 18515")
 	fs.BoolVar(&f.json, "json", false, "print what happens as lines of JSON")
 	return cmd
 }
@@ -71,7 +77,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
+	ports, err := f.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,7 +95,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show.up(dev, f.port.N)
 	wg.Go(func() { cancel(follow(ctx, dev, show)) })
 
-	if err := f.server(dev, show).Serve(ctx, ln); err != nil {
+	if err := serve(ctx, f.server(dev, show), ports); err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
@@ -98,6 +104,45 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return fmt.Errorf("%s: %w", f.nic.Iface, err)
 	}
 	return nil
+}
+
+// listen opens the ports of ping and of perf.
+func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
+	ports := []int{f.port.N}
+	if f.port.N != perftest.DefaultPort {
+		ports = append(ports, perftest.DefaultPort)
+	}
+	var lns []net.Listener
+	for _, p := range ports {
+		ln, err := oob.Listen(ctx, f.nic.Iface, p)
+		if err != nil {
+			for _, l := range lns {
+				l.Close()
+			}
+			return nil, err
+		}
+		lns = append(lns, ln)
+	}
+	return lns, nil
+}
+
+// serve serves all ports until ctx ends or one of them fails.
+func serve(ctx context.Context, s *oob.Server, ports []net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error)
+	for _, ln := range ports {
+		go func() {
+			err := s.Serve(ctx, ln)
+			cancel()
+			errs <- err
+		}()
+	}
+	var err error
+	for range ports {
+		err = errors.Join(err, <-errs)
+	}
+	return err
 }
 
 // server answers ping and perf.
@@ -110,7 +155,8 @@ func (f *flags) server(dev *roce.Device, show *shower) *oob.Server {
 			ping.Service: show.served(ping.Service, pings.Serve),
 			perf.Service: show.served(perf.Service, perfs.Serve),
 		},
-		Log: func(peer net.Addr, err error) { show.failed(peer, err) },
+		Greet: show.greeted(perfs.Greet),
+		Log:   func(peer net.Addr, err error) { show.failed(peer, err) },
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -53,7 +55,8 @@ func (s *shower) up(dev *roce.Device, port int) {
 		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
 		s.gidTable(gids)
-		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d. Ctrl-C ends.\n", port)
+		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on %d, rping by rdma_cm on %d. Ctrl-C ends.\n",
+			port, perftest.DefaultPort, rping.DefaultPort)
 	})
 }
 
@@ -105,6 +108,18 @@ func (s *shower) down(dev *roce.Device, gone bool) {
 			fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
 		}
 	})
+}
+
+// greeted tells of each perftest client that was served.
+func (s *shower) greeted(greet func(context.Context, *oob.Conn) (bool, error)) func(context.Context, *oob.Conn) (bool, error) {
+	return func(ctx context.Context, c *oob.Conn) (bool, error) {
+		served, err := greet(ctx, c)
+		if served && err == nil {
+			peer := c.Remote().String()
+			s.print(line{Event: "session", Peer: peer, Service: "perftest"}, func() { fmt.Fprintf(s.diag, "perftest from %s: done\n", peer) })
+		}
+		return served, err
+	}
 }
 
 // rping tells how a client of rping's ended.
