@@ -1,0 +1,50 @@
+// Package core is the indirect transport's protocol as a pure state machine: both ends of the transfers of one
+// connection, without goroutines, sockets, memory or a clock of its own. Whoever drives it hands in what happens, with the
+// time, and takes out what is to be done:
+//
+//   - in: Post, HandleControl, HandleData, DataDone, Registered, HandleTimeout, Fail
+//   - out: Poll, one Action at a time; Timeout says when HandleTimeout is due
+//
+// The same calls give the same actions, so a run replays from the seed of its faults. Nothing here allocates after New, and
+// everything is bounded by Config.
+//
+// # The protocol
+//
+// It is the dynamic RDMA method of Li, Shi, Wang and He (Journal of UESTC 47(5), 2018, doi 10.3969/j.issn.1001-0548.2018.05.006),
+// put on the packets of RoCEv2. A transfer begins with a request that carries its ID, type, mode, both base addresses and its
+// length. The responder registers the destination and answers: valid, or invalid if it could not.
+//
+//   - A valid answer: the data goes by RDMA WRITE to where the answer says (direct).
+//   - An invalid answer, or none until the second time-out: the initiator tells its user that the request was taken (the
+//     paper's simulated acknowledgement) and sends the data at once into a slot of the responder's indirect buffer, which it was
+//     granted when the connection was made (indirect). Requests go on; the real answer is recorded when it comes, and dropped.
+//   - The responder moves what lies in a slot to the destination when registration has succeeded and the valid answer has been
+//     handed to the wire. Where both had happened before the data came, it is moved as it comes, and parks nowhere.
+//   - When the data is out and the valid answer known, the initiator asks for the release; the responder grants it when every byte is in
+//     its place. Only then is the transfer done, and its slot free.
+//
+// A READ is the same backwards: the responder sends. It waits for the initiator's confirmation of its valid answer; if none comes until
+// the second time-out it sends anyway. The initiator's memory has been registered before it asked, so no buffer stands in between.
+//
+// The traditional method, with which the paper compares, is the same machine with Config.Dynamic off: after an invalid answer the initiator
+// waits for its timer and asks again, and after a time-out it asks again, as often as it takes.
+//
+// # When things do not go well
+//
+//   - No slot is free: the initiator keeps the data and keeps asking. It sends directly when the answer comes, or
+//     indirectly when a slot becomes free, oldest transfer first. Nothing is lost and nothing overwritten: a slot
+//     has one owner until the responder has released it.
+//   - Registration never succeeds: after Config.Patience the initiator gives the transfer up and has the responder drop what is parked. It
+//     ends as StatusRefused (or StatusNoAnswer).
+//   - The initiator dies with data parked: its transfers were never done, so nobody was promised anything. When the connection ends, or
+//     has been silent for Config.Silence with a transfer unfinished, what is parked is dropped and counted (Orphaned), and what
+//     was registered is given back undelivered.
+//   - A peer that breaks the rules of the data path (a segment out of order, a slot that is not free) may have overwritten parked
+//     data: Err gives ErrProtocol, and the connection has to be torn down.
+//   - Control messages that are malformed, stale or of unknown transfers are counted and dropped.
+//
+// # Reading order
+//
+// types.go, message.go: the vocabulary, on the wire and off; machine.go: Poll and the timers; initiator.go and responder.go: the two
+// sides; send.go: the window of data that both share.
+package core

@@ -1,0 +1,419 @@
+package core
+
+// outState is where a transfer stands at its initiator.
+type outState uint8
+
+const (
+	outIdle      outState = iota
+	outAsking             // requests go out; no valid answer, no data
+	outDirect             // WRITE: valid answer known, data goes to the destination
+	outIndirect           // WRITE: data goes, or has gone, to a slot; the valid answer may be known or not
+	outReading            // READ: confirmed, the responder sends
+	outReleasing          // all is there; the responder is asked to let go
+	outAborting           // given up; the responder is asked to let go once nothing of ours is in flight
+	outDone               // ended; the user has not been told yet
+)
+
+// outgoing is an entry of the initiator's table.
+type outgoing struct {
+	tid    TID
+	state  outState
+	op     Op
+	len    uint32
+	slot   uint16
+	todo   todo
+	status Status
+
+	answered bool // the valid answer has come
+	refused  bool // an invalid one has
+	acked    bool // the user has been told that the request was taken
+	wishing  bool // would send, had it a slot
+	sentAll  bool // every byte has been acknowledged by the transport
+	queued   bool // in dirty
+
+	timeouts int // of requests, then of releases
+	due      Time
+	began    Time
+	addr     uint64 // of the destination, from the valid answer
+	rkey     uint32
+
+	stream stream
+}
+
+// What an outgoing entry may have to do.
+const (
+	tellAcked todo = 1 << iota
+	sendRequest
+	sendConfirm
+	sendRelease
+	tellDone
+)
+
+func (m *Machine) wantOut(i uint16, t todo) {
+	o := &m.out[i]
+	o.todo |= t
+	if !o.queued {
+		o.queued = true
+		m.dirty.push(i)
+	}
+}
+
+func (m *Machine) armOut(o *outgoing, at Time) {
+	o.due = at
+	m.next = min(m.next, at)
+}
+
+// Post begins a transfer. Errors: ErrFull, ErrLength, ErrTooLarge, or why the connection is dead.
+func (m *Machine) Post(now Time, op *Op) (TID, error) {
+	switch {
+	case m.err != nil:
+		return 0, m.err
+	case op.Len < 1 || op.Len > MaxLength:
+		return 0, ErrLength
+	case op.Kind == Write && m.cfg.Dynamic && m.cfg.PeerSlots > 0 && op.Len > m.cfg.PeerSlot:
+		return 0, ErrTooLarge
+	case len(m.idle) == 0:
+		return 0, ErrFull
+	}
+	i := m.idle[len(m.idle)-1]
+	m.idle = m.idle[:len(m.idle)-1]
+	o := &m.out[i]
+	*o = outgoing{
+		tid: o.tid + m.mask + 1, state: outAsking, op: *op, len: op.Len, slot: NoSlot, began: now, due: Never,
+		todo: o.todo, queued: o.queued, stream: stream{queued: o.stream.queued},
+	}
+	m.request(now, i)
+	return o.tid, nil
+}
+
+// request sends a request, again or for the first time.
+func (m *Machine) request(now Time, i uint16) {
+	m.wantOut(i, sendRequest)
+	m.armOut(&m.out[i], now+m.cfg.Timeout)
+}
+
+// expireOut is a timer's end.
+func (m *Machine) expireOut(now Time, i uint16) {
+	o := &m.out[i]
+	switch o.state {
+	case outAsking:
+		m.Counters.Timeouts++
+		o.timeouts++
+		if m.lostPatience(now, i) {
+			return
+		}
+		if o.timeouts >= indirectAfter {
+			m.tryIndirect(i)
+		}
+		m.request(now, i)
+	case outIndirect:
+		if !o.answered && !m.lostPatience(now, i) {
+			m.request(now, i)
+		}
+	case outDirect:
+		// The data travels one-sided: without a word now and then the responder would take this end for dead.
+		m.wantOut(i, sendRequest)
+		m.armOut(o, now+m.cfg.Silence/keepalives)
+	case outReading:
+		m.lostPatience(now, i)
+	case outReleasing, outAborting:
+		m.askRelease(now, i)
+	}
+}
+
+// lostPatience gives a transfer up that has waited too long.
+func (m *Machine) lostPatience(now Time, i uint16) bool {
+	o := &m.out[i]
+	if now-o.began < m.cfg.Patience {
+		return false
+	}
+	o.status = StatusNoAnswer
+	if o.refused {
+		o.status = StatusRefused
+	}
+	m.unwish(o)
+	o.todo &= tellAcked
+	o.state, o.timeouts = outAborting, 0
+	if o.stream.flying == 0 {
+		m.askRelease(now, i)
+	}
+	return true
+}
+
+// tryIndirect begins to send into the indirect buffer, if this is a WRITE that may, and a slot is free.
+func (m *Machine) tryIndirect(i uint16) {
+	o := &m.out[i]
+	if o.op.Kind != Write || !m.cfg.Dynamic || m.cfg.PeerSlots == 0 {
+		return
+	}
+	if len(m.slots) == 0 {
+		if !o.wishing {
+			m.Counters.BufferFull++
+			o.wishing = true
+			m.wish++
+		}
+		return
+	}
+	m.unwish(o)
+	o.slot = m.slots[len(m.slots)-1]
+	m.slots = m.slots[:len(m.slots)-1]
+	o.state = outIndirect
+	m.Counters.Indirect++
+	m.Counters.Simulated++
+	m.acked(i)
+	m.enqueue(i, &o.stream)
+}
+
+func (m *Machine) unwish(o *outgoing) {
+	if o.wishing {
+		o.wishing = false
+		m.wish--
+	}
+}
+
+// freeSlot takes a slot back and gives it to the oldest transfer that waits for one.
+func (m *Machine) freeSlot(slot uint16) {
+	m.slots = append(m.slots, slot)
+	if m.wish == 0 {
+		return
+	}
+	oldest := -1
+	for i := range m.out {
+		if o := &m.out[i]; o.wishing && (oldest < 0 || o.began < m.out[oldest].began) {
+			oldest = i
+		}
+	}
+	m.tryIndirect(uint16(oldest))
+}
+
+func (m *Machine) acked(i uint16) {
+	if o := &m.out[i]; !o.acked {
+		o.acked = true
+		m.wantOut(i, tellAcked)
+	}
+}
+
+// find gives the entry of a transfer that is under way.
+func (m *Machine) find(tid TID) (uint16, *outgoing) {
+	i := uint16(tid & m.mask)
+	o := &m.out[i]
+	if o.tid != tid || o.state == outIdle || o.state == outDone {
+		m.Counters.Stale++
+		return 0, nil
+	}
+	return i, o
+}
+
+func (m *Machine) handleAnswer(now Time, g *message) {
+	i, o := m.find(g.tid)
+	if o == nil {
+		return
+	}
+	if !g.has(flagValid) {
+		m.refusal(now, i, o)
+		return
+	}
+	switch o.state {
+	case outAsking:
+		o.answered, o.addr, o.rkey = true, g.dba, g.rkey
+		m.unwish(o)
+		m.acked(i)
+		if o.op.Kind == Read {
+			o.state = outReading
+			m.wantOut(i, sendConfirm)
+			m.armOut(o, o.began+m.cfg.Patience)
+			return
+		}
+		o.state = outDirect
+		m.Counters.Direct++
+		m.enqueue(i, &o.stream)
+		m.armOut(o, now+m.cfg.Silence/keepalives)
+	case outIndirect:
+		if o.answered {
+			m.Counters.Stale++
+			return
+		}
+		// Recorded, and dropped: the user has been told, the data is under way.
+		o.answered = true
+		m.Counters.LateAnswers++
+		o.due = Never
+		if o.sentAll {
+			m.release(now, i)
+		}
+	case outReading:
+		m.wantOut(i, sendConfirm) // the responder repeats itself: it has not heard
+	default:
+		m.Counters.Stale++
+	}
+}
+
+// refusal takes in an invalid answer: the memory is not ready.
+func (m *Machine) refusal(now Time, i uint16, o *outgoing) {
+	if o.answered || (o.state != outAsking && o.state != outIndirect) {
+		m.Counters.Stale++
+		return
+	}
+	m.Counters.InvalidAnswers++
+	o.refused = true
+	m.armOut(o, now+m.cfg.Timeout) // ask again then
+	if o.state != outAsking {
+		return
+	}
+	o.timeouts = 0
+	m.tryIndirect(i)
+}
+
+// sentOut follows the completion of a WRITE of the transfer.
+func (m *Machine) sentOut(now Time, i uint16, whole bool) {
+	o := &m.out[i]
+	switch o.state {
+	case outAborting:
+		if o.stream.flying == 0 {
+			m.askRelease(now, i)
+		}
+	case outDirect:
+		if whole {
+			m.release(now, i)
+		}
+	case outIndirect:
+		if o.sentAll = whole; whole && o.answered {
+			m.release(now, i)
+		}
+	}
+}
+
+// handleReadData: the last byte of a READ has come.
+func (m *Machine) handleReadData(now Time, low TID) {
+	i, o := m.find(low | m.out[low&m.mask].tid&immRead)
+	if o == nil || o.op.Kind != Read {
+		return
+	}
+	switch o.state {
+	case outAsking:
+		// The valid answer was lost, or is late. The data stands for it.
+		m.Counters.Simulated++
+		m.acked(i)
+	case outReading:
+	default: // given up meanwhile: the release says so
+		return
+	}
+	o.answered = true
+	m.release(now, i)
+}
+
+func (m *Machine) release(now Time, i uint16) {
+	o := &m.out[i]
+	o.todo &= tellAcked
+	o.state, o.timeouts = outReleasing, 0
+	m.askRelease(now, i)
+}
+
+// askRelease asks the responder to forget the transfer, until it answers.
+func (m *Machine) askRelease(now Time, i uint16) {
+	o := &m.out[i]
+	if o.timeouts++; o.timeouts > maxReleases {
+		if m.err == nil {
+			m.err = ErrSilent
+		}
+		return
+	}
+	m.wantOut(i, sendRelease)
+	m.armOut(o, now+m.cfg.Timeout<<min(max(o.timeouts-maxReleases/4, 0), 6))
+}
+
+func (m *Machine) handleReleased(now Time, g *message) {
+	i, o := m.find(g.tid)
+	if o == nil {
+		return
+	}
+	switch o.state {
+	case outReleasing:
+		m.finish(i, StatusOK)
+	case outAborting:
+		if o.stream.flying > 0 {
+			return // answers no release of ours
+		}
+		m.finish(i, o.status)
+	default:
+		m.Counters.Stale++
+	}
+}
+
+// finish ends a transfer. Its slot is free again.
+func (m *Machine) finish(i uint16, s Status) {
+	o := &m.out[i]
+	m.unwish(o)
+	o.state, o.status, o.due = outDone, s, Never
+	o.todo &= tellAcked
+	m.wantOut(i, tellDone)
+	switch {
+	case s != StatusOK:
+		m.Counters.Failed++
+	case o.op.Kind == Read:
+		m.Counters.Reads++
+	}
+	if slot := o.slot; slot != NoSlot {
+		o.slot = NoSlot
+		if m.err == nil {
+			m.freeSlot(slot)
+		}
+	}
+}
+
+// pollOut does one thing that an entry wants done.
+func (m *Machine) pollOut(now Time, i uint16, a *Action) (ok, more bool) {
+	o := &m.out[i]
+	if o.todo == 0 {
+		o.queued = false
+		return false, false
+	}
+	what := o.todo.take()
+	*a = Action{TID: o.tid, Type: o.op.Kind, Len: o.len, Cookie: o.op.Cookie, Status: o.status}
+	g := message{tid: o.tid, slot: o.slot, len: o.len}
+	if o.op.Kind == Read {
+		g.flags |= flagRead
+	}
+	if o.slot != NoSlot {
+		g.flags |= flagIndirect
+	}
+	switch what {
+	case tellAcked:
+		a.Kind = DoAcked
+	case sendRequest:
+		m.Counters.Requests++
+		g.typ, g.sba, g.dba, g.rkey = msgRequest, o.op.Local.Addr, o.op.DBA, o.op.RKey
+	case sendConfirm:
+		g.typ = msgConfirm
+	case sendRelease:
+		g.typ = msgRelease
+		if o.state == outAborting {
+			g.flags |= flagAbort
+		}
+	case tellDone:
+		a.Kind = DoDone
+		o.state = outIdle
+		m.idle = append(m.idle, i)
+	}
+	if g.typ != 0 {
+		a.Kind = DoControl
+		g.put(&a.Msg, m.cfg.PeerToken)
+	}
+	if o.todo == 0 {
+		o.queued = false
+	}
+	return true, o.todo != 0
+}
+
+// fillWrite describes the next segment, which begins at stream.sent.
+func (o *outgoing) fillWrite(a *Action, m *Machine) {
+	off := uint64(o.stream.sent)
+	a.TID = o.tid
+	a.Local = Local{Addr: o.op.Local.Addr + off, LKey: o.op.Local.LKey}
+	if o.state == outDirect {
+		a.RemoteAddr, a.RKey = o.addr+off, o.rkey
+		return
+	}
+	a.RemoteAddr = m.cfg.PeerBase + uint64(o.slot)*uint64(m.cfg.PeerSlot) + off
+	a.RKey, a.WithImm = m.cfg.PeerKey, true
+	a.Imm = slotImm(o.tid, o.slot, o.stream.sent/m.cfg.Segment)
+}

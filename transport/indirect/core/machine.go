@@ -1,0 +1,200 @@
+package core
+
+import "math/bits"
+
+// Machine is both ends' state at one end of a connection: the transfers that it began (out) and those that its peer did (in). It is not safe for
+// concurrent use.
+type Machine struct {
+	cfg  Config
+	mask TID
+	err  error
+
+	out   []outgoing
+	idle  []uint16 // entries of out that are free, a stack
+	slots []uint16 // the peer's slots that are free, a stack
+	wish  int      // transfers in out that wait for a slot
+
+	in   []incoming
+	lots []lot // this end's slots
+
+	dirty ring // entries with something to do: index, or index|roleIn
+	send  sender
+	next  Time // no timer is due before
+
+	Counters Counters
+}
+
+// roleIn marks an entry of the table in.
+const roleIn = 1 << 15
+
+// New makes a machine.
+func New(c Config) (*Machine, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	m := &Machine{
+		cfg: c, mask: TID(c.Entries - 1), next: Never,
+		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries), slots: make([]uint16, 0, c.PeerSlots),
+		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries),
+	}
+	m.send.queue = newRing(2 * c.Entries)
+	first := c.FirstTID &^ m.mask
+	for i := c.Entries - 1; i >= 0; i-- {
+		m.out[i] = outgoing{tid: first + TID(i) - TID(c.Entries), due: Never, slot: NoSlot}
+		m.in[i] = incoming{due: Never, slot: NoSlot}
+		m.idle = append(m.idle, uint16(i))
+	}
+	for i := c.PeerSlots - 1; i >= 0; i-- {
+		m.slots = append(m.slots, uint16(i))
+	}
+	return m, nil
+}
+
+// Err says why the connection is of no more use: ErrProtocol, ErrSilent or ErrLost. The driver then tears it down and calls
+// Fail.
+func (m *Machine) Err() error { return m.err }
+
+// Busy tells how many transfers of this end are under way.
+func (m *Machine) Busy() int { return len(m.out) - len(m.idle) }
+
+// todo are things that an entry wants done, the most urgent in the lowest bit.
+type todo uint8
+
+// take takes the most urgent thing off the list.
+func (t *todo) take() todo {
+	first := todo(1) << bits.TrailingZeros8(uint8(*t))
+	*t &^= first
+	return first
+}
+
+// Poll gives the next thing to do; false: nothing until something happens.
+func (m *Machine) Poll(now Time, a *Action) bool {
+	for m.dirty.len() > 0 {
+		ref := m.dirty.first()
+		var more, ok bool
+		if ref&roleIn != 0 {
+			ok, more = m.pollIn(now, ref&^roleIn, a)
+		} else {
+			ok, more = m.pollOut(now, ref, a)
+		}
+		if !more {
+			m.dirty.pop()
+		}
+		if ok {
+			return true
+		}
+	}
+	return m.pollSend(a)
+}
+
+// Timeout is when HandleTimeout has something to do at the earliest; Never if no timer runs.
+func (m *Machine) Timeout() Time { return m.next }
+
+// HandleTimeout lets the timers expire that are due.
+func (m *Machine) HandleTimeout(now Time) {
+	if now < m.next {
+		return
+	}
+	m.next = Never
+	for i := range m.out {
+		if m.out[i].due <= now {
+			m.out[i].due = Never
+			m.expireOut(now, uint16(i))
+		}
+		m.next = min(m.next, m.out[i].due)
+	}
+	for i := range m.in {
+		if m.in[i].due <= now {
+			m.in[i].due = Never
+			m.expireIn(now, uint16(i))
+		}
+		m.next = min(m.next, m.in[i].due)
+	}
+}
+
+// HandleControl takes in a control message of the peer.
+func (m *Machine) HandleControl(now Time, b []byte) {
+	var g message
+	if !g.parse(b) {
+		m.Counters.Malformed++
+		return
+	}
+	if m.err != nil {
+		return
+	}
+	switch g.typ {
+	case msgRequest:
+		m.handleRequest(now, &g)
+	case msgAnswer:
+		m.handleAnswer(now, &g)
+	case msgConfirm:
+		m.handleConfirm(now, &g)
+	case msgRelease:
+		m.handleRelease(now, &g)
+	case msgReleased:
+		m.handleReleased(now, &g)
+	}
+}
+
+// HandleData takes in the completion of a WRITE with immediate by the peer, of n bytes.
+func (m *Machine) HandleData(now Time, imm, n uint32) {
+	switch {
+	case m.err != nil:
+	case imm&immRead != 0:
+		m.handleReadData(now, TID(imm&^immRead))
+	default:
+		m.handleSlotData(now, imm, n)
+	}
+}
+
+// Fail ends everything: the connection is gone, and no more data can come.
+func (m *Machine) Fail(now Time) {
+	if m.err == nil {
+		m.err = ErrLost
+	}
+	m.send.reset()
+	for i := range m.out {
+		if o := &m.out[i]; o.state != outIdle && o.state != outDone {
+			m.finish(uint16(i), StatusLost)
+		}
+	}
+	for i := range m.in {
+		m.orphan(uint16(i))
+	}
+	for i := range m.lots {
+		m.Counters.ParkedBytes -= uint64(m.lots[i].received - m.lots[i].moved)
+		if m.lots[i].received > m.lots[i].moved && !m.lots[i].known {
+			m.Counters.Orphaned++
+		}
+		m.lots[i] = lot{}
+	}
+	m.next = Never
+}
+
+func (m *Machine) violate() {
+	m.Counters.Violations++
+	if m.err == nil {
+		m.err = ErrProtocol
+	}
+}
+
+// ring is a bounded queue of entries, each of which stands in it once.
+type ring struct {
+	v          []uint16
+	head, size int
+}
+
+func newRing(n int) ring { return ring{v: make([]uint16, n)} }
+
+func (r *ring) len() int      { return r.size }
+func (r *ring) first() uint16 { return r.v[r.head] }
+
+func (r *ring) push(x uint16) {
+	r.v[(r.head+r.size)%len(r.v)] = x
+	r.size++
+}
+
+func (r *ring) pop() {
+	r.head = (r.head + 1) % len(r.v)
+	r.size--
+}

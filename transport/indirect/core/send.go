@@ -1,0 +1,99 @@
+package core
+
+// sender has the data messages of a connection: entries that want to send, in order, and what is in flight.
+type sender struct {
+	queue  ring
+	flight [Window]flying // a queue: RC completes in order
+	head   int
+	flying int
+}
+
+// flying is a WRITE that has been posted and has not completed.
+type flying struct {
+	ref uint16
+	len uint32
+}
+
+func (s *sender) reset() {
+	s.queue.head, s.queue.size, s.head, s.flying = 0, 0, 0, 0
+}
+
+// stream is the data of an entry on its way: bytes posted, and bytes that have completed.
+type stream struct {
+	sent, done uint32
+	flying     uint8 // messages
+	queued     bool
+}
+
+// enqueue begins to send an entry's data. It may still stand in the queue for a transfer that was given up.
+func (m *Machine) enqueue(ref uint16, s *stream) {
+	*s = stream{queued: s.queued}
+	if !s.queued {
+		s.queued = true
+		m.send.queue.push(ref)
+	}
+}
+
+// pollSend posts the next segment, if the window is open. A transfer that was given up meanwhile sends no more.
+func (m *Machine) pollSend(a *Action) bool {
+	s := &m.send
+	for s.flying < Window && s.queue.len() > 0 && m.err == nil {
+		ref := s.queue.first()
+		st, total := m.stream(ref)
+		if m.stopped(ref) || st.sent == total {
+			st.queued = false
+			s.queue.pop()
+			continue
+		}
+		n := min(m.cfg.Segment, total-st.sent)
+		*a = Action{Kind: DoWrite, Len: n}
+		if ref&roleIn != 0 {
+			m.in[ref&^roleIn].fillWrite(a, n)
+		} else {
+			m.out[ref].fillWrite(a, m)
+		}
+		st.sent += n
+		st.flying++
+		s.flight[(s.head+s.flying)%Window] = flying{ref, n}
+		s.flying++
+		return true
+	}
+	return false
+}
+
+func (m *Machine) stream(ref uint16) (*stream, uint32) {
+	if ref&roleIn != 0 {
+		e := &m.in[ref&^roleIn]
+		return &e.stream, e.len
+	}
+	return &m.out[ref].stream, m.out[ref].len
+}
+
+func (m *Machine) stopped(ref uint16) bool {
+	if ref&roleIn != 0 {
+		e := &m.in[ref&^roleIn]
+		return e.state != inSending || e.abort
+	}
+	o := &m.out[ref]
+	return o.state != outDirect && o.state != outIndirect
+}
+
+// DataDone says that the oldest WRITE in flight has completed successfully. One that failed ends the connection: Fail.
+func (m *Machine) DataDone(now Time) {
+	s := &m.send
+	if s.flying == 0 {
+		return
+	}
+	f := s.flight[s.head]
+	s.head = (s.head + 1) % Window
+	s.flying--
+	st, total := m.stream(f.ref)
+	st.done += f.len
+	st.flying--
+	whole := st.done == total
+	if f.ref&roleIn != 0 {
+		m.sentIn(now, f.ref&^roleIn, whole)
+	} else {
+		m.sentOut(now, f.ref, whole)
+	}
+}

@@ -1,0 +1,509 @@
+package core
+
+import (
+	"container/heap"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"testing"
+)
+
+// The simulation: two machines that are initiators and responders at once, in virtual time, one story per seed. Datagrams are
+// lost, doubled and late; WRITEs arrive in order, late; registrations fail; users reuse their memory as soon as they may;
+// some connections die. A model of the memory at both ends says what must hold:
+//
+//   - each transfer is acknowledged upward at most once, and ends exactly once;
+//   - one that ends well was delivered exactly once before, every byte right; one that was delivered was whole;
+//   - nothing is written to memory that is not registered, nor to a slot that holds another transfer's bytes;
+//   - nothing leaves a slot before the valid answer was sent;
+//   - READs never see the buffer;
+//   - everything ends in bounded virtual time.
+var (
+	simSeed  = flag.Int64("core.seed", -1, "run the story of this seed alone, and print it")
+	simSeeds = flag.Uint64("core.n", 1000, "run this many seeds")
+)
+
+const (
+	simSlots   = 3
+	simSlot    = 64
+	simSegment = 8
+	simMem     = 1 << 14
+	keyUser    = 1
+	keySlots   = 2
+)
+
+type simEvent struct {
+	at  Time
+	seq int
+	do  func()
+}
+
+type simQueue []simEvent
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || (q[i].at == q[j].at && q[i].seq < q[j].seq)
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
+func (q *simQueue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(old)-1]; return e }
+
+// simTransfer is what the model knows of a transfer.
+type simTransfer struct {
+	from, n                   int
+	kind                      Kind
+	src, dst                  uint64 // at the initiator, at the responder
+	len                       uint32
+	tid                       TID
+	hopeless                  bool // registration never succeeds
+	registered, delivered     bool
+	answered, acked, finished bool
+	status                    Status
+}
+
+type simHost struct {
+	id        int
+	m         *Machine
+	mem       [simMem]byte
+	slots     [simSlots * simSlot]byte
+	owner     [simSlots]uint32 // immediate's TID bits + 1 of who last wrote the slot
+	brk       uint64
+	lineFree  Time // when the last WRITE under way arrives
+	transfers map[TID]*simTransfer
+	failed    bool
+	posted    int
+}
+
+type sim struct {
+	t     testing.TB
+	rng   *rand.Rand
+	now   Time
+	q     simQueue
+	seq   int
+	hosts [2]*simHost
+	log   func(string, ...any)
+	hash  interface{ Write([]byte) (int, error) }
+	err   error
+
+	loss, dup, frp float64
+	total          int
+	dies           Time
+	hopeless       float64
+}
+
+func (s *sim) fail(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf("at %d: %w", s.now, fmt.Errorf(format, args...))
+	}
+}
+
+func (s *sim) after(d Time, f func()) {
+	s.seq++
+	heap.Push(&s.q, simEvent{s.now + d, s.seq, f})
+}
+
+func (s *sim) say(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	fmt.Fprintf(s.hash, "%d %s\n", s.now, line)
+	if s.log != nil {
+		s.log("%9d %s", s.now, line)
+	}
+}
+
+func simPattern(from, n, i int) byte { return byte(from*131 + n*31 + i*7 + 1) }
+
+// post begins a transfer of a random kind.
+func (s *sim) post(h *simHost) {
+	peer := s.hosts[1-h.id]
+	x := &simTransfer{from: h.id, n: h.posted, len: uint32(1 + s.rng.IntN(simSlot)), hopeless: s.rng.Float64() < s.hopeless}
+	if s.rng.IntN(4) == 0 {
+		x.kind = Read
+	}
+	if h.brk+simSlot > simMem/2 || peer.brk+simSlot > simMem/2 {
+		return
+	}
+	x.src, x.dst = h.brk, simMem/2+uint64(h.posted)*simSlot
+	h.brk += simSlot
+	from := h.mem[x.src:]
+	if x.kind == Read {
+		from = peer.mem[x.dst:]
+	}
+	for i := range x.len {
+		from[i] = simPattern(x.from, x.n, int(i))
+	}
+	tid, err := h.m.Post(s.now, &Op{Kind: x.kind, Local: Local{Addr: x.src, LKey: keyUser}, RKey: keyUser, DBA: x.dst, Len: x.len, Cookie: uint64(x.n)})
+	if err != nil {
+		h.brk -= simSlot
+		if !errors.Is(err, ErrFull) && h.m.Err() == nil {
+			s.fail("Post: %w", err)
+		}
+		return
+	}
+	x.tid = tid
+	h.transfers[tid] = x
+	h.posted++
+	s.say("%d posts %v %08x, %d bytes to %d", h.id, x.kind, tid, x.len, x.dst)
+}
+
+// turn does all that a machine wants done.
+func (s *sim) turn(h *simHost) {
+	if h.m.Err() != nil && !h.failed {
+		s.say("%d: %v", h.id, h.m.Err())
+		if errors.Is(h.m.Err(), ErrProtocol) {
+			s.fail("%w among honest peers", h.m.Err())
+		}
+		s.kill()
+	}
+	var a Action
+	for n := 0; h.m.Poll(s.now, &a) && s.err == nil; n++ {
+		if n > 10000 {
+			s.fail("Poll has no end")
+		}
+		s.do(h, &a)
+	}
+}
+
+func (s *sim) kill() {
+	for _, h := range s.hosts {
+		if !h.failed {
+			h.failed = true
+			h.m.Fail(s.now)
+		}
+	}
+}
+
+func (s *sim) do(h *simHost, a *Action) {
+	peer := s.hosts[1-h.id]
+	switch a.Kind {
+	case DoControl:
+		s.control(h, peer, a.Msg)
+	case DoWrite:
+		s.write(h, peer, *a)
+	case DoRegister:
+		s.register(h, peer, a)
+	case DoMove:
+		x := peer.transfers[a.TID]
+		if x == nil || !x.registered || !x.answered || x.kind == Read {
+			s.fail("move for a transfer that may not: %+v", x)
+			return
+		}
+		if h.owner[a.Slot] != uint32(a.TID&immTIDMask)+1 || a.Off+a.Len > x.len {
+			s.fail("move from slot %d of another transfer", a.Slot)
+			return
+		}
+		copy(h.mem[x.dst+uint64(a.Off):][:a.Len], h.slots[uint32(a.Slot)*simSlot+a.Off:])
+	case DoRelease:
+		s.released(h, peer.transfers[a.TID], a)
+	case DoAcked:
+		x := h.transfers[a.TID]
+		if x.acked || x.finished {
+			s.fail("%08x acknowledged twice, or too late", a.TID)
+		}
+		x.acked = true
+	case DoDone:
+		s.done(h, peer, a)
+	}
+}
+
+func (s *sim) control(h, peer *simHost, msg [MessageLen]byte) {
+	var g message
+	if !g.parse(msg[:]) {
+		s.fail("a machine sent what no machine takes: %x", msg)
+		return
+	}
+	if g.typ == msgAnswer && g.has(flagValid) {
+		if x := peer.transfers[g.tid]; x != nil {
+			x.answered = true
+		}
+	}
+	copies := 1
+	if s.rng.Float64() < s.loss {
+		copies = 0
+	} else if s.rng.Float64() < s.dup {
+		copies = 2
+	}
+	s.say("%d sends type %d flags %x of %08x, %d arrive", h.id, g.typ, g.flags, g.tid, copies)
+	for range copies {
+		s.after(Time(1+s.rng.IntN(30)), func() {
+			if !peer.failed {
+				peer.m.HandleControl(s.now, msg[:])
+			}
+		})
+	}
+}
+
+func (s *sim) write(h, peer *simHost, a Action) {
+	h.lineFree = max(h.lineFree, s.now+Time(1+s.rng.IntN(20))) + Time(s.rng.IntN(3))
+	s.say("%d writes %d bytes of %08x, imm %v %08x", h.id, a.Len, a.TID, a.WithImm, a.Imm)
+	s.after(h.lineFree-s.now, func() {
+		if h.failed || peer.failed {
+			return
+		}
+		data := h.mem[a.Local.Addr:][:a.Len] // a NIC may read the source until the last moment
+		if a.RKey == keySlots {
+			slot := a.RemoteAddr / simSlot
+			who := a.Imm>>16&immTIDMask + 1
+			if l := &peer.m.lots[slot]; l.busy && uint32(l.tid)+1 != who {
+				s.fail("slot %d overwritten by %08x", slot, a.TID)
+			}
+			peer.owner[slot] = who
+			copy(peer.slots[a.RemoteAddr:], data)
+		} else {
+			s.mayWrite(h, peer, &a)
+			copy(peer.mem[a.RemoteAddr:], data)
+		}
+		if a.WithImm {
+			peer.m.HandleData(s.now, a.Imm, a.Len)
+		}
+		s.after(Time(1+s.rng.IntN(10)), func() {
+			if !h.failed {
+				h.m.DataDone(s.now)
+			}
+		})
+	})
+}
+
+// mayWrite: the memory belongs to a transfer that is under way.
+func (s *sim) mayWrite(h, peer *simHost, a *Action) {
+	if x := h.transfers[a.TID]; x != nil && x.kind == Write && a.RemoteAddr >= x.dst && a.RemoteAddr+uint64(a.Len) <= x.dst+uint64(x.len) {
+		if !x.registered || x.delivered {
+			s.fail("%08x writes to memory that is not registered", a.TID)
+		}
+		return
+	}
+	x := peer.transfers[a.TID]
+	if x == nil || x.kind != Read || a.RemoteAddr < x.src || a.RemoteAddr+uint64(a.Len) > x.src+uint64(x.len) || x.finished {
+		s.fail("a READ's data comes to memory that is none of its: %+v", x)
+	}
+}
+
+func (s *sim) register(h, peer *simHost, a *Action) {
+	x := peer.transfers[a.TID]
+	if x == nil || x.registered || x.delivered || x.dst != a.DBA || x.len != a.Len || x.kind != a.Type {
+		s.fail("asked to register what nobody wants: %+v for %+v", a, x)
+		return
+	}
+	entry, tid := a.Entry, a.TID
+	answer := func() {
+		ok := !x.hopeless && s.rng.Float64() >= s.frp
+		x.registered = ok
+		s.say("%d registers %08x: %v", h.id, tid, ok)
+		h.m.Registered(s.now, entry, tid, ok, Local{Addr: x.dst, LKey: keyUser}, x.dst, keyUser)
+	}
+	if s.rng.IntN(2) == 0 {
+		s.after(Time(s.rng.IntN(60)), answer)
+		return
+	}
+	answer()
+}
+
+func (s *sim) released(h *simHost, x *simTransfer, a *Action) {
+	s.say("%d releases %08x, delivered %v", h.id, a.TID, a.Delivered)
+	if x == nil || !x.registered || x.delivered {
+		s.fail("released what is not registered: %+v", x)
+		return
+	}
+	x.registered = false
+	if !a.Delivered {
+		return
+	}
+	x.delivered = true
+	if x.kind == Write {
+		s.compare(x, h.mem[x.dst:])
+		clear(h.mem[x.dst:][:x.len]) // the user does something else with it
+	} else {
+		clear(h.mem[x.dst:][:x.len])
+	}
+}
+
+func (s *sim) compare(x *simTransfer, got []byte) {
+	for i := range x.len {
+		if want := simPattern(x.from, x.n, int(i)); got[i] != want {
+			s.fail("%08x: byte %d of %d is %d, should be %d", x.tid, i, x.len, got[i], want)
+			return
+		}
+	}
+}
+
+func (s *sim) done(h, peer *simHost, a *Action) {
+	x := h.transfers[a.TID]
+	s.say("%d: %08x is done: %v", h.id, a.TID, a.Status)
+	if x == nil || x.finished || a.Cookie != uint64(x.n) {
+		s.fail("%08x ended twice", a.TID)
+		return
+	}
+	x.finished, x.status = true, a.Status
+	switch {
+	case a.Status == StatusOK && (!x.delivered || !x.acked):
+		s.fail("%08x ended well, but: %+v", a.TID, x)
+	case a.Status == StatusOK && x.hopeless:
+		s.fail("%08x was never registered", a.TID)
+	case a.Status == StatusRefused && !h.failed && x.registered:
+		s.fail("%08x was given up and is still registered", a.TID)
+	case a.Status != StatusOK && !x.hopeless && !h.failed && s.loss < 0.9 && s.frp < 0.9:
+		s.fail("%08x failed with a chance to succeed: %v", a.TID, a.Status)
+	}
+	if x.kind == Read && a.Status == StatusOK {
+		s.compare(x, h.mem[x.src:])
+	}
+	for i := range x.len { // the memory is the user's again
+		h.mem[x.src+uint64(i)] = 0xee
+	}
+	_ = peer
+}
+
+// story plays one seed.
+func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Counters, Time, error) {
+	sum := fnv.New64a()
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), log: log, hash: sum, now: 1}
+	s.loss, s.dup, s.frp = []float64{0, 0.05, 0.3, 0.6}[s.rng.IntN(4)], 0.1, []float64{0, 0.1, 0.5}[s.rng.IntN(3)]
+	s.total = 1 + s.rng.IntN(60)
+	if s.rng.IntN(6) == 0 {
+		s.hopeless = 0.2
+	}
+	if s.rng.IntN(5) == 0 {
+		s.dies = Time(s.rng.IntN(3000))
+	}
+	slots := s.rng.IntN(simSlots + 1)
+	for i := range s.hosts {
+		c := Config{
+			Dynamic: s.rng.IntN(5) > 0, Entries: 1 << s.rng.IntN(4), Timeout: 80, Patience: 80000, Silence: 400000,
+			PeerSlots: slots, PeerSlot: simSlot, PeerKey: keySlots, Slots: slots, Slot: simSlot, Segment: simSegment,
+			FirstTID: TID(s.rng.Uint32()),
+		}
+		if i == 1 {
+			c.Entries = s.hosts[0].m.cfg.Entries
+		}
+		if s.rng.IntN(2) == 0 {
+			c.FirstTID = ^TID(0) - TID(s.rng.IntN(40))
+		}
+		m, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.hosts[i] = &simHost{id: i, m: m, transfers: map[TID]*simTransfer{}}
+	}
+	s.run()
+	return sum.Sum64(), [2]Counters{s.hosts[0].m.Counters, s.hosts[1].m.Counters}, s.now, s.err
+}
+
+const simEnd = Time(60e6)
+
+func (s *sim) run() {
+	for s.err == nil {
+		busy := false
+		for _, h := range s.hosts {
+			if !h.failed && h.posted < s.total && s.rng.IntN(3) > 0 {
+				s.post(h)
+			}
+			busy = busy || h.m.Busy() > 0 || (h.posted < s.total && !h.failed)
+		}
+		for _, h := range s.hosts {
+			s.turn(h)
+		}
+		next := Never
+		if s.q.Len() > 0 {
+			next = s.q[0].at
+		}
+		for _, h := range s.hosts {
+			next = min(next, h.m.Timeout())
+		}
+		if !busy && s.q.Len() == 0 {
+			break
+		}
+		if busy {
+			next = min(next, s.now+500) // users come back and post
+		}
+		if next == Never {
+			break
+		}
+		if s.now = max(next, s.now); s.now > simEnd {
+			s.fail("no end")
+		}
+		if s.dies > 0 && s.now >= s.dies {
+			s.say("the connection dies")
+			s.kill()
+			s.dies = 0
+		}
+		for s.q.Len() > 0 && s.q[0].at <= s.now {
+			heap.Pop(&s.q).(simEvent).do()
+		}
+		for _, h := range s.hosts {
+			h.m.HandleTimeout(s.now)
+		}
+	}
+	s.settle()
+}
+
+// settle: at the end nobody owes anything.
+func (s *sim) settle() {
+	for _, h := range s.hosts {
+		s.turn(h)
+		for _, x := range h.transfers {
+			if !x.finished {
+				s.fail("%08x of host %d never ended: %+v", x.tid, h.id, x)
+			}
+			if x.registered {
+				s.fail("%08x of host %d is still registered", x.tid, h.id)
+			}
+		}
+		if h.m.Counters.ParkedBytes != 0 {
+			s.fail("host %d: %d bytes are still parked", h.id, h.m.Counters.ParkedBytes)
+		}
+		if !h.failed && len(h.m.slots) != h.m.cfg.PeerSlots {
+			s.fail("host %d has %d of %d slots back", h.id, len(h.m.slots), h.m.cfg.PeerSlots)
+		}
+		for i := range h.m.lots {
+			if h.m.lots[i].busy {
+				s.fail("host %d: slot %d is still taken", h.id, i)
+			}
+		}
+	}
+}
+
+func TestSim(t *testing.T) {
+	if *simSeed >= 0 {
+		if _, _, _, err := story(t, uint64(*simSeed), t.Logf); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	seeds := *simSeeds
+	if testing.Short() {
+		seeds = 300
+	}
+	var sum Counters
+	for seed := range seeds {
+		_, c, _, err := story(t, seed, nil)
+		if err != nil {
+			t.Fatalf("seed %d: %v\nreplay: go test ./transport/indirect/core -run 'TestSim$' -core.seed=%d -v", seed, err, seed)
+		}
+		for _, c := range c {
+			sum.Add(&c)
+		}
+	}
+	// A simulation that never meets a case proves nothing about it.
+	for name, n := range map[string]uint64{
+		"direct": sum.Direct, "indirect": sum.Indirect, "late answers": sum.LateAnswers, "full": sum.BufferFull, "straight": sum.Straight,
+		"parked": sum.Parked, "read direct": sum.ReadDirect, "read indirect": sum.ReadIndirect, "dropped": sum.Dropped,
+		"orphaned": sum.Orphaned, "failed": sum.Failed, "stale": sum.Stale,
+	} {
+		if n < seeds/50 {
+			t.Errorf("%s: only %d in %d seeds", name, n, seeds)
+		}
+	}
+	t.Logf("%+v", sum)
+}
+
+// TestReplay: the same seed is the same story.
+func TestReplay(t *testing.T) {
+	for seed := range uint64(40) {
+		a, ca, ta, _ := story(t, seed, nil)
+		b, cb, tb, _ := story(t, seed, nil)
+		if a != b || ca != cb || ta != tb {
+			t.Fatalf("seed %d: %x and %x", seed, a, b)
+		}
+	}
+}

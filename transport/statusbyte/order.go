@@ -1,0 +1,47 @@
+package statusbyte
+
+// flow is a device's stream as far as it was received.
+type flow struct {
+	next  uint64 // the packet that comes next; its low 16 bits are its number
+	stats DeviceStats
+}
+
+// missing tells whether numbers are missing among what was found.
+func (r *Receiver) missing() bool {
+	var next uint64
+	for i := range r.ready {
+		p := &r.ready[i]
+		if i == 0 || p.device != r.ready[i-1].device {
+			next = r.flows[p.device].next
+		}
+		ahead := after(p.packet, uint16(next))
+		if ahead > 0 {
+			return true
+		}
+		if ahead == 0 {
+			next++
+		}
+	}
+	return false
+}
+
+// settle counts gaps, throws duplicates away, and numbers the packets of ready. A jump by more than half the range of numbers
+// cannot be told from a step back: such packets count as duplicates.
+func (r *Receiver) settle() {
+	kept := r.ready[:0]
+	for _, p := range r.ready {
+		f := &r.flows[p.device]
+		ahead := after(p.packet, uint16(f.next))
+		if ahead < 0 {
+			f.stats.Duplicates++
+			r.slots[p.slot] = slotIdle
+			r.status.Store8(p.slot, Empty)
+			continue
+		}
+		f.stats.Gaps += uint64(ahead)
+		p.seq = f.next + uint64(ahead)
+		f.next = p.seq + 1
+		kept = append(kept, p)
+	}
+	r.ready = kept
+}

@@ -1,0 +1,190 @@
+package statusbyte
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
+)
+
+// send puts the header before block i's data, and posts the two WRITEs once a receive block is empty. The caller has
+// the turn.
+func (s *Sender) send(ctx context.Context, i int, h *header) error {
+	j, err := s.target(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.room(ctx, len(s.wrs)); err != nil {
+		return err
+	}
+	at := i * stride(s.cfg.BlockSize)
+	h.put(s.data.Bytes()[at:])
+	s.wrs[0].SGEs[0] = s.data.SGE(at, HeaderLen+int(h.length))
+	s.wrs[0].RemoteAddr = s.peer.data + uint64(j)*uint64(s.peer.stride)
+	s.wrs[1].RemoteAddr = s.peer.status + uint64(j)
+	s.wrs[1].ID = uint64(i)
+	if err := s.end.QP.PostSend(s.wrs[:]...); err != nil {
+		return s.broken(err)
+	}
+	s.used += len(s.wrs)
+	s.signaled++
+	s.view[j] = HasData
+	s.sendAt = (j + 1) % len(s.view)
+	s.packets[h.device]++
+	s.stats.Packets++
+	s.stats.Bytes += uint64(h.length)
+	return nil
+}
+
+// target finds a receive block that is empty. Blocks with data, and those that the receiver keeps, are passed over. Only if all
+// are such does it synchronise, until one is empty.
+func (s *Sender) target(ctx context.Context) (int, error) {
+	for {
+		if s.err != nil {
+			return 0, s.err
+		}
+		for k := range s.view {
+			if s.reading {
+				break // a READ that somebody gave up waiting for still writes to the array
+			}
+			if j := (s.sendAt + k) % len(s.view); s.view[j] == Empty {
+				s.pause = 0
+				return j, nil
+			}
+		}
+		n, err := s.sync(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			if err := s.rest(ctx); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+// rest sleeps a little after a READ that found nothing: the first time not at all, then longer each time.
+func (s *Sender) rest(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.pause > 0 {
+		time.Sleep(s.pause)
+	}
+	s.pause = min(max(minPause, 2*s.pause), s.cfg.Idle)
+	return nil
+}
+
+// sync fetches the receiver's array, and returns how many blocks are empty. The READ is executed behind all WRITEs
+// posted before it (IBA 9.5), so it never shows a block as empty that is still to be written; and nothing is posted until it is there.
+func (s *Sender) sync(ctx context.Context) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	if !s.reading {
+		if err := s.room(ctx, len(s.read)); err != nil {
+			return 0, err
+		}
+		if err := s.end.QP.PostSend(s.read[:]...); err != nil {
+			return 0, s.broken(err)
+		}
+		s.used++
+		s.signaled++
+		s.reading = true
+	}
+	for s.reading {
+		if err := s.await(ctx); err != nil {
+			return 0, err
+		}
+	}
+	s.stats.Syncs++
+	free := 0
+	for j, v := range s.view {
+		switch v {
+		case Empty:
+			free++
+		case HasData, Unavailable:
+		default:
+			s.stats.BadStatus++
+			s.view[j] = Unavailable
+		}
+	}
+	if free == 0 {
+		s.stats.Idle++
+	}
+	return free, nil
+}
+
+// room waits until n work requests, the last one signalled, find room in both queues. If nothing is under way it has
+// none to wait for, and the post itself says whether they fit.
+func (s *Sender) room(ctx context.Context, n int) error {
+	for s.err == nil && s.signaled > 0 && (s.used+n > s.cfg.SendDepth || s.signaled+1 > s.cfg.CQDepth) {
+		if err := s.await(ctx); err != nil {
+			return err
+		}
+	}
+	return s.err
+}
+
+// spinLook is how many polls go by between two looks at the clock.
+const spinLook = 16
+
+// await waits for at least one completion, and takes in what came.
+func (s *Sender) await(ctx context.Context) error {
+	if n := s.end.CQ.Poll(s.wcs[:]); n > 0 {
+		return s.take(n)
+	}
+	if s.cfg.Spin > 0 {
+		for until := time.Now().Add(s.cfg.Spin); ; {
+			for range spinLook {
+				if n := s.end.CQ.Poll(s.wcs[:]); n > 0 {
+					return s.take(n)
+				}
+			}
+			if time.Now().After(until) {
+				break
+			}
+		}
+	}
+	n, err := s.end.CQ.Wait(ctx, s.wcs[:])
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return s.broken(err)
+	}
+	return s.take(n)
+}
+
+// take books n completions: send blocks are empty again, the array is there.
+func (s *Sender) take(n int) error {
+	for i := range s.wcs[:n] {
+		wc := &s.wcs[i]
+		if wc.Status != roce.Success {
+			return s.broken(ends.Failed(wc))
+		}
+		s.signaled--
+		if wc.ID == syncID {
+			s.used -= len(s.read)
+			s.reading = false
+			continue
+		}
+		s.used -= len(s.wrs)
+		s.own[wc.ID] = Empty
+	}
+	return nil
+}
+
+// broken remembers what went wrong first. What the connection says of its end is part of it.
+func (s *Sender) broken(err error) error {
+	if s.err == nil {
+		if why := s.conn.Err(); why != nil {
+			err = fmt.Errorf("%w (%w)", err, why)
+		}
+		s.err = fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return s.err
+}

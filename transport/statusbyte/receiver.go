@@ -1,0 +1,306 @@
+package statusbyte
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
+)
+
+// Listener waits for senders.
+type Listener struct {
+	dev *roce.Device
+	cfg Config
+	l   *roce.Listener
+}
+
+// Listen makes a device accept senders at addr. Each gets memory of its own, as cfg says.
+func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
+	if cfg.Blocks == 0 {
+		cfg.Blocks = DefaultBlocks
+	}
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = DefaultBlockSize
+	}
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	l, err := dev.Listen(addr, roce.ListenOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{dev: dev, cfg: cfg, l: l}, nil
+}
+
+// Addr is where the Listener listens.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Close stops listening. Receivers go on.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Accept waits for the next sender. One that wants other sizes, or speaks something else, is refused and gives
+// ErrMismatch or ErrPeer; the Listener can go on after that.
+func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
+	q, err := l.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have := sizes{l.cfg.Blocks, l.cfg.BlockSize}
+	want, err := parseSizes(q.PrivateData())
+	if err == nil {
+		err = have.agree(want)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()), q.Reject(have.put(nil)))
+	}
+	r, err := newReceiver(l.dev, l.cfg)
+	if err != nil {
+		return nil, errors.Join(err, q.Reject(nil))
+	}
+	o := roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: r.memory().put(nil)}
+	o.Access = roce.RemoteWrite | roce.RemoteRead
+	if r.conn, err = q.Accept(ctx, r.end.QP, o); err != nil {
+		return nil, errors.Join(err, r.end.Close())
+	}
+	return r, nil
+}
+
+// Receiver is the receiving end of a connection. It only looks at its own memory.
+type Receiver struct {
+	cfg    Config
+	end    *ends.End
+	conn   *roce.Conn
+	data   *roce.MR // the receive blocks
+	status *roce.MR // the third array
+	manual bool
+	taken  [256]bool // devices that packets are taken of
+
+	mu    sync.Mutex // of what follows
+	slots []slot
+	ready []packet // found and not handed over yet, in order
+	from  int      // of ready: those before have been handed over
+	flows [256]flow
+	stats ReceiverStats
+	gone  bool // closed
+}
+
+// slot is what the receiver itself does with a block at the moment.
+type slot uint8
+
+const (
+	slotIdle   slot = iota // whatever the status byte says
+	slotFound              // in ready
+	slotHanded             // with the program
+	slotKept               // with the program, and marked unavailable
+)
+
+// ReceiverStats are what a Receiver has counted, beside DeviceStats.
+type ReceiverStats struct {
+	BadStatus  uint64 // status values that no sender may write; the block is empty again
+	BadHeader  uint64 // blocks whose length cannot be; not handed over
+	Unknown    uint64 // packets of devices that nobody registered; not handed over
+	Overwrites uint64 // status bytes that the peer wrote while the program had the block
+}
+
+// DeviceStats are what a Receiver has counted of one device.
+type DeviceStats struct {
+	Packets    uint64 // handed over
+	Bytes      uint64 // of data in them
+	Gaps       uint64 // packets that are missing between those handed over
+	Duplicates uint64 // packets that came again, or too late; not handed over
+}
+
+func newReceiver(dev *roce.Device, cfg Config) (*Receiver, error) {
+	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual, slots: make([]slot, cfg.Blocks), ready: make([]packet, 0, cfg.Blocks)}
+	for _, d := range cfg.Devices {
+		r.taken[d] = true
+	}
+	if cfg.Devices == nil {
+		for d := range r.taken {
+			r.taken[d] = true
+		}
+	}
+	var err error
+	if r.end, err = ends.New(dev, ends.Depths{Send: 1, SendCQ: 1, Recv: 1}); err != nil {
+		return nil, err
+	}
+	if r.data, err = r.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err == nil {
+		r.status, err = r.end.Alloc(arrayLen(cfg.Blocks), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.end.Close())
+	}
+	return r, nil
+}
+
+func (r *Receiver) memory() *memory {
+	return &memory{
+		sizes: sizes{r.cfg.Blocks, r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
+		data: r.data.Addr(), dataKey: r.data.RKey(), status: r.status.Addr(), statKey: r.status.RKey(),
+	}
+}
+
+// Blocks is how many blocks each end has.
+func (r *Receiver) Blocks() int { return r.cfg.Blocks }
+
+// BlockSize is how many bytes of data a block holds.
+func (r *Receiver) BlockSize() int { return r.cfg.BlockSize }
+
+// Remote is the sender's address.
+func (r *Receiver) Remote() netip.AddrPort { return r.conn.RemoteAddr() }
+
+// Block is a packet that the program has, until it calls Release.
+type Block struct {
+	Device uint8
+	Packet uint16 // its number in the device's stream, which wraps
+	Seq    uint64 // the same without wrapping: missing packets count
+	Last   bool   // the sender marked it as the end of the device's stream
+	Data   []byte // in the receive block's memory; gone after Release or Receiver.Close
+	r      *Receiver
+	slot   int
+}
+
+// Poll hands over the next packet if one is there. With Manual progress it drives the device for one turn.
+func (r *Receiver) Poll() (Block, bool) {
+	if r.manual {
+		r.end.Dev.Progress()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.from == len(r.ready) && !r.gone {
+		r.gather()
+	}
+	if r.from == len(r.ready) {
+		return Block{}, false
+	}
+	p := &r.ready[r.from]
+	r.from++
+	r.slots[p.slot] = slotHanded
+	f := &r.flows[p.device]
+	f.stats.Packets++
+	f.stats.Bytes += uint64(p.length)
+	at := p.slot*stride(r.cfg.BlockSize) + HeaderLen
+	return Block{
+		Device: p.device, Packet: p.packet, Seq: p.seq, Last: p.flags&FlagLast != 0,
+		Data: r.data.Bytes()[at : at+int(p.length) : at+int(p.length)], r: r, slot: p.slot,
+	}, true
+}
+
+// Receive hands over the next packet, and waits for one. It gives io.EOF once the sender has closed and all packets have been handed
+// over, ctx's error, or what broke the connection.
+func (r *Receiver) Receive(ctx context.Context) (Block, error) {
+	var until time.Time
+	for look := 0; ; look++ {
+		// Before the memory is looked at: what was written before the connection ended is still to be seen.
+		ended := r.ended()
+		if b, ok := r.Poll(); ok {
+			return b, nil
+		}
+		if ended != nil {
+			return Block{}, ended
+		}
+		if look%spinLook != 0 {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return Block{}, err
+		}
+		now := time.Now()
+		switch {
+		case until.IsZero():
+			until = now.Add(r.cfg.Spin)
+		case now.After(until) && !r.manual: // the device works by itself meanwhile
+			time.Sleep(r.cfg.Idle)
+		}
+	}
+}
+
+// ended is nil while the connection lasts.
+func (r *Receiver) ended() error {
+	select {
+	case <-r.conn.Done():
+	default:
+		return nil
+	}
+	switch err := r.conn.Err(); {
+	case errors.Is(err, roce.ErrDisconnected):
+		return io.EOF
+	case errors.Is(err, roce.ErrClosed):
+		return ErrClosed
+	default:
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+}
+
+// Release gives the block's memory back to the sender: its status byte is 0 from now on.
+func (b Block) Release() {
+	r := b.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	want := byte(HasData)
+	switch r.slots[b.slot] {
+	case slotKept:
+		want = Unavailable
+	case slotHanded:
+	default:
+		return // released already
+	}
+	if r.gone {
+		return
+	}
+	if r.status.Load8(b.slot) != want {
+		r.stats.Overwrites++
+	}
+	// Under one lock with gather: it must not see the block as the program's own and filled again.
+	r.status.Store8(b.slot, Empty)
+	r.slots[b.slot] = slotIdle
+}
+
+// Retain keeps the block for longer: its status byte is 2 until Release, and the sender goes round it.
+func (b Block) Retain() {
+	r := b.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.slots[b.slot] != slotHanded || r.gone {
+		return
+	}
+	if r.status.Load8(b.slot) != HasData {
+		r.stats.Overwrites++
+	}
+	r.status.Store8(b.slot, Unavailable)
+	r.slots[b.slot] = slotKept
+}
+
+// Device tells what was counted of a device.
+func (r *Receiver) Device(d uint8) DeviceStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.flows[d].stats
+}
+
+// Stats tells what else was counted.
+func (r *Receiver) Stats() ReceiverStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// Close disconnects and takes the memory back; Data of blocks must not be used any more.
+func (r *Receiver) Close() error {
+	r.mu.Lock()
+	gone := r.gone
+	r.gone = true
+	r.ready, r.from = r.ready[:0], 0
+	r.mu.Unlock()
+	if gone {
+		return nil
+	}
+	return errors.Join(r.conn.Close(), r.end.Close())
+}

@@ -1,0 +1,320 @@
+package statusbyte
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
+)
+
+// Sender is the sending end of a connection. All devices share its queue pair.
+type Sender struct {
+	cfg  Config
+	end  *ends.End
+	conn *roce.Conn
+	peer memory
+	data *roce.MR // the send blocks
+	look *roce.MR // the second array
+
+	// turn is held by who posts, polls completions, or looks at what follows.
+	turn chan struct{}
+	// moved wakes one who waits for a send block while nothing is under way.
+	moved chan struct{}
+
+	own      []byte // the first array
+	view     []byte // the second array, in look
+	packets  [256]uint16
+	fillAt   int  // where the search for an empty send block begins
+	sendAt   int  // where the search for an empty receive block begins
+	used     int  // work requests in the send queue
+	signaled int  // completions that are to come
+	reading  bool // a READ of the array is under way
+	pause    time.Duration
+	err      error // what broke the connection
+	stats    SenderStats
+
+	wrs  [2]roce.SendWR
+	read [1]roce.SendWR
+	one  [1]byte
+	wcs  [pollBatch]roce.WC
+}
+
+// SenderStats are what a Sender has counted.
+type SenderStats struct {
+	Packets uint64 // posted
+	Bytes   uint64 // of data in them
+	Syncs   uint64 // READs of the receiver's array
+	Idle    uint64 // those of them that found no empty block
+	// BadStatus counts values other than 0 to 2 in the receiver's array; such a block is not used.
+	BadStatus uint64
+}
+
+const (
+	pollBatch = 16
+	syncID    = ^uint64(0)
+	// closeTime is how long Close waits for what is under way.
+	closeTime = 5 * time.Second
+	// minPause is the first sleep after READs that find nothing; each doubles it, up to Config.Idle.
+	minPause = 5 * time.Microsecond
+)
+
+// Init connects to the receiver that listens at addr, and makes the send blocks and the status bytes: the paper's RmInit.
+// The Sender keeps to the device, which stays the caller's.
+func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
+	want := sizes{cfg.Blocks, cfg.BlockSize}
+	// Where the receiver decides, the queues are made before its answer is there: for the most that it may have.
+	guess := cfg
+	if guess.Blocks == 0 {
+		guess.Blocks = DefaultBlocks
+	}
+	if guess.BlockSize == 0 {
+		guess.BlockSize = 1
+	}
+	if err := guess.check(); err != nil {
+		return nil, err
+	}
+	guess.setDefaults()
+	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	var err error
+	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1}); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx, addr, guess, want); err != nil {
+		if s.conn != nil {
+			err = errors.Join(err, s.conn.Close())
+		}
+		return nil, errors.Join(err, s.end.Close())
+	}
+	return s, nil
+}
+
+func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want sizes) (err error) {
+	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: want.put(nil)}
+	if s.conn, err = s.end.Dev.Dial(ctx, addr, s.end.QP, o); err != nil {
+		return refused(err, want)
+	}
+	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
+		return err
+	}
+	if err := s.peer.agree(want); err != nil {
+		return err
+	}
+	cfg.Blocks, cfg.BlockSize = s.peer.blocks, s.peer.size
+	s.cfg = cfg
+	if s.data, err = s.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
+		return err
+	}
+	if s.look, err = s.end.Alloc(arrayLen(cfg.Blocks), roce.LocalWrite); err != nil {
+		return err
+	}
+	s.own, s.view = make([]byte, cfg.Blocks), s.look.Bytes()[:cfg.Blocks]
+	s.prepare()
+	return nil
+}
+
+// prepare makes the work requests, of which only addresses change.
+func (s *Sender) prepare() {
+	s.one[0] = HasData
+	s.wrs[0] = roce.SendWR{Op: roce.OpWrite, SGEs: make([]roce.SGE, 1), RKey: s.peer.dataKey}
+	s.wrs[1] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:], RKey: s.peer.statKey}
+	s.read[0] = roce.SendWR{
+		ID: syncID, Op: roce.OpRead, Flags: roce.Signaled, SGEs: []roce.SGE{s.look.SGE(0, s.cfg.Blocks)},
+		RemoteAddr: s.peer.status, RKey: s.peer.statKey,
+	}
+}
+
+// Blocks is how many blocks each end has.
+func (s *Sender) Blocks() int { return s.cfg.Blocks }
+
+// BlockSize is how many bytes of data a block holds.
+func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
+
+// Stats tells what the Sender has counted. It waits for a Write that is under way.
+func (s *Sender) Stats() SenderStats {
+	s.turn <- struct{}{}
+	defer s.release()
+	return s.stats
+}
+
+// lock takes the turn.
+func (s *Sender) lock(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Sender) release() { <-s.turn }
+
+// Fill is an empty send block, to be filled by its holder and sent.
+type Fill struct {
+	// Data is the block's memory, BlockSize bytes.
+	Data   []byte
+	s      *Sender
+	block  int
+	device uint8
+}
+
+// Fill takes an empty send block for a packet of a device, and waits for one if there is none. The holder writes to Data, then
+// calls Send or Drop.
+func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
+	for {
+		if err := s.lock(ctx); err != nil {
+			return Fill{}, err
+		}
+		i, err := s.empty(ctx)
+		s.release()
+		if err != nil {
+			return Fill{}, err
+		}
+		if i >= 0 {
+			at := i*stride(s.cfg.BlockSize) + HeaderLen
+			return Fill{Data: s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], s: s, block: i, device: device}, nil
+		}
+		// Others are filling all blocks, and need the turn to send them.
+		select {
+		case <-s.moved:
+		case <-ctx.Done():
+			return Fill{}, ctx.Err()
+		}
+	}
+}
+
+// empty finds an empty send block and marks it. It waits while blocks are under way; -1 if none is and none is empty.
+func (s *Sender) empty(ctx context.Context) (int, error) {
+	for {
+		if s.err != nil {
+			return 0, s.err
+		}
+		for k := range s.own {
+			i := (s.fillAt + k) % len(s.own)
+			if s.own[i] == Empty {
+				s.own[i], s.fillAt = HasData, (i+1)%len(s.own)
+				s.stir() // there may be another one for another who waits
+				return i, nil
+			}
+		}
+		if s.signaled == 0 {
+			return -1, nil
+		}
+		if err := s.await(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// stir wakes who waits in Fill.
+func (s *Sender) stir() {
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// Drop gives the block back unsent.
+func (f Fill) Drop() {
+	f.s.turn <- struct{}{}
+	f.s.own[f.block] = Empty
+	f.s.stir()
+	f.s.release()
+}
+
+// Send sends the first n bytes of Data as the device's next packet. It waits for an empty receive block, synchronising
+// as needed, and returns when the WRITEs are posted; Flush waits until they are done. After an error the packet has not
+// been sent and never will be. last marks the end of the device's stream.
+func (f Fill) Send(ctx context.Context, n int, last bool) error {
+	if n < 0 || n > f.s.cfg.BlockSize {
+		f.Drop()
+		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, f.s.cfg.BlockSize)
+	}
+	if err := f.s.lock(ctx); err != nil {
+		f.Drop()
+		return err
+	}
+	defer f.s.release()
+	h := header{device: f.device, packet: f.s.packets[f.device], length: uint32(n)}
+	if last {
+		h.flags = FlagLast
+	}
+	err := f.s.send(ctx, f.block, &h)
+	if err != nil {
+		f.s.own[f.block] = Empty
+	}
+	f.s.stir()
+	return err
+}
+
+// Write copies data into a send block and sends it as the device's next packet: the paper's RmWrite. See Fill.Send.
+func (s *Sender) Write(ctx context.Context, device uint8, data []byte) error {
+	if len(data) > s.cfg.BlockSize {
+		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, len(data), s.cfg.BlockSize)
+	}
+	f, err := s.Fill(ctx, device)
+	if err != nil {
+		return err
+	}
+	copy(f.Data, data)
+	return f.Send(ctx, len(data), false)
+}
+
+// End sends an empty packet that ends the device's stream.
+func (s *Sender) End(ctx context.Context, device uint8) error {
+	f, err := s.Fill(ctx, device)
+	if err != nil {
+		return err
+	}
+	return f.Send(ctx, 0, true)
+}
+
+// Free synchronises: it READs the receiver's whole array once, and returns how many receive blocks are empty. This is the
+// paper's RmFree. Sending calls it when it has to.
+func (s *Sender) Free(ctx context.Context) (int, error) {
+	if err := s.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer s.release()
+	return s.sync(ctx)
+}
+
+// Flush waits until the receiver's NIC has acknowledged all that was sent.
+func (s *Sender) Flush(ctx context.Context) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	return s.drain(ctx)
+}
+
+func (s *Sender) drain(ctx context.Context) error {
+	for s.err == nil && s.signaled > 0 {
+		if err := s.await(ctx); err != nil {
+			return err
+		}
+	}
+	return s.err
+}
+
+// Close flushes, disconnects, and gives the memory back. What Flush would have said, it says.
+func (s *Sender) Close() error {
+	s.turn <- struct{}{}
+	defer s.release()
+	if errors.Is(s.err, ErrClosed) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	err := s.drain(ctx)
+	s.err = ErrClosed
+	return errors.Join(err, s.conn.Close(), s.end.Close())
+}
