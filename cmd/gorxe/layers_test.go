@@ -70,12 +70,12 @@ var allowed = map[string][]string{
 	"roce":       {"bth", "mr", "qp", "xdp", "roce/..."},
 	"transport":  {"roce/...", "transport/..."},
 	"fuzz":       {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/..."},
-	"cmd/gorxe":  {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
+	"cmd/gorxe":  {"bth/...", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
 	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
 }
 
 // pure folders are state machines and formats: no I/O, time or chance of their own.
-var pure = []string{"bth", "mr", "qp", "roce/frame", "roce/cm"}
+var pure = []string{"bth", "mr", "qp", "qp/sched", "roce/frame", "roce/cm"}
 
 // maxLines is generous: around 500 is the aim.
 const maxLines = 600

@@ -1,0 +1,193 @@
+package rnicsim
+
+import "github.com/gorxe/gorxe/qp/sched"
+
+// The stages of the pipeline: one looks up each kind of resource, then the payload is read, then the chunk is on the link.
+const (
+	payload = int(Kinds) + iota
+	onLink
+	stages
+)
+
+// job is a turn of a QP in the pipeline.
+type job struct {
+	qp   uint32
+	n    int  // messages
+	done span // when it may leave its stage
+}
+
+// nic is the requester. Its owner pushes QPs and is told what was sent.
+type nic struct {
+	*clock
+	p      *Params
+	queue  *sched.Queue
+	caches [Kinds]*cache
+	mrs    uint32 // QP q's memory is in MR q mod mrs
+	pcie   wire   // host to NIC: what reads bring
+	line   wire
+	stage  [stages][]job // in order: the first leaves first
+	room   [stages]int
+	ahead  int // turns' worth of WQEs that are read ahead for a QP
+	turn   int // messages
+
+	pick func() (uint32, bool) // the QP to serve next: queue.Pop, but in a NIC without a scheduling queue
+	more func(qp uint32)       // the WQEs of a turn are taken: the place to push the QP again
+	sent func(j *job)
+	wake func() // advance, as a value made once
+
+	hits, misses [Kinds]int64
+}
+
+func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
+	q, err := sched.New(qps, window)
+	if err != nil {
+		return nil, err
+	}
+	n := &nic{clock: c, p: p, queue: q, mrs: uint32(mrs), turn: p.Turn()}
+	n.pcie.rate, n.line.rate = p.PCIeRate, p.LinkRate
+	for k := range Kinds {
+		keys := qps
+		if k == MPT || k == MTT {
+			keys = mrs
+		}
+		n.caches[k] = newCache(p.Cache[k], keys)
+		n.room[k] = p.Slots
+	}
+	n.room[payload] = max(1, p.Reads/n.turn)
+	n.room[onLink] = 1
+	n.pick = q.Pop
+	n.more = func(uint32) {}
+	n.sent = func(*job) {}
+	n.wake = n.advance
+	return n, nil
+}
+
+// read asks the host for bytes and says when they will be here.
+func (n *nic) read(bytes int) span { return n.pcie.send(n.now+spanOf(n.p.PCIeRTT), bytes) }
+
+// key is what a QP needs of a kind.
+func (n *nic) key(k Kind, qp uint32) uint32 {
+	if k == MPT || k == MTT {
+		return qp % n.mrs
+	}
+	return qp
+}
+
+// fetch looks a resource up and asks the host for it if it is not there or under way already. It says when it will be there.
+func (n *nic) fetch(k Kind, qp uint32, messages int) (ready span, hit bool) {
+	c, key := n.caches[k], n.key(k, qp)
+	it := c.find(key)
+	if it != nil && (k != WQE || len(it.batches) > 0) {
+		if k == WQE {
+			return it.batches[0], true
+		}
+		return it.ready, true
+	}
+	if it == nil {
+		it = c.insert(key)
+	}
+	if k == WQE {
+		it.batches = append(it.batches, n.read(messages*n.p.Size[k]))
+		return it.batches[0], false
+	}
+	it.ready = n.read(n.p.Size[k])
+	return it.ready, false
+}
+
+// lookup is what the stage of kind k does when j enters it: it waits for what is missing.
+func (n *nic) lookup(k Kind, j *job) {
+	ready, hit := n.fetch(k, j.qp, j.n)
+	if hit {
+		n.hits[k]++
+	} else {
+		n.misses[k]++
+	}
+	j.done = max(n.now+spanOf(n.p.Hit), ready)
+	if k == WQE {
+		n.takeWQEs(j)
+	}
+}
+
+// takeWQEs uses up a turn's WQEs, and reads ahead.
+func (n *nic) takeWQEs(j *job) {
+	it := &n.caches[WQE].items[j.qp]
+	copy(it.batches, it.batches[1:])
+	it.batches = it.batches[:len(it.batches)-1]
+	for len(it.batches) < n.ahead {
+		it.batches = append(it.batches, n.read(n.turn*n.p.Size[WQE]))
+	}
+}
+
+// enter puts j into stage s.
+func (n *nic) enter(s int, j job) {
+	switch s {
+	case payload:
+		j.done = n.read(j.n * n.p.Message)
+	case onLink:
+		j.done = n.line.send(n.now, j.n*(n.p.Message+n.p.Overhead))
+	default:
+		n.lookup(Kind(s), &j)
+	}
+	n.stage[s] = append(n.stage[s], j)
+	n.at(j.done, n.wake)
+}
+
+// leave takes the first job out of stage s.
+func (n *nic) leave(s int) job {
+	j := n.stage[s][0]
+	n.stage[s] = n.stage[s][:copy(n.stage[s], n.stage[s][1:])]
+	return j
+}
+
+// advance moves what can move, the last stage first, and takes in new turns.
+func (n *nic) advance() {
+	for moved := true; moved; {
+		moved = false
+		for s := stages - 1; s >= 0; s-- {
+			if len(n.stage[s]) == 0 || n.stage[s][0].done > n.now {
+				continue
+			}
+			if s == onLink {
+				j := n.leave(s)
+				n.sent(&j)
+			} else if len(n.stage[s+1]) < n.room[s+1] {
+				j := n.leave(s)
+				n.enter(s+1, j)
+				if s == int(WQE) {
+					n.more(j.qp)
+				}
+			} else {
+				continue
+			}
+			moved = true
+		}
+		if len(n.stage[0]) < n.room[0] {
+			if qp, ok := n.pick(); ok {
+				n.enter(0, job{qp: qp, n: n.turn})
+				moved = true
+			}
+		}
+		n.prefetch()
+	}
+}
+
+// push puts a QP into the scheduling queue, and thereby into the prefetch queue.
+func (n *nic) push(qp uint32) {
+	n.queue.Push(qp)
+	n.prefetch()
+}
+
+// prefetch starts the chains of the QPs that the window has reached.
+func (n *nic) prefetch() {
+	for qp, ok := n.queue.Prefetch(); ok; qp, ok = n.queue.Prefetch() {
+		n.chain(QPC, qp, MTT)
+	}
+}
+
+// chain fetches what qp needs from kind k on to last, each when the one before it has told where it is.
+func (n *nic) chain(k Kind, qp uint32, last Kind) {
+	ready, _ := n.fetch(k, qp, n.turn)
+	if k < last {
+		n.at(max(ready, n.now+spanOf(n.p.Hit)), func() { n.chain(k+1, qp, last) })
+	}
+}
