@@ -26,7 +26,16 @@ var magic = [4]byte{'G', 'X', 'S', 'B'}
 // sizes are what both ends have to have in common.
 type sizes struct{ blocks, size int }
 
-func (s sizes) String() string { return fmt.Sprintf("%d blocks of %d bytes", s.blocks, s.size) }
+// String leaves out what is 0, and so of no matter.
+func (s sizes) String() string {
+	switch {
+	case s.size == 0:
+		return fmt.Sprintf("%d blocks", s.blocks)
+	case s.blocks == 0:
+		return fmt.Sprintf("blocks of %d bytes", s.size)
+	}
+	return fmt.Sprintf("%d blocks of %d bytes", s.blocks, s.size)
+}
 
 func (s sizes) put(b []byte) []byte {
 	b = append(b, magic[:]...)

@@ -60,7 +60,7 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()), q.Reject(have.put(nil)))
 	}
-	r, err := newReceiver(l.dev, l.cfg)
+	r, err := newReceiver(l.dev, l.cfg, q.LocalAddr().Addr())
 	if err != nil {
 		return nil, errors.Join(err, q.Reject(nil))
 	}
@@ -117,7 +117,7 @@ type DeviceStats struct {
 	Duplicates uint64 // packets that came again, or too late; not handed over
 }
 
-func newReceiver(dev *roce.Device, cfg Config) (*Receiver, error) {
+func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
 	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual, slots: make([]slot, cfg.Blocks), ready: make([]packet, 0, cfg.Blocks)}
 	for _, d := range cfg.Devices {
 		r.taken[d] = true
@@ -128,7 +128,7 @@ func newReceiver(dev *roce.Device, cfg Config) (*Receiver, error) {
 		}
 	}
 	var err error
-	if r.end, err = ends.New(dev, ends.Depths{Send: 1, SendCQ: 1, Recv: 1}); err != nil {
+	if r.end, err = ends.New(dev, ends.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: ends.GIDFor(dev, own)}); err != nil {
 		return nil, err
 	}
 	if r.data, err = r.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err == nil {

@@ -80,7 +80,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 	guess.setDefaults()
 	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
 	var err error
-	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1}); err != nil {
+	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: ends.GIDFor(dev, addr.Addr())}); err != nil {
 		return nil, err
 	}
 	if err := s.connect(ctx, addr, guess, want); err != nil {

@@ -4,6 +4,7 @@ package ends
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -23,6 +24,7 @@ type Depths struct {
 	Send, SendCQ int
 	Recv, RecvCQ int // RecvCQ 0: one completion queue for both
 	Inline       int
+	GID          *int // the GID to talk from; see GIDFor
 }
 
 // New makes a queue pair in INIT.
@@ -47,9 +49,26 @@ func New(dev *roce.Device, d Depths) (e *End, err error) {
 		}
 	}
 	e.QP, err = dev.CreateQP(e.PD, roce.QPConfig{
-		SendCQ: e.CQ, RecvCQ: e.Recv, SendDepth: d.Send, RecvDepth: d.Recv, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: d.Inline,
+		SendCQ: e.CQ, RecvCQ: e.Recv, SendDepth: d.Send, RecvDepth: d.Recv, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: d.Inline, GIDIndex: d.GID,
 	})
 	return e, err
+}
+
+// GIDFor chooses the GID to talk from: the one with the address own if there is one, else the first of the same kind. Nil leaves
+// it to the device.
+func GIDFor(dev *roce.Device, own netip.Addr) *int {
+	own = own.Unmap().WithZone("")
+	var like *int
+	for _, g := range dev.GIDs() {
+		a := g.Addr.Unmap().WithZone("")
+		if a == own {
+			return &g.Index
+		}
+		if like == nil && a.Is4() == own.Is4() && a.IsLinkLocalUnicast() == own.IsLinkLocalUnicast() {
+			like = &g.Index
+		}
+	}
+	return like
 }
 
 // Alloc makes a memory region of the end.

@@ -1,0 +1,177 @@
+package statusbyte
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/statusbyte"
+)
+
+type recvFlags struct {
+	shared
+	dir     string
+	segment cli.Size
+	devices string
+	keep    bool
+	timeout cli.Duration
+}
+
+func recvCommand() *cobra.Command {
+	f := new(recvFlags)
+	cmd := &cobra.Command{
+		Use:   "recv",
+		Short: "Receive the streams of 'statusbyte send', into a directory for each device",
+		Long: `Receive the streams of 'statusbyte send', check their order, and hash them. With --dir each device's packets go into a directory
+of its own, DIR/device-NNN: files that appear whole, in the order of their names, ready to be mounted into a consumer's
+container; see 'statusbyte tail'.
+
+A directory that takes nothing (full, read-only) holds up only its own device: some of its packets wait in their blocks and
+are tried again; those beyond are counted as unstored, and the exit status is 1. It serves one sender and ends,
+unless --keep.`,
+		Example: `  gorxe statusbyte recv -d eth0
+  gorxe statusbyte recv -d eth0 --dir /data --segment 64MiB --devices 0-11 --keep
+  gorxe statusbyte recv -d eth0 --blocks 3 --block-size 1m --json`,
+		Args: cli.Named(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	f.register(fs, statusbyte.DefaultBlocks, statusbyte.DefaultBlockSize, "the only one")
+	f.segment = cli.Size{Min: 0, Max: 1 << 40}
+	f.timeout = cli.Duration{Min: 0, Max: maxDuration}
+	fs.StringVar(&f.dir, "dir", "", "store each device's packets below this directory")
+	fs.Var(&f.segment, "segment", "put packets together to files of so many bytes at least (default: a file for each packet)")
+	fs.StringVar(&f.devices, "devices", "", "take packets of these devices only, as in 0-11,20 (default: all)")
+	fs.BoolVar(&f.keep, "keep", false, "serve one sender after the other until interrupted")
+	fs.Var(&f.timeout, "timeout", "give a sender up after so long without a packet (default: never)")
+	return cmd
+}
+
+func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
+	cfg := statusbyte.Config{Blocks: f.blocks.N, BlockSize: f.size.Int()}
+	if f.devices != "" {
+		if cfg.Devices, err = deviceList(f.devices); err != nil {
+			return err
+		}
+	}
+	// A directory that cannot be used is told before anybody sends.
+	store, err := f.open(cfg.Devices)
+	if err != nil {
+		return err
+	}
+	if store != nil {
+		defer func() { err = errors.Join(err, store.Close()) }()
+	}
+	if f.nic.Iface == "" {
+		if f.nic.Iface, err = nic.Only(); err != nil {
+			return err
+		}
+	}
+	f.nic.GIDIndex = -1
+	dev, err := f.nic.Open(roce.Auto)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	l, err := statusbyte.Listen(dev, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(f.port.N)), cfg)
+	if err != nil {
+		if errors.Is(err, statusbyte.ErrConfig) {
+			return cli.Usage(err)
+		}
+		return err
+	}
+	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %d blocks of %s.\n",
+		f.nic.Iface, dev.Info().Datapath, f.port.N, cfg.Blocks, cli.FormatSize(int64(cfg.BlockSize)))
+	for {
+		err := f.serve(ctx, l, dev, store, out)
+		switch {
+		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
+			return nil
+		case !f.keep:
+			return err
+		case err != nil:
+			fmt.Fprintf(diag, "%v\n", err)
+		}
+	}
+}
+
+func (f *recvFlags) open(devices []uint8) (*statusbyte.Store, error) {
+	if f.dir == "" {
+		return nil, nil
+	}
+	store, err := statusbyte.OpenStore(f.dir, f.segment.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if err := store.Open(d); err != nil {
+			return nil, err
+		}
+	}
+	return store, nil
+}
+
+// serve takes one sender's streams and reports them.
+func (f *recvFlags) serve(ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out io.Writer) error {
+	r, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	rep := &report{Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(), BlockSize: r.BlockSize()}
+	d := newDelivery(r, store)
+	err = d.run(ctx, f.timeout.D)
+	rep.Seconds = d.elapsed().Seconds()
+	d.fill(rep)
+	if e := r.Close(); err == nil {
+		err = e
+	}
+	interrupted := cli.Interrupted(ctx) && errors.Is(err, context.Canceled)
+	if e := rep.write(out, f.json); e != nil || (err != nil && !interrupted) {
+		return errors.Join(err, e)
+	}
+	return d.unstored()
+}
+
+// errTimeout: the sender is silent.
+var errTimeout = errors.New("no packet came in time: is the sender still there? (--timeout)")
+
+// patience is a context that ends when no packet comes for a while.
+type patience struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	after  time.Duration
+}
+
+func newPatience(ctx context.Context, after time.Duration) *patience {
+	p := &patience{after: after}
+	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	if after > 0 {
+		p.timer = time.AfterFunc(after, func() { p.cancel(errTimeout) })
+	}
+	return p
+}
+
+// renew begins anew.
+func (p *patience) renew() {
+	if p.timer != nil {
+		p.timer.Reset(p.after)
+	}
+}
+
+func (p *patience) end() {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.cancel(nil)
+}

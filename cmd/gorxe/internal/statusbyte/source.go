@@ -1,0 +1,153 @@
+package statusbyte
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+)
+
+// source is a device's stream: next fills buf and says how much of it; io.EOF beside data or without ends it.
+type source interface {
+	device() uint8
+	next(ctx context.Context, buf []byte) (int, error)
+	close() error
+}
+
+// fileSource reads a file or standard input.
+type fileSource struct {
+	dev  uint8
+	file *os.File
+}
+
+// openFiles makes sources of arguments "FILE", "N=FILE" or "-"; without N devices are numbered from first on.
+func openFiles(args []string, first int) (list []source, err error) {
+	used := map[int]string{}
+	defer func() {
+		if err != nil {
+			for _, s := range list {
+				_ = s.close()
+			}
+		}
+	}()
+	for i, arg := range args {
+		device, name := first+i, arg
+		if number, rest, ok := strings.Cut(arg, "="); ok {
+			if n, e := strconv.ParseUint(number, 10, 8); e == nil {
+				device, name = int(n), rest
+			}
+		}
+		if device > 255 {
+			return list, cli.Usagef("%s would be device %d: they go from 0 to 255", name, device)
+		}
+		if other, ok := used[device]; ok {
+			return list, cli.Usagef("%s and %s are both device %d: write one as N=FILE", other, name, device)
+		}
+		used[device] = name
+		f := os.Stdin
+		if name != "-" {
+			if f, err = os.Open(name); err != nil {
+				return list, fmt.Errorf("read a stream: %w", err)
+			}
+		}
+		list = append(list, &fileSource{dev: uint8(device), file: f})
+	}
+	return list, nil
+}
+
+func (f *fileSource) device() uint8 { return f.dev }
+func (f *fileSource) close() error  { return f.file.Close() }
+
+// next fills the whole block as long as there is data: a pipe gives it in small pieces.
+func (f *fileSource) next(_ context.Context, buf []byte) (int, error) {
+	n, err := io.ReadFull(f.file, buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// camera makes frames of a pattern that tells camera, frame and place, at a fixed rate.
+type camera struct {
+	dev    uint8
+	frame  int // bytes of a frame
+	period time.Duration
+	frames int           // how many; 0: until ctx ends
+	offset time.Duration // of the first frame, from the first call of next on
+	start  time.Time
+
+	done int // frames begun
+	left int // bytes of the present one that are to come
+}
+
+func (c *camera) device() uint8 { return c.dev }
+func (c *camera) close() error  { return nil }
+
+func (c *camera) next(ctx context.Context, buf []byte) (int, error) {
+	if c.start.IsZero() {
+		c.start = time.Now().Add(c.offset)
+	}
+	if c.left == 0 {
+		if c.frames > 0 && c.done == c.frames {
+			return 0, io.EOF
+		}
+		if err := sleepUntil(ctx, c.start.Add(time.Duration(c.done)*c.period)); err != nil {
+			return 0, io.EOF // an interrupted camera ends its stream properly
+		}
+		c.done++
+		c.left = c.frame
+	}
+	n := min(len(buf), c.left)
+	paint(buf[:n], c.dev, c.done-1, c.frame-c.left)
+	c.left -= n
+	return n, nil
+}
+
+func sleepUntil(ctx context.Context, t time.Time) error {
+	d := time.Until(t)
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// paint writes the bytes of a frame from offset at on: 8-byte words that differ everywhere, cheaply.
+func paint(b []byte, dev uint8, frame, at int) {
+	const golden = 0x9e3779b97f4a7c15 // 2^64 by the golden ratio: its multiples spread over all words
+	seed := (uint64(dev)<<32 | uint64(uint32(frame))) * golden
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], seed+uint64(at+i)*golden)
+	}
+	for ; i < len(b); i++ {
+		b[i] = byte(seed>>56) + byte(at+i)
+	}
+}
+
+// frameSize reads "640x480x3": the product is the bytes of a frame.
+func frameSize(text string) (int, error) {
+	const most = 256 << 20
+	n := 1
+	for _, part := range strings.Split(text, "x") {
+		k, err := strconv.Atoi(part)
+		if err != nil || k < 1 || n > most/k {
+			return 0, cli.Usagef("%q is no frame: write it as 640x480x3 (width, height, bytes a pixel), %s at most", text, cli.FormatSize(most))
+		}
+		n *= k
+	}
+	return n, nil
+}

@@ -1,0 +1,144 @@
+package indirect
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/indirect/core"
+)
+
+// What the state machine speaks of, this package's users do too.
+type (
+	// Kind is the type of a transfer.
+	Kind = core.Kind
+	// TID is the ID of a transfer on its connection.
+	TID = core.TID
+	// Status is how a transfer ended.
+	Status = core.Status
+)
+
+// The types of transfers, and how they end.
+const (
+	Write = core.Write
+	Read  = core.Read
+
+	StatusOK       = core.StatusOK
+	StatusRefused  = core.StatusRefused
+	StatusNoAnswer = core.StatusNoAnswer
+	StatusLost     = core.StatusLost
+)
+
+// Errors. Those of package roce are wrapped; ErrFull, ErrLength, ErrTooLarge, ErrProtocol, ErrSilent and ErrLost are the state machine's.
+var (
+	ErrConfig   = core.ErrConfig
+	ErrFull     = core.ErrFull
+	ErrLength   = core.ErrLength
+	ErrTooLarge = core.ErrTooLarge
+	ErrProtocol = core.ErrProtocol
+	ErrSilent   = core.ErrSilent
+	ErrLost     = core.ErrLost
+
+	// ErrIndirectBuffer: it cannot hold even one transfer.
+	ErrIndirectBuffer = errors.New("indirect: the indirect buffer is smaller than one transfer: raise IndirectBuffer, or lower MaxTransfer")
+	// ErrPeer: whoever answered does not speak this protocol.
+	ErrPeer = errors.New("indirect: the peer is no indirect transport, or one of another version")
+	// ErrMismatch: the two ends are configured differently.
+	ErrMismatch = errors.New("indirect: the two ends differ: give both the same Entries and Segment")
+	// ErrTooManyConns: see Config.MaxConns.
+	ErrTooManyConns = errors.New("indirect: too many connections: close one, or raise MaxConns")
+	// ErrTransfer: a transfer ended otherwise than well; the text says how.
+	ErrTransfer = errors.New("indirect: transfer failed")
+	// ErrClosed: the endpoint or the connection was closed.
+	ErrClosed = errors.New("indirect: closed")
+	// ErrMemory: the local memory of a transfer is not inside its region.
+	ErrMemory = errors.New("indirect: the bytes are not inside the memory region")
+)
+
+// Defaults and bounds of Config.
+const (
+	DefaultMaxTransfer    = 128 << 10
+	DefaultIndirectBuffer = 4 << 20
+	DefaultSlots          = 8
+	DefaultSegment        = 16 << 10
+	DefaultMaxConns       = 16
+	maxMaxConns           = 256
+	defaultSpin           = 50 * time.Microsecond
+)
+
+// Config shapes an Endpoint; the zero value is good, but refuses all that peers ask for.
+type Config struct {
+	// Host has the memory that peers may write and read. Nil: every request gets an invalid answer.
+	Host Host
+
+	// Traditional turns the paper's method off at this end: transfers wait for their valid answers, however long that takes.
+	Traditional bool
+
+	MaxTransfer    int // bytes of a slot of the indirect buffer: the largest transfer that peers may send indirectly; 0: 128 KiB
+	IndirectBuffer int // bytes reserved for data that cannot go to its destination yet, of all connections; 0: 4 MiB; negative: none
+	Slots          int // of a connection at most, 1..256; 0: 8. When IndirectBuffer is used up, further connections get fewer, or none
+	Segment        int // bytes of a data message, the same at both ends; 0: 16 KiB
+	Entries        int // transfers under way, each direction of a connection, the same at both ends: a power of two up to 256; 0: 16
+	MaxConns       int // 0: 16; at most 256
+
+	Timeout  time.Duration // until a request is repeated, or a READ's data sent unconfirmed; 0: 2 ms
+	Patience time.Duration // until a transfer without a valid answer is given up; 0: 10 s
+	Silence  time.Duration // until an initiator that says nothing, with transfers unfinished, counts as dead; 0: 20 s
+
+	// RC shapes the connections that carry the data.
+	RC roce.ConnectOptions
+
+	Faults Faults
+
+	// Clock replaces the monotonic clock, in nanoseconds: for devices on a clock of the caller's (roce.WithClock).
+	Clock func() int64
+}
+
+// Faults make things go wrong on purpose, the same for the same seed.
+type Faults struct {
+	Seed uint64
+	// FailedRegistration is the probability that a request for registration fails whatever Host would say (the paper's FRP).
+	FailedRegistration float64
+}
+
+func (c *Config) check() error {
+	for _, f := range []struct {
+		name           string
+		v              *int
+		def, least, to int
+	}{
+		{"MaxTransfer", &c.MaxTransfer, DefaultMaxTransfer, 1, core.MaxLength},
+		{"Slots", &c.Slots, DefaultSlots, 1, core.MaxSlots},
+		{"Segment", &c.Segment, DefaultSegment, 1, core.MaxSegment},
+		{"Entries", &c.Entries, core.DefaultEntries, 1, core.MaxEntries},
+		{"MaxConns", &c.MaxConns, DefaultMaxConns, 1, maxMaxConns},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < f.least || *f.v > f.to {
+			return fmt.Errorf("%w: %s is %d; give %d to %d", ErrConfig, f.name, *f.v, f.least, f.to)
+		}
+	}
+	if c.Entries&(c.Entries-1) != 0 {
+		return fmt.Errorf("%w: Entries is %d; give a power of two", ErrConfig, c.Entries)
+	}
+	if c.IndirectBuffer == 0 {
+		c.IndirectBuffer = DefaultIndirectBuffer
+	}
+	if c.IndirectBuffer > 0 && c.IndirectBuffer < c.MaxTransfer {
+		return fmt.Errorf("%w (%d bytes, transfers of up to %d)", ErrIndirectBuffer, c.IndirectBuffer, c.MaxTransfer)
+	}
+	if p := c.Faults.FailedRegistration; !(p >= 0 && p <= 1) {
+		return fmt.Errorf("%w: FailedRegistration is %v; give a probability from 0 to 1", ErrConfig, p)
+	}
+	if c.Timeout < 0 || c.Patience < 0 || c.Silence < 0 {
+		return fmt.Errorf("%w: a negative time", ErrConfig)
+	}
+	if c.Clock == nil {
+		start := time.Now()
+		c.Clock = func() int64 { return 1 + int64(time.Since(start)) }
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+package indirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/indirect/core"
+)
+
+// Conn is a connection to a peer's Endpoint: transfers may be begun from both ends. Data travels over an RC QP of its own, requests and answers over
+// the endpoints' UD QPs.
+type Conn struct {
+	ep    *Endpoint
+	index int
+	gen   uint16 // tells completions of this connection from those of an earlier one with the same index
+	own   Params // what the peer is told
+	peer  Params
+
+	qp    *roce.QP
+	rc    *roce.Conn // nil without the connection manager
+	ah    *roce.AH
+	slots *roce.MR // granted to the peer; nil: none
+
+	m       *core.Machine // nil until joined
+	up      bool
+	err     error // why the connection has ended
+	asked   []Request
+	regions []Region // by entry
+	waiters []*waiter
+}
+
+// waiter is a caller of Write or Read.
+type waiter struct {
+	done   chan struct{}
+	status Status
+	over   bool
+}
+
+// Prepare makes a connection's local half: for peers that are not met by the connection manager. Local and Endpoint go to the peer,
+// Join takes what it says.
+func (e *Endpoint) Prepare() (*Conn, error) {
+	c := &Conn{
+		ep: e, asked: make([]Request, e.cfg.Entries), regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
+	}
+	e.mu.Lock()
+	err := c.enter()
+	e.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.open(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// enter takes a place in the table and a share of the indirect buffer. The lock is held.
+func (c *Conn) enter() error {
+	e := c.ep
+	if e.closed {
+		return ErrClosed
+	}
+	for i := range e.conns {
+		if e.conns[i] != nil {
+			continue
+		}
+		c.index, c.gen = i, uint16(rand.Uint32())
+		c.own = Params{
+			QPN: e.ud.QPN(), QKey: e.qkey, Token: rand.Uint32()&^0xff | uint32(i), Entries: uint16(e.cfg.Entries), Segment: uint32(e.cfg.Segment),
+			Slots: uint16(min(e.cfg.Slots, e.free/e.cfg.MaxTransfer)), Slot: uint32(e.cfg.MaxTransfer),
+		}
+		e.free -= int(c.own.Slots) * e.cfg.MaxTransfer
+		e.conns[i] = c
+		return nil
+	}
+	return ErrTooManyConns
+}
+
+func (c *Conn) open() (err error) {
+	e := c.ep
+	if c.own.Slots > 0 {
+		c.slots, err = e.pd.AllocMR(int(c.own.Slots)*e.cfg.MaxTransfer, roce.LocalWrite|roce.RemoteWrite)
+		if err != nil {
+			return err
+		}
+		r := c.slots.Remote()
+		c.own.Base, c.own.RKey = r.Addr, r.RKey
+	}
+	c.qp, err = e.dev.CreateQP(e.pd, roce.QPConfig{SendCQ: e.cq, SendDepth: 2 * core.Window, RecvDepth: recvDepth})
+	if err != nil {
+		return err
+	}
+	for range recvDepth {
+		if err := c.qp.PostRecv(roce.RecvWR{ID: wrID(wrData, c)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Local is what the peer's Join needs.
+func (c *Conn) Local() (roce.Endpoint, Params) { return c.qp.Local(), c.own }
+
+// Join connects to a peer that gave its Local by any means. Errors: ErrMismatch, and those of roce.
+func (c *Conn) Join(ctx context.Context, remote roce.Endpoint, peer Params) error {
+	if err := peer.fits(&c.own); err != nil {
+		return err
+	}
+	if err := c.qp.Connect(ctx, remote, c.ep.cfg.RC); err != nil {
+		return err
+	}
+	return c.join(ctx, remote.GID, &peer)
+}
+
+// join begins the protocol.
+func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
+	ah, err := c.ep.dev.CreateAH(ctx, roce.AHAttr{Remote: gid})
+	if err != nil {
+		return err
+	}
+	cfg := &c.ep.cfg
+	m, err := core.New(core.Config{
+		Dynamic: !cfg.Traditional, Entries: cfg.Entries, Timeout: core.Time(cfg.Timeout), Patience: core.Time(cfg.Patience), Silence: core.Time(cfg.Silence),
+		PeerToken: peer.Token, PeerSlots: int(peer.Slots), PeerSlot: peer.Slot, PeerBase: peer.Base, PeerKey: uint32(peer.RKey),
+		Slots: int(c.own.Slots), Slot: c.own.Slot, Segment: c.own.Segment, FirstTID: TID(rand.Uint32()),
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), ah.Close())
+	}
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	if c.err != nil {
+		return errors.Join(c.err, ah.Close())
+	}
+	c.m, c.ah, c.peer, c.up = m, ah, *peer, true
+	return nil
+}
+
+// Dial connects to an Endpoint that listens at addr, by the connection manager.
+func (e *Endpoint) Dial(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
+	c, err := e.Prepare()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.dial(ctx, addr); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
+	rc, err := c.ep.dev.Dial(ctx, addr, c.qp, roce.DialOptions{ConnectOptions: c.ep.cfg.RC, PrivateData: c.own.append(nil)})
+	if err != nil {
+		return err
+	}
+	c.rc = rc
+	var peer Params
+	if err := peer.parse(rc.PrivateData()); err != nil {
+		return err
+	}
+	if err := peer.fits(&c.own); err != nil {
+		return err
+	}
+	return c.join(ctx, gidOf(addr), &peer)
+}
+
+// Listener takes connections.
+type Listener struct {
+	ep *Endpoint
+	l  *roce.Listener
+}
+
+// Listen makes the Endpoint accept connections at addr, see roce.Device.Listen.
+func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
+	l, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns})
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{e, l}, nil
+}
+
+// Addr is where the Listener listens.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Close stops listening.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Accept waits for a peer and connects to it. A peer that does not speak the protocol, or is configured differently, is refused, and the error says so: call
+// Accept again for the next one. ctx's error, and roce.ErrClosed, end the listening.
+func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	r, err := l.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var peer Params
+	if err := peer.parse(r.PrivateData()); err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	c, err := l.ep.Prepare()
+	if err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	if err := peer.fits(&c.own); err != nil {
+		return nil, errors.Join(err, r.Reject(c.own.append(nil)), c.Close())
+	}
+	// Requests may come as soon as the peer has its answer, before Accept returns.
+	if err := c.join(ctx, gidOf(r.RemoteAddr()), &peer); err != nil {
+		return nil, errors.Join(err, r.Reject(nil), c.Close())
+	}
+	o := roce.AcceptOptions{ConnectOptions: l.ep.cfg.RC, PrivateData: c.own.append(nil)}
+	if c.rc, err = r.Accept(ctx, c.qp, o); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Err says why the connection has ended; nil while it lasts.
+func (c *Conn) Err() error {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	return c.err
+}
+
+// Peer is what the peer said when the connection was made: how much of its buffer is ours, for example.
+func (c *Conn) Peer() Params { return c.peer }
+
+// Counters are the connection's own.
+func (c *Conn) Counters() core.Counters {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	if c.m == nil {
+		return core.Counters{}
+	}
+	return c.m.Counters
+}
+
+// Close ends the connection. Transfers that are under way end as lost; what the peer has parked here is dropped. Closing twice is
+// harmless.
+func (c *Conn) Close() error {
+	c.ep.mu.Lock()
+	gone := c.down(ErrClosed)
+	c.ep.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	return c.dispose()
+}
+
+// down ends the connection for everybody above; false if that was before. The lock is held. What it holds of the device goes by dispose, without the lock.
+func (c *Conn) down(why error) bool {
+	e := c.ep
+	if c.err != nil {
+		return false
+	}
+	c.err, c.up = why, false
+	if c.m != nil {
+		c.m.Fail(e.now())
+		c.pump(e.now())
+		e.events.past.Add(&c.m.Counters)
+	}
+	e.events.push(Event{Kind: Down, Conn: c, Err: why})
+	return true
+}
+
+// dispose gives back what the connection holds of the device, and its share of the buffer: in this order, so that no
+// packet of the old peer reaches memory of the next one's.
+func (c *Conn) dispose() error {
+	var errs []error
+	if c.rc != nil {
+		errs = append(errs, c.rc.Close())
+	}
+	if c.qp != nil {
+		errs = append(errs, c.qp.Close())
+	}
+	if c.slots != nil {
+		errs = append(errs, c.slots.Close())
+	}
+	if c.ah != nil {
+		errs = append(errs, c.ah.Close())
+	}
+	e := c.ep
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conns[c.index] == c {
+		e.conns[c.index] = nil
+		e.free += int(c.own.Slots) * e.cfg.MaxTransfer
+	}
+	return errors.Join(errs...)
+}
+
+func gidOf(a netip.AddrPort) roce.GID { return roce.GID(a.Addr().As16()) }

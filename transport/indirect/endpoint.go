@@ -1,0 +1,206 @@
+package indirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/indirect/core"
+)
+
+// Sizes of queues.
+const (
+	controlDepth = 256 // datagrams posted for sending, and receives for them, of all connections
+	recvDepth    = 64  // receives for data messages of a connection; a window of them can be under way
+	pollBatch    = 64  // completions taken at a time
+	controlRoom  = 128 // bytes of a receive for a control message
+)
+
+// Endpoint is one end of any number of connections on one device: their datagram QP, their share of the indirect buffer, and who
+// turns their cranks. Its methods, and those of its Conns, are safe for concurrent use.
+type Endpoint struct {
+	cfg  Config
+	dev  *roce.Device
+	pd   *roce.PD
+	cq   *roce.CQ
+	ud   *roce.QP
+	ctl  *roce.MR // receives of control messages
+	qkey roce.QKey
+	own  []interface{ Close() error } // in the order of closing
+
+	turn chan struct{} // who holds it takes completions, in their order
+
+	mu      sync.Mutex
+	closed  bool
+	conns   []*Conn // by index
+	free    int     // bytes of the indirect buffer that are not granted
+	udOut   int     // datagrams posted
+	events  eventRing
+	busy    int // transfers under way, of all connections
+	wake    context.CancelFunc
+	wakeAt  core.Time
+	rng     *rand.Rand // of Faults
+	strange uint64     // datagrams that are for no connection
+	wcs     [pollBatch]roce.WC
+	inline  [core.MessageLen]byte
+}
+
+// New makes an Endpoint on a device, which stays the caller's. Errors: ErrConfig, ErrIndirectBuffer, and those of roce.
+func New(dev *roce.Device, c Config) (*Endpoint, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	e := &Endpoint{
+		cfg: c, dev: dev, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
+		qkey: roce.QKey(rand.Uint32() &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
+		rng:  rand.New(rand.NewPCG(c.Faults.Seed, 1)),
+	}
+	e.events = newEventRing(c.MaxConns * (4*c.Entries + 1))
+	if err := e.open(); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *Endpoint) open() (err error) {
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return err
+	}
+	e.own = append(e.own, e.pd)
+	perConn := recvDepth + 2*core.Window
+	if e.cq, err = e.dev.CreateCQ(2*controlDepth + e.cfg.MaxConns*perConn*2); err != nil { // twice: a closed connection's flushes may wait beside the next one's
+		return err
+	}
+	e.own = append(e.own, e.cq)
+	if e.ctl, err = e.pd.AllocMR(controlDepth*controlRoom, roce.LocalWrite); err != nil {
+		return err
+	}
+	e.own = append(e.own, e.ctl)
+	e.ud, err = e.dev.CreateQP(e.pd, roce.QPConfig{Type: roce.UD, SendCQ: e.cq, SendDepth: controlDepth, RecvDepth: controlDepth, MaxInline: core.MessageLen})
+	if err != nil {
+		return err
+	}
+	e.own = append(e.own, e.ud)
+	if err := e.ud.Activate(e.qkey); err != nil {
+		return err
+	}
+	for i := range controlDepth {
+		if err := e.postControl(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PD is where the memory of transfers has to be registered.
+func (e *Endpoint) PD() *roce.PD { return e.pd }
+
+// Close ends all connections and what the Endpoint made on the device. Closing twice is harmless.
+func (e *Endpoint) Close() error {
+	var errs []error
+	for _, c := range e.all() {
+		errs = append(errs, c.Close())
+	}
+	e.mu.Lock()
+	was := e.closed
+	e.closed = true
+	if e.wake != nil {
+		e.wake()
+	}
+	e.mu.Unlock()
+	if was {
+		return nil
+	}
+	for i := len(e.own) - 1; i >= 0; i-- {
+		errs = append(errs, e.own[i].Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Endpoint) all() (list []*Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.conns {
+		if c != nil {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// Counters adds up those of all connections, ended ones too. Strange counts datagrams that were for none of them.
+func (e *Endpoint) Counters() (c core.Counters, strange uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c = e.events.past
+	for _, k := range e.conns {
+		if k != nil {
+			c.Add(&k.m.Counters)
+		}
+	}
+	return c, e.strange
+}
+
+func (e *Endpoint) now() core.Time { return core.Time(e.cfg.Clock()) }
+
+// EventKind says what an Event tells.
+type EventKind uint8
+
+const (
+	// Acked: the request of a transfer was taken, and its data is on its way. It may come before the responder knows of it; only
+	// Done says that data is in its place.
+	Acked EventKind = iota
+	// Done: the transfer has ended, with Status. Its memory is the program's again.
+	Done
+	// Down: the connection has ended, with Err. Its transfers have ended before.
+	Down
+)
+
+// Event is news for the program.
+type Event struct {
+	Kind   EventKind
+	Conn   *Conn
+	Cookie uint64 // of the transfer
+	Status Status // of Done
+	Err    error  // of Down
+}
+
+// eventRing keeps events until they are polled. Post sees to it that there is room.
+type eventRing struct {
+	v          []Event
+	head, size int
+	past       core.Counters // of connections that have ended
+}
+
+func newEventRing(n int) eventRing { return eventRing{v: make([]Event, n)} }
+
+func (r *eventRing) room() int { return len(r.v) - r.size }
+
+func (r *eventRing) push(ev Event) {
+	if r.room() == 0 {
+		return // Down events of a program that reads none
+	}
+	r.v[(r.head+r.size)%len(r.v)] = ev
+	r.size++
+}
+
+func (r *eventRing) take(evs []Event) (n int) {
+	for ; n < len(evs) && r.size > 0; n++ {
+		evs[n] = r.v[r.head]
+		r.v[r.head] = Event{}
+		r.head = (r.head + 1) % len(r.v)
+		r.size--
+	}
+	return n
+}
+
+// wrong wraps an error of roce with what was tried.
+func wrong(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("indirect: %s: %w", what, err)
+}
