@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp/sched"
 )
 
 const (
@@ -35,10 +36,17 @@ type Engine struct {
 	rand      func() uint64
 	maxWindow uint32
 
-	table qpTable
-	lists [numLists]qpList
-	wheel wheel
-	turn  uint32 // bytes that the head of runq may still send
+	table   qpTable
+	slab    []QP  // not yet used
+	qps     []*QP // by QP.id; 0 is nobody
+	freeIDs []uint32
+	ways    map[Path]*way
+	lists   [numLists]qpList
+	wheel   wheel
+
+	runq    *sched.Queue // IDs of QPs that may have something to send
+	serving *QP          // whose turn it is; not in runq
+	turn    uint32       // bytes that it may still send
 
 	groups map[bth.GID][]*QP // multicast
 
@@ -75,8 +83,10 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, ways: map[Path]*way{}}
 	e.table.init(c.MaxQP)
+	e.qps, e.wheel.table = make([]*QP, 1), make([]timer, 1)
+	e.growRunq()
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
 	}
@@ -109,7 +119,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 		e.c.DropPKey++
 		return
 	}
-	if q.typ != UD && (p.Src != q.path.Remote || p.Dst != q.path.Local) {
+	if q.typ != UD && (p.Src != q.way.Remote || p.Dst != q.way.Local) {
 		e.c.DropAddress++
 		return
 	}
@@ -131,7 +141,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 
 // HasTransmit tells whether PollTransmit may have a packet at now.
 func (e *Engine) HasTransmit(now Time) bool {
-	return e.lists[inRunq].head != nil || e.dueAck(now) != nil
+	return e.serving != nil || e.runq.Len() > 0 || e.dueAck(now) != nil
 }
 
 // PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
@@ -139,13 +149,13 @@ func (e *Engine) HasTransmit(now Time) bool {
 // caller appends the ICRC. b has room for a whole frame of the port, MinBuffer bytes at least; a packet
 // that is longer is lost.
 func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
-	runq := &e.lists[inRunq]
-	for q := runq.head; q != nil; q = runq.head {
+	for q := e.next(); q != nil; q = e.next() {
 		to := b
 		if len(b) < q.longest() {
 			to = e.aside[:]
 		}
 		if n, netLen = q.transmit(now, to); n == 0 {
+			e.serving = nil
 			e.unlist(q)
 			if q.ackOwed {
 				e.awaitAck(q)
@@ -153,11 +163,10 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 			continue
 		}
 		e.lastData = now
-		if uint32(n) >= e.turn {
-			e.unlist(q)
-			runq.push(q)
-		} else {
+		if uint32(n) < e.turn {
 			e.turn -= uint32(n)
+		} else if e.serving = nil; q.list == inRunq {
+			e.enqueue(q)
 		}
 		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
 			e.c.DropLength++
@@ -179,11 +188,32 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 
 // longest is what a packet of the QP may need at most.
 func (q *QP) longest() int {
-	netLen := int(q.path.HeaderLen)
+	netLen := int(q.way.HeaderLen)
 	if q.typ == UD {
 		netLen = bth.MaxNetHeader
 	}
 	return netLen + dataHeader + int(q.mtu.Load())
+}
+
+// next is the QP whose turn it is: the one being served, else the first that has not left the queue meanwhile.
+func (e *Engine) next() *QP {
+	if q := e.serving; q != nil && q.list == inRunq {
+		return q
+	}
+	e.serving = nil
+	for {
+		id, ok := e.runq.Pop()
+		if !ok {
+			return nil
+		}
+		q := e.qps[id]
+		q.queued = false
+		if q.list == inRunq {
+			e.serving, e.turn = q, chunk
+			return q
+		}
+		e.forget(q)
+	}
 }
 
 // schedule gives q turns to send.
@@ -192,10 +222,41 @@ func (e *Engine) schedule(q *QP) {
 		return
 	}
 	e.unlist(q)
-	if e.lists[inRunq].head == nil {
-		e.turn = chunk
+	q.list = inRunq
+	if q != e.serving {
+		e.enqueue(q)
 	}
-	e.lists[inRunq].push(q)
+}
+
+// enqueue puts q at the back of the run queue, or lets it have the place again that it left.
+func (e *Engine) enqueue(q *QP) {
+	if !q.queued {
+		q.queued = true
+		e.runq.Push(q.id)
+	}
+}
+
+// minRunq is how many QPs the run queue has room for at first.
+const minRunq = 64
+
+// growRunq makes room in the run queue for all QPs.
+func (e *Engine) growRunq() {
+	old := e.runq
+	if old != nil && len(e.qps) <= old.Cap() {
+		return
+	}
+	size := minRunq
+	if old != nil {
+		size = 2 * old.Cap()
+	}
+	e.runq, _ = sched.New(size, 0) // a size in range
+	for old != nil {
+		id, ok := old.Pop()
+		if !ok {
+			return
+		}
+		e.runq.Push(id)
+	}
 }
 
 // SetBell sets what PostSend calls, on the poster's goroutine, when it rings the first bell since

@@ -18,7 +18,7 @@ func (q *QP) invariants() error {
 		return fmt.Errorf("una %d, nxt %d, max %d", q.una, q.nxt, q.max)
 	case s.cur-tail > head-tail || s.started-tail > head-tail || s.cur-tail > s.started-tail:
 		return fmt.Errorf("tail %d, cur %d, started %d, head %d", tail, s.cur, s.started, head)
-	case head-tail > s.depth:
+	case head-tail > uint32(s.depth):
 		return fmt.Errorf("%d in a queue of %d", head-tail, s.depth)
 	case int(q.rdUsed) > len(q.rdEnds):
 		return fmt.Errorf("%d READs outstanding, %d allowed", q.rdUsed, len(q.rdEnds))
@@ -32,7 +32,7 @@ func (q *QP) invariants() error {
 		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("answers owed, but on no list")
-	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.timer.armed && q.ackTimeout > 0:
+	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.timer().armed && q.ackTimeout > 0:
 		return fmt.Errorf("packets in flight without a timer")
 	}
 	return nil

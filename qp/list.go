@@ -5,7 +5,7 @@ type listID uint8
 
 const (
 	inNone    listID = iota
-	inRunq           // may have something to send; served in turns
+	inRunq           // may have something to send; served in turns by Engine.runq
 	inAckSoon        // owes an ACK that was asked for, and nothing else
 	inAckLate        // owes an ACK that nobody waits for, and nothing else
 	numLists
@@ -41,13 +41,13 @@ func (l *qpList) remove(q *QP) {
 	q.list, q.listNext, q.listPrev = inNone, nil, nil
 }
 
-// unlist takes a QP off its list.
+// unlist takes a QP off its list. In the run queue its place stays, empty.
 func (e *Engine) unlist(q *QP) {
-	if q.list == inNone {
-		return
+	switch q.list {
+	case inNone:
+	case inRunq:
+		q.list = inNone
+	default:
+		e.lists[q.list].remove(q)
 	}
-	if q.list == inRunq && e.lists[inRunq].head == q {
-		e.turn = chunk
-	}
-	e.lists[q.list].remove(q)
 }

@@ -25,6 +25,22 @@ type Attr struct {
 	RNRRetry        uint8 // RNR NAKs in a row that are survived, 0 to 6; 7: any number
 }
 
+// attrs are the attributes as last set, for Query. The path is elsewhere.
+type attrs struct {
+	PathMTU         bth.MTU
+	QKey            bth.QKey
+	RQPSN, SQPSN    bth.PSN
+	DestQPN         bth.QPN
+	Access          mr.Access
+	PKey            bth.PKey
+	MaxRdAtomic     uint8
+	MaxDestRdAtomic uint8
+	MinRNRTimer     uint8
+	Timeout         uint8
+	RetryCnt        uint8
+	RNRRetry        uint8
+}
+
 // AttrMask names attributes.
 type AttrMask uint32
 
@@ -229,8 +245,8 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrDestQPN, func() { at.DestQPN, q.destQP = a.DestQPN, a.DestQPN })
 	set(AttrAccess, func() { at.Access, q.access = a.Access, a.Access })
 	set(AttrPKey, func() { at.PKey, q.pkey = a.PKey, a.PKey })
-	set(AttrPath, func() { at.Path, q.path = a.Path, a.Path })
-	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads(a.MaxRdAtomic) })
+	set(AttrPath, func() { q.setPath(&a.Path) })
+	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads() })
 	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
 	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.ackTimeout = Time(bth.AckTimeout(a.Timeout)) })
@@ -255,7 +271,10 @@ func (q *QP) enter(now Time, from, to State) {
 
 // Query returns the attributes as last set, and the state.
 func (q *QP) Query() Attr {
-	a := q.attr
-	a.State = q.State()
-	return a
+	at := &q.attr
+	return Attr{
+		State: q.State(), PathMTU: at.PathMTU, QKey: at.QKey, RQPSN: at.RQPSN, SQPSN: at.SQPSN, DestQPN: at.DestQPN,
+		Access: at.Access, PKey: at.PKey, Path: q.way.path(q.port), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
+		MinRNRTimer: at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt, RNRRetry: at.RNRRetry,
+	}
 }

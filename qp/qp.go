@@ -24,38 +24,82 @@ type InitAttr struct {
 }
 
 // QP is a queue pair.
+//
+// Its fields stand in the order of their use, in cache lines of 64 bytes: the first line serves everything, then come the send
+// queue and the requester, then the responder, and last what the data path rarely looks at. A message touches some five
+// lines at the sender and three at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
+// them to it.
 type QP struct {
 	eng      *Engine
-	typ      Type
-	state    atomic.Uint32
-	rung     atomic.Bool // on the bell list
+	way      *way
+	pd       *mr.PD
 	bellNext *QP
-	dead     bool
+	state    atomic.Uint32
+	mtu      atomic.Uint32 // path MTU in bytes; read by posters of UD sends
+	destQP   bth.QPN
+	qpn      bth.QPN
+	id       uint32      // index into the engine's tables
+	rung     atomic.Bool // on the bell list
+	pkey     bth.PKey
+	port     uint16 // UDP source port
+	access   mr.Access
+	typ      Type
+	list     listID
 
-	list               listID
-	listNext, listPrev *QP
-	timer              timer
-
-	qpn    bth.QPN
-	destQP bth.QPN
-	pkey   bth.PKey
-	qkey   bth.QKey
-	access mr.Access
-	mtu    atomic.Uint32 // path MTU in bytes; read by posters of UD sends
-	pd     *mr.PD
-	scope  *mr.Scope // what windows of type 2 are bound to; nil until the first is
-	path   Path
-	attr   Attr // as last set, for Query
-	groups int  // multicast groups that it is attached to
-
-	sendCQ, recvCQ *CQ
-	srq            *SRQ
-	sq             sendQueue
-	rq             recvQueue
-	recv           heldRecv
-
+	sq sendQueue
 	requester
+	sendCQ *CQ
+
 	responder
+	listNext, listPrev *QP       // on a list of ACKs
+	scope              *mr.Scope // what windows of type 2 are bound to; nil until the first is
+	queued             bool      // in the run queue, if only as an empty place
+	dead               bool
+	qkey               bth.QKey
+	recvCQ             *CQ
+	srq                *SRQ
+	rq                 recvQueue
+	recv               heldRecv
+	attr               attrs // as last set
+	groups             int   // multicast groups that it is attached to
+}
+
+// slab is how many QPs are allocated together: enough that the memory is aligned to pages, so that a QP begins with
+// a cache line.
+const slab = 64
+
+// newQP takes a QP from the current slab. A QP's memory is never used for another QP: who still holds the pointer
+// finds the dead one. So a slab lives until the last of its QPs is forgotten.
+func (e *Engine) newQP() *QP {
+	if len(e.slab) == 0 {
+		e.slab = make([]QP, slab)
+	}
+	q := &e.slab[0]
+	e.slab = e.slab[1:]
+	return q
+}
+
+// admit gives the QP its number among the engine's.
+func (e *Engine) admit(q *QP) {
+	if n := len(e.freeIDs); n > 0 {
+		q.id = e.freeIDs[n-1]
+		e.freeIDs = e.freeIDs[:n-1]
+		e.qps[q.id] = q
+	} else {
+		q.id = uint32(len(e.qps))
+		e.qps = append(e.qps, q)
+		e.wheel.table = append(e.wheel.table, timer{})
+	}
+	e.wheel.table[q.id] = timer{deadline: Never}
+	e.growRunq()
+}
+
+// forget gives the number back, when no empty place in the run queue bears it any more.
+func (e *Engine) forget(q *QP) {
+	if q.dead && !q.queued {
+		e.qps[q.id] = nil
+		e.freeIDs = append(e.freeIDs, q.id)
+	}
 }
 
 // CreateQP makes a QP in state RESET.
@@ -76,9 +120,10 @@ func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
 	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
 		return nil, fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
 	}
-	q := &QP{eng: e, typ: a.Type, qpn: a.QPN, pd: a.PD, sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ}
-	q.timer.deadline = Never
-	q.sq.init(&a)
+	q := e.newQP()
+	q.eng, q.typ, q.qpn, q.pd, q.sendCQ, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.SendCQ, a.RecvCQ, a.SRQ
+	e.admit(q)
+	q.sq.init(&a, q.id)
 	if a.SRQ == nil {
 		q.rq.init(a.RQDepth, a.MaxRecvSGE)
 		q.recv.sges = make([]SGE, q.rq.maxSGE)
@@ -126,6 +171,7 @@ func (e *Engine) DestroyQP(q *QP) {
 	q.setState(Reset)
 	e.table.del(q.qpn)
 	e.detachAll(q)
+	e.forget(q)
 }
 
 // QPN is the QP's number. Any goroutine.
@@ -169,7 +215,8 @@ func (q *QP) reset() {
 	q.recv.held = false
 	q.requester = requester{}
 	q.responder = responder{}
-	q.attr, q.path = Attr{PKey: bth.DefaultPKey}, Path{}
+	q.dropPath()
+	q.attr = attrs{PKey: bth.DefaultPKey}
 	q.pkey, q.destQP, q.qkey, q.access = bth.DefaultPKey, 0, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }

@@ -10,17 +10,17 @@ type requester struct {
 	una, nxt, max uint64
 	asked         uint64 // first packet after the last one that asked for an ACK
 	awaited       bool   // a signalled work request was sent since
-
-	rdEnds         []uint64 // where each outstanding READ or atomic ends; a ring
-	rdHead, rdUsed uint32
+	drainEvent    bool   // in SQD, EventSQDrained still to come
+	retries       uint8  // time-outs left before giving up
+	rnrRetries    uint8
+	rdUsed        uint32 // READs and atomics outstanding
+	ackTimeout    Time   // Local ACK Timeout; 0: none
 
 	win window
 	rec recovery
 
-	ackTimeout Time  // Local ACK Timeout; 0: none
-	retries    uint8 // time-outs left before giving up
-	rnrRetries uint8
-	drainEvent bool // in SQD, EventSQDrained still to come
+	rdEnds []uint64 // where each outstanding READ or atomic ends; a ring, made for the first
+	rdHead uint32
 }
 
 const (
@@ -42,9 +42,10 @@ func (q *QP) startRequester(psn bth.PSN) {
 	r.rec.init()
 }
 
-// sizeReads makes room for n outstanding READs and atomics. It happens with none outstanding.
-func (q *QP) sizeReads(n uint8) {
-	q.rdEnds = make([]uint64, n)
+// sizeReads allows another number of outstanding READs and atomics. It happens with none outstanding; the
+// room is made when the first is sent, since many QPs never send any.
+func (q *QP) sizeReads() {
+	q.rdEnds = nil
 	q.rdHead, q.rdUsed = 0, 0
 }
 
@@ -133,14 +134,19 @@ func (q *QP) startWQE(w *wqe) bool {
 	if w.op <= OpRead {
 		w.npkts = max(1, (w.length+mtu-1)/mtu)
 	}
-	w.part = min(max(q.win.cwnd/4, minReadPart), maxReadPart)
+	w.part = uint8(min(max(q.win.cwnd/4, minReadPart), maxReadPart))
 	q.sq.started++
 	return true
 }
 
-// header writes path headers and BTH and returns the rest of the packet behind the path headers.
+// header writes path headers and BTH and returns the rest of the packet behind the path headers. No path
+// means the QP's own.
 func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint64, ackReq, solicited bool, pad uint32) (rest []byte, netLen int) {
-	netLen = copy(b, path.Header[:path.HeaderLen])
+	if path == nil {
+		netLen = q.way.put(b, q.port)
+	} else {
+		netLen = copy(b, path.Header[:path.HeaderLen])
+	}
 	rest = b[netLen:]
 	bth.PutBTH(rest, &bth.BTHFields{Opcode: op, Solicited: solicited, AckReq: ackReq,
 		PadCount: uint8(pad), PKey: q.pkey, DestQP: dest, PSN: wirePSN(psn)})
@@ -158,11 +164,11 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	// The last packet for now asks if somebody waits for a completion: of this work request, or of
 	// one since the last packet that asked; or if the queue fills up, for a poster who signals
 	// nothing needs its slots all the same.
-	wanted := q.awaited || 2*s.used() >= s.depth
+	wanted := q.awaited || 2*s.used() >= uint32(s.depth)
 	last := end && (s.cur+1 == s.head.Load() && wanted || q.State() == SQD || s.localNext())
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
-	total, netLen, st := q.putData(b, &q.path, q.destQP, w, q.nxt, off, n, ask)
+	total, netLen, st := q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -207,7 +213,7 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 		bth.PutIETH(rest[info.IETH:], bth.RKey(w.extra))
 	}
 	if info.DETH != 0 {
-		qkey := w.rqkey
+		qkey := w.qkey()
 		if qkey&0x80000000 != 0 { // IBA 10.2.5: the QP's own Q_Key stands in for a controlled one
 			qkey = q.qkey
 		}
@@ -223,9 +229,10 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 // requests that it has seen.
 func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	s := &q.sq
-	npkts := min(w.part-s.curPkt%w.part, w.npkts-s.curPkt)
+	part := uint32(w.part)
+	npkts := min(part-s.curPkt%part, w.npkts-s.curPkt)
 	if q.nxt < q.max {
-		npkts = q.readAgain(s.curPkt%w.part == 0, npkts, room)
+		npkts = q.readAgain(s.curPkt%part == 0, npkts, room)
 	}
 	if npkts == 0 || !q.rdRoom(w) || (room < npkts && q.nxt != q.una) {
 		return 0, 0
@@ -233,7 +240,7 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(w.length-off, npkts*mtu)
-	rest, netLen := q.header(b, &q.path, bth.RCReadRequest, q.destQP, q.nxt, true, false, 0)
+	rest, netLen := q.header(b, nil, bth.RCReadRequest, q.destQP, q.nxt, true, false, 0)
 	bth.PutRETH(rest[bth.HeaderLen:], w.raddr+uint64(off), w.rkey, length)
 	if s.curPkt += npkts; s.curPkt == w.npkts {
 		s.cur, s.curPkt = s.cur+1, 0
@@ -272,8 +279,8 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 	if w.op == OpFetchAdd {
 		op = bth.RCFetchAdd
 	}
-	rest, netLen := q.header(b, &q.path, op, q.destQP, q.nxt, true, false, 0)
-	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.swapAdd, w.compare)
+	rest, netLen := q.header(b, nil, op, q.destQP, q.nxt, true, false, 0)
+	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.second, w.first)
 	q.sq.cur++
 	q.rdPush(q.nxt + 1)
 	q.sent(now, 1, true)
@@ -282,9 +289,12 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 
 // rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.3 "initiator depth").
 func (q *QP) rdRoom(w *wqe) bool {
-	if len(q.rdEnds) == 0 {
+	if q.attr.MaxRdAtomic == 0 {
 		q.halt(w, LocQPOpErr)
 		return false
+	}
+	if q.rdEnds == nil {
+		q.rdEnds = make([]uint64, q.attr.MaxRdAtomic)
 	}
 	return q.rdUsed < uint32(len(q.rdEnds))
 }

@@ -25,19 +25,20 @@ type recovery struct {
 	probeDeadline Time
 	rnrUntil      Time // 0: not waiting
 
-	srtt, rttvar Time // RFC 6298
-	sampleAt     Time
 	samplePSN    uint64 // 0: no sample under way
+	sampleAt     Time
+	srtt, rttvar Time  // RFC 6298
+	bound        Time  // no probe comes earlier, since those that did were needless
+	again        uint8 // go-backs since a whole window was last acknowledged
+	naks         uint8
+	probes       uint8
+	probed       bool // it was a probe, which has not turned out to be needless
 
+	// Only losses look at the rest.
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
 	readEnd    uint64 // end of the last part of a READ part that was asked for again
-	probed     bool   // it was a probe, which has not turned out to be needless
-	bound      Time   // no probe comes earlier, since those that did were needless
-	again      uint8  // go-backs since a whole window was last acknowledged
-	naks       uint8
-	probes     uint8
 }
 
 func (r *recovery) init() { *r = recovery{ackDeadline: Never, probeDeadline: Never} }
@@ -130,7 +131,7 @@ func (q *QP) setRetryTimer() {
 	if q.rec.rnrUntil != 0 {
 		t = q.rec.rnrUntil
 	}
-	if t != q.timer.deadline {
+	if t != q.timer().deadline {
 		q.eng.setTimer(q, t)
 	}
 }
@@ -152,7 +153,7 @@ func (q *QP) onTimer(now Time) {
 	case r.probeDeadline <= now:
 		q.probe(now)
 	}
-	q.timer.deadline = Never
+	q.timer().deadline = Never
 	q.setRetryTimer()
 }
 
@@ -169,7 +170,7 @@ func (q *QP) ackTimedOut(now Time) {
 	q.win.collapse()
 	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
 	q.goBack(now)
-	q.timer.deadline = Never
+	q.timer().deadline = Never
 }
 
 // probe sends the oldest packet alone; what follows it waits for the answer.
@@ -245,6 +246,6 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	q.goBack(now)
 	r.rnrUntil = now + Time(bth.RNRDelay(timer))
 	r.ackDeadline, r.probeDeadline = Never, Never
-	q.timer.deadline = Never
+	q.timer().deadline = Never
 	q.setRetryTimer()
 }

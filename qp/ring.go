@@ -6,10 +6,13 @@ import "sync/atomic"
 // line (amd64 prefetches lines in pairs).
 const cacheLine = 128
 
-// ring holds the two indices of a single producer, single consumer queue. They count up for ever;
+// The two indices of a single producer, single consumer queue, head and tail, count up for ever;
 // masked they are slots. The producer writes a slot, then publishes head; the consumer reads head,
 // then the slot, then frees it by tail. Go's atomics are sequentially consistent, so the slot's
 // content is ordered by them on every architecture.
+//
+// ring keeps them apart; a QP's own queues, of which there are many, lay theirs out with the QP's
+// other fields instead (see QP).
 type ring struct {
 	head atomic.Uint32 // next slot to fill; written by the producer only
 	_    [cacheLine - 4]byte

@@ -16,13 +16,17 @@ type rwqe struct {
 
 // recvQueue is the ring of an RQ or SRQ.
 type recvQueue struct {
-	ring
 	wqes   []rwqe
 	sges   []SGE
 	mask   uint32
 	depth  uint32
 	maxSGE uint32
+	head   atomic.Uint32 // next slot to fill; written by the poster only
+	tail   atomic.Uint32 // next slot to take; written by the engine only
 }
+
+// used is how many slots are taken; exact for either end, a snapshot for others.
+func (r *recvQueue) used() uint32 { return r.head.Load() - r.tail.Load() }
 
 func (r *recvQueue) init(depth, maxSGE int) {
 	n := slots(max(depth, 1))

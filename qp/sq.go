@@ -2,74 +2,103 @@ package qp
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 )
 
-// wqe is a send work request in its ring slot. The poster fills the first part before it
-// publishes the ring's head; the second part belongs to the engine.
+// wqe is a send work request in its ring slot: one cache line, and no pointer for the garbage
+// collector. The poster fills it before it publishes the ring's head; from then on it is the engine's,
+// which owns the fields from psn on.
 type wqe struct {
-	id      uint64
-	raddr   uint64
-	compare uint64
-	swapAdd uint64
-	ah      *Path
-	length  uint32 // of the message, bytes
-	rkey    bth.RKey
-	extra   uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
-	rqpn    bth.QPN
-	rqkey   bth.QKey
-	op      Op
-	flags   SendFlags
-	nsge    uint8
-	inline  bool
+	id     uint64
+	raddr  uint64
+	first  uint64 // atomics: the value to compare with; UD: the peer's QPN and Q_Key
+	second uint64 // atomics: the value to swap in or to add
+	length uint32 // of the message, bytes
+	rkey   bth.RKey
+	extra  uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
+	op     Op
+	flags  SendFlags
+	nsge   uint8
+	inline bool
 
-	status Status // set when the WQE failed before it was sent whole
 	psn    uint64 // count of its first packet
 	npkts  uint32
-	part   uint32 // READ: packets asked for by one request
+	part   uint8  // READ: packets asked for by one request
+	status Status // set when the WQE failed before it was sent whole
 }
 
-// sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever.
+// datagramTo packs the address of a UD work request beside its AH.
+func datagramTo(n bth.QPN, k bth.QKey) uint64 { return uint64(n)<<32 | uint64(k) }
+
+func (w *wqe) destQP() bth.QPN { return bth.QPN(w.first >> 32) }
+func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.first) }
+
+// sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever. What a poster writes, or
+// what never changes, comes first; behind head is what the engine writes.
 type sendQueue struct {
-	ring
 	wqes      []wqe
-	sges      []SGE  // maxSGE for each slot
-	data      []byte // maxInline for each slot
+	sges      []SGE // maxSGE for each slot
 	mask      uint32
-	depth     uint32
-	maxSGE    uint32
-	maxInline uint32
+	depth     uint16
+	maxInline uint16
+	maxSGE    uint8
 	signalAll bool
+	head      atomic.Uint32 // next slot to fill; written by the poster only
 
-	cur     uint32 // WQE being sent
-	started uint32 // WQEs that were given PSNs, and local operations that have run
-	curPkt  uint32 // next packet of cur
-	locals  uint32 // local operations that have run and wait for those before them
+	tail    atomic.Uint32 // next slot to complete
+	cur     uint32        // WQE being sent
+	started uint32        // WQEs that were given PSNs, and local operations that have run
+	curPkt  uint32        // next packet of cur
+	locals  uint32        // local operations that have run and wait for those before them
+
+	more *sendMore // nil where no slot needs more
 }
 
-func (s *sendQueue) init(a *InitAttr) {
+// sendMore is what few queues' slots have.
+type sendMore struct {
+	data []byte  // maxInline for each slot
+	ahs  []*Path // UD: the way of each slot's datagram
+}
+
+// init makes the queue of the QP with this number. QPs begin at different slots: rings are as long as one another, and if
+// those who are served in turn all stood at the same slot, their WQEs would share a few sets of the cache.
+func (s *sendQueue) init(a *InitAttr, id uint32) {
 	n := slots(max(a.SQDepth, 1))
-	s.depth, s.mask = uint32(a.SQDepth), n-1
-	s.maxSGE, s.maxInline = uint32(max(a.MaxSendSGE, 1)), uint32(a.MaxInline)
+	s.depth, s.mask = uint16(a.SQDepth), n-1
+	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll = a.SignalAll
+	s.head.Store(id)
 	s.wqes = make([]wqe, n)
-	s.sges = make([]SGE, n*s.maxSGE)
-	s.data = make([]byte, n*s.maxInline)
+	s.sges = make([]SGE, n*uint32(s.maxSGE))
+	if a.MaxInline == 0 && a.Type != UD {
+		return
+	}
+	s.more = &sendMore{data: make([]byte, n*uint32(s.maxInline))}
+	if a.Type == UD {
+		s.more.ahs = make([]*Path, n)
+	}
 }
+
+// used is how many slots are taken; exact for either end, a snapshot for others.
+func (s *sendQueue) used() uint32 { return s.head.Load() - s.tail.Load() }
 
 func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[i&s.mask] }
 
 func (s *sendQueue) sgesAt(i uint32) []SGE {
-	o := (i & s.mask) * s.maxSGE
+	o := (i & s.mask) * uint32(s.maxSGE)
 	return s.sges[o : o+uint32(s.wqes[i&s.mask].nsge)]
 }
 
 func (s *sendQueue) inlineAt(i uint32) []byte {
-	o := (i & s.mask) * s.maxInline
-	return s.data[o : o+s.maxInline]
+	o, n := (i&s.mask)*uint32(s.maxInline), uint32(s.maxInline)
+	return s.more.data[o : o+n]
 }
+
+// ahAt is where a UD work request keeps its way.
+func (s *sendQueue) ahAt(i uint32) **Path { return &s.more.ahs[i&s.mask] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
@@ -114,7 +143,7 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	}
 	s := &q.sq
 	head := s.head.Load()
-	free := s.depth - (head - s.tail.Load())
+	free := uint32(s.depth) - (head - s.tail.Load())
 	var err error
 	n := 0
 	for n = range wrs {
@@ -164,15 +193,18 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		if mtu := int(q.mtu.Load()); n > uint64(mtu) {
 			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, mtu)
 		}
+		*s.ahAt(i) = wr.AH
 	}
 	w.id, w.op, w.flags, w.length = wr.ID, wr.Op, wr.Flags, uint32(n)
 	w.raddr, w.rkey = wr.RemoteAddr, wr.RKey
-	w.compare, w.swapAdd = wr.Compare, wr.SwapAdd
+	w.first, w.second = wr.Compare, wr.SwapAdd
+	if q.typ == UD {
+		w.first = datagramTo(wr.RemoteQPN, wr.RemoteQKey)
+	}
 	w.extra = wr.Imm
 	if wr.Op == OpSendInv {
 		w.extra = uint32(wr.InvKey)
 	}
-	w.ah, w.rqpn, w.rqkey = wr.AH, wr.RemoteQPN, wr.RemoteQKey
 	w.status = Success
 	return nil
 }

@@ -23,9 +23,9 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(mtu, w.length-off)
-	path, dest := &q.path, q.destQP
+	path, dest := (*Path)(nil), q.destQP
 	if q.typ == UD {
-		path, dest = w.ah, w.rqpn
+		path, dest = *s.ahAt(s.cur), w.destQP()
 	}
 	n, netLen, st := q.putData(b, path, dest, w, q.nxt, off, length, false)
 	if st != Success {

@@ -14,9 +14,10 @@
 //
 // All lanes run in one process on the same two devices, which have all QPs and MRs from the start: a lane of n uses the first n,
 // the others are idle. So lanes differ in nothing but in what they touch, and can take turns every few hundred milliseconds.
-// On the in-memory link one thread drives both devices in turn, so that a shared machine's other cores, and the distance
-// between two of them, do not count; on a veth pair each device has a thread and a CPU of its own.
+// On the in-memory link one thread drives both devices in turn and the rate is by its CPU time, so that other programs on the
+// machine, and the distance between two of its cores, do not count; on a veth pair each device has a thread and a CPU of its own.
 //
-// Every message goes to another QP (or MR) than the one before it, each is signalled, and as many are under way in
-// all lanes: nothing is amortised over a run of messages to one QP unless --burst asks for it.
+// Every message goes to another QP (or MR) than the one before it, each is signalled, has a QP of its own while it is under
+// way, and is acknowledged by a packet of its own; as many are under way in all lanes. So nothing is amortised over a run
+// of messages to one QP, unless --burst asks for it.
 package scale

@@ -21,9 +21,11 @@ const (
 	linkMemory = "memory"
 	linkVeth   = "veth"
 
-	// underWay is how many messages a lane has in flight, whatever its QPs: as many as the link's rings take.
-	underWay = 1024
-	// sendDepth is each QP's send queue, except the first's: alone, it has to hold all that is under way.
+	// underWay is how many bursts a lane has in flight, whatever its QPs, and each on a QP of its own where there are as
+	// many. So all lanes have the same packets a message: with several messages of a QP in flight one ACK would do for all, and 64 QPs
+	// would win by that alone.
+	underWay = 32
+	// sendDepth is each QP's send queue.
 	sendDepth = 32
 	// mrStride puts every region on a page of its own, and mrSkew at another place in it, as programs' buffers are.
 	mrStride, mrSkew = 4096, 64
@@ -151,7 +153,7 @@ func (e *end) make(qps, mrs int, active bool) (err error) {
 		c := roce.QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 1}
 		if active {
 			if c.SendDepth = sendDepth; i == 0 {
-				c.SendDepth = underWay
+				c.SendDepth = underWay * sendDepth // alone it holds all
 			}
 		}
 		q, err := e.dev.CreateQP(e.pd, c)

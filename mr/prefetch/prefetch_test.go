@@ -1,0 +1,35 @@
+package prefetch
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// A prefetch never faults: not on nil, not on addresses that are nobody's, not beyond an object's end.
+func TestNothingFaults(t *testing.T) {
+	run(nil, 1)
+	run(nil, 100)
+	pair(nil, unsafe.Pointer(t))
+	var x struct{ a [3]byte }
+	Object(&x, 50)
+	Bytes(nil, 8)
+	Bytes(make([]byte, 1), 8)
+	for shift := 12; shift < 64; shift++ {
+		a := uintptr(1) << shift
+		run(*(*unsafe.Pointer)(unsafe.Pointer(&a)), 2)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	b := make([]byte, 256)
+	if n := testing.AllocsPerRun(100, func() { Bytes(b, 4); Object(&b[0], 2); Pair(&b[0], &b[100]) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkObject(b *testing.B) {
+	var x [512]byte
+	for b.Loop() {
+		Object(&x, 5)
+	}
+}
