@@ -15,6 +15,8 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/sim"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/statusbyte"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
 )
 
@@ -48,7 +50,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), bench.Command(), dump.Command(), versionCommand(),
+		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(), versionCommand(),
 	)
 	return cmd
 }

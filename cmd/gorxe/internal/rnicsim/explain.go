@@ -54,7 +54,7 @@ type Summary struct {
 	Peak       float64 // Mop/s with prefetching
 	NoPrefetch float64 // Mop/s without, all caches too small
 	AtWindow   float64 // Mop/s with the paper's window of 7
-	Saturates  int     // the least window that has 0.95 of the peak
+	Saturates  int     // the least window that has Saturated of the peak
 	Memory     float64 // Mop/s without prefetching, MPT and MTT too small
 	Hit        float64 // us, figure 6
 	Missed     float64 // us
@@ -65,8 +65,10 @@ type Summary struct {
 func (s *Summary) Gain() float64  { return s.Peak / s.NoPrefetch }
 func (s *Summary) Saved() float64 { return 1 - s.Hinted/s.Missed }
 
+// Saturated is the share of the peak that counts as all of it.
+const Saturated = 0.95
+
 const (
-	saturated   = 0.95
 	widest      = 64  // windows that Saturates is sought in
 	manyQPs     = 256 // in figure 6
 	fewQPs      = 4
@@ -91,7 +93,7 @@ func (c *Config) Summarize() (*Summary, error) {
 		return get(c.rate(&c.Params, Load{QPs: qps, MRs: qps, Window: window}))
 	}
 	s.Peak, s.NoPrefetch, s.AtWindow = rate(widest), rate(0), rate(PaperWindow)
-	s.Saturates = sort.Search(widest, func(w int) bool { return rate(w) >= saturated*s.Peak })
+	s.Saturates = sort.Search(widest, func(w int) bool { return rate(w) >= Saturated*s.Peak })
 	s.Memory = get(regions(c, NoPrefetch, beyondCache*c.Memory))
 	s.Hit = get(latency(c, NoPrefetch, fewQPs))
 	s.Missed = get(latency(c, NoPrefetch, manyQPs))

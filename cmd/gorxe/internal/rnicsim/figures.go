@@ -2,6 +2,7 @@ package rnicsim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gorxe/gorxe/qp/sched"
 )
@@ -70,13 +71,16 @@ const (
 	topMRs    = 2048
 )
 
+// decline are QPs of figure 3 between powers of two, where the rate falls.
+var decline = []int{2176, 2304, 2560, 3072}
+
 // Figures are the paper's figures 3 to 6.
 func (c *Config) Figures() []Figure {
 	return []Figure{
 		{
 			Number: 3, Title: "Figure 3: connections", X: "QPs", Y: "Mop/s", LogX: true,
 			Series: []string{Prefetch, NoPrefetch, Unordered}, measure: connections, paper: statedConnections,
-			xs: powers(1, c.MaxQPs),
+			xs: inOrder(powers(1, c.MaxQPs), decline, c.MaxQPs),
 		},
 		{
 			Number: 4, Title: "Figure 4: prefetch window", X: "window, QPs", Y: "Mop/s",
@@ -228,6 +232,17 @@ func statedLatency(series string, x int) (float64, bool) {
 		return PaperMissed, true
 	}
 	return 0, false
+}
+
+// inOrder puts what more has up to top in its places of list.
+func inOrder(list, more []int, top int) []int {
+	for _, x := range more {
+		if x <= top {
+			list = append(list, x)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // powers are the powers of two from least on, up to top.

@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
+)
+
+// gorxeSim is "gorxe sim args".
+func gorxeSim(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	var out, errs bytes.Buffer
+	root := &cobra.Command{Use: "gorxe", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Command())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
+	root.SetArgs(append([]string{"sim"}, args...))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	err = root.ExecuteContext(ctx)
+	return out.String(), errs.String(), err
+}
+
+// small makes a run short: the caches are small, and so are the QPs beyond them.
+var small = []string{"prefetch", "--cache", "256", "--qps", "1024"}
+
+func TestTable(t *testing.T) {
+	out, errs, err := gorxeSim(t.Context(), small...)
+	if err != nil || errs != "" {
+		t.Fatal(err, errs)
+	}
+	for _, want := range []string{"figure  series", "no prefetch, random order", "512 to 2048  MRs", "about half", "17.9%", "--explain"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// What scripts may rely on: an array of objects with these five keys, paper null where the paper states nothing.
+func TestJSON(t *testing.T) {
+	out, _, err := gorxeSim(t.Context(), append(small, "--json")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]int{}
+	var null, given int
+	for _, e := range list {
+		if len(e) != 5 {
+			t.Fatalf("%v has other keys than figure, series, x, y and paper", e)
+		}
+		have[fmt.Sprint(e["figure"], " ", e["series"])]++
+		if _, ok := e["x"].(float64); !ok || e["y"].(float64) <= 0 {
+			t.Errorf("%v: x and y are numbers, y above 0", e)
+		}
+		switch paper := e["paper"].(type) {
+		case nil:
+			null++
+		case float64:
+			given++
+			if paper < 2 || paper > 70 {
+				t.Errorf("%v: the paper does not say that", e)
+			}
+		default:
+			t.Errorf("%v: paper is neither a number nor null", e)
+		}
+	}
+	for _, want := range []string{"3 prefetch", "3 no prefetch", "4 prefetch", "5 prefetch", "5 no prefetch", "6 prefetch", "6 no prefetch"} {
+		if have[want] < 2 {
+			t.Errorf("%d points of %s", have[want], want)
+		}
+	}
+	if null == 0 || given == 0 {
+		t.Errorf("%d points without a number of the paper, %d with one", null, given)
+	}
+	if again, _, _ := gorxeSim(t.Context(), append(small, "--json")...); again != out {
+		t.Error("a second run gave something else")
+	}
+}
+
+// The window counts: with a smaller one the rate beyond the caches is smaller.
+func TestWindowFlag(t *testing.T) {
+	rate := func(args ...string) float64 {
+		t.Helper()
+		out, _, err := gorxeSim(t.Context(), append(append(args, small...), "--json")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []rnicsim.Point
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list {
+			if p.Figure == 3 && p.Series == rnicsim.Prefetch && p.X == 1024 {
+				return p.Y
+			}
+		}
+		t.Fatal("no such point")
+		return 0
+	}
+	if narrow, wide := rate("--window", "2"), rate(); narrow > 0.8*wide {
+		t.Errorf("window 2: %.1f Mop/s, by the formula: %.1f", narrow, wide)
+	}
+}
+
+func TestPlot(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "fig")
+	out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, prefix+".svg, "+prefix+".png") {
+		t.Errorf("the files are not named in\n%s", out)
+	}
+	svg, err := os.ReadFile(prefix + ".svg")
+	if err != nil || !strings.Contains(string(svg), "Figure 6: light load") {
+		t.Errorf("the SVG has no figure 6 (%v)", err)
+	}
+	file, err := os.Open(prefix + ".png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if img, err := png.Decode(file); err != nil || img.Bounds().Dx() < 500 {
+		t.Errorf("no PNG to speak of: %v", err)
+	}
+	if _, _, err := gorxeSim(t.Context(), append(small, "--plot", filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure {
+		t.Errorf("a plot that cannot be written: %v", err)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("sixteen variants: skipped by -short")
+	}
+	out, _, err := gorxeSim(t.Context(), "prefetch", "--explain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := rnicsim.DefaultConfig()
+	for _, a := range c.Assumptions() {
+		if !strings.Contains(out, a.Name) || !strings.Contains(out, a.Why) || a.Why == "" {
+			t.Errorf("%s is not explained", a.Name)
+		}
+	}
+	for _, v := range rnicsim.Variants() {
+		if !strings.Contains(out, "\n"+v.Name) {
+			t.Errorf("no variant %q", v.Name)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for args, word := range map[string]string{
+		"nothing":                           `"nothing": choose prefetch`,
+		"prefetch now":                      "one argument too many",
+		"prefetch --window 0":               "1 to 4096",
+		"prefetch --window -1":              "1 to 4096",
+		"prefetch --window 4097":            "1 to 4096",
+		"prefetch --window 1e3":             "not a whole number",
+		"prefetch --cache 0":                "1 to 1048576",
+		"prefetch --cache -3":               "1 to 1048576",
+		"prefetch --cache 9999999999999999": "1 to 1048576",
+		"prefetch --memory-cache 0":         "1 to 1048576",
+		"prefetch --light-cache 0":          "1 to 1048576",
+		"prefetch --qps 0":                  "1 to 65536",
+		"prefetch --qps 65537":              "1 to 65536",
+		"prefetch --chunk 0":                "64 B to 1 MiB",
+		"prefetch --chunk 2m":               "64 B to 1 MiB",
+		"prefetch --plot=":                  "a prefix is missing",
+		"prefetch --json --explain":         "choose one",
+		"prefetch --plot x --explain":       "choose one",
+	} {
+		_, _, err := gorxeSim(t.Context(), strings.Fields(args)...)
+		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), word) {
+			t.Errorf("sim %s: %v; want a usage error with %q", args, err, word)
+		}
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cli.ErrInterrupted)
+	for _, how := range []string{"--json", "--explain"} {
+		if out, _, err := gorxeSim(ctx, "prefetch", how); !errors.Is(err, cli.ErrInterrupted) || strings.HasPrefix(out, "[") {
+			t.Errorf("%s: %v", how, err)
+		}
+	}
+}
