@@ -42,19 +42,24 @@ type Endpoint struct {
 	busy    int // transfers under way, of all connections
 	wake    context.CancelFunc
 	wakeAt  core.Time
-	rng     *rand.Rand // of Faults
-	strange uint64     // datagrams that are for no connection
-	wcs     [pollBatch]roce.WC
-	inline  [core.MessageLen]byte
+	rng     *rand.Rand         // of Faults
+	strange uint64             // datagrams that are for no connection
+	wcs     [pollBatch]roce.WC // who has the turn
+
+	// What posting needs, kept here so that nothing is allocated.
+	act core.Action
+	sge [1]roce.SGE
+	msg [core.MessageLen]byte
 }
 
-// New makes an Endpoint on a device, which stays the caller's. Errors: ErrConfig, ErrIndirectBuffer, and those of roce.
-func New(dev *roce.Device, c Config) (*Endpoint, error) {
+// New makes an Endpoint on a device, in a protection domain that the memory of transfers belongs to. Both stay the caller's. Errors: ErrConfig,
+// ErrIndirectBuffer, and those of roce.
+func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	e := &Endpoint{
-		cfg: c, dev: dev, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
+		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
 		qkey: roce.QKey(rand.Uint32() &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
 		rng:  rand.New(rand.NewPCG(c.Faults.Seed, 1)),
 	}
@@ -66,10 +71,6 @@ func New(dev *roce.Device, c Config) (*Endpoint, error) {
 }
 
 func (e *Endpoint) open() (err error) {
-	if e.pd, err = e.dev.AllocPD(); err != nil {
-		return err
-	}
-	e.own = append(e.own, e.pd)
 	perConn := recvDepth + 2*core.Window
 	if e.cq, err = e.dev.CreateCQ(2*controlDepth + e.cfg.MaxConns*perConn*2); err != nil { // twice: a closed connection's flushes may wait beside the next one's
 		return err
@@ -94,9 +95,6 @@ func (e *Endpoint) open() (err error) {
 	}
 	return nil
 }
-
-// PD is where the memory of transfers has to be registered.
-func (e *Endpoint) PD() *roce.PD { return e.pd }
 
 // Close ends all connections and what the Endpoint made on the device. Closing twice is harmless.
 func (e *Endpoint) Close() error {
@@ -137,7 +135,7 @@ func (e *Endpoint) Counters() (c core.Counters, strange uint64) {
 	defer e.mu.Unlock()
 	c = e.events.past
 	for _, k := range e.conns {
-		if k != nil {
+		if k != nil && k.err == nil && k.m != nil {
 			c.Add(&k.m.Counters)
 		}
 	}

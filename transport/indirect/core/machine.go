@@ -147,6 +147,13 @@ func (m *Machine) HandleData(now Time, imm, n uint32) {
 	}
 }
 
+// Kill says that the connection is of no more use, and why; the first reason counts.
+func (m *Machine) Kill(why error) {
+	if m.err == nil {
+		m.err = why
+	}
+}
+
 // Fail ends everything: the connection is gone, and no more data can come.
 func (m *Machine) Fail(now Time) {
 	if m.err == nil {

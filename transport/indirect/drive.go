@@ -1,0 +1,339 @@
+package indirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/indirect/core"
+)
+
+// IDs of work requests say what completed: its kind in the top byte, then the connection's index, its generation, and a number.
+const (
+	wrControlOut = iota + 1
+	wrControlIn
+	wrData  // a receive for a message with immediate
+	wrWrite // a WRITE of ours
+)
+
+func wrID(kind uint64, c *Conn) uint64 {
+	return kind<<56 | uint64(c.index)<<48 | uint64(c.gen)<<32
+}
+
+// maxNap bounds how long a waiting driver sleeps without looking.
+const maxNap = 100 * time.Millisecond
+
+// Poll turns the crank once and takes events, up to len(evs). It never blocks, and does not allocate. While another goroutine drives, it
+// only takes events.
+func (e *Endpoint) Poll(evs []Event) int {
+	select {
+	case e.turn <- struct{}{}:
+		e.step(e.cq.Poll(e.wcs[:]))
+		<-e.turn
+	default:
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.events.take(evs)
+}
+
+// Wait is Poll that blocks until there is an event, ctx is done, or the Endpoint is closed (ErrClosed). It allocates when it has
+// to sleep.
+func (e *Endpoint) Wait(ctx context.Context, evs []Event) (n int, err error) {
+	err = e.drive(ctx, nil, func() bool {
+		n = e.events.take(evs)
+		return n > 0
+	})
+	return n, err
+}
+
+// Serve drives the Endpoint until ctx is done (nil) or it is closed (ErrClosed), for programs whose transfers all come from their
+// peers. Events are dropped.
+func (e *Endpoint) Serve(ctx context.Context) error {
+	var evs [16]Event
+	for {
+		if _, err := e.Wait(ctx, evs[:]); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// drive turns the crank until what is waited for is there. enough is called with the lock held. hint, if not nil, is closed when
+// it is.
+func (e *Endpoint) drive(ctx context.Context, hint <-chan struct{}, enough func() bool) error {
+	for {
+		select {
+		case e.turn <- struct{}{}:
+		case <-hint:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		err := e.driveTurn(ctx, enough)
+		<-e.turn
+		if err != errAgain {
+			return err
+		}
+	}
+}
+
+var errAgain = errors.New("again")
+
+// driveTurn has the turn. It spins for a while, and then sleeps.
+func (e *Endpoint) driveTurn(ctx context.Context, enough func() bool) error {
+	for spun := time.Now(); ; {
+		n := e.cq.Poll(e.wcs[:])
+		e.step(n)
+		e.mu.Lock()
+		done, closed := enough(), e.closed
+		e.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case closed:
+			return ErrClosed
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case n > 0:
+			spun = time.Now()
+		case time.Since(spun) > defaultSpin:
+			return e.sleep(ctx)
+		}
+	}
+}
+
+// sleep waits for a completion or the next timer.
+func (e *Endpoint) sleep(ctx context.Context) error {
+	e.mu.Lock()
+	at := core.Never
+	for _, c := range e.conns {
+		if c != nil && c.up {
+			at = min(at, c.m.Timeout())
+		}
+	}
+	nap, cancel := context.WithTimeout(ctx, max(min(time.Duration(at-e.now()), maxNap), 0))
+	e.wake, e.wakeAt = cancel, at
+	e.mu.Unlock()
+	n, err := e.cq.Wait(nap, e.wcs[:])
+	cancel()
+	e.mu.Lock()
+	e.wake = nil
+	closed := e.closed
+	e.mu.Unlock()
+	e.step(n)
+	switch {
+	case closed:
+		return ErrClosed
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+		return wrong("wait for completions", err)
+	}
+	return errAgain
+}
+
+// step takes in n completions, lets timers expire and does what the machines want. The caller has the turn.
+func (e *Endpoint) step(n int) {
+	e.mu.Lock()
+	now := e.now()
+	for i := range e.wcs[:n] {
+		e.complete(now, &e.wcs[i])
+	}
+	var dead [4]*Conn
+	gone := 0
+	for _, c := range e.conns {
+		if c == nil || !c.up {
+			continue
+		}
+		c.m.HandleTimeout(now)
+		c.pump(now)
+		if err := c.m.Err(); err != nil && gone < len(dead) && c.down(err) {
+			dead[gone] = c
+			gone++
+		}
+	}
+	e.mu.Unlock()
+	for _, c := range dead[:gone] {
+		_ = c.dispose() // nobody is there to tell; the device closes what is left
+	}
+}
+
+// complete sorts a completion.
+func (e *Endpoint) complete(now core.Time, wc *roce.WC) {
+	switch wc.ID >> 56 {
+	case wrControlOut:
+		e.udOut--
+		return
+	case wrControlIn:
+		e.control(now, wc)
+		return
+	}
+	c := e.conns[wc.ID>>48&0xff]
+	if c == nil || c.gen != uint16(wc.ID>>32) || !c.up {
+		return
+	}
+	if wc.Status != roce.Success {
+		c.lost(wc.Status)
+		return
+	}
+	switch wc.ID >> 56 {
+	case wrData:
+		if wc.Flags&roce.WCWithImm != 0 {
+			c.m.HandleData(now, wc.Imm, wc.ByteLen)
+		}
+		if err := c.qp.PostRecv(roce.RecvWR{ID: wrID(wrData, c)}); err != nil {
+			c.lost(roce.WRFlushErr)
+		}
+	case wrWrite:
+		c.m.DataDone(now)
+	}
+}
+
+// lost ends the connection at the end of the step.
+func (c *Conn) lost(s roce.Status) {
+	if c.m.Err() != nil {
+		return
+	}
+	why := ErrLost
+	if c.rc != nil && c.rc.Err() != nil {
+		why = fmt.Errorf("%w: %w", ErrLost, c.rc.Err())
+	} else if s != roce.WRFlushErr {
+		why = fmt.Errorf("%w: %v", ErrLost, s)
+	}
+	c.m.Kill(why)
+}
+
+// control takes in a datagram and gives its place back to the queue.
+func (e *Endpoint) control(now core.Time, wc *roce.WC) {
+	i := int(wc.ID & 0xffff)
+	if wc.Status != roce.Success {
+		return // flushed
+	}
+	b := e.ctl.Bytes()[i*controlRoom:][:min(int(wc.ByteLen), controlRoom)]
+	var c *Conn
+	if len(b) >= roce.GRHLen {
+		b = b[roce.GRHLen:]
+		if token, ok := core.Token(b); ok {
+			c = e.conns[int(token&0xff)%len(e.conns)]
+			if c != nil && (c.own.Token != token || !c.up || c.peer.QPN != wc.SrcQP) {
+				c = nil
+			}
+		}
+	}
+	if c != nil {
+		c.m.HandleControl(now, b)
+	} else {
+		e.strange++
+	}
+	_ = e.postControl(i) // fails only when the endpoint is being closed
+}
+
+func (e *Endpoint) postControl(i int) error {
+	return e.ud.PostRecv(roce.RecvWR{ID: wrControlIn<<56 | uint64(i), SGEs: e.controlSGE(i)})
+}
+
+func (e *Endpoint) controlSGE(i int) []roce.SGE {
+	e.sge[0] = e.ctl.SGE(i*controlRoom, controlRoom)
+	return e.sge[:]
+}
+
+// pump does what the machine wants done. The lock is held.
+func (c *Conn) pump(now core.Time) {
+	e := c.ep
+	for e.udOut < controlDepth && e.events.room() > 0 && c.m.Poll(now, &e.act) {
+		c.do(now, &e.act)
+	}
+}
+
+func (c *Conn) do(now core.Time, a *core.Action) {
+	switch a.Kind {
+	case core.DoControl:
+		c.sendControl(a)
+	case core.DoWrite:
+		c.write(a)
+	case core.DoRegister:
+		c.register(now, a)
+	case core.DoMove:
+		to := &c.regions[a.Entry]
+		copy(to.MR.Bytes()[to.Off+int(a.Off):][:a.Len], c.slots.Bytes()[int(a.Slot)*int(c.own.Slot)+int(a.Off):])
+	case core.DoRelease:
+		c.ep.cfg.Host.Release(&c.asked[a.Entry], c.regions[a.Entry], a.Delivered)
+		c.regions[a.Entry] = Region{}
+	case core.DoAcked:
+		if c.waiters[int(a.TID)&(len(c.waiters)-1)] == nil {
+			c.ep.events.push(Event{Kind: Acked, Conn: c, Cookie: a.Cookie})
+		}
+	case core.DoDone:
+		c.ended(a)
+	}
+}
+
+// ended tells who waits, or everybody.
+func (c *Conn) ended(a *core.Action) {
+	i := int(a.TID) & (len(c.waiters) - 1)
+	c.ep.busy--
+	if w := c.waiters[i]; w != nil {
+		c.waiters[i] = nil
+		w.status, w.over = a.Status, true
+		close(w.done)
+		return
+	}
+	c.ep.events.push(Event{Kind: Done, Conn: c, Cookie: a.Cookie, Status: a.Status})
+}
+
+func (c *Conn) sendControl(a *core.Action) {
+	if !c.up {
+		return
+	}
+	e := c.ep
+	e.msg = a.Msg
+	err := e.ud.PostSend(roce.SendWR{
+		ID: wrControlOut << 56, Op: roce.OpSend, Flags: roce.Signaled, Inline: e.msg[:],
+		AH: c.ah.Path(), RemoteQPN: c.peer.QPN, RemoteQKey: c.peer.QKey,
+	})
+	if err == nil { // else it is lost, as datagrams may be
+		e.udOut++
+	}
+}
+
+func (c *Conn) write(a *core.Action) {
+	e := c.ep
+	wr := roce.SendWR{
+		ID: wrID(wrWrite, c), Op: roce.OpWrite, Flags: roce.Signaled, SGEs: e.sge[:], RemoteAddr: a.RemoteAddr, RKey: roce.RKey(a.RKey),
+	}
+	if a.WithImm {
+		wr.Op, wr.Imm = roce.OpWriteImm, a.Imm
+	}
+	e.sge[0] = roce.SGE{Addr: a.Local.Addr, Length: a.Len, LKey: roce.LKey(a.Local.LKey)}
+	if err := c.qp.PostSend(wr); err != nil {
+		c.m.Kill(wrong("post a WRITE", err))
+	}
+}
+
+// register asks the Host, unless the plan of faults says no.
+func (c *Conn) register(now core.Time, a *core.Action) {
+	e := c.ep
+	r := &c.asked[a.Entry]
+	*r = Request{Conn: c, TID: a.TID, Kind: a.Type, DBA: a.DBA, Len: a.Len}
+	ok := e.cfg.Host != nil && (e.cfg.Faults.FailedRegistration == 0 || e.rng.Float64() >= e.cfg.Faults.FailedRegistration)
+	var m Region
+	if ok {
+		m, ok = e.cfg.Host.Register(r)
+	}
+	if ok && (m.MR == nil || m.Off < 0 || m.Off > m.MR.Len() || int(a.Len) > m.MR.Len()-m.Off) {
+		e.cfg.Host.Release(r, m, false)
+		ok = false
+	}
+	if !ok {
+		c.m.Registered(now, a.Entry, a.TID, false, core.Local{}, 0, 0)
+		return
+	}
+	c.regions[a.Entry] = m
+	addr := m.MR.Addr() + uint64(m.Off)
+	c.m.Registered(now, a.Entry, a.TID, true, core.Local{Addr: addr, LKey: uint32(m.MR.LKey())}, addr, uint32(m.MR.RKey()))
+}
