@@ -8,81 +8,149 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// perftest is one of its programs: op as gorxe perf has it, size and number of messages, queue pairs. With -R the two ends
-// meet by rdma_cm.
+// perftest is one of its programs: op as gorxe perf has it, size and number of messages, queue pairs.
 type perftest struct {
-	op    string // "write-bw"
-	size  int    // 0 = all of them (-a)
-	iters int
-	qps   int
-	cm    bool
-	extra string // for both
-	time  time.Duration
+	op      string // "write-bw"
+	size    int    // 0: all of them (-a)
+	iters   int    // 0: for seconds
+	seconds int
+	qps     int  // 0: one
+	cm      bool // -R: the two ends meet by rdma_cm
+	up      bool // gorxe's server is gorxe up
+	time    time.Duration
 }
 
-func (p perftest) flags() string {
-	size := " -a"
-	if p.size > 0 {
-		size = fmt.Sprintf(" -s %d", p.size)
+func (p perftest) program() string { return "ib_" + strings.ReplaceAll(p.op, "-", "_") }
+
+// flags are those that both programs know alike.
+func (p perftest) flags() []string {
+	var out []string
+	switch {
+	case p.size == 0:
+		out = append(out, "-a")
+	case !strings.HasPrefix(p.op, "atomic"): // which have one size
+		out = append(out, "-s", strconv.Itoa(p.size))
 	}
-	if p.qps > 1 {
-		size += fmt.Sprintf(" -q %d", p.qps)
+	if p.iters > 0 {
+		out = append(out, "-n", strconv.Itoa(p.iters))
+	} else {
+		out = append(out, "-D", strconv.Itoa(p.seconds))
+	}
+	if p.qps > 0 {
+		out = append(out, "-q", strconv.Itoa(p.qps))
 	}
 	if p.cm {
-		size += " -R"
+		out = append(out, "-R")
 	}
-	return strings.TrimRight(fmt.Sprintf("%s -n %d %s", size, p.iters, p.extra), " ")
+	return out
+}
+
+// kernel is the command in the guest.
+func (p perftest) kernel(v variant, host string) string {
+	// The TCP connection is over IPv4 unless told otherwise; with -R that says over which IP rdma_cm listens, too.
+	ip := ""
+	if v.v6 {
+		ip = " --ipv6-addr"
+	}
+	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.program(), gidIndex(v), int(v.mtu), ip, strings.Join(p.flags(), " "), host)
+}
+
+// gorxe are the arguments of gorxe.
+func (p perftest) gorxe(v variant, host string) []string {
+	if p.up && host == "" {
+		return []string{"up", "gx0", "-x", strconv.Itoa(gidIndex(v))}
+	}
+	args := append([]string{"perf", p.op, "-d", "gx0", "-x", strconv.Itoa(gidIndex(v)), "-m", strconv.Itoa(int(v.mtu))}, p.flags()...)
+	if host != "" {
+		args = append(args, host)
+	}
+	return args
 }
 
 func (p perftest) tool(vs []variant) tool {
-	program := "ib_" + strings.ReplaceAll(p.op, "-", "_")
-	return tool{
-		name: program + p.flags(), port: 18515, variants: vs, time: p.time,
-		kernel: func(v variant, host string) string {
-			return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s", program, gidIndex(v), int(v.mtu), p.flags(), host)
-		},
-		gorxe: func(v variant, host string) []string {
-			args := append([]string{"perf", p.op, "-d", "gx0", "-x", strconv.Itoa(gidIndex(v)), "-m", strconv.Itoa(int(v.mtu))}, strings.Fields(p.flags())...)
-			if host != "" {
-				args = append(args, host)
-			}
-			return args
-		},
-		check: func(t *testing.T, v variant, gorxe, kernel string) {
-			want := strconv.Itoa(p.size)
-			if p.size == 0 {
-				want = strconv.Itoa(8 << 20)
-			}
-			// The row of results begins with size and iterations; only the active end has one.
-			rows := map[bool]string{false: gorxe, true: kernel}[v.gorxePassive]
-			for l := range strings.Lines(rows) {
-				if f := strings.Fields(l); len(f) > 3 && f[0] == want {
-					t.Attr("figure", strings.Join(f[2:], " "))
-					return
-				}
-			}
-			t.Errorf("no row for %s bytes:\n%s", want, rows)
-		},
+	t := tool{
+		name: p.program() + " " + strings.Join(p.flags(), " "), port: 18515, cm: p.cm, ready: "Waiting for a client", service: p.up,
+		variants: vs, time: p.time, kernel: p.kernel, gorxe: p.gorxe,
+		check: func(t *testing.T, v variant, gorxe, kernel string) { p.check(t, v.gorxePassive, gorxe, kernel) },
 	}
+	if p.up {
+		t.name += ", gorxe up"
+		t.ready = "Ctrl-C ends"
+	}
+	return t
 }
 
-// perftests: every program with one size, then many queue pairs, all sizes, and connections by rdma_cm.
+// check looks for the row of results, of the largest size: the active end has one always.
+func (p perftest) check(t *testing.T, gorxePassive bool, gorxe, kernel string) {
+	t.Helper()
+	size := p.size
+	if size == 0 {
+		size = 8 << 20
+	}
+	rows := gorxe
+	if gorxePassive {
+		rows = kernel
+	}
+	for l := range strings.Lines(rows) {
+		if f := strings.Fields(l); len(f) > 3 && f[0] == strconv.Itoa(size) {
+			t.Attr("figure", strings.Join(f[2:], " "))
+			return
+		}
+	}
+	t.Errorf("no row for %d bytes:\n%s", size, rows)
+}
+
+// perftests: every program with one size and, by bandwidth, with many queue pairs, by TCP and by rdma_cm; all sizes; for a time; gorxe up as
+// the server.
 func perftests() (out []tool) {
-	vs := few()
-	for _, op := range []string{"write", "read", "send"} {
-		out = append(out,
-			perftest{op: op + "-bw", size: 65536, iters: 300, qps: 1}.tool(vs), perftest{op: op + "-lat", size: 8, iters: 300, qps: 1}.tool(vs),
-			perftest{op: op + "-bw", size: 4096, iters: 200, qps: 8}.tool(vs))
+	both := few()[:2]
+	for _, op := range []string{"write", "read", "send", "atomic"} {
+		big, small := 65536, 8
+		if op == "atomic" {
+			big = 8
+		}
+		for _, cm := range []bool{false, true} {
+			vs := few()
+			if cm {
+				vs = cmFew()
+			}
+			out = append(out,
+				perftest{op: op + "-bw", size: big, iters: 200, cm: cm}.tool(vs),
+				perftest{op: op + "-bw", size: min(big, 4096), iters: 100, qps: 8, cm: cm}.tool(vs),
+				perftest{op: op + "-lat", size: small, iters: 200, cm: cm}.tool(vs))
+		}
 		if *coreFlag {
 			continue
 		}
 		out = append(out,
-			perftest{op: op + "-bw", iters: 5, qps: 1, time: 3 * time.Minute}.tool(vs), perftest{op: op + "-lat", iters: 5, qps: 1, time: 3 * time.Minute}.tool(vs),
-			perftest{op: op + "-bw", size: 65536, iters: 300, qps: 1, cm: true}.tool(cmVariants()),
-			perftest{op: op + "-bw", size: 4096, iters: 200, qps: 8, cm: true}.tool(cmVariants()),
-			perftest{op: op + "-lat", size: 8, iters: 300, qps: 1, cm: true}.tool(cmVariants()))
+			perftest{op: op + "-bw", size: min(big, 4096), seconds: 2}.tool(both), perftest{op: op + "-lat", size: small, seconds: 2}.tool(both),
+			perftest{op: op + "-bw", size: min(big, 4096), iters: 100, up: true}.tool(both[1:]),
+			perftest{op: op + "-lat", size: small, iters: 100, up: true}.tool(both[1:]))
+		if op != "atomic" {
+			out = append(out,
+				perftest{op: op + "-bw", size: 1, iters: 100}.tool(both), perftest{op: op + "-lat", size: 1, iters: 100}.tool(both),
+				perftest{op: op + "-bw", iters: 5, time: 3 * time.Minute}.tool(both), perftest{op: op + "-lat", iters: 5, time: 3 * time.Minute}.tool(both))
+		}
 	}
-	return append(out, perftest{op: "atomic-bw", size: 8, iters: 300, qps: 1}.tool(vs), perftest{op: "atomic-lat", size: 8, iters: 300, qps: 1}.tool(vs))
+	return out
+}
+
+// cmFew is few for connections by rdma_cm, which take the largest path MTU that the device carries.
+func cmFew() []variant {
+	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}}
+	if !*coreFlag {
+		out = append(out, variant{lab.MaxMTU, 4096, true, false}, variant{lab.MaxMTU, 4096, true, true})
+	}
+	return out
+}
+
+// TestPerftest: stock perftest takes gorxe for one of its own.
+func TestPerftest(t *testing.T) {
+	for _, s := range perftests() {
+		stage(t, s.name, s.variants, func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
+	}
 }

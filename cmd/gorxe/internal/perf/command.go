@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,6 +35,7 @@ type flags struct {
 	all      bool
 	bidir    bool
 	infinite bool
+	cm       bool
 	json     bool
 	gbits    bool
 }
@@ -54,7 +55,8 @@ client's flags decide about the test; a server needs -d, -x and -p only.
 Either end may also be perftest: ib_write_bw for write-bw, ib_send_lat for
 send-lat and so on, on any RDMA NIC or the kernel's rxe. The first message tells
 who is there. As perftest's rule has it, give its server the client's flags (-s, -n, -D,
--a, -q); gorxe as server sees them by itself. -b and write-imm-bw need gorxe on both ends.
+-a, -q, -R); gorxe as server sees them by itself, but -R, and in write-lat -s beyond 4 KiB. -b and write-imm-bw need gorxe on
+both ends, and no -R.
 
 OP is one of ` + strings.Join(opNames(), ", ") + `.
 
@@ -105,6 +107,7 @@ func (f *flags) register(fs *pflag.FlagSet) {
 	fs.VarP(&f.depth, "tx-depth", "t", "work requests outstanding on each queue pair")
 	fs.VarP(&f.mtu, "mtu", "m", "path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that both ends carry)")
 	fs.BoolVar(&f.infinite, "run_infinitely", false, "run until one end is stopped, with a row every -D seconds (default 5; bandwidth)")
+	fs.BoolVarP(&f.cm, "rdma_cm", "R", false, "connect queue pairs by rdma_cm, as perftest's -R does; on both ends")
 	fs.BoolVarP(&f.all, "all", "a", false, "run all sizes from 2 B to 8 MiB")
 	fs.StringVarP(&f.nic.Iface, "dev", "d", "", "network interface (default: the one on the route to HOST, or the only one)")
 	f.nic.RegisterGID(fs, "x")
@@ -189,13 +192,18 @@ func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, 
 		return err
 	}
 	f.nic.Iface = peer.Iface
-	dev, err := f.nic.Open(roce.Manual)
+	dev, err := f.nic.Open(f.progress())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	o := stockOptions{all: f.all, duration: f.duration.D > 0, infinite: f.infinite, gbits: f.gbits}
-	c, err := dial(ctx, dev, &f.nic, net.JoinHostPort(peer.Addr.String(), strconv.Itoa(f.port.N)), p, o)
+	var c client
+	if addr := netip.AddrPortFrom(peer.Addr, uint16(f.port.N)); f.cm {
+		c, err = dialCM(ctx, dev, &f.nic, addr, p, o)
+	} else {
+		c, err = dial(ctx, dev, &f.nic, addr.String(), p, o)
+	}
 	if err != nil {
 		return err
 	}
@@ -209,6 +217,15 @@ func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, 
 	}
 	out.foot()
 	return nil
+}
+
+// progress is the one that measures best. With -R the connection manager and the test both need the device, from two
+// goroutines.
+func (f *flags) progress() roce.Progress {
+	if f.cm {
+		return roce.Auto
+	}
+	return roce.Manual
 }
 
 // runs makes the runs, or the one without end, which Ctrl-C ends well.
@@ -239,18 +256,11 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 			return err
 		}
 	}
-	dev, err := f.nic.Open(roce.Manual)
+	dev, err := f.nic.Open(f.progress())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
-	if err != nil {
-		return err
-	}
-	if !f.json {
-		fmt.Fprintf(out.w, "\n* Waiting for a client of %s on TCP port %d, %s (%s) *\n\n", p.Op, f.port.N, f.nic.Iface, dev.Info().Datapath)
-	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	once := &once{want: p, out: out, end: end}
@@ -261,6 +271,34 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 	if f.size.Bytes > 0 {
 		host.Size = f.size.Int()
 	}
+	if f.cm {
+		err = f.serveCM(ctx, host, once)
+	} else {
+		err = f.serveTCP(ctx, host, once)
+	}
+	if err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, errServed) {
+		return err
+	}
+	out.foot()
+	return nil
+}
+
+// waiting says that a server is ready.
+func (o *once) waiting(where string, port int, dev *roce.Device) {
+	if info := dev.Info(); !o.out.json {
+		fmt.Fprintf(o.out.w, "\n* Waiting for a client of %s on %s port %d, %s (%s) *\n\n", o.want.Op, where, port, info.Name, info.Datapath)
+	}
+}
+
+func (f *flags) serveTCP(ctx context.Context, host *Host, once *once) error {
+	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
+	if err != nil {
+		return err
+	}
+	once.waiting("TCP", f.port.N, host.Dev)
 	srv := &oob.Server{
 		Sessions: 1,
 		Services: map[string]oob.Handler{Service: func(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
@@ -273,17 +311,26 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 			}
 			return served, err
 		},
-		Log: func(peer net.Addr, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) },
+		Log: func(peer net.Addr, err error) { complain(peer, err) },
 	}
-	if err := srv.Serve(ctx, ln); err != nil {
-		return err
-	}
-	if err := context.Cause(ctx); !errors.Is(err, errServed) {
-		return err
-	}
-	out.foot()
-	return nil
+	return srv.Serve(ctx, ln)
 }
+
+func (f *flags) serveCM(ctx context.Context, host *Host, once *once) error {
+	l, err := host.Dev.Listen(netip.AddrPortFrom(netip.Addr{}, uint16(f.port.N)), roce.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	once.waiting("rdma_cm", f.port.N, host.Dev)
+	return host.ServeCM(ctx, l, func(peer netip.AddrPort, err error) {
+		if err := once.over(err); err != nil && ctx.Err() == nil {
+			complain(peer, err)
+		}
+	})
+}
+
+func complain(peer any, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) }
 
 // once ends the server when a session has started and ended.
 type once struct {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,8 @@ type rig struct {
 	client *roce.Device
 	flags  *nic.Flags // the client's
 	addr   string
+	cm     netip.AddrPort // of the server, if the two meet so
+	free   int            // queue pairs of the server's device, see room
 	rows   chan *Row
 	failed chan error
 }

@@ -240,7 +240,8 @@ func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, 
 		return nil, err
 	}
 	if !talk.Peer.Gorxe {
-		k, err := openStock(ctx, dev, flags, conn, link, talk, p, o)
+		at := meeting{link: link, local: conn.Local().AddrPort().Addr()}
+		k, err := openStock(ctx, dev, flags, at, talk, p, o)
 		if err != nil {
 			conn.Close()
 			return nil, err

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -37,17 +36,17 @@ type stockOptions struct {
 type stockClient struct {
 	*end
 	stockOptions
-	conn *oob.Conn
-	link *perftest.Link
-	talk *perftest.Client
+	at    meeting
+	talk  *perftest.Client
+	conns []*roce.Conn // by rdma_cm
 
 	started bool
 	last    outcome // of the last run
 	lastRun Run
 }
 
-// openStock goes on after the greeting, up to the point where both ends are connected and ready.
-func openStock(ctx context.Context, dev *roce.Device, flags *nic.Flags, conn *oob.Conn, link *perftest.Link, talk *perftest.Client, p *Params, o stockOptions) (*stockClient, error) {
+// openStock goes on after the greeting, up to the point where both ends are connected and ready. It owns the link when it succeeds.
+func openStock(ctx context.Context, dev *roce.Device, flags *nic.Flags, at meeting, talk *perftest.Client, p *Params, o stockOptions) (*stockClient, error) {
 	t, err := p.stockTest()
 	if err != nil {
 		return nil, err
@@ -55,13 +54,14 @@ func openStock(ctx context.Context, dev *roce.Device, flags *nic.Flags, conn *oo
 	t.All, t.Duration = o.all, o.duration
 	cfg := p.session()
 	cfg.Flags, cfg.Bytes = flags, max(cfg.Bytes, pageBytes) // as much as every perftest has
-	s, err := session.New(dev, conn.Local().AddrPort().Addr(), cfg)
+	s, err := session.New(dev, at.local, cfg)
 	if err != nil {
 		return nil, err
 	}
-	k := &stockClient{end: newEnd(s, p), stockOptions: o, conn: conn, link: link, talk: talk}
+	k := &stockClient{end: newEnd(s, p), stockOptions: o, at: at, talk: talk}
 	if err := k.connect(ctx, t); err != nil {
-		return nil, errors.Join(err, s.Close())
+		k.hangUp()
+		return nil, err
 	}
 	return k, nil
 }
@@ -73,6 +73,11 @@ func (k *stockClient) connect(ctx context.Context, t perftest.Test) error {
 	}
 	if mtu, err = k.talk.Agree(ctx, mtu); err != nil {
 		return err
+	}
+	if k.at.byCM() {
+		if mtu, err = k.dialAll(ctx); err != nil {
+			return err
+		}
 	}
 	own := make([]perftest.Key, k.p.QPs)
 	for i := range own {
@@ -86,8 +91,10 @@ func (k *stockClient) connect(ctx context.Context, t perftest.Test) error {
 		return err
 	}
 	for i := range peer {
-		if err := connectStock(ctx, k.s, i, peer[i], mtu); err != nil {
-			return err
+		if !k.at.byCM() {
+			if err := connectStock(ctx, k.s, i, peer[i], mtu); err != nil {
+				return err
+			}
 		}
 		k.s.Peer = append(k.s.Peer, stockPeer(peer[i], mtu, k.p.Bytes))
 	}
@@ -184,7 +191,7 @@ func (k *stockClient) watch(ctx context.Context) (context.Context, func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := k.link.Gone(looking); !errors.Is(err, perftest.ErrGone) {
+		if err := k.at.link.Gone(looking); !errors.Is(err, perftest.ErrGone) {
 			return
 		}
 		select {
@@ -219,7 +226,7 @@ func (k *stockClient) finish(ctx context.Context) error {
 	if k.p.op.echo == echoWrite {
 		ctx, cancel := context.WithTimeout(ctx, leaving)
 		defer cancel()
-		err := k.during(ctx, k.link.Gone)
+		err := k.during(ctx, k.at.link.Gone)
 		if ctx.Err() != nil || errors.Is(err, perftest.ErrGone) || errors.Is(err, perftest.ErrTimeout) {
 			return nil
 		}
@@ -238,6 +245,14 @@ func (k *stockClient) finish(ctx context.Context) error {
 
 // close ends the session, however it went. perftest has no words for why.
 func (k *stockClient) close(error) {
-	k.conn.Close()
+	k.hangUp()
+	k.at.link.Close()
+}
+
+// hangUp gives back everything but the link.
+func (k *stockClient) hangUp() {
+	for _, c := range k.conns {
+		c.Close()
+	}
 	k.s.Close()
 }

@@ -41,7 +41,7 @@ func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (served bool, err erro
 	if srv.Peer.Gorxe {
 		return false, nil
 	}
-	return true, h.serveStock(ctx, conn, srv)
+	return true, h.serveStock(ctx, meeting{local: conn.Local().AddrPort().Addr()}, srv, nil)
 }
 
 // stockServer serves one perftest client. It finds out what the client wants from what the client does: perftest does not
@@ -51,10 +51,18 @@ func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (served bool, err erro
 // messages. What both use is under mu.
 type stockServer struct {
 	h     *Host
+	at    meeting
 	srv   *perftest.Server
 	s     *session.Session
 	mtu   roce.MTU
 	bytes int // of the buffers
+
+	// By rdma_cm only.
+	door   *door
+	reqs   chan *roce.Request // queue pairs that the client connects
+	meets  int                // of talk
+	theirs [stockQPs]roce.QPN // to which each of ours is connected
+	conns  []*roce.Conn
 
 	stop  context.CancelCauseFunc
 	done  atomic.Bool   // talk has ended
@@ -71,9 +79,9 @@ type stockServer struct {
 	syncs  int
 }
 
-// serveStock serves a perftest client up to its end.
-func (h *Host) serveStock(ctx context.Context, conn *oob.Conn, srv *perftest.Server) error {
-	v := &stockServer{h: h, srv: srv, bytes: stockBytes, goOn: make(chan struct{}), ended: make(chan struct{})}
+// serveStock serves a perftest client up to its end. d is nil where the ends have met by TCP.
+func (h *Host) serveStock(ctx context.Context, at meeting, srv *perftest.Server, d *door) error {
+	v := &stockServer{h: h, at: at, srv: srv, door: d, reqs: make(chan *roce.Request, stockQPs), bytes: stockBytes, goOn: make(chan struct{}), ended: make(chan struct{})}
 	if h.Want != nil {
 		v.bytes = max(v.bytes, h.Want.Bytes)
 	}
@@ -89,10 +97,15 @@ func (h *Host) serveStock(ctx context.Context, conn *oob.Conn, srv *perftest.Ser
 		defer release()
 	}
 	var err error
-	if v.s, err = session.New(h.Dev, conn.Local().AddrPort().Addr(), cfg); err != nil {
+	if v.s, err = session.New(h.Dev, at.local, cfg); err != nil {
 		return err
 	}
 	defer v.s.Close()
+	defer func() {
+		for _, c := range v.conns {
+			c.Close()
+		}
+	}()
 	return v.serve(ctx)
 }
 
@@ -122,10 +135,19 @@ func (v *stockServer) serve(parent context.Context) error {
 		stop(nil)
 		talked <- err
 	}()
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		if v.door == nil {
+			return
+		}
+		if err := v.join(ctx); err != nil {
+			stop(err)
+		}
+	}()
 	err = newAttendant(v).attend(ctx)
-	if err != nil {
-		stop(err)
-	}
+	stop(err)
+	<-joined
 	if said := <-talked; err == nil {
 		err = said
 	}
@@ -152,24 +174,50 @@ func (v *stockServer) unserved() error {
 func (v *stockServer) QueuePair(ctx context.Context, peer perftest.Key) (perftest.Key, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	i := len(v.peers)
-	if i == stockQPs {
-		return perftest.Key{}, fmt.Errorf("%w: more than %d queue pairs (-q)", perftest.ErrProtocol, stockQPs)
-	}
-	if _, err := v.s.Add(); err != nil {
+	i, err := v.connected(ctx, peer)
+	if err != nil {
 		return perftest.Key{}, err
 	}
-	if err := v.postRecvs(i, stockRecvs); err != nil {
-		return perftest.Key{}, err
+	v.peers = append(v.peers, peer)
+	v.s.Peer[i] = stockPeer(peer, v.mtu, v.bytes)
+	return stockKey(v.s, i), nil
+}
+
+// connected gives the queue pair that is connected to the peer's; by TCP it is made now. The caller holds mu.
+func (v *stockServer) connected(ctx context.Context, peer perftest.Key) (int, error) {
+	if v.door != nil {
+		return v.known(peer)
+	}
+	i, _, err := v.add()
+	if err != nil {
+		return 0, err
 	}
 	if err := connectStock(ctx, v.s, i, peer, v.mtu); errors.Is(err, errGIDs) {
 		v.unfit = err // the client's user gets to know by our key
 	} else if err != nil {
-		return perftest.Key{}, err
+		return 0, err
 	}
-	v.peers = append(v.peers, peer)
-	v.s.Peer = append(v.s.Peer, stockPeer(peer, v.mtu, v.bytes))
-	return stockKey(v.s, i), nil
+	return i, nil
+}
+
+func (v *stockServer) addQP() (int, *roce.QP, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.add()
+}
+
+// add makes a further queue pair, with receives. The caller holds mu.
+func (v *stockServer) add() (int, *roce.QP, error) {
+	i := len(v.s.QPs)
+	if i == stockQPs {
+		return 0, nil, fmt.Errorf("%w: more than %d queue pairs (-q)", perftest.ErrProtocol, stockQPs)
+	}
+	qp, err := v.s.Add()
+	if err != nil {
+		return 0, nil, err
+	}
+	v.s.Peer = append(v.s.Peer, oob.QP{})
+	return i, qp, v.postRecvs(i, stockRecvs)
 }
 
 // postRecvs posts n receives on QP i, all into one buffer. The caller holds mu.

@@ -29,7 +29,7 @@ func dialStock(t *testing.T, r *rig, p *Params, o stockOptions) (*stockClient, e
 	}
 	var k *stockClient
 	if err == nil {
-		k, err = openStock(ctx, r.client, r.flags, conn, link, talk, p, o)
+		k, err = openStock(ctx, r.client, r.flags, meeting{link: link, local: conn.Local().AddrPort().Addr()}, talk, p, o)
 	}
 	if err != nil {
 		conn.Close()
@@ -92,7 +92,11 @@ func (r *rig) cannotKnow(t *testing.T, p *Params, run Run) {
 
 func (r *rig) measureStock(t *testing.T, p *Params, o stockOptions, runs ...Run) (row *Row) {
 	t.Helper()
-	k, err := dialStock(t, r, p, o)
+	dial := dialStock
+	if r.cm.IsValid() {
+		dial = dialStockCM
+	}
+	k, err := dial(t, r, p, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +110,14 @@ func (r *rig) measureStock(t *testing.T, p *Params, o stockOptions, runs ...Run)
 		t.Fatal(err)
 	}
 	return row
+}
+
+// dialStockCM is dialStock by rdma_cm.
+func dialStockCM(t *testing.T, r *rig, p *Params, o stockOptions) (*stockClient, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return dialCM(ctx, r.client, r.flags, r.cm, p, o)
 }
 
 // checkServed looks at what the server shows: of one-sided bandwidth what the client told, of SENDs and answers what it

@@ -81,6 +81,16 @@ func (c *Client) Keys(ctx context.Context, t Test, own []Key) ([]Key, error) {
 	return c.peer, nil
 }
 
+// Blank is a barrier of its own kind: where the ends have met by rdma_cm, one comes after Agree, and another one when
+// all queue pairs are connected.
+func (c *Client) Blank(ctx context.Context) error {
+	b, err := c.exchange(ctx, kindKey, c.l.encode(&Key{}))
+	if err == nil {
+		_, err = c.l.decode(b)
+	}
+	return err
+}
+
 // Start goes on until the server is ready for the first run.
 func (c *Client) Start(ctx context.Context) error {
 	_, err := c.take(ctx, c.test.steps().start, nil)
@@ -124,11 +134,11 @@ func (c *Client) take(ctx context.Context, list []step, own *Report) (peer *Repo
 }
 
 func (c *Client) key(ctx context.Context, i int) (Key, error) {
-	b, err := c.exchange(ctx, kindKey, c.own[i].text())
+	b, err := c.exchange(ctx, kindKey, c.l.encode(&c.own[i]))
 	if err != nil {
 		return Key{}, err
 	}
-	k, err := parseKey(b)
+	k, err := c.l.decode(b)
 	if err == nil && i < len(c.peer) && k.QPN != c.peer[i].QPN {
 		err = fmt.Errorf("%w: QPN %#x where %#x was due: start both ends with the same test and number of queue pairs (-q)",
 			ErrProtocol, uint32(k.QPN), uint32(c.peer[i].QPN))

@@ -24,6 +24,10 @@
 // From 6.28 on perftest compares the two ends' parameters in one more step, but
 // only with a peer that announces at least that. gorxe announces 6.20.
 //
+// With -R the two ends meet by rdma_cm instead, on a port of the same number:
+// each message is one SEND, and a key 56 bytes of binary numbers (mail.go). After the path MTU
+// two blank keys are exchanged, between which the client connects every queue pair by rdma_cm, too.
+//
 // Two gorxe ends know each other by a mark behind the version's NUL, where
 // perftest's readers do not look, and go on with package oob's exchange on the
 // same connection.
@@ -31,6 +35,6 @@
 // A peer that speaks something else, an unknown version, or nothing, gets no
 // more than a bounded amount of memory and time; the error quotes what it sent.
 //
-// Reading order: version.go, key.go, report.go, link.go, steps.go, client.go,
-// server.go.
+// Reading order: version.go, key.go, report.go, link.go, mail.go, steps.go,
+// client.go, server.go.
 package perftest

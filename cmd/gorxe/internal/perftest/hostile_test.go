@@ -141,6 +141,7 @@ func (h *anyHost) QueuePair(context.Context, Key) (Key, error) {
 	h.n++
 	return Key{QPN: roce.QPN(h.n), GID: roce.GID{15: 1}}, h.fails
 }
+func (h *anyHost) Meet() error     { return nil }
 func (h *anyHost) Sync() error     { return nil }
 func (h *anyHost) Report() Report  { return Report{} }
 func (h *anyHost) Reported(Report) {}

@@ -63,17 +63,30 @@ func plausibleDone(got []byte) error {
 type Link struct {
 	nc      net.Conn
 	r       *bufio.Reader
+	mail    Mailbox       // in place of the stream, where the ends have met by rdma_cm
 	timeout time.Duration // for one message of the set-up
 }
 
 // NewLink makes a Link of a stream.
-func NewLink(nc net.Conn) *Link { return &Link{nc, bufio.NewReaderSize(nc, 4*keyLen), Timeout} }
+func NewLink(nc net.Conn) *Link {
+	return &Link{nc: nc, r: bufio.NewReaderSize(nc, 4*keyLen), timeout: Timeout}
+}
 
 // Close ends the exchange. A Receive in progress returns.
-func (l *Link) Close() error { return l.nc.Close() }
+func (l *Link) Close() error {
+	if l.mail != nil {
+		return l.mail.Close()
+	}
+	return l.nc.Close()
+}
 
 // send sends one message.
 func (l *Link) send(ctx context.Context, b []byte) error {
+	if l.mail != nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
+		defer cancel()
+		return l.mail.Send(ctx, b)
+	}
 	defer bound(ctx, l.timeout, l.nc.SetWriteDeadline)()
 	if _, err := l.nc.Write(b); err != nil {
 		return broken(ctx, err)
@@ -84,6 +97,9 @@ func (l *Link) send(ctx context.Context, b []byte) error {
 // receive takes the next message, which has to be of kind k, within limit (0:
 // until ctx ends), and says of which kind it is.
 func (l *Link) receive(ctx context.Context, k kind, limit time.Duration) (kind, []byte, error) {
+	if l.mail != nil {
+		return l.receiveMail(ctx, k, limit)
+	}
 	defer bound(ctx, limit, l.nc.SetReadDeadline)()
 	if k == kindAny {
 		head, err := l.r.Peek(1)
@@ -150,6 +166,9 @@ func (l *Link) foreign(err error, got []byte) error {
 // Gone waits until the peer closes, which gives ErrGone, says something that
 // nobody asked for, which stays unread, or ctx ends.
 func (l *Link) Gone(ctx context.Context) error {
+	if l.mail != nil {
+		return l.mail.Gone(ctx)
+	}
 	defer bound(ctx, 0, l.nc.SetReadDeadline)()
 	if _, err := l.r.Peek(1); err != nil {
 		return broken(ctx, err)

@@ -228,6 +228,7 @@ type recordedHost struct {
 	keys     []Key
 	peers    []Key
 	syncs    int
+	meets    int
 	report   *Report
 	reported []Report
 }
@@ -236,6 +237,7 @@ func (h *recordedHost) QueuePair(_ context.Context, k Key) (Key, error) {
 	h.peers = append(h.peers, k)
 	return h.keys[len(h.peers)-1], nil
 }
+func (h *recordedHost) Meet() error       { h.meets++; return nil }
 func (h *recordedHost) Sync() error       { h.syncs++; return nil }
 func (h *recordedHost) Report() Report    { return *h.report }
 func (h *recordedHost) Reported(r Report) { h.reported = append(h.reported, r) }

@@ -18,6 +18,9 @@ type Host interface {
 	// QueuePair is called for each queue pair that the client names for the
 	// first time. It connects one of ours to it and returns its key.
 	QueuePair(ctx context.Context, peer Key) (Key, error)
+	// Meet is called for each blank key: one before the client connects its
+	// queue pairs by rdma_cm, and one after that.
+	Meet() error
 	// Sync is called for each further key, before it is answered.
 	Sync() error
 	// Report is what this end answers to the client's report.
@@ -112,16 +115,22 @@ func (s *Server) answer(ctx context.Context, h Host, k kind, b []byte) error {
 }
 
 func (s *Server) key(ctx context.Context, h Host, b []byte) error {
-	k, err := parseKey(b)
+	k, err := s.l.decode(b)
 	if err != nil {
 		return err
+	}
+	if k.QPN == 0 {
+		if err := h.Meet(); err != nil {
+			return err
+		}
+		return s.l.send(ctx, s.l.encode(&Key{}))
 	}
 	for i, qpn := range s.peers {
 		if qpn == k.QPN {
 			if err := h.Sync(); err != nil {
 				return err
 			}
-			return s.l.send(ctx, s.own[i].text())
+			return s.l.send(ctx, s.l.encode(&s.own[i]))
 		}
 	}
 	if len(s.peers) == MaxQPs {
@@ -132,7 +141,7 @@ func (s *Server) key(ctx context.Context, h Host, b []byte) error {
 		return err
 	}
 	s.peers, s.own = append(s.peers, k.QPN), append(s.own, own)
-	return s.l.send(ctx, own.text())
+	return s.l.send(ctx, s.l.encode(&own))
 }
 
 // report goes through the words of a report, of which the first is there.

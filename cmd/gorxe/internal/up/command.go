@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -91,11 +92,19 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	pl, err := dev.Listen(netip.AddrPortFrom(netip.Addr{}, perftest.DefaultPort), roce.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	budget := session.NewBudget(memory)
+	perfs := &perf.Host{Dev: dev, Flags: &f.nic, Budget: budget}
+	pings := &ping.Host{Dev: dev, Flags: &f.nic, Budget: budget}
 	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
+	wg.Go(func() { _ = perfs.ServeCM(ctx, pl, show.perftest) })
 	show.up(dev, f.port.N)
 	wg.Go(func() { cancel(follow(ctx, dev, show)) })
 
-	if err := serve(ctx, f.server(dev, show), ports); err != nil {
+	if err := serve(ctx, server(pings, perfs, show), ports); err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
@@ -146,10 +155,7 @@ func serve(ctx context.Context, s *oob.Server, ports []net.Listener) error {
 }
 
 // server answers ping and perf.
-func (f *flags) server(dev *roce.Device, show *shower) *oob.Server {
-	budget := session.NewBudget(memory)
-	pings := &ping.Host{Dev: dev, Flags: &f.nic, Budget: budget}
-	perfs := &perf.Host{Dev: dev, Flags: &f.nic, Budget: budget}
+func server(pings *ping.Host, perfs *perf.Host, show *shower) *oob.Server {
 	return &oob.Server{
 		Services: map[string]oob.Handler{
 			ping.Service: show.served(ping.Service, pings.Serve),

@@ -55,7 +55,7 @@ func (s *shower) up(dev *roce.Device, port int) {
 		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
 		s.gidTable(gids)
-		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on %d, rping by rdma_cm on %d. Ctrl-C ends.\n",
+		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on %d (rdma_cm, too), rping by rdma_cm on %d. Ctrl-C ends.\n",
 			port, perftest.DefaultPort, rping.DefaultPort)
 	})
 }
@@ -115,18 +115,20 @@ func (s *shower) greeted(greet func(context.Context, *oob.Conn) (bool, error)) f
 	return func(ctx context.Context, c *oob.Conn) (bool, error) {
 		served, err := greet(ctx, c)
 		if served && err == nil {
-			peer := c.Remote().String()
-			s.print(line{Event: "session", Peer: peer, Service: "perftest"}, func() { fmt.Fprintf(s.diag, "perftest from %s: done\n", peer) })
+			s.perftest(c.Remote().AddrPort(), nil) // else failed tells
 		}
 		return served, err
 	}
 }
 
-// rping tells how a client of rping's ended.
-func (s *shower) rping(peer netip.AddrPort, err error) {
+// rping and perftest tell how a client of theirs ended.
+func (s *shower) rping(peer netip.AddrPort, err error)    { s.ended("rping", peer, err) }
+func (s *shower) perftest(peer netip.AddrPort, err error) { s.ended("perftest", peer, err) }
+
+func (s *shower) ended(service string, peer netip.AddrPort, err error) {
 	if err != nil {
-		s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() { fmt.Fprintf(s.diag, "rping from %v: %v\n", peer, err) })
+		s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() { fmt.Fprintf(s.diag, "%s from %v: %v\n", service, peer, err) })
 		return
 	}
-	s.print(line{Event: "session", Peer: peer.String(), Service: "rping"}, func() { fmt.Fprintf(s.diag, "rping from %v: done\n", peer) })
+	s.print(line{Event: "session", Peer: peer.String(), Service: service}, func() { fmt.Fprintf(s.diag, "%s from %v: done\n", service, peer) })
 }
