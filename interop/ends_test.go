@@ -35,6 +35,7 @@ type setting struct {
 	v6   bool
 	mtu  bth.MTU
 	srq  bool
+	new  bool // FLUSH and ATOMIC_WRITE, which the kernel has since 6.2
 
 	retries    int // 0 = 7
 	rnrRetries int // 0 = 7, without end
@@ -67,7 +68,8 @@ type work struct {
 	inv             uint32
 	cmp, swap       uint64 // CMP_SWAP: cmp + k, swap + k; FETCH_ADD: swap
 	solicited       bool
-	to              *address // UD
+	level           roce.Level // FLUSH: of size bytes, or the region
+	to              *address   // UD
 }
 
 // wc is a completion.

@@ -100,7 +100,9 @@ func (g *gorxeEnd) post(w work) {
 		if w.solicited {
 			wr.Flags |= roce.Solicited
 		}
-		if w.size > 0 {
+		if w.op == roce.OpFlush {
+			wr.Length, wr.Placement, wr.Level = uint32(w.size), roce.PlaceGlobal, w.level
+		} else if w.size > 0 {
 			wr.SGEs = []roce.SGE{g.mr.SGE(w.off+k*w.step, w.size)}
 		}
 		if w.to != nil {

@@ -31,18 +31,36 @@ func newKernelEnd(t *testing.T, r *rig, s setting) *kernelEnd {
 	k := &kernelEnd{t: t, p: p, s: s, rq: "i=0", alive: true}
 	t.Cleanup(k.kill)
 	k.me.gid = r.Guests[0].Addr(s.v6)
-	m := k.do("mr i=0 size=%d access=31", region)
+	m := k.do("mr i=0 size=%d access=%d", region, 31|ifSet(s.new, accessFlush))
 	k.me.mem, k.me.rkey = m.Num("addr"), uint32(m.Num("rkey"))
 	srq := ""
 	if s.srq {
 		k.do("srq i=0 depth=%d", depth)
 		srq, k.rq = "srq=0", "srq=0"
 	}
+	if s.new {
+		srq += " new=1"
+	}
 	kind := map[roce.QPType]string{roce.RC: "rc", roce.UC: "uc", roce.UD: "ud"}[s.kind]
 	k.me.qpn = uint32(k.do("qp i=0 type=%s sq=%d rq=%d %s", kind, depth, depth, srq).Num("qpn"))
 	k.me.psn = k.me.qpn*0x9e3779b1>>8 ^ 0x5a5a5a
-	k.do("init i=0 qkey=%d", qkey)
+	if s.new {
+		k.do("init i=0 access=%d", 14|accessFlush)
+	} else {
+		k.do("init i=0 qkey=%d", qkey)
+	}
 	return k
+}
+
+// accessFlush is libibverbs' IBV_ACCESS_FLUSH_GLOBAL.
+const accessFlush = 1 << 8
+
+// ifSet is v where it is wanted.
+func ifSet(wanted bool, v int) int {
+	if wanted {
+		return v
+	}
+	return 0
 }
 
 func (k *kernelEnd) do(format string, args ...any) peer.Reply {
@@ -77,6 +95,9 @@ var opNames = map[roce.Op]string{
 
 func (k *kernelEnd) post(w work) {
 	k.t.Helper()
+	if k.postNew(w) {
+		return
+	}
 	flags := "s"
 	if w.solicited {
 		flags += "o"
@@ -87,6 +108,20 @@ func (k *kernelEnd) post(w work) {
 	}
 	k.do("post i=0 op=%s id=%d n=%d off=%d len=%d step=%d rva=%d rkey=%d rstep=%d imm=%d inv=%d cmp=%d swap=%d flags=%s %s",
 		opNames[w.op], w.id, max(w.n, 1), w.off, w.size, w.step, w.raddr, w.rkey, w.rstep, w.imm, w.inv, w.cmp, w.swap, flags, to)
+}
+
+// postNew posts what ibv_post_send does not know. It tells whether it did.
+func (k *kernelEnd) postNew(w work) bool {
+	k.t.Helper()
+	switch w.op {
+	case roce.OpFlush:
+		k.do("flush i=0 id=%d rva=%d len=%d rkey=%d place=%d level=%d", w.id, w.raddr, w.size, w.rkey, roce.PlaceGlobal, w.level)
+	case roce.OpAtomicWrite:
+		k.do("awrite i=0 id=%d off=%d rva=%d rkey=%d", w.id, w.off, w.raddr, w.rkey)
+	default:
+		return false
+	}
+	return true
 }
 
 func (k *kernelEnd) recv(id uint64, n, off, size, step int) {

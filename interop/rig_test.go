@@ -27,19 +27,21 @@ var (
 	coreFlag = flag.Bool("core", false, "only the core of the matrix, which a CI run has time for")
 	mustFlag = flag.Bool("must", false, "install what this host lacks, and fail where a test would skip")
 	outFlag  = flag.String("out", "", "folder for a pcap of each scenario that failed")
+	debFlag  = flag.String("debian", "", "Debian release of which guests are made, or this host's")
 	modeFlag = flag.String("mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
 )
 
 // rig is one lab. Scenarios that need the same device MTU share it.
 type rig struct {
 	*lab.Lab
-	dev *roce.Device // gorxe in this process; nil while a gorxe of its own has the interface
+	dev     *roce.Device // gorxe in this process; nil while a gorxe of its own has the interface
+	release string       // of Debian, in the guests
+	lossy   bool         // while the scenario's wire loses packets for good
 }
 
 var (
 	current *rig
-	img     *image.Image
-	imgErr  error
+	release string // of the guests in the labs to come
 )
 
 func TestMain(m *testing.M) {
@@ -52,16 +54,39 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "interop: interrupted")
 		os.Exit(1)
 	}()
-	if !testing.Short() {
-		img, imgErr = prepare()
-	}
+	release = *debFlag
 	status := m.Run()
 	current.close()
 	os.Exit(status)
 }
 
+// builtImage is what prepare brought for a release: it is asked once.
+type builtImage struct {
+	*image.Image
+	err error
+}
+
+var images = map[string]builtImage{}
+
+func imageOf(release string) (*image.Image, error) {
+	b, ok := images[release]
+	if !ok {
+		b.Image, b.err = prepare(release)
+		images[release] = b
+	}
+	return b.Image, b.err
+}
+
+// newerGuests makes the labs of the rest of the test of Debian's latest release, unless the whole run has one of its choice.
+func newerGuests(t *testing.T) {
+	if before := release; before == "" {
+		release = image.Trixie
+		t.Cleanup(func() { release = before })
+	}
+}
+
 // prepare gets the guest's image, and with -must what building it takes.
-func prepare() (*image.Image, error) {
+func prepare(release string) (*image.Image, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	if os.Geteuid() != 0 {
@@ -80,26 +105,28 @@ func prepare() (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return image.Get(ctx, image.Options{Module: "..", Peer: peer.Source, Log: say})
+	return image.Get(ctx, image.Options{Debian: release, Module: "..", Peer: peer.Source, Log: say})
 }
 
 // labFor gives the lab with that device MTU. Only one runs at a time; the machine may be small.
 func labFor(t *testing.T, mtu int) *rig {
 	t.Helper()
-	switch {
-	case testing.Short():
+	if testing.Short() {
 		t.Skip("boots virtual machines; not with -short")
-	case imgErr != nil && *mustFlag:
-		t.Fatal(imgErr)
-	case imgErr != nil:
-		t.Skip(imgErr)
 	}
-	if current != nil && current.MTU() == mtu && alive(current) {
+	img, err := imageOf(release)
+	switch {
+	case err != nil && *mustFlag:
+		t.Fatal(err)
+	case err != nil:
+		t.Skip(err)
+	}
+	if current != nil && current.MTU() == mtu && current.release == release && alive(current) {
 		return current
 	}
 	current.close()
 	current = nil
-	r, err := newRig(mtu)
+	r, err := newRig(img, mtu)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,13 +145,13 @@ func alive(r *rig) bool {
 	return true
 }
 
-func newRig(mtu int) (*rig, error) {
+func newRig(img *image.Image, mtu int) (*rig, error) {
 	l, err := lab.New(context.Background(), lab.Options{Image: img, MTU: mtu})
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{Lab: l}
-	r.feelPace()
+	r := &rig{Lab: l, release: release}
+	r.feelPace(img)
 	return r, nil
 }
 
@@ -132,13 +159,14 @@ func newRig(mtu int) (*rig, error) {
 var slow int
 
 // feelPace takes the time that the guest took to boot for a measure of what else to expect of it.
-func (r *rig) feelPace() {
+func (r *rig) feelPace(img *image.Image) {
 	const usual, most = 6 * time.Second, 4
 	took := r.Guests[0].Took
 	for slow = 0; slow < most && took > usual<<slow; slow++ {
 	}
 	patience = usualPatience << slow
-	fmt.Fprintf(os.Stderr, "interop: device MTU %d: the guest took %.1f s to boot; time-outs x %d\n", r.MTU(), took.Seconds(), 1<<slow)
+	fmt.Fprintf(os.Stderr, "interop: a guest with Linux %s and device MTU %d took %.1f s to boot; time-outs x %d\n",
+		img.Release, r.MTU(), took.Seconds(), 1<<slow)
 }
 
 // plugIn opens gorxe's device in this process, plugOut closes it.

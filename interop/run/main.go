@@ -33,6 +33,7 @@ type options struct {
 	run     string
 	out     string
 	mode    string
+	debian  string
 	timeout time.Duration
 	refresh bool
 	verbose bool
@@ -44,6 +45,7 @@ func main() {
 	flag.StringVar(&o.run, "run", "", "regular expression that chooses tests, as 'go test -run' has it")
 	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of what failed, and the full log")
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
+	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests; trixie brings Linux 6.12 (default: this host's)")
 	flag.DurationVar(&o.timeout, "timeout", 0, "give up after this time (0: 45 min, with -core 15 min)")
 	flag.BoolVar(&o.refresh, "refresh", false, "build the guest anew, from the packages that the archive has today")
 	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
@@ -77,7 +79,7 @@ func play(ctx context.Context, o *options) (failed int, err error) {
 	if err := image.Install(ctx, say); err != nil {
 		return 0, err
 	}
-	img, err := image.Get(ctx, image.Options{Module: ".", Peer: peer.Source, Log: say, Refresh: o.refresh})
+	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peer: peer.Source, Log: say, Refresh: o.refresh})
 	if err != nil {
 		return 0, err
 	}
@@ -105,7 +107,7 @@ func test(ctx context.Context, o *options, log io.Writer) (failed int, err error
 	if o.run != "" {
 		args = append(args, "-run", o.run)
 	}
-	args = append(args, "./interop", "-args", "-must", "-out", o.out, "-mode", o.mode)
+	args = append(args, "./interop", "-args", "-must", "-out", o.out, "-mode", o.mode, "-debian", o.debian)
 	if o.core {
 		args = append(args, "-core")
 	}

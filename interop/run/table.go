@@ -56,6 +56,8 @@ func (t *table) take(line []byte) string {
 		if r != nil {
 			r.set(e.Key, e.Value)
 		}
+	case "build-output":
+		return "interop: " + e.Output
 	case "output":
 		if r != nil {
 			r.output = append(r.output, e.Output)

@@ -76,4 +76,7 @@ func TestForeignLinesReachTheLog(t *testing.T) {
 	if got := newTable().take([]byte("# build failed")); got != "# build failed\n" {
 		t.Errorf("%q", got)
 	}
+	if got := newTable().take([]byte(`{"Action":"build-output","Output":"x.go:1: no such thing\n"}`)); got != "interop: x.go:1: no such thing\n" {
+		t.Errorf("%q", got)
+	}
 }
