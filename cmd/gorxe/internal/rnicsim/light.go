@@ -53,7 +53,7 @@ func (h *host) post() {
 	if h.hint {
 		h.at(h.now+h.half, func() {
 			if h.queue.Hint() {
-				h.chain(QPC, qp, QPC) // the WQE is not written yet
+				h.chain(QPC, qp, QPC, h.taken[qp]) // the WQE is not written yet
 			}
 		})
 	}

@@ -27,8 +27,9 @@ type nic struct {
 	line   wire
 	stage  [stages][]job // in order: the first leaves first
 	room   [stages]int
-	ahead  int // turns' worth of WQEs that are read ahead for a QP
-	turn   int // messages
+	ahead  int      // turns' worth of WQEs that are read ahead for a QP
+	turn   int      // messages
+	taken  []uint32 // turns whose WQEs were taken, by QP
 
 	pick func() (uint32, bool) // the QP to serve next: queue.Pop, but in a NIC without a scheduling queue
 	more func(qp uint32)       // the WQEs of a turn are taken: the place to push the QP again
@@ -43,7 +44,7 @@ func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nic{clock: c, p: p, queue: q, mrs: uint32(mrs), turn: p.Turn()}
+	n := &nic{clock: c, p: p, queue: q, mrs: uint32(mrs), turn: p.Turn(), taken: make([]uint32, qps)}
 	n.pcie.rate, n.line.rate = p.PCIeRate, p.LinkRate
 	for k := range Kinds {
 		keys := qps
@@ -110,6 +111,7 @@ func (n *nic) lookup(k Kind, j *job) {
 
 // takeWQEs uses up a turn's WQEs, and reads ahead.
 func (n *nic) takeWQEs(j *job) {
+	n.taken[j.qp]++
 	it := &n.caches[WQE].items[j.qp]
 	copy(it.batches, it.batches[1:])
 	it.batches = it.batches[:len(it.batches)-1]
@@ -180,14 +182,18 @@ func (n *nic) push(qp uint32) {
 // prefetch starts the chains of the QPs that the window has reached.
 func (n *nic) prefetch() {
 	for qp, ok := n.queue.Prefetch(); ok; qp, ok = n.queue.Prefetch() {
-		n.chain(QPC, qp, MTT)
+		n.chain(QPC, qp, MTT, n.taken[qp])
 	}
 }
 
-// chain fetches what qp needs from kind k on to last, each when the one before it has told where it is.
-func (n *nic) chain(k Kind, qp uint32, last Kind) {
+// chain fetches what qp needs from kind k on to last, each when the one before it has told where it is. A chain that the turn
+// it is for has overtaken ends: other WQEs may not be written yet.
+func (n *nic) chain(k Kind, qp uint32, last Kind, turn uint32) {
+	if k == WQE && n.taken[qp] != turn {
+		return
+	}
 	ready, _ := n.fetch(k, qp, n.turn)
 	if k < last {
-		n.at(max(ready, n.now+spanOf(n.p.Hit)), func() { n.chain(k+1, qp, last) })
+		n.at(max(ready, n.now+spanOf(n.p.Hit)), func() { n.chain(k+1, qp, last, turn) })
 	}
 }
