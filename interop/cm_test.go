@@ -120,6 +120,15 @@ func cmVariants() []variant {
 	return out
 }
 
+func onlyActive(vs []variant) (out []variant) {
+	for _, v := range vs {
+		if !v.gorxePassive {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
 func onlyPassive(vs []variant) (out []variant) {
 	for _, v := range vs {
 		if v.gorxePassive {

@@ -46,11 +46,12 @@ func TestNewer(t *testing.T) {
 func onBadWires(t *testing.T, name string, talk func(t *testing.T, a, p end)) {
 	for _, w := range badWires[:2] {
 		for _, towardsGuest := range []bool{false, true} {
-			where := " from the kernel"
+			// rxe repeats these two with address 0 (seen with Linux 6.12), so a request of its own must not get lost.
+			where, vs := " from the kernel", onlyActive(few())
 			if towardsGuest {
-				where = " to the kernel"
+				where, vs = " to the kernel", few()
 			}
-			play(t, name+", "+w.name+where, few(), func(t *testing.T, r *rig, v variant) {
+			play(t, name+", "+w.name+where, vs, func(t *testing.T, r *rig, v variant) {
 				active, passive := r.ends(t, v, setting{new: true})
 				r.fault(t, towardsGuest, w.rule)
 				for range 5 {
