@@ -1,0 +1,5 @@
+//go:build race
+
+package slidingwindow
+
+const raceEnabled = true

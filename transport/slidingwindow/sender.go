@@ -1,0 +1,256 @@
+package slidingwindow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
+)
+
+// Sender is the sending end of a connection. Its methods belong to one goroutine; the ACK poller is another.
+type Sender struct {
+	cfg  Config
+	end  *ends.End
+	conn *roce.Conn
+	peer memory
+	data *roce.MR
+
+	head  uint64        // blocks sent
+	done  uint64        // blocks whose WRITE has completed
+	tail  atomic.Uint64 // blocks acknowledged; the poller's
+	moved chan struct{} // the tail has moved, or the poller has ended
+	fail  atomic.Pointer[error]
+
+	closed bool
+	cancel context.CancelFunc
+	poller sync.WaitGroup
+	acks   *roce.MR
+	ackWCs [pollBatch]roce.WC
+	recv   [1]roce.RecvWR
+
+	wr  [1]roce.SendWR
+	wcs [pollBatch]roce.WC
+}
+
+const (
+	pollBatch = 16
+	ackLen    = 8 // an ACK: how many blocks were released since the beginning; big endian
+	spinLook  = 16
+	closeTime = 5 * time.Second
+)
+
+// Init connects to the receiver that listens at addr and makes the ring: the paper's RmInit. It starts the ACK poller, which ends by
+// Close.
+func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	s := &Sender{cfg: cfg, moved: make(chan struct{}, 1)}
+	if err := s.build(ctx, dev, addr); err != nil {
+		if s.conn != nil {
+			err = errors.Join(err, s.conn.Close())
+		}
+		if s.end != nil {
+			err = errors.Join(err, s.end.Close())
+		}
+		return nil, err
+	}
+	poll, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.poller.Add(1)
+	go s.pollACKs(poll)
+	return s, nil
+}
+
+func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (err error) {
+	cfg := &s.cfg
+	depths := ends.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, GID: ends.GIDFor(dev, addr.Addr())}
+	if s.end, err = ends.New(dev, depths); err != nil {
+		return err
+	}
+	if s.data, err = s.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
+		return err
+	}
+	if s.acks, err = s.end.Alloc(cfg.RecvDepth*ackLen, roce.LocalWrite); err != nil {
+		return err
+	}
+	s.recv[0].SGEs = make([]roce.SGE, 1)
+	for i := range cfg.RecvDepth {
+		if err := s.postRecv(uint64(i)); err != nil {
+			return err
+		}
+	}
+	want := sizes{cfg.Blocks, cfg.BlockSize}
+	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: want.put(nil)}
+	if s.conn, err = dev.Dial(ctx, addr, s.end.QP, o); err != nil {
+		return refused(err, want)
+	}
+	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
+		return err
+	}
+	if err := agree(s.peer.sizes, want); err != nil {
+		return err
+	}
+	s.wr[0] = roce.SendWR{Op: roce.OpWriteImm, Flags: roce.Signaled, SGEs: make([]roce.SGE, 1), RKey: s.peer.rkey}
+	return nil
+}
+
+func (s *Sender) postRecv(i uint64) error {
+	s.recv[0].ID = i
+	s.recv[0].SGEs[0] = s.acks.SGE(int(i)*ackLen, ackLen)
+	return s.end.QP.PostRecv(s.recv[:]...)
+}
+
+// BlockSize is how many bytes a block holds.
+func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
+
+// Fill returns the memory of the next block, BlockSize bytes, and waits until the window has room for it.
+func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
+	if err := s.room(ctx); err != nil {
+		return nil, err
+	}
+	at := int(s.head%uint64(s.cfg.Blocks)) * stride(s.cfg.BlockSize)
+	return s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], nil
+}
+
+// Send sends the first n bytes of what Fill returned.
+func (s *Sender) Send(ctx context.Context, n int) error {
+	if n < 0 || n > s.cfg.BlockSize {
+		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, s.cfg.BlockSize)
+	}
+	if err := s.room(ctx); err != nil {
+		return err
+	}
+	place := int(s.head % uint64(s.cfg.Blocks))
+	wr := &s.wr[0]
+	wr.SGEs[0] = s.data.SGE(place*stride(s.cfg.BlockSize), n)
+	wr.RemoteAddr = s.peer.addr + uint64(place)*uint64(s.peer.stride)
+	wr.Imm = immediate(place, n)
+	if err := s.end.QP.PostSend(s.wr[:]...); err != nil {
+		return s.broken(err)
+	}
+	s.head++
+	return nil
+}
+
+// Write copies data into the next block and sends it: the paper's RmWrite.
+func (s *Sender) Write(ctx context.Context, data []byte) error {
+	if len(data) > s.cfg.BlockSize {
+		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, len(data), s.cfg.BlockSize)
+	}
+	b, err := s.Fill(ctx)
+	if err != nil {
+		return err
+	}
+	copy(b, data)
+	return s.Send(ctx, len(data))
+}
+
+// room waits until the next block of the ring is acknowledged by the receiver, its memory is the program's again, and the queues
+// have room.
+func (s *Sender) room(ctx context.Context) error {
+	n := uint64(s.cfg.Blocks)
+	if err := s.until(ctx, func() bool { return s.head-s.tail.Load() < n }); err != nil {
+		return err
+	}
+	under := min(n, uint64(s.cfg.SendDepth), uint64(s.cfg.SendCQ))
+	for s.head-s.done >= under {
+		if err := s.reap(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// until waits for what the ACK poller brings about.
+func (s *Sender) until(ctx context.Context, ok func() bool) error {
+	if e := s.fail.Load(); e != nil {
+		return *e
+	}
+	if ok() {
+		return nil
+	}
+	if s.cfg.Spin > 0 {
+		for end := time.Now().Add(s.cfg.Spin); time.Now().Before(end); {
+			for range spinLook {
+				if ok() {
+					return nil
+				}
+			}
+		}
+	}
+	for !ok() {
+		select {
+		case <-s.moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if e := s.fail.Load(); e != nil {
+			return *e
+		}
+	}
+	return nil
+}
+
+// reap waits for completions of WRITEs.
+func (s *Sender) reap(ctx context.Context) error {
+	n, err := s.end.CQ.Wait(ctx, s.wcs[:])
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return s.broken(err)
+	}
+	for i := range s.wcs[:n] {
+		if s.wcs[i].Status != roce.Success {
+			return s.broken(ends.Failed(&s.wcs[i]))
+		}
+	}
+	s.done += uint64(n)
+	return nil
+}
+
+// Flush waits until the receiver has released all that was sent.
+func (s *Sender) Flush(ctx context.Context) error {
+	if err := s.until(ctx, func() bool { return s.tail.Load() == s.head }); err != nil {
+		return err
+	}
+	for s.done < s.head {
+		if err := s.reap(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken remembers what went wrong first.
+func (s *Sender) broken(err error) error {
+	if why := s.conn.Err(); why != nil {
+		err = fmt.Errorf("%w (%w)", err, why)
+	}
+	err = fmt.Errorf("%w: %w", ErrBroken, err)
+	s.fail.CompareAndSwap(nil, &err)
+	return *s.fail.Load()
+}
+
+// Close flushes, disconnects, ends the poller, and gives the memory back.
+func (s *Sender) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	err := s.Flush(ctx)
+	s.cancel()
+	err = errors.Join(err, s.conn.Close())
+	s.poller.Wait()
+	return errors.Join(err, s.end.Close())
+}

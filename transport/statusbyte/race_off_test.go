@@ -1,0 +1,5 @@
+//go:build !race
+
+package statusbyte
+
+const raceEnabled = false
