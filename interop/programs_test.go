@@ -232,6 +232,7 @@ type tool struct {
 	ready    string // what gorxe prints when its server listens by rdma_cm
 	service  bool   // gorxe's server goes on until it is interrupted
 	tcp4     bool   // the kernel's server listens on IPv4 only, whatever it talks over then
+	meet4    bool   // likewise, and its client connects over IPv4 only
 	variants []variant
 	// kernel gives the command in the guest, gorxe the arguments of gorxe; host is empty for a server.
 	kernel func(v variant, host string) string
@@ -255,7 +256,7 @@ func (s *tool) run(t *testing.T, r *rig, v variant) {
 		} else {
 			r.awaitTCP(t, s.port, true)
 		}
-		k = r.guestProgram(t, s.kernel(v, r.HostAddr(v.v6).String()))
+		k = r.guestProgram(t, s.kernel(v, r.HostAddr(v.v6 && !s.meet4).String()))
 	} else {
 		k = r.guestProgram(t, s.kernel(v, ""))
 		if s.cm {
@@ -263,7 +264,7 @@ func (s *tool) run(t *testing.T, r *rig, v variant) {
 		} else {
 			r.awaitTCP(t, s.port, false)
 		}
-		g = r.gorxe(t, s.gorxe(v, r.Guests[0].Addr(v.v6 && !s.tcp4).String())...)
+		g = r.gorxe(t, s.gorxe(v, r.Guests[0].Addr(v.v6 && !s.tcp4 && !s.meet4).String())...)
 	}
 	d := s.time
 	if d == 0 {
