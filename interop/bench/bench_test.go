@@ -30,24 +30,26 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// Busy is user, nice, system, irq and softirq: 1+2+4+32+64 ticks of a hundredth of a second. Idle (8), iowait (16) and
-// steal (128) are not.
-func TestParseStat(t *testing.T) {
-	got, err := parseStat("cpu  1 2 4 8 16 32 64 128 0 0\ncpu0 9 9 9 9 9 9 9 9 0 0\n")
-	if err != nil || got != 1.03 {
-		t.Errorf("%v, %v; want 1.03", got, err)
-	}
-	for _, bad := range []string{"", "cpu  1 2 3", "intr 1 2 3 4 5 6 7 8", "cpu  1 2 x 8 16 32 64 128"} {
-		if _, err := parseStat(bad); err == nil {
-			t.Errorf("%q is taken", bad)
-		}
-	}
-}
-
+// The verdict is the median of the rounds' ratios: each round's two runs met the same host. Where the rounds disagree there is none.
 func TestCompare(t *testing.T) {
 	r := compare("x", "u", []float64{30, 10, 20}, []float64{10, 10, 10})
 	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 {
 		t.Errorf("%+v; want medians 20 and 10, ratio 2, and (3-1)/2 = 1 of spread", r)
+	}
+	if r.verdict() != "unsure: the rounds differ too much; choose a quieter host, or more rounds" {
+		t.Errorf("%q with a spread of 100 %%", r.verdict())
+	}
+	// The host slowed down: medians over all rounds would say 2 of 1, yet gorxe was behind in two of three rounds.
+	r = compare("x", "u", []float64{9, 2, 0.9}, []float64{10, 1, 1})
+	if r.Ratio != 0.9 {
+		t.Errorf("%+v; want the median of 0.9, 2 and 0.9", r)
+	}
+	less := compare("x", "u", []float64{9, 1.8, 0.9}, []float64{10, 2, 1})
+	if more := less; more.verdict() != "behind" {
+		t.Errorf("0.9 of a rate: %q", more.verdict())
+	}
+	if less.less = true; less.verdict() != "ahead" {
+		t.Errorf("0.9 of a time: %q", less.verdict())
 	}
 	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 {
 		t.Errorf("%+v: there is no ratio to 0", r)

@@ -16,8 +16,9 @@ type result struct {
 	Unit          string  `json:"unit"`
 	Baseline      string  `json:"baseline"`
 	BaselineValue float64 `json:"baseline_value"` // median over the rounds
-	Ratio         float64 `json:"ratio"`          // value/baseline_value
-	Spread        float64 `json:"spread"`         // (max-min)/median of the ratio of the single rounds
+	Ratio         float64 `json:"ratio"`          // median over the rounds of value/baseline_value
+	Spread        float64 `json:"spread"`         // (max-min)/median of it
+	Verdict       string  `json:"verdict"`        // ahead, behind, or why there is none
 	P99           float64 `json:"p99,omitempty"`  // latencies: the same unit, median over the rounds
 	BaselineP99   float64 `json:"baseline_p99,omitempty"`
 
@@ -34,14 +35,12 @@ func compare(name, unit string, all, allBase []float64) result {
 		}
 	}
 	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(median(v)), BaselineValue: round(median(base))}
-	if r.BaselineValue > 0 {
-		r.Ratio = round(r.Value / r.BaselineValue)
-	}
 	var ratios []float64
 	for i := range v {
 		ratios = append(ratios, v[i]/base[i])
 	}
-	r.Spread = round(spread(ratios))
+	r.Ratio, r.Spread = round(median(ratios)), round(spread(ratios))
+	r.Verdict = r.verdict()
 	return r
 }
 
@@ -66,22 +65,32 @@ func (c *comparison) results() []result {
 			p99 := func(t, _ *trial) float64 { return t.p99 }
 			r.P99, r.BaselineP99 = round(median(column(&sides[0], p99))), round(median(column(&sides[1], p99)))
 		}
+		r.Verdict = r.verdict()
 		list = append(list, r)
 		if u := f.cpu; u.name != "" {
 			r := row(u.name, u.unit, func(t, short *trial) float64 { return u.cost(f, t, short) })
 			r.less = true
+			r.Verdict = r.verdict()
 			list = append(list, r)
 		}
 	}
 	return list
 }
 
-// ahead tells whether gorxe is better than rxe.
-func (r *result) ahead() bool {
-	if r.less {
-		return r.Value < r.BaselineValue
+// maxSpread is how far the rounds may differ for a verdict.
+const maxSpread = 0.3
+
+// verdict says whether gorxe is better than rxe, or why that is unknown.
+func (r *result) verdict() string {
+	switch {
+	case r.Ratio == 0:
+		return "unknown: the runs were too short for this host (-duration)"
+	case r.Spread > maxSpread:
+		return "unsure: the rounds differ too much; choose a quieter host, or more rounds"
+	case (r.Ratio > 1) != r.less:
+		return "ahead"
 	}
-	return r.Value > r.BaselineValue
+	return "behind"
 }
 
 // median is the middle value, or the mean of the two in the middle; 0 of nothing.
@@ -117,8 +126,8 @@ func writeJSON(w io.Writer, list []result) error {
 
 // notes explain the columns.
 const notes = `
-ratio is gorxe / rxe; spread is (max-min)/median of it over the rounds. Latency is half of a round trip, the median. CPU is that of
-both guests by /proc/stat (user, system and interrupts), without what a program takes to start; gorxe's client spins.
+ratio is the median of gorxe / rxe over the rounds, spread (max-min)/median of it: above 30 % there is no verdict. Latency is half
+of a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
 `
 
 func writeTable(w io.Writer, list []result) error {
@@ -126,21 +135,15 @@ func writeTable(w io.Writer, list []result) error {
 	fmt.Fprintln(tw, "figure\tunit\tbetter\tgorxe\trxe\tratio\tspread\tgorxe is")
 	for i := range list {
 		r := &list[i]
-		better, is, more := "more", "behind", ""
+		better, more := "more", ""
 		if r.less {
 			better = "less"
-		}
-		switch {
-		case r.Ratio == 0:
-			is = "unknown: the runs were too short for this host (-duration)"
-		case r.ahead():
-			is = "ahead"
 		}
 		if r.P99 > 0 {
 			more = fmt.Sprintf(", p99 %.1f / %.1f", r.P99, r.BaselineP99)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%.0f%%\t%s%s\n",
-			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.Spread*100, is, more)
+			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.Spread*100, r.Verdict, more)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

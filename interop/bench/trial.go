@@ -17,7 +17,7 @@ type trial struct {
 	value    float64 // in the figure's unit
 	rate     float64 // messages a second; 0 of a latency run
 	p99      float64
-	cpu      float64 // seconds of both guests, from the server's start to the end of both programs
+	cpu      float64 // seconds of the host for both guests, from the server's start to the end of both programs
 	datapath string
 }
 
@@ -42,18 +42,14 @@ func sh(ctx context.Context, g *lab.Guest, script string) (string, error) {
 	return r.Stdout, nil
 }
 
-// busy is the CPU seconds of both guests.
-func (c *comparison) busy(ctx context.Context) (sum float64, err error) {
+// busy is the CPU seconds that both guests have cost the host.
+func (c *comparison) busy() (sum float64, err error) {
 	for _, g := range []*lab.Guest{c.server, c.client} {
-		text, err := sh(ctx, g, "head -n 1 /proc/stat")
+		d, err := g.CPUTime()
 		if err != nil {
 			return 0, err
 		}
-		s, err := parseStat(text)
-		if err != nil {
-			return 0, err
-		}
-		sum += s
+		sum += d.Seconds()
 	}
 	return sum, nil
 }
@@ -62,7 +58,7 @@ func (c *comparison) busy(ctx context.Context) (sum float64, err error) {
 func (c *comparison) try(ctx context.Context, s *side, f *figure, n int) (trial, error) {
 	ctx, cancel := context.WithTimeout(ctx, oneTrialMax)
 	defer cancel()
-	before, err := c.busy(ctx)
+	before, err := c.busy()
 	if err != nil {
 		return trial{}, err
 	}
@@ -74,7 +70,7 @@ func (c *comparison) try(ctx context.Context, s *side, f *figure, n int) (trial,
 	if err != nil {
 		return trial{}, fmt.Errorf("%w\n%s", err, out)
 	}
-	after, err := c.busy(ctx)
+	after, err := c.busy()
 	return trial{messages: n, value: f.value(&r), rate: r.mpps * 1e6, p99: r.p99, cpu: after - before, datapath: r.datapath}, err
 }
 

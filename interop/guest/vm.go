@@ -248,6 +248,37 @@ func (v *VM) SetLink(up bool) error {
 // Console is what the guest's kernel and agent said lately.
 func (v *VM) Console() string { return v.console.String() }
 
+// ticksPerSecond is the unit of /proc/PID/stat (USER_HZ, the same on all of Linux's architectures that matter here).
+const ticksPerSecond = 100
+
+// CPUTime is what the machine has cost this host so far, in steps of 10 ms: its virtual CPUs, its devices, and the host kernel's
+// work for them. A guest's own figures count the time that others took from it, too.
+func (v *VM) CPUTime() (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", v.cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("%w (%w)", ErrGone, err)
+	}
+	return parseCPUTime(b)
+}
+
+// parseCPUTime adds user and system time, fields 14 and 15 of proc(5)'s stat. The name, field 2, stands in parentheses and may
+// contain anything.
+func parseCPUTime(stat []byte) (time.Duration, error) {
+	w := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(w) < 13 {
+		return 0, fmt.Errorf("guest: /proc/PID/stat reads %q", stat)
+	}
+	var sum time.Duration
+	for _, f := range w[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("guest: /proc/PID/stat: %w", err)
+		}
+		sum += time.Duration(n) * time.Second / ticksPerSecond
+	}
+	return sum, nil
+}
+
 // Down is closed when the machine has ended.
 func (v *VM) Down() <-chan struct{} { return v.down }
 
