@@ -65,7 +65,7 @@ type oddRig struct {
 }
 
 // newOddRig opens both ends. Local ACK Timeout 67 ms.
-func newOddRig(t *testing.T, first bth.PSN) *oddRig {
+func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if *mustFlag {
@@ -91,12 +91,15 @@ func newOddRig(t *testing.T, first bth.PSN) *oddRig {
 	check(t, err)
 	o.qp, err = o.dev.CreateQP(o.pd, roce.QPConfig{SendCQ: o.cq})
 	check(t, err)
+	here, there := bth.GIDFromAddr(pair.B.IPv4.Addr()), bth.GIDFromAddr(pair.A.IPv4.Addr())
+	if v6 {
+		here, there = bth.GIDFromAddr(pair.B.IPv6.Addr()), bth.GIDFromAddr(pair.A.IPv6.Addr())
+	}
 	o.n = frame.PutHeaders(o.head[:], &frame.Address{
-		SrcMAC: frame.MAC(pair.B.MAC), DstMAC: frame.MAC(pair.A.MAC), Src: bth.GIDFromAddr(pair.B.IPv4.Addr()),
-		Dst: bth.GIDFromAddr(pair.A.IPv4.Addr()), SrcPort: 0xc777, HopLimit: 64,
+		SrcMAC: frame.MAC(pair.B.MAC), DstMAC: frame.MAC(pair.A.MAC), Src: here, Dst: there, SrcPort: 0xc777, HopLimit: 64,
 	})
 	o.to = o.qp.QPN()
-	o.connect(bth.GIDFromAddr(pair.B.IPv4.Addr()))
+	o.connect(here)
 	return o
 }
 
@@ -286,17 +289,18 @@ func TestOddPackets(t *testing.T) {
 		{"misaligned atomic", "passive", oddMisaligned},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, first := range []bth.PSN{0x1000, 0xfffffe} {
-				t.Run(fmt.Sprintf("PSN %#x", uint32(first)), func(t *testing.T) {
+			for i, first := range []bth.PSN{0x1000, 0xfffffe, 0xfffffe} {
+				v := variant{1500, oddMTU, i == 2, c.role == "passive"}
+				t.Run(fmt.Sprintf("PSN %#x, %s", uint32(first), v.ip()), func(t *testing.T) {
 					name := "raw: " + c.name
 					if first > 0x1000 {
 						name += ", PSN wraps"
 					}
 					t.Attr("scenario", name)
-					t.Attr("role", c.role)
-					t.Attr("ip", "IPv4")
+					t.Attr("role", v.role())
+					t.Attr("ip", v.ip())
 					t.Attr("mtu", fmt.Sprint(oddMTU))
-					o := newOddRig(t, first)
+					o := newOddRig(t, first, v.v6)
 					c.talk(o)
 					if !t.Failed() && o.qp.State() != roce.StateRTS && c.name != "misaligned atomic" {
 						t.Errorf("the QP is in %v", o.qp.State())

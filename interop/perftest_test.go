@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,4 +171,62 @@ func playPerftest(t *testing.T) {
 	for _, s := range perftests() {
 		stage(t, s.name, s.variants, func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
 	}
+}
+
+// TestPerftestStops: tests without end, stopped at either end, end well at the other one.
+func TestPerftestStops(t *testing.T) {
+	for _, s := range []struct {
+		name    string
+		passive bool // gorxe's role
+		gorxe   bool // it is gorxe that is stopped
+	}{
+		{"the client", false, true}, {"the server", false, false}, {"the client", true, false}, {"the server", true, true},
+	} {
+		for _, cm := range []bool{false, true} {
+			p := perftest{op: "write-bw", size: 4096, seconds: 1, cm: cm}
+			name := "ib_write_bw --run_infinitely"
+			if cm {
+				name += " -R"
+			}
+			stage(t, name+", "+s.name+" is stopped", []variant{{lab.MaxMTU, 4096, false, s.passive}}, func(t *testing.T, r *rig, v variant) {
+				g, k := p.endless(t, r, v)
+				if s.gorxe {
+					g.interrupt()
+				} else if err := k.p.Signal(syscall.SIGINT); err != nil {
+					t.Fatal(err)
+				}
+				if out, err := g.wait(20 * time.Second); err != nil && !(s.gorxe && s.passive) {
+					t.Errorf("gorxe: %v\n%s", err, out)
+				}
+				if out, err := k.wait(20 * time.Second); err != nil && s.gorxe && !s.passive {
+					t.Errorf("the kernel's side: %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// endless starts a test without end, and returns when it has been measuring for a while.
+func (p perftest) endless(t *testing.T, r *rig, v variant) (g *gorxeProgram, k *guestProgram) {
+	t.Helper()
+	r.plugOut(t)
+	r.watch(t)
+	const more = " --run_infinitely"
+	if v.gorxePassive {
+		g = r.gorxe(t, p.gorxe(v, "")...)
+		g.says(t, "Waiting for a client")
+		k = r.guestProgram(t, p.kernel(v, r.HostAddr(false).String())+more)
+		g.says(t, " remote address")
+		time.Sleep(2 * time.Second) // the kernel's side prints when it ends
+		return g, k
+	}
+	k = r.guestProgram(t, p.kernel(v, "")+more)
+	if p.cm {
+		r.awaitCM(t, 18515)
+	} else {
+		r.awaitTCP(t, 18515, false)
+	}
+	g = r.gorxe(t, append(p.gorxe(v, r.Guests[0].Addr(false).String()), strings.TrimSpace(more))...)
+	g.says(t, "\n 4096 ")
+	return g, k
 }
