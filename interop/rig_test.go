@@ -36,6 +36,7 @@ type rig struct {
 	*lab.Lab
 	dev     *roce.Device // gorxe in this process; nil while a gorxe of its own has the interface
 	release string       // of Debian, in the guests
+	told    bool         // what gorxe's data path is
 	lossy   bool         // while the scenario's wire loses packets for good
 }
 
@@ -180,6 +181,10 @@ func (r *rig) plugIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.dev = dev
+	if !r.told {
+		r.told = true
+		fmt.Fprintf(os.Stderr, "interop: gorxe's data path at device MTU %d: %s\n", r.MTU(), dev.Info().Datapath)
+	}
 }
 
 func (r *rig) plugOut(t *testing.T) {
