@@ -30,35 +30,46 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// The verdict is the median of the rounds' ratios: each round's two runs met the same host. Where the rounds disagree there is none.
+// The verdict is the median of the rounds' ratios: each round's two runs met the same host.
 func TestCompare(t *testing.T) {
 	r := compare("x", "u", []float64{30, 10, 20}, []float64{10, 10, 10})
-	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 {
+	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 || r.RatioMin != 1 || r.RatioMax != 3 {
 		t.Errorf("%+v; want medians 20 and 10, ratio 2, and (3-1)/2 = 1 of spread", r)
 	}
-	if r.verdict() != "unsure: the rounds differ too much; choose a quieter host, or more rounds" {
-		t.Errorf("%q with a spread of 100 %%", r.verdict())
-	}
 	// The host slowed down: medians over all rounds would say 2 of 1, yet gorxe was behind in two of three rounds.
-	r = compare("x", "u", []float64{9, 2, 0.9}, []float64{10, 1, 1})
-	if r.Ratio != 0.9 {
+	if r = compare("x", "u", []float64{9, 2, 0.9}, []float64{10, 1, 1}); r.Ratio != 0.9 {
 		t.Errorf("%+v; want the median of 0.9, 2 and 0.9", r)
 	}
-	less := compare("x", "u", []float64{9, 1.8, 0.9}, []float64{10, 2, 1})
-	if more := less; more.verdict() != "behind" {
-		t.Errorf("0.9 of a rate: %q", more.verdict())
-	}
-	if less.less = true; less.verdict() != "ahead" {
-		t.Errorf("0.9 of a time: %q", less.verdict())
-	}
-	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 {
+	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 || r.Rounds != 0 {
 		t.Errorf("%+v: there is no ratio to 0", r)
 	}
-	if r := compare("x", "u", []float64{6, 0, 9}, []float64{3, 5, 0}); r.Value != 6 || r.BaselineValue != 3 || r.Ratio != 2 {
+	if r := compare("x", "u", []float64{6, 0, 9}, []float64{3, 5, 0}); r.Value != 6 || r.BaselineValue != 3 || r.Ratio != 2 || r.Rounds != 1 {
 		t.Errorf("%+v: only the first round is known on both sides", r)
 	}
 	if r := compare("x", "u", []float64{1, 2, 3, 4}, []float64{1, 1, 1, 1}); r.Value != 2.5 {
 		t.Errorf("median of four %v, want the mean of the middle two", r.Value)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	one := []float64{1, 1, 1}
+	for _, c := range []struct {
+		v    []float64
+		less bool
+		want string
+	}{
+		{[]float64{0.9, 0.9, 0.9}, false, "behind"},
+		{[]float64{0.9, 0.9, 0.9}, true, "ahead"},
+		{[]float64{2, 2.1, 2.2}, false, "ahead"},
+		{[]float64{2, 2.1, 4}, false, "ahead in every round, by how much is unsure"},
+		{[]float64{2, 2.1, 4}, true, "behind in every round, by how much is unsure"},
+		{[]float64{0.9, 2.1, 4}, false, "unsure: the rounds differ too much (quieter host, -rounds)"},
+		{[]float64{2, 2}, false, "unknown: 2 rounds were long enough, 3 are needed (-duration, -rounds)"},
+	} {
+		r := compare("x", "u", c.v, one)
+		if r.less = c.less; r.verdict() != c.want {
+			t.Errorf("%v, less %v: %q, want %q", c.v, c.less, r.verdict(), c.want)
+		}
 	}
 }
 

@@ -17,7 +17,10 @@ type result struct {
 	Baseline      string  `json:"baseline"`
 	BaselineValue float64 `json:"baseline_value"` // median over the rounds
 	Ratio         float64 `json:"ratio"`          // median over the rounds of value/baseline_value
-	Spread        float64 `json:"spread"`         // (max-min)/median of it
+	RatioMin      float64 `json:"ratio_min"`      // the least of a round
+	RatioMax      float64 `json:"ratio_max"`      // the most
+	Spread        float64 `json:"spread"`         // (max-min)/median
+	Rounds        int     `json:"rounds"`         // that both sides have a value of
 	Verdict       string  `json:"verdict"`        // ahead, behind, or why there is none
 	P99           float64 `json:"p99,omitempty"`  // latencies: the same unit, median over the rounds
 	BaselineP99   float64 `json:"baseline_p99,omitempty"`
@@ -39,7 +42,10 @@ func compare(name, unit string, all, allBase []float64) result {
 	for i := range v {
 		ratios = append(ratios, v[i]/base[i])
 	}
-	r.Ratio, r.Spread = round(median(ratios)), round(spread(ratios))
+	r.Ratio, r.Spread, r.Rounds = round(median(ratios)), round(spread(ratios)), len(ratios)
+	if len(ratios) > 0 {
+		r.RatioMin, r.RatioMax = round(slices.Min(ratios)), round(slices.Max(ratios))
+	}
 	r.Verdict = r.verdict()
 	return r
 }
@@ -77,20 +83,28 @@ func (c *comparison) results() []result {
 	return list
 }
 
-// maxSpread is how far the rounds may differ for a verdict.
-const maxSpread = 0.3
+// How far the rounds may differ for a verdict, and how many there have to be.
+const (
+	maxSpread = 0.3
+	minRounds = 3
+)
 
-// verdict says whether gorxe is better than rxe, or why that is unknown.
+// verdict says whether gorxe is better than rxe, or why that is unknown. Rounds that differ much and yet all point the same way tell
+// who is ahead, and not by how much.
 func (r *result) verdict() string {
-	switch {
-	case r.Ratio == 0:
-		return "unknown: the runs were too short for this host (-duration)"
-	case r.Spread > maxSpread:
-		return "unsure: the rounds differ too much; choose a quieter host, or more rounds"
-	case (r.Ratio > 1) != r.less:
-		return "ahead"
+	is := "behind"
+	if (r.Ratio > 1) != r.less {
+		is = "ahead"
 	}
-	return "behind"
+	switch {
+	case r.Rounds < minRounds:
+		return fmt.Sprintf("unknown: %d rounds were long enough, %d are needed (-duration, -rounds)", r.Rounds, minRounds)
+	case r.Spread <= maxSpread:
+		return is
+	case r.RatioMin > 1 || r.RatioMax < 1:
+		return is + " in every round, by how much is unsure"
+	}
+	return "unsure: the rounds differ too much (quieter host, -rounds)"
 }
 
 // median is the middle value, or the mean of the two in the middle; 0 of nothing.
@@ -126,13 +140,13 @@ func writeJSON(w io.Writer, list []result) error {
 
 // notes explain the columns.
 const notes = `
-ratio is the median of gorxe / rxe over the rounds, spread (max-min)/median of it: above 30 % there is no verdict. Latency is half
-of a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
+ratio is the median of gorxe / rxe over the rounds, spread (max-min)/median of it: above 30 % it is no measure. Latency is half of
+a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
 `
 
 func writeTable(w io.Writer, list []result) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "figure\tunit\tbetter\tgorxe\trxe\tratio\tspread\tgorxe is")
+	fmt.Fprintln(tw, "figure\tunit\tbetter\tgorxe\trxe\tratio\tof rounds\tspread\tgorxe is")
 	for i := range list {
 		r := &list[i]
 		better, more := "more", ""
@@ -142,8 +156,8 @@ func writeTable(w io.Writer, list []result) error {
 		if r.P99 > 0 {
 			more = fmt.Sprintf(", p99 %.1f / %.1f", r.P99, r.BaselineP99)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%.0f%%\t%s%s\n",
-			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.Spread*100, r.Verdict, more)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%.2f-%.2f\t%.0f%%\t%s%s\n",
+			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.RatioMin, r.RatioMax, r.Spread*100, r.Verdict, more)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
