@@ -3,6 +3,8 @@
 package interop_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -175,30 +177,31 @@ func playPerftest(t *testing.T) {
 
 // TestPerftestStops: tests without end, stopped at either end, end well at the other one.
 func TestPerftestStops(t *testing.T) {
-	for _, s := range []struct {
-		name    string
-		passive bool // gorxe's role
-		gorxe   bool // it is gorxe that is stopped
-	}{
-		{"the client", false, true}, {"the server", false, false}, {"the client", true, false}, {"the server", true, true},
-	} {
+	for _, who := range []string{"client", "server"} {
 		for _, cm := range []bool{false, true} {
 			p := perftest{op: "write-bw", size: 4096, seconds: 1, cm: cm}
 			name := "ib_write_bw --run_infinitely"
 			if cm {
 				name += " -R"
 			}
-			stage(t, name+", "+s.name+" is stopped", []variant{{lab.MaxMTU, 4096, false, s.passive}}, func(t *testing.T, r *rig, v variant) {
+			stage(t, name+", the "+who+" is stopped", cmFew()[:2], func(t *testing.T, r *rig, v variant) {
 				g, k := p.endless(t, r, v)
-				if s.gorxe {
+				server := who == "server"
+				if server != v.gorxePassive {
+					if err := k.p.Signal(syscall.SIGINT); err != nil {
+						t.Fatal(err)
+					}
+				} else {
 					g.interrupt()
-				} else if err := k.p.Signal(syscall.SIGINT); err != nil {
-					t.Fatal(err)
 				}
-				if out, err := g.wait(20 * time.Second); err != nil && !(s.gorxe && s.passive) {
+				// A server that is stopped has not done what it was to do, and rxe never gives a silent peer up (retry_cnt 7).
+				if out, err := g.wait(20 * time.Second); errors.Is(err, context.DeadlineExceeded) || err != nil && !(server && v.gorxePassive) {
 					t.Errorf("gorxe: %v\n%s", err, out)
 				}
-				if out, err := k.wait(20 * time.Second); err != nil && s.gorxe && !s.passive {
+				if server || v.gorxePassive {
+					return
+				}
+				if out, err := k.wait(20 * time.Second); err != nil {
 					t.Errorf("the kernel's side: %v\n%s", err, out)
 				}
 			})

@@ -209,15 +209,21 @@ func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, 
 	}
 	defer func() { c.close(err) }()
 	out.head(p, c.session(), c.session().Peer)
-	if err := f.runs(ctx, c, runs, out); err != nil {
-		return err
+	switch err = f.runs(ctx, c, runs, out); {
+	case errors.Is(err, errStopped):
+		fmt.Fprintln(os.Stderr, "gorxe perf:", err)
+		err = nil
+	case err == nil:
+		err = c.finish(ctx)
 	}
-	if err := c.finish(ctx); err != nil {
-		return err
+	if err == nil {
+		out.foot()
 	}
-	out.foot()
-	return nil
+	return err
 }
+
+// errStopped ends a run without end.
+var errStopped = errors.New("the server was stopped")
 
 // progress is the one that measures best. With -R the connection manager and the test both need the device, from two
 // goroutines.
@@ -228,13 +234,18 @@ func (f *flags) progress() roce.Progress {
 	return roce.Manual
 }
 
-// runs makes the runs, or the one without end, which Ctrl-C ends well.
+// runs makes the runs, or the one without end, which Ctrl-C ends well, and the server's end, too.
 func (f *flags) runs(ctx context.Context, c client, runs []Run, out *printer) error {
 	for i := 0; i < len(runs) || f.infinite; i++ {
 		row, err := c.once(ctx, runs[min(i, len(runs)-1)])
 		if err != nil {
-			if f.infinite && i > 0 && cli.Interrupted(ctx) {
+			switch {
+			case !f.infinite || i == 0:
+				return err
+			case cli.Interrupted(ctx):
 				return nil
+			case errors.Is(err, errServerGone), errors.Is(err, oob.ErrGone), errors.Is(err, oob.ErrRemote):
+				return errStopped
 			}
 			return err
 		}

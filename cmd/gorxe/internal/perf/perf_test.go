@@ -415,3 +415,39 @@ func TestPeakIsNoLump(t *testing.T) {
 		t.Errorf("peak %.0f with an average of %.0f", r.Peak, average)
 	}
 }
+
+// -m beyond what the path carries is no failure, but it is said: in the head and in every row.
+func TestSmallerMTU(t *testing.T) {
+	r := newRig(t, roce.Auto) // 1024
+	for _, stock := range []bool{false, true} {
+		for asked, want := range map[string]roce.MTU{"4096": 4096, "1024": 0, "256": 0} {
+			p, runs, err := parse(t, []string{"write-bw", "-n", "10", "-m", asked})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var c client
+			if stock {
+				c, err = dialStock(t, r, p, stockOptions{})
+			} else {
+				c, err = dialPair(t, r, p)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			row, err := c.once(t.Context(), runs[0])
+			if err != nil || row.AskedMTU != want {
+				t.Errorf("stock=%v -m %s: the row has %d, want %d (%v)", stock, asked, row.AskedMTU, want, err)
+			}
+			var head bytes.Buffer
+			printHead(&head, p, c.session(), c.session().Peer, false)
+			if got := strings.Contains(head.String(), "Path MTU 1024, not 4096 as -m asks"); got != (want != 0) {
+				t.Errorf("stock=%v -m %s: the head is %s", stock, asked, head.String())
+			}
+			if err := c.finish(t.Context()); err != nil {
+				t.Error(err)
+			}
+			c.close(nil)
+			r.idle(t)
+		}
+	}
+}

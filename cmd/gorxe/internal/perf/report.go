@@ -32,6 +32,7 @@ type Row struct {
 	Op            string   `json:"op"`
 	Datapath      string   `json:"datapath"`
 	PathMTU       roce.MTU `json:"path_mtu"`
+	AskedMTU      roce.MTU `json:"path_mtu_asked,omitempty"` // -m, where that was more than the path carries
 	QPs           int      `json:"qps"`
 	Bidirectional bool     `json:"bidirectional,omitempty"`
 
@@ -73,7 +74,7 @@ const (
 func newRow(p *Params, r Run, s *session.Session, own, peer outcome) (*Row, error) {
 	row := &Row{
 		Op: p.Op, Datapath: s.Dev.Info().Datapath, PathMTU: s.PathMTU(),
-		QPs: p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes,
+		QPs: p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes, AskedMTU: p.tooLarge(s.PathMTU()),
 	}
 	if p.op.latency {
 		t := own.Latency
@@ -102,6 +103,14 @@ func newRow(p *Params, r Run, s *session.Session, own, peer outcome) (*Row, erro
 	}
 	row.bwColumns = c
 	return row, nil
+}
+
+// tooLarge is the path MTU that was asked for, if it is more than the one that there is, else 0.
+func (p *Params) tooLarge(is roce.MTU) roce.MTU {
+	if p.MTU > is {
+		return p.MTU
+	}
+	return 0
 }
 
 // gigabits turns the row's bandwidth into 10^9 bits a second (--report_gbits).
@@ -137,6 +146,9 @@ func printHead(w io.Writer, p *Params, s *session.Session, peer []oob.QP, gbits 
 	} else {
 		side("TX depth", p.Depth, "CQ Moderation", p.batch(p.Bytes))
 		side("Mtu", fmt.Sprintf("%d[B]", s.PathMTU()), "GID", s.QPs[0].Local().GID)
+	}
+	if asked := p.tooLarge(s.PathMTU()); asked != 0 {
+		fmt.Fprintf(w, " Path MTU %d, not %d as -m asks: one of the two interfaces, or the peer's own -m, has no room for more\n", s.PathMTU(), asked)
 	}
 	fmt.Fprintln(w, ruler)
 	printEnds(w, "local", s.Local())

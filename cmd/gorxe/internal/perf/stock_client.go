@@ -158,9 +158,14 @@ func (k *stockClient) once(ctx context.Context, r Run) (*Row, error) {
 }
 
 // watched is measure that ends if the server goes.
-func (k *stockClient) watched(ctx context.Context, r Run) (own outcome, err error) {
-	ctx, stop := k.watch(ctx)
-	defer stop()
+func (k *stockClient) watched(parent context.Context, r Run) (own outcome, err error) {
+	ctx, stop := k.watch(parent)
+	defer func() {
+		stop()
+		if err != nil && parent.Err() == nil && !errors.Is(err, errServerGone) {
+			err = k.blame(parent, err)
+		}
+	}()
 	k.peerDone.Store(false)
 	if k.p.op.echo == echoWrite {
 		own, err = k.follow(ctx, r)
@@ -171,6 +176,16 @@ func (k *stockClient) watched(ctx context.Context, r Run) (own outcome, err erro
 		err = cause(ctx, err)
 	}
 	return own, err
+}
+
+// blame says that the server went, if that is why a run has failed: its queue pairs go before its connection.
+func (k *stockClient) blame(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if errors.Is(k.at.link.Gone(ctx), perftest.ErrGone) {
+		return fmt.Errorf("%w (%v)", errServerGone, err)
+	}
+	return err
 }
 
 // follow is measure of write-lat, where the server sends first.

@@ -280,10 +280,10 @@ func (v *stockServer) toWatch() *written {
 
 // begin tells of the client, once all its queue pairs are known. The caller holds mu.
 func (v *stockServer) begin() error {
-	v.p = &Params{Op: "perftest", QPs: len(v.peers), Bytes: v.bytes, MTU: v.mtu, Depth: defaultDepth, op: &operation{title: "perftest"}}
+	v.p = &Params{Op: "perftest", QPs: len(v.peers), Bytes: v.bytes, Depth: defaultDepth, op: &operation{title: "perftest"}}
 	if w := v.h.Want; w != nil {
 		p := *w
-		p.QPs, p.MTU = len(v.peers), v.mtu
+		p.QPs = len(v.peers)
 		v.p = &p
 	}
 	if v.h.Started == nil {
@@ -318,7 +318,7 @@ func (v *stockServer) row(bytes int, n int64, bw *bwColumns, lat *latColumns) {
 		return
 	}
 	v.h.Finished(v.p, v.s, &Row{
-		Op: v.p.Op, Datapath: v.s.Dev.Info().Datapath, PathMTU: v.mtu, QPs: v.p.QPs,
+		Op: v.p.Op, Datapath: v.s.Dev.Info().Datapath, PathMTU: v.mtu, AskedMTU: v.p.tooLarge(v.mtu), QPs: v.p.QPs,
 		Bytes: bytes, Iterations: n, bwColumns: bw, latColumns: lat,
 	})
 }
