@@ -162,7 +162,7 @@ func TestAccidents(t *testing.T) {
 		p.kill()
 		wantBroken(t, a, left)
 	})
-	play(t, "peer rebooted in the middle of a transfer", few()[:2], func(t *testing.T, r *rig, v variant) {
+	play(t, "peer rebooted in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
 		a, p := r.ends(t, v, mortal)
 		left := transfer(t, a, p)
 		r.rebootPassive(t, v)
@@ -177,7 +177,7 @@ func TestAccidents(t *testing.T) {
 	})
 	patient := setting{retries: 7, timeout: 18} // 1.07 s each
 	for _, whose := range []string{"gorxe's", "the kernel's"} {
-		play(t, whose+" cable pulled for 3 s", few()[:2], func(t *testing.T, r *rig, v variant) {
+		play(t, whose+" cable pulled for 3 s", few(), func(t *testing.T, r *rig, v variant) {
 			cable := r.Cable
 			if whose != "gorxe's" {
 				cable = r.Guests[0].SetLink
