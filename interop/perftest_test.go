@@ -124,10 +124,21 @@ func perftests() (out []tool) {
 			if cm {
 				vs = cmFew()
 			}
-			out = append(out,
-				perftest{op: op + "-bw", size: big, iters: 200, cm: cm}.tool(vs),
-				perftest{op: op + "-bw", size: min(big, 4096), iters: 100, qps: 8, cm: cm}.tool(vs),
-				perftest{op: op + "-lat", size: small, iters: 200, cm: cm}.tool(vs))
+			tests := []perftest{
+				{op: op + "-bw", size: big, iters: 200, cm: cm}, {op: op + "-lat", size: small, iters: 200, cm: cm},
+				{op: op + "-bw", size: min(big, 4096), iters: 100, qps: 8, cm: cm},
+			}
+			switch {
+			case *coreFlag && !cm:
+				tests = tests[:2]
+			case *coreFlag && op == "write":
+				tests = tests[1:]
+			case *coreFlag:
+				tests = nil
+			}
+			for _, p := range tests {
+				out = append(out, p.tool(vs))
+			}
 		}
 		if *coreFlag {
 			continue

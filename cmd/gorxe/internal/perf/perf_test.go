@@ -101,14 +101,16 @@ type rig struct {
 
 func anyGID() *nic.Flags { return &nic.Flags{GIDIndex: -1} }
 
-func newRig(t *testing.T, server roce.Progress) *rig {
+func newRig(t *testing.T, server roce.Progress) *rig { return newRigOf(t, server) }
+
+func newRigOf(t *testing.T, server roce.Progress, opts ...roce.Option) *rig {
 	t.Helper()
 	link, err := loopback.NewLink(loopback.Config{MTU: 1500})
 	if err != nil {
 		t.Fatal(err)
 	}
 	open := func(i int, p roce.Progress) *roce.Device {
-		d, err := roce.New(link.Port(i), roce.WithProgress(p))
+		d, err := roce.New(link.Port(i), append(opts, roce.WithProgress(p))...)
 		if err != nil {
 			t.Fatal(err)
 		}
