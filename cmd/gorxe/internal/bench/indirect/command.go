@@ -1,0 +1,255 @@
+package indirect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+// Names of links, and of the two methods.
+const (
+	linkVeth    = "veth"
+	linkMemory  = "memory"
+	ours        = "indirect"
+	traditional = "direct"
+)
+
+// Defaults and bounds of flags. Transfers, their size and the rate are the paper's.
+const (
+	defaultRounds    = 3
+	maxRounds        = 100
+	defaultTransfers = 800
+	maxTransfers     = 1 << 20
+	defaultSize      = 128 << 10
+	minSize          = 64
+	maxSize          = 16 << 20
+	defaultTimeout   = time.Millisecond
+	defaultRate      = 1000 // Mbit/s
+	maxRate          = 1 << 20
+)
+
+type flags struct {
+	rounds    cli.Int
+	transfers cli.Int
+	size      cli.Size
+	timeout   cli.Duration
+	rate      cli.Int
+	only      []string
+	link      cli.Choice
+	mode      cli.Choice
+	cpus      []int
+	json      bool
+	plot      string
+}
+
+// Command is "gorxe bench indirect".
+func Command() *cobra.Command {
+	f := &flags{
+		rounds:    cli.Int{N: defaultRounds, Min: 1, Max: maxRounds},
+		transfers: cli.Int{N: defaultTransfers, Min: 1, Max: maxTransfers},
+		size:      cli.Size{Bytes: defaultSize, Min: minSize, Max: maxSize},
+		timeout:   cli.Duration{D: defaultTimeout, Min: 10 * time.Microsecond, Max: time.Second},
+		rate:      cli.Int{N: defaultRate, Min: 0, Max: maxRate},
+		link:      cli.Choice{Value: linkVeth, Words: []string{linkVeth, linkMemory}},
+		mode:      cli.Choice{Value: xdp.Auto.String(), Words: []string{xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()}},
+	}
+	cmd := &cobra.Command{
+		Use:   ours,
+		Short: "Rerun the dynamic RDMA paper's experiments: indirect transfers against direct ones",
+		Long: `Make 800 WRITEs of 128 KiB, one after the other, by the dynamic method (a transfer whose request is refused or unanswered goes into the peer's
+indirect buffer at once) and by the traditional one (it waits and asks again), while registrations fail (frp), frames are lost (lfp), or
+both, with the given probability in percent, or while three pings run beside frames of 256, 512 or 1024 bytes. Both methods meet the same seeded faults and take
+turns, round by round; values are medians of the total time, and the ratio stands beside the paper's. Without --link memory it needs root.
+Experiments: ` + strings.Join(names(experiments()), ", ") + `.`,
+		Example: `  sudo gorxe bench indirect
+  sudo gorxe bench indirect --only frp_lfp_10 --rounds 5 --json
+  gorxe bench indirect --link memory --plot indirect.svg`,
+		Args: cli.Named(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.Var(&f.rounds, "rounds", "rounds, each measuring everything once")
+	fs.Var(&f.transfers, "transfers", "transfers of a measurement")
+	fs.Var(&f.size, "size", "bytes of a transfer")
+	fs.Var(&f.timeout, "timeout", "after which a request is repeated")
+	fs.Var(&f.rate, "rate", "of the link in each direction, Mbit/s; 0: as fast as it goes")
+	fs.StringSliceVar(&f.only, "only", nil, "measure only these experiments")
+	fs.Var(&f.link, "link", "veth (AF_XDP on a veth pair of its own) or memory")
+	fs.Var(&f.mode, "mode", "XDP mode: auto (generic on veth), native or generic")
+	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the sides to (default: the first two)")
+	fs.BoolVar(&f.json, "json", false, "print one JSON array")
+	fs.StringVar(&f.plot, "plot", "", "draw the results into this file, .svg or .png (both, if the name has neither)")
+	return cmd
+}
+
+// bench is a run.
+type bench struct {
+	*flags
+	world       *world
+	experiments []experiment
+	cpus        []int
+	results     map[string]*pairOf
+}
+
+// pairOf has the outcomes of both methods, one a round.
+type pairOf struct{ ours, base []outcome }
+
+func (f *flags) run(cmd *cobra.Command) (err error) {
+	b := &bench{flags: f, results: map[string]*pairOf{}}
+	if b.experiments, err = choose(f.only); err != nil {
+		return err
+	}
+	if b.cpus, err = paper.TwoCPUs(f.cpus); err != nil {
+		return err
+	}
+	if b.world, err = openWorld(f.link.Value, f.mode.Value); err != nil {
+		return err
+	}
+	defer func() { _ = b.world.close() }()
+	// The two sides spin; others (pings, the progress bar) need threads besides.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.NumCPU(), 6)))
+	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	return b.report(cmd.OutOrStdout())
+}
+
+func choose(only []string) ([]experiment, error) {
+	list := experiments()
+	if len(only) == 0 {
+		return list, nil
+	}
+	known := names(list)
+	for _, name := range only {
+		if !slices.Contains(known, name) {
+			return nil, cli.Usagef("there is no experiment %q: choose from %s", name, strings.Join(known, ", "))
+		}
+	}
+	return slices.DeleteFunc(list, func(x experiment) bool { return !slices.Contains(only, x.name) }), nil
+}
+
+// steps are both methods of every experiment.
+func (b *bench) steps() [][]paper.Step {
+	var list [][]paper.Step
+	for i := range b.experiments {
+		x := &b.experiments[i]
+		r := &pairOf{}
+		b.results[x.name] = r
+		list = append(list, []paper.Step{b.step(x, ours, &r.ours), b.step(x, traditional, &r.base)})
+	}
+	return list
+}
+
+func (b *bench) step(x *experiment, side string, into *[]outcome) paper.Step {
+	return paper.Step{Experiment: x.name, Side: side, Run: func(ctx context.Context, round int) error {
+		t := trial{
+			experiment: x, world: b.world, traditional: side == traditional, transfers: b.transfers.N, size: b.size.Int(),
+			timeout: b.timeout.D, rate: int64(b.rate.N) * 1e6, seed: uint64(round + 1), cpus: b.cpus,
+		}
+		o, err := t.run(ctx)
+		if err == nil {
+			*into = append(*into, o)
+		}
+		return err
+	}}
+}
+
+func seconds(list []outcome) []float64 {
+	v := make([]float64, len(list))
+	for i := range list {
+		v[i] = list[i].total.Seconds()
+	}
+	return v
+}
+
+func (b *bench) rows() []paper.Row {
+	rows := []paper.Row{}
+	for i := range b.experiments {
+		x := &b.experiments[i]
+		r := b.results[x.name]
+		rows = append(rows, paper.Row{
+			Name: x.name, Unit: "s", Baseline: traditional, Values: seconds(r.ours), Base: seconds(r.base), Paper: x.paper, Note: b.note(r),
+		})
+	}
+	return rows
+}
+
+// note says from the trace of the last round where the time went.
+func (b *bench) note(r *pairOf) string {
+	n := b.transfers.N
+	o, d := &r.ours[len(r.ours)-1], &r.base[len(r.base)-1]
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+	text := fmt.Sprintf("%d indirect; unhindered %.2f / %.2f ms", o.counters.Indirect, ms(o.smooth(n)), ms(d.smooth(n)))
+	if o.hindered+d.hindered > 0 {
+		text += fmt.Sprintf(", hindered %d of %.2f / %d of %.2f ms", o.hindered, ms(o.rough()), d.hindered, ms(d.rough()))
+	}
+	return text
+}
+
+func (b *bench) report(w io.Writer) error {
+	rows := b.rows()
+	var files []string
+	if b.plot != "" {
+		var err error
+		if files, err = paper.SavePlots(b.plot, b.panels(rows)); err != nil {
+			return err
+		}
+	}
+	if b.json {
+		return cli.JSON(w, paper.Results(rows))
+	}
+	rate := "as fast as it goes"
+	if b.rate.N > 0 {
+		rate = fmt.Sprintf("%d Mbit/s", b.rate.N)
+	}
+	fmt.Fprintf(w, "%s; %d WRITEs of %s one after the other, frames of %d B, window %d, %s; request time-out %v, data %.2f ms; medians of %s\n\n",
+		b.world.datapath, b.transfers.N, cli.FormatSize(b.size.Bytes), paperMTU, window, rate, b.timeout.D, 4.096e-3*float64(int(1)<<ackTimeout), cli.Count(b.rounds.N, "round"))
+	if err := paper.WriteTable(w, ours, rows); err != nil {
+		return err
+	}
+	fmt.Fprint(w, notes)
+	if len(files) > 0 {
+		fmt.Fprintf(w, "\nPlot: %s\n", strings.Join(files, ", "))
+	}
+	return nil
+}
+
+const notes = `
+Total times in seconds. hindered: transfers that met a refused registration or a time-out, and their mean time, indirect / direct, in the last round; the
+others are unhindered. spread is (max-min)/median of the ratio over the rounds. pings_N: three pings of 256, 512 and 1024 B beside frames of N B.
+`
+
+// panels draw what the paper's figures 4 to 7 show.
+func (b *bench) panels(rows []paper.Row) []paper.Panel {
+	var panels []paper.Panel
+	for _, kind := range []struct{ prefix, title, x string }{
+		{"frp_", "Failed registrations", "FRP, %"}, {"lfp_", "Lost frames", "LFP, %"}, {"frp_lfp_", "Both", "FRP = LFP, %"}, {"pings_", "Beside three pings", "bytes of a frame"},
+	} {
+		c := &paper.Curves{Title: kind.title, X: kind.x, Y: "total time, s", ZeroY: true, Lines: []paper.Line{{Name: ours}, {Name: traditional, Dashed: true}}}
+		for i := range rows {
+			var at int
+			if _, err := fmt.Sscanf(rows[i].Name, kind.prefix+"%d", &at); err != nil {
+				continue
+			}
+			for k, v := range [][]float64{rows[i].Values, rows[i].Base} {
+				c.Lines[k].X = append(c.Lines[k].X, float64(at))
+				c.Lines[k].Y = append(c.Lines[k].Y, kit.Median(v))
+			}
+		}
+		if len(c.Lines[0].X) > 0 {
+			panels = append(panels, c)
+		}
+	}
+	return panels
+}
