@@ -155,6 +155,9 @@ func TestDialRefused(t *testing.T) {
 		if !errors.As(err, &no) || no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
 			t.Errorf("nobody listens: %v", err)
 		}
+		if want := "roce: connection refused: invalid service ID (reason 8): nobody listens on that port there"; no.Error() != want {
+			t.Errorf("the error reads %q, want %q", no, want)
+		}
 		l := k.listen(t)
 		go func() {
 			if r, err := l.Accept(ctx); err == nil {
@@ -224,7 +227,8 @@ func TestResolveUD(t *testing.T) {
 		}
 	}
 	ctx := within(t)
-	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.Is(err, ErrRefused) {
+	var no *RejectError
+	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
 		t.Errorf("nobody listens: %v", err)
 	}
 	l, err := k.b.ListenUD(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
@@ -234,12 +238,21 @@ func TestResolveUD(t *testing.T) {
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
+			err = r.Reject([]byte("not now"))
+		}
+		if err == nil {
+			r, err = l.Accept(ctx)
+		}
+		if err == nil {
 			err = r.AnswerUD(k.b.qp, []byte("here"))
 		}
 		if err != nil {
 			t.Errorf("answer: %v", err)
 		}
 	}()
+	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("not now")) {
+		t.Errorf("refused: %v %+v", err, no)
+	}
 	p, err := k.a.ResolveUD(ctx, k.addr, []byte("where?"))
 	if err != nil {
 		t.Fatal(err)

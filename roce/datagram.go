@@ -68,7 +68,25 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 		return nil, err
 	}
 	if e.Reply.Status != cm.SIDRSuccess {
-		return nil, fmt.Errorf("%w: %v", ErrRefused, e.Reply.Status)
+		return nil, refusalUD(&e)
 	}
 	return &UDPeer{AH: ah, QPN: e.Reply.QPN, QKey: e.Reply.QKey, PrivateData: e.PrivateData}, nil
+}
+
+// sidrReasons are the reasons by which a connection would be refused for the same cause (IBA 12.11.2, 12.6.7.2).
+var sidrReasons = map[cm.SIDRStatus]RejectReason{
+	cm.SIDRUnsupportedService: RejectNoListener,
+	cm.SIDRRejected:           RejectConsumer,
+	cm.SIDRNoQP:               cm.ReasonNoQP,
+	cm.SIDRRedirect:           cm.ReasonCMRedirect,
+	cm.SIDRUnsupportedVersion: cm.ReasonInvalidClassVersion,
+}
+
+// refusalUD makes the same error of a datagram listener's no as a connection's would be.
+func refusalUD(e *cm.Event) error {
+	reason, known := sidrReasons[e.Reply.Status]
+	if !known {
+		return fmt.Errorf("%w: %v", ErrRefused, e.Reply.Status)
+	}
+	return &RejectError{Reason: reason, PrivateData: e.PrivateData}
 }

@@ -35,6 +35,13 @@ const (
 	RejectConsumer   = cm.ReasonConsumer         // the application said no
 )
 
+// rejectHints say what the common reasons mean for whoever dials.
+var rejectHints = map[RejectReason]string{
+	RejectNoListener: ": nobody listens on that port there",
+	RejectStale:      ": the peer takes this QP for connected already: use a new one",
+	RejectConsumer:   ": the program there said no, perhaps with words in PrivateData",
+}
+
 // RejectError is a peer's refusal.
 type RejectError struct {
 	Reason      RejectReason
@@ -44,7 +51,7 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
-	return fmt.Sprintf("%v: %v (reason %d)", ErrRefused, e.Reason, uint16(e.Reason))
+	return fmt.Sprintf("%v: %v%s", ErrRefused, e.Reason, rejectHints[e.Reason])
 }
 
 // Unwrap makes errors.Is(err, ErrRefused) hold.
