@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"net/netip"
@@ -23,6 +24,9 @@ type dialogue struct {
 
 	held, looked bool  // owner: see gsi.holdWay
 	conn         *Conn // owner: once established; for events that come by themselves
+
+	queue *acceptQueue  // owner: of a request, where it waits or waited for Accept
+	place *list.Element // queue's: nil once it has left
 
 	mu     sync.Mutex
 	events []cm.Event // at most one of each kind
@@ -115,6 +119,9 @@ func (g *gsi) forget(now qp.Time, id cm.CommID) {
 	}
 	delete(g.conns, id)
 	g.releaseWay(d)
+	if d.queue != nil {
+		d.queue.drop(d)
+	}
 	if d.conn != nil {
 		d.conn.ended(now, ErrClosed)
 	}

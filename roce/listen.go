@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -113,12 +114,13 @@ type incoming struct {
 	event cm.Event
 }
 
-// acceptQueue is bounded by the backlog, which the connection manager keeps, too.
+// acceptQueue is bounded by the backlog, which the connection manager keeps, too. What its sender takes back, or waits for no
+// longer, leaves it: else strangers could fill it with requests that count nowhere any more.
 type acceptQueue struct {
 	wake chan struct{} // capacity 1
 
 	mu   sync.Mutex
-	list []incoming
+	list list.List // of incoming
 	max  int
 	over bool
 }
@@ -128,23 +130,37 @@ func newAcceptQueue(n int) *acceptQueue { return &acceptQueue{wake: make(chan st
 func (q *acceptQueue) put(in incoming) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.over || len(q.list) >= q.max {
+	if q.over || q.list.Len() >= q.max {
 		return false
 	}
-	q.list = append(q.list, in)
+	in.talk.queue, in.talk.place = q, q.list.PushBack(in)
 	q.signal()
 	return true
+}
+
+// drop takes the request of a dialogue that has ended out, if it is still there.
+func (q *acceptQueue) drop(d *dialogue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.remove(d)
+}
+
+func (q *acceptQueue) remove(d *dialogue) {
+	if d.place != nil {
+		q.list.Remove(d.place)
+		d.place = nil
+	}
 }
 
 // get also passes the signal on, so that each of several callers of Accept gets its turn.
 func (q *acceptQueue) get() (in incoming, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.list) == 0 {
+	if q.list.Len() == 0 {
 		return in, false
 	}
-	in = q.list[0]
-	if q.list = q.list[1:]; len(q.list) > 0 {
+	in = q.list.Front().Value.(incoming)
+	if q.remove(in.talk); q.list.Len() > 0 {
 		q.signal()
 	}
 	return in, true
@@ -167,7 +183,7 @@ func (q *acceptQueue) pass() {
 func (q *acceptQueue) pending() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.list) > 0 || q.over
+	return q.list.Len() > 0 || q.over
 }
 
 func (q *acceptQueue) isShut() bool {
