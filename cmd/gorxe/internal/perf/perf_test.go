@@ -94,7 +94,8 @@ type rig struct {
 	flags  *nic.Flags // the client's
 	addr   string
 	cm     netip.AddrPort // of the server, if the two meet so
-	free   int            // queue pairs of the server's device, see room
+	link   *loopback.Link
+	free   int // queue pairs of the server's device, see room
 	rows   chan *Row
 	failed chan error
 }

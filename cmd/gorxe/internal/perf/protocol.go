@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
@@ -139,6 +140,8 @@ type Host struct {
 	Want  *Params
 	Size  int
 	Gbits bool
+
+	quiet time.Duration // of a peer by rdma_cm, until it is probed; 0: mailQuiet
 
 	// Started hears what a client wants; an error refuses it. Finished hears of each run. Both may be nil.
 	Started  func(p *Params, s *session.Session, peer []oob.QP) error

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ const (
 
 // dialCM opens the client's end of a session with a server that was started with -R.
 func dialCM(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr netip.AddrPort, p *Params, o stockOptions) (*stockClient, error) {
-	m, err := newMailbox(dev)
+	m, err := newMailbox(dev, mailQuiet)
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +128,12 @@ func (d *door) offer(r *roce.Request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, v := range d.waiting[r.RemoteAddr().Addr()] {
+		v.offered.Add(1)
 		select {
 		case v.reqs <- r:
 			return true
-		default: // more than it has asked for
+		default:
+			v.offered.Done() // more than anybody needs
 		}
 	}
 	return false
@@ -161,7 +164,7 @@ func (d *door) leave(v *stockServer) {
 
 // session serves one client to its end.
 func (d *door) session(ctx context.Context, r *roce.Request) error {
-	m, err := newMailbox(d.h.Dev)
+	m, err := newMailbox(d.h.Dev, cmp.Or(d.h.quiet, mailQuiet))
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
@@ -187,9 +190,10 @@ func (v *stockServer) Meet() error {
 	}
 	if v.meets++; v.meets == 1 {
 		v.door.wait(v)
-	} else {
-		v.door.leave(v)
+		return nil
 	}
+	v.door.leave(v)
+	v.offered.Wait() // the client's last word of a connection may be on its way: it has another one
 	return nil
 }
 
@@ -198,19 +202,27 @@ func (v *stockServer) join(ctx context.Context) error {
 	for {
 		select {
 		case r := <-v.reqs:
-			if err := v.accept(ctx, r); err != nil && ctx.Err() == nil {
-				return err
+			err := v.accept(ctx, r)
+			v.offered.Done()
+			if err != nil && ctx.Err() == nil {
+				return v.turnAway(err)
 			}
 		case <-ctx.Done():
-			v.door.leave(v)
-			for {
-				select {
-				case r := <-v.reqs:
-					_ = r.Reject(nil) // the session is over, and so is the peer's
-				default:
-					return nil
-				}
-			}
+			return v.turnAway(nil)
+		}
+	}
+}
+
+// turnAway refuses the queue pairs that are still offered when the session ends for err, which it returns.
+func (v *stockServer) turnAway(err error) error {
+	v.door.leave(v)
+	for {
+		select {
+		case r := <-v.reqs:
+			_ = r.Reject(nil) // the session is over, and so is the peer's
+			v.offered.Done()
+		default:
+			return err
 		}
 	}
 }

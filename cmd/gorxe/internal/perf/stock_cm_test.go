@@ -40,7 +40,7 @@ func newCMRig(t *testing.T, v6 bool) *rig {
 			r.cm = netip.AddrPortFrom(a.Addr(), cmPort)
 		}
 	}
-	r.client = devs[0]
+	r.client, r.link = devs[0], link
 	r.host = &Host{
 		Dev: devs[1], Flags: &nic.Flags{GIDIndex: -1}, Budget: session.NewBudget(64 << 20),
 		Finished: func(_ *Params, _ *session.Session, row *Row) { r.rows <- row },
@@ -167,7 +167,7 @@ func TestHostileCM(t *testing.T) {
 		{"a queue pair that it did not connect", append(start[:4:4], blank, blank, append([]byte{0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 9}, make([]byte, 45)...)), perftest.ErrProtocol, "0x900"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := newMailbox(r.client)
+			m, err := newMailbox(r.client, mailQuiet)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,6 +196,37 @@ func TestHostileCM(t *testing.T) {
 			r.noneLeft(t)
 		})
 	}
+}
+
+// A client whose host is gone is noticed; one that is only slow is not taken for it.
+func TestSilentCM(t *testing.T) {
+	r := newCMRig(t, false)
+	r.host.quiet = 20 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	m, err := newMailbox(r.client, mailQuiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	// The client's time-outs are the server's, too: 1 ms, eight times.
+	if m.conn, err = r.client.Dial(ctx, r.cm, m.qp, roce.DialOptions{ConnectOptions: roce.ConnectOptions{Timeout: 8}}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	if err := m.Send(ctx, append([]byte("6.06"), make([]byte, 12)...)); err != nil {
+		t.Fatalf("a slow client: %v", err)
+	}
+	if _, err := m.Receive(ctx); err != nil {
+		t.Fatalf("a slow client: %v", err)
+	}
+	if err := r.link.SetPlan(0, 1, loopback.Plan{Loss: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.failed; !errors.Is(err, perftest.ErrGone) || !strings.Contains(err.Error(), "retry") {
+		t.Errorf("the server says %v", err)
+	}
+	r.noneLeft(t)
 }
 
 // A client finds nobody, and says what to look for.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
@@ -25,6 +26,10 @@ const (
 	mailSlots = 16 // receives posted; the exchange has one message under way
 	mailBytes = 64 // of a slot, at least perftest.MaxMail
 	mailRecv  = uint64(1) << 63
+	mailProbe = uint64(1) << 62
+
+	// A peer whose host is gone says nothing any more, and would be waited for without end.
+	mailQuiet = 20 * time.Second
 )
 
 // mailbox is the connection over which the exchange goes with -R: each message is a SEND on a queue pair of its own. It
@@ -39,10 +44,13 @@ type mailbox struct {
 	wcs  [mailSlots]roce.WC
 	got  [][]byte // received and not taken, at most mailSlots
 	sent int      // SENDs that have not completed
+
+	quiet  time.Duration // after which the peer is probed
+	probes int           // that have not completed
 }
 
-func newMailbox(dev *roce.Device) (m *mailbox, err error) {
-	m = new(mailbox)
+func newMailbox(dev *roce.Device, quiet time.Duration) (m *mailbox, err error) {
+	m = &mailbox{quiet: quiet}
 	if err = m.build(dev); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -59,7 +67,7 @@ func (m *mailbox) build(dev *roce.Device) (err error) {
 	if m.cq, err = dev.CreateCQ(2 * mailSlots); err != nil {
 		return err
 	}
-	if m.qp, err = dev.CreateQP(m.pd, roce.QPConfig{SendCQ: m.cq, SendDepth: 1, RecvDepth: mailSlots}); err != nil {
+	if m.qp, err = dev.CreateQP(m.pd, roce.QPConfig{SendCQ: m.cq, SendDepth: 2, RecvDepth: mailSlots}); err != nil {
 		return err
 	}
 	for i := range mailSlots {
@@ -126,7 +134,7 @@ func (m *mailbox) Gone(ctx context.Context) error {
 // until takes completions until it is so.
 func (m *mailbox) until(ctx context.Context, so func() bool) error {
 	for !so() {
-		n, err := m.cq.Wait(ctx, m.wcs[:])
+		n, err := m.wait(ctx)
 		if err != nil {
 			return m.broken(ctx, err)
 		}
@@ -139,6 +147,26 @@ func (m *mailbox) until(ctx context.Context, so func() bool) error {
 	return nil
 }
 
+// wait waits for completions, and probes the peer when there are none for long.
+func (m *mailbox) wait(ctx context.Context) (int, error) {
+	for {
+		some, cancel := context.WithTimeout(ctx, m.quiet)
+		n, err := m.cq.Wait(some, m.wcs[:])
+		cancel()
+		if err == nil || some.Err() == nil || ctx.Err() != nil {
+			return n, err
+		}
+		if m.probes > 0 {
+			continue // its retries run
+		}
+		m.probes++
+		// A WRITE of nothing takes no memory, no key and no receive of the peer's, but is acknowledged (IBA, C9-88).
+		if err := m.qp.PostSend(roce.SendWR{ID: mailProbe, Op: roce.OpWrite, Flags: roce.Signaled}); err != nil {
+			return 0, err
+		}
+	}
+}
+
 func (m *mailbox) take(wc *roce.WC) error {
 	switch {
 	case wc.Status == roce.WRFlushErr:
@@ -147,6 +175,9 @@ func (m *mailbox) take(wc *roce.WC) error {
 		return fmt.Errorf("%w: it sent more than %d bytes", perftest.ErrGarbage, mailBytes)
 	case wc.Status != roce.Success:
 		return fmt.Errorf("%w (%v)", perftest.ErrGone, wc.Status)
+	case wc.ID&mailProbe != 0:
+		m.probes--
+		return nil
 	case wc.ID&mailRecv == 0:
 		m.sent--
 		return nil

@@ -58,11 +58,12 @@ type stockServer struct {
 	bytes int // of the buffers
 
 	// By rdma_cm only.
-	door   *door
-	reqs   chan *roce.Request // queue pairs that the client connects
-	meets  int                // of talk
-	theirs [stockQPs]roce.QPN // to which each of ours is connected
-	conns  []*roce.Conn
+	door    *door
+	reqs    chan *roce.Request // queue pairs that the client connects
+	offered sync.WaitGroup     // those not yet accepted
+	meets   int                // of talk
+	theirs  [stockQPs]roce.QPN // to which each of ours is connected
+	conns   []*roce.Conn
 
 	stop  context.CancelCauseFunc
 	done  atomic.Bool   // talk has ended

@@ -98,6 +98,7 @@ func (r *rig) measureStock(t *testing.T, p *Params, o stockOptions, runs ...Run)
 	}
 	k, err := dial(t, r, p, o)
 	if err != nil {
+		r.explain(t)
 		t.Fatal(err)
 	}
 	defer k.close(nil)
@@ -107,9 +108,21 @@ func (r *rig) measureStock(t *testing.T, p *Params, o stockOptions, runs ...Run)
 		}
 	}
 	if err := k.finish(t.Context()); err != nil {
-		t.Fatal(err)
+		r.explain(t)
+		t.Fatal("at the end:", err)
 	}
 	return row
+}
+
+// explain logs why the server has hung up.
+func (r *rig) explain(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-r.failed:
+		t.Logf("the server says: %v", err)
+	case <-time.After(2 * time.Second):
+		t.Log("the server is content")
+	}
 }
 
 // dialStockCM is dialStock by rdma_cm.
