@@ -58,3 +58,21 @@ func TestRequestsTakenBack(t *testing.T) {
 		t.Errorf("the honest peer: %v", err)
 	}
 }
+
+// A peer is who it is on the wire, whatever its request says (wish claims to be fd77::9).
+func TestPeerCannotLieAboutItsAddress(t *testing.T) {
+	k := newTalkers(t, rigConfig{link: loopback.Config{Ports: 3}})
+	l := k.listen(t)
+	s := &stranger{port: k.link.Port(2), to: k.link.Port(1)}
+	s.say(t, netip.MustParseAddr("fd77::bad"), wish(1))
+	r, err := l.Accept(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.RemoteAddr(), netip.MustParseAddrPort("[fd77::bad]:9"); got != want {
+		t.Errorf("the request is from %v, want %v", got, want)
+	}
+	if got := r.Params().Source; got != netip.MustParseAddrPort("[fd77::9]:9") {
+		t.Errorf("its claim is %v", got)
+	}
+}

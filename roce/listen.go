@@ -220,12 +220,11 @@ func (r *Request) answer() error {
 	return nil
 }
 
-// RemoteAddr is the peer: the address and port in the rdma_cm header if it has one, else the address that it sent from.
+// RemoteAddr is the peer: the address that the request came from, which is where an accepted QP will talk to, and the port in
+// the rdma_cm header, 0 if there is none. The address in that header is the peer's claim (Params().Source); who decides by
+// addresses whom to serve must not believe it.
 func (r *Request) RemoteAddr() netip.AddrPort {
-	if r.req.Source.IsValid() {
-		return r.req.Source
-	}
-	return netip.AddrPortFrom(r.req.Addr.Remote.Addr(), 0)
+	return netip.AddrPortFrom(r.req.Addr.Remote.Addr(), r.req.Source.Port())
 }
 
 // LocalAddr is the address that the request came to, and its port.
