@@ -17,10 +17,10 @@ const (
 // ackState is what a responder owes.
 type ackState struct {
 	ackOwed  bool
-	ackAsked bool // the requester set AckReq
-	ackNow   bool // with the next transmission
-	ackSince Time // owed, or asked for, since
-	unacked  uint32
+	ackAsked bool   // the requester set AckReq
+	ackNow   bool   // with the next transmission
+	unacked  uint32 // packets
+	ackSince Time   // owed, or asked for, since
 }
 
 // ackDue is when the ACK leaves at the latest.
@@ -36,7 +36,7 @@ func (a *ackState) acked() { *a = ackState{} }
 // oweAck notes that there is something to acknowledge, and whether the requester asked.
 func (q *QP) oweAck(now Time, asked bool) {
 	if !q.ackOwed || (asked && !q.ackAsked) {
-		q.ackOwed, q.ackAsked, q.ackSince = true, asked, now
+		q.ackOwed, q.ackAsked, q.ackSince, q.owes = true, asked, now, true
 		if q.list != inRunq {
 			q.eng.unlist(q)
 			q.eng.awaitAck(q)

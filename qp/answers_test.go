@@ -13,7 +13,8 @@ func TestAnswerQueue(t *testing.T) {
 		limit := rapid.IntRange(0, 5).Draw(r, "limit")
 		var a answerQueue
 		a.init(limit)
-		next := uint64(countBase) // PSN of the next fresh request
+		a.list = make([]answer, 0, 2*limit) // as lendAnswers does
+		next := uint64(countBase)           // PSN of the next fresh request
 		type span struct{ from, to uint64 }
 		var owed []span // what has to leave yet
 		room := cap(a.list)

@@ -117,7 +117,7 @@ func (q *QP) progress(now Time, n uint64) {
 		q.rewindCursor()
 	}
 	q.rdPop()
-	q.retries, q.rnrRetries = q.attr.RetryCnt, q.attr.RNRRetry
+	q.retries, q.rnrRetries = q.rec.retryCnt, q.rec.rnrRetryCnt
 	q.win.acked(uint32(min(n, maxPSNCount)))
 	q.rec.progress(now, q.una)
 	q.restartRetry(now)

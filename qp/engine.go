@@ -27,6 +27,7 @@ type Config struct {
 	Rand      func() uint64 // QPNs; crypto-grade in production, seeded in tests
 	MaxQP     int           // 0: 65,536
 	MaxWindow int           // packets in flight for each RC QP; 0: DefaultWindow
+	Prefetch  int           // QPs to look ahead; 0: DefaultPrefetch; negative: none
 }
 
 // Engine owns queue pairs and drives their protocol. See the package comment for who may call
@@ -41,12 +42,21 @@ type Engine struct {
 	qps     []*QP // by QP.id; 0 is nobody
 	freeIDs []uint32
 	ways    map[Path]*way
+	rooms   [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
 	lists   [numLists]qpList
 	wheel   wheel
 
 	runq    *sched.Queue // IDs of QPs that may have something to send
 	serving *QP          // whose turn it is; not in runq
 	turn    uint32       // bytes that it may still send
+
+	window  int      // of prefetching; 0: off
+	pipe    []uint32 // QPs on their way through the chain, a ring; see prefetch.go
+	pipeIn  uint32
+	pipeWQE uint32
+	pipeMR  uint32
+	pipeMem uint32
+	sights  [maxForesight]foresight
 
 	groups map[bth.GID][]*QP // multicast
 
@@ -90,7 +100,10 @@ func NewEngine(c Config) (*Engine, error) {
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
 	}
-	return e, nil
+	if c.Prefetch == 0 {
+		c.Prefetch = DefaultPrefetch
+	}
+	return e, e.SetPrefetch(max(c.Prefetch, 0))
 }
 
 // SetPortMTU tells the largest path MTU of the port: what UD messages may carry. QPs made later
@@ -206,6 +219,7 @@ func (e *Engine) next() *QP {
 		if !ok {
 			return nil
 		}
+		e.lookAhead()
 		q := e.qps[id]
 		q.queued = false
 		if q.list == inRunq {
@@ -233,6 +247,7 @@ func (e *Engine) enqueue(q *QP) {
 	if !q.queued {
 		q.queued = true
 		e.runq.Push(q.id)
+		e.aheadTables(q.id)
 	}
 }
 
@@ -249,7 +264,7 @@ func (e *Engine) growRunq() {
 	if old != nil {
 		size = 2 * old.Cap()
 	}
-	e.runq, _ = sched.New(size, 0) // a size in range
+	e.runq, _ = sched.New(size, e.window) // both in range
 	for old != nil {
 		id, ok := old.Pop()
 		if !ok {
@@ -300,21 +315,19 @@ func (e *Engine) HandleDoorbells(now Time) {
 		q.bellNext, first = first, q
 		q = next
 	}
-	for q := first; q != nil; {
-		next := q.bellNext
-		q.bellNext = nil
+	for first != nil {
+		q := first
+		first, q.bellNext = q.bellNext, nil
 		q.rung.Store(false) // before looking: a later post rings again
 		switch q.State() {
 		case Err:
 			q.flush()
 		case SQE: // IBA 10.3.1.6
 			q.flushSends()
+		case Reset: // or destroyed
 		default:
-			if !q.dead {
-				e.schedule(q)
-			}
+			e.schedule(q)
 		}
-		q = next
 	}
 }
 

@@ -141,7 +141,7 @@ func (q *QP) repeatEmpty(psn uint64, p *bth.Packet) {
 	if p.Info.Op == bth.OpFlush {
 		need, _, _ = flushNeeds(p)
 	}
-	if need == 0 || q.access&need != need || !q.answers.repeat(answer{psn: psn, npkts: 1, msn: q.msn}) {
+	if need == 0 || q.access&need != need || !q.repeatAnswer(answer{psn: psn, npkts: 1, msn: q.msn}) {
 		q.eng.c.DropReplay++
 		return
 	}

@@ -25,14 +25,10 @@ type Attr struct {
 	RNRRetry        uint8 // RNR NAKs in a row that are survived, 0 to 6; 7: any number
 }
 
-// attrs are the attributes as last set, for Query. The path is elsewhere.
+// attrs are the attributes as last set, those that the QP does not keep elsewhere; for Query.
 type attrs struct {
-	PathMTU         bth.MTU
-	QKey            bth.QKey
 	RQPSN, SQPSN    bth.PSN
-	DestQPN         bth.QPN
-	Access          mr.Access
-	PKey            bth.PKey
+	PathMTU         uint16
 	MaxRdAtomic     uint8
 	MaxDestRdAtomic uint8
 	MinRNRTimer     uint8
@@ -238,20 +234,20 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 		}
 	}
 	at := &q.attr
-	set(AttrPathMTU, func() { at.PathMTU = a.PathMTU; q.mtu.Store(uint32(a.PathMTU)) })
-	set(AttrQKey, func() { at.QKey, q.qkey = a.QKey, a.QKey })
+	set(AttrPathMTU, func() { at.PathMTU = uint16(a.PathMTU); q.mtu.Store(uint32(a.PathMTU)) })
+	set(AttrQKey, func() { q.qkey = a.QKey })
 	set(AttrRQPSN, func() { at.RQPSN = a.RQPSN; q.startResponder(a.RQPSN) })
 	set(AttrSQPSN, func() { at.SQPSN = a.SQPSN; q.startRequester(a.SQPSN) })
-	set(AttrDestQPN, func() { at.DestQPN, q.destQP = a.DestQPN, a.DestQPN })
-	set(AttrAccess, func() { at.Access, q.access = a.Access, a.Access })
-	set(AttrPKey, func() { at.PKey, q.pkey = a.PKey, a.PKey })
+	set(AttrDestQPN, func() { q.destQP = a.DestQPN })
+	set(AttrAccess, func() { q.access = a.Access })
+	set(AttrPKey, func() { q.pkey = a.PKey })
 	set(AttrPath, func() { q.setPath(&a.Path) })
 	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads() })
 	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
 	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.ackTimeout = Time(bth.AckTimeout(a.Timeout)) })
-	set(AttrRetryCnt, func() { at.RetryCnt, q.retries = a.RetryCnt, a.RetryCnt })
-	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries = a.RNRRetry, a.RNRRetry })
+	set(AttrRetryCnt, func() { at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt, a.RetryCnt })
+	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry, a.RNRRetry, a.RNRRetry })
 }
 
 // enter does what a new state brings.
@@ -273,8 +269,8 @@ func (q *QP) enter(now Time, from, to State) {
 func (q *QP) Query() Attr {
 	at := &q.attr
 	return Attr{
-		State: q.State(), PathMTU: at.PathMTU, QKey: at.QKey, RQPSN: at.RQPSN, SQPSN: at.SQPSN, DestQPN: at.DestQPN,
-		Access: at.Access, PKey: at.PKey, Path: q.way.path(q.port), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
+		State: q.State(), PathMTU: bth.MTU(at.PathMTU), QKey: q.qkey, RQPSN: at.RQPSN, SQPSN: at.SQPSN, DestQPN: q.destQP,
+		Access: q.access, PKey: q.pkey, Path: q.way.path(q.port), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer: at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt, RNRRetry: at.RNRRetry,
 	}
 }

@@ -30,53 +30,47 @@ type InitAttr struct {
 // lines at the sender and three at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
 // them to it.
 type QP struct {
+	// Line 0.
 	eng      *Engine
 	way      *way
 	pd       *mr.PD
 	bellNext *QP
 	state    atomic.Uint32
 	mtu      atomic.Uint32 // path MTU in bytes; read by posters of UD sends
+	rung     atomic.Bool   // on the bell list
 	destQP   bth.QPN
 	qpn      bth.QPN
-	id       uint32      // index into the engine's tables
-	rung     atomic.Bool // on the bell list
+	id       uint32 // index into the engine's tables
 	pkey     bth.PKey
 	port     uint16 // UDP source port
-	access   mr.Access
 	typ      Type
 	list     listID
+	queued   bool // in the run queue, if only as an empty place
+	owes     bool // answers, a NAK or an ACK: transmit has to look at the responder
 
+	// Lines 1 to 5.
 	sq sendQueue
 	requester
-	sendCQ *CQ
 
+	// Lines 6 and 7.
 	responder
-	listNext, listPrev *QP       // on a list of ACKs
-	scope              *mr.Scope // what windows of type 2 are bound to; nil until the first is
-	queued             bool      // in the run queue, if only as an empty place
-	dead               bool
-	qkey               bth.QKey
-	recvCQ             *CQ
-	srq                *SRQ
-	rq                 recvQueue
-	recv               heldRecv
-	attr               attrs // as last set
-	groups             int   // multicast groups that it is attached to
+
+	rest
 }
 
-// slab is how many QPs are allocated together: enough that the memory is aligned to pages, so that a QP begins with
-// a cache line.
-const slab = 64
-
-// newQP takes a QP from the current slab. A QP's memory is never used for another QP: who still holds the pointer
-// finds the dead one. So a slab lives until the last of its QPs is forgotten.
-func (e *Engine) newQP() *QP {
-	if len(e.slab) == 0 {
-		e.slab = make([]QP, slab)
-	}
-	q := &e.slab[0]
-	e.slab = e.slab[1:]
-	return q
+// rest is what a QP has beside.
+type rest struct {
+	recvCQ *CQ
+	srq    *SRQ
+	rq     recvQueue
+	recv   heldRecv
+	attr   attrs    // as last set
+	rdEnds []uint64 // where each outstanding READ or atomic ends; a ring, made for the first
+	rdHead uint32
+	qkey   bth.QKey
+	dead   bool
+	groups uint16 // multicast groups that it is attached to
+	owner  any
 }
 
 // admit gives the QP its number among the engine's.
@@ -106,21 +100,29 @@ func (e *Engine) forget(q *QP) {
 //
 // Errors: ErrInvalidAttr, ErrInvalidDepth, ErrTooManyQPs.
 func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
-	if err := a.check(); err != nil {
+	q := new(QP)
+	if err := e.InitQP(q, a); err != nil {
 		return nil, err
 	}
+	return q, nil
+}
+
+// InitQP is CreateQP in memory of the caller's, which is zero and begins with a cache line if it is to be fast.
+func (e *Engine) InitQP(q *QP, a InitAttr) error {
+	if err := a.check(); err != nil {
+		return err
+	}
 	if a.SRQ != nil && a.SRQ.eng != e {
-		return nil, fmt.Errorf("%w: the SRQ belongs to another engine", ErrInvalidAttr)
+		return fmt.Errorf("%w: the SRQ belongs to another engine", ErrInvalidAttr)
 	}
 	if e.table.used >= e.table.max {
-		return nil, fmt.Errorf("%w: the limit is %d", ErrTooManyQPs, e.table.max)
+		return fmt.Errorf("%w: the limit is %d", ErrTooManyQPs, e.table.max)
 	}
 	if a.QPN == 0 {
 		a.QPN = e.freeQPN()
 	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
-		return nil, fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
+		return fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
 	}
-	q := e.newQP()
 	q.eng, q.typ, q.qpn, q.pd, q.sendCQ, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.SendCQ, a.RecvCQ, a.SRQ
 	e.admit(q)
 	q.sq.init(&a, q.id)
@@ -132,7 +134,7 @@ func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
 	}
 	q.reset()
 	e.table.put(q)
-	return q, nil
+	return nil
 }
 
 func (a *InitAttr) check() error {
@@ -174,6 +176,10 @@ func (e *Engine) DestroyQP(q *QP) {
 	e.forget(q)
 }
 
+// SetOwner and Owner keep what a QP belongs to, for whoever made it. Owner thread.
+func (q *QP) SetOwner(o any) { q.owner = o }
+func (q *QP) Owner() any     { return q.owner }
+
 // QPN is the QP's number. Any goroutine.
 func (q *QP) QPN() bth.QPN { return q.qpn }
 
@@ -213,11 +219,14 @@ func (q *QP) reset() {
 	q.endScope()
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
-	q.requester = requester{}
+	q.eng.keepAnswers(&q.answers)
+	q.requester = requester{sendCQ: q.sendCQ}
 	q.responder = responder{}
+	q.owes = false
+	q.rdEnds, q.rdHead = nil, 0
 	q.dropPath()
-	q.attr = attrs{PKey: bth.DefaultPKey}
-	q.pkey, q.destQP, q.qkey, q.access = bth.DefaultPKey, 0, 0, 0
+	q.attr = attrs{}
+	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }
 

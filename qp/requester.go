@@ -9,18 +9,16 @@ import (
 type requester struct {
 	una, nxt, max uint64
 	asked         uint64 // first packet after the last one that asked for an ACK
+	ackTimeout    Time   // Local ACK Timeout; 0: none
+	rdUsed        uint32 // READs and atomics outstanding
 	awaited       bool   // a signalled work request was sent since
 	drainEvent    bool   // in SQD, EventSQDrained still to come
 	retries       uint8  // time-outs left before giving up
 	rnrRetries    uint8
-	rdUsed        uint32 // READs and atomics outstanding
-	ackTimeout    Time   // Local ACK Timeout; 0: none
+	sendCQ        *CQ
 
 	win window
 	rec recovery
-
-	rdEnds []uint64 // where each outstanding READ or atomic ends; a ring, made for the first
-	rdHead uint32
 }
 
 const (
@@ -71,7 +69,7 @@ func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 
 // transmit writes the QP's next packet: answers first, then requests.
 func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
-	if q.hasAnswer(now) {
+	if q.owes && q.hasAnswer(now) {
 		if n, netLen = q.sendAnswer(b); n > 0 {
 			return n, netLen
 		}

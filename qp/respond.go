@@ -22,6 +22,8 @@ type answer struct {
 
 // answerQueue holds answers in the order of their PSNs. Fresh ones are as many as the peer may have
 // outstanding; as many again may be repetitions.
+//
+// An idle QP has no room for answers: see lendAnswers.
 type answerQueue struct {
 	list  []answer // list[first:] wait
 	first int
@@ -29,13 +31,41 @@ type answerQueue struct {
 	limit int
 }
 
-func (a *answerQueue) init(limit int) {
-	*a = answerQueue{limit: limit, list: make([]answer, 0, 2*limit)}
+func (a *answerQueue) init(limit int) { *a = answerQueue{limit: limit} }
+
+// lendAnswers gives the QP room for answers when the first is queued; keepAnswers takes it back when the last has
+// left. Rooms are of the size that the QP's owner allowed (MaxDestRdAtomic), and there are never more than QPs: what peers
+// ask for makes them a few times at first, and then no more.
+func (q *QP) lendAnswers() {
+	a, e := &q.answers, q.eng
+	q.owes = true
+	if a.list != nil {
+		return
+	}
+	if rooms := e.rooms[a.limit]; len(rooms) > 0 {
+		a.list, e.rooms[a.limit] = rooms[len(rooms)-1], rooms[:len(rooms)-1]
+		return
+	}
+	a.list = make([]answer, 0, 2*a.limit)
+}
+
+func (e *Engine) keepAnswers(a *answerQueue) {
+	if a.list != nil {
+		e.rooms[a.limit] = append(e.rooms[a.limit], a.list[:0])
+	}
+	*a = answerQueue{limit: a.limit}
+}
+
+// repeatAnswer is answerQueue.repeat.
+func (q *QP) repeatAnswer(n answer) bool {
+	if q.answers.limit == 0 {
+		return false
+	}
+	q.lendAnswers()
+	return q.answers.repeat(n)
 }
 
 func (a *answerQueue) empty() bool { return a.first == len(a.list) }
-
-func (a *answerQueue) clear() { a.list, a.first, a.fresh = a.list[:0], 0, 0 }
 
 // room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
 // protocol (IBA 9.7.4.1); with too many repetitions waiting it has to come again.
@@ -51,7 +81,7 @@ func (a *answerQueue) space() verdict {
 	switch {
 	case a.limit == 0:
 		return refuseInvalid
-	case len(a.list)-a.first >= cap(a.list):
+	case len(a.list)-a.first >= 2*a.limit:
 		return drop
 	}
 	return accept
@@ -59,7 +89,7 @@ func (a *answerQueue) space() verdict {
 
 // insert keeps the order of PSNs.
 func (a *answerQueue) insert(n answer) {
-	if len(a.list) == cap(a.list) {
+	if a.first > 0 && len(a.list) == cap(a.list) {
 		a.list = a.list[:copy(a.list, a.list[a.first:])]
 		a.first = 0
 	}
@@ -89,7 +119,7 @@ func (a *answerQueue) repeat(n answer) bool {
 		}
 		return true
 	}
-	if len(a.list)-a.first >= cap(a.list) {
+	if len(a.list)-a.first >= 2*a.limit {
 		return false
 	}
 	a.insert(n)
@@ -107,6 +137,9 @@ func (a *answerQueue) pop() {
 
 // hasAnswer tells whether transmit has an answer to send now.
 func (q *QP) hasAnswer(now Time) bool {
+	if q.owes = q.ackOwed || q.nakOwed || !q.answers.empty(); !q.owes {
+		return false
+	}
 	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
@@ -117,18 +150,18 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 		a := &q.answers.list[q.answers.first]
 		if a.atomic {
 			n, netLen = q.sendAtomicAck(b, a)
-			q.answers.pop()
+			q.popAnswer()
 			return n, netLen
 		}
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
 			if a.sent++; a.sent == a.npkts {
-				q.answers.pop()
+				q.popAnswer()
 			}
 			return n, netLen
 		}
 		// The region died between request and answer.
 		q.nakPSN = a.psn + uint64(a.sent)
-		q.answers.clear()
+		q.eng.keepAnswers(&q.answers)
 		q.refuseAt(q.nakPSN)
 	}
 	if q.nakOwed {
@@ -137,7 +170,15 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 	if q.ackOwed {
 		return q.sendAck(b)
 	}
+	q.owes = false
 	return 0, 0
+}
+
+// popAnswer forgets the answer that was sent whole.
+func (q *QP) popAnswer() {
+	if q.answers.pop(); q.answers.empty() {
+		q.eng.keepAnswers(&q.answers)
+	}
 }
 
 // refuseAt ends the QP with a remote access error at a PSN that was accepted before.

@@ -9,29 +9,29 @@ import (
 type responder struct {
 	epsn uint64  // count of the packet expected next
 	bare uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
+	va   uint64  // WRITE: where it goes
+	off  uint32  // bytes received of the message under way
+	dma  uint32  // WRITE: its whole length
 	msn  bth.MSN // messages completed (IBA 9.7.7.1)
-
-	msg msgKind // message under way
-	off uint32  // bytes of it received
-	va  uint64  // WRITE: where it goes
-	key bth.RKey
-	dma uint32 // WRITE: its whole length
+	key  bth.RKey
+	msg  msgKind // message under way
 
 	// After a NAK the packets behind it are dropped until the refused one comes again.
-	refused    bool
-	refusedRNR bool
-	lastAhead  uint64 // last packet beyond the gap
-
-	answers   answerQueue
-	saved     []savedAtomic // results of the last atomics, a ring
-	savedNext uint32
-
-	nakOwed bool
-	nak     bth.Syndrome
-	nakPSN  uint64
+	refused     bool
+	refusedRNR  bool
+	established bool // EventCommEst was raised
+	nakOwed     bool
+	nak         bth.Syndrome
+	access      mr.Access // what the peer may do
 	ackState
 
-	established bool // EventCommEst was raised
+	scope              *mr.Scope // what windows of type 2 are bound to; nil until the first is
+	listNext, listPrev *QP       // on a list of ACKs
+	lastAhead          uint64    // last packet beyond the gap
+	nakPSN             uint64
+	savedNext          uint32
+	saved              []savedAtomic // results of the last atomics, a ring; made for the first
+	answers            answerQueue
 }
 
 // msgKind is what the next packet continues.
@@ -59,9 +59,10 @@ func (q *QP) startResponder(psn bth.PSN) {
 // sizeResources makes room for n READs and atomics waiting to be answered, with none waiting. It
 // keeps the newest saved results: their answers may have been lost.
 func (q *QP) sizeResources(n uint8) {
+	q.eng.keepAnswers(&q.answers)
 	q.answers.init(int(n))
 	old, oldest := q.saved, int(q.savedNext)
-	q.saved, q.savedNext = make([]savedAtomic, max(n, 1)), 0
+	q.saved, q.savedNext = nil, 0
 	for i := range old {
 		if s := old[(oldest+i)%len(old)]; s.psn != 0 {
 			q.save(s)
@@ -70,6 +71,9 @@ func (q *QP) sizeResources(n uint8) {
 }
 
 func (q *QP) save(s savedAtomic) {
+	if q.saved == nil {
+		q.saved = make([]savedAtomic, max(q.attr.MaxDestRdAtomic, 1))
+	}
 	q.saved[q.savedNext] = s
 	q.savedNext = (q.savedNext + 1) % uint32(len(q.saved))
 }
@@ -395,6 +399,7 @@ func (q *QP) queue(a answer) verdict {
 	a.msn = q.msn
 	q.epsn += uint64(a.npkts)
 	q.acked() // the answer acknowledges all requests before its own
+	q.lendAnswers()
 	q.answers.insert(a)
 	return acceptQueued
 }
@@ -426,7 +431,7 @@ func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
 		a.npkts = (a.length-1)/q.mtu.Load() + 1
 	}
 	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
-	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.answers.repeat(a) {
+	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.repeatAnswer(a) {
 		q.eng.c.DropReplay++
 		return
 	}
@@ -436,7 +441,7 @@ func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
 func (q *QP) repeatAtomic(psn uint64) {
 	for i := range q.saved {
 		if s := &q.saved[i]; s.psn == psn {
-			if q.answers.repeat(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
+			if q.repeatAnswer(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
 				q.eng.schedule(q)
 			}
 			return
@@ -446,14 +451,14 @@ func (q *QP) repeatAtomic(psn uint64) {
 }
 
 func (q *QP) oweNAK(s bth.Syndrome) {
-	q.nakOwed, q.nak, q.nakPSN = true, s, q.epsn
+	q.nakOwed, q.nak, q.nakPSN, q.owes = true, s, q.epsn, true
 	q.eng.schedule(q)
 }
 
 // silence drops every answer still owed.
 func (q *QP) silence() {
-	q.answers.clear()
-	q.nakOwed = false
+	q.eng.keepAnswers(&q.answers)
+	q.nakOwed, q.owes = false, false
 	q.acked()
 	if q.list != inRunq {
 		q.eng.unlist(q)

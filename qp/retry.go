@@ -32,7 +32,9 @@ type recovery struct {
 	again        uint8 // go-backs since a whole window was last acknowledged
 	naks         uint8
 	probes       uint8
-	probed       bool // it was a probe, which has not turned out to be needless
+	probed       bool  // it was a probe, which has not turned out to be needless
+	retryCnt     uint8 // what retries and rnrRetries begin with again after progress
+	rnrRetryCnt  uint8
 
 	// Only losses look at the rest.
 	rewoundTo  uint64 // una at the last go-back
@@ -41,7 +43,9 @@ type recovery struct {
 	readEnd    uint64 // end of the last part of a READ part that was asked for again
 }
 
-func (r *recovery) init() { *r = recovery{ackDeadline: Never, probeDeadline: Never} }
+func (r *recovery) init() {
+	*r = recovery{ackDeadline: Never, probeDeadline: Never, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt}
+}
 
 // startSample times one packet at a time; retransmitted ones tell nothing (Karn's rule).
 func (r *recovery) startSample(now Time, psn uint64) {

@@ -19,8 +19,8 @@ type recvQueue struct {
 	wqes   []rwqe
 	sges   []SGE
 	mask   uint32
-	depth  uint32
-	maxSGE uint32
+	depth  uint16
+	maxSGE uint8
 	head   atomic.Uint32 // next slot to fill; written by the poster only
 	tail   atomic.Uint32 // next slot to take; written by the engine only
 }
@@ -30,15 +30,15 @@ func (r *recvQueue) used() uint32 { return r.head.Load() - r.tail.Load() }
 
 func (r *recvQueue) init(depth, maxSGE int) {
 	n := slots(max(depth, 1))
-	r.depth, r.mask, r.maxSGE = uint32(depth), n-1, uint32(max(maxSGE, 1))
+	r.depth, r.mask, r.maxSGE = uint16(depth), n-1, uint8(max(maxSGE, 1))
 	r.wqes = make([]rwqe, n)
-	r.sges = make([]SGE, n*r.maxSGE)
+	r.sges = make([]SGE, n*uint32(r.maxSGE))
 }
 
 // post appends receives; q checks the keys.
 func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	head := r.head.Load()
-	free := r.depth - (head - r.tail.Load())
+	free := uint32(r.depth) - (head - r.tail.Load())
 	n := 0
 	var err error
 	for n = range wrs {
@@ -62,7 +62,7 @@ func (r *recvQueue) fill(e *Engine, pd *mr.PD, i uint32, wr *RecvWR) error {
 		return fmt.Errorf("%w: %d SGEs, the queue allows %d", ErrInvalidWR, len(wr.SGEs), r.maxSGE)
 	}
 	slot := i & r.mask
-	dst := r.sges[slot*r.maxSGE:]
+	dst := r.sges[slot*uint32(r.maxSGE):]
 	var n uint64
 	for j, g := range wr.SGEs {
 		if g.Length > 0 {
@@ -90,7 +90,8 @@ func (r *recvQueue) take(h *heldRecv) bool {
 	slot := tail & r.mask
 	w := &r.wqes[slot]
 	h.id, h.length, h.held = w.id, w.length, true
-	h.nsge = uint8(copy(h.sges, r.sges[slot*r.maxSGE:slot*r.maxSGE+uint32(w.nsge)]))
+	at := slot * uint32(r.maxSGE)
+	h.nsge = uint8(copy(h.sges, r.sges[at:at+uint32(w.nsge)]))
 	r.tail.Store(tail + 1)
 	return true
 }

@@ -4,9 +4,10 @@ import (
 	"math/bits"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr/prefetch"
 )
 
-// qpTable finds a QP by its QPN in constant time: open addressing over slots four times as many as
+// qpTable finds a QP by its QPN in constant time: open addressing over slots at least three times as many as
 // QPs, so that probes stay short whatever QPNs a peer tries.
 type qpTable struct {
 	slots []qpSlot
@@ -52,8 +53,11 @@ func (t *qpTable) find(n bth.QPN) int {
 
 func (t *qpTable) get(n bth.QPN) *QP { return t.slots[t.find(n)].q }
 
+// ahead fetches the slot of n.
+func (t *qpTable) ahead(n bth.QPN) { prefetch.Object(&t.slots[t.home(n)], 1) }
+
 func (t *qpTable) put(q *QP) {
-	if t.used*4 >= len(t.slots) {
+	if (t.used+1)*3 > len(t.slots) {
 		t.resize(len(t.slots) * 2)
 	}
 	t.slots[t.find(q.qpn)] = qpSlot{q.qpn, q}

@@ -22,7 +22,7 @@ type left struct{ qps, talks, held, looked, ways, listeners int }
 func (d *Device) left() (l left) {
 	_ = d.sh.do(func(qp.Time) {
 		g := d.sh.gsi
-		l = left{qps: len(d.sh.qps), talks: len(g.conns), ways: len(g.ways), listeners: len(g.listeners)}
+		l = left{qps: d.sh.qps, talks: len(g.conns), ways: len(g.ways), listeners: len(g.listeners)}
 		for _, e := range g.ways {
 			l.held += e.held
 			l.looked += e.looked
@@ -327,8 +327,8 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 			t.Fatal("the way does not follow")
 		}
 	}
-	if p := a.QP().path.Load(); frame.MAC(p.Header[:6]) != want {
-		t.Error("the QP's path does not follow")
+	if at, err := a.QP().Query(); err != nil || frame.MAC(at.Path.Header[:6]) != want {
+		t.Errorf("the QP's path does not follow (%v)", err)
 	}
 	// The peer's packets do not undo it: what was looked up counts.
 	_ = k.a.sh.do(func(qp.Time) {

@@ -28,7 +28,7 @@ const (
 
 // Local is what the peer has to know of this end before it connects.
 func (q *QP) Local() Endpoint {
-	g, _ := q.dev.localGID(q.gid, GID{}) // no address any more: the zero GID, which Connect refuses
+	g, _ := q.dev.localGID(int(q.gid), GID{}) // no address any more: the zero GID, which Connect refuses
 	return Endpoint{
 		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.dev.Info().ActiveMTU,
 		PKey: DefaultPKey, QKey: QKey(q.qkey.Load()),
@@ -45,7 +45,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	if err := q.checkRemote(&remote, &o); err != nil {
 		return err
 	}
-	local, err := q.dev.localGID(q.gid, remote.GID)
+	local, err := q.dev.localGID(int(q.gid), remote.GID)
 	if err != nil {
 		return err
 	}

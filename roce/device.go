@@ -33,6 +33,7 @@ type Device struct {
 	cqs   map[*CQ]struct{}
 	srqs  map[*SRQ]struct{}
 	qps   map[*QP]struct{}
+	slab  []QP // not yet used
 	ahs   map[*AH]struct{}
 
 	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
@@ -103,7 +104,7 @@ func build(port frame.Port, c *config) (*Device, error) {
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("roce: memory table: %w", err)
 	}
-	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
+	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow, Prefetch: c.prefetch})
 	if err != nil {
 		return nil, fmt.Errorf("roce: engine: %w", err)
 	}
@@ -172,6 +173,15 @@ func (d *Device) Progress() int {
 		d.pollNetwork()
 	}
 	return d.sh.tryStep()
+}
+
+// SetPrefetch changes what WithPrefetch set.
+func (d *Device) SetPrefetch(window int) error {
+	var err error
+	if gone := d.sh.do(func(qp.Time) { err = d.sh.eng.SetPrefetch(window) }); gone != nil {
+		return gone
+	}
+	return err
 }
 
 // NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet

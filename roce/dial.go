@@ -73,7 +73,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		return nil, ErrForeign
 	}
 	remote := bth.GIDFromAddr(addr.Addr())
-	local, err := d.localGID(q.gid, remote)
+	local, err := d.localGID(int(q.gid), remote)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func (s *shard) reportEvents() int {
 		}
 		e := Event{Kind: eventKinds[ev.Kind]}
 		if ev.QP != nil {
-			e.QP = s.qps[ev.QP]
+			e.QP, _ = ev.QP.Owner().(*QP) // nil: it was destroyed
 		}
 		if ev.CQ != nil {
 			e.CQ = s.cqs[ev.CQ]

@@ -192,7 +192,7 @@ func (g *gsi) mend(now qp.Time) int {
 		return 0
 	}
 	for i, b := range g.broken {
-		if q := g.sh.qps[b]; q != nil && q.talk != nil && q.talk.conn != nil {
+		if q, _ := b.Owner().(*QP); q != nil && q.talk != nil && q.talk.conn != nil {
 			q.talk.conn.ended(now, ErrConnLost)
 		}
 		g.broken[i] = nil

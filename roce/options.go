@@ -49,6 +49,7 @@ type config struct {
 	maxMR     int
 	maxPD     int
 	maxWindow int
+	prefetch  int
 	network   frame.Network
 }
 
@@ -97,6 +98,16 @@ func WithMaxPD(n int) Option { return func(c *config) { c.maxPD = n } }
 
 // WithMaxWindow limits how many packets a QP may have unacknowledged; 0 is the engine's default.
 func WithMaxWindow(n int) Option { return func(c *config) { c.maxWindow = n } }
+
+// WithPrefetch sets how many QPs ahead of their turns the engine fetches what they need from memory; 0 is off. The default is
+// qp.DefaultPrefetch. Fewer than some 64 QPs and MRs stay in the caches, and nothing is fetched for them.
+func WithPrefetch(window int) Option {
+	return func(c *config) {
+		if c.prefetch = window; window == 0 {
+			c.prefetch = -1
+		}
+	}
+}
 
 // WithNetwork gives New the addresses and neighbours of a Port that does not know them itself.
 func WithNetwork(n frame.Network) Option { return func(c *config) { c.network = n } }

@@ -51,14 +51,15 @@ type shard struct {
 	enc     frame.Encoder
 	pkt     bth.Packet
 	rx      [rxBatch]frame.Buf
+	glances [rxBatch][]byte    // of rx: from their BTHs on
 	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are tx[:txn]
 	txn     int
 	stalled bool // the port had no transmit buffer though there was something to send
 	gsi     *gsi
 	local   []bth.GID // addresses that packets may be sent to
 	ctr     shardCounters
-	qps     map[*qp.QP]*QP // to name the objects of events
-	cqs     map[*qp.CQ]*CQ
+	qps     int
+	cqs     map[*qp.CQ]*CQ // to name the objects of events
 	srqs    map[*qp.SRQ]*SRQ
 }
 
@@ -76,7 +77,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 	s := &shard{
 		dev: d, port: port, eng: eng, clock: c.clock, manual: c.progress == Manual, spin: c.spin,
 		free: make(chan struct{}, 1),
-		qps:  map[*qp.QP]*QP{}, cqs: map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
+		cqs:  map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
 	}
 	if s.clock == nil {
 		start := time.Now()
@@ -118,11 +119,23 @@ func (s *shard) receive(now qp.Time) int {
 	if n == 0 {
 		return 0
 	}
+	ahead := s.eng.ForeseeBatch()
 	for i := range s.rx[:n] {
+		if ahead > 0 && i%ahead == 0 {
+			s.foresee(s.rx[i:min(i+ahead, n)])
+		}
 		s.handleFrame(now, s.rx[i].B)
 	}
 	s.port.Release(s.rx[:n])
 	return n
+}
+
+// foresee lets the engine fetch what a batch of frames will touch.
+func (s *shard) foresee(bufs []frame.Buf) {
+	for i := range bufs {
+		s.glances[i] = frame.Glance(bufs[i].B)
+	}
+	s.eng.Foresee(s.glances[:len(bufs)])
 }
 
 func (s *shard) handleFrame(now qp.Time, b []byte) {

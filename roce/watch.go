@@ -108,12 +108,14 @@ func (d *Device) refreshPaths(ctx context.Context) {
 		return h
 	}
 	mac := d.Info().MAC
-	for _, q := range qps {
-		if p := q.path.Load(); p != nil {
-			if h := find(p); h != nil {
-				q.repath(p, mac, h)
+	for len(qps) > 0 {
+		n := min(len(qps), pathsATurn)
+		for _, p := range d.pathsOf(qps[:n]) {
+			if h := find(&p.path); h != nil {
+				p.q.repath(&p, mac, h)
 			}
 		}
+		qps = qps[n:]
 	}
 	for _, a := range ahs {
 		p := a.path.Load()
@@ -145,14 +147,35 @@ func (d *Device) lookUp(ctx context.Context, r route) *frame.Hop {
 	return &h
 }
 
+// pathsATurn bounds the QPs whose paths are asked for at a time, lest the shard's other work waits.
+const pathsATurn = 256
+
+// qpPath is a QP's path at some moment.
+type qpPath struct {
+	q     *QP
+	path  Path
+	count uint32 // of paths that the QP had been given
+}
+
+func (d *Device) pathsOf(qps []*QP) (list []qpPath) {
+	_ = d.sh.do(func(qp.Time) {
+		for _, q := range qps {
+			if q.path != 0 && !q.closed.Load() {
+				list = append(list, qpPath{q, q.qp.Query().Path, q.path})
+			}
+		}
+	})
+	return list
+}
+
 // repath gives the engine a path whose neighbour has changed, unless somebody has given it another one meanwhile.
-func (q *QP) repath(p *Path, mac frame.MAC, h *frame.Hop) {
-	n := relink(p, mac, h)
-	if *n == *p {
+func (q *QP) repath(p *qpPath, mac frame.MAC, h *frame.Hop) {
+	n := relink(&p.path, mac, h)
+	if *n == p.path {
 		return
 	}
 	_ = q.dev.sh.do(func(now qp.Time) {
-		if q.path.Load() == p && !q.closed.Load() {
+		if q.path == p.count && !q.closed.Load() {
 			// Refused where the QP is between two states; its next Modify or Connect brings a path of its own.
 			_ = q.modify(now, &Attr{Path: *n}, AttrPath)
 		}

@@ -178,3 +178,29 @@ func parseReason(err error) Reason {
 	}
 	return ReasonTruncated
 }
+
+// Glance returns what stands behind the UDP header of a frame, ICRC included, if the frame looks as if it were RoCEv2; nil
+// else. Nothing is checked: it is for guessing which connection a frame belongs to, before Decode says so.
+func Glance(b []byte) []byte {
+	if len(b) < lenEthernet+lenVLAN+lenIPv4+minPacket {
+		return nil
+	}
+	at := lenEthernet
+	etherType := binary.BigEndian.Uint16(b[12:14])
+	if etherType == etherTypeVLAN {
+		etherType = binary.BigEndian.Uint16(b[16:18])
+		at += lenVLAN
+	}
+	switch etherType {
+	case etherTypeIPv4:
+		at += lenIPv4 + lenUDP
+	case etherTypeIPv6:
+		at += lenIPv6 + lenUDP
+	default:
+		return nil
+	}
+	if len(b) < at+bth.HeaderLen+bth.ICRCLen {
+		return nil
+	}
+	return b[at:]
+}

@@ -4,18 +4,21 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/qp"
 )
 
 type flags struct {
 	link     cli.Choice
-	qps, mrs []int
-	windows  []int
+	qps, mrs counts
+	windows  counts
 	orders   []string
 	burst    cli.Int
 	rounds   cli.Int
@@ -24,6 +27,41 @@ type flags struct {
 	json     bool
 	plot     string
 }
+
+// counts is a flag that takes numbers from lo to hi, or none.
+type counts struct {
+	list   []int
+	lo, hi int
+	set    bool
+}
+
+func (c *counts) Set(text string) error {
+	if !c.set {
+		c.list, c.set = nil, true // the default gives way
+	}
+	if text == "none" {
+		return nil
+	}
+	for _, word := range strings.Split(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || n < c.lo || n > c.hi {
+			return fmt.Errorf("%q is not a number from %d to %d; give such numbers, as in %d,%d, or none", word, c.lo, c.hi, c.lo, c.hi)
+		}
+		if !slices.Contains(c.list, n) {
+			c.list = append(c.list, n)
+		}
+	}
+	return nil
+}
+
+func (c *counts) String() string {
+	if len(c.list) == 0 {
+		return "none"
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(c.list), " ", ","), "[]")
+}
+
+func (c *counts) Type() string { return "numbers" }
 
 // Defaults and bounds of the flags.
 const (
@@ -36,7 +74,11 @@ const (
 
 // Command is "gorxe bench scale".
 func Command() *cobra.Command {
+	some := []int{1, 64, 1024, 16384, 65536}
 	f := &flags{
+		qps:      counts{list: some, lo: 1, hi: maxCount},
+		mrs:      counts{list: some, lo: 1, hi: maxCount},
+		windows:  counts{list: []int{0, qp.DefaultPrefetch}, hi: maxWindow},
 		link:     cli.Choice{Value: linkMemory, Words: []string{linkMemory, linkVeth}},
 		burst:    cli.Int{N: 1, Min: 1, Max: sendDepth},
 		rounds:   cli.Int{N: defaultRounds, Min: 1, Max: maxRounds},
@@ -51,16 +93,16 @@ all QPs and regions from the start; values are medians, ratios are to 64 QPs or 
 		Example: `  gorxe bench scale
   gorxe bench scale --plot scale.svg
   sudo gorxe bench scale --link veth --qps 16384 --mrs 16384
-  gorxe bench scale --mrs none --windows 0,2,4,8,16,32`,
+  gorxe bench scale --mrs none --window 0,2,4,8,16,32`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.Var(&f.link, "link", "memory, or veth: AF_XDP on a veth pair of its own (needs root)")
-	fs.IntSliceVar(&f.qps, "qps", []int{1, 64, 1024, 16384, 65536}, "numbers of QPs, 1 to 65536")
-	fs.IntSliceVar(&f.mrs, "mrs", []int{1, 64, 1024, 16384, 65536}, "numbers of memory regions, 1 to 65536")
+	fs.Var(&f.qps, "qps", "numbers of QPs, 1 to 65536, or none")
+	fs.Var(&f.mrs, "mrs", "numbers of memory regions, 1 to 65536, or none")
 	fs.StringSliceVar(&f.orders, "order", []string{string(roundRobin), string(random)}, "orders: rr (round robin), random")
-	fs.IntSliceVar(&f.windows, "window", nil, "prefetch windows in QPs, 0 = off (default: off, and the engine's own)")
+	fs.Var(&f.windows, "window", "prefetch windows in QPs; 0 = off")
 	fs.Var(&f.burst, "burst", "messages in a row to one QP")
 	fs.Var(&f.rounds, "rounds", "rounds, each measuring everything once")
 	fs.Var(&f.duration, "duration", "how long each single measurement takes")
@@ -72,18 +114,6 @@ all QPs and regions from the start; values are medians, ratios are to 64 QPs or 
 
 // check refuses what the flags' types cannot.
 func (f *flags) check() error {
-	for _, l := range []struct {
-		flag string
-		list []int
-		lo   int
-		hi   int
-	}{{"qps", f.qps, 1, maxCount}, {"mrs", f.mrs, 1, maxCount}, {"window", f.windows, 0, maxWindow}} {
-		for _, n := range l.list {
-			if n < l.lo || n > l.hi {
-				return cli.Usagef("--%s %d is out of range: choose %d to %d", l.flag, n, l.lo, l.hi)
-			}
-		}
-	}
 	for _, o := range f.orders {
 		if o != string(roundRobin) && o != string(random) {
 			return cli.Usagef("--order %s: choose rr or random", o)
@@ -92,8 +122,8 @@ func (f *flags) check() error {
 	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
 		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
 	}
-	if len(f.qps) == 0 && len(f.mrs) == 0 || len(f.orders) == 0 {
-		return cli.Usagef("nothing to measure: give --qps or --mrs, and an --order")
+	if len(f.qps.list)+len(f.mrs.list) == 0 || len(f.windows.list) == 0 || len(f.orders) == 0 {
+		return cli.Usagef("nothing to measure: give --qps or --mrs, a --window and an --order")
 	}
 	return f.checkCPUs()
 }
@@ -125,15 +155,12 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	for i, o := range f.orders {
 		orders[i] = order(o)
 	}
-	if f.windows == nil {
-		f.windows = []int{0}
-	}
-	b := &bench{rounds: f.rounds.N, burst: f.burst.N, duration: f.duration.D, lanes: plan(f.qps, f.mrs, orders, f.windows)}
-	qps, mrs := 1, 0
+	b := &bench{rounds: f.rounds.N, burst: f.burst.N, duration: f.duration.D, lanes: plan(f.qps.list, f.mrs.list, orders, f.windows.list)}
+	most, regions := 1, 0
 	for i := range b.lanes {
-		qps, mrs = max(qps, b.lanes[i].qps), max(mrs, b.lanes[i].mrs)
+		most, regions = max(most, b.lanes[i].qps), max(regions, b.lanes[i].mrs)
 	}
-	if b.w, err = newWorld(f.link.Value, qps, mrs, f.cpus); err != nil {
+	if b.w, err = newWorld(f.link.Value, most, regions, f.cpus); err != nil {
 		return err
 	}
 	defer func() {

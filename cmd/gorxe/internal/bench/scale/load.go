@@ -27,8 +27,9 @@ type load struct {
 	lane  *lane
 	burst int
 
-	wrs   []roce.SendWR
-	sges  []roce.SGE
+	shots []shot // a ring: aimed at, to be posted
+	next  int    // of shots
+	hints bool
 	qp    picker
 	mr    picker
 	free  int    // bursts that may still be posted
@@ -74,11 +75,11 @@ const seed = 0x9e3779b97f4a7c15
 
 func newLoad(w *world, l *lane, burst int) *load {
 	o := &load{
-		w: w, lane: l, burst: burst, free: underWay,
-		wrs: make([]roce.SendWR, burst), sges: make([]roce.SGE, burst),
-		qp: newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
+		w: w, lane: l, burst: burst, free: underWay, hints: l.prefetch > 0,
+		shots: make([]shot, min(max(l.prefetch, 1), maxHints)),
+		qp:    newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
 	}
-	if l.qps > underWay {
+	if l.qps > underWay+len(o.shots) {
 		o.busy = make([]bool, l.qps)
 	} else {
 		o.free = min(underWay, l.qps*(sendDepth/burst))
@@ -86,11 +87,29 @@ func newLoad(w *world, l *lane, burst int) *load {
 	if l.qps == 1 {
 		o.free = underWay
 	}
-	for i := range o.wrs {
-		o.wrs[i] = roce.SendWR{Op: roce.OpWrite, SGEs: o.sges[i : i+1]}
+	for i := range o.shots {
+		o.shots[i].init(burst)
+		o.aim(&o.shots[i])
 	}
-	o.wrs[burst-1].Flags = roce.Signaled
 	return o
+}
+
+// maxHints is how far ahead of a post its QP is known at most.
+const maxHints = 16
+
+// shot is a burst of work requests for one QP.
+type shot struct {
+	q    *roce.QP
+	wrs  []roce.SendWR
+	sges []roce.SGE
+}
+
+func (s *shot) init(burst int) {
+	s.wrs, s.sges = make([]roce.SendWR, burst), make([]roce.SGE, burst)
+	for i := range s.wrs {
+		s.wrs[i] = roce.SendWR{Op: roce.OpWrite, SGEs: s.sges[i : i+1]}
+	}
+	s.wrs[burst-1].Flags = roce.Signaled
 }
 
 // pick is the next QP that has nothing under way, if there are enough.
@@ -106,32 +125,39 @@ func (o *load) pick() int {
 	return i
 }
 
-// aim points the next burst at a QP and at memory.
-func (o *load) aim() *roce.QP {
+// aim points a burst at the next QP and at memory. With prefetching, the QP is told that it comes: a program that
+// serves many knows a little ahead whom it will serve.
+func (o *load) aim(s *shot) {
 	i := o.pick()
-	for k := range o.wrs {
-		src, dst, off := o.w.a.mem, o.w.b.mem, i*msgSize
+	for k := range s.wrs {
+		t := &o.w.slots[i]
 		if o.lane.name == nameMRs {
-			j := o.mr.pick()
-			src, dst, off = o.w.a.mrs[j], o.w.b.mrs[j], 0
+			t = &o.w.targets[o.mr.pick()]
 		}
-		o.sges[k] = src.SGE(off, msgSize)
-		o.wrs[k].RemoteAddr, o.wrs[k].RKey = dst.Addr()+uint64(off), dst.RKey()
+		s.sges[k], s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.src, t.dst, t.key
 	}
-	o.wrs[o.burst-1].ID = uint64(i)
-	return o.w.a.qps[i]
+	s.wrs[o.burst-1].ID = uint64(i)
+	s.q = o.w.a.qps[i]
+	if o.hints {
+		o.w.a.dev.Hint(s.q, s.wrs...)
+	}
 }
 
 // post fills up what may be under way.
 func (o *load) post() error {
 	for o.free > 0 {
-		if err := o.aim().PostSend(o.wrs...); err != nil {
+		s := &o.shots[o.next]
+		if err := s.q.PostSend(s.wrs...); err != nil {
 			if errors.Is(err, qp.ErrSQFull) { // a few QPs, and chance chose one too often
 				return nil
 			}
 			return err
 		}
 		o.free--
+		o.aim(s)
+		if o.next++; o.next == len(o.shots) {
+			o.next = 0
+		}
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package scale
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gorxe/gorxe/qp"
 )
 
 // order is how a lane goes through its QPs or MRs.
@@ -28,7 +30,7 @@ const (
 	// mrQPs is how many QPs the lanes have that vary MRs.
 	mrQPs = 64
 	// maxWindow bounds a prefetch window.
-	maxWindow = 1 << 10
+	maxWindow = qp.MaxPrefetch
 )
 
 // lane is one measurement of a round.

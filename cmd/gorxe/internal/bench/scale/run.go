@@ -32,6 +32,9 @@ func (b *bench) run(ctx context.Context, step func(l *lane)) error {
 			}
 			l := &lanes[i]
 			step(l)
+			if err := b.w.prefetch(l.prefetch); err != nil {
+				return err
+			}
 			s, err := b.w.measure(l, b.burst, b.duration/4, b.duration)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l, err)

@@ -39,8 +39,17 @@ type world struct {
 	datapath string
 	a, b     *end
 	stop     []func() error
+	slots    []target      // for each QP, in mem
+	targets  []target      // for each MR
 	made     time.Duration // how long it took to make the QPs and MRs
 	bytes    uint64        // of the Go heap for each QP, both ends together
+}
+
+// target says where a message comes from and where it goes.
+type target struct {
+	src roce.SGE
+	dst uint64
+	key roce.RKey
 }
 
 // end is one device with what was made on it.
@@ -97,6 +106,12 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 	}
 	if err := w.connect(); err != nil {
 		return err
+	}
+	for i := range qps {
+		w.slots = append(w.slots, target{w.a.mem.SGE(i*msgSize, msgSize), w.b.mem.Addr() + uint64(i*msgSize), w.b.mem.RKey()})
+	}
+	for i := range mrs {
+		w.targets = append(w.targets, target{w.a.mrs[i].SGE(0, msgSize), w.b.mrs[i].Addr(), w.b.mrs[i].RKey()})
 	}
 	w.made = time.Since(start)
 	w.bytes = (heap() - before) / uint64(qps)
@@ -191,6 +206,11 @@ func (w *world) connect() error {
 		}
 	}
 	return nil
+}
+
+// prefetch sets both ends' windows.
+func (w *world) prefetch(window int) error {
+	return errors.Join(w.a.dev.SetPrefetch(window), w.b.dev.SetPrefetch(window))
 }
 
 // unmap gives the memory of the regions back; it runs after the device is closed.

@@ -1,0 +1,211 @@
+package qp
+
+import (
+	"fmt"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/prefetch"
+	"github.com/gorxe/gorxe/qp/sched"
+)
+
+// Prefetching: with thousands of QPs in use none of them is in the caches when its turn comes, and a message waits for a dozen
+// lines of memory, one after the other. But the engine knows ahead whose turn comes: the run queue says so for sending,
+// the batch of frames just received for receiving, and the poster for a QP that is idle. What they will touch is fetched
+// while others are served, in the chain
+//
+//	QP context -> WQE and its SGEs, or the packet's R_Key -> MR -> first lines of the payload
+//
+// each link a few QPs nearer to its turn than the one before it, since an address is found in what was fetched before.
+// Nothing changes by it but time.
+
+// The default window, by the paper's formula chunk/BW x wnd >= n x delay (sched.Window), measured: a message's turn takes
+// some 300 ns, the chain has 4 links of up to 200 ns each, a TLB miss included; and twice that, since turns
+// are shorter where all is found.
+const DefaultPrefetch = 8
+
+// fewQPs is how many QPs stay in the nearest caches anyway.
+const fewQPs = 64
+
+// fewPlaces is the same for the look-up of R_Keys: a line has 8.
+const fewPlaces = 512
+
+// Lines of a QP by what touches them; see QP and TestLayout.
+const (
+	sendLines = 6 // from the first on: context, send queue, requester
+	recvLines = 2 // the responder's
+)
+
+// MaxPrefetch is the largest window.
+const MaxPrefetch = sched.MaxWindow
+
+// SetPrefetch sets how many QPs ahead of their turn the engine fetches what they need; 0: it does not.
+func (e *Engine) SetPrefetch(window int) error {
+	if err := e.runq.SetWindow(window); err != nil {
+		return fmt.Errorf("qp: %w", err)
+	}
+	e.window = window
+	e.pipe = make([]uint32, slots(window))
+	e.pipeIn, e.pipeWQE, e.pipeMR, e.pipeMem = 0, 0, 0, 0
+	return nil
+}
+
+// lookAhead fetches for the QPs that come into the window, and moves the others a step along the chain. It is called once a
+// turn.
+func (e *Engine) lookAhead() {
+	if e.window == 0 || e.runq.Len() <= fewQPs {
+		return
+	}
+	for range 2 {
+		id, ok := e.runq.Prefetch()
+		if !ok {
+			break
+		}
+		prefetch.Object(e.qps[id], sendLines)
+		e.pipe[e.pipeIn&uint32(len(e.pipe)-1)] = id
+		e.pipeIn++
+	}
+	w := uint32(e.window)
+	for ; e.pipeIn-e.pipeWQE > w/4; e.pipeWQE++ {
+		e.aheadWQE(e.piped(e.pipeWQE))
+	}
+	for ; e.pipeIn-e.pipeMR > w/2; e.pipeMR++ {
+		e.aheadMR(e.piped(e.pipeMR))
+	}
+	for ; e.pipeIn-e.pipeMem > w-w/4; e.pipeMem++ {
+		e.aheadMem(e.piped(e.pipeMem))
+	}
+}
+
+func (e *Engine) piped(at uint32) *QP { return e.qps[e.pipe[at&uint32(len(e.pipe)-1)]] }
+
+func (e *Engine) aheadWQE(q *QP) {
+	if q == nil || q.sq.cur == q.sq.head.Load() {
+		return
+	}
+	s := &q.sq
+	i := s.cur & s.mask
+	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.maxSGE)])
+}
+
+// source is the first SGE of the work request under way; nil: none, or inline.
+func (q *QP) source() *SGE {
+	s := &q.sq
+	if s.cur == s.head.Load() || s.at(s.cur).inline || s.at(s.cur).nsge == 0 {
+		return nil
+	}
+	return &s.sges[(s.cur&s.mask)*uint32(s.maxSGE)]
+}
+
+func (e *Engine) aheadMR(q *QP) {
+	if q == nil {
+		return
+	}
+	if g := q.source(); g != nil {
+		e.mrs.AheadLocal(mr.Key(g.LKey))
+	}
+}
+
+func (e *Engine) aheadMem(q *QP) {
+	if q == nil {
+		return
+	}
+	if g := q.source(); g != nil {
+		e.mrs.AheadMemory(mr.Key(g.LKey), false, g.Addr, g.Length)
+	}
+}
+
+// Ahead fetches what posting to the QP and sending touches of it. It is the paper's software-triggered prefetch, for a poster who
+// knows whom it will serve a few posts later. Any goroutine.
+func (q *QP) Ahead() { prefetch.Object(q, sendLines) }
+
+// foresight is what is known of a received packet before it is looked at.
+type foresight struct {
+	b   []byte // from the BTH on; nil: nothing
+	q   *QP
+	key mr.Key
+	n   uint32
+	va  uint64
+}
+
+// Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
+// that is nobody's. It fetches what they will touch. The owner calls it for a window of packets at a time, see ForeseeBatch.
+func (e *Engine) Foresee(packets [][]byte) {
+	f := e.sights[:min(len(packets), len(e.sights))]
+	for i := range f {
+		b := packets[i]
+		f[i] = foresight{b: b}
+		if b != nil {
+			e.table.ahead(bth.BTH(b).DestQP())
+		}
+	}
+	for i := range f {
+		f[i].find(e)
+	}
+	for i := range f {
+		f[i].chain(e)
+	}
+	for i := range f {
+		if f[i].key != 0 {
+			e.mrs.AheadMemory(f[i].key, true, f[i].va, f[i].n)
+		}
+	}
+}
+
+// manyQPs is from how many on the engine's own tables by number are not in the caches either.
+const manyQPs = 4096
+
+// aheadTables fetches what the engine keeps of a QP outside of it.
+func (e *Engine) aheadTables(id uint32) {
+	if len(e.qps) > manyQPs && e.window > 0 {
+		prefetch.Pair(&e.qps[id], &e.wheel.table[id])
+	}
+}
+
+// ForeseeBatch is how many packets Foresee should be given at a time; 0: none, there is nothing to gain.
+func (e *Engine) ForeseeBatch() int {
+	if e.window == 0 || (e.table.used <= fewQPs && e.mrs.Places() <= fewPlaces) {
+		return 0
+	}
+	return min(4*e.window, len(e.sights))
+}
+
+// maxForesight bounds a batch.
+const maxForesight = 64
+
+// find fetches the packet's QP and where its R_Key is looked up.
+func (f *foresight) find(e *Engine) {
+	if f.b == nil {
+		return
+	}
+	if f.q = e.table.get(bth.BTH(f.b).DestQP()); f.q == nil {
+		return
+	}
+	info := bth.BTH(f.b).Opcode().Info()
+	if info.Response {
+		prefetch.Object(f.q, sendLines)
+		return
+	}
+	prefetch.Object(f.q, 1)
+	prefetch.Object(&f.q.responder, recvLines)
+	if info.RETH == 0 || len(f.b) < int(info.HeaderLen) {
+		return
+	}
+	h := bth.RETH(f.b[info.RETH:])
+	f.key, f.va, f.n = mr.Key(h.RKey()), h.VA(), h.DMALen()
+	if f.key != 0 {
+		e.mrs.AheadRemote(f.key)
+	}
+}
+
+// chain goes on from what find fetched: to the region, or to the work request that an answer ends.
+func (f *foresight) chain(e *Engine) {
+	switch {
+	case f.q == nil:
+	case f.key != 0:
+		e.mrs.AheadMR(f.key, true)
+	default:
+		s := &f.q.sq
+		prefetch.Object(&s.wqes[s.tail.Load()&s.mask], 1)
+	}
+}
