@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +32,7 @@ type Options struct {
 	Debian  string            // release of which the guest is made (Trixie); empty: this host's
 	Module  string            // folder of the Go module, from which the agent is built
 	Peer    []byte            // C source of the verbs peer; may be empty
+	Peers   map[string][]byte // C sources of further peers, by the names that they have in /usr/bin
 	Log     func(string)      // progress, a line at a time; may be nil
 	Refresh bool              // build anew, with the packages that the archive has today
 	Files   map[string]string // further files: path in the guest -> path here
@@ -215,30 +216,6 @@ func busybox(ctx context.Context, a *archive, root sysroot) error {
 	return nil
 }
 
-// unzipKernel writes the ELF file that is inside a bzImage, compressed with xz: qemu starts it directly, which saves
-// BIOS and decompressor, most of a boot without KVM. A kernel compressed in another way is used as it is.
-func unzipKernel(ctx context.Context, from, to string) error {
-	image, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	magic := []byte("\xfd7zXZ\x00")
-	for i := bytes.Index(image, magic); i >= 0; {
-		cmd := exec.CommandContext(ctx, "xz", "-dc", "--single-stream")
-		cmd.Stdin = bytes.NewReader(image[i:])
-		out, err := cmd.Output()
-		if err == nil && bytes.HasPrefix(out, []byte(elf.ELFMAG)) {
-			return os.WriteFile(to, out, 0o644)
-		}
-		next := bytes.Index(image[i+1:], magic)
-		if next < 0 {
-			break
-		}
-		i += 1 + next
-	}
-	return os.WriteFile(to, image, 0o644)
-}
-
 // prune keeps of the unpacked packages what the peer's compilation needs.
 func prune(root string) error {
 	for _, d := range []string{"usr/share", "usr/bin", "usr/sbin", "bin", "sbin", "etc", "var"} {
@@ -263,9 +240,17 @@ func overlay(ctx context.Context, base string, o *Options) (*Image, error) {
 	for name, from := range o.Files {
 		files[name] = from
 	}
+	peers := maps.Clone(o.Peers)
 	if len(o.Peer) > 0 {
-		files["usr/bin/verbs-peer"] = filepath.Join(tmp, "peer")
-		if err := buildPeer(ctx, sysroot(filepath.Join(base, sysrootDir)), o.Peer, base, files["usr/bin/verbs-peer"]); err != nil {
+		if peers == nil {
+			peers = map[string][]byte{}
+		}
+		peers["verbs-peer"] = o.Peer
+	}
+	for name, source := range peers {
+		out := filepath.Join(tmp, name)
+		files["usr/bin/"+name] = out
+		if err := buildPeer(ctx, sysroot(filepath.Join(base, sysrootDir)), source, base, out); err != nil {
 			return nil, err
 		}
 	}

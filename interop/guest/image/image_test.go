@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"os"
 	"os/exec"
@@ -145,30 +146,52 @@ func TestSysrootStaysInside(t *testing.T) {
 	}
 }
 
+// bzImage lays a kernel out as the boot protocol says: one sector of boot code, three of set-up code, and protected-mode code with
+// the packed kernel at 100, its length behind it.
+func bzImage(packed []byte) []byte {
+	image := make([]byte, 4*sectorSize+100)
+	copy(image[1000:], "\xfd7zXZ\x00 code in which the magic stands by chance")
+	image[bootSectors] = 3
+	binary.LittleEndian.PutUint32(image[bootPayload:], 100)
+	binary.LittleEndian.PutUint32(image[bootPayloadLen:], uint32(len(packed)+4))
+	return slices.Concat(image, packed, []byte("\x01\x02\x03\x04 and more code"))
+}
+
 func TestKernelInside(t *testing.T) {
-	if _, err := exec.LookPath("xz"); err != nil {
-		t.Skip("no xz here")
-	}
 	dir := t.TempDir()
 	elf := append([]byte("\x7fELF"), bytes.Repeat([]byte("kernel "), 1000)...)
-	cmd := exec.Command("xz", "-c")
-	cmd.Stdin = bytes.NewReader(elf)
-	packed, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A bzImage: set-up code, in which the magic may occur by chance, the kernel, and something behind it.
-	image := slices.Concat([]byte("set-up \xfd7zXZ\x00 code"), packed, []byte("\x01\x02\x03\x04"))
-	for name, c := range map[string]struct{ image, want []byte }{"xz": {image, elf}, "another compression": {[]byte("bzImage"), []byte("bzImage")}} {
+	check := func(name string, image, want []byte) {
+		t.Helper()
 		in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
-		if err := os.WriteFile(in, c.image, 0o644); err != nil {
+		if err := os.WriteFile(in, image, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if err := unzipKernel(context.Background(), in, out); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, c.want) {
-			t.Errorf("%s: %d bytes (%v), want %d", name, len(got), err, len(c.want))
+		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes (%v), want %d", name, len(got), err, len(want))
 		}
+	}
+	for _, u := range unpackers {
+		if _, err := exec.LookPath(u.argv[0]); err != nil {
+			continue // then such a kernel stays as it is
+		}
+		cmd := exec.Command(u.argv[0], "-c")
+		cmd.Stdin = bytes.NewReader(elf)
+		packed, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(u.argv[0], bzImage(packed), elf)
+		torn := bzImage(packed[:len(packed)/2])
+		check(u.argv[0]+", torn", torn, torn)
+	}
+	other := bzImage([]byte("another compression"))
+	check("another compression", other, other)
+	long := bzImage(nil)
+	binary.LittleEndian.PutUint32(long[bootPayload:], 1<<32-1)
+	for name, image := range map[string][]byte{"short": []byte("bzImage"), "payload outside": long} {
+		check(name, image, image)
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // recipeVersion is to be raised when code of this package changes what an image holds.
-const recipeVersion = 1
+const recipeVersion = 2
 
 // spec is the recipe: Debian packages, and what is taken from them.
 type spec struct {
@@ -53,7 +53,7 @@ var debian = spec{
 		"ifb", "sch_netem", "sch_ingress", "act_mirred", "cls_matchall"},
 	modules: []string{"ib_umad", "veth", "dummy", "nvme_rdma"},
 	hostTool: []hostTool{{"qemu-system-x86_64", "qemu-system-x86"}, {"gcc", "gcc"}, {"/usr/include/stdio.h", "libc6-dev"},
-		{"xz", "xz-utils"}, {"dpkg-deb", "dpkg"}, {"apt-get", "apt"}},
+		{"xz", "xz-utils"}, {"zstd", "zstd"}, {"dpkg-deb", "dpkg"}, {"apt-get", "apt"}},
 }
 
 // hash names the recipe.
