@@ -1,13 +1,16 @@
 package roce
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
@@ -74,5 +77,84 @@ func TestPeerCannotLieAboutItsAddress(t *testing.T) {
 	}
 	if got := r.Params().Source; got != netip.MustParseAddrPort("[fd77::9]:9") {
 		t.Errorf("its claim is %v", got)
+	}
+}
+
+// A peer that agrees and takes it back in the next packet, before the dialer has looked: the error says who ended it.
+func TestPeerChangesItsMind(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(m *cm.MAD, a *end, id cm.CommID)
+		want error
+	}{
+		"REJ": {func(m *cm.MAD, _ *end, id cm.CommID) {
+			(&cm.REJ{LocalID: 77, RemoteID: id, Message: cm.AnswersOther, Reason: cm.ReasonConsumer}).Encode(m, 1)
+		}, ErrRefused},
+		"DREQ": {func(m *cm.MAD, a *end, id cm.CommID) {
+			(&cm.DREQ{LocalID: 77, RemoteID: id, RemoteQPN: a.qp.QPN()}).Encode(m, 2)
+		}, ErrDisconnected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			link := newLink(t, loopback.Config{})
+			a := newEnd(t, newDevice(t, link, 0), rigConfig{})
+			dialed := make(chan error, 1)
+			go func() {
+				_, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), a.qp, DialOptions{})
+				dialed <- err
+			}()
+			answered := false
+			answer := func(now qp.Time) {
+				g := a.sh.gsi
+				for id, d := range g.conns {
+					var rep, then cm.MAD
+					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
+					c.then(&then, a, id)
+					for _, m := range []*cm.MAD{&rep, &then} {
+						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: d.way.local, Remote: d.way.remote, QPN: 1, PKey: bth.DefaultPKey}, m[:]); err != nil {
+							t.Error(err)
+						}
+					}
+					g.dispatch(now)
+					answered = true
+				}
+			}
+			for end := time.Now().Add(deadline); !answered && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				must(t, a.sh.do(answer))
+			}
+			if err := <-dialed; !errors.Is(err, c.want) || a.qp.State() != StateErr {
+				t.Errorf("%v, want %v; the QP is in %v", err, c.want, a.qp.State())
+			}
+		})
+	}
+}
+
+// An answer that comes too late, because the dialer has given up, says so.
+func TestAnswerTooLate(t *testing.T) {
+	k := newTalkers(t, rigConfig{})
+	l := k.listen(t)
+	for name, answer := range map[string]func(r *Request) error{
+		"Reject": func(r *Request) error { return r.Reject(nil) },
+		"Accept": func(r *Request) error {
+			_, err := r.Accept(within(t), k.b.qp, AcceptOptions{})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		dialed := make(chan error, 1)
+		go func() {
+			_, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
+			dialed <- err
+		}()
+		r, err := l.Accept(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-dialed; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: Dial: %v", name, err)
+		}
+		settled(t, k.b.Device)
+		if err := answer(r); !errors.Is(err, ErrRequestOver) || k.b.qp.State() != StateInit {
+			t.Errorf("%s: %v; the QP is in %v", name, err, k.b.qp.State())
+		}
 	}
 }

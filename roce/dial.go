@@ -19,6 +19,8 @@ var (
 	ErrRefused = errors.New("roce: connection refused")
 	// ErrNoAnswer: the peer's connection manager does not answer.
 	ErrNoAnswer = errors.New("roce: no answer from the peer's connection manager: is RDMA up there, and does anything drop UDP port 4791?")
+	// ErrRequestOver: a request was answered when its sender did not wait any more.
+	ErrRequestOver = errors.New("roce: the peer no longer waits for an answer to this request: answer sooner")
 	// ErrDisconnected: the peer ended the connection.
 	ErrDisconnected = errors.New("roce: disconnected by the peer: dial again")
 	// ErrConnLost: the connection's QP went to ERR.
@@ -194,6 +196,9 @@ func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Pa
 			q.dev.sh.gsi.transmit(now)
 		}
 	})
+	if err != nil {
+		err = talk.ending(err) // the peer may have ended it right behind its consent
+	}
 	return errors.Join(gone, err)
 }
 

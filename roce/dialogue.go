@@ -70,6 +70,15 @@ func (d *dialogue) take() (e cm.Event, ok, ended bool) {
 	return e, true, false
 }
 
+// ending is why a dialogue that the connection manager refuses to go on with has ended; or, if nobody ended it, its refusal.
+func (d *dialogue) ending(refused error) error {
+	e, ok, _ := d.take()
+	if !ok {
+		return refused
+	}
+	return refusal(&e, cm.EventNone)
+}
+
 func (d *dialogue) pending() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -201,7 +210,10 @@ func (dev *Device) standBy(ctx context.Context, wake <-chan struct{}, ready func
 		case <-ctx.Done():
 		}
 	}
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("roce: the peer is still awaited: %w", err)
+	}
+	return nil
 }
 
 // serviceOf is the rdma_cm's service ID of a port.

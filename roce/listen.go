@@ -203,7 +203,7 @@ func (q *acceptQueue) shut() {
 }
 
 // Request is a peer's wish for a connection, or for a datagram QP. Look at it, then answer it once; a second answer gives
-// ErrAnswered. Who never answers leaves the peer waiting until it gives up.
+// ErrAnswered, one to a peer that waits no more ErrRequestOver. Who never answers leaves the peer waiting until it gives up.
 type Request struct {
 	dev     *Device
 	talk    *dialogue
@@ -248,7 +248,9 @@ type AcceptOptions struct {
 }
 
 // Accept answers with a QP in INIT of the type that the peer asks for (Params), and returns when the peer is ready to
-// receive, or with ctx's error, ErrNoAnswer or a *RejectError: then the peer is refused, and the QP is of no further use.
+// receive, or with ctx's error, ErrRequestOver, ErrNoAnswer or a *RejectError: then the peer is refused, and the QP is of no
+// further use. It waits for the peer, which may take its time or never have been there: so call it in a goroutine of its own,
+// or others wait meanwhile, and with a ctx that ends.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
 	if err := r.answer(); err != nil {
 		return nil, err
@@ -335,7 +337,7 @@ func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path
 			return
 		}
 		if g.conns[r.talk.id] != r.talk {
-			err = ErrNoAnswer // the peer gave up, and was forgotten
+			err = ErrRequestOver
 			return
 		}
 		q.talk = r.talk
@@ -405,7 +407,7 @@ func (r *Request) say(f func(qp.Time, *cm.CM) error) error {
 	gone := r.dev.sh.do(func(now qp.Time) {
 		g := r.dev.sh.gsi
 		if g.conns[r.talk.id] != r.talk {
-			err = ErrNoAnswer // the peer gave up, and was forgotten
+			err = ErrRequestOver
 			return
 		}
 		err = f(now, g.cm)
