@@ -57,12 +57,10 @@ type Reply struct {
 
 // Start starts the program and lets it open the first RDMA device.
 func Start(vm *guest.VM) (*Peer, error) {
-	proc, err := vm.Start(program)
+	p, err := start(vm, program)
 	if err != nil {
 		return nil, err
 	}
-	p := &Peer{GIDs: map[netip.Addr]int{}, proc: proc, lines: make(chan string)}
-	go p.read()
 	r, err := p.Do(0, "open")
 	if err != nil {
 		return nil, errors.Join(err, p.Kill())
@@ -74,6 +72,16 @@ func Start(vm *guest.VM) (*Peer, error) {
 		}
 		p.GIDs[a.Unmap()] = int(l.Num("i"))
 	}
+	return p, nil
+}
+
+func start(vm *guest.VM, program string) (*Peer, error) {
+	proc, err := vm.Start(program)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peer{GIDs: map[netip.Addr]int{}, proc: proc, lines: make(chan string)}
+	go p.read()
 	return p, nil
 }
 

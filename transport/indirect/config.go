@@ -3,6 +3,7 @@ package indirect
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -91,6 +92,8 @@ type Config struct {
 
 	Faults Faults
 
+	// Rand replaces the random source of tokens, Q_Keys and first TIDs: for tests that must replay.
+	Rand func() uint64
 	// Clock replaces the monotonic clock, in nanoseconds: for devices on a clock of the caller's (roce.WithClock).
 	Clock func() int64
 }
@@ -135,6 +138,9 @@ func (c *Config) check() error {
 	}
 	if c.Timeout < 0 || c.Patience < 0 || c.Silence < 0 {
 		return fmt.Errorf("%w: a negative time", ErrConfig)
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Uint64
 	}
 	if c.Clock == nil {
 		start := time.Now()

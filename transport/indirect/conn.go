@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 
 	"github.com/gorxe/gorxe/roce"
@@ -68,9 +67,9 @@ func (c *Conn) enter() error {
 		if e.conns[i] != nil {
 			continue
 		}
-		c.index, c.gen = i, uint16(rand.Uint32())
+		c.index, c.gen = i, uint16(e.cfg.Rand())
 		c.own = Params{
-			QPN: e.ud.QPN(), QKey: e.qkey, Token: rand.Uint32()&^0xff | uint32(i), Entries: uint16(e.cfg.Entries), Segment: uint32(e.cfg.Segment),
+			QPN: e.ud.QPN(), QKey: e.qkey, Token: uint32(e.cfg.Rand())&^0xff | uint32(i), Entries: uint16(e.cfg.Entries), Segment: uint32(e.cfg.Segment),
 			Slots: uint16(min(e.cfg.Slots, e.free/e.cfg.MaxTransfer)), Slot: uint32(e.cfg.MaxTransfer),
 		}
 		e.free -= int(c.own.Slots) * e.cfg.MaxTransfer
@@ -126,7 +125,7 @@ func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
 	m, err := core.New(core.Config{
 		Dynamic: !cfg.Traditional, Entries: cfg.Entries, Timeout: core.Time(cfg.Timeout), Patience: core.Time(cfg.Patience), Silence: core.Time(cfg.Silence),
 		PeerToken: peer.Token, PeerSlots: int(peer.Slots), PeerSlot: peer.Slot, PeerBase: peer.Base, PeerKey: uint32(peer.RKey),
-		Slots: int(c.own.Slots), Slot: c.own.Slot, Segment: c.own.Segment, FirstTID: TID(rand.Uint32()),
+		Slots: int(c.own.Slots), Slot: c.own.Slot, Segment: c.own.Segment, FirstTID: TID(cfg.Rand()),
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), ah.Close())

@@ -60,7 +60,7 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
-		qkey: roce.QKey(rand.Uint32() &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
+		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
 		rng:  rand.New(rand.NewPCG(c.Faults.Seed, 1)),
 	}
 	e.events = newEventRing(c.MaxConns * (4*c.Entries + 1))

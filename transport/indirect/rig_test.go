@@ -18,6 +18,7 @@ type end struct {
 	mr    *roce.MR
 	space *Space
 	conn  *Conn
+	link  *loopback.Link
 }
 
 const rigMem = 4 << 20
@@ -66,6 +67,7 @@ func newPair(t testing.TB, plan loopback.Plan, ca, cb Config) (a, b *end) {
 		t.Fatal(err)
 	}
 	a, b = newEnd(t, newDevice(t, link, 0), ca), newEnd(t, newDevice(t, link, 1), cb)
+	a.link, b.link = link, link
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7000"))

@@ -178,7 +178,7 @@ func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local
 // attach ties a slot to its transfer.
 func (m *Machine) attach(i uint16, g *message) {
 	e := &m.in[i]
-	if !g.has(flagIndirect) || e.slot != NoSlot || e.state == inOver {
+	if !g.has(flagIndirect) || e.slot != NoSlot || e.state == inOver || e.kind != Write {
 		return
 	}
 	l := &m.lots[g.slot]

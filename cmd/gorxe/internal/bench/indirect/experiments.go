@@ -17,7 +17,7 @@ type experiment struct {
 }
 
 // percents are the points of the curves.
-var percents = []int{0, 1, 2, 4, 6, 8, 10}
+var percents = []int{0, 1, 2, 5, 8, 10}
 
 // pingSizes are the bytes of the three pings' payloads, and the payloads of frames beside them.
 var pingSizes = []int{256, 512, 1024}
