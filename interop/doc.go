@@ -10,6 +10,7 @@
 //   - peer: the kernel's side of a conversation over plain verbs
 //   - rig_test.go: labs, faults and captures that the scenarios share; ends_test.go, gorxe_end_test.go, kernel_end_test.go: the two kinds of
 //     ends; verbs_test.go, windows_test.go, faults_test.go, errors_test.go: conversations over them; odd_test.go: a peer that
-//     sends what no NIC would; tools_test.go: Debian's own programs
+//     sends what no NIC would; cm_test.go, cmfaults_test.go: connections; tools_test.go, perftest_test.go: Debian's own programs;
+//     newer_test.go: what only a newer kernel can
 //   - run: the table that make interop prints
 package interop

@@ -4,6 +4,7 @@
 //	go run ./interop/run             everything
 //	go run ./interop/run -core       what a CI run has time for
 //	go run ./interop/run -run 'TestVerbs/RC_READ'
+//	go run ./interop/run -debian trixie  with guests of Debian 13
 //
 // It needs root and a Debian archive, from which it installs what this host lacks (qemu, gcc) and builds the guest (kept in
 // the user's cache folder). A pcap of each scenario that failed goes to the folder of -out. The exit status is 0 if every
