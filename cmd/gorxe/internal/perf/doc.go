@@ -1,10 +1,13 @@
 // Package perf is "gorxe perf": bandwidth and latency of one operation between
-// two gorxe ends, with the flags and columns that a perftest user knows.
+// two ends, gorxe's or perftest's (ib_write_bw and its siblings: "stock"), with the flags and columns
+// that a perftest user knows.
 //
 // Reading order: ops.go (the table of operations), params.go (what the client
 // asks for and its limits), command.go (flags, client and server as the user
 // sees them), protocol.go (the session over oob: run, ready, done), bw.go and
-// lat.go (the loops that measure), report.go (columns and JSON).
+// lat.go (the loops that measure), report.go (columns and JSON). Then, for a peer that is a perftest: stock.go
+// (what both roles share), stock_client.go, stock_server.go with stock_attend.go and stock_memory.go (how a server
+// finds out what the client wants, which perftest does not say), stock_cm.go and stock_mail.go (-R).
 //
 // How it measures:
 //
