@@ -1,0 +1,87 @@
+package indirect
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// manualPair is two ends whose cranks this test turns, connected without the connection manager.
+func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (a, b *end) {
+	t.Helper()
+	more := func(i int) []roce.Option {
+		if i < len(opts) {
+			return opts[i]
+		}
+		return nil
+	}
+	a = newEnd(t, newDevice(t, link, 0, append(more(0), roce.WithProgress(roce.Manual))...), ca)
+	b = newEnd(t, newDevice(t, link, 1, append(more(1), roce.WithProgress(roce.Manual))...), cb)
+	var err error
+	if a.conn, err = a.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if b.conn, err = b.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	atA, toA := a.conn.Local()
+	atB, toB := b.conn.Local()
+	if err := a.conn.Join(t.Context(), atB, toB); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.conn.Join(t.Context(), atA, toA); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// TestNoAllocations: a transfer costs no memory, whichever way it takes.
+func TestNoAllocations(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		kind Kind
+		frp  float64
+		want func(a, b *end) bool // it went that way
+	}{
+		{"direct", Write, 0, func(a, b *end) bool { return a.conn.Counters().Direct > 0 }},
+		{"indirect", Write, 0.5, func(a, b *end) bool { return b.conn.Counters().Parked > 0 }},
+		{"read", Read, 0, func(a, b *end) bool { return b.conn.Counters().ReadDirect > 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			link, err := loopback.NewLink(loopback.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := manualPair(t, link, Config{Timeout: 200 * time.Microsecond}, Config{Faults: Faults{Seed: 1, FailedRegistration: c.frp}})
+			var evs [4]Event
+			x := Transfer{Kind: c.kind, MR: a.mr, Len: size, DBA: size}
+			one := func() {
+				if err := a.conn.Post(&x); err != nil {
+					t.Fatal(err)
+				}
+				for {
+					b.Poll(evs[:])
+					for _, ev := range evs[:a.Poll(evs[:])] {
+						if ev.Kind == Done {
+							if ev.Status != StatusOK {
+								t.Fatal(ev.Status)
+							}
+							return
+						}
+					}
+				}
+			}
+			for range 20 {
+				one()
+			}
+			if n := testing.AllocsPerRun(50, one); n != 0 {
+				t.Errorf("%v allocations a transfer", n)
+			}
+			if !c.want(a, b) {
+				t.Error("the transfers took another way")
+			}
+		})
+	}
+}
