@@ -30,6 +30,7 @@ type Counters struct {
 	Stale           uint64 // stale connections found
 	EvictedHalfOpen uint64 // accepted and not established in time, given up for a new request
 	EvictedTimeWait uint64 // TIME-WAITs cut short for want of room
+	EvictedRelease  uint64 // DREQs whose answer was not awaited any longer for want of room
 	EvictedLinger   uint64 // refusals and SIDR replies forgotten early for want of room
 	Timeouts        uint64 // repetitions for want of an answer
 	GaveUp          uint64 // exchanges without any answer
@@ -85,6 +86,7 @@ var (
 		{"stale", func(c *Counters) *uint64 { return &c.Stale }},
 		{"evicted_half_open", func(c *Counters) *uint64 { return &c.EvictedHalfOpen }},
 		{"evicted_time_wait", func(c *Counters) *uint64 { return &c.EvictedTimeWait }},
+		{"evicted_release", func(c *Counters) *uint64 { return &c.EvictedRelease }},
 		{"evicted_linger", func(c *Counters) *uint64 { return &c.EvictedLinger }},
 		{"timeouts", func(c *Counters) *uint64 { return &c.Timeouts }},
 		{"gave_up", func(c *Counters) *uint64 { return &c.GaveUp }},

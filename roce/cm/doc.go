@@ -41,7 +41,7 @@
 // are random. Whatever peers do, the CM holds at most Config.MaxConns connections, of them at most
 // Config.MaxHalfOpen that peers asked for and that are not established; a listener holds at most its
 // backlog of requests. Both are shared by source address, so that one that floods leaves room for the
-// others, and when many flood, accepted connections whose peers do not go on make room. Times that a
+// others, and when many flood, accepted connections whose peers do not go on make room, as ended ones do whose peers do not say so. Times that a
 // peer chooses are used within bounds. What is dropped is counted, and dropping costs no memory.
 //
 // # Where it goes beyond the architecture, or stays behind

@@ -4,9 +4,9 @@ import "encoding/binary"
 
 // newConn makes a connection in StateIdle and gives it a communication ID, which is random, so that
 // nobody who does not see the packets can end it. It returns nil if there is no room, or no free ID
-// after some draws. Room is made of what has ended: kept refusals, then the oldest TIME-WAIT.
+// after some draws. Room is made of what has ended, or should have: see makeRoom.
 func (m *CM) newConn(now Time, a Addr) *conn {
-	if len(m.byID) >= m.maxConns && !m.evict(now, ageLinger, &m.c.EvictedLinger) && !m.evict(now, ageTimeWait, &m.c.EvictedTimeWait) {
+	if len(m.byID) >= m.maxConns && !m.makeRoom(now) {
 		return nil
 	}
 	for range commIDTries {
@@ -19,6 +19,20 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 		return c
 	}
 	return nil
+}
+
+// makeRoom ends a kept refusal, the oldest TIME-WAIT, or the release that waits longest for its DREP: a peer that does
+// not answer, and chose the time-outs, could else fill all places with connections that nobody wants any more.
+func (m *CM) makeRoom(now Time) bool {
+	if m.evict(now, ageLinger, &m.c.EvictedLinger) || m.evict(now, ageTimeWait, &m.c.EvictedTimeWait) {
+		return true
+	}
+	c := m.ages[ageRelease].head
+	if c == nil || now-c.since < answerGrace {
+		return false
+	}
+	m.conclude(c, Event{Kind: EventDisconnected})
+	return m.evict(now, ageRelease, &m.c.EvictedRelease)
 }
 
 // evict ends the oldest connection of a list of ended ones.

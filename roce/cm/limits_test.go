@@ -113,7 +113,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	b := listening(t, 0, func(c *Config) { c.MaxHalfOpen = places })
 	now := Time(0)
 	for i := range uint32(10 * places) {
-		now += halfOpenGrace / 32
+		now += answerGrace / 32
 		host(i+1).knocks(b, now, 1)
 		if s := b.m.Sizes(); s.HalfOpen > places || s.Conns > places+maxLinger {
 			t.Fatalf("%+v", s)
@@ -189,6 +189,37 @@ func TestMaxConns(t *testing.T) {
 	if b.m.c.EvictedTimeWait != 1 {
 		t.Errorf("%d evicted", b.m.c.EvictedTimeWait)
 	}
+}
+
+// TestReleasesGiveWay: who never answers DREQs, and chose to be asked for nine minutes, takes no room from others.
+func TestReleasesGiveWay(t *testing.T) {
+	const conns = 4
+	b := listening(t, 0, func(c *Config) { c.MaxConns = conns })
+	for i := range uint32(conns) {
+		host(i+1).knocks(b, 0, 1)
+		id := b.event(EventConnectRequest).ID
+		b.must(b.m.Accept(0, id, &AcceptParams{QPN: 5}))
+		b.m.CommEstablished(0, id)
+		b.event(EventEstablished)
+		b.must(b.m.Disconnect(0, id, nil))
+	}
+	oldest := b.seen[0].ID
+	host(100).knocks(b, answerGrace-1, 1) // the honest have their time to answer
+	b.quiet()
+	host(100).knocks(b, answerGrace, 1)
+	for _, k := range []EventKind{EventDisconnected, EventClosed, EventConnectRequest} {
+		if e := b.event(k); (e.ID == oldest) != (k != EventConnectRequest) {
+			t.Errorf("%v of %v, the oldest is %v", k, e.ID, oldest)
+		}
+	}
+	if c := &b.m.c; c.DropFull != 1 || c.EvictedRelease != 1 {
+		t.Errorf("%d dropped, %d evicted", c.DropFull, c.EvictedRelease)
+	}
+	b.drain()
+	b.until(answerGrace, b.idle)
+	for ok := true; ok; _, ok = b.m.PollEvent() {
+	}
+	b.empty()
 }
 
 func TestAnswersAreBounded(t *testing.T) {

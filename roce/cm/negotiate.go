@@ -70,7 +70,8 @@ func boundAckTimeout(t uint8) uint8 {
 	return t
 }
 
-// ActiveQP is for the side that sent the request p and got the response r.
+// ActiveQP is for the side that sent the request p and got the response r. A peer that needs longer for its ACKs than the
+// Local ACK Timeout lengthens it, up to MaxAckTimeout.
 func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 	timeout := p.AckTimeout
 	if timeout == 0 {
@@ -81,7 +82,7 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 		// A peer must not raise what was asked for; one that does is held to it.
 		MaxRdAtomic:     min(p.InitiatorDepth, r.ResponderResources),
 		MaxDestRdAtomic: min(p.ResponderResources, r.InitiatorDepth),
-		Timeout:         max(timeout, min(r.AckDelay, maxExponent)),
+		Timeout:         max(timeout, min(r.AckDelay, MaxAckTimeout)),
 		RetryCount:      p.RetryCount,
 		RNRRetry:        r.RNRRetry,
 	}

@@ -175,6 +175,12 @@ func TestAckTimeoutFromPeer(t *testing.T) {
 			t.Errorf("asked for %d: %d, want %d", asked, q.Timeout, want)
 		}
 	}
+	// The other end's ACK delay lengthens it, within the same bound; what this end's own user chose stands.
+	for _, c := range []struct{ own, delay, want uint8 }{{14, 3, 14}, {14, 16, 16}, {0, 15, DefaultAckTimeout}, {14, 31, MaxAckTimeout}, {25, 31, 25}} {
+		if q := (&ConnectParams{AckTimeout: c.own}).ActiveQP(&Response{AckDelay: c.delay}); q.Timeout != c.want {
+			t.Errorf("%d with an ACK delay of %d: %d, want %d", c.own, c.delay, q.Timeout, c.want)
+		}
+	}
 }
 
 // TestCounterNames: each counter is found under one name.

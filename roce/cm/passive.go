@@ -161,7 +161,7 @@ func (m *CM) admit(now Time, l *listener, p *packet, k remoteKey) *conn {
 // requests from many addresses, none of which goes on.
 func (m *CM) evictHalfOpen(now Time) bool {
 	c := m.ages[ageHalfOpen].head
-	if c == nil || now-c.since < halfOpenGrace {
+	if c == nil || now-c.since < answerGrace {
 		return false
 	}
 	m.c.EvictedHalfOpen++

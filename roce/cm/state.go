@@ -44,6 +44,7 @@ const (
 	ageHalfOpen
 	ageTimeWait
 	ageLinger
+	ageRelease
 	numAges
 )
 
@@ -63,7 +64,7 @@ var memberships = [numStates]membership{
 	StateREPSent:     {holdsQP: true, halfOpen: true, age: ageHalfOpen},
 	StateMRAREPRcvd:  {holdsQP: true, halfOpen: true, age: ageHalfOpen},
 	StateEstablished: {holdsQP: true},
-	StateDREQSent:    {holdsQP: true},
+	StateDREQSent:    {holdsQP: true, age: ageRelease},
 	StateDREQRcvd:    {holdsQP: true},
 	StateTimeWait:    {age: ageTimeWait},
 	StateRefused:     {age: ageLinger},

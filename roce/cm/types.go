@@ -96,9 +96,9 @@ const (
 	second Time = 1e9
 	// maxPending is how long a request waits for the application's answer, at most.
 	maxPending = 300 * second
-	// halfOpenGrace is the age from which an accepted connection whose RTU has not come may make
-	// room for a new request: ample for an honest peer's round trip.
-	halfOpenGrace = second / 4
+	// answerGrace is the age from which an accepted connection whose RTU has not come, or a release whose DREP has not,
+	// may make room for a new request: ample for an honest peer's round trip.
+	answerGrace = second / 4
 	// sidrPending is how long a SIDR request waits for the application's answer.
 	sidrPending = 30 * second
 	// sidrRepeat is more than any usual requester waits before it repeats a SIDR request, which does
