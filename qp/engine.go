@@ -170,7 +170,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 		if n, netLen = q.transmit(now, to); n == 0 {
 			e.serving = nil
 			e.unlist(q)
-			if q.ackOwed {
+			if q.owes && q.ackOwed {
 				e.awaitAck(q)
 			}
 			continue

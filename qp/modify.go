@@ -245,7 +245,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads() })
 	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
-	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.ackTimeout = Time(bth.AckTimeout(a.Timeout)) })
+	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.rec.timeout = a.Timeout })
 	set(AttrRetryCnt, func() { at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt, a.RetryCnt })
 	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry, a.RNRRetry, a.RNRRetry })
 }

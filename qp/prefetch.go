@@ -32,7 +32,7 @@ const fewPlaces = 512
 
 // Lines of a QP by what touches them; see QP and TestLayout.
 const (
-	sendLines = 6 // from the first on: context, send queue, requester
+	sendLines = 5 // from the first on: context, send queue, requester
 	recvLines = 2 // the responder's
 )
 
@@ -118,6 +118,14 @@ func (e *Engine) aheadMem(q *QP) {
 // Ahead fetches what posting to the QP and sending touches of it. It is the paper's software-triggered prefetch, for a poster who
 // knows whom it will serve a few posts later. Any goroutine.
 func (q *QP) Ahead() { prefetch.Object(q, sendLines) }
+
+// AheadSlot goes on from there, a little later: it fetches the slot that the next work request goes to. A store need not wait for
+// its line, but the doorbell behind it does. The QP's one poster calls it.
+func (q *QP) AheadSlot() {
+	s := &q.sq
+	i := s.head.Load() & s.mask
+	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.maxSGE)])
+}
 
 // foresight is what is known of a received packet before it is looked at.
 type foresight struct {

@@ -9,7 +9,6 @@ import (
 type requester struct {
 	una, nxt, max uint64
 	asked         uint64 // first packet after the last one that asked for an ACK
-	ackTimeout    Time   // Local ACK Timeout; 0: none
 	rdUsed        uint32 // READs and atomics outstanding
 	awaited       bool   // a signalled work request was sent since
 	drainEvent    bool   // in SQD, EventSQDrained still to come

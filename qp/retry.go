@@ -21,20 +21,22 @@ const (
 
 // recovery remembers what is known of round trips and of the last retransmission.
 type recovery struct {
+	again       uint8 // go-backs since a whole window was last acknowledged
+	naks        uint8
+	probes      uint8
+	probed      bool  // the last go-back was a probe, which has not turned out to be needless
+	timeout     uint8 // Attr.Timeout
+	retryCnt    uint8 // what retries and rnrRetries begin with again after progress
+	rnrRetryCnt uint8
+
 	ackDeadline   Time // Local ACK Timeout
 	probeDeadline Time
 	rnrUntil      Time // 0: not waiting
 
 	samplePSN    uint64 // 0: no sample under way
 	sampleAt     Time
-	srtt, rttvar Time  // RFC 6298
-	bound        Time  // no probe comes earlier, since those that did were needless
-	again        uint8 // go-backs since a whole window was last acknowledged
-	naks         uint8
-	probes       uint8
-	probed       bool  // it was a probe, which has not turned out to be needless
-	retryCnt     uint8 // what retries and rnrRetries begin with again after progress
-	rnrRetryCnt  uint8
+	srtt, rttvar Time // RFC 6298
+	bound        Time // no probe comes earlier, since those that did were needless
 
 	// Only losses look at the rest.
 	rewoundTo  uint64 // una at the last go-back
@@ -44,7 +46,7 @@ type recovery struct {
 }
 
 func (r *recovery) init() {
-	*r = recovery{ackDeadline: Never, probeDeadline: Never, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt}
+	*r = recovery{ackDeadline: Never, probeDeadline: Never, timeout: r.timeout, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt}
 }
 
 // startSample times one packet at a time; retransmitted ones tell nothing (Karn's rule).
@@ -111,8 +113,8 @@ func (r *recovery) ambiguous(now Time, psn uint64) bool {
 // armRetry starts the time-outs for the first packet in flight.
 func (q *QP) armRetry(now Time) {
 	r := &q.rec
-	if r.ackDeadline == Never && q.ackTimeout > 0 {
-		r.ackDeadline = now + q.ackTimeout
+	if r.ackDeadline == Never && r.timeout != AckNever {
+		r.ackDeadline = now + Time(bth.AckTimeout(r.timeout))
 	}
 	if r.probeDeadline == Never && r.probes < maxProbes {
 		r.probeDeadline = now + r.rto()

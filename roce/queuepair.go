@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -42,7 +40,7 @@ type QP struct {
 
 const (
 	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 0
+	qpPad = 16
 	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
 	qpSlab = 64
 )
@@ -168,19 +166,6 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return q.refused(n, err)
 	}
 	return nil
-}
-
-// Hint tells that work requests like these will be posted to q soon, a few posts to other QPs later: what posting and
-// sending them touches is fetched from memory meanwhile. It makes programs faster that serve thousands of QPs or regions, and
-// changes nothing else. wrs may be empty. It takes no lock.
-func (d *Device) Hint(q *QP, wrs ...SendWR) {
-	q.qp.Ahead()
-	prefetch.Object(&q.dev, 1)
-	for i := range wrs {
-		for k := range wrs[i].SGEs {
-			d.mrs.AheadLocal(mr.Key(wrs[i].SGEs[k].LKey))
-		}
-	}
 }
 
 // PostRecv posts receive work requests, in order. Errors are as PostSend's, with qp.ErrRQFull, and qp.ErrHasSRQ for a QP

@@ -27,16 +27,16 @@ type load struct {
 	lane  *lane
 	burst int
 
-	shots []shot // a ring: aimed at, to be posted
-	next  int    // of shots
-	hints bool
-	qp    picker
-	mr    picker
-	free  int    // bursts that may still be posted
-	busy  []bool // by QP: a burst is under way
-	done  uint64
-	wcs   [pollBatch]roce.WC
-	drive func() // the peer's turn, where one thread drives both
+	shots  []shot       // a ring: aimed at, to be posted
+	next   int          // of shots
+	hinter *roce.Hinter // nil: none
+	qp     picker
+	mr     picker
+	free   int    // bursts that may still be posted
+	busy   []bool // by QP: a burst is under way
+	done   uint64
+	wcs    [pollBatch]roce.WC
+	drive  func() // the peer's turn, where one thread drives both
 }
 
 // sample is what a lane measured in a round.
@@ -75,9 +75,12 @@ const seed = 0x9e3779b97f4a7c15
 
 func newLoad(w *world, l *lane, burst int) *load {
 	o := &load{
-		w: w, lane: l, burst: burst, free: underWay, hints: l.prefetch > 0,
+		w: w, lane: l, burst: burst, free: underWay,
 		shots: make([]shot, min(max(l.prefetch, 1), maxHints)),
 		qp:    newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
+	}
+	if l.prefetch > 0 {
+		o.hinter = w.a.dev.NewHinter()
 	}
 	if l.qps > underWay+len(o.shots) {
 		o.busy = make([]bool, l.qps)
@@ -138,8 +141,8 @@ func (o *load) aim(s *shot) {
 	}
 	s.wrs[o.burst-1].ID = uint64(i)
 	s.q = o.w.a.qps[i]
-	if o.hints {
-		o.w.a.dev.Hint(s.q, s.wrs...)
+	if o.hinter != nil {
+		o.hinter.Hint(s.q, &s.wrs[0])
 	}
 }
 
