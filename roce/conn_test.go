@@ -177,6 +177,55 @@ func TestDialRefused(t *testing.T) {
 	})
 }
 
+// What can be nobody's address is an error at once, and names it.
+func TestDialNobody(t *testing.T) {
+	k := newTalkers(t, rigConfig{})
+	for _, addr := range []netip.AddrPort{{}, netip.MustParseAddrPort("224.0.0.1:9"), netip.MustParseAddrPort("[::]:9"), netip.AddrPortFrom(k.addr.Addr(), 0)} {
+		if _, err := k.a.Dial(within(t), addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), addr.String()) {
+			t.Errorf("Dial %v: %v", addr, err)
+		}
+		if _, err := k.a.ResolveUD(within(t), addr, nil); !errors.Is(err, ErrInvalid) {
+			t.Errorf("ResolveUD %v: %v", addr, err)
+		}
+	}
+	if _, err := k.a.Dial(within(t), netip.MustParseAddrPort("192.0.2.1:9"), k.a.qp, DialOptions{}); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "192.0.2.1: ") {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+// Port 0 is any that is free, one for each listener, and can be dialed.
+func TestListenOnAnyPort(t *testing.T) {
+	k := newTalkers(t, rigConfig{})
+	ctx := within(t)
+	ports := map[uint16]*Listener{}
+	for range 100 {
+		l, err := k.b.Listen(netip.AddrPortFrom(k.addr.Addr(), 0), ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := l.Addr().Port(); p < 0xc000 || ports[p] != nil {
+			t.Fatalf("listener %d has port %d", len(ports), p)
+		}
+		ports[l.Addr().Port()] = l
+	}
+	for _, l := range ports {
+		go func() {
+			if r, err := l.Accept(ctx); err == nil {
+				_ = r.Reject([]byte("it is me"))
+			}
+		}()
+		var no *RejectError
+		if _, err := k.a.Dial(ctx, l.Addr(), k.a.qp, DialOptions{}); !errors.As(err, &no) || !bytes.HasPrefix(no.PrivateData, []byte("it is me")) {
+			t.Errorf("%v: %v", l.Addr(), err)
+		}
+		break
+	}
+	l, err := k.b.ListenUD(netip.AddrPort{}, ListenOptions{})
+	if err != nil || l.Addr().Port() < 0xc000 || !l.Addr().Addr().IsUnspecified() {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
 // A dead peer costs no more than the context allows, and the QP may try again.
 func TestDialGivesUp(t *testing.T) {
 	link := newLink(t, loopback.Config{})

@@ -185,11 +185,11 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		return nil, 0, ErrClosed
 	}
 	if d.isOwn(remote) {
-		return nil, 0, fmt.Errorf("%w: %v is an address of this device itself, and it has no loop inside: use two devices", ErrUnreachable, remote)
+		return nil, 0, fmt.Errorf("%w: %v is an address of this device itself, and it has no loop inside: use two devices", ErrUnreachable, remote.Addr())
 	}
 	hop, err := d.net.Resolve(ctx, local.Addr, remote.Addr())
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote, err)
+		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote.Addr(), err)
 	}
 	info := d.Info()
 	room := minMTU(hop.MTU, info.MTU)

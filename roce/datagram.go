@@ -25,6 +25,9 @@ type UDPeer struct {
 // ResolveUD asks who listens for datagrams at addr (ListenUD, or a program on rdma_cm) for its QP (IBA 12.11, SIDR).
 // private has 180 bytes at most. Errors are as Dial's.
 func (d *Device) ResolveUD(ctx context.Context, addr netip.AddrPort, private []byte) (*UDPeer, error) {
+	if err := dialable(addr); err != nil {
+		return nil, err
+	}
 	remote := bth.GIDFromAddr(addr.Addr())
 	ah, err := d.CreateAH(ctx, AHAttr{Remote: remote})
 	if err != nil {

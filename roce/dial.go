@@ -74,6 +74,9 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if q.dev != d {
 		return nil, ErrForeign
 	}
+	if err := dialable(addr); err != nil {
+		return nil, err
+	}
 	remote := bth.GIDFromAddr(addr.Addr())
 	local, err := d.localGID(int(q.gid), remote)
 	if err != nil {
@@ -94,6 +97,14 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		}
 		mtu = no.mtu
 	}
+}
+
+// dialable refuses addresses that can be nobody's.
+func dialable(addr netip.AddrPort) error {
+	if a := addr.Addr(); !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || addr.Port() == 0 {
+		return fmt.Errorf("%w: %v is no peer's address: it takes a unicast IP address and a port", ErrInvalid, addr)
+	}
+	return nil
 }
 
 // dial asks once.
@@ -123,7 +134,7 @@ func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOp
 // request fills in what the REQ says.
 func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
 	p := &cm.ConnectParams{
-		Local: local, Remote: remote, Service: cm.TCPService(port), SourcePort: sourcePort(q.QPN()),
+		Local: local, Remote: remote, Service: cm.TCPService(port), SourcePort: ephemeralPort(uint32(q.QPN())),
 		QPN: q.QPN(), PSN: q.psn, PKey: DefaultPKey, MTU: mtu, SRQ: q.srq != nil,
 		RetryCount: uint8(orDefault(o.Retries, defaultRetries)), RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
 		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel, PrivateData: o.PrivateData,
@@ -138,8 +149,9 @@ func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *c
 	return p
 }
 
-// sourcePort is a port number for the rdma_cm header, from the ephemeral range. Nothing depends on it.
-func sourcePort(n QPN) uint16 { return 0xc000 | uint16(n)&0x3fff }
+// ephemeralPort is the port of the ephemeral range for a number, the QPN say: as source port in the rdma_cm header, on which
+// nothing depends, or to listen on any.
+func ephemeralPort(n uint32) uint16 { return 0xc000 | uint16(n)&0x3fff }
 
 // ask sends the REQ and makes the dialogue.
 func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, err error) {

@@ -31,7 +31,7 @@ type ListenOptions struct {
 }
 
 // Listen makes the device accept requests to addr; an unspecified or invalid address stands for all addresses of the
-// device. Requests to ports where nobody listens are refused (reason 8).
+// device, port 0 for any that is free (Listener.Addr tells which). Requests to ports where nobody listens are refused (reason 8).
 func (d *Device) Listen(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return d.listen(addr, false, o)
 }
@@ -49,14 +49,13 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	if o.Backlog == 0 {
 		o.Backlog = cm.DefaultBacklog
 	}
+	if !addr.Addr().IsValid() {
+		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port())
+	}
 	l := &Listener{dev: d, addr: addr, queue: newAcceptQueue(o.Backlog)}
 	gone := d.sh.do(func(qp.Time) {
-		g := d.sh.gsi
-		if err = d.open(); err != nil {
-			return
-		}
-		if l.id, err = g.cm.Listen(cm.ListenParams{Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog}); err == nil {
-			g.listeners[l.id] = l.queue
+		if err = d.open(); err == nil {
+			err = l.bind(cm.ListenParams{Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog}, datagram)
 		}
 	})
 	if err := errors.Join(gone, err); err != nil {
@@ -65,7 +64,28 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	return l, nil
 }
 
-// Addr is what the listener was made for.
+// bind makes the listener known to the connection manager, with a port of the ephemeral range if it shall have any. Owner only.
+func (l *Listener) bind(p cm.ListenParams, datagram bool) (err error) {
+	g := l.dev.sh.gsi
+	const draws = 32
+	for range draws {
+		if l.addr.Port() == 0 {
+			p.Service = serviceOf(datagram, ephemeralPort(uint32(l.dev.rand())))
+		}
+		l.id, err = g.cm.Listen(p)
+		if l.addr.Port() != 0 || !errors.Is(err, cm.ErrListening) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	l.addr = netip.AddrPortFrom(l.addr.Addr(), p.Service.Port())
+	g.listeners[l.id] = l.queue
+	return nil
+}
+
+// Addr is what the listener was made for, with the port that it got.
 func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // Accept waits for the next request, until ctx is done or the listener is closed (ErrClosed). The request wants an
