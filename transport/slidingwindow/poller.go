@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"runtime"
+	"time"
 
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/ends"
@@ -13,7 +15,7 @@ import (
 func (s *Sender) pollACKs(ctx context.Context) {
 	defer s.poller.Done()
 	for {
-		n, err := s.end.Recv.Wait(ctx, s.ackWCs[:])
+		n, err := s.awaitACKs(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -29,6 +31,35 @@ func (s *Sender) pollACKs(ctx context.Context) {
 	}
 }
 
+// awaitACKs waits for ACKs. On a device with Auto progress it sleeps until the NIC's thread has some. With Manual progress it polls while
+// blocks are under way, in turns with who sends: neither keeps the device from the other for longer than a
+// look. It leaves the device alone while there is nothing to come.
+func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
+	if !s.manual {
+		return s.end.Recv.Wait(ctx, s.ackWCs[:])
+	}
+	var until time.Time
+	for {
+		if n := s.end.Recv.Poll(s.ackWCs[:]); n > 0 {
+			return n, nil
+		}
+		switch {
+		case s.tail.Load() == s.sent.Load():
+			select {
+			case <-s.work:
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+			until = time.Time{}
+		case until.IsZero():
+			until = time.Now().Add(s.cfg.Spin)
+		case time.Now().After(until):
+			return s.end.Recv.Wait(ctx, s.ackWCs[:])
+		}
+		runtime.Gosched()
+	}
+}
+
 // free takes n ACKs: the blocks they tell of are the sender's again. This is the paper's RmFree.
 func (s *Sender) free(n int) error {
 	for i := range s.ackWCs[:n] {
@@ -37,8 +68,7 @@ func (s *Sender) free(n int) error {
 			return ends.Failed(wc)
 		}
 		released := binary.BigEndian.Uint64(s.acks.Bytes()[wc.ID*ackLen:])
-		// What is acknowledged is a window's size ahead at most; the head itself is the other goroutine's.
-		if tail := s.tail.Load(); wc.ByteLen != ackLen || released < tail || released-tail > uint64(s.cfg.Blocks) {
+		if tail := s.tail.Load(); wc.ByteLen != ackLen || released < tail || released > s.sent.Load() {
 			return fmt.Errorf("%w: an ACK of %d bytes up to %d where %d were acknowledged", ErrPeer, wc.ByteLen, released, tail)
 		}
 		s.tail.Store(released)
@@ -50,9 +80,11 @@ func (s *Sender) free(n int) error {
 }
 
 // stir wakes who waits for the window.
-func (s *Sender) stir() {
+func (s *Sender) stir() { notify(s.moved) }
+
+func notify(c chan struct{}) {
 	select {
-	case s.moved <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

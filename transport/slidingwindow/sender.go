@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,10 +24,13 @@ type Sender struct {
 
 	head  uint64        // blocks sent
 	done  uint64        // blocks whose WRITE has completed
+	sent  atomic.Uint64 // head, for the poller
 	tail  atomic.Uint64 // blocks acknowledged; the poller's
+	work  chan struct{} // blocks have been sent where none was under way
 	moved chan struct{} // the tail has moved, or the poller has ended
 	fail  atomic.Pointer[error]
 
+	manual bool // device with Manual progress
 	closed bool
 	cancel context.CancelFunc
 	poller sync.WaitGroup
@@ -52,7 +56,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		return nil, err
 	}
 	cfg.setDefaults()
-	s := &Sender{cfg: cfg, moved: make(chan struct{}, 1)}
+	s := &Sender{cfg: cfg, manual: dev.Info().Progress == roce.Manual, moved: make(chan struct{}, 1), work: make(chan struct{}, 1)}
 	if err := s.build(ctx, dev, addr); err != nil {
 		if s.conn != nil {
 			err = errors.Join(err, s.conn.Close())
@@ -133,10 +137,16 @@ func (s *Sender) Send(ctx context.Context, n int) error {
 	wr.SGEs[0] = s.data.SGE(place*stride(s.cfg.BlockSize), n)
 	wr.RemoteAddr = s.peer.addr + uint64(place)*uint64(s.peer.stride)
 	wr.Imm = immediate(place, n)
+	// Before the post: an ACK of the block must not be a surprise.
+	s.head++
+	s.sent.Store(s.head)
 	if err := s.end.QP.PostSend(s.wr[:]...); err != nil {
 		return s.broken(err)
 	}
-	s.head++
+	if s.manual {
+		s.end.Dev.Progress() // nobody else would send it at once
+		notify(s.work)
+	}
 	return nil
 }
 
@@ -183,7 +193,11 @@ func (s *Sender) until(ctx context.Context, ok func() bool) error {
 				if ok() {
 					return nil
 				}
+				if s.manual {
+					s.end.Dev.Progress()
+				}
 			}
+			runtime.Gosched() // the ACK poller may share this thread
 		}
 	}
 	for !ok() {

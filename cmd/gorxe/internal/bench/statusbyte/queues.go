@@ -1,0 +1,94 @@
+package statusbyte
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// least are the smallest queues with which a lane works: blocks go through, none is held up by a NAK or lost.
+type least struct {
+	sendQP, sendCQ, recvQP, recvCQ int // capacity of both queues of the QP, and of all CQs, at each end
+}
+
+const (
+	queueTrialBlocks = 300
+	queueTrialTime   = 3 * time.Second
+	queueSize        = 256
+)
+
+// leastQueues finds them by trying, each queue in turn, the others being ample.
+func (w *world) leastQueues(ctx context.Context, lane string, blocks int) (l least, err error) {
+	s := shape{blocks: blocks, size: queueSize}
+	type queue struct {
+		set func(s *shape, n int)
+		sum *int
+	}
+	queues := []queue{
+		{func(s *shape, n int) { s.sendSQ = n }, &l.sendQP}, {func(s *shape, n int) { s.sendSCQ = n }, &l.sendCQ},
+	}
+	if lane == laneWindow {
+		queues = append(queues,
+			queue{func(s *shape, n int) { s.sendRQ = n }, &l.sendQP}, queue{func(s *shape, n int) { s.sendRCQ = n }, &l.sendCQ},
+			queue{func(s *shape, n int) { s.recvSQ = n }, &l.recvQP}, queue{func(s *shape, n int) { s.recvSCQ = n }, &l.recvCQ},
+			queue{func(s *shape, n int) { s.recvRQ = n }, &l.recvQP}, queue{func(s *shape, n int) { s.recvRCQ = n }, &l.recvCQ})
+	} else {
+		// The status byte's receiver posts nothing at all; a QP has to name a CQ, though.
+		l.recvCQ = 1
+	}
+	together := s
+	for _, q := range queues {
+		n := 0
+		for try := 1; try <= 2*blocks+1; try++ {
+			t := s
+			q.set(&t, try)
+			ok, err := w.works(ctx, lane, t)
+			if err != nil {
+				return l, err
+			}
+			if ok {
+				n = try
+				break
+			}
+		}
+		if n == 0 {
+			return l, fmt.Errorf("%s: no queue of up to %d works", lane, 2*blocks+1)
+		}
+		*q.sum += n
+		q.set(&together, n)
+	}
+	if ok, err := w.works(ctx, lane, together); err != nil || !ok {
+		return l, fmt.Errorf("%s: queues that each work do not work together: %+v: %w", lane, together, err)
+	}
+	return l, nil
+}
+
+// works tries queues: all blocks have to go through in time, without an RNR NAK.
+func (w *world) works(ctx context.Context, lane string, s shape) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, queueTrialTime)
+	defer cancel()
+	before := w.naks()
+	err := w.with(ctx, lane, s, release, func(p *pair) error {
+		for range queueTrialBlocks {
+			if err := p.s.send(ctx, 0, s.size); err != nil {
+				return err
+			}
+		}
+		if err := p.s.flush(ctx); err != nil {
+			return err
+		}
+		return p.await(queueTrialBlocks)
+	})
+	if ctx.Err() != nil && context.Cause(ctx) != context.DeadlineExceeded {
+		return false, context.Cause(ctx)
+	}
+	return err == nil && w.naks() == before, nil
+}
+
+// naks counts the RNR NAKs of both devices.
+func (w *world) naks() (n uint64) {
+	for _, d := range w.dev {
+		n += d.Counters().SentRNR
+	}
+	return n
+}

@@ -1,0 +1,107 @@
+package statusbyte
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+const (
+	linkVeth   = "veth"
+	linkMemory = "memory"
+	// pairMTU lets path MTU 4096 through, with all headers there may be.
+	pairMTU = 4200
+)
+
+// epoch is where the clock of all measurements begins.
+var epoch = time.Now()
+
+// now is monotonic nanoseconds.
+func now() int64 { return int64(time.Since(epoch)) }
+
+// world is two devices on one link.
+type world struct {
+	link     string
+	cpus     []int
+	dev      [2]*roce.Device // the first one sends
+	datapath string
+	progress roce.Progress
+	stop     []func() error
+}
+
+// newWorld makes the link and the devices.
+func newWorld(link string, cpus []int, progress roce.Progress) (*world, error) {
+	w := &world{link: link, cpus: cpus, progress: progress}
+	open := w.openMemory
+	if link == linkVeth {
+		open = w.openVeth
+	}
+	ports, err := open()
+	for i, port := range ports {
+		if err != nil {
+			if port != nil {
+				_ = port.Close()
+			}
+			continue
+		}
+		if w.dev[i], err = roce.New(port, roce.WithProgress(progress)); err == nil { // the port is the device's, whatever happens
+			w.stop = append(w.stop, w.dev[i].Close)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	w.datapath = w.dev[0].Info().Datapath
+	return w, nil
+}
+
+func (w *world) openMemory() (ports [2]frame.Port, err error) {
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		return ports, err
+	}
+	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
+}
+
+func (w *world) openVeth() (ports [2]frame.Port, err error) {
+	pair, err := veth.New(veth.Options{MTU: pairMTU})
+	if err != nil {
+		return ports, err
+	}
+	w.stop = append(w.stop, pair.Close)
+	for i, e := range []*veth.End{&pair.A, &pair.B} {
+		p, err := xdp.Open(e.Iface, xdp.Options{NetNS: e.Fd()})
+		if err != nil {
+			return ports, err
+		}
+		ports[i] = p
+	}
+	return ports, nil
+}
+
+// addr is where the receiving device listens.
+func (w *world) addr(port uint16) netip.AddrPort {
+	for _, g := range w.dev[1].GIDs() {
+		if g.Addr.Is4() {
+			return netip.AddrPortFrom(g.Addr, port)
+		}
+	}
+	return netip.AddrPortFrom(w.dev[1].GIDs()[0].Addr, port)
+}
+
+// close takes the devices apart, then the link.
+func (w *world) close() error {
+	var err error
+	for _, f := range slices.Backward(w.stop) {
+		err = errors.Join(err, f())
+	}
+	w.stop = nil
+	return err
+}
