@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/qp"
 )
@@ -125,26 +126,9 @@ func (f *flags) check() error {
 	if len(f.qps.list)+len(f.mrs.list) == 0 || len(f.windows.list) == 0 || len(f.orders) == 0 {
 		return cli.Usagef("nothing to measure: give --qps or --mrs, a --window and an --order")
 	}
-	return f.checkCPUs()
-}
-
-func (f *flags) checkCPUs() error {
-	allowed, err := kit.AllowedCPUs()
-	if err != nil {
-		return err
-	}
-	if f.cpus == nil {
-		f.cpus = []int{allowed[0], allowed[min(1, len(allowed)-1)]}
-	}
-	if len(f.cpus) != 2 {
-		return cli.Usagef("--cpus takes two CPUs, as in --cpus %d,%d", allowed[0], allowed[len(allowed)-1])
-	}
-	for _, c := range f.cpus {
-		if !slices.Contains(allowed, c) {
-			return cli.Usagef("this process may not use CPU %d", c)
-		}
-	}
-	return nil
+	var err error
+	f.cpus, err = paper.TwoCPUs(f.cpus)
+	return err
 }
 
 func (f *flags) run(cmd *cobra.Command) (err error) {
@@ -188,6 +172,11 @@ func (f *flags) report(b *bench, out, errs io.Writer) error {
 	if n, worst := scattered(list); n > 0 {
 		fmt.Fprintf(errs, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
 			cli.Count(n, "result"), worst*100, maxSpread*100)
+	}
+	if f.plot != "" {
+		if _, err := paper.SavePlots(f.plot, panels(list)); err != nil {
+			return err
+		}
 	}
 	if f.json {
 		return cli.JSON(out, list)

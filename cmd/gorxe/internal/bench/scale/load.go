@@ -7,9 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
@@ -133,11 +132,14 @@ func (o *load) pick() int {
 func (o *load) aim(s *shot) {
 	i := o.pick()
 	for k := range s.wrs {
-		t := &o.w.slots[i]
 		if o.lane.name == nameMRs {
-			t = &o.w.targets[o.mr.pick()]
+			t := &o.w.targets[o.mr.pick()]
+			s.sges[k], s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.src, t.dst, t.key
+			continue
 		}
-		s.sges[k], s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.src, t.dst, t.key
+		t, at := &o.w.slot, uint64(i*msgSize)
+		s.sges[k] = roce.SGE{Addr: t.src.Addr + at, Length: msgSize, LKey: t.src.LKey}
+		s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.dst+at, t.key
 	}
 	s.wrs[o.burst-1].ID = uint64(i)
 	s.q = o.w.a.qps[i]
@@ -201,7 +203,7 @@ func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error
 			return s, err
 		}
 	}
-	begin, before, missed, used := time.Now(), o.done, m.read(), threadTime()
+	begin, before, missed, used := time.Now(), o.done, m.read(), paper.ThreadTime()
 	for time.Since(begin) < d {
 		if err := o.turn(true); err != nil {
 			return s, err
@@ -209,7 +211,7 @@ func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error
 	}
 	took, n := time.Since(begin), float64(o.done-before)
 	if o.w.link == linkMemory { // one thread does all: what others took of its CPU does not count
-		took = threadTime() - used
+		took = paper.ThreadTime() - used
 	}
 	s = sample{rate: n / took.Seconds() / 1e6, misses: -1}
 	if missed >= 0 && n > 0 {
@@ -227,15 +229,6 @@ func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error
 		return s, errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
 	}
 	return s, nil
-}
-
-// threadTime is the CPU time that the calling thread has used.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
 }
 
 // measure runs a lane on threads of its own.

@@ -109,7 +109,8 @@ func scattered(list []Result) (n int, worst float64) {
 func (b *bench) write(w io.Writer, list []Result, cpus []int) error {
 	fmt.Fprintf(w, "%s link (%s), %s a message, bursts of %d; CPUs %d and %d; medians of %s of %v\n",
 		b.w.link, b.w.datapath, cli.FormatSize(msgSize), b.burst, cpus[0], cpus[1], cli.Count(b.rounds, "round"), b.duration)
-	fmt.Fprintf(w, "%s and %s a device made and connected in %v\n\n", cli.Count(len(b.w.a.qps), "QP"), cli.Count(len(b.w.a.mrs), "MR"), b.w.made.Round(1e6))
+	fmt.Fprintf(w, "%s and %s a device, made and connected in %v; %d bytes of heap a QP and MR, both ends and rings included\n\n",
+		cli.Count(len(b.w.a.qps), "QP"), cli.Count(len(b.w.a.mrs), "MR"), b.w.made.Round(1e6), b.w.bytes)
 	if err := writeTable(w, list); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type world struct {
 	datapath string
 	a, b     *end
 	stop     []func() error
-	slots    []target      // for each QP, in mem
+	slot     target        // of the first QP, in mem; the others follow
 	targets  []target      // for each MR
 	made     time.Duration // how long it took to make the QPs and MRs
 	bytes    uint64        // of the Go heap for each QP, both ends together
@@ -107,9 +107,7 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 	if err := w.connect(); err != nil {
 		return err
 	}
-	for i := range qps {
-		w.slots = append(w.slots, target{w.a.mem.SGE(i*msgSize, msgSize), w.b.mem.Addr() + uint64(i*msgSize), w.b.mem.RKey()})
-	}
+	w.slot = target{w.a.mem.SGE(0, msgSize), w.b.mem.Addr(), w.b.mem.RKey()}
 	for i := range mrs {
 		w.targets = append(w.targets, target{w.a.mrs[i].SGE(0, msgSize), w.b.mrs[i].Addr(), w.b.mrs[i].RKey()})
 	}
