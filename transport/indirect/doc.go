@@ -13,7 +13,7 @@
 // runs Serve.
 //
 // It makes no difference to the program how a transfer goes. Acked says that the request was taken, really or by the transport's own
-// word; Done with StatusOK says that every byte is in its place. Counters tell which way the data went.
+// word; Sent, that a Write's source may be reused; Done with StatusOK, that every byte is in its place. Counters tell which way the data went.
 //
 // # On the wire
 //

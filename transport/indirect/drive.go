@@ -28,15 +28,41 @@ const maxNap = 100 * time.Millisecond
 // Poll turns the crank once and takes events, up to len(evs). It never blocks, and does not allocate. While another goroutine drives, it
 // only takes events.
 func (e *Endpoint) Poll(evs []Event) int {
-	select {
-	case e.turn <- struct{}{}:
-		e.step(e.cq.Poll(e.wcs[:]))
-		<-e.turn
-	default:
-	}
+	e.Progress()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.events.take(evs)
+}
+
+// Progress is Poll that takes no events. It returns how much it did: completions taken in and actions carried out.
+func (e *Endpoint) Progress() (n int) {
+	select {
+	case e.turn <- struct{}{}:
+		n = e.step(e.cq.Poll(e.wcs[:]))
+		<-e.turn
+	default:
+	}
+	return n
+}
+
+// NextTimeout returns when, on the Endpoint's clock in nanoseconds, Progress has to be called again even if nothing arrives; false: no
+// timer runs. It is for callers who own the clock (Config.Clock).
+func (e *Endpoint) NextTimeout() (int64, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := e.nextTimer()
+	return int64(at), at != core.Never
+}
+
+// nextTimer is the earliest timer of all connections. The lock is held.
+func (e *Endpoint) nextTimer() core.Time {
+	at := core.Never
+	for _, c := range e.conns {
+		if c != nil && c.up {
+			at = min(at, c.m.Timeout())
+		}
+	}
+	return at
 }
 
 // Wait is Poll that blocks until there is an event, ctx is done, or the Endpoint is closed (ErrClosed). It allocates when it has
@@ -110,12 +136,7 @@ func (e *Endpoint) driveTurn(ctx context.Context, enough func() bool) error {
 // sleep waits for a completion or the next timer.
 func (e *Endpoint) sleep(ctx context.Context) error {
 	e.mu.Lock()
-	at := core.Never
-	for _, c := range e.conns {
-		if c != nil && c.up {
-			at = min(at, c.m.Timeout())
-		}
-	}
+	at := e.nextTimer()
 	nap, cancel := context.WithTimeout(ctx, max(min(time.Duration(at-e.now()), maxNap), 0))
 	e.wake, e.wakeAt = cancel, at
 	e.mu.Unlock()
@@ -137,8 +158,9 @@ func (e *Endpoint) sleep(ctx context.Context) error {
 	return errAgain
 }
 
-// step takes in n completions, lets timers expire and does what the machines want. The caller has the turn.
-func (e *Endpoint) step(n int) {
+// step takes in n completions, lets timers expire and does what the machines want; it returns how much that was. The caller has
+// the turn.
+func (e *Endpoint) step(n int) int {
 	e.mu.Lock()
 	now := e.now()
 	for i := range e.wcs[:n] {
@@ -151,7 +173,7 @@ func (e *Endpoint) step(n int) {
 			continue
 		}
 		c.m.HandleTimeout(now)
-		c.pump(now)
+		n += c.pump(now)
 		if err := c.m.Err(); err != nil && gone < len(dead) && c.down(err) {
 			dead[gone] = c
 			gone++
@@ -161,6 +183,7 @@ func (e *Endpoint) step(n int) {
 	for _, c := range dead[:gone] {
 		_ = c.dispose() // nobody is there to tell; the device closes what is left
 	}
+	return n
 }
 
 // complete sorts a completion.
@@ -242,12 +265,13 @@ func (e *Endpoint) controlSGE(i int) []roce.SGE {
 	return e.sge[:]
 }
 
-// pump does what the machine wants done. The lock is held.
-func (c *Conn) pump(now core.Time) {
+// pump does what the machine wants done, and counts it. The lock is held.
+func (c *Conn) pump(now core.Time) (n int) {
 	e := c.ep
-	for e.udOut < controlDepth && e.events.room() > 0 && c.m.Poll(now, &e.act) {
+	for ; e.udOut < controlDepth && e.events.room() > 0 && c.m.Poll(now, &e.act); n++ {
 		c.do(now, &e.act)
 	}
+	return n
 }
 
 func (c *Conn) do(now core.Time, a *core.Action) {
@@ -265,11 +289,18 @@ func (c *Conn) do(now core.Time, a *core.Action) {
 		c.ep.cfg.Host.Release(&c.asked[a.Entry], c.regions[a.Entry], a.Delivered)
 		c.regions[a.Entry] = Region{}
 	case core.DoAcked:
-		if c.waiters[int(a.TID)&(len(c.waiters)-1)] == nil {
-			c.ep.events.push(Event{Kind: Acked, Conn: c, Cookie: a.Cookie})
-		}
+		c.news(Acked, a)
+	case core.DoSent:
+		c.news(Sent, a)
 	case core.DoDone:
 		c.ended(a)
+	}
+}
+
+// news is an event that a caller of Write or Read does not care for.
+func (c *Conn) news(kind EventKind, a *core.Action) {
+	if c.waiters[int(a.TID)&(len(c.waiters)-1)] == nil {
+		c.ep.events.push(Event{Kind: kind, Conn: c, Cookie: a.Cookie})
 	}
 }
 

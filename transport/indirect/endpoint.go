@@ -16,6 +16,7 @@ const (
 	controlDepth = 256 // datagrams posted for sending, and receives for them, of all connections
 	recvDepth    = 64  // receives for data messages of a connection; a window of them can be under way
 	pollBatch    = 64  // completions taken at a time
+	eventsEach   = 3   // events of a transfer: Acked, Sent, Done
 	controlRoom  = 128 // bytes of a receive for a control message
 )
 
@@ -63,7 +64,7 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
 		rng:  rand.New(rand.NewPCG(c.Faults.Seed, 1)),
 	}
-	e.events = newEventRing(c.MaxConns * (4*c.Entries + 1))
+	e.events = newEventRing(c.MaxConns * (2*eventsEach*c.Entries + 1))
 	if err := e.open(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -151,6 +152,9 @@ const (
 	// Acked: the request of a transfer was taken, and its data is on its way. It may come before the responder knows of it; only
 	// Done says that data is in its place.
 	Acked EventKind = iota
+	// Sent: every byte of a Write has been acknowledged by the peer's NIC. The source is the program's again; whether the data is at its
+	// destination or in the peer's indirect buffer does not show.
+	Sent
 	// Done: the transfer has ended, with Status. Its memory is the program's again.
 	Done
 	// Down: the connection has ended, with Err. Its transfers have ended before.

@@ -9,7 +9,8 @@ import (
 )
 
 // Transfer is what Post takes. MR and Off are local: the source of a Write, the destination of a Read, in memory registered in
-// the Endpoint's PD (a Read's region has to grant LocalWrite and RemoteWrite). It is the transport's from Post to the Done event.
+// the Endpoint's PD (a Read's region has to grant LocalWrite and RemoteWrite). It is the transport's from Post to the Done event, a source
+// to the Sent event.
 type Transfer struct {
 	Kind   Kind
 	MR     *roce.MR
@@ -19,7 +20,7 @@ type Transfer struct {
 	Cookie uint64 // comes back with the events
 }
 
-// Post begins a transfer. Its events, Acked and Done, come from Poll and Wait. Whether it goes directly or by the peer's
+// Post begins a transfer. Its events, Acked, Sent (a Write's) and Done, come from Poll and Wait. Whether it goes directly or by the peer's
 // indirect buffer makes no difference here; Counters tell. It does not allocate. Errors: ErrFull, ErrLength, ErrTooLarge, ErrMemory, and
 // why the connection has ended.
 func (c *Conn) Post(t *Transfer) error {
@@ -41,7 +42,7 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 		return 0, ErrLength
 	case t.MR == nil || t.Off < 0 || t.Off > t.MR.Len() || t.Len > t.MR.Len()-t.Off:
 		return 0, ErrMemory
-	case e.events.room() < 2*e.busy+2:
+	case e.events.room() < eventsEach*(e.busy+1):
 		return 0, ErrFull // somebody has to read the events first
 	}
 	now := e.now()

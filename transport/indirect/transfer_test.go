@@ -246,6 +246,7 @@ func TestBadDays(t *testing.T) {
 	}
 	c := Config{Timeout: 2 * time.Millisecond, Slots: 2, Faults: Faults{Seed: 9, FailedRegistration: 0.3}}
 	a, b := newPair(t, loopback.Plan{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}, c, c)
+	serve(t, a)
 	done := make(chan error, 2)
 	for i, e := range []*end{a, b} {
 		other := []*end{b, a}[i]

@@ -74,8 +74,7 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 		busy = false
 		for _, e := range ends {
 			busy = e.dev.Progress() > 0 || busy
-			busy = e.cq.Len() > 0 || busy
-			e.step(e.cq.Poll(e.wcs[:]))
+			busy = e.Progress() > 0 || busy
 		}
 	}
 	next, ok := link.NextEvent()
@@ -88,8 +87,8 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 		if at, have := e.dev.NextTimeout(); have {
 			earlier(at)
 		}
-		if at := e.conn.m.Timeout(); at != core.Never {
-			earlier(int64(at))
+		if at, have := e.NextTimeout(); have {
+			earlier(at)
 		}
 	}
 	if !ok {

@@ -43,6 +43,7 @@ type outgoing struct {
 // What an outgoing entry may have to do.
 const (
 	tellAcked todo = 1 << iota
+	tellSent
 	sendRequest
 	sendConfirm
 	sendRelease
@@ -132,7 +133,7 @@ func (m *Machine) lostPatience(now Time, i uint16) bool {
 		o.status = StatusRefused
 	}
 	m.unwish(o)
-	o.todo &= tellAcked
+	o.todo &= tellAcked | tellSent
 	o.state, o.timeouts = outAborting, 0
 	if o.stream.flying == 0 {
 		m.askRelease(now, i)
@@ -271,12 +272,12 @@ func (m *Machine) sentOut(now Time, i uint16, whole bool) {
 		if o.stream.flying == 0 {
 			m.askRelease(now, i)
 		}
-	case outDirect:
-		if whole {
-			m.release(now, i)
+	case outDirect, outIndirect:
+		if o.sentAll = whole; !whole {
+			return
 		}
-	case outIndirect:
-		if o.sentAll = whole; whole && o.answered {
+		m.wantOut(i, tellSent)
+		if o.answered {
 			m.release(now, i)
 		}
 	}
@@ -303,7 +304,7 @@ func (m *Machine) handleReadData(now Time, low TID) {
 
 func (m *Machine) release(now Time, i uint16) {
 	o := &m.out[i]
-	o.todo &= tellAcked
+	o.todo &= tellAcked | tellSent
 	o.state, o.timeouts = outReleasing, 0
 	m.askRelease(now, i)
 }
@@ -344,7 +345,7 @@ func (m *Machine) finish(i uint16, s Status) {
 	o := &m.out[i]
 	m.unwish(o)
 	o.state, o.status, o.due = outDone, s, Never
-	o.todo &= tellAcked
+	o.todo &= tellAcked | tellSent
 	m.wantOut(i, tellDone)
 	switch {
 	case s != StatusOK:
@@ -379,6 +380,8 @@ func (m *Machine) pollOut(now Time, i uint16, a *Action) (ok, more bool) {
 	switch what {
 	case tellAcked:
 		a.Kind = DoAcked
+	case tellSent:
+		a.Kind = DoSent
 	case sendRequest:
 		m.Counters.Requests++
 		g.typ, g.sba, g.dba, g.rkey = msgRequest, o.op.Local.Addr, o.op.DBA, o.op.RKey

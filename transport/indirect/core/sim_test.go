@@ -52,15 +52,16 @@ func (q *simQueue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:le
 
 // simTransfer is what the model knows of a transfer.
 type simTransfer struct {
-	from, n                   int
-	kind                      Kind
-	src, dst                  uint64 // at the initiator, at the responder
-	len                       uint32
-	tid                       TID
-	hopeless                  bool // registration never succeeds
-	registered, delivered     bool
-	answered, acked, finished bool
-	status                    Status
+	from, n               int
+	kind                  Kind
+	src, dst              uint64 // at the initiator, at the responder
+	len                   uint32
+	tid                   TID
+	hopeless              bool // registration never succeeds
+	registered, delivered bool
+	answered, acked, sent bool
+	finished              bool
+	status                Status
 }
 
 type simHost struct {
@@ -202,6 +203,15 @@ func (s *sim) do(h *simHost, a *Action) {
 			s.fail("%08x acknowledged twice, or too late", a.TID)
 		}
 		x.acked = true
+	case DoSent:
+		x := h.transfers[a.TID]
+		if !x.acked || x.sent || x.finished || x.kind != Write {
+			s.fail("%08x is sent: %+v", a.TID, x)
+		}
+		x.sent = true
+		for i := range x.len { // the source is the user's again
+			h.mem[x.src+uint64(i)] = 0xdd
+		}
 	case DoDone:
 		s.done(h, peer, a)
 	}
@@ -336,7 +346,7 @@ func (s *sim) done(h, peer *simHost, a *Action) {
 	}
 	x.finished, x.status = true, a.Status
 	switch {
-	case a.Status == StatusOK && (!x.delivered || !x.acked):
+	case a.Status == StatusOK && (!x.delivered || !x.acked || x.sent != (x.kind == Write)):
 		s.fail("%08x ended well, but: %+v", a.TID, x)
 	case a.Status == StatusOK && x.hopeless:
 		s.fail("%08x was never registered", a.TID)

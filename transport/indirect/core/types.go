@@ -157,6 +157,8 @@ const (
 	DoRelease
 	// DoAcked: tell the initiator's user that the request was taken. Whether really or by simulation is not told.
 	DoAcked
+	// DoSent: tell the initiator's user that all bytes of a WRITE have been acknowledged by the transport: the source is its own again.
+	DoSent
 	// DoDone: tell the initiator's user that the transfer has ended, with Status.
 	DoDone
 )
@@ -184,7 +186,7 @@ type Action struct {
 
 	Delivered bool   // DoRelease
 	Status    Status // DoDone
-	Cookie    uint64 // DoAcked, DoDone
+	Cookie    uint64 // DoAcked, DoSent, DoDone
 }
 
 // Counters are plain numbers; read them on the driver's thread.
