@@ -44,13 +44,15 @@ func devices(t testing.TB, c loopback.Config, opts ...roce.Option) (a, b *roce.D
 
 func listen(t testing.TB, dev *roce.Device, cfg Config) *Listener {
 	t.Helper()
-	l, err := Listen(dev, netip.AddrPortFrom(addrOf(dev), testPort), cfg)
+	l, err := Listen(dev, testAddr(dev), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
+
+func testAddr(dev *roce.Device) netip.AddrPort { return netip.AddrPortFrom(addrOf(dev), testPort) }
 
 func addrOf(dev *roce.Device) netip.Addr {
 	for _, g := range dev.GIDs() {

@@ -1,0 +1,87 @@
+package statusbyte
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// TestNoAllocations: a block filled, written, received and released, synchronisation included, both ends; on devices
+// that work by themselves, and on such that are driven.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, p := range []roce.Progress{roce.Auto, roce.Manual} {
+		t.Run(p.String(), func(t *testing.T) {
+			a, b := devices(t, loopback.Config{}, roce.WithProgress(p))
+			if p == roce.Manual {
+				defer drive(b)()
+			}
+			cfg := Config{Blocks: 3, BlockSize: 256}
+			s, r := pair(t, a, b, cfg, cfg)
+			ctx := context.Background()
+			data := make([]byte, 256)
+			if n := testing.AllocsPerRun(300, func() {
+				if err := s.Write(ctx, 5, data); err != nil {
+					t.Fatal(err)
+				}
+				blk, err := r.Receive(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				blk.Release()
+			}); n != 0 {
+				t.Errorf("a block allocates %v times", n)
+			}
+		})
+	}
+}
+
+// drive turns the crank of a passive device until the function that it returns is called.
+func drive(d *roce.Device) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				d.Progress()
+				runtime.Gosched() // AllocsPerRun leaves one processor
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+// BenchmarkBlock is a block of 256 bytes from one thread to another, three blocks, on an in-memory link.
+func BenchmarkBlock(b *testing.B) {
+	x, y := devices(b, loopback.Config{})
+	cfg := Config{Blocks: 3, BlockSize: 256}
+	s, r := pair(b, x, y, cfg, cfg)
+	ctx := context.Background()
+	data := make([]byte, 256)
+	b.SetBytes(256)
+	go func() {
+		for range b.N {
+			if s.Write(ctx, 0, data) != nil {
+				return
+			}
+		}
+	}()
+	for range b.N {
+		blk, err := r.Receive(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		blk.Release()
+	}
+}

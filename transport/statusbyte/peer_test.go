@@ -1,0 +1,312 @@
+package statusbyte
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
+)
+
+// rogue is a sender of its own kind: it speaks the handshake, and then writes what it likes.
+type rogue struct {
+	t    *testing.T
+	e    *ends.End
+	m    memory
+	conn *roce.Conn
+}
+
+func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
+	t.Helper()
+	a, b := devices(t, loopback.Config{})
+	l := listen(t, b, cfg)
+	ctx := within(t)
+	var r *Receiver
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = l.Accept(ctx)
+		accepted <- err
+	}()
+	e, err := ends.New(a, ends.Depths{Send: 16, SendCQ: 16, Recv: 1, Inline: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: sizes{}.put(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	m, err := parseMemory(conn.PrivateData())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _, _ = conn.Close(), e.Close(), r.Close() })
+	return &rogue{t: t, e: e, m: m, conn: conn}, r
+}
+
+// write puts bytes anywhere in the receiver's memory, and waits until they are there.
+func (g *rogue) write(addr uint64, key roce.RKey, b []byte) {
+	g.t.Helper()
+	if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: b, RemoteAddr: addr, RKey: key}); err != nil {
+		g.t.Fatal(err)
+	}
+	var wcs [1]roce.WC
+	if _, err := g.e.CQ.Wait(within(g.t), wcs[:]); err != nil || wcs[0].Status != roce.Success {
+		g.t.Fatal(err, wcs[0].Status)
+	}
+}
+
+func (g *rogue) status(slot int, v byte) {
+	g.t.Helper()
+	g.write(g.m.status+uint64(slot), g.m.statKey, []byte{v})
+}
+
+// packet writes a block with one byte of data, its number, and its status.
+func (g *rogue) packet(slot int, device uint8, number uint16) {
+	g.t.Helper()
+	b := make([]byte, HeaderLen+1)
+	h := header{device: device, packet: number, length: 1}
+	h.put(b)
+	b[HeaderLen] = byte(number)
+	g.write(g.m.data+uint64(slot*g.m.stride), g.m.dataKey, b)
+	g.status(slot, HasData)
+}
+
+// expect takes one packet.
+func expect(t *testing.T, r *Receiver, device uint8, number uint16) {
+	t.Helper()
+	b, err := r.Receive(within(t))
+	if err != nil || b.Device != device || b.Packet != number || b.Data[0] != byte(number) {
+		t.Fatalf("device %d, packet %d, %v; want %d, %d", b.Device, b.Packet, err, device, number)
+	}
+	b.Release()
+}
+
+func nothing(t *testing.T, r *Receiver) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if b, err := r.Receive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("device %d, packet %d, %v; want nothing", b.Device, b.Packet, err)
+	}
+}
+
+// "A peer that writes status values other than 0 to 2": counted, the block is empty again, and the stream goes on.
+func TestStatusThatCannotBe(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 10, BlockSize: 100})
+	for slot, v := range map[int]byte{0: 3, 1: 255, 9: Unavailable} {
+		g.status(slot, v)
+	}
+	g.packet(4, 1, 0)
+	expect(t, r, 1, 0)
+	if st := r.Stats(); st.BadStatus != 3 {
+		t.Errorf("%+v", st)
+	}
+	g.packet(9, 1, 1)
+	expect(t, r, 1, 1)
+}
+
+// "Packet numbers that jump": gaps are counted, what came before is not handed over again, and numbers wrap.
+func TestNumbersThatJump(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 4, BlockSize: 100})
+	for _, n := range []uint16{0, 5, 5, 4, 6} {
+		g.packet(0, 7, n)
+		if n == 4 || (n == 5 && r.Device(7).Packets == 2) {
+			nothing(t, r)
+			continue
+		}
+		expect(t, r, 7, n)
+	}
+	if st := r.Device(7); st != (DeviceStats{Packets: 3, Bytes: 3, Gaps: 4, Duplicates: 2}) {
+		t.Errorf("%+v", st)
+	}
+	for _, n := range []uint16{30000, 60000, 65535, 0, 1} {
+		g.packet(1, 7, n)
+		expect(t, r, 7, n)
+	}
+	if st := r.Device(7); st.Duplicates != 2 || st.Gaps != 4+65535-6-3 {
+		t.Errorf("after wrapping: %+v", st)
+	}
+}
+
+// Blocks lie in the array in any order; they are handed over by number, each device by itself, and a number that is there is
+// no gap.
+func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 8, BlockSize: 100})
+	for i, slot := range []int{6, 2, 7, 0} {
+		g.packet(slot, 3, uint16(i))
+	}
+	g.packet(1, 2, 0)
+	expect(t, r, 2, 0)
+	for i := range uint16(4) {
+		expect(t, r, 3, i)
+	}
+	if st := r.Device(3); st.Gaps+st.Duplicates != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// "Device numbers nobody registered": counted, and the others go on. The same with lengths that cannot be.
+func TestUnknownDevice(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 3, BlockSize: 100, Devices: []uint8{1, 2}})
+	g.packet(0, 9, 0)
+	bad := make([]byte, HeaderLen)
+	bad[0] = 1
+	binary.BigEndian.PutUint32(bad[4:], 101)
+	g.write(g.m.data+uint64(g.m.stride), g.m.dataKey, bad)
+	g.status(1, HasData)
+	g.packet(2, 1, 0)
+	expect(t, r, 1, 0)
+	if st := r.Stats(); st.Unknown != 1 || st.BadHeader != 1 {
+		t.Errorf("%+v", st)
+	}
+	for slot := range 3 {
+		if v := r.status.Load8(slot); v != Empty {
+			t.Errorf("block %d has status %d", slot, v)
+		}
+	}
+}
+
+// A peer that writes to a block that the program has is found out; the block is empty afterwards all the same.
+func TestOverwrite(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})
+	g.packet(0, 1, 0)
+	b, err := r.Receive(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Retain()
+	g.status(0, HasData)
+	nothing(t, r)
+	b.Release()
+	b.Release() // harmless
+	if st := r.Stats(); st.Overwrites != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// The sender's death is the end of the stream, after what arrived before it.
+func TestEndAfterData(t *testing.T) {
+	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})
+	g.packet(0, 1, 0)
+	_ = g.conn.Close()
+	expect(t, r, 1, 0)
+	if _, err := r.Receive(within(t)); err != io.EOF {
+		t.Errorf("%v, want io.EOF", err)
+	}
+}
+
+// A retained block is passed over: the others carry the stream, and it comes back.
+func TestRetain(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 3, BlockSize: 100}
+	s, r := pair(t, a, b, cfg, cfg)
+	ctx := within(t)
+	var kept Block
+	for n := range 100 {
+		if err := s.Write(ctx, 0, []byte{byte(n)}); err != nil {
+			t.Fatal(err)
+		}
+		blk, err := r.Receive(ctx)
+		if err != nil || int(blk.Packet) != n {
+			t.Fatal(blk.Packet, err)
+		}
+		switch n {
+		case 2:
+			kept = blk
+			kept.Retain()
+		case 50:
+			if kept.Data[0] != 2 {
+				t.Errorf("the retained block was overwritten by packet %d", kept.Data[0])
+			}
+			kept.Release()
+			blk.Release()
+		default:
+			blk.Release()
+		}
+	}
+	if n, err := s.Free(ctx); n != 3 || err != nil {
+		t.Errorf("%d blocks are empty, %v", n, err)
+	}
+}
+
+// While all blocks are kept a Write waits; it can be given up, and the packet has not been sent then.
+func TestGiveUp(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 1, BlockSize: 100}
+	s, r := pair(t, a, b, cfg, cfg)
+	ctx := within(t)
+	if err := s.Write(ctx, 0, []byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := r.Receive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer cancel()
+	if err := s.Write(short, 0, []byte{1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v", err)
+	}
+	kept.Release()
+	if err := s.Write(ctx, 0, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, r, 0, 1)
+}
+
+// "Mismatch between the two ends": one clear error at both, nothing sent, and the listener goes on.
+func TestMismatch(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	_, _, errS, errR := try(t, a, b, Config{Blocks: 4, BlockSize: 100}, Config{Blocks: 3, BlockSize: 100})
+	if !errors.Is(errS, ErrMismatch) || !errors.Is(errR, ErrMismatch) {
+		t.Errorf("sender: %v; receiver: %v", errS, errR)
+	}
+}
+
+// "Block sizes or counts out of range".
+func TestBadConfig(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	for _, c := range []Config{
+		{Blocks: -1}, {Blocks: MaxBlocks + 1}, {BlockSize: -1}, {BlockSize: MaxBlockSize + 1}, {Blocks: MaxBlocks, BlockSize: MaxBlockSize},
+		{SendDepth: -1}, {CQDepth: maxDepth + 1}, {Idle: -1},
+	} {
+		if _, err := Listen(b, testAddr(b), c); !errors.Is(err, ErrConfig) {
+			t.Errorf("Listen with %+v: %v", c, err)
+		}
+		if _, err := Init(within(t), a, testAddr(b), c); !errors.Is(err, ErrConfig) {
+			t.Errorf("Init with %+v: %v", c, err)
+		}
+	}
+	cfg := Config{Blocks: 2, BlockSize: 10}
+	s, _ := pair(t, a, b, cfg, cfg)
+	if err := s.Write(within(t), 0, make([]byte, 11)); !errors.Is(err, ErrTooLong) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A receiver that goes away is an error of the sender's, which says why.
+func TestReceiverGoes(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 2, BlockSize: 10}
+	s, r := pair(t, a, b, cfg, cfg)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	var err error
+	for err == nil {
+		err = s.Write(ctx, 0, []byte{1})
+	}
+	if !errors.Is(err, ErrBroken) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,128 @@
+package statusbyte
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func put(t *testing.T, s *Store, device uint8, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err := s.Put(device, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// files are a device's files as a consumer sees them.
+func files(t *testing.T, dir string) (texts []string) {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "*"+StoreSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Each device has a directory of its own, a packet is a file, and a later run goes on behind an earlier one.
+func TestStore(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "data")
+	for _, run := range []string{"first", "second"} {
+		s, err := OpenStore(root, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, 3, run+" a", run+" b")
+		put(t, s, 200, run+" c")
+		if err := errors.Join(s.End(3), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := files(t, filepath.Join(root, "device-003")); !equal(got, []string{"first a", "first b", "second a", "second b"}) {
+		t.Errorf("%q", got)
+	}
+	if got := files(t, filepath.Join(root, "device-200")); !equal(got, []string{"first c", "second c"}) {
+		t.Errorf("%q", got)
+	}
+	if _, err := os.Stat(filepath.Join(root, "device-003", EndMark)); err != nil {
+		t.Error(err)
+	}
+}
+
+// With segments nothing half-written is seen: a file appears when it is complete.
+func TestStoreSegments(t *testing.T) {
+	root := t.TempDir()
+	s, err := OpenStore(root, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 0, "12345", "678")
+	if got := files(t, s.Dir(0)); got != nil {
+		t.Errorf("too early: %q", got)
+	}
+	put(t, s, 0, "9abc", "d")
+	if got := files(t, s.Dir(0)); !equal(got, []string{"123456789abc"}) {
+		t.Errorf("%q", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, s.Dir(0)); !equal(got, []string{"123456789abc", "d"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// A root that cannot be written to is told at once; a device's directory that cannot, with its first packet, and the other
+// devices' go on.
+func TestStoreThatCannot(t *testing.T) {
+	root := t.TempDir()
+	file := filepath.Join(root, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(filepath.Join(file, "data"), 0); !errors.Is(err, ErrStore) {
+		t.Errorf("%v", err)
+	}
+	if _, err := OpenStore(root, -1); !errors.Is(err, ErrConfig) {
+		t.Errorf("%v", err)
+	}
+	s, err := OpenStore(root, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.Dir(1), nil, 0o600); err != nil { // a file where the directory should be
+		t.Fatal(err)
+	}
+	if err := s.Put(1, []byte("x")); !errors.Is(err, ErrStore) {
+		t.Errorf("%v", err)
+	}
+	put(t, s, 2, "y")
+	if err := os.Remove(s.Dir(1)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 1, "x") // the same packet again
+	if got := files(t, s.Dir(1)); !equal(got, []string{"x"}) {
+		t.Errorf("%q", got)
+	}
+}
