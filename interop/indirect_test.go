@@ -210,8 +210,9 @@ func (i *indirectRig) guestWrites(n, frp int) {
 	if c.Delivered != uint64(n) || f.Num("direct")+f.Num("indirect") != uint64(n) || c.Parked+c.Straight != f.Num("indirect") {
 		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
 	}
-	if frp > 0 && c.Parked == 0 {
-		i.t.Error("registrations failed, and nothing was parked")
+	// What was registered after all when the data came goes straight to its place; the rest is parked.
+	if frp > 0 && c.Refused > 0 && c.Parked+c.Straight == 0 {
+		i.t.Error("registrations failed, and nothing came indirectly")
 	}
 }
 
