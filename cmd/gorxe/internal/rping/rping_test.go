@@ -112,6 +112,87 @@ func TestHostileClient(t *testing.T) {
 	}
 }
 
+// Clients of one address that take what they get and stay leave places for a client from elsewhere.
+func TestGreedyClients(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{Ports: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devs [3]*roce.Device
+	for i := range devs {
+		if devs[i], err = roce.New(link.Port(i)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { devs[i].Close() })
+	}
+	greedy, server, honest := devs[0], devs[1], devs[2]
+	addr := netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), DefaultPort)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s := &Server{Dev: server}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(ctx, l)
+	held := 0
+	for {
+		c, err := Dial(ctx, greedy, addr, 16)
+		var no *roce.RejectError
+		if errors.As(err, &no) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		held++
+	}
+	if held != maxSessions/2 {
+		t.Errorf("one address holds %d sessions of %d", held, maxSessions)
+	}
+	c, err := Dial(ctx, honest, addr, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who asks and never comes holds nothing for long, whatever time-outs he asked for.
+func TestNobodyComes(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devs [2]*roce.Device
+	for i := range devs {
+		if devs[i], err = roce.New(link.Port(i)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { devs[i].Close() })
+	}
+	if err := link.SetPlan(1, 0, loopback.Plan{Loss: 1}); err != nil { // the answers do not come back
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	s := &Server{Dev: devs[1], patience: 300 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(ctx, l)
+	go Dial(ctx, devs[0], netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), DefaultPort), 16)
+	start := time.Now()
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	a, _, addr := devices(t)
 	if _, err := Dial(context.Background(), a, addr, 64); !errors.Is(err, roce.ErrRefused) {

@@ -1,22 +1,33 @@
 package rping
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// maxSessions bounds the clients served at a time; further ones are refused.
-const maxSessions = 64
+const (
+	// maxSessions bounds the clients served at a time; further ones are refused.
+	maxSessions = 64
+	// maxMeetings bounds those that have asked and not come yet. Whoever may write any address can ask in vain, so they are
+	// more, and their time is short: a client whose answer was lost on the way has asked again by then.
+	maxMeetings = 512
+	meetingTime = 5 * time.Second
+)
 
 // Server answers rping clients.
 type Server struct {
 	Dev *roce.Device
 	Log func(peer netip.AddrPort, err error) // how a session ended, nil if well; may be nil
+
+	patience time.Duration // 0: meetingTime
 }
 
 // Listen takes the port; Serve serves it.
@@ -30,7 +41,7 @@ func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	places := make(chan struct{}, maxSessions)
+	meetings, sessions := session.NewPlaces(maxMeetings), session.NewPlaces(maxSessions)
 	for {
 		r, err := l.Accept(ctx)
 		if err != nil {
@@ -39,33 +50,58 @@ func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
 			}
 			return err
 		}
-		select {
-		case places <- struct{}{}:
-		default:
-			_ = r.Reject([]byte("too many sessions"))
+		done, ok := meetings.Take(r.RemoteAddr().Addr())
+		if !ok {
+			_ = r.Reject(tooMany)
 			continue
 		}
 		wg.Go(func() {
-			err := s.session(ctx, r)
+			defer done()
+			err := s.session(ctx, r, sessions, done)
 			if s.Log != nil && ctx.Err() == nil {
 				s.Log(r.RemoteAddr(), err)
 			}
-			<-places
 		})
 	}
 }
 
-// session serves one client to its end.
-func (s *Server) session(ctx context.Context, r *roce.Request) error {
+var (
+	tooMany    = []byte("too many sessions")
+	errTooMany = errors.New("too many sessions: this client's was refused")
+)
+
+// meet makes the connection, if there is a place for the client.
+func (s *Server) meet(ctx context.Context, r *roce.Request, e *end, places *session.Places) (c *roce.Conn, leave func(), err error) {
+	peer := r.RemoteAddr().Addr()
+	leave, ok := places.Take(peer)
+	if !ok {
+		return nil, nil, errors.Join(errTooMany, r.Reject(tooMany))
+	}
+	leave() // not before the client has come
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.patience, meetingTime))
+	defer cancel()
+	if c, err = r.Accept(ctx, e.qp, roce.AcceptOptions{}); err != nil {
+		return nil, nil, err
+	}
+	if leave, ok = places.Take(peer); !ok {
+		return nil, nil, errors.Join(errTooMany, c.Close())
+	}
+	return c, leave, nil
+}
+
+// session serves one client to its end. met is called when it has come.
+func (s *Server) session(ctx context.Context, r *roce.Request, places *session.Places, met func()) error {
 	e, err := newEnd(s.Dev, MaxSize)
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
 	defer e.close()
-	c, err := r.Accept(ctx, e.qp, roce.AcceptOptions{})
+	c, leave, err := s.meet(ctx, r, e, places)
 	if err != nil {
 		return err
 	}
+	met()
+	defer leave()
 	defer c.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
