@@ -26,6 +26,7 @@ type outgoing struct {
 
 	answered bool // the valid answer has come
 	refused  bool // an invalid one has
+	told     bool // it answered the last request: the timer that runs is not one of silence
 	acked    bool // the user has been told that the request was taken
 	wishing  bool // would send, had it a slot
 	sentAll  bool // every byte has been acknowledged by the transport
@@ -90,6 +91,7 @@ func (m *Machine) Post(now Time, op *Op) (TID, error) {
 // request sends a request, again or for the first time.
 func (m *Machine) request(now Time, i uint16) {
 	m.wantOut(i, sendRequest)
+	m.out[i].told = false
 	m.armOut(&m.out[i], now+m.cfg.Timeout)
 }
 
@@ -98,8 +100,10 @@ func (m *Machine) expireOut(now Time, i uint16) {
 	o := &m.out[i]
 	switch o.state {
 	case outAsking:
-		m.Counters.Timeouts++
-		o.timeouts++
+		if !o.told {
+			m.Counters.Timeouts++
+			o.timeouts++
+		}
 		if m.lostPatience(now, i) {
 			return
 		}
@@ -255,7 +259,7 @@ func (m *Machine) refusal(now Time, i uint16, o *outgoing) {
 		return
 	}
 	m.Counters.InvalidAnswers++
-	o.refused = true
+	o.refused, o.told = true, true
 	m.armOut(o, now+m.cfg.Timeout) // ask again then
 	if o.state != outAsking {
 		return

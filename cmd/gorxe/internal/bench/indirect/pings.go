@@ -10,26 +10,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 const (
 	pingPatience = 10 * time.Millisecond // until an answer counts as lost, and the next ping goes out
 	icmpHeader   = 8
 	icmpEcho     = 8
-	etherHeader  = 14
-	etherTest    = 0x88b5 // for local experiments (IEEE 802)
 )
 
-// startPings begins three pings that send their next message when the answer to the last one has come: on a veth pair ICMP echoes between the
-// kernels of both ends; in memory, frames between ports of a link of their own, which take CPU time as those do.
-func startPings(w *world) (end func() error, err error) {
+// startPings begins three pings between the kernels of both ends, which send their next message when the answer to the last one has come.
+func startPings(pair *veth.Pair) (end func() error, err error) {
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	errs := make([]error, len(pingSizes))
 	for i, size := range pingSizes {
-		ping, err := pinger(w, i, size)
+		ping, err := icmpPinger(pair, i, size)
 		if err != nil {
 			stop.Store(true)
 			all.Wait()
@@ -48,17 +44,10 @@ func startPings(w *world) (end func() error, err error) {
 	}, nil
 }
 
-func pinger(w *world, i, size int) (func(stop *atomic.Bool) error, error) {
-	if w.pair == nil {
-		return memoryPinger(size)
-	}
-	return icmpPinger(w, i, size)
-}
-
 // icmpPinger is ping -f with a reply to each request before the next.
-func icmpPinger(w *world, i, size int) (func(stop *atomic.Bool) error, error) {
+func icmpPinger(pair *veth.Pair, i, size int) (func(stop *atomic.Bool) error, error) {
 	fd := -1
-	err := w.pair.A.Do(func() (err error) {
+	err := pair.A.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
 		return err
 	})
@@ -69,7 +58,7 @@ func icmpPinger(w *world, i, size int) (func(stop *atomic.Bool) error, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	to := &unix.SockaddrInet4{Addr: w.pair.B.IPv4.Addr().As4()}
+	to := &unix.SockaddrInet4{Addr: pair.B.IPv4.Addr().As4()}
 	return func(stop *atomic.Bool) error {
 		defer unix.Close(fd)
 		msg, in := make([]byte, icmpHeader+size), make([]byte, 2048)
@@ -111,48 +100,4 @@ func isReply(b []byte, id, seq uint16) bool {
 	}
 	b = b[min(len(b), int(b[0]&15)*4):]
 	return len(b) >= icmpHeader && b[0] == 0 && binary.BigEndian.Uint16(b[4:]) == id && binary.BigEndian.Uint16(b[6:]) == seq
-}
-
-// memoryPinger sends frames to and fro on a link of its own.
-func memoryPinger(size int) (func(stop *atomic.Bool) error, error) {
-	link, err := loopback.NewLink(loopback.Config{MTU: pairMTU})
-	if err != nil {
-		return nil, err
-	}
-	a, b := link.Port(0), link.Port(1)
-	return func(stop *atomic.Bool) error {
-		defer link.Close()
-		for !stop.Load() {
-			for _, p := range [][2]frame.Port{{a, b}, {b, a}} {
-				if err := pass(p[0], p[1], size); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}, nil
-}
-
-// pass sends one frame and takes it in at the other end.
-func pass(from, to frame.Port, size int) error {
-	var buf [1]frame.Buf
-	if from.Alloc(buf[:]) == 0 {
-		return errors.New("no buffer for a ping")
-	}
-	f := buf[0].B[:etherHeader+size]
-	dst, src := to.Info().MAC, from.Info().MAC
-	copy(f, dst[:])
-	copy(f[6:], src[:])
-	binary.BigEndian.PutUint16(f[12:], etherTest)
-	buf[0].B = f
-	if _, err := from.Send(buf[:]); err != nil {
-		return fmt.Errorf("send a ping: %w", err)
-	}
-	if err := to.Wait(pingPatience); err != nil {
-		return fmt.Errorf("wait for a ping: %w", err)
-	}
-	if n := to.Receive(buf[:]); n > 0 {
-		to.Release(buf[:n])
-	}
-	return nil
 }

@@ -3,8 +3,11 @@ package indirect
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
@@ -20,9 +23,12 @@ type world struct {
 	datapath string
 }
 
+// delay is how long a frame is on the wire in memory, each way, besides the time that the link's rate costs.
+const delay = 5 * time.Microsecond
+
 func openWorld(link, mode string) (*world, error) {
 	if link == linkMemory {
-		return &world{datapath: "memory"}, nil
+		return &world{datapath: "memory, in virtual time"}, nil
 	}
 	m, err := xdp.ParseMode(mode)
 	if err != nil {
@@ -43,30 +49,48 @@ func (w *world) close() error {
 	return nil
 }
 
-// ports opens both ends of the link for one trial, with what the experiment does to frames. The seed is the same for both
-// methods.
-func (w *world) ports(x *experiment, rate int64, seed uint64) (ports [2]frame.Port, err error) {
-	plan := loopback.Plan{Loss: x.lfp, Bandwidth: rate}
-	if w.pair == nil {
-		link, err := loopback.NewLink(loopback.Config{MTU: pairMTU})
-		if err != nil {
-			return ports, err
-		}
-		for i := range ports {
-			ports[i] = loopback.Inject(link.Port(i), seed+uint64(i)<<32, plan)
-		}
-		return ports, nil
+// wire is the link of one trial.
+type wire struct {
+	ports [2]frame.Port
+	link  *loopback.Link // in virtual time; nil: real time
+	clock func() int64   // of link
+	rand  func() uint64
+}
+
+func (w *wire) virtual() bool { return w.link != nil }
+
+// options are those of both devices.
+func (w *wire) options() []roce.Option {
+	list := []roce.Option{roce.WithProgress(roce.Manual), roce.WithMaxWindow(window)}
+	if w.virtual() {
+		list = append(list, roce.WithClock(w.clock), roce.WithRand(w.rand))
 	}
+	return list
+}
+
+// wire opens both ends of the link for one trial, with what the experiment does to frames. The seed is the same for both methods.
+func (w *world) wire(t *trial) (*wire, error) {
+	plan := loopback.Plan{Loss: t.lfp, Bandwidth: t.rate}
+	if w.pair == nil {
+		plan.Delay = delay
+		link, err := loopback.NewLink(loopback.Config{MTU: pairMTU, Virtual: true, Seed: t.seed, Plan: plan})
+		if err != nil {
+			return nil, err
+		}
+		r := rand.New(rand.NewPCG(t.seed, 2))
+		return &wire{ports: [2]frame.Port{link.Port(0), link.Port(1)}, link: link, clock: link.Now, rand: r.Uint64}, nil
+	}
+	l := &wire{}
 	for i, end := range []*veth.End{&w.pair.A, &w.pair.B} {
 		p, err := xdp.Open(end.Iface, xdp.Options{Mode: w.mode, NetNS: end.Fd()})
 		if err != nil {
 			if i == 1 {
-				err = errors.Join(err, ports[0].Close())
+				err = errors.Join(err, l.ports[0].Close())
 			}
-			return ports, err
+			return nil, err
 		}
 		w.datapath = p.Info().Datapath
-		ports[i] = loopback.Inject(p, seed+uint64(i)<<32, plan)
+		l.ports[i] = loopback.Inject(p, t.seed+uint64(i)<<32, plan)
 	}
-	return ports, nil
+	return l, nil
 }

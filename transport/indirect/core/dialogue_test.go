@@ -1,0 +1,219 @@
+package core
+
+import "testing"
+
+// talk is a machine and what it says; the other end is the test.
+type talk struct {
+	t   *testing.T
+	m   *Machine
+	now Time
+}
+
+func newTalk(t *testing.T, c Config) *talk {
+	t.Helper()
+	c.Timeout, c.Segment = 100, 1024
+	c.Patience, c.Silence = 10_000, 20_000
+	m, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &talk{t: t, m: m, now: 1}
+}
+
+// next is what the machine wants done now, which has to be of that kind.
+func (k *talk) next(want ActionKind) Action {
+	k.t.Helper()
+	var a Action
+	if !k.m.Poll(k.now, &a) || a.Kind != want {
+		k.t.Fatalf("the machine wants %+v; the protocol, kind %d", a, want)
+	}
+	return a
+}
+
+// says is the control message that the machine sends now.
+func (k *talk) says(want msgType) message {
+	k.t.Helper()
+	a := k.next(DoControl)
+	var g message
+	if !g.parse(a.Msg[:]) || g.typ != want {
+		k.t.Fatalf("the machine says %+v; the protocol, type %d", g, want)
+	}
+	return g
+}
+
+func (k *talk) silent() {
+	k.t.Helper()
+	var a Action
+	if k.m.Poll(k.now, &a) {
+		k.t.Fatalf("the machine wants %+v; the protocol, nothing", a)
+	}
+}
+
+func (k *talk) hears(g message) {
+	var b [MessageLen]byte
+	g.put(&b, 0)
+	k.m.HandleControl(k.now, b[:])
+}
+
+func (k *talk) waits(d Time) {
+	k.now += d
+	k.m.HandleTimeout(k.now)
+}
+
+var oneSlot = Config{Dynamic: true, PeerSlots: 1, PeerSlot: 4096, PeerBase: 1 << 20, PeerKey: 9, Slots: 1, Slot: 4096}
+
+// "After an invalid answer the initiator begins an indirect transfer": at once, with the user told before anything is sent. The real
+// answer "is recorded in the status block and discarded".
+func TestInvalidAnswer(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	tid, err := k.m.Post(k.now, &Op{Local: Local{Addr: 50}, DBA: 7, Len: 1500, Cookie: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := k.says(msgRequest); g.tid != tid || g.flags != 0 || g.sba != 50 || g.dba != 7 || g.len != 1500 {
+		t.Errorf("%+v", g)
+	}
+	k.silent()
+	k.hears(message{typ: msgAnswer, tid: tid})
+	if a := k.next(DoAcked); a.Cookie != 3 {
+		t.Errorf("%+v", a)
+	}
+	for i, want := range []struct{ addr, len uint64 }{{1 << 20, 1024}, {1<<20 + 1024, 476}} {
+		a := k.next(DoWrite)
+		if a.RemoteAddr != want.addr || uint64(a.Len) != want.len || !a.WithImm || a.Imm != slotImm(tid, 0, uint32(i)) || a.RKey != 9 || a.Local.Addr != 50+uint64(i)*1024 {
+			t.Errorf("segment %d: %+v", i, a)
+		}
+	}
+	k.silent() // it asks again when its timer has run out, not before
+	k.waits(100)
+	if g := k.says(msgRequest); !g.has(flagIndirect) || g.slot != 0 {
+		t.Errorf("%+v", g)
+	}
+	k.m.DataDone(k.now)
+	k.m.DataDone(k.now)
+	k.next(DoSent)
+	k.silent() // the real answer is still to come
+	k.hears(message{typ: msgAnswer, flags: flagValid, tid: tid, dba: 1, rkey: 2})
+	if g := k.says(msgRelease); !g.has(flagIndirect) || g.slot != 0 {
+		t.Errorf("%+v", g)
+	}
+	k.hears(message{typ: msgReleased, tid: tid})
+	if a := k.next(DoDone); a.Status != StatusOK {
+		t.Errorf("%+v", a)
+	}
+	k.silent()
+}
+
+// "If the initiator has not received any valid answer before the second time-out of the timer, it begins an indirect transfer", and goes on asking meanwhile.
+func TestSecondTimeout(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	if _, err := k.m.Post(k.now, &Op{Len: 10}); err != nil {
+		t.Fatal(err)
+	}
+	k.says(msgRequest)
+	k.waits(99)
+	k.silent()
+	k.waits(1)
+	k.says(msgRequest)
+	k.silent()
+	k.waits(100)
+	k.next(DoAcked)
+	k.says(msgRequest)
+	k.next(DoWrite)
+	k.waits(100)
+	k.says(msgRequest)
+}
+
+// The traditional method: "after an invalid answer the initiator resets its timer and waits to ask again".
+func TestTraditionalWaits(t *testing.T) {
+	c := oneSlot
+	c.Dynamic = false
+	k := newTalk(t, c)
+	tid, err := k.m.Post(k.now, &Op{Len: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.says(msgRequest)
+	k.waits(60)
+	k.hears(message{typ: msgAnswer, tid: tid})
+	k.waits(60)
+	k.silent() // reset
+	k.waits(40)
+	k.says(msgRequest)
+	for range 5 {
+		k.waits(100)
+		k.says(msgRequest)
+		k.silent()
+	}
+	k.hears(message{typ: msgAnswer, flags: flagValid, tid: tid, dba: 77, rkey: 5})
+	k.next(DoAcked)
+	if a := k.next(DoWrite); a.RemoteAddr != 77 || a.RKey != 5 || a.WithImm {
+		t.Errorf("%+v", a)
+	}
+}
+
+// The responder moves what is parked "only when it finds that the answer has been sent".
+func TestMoveAfterTheAnswer(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	const tid = 4
+	k.m.HandleData(k.now, slotImm(tid, 0, 0), 1024) // no request has come: "no information in the status block"
+	k.silent()
+	k.hears(message{typ: msgRequest, flags: flagIndirect, tid: tid, dba: 7, len: 1500})
+	a := k.next(DoRegister)
+	k.m.Registered(k.now, a.Entry, tid, false, Local{}, 0, 0)
+	if g := k.says(msgAnswer); g.has(flagValid) {
+		t.Errorf("%+v", g)
+	}
+	k.silent()
+	k.hears(message{typ: msgRequest, flags: flagIndirect, tid: tid, dba: 7, len: 1500})
+	a = k.next(DoRegister)
+	k.m.Registered(k.now, a.Entry, tid, true, Local{Addr: 1000}, 1000, 8)
+	if g := k.says(msgAnswer); !g.has(flagValid) || g.dba != 1000 || g.rkey != 8 {
+		t.Errorf("%+v", g)
+	}
+	if a := k.next(DoMove); a.Off != 0 || a.Len != 1024 || a.Slot != 0 {
+		t.Errorf("%+v", a)
+	}
+	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid}) // it overtook the last segment: nothing is released yet
+	k.silent()
+	k.m.HandleData(k.now, slotImm(tid, 0, 1), 476)
+	if a := k.next(DoMove); a.Off != 1024 || a.Len != 476 {
+		t.Errorf("%+v", a)
+	}
+	if a := k.next(DoRelease); !a.Delivered {
+		t.Errorf("%+v", a)
+	}
+	k.says(msgReleased)
+	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid}) // doubled, or the answer was lost
+	k.says(msgReleased)
+	k.silent()
+	if c := k.m.Counters; c.Parked != 1 || c.Straight != 0 || c.Delivered != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A segment for a slot that another transfer has may have overwritten it: the connection is of no more use.
+func TestOverwritingIsTheEnd(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	k.m.HandleData(k.now, slotImm(4, 0, 0), 1024)
+	k.m.HandleData(k.now, slotImm(5, 0, 0), 1024)
+	if k.m.Err() != ErrProtocol {
+		t.Errorf("%v", k.m.Err())
+	}
+	k.m.Fail(k.now)
+	if c := k.m.Counters; c.Violations != 1 || c.Orphaned != 1 || c.ParkedBytes != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Bounds of Config are checked.
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{
+		{Segment: 0}, {Segment: MaxSegment + 1}, {Segment: 1, Entries: 3}, {Segment: 1, Entries: 512}, {Segment: 1, Slots: 257, Slot: 1}, {Segment: 1, PeerSlots: 1},
+		{Segment: 1, Slots: 1}, {Segment: 1, Timeout: -1}, {Segment: 1, PeerSlots: 1, PeerSlot: 2 << 30},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v passes", c)
+		}
+	}
+}
