@@ -7,7 +7,7 @@
 // sees them), protocol.go (the session over oob: run, ready, done), bw.go and
 // lat.go (the loops that measure), report.go (columns and JSON). Then, for a peer that is a perftest: stock.go
 // (what both roles share), stock_client.go, stock_server.go with stock_attend.go and stock_memory.go (how a server
-// finds out what the client wants, which perftest does not say), stock_cm.go and stock_mail.go (-R).
+// finds out what the client wants, which perftest does not say), stock_cm.go, stock_part.go and stock_mail.go (-R).
 //
 // How it measures:
 //

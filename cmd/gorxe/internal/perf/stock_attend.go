@@ -252,7 +252,7 @@ func (a *attendant) take(n int) error {
 	for i := range a.wcs[:n] {
 		wc := &a.wcs[i]
 		switch {
-		case wc.Status == roce.WRFlushErr && a.done.Load():
+		case wc.Status == roce.WRFlushErr && (a.done.Load() || a.parted.Load()):
 			return nil
 		case wc.Status != roce.Success:
 			return a.failed(wc)
@@ -290,6 +290,7 @@ func (a *attendant) received(wc *roce.WC, now time.Time) error {
 	}
 	a.count++
 	a.last = now
+	a.seen.Store(now.UnixNano())
 	a.memory = nil
 	if a.guess == unknown && a.count > 1 {
 		a.guess = streaming
@@ -336,6 +337,7 @@ func (a *attendant) writeBack() error {
 			return err
 		}
 	}
+	a.wrote.Store(true)
 	a.s.MR.Store8(a.s.Out(0)+size-1, a.memory.number+1) // the next one: this end has begun
 	a.wr[0] = roce.SendWR{
 		Op: roce.OpWrite, Flags: roce.Signaled, SGEs: a.out(size), RemoteAddr: a.peer.Addr, RKey: a.peer.RKey,
@@ -359,6 +361,7 @@ func (a *attendant) answer(now time.Time) error {
 		a.trips.Record(now.Sub(a.answered) / 2)
 	}
 	a.answered = now
+	a.seen.Store(now.UnixNano())
 	a.sends++
 	return a.qp.PostSend(a.wr...)
 }

@@ -199,6 +199,16 @@ func (v *stockServer) Meet() error {
 
 // join accepts the client's queue pairs until ctx ends. An error ends the session.
 func (v *stockServer) join(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		v.partWhenOver(ctx)
+		close(watched)
+	}()
+	defer func() {
+		cancel()
+		<-watched
+	}()
 	for {
 		select {
 		case r := <-v.reqs:

@@ -198,6 +198,48 @@ func TestHostileCM(t *testing.T) {
 	}
 }
 
+// Clients of later versions wait at the end until the server has disconnected their queue pairs.
+func TestServerParts(t *testing.T) {
+	r := newCMRig(t, false)
+	for _, args := range []string{
+		"write-bw -s 3000 -n 50", "send-bw -q 2 -n 600 -s 100", "read-bw -q 2 -n 50", "write-lat -n 50", "send-lat -n 50", "read-lat -n 50", "atomic-bw -n 50",
+	} {
+		t.Run(args, func(t *testing.T) {
+			p, runs, err := parse(t, strings.Fields(args))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k, err := dialStockCM(t, r, p, stockOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer k.close(nil)
+			if _, err := k.once(t.Context(), runs[0]); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range k.conns {
+				if c.Err() != nil {
+					t.Fatalf("before the end: %v", c.Err())
+				}
+			}
+			if err := k.finish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for i, c := range k.conns {
+				select {
+				case <-c.Done():
+				case <-time.After(10 * time.Second):
+					t.Fatalf("queue pair %d is still connected", i)
+				}
+			}
+		})
+		r.noneLeft(t)
+	}
+	if len(r.failed) > 0 {
+		t.Errorf("the server says %v", <-r.failed)
+	}
+}
+
 // A client whose host is gone is noticed; one that is only slow is not taken for it.
 func TestSilentCM(t *testing.T) {
 	r := newCMRig(t, false)

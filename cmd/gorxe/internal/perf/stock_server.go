@@ -64,6 +64,11 @@ type stockServer struct {
 	meets   int                // of talk
 	theirs  [stockQPs]roce.QPN // to which each of ours is connected
 	conns   []*roce.Conn
+	parted  atomic.Bool // this end has disconnected them
+
+	seen     atomic.Int64 // when the last message came that this end sees, Unix nanoseconds
+	wrote    atomic.Bool  // it was a WRITE
+	reported bool         // the client has told its result; under mu
 
 	stop  context.CancelCauseFunc
 	done  atomic.Bool   // talk has ended
@@ -255,6 +260,9 @@ func (v *stockServer) Sync() error {
 			return err
 		}
 	}
+	if v.lastBarrier() {
+		v.part()
+	}
 	if v.syncs == latencySyncs && len(v.peers) == 1 && (v.h.Want == nil || v.h.Want.op.echo != echoNone) {
 		v.memory = v.toWatch()
 		close(v.goOn)
@@ -299,6 +307,9 @@ func (v *stockServer) Report() perftest.Report { return perftest.Report{} }
 // Reported is perftest.Host's: what the client of a one-sided bandwidth test measured. Its unit is the one of its user's
 // flags, which have to be this end's too.
 func (v *stockServer) Reported(r perftest.Report) {
+	v.mu.Lock()
+	v.reported = true
+	v.mu.Unlock()
 	if r.Check() != nil {
 		return
 	}

@@ -25,6 +25,15 @@ type Hello struct {
 	Gorxe   bool   // a gorxe, which goes on with package oob's exchange
 }
 
+// Number is the version as perftest compares it.
+func (h Hello) Number() float64 {
+	v, err := strconv.ParseFloat(h.Version, 64)
+	if err != nil {
+		return 0 // not from parseHello
+	}
+	return v
+}
+
 // hello is gorxe's first message. marked says that it may show itself as gorxe.
 func hello(marked bool) []byte {
 	b := make([]byte, versionLen)
