@@ -126,6 +126,16 @@ func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 
 // Send sends the first n bytes of what Fill returned.
 func (s *Sender) Send(ctx context.Context, n int) error {
+	err := s.Post(ctx, n)
+	if err == nil {
+		s.end.Dev.Progress() // with Manual progress nobody else would transmit it at once
+	}
+	return err
+}
+
+// Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves when the window is full, or
+// when the ACK poller looks, in one batch. With Auto progress there is no difference.
+func (s *Sender) Post(ctx context.Context, n int) error {
 	if n < 0 || n > s.cfg.BlockSize {
 		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, s.cfg.BlockSize)
 	}
@@ -144,7 +154,6 @@ func (s *Sender) Send(ctx context.Context, n int) error {
 		return s.broken(err)
 	}
 	if s.manual {
-		s.end.Dev.Progress() // nobody else would send it at once
 		notify(s.work)
 	}
 	return nil

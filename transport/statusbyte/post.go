@@ -35,7 +35,6 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	s.packets[h.device]++
 	s.stats.Packets++
 	s.stats.Bytes += uint64(h.length)
-	s.end.Dev.Progress() // with Manual progress nobody else would send it now
 	return nil
 }
 

@@ -234,6 +234,16 @@ func (f Fill) Drop() {
 // as needed, and returns when the WRITEs are posted; Flush waits until they are done. After an error the packet has not
 // been sent and never will be. last marks the end of the device's stream.
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
+	err := f.Post(ctx, n, last)
+	if err == nil {
+		f.s.end.Dev.Progress() // with Manual progress nobody else would transmit it now
+	}
+	return err
+}
+
+// Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves with what is posted next, or
+// with the next synchronisation, in one batch. With Auto progress there is no difference.
+func (f Fill) Post(ctx context.Context, n int, last bool) error {
 	if n < 0 || n > f.s.cfg.BlockSize {
 		f.Drop()
 		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, f.s.cfg.BlockSize)

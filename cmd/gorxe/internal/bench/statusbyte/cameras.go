@@ -22,10 +22,11 @@ const (
 
 // video is what a run of the cameras came to.
 type video struct {
-	at     []float64 // when frames were handed over, ms
-	rate   []float64 // and how fast they came, 10^6 bytes a second: see arrivals.rates
+	at     []float64 // when turns began, ms
+	rate   []float64 // and their throughput, 10^6 bytes a second: see arrivals.rates
 	cpu    float64   // percent of a CPU, both ends
 	memory float64   // 10^6 bytes resident, both ends
+	more   float64   // of them for the connections: what came on top of the idle devices
 	frames int       // delivered
 }
 
@@ -41,21 +42,24 @@ func (a *arrivals) add() {
 	a.mu.Unlock()
 }
 
-// rates are the throughput from one frame's hand-over to the next one's, and when. All cameras have their frames at the same
-// time, in turns of a period; the times in which there is nothing to send do not count, as in the paper: the first frame of a turn is
-// taken from the turn's beginning on.
+// rates are the throughput of every turn, and when it began. All cameras have their frames at the same time, once in a
+// period; then all frames are sent, and nothing until the next turn. Such times do not count, as in the paper: a turn's throughput is that of
+// its frames from the turn's beginning to the hand-over of the last one.
 func (a *arrivals) rates(begin, from, to int64) (at, rate []float64) {
 	const period = int64(time.Second / cameraRate)
 	slices.Sort(a.at)
-	last := begin
-	for _, t := range a.at {
-		since := t - max(last, begin+(t-begin)/period*period)
-		last = t
-		if t < from || t >= to {
+	for turn := begin; turn < to; turn += period {
+		frames, last := 0, int64(0)
+		for _, t := range a.at {
+			if t >= turn && t < turn+period {
+				frames, last = frames+1, t
+			}
+		}
+		if turn < from || frames == 0 {
 			continue
 		}
-		at = append(at, float64(t-from)/1e6)
-		rate = append(rate, cameraFrame/(float64(max(since, 1))/1e9)/1e6)
+		at = append(at, float64(turn-begin)/1e6)
+		rate = append(rate, float64(frames)*cameraFrame/(float64(last-turn)/1e9)/1e6)
 	}
 	return at, rate
 }
@@ -65,6 +69,7 @@ func (a *arrivals) rates(begin, from, to int64) (at, rate []float64) {
 func (w *world) cameras(ctx context.Context, lane string, blocks int, d time.Duration) (v video, err error) {
 	runtime.GC()
 	debug.FreeOSMemory()
+	idle := paper.Resident()
 	connections := 1
 	if lane == laneWindow {
 		connections = cameraCount
@@ -88,6 +93,7 @@ func (w *world) cameras(ctx context.Context, lane string, blocks int, d time.Dur
 	wall := now() - begin
 	v.cpu = 100 * float64(paper.ProcessTime()-cpu) / float64(wall)
 	v.memory = float64(paper.Resident()) / 1e6
+	v.more = v.memory - float64(idle)/1e6
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v.at, v.rate = a.rates(begin, begin+int64(cameraWarm), begin+int64(d))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -93,9 +92,9 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	b := &bench{
 		link: f.link.Value, cpus: f.cpus, duration: f.duration.D, chosen: choose(experiments(), f.only),
 		values: map[string]map[string][]float64{}, series: map[string][]float64{}, tails: map[string][]float64{},
-		stalled: map[string][][]float64{}, films: map[string]video{},
+		stalled: map[string][][]float64{}, frames: map[string][]float64{}, films: map[string]video{},
 	}
-	if b.w, err = newWorld(b.link, b.cpus, roce.Manual); err != nil {
+	if b.w, err = newWorld(b.link, b.cpus, manual); err != nil {
 		if errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, xdp.ErrUnsupported) {
 			err = fmt.Errorf("%w: run it as root, or with --link memory", err)
 		}

@@ -30,6 +30,8 @@ type shape struct {
 type sender interface {
 	// send sends the next block of a device, n bytes, as its memory is.
 	send(ctx context.Context, device uint8, n int) error
+	// post is send where more follows at once.
+	post(ctx context.Context, n int) error
 	// sync makes sure that the sender knows of an empty block.
 	sync(ctx context.Context) error
 	flush(ctx context.Context) error
@@ -103,6 +105,14 @@ func (s *statusSender) send(ctx context.Context, device uint8, n int) error {
 	return f.Send(ctx, n, false)
 }
 
+func (s *statusSender) post(ctx context.Context, n int) error {
+	f, err := s.s.Fill(ctx, 0)
+	if err != nil {
+		return err
+	}
+	return f.Post(ctx, n, false)
+}
+
 func (s *statusSender) sync(ctx context.Context) error {
 	for {
 		if n, err := s.s.Free(ctx); n > 0 || err != nil {
@@ -162,6 +172,7 @@ type windowSender struct {
 }
 
 func (s *windowSender) send(ctx context.Context, _ uint8, n int) error { return s.s.Send(ctx, n) }
+func (s *windowSender) post(ctx context.Context, n int) error { return s.s.Post(ctx, n) }
 func (s *windowSender) sync(ctx context.Context) error {
 	_, err := s.s.Fill(ctx)
 	return err

@@ -46,8 +46,9 @@ func (w *world) latency(ctx context.Context, lane string, blocks, size int, limi
 // errNothing: no block arrived in time.
 var errNothing = errors.New("too few blocks arrived: let other programs on this machine finish, or give it more time by --duration")
 
-// throughput sends blocks as fast as they go: 10^6 bytes a second.
-func (w *world) throughput(ctx context.Context, lane string, s shape, d time.Duration) (rate float64, err error) {
+// throughput sends blocks as fast as they go: 10^6 bytes a second, and how many frames were on the wire for a block. The receiver
+// releases a block so long after its hand-over.
+func (w *world) throughput(ctx context.Context, lane string, s shape, d, ack time.Duration) (rate, frames float64, err error) {
 	var first, last int64
 	var counted uint64
 	warm := int64(d / 4)
@@ -63,12 +64,15 @@ func (w *world) throughput(ctx context.Context, lane string, s shape, d time.Dur
 			counted++
 			last = at
 		}
+		for end := at + int64(ack); ack > 0 && now() < end; {
+			w.dev[1].Progress()
+		}
 		return r.release()
 	}
 	err = w.with(ctx, lane, s, on, func(p *pair) error {
-		sent := uint64(0)
+		sent, before := uint64(0), w.frames()
 		for end := now() + int64(d) + int64(d/4); now() < end; {
-			if err := p.s.send(ctx, 0, s.size); err != nil {
+			if err := p.s.post(ctx, s.size); err != nil {
 				return err
 			}
 			sent++
@@ -76,13 +80,18 @@ func (w *world) throughput(ctx context.Context, lane string, s shape, d time.Dur
 		if err := p.s.flush(ctx); err != nil {
 			return err
 		}
-		return p.await(sent)
+		err := p.await(sent)
+		frames = float64(w.frames()-before) / float64(sent)
+		return err
 	})
 	if err == nil && (counted == 0 || last <= first) {
 		err = errNothing
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return float64(counted) * float64(s.size) / (float64(last-first) / 1e9) / 1e6, nil
+	return float64(counted) * float64(s.size) / (float64(last-first) / 1e9) / 1e6, frames, nil
 }
+
+// frames counts what both devices have sent.
+func (w *world) frames() uint64 { return w.dev[0].Counters().TxFrames + w.dev[1].Counters().TxFrames }

@@ -26,19 +26,25 @@ var epoch = time.Now()
 // now is monotonic nanoseconds.
 func now() int64 { return int64(time.Since(epoch)) }
 
+// Who drives the devices.
+var (
+	manual = [2]roce.Progress{roce.Manual, roce.Manual}
+	auto   = [2]roce.Progress{roce.Auto, roce.Auto}
+	mixed  = [2]roce.Progress{roce.Auto, roce.Manual}
+)
+
 // world is two devices on one link.
 type world struct {
 	link     string
 	cpus     []int
 	dev      [2]*roce.Device // the first one sends
 	datapath string
-	progress roce.Progress
 	stop     []func() error
 }
 
-// newWorld makes the link and the devices.
-func newWorld(link string, cpus []int, progress roce.Progress) (*world, error) {
-	w := &world{link: link, cpus: cpus, progress: progress}
+// newWorld makes the link and the devices, of which the first one sends.
+func newWorld(link string, cpus []int, progress [2]roce.Progress) (*world, error) {
+	w := &world{link: link, cpus: cpus}
 	open := w.openMemory
 	if link == linkVeth {
 		open = w.openVeth
@@ -51,7 +57,7 @@ func newWorld(link string, cpus []int, progress roce.Progress) (*world, error) {
 			}
 			continue
 		}
-		if w.dev[i], err = roce.New(port, roce.WithProgress(progress)); err == nil { // the port is the device's, whatever happens
+		if w.dev[i], err = roce.New(port, roce.WithProgress(progress[i])); err == nil { // the port is the device's, whatever happens
 			w.stop = append(w.stop, w.dev[i].Close)
 		}
 	}
