@@ -108,7 +108,7 @@ func (t *Table) room(pd *PD) error {
 	case pd == nil || pd.table != t:
 		return ErrPD
 	case t.mrs >= t.maxMR:
-		return fmt.Errorf("%d memory regions: %w", t.mrs, ErrTooMany)
+		return fmt.Errorf("the limit is %d memory regions, windows and fast regions: %w", t.maxMR, ErrTooMany)
 	}
 	return nil
 }

@@ -20,15 +20,15 @@ func (q *QP) invariants() error {
 		return fmt.Errorf("tail %d, cur %d, started %d, head %d", tail, s.cur, s.started, head)
 	case head-tail > uint32(s.depth):
 		return fmt.Errorf("%d in a queue of %d", head-tail, s.depth)
-	case int(q.rdUsed) > len(q.rdEnds):
-		return fmt.Errorf("%d READs outstanding, %d allowed", q.rdUsed, len(q.rdEnds))
+	case q.rdUsed > uint32(q.attr.MaxRdAtomic):
+		return fmt.Errorf("%d READs outstanding, %d allowed", q.rdUsed, q.attr.MaxRdAtomic)
 	case tail != s.started && s.at(tail).psn+uint64(s.at(tail).npkts) <= q.una:
 		return fmt.Errorf("the oldest WQE is acknowledged and not retired")
 	case q.typ == RC && q.State() != Err && tail == s.started && q.una != q.max:
 		return fmt.Errorf("packets in flight without a WQE")
 	case q.recv.held && int(q.recv.nsge) > len(q.recv.sges):
 		return fmt.Errorf("%d SGEs held", q.recv.nsge)
-	case q.answers.fresh > q.answers.limit || len(q.answers.list) > 2*q.answers.limit:
+	case q.answers.fresh > q.answers.limit || len(q.answers.list) > 2*int(q.answers.limit):
 		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("answers owed, but on no list")

@@ -85,7 +85,7 @@ func (e *Engine) aheadWQE(q *QP) {
 	}
 	s := &q.sq
 	i := s.cur & s.mask
-	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.maxSGE)])
+	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.room)])
 }
 
 // source is the first SGE of the work request under way; nil: none, or inline.
@@ -94,7 +94,7 @@ func (q *QP) source() *SGE {
 	if s.cur == s.head.Load() || s.at(s.cur).inline || s.at(s.cur).nsge == 0 {
 		return nil
 	}
-	return &s.sges[(s.cur&s.mask)*uint32(s.maxSGE)]
+	return &s.sges[(s.cur&s.mask)*uint32(s.room)]
 }
 
 func (e *Engine) aheadMR(q *QP) {
@@ -124,7 +124,7 @@ func (q *QP) Ahead() { prefetch.Object(q, sendLines) }
 func (q *QP) AheadSlot() {
 	s := &q.sq
 	i := s.head.Load() & s.mask
-	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.maxSGE)])
+	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.room)])
 }
 
 // foresight is what is known of a received packet before it is looked at.

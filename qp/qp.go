@@ -64,12 +64,12 @@ type rest struct {
 	srq    *SRQ
 	rq     recvQueue
 	recv   heldRecv
-	attr   attrs    // as last set
-	rdEnds []uint64 // where each outstanding READ or atomic ends; a ring, made for the first
-	rdHead uint32
+	attr   attrs     // as last set
+	rdEnds *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
 	qkey   bth.QKey
-	dead   bool
 	groups uint16 // multicast groups that it is attached to
+	rdHead uint8  // of rdEnds
+	dead   bool
 	owner  any
 }
 
@@ -109,7 +109,7 @@ func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
 
 // InitQP is CreateQP in memory of the caller's, which is zero and begins with a cache line if it is to be fast.
 func (e *Engine) InitQP(q *QP, a InitAttr) error {
-	if err := a.check(); err != nil {
+	if err := a.Check(); err != nil {
 		return err
 	}
 	if a.SRQ != nil && a.SRQ.eng != e {
@@ -137,7 +137,8 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	return nil
 }
 
-func (a *InitAttr) check() error {
+// Check tells whether the numbers are within the engine's bounds: ErrInvalidAttr, ErrInvalidDepth.
+func (a *InitAttr) Check() error {
 	switch {
 	case a.Type >= numTypes:
 		return fmt.Errorf("%w: QP type %d", ErrInvalidAttr, a.Type)

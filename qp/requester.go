@@ -291,20 +291,22 @@ func (q *QP) rdRoom(w *wqe) bool {
 		return false
 	}
 	if q.rdEnds == nil {
-		q.rdEnds = make([]uint64, q.attr.MaxRdAtomic)
+		ends := make([]uint64, q.attr.MaxRdAtomic)
+		q.rdEnds = &ends
 	}
-	return q.rdUsed < uint32(len(q.rdEnds))
+	return q.rdUsed < uint32(len(*q.rdEnds))
 }
 
 func (q *QP) rdPush(end uint64) {
-	q.rdEnds[(q.rdHead+q.rdUsed)%uint32(len(q.rdEnds))] = end
+	ends := *q.rdEnds
+	ends[(uint32(q.rdHead)+q.rdUsed)%uint32(len(ends))] = end
 	q.rdUsed++
 }
 
 // rdPop forgets the READs and atomics that were answered whole.
 func (q *QP) rdPop() {
-	for q.rdUsed > 0 && q.rdEnds[q.rdHead] <= q.una {
-		q.rdHead = (q.rdHead + 1) % uint32(len(q.rdEnds))
+	for q.rdUsed > 0 && (*q.rdEnds)[q.rdHead] <= q.una {
+		q.rdHead = uint8((int(q.rdHead) + 1) % len(*q.rdEnds))
 		q.rdUsed--
 	}
 }

@@ -26,12 +26,12 @@ type answer struct {
 // An idle QP has no room for answers: see lendAnswers.
 type answerQueue struct {
 	list  []answer // list[first:] wait
-	first int
-	fresh int
-	limit int
+	first uint16
+	fresh uint16
+	limit uint16
 }
 
-func (a *answerQueue) init(limit int) { *a = answerQueue{limit: limit} }
+func (a *answerQueue) init(limit int) { *a = answerQueue{limit: uint16(limit)} }
 
 // lendAnswers gives the QP room for answers when the first is queued; keepAnswers takes it back when the last has
 // left. Rooms are of the size that the QP's owner allowed (MaxDestRdAtomic), and there are never more than QPs: what peers
@@ -46,7 +46,7 @@ func (q *QP) lendAnswers() {
 		a.list, e.rooms[a.limit] = rooms[len(rooms)-1], rooms[:len(rooms)-1]
 		return
 	}
-	a.list = make([]answer, 0, 2*a.limit)
+	a.list = make([]answer, 0, 2*int(a.limit))
 }
 
 func (e *Engine) keepAnswers(a *answerQueue) {
@@ -65,7 +65,9 @@ func (q *QP) repeatAnswer(n answer) bool {
 	return q.answers.repeat(n)
 }
 
-func (a *answerQueue) empty() bool { return a.first == len(a.list) }
+func (a *answerQueue) waiting() int { return len(a.list) - int(a.first) }
+
+func (a *answerQueue) empty() bool { return int(a.first) == len(a.list) }
 
 // room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
 // protocol (IBA 9.7.4.1); with too many repetitions waiting it has to come again.
@@ -81,7 +83,7 @@ func (a *answerQueue) space() verdict {
 	switch {
 	case a.limit == 0:
 		return refuseInvalid
-	case len(a.list)-a.first >= 2*a.limit:
+	case a.waiting() >= 2*int(a.limit):
 		return drop
 	}
 	return accept
@@ -100,7 +102,7 @@ func (a *answerQueue) insert(n answer) {
 	a.list = append(a.list, n)
 	// It goes even before one that is half out: the requester went back to it, and will come for the
 	// other again.
-	for ; i > a.first && a.list[i-1].psn > n.psn; i-- {
+	for ; i > int(a.first) && a.list[i-1].psn > n.psn; i-- {
 		a.list[i] = a.list[i-1]
 	}
 	a.list[i] = n
@@ -109,7 +111,7 @@ func (a *answerQueue) insert(n answer) {
 // repeat takes in the answer to a duplicate request. If it is still to come anyway, nothing is
 // added; if the answer under way has passed that point, it goes back.
 func (a *answerQueue) repeat(n answer) bool {
-	for i := a.first; i < len(a.list); i++ {
+	for i := int(a.first); i < len(a.list); i++ {
 		w := &a.list[i]
 		if n.psn < w.psn || n.psn >= w.psn+uint64(w.npkts) || w.atomic != n.atomic {
 			continue
@@ -119,7 +121,7 @@ func (a *answerQueue) repeat(n answer) bool {
 		}
 		return true
 	}
-	if len(a.list)-a.first >= 2*a.limit {
+	if a.waiting() >= 2*int(a.limit) {
 		return false
 	}
 	a.insert(n)
@@ -130,7 +132,7 @@ func (a *answerQueue) pop() {
 	if a.list[a.first].fresh {
 		a.fresh--
 	}
-	if a.first++; a.first == len(a.list) {
+	if a.first++; a.empty() {
 		a.list, a.first = a.list[:0], 0
 	}
 }

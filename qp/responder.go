@@ -29,8 +29,7 @@ type responder struct {
 	listNext, listPrev *QP       // on a list of ACKs
 	lastAhead          uint64    // last packet beyond the gap
 	nakPSN             uint64
-	savedNext          uint32
-	saved              []savedAtomic // results of the last atomics, a ring; made for the first
+	saved              *savedAtomics // nil until the first atomic
 	answers            answerQueue
 }
 
@@ -61,21 +60,30 @@ func (q *QP) startResponder(psn bth.PSN) {
 func (q *QP) sizeResources(n uint8) {
 	q.eng.keepAnswers(&q.answers)
 	q.answers.init(int(n))
-	old, oldest := q.saved, int(q.savedNext)
-	q.saved, q.savedNext = nil, 0
-	for i := range old {
-		if s := old[(oldest+i)%len(old)]; s.psn != 0 {
+	old := q.saved
+	if q.saved = nil; old == nil {
+		return
+	}
+	for i := range old.list {
+		if s := old.list[(int(old.next)+i)%len(old.list)]; s.psn != 0 {
 			q.save(s)
 		}
 	}
 }
 
+// savedAtomics are the results of the last atomics, a ring.
+type savedAtomics struct {
+	list []savedAtomic
+	next uint32
+}
+
 func (q *QP) save(s savedAtomic) {
 	if q.saved == nil {
-		q.saved = make([]savedAtomic, max(q.attr.MaxDestRdAtomic, 1))
+		q.saved = &savedAtomics{list: make([]savedAtomic, max(q.attr.MaxDestRdAtomic, 1))}
 	}
-	q.saved[q.savedNext] = s
-	q.savedNext = (q.savedNext + 1) % uint32(len(q.saved))
+	r := q.saved
+	r.list[r.next] = s
+	r.next = (r.next + 1) % uint32(len(r.list))
 }
 
 // verdict is what became of a request packet.
@@ -439,12 +447,14 @@ func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
 }
 
 func (q *QP) repeatAtomic(psn uint64) {
-	for i := range q.saved {
-		if s := &q.saved[i]; s.psn == psn {
-			if q.repeatAnswer(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
-				q.eng.schedule(q)
+	if r := q.saved; r != nil {
+		for i := range r.list {
+			if s := &r.list[i]; s.psn == psn {
+				if q.repeatAnswer(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
+					q.eng.schedule(q)
+				}
+				return
 			}
-			return
 		}
 	}
 	q.eng.c.DropReplay++

@@ -40,11 +40,12 @@ func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.first) }
 // what never changes, comes first; behind head is what the engine writes.
 type sendQueue struct {
 	wqes      []wqe
-	sges      []SGE // maxSGE for each slot
+	sges      []SGE // room for each slot, for SGEs or inline data
 	mask      uint32
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
+	room      uint8 // SGEs, or bytes of inline data over 16
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written by the poster only
 
@@ -54,13 +55,7 @@ type sendQueue struct {
 	curPkt  uint32        // next packet of cur
 	locals  uint32        // local operations that have run and wait for those before them
 
-	more *sendMore // nil where no slot needs more
-}
-
-// sendMore is what few queues' slots have.
-type sendMore struct {
-	data []byte  // maxInline for each slot
-	ahs  []*Path // UD: the way of each slot's datagram
+	ahs *[]*Path // UD: the way of each slot's datagram
 }
 
 // init makes the queue of the QP with this number. QPs begin at different slots: rings are as long as one another, and if
@@ -69,17 +64,19 @@ func (s *sendQueue) init(a *InitAttr, id uint32) {
 	n := slots(max(a.SQDepth, 1))
 	s.depth, s.mask = uint16(a.SQDepth), n-1
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
-	s.signalAll = a.SignalAll
+	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
 	s.head.Store(id)
 	s.wqes = make([]wqe, n)
-	s.sges = make([]SGE, n*uint32(s.maxSGE))
-	if a.MaxInline == 0 && a.Type != UD {
-		return
-	}
-	s.more = &sendMore{data: make([]byte, n*uint32(s.maxInline))}
+	s.sges = make([]SGE, n*uint32(s.room))
 	if a.Type == UD {
-		s.more.ahs = make([]*Path, n)
+		ahs := make([]*Path, n)
+		s.ahs = &ahs
 	}
+}
+
+// slotRoom is how many SGEs a slot has room for: those of a WR, or its inline data instead.
+func (a *InitAttr) slotRoom() int {
+	return max(a.MaxSendSGE, 1, (a.MaxInline+sgeSize-1)/sgeSize)
 }
 
 // used is how many slots are taken; exact for either end, a snapshot for others.
@@ -88,17 +85,12 @@ func (s *sendQueue) used() uint32 { return s.head.Load() - s.tail.Load() }
 func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[i&s.mask] }
 
 func (s *sendQueue) sgesAt(i uint32) []SGE {
-	o := (i & s.mask) * uint32(s.maxSGE)
+	o := (i & s.mask) * uint32(s.room)
 	return s.sges[o : o+uint32(s.wqes[i&s.mask].nsge)]
 }
 
-func (s *sendQueue) inlineAt(i uint32) []byte {
-	o, n := (i&s.mask)*uint32(s.maxInline), uint32(s.maxInline)
-	return s.more.data[o : o+n]
-}
-
 // ahAt is where a UD work request keeps its way.
-func (s *sendQueue) ahAt(i uint32) **Path { return &s.more.ahs[i&s.mask] }
+func (s *sendQueue) ahAt(i uint32) **Path { return &(*s.ahs)[i&s.mask] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {

@@ -28,6 +28,13 @@ type CQ struct {
 func (d *Device) CreateCQ(n int) (*CQ, error) {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
+	bytes := 0
+	if n > 0 && n <= qp.MaxCQDepth { // else NewCQ says what is wrong
+		bytes = qp.CQFootprint(n)
+	}
+	if err := d.mem.take(bytes, "a CQ of this depth"); err != nil {
+		return nil, fmt.Errorf("roce: create a CQ: %w", err)
+	}
 	inner, err := qp.NewCQ(n)
 	if err != nil {
 		return nil, fmt.Errorf("roce: create a CQ: %w", err)
@@ -35,6 +42,7 @@ func (d *Device) CreateCQ(n int) (*CQ, error) {
 	c := &CQ{dev: d, cq: inner, sig: make(chan struct{}, 1), done: make(chan struct{})}
 	inner.SetNotify(c.signal)
 	if err := d.sh.do(func(qp.Time) { d.sh.cqs[inner] = c }); err != nil {
+		d.mem.give(bytes)
 		return nil, err
 	}
 	d.cqs[c] = struct{}{}
@@ -200,6 +208,7 @@ func (c *CQ) Close() error {
 // shut destroys the CQ; the caller holds Device.ctl.
 func (c *CQ) shut() error {
 	delete(c.dev.cqs, c)
+	c.dev.mem.give(qp.CQFootprint(c.cq.Depth()))
 	c.closed.Store(true)
 	close(c.done)
 	c.signal() // callers that stand by while another drives the shard; each wakes the next

@@ -34,6 +34,7 @@ type Device struct {
 	srqs  map[*SRQ]struct{}
 	qps   map[*QP]struct{}
 	slab  []QP // not yet used
+	mem   budget
 	ahs   map[*AH]struct{}
 
 	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
@@ -97,6 +98,7 @@ func build(port frame.Port, c *config) (*Device, error) {
 		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
 	}
+	d.mem = newBudget(c.maxMemory)
 	if d.net == nil {
 		return nil, ErrNoNetwork
 	}

@@ -26,6 +26,8 @@ var (
 	ErrMTU = errors.New("roce: no RoCE path MTU fits: raise the interface's MTU to 336 or more (1104 for path MTU 1024)")
 	// ErrForeign: an object of another Device was given.
 	ErrForeign = errors.New("roce: the object belongs to another device: use objects of one device together")
+	// ErrNoMemory: queues or AllocMR would take more memory than WithMaxMemory allows, or than the machine can spare.
+	ErrNoMemory = errors.New("roce: not enough memory; make fewer or shorter queues, or raise the limit by WithMaxMemory")
 	// ErrInvalid: an argument is out of its range.
 	ErrInvalid = errors.New("roce: invalid argument")
 	// ErrVirtualTime: CQ.Wait cannot move a clock that the caller owns.

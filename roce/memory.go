@@ -121,13 +121,24 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("%w: a memory region of %d bytes; it needs at least 1", ErrInvalid, size)
 	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	d := p.dev
+	d.ctl.Lock()
+	err := d.mem.take(size, "AllocMR")
+	d.ctl.Unlock()
 	if err != nil {
-		return nil, fmt.Errorf("roce: map %d bytes of memory: %w", size, err)
+		return nil, err
 	}
-	m, err := p.register(mem, mem, access, opts)
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	var m *MR
 	if err != nil {
+		err = fmt.Errorf("roce: map %d bytes of memory: %w", size, err)
+	} else if m, err = p.register(mem, mem, access, opts); err != nil {
 		_ = unix.Munmap(mem)
+	}
+	if err != nil {
+		d.ctl.Lock()
+		d.mem.give(size)
+		d.ctl.Unlock()
 	}
 	return m, err
 }
@@ -208,6 +219,7 @@ func (m *MR) unmap() error {
 	}
 	mem := m.mapped
 	m.mapped = nil
+	m.pd.dev.mem.give(len(mem))
 	if err := unix.Munmap(mem); err != nil {
 		return fmt.Errorf("roce: unmap memory: %w", err)
 	}

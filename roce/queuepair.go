@@ -21,17 +21,17 @@ type QP struct {
 	sqMu   sync.Mutex // one poster at a time
 	rqMu   sync.Mutex
 	closed atomic.Bool
+	gid    int32 // index, or -1 for the default one
 
-	pd   *PD
-	send *CQ
-	recv *CQ
-	srq  *SRQ
-
-	talk *dialogue // with the peer's connection manager; the shard's
-	gid  int32     // index, or -1 for the default one
-	psn  PSN       // the first one that this end sends
-	qkey atomic.Uint32
-	path uint32 // counts the paths that the engine was given; 0: it has none; the shard's
+	psn   PSN // the first one that this end sends
+	qkey  atomic.Uint32
+	path  uint32 // counts the paths that the engine was given; 0: it has none; the shard's
+	bytes uint32 // of its rings, for Device.mem
+	pd    *PD
+	send  *CQ
+	recv  *CQ
+	srq   *SRQ
+	talk  *dialogue // with the peer's connection manager; the shard's
 
 	groups map[GID]bool // multicast; under Device.ctl
 
@@ -40,7 +40,7 @@ type QP struct {
 
 const (
 	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 16
+	qpPad = 8
 	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
 	qpSlab = 64
 )
@@ -128,6 +128,13 @@ func (q *QP) create(c *QPConfig) error {
 	if c.SRQ != nil {
 		init.SRQ = c.SRQ.srq
 	}
+	if err := init.Check(); err != nil {
+		return err
+	}
+	if err := q.dev.mem.take(init.Footprint(), "a QP of these depths"); err != nil {
+		return err
+	}
+	q.bytes = uint32(init.Footprint())
 	s := q.dev.sh
 	var err error
 	gone := s.do(func(now qp.Time) {
@@ -141,7 +148,10 @@ func (q *QP) create(c *QPConfig) error {
 			q.destroy(now)
 		}
 	})
-	return errors.Join(gone, err)
+	if err = errors.Join(gone, err); err != nil {
+		q.dev.mem.give(int(q.bytes))
+	}
+	return err
 }
 
 // QPN is the QP's number.
@@ -284,6 +294,7 @@ func (q *QP) shut() error {
 		q.srq.refs--
 	}
 	q.pd.pd.Release()
+	d.mem.give(int(q.bytes))
 	delete(d.qps, q)
 	return err
 }

@@ -15,6 +15,7 @@ type SRQ struct {
 	pd     *PD
 	mu     sync.Mutex // one poster at a time
 	refs   int        // QPs that use it; under Device.ctl
+	bytes  int        // of its rings, for Device.mem
 	closed atomic.Bool
 }
 
@@ -38,11 +39,16 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("roce: create an SRQ: %w", err)
 	}
+	if err := d.mem.take(c.Footprint(), "an SRQ of this depth"); err != nil {
+		return nil, fmt.Errorf("roce: create an SRQ: %w", err)
+	}
 	if err := pd.pd.Retain(); err != nil {
+		d.mem.give(c.Footprint())
 		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
 	}
-	s := &SRQ{dev: d, srq: inner, pd: pd}
+	s := &SRQ{dev: d, srq: inner, pd: pd, bytes: c.Footprint()}
 	if err := d.sh.do(func(qp.Time) { d.sh.srqs[inner] = s }); err != nil {
+		d.mem.give(s.bytes)
 		pd.pd.Release()
 		return nil, err
 	}
@@ -84,6 +90,7 @@ func (s *SRQ) shut() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	s.dev.mem.give(s.bytes)
 	delete(s.dev.srqs, s)
 	s.pd.pd.Release()
 	return s.dev.sh.do(func(qp.Time) { delete(s.dev.sh.srqs, s.srq) })

@@ -1,0 +1,33 @@
+package qp
+
+import "unsafe"
+
+// Footprint is how many bytes the rings take that a creator asks for: what a QP has beyond them does not depend on the
+// attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
+func (a *InitAttr) Footprint() int {
+	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotRoom()*sgeSize)
+	if a.Type == UD {
+		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*Path)(nil)))
+	}
+	if a.SRQ != nil {
+		return n + int(a.SRQ.maxSGE)*sgeSize
+	}
+	c := SRQConfig{Depth: a.RQDepth, MaxSGE: a.MaxRecvSGE}
+	return n + c.Footprint() + max(a.MaxRecvSGE, 1)*sgeSize
+}
+
+const sgeSize = int(unsafe.Sizeof(SGE{}))
+
+// Footprint is how many bytes the SRQ's rings take.
+func (c *SRQConfig) Footprint() int {
+	return int(slots(max(c.Depth, 1))) * (int(unsafe.Sizeof(rwqe{})) + max(c.MaxSGE, 1)*sgeSize)
+}
+
+// CQFootprint is how many bytes a CQ of that depth takes.
+func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(WC{})) }
+
+// inlineAt is where a slot keeps inline data: in place of its SGEs.
+func (s *sendQueue) inlineAt(i uint32) []byte {
+	at := &s.sges[(i&s.mask)*uint32(s.room)]
+	return unsafe.Slice((*byte)(unsafe.Pointer(at)), s.maxInline)
+}

@@ -1,0 +1,280 @@
+package qp
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/prefetch"
+)
+
+// What a message touches lies in the lines that prefetch.go fetches, and a WQE is a line.
+func TestLayout(t *testing.T) {
+	var q QP
+	in := func(name string, at uintptr, from, lines uintptr) {
+		t.Helper()
+		if at < from || at >= from+lines*prefetch.Line {
+			t.Errorf("%s lies at %d, outside of the %d lines from %d", name, at, lines, from)
+		}
+	}
+	in("list", unsafe.Offsetof(q.list), 0, 1)
+	in("owes", unsafe.Offsetof(q.owes), 0, 1)
+	in("sq.head", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.head), prefetch.Line, 1)
+	in("una", unsafe.Offsetof(q.una), 0, sendLines)
+	in("bound", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.bound), 0, sendLines)
+	p := unsafe.Offsetof(q.responder)
+	in("unacked", unsafe.Offsetof(q.unacked), p&^(prefetch.Line-1), recvLines)
+	in("listPrev", unsafe.Offsetof(q.listPrev), p&^(prefetch.Line-1), recvLines)
+	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {
+		t.Errorf("a WQE has %d bytes", n)
+	}
+	if n := unsafe.Sizeof(timer{}); n > 32 {
+		t.Errorf("a timer has %d bytes", n)
+	}
+	if n := unsafe.Sizeof(q); n > 768 {
+		t.Errorf("a QP has %d bytes, more than are promised", n)
+	}
+}
+
+// crowd makes n pairs of RC QPs, with short queues.
+func (w *world) crowd(n int, change ...func(*InitAttr, *Attr)) (as, bs []*QP) {
+	small := func(ia *InitAttr, _ *Attr) {
+		ia.SQDepth, ia.RQDepth, ia.MaxSendSGE, ia.MaxRecvSGE, ia.MaxInline = 4, 1, 1, 1, 0
+	}
+	for range n {
+		a, b := w.pair(RC, append([]func(*InitAttr, *Attr){small}, change...)...)
+		as, bs = append(as, a), append(bs, b)
+	}
+	return as, bs
+}
+
+// heap is what lives on it.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// An idle RC QP takes at most 1 KiB beyond the rings that its owner asked for, however many there are and however many READs and
+// atomics were agreed on.
+func TestFootprint(t *testing.T) {
+	for _, n := range []int{100, 3000, 11000} {
+		w := newWorld(t, 1)
+		before := heap()
+		as, bs := w.crowd(n)
+		took := heap() - before
+		rings := InitAttr{SQDepth: 4, RQDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
+		if each := int(took)/(2*n) - rings.Footprint(); each > 1024 {
+			t.Errorf("%d QPs take %d bytes each beyond their rings of %d", 2*n, each, rings.Footprint())
+		} else {
+			t.Logf("%d QPs: %d bytes each, and rings of %d", 2*n, each, rings.Footprint())
+		}
+		runtime.KeepAlive(as)
+		runtime.KeepAlive(bs)
+	}
+}
+
+// A million packets to QPNs that are nobody's, and to keys that are: each is dropped after a bounded number of probes; nothing grows
+// and nothing is allocated.
+func TestMillionStaleNames(t *testing.T) {
+	w := newWorld(t, 1)
+	as, bs := w.crowd(2000)
+	e := w.ends[1]
+	slots, places, ids := len(e.table.slots), e.mrs.Places(), len(e.qps)
+	live := map[bth.QPN]bool{}
+	for _, q := range bs {
+		live[q.QPN()] = true
+	}
+	longest := 0
+	for n := range bth.QPN(1 << 20) {
+		i, probes := e.table.home(n), 1
+		for e.table.slots[i].q != nil && e.table.slots[i].qpn != n {
+			i, probes = (i+1)&(slots-1), probes+1
+		}
+		longest = max(longest, probes)
+	}
+	if longest > 32 {
+		t.Errorf("some QPN takes %d probes", longest)
+	}
+	b := make([]byte, bth.HeaderLen+bth.RETHLen)
+	p := &bth.Packet{Src: w.ends[0].gid, Dst: e.gid}
+	n := bth.QPN(1)
+	dropped, packets := e.c.DropNoQP, uint64(0)
+	stray := func() {
+		for n++; live[n&psnMask] || n&psnMask <= bth.QPNGSI || n&psnMask == bth.QPNMulticast; n++ {
+		}
+		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCWriteOnly, PKey: bth.DefaultPKey, DestQP: n & psnMask})
+		bth.PutRETH(b[bth.HeaderLen:], uint64(n), bth.RKey(n*0x9e3779b1), 0)
+		if err := p.Parse(b); err != nil {
+			t.Fatal(err)
+		}
+		p.NetHeader = grhZeros[:]
+		e.Foresee([][]byte{b})
+		e.HandlePacket(w.now, p)
+		packets++
+	}
+	if a := testing.AllocsPerRun(1<<20-1, stray); a != 0 {
+		t.Errorf("%v allocations a packet", a)
+	}
+	if got := e.c.DropNoQP - dropped; got != packets {
+		t.Errorf("%d of %d dropped for want of a QP", got, packets)
+	}
+	for k := range mr.Key(1 << 20) {
+		if k == mr.Key(e.mr.RKey()) {
+			continue
+		}
+		e.mrs.AheadMR(k, true)
+		if _, v := e.mrs.CheckRemote(e.pd, k, 0, 8, mr.RemoteWrite); v != mr.BadKey {
+			t.Fatalf("key %#x: %v", k, v)
+		}
+	}
+	if len(e.table.slots) != slots || e.mrs.Places() != places || len(e.qps) != ids {
+		t.Error("a table has grown")
+	}
+	runtime.KeepAlive(as)
+}
+
+// With 10,000 QPs that all have more to send than they may, each has its turn of at most a chunk and a packet, and waits for not
+// more than one such turn of each other.
+func TestTurnsAreFair(t *testing.T) {
+	const n, rounds = 10_000, 3
+	w := newWorld(t, 1)
+	// Nothing is acknowledged, so the window has to hold what the turns take.
+	as, _ := w.crowd(n, func(_ *InitAttr, at *Attr) { at.PathMTU = 1024 })
+	e := w.ends[0]
+	wr := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 60<<10)}}
+	wr.RemoteAddr, wr.RKey = w.ends[1].remote(0)
+	index := map[bth.QPN]int{}
+	for i, q := range as {
+		w.post(q, wr)
+		index[q.destQP] = i
+	}
+	e.HandleDoorbells(w.now)
+	var (
+		buf        [8192]byte
+		sent, last [n]int // bytes that had left in all at the end of a QP's latest turn
+		total      int
+		current    = -1
+		turn       int
+		longest    int
+	)
+	const most = chunk + maxPacket // of a turn
+	for range rounds * n * (chunk/1024 + 1) {
+		size, netLen := e.PollTransmit(w.now, buf[:])
+		if size == 0 {
+			break
+		}
+		i := index[bth.BTH(buf[netLen:size]).DestQP()]
+		if i != current {
+			if current >= 0 {
+				last[current] = total
+			}
+			longest = max(longest, total-last[i])
+			current, turn = i, 0
+		}
+		turn += size
+		total += size
+		sent[i] += size
+		if turn > most {
+			t.Fatalf("QP %d sends %d bytes in a turn", i, turn)
+		}
+	}
+	if longest > n*most {
+		t.Errorf("a QP waited for %d bytes of others, the bound is %d", longest, n*most)
+	}
+	for i, s := range sent {
+		if s < sent[0]-most || s > sent[0]+most {
+			t.Fatalf("QP %d sent %d bytes, QP 0 %d", i, s, sent[0])
+		}
+	}
+}
+
+// Idle QPs cost nothing: with 20,000 of them an engine's turn does as much as without, in work counted: QPs visited by the run queue,
+// timers that strike, packets.
+func TestTurnsAmongIdleQPs(t *testing.T) {
+	work := func(idle int) string {
+		w := newWorld(t, 1)
+		as, _ := w.crowd(1)
+		w.crowd(idle)
+		w.idle(second) // whatever a new QP may do
+		e := w.ends[0]
+		before := e.c
+		for range 50 {
+			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 64)}}
+			wr.RemoteAddr, wr.RKey = w.ends[1].remote(0)
+			w.post(as[0], wr)
+			if e.HandleDoorbells(w.now); e.runq.Len() != 1 {
+				t.Fatalf("%d QPs in the run queue for one post", e.runq.Len())
+			}
+			w.wc(0)
+		}
+		w.idle(100_000_000)
+		if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) {
+			t.Error("an engine at rest has something to do")
+		}
+		return fmt.Sprintf("%d packets out, %d in, %d timers", e.c.SentPkts-before.SentPkts, e.c.RcvdPkts-before.RcvdPkts, e.c.Timers-before.Timers)
+	}
+	if alone, among := work(0), work(20_000); alone != among {
+		t.Errorf("alone: %s; among idle QPs: %s", alone, among)
+	}
+}
+
+// QPs in trouble cost the others nothing that grows: a dead peer, a peer without receives (RNR), and one that refuses everything
+// as out of sequence. What the healthy QPs achieve in the same time stays the same, and each of the troubled sends
+// few packets in vain.
+func TestTroubleStaysAtHome(t *testing.T) {
+	const healthy, each = 20, 40
+	for _, trouble := range []string{"dead", "rnr", "storm"} {
+		run := func(bad int) (took Time, wasted int) {
+			w := newWorld(t, 1)
+			as, _ := w.crowd(healthy)
+			sick, _ := w.crowd(bad)
+			e := w.ends[0]
+			isSick := map[bth.QPN]bool{}
+			for _, q := range sick {
+				isSick[q.destQP] = true
+			}
+			w.filter = func(from int, p *bth.Packet) bool {
+				if from == 0 && isSick[p.BTH.DestQP()] {
+					wasted++
+					return trouble == "rnr" || (trouble == "storm" && wasted%3 != 1)
+				}
+				return true
+			}
+			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 4096)}}
+			wr.RemoteAddr, wr.RKey = w.ends[1].remote(0)
+			for _, q := range sick {
+				s := wr
+				if trouble == "rnr" {
+					s.Op = OpSend
+				}
+				w.post(q, s)
+			}
+			start := w.now
+			for range each {
+				for _, q := range as {
+					w.post(q, wr)
+				}
+				for done := 0; done < healthy; {
+					if wc := w.wc(0); wc.Status == Success && !isSick[e.table.get(wc.QPN).destQP] {
+						done++
+					}
+				}
+			}
+			return w.now - start, wasted
+		}
+		alone, _ := run(0)
+		among, wasted := run(50)
+		if among > alone+alone/20 {
+			t.Errorf("%s: the healthy take %d ns among 50 QPs in trouble, %d alone", trouble, among, alone)
+		}
+		if most := 50 * 40; wasted > most {
+			t.Errorf("%s: %d packets of QPs in trouble in %d us; the bound is %d", trouble, wasted, among/1000, most)
+		}
+		t.Logf("%s: %d ns against %d, %d packets of the troubled", trouble, among, alone, wasted)
+	}
+}

@@ -1,0 +1,37 @@
+package roce
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// budget bounds the memory of queues and of AllocMR. Without it a program that asks for more than the machine has would be
+// killed, by Go's runtime or by the kernel, long after the call that was too much. Under Device.ctl.
+type budget struct{ used, limit uint64 }
+
+// defaultShare is how much of the machine's memory a device takes by default, at most: 3/4.
+const defaultShare = 4
+
+func newBudget(limit uint64) budget {
+	if limit == 0 {
+		limit = 1<<63 - 1
+		var info unix.Sysinfo_t
+		if unix.Sysinfo(&info) == nil {
+			limit = uint64(info.Totalram) * uint64(info.Unit)
+			limit -= limit / defaultShare
+		}
+	}
+	return budget{limit: limit}
+}
+
+// take sets n bytes aside for what, or refuses.
+func (b *budget) take(n int, what string) error {
+	if uint64(n) > b.limit-b.used {
+		return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d", ErrNoMemory, b.limit, b.used, what, n)
+	}
+	b.used += uint64(n)
+	return nil
+}
+
+func (b *budget) give(n int) { b.used -= uint64(n) }

@@ -1,0 +1,125 @@
+package roce
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+)
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// What a connected RC QP and a memory region take of the heap, all of a device's own bookkeeping included: at most 1 KiB beyond the
+// rings that the QP's owner asked for, and 256 bytes for a region beside its memory.
+func TestFootprint(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
+	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual)), rigConfig{})
+	const n = 6000
+	qps := make([]*QP, 0, 2*n)
+	before := heap()
+	for range n {
+		for _, e := range []*end{a, b} {
+			q, err := e.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 4, RecvDepth: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16})
+			if err != nil {
+				t.Fatal(err)
+			}
+			qps = append(qps, q)
+		}
+		connect(t, qps[len(qps)-2], qps[len(qps)-1])
+	}
+	rings := qp.InitAttr{SQDepth: 4, RQDepth: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+	each := int(heap()-before)/(2*n) - rings.Footprint()
+	if each > 1024 {
+		t.Errorf("a QP takes %d bytes beyond its rings", each)
+	}
+	mem := make([]byte, 4096)
+	mrs := make([]*MR, 0, n)
+	before = heap()
+	for range n {
+		m, err := a.pd.RegisterMR(mem, LocalWrite|RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mrs = append(mrs, m)
+	}
+	region := int(heap()-before) / n
+	if region > 256 {
+		t.Errorf("a memory region takes %d bytes", region)
+	}
+	t.Logf("a QP takes %d bytes beyond its rings, a region %d", each, region)
+	runtime.KeepAlive(qps)
+	runtime.KeepAlive(mrs)
+}
+
+// What is more than was configured, or than the machine has, is refused where it is asked for, and the error names the limit. What
+// is given back can be had again.
+func TestLimitsAreNamed(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	d := newDevice(t, link, 0, WithProgress(Manual), WithMaxQP(3), WithMaxMR(5), WithMaxMemory(4<<20))
+	e := newEnd(t, d, rigConfig{depth: 16, mem: 4096}) // one of each
+	refused := func(what string, err, want error, limit string) {
+		t.Helper()
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), limit) {
+			t.Errorf("%s: %v; want %v, naming %s", what, err, want, limit)
+		}
+	}
+	small := QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1}
+	for range 2 {
+		if _, err := d.CreateQP(e.pd, small); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := d.CreateQP(e.pd, small)
+	refused("a fourth QP", err, qp.ErrTooManyQPs, "the limit is 3")
+	for range 4 {
+		if _, err := e.pd.RegisterMR(make([]byte, 64), LocalWrite); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = e.pd.RegisterMR(make([]byte, 64), LocalWrite)
+	refused("a sixth MR", err, mr.ErrTooMany, "the limit is 5")
+
+	const bytes = "the limit is 4194304 bytes"
+	if err := e.qp.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: qp.MaxQueueDepth, MaxSendSGE: 16})
+	refused("a long QP", err, ErrNoMemory, bytes)
+	_, err = d.CreateCQ(1 << 20)
+	refused("a long CQ", err, ErrNoMemory, bytes)
+	_, err = d.CreateSRQ(e.pd, SRQConfig{Depth: qp.MaxQueueDepth, MaxSGE: 16})
+	refused("a long SRQ", err, ErrNoMemory, bytes)
+	_, err = e.pd.AllocMR(5<<20, LocalWrite)
+	refused("much memory", err, ErrNoMemory, bytes)
+	for range 3 { // each time it is given back
+		q, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 8192, RecvDepth: 1, MaxSendSGE: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cq, err := d.CreateCQ(10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(q.Close(), cq.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The machine's own memory is the limit by default.
+	d = newDevice(t, link, 1, WithProgress(Manual))
+	pd, err := d.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pd.AllocMR(1<<50, LocalWrite)
+	refused("a pebibyte", err, ErrNoMemory, "the limit is")
+}
