@@ -40,7 +40,7 @@ type QP struct {
 
 const (
 	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 8
+	qpPad = 16
 	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
 	qpSlab = 64
 )
