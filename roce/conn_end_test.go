@@ -331,6 +331,14 @@ func TestAnswerOnce(t *testing.T) {
 	if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{PrivateData: make([]byte, cm.REPPrivateLen+1)}); !errors.Is(err, cm.ErrPrivateData) {
 		t.Errorf("an answer too long: %v", err)
 	}
+	for _, mtu := range []MTU{1500, 9000} {
+		if err := (&Request{dev: k.b.Device, req: r.req}).fits(k.b.qp, &AcceptOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("accept with path MTU %d: %v", mtu, err)
+		}
+		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("dial with path MTU %d: %v", mtu, err)
+		}
+	}
 	if err := <-dialed; !errors.Is(err, ErrRefused) || k.b.qp.State() != StateInit {
 		t.Errorf("the dialer: %v; b's QP is in %v", err, k.b.qp.State())
 	}

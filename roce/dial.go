@@ -82,13 +82,14 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if err != nil {
 		return nil, err
 	}
+	if o.MTU != 0 && !o.MTU.Valid() {
+		return nil, fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
+	}
 	path, mtu, err := d.resolve(ctx, local, remote, o.PathOptions)
 	if err != nil {
 		return nil, err
 	}
-	if mtu = smallestMTU(mtu, o.MTU); !mtu.Valid() {
-		return nil, fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
-	}
+	mtu = smallestMTU(mtu, o.MTU)
 	for {
 		c, err := d.dial(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))
 		var no *RejectError

@@ -11,7 +11,7 @@
 // or a file, and each calls QP.Connect. The Examples show every operation on the in-memory link: ExampleQP_write,
 // ExampleQP_sendRecv, ExampleQP_read, ExampleQP_atomics, ExampleQP_datagram.
 //
-// Programs on the RDMA world's connection manager, rdma_cm, are met by Device.Dial and Device.Listen (ExampleDevice_Dial), for
+// Programs on the RDMA world's connection manager, rdma_cm, are met by Device.Dial and Device.Listen (their Examples), for
 // datagrams by Device.ResolveUD and Device.ListenUD. UD QPs attach to IP multicast groups with QP.AttachMulticast.
 //
 // # Who turns the crank

@@ -335,6 +335,8 @@ func (r *Request) fits(q *QP, o *AcceptOptions) error {
 		return fmt.Errorf("%w: the peer asks for a datagram QP; see AnswerUD", ErrInvalid)
 	case q.Type() != want:
 		return fmt.Errorf("%w: the peer asks for a QP of type %v, not %v", ErrInvalid, want, q.Type())
+	case o.MTU != 0 && !o.MTU.Valid():
+		return fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
 	case len(o.PrivateData) > cm.REPPrivateLen:
 		return fmt.Errorf("%w: %d bytes, an answer has room for %d", cm.ErrPrivateData, len(o.PrivateData), cm.REPPrivateLen)
 	}
