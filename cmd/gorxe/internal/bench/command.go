@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/indirect"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/scale"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/statusbyte"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce/frame"
@@ -75,7 +77,7 @@ Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the sides to (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even as root")
-	cmd.AddCommand(newSideCommand(), scale.Command())
+	cmd.AddCommand(newSideCommand(), indirect.Command(), scale.Command(), statusbyte.Command())
 	return cmd
 }
 
