@@ -283,7 +283,11 @@ func buildPeer(ctx context.Context, root sysroot, source []byte, base, out strin
 		if err != nil {
 			return err
 		}
-		args := []string{"-O2", "-Wall", "-Werror", "-x", "c", "-", "-x", "none", "-o", kept + ".new", "-I", root.host("usr/include"), lib}
+		cm, err := root.find("librdmacm.so.1", libraryDirs)
+		if err != nil {
+			return err
+		}
+		args := []string{"-O2", "-Wall", "-Werror", "-x", "c", "-", "-x", "none", "-o", kept + ".new", "-I", root.host("usr/include"), "-Wl,--as-needed", lib, cm}
 		// The guest's libraries may want a newer C library than this host's, which the guest has.
 		args = append(args, "-Wl,--allow-shlib-undefined")
 		// libibverbs 47 and later can post FLUSH; Debian 12's cannot.
