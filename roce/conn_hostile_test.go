@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +126,49 @@ func TestPeerChangesItsMind(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A peer that lost its memory may answer with a QP that counts as connected here. Then it is this end that refuses, and
+// the older connection ends (IBA 12.4.1).
+func TestPeerForgot(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a := newEnd(t, newDevice(t, link, 0), rigConfig{})
+	answered := map[cm.CommID]bool{}
+	dial := func() (*Conn, error) {
+		q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
+		must(t, err)
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			for end, n := time.Now().Add(deadline), len(answered); len(answered) == n && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				must(t, a.sh.do(func(now qp.Time) {
+					g := a.sh.gsi
+					for id, d := range g.conns {
+						if answered[id] {
+							continue
+						}
+						answered[id] = true
+						var rep cm.MAD
+						(&cm.REP{LocalID: cm.CommID(len(answered)), RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
+						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: d.way.local, Remote: d.way.remote, QPN: 1, PKey: bth.DefaultPKey}, rep[:]); err != nil {
+							t.Error(err)
+						}
+						g.dispatch(now)
+						return
+					}
+				}))
+			}
+		}()
+		c, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), q, DialOptions{})
+		<-over
+		return c, err
+	}
+	first, err := dial()
+	must(t, err)
+	if _, err := dial(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "older connection here") {
+		t.Errorf("a QP that is connected: %v", err)
+	}
+	ends(t, first, ErrDisconnected)
 }
 
 // An answer that comes too late, because the dialer has given up, says so.

@@ -49,10 +49,14 @@ type RejectError struct {
 	Reason      RejectReason
 	PrivateData []byte // the application's own words, zeros behind them
 
-	mtu MTU // the largest that the peer would take, if that is what it refused for
+	mtu   MTU  // the largest that the peer would take, if that is what it refused for
+	local bool // this end refused what the peer answered
 }
 
 func (e *RejectError) Error() string {
+	if e.local {
+		return fmt.Sprintf("%v: %v: the QP that the peer named is that of an older connection here, which ends now: dial again", ErrRefused, e.Reason)
+	}
 	return fmt.Sprintf("%v: %v%s", ErrRefused, e.Reason, rejectHints[e.Reason])
 }
 
@@ -192,7 +196,7 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 	case want:
 		return nil
 	case cm.EventRejected:
-		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData, mtu: e.RejectedMTU()}
+		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData, mtu: e.RejectedMTU(), local: e.Local}
 	case cm.EventUnreachable:
 		return ErrNoAnswer
 	}
