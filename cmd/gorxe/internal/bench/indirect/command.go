@@ -100,6 +100,7 @@ type bench struct {
 	experiments []experiment
 	cpus        []int
 	results     map[string]*pairOf
+	starved     int // trials that are not worth much
 }
 
 // pairOf has the outcomes of both methods, one a round.
@@ -121,6 +122,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.NumCPU(), 6)))
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
+	}
+	if b.starved > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "In %d of %s a side got too little CPU time: other programs are at work here, so do not trust these figures.\n",
+			b.starved, cli.Count(2*len(b.experiments)*f.rounds.N, "measurement"))
 	}
 	return b.report(cmd.OutOrStdout())
 }
@@ -157,12 +162,36 @@ func (b *bench) step(x *experiment, side string, into *[]outcome) paper.Step {
 			experiment: x, world: b.world, traditional: side == traditional, transfers: b.transfers.N, size: b.size.Int(),
 			timeout: b.timeout.D, rate: int64(b.rate.N) * 1e6, seed: uint64(round + 1), cpus: b.cpus,
 		}
-		o, err := t.run(ctx)
+		o, err := b.insist(ctx, &t)
 		if err == nil {
 			*into = append(*into, o)
 		}
 		return err
 	}}
+}
+
+// In real time a trial is made up to tries times while others take more than maxStolen of a side's time.
+const (
+	tries     = 4
+	maxStolen = 0.02
+)
+
+// insist repeats a trial in which others had a side's CPU, and takes the one that suffered least. Pings shall disturb.
+func (b *bench) insist(ctx context.Context, t *trial) (best outcome, err error) {
+	for i := range tries {
+		o, err := t.run(ctx)
+		if err != nil {
+			return o, err
+		}
+		if i == 0 || o.stolen < best.stolen {
+			best = o
+		}
+		if t.pings || best.stolen.Seconds() <= maxStolen*best.total.Seconds() {
+			return best, nil
+		}
+	}
+	b.starved++
+	return best, nil
 }
 
 func seconds(list []outcome) []float64 {

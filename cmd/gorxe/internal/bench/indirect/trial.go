@@ -40,6 +40,7 @@ type trial struct {
 // outcome is what a trial found.
 type outcome struct {
 	total    time.Duration
+	stolen   time.Duration // in real time: when a side's thread did not run, the worse side's
 	waited   time.Duration // from requests to their acknowledgements, real or simulated: before the data could go
 	counters core.Counters // of the initiator
 	served   core.Counters // of the responder
@@ -51,6 +52,7 @@ type side struct {
 	ep   *indirect.Endpoint
 	conn *indirect.Conn
 	mr   *roce.MR
+	watch
 }
 
 // run makes the two ends, lets the transfers happen, and takes everything down.
@@ -170,10 +172,30 @@ func (p *pair) measure(ctx context.Context, t *trial, o *outcome) (err error) {
 	start := time.Now()
 	err = onCPU(t.cpus[0], func() error {
 		s := p.sides[0]
+		s.watch.look()
 		return s.pour(t, o, func() int64 { return int64(time.Since(start)) }, s.spinner(ctx))
 	})
 	stop.Store(true)
-	return errors.Join(err, <-served)
+	err = errors.Join(err, <-served)
+	o.stolen = max(p.sides[0].watch.stolen, p.sides[1].watch.stolen)
+	return err
+}
+
+// watch notices when its thread did not run.
+type watch struct {
+	last   time.Time
+	stolen time.Duration
+}
+
+// gap is longer than any turn takes by itself.
+const gap = 300 * time.Microsecond
+
+func (w *watch) look() {
+	now := time.Now()
+	if d := now.Sub(w.last); d > gap && !w.last.IsZero() {
+		w.stolen += d
+	}
+	w.last = now
 }
 
 // onCPU runs f on a thread of its own, which ends with it.
@@ -194,6 +216,7 @@ func onCPU(cpu int, f func() error) error {
 func (s *side) serve(stop *atomic.Bool) error {
 	var evs [4]indirect.Event
 	for !stop.Load() {
+		s.watch.look()
 		if err := ended(evs[:s.ep.Poll(evs[:])]); err != nil {
 			return fmt.Errorf("responder: %w", err)
 		}
@@ -297,6 +320,7 @@ const lookEvery = 4096
 func (s *side) spinner(ctx context.Context) func() error {
 	turn := 0
 	return func() error {
+		s.watch.look()
 		if turn++; turn%lookEvery == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

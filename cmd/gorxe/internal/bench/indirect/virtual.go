@@ -42,7 +42,7 @@ func (p *pair) advance(pings []*pinger) error {
 			busy = s.ep.Progress() > 0 || busy
 		}
 		for _, g := range pings {
-			again, err := g.turn()
+			again, err := g.turn(p.link.Now())
 			if err != nil {
 				return err
 			}
@@ -55,6 +55,11 @@ func (p *pair) advance(pings []*pinger) error {
 			if at, have := timer(); have && (!ok || at < next) {
 				next, ok = at, true
 			}
+		}
+	}
+	for _, g := range pings {
+		if !g.waits && (!ok || g.due < next) {
+			next, ok = g.due, true
 		}
 	}
 	if !ok {
@@ -72,6 +77,8 @@ type pinger struct {
 		mr *roce.MR
 		to roce.SendWR
 	}
+	due   int64 // when the next one may go
+	waits bool  // for an answer
 }
 
 const pingKey = 0x9199
@@ -108,7 +115,7 @@ func newPinger(ctx context.Context, p *pair, size int) (*pinger, error) {
 			AH: ah.Path(), RemoteQPN: peer.QPN, RemoteQKey: pingKey,
 		}
 	}
-	return g, g.ends[0].qp.PostSend(g.ends[0].to)
+	return g, nil
 }
 
 func (g *pinger) listen(i int) error {
@@ -116,8 +123,8 @@ func (g *pinger) listen(i int) error {
 	return e.qp.PostRecv(roce.RecvWR{SGEs: []roce.SGE{e.mr.SGE(0, e.mr.Len()/2)}})
 }
 
-// turn answers what has come: the far end sends it back, the near end sends the next.
-func (g *pinger) turn() (busy bool, err error) {
+// turn answers what has come, at the far end, and sends the next one when it is time, at the near end.
+func (g *pinger) turn(now int64) (busy bool, err error) {
 	var wcs [4]roce.WC
 	for i := range g.ends {
 		e := &g.ends[i]
@@ -130,10 +137,19 @@ func (g *pinger) turn() (busy bool, err error) {
 			if wc.Opcode != roce.WCRecv {
 				continue
 			}
-			if err := errors.Join(g.listen(i), e.qp.PostSend(e.to)); err != nil {
+			if err := g.listen(i); err != nil {
+				return busy, err
+			}
+			if i == 0 {
+				g.waits = false
+			} else if err := e.qp.PostSend(e.to); err != nil {
 				return busy, err
 			}
 		}
 	}
-	return busy, nil
+	if g.waits || now < g.due {
+		return busy, nil
+	}
+	g.waits, g.due = true, now+int64(pingEvery)
+	return true, g.ends[0].qp.PostSend(g.ends[0].to)
 }
