@@ -157,6 +157,12 @@ func (e *Engine) HasTransmit(now Time) bool {
 	return e.serving != nil || e.runq.Len() > 0 || e.dueAck(now) != nil
 }
 
+// Quiet tells whether nothing is under way that another turn would move on: no QP waits for its turn, no ACK that was asked for,
+// no doorbell. Timers may be running.
+func (e *Engine) Quiet() bool {
+	return e.serving == nil && e.lists[inAckSoon].head == nil && e.bell.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
+}
+
 // PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
 // and pad. It returns their length and that of the network headers; 0: nothing to send now. The
 // caller appends the ICRC. b has room for a whole frame of the port, MinBuffer bytes at least; a packet

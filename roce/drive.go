@@ -68,6 +68,7 @@ func (s *shard) runCommands() {
 	s.cmds = nil
 	s.cmdReady.Store(false)
 	s.cmdMu.Unlock()
+	s.glimpse = 0
 	for _, c := range cmds {
 		c.f(s.now())
 		close(c.done)
@@ -94,14 +95,32 @@ func (s *shard) passOn() {
 	}
 }
 
+// glimpses is how many times an idle shard only looks for frames and doorbells before it goes the whole turn again, with a look
+// at the clock, which costs more than all else: what it waits for is found sooner. Timers may be late by so many looks,
+// which is less than a microsecond.
+const glimpses = 7
+
 // step runs the commands and one turn. Owner only.
 func (s *shard) step() int {
 	s.runCommands()
 	if s.closed {
 		return 0
 	}
+	if s.holder != nil {
+		s.holder.Hold()
+		defer s.holder.Unhold()
+	}
+	n := s.port.Receive(s.rx[:])
+	if n == 0 && s.glimpse > 0 && s.eng.Quiet() {
+		s.glimpse--
+		return 0
+	}
 	s.last = s.now()
-	return s.turn(s.last)
+	work := s.turn(s.last, n)
+	if s.glimpse = 0; work == 0 && !s.dev.virtual {
+		s.glimpse = glimpses
+	}
+	return work
 }
 
 // tryStep is step for a caller in manual mode. If another one is at it, there is nothing to do.
@@ -123,6 +142,7 @@ func (s *shard) sleep(quit func() bool) {
 		return
 	}
 	s.ctr.waits++
+	s.glimpse = 0
 	if err := s.port.Wait(s.untilNext(s.last)); err != nil {
 		s.ctr.portErrors++
 		time.Sleep(portErrorPause)

@@ -46,7 +46,9 @@ type shard struct {
 
 	// owner
 	closed  bool
-	last    qp.Time // the clock as the latest turn read it
+	last    qp.Time      // the clock as the latest turn read it
+	glimpse int          // how many polls for frames may come before a whole turn; see step
+	holder  frame.Holder // port, if it is one
 	dec     frame.Decoder
 	enc     frame.Encoder
 	pkt     bth.Packet
@@ -79,6 +81,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 		free: make(chan struct{}, 1),
 		cqs:  map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
 	}
+	s.holder, _ = port.(frame.Holder)
 	if s.clock == nil {
 		start := time.Now()
 		s.clock = func() int64 { return int64(time.Since(start)) + 1 }
@@ -96,11 +99,11 @@ func (s *shard) setMTU(device int) {
 
 func (s *shard) now() qp.Time { return qp.Time(s.clock()) }
 
-// turn is one round of the crank: a batch in, the timers, a batch or two out. It returns how much it did; 0 means
-// that there was nothing to do.
-func (s *shard) turn(now qp.Time) int {
+// turn is one round of the crank: the n frames that have come, the timers, a batch or two out. It returns how much it did;
+// 0 means that there was nothing to do.
+func (s *shard) turn(now qp.Time, n int) int {
 	s.ctr.turns++
-	work := s.receive(now)
+	work := s.receive(now, n)
 	if s.eng.BellPending() {
 		s.eng.HandleDoorbells(now)
 		work++
@@ -114,8 +117,7 @@ func (s *shard) turn(now qp.Time) int {
 	return work + s.reportEvents()
 }
 
-func (s *shard) receive(now qp.Time) int {
-	n := s.port.Receive(s.rx[:])
+func (s *shard) receive(now qp.Time, n int) int {
 	if n == 0 {
 		return 0
 	}

@@ -52,6 +52,13 @@ type Port interface {
 	Close() error
 }
 
+// Holder is a Port to which its owner can say that several calls follow at once, so that each need not look anew whether
+// Close is under way. Between Hold and Unhold, which is soon, Close waits; the owner does not call Wait then.
+type Holder interface {
+	Hold()
+	Unhold()
+}
+
 // PortInfo describes a Port.
 type PortInfo struct {
 	Name     string // interface name
