@@ -141,7 +141,8 @@ type Host struct {
 	Size  int
 	Gbits bool
 
-	quiet time.Duration // of a peer by rdma_cm, until it is probed; 0: mailQuiet
+	quiet   time.Duration // of a peer by rdma_cm, until it is probed; 0: mailQuiet
+	meeting time.Duration // how long such a peer may take to come; 0: cmMeeting
 
 	// Started hears what a client wants; an error refuses it. Finished hears of each run. Both may be nil.
 	Started  func(p *Params, s *session.Session, peer []oob.QP) error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -21,8 +22,10 @@ const (
 	// A server listens for the exchange, then anew for queue pairs, and is not there between.
 	cmTries = 20
 	cmPause = 100 * time.Millisecond
-	// Sessions at a time.
+	// Sessions at a time, shared by the clients' addresses.
 	cmSessions = 32
+	// A client has this long to come once its request is granted, whatever time-outs it asked for.
+	cmMeeting = 5 * time.Second
 )
 
 // dialCM opens the client's end of a session with a server that was started with -R.
@@ -98,7 +101,7 @@ func (h *Host) ServeCM(ctx context.Context, l *roce.Listener, over func(peer net
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d := &door{h: h, waiting: make(map[netip.Addr][]*stockServer)}
-	places := make(chan struct{}, cmSessions)
+	places := session.NewPlaces(cmSessions)
 	for {
 		r, err := l.Accept(ctx)
 		if err != nil {
@@ -110,15 +113,14 @@ func (h *Host) ServeCM(ctx context.Context, l *roce.Listener, over func(peer net
 		if d.offer(r) {
 			continue
 		}
-		select {
-		case places <- struct{}{}:
-		default:
+		leave, ok := places.Take(r.RemoteAddr().Addr())
+		if !ok {
 			_ = r.Reject(nil) // the peer hears of it or asks again
 			continue
 		}
 		wg.Go(func() {
+			defer leave()
 			over(r.RemoteAddr(), d.session(ctx, r))
-			<-places
 		})
 	}
 }
@@ -170,7 +172,9 @@ func (d *door) session(ctx context.Context, r *roce.Request) error {
 	}
 	link := perftest.NewMailLink(m)
 	defer link.Close()
-	if m.conn, err = r.Accept(ctx, m.qp, roce.AcceptOptions{}); err != nil {
+	come, cancel := context.WithTimeout(ctx, cmp.Or(d.h.meeting, cmMeeting))
+	defer cancel()
+	if m.conn, err = r.Accept(come, m.qp, roce.AcceptOptions{}); err != nil {
 		return err
 	}
 	srv, err := perftest.Answer(ctx, link)

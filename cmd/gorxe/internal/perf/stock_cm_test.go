@@ -271,6 +271,54 @@ func TestSilentCM(t *testing.T) {
 	r.noneLeft(t)
 }
 
+// One address gets half of the places and no more, and who asks but never comes has his place for a moment only.
+func TestGreedyCM(t *testing.T) {
+	r := newCMRig(t, false)
+	r.host.meeting = 300 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	knock := func() (*mailbox, error) {
+		m, err := newMailbox(r.client, mailQuiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.conn, err = r.client.Dial(ctx, r.cm, m.qp, roce.DialOptions{})
+		return m, err
+	}
+	var in []*mailbox
+	for {
+		m, err := knock()
+		if errors.Is(err, roce.ErrRefused) {
+			m.Close()
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in = append(in, m)
+	}
+	if len(in) != cmSessions/2 {
+		t.Errorf("one address has %d sessions of %d", len(in), cmSessions)
+	}
+	for _, m := range in {
+		m.Close()
+		<-r.failed // it left without a word
+	}
+	if err := r.link.SetPlan(1, 0, loopback.Plan{Loss: 1}); err != nil { // the answers do not come back
+		t.Fatal(err)
+	}
+	go func() {
+		m, _ := knock()
+		m.Close()
+	}()
+	start := time.Now()
+	if err := <-r.failed; !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+		t.Errorf("after %v the server says %v", time.Since(start), err)
+	}
+	cancel()
+	r.noneLeft(t)
+}
+
 // A client finds nobody, and says what to look for.
 func TestNobodyListensCM(t *testing.T) {
 	r := newCMRig(t, false)
