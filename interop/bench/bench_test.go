@@ -96,8 +96,8 @@ func TestMessages(t *testing.T) {
 func TestParsePerftest(t *testing.T) {
 	bw := " Dual-port : OFF\n #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n" +
 		" 65536      300              0.00               5.96   \t\t   0.000095\n-----\n"
-	r, err := parsePerftest(&figures[0], bw)
-	if err != nil || r.mib != 5.96 || r.mpps != 0.000095 {
+	r, err := parsePerftest(&figures[0], " Mtu             : 4096[B]\n"+bw)
+	if err != nil || r.mib != 5.96 || r.mpps != 0.000095 || r.mtu != 4096 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	lat := " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n" +

@@ -14,6 +14,7 @@ type row struct {
 	mpps     float64 // 10^6 messages a second
 	typical  float64 // latency, us: median
 	p99      float64 // latency, us
+	mtu      int     // path MTU; 0 where the tool does not tell
 	datapath string  // of gorxe
 }
 
@@ -40,11 +41,12 @@ func pathMTU(device int) int {
 }
 
 func gorxeArgs(f *figure, n int, o *options, host string) []string {
-	args := []string{gorxePath, "perf", strings.ReplaceAll(f.op, "_", "-"), "-d", "eth0", "--mode", o.mode, "-p", strconv.Itoa(tcpPort), "--json"}
-	if host == "" {
-		return args // the client's flags decide
+	args := []string{gorxePath, "perf", strings.ReplaceAll(f.op, "_", "-"), "-d", "eth0", "--mode", o.mode, "-p", strconv.Itoa(tcpPort), "--json",
+		"-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n), "-m", strconv.Itoa(pathMTU(o.mtu))}
+	if host != "" {
+		args = append(args, host)
 	}
-	return append(args, "-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n), "-m", strconv.Itoa(pathMTU(o.mtu)), host)
+	return args
 }
 
 // perftestArgs: -x 1 is the GID of the IPv4 address; -F tolerates a CPU whose clock varies; -N leaves the peak out, for
@@ -65,6 +67,7 @@ func perftestArgs(f *figure, n int, o *options, host string) []string {
 func parseGorxe(f *figure, out string) (row, error) {
 	var j struct {
 		Datapath string  `json:"datapath"`
+		MTU      int     `json:"path_mtu"`
 		Average  float64 `json:"bw_average"`
 		MsgRate  float64 `json:"msg_rate"`
 		Typical  float64 `json:"t_typical"`
@@ -73,7 +76,7 @@ func parseGorxe(f *figure, out string) (row, error) {
 	if err := json.Unmarshal([]byte(out), &j); err != nil {
 		return row{}, fmt.Errorf("no JSON in what gorxe perf printed: %w", err)
 	}
-	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, datapath: j.Datapath})
+	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, mtu: j.MTU, datapath: j.Datapath})
 }
 
 // parsePerftest reads the line below perftest's "#bytes". It looks at no other column than it needs: the deviation may be
@@ -98,10 +101,23 @@ func parsePerftest(f *figure, out string) (row, error) {
 			return row{}, fmt.Errorf("ib_%s printed %q where a number belongs", f.op, words[c])
 		}
 	}
+	mtu := perftestMTU(out)
 	if f.latency {
-		return checked(f, row{typical: v[0], p99: v[1]})
+		return checked(f, row{typical: v[0], p99: v[1], mtu: mtu})
 	}
-	return checked(f, row{mib: v[0], mpps: v[1]})
+	return checked(f, row{mib: v[0], mpps: v[1], mtu: mtu})
+}
+
+// perftestMTU is from the line " Mtu             : 1024[B]"; 0 if there is none.
+func perftestMTU(out string) int {
+	for l := range strings.Lines(out) {
+		if name, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(name) == "Mtu" {
+			value, _, _ = strings.Cut(strings.TrimSpace(value), "[")
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
 }
 
 // checked refuses a row without the figure.

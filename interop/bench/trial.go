@@ -70,6 +70,9 @@ func (c *comparison) try(ctx context.Context, s *side, f *figure, n int) (trial,
 	if err != nil {
 		return trial{}, fmt.Errorf("%w\n%s", err, out)
 	}
+	if want := pathMTU(c.o.mtu); r.mtu != 0 && r.mtu != want {
+		return trial{}, fmt.Errorf("%s with %s ran at path MTU %d instead of %d: that compares nothing", f.name, s.name, r.mtu, want)
+	}
 	after, err := c.busy()
 	return trial{messages: n, value: f.value(&r), rate: r.mpps * 1e6, p99: r.p99, cpu: after - before, datapath: r.datapath}, err
 }
