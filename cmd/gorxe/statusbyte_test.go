@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// statusByteRecv starts "statusbyte recv" on A and gives the result of a first send that finds it listening.
+func statusByteRecv(t *testing.T, pair *veth.Pair, recv, send []string) (sent, received *result) {
+	t.Helper()
+	p := start(t, &pair.A, append([]string{"statusbyte", "recv", "-d", pair.A.Iface}, recv...)...)
+	eventually(t, "statusbyte recv has the interface", func() bool { return attached(t, ns(&pair.A)) == 1 })
+	eventually(t, "statusbyte send is heard", func() bool {
+		sent = run(t, &pair.B, append([]string{"statusbyte", "send", pair.A.IPv4.Addr().String()}, send...)...)
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return sent.status == 0
+		}
+	})
+	return sent, p.wait()
+}
+
+// Two files and, in another run, three cameras: both ends end with one object and agree on it, and tail gives a file back.
+func TestStatusByte(t *testing.T) {
+	pair := needRoot(t, veth.Options{MTU: 4200})
+	dir := t.TempDir()
+	content := bytes.Repeat([]byte("what a camera sees "), 100_000)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sent, received := statusByteRecv(t, pair, []string{"--json", "--dir", filepath.Join(dir, "data"), "--block-size", "100000", "--segment", "1m"},
+		[]string{"--json", file, "200=" + file})
+	a, b := sent.ok().json()[0]["devices"].([]any), received.ok().json()[0]["devices"].([]any)
+	sum := sha256.Sum256(content)
+	for i, device := range []float64{0, 200} {
+		s, r := a[i].(map[string]any), b[i].(map[string]any)
+		fields(t, r, "device", "packets", "bytes", "gaps", "duplicates", "sha256")
+		if r["device"] != device || r["packets"] != 19.0 || r["bytes"] != 1.9e6 || r["gaps"] != 0.0 || r["duplicates"] != 0.0 ||
+			r["sha256"] != hex.EncodeToString(sum[:]) || r["sha256"] != s["sha256"] {
+			t.Errorf("sent %v, received %v", s, r)
+		}
+	}
+	if got := run(t, nil, "statusbyte", "tail", filepath.Join(dir, "data", "device-200")).ok(); got.stdout != string(content) {
+		t.Errorf("tail gave %d bytes", len(got.stdout))
+	}
+
+	sent, received = statusByteRecv(t, pair, []string{"--json", "--blocks", "3", "--devices", "5-7"},
+		[]string{"--json", "--cameras", "3", "--device", "5", "--fps", "100", "--duration", "0.2"})
+	a, b = sent.ok().json()[0]["devices"].([]any), received.ok().json()[0]["devices"].([]any)
+	for i := range 3 {
+		s, r := a[i].(map[string]any), b[i].(map[string]any)
+		if r["packets"] != 20.0 || r["sha256"] != s["sha256"] {
+			t.Errorf("camera %d: sent %v, received %v", i, s, r)
+		}
+	}
+}
+
+// Ends that do not fit end with one line each, which has both ends' numbers.
+func TestStatusByteMismatch(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	sent, received := statusByteRecv(t, pair, []string{"--blocks", "3"}, []string{"--blocks", "4", "--cameras", "1"})
+	sent.fails(1, "3 blocks", "4 blocks")
+	if received.status != 1 || !strings.Contains(received.err, "3 blocks") || !strings.Contains(received.err, "4 blocks") {
+		t.Errorf("status %d: %s", received.status, received.err)
+	}
+}
+
+// A directory that cannot be used is told before anybody sends.
+func TestStatusByteDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, "statusbyte", "recv", "-d", "lo", "--dir", filepath.Join(file, "data")).fails(1, "cannot store", "choose another directory")
+}
