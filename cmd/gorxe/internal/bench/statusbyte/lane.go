@@ -172,7 +172,7 @@ type windowSender struct {
 }
 
 func (s *windowSender) send(ctx context.Context, _ uint8, n int) error { return s.s.Send(ctx, n) }
-func (s *windowSender) post(ctx context.Context, n int) error { return s.s.Post(ctx, n) }
+func (s *windowSender) post(ctx context.Context, n int) error          { return s.s.Post(ctx, n) }
 func (s *windowSender) sync(ctx context.Context) error {
 	_, err := s.s.Fill(ctx)
 	return err
