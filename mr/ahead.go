@@ -10,19 +10,22 @@ import "github.com/gorxe/gorxe/mr/prefetch"
 func (t *Table) AheadLocal(key Key)  { t.local.ahead(key) }
 func (t *Table) AheadRemote(key Key) { t.remote.ahead(key) }
 
-// AheadMR fetches the region that the key names, once the look-up's memory is here.
-func (t *Table) AheadMR(key Key, remote bool) {
-	if m := t.index(remote).find(key); m != nil {
+// AheadMR fetches the region that the key names, once the look-up's memory is here, and returns it for AheadMemory alone; nil if there is
+// none.
+func (t *Table) AheadMR(key Key, remote bool) *MR {
+	x := &t.local
+	if remote {
+		x = &t.remote
+	}
+	m := x.find(key)
+	if m != nil {
 		prefetch.Object(m, 1)
 	}
+	return m
 }
 
-// AheadMemory fetches the first lines of [addr, addr+n), once the region is here.
-func (t *Table) AheadMemory(key Key, remote bool, addr uint64, n uint32) {
-	m := t.index(remote).find(key)
-	if m == nil {
-		return
-	}
+// AheadMemory fetches the first lines of [addr, addr+n) in a region, once that is here.
+func (m *MR) AheadMemory(addr uint64, n uint32) {
 	if off, size := addr-m.addr, uint64(len(m.mem)); off < size {
 		prefetch.Bytes(m.mem[off:off+min(uint64(n), size-off)], aheadLines)
 	}
@@ -34,16 +37,15 @@ const aheadLines = 2
 // Places is how many keys the table of R_Keys has room for at the moment, taken or not. Any thread.
 func (t *Table) Places() int { return len(t.remote.cur.Load().keys) }
 
-func (t *Table) index(remote bool) *index {
-	if remote {
-		return &t.remote
-	}
-	return &t.local
-}
+// nearPlaces is how large a table is that stays in the nearest caches.
+const nearPlaces = 1024
 
 // ahead fetches the bucket: its keys and its regions lie in a line each.
 func (x *index) ahead(key Key) {
 	b := x.cur.Load()
+	if len(b.keys) <= nearPlaces {
+		return
+	}
 	at := uint32(key) & b.mask &^ (bucketSize - 1)
 	prefetch.Pair(&b.keys[at], &b.mrs[at])
 }

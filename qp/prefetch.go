@@ -111,7 +111,9 @@ func (e *Engine) aheadMem(q *QP) {
 		return
 	}
 	if g := q.source(); g != nil {
-		e.mrs.AheadMemory(mr.Key(g.LKey), false, g.Addr, g.Length)
+		if m := e.mrs.AheadMR(mr.Key(g.LKey), false); m != nil {
+			m.AheadMemory(g.Addr, g.Length)
+		}
 	}
 }
 
@@ -129,46 +131,43 @@ func (q *QP) AheadSlot() {
 
 // foresight is what is known of a received packet before it is looked at.
 type foresight struct {
-	b   []byte // from the BTH on; nil: nothing
-	q   *QP
-	key mr.Key
-	n   uint32
-	va  uint64
+	b  []byte // from the BTH on; nil: nothing
+	q  *QP
+	m  *mr.MR
+	va uint64
+	n  uint32
+	rk mr.Key
 }
 
 // Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
-// that is nobody's. It fetches what they will touch. The owner calls it for a window of packets at a time, see ForeseeBatch.
+// that is nobody's. It fetches what they will touch. The owner gives it a batch of packets at a time, see ForeseeBatch.
 func (e *Engine) Foresee(packets [][]byte) {
 	f := e.sights[:min(len(packets), len(e.sights))]
+	far := len(e.table.slots) > nearSlots
 	for i := range f {
-		b := packets[i]
-		f[i] = foresight{b: b}
-		if b != nil {
-			e.table.ahead(bth.BTH(b).DestQP())
+		f[i].b, f[i].q, f[i].m, f[i].rk = packets[i], nil, nil, 0
+		if far && packets[i] != nil {
+			e.table.ahead(bth.BTH(packets[i]).DestQP())
 		}
 	}
 	for i := range f {
 		f[i].find(e)
 	}
+	keys := false
 	for i := range f {
 		f[i].chain(e)
+		keys = keys || f[i].m != nil
 	}
 	for i := range f {
-		if f[i].key != 0 {
-			e.mrs.AheadMemory(f[i].key, true, f[i].va, f[i].n)
+		if keys && f[i].m != nil {
+			f[i].m.AheadMemory(f[i].va, f[i].n)
 		}
+		f[i].b, f[i].m = nil, nil
 	}
 }
 
-// manyQPs is from how many on the engine's own tables by number are not in the caches either.
-const manyQPs = 4096
-
-// aheadTables fetches what the engine keeps of a QP outside of it.
-func (e *Engine) aheadTables(id uint32) {
-	if len(e.qps) > manyQPs && e.window > 0 {
-		prefetch.Pair(&e.qps[id], &e.wheel.table[id])
-	}
-}
+// nearSlots is how large a QP table is that stays in the caches.
+const nearSlots = 4096
 
 // ForeseeBatch is how many packets Foresee should be given at a time; 0: none, there is nothing to gain.
 func (e *Engine) ForeseeBatch() int {
@@ -194,26 +193,33 @@ func (f *foresight) find(e *Engine) {
 		prefetch.Object(f.q, sendLines)
 		return
 	}
-	prefetch.Object(f.q, 1)
-	prefetch.Object(&f.q.responder, recvLines)
+	prefetch.Also(f.q, &f.q.responder, recvLines)
 	if info.RETH == 0 || len(f.b) < int(info.HeaderLen) {
 		return
 	}
 	h := bth.RETH(f.b[info.RETH:])
-	f.key, f.va, f.n = mr.Key(h.RKey()), h.VA(), h.DMALen()
-	if f.key != 0 {
-		e.mrs.AheadRemote(f.key)
-	}
+	f.rk, f.va, f.n = mr.Key(h.RKey()), h.VA(), h.DMALen()
+	e.mrs.AheadRemote(f.rk)
 }
 
 // chain goes on from what find fetched: to the region, or to the work request that an answer ends.
 func (f *foresight) chain(e *Engine) {
 	switch {
 	case f.q == nil:
-	case f.key != 0:
-		e.mrs.AheadMR(f.key, true)
+	case f.rk != 0:
+		f.m = e.mrs.AheadMR(f.rk, true)
 	default:
 		s := &f.q.sq
 		prefetch.Object(&s.wqes[s.tail.Load()&s.mask], 1)
+	}
+}
+
+// manyQPs is from how many on the engine's own tables by number are not in the caches either.
+const manyQPs = 4096
+
+// aheadTables fetches what the engine keeps of a QP outside of it.
+func (e *Engine) aheadTables(id uint32) {
+	if len(e.qps) > manyQPs && e.window > 0 {
+		prefetch.Pair(&e.qps[id], &e.wheel.table[id])
 	}
 }

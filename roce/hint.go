@@ -45,6 +45,8 @@ func (h *Hinter) Hint(q *QP, wr *SendWR) {
 	}
 	then.q.qp.AheadSlot()
 	if then.sge.Length > 0 {
-		h.dev.mrs.AheadMemory(mr.Key(then.sge.LKey), false, then.sge.Addr, then.sge.Length)
+		if m := h.dev.mrs.AheadMR(mr.Key(then.sge.LKey), false); m != nil {
+			m.AheadMemory(then.sge.Addr, then.sge.Length)
+		}
 	}
 }

@@ -15,6 +15,8 @@ const (
 	// receive ring, so that ACKs and NAKs are seen in time. A kick sends at most 32 frames, more a batch gain nothing.
 	rxBatch = 64
 	txBatch = 32
+	// minForesight is how many frames there have to be for looking ahead among them.
+	minForesight = 4
 	// txRounds bounds the batches of one turn.
 	txRounds = 2
 	// stallWait is how long a shard sleeps at most while the port has no transmit buffer for it.
@@ -121,7 +123,10 @@ func (s *shard) receive(now qp.Time, n int) int {
 	if n == 0 {
 		return 0
 	}
-	ahead := s.eng.ForeseeBatch()
+	ahead := 0
+	if n >= minForesight {
+		ahead = s.eng.ForeseeBatch()
+	}
 	for i := range s.rx[:n] {
 		if ahead > 0 && i%ahead == 0 {
 			s.foresee(s.rx[i:min(i+ahead, n)])

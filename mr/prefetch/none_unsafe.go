@@ -7,5 +7,6 @@ import "unsafe"
 // Here says whether this machine's prefetches do something.
 const Here = false
 
-func run(unsafe.Pointer, uintptr) {}
-func pair(p, q unsafe.Pointer)    {}
+func run(unsafe.Pointer, uintptr)         {}
+func pair(p, q unsafe.Pointer)            {}
+func also(p, q unsafe.Pointer, n uintptr) {}
