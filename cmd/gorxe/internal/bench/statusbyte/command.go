@@ -23,6 +23,7 @@ type flags struct {
 	duration cli.Duration
 	only     []string
 	plot     string
+	trace    string
 	cpus     []int
 	json     bool
 }
@@ -65,6 +66,7 @@ Experiments: ` + strings.Join([]string{groupSync, groupLatency, groupThroughput,
 	fs.Var(&f.duration, "duration", "how long a single throughput measurement takes")
 	fs.StringSliceVar(&f.only, "only", nil, "measure only these experiments, or these results")
 	fs.StringVar(&f.plot, "plot", "", "draw the results into this file, .svg or .png; another name makes both")
+	fs.StringVar(&f.trace, "trace", "", "capture some blocks of 256 B of either side as pcap files in this directory")
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs of the sending and the receiving thread (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	return cmd
@@ -103,6 +105,11 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	defer func() { err = errors.Join(err, b.w.close()) }()
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
+	}
+	if f.trace != "" {
+		if err := b.trace(cmd.Context(), f.trace); err != nil {
+			return err
+		}
 	}
 	var plots []string
 	if f.plot != "" {
