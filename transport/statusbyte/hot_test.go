@@ -25,7 +25,7 @@ func TestNoAllocations(t *testing.T) {
 			s, r := pair(t, a, b, cfg, cfg)
 			ctx := context.Background()
 			data := make([]byte, 256)
-			if n := testing.AllocsPerRun(300, func() {
+			if n := testing.AllocsPerRun(100, func() {
 				if err := s.Write(ctx, 5, data); err != nil {
 					t.Fatal(err)
 				}

@@ -310,3 +310,51 @@ func TestReceiverGoes(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A receiver whose status bytes cannot be: such blocks are not used, and counted; a Write that finds no other can be given up.
+func TestReceiverStatusThatCannotBe(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 2, BlockSize: 10}
+	s, r := pair(t, a, b, cfg, cfg)
+	ctx := within(t)
+	r.mu.Lock() // its own look at the array would repair it
+	r.status.Store8(0, 9)
+	r.status.Store8(1, 9)
+	if n, err := s.Free(ctx); n != 0 || err != nil {
+		t.Errorf("%d blocks are empty, %v", n, err)
+	}
+	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer cancel()
+	if err := s.Write(short, 0, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if st := s.Stats(); st.BadStatus < 2 || st.Packets != 0 {
+		t.Errorf("%+v", st)
+	}
+	r.status.Store8(1, Empty)
+	if err := s.Write(ctx, 0, nil); err != nil {
+		t.Error(err)
+	}
+	r.mu.Unlock()
+}
+
+// Private data that is no such thing is an error, whatever it is.
+func TestHello(t *testing.T) {
+	m := memory{sizes: sizes{3, 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
+	good := m.put(nil)
+	if got, err := parseMemory(append(good, make([]byte, 100)...)); err != nil || got != m {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for n := range replyLen {
+		if _, err := parseMemory(good[:n]); !errors.Is(err, ErrPeer) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	for at, v := range map[int]byte{0: 'X', 4: 2, 6: 0xff, 8: 0xff, 14: 0} { // magic, version, blocks, size, stride
+		bad := append([]byte(nil), good...)
+		bad[at] = v
+		if _, err := parseMemory(bad); !errors.Is(err, ErrPeer) {
+			t.Errorf("byte %d as %#x: %v", at, v, err)
+		}
+	}
+}
