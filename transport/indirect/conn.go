@@ -160,7 +160,7 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	c.rc = rc
+	c.hold(rc)
 	var peer Params
 	if err := peer.parse(rc.PrivateData()); err != nil {
 		return err
@@ -169,6 +169,13 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 		return err
 	}
 	return c.join(ctx, gidOf(addr), &peer)
+}
+
+// hold keeps the connection manager's half: who drives the endpoint may look at it already.
+func (c *Conn) hold(rc *roce.Conn) {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	c.rc = rc
 }
 
 // Listener takes connections.
@@ -215,9 +222,11 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 		return nil, errors.Join(err, r.Reject(nil), c.Close())
 	}
 	o := roce.AcceptOptions{ConnectOptions: l.ep.cfg.RC, PrivateData: c.own.append(nil)}
-	if c.rc, err = r.Accept(ctx, c.qp, o); err != nil {
+	rc, err := r.Accept(ctx, c.qp, o)
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.hold(rc)
 	return c, nil
 }
 
@@ -229,7 +238,11 @@ func (c *Conn) Err() error {
 }
 
 // Peer is what the peer said when the connection was made: how much of its buffer is ours, for example.
-func (c *Conn) Peer() Params { return c.peer }
+func (c *Conn) Peer() Params {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	return c.peer
+}
 
 // Counters are the connection's own.
 func (c *Conn) Counters() core.Counters {
@@ -273,8 +286,11 @@ func (c *Conn) down(why error) bool {
 // packet of the old peer reaches memory of the next one's.
 func (c *Conn) dispose() error {
 	var errs []error
-	if c.rc != nil {
-		errs = append(errs, c.rc.Close())
+	c.ep.mu.Lock()
+	rc := c.rc
+	c.ep.mu.Unlock()
+	if rc != nil {
+		errs = append(errs, rc.Close())
 	}
 	if c.qp != nil {
 		errs = append(errs, c.qp.Close())

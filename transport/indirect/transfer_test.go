@@ -73,7 +73,11 @@ func TestParkedUntilRegistered(t *testing.T) {
 	if !bytes.Equal(b.mr.Bytes()[:size], want) {
 		t.Error("data differs")
 	}
-	until(t, "the initiator knows", func() bool { return a.conn.m.Busy() == 0 })
+	until(t, "the initiator knows", func() bool {
+		a.Endpoint.mu.Lock()
+		defer a.Endpoint.mu.Unlock()
+		return a.conn.m.Busy() == 0
+	})
 	ca, cb := a.conn.Counters(), b.conn.Counters()
 	if ca.Indirect != 1 || ca.Simulated != 1 || ca.LateAnswers != 1 || cb.Parked != 1 || cb.Straight != 0 || cb.MovedBytes != size || cb.ParkedBytes != 0 {
 		t.Errorf("%+v\n%+v", ca, cb)
@@ -201,6 +205,35 @@ func TestInitiatorDies(t *testing.T) {
 		defer c.Close()
 		return c.own.Slots == DefaultSlots
 	})
+}
+
+// The initiator hangs up with data parked and another transfer waiting for a slot: both ends hear of it, at once.
+func TestInitiatorHangsUp(t *testing.T) {
+	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
+	b.space.Hold(0, 2*size)
+	failed := make(chan error, 2)
+	for k := range 2 {
+		go func() { failed <- a.conn.Write(context.Background(), a.mr, k*size, size, uint64(k*size)) }()
+	}
+	until(t, "one is parked, one waits", func() bool { return b.conn.Counters().ParkedBytes == size && a.conn.Counters().BufferFull == 1 })
+	if err := a.conn.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-failed; !errors.Is(err, ErrTransfer) || !errors.Is(err, ErrClosed) {
+			t.Errorf("%v; want ErrTransfer, ErrClosed", err)
+		}
+	}
+	until(t, "the responder knows", func() bool { return b.conn.Err() != nil })
+	if err := b.conn.Err(); !errors.Is(err, ErrLost) {
+		t.Errorf("%v; want ErrLost", err)
+	}
+	if c, _ := b.Counters(); c.Orphaned != 1 || c.ParkedBytes != 0 {
+		t.Errorf("%+v", c)
+	}
+	if err := a.conn.Post(&Transfer{MR: a.mr, Len: 8}); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v; want ErrClosed", err)
+	}
 }
 
 // A READ comes directly, is refused as often as may be, and needs no buffer at all; when the answers are lost, the responder sends of its
