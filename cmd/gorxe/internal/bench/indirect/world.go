@@ -38,6 +38,16 @@ func openWorld(link, mode string) (*world, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: or try --link memory", err)
 	}
+	// Whether AF_XDP works here, in that mode, shows now.
+	p, err := xdp.Open(pair.A.Iface, xdp.Options{Mode: m, NetNS: pair.A.Fd()})
+	if err != nil {
+		pair.Close()
+		return nil, err
+	}
+	if err := p.Close(); err != nil {
+		pair.Close()
+		return nil, err
+	}
 	return &world{pair: pair, mode: m}, nil
 }
 
