@@ -27,7 +27,6 @@ type Config struct {
 	Rand      func() uint64 // QPNs; crypto-grade in production, seeded in tests
 	MaxQP     int           // 0: 65,536
 	MaxWindow int           // packets in flight for each RC QP; 0: DefaultWindow
-	Prefetch  int           // QPs to look ahead; 0: DefaultPrefetch; negative: none
 }
 
 // Engine owns queue pairs and drives their protocol. See the package comment for who may call
@@ -100,10 +99,7 @@ func NewEngine(c Config) (*Engine, error) {
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
 	}
-	if c.Prefetch == 0 {
-		c.Prefetch = DefaultPrefetch
-	}
-	return e, e.SetPrefetch(max(c.Prefetch, 0))
+	return e, e.SetPrefetch(DefaultPrefetch)
 }
 
 // SetPortMTU tells the largest path MTU of the port: what UD messages may carry. QPs made later

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/mr/prefetch"
+	"github.com/gorxe/gorxe/qp/sched"
 )
 
 // What a message touches lies in the lines that prefetch.go fetches, and a WQE is a line.
@@ -276,5 +278,14 @@ func TestTroubleStaysAtHome(t *testing.T) {
 			t.Errorf("%s: %d packets of QPs in trouble in %d us; the bound is %d", trouble, wasted, among/1000, most)
 		}
 		t.Logf("%s: %d ns against %d, %d packets of the troubled", trouble, among, alone, wasted)
+	}
+}
+
+// The default window is the paper's formula with what was measured, twice, rounded up to a power of two; see DefaultPrefetch.
+func TestDefaultWindow(t *testing.T) {
+	const turn, kinds, delay = 300e-9, 4, 200 * time.Nanosecond
+	least := sched.Window(64, 64/turn, kinds, delay)
+	if least != 3 || DefaultPrefetch != slots(2*least) {
+		t.Errorf("the formula gives %d, the default is %d", least, DefaultPrefetch)
 	}
 }

@@ -106,7 +106,10 @@ func build(port frame.Port, c *config) (*Device, error) {
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("roce: memory table: %w", err)
 	}
-	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow, Prefetch: c.prefetch})
+	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
+	if err == nil && c.prefetch != nil {
+		err = eng.SetPrefetch(*c.prefetch)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("roce: engine: %w", err)
 	}

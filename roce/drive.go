@@ -95,8 +95,8 @@ func (s *shard) passOn() {
 	}
 }
 
-// glimpses is how many times an idle shard only looks for frames and doorbells before it goes the whole turn again, with a look
-// at the clock, which costs more than all else: what it waits for is found sooner. Timers may be late by so many looks,
+// glimpses is how many times an idle shard only looks for frames and doorbells before it goes the whole turn again, with timers and
+// the clock: what it waits for is found sooner. Timers may be late by so many looks,
 // which is less than a microsecond.
 const glimpses = 7
 

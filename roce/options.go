@@ -49,7 +49,7 @@ type config struct {
 	maxMR     int
 	maxPD     int
 	maxWindow int
-	prefetch  int
+	prefetch  *int // nil: the default
 	maxMemory uint64
 	network   frame.Network
 }
@@ -107,11 +107,7 @@ func WithMaxMemory(bytes uint64) Option { return func(c *config) { c.maxMemory =
 // WithPrefetch sets how many QPs ahead of their turns the engine fetches what they need from memory; 0 is off. The default is
 // qp.DefaultPrefetch. Fewer than some 64 QPs and MRs stay in the caches, and nothing is fetched for them.
 func WithPrefetch(window int) Option {
-	return func(c *config) {
-		if c.prefetch = window; window == 0 {
-			c.prefetch = -1
-		}
-	}
+	return func(c *config) { c.prefetch = &window }
 }
 
 // WithNetwork gives New the addresses and neighbours of a Port that does not know them itself.

@@ -9,6 +9,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/qp/sched"
 )
 
 func heap() uint64 {
@@ -122,4 +123,92 @@ func TestLimitsAreNamed(t *testing.T) {
 	}
 	_, err = pd.AllocMR(1<<50, LocalWrite)
 	refused("a pebibyte", err, ErrNoMemory, "the limit is")
+}
+
+// Hints and windows change nothing but time: messages over a few hundred QPs and regions arrive with any window, hinted or not,
+// and nothing is allocated.
+func TestLookingAhead(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
+	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual), WithPrefetch(2)), rigConfig{})
+	const n = 300
+	var as []*QP
+	var src, dst []*MR
+	for range n {
+		p, q := newQP(t, a), newQP(t, b)
+		connect(t, p, q)
+		as = append(as, p)
+		src, dst = append(src, newMR(t, a)), append(dst, newMR(t, b))
+	}
+	h := a.NewHinter()
+	sges := make([]SGE, n)
+	wrs := make([]SendWR, n)
+	for i := range wrs {
+		sges[i] = src[i].SGE(0, 64)
+		wrs[i] = SendWR{Op: OpWrite, Flags: Signaled, SGEs: sges[i : i+1], RemoteAddr: dst[i].Addr(), RKey: dst[i].RKey()}
+	}
+	wcs := make([]WC, n)
+	round := func() {
+		for i, q := range as {
+			h.Hint(as[(i+5)%n], &wrs[(i+5)%n])
+			if err := q.PostSend(wrs[i : i+1]...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for done := 0; done < n; {
+			k := a.cq.Poll(wcs)
+			for _, wc := range wcs[:k] {
+				if wc.Status != Success {
+					t.Fatal(wc.Status)
+				}
+			}
+			done += k
+			b.Progress()
+		}
+	}
+	for _, window := range []int{0, 1, 3, 8, qp.MaxPrefetch} {
+		if err := errors.Join(a.SetPrefetch(window), b.SetPrefetch(window)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range src {
+			fill(src[i].Bytes(), uint64(window*n+i))
+		}
+		round()
+		for i := range dst {
+			if string(dst[i].Bytes()) != string(src[i].Bytes()) {
+				t.Fatalf("window %d: region %d has not arrived", window, i)
+			}
+		}
+		if !raceEnabled {
+			if allocs := testing.AllocsPerRun(5, round); allocs != 0 {
+				t.Errorf("window %d: %v allocations for %d messages", window, allocs, n)
+			}
+		}
+	}
+	for _, bad := range []int{-1, qp.MaxPrefetch + 1} {
+		if err := a.SetPrefetch(bad); err == nil {
+			t.Errorf("a window of %d was taken", bad)
+		}
+		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithPrefetch(bad)); !errors.Is(err, sched.ErrWindow) {
+			t.Errorf("WithPrefetch(%d): %v", bad, err)
+		}
+	}
+}
+
+func newQP(t *testing.T, e *end) *QP {
+	t.Helper()
+	q, err := e.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 4, RecvDepth: 1, MaxSendSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func newMR(t *testing.T, e *end) *MR {
+	t.Helper()
+	m, err := e.pd.RegisterMR(make([]byte, 64), LocalWrite|RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

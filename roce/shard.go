@@ -8,6 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/roce/tick"
 )
 
 const (
@@ -31,7 +32,7 @@ type shard struct {
 	dev    *Device
 	port   frame.Port
 	eng    *qp.Engine
-	clock  func() int64
+	clock  func() int64 // the owner's
 	manual bool
 	spin   time.Duration
 
@@ -86,7 +87,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 	s.holder, _ = port.(frame.Holder)
 	if s.clock == nil {
 		start := time.Now()
-		s.clock = func() int64 { return int64(time.Since(start)) + 1 }
+		s.clock = tick.New(func() int64 { return int64(time.Since(start)) + 1 }).Now
 	}
 	eng.SetBell(s.bell)
 	return s

@@ -1,0 +1,85 @@
+// Package tick reads the clock cheaply: a system's clock costs some 50 ns a look on virtual machines, the processor's counter a
+// quarter of that, and a NIC in software looks at every turn.
+package tick
+
+// Clock gives the time of a system's clock, by the processor's counter for a short while after each look at that clock, of which it
+// also learns how fast the counter runs. It never runs backwards. One goroutine at a time uses it.
+type Clock struct {
+	read  func() int64
+	count func() uint64
+
+	base int64  // what read gave last,
+	at   uint64 // and the counter then
+	span uint64 // for so many counts the counter is believed; 0: it is not
+	rate uint64 // ns a count, times 2^32
+
+	first   int64 // of the stretch by which the counter is measured
+	firstAt uint64
+	last    int64 // the latest result
+}
+
+const (
+	// trust is for how long the counter is believed, ns. What may go wrong with it (a virtual machine that moves, a processor
+	// whose counter is apart from another's) makes the time wrong by not more than that.
+	trust = 20_000
+	// The counter is measured over stretches of these lengths, ns, and is no good if two of them differ by more than
+	// one part in maxDrift.
+	shortest, longest = 1_000_000, 1_000_000_000
+	maxDrift          = 64
+	// A count takes more than a tenth of a nanosecond, and less than 100.
+	minRate, maxRate = 1 << 32 / 10, 100 << 32
+)
+
+// New makes a Clock of read, which gives nanoseconds and never runs backwards.
+func New(read func() int64) *Clock {
+	c := &Clock{read: read}
+	if steady() {
+		c.count = counter
+	}
+	return c
+}
+
+// Now is the time in nanoseconds.
+func (c *Clock) Now() int64 {
+	if c.span != 0 {
+		if d := c.count() - c.at; d < c.span {
+			c.last = max(c.last, c.base+int64(d*c.rate>>32))
+			return c.last
+		}
+	}
+	return c.look()
+}
+
+// look reads the system's clock, and learns.
+func (c *Clock) look() int64 {
+	c.base = c.read()
+	c.last = max(c.last, c.base)
+	if c.count == nil {
+		return c.last
+	}
+	c.at = c.count()
+	took, counts := c.base-c.first, c.at-c.firstAt
+	switch {
+	case c.firstAt == 0 || took > 2*longest || c.at <= c.firstAt:
+		// The first look, the first after a long rest, or the counter went backwards.
+		c.span = 0
+		c.first, c.firstAt = c.base, c.at
+	case took >= shortest:
+		c.learn(uint64(took)<<32/counts, took >= longest)
+	}
+	return c.last
+}
+
+// learn takes in a measurement; after a whole stretch another one begins.
+func (c *Clock) learn(rate uint64, whole bool) {
+	good := rate >= minRate && rate <= maxRate
+	if good && c.span != 0 {
+		good = max(rate, c.rate)-min(rate, c.rate) <= c.rate/maxDrift
+	}
+	if c.rate, c.span = rate, 0; good {
+		c.span = trust << 32 / rate
+	}
+	if whole || !good {
+		c.first, c.firstAt = c.base, c.at
+	}
+}
