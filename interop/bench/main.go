@@ -35,6 +35,7 @@ type options struct {
 	mtu    int
 	mode   string
 	gorxe  string
+	debian string
 }
 
 func main() {
@@ -45,6 +46,7 @@ func main() {
 	flag.DurationVar(&o.budget, "budget", 4*time.Minute, "start no further round after this time of measuring")
 	flag.IntVar(&o.mtu, "mtu", 1500, fmt.Sprintf("device MTU, at most %d; 4176 gives path MTU 4096", lab.MaxMTU))
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe: auto, native or generic")
+	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests (default: this host's); gorxe has path MTU 4096 only on Linux 6.6 and later: trixie")
 	flag.StringVar(&o.gorxe, "gorxe", "", "a static gorxe binary to measure (default: built from this tree)")
 	flag.Parse()
 	if err := o.check(); err != nil {
@@ -89,7 +91,7 @@ func bench(ctx context.Context, o *options) error {
 	if err := image.Install(ctx, say); err != nil {
 		return err
 	}
-	img, err := image.Get(ctx, image.Options{Module: ".", Peer: peer.Source, Log: say})
+	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peer: peer.Source, Log: say})
 	if err != nil {
 		return err
 	}
