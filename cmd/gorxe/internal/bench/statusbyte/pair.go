@@ -146,9 +146,10 @@ const patience = 5 * time.Second
 
 // await drives the sending device until block n has been handed over.
 func (p *pair) await(n uint64) error {
+	begin := now()
 	for look := 1; p.arrived.Load() < n; look++ {
 		p.w.dev[0].Progress()
-		if look%4096 == 0 && now()-p.last.Load() > int64(patience) {
+		if look%4096 == 0 && now()-max(begin, p.last.Load()) > int64(patience) {
 			return errStuck
 		}
 	}
