@@ -239,7 +239,10 @@ func TestInitiatorHangsUp(t *testing.T) {
 // A READ comes directly, is refused as often as may be, and needs no buffer at all; when the answers are lost, the responder sends of its
 // own accord.
 func TestRead(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 5 * time.Millisecond, IndirectBuffer: -1}, Config{Timeout: 5 * time.Millisecond, IndirectBuffer: -1, Faults: Faults{Seed: 1, FailedRegistration: 0.5}})
+	ca := Config{Timeout: 5 * time.Millisecond, IndirectBuffer: -1}
+	cb := ca
+	cb.Faults = Faults{Seed: 1, FailedRegistration: 0.5}
+	a, b := newPair(t, loopback.Plan{}, ca, cb)
 	read := func(seed uint64) {
 		t.Helper()
 		want := fill(b.mr.Bytes()[size:][:size], seed)

@@ -20,8 +20,9 @@
 //     granted when the connection was made (indirect). Requests go on; the real answer is recorded when it comes, and dropped.
 //   - The responder moves what lies in a slot to the destination when registration has succeeded and the valid answer has been
 //     handed to the wire. Where both had happened before the data came, it is moved as it comes, and parks nowhere.
-//   - When all data has been acknowledged by the transport, the source is the user's again. When it is out and the valid answer known, the initiator asks for the release; the responder grants it when every byte is in
-//     its place. Only then is the transfer done, and its slot free.
+//   - When all data has been acknowledged by the transport, the source is the user's again. When the valid answer is known, too, the
+//     initiator asks for the release; the responder grants it when every byte is in its place. Only then is the transfer done, and its
+//     slot free.
 //
 // A READ is the same backwards: the responder sends. It waits for the initiator's confirmation of its valid answer; if none comes until
 // the second time-out it sends anyway. The initiator's memory has been registered before it asked, so no buffer stands in between.

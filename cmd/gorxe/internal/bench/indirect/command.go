@@ -69,10 +69,10 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   ours,
 		Short: "Rerun the dynamic RDMA paper's experiments: indirect transfers against direct ones",
-		Long: `Make 800 WRITEs of 128 KiB, each when the data of the one before is out, by the dynamic method (a transfer whose request is refused or unanswered goes into the peer's
-indirect buffer at once) and by the traditional one (it waits and asks again), while registrations fail (frp), frames are lost (lfp), or
-both, with the given probability in percent, or while three pings run beside frames of 256, 512 or 1024 bytes. Both methods meet the same seeded faults and take
-turns, round by round; values are medians of the total time, and the ratio stands beside the paper's. On a veth pair (root) it runs in real time over
+		Long: `Make 800 WRITEs of 128 KiB, each when the data of the one before is out, by the dynamic method (a transfer whose request is
+refused or unanswered goes into the peer's indirect buffer at once) and by the traditional one (it waits and asks again), while
+registrations fail (frp), frames are lost (lfp), or both, with the given probability in percent, or while three pings run beside frames
+of 256, 512 or 1024 bytes. Both methods meet the same seeded faults and take turns, round by round; values are medians of the total time, and the ratio stands beside the paper's. On a veth pair (root) it runs in real time over
 AF_XDP, with --link memory in virtual time, where nothing costs time but the link: the same figures on any machine.
 Experiments: ` + strings.Join(names(experiments()), ", ") + `.`,
 		Example: `  sudo gorxe bench indirect
@@ -274,25 +274,31 @@ long transfers waited, all together, before their data could go. spread is (max-
 and 1024 B beside frames of N B.
 `
 
-// panels draw what the paper's figures 4 to 7 show.
+// panels draw what the paper's figures 4 to 7 show, and the ratios beside those that it states.
 func (b *bench) panels(rows []paper.Row) []paper.Panel {
 	var panels []paper.Panel
 	for _, kind := range []struct{ prefix, title, x string }{
-		{"frp_", "Failed registrations", "FRP, %"}, {"lfp_", "Lost frames", "LFP, %"}, {"frp_lfp_", "Both", "FRP = LFP, %"}, {"pings_", "Beside three pings", "bytes of a frame"},
+		{"frp_", "Failed registrations", "FRP, %"}, {"lfp_", "Lost frames", "LFP, %"},
+		{"frp_lfp_", "Both", "FRP = LFP, %"}, {"pings_", "Beside three pings", "bytes of a frame"},
 	} {
-		c := &paper.Curves{Title: kind.title, X: kind.x, Y: "total time, s", ZeroY: true, Lines: []paper.Line{{Name: ours}, {Name: traditional, Dashed: true}}}
+		times := &paper.Curves{Title: kind.title, X: kind.x, Y: "total time, s", ZeroY: true, Lines: []paper.Line{{Name: ours}, {Name: traditional, Dashed: true}}}
+		ratios := &paper.Curves{Title: kind.title + ": indirect by direct", X: kind.x, Y: "ratio", Lines: []paper.Line{{Name: "measured"}, {Name: "paper", Dashed: true}}}
 		for i := range rows {
 			var at int
 			if _, err := fmt.Sscanf(rows[i].Name, kind.prefix+"%d", &at); err != nil {
 				continue
 			}
-			for k, v := range [][]float64{rows[i].Values, rows[i].Base} {
-				c.Lines[k].X = append(c.Lines[k].X, float64(at))
-				c.Lines[k].Y = append(c.Lines[k].Y, kit.Median(v))
+			add := func(l *paper.Line, y float64) { l.X, l.Y = append(l.X, float64(at)), append(l.Y, y) }
+			v, base := kit.Median(rows[i].Values), kit.Median(rows[i].Base)
+			add(&times.Lines[0], v)
+			add(&times.Lines[1], base)
+			add(&ratios.Lines[0], v/base)
+			if rows[i].Paper != nil {
+				add(&ratios.Lines[1], *rows[i].Paper)
 			}
 		}
-		if len(c.Lines[0].X) > 0 {
-			panels = append(panels, c)
+		if len(times.Lines[0].X) > 0 {
+			panels = append(panels, times, ratios)
 		}
 	}
 	return panels
