@@ -9,6 +9,7 @@
 //   - slot.go, window.go, fast.go: memory windows and fast MRs, whose keys come
 //     to life by work requests; invalidate.go: how keys end.
 //   - flush.go: FLUSH.
+//   - ahead.go, package prefetch: keys and memory that will be needed soon.
 //   - key.go, index.go: where keys come from and how one is found.
 //   - copy_unsafe.go, word_unsafe.go: copies, atomics, accessors.
 //   - hooks_norace_unsafe.go, hooks_race_unsafe.go: what the race detector is told.

@@ -22,7 +22,9 @@
 //
 //   - types.go: work requests, completions, statuses, states
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
-//   - engine.go: QP table, doorbells, run queue, events; timer.go: the timer wheel
+//   - qp.go: a QP's fields in the order of their use; way.go: what many QPs' paths have in common
+//   - engine.go: QP table, doorbells, run queue, events; timer.go: the timer wheel; prefetch.go and package sched:
+//     whose turn comes, and how what it needs is fetched ahead
 //   - modify.go: the state machine of RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
 //   - requester.go: a work request becomes packets; completer.go: what answers do to it;
 //     retry.go: go-back-N, time-outs, RNR waits; window.go: how much may be in flight
