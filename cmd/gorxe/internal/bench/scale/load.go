@@ -38,6 +38,9 @@ type load struct {
 	drive  func() // the peer's turn, where one thread drives both
 }
 
+// errNothing: not one message was acknowledged.
+var errNothing = errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
+
 // sample is what a lane measured in a round.
 type sample struct {
 	rate   float64 // Mmsg/s
@@ -226,7 +229,7 @@ func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error
 		}
 	}
 	if n == 0 {
-		return s, errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
+		return s, errNothing
 	}
 	return s, nil
 }
