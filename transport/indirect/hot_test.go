@@ -19,6 +19,13 @@ func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce
 	}
 	a = newEnd(t, newDevice(t, link, 0, append(more(0), roce.WithProgress(roce.Manual))...), ca)
 	b = newEnd(t, newDevice(t, link, 1, append(more(1), roce.WithProgress(roce.Manual))...), cb)
+	joinEnds(t, a, b)
+	return a, b
+}
+
+// joinEnds connects two ends without the connection manager.
+func joinEnds(t testing.TB, a, b *end) {
+	t.Helper()
 	var err error
 	if a.conn, err = a.Prepare(); err != nil {
 		t.Fatal(err)
@@ -34,7 +41,6 @@ func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce
 	if err := b.conn.Join(t.Context(), atA, toA); err != nil {
 		t.Fatal(err)
 	}
-	return a, b
 }
 
 // TestNoAllocations: a transfer costs no memory, whichever way it takes.

@@ -217,3 +217,35 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// A READ may take longer than any patience, as long as the responder answers now and then; when it falls silent it is given up.
+func TestSlowRead(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	tid, err := k.m.Post(k.now, &Op{Kind: Read, Len: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.says(msgRequest)
+	valid := message{typ: msgAnswer, flags: flagValid | flagRead, tid: tid}
+	k.hears(valid)
+	k.next(DoAcked)
+	k.says(msgConfirm)
+	for range 20 { // 50,000: two and a half times Silence
+		k.waits(2500)
+		k.says(msgRequest)
+		k.hears(valid)
+		k.says(msgConfirm)
+	}
+	for range 7 {
+		k.waits(2500)
+		k.says(msgRequest)
+	}
+	k.waits(2500)
+	if g := k.says(msgRelease); !g.has(flagAbort) {
+		t.Errorf("%+v", g)
+	}
+	k.hears(message{typ: msgReleased, tid: tid})
+	if a := k.next(DoDone); a.Status != StatusNoAnswer {
+		t.Errorf("%+v", a)
+	}
+}

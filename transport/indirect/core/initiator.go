@@ -120,7 +120,13 @@ func (m *Machine) expireOut(now Time, i uint16) {
 		m.wantOut(i, sendRequest)
 		m.armOut(o, now+m.cfg.Silence/keepalives)
 	case outReading:
-		m.lostPatience(now, i)
+		// The responder sends, for as long as that takes; it answers as long as it lives.
+		if now-o.began >= m.cfg.Silence {
+			m.giveUp(now, i, StatusNoAnswer)
+			return
+		}
+		m.wantOut(i, sendRequest)
+		m.armOut(o, now+m.cfg.Silence/keepalives)
 	case outReleasing, outAborting:
 		m.askRelease(now, i)
 	}
@@ -132,17 +138,23 @@ func (m *Machine) lostPatience(now Time, i uint16) bool {
 	if now-o.began < m.cfg.Patience {
 		return false
 	}
-	o.status = StatusNoAnswer
+	s := StatusNoAnswer
 	if o.refused {
-		o.status = StatusRefused
+		s = StatusRefused
 	}
+	m.giveUp(now, i, s)
+	return true
+}
+
+// giveUp ends a transfer, as soon as nothing of ours is in flight and the responder has let go of it.
+func (m *Machine) giveUp(now Time, i uint16, s Status) {
+	o := &m.out[i]
 	m.unwish(o)
 	o.todo &= tellAcked | tellSent
-	o.state, o.timeouts = outAborting, 0
+	o.state, o.status, o.timeouts = outAborting, s, 0
 	if o.stream.flying == 0 {
 		m.askRelease(now, i)
 	}
-	return true
 }
 
 // tryIndirect begins to send into the indirect buffer, if this is a WRITE that may, and a slot is free.
@@ -225,8 +237,9 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 		m.acked(i)
 		if o.op.Kind == Read {
 			o.state = outReading
+			o.began = now
 			m.wantOut(i, sendConfirm)
-			m.armOut(o, o.began+m.cfg.Patience)
+			m.armOut(o, now+m.cfg.Silence/keepalives)
 			return
 		}
 		o.state = outDirect
@@ -246,6 +259,7 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 			m.release(now, i)
 		}
 	case outReading:
+		o.began = now
 		m.wantOut(i, sendConfirm) // the responder repeats itself: it has not heard
 	default:
 		m.Counters.Stale++
