@@ -20,7 +20,8 @@ type delivery struct {
 	nparked     int
 	most        int // that may be parked
 	retry       time.Time
-	why         [256]error // what a directory said
+	why         [256]error     // what a directory said
+	since       [256]time.Time // when it began to take nothing
 	first, last time.Time
 }
 

@@ -6,13 +6,32 @@ import (
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
+// holdFor is how long everything waits for a directory that has just begun to take nothing: a consumer may be about to make room.
+const (
+	holdFor   = 500 * time.Millisecond
+	holdPause = 5 * time.Millisecond
+)
+
 // park keeps a packet in its block, which the sender goes round, until its directory takes packets again. There is
-// only so much room, so that the other devices' streams go on; what finds none is counted and let go.
+// only so much room, so that the other devices' streams go on; what finds none, even after a short while, is counted and let go.
 func (d *delivery) park(b statusbyte.Block) {
-	if d.nparked >= d.most {
-		d.all.of(b.Device).Lost++
-		b.Release()
-		return
+	if d.since[b.Device].IsZero() {
+		d.since[b.Device] = time.Now()
+	}
+	for d.nparked >= d.most {
+		if time.Since(d.since[b.Device]) > holdFor {
+			d.all.of(b.Device).Lost++
+			b.Release()
+			return
+		}
+		time.Sleep(holdPause)
+		for device := range d.parked {
+			d.unpark(uint8(device))
+		}
+		if len(d.parked[b.Device]) == 0 && d.put(b) == nil {
+			d.since[b.Device] = time.Time{}
+			return
+		}
 	}
 	b.Retain()
 	if d.nparked == 0 {
@@ -41,7 +60,9 @@ func (d *delivery) unpark(device uint8) {
 			d.why[device] = err
 			break
 		}
-		list = list[1:]
+		if list = list[1:]; len(list) == 0 {
+			d.since[device] = time.Time{}
+		}
 		d.nparked--
 	}
 	d.parked[device] = list

@@ -239,6 +239,34 @@ func TestDirectoryThatTakesNothing(t *testing.T) {
 	}
 }
 
+// A consumer that makes room in time loses nothing, however little room there is.
+func TestDirectoryThatIsFullForAWhile(t *testing.T) {
+	s, r := rig(t, statusbyte.Config{Blocks: 1, BlockSize: 100})
+	store, err := statusbyte.OpenStore(t.TempDir(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(store.Dir(1), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(holdFor/10, func() { _ = os.Remove(store.Dir(1)) })
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for n := range 10 {
+			err = errors.Join(err, s.Write(t.Context(), 1, []byte{byte(n)}))
+		}
+		done <- errors.Join(err, s.Close())
+	}()
+	d := newDelivery(r, store)
+	if err := errors.Join(d.run(t.Context(), 5*time.Second), <-done, d.unstored()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := filepath.Glob(filepath.Join(store.Dir(1), "*"+statusbyte.StoreSuffix)); len(list) != 10 || err != nil {
+		t.Errorf("%d stored, %v", len(list), err)
+	}
+}
+
 // A sender that falls silent is given up, if asked.
 func TestTimeout(t *testing.T) {
 	_, r := rig(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
