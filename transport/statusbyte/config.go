@@ -56,7 +56,8 @@ type Config struct {
 	// all blocks at once. The least that works is 2 and 1: one block at a time.
 	SendDepth, CQDepth int
 
-	// Spin is how long a wait looks again and again before it sleeps; 0: 20 us, negative: not at all.
+	// Spin is how long a wait looks again and again before it sleeps; negative: not at all; 0: 20 us, but not at all at a sender whose
+	// device has Auto progress: its thread wakes who waits for a completion.
 	Spin time.Duration
 	// Idle is how long a receiver on a device with Auto progress sleeps between two looks at an empty array, and the longest
 	// that a sender sleeps between two READs that find nothing empty; 0: 50 us.

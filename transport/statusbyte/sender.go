@@ -77,6 +77,9 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 	if err := guess.check(); err != nil {
 		return nil, err
 	}
+	if guess.Spin == 0 && dev.Info().Progress == roce.Auto {
+		guess.Spin = -1
+	}
 	guess.setDefaults()
 	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
 	var err error
