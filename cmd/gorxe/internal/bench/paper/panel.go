@@ -19,10 +19,13 @@ import (
 type Panel interface{ draw() (*plot.Plot, error) }
 
 const (
-	barWidth  = 14
-	labelRoom = 1.25 // the axis goes so far beyond the longest bar, for its label
-	titleSize = 11
-	lineWidth = 1.2
+	barWidth   = 14
+	labelRoom  = 1.25 // the axis goes so far beyond the longest bar, for its label
+	legendRoom = 0.3  // of the axis, above the curves
+	legendLog  = 6    // the same as a factor
+	barRoom    = 0.8  // around the outer bars, in distances between bars
+	titleSize  = 11
+	lineWidth  = 1.2
 )
 
 // The colours: ours first, then those of others.
@@ -83,6 +86,7 @@ func (b *Bars) draw() (*plot.Plot, error) {
 		p.X.Max = max(p.X.Max, slices.Max(v)*labelRoom)
 	}
 	p.NominalY(labels...)
+	p.Y.Min, p.Y.Max = -barRoom, float64(len(labels)-1)+barRoom // few bars stand close together
 	return p, decorate(p, texts, ranges, errs)
 }
 
@@ -139,6 +143,12 @@ func (c *Curves) draw() (*plot.Plot, error) {
 	}
 	if c.ZeroY && !c.LogY {
 		p.Y.Min = 0
+	}
+	// Room for the legend above the curves.
+	if c.LogY {
+		p.Y.Max *= legendLog
+	} else {
+		p.Y.Max += legendRoom * (p.Y.Max - p.Y.Min)
 	}
 	return p, nil
 }
