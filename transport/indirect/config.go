@@ -101,8 +101,24 @@ type Config struct {
 // Faults make things go wrong on purpose, the same for the same seed.
 type Faults struct {
 	Seed uint64
-	// FailedRegistration is the probability that a request for registration fails whatever Host would say (the paper's FRP).
+	// FailedRegistration is the probability that a request for registration fails whatever Host would say (the paper's FRP). Each attempt of
+	// each TID has a fate of its own, whatever else happens in which order.
 	FailedRegistration float64
+}
+
+// fails draws the fate of an attempt.
+func (f *Faults) fails(tid TID, attempt uint32) bool {
+	if f.FailedRegistration == 0 {
+		return false
+	}
+	z := f.Seed*0xd1342543de82ef95 + uint64(tid)<<32 + uint64(attempt)
+	for range 2 { // the mixing step of splitmix64
+		z += 0x9e3779b97f4a7c15
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		z ^= z >> 31
+	}
+	return float64(z>>11)/(1<<53) < f.FailedRegistration
 }
 
 func (c *Config) check() error {

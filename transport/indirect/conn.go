@@ -24,12 +24,13 @@ type Conn struct {
 	ah    *roce.AH
 	slots *roce.MR // granted to the peer; nil: none
 
-	m       *core.Machine // nil until joined
-	up      bool
-	err     error // why the connection has ended
-	asked   []Request
-	regions []Region // by entry
-	waiters []*waiter
+	m        *core.Machine // nil until joined
+	up       bool
+	err      error     // why the connection has ended
+	asked    []Request // by entry, like the next two
+	attempts []uint32  // how often the Host was asked for it
+	regions  []Region
+	waiters  []*waiter
 }
 
 // slotsAt is the address of every connection's first slot, as its peer names it: their keys tell them apart, and nobody learns where this
@@ -47,7 +48,7 @@ type waiter struct {
 // Join takes what it says.
 func (e *Endpoint) Prepare() (*Conn, error) {
 	c := &Conn{
-		ep: e, asked: make([]Request, e.cfg.Entries), regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
+		ep: e, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries), regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
 	}
 	e.mu.Lock()
 	err := c.enter()

@@ -349,9 +349,12 @@ func (c *Conn) write(a *core.Action) {
 // register asks the Host, unless the plan of faults says no.
 func (c *Conn) register(now core.Time, a *core.Action) {
 	e := c.ep
-	r := &c.asked[a.Entry]
+	r, attempt := &c.asked[a.Entry], &c.attempts[a.Entry]
+	if *attempt++; r.TID != a.TID {
+		*attempt = 1
+	}
 	*r = Request{Conn: c, TID: a.TID, Kind: a.Type, DBA: a.DBA, Len: a.Len}
-	ok := e.cfg.Host != nil && (e.cfg.Faults.FailedRegistration == 0 || e.rng.Float64() >= e.cfg.Faults.FailedRegistration)
+	ok := e.cfg.Host != nil && !e.cfg.Faults.fails(a.TID, *attempt)
 	var m Region
 	if ok {
 		m, ok = e.cfg.Host.Register(r)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 
 	"github.com/gorxe/gorxe/roce"
@@ -43,7 +42,6 @@ type Endpoint struct {
 	busy    int // transfers under way, of all connections
 	wake    context.CancelFunc
 	wakeAt  core.Time
-	rng     *rand.Rand         // of Faults
 	strange uint64             // datagrams that are for no connection
 	wcs     [pollBatch]roce.WC // who has the turn
 
@@ -62,7 +60,6 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 	e := &Endpoint{
 		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
 		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
-		rng:  rand.New(rand.NewPCG(c.Faults.Seed, 1)),
 	}
 	e.events = newEventRing(c.MaxConns * (2*eventsEach*c.Entries + 1))
 	if err := e.open(); err != nil {

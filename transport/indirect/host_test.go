@@ -103,3 +103,29 @@ type badHost struct{ mr *roce.MR }
 
 func (h *badHost) Register(r *Request) (Region, bool) { return Region{MR: h.mr, Off: rigMem - 1}, true }
 func (h *badHost) Release(*Request, Region, bool)     {}
+
+// The plan of faults keeps to its probability, and attempts do not depend on each other.
+func TestFaults(t *testing.T) {
+	for _, p := range []float64{0.01, 0.1, 0.5} {
+		first, both, n := 0.0, 0.0, 0.0
+		for seed := range uint64(20) {
+			f := Faults{Seed: seed, FailedRegistration: p}
+			for tid := range TID(5000) {
+				a, b := f.fails(tid, 1), f.fails(tid, 2)
+				n++
+				if a {
+					first++
+				}
+				if a && b {
+					both++
+				}
+			}
+		}
+		if got := first / n; got < 0.9*p || got > 1.1*p {
+			t.Errorf("%v of first attempts fail; want %v", got, p)
+		}
+		if got := both / n; p >= 0.1 && (got < 0.9*p*p || got > 1.1*p*p) {
+			t.Errorf("%v of first and second attempts fail; want %v", got, p*p)
+		}
+	}
+}

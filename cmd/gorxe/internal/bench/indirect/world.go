@@ -82,15 +82,20 @@ func (w *wire) options() []roce.Option {
 func (w *world) wire(t *trial) (*wire, error) {
 	plan := loopback.Plan{Loss: t.lfp, Bandwidth: t.rate}
 	if w.pair == nil {
-		plan.Delay = delay
+		plan.Delay, plan.Loss = delay, 0
 		link, err := loopback.NewLink(loopback.Config{MTU: pairMTU, Virtual: true, Seed: t.seed, Plan: plan})
 		if err != nil {
 			return nil, err
 		}
-		r := rand.New(rand.NewPCG(t.seed, 2))
-		return &wire{ports: [2]frame.Port{link.Port(0), link.Port(1)}, link: link, clock: link.Now, rand: r.Uint64}, nil
+		if t.lfp > 0 {
+			link.SetFilter(0, 1, newLosses(t.lfp, t.seed).filter)
+			link.SetFilter(1, 0, newLosses(t.lfp, t.seed+1<<32).filter)
+		}
+		return &wire{
+			ports: [2]frame.Port{link.Port(0), link.Port(1)}, link: link, clock: link.Now, rand: rand.New(rand.NewPCG(t.seed, 2)).Uint64,
+		}, nil
 	}
-	l := &wire{}
+	l := &wire{rand: rand.New(rand.NewPCG(t.seed, 2)).Uint64}
 	for i, end := range []*veth.End{&w.pair.A, &w.pair.B} {
 		p, err := xdp.Open(end.Iface, xdp.Options{Mode: w.mode, NetNS: end.Fd()})
 		if err != nil {
