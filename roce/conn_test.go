@@ -171,6 +171,22 @@ func TestDialRefused(t *testing.T) {
 		if !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("no room")) {
 			t.Errorf("refused: %v %+v", err, no)
 		}
+		go func() {
+			r, err := l.Accept(ctx)
+			if err != nil {
+				return // the test says why
+			}
+			if err := r.RejectWith(RejectStale, nil); !errors.Is(err, ErrReason) {
+				t.Errorf("a reason that only the connection manager has: %v", err)
+			}
+			if err := r.RejectWith(RejectNoResources, []byte("full")); err != nil {
+				t.Errorf("RejectWith: %v", err)
+			}
+		}()
+		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
+		if !errors.As(err, &no) || no.Reason != RejectNoResources || !bytes.HasPrefix(no.PrivateData, []byte("full")) {
+			t.Errorf("refused for want of resources: %v %+v", err, no)
+		}
 		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{PrivateData: make([]byte, 57)}); err == nil || !strings.Contains(err.Error(), "private data") {
 			t.Errorf("57 bytes of private data: %v", err)
 		}
@@ -293,6 +309,15 @@ func TestResolveUD(t *testing.T) {
 			r, err = l.Accept(ctx)
 		}
 		if err == nil {
+			if e := r.RejectWith(RejectNoResources, nil); !errors.Is(e, ErrReason) {
+				t.Errorf("a reason that datagrams do not know: %v", e)
+			}
+			err = r.RejectWith(RejectNoQP, nil)
+		}
+		if err == nil {
+			r, err = l.Accept(ctx)
+		}
+		if err == nil {
 			err = r.AnswerUD(k.b.qp, []byte("here"))
 		}
 		if err != nil {
@@ -301,6 +326,9 @@ func TestResolveUD(t *testing.T) {
 	}()
 	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("not now")) {
 		t.Errorf("refused: %v %+v", err, no)
+	}
+	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoQP {
+		t.Errorf("refused for want of a QP: %v", err)
 	}
 	p, err := k.a.ResolveUD(ctx, k.addr, []byte("where?"))
 	if err != nil {

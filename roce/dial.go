@@ -35,6 +35,10 @@ const (
 	RejectNoListener = cm.ReasonInvalidServiceID // nobody listens on that port
 	RejectStale      = cm.ReasonStaleConnection  // the peer takes our QP for connected already
 	RejectConsumer   = cm.ReasonConsumer         // the application said no
+
+	RejectNoQP        = cm.ReasonNoQP        // no QP is left for the request
+	RejectNoResources = cm.ReasonNoResources // nor anything else
+	RejectUnsupported = cm.ReasonUnsupported // the service cannot do what the request asks for
 )
 
 // rejectHints say what the common reasons mean for whoever dials.

@@ -13,8 +13,13 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// ErrAnswered: a Request is answered once.
-var ErrAnswered = errors.New("roce: the request has been answered already: it takes one Accept, Reject or AnswerUD")
+// Errors of answers to a Request.
+var (
+	// ErrAnswered: a Request is answered once.
+	ErrAnswered = errors.New("roce: the request has been answered already: it takes one Accept, Reject or AnswerUD")
+	// ErrReason: only the connection manager may say that.
+	ErrReason = errors.New("roce: no reason for an application to refuse by: take RejectConsumer, RejectNoListener or RejectNoQP, for connections RejectNoResources or RejectUnsupported, too")
+)
 
 // Listener takes connection requests that come to a port (RDMA_PS_TCP, or RDMA_PS_UDP for datagrams). RDMA ports are not
 // the kernel's TCP or UDP ports: both may be in use under one number.
@@ -381,18 +386,38 @@ func (q *QP) rise(attr *cm.QPAttributes, path *Path, o *ConnectOptions) error {
 	return errors.Join(gone, err)
 }
 
-// Reject refuses the request, with up to 148 bytes of private data for the peer (136 for datagrams).
-func (r *Request) Reject(private []byte) error {
+// Reject refuses the request as the application's wish (RejectConsumer), with up to 148 bytes of private data for the
+// peer (136 for datagrams).
+func (r *Request) Reject(private []byte) error { return r.RejectWith(RejectConsumer, private) }
+
+// RejectWith refuses the request for another reason of the architecture's list (IBA 12.6.7.2), such as RejectNoResources;
+// rdma_cm's programs see it as the event's status. A datagram's refusal knows RejectConsumer, RejectNoListener and RejectNoQP
+// only (IBA 12.11.2). Other reasons are ErrReason, and the request still waits for its answer.
+func (r *Request) RejectWith(reason RejectReason, private []byte) error {
 	if r.req.Service.IsUDP() {
-		return r.answerUD(&cm.SIDRReply{Status: cm.SIDRRejected, PrivateData: private})
+		for status, as := range sidrReasons {
+			if as == reason && rejectable[reason] {
+				return r.answerUD(&cm.SIDRReply{Status: status, PrivateData: private})
+			}
+		}
+		return fmt.Errorf("%w: %v", ErrReason, reason)
 	}
-	if len(private) > cm.REJPrivateLen {
+	switch {
+	case !rejectable[reason]:
+		return fmt.Errorf("%w: %v", ErrReason, reason)
+	case len(private) > cm.REJPrivateLen:
 		return fmt.Errorf("%w: %d bytes, a refusal has room for %d", cm.ErrPrivateData, len(private), cm.REJPrivateLen)
 	}
 	if err := r.answer(); err != nil {
 		return err
 	}
-	return r.refuse(cm.ReasonConsumer, nil, private)
+	return r.refuse(reason, nil, private)
+}
+
+// rejectable are the reasons that an application can have: they need no additional information, and make no claim about the
+// message that only the connection manager could make.
+var rejectable = map[RejectReason]bool{
+	RejectConsumer: true, RejectNoListener: true, RejectNoQP: true, RejectNoResources: true, RejectUnsupported: true,
 }
 
 func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
