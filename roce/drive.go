@@ -68,7 +68,7 @@ func (s *shard) runCommands() {
 	s.cmds = nil
 	s.cmdReady.Store(false)
 	s.cmdMu.Unlock()
-	s.glimpse = 0
+	s.idle = false
 	for _, c := range cmds {
 		c.f(s.now())
 		close(c.done)
@@ -95,12 +95,8 @@ func (s *shard) passOn() {
 	}
 }
 
-// glimpses is how many times an idle shard only looks for frames and doorbells before it goes the whole turn again, with timers and
-// the clock: what it waits for is found sooner. Timers may be late by so many looks,
-// which is less than a microsecond.
-const glimpses = 7
-
-// step runs the commands and one turn. Owner only.
+// step runs the commands and one turn. For a microsecond after a turn that found nothing to do it only looks for frames and
+// doorbells, and leaves timers and the connection manager alone: what it waits for is found sooner. Owner only.
 func (s *shard) step() int {
 	s.runCommands()
 	if s.closed {
@@ -111,15 +107,12 @@ func (s *shard) step() int {
 		defer s.holder.Unhold()
 	}
 	n := s.port.Receive(s.rx[:])
-	if n == 0 && s.glimpse > 0 && s.eng.Quiet() {
-		s.glimpse--
+	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
 		return 0
 	}
 	s.last = s.now()
 	work := s.turn(s.last, n)
-	if s.glimpse = 0; work == 0 && !s.dev.virtual {
-		s.glimpse = glimpses
-	}
+	s.idle = work == 0 && s.ticks != nil
 	return work
 }
 
@@ -142,7 +135,7 @@ func (s *shard) sleep(quit func() bool) {
 		return
 	}
 	s.ctr.waits++
-	s.glimpse = 0
+	s.idle = false
 	if err := s.port.Wait(s.untilNext(s.last)); err != nil {
 		s.ctr.portErrors++
 		time.Sleep(portErrorPause)

@@ -33,6 +33,7 @@ type shard struct {
 	port   frame.Port
 	eng    *qp.Engine
 	clock  func() int64 // the owner's
+	ticks  *tick.Clock  // the same; nil if it is the caller's
 	manual bool
 	spin   time.Duration
 
@@ -50,7 +51,7 @@ type shard struct {
 	// owner
 	closed  bool
 	last    qp.Time      // the clock as the latest turn read it
-	glimpse int          // how many polls for frames may come before a whole turn; see step
+	idle    bool         // the latest whole turn found nothing to do
 	holder  frame.Holder // port, if it is one
 	dec     frame.Decoder
 	enc     frame.Encoder
@@ -87,7 +88,8 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 	s.holder, _ = port.(frame.Holder)
 	if s.clock == nil {
 		start := time.Now()
-		s.clock = tick.New(func() int64 { return int64(time.Since(start)) + 1 }).Now
+		s.ticks = tick.New(func() int64 { return int64(time.Since(start)) + 1 })
+		s.clock = s.ticks.Now
 	}
 	eng.SetBell(s.bell)
 	return s

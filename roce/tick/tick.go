@@ -15,13 +15,17 @@ type Clock struct {
 
 	first   int64 // of the stretch by which the counter is measured
 	firstAt uint64
-	last    int64 // the latest result
+	last    int64  // the latest result,
+	seen    uint64 // and the counter then
+	glance  uint64 // Fresh's time in counts; 0: the counter is not believed
 }
 
 const (
 	// trust is for how long the counter is believed, ns. What may go wrong with it (a virtual machine that moves, a processor
 	// whose counter is apart from another's) makes the time wrong by not more than that.
 	trust = 20_000
+	// fresh is Fresh's bound, ns.
+	fresh = 1000
 	// The counter is measured over stretches of these lengths, ns, and is no good if two of them differ by more than
 	// one part in maxDrift.
 	shortest, longest = 1_000_000, 1_000_000_000
@@ -42,13 +46,19 @@ func New(read func() int64) *Clock {
 // Now is the time in nanoseconds.
 func (c *Clock) Now() int64 {
 	if c.span != 0 {
-		if d := c.count() - c.at; d < c.span {
+		k := c.count()
+		if d := k - c.at; d < c.span {
+			c.seen = k
 			c.last = max(c.last, c.base+int64(d*c.rate>>32))
 			return c.last
 		}
 	}
 	return c.look()
 }
+
+// Fresh tells whether the latest result of Now is younger than a microsecond, as far as the counter knows; false if there is no
+// counter to tell.
+func (c *Clock) Fresh() bool { return c.glance != 0 && c.count()-c.seen < c.glance }
 
 // look reads the system's clock, and learns.
 func (c *Clock) look() int64 {
@@ -58,11 +68,12 @@ func (c *Clock) look() int64 {
 		return c.last
 	}
 	c.at = c.count()
+	c.seen = c.at
 	took, counts := c.base-c.first, c.at-c.firstAt
 	switch {
 	case c.firstAt == 0 || took > 2*longest || c.at <= c.firstAt:
 		// The first look, the first after a long rest, or the counter went backwards.
-		c.span = 0
+		c.span, c.glance = 0, 0
 		c.first, c.firstAt = c.base, c.at
 	case took >= shortest:
 		c.learn(uint64(took)<<32/counts, took >= longest)
@@ -76,8 +87,9 @@ func (c *Clock) learn(rate uint64, whole bool) {
 	if good && c.span != 0 {
 		good = max(rate, c.rate)-min(rate, c.rate) <= c.rate/maxDrift
 	}
-	if c.rate, c.span = rate, 0; good {
-		c.span = trust << 32 / rate
+	c.rate, c.span, c.glance = rate, 0, 0
+	if good {
+		c.span, c.glance = trust<<32/rate, fresh<<32/rate
 	}
 	if whole || !good {
 		c.first, c.firstAt = c.base, c.at

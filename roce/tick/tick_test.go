@@ -32,6 +32,13 @@ func TestCounterStandsIn(t *testing.T) {
 			m.pass(100)
 			c.Now()
 		}
+		c.Now()
+		if m.pass(900); !c.Fresh() {
+			t.Errorf("%v ticks a ns: 0.9 us are not fresh", speed)
+		}
+		if m.pass(200); c.Fresh() {
+			t.Errorf("%v ticks a ns: 1.1 us are fresh", speed)
+		}
 		m.looks = 0
 		for range 100_000 {
 			m.pass(100)
