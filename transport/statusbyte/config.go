@@ -23,7 +23,7 @@ const (
 
 	defaultSpin = 20 * time.Microsecond
 	defaultIdle = 50 * time.Microsecond
-	maxDepth    = 2 * MaxBlocks
+	maxDepth    = 2*MaxBlocks + 1
 )
 
 // Errors of this package, wrapped with what to do next.
@@ -92,7 +92,7 @@ func (c *Config) setDefaults() {
 		c.Idle = defaultIdle
 	}
 	if c.SendDepth == 0 {
-		c.SendDepth = 2 * c.Blocks
+		c.SendDepth = 2*c.Blocks + 1 // a READ beside them
 	}
 	if c.CQDepth == 0 {
 		c.CQDepth = c.Blocks + 1 // a READ beside them

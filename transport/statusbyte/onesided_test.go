@@ -27,6 +27,9 @@ func TestReceiverDoesNothing(t *testing.T) {
 	if c.Completions != 0 || c.SentRNR != 0 || r.end.CQ.Len() != 0 {
 		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR, r.end.CQ.Len())
 	}
+	if _, err := s.Free(ctx); err != nil { // whatever is under way has come back then
+		t.Fatal(err)
+	}
 	// One completion a packet and one a READ, of which there is one for three packets: one-sided, and few.
 	if st := s.Stats(); st.Packets != packets || st.Syncs < packets/3-1 || a.Counters().Completions != st.Packets+st.Syncs {
 		t.Errorf("%+v, %d completions", st, a.Counters().Completions)

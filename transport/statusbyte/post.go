@@ -3,6 +3,7 @@ package statusbyte
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -85,22 +86,19 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 		return 0, s.err
 	}
 	if !s.reading {
-		if err := s.room(ctx, len(s.read)); err != nil {
+		// A READ on the heels of the WRITEs would be answered before the receiver has looked at them.
+		if err := s.drain(ctx); err != nil {
 			return 0, err
 		}
-		if err := s.end.QP.PostSend(s.read[:]...); err != nil {
-			return 0, s.broken(err)
+		if err := s.postRead(); err != nil {
+			return 0, err
 		}
-		s.used++
-		s.signaled++
-		s.reading = true
 	}
 	for s.reading {
 		if err := s.await(ctx); err != nil {
 			return 0, err
 		}
 	}
-	s.stats.Syncs++
 	free := 0
 	for j, v := range s.view {
 		switch v {
@@ -116,6 +114,28 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 		s.stats.Idle++
 	}
 	return free, nil
+}
+
+func (s *Sender) postRead() error {
+	if err := s.end.QP.PostSend(s.read[:]...); err != nil {
+		return s.broken(err)
+	}
+	s.used++
+	s.signaled++
+	s.reading = true
+	s.stats.Syncs++
+	return nil
+}
+
+// lookAhead begins to synchronise, without waiting, if nothing is empty any more and the queues have room.
+func (s *Sender) lookAhead() error {
+	if s.reading || slices.Contains(s.view, Empty) {
+		return nil
+	}
+	if s.used+len(s.read) > s.cfg.SendDepth || s.signaled+1 > s.cfg.CQDepth {
+		return nil
+	}
+	return s.postRead()
 }
 
 // room waits until n work requests, the last one signalled, find room in both queues. If nothing is under way it has

@@ -237,7 +237,7 @@ func (f Fill) Drop() {
 // as needed, and returns when the WRITEs are posted; Flush waits until they are done. After an error the packet has not
 // been sent and never will be. last marks the end of the device's stream.
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
-	err := f.Post(ctx, n, last)
+	err := f.post(ctx, n, last, true)
 	if err == nil {
 		f.s.end.Dev.Progress() // with Manual progress nobody else would transmit it now
 	}
@@ -245,8 +245,11 @@ func (f Fill) Send(ctx context.Context, n int, last bool) error {
 }
 
 // Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves with what is posted next, or
-// with the next synchronisation, in one batch. With Auto progress there is no difference.
-func (f Fill) Post(ctx context.Context, n int, last bool) error {
+// with the next synchronisation, in one batch. And where Send has used the last empty receive block, it begins to
+// synchronise at once, so that the next one finds it done; Post leaves that to the next one.
+func (f Fill) Post(ctx context.Context, n int, last bool) error { return f.post(ctx, n, last, false) }
+
+func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	if n < 0 || n > f.s.cfg.BlockSize {
 		f.Drop()
 		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, f.s.cfg.BlockSize)
@@ -261,7 +264,9 @@ func (f Fill) Post(ctx context.Context, n int, last bool) error {
 		h.flags = FlagLast
 	}
 	err := f.s.send(ctx, f.block, &h)
-	if err != nil {
+	if err == nil && ahead {
+		err = f.s.lookAhead()
+	} else if err != nil {
 		f.s.own[f.block] = Empty
 	}
 	f.s.stir()
@@ -297,6 +302,11 @@ func (s *Sender) Free(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer s.release()
+	if s.reading { // from before
+		if _, err := s.sync(ctx); err != nil {
+			return 0, err
+		}
+	}
 	return s.sync(ctx)
 }
 

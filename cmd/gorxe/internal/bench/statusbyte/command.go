@@ -94,7 +94,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	b := &bench{
 		link: f.link.Value, cpus: f.cpus, duration: f.duration.D, chosen: choose(experiments(), f.only),
 		values: map[string]map[string][]float64{}, series: map[string][]float64{}, tails: map[string][]float64{},
-		stalled: map[string][][]float64{}, frames: map[string][]float64{}, films: map[string]video{},
+		stalled: map[string][][]float64{}, frames: map[string][]float64{}, naps: map[string][]float64{}, films: map[string]video{},
 	}
 	if b.w, err = newWorld(b.link, b.cpus, manual); err != nil {
 		if errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, xdp.ErrUnsupported) {

@@ -21,24 +21,27 @@ type load struct {
 var loads = []load{{256, 4000}, {4 * kib, 4000}, {64 * kib, 1500}, {mib, 100}}
 
 // senderCPU is the CPU time of the sending side under the same workload, in percent of a CPU, averaged over loads. It
-// is the process's time less the receiving thread's.
-func (w *world) senderCPU(ctx context.Context, lane string, blocks int, d time.Duration) (float64, error) {
-	var percent []float64
+// is the process's time less the receiving thread's. naps is how often the sending NIC's thread went to
+// sleep for a block, to be woken again: what small blocks spend their time on.
+func (w *world) senderCPU(ctx context.Context, lane string, blocks int, d time.Duration) (percent, naps float64, err error) {
+	var percents []float64
+	var sent uint64
+	before := w.dev[0].Counters().Waits
 	for _, l := range loads {
-		p, err := w.loadCPU(ctx, lane, blocks, l, d/time.Duration(len(loads)))
+		p, n, err := w.loadCPU(ctx, lane, blocks, l, d/time.Duration(len(loads)))
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		percent = append(percent, p)
+		percents = append(percents, p)
+		sent += n
 	}
-	return paper.Mean(percent), nil
+	return paper.Mean(percents), float64(w.dev[0].Counters().Waits-before) / float64(sent), nil
 }
 
-func (w *world) loadCPU(ctx context.Context, lane string, blocks int, l load, d time.Duration) (percent float64, err error) {
+func (w *world) loadCPU(ctx context.Context, lane string, blocks int, l load, d time.Duration) (percent float64, sent uint64, err error) {
 	period := time.Second / time.Duration(l.blocks)
 	err = w.with(ctx, lane, shape{blocks: blocks, size: l.size}, release, func(p *pair) error {
 		cpu, recv, begin := paper.ProcessTime(), p.recvThread(), time.Now()
-		sent := uint64(0)
 		for next := begin; time.Since(begin) < d; next = next.Add(period) {
 			time.Sleep(time.Until(next))
 			if err := p.s.send(ctx, 0, l.size); err != nil {
@@ -53,7 +56,7 @@ func (w *world) loadCPU(ctx context.Context, lane string, blocks int, l load, d 
 		percent = 100 * float64(paper.ProcessTime()-cpu-(p.recvThread()-recv)) / float64(wall)
 		return p.await(sent)
 	})
-	return percent, err
+	return percent, sent, err
 }
 
 // recvThread is the CPU time that the receiving thread has used, by /proc/self/task/TID/schedstat; 0 where it cannot be read.

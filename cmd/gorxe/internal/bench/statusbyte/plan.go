@@ -168,6 +168,7 @@ type bench struct {
 	posted  []float64              // of the sliding window: until the ACK is posted, one median a round
 	stalled map[string][][]float64 // by lane: retained, one a round
 	frames  map[string][]float64   // by lane: frames on the wire, both directions, for a block of headlineSize; one a round
+	naps    map[string][]float64   // by lane: how often the sending NIC slept for a block under sender_cpu's loads; one a round
 	films   map[string]video       // by lane: the last one
 }
 
@@ -296,11 +297,12 @@ func (b *bench) elsewhere(progress [2]roce.Progress, f func(w *world) error) err
 // senderCPU runs with a sending device that has a thread of its own, as a NIC has; the receiving thread drives its device, so
 // that its CPU time can be told from the sending side's.
 func (b *bench) senderCPU(ctx context.Context, lane string) ([]float64, error) {
-	var percent float64
+	var percent, naps float64
 	err := b.elsewhere(mixed, func(w *world) (err error) {
-		percent, err = w.senderCPU(ctx, lane, blocks, 4*b.duration)
+		percent, naps, err = w.senderCPU(ctx, lane, blocks, 4*b.duration)
 		return err
 	})
+	b.naps[lane] = append(b.naps[lane], naps)
 	return []float64{percent}, err
 }
 

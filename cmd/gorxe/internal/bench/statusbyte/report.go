@@ -26,6 +26,8 @@ func (b *bench) note(name string) string {
 			kit.Median(b.tails[laneStatus]), kit.Median(b.tails[laneWindow]), kit.Median(b.posted))
 	case groupThroughput + "_" + sizeName(headlineSize):
 		return fmt.Sprintf("%.1f / %.1f frames on the wire a block", kit.Median(b.frames[laneStatus]), kit.Median(b.frames[laneWindow]))
+	case groupCPU:
+		return fmt.Sprintf("the sending NIC is woken %.2f / %.2f times a block", kit.Median(b.naps[laneStatus]), kit.Median(b.naps[laneWindow]))
 	case cameraNames[0]:
 		return fmt.Sprintf("%.0f / %.0f MB/s, %d / %d frames", paper.Mean(b.films[laneStatus].rate), paper.Mean(b.films[laneWindow].rate),
 			b.films[laneStatus].frames, b.films[laneWindow].frames)
