@@ -15,7 +15,8 @@
 // third array, inline and signalled. RC keeps them in order, so who sees the byte sees the data. The receiver polls its
 // array, hands the block over and sets the byte to 0, or to 2 for a block that it keeps for a while: the sender goes round that
 // one. Only when the sender knows of no empty receive block does it synchronise: one RDMA READ fetches the whole third array
-// into the second.
+// into the second. Send posts that READ as soon as it has used the last empty block, so that whoever sends next finds it done; a stream of
+// Posts waits for its WRITEs first, since a READ on their heels would be answered before the receiver has looked at them.
 //
 // So the receiver posts no receives, sends nothing, and knows nothing of its sender but the memory it wrote to.
 //
