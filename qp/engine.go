@@ -37,7 +37,6 @@ type Engine struct {
 	maxWindow uint32
 
 	table   qpTable
-	slab    []QP  // not yet used
 	qps     []*QP // by QP.id; 0 is nobody
 	freeIDs []uint32
 	ways    map[Path]*way

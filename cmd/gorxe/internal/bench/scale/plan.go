@@ -45,17 +45,6 @@ func (l *lane) String() string {
 	return fmt.Sprintf("%s %d QPs, %d MRs, %s, window %d", l.name, l.qps, l.mrs, l.order, l.prefetch)
 }
 
-// count is what the lane varies.
-func (l *lane) count() int {
-	if l.name == nameMRs {
-		return l.mrs
-	}
-	return l.qps
-}
-
-// isBase tells the lanes that others are set against.
-func (l *lane) isBase() bool { return l.count() == baseCount }
-
 // baseline is the name that scripts know it by.
 func (l *lane) baseline() string {
 	if l.name == nameMRs {
