@@ -106,6 +106,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
 	}
+	if b.starved > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "In %d of %s the receiving thread got too little CPU time: other programs are at work here, so do not trust these figures.\n",
+			b.starved, cli.Count(f.rounds.N*len(b.chosen)*len(laneNames), "measurement"))
+	}
 	if f.trace != "" {
 		if err := b.trace(cmd.Context(), f.trace); err != nil {
 			return err

@@ -135,7 +135,10 @@ func (w *world) withIdle(ctx context.Context, lane string, s shape, on func(r re
 	if err != nil {
 		return err
 	}
+	begin, ran := now(), p.recvThread()
 	err = f(p)
+	// The receiving thread never sleeps: what it did not run, others did.
+	w.share = min(w.share, float64(p.recvThread()-ran)/float64(max(now()-begin, 1)))
 	return errors.Join(err, p.close())
 }
 

@@ -162,6 +162,8 @@ type bench struct {
 	chosen   []experiment
 	values   map[string]map[string][]float64 // by result and lane; one a round
 
+	starved int // measurements that are not worth much
+
 	// For plots and notes.
 	series  map[string][]float64   // by lane: synchronisation latencies with 3 blocks, of the first round
 	tails   map[string][]float64   // by lane: their p99, one a round
@@ -215,7 +217,7 @@ func (b *bench) measure(ctx context.Context, e *experiment, lane string, round i
 	if e.group == groupQueues && round > 0 {
 		return nil // found once
 	}
-	v, err := e.run(ctx, b, lane, round)
+	v, err := b.insist(ctx, e, lane, round)
 	if err != nil {
 		return err
 	}
@@ -227,6 +229,29 @@ func (b *bench) measure(ctx context.Context, e *experiment, lane string, round i
 		b.values[name][lane] = append(b.values[name][lane], v[i])
 	}
 	return nil
+}
+
+// fairShare is how much of the time the receiving thread has to run for a measurement to count.
+const fairShare = 0.9
+
+// insist repeats a measurement in which the receiving thread got too little CPU time, and in the end takes the best.
+func (b *bench) insist(ctx context.Context, e *experiment, lane string, round int) (best []float64, err error) {
+	most := -1.0
+	for range tries {
+		b.w.share = 1
+		v, err := e.run(ctx, b, lane, round)
+		if err != nil {
+			return nil, err
+		}
+		if b.w.share > most {
+			best, most = v, b.w.share
+		}
+		if most >= fairShare {
+			return best, nil
+		}
+	}
+	b.starved++
+	return best, nil
 }
 
 func (b *bench) sync(ctx context.Context, lane string, n, round int) ([]float64, error) {
@@ -276,7 +301,7 @@ func (b *bench) cameras(ctx context.Context, lane string) ([]float64, error) {
 	return []float64{paper.CV(v.rate), v.cpu, v.memory}, err
 }
 
-// tries is how often a measurement is made in which nothing arrived in time.
+// tries is how often a measurement is made in which nothing arrived in time, or that got too little CPU time.
 const tries = 3
 
 // manyThreads is room for both NICs, the receivers, and cameras that send.

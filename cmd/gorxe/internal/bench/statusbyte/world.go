@@ -39,6 +39,7 @@ type world struct {
 	cpus     []int
 	dev      [2]*roce.Device // the first one sends
 	datapath string
+	share    float64 // of the wall clock that the receiving threads ran, the least since it was set
 	stop     []func() error
 }
 
