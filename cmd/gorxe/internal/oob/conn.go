@@ -72,9 +72,9 @@ func tcpAddr(a net.Addr) *net.TCPAddr {
 	return &net.TCPAddr{} // a test's pipe
 }
 
-// First waits for the peer's first byte, up to Timeout, and leaves it unread: it tells who speaks.
-func (c *Conn) First(ctx context.Context) (byte, error) {
-	defer bound(ctx, Timeout, c.nc.SetReadDeadline)()
+// First waits for the peer's next byte, up to limit, and leaves it unread: it tells who speaks.
+func (c *Conn) First(ctx context.Context, limit time.Duration) (byte, error) {
+	defer bound(ctx, limit, c.nc.SetReadDeadline)()
 	head, err := c.r.Peek(1)
 	if err != nil {
 		return 0, c.broken(ctx, err)

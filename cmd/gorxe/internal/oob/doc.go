@@ -22,7 +22,7 @@
 // Either end may send error instead, with a text for the other's user, and
 // close. The end of the connection ends the session.
 //
-// Reading order: message.go, conn.go, server.go. What the services do with it
+// Reading order: message.go, conn.go, server.go, lobby.go. What the services do with it
 // is theirs: see packages session, ping and perf. perftest's own exchange (port
 // 18515) is another protocol, package perftest's; perf tells the two apart by
 // Server.Greet.

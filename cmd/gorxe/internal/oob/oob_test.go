@@ -319,6 +319,37 @@ func TestServerIsBounded(t *testing.T) {
 	}
 }
 
+// Who says nothing takes nobody's place, however many they are; and a flood of them does not fill the log.
+func TestSilenceTakesNoPlace(t *testing.T) {
+	logged := make(chan error, 100)
+	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Log: func(_ net.Addr, err error) { logged <- err }})
+	var silent []net.Conn
+	for range maxSilent + 10 {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		silent = append(silent, nc)
+	}
+	for _, nc := range silent[:10] { // the oldest are closed
+		_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the oldest: %v, want EOF", err)
+		}
+	}
+	if err := request(t, dial(t, addr), "hold"); err != nil {
+		t.Errorf("a client among the silent: %v", err)
+	}
+	if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
+		t.Errorf("a second client: %v", err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if n := len(logged); n == 0 || n > 6 {
+		t.Errorf("%d lines of log about 10 connections that were closed, and one that was refused", n)
+	}
+}
+
 func TestListenSaysWhoHasThePort(t *testing.T) {
 	ln, err := Listen(t.Context(), "", 0)
 	if err != nil {

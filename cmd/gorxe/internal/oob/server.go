@@ -37,10 +37,21 @@ type Server struct {
 	// several goroutines at a time.
 	Log func(peer net.Addr, err error)
 
+	lobby lobby
 	mu    sync.Mutex
 	total int
 	peers map[netip.Addr]int
+	drops [numDrops]int
 }
+
+// drop is why a connection gets no session.
+type drop uint8
+
+const (
+	crowded drop = iota // it was silent for longest, and too many were
+	busy                // there is no place
+	numDrops
+)
 
 // Listen listens on a TCP port, of one interface only if iface is not empty:
 // so two interfaces of one host can each have a server on the same port.
@@ -89,16 +100,27 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", dialReason(err))
 		}
-		wg.Go(func() { s.session(ctx, nc) })
+		c := NewConn(nc)
+		s.lobby.enter(c)
+		wg.Go(func() { s.session(ctx, c) })
 	}
 }
 
 // session runs one session, whatever happens in it.
-func (s *Server) session(ctx context.Context, nc net.Conn) {
-	c := NewConn(nc)
+func (s *Server) session(ctx context.Context, c *Conn) {
 	defer c.Close()
-	foreign, err := false, s.admit(c)
+	evicted, err := s.lobby.wait(ctx, c)
+	if evicted {
+		s.dropped(ctx, c, crowded, fmt.Errorf("%d connections say nothing: closed the oldest", maxSilent))
+		return
+	}
+	foreign := false
 	if err == nil {
+		if err = s.admit(c); err != nil {
+			c.Refuse(err)
+			s.dropped(ctx, c, busy, err)
+			return
+		}
 		foreign, err = s.dispatch(ctx, c)
 		s.leave(c)
 	}
@@ -108,8 +130,26 @@ func (s *Server) session(ctx context.Context, nc net.Conn) {
 	if !foreign && !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
 		c.Refuse(err)
 	}
+	s.log(ctx, c, err)
+}
+
+func (s *Server) log(ctx context.Context, c *Conn, err error) {
 	if s.Log != nil && ctx.Err() == nil {
-		s.Log(nc.RemoteAddr(), err)
+		s.Log(c.nc.RemoteAddr(), err)
+	}
+}
+
+// dropped logs the first such connection, the second, the fourth, the eighth and so on: a flood fills no log.
+func (s *Server) dropped(ctx context.Context, c *Conn, why drop, err error) {
+	s.mu.Lock()
+	s.drops[why]++
+	n := s.drops[why]
+	s.mu.Unlock()
+	switch {
+	case n == 1:
+		s.log(ctx, c, err)
+	case n&(n-1) == 0:
+		s.log(ctx, c, fmt.Errorf("%w (%d times so far)", err, n))
 	}
 }
 
@@ -144,6 +184,8 @@ func (s *Server) admit(c *Conn) error {
 	defer s.mu.Unlock()
 	peer := c.Remote().AddrPort().Addr().Unmap()
 	switch {
+	case s.total >= sessions && sessions == 1:
+		return errors.New("busy with another client: try again when it has ended")
 	case s.total >= sessions:
 		return fmt.Errorf("busy with %d sessions: try again later", s.total)
 	case s.peers[peer] >= perPeer:

@@ -238,7 +238,7 @@ func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, 
 		return nil, err
 	}
 	link := perftest.NewLink(conn.Stream())
-	talk, err := perftest.Greet(ctx, link, true)
+	talk, err := greet(ctx, conn, link)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -265,6 +265,21 @@ func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, 
 		return nil, err
 	}
 	return pr, nil
+}
+
+// greet tells that a gorxe is here and hears who is there.
+func greet(ctx context.Context, conn *oob.Conn, link *perftest.Link) (*perftest.Client, error) {
+	if err := perftest.Announce(ctx, link, true); err != nil {
+		return nil, err
+	}
+	switch first, err := conn.First(ctx, perftest.Timeout); {
+	case errors.Is(err, oob.ErrTimeout):
+		return nil, perftest.ErrTimeout
+	case err == nil && first == '{': // a gorxe that has no time for this client, and says so before anything else
+		_, err := conn.Receive(ctx)
+		return nil, err
+	}
+	return perftest.Hear(ctx, link)
 }
 
 func (p *pair) session() *session.Session { return p.s }

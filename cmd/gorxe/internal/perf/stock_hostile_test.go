@@ -70,3 +70,23 @@ func TestHostileTCP(t *testing.T) {
 		})
 	}
 }
+
+// A server that has its client says so to another one in gorxe's words, before either has said which exchange it speaks.
+func TestBusyServer(t *testing.T) {
+	r := newRig(t, roce.Auto)
+	p, _, err := parse(t, []string{"write-bw"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range oob.DefaultPerPeer {
+		c, err := dial(t.Context(), r.client, r.flags, r.addr, p, stockOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.close(nil)
+	}
+	_, err = dial(t.Context(), r.client, r.flags, r.addr, p, stockOptions{})
+	if !errors.Is(err, oob.ErrRemote) || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("got %v, want to hear that the server is busy", err)
+	}
+}

@@ -27,7 +27,7 @@ var errNoTest = errors.New("the client closed before its test began: were its fl
 
 // Greet tells gorxe's clients from perftest's, and serves the latter. It is for oob.Server.
 func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (served bool, err error) {
-	first, err := conn.First(ctx)
+	first, err := conn.First(ctx, oob.Timeout)
 	if err != nil {
 		return true, err
 	}

@@ -30,9 +30,17 @@ type Client struct {
 // Greet tells the versions, and if marked also that this is a gorxe. If the peer is one, too, the
 // exchange ends here and package oob's begins.
 func Greet(ctx context.Context, l *Link, marked bool) (*Client, error) {
-	if err := l.send(ctx, hello(marked)); err != nil {
+	if err := Announce(ctx, l, marked); err != nil {
 		return nil, err
 	}
+	return Hear(ctx, l)
+}
+
+// Announce is Greet's first half: it tells our version.
+func Announce(ctx context.Context, l *Link, marked bool) error { return l.send(ctx, hello(marked)) }
+
+// Hear is Greet's second half: it hears the peer's version.
+func Hear(ctx context.Context, l *Link) (*Client, error) {
 	_, b, err := l.receive(ctx, kindHello, l.timeout)
 	if err != nil {
 		return nil, err
