@@ -1,0 +1,39 @@
+package xdp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// While the owner holds the Port, Close from another goroutine waits; the owner's calls meanwhile touch nothing that is being taken
+// away, and say that the Port is closed.
+func TestCloseWaitsForTheHolder(t *testing.T) {
+	pair := newPair(t, veth.Options{})
+	p := openEnd(t, &pair.A, Options{})
+	p.Hold()
+	var bufs [4]frame.Buf
+	if n := p.Alloc(bufs[:]); n != len(bufs) {
+		t.Fatalf("%d buffers", n)
+	}
+	done := make(chan error)
+	go func() { done <- p.Close() }()
+	for !p.closed.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-done:
+		t.Fatal("Close did not wait")
+	case <-time.After(20 * time.Millisecond):
+	}
+	if n := p.Receive(bufs[:0]); n != 0 || p.Alloc(bufs[:0]) != 0 {
+		t.Error("a closed Port gives frames")
+	}
+	p.Free(bufs[:])
+	p.Unhold()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
