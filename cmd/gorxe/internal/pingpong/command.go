@@ -76,7 +76,7 @@ srq, -q; an example on RoCE needs -g with the index of a GID.`,
 			if len(args) == 2 {
 				host = args[1]
 			}
-			return f.run(cmd.Context(), r, host, cmd.OutOrStdout())
+			return f.run(cmd.Context(), r, host, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.port = cli.Int{N: defaultPort, Min: 1, Max: 65535}
@@ -146,7 +146,7 @@ type Result struct {
 	Micros    float64  `json:"us_per_iter"`
 }
 
-func (f *flags) run(ctx context.Context, r *rules, host string, out io.Writer) (err error) {
+func (f *flags) run(ctx context.Context, r *rules, host string, out, diag io.Writer) (err error) {
 	var addr netip.Addr
 	if host != "" {
 		peer, err := nic.FindPeer(ctx, host, f.nic.Iface)
@@ -167,43 +167,74 @@ func (f *flags) run(ctx context.Context, r *rules, host string, out io.Writer) (
 	if r.kind == "ud" && r.bytes > int(dev.Info().ActiveMTU) {
 		return fmt.Errorf("a datagram of %d bytes does not fit the path MTU of %s, %d: choose a smaller -s on both ends", r.bytes, f.nic.Iface, dev.Info().ActiveMTU)
 	}
-	conn, err := f.meet(ctx, addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	if f.json {
 		out = jsonOnly{out}
 	}
-	return play(ctx, dev, &f.nic, r, conn, host != "", out)
+	game := func(conn net.Conn) error {
+		defer conn.Close()
+		return play(ctx, dev, &f.nic, r, conn, host != "", out)
+	}
+	if host == "" {
+		return f.serve(ctx, diag, game)
+	}
+	conn, err := f.dial(ctx, addr)
+	if err != nil {
+		return err
+	}
+	return game(conn)
 }
 
 // jsonOnly marks an output that wants nothing but the result.
 type jsonOnly struct{ io.Writer }
 
-// meet connects to the server, or waits for one client.
-func (f *flags) meet(ctx context.Context, addr netip.Addr) (net.Conn, error) {
-	port := strconv.Itoa(f.port.N)
-	if addr.IsValid() {
-		d := net.Dialer{Timeout: exchangeTime}
-		c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(addr.String(), port))
-		if err != nil {
-			return nil, fmt.Errorf("%w: is the server started there, without a host name?", err)
-		}
-		return c, nil
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+port)
+// dial connects to the server.
+func (f *flags) dial(ctx context.Context, addr netip.Addr) (net.Conn, error) {
+	d := net.Dialer{Timeout: exchangeTime}
+	at := net.JoinHostPort(addr.String(), strconv.Itoa(f.port.N))
+	c, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
-		return nil, fmt.Errorf("%w: choose another port with -p on both ends", err)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if op := new(net.OpError); errors.As(err, &op) {
+			err = op.Err
+		}
+		return nil, fmt.Errorf("cannot reach %s: %w: is the server started there, without a host name?", at, err)
+	}
+	return c, nil
+}
+
+// serve waits for one client and plays with it. Who speaks something else, or nothing, is told of and does not end the wait.
+func (f *flags) serve(ctx context.Context, diag io.Writer, game func(net.Conn) error) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(f.port.N))
+	if err != nil {
+		return fmt.Errorf("%w: choose another port with -p on both ends", err)
 	}
 	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	c, err := l.Accept()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	return serveOn(ctx, l, diag, game)
+}
+
+func serveOn(ctx context.Context, l net.Listener, diag io.Writer, game func(net.Conn) error) error {
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				c.Close()
+			}
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		peer := c.RemoteAddr()
+		err = game(c)
+		if !errors.As(err, new(strange)) {
+			return err
+		}
+		fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)
 	}
-	return c, err
 }
 
 // play is one game, from the exchange to the result.

@@ -27,6 +27,11 @@ const (
 
 var errExchange = errors.New("the peer does not speak the exchange of ibv_*_pingpong")
 
+// strange is the error of a server whose client has not come to play.
+type strange struct{ error }
+
+func (s strange) Unwrap() error { return s.error }
+
 // destination is one queue pair as its owner announces it. The LID of InfiniBand is 0 in RoCE.
 type destination struct {
 	qpn roce.QPN
@@ -106,7 +111,7 @@ func readLines(conn io.Reader, n int) ([]destination, error) {
 	out := make([]destination, n)
 	b := make([]byte, lineLen)
 	for i := range out {
-		if got, err := io.ReadFull(conn, b); err != nil {
+		if got, err := readLine(conn, b); err != nil {
 			return nil, fmt.Errorf("%w: it sent %d bytes (%q) of queue pair %d's %d: %w", errExchange, got, b[:got], i, lineLen, err)
 		}
 		var err error
@@ -115,6 +120,25 @@ func readLines(conn io.Reader, n int) ([]destination, error) {
 		}
 	}
 	return out, nil
+}
+
+// errNoLine: what has come can be the start of no destination.
+var errNoLine = errors.New("no digits and colons")
+
+// readLine fills b. It judges what comes as it comes, for who speaks something else may wait for an answer after a few bytes.
+func readLine(conn io.Reader, b []byte) (got int, err error) {
+	for got < len(b) {
+		n, err := conn.Read(b[got:])
+		for i := got; i < got+n; i++ {
+			if c := b[i]; i < len(b)-1 && c != ':' && (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+				return got + n, errNoLine
+			}
+		}
+		if got += n; err != nil && got < len(b) {
+			return got, err
+		}
+	}
+	return got, nil
 }
 
 // writeLines sends each destination in a segment of its own if the peer takes them so: the examples read one at a time.
@@ -161,6 +185,9 @@ func hearFirst(ctx context.Context, conn net.Conn, kind string, ready func(peer 
 		peer, err = readLines(conn, lines(kind))
 		return err
 	})
+	if errors.Is(err, errExchange) {
+		return strange{err}
+	}
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +57,48 @@ func TestGarbageInsteadOfAClient(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "hello?") {
 		t.Errorf("the error does not name what was received: %v", err)
+	}
+}
+
+// A server that strangers come to says what each of them sent, at once, and goes on waiting for its client.
+func TestStrangersDoNotEndTheServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var said bytes.Buffer
+	strangers := []string{"GET / HTTP/1.1\r\n", "6.06\x00\x00", "\xff\xff", destination{qpn: 1}.String()}
+	served := make(chan error, 1)
+	go func() {
+		served <- serveOn(t.Context(), l, &said, func(c net.Conn) error {
+			defer c.Close()
+			return hearFirst(t.Context(), c, "rc", func([]destination) ([]destination, error) { return nil, io.EOF })
+		})
+	}()
+	for _, s := range append(strangers, "", string(destination{qpn: 0x11}.line())) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, s); err != nil {
+			t.Fatal(err)
+		}
+		if s == "" { // hangs up; the others wait for an answer
+			c.Close()
+			continue
+		}
+		_ = c.SetReadDeadline(time.Now().Add(exchangeTime / 2))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: the server hangs", s)
+		}
+	}
+	if err := <-served; !errors.Is(err, io.EOF) {
+		t.Errorf("the client's game ended with %v", err)
+	}
+	if n := strings.Count(said.String(), "gorxe pingpong: 127.0.0.1:"); n != len(strangers)+1 || !strings.Contains(said.String(), "HTTP") {
+		t.Errorf("the server said\n%s", said.String())
 	}
 }
 
