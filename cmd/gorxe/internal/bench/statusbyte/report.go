@@ -12,10 +12,11 @@ import (
 const remarks = `
 Synchronisation: status byte, the READ of the whole array, which blocks the sender; sliding window, from a block's hand-over until the
 receiver is ready for the next, its ACK sent and completed. Latency: from the sender's call to the receiver's hand-over, on one
-clock. sender_cpu: CPU of the sending side, its NIC included, under equal loads (256 B to 1 MiB).
-throughput_256B_ack70us: against a rival whose receiver releases a block 70 us after its hand-over, the paper's synchronisation latency. retained_block: throughput
-from 100 to 200 ms, while the third block is kept, against that before. Cameras: 12 of 640x480x3 B at 25 frames a second,
-all at the same time; standard deviation by mean of the throughput of such turns, each from its beginning to its last hand-over; CPU and memory of both ends. spread is (max-min)/median of the ratio over the rounds.
+clock. throughput_256B_ack70us: the rival's receiver takes 70 us a block, the paper's synchronisation latency. sender_cpu: CPU of the
+sending side, its NIC included, under equal loads (256 B to 1 MiB). retained_block: throughput from 100 to 200 ms, while the third
+block is kept, against that before. Cameras: 12 of 640x480x3 B at 25 frames a second, all at the same time; standard deviation by mean
+of the throughput of such turns, each from its beginning to its last hand-over; CPU and memory of both ends. spread is (max-min)/median
+of the ratio over the rounds.
 `
 
 // note is what else is known of a result.
