@@ -272,7 +272,11 @@ func (p *player) await(ctx context.Context, wcs []roce.WC) (int, error) {
 	defer cancel()
 	n, err := p.cq.Wait(limited, wcs)
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("nothing came for %v: a message was lost, which %s does not repeat, or the peer is gone", silence, p.transport())
+		why := "the peer is gone, or has another -n than this end"
+		if p.transport() != roce.RC {
+			why = fmt.Sprintf("a message was lost, which %s does not repeat, or ", p.transport()) + why
+		}
+		err = fmt.Errorf("nothing came for %v: %s", silence, why)
 	}
 	return n, err
 }
