@@ -102,13 +102,17 @@ var cmTools = []cmTool{
 
 // TestConnections: librdmacm's examples connect to gorxe, and gorxe to them.
 func TestConnections(t *testing.T) {
-	vs := cmVariants()
-	for _, c := range cmTools {
-		play(t, c.name, vs, func(t *testing.T, r *rig, v variant) { c.run(t, r, v) })
-	}
-	play(t, "connection to a port where nobody listens", vs, refusedPort)
-	play(t, "connection refused by the application", vs[:2], refusedByUser)
-	play(t, "NVMe/RDMA initiator", onlyPassive(vs), nvmeInitiator)
+	perDevice(func(device int, suffix string) {
+		vs := ofDevice(device, cmVariants())
+		for _, c := range cmTools {
+			play(t, c.name+suffix, vs, func(t *testing.T, r *rig, v variant) { c.run(t, r, v) })
+		}
+		play(t, "connection to a port where nobody listens"+suffix, vs, refusedPort)
+		if device == lab.MaxMTU {
+			play(t, "connection refused by the application", vs[:2], refusedByUser)
+		}
+		play(t, "NVMe/RDMA initiator"+suffix, onlyPassive(vs), nvmeInitiator)
+	})
 }
 
 // cmVariants: who asks for a connection says with what path MTU, and the kernel takes the largest that its device carries.

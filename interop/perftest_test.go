@@ -141,6 +141,9 @@ func perftests() (out []tool) {
 			}
 		}
 		if *coreFlag {
+			if op == "write" {
+				out = append(out, perftest{op: "write-bw", size: 4096, iters: 100, up: true}.tool(both[1:]))
+			}
 			continue
 		}
 		out = append(out, perftest{op: op + "-bw", size: min(big, 4096), seconds: 2}.tool(both), perftest{op: op + "-lat", size: small, seconds: 2}.tool(both))

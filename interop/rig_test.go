@@ -369,6 +369,25 @@ func few() []variant {
 	return out
 }
 
+// perDevice calls f with the device MTUs of the matrix in turn, and with what makes the names of their scenarios differ: a lab
+// for another device MTU has to boot, so they do not alternate.
+func perDevice(f func(device int, suffix string)) {
+	f(lab.MaxMTU, "")
+	if !*coreFlag {
+		f(1500, " (device MTU 1500)")
+	}
+}
+
+// ofDevice are those of the variants that have the device MTU.
+func ofDevice(device int, vs []variant) (out []variant) {
+	for _, v := range vs {
+		if v.device == device {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
 // play runs f as a subtest for each variant, with gorxe's device in this process.
 func play(t *testing.T, scenario string, vs []variant, f func(t *testing.T, r *rig, v variant)) {
 	stage(t, scenario, vs, func(t *testing.T, r *rig, v variant) {

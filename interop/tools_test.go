@@ -106,7 +106,9 @@ func TestTools(t *testing.T) {
 		pingpong("srq", 400, fixed(4096), both1500And(all)),
 		rping(1000, cmVariants()),
 	}
-	for _, s := range tools {
-		stage(t, s.name, s.variants, func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
-	}
+	perDevice(func(device int, suffix string) {
+		for _, s := range tools {
+			stage(t, s.name+suffix, ofDevice(device, s.variants), func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
+		}
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/interop/lab"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -39,14 +38,7 @@ func expect(t *testing.T, who string, e end, q queue, id uint64, n int) []wc {
 
 // TestVerbs holds every operation, at every size where packets begin or end, against the kernel's idea of it.
 func TestVerbs(t *testing.T) {
-	for _, device := range []int{lab.MaxMTU, 1500} {
-		suffix := ""
-		if device == 1500 {
-			suffix = " (device MTU 1500)"
-			if *coreFlag {
-				continue
-			}
-		}
+	perDevice(func(device int, suffix string) {
 		for _, s := range []struct {
 			name string
 			set  setting
@@ -74,7 +66,7 @@ func TestVerbs(t *testing.T) {
 				s.talk(t, v, active, passive)
 			})
 		}
-	}
+	})
 }
 
 // talkWrite: one WRITE of each size, each to a block of its own; with an immediate each takes a receive and tells its length.
