@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -31,9 +32,15 @@ type end struct {
 	size int // of a text
 
 	received int // messages that arrived and were not looked at
+
+	quiet   time.Duration // of the peer, until it is probed; 0: it never is
+	probing bool
 }
 
-const recvID = 1 << 63
+const (
+	recvID  = 1 << 63
+	probeID = 1 << 62
+)
 
 func newEnd(dev *roce.Device, size int) (e *end, err error) {
 	e = &end{dev: dev, size: size}
@@ -96,7 +103,7 @@ func (e *end) do(ctx context.Context, wr roce.SendWR) error {
 	if err := e.qp.PostSend(wr); err != nil {
 		return err
 	}
-	return e.until(ctx, func(wc *roce.WC) bool { return wc.ID&recvID == 0 })
+	return e.until(ctx, func(wc *roce.WC) bool { return wc.ID == 0 })
 }
 
 // hear waits for the next message.
@@ -116,7 +123,7 @@ func (e *end) hear(ctx context.Context) (buffer, error) {
 func (e *end) until(ctx context.Context, wanted func(*roce.WC) bool) error {
 	var wcs [1]roce.WC
 	for {
-		if _, err := e.cq.Wait(ctx, wcs[:]); err != nil {
+		if err := e.wait(ctx, wcs[:]); err != nil {
 			return err
 		}
 		wc := &wcs[0]
@@ -129,8 +136,36 @@ func (e *end) until(ctx context.Context, wanted func(*roce.WC) bool) error {
 			}
 			e.received++
 		}
+		if wc.ID&probeID != 0 {
+			e.probing = false
+		}
 		if wanted(wc) {
 			return nil
+		}
+	}
+}
+
+// wait waits for a completion, and probes the peer when there is none for long: a host that has died says nothing, and
+// who waits for its message would wait for ever.
+func (e *end) wait(ctx context.Context, wcs []roce.WC) error {
+	for {
+		some, cancel := ctx, context.CancelFunc(func() {})
+		if e.quiet > 0 {
+			some, cancel = context.WithTimeout(ctx, e.quiet)
+		}
+		_, err := e.cq.Wait(some, wcs)
+		timeUp := some.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !timeUp {
+			return err
+		}
+		if e.probing {
+			continue // its retries run
+		}
+		e.probing = true
+		// A WRITE of nothing takes no memory, no key and no receive of the peer's, but is acknowledged (IBA, C9-88).
+		if err := e.qp.PostSend(roce.SendWR{ID: probeID, Op: roce.OpWrite, Flags: roce.Signaled}); err != nil {
+			return err
 		}
 	}
 }

@@ -20,6 +20,8 @@ const (
 	// more, and their time is short: a client whose answer was lost on the way has asked again by then.
 	maxMeetings = 512
 	meetingTime = 5 * time.Second
+	// quietTime is how long a client may be silent before this end looks whether it lives.
+	quietTime = 20 * time.Second
 )
 
 // Server answers rping clients.
@@ -28,6 +30,7 @@ type Server struct {
 	Log func(peer netip.AddrPort, err error) // how a session ended, nil if well; may be nil
 
 	patience time.Duration // 0: meetingTime
+	quiet    time.Duration // 0: quietTime
 }
 
 // Listen takes the port; Serve serves it.
@@ -96,6 +99,7 @@ func (s *Server) session(ctx context.Context, r *roce.Request, places *session.P
 		return errors.Join(err, r.Reject(nil))
 	}
 	defer e.close()
+	e.quiet = cmp.Or(s.quiet, quietTime)
 	c, leave, err := s.meet(ctx, r, e, places)
 	if err != nil {
 		return err
