@@ -3,6 +3,7 @@ package statusbyte
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 const (
 	StoreSuffix = ".blk"
 	EndMark     = "end"
-	partFile    = ".part"
+	partFile    = ".part" // behind it ".N": the N first bytes are packets that were taken, a crash loses none of them
 	devicePath  = "device-%03d"
 	seqDigits   = 20
 )
@@ -34,10 +35,12 @@ type Store struct {
 
 // shelf is a device's directory.
 type shelf struct {
-	dir  string
-	next uint64 // number of the next file
-	part *os.File
-	size int64 // of part
+	dir   string
+	next  uint64 // number of the next file
+	part  *os.File
+	name  string // of part at present: it tells how much of it counts
+	size  int64  // of part
+	ended bool   // EndMark is there
 }
 
 // OpenStore makes root if it is not there, and tries whether it can be written to. Files have a packet each, or, if segment is
@@ -91,7 +94,7 @@ func (s *Store) shelf(device uint8) (*shelf, error) {
 	return d, nil
 }
 
-// resume goes on behind the files of an earlier run.
+// resume goes on behind the files of an earlier run, however that ended.
 func (d *shelf) resume() error {
 	list, err := os.ReadDir(d.dir)
 	if err != nil {
@@ -103,37 +106,111 @@ func (d *shelf) resume() error {
 			d.next = n + 1
 		}
 	}
-	for _, old := range []string{EndMark, partFile} {
-		if err := os.Remove(filepath.Join(d.dir, old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+	for _, e := range list {
+		if size, ok := strings.CutPrefix(e.Name(), partFile+"."); ok {
+			if err := d.adopt(e.Name(), size); err != nil {
+				return err
+			}
 		}
+	}
+	if err := remove(filepath.Join(d.dir, partFile)); err != nil {
+		return err
+	}
+	return remove(filepath.Join(d.dir, EndMark))
+}
+
+// adopt publishes the part of an earlier run that could not end properly, as far as its packets were taken.
+func (d *shelf) adopt(name, size string) error {
+	n, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		return nil // nothing of ours
+	}
+	path := filepath.Join(d.dir, name)
+	if err := os.Truncate(path, n); err != nil {
+		return err
+	}
+	if err := os.Rename(path, d.file(d.next)); err != nil {
+		return err
+	}
+	d.next++
+	return nil
+}
+
+func (d *shelf) file(n uint64) string {
+	return filepath.Join(d.dir, fmt.Sprintf("%0*d%s", seqDigits, n, StoreSuffix))
+}
+
+// remove takes a file away that may be there.
+func remove(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }
 
-// Put stores a packet's data. After an error nothing of it is stored, and Put may be called again with the same data.
+// Put stores a packet's data. After an error nothing of it is stored, and Put may be called again with the same data. A
+// device's directory that somebody removed is made again.
 func (s *Store) Put(device uint8, data []byte) error {
 	d, err := s.shelf(device)
 	if err != nil {
 		return err
 	}
-	if err := d.write(data); err != nil {
+	if err := d.put(data, s.segment); err != nil {
 		return storeError(err)
-	}
-	if d.size >= s.segment {
-		// The data is safe in the part: if the rename fails, it is tried again with the next packet or at the end.
-		_ = d.publish()
 	}
 	return nil
 }
 
+func (d *shelf) put(data []byte, segment int64) error {
+	before := d.size
+	if err := d.write(data); err != nil {
+		return err
+	}
+	if d.size >= segment && d.publish() == nil {
+		return nil
+	}
+	// Either more is to come, or the file is published with the next packet or at the end.
+	err := d.count()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = d.rescue(); err == nil && d.size >= segment {
+			return d.publish()
+		}
+	}
+	if err != nil {
+		d.size = before
+		err = errors.Join(err, d.part.Truncate(before))
+	}
+	return err
+}
+
+// open begins a part.
+func (d *shelf) open() (*os.File, error) {
+	const flags = os.O_CREATE | os.O_TRUNC | os.O_RDWR
+	name := filepath.Join(d.dir, partFile)
+	f, err := os.OpenFile(name, flags, 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Only the device's own directory: without the root this is some other place than the user chose.
+		if err = os.Mkdir(d.dir, 0o755); err == nil {
+			d.ended = false
+			f, err = os.OpenFile(name, flags, 0o644)
+		}
+	}
+	return f, err
+}
+
 func (d *shelf) write(data []byte) (err error) {
-	if d.part == nil {
-		if d.part, err = os.OpenFile(filepath.Join(d.dir, partFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644); err != nil {
-			d.part = nil
+	if d.ended { // the device begins again: consumers must not stop here
+		if err := remove(filepath.Join(d.dir, EndMark)); err != nil {
 			return err
 		}
-		d.size = 0
+		d.ended = false
+	}
+	if d.part == nil {
+		f, err := d.open()
+		if err != nil {
+			return err
+		}
+		d.part, d.name, d.size = f, f.Name(), 0
 	}
 	if n, err := d.part.WriteAt(data, d.size); err != nil {
 		if n > 0 {
@@ -145,18 +222,52 @@ func (d *shelf) write(data []byte) (err error) {
 	return nil
 }
 
+// count makes the part's name tell its size, so that whoever resumes after a crash knows what was taken.
+func (d *shelf) count() error {
+	name := filepath.Join(d.dir, fmt.Sprintf("%s.%d", partFile, d.size))
+	if err := os.Rename(d.name, name); err != nil {
+		return err
+	}
+	d.name = name
+	return nil
+}
+
+// rescue copies the part of a directory that was removed to a new one.
+func (d *shelf) rescue() error {
+	f, err := d.open()
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, io.NewSectionReader(d.part, 0, d.size)); err != nil {
+		return errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	_ = d.part.Close() // nobody can see that file any more
+	d.part, d.name = f, f.Name()
+	return d.count()
+}
+
 // publish makes the part a file that consumers see.
 func (d *shelf) publish() error {
 	if d.part == nil {
 		return nil
 	}
-	name := filepath.Join(d.dir, fmt.Sprintf("%0*d%s", seqDigits, d.next, StoreSuffix))
-	if err := os.Rename(d.part.Name(), name); err != nil {
+	if err := os.Rename(d.name, d.file(d.next)); err != nil {
 		return err
 	}
 	d.next++
 	err := d.part.Close()
-	d.part = nil
+	d.part, d.size = nil, 0
+	return err
+}
+
+// finish is publish, wherever the directory has gone.
+func (d *shelf) finish() error {
+	err := d.publish()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = d.rescue(); err == nil {
+			err = d.publish()
+		}
+	}
 	return err
 }
 
@@ -166,13 +277,14 @@ func (s *Store) End(device uint8) error {
 	if err != nil {
 		return err
 	}
-	if err := d.publish(); err != nil {
+	if err := d.finish(); err != nil {
 		return storeError(err)
 	}
 	mark, err := os.OpenFile(filepath.Join(d.dir, EndMark), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return storeError(err)
 	}
+	d.ended = true
 	return mark.Close()
 }
 
@@ -181,7 +293,7 @@ func (s *Store) Close() error {
 	var errs []error
 	for _, d := range s.devices {
 		if d != nil {
-			if err := d.publish(); err != nil {
+			if err := d.finish(); err != nil {
 				errs = append(errs, storeError(err))
 			}
 		}

@@ -126,3 +126,78 @@ func TestStoreThatCannot(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A receiver that is killed loses no packet that it took, and shows none that it took half.
+func TestStoreAfterACrash(t *testing.T) {
+	root := t.TempDir()
+	s, err := OpenStore(root, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 0, "taken ", "too")
+	if err := s.devices[0].write([]byte(" half")); err != nil { // killed here: no Close
+		t.Fatal(err)
+	}
+	if s, err = OpenStore(root, 0); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 0, "next")
+	if got := files(t, s.Dir(0)); !equal(got, []string{"taken too", "next"}) {
+		t.Errorf("%q", got)
+	}
+	if list, err := os.ReadDir(s.Dir(0)); err != nil || len(list) != 2 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
+// A device's directory that vanishes is made again, and has what was not published yet; without the root, which may be a volume that is
+// gone, nothing is stored.
+func TestStoreThatVanishes(t *testing.T) {
+	for _, segment := range []int64{0, 6, 100} {
+		root := filepath.Join(t.TempDir(), "data")
+		s, err := OpenStore(root, segment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, 0, "abc")
+		if err := os.RemoveAll(s.Dir(0)); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, 0, "def", "ghi")
+		if err := os.RemoveAll(s.Dir(0)); segment == 100 && err != nil {
+			t.Fatal(err)
+		}
+		if segment != 100 {
+			put(t, s, 0, "jkl")
+		}
+		if err := s.End(0); err != nil {
+			t.Fatal(err)
+		}
+		want := map[int64][]string{0: {"jkl"}, 6: {"ghijkl"}, 100: {"abcdefghi"}}[segment]
+		if got := files(t, s.Dir(0)); !equal(got, want) {
+			t.Errorf("segments of %d: %q, want %q", segment, got, want)
+		}
+		if err := os.RemoveAll(root); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Put(0, []byte("x")); !errors.Is(err, ErrStore) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A device that begins again after its end is not at its end.
+func TestStoreAfterTheEnd(t *testing.T) {
+	s, err := OpenStore(t.TempDir(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 0, "a")
+	if err := s.End(0); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 0, "b")
+	if _, err := os.Stat(filepath.Join(s.Dir(0), EndMark)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the mark is still there: %v", err)
+	}
+}
