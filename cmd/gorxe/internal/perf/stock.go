@@ -20,6 +20,9 @@ const (
 	maxReads = 16
 	// An RDMA WRITE Only with Immediate over IPv6 is longer than a path MTU's headroom by this, and roce keeps it free.
 	ipv6Extra = 4
+	// Local ACK Timeout, 1.07 s: with all retries a peer may be silent for 8 s. A host whose one CPU polls, as perftest does, has
+	// been seen to answer nothing, not even TCP, for 7.
+	stockTimeout = 18
 )
 
 // errStock: the test is one that only two gorxe ends can run.
@@ -87,7 +90,9 @@ func connectStock(ctx context.Context, s *session.Session, i int, k perftest.Key
 		return fmt.Errorf("%w: the peer's is %v, ours is %v: start both ends with GIDs of one IP version (-x)", errGIDs, k.GID, g.GID)
 	}
 	qp := s.QPs[i]
-	err = qp.Connect(ctx, k.Endpoint(mtu), roce.ConnectOptions{MTU: mtu, MaxRdAtomic: k.Reads(maxReads), MaxDestRdAtomic: maxReads})
+	err = qp.Connect(ctx, k.Endpoint(mtu), roce.ConnectOptions{
+		MTU: mtu, Timeout: stockTimeout, MaxRdAtomic: k.Reads(maxReads), MaxDestRdAtomic: maxReads,
+	})
 	if err != nil {
 		return err
 	}
