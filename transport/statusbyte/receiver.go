@@ -292,6 +292,11 @@ func (r *Receiver) Stats() ReceiverStats {
 	return r.stats
 }
 
+// Stop disconnects and keeps the memory: from now on the sender is told that what it writes does not arrive, and Receive gives what
+// did, then ErrClosed. Who wants to stop without losing what the sender takes for delivered calls Stop, receives what is left, then
+// calls Close.
+func (r *Receiver) Stop() error { return r.conn.Close() }
+
 // Close disconnects and takes the memory back; Data of blocks must not be used any more.
 func (r *Receiver) Close() error {
 	r.mu.Lock()

@@ -46,13 +46,27 @@ func (d *delivery) run(ctx context.Context, timeout time.Duration) error {
 		case errors.Is(err, context.Canceled) && context.Cause(wait.ctx) == errTimeout:
 			return errTimeout
 		case err != nil:
-			return err
+			return errors.Join(err, d.drain())
 		case b.Data == nil: // only time to try again
 		default:
 			wait.renew()
 			d.take(b)
 		}
 		d.again(time.Now())
+	}
+}
+
+// drain stops the sender and takes what has arrived before that: the sender takes it for delivered.
+func (d *delivery) drain() error {
+	if err := d.r.Stop(); err != nil {
+		return err
+	}
+	for {
+		b, err := d.r.Receive(context.Background()) // never waits: the connection has ended
+		if err != nil {
+			return nil
+		}
+		d.take(b)
 	}
 }
 

@@ -88,6 +88,21 @@ func (r *report) write(w io.Writer, asJSON bool) error {
 	if err := t.Write(w); err != nil {
 		return err
 	}
+	for _, odd := range []struct {
+		n    uint64
+		what string
+	}{
+		{r.Unknown, "packets of devices that are not taken (--devices) were dropped"},
+		{r.BadStatus, "status bytes had values that cannot be; their blocks were not used"},
+		{r.BadHeader, "blocks had headers that cannot be, and were dropped"},
+		{r.Overwrites, "blocks were written to while they were in use"},
+	} {
+		if odd.n > 0 {
+			if _, err := fmt.Fprintf(w, "\n%d %s.", odd.n, odd.what); err != nil {
+				return err
+			}
+		}
+	}
 	rate := ""
 	if r.Seconds > 0 {
 		rate = fmt.Sprintf(", %.3f Gb/s", float64(bytes)*8/r.Seconds/1e9)

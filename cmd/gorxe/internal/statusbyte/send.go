@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
+	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
@@ -57,7 +60,7 @@ The receiver decides on the number and size of the blocks, unless --blocks and -
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.set = cmd.Flags().Changed
-			return f.run(cmd.Context(), args[0], args[1:], cmd.OutOrStdout())
+			return f.run(cmd.Context(), args[0], args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
@@ -98,12 +101,15 @@ func (f *sendFlags) sources(files []string) ([]source, error) {
 	for i := range list {
 		// Cameras run freely: their frames come one after the other, not all at once.
 		offset := period * time.Duration(i) / time.Duration(len(list))
-		list[i] = &camera{dev: uint8(f.device.N + i), frame: size, period: period, frames: int(f.duration.D / period), offset: offset}
+		list[i] = &camera{dev: uint8(f.device.N + i), frame: size, period: period, frames: frames(f.duration.D, period), offset: offset}
 	}
 	return list, nil
 }
 
-func (f *sendFlags) run(ctx context.Context, host string, files []string, out io.Writer) (err error) {
+// frames is how many of them begin within a duration; 0: without end.
+func frames(d, period time.Duration) int { return int((d + period - 1) / period) }
+
+func (f *sendFlags) run(ctx context.Context, host string, files []string, out, diag io.Writer) (err error) {
 	list, err := f.sources(files)
 	if err != nil {
 		return err
@@ -138,21 +144,26 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out io
 	}
 	r := &report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(), BlockSize: s.BlockSize()}
 	begin := time.Now()
-	all, err := sendAll(ctx, s, list)
+	bar := newBar(diag, list)
+	all, err := sendAll(ctx, s, list, func(n int) { _ = bar.Add(n) })
+	_ = bar.Clear() // a terminal that is gone is no reason to fail
+	if cli.Interrupted(ctx) && errors.Is(err, context.Canceled) {
+		err = nil
+	}
 	if e := s.Close(); err == nil {
 		err = e
 	}
 	r.Seconds = time.Since(begin).Seconds()
 	st := s.Stats()
 	r.Devices, r.Syncs, r.BadStatus = all.reports(), st.Syncs, st.BadStatus
-	if err != nil && !cli.Interrupted(ctx) {
+	if err != nil {
 		return err
 	}
 	return r.write(out, f.json)
 }
 
 // sendAll sends all sources side by side. If one fails the others end, too.
-func sendAll(ctx context.Context, s *statusbyte.Sender, list []source) (*tallies, error) {
+func sendAll(ctx context.Context, s *statusbyte.Sender, list []source, sent func(n int)) (*tallies, error) {
 	all := new(tallies)
 	var wg sync.WaitGroup
 	errs := make([]error, len(list))
@@ -163,7 +174,7 @@ func sendAll(ctx context.Context, s *statusbyte.Sender, list []source) (*tallies
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if errs[i] = sendOne(ctx, s, src, t); errs[i] != nil {
+			if errs[i] = sendOne(ctx, s, src, t, sent); errs[i] != nil {
 				cancel()
 			}
 		}()
@@ -177,16 +188,21 @@ func sendAll(ctx context.Context, s *statusbyte.Sender, list []source) (*tallies
 	return all, errors.Join(errs...)
 }
 
-func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally) error {
+func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally, sent func(n int)) error {
 	// Read aside, not in a send block: a camera or pipe that has nothing to say must not keep a block from the others.
 	buf := make([]byte, s.BlockSize())
 	for {
 		n, err := src.next(ctx, buf)
 		if n > 0 {
-			if e := s.Write(ctx, src.device(), buf[:n]); e != nil {
+			write := s.Write
+			if errors.Is(err, io.EOF) && ctx.Err() != nil {
+				write = late(s.Write) // what came before an interruption
+			}
+			if e := write(ctx, src.device(), buf[:n]); e != nil {
 				return e
 			}
 			t.add(buf[:n])
+			sent(n)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -197,9 +213,41 @@ func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally) er
 	}
 }
 
+// late makes a write of one that goes on after an interruption, for a while.
+func late(write func(context.Context, uint8, []byte) error) func(context.Context, uint8, []byte) error {
+	return func(ctx context.Context, device uint8, data []byte) error {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
+		defer cancel()
+		return write(end, device, data)
+	}
+}
+
 // endStream marks the end, even after an interruption.
 func endStream(ctx context.Context, s *statusbyte.Sender, device uint8) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
 	defer cancel()
 	return s.End(end, device)
+}
+
+// newBar shows on a terminal how much of all streams was sent, and nothing elsewhere. If nobody knows how much is to come, it shows
+// what was sent and how fast.
+func newBar(w io.Writer, list []source) *progressbar.ProgressBar {
+	file, ok := w.(*os.File)
+	return progressbar.NewOptions64(total(list),
+		progressbar.OptionSetWriter(w), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))),
+		progressbar.OptionSetDescription("send"), progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(false),
+	)
+}
+
+// total is how many bytes the sources have together; -1: nobody knows.
+func total(list []source) (n int64) {
+	for _, s := range list {
+		size := s.size()
+		if size < 0 {
+			return -1
+		}
+		n += size
+	}
+	return n
 }

@@ -18,6 +18,7 @@ import (
 type source interface {
 	device() uint8
 	next(ctx context.Context, buf []byte) (int, error)
+	size() int64 // bytes of the whole stream; -1: nobody knows
 	close() error
 }
 
@@ -25,11 +26,14 @@ type source interface {
 type fileSource struct {
 	dev  uint8
 	file *os.File
+	len  int64
+	pipe *io.PipeReader // between file and next, for files that may say nothing for long; nil: for others, or not yet
 }
 
 // openFiles makes sources of arguments "FILE", "N=FILE" or "-"; without N devices are numbered from first on.
 func openFiles(args []string, first int) (list []source, err error) {
 	used := map[int]string{}
+	input := false
 	defer func() {
 		if err != nil {
 			for _, s := range list {
@@ -40,7 +44,8 @@ func openFiles(args []string, first int) (list []source, err error) {
 	for i, arg := range args {
 		device, name := first+i, arg
 		if number, rest, ok := strings.Cut(arg, "="); ok {
-			if n, e := strconv.ParseUint(number, 10, 8); e == nil {
+			n, e := strconv.ParseUint(number, 10, 31)
+			if e == nil {
 				device, name = int(n), rest
 			}
 		}
@@ -50,6 +55,12 @@ func openFiles(args []string, first int) (list []source, err error) {
 		if other, ok := used[device]; ok {
 			return list, cli.Usagef("%s and %s are both device %d: write one as N=FILE", other, name, device)
 		}
+		if name == "-" {
+			if input {
+				return list, cli.Usagef("standard input can be one device's stream only: name - once")
+			}
+			input = true
+		}
 		used[device] = name
 		f := os.Stdin
 		if name != "-" {
@@ -57,21 +68,58 @@ func openFiles(args []string, first int) (list []source, err error) {
 				return list, fmt.Errorf("read a stream: %w", err)
 			}
 		}
-		list = append(list, &fileSource{dev: uint8(device), file: f})
+		src := &fileSource{dev: uint8(device), file: f, len: -1}
+		if info, e := f.Stat(); e == nil && info.Mode().IsRegular() {
+			src.len = info.Size()
+		} else if e == nil && info.IsDir() {
+			_ = f.Close()
+			return list, fmt.Errorf("read a stream: %s is a directory: name a file", name)
+		}
+		list = append(list, src)
 	}
 	return list, nil
 }
 
 func (f *fileSource) device() uint8 { return f.dev }
 func (f *fileSource) close() error  { return f.file.Close() }
+func (f *fileSource) size() int64   { return f.len }
 
-// next fills the whole block as long as there is data: a pipe gives it in small pieces.
-func (f *fileSource) next(_ context.Context, buf []byte) (int, error) {
-	n, err := io.ReadFull(f.file, buf)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+// next fills the whole block as long as there is data: a pipe gives it in small pieces. An interrupted pipe's stream ends properly,
+// with what has been read of it.
+func (f *fileSource) next(ctx context.Context, buf []byte) (int, error) {
+	in := io.Reader(f.file)
+	if f.len < 0 {
+		if f.pipe == nil {
+			f.pump(ctx)
+		}
+		in = f.pipe
+	}
+	n, err := io.ReadFull(in, buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) {
 		err = io.EOF
 	}
 	return n, err
+}
+
+// pump reads aside, since a read of a silent pipe or terminal cannot be interrupted.
+func (f *fileSource) pump(ctx context.Context) {
+	r, w := io.Pipe()
+	f.pipe = r
+	context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
+	go func() {
+		const piece = 64 << 10
+		buf := make([]byte, piece)
+		for {
+			n, err := f.file.Read(buf)
+			if _, e := w.Write(buf[:n]); e != nil {
+				return
+			}
+			if err != nil {
+				_ = w.CloseWithError(err)
+				return
+			}
+		}
+	}()
 }
 
 // camera makes frames of a pattern that tells camera, frame and place, at a fixed rate.
@@ -89,6 +137,13 @@ type camera struct {
 
 func (c *camera) device() uint8 { return c.dev }
 func (c *camera) close() error  { return nil }
+
+func (c *camera) size() int64 {
+	if c.frames == 0 {
+		return -1
+	}
+	return int64(c.frames) * int64(c.frame)
+}
 
 func (c *camera) next(ctx context.Context, buf []byte) (int, error) {
 	if c.start.IsZero() {

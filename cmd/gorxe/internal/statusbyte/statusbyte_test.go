@@ -49,7 +49,7 @@ func TestFrameSize(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range []string{
 		"send", "send host", "send host --cameras 3 file", "send host --cameras 300", "send host --cameras 200 --device 100", "send host --cameras 1 --frame x",
-		"send host 3=a 3=b", "recv --blocks 0", "recv --block-size 0", "recv --blocks 4096 --block-size 256m -d lo", "recv --devices 300", "recv x", "frobnicate", "tail",
+		"send host 3=a 3=b", "send host 256=a", "send host - 5=-", "recv --blocks 0", "recv --block-size 0", "recv --blocks 4096 --block-size 256m -d lo", "recv --devices 300", "recv x", "frobnicate", "tail",
 	} {
 		root := Command()
 		root.SilenceErrors, root.SilenceUsage = true, true
@@ -153,7 +153,7 @@ func TestStreams(t *testing.T) {
 	d := newDelivery(r, store)
 	sent := make(chan []deviceReport, 1)
 	go func() {
-		all, err := sendAll(t.Context(), s, list)
+		all, err := sendAll(t.Context(), s, list, func(int) {})
 		if err := errors.Join(err, s.Close()); err != nil {
 			t.Error(err)
 		}

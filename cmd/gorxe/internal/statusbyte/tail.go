@@ -51,7 +51,9 @@ func tail(ctx context.Context, dir string, remove bool, out io.Writer) error {
 			if err := copyOut(filepath.Join(dir, name), remove, out); err != nil {
 				return err
 			}
-			last = name
+			if !remove { // else those that are there are new, and a directory that is empty may be numbered from 0 again
+				last = name
+			}
 		}
 		if end && len(names) == 0 {
 			return nil
