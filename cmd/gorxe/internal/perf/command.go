@@ -54,14 +54,15 @@ client's flags decide about the test; a server needs -d, -x and -p only.
 
 Either end may also be perftest: ib_write_bw for write-bw, ib_send_lat for
 send-lat and so on, on any RDMA NIC or the kernel's rxe. The first message tells
-who is there. As perftest's rule has it, give its server the client's flags (-s, -n, -D,
--a, -q, -R); gorxe as server sees them by itself, but -R, and in write-lat -s beyond 4 KiB. -b and write-imm-bw need gorxe on
-both ends, and no -R.
+who is there. As perftest's rule has it, give its server the client's flags (-s,
+-n, -D, -a, -q, -R); gorxe as server sees them by itself, but -R, and in
+write-lat -s beyond 4 KiB. -b and write-imm-bw need gorxe on both ends, and no -R.
 
 OP is one of ` + strings.Join(opNames(), ", ") + `.
 
-The flags and columns are perftest's. MB are 2^20 bytes. write-lat and send-lat show half of the
-round trip, read-lat and atomic-lat the time from post to completion.`,
+The flags and columns are perftest's. MB are 2^20 bytes. write-lat and send-lat
+show half of the round trip, read-lat and atomic-lat the time from post to
+completion.`,
 		Example: `  # on host A, then on host B: bandwidth of 64 KiB WRITEs
   gorxe perf write-bw -d eth0
   gorxe perf write-bw hostA
