@@ -36,7 +36,8 @@ container; see 'statusbyte tail'.
 
 A directory that takes nothing (full, read-only) holds up only its own device: some of its packets wait in their blocks and
 are tried again; those beyond are counted as unstored, and the exit status is 1. It serves one sender and ends,
-unless --keep.`,
+unless --keep. A sender that dies without a word (its host crashes) looks like one that has nothing to say, since the receiver sends
+nothing: with --keep choose a --timeout, after which the next one has its turn.`,
 		Example: `  gorxe statusbyte recv -d eth0
   gorxe statusbyte recv -d eth0 --dir /data --segment 64MiB --devices 0-11 --keep
   gorxe statusbyte recv -d eth0 --blocks 3 --block-size 1m --json`,
