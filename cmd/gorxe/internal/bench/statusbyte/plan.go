@@ -243,7 +243,7 @@ func (b *bench) insist(ctx context.Context, e *experiment, lane string, round in
 		if err != nil {
 			return nil, err
 		}
-		if b.w.share > most {
+		if best == nil || b.w.share > most { // the share of a very short measurement may be no number
 			best, most = v, b.w.share
 		}
 		if most >= fairShare {
