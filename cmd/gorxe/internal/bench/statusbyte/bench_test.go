@@ -32,7 +32,7 @@ func benchStatusByte(t *testing.T, args ...string) (string, error) {
 func TestNames(t *testing.T) {
 	have := names(experiments())
 	for _, want := range []string{
-		"sync_latency_3blocks", "sync_latency_64blocks", "latency_64B", "latency_4KiB", "latency_8MiB", "throughput_64B", "throughput_256B",
+		"sync_latency_3blocks", "sync_latency_64blocks", "latency_64B", "latency_4KiB", "latency_8MiB", "latency_22MiB", "throughput_64B", "throughput_256B",
 		"throughput_8MiB", "throughput_22MiB", "sender_cpu", "retained_block", "cameras12_throughput_cv", "cameras12_cpu", "cameras12_memory",
 	} {
 		if !slices.Contains(have, want) {

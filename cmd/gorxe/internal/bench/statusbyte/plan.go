@@ -18,9 +18,9 @@ const (
 	mib = 1 << 20
 	// blocks is how many blocks each end has, as in the paper, unless an experiment varies it.
 	blocks = 3
-	// largest is the largest block of the throughput experiment; the latency experiment stops at largestTimed.
+	// Blocks grow to largestPower by doubling; the paper has one more, largest.
+	largestPower = 8 * mib
 	largest      = 22 * mib
-	largestTimed = 8 * mib
 	// headlineSize is where the paper's ratio of throughputs is stated. slowName is the same with a rival whose ACKs take as
 	// long as in the paper.
 	headlineSize = 256
@@ -31,12 +31,12 @@ const (
 // blockCounts are the numbers of blocks of the synchronisation experiment.
 var blockCounts = []int{3, 4, 8, 16, 32, 64}
 
-// sizes are 64 B to 8 MiB.
+// sizes are 64 B to 8 MiB, and 22 MiB.
 func sizes() (list []int) {
-	for n := 64; n <= largestTimed; n *= 2 {
+	for n := 64; n <= largestPower; n *= 2 {
 		list = append(list, n)
 	}
-	return list
+	return append(list, largest)
 }
 
 // sizeName is a size in a result's name: 64B, 4KiB, 22MiB.
@@ -94,7 +94,7 @@ func experiments() (list []experiment) {
 			return one(b.w.latency(ctx, lane, blocks, n, b.duration))
 		}})
 	}
-	for _, n := range append(sizes(), largest) {
+	for _, n := range sizes() {
 		r := row(groupThroughput+"_"+sizeName(n), "MB/s")
 		if n == headlineSize {
 			r.Paper = paper.Says(4.6)

@@ -86,7 +86,7 @@ func (b *bench) overBlocks() *paper.Curves {
 func (b *bench) overSizes(title, unit, group string) *paper.Curves {
 	c := &paper.Curves{Title: title + ", 3 blocks", X: "bytes a block", Y: unit, LogX: true, LogY: true}
 	for _, lane := range laneNames {
-		c.Lines = append(c.Lines, b.curve(lane, append(sizes(), largest), func(x int) string { return group + "_" + sizeName(x) }))
+		c.Lines = append(c.Lines, b.curve(lane, sizes(), func(x int) string { return group + "_" + sizeName(x) }))
 	}
 	return c
 }
