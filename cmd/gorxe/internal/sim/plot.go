@@ -3,7 +3,6 @@ package sim
 import (
 	"fmt"
 	"image/color"
-	"os"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -12,16 +11,15 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
 )
 
 // The picture is a grid of panels, one a figure: the model as lines, what the paper states as rings.
 const (
-	panelColumns = 2
-	panelWidth   = 12 * vg.Centimeter
-	panelHeight  = 8 * vg.Centimeter
-	margin       = 0.4 * vg.Centimeter
-	headRoom     = 1.35 // above the highest value, for the legend
+	panelWidth  = 12 * vg.Centimeter
+	panelHeight = 8 * vg.Centimeter
+	headRoom    = 1.35 // above the highest value, for the legend
 )
 
 var (
@@ -35,49 +33,21 @@ var (
 
 // plotAll draws PREFIX.svg and PREFIX.png, and names them.
 func plotAll(prefix string, figures []rnicsim.Figure, points []rnicsim.Point) ([]string, error) {
-	rows := (len(figures) + panelColumns - 1) / panelColumns
-	panels := make([][]*plot.Plot, rows)
-	for i := range figures {
-		p, err := panel(&figures[i], points)
-		if err != nil {
-			return nil, fmt.Errorf("draw figure %d: %w", figures[i].Number, err)
-		}
-		panels[i/panelColumns] = append(panels[i/panelColumns], p)
-	}
-	var files []string
-	for _, format := range []string{"svg", "png"} {
-		canvas, err := draw.NewFormattedCanvas(panelColumns*panelWidth, vg.Length(rows)*panelHeight, format)
-		if err != nil {
-			return nil, fmt.Errorf("draw a plot: %w", err)
-		}
-		tiles := draw.Tiles{Rows: rows, Cols: panelColumns, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: margin, PadX: margin, PadY: margin}
-		for i, row := range plot.Align(panels, tiles, draw.New(canvas)) {
-			for k, area := range row {
-				panels[i][k].Draw(area)
+	files := []string{prefix + ".svg", prefix + ".png"}
+	for _, name := range files {
+		var panels []*plot.Plot
+		for i := range figures {
+			p, err := panel(&figures[i], points)
+			if err != nil {
+				return nil, fmt.Errorf("draw figure %d: %w", figures[i].Number, err)
 			}
+			panels = append(panels, p)
 		}
-		name := prefix + "." + format
-		if err := save(name, canvas); err != nil {
+		if err := paper.SaveGrid(name, panels, panelWidth, panelHeight); err != nil {
 			return nil, err
 		}
-		files = append(files, name)
 	}
 	return files, nil
-}
-
-func save(name string, canvas vg.CanvasWriterTo) error {
-	file, err := os.Create(name)
-	if err != nil {
-		return fmt.Errorf("write the plot: %w", err)
-	}
-	_, err = canvas.WriteTo(file)
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("write the plot: %w", err)
-	}
-	return nil
 }
 
 // panel draws one figure.
@@ -89,7 +59,7 @@ func panel(f *rnicsim.Figure, points []rnicsim.Point) (*plot.Plot, error) {
 	p.Legend.Top = true
 	p.Legend.TextStyle.Font.Size = font.Points(9)
 	p.Legend.Padding = vg.Points(1)
-	var paper plotter.XYs
+	var stated plotter.XYs
 	for _, series := range f.Series {
 		var ours plotter.XYs
 		for _, q := range points {
@@ -98,7 +68,7 @@ func panel(f *rnicsim.Figure, points []rnicsim.Point) (*plot.Plot, error) {
 			}
 			ours = append(ours, plotter.XY{X: float64(q.X), Y: q.Y})
 			if q.Paper != nil {
-				paper = append(paper, plotter.XY{X: float64(q.X), Y: *q.Paper})
+				stated = append(stated, plotter.XY{X: float64(q.X), Y: *q.Paper})
 			}
 		}
 		line, dots, err := plotter.NewLinePoints(ours)
@@ -110,8 +80,8 @@ func panel(f *rnicsim.Figure, points []rnicsim.Point) (*plot.Plot, error) {
 		p.Add(line, dots)
 		p.Legend.Add(series, line, dots)
 	}
-	if len(paper) > 0 { // none with few QPs
-		rings, err := plotter.NewScatter(paper)
+	if len(stated) > 0 { // none with few QPs
+		rings, err := plotter.NewScatter(stated)
 		if err != nil {
 			return nil, err
 		}

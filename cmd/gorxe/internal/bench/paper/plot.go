@@ -36,14 +36,9 @@ func SavePlots(name string, panels []Panel) ([]string, error) {
 }
 
 func savePlot(name string, panels []Panel) error {
-	columns := max(1, min(panelColumns, len(panels)))
-	rows := max(1, (len(panels)+columns-1)/columns)
-	grid := make([][]*plot.Plot, rows)
-	for i := range grid {
-		grid[i] = make([]*plot.Plot, columns)
-	}
 	height := panelHeight
-	for i, panel := range panels {
+	var plots []*plot.Plot
+	for _, panel := range panels {
 		p, err := panel.draw()
 		if err != nil {
 			return fmt.Errorf("draw a plot: %w", err)
@@ -51,9 +46,23 @@ func savePlot(name string, panels []Panel) error {
 		if _, ok := panel.(*Curves); ok {
 			height = tallHeight
 		}
+		plots = append(plots, p)
+	}
+	return SaveGrid(name, plots, panelWidth, height)
+}
+
+// SaveGrid draws plots of one size into a file whose name ends in .svg or .png, two in a row.
+func SaveGrid(name string, plots []*plot.Plot, width, height vg.Length) error {
+	columns := max(1, min(panelColumns, len(plots)))
+	rows := max(1, (len(plots)+columns-1)/columns)
+	grid := make([][]*plot.Plot, rows)
+	for i := range grid {
+		grid[i] = make([]*plot.Plot, columns)
+	}
+	for i, p := range plots {
 		grid[i/columns][i%columns] = p
 	}
-	canvas, err := draw.NewFormattedCanvas(vg.Length(columns)*panelWidth, vg.Length(rows)*height, kit.PlotFormat(name))
+	canvas, err := draw.NewFormattedCanvas(vg.Length(columns)*width, vg.Length(rows)*height, kit.PlotFormat(name))
 	if err != nil {
 		return fmt.Errorf("draw a plot: %w", err)
 	}
