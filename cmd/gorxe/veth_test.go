@@ -59,7 +59,10 @@ func listens(t *testing.T, e *veth.End, port int) (found bool) {
 	return found
 }
 
-const port = 18516
+const (
+	port     = 18516 // up's, for ping
+	perfPort = 18515 // of a perf server, perftest's
+)
 
 var perfOps = []string{"write-bw", "write-lat", "write-imm-bw", "read-bw", "read-lat", "send-bw", "send-lat", "atomic-bw", "atomic-lat"}
 
@@ -178,7 +181,7 @@ func TestPerfServer(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
 	for _, op := range perfOps {
-		srv := server(t, &pair.A, port, "perf", op, "--json")
+		srv := server(t, &pair.A, perfPort, "perf", op, "--json")
 		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
 		checkPerf(t, m, op)
 		if served := srv.wait().ok().json(); fmt.Sprint(served[0]) != fmt.Sprint(m) {
@@ -222,7 +225,7 @@ func TestPeerDies(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
 	for _, op := range []string{"write-bw", "send-lat", "write-lat"} {
-		srv := server(t, &pair.A, port, "perf", op)
+		srv := server(t, &pair.A, perfPort, "perf", op)
 		client := start(t, &pair.B, "perf", op, host, "-D", "30", "--json")
 		eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
 		time.Sleep(500 * time.Millisecond)
@@ -230,7 +233,7 @@ func TestPeerDies(t *testing.T) {
 		client.wait().fails(1, "peer")
 	}
 	// And the other way round: the client is interrupted, the server tells why it ends.
-	srv := server(t, &pair.A, port, "perf", "write-lat", "--json")
+	srv := server(t, &pair.A, perfPort, "perf", "write-lat", "--json")
 	client := start(t, &pair.B, "perf", "write-lat", host, "-D", "30", "--json")
 	eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
 	time.Sleep(500 * time.Millisecond)
