@@ -19,6 +19,9 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
+// timeout is for a package's tests, the longest of which take half a minute on an idle machine with two cores.
+const timeout = "5m"
+
 type key struct{ pkg, test string }
 
 type gate struct {
@@ -32,7 +35,7 @@ func main() {
 	if len(args) == 0 {
 		args = []string{"./..."}
 	}
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd := exec.Command("go", append([]string{"test", "-json", "-timeout", timeout}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -73,6 +76,8 @@ func (g *gate) take(e event) {
 		if e.Test != "" {
 			g.failed++
 			fmt.Print(strings.Join(g.output[k], ""))
+		} else {
+			g.unfinished(e.Package)
 		}
 	case "skip":
 		if e.Test != "" {
@@ -86,6 +91,18 @@ func (g *gate) take(e event) {
 		return
 	}
 	delete(g.output, k)
+}
+
+// unfinished prints what the tests had said that were running when their package failed as a whole: a panic, or a time-out with
+// the stacks of all goroutines.
+func (g *gate) unfinished(pkg string) {
+	for k, out := range g.output {
+		if k.pkg == pkg {
+			g.failed++
+			fmt.Print(strings.Join(out, ""))
+			delete(g.output, k)
+		}
+	}
 }
 
 // reason is what a skipped test said.
