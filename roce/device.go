@@ -68,6 +68,7 @@ type DeviceInfo struct {
 	Up        bool      `json:"up"`
 	Queues    int       `json:"queues"`
 	Progress  Progress  `json:"-"`
+	Note      string    `json:"note,omitempty"` // a word to the user on a data path or path MTU that may surprise
 }
 
 // Open opens the network interface iface as an RDMA NIC over AF_XDP. The interface's other traffic is not touched.
@@ -160,7 +161,7 @@ func (d *Device) setInfo(p frame.PortInfo) (old, now DeviceInfo) {
 	old = d.info
 	d.info = DeviceInfo{
 		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
-		Up: p.Up, Queues: p.Queues, Progress: Auto,
+		Up: p.Up, Queues: p.Queues, Progress: Auto, Note: p.Note,
 	}
 	if d.sh.manual {
 		d.info.Progress = Manual
@@ -202,7 +203,8 @@ func (d *Device) NextTimeout() (int64, bool) {
 
 // Close destroys everything that was made on the device, in the right order, whatever the caller has closed before:
 // outstanding work requests are flushed into their CQs (and can still be polled), callers of Wait get ErrClosed, memory
-// regions die, goroutines end, the port is closed. Closing twice is harmless; a second call waits for the first.
+// regions die, goroutines end, the port is closed. Peers of connections are told, and given a moment to answer: at most 620 ms
+// for those that do not. Closing twice is harmless; a second call waits for the first.
 func (d *Device) Close() error {
 	d.ctl.Lock()
 	if d.closing.Swap(true) {
@@ -215,7 +217,7 @@ func (d *Device) Close() error {
 	for q := range d.qps {
 		q.shut()
 	}
-	_ = d.sh.do(d.sh.gsi.closeAll)
+	d.farewell()
 	for s := range d.srqs {
 		s.shut()
 	}

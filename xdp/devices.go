@@ -122,8 +122,8 @@ func (p *prober) describe(l netlink.Link) Device {
 	}
 	d.XDP = p.offer(a, d.Driver)
 	d.Auto = Generic
-	if d.XDP.Native && !isVeth(l) {
-		d.Auto = Native
+	if d.XDP.Native {
+		d.Auto = autoMode(l.Type(), d.Driver, a.MTU)
 	}
 	d.Err = refuse(a)
 	addrs, err := p.net.readAddrs(l)

@@ -5,6 +5,7 @@
 //
 //	options.go, errors.go   what a user chooses, and how Open refuses
 //	open.go                 how a Port is put together, and every fallback
+//	virtio.go               what one driver makes of long frames, and which mode is chosen therefore
 //	prog.go                 the XDP program that steers UDP 4791 to the sockets
 //	queue.go                a socket with its packet memory (UMEM), per NIC queue
 //	ring.go                 the rings shared with the kernel, and their memory order
@@ -32,6 +33,9 @@
 // veth, native elsewhere (virtio, tap and hardware NICs), and generic again where the driver refuses. On a veth, native
 // mode would take segmentation offload from the host's own TCP, and its round trip is the longer one. PortInfo.Datapath
 // says what came of it: "afxdp-native", "afxdp-generic" or "afxdp-zerocopy".
+//
+// virtio_net in native mode may drop frames of path MTU 4096 (virtio.go). If the MTU allows them, Auto takes generic mode
+// there, and native mode, chosen by name, keeps to path MTU 2048; PortInfo.Note says so.
 //
 // Attaching in native mode resets the link of some NICs for a moment. A NIC whose driver strips VLAN tags hands over
 // tagged frames as untagged ones: switch that off (`ethtool -K IFACE rxvlan off`); Device.StripsVLAN tells.

@@ -21,7 +21,7 @@ type network struct {
 	index    int
 	handle   *netlink.Handle   // sockets in the interface's namespace
 	events   *nl.NetlinkSocket // notifications, likewise
-	limit    func(mtu int) int // the IP MTU that the Port can use
+	limit    limit
 	state    atomic.Pointer[state]
 	groups   membership
 	changed  chan struct{}
@@ -30,6 +30,9 @@ type network struct {
 	mu     sync.RWMutex // held for writing while the handle is closed
 	closed bool         // under mu
 }
+
+// limit tells how much of an interface's IP MTU the Port can use, and a word on it for PortInfo.Note.
+type limit func(mtu int) (use int, note string)
 
 // state is a snapshot; never written after it is published.
 type state struct {
@@ -41,7 +44,7 @@ type state struct {
 // newNetwork opens the netlink sockets in the calling thread's namespace. Notifications are subscribed
 // to before anything is read, so that no change is missed.
 func newNetwork() (*network, error) {
-	n := &network{changed: make(chan struct{}, 1), limit: func(mtu int) int { return mtu }}
+	n := &network{changed: make(chan struct{}, 1), limit: func(mtu int) (int, string) { return mtu, "" }}
 	var err error
 	n.events, err = nl.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
@@ -139,7 +142,7 @@ func (n *network) refresh() {
 // describe sets what of a PortInfo may change while the Port runs.
 func (n *network) describe(info *frame.PortInfo, a *netlink.LinkAttrs) {
 	info.Name = a.Name
-	info.MTU = n.limit(a.MTU)
+	info.MTU, info.Note = n.limit(a.MTU)
 	info.MaxFrame = info.MTU + etherLen + vlanLen
 	info.Up = running(a)
 	copy(info.MAC[:], a.HardwareAddr)

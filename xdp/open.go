@@ -44,9 +44,10 @@ func Open(iface string, o Options) (*Port, error) {
 type opener struct {
 	Port
 	Options
-	link  netlink.Link
-	count int  // of queues to serve
-	frags bool // the program is loaded as one that copes with multi-buffer frames
+	link   netlink.Link
+	driver string // "" if it does not tell
+	count  int    // of queues to serve
+	frags  bool   // the program is loaded as one that copes with multi-buffer frames
 }
 
 func open(iface string, opts Options) (_ *Port, err error) {
@@ -103,6 +104,7 @@ func (o *opener) findLink(iface string) (err error) {
 		return fmt.Errorf("find interface: %w", err)
 	}
 	o.net.index = o.link.Attrs().Index
+	o.driver = osnet.Driver(iface)
 	return nil
 }
 
@@ -182,18 +184,20 @@ func rxQueues(l netlink.Link) int {
 	return max(1, l.Attrs().NumRxQueues)
 }
 
-// isVeth: there is a native mode, but it is dear, and never zero-copy.
-func isVeth(l netlink.Link) bool { return l.Type() == "veth" }
+// vethKind: there is a native mode, but it is dear, and never zero-copy.
+const vethKind = "veth"
+
+func isVeth(l netlink.Link) bool { return l.Type() == vethKind }
 
 // modes lists the modes to try, in order.
 func (o *opener) modes() []Mode {
 	switch {
 	case o.Mode != Auto:
 		return []Mode{o.Mode}
-	case isVeth(o.link) && !isTrue(o.ZeroCopy):
-		return []Mode{Generic}
 	case isTrue(o.ZeroCopy):
 		return []Mode{Native}
+	case autoMode(o.link.Type(), o.driver, o.link.Attrs().MTU) == Generic:
+		return []Mode{Generic}
 	}
 	return []Mode{Native, Generic}
 }
@@ -323,8 +327,7 @@ func (o *opener) readState() error {
 	if o.multi {
 		o.capacity += chunkSize
 	}
-	limit := o.capacity - etherLen - vlanLen
-	o.net.limit = func(mtu int) int { return min(mtu, limit) }
+	o.net.limit = o.limiter(o.capacity - etherLen - vlanLen)
 	o.busyPoll = o.BusyPoll > 0
 	o.datapath = "afxdp-generic"
 	switch {

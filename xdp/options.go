@@ -9,8 +9,8 @@ import (
 type Mode uint8
 
 const (
-	// Auto is Generic on veth, Native elsewhere, and Generic again where the
-	// driver has no XDP. Native on a veth would switch segmentation offload off
+	// Auto is Generic on veth and, if its MTU allows path MTU 4096, on virtio_net; Native
+	// elsewhere, and Generic again where the driver has no XDP. Native on a veth would switch segmentation offload off
 	// and cut the host's own TCP on it to a fifth.
 	Auto Mode = iota
 	// Native runs in the driver, before the kernel makes an skb.

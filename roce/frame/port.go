@@ -68,6 +68,7 @@ type PortInfo struct {
 	MaxFrame int // largest Ethernet frame a buffer holds, bytes
 	Up       bool
 	Queues   int
+	Note     string // "", or a word to the user on a mode or MTU that may surprise
 }
 
 // PortStats counts what went through a Port since it was opened.

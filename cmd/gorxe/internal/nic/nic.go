@@ -37,7 +37,7 @@ const (
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	f.Mode = cli.Choice{Value: xdp.Auto.String(), Words: []string{xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()}}
 	f.Queues = cli.Int{N: 0, Min: 0, Max: maxQueues}
-	fs.Var(&f.Mode, "mode", "XDP mode: auto (generic on veth, native elsewhere), native or generic")
+	fs.Var(&f.Mode, "mode", "XDP mode: auto (generic on veth, and on virtio_net for path MTU 4096; native elsewhere), native or generic")
 	fs.Var(&f.Queues, "queues", "serve only so many of the interface's receive queues, 0 = all")
 }
 

@@ -54,6 +54,9 @@ func (s *shower) up(dev *roce.Device, port int) {
 	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port}, func() {
 		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
+		if info.Note != "" {
+			fmt.Fprintf(s.out, "Note: %s\n", info.Note)
+		}
 		s.gidTable(gids)
 		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on %d (rdma_cm, too), rping by rdma_cm on %d. Ctrl-C ends.\n",
 			port, perftest.DefaultPort, rping.DefaultPort)
