@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
 // Bounds of a Config: place and length of a block share the 32 bits of an immediate.
@@ -81,10 +82,10 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// blockAlign keeps blocks on cache lines of their own.
-const blockAlign = 64
+func (c *Config) sizes() ends.Sizes { return ends.Sizes{Blocks: c.Blocks, Size: c.BlockSize} }
 
-func stride(size int) int { return (size + blockAlign - 1) / blockAlign * blockAlign }
+// stride is the distance between two blocks.
+func stride(size int) int { return ends.Stride(size) }
 
 // immediate names a block's place and length.
 func immediate(place, length int) uint32 { return uint32(place)<<lengthBits | uint32(length) }

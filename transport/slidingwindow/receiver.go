@@ -16,9 +16,8 @@ import (
 
 // Listener waits for senders.
 type Listener struct {
-	dev *roce.Device
 	cfg Config
-	l   *roce.Listener
+	l   *ends.Listener
 }
 
 // Listen makes a device accept senders at addr. Each gets a ring of its own.
@@ -27,11 +26,11 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		return nil, err
 	}
 	cfg.setDefaults()
-	l, err := dev.Listen(addr, roce.ListenOptions{})
+	l, err := protocol.Listen(dev, addr, cfg.sizes())
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{dev: dev, cfg: cfg, l: l}, nil
+	return &Listener{cfg: cfg, l: l}, nil
 }
 
 // Addr is where the Listener listens.
@@ -42,23 +41,15 @@ func (l *Listener) Close() error { return l.l.Close() }
 
 // Accept waits for the next sender. One that wants other sizes is refused and gives ErrMismatch.
 func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
-	q, err := l.l.Accept(ctx)
+	q, err := l.l.Next(ctx)
 	if err != nil {
 		return nil, err
 	}
-	have := sizes{l.cfg.Blocks, l.cfg.BlockSize}
-	want, err := parseSizes(q.PrivateData())
-	if err == nil {
-		err = agree(have, want)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()), q.Reject(have.put(nil)))
-	}
-	r, err := newReceiver(l.dev, l.cfg, q.LocalAddr().Addr())
+	r, err := newReceiver(l.l.Dev, l.cfg, q.LocalAddr().Addr())
 	if err != nil {
 		return nil, errors.Join(err, q.Reject(nil))
 	}
-	m := memory{sizes: have, stride: stride(l.cfg.BlockSize), addr: r.data.Addr(), rkey: r.data.RKey()}
+	m := memory{Sizes: l.cfg.sizes(), stride: stride(l.cfg.BlockSize), addr: r.data.Addr(), rkey: r.data.RKey()}
 	if r.conn, err = q.Accept(ctx, r.end.QP, roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
 		return nil, errors.Join(err, r.end.Close())
 	}

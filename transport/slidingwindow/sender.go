@@ -91,15 +91,15 @@ func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPor
 			return err
 		}
 	}
-	want := sizes{cfg.Blocks, cfg.BlockSize}
-	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: want.put(nil)}
+	want := cfg.sizes()
+	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: protocol.Put(nil, want)}
 	if s.conn, err = dev.Dial(ctx, addr, s.end.QP, o); err != nil {
-		return refused(err, want)
+		return protocol.Refused(err, want)
 	}
 	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
 		return err
 	}
-	if err := agree(s.peer.sizes, want); err != nil {
+	if err := protocol.Agree(s.peer.Sizes, want); err != nil {
 		return err
 	}
 	s.wr[0] = roce.SendWR{Op: roce.OpWriteImm, Flags: roce.Signaled, SGEs: make([]roce.SGE, 1), RKey: s.peer.rkey}

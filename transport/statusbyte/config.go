@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
 // Bounds of a Config.
@@ -99,11 +100,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// blockAlign keeps blocks on cache lines of their own.
-const blockAlign = 64
-
 // stride is the distance between two blocks.
-func stride(size int) int { return (HeaderLen + size + blockAlign - 1) / blockAlign * blockAlign }
+func stride(size int) int { return ends.Stride(HeaderLen + size) }
 
 // arrayLen is the memory of n status bytes: whole words, which the accessors read.
 func arrayLen(n int) int { return (n + wordLen - 1) / wordLen * wordLen }

@@ -37,7 +37,7 @@ func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: sizes{}.put(nil)})
+	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: protocol.Put(nil, ends.Sizes{})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestReceiverStatusThatCannotBe(t *testing.T) {
 
 // Private data that is no such thing is an error, whatever it is.
 func TestHello(t *testing.T) {
-	m := memory{sizes: sizes{3, 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
+	m := memory{Sizes: ends.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
 	good := m.put(nil)
 	if got, err := parseMemory(append(good, make([]byte, 100)...)); err != nil || got != m {
 		t.Errorf("%+v, %v", got, err)

@@ -15,9 +15,8 @@ import (
 
 // Listener waits for senders.
 type Listener struct {
-	dev *roce.Device
 	cfg Config
-	l   *roce.Listener
+	l   *ends.Listener
 }
 
 // Listen makes a device accept senders at addr. Each gets memory of its own, as cfg says.
@@ -32,11 +31,11 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		return nil, err
 	}
 	cfg.setDefaults()
-	l, err := dev.Listen(addr, roce.ListenOptions{})
+	l, err := protocol.Listen(dev, addr, ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize})
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{dev: dev, cfg: cfg, l: l}, nil
+	return &Listener{cfg: cfg, l: l}, nil
 }
 
 // Addr is where the Listener listens.
@@ -48,19 +47,11 @@ func (l *Listener) Close() error { return l.l.Close() }
 // Accept waits for the next sender. One that wants other sizes, or speaks something else, is refused and gives
 // ErrMismatch or ErrPeer; the Listener can go on after that.
 func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
-	q, err := l.l.Accept(ctx)
+	q, err := l.l.Next(ctx)
 	if err != nil {
 		return nil, err
 	}
-	have := sizes{l.cfg.Blocks, l.cfg.BlockSize}
-	want, err := parseSizes(q.PrivateData())
-	if err == nil {
-		err = have.agree(want)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()), q.Reject(have.put(nil)))
-	}
-	r, err := newReceiver(l.dev, l.cfg, q.LocalAddr().Addr())
+	r, err := newReceiver(l.l.Dev, l.cfg, q.LocalAddr().Addr())
 	if err != nil {
 		return nil, errors.Join(err, q.Reject(nil))
 	}
@@ -142,7 +133,7 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 
 func (r *Receiver) memory() *memory {
 	return &memory{
-		sizes: sizes{r.cfg.Blocks, r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
+		Sizes: ends.Sizes{Blocks: r.cfg.Blocks, Size: r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
 		data: r.data.Addr(), dataKey: r.data.RKey(), status: r.status.Addr(), statKey: r.status.RKey(),
 	}
 }

@@ -65,7 +65,7 @@ const (
 // Init connects to the receiver that listens at addr, and makes the send blocks and the status bytes: the paper's RmInit.
 // The Sender keeps to the device, which stays the caller's.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
-	want := sizes{cfg.Blocks, cfg.BlockSize}
+	want := ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}
 	// Where the receiver decides, the queues are made before its answer is there: for the most that it may have.
 	guess := cfg
 	if guess.Blocks == 0 {
@@ -95,18 +95,18 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 	return s, nil
 }
 
-func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want sizes) (err error) {
-	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: want.put(nil)}
+func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want ends.Sizes) (err error) {
+	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: protocol.Put(nil, want)}
 	if s.conn, err = s.end.Dev.Dial(ctx, addr, s.end.QP, o); err != nil {
-		return refused(err, want)
+		return protocol.Refused(err, want)
 	}
 	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
 		return err
 	}
-	if err := s.peer.agree(want); err != nil {
+	if err := protocol.Agree(s.peer.Sizes, want); err != nil {
 		return err
 	}
-	cfg.Blocks, cfg.BlockSize = s.peer.blocks, s.peer.size
+	cfg.Blocks, cfg.BlockSize = s.peer.Blocks, s.peer.Size
 	s.cfg = cfg
 	if s.data, err = s.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
 		return err
