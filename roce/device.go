@@ -203,7 +203,7 @@ func (d *Device) NextTimeout() (int64, bool) {
 
 // Close destroys everything that was made on the device, in the right order, whatever the caller has closed before:
 // outstanding work requests are flushed into their CQs (and can still be polled), callers of Wait get ErrClosed, memory
-// regions die, goroutines end, the port is closed. Peers of connections are told, and given a moment to answer: at most 620 ms
+// regions die, goroutines end, the port is closed. Peers of connections are told, and given a moment to answer: at most 630 ms
 // for those that do not. Closing twice is harmless; a second call waits for the first.
 func (d *Device) Close() error {
 	d.ctl.Lock()
@@ -217,7 +217,7 @@ func (d *Device) Close() error {
 	for q := range d.qps {
 		q.shut()
 	}
-	d.farewell()
+	_ = d.sh.do(d.sh.gsi.endAll)
 	for s := range d.srqs {
 		s.shut()
 	}
@@ -226,6 +226,8 @@ func (d *Device) Close() error {
 	}
 	d.shutMemory()
 	d.ctl.Unlock()
+	d.farewell()
+	_ = d.sh.do(d.sh.gsi.forgetAll)
 	d.loops.Wait()
 	last := d.Counters()
 	d.closeErr = d.sh.stop(d.ran)

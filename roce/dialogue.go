@@ -166,22 +166,6 @@ func (g *gsi) abandon(now qp.Time, q *QP) {
 	}
 }
 
-// closeAll ends every dialogue because the device closes. Owner only.
-func (g *gsi) closeAll(now qp.Time) {
-	for id := range g.conns {
-		_ = g.cm.Abort(cm.Time(now), id)
-	}
-	g.dispatch(now)
-	for g.cm.HasTransmit() && g.sendOne(now) {
-	}
-	for id := range g.conns {
-		g.forget(now, id)
-	}
-	for _, l := range g.listeners {
-		l.shut()
-	}
-}
-
 // next waits for a dialogue's next event until ctx is done.
 func (dev *Device) next(ctx context.Context, d *dialogue) (cm.Event, error) {
 	for {

@@ -66,6 +66,17 @@ func (m *CM) Abort(now Time, id CommID) error {
 	return nil
 }
 
+// Releasing is how many connections wait for the DREP that answers their DREQ.
+func (m *CM) Releasing() int { return m.ages[ageRelease].n }
+
+// RepeatDREQs sends each DREQ again that waits for its answer, before its time: for a user who cannot stay until the
+// peer's time-outs, which are seconds, have passed. It does not count as a retry. A peer that has the first one drops the second.
+func (m *CM) RepeatDREQs() {
+	for c := m.ages[ageRelease].head; c != nil; c = c.links[linkAge].next {
+		m.repeat(c)
+	}
+}
+
 // startDREQ asks the peer to release the connection (Established -> DREQ Sent).
 func (m *CM) startDREQ(now Time, c *conn, private []byte) {
 	d := DREQ{LocalID: c.id, RemoteID: c.remoteID, RemoteQPN: c.qp.qpn}
