@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/mr/fence"
 	"github.com/gorxe/gorxe/roce/frame"
 	"golang.org/x/sys/unix"
 )
@@ -35,9 +36,10 @@ type Port struct {
 	timeout unix.Timespec
 
 	// The owner sets inside, then looks at closed; Close sets closed, then looks at
-	// inside. The atomics being sequentially consistent, at least one sees the other, and
-	// Close unmaps nothing under the owner's feet.
-	inside atomic.Bool
+	// inside: at least one sees the other, and Close unmaps nothing under the owner's feet. The owner does so all the time and
+	// Close once, so Close pays for the order of both where it can (light; see fence.Heavy).
+	inside atomic.Uint32
+	light  bool
 	held   bool // the owner stays inside over several calls
 	closed atomic.Bool
 
@@ -63,30 +65,39 @@ func (p *Port) enter() bool {
 	if p.held {
 		return !p.closed.Load()
 	}
-	p.inside.Store(true)
+	p.mark()
 	if p.closed.Load() {
-		p.inside.Store(false)
+		fence.Store(&p.inside, 0)
 		return false
 	}
 	return true
 }
 
+// mark sets inside before any load that follows.
+func (p *Port) mark() {
+	if p.light {
+		fence.Store(&p.inside, 1)
+		return
+	}
+	p.inside.Store(1)
+}
+
 func (p *Port) leave() {
 	if !p.held {
-		p.inside.Store(false)
+		fence.Store(&p.inside, 0)
 	}
 }
 
-// Hold implements frame.Holder. Entering and leaving take a locked operation each, a turn of the owner some four calls.
+// Hold implements frame.Holder: a turn of the owner is some four calls.
 func (p *Port) Hold() {
-	p.inside.Store(true)
+	p.mark()
 	p.held = true
 }
 
 // Unhold ends it.
 func (p *Port) Unhold() {
 	p.held = false
-	p.inside.Store(false)
+	fence.Store(&p.inside, 0)
 }
 
 // Info describes the port as it is now.
@@ -146,9 +157,12 @@ const ownerPause = 20 * time.Microsecond
 
 func (p *Port) close() error {
 	p.closed.Store(true)
+	if p.light {
+		fence.Heavy()
+	}
 	err := p.prog.close()
 	p.ring()
-	for spins := 0; p.inside.Load(); spins++ {
+	for spins := 0; p.inside.Load() != 0; spins++ {
 		if spins < 100 {
 			runtime.Gosched()
 		} else {

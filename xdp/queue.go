@@ -197,6 +197,7 @@ func (q *queue) bind(index int, flags uint16) error {
 		if !errors.Is(err, unix.EBUSY) {
 			if err == nil {
 				q.zeroCopy = isZeroCopy(q.fd)
+				q.tx.strict, q.fill.strict = q.zeroCopy, q.zeroCopy
 			}
 			return err
 		}

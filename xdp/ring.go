@@ -3,6 +3,7 @@ package xdp
 import (
 	"sync/atomic"
 
+	"github.com/gorxe/gorxe/mr/fence"
 	"golang.org/x/sys/unix"
 )
 
@@ -11,10 +12,10 @@ import (
 //
 // Memory order: the side that writes slots stores the producer index
 // afterwards, the side that reads slots loads it before; likewise the consumer index
-// hands slots back. The kernel uses store-release and load-acquire on both;
-// ours are sync/atomic operations, which are at least that on every
-// architecture (LDAR and STLR on arm64). Being sequentially consistent, they also order
-// the producer index before the look at the need-wakeup flag. Slots themselves are plain memory.
+// hands slots back. The kernel uses store-release and load-acquire on both, and so do we: loads are sync/atomic's, and
+// stores fence.Store's, since an atomic store would wait on amd64 until the index's cache line has come from the core where
+// the kernel last read it. With a driver that fetches frames by itself (zero-copy) the producer index has to be
+// ordered before the look at the need-wakeup flag, too: there it is an atomic store. Slots themselves are plain memory.
 //
 // A ring has one owner thread, like the Port it belongs to.
 type ring[T any] struct {
@@ -23,6 +24,7 @@ type ring[T any] struct {
 	flags    *atomic.Uint32
 	slots    []T
 	mask     uint32
+	strict   bool   // publish is followed by needWakeup, which must not overtake it
 	own      uint32 // our index; slots up to it are ours to fill, or read already
 	seen     uint32 // the kernel's index when last looked at
 	mem      []byte // the mapping
@@ -53,7 +55,13 @@ func (r *ring[T]) put(v T) {
 	r.own++
 }
 
-func (r *ring[T]) publish() { r.producer.Store(r.own) }
+func (r *ring[T]) publish() {
+	if r.strict {
+		r.producer.Store(r.own)
+		return
+	}
+	fence.Store(r.producer, r.own)
+}
 
 // queued returns how many published slots the kernel has not consumed.
 func (r *ring[T]) queued() uint32 {
@@ -80,4 +88,4 @@ func (r *ring[T]) at(i uint32) *T { return &r.slots[(r.own+i)&r.mask] }
 // skip counts n slots as read. consumed tells the kernel.
 func (r *ring[T]) skip(n uint32) { r.own += n }
 
-func (r *ring[T]) consumed() { r.consumer.Store(r.own) }
+func (r *ring[T]) consumed() { fence.Store(r.consumer, r.own) }

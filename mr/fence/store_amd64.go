@@ -1,0 +1,14 @@
+//go:build !race
+
+package fence
+
+import "sync/atomic"
+
+// Plain says whether Store is cheaper than an atomic store here, and weaker: a later load may overtake it.
+const Plain = true
+
+// Store publishes v: whoever loads it by an atomic load sees everything that was written before. Unlike an atomic store it may
+// be overtaken by loads that follow it.
+//
+//go:noescape
+func Store(p *atomic.Uint32, v uint32)

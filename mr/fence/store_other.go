@@ -1,0 +1,11 @@
+//go:build !amd64 || race
+
+package fence
+
+import "sync/atomic"
+
+// Plain says whether Store is cheaper than an atomic store here, and weaker: a later load may overtake it.
+const Plain = false
+
+// Store publishes v: whoever loads it by an atomic load sees everything that was written before.
+func Store(p *atomic.Uint32, v uint32) { p.Store(v) }
