@@ -63,36 +63,53 @@ func seal(f []byte) []byte {
 	return f
 }
 
+// eachWay runs a test with every way of computing the ICRC that this machine has. The test must not be parallel to others.
+func eachWay(t *testing.T, test func(t *testing.T)) {
+	t.Run("runs of hash/crc32", func(t *testing.T) {
+		defer func(f *foldTable) { folding = f }(folding)
+		folding = nil
+		test(t)
+	})
+	t.Run("wide", func(t *testing.T) {
+		needWide(t)
+		test(t)
+	})
+}
+
 // The fast ICRC equals the slow one at every length, over both families: one run,
 // two runs, and the borders between.
 func TestICRCEveryLength(t *testing.T) {
-	for _, a := range []*Address{&addr4, &addr6} {
-		for n := 0; n <= 4200; n++ {
-			if n > 1400 && n < 4000 {
-				n += 61
-			}
-			f, netLen := writeOnly(a, n)
-			ip := f[atIP:]
-			end := len(ip) - bth.ICRCLen
-			if got, want := binary.LittleEndian.Uint32(ip[end:]), slowICRC(ip[:end]); got != want {
-				t.Fatalf("%d header bytes, %d payload: %#08x, want %#08x", netLen, n, got, want)
+	eachWay(t, func(t *testing.T) {
+		for _, a := range []*Address{&addr4, &addr6} {
+			for n := 0; n <= 4200; n++ {
+				if n > 1400 && n < 4000 {
+					n += 61
+				}
+				f, netLen := writeOnly(a, n)
+				ip := f[atIP:]
+				end := len(ip) - bth.ICRCLen
+				if got, want := binary.LittleEndian.Uint32(ip[end:]), slowICRC(ip[:end]); got != want {
+					t.Fatalf("%d header bytes, %d payload: %#08x, want %#08x", netLen, n, got, want)
+				}
 			}
 		}
-	}
+	})
 }
 
 // One Encoder after another packet: nothing of a longer packet may linger in the scratch.
 func TestICRCNothingLingers(t *testing.T) {
-	var e Encoder
-	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.SampledFrom([]*Address{&addr4, &addr6}).Draw(t, "family")
-		n := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(300, 700), rapid.IntRange(900, 1300), rapid.IntRange(0, 4096)).Draw(t, "n")
-		f, netLen := writeOnly(a, n)
-		e.Finish(f, netLen)
-		end := len(f) - bth.ICRCLen
-		if got, want := binary.LittleEndian.Uint32(f[end:]), slowICRC(f[atIP:end]); got != want {
-			t.Fatalf("%#08x, want %#08x", got, want)
-		}
+	eachWay(t, func(t *testing.T) {
+		var e Encoder
+		rapid.Check(t, func(t *rapid.T) {
+			a := rapid.SampledFrom([]*Address{&addr4, &addr6}).Draw(t, "family")
+			n := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(300, 700), rapid.IntRange(900, 1300), rapid.IntRange(0, 4096)).Draw(t, "n")
+			f, netLen := writeOnly(a, n)
+			e.Finish(f, netLen)
+			end := len(f) - bth.ICRCLen
+			if got, want := binary.LittleEndian.Uint32(f[end:]), slowICRC(f[atIP:end]); got != want {
+				t.Fatalf("%#08x, want %#08x", got, want)
+			}
+		})
 	})
 }
 

@@ -10,7 +10,10 @@ import (
 // every field that may change on the way taken as ones. It is sent least
 // significant byte first.
 //
-// Speed comes from two facts. The processor's code for CRC-32 (hash/crc32 on
+// Where the processor can, sumWide (fold.go) takes the whole packet in one run, masks included. What follows here is
+// for the others, and for their sake the packet's start is put together in a scratch.
+//
+// Speed comes from two facts there. The processor's code for CRC-32 (hash/crc32 on
 // amd64) takes its fast way for pieces of 64 bytes or more and walks through what
 // a multiple of 16 leaves byte by byte; and zeros in front of a message do not
 // change the CRC's register when it starts at zero. So the start value is folded
@@ -53,14 +56,29 @@ type scratch struct {
 	b [zeroRoom + maxWhole]byte
 }
 
-// prepare copies the start of an IP packet, or all of a short one, and masks it.
+// prepare is the first half of an ICRC, sum the second.
 // ip reaches from the IP header, of ipLen bytes (20 or 40), to the end of the pad
 // and holds at least UDP header and BTH. Fields that mask overwrites need not be
 // final yet.
 //
-// It is apart from sum because the CRC's wide loads have to wait until these
-// narrow stores have reached the cache: work between the two calls is free.
+// They are two because the CRC's wide loads have to wait until the
+// narrow stores of putHead have reached the cache: work between the two calls is free.
 func (s *scratch) prepare(ip []byte, ipLen int) {
+	if folding == nil {
+		s.putHead(ip, ipLen)
+	}
+}
+
+// sum returns the ICRC of the packet that was prepared.
+func (s *scratch) sum(ip []byte, ipLen int) uint32 {
+	if folding != nil {
+		return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip))
+	}
+	return s.sumRuns(ip, ipLen)
+}
+
+// putHead copies the start of an IP packet, or all of a short one, and masks it.
+func (s *scratch) putHead(ip []byte, ipLen int) {
 	n := len(ip)
 	if n > maxWhole {
 		n = headIPv6
@@ -69,8 +87,8 @@ func (s *scratch) prepare(ip []byte, ipLen int) {
 	s.mask(ip, ipLen)
 }
 
-// sum returns the ICRC of the packet that was prepared.
-func (s *scratch) sum(ip []byte, ipLen int) uint32 {
+// sumRuns returns the ICRC of the packet whose start was put, in one or two runs.
+func (s *scratch) sumRuns(ip []byte, ipLen int) uint32 {
 	if len(ip) <= maxWhole {
 		zeros := -len(ip) & (fastMin - 1)
 		if len(ip) >= minWiden && len(ip) < wideMin {

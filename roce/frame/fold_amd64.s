@@ -1,0 +1,117 @@
+#include "go_asm.h"
+#include "textflag.h"
+
+// MOVE multiplies the four parts of register z by the pairs in k and adds what is at src.
+#define MOVE(k, src, z, tmp) \
+	VPCLMULQDQ $0x00, k, z, tmp    \
+	VPCLMULQDQ $0x11, k, z, z      \
+	VPTERNLOGD $0x96, src, tmp, z
+
+// HEAD changes the packet's first 64 bytes: (z | or) ^ xor.
+#define HEAD(m, z, tmp) \
+	VMOVDQU64  headMask_or(m), tmp         \
+	VPTERNLOGD $0x56, headMask_xor(m), tmp, z
+
+// LOADREST reads n < 256 bytes at p and takes zeros for the rest. Masked loads touch no byte that they leave out.
+#define LOADREST(n, p, t, a, b, c, d) \
+	VPBROADCASTB n, d                          \
+	VPCMPUB      $6, foldTable_place+0(t), d, K1   \
+	VPCMPUB      $6, foldTable_place+64(t), d, K2  \
+	VPCMPUB      $6, foldTable_place+128(t), d, K3 \
+	VPCMPUB      $6, foldTable_place+192(t), d, K4 \
+	VMOVDQU8.Z   (p), K1, a                    \
+	VMOVDQU8.Z   64(p), K2, b                  \
+	VMOVDQU8.Z   128(p), K3, c                 \
+	VMOVDQU8.Z   192(p), K4, d
+
+// func sumWide(t *foldTable, m *headMask, p *byte, n int) uint32
+TEXT ·sumWide(SB), NOSPLIT, $0-36
+	MOVQ t+0(FP), DI
+	MOVQ m+8(FP), DX
+	MOVQ p+16(FP), SI
+	MOVQ n+24(FP), CX
+	MOVQ CX, R8
+	NEGQ R8
+	ANDQ $255, R8
+	SHLQ $4, R8       // of the entry in back
+	CMPQ CX, $256
+	JB   short
+
+	VMOVDQU64 (SI), Z0
+	VMOVDQU64 64(SI), Z1
+	VMOVDQU64 128(SI), Z2
+	VMOVDQU64 192(SI), Z3
+	HEAD(DX, Z0, Z4)
+	VMOVDQU64 foldTable_step(DI), Z16
+	ADDQ $256, SI
+	SUBQ $256, CX
+	CMPQ CX, $256
+	JB   rest
+
+next:
+	MOVE(Z16, 0(SI), Z0, Z4)
+	MOVE(Z16, 64(SI), Z1, Z5)
+	MOVE(Z16, 128(SI), Z2, Z6)
+	MOVE(Z16, 192(SI), Z3, Z7)
+	ADDQ $256, SI
+	SUBQ $256, CX
+	CMPQ CX, $256
+	JAE  next
+
+rest:
+	TESTQ CX, CX
+	JZ    end
+	LOADREST(CX, SI, DI, Z8, Z9, Z10, Z11)
+	MOVE(Z16, Z8, Z0, Z4)
+	MOVE(Z16, Z9, Z1, Z5)
+	MOVE(Z16, Z10, Z2, Z6)
+	MOVE(Z16, Z11, Z3, Z7)
+
+end:
+	// Sixteen parts become one: 96 bits, times x^32.
+	VMOVDQU64  foldTable_last+0(DI), Z8
+	VMOVDQU64  foldTable_last+64(DI), Z9
+	VMOVDQU64  foldTable_last+128(DI), Z10
+	VMOVDQU64  foldTable_last+192(DI), Z11
+	VPCLMULQDQ $0x00, Z8, Z0, Z4
+	VPCLMULQDQ $0x11, Z8, Z0, Z0
+	VPCLMULQDQ $0x00, Z9, Z1, Z5
+	VPCLMULQDQ $0x11, Z9, Z1, Z1
+	VPCLMULQDQ $0x00, Z10, Z2, Z6
+	VPCLMULQDQ $0x11, Z10, Z2, Z2
+	VPCLMULQDQ $0x00, Z11, Z3, Z7
+	VPCLMULQDQ $0x11, Z11, Z3, Z3
+	VPTERNLOGD $0x96, Z0, Z1, Z4
+	VPTERNLOGD $0x96, Z2, Z5, Z6
+	VPTERNLOGD $0x96, Z3, Z7, Z4
+	VPXORD     Z6, Z4, Z4
+	VEXTRACTI64X4 $1, Z4, Y5
+	VPXOR      Y5, Y4, Y4
+	VEXTRACTI128 $1, Y4, X5
+	VPXOR      X5, X4, X4
+
+	// Without the zeros behind.
+	VMOVDQU    foldTable_back(DI)(R8*1), X6
+	VPCLMULQDQ $0x00, X6, X4, X5
+	VPCLMULQDQ $0x11, X6, X4, X4
+	VPXOR      X5, X4, X4
+
+	// 96 bits become 64, the last of the register, and those the remainder, by Barrett's way: the quotient is found by
+	// multiplying with x^64/P.
+	VPCLMULQDQ $0x00, foldTable_x64(DI), X4, X5
+	VPXOR      X5, X4, X4
+	VPSRLDQ    $8, X4, X4
+	VPCLMULQDQ $0x00, foldTable_mu(DI), X4, X5
+	VPAND      foldTable_low(DI), X5, X5
+	VPCLMULQDQ $0x00, foldTable_p(DI), X5, X5
+	VPXOR      X5, X4, X4
+	VPEXTRD    $1, X4, AX
+	VZEROUPPER
+	NOTL       AX
+	MOVL       AX, ret+32(FP)
+	RET
+
+short:
+	LOADREST(CX, SI, DI, Z0, Z1, Z2, Z3)
+	HEAD(DX, Z0, Z4)
+	JMP end
