@@ -3,6 +3,8 @@ package qp
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // CQ is a completion queue: a ring that the engine fills and one consumer at a time polls.
@@ -55,7 +57,7 @@ func (c *CQ) Poll(wcs []WC) int {
 		wcs[i] = c.wcs[(tail+i)&c.mask]
 	}
 	if n > 0 {
-		c.tail.Store(tail + n)
+		fence.Store(&c.tail, tail+n)
 	}
 	return int(n)
 }

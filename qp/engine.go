@@ -288,7 +288,8 @@ func (e *Engine) BellPending() bool { return e.bell.Load() != nil }
 
 // ring puts the QP on the bell list unless it is there. Any goroutine.
 func (q *QP) ring() {
-	if q.rung.Load() || !q.rung.CompareAndSwap(false, true) {
+	// No look before the swap: even in vain it is the barrier between the head, which PostSend has stored, and rung.
+	if !q.rung.CompareAndSwap(false, true) {
 		return
 	}
 	e := q.eng

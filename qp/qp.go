@@ -6,6 +6,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // InitAttr makes a QP.
@@ -236,12 +237,13 @@ func (q *QP) reset() {
 func (q *QP) retire(st Status) {
 	tail := q.sq.tail.Load()
 	w := q.sq.at(tail)
-	wc := WC{ID: w.id, Status: st, Opcode: wcOpcodes[w.op], ByteLen: w.length, QPN: q.qpn}
-	silent := st == Success && w.flags&Signaled == 0 && !q.sq.signalAll
-	q.sq.tail.Store(tail + 1)
-	if !silent {
-		q.complete(q.sendCQ, &wc, false)
+	if st == Success && w.flags&Signaled == 0 && !q.sq.signalAll {
+		fence.Store(&q.sq.tail, tail+1)
+		return
 	}
+	wc := WC{ID: w.id, Status: st, Opcode: wcOpcodes[w.op], ByteLen: w.length, QPN: q.qpn}
+	fence.Store(&q.sq.tail, tail+1)
+	q.complete(q.sendCQ, &wc, false)
 }
 
 // complete writes a CQE. A CQ that is full is lost (IBA 10.2.2.3): the QP goes to ERR.

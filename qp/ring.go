@@ -8,8 +8,9 @@ const cacheLine = 128
 
 // The two indices of a single producer, single consumer queue, head and tail, count up for ever;
 // masked they are slots. The producer writes a slot, then publishes head; the consumer reads head,
-// then the slot, then frees it by tail. Go's atomics are sequentially consistent, so the slot's
-// content is ordered by them on every architecture.
+// then the slot, then frees it by tail. Loads are atomic and stores release (fence.Store), which
+// orders the slot's content on every architecture; where a look at something else follows (a CQ's
+// head and who is armed), the store is sequentially consistent.
 //
 // ring keeps them apart; a QP's own queues, of which there are many, lay theirs out with the QP's
 // other fields instead (see QP).

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // rwqe is a receive work request in its slot.
@@ -53,7 +54,7 @@ func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	if err == nil {
 		n = len(wrs)
 	}
-	r.head.Store(head + uint32(n))
+	fence.Store(&r.head, head+uint32(n))
 	return n, err
 }
 
@@ -92,7 +93,7 @@ func (r *recvQueue) take(h *heldRecv) bool {
 	h.id, h.length, h.held = w.id, w.length, true
 	at := slot * uint32(r.maxSGE)
 	h.nsge = uint8(copy(h.sges, r.sges[at:at+uint32(w.nsge)]))
-	r.tail.Store(tail + 1)
+	fence.Store(&r.tail, tail+1)
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // wqe is a send work request in its ring slot: one cache line, and no pointer for the garbage
@@ -151,8 +152,8 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 		n = len(wrs)
 	}
 	if n > 0 {
-		s.head.Store(head + uint32(n))
-		q.ring()
+		fence.Store(&s.head, head+uint32(n))
+		q.ring() // a full barrier: the engine sees the head, or the bell
 	}
 	return n, err
 }
