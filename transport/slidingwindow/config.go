@@ -19,17 +19,20 @@ const (
 	// MaxBlockSize is how long a block can be, in bytes.
 	MaxBlockSize = 1<<lengthBits - 1
 
+	// MaxSpin bounds Config.Spin: meanwhile nobody looks whether a context has ended.
+	MaxSpin = time.Second
+
 	defaultSpin = 20 * time.Microsecond
 )
 
-// Errors of this package.
+// Errors of this package, wrapped with what to do next.
 var (
 	// ErrConfig: a Config that cannot be.
 	ErrConfig = errors.New("slidingwindow: configuration out of range")
 	// ErrMismatch: the two ends were started with different sizes.
 	ErrMismatch = errors.New("slidingwindow: the two ends do not fit")
 	// ErrPeer: the other end does not speak this protocol, or breaks it.
-	ErrPeer = errors.New("slidingwindow: the peer does not speak sliding window version 1")
+	ErrPeer = errors.New("slidingwindow: the peer does not keep to sliding window version 1")
 	// ErrTooLong: data that no block can hold.
 	ErrTooLong = errors.New("slidingwindow: data longer than a block")
 	// ErrClosed: the Sender or Receiver was closed.
@@ -43,11 +46,11 @@ type Config struct {
 	Blocks    int // N: 1 to MaxBlocks
 	BlockSize int // bytes: 1 to MaxBlockSize
 
-	// The sizes of the queues. 0 stands for what never makes anybody wait.
+	// The sizes of the queues: work requests, and completions. 0 stands for Blocks, with which nobody waits for a queue.
 	SendDepth, SendCQ int // sender: WRITEs; receiver: ACKs
 	RecvDepth, RecvCQ int // sender: ACKs; receiver: WRITEs with immediate
 
-	// Spin is how long a wait looks again and again before it sleeps; 0: 20 us, negative: not at all.
+	// Spin is how long a wait looks again and again before it sleeps, at most MaxSpin; 0: 20 us, negative: not at all.
 	Spin time.Duration
 	// Connect are the connection's attributes.
 	Connect roce.ConnectOptions
@@ -59,10 +62,12 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: %d blocks: choose 1 to %d", ErrConfig, c.Blocks, MaxBlocks)
 	case c.BlockSize < 1 || c.BlockSize > MaxBlockSize:
 		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize, MaxBlockSize)
+	case c.Spin > MaxSpin:
+		return fmt.Errorf("%w: waits that look again for %v: choose at most %v", ErrConfig, c.Spin, MaxSpin)
 	}
 	for _, n := range []int{c.SendDepth, c.SendCQ, c.RecvDepth, c.RecvCQ} {
 		if n < 0 || n > maxDepth {
-			return fmt.Errorf("%w: a queue of %d: choose 0 to %d", ErrConfig, n, maxDepth)
+			return fmt.Errorf("%w: a queue of %d entries: choose 0 to %d", ErrConfig, n, maxDepth)
 		}
 	}
 	return nil

@@ -45,6 +45,7 @@ func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 		}
 		switch {
 		case s.tail.Load() == s.sent.Load():
+			s.settle()
 			select {
 			case <-s.work:
 			case <-ctx.Done():
@@ -60,6 +61,16 @@ func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 	}
 }
 
+// settleTurns bounds what settle does.
+const settleTurns = 16
+
+// settle drives the device until it has nothing more to do: the receiver's last SEND is still to be acknowledged, and
+// nobody may come by for long.
+func (s *Sender) settle() {
+	for i := 0; i < settleTurns && s.end.Dev.Progress() > 0; i++ {
+	}
+}
+
 // free takes n ACKs: the blocks they tell of are the sender's again. This is the paper's RmFree.
 func (s *Sender) free(n int) error {
 	for i := range s.ackWCs[:n] {
@@ -68,13 +79,15 @@ func (s *Sender) free(n int) error {
 			return ends.Failed(wc)
 		}
 		released := binary.BigEndian.Uint64(s.acks.Bytes()[wc.ID*ackLen:])
-		if tail := s.tail.Load(); wc.ByteLen != ackLen || released < tail || released > s.sent.Load() {
-			return fmt.Errorf("%w: an ACK of %d bytes up to %d where %d were acknowledged", ErrPeer, wc.ByteLen, released, tail)
+		tail, sent := s.tail.Load(), s.sent.Load()
+		if wc.Opcode != roce.WCRecv || wc.ByteLen != ackLen || released < tail || released > sent {
+			return fmt.Errorf("%w: %v of %d bytes says that %d blocks are released, of %d sent and %d released before", ErrPeer, wc.Opcode, wc.ByteLen, released, sent, tail)
 		}
-		s.tail.Store(released)
+		// Before the tail moves: the next block, once it is sent, may be acknowledged at once.
 		if err := s.postRecv(wc.ID); err != nil {
 			return err
 		}
+		s.tail.Store(released)
 	}
 	return nil
 }

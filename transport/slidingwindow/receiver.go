@@ -8,13 +8,14 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Listener waits for senders.
+// Listener waits for senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
 	l   *ends.Listener
@@ -39,7 +40,8 @@ func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 // Close stops listening. Receivers go on.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for the next sender. One that wants other sizes is refused and gives ErrMismatch.
+// Accept waits for the next sender. One that wants other sizes, or speaks something else, is refused and gives
+// ErrMismatch or ErrPeer; the Listener can go on after that.
 func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	q, err := l.l.Next(ctx)
 	if err != nil {
@@ -56,31 +58,38 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	return r, nil
 }
 
-// Receiver is the receiving end of a connection. Receive belongs to one goroutine, Release may be called from any.
+// Receiver is the receiving end of a connection. Receive and Poll belong to one goroutine; Release, Drain and Close may be called from
+// any.
+//
+// With Manual progress these calls drive the device; ACKs leave with the next Poll, Receive or Drain, and a receiver that nobody polls
+// answers nobody.
 type Receiver struct {
-	cfg  Config
-	end  *ends.End
-	conn *roce.Conn
-	data *roce.MR
+	cfg    Config
+	end    *ends.End
+	conn   *roce.Conn
+	data   *roce.MR
+	manual bool
 
 	next uint64 // block that comes next
 	wcs  [1]roce.WC
 	recv [1]roce.RecvWR // without memory: an immediate needs none
+	bad  error          // what the sender did that it must not
 
-	mu       sync.Mutex // of what follows
-	free     []bool     // by place: released, and waiting for those before it
-	released uint64     // from the first block on
-	acked    uint64     // as the sender was told, or is being told
-	posted   int        // ACKs under way
-	ack      [ackLen]byte
-	wr       [1]roce.SendWR
-	sent     [pollBatch]roce.WC
-	err      error
-	closed   bool
+	released atomic.Uint64 // blocks, from the first on; changed under mu
+	closed   atomic.Bool
+
+	mu     sync.Mutex // of what follows
+	free   []bool     // by place: released, and waiting for those before it
+	acked  uint64     // released, as the sender was told, or is being told
+	posted int        // ACKs under way
+	ack    [ackLen]byte
+	wr     [1]roce.SendWR
+	sent   [pollBatch]roce.WC
+	err    error // why there are no further ACKs
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks)}
+	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks), manual: dev.Info().Progress == roce.Manual}
 	r.wr[0] = roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, Inline: r.ack[:]}
 	var err error
 	depths := ends.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, Inline: ackLen, GID: ends.GIDFor(dev, own)}
@@ -99,13 +108,16 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 
 // Block is what the program has until it calls Release.
 type Block struct {
-	Seq  uint64
-	Data []byte
+	Seq  uint64 // its number in the stream, from 0 on
+	Data []byte // in the ring's memory; gone after Release or Receiver.Close
 	r    *Receiver
 }
 
-// Poll hands over the next block if it is there.
+// Poll hands over the next block if it is there. Errors are Receive's. With Manual progress it drives the device for one turn.
 func (r *Receiver) Poll() (Block, bool, error) {
+	if r.bad != nil {
+		return Block{}, false, r.bad
+	}
 	if r.end.Recv.Poll(r.wcs[:]) == 0 {
 		return Block{}, false, nil
 	}
@@ -113,8 +125,13 @@ func (r *Receiver) Poll() (Block, bool, error) {
 	return b, err == nil, err
 }
 
-// Receive hands over the next block, and waits for it. It gives io.EOF once the sender has closed.
+// Receive hands over the next block, and waits for it. It gives io.EOF once the sender has closed and all blocks have been handed over,
+// ctx's error, ErrClosed, what broke the connection (ErrBroken), or ErrPeer, wrapped, for good, if the sender breaks the
+// protocol: a block in the wrong place, of another length than it says, or before there was room for it.
 func (r *Receiver) Receive(ctx context.Context) (Block, error) {
+	if r.bad != nil {
+		return Block{}, r.bad
+	}
 	for end := time.Now().Add(r.cfg.Spin); r.cfg.Spin > 0; {
 		for range spinLook {
 			if b, ok, err := r.Poll(); ok || err != nil {
@@ -145,8 +162,17 @@ func (r *Receiver) arrived() (Block, error) {
 		return Block{}, r.ended(err)
 	}
 	place, n := placeOf(wc.Imm), lengthOf(wc.Imm)
-	if place != int(r.next%uint64(r.cfg.Blocks)) || n > r.cfg.BlockSize {
-		return Block{}, fmt.Errorf("%w: %d bytes in block %d, where %d is next", ErrPeer, n, place, r.next%uint64(r.cfg.Blocks))
+	want := int(r.next % uint64(r.cfg.Blocks))
+	switch {
+	case wc.Opcode != roce.WCRecvWriteImm:
+		r.bad = fmt.Errorf("%w: it sent %v where WRITEs with immediate belong", ErrPeer, wc.Opcode)
+	case place != want || n > r.cfg.BlockSize || n != int(wc.ByteLen):
+		r.bad = fmt.Errorf("%w: it announced %d bytes in block %d and wrote %d, where block %d of at most %d bytes is next", ErrPeer, n, place, wc.ByteLen, want, r.cfg.BlockSize)
+	case r.next-r.released.Load() >= uint64(r.cfg.Blocks):
+		r.bad = fmt.Errorf("%w: it wrote to block %d before that was released", ErrPeer, place)
+	}
+	if r.bad != nil {
+		return Block{}, r.bad
 	}
 	at := place * stride(r.cfg.BlockSize)
 	b := Block{Seq: r.next, Data: r.data.Bytes()[at : at+n : at+n], r: r}
@@ -155,17 +181,15 @@ func (r *Receiver) arrived() (Block, error) {
 }
 
 // endTime is how long the reason of a connection's end may come behind the receives that it flushed.
-const endTime = 100 * time.Millisecond
+const (
+	endTime  = 100 * time.Millisecond
+	endPause = 50 * time.Microsecond
+)
 
 // ended says why nothing comes any more.
 func (r *Receiver) ended(err error) error {
 	if r.end.QP.State() == roce.StateErr {
-		late := time.NewTimer(endTime)
-		defer late.Stop()
-		select {
-		case <-r.conn.Done():
-		case <-late.C:
-		}
+		r.awaitEnd()
 	}
 	switch why := r.conn.Err(); {
 	case errors.Is(why, roce.ErrDisconnected):
@@ -178,24 +202,54 @@ func (r *Receiver) ended(err error) error {
 	return fmt.Errorf("%w: %w", ErrBroken, err)
 }
 
-// Release gives the block back. The sender is told as soon as all blocks before it have been released, too.
+// awaitEnd waits for the reason.
+func (r *Receiver) awaitEnd() {
+	late := time.NewTimer(endTime)
+	defer late.Stop()
+	for {
+		if r.manual {
+			r.end.Dev.Progress()
+		}
+		select {
+		case <-r.conn.Done():
+			return
+		case <-late.C:
+			return
+		default:
+		}
+		time.Sleep(endPause)
+	}
+}
+
+// Release gives the block back. The sender is told as soon as all blocks before it have been released, too. It waits only if as many
+// ACKs as the queue holds are still under way. The error is what keeps ACKs from the sender; a sender that has
+// closed needs none. Releasing twice is harmless.
 func (b Block) Release() error {
 	r := b.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := uint64(r.cfg.Blocks)
-	if b.Seq < r.released || r.free[b.Seq%n] || r.closed {
-		return r.err // released already
+	n, released := uint64(r.cfg.Blocks), r.released.Load()
+	if b.Seq < released || r.free[b.Seq%n] || r.closed.Load() {
+		return r.lost()
 	}
 	r.free[b.Seq%n] = true
-	for r.free[r.released%n] {
-		r.free[r.released%n] = false
-		r.released++
+	for r.free[released%n] {
+		r.free[released%n] = false
+		released++
 	}
-	if r.released == r.acked || r.err != nil {
-		return r.err
+	r.released.Store(released)
+	if released == r.acked || r.err != nil {
+		return r.lost()
 	}
 	r.err = r.tell()
+	return r.lost()
+}
+
+// lost is why ACKs do not reach the sender, if there is one.
+func (r *Receiver) lost() error {
+	if r.err == io.EOF {
+		return nil
+	}
 	return r.err
 }
 
@@ -203,19 +257,19 @@ func (b Block) Release() error {
 func (r *Receiver) tell() error {
 	r.reap(r.end.CQ.Poll(r.sent[:]))
 	for r.posted > 0 && r.posted >= min(r.cfg.SendDepth, r.cfg.SendCQ) && r.err == nil {
-		if err := r.wait(context.Background()); err != nil {
+		if err := r.wait(context.Background()); err != nil { // ends at the latest with Close
 			return err
 		}
 	}
 	if r.err != nil {
 		return r.err
 	}
-	binary.BigEndian.PutUint64(r.ack[:], r.released)
+	binary.BigEndian.PutUint64(r.ack[:], r.released.Load())
 	if err := r.end.QP.PostSend(r.wr[:]...); err != nil {
 		return r.ended(err)
 	}
 	r.posted++
-	r.acked = r.released
+	r.acked = r.released.Load()
 	return nil
 }
 
@@ -240,7 +294,7 @@ func (r *Receiver) wait(ctx context.Context) error {
 	return r.err
 }
 
-// Drain waits until the sender's NIC has all ACKs.
+// Drain waits until the sender's NIC has all ACKs. Release in other goroutines waits meanwhile.
 func (r *Receiver) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,14 +310,14 @@ func (r *Receiver) Drain(ctx context.Context) error {
 	return r.err
 }
 
-// Close disconnects and takes the memory back; Data of blocks must not be used any more.
+// Close disconnects and takes the memory back; Data of blocks must not be used any more. Calls that wait give ErrClosed. Closing twice
+// is harmless.
 func (r *Receiver) Close() error {
-	r.mu.Lock()
-	gone := r.closed
-	r.closed = true
-	r.mu.Unlock()
-	if gone {
+	if r.closed.Swap(true) {
 		return nil
 	}
-	return errors.Join(r.conn.Close(), r.end.Close())
+	err := r.conn.Close() // it flushes the queues: whoever waits for them holding mu comes back
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(err, r.end.Close())
 }

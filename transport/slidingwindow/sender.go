@@ -14,7 +14,8 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Sender is the sending end of a connection. Its methods belong to one goroutine; the ACK poller is another.
+// Sender is the sending end of a connection. Its methods belong to one goroutine; the ACK poller is another. Those with a context
+// wait no longer than it lasts; its error is theirs, and the Sender can go on. Any other error but ErrTooLong is for good.
 type Sender struct {
 	cfg  Config
 	end  *ends.End
@@ -32,6 +33,8 @@ type Sender struct {
 
 	manual bool // device with Manual progress
 	closed bool
+	asked  bool          // failed has looked for the reason
+	linger time.Duration // of Close
 	cancel context.CancelFunc
 	poller sync.WaitGroup
 	acks   *roce.MR
@@ -46,17 +49,18 @@ const (
 	pollBatch = 16
 	ackLen    = 8 // an ACK: how many blocks were released since the beginning; big endian
 	spinLook  = 16
+	// closeTime is how long Close waits for the receiver to release what was sent.
 	closeTime = 5 * time.Second
 )
 
 // Init connects to the receiver that listens at addr and makes the ring: the paper's RmInit. It starts the ACK poller, which ends by
-// Close.
+// Close. The device stays the caller's. It gives ErrConfig, ErrMismatch, ErrPeer, or what Device.Dial gives.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	cfg.setDefaults()
-	s := &Sender{cfg: cfg, manual: dev.Info().Progress == roce.Manual, moved: make(chan struct{}, 1), work: make(chan struct{}, 1)}
+	s := &Sender{cfg: cfg, linger: closeTime, manual: dev.Info().Progress == roce.Manual, moved: make(chan struct{}, 1), work: make(chan struct{}, 1)}
 	if err := s.build(ctx, dev, addr); err != nil {
 		if s.conn != nil {
 			err = errors.Join(err, s.conn.Close())
@@ -115,7 +119,8 @@ func (s *Sender) postRecv(i uint64) error {
 // BlockSize is how many bytes a block holds.
 func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
 
-// Fill returns the memory of the next block, BlockSize bytes, and waits until the window has room for it.
+// Fill returns the memory of the next block, BlockSize bytes, and waits until the window has room for it. It is the caller's until Send
+// or Post.
 func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 	if err := s.room(ctx); err != nil {
 		return nil, err
@@ -124,7 +129,8 @@ func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 	return s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], nil
 }
 
-// Send sends the first n bytes of what Fill returned.
+// Send sends the first n bytes of what Fill returned, and returns when that is posted; Flush waits for the receiver. After an error
+// the block has not been sent.
 func (s *Sender) Send(ctx context.Context, n int) error {
 	err := s.Post(ctx, n)
 	if err == nil {
@@ -134,7 +140,8 @@ func (s *Sender) Send(ctx context.Context, n int) error {
 }
 
 // Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves when the window is full, or
-// when the ACK poller looks, in one batch. With Auto progress there is no difference.
+// when the ACK poller looks, in one batch. With Auto progress there is no difference. Nobody has to call again for it to leave: the
+// poller drives the device while anything is under way.
 func (s *Sender) Post(ctx context.Context, n int) error {
 	if n < 0 || n > s.cfg.BlockSize {
 		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, s.cfg.BlockSize)
@@ -190,8 +197,8 @@ func (s *Sender) room(ctx context.Context) error {
 
 // until waits for what the ACK poller brings about.
 func (s *Sender) until(ctx context.Context, ok func() bool) error {
-	if e := s.fail.Load(); e != nil {
-		return *e
+	if s.fail.Load() != nil {
+		return s.failed()
 	}
 	if ok() {
 		return nil
@@ -215,11 +222,27 @@ func (s *Sender) until(ctx context.Context, ok func() bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if e := s.fail.Load(); e != nil {
-			return *e
+		if s.fail.Load() != nil {
+			return s.failed()
 		}
 	}
 	return nil
+}
+
+// failed is what broke the connection. A WRITE that failed tells more than the receives that it took down with it, which
+// are all that the poller sees.
+func (s *Sender) failed() error {
+	for !s.asked {
+		n := s.end.CQ.Poll(s.wcs[:])
+		for i := range s.wcs[:n] {
+			if wc := &s.wcs[i]; wc.Status != roce.Success && wc.Status != roce.WRFlushErr {
+				err := fmt.Errorf("%w: %w", ErrBroken, ends.Failed(wc))
+				s.fail.Store(&err)
+			}
+		}
+		s.asked = n == 0
+	}
+	return *s.fail.Load()
 }
 
 // reap waits for completions of WRITEs.
@@ -240,7 +263,7 @@ func (s *Sender) reap(ctx context.Context) error {
 	return nil
 }
 
-// Flush waits until the receiver has released all that was sent.
+// Flush waits until the receiver has released all that was sent, and has said so.
 func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.until(ctx, func() bool { return s.tail.Load() == s.head }); err != nil {
 		return err
@@ -263,17 +286,25 @@ func (s *Sender) broken(err error) error {
 	return *s.fail.Load()
 }
 
-// Close flushes, disconnects, ends the poller, and gives the memory back.
+// Close flushes, disconnects, ends the poller, and gives the memory back; all calls give ErrClosed afterwards. It waits 5 s at most for
+// the receiver to release what was sent, and says so if that did not suffice. Closing twice is harmless.
 func (s *Sender) Close() error {
 	if s.closed {
 		return nil
 	}
 	s.closed = true
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), s.linger)
 	defer cancel()
 	err := s.Flush(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: the receiver did not release %d of the blocks that were sent within %v", ErrBroken, s.head-s.tail.Load(), s.linger)
+	}
 	s.cancel()
 	err = errors.Join(err, s.conn.Close())
 	s.poller.Wait()
+	s.fail.Store(&errClosed)
 	return errors.Join(err, s.end.Close())
 }
+
+// errClosed is for Sender.fail.
+var errClosed error = ErrClosed

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,15 @@ func pair(t testing.TB, c loopback.Config, cfg Config, opts ...roce.Option) (*Se
 	}
 	t.Cleanup(func() { _, _ = s.Close(), r.Close() })
 	return s, r
+}
+
+func containsAll(s string, parts ...string) bool {
+	for _, p := range parts {
+		if !strings.Contains(s, p) {
+			return false
+		}
+	}
+	return true
 }
 
 func content(n, size int) []byte {
@@ -145,33 +156,110 @@ func TestMismatch(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
-	for _, c := range []Config{{Blocks: 0, BlockSize: 1}, {Blocks: 65, BlockSize: 1}, {Blocks: 1, BlockSize: 1 << 26}, {Blocks: 1, BlockSize: 0}, {Blocks: 1, BlockSize: 1, RecvCQ: -1}} {
+	for _, c := range []Config{{Blocks: 0, BlockSize: 1}, {Blocks: 65, BlockSize: 1}, {Blocks: 1, BlockSize: 1 << 26}, {Blocks: 1, BlockSize: 0}, {Blocks: 1, BlockSize: 1, RecvCQ: -1}, {Blocks: 1, BlockSize: 1, SendDepth: maxDepth + 1}, {Blocks: 1, BlockSize: 1, Spin: MaxSpin + 1}} {
 		if err := c.check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }
 
-// TestNoAllocations: a block written, carried, received, released and acknowledged, both ends.
+// TestNoAllocations: a block written, carried, received, released and acknowledged, both ends; on devices that work by themselves,
+// and on such that are driven.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 256})
-	ctx := context.Background()
-	data := make([]byte, 256)
-	if n := testing.AllocsPerRun(2000, func() {
-		if err := s.Write(ctx, data); err != nil {
+	for _, p := range []roce.Progress{roce.Auto, roce.Manual} {
+		t.Run(p.String(), func(t *testing.T) {
+			s, r := manualPair(t, p, Config{Blocks: 3, BlockSize: 256})
+			if p == roce.Manual {
+				defer drive(s.end.Dev)()
+				defer drive(r.end.Dev)()
+			}
+			ctx := within(t)
+			data := make([]byte, 256)
+			if n := testing.AllocsPerRun(100, func() {
+				if err := s.Write(ctx, data); err != nil {
+					t.Fatal(err)
+				}
+				b, err := r.Receive(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Release(); err != nil {
+					t.Fatal(err)
+				}
+			}); n != 0 {
+				t.Errorf("a block allocates %v times", n)
+			}
+		})
+	}
+}
+
+// manualPair is pair on devices with the progress wanted, driven while they connect.
+func manualPair(t *testing.T, p roce.Progress, cfg Config) (*Sender, *Receiver) {
+	return pair(t, loopback.Config{}, cfg, roce.WithProgress(p))
+}
+
+// drive turns the crank of a passive device until the function that it returns is called.
+func drive(d *roce.Device) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				d.Progress()
+				runtime.Gosched() // AllocsPerRun leaves one processor
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+// "With Manual progress nobody has to call again": what Post or Write has posted reaches the receiver, and its ACK the sender, while the
+// sender's program does something else.
+func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
+	s, r := manualPair(t, roce.Manual, Config{Blocks: 3, BlockSize: 5000})
+	ctx := within(t)
+	for n := range 3 {
+		if _, err := s.Fill(ctx); err != nil {
 			t.Fatal(err)
 		}
-		b, err := r.Receive(ctx)
-		if err != nil {
+		if err := s.Post(ctx, 5000); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Release(); err != nil {
+		if n < 2 {
+			continue
+		}
+		for range 3 {
+			b, err := r.Receive(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Release(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.Drain(ctx); err != nil {
 			t.Fatal(err)
 		}
-	}); n != 0 {
-		t.Errorf("a block allocates %v times", n)
+	}
+	for s.tail.Load() < 3 { // the poller's doing alone
+		if ctx.Err() != nil {
+			t.Fatal("the ACK never came")
+		}
+		r.end.Dev.Progress()
+		time.Sleep(time.Millisecond)
+	}
+	stop := drive(r.end.Dev) // the sender disconnects
+	defer stop()
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
