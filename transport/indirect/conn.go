@@ -161,7 +161,9 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	c.hold(rc)
+	if err := c.hold(rc); err != nil {
+		return err
+	}
 	var peer Params
 	if err := peer.parse(rc.PrivateData()); err != nil {
 		return err
@@ -172,11 +174,18 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 	return c.join(ctx, gidOf(addr), &peer)
 }
 
-// hold keeps the connection manager's half: who drives the endpoint may look at it already.
-func (c *Conn) hold(rc *roce.Conn) {
+// hold keeps the connection manager's half: who drives the endpoint may look at it already, or may have ended the connection.
+func (c *Conn) hold(rc *roce.Conn) error {
 	c.ep.mu.Lock()
-	defer c.ep.mu.Unlock()
-	c.rc = rc
+	ended := c.err
+	if ended == nil {
+		c.rc = rc
+	}
+	c.ep.mu.Unlock()
+	if ended != nil {
+		return errors.Join(ended, rc.Close())
+	}
+	return nil
 }
 
 // Listener takes connections.
@@ -227,7 +236,9 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	c.hold(rc)
+	if err := c.hold(rc); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

@@ -268,7 +268,7 @@ func (e *Endpoint) controlSGE(i int) []roce.SGE {
 // pump does what the machine wants done, and counts it. The lock is held.
 func (c *Conn) pump(now core.Time) (n int) {
 	e := c.ep
-	for ; e.udOut < controlDepth && e.events.room() > 0 && c.m.Poll(now, &e.act); n++ {
+	for ; e.udOut < controlDepth && c.m.Poll(now, &e.act); n++ {
 		c.do(now, &e.act)
 	}
 	return n
@@ -340,7 +340,9 @@ func (c *Conn) write(a *core.Action) {
 	if a.WithImm {
 		wr.Op, wr.Imm = roce.OpWriteImm, a.Imm
 	}
-	e.sge[0] = roce.SGE{Addr: a.Local.Addr, Length: a.Len, LKey: roce.LKey(a.Local.LKey)}
+	if e.sge[0] = (roce.SGE{Addr: a.Local.Addr, Length: a.Len, LKey: roce.LKey(a.Local.LKey)}); a.Len == 0 {
+		wr.SGEs = nil
+	}
 	if err := c.qp.PostSend(wr); err != nil {
 		c.m.Kill(wrong("post a WRITE", err))
 	}

@@ -61,7 +61,7 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
 		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
 	}
-	e.events = newEventRing(c.MaxConns * (2*eventsEach*c.Entries + 1))
+	e.events = newEventRing(c.MaxConns, c.Entries)
 	if err := e.open(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -96,19 +96,19 @@ func (e *Endpoint) open() (err error) {
 
 // Close ends all connections and what the Endpoint made on the device. Closing twice is harmless.
 func (e *Endpoint) Close() error {
-	var errs []error
-	for _, c := range e.all() {
-		errs = append(errs, c.Close())
-	}
 	e.mu.Lock()
 	was := e.closed
-	e.closed = true
+	e.closed = true // no connection comes after this
 	if e.wake != nil {
 		e.wake()
 	}
 	e.mu.Unlock()
 	if was {
 		return nil
+	}
+	var errs []error
+	for _, c := range e.all() {
+		errs = append(errs, c.Close())
 	}
 	for i := len(e.own) - 1; i >= 0; i-- {
 		errs = append(errs, e.own[i].Close())
@@ -154,7 +154,8 @@ const (
 	Sent
 	// Done: the transfer has ended, with Status. Its memory is the program's again.
 	Done
-	// Down: the connection has ended, with Err. Its transfers have ended before.
+	// Down: the connection has ended, with Err. Its transfers have ended before. A program that reads no events finds MaxConns of
+	// these later, and no more.
 	Down
 )
 
@@ -167,20 +168,28 @@ type Event struct {
 	Err    error  // of Down
 }
 
-// eventRing keeps events until they are polled. Post sees to it that there is room.
+// eventRing keeps events until they are polled. Post sees to it that there is room for those of transfers.
 type eventRing struct {
 	v          []Event
 	head, size int
+	downs      int           // of them, Down events
+	maxDowns   int           // of a program that reads none; more are dropped
 	past       core.Counters // of connections that have ended
 }
 
-func newEventRing(n int) eventRing { return eventRing{v: make([]Event, n)} }
+func newEventRing(conns, entries int) eventRing {
+	return eventRing{v: make([]Event, conns*(2*eventsEach*entries+1)), maxDowns: conns}
+}
 
-func (r *eventRing) room() int { return len(r.v) - r.size }
+// room is how many events of transfers fit.
+func (r *eventRing) room() int { return len(r.v) - r.maxDowns - (r.size - r.downs) }
 
 func (r *eventRing) push(ev Event) {
-	if r.room() == 0 {
-		return // Down events of a program that reads none
+	if ev.Kind == Down {
+		if r.downs == r.maxDowns {
+			return
+		}
+		r.downs++
 	}
 	r.v[(r.head+r.size)%len(r.v)] = ev
 	r.size++
@@ -188,7 +197,9 @@ func (r *eventRing) push(ev Event) {
 
 func (r *eventRing) take(evs []Event) (n int) {
 	for ; n < len(evs) && r.size > 0; n++ {
-		evs[n] = r.v[r.head]
+		if evs[n] = r.v[r.head]; evs[n].Kind == Down {
+			r.downs--
+		}
 		r.v[r.head] = Event{}
 		r.head = (r.head + 1) % len(r.v)
 		r.size--

@@ -47,7 +47,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	a, b := newHost(link, 0), newHost(link, 1)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7471"))
 	if err != nil {
 		log.Fatal(err)

@@ -64,7 +64,7 @@ func TestRegistersForEachTransfer(t *testing.T) {
 				if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size, DBA: uint64(k % 4 * size)}); err != nil {
 					t.Fatal(err)
 				}
-				for done, end := false, time.Now().Add(10*time.Second); !done; {
+				for done, end := false, time.Now().Add(30*time.Second); !done; {
 					b.Poll(evs[:])
 					for _, ev := range evs[:a.Poll(evs[:])] {
 						if done = ev.Kind == Done; done && ev.Status != StatusOK {
@@ -91,7 +91,7 @@ func TestBadRegion(t *testing.T) {
 	h := &badHost{}
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: time.Millisecond, Patience: 20 * time.Millisecond}, Config{Host: h})
 	h.mr = b.mr
-	if err := a.conn.Write(t.Context(), a.mr, 0, size, 0); err == nil {
+	if err := a.conn.Write(within(t), a.mr, 0, size, 0); err == nil {
 		t.Error("it passed")
 	}
 	if c := b.conn.Counters(); c.Registered != 0 || c.Refused == 0 {

@@ -35,10 +35,10 @@ func joinEnds(t testing.TB, a, b *end) {
 	}
 	atA, toA := a.conn.Local()
 	atB, toB := b.conn.Local()
-	if err := a.conn.Join(t.Context(), atB, toB); err != nil {
+	if err := a.conn.Join(within(t), atB, toB); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.conn.Join(t.Context(), atA, toA); err != nil {
+	if err := b.conn.Join(within(t), atA, toA); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,7 +67,10 @@ func TestNoAllocations(t *testing.T) {
 				if err := a.conn.Post(&x); err != nil {
 					t.Fatal(err)
 				}
-				for {
+				for end := time.Now().Add(30 * time.Second); ; {
+					if time.Now().After(end) {
+						t.Fatal("no end")
+					}
 					b.Poll(evs[:])
 					for _, ev := range evs[:a.Poll(evs[:])] {
 						if ev.Kind == Done {

@@ -19,6 +19,7 @@ type end struct {
 	space *Space
 	conn  *Conn
 	link  *loopback.Link
+	still bool // in virtual time: its NIC lives, its program does not
 }
 
 const rigMem = 4 << 20
@@ -59,6 +60,13 @@ func newDevice(t testing.TB, link *loopback.Link, i int, opts ...roce.Option) *r
 	return d
 }
 
+// within is a context that ends before a test binary does: nothing here takes so long, not even on a machine that is busy with other things.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // newPair makes two connected ends; b is served by a goroutine of its own.
 func newPair(t testing.TB, plan loopback.Plan, ca, cb Config) (a, b *end) {
 	t.Helper()
@@ -68,8 +76,7 @@ func newPair(t testing.TB, plan loopback.Plan, ca, cb Config) (a, b *end) {
 	}
 	a, b = newEnd(t, newDevice(t, link, 0), ca), newEnd(t, newDevice(t, link, 1), cb)
 	a.link, b.link = link, link
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := within(t)
 	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7000"))
 	if err != nil {
 		t.Fatal(err)

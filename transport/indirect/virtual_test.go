@@ -74,7 +74,7 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 		busy = false
 		for _, e := range ends {
 			busy = e.dev.Progress() > 0 || busy
-			busy = e.Progress() > 0 || busy
+			busy = (!e.still && e.Progress() > 0) || busy
 		}
 	}
 	next, ok := link.NextEvent()
@@ -87,7 +87,7 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 		if at, have := e.dev.NextTimeout(); have {
 			earlier(at)
 		}
-		if at, have := e.NextTimeout(); have {
+		if at, have := e.NextTimeout(); have && !e.still {
 			earlier(at)
 		}
 	}

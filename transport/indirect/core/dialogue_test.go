@@ -7,6 +7,8 @@ type talk struct {
 	t   *testing.T
 	m   *Machine
 	now Time
+
+	wrote func(a *Action) // what becomes of WRITEs while time passes; nil: nothing
 }
 
 func newTalk(t *testing.T, c Config) *talk {

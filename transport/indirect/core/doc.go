@@ -37,15 +37,19 @@
 //     has one owner until the responder has released it.
 //   - Registration never succeeds: after Config.Patience the initiator gives the transfer up and has the responder drop what is parked. It
 //     ends as StatusRefused (or StatusNoAnswer).
-//   - The initiator dies with data parked: its transfers were never done, so nobody was promised anything. When the connection ends, or
-//     has been silent for Config.Silence with a transfer unfinished, what is parked is dropped and counted (Orphaned), and what
-//     was registered is given back undelivered.
+//   - The peer says nothing: both ends say something eight times in Config.Silence while a transfer is unfinished, even if data travels one-sided. An
+//     initiator whose responder is silent asks it more and more slowly, and has an empty RDMA WRITE find out whether its NIC is there. For
+//     as long as that acknowledges, the responder is taken for busy, and waited for: it may have no processor time. If
+//     it does not, RC's retransmission ends the connection, or Silence does (ErrSilent). A responder waits no longer than Silence for its
+//     initiator's word: memory is at stake. Who was held up itself does not count that time against its peer.
+//   - The initiator dies with data parked: its transfers were never done, so nobody was promised anything. When the connection ends,
+//     what is parked is dropped and counted (Orphaned), and what was registered is given back undelivered.
 //   - A peer that breaks the rules of the data path (a segment out of order, a slot that is not free) may have overwritten parked
 //     data: Err gives ErrProtocol, and the connection has to be torn down.
 //   - Control messages that are malformed, stale or of unknown transfers are counted and dropped.
 //
 // # Reading order
 //
-// types.go, message.go: the vocabulary, on the wire and off; machine.go: Poll and the timers; initiator.go and responder.go: the two
+// types.go, message.go: the vocabulary, on the wire and off; machine.go: Poll and the timers; watch.go: who is alive; initiator.go and responder.go: the two
 // sides; send.go: the window of data that both share.
 package core

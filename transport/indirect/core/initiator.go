@@ -85,6 +85,7 @@ func (m *Machine) Post(now Time, op *Op) (TID, error) {
 		todo: o.todo, queued: o.queued, stream: stream{queued: o.stream.queued},
 	}
 	m.request(now, i)
+	m.guard(now)
 	return o.tid, nil
 }
 
@@ -95,9 +96,12 @@ func (m *Machine) request(now Time, i uint16) {
 	m.armOut(&m.out[i], now+m.cfg.Timeout)
 }
 
-// expireOut is a timer's end.
-func (m *Machine) expireOut(now Time, i uint16) {
+// expireOut is a timer's end. It is late if the driver is; for how long that was held up itself does not count against the peer.
+func (m *Machine) expireOut(now, late Time, i uint16) {
 	o := &m.out[i]
+	if late > min(m.cfg.Patience, m.cfg.Silence)/keepalives {
+		o.began += late
+	}
 	switch o.state {
 	case outAsking:
 		if !o.told {
@@ -112,24 +116,30 @@ func (m *Machine) expireOut(now Time, i uint16) {
 		}
 		m.request(now, i)
 	case outIndirect:
-		if !o.answered && !m.lostPatience(now, i) {
+		switch {
+		case o.answered:
+			m.keepAlive(now, i)
+		case !m.lostPatience(now, i):
 			m.request(now, i)
 		}
 	case outDirect:
-		// The data travels one-sided: without a word now and then the responder would take this end for dead.
-		m.wantOut(i, sendRequest)
-		m.armOut(o, now+m.cfg.Silence/keepalives)
+		m.keepAlive(now, i)
 	case outReading:
 		// The responder sends, for as long as that takes; it answers as long as it lives.
 		if now-o.began >= m.cfg.Silence {
 			m.giveUp(now, i, StatusNoAnswer)
 			return
 		}
-		m.wantOut(i, sendRequest)
-		m.armOut(o, now+m.cfg.Silence/keepalives)
+		m.keepAlive(now, i)
 	case outReleasing, outAborting:
 		m.askRelease(now, i)
 	}
+}
+
+// keepAlive says a word: data travels one-sided, or waits for its turn, and the responder would take this end for dead.
+func (m *Machine) keepAlive(now Time, i uint16) {
+	m.wantOut(i, sendRequest)
+	m.armOut(&m.out[i], now+m.pulse())
 }
 
 // lostPatience gives a transfer up that has waited too long.
@@ -239,13 +249,13 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 			o.state = outReading
 			o.began = now
 			m.wantOut(i, sendConfirm)
-			m.armOut(o, now+m.cfg.Silence/keepalives)
+			m.armOut(o, now+m.pulse())
 			return
 		}
 		o.state = outDirect
 		m.Counters.Direct++
 		m.enqueue(i, &o.stream)
-		m.armOut(o, now+m.cfg.Silence/keepalives)
+		m.armOut(o, now+m.pulse())
 	case outIndirect:
 		if o.answered {
 			m.Counters.Stale++
@@ -254,10 +264,11 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 		// Recorded, and dropped: the user has been told, the data is under way.
 		o.answered = true
 		m.Counters.LateAnswers++
-		o.due = Never
 		if o.sentAll {
 			m.release(now, i)
+			return
 		}
+		m.armOut(o, now+m.pulse())
 	case outReading:
 		o.began = now
 		m.wantOut(i, sendConfirm) // the responder repeats itself: it has not heard
@@ -327,17 +338,17 @@ func (m *Machine) release(now Time, i uint16) {
 	m.askRelease(now, i)
 }
 
-// askRelease asks the responder to forget the transfer, until it answers.
+// askRelease asks the responder to forget the transfer, until it answers or the connection ends (watch): ever more slowly, because the memory
+// behind a release may be much, and the responder's processor busy.
 func (m *Machine) askRelease(now Time, i uint16) {
 	o := &m.out[i]
-	if o.timeouts++; o.timeouts > maxReleases {
-		if m.err == nil {
-			m.err = ErrSilent
-		}
-		return
-	}
 	m.wantOut(i, sendRelease)
-	m.armOut(o, now+m.cfg.Timeout<<min(max(o.timeouts-maxReleases/4, 0), 6))
+	o.timeouts++
+	wait, most := m.cfg.Timeout, max(m.cfg.Timeout, m.pulse())
+	for n := releasesAtOnce; n < min(o.timeouts, releasesAtOnce+slowest) && wait < most; n++ {
+		wait *= 2
+	}
+	m.armOut(o, now+min(wait, most))
 }
 
 func (m *Machine) handleReleased(now Time, g *message) {

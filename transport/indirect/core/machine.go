@@ -20,6 +20,7 @@ type Machine struct {
 	dirty ring // entries with something to do: index, or index|roleIn
 	send  sender
 	next  Time // no timer is due before
+	watch watch
 
 	Counters Counters
 }
@@ -35,7 +36,7 @@ func New(c Config) (*Machine, error) {
 	m := &Machine{
 		cfg: c, mask: TID(c.Entries - 1), next: Never,
 		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries), slots: make([]uint16, 0, c.PeerSlots),
-		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries),
+		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries), watch: watch{due: Never},
 	}
 	m.send.queue = newRing(2 * c.Entries)
 	first := c.FirstTID &^ m.mask
@@ -97,9 +98,9 @@ func (m *Machine) HandleTimeout(now Time) {
 	}
 	m.next = Never
 	for i := range m.out {
-		if m.out[i].due <= now {
+		if late := now - m.out[i].due; late >= 0 {
 			m.out[i].due = Never
-			m.expireOut(now, uint16(i))
+			m.expireOut(now, late, uint16(i))
 		}
 		m.next = min(m.next, m.out[i].due)
 	}
@@ -110,6 +111,8 @@ func (m *Machine) HandleTimeout(now Time) {
 		}
 		m.next = min(m.next, m.in[i].due)
 	}
+	m.look(now)
+	m.next = min(m.next, m.watch.due)
 }
 
 // HandleControl takes in a control message of the peer.
@@ -122,15 +125,16 @@ func (m *Machine) HandleControl(now Time, b []byte) {
 	if m.err != nil {
 		return
 	}
+	m.watch.heard = true
 	switch g.typ {
 	case msgRequest:
 		m.handleRequest(now, &g)
 	case msgAnswer:
 		m.handleAnswer(now, &g)
 	case msgConfirm:
-		m.handleConfirm(now, &g)
+		m.handleConfirm(&g)
 	case msgRelease:
-		m.handleRelease(now, &g)
+		m.handleRelease(&g)
 	case msgReleased:
 		m.handleReleased(now, &g)
 	}
@@ -138,6 +142,7 @@ func (m *Machine) HandleControl(now Time, b []byte) {
 
 // HandleData takes in the completion of a WRITE with immediate by the peer, of n bytes.
 func (m *Machine) HandleData(now Time, imm, n uint32) {
+	m.watch.heard = true
 	switch {
 	case m.err != nil:
 	case imm&immRead != 0:
@@ -175,7 +180,7 @@ func (m *Machine) Fail(now Time) {
 		}
 		m.lots[i] = lot{}
 	}
-	m.next = Never
+	m.next, m.watch.due = Never, Never
 }
 
 func (m *Machine) violate() {

@@ -36,8 +36,7 @@ type incoming struct {
 	key      uint32
 
 	timeouts int
-	due      Time
-	heard    Time
+	due      Time // of the confirmation of a READ
 
 	stream stream
 }
@@ -83,16 +82,17 @@ func (m *Machine) handleRequest(now Time, g *message) {
 	case !m.sane(g):
 		m.Counters.Malformed++
 	case e.seen && g.tid == e.tid:
-		m.repeated(now, i, g)
+		m.repeated(i, g)
 	case e.seen && !g.tid.newer(e.tid), e.state != inFree, e.todo != 0:
 		m.Counters.Stale++
 	default:
 		*e = incoming{
 			tid: g.tid, state: inAsked, seen: true, kind: g.kind(), slot: NoSlot, dba: g.dba, sba: g.sba, len: g.len, rkey: g.rkey,
-			queued: e.queued, stream: stream{queued: e.stream.queued},
+			due: Never, queued: e.queued, stream: stream{queued: e.stream.queued},
 		}
 		m.attach(i, g)
-		m.register(now, i)
+		m.register(i)
+		m.guard(now)
 	}
 }
 
@@ -112,7 +112,7 @@ func (g *message) kind() Kind {
 }
 
 // repeated: the answer was lost, or was invalid, or the mode has changed.
-func (m *Machine) repeated(now Time, i uint16, g *message) {
+func (m *Machine) repeated(i uint16, g *message) {
 	e := &m.in[i]
 	switch {
 	case e.state == inFree || e.state == inOver:
@@ -122,27 +122,16 @@ func (m *Machine) repeated(now Time, i uint16, g *message) {
 	default:
 		m.attach(i, g)
 		if e.state == inAsked {
-			m.register(now, i)
+			m.register(i)
 			return
 		}
-		m.heard(now, e)
 		m.wantIn(i, sendAnswer)
 	}
 }
 
-// heard pushes the limit of silence off. A READ that waits for its confirmation has a timer of its own.
-func (m *Machine) heard(now Time, e *incoming) {
-	e.heard = now
-	if e.kind == Write || e.state == inAsked || e.state == inSent || e.state == inSending {
-		m.armIn(e, now+m.cfg.Silence)
-	}
-}
-
 // register asks the user for the memory.
-func (m *Machine) register(now Time, i uint16) {
-	e := &m.in[i]
-	m.heard(now, e)
-	if !e.asking {
+func (m *Machine) register(i uint16) {
+	if e := &m.in[i]; !e.asking {
 		e.asking = true
 		m.wantIn(i, askRegister)
 	}
@@ -210,6 +199,7 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 		m.violate()
 		return
 	}
+	m.guard(now)
 	l.segments++
 	l.received += n
 	m.Counters.ParkedBytes += uint64(n)
@@ -230,7 +220,6 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 		m.violate()
 		return
 	}
-	m.heard(now, e)
 	l.parked = l.parked || !e.answered
 	m.move(i)
 }
@@ -243,7 +232,7 @@ func (m *Machine) move(i uint16) {
 	}
 }
 
-func (m *Machine) handleConfirm(now Time, g *message) {
+func (m *Machine) handleConfirm(g *message) {
 	i := uint16(g.tid & m.mask)
 	e := &m.in[i]
 	if !e.seen || e.tid != g.tid || e.state != inReady || e.kind != Read {
@@ -251,53 +240,44 @@ func (m *Machine) handleConfirm(now Time, g *message) {
 		return
 	}
 	m.Counters.ReadDirect++
-	m.serve(now, i)
+	m.serve(i)
 }
 
 // serve sends the data of a READ.
-func (m *Machine) serve(now Time, i uint16) {
+func (m *Machine) serve(i uint16) {
 	e := &m.in[i]
-	e.state = inSending
+	e.state, e.due = inSending, Never
 	m.enqueue(i|roleIn, &e.stream)
-	m.heard(now, e)
 }
 
 // sentIn follows the completion of a WRITE for a READ.
-func (m *Machine) sentIn(now Time, i uint16, whole bool) {
+func (m *Machine) sentIn(i uint16, whole bool) {
 	e := &m.in[i]
 	if e.state != inSending {
 		return
 	}
 	if whole {
 		e.state = inSent
-		m.heard(now, e)
 	}
-	m.tryRelease(now, i)
+	m.tryRelease(i)
 }
 
-// expireIn is a timer's end.
+// expireIn is the end of the one timer that a responder has: a READ's valid answer has not been confirmed.
 func (m *Machine) expireIn(now Time, i uint16) {
 	e := &m.in[i]
-	switch {
-	case e.state == inFree || e.state == inOver:
-	case now-e.heard >= m.cfg.Silence:
-		if m.err == nil {
-			m.err = ErrSilent
-		}
-	case e.state == inReady && e.kind == Read && e.answered:
-		if e.timeouts++; e.timeouts < indirectAfter || !m.cfg.Dynamic {
-			m.wantIn(i, sendAnswer)
-			m.armIn(e, now+m.cfg.Timeout)
-			return
-		}
-		m.Counters.ReadIndirect++
-		m.serve(now, i)
-	default:
-		m.armIn(e, e.heard+m.cfg.Silence)
+	if e.state != inReady || e.kind != Read || !e.answered {
+		return
 	}
+	if e.timeouts++; e.timeouts < indirectAfter || !m.cfg.Dynamic {
+		m.wantIn(i, sendAnswer)
+		m.armIn(e, now+m.cfg.Timeout)
+		return
+	}
+	m.Counters.ReadIndirect++
+	m.serve(i)
 }
 
-func (m *Machine) handleRelease(now Time, g *message) {
+func (m *Machine) handleRelease(g *message) {
 	i := uint16(g.tid & m.mask)
 	e := &m.in[i]
 	switch {
@@ -308,8 +288,7 @@ func (m *Machine) handleRelease(now Time, g *message) {
 	case e.seen && e.tid == g.tid:
 		m.attach(i, g)
 		e.leave, e.abort = true, e.abort || g.has(flagAbort)
-		e.heard = now
-		m.tryRelease(now, i)
+		m.tryRelease(i)
 	case g.has(flagAbort) && e.state == inFree && e.todo == 0 && (!e.seen || g.tid.newer(e.tid)):
 		// Given up without any request having come. Data may have.
 		*e = incoming{tid: g.tid, seen: true, slot: NoSlot, len: MaxLength, due: Never, queued: e.queued, stream: stream{queued: e.stream.queued}}
@@ -323,7 +302,7 @@ func (m *Machine) handleRelease(now Time, g *message) {
 
 // tryRelease ends a transfer whose initiator wants it ended, as soon as that is safe: everything is in place, or given up, and nothing
 // of ours is in flight any more.
-func (m *Machine) tryRelease(now Time, i uint16) {
+func (m *Machine) tryRelease(i uint16) {
 	e := &m.in[i]
 	if !e.leave || e.state == inOver || e.state == inFree || e.stream.flying > 0 {
 		return
@@ -427,7 +406,7 @@ func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 		l.moved = l.received
 		m.Counters.MovedBytes += uint64(a.Len)
 		m.Counters.ParkedBytes -= uint64(a.Len)
-		m.tryRelease(now, i)
+		m.tryRelease(i)
 	case giveBack:
 		a.Kind, a.Delivered, a.Local = DoRelease, e.delivered, e.mem
 		if e.delivered && e.kind == Write {

@@ -6,7 +6,11 @@ type sender struct {
 	flight [Window]flying // a queue: RC completes in order
 	head   int
 	flying int
+	probe  bool // an empty WRITE is to find out whether the peer's NIC is alive
 }
+
+// noEntry is the flying.ref of an empty WRITE.
+const noEntry = 0xffff
 
 // flying is a WRITE that has been posted and has not completed.
 type flying struct {
@@ -15,7 +19,7 @@ type flying struct {
 }
 
 func (s *sender) reset() {
-	s.queue.head, s.queue.size, s.head, s.flying = 0, 0, 0, 0
+	s.queue.head, s.queue.size, s.head, s.flying, s.probe = 0, 0, 0, 0, false
 }
 
 // stream is the data of an entry on its way: bytes posted, and bytes that have completed.
@@ -54,11 +58,21 @@ func (m *Machine) pollSend(a *Action) bool {
 		}
 		st.sent += n
 		st.flying++
-		s.flight[(s.head+s.flying)%Window] = flying{ref, n}
-		s.flying++
+		s.fly(ref, n)
+		return true
+	}
+	if s.probe && s.flying == 0 && m.err == nil {
+		s.probe = false
+		*a = Action{Kind: DoWrite}
+		s.fly(noEntry, 0)
 		return true
 	}
 	return false
+}
+
+func (s *sender) fly(ref uint16, n uint32) {
+	s.flight[(s.head+s.flying)%Window] = flying{ref, n}
+	s.flying++
 }
 
 func (m *Machine) stream(ref uint16) (*stream, uint32) {
@@ -84,15 +98,19 @@ func (m *Machine) DataDone(now Time) {
 	if s.flying == 0 {
 		return
 	}
+	m.watch.acked = true
 	f := s.flight[s.head]
 	s.head = (s.head + 1) % Window
 	s.flying--
+	if f.ref == noEntry {
+		return
+	}
 	st, total := m.stream(f.ref)
 	st.done += f.len
 	st.flying--
 	whole := st.done == total
 	if f.ref&roleIn != 0 {
-		m.sentIn(now, f.ref&^roleIn, whole)
+		m.sentIn(f.ref&^roleIn, whole)
 	} else {
 		m.sentOut(now, f.ref, whole)
 	}

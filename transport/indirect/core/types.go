@@ -31,9 +31,11 @@ const (
 	DefaultPatience = Time(10e9) // 10 s
 	DefaultSilence  = Time(20e9) // 20 s
 
-	indirectAfter = 2  // time-outs without an answer after which data is sent indirectly
-	maxReleases   = 64 // release requests without an answer after which the peer counts as dead; they slow down to Silence in between
-	keepalives    = 8  // of a direct transfer that lasts: so many a Silence
+	indirectAfter = 2 // time-outs without an answer after which data is sent indirectly
+	keepalives    = 8 // of a transfer that lasts, and looks after the peer: so many a Silence
+
+	releasesAtOnce = 16 // release requests, one a Timeout; then the time in between doubles,
+	slowest        = 6  // so many times
 )
 
 // NoSlot is the slot of a transfer that has none.
@@ -99,7 +101,7 @@ type Config struct {
 	Entries  int  // transfers under way, each direction: the same at both ends
 	Timeout  Time // of requests, answers to READs and releases
 	Patience Time // how long a transfer may wait for its valid answer
-	Silence  Time // how long an initiator with unfinished transfers may say nothing
+	Silence  Time // how long a peer may give no sign of life while transfers are unfinished: the same at both ends
 
 	PeerToken uint32 // what control messages to the peer begin with
 	PeerSlots int    // of the peer's indirect buffer, for this end to fill
@@ -147,7 +149,7 @@ const (
 	// DoControl: send Msg as a datagram. It may be lost.
 	DoControl ActionKind = iota
 	// DoWrite: post an RDMA WRITE of Len bytes from Local to RemoteAddr and RKey, with Imm if WithImm, and call DataDone when it has
-	// completed. WRITEs of a connection are posted in order.
+	// completed. WRITEs of a connection are posted in order. One of no bytes names no memory.
 	DoWrite
 	// DoRegister: make [DBA, DBA+Len) ready for the transfer and call Registered with what came of it, before the next Poll or later.
 	DoRegister

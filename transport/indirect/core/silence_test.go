@@ -1,0 +1,266 @@
+package core
+
+import (
+	"errors"
+	"testing"
+)
+
+// newSlow is a talk in real measures: the defaults.
+func newSlow(t *testing.T) *talk {
+	t.Helper()
+	c := oneSlot
+	c.Segment = 1024
+	m, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &talk{t: t, m: m, now: 1}
+}
+
+const second = Time(1e9)
+
+// passes lets time go by, in which the driver does what it is asked for; it returns the messages sent, and is over when the machine gives up.
+func (k *talk) passes(d Time) (sent int) {
+	k.t.Helper()
+	var a Action
+	for end := k.now + d; ; {
+		for k.m.Poll(k.now, &a) {
+			switch {
+			case a.Kind == DoControl:
+				sent++
+			case a.Kind == DoWrite && k.wrote != nil:
+				k.wrote(&a)
+			}
+		}
+		next := k.m.Timeout()
+		if k.m.Err() != nil || next > end {
+			k.now = end
+			return sent
+		}
+		k.now = max(k.now, next)
+		k.m.HandleTimeout(k.now)
+	}
+}
+
+// releasing is a WRITE of which nothing is missing but the release.
+func (k *talk) releasing() TID {
+	k.t.Helper()
+	tid, err := k.m.Post(k.now, &Op{Len: 10})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.says(msgRequest)
+	k.hears(message{typ: msgAnswer, flags: flagValid, tid: tid})
+	k.next(DoAcked)
+	k.next(DoWrite)
+	k.m.DataDone(k.now)
+	k.next(DoSent)
+	k.says(msgRelease)
+	return tid
+}
+
+// A responder that gets no processor time for as long as RC itself would bear with it is not dead. (64 releases without an answer, 5.7 s,
+// were once the end of the connection.)
+func TestStarvedResponder(t *testing.T) {
+	k := newSlow(t)
+	tid := k.releasing()
+	sent := k.passes(18 * second)
+	if err := k.m.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if sent < 100 || sent > 300 {
+		t.Errorf("%d releases in 18 s", sent)
+	}
+	k.hears(message{typ: msgReleased, tid: tid})
+	if a := k.next(DoDone); a.Status != StatusOK {
+		t.Errorf("%+v", a)
+	}
+	if k.passes(60 * second); k.m.Err() != nil || k.m.Timeout() != Never {
+		t.Errorf("%v, and a timer at %d: nothing is unfinished", k.m.Err(), k.m.Timeout())
+	}
+}
+
+// A peer that gives no sign of life for Silence is dead, whatever this end waits for; not before, and an eighth later at the latest.
+func TestSilence(t *testing.T) {
+	post := func(kind Kind) func(k *talk) {
+		return func(k *talk) {
+			if _, err := k.m.Post(k.now, &Op{Kind: kind, Len: 10}); err != nil {
+				k.t.Fatal(err)
+			}
+		}
+	}
+	asked := func(flags uint8, ok bool) func(k *talk) {
+		return func(k *talk) {
+			k.hears(message{typ: msgRequest, flags: flags, tid: 4, len: 1500})
+			a := k.next(DoRegister)
+			k.m.Registered(k.now, a.Entry, 4, ok, Local{}, 0, 0)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		begin func(k *talk)
+	}{
+		{"a WRITE without an answer", post(Write)},
+		{"a READ without an answer", post(Read)},
+		{"a WRITE that is to be released", func(k *talk) { k.releasing() }},
+		{"a registration that was refused", asked(0, false)},
+		{"a WRITE's registered memory", asked(0, true)},
+		{"a READ's registered memory", asked(flagRead, true)},
+		{"parked data, registered", func(k *talk) { asked(flagIndirect, true)(k); k.m.HandleData(k.now, slotImm(4, 0, 0), 1024) }},
+		{"parked data that no request has come for", func(k *talk) { k.m.HandleData(k.now, slotImm(4, 0, 0), 1024) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newSlow(t)
+			c.begin(k)
+			k.passes(DefaultSilence - 1)
+			if err := k.m.Err(); err != nil {
+				t.Fatalf("too early: %v", err)
+			}
+			if k.passes(DefaultSilence/keepalives + 2); !errors.Is(k.m.Err(), ErrSilent) {
+				t.Fatalf("%v; want ErrSilent", k.m.Err())
+			}
+			k.m.Fail(k.now)
+			if k.passes(second); k.m.Counters.ParkedBytes != 0 || k.m.Busy() != 0 || k.m.owing() {
+				t.Errorf("something is left: %+v", k.m.Counters)
+			}
+		})
+	}
+}
+
+// What comes from the peer shows that it lives, be it about another transfer; so does its NIC, which acknowledges data, to an initiator.
+func TestSignsOfLife(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		sign func(k *talk)
+	}{
+		{"an answer that is of no use", func(k *talk) { k.hears(message{typ: msgAnswer, tid: 77}) }},
+		{"data", func(k *talk) { k.m.HandleData(k.now, readImm(3), 1) }},
+		{"an acknowledgement", func(k *talk) { k.m.DataDone(k.now) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newSlow(t)
+			tid, err := k.m.Post(k.now, &Op{Len: 4096})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.says(msgRequest)
+			k.hears(message{typ: msgAnswer, flags: flagValid, tid: tid}) // four messages are in flight from here on
+			for range 4 {
+				k.passes(DefaultSilence * 3 / 4)
+				c.sign(k)
+			}
+			if err := k.m.Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A responder whose NIC acknowledges is waited for, for as long as that takes: an empty WRITE now and then finds out.
+func TestNICLives(t *testing.T) {
+	k := newSlow(t)
+	tid := k.releasing()
+	probes := 0
+	k.wrote = func(a *Action) {
+		if probes++; a.Len != 0 || a.WithImm {
+			t.Errorf("%+v", a)
+		}
+		k.m.DataDone(k.now)
+	}
+	if k.passes(600 * second); k.m.Err() != nil || probes < 200 || probes > 250 {
+		t.Fatalf("%v after %d empty WRITEs", k.m.Err(), probes)
+	}
+	k.hears(message{typ: msgReleased, tid: tid})
+	if a := k.next(DoDone); a.Status != StatusOK {
+		t.Errorf("%+v", a)
+	}
+}
+
+// An initiator's NIC is not enough for its responder, which has memory at stake: not even when this end has a transfer of its own under way.
+func TestNICAloneIsNotEnough(t *testing.T) {
+	k := newSlow(t)
+	k.releasing()
+	k.wrote = func(*Action) { k.m.DataDone(k.now) }
+	k.m.HandleData(k.now, slotImm(4, 0, 0), 1024)
+	if k.passes(DefaultSilence * 5 / 4); !errors.Is(k.m.Err(), ErrSilent) {
+		t.Errorf("%v; want ErrSilent", k.m.Err())
+	}
+}
+
+// Who was stopped itself, for a minute, does not blame the peer: that minute does not count.
+func TestOwnPause(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		begin func(k *talk)
+	}{
+		{"asking", func(k *talk) {
+			if _, err := k.m.Post(k.now, &Op{Len: 10}); err != nil {
+				k.t.Fatal(err)
+			}
+			k.passes(second)
+		}},
+		{"reading", func(k *talk) {
+			tid, err := k.m.Post(k.now, &Op{Kind: Read, Len: 10})
+			if err != nil {
+				k.t.Fatal(err)
+			}
+			k.hears(message{typ: msgAnswer, flags: flagValid | flagRead, tid: tid})
+			k.passes(second)
+		}},
+		{"releasing", func(k *talk) { k.releasing(); k.passes(second) }},
+		{"serving", func(k *talk) {
+			k.hears(message{typ: msgRequest, tid: 4, len: 1500})
+			a := k.next(DoRegister)
+			k.m.Registered(k.now, a.Entry, 4, true, Local{}, 0, 0)
+			k.passes(second)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newSlow(t)
+			c.begin(k)
+			k.waits(60 * second) // nothing that has come meanwhile has been looked at
+			if k.passes(second); k.m.Err() != nil || k.m.Counters.Failed != 0 || (k.m.Busy() > 0 && k.m.out[0].state == outAborting) {
+				t.Errorf("%v, %+v", k.m.Err(), k.m.Counters)
+			}
+		})
+	}
+}
+
+// An indirect transfer whose answer is known, and whose data stands in line behind others', says a word now and then: nothing else tells the
+// responder that this end lives.
+func TestWaitingInLine(t *testing.T) {
+	k := newSlow(t)
+	k.m.cfg.PeerSlots = 0 // the first one goes directly
+	first, err := k.m.Post(k.now, &Op{Len: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.says(msgRequest)
+	k.hears(message{typ: msgAnswer, flags: flagValid, tid: first})
+	k.m.cfg.PeerSlots = 1
+	second1, err := k.m.Post(k.now, &Op{Len: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.hears(message{typ: msgAnswer, tid: second1})
+	k.hears(message{typ: msgAnswer, flags: flagValid, tid: second1})
+	if o := &k.m.out[second1&k.m.mask]; o.state != outIndirect || !o.answered || o.stream.sent != 0 {
+		t.Fatalf("%+v", o)
+	}
+	k.passes(second)
+	said := map[TID]int{}
+	for end := k.now + 2*DefaultSilence; k.now < end; k.now = k.m.Timeout() {
+		k.m.HandleTimeout(k.now)
+		k.m.watch.heard = true // acknowledgements come in
+		var a Action
+		for k.m.Poll(k.now, &a) {
+			var g message
+			if a.Kind == DoControl && g.parse(a.Msg[:]) {
+				said[g.tid]++
+			}
+		}
+	}
+	if said[first] < 2*keepalives-2 || said[second1] < 2*keepalives-2 {
+		t.Errorf("%v in twice Silence", said)
+	}
+}
