@@ -25,5 +25,5 @@
 // Reading order: message.go, conn.go, server.go, lobby.go. What the services do with it
 // is theirs: see packages session, ping and perf. perftest's own exchange (port
 // 18515) is another protocol, package perftest's; perf tells the two apart by
-// Server.Greet.
+// Server.Greet. A Server lets a peer say what it wants before it gives it a place.
 package oob

@@ -1,16 +1,16 @@
 package oob
 
 import (
-	"context"
 	"slices"
 	"sync"
 )
 
-// maxSilent is how many connections that have said nothing yet a Server keeps.
-const maxSilent = 64
+// maxLobby is how many connections that have not said yet what they want a Server keeps.
+const maxLobby = 64
 
-// lobby is where connections are until they say something: there they cost no session's place, so that a scan of the port or a
-// health check keeps nobody out. When it is full, whoever has been silent for longest has to go: a client speaks at once.
+// lobby is where connections are until they have said what they want: there they cost no session's place, so that a scan of the port,
+// a health check or a stranger who stops in mid-sentence keeps nobody out. When it is full, whoever has been there for longest has to
+// go: a client says all at once.
 type lobby struct {
 	mu    sync.Mutex
 	conns []*Conn // in the order in which they came
@@ -21,22 +21,20 @@ func (l *lobby) enter(c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns = append(l.conns, c)
-	if len(l.conns) > maxSilent {
+	if len(l.conns) > maxLobby {
 		l.conns[0].Close()
 		l.conns = slices.Delete(l.conns, 0, 1)
 	}
 }
 
-// wait returns when c has said something, and lets it out. evicted tells that c had to make room for another one.
-func (l *lobby) wait(ctx context.Context, c *Conn) (evicted bool, err error) {
-	_, err = c.First(ctx, Timeout)
-
+// leave lets c out. evicted tells that c had to make room for another one.
+func (l *lobby) leave(c *Conn) (evicted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(l.conns, c)
 	if i < 0 {
-		return true, ErrGone
+		return true
 	}
 	l.conns = slices.Delete(l.conns, i, i+1)
-	return false, err
+	return false
 }

@@ -324,7 +324,7 @@ func TestSilenceTakesNoPlace(t *testing.T) {
 	logged := make(chan error, 100)
 	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Log: func(_ net.Addr, err error) { logged <- err }})
 	var silent []net.Conn
-	for range maxSilent + 10 {
+	for range maxLobby + 10 {
 		nc, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -348,6 +348,68 @@ func TestSilenceTakesNoPlace(t *testing.T) {
 	if n := len(logged); n == 0 || n > 6 {
 		t.Errorf("%d lines of log about 10 connections that were closed, and one that was refused", n)
 	}
+}
+
+// Who stops in mid-sentence takes nobody's place either, in gorxe's language or in another one, and its place in the lobby
+// comes free when it goes.
+func TestHalfASentenceTakesNoPlace(t *testing.T) {
+	for name, say := range map[string]string{"a request": `{"gorxe":1,"kind":"requ`, "another language": "6"} {
+		t.Run(name, func(t *testing.T) {
+			srv := &Server{
+				Sessions: 1, Services: map[string]Handler{"hold": hold},
+				Greet: func(ctx context.Context, c *Conn) (func(context.Context) error, error) {
+					if first, err := c.First(ctx, Timeout); err != nil || first == '{' {
+						return nil, err
+					}
+					_, err := io.ReadFull(c.Stream(), make([]byte, 2))
+					return func(context.Context) error { return errors.New("served") }, err
+				},
+			}
+			addr := server(t, srv)
+			for range 3 {
+				nc, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nc.Close()
+				if _, err := io.WriteString(nc, say); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for deadline := time.Now().Add(5 * time.Second); srv.waiting() < 3; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d of 3 are in the lobby", srv.waiting())
+				}
+			}
+			first := dial(t, addr)
+			if err := request(t, first, "hold"); err != nil {
+				t.Fatalf("a client among them: %v", err)
+			}
+			if n := srv.waiting(); n != 3 {
+				t.Errorf("%d are in the lobby, want the 3 that have not said what they want", n)
+			}
+			// Who has no place hears so at once, whatever its language.
+			nc, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			_ = nc.SetDeadline(time.Now().Add(5 * time.Second))
+			if _, err := io.WriteString(nc, say[:1]); err != nil {
+				t.Fatal(err)
+			}
+			if m, err := NewConn(nc).Receive(t.Context()); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
+				t.Errorf("a second client is told %v, %v", m, err)
+			}
+		})
+	}
+}
+
+// waiting is how many connections are in the lobby.
+func (s *Server) waiting() int {
+	s.lobby.mu.Lock()
+	defer s.lobby.mu.Unlock()
+	return len(s.lobby.conns)
 }
 
 func TestListenSaysWhoHasThePort(t *testing.T) {

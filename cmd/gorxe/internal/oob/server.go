@@ -30,9 +30,9 @@ type Server struct {
 	Services map[string]Handler
 	Sessions int // at a time; 0: DefaultSessions
 	PerPeer  int // at a time from one address; 0: DefaultPerPeer
-	// Greet, if set, meets the peer before it asks for a service, and may serve
-	// it in another language than gorxe's: then served is true, and err is how that went.
-	Greet func(ctx context.Context, c *Conn) (served bool, err error)
+	// Greet, if set, meets the peer before it asks for a service. If the peer speaks another language than
+	// gorxe's, serve is how to serve it once there is a place, or err why that cannot be.
+	Greet func(ctx context.Context, c *Conn) (serve func(context.Context) error, err error)
 	// Log, if set, hears about each session that failed. It may be called by
 	// several goroutines at a time.
 	Log func(peer net.Addr, err error)
@@ -48,7 +48,7 @@ type Server struct {
 type drop uint8
 
 const (
-	crowded drop = iota // it was silent for longest, and too many were
+	crowded drop = iota // of too many in the lobby it was there for longest
 	busy                // there is no place
 	numDrops
 )
@@ -106,22 +106,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
+// errBusy: there is no place.
+var errBusy = errors.New("busy")
+
 // session runs one session, whatever happens in it.
 func (s *Server) session(ctx context.Context, c *Conn) {
 	defer c.Close()
-	evicted, err := s.lobby.wait(ctx, c)
-	if evicted {
-		s.dropped(ctx, c, crowded, fmt.Errorf("%d connections say nothing: closed the oldest", maxSilent))
+	serve, foreign, err := s.meet(ctx, c)
+	if s.lobby.leave(c) {
+		s.dropped(ctx, c, crowded, fmt.Errorf("%d connections do not say what they want: closed the oldest", maxLobby))
 		return
 	}
-	foreign := false
 	if err == nil {
-		if err = s.admit(c); err != nil {
-			c.Refuse(err)
-			s.dropped(ctx, c, busy, err)
-			return
-		}
-		foreign, err = s.dispatch(ctx, c)
+		err = s.admit(c)
+	}
+	if err == nil {
+		err = serve(ctx)
 		s.leave(c)
 	}
 	if err == nil {
@@ -129,6 +129,10 @@ func (s *Server) session(ctx context.Context, c *Conn) {
 	}
 	if !foreign && !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
 		c.Refuse(err)
+	}
+	if errors.Is(err, errBusy) {
+		s.dropped(ctx, c, busy, err)
+		return
 	}
 	s.log(ctx, c, err)
 }
@@ -153,26 +157,40 @@ func (s *Server) dropped(ctx context.Context, c *Conn, why drop, err error) {
 	}
 }
 
-// dispatch serves the session, and tells whether it was another language's.
-func (s *Server) dispatch(ctx context.Context, c *Conn) (foreign bool, err error) {
+// meet hears what the peer wants, and tells how to serve that and whether it is another language's. Who would find no place is told so
+// after its first byte, before it is asked anything: by then a client of either language listens.
+func (s *Server) meet(ctx context.Context, c *Conn) (serve func(context.Context) error, foreign bool, err error) {
+	if _, err := c.First(ctx, Timeout); err != nil {
+		return nil, false, err
+	}
+	if err := s.look(c); err != nil {
+		return nil, false, err
+	}
 	if s.Greet != nil {
-		if foreign, err = s.Greet(ctx, c); foreign || err != nil {
-			return foreign, err
+		if serve, err := s.Greet(ctx, c); serve != nil || err != nil {
+			return serve, true, err
 		}
 	}
 	req, err := c.Receive(ctx, KindRequest)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	h := s.Services[req.Service]
 	if h == nil {
-		return false, fmt.Errorf("%w: service %q is not served here", ErrProtocol, clip(printable(req.Service)))
+		return nil, false, fmt.Errorf("%w: service %q is not served here", ErrProtocol, clip(printable(req.Service)))
 	}
-	return false, h(ctx, c, req)
+	return func(ctx context.Context) error { return h(ctx, c, req) }, false, nil
 }
 
-// admit counts a session in, or says why not.
-func (s *Server) admit(c *Conn) error {
+// look says whether a session would find a place.
+func (s *Server) look(c *Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.room(c.peer())
+}
+
+// room says why there is no place for a peer. Under mu.
+func (s *Server) room(peer netip.Addr) error {
 	sessions, perPeer := s.Sessions, s.PerPeer
 	if sessions == 0 {
 		sessions = DefaultSessions
@@ -180,31 +198,41 @@ func (s *Server) admit(c *Conn) error {
 	if perPeer == 0 {
 		perPeer = DefaultPerPeer
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	peer := c.Remote().AddrPort().Addr().Unmap()
 	switch {
 	case s.total >= sessions && sessions == 1:
-		return errors.New("busy with another client: try again when it has ended")
+		return fmt.Errorf("%w with another client: try again when it has ended", errBusy)
 	case s.total >= sessions:
-		return fmt.Errorf("busy with %d sessions: try again later", s.total)
+		return fmt.Errorf("%w with %d sessions: try again later", errBusy, s.total)
 	case s.peers[peer] >= perPeer:
-		return fmt.Errorf("busy with %d sessions of yours: end one of them first", perPeer)
+		return fmt.Errorf("%w with %d sessions of yours: end one of them first", errBusy, perPeer)
+	}
+	return nil
+}
+
+// admit counts a session in, or says why not.
+func (s *Server) admit(c *Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.room(c.peer()); err != nil {
+		return err
 	}
 	if s.peers == nil {
 		s.peers = make(map[netip.Addr]int)
 	}
 	s.total++
-	s.peers[peer]++
+	s.peers[c.peer()]++
 	return nil
 }
 
 func (s *Server) leave(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	peer := c.Remote().AddrPort().Addr().Unmap()
+	peer := c.peer()
 	s.total--
 	if s.peers[peer]--; s.peers[peer] == 0 {
 		delete(s.peers, peer)
 	}
 }
+
+// peer is whom a place counts for.
+func (c *Conn) peer() netip.Addr { return c.Remote().AddrPort().Addr().Unmap() }

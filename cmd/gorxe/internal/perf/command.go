@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -278,7 +279,7 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 	once := &once{want: p, out: out, end: end}
 	host := &Host{
 		Dev: dev, Flags: &f.nic, Want: p, Gbits: f.gbits,
-		Started: once.begin, Finished: func(_ *Params, _ *session.Session, row *Row) { _ = out.row(row) },
+		Started: once.begin, Finished: func(_ *Params, _ *session.Session, row *Row) { _ = out.row(row) }, Ended: once.over,
 	}
 	if f.size.Bytes > 0 {
 		host.Size = f.size.Int()
@@ -313,17 +314,9 @@ func (f *flags) serveTCP(ctx context.Context, host *Host, once *once) error {
 	once.waiting("TCP", f.port.N, host.Dev)
 	srv := &oob.Server{
 		Sessions: 1,
-		Services: map[string]oob.Handler{Service: func(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
-			return once.over(host.Serve(ctx, conn, request))
-		}},
-		Greet: func(ctx context.Context, conn *oob.Conn) (bool, error) {
-			served, err := host.Greet(ctx, conn)
-			if served {
-				err = once.over(err)
-			}
-			return served, err
-		},
-		Log: func(peer net.Addr, err error) { complain(peer, err) },
+		Services: map[string]oob.Handler{Service: host.Serve},
+		Greet:    host.Greet,
+		Log:      func(peer net.Addr, err error) { complain(peer, err) },
 	}
 	return srv.Serve(ctx, ln)
 }
@@ -336,7 +329,7 @@ func (f *flags) serveCM(ctx context.Context, host *Host, once *once) error {
 	defer l.Close()
 	once.waiting("rdma_cm", f.port.N, host.Dev)
 	return host.ServeCM(ctx, l, func(peer netip.AddrPort, err error) {
-		if err := once.over(err); err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			complain(peer, err)
 		}
 	})
@@ -344,32 +337,33 @@ func (f *flags) serveCM(ctx context.Context, host *Host, once *once) error {
 
 func complain(peer any, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) }
 
+// errTaken: by rdma_cm, where clients get as far as this side by side.
+var errTaken = errors.New("busy with another client: try again when it has ended")
+
 // once ends the server when a session has started and ended.
 type once struct {
 	want    *Params
 	out     *printer
 	end     context.CancelCauseFunc
-	started bool // one session at a time
+	started atomic.Bool
 }
 
 func (o *once) begin(p *Params, s *session.Session, peer []oob.QP) error {
 	if p.Op != o.want.Op {
 		return refuse("this server runs %s, the client asks for %s: start both with the same OP", o.want.Op, p.Op)
 	}
-	o.started = true
+	if o.started.Swap(true) {
+		return errTaken
+	}
 	o.out.head(p, s, peer)
 	return nil
 }
 
-func (o *once) over(err error) error {
-	switch {
-	case !o.started:
-	case err == nil:
-		o.end(errServed)
-	default:
-		o.end(err)
+func (o *once) over(err error) {
+	if err == nil {
+		err = errServed
 	}
-	return err
+	o.end(err)
 }
 
 // printer shows results as columns or as JSON.

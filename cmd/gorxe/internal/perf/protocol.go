@@ -144,13 +144,15 @@ type Host struct {
 	quiet   time.Duration // of a peer by rdma_cm, until it is probed; 0: mailQuiet
 	meeting time.Duration // how long such a peer may take to come; 0: cmMeeting
 
-	// Started hears what a client wants; an error refuses it. Finished hears of each run. Both may be nil.
+	// Started hears what a client wants; an error refuses it. Finished hears of each run, and Ended how a session went that
+	// Started took. They may be nil, and are called by each session's goroutine.
 	Started  func(p *Params, s *session.Session, peer []oob.QP) error
 	Finished func(p *Params, s *session.Session, row *Row)
+	Ended    func(err error)
 }
 
 // Serve serves one client's session. It is an oob.Handler.
-func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
+func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) (err error) {
 	var p Params
 	if err := request.Decode(&p); err != nil {
 		return err
@@ -176,6 +178,9 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 		if err := h.Started(&p, s, request.QPs); err != nil {
 			return err
 		}
+	}
+	if h.Ended != nil {
+		defer func() { h.Ended(err) }()
 	}
 	if err := s.Connect(ctx, request.QPs); err != nil {
 		return err

@@ -1,7 +1,9 @@
 package perf
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -69,6 +71,91 @@ func TestHostileTCP(t *testing.T) {
 			r.noneLeft(t)
 		})
 	}
+}
+
+// A stranger who stops in the middle of what perftest says first does not keep a client from a server for one client, whichever
+// exchange it speaks.
+func TestStrangerKeepsNobodyOut(t *testing.T) {
+	r := newRig(t, roce.Auto)
+	r.serveOne(t)
+	for _, half := range []string{"6", "6.06", "{"} {
+		nc, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := io.WriteString(nc, half); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // so that the server has met them
+	p, runs, err := parse(t, []string{"write-bw", "-n", "100", "-s", "1k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.host.Want, r.host.Size = p, p.Bytes
+	r.measureStock(t, p, stockOptions{}, runs[0])
+	// The place comes free after the client has its result.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		pr, err := dialPair(t, r, p)
+		if err == nil {
+			defer pr.close(nil)
+			_, err = pr.once(t.Context(), runs[0])
+		}
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "busy with another client") || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Of clients that come to a server for one client side by side, as they can by rdma_cm, the first to begin has it; that another one is
+// turned away does not end the server.
+func TestOneTest(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	p, _, err := parse(t, []string{"write-bw"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, _, err := parse(t, []string{"read-bw"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &once{want: p, out: &printer{w: io.Discard, json: true}, end: end}
+	if err := o.begin(read, nil, nil); err == nil || errors.Is(err, errTaken) {
+		t.Errorf("a client of another test: %v", err)
+	}
+	if err := o.begin(p, nil, nil); err != nil {
+		t.Errorf("a client: %v", err)
+	}
+	if err := o.begin(p, nil, nil); !errors.Is(err, errTaken) || ctx.Err() != nil {
+		t.Errorf("a second client: %v; and the server: %v", err, context.Cause(ctx))
+	}
+	if o.over(nil); !errors.Is(context.Cause(ctx), errServed) {
+		t.Errorf("the server ended by %v", context.Cause(ctx))
+	}
+}
+
+// serveOne makes r's clients meet a server that has one place.
+func (r *rig) serveOne(t *testing.T) {
+	t.Helper()
+	ln, err := oob.Listen(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
+	srv := &oob.Server{Sessions: 1, Services: map[string]oob.Handler{Service: r.host.Serve}, Greet: r.host.Greet}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A server that has its client says so to another one in gorxe's words, before either has said which exchange it speaks.

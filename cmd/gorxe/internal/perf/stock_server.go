@@ -25,23 +25,19 @@ const (
 // errNoTest: the client went before anything was measured.
 var errNoTest = errors.New("the client closed before its test began: were its flags, or its GID index (-x), to its liking?")
 
-// Greet tells gorxe's clients from perftest's, and serves the latter. It is for oob.Server.
-func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (served bool, err error) {
+// Greet tells gorxe's clients from perftest's, and how to serve the latter. It is for oob.Server.
+func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (serve func(context.Context) error, err error) {
 	first, err := conn.First(ctx, oob.Timeout)
-	if err != nil {
-		return true, err
-	}
-	if first == '{' {
-		return false, nil // the request of a gorxe that knows whom it talks to, such as a ping
+	if err != nil || first == '{' {
+		return nil, err // the request of a gorxe that knows whom it talks to, such as a ping
 	}
 	srv, err := perftest.Answer(ctx, perftest.NewLink(conn.Stream()))
-	if err != nil {
-		return true, err
+	if err != nil || srv.Peer.Gorxe {
+		return nil, err
 	}
-	if srv.Peer.Gorxe {
-		return false, nil
-	}
-	return true, h.serveStock(ctx, meeting{local: conn.Local().AddrPort().Addr()}, srv, nil)
+	return func(ctx context.Context) error {
+		return h.serveStock(ctx, meeting{local: conn.Local().AddrPort().Addr()}, srv, nil)
+	}, nil
 }
 
 // stockServer serves one perftest client. It finds out what the client wants from what the client does: perftest does not
@@ -79,6 +75,7 @@ type stockServer struct {
 
 	mu     sync.Mutex
 	unfit  error    // why the client cannot be served, after it has got our key
+	begun  bool     // Started took it
 	memory *written // to be watched after goOn
 	p      *Params  // of the head and the rows
 	peers  []perftest.Key
@@ -112,7 +109,17 @@ func (h *Host) serveStock(ctx context.Context, at meeting, srv *perftest.Server,
 			c.Close()
 		}
 	}()
-	return v.serve(ctx)
+	err = v.serve(ctx)
+	if v.began() && h.Ended != nil {
+		h.Ended(err)
+	}
+	return err
+}
+
+func (v *stockServer) began() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.begun
 }
 
 func (v *stockServer) serve(parent context.Context) error {
@@ -295,10 +302,13 @@ func (v *stockServer) begin() error {
 		p.QPs = len(v.peers)
 		v.p = &p
 	}
-	if v.h.Started == nil {
-		return nil
+	if v.h.Started != nil {
+		if err := v.h.Started(v.p, v.s, v.s.Peer); err != nil {
+			return err
+		}
 	}
-	return v.h.Started(v.p, v.s, v.s.Peer)
+	v.begun = true
+	return nil
 }
 
 // Report is perftest.Host's. A client of one direction does not look at it.

@@ -114,15 +114,24 @@ func (s *shower) down(dev *roce.Device, gone bool) {
 }
 
 // greeted tells of each perftest client that was served.
-func (s *shower) greeted(greet func(context.Context, *oob.Conn) (bool, error)) func(context.Context, *oob.Conn) (bool, error) {
-	return func(ctx context.Context, c *oob.Conn) (bool, error) {
-		served, err := greet(ctx, c)
-		if served && err == nil {
-			s.perftest(c.Remote().AddrPort(), nil) // else failed tells
+func (s *shower) greeted(greet greeter) greeter {
+	return func(ctx context.Context, c *oob.Conn) (func(context.Context) error, error) {
+		serve, err := greet(ctx, c)
+		if serve == nil {
+			return nil, err
 		}
-		return served, err
+		return func(ctx context.Context) error {
+			err := serve(ctx)
+			if err == nil {
+				s.perftest(c.Remote().AddrPort(), nil) // else failed tells
+			}
+			return err
+		}, nil
 	}
 }
+
+// greeter is the type of oob.Server.Greet.
+type greeter = func(ctx context.Context, c *oob.Conn) (serve func(context.Context) error, err error)
 
 // rping and perftest tell how a client of theirs ended.
 func (s *shower) rping(peer netip.AddrPort, err error)    { s.ended("rping", peer, err) }
