@@ -106,7 +106,7 @@ func prepare(release string) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return image.Get(ctx, image.Options{Debian: release, Module: "..", Peer: peer.Source, Peers: peer.Transports, Log: say})
+	return image.Get(ctx, image.Options{Debian: release, Module: "..", Peers: peer.Sources(), Log: say})
 }
 
 // labFor gives the lab with that device MTU. Only one runs at a time; the machine may be small.

@@ -91,7 +91,7 @@ func bench(ctx context.Context, o *options) error {
 	if err := image.Install(ctx, say); err != nil {
 		return err
 	}
-	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peer: peer.Source, Log: say})
+	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say})
 	if err != nil {
 		return err
 	}

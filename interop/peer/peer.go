@@ -5,9 +5,10 @@ package peer
 import (
 	"bufio"
 	"context"
-	_ "embed" // the C source
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -17,10 +18,17 @@ import (
 	"github.com/gorxe/gorxe/interop/guest"
 )
 
-// Source is the C program that runs in the guest.
-//
-//go:embed src/verbs-peer.c
-var Source []byte
+//go:embed src/*.c src/*.h
+var src embed.FS
+
+// Sources are the C programs that run in a guest, NAME.c each, and what they include.
+func Sources() fs.FS {
+	sub, err := fs.Sub(src, "src")
+	if err != nil {
+		panic(err) // "src" is a valid name
+	}
+	return sub
+}
 
 // program is where the image has it.
 const program = "/usr/bin/verbs-peer"

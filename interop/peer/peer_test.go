@@ -2,8 +2,18 @@ package peer
 
 import (
 	"bytes"
+	"io/fs"
 	"testing"
 )
+
+// Every program that can be started has a source.
+func TestSources(t *testing.T) {
+	for _, name := range []string{"verbs-peer", Indirect, StatusByte} {
+		if _, err := fs.Stat(Sources(), name+".c"); err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 func TestParse(t *testing.T) {
 	f := parse("wc id=7 status=12 text=transport retry counter exceeded")

@@ -80,7 +80,7 @@ func play(ctx context.Context, o *options) (failed int, err error) {
 	if err := image.Install(ctx, say); err != nil {
 		return 0, err
 	}
-	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peer: peer.Source, Peers: peer.Transports, Log: say, Refresh: o.refresh})
+	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say, Refresh: o.refresh})
 	if err != nil {
 		return 0, err
 	}

@@ -31,14 +31,13 @@ type Image struct {
 type Options struct {
 	Debian  string            // release of which the guest is made (Trixie); empty: this host's
 	Module  string            // folder of the Go module, from which the agent is built
-	Peer    []byte            // C source of the verbs peer; may be empty
-	Peers   map[string][]byte // C sources of further peers, by the names that they have in /usr/bin
+	Peers   fs.FS             // C sources: each NAME.c becomes /usr/bin/NAME, and may include its neighbours; nil: none
 	Log     func(string)      // progress, a line at a time; may be nil
 	Refresh bool              // build anew, with the packages that the archive has today
 	Files   map[string]string // further files: path in the guest -> path here
 }
 
-// Get returns the image for this recipe, agent and peer; it builds what is not cached. Two builders at a time take turns.
+// Get returns the image for this recipe, agent and peers; it builds what is not cached. Two builders at a time take turns.
 func Get(ctx context.Context, o Options) (*Image, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -91,7 +90,7 @@ const (
 	archiveFile  = "base.cpio"
 	releaseFile  = "release"
 	packagesFile = "packages.txt"
-	sysrootDir   = "sysroot" // headers and libraries, for compiling the peer
+	sysrootDir   = "sysroot" // headers and libraries, for compiling the peers
 )
 
 // buildBase makes kernel and archive from Debian's packages, in a folder that gets its name only when it is whole.
@@ -226,7 +225,7 @@ func prune(root string) error {
 	return nil
 }
 
-// overlay adds the agent, the peer and further files to a base.
+// overlay adds the agent, the peers and further files to a base.
 func overlay(ctx context.Context, base string, o *Options) (*Image, error) {
 	tmp, err := os.MkdirTemp(base, "overlay-*")
 	if err != nil {
@@ -240,19 +239,12 @@ func overlay(ctx context.Context, base string, o *Options) (*Image, error) {
 	for name, from := range o.Files {
 		files[name] = from
 	}
-	peers := maps.Clone(o.Peers)
-	if len(o.Peer) > 0 {
-		if peers == nil {
-			peers = map[string][]byte{}
-		}
-		peers["verbs-peer"] = o.Peer
-	}
-	for name, source := range peers {
-		out := filepath.Join(tmp, name)
-		files["usr/bin/"+name] = out
-		if err := buildPeer(ctx, sysroot(filepath.Join(base, sysrootDir)), source, base, out); err != nil {
+	if o.Peers != nil {
+		peers, err := buildPeers(ctx, base, o.Peers)
+		if err != nil {
 			return nil, err
 		}
+		maps.Copy(files, peers)
 	}
 	release, err := os.ReadFile(filepath.Join(base, releaseFile))
 	if err != nil {
@@ -272,41 +264,6 @@ func buildAgent(ctx context.Context, module, out string) error {
 		return fmt.Errorf("image: build the agent: %w\n%s", err, tail(b))
 	}
 	return nil
-}
-
-// buildPeer compiles the verbs peer against the guest's own libraries, once for each source.
-func buildPeer(ctx context.Context, root sysroot, source []byte, base, out string) error {
-	sum := sha256.Sum256(source)
-	kept := filepath.Join(base, "peer-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(kept); err != nil {
-		lib, err := root.find("libibverbs.so.1", libraryDirs)
-		if err != nil {
-			return err
-		}
-		cm, err := root.find("librdmacm.so.1", libraryDirs)
-		if err != nil {
-			return err
-		}
-		args := []string{"-O2", "-Wall", "-Werror", "-x", "c", "-", "-x", "none", "-o", kept + ".new", "-I", root.host("usr/include"), "-Wl,--as-needed", lib, cm}
-		// The guest's libraries may want a newer C library than this host's, which the guest has.
-		args = append(args, "-Wl,--allow-shlib-undefined")
-		// libibverbs 47 and later can post FLUSH; Debian 12's cannot.
-		if h, err := os.ReadFile(root.host("usr/include/infiniband/verbs.h")); err == nil && bytes.Contains(h, []byte("ibv_wr_flush")) {
-			args = append([]string{"-DWITH_FLUSH"}, args...)
-		}
-		for _, d := range libraryDirs[:2] {
-			args = append(args, "-Wl,-rpath-link,"+root.host(d))
-		}
-		cmd := exec.CommandContext(ctx, "gcc", args...)
-		cmd.Stdin = bytes.NewReader(source)
-		if b, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("image: compile the verbs peer: %w\n%s", err, tail(b))
-		}
-		if err := os.Rename(kept+".new", kept); err != nil {
-			return err
-		}
-	}
-	return os.Link(kept, out)
 }
 
 // initrdAge is how long an initramfs that nobody asked for is kept.

@@ -1,8 +1,7 @@
 /* indirect-peer: the other end of transport/indirect, in libibverbs alone.
  *
- * It reads commands from standard input, a line each: a word and key=value pairs. Each is answered by one line, "ok ..." or "err ...".
- * The protocol, its messages and its states are those of transport/indirect/core; the names are the same. One connection; as an initiator
- * one transfer at a time.
+ * It is told what to do (conversation.h). The protocol, its messages and its states are those of transport/indirect/core; the names are
+ * the same. One connection; as an initiator one transfer at a time.
  *
  *   open   sgid mtu mem slots slot entries segment t(us)
  *                                 -> ok qpn psn udqpn qkey token mem memkey base rkey
@@ -16,50 +15,18 @@
  */
 #include <arpa/inet.h>
 #include <endian.h>
-#include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LINE = 2048, CTL = 64, CTL_LEN = 128, RECVS = 64, WINDOW = 8, MAX_ENTRIES = 256, MAX_SLOTS = 256, MSG = 40, GRH = 40 };
+#include "conversation.h"
+
+enum { CTL = 64, CTL_LEN = 128, RECVS = 64, WINDOW = 8, MAX_ENTRIES = 256, MAX_SLOTS = 256, MSG = 40, GRH = 40 };
 enum { REQUEST = 1, ANSWER, CONFIRM, RELEASE, RELEASED };
 enum { F_READ = 1, F_INDIRECT = 2, F_VALID = 4, F_ABORT = 8 };
 enum { WR_CTL_OUT = 1, WR_CTL_IN, WR_DATA, WR_WRITE };
 #define MAGIC 0x47445231u
 #define NO_SLOT 0xffff
 #define IMM_READ 0x80000000u
-
-/* ---- the words of the current line ---- */
-
-static char line[LINE];
-static char *keys[64], *values[64];
-static int words;
-
-static const char *text(const char *key, const char *def)
-{
-	for (int i = 0; i < words; i++)
-		if (!strcmp(keys[i], key)) return values[i];
-	return def;
-}
-
-static uint64_t num(const char *key, uint64_t def)
-{
-	const char *v = text(key, NULL);
-	return v ? strtoull(v, NULL, 0) : def;
-}
-
-static void fail(const char *what) { printf("err %s: %s\n", what, strerror(errno)); }
-
-static int64_t now(void) /* us */
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
-}
 
 /* ---- objects ---- */
 
@@ -540,13 +507,6 @@ static void cmd_vanish(void)
 
 /* ---- memory ---- */
 
-/* The byte at offset i of a block with that seed; package peer has the same. */
-static uint8_t pattern(uint32_t seed, uint32_t i)
-{
-	uint32_t x = (seed * 0x10001u + i) * 0x9e3779b1u;
-	return (x ^ x >> 13) * 0x85ebca6bu >> 24;
-}
-
 static void block(int check)
 {
 	uint64_t len = num("len", 0);
@@ -562,35 +522,9 @@ static void block(int check)
 static void cmd_fill(void) { block(0); }
 static void cmd_check(void) { block(1); }
 
-/* ---- the conversation ---- */
-
-static const struct { const char *name; void (*run)(void); } commands[] = {
+static const struct command commands[] = {
 	{ "open", cmd_open }, { "join", cmd_join }, { "serve", cmd_serve }, { "put", cmd_put }, { "get", cmd_get }, { "vanish", cmd_vanish },
 	{ "fill", cmd_fill }, { "check", cmd_check },
 };
 
-static void obey(const char *word)
-{
-	for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++)
-		if (!strcmp(word, commands[i].name)) { commands[i].run(); return; }
-	printf("err no such command\n");
-}
-
-int main(void)
-{
-	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-	while (fgets(line, sizeof line, stdin)) {
-		char *word = strtok(line, " \n"), *w;
-		if (!word) continue;
-		for (words = 0; words < 64 && (w = strtok(NULL, " \n"));) {
-			char *eq = strchr(w, '=');
-			if (!eq) continue;
-			*eq = 0;
-			keys[words] = w;
-			values[words++] = eq + 1;
-		}
-		obey(word);
-		fflush(stdout);
-	}
-	return 0;
-}
+int main(void) { return CONVERSE(commands); }

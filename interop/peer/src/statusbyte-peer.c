@@ -1,7 +1,6 @@
 /* statusbyte-peer: the other end of transport/statusbyte, in libibverbs and librdmacm alone.
  *
- * It reads commands from standard input, a line each: a word and key=value pairs. Each is answered by one line, "ok ..." or "err ...".
- * The layout of blocks, arrays and private data is that of transport/statusbyte.
+ * It is told what to do (conversation.h). The layout of blocks, arrays and private data is that of transport/statusbyte.
  *
  *   listen port blocks size           -> ok
  *   serve  ms retain                  -> ok packets bytes gaps dups wrong bad retained
@@ -14,53 +13,16 @@
  */
 #include <arpa/inet.h>
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-enum { LINE = 2048, HEADER = 8, ALIGN = 64, MAX_BLOCKS = 4096, DEVICES = 256, KEEP = 16, QUEUE = 64, REQUEST = 12, REPLY = 40 };
+#include "conversation.h"
+
+enum { HEADER = 8, ALIGN = 64, MAX_BLOCKS = 4096, DEVICES = 256, KEEP = 16, QUEUE = 64, REQUEST = 12, REPLY = 40 };
 enum { EMPTY, HAS_DATA, UNAVAILABLE };
 enum { SYNC_ID = 1 << 20 };
-
-/* ---- the words of the current line ---- */
-
-static char line[LINE];
-static char *keys[64], *values[64];
-static int words;
-
-static const char *text(const char *key, const char *def)
-{
-	for (int i = 0; i < words; i++)
-		if (!strcmp(keys[i], key)) return values[i];
-	return def;
-}
-
-static uint64_t num(const char *key, uint64_t def)
-{
-	const char *v = text(key, NULL);
-	return v ? strtoull(v, NULL, 0) : def;
-}
-
-static int fail(const char *what)
-{
-	printf("err %s: %s\n", what, strerror(errno));
-	return -1;
-}
-
-static int64_t now(void) /* ms */
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
-}
 
 /* ---- one connection ---- */
 
@@ -100,7 +62,7 @@ static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_eve
 {
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
 	int64_t left = until - now();
-	if (left < 0 || poll(&p, 1, left) <= 0) {
+	if (left < 0 || poll(&p, 1, left / 1000) <= 0) {
 		errno = ETIMEDOUT;
 		return -1;
 	}
@@ -182,7 +144,7 @@ static void do_listen(void)
 		fail("listen");
 		return;
 	}
-	printf("ok\n");
+	ok();
 }
 
 static int accept_one(int64_t until)
@@ -305,7 +267,7 @@ static int gone(void)
 
 static void do_serve(void)
 {
-	int64_t until = now() + num("ms", 60000);
+	int64_t until = now() + 1000 * (int64_t)num("ms", 60000);
 	unsigned retain = num("retain", 0);
 	memset(&rx, 0, sizeof rx);
 	if (accept_one(until)) {
@@ -445,7 +407,7 @@ static int send_one(int d, uint32_t n, uint8_t flags, int64_t until)
 
 static void do_send(void)
 {
-	int64_t until = now() + num("ms", 60000);
+	int64_t until = now() + 1000 * (int64_t)num("ms", 60000);
 	uint32_t devices = num("devices", 1), packets = num("packets", 1);
 	int synced = 0, r;
 	memset(&tx, 0, sizeof tx);
@@ -458,35 +420,12 @@ static void do_send(void)
 	while (!r && tx.used) r = reap(1, &synced, until);
 	if (!r) {
 		rdma_disconnect(id);
-		step(RDMA_CM_EVENT_DISCONNECTED, now() + 1000);
+		step(RDMA_CM_EVENT_DISCONNECTED, now() + 1000000);
 		printf("ok packets=%lu bytes=%lu syncs=%lu blocks=%u size=%u\n", tx.packets, tx.bytes, tx.syncs, blocks, size);
 	}
 	close_all();
 }
 
-static void obey(const char *word)
-{
-	if (!strcmp(word, "listen")) do_listen();
-	else if (!strcmp(word, "serve")) do_serve();
-	else if (!strcmp(word, "send")) do_send();
-	else printf("err %s: no such command\n", word);
-}
+static const struct command commands[] = { { "listen", do_listen }, { "serve", do_serve }, { "send", do_send } };
 
-int main(void)
-{
-	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-	while (fgets(line, sizeof line, stdin)) {
-		char *word = strtok(line, " \n"), *w;
-		if (!word) continue;
-		for (words = 0; words < 64 && (w = strtok(NULL, " \n"));) {
-			char *eq = strchr(w, '=');
-			if (!eq) continue;
-			*eq = 0;
-			keys[words] = w;
-			values[words++] = eq + 1;
-		}
-		obey(word);
-		fflush(stdout);
-	}
-	return 0;
-}
+int main(void) { return CONVERSE(commands); }

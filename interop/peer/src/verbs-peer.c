@@ -1,8 +1,6 @@
 /* verbs-peer: libibverbs by remote control.
  *
- * It reads commands from standard input, a line each: a word and key=value pairs, and does what they say; whoever is at the other
- * end thus plays every part of a conversation between two RDMA NICs. Each command is answered by any number of
- * lines and then "ok ..." or "err ...". Numbers are decimal or 0x hexadecimal.
+ * It does what it is told to (conversation.h); whoever is at the other end thus plays every part of a conversation between two RDMA NICs.
  *
  *   open   dev                                      -> gid i=.. addr=..   (a line for each), ok
  *   mr     i size access                            -> ok addr lkey rkey
@@ -26,16 +24,12 @@
  *   free   what(qp|mr|srq|mw) i
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MAX = 256, CQ_DEPTH = 8192, LINE = 2048 };
+#include "conversation.h"
+
+enum { MAX = 256, CQ_DEPTH = 8192 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -49,30 +43,7 @@ static struct {
 	uint32_t inline_max;
 } qps[MAX];
 
-/* ---- the words of the current line ---- */
-
-static char line[LINE];
-static char *keys[64], *values[64];
-static int words;
-
-static const char *text(const char *key, const char *def)
-{
-	for (int i = 0; i < words; i++)
-		if (!strcmp(keys[i], key)) return values[i];
-	return def;
-}
-
-static uint64_t num(const char *key, uint64_t def)
-{
-	const char *v = text(key, NULL);
-	return v ? strtoull(v, NULL, 0) : def;
-}
-
 static int slot(const char *key) { return (int)(num(key, 0) % MAX); }
-
-static void ok(void) { printf("ok\n"); }
-static void fail(const char *what) { printf("err %s: %s\n", what, strerror(errno)); }
-static void refuse(const char *why) { printf("err %s\n", why); }
 
 /* ---- objects ---- */
 
@@ -385,19 +356,12 @@ static void cmd_recv(void)
 	ok();
 }
 
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
 static void cmd_poll(void)
 {
 	int i = slot("i");
 	struct ibv_cq *cq = *text("cq", "s") == 'r' ? qps[i].rcq : qps[i].scq;
 	uint64_t got = 0, want = num("n", 1);
-	double end = now() + num("ms", 0) * 1e-3;
+	int64_t end = now() + 1000 * (int64_t)num("ms", 0);
 	while (got < want) {
 		struct ibv_wc wc;
 		int k = ibv_poll_cq(cq, 1, &wc);
@@ -420,13 +384,6 @@ static void cmd_poll(void)
 
 /* ---- memory ---- */
 
-/* The byte at offset i of a block with that seed; package peer has the same. */
-static uint8_t pattern(uint32_t seed, uint32_t i)
-{
-	uint32_t x = (seed * 0x10001u + i) * 0x9e3779b1u;
-	return (x ^ x >> 13) * 0x85ebca6bu >> 24;
-}
-
 static void blocks(int check)
 {
 	uint64_t len = num("len", 0), step = num("step", len), seed = num("seed", 0);
@@ -448,9 +405,7 @@ static void cmd_check(void) { blocks(1); }
 static void cmd_peek(void) { printf("ok v=%llu\n", (unsigned long long)*(volatile uint64_t *)at("mr")); }
 static void cmd_poke(void) { *(volatile uint64_t *)at("mr") = num("v", 0); ok(); }
 
-/* ---- the conversation ---- */
-
-static const struct { const char *name; void (*run)(void); } commands[] = {
+static const struct command commands[] = {
 	{ "open", cmd_open }, { "mr", cmd_mr }, { "mw", cmd_mw }, { "srq", cmd_srq }, { "qp", cmd_qp }, { "free", cmd_free },
 	{ "init", cmd_init }, { "rtr", cmd_rtr }, { "rts", cmd_rts }, { "err", cmd_err }, { "reset", cmd_reset }, { "state", cmd_state },
 	{ "linv", cmd_linv }, { "flush", cmd_flush }, { "awrite", cmd_awrite },
@@ -459,28 +414,4 @@ static const struct { const char *name; void (*run)(void); } commands[] = {
 	{ "fill", cmd_fill }, { "check", cmd_check }, { "peek", cmd_peek }, { "poke", cmd_poke },
 };
 
-static void obey(char *word)
-{
-	for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++)
-		if (!strcmp(word, commands[i].name)) { commands[i].run(); return; }
-	refuse("no such command");
-}
-
-int main(void)
-{
-	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-	while (fgets(line, sizeof line, stdin)) {
-		char *word = strtok(line, " \n"), *w;
-		if (!word) continue;
-		for (words = 0; words < 64 && (w = strtok(NULL, " \n"));) {
-			char *eq = strchr(w, '=');
-			if (!eq) continue;
-			*eq = 0;
-			keys[words] = w;
-			values[words++] = eq + 1;
-		}
-		obey(word);
-		fflush(stdout);
-	}
-	return 0;
-}
+int main(void) { return CONVERSE(commands); }
