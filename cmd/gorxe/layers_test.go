@@ -70,8 +70,9 @@ var allowed = map[string][]string{
 	"roce":       {"bth", "mr/...", "qp", "xdp", "roce/..."},
 	"transport":  {"roce", "transport/..."},
 	"fuzz":       {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/..."},
-	"cmd/gorxe":  {"bth/...", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
-	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
+	"internal":   {},
+	"cmd/gorxe":  {"bth/...", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
+	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
 }
 
 // pure folders are state machines and formats: no I/O, time or chance of their own.

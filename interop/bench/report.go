@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"text/tabwriter"
+
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // result is one row of the output, of the shape that 'gorxe bench --json' has.
@@ -37,12 +39,9 @@ func compare(name, unit string, all, allBase []float64) result {
 			v, base = append(v, all[i]), append(base, allBase[i])
 		}
 	}
-	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(median(v)), BaselineValue: round(median(base))}
-	var ratios []float64
-	for i := range v {
-		ratios = append(ratios, v[i]/base[i])
-	}
-	r.Ratio, r.Spread, r.Rounds = round(median(ratios)), round(spread(ratios)), len(ratios)
+	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(stat.Median(v)), BaselineValue: round(stat.Median(base))}
+	ratios := stat.Ratios(v, base)
+	r.Ratio, r.Spread, r.Rounds = round(stat.Median(ratios)), round(stat.Spread(ratios)), len(ratios)
 	if len(ratios) > 0 {
 		r.RatioMin, r.RatioMax = round(slices.Min(ratios)), round(slices.Max(ratios))
 	}
@@ -69,7 +68,7 @@ func (c *comparison) results() []result {
 		r := row(f.name, f.unit, func(t, _ *trial) float64 { return t.value })
 		if r.less = f.latency; f.latency {
 			p99 := func(t, _ *trial) float64 { return t.p99 }
-			r.P99, r.BaselineP99 = round(median(column(&sides[0], p99))), round(median(column(&sides[1], p99)))
+			r.P99, r.BaselineP99 = round(stat.Median(column(&sides[0], p99))), round(stat.Median(column(&sides[1], p99)))
 		}
 		r.Verdict = r.verdict()
 		list = append(list, r)
@@ -105,28 +104,6 @@ func (r *result) verdict() string {
 		return is + " in every round, by how much is unsure"
 	}
 	return "unsure: the rounds differ too much (quieter host, -rounds)"
-}
-
-// median is the middle value, or the mean of the two in the middle; 0 of nothing.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	m := len(s) / 2
-	if len(s)%2 == 1 {
-		return s[m]
-	}
-	return (s[m-1] + s[m]) / 2
-}
-
-// spread is (max-min)/median: 0 of nothing, or if the median is 0.
-func spread(v []float64) float64 {
-	m := median(v)
-	if m == 0 {
-		return 0
-	}
-	return (slices.Max(v) - slices.Min(v)) / m
 }
 
 // round leaves 4 decimals.

@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // Result is one row of the output: gorxe against a baseline.
@@ -50,12 +50,12 @@ func (f *figure) results(samples map[string][]sample) []Result {
 		lane, against := f.rows[i].lanes()
 		v, base := samples[lane], samples[against]
 		med := func(of func(*sample) float64, list []sample) float64 {
-			return cli.Round(kit.Median(column(list, of)), digits)
+			return cli.Round(stat.Median(column(list, of)), digits)
 		}
 		r := Result{
 			Name: f.rows[i].name, Unit: f.unit, Baseline: f.rows[i].baseline,
 			Value: med(valueOf, v), BaselineValue: med(valueOf, base),
-			Spread: cli.Round(kit.Spread(kit.Ratios(column(v, valueOf), column(base, valueOf))), digits),
+			Spread: cli.Round(stat.Spread(stat.Ratios(column(v, valueOf), column(base, valueOf))), digits),
 			P99:    med(p99Of, v), BaselineP99: med(p99Of, base),
 			CPU: med(cpuOf, v), BaselineCPU: med(cpuOf, base),
 		}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/stat"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -298,7 +298,7 @@ func (b *bench) panels(rows []paper.Row) []paper.Panel {
 				continue
 			}
 			add := func(l *paper.Line, y float64) { l.X, l.Y = append(l.X, float64(at)), append(l.Y, y) }
-			v, base := kit.Median(rows[i].Values), kit.Median(rows[i].Base)
+			v, base := stat.Median(rows[i].Values), stat.Median(rows[i].Base)
 			add(&times.Lines[0], v)
 			add(&times.Lines[1], base)
 			add(&ratios.Lines[0], v/base)

@@ -1,4 +1,4 @@
-// Package kit is what the benchmarks share: medians and spreads, a progress bar, pinned threads, names of plots.
+// Package kit is what the benchmarks share: a progress bar, pinned threads, names of plots.
 package kit
 
 import (
@@ -7,46 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
-
-// Median is the middle value, or the mean of the two in the middle; 0 of nothing. It leaves v alone.
-func Median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	m := len(s) / 2
-	if len(s)%2 == 1 {
-		return s[m]
-	}
-	return (s[m-1] + s[m]) / 2
-}
-
-// Spread is (max-min)/median: 0 if all are equal, or if the median is 0.
-func Spread(v []float64) float64 {
-	m := Median(v)
-	if m == 0 {
-		return 0
-	}
-	return (slices.Max(v) - slices.Min(v)) / m
-}
-
-// Ratios divides pairwise, round by round. Rounds without a baseline value are left out.
-func Ratios(v, base []float64) []float64 {
-	r := make([]float64, 0, len(v))
-	for i := range min(len(v), len(base)) {
-		if base[i] != 0 {
-			r = append(r, v[i]/base[i])
-		}
-	}
-	return r
-}
 
 // Bar shows progress where somebody looks.
 func Bar(w io.Writer, steps int) *progressbar.ProgressBar {

@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // Panel is one picture of a plot.
@@ -68,7 +68,7 @@ func (b *Bars) draw() (*plot.Plot, error) {
 		if len(v) == 0 {
 			continue
 		}
-		at, m := float64(len(labels)), kit.Median(v)
+		at, m := float64(len(labels)), stat.Median(v)
 		bar, err := plotter.NewBarChart(plotter.Values{m}, vg.Points(barWidth))
 		if err != nil {
 			return nil, err

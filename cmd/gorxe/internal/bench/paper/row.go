@@ -5,8 +5,8 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // Row is one line of results: a method against its baseline, one value of each a round, and what the paper says.
@@ -49,8 +49,8 @@ const digits = 4
 func (r *Row) Result() Result {
 	s := Result{
 		Name: r.Name, Unit: r.Unit, Baseline: r.Baseline,
-		Value: cli.Round(kit.Median(r.Values), digits), BaselineValue: cli.Round(kit.Median(r.Base), digits),
-		Spread: cli.Round(kit.Spread(kit.Ratios(r.Values, r.Base)), digits),
+		Value: cli.Round(stat.Median(r.Values), digits), BaselineValue: cli.Round(stat.Median(r.Base), digits),
+		Spread: cli.Round(stat.Spread(stat.Ratios(r.Values, r.Base)), digits),
 		Paper:  r.Paper, PaperValue: r.PaperValue, PaperBase: r.PaperBase, Note: r.Note,
 	}
 	if s.BaselineValue != 0 {

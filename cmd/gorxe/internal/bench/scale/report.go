@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // maxSpread is how far the ratio of single rounds may scatter, (max-min)/median, before their median says nothing.
@@ -44,18 +44,18 @@ func rateOf(s *sample) float64 { return s.rate }
 func (b *bench) result(l *lane) Result {
 	base := l.base()
 	v, against := column(b.samples[*l], rateOf), column(b.samples[base], rateOf)
-	ratios := kit.Ratios(v, against)
+	ratios := stat.Ratios(v, against)
 	r := Result{
-		Name: l.name, Value: cli.Round(kit.Median(v), digits), Unit: unitRate,
-		Baseline: l.baseline(), BaselineValue: cli.Round(kit.Median(against), digits),
-		Spread: cli.Round(kit.Spread(ratios), digits),
+		Name: l.name, Value: cli.Round(stat.Median(v), digits), Unit: unitRate,
+		Baseline: l.baseline(), BaselineValue: cli.Round(stat.Median(against), digits),
+		Spread: cli.Round(stat.Spread(ratios), digits),
 		Link:   b.w.link, QPs: l.qps, MRs: l.mrs, Order: string(l.order), Prefetch: l.prefetch,
 	}
 	if r.Spread <= maxSpread {
-		ratio := cli.Round(kit.Median(ratios), digits)
+		ratio := cli.Round(stat.Median(ratios), digits)
 		r.Ratio = &ratio
 	}
-	if m := kit.Median(column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
+	if m := stat.Median(column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
 		m = cli.Round(m, digits)
 		r.Misses = &m
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // remarks explain the table.
@@ -24,11 +24,11 @@ func (b *bench) note(name string) string {
 	switch name {
 	case fmt.Sprintf("%s_%dblocks", groupSync, blocks):
 		return fmt.Sprintf("p99 %.1f / %.1f us; the ACK is posted after %.2f us",
-			kit.Median(b.tails[laneStatus]), kit.Median(b.tails[laneWindow]), kit.Median(b.posted))
+			stat.Median(b.tails[laneStatus]), stat.Median(b.tails[laneWindow]), stat.Median(b.posted))
 	case groupThroughput + "_" + sizeName(headlineSize):
-		return fmt.Sprintf("%.1f / %.1f frames on the wire a block", kit.Median(b.frames[laneStatus]), kit.Median(b.frames[laneWindow]))
+		return fmt.Sprintf("%.1f / %.1f frames on the wire a block", stat.Median(b.frames[laneStatus]), stat.Median(b.frames[laneWindow]))
 	case groupCPU:
-		return fmt.Sprintf("the sending NIC is woken %.2f / %.2f times a block", kit.Median(b.naps[laneStatus]), kit.Median(b.naps[laneWindow]))
+		return fmt.Sprintf("the sending NIC is woken %.2f / %.2f times a block", stat.Median(b.naps[laneStatus]), stat.Median(b.naps[laneWindow]))
 	case cameraNames[0]:
 		return fmt.Sprintf("%.0f / %.0f MB/s, %d / %d frames", paper.Mean(b.films[laneStatus].rate), paper.Mean(b.films[laneWindow].rate),
 			b.films[laneStatus].frames, b.films[laneWindow].frames)
@@ -69,7 +69,7 @@ func (b *bench) curve(lane string, xs []int, name func(x int) string) (l paper.L
 	l.Name = lane
 	for _, x := range xs {
 		if v := b.values[name(x)][lane]; len(v) > 0 {
-			l.X, l.Y = append(l.X, float64(x)), append(l.Y, kit.Median(v))
+			l.X, l.Y = append(l.X, float64(x)), append(l.Y, stat.Median(v))
 		}
 	}
 	return l
@@ -114,7 +114,7 @@ func (b *bench) retainedOverTime() *paper.Curves {
 				v = append(v, r[bin])
 			}
 			if len(v) > 0 {
-				l.X, l.Y = append(l.X, float64(bin)*float64(retainBin.Milliseconds())), append(l.Y, kit.Median(v))
+				l.X, l.Y = append(l.X, float64(bin)*float64(retainBin.Milliseconds())), append(l.Y, stat.Median(v))
 			}
 		}
 		c.Lines = append(c.Lines, l)

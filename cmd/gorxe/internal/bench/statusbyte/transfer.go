@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 const (
@@ -40,7 +40,7 @@ func (w *world) latency(ctx context.Context, lane string, blocks, size int, limi
 		}
 		return nil
 	})
-	return kit.Median(us), err
+	return stat.Median(us), err
 }
 
 // errNothing: no block arrived in time.
