@@ -39,6 +39,7 @@ const (
 	defaultTimeout   = 2 * time.Millisecond
 	defaultRate      = 1000 // Mbit/s
 	maxRate          = 1 << 20
+	defaultPingEvery = time.Millisecond
 )
 
 type flags struct {
@@ -47,6 +48,7 @@ type flags struct {
 	size      cli.Size
 	timeout   cli.Duration
 	rate      cli.Int
+	pingEvery cli.Duration
 	only      []string
 	link      cli.Choice
 	mode      cli.Choice
@@ -63,6 +65,7 @@ func Command() *cobra.Command {
 		size:      cli.Size{Bytes: defaultSize, Min: minSize, Max: maxSize},
 		timeout:   cli.Duration{D: defaultTimeout, Min: 10 * time.Microsecond, Max: time.Second},
 		rate:      cli.Int{N: defaultRate, Min: 0, Max: maxRate},
+		pingEvery: cli.Duration{D: defaultPingEvery, Max: time.Second},
 		link:      cli.Choice{Value: linkVeth, Words: []string{linkVeth, linkMemory}},
 		mode:      cli.Choice{Value: xdp.Auto.String(), Words: []string{xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()}},
 	}
@@ -87,6 +90,7 @@ Experiments: ` + strings.Join(names(experiments()), ", ") + `.`,
 	fs.Var(&f.size, "size", "bytes of a transfer")
 	fs.Var(&f.timeout, "timeout", "after which a request is repeated")
 	fs.Var(&f.rate, "rate", "of the link in each direction, Mbit/s; 0: as fast as it goes")
+	fs.Var(&f.pingEvery, "ping-interval", "of each of the three pings; 0: the next one as soon as the answer is there (ping -f)")
 	fs.StringSliceVar(&f.only, "only", nil, "measure only these experiments")
 	fs.Var(&f.link, "link", "veth (AF_XDP on a veth pair of its own) or memory")
 	fs.Var(&f.mode, "mode", "XDP mode: auto (generic on veth), native or generic")
@@ -181,7 +185,7 @@ func (b *bench) step(x *experiment, side string, into *[]outcome) paper.Step {
 	return paper.Step{Experiment: x.name, Side: side, Run: func(ctx context.Context, round int) error {
 		t := trial{
 			experiment: x, world: b.world, traditional: side == traditional, transfers: b.transfers.N, size: b.size.Int(),
-			timeout: b.timeout.D, rate: int64(b.rate.N) * 1e6, seed: uint64(round + 1), cpus: b.cpus,
+			timeout: b.timeout.D, rate: int64(b.rate.N) * 1e6, pingEvery: b.pingEvery.D, seed: uint64(round + 1), cpus: b.cpus,
 		}
 		o, err := b.insist(ctx, &t)
 		if err == nil {

@@ -80,6 +80,25 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// Pings without a pause take their share of the link, and still no request goes unanswered: one at a time, they do not fill a queue.
+func TestPingFlood(t *testing.T) {
+	value := func(interval string) paper.Result {
+		out, err := benchIndirect(t, "--link", "memory", "--rounds", "1", "--transfers", "40", "--only", "pings_512", "--ping-interval", interval, "--json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []paper.Result
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return list[0]
+	}
+	slow, flood := value("1ms"), value("0")
+	if flood.BaselineValue < 1.2*slow.BaselineValue || flood.Ratio != 1 || !strings.Contains(flood.Note, "timed out 0 / 0") {
+		t.Errorf("%+v, then %+v", slow, flood)
+	}
+}
+
 func TestPlotAndTable(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "plot")
 	out, err := benchIndirect(t, "--link", "memory", "--rounds", "1", "--transfers", "20", "--only", "frp_0,frp_10,frp_lfp_1", "--plot", base)

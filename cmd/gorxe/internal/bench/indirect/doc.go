@@ -9,7 +9,8 @@
 // has run out; after a time-out it asks again.
 //
 // In the experiment with pings, three of them run all the time, of 256, 512 and 1024 bytes, and the frames' payload is varied; faults are not
-// injected.
+// injected. How often they send is not stated: every millisecond, or, with --ping-interval 0, as soon as the answer is there. In the simulation
+// they share the link, and its order, with the transfers; on a veth pair they are the kernel's, and share the CPUs.
 //
 // # What it leaves open, and what is taken here
 //

@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// pingEvery is how often each ping sends, if its answers come in time. The paper says only that they send all the time.
-	pingEvery    = time.Millisecond
 	pingPatience = 10 * time.Millisecond // until an answer counts as lost
 	icmpHeader   = 8
 	icmpEcho     = 8
 )
 
-// startPings begins three pings between the kernels of both ends.
-func startPings(pair *veth.Pair) (end func() error, err error) {
+// startPings begins three pings between the kernels of both ends, each of which sends so often, if its answers come in time. The paper says only
+// that they send all the time.
+func startPings(pair *veth.Pair, every time.Duration) (end func() error, err error) {
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	errs := make([]error, len(pingSizes))
 	for i, size := range pingSizes {
-		ping, err := icmpPinger(pair, i, size)
+		ping, err := icmpPinger(pair, i, size, every)
 		if err != nil {
 			stop.Store(true)
 			all.Wait()
@@ -47,7 +46,7 @@ func startPings(pair *veth.Pair) (end func() error, err error) {
 }
 
 // icmpPinger is a ping with a short interval.
-func icmpPinger(pair *veth.Pair, i, size int) (func(stop *atomic.Bool) error, error) {
+func icmpPinger(pair *veth.Pair, i, size int, every time.Duration) (func(stop *atomic.Bool) error, error) {
 	fd := -1
 	err := pair.A.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
@@ -76,7 +75,7 @@ func icmpPinger(pair *veth.Pair, i, size int) (func(stop *atomic.Bool) error, er
 					break
 				}
 			}
-			time.Sleep(pingEvery - time.Since(began))
+			time.Sleep(every - time.Since(began))
 		}
 		return nil
 	}, nil

@@ -33,6 +33,7 @@ type trial struct {
 	size        int
 	timeout     time.Duration
 	rate        int64 // bits per second; 0: as fast as it goes
+	pingEvery   time.Duration
 	seed        uint64
 	cpus        []int
 }
@@ -162,7 +163,7 @@ func (p *pair) measure(ctx context.Context, t *trial, o *outcome) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- onCPU(t.cpus[1], func() error { return p.sides[1].serve(&stop) }) }()
 	if t.pings {
-		end, perr := startPings(t.world.pair)
+		end, perr := startPings(t.world.pair, t.pingEvery)
 		if perr != nil {
 			stop.Store(true)
 			return errors.Join(perr, <-served)

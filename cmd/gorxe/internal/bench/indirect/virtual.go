@@ -18,7 +18,7 @@ func (p *pair) simulate(ctx context.Context, t *trial, o *outcome) error {
 	var pings []*pinger
 	if t.pings {
 		for _, size := range pingSizes {
-			g, err := newPinger(ctx, p, size)
+			g, err := newPinger(ctx, p, size, t.pingEvery)
 			if err != nil {
 				return err
 			}
@@ -77,14 +77,15 @@ type pinger struct {
 		mr *roce.MR
 		to roce.SendWR
 	}
+	every int64
 	due   int64 // when the next one may go
 	waits bool  // for an answer
 }
 
 const pingKey = 0x9199
 
-func newPinger(ctx context.Context, p *pair, size int) (*pinger, error) {
-	g := &pinger{}
+func newPinger(ctx context.Context, p *pair, size int, every time.Duration) (*pinger, error) {
+	g := &pinger{every: int64(every)}
 	for i := range g.ends {
 		e, dev := &g.ends[i], p.sides[i].dev
 		pd, err := dev.AllocPD()
@@ -150,6 +151,6 @@ func (g *pinger) turn(now int64) (busy bool, err error) {
 	if g.waits || now < g.due {
 		return busy, nil
 	}
-	g.waits, g.due = true, now+int64(pingEvery)
+	g.waits, g.due = true, now+g.every
 	return true, g.ends[0].qp.PostSend(g.ends[0].to)
 }
