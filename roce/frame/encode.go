@@ -106,18 +106,26 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 	udpLen := len(ip) - ipLen
 	binary.BigEndian.PutUint32(ip[ipLen+4:], uint32(udpLen)<<16)
 	if ipLen == lenIPv4 {
-		h := ip[:lenIPv4]
-		binary.BigEndian.PutUint32(h, binary.BigEndian.Uint32(h)&0xffff0000|uint32(len(ip)))
-		binary.BigEndian.PutUint16(h[4:], e.ID)
+		finishIPv4(ip[:lenIPv4], len(ip), e.ID)
 		e.ID++
-		e.scratch.prepare(ip[:end-start], ipLen)
-		h[10], h[11] = 0, 0
-		binary.BigEndian.PutUint16(h[10:], ^sumIPv4(h))
 	} else {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
-		e.scratch.prepare(ip[:end-start], ipLen)
 	}
+	e.scratch.prepare(ip[:end-start], ipLen)
 	binary.LittleEndian.PutUint32(f[end:], e.scratch.sum(ip[:end-start], ipLen))
+}
+
+// finishIPv4 sets length, identification and checksum. It reads all before it writes anything, and only whole words: a load of what was
+// just stored in pieces has to wait for the cache.
+func finishIPv4(h []byte, n int, id uint16) {
+	_ = h[lenIPv4-1]
+	w0 := binary.BigEndian.Uint32(h[0:])&0xffff0000 | uint32(n)&0xffff
+	w1 := binary.BigEndian.Uint32(h[4:])&0xffff | uint32(id)<<16
+	w2 := binary.BigEndian.Uint32(h[8:]) & 0xffff0000
+	sum := uint64(w0) + uint64(w1) + uint64(w2) + uint64(binary.BigEndian.Uint32(h[12:])) + uint64(binary.BigEndian.Uint32(h[16:]))
+	binary.BigEndian.PutUint32(h[0:], w0)
+	binary.BigEndian.PutUint32(h[4:], w1)
+	binary.BigEndian.PutUint32(h[8:], w2|uint32(^fold(sum)))
 }
 
 // SourcePort returns the UDP source port of a QP pair: 0xC000 and 14 bits of hash,
