@@ -28,6 +28,6 @@ func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(W
 
 // inlineAt is where a slot keeps inline data: in place of its SGEs.
 func (s *sendQueue) inlineAt(i uint32) []byte {
-	at := &s.sges[(i&s.mask)*uint32(s.room)]
+	at := &s.sges[s.slot(i)*uint32(s.room)]
 	return unsafe.Slice((*byte)(unsafe.Pointer(at)), s.maxInline)
 }

@@ -141,6 +141,50 @@ func TestQueueDepths(t *testing.T) {
 
 // Inline data is copied by the post: the caller's buffer is free at once (IBA 11.4.1.1). Without it
 // the memory is read when the packet leaves, and again for a retransmission.
+// A post to an empty queue begins again at the QP's first slot, whatever was posted before; while something is under way the slots
+// go round, and each work request keeps its own.
+func TestEmptyQueueBeginsAgain(t *testing.T) {
+	c := newCable(t, RC, 1024)
+	q := c.a
+	if len(q.sq.wqes) < 4 {
+		t.Fatalf("a queue of %d slots", len(q.sq.wqes))
+	}
+	va, key := c.ends[1].remote(0)
+	post := func(id uint64) uint32 {
+		t.Helper()
+		wr := SendWR{ID: id, Op: OpWrite, Flags: Signaled, SGEs: []SGE{c.ends[0].sge(0, 8)}, RemoteAddr: va, RKey: key}
+		if n, err := q.PostSend([]SendWR{wr}); n != 1 {
+			t.Fatal(err)
+		}
+		return q.sq.slot(q.sq.head.Load() - 1)
+	}
+	done := func(ids ...uint64) {
+		t.Helper()
+		c.settle()
+		wcs := make([]WC, 8)
+		n := q.sendCQ.Poll(wcs)
+		if n != len(ids) {
+			t.Fatalf("%d completions, want %d", n, len(ids))
+		}
+		for i, wc := range wcs[:n] {
+			if wc.ID != ids[i] || wc.Status != Success {
+				t.Fatalf("completions %v, want those of %v", wcs[:n], ids)
+			}
+		}
+	}
+	for id := range uint64(5) {
+		if at := post(id); at != q.begin() {
+			t.Errorf("post %d to an empty queue is in slot %d, not %d", id, at, q.begin())
+		}
+		done(id)
+	}
+	slots := map[uint32]bool{post(7): true, post(8): true, post(9): true}
+	if len(slots) != 3 || !slots[q.begin()] {
+		t.Errorf("three posts are in slots %v; the first is %d", slots, q.begin())
+	}
+	done(7, 8, 9)
+}
+
 func TestInlineIsCopied(t *testing.T) {
 	k := newTalk(t, RC)
 	buf := seq(100)

@@ -84,17 +84,16 @@ func (e *Engine) aheadWQE(q *QP) {
 		return
 	}
 	s := &q.sq
-	i := s.cur & s.mask
-	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.room)])
+	prefetch.Object(s.at(s.cur), 1)
 }
 
-// source is the first SGE of the work request under way; nil: none, or inline.
+// source is the SGE of the work request under way; nil: it has none, or several, or inline data.
 func (q *QP) source() *SGE {
 	s := &q.sq
-	if s.cur == s.head.Load() || s.at(s.cur).inline || s.at(s.cur).nsge == 0 {
+	if s.cur == s.head.Load() || s.at(s.cur).nsge != 1 {
 		return nil
 	}
-	return &s.sges[(s.cur&s.mask)*uint32(s.room)]
+	return &s.at(s.cur).one[0]
 }
 
 func (e *Engine) aheadMR(q *QP) {
@@ -121,13 +120,9 @@ func (e *Engine) aheadMem(q *QP) {
 // knows whom it will serve a few posts later. Any goroutine.
 func (q *QP) Ahead() { prefetch.Object(q, sendLines) }
 
-// AheadSlot goes on from there, a little later: it fetches the slot that the next work request goes to. A store need not wait for
-// its line, but the doorbell behind it does. The QP's one poster calls it.
-func (q *QP) AheadSlot() {
-	s := &q.sq
-	i := s.head.Load() & s.mask
-	prefetch.Pair(&s.wqes[i], &s.sges[i*uint32(s.room)])
-}
+// AheadSlot goes on from there, a little later: it fetches the slot that the next work request goes to, if the queue is empty; one
+// that is not is in the caches. A store need not wait for its line, but the doorbell behind it does. Any goroutine.
+func (q *QP) AheadSlot() { prefetch.Object(&q.sq.wqes[q.begin()], 1) }
 
 // foresight is what is known of a received packet before it is looked at.
 type foresight struct {
@@ -209,8 +204,9 @@ func (f *foresight) chain(e *Engine) {
 	case f.rk != 0:
 		f.m = e.mrs.AheadMR(f.rk, true)
 	default:
-		s := &f.q.sq
-		prefetch.Object(&s.wqes[s.tail.Load()&s.mask], 1)
+		if s := &f.q.sq; s.used() > 0 {
+			prefetch.Object(s.at(s.tail.Load()), 1)
+		}
 	}
 }
 

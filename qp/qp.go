@@ -126,7 +126,7 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	}
 	q.eng, q.typ, q.qpn, q.pd, q.sendCQ, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.SendCQ, a.RecvCQ, a.SRQ
 	e.admit(q)
-	q.sq.init(&a, q.id)
+	q.sq.init(&a)
 	if a.SRQ == nil {
 		q.rq.init(a.RQDepth, a.MaxRecvSGE)
 		q.recv.sges = make([]SGE, q.rq.maxSGE)

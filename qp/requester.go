@@ -277,7 +277,8 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 		op = bth.RCFetchAdd
 	}
 	rest, netLen := q.header(b, nil, op, q.destQP, q.nxt, true, false, 0)
-	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.second, w.first)
+	compare, swapAdd := q.sq.operands(q.sq.cur).getOperands()
+	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, swapAdd, compare)
 	q.sq.cur++
 	q.rdPush(q.nxt + 1)
 	q.sent(now, 1, true)

@@ -14,9 +14,8 @@ import (
 // which owns the fields from psn on.
 type wqe struct {
 	id     uint64
-	raddr  uint64
-	first  uint64 // atomics: the value to compare with; UD: the peer's QPN and Q_Key
-	second uint64 // atomics: the value to swap in or to add
+	raddr  uint64 // UD: the peer's QPN and Q_Key
+	one    [1]SGE // the only SGE, if there is one; more are in sendQueue.sges
 	length uint32 // of the message, bytes
 	rkey   bth.RKey
 	extra  uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
@@ -34,15 +33,19 @@ type wqe struct {
 // datagramTo packs the address of a UD work request beside its AH.
 func datagramTo(n bth.QPN, k bth.QKey) uint64 { return uint64(n)<<32 | uint64(k) }
 
-func (w *wqe) destQP() bth.QPN { return bth.QPN(w.first >> 32) }
-func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.first) }
+func (w *wqe) destQP() bth.QPN { return bth.QPN(w.raddr >> 32) }
+func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.raddr) }
 
 // sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever. What a poster writes, or
 // what never changes, comes first; behind head is what the engine writes.
+//
+// A post that finds the queue empty begins again at the QP's first slot. So a QP that has one request under way at a time uses one
+// line of its ring over and over, and of many such QPs as many lines are in use: a ring that went round would bring all its
+// lines through the caches in turn.
 type sendQueue struct {
-	wqes      []wqe
-	sges      []SGE // room for each slot, for SGEs or inline data
-	mask      uint32
+	wqes      []wqe  // a power of two of slots
+	sges      []SGE  // room for each slot: more SGEs than one, inline data, or an atomic's operands
+	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
@@ -59,14 +62,12 @@ type sendQueue struct {
 	ahs *[]*Path // UD: the way of each slot's datagram
 }
 
-// init makes the queue of the QP with this number. QPs begin at different slots: rings are as long as one another, and if
-// those who are served in turn all stood at the same slot, their WQEs would share a few sets of the cache.
-func (s *sendQueue) init(a *InitAttr, id uint32) {
+// init makes the queue.
+func (s *sendQueue) init(a *InitAttr) {
 	n := slots(max(a.SQDepth, 1))
-	s.depth, s.mask = uint16(a.SQDepth), n-1
+	s.depth = uint16(a.SQDepth)
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
-	s.head.Store(id)
 	s.wqes = make([]wqe, n)
 	s.sges = make([]SGE, n*uint32(s.room))
 	if a.Type == UD {
@@ -83,15 +84,44 @@ func (a *InitAttr) slotRoom() int {
 // used is how many slots are taken; exact for either end, a snapshot for others.
 func (s *sendQueue) used() uint32 { return s.head.Load() - s.tail.Load() }
 
-func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[i&s.mask] }
+// slot is where the work request of a count between tail and head is, and the next one's.
+func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.wqes)-1) }
+
+// begin is the first slot of an empty queue. QPs begin at different ones: rings are as long as one another, and if those who are
+// served in turn all began alike, their WQEs would share a few sets of the cache.
+func (q *QP) begin() uint32 { return q.id & uint32(len(q.sq.wqes)-1) }
+
+func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[s.slot(i)] }
 
 func (s *sendQueue) sgesAt(i uint32) []SGE {
-	o := (i & s.mask) * uint32(s.room)
-	return s.sges[o : o+uint32(s.wqes[i&s.mask].nsge)]
+	at := s.slot(i)
+	w := &s.wqes[at]
+	if w.nsge <= 1 {
+		return w.one[:w.nsge]
+	}
+	o := at * uint32(s.room)
+	return s.sges[o : o+uint32(w.nsge)]
+}
+
+// operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
+func (s *sendQueue) operands(i uint32) *SGE {
+	at := s.slot(i)
+	if w := &s.wqes[at]; w.nsge > 1 {
+		return &w.one[0]
+	}
+	return &s.sges[at*uint32(s.room)]
+}
+
+func (g *SGE) setOperands(compare, swapAdd uint64) {
+	*g = SGE{Addr: compare, Length: uint32(swapAdd), LKey: bth.LKey(swapAdd >> 32)}
+}
+
+func (g *SGE) getOperands() (compare, swapAdd uint64) {
+	return g.Addr, uint64(g.LKey)<<32 | uint64(g.Length)
 }
 
 // ahAt is where a UD work request keeps its way.
-func (s *sendQueue) ahAt(i uint32) **Path { return &(*s.ahs)[i&s.mask] }
+func (s *sendQueue) ahAt(i uint32) **Path { return &(*s.ahs)[s.slot(i)] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
@@ -136,7 +166,11 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	}
 	s := &q.sq
 	head := s.head.Load()
-	free := uint32(s.depth) - (head - s.tail.Load())
+	used := head - s.tail.Load()
+	if used == 0 {
+		s.shift = q.begin() - head // the engine looks at no slot until head moves on
+	}
+	free := uint32(s.depth) - used
 	var err error
 	n := 0
 	for n = range wrs {
@@ -190,13 +224,15 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	}
 	w.id, w.op, w.flags, w.length = wr.ID, wr.Op, wr.Flags, uint32(n)
 	w.raddr, w.rkey = wr.RemoteAddr, wr.RKey
-	w.first, w.second = wr.Compare, wr.SwapAdd
 	if q.typ == UD {
-		w.first = datagramTo(wr.RemoteQPN, wr.RemoteQKey)
+		w.raddr = datagramTo(wr.RemoteQPN, wr.RemoteQKey)
 	}
 	w.extra = wr.Imm
-	if wr.Op == OpSendInv {
+	switch wr.Op {
+	case OpSendInv:
 		w.extra = uint32(wr.InvKey)
+	case OpCmpSwap, OpFetchAdd:
+		s.operands(i).setOperands(wr.Compare, wr.SwapAdd)
 	}
 	w.status = Success
 	return nil
