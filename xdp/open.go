@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr/fence"
 	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/vishvananda/netlink"
@@ -75,6 +76,7 @@ func open(iface string, opts Options) (_ *Port, err error) {
 		}
 	}
 	o.net.watch()
+	o.light = fence.Asymmetric()
 	return &o.Port, nil
 }
 
