@@ -11,7 +11,7 @@
 //   - gorxe.go, bare.go, kernel.go: the measurements: WRITEs, bare frames on the same Port code, TCP and UDP sockets.
 //   - mmsg_unsafe.go, offload_unsafe.go, loss.go: batched UDP, segmentation offload of the pair, an XDP program that
 //     loses packets of TCP.
-//   - report.go, plot.go, package kit: table and JSON; the picture; medians and spread.
+//   - report.go, plot.go, packages kit and stat: table and JSON; the picture; medians and spread.
 //
 // # What is fair
 //
