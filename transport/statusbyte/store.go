@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Names in a Store. A consumer reads the files with StoreSuffix in the order of their names; once EndMark is there no more
-// will come. Nothing else belongs to it.
+// Names in a Store. A consumer reads the files with StoreSuffix in the order of their names, which are numbers of seqDigits digits; where one
+// is left out, packets are missing (see Gap). Once EndMark is there no more will come. Nothing else belongs to the consumer.
 const (
 	StoreSuffix = ".blk"
 	EndMark     = "end"
@@ -31,6 +31,7 @@ type Store struct {
 	root    string
 	segment int64 // bytes that a file has at least; 0: a file for each packet
 	devices [256]*shelf
+	gaps    [256]bool // packets are missing before the next one
 }
 
 // shelf is a device's directory.
@@ -152,12 +153,32 @@ func remove(name string) error {
 // device's directory that somebody removed is made again.
 func (s *Store) Put(device uint8, data []byte) error {
 	d, err := s.shelf(device)
+	if err == nil {
+		err = s.skip(device, d)
+	}
 	if err != nil {
 		return err
 	}
 	if err := d.put(data, s.segment); err != nil {
 		return storeError(err)
 	}
+	return nil
+}
+
+// Gap notes that packets of a device are missing before its next one, so that a consumer can see it: what has come before them is
+// published by itself, and the next file's number is one more than it would be.
+func (s *Store) Gap(device uint8) { s.gaps[device] = true }
+
+// skip makes the gap that was noted.
+func (s *Store) skip(device uint8, d *shelf) error {
+	if !s.gaps[device] {
+		return nil
+	}
+	if err := d.finish(); err != nil {
+		return storeError(err)
+	}
+	d.next++
+	s.gaps[device] = false
 	return nil
 }
 
@@ -271,8 +292,14 @@ func (d *shelf) finish() error {
 	return err
 }
 
-// End publishes what is left of a device's stream and marks its end.
+// End publishes what is left of a device's stream and marks its end. A gap before the end shows as an empty file behind it. After an error
+// it may be called again.
 func (s *Store) End(device uint8) error {
+	if s.gaps[device] {
+		if err := s.Put(device, nil); err != nil {
+			return err
+		}
+	}
 	d, err := s.shelf(device)
 	if err != nil {
 		return err

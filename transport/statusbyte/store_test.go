@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -199,5 +200,38 @@ func TestStoreAfterTheEnd(t *testing.T) {
 	put(t, s, 0, "b")
 	if _, err := os.Stat(filepath.Join(s.Dir(0), EndMark)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the mark is still there: %v", err)
+	}
+}
+
+// Where packets are missing a number is left out: once, whatever goes wrong meanwhile, and also at the end.
+func TestStoreGap(t *testing.T) {
+	root := t.TempDir()
+	s, err := OpenStore(root, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Gap(1) // before a directory is there
+	s.Gap(1)
+	put(t, s, 1, "1234", "5678")
+	s.Gap(1) // ends the file before it is full
+	put(t, s, 1, "9")
+	if err := s.End(1); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, 1, "a")
+	s.Gap(1)
+	if err := errors.Join(s.End(1), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := filepath.Glob(filepath.Join(s.Dir(1), "*"+StoreSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for i, text := range files(t, s.Dir(1)) {
+		have = append(have, strings.TrimLeft(filepath.Base(list[i]), "0")+" "+text)
+	}
+	if want := []string{"1.blk 12345678", "3.blk 9", "4.blk a", "6.blk "}; !equal(have, want) {
+		t.Errorf("%q, want %q", have, want)
 	}
 }

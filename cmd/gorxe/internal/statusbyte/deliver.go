@@ -13,43 +13,53 @@ import (
 
 // delivery takes packets from a receiver to their hashes and directories.
 type delivery struct {
-	r           *statusbyte.Receiver
-	store       *statusbyte.Store // nil: packets are only hashed
+	r     *statusbyte.Receiver
+	store *statusbyte.Store // nil: packets are only hashed
+	options
 	all         tallies
-	parked      [256][]statusbyte.Block // packets that their directory did not take, in order
-	nparked     int
-	most        int // that may be parked
+	shelves     [256]shelf
+	nparked     int // packets in blocks, of all devices
+	most        int // that may be
 	retry       time.Time
-	why         [256]error     // what a directory said
-	since       [256]time.Time // when it began to take nothing
+	hold        time.Time       // when everything began to wait for a directory
+	ctx         context.Context // run's
+	wait        *patience
 	first, last time.Time
 }
 
-func newDelivery(r *statusbyte.Receiver, store *statusbyte.Store) *delivery {
-	// At least one block has to stay in use for the other devices.
-	return &delivery{r: r, store: store, most: min(max(1, r.Blocks()/2), r.Blocks()-1)}
+// options say how patient a delivery is, and whom it tells.
+type options struct {
+	timeout  time.Duration // without a packet; 0: for ever
+	grace    time.Duration // after the end, for directories that take nothing
+	lossless bool          // rather everything waits than that a packet is dropped
+	diag     io.Writer
 }
 
-// retryEvery is how long a directory that took nothing is left alone.
-const retryEvery = 100 * time.Millisecond
+func newDelivery(r *statusbyte.Receiver, store *statusbyte.Store, o options) *delivery {
+	if o.diag == nil {
+		o.diag = io.Discard
+	}
+	// At least one block has to stay in use for the other devices.
+	return &delivery{r: r, store: store, options: o, most: min(max(1, r.Blocks()/2), r.Blocks()-1)}
+}
 
 // run takes packets until the sender has closed.
-func (d *delivery) run(ctx context.Context, timeout time.Duration) error {
-	wait := newPatience(ctx, timeout)
-	defer wait.end()
+func (d *delivery) run(ctx context.Context) error {
+	d.ctx, d.wait = ctx, newPatience(ctx, d.timeout)
+	defer d.wait.end()
 	defer d.giveUp()
 	for {
-		b, err := d.receive(wait.ctx)
+		b, err := d.receive(d.wait.ctx)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
-		case errors.Is(err, context.Canceled) && context.Cause(wait.ctx) == errTimeout:
+		case errors.Is(err, context.Canceled) && context.Cause(d.wait.ctx) == errTimeout:
 			return errTimeout
 		case err != nil:
 			return errors.Join(err, d.drain())
 		case b.Data == nil: // only time to try again
 		default:
-			wait.renew()
+			d.wait.renew()
 			d.take(b)
 		}
 		d.again(time.Now())
@@ -94,32 +104,19 @@ func (d *delivery) take(b statusbyte.Block) {
 	if t := d.all.of(b.Device); len(b.Data) > 0 || !b.Last { // an empty last packet is only the mark of the end
 		t.add(b.Data)
 	}
+	s, it := &d.shelves[b.Device], item{Block: b}
 	switch {
 	case d.store == nil:
 		b.Release()
-	case len(d.parked[b.Device]) > 0: // those before it come first
-		d.park(b)
+	case len(s.parked) > 0: // those before it come first
+		d.park(it, s.why)
 	default:
-		if err := d.put(b); err != nil {
-			d.why[b.Device] = err
-			d.park(b)
+		if err := d.put(&it); err != nil {
+			d.park(it, err)
+		} else if s.stuck {
+			d.recovered(b.Device)
 		}
 	}
-}
-
-func (d *delivery) put(b statusbyte.Block) error {
-	if len(b.Data) > 0 {
-		if err := d.store.Put(b.Device, b.Data); err != nil {
-			return err
-		}
-	}
-	if b.Last {
-		if err := d.store.End(b.Device); err != nil {
-			return err
-		}
-	}
-	b.Release()
-	return nil
 }
 
 func (d *delivery) elapsed() time.Duration { return d.last.Sub(d.first) }
@@ -135,6 +132,9 @@ func (d *delivery) fill(rep *report) {
 	rep.BadStatus, rep.BadHeader, rep.Unknown, rep.Overwrites = st.BadStatus, st.BadHeader, st.Unknown, st.Overwrites
 }
 
+// errUnstored: packets were lost between the NIC and their directory.
+var errUnstored = errors.New("packets that arrived could not be stored")
+
 // unstored is the error of a delivery in which packets arrived that no directory took.
 func (d *delivery) unstored() error {
 	var list []string
@@ -142,11 +142,11 @@ func (d *delivery) unstored() error {
 	for _, t := range d.all {
 		if t != nil && t.Lost > 0 {
 			list = append(list, fmt.Sprintf("%d of device %d", t.Lost, t.Device))
-			why = d.why[t.Device]
+			why = d.shelves[t.Device].why
 		}
 	}
 	if list == nil {
 		return nil
 	}
-	return fmt.Errorf("packets that arrived could not be stored: %s: %w", strings.Join(list, ", "), why)
+	return fmt.Errorf("%w: %s: %w", errUnstored, strings.Join(list, ", "), why)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,8 +29,8 @@ func TestInterruptedReceiver(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d := newDelivery(r, nil)
-	if err := d.run(ctx, 0); !errors.Is(err, context.Canceled) {
+	d := newDelivery(r, nil, options{timeout: 5 * time.Second})
+	if err := d.run(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	var rep report
@@ -64,14 +65,65 @@ func TestInterruptedPipe(t *testing.T) {
 		}
 		sent <- fmt.Sprint(all.reports())
 	}()
-	d := newDelivery(r, nil)
-	if err := d.run(t.Context(), 5*time.Second); err != nil {
+	d := newDelivery(r, nil, options{timeout: 5 * time.Second})
+	if err := d.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var rep report
 	d.fill(&rep)
 	if a := <-sent; a != fmt.Sprint(rep.Devices) || rep.Devices[0].Bytes != 4 {
 		t.Errorf("sent %s, received %v", a, rep.Devices)
+	}
+}
+
+// What a pipe has said is not kept back while it says nothing more, however large blocks are; and what comes quickly goes in whole blocks.
+func TestSlowPipe(t *testing.T) {
+	s, r := rig(t, statusbyte.Config{Blocks: 4, BlockSize: 1 << 20})
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &fileSource{dev: 1, file: in, len: -1}
+	defer src.close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := sendAll(t.Context(), s, []source{src}, func(int) {})
+		done <- errors.Join(err, s.Close())
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, text := range []string{"said", "and said again"} {
+		if _, err := out.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		b, err := r.Receive(ctx) // the pipe is open and silent
+		if err != nil || string(b.Data) != text {
+			t.Fatalf("%q, %v", b.Data, err)
+		}
+		b.Release()
+	}
+	large := bytes.Repeat([]byte("x"), 3<<20)
+	go func() {
+		_, err := out.Write(large)
+		done <- errors.Join(err, out.Close())
+	}()
+	n, packets := 0, 0
+	for {
+		b, err := r.Receive(ctx)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, packets = n+len(b.Data), packets+1
+		b.Release()
+	}
+	if err := errors.Join(<-done, <-done); err != nil {
+		t.Error(err)
+	}
+	if n != len(large) || packets > 100 {
+		t.Errorf("%d bytes in %d packets", n, packets)
 	}
 }
 
@@ -119,7 +171,7 @@ func TestTailOverARestart(t *testing.T) {
 		}
 	}()
 	var out bytes.Buffer
-	if err := tail(t.Context(), dir, true, &out); err != nil || out.String() != "before after" {
+	if err := tail(t.Context(), dir, true, &out, io.Discard); err != nil || out.String() != "before after" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -23,7 +23,12 @@ type recvFlags struct {
 	devices string
 	keep    bool
 	timeout cli.Duration
+
+	lossless bool
+	grace    cli.Duration
 }
+
+const defaultGrace = 5 * time.Second
 
 func recvCommand() *cobra.Command {
 	f := new(recvFlags)
@@ -34,10 +39,16 @@ func recvCommand() *cobra.Command {
 of its own, DIR/device-NNN: files that appear whole, in the order of their names, ready to be mounted into a consumer's
 container; see 'statusbyte tail'.
 
-A directory that takes nothing (full, read-only) holds up only its own device: some of its packets wait in their blocks and
-are tried again; those beyond are counted as unstored, and the exit status is 1. It serves one sender and ends,
-unless --keep. A sender that dies without a word (its host crashes) looks like one that has nothing to say, since the receiver sends
-nothing: with --keep choose a --timeout, after which the next one has its turn.`,
+A directory that takes nothing (full, read-only, gone) is told at once, and holds up only its own device. Half of the blocks are for
+packets that wait; they stay in memory, the sender goes round them, and they are stored, in order, as soon as the directory takes them:
+they are tried every 100 ms, and for --grace after the last packet. When that room is used up too, everything waits, for 0.5 s in
+10 s at most; after that the stuck device's packets are dropped, counted ("unstored") and told, the exit status is 1, and the number
+of its next file is one higher than it would be: files of a device with consecutive numbers have no packets missing between them.
+With --lossless everything waits instead for as long as it takes, all devices: nothing is dropped until recv is interrupted.
+
+It serves one sender and ends, unless --keep. A sender that dies without a word (its host crashes) looks like one that has nothing to
+say, since the receiver sends nothing: with --keep choose a --timeout, after which the next one has its turn. The packets, bytes and
+SHA-256 that it ends with are those that arrived, unstored ones included.`,
 		Example: `  gorxe statusbyte recv -d eth0
   gorxe statusbyte recv -d eth0 --dir /data --segment 64MiB --devices 0-11 --keep
   gorxe statusbyte recv -d eth0 --blocks 3 --block-size 1m --json`,
@@ -54,6 +65,9 @@ nothing: with --keep choose a --timeout, after which the next one has its turn.`
 	fs.Var(&f.segment, "segment", "put packets together to files of so many bytes at least (default: a file for each packet)")
 	fs.StringVar(&f.devices, "devices", "", "take packets of these devices only, as in 0-11,20 (default: all)")
 	fs.BoolVar(&f.keep, "keep", false, "serve one sender after the other until interrupted")
+	f.grace = cli.Duration{D: defaultGrace, Min: 0, Max: maxDuration}
+	fs.BoolVar(&f.lossless, "lossless", false, "while a directory takes nothing, let all devices wait rather than drop a packet of one")
+	fs.Var(&f.grace, "grace", "how long packets wait for such a directory after the last one has come")
 	fs.Var(&f.timeout, "timeout", "give a sender up after so long without a packet (default: never)")
 	return cmd
 }
@@ -93,13 +107,17 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	}
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %d blocks of %s.\n",
 		f.nic.Iface, dev.Info().Datapath, f.port.N, cfg.Blocks, cli.FormatSize(int64(cfg.BlockSize)))
+	var lost error // the last sender's packets that could not be stored
 	for {
-		err := f.serve(ctx, l, dev, store, out)
+		err := f.serve(ctx, l, dev, store, out, diag)
 		switch {
 		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
-			return nil
+			return lost
 		case !f.keep:
 			return err
+		case errors.Is(err, errUnstored):
+			lost = err
+			fallthrough
 		case err != nil:
 			fmt.Fprintf(diag, "%v\n", err)
 		}
@@ -123,14 +141,14 @@ func (f *recvFlags) open(devices []uint8) (*statusbyte.Store, error) {
 }
 
 // serve takes one sender's streams and reports them.
-func (f *recvFlags) serve(ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out io.Writer) error {
+func (f *recvFlags) serve(ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out, diag io.Writer) error {
 	r, err := l.Accept(ctx)
 	if err != nil {
 		return err
 	}
 	rep := &report{Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(), BlockSize: r.BlockSize()}
-	d := newDelivery(r, store)
-	err = d.run(ctx, f.timeout.D)
+	d := newDelivery(r, store, options{timeout: f.timeout.D, grace: f.grace.D, lossless: f.lossless, diag: diag})
+	err = d.run(ctx)
 	rep.Seconds = d.elapsed().Seconds()
 	d.fill(rep)
 	if e := r.Close(); err == nil {

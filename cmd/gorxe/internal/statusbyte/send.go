@@ -46,7 +46,8 @@ func sendCommand() *cobra.Command {
 		Use:   "send HOST [[N=]FILE...]",
 		Short: "Send files, standard input or synthetic cameras to 'statusbyte recv'",
 		Long: `Send files, standard input or synthetic cameras to 'statusbyte recv' on HOST. All share one queue pair. Each file is a device,
-numbered from --device on, or as N=FILE says; "-" is standard input.
+numbered from --device on, or as N=FILE says; "-" is standard input. A block goes out when it is full; of a pipe, at the latest 20 ms
+after its first byte was read, so that nothing is kept back while the pipe is silent.
 
 The receiver decides on the number and size of the blocks, unless --blocks and --block-size say what they have to be.`,
 		Example: `  gorxe statusbyte send 10.0.0.1 left.raw right.raw
@@ -189,13 +190,14 @@ func sendAll(ctx context.Context, s *statusbyte.Sender, list []source, sent func
 }
 
 func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally, sent func(n int)) error {
-	// Read aside, not in a send block: a camera or pipe that has nothing to say must not keep a block from the others.
+	// Read aside, not in a send block: a camera or pipe that has nothing to say must not keep a block from the others. What was read is
+	// sent before more is waited for.
 	buf := make([]byte, s.BlockSize())
 	for {
 		n, err := src.next(ctx, buf)
 		if n > 0 {
 			write := s.Write
-			if errors.Is(err, io.EOF) && ctx.Err() != nil {
+			if ctx.Err() != nil && src.size() < 0 {
 				write = late(s.Write) // what came before an interruption
 			}
 			if e := write(ctx, src.device(), buf[:n]); e != nil {

@@ -27,7 +27,7 @@ type fileSource struct {
 	dev  uint8
 	file *os.File
 	len  int64
-	pipe *io.PipeReader // between file and next, for files that may say nothing for long; nil: for others, or not yet
+	pipe *pump // between file and next, for files that may say nothing for long; nil: for others, or not yet
 }
 
 // openFiles makes sources of arguments "FILE", "N=FILE" or "-"; without N devices are numbered from first on.
@@ -84,42 +84,95 @@ func (f *fileSource) device() uint8 { return f.dev }
 func (f *fileSource) close() error  { return f.file.Close() }
 func (f *fileSource) size() int64   { return f.len }
 
-// next fills the whole block as long as there is data: a pipe gives it in small pieces. An interrupted pipe's stream ends properly,
-// with what has been read of it.
+// next fills the whole block as long as there is data. A pipe that falls silent does not keep what it has said from being sent, and an
+// interrupted one's stream ends properly, with what has been read of it.
 func (f *fileSource) next(ctx context.Context, buf []byte) (int, error) {
-	in := io.Reader(f.file)
 	if f.len < 0 {
 		if f.pipe == nil {
-			f.pump(ctx)
+			f.pipe = newPump(f.file)
 		}
-		in = f.pipe
+		return f.pipe.next(ctx, buf)
 	}
-	n, err := io.ReadFull(in, buf)
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) {
+	n, err := io.ReadFull(f.file, buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = io.EOF
 	}
 	return n, err
 }
 
+const (
+	// pumpPiece is how much is read of a pipe at once, at most, and pumpPieces how many such pieces may wait.
+	pumpPiece  = 64 << 10
+	pumpPieces = 2
+	// pumpGather is how long data of a pipe waits for more that would go in the same block.
+	pumpGather = 20 * time.Millisecond
+)
+
 // pump reads aside, since a read of a silent pipe or terminal cannot be interrupted.
-func (f *fileSource) pump(ctx context.Context) {
-	r, w := io.Pipe()
-	f.pipe = r
-	context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
+type pump struct {
+	full, empty chan []byte // all pieces that were read are in full at once: there is room for each
+	rest        []byte      // of the piece in use
+	piece       []byte
+	err         error // why nothing comes any more; ordered by full's closing
+}
+
+func newPump(r io.Reader) *pump {
+	p := &pump{full: make(chan []byte, pumpPieces), empty: make(chan []byte, pumpPieces)}
+	for range pumpPieces {
+		p.empty <- make([]byte, pumpPiece)
+	}
 	go func() {
-		const piece = 64 << 10
-		buf := make([]byte, piece)
-		for {
-			n, err := f.file.Read(buf)
-			if _, e := w.Write(buf[:n]); e != nil {
-				return
+		defer close(p.full)
+		for piece := range p.empty {
+			n, err := r.Read(piece)
+			if n > 0 {
+				p.full <- piece[:n]
+			} else {
+				p.empty <- piece
 			}
 			if err != nil {
-				_ = w.CloseWithError(err)
+				p.err = err
 				return
 			}
 		}
 	}()
+	return p
+}
+
+// next fills buf. It comes back with less once pumpGather has passed since its first byte.
+func (p *pump) next(ctx context.Context, buf []byte) (n int, err error) {
+	var late <-chan time.Time
+	for {
+		m := copy(buf[n:], p.rest)
+		n, p.rest = n+m, p.rest[m:]
+		if n == len(buf) {
+			return n, nil
+		}
+		if n > 0 && late == nil {
+			timer := time.NewTimer(pumpGather)
+			defer timer.Stop()
+			late = timer.C
+		}
+		if p.piece != nil {
+			p.empty <- p.piece[:pumpPiece]
+			p.piece = nil
+		}
+		ok := true
+		select {
+		case p.piece, ok = <-p.full:
+		case <-late:
+			return n, nil
+		case <-ctx.Done():
+			select {
+			case p.piece, ok = <-p.full: // what has been read is sent
+			default:
+				return n, io.EOF
+			}
+		}
+		if p.rest = p.piece; !ok {
+			return n, p.err
+		}
+	}
 }
 
 // camera makes frames of a pattern that tells camera, frame and place, at a fixed rate.

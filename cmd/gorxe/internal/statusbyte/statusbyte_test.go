@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -150,7 +151,7 @@ func TestStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDelivery(r, store)
+	d := newDelivery(r, store, options{timeout: 5 * time.Second})
 	sent := make(chan []deviceReport, 1)
 	go func() {
 		all, err := sendAll(t.Context(), s, list, func(int) {})
@@ -159,7 +160,7 @@ func TestStreams(t *testing.T) {
 		}
 		sent <- all.reports()
 	}()
-	if err := d.run(t.Context(), 5*time.Second); err != nil {
+	if err := d.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var rep report
@@ -172,7 +173,7 @@ func TestStreams(t *testing.T) {
 		t.Errorf("%+v", rep.Devices)
 	}
 	var out bytes.Buffer
-	if err := tail(t.Context(), store.Dir(9), true, &out); err != nil || !bytes.Equal(out.Bytes(), content) {
+	if err := tail(t.Context(), store.Dir(9), true, &out, io.Discard); err != nil || !bytes.Equal(out.Bytes(), content) {
 		t.Errorf("tail gave %d bytes, %v", out.Len(), err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(store.Dir(9), "*"+statusbyte.StoreSuffix)); left != nil {
@@ -180,97 +181,10 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// "A receiver directory that is full or read-only": that device's packets wait, as many as there is room for, and are stored
-// when it takes them again; what is beyond is counted; the other device's stream goes on all the while.
-func TestDirectoryThatTakesNothing(t *testing.T) {
-	s, r := rig(t, statusbyte.Config{Blocks: 4, BlockSize: 100})
-	store, err := statusbyte.OpenStore(t.TempDir(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(store.Dir(1), nil, 0o600); err != nil { // no directory can be made here
-		t.Fatal(err)
-	}
-	const packets = 5
-	done := make(chan error, 1)
-	go func() {
-		for n := range packets {
-			for _, device := range []uint8{1, 2} {
-				if err := s.Write(t.Context(), device, []byte{byte(n)}); err != nil {
-					done <- err
-					return
-				}
-			}
-		}
-		time.Sleep(3 * retryEvery)
-		if err := os.Remove(store.Dir(1)); err != nil {
-			done <- err
-			return
-		}
-		time.Sleep(3 * retryEvery)
-		done <- errors.Join(s.Write(t.Context(), 1, []byte{packets}), s.Close())
-	}()
-	d := newDelivery(r, store)
-	if err := d.run(t.Context(), 5*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	var rep report
-	d.fill(&rep)
-	stored := func(device uint8) int {
-		list, err := filepath.Glob(filepath.Join(store.Dir(device), "*"+statusbyte.StoreSuffix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list)
-	}
-	one, two := rep.Devices[0], rep.Devices[1]
-	if two.Packets != packets || two.Lost != 0 || stored(2) != packets {
-		t.Errorf("device 2: %+v, %d stored", two, stored(2))
-	}
-	// Two of four blocks may be parked.
-	if one.Packets != packets+1 || one.Lost != packets-2 || stored(1) != 3 {
-		t.Errorf("device 1: %+v, %d stored", one, stored(1))
-	}
-	if err := d.unstored(); !errors.Is(err, statusbyte.ErrStore) {
-		t.Errorf("%v", err)
-	}
-}
-
-// A consumer that makes room in time loses nothing, however little room there is.
-func TestDirectoryThatIsFullForAWhile(t *testing.T) {
-	s, r := rig(t, statusbyte.Config{Blocks: 1, BlockSize: 100})
-	store, err := statusbyte.OpenStore(t.TempDir(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(store.Dir(1), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	time.AfterFunc(holdFor/10, func() { _ = os.Remove(store.Dir(1)) })
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		for n := range 10 {
-			err = errors.Join(err, s.Write(t.Context(), 1, []byte{byte(n)}))
-		}
-		done <- errors.Join(err, s.Close())
-	}()
-	d := newDelivery(r, store)
-	if err := errors.Join(d.run(t.Context(), 5*time.Second), <-done, d.unstored()); err != nil {
-		t.Fatal(err)
-	}
-	if list, err := filepath.Glob(filepath.Join(store.Dir(1), "*"+statusbyte.StoreSuffix)); len(list) != 10 || err != nil {
-		t.Errorf("%d stored, %v", len(list), err)
-	}
-}
-
 // A sender that falls silent is given up, if asked.
 func TestTimeout(t *testing.T) {
 	_, r := rig(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
-	if err := newDelivery(r, nil).run(t.Context(), 30*time.Millisecond); !errors.Is(err, errTimeout) {
+	if err := newDelivery(r, nil, options{timeout: 30 * time.Millisecond}).run(t.Context()); !errors.Is(err, errTimeout) {
 		t.Errorf("%v", err)
 	}
 }

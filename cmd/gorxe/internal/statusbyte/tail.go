@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,19 +27,25 @@ func tailCommand() *cobra.Command {
 		Use:   "tail DIR",
 		Short: "Follow a device's directory: write its stream to stdout until it ends",
 		Long: `Follow the directory that 'statusbyte recv' fills for a device: write the data to stdout, one packet behind the other, until the
-stream ends. With --remove what was written is removed, so that the directory does not fill up.`,
+stream ends. With --remove what was written is removed, so that the directory does not fill up.
+
+Where packets are missing (a file's number was left out) it says so on stderr, goes on, and ends with exit status 1.`,
 		Example: `  gorxe statusbyte tail /data/device-003 --remove | ffmpeg -f rawvideo ...`,
 		Args:    cli.Named("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return tail(cmd.Context(), args[0], remove, cmd.OutOrStdout())
+			return tail(cmd.Context(), args[0], remove, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove files that were written")
 	return cmd
 }
 
-func tail(ctx context.Context, dir string, remove bool, out io.Writer) error {
-	last := ""
+// errHoles: what was written is not the whole stream.
+var errHoles = errors.New("packets are missing from the stream: recv or its sender lost them")
+
+func tail(ctx context.Context, dir string, remove bool, out, diag io.Writer) error {
+	last, holes := "", 0
+	number := numbers{next: -1}
 	for {
 		// The mark is looked for first: all files are there before it.
 		_, err := os.Stat(filepath.Join(dir, statusbyte.EndMark))
@@ -48,6 +55,10 @@ func tail(ctx context.Context, dir string, remove bool, out io.Writer) error {
 			return fmt.Errorf("follow a device's directory: %w", err)
 		}
 		for _, name := range names {
+			if number.jumps(name) {
+				holes++
+				fmt.Fprintf(diag, "Packets are missing before %s.\n", filepath.Join(dir, name))
+			}
 			if err := copyOut(filepath.Join(dir, name), remove, out); err != nil {
 				return err
 			}
@@ -56,6 +67,9 @@ func tail(ctx context.Context, dir string, remove bool, out io.Writer) error {
 			}
 		}
 		if end && len(names) == 0 {
+			if holes > 0 {
+				return fmt.Errorf("%w (%s)", errHoles, cli.Count(holes, "place"))
+			}
 			return nil
 		}
 		if len(names) > 0 {
@@ -65,6 +79,20 @@ func tail(ctx context.Context, dir string, remove bool, out io.Writer) error {
 			return nil // a consumer is ended by a signal: that is no failure
 		}
 	}
+}
+
+// numbers follows the numbers of a directory's files.
+type numbers struct{ next int64 } // negative: nobody knows
+
+// jumps tells whether a number was left out before this file. One that is lower than expected begins a new count.
+func (n *numbers) jumps(name string) bool {
+	v, err := strconv.ParseInt(strings.TrimSuffix(name, statusbyte.StoreSuffix), 10, 64)
+	if err != nil {
+		return false // nothing of recv's
+	}
+	jump := n.next >= 0 && v > n.next
+	n.next = v + 1
+	return jump
 }
 
 // newer lists the files behind the one called last, in order. A directory that is not there yet has none.
