@@ -31,3 +31,25 @@ func (s *sendQueue) inlineAt(i uint32) []byte {
 	at := &s.sges[s.slot(i)*uint32(s.room)]
 	return unsafe.Slice((*byte)(unsafe.Pointer(at)), s.maxInline)
 }
+
+// Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is
+// read.
+func (q *QP) Memory(visit func(addr, n uintptr)) {
+	span(visit, q.sq.wqes)
+	span(visit, q.sq.sges)
+	span(visit, q.rq.wqes)
+	span(visit, q.rq.sges)
+}
+
+// Memory tells where the tables by QPN and by a QP's number are.
+func (e *Engine) Memory(visit func(addr, n uintptr)) {
+	span(visit, e.table.slots)
+	span(visit, e.qps)
+	span(visit, e.wheel.table)
+}
+
+func span[T any](visit func(addr, n uintptr), s []T) {
+	if len(s) > 0 {
+		visit(uintptr(unsafe.Pointer(unsafe.SliceData(s))), uintptr(len(s))*unsafe.Sizeof(s[0]))
+	}
+}

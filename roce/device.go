@@ -35,6 +35,7 @@ type Device struct {
 	qps   map[*QP]struct{}
 	slab  []QP // not yet used
 	mem   budget
+	huge  hugePages
 	ahs   map[*AH]struct{}
 
 	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it

@@ -129,6 +129,9 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 		return nil, err
 	}
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err == nil && size >= hugeSize && hugeHere() {
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice; without it all works, too
+	}
 	var m *MR
 	if err != nil {
 		err = fmt.Errorf("roce: map %d bytes of memory: %w", size, err)
@@ -163,6 +166,7 @@ func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, 
 	}
 	m := &MR{MR: inner, pd: p, mapped: mapped}
 	d.mems[m] = struct{}{}
+	d.spread(m.memory)
 	return m, nil
 }
 

@@ -86,6 +86,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 		q.srq.refs++
 	}
 	d.qps[q] = struct{}{}
+	d.spread(q.memory)
 	return q, nil
 }
 

@@ -8,8 +8,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/frame"
@@ -54,14 +52,13 @@ type target struct {
 
 // end is one device with what was made on it.
 type end struct {
-	dev  *roce.Device
-	pd   *roce.PD
-	cq   *roce.CQ
-	mem  *roce.MR // what QPs send and are written: msgSize for each
-	qps  []*roce.QP
-	mrs  []*roce.MR
-	area []byte // memory of mrs
-	cpu  int
+	dev *roce.Device
+	pd  *roce.PD
+	cq  *roce.CQ
+	mem *roce.MR // what QPs send and are written: msgSize for each
+	qps []*roce.QP
+	mrs []*roce.MR
+	cpu int
 }
 
 func newWorld(link string, qps, mrs int, cpus []int) (*world, error) {
@@ -86,7 +83,7 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 	for i := range ends {
 		ends[i] = &end{cpu: cpus[i]}
 		// The ports belong to the devices from here on.
-		if ends[i].dev, err = roce.New(ports[i], roce.WithProgress(roce.Manual), roce.WithMaxQP(maxCount), roce.WithMaxMR(maxCount+1)); err != nil {
+		if ends[i].dev, err = roce.New(ports[i], roce.WithProgress(roce.Manual), roce.WithMaxQP(maxCount), roce.WithMaxMR(maxCount+2)); err != nil {
 			if i == 0 {
 				err = errors.Join(err, ports[1].Close())
 			}
@@ -102,7 +99,6 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 		if err := e.make(qps, mrs, i == 0); err != nil {
 			return err
 		}
-		w.stop = append(w.stop, e.unmap)
 	}
 	if err := w.connect(); err != nil {
 		return err
@@ -175,12 +171,15 @@ func (e *end) make(qps, mrs int, active bool) (err error) {
 		}
 		e.qps = append(e.qps, q)
 	}
-	if e.area, err = unix.Mmap(-1, 0, max(mrs, 1)*mrStride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
-		return fmt.Errorf("map %d MiB for %d memory regions: %w", mrs*mrStride>>20, mrs, err)
+	area, err := e.pd.AllocMR(max(mrs, 1)*mrStride, rights)
+	if err != nil {
+		return err
 	}
 	for i := range mrs {
 		at := i*mrStride + i*mrSkew%mrStride
-		m, err := e.pd.RegisterMR(e.area[at:at+msgSize], rights)
+		mem := area.Bytes()[at : at+msgSize]
+		mem[0] = 1 // the page is there before anything is measured
+		m, err := e.pd.RegisterMR(mem, rights)
 		if err != nil {
 			return fmt.Errorf("memory region %d of %d: %w", i+1, mrs, err)
 		}
@@ -210,9 +209,6 @@ func (w *world) connect() error {
 func (w *world) prefetch(window int) error {
 	return errors.Join(w.a.dev.SetPrefetch(window), w.b.dev.SetPrefetch(window))
 }
-
-// unmap gives the memory of the regions back; it runs after the device is closed.
-func (e *end) unmap() error { return unix.Munmap(e.area) }
 
 // close takes all apart. Devices go before the memory that they reach, and before their links.
 func (w *world) close() error {
