@@ -71,7 +71,11 @@ func (d *delivery) park(it item, why error) {
 	s := &d.shelves[it.Device]
 	if s.why = why; !s.stuck {
 		s.stuck = true
-		d.say(&s.said[0], "device %d: %v; its packets wait, the other devices go on", it.Device, why)
+		others := "the other devices go on"
+		if d.lossless {
+			others = "and with them, when half of the blocks are used up, all devices (--lossless)"
+		}
+		d.say(&s.said[0], "device %d: %v; its packets wait, %s", it.Device, why, others)
 	}
 	for d.nparked >= d.most {
 		if !d.mayHold(time.Now()) {

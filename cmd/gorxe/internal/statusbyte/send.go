@@ -141,6 +141,9 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	defer cancel()
 	s, err := statusbyte.Init(dial, dev, netip.AddrPortFrom(peer.Addr, uint16(f.port.N)), cfg)
 	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address", connectTime)
+		}
 		return fmt.Errorf("connect to 'statusbyte recv' at %s: %w", host, err)
 	}
 	r := &report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(), BlockSize: s.BlockSize()}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -78,6 +79,37 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// A trace is of blocks of the size that was asked for: a capture of each transport, and what a block costs. Of 64 KiB the
+// data alone is 16 frames; a status byte is one more.
+func TestTrace(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "trace")
+	out, err := benchStatusByte(t, "--link", "memory", "--rounds", "1", "--duration", "20ms", "--only", "throughput_64KiB", "--trace", dir, "--trace-size", "64KiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(out, "A block of 64 KiB")
+	if !ok {
+		t.Fatal(out)
+	}
+	frames := map[string]float64{laneStatus: 17, laneWindow: 16}
+	for _, line := range strings.Split(table, "\n") {
+		cells := strings.Fields(line)
+		if len(cells) != 10 || frames[cells[0]] == 0 {
+			continue
+		}
+		if n, err := strconv.ParseFloat(cells[6], 64); err != nil || n < frames[cells[0]] || n > 2*frames[cells[0]] {
+			t.Errorf("%q: %v frames out, %v", line, n, err)
+		}
+		delete(frames, cells[0])
+		if info, err := os.Stat(filepath.Join(dir, cells[0]+".pcap")); err != nil || info.Size() < traceBlocks*64*kib {
+			t.Errorf("%s: %v", cells[0], err)
+		}
+	}
+	if len(frames) > 0 {
+		t.Errorf("no line of %v in %q", frames, table)
+	}
+}
+
 // The least queues are what the mechanisms are made of: found by trying, and the same on any machine.
 func TestLeastQueues(t *testing.T) {
 	w, err := newWorld(linkMemory, []int{0, 0}, manual)
@@ -92,7 +124,7 @@ func TestLeastQueues(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range []string{"--only frobnicate", "--rounds 0", "--link tokenring", "--cpus 1,2,3", "x"} {
+	for _, args := range []string{"--only frobnicate", "--rounds 0", "--link tokenring", "--cpus 1,2,3", "--trace-size 0", "--trace-size 23MiB", "x"} {
 		if _, err := benchStatusByte(t, strings.Fields(args)...); cli.Status(err) != cli.StatusUsage {
 			t.Errorf("%q: %v; want a usage error", args, err)
 		}

@@ -24,6 +24,7 @@ type flags struct {
 	only     []string
 	plot     string
 	trace    string
+	size     cli.Size // of the blocks that are traced
 	cpus     []int
 	json     bool
 }
@@ -47,16 +48,21 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "statusbyte",
 		Short: "Rerun the status byte paper's experiments: status byte against sliding window",
-		Long: `Rerun the experiments of Xiao et al., "Status-Byte-Assisted RDMA Transmission Mechanism for Optimizing Multi-Task Video Streaming
+		Long: fmt.Sprintf(`Rerun the experiments of Xiao et al., "Status-Byte-Assisted RDMA Transmission Mechanism for Optimizing Multi-Task Video Streaming
 in Edge Computing" (Appl. Sci. 2024, 14, 7437): the status byte against the sliding window, with three blocks, on a veth pair
 over AF_XDP or on an in-memory link, the paper's figure beside ours.
 
 Both take turns, round by round; values are medians. Ratios are statusbyte/slidingwindow: of latencies, CPU and memory less is better.
 
-Experiments: ` + strings.Join([]string{groupSync, groupLatency, groupThroughput, groupCPU, groupRetained, groupCameras, groupQueues}, ", ") + `.`,
+With --trace DIR it captures %d blocks of either transport (--trace-size: of this many bytes) as seen by the sender, and then measures
+anew, without capturing, what a block of that size costs each end: the time that it works and the time that it looks for frames in vain.
+Capturing takes time itself: of the pcap files believe the order of frames rather than their times.
+
+Experiments: `+strings.Join([]string{groupSync, groupLatency, groupThroughput, groupCPU, groupRetained, groupCameras, groupQueues}, ", ")+`.`, traceBlocks),
 		Example: `  sudo gorxe bench statusbyte --plot statusbyte.svg
   gorxe bench statusbyte --link memory --json
-  sudo gorxe bench statusbyte --only throughput_256B --only sync_latency --rounds 11`,
+  sudo gorxe bench statusbyte --only throughput_256B --only sync_latency --rounds 11
+  gorxe bench statusbyte --link memory --only throughput_256KiB --trace /tmp/trace --trace-size 256KiB`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -66,7 +72,9 @@ Experiments: ` + strings.Join([]string{groupSync, groupLatency, groupThroughput,
 	fs.Var(&f.duration, "duration", "how long a single throughput measurement takes")
 	fs.StringSliceVar(&f.only, "only", nil, "measure only these experiments, or these results")
 	fs.StringVar(&f.plot, "plot", "", "draw the results into this file, .svg or .png; another name makes both")
-	fs.StringVar(&f.trace, "trace", "", "capture some blocks of 256 B of either side as pcap files in this directory")
+	f.size = cli.Size{Bytes: headlineSize, Min: 1, Max: largest}
+	fs.StringVar(&f.trace, "trace", "", "capture some blocks of either transport as pcap files in this directory, for 'gorxe dump', and say what a block costs")
+	fs.Var(&f.size, "trace-size", "the size of those blocks, as in 256KiB")
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs of the sending and the receiving thread (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	return cmd
@@ -111,7 +119,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 			b.starved, cli.Count(f.rounds.N*len(b.chosen)*len(laneNames), "measurement"))
 	}
 	if f.trace != "" {
-		if err := b.trace(cmd.Context(), f.trace); err != nil {
+		if err := b.trace(cmd.Context(), f.trace, f.size.Int()); err != nil {
+			return err
+		}
+		if err := b.observe(cmd.Context(), f.size.Int(), f.rounds.N); err != nil {
 			return err
 		}
 	}
@@ -139,6 +150,11 @@ func (f *flags) report(b *bench, plots []string, w io.Writer) error {
 		return err
 	}
 	fmt.Fprint(w, remarks)
+	if b.costs != nil {
+		if err := b.writeCosts(w, f.size.Int()); err != nil {
+			return err
+		}
+	}
 	for _, p := range plots {
 		fmt.Fprintf(w, "\nPlot: %s\n", p)
 	}

@@ -8,7 +8,7 @@
 //   - world.go: two devices on a veth pair or in memory; lane.go: the two transports behind one interface; pair.go: a
 //     connected pair with its receiving thread.
 //   - sync.go, transfer.go, cpu.go, retained.go, cameras.go, queues.go: the experiments.
-//   - trace.go: what is on the wire, as pcap; report.go: plots, notes.
+//   - trace.go, observe.go: what is on the wire, as pcap, and what a block costs each end; report.go: plots, notes.
 //
 // # What is fair
 //

@@ -172,6 +172,7 @@ type bench struct {
 	frames  map[string][]float64   // by lane: frames on the wire, both directions, for a block of headlineSize; one a round
 	naps    map[string][]float64   // by lane: how often the sending NIC slept for a block under sender_cpu's loads; one a round
 	films   map[string]video       // by lane: the last one
+	costs   map[string]*costs      // by lane: of the blocks that were traced; nil: none were
 }
 
 // choose keeps the experiments whose group or a result's name was asked for.

@@ -45,11 +45,11 @@ type world struct {
 
 // newWorld makes the link and the devices, of which the first one sends.
 func newWorld(link string, cpus []int, progress [2]roce.Progress) (*world, error) {
-	return newTeedWorld(link, cpus, progress, func(p frame.Port) frame.Port { return p })
+	return newTeedWorld(link, cpus, progress, func(_ int, p frame.Port) frame.Port { return p })
 }
 
-// newTeedWorld is newWorld with something around the sending end's port.
-func newTeedWorld(link string, cpus []int, progress [2]roce.Progress, tee func(frame.Port) frame.Port) (*world, error) {
+// newTeedWorld is newWorld with something around the ports, of which the first one sends.
+func newTeedWorld(link string, cpus []int, progress [2]roce.Progress, tee func(i int, p frame.Port) frame.Port) (*world, error) {
 	w := &world{link: link, cpus: cpus}
 	open := w.openMemory
 	if link == linkVeth {
@@ -63,10 +63,7 @@ func newTeedWorld(link string, cpus []int, progress [2]roce.Progress, tee func(f
 			}
 			continue
 		}
-		if i == 0 {
-			port = tee(port)
-		}
-		if w.dev[i], err = roce.New(port, roce.WithProgress(progress[i])); err == nil { // the port is the device's, whatever happens
+		if w.dev[i], err = roce.New(tee(i, port), roce.WithProgress(progress[i])); err == nil { // the port is the device's, whatever happens
 			w.stop = append(w.stop, w.dev[i].Close)
 		}
 	}
