@@ -80,6 +80,19 @@ func (e *Engine) dueAck(now Time) *QP {
 	return nil
 }
 
+// RipenAcks lets all ACKs that are owed leave with the next transmissions, and tells whether there are any. It is for an owner
+// that is about to block: the peer needs no timer for an answer that it has, nor the owner one for an answer that it owes.
+func (e *Engine) RipenAcks() bool {
+	some := false
+	for _, id := range []listID{inAckSoon, inAckLate} {
+		for q := e.lists[id].head; q != nil; q = e.lists[id].head {
+			q.ackAtOnce() // which takes it off the list
+			some = true
+		}
+	}
+	return some
+}
+
 // nextAck is when the next ACK is due at the latest.
 func (e *Engine) nextAck() Time {
 	t := Never

@@ -59,6 +59,7 @@ type Engine struct {
 	groups map[bth.GID][]*QP // multicast
 
 	lastData Time // when PollTransmit last sent something other than a late ACK
+	troubled Time // when a QP last had to go back
 
 	bell     atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
 	bellHook func()
@@ -91,7 +92,7 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, ways: map[Path]*way{}}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, ways: map[Path]*way{}}
 	e.table.init(c.MaxQP)
 	e.qps, e.wheel.table = make([]*QP, 1), make([]timer, 1)
 	e.growRunq()

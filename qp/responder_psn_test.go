@@ -85,6 +85,29 @@ func TestACKThatNobodyAskedFor(t *testing.T) {
 	k.hears("ACK +0 msn=1")
 }
 
+// An owner that is about to block sends what it owes, asked for or not: no timer is left then.
+func TestACKBeforeTheOwnerBlocks(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		k := newTalk(t, RC)
+		if k.RipenAcks() {
+			t.Error("an ACK is owed to nobody")
+		}
+		p := k.write(0, seq(8))
+		p.noAck = !asked
+		k.say(p)
+		if !k.RipenAcks() || !k.HasTransmit(k.now) {
+			t.Errorf("asked %v: the ACK does not leave", asked)
+		}
+		k.hears("ACK +0 msn=1")
+		if d, ok := k.NextTimeout(); ok {
+			t.Errorf("asked %v: a timer is left, at %v", asked, d)
+		}
+		if k.RipenAcks() || !k.Quiet() {
+			t.Errorf("asked %v: there is more to do", asked)
+		}
+	}
+}
+
 // IBA 9.7.5.2.2: a packet ahead of the expected one shows a gap. The gap is told once, by a
 // sequence NAK that carries the expected PSN; what follows is dropped until that packet comes.
 func TestOneSequenceNAKForAGap(t *testing.T) {

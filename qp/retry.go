@@ -210,8 +210,16 @@ func (q *QP) lost(now Time) {
 	q.goBack(now)
 }
 
+// calm is how long nothing may have been sent again for time-outs to be less than exact: see Engine.Calm.
+const calm Time = 1_000_000_000
+
+// Calm tells whether nothing had to be sent again for a second, because of a loss or because a peer was not ready. Then it does no
+// harm if a time-out comes a few milliseconds late: that is what the first loss after a calm may cost.
+func (e *Engine) Calm(now Time) bool { return now-e.troubled >= calm }
+
 // goBack resumes sending at una.
 func (q *QP) goBack(now Time) {
+	q.eng.troubled = now
 	r := &q.rec
 	if q.una >= r.rewoundMax {
 		r.again = 0

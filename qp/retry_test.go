@@ -143,6 +143,28 @@ func TestProbeRepairsEarly(t *testing.T) {
 	}
 }
 
+// Whatever makes a QP go back ends the calm for a second: a probe, a sequence NAK, an RNR NAK.
+func TestCalm(t *testing.T) {
+	for name, trouble := range map[string]func(k *talk){
+		"probe": func(k *talk) { k.now += initialRTO + tick },
+		"NAK":   func(k *talk) { k.say(nak(0, bth.NAKPSNSequence)) },
+		"RNR":   func(k *talk) { k.say(answerPkt(0, bth.RNRSyndrome(1))) },
+	} {
+		k := newTalk(t, RC)
+		k.post(k.wr(1, OpSend, 8))
+		k.listen()
+		if !k.Calm(k.now) {
+			t.Errorf("%s: no calm before it", name)
+		}
+		trouble(k)
+		k.listen()
+		at := k.now
+		if k.Calm(at) || k.Calm(at+calm/2) || !k.Calm(at+calm) {
+			t.Errorf("%s: calm is %v at once, %v half a second later, %v a second later", name, k.Calm(at), k.Calm(at+calm/2), k.Calm(at+calm))
+		}
+	}
+}
+
 // Probes without an answer come at doubling distances.
 func TestProbesBackOff(t *testing.T) {
 	w := newWorld(t, 1)

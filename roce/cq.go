@@ -58,6 +58,9 @@ func (c *CQ) signal() {
 }
 
 func (c *CQ) take(wcs []WC) int {
+	if c.cq.Len() == 0 {
+		return 0
+	}
 	c.mu.Lock()
 	n := c.cq.Poll(wcs)
 	c.mu.Unlock()

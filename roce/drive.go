@@ -18,13 +18,16 @@ import (
 // one of the two sees the other, and no wake-up is lost. Port.Wake is remembered by the port if it comes early.
 //
 // Commands are combined: who publishes one tries the lock. If that fails, the owner is awake and looks at the list
-// before or after it lets go of the lock (unlock), or it is asleep and gets a Wake.
+// before or after it lets go of the lock (unlock; turnLock has the order), or it is asleep and gets a Wake.
 
 // command is a function that the owner of the shard runs.
 type command struct {
 	f    func(now qp.Time)
 	done chan struct{}
 }
+
+// lockPause is how long those sleep who need a shard's lock and have nothing else to do, between two tries.
+const lockPause = 10 * time.Microsecond
 
 // portErrorPause keeps a port that fails at once in Wait from burning a core.
 const portErrorPause = time.Millisecond
@@ -48,6 +51,7 @@ func (s *shard) do(f func(now qp.Time)) error {
 	s.cmds = append(s.cmds, c)
 	s.cmdReady.Store(true)
 	s.cmdMu.Unlock()
+	s.mu.order()
 	if s.mu.TryLock() {
 		s.runCommands()
 		s.unlock()
@@ -104,8 +108,16 @@ func (s *shard) step() int {
 	}
 	if s.holder != nil {
 		s.holder.Hold()
-		defer s.holder.Unhold()
 	}
+	work := s.look()
+	if s.holder != nil {
+		s.holder.Unhold()
+	}
+	return work
+}
+
+// look is the part of a step that uses the port.
+func (s *shard) look() int {
 	n := s.port.Receive(s.rx[:])
 	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
 		return 0
@@ -128,7 +140,16 @@ func (s *shard) tryStep() int {
 
 // sleep blocks the owner until a frame, a timer, a doorbell or a command. quit is asked once more after the shard
 // counts as sleeping, for reasons of the caller's own not to sleep; who makes it true calls Port.Wake afterwards.
+//
+// A timer that strikes within milliseconds is dear: setting and dropping it makes the kernel set the processor's own, some 2 us a
+// sleep on a virtual machine. Nearly all of them are dropped, so the ACKs that are owed leave at once, and while nothing gets lost
+// sleeps have a minimum length.
 func (s *shard) sleep(quit func() bool) {
+	if s.eng.RipenAcks() {
+		if s.transmit(s.last); !s.eng.Quiet() && !s.stalled {
+			return // there is more than a turn sends
+		}
+	}
 	s.sleeping.Store(true)
 	defer s.sleeping.Store(false)
 	if s.eng.BellPending() || s.cmdReady.Load() || s.stopping.Load() || (quit != nil && quit()) {
@@ -154,7 +175,9 @@ func (s *shard) run(cpu int, started chan<- error) {
 	} else {
 		defer runtime.UnlockOSThread()
 	}
-	s.mu.Lock()
+	for !s.mu.TryLock() { // who runs a command has it for a moment
+		time.Sleep(lockPause)
+	}
 	defer s.unlock()
 	started <- nil
 	autoDevices.Add(1)
@@ -262,6 +285,7 @@ func (s *shard) await(ctx context.Context, wake <-chan struct{}, ready func() bo
 func (s *shard) standBy(ctx context.Context, wake <-chan struct{}) bool {
 	s.waiters.Add(1)
 	defer s.waiters.Add(-1)
+	s.mu.order()
 	if s.mu.TryLock() {
 		s.unlock()
 		return false
@@ -296,6 +320,6 @@ func (s *shard) stop(done <-chan struct{}) error {
 func (s *shard) lockHard() {
 	for !s.mu.TryLock() {
 		s.bell()
-		time.Sleep(10 * time.Microsecond)
+		time.Sleep(lockPause)
 	}
 }

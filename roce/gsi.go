@@ -227,11 +227,8 @@ func (g *gsi) transmit(now qp.Time) int {
 
 func (g *gsi) sendOne(now qp.Time) bool {
 	s := g.sh
-	if s.txn == 0 {
-		if s.txn = s.port.Alloc(s.tx[:]); s.txn == 0 {
-			s.stalled = true
-			return false
-		}
+	if !s.stock() {
+		return false
 	}
 	// The MAD is polled to where it stays in a packet over IPv6 with a VLAN tag, and moved if the headers are shorter.
 	var mad [cm.MADLen]byte
@@ -244,7 +241,8 @@ func (g *gsi) sendOne(now qp.Time) bool {
 		g.ctr.noWay++ // the peer will ask again, or be asked
 		return true
 	}
-	b := s.tx[0].B
+	buf := &s.ready()[0]
+	b := buf.B
 	netLen := copy(b, e.path.Header[:e.path.HeaderLen])
 	rest := b[netLen:]
 	info := bth.UDSendOnly.Info()
@@ -255,7 +253,7 @@ func (g *gsi) sendOne(now qp.Time) bool {
 	g.psn = g.psn.Next()
 	f := b[:netLen+int(info.HeaderLen)+cm.MADLen+bth.ICRCLen]
 	s.enc.Finish(f, netLen)
-	s.tx[0].B = f
+	buf.B = f
 	s.ctr.txBytes += uint64(len(f))
 	s.flush(1)
 	g.ctr.sent++

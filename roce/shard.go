@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr/fence"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/roce/tick"
@@ -16,12 +17,19 @@ const (
 	// receive ring, so that ACKs and NAKs are seen in time. A kick sends at most 32 frames, more a batch gain nothing.
 	rxBatch = 64
 	txBatch = 32
+	// minStock is how many empty transmit buffers a shard goes on with before it gets more.
+	minStock = 16
 	// minForesight is how many frames there have to be for looking ahead among them.
 	minForesight = 4
+	// maxPutOff is how many turns that received something leave the chores to the next.
+	maxPutOff = 8
 	// txRounds bounds the batches of one turn.
 	txRounds = 2
 	// stallWait is how long a shard sleeps at most while the port has no transmit buffer for it.
 	stallWait = 50 * time.Microsecond
+	// minSleep is how long a shard blocks at least, if nothing comes, while its connections lose nothing: the first loss after
+	// a calm is repaired up to so much later.
+	minSleep = 5 * time.Millisecond
 	// eventsPerTurn bounds the asynchronous events that a turn hands up.
 	eventsPerTurn = 16
 )
@@ -38,7 +46,7 @@ type shard struct {
 	spin   time.Duration
 
 	// What other threads use to get the owner's attention; see drive.go.
-	mu       sync.Mutex
+	mu       turnLock
 	sleeping atomic.Bool // the owner blocks in Port.Wait, or is about to
 	stopping atomic.Bool // the progress goroutine shall end
 	cmdReady atomic.Bool // cmds is not empty
@@ -58,8 +66,10 @@ type shard struct {
 	pkt     bth.Packet
 	rx      [rxBatch]frame.Buf
 	glances [rxBatch][]byte    // of rx: from their BTHs on
-	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are tx[:txn]
+	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are txn from txAt on
+	txAt    int
 	txn     int
+	put     int  // turns that left the chores to the next
 	stalled bool // the port had no transmit buffer though there was something to send
 	gsi     *gsi
 	local   []bth.GID // addresses that packets may be sent to
@@ -86,6 +96,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 		cqs:  map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
 	}
 	s.holder, _ = port.(frame.Holder)
+	s.mu.light = fence.Asymmetric()
 	if s.clock == nil {
 		start := time.Now()
 		s.ticks = tick.New(func() int64 { return int64(time.Since(start)) + 1 })
@@ -113,12 +124,24 @@ func (s *shard) turn(now qp.Time, n int) int {
 		s.eng.HandleDoorbells(now)
 		work++
 	}
+	// What has been posted goes before everything else that there is to do.
+	work += s.transmit(now)
+	if n > 0 && s.put < maxPutOff {
+		s.put++
+		return work
+	}
+	s.put = 0
+	return work + s.chores(now)
+}
+
+// chores are what a turn does beside moving packets: timers, the connection manager, events.
+func (s *shard) chores(now qp.Time) int {
+	work := 0
 	if t, ok := s.eng.NextTimeout(); ok && t <= now {
 		s.eng.HandleTimeout(now)
-		work++
+		work += 1 + s.transmit(now)
 	}
-	work += s.gsi.mend(now) + s.gsi.timeout(now)
-	work += s.transmit(now) + s.gsi.transmit(now)
+	work += s.gsi.mend(now) + s.gsi.timeout(now) + s.gsi.transmit(now)
 	return work + s.reportEvents()
 }
 
@@ -186,12 +209,8 @@ func (s *shard) transmit(now qp.Time) int {
 		if !s.eng.HasTransmit(now) {
 			break
 		}
-		if s.txn == 0 {
-			s.txn = s.port.Alloc(s.tx[:])
-			if s.txn == 0 {
-				s.stalled = true
-				break
-			}
+		if !s.stock() {
+			break
 		}
 		n := s.fill(now)
 		if n == 0 {
@@ -203,35 +222,51 @@ func (s *shard) transmit(now qp.Time) int {
 	return sent
 }
 
+// stock sees to it that there are transmit buffers, and tells whether there is one.
+func (s *shard) stock() bool {
+	if s.txn >= minStock {
+		return true
+	}
+	copy(s.tx[:], s.ready())
+	s.txAt = 0
+	s.txn += s.port.Alloc(s.tx[s.txn:])
+	if s.txn == 0 {
+		s.stalled = true
+	}
+	return s.txn > 0
+}
+
+// ready are the transmit buffers that can be filled.
+func (s *shard) ready() []frame.Buf { return s.tx[s.txAt : s.txAt+s.txn] }
+
 // fill builds packets into the ready buffers, from the first on, and returns how many it built.
 func (s *shard) fill(now qp.Time) int {
 	n := 0
-	for n < s.txn && s.eng.HasTransmit(now) {
-		b := s.tx[n].B
+	tx := s.ready()
+	for n < len(tx) && s.eng.HasTransmit(now) {
+		b := tx[n].B
 		size, netLen := s.eng.PollTransmit(now, b[:len(b)-bth.ICRCLen])
 		if size == 0 {
 			break
 		}
 		f := b[:size+bth.ICRCLen]
 		s.enc.Finish(f, netLen)
-		s.tx[n].B = f
+		tx[n].B = f
 		s.ctr.txBytes += uint64(len(f))
 		n++
 	}
 	return n
 }
 
-// flush sends the first n buffers, which the port owns from then on, and moves the empty ones to the front.
+// flush sends the first n ready buffers, which the port owns from then on.
 func (s *shard) flush(n int) {
-	sent, err := s.port.Send(s.tx[:n])
+	sent, err := s.port.Send(s.ready()[:n])
 	if err != nil {
 		s.ctr.portErrors++
 	}
 	s.ctr.txFrames += uint64(sent)
 	s.ctr.txDropped += uint64(n - sent)
-	rest := copy(s.tx[:], s.tx[n:s.txn])
-	clear(s.tx[rest:s.txn])
-	s.txn = rest
+	s.txAt, s.txn = s.txAt+n, s.txn-n
 }
 
 // settle sends what is owed, ACKs above all, before a QP goes: else the peer of a program that ends with its last
@@ -256,8 +291,16 @@ func (s *shard) nextTimeout() (qp.Time, bool) {
 // untilNext returns how long the owner may sleep: to the next timer, or for ever (negative).
 func (s *shard) untilNext(now qp.Time) time.Duration {
 	d := time.Duration(-1)
-	if t, ok := s.nextTimeout(); ok {
+	if t, ok := s.eng.NextTimeout(); ok {
 		d = max(0, time.Duration(t-now))
+		if s.eng.Calm(now) {
+			d = max(d, minSleep)
+		}
+	}
+	if t, ok := s.gsi.cm.NextTimeout(); ok {
+		if c := max(0, time.Duration(qp.Time(t)-now)); d < 0 || c < d {
+			d = c
+		}
 	}
 	if s.stalled && (d < 0 || d > stallWait) {
 		d = stallWait
@@ -272,7 +315,7 @@ func (s *shard) shut() error {
 	}
 	s.closed = true
 	if s.txn > 0 {
-		s.port.Free(s.tx[:s.txn])
+		s.port.Free(s.ready())
 		s.txn = 0
 	}
 	return s.port.Close()
