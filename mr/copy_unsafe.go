@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // AddrOf is the natural iova of memory: the address of its first byte. Go
@@ -48,10 +50,11 @@ func CopyIn(dst, src []byte) {
 	raceRelease(last)
 	raceHide()
 	switch whole {
+	// A plain release: an exchange would wait here until all of the copy has reached the cache, a fifth of an engine's time at 4 KiB.
 	case 8:
-		atomic.StoreUint64((*uint64)(last), binary.NativeEndian.Uint64(src[head:]))
+		fence.Store64((*atomic.Uint64)(last), binary.NativeEndian.Uint64(src[head:]))
 	case 4:
-		atomic.StoreUint32((*uint32)(last), binary.NativeEndian.Uint32(src[head:]))
+		fence.Store((*atomic.Uint32)(last), binary.NativeEndian.Uint32(src[head:]))
 	default:
 		mergeBytes(last, src[head:n])
 	}

@@ -91,6 +91,48 @@ func TestHeavyOrdersTheOther(t *testing.T) {
 	done.Wait()
 }
 
+// The same with 8 bytes: what was copied before is seen with the word behind it.
+func TestStore64Publishes(t *testing.T) {
+	const rounds = 50_000
+	type block struct {
+		data [64]uint64
+		word atomic.Uint64
+	}
+	var b block
+	var seen atomic.Uint64
+	end := time.Now().Add(20 * time.Second)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for i := uint64(1); i <= rounds; i++ {
+			for seen.Load() != i-1 {
+				if time.Now().After(end) {
+					return
+				}
+				runtime.Gosched()
+			}
+			for k := range b.data {
+				b.data[k] = i
+			}
+			Store64(&b.word, i<<32|i)
+		}
+	})
+	for i := uint64(1); i <= rounds; i++ {
+		for b.word.Load() != i<<32|i {
+			if time.Now().After(end) {
+				t.Fatalf("round %d has not come", i)
+			}
+			runtime.Gosched()
+		}
+		for k, got := range b.data {
+			if got != i {
+				t.Fatalf("round %d: word %d is of round %d", i, k, got)
+			}
+		}
+		seen.Store(i)
+	}
+	done.Wait()
+}
+
 func TestNoAllocation(t *testing.T) {
 	var v atomic.Uint32
 	if n := testing.AllocsPerRun(100, func() { Store(&v, 1); Heavy() }); n != 0 {

@@ -12,3 +12,8 @@ const Plain = true
 //
 //go:noescape
 func Store(p *atomic.Uint32, v uint32)
+
+// Store64 is Store for 8 bytes, which must be aligned.
+//
+//go:noescape
+func Store64(p *atomic.Uint64, v uint64)

@@ -9,3 +9,6 @@ const Plain = false
 
 // Store publishes v: whoever loads it by an atomic load sees everything that was written before.
 func Store(p *atomic.Uint32, v uint32) { p.Store(v) }
+
+// Store64 is Store for 8 bytes.
+func Store64(p *atomic.Uint64, v uint64) { p.Store(v) }
