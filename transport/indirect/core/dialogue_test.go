@@ -251,3 +251,48 @@ func TestSlowRead(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// A request and the word that it is given up, both before the driver acts: the user is not asked, so nobody waits for the answer. (A responder that did
+// so never spoke of that transfer again, and its initiator took it for dead.)
+func TestRequestAndAbortAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		flags uint8
+	}{{"nothing parked", 0}, {"data parked", flagIndirect}} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t, oneSlot)
+			const tid = 4
+			if c.flags != 0 {
+				k.m.HandleData(k.now, slotImm(tid, 0, 0), 1024)
+			}
+			k.hears(message{typ: msgRequest, flags: c.flags, tid: tid, dba: 7, len: 1500})
+			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid})
+			k.says(msgReleased)
+			k.silent()
+			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid}) // the answer was lost
+			k.says(msgReleased)
+			k.silent()
+			if k.m.owing() || k.m.Counters.ParkedBytes != 0 {
+				t.Errorf("something is left: %+v", k.m.Counters)
+			}
+			k.hears(message{typ: msgRequest, tid: tid + TID(len(k.m.in)), dba: 7, len: 1500}) // the entry serves the next one
+			k.next(DoRegister)
+		})
+	}
+}
+
+// The user was asked, and takes its time: the initiator that has given up meanwhile is answered when the user has.
+func TestAbortWhileTheUserIsAsked(t *testing.T) {
+	k := newTalk(t, oneSlot)
+	const tid = 4
+	k.hears(message{typ: msgRequest, tid: tid, dba: 7, len: 1500})
+	a := k.next(DoRegister)
+	k.hears(message{typ: msgRelease, flags: flagAbort, tid: tid})
+	k.silent()
+	k.m.Registered(k.now, a.Entry, tid, true, Local{}, 0, 0)
+	if a := k.next(DoRelease); a.Delivered {
+		t.Errorf("%+v", a)
+	}
+	k.says(msgReleased)
+	k.silent()
+}

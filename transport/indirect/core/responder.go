@@ -317,7 +317,7 @@ func (m *Machine) tryRelease(i uint16) {
 	}
 	m.vacate(e)
 	e.state, e.due = inOver, Never
-	e.todo = 0
+	e.forget()
 	switch {
 	case e.asking: // Registered will come, and sends the answer
 		return
@@ -325,6 +325,14 @@ func (m *Machine) tryRelease(i uint16) {
 		m.wantIn(i, giveBack)
 	}
 	m.wantIn(i, sendReleased)
+}
+
+// forget drops what there was to do. A user who was to be asked for the memory, and has not been yet, will not answer.
+func (e *incoming) forget() {
+	if e.todo&askRegister != 0 {
+		e.asking = false
+	}
+	e.todo = 0
 }
 
 // complete tells whether all bytes of a transfer are where they belong.
@@ -378,7 +386,8 @@ func (m *Machine) orphan(i uint16) {
 	}
 	m.drop(e, &m.Counters.Orphaned)
 	registered := e.state != inAsked
-	e.state, e.todo, e.delivered = inOver, 0, false
+	e.state, e.delivered = inOver, false
+	e.forget()
 	if registered {
 		m.wantIn(i, giveBack)
 	} else if !e.asking {

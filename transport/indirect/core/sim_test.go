@@ -74,6 +74,7 @@ type simHost struct {
 	transfers map[TID]*simTransfer
 	failed    bool
 	posted    int
+	naps      bool     // its driver looks now and then only, and finds several things at once
 	frozen    Time     // until then its driver does not run
 	inbox     []func() // what its NIC has taken in meanwhile
 }
@@ -84,7 +85,7 @@ const simInbox = 64
 // takes lets the driver see what has come, as soon as it looks.
 func (h *simHost) takes(now Time, datagram bool, f func()) {
 	switch {
-	case now >= h.frozen:
+	case now >= h.frozen && len(h.inbox) == 0:
 		f()
 	case !datagram || len(h.inbox) < simInbox:
 		h.inbox = append(h.inbox, f)

@@ -40,7 +40,7 @@ func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Coun
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.hosts[i] = &simHost{id: i, m: m, transfers: map[TID]*simTransfer{}}
+		s.hosts[i] = &simHost{id: i, m: m, transfers: map[TID]*simTransfer{}, naps: s.rng.IntN(3) == 0}
 	}
 	s.run()
 	return sum.Sum64(), [2]Counters{s.hosts[0].m.Counters, s.hosts[1].m.Counters}, s.now, s.err
@@ -63,6 +63,9 @@ func (s *sim) run() {
 		for _, h := range s.hosts {
 			if h.runs(s.now) {
 				s.turn(h)
+				if h.naps {
+					h.frozen = s.now + Time(s.rng.IntN(200))
+				}
 			}
 		}
 		next := Never
@@ -113,6 +116,8 @@ func (s *sim) run() {
 func (s *sim) settle() {
 	for _, h := range s.hosts {
 		s.turn(h)
+	}
+	for _, h := range s.hosts {
 		for _, x := range h.transfers {
 			if !x.finished {
 				s.fail("%08x of host %d never ended: %+v", x.tid, h.id, x)
