@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/indirect"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/scale"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/statusbyte"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
@@ -114,31 +115,15 @@ func asJob(k *kernel, err error) (job, error) {
 
 // check refuses what the flags' types cannot.
 func (f *flags) check() error {
-	known := names(figures())
-	for _, name := range f.only {
-		if !slices.Contains(known, name) {
-			return cli.Usagef("there is no figure %q: choose from %s", name, strings.Join(known, ", "))
-		}
+	if err := kit.Known("figure", f.only, names(figures())); err != nil {
+		return err
 	}
 	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
 		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
 	}
-	allowed, err := kit.AllowedCPUs()
-	if err != nil {
-		return err
-	}
-	if f.cpus == nil {
-		f.cpus = []int{allowed[0], allowed[min(1, len(allowed)-1)]}
-	}
-	if len(f.cpus) != 2 {
-		return cli.Usagef("--cpus takes two CPUs, as in --cpus %d,%d", allowed[0], allowed[len(allowed)-1])
-	}
-	for _, c := range f.cpus {
-		if !slices.Contains(allowed, c) {
-			return cli.Usagef("this process may not use CPU %d: choose from %s", c, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(allowed)), ","), "[]"))
-		}
-	}
-	return nil
+	var err error
+	f.cpus, err = paper.TwoCPUs(f.cpus)
+	return err
 }
 
 func (f *flags) run(cmd *cobra.Command) (err error) {
@@ -157,10 +142,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if err := f.measure(cmd.Context(), b, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	if b.starved > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "In %d of %s a side got too little CPU time: other programs are at work here, so do not trust these figures.\n",
-			b.starved, cli.Count(b.steps(), "measurement"))
-	}
+	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.steps(), "a side")
 	if f.plot != "" {
 		if err := b.plot(f.plot); err != nil {
 			return err
@@ -212,7 +194,7 @@ func (f *flags) open(b *bench, stderr io.Writer) (stop func() error, err error) 
 		return f.openMemory(b)
 	}
 	stop, err = f.openVeth(b)
-	if err == nil || (!errors.Is(err, veth.ErrPermission) && !errors.Is(err, xdp.ErrPermission) && !errors.Is(err, xdp.ErrUnsupported)) {
+	if err == nil || !kit.NoVeth(err) {
 		return stop, err
 	}
 	why := "no AF_XDP here"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 )
 
 // What scripts may rely on: these figures against these baselines.
@@ -113,7 +114,7 @@ func TestResults(t *testing.T) {
 		"afxdp": {{value: 10}, {value: 10}, {value: 12}},
 		"tcp":   {{value: 1}}, "other": {{value: 4}},
 	})
-	want := Result{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Ratio: 0.6, Spread: 1.2, CPU: 2, Retransmits: 3}
+	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Ratio: 0.6, Spread: 1.2}, CPU: 2, Retransmits: 3}
 	if list[0] != want {
 		t.Errorf("got  %+v\nwant %+v", list[0], want)
 	}

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 )
 
@@ -23,7 +24,7 @@ func (f *figure) panel(samples map[string][]sample) paper.Panel {
 		bars.X = "us a round trip, less is better"
 	}
 	for i, l := range f.lanes {
-		bars.Bars = append(bars.Bars, paper.Bar{Label: l.label(), Values: column(samples[l.name], valueOf), Own: i == 0})
+		bars.Bars = append(bars.Bars, paper.Bar{Label: l.label(), Values: kit.Column(samples[l.name], valueOf), Own: i == 0})
 	}
 	return bars
 }

@@ -6,37 +6,20 @@ import (
 	"os"
 	"strings"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // Result is one row of the output: gorxe against a baseline.
 type Result struct {
-	Name          string  `json:"name"`
-	Value         float64 `json:"value"` // median over the rounds
-	Unit          string  `json:"unit"`
-	Baseline      string  `json:"baseline"`
-	BaselineValue float64 `json:"baseline_value"` // median over the rounds
-	Ratio         float64 `json:"ratio"`          // value/baseline_value
-	Spread        float64 `json:"spread"`         // (max-min)/median of the ratio of the single rounds
+	kit.Row
 
 	P99         float64 `json:"p99,omitempty"`          // latencies: the same unit, median over the rounds
 	BaselineP99 float64 `json:"baseline_p99,omitempty"` //
 	CPU         float64 `json:"cpu_s_per_gb,omitempty"` // bandwidths: CPU seconds of both sides per 10^9 bytes of messages
 	BaselineCPU float64 `json:"baseline_cpu_s_per_gb,omitempty"`
 	Retransmits uint64  `json:"retransmits,omitempty"` // packets that gorxe sent again, all rounds together
-}
-
-// digits is to how many decimals results are rounded.
-const digits = 4
-
-// column takes one number out of every sample.
-func column(list []sample, of func(*sample) float64) []float64 {
-	v := make([]float64, len(list))
-	for i := range list {
-		v[i] = of(&list[i])
-	}
-	return v
 }
 
 func valueOf(s *sample) float64 { return s.value }
@@ -49,21 +32,16 @@ func (f *figure) results(samples map[string][]sample) []Result {
 	for i := range f.rows {
 		lane, against := f.rows[i].lanes()
 		v, base := samples[lane], samples[against]
+		name := f.rows[i].name
+		if name == "" {
+			name = f.name
+		}
 		med := func(of func(*sample) float64, list []sample) float64 {
-			return cli.Round(stat.Median(column(list, of)), digits)
+			return kit.Round(stat.Median(kit.Column(list, of)))
 		}
 		r := Result{
-			Name: f.rows[i].name, Unit: f.unit, Baseline: f.rows[i].baseline,
-			Value: med(valueOf, v), BaselineValue: med(valueOf, base),
-			Spread: cli.Round(stat.Spread(stat.Ratios(column(v, valueOf), column(base, valueOf))), digits),
-			P99:    med(p99Of, v), BaselineP99: med(p99Of, base),
-			CPU: med(cpuOf, v), BaselineCPU: med(cpuOf, base),
-		}
-		if r.Name == "" {
-			r.Name = f.name
-		}
-		if r.BaselineValue > 0 {
-			r.Ratio = cli.Round(r.Value/r.BaselineValue, digits)
+			Row: kit.Compare(name, f.unit, f.rows[i].baseline, kit.Column(v, valueOf), kit.Column(base, valueOf)),
+			P99: med(p99Of, v), BaselineP99: med(p99Of, base), CPU: med(cpuOf, v), BaselineCPU: med(cpuOf, base),
 		}
 		for k := range v {
 			r.Retransmits += v[k].retransmits

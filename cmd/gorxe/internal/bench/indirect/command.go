@@ -2,7 +2,6 @@ package indirect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -12,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/stat"
 	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // Names of links, and of the two methods.
@@ -134,25 +133,18 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	if b.starved > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "In %d of %s a side got too little CPU time: other programs are at work here, so do not trust these figures.\n",
-			b.starved, cli.Count(b.trials(), "measurement"))
-	}
+	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.trials(), "a side")
 	return b.report(cmd.OutOrStdout())
 }
 
 // open makes the link: on a veth pair, or where that cannot be and nobody asked for it, in memory.
 func (f *flags) open(cmd *cobra.Command) (*world, error) {
 	w, err := openWorld(f.link.Value, f.mode.Value)
-	if err == nil || cmd.Flags().Changed("link") || !impossible(err) {
+	if err == nil || cmd.Flags().Changed("link") || !kit.NoVeth(err) {
 		return w, err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "In memory, in virtual time: no veth pair with AF_XDP here (%s).\n", strings.Join(strings.Fields(err.Error()), " "))
 	return openWorld(linkMemory, f.mode.Value)
-}
-
-func impossible(err error) bool {
-	return errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, xdp.ErrUnsupported)
 }
 
 func choose(only []string) ([]experiment, error) {
@@ -160,11 +152,8 @@ func choose(only []string) ([]experiment, error) {
 	if len(only) == 0 {
 		return list, nil
 	}
-	known := names(list)
-	for _, name := range only {
-		if !slices.Contains(known, name) {
-			return nil, cli.Usagef("there is no experiment %q: choose from %s", name, strings.Join(known, ", "))
-		}
+	if err := kit.Known("experiment", only, names(list)); err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(list, func(x experiment) bool { return !slices.Contains(only, x.name) }), nil
 }
@@ -225,13 +214,7 @@ func (b *bench) insist(ctx context.Context, t *trial) (best outcome, err error) 
 	return best, nil
 }
 
-func seconds(list []outcome) []float64 {
-	v := make([]float64, len(list))
-	for i := range list {
-		v[i] = list[i].total.Seconds()
-	}
-	return v
-}
+func seconds(o *outcome) float64 { return o.total.Seconds() }
 
 func (b *bench) rows() []paper.Row {
 	rows := []paper.Row{}
@@ -239,7 +222,7 @@ func (b *bench) rows() []paper.Row {
 		x := &b.experiments[i]
 		r := b.results[x.name]
 		rows = append(rows, paper.Row{
-			Name: x.name, Unit: "s", Baseline: traditional, Values: seconds(r.ours), Base: seconds(r.base), Paper: x.paper, Note: b.note(r),
+			Name: x.name, Unit: "s", Baseline: traditional, Values: kit.Column(r.ours, seconds), Base: kit.Column(r.base, seconds), Paper: x.paper, Note: b.note(r),
 		})
 	}
 	return rows

@@ -1,4 +1,4 @@
-// Package kit is what the benchmarks share: a progress bar, pinned threads, names of plots.
+// Package kit is what the benchmarks share: rows of results, a progress bar, pinned threads, names of plots, what the user is told.
 package kit
 
 import (

@@ -5,8 +5,8 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // Row is one line of results: a method against its baseline, one value of each a round, and what the paper says.
@@ -24,14 +24,7 @@ type Row struct {
 
 // Result is a Row as JSON: the shape of "gorxe bench --json", and what the paper says.
 type Result struct {
-	Name          string  `json:"name"`
-	Value         float64 `json:"value"` // median over the rounds
-	Unit          string  `json:"unit"`
-	Baseline      string  `json:"baseline"`
-	BaselineValue float64 `json:"baseline_value"` // median over the rounds
-	// Ratio is value/baseline_value, 0 if the baseline is 0.
-	Ratio  float64 `json:"ratio"`
-	Spread float64 `json:"spread"` // (max-min)/median of the ratio of the single rounds
+	kit.Row
 	// Paper is the paper's ratio, null where it states none.
 	Paper      *float64 `json:"paper"`
 	PaperValue *float64 `json:"paper_value,omitempty"`
@@ -42,21 +35,12 @@ type Result struct {
 // Says is a pointer to a figure of the paper's.
 func Says(f float64) *float64 { return &f }
 
-// digits is to how many decimals results are rounded.
-const digits = 4
-
 // Result sums up a row.
 func (r *Row) Result() Result {
-	s := Result{
-		Name: r.Name, Unit: r.Unit, Baseline: r.Baseline,
-		Value: cli.Round(stat.Median(r.Values), digits), BaselineValue: cli.Round(stat.Median(r.Base), digits),
-		Spread: cli.Round(stat.Spread(stat.Ratios(r.Values, r.Base)), digits),
-		Paper:  r.Paper, PaperValue: r.PaperValue, PaperBase: r.PaperBase, Note: r.Note,
+	return Result{
+		Row:   kit.Compare(r.Name, r.Unit, r.Baseline, r.Values, r.Base),
+		Paper: r.Paper, PaperValue: r.PaperValue, PaperBase: r.PaperBase, Note: r.Note,
 	}
-	if s.BaselineValue != 0 {
-		s.Ratio = cli.Round(s.Value/s.BaselineValue, digits)
-	}
-	return s
 }
 
 // Results sums up all rows.
