@@ -54,7 +54,7 @@ func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	if err == nil {
 		n = len(wrs)
 	}
-	fence.Store(&r.head, head+uint32(n))
+	r.head.Store(head + uint32(n)) // before PostRecv's look at the state
 	return n, err
 }
 
@@ -132,7 +132,7 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 	// The engine goes to ERR, then flushes; we post, then look at the state: either it saw the
 	// receives or we see ERR and ring for another flush.
 	if n > 0 && q.State() == Err {
-		q.ring()
+		q.Ring()
 	}
 	return n, err
 }
