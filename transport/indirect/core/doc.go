@@ -45,7 +45,8 @@
 //   - The initiator dies with data parked: its transfers were never done, so nobody was promised anything. When the connection ends,
 //     what is parked is dropped and counted (Orphaned), and what was registered is given back undelivered.
 //   - A peer that breaks the rules of the data path (a segment out of order, a slot that is not free) may have overwritten parked
-//     data: Err gives ErrProtocol, and the connection has to be torn down.
+//     data: Err gives ErrProtocol, and the connection has to be torn down. So it has with one that speaks all the time, but for as long as Silence
+//     has no word for a release.
 //   - Control messages that are malformed, stale or of unknown transfers are counted and dropped.
 //
 // # Reading order

@@ -34,7 +34,7 @@ type outgoing struct {
 
 	timeouts int // of requests, then of releases
 	due      Time
-	began    Time
+	began    Time   // the request, a confirmed READ's last sign of life, or the first word of the release
 	addr     uint64 // of the destination, from the valid answer
 	rkey     uint32
 
@@ -132,6 +132,10 @@ func (m *Machine) expireOut(now, late Time, i uint16) {
 		}
 		m.keepAlive(now, i)
 	case outReleasing, outAborting:
+		if now-o.began >= m.cfg.Silence && m.watch.talks > keepalives {
+			m.violate() // it has answered others all the while, and every request for this release has had its chance
+			return
+		}
 		m.askRelease(now, i)
 	}
 }
@@ -163,6 +167,7 @@ func (m *Machine) giveUp(now Time, i uint16, s Status) {
 	o.todo &= tellAcked | tellSent
 	o.state, o.status, o.timeouts = outAborting, s, 0
 	if o.stream.flying == 0 {
+		o.began = now
 		m.askRelease(now, i)
 	}
 }
@@ -299,6 +304,7 @@ func (m *Machine) sentOut(now Time, i uint16, whole bool) {
 	switch o.state {
 	case outAborting:
 		if o.stream.flying == 0 {
+			o.began = now
 			m.askRelease(now, i)
 		}
 	case outDirect, outIndirect:
@@ -334,7 +340,7 @@ func (m *Machine) handleReadData(now Time, low TID) {
 func (m *Machine) release(now Time, i uint16) {
 	o := &m.out[i]
 	o.todo &= tellAcked | tellSent
-	o.state, o.timeouts = outReleasing, 0
+	o.state, o.timeouts, o.began = outReleasing, 0, now
 	m.askRelease(now, i)
 }
 

@@ -187,6 +187,41 @@ func TestNICAloneIsNotEnough(t *testing.T) {
 	}
 }
 
+// A responder that speaks of other things all the while, but never of a release, is broken: its initiator does not wait for ever. One that has
+// just come back from a long pause is not.
+func TestTalksButDoesNotRelease(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		quiet  Time // before it talks
+		talks  Time
+		broken bool
+	}{
+		{"all the while", 0, DefaultSilence * 3 / 2, true},
+		{"not so long", 0, DefaultSilence * 9 / 10, false},
+		{"after a pause", 3 * DefaultSilence, DefaultSilence * 9 / 10, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newSlow(t)
+			tid := k.releasing()
+			k.wrote = func(*Action) { k.m.DataDone(k.now) }
+			k.passes(c.quiet)
+			for end := k.now + c.talks; k.now < end; k.passes(second) {
+				k.hears(message{typ: msgAnswer, tid: 77})
+			}
+			if broken := errors.Is(k.m.Err(), ErrProtocol); broken != c.broken || (!broken && k.m.Err() != nil) {
+				t.Fatalf("%v", k.m.Err())
+			}
+			if c.broken {
+				return
+			}
+			k.hears(message{typ: msgReleased, tid: tid})
+			if a := k.next(DoDone); a.Status != StatusOK {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
 // Who was stopped itself, for a minute, does not blame the peer: that minute does not count.
 func TestOwnPause(t *testing.T) {
 	for _, c := range []struct {

@@ -8,6 +8,7 @@ type watch struct {
 	acked bool // data has been acknowledged since: its NIC does
 	quiet int  // looks in a row without a word
 	numb  int  // and without an acknowledgement either
+	talks int  // looks in a row with a word
 }
 
 // guard begins to watch, unless that has begun: something has to be finished with the peer.
@@ -34,9 +35,11 @@ func (m *Machine) look(now Time) {
 	if !busy && !owing {
 		return
 	}
-	w.quiet, w.numb = w.quiet+1, w.numb+1
+	w.quiet, w.numb, w.talks = w.quiet+1, w.numb+1, w.talks+1
 	if w.heard {
 		w.quiet, w.numb = 0, 0
+	} else {
+		w.talks = 0
 	}
 	if w.acked {
 		w.numb = 0
