@@ -287,9 +287,10 @@ func (e *Engine) SetErrHook(f func(*QP)) { e.errHook = f }
 // BellPending tells whether HandleDoorbells has work. Any goroutine.
 func (e *Engine) BellPending() bool { return e.bell.Load() != nil }
 
-// ring puts the QP on the bell list unless it is there. Any goroutine.
-func (q *QP) ring() {
-	// No look before the swap: even in vain it is the barrier between the head, which PostSend has stored, and rung.
+// Ring tells the engine, wherever it runs, of what was posted: it puts the QP on the bell list unless it is there. Any goroutine.
+func (q *QP) Ring() {
+	// No look before the swap: even in vain it is the barrier between the head, which Post has stored, and rung: the engine sees
+	// the head, or the bell.
 	if !q.rung.CompareAndSwap(false, true) {
 		return
 	}
@@ -322,15 +323,20 @@ func (e *Engine) HandleDoorbells(now Time) {
 		q := first
 		first, q.bellNext = q.bellNext, nil
 		q.rung.Store(false) // before looking: a later post rings again
-		switch q.State() {
-		case Err:
-			q.flush()
-		case SQE: // IBA 10.3.1.6
-			q.flushSends()
-		case Reset: // or destroyed
-		default:
-			e.schedule(q)
-		}
+		e.Posted(q)
+	}
+}
+
+// Posted takes in what was posted on a QP, without a doorbell. The engine's owner.
+func (e *Engine) Posted(q *QP) {
+	switch q.State() {
+	case Err:
+		q.flush()
+	case SQE: // IBA 10.3.1.6
+		q.flushSends()
+	case Reset: // or destroyed
+	default:
+		e.schedule(q)
 	}
 }
 

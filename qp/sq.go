@@ -161,6 +161,15 @@ var opRules = [numOps]opRule{
 // Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey. In state ERR posting
 // succeeds and the requests complete with WRFlushErr (IBA 10.3.1.7).
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
+	n, err := q.Post(wrs)
+	if n > 0 {
+		q.Ring()
+	}
+	return n, err
+}
+
+// Post is PostSend without the doorbell: the work requests are on the queue, and Engine.Posted or Ring has to follow if there are any.
+func (q *QP) Post(wrs []SendWR) (int, error) {
 	if st := q.State(); st < RTS {
 		return 0, fmt.Errorf("%w: PostSend in %s, it needs RTS", ErrQPState, st)
 	}
@@ -187,7 +196,6 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	}
 	if n > 0 {
 		fence.Store(&s.head, head+uint32(n))
-		q.ring() // a full barrier: the engine sees the head, or the bell
 	}
 	return n, err
 }

@@ -106,13 +106,9 @@ func (s *shard) step() int {
 	if s.closed {
 		return 0
 	}
-	if s.holder != nil {
-		s.holder.Hold()
-	}
+	s.hold()
 	work := s.look()
-	if s.holder != nil {
-		s.holder.Unhold()
-	}
+	s.unhold()
 	return work
 }
 
@@ -125,7 +121,41 @@ func (s *shard) look() int {
 	s.last = s.now()
 	work := s.turn(s.last, n)
 	s.idle = work == 0 && s.ticks != nil
+	s.answer = n > 0 && s.ticks != nil
 	return work
+}
+
+// posted tells the engine of send work requests. With manual progress the poster is mostly who drives the shard, or nobody is at it: then
+// there is no need for a doorbell. What is posted right after a turn that brought something is likely the
+// answer to it, and leaves at once, the first of them: it saves the poster a turn. Others wait for the next turn, and share its kick.
+func (s *shard) posted(q *qp.QP) {
+	if !s.manual || !s.mu.TryLock() {
+		q.Ring()
+		return
+	}
+	if !s.closed {
+		s.eng.Posted(q)
+		if s.answer {
+			s.answer = false
+			s.hold()
+			s.last = s.now()
+			s.transmit(s.last)
+			s.unhold()
+		}
+	}
+	s.unlock()
+}
+
+func (s *shard) hold() {
+	if s.holder != nil {
+		s.holder.Hold()
+	}
+}
+
+func (s *shard) unhold() {
+	if s.holder != nil {
+		s.holder.Unhold()
+	}
 }
 
 // tryStep is step for a caller in manual mode. If another one is at it, there is nothing to do.

@@ -171,8 +171,11 @@ func (q *QP) State() State { return q.qp.State() }
 // qp.ErrQPState before RTS, qp.ErrSQFull, qp.ErrInvalidWR, qp.ErrInvalidKey, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	q.sqMu.Lock()
-	n, err := q.qp.PostSend(wrs)
+	n, err := q.qp.Post(wrs)
 	q.sqMu.Unlock()
+	if n > 0 {
+		q.dev.sh.posted(&q.qp)
+	}
 	if err != nil {
 		return q.refused(n, err)
 	}

@@ -60,6 +60,7 @@ type shard struct {
 	closed  bool
 	last    qp.Time      // the clock as the latest turn read it
 	idle    bool         // the latest whole turn found nothing to do
+	answer  bool         // the latest whole turn received something: the next post leaves at once
 	holder  frame.Holder // port, if it is one
 	dec     frame.Decoder
 	enc     frame.Encoder
