@@ -155,3 +155,24 @@ func TestEndsBeforeItIsHeld(t *testing.T) {
 		t.Error("the connection manager's half lives on")
 	}
 }
+
+// A connection ends for those who wait for it, and for the memory of its transfers, even when no datagram gets out any more.
+func TestEndsWithoutRoom(t *testing.T) {
+	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{})
+	b.space.Hold(0, size)
+	failed, ctx := make(chan error, 1), within(t)
+	go func() { failed <- a.conn.Write(ctx, a.mr, 0, size, 0) }()
+	until(t, "the data is parked", func() bool { return b.conn.Counters().ParkedBytes == size })
+	a.Endpoint.mu.Lock()
+	a.udOut += controlDepth
+	a.Endpoint.mu.Unlock()
+	if err := a.conn.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-failed; !errors.Is(err, ErrClosed) {
+		t.Errorf("%v; want ErrClosed", err)
+	}
+	if n := a.busyNow(); n != 0 {
+		t.Errorf("%d transfers are left", n)
+	}
+}

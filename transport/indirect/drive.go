@@ -265,10 +265,11 @@ func (e *Endpoint) controlSGE(i int) []roce.SGE {
 	return e.sge[:]
 }
 
-// pump does what the machine wants done, and counts it. The lock is held.
+// pump does what the machine wants done, and counts it. A connection that has ended sends nothing, so its end need not wait for room. The lock
+// is held.
 func (c *Conn) pump(now core.Time) (n int) {
 	e := c.ep
-	for ; e.udOut < controlDepth && c.m.Poll(now, &e.act); n++ {
+	for ; (e.udOut < controlDepth || !c.up) && c.m.Poll(now, &e.act); n++ {
 		c.do(now, &e.act)
 	}
 	return n
