@@ -18,6 +18,9 @@ const (
 	// MaxMemory bounds an end's blocks together, in bytes.
 	MaxMemory = 4 << 30
 
+	// MaxPause bounds Config.Spin and Config.Idle: meanwhile nobody looks whether a context has ended.
+	MaxPause = time.Second
+
 	// DefaultBlocks and DefaultBlockSize are what zeros in a receiver's Config stand for.
 	DefaultBlocks    = 16
 	DefaultBlockSize = 1 << 20
@@ -79,8 +82,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: %d blocks of %d bytes take more than %d bytes: choose fewer or smaller ones", ErrConfig, c.Blocks, c.BlockSize, MaxMemory)
 	case c.SendDepth < 0 || c.SendDepth > maxDepth || c.CQDepth < 0 || c.CQDepth > maxDepth:
 		return fmt.Errorf("%w: a send queue of %d, a completion queue of %d: choose 0 to %d", ErrConfig, c.SendDepth, c.CQDepth, maxDepth)
-	case c.Idle < 0:
-		return fmt.Errorf("%w: a sleep of %v: choose 0 or more", ErrConfig, c.Idle)
+	case c.Idle < 0 || c.Idle > MaxPause || c.Spin > MaxPause:
+		return fmt.Errorf("%w: %v of looking again, sleeps of %v: choose at most %v of each", ErrConfig, c.Spin, c.Idle, MaxPause)
 	}
 	return nil
 }

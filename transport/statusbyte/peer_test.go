@@ -263,6 +263,66 @@ func TestGiveUp(t *testing.T) {
 	expect(t, r, 0, 1)
 }
 
+// Close ends what other goroutines wait for without a time limit: a Write that finds no empty receive block, Fills that find no empty send
+// block.
+func TestCloseEndsWaiting(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 2, BlockSize: 100}
+	s, r := pair(t, a, b, cfg, cfg)
+	s.linger = 50 * time.Millisecond
+	ctx := within(t)
+	for range 2 {
+		if err := s.Write(ctx, 0, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Receive(ctx); err != nil { // and never released
+			t.Fatal(err)
+		}
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	held, err := s.Fill(ctx, 1) // one send block is held, the other the Write's
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := make(chan error, 4)
+	go func() { calls <- s.Write(context.Background(), 0, []byte{2}) }()
+	for waits := false; !waits; { // it has the turn, for longer than a call that does not wait
+		short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+		if waits = s.lock(short) != nil; !waits {
+			s.release()
+		}
+		cancel()
+	}
+	if ctx.Err() != nil {
+		t.Fatal("Write does not wait")
+	}
+	for range 2 {
+		go func() {
+			_, err := s.Fill(context.Background(), 2)
+			calls <- err
+		}()
+	}
+	if err := s.Close(); !errors.Is(err, ErrBroken) {
+		t.Errorf("Close: %v", err)
+	}
+	held.Drop()
+	for range 3 {
+		select {
+		case err := <-calls:
+			if !errors.Is(err, ErrBroken) && !errors.Is(err, ErrClosed) {
+				t.Errorf("%v", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("a call still waits after Close")
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("a second Close: %v", err)
+	}
+}
+
 // "Mismatch between the two ends": one clear error at both, nothing sent, and the listener goes on.
 func TestMismatch(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
@@ -277,7 +337,7 @@ func TestBadConfig(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	for _, c := range []Config{
 		{Blocks: -1}, {Blocks: MaxBlocks + 1}, {BlockSize: -1}, {BlockSize: MaxBlockSize + 1}, {Blocks: MaxBlocks, BlockSize: MaxBlockSize},
-		{SendDepth: -1}, {CQDepth: maxDepth + 1}, {Idle: -1},
+		{SendDepth: -1}, {CQDepth: maxDepth + 1}, {Idle: -1}, {Idle: MaxPause + 1}, {Spin: MaxPause + 1},
 	} {
 		if _, err := Listen(b, testAddr(b), c); !errors.Is(err, ErrConfig) {
 			t.Errorf("Listen with %+v: %v", c, err)

@@ -205,6 +205,7 @@ func (s *Sender) broken(err error) error {
 			err = fmt.Errorf("%w (%w)", err, why)
 		}
 		s.err = fmt.Errorf("%w: %w", ErrBroken, err)
+		s.stir()
 	}
 	return s.err
 }

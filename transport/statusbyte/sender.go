@@ -34,7 +34,8 @@ type Sender struct {
 	signaled int  // completions that are to come
 	reading  bool // a READ of the array is under way
 	pause    time.Duration
-	err      error // what broke the connection
+	linger   time.Duration // of Close
+	err      error         // what broke the connection
 	stats    SenderStats
 
 	wrs  [2]roce.SendWR
@@ -56,7 +57,7 @@ type SenderStats struct {
 const (
 	pollBatch = 16
 	syncID    = ^uint64(0)
-	// closeTime is how long Close waits for what is under way.
+	// closeTime is how long Close waits for what is under way, a Write in another goroutine included.
 	closeTime = 5 * time.Second
 	// minPause is the first sleep after READs that find nothing; each doubles it, up to Config.Idle.
 	minPause = 5 * time.Microsecond
@@ -81,7 +82,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		guess.Spin = -1
 	}
 	guess.setDefaults()
-	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), linger: closeTime}
 	var err error
 	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: ends.GIDFor(dev, addr.Addr())}); err != nil {
 		return nil, err
@@ -198,6 +199,7 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 func (s *Sender) empty(ctx context.Context) (int, error) {
 	for {
 		if s.err != nil {
+			s.stir() // there may be another one who waits
 			return 0, s.err
 		}
 		for k := range s.own {
@@ -328,16 +330,29 @@ func (s *Sender) drain(ctx context.Context) error {
 	return s.err
 }
 
-// Close flushes, disconnects, and gives the memory back. What Flush would have said, it says.
+// Close flushes, disconnects, and gives the memory back; all calls give ErrClosed afterwards. What Flush would have said, it says. A Write or
+// Flush in another goroutine that does not come back within 5 s, because the receiver has no empty block or does not answer, is ended
+// with ErrBroken. Closing twice is harmless.
 func (s *Sender) Close() error {
-	s.turn <- struct{}{}
+	ctx, cancel := context.WithTimeout(context.Background(), s.linger)
+	defer cancel()
+	var stuck error
+	if s.lock(ctx) != nil {
+		stuck = fmt.Errorf("%w: another call still waited for the receiver after %v", ErrBroken, s.linger)
+		stuck = errors.Join(stuck, s.conn.Close()) // its work requests are flushed
+		s.turn <- struct{}{}
+	}
 	defer s.release()
 	if errors.Is(s.err, ErrClosed) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
-	err := s.drain(ctx)
+	err := stuck
+	if err == nil {
+		if err = s.drain(ctx); errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: what was sent last was not acknowledged within %v", ErrBroken, s.linger)
+		}
+	}
 	s.err = ErrClosed
+	s.stir()
 	return errors.Join(err, s.conn.Close(), s.end.Close())
 }
