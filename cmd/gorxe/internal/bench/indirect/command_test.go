@@ -2,18 +2,18 @@ package indirect
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // benchIndirect is "gorxe bench indirect args".
@@ -25,7 +25,9 @@ func benchIndirect(t *testing.T, args ...string) (string, error) {
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&bytes.Buffer{})
-	err := cmd.ExecuteContext(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err := cmd.ExecuteContext(ctx)
 	return out.String(), err
 }
 
@@ -131,7 +133,7 @@ func TestVeth(t *testing.T) {
 		t.Skip("network namespaces and AF_XDP need root")
 	}
 	out, err := benchIndirect(t, "--rounds", "1", "--transfers", "10", "--only", "frp_lfp_10,pings_512", "--json")
-	if errors.Is(err, xdp.ErrUnsupported) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, veth.ErrPermission) {
+	if kit.NoVeth(err) {
 		t.Skip(err)
 	}
 	if err != nil {
