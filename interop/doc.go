@@ -13,6 +13,7 @@
 //     peer that sends what no NIC would; newer_test.go: what only a newer kernel can
 //   - cm_test.go, cmfaults_test.go, multicast_test.go, rsocket_test.go: connections and groups, with librdmacm's examples; programs_test.go:
 //     how a program of Debian's meets gorxe's own; tools_test.go, perftest_test.go: those programs
+//   - inside_test.go: gorxe in the guest, on virtio_net
 //   - statusbyte_test.go, indirect_test.go: the transports against programs on plain verbs
 //   - run: the table that make interop prints
 package interop
