@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -158,6 +159,11 @@ func TestFullBuffer(t *testing.T) {
 	}
 }
 
+// refused tells whether a transfer was given up because of the registration, and for nothing else.
+func refused(err error) bool {
+	return errors.Is(err, ErrTransfer) && strings.Contains(err.Error(), StatusRefused.String())
+}
+
 // Registration never succeeds: the transfer is given up, what was parked is dropped, the slot is free again.
 func TestNeverRegistered(t *testing.T) {
 	// Patience is long enough for a loaded machine to park the data before it ends: what never came cannot be dropped.
@@ -168,8 +174,8 @@ func TestNeverRegistered(t *testing.T) {
 		failed := make(chan error, 1)
 		go func() { failed <- a.conn.Write(ctx, a.mr, 0, size, 0) }()
 		until(t, "the data is parked", func() bool { return b.conn.Counters().ParkedBytes == size })
-		if err := <-failed; !errors.Is(err, ErrTransfer) {
-			t.Fatalf("%v; want ErrTransfer", err)
+		if err := <-failed; !refused(err) {
+			t.Fatalf("%v; want ErrTransfer, %v", err, StatusRefused)
 		}
 		if c := b.conn.Counters(); c.Dropped != uint64(k+1) || c.ParkedBytes != 0 || c.Delivered != 0 {
 			t.Errorf("%+v", c)
