@@ -268,6 +268,9 @@ func (r *rig) watch(t *testing.T) {
 		if res, err := r.Guests[0].Exec("rdma statistic show link rxe0/1", 20*time.Second); err == nil {
 			t.Logf("the guest says: %s", res.Stdout)
 		}
+		if !alive(r) {
+			t.Logf("the guest is gone; the last that it said:\n%s", r.Guests[0].Console())
+		}
 		r.savePCAP(t)
 	})
 }
