@@ -35,17 +35,14 @@ func (m *MR) AheadMemory(addr uint64, n uint32) {
 const aheadLines = 2
 
 // Places is how many keys the table of R_Keys has room for at the moment, taken or not. Any thread.
-func (t *Table) Places() int { return len(t.remote.cur.Load().keys) }
+func (t *Table) Places() int { return t.remote.cur.Load().places() }
 
-// nearPlaces is how large a table is that stays in the nearest caches.
-const nearPlaces = 1024
+// nearBuckets is how large a table is that stays in the nearest caches.
+const nearBuckets = 256
 
-// ahead fetches the bucket: its keys and its regions lie in a line each.
+// ahead fetches the key's bucket.
 func (x *index) ahead(key Key) {
-	b := x.cur.Load()
-	if len(b.keys) <= nearPlaces {
-		return
+	if b := *x.cur.Load(); len(b) > nearBuckets {
+		prefetch.Object(b.of(key), 1)
 	}
-	at := uint32(key) & b.mask &^ (bucketSize - 1)
-	prefetch.Pair(&b.keys[at], &b.mrs[at])
 }

@@ -6,16 +6,15 @@ import (
 )
 
 const (
-	// bucketSize keys share a bucket, half a cache line.
-	bucketSize = 8
+	// bucketSize keys and their regions fill a cache line.
+	bucketSize = 5
 	// minBuckets is the size that a table starts with.
 	minBuckets = 8
 )
 
 // index finds the MR of a key. A key is pseudo-random, so its low bits are
-// its hash: they name its home, and the other places of the home's bucket
-// are those where it may be instead. And since the table chooses the keys, it passes over those whose
-// bucket is full. So a look-up reads one bucket, whatever the key, a removed
+// its hash: they name the bucket where it is. And since the table chooses the keys, it passes over those whose
+// bucket is full. So a look-up reads one line, whatever the key, a removed
 // key leaves nothing behind, and nothing is ever moved under a reader's feet.
 type index struct {
 	cur  atomic.Pointer[buckets]
@@ -25,22 +24,16 @@ type index struct {
 	next uint64 // counter of the next key; 1<<32 when all are gone
 }
 
-// buckets is a power-of-two number of buckets. A key's place is published by
+// buckets is a table: a power of two of them.
+type buckets []bucket
+
+// bucket is a line. A key's place is published by
 // its number last and withdrawn by its number first, so a reader that finds
 // the number finds the MR, or none, or (the place was reused in between)
 // another one, whose own key tells.
-type buckets struct {
-	mask uint32 // number of places - 1
-	keys []atomic.Uint32
-	mrs  []atomic.Pointer[MR]
-}
-
-func newBuckets(n int) *buckets {
-	return &buckets{
-		mask: uint32(n*bucketSize - 1),
-		keys: make([]atomic.Uint32, n*bucketSize),
-		mrs:  make([]atomic.Pointer[MR], n*bucketSize),
-	}
+type bucket struct {
+	keys [bucketSize]atomic.Uint32 // 0: free
+	mrs  [bucketSize]atomic.Pointer[MR]
 }
 
 func (x *index) init(rand func() uint64) {
@@ -48,11 +41,22 @@ func (x *index) init(rand func() uint64) {
 	x.cur.Store(newBuckets(minBuckets))
 }
 
+func newBuckets(n int) *buckets {
+	b := make(buckets, n)
+	return &b
+}
+
+// of is the key's bucket.
+func (b buckets) of(key Key) *bucket { return &b[uint32(key)&uint32(len(b)-1)] }
+
+// places is how many keys would fill the table.
+func (b buckets) places() int { return len(b) * bucketSize }
+
 // find returns the MR at key's place or nil. The MR may be dead already, and
 // if the place was reused while find looked, it is another: the caller
 // compares its key.
 func (x *index) find(key Key) *MR {
-	b := x.cur.Load()
+	b := (*x.cur.Load()).of(key)
 	if i := b.place(key); i >= 0 {
 		return b.mrs[i].Load()
 	}
@@ -60,23 +64,21 @@ func (x *index) find(key Key) *MR {
 }
 
 // place is where key is, or -1.
-func (b *buckets) place(key Key) int {
+func (b *bucket) place(key Key) int {
 	if key == 0 {
 		return -1 // free places hold 0
 	}
-	return b.look(key, uint32(key))
+	return b.look(uint32(key))
 }
 
-// free is a place where key may go, or -1.
-func (b *buckets) free(key Key) int { return b.look(key, 0) }
+// free is a place where a key may go, or -1.
+func (b *bucket) free() int { return b.look(0) }
 
-// look finds the place in key's bucket that holds want, its home first.
-func (b *buckets) look(key Key, want uint32) int {
-	home := uint32(key) & b.mask
-	keys := (*[bucketSize]atomic.Uint32)(b.keys[home&^(bucketSize-1):])
-	for i := range uint32(bucketSize) {
-		if at := (home + i) % bucketSize; keys[at].Load() == want {
-			return int(home&^(bucketSize-1) + at)
+// look finds the first place that holds want.
+func (b *bucket) look(want uint32) int {
+	for i := range b.keys {
+		if b.keys[i].Load() == want {
+			return i
 		}
 	}
 	return -1
@@ -85,13 +87,13 @@ func (b *buckets) look(key Key, want uint32) int {
 // draw takes the next key of the sequence that has room here and is not live
 // in the other index. Tables are at most half full, so few are passed over.
 func (x *index) draw(other *index) (Key, error) {
-	if x.used >= len(x.cur.Load().keys)/2 {
+	if x.used >= x.cur.Load().places()/2 {
 		x.grow()
 	}
-	for b := x.cur.Load(); x.next < 1<<32; {
+	for b, o := *x.cur.Load(), *other.cur.Load(); x.next < 1<<32; {
 		key := x.perm.at(uint32(x.next))
 		x.next++
-		if key != 0 && b.free(key) >= 0 && other.cur.Load().place(key) < 0 {
+		if key != 0 && b.of(key).free() >= 0 && o.of(key).place(key) < 0 {
 			return key, nil
 		}
 	}
@@ -103,14 +105,15 @@ func (x *index) insert(key Key, m *MR) {
 	x.used++
 }
 
-func (b *buckets) put(key Key, m *MR) {
-	i := b.free(key)
-	b.mrs[i].Store(m)
-	b.keys[i].Store(uint32(key))
+func (b buckets) put(key Key, m *MR) {
+	t := b.of(key)
+	i := t.free()
+	t.mrs[i].Store(m)
+	t.keys[i].Store(uint32(key))
 }
 
 func (x *index) remove(key Key) {
-	b := x.cur.Load()
+	b := (*x.cur.Load()).of(key)
 	i := b.place(key)
 	b.keys[i].Store(0)
 	b.mrs[i].Store(nil)
@@ -121,11 +124,13 @@ func (x *index) remove(key Key) {
 // Readers go on in the old table until they see the new one; an MR that dies
 // meanwhile says so itself (MR.live).
 func (x *index) grow() {
-	old := x.cur.Load()
-	b := newBuckets(2 * len(old.keys) / bucketSize)
-	for i := range old.keys {
-		if k := Key(old.keys[i].Load()); k != 0 {
-			b.put(k, old.mrs[i].Load())
+	old := *x.cur.Load()
+	b := newBuckets(2 * len(old))
+	for i := range old {
+		for j := range old[i].keys {
+			if k := Key(old[i].keys[j].Load()); k != 0 {
+				b.put(k, old[i].mrs[j].Load())
+			}
 		}
 	}
 	x.cur.Store(b)

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unsafe"
+
+	"github.com/gorxe/gorxe/mr/prefetch"
 )
 
 // many is n, or a part of it under the race detector, which is slow.
@@ -61,7 +64,7 @@ func TestStaleKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if size := len(tab.remote.cur.Load().keys); size != minBuckets*bucketSize {
+	if size := tab.remote.cur.Load().places(); size != minBuckets*bucketSize {
 		t.Errorf("the table grew to %d places", size)
 	}
 	for range 10 { // young regions in the old places
@@ -94,12 +97,14 @@ func TestGuessing(t *testing.T) {
 		}
 	}
 	// And neighbours of keys that it knows are no better.
-	places := tab.remote.cur.Load().keys
-	for i := range places {
-		for d := Key(1); d < 1000; d++ {
-			if k := Key(places[i].Load()); k != 0 {
-				if _, v := tab.CheckRemote(pd, k+d, 0, 0, 0); v != BadKey {
-					t.Fatalf("key %#x is near key %#x", k+d, k)
+	b := *tab.remote.cur.Load()
+	for i := range b {
+		for j := range b[i].keys {
+			for d := Key(1); d < 1000; d++ {
+				if k := Key(b[i].keys[j].Load()); k != 0 {
+					if _, v := tab.CheckRemote(pd, k+d, 0, 0, 0); v != BadKey {
+						t.Fatalf("key %#x is near key %#x", k+d, k)
+					}
 				}
 			}
 		}
@@ -133,6 +138,14 @@ func TestDrawPassesOver(t *testing.T) {
 	m := register(t, tab, pd, words(8), 0, RemoteRead)
 	if m.RKey() == next || m.RKey() != tab.remote.perm.at(1) {
 		t.Errorf("R_Key %#x, want the one after %#x", m.RKey(), next)
+	}
+}
+
+// A bucket is a cache line, and a table of many begins with one.
+func TestBucketIsALine(t *testing.T) {
+	b := *newBuckets(minBuckets)
+	if n, at := unsafe.Sizeof(b[0]), uintptr(unsafe.Pointer(&b[0])); n != prefetch.Line || at%prefetch.Line != 0 {
+		t.Errorf("a bucket has %d bytes and lies at %#x", n, at)
 	}
 }
 
@@ -175,9 +188,12 @@ func TestManyRegions(t *testing.T) {
 	if tab.local.used != 0 || tab.remote.used != 0 || pd.Refs() != 0 {
 		t.Error("something is left")
 	}
-	for i := range tab.remote.cur.Load().mrs {
-		if tab.remote.cur.Load().mrs[i].Load() != nil {
-			t.Fatal("the table keeps a dead region from the collector")
+	b := *tab.remote.cur.Load()
+	for i := range b {
+		for j := range b[i].mrs {
+			if b[i].mrs[j].Load() != nil {
+				t.Fatal("the table keeps a dead region from the collector")
+			}
 		}
 	}
 }

@@ -27,7 +27,7 @@ const DefaultPrefetch = 8
 // fewQPs is how many QPs stay in the nearest caches anyway.
 const fewQPs = 64
 
-// fewPlaces is the same for the look-up of R_Keys: a line has 8.
+// fewPlaces is the same for the look-up of R_Keys: a line has 5.
 const fewPlaces = 512
 
 // Lines of a QP by what touches them; see QP and TestLayout.
