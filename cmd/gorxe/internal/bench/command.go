@@ -218,7 +218,7 @@ func (f *flags) openVeth(b *bench) (stop func() error, err error) {
 		}
 		return err
 	}
-	if err := f.probe(&pair.A); err != nil {
+	if _, err := kit.Probe(&pair.A, f.mode.Value); err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	b.figures = f.choose(figures())
@@ -236,19 +236,6 @@ func (f *flags) openVeth(b *bench) (stop func() error, err error) {
 		parts = append(parts, s.close)
 	}
 	return stop, nil
-}
-
-// probe finds out whether AF_XDP works here, in the mode asked for.
-func (f *flags) probe(end *veth.End) error {
-	mode, err := xdp.ParseMode(f.mode.Value)
-	if err != nil {
-		return err
-	}
-	p, err := xdp.Open(end.Iface, xdp.Options{Mode: mode, NetNS: end.Fd()})
-	if err != nil {
-		return err
-	}
-	return p.Close()
 }
 
 // openMemory makes two sides in this process, which get the two ports of a new link for each measurement.

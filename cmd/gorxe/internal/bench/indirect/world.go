@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/frame"
@@ -30,23 +31,13 @@ func openWorld(link, mode string) (*world, error) {
 	if link == linkMemory {
 		return &world{datapath: "memory, in virtual time"}, nil
 	}
-	m, err := xdp.ParseMode(mode)
-	if err != nil {
-		return nil, err
-	}
 	pair, err := veth.New(veth.Options{MTU: pairMTU})
 	if err != nil {
 		return nil, fmt.Errorf("%w: or try --link memory", err)
 	}
-	// Whether AF_XDP works here, in that mode, shows now.
-	p, err := xdp.Open(pair.A.Iface, xdp.Options{Mode: m, NetNS: pair.A.Fd()})
+	m, err := kit.Probe(&pair.A, mode)
 	if err != nil {
-		pair.Close()
-		return nil, err
-	}
-	if err := p.Close(); err != nil {
-		pair.Close()
-		return nil, err
+		return nil, errors.Join(err, pair.Close())
 	}
 	return &world{pair: pair, mode: m}, nil
 }
@@ -55,8 +46,7 @@ func (w *world) close() error {
 	if w.pair == nil {
 		return nil
 	}
-	w.pair.Close()
-	return nil
+	return w.pair.Close()
 }
 
 // wire is the link of one trial.

@@ -1,4 +1,4 @@
-// Package kit is what the benchmarks share: rows of results, a progress bar, pinned threads, names of plots, what the user is told.
+// Package kit is what the benchmarks share: rows of results, a progress bar, pinned threads, names of plots, what the user is told, whether AF_XDP works.
 package kit
 
 import (

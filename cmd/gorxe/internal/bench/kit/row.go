@@ -1,7 +1,6 @@
 package kit
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/stat"
-	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // Row is what the rows of every benchmark's JSON begin with: something measured against a baseline.
@@ -59,11 +56,6 @@ func Known(what string, given, known []string) error {
 		}
 	}
 	return nil
-}
-
-// NoVeth tells whether err means that a veth pair with AF_XDP cannot be had here: no root, or a kernel without it.
-func NoVeth(err error) bool {
-	return errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, xdp.ErrUnsupported)
 }
 
 // WarnStarved says that n of all measurements are not worth much, if there are such; who is the side that suffered.
