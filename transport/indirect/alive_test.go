@@ -82,6 +82,23 @@ func TestResponderIsGone(t *testing.T) {
 // silenceIsUp is when a peer that has said nothing for Silence has been found out at the latest.
 const silenceIsUp = 20 * time.Second * 9 / 8
 
+// An idle connection whose peer's host has died does not hold its place for ever, at neither end; one whose peer lives goes on.
+func TestIdleHostIsGone(t *testing.T) {
+	link, a, b := virtualEnds(t, Config{})
+	if ev, ok := goOn(t, link, a, b, Down, time.Hour); ok {
+		t.Fatalf("%+v", ev)
+	}
+	link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
+	for _, e := range []*end{b, a} {
+		if ev, ok := goOn(t, link, e, map[*end]*end{a: b, b: a}[e], Down, 2*time.Minute); !ok || !errors.Is(ev.Err, ErrLost) {
+			t.Errorf("%+v, %v", ev, ok)
+		}
+	}
+	if _, err := b.Prepare(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Connections come and go at a program that reads no events: the transfers of the last one happen all the same.
 func TestUnreadEvents(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})

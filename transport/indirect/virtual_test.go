@@ -59,6 +59,9 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 		if k == 0 {
 			advance(t, link, a, b)
 		}
+		if took := time.Duration(link.Now() - start); took > time.Minute {
+			t.Fatalf("seed %d: %d of %d done after %v", seed, done, n, took)
+		}
 	}
 	return link.TraceHash(), link.Now() - start, a.conn.Counters(), b.conn.Counters()
 }

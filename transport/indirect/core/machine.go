@@ -34,9 +34,9 @@ func New(c Config) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{
-		cfg: c, mask: TID(c.Entries - 1), next: Never,
+		cfg: c, mask: TID(c.Entries - 1),
 		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries), slots: make([]uint16, 0, c.PeerSlots),
-		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries), watch: watch{due: Never},
+		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries),
 	}
 	m.send.queue = newRing(2 * c.Entries)
 	first := c.FirstTID &^ m.mask
@@ -88,7 +88,7 @@ func (m *Machine) Poll(now Time, a *Action) bool {
 	return m.pollSend(a)
 }
 
-// Timeout is when HandleTimeout has something to do at the earliest; Never if no timer runs.
+// Timeout is when HandleTimeout has something to do at the earliest: at once after New; Never if the connection has ended.
 func (m *Machine) Timeout() Time { return m.next }
 
 // HandleTimeout lets the timers expire that are due.

@@ -9,8 +9,11 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// errStill: the simulation has come to an end that is none.
-var errStill = errors.New("nothing is under way and no timer runs: a defect of the simulation or of the transport")
+// errStill: the simulation stands still, or has no end.
+var errStill = errors.New("transfers are unfinished and nothing moves them on: a defect of the simulation or of the transport")
+
+// maxVirtual is more than any simulation takes but by mistake, in nanoseconds of its own time.
+const maxVirtual = int64(time.Hour)
 
 // simulate lets virtual time pass: nothing costs time but the link and the timers, as in the paper's simulation. The same seed gives the same
 // figures on any machine.
@@ -25,9 +28,13 @@ func (p *pair) simulate(ctx context.Context, t *trial, o *outcome) error {
 			pings = append(pings, g)
 		}
 	}
+	start := p.link.Now()
 	return p.sides[0].pour(t, o, p.link.Now, func() error {
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case p.link.Now()-start > maxVirtual:
+			return errStill
 		}
 		return p.advance(pings)
 	})

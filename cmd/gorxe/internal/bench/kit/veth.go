@@ -3,6 +3,8 @@ package kit
 import (
 	"errors"
 
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -23,4 +25,33 @@ func Probe(end *veth.End, mode string) (xdp.Mode, error) {
 		return m, err
 	}
 	return m, p.Close()
+}
+
+// MemoryPorts are the two ends of an in-memory link.
+func MemoryPorts() (ports [2]frame.Port, err error) {
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		return ports, err
+	}
+	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
+}
+
+// VethPorts opens AF_XDP at both ends of a pair of its own, with that MTU in bytes (0: veth's default). The ports are the caller's; remove
+// takes the pair away, after them.
+func VethPorts(mtu int) (ports [2]frame.Port, remove func() error, err error) {
+	pair, err := veth.New(veth.Options{MTU: mtu})
+	if err != nil {
+		return ports, nil, err
+	}
+	for i, end := range []*veth.End{&pair.A, &pair.B} {
+		p, err := xdp.Open(end.Iface, xdp.Options{NetNS: end.Fd()})
+		if err != nil {
+			if i == 1 {
+				err = errors.Join(err, ports[0].Close())
+			}
+			return ports, nil, errors.Join(err, pair.Close())
+		}
+		ports[i] = p
+	}
+	return ports, pair.Close, nil
 }
