@@ -85,7 +85,7 @@ type Config struct {
 
 	Timeout  time.Duration // until a request is repeated, or a READ's data sent unconfirmed; 0: 2 ms
 	Patience time.Duration // until a transfer without a valid answer is given up; 0: 10 s
-	Silence  time.Duration // until a peer that gives no sign of life, with transfers unfinished, counts as dead, the same at both ends; 0: 20 s
+	Silence  time.Duration // until an initiator that says nothing, with transfers unfinished, counts as dead, and a responder's NIC is asked; the same at both ends; 0: 20 s
 
 	// RC shapes the connections that carry the data.
 	RC roce.ConnectOptions

@@ -38,11 +38,11 @@
 //   - Registration never succeeds: after Config.Patience the initiator gives the transfer up and has the responder drop what is parked. It
 //     ends as StatusRefused (or StatusNoAnswer).
 //   - The peer says nothing: both ends say something eight times in Config.Silence while a transfer is unfinished, even if data travels one-sided. An
-//     initiator whose responder is silent asks it more and more slowly, and has an empty RDMA WRITE find out whether its NIC is there. For
-//     as long as that acknowledges, the responder is taken for busy, and waited for: it may have no processor time. If
-//     it does not, RC's retransmission ends the connection, or Silence does (ErrSilent). A responder waits no longer than Silence for its
-//     initiator's word: memory is at stake. Who was held up itself does not count that time against its peer. While nothing is unfinished an empty
-//     WRITE every Silence is all: a connection to a host that has died does not hold its place for ever.
+//     initiator whose responder is silent asks it more and more slowly. After Silence an empty RDMA WRITE now and then finds out whether its NIC
+//     is there: for as long as that acknowledges, the responder is taken for busy, and waited for; if it does not, RC ends the connection. A
+//     responder waits no longer than Silence for its initiator's word (ErrSilent): memory is at stake. Who was held up itself does not count that
+//     time against its peer. While nothing is unfinished an empty WRITE every three times Silence is all: a connection to a host that has died does
+//     not hold its place for ever.
 //   - The initiator dies with data parked: its transfers were never done, so nobody was promised anything. When the connection ends,
 //     what is parked is dropped and counted (Orphaned), and what was registered is given back undelivered.
 //   - A peer that breaks the rules of the data path (a segment out of order, a slot that is not free) may have overwritten parked

@@ -61,8 +61,10 @@ func (m *Machine) pollSend(a *Action) bool {
 		s.fly(ref, n)
 		return true
 	}
-	if s.probe && s.flying == 0 && m.err == nil {
-		s.probe = false
+	if s.probe && m.err == nil {
+		if s.probe = false; s.flying > 0 {
+			return false // which finds out as well
+		}
 		*a = Action{Kind: DoWrite}
 		s.fly(noEntry, 0)
 		return true
@@ -98,7 +100,6 @@ func (m *Machine) DataDone(now Time) {
 	if s.flying == 0 {
 		return
 	}
-	m.watch.acked = true
 	f := s.flight[s.head]
 	s.head = (s.head + 1) % Window
 	s.flying--

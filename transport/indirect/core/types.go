@@ -33,6 +33,7 @@ const (
 
 	indirectAfter = 2 // time-outs without an answer after which data is sent indirectly
 	keepalives    = 8 // of a transfer that lasts, and looks after the peer: so many a Silence
+	idleTimes     = 3 // so many times Silence between two looks while nothing is unfinished
 
 	releasesAtOnce = 16 // release requests, one a Timeout; then the time in between doubles,
 	slowest        = 6  // so many times
@@ -101,7 +102,7 @@ type Config struct {
 	Entries  int  // transfers under way, each direction: the same at both ends
 	Timeout  Time // of requests, answers to READs and releases
 	Patience Time // how long a transfer may wait for its valid answer
-	Silence  Time // how long a peer may give no sign of life while transfers are unfinished: the same at both ends
+	Silence  Time // how long a peer may say nothing while transfers are unfinished: the same at both ends
 
 	PeerToken uint32 // what control messages to the peer begin with
 	PeerSlots int    // of the peer's indirect buffer, for this end to fill
