@@ -1,8 +1,11 @@
 package scale
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,8 +123,15 @@ func (f *flags) check() error {
 			return cli.Usagef("--order %s: choose rr or random", o)
 		}
 	}
+	f.orders = slices.Compact(slices.Sorted(slices.Values(f.orders)))
+	slices.Reverse(f.orders) // rr first
 	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
 		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
+	}
+	if dir := filepath.Dir(f.plot); f.plot != "" {
+		if _, err := os.Stat(dir); err != nil { // now, not after minutes of measuring
+			return fmt.Errorf("the plot needs its folder: %w", err)
+		}
 	}
 	if len(f.qps.list)+len(f.mrs.list) == 0 || len(f.windows.list) == 0 || len(f.orders) == 0 {
 		return cli.Usagef("nothing to measure: give --qps or --mrs, a --window and an --order")
@@ -173,13 +183,15 @@ func (f *flags) report(b *bench, out, errs io.Writer) error {
 		fmt.Fprintf(errs, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
 			cli.Count(n, "result"), worst*100, maxSpread*100)
 	}
-	if f.plot != "" {
-		if _, err := paper.SavePlots(f.plot, panels(list)); err != nil {
-			return err
-		}
-	}
+	var err error
 	if f.json {
-		return cli.JSON(out, list)
+		err = cli.JSON(out, list)
+	} else {
+		err = b.write(out, list, f.cpus)
 	}
-	return b.write(out, list, f.cpus)
+	if f.plot != "" { // last: what was measured is told, whatever becomes of the picture
+		_, plotted := paper.SavePlots(f.plot, panels(list))
+		err = errors.Join(err, plotted)
+	}
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -31,6 +32,8 @@ type load struct {
 	hinter *roce.Hinter // nil: none
 	qp     picker
 	mr     picker
+	atQP   int // picked for the shot that is aimed next
+	atMR   int
 	free   int    // bursts that may still be posted
 	busy   []bool // by QP: a burst is under way
 	done   uint64
@@ -84,7 +87,7 @@ func newLoad(w *world, l *lane, burst int) *load {
 	if l.prefetch > 0 {
 		o.hinter = w.a.dev.NewHinter()
 	}
-	if l.qps > underWay+len(o.shots) {
+	if l.qps > underWay+len(o.shots)+1 { // atQP
 		o.busy = make([]bool, l.qps)
 	} else {
 		o.free = min(underWay, l.qps*(sendDepth/burst))
@@ -92,6 +95,7 @@ func newLoad(w *world, l *lane, burst int) *load {
 	if l.qps == 1 {
 		o.free = underWay
 	}
+	o.look()
 	for i := range o.shots {
 		o.shots[i].init(burst)
 		o.aim(&o.shots[i])
@@ -130,13 +134,32 @@ func (o *load) pick() int {
 	return i
 }
 
+// look picks whom the next shot will be aimed at. With prefetching, this program's own lists are fetched, too.
+func (o *load) look() {
+	o.atQP = o.pick()
+	at := &o.w.a.qps[o.atQP]
+	if o.lane.name != nameMRs {
+		if o.hinter != nil {
+			prefetch.Object(at, 1)
+		}
+		return
+	}
+	o.atMR = o.mr.pick()
+	if o.hinter != nil {
+		prefetch.Pair(at, &o.w.targets[o.atMR])
+	}
+}
+
 // aim points a burst at the next QP and at memory. With prefetching, the QP is told that it comes: a program that
 // serves many knows a little ahead whom it will serve.
 func (o *load) aim(s *shot) {
-	i := o.pick()
+	i := o.atQP
 	for k := range s.wrs {
 		if o.lane.name == nameMRs {
-			t := &o.w.targets[o.mr.pick()]
+			if k > 0 {
+				o.atMR = o.mr.pick()
+			}
+			t := &o.w.targets[o.atMR]
 			s.sges[k], s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.src, t.dst, t.key
 			continue
 		}
@@ -149,6 +172,7 @@ func (o *load) aim(s *shot) {
 	if o.hinter != nil {
 		o.hinter.Hint(s.q, &s.wrs[0])
 	}
+	o.look()
 }
 
 // post fills up what may be under way.

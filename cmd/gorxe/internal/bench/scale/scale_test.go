@@ -27,7 +27,7 @@ func run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 
 // A short run on the in-memory link: what scripts rely on is there, and the figures fit together.
 func TestJSON(t *testing.T) {
-	out, errs, err := run(t, "--qps", "1,200", "--mrs", "100", "--rounds", "1", "--duration", "10ms", "--window", "0,4", "--order", "rr,random", "--json")
+	out, errs, err := run(t, "--qps", "1,200", "--mrs", "100", "--rounds", "1", "--duration", "10ms", "--window", "0,4,0", "--order", "rr,random,rr", "--json")
 	if err != nil {
 		t.Fatal(err, errs)
 	}
@@ -83,6 +83,9 @@ func TestUsage(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v; want one clear line", args, err)
 		}
+	}
+	if _, _, err := run(t, "--plot", "no/such/folder/x.svg"); cli.Status(err) != cli.StatusFailure || !strings.Contains(err.Error(), "no/such/folder") {
+		t.Errorf("a plot that cannot be written: %v; want to hear it before anything is measured", err)
 	}
 	if _, _, err := run(t, "--order", "up"); cli.Status(err) != 2 {
 		t.Errorf("exit status %d for a usage error", cli.Status(err))
