@@ -64,8 +64,13 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	b.space.Hold(4096, 100) // b's program works there for a while
-	time.AfterFunc(20*time.Millisecond, func() { b.space.Free(4096, 100) })
+	b.space.Hold(4096, 100) // b's program works there until the data is on its way
+	go func() {
+		for conn.Counters().Indirect == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		b.space.Free(4096, 100)
+	}()
 	copy(a.mr.Bytes(), "sent before anybody was ready")
 	if err := conn.Write(ctx, a.mr, 0, 29, 4096); err != nil {
 		log.Fatal(err)
