@@ -91,6 +91,64 @@ func TestHeavyOrdersTheOther(t *testing.T) {
 	done.Wait()
 }
 
+// Dekker's pattern with both sides alike: each has an Order between its store and its load. Without it, this fails within some
+// ten thousand rounds on amd64.
+func TestOrder(t *testing.T) {
+	const rounds = 50_000
+	var x, y, turn, ready atomic.Uint32
+	var other uint32 // what the other side saw
+	end := time.Now().Add(20 * time.Second)
+	wait := func(v *atomic.Uint32, want uint32) bool {
+		for n := 0; v.Load() != want; n++ {
+			if n%1000 == 999 {
+				if time.Now().After(end) {
+					return false
+				}
+				runtime.Gosched()
+			}
+		}
+		return true
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for i := uint32(1); i <= rounds && wait(&turn, i); i++ {
+			Store(&x, i)
+			Order()
+			other = y.Load()
+			ready.Store(i)
+		}
+	})
+	for i := uint32(1); i <= rounds; i++ {
+		turn.Store(i)
+		for range i % 64 { // meet at every distance
+			_ = turn.Load()
+		}
+		Store(&y, i)
+		Order()
+		mine := x.Load()
+		if !wait(&ready, i) {
+			t.Logf("only %d rounds: the machine is busy", i)
+			break
+		}
+		if mine != i && other != i {
+			t.Fatalf("round %d: neither saw the other", i)
+		}
+	}
+	turn.Store(0)
+	done.Wait()
+}
+
+// A kernel that refuses, though it let the process register, costs time, not order.
+func TestHeavyRefused(t *testing.T) {
+	if !Asymmetric() {
+		t.Skip("this kernel has no membarrier: users fall back to atomic stores")
+	}
+	refused()
+	if Plain && !membarrier(privateExpedited) {
+		t.Error("the process is not registered any more")
+	}
+}
+
 // The same with 8 bytes: what was copied before is seen with the word behind it.
 func TestStore64Publishes(t *testing.T) {
 	const rounds = 50_000
@@ -135,7 +193,7 @@ func TestStore64Publishes(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	var v atomic.Uint32
-	if n := testing.AllocsPerRun(100, func() { Store(&v, 1); Heavy() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { Store(&v, 1); Order(); Heavy() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -150,6 +208,12 @@ func BenchmarkStore(b *testing.B) {
 	b.Run("release", func(b *testing.B) {
 		for b.Loop() {
 			Store(&v, 1)
+		}
+	})
+	b.Run("order", func(b *testing.B) {
+		for b.Loop() {
+			Store(&v, 1)
+			Order()
 		}
 	})
 	b.Run("heavy", func(b *testing.B) {

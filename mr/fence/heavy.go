@@ -2,6 +2,7 @@ package fence
 
 import (
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,11 +19,22 @@ func Asymmetric() bool { return asymmetric() }
 
 var asymmetric = sync.OnceValue(func() bool { return !Plain || membarrier(registerPrivateExpedited) })
 
-// Heavy makes every running thread of the process pass a full memory barrier, the caller's included. It takes some
-// microseconds. Without Asymmetric it does nothing of use.
+// Heavy makes every running thread of the process pass a full memory barrier, the caller's included; one that does not run has passed
+// one when it was switched off. It takes some microseconds. Without Asymmetric it does nothing of use.
 func Heavy() {
-	if Plain {
-		membarrier(privateExpedited)
+	if Plain && !membarrier(privateExpedited) {
+		refused()
+	}
+}
+
+// drain is much longer than a store takes to leave the processor that made it: a microsecond, if that processor runs, and none if not.
+const drain = time.Millisecond
+
+// refused is Heavy where the kernel, which has let the process register, says no: a seccomp filter came later, the process was moved
+// without its registration (CRIU), or memory is short.
+func refused() {
+	if !membarrier(registerPrivateExpedited) || !membarrier(privateExpedited) {
+		time.Sleep(drain)
 	}
 }
 

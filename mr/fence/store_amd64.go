@@ -17,3 +17,6 @@ func Store(p *atomic.Uint32, v uint32)
 //
 //go:noescape
 func Store64(p *atomic.Uint64, v uint64)
+
+// Order keeps the loads that follow from overtaking Stores before it: they wait until all of those are seen by everybody.
+func Order()

@@ -12,3 +12,6 @@ func Store(p *atomic.Uint32, v uint32) { p.Store(v) }
 
 // Store64 is Store for 8 bytes.
 func Store64(p *atomic.Uint64, v uint64) { p.Store(v) }
+
+// Order keeps the loads that follow from overtaking Stores before it. Between atomic operations there is nothing to do.
+func Order() {}
