@@ -27,18 +27,16 @@ func Probe(end *veth.End, mode string) (xdp.Mode, error) {
 	return m, p.Close()
 }
 
-// MemoryPorts are the two ends of an in-memory link.
-func MemoryPorts() (ports [2]frame.Port, err error) {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		return ports, err
+// OpenLink opens both ends of a link: AF_XDP on a veth pair of its own, with that MTU in bytes (0: veth's default), or nothing but memory. The
+// ports are the caller's; remove takes the pair away, after them.
+func OpenLink(onVeth bool, mtu int) (ports [2]frame.Port, remove func() error, err error) {
+	if !onVeth {
+		link, err := loopback.NewLink(loopback.Config{})
+		if err != nil {
+			return ports, nil, err
+		}
+		return [2]frame.Port{link.Port(0), link.Port(1)}, func() error { return nil }, nil
 	}
-	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
-}
-
-// VethPorts opens AF_XDP at both ends of a pair of its own, with that MTU in bytes (0: veth's default). The ports are the caller's; remove
-// takes the pair away, after them.
-func VethPorts(mtu int) (ports [2]frame.Port, remove func() error, err error) {
 	pair, err := veth.New(veth.Options{MTU: mtu})
 	if err != nil {
 		return ports, nil, err

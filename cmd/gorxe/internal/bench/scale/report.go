@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/stat"
 )
@@ -13,50 +14,33 @@ const maxSpread = 0.5
 
 // Result is one lane against the one with 64 QPs or MRs.
 type Result struct {
-	Name          string   `json:"name"`
-	Value         float64  `json:"value"` // median over the rounds
-	Unit          string   `json:"unit"`
-	Baseline      string   `json:"baseline"`
-	BaselineValue float64  `json:"baseline_value"` // median over the rounds
-	Ratio         *float64 `json:"ratio"`          // median of the ratios of the rounds; null if they scatter too far
-	Spread        float64  `json:"spread"`         // (max-min)/median of the ratios of the rounds
-	Link          string   `json:"link"`
-	QPs           int      `json:"qps"`
-	MRs           int      `json:"mrs"`
-	Order         string   `json:"order"`
-	Prefetch      int      `json:"prefetch"` // window; 0: off
+	kit.Row
+	Ratio *float64 `json:"ratio"` // instead of the Row's: median of the ratios of the rounds; null if they scatter too far
+
+	Link     string `json:"link"`
+	QPs      int    `json:"qps"`
+	MRs      int    `json:"mrs"`
+	Order    string `json:"order"`
+	Prefetch int    `json:"prefetch"` // window; 0: off
 
 	Misses *float64 `json:"llc_misses_per_message,omitempty"` // where the processor tells
-}
-
-const digits = 4
-
-func column(list []sample, of func(*sample) float64) []float64 {
-	v := make([]float64, len(list))
-	for i := range list {
-		v[i] = of(&list[i])
-	}
-	return v
 }
 
 func rateOf(s *sample) float64 { return s.rate }
 
 func (b *bench) result(l *lane) Result {
 	base := l.base()
-	v, against := column(b.samples[*l], rateOf), column(b.samples[base], rateOf)
-	ratios := stat.Ratios(v, against)
+	v, against := kit.Column(b.samples[*l], rateOf), kit.Column(b.samples[base], rateOf)
 	r := Result{
-		Name: l.name, Value: cli.Round(stat.Median(v), digits), Unit: unitRate,
-		Baseline: l.baseline(), BaselineValue: cli.Round(stat.Median(against), digits),
-		Spread: cli.Round(stat.Spread(ratios), digits),
-		Link:   b.w.link, QPs: l.qps, MRs: l.mrs, Order: string(l.order), Prefetch: l.prefetch,
+		Row:  kit.Compare(l.name, unitRate, l.baseline(), v, against),
+		Link: b.w.link, QPs: l.qps, MRs: l.mrs, Order: string(l.order), Prefetch: l.prefetch,
 	}
 	if r.Spread <= maxSpread {
-		ratio := cli.Round(stat.Median(ratios), digits)
+		ratio := kit.Round(stat.Median(stat.Ratios(v, against)))
 		r.Ratio = &ratio
 	}
-	if m := stat.Median(column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
-		m = cli.Round(m, digits)
+	if m := stat.Median(kit.Column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
+		m = kit.Round(m)
 		r.Misses = &m
 	}
 	return r

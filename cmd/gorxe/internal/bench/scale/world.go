@@ -8,11 +8,8 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/roce/frame"
-	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 const (
@@ -71,14 +68,11 @@ func newWorld(link string, qps, mrs int, cpus []int) (*world, error) {
 }
 
 func (w *world) build(qps, mrs int, cpus []int) error {
-	open := w.openMemory
-	if w.link == linkVeth {
-		open = w.openVeth
-	}
-	ports, err := open()
+	ports, remove, err := kit.OpenLink(w.link == linkVeth, 0)
 	if err != nil {
 		return err
 	}
+	w.stop = append(w.stop, remove)
 	var ends [2]*end
 	for i := range ends {
 		ends[i] = &end{cpu: cpus[i]}
@@ -117,33 +111,6 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-func (w *world) openMemory() (ports [2]frame.Port, err error) {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		return ports, err
-	}
-	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
-}
-
-func (w *world) openVeth() (ports [2]frame.Port, err error) {
-	pair, err := veth.New(veth.Options{})
-	if err != nil {
-		return ports, err
-	}
-	w.stop = append(w.stop, pair.Close)
-	for i, e := range []*veth.End{&pair.A, &pair.B} {
-		p, err := xdp.Open(e.Iface, xdp.Options{NetNS: e.Fd()})
-		if err != nil {
-			if i == 1 {
-				err = errors.Join(err, ports[0].Close())
-			}
-			return ports, err
-		}
-		ports[i] = p
-	}
-	return ports, nil
 }
 
 // make makes what an end has before it is connected.

@@ -5,16 +5,14 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 type flags struct {
@@ -81,11 +79,8 @@ Experiments: `+strings.Join([]string{groupSync, groupLatency, groupThroughput, g
 }
 
 func (f *flags) check() error {
-	known := names(experiments())
-	for _, name := range f.only {
-		if !slices.Contains(known, name) {
-			return cli.Usagef("there is no experiment %q: choose from %s", name, strings.Join(known, ", "))
-		}
+	if err := kit.Known("experiment", f.only, names(experiments())); err != nil {
+		return err
 	}
 	var err error
 	f.cpus, err = paper.TwoCPUs(f.cpus)
@@ -105,7 +100,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		stalled: map[string][][]float64{}, frames: map[string][]float64{}, naps: map[string][]float64{}, films: map[string]video{},
 	}
 	if b.w, err = newWorld(b.link, b.cpus, manual); err != nil {
-		if errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) || errors.Is(err, xdp.ErrUnsupported) {
+		if kit.NoVeth(err) {
 			err = fmt.Errorf("%w: run it as root, or with --link memory", err)
 		}
 		return err
@@ -114,10 +109,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	if b.starved > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "In %d of %s the receiving thread got too little CPU time: other programs are at work here, so do not trust these figures.\n",
-			b.starved, cli.Count(f.rounds.N*len(b.chosen)*len(laneNames), "measurement"))
-	}
+	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, f.rounds.N*len(b.chosen)*len(laneNames), "the receiving thread")
 	if f.trace != "" {
 		if err := b.trace(cmd.Context(), f.trace, f.size.Int()); err != nil {
 			return err

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/frame"
-	"github.com/gorxe/gorxe/xdp"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 const (
@@ -51,16 +49,14 @@ func newWorld(link string, cpus []int, progress [2]roce.Progress) (*world, error
 // newTeedWorld is newWorld with something around the ports, of which the first one sends.
 func newTeedWorld(link string, cpus []int, progress [2]roce.Progress, tee func(i int, p frame.Port) frame.Port) (*world, error) {
 	w := &world{link: link, cpus: cpus}
-	open := w.openMemory
-	if link == linkVeth {
-		open = w.openVeth
+	ports, remove, err := kit.OpenLink(link == linkVeth, pairMTU)
+	if err != nil {
+		return nil, err
 	}
-	ports, err := open()
+	w.stop = append(w.stop, remove)
 	for i, port := range ports {
 		if err != nil {
-			if port != nil {
-				_ = port.Close()
-			}
+			_ = port.Close()
 			continue
 		}
 		if w.dev[i], err = roce.New(tee(i, port), roce.WithProgress(progress[i])); err == nil { // the port is the device's, whatever happens
@@ -72,30 +68,6 @@ func newTeedWorld(link string, cpus []int, progress [2]roce.Progress, tee func(i
 	}
 	w.datapath = w.dev[0].Info().Datapath
 	return w, nil
-}
-
-func (w *world) openMemory() (ports [2]frame.Port, err error) {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		return ports, err
-	}
-	return [2]frame.Port{link.Port(0), link.Port(1)}, nil
-}
-
-func (w *world) openVeth() (ports [2]frame.Port, err error) {
-	pair, err := veth.New(veth.Options{MTU: pairMTU})
-	if err != nil {
-		return ports, err
-	}
-	w.stop = append(w.stop, pair.Close)
-	for i, e := range []*veth.End{&pair.A, &pair.B} {
-		p, err := xdp.Open(e.Iface, xdp.Options{NetNS: e.Fd()})
-		if err != nil {
-			return ports, err
-		}
-		ports[i] = p
-	}
-	return ports, nil
 }
 
 // addr is where the receiving device listens.
