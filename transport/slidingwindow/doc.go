@@ -13,6 +13,18 @@
 // It is done as well as it can be: receives are reposted before blocks are handed over, acknowledgements are inline and
 // cumulative, so a burst of releases needs one; nothing waits for a completion that it does not need; nothing allocates.
 //
+// # What a wrong peer can do
+//
+// A sender can write to the ring, nothing else. A block out of turn, of another length than announced, or into a block
+// that has not been released, and an ACK of more than was sent or less than before, are ErrPeer, for good. Different sizes at the two
+// ends are refused with both ends' numbers before anything is sent.
+//
+// # Concurrency and progress
+//
+// A Sender belongs to one goroutine; its ACK poller is another. Of a Receiver, Receive and Poll belong to one goroutine, Release may
+// be called from any. With a device of Manual progress the ACK poller drives the sender's while anything is under way, so that what was sent
+// arrives whatever the program does; the receiver's is driven by its own calls alone.
+//
 // # Reading order
 //
 //   - config.go, hello.go: sizes, and how the two ends agree

@@ -15,8 +15,10 @@
 // third array, inline and signalled. RC keeps them in order, so who sees the byte sees the data. The receiver polls its
 // array, hands the block over and sets the byte to 0, or to 2 for a block that it keeps for a while: the sender goes round that
 // one. Only when the sender knows of no empty receive block does it synchronise: one RDMA READ fetches the whole third array
-// into the second. Send posts that READ as soon as it has used the last empty block, so that whoever sends next finds it done; a stream of
-// Posts waits for its WRITEs first, since a READ on their heels would be answered before the receiver has looked at them.
+// into the second. That READ is posted ahead of need, so that whoever sends next finds it done: from 128 KiB on in front of
+// the WRITEs into the last empty block, whose data keeps wire and receiver busy meanwhile; with smaller blocks Send posts it behind them. A
+// stream of Posts of smaller blocks waits for its WRITEs first, since a READ on their heels would be answered before the receiver has
+// looked at them.
 //
 // So the receiver posts no receives, sends nothing, and knows nothing of its sender but the memory it wrote to.
 //
@@ -46,5 +48,10 @@
 // A Sender's methods may be called from any goroutine: fills run side by side, sending is one at a time. A Receiver's Receive
 // and Poll belong to one goroutine; Release and Retain may be called from any.
 //
-// With a device of Manual progress, whoever calls drives it; a receiver that nobody polls answers nobody.
+// # Manual progress
+//
+// With a device of Manual progress whoever calls drives it, and nobody else does. Send makes one turn; if that is needed for something else, a
+// repetition for example, what was posted leaves in a later turn, and so does whatever the wire has lost. So a program
+// that goes on to do something else (wait for its own input, compute) calls Flush before, or Device.Progress all the while. A receiver that
+// nobody polls answers nobody: its sender waits, and in the end its retries run out.
 package statusbyte

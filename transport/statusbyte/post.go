@@ -10,6 +10,15 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
+const (
+	// blockWRs is how many work requests a block takes.
+	blockWRs = 2
+	// turnFrom is how many bytes of data fill a batch of frames so far that nothing is gained by waiting for more.
+	turnFrom = 16 << 10
+	// earlyFrom is how many bytes of data in a block keep the wire busy for longer than a READ takes.
+	earlyFrom = 128 << 10
+)
+
 // send puts the header before block i's data, and posts the two WRITEs once a receive block is empty. The caller has
 // the turn.
 func (s *Sender) send(ctx context.Context, i int, h *header) error {
@@ -17,26 +26,65 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	if err != nil {
 		return err
 	}
-	if err := s.room(ctx, len(s.wrs)); err != nil {
+	if err := s.room(ctx, blockWRs); err != nil {
 		return err
 	}
 	at := i * stride(s.cfg.BlockSize)
 	h.put(s.data.Bytes()[at:])
-	s.wrs[0].SGEs[0] = s.data.SGE(at, HeaderLen+int(h.length))
-	s.wrs[0].RemoteAddr = s.peer.data + uint64(j)*uint64(s.peer.stride)
-	s.wrs[1].RemoteAddr = s.peer.status + uint64(j)
-	s.wrs[1].ID = uint64(i)
-	if err := s.end.QP.PostSend(s.wrs[:]...); err != nil {
+	wrs := s.wrs[:]
+	wrs[1].SGEs[0] = s.data.SGE(at, HeaderLen+int(h.length))
+	wrs[1].RemoteAddr = s.peer.data + uint64(j)*uint64(s.peer.stride)
+	wrs[2].RemoteAddr = s.peer.status + uint64(j)
+	wrs[2].ID = uint64(i)
+	early := s.early(j, int(h.length))
+	if !early {
+		wrs = wrs[1:]
+	}
+	if err := s.end.QP.PostSend(wrs...); err != nil {
 		return s.broken(err)
 	}
-	s.used += len(s.wrs)
+	s.used += blockWRs
 	s.signaled++
-	s.view[j] = HasData
+	if early {
+		s.began(j)
+	} else {
+		s.view[j] = HasData
+	}
 	s.sendAt = (j + 1) % len(s.view)
 	s.packets[h.device]++
 	s.stats.Packets++
 	s.stats.Bytes += uint64(h.length)
 	return nil
+}
+
+// early tells whether the READ is to go out before the WRITEs into block j. It is the READ that would come next anyway, since no other
+// block is empty; in front of them it is answered while their data keeps the wire and both ends busy, which takes a large block. What it
+// can find are the blocks before this one.
+func (s *Sender) early(j, length int) bool {
+	if length < earlyFrom || !s.fits(1+blockWRs, 2) {
+		return false
+	}
+	busy := false
+	for k, v := range s.view {
+		if v == Empty && k != j {
+			return false
+		}
+		busy = busy || v == HasData
+	}
+	return busy
+}
+
+// fits tells whether work requests, so many of them signalled, find room in both queues at once.
+func (s *Sender) fits(wrs, signaled int) bool {
+	return s.used+wrs <= s.cfg.SendDepth && s.signaled+signaled <= s.cfg.CQDepth
+}
+
+// began books a READ that was posted, in front of the WRITEs into block behind if that is not negative.
+func (s *Sender) began(behind int) {
+	s.used++
+	s.signaled++
+	s.reading, s.behind = true, behind
+	s.stats.Syncs++
 }
 
 // target finds a receive block that is empty. Blocks with data, and those that the receiver keeps, are passed over. Only if all
@@ -80,7 +128,8 @@ func (s *Sender) rest(ctx context.Context) error {
 }
 
 // sync fetches the receiver's array, and returns how many blocks are empty. The READ is executed behind all WRITEs
-// posted before it (IBA 9.5), so it never shows a block as empty that is still to be written; and nothing is posted until it is there.
+// posted before it (IBA 9.5), so it never shows a block as empty that is still to be written; of the one whose WRITEs follow it, it
+// is not believed. Nothing else is posted until it is there.
 func (s *Sender) sync(ctx context.Context) (int, error) {
 	if s.err != nil {
 		return 0, s.err
@@ -117,22 +166,16 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 }
 
 func (s *Sender) postRead() error {
-	if err := s.end.QP.PostSend(s.read[:]...); err != nil {
+	if err := s.end.QP.PostSend(s.wrs[:1]...); err != nil {
 		return s.broken(err)
 	}
-	s.used++
-	s.signaled++
-	s.reading = true
-	s.stats.Syncs++
+	s.began(-1)
 	return nil
 }
 
 // lookAhead begins to synchronise, without waiting, if nothing is empty any more and the queues have room.
 func (s *Sender) lookAhead() error {
-	if s.reading || slices.Contains(s.view, Empty) {
-		return nil
-	}
-	if s.used+len(s.read) > s.cfg.SendDepth || s.signaled+1 > s.cfg.CQDepth {
+	if s.reading || slices.Contains(s.view, Empty) || !s.fits(1, 1) {
 		return nil
 	}
 	return s.postRead()
@@ -141,7 +184,7 @@ func (s *Sender) lookAhead() error {
 // room waits until n work requests, the last one signalled, find room in both queues. If nothing is under way it has
 // none to wait for, and the post itself says whether they fit.
 func (s *Sender) room(ctx context.Context, n int) error {
-	for s.err == nil && s.signaled > 0 && (s.used+n > s.cfg.SendDepth || s.signaled+1 > s.cfg.CQDepth) {
+	for s.err == nil && s.signaled > 0 && !s.fits(n, 1) {
 		if err := s.await(ctx); err != nil {
 			return err
 		}
@@ -188,11 +231,14 @@ func (s *Sender) take(n int) error {
 		}
 		s.signaled--
 		if wc.ID == syncID {
-			s.used -= len(s.read)
+			s.used--
 			s.reading = false
+			if s.behind >= 0 {
+				s.view[s.behind], s.behind = HasData, -1
+			}
 			continue
 		}
-		s.used -= len(s.wrs)
+		s.used -= blockWRs
 		s.own[wc.ID] = Empty
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Listener waits for senders.
+// Listener waits for senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
 	l   *ends.Listener
@@ -230,7 +230,7 @@ func (r *Receiver) ended() error {
 	}
 }
 
-// Release gives the block's memory back to the sender: its status byte is 0 from now on.
+// Release gives the block's memory back to the sender: its status byte is 0 from now on. Releasing twice, or after Close, is harmless.
 func (b Block) Release() {
 	r := b.r
 	r.mu.Lock()
@@ -288,7 +288,7 @@ func (r *Receiver) Stats() ReceiverStats {
 // calls Close.
 func (r *Receiver) Stop() error { return r.conn.Close() }
 
-// Close disconnects and takes the memory back; Data of blocks must not be used any more.
+// Close disconnects and takes the memory back; Data of blocks must not be used any more. Closing twice is harmless.
 func (r *Receiver) Close() error {
 	r.mu.Lock()
 	gone := r.gone

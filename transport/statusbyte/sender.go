@@ -11,7 +11,8 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Sender is the sending end of a connection. All devices share its queue pair.
+// Sender is the sending end of a connection. All devices share its queue pair. Its methods may be called from any goroutine. Those with a
+// context give its error when it ends, and the Sender can go on; ErrBroken and ErrClosed are for good.
 type Sender struct {
 	cfg  Config
 	end  *ends.End
@@ -32,16 +33,16 @@ type Sender struct {
 	sendAt   int  // where the search for an empty receive block begins
 	used     int  // work requests in the send queue
 	signaled int  // completions that are to come
-	reading  bool // a READ of the array is under way
+	reading  bool // a READ of the array is under way: the view is the NIC's
+	behind   int  // receive block whose WRITEs follow that READ, which cannot tell of it; -1: none
 	pause    time.Duration
 	linger   time.Duration // of Close
 	err      error         // what broke the connection
 	stats    SenderStats
 
-	wrs  [2]roce.SendWR
-	read [1]roce.SendWR
-	one  [1]byte
-	wcs  [pollBatch]roce.WC
+	wrs [1 + blockWRs]roce.SendWR // the READ of the array, a block's WRITEs
+	one [1]byte
+	wcs [pollBatch]roce.WC
 }
 
 // SenderStats are what a Sender has counted.
@@ -64,7 +65,7 @@ const (
 )
 
 // Init connects to the receiver that listens at addr, and makes the send blocks and the status bytes: the paper's RmInit.
-// The Sender keeps to the device, which stays the caller's.
+// The Sender keeps to the device, which stays the caller's. It gives ErrConfig, ErrMismatch, ErrPeer, or what Device.Dial gives.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
 	want := ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}
 	// Where the receiver decides, the queues are made before its answer is there: for the most that it may have.
@@ -82,7 +83,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		guess.Spin = -1
 	}
 	guess.setDefaults()
-	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), linger: closeTime}
+	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), behind: -1, linger: closeTime}
 	var err error
 	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: ends.GIDFor(dev, addr.Addr())}); err != nil {
 		return nil, err
@@ -123,12 +124,12 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, w
 // prepare makes the work requests, of which only addresses change.
 func (s *Sender) prepare() {
 	s.one[0] = HasData
-	s.wrs[0] = roce.SendWR{Op: roce.OpWrite, SGEs: make([]roce.SGE, 1), RKey: s.peer.dataKey}
-	s.wrs[1] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:], RKey: s.peer.statKey}
-	s.read[0] = roce.SendWR{
+	s.wrs[0] = roce.SendWR{
 		ID: syncID, Op: roce.OpRead, Flags: roce.Signaled, SGEs: []roce.SGE{s.look.SGE(0, s.cfg.Blocks)},
 		RemoteAddr: s.peer.status, RKey: s.peer.statKey,
 	}
+	s.wrs[1] = roce.SendWR{Op: roce.OpWrite, SGEs: make([]roce.SGE, 1), RKey: s.peer.dataKey}
+	s.wrs[2] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:], RKey: s.peer.statKey}
 }
 
 // Blocks is how many blocks each end has.
@@ -137,7 +138,7 @@ func (s *Sender) Blocks() int { return s.cfg.Blocks }
 // BlockSize is how many bytes of data a block holds.
 func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
 
-// Stats tells what the Sender has counted. It waits for a Write that is under way.
+// Stats tells what the Sender has counted. It waits for a call that sends at the moment, as long as that waits itself.
 func (s *Sender) Stats() SenderStats {
 	s.turn <- struct{}{}
 	defer s.release()
@@ -227,7 +228,7 @@ func (s *Sender) stir() {
 	}
 }
 
-// Drop gives the block back unsent.
+// Drop gives the block back unsent. It waits for a call that sends at the moment.
 func (f Fill) Drop() {
 	f.s.turn <- struct{}{}
 	f.s.own[f.block] = Empty
@@ -237,7 +238,8 @@ func (f Fill) Drop() {
 
 // Send sends the first n bytes of Data as the device's next packet. It waits for an empty receive block, synchronising
 // as needed, and returns when the WRITEs are posted; Flush waits until they are done. After an error the packet has not
-// been sent and never will be. last marks the end of the device's stream.
+// been sent and never will be, and the block is given back. last marks the end of the device's stream. See the package's
+// documentation for Manual progress.
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, true)
 	if err == nil {
@@ -246,10 +248,17 @@ func (f Fill) Send(ctx context.Context, n int, last bool) error {
 	return err
 }
 
-// Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves with what is posted next, or
-// with the next synchronisation, in one batch. And where Send has used the last empty receive block, it begins to
-// synchronise at once, so that the next one finds it done; Post leaves that to the next one.
-func (f Fill) Post(ctx context.Context, n int, last bool) error { return f.post(ctx, n, last, false) }
+// Post is Send for a program that has more to send at once. With Manual progress small packets (less than 16 KiB) leave when somebody drives
+// the device, with the next synchronisation at the latest, in one batch; after the last Post the program calls Flush. And where Send
+// has used the last empty receive block for a small packet, it begins to synchronise at once, so that the next one finds it done; Post leaves
+// that to the next one.
+func (f Fill) Post(ctx context.Context, n int, last bool) error {
+	err := f.post(ctx, n, last, false)
+	if err == nil && n >= turnFrom {
+		f.s.end.Dev.Progress() // so that the receiver has it while the next one is built
+	}
+	return err
+}
 
 func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	if n < 0 || n > f.s.cfg.BlockSize {
@@ -312,7 +321,8 @@ func (s *Sender) Free(ctx context.Context) (int, error) {
 	return s.sync(ctx)
 }
 
-// Flush waits until the receiver's NIC has acknowledged all that was sent.
+// Flush waits until the receiver's NIC has acknowledged all that was sent: it is in the receiver's memory. Whether the receiving program
+// has taken it, only Free can tell.
 func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err

@@ -94,17 +94,23 @@ func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		blocks, depth int
+		size          int
 		loss          float64
-	}{{"3 blocks", 3, 0, 0}, {"1 block", 1, 0, 0}, {"64 blocks", 64, 0, 0}, {"least queues", 3, 2, 0}, {"loss", 8, 0, 0.01}} {
+	}{
+		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0}, {"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
+		// Large blocks synchronise in front of the last block's data.
+		{"large", 3, 0, 2 * earlyFrom, 0}, {"2 large blocks", 2, 0, 2 * earlyFrom, 0}, {"1 large block", 1, 0, 2 * earlyFrom, 0},
+		{"large, least queues", 3, 2, 2 * earlyFrom, 0}, {"large, loss", 3, 0, 2 * earlyFrom, 0.005},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := devices(t, loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: c.loss}})
-			cfg := Config{Blocks: c.blocks, BlockSize: 5000}
+			cfg := Config{Blocks: c.blocks, BlockSize: c.size}
 			send := cfg
 			if c.depth > 0 {
 				send.SendDepth, send.CQDepth = c.depth, 1
 			}
 			s, r := pair(t, a, b, send, cfg)
-			transfer(t, s, r, 5, 150)
+			transfer(t, s, r, 5, min(150, 3000_000/c.size))
 		})
 	}
 }

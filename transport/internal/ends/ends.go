@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// End is a queue pair with its completion queues and memory. It owns everything but the device.
+// End is a queue pair with its completion queues and memory. It owns everything but the device. New, Alloc and Close belong to one goroutine.
 type End struct {
 	Dev  *roce.Device
 	PD   *roce.PD
@@ -19,11 +19,11 @@ type End struct {
 	mrs  []*roce.MR
 }
 
-// Depths are the sizes of an end's queues.
+// Depths are the sizes of an end's queues: work requests, and completions.
 type Depths struct {
 	Send, SendCQ int
-	Recv, RecvCQ int // RecvCQ 0: one completion queue for both
-	Inline       int
+	Recv, RecvCQ int  // RecvCQ 0: one completion queue for both
+	Inline       int  // bytes
 	GID          *int // the GID to talk from; see GIDFor
 }
 
@@ -71,7 +71,7 @@ func GIDFor(dev *roce.Device, own netip.Addr) *int {
 	return like
 }
 
-// Alloc makes a memory region of the end.
+// Alloc makes a memory region of size bytes, which lives as long as the end.
 func (e *End) Alloc(size int, access roce.Access) (*roce.MR, error) {
 	mr, err := e.PD.AllocMR(size, access)
 	if err == nil {
@@ -80,7 +80,7 @@ func (e *End) Alloc(size int, access roce.Access) (*roce.MR, error) {
 	return mr, err
 }
 
-// Close gives everything back.
+// Close gives everything back, in the order that verbs demand.
 func (e *End) Close() error {
 	var err error
 	if e.QP != nil {
