@@ -28,7 +28,7 @@ func TestAnyNIC(t *testing.T) {
 		}
 		l := Load{
 			QPs: draw("QPs", 1, 100), MRs: draw("MRs", 1, 100), Window: draw("window", 0, 100),
-			Random: rapid.Bool().Draw(t, "random"), Seed: 1,
+			Random: rapid.Bool().Draw(t, "random"), Units: rapid.Bool().Draw(t, "units"), Seed: 1,
 		}
 		r, err := Run(&p, l)
 		if err != nil {

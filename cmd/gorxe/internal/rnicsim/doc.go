@@ -48,9 +48,12 @@
 //
 // # Where it differs from the paper
 //
-//   - The commodity NIC of figure 3 is a measured ConnectX-5, whose caches and order nobody knows; its rate falls slowly beyond
-//     2048 QPs, down to half at 16,384. In turns, LRU falls at once. In random order it falls over the next thousand QPs: a
-//     pipeline in order waits for the slowest of the QPs in it, so a few misses cost nearly as much as many.
+//   - The commodity NIC of figure 3 is a measured ConnectX-5, whose inside nobody knows; its rate falls slowly beyond
+//     2048 QPs, down to half at 16,384. In turns, LRU falls at once. In random order a pipeline falls over the next thousand QPs: it
+//     waits for the slowest of the QPs in it, so a few misses cost nearly as much as many. What falls slowly is a NIC of a third kind,
+//     the series Units: it has no pipeline but a few units, each of which looks up what one QP needs, and they overtake each
+//     other. Then the rate follows the share of lookups that miss. Their number is calibrated, by the half at 16,384 QPs, so that end is
+//     no evidence; the shape is.
 //   - The paper's rate reaches its peak at a window of 7, this one's has there 93 % of the link's and all of it at 10: the PCIe
 //     line is three quarters full, and fetches wait behind payload.
 //   - One QP alone reaches the peak: WQEs are always posted, and nothing waits for completions.

@@ -31,6 +31,8 @@ func (c *Config) Assumptions() []Assumption {
 		{"replacement", "LRU", false, "figures 5 and 6 lose all hits at once beyond their caches' sizes, as LRU does in turns"},
 		{"chunk", b(c.Chunk), false, "calibrated: the paper's formula with its window of 7 and two steps of 500 ns, at 70 Mop/s"},
 		{"slots of a lookup stage", fmt.Sprint(c.Slots), false, "the least with which a stage asks while it waits"},
+		{"units, figure 3", fmt.Sprint(c.Units), false,
+			"calibrated for that one series: half of the peak at 16,384 QPs; what lies between 2048 and there follows"},
 		{"overhead on the wire", b(c.Overhead), false,
 			"preamble and gap 20, Ethernet 14 and FCS 4, VLAN tag (lossless class) 4, IPv4 20, UDP 8, BTH 12, RETH 16, ICRC 4"},
 		{"acknowledgement", b(c.Ack), false, "the same with an AETH of 4 for the RETH"},

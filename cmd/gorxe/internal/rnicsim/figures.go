@@ -21,6 +21,7 @@ const (
 	Prefetch   = "prefetch"
 	NoPrefetch = "no prefetch"
 	Unordered  = "no prefetch, random order"
+	Units      = "no prefetch, random order, units"
 )
 
 // Figure describes one of the paper's.
@@ -72,14 +73,14 @@ const (
 )
 
 // decline are QPs of figure 3 between powers of two, where the rate falls.
-var decline = []int{2176, 2304, 2560, 3072}
+var decline = []int{2176, 2304, 2560, 3072, 6144}
 
 // Figures are the paper's figures 3 to 6.
 func (c *Config) Figures() []Figure {
 	return []Figure{
 		{
 			Number: 3, Title: "Figure 3: connections", X: "QPs", Y: "Mop/s", LogX: true,
-			Series: []string{Prefetch, NoPrefetch, Unordered}, measure: connections, paper: statedConnections,
+			Series: []string{Prefetch, NoPrefetch, Unordered, Units}, measure: connections, paper: statedConnections,
 			xs: inOrder(powers(1, c.MaxQPs), decline, c.MaxQPs),
 		},
 		{
@@ -158,7 +159,7 @@ func (c *Config) Check() error {
 
 // connections is figure 3: QPs with an MR each.
 func connections(c *Config, series string, x int) (float64, error) {
-	l := Load{QPs: x, MRs: x, Random: series == Unordered, Seed: c.Seed}
+	l := Load{QPs: x, MRs: x, Random: series == Unordered || series == Units, Units: series == Units, Seed: c.Seed}
 	if series == Prefetch {
 		l.Window = c.Window
 	}

@@ -1,6 +1,10 @@
 package rnicsim
 
-import "github.com/gorxe/gorxe/qp/sched"
+import (
+	"slices"
+
+	"github.com/gorxe/gorxe/qp/sched"
+)
 
 // The stages of the pipeline: one looks up each kind of resource, then the payload is read, then the chunk is on the link.
 const (
@@ -27,6 +31,7 @@ type nic struct {
 	line   wire
 	stage  [stages][]job // in order: the first leaves first
 	room   [stages]int
+	units  int      // 0: a pipeline; else so many turns look up at once, each at its own pace
 	ahead  int      // turns' worth of WQEs that are read ahead for a QP
 	turn   int      // messages
 	taken  []uint32 // turns whose WQEs were taken, by QP
@@ -134,11 +139,36 @@ func (n *nic) enter(s int, j job) {
 	n.at(j.done, n.wake)
 }
 
-// leave takes the first job out of stage s.
-func (n *nic) leave(s int) job {
-	j := n.stage[s][0]
-	n.stage[s] = n.stage[s][:copy(n.stage[s], n.stage[s][1:])]
+// ready is the job that may leave stage s now; none: there is none. In a pipeline nothing overtakes; units do.
+func (n *nic) ready(s int) int {
+	for i := range n.stage[s] {
+		if n.stage[s][i].done <= n.now {
+			return i
+		}
+		if n.units == 0 || s >= payload {
+			break
+		}
+	}
+	return none
+}
+
+// leave takes job i out of stage s.
+func (n *nic) leave(s, i int) job {
+	j := n.stage[s][i]
+	n.stage[s] = slices.Delete(n.stage[s], i, i+1)
 	return j
+}
+
+// accepts tells whether stage s has room: units are taken by the first lookup and free after the last.
+func (n *nic) accepts(s int) bool {
+	if n.units == 0 || s >= payload {
+		return len(n.stage[s]) < n.room[s]
+	}
+	busy := 0
+	for k := range n.stage[:payload] {
+		busy += len(n.stage[k])
+	}
+	return s > 0 || busy < n.units
 }
 
 // advance moves what can move, the last stage first, and takes in new turns.
@@ -146,14 +176,15 @@ func (n *nic) advance() {
 	for moved := true; moved; {
 		moved = false
 		for s := stages - 1; s >= 0; s-- {
-			if len(n.stage[s]) == 0 || n.stage[s][0].done > n.now {
+			i := n.ready(s)
+			if i == none {
 				continue
 			}
 			if s == onLink {
-				j := n.leave(s)
+				j := n.leave(s, i)
 				n.sent(&j)
-			} else if len(n.stage[s+1]) < n.room[s+1] {
-				j := n.leave(s)
+			} else if n.accepts(s + 1) {
+				j := n.leave(s, i)
 				n.enter(s+1, j)
 				if s == int(WQE) {
 					n.more(j.qp)
@@ -163,7 +194,7 @@ func (n *nic) advance() {
 			}
 			moved = true
 		}
-		if len(n.stage[0]) < n.room[0] {
+		if n.accepts(0) {
 			if qp, ok := n.pick(); ok {
 				n.enter(0, job{qp: qp, n: n.turn})
 				moved = true

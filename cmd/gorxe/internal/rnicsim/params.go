@@ -31,6 +31,7 @@ type Params struct {
 	Cache    [Kinds]int    // entries: of QPC, MPT and MTT a QP's or MR's; of WQE a turn's worth
 	Size     [Kinds]int    // bytes that one entry's read takes; of WQE one element
 	Slots    int           // QPs that a lookup stage holds, each waiting for its own miss
+	Units    int           // in a NIC without a pipeline: QPs that are looked up at once, overtaking each other
 	Reads    int           // payload reads under way
 	Hit      time.Duration // a lookup that finds its entry
 	Message  int           // bytes of payload
@@ -49,7 +50,7 @@ func Default() Params {
 		LinkRate: 100e9, PCIeRate: 128e9, PCIeRTT: 500 * time.Nanosecond,
 		Cache: [Kinds]int{2048, 2048, 2048, 2048},
 		Size:  [Kinds]int{256, 64, 64, 64},
-		Slots: 2, Reads: 256, Hit: 4 * time.Nanosecond,
+		Slots: 2, Units: 7, Reads: 256, Hit: 4 * time.Nanosecond,
 		Message: 64, Overhead: 102, Ack: 90, Chunk: 640, Posted: 50,
 		Prepare: 500 * time.Nanosecond, Pass: 90 * time.Nanosecond, Cable: 15 * time.Nanosecond,
 	}
@@ -84,6 +85,7 @@ func (p *Params) Check() error {
 		{"the PCIe rate", p.PCIeRate, 1e6, 1e13, " bit/s"},
 		{"the PCIe round trip", int64(p.PCIeRTT), 1, 1e6, " ns"},
 		{"slots of a stage", int64(p.Slots), 1, 64, ""},
+		{"units", int64(p.Units), 1, 64, ""},
 		{"payload reads", int64(p.Reads), 1, 65536, ""},
 		{"a hit", int64(p.Hit), 0, 1e6, " ns"},
 		{"the message", int64(p.Message), 1, MaxChunk, " B"},

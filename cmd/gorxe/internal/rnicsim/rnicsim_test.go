@@ -37,7 +37,7 @@ func TestPaperNumbers(t *testing.T) {
 			t.Errorf("figure %d, %s, x %d: %.2f, and the paper says %g: off by %+.1f %%", p.Figure, p.Series, p.X, p.Y, *p.Paper, off*100)
 		}
 	}
-	for _, series := range []string{"3 prefetch", "3 no prefetch", "3 no prefetch, random order", "4 prefetch", "5 prefetch", "5 no prefetch", "6 prefetch", "6 no prefetch"} {
+	for _, series := range []string{"3 prefetch", "3 no prefetch", "3 no prefetch, random order", "3 " + Units, "4 prefetch", "5 prefetch", "5 no prefetch", "6 prefetch", "6 no prefetch"} {
 		if stated[series] == 0 {
 			t.Errorf("no number of the paper beside figure %s", series)
 		}
@@ -65,7 +65,17 @@ func TestPaperCurves(t *testing.T) {
 			t.Errorf("figure 3: %.1f Mop/s at %d QPs without prefetching, peak %.1f", v, x, peak)
 		}
 	}
-	for _, series := range []string{"3 no prefetch", "3 no prefetch, random order"} { // "only half of the peak value"
+	// The same of a NIC whose units overtake each other: not at once, but as the QPs grow in number.
+	units := y["3 "+Units]
+	for x := 4096; x <= 16384; x *= 2 {
+		if units[x] > 0.9*units[x/2] {
+			t.Errorf("figure 3: %.1f Mop/s with %d QPs, %.1f with %d: no decline", units[x], x, units[x/2], x/2)
+		}
+	}
+	if v := units[4096] / peak; v < 0.65 || v > 0.85 {
+		t.Errorf("figure 3: units have %.2f of the peak with 4096 QPs: half way between all and half is wanted", v)
+	}
+	for _, series := range []string{"3 no prefetch", "3 no prefetch, random order", "3 " + Units} { // "only half of the peak value"
 		if half := y[series][16384] / peak; half < 0.45 || half > 0.55 {
 			t.Errorf("figure %s: at 16384 QPs %.2f of the peak", series, half)
 		}
@@ -119,7 +129,7 @@ func TestSameSeedSameResult(t *testing.T) {
 	c.Seed++
 	other, _ := c.Run(nil)
 	for i, p := range other {
-		if p.Series != Unordered && p.Y != first[i].Y {
+		if p.Series != Unordered && p.Series != Units && p.Y != first[i].Y {
 			t.Errorf("figure %d, %s, x %d depends on the seed", p.Figure, p.Series, p.X)
 		}
 	}
@@ -225,6 +235,7 @@ func TestCheck(t *testing.T) {
 		"light 0":         func(c *Config) { c.LightQPC = 0 },
 		"no QPs":          func(c *Config) { c.MaxQPs = 0 },
 		"chunk < message": func(c *Config) { c.Chunk = c.Message - 1 },
+		"no units":        func(c *Config) { c.Units = 0 },
 		"no slots":        func(c *Config) { c.Slots = 0 },
 		"no link":         func(c *Config) { c.LinkRate = 0 },
 		"RTT -1":          func(c *Config) { c.PCIeRTT = -1 },

@@ -12,6 +12,7 @@ type Load struct {
 	Window int    // prefetch window in QPs; 0: no prefetching
 	Random bool   // no queues: any QP may be next, as in a NIC whose order nobody knows
 	Seed   uint64 // of the random order
+	Units  bool   // no pipeline: Params.Units turns look up what they need at once, each at its own pace
 }
 
 // Rate is what came of a load.
@@ -40,6 +41,9 @@ func Run(p *Params, l Load) (*Rate, error) {
 	}
 	// The WQE cache is shared out among the active QPs; what is not posted cannot be read ahead.
 	n.ahead = min((p.Posted+n.turn-1)/n.turn, p.Cache[WQE]/l.QPs)
+	if l.Units {
+		n.units = p.Units
+	}
 	if l.Random {
 		n.ahead = max(n.ahead, 1) // whoever is next, it may be this one
 		rng := rand.New(rand.NewPCG(l.Seed, uint64(l.QPs)))

@@ -27,6 +27,7 @@ var (
 		rnicsim.Prefetch:   color.RGBA{R: 0x1f, G: 0x6f, B: 0xb4, A: 0xff},
 		rnicsim.NoPrefetch: color.RGBA{R: 0xc4, G: 0x4e, B: 0x1a, A: 0xff},
 		rnicsim.Unordered:  color.RGBA{R: 0x7a, G: 0x8a, B: 0x96, A: 0xff},
+		rnicsim.Units:      color.RGBA{R: 0x2e, G: 0x7d, B: 0x4f, A: 0xff},
 	}
 	paperStyle = draw.GlyphStyle{Color: color.Black, Radius: vg.Points(4.5), Shape: draw.RingGlyph{}}
 )
