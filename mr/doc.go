@@ -58,6 +58,10 @@
 //     and the rest after it. So a READ response that carries a status word
 //     behind its data, in one packet, shows data at least as new as the
 //     status; and READs posted one after the other see stores in order.
+//     A READ or an atomic looks when the WRITEs before it have landed (IBA
+//     9.5; on a bus a read pushes the writes): if a program stores, then
+//     looks, and a peer WRITEs there, then READs what the program stored,
+//     one of the two at least sees the other.
 //  4. A range of 1 to 8 bytes that is one aligned word is written and read
 //     whole, never torn. Longer ranges have no such promise.
 //  5. [FetchAdd], [CompareSwap] and the accessors Add64 and

@@ -42,9 +42,10 @@ func CompareSwap(b []byte, compare, swap uint64) (old uint64) {
 	w := word64(b)
 	raceRelease(unsafe.Pointer(w))
 	raceHide()
-	for {
-		old = atomic.LoadUint64(w)
-		if old != compare || atomic.CompareAndSwapUint64(w, compare, swap) {
+	old = compare
+	// No look before the first try: even in vain it is a barrier behind the WRITEs before (rule 3).
+	for !atomic.CompareAndSwapUint64(w, compare, swap) {
+		if old = atomic.LoadUint64(w); old != compare {
 			break
 		}
 	}

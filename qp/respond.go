@@ -3,6 +3,7 @@ package qp
 import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // answer is a READ or atomic to be answered. FLUSH and ATOMIC WRITE are answered as a READ of no
@@ -201,6 +202,9 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
 		if v != mr.OK {
 			return 0, 0
+		}
+		if a.sent == 0 {
+			fence.Order() // a READ looks after the WRITEs before it have landed: see mr's memory model, rule 3
 		}
 		mr.CopyOut(rest[hdr:hdr+length], src)
 		for i := range pad {
