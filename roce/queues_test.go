@@ -1,0 +1,107 @@
+package roce
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// wanderer is a port whose frames leave through the kernel, each from another UDP source port, so that the kernel's hash spreads one
+// QP's packets over all queues: the worst that a NIC's receive side scaling could do.
+type wanderer struct {
+	frame.Port
+	fd    int
+	ports uint16
+	enc   frame.Encoder
+}
+
+func newWanderer(t *testing.T, e *veth.End) *wanderer {
+	t.Helper()
+	w := &wanderer{fd: -1}
+	var err error
+	w.Port, err = xdp.Open(e.Iface, xdp.Options{NetNS: e.Fd(), Mode: xdp.Native})
+	must(t, err)
+	must(t, e.Do(func() error {
+		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq(e.Iface)
+		if err == nil {
+			err = unix.IoctlIfreq(w.fd, unix.SIOCGIFINDEX, ifr)
+		}
+		if err != nil {
+			return err
+		}
+		return unix.Bind(w.fd, &unix.SockaddrLinklayer{Ifindex: int(ifr.Uint32())})
+	}))
+	t.Cleanup(func() { _ = unix.Close(w.fd) })
+	return w
+}
+
+func (w *wanderer) Unwrap() frame.Port { return w.Port }
+
+func (w *wanderer) Send(bufs []frame.Buf) (n int, err error) {
+	for _, b := range bufs {
+		netLen := len(b.B) - len(frame.Glance(b.B))
+		w.ports++
+		binary.BigEndian.PutUint16(b.B[netLen-8:], 0xc000+w.ports%16)
+		w.enc.Finish(b.B, netLen)
+		if _, e := unix.Write(w.fd, b.B); e != nil {
+			err = e
+			continue
+		}
+		n++
+	}
+	w.Port.Free(bufs)
+	return n, err
+}
+
+// byQueue counts the frames of a port by the queue that they came in on, which is the upper half of their token.
+type byQueue struct {
+	frame.Port
+	frames map[uint64]int
+}
+
+func (c *byQueue) Unwrap() frame.Port { return c.Port }
+
+func (c *byQueue) Receive(bufs []frame.Buf) int {
+	n := c.Port.Receive(bufs)
+	for _, b := range bufs[:n] {
+		c.frames[b.Token>>32]++
+	}
+	return n
+}
+
+// One device serves all queues of its NIC. Even when the packets of a single QP come in on several, and so not in their order, every
+// operation is done and the data is right.
+func TestOneQPOverTwoQueues(t *testing.T) {
+	pair := newVeth(t, veth.Options{Queues: 2})
+	p, err := xdp.Open(pair.B.Iface, xdp.Options{NetNS: pair.B.Fd(), Mode: xdp.Native})
+	must(t, err)
+	count := &byQueue{Port: p, frames: map[uint64]int{}}
+	var ends [2]*end
+	for i, port := range []frame.Port{newWanderer(t, &pair.A), count} {
+		d, err := New(port, WithProgress(Manual))
+		must(t, err)
+		t.Cleanup(func() { _ = d.Close() })
+		ends[i] = newEnd(t, d, rigConfig{})
+	}
+	a, b := ends[0], ends[1]
+	if n := b.Info().Queues; n != 2 {
+		t.Fatalf("%d queues", n)
+	}
+	connect(t, a.qp, b.qp)
+	for range 5 {
+		conversation(t, a, b)
+		conversation(t, b, a)
+	}
+	if count.frames[0] == 0 || count.frames[1] == 0 {
+		t.Errorf("frames by queue: %v; the test shows nothing", count.frames)
+	}
+	t.Logf("frames by queue: %v, out of order: %d", count.frames, b.Counters().OutOfSeqRequest)
+}
