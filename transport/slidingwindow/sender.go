@@ -131,18 +131,15 @@ func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 
 // Send sends the first n bytes of what Fill returned, and returns when that is posted; Flush waits for the receiver. After an error
 // the block has not been sent.
-func (s *Sender) Send(ctx context.Context, n int) error {
-	err := s.Post(ctx, n)
-	if err == nil {
-		s.end.Dev.Progress() // with Manual progress nobody else would transmit it at once
-	}
-	return err
-}
+func (s *Sender) Send(ctx context.Context, n int) error { return s.send(ctx, n, 0) }
 
-// Post is Send for a program that has more to send at once: with Manual progress, what is posted leaves when the window is full, or
-// when the ACK poller looks, in one batch. With Auto progress there is no difference. Nobody has to call again for it to leave: the
-// poller drives the device while anything is under way.
-func (s *Sender) Post(ctx context.Context, n int) error {
+// Post is Send for a program that has more to send at once: with Manual progress a small block (less than 16 KiB) leaves when the window
+// is full, or when the ACK poller looks, in one batch with others. With Auto progress there is no difference. Nobody has to call
+// again for it to leave: the poller drives the device while anything is under way.
+func (s *Sender) Post(ctx context.Context, n int) error { return s.send(ctx, n, ends.TurnFrom) }
+
+// send posts a block, and transmits it if it is not smaller than atOnce.
+func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	if n < 0 || n > s.cfg.BlockSize {
 		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, s.cfg.BlockSize)
 	}
@@ -162,6 +159,9 @@ func (s *Sender) Post(ctx context.Context, n int) error {
 	}
 	if s.manual {
 		notify(s.work)
+	}
+	if n >= atOnce {
+		s.end.Dev.Progress() // with Manual progress nobody else would transmit it at once
 	}
 	return nil
 }

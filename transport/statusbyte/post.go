@@ -13,8 +13,6 @@ import (
 const (
 	// blockWRs is how many work requests a block takes.
 	blockWRs = 2
-	// turnFrom is how many bytes of data fill a batch of frames so far that nothing is gained by waiting for more.
-	turnFrom = 16 << 10
 	// earlyFrom is how many bytes of data in a block keep the wire busy for longer than a READ takes.
 	earlyFrom = 128 << 10
 )

@@ -254,7 +254,7 @@ func (f Fill) Send(ctx context.Context, n int, last bool) error {
 // that to the next one.
 func (f Fill) Post(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, false)
-	if err == nil && n >= turnFrom {
+	if err == nil && n >= ends.TurnFrom {
 		f.s.end.Dev.Progress() // so that the receiver has it while the next one is built
 	}
 	return err

@@ -27,6 +27,10 @@ type Depths struct {
 	GID          *int // the GID to talk from; see GIDFor
 }
 
+// TurnFrom is from how many bytes on a posted block is transmitted at once by a program that drives its device itself: it fills a batch of
+// frames so far that waiting for more gains nothing, and the peer works on it while the next one is built.
+const TurnFrom = 16 << 10
+
 // New makes a queue pair in INIT.
 func New(dev *roce.Device, d Depths) (e *End, err error) {
 	e = &End{Dev: dev}
