@@ -2,6 +2,9 @@ package roce
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,11 +21,21 @@ func newBudget(limit uint64) budget {
 		limit = 1<<63 - 1
 		var info unix.Sysinfo_t
 		if unix.Sysinfo(&info) == nil {
-			limit = uint64(info.Totalram) * uint64(info.Unit)
+			limit = min(uint64(info.Totalram)*uint64(info.Unit), groupLimit("/sys/fs/cgroup/memory.max"), groupLimit("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 			limit -= limit / defaultShare
 		}
 	}
 	return budget{limit: limit}
+}
+
+// groupLimit is the memory that this process's control group may use, by the file that says so (cgroup v2 or v1, as a container sees
+// them): a container has as much as its group, not as its machine.
+func groupLimit(file string) uint64 {
+	text, err := os.ReadFile(file)
+	if n, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 63); err == nil && bad == nil && n > 0 {
+		return n
+	}
+	return 1<<63 - 1
 }
 
 // take sets n bytes aside for what, or refuses.

@@ -2,6 +2,8 @@ package roce
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -123,6 +125,22 @@ func TestLimitsAreNamed(t *testing.T) {
 	}
 	_, err = pd.AllocMR(1<<50, LocalWrite)
 	refused("a pebibyte", err, ErrNoMemory, "the limit is")
+}
+
+// A container has the memory of its control group; where there is no limit the file says "max", or a number beyond any machine.
+func TestGroupLimit(t *testing.T) {
+	for text, want := range map[string]uint64{"536870912\n": 512 << 20, "max\n": 1<<63 - 1, "9223372036854771712\n": 9223372036854771712, "": 1<<63 - 1, "0": 1<<63 - 1} {
+		file := filepath.Join(t.TempDir(), "memory.max")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := groupLimit(file); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+	if got := groupLimit(filepath.Join(t.TempDir(), "none")); got != 1<<63-1 {
+		t.Errorf("no file: %d", got)
+	}
 }
 
 // Hints and windows change nothing but time: messages over a few hundred QPs and regions arrive with any window, hinted or not,
