@@ -75,6 +75,7 @@ type shard struct {
 	gsi     *gsi
 	local   []bth.GID // addresses that packets may be sent to
 	ctr     shardCounters
+	gather  gatherer
 	qps     int
 	cqs     map[*qp.CQ]*CQ // to name the objects of events
 	srqs    map[*qp.SRQ]*SRQ
@@ -114,7 +115,12 @@ func (s *shard) setMTU(device int) {
 	}
 }
 
-func (s *shard) now() qp.Time { return qp.Time(s.clock()) }
+func (s *shard) now() qp.Time {
+	if s.ticks != nil {
+		return qp.Time(s.ticks.Now())
+	}
+	return qp.Time(s.clock())
+}
 
 // turn is one round of the crank: the n frames that have come, the timers, a batch or two out. It returns how much it did;
 // 0 means that there was nothing to do.
@@ -188,6 +194,7 @@ func (s *shard) handleFrame(now qp.Time, b []byte) {
 		return
 	}
 	s.eng.HandlePacket(now, &s.pkt)
+	s.gather.midst = !s.pkt.Info.End && !s.pkt.BTH.AckReq()
 }
 
 // isLocal keeps the address that came last at the front: traffic comes in runs.

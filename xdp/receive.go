@@ -1,9 +1,14 @@
 package xdp
 
 import (
+	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/roce/frame"
 	"golang.org/x/sys/unix"
 )
+
+// headLines is how many cache lines of a frame are fetched as soon as it is known where it is: all headers, and a short
+// message. They come from the core that the kernel received on, which takes some 70 ns.
+const headLines = 2
 
 // Tokens name the queue in the upper half and the buffer's index in the lower.
 func token(q int, index uint32) uint64           { return uint64(q)<<32 | uint64(index) }
@@ -60,6 +65,7 @@ func (p *Port) receive(qi int, bufs []frame.Buf) int {
 		}
 		end := uint64(index+1) << q.shift
 		bufs[n] = frame.Buf{B: q.umem[at : at+uint64(size) : end], Token: token(qi, index)}
+		prefetch.Bytes(bufs[n].B, headLines)
 		bytes += size
 		n++
 	}

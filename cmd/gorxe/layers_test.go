@@ -65,7 +65,7 @@ var allowed = map[string][]string{
 	"roce/frame": {"bth"},
 	"roce/cm":    {"bth"},
 	"qp":         {"bth", "mr/..."},
-	"xdp":        {"bth", "roce/frame", "mr/fence"},
+	"xdp":        {"bth", "roce/frame", "mr/fence", "mr/prefetch"},
 	"loopback":   {"bth", "roce/frame"},
 	"roce":       {"bth", "mr/...", "qp", "xdp", "roce/..."},
 	"transport":  {"roce", "transport/..."},

@@ -1,0 +1,79 @@
+package roce
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// With Manual progress the first post after a turn that received something leaves with the post itself, further ones with the next
+// turn. Posts out of the blue wait for a turn, too.
+func TestAnswerLeavesWithThePost(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	sent := func(e *end) uint64 {
+		var n uint64
+		must(t, e.sh.do(func(qp.Time) { c := e.sh.eng.Counters(); n = c.SentPkts - c.SentAcks }))
+		return n
+	}
+	post := func(from, to *end) {
+		must(t, from.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{from.mr.SGE(0, 8)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}))
+	}
+	post(a, b)
+	if n := sent(a); n != 0 {
+		t.Errorf("a post that answers nothing sent %d packets", n)
+	}
+	a.Progress()
+	for end := time.Now().Add(deadline); b.Counters().RcvdPkts == 0; b.Progress() {
+		if time.Now().After(end) {
+			t.Fatal("the WRITE has not come")
+		}
+	}
+	before := sent(b)
+	post(b, a)
+	if n := sent(b) - before; n != 1 {
+		t.Errorf("the answer: %d packets left with it, want 1", n)
+	}
+	post(b, a)
+	post(b, a)
+	if n := sent(b) - before; n != 1 {
+		t.Errorf("what follows the answer: %d packets have left before a turn, want 1", n)
+	}
+	b.Progress()
+	if n := sent(b) - before; n != 3 {
+		t.Errorf("after a turn %d packets have left, want 3", n)
+	}
+}
+
+// A post while another goroutine owns the shard, awake or asleep, rings: nothing that is posted stays behind.
+func TestPostsBesideTheOwner(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(0)}, depth: 512})
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	drive(b.Device, stop, &busy)
+	defer func() { close(stop); busy.Wait() }()
+	const posters, each = 4, 100
+	for range posters {
+		busy.Go(func() {
+			for range each {
+				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+				if err := a.qp.PostSend(wr); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Microsecond)
+			}
+		})
+	}
+	var wcs [16]WC
+	for got := 0; got < posters*each; {
+		n, err := a.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			t.Fatalf("after %d of %d: %v", got, posters*each, err)
+		}
+		got += n
+	}
+}
