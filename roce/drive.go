@@ -114,7 +114,11 @@ func (s *shard) step() int {
 
 // look is the part of a step that uses the port.
 func (s *shard) look() int {
-	n := s.port.Receive(s.rx[:])
+	n := 0
+	if g := &s.gather; g.until == 0 || s.now() >= g.until {
+		g.until = 0
+		n = s.port.Receive(s.rx[:])
+	}
 	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
 		return 0
 	}
@@ -122,6 +126,9 @@ func (s *shard) look() int {
 	work := s.turn(s.last, n)
 	s.idle = work == 0 && s.ticks != nil
 	s.answer = n > 0 && s.ticks != nil
+	if s.answer {
+		s.gather.received(s.last, n)
+	}
 	return work
 }
 
@@ -180,6 +187,7 @@ func (s *shard) sleep(quit func() bool) {
 			return // there is more than a turn sends
 		}
 	}
+	s.gather.until = 0
 	s.sleeping.Store(true)
 	defer s.sleeping.Store(false)
 	if s.eng.BellPending() || s.cmdReady.Load() || s.stopping.Load() || (quit != nil && quit()) {

@@ -1,0 +1,118 @@
+package roce
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
+)
+
+// How long a shard gathers, by what came when.
+func TestGatherTime(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before int     // frames of the stream, one by one, 1 us apart
+		gap    qp.Time // ns since
+		n      int     // frames that come now
+		midst  bool    // the last is of the midst of a message
+		want   qp.Time
+	}{
+		{"the first packet of a message", 0, 0, 1, true, gatherSlope},
+		{"a few packets later", 3, 1000, 1, true, 4 * gatherSlope},
+		{"deep in a stream", 1000, 1000, 1, true, gatherTime},
+		{"the end of a message in a stream", 1000, 1000, 1, false, 0},
+		{"many at once", 1000, 1000, gatherEnough, true, 0},
+		{"fewer at once", 1000, 1000, gatherEnough - 1, true, gatherTime},
+		{"after a pause", 1000, streamGap + 1, 1, true, gatherSlope},
+		{"after a pause, three at once", 1000, streamGap + 1, 3, true, 3 * gatherSlope},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var g gatherer
+			now := qp.Time(1e9)
+			for range c.before {
+				now += 1000
+				g.midst = true
+				g.received(now, 1)
+			}
+			now += c.gap
+			g.midst = c.midst
+			g.received(now, c.n)
+			want := c.want
+			if want != 0 {
+				want += now
+			}
+			if g.until != want {
+				t.Errorf("gathers until %d, want %d", g.until-now, c.want)
+			}
+		})
+	}
+}
+
+// slowPort lets frames come one at a time, and counts looks.
+type slowPort struct {
+	frame.Port
+	frame.Network
+	looks int
+}
+
+func (p *slowPort) Receive(bufs []frame.Buf) int {
+	p.looks++
+	return p.Port.Receive(bufs[:1])
+}
+
+// While a shard gathers it leaves the ring alone; before it sleeps it looks; and behind the end of a message it does not gather.
+func TestGatherLeavesTheRingAlone(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	port := &slowPort{Port: link.Port(1), Network: link.Port(1)}
+	db, err := New(port, WithProgress(Manual))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	c := rigConfig{mem: 1 << 16}
+	a, b := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), c), newEnd(t, db, c)
+	connect(t, a.qp, b.qp)
+	want := fill(a.mr.Bytes(), 1)
+	wr := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, len(want))}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	if err := a.qp.PostSend(wr); err != nil {
+		t.Fatal(err)
+	}
+	g := &b.sh.gather
+	for end := time.Now().Add(deadline); g.frames == 0; a.Progress() {
+		if b.Progress(); time.Now().After(end) {
+			t.Fatal("nothing arrives")
+		}
+	}
+	if g.until == 0 {
+		t.Error("the first packet of a long message is no reason to gather")
+	}
+	g.until = b.sh.now() + qp.Time(time.Hour)
+	before := port.looks
+	for range 100 {
+		b.Progress()
+	}
+	if port.looks != before {
+		t.Errorf("a shard that gathers looked at the ring %d times", port.looks-before)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	var wcs [1]WC
+	if _, err := b.cq.Wait(ctx, wcs[:]); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if port.looks == before {
+		t.Error("a shard went to sleep without a look at the ring")
+	}
+	poll(t, 1, a.cq, b.cq)
+	if !bytes.Equal(b.mr.Bytes(), want) {
+		t.Error("the message is another")
+	}
+	if g.until != 0 {
+		t.Error("the shard gathers behind the end of a message")
+	}
+}
