@@ -155,13 +155,16 @@ func (p *Port) Close() error {
 // ownerPause is how long Close sleeps between two looks whether the owner has left.
 const ownerPause = 20 * time.Microsecond
 
-func (p *Port) close() error {
+// refuse makes the owner's calls say no, all but the one that awaitOwner waits for.
+func (p *Port) refuse() {
 	p.closed.Store(true)
 	if p.light {
 		fence.Heavy()
 	}
-	err := p.prog.close()
-	p.ring()
+}
+
+// awaitOwner returns when the owner is outside, for good after refuse.
+func (p *Port) awaitOwner() {
 	for spins := 0; p.inside.Load() != 0; spins++ {
 		if spins < 100 {
 			runtime.Gosched()
@@ -169,6 +172,13 @@ func (p *Port) close() error {
 			time.Sleep(ownerPause)
 		}
 	}
+}
+
+func (p *Port) close() error {
+	p.refuse()
+	err := p.prog.close()
+	p.ring()
+	p.awaitOwner()
 	p.net.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
