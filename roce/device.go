@@ -25,18 +25,20 @@ type Device struct {
 
 	// ctl makes every command that creates, changes or destroys an object wait for its turn; it is the one writer that
 	// mr.Table asks for. The shard never takes it.
-	ctl   sync.Mutex
-	pds   map[*PD]struct{}
-	mems  map[*MR]struct{}
-	mws   map[*MW]struct{}
-	fasts map[*FastMR]struct{}
-	cqs   map[*CQ]struct{}
-	srqs  map[*SRQ]struct{}
-	qps   map[*QP]struct{}
-	slab  []QP // not yet used
-	mem   budget
-	huge  hugePages
-	ahs   map[*AH]struct{}
+	ctl    sync.Mutex
+	pds    map[*PD]struct{}
+	mems   map[*MR]struct{}
+	mws    map[*MW]struct{}
+	fasts  map[*FastMR]struct{}
+	cqs    map[*CQ]struct{}
+	srqs   map[*SRQ]struct{}
+	qps    map[*QP]struct{}
+	slab   []QP // not yet used
+	mem    budget
+	huge   hugePages
+	hints  bool // see hinting
+	window int  // of prefetching
+	ahs    map[*AH]struct{}
 
 	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
 
@@ -107,6 +109,10 @@ func build(port frame.Port, c *config) (*Device, error) {
 	var err error
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("roce: memory table: %w", err)
+	}
+	d.window = qp.DefaultPrefetch
+	if c.prefetch != nil {
+		d.window = *c.prefetch
 	}
 	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
 	if err == nil && c.prefetch != nil {
@@ -184,9 +190,14 @@ func (d *Device) Progress() int {
 
 // SetPrefetch changes what WithPrefetch set.
 func (d *Device) SetPrefetch(window int) error {
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
 	var err error
 	if gone := d.sh.do(func(qp.Time) { err = d.sh.eng.SetPrefetch(window) }); gone != nil {
 		return gone
+	}
+	if err == nil {
+		d.hint(window)
 	}
 	return err
 }
@@ -215,6 +226,7 @@ func (d *Device) Close() error {
 	}
 	close(d.done)
 	d.cancel()
+	d.hint(d.window)
 	for q := range d.qps {
 		q.shut()
 	}

@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"sync/atomic"
+
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/mr/prefetch"
 )
@@ -30,11 +32,7 @@ func (d *Device) NewHinter() *Hinter { return &Hinter{dev: d} }
 
 // Hint tells that wr will be posted to q, some four to sixteen posts later. A WR without SGEs will do for the QP alone.
 func (h *Hinter) Hint(q *QP, wr *SendWR) {
-	if q == nil { // said aloud, or the compiler checks it by reading the QP, which waits for what is to be fetched
-		return
-	}
-	q.qp.Ahead()
-	prefetch.Object(&q.dev, 1)
+	q.ahead()
 	now := &h.ring[h.next%hintRing]
 	now.q, now.sge = q, SGE{}
 	if len(wr.SGEs) > 0 {
@@ -52,4 +50,35 @@ func (h *Hinter) Hint(q *QP, wr *SendWR) {
 			m.AheadMemory(then.sge.Addr, then.sge.Length)
 		}
 	}
+}
+
+// hinting counts the devices whose posters hint: those that look ahead and have many QPs. It is not a field of the device, because to
+// ask a QP for its device would fetch what is to be fetched.
+var hinting atomic.Int32
+
+// hintFrom is how many QPs a device has whose posters hint: those of fewer find all in the caches.
+const hintFrom = 1024
+
+// hint decides whether the device's posters hint. The caller holds ctl.
+func (d *Device) hint(window int) {
+	d.window = window
+	switch on := window > 0 && len(d.qps) >= hintFrom && !d.closing.Load(); {
+	case on && !d.hints:
+		hinting.Add(1)
+		d.hints = true
+	case !on && d.hints:
+		hinting.Add(-1)
+		d.hints = false
+	}
+}
+
+// ahead fetches the QP that is about to be posted to, before its lock and its work request are looked at: all its lines come at once then,
+// and not one after the other. This is the paper's software-triggered prefetch, where the prefetch register is written by
+// ibv_post_send.
+func (q *QP) ahead() {
+	if q == nil { // said aloud, or the compiler checks it by reading the QP, which waits for what is to be fetched
+		return
+	}
+	q.qp.Ahead()
+	prefetch.Object(&q.dev, 1)
 }

@@ -87,6 +87,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	}
 	d.qps[q] = struct{}{}
 	d.spread(q.memory)
+	d.hint(d.window)
 	return q, nil
 }
 
@@ -170,6 +171,9 @@ func (q *QP) State() State { return q.qp.State() }
 // If one is refused, those before it are posted: then the error is a *PostError that says how many. Errors:
 // qp.ErrQPState before RTS, qp.ErrSQFull, qp.ErrInvalidWR, qp.ErrInvalidKey, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
+	if hinting.Load() > 0 {
+		q.ahead()
+	}
 	q.sqMu.Lock()
 	n, err := q.qp.Post(wrs)
 	q.sqMu.Unlock()
@@ -300,6 +304,7 @@ func (q *QP) shut() error {
 	q.pd.pd.Release()
 	d.mem.give(int(q.bytes))
 	delete(d.qps, q)
+	d.hint(d.window)
 	return err
 }
 

@@ -230,3 +230,35 @@ func newMR(t *testing.T, e *end) *MR {
 	}
 	return m
 }
+
+// PostSend hints from hintFrom QPs on, as long as the device looks ahead and is open.
+func TestPostersHint(t *testing.T) {
+	before := hinting.Load()
+	is := func(what string, want int32) {
+		t.Helper()
+		if got := hinting.Load() - before; got != want {
+			t.Errorf("%s: %d devices hint, want %d", what, got, want)
+		}
+	}
+	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual)), rigConfig{depth: 1})
+	for len(e.qps) < hintFrom-1 {
+		newQP(t, e)
+	}
+	is("a QP too few", 0)
+	last := newQP(t, e)
+	is("many QPs", 1)
+	for i, window := range []int{0, 0, 8, 3} {
+		must(t, e.SetPrefetch(window))
+		is("a window", []int32{0, 0, 1, 1}[i])
+	}
+	if err := e.SetPrefetch(-1); err == nil {
+		t.Error("a window of -1")
+	}
+	is("a window refused", 1)
+	must(t, last.Close())
+	is("one closed", 0)
+	newQP(t, e)
+	is("and made again", 1)
+	must(t, e.Close())
+	is("closed", 0)
+}

@@ -71,7 +71,7 @@ var allowed = map[string][]string{
 	"transport":  {"roce", "transport/..."},
 	"fuzz":       {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/..."},
 	"internal":   {},
-	"cmd/gorxe":  {"bth/...", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
+	"cmd/gorxe":  {"bth/...", "mr/...", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
 	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
 }
 
