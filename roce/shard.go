@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/mr/fence"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/roce/tick"
@@ -98,7 +97,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 		cqs:  map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
 	}
 	s.holder, _ = port.(frame.Holder)
-	s.mu.light = fence.Asymmetric()
+	s.mu.light = asymmetric()
 	if s.clock == nil {
 		start := time.Now()
 		s.ticks = tick.New(func() int64 { return int64(time.Since(start)) + 1 })

@@ -15,6 +15,9 @@ type turnLock struct {
 	light bool // see fence.Asymmetric
 }
 
+// asymmetric is replaced by tests, which go the way of kernels without membarrier, too.
+var asymmetric = fence.Asymmetric
+
 // TryLock takes the lock if it is free.
 func (l *turnLock) TryLock() bool { return l.v.Load() == 0 && l.v.CompareAndSwap(0, 1) }
 

@@ -14,7 +14,7 @@ import (
 // The owner is never inside once Close has waited for it, whether it entered by itself or by Hold. Without Close's barrier this fails
 // within some thousand rounds on amd64.
 func TestNobodyInsideAfterClose(t *testing.T) {
-	const rounds = 20_000
+	const rounds = 5_000
 	for _, light := range []bool{true, false} {
 		for _, hold := range []bool{true, false} {
 			t.Run(fmt.Sprintf("light=%v/hold=%v", light, hold), func(t *testing.T) {
