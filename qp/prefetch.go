@@ -116,9 +116,9 @@ func (e *Engine) aheadMem(q *QP) {
 	}
 }
 
-// Ahead fetches what posting to the QP and sending touches of it. It is the paper's software-triggered prefetch, for a poster who
-// knows whom it will serve a few posts later. Any goroutine.
-func (q *QP) Ahead() { prefetch.Object(q, sendLines) }
+// AheadLines is how many lines of a QP, from its first on, posting to it and sending touch. To fetch them as soon as it is known that
+// the QP will be posted to is the paper's software-triggered prefetch. Any goroutine.
+const AheadLines = sendLines
 
 // AheadSlot goes on from there, a little later: it fetches the slot that the next work request goes to, if the queue is empty; one
 // that is not is in the caches. A store need not wait for its line, but the doorbell behind it does. Any goroutine.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/mr/prefetch"
+	"github.com/gorxe/gorxe/qp"
 )
 
 // Hinter is for a poster who serves thousands of QPs or regions and knows a few posts ahead whom it will serve: it has fetched
@@ -79,6 +80,5 @@ func (q *QP) ahead() {
 	if q == nil { // said aloud, or the compiler checks it by reading the QP, which waits for what is to be fetched
 		return
 	}
-	q.qp.Ahead()
-	prefetch.Object(&q.dev, 1)
+	prefetch.Also(&q.dev, &q.qp, qp.AheadLines)
 }
