@@ -12,50 +12,24 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// virtualEnds are two ends in virtual time, with the shapes of real life.
-func virtualEnds(t *testing.T, c Config) (link *loopback.Link, a, b *end) {
-	t.Helper()
-	link, err := loopback.NewLink(loopback.Config{Virtual: true, Seed: 1, Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Clock = link.Now
-	a, b = manualPairAt(t, link, c, func() []roce.Option { return []roce.Option{roce.WithClock(link.Now)} })
-	return link, a, b
-}
-
-// goOn lets time pass until an end has this kind of news, and returns it; none: until so much has passed.
-func goOn(t *testing.T, link *loopback.Link, a, b *end, kind EventKind, limit time.Duration) (ev Event, ok bool) {
-	t.Helper()
-	var evs [1]Event
-	for until := link.Now() + int64(limit); link.Now() < until; {
-		for a.Poll(evs[:]) > 0 {
-			if evs[0].Kind == kind {
-				return evs[0], true
-			}
-		}
-		advance(t, link, a, b)
-	}
-	return ev, false
-}
-
 // A program that gets no processor time is not dead: its NIC acknowledges, on real packets as well. What was begun with it is finished as
 // soon as it runs again, be that after ten minutes.
 func TestResponderStandsStill(t *testing.T) {
-	link, a, b := virtualEnds(t, Config{})
+	v := newVirtual(t, Config{})
+	a, b := v.a, v.b
 	want := fill(a.mr.Bytes()[:size], 1)
 	if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := goOn(t, link, a, b, Sent, time.Second); !ok {
+	if _, ok := v.goOn(a, Sent, time.Second); !ok {
 		t.Fatal("not sent")
 	}
 	b.still = true
-	if ev, ok := goOn(t, link, a, b, Done, 10*time.Minute); ok || a.conn.Err() != nil {
+	if ev, ok := v.goOn(a, Done, 10*time.Minute); ok || a.conn.Err() != nil {
 		t.Fatalf("%+v, %v", ev, a.conn.Err())
 	}
 	b.still = false
-	if ev, ok := goOn(t, link, a, b, Done, time.Minute); !ok || ev.Status != StatusOK || b.conn.Err() != nil {
+	if ev, ok := v.goOn(a, Done, time.Minute); !ok || ev.Status != StatusOK || b.conn.Err() != nil {
 		t.Fatalf("%+v, %v", ev, b.conn.Err())
 	}
 	if !bytes.Equal(b.mr.Bytes()[:size], want) {
@@ -65,17 +39,18 @@ func TestResponderStandsStill(t *testing.T) {
 
 // A host that is gone is found out, though nothing but a release is under way, which RC knows nothing of.
 func TestResponderIsGone(t *testing.T) {
-	link, a, b := virtualEnds(t, Config{})
+	v := newVirtual(t, Config{})
+	a := v.a
 	if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := goOn(t, link, a, b, Sent, time.Second); !ok {
+	if _, ok := v.goOn(a, Sent, time.Second); !ok {
 		t.Fatal("not sent")
 	}
-	link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
-	began := link.Now()
-	ev, ok := goOn(t, link, a, b, Down, time.Minute)
-	if took := time.Duration(link.Now() - began); !ok || !errors.Is(ev.Err, ErrLost) || took < silence || took > silence*9/8+10*time.Second {
+	v.link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
+	began := v.link.Now()
+	ev, ok := v.goOn(a, Down, time.Minute)
+	if took := time.Duration(v.link.Now() - began); !ok || !errors.Is(ev.Err, ErrLost) || took < silence || took > silence*9/8+10*time.Second {
 		t.Errorf("%+v after %v", ev, took)
 	} else {
 		t.Logf("found out after %v", took)
@@ -86,13 +61,14 @@ const silence = time.Duration(core.DefaultSilence)
 
 // An idle connection whose peer's host has died does not hold its place for ever, at neither end; one whose peer lives goes on.
 func TestIdleHostIsGone(t *testing.T) {
-	link, a, b := virtualEnds(t, Config{})
-	if ev, ok := goOn(t, link, a, b, Down, time.Hour); ok {
+	v := newVirtual(t, Config{})
+	a, b := v.a, v.b
+	if ev, ok := v.goOn(a, Down, time.Hour); ok {
 		t.Fatalf("%+v", ev)
 	}
-	link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
+	v.link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
 	for _, e := range []*end{b, a} {
-		if ev, ok := goOn(t, link, e, map[*end]*end{a: b, b: a}[e], Down, 3*silence+time.Minute); !ok || !errors.Is(ev.Err, ErrLost) {
+		if ev, ok := v.goOn(e, Down, 3*silence+time.Minute); !ok || !errors.Is(ev.Err, ErrLost) {
 			t.Errorf("%+v, %v", ev, ok)
 		}
 	}

@@ -41,9 +41,9 @@ func until(t *testing.T, what string, f func() bool) {
 
 // A transfer whose answer comes goes straight to its destination.
 func TestDirect(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 5 * time.Second}, Config{}) // so that a busy machine answers in time
-	write(t, a, b, 0, 128<<10, 4096, 1)
-	if c := a.conn.Counters(); c.Direct != 1 || c.Indirect != 0 || c.Simulated != 0 {
+	v := newVirtual(t, Config{})
+	v.write(4096, 1)
+	if c := v.a.conn.Counters(); c.Direct != 1 || c.Indirect != 0 || c.Simulated != 0 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -98,21 +98,21 @@ func dropAnswers(link *loopback.Link, n int32) {
 
 // Only the answers were lost: the memory is ready when the data comes, and nothing is parked.
 func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 300 * time.Millisecond}, Config{}) // in which a busy machine answers, too
-	dropAnswers(a.link, 3)
-	write(t, a, b, 0, size, 0, 3)
-	ca, cb := a.conn.Counters(), b.conn.Counters()
-	if ca.Indirect != 1 || ca.Timeouts < 2 || cb.Straight != 1 || cb.Parked != 0 || cb.Refused != 0 {
+	v := newVirtual(t, Config{})
+	dropAnswers(v.link, 3)
+	v.write(0, 3)
+	ca, cb := v.a.conn.Counters(), v.b.conn.Counters()
+	if ca.Indirect != 1 || ca.Timeouts != 2 || cb.Straight != 1 || cb.Parked != 0 || cb.Refused != 0 {
 		t.Errorf("%+v\n%+v", ca, cb)
 	}
 }
 
 // One lost answer alone is asked for again: only the second time-out makes a transfer indirect.
 func TestOneTimeoutIsNotEnough(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 300 * time.Millisecond}, Config{})
-	dropAnswers(a.link, 1)
-	write(t, a, b, 0, size, 0, 4)
-	if c := a.conn.Counters(); c.Direct != 1 || c.Timeouts != 1 || c.Requests != 2 {
+	v := newVirtual(t, Config{})
+	dropAnswers(v.link, 1)
+	v.write(0, 4)
+	if c := v.a.conn.Counters(); c.Direct != 1 || c.Timeouts != 1 || c.Requests != 2 {
 		t.Errorf("%+v", c)
 	}
 }

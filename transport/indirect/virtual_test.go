@@ -100,6 +100,55 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 	link.Advance(time.Duration(max(1, next-link.Now())))
 }
 
+// virtual is two ends in virtual time, with the measures of real life; nothing depends on how busy the machine is.
+type virtual struct {
+	t    *testing.T
+	link *loopback.Link
+	a, b *end
+}
+
+func newVirtual(t *testing.T, c Config) *virtual {
+	t.Helper()
+	link, err := loopback.NewLink(loopback.Config{Virtual: true, Seed: 1, Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Clock = link.Now
+	v := &virtual{t: t, link: link}
+	v.a, v.b = manualPairAt(t, link, c, func() []roce.Option { return []roce.Option{roce.WithClock(link.Now)} })
+	return v
+}
+
+// goOn lets time pass until an end has this kind of news, or so much has passed.
+func (v *virtual) goOn(e *end, kind EventKind, limit time.Duration) (ev Event, ok bool) {
+	v.t.Helper()
+	var evs [1]Event
+	for until := v.link.Now() + int64(limit); v.link.Now() < until; {
+		for e.Poll(evs[:]) > 0 {
+			if evs[0].Kind == kind {
+				return evs[0], true
+			}
+		}
+		advance(v.t, v.link, v.a, v.b)
+	}
+	return ev, false
+}
+
+// write is a Write from a to b that has to succeed, and to arrive.
+func (v *virtual) write(dba, seed uint64) {
+	v.t.Helper()
+	want := fill(v.a.mr.Bytes()[:size], seed)
+	if err := v.a.conn.Post(&Transfer{Kind: Write, MR: v.a.mr, Len: size, DBA: dba}); err != nil {
+		v.t.Fatal(err)
+	}
+	if ev, ok := v.goOn(v.a, Done, time.Second); !ok || ev.Status != StatusOK {
+		v.t.Fatalf("%+v", ev)
+	}
+	if !bytes.Equal(v.b.mr.Bytes()[dba:][:size], want) {
+		v.t.Fatal("data differs")
+	}
+}
+
 // TestVirtualTime: many seeds on real packets; each of them gives the same packets again.
 func TestVirtualTime(t *testing.T) {
 	seeds := uint64(60)
