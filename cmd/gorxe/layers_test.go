@@ -70,9 +70,8 @@ var allowed = map[string][]string{
 	"roce":       {"bth", "mr/...", "qp", "xdp", "roce/..."},
 	"transport":  {"roce", "transport/..."},
 	"fuzz":       {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/..."},
-	"internal":   {},
-	"cmd/gorxe":  {"bth/...", "mr/...", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
-	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/...", "internal/..."},
+	"cmd/gorxe":  {"bth/...", "mr/...", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
+	"interop":    {"bth/...", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...", "cmd/..."},
 }
 
 // pure folders are state machines and formats: no I/O, time or chance of their own.

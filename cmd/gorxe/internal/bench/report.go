@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 // Result is one row of the output: gorxe against a baseline.

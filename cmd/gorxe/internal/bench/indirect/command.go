@@ -14,7 +14,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 	"github.com/gorxe/gorxe/xdp"
 )
 

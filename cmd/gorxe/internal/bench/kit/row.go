@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 // Row is what the rows of every benchmark's JSON begin with: something measured against a baseline.

@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 // Panel is one picture of a plot.

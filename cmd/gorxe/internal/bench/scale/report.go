@@ -6,7 +6,7 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 // maxSpread is how far the ratio of single rounds may scatter, (max-min)/median, before their median says nothing.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 	"github.com/gorxe/gorxe/roce/frame"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 // remarks explain the table.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
 const (
