@@ -34,6 +34,7 @@ const fewPlaces = 512
 const (
 	sendLines = 5 // from the first on: context, send queue, requester
 	recvLines = 2 // the responder's
+	restLines = 3 // what taking a receive looks at
 )
 
 // MaxPrefetch is the largest window.
@@ -132,6 +133,8 @@ type foresight struct {
 	va uint64
 	n  uint32
 	rk mr.Key
+
+	answer, recv bool // it ends a work request of ours; it may take a receive
 }
 
 // Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
@@ -140,7 +143,7 @@ func (e *Engine) Foresee(packets [][]byte) {
 	f := e.sights[:min(len(packets), len(e.sights))]
 	far := len(e.table.slots) > nearSlots
 	for i := range f {
-		f[i].b, f[i].q, f[i].m, f[i].rk = packets[i], nil, nil, 0
+		f[i] = foresight{b: packets[i]}
 		if far && packets[i] != nil {
 			e.table.ahead(bth.BTH(packets[i]).DestQP())
 		}
@@ -184,11 +187,14 @@ func (f *foresight) find(e *Engine) {
 		return
 	}
 	info := bth.BTH(f.b).Opcode().Info()
-	if info.Response {
+	if f.answer = info.Response; f.answer {
 		prefetch.Object(f.q, sendLines)
 		return
 	}
 	prefetch.Also(f.q, &f.q.responder, recvLines)
+	if f.recv = info.Op == bth.OpSend || info.HasImm; f.recv {
+		prefetch.Object(&f.q.rest, restLines)
+	}
 	if info.RETH == 0 || len(f.b) < int(info.HeaderLen) {
 		return
 	}
@@ -197,16 +203,20 @@ func (f *foresight) find(e *Engine) {
 	e.mrs.AheadRemote(f.rk)
 }
 
-// chain goes on from what find fetched: to the region, or to the work request that an answer ends.
+// chain goes on from what find fetched: to the region, to the receive that is next, or to the work request that an answer ends.
 func (f *foresight) chain(e *Engine) {
-	switch {
-	case f.q == nil:
-	case f.rk != 0:
+	if f.q == nil {
+		return
+	}
+	if f.rk != 0 {
 		f.m = e.mrs.AheadMR(f.rk, true)
-	default:
-		if s := &f.q.sq; s.used() > 0 {
-			prefetch.Object(s.at(s.tail.Load()), 1)
-		}
+	}
+	switch s, r := &f.q.sq, &f.q.rq; {
+	case f.answer && s.used() > 0:
+		prefetch.Object(s.at(s.tail.Load()), 1)
+	case f.recv && f.q.srq == nil: // an SRQ is everybody's, and in the caches
+		slot := r.tail.Load() & r.mask
+		prefetch.Pair(&r.wqes[slot], &r.sges[slot*uint32(r.maxSGE)])
 	}
 }
 

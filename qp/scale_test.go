@@ -27,6 +27,10 @@ func TestLayout(t *testing.T) {
 	in("sq.head", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.head), prefetch.Line, 1)
 	in("una", unsafe.Offsetof(q.una), 0, sendLines)
 	in("bound", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.bound), 0, sendLines)
+	rest := unsafe.Offsetof(q.rest)
+	for name, at := range map[string]uintptr{"recvCQ": unsafe.Offsetof(q.recvCQ), "rq.tail": unsafe.Offsetof(q.rq) + unsafe.Offsetof(q.rq.tail), "recv.held": unsafe.Offsetof(q.recv) + unsafe.Offsetof(q.recv.held)} {
+		in(name, at, rest&^(prefetch.Line-1), restLines)
+	}
 	p := unsafe.Offsetof(q.responder)
 	in("unacked", unsafe.Offsetof(q.unacked), p&^(prefetch.Line-1), recvLines)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p&^(prefetch.Line-1), recvLines)
@@ -138,6 +142,47 @@ func TestMillionStaleNames(t *testing.T) {
 		t.Error("a table has grown")
 	}
 	runtime.KeepAlive(as)
+}
+
+// Any packet may be foreseen, to any QP: of another transport, cut short, for a receive that is or is not there, from an SRQ or not.
+// Nothing changes by it.
+func TestForeseeTakesAnything(t *testing.T) {
+	w := newWorld(t, 1)
+	e := w.ends[1]
+	srq, err := e.NewSRQ(e.pd, SRQConfig{Depth: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qs []*QP
+	for _, typ := range []Type{RC, UC, UD} {
+		for _, s := range []*SRQ{nil, srq} {
+			_, b := w.pair(typ, func(ia *InitAttr, _ *Attr) {
+				if ia.RQDepth = 0; s != nil && ia.PD == e.pd {
+					ia.SRQ = s
+				}
+			})
+			qs = append(qs, b)
+		}
+	}
+	before := e.c
+	for op := range 256 {
+		for n := range bth.HeaderLen + bth.RETHLen + 1 {
+			var packets [][]byte
+			for _, q := range qs {
+				b := make([]byte, bth.HeaderLen+bth.RETHLen)
+				bth.PutBTH(b, &bth.BTHFields{Opcode: bth.Opcode(op), DestQP: q.QPN()})
+				bth.PutRETH(b[bth.HeaderLen:], 64, bth.RKey(e.mr.RKey()), 64)
+				if b = b[:n]; n < bth.HeaderLen {
+					b = nil // Glance gives no less than a BTH
+				}
+				packets = append(packets, b)
+			}
+			e.Foresee(packets)
+		}
+	}
+	if e.c != before {
+		t.Errorf("counters were %+v, are %+v", before, e.c)
+	}
 }
 
 // With 10,000 QPs that all have more to send than they may, each has its turn of at most a chunk and a packet, and waits for not
