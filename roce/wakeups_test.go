@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -255,4 +256,32 @@ func TestEveryPostCompletes(t *testing.T) {
 		})
 		s.end(func() {})
 	})
+}
+
+// A command that meets the end of a turn is run, by the one who gives it or by the one who lets go of the shard, though nobody drives it
+// afterwards.
+func TestCommandMeetsTurn(t *testing.T) {
+	for name, kind := range map[string]func() bool{"light": fence.Asymmetric, "strict": func() bool { return false }} {
+		t.Run(name, func(t *testing.T) {
+			asymmetric = kind
+			defer func() { asymmetric = fence.Asymmetric }()
+			a := newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual))
+			s := newStorm(t)
+			var turn atomic.Uint64
+			s.run(func() bool {
+				for was := turn.Load(); turn.Load() == was && !s.over.Load(); {
+				}
+				a.Progress()
+				return true
+			})
+			s.run(func() bool {
+				i := turn.Add(1)
+				for range i % 512 { // meet at every distance
+					_ = turn.Load()
+				}
+				return a.sh.do(func(qp.Time) {}) == nil
+			})
+			s.end(func() {})
+		})
+	}
 }
