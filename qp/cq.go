@@ -57,6 +57,7 @@ func (c *CQ) Poll(wcs []WC) int {
 		wcs[i] = c.wcs[(tail+i)&c.mask]
 	}
 	if n > 0 {
+		// Before any post of the consumer's: the engine that sees the post sees the room for its completion.
 		fence.Store(&c.tail, tail+n)
 	}
 	return int(n)

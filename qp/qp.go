@@ -233,7 +233,8 @@ func (q *QP) reset() {
 }
 
 // retire frees the oldest send work request and completes it. The slot is free before the CQE is
-// written: a completion that overruns its CQ flushes the queue and must not meet this one again.
+// written: a completion that overruns its CQ flushes the queue and must not meet this one again; and
+// who polls the CQE finds the slot free.
 func (q *QP) retire(st Status) {
 	tail := q.sq.tail.Load()
 	w := q.sq.at(tail)

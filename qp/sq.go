@@ -195,7 +195,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 		n = len(wrs)
 	}
 	if n > 0 {
-		fence.Store(&s.head, head+uint32(n))
+		fence.Store(&s.head, head+uint32(n)) // the barrier before the engine's state is in Ring, or in being its owner
 	}
 	return n, err
 }

@@ -276,7 +276,7 @@ func (d *Device) shutMemory() {
 }
 
 // grace returns when every turn that was running has ended: no packet whose key was checked before is still being
-// copied.
+// copied. The copies' stores are ordered before the end of the command, by its channel or the shard's lock.
 func (d *Device) grace() { _ = d.sh.do(func(qp.Time) {}) }
 
 // open tells the creators of objects whether there is still a device; the caller holds ctl.

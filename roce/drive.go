@@ -79,7 +79,8 @@ func (s *shard) runCommands() {
 	}
 }
 
-// unlock lets go of the shard, without leaving a command or a waiting caller of CQ.Wait behind.
+// unlock lets go of the shard, without leaving a command or a waiting caller of CQ.Wait behind. Everyone who had the lock ends so: who
+// finds it taken after leaving word is heard by its holder, or by one who had it later.
 func (s *shard) unlock() {
 	s.mu.Unlock()
 	for s.cmdReady.Load() && s.mu.TryLock() {
