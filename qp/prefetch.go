@@ -143,7 +143,7 @@ func (e *Engine) Foresee(packets [][]byte) {
 	f := e.sights[:min(len(packets), len(e.sights))]
 	far := len(e.table.slots) > nearSlots
 	for i := range f {
-		f[i] = foresight{b: packets[i]}
+		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].answer, f[i].recv = packets[i], nil, nil, 0, false, false
 		if far && packets[i] != nil {
 			e.table.ahead(bth.BTH(packets[i]).DestQP())
 		}
@@ -151,10 +151,10 @@ func (e *Engine) Foresee(packets [][]byte) {
 	for i := range f {
 		f[i].find(e)
 	}
-	keys := false
+	keys, last := false, &foresight{}
 	for i := range f {
-		f[i].chain(e)
-		keys = keys || f[i].m != nil
+		f[i].chain(e, last)
+		keys, last = keys || f[i].m != nil, &f[i]
 	}
 	for i := range f {
 		if keys && f[i].m != nil {
@@ -203,12 +203,16 @@ func (f *foresight) find(e *Engine) {
 	e.mrs.AheadRemote(f.rk)
 }
 
-// chain goes on from what find fetched: to the region, to the receive that is next, or to the work request that an answer ends.
-func (f *foresight) chain(e *Engine) {
-	if f.q == nil {
+// chain goes on from what find fetched: to the region, which may be that of the packet before, to the receive that is next, or to the work
+// request that an answer ends.
+func (f *foresight) chain(e *Engine, before *foresight) {
+	switch {
+	case f.q == nil:
 		return
-	}
-	if f.rk != 0 {
+	case f.rk == 0:
+	case f.rk == before.rk:
+		f.m = before.m
+	default:
 		f.m = e.mrs.AheadMR(f.rk, true)
 	}
 	switch s, r := &f.q.sq, &f.q.rq; {
