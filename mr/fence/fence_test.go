@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// litmus is how long tests go on that look for what may happen, with as many rounds as fit.
+const litmus = 2 * time.Second
+
 // Who sees the index sees the slot.
 func TestStorePublishes(t *testing.T) {
 	const rounds = 200_000
@@ -51,7 +54,7 @@ func TestHeavyOrdersTheOther(t *testing.T) {
 	const rounds = 20_000
 	var mine, yours, turn, ready atomic.Uint32
 	var light, heavy uint32 // what each saw
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(litmus)
 	wait := func(v *atomic.Uint32, want uint32) bool {
 		for n := 0; v.Load() != want; n++ {
 			if n%1000 == 999 {
@@ -97,7 +100,7 @@ func TestOrder(t *testing.T) {
 	const rounds = 50_000
 	var x, y, turn, ready atomic.Uint32
 	var other uint32 // what the other side saw
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(litmus)
 	wait := func(v *atomic.Uint32, want uint32) bool {
 		for n := 0; v.Load() != want; n++ {
 			if n%1000 == 999 {
