@@ -2,6 +2,7 @@ package qp
 
 import (
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
 )
 
 // requester is the sending half of a connected QP. Packet counts: una is the oldest not yet
@@ -165,7 +166,13 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	last := end && (s.cur+1 == s.head.Load() && wanted || q.State() == SQD || s.localNext())
 	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
 
-	total, netLen, st := q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
+	var total, netLen int
+	var st Status
+	if w.op == OpWrite && n == w.length && w.nsge == 1 {
+		total, netLen, st = q.putWriteOnly(b, w, ask)
+	} else {
+		total, netLen, st = q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
+	}
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -178,6 +185,31 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	q.sent(now, 1, ask)
 	q.eng.c.SentBytes += uint64(n)
 	return total, netLen
+}
+
+// putWriteOnly is putData for the commonest of packets, an RC WRITE that is one packet with one SGE: it knows which headers there are, and
+// where.
+func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Status) {
+	const hdr = bth.HeaderLen + bth.RETHLen
+	n, pad := w.length, -w.length&3
+	netLen = q.way.put(b, q.port)
+	rest := b[netLen : netLen+hdr+int(n+pad)]
+	solicited := w.flags&Solicited != 0
+	bth.PutBTH(rest, &bth.BTHFields{Opcode: bth.RCWriteOnly, Solicited: solicited, AckReq: ask, PadCount: uint8(pad),
+		PKey: q.pkey, DestQP: q.destQP, PSN: wirePSN(q.nxt)})
+	bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, n)
+	if n > 0 {
+		g := &w.one[0]
+		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, n, 0)
+		if v != mr.OK {
+			return 0, 0, verdictStatus(v)
+		}
+		mr.CopyOut(rest[hdr:hdr+n], src)
+		for i := range pad {
+			rest[hdr+n+i] = 0
+		}
+	}
+	return netLen + len(rest), netLen, Success
 }
 
 // putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message, padded with
