@@ -141,11 +141,17 @@ func TestDrawPassesOver(t *testing.T) {
 	}
 }
 
-// A bucket is a cache line, and a table of many begins with one.
+// A bucket is a cache line, and a table that does not fit the nearest caches begins with one. (Go puts a word of its own in front of
+// smaller memory with pointers.)
 func TestBucketIsALine(t *testing.T) {
-	b := *newBuckets(minBuckets)
-	if n, at := unsafe.Sizeof(b[0]), uintptr(unsafe.Pointer(&b[0])); n != prefetch.Line || at%prefetch.Line != 0 {
-		t.Errorf("a bucket has %d bytes and lies at %#x", n, at)
+	for n := 4 * nearBuckets; n <= 1<<16; n *= 2 {
+		var x index
+		x.cur.Store(newBuckets(n))
+		b := *x.cur.Load()
+		size, at := unsafe.Sizeof(b[0]), uintptr(unsafe.Pointer(&b[0]))
+		if size != prefetch.Line || at%prefetch.Line != 0 {
+			t.Errorf("%d buckets of %d bytes lie at %#x", n, size, at)
+		}
 	}
 }
 
