@@ -239,7 +239,11 @@ func (e *Engine) schedule(q *QP) {
 	}
 	e.unlist(q)
 	q.list = inRunq
-	if q != e.serving {
+	switch {
+	case q == e.serving:
+	case e.serving == nil && e.runq.Len() == 0: // it would be the next at once
+		e.serving, e.turn = q, chunk
+	default:
 		e.enqueue(q)
 	}
 }

@@ -254,8 +254,8 @@ func TestTurnsAmongIdleQPs(t *testing.T) {
 			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 64)}}
 			wr.RemoteAddr, wr.RKey = w.ends[1].remote(0)
 			w.post(as[0], wr)
-			if e.HandleDoorbells(w.now); e.runq.Len() != 1 {
-				t.Fatalf("%d QPs in the run queue for one post", e.runq.Len())
+			if e.HandleDoorbells(w.now); e.serving != as[0] || e.runq.Len() != 0 {
+				t.Fatalf("%d other QPs in the run queue for one post", e.runq.Len())
 			}
 			w.wc(0)
 		}
