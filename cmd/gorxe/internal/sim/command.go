@@ -2,6 +2,7 @@ package sim
 
 import (
 	"io"
+	"math"
 	"os"
 
 	"github.com/schollz/progressbar/v3"
@@ -38,7 +39,7 @@ type flags struct {
 	window, qps          cli.Int
 	cache, memory, light cli.Int
 	chunk                cli.Size
-	seed                 uint64
+	seed                 cli.Int
 	plot                 string
 	json, explain        bool
 }
@@ -51,7 +52,7 @@ func newPrefetch() *cobra.Command {
 		qps:    cli.Int{N: c.MaxQPs, Min: 1, Max: rnicsim.MaxQPs},
 		cache:  entries(c.Cache[rnicsim.QPC]), memory: entries(c.Memory), light: entries(c.LightQPC),
 		chunk: cli.Size{Bytes: int64(c.Chunk), Min: int64(c.Message), Max: rnicsim.MaxChunk},
-		seed:  c.Seed,
+		seed:  cli.Int{N: int(c.Seed), Max: math.MaxInt},
 	}
 	cmd := &cobra.Command{
 		Use:   "prefetch",
@@ -75,7 +76,7 @@ scheduling and prefetch queues that gorxe's own engine runs. The paper's numbers
 	fs.Var(&f.cache, "cache", "entries of the QPC, WQE, MPT and MTT caches each")
 	fs.Var(&f.memory, "memory-cache", "entries of the MPT and MTT caches in figure 5")
 	fs.Var(&f.light, "light-cache", "entries of the QPC cache in figure 6")
-	fs.Uint64Var(&f.seed, "seed", f.seed, "seed of the random order in figure 3")
+	fs.Var(&f.seed, "seed", "seed of the random order in figure 3")
 	fs.StringVar(&f.plot, "plot", "", "draw the figures into PREFIX.svg and PREFIX.png")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	fs.BoolVar(&f.explain, "explain", false, "print assumptions, and what others would give, instead")
@@ -89,7 +90,7 @@ func (f *flags) config(windowGiven bool) (*rnicsim.Config, error) {
 		c.Cache[k] = f.cache.N
 	}
 	c.Memory, c.LightQPC, c.MaxQPs = f.memory.N, f.light.N, f.qps.N
-	c.Chunk, c.Seed = f.chunk.Int(), f.seed
+	c.Chunk, c.Seed = f.chunk.Int(), uint64(f.seed.N)
 	c.Window = max(1, c.Params.Window())
 	if windowGiven {
 		c.Window = f.window.N
