@@ -19,7 +19,7 @@ import (
 const (
 	panelWidth  = 12 * vg.Centimeter
 	panelHeight = 8 * vg.Centimeter
-	headRoom    = 1.35 // above the highest value, for the legend
+	headRoom    = 1.5 // above the highest value, for the legend
 )
 
 var (
