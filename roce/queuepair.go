@@ -166,7 +166,8 @@ func (q *QP) Type() QPType { return q.qp.Type() }
 func (q *QP) State() State { return q.qp.State() }
 
 // PostSend posts send work requests, in order, with one doorbell. The memory that their SGEs name belongs to the NIC until
-// the completion; SGE lists and inline data are copied. It does not allocate.
+// the completion; SGE lists and inline data are copied. It does not allocate. With Manual progress the first post after a turn
+// that received something is sent before PostSend returns, as the likely answer; others go with the next turn.
 //
 // If one is refused, those before it are posted: then the error is a *PostError that says how many. Errors:
 // qp.ErrQPState before RTS, qp.ErrSQFull, qp.ErrInvalidWR, qp.ErrInvalidKey, ErrClosed.
