@@ -15,7 +15,7 @@
 // third array, inline and signalled. RC keeps them in order, so who sees the byte sees the data. The receiver polls its
 // array, hands the block over and sets the byte to 0, or to 2 for a block that it keeps for a while: the sender goes round that
 // one. Only when the sender knows of no empty receive block does it synchronise: one RDMA READ fetches the whole third array
-// into the second. That READ is posted ahead of need, so that whoever sends next finds it done: from 128 KiB on in front of
+// into the second. That READ is posted ahead of need, so that whoever sends next finds it done: from 16 KiB on in front of
 // the WRITEs into the last empty block, whose data keeps wire and receiver busy meanwhile; with smaller blocks Send posts it behind them. A
 // stream of Posts of smaller blocks waits for its WRITEs first, since a READ on their heels would be answered before the receiver has
 // looked at them.

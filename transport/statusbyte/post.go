@@ -13,8 +13,8 @@ import (
 const (
 	// blockWRs is how many work requests a block takes.
 	blockWRs = 2
-	// earlyFrom is how many bytes of data in a block keep the wire busy for longer than a READ takes.
-	earlyFrom = 128 << 10
+	// earlyFrom is how many bytes of data in a block take longer to build than a READ to be answered.
+	earlyFrom = ends.TurnFrom
 )
 
 // send puts the header before block i's data, and posts the two WRITEs once a receive block is empty. The caller has
@@ -29,23 +29,24 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	}
 	at := i * stride(s.cfg.BlockSize)
 	h.put(s.data.Bytes()[at:])
-	wrs := s.wrs[:]
+	wrs := &s.wrs
 	wrs[1].SGEs[0] = s.data.SGE(at, HeaderLen+int(h.length))
 	wrs[1].RemoteAddr = s.peer.data + uint64(j)*uint64(s.peer.stride)
 	wrs[2].RemoteAddr = s.peer.status + uint64(j)
 	wrs[2].ID = uint64(i)
 	early := s.early(j, int(h.length))
-	if !early {
-		wrs = wrs[1:]
+	if early {
+		if err := s.postRead(j); err != nil {
+			return err
+		}
+		s.end.Dev.Progress() // with Manual progress: it leaves before the data is built
 	}
-	if err := s.end.QP.PostSend(wrs...); err != nil {
+	if err := s.end.QP.PostSend(s.wrs[1:]...); err != nil {
 		return s.broken(err)
 	}
 	s.used += blockWRs
 	s.signaled++
-	if early {
-		s.began(j)
-	} else {
+	if !early { // else the view is the NIC's
 		s.view[j] = HasData
 	}
 	s.sendAt = (j + 1) % len(s.view)
@@ -56,8 +57,8 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 }
 
 // early tells whether the READ is to go out before the WRITEs into block j. It is the READ that would come next anyway, since no other
-// block is empty; in front of them it is answered while their data keeps the wire and both ends busy, which takes a large block. What it
-// can find are the blocks before this one.
+// block is empty; in front of them, and in a batch of frames of its own, it is answered while their data is built and sent, which takes a
+// large block. What it can find are the blocks before this one.
 func (s *Sender) early(j, length int) bool {
 	if length < earlyFrom || !s.fits(1+blockWRs, 2) {
 		return false
@@ -75,14 +76,6 @@ func (s *Sender) early(j, length int) bool {
 // fits tells whether work requests, so many of them signalled, find room in both queues at once.
 func (s *Sender) fits(wrs, signaled int) bool {
 	return s.used+wrs <= s.cfg.SendDepth && s.signaled+signaled <= s.cfg.CQDepth
-}
-
-// began books a READ that was posted, in front of the WRITEs into block behind if that is not negative.
-func (s *Sender) began(behind int) {
-	s.used++
-	s.signaled++
-	s.reading, s.behind = true, behind
-	s.stats.Syncs++
 }
 
 // target finds a receive block that is empty. Blocks with data, and those that the receiver keeps, are passed over. Only if all
@@ -137,7 +130,7 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 		if err := s.drain(ctx); err != nil {
 			return 0, err
 		}
-		if err := s.postRead(); err != nil {
+		if err := s.postRead(-1); err != nil {
 			return 0, err
 		}
 	}
@@ -163,11 +156,15 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 	return free, nil
 }
 
-func (s *Sender) postRead() error {
+// postRead posts the READ of the array, in front of the WRITEs into block behind if that is not negative.
+func (s *Sender) postRead(behind int) error {
 	if err := s.end.QP.PostSend(s.wrs[:1]...); err != nil {
 		return s.broken(err)
 	}
-	s.began(-1)
+	s.used++
+	s.signaled++
+	s.reading, s.behind = true, behind
+	s.stats.Syncs++
 	return nil
 }
 
@@ -176,7 +173,7 @@ func (s *Sender) lookAhead() error {
 	if s.reading || slices.Contains(s.view, Empty) || !s.fits(1, 1) {
 		return nil
 	}
-	return s.postRead()
+	return s.postRead(-1)
 }
 
 // room waits until n work requests, the last one signalled, find room in both queues. If nothing is under way it has

@@ -99,8 +99,8 @@ func TestTransfer(t *testing.T) {
 	}{
 		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0}, {"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
 		// Large blocks synchronise in front of the last block's data.
-		{"large", 3, 0, 2 * earlyFrom, 0}, {"2 large blocks", 2, 0, 2 * earlyFrom, 0}, {"1 large block", 1, 0, 2 * earlyFrom, 0},
-		{"large, least queues", 3, 2, 2 * earlyFrom, 0}, {"large, loss", 3, 0, 2 * earlyFrom, 0.005},
+		{"large", 3, 0, 2 * largeBlock, 0}, {"2 large blocks", 2, 0, 2 * largeBlock, 0}, {"1 large block", 1, 0, 2 * largeBlock, 0},
+		{"large, least queues", 3, 2, 2 * largeBlock, 0}, {"large, loss", 3, 0, 2 * largeBlock, 0.005},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := devices(t, loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: c.loss}})
@@ -114,6 +114,9 @@ func TestTransfer(t *testing.T) {
 		})
 	}
 }
+
+// largeBlock is some batches of frames long.
+const largeBlock = 4 * earlyFrom
 
 // transfer sends packets of as many devices at once and checks what arrives.
 func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
