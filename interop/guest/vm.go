@@ -170,8 +170,9 @@ func (v *VM) arguments() []string {
 	nic := "virtio-net-pci,netdev=n0,id=nic0,romfile=,mac=" + c.MAC.String() + ",host_mtu=" + strconv.Itoa(c.MTU) +
 		",mrg_rxbuf=on,rx_queue_size=1024" + off("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
 		"host_tso4", "host_tso6", "host_ecn", "host_ufo")
-	// With room for one processor only, QEMU 7.2 leaves the guest's memory barriers out, though the device runs on a thread of its own:
-	// once in some thousand scenarios a kick was lost, and the guest never transmitted again. A place for a second processor brings them back.
+	// With room for one processor only, QEMU 7.2 translates the guest as if nothing ran beside it, though the device runs on a thread of its own.
+	// Once in some thousand scenarios the guest stopped transmitting, as it does when a kick is lost; that this is why is likely and
+	// not proven. A place for a second processor makes it translate for company.
 	cpus := fmt.Sprintf("%d,maxcpus=%d", c.CPUs, c.CPUs+1)
 	boot := "console=ttyS0 quiet panic=-1 nokaslr mitigations=off nopti audit=0 apparmor=0 tsc=reliable no_timer_check " +
 		"random.trust_cpu=on net.ifnames=0"
