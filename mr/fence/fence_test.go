@@ -45,60 +45,11 @@ func TestStorePublishes(t *testing.T) {
 	done.Wait()
 }
 
-// Dekker's pattern: of two that set their own flag and then look at the other's, one at least sees the other. The
-// frequent side has no barrier; with the rare side's Heavy left out, this fails within a few thousand rounds on amd64.
-func TestHeavyOrdersTheOther(t *testing.T) {
-	if !Asymmetric() {
-		t.Skip("this kernel has no membarrier: users fall back to atomic stores")
-	}
-	const rounds = 20_000
+// dekker plays Dekker's pattern for as many rounds as fit: of two that set their own flag and then look at the other's, one at least has to
+// see the other. A side sets its own to i, and tells what it sees of the other's.
+func dekker(t *testing.T, rounds uint32, side, otherSide func(own, others *atomic.Uint32, i uint32) (saw uint32)) {
+	t.Helper()
 	var mine, yours, turn, ready atomic.Uint32
-	var light, heavy uint32 // what each saw
-	end := time.Now().Add(litmus)
-	wait := func(v *atomic.Uint32, want uint32) bool {
-		for n := 0; v.Load() != want; n++ {
-			if n%1000 == 999 {
-				if time.Now().After(end) {
-					return false
-				}
-				runtime.Gosched()
-			}
-		}
-		return true
-	}
-	var done sync.WaitGroup
-	done.Go(func() {
-		for i := uint32(1); i <= rounds && wait(&turn, i); i++ {
-			Store(&mine, i)
-			light = yours.Load()
-			ready.Store(i)
-		}
-	})
-	for i := uint32(1); i <= rounds; i++ {
-		turn.Store(i)
-		for range i % 64 { // meet at every distance
-			_ = turn.Load()
-		}
-		yours.Store(i)
-		Heavy()
-		heavy = mine.Load()
-		if !wait(&ready, i) {
-			t.Logf("only %d rounds: the machine is busy", i)
-			break
-		}
-		if heavy != i && light != i {
-			t.Fatalf("round %d: neither saw the other", i)
-		}
-	}
-	turn.Store(0)
-	done.Wait()
-}
-
-// Dekker's pattern with both sides alike: each has an Order between its store and its load. Without it, this fails within some
-// ten thousand rounds on amd64.
-func TestOrder(t *testing.T) {
-	const rounds = 50_000
-	var x, y, turn, ready atomic.Uint32
 	var other uint32 // what the other side saw
 	end := time.Now().Add(litmus)
 	wait := func(v *atomic.Uint32, want uint32) bool {
@@ -115,9 +66,7 @@ func TestOrder(t *testing.T) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		for i := uint32(1); i <= rounds && wait(&turn, i); i++ {
-			Store(&x, i)
-			Order()
-			other = y.Load()
+			other = otherSide(&yours, &mine, i)
 			ready.Store(i)
 		}
 	})
@@ -126,19 +75,42 @@ func TestOrder(t *testing.T) {
 		for range i % 64 { // meet at every distance
 			_ = turn.Load()
 		}
-		Store(&y, i)
-		Order()
-		mine := x.Load()
+		saw := side(&mine, &yours, i)
 		if !wait(&ready, i) {
 			t.Logf("only %d rounds: the machine is busy", i)
 			break
 		}
-		if mine != i && other != i {
+		if saw != i && other != i {
 			t.Fatalf("round %d: neither saw the other", i)
 		}
 	}
 	turn.Store(0)
 	done.Wait()
+}
+
+// The frequent side has no barrier; with the rare side's Heavy left out, this fails within a few thousand rounds on amd64.
+func TestHeavyOrdersTheOther(t *testing.T) {
+	if !Asymmetric() {
+		t.Skip("this kernel has no membarrier: users fall back to atomic stores")
+	}
+	dekker(t, 20_000, func(own, others *atomic.Uint32, i uint32) uint32 {
+		own.Store(i)
+		Heavy()
+		return others.Load()
+	}, func(own, others *atomic.Uint32, i uint32) uint32 {
+		Store(own, i)
+		return others.Load()
+	})
+}
+
+// Both sides alike: each has an Order between its store and its load. Without it, this fails within some ten thousand rounds on amd64.
+func TestOrder(t *testing.T) {
+	side := func(own, others *atomic.Uint32, i uint32) uint32 {
+		Store(own, i)
+		Order()
+		return others.Load()
+	}
+	dekker(t, 50_000, side, side)
 }
 
 // A kernel that refuses, though it let the process register, costs time, not order.
