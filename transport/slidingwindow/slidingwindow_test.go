@@ -6,13 +6,13 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/crank"
 )
 
 const testTime = 20 * time.Second
@@ -173,8 +173,8 @@ func TestNoAllocations(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			s, r := manualPair(t, p, Config{Blocks: 3, BlockSize: 256})
 			if p == roce.Manual {
-				defer drive(s.end.Dev)()
-				defer drive(r.end.Dev)()
+				defer crank.Turn(s.end.Dev)()
+				defer crank.Turn(r.end.Dev)()
 			}
 			ctx := within(t)
 			data := make([]byte, 256)
@@ -202,27 +202,6 @@ func TestNoAllocations(t *testing.T) {
 // manualPair is pair on devices with the progress wanted, driven while they connect.
 func manualPair(t *testing.T, p roce.Progress, cfg Config) (*Sender, *Receiver) {
 	return pair(t, loopback.Config{}, cfg, roce.WithProgress(p))
-}
-
-// drive turns the crank of a passive device until the function that it returns is called.
-func drive(d *roce.Device) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-quit:
-				return
-			default:
-				d.Progress()
-				runtime.Gosched() // AllocsPerRun leaves one processor
-			}
-		}
-	}()
-	return func() {
-		close(quit)
-		<-done
-	}
 }
 
 // "With Manual progress nobody has to call again": what Post or Write has posted reaches the receiver, and its ACK the sender, while the
@@ -260,7 +239,7 @@ func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
 		r.end.Dev.Progress()
 		time.Sleep(time.Millisecond)
 	}
-	stop := drive(r.end.Dev) // the sender disconnects
+	stop := crank.Turn(r.end.Dev) // the sender disconnects
 	defer stop()
 	if err := s.Close(); err != nil {
 		t.Error(err)

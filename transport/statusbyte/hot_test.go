@@ -2,11 +2,11 @@ package statusbyte
 
 import (
 	"context"
-	"runtime"
 	"testing"
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/crank"
 )
 
 // TestNoAllocations: a block filled, written, received and released, synchronisation included, both ends; on devices
@@ -20,8 +20,8 @@ func TestNoAllocations(t *testing.T) {
 			a, b := devices(t, loopback.Config{}, roce.WithProgress(p))
 			if p == roce.Manual {
 				// Both: a turn of the sender's may be spent on repeating what is overdue, and what Write has posted then waits for the next one.
-				defer drive(a)()
-				defer drive(b)()
+				defer crank.Turn(a)()
+				defer crank.Turn(b)()
 			}
 			cfg := Config{Blocks: 3, BlockSize: 256}
 			s, r := pair(t, a, b, cfg, cfg)
@@ -40,27 +40,6 @@ func TestNoAllocations(t *testing.T) {
 				t.Errorf("a block allocates %v times", n)
 			}
 		})
-	}
-}
-
-// drive turns the crank of a passive device until the function that it returns is called.
-func drive(d *roce.Device) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-quit:
-				return
-			default:
-				d.Progress()
-				runtime.Gosched() // AllocsPerRun leaves one processor
-			}
-		}
-	}()
-	return func() {
-		close(quit)
-		<-done
 	}
 }
 
