@@ -118,10 +118,10 @@ func (f *flags) check() error {
 	if err := kit.Known("figure", f.only, names(figures())); err != nil {
 		return err
 	}
-	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
-		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
+	err := kit.CheckPlot(f.plot, false)
+	if err != nil {
+		return err
 	}
-	var err error
 	f.cpus, err = paper.TwoCPUs(f.cpus)
 	return err
 }

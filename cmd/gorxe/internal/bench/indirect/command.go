@@ -121,6 +121,9 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if b.experiments, err = choose(f.only); err != nil {
 		return err
 	}
+	if err := kit.CheckPlot(f.plot, true); err != nil {
+		return err
+	}
 	if b.cpus, err = paper.TwoCPUs(f.cpus); err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 )
 
 // Bar shows progress where somebody looks.
@@ -67,4 +69,19 @@ func PlotFormat(name string) string {
 		return ext[1:]
 	}
 	return ""
+}
+
+// CheckPlot refuses a plot that could not be written when all has been measured: its folder is missing, or, unless any name will do,
+// its name says no format. The empty name is no plot.
+func CheckPlot(name string, anyName bool) error {
+	if name == "" {
+		return nil
+	}
+	if !anyName && PlotFormat(name) == "" {
+		return cli.Usagef("%s: a plot's name has to end in .svg or .png", name)
+	}
+	if _, err := os.Stat(filepath.Dir(name)); err != nil {
+		return fmt.Errorf("the plot needs its folder: %w", err)
+	}
+	return nil
 }

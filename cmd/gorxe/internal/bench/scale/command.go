@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,13 +123,8 @@ func (f *flags) check() error {
 	}
 	f.orders = slices.Compact(slices.Sorted(slices.Values(f.orders)))
 	slices.Reverse(f.orders) // rr first
-	if f.plot != "" && kit.PlotFormat(f.plot) == "" {
-		return cli.Usagef("%s: a plot's name has to end in .svg or .png", f.plot)
-	}
-	if dir := filepath.Dir(f.plot); f.plot != "" {
-		if _, err := os.Stat(dir); err != nil { // now, not after minutes of measuring
-			return fmt.Errorf("the plot needs its folder: %w", err)
-		}
+	if err := kit.CheckPlot(f.plot, false); err != nil {
+		return err
 	}
 	if len(f.qps.list)+len(f.mrs.list) == 0 || len(f.windows.list) == 0 || len(f.orders) == 0 {
 		return cli.Usagef("nothing to measure: give --qps or --mrs, a --window and an --order")

@@ -82,7 +82,10 @@ func (f *flags) check() error {
 	if err := kit.Known("experiment", f.only, names(experiments())); err != nil {
 		return err
 	}
-	var err error
+	err := kit.CheckPlot(f.plot, true)
+	if err != nil {
+		return err
+	}
 	f.cpus, err = paper.TwoCPUs(f.cpus)
 	return err
 }
