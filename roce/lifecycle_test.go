@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +79,49 @@ func TestCloseFlushes(t *testing.T) {
 			if n := b.cq.Poll(wcs[:]); n != 2 || wcs[0].ID != 1 || wcs[1].Status != WRFlushErr {
 				t.Fatalf("%d completions: %+v", n, wcs)
 			}
+		}
+	})
+}
+
+// TestPostMeetsClose: of a QP that is closed while others post, every work request that was taken completes.
+func TestPostMeetsClose(t *testing.T) {
+	const posts, rounds = 200, 100
+	bothModes(t, func(t *testing.T, p Progress) {
+		for range rounds {
+			a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
+			var taken, posting atomic.Int32
+			var busy sync.WaitGroup
+			for _, post := range []func() error{
+				func() error {
+					return a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+				},
+				func() error { return a.qp.PostRecv(RecvWR{SGEs: []SGE{a.mr.SGE(8, 8)}}) },
+			} {
+				busy.Go(func() {
+					posting.Add(1)
+					for range posts {
+						err := post()
+						if err == nil {
+							taken.Add(1)
+							continue
+						}
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("a post that met Close: %v", err)
+						}
+						return
+					}
+				})
+			}
+			for posting.Load() < 2 {
+				runtime.Gosched()
+			}
+			must(t, a.qp.Close())
+			busy.Wait()
+			if n := a.cq.Len(); n != int(taken.Load()) {
+				t.Fatalf("%d work requests were taken, %d completed", taken.Load(), n)
+			}
+			must(t, a.Close())
+			must(t, b.Close())
 		}
 	})
 }

@@ -272,7 +272,8 @@ func (q *QP) Drain(ctx context.Context) error {
 }
 
 // Close destroys the QP. Work requests that are still outstanding are flushed into its CQs (WRFlushErr), unless
-// a CQ has no room for them. Closing twice is harmless.
+// a CQ has no room for them. A PostSend or PostRecv that meets it is either taken and flushed, or refused with ErrClosed. Closing
+// twice is harmless.
 func (q *QP) Close() error {
 	q.dev.ctl.Lock()
 	defer q.dev.ctl.Unlock()
@@ -285,6 +286,10 @@ func (q *QP) shut() error {
 		return nil
 	}
 	d := q.dev
+	// Posters wait outside until the QP is no more: what a post has taken by then is flushed, and later ones are refused. So
+	// no work request is taken and never completes.
+	q.sqMu.Lock()
+	q.rqMu.Lock()
 	err := d.sh.do(func(now qp.Time) {
 		d.sh.settle()
 		d.sh.gsi.abandon(now, q)
@@ -294,6 +299,8 @@ func (q *QP) shut() error {
 		}
 		q.destroy(now)
 	})
+	q.rqMu.Unlock()
+	q.sqMu.Unlock()
 	for g := range q.groups {
 		_ = q.leaveGroup(g) // the port may be gone, and its memberships with it
 	}
