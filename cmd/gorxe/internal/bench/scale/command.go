@@ -147,7 +147,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	for i := range b.lanes {
 		most, regions = max(most, b.lanes[i].qps), max(regions, b.lanes[i].mrs)
 	}
-	if b.w, err = newWorld(f.link.Value, most, regions, f.cpus); err != nil {
+	if b.w, err = newWorld(cmd.Context(), f.link.Value, most, regions, f.cpus); err != nil {
+		if cli.Interrupted(cmd.Context()) {
+			return cli.ErrInterrupted
+		}
 		return err
 	}
 	defer func() {

@@ -93,16 +93,19 @@ func scattered(list []Result) (n int, worst float64) {
 func (b *bench) write(w io.Writer, list []Result, cpus []int) error {
 	fmt.Fprintf(w, "%s link (%s), %s a message, bursts of %d; CPUs %d and %d; medians of %s of %v\n",
 		b.w.link, b.w.datapath, cli.FormatSize(msgSize), b.burst, cpus[0], cpus[1], cli.Count(b.rounds, "round"), b.duration)
-	fmt.Fprintf(w, "%s and %s a device, made and connected in %v; %d bytes of heap a QP and MR, both ends and rings included\n\n",
-		cli.Count(len(b.w.a.qps), "QP"), cli.Count(len(b.w.a.mrs), "MR"), b.w.made.Round(1e6), b.w.bytes)
+	fmt.Fprintf(w, "%s and %s a device, made and connected in %v; bytes of heap: %s\n\n",
+		cli.Count(len(b.w.a.qps), "QP"), cli.Count(len(b.w.a.mrs), "MR"), b.w.made.Round(1e6), b.w.size)
 	if err := writeTable(w, list); err != nil {
 		return err
 	}
-	fmt.Fprint(w, notes)
+	m, err := newMissCounter()
+	m.close()
+	fmt.Fprintf(w, notes, aboutMisses(m, err))
 	return nil
 }
 
 const notes = `
 Each message goes to another QP or MR than the one before it. The ratio is to the same order and window with 64 of them; spread is
-(max-min)/median of the ratio over the rounds. misses are the last-level cache's per message; ? where the processor does not tell.
+(max-min)/median of the ratio over the rounds.
+%s
 `

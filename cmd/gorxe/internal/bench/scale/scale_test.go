@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 )
@@ -67,6 +71,21 @@ func TestTableAndPlot(t *testing.T) {
 	if !strings.Contains(out, "rate_64B_mrs") || strings.Contains(out, "rate_64B_qps") {
 		t.Errorf("a table of MRs is wanted: %s", out)
 	}
+	var size footprint
+	for _, line := range strings.Split(out, "\n") {
+		if _, about, found := strings.Cut(line, "bytes of heap: "); found {
+			if _, err := fmt.Sscanf(about, "%d a QP beyond its rings, %d an MR beyond its memory", &size.qp, &size.mr); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// Few QPs share a slab of 64, and the tables' least size.
+	if size.qp < 500 || size.qp > 2048 || size.mr < 64 || size.mr > 1024 {
+		t.Errorf("bytes: %s, in\n%s", size, out)
+	}
+	if !strings.Contains(out, "\nmisses are ") {
+		t.Errorf("nothing about misses in\n%s", out)
+	}
 	if b, err := os.ReadFile(plot); err != nil || !bytes.Contains(b, []byte("<svg")) {
 		t.Errorf("no plot: %v", err)
 	}
@@ -111,6 +130,40 @@ func TestScatter(t *testing.T) {
 	b.samples[many] = []sample{{rate: 0.8}, {rate: 0.9}, {rate: 1.0}}
 	if r := b.result(&many); r.Ratio == nil || *r.Ratio != 0.9 {
 		t.Errorf("%+v; want 0.9", r)
+	}
+}
+
+// Whoever misses the column of misses is told why.
+func TestAboutMisses(t *testing.T) {
+	for _, c := range []struct {
+		err      error
+		userOnly bool
+		want     string
+	}{
+		{nil, false, "with the kernel's"}, {nil, true, "without the kernel's"},
+		{unix.EACCES, true, "perf_event_paranoid"}, {unix.EPERM, true, "perf_event_paranoid"},
+		{unix.ENOENT, false, "no counter"}, {unix.ENOSYS, false, "perf_event_open: function not implemented"},
+	} {
+		if got := aboutMisses(&missCounter{fd: -1, userOnly: c.userOnly}, c.err); !strings.Contains(got, c.want) {
+			t.Errorf("%v: %q; want %q in it", c.err, got, c.want)
+		}
+	}
+	m, err := newMissCounter()
+	defer m.close()
+	if n := m.read(); (n >= 0) != (err == nil) {
+		t.Errorf("%d misses, %v", n, err)
+	}
+}
+
+// A signal is heard while the QPs are made.
+func TestInterruptedWhileMaking(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cli.ErrInterrupted)
+	c := Command()
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs([]string{"--qps", "64", "--rounds", "1", "--duration", "10ms"})
+	if err := c.ExecuteContext(ctx); !errors.Is(err, cli.ErrInterrupted) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
+	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -37,7 +38,7 @@ type world struct {
 	slot     target        // of the first QP, in mem; the others follow
 	targets  []target      // for each MR
 	made     time.Duration // how long it took to make the QPs and MRs
-	bytes    uint64        // of the Go heap for each QP, both ends together
+	size     footprint
 }
 
 // target says where a message comes from and where it goes.
@@ -45,6 +46,18 @@ type target struct {
 	src roce.SGE
 	dst uint64
 	key roce.RKey
+}
+
+// footprint is what a QP and an MR take of the Go heap, in bytes, as a mean over both ends: a QP beyond the rings that its owner
+// asks for, an MR beyond its memory.
+type footprint struct{ qp, mr int }
+
+func (f footprint) String() string {
+	s := fmt.Sprintf("%d a QP beyond its rings", f.qp)
+	if f.mr > 0 {
+		s += fmt.Sprintf(", %d an MR beyond its memory", f.mr)
+	}
+	return s
 }
 
 // end is one device with what was made on it.
@@ -58,16 +71,16 @@ type end struct {
 	cpu int
 }
 
-func newWorld(link string, qps, mrs int, cpus []int) (*world, error) {
+func newWorld(ctx context.Context, link string, qps, mrs int, cpus []int) (*world, error) {
 	w := &world{link: link}
-	err := w.build(qps, mrs, cpus)
+	err := w.build(ctx, qps, mrs, cpus)
 	if err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
 
-func (w *world) build(qps, mrs int, cpus []int) error {
+func (w *world) build(ctx context.Context, qps, mrs int, cpus []int) error {
 	ports, remove, err := kit.OpenLink(w.link == linkVeth, 0)
 	if err != nil {
 		return err
@@ -88,13 +101,10 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 	w.a, w.b = ends[0], ends[1]
 	w.datapath = w.a.dev.Info().Datapath
 	start := time.Now()
-	before := heap()
-	for i, e := range ends {
-		if err := e.make(qps, mrs, i == 0); err != nil {
-			return err
-		}
+	if err := w.makeQPs(ctx, qps); err != nil {
+		return err
 	}
-	if err := w.connect(); err != nil {
+	if err := w.makeMRs(mrs); err != nil {
 		return err
 	}
 	w.slot = target{w.a.mem.SGE(0, msgSize), w.b.mem.Addr(), w.b.mem.RKey()}
@@ -102,7 +112,51 @@ func (w *world) build(qps, mrs int, cpus []int) error {
 		w.targets = append(w.targets, target{w.a.mrs[i].SGE(0, msgSize), w.b.mrs[i].Addr(), w.b.mrs[i].RKey()})
 	}
 	w.made = time.Since(start)
-	w.bytes = (heap() - before) / uint64(qps)
+	return nil
+}
+
+// makeQPs makes both ends' QPs and connects them.
+func (w *world) makeQPs(ctx context.Context, n int) error {
+	rings := 0
+	for _, e := range []*end{w.a, w.b} {
+		if err := e.prepare(n); err != nil {
+			return err
+		}
+	}
+	before := heap()
+	for _, e := range []*end{w.a, w.b} {
+		bytes, err := e.makeQPs(n, e == w.a)
+		if err != nil {
+			return err
+		}
+		rings += bytes
+	}
+	if err := w.connect(ctx); err != nil {
+		return err
+	}
+	w.size.qp = (int(heap()-before) - rings) / (2 * n)
+	return nil
+}
+
+// makeMRs registers both ends' regions.
+func (w *world) makeMRs(n int) error {
+	if n == 0 {
+		return nil
+	}
+	var areas [2]*roce.MR
+	for i, e := range []*end{w.a, w.b} {
+		var err error
+		if areas[i], err = e.pd.AllocMR(n*mrStride, rights); err != nil {
+			return err
+		}
+	}
+	before := heap()
+	for i, e := range []*end{w.a, w.b} {
+		if err := e.makeMRs(areas[i], n); err != nil {
+			return err
+		}
+	}
+	w.size.mr = int(heap()-before) / (2 * n)
 	return nil
 }
 
@@ -113,19 +167,24 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// make makes what an end has before it is connected.
-func (e *end) make(qps, mrs int, active bool) (err error) {
+// rights of all regions.
+const rights = roce.LocalWrite | roce.RemoteWrite
+
+// prepare makes what n QPs of an end share.
+func (e *end) prepare(n int) (err error) {
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return err
 	}
-	const rights = roce.LocalWrite | roce.RemoteWrite
-	if e.mem, err = e.pd.AllocMR(qps*msgSize, rights); err != nil {
+	if e.mem, err = e.pd.AllocMR(n*msgSize, rights); err != nil {
 		return err
 	}
-	if e.cq, err = e.dev.CreateCQ(2 * underWay); err != nil {
-		return err
-	}
-	for i := range qps {
+	e.cq, err = e.dev.CreateCQ(2 * underWay)
+	return err
+}
+
+// makeQPs makes an end's QPs, and says how many bytes their rings take.
+func (e *end) makeQPs(n int, active bool) (rings int, err error) {
+	for i := range n {
 		c := roce.QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 1}
 		if active {
 			if c.SendDepth = sendDepth; i == 0 {
@@ -134,21 +193,24 @@ func (e *end) make(qps, mrs int, active bool) (err error) {
 		}
 		q, err := e.dev.CreateQP(e.pd, c)
 		if err != nil {
-			return fmt.Errorf("QP %d of %d: %w", i+1, qps, err)
+			return 0, fmt.Errorf("QP %d of %d: %w", i+1, n, err)
 		}
 		e.qps = append(e.qps, q)
+		a := qp.InitAttr{SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE, MaxInline: c.MaxInline}
+		rings += a.Footprint()
 	}
-	area, err := e.pd.AllocMR(max(mrs, 1)*mrStride, rights)
-	if err != nil {
-		return err
-	}
-	for i := range mrs {
+	return rings, nil
+}
+
+// makeMRs registers n regions in an area.
+func (e *end) makeMRs(area *roce.MR, n int) error {
+	for i := range n {
 		at := i*mrStride + i*mrSkew%mrStride
 		mem := area.Bytes()[at : at+msgSize]
 		mem[0] = 1 // the page is there before anything is measured
 		m, err := e.pd.RegisterMR(mem, rights)
 		if err != nil {
-			return fmt.Errorf("memory region %d of %d: %w", i+1, mrs, err)
+			return fmt.Errorf("memory region %d of %d: %w", i+1, n, err)
 		}
 		e.mrs = append(e.mrs, m)
 	}
@@ -156,8 +218,8 @@ func (e *end) make(qps, mrs int, active bool) (err error) {
 }
 
 // connect brings all pairs of QPs to RTS.
-func (w *world) connect() error {
-	ctx, cancel := context.WithTimeout(context.Background(), connectTime)
+func (w *world) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	for i := range w.a.qps {
 		qa, qb := w.a.qps[i], w.b.qps[i]
