@@ -1,14 +1,16 @@
 package sim
 
 import (
-	"io"
+	"errors"
+	"fmt"
 	"math"
-	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
 	"github.com/gorxe/gorxe/qp/sched"
@@ -98,14 +100,28 @@ func (f *flags) config(windowGiven bool) (*rnicsim.Config, error) {
 	return &c, cli.Usage(c.Check())
 }
 
-func (f *flags) run(cmd *cobra.Command) error {
+// check refuses what the flags' types cannot.
+func (f *flags) check(plotGiven bool) error {
 	switch {
 	case f.json && f.explain:
 		return cli.Usagef("--json and --explain: choose one")
-	case f.plot != "" && f.explain:
+	case plotGiven && f.explain:
 		return cli.Usagef("--plot and --explain: choose one")
-	case cmd.Flags().Changed("plot") && f.plot == "":
+	case !plotGiven:
+		return nil
+	}
+	if ext := kit.PlotFormat(f.plot); ext != "" { // both are drawn, whichever is named
+		f.plot = f.plot[:len(f.plot)-len("."+ext)]
+	}
+	if base := filepath.Base(f.plot); f.plot == "" || strings.HasSuffix(f.plot, "/") || base == "." || base == ".." {
 		return cli.Usagef("--plot: a prefix is missing, as in --plot prefetch")
+	}
+	return kit.CheckPlot(f.plot, true)
+}
+
+func (f *flags) run(cmd *cobra.Command) error {
+	if err := f.check(cmd.Flags().Changed("plot")); err != nil {
+		return err
 	}
 	c, err := f.config(cmd.Flags().Changed("window"))
 	if err != nil {
@@ -118,23 +134,34 @@ func (f *flags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var files []string
-	if f.plot != "" {
-		if files, err = plotAll(f.plot, c.Figures(), points); err != nil {
-			return err
-		}
+	err = f.report(cmd, c, points)
+	if f.plot == "" {
+		return err
 	}
-	if f.json {
-		for i := range points {
-			points[i].Y = cli.Round(points[i].Y, digits)
-		}
-		return cli.JSON(cmd.OutOrStdout(), points)
+	return errors.Join(err, f.draw(cmd, c, points)) // last: what was computed is told, whatever becomes of the picture
+}
+
+func (f *flags) draw(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.Point) error {
+	files, err := plotAll(f.plot, c.Figures(), points)
+	if err == nil && !f.json {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nPlots: %s\n", strings.Join(files, ", "))
 	}
-	return report(cmd.OutOrStdout(), c, points, files)
+	return err
+}
+
+func (f *flags) report(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.Point) error {
+	if !f.json {
+		return report(cmd.OutOrStdout(), c, points)
+	}
+	rounded := slices.Clone(points)
+	for i := range rounded {
+		rounded[i].Y = cli.Round(points[i].Y, digits)
+	}
+	return cli.JSON(cmd.OutOrStdout(), rounded)
 }
 
 func (f *flags) simulate(cmd *cobra.Command, c *rnicsim.Config) ([]rnicsim.Point, error) {
-	bar := newBar(cmd.ErrOrStderr(), c.Steps())
+	bar := kit.Bar(cmd.ErrOrStderr(), c.Steps())
 	defer func() { _ = bar.Exit() }()
 	return c.Run(func(what string) error {
 		if cli.Interrupted(cmd.Context()) {
@@ -143,15 +170,4 @@ func (f *flags) simulate(cmd *cobra.Command, c *rnicsim.Config) ([]rnicsim.Point
 		bar.Describe(what)
 		return bar.Add(1)
 	})
-}
-
-// newBar shows progress where somebody looks.
-func newBar(w io.Writer, steps int) *progressbar.ProgressBar {
-	file, ok := w.(*os.File)
-	return progressbar.NewOptions(steps,
-		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))),
-		progressbar.OptionShowCount(),
-		progressbar.OptionClearOnFinish(),
-	)
 }

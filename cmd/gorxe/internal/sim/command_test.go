@@ -137,8 +137,19 @@ func TestPlot(t *testing.T) {
 	if img, err := png.Decode(file); err != nil || img.Bounds().Dx() < 500 {
 		t.Errorf("no PNG to speak of: %v", err)
 	}
-	if _, _, err := gorxeSim(t.Context(), append(small, "--plot", filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure {
-		t.Errorf("a plot that cannot be written: %v", err)
+	// Whoever names a file means both.
+	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+".SVG")...); err != nil || !strings.Contains(out, prefix+".svg, "+prefix+".png") {
+		t.Errorf("%v, %s", err, out)
+	}
+	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure || out != "" {
+		t.Errorf("a plot without a folder: %v; want to hear it before anything is computed", err)
+	}
+	// What was computed is told, though the picture cannot be.
+	if err := os.Mkdir(prefix+"2.svg", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+"2")...); cli.Status(err) != cli.StatusFailure || !strings.Contains(out, "figure  series") {
+		t.Errorf("a plot that cannot be written: %v, %s", err, out)
 	}
 }
 
@@ -181,6 +192,9 @@ func TestUsage(t *testing.T) {
 		"prefetch --chunk 0":                "64 B to 1 MiB",
 		"prefetch --chunk 2m":               "64 B to 1 MiB",
 		"prefetch --plot=":                  "a prefix is missing",
+		"prefetch --plot .svg":              "a prefix is missing",
+		"prefetch --plot /tmp/":             "a prefix is missing",
+		"prefetch --plot ..":                "a prefix is missing",
 		"prefetch --json --explain":         "choose one",
 		"prefetch --plot x --explain":       "choose one",
 	} {
