@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
 	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp"
@@ -221,20 +222,28 @@ func (o *load) turn(more bool) error {
 	return o.reap()
 }
 
-// run measures for d, after a warm-up. Nothing is under way when it returns.
-func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error) {
-	total := o.free
-	start := time.Now()
-	for time.Since(start) < warmup {
+// goOn takes turns for d.
+func (o *load) goOn(d time.Duration) error {
+	for start := time.Now(); time.Since(start) < d; {
+		if o.w.interrupted.Load() {
+			return cli.ErrInterrupted
+		}
 		if err := o.turn(true); err != nil {
-			return s, err
+			return err
 		}
 	}
+	return nil
+}
+
+// run measures for d, after a warm-up. Nothing is under way when it returns without an error.
+func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error) {
+	total := o.free
+	if err := o.goOn(warmup); err != nil {
+		return s, err
+	}
 	begin, before, missed, used := time.Now(), o.done, m.read(), paper.ThreadTime()
-	for time.Since(begin) < d {
-		if err := o.turn(true); err != nil {
-			return s, err
-		}
+	if err := o.goOn(d); err != nil {
+		return s, err
 	}
 	took, n := time.Since(begin), float64(o.done-before)
 	if o.w.link == linkMemory { // one thread does all: what others took of its CPU does not count

@@ -21,6 +21,7 @@ type bench struct {
 // run measures all lanes, round by round, every other round backwards.
 func (b *bench) run(ctx context.Context, step func(l *lane)) error {
 	defer quiet()()
+	defer context.AfterFunc(ctx, func() { b.w.interrupted.Store(true) })()
 	b.samples = map[lane][]sample{}
 	for round := range b.rounds {
 		lanes := slices.Clone(b.lanes)

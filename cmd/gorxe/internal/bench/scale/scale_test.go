@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -155,15 +156,21 @@ func TestAboutMisses(t *testing.T) {
 	}
 }
 
-// A signal is heard while the QPs are made.
-func TestInterruptedWhileMaking(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(cli.ErrInterrupted)
-	c := Command()
-	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs([]string{"--qps", "64", "--rounds", "1", "--duration", "10ms"})
-	if err := c.ExecuteContext(ctx); !errors.Is(err, cli.ErrInterrupted) {
-		t.Errorf("%v", err)
+// A signal is heard while the QPs are made, and in the middle of a measurement that takes a minute.
+func TestInterrupt(t *testing.T) {
+	for _, after := range []time.Duration{0, 200 * time.Millisecond} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(after, func() { cancel(cli.ErrInterrupted) })
+		c := Command()
+		c.SilenceErrors, c.SilenceUsage = true, true
+		c.SetArgs([]string{"--qps", "64", "--mrs", "none", "--rounds", "1", "--duration", "1m"})
+		start := time.Now()
+		if err := c.ExecuteContext(ctx); !errors.Is(err, cli.ErrInterrupted) {
+			t.Errorf("after %v: %v", after, err)
+		}
+		if took := time.Since(start); took > 14*time.Second { // the first warm-up alone takes 15
+			t.Errorf("after %v: heard after %v", after, took)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
@@ -39,6 +40,8 @@ type world struct {
 	targets  []target      // for each MR
 	made     time.Duration // how long it took to make the QPs and MRs
 	size     footprint
+
+	interrupted atomic.Bool // the user has seen enough
 }
 
 // target says where a message comes from and where it goes.
