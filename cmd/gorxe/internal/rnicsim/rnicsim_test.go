@@ -115,6 +115,21 @@ func TestAbstract(t *testing.T) {
 	}
 }
 
+// Of a figure for which the configuration leaves nothing of the paper's conditions, no number of the paper's is shown.
+func TestNotThePapersCase(t *testing.T) {
+	c := DefaultConfig()
+	c.MaxQPs = 64
+	list, err := c.Run(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list {
+		if p.Figure == 4 && p.Paper != nil {
+			t.Errorf("64 QPs, window %d: %.1f Mop/s beside the paper's %.1f for thousands", p.X, p.Y, *p.Paper)
+		}
+	}
+}
+
 func TestSameSeedSameResult(t *testing.T) {
 	c := DefaultConfig()
 	c.MaxQPs = 4096
