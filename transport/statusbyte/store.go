@@ -36,12 +36,14 @@ type Store struct {
 
 // shelf is a device's directory.
 type shelf struct {
-	dir   string
-	next  uint64 // number of the next file
-	part  *os.File
-	name  string // of part at present: it tells how much of it counts
-	size  int64  // of part
-	ended bool   // EndMark is there
+	dir     string
+	next    uint64 // number of the next file
+	part    *os.File
+	name    string // of part at present: it tells how much of it counts
+	size    int64  // of part, as far as it counts
+	packets int    // in that
+	torn    bool   // part may be longer: a write ended in the middle
+	ended   bool   // EndMark is there
 }
 
 // OpenStore makes root if it is not there, and tries whether it can be written to. Files have a packet each, or, if segment is
@@ -187,21 +189,35 @@ func (d *shelf) put(data []byte, segment int64) error {
 	if err := d.write(data); err != nil {
 		return err
 	}
-	if d.size >= segment && d.publish() == nil {
+	d.packets++
+	if d.size >= segment && (d.publish() == nil || d.part == nil) {
 		return nil
 	}
 	// Either more is to come, or the file is published with the next packet or at the end.
 	err := d.count()
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = d.rescue(); err == nil && d.size >= segment {
-			return d.publish()
+			_ = d.publish() // else with the next packet: this one is taken
 		}
 	}
 	if err != nil {
-		d.size = before
-		err = errors.Join(err, d.part.Truncate(before))
+		d.size, d.torn = before, true
+		d.packets--
+		err = errors.Join(err, d.mend())
 	}
 	return err
+}
+
+// mend cuts off what was written of a packet that was not taken.
+func (d *shelf) mend() error {
+	if !d.torn {
+		return nil
+	}
+	if err := d.part.Truncate(d.size); err != nil {
+		return err
+	}
+	d.torn = false
+	return nil
 }
 
 // open begins a part.
@@ -231,13 +247,11 @@ func (d *shelf) write(data []byte) (err error) {
 		if err != nil {
 			return err
 		}
-		d.part, d.name, d.size = f, f.Name(), 0
+		d.part, d.name, d.size, d.packets, d.torn = f, f.Name(), 0, 0, false
 	}
-	if n, err := d.part.WriteAt(data, d.size); err != nil {
-		if n > 0 {
-			err = errors.Join(err, d.part.Truncate(d.size)) // as if nothing had come
-		}
-		return err
+	if _, err := d.part.WriteAt(data, d.size); err != nil {
+		d.torn = true // WriteAt does not say how much it wrote in the end
+		return errors.Join(err, d.mend())
 	}
 	d.size += int64(len(data))
 	return nil
@@ -263,14 +277,22 @@ func (d *shelf) rescue() error {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
 	_ = d.part.Close() // nobody can see that file any more
-	d.part, d.name = f, f.Name()
+	d.part, d.name, d.torn = f, f.Name(), false
 	return d.count()
 }
 
-// publish makes the part a file that consumers see.
+// publish makes the part a file that consumers see, if any packet is in it.
 func (d *shelf) publish() error {
 	if d.part == nil {
 		return nil
+	}
+	if d.packets == 0 {
+		err := errors.Join(remove(d.name), d.part.Close())
+		d.part = nil
+		return err
+	}
+	if err := d.mend(); err != nil {
+		return err
 	}
 	if err := os.Rename(d.name, d.file(d.next)); err != nil {
 		return err

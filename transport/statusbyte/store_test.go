@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func put(t *testing.T, s *Store, device uint8, texts ...string) {
@@ -183,6 +185,63 @@ func TestStoreThatVanishes(t *testing.T) {
 		}
 		if err := s.Put(0, []byte("x")); !errors.Is(err, ErrStore) {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+// limited makes files longer than n bytes impossible while f runs: a write that crosses the limit ends in the middle, as on a full volume.
+func limited(t *testing.T, n uint64, f func()) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+// A directory that becomes full in the middle of a packet shows nothing of it: not as a file of its own, not behind what is stored
+// next, and not with the packet when that is stored after all.
+func TestStoreThatFillsUp(t *testing.T) {
+	for _, segment := range []int64{0, 100} {
+		s, err := OpenStore(t.TempDir(), segment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := []byte("too long for what is left")
+		limited(t, 10, func() {
+			for device := range uint8(3) {
+				if device == 2 {
+					put(t, s, device, "short")
+				}
+				if err := s.Put(device, long); !errors.Is(err, ErrStore) {
+					t.Errorf("device %d: %v", device, err)
+				}
+			}
+		})
+		put(t, s, 1, "next")
+		put(t, s, 2, string(long))
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		want := [][]string{nil, {"next"}, {"short", string(long)}}
+		if segment > 0 {
+			want[2] = []string{"short" + string(long)}
+		}
+		for device, want := range want {
+			if got := files(t, s.Dir(uint8(device))); !equal(got, want) {
+				t.Errorf("segments of %d, device %d: %q, want %q", segment, device, got, want)
+			}
+		}
+		if left, err := os.ReadDir(s.Dir(0)); err != nil || len(left) != 0 {
+			t.Errorf("left: %v, %v", left, err)
 		}
 	}
 }
