@@ -193,6 +193,33 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
+// A block that was released is somebody else's when its memory is used again: releasing or retaining it once more does not touch that one.
+func TestReleasedForGood(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 1, BlockSize: 100}
+	s, r := pair(t, a, b, cfg, cfg)
+	ctx := within(t)
+	var before Block
+	for n := range 3 {
+		if err := s.Write(ctx, 0, []byte{byte(n)}); err != nil {
+			t.Fatal(err)
+		}
+		blk, err := r.Receive(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			before.Retain()
+			before.Release()
+			if v := r.status.Load8(0); v != HasData {
+				t.Errorf("packet %d: the status byte is %d", n, v)
+			}
+		}
+		blk.Release()
+		before = blk
+	}
+}
+
 // The sender's death is the end of the stream, after what arrived before it.
 func TestEndAfterData(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})

@@ -75,6 +75,7 @@ type Receiver struct {
 
 	mu    sync.Mutex // of what follows
 	slots []slot
+	turns []uint64 // how often a slot's block was handed over
 	ready []packet // found and not handed over yet, in order
 	from  int      // of ready: those before have been handed over
 	flows [256]flow
@@ -109,7 +110,7 @@ type DeviceStats struct {
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual, slots: make([]slot, cfg.Blocks), ready: make([]packet, 0, cfg.Blocks)}
+	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual, slots: make([]slot, cfg.Blocks), turns: make([]uint64, cfg.Blocks), ready: make([]packet, 0, cfg.Blocks)}
 	for _, d := range cfg.Devices {
 		r.taken[d] = true
 	}
@@ -156,6 +157,7 @@ type Block struct {
 	Data   []byte // in the receive block's memory; gone after Release or Receiver.Close
 	r      *Receiver
 	slot   int
+	turn   uint64 // of the slot: a Block of the one before is nobody's any more
 }
 
 // Poll hands over the next packet if one is there. With Manual progress it drives the device for one turn.
@@ -174,13 +176,14 @@ func (r *Receiver) Poll() (Block, bool) {
 	p := &r.ready[r.from]
 	r.from++
 	r.slots[p.slot] = slotHanded
+	r.turns[p.slot]++
 	f := &r.flows[p.device]
 	f.stats.Packets++
 	f.stats.Bytes += uint64(p.length)
 	at := p.slot*stride(r.cfg.BlockSize) + HeaderLen
 	return Block{
 		Device: p.device, Packet: p.packet, Seq: p.seq, Last: p.flags&FlagLast != 0,
-		Data: r.data.Bytes()[at : at+int(p.length) : at+int(p.length)], r: r, slot: p.slot,
+		Data: r.data.Bytes()[at : at+int(p.length) : at+int(p.length)], r: r, slot: p.slot, turn: r.turns[p.slot],
 	}, true
 }
 
@@ -243,7 +246,7 @@ func (b Block) Release() {
 	default:
 		return // released already
 	}
-	if r.gone {
+	if r.gone || r.turns[b.slot] != b.turn {
 		return
 	}
 	if r.status.Load8(b.slot) != want {
@@ -259,7 +262,7 @@ func (b Block) Retain() {
 	r := b.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.slots[b.slot] != slotHanded || r.gone {
+	if r.slots[b.slot] != slotHanded || r.turns[b.slot] != b.turn || r.gone {
 		return
 	}
 	if r.status.Load8(b.slot) != HasData {
