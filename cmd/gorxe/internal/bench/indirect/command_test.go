@@ -101,6 +101,14 @@ func TestPingFlood(t *testing.T) {
 	}
 }
 
+// Whatever size --size takes, the indirect buffer holds: here twice the library's default.
+func TestLargeTransfers(t *testing.T) {
+	out, err := benchIndirect(t, "--link", "memory", "--rounds", "1", "--transfers", "2", "--size", "8MiB", "--only", "frp_10", "--json")
+	if err != nil || !strings.Contains(out, "frp_10") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestPlotAndTable(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "plot")
 	out, err := benchIndirect(t, "--link", "memory", "--rounds", "1", "--transfers", "20", "--only", "frp_0,frp_10,frp_lfp_1", "--plot", base)

@@ -136,8 +136,8 @@ func (p *pair) open(t *trial, i int) error {
 		frp = t.frp
 	}
 	s.ep, err = indirect.New(s.dev, pd, indirect.Config{
-		Host: space, Traditional: t.traditional, MaxTransfer: t.size, Segment: segment, MaxConns: 1, Timeout: t.timeout, Patience: patience,
-		Entries: entries, RC: roce.ConnectOptions{MTU: t.mtu},
+		Host: space, Traditional: t.traditional, MaxTransfer: t.size, IndirectBuffer: indirect.DefaultSlots * t.size, Segment: segment,
+		MaxConns: 1, Timeout: t.timeout, Patience: patience, Entries: entries, RC: roce.ConnectOptions{MTU: t.mtu},
 		Faults: indirect.Faults{Seed: t.seed, FailedRegistration: frp}, Clock: p.clock, Rand: p.rand,
 	})
 	if err != nil {
