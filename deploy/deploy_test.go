@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,8 +26,9 @@ type object struct {
 		Labels          map[string]string
 	}
 	Spec struct {
-		Selector struct{ MatchLabels map[string]string }
-		Template struct {
+		Selector    struct{ MatchLabels map[string]string }
+		PodSelector struct{ MatchLabels map[string]string }
+		Template    struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     struct {
 				HostNetwork bool
@@ -44,9 +46,15 @@ type object struct {
 	}
 }
 
-func schema(t *testing.T) *jsonschema.Schema {
+// The schemas.
+const (
+	kubernetes = "schema/kubernetes.json"
+	compose    = "schema/compose.json"
+)
+
+func schema(t *testing.T, name string) *jsonschema.Schema {
 	t.Helper()
-	text, err := os.ReadFile("schema/kubernetes.json")
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +63,10 @@ func schema(t *testing.T) *jsonschema.Schema {
 		t.Fatal(err)
 	}
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("kubernetes.json", doc); err != nil {
+	if err := c.AddResource(name, doc); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Compile("kubernetes.json")
+	s, err := c.Compile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +103,7 @@ func manifests(t *testing.T) (list []object) {
 	if err != nil || len(files) == 0 {
 		t.Fatal("no manifests", err)
 	}
-	s := schema(t)
+	s := schema(t, kubernetes)
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err != nil {
@@ -116,6 +124,16 @@ func manifests(t *testing.T) (list []object) {
 	return list
 }
 
+// chosen tells whether a selector's labels are all among a pod's.
+func chosen(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
 // Every object keeps to the schema, and every name that one uses of another is there.
 func TestManifests(t *testing.T) {
 	list := manifests(t)
@@ -126,6 +144,9 @@ func TestManifests(t *testing.T) {
 		}
 	}
 	for _, o := range list {
+		if o.Kind == "NetworkPolicy" && !slices.ContainsFunc(list, func(d object) bool { return chosen(o.Spec.PodSelector.MatchLabels, d.Spec.Template.Metadata.Labels) }) {
+			t.Errorf("%s: no pod has the labels %v", o.Metadata.Name, o.Spec.PodSelector.MatchLabels)
+		}
 		if o.Kind != "Deployment" {
 			continue
 		}
@@ -162,37 +183,56 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// The schema is worth something: what Kubernetes would refuse, it refuses.
+// The schemas are worth something: what Kubernetes or compose would refuse, they refuse.
 func TestSchemaRefuses(t *testing.T) {
-	text, err := os.ReadFile("kubernetes/receiver.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := schema(t)
-	for _, c := range [][2]string{
-		{"replicas: 1", "replicas: one"}, {"hostNetwork:", "hostnetwork:"}, {"kind: Deployment", "kind: Deploymnet"}, {"mountPath: /data", "mountPath: data"},
-		{"storage: 10Gi", "storage: 10GB"}, {"type: Recreate", "type: Replace"}, {"          image: gorxe:latest\n", ""}, {"add: [NET_ADMIN", "add: [net_admin"},
-		{"name: receiver\n  namespace", "name: Receiver\n  namespace"},
+	for _, c := range []struct {
+		file, schema string
+		wrong        [][2]string
+	}{
+		{"kubernetes/receiver.yaml", kubernetes, [][2]string{
+			{"replicas: 1", "replicas: one"}, {"hostNetwork:", "hostnetwork:"}, {"kind: Deployment", "kind: Deploymnet"}, {"mountPath: /data", "mountPath: data"},
+			{"storage: 10Gi", "storage: 10GB"}, {"type: Recreate", "type: Replace"}, {"          image: gorxe:latest\n", ""}, {"add: [NET_ADMIN", "add: [net_admin"},
+			{"name: receiver\n  namespace", "name: Receiver\n  namespace"},
+		}},
+		{"kubernetes/consumers.yaml", kubernetes, [][2]string{{"[Ingress, Egress]", "[Ingres, Egress]"}, {"podSelector:", "selector:"}}},
+		{"compose.yaml", compose, [][2]string{
+			{"services:", "service:"}, {"    image: gorxe:latest\n", ""}, {"command: [\"statusbyte\"", "comand: [\"statusbyte\""}, {"network_mode: host", "network_mode: hots"},
+			{"cap_add: [NET_ADMIN", "cap_add: [net-admin"}, {"- streams:/data", "- streams"}, {"type: volume", "type: volumes"}, {"target: /stream", "target: stream"},
+			{"subpath: device-000", "subPath: device-000"}, {"subpath: device-000", "subpath: /device-000"}, {"restart: unless-stopped", "restart: sometimes"},
+			{"depends_on: [receiver]", "depends_on: receiver"},
+		}},
 	} {
-		bad := strings.Replace(string(text), c[0], c[1], 1)
-		if bad == string(text) {
-			t.Fatalf("the manifest has no %q", c[0])
+		text, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		ok := true
-		for _, doc := range documents(t, []byte(bad)) {
-			ok = ok && s.Validate(doc) == nil
-		}
-		if ok {
-			t.Errorf("%q instead of %q passes", c[1], c[0])
+		s := schema(t, c.schema)
+		for _, w := range c.wrong {
+			bad := strings.Replace(string(text), w[0], w[1], 1)
+			if bad == string(text) {
+				t.Fatalf("%s has no %q", c.file, w[0])
+			}
+			ok := true
+			for _, doc := range documents(t, []byte(bad)) {
+				ok = ok && s.Validate(doc) == nil
+			}
+			if ok {
+				t.Errorf("%s: %q instead of %q passes", c.file, w[1], w[0])
+			}
 		}
 	}
 }
 
-// The compose file's services use the volume that it has, each consumer its own device's part.
+// The compose file keeps to its schema; its services use the volume that it has, each consumer its own device's part.
 func TestCompose(t *testing.T) {
 	text, err := os.ReadFile("compose.yaml")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, doc := range documents(t, text) {
+		if err := schema(t, compose).Validate(doc); err != nil {
+			t.Error(err)
+		}
 	}
 	var c struct {
 		Services map[string]struct {
