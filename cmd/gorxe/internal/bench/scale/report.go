@@ -93,7 +93,7 @@ func scattered(list []Result) (n int, worst float64) {
 func (b *bench) write(w io.Writer, list []Result, cpus []int) error {
 	fmt.Fprintf(w, "%s link (%s), %s a message, bursts of %d; CPUs %d and %d; medians of %s of %v\n",
 		b.w.link, b.w.datapath, cli.FormatSize(msgSize), b.burst, cpus[0], cpus[1], cli.Count(b.rounds, "round"), b.duration)
-	fmt.Fprintf(w, "%s and %s a device, made and connected in %v; bytes of heap: %s\n\n",
+	fmt.Fprintf(w, "%s and %s a device, made and connected in %v%s\n\n",
 		cli.Count(len(b.w.a.qps), "QP"), cli.Count(len(b.w.a.mrs), "MR"), b.w.made.Round(1e6), b.w.size)
 	if err := writeTable(w, list); err != nil {
 		return err

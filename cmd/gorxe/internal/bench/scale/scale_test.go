@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,18 +71,6 @@ func TestTableAndPlot(t *testing.T) {
 	if !strings.Contains(out, "rate_64B_mrs") || strings.Contains(out, "rate_64B_qps") {
 		t.Errorf("a table of MRs is wanted: %s", out)
 	}
-	var size footprint
-	for _, line := range strings.Split(out, "\n") {
-		if _, about, found := strings.Cut(line, "bytes of heap: "); found {
-			if _, err := fmt.Sscanf(about, "%d a QP beyond its rings, %d an MR beyond its memory", &size.qp, &size.mr); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	// Few QPs share a slab of 64, and the tables' least size.
-	if size.qp < 500 || size.qp > 2048 || size.mr < 64 || size.mr > 1024 {
-		t.Errorf("bytes: %s, in\n%s", size, out)
-	}
 	if !strings.Contains(out, "\nmisses are ") {
 		t.Errorf("nothing about misses in\n%s", out)
 	}
@@ -131,6 +118,25 @@ func TestScatter(t *testing.T) {
 	b.samples[many] = []sample{{rate: 0.8}, {rate: 0.9}, {rate: 1.0}}
 	if r := b.result(&many); r.Ratio == nil || *r.Ratio != 0.9 {
 		t.Errorf("%+v; want 0.9", r)
+	}
+}
+
+// What QPs and MRs take is told, each by itself, where there are enough to tell: at most 1 KiB and 256 bytes, a table that has just
+// doubled included.
+func TestFootprint(t *testing.T) {
+	w, err := newWorld(t.Context(), linkMemory, 2*manyEnough, 2*manyEnough, []int{0, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	if w.size.qp < 500 || w.size.qp > 1024 || w.size.mr < 64 || w.size.mr > 256 {
+		t.Errorf("%+v", w.size)
+	}
+	if got := w.size.String(); !strings.Contains(got, "bytes a QP beyond its rings; ") || !strings.HasSuffix(got, "bytes an MR beyond its memory") {
+		t.Error(got)
+	}
+	if got := (footprint{}).String(); got != "" {
+		t.Error(got)
 	}
 }
 

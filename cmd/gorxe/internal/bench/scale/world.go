@@ -52,13 +52,19 @@ type target struct {
 }
 
 // footprint is what a QP and an MR take of the Go heap, in bytes, as a mean over both ends: a QP beyond the rings that its owner
-// asks for, an MR beyond its memory.
+// asks for, an MR beyond its memory. 0: there were too few to tell.
 type footprint struct{ qp, mr int }
 
+// manyEnough is how many objects have a mean that says something: what all share does not count then.
+const manyEnough = 1024
+
 func (f footprint) String() string {
-	s := fmt.Sprintf("%d a QP beyond its rings", f.qp)
+	var s string
+	if f.qp > 0 {
+		s += fmt.Sprintf("; %d bytes a QP beyond its rings", f.qp)
+	}
 	if f.mr > 0 {
-		s += fmt.Sprintf(", %d an MR beyond its memory", f.mr)
+		s += fmt.Sprintf("; %d bytes an MR beyond its memory", f.mr)
 	}
 	return s
 }
@@ -137,7 +143,9 @@ func (w *world) makeQPs(ctx context.Context, n int) error {
 	if err := w.connect(ctx); err != nil {
 		return err
 	}
-	w.size.qp = (int(heap()-before) - rings) / (2 * n)
+	if n >= manyEnough {
+		w.size.qp = (int(heap()-before) - rings) / (2 * n)
+	}
 	return nil
 }
 
@@ -159,7 +167,9 @@ func (w *world) makeMRs(n int) error {
 			return err
 		}
 	}
-	w.size.mr = int(heap()-before) / (2 * n)
+	if n >= manyEnough {
+		w.size.mr = int(heap()-before) / (2 * n)
+	}
 	return nil
 }
 
