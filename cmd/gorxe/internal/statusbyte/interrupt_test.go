@@ -76,6 +76,67 @@ func TestInterruptedPipe(t *testing.T) {
 	}
 }
 
+// An interruption cuts a file off: that is told, and its stream has no end. A camera ends its stream with a whole frame, even if it
+// waits for room at that moment, and even if it was to run for longer.
+func TestInterruptedWhileItWaits(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		src  func(t *testing.T) source
+		want error
+	}{
+		{"file", func(t *testing.T) source {
+			name := filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(name, make([]byte, 1000), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			list, err := openFiles([]string{name}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list[0]
+		}, context.Canceled},
+		{"camera", func(*testing.T) source { return &camera{frame: 400, period: time.Hour, frames: 10} }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, r := rig(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
+			src := c.src(t)
+			defer src.close()
+			ctx, cancel := context.WithCancel(t.Context())
+			done, packets := make(chan error, 1), make(chan int, 10)
+			go func() {
+				_, err := sendAll(ctx, s, []source{src}, func(n int) { packets <- n })
+				done <- err
+			}()
+			<-packets
+			<-packets
+			time.Sleep(20 * time.Millisecond) // the third one waits for room
+			cancel()
+			n, last := 0, false
+			ended := make(chan error, 1)
+			go func() { ended <- errors.Join(<-done, s.Close()) }()
+			wait, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			for {
+				b, err := r.Receive(wait)
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, last = n+len(b.Data), b.Last
+				b.Release()
+			}
+			if err := <-ended; !errors.Is(err, c.want) {
+				t.Errorf("%v; want %v", err, c.want)
+			}
+			if whole := c.want == nil; last != whole || whole && n != 400 {
+				t.Errorf("%d bytes, the end %v", n, last)
+			}
+		})
+	}
+}
+
 // What a pipe has said is not kept back while it says nothing more, however large blocks are; and what comes quickly goes in whole blocks.
 func TestSlowPipe(t *testing.T) {
 	s, r := rig(t, statusbyte.Config{Blocks: 4, BlockSize: 1 << 20})

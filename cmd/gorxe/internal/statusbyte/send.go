@@ -49,6 +49,8 @@ func sendCommand() *cobra.Command {
 numbered from --device on, or as N=FILE says; "-" is standard input. A block goes out when it is full; of a pipe, at the latest 20 ms
 after its first byte was read, so that nothing is kept back while the pipe is silent.
 
+A signal ends the streams of pipes and cameras properly; a file that it cuts off has no end at the receiver, and the exit status is 1.
+
 The receiver decides on the number and size of the blocks, unless --blocks and --block-size say what they have to be.`,
 		Example: `  gorxe statusbyte send 10.0.0.1 left.raw right.raw
   ffmpeg ... | gorxe statusbyte send 10.0.0.1 7=-
@@ -151,7 +153,8 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	bar := newBar(diag, list)
 	all, err := sendAll(ctx, s, list, func(n int) { _ = bar.Add(n) })
 	_ = bar.Clear() // a terminal that is gone is no reason to fail
-	if cli.Interrupted(ctx) && errors.Is(err, context.Canceled) {
+	cut := cli.Interrupted(ctx) && errors.Is(err, context.Canceled)
+	if cut {
 		err = nil
 	}
 	if e := s.Close(); err == nil {
@@ -163,7 +166,10 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	if err != nil {
 		return err
 	}
-	return r.write(out, f.json)
+	if err := r.write(out, f.json); err != nil || !cut {
+		return err
+	}
+	return fmt.Errorf("%w: not all files were sent to their end", cli.ErrInterrupted)
 }
 
 // sendAll sends all sources side by side. If one fails the others end, too.
@@ -199,11 +205,11 @@ func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally, se
 	for {
 		n, err := src.next(ctx, buf)
 		if n > 0 {
-			write := s.Write
-			if ctx.Err() != nil && src.size() < 0 {
-				write = late(s.Write) // what came before an interruption
+			e := s.Write(ctx, src.device(), buf[:n])
+			if e != nil && ctx.Err() != nil && errors.Is(e, ctx.Err()) && !src.whole() {
+				e = late(s.Write)(ctx, src.device(), buf[:n]) // what came before an interruption
 			}
-			if e := write(ctx, src.device(), buf[:n]); e != nil {
+			if e != nil {
 				return e
 			}
 			t.add(buf[:n])

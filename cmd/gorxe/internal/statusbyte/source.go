@@ -19,6 +19,7 @@ type source interface {
 	device() uint8
 	next(ctx context.Context, buf []byte) (int, error)
 	size() int64 // bytes of the whole stream; -1: nobody knows
+	whole() bool // an interruption does not end it properly, but cuts it off
 	close() error
 }
 
@@ -83,6 +84,7 @@ func openFiles(args []string, first int) (list []source, err error) {
 func (f *fileSource) device() uint8 { return f.dev }
 func (f *fileSource) close() error  { return f.file.Close() }
 func (f *fileSource) size() int64   { return f.len }
+func (f *fileSource) whole() bool   { return f.len >= 0 }
 
 // next fills the whole block as long as there is data. A pipe that falls silent does not keep what it has said from being sent, and an
 // interrupted one's stream ends properly, with what has been read of it.
@@ -190,6 +192,7 @@ type camera struct {
 
 func (c *camera) device() uint8 { return c.dev }
 func (c *camera) close() error  { return nil }
+func (c *camera) whole() bool   { return false }
 
 func (c *camera) size() int64 {
 	if c.frames == 0 {
