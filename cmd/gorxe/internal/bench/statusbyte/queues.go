@@ -2,6 +2,7 @@ package statusbyte
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -13,12 +14,27 @@ type least struct {
 
 const (
 	queueTrialBlocks = 300
+	queueTrials      = 5 // how often queues have to work: with luck, ones that are too small do so once
 	queueTrialTime   = 3 * time.Second
 	queueSize        = 256
 )
 
-// leastQueues finds them by trying, each queue in turn, the others being ample.
+// errTogether: each queue was large enough while the others were ample, but not all of them are at once. How many are needed is a
+// matter of timing, too.
+var errTogether = errors.New("queues that each work do not work together")
+
+// leastQueues finds them by trying, and tries again if they do not work together.
 func (w *world) leastQueues(ctx context.Context, lane string, blocks int) (l least, err error) {
+	for range tries {
+		if l, err = w.searchQueues(ctx, lane, blocks); !errors.Is(err, errTogether) {
+			break
+		}
+	}
+	return l, err
+}
+
+// searchQueues tries each queue in turn, the others being ample.
+func (w *world) searchQueues(ctx context.Context, lane string, blocks int) (l least, err error) {
 	s := shape{blocks: blocks, size: queueSize}
 	type queue struct {
 		set func(s *shape, n int)
@@ -61,7 +77,7 @@ func (w *world) leastQueues(ctx context.Context, lane string, blocks int) (l lea
 	case err != nil:
 		return l, err
 	case !ok:
-		return l, fmt.Errorf("%s: queues that each work do not work together: %+v", lane, together)
+		return l, fmt.Errorf("%s: %w: %+v", lane, errTogether, together)
 	}
 	// The status byte's receiver has a QP with one entry in each queue, the smallest that there is. It needs none of them
 	// if all blocks went through and nothing that it might have posted has completed.
@@ -71,8 +87,18 @@ func (w *world) leastQueues(ctx context.Context, lane string, blocks int) (l lea
 	return l, nil
 }
 
-// works tries queues: all blocks have to go through in time, without an RNR NAK.
-func (w *world) works(ctx context.Context, lane string, s shape) (bool, error) {
+// works tries queues, time and again.
+func (w *world) works(ctx context.Context, lane string, s shape) (ok bool, err error) {
+	for range queueTrials {
+		if ok, err = w.worksOnce(ctx, lane, s); !ok || err != nil {
+			break
+		}
+	}
+	return ok, err
+}
+
+// worksOnce tries queues: all blocks have to go through in time, without an RNR NAK.
+func (w *world) worksOnce(ctx context.Context, lane string, s shape) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, queueTrialTime)
 	defer cancel()
 	before := w.naks()
