@@ -35,7 +35,7 @@ func TestStatusByte(t *testing.T) {
 		retain int
 	}{{name: "clean"}, {name: "blocks retained", retain: 7}, {name: "lossy", loss: "2%"}} {
 		play(t, "status byte, "+s.name, few(), func(t *testing.T, r *rig, v variant) {
-			p := startStatusByte(t, r)
+			p := startPeer(t, r, peer.StatusByte)
 			if s.loss != "" {
 				r.fault(t, true, "loss "+s.loss)
 				r.fault(t, false, "loss "+s.loss)
@@ -48,7 +48,7 @@ func TestStatusByte(t *testing.T) {
 		})
 	}
 	play(t, "status byte, sizes differ", few()[:2], func(t *testing.T, r *rig, v variant) {
-		p := startStatusByte(t, r)
+		p := startPeer(t, r, peer.StatusByte)
 		if v.gorxePassive {
 			gorxeRefuses(t, r, v, p)
 		} else {
@@ -57,9 +57,10 @@ func TestStatusByte(t *testing.T) {
 	})
 }
 
-func startStatusByte(t *testing.T, r *rig) *peer.Peer {
+// startPeer starts a transport's peer in the guest.
+func startPeer(t *testing.T, r *rig, name string) *peer.Peer {
 	t.Helper()
-	p, err := peer.StartTransport(r.Guests[0].VM, peer.StatusByte)
+	p, err := peer.StartTransport(r.Guests[0].VM, name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,10 +2,11 @@ package peer
 
 import "github.com/gorxe/gorxe/interop/guest"
 
-// The peers of transport/indirect and transport/statusbyte, as StartTransport takes them.
+// The peers of package transport's, as StartTransport takes them.
 const (
-	Indirect   = "indirect-peer"
-	StatusByte = "statusbyte-peer"
+	Indirect      = "indirect-peer"
+	SlidingWindow = "slidingwindow-peer"
+	StatusByte    = "statusbyte-peer"
 )
 
 // StartTransport starts the peer of a transport in a guest. Its commands stand in its source.

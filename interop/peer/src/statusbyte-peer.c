@@ -14,11 +14,9 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/verbs.h>
-#include <netdb.h>
-#include <poll.h>
-#include <rdma/rdma_cma.h>
 
 #include "conversation.h"
+#include "rdma_cm.h"
 
 enum { HEADER = 8, ALIGN = 64, MAX_BLOCKS = 4096, DEVICES = 256, KEEP = 16, QUEUE = 64, REQUEST = 12, REPLY = 40 };
 enum { EMPTY, HAS_DATA, UNAVAILABLE };
@@ -26,8 +24,6 @@ enum { SYNC_ID = 1 << 20 };
 
 /* ---- one connection ---- */
 
-static struct rdma_event_channel *channel;
-static struct rdma_cm_id *listener, *id;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *data_mr, *status_mr;
@@ -55,30 +51,6 @@ static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
 	*n = be16toh(nn);
 	*s = be32toh(ss);
 	return 0;
-}
-
-/* event waits for one event of the connection manager; -1: another one came, or none in time. */
-static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_event **e)
-{
-	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
-	int64_t left = until - now();
-	if (left < 0 || poll(&p, 1, left / 1000) <= 0) {
-		errno = ETIMEDOUT;
-		return -1;
-	}
-	if (rdma_get_cm_event(channel, e)) return -1;
-	if ((*e)->event == want) return 0;
-	errno = (*e)->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : EPROTO;
-	return -1;
-}
-
-/* step waits for an event that has nothing to say. */
-static int step(enum rdma_cm_event_type want, int64_t until)
-{
-	struct rdma_cm_event *e = NULL;
-	int r = event(want, until, &e);
-	if (e) rdma_ack_cm_event(e);
-	return r;
 }
 
 static int open_qp(void)
@@ -136,15 +108,9 @@ static int good(const uint8_t *b, int d, uint32_t n, uint32_t len)
 
 static void do_listen(void)
 {
-	struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(num("port", 7480))}; /* any address, IPv4's too */
 	blocks = num("blocks", 4);
 	size = num("size", 4096);
-	if (!channel && !(channel = rdma_create_event_channel())) { fail("event channel"); return; }
-	if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&a) || rdma_listen(listener, 1)) {
-		fail("listen");
-		return;
-	}
-	ok();
+	listen_at(num("port", 7480));
 }
 
 static int accept_one(int64_t until)
@@ -253,18 +219,6 @@ static int look(unsigned retain)
 	return got;
 }
 
-static int gone(void)
-{
-	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
-	struct rdma_cm_event *e;
-	int r = 0;
-	if (poll(&p, 1, 0) > 0 && !rdma_get_cm_event(channel, &e)) {
-		r = e->event == RDMA_CM_EVENT_DISCONNECTED;
-		rdma_ack_cm_event(e);
-	}
-	return r;
-}
-
 static void do_serve(void)
 {
 	int64_t until = now() + 1000 * (int64_t)num("ms", 60000);
@@ -302,15 +256,10 @@ static struct {
 static int connect_to(int64_t until)
 {
 	struct rdma_cm_event *e = NULL;
-	struct addrinfo *ai = NULL;
 	uint8_t ask[REQUEST];
 	struct rdma_conn_param c = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7, .private_data = ask, .private_data_len = REQUEST};
 	put_sizes(ask);
-	if (!channel && !(channel = rdma_create_event_channel())) return fail("event channel");
-	if (getaddrinfo(text("addr", ""), text("port", "7480"), &(struct addrinfo){.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, &ai)) return fail("address");
-	int r = rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, ai->ai_addr, 5000);
-	freeaddrinfo(ai);
-	if (r || step(RDMA_CM_EVENT_ADDR_RESOLVED, until) || rdma_resolve_route(id, 5000) || step(RDMA_CM_EVENT_ROUTE_RESOLVED, until)) return fail("resolve");
+	if (resolve(until)) return -1;
 	if (open_qp() || rdma_connect(id, &c)) return fail("connect");
 	if (event(RDMA_CM_EVENT_ESTABLISHED, until, &e)) {
 		uint32_t n, s;

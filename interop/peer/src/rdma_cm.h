@@ -1,0 +1,65 @@
+/* rdma_cm.h: what the peers that meet by librdmacm have in common. One connection at a time. */
+#include <netdb.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+
+static struct rdma_event_channel *channel;
+static struct rdma_cm_id *listener, *id;
+
+/* event waits for one event of the connection manager; -1: another one came, or none in time. */
+static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_event **e)
+{
+	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
+	int64_t left = until - now();
+	if (left < 0 || poll(&p, 1, left / 1000) <= 0) {
+		errno = ETIMEDOUT;
+		return -1;
+	}
+	if (rdma_get_cm_event(channel, e)) return -1;
+	if ((*e)->event == want) return 0;
+	errno = (*e)->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : EPROTO;
+	return -1;
+}
+
+/* step waits for an event that has nothing to say. */
+static int step(enum rdma_cm_event_type want, int64_t until)
+{
+	struct rdma_cm_event *e = NULL;
+	int r = event(want, until, &e);
+	if (e) rdma_ack_cm_event(e);
+	return r;
+}
+
+/* gone tells whether the other end has disconnected. */
+static int gone(void)
+{
+	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
+	struct rdma_cm_event *e;
+	int r = 0;
+	if (poll(&p, 1, 0) > 0 && !rdma_get_cm_event(channel, &e)) {
+		r = e->event == RDMA_CM_EVENT_DISCONNECTED;
+		rdma_ack_cm_event(e);
+	}
+	return r;
+}
+
+/* listen_at answers the command listen: it listens at any address, IPv4's too. */
+static void listen_at(uint16_t port)
+{
+	struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	if (!channel && !(channel = rdma_create_event_channel())) fail("event channel");
+	else if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&a) || rdma_listen(listener, 1)) fail("listen");
+	else ok();
+}
+
+/* resolve finds the way to the address and port in the current line, and makes id. */
+static int resolve(int64_t until)
+{
+	struct addrinfo *ai = NULL;
+	if (!channel && !(channel = rdma_create_event_channel())) return fail("event channel");
+	if (getaddrinfo(text("addr", ""), text("port", "7480"), &(struct addrinfo){.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, &ai)) return fail("address");
+	int r = rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(id, NULL, ai->ai_addr, 5000);
+	freeaddrinfo(ai);
+	if (r || step(RDMA_CM_EVENT_ADDR_RESOLVED, until) || rdma_resolve_route(id, 5000) || step(RDMA_CM_EVENT_ROUTE_RESOLVED, until)) return fail("resolve");
+	return 0;
+}
