@@ -109,6 +109,9 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.w.close()) }()
+	if err := b.w.warm(cmd.Context()); err != nil {
+		return err
+	}
 	if err := paper.Rounds(cmd.Context(), f.rounds.N, b.steps(), cmd.ErrOrStderr()); err != nil {
 		return err
 	}
