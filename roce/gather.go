@@ -1,6 +1,9 @@
 package roce
 
-import "github.com/gorxe/gorxe/qp"
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/qp"
+)
 
 // Gathering: in the midst of a stream of long messages a shard that keeps up with its peer lets a few frames come together before it
 // looks again.
@@ -11,11 +14,12 @@ import "github.com/gorxe/gorxe/qp"
 // waits for those lines, and the sender is what limits bandwidth there.
 //
 // Nobody waits for the middle of a message: its packets complete nothing. So the shard looks at once after a frame that ends a message or
-// asks for an ACK, after many frames, and before it sleeps; and it waits the longer the longer the stream has lasted, so that a message
-// of a few packets is hardly delayed.
+// asks for an ACK, after many frames, and before it sleeps. It waits the longer the longer the stream has lasted, and never longer than
+// the rest of the message takes to come, so that nobody waits for its end.
 const (
 	gatherTime   qp.Time = 4000 // ns, at most
 	gatherSlope  qp.Time = 125  // ns for each frame of the stream so far
+	gatherRest   qp.Time = 375  // ns for each packet of the message that is still to come: one of path MTU 1024 takes some 900
 	gatherEnough         = 16   // so many at once came together without help
 	streamGap    qp.Time = 8000 // ns without a frame end a stream
 )
@@ -25,7 +29,30 @@ type gatherer struct {
 	until  qp.Time // 0: now
 	last   qp.Time // when frames came
 	frames int     // of the stream so far
+	seen   uint32  // packets of the message that was handled last, so far
+	total  uint32  // packets that it has; 0: it does not say
 	midst  bool    // the packet handled last neither ended a message nor asked for an ACK
+}
+
+// within is told of each packet that does not end its message. Messages of several QPs that come at a time are taken for one: then they
+// wait a little more or less.
+func (g *gatherer) within(p *bth.Packet) {
+	g.midst = !p.BTH.AckReq()
+	if p.Info.Start {
+		g.seen, g.total = 0, 0
+		if n := uint32(len(p.Payload)); p.Info.Op == bth.OpWrite && n > 0 {
+			g.total = (p.RETH().DMALen()-1)/n + 1
+		}
+	}
+	g.seen++
+}
+
+// rest is how many packets of the message are still to come. A SEND or a READ response does not tell its length: as many as have come.
+func (g *gatherer) rest() qp.Time {
+	if g.total > g.seen {
+		return qp.Time(g.total - g.seen)
+	}
+	return qp.Time(g.seen)
 }
 
 // received is told of each batch of frames, 1 at least, that were handled at time now.
@@ -37,7 +64,7 @@ func (g *gatherer) received(now qp.Time, n int) {
 	g.frames = min(g.frames+n, int(gatherTime/gatherSlope))
 	g.until = 0
 	if g.midst && n < gatherEnough {
-		g.until = now + gatherSlope*qp.Time(g.frames)
+		g.until = now + min(gatherSlope*qp.Time(g.frames), gatherRest*g.rest())
 	}
 	g.midst = false
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/frame"
@@ -20,19 +21,26 @@ func TestGatherTime(t *testing.T) {
 		gap    qp.Time // ns since
 		n      int     // frames that come now
 		midst  bool    // the last is of the midst of a message
+		seen   uint32  // packets of that message so far
+		total  uint32  // that it has; 0: unknown
 		want   qp.Time
 	}{
-		{"the first packet of a message", 0, 0, 1, true, gatherSlope},
-		{"a few packets later", 3, 1000, 1, true, 4 * gatherSlope},
-		{"deep in a stream", 1000, 1000, 1, true, gatherTime},
-		{"the end of a message in a stream", 1000, 1000, 1, false, 0},
-		{"many at once", 1000, 1000, gatherEnough, true, 0},
-		{"fewer at once", 1000, 1000, gatherEnough - 1, true, gatherTime},
-		{"after a pause", 1000, streamGap + 1, 1, true, gatherSlope},
-		{"after a pause, three at once", 1000, streamGap + 1, 3, true, 3 * gatherSlope},
+		{"the first packet of a message", 0, 0, 1, true, 1, 64, gatherSlope},
+		{"a few packets later", 3, 1000, 1, true, 4, 64, 4 * gatherSlope},
+		{"deep in a stream", 1000, 1000, 1, true, 32, 64, gatherTime},
+		{"the end of a message in a stream", 1000, 1000, 1, false, 64, 64, 0},
+		{"two packets before the end", 1000, 1000, 1, true, 62, 64, 2 * gatherRest},
+		{"a message of two packets", 1000, 1000, 1, true, 1, 2, gatherRest},
+		{"a message of unknown length", 1000, 1000, 1, true, 3, 0, 3 * gatherRest},
+		{"a long one of unknown length", 1000, 1000, 1, true, 100, 0, gatherTime},
+		{"longer than it said", 1000, 1000, 1, true, 5, 4, 5 * gatherRest},
+		{"many at once", 1000, 1000, gatherEnough, true, 32, 64, 0},
+		{"fewer at once", 1000, 1000, gatherEnough - 1, true, 32, 64, gatherTime},
+		{"after a pause", 1000, streamGap + 1, 1, true, 32, 64, gatherSlope},
+		{"after a pause, three at once", 1000, streamGap + 1, 3, true, 32, 64, 3 * gatherSlope},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var g gatherer
+			g := gatherer{seen: c.seen, total: c.total}
 			now := qp.Time(1e9)
 			for range c.before {
 				now += 1000
@@ -50,6 +58,32 @@ func TestGatherTime(t *testing.T) {
 				t.Errorf("gathers until %d, want %d", g.until-now, c.want)
 			}
 		})
+	}
+}
+
+// What a packet tells of its message: a WRITE's RETH has the length, a SEND has none.
+func TestGatherWithin(t *testing.T) {
+	const mtu = 1024
+	for _, c := range []struct {
+		op    bth.Opcode
+		dma   uint32
+		total uint32
+	}{
+		{bth.RCWriteFirst, 2 * mtu, 2},
+		{bth.RCWriteFirst, 2*mtu + 1, 3},
+		{bth.UCWriteFirst, 10 * mtu, 10},
+		{bth.RCSendFirst, 0, 0},
+		{bth.RCReadResponseFirst, 0, 0},
+	} {
+		info := c.op.Info()
+		p := bth.Packet{Info: info, BTH: make([]byte, int(info.HeaderLen)+mtu), Payload: make([]byte, mtu)}
+		if info.RETH > 0 {
+			bth.PutRETH(p.BTH[info.RETH:], 0, 0, c.dma)
+		}
+		g := gatherer{seen: 7, total: 9}
+		if g.within(&p); !g.midst || g.seen != 1 || g.total != c.total {
+			t.Errorf("%s of %d bytes: packet %d of %d, want 1 of %d", info.Name, c.dma, g.seen, g.total, c.total)
+		}
 	}
 }
 

@@ -193,7 +193,10 @@ func (s *shard) handleFrame(now qp.Time, b []byte) {
 		return
 	}
 	s.eng.HandlePacket(now, &s.pkt)
-	s.gather.midst = !s.pkt.Info.End && !s.pkt.BTH.AckReq()
+	s.gather.midst = false
+	if !s.pkt.Info.End {
+		s.gather.within(&s.pkt)
+	}
 }
 
 // isLocal keeps the address that came last at the front: traffic comes in runs.
