@@ -274,7 +274,7 @@ static void do_send(void)
 	while (!r && (tx.tail < tx.head || tx.done < tx.head)) r = reap(until);
 	if (!r) {
 		rdma_disconnect(id);
-		step(RDMA_CM_EVENT_DISCONNECTED, now() + 1000000);
+		step(RDMA_CM_EVENT_DISCONNECTED, until); /* the request for it may be lost, and is repeated only as long as id lives */
 		printf("ok packets=%lu bytes=%lu acks=%lu\n", tx.head, tx.bytes, tx.acks);
 	}
 	close_all();

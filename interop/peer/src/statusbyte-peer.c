@@ -369,7 +369,7 @@ static void do_send(void)
 	while (!r && tx.used) r = reap(1, &synced, until);
 	if (!r) {
 		rdma_disconnect(id);
-		step(RDMA_CM_EVENT_DISCONNECTED, now() + 1000000);
+		step(RDMA_CM_EVENT_DISCONNECTED, until); /* the request for it may be lost, and is repeated only as long as id lives */
 		printf("ok packets=%lu bytes=%lu syncs=%lu blocks=%u size=%u\n", tx.packets, tx.bytes, tx.syncs, blocks, size);
 	}
 	close_all();
