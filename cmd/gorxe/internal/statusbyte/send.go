@@ -144,7 +144,7 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	s, err := statusbyte.Init(dial, dev, netip.AddrPortFrom(peer.Addr, uint16(f.port.N)), cfg)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address", connectTime)
+			err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address; it serves one sender at a time", connectTime)
 		}
 		return fmt.Errorf("connect to 'statusbyte recv' at %s: %w", host, err)
 	}
