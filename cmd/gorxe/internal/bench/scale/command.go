@@ -42,6 +42,7 @@ func (c *counts) Set(text string) error {
 		c.list, c.set = nil, true // the default gives way
 	}
 	if text == "none" {
+		c.list = nil
 		return nil
 	}
 	for _, word := range strings.Split(text, ",") {
@@ -135,6 +136,9 @@ func (f *flags) check() error {
 }
 
 func (f *flags) run(cmd *cobra.Command) (err error) {
+	if cmd.Flags().Changed("plot") && f.plot == "" {
+		return cli.Usagef("--plot: a name is missing, as in --plot scale.svg")
+	}
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -175,6 +179,9 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 
 func (f *flags) report(b *bench, out, errs io.Writer) error {
 	list := b.results()
+	if b.rounds == 1 {
+		fmt.Fprintln(errs, "One round cannot tell how far rounds scatter: do not trust these ratios, give it more --rounds.")
+	}
 	if n, worst := scattered(list); n > 0 {
 		fmt.Fprintf(errs, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
 			cli.Count(n, "result"), worst*100, maxSpread*100)

@@ -35,6 +35,9 @@ func TestJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, errs)
 	}
+	if !strings.Contains(errs, "One round cannot tell") {
+		t.Errorf("a ratio of one round is as good as any other: %q", errs)
+	}
 	var list []map[string]any
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		t.Fatal(err)
@@ -82,7 +85,7 @@ func TestTableAndPlot(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range []string{
 		"--qps 0", "--qps 65537", "--qps -1", "--qps x", "--mrs 0", "--mrs 1e6", "--window -1", "--window 4097", "--order up",
-		"--burst 0", "--burst 33", "--plot x.pdf", "--qps none --mrs none", "--window none", "--link wire", "--cpus 0", "--rounds 0",
+		"--burst 0", "--burst 33", "--plot x.pdf", "--qps none --mrs none", "--window none", "--plot=", "--qps 2 --qps none --mrs none", "--link wire", "--cpus 0", "--rounds 0",
 	} {
 		c := Command()
 		c.SetFlagErrorFunc(nil)
