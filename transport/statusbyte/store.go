@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names in a Store. A consumer reads the files with StoreSuffix in the order of their names, which are numbers of seqDigits digits; where one
@@ -17,6 +19,7 @@ const (
 	StoreSuffix = ".blk"
 	EndMark     = "end"
 	partFile    = ".part" // behind it ".N": the N first bytes are packets that were taken, a crash loses none of them
+	lockFile    = ".lock"
 	devicePath  = "device-%03d"
 	seqDigits   = 20
 )
@@ -29,7 +32,8 @@ var ErrStore = errors.New("statusbyte: cannot store")
 // to one goroutine.
 type Store struct {
 	root    string
-	segment int64 // bytes that a file has at least; 0: a file for each packet
+	lock    *os.File // held while the Store is open
+	segment int64    // bytes that a file has at least; 0: a file for each packet
 	devices [256]*shelf
 	gaps    [256]bool // packets are missing before the next one
 }
@@ -48,7 +52,7 @@ type shelf struct {
 
 // OpenStore makes root if it is not there, and tries whether it can be written to. Files have a packet each, or, if segment is
 // positive, packets one behind the other until so many bytes are reached. A directory that has files already
-// is continued.
+// is continued. One Store at a time has a root: two would give their files the same names.
 func OpenStore(root string, segment int64) (*Store, error) {
 	if segment < 0 {
 		return nil, fmt.Errorf("%w: segments of %d bytes: choose 0 or more", ErrConfig, segment)
@@ -64,7 +68,15 @@ func OpenStore(root string, segment int64) (*Store, error) {
 	if err := errors.Join(err, probe.Close(), os.Remove(probe.Name())); err != nil {
 		return nil, storeError(err)
 	}
-	return &Store{root: root, segment: segment}, nil
+	s := &Store{root: root, segment: segment}
+	if s.lock, err = os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+		return nil, storeError(err)
+	}
+	// Other errors: a file system without locks.
+	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("%w: another receiver stores below %s: choose another directory", ErrStore, root), s.lock.Close())
+	}
+	return s, nil
 }
 
 func storeError(err error) error {
@@ -337,9 +349,9 @@ func (s *Store) End(device uint8) error {
 	return mark.Close()
 }
 
-// Close publishes what is left of all streams.
+// Close publishes what is left of all streams, and leaves the root to others.
 func (s *Store) Close() error {
-	var errs []error
+	errs := []error{s.lock.Close()}
 	for _, d := range s.devices {
 		if d != nil {
 			if err := d.finish(); err != nil {

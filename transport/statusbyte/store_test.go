@@ -130,6 +130,28 @@ func TestStoreThatCannot(t *testing.T) {
 	}
 }
 
+// Two receivers cannot have one root: their files would have the same names, and replace each other.
+func TestStoreIsOnes(t *testing.T) {
+	root := t.TempDir()
+	first, err := OpenStore(root, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(root, 0); !errors.Is(err, ErrStore) || !strings.Contains(err.Error(), "another receiver") {
+		t.Errorf("%v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := OpenStore(root, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A receiver that is killed loses no packet that it took, and shows none that it took half.
 func TestStoreAfterACrash(t *testing.T) {
 	root := t.TempDir()
@@ -138,7 +160,7 @@ func TestStoreAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, s, 0, "taken ", "too")
-	if err := s.devices[0].write([]byte(" half")); err != nil { // killed here: no Close
+	if err := errors.Join(s.devices[0].write([]byte(" half")), s.lock.Close()); err != nil { // killed here: no Close
 		t.Fatal(err)
 	}
 	if s, err = OpenStore(root, 0); err != nil {
