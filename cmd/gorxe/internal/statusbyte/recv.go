@@ -105,8 +105,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		}
 		return err
 	}
-	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %d blocks of %s.\n",
-		f.nic.Iface, dev.Info().Datapath, f.port.N, cfg.Blocks, cli.FormatSize(int64(cfg.BlockSize)))
+	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
+		f.nic.Iface, dev.Info().Datapath, f.port.N, cli.Count(cfg.Blocks, "block"), cli.FormatSize(int64(cfg.BlockSize)))
 	var lost error // the last sender's packets that could not be stored
 	for {
 		err := f.serve(ctx, l, dev, store, out, diag)
