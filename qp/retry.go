@@ -258,6 +258,7 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 		q.rnrRetries--
 	}
 	q.goBack(now)
+	q.win.collapse() // one packet asks whether there is a receive by now, not a window of them
 	r.rnrUntil = now + Time(bth.RNRDelay(timer))
 	r.ackDeadline, r.probeDeadline = Never, Never
 	q.timer().deadline = Never
