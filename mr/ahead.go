@@ -24,6 +24,9 @@ func (t *Table) AheadMR(key Key, remote bool) *MR {
 	return m
 }
 
+// Fetched finds the region of an L_Key, which AheadMR has fetched since, for AheadMemory; nil if there is none.
+func (t *Table) Fetched(key Key) *MR { return t.local.find(key) }
+
 // AheadMemory fetches the first lines of [addr, addr+n) in a region, once that is here.
 func (m *MR) AheadMemory(addr uint64, n uint32) {
 	if off, size := addr-m.addr, uint64(len(m.mem)); off < size {

@@ -52,6 +52,7 @@ type Engine struct {
 	pipe    []uint32 // QPs on their way through the chain, a ring; see prefetch.go
 	pipeIn  uint32
 	pipeWQE uint32
+	pipeKey uint32
 	pipeMR  uint32
 	pipeMem uint32
 	sights  [maxForesight]foresight

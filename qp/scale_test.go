@@ -3,6 +3,7 @@ package qp
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -185,6 +186,90 @@ func TestForeseeTakesAnything(t *testing.T) {
 	}
 }
 
+// The engine looks ahead in the order of the turns: each QP is in the chain a window before it is served at most, and its links follow
+// each other at parts of the window: QP, WQE, key, region, payload.
+func TestChainRunsAheadOfTurns(t *testing.T) {
+	const n, turns = 200, 1000
+	for _, window := range []uint32{1, 2, 4, 8, 32} {
+		w := newWorld(t, 1)
+		as, _ := w.crowd(n)
+		e := w.ends[0]
+		must(t, e.SetPrefetch(int(window)))
+		wr := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 60<<10)}}
+		wr.RemoteAddr, wr.RKey = w.ends[1].remote(0)
+		for _, q := range as {
+			w.post(q, wr)
+		}
+		e.HandleDoorbells(w.now)
+		var (
+			buf     [8192]byte
+			fetched []uint32 // in this order
+			served  int
+			last    *QP
+		)
+		for served < turns {
+			if size, _ := e.PollTransmit(w.now, buf[:]); size == 0 || e.runq.Len() <= fewQPs {
+				break // so few have something left that nothing is fetched
+			}
+			if e.serving == nil || e.serving == last {
+				continue
+			}
+			last = e.serving
+			served++
+			for ; uint32(len(fetched)) < e.pipeIn; fetched = append(fetched, e.pipe[uint32(len(fetched))&uint32(len(e.pipe)-1)]) {
+				if e.pipeIn-uint32(len(fetched)) > uint32(len(e.pipe)) {
+					t.Fatalf("window %d: the chain's ring is overrun", window)
+				}
+			}
+			for link, at := range []uint32{e.pipeWQE, e.pipeKey, e.pipeMR, e.pipeMem} {
+				if lag, most := e.pipeIn-at, []uint32{window / 4, window / 2, window/2 + window/8, window - window/8}[link]; lag > most {
+					t.Fatalf("window %d: link %d is %d QPs behind, want %d at most", window, link+1, lag, most)
+				}
+			}
+			if served < n { // from the second time round on all is even
+				continue
+			}
+			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last.id)
+			if at < 0 {
+				t.Fatalf("window %d: QP %d is served and was not fetched in the last %d turns", window, last.id, window)
+			}
+		}
+		if served < 2*n {
+			t.Fatalf("%d turns: the test is too short", served)
+		}
+	}
+}
+
+// A batch is looked through as a whole before any of it is handled: whose each packet is, which key it names, whether it ends a work
+// request or may take a receive.
+func TestForeseeFindsThemAll(t *testing.T) {
+	w := newWorld(t, 1)
+	_, bs := w.crowd(2100) // more than stay in the caches
+	e := w.ends[1]
+	if n := e.ForeseeBatch(); n != 4*DefaultPrefetch {
+		t.Fatalf("batches of %d", n)
+	}
+	var packets [][]byte
+	ops := []bth.Opcode{bth.RCWriteOnly, bth.RCAck, bth.RCSendOnly}
+	for i, q := range bs[:9] {
+		b := make([]byte, bth.HeaderLen+bth.RETHLen)
+		bth.PutBTH(b, &bth.BTHFields{Opcode: ops[i%len(ops)], DestQP: q.QPN()})
+		bth.PutRETH(b[bth.HeaderLen:], 64, bth.RKey(e.mr.RKey()), 64)
+		packets = append(packets, b)
+	}
+	e.Foresee(packets)
+	for i, q := range bs[:len(packets)] {
+		f, op := &e.sights[i], ops[i%len(ops)]
+		if f.q != q || (f.rk != 0) != (op == bth.RCWriteOnly) || f.answer != (op == bth.RCAck) || f.recv != (op == bth.RCSendOnly) {
+			t.Errorf("packet %d, %v: %+v", i, op, f)
+		}
+	}
+	must(t, e.SetPrefetch(0))
+	if n := e.ForeseeBatch(); n != 0 {
+		t.Errorf("switched off, and batches of %d", n)
+	}
+}
+
 // With 10,000 QPs that all have more to send than they may, each has its turn of at most a chunk and a packet, and waits for not
 // more than one such turn of each other.
 func TestTurnsAreFair(t *testing.T) {
@@ -328,9 +413,9 @@ func TestTroubleStaysAtHome(t *testing.T) {
 
 // The default window is the paper's formula with what was measured, twice, rounded up to a power of two; see DefaultPrefetch.
 func TestDefaultWindow(t *testing.T) {
-	const turn, kinds, delay = 300e-9, 4, 200 * time.Nanosecond
+	const turn, kinds, delay = 300e-9, 5, 200 * time.Nanosecond
 	least := sched.Window(64, 64/turn, kinds, delay)
-	if least != 3 || DefaultPrefetch != slots(2*least) {
+	if least != 4 || DefaultPrefetch != slots(2*least) {
 		t.Errorf("the formula gives %d, the default is %d", least, DefaultPrefetch)
 	}
 }

@@ -23,7 +23,8 @@ type hinted struct {
 }
 
 const (
-	hintRing = 4 // a power of two
+	// hintRing is a power of two; a hint's third step is done when it is the oldest.
+	hintRing = 4
 	// hintLag is how many hints later the second step of a hint is done, when the first has arrived.
 	hintLag = 2
 )
@@ -47,8 +48,11 @@ func (h *Hinter) Hint(q *QP, wr *SendWR) {
 	}
 	then.q.qp.AheadSlot()
 	if then.sge.Length > 0 {
-		if m := h.dev.mrs.AheadMR(mr.Key(then.sge.LKey), false); m != nil {
-			m.AheadMemory(then.sge.Addr, then.sge.Length)
+		h.dev.mrs.AheadMR(mr.Key(then.sge.LKey), false)
+	}
+	if oldest := &h.ring[h.next%hintRing]; oldest.sge.Length > 0 {
+		if m := h.dev.mrs.Fetched(mr.Key(oldest.sge.LKey)); m != nil {
+			m.AheadMemory(oldest.sge.Addr, oldest.sge.Length)
 		}
 	}
 }

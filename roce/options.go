@@ -100,12 +100,13 @@ func WithMaxPD(n int) Option { return func(c *config) { c.maxPD = n } }
 // WithMaxWindow limits how many packets a QP may have unacknowledged; 0 is the engine's default.
 func WithMaxWindow(n int) Option { return func(c *config) { c.maxWindow = n } }
 
-// WithMaxMemory limits the bytes that queues (of QPs, SRQs and CQs) and memory of AllocMR take together; 0 is three quarters of the
-// machine's memory. What goes beyond is refused with ErrNoMemory.
+// WithMaxMemory limits the bytes that QPs, regions, queues (of QPs, SRQs and CQs) and memory of AllocMR take together. By default, or with
+// 0, all devices of the process share three quarters of what it may have: the machine's memory, or its control group's.
+// What goes beyond is refused with ErrNoMemory.
 func WithMaxMemory(bytes uint64) Option { return func(c *config) { c.maxMemory = bytes } }
 
 // WithPrefetch sets how many QPs ahead of their turns the engine fetches what they need from memory; 0 is off. The default is
-// qp.DefaultPrefetch. Fewer than some 64 QPs and MRs stay in the caches, and nothing is fetched for them.
+// qp.DefaultPrefetch. Fewer than some 2000 QPs and MRs stay in the caches, and nothing is fetched for them on receipt; on the way out from 64 on.
 func WithPrefetch(window int) Option {
 	return func(c *config) { c.prefetch = &window }
 }
