@@ -122,10 +122,7 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 		return nil, fmt.Errorf("%w: a memory region of %d bytes; it needs at least 1", ErrInvalid, size)
 	}
 	d := p.dev
-	d.ctl.Lock()
-	err := d.mem.take(size, "AllocMR")
-	d.ctl.Unlock()
-	if err != nil {
+	if err := d.mem.take(size, "AllocMR"); err != nil {
 		return nil, err
 	}
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -139,9 +136,7 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 		_ = unix.Munmap(mem)
 	}
 	if err != nil {
-		d.ctl.Lock()
 		d.mem.give(size)
-		d.ctl.Unlock()
 	}
 	return m, err
 }
@@ -154,14 +149,18 @@ func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, 
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
+	err := d.mem.take(mrBytes, "a memory region")
+	if err != nil {
+		return nil, err
+	}
 	var inner *mr.MR
-	var err error
 	if c.persist != nil {
 		inner, err = d.mrs.RegisterPersistent(p.pd, mem, c.iova, access, c.persist)
 	} else {
 		inner, err = d.mrs.Register(p.pd, mem, c.iova, access)
 	}
 	if err != nil {
+		d.mem.give(mrBytes)
 		return nil, fmt.Errorf("roce: register %d bytes: %w", len(mem), err)
 	}
 	m := &MR{MR: inner, pd: p, mapped: mapped}
@@ -213,6 +212,7 @@ func (m *MR) kill() error {
 	// The only other error is that the region is not registered: then there is nothing left to take back.
 	m.closed = true
 	delete(m.pd.dev.mems, m)
+	m.pd.dev.mem.give(mrBytes)
 	return nil
 }
 

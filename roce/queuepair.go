@@ -133,10 +133,10 @@ func (q *QP) create(c *QPConfig) error {
 	if err := init.Check(); err != nil {
 		return err
 	}
-	if err := q.dev.mem.take(init.Footprint(), "a QP of these depths"); err != nil {
+	q.bytes = uint32(qpBytes + init.Footprint())
+	if err := q.dev.mem.take(int(q.bytes), "a QP of these depths"); err != nil {
 		return err
 	}
-	q.bytes = uint32(init.Footprint())
 	s := q.dev.sh
 	var err error
 	gone := s.do(func(now qp.Time) {

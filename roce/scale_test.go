@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,6 +141,41 @@ func TestGroupLimit(t *testing.T) {
 	}
 	if got := groupLimit(filepath.Join(t.TempDir(), "none")); got != 1<<63-1 {
 		t.Errorf("no file: %d", got)
+	}
+}
+
+// A service has the memory of its control group, wherever that lies below the mounted root, and of the groups around it.
+func TestGroupFiles(t *testing.T) {
+	const v1, v2 = "/sys/fs/cgroup/memory/", "/sys/fs/cgroup/"
+	root := []string{v2 + "memory.max", v1 + "memory.limit_in_bytes"}
+	for groups, below := range map[string][]string{
+		"": nil, "0::/\n": nil, "nonsense\n1:2\n": nil,
+		"0::/system.slice/a.service\n":              {v2 + "system.slice/a.service/memory.max", v2 + "system.slice/memory.max"},
+		"9:cpu:/x\n4:hugetlb,memory:/y\n0::/\n":     {v1 + "y/memory.limit_in_bytes"},
+		"0::/../../outside\n1:name=systemd:/init\n": {v2 + "outside/memory.max"},
+	} {
+		if got, want := groupFiles(groups), append(slices.Clone(root), below...); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", groups, got, want)
+		}
+	}
+}
+
+// Devices whose programs set no limit share the machine's: two cannot have three quarters each. What a device had is free when it is closed.
+func TestDevicesShareTheMachine(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	before := common.Load()
+	a, b := newDevice(t, link, 0, WithProgress(Manual)), newDevice(t, link, 1, WithProgress(Manual))
+	half := int(commonLimit()-before)/2 + 4096
+	for i, d := range []*Device{a, b} {
+		pd, err := d.AllocPD()
+		must(t, err)
+		if _, err := pd.AllocMR(half, LocalWrite); errors.Is(err, ErrNoMemory) != (i == 1) {
+			t.Errorf("device %d, half of what there is: %v", i, err)
+		}
+	}
+	must(t, errors.Join(a.Close(), b.Close()))
+	if got := common.Load(); got != before {
+		t.Errorf("%d bytes are in use after the devices' end, %d before", got, before)
 	}
 }
 
