@@ -148,7 +148,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 			return err
 		}
 	}
-	return f.report(b, cmd.OutOrStdout())
+	return f.report(b, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
@@ -164,8 +164,9 @@ func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
 	return err
 }
 
-func (f *flags) report(b *bench, w io.Writer) error {
+func (f *flags) report(b *bench, w, errs io.Writer) error {
 	list := b.results()
+	kit.WarnScattered(errs, list, func(r *Result) *kit.Row { return &r.Row })
 	if f.json {
 		return cli.JSON(w, list)
 	}

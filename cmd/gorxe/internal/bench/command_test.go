@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
 	"github.com/spf13/cobra"
 )
@@ -83,8 +84,12 @@ func checkShape(t *testing.T, out string, names, baselines []string) {
 				t.Errorf("%v has no %s", e, key)
 			}
 		}
-		value, base, ratio := e["value"].(float64), e["baseline_value"].(float64), e["ratio"].(float64)
-		if value <= 0 || base <= 0 || math.Abs(ratio-value/base) > 0.001 {
+		value, base := e["value"].(float64), e["baseline_value"].(float64)
+		ratio, told := e["ratio"].(float64)
+		if told != (e["spread"].(float64) <= kit.MaxSpread) {
+			t.Errorf("%v: a ratio is told if the rounds do not scatter too far, and only then", e)
+		}
+		if value <= 0 || base <= 0 || told && math.Abs(ratio-value/base) > 0.001 {
 			t.Errorf("%v: values have to be positive, and their ratio right", e)
 		}
 		haveNames = append(haveNames, e["name"].(string))

@@ -114,11 +114,11 @@ func TestResults(t *testing.T) {
 		"afxdp": {{value: 10}, {value: 10}, {value: 12}},
 		"tcp":   {{value: 1}}, "other": {{value: 4}},
 	})
-	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Ratio: 0.6, Spread: 1.2}, CPU: 2, Retransmits: 3}
-	if list[0] != want {
+	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Spread: 1.2}, CPU: 2, Retransmits: 3}
+	if list[0] != want { // no ratio: the rounds scatter too far
 		t.Errorf("got  %+v\nwant %+v", list[0], want)
 	}
-	if r := list[1]; r.Name != "g" || r.Baseline != "lossless" || r.Ratio != 0.25 {
+	if r := list[1]; r.Name != "g" || r.Baseline != "lossless" || *r.Ratio != 0.25 {
 		t.Errorf("%+v; want g at 0.25 of lossless", r)
 	}
 }

@@ -85,7 +85,7 @@ func writeTable(w io.Writer, list []Result) error {
 	for i := range list {
 		r := &list[i]
 		t.Row(r.Name, number(r.Value), r.Unit, r.Baseline, number(r.BaselineValue),
-			fmt.Sprintf("%.2f", r.Ratio), fmt.Sprintf("%.0f%%", r.Spread*100), r.more())
+			r.RatioText(2), fmt.Sprintf("%.0f%%", r.Spread*100), r.more())
 	}
 	return t.Write(w)
 }

@@ -137,6 +137,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.trials(), "a side")
+	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
 	return b.report(cmd.OutOrStdout())
 }
 

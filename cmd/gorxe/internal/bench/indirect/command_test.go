@@ -77,7 +77,7 @@ func TestSimulation(t *testing.T) {
 			t.Errorf("%+v", a[i])
 		}
 	}
-	if a[0].Name != "frp_10" || a[0].Ratio >= 0.99 || a[0].Ratio < 0.6 {
+	if a[0].Name != "frp_10" || *a[0].Ratio >= 0.99 || *a[0].Ratio < 0.6 {
 		t.Errorf("%+v", a[0])
 	}
 }
@@ -96,7 +96,7 @@ func TestPingFlood(t *testing.T) {
 		return list[0]
 	}
 	slow, flood := value("1ms"), value("0")
-	if flood.BaselineValue < 1.2*slow.BaselineValue || flood.Ratio != 1 || !strings.Contains(flood.Note, "timed out 0 / 0") {
+	if flood.BaselineValue < 1.2*slow.BaselineValue || *flood.Ratio != 1 || !strings.Contains(flood.Note, "timed out 0 / 0") {
 		t.Errorf("%+v, then %+v", slow, flood)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
@@ -12,14 +13,17 @@ import (
 
 // Row is what the rows of every benchmark's JSON begin with: something measured against a baseline.
 type Row struct {
-	Name          string  `json:"name"`
-	Value         float64 `json:"value"` // median over the rounds
-	Unit          string  `json:"unit"`
-	Baseline      string  `json:"baseline"`
-	BaselineValue float64 `json:"baseline_value"` // median over the rounds
-	Ratio         float64 `json:"ratio"`          // value/baseline_value; 0 if the baseline is 0
-	Spread        float64 `json:"spread"`         // (max-min)/median of the ratio of the single rounds
+	Name          string   `json:"name"`
+	Value         float64  `json:"value"` // median over the rounds
+	Unit          string   `json:"unit"`
+	Baseline      string   `json:"baseline"`
+	BaselineValue float64  `json:"baseline_value"` // median over the rounds
+	Ratio         *float64 `json:"ratio"`          // value/baseline_value; 0 if the baseline is 0; null if the rounds scatter too far
+	Spread        float64  `json:"spread"`         // (max-min)/median of the ratio of the single rounds
 }
+
+// MaxSpread is how far the ratio of single rounds may scatter, (max-min)/median, before their median says nothing.
+const MaxSpread = 0.5
 
 // digits is to how many decimals results are rounded.
 const digits = 4
@@ -33,10 +37,44 @@ func Compare(name, unit, baseline string, values, base []float64) Row {
 		Name: name, Unit: unit, Baseline: baseline, Value: Round(stat.Median(values)), BaselineValue: Round(stat.Median(base)),
 		Spread: Round(stat.Spread(stat.Ratios(values, base))),
 	}
+	ratio := 0.0
 	if r.BaselineValue != 0 {
-		r.Ratio = Round(r.Value / r.BaselineValue)
+		ratio = r.Value / r.BaselineValue
 	}
+	r.SetRatio(ratio)
 	return r
+}
+
+// SetRatio takes a ratio, unless the rounds scatter too far for one.
+func (r *Row) SetRatio(ratio float64) {
+	r.Ratio = nil
+	if r.Spread <= MaxSpread {
+		ratio = Round(ratio)
+		r.Ratio = &ratio
+	}
+}
+
+// RatioText is the ratio for people: a dash if there is none.
+func (r *Row) RatioText(decimals int) string {
+	if r.Ratio == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*r.Ratio, 'f', decimals, 64)
+}
+
+// WarnScattered says how many rows have no ratio, if there are such, and how far their rounds scatter.
+func WarnScattered[T any](w io.Writer, list []T, row func(*T) *Row) {
+	n, worst := 0, 0.0
+	for i := range list {
+		if r := row(&list[i]); r.Ratio == nil {
+			n++
+			worst = max(worst, r.Spread)
+		}
+	}
+	if n > 0 {
+		fmt.Fprintf(w, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
+			cli.Count(n, "result"), worst*100, MaxSpread*100)
+	}
 }
 
 // Column takes one number out of every element.

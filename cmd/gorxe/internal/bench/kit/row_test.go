@@ -19,11 +19,11 @@ func TestRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"name":"x","value":2,"unit":"us","baseline":"y","baseline_value":2,"ratio":1,"spread":5,"more":0}`
+	const want = `{"name":"x","value":2,"unit":"us","baseline":"y","baseline_value":2,"ratio":null,"spread":5,"more":0}`
 	if string(text) != want {
 		t.Errorf("%s; want %s", text, want)
 	}
-	if r := Compare("x", "us", "y", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 {
+	if r := Compare("x", "us", "y", []float64{1}, []float64{0}); *r.Ratio != 0 || r.Spread != 0 {
 		t.Errorf("without a baseline: %+v", r)
 	}
 }

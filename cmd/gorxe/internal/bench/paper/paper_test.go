@@ -23,7 +23,7 @@ func TestCV(t *testing.T) {
 }
 
 var rows = []Row{
-	{Name: "a", Unit: "us", Baseline: "slidingwindow", Values: []float64{1, 2, 3}, Base: []float64{4, 4, 4}, Paper: Says(0.073)},
+	{Name: "a", Unit: "us", Baseline: "slidingwindow", Values: []float64{1.8, 2, 2.2}, Base: []float64{4, 4, 4}, Paper: Says(0.073)},
 	{Name: "b", Unit: "%", Baseline: "slidingwindow", Values: []float64{88}, Base: []float64{0}, PaperValue: Says(88), PaperBase: Says(0)},
 }
 
@@ -44,7 +44,7 @@ func TestJSON(t *testing.T) {
 			}
 		}
 	}
-	if a := list[0]; a["value"] != 2.0 || a["ratio"] != 0.5 || a["spread"] != 1.0 || a["paper"] != 0.073 {
+	if a := list[0]; a["value"] != 2.0 || a["ratio"] != 0.5 || a["spread"] != 0.2 || a["paper"] != 0.073 {
 		t.Errorf("%v", a)
 	}
 	if b := list[1]; b["paper"] != nil || b["ratio"] != 0.0 || b["paper_value"] != 88.0 {

@@ -52,6 +52,11 @@ func Results(rows []Row) []Result {
 	return list
 }
 
+// WarnScattered says which of the rows have no ratio, if there are such.
+func WarnScattered(w io.Writer, rows []Row) {
+	kit.WarnScattered(w, Results(rows), func(r *Result) *kit.Row { return &r.Row })
+}
+
 // WriteTable shows rows to people: method is the title of the values' column.
 func WriteTable(w io.Writer, method string, rows []Row) error {
 	t := cli.Table{Columns: []cli.Column{
@@ -62,7 +67,7 @@ func WriteTable(w io.Writer, method string, rows []Row) error {
 		r := rows[i].Result()
 		ratio := "-"
 		if r.BaselineValue != 0 {
-			ratio = fmt.Sprintf("%.3f", r.Ratio)
+			ratio = r.RatioText(3)
 		}
 		t.Row(r.Name, number(r.Value), r.Unit, r.Baseline, number(r.BaselineValue),
 			ratio, fmt.Sprintf("%.0f%%", r.Spread*100), r.paper(), r.Note)

@@ -182,10 +182,7 @@ func (f *flags) report(b *bench, out, errs io.Writer) error {
 	if b.rounds == 1 {
 		fmt.Fprintln(errs, "One round cannot tell how far rounds scatter: do not trust these ratios, give it more --rounds.")
 	}
-	if n, worst := scattered(list); n > 0 {
-		fmt.Fprintf(errs, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
-			cli.Count(n, "result"), worst*100, maxSpread*100)
-	}
+	kit.WarnScattered(errs, list, func(r *Result) *kit.Row { return &r.Row })
 	var err error
 	if f.json {
 		err = cli.JSON(out, list)

@@ -9,14 +9,9 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
 
-// maxSpread is how far the ratio of single rounds may scatter, (max-min)/median, before their median says nothing.
-const maxSpread = 0.5
-
 // Result is one lane against the one with 64 QPs or MRs.
 type Result struct {
 	kit.Row
-	Ratio *float64 `json:"ratio"` // instead of the Row's: median of the ratios of the rounds; null if they scatter too far
-
 	Link     string `json:"link"`
 	QPs      int    `json:"qps"`
 	MRs      int    `json:"mrs"`
@@ -35,10 +30,7 @@ func (b *bench) result(l *lane) Result {
 		Row:  kit.Compare(l.name, unitRate, l.baseline(), v, against),
 		Link: b.w.link, QPs: l.qps, MRs: l.mrs, Order: string(l.order), Prefetch: l.prefetch,
 	}
-	if r.Spread <= maxSpread {
-		ratio := kit.Round(stat.Median(stat.Ratios(v, against)))
-		r.Ratio = &ratio
-	}
+	r.SetRatio(stat.Median(stat.Ratios(v, against)))
 	if m := stat.Median(kit.Column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
 		m = kit.Round(m)
 		r.Misses = &m
@@ -62,10 +54,7 @@ func writeTable(w io.Writer, list []Result) error {
 	}}
 	for i := range list {
 		r := &list[i]
-		ratio, misses := "-", "?"
-		if r.Ratio != nil {
-			ratio = fmt.Sprintf("%.2f", *r.Ratio)
-		}
+		misses := "?"
 		if r.Misses != nil {
 			misses = fmt.Sprintf("%.2f", *r.Misses)
 		}
@@ -74,20 +63,9 @@ func writeTable(w io.Writer, list []Result) error {
 			window = fmt.Sprint(r.Prefetch)
 		}
 		t.Row(r.Name, r.QPs, r.MRs, r.Order, window, fmt.Sprintf("%.3f", r.Value), r.Baseline, fmt.Sprintf("%.3f", r.BaselineValue),
-			ratio, fmt.Sprintf("%.0f%%", r.Spread*100), misses)
+			r.RatioText(2), fmt.Sprintf("%.0f%%", r.Spread*100), misses)
 	}
 	return t.Write(w)
-}
-
-// scattered are the results that have no ratio.
-func scattered(list []Result) (n int, worst float64) {
-	for i := range list {
-		if list[i].Ratio == nil {
-			n++
-			worst = max(worst, list[i].Spread)
-		}
-	}
-	return n, worst
 }
 
 func (b *bench) write(w io.Writer, list []Result, cpus []int) error {

@@ -65,7 +65,8 @@ func TestJSON(t *testing.T) {
 		if want, ok := papers[name]; ok && (e["paper"] != want || e["baseline"] != "slidingwindow" || e["value"].(float64) <= 0) {
 			t.Errorf("%v", e)
 		}
-		if base := e["baseline_value"].(float64); base > 0 && math.Abs(e["ratio"].(float64)-e["value"].(float64)/base) > 0.01 {
+		ratio, told := e["ratio"].(float64) // null if the rounds scatter too far
+		if base := e["baseline_value"].(float64); base > 0 && told && math.Abs(ratio-e["value"].(float64)/base) > 0.01 {
 			t.Errorf("%v: the ratio is wrong", e)
 		}
 	}

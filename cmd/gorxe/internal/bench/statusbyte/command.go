@@ -130,6 +130,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 			return err
 		}
 	}
+	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
 	return f.report(b, plots, cmd.OutOrStdout())
 }
 
