@@ -151,8 +151,14 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 
 // HasTransmit tells whether PollTransmit may have a packet at now.
 func (e *Engine) HasTransmit(now Time) bool {
-	return e.serving != nil || e.runq.Len() > 0 || e.dueAck(now) != nil
+	return e.serving != nil || e.waiting(now)
 }
+
+// Serving tells whether a QP's turn has begun that is not over.
+func (e *Engine) Serving() bool { return e.serving != nil }
+
+// waiting is HasTransmit with no QP being served.
+func (e *Engine) waiting(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }
 
 // Quiet tells whether nothing is under way that another turn would move on: no QP waits for its turn, no ACK that was asked for,
 // no doorbell. Timers may be running.
@@ -171,21 +177,23 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 			to = e.aside[:]
 		}
 		if n, netLen = q.transmit(now, to); n == 0 {
-			e.serving = nil
-			e.unlist(q)
-			if q.owes && q.ackOwed {
-				e.awaitAck(q)
-			}
+			e.stand(q)
 			continue
 		}
 		e.lastData = now
-		if uint32(n) < e.turn {
+		switch {
+		case q.spent():
+			e.stand(q)
+		case uint32(n) < e.turn:
 			e.turn -= uint32(n)
-		} else if e.serving = nil; q.list == inRunq {
-			e.enqueue(q)
+		default:
+			if e.serving = nil; q.list == inRunq {
+				e.enqueue(q)
+			}
 		}
 		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
 			e.c.DropLength++
+			n, netLen = 0, 0
 			continue
 		}
 		if len(b) < q.longest() {
@@ -200,6 +208,21 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 		e.c.SentPkts++
 	}
 	return n, netLen
+}
+
+// spent tells that the QP has nothing more to send, which spares it a turn to find out; a QP that does not say so may have nothing
+// either. An ACK that is owed is no reason to stay: see stand.
+func (q *QP) spent() bool {
+	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && !q.nakOwed && !q.ackNow && q.answers.empty()
+}
+
+// stand ends the turns of a QP that has nothing more to send, but for an ACK that may wait.
+func (e *Engine) stand(q *QP) {
+	e.serving = nil
+	e.unlist(q)
+	if q.owes && q.ackOwed {
+		e.awaitAck(q)
+	}
 }
 
 // longest is what a packet of the QP may need at most.

@@ -129,8 +129,8 @@ func (q *QP) startWQE(w *wqe) bool {
 	}
 	mtu := q.mtu.Load()
 	w.psn, w.npkts = q.max, 1
-	if w.op <= OpRead {
-		w.npkts = max(1, (w.length+mtu-1)/mtu)
+	if w.op <= OpRead && w.length > mtu {
+		w.npkts = (w.length + mtu - 1) / mtu
 	}
 	w.part = uint8(min(max(q.win.cwnd/4, minReadPart), maxReadPart))
 	q.sq.started++
@@ -168,7 +168,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 
 	var total, netLen int
 	var st Status
-	if w.op == OpWrite && n == w.length && w.nsge == 1 {
+	if w.op == OpWrite && n == w.length && (w.nsge == 1 || w.inline) {
 		total, netLen, st = q.putWriteOnly(b, w, ask)
 	} else {
 		total, netLen, st = q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
@@ -187,8 +187,8 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	return total, netLen
 }
 
-// putWriteOnly is putData for the commonest of packets, an RC WRITE that is one packet with one SGE: it knows which headers there are, and
-// where.
+// putWriteOnly is putData for the commonest of packets, an RC WRITE that is one packet with one SGE or inline data: it knows which headers
+// there are, and where.
 func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Status) {
 	const hdr = bth.HeaderLen + bth.RETHLen
 	n, pad := w.length, -w.length&3
@@ -198,16 +198,19 @@ func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Sta
 	bth.PutBTH(rest, &bth.BTHFields{Opcode: bth.RCWriteOnly, Solicited: solicited, AckReq: ask, PadCount: uint8(pad),
 		PKey: q.pkey, DestQP: q.destQP, PSN: wirePSN(q.nxt)})
 	bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, n)
-	if n > 0 {
+	switch {
+	case w.inline:
+		copy(rest[hdr:hdr+n], q.sq.inlineAt(q.sq.cur))
+	case n > 0:
 		g := &w.one[0]
 		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, n, 0)
 		if v != mr.OK {
 			return 0, 0, verdictStatus(v)
 		}
 		mr.CopyOut(rest[hdr:hdr+n], src)
-		for i := range pad {
-			rest[hdr+n+i] = 0
-		}
+	}
+	for i := range pad {
+		rest[hdr+n+i] = 0
 	}
 	return netLen + len(rest), netLen, Success
 }
@@ -360,7 +363,9 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 		}
 		q.max = q.nxt
 	}
-	q.armRetry(now)
+	if r := &q.rec; r.ackDeadline == Never || r.probeDeadline == Never { // else both run already
+		q.armRetry(now)
+	}
 }
 
 // halt stops the send queue at a work request that failed here. Those before it complete first.

@@ -1,6 +1,10 @@
 package qp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+)
 
 // way is what the paths of many QPs have in common: all but the source port, which differs from flow to
 // flow so that networks spread them. A device with ten thousand connections has them with a few hundred peers, so
@@ -17,9 +21,11 @@ var noWay way
 // they are too short to have one.
 func (p *Path) portAt() int { return int(p.HeaderLen) - 8 }
 
-// put writes the headers with a source port.
+// put writes the headers with a source port, and zeros behind them up to MaxNetHeader: a copy of known length is a few
+// instructions, one of HeaderLen bytes a call.
 func (w *way) put(b []byte, port uint16) int {
-	n := copy(b, w.Header[:w.HeaderLen])
+	*(*[bth.MaxNetHeader]byte)(b) = w.Header
+	n := int(w.HeaderLen)
 	if at := w.portAt(); at >= 0 {
 		binary.BigEndian.PutUint16(b[at:], port)
 	}

@@ -7,12 +7,24 @@ import (
 
 // The straight way of one-packet WRITEs builds the same packets as the general one.
 func TestWriteOnlyIsPutData(t *testing.T) {
+	t.Run("SGE", func(t *testing.T) { writeOnly(t, func(*SendWR) {}) })
+	t.Run("inline", func(t *testing.T) {
+		writeOnly(t, func(wr *SendWR) {
+			if n := wr.SGEs[0].Length; n > 0 {
+				wr.SGEs, wr.Inline = nil, bytes.Repeat([]byte{0xa5}, int(n))
+			}
+		})
+	})
+}
+
+func writeOnly(t *testing.T, change func(*SendWR)) {
 	k := newTalk(t, RC)
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 8, 63, 64, 65, 255, 256} {
 		for _, flags := range []SendFlags{0, Solicited} {
 			for _, ask := range []bool{false, true} {
 				wr := k.wr(1, OpWrite, n)
 				wr.Flags = flags
+				change(&wr)
 				if _, err := k.q.Post([]SendWR{wr}); err != nil {
 					t.Fatal(err)
 				}

@@ -1,0 +1,40 @@
+package qp
+
+import "testing"
+
+// A QP whose last packet has left has no turn any more: who asks HasTransmit need not ask PollTransmit in vain. What it owes is not forgotten: an
+// ACK that nobody waits for leaves when its time has come.
+func TestSpentQPStands(t *testing.T) {
+	k := newTalk(t, RC)
+	for _, owes := range []bool{false, true} {
+		if owes {
+			quiet := k.write(0, seq(8))
+			quiet.noAck = true
+			k.say(quiet)
+		}
+		due := k.now + ackLate
+		wr := k.wr(1, OpWrite, 8)
+		wr.Flags = 0
+		if _, err := k.q.PostSend([]SendWR{wr, wr}); err != nil {
+			t.Fatal(err)
+		}
+		k.now += 1000
+		k.HandleDoorbells(k.now)
+		var buf [512]byte
+		for i := range 2 {
+			if !k.HasTransmit(k.now) || !k.Serving() {
+				t.Fatalf("owes %v: no turn for WRITE %d", owes, i)
+			}
+			if n, _ := k.PollTransmit(k.now, buf[:]); n == 0 {
+				t.Fatalf("owes %v: WRITE %d does not leave", owes, i)
+			}
+		}
+		if k.HasTransmit(k.now) || k.Serving() {
+			t.Errorf("owes %v: the QP has its turn though nothing is left", owes)
+		}
+		if owes {
+			k.now = due
+			k.hears("ACK +0 msn=1")
+		}
+	}
+}
