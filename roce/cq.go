@@ -117,7 +117,7 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		// the caller comes again.
 		defer c.dev.sh.tryStep()
 	}
-	if n := c.Poll(wcs); n > 0 {
+	if n := c.pollFirst(wcs); n > 0 {
 		return n, nil
 	}
 	c.enter(solicited)
@@ -137,6 +137,22 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		c.block(ctx)
 		c.arm()
 	}
+}
+
+// unarmed is how many turns Wait makes before it arms the CQ, if it drives the device and may spin. To arm it, and to hear of the signal,
+// costs as much as several turns; a program that keeps many work requests under way mostly waits for one or two.
+const unarmed = 8
+
+// pollFirst is Poll, again and again as long as that may be cheaper than to wait.
+func (c *CQ) pollFirst(wcs []WC) (n int) {
+	turns := 1
+	if s := c.dev.sh; s.manual && s.spin != 0 {
+		turns = unarmed
+	}
+	for ; turns > 0 && n == 0; turns-- {
+		n = c.Poll(wcs)
+	}
+	return n
 }
 
 // last looks once more before an error is returned: completions come first.

@@ -29,6 +29,9 @@ type command struct {
 // lockPause is how long those sleep who need a shard's lock and have nothing else to do, between two tries.
 const lockPause = 10 * time.Microsecond
 
+// moreLooks is how often an idle shard looks at the receive ring before it looks round.
+const moreLooks = 8
+
 // portErrorPause keeps a port that fails at once in Wait from burning a core.
 const portErrorPause = time.Millisecond
 
@@ -116,12 +119,19 @@ func (s *shard) step() int {
 // look is the part of a step that uses the port.
 func (s *shard) look() int {
 	n := 0
-	if g := &s.gather; g.until == 0 || s.now() >= g.until {
-		g.until = 0
-		n = s.port.Receive(s.rx[:])
+	gathering := s.gather.until != 0 && s.now() < s.gather.until
+	if !gathering {
+		if n = s.port.Receive(s.rx[:]); n == 0 {
+			s.gather.nothing()
+		}
 	}
 	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
-		return 0
+		if !gathering {
+			n = s.lookAgain()
+		}
+		if n == 0 {
+			return 0
+		}
 	}
 	s.last = s.now()
 	work := s.turn(s.last, n)
@@ -131,6 +141,15 @@ func (s *shard) look() int {
 		s.gather.received(s.last, n)
 	}
 	return work
+}
+
+// lookAgain looks at the receive ring a few times in a row: what surrounds a look, from lock to clock, takes several times as long as the
+// look itself, and a frame that comes meanwhile waits.
+func (s *shard) lookAgain() (n int) {
+	for i := 0; i < moreLooks && n == 0; i++ {
+		n = s.port.Receive(s.rx[:])
+	}
+	return n
 }
 
 // posted tells the engine of send work requests. With manual progress the poster is mostly who drives the shard, or nobody is at it: then
@@ -143,11 +162,16 @@ func (s *shard) posted(q *qp.QP) {
 	}
 	if !s.closed {
 		s.eng.Posted(q)
+		s.gather.posted()
 		if s.answer {
 			s.answer = false
 			s.hold()
 			s.last = s.now()
-			s.transmit(s.last)
+			if s.eng.Serving() {
+				s.reply(s.last)
+			} else {
+				s.transmit(s.last)
+			}
 			s.unhold()
 		}
 	}

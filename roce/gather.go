@@ -32,6 +32,17 @@ type gatherer struct {
 	seen   uint32  // packets of the message that was handled last, so far
 	total  uint32  // packets that it has; 0: it does not say
 	midst  bool    // the packet handled last neither ended a message nor asked for an ACK
+	oneway         // of small messages
+}
+
+// handled is told of each packet.
+func (g *gatherer) handled(p *bth.Packet) {
+	g.midst, g.stream = false, false
+	if p.Info.End {
+		g.ended(p)
+	} else {
+		g.within(p)
+	}
 }
 
 // within is told of each packet that does not end its message. Messages of several QPs that come at a time are taken for one: then they
@@ -62,9 +73,24 @@ func (g *gatherer) received(now qp.Time, n int) {
 	}
 	g.last = now
 	g.frames = min(g.frames+n, int(gatherTime/gatherSlope))
-	g.until = 0
-	if g.midst && n < gatherEnough {
-		g.until = now + min(gatherSlope*qp.Time(g.frames), gatherRest*g.rest())
+	if g.until != 0 {
+		g.gathered(n)
 	}
-	g.midst = false
+	g.until = 0
+	switch slope := gatherSlope * qp.Time(g.frames); {
+	case n >= gatherEnough:
+	case g.midst:
+		g.until = now + min(slope, gatherRest*g.rest())
+	case g.stream:
+		g.until = now + slope
+	}
+	g.midst, g.stream = false, false
+}
+
+// nothing is told that no frame was there.
+func (g *gatherer) nothing() {
+	if g.until != 0 {
+		g.until = 0
+		g.gathered(0)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +17,8 @@ import (
 type QP struct {
 	qp     qp.QP
 	dev    *Device
-	sqMu   sync.Mutex // one poster at a time
-	rqMu   sync.Mutex
+	sqMu   postLock // one poster at a time
+	rqMu   postLock
 	closed atomic.Bool
 	gid    int32 // index, or -1 for the default one
 
@@ -40,7 +39,7 @@ type QP struct {
 
 const (
 	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 16
+	qpPad = 24
 	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
 	qpSlab = 64
 )

@@ -128,6 +128,7 @@ func (s *shard) turn(now qp.Time, n int) int {
 	work := s.receive(now, n)
 	if s.eng.BellPending() {
 		s.eng.HandleDoorbells(now)
+		s.gather.posted()
 		work++
 	}
 	// What has been posted goes before everything else that there is to do.
@@ -193,10 +194,7 @@ func (s *shard) handleFrame(now qp.Time, b []byte) {
 		return
 	}
 	s.eng.HandlePacket(now, &s.pkt)
-	s.gather.midst = false
-	if !s.pkt.Info.End {
-		s.gather.within(&s.pkt)
-	}
+	s.gather.handled(&s.pkt)
 }
 
 // isLocal keeps the address that came last at the front: traffic comes in runs.
@@ -252,20 +250,38 @@ func (s *shard) ready() []frame.Buf { return s.tx[s.txAt : s.txAt+s.txn] }
 // fill builds packets into the ready buffers, from the first on, and returns how many it built.
 func (s *shard) fill(now qp.Time) int {
 	n := 0
-	tx := s.ready()
-	for n < len(tx) && s.eng.HasTransmit(now) {
-		b := tx[n].B
-		size, netLen := s.eng.PollTransmit(now, b[:len(b)-bth.ICRCLen])
-		if size == 0 {
-			break
-		}
-		f := b[:size+bth.ICRCLen]
-		s.enc.Finish(f, netLen)
-		tx[n].B = f
-		s.ctr.txBytes += uint64(len(f))
+	for n < s.txn && s.eng.HasTransmit(now) && s.build(now, n) {
 		n++
 	}
 	return n
+}
+
+// build makes the next packet in ready buffer i, if there is one.
+func (s *shard) build(now qp.Time, i int) bool {
+	buf := &s.tx[s.txAt+i]
+	size, netLen := s.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
+	if size == 0 {
+		return false
+	}
+	f := buf.B[:size+bth.ICRCLen]
+	s.enc.Finish(f, netLen)
+	buf.B = f
+	s.ctr.txBytes += uint64(len(f))
+	return true
+}
+
+// reply is transmit for the QP whose turn it is, alone: what was just posted on it leaves before anything else is looked at.
+func (s *shard) reply(now qp.Time) {
+	if !s.stock() {
+		return
+	}
+	n := 0
+	for n < s.txn && s.eng.Serving() && s.build(now, n) {
+		n++
+	}
+	if n > 0 {
+		s.flush(n)
+	}
 }
 
 // flush sends the first n ready buffers, which the port owns from then on.

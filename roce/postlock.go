@@ -1,0 +1,37 @@
+package roce
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/mr/fence"
+)
+
+// postLock lets one poster in at a time. It is held for some ten nanoseconds a work request, mostly by the only poster that there is, so letting go
+// is a plain store: a sync.Mutex's is a locked instruction, to see who sleeps in it. Here who comes too late looks again, and later sleeps for a
+// moment at a time: only QP.Close holds the lock for longer.
+type postLock struct{ v atomic.Uint32 }
+
+// lockSpins is how often who waits for a postLock looks before it sleeps.
+const lockSpins = 100
+
+// Lock takes the lock.
+func (l *postLock) Lock() {
+	if !l.v.CompareAndSwap(0, 1) {
+		l.wait()
+	}
+}
+
+func (l *postLock) wait() {
+	for spins := 0; l.v.Load() != 0 || !l.v.CompareAndSwap(0, 1); spins++ {
+		if spins < lockSpins {
+			runtime.Gosched()
+		} else {
+			time.Sleep(lockPause)
+		}
+	}
+}
+
+// Unlock lets go, after everything that was done under the lock.
+func (l *postLock) Unlock() { fence.Store(&l.v, 0) }
