@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -33,7 +34,8 @@ type gorxe struct {
 	cq   *roce.CQ
 	qp   *roce.QP
 
-	out    int // offset in mr
+	out    int            // offset in mr
+	word   [wordSize]byte // of a round trip
 	remote roce.RemoteBuffer
 	wcs    [pollBatch]roce.WC
 	recvs  [recvDepth]roce.RecvWR // without memory: an immediate needs none
@@ -200,6 +202,7 @@ func (g *gorxe) serve(h *halt) error {
 func (g *gorxe) trips(h *halt, await func(h *halt, i uint64) (bool, error)) (outcome, error) {
 	t := newTrips(g.spec)
 	wr := g.writes(1)
+	wr[0].SGEs, wr[0].Inline = nil, g.word[:] // as ib_write_lat does
 	if !g.spec.Spin {
 		wr[0].Op = roce.OpWriteImm
 	}
@@ -229,7 +232,7 @@ func (g *gorxe) post(wr []roce.SendWR, i uint64) error {
 	if i%tripSignal == 0 {
 		wr[0].Flags = roce.Signaled
 	}
-	g.mr.Store64(g.out, i)
+	binary.NativeEndian.PutUint64(g.word[:], i)
 	g.used++
 	if err := g.qp.PostSend(wr...); err != nil {
 		return err
