@@ -9,7 +9,7 @@ SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim fuzz bench interop interop-core interop-bench compliance clean help
+.PHONY: all build demo test check race sim fuzz bench pgo interop interop-core interop-bench compliance clean help
 
 all: build
 
@@ -49,6 +49,11 @@ fuzz: ## every fuzz target in turn, FUZZTIME each
 
 bench: build ## message rate, bandwidth, latency and loss against bare AF_XDP and kernel TCP (root)
 	./$(BIN) bench --plot bin/bench.svg
+
+pgo: build ## a new profile for the compiler, cmd/gorxe/default.pgo, from the benchmark (root)
+	rm -rf bin/pgo && mkdir -p bin/pgo
+	./$(BIN) bench --only write_lat_8B,write_rate_64B,write_bw_64KiB_mtu4096 --rounds 1 --duration 4s --cpuprofile bin/pgo/p
+	$(GO) tool pprof -proto bin/pgo/*.prof > cmd/gorxe/default.pgo
 
 interop: ## against the kernel's rxe in virtual machines (root): installs qemu, builds and boots guests, runs the matrix
 	$(GO) run ./interop/run $(INTEROP)

@@ -35,6 +35,7 @@ type flags struct {
 	cpus     []int
 	json     bool
 	memory   bool
+	profile  string
 }
 
 // Defaults and bounds of the flags.
@@ -78,6 +79,8 @@ Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the sides to (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even as root")
+	fs.StringVar(&f.profile, "cpuprofile", "", "write CPU profiles of gorxe's sides on a veth pair into files whose names begin so")
+	_ = fs.MarkHidden("cpuprofile") // for make pgo
 	cmd.AddCommand(newSideCommand(), indirect.Command(), scale.Command(), statusbyte.Command())
 	return cmd
 }
@@ -94,7 +97,7 @@ func newSideCommand() *cobra.Command {
 				return cli.Usage(err)
 			}
 			return serve(cmd.InOrStdin(), cmd.OutOrStdout(), &world{
-				cpu: o.cpu, port: openXDP(o.iface), used: cpuTime,
+				cpu: o.cpu, port: openXDP(o.iface), used: cpuTime, profile: o.profile,
 				kernel: func(s *spec) (job, error) { return asJob(newKernel(s, o.iface, addr)) },
 			})
 		},
@@ -102,6 +105,7 @@ func newSideCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.iface, "iface", "", "interface")
 	cmd.Flags().StringVar(&o.addr, "addr", "", "its IPv4 address")
 	cmd.Flags().IntVar(&o.cpu, "cpu", -1, "CPU")
+	cmd.Flags().StringVar(&o.profile, "cpuprofile", "", "where CPU profiles go")
 	return cmd
 }
 
@@ -229,7 +233,7 @@ func (f *flags) openVeth(b *bench) (stop func() error, err error) {
 		end  *veth.End
 		side **side
 	}{{"A", &pair.A, &b.a}, {"B", &pair.B, &b.b}} {
-		s, err := startProcess(end.name, end.end, &sideOptions{cpu: f.cpus[i]})
+		s, err := startProcess(end.name, end.end, &sideOptions{cpu: f.cpus[i], profile: f.profile})
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"strconv"
 	"syscall"
 	"time"
@@ -24,6 +25,32 @@ type world struct {
 	port   func(s *spec) (frame.Port, error)
 	kernel func(s *spec) (job, error)
 	used   func() time.Duration // CPU time; with two sides in one process, the calling thread's
+
+	profile  string // where CPU profiles of gorxe go: the beginning of their names; empty: nowhere
+	profiles int    // how many have been written
+}
+
+// profiled runs f, with its CPU profile written if the job is gorxe's.
+func (w *world) profiled(j job, f func() (outcome, error)) (outcome, error) {
+	g, ok := j.(*gorxe)
+	if !ok || w.profile == "" {
+		return f()
+	}
+	side := "passive"
+	if g.spec.Active {
+		side = "active"
+	}
+	w.profiles++
+	file, err := os.Create(fmt.Sprintf("%s-%s-%d.prof", w.profile, side, w.profiles))
+	if err != nil {
+		return outcome{}, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return outcome{}, errors.Join(err, file.Close())
+	}
+	o, err := f()
+	pprof.StopCPUProfile()
+	return o, errors.Join(err, file.Close())
 }
 
 // job makes what spec asks for.
@@ -135,7 +162,7 @@ func (s *server) do(q *request) (reply, error) {
 func (s *server) run(peer *hello, ready func()) (outcome, error) {
 	return onThread(s.world.cpu, func() (outcome, error) {
 		before := s.world.used()
-		o, err := s.job.run(peer, ready, s.halt)
+		o, err := s.world.profiled(s.job, func() (outcome, error) { return s.job.run(peer, ready, s.halt) })
 		o.CPU = s.world.used() - before
 		return o, err
 	})
@@ -267,16 +294,17 @@ func startProcess(name string, end *veth.End, o *sideOptions) (*side, error) {
 
 // sideOptions are what a side's process has to know from the start.
 type sideOptions struct {
-	iface string
-	addr  string
-	cpu   int
+	iface   string
+	addr    string
+	cpu     int
+	profile string
 }
 
 // sideCommand is the hidden subcommand of bench that a side's process runs.
 const sideCommand = "side"
 
 func (o *sideOptions) args(end *veth.End) []string {
-	return []string{"bench", sideCommand, "--iface", end.Iface, "--addr", end.IPv4.Addr().String(), "--cpu", strconv.Itoa(o.cpu)}
+	return []string{"bench", sideCommand, "--iface", end.Iface, "--addr", end.IPv4.Addr().String(), "--cpu", strconv.Itoa(o.cpu), "--cpuprofile", o.profile}
 }
 
 // startLocal makes a side that is a goroutine of this process.
