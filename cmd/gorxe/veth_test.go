@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,19 +279,61 @@ func TestPingOutlivesItsServer(t *testing.T) {
 	}
 }
 
+// linkOf is the interface of an end, and what changes it.
+func linkOf(t *testing.T, e *veth.End) (*netlink.Handle, netlink.Link) {
+	t.Helper()
+	h, err := netlink.NewHandleAt(ns(e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	link, err := h.LinkByName(e.Iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, link
+}
+
+// A server whose interface is removed while it waits says so and ends.
+func TestServersWithoutInterface(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "packets")
+	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, serve := range map[string]func(t *testing.T, pair *veth.Pair) *process{
+		"perf": func(t *testing.T, pair *veth.Pair) *process {
+			return server(t, &pair.A, perfPort, "perf", "write-bw", "-d", pair.A.Iface)
+		},
+		"pingpong": func(t *testing.T, pair *veth.Pair) *process {
+			return server(t, &pair.A, perfPort, "pingpong", "rc", "-p", itoa(perfPort), "-d", pair.A.Iface)
+		},
+		"statusbyte": func(t *testing.T, pair *veth.Pair) *process {
+			p := start(t, &pair.A, "statusbyte", "recv", "--keep", "-d", pair.A.Iface)
+			eventually(t, "statusbyte recv serves", func() bool {
+				return run(t, &pair.B, "statusbyte", "send", pair.A.IPv4.Addr().String(), file).status == 0
+			})
+			return p
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pair := needRoot(t, veth.Options{})
+			p := serve(t, pair)
+			h, link := linkOf(t, &pair.A)
+			if err := h.LinkDel(link); err != nil {
+				t.Fatal(err)
+			}
+			if r := p.wait(); r.status != 1 || !strings.Contains(r.err, "interface was removed") {
+				t.Errorf("status %d, %q", r.status, r.err)
+			}
+		})
+	}
+}
+
 // The link goes down and comes up, the MTU changes: up says so and serves on. The interface is removed: up ends.
 func TestUpSurvives(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--json")
-	h, err := netlink.NewHandleAt(ns(&pair.A))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	link, err := h.LinkByName(pair.A.Iface)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h, link := linkOf(t, &pair.A)
 	host := pair.A.IPv4.Addr().String()
 	for _, change := range []func() error{
 		func() error { return h.LinkSetDown(link) },

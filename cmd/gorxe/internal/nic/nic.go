@@ -91,6 +91,34 @@ func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
 	return dev, nil
 }
 
+// lookEvery is how often a link that is down is looked at, whether it is still there.
+const lookEvery = time.Second
+
+// WhileThere returns a context that ends when dev's interface is removed; its cause is an xdp.ErrGone then.
+func WhileThere(ctx context.Context, dev *roce.Device) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		look := time.NewTicker(lookEvery)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
+			info := dev.Info()
+			if info.Up {
+				continue
+			}
+			// A link that is down may be one that is gone, which no event tells.
+			if _, err := xdp.Probe(info.Name, 0); errors.Is(err, xdp.ErrNoInterface) {
+				cancel(fmt.Errorf("%s: %w", info.Name, xdp.ErrGone))
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
 func hasGID(dev *roce.Device, index int) error {
 	gids := dev.GIDs()
 	var have []string

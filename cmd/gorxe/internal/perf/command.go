@@ -274,6 +274,8 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	ctx, stop := nic.WhileThere(ctx, dev)
+	defer stop()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	once := &once{want: p, out: out, end: end}

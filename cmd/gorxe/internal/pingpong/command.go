@@ -164,6 +164,8 @@ func (f *flags) run(ctx context.Context, r *rules, host string, out, diag io.Wri
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	ctx, stop := nic.WhileThere(ctx, dev)
+	defer stop()
 	if r.kind == "ud" && r.bytes > int(dev.Info().ActiveMTU) {
 		return fmt.Errorf("a datagram of %d bytes does not fit the path MTU of %s, %d: choose a smaller -s on both ends", r.bytes, f.nic.Iface, dev.Info().ActiveMTU)
 	}

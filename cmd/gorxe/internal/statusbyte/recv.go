@@ -14,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 type recvFlags struct {
@@ -105,6 +106,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		}
 		return err
 	}
+	ctx, stop := nic.WhileThere(ctx, dev)
+	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
 		f.nic.Iface, dev.Info().Datapath, f.port.N, cli.Count(cfg.Blocks, "block"), cli.FormatSize(int64(cfg.BlockSize)))
 	var lost error // the last sender's packets that could not be stored
@@ -113,6 +116,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		switch {
 		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
 			return lost
+		case errors.Is(context.Cause(ctx), xdp.ErrGone):
+			return context.Cause(ctx)
 		case !f.keep:
 			return err
 		case errors.Is(err, errUnstored):

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,8 +84,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show := &shower{out: out, diag: diag, json: f.json}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, stop := nic.WhileThere(ctx, dev)
+	defer stop()
 	rpings := &rping.Server{Dev: dev, Log: show.rping}
 	rl, err := rpings.Listen(rping.DefaultPort)
 	if err != nil {
@@ -102,15 +101,15 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
 	wg.Go(func() { _ = perfs.ServeCM(ctx, pl, show.perftest) })
 	show.up(dev, f.port.N)
-	wg.Go(func() { cancel(follow(ctx, dev, show)) })
+	wg.Go(func() { follow(ctx, dev, show) })
 
 	if err := serve(ctx, server(pings, perfs, show), ports); err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
 	show.down(dev, gone)
-	if err := context.Cause(ctx); gone {
-		return fmt.Errorf("%s: %w", f.nic.Iface, err)
+	if gone {
+		return context.Cause(ctx)
 	}
 	return nil
 }
@@ -166,24 +165,12 @@ func server(pings *ping.Host, perfs *perf.Host, show *shower) *oob.Server {
 	}
 }
 
-// follow tells of what happens to the interface, until ctx ends or the
-// interface is removed.
-func follow(ctx context.Context, dev *roce.Device, show *shower) error {
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+// follow tells of what happens to the interface, until ctx ends.
+func follow(ctx context.Context, dev *roce.Device, show *shower) {
 	for {
-		info := dev.Info()
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-look.C:
-			if info.Up {
-				continue
-			}
-			// A link that is down may be one that is gone, which no event tells.
-			if _, err := xdp.Probe(info.Name, 0); errors.Is(err, xdp.ErrNoInterface) {
-				return xdp.ErrGone
-			}
+			return
 		case e := <-dev.Events():
 			tell(dev, e.Kind, show)
 		}
