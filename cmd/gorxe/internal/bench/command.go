@@ -147,12 +147,14 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.steps(), "a side")
-	if f.plot != "" {
-		if err := b.plot(f.plot); err != nil {
-			return err
+	plot := f.plot
+	var missing error // of the plot: what was measured is told all the same
+	if plot != "" {
+		if missing = b.plot(plot); missing != nil {
+			plot = ""
 		}
 	}
-	return f.report(b, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return errors.Join(f.report(b, plot, cmd.OutOrStdout(), cmd.ErrOrStderr()), missing)
 }
 
 func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
@@ -168,7 +170,7 @@ func (f *flags) measure(ctx context.Context, b *bench, stderr io.Writer) error {
 	return err
 }
 
-func (f *flags) report(b *bench, w, errs io.Writer) error {
+func (f *flags) report(b *bench, plot string, w, errs io.Writer) error {
 	list := b.results()
 	kit.WarnScattered(errs, list, func(r *Result) *kit.Row { return &r.Row })
 	if f.json {
@@ -179,8 +181,8 @@ func (f *flags) report(b *bench, w, errs io.Writer) error {
 		return err
 	}
 	fmt.Fprint(w, notes)
-	if f.plot != "" {
-		fmt.Fprintf(w, "\nPlot: %s\n", f.plot)
+	if plot != "" {
+		fmt.Fprintf(w, "\nPlot: %s\n", plot)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package indirect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -138,7 +139,12 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	}
 	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.trials(), "a side")
 	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
-	return b.report(cmd.OutOrStdout())
+	var plots []string
+	var missing error // of the plot: what was measured is told all the same
+	if f.plot != "" {
+		plots, missing = paper.SavePlots(f.plot, b.panels(b.rows()))
+	}
+	return errors.Join(b.report(cmd.OutOrStdout(), plots), missing)
 }
 
 // open makes the link: on a veth pair, or where that cannot be and nobody asked for it, in memory.
@@ -240,15 +246,8 @@ func (b *bench) note(r *pairOf) string {
 		o.counters.InvalidAnswers, d.counters.InvalidAnswers, o.counters.Timeouts, d.counters.Timeouts, ms(o.waited), ms(d.waited))
 }
 
-func (b *bench) report(w io.Writer) error {
+func (b *bench) report(w io.Writer, files []string) error {
 	rows := b.rows()
-	var files []string
-	if b.plot != "" {
-		var err error
-		if files, err = paper.SavePlots(b.plot, b.panels(rows)); err != nil {
-			return err
-		}
-	}
 	if b.json {
 		return cli.JSON(w, paper.Results(rows))
 	}

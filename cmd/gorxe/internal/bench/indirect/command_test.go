@@ -127,6 +127,18 @@ func TestPlotAndTable(t *testing.T) {
 	}
 }
 
+// A picture that cannot be drawn is an error, and what was measured is told all the same.
+func TestPlotThatCannotBe(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "plot.svg")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := benchIndirect(t, "--link", "memory", "--rounds", "1", "--transfers", "2", "--only", "frp_0", "--plot", folder)
+	if err == nil || !strings.Contains(out, "frp_0") || strings.Contains(out, "Plot:") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"--only", "frp_3"}, {"--cpus", "0"}, {"x"}} {
 		if _, err := benchIndirect(t, args...); cli.Status(err) != cli.StatusUsage {

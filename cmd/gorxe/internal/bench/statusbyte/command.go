@@ -125,13 +125,12 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	var plots []string
+	var missing error // of the plot: what was measured is told all the same
 	if f.plot != "" {
-		if plots, err = paper.SavePlots(f.plot, b.panels()); err != nil {
-			return err
-		}
+		plots, missing = paper.SavePlots(f.plot, b.panels())
 	}
 	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
-	return f.report(b, plots, cmd.OutOrStdout())
+	return errors.Join(f.report(b, plots, cmd.OutOrStdout()), missing)
 }
 
 func (f *flags) report(b *bench, plots []string, w io.Writer) error {
