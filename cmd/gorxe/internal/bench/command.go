@@ -79,7 +79,7 @@ Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 	fs.IntSliceVar(&f.cpus, "cpus", nil, "the two CPUs to pin the sides to (default: the first two)")
 	fs.BoolVar(&f.json, "json", false, "print one JSON array")
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even as root")
-	fs.StringVar(&f.profile, "cpuprofile", "", "write CPU profiles of gorxe's sides on a veth pair into files whose names begin so")
+	fs.StringVar(&f.profile, "cpuprofile", "", "write CPU profiles of gorxe and of bare frames on a veth pair into files whose names begin so")
 	_ = fs.MarkHidden("cpuprofile") // for make pgo
 	cmd.AddCommand(newSideCommand(), indirect.Command(), scale.Command(), statusbyte.Command())
 	return cmd
