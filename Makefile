@@ -53,7 +53,8 @@ bench: build ## message rate, bandwidth, latency and loss against bare AF_XDP an
 pgo: build ## a new profile for the compiler, cmd/gorxe/default.pgo, from the benchmark (root)
 	rm -rf bin/pgo && mkdir -p bin/pgo
 	./$(BIN) bench --only write_lat_8B,write_rate_64B,write_bw_64KiB_mtu4096 --rounds 1 --duration 4s --cpuprofile bin/pgo/p
-	$(GO) tool pprof -proto bin/pgo/*.prof > cmd/gorxe/default.pgo
+	@# where this binary lay is nobody's business
+	$(GO) tool pprof -proto bin/pgo/*.prof | gunzip | perl -pe 's|\Q$(abspath $(BIN))\E|"g" x length $$&|ge' | gzip -n9 > cmd/gorxe/default.pgo
 
 interop: ## against the kernel's rxe in virtual machines (root): installs qemu, builds and boots guests, runs the matrix
 	$(GO) run ./interop/run $(INTEROP)
