@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // With Manual progress the first post after a turn that received something leaves with the post itself, further ones with the next
@@ -44,6 +46,69 @@ func TestAnswerLeavesWithThePost(t *testing.T) {
 	b.Progress()
 	if n := sent(b) - before; n != 3 {
 		t.Errorf("after a turn %d packets have left, want 3", n)
+	}
+}
+
+// lendingPort counts the frames that the device has and has not given back.
+type lendingPort struct {
+	frame.Port
+	frame.Network
+	lent    int
+	behind  bool // a look while it had some
+	answers int  // frames sent while it had some
+}
+
+func (p *lendingPort) Receive(bufs []frame.Buf) int {
+	p.behind = p.behind || p.lent > 0
+	n := p.Port.Receive(bufs)
+	p.lent += n
+	return n
+}
+
+func (p *lendingPort) Release(bufs []frame.Buf) {
+	p.lent -= len(bufs)
+	p.Port.Release(bufs)
+}
+
+func (p *lendingPort) Send(bufs []frame.Buf) (int, error) {
+	if p.lent > 0 {
+		p.answers += len(bufs)
+	}
+	return p.Port.Send(bufs)
+}
+
+// What was received goes back to the port behind the answer, before the next look, and at the latest when the device closes.
+func TestAnswerLeavesBeforeBuffersGoBack(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	port := &lendingPort{Port: link.Port(1), Network: link.Port(1)}
+	db, err := New(port, WithProgress(Manual))
+	must(t, err)
+	t.Cleanup(func() { db.Close() })
+	a, b := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{}), newEnd(t, db, rigConfig{})
+	connect(t, a.qp, b.qp)
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	for end := time.Now().Add(deadline); port.lent == 0; b.Progress() {
+		if a.Progress(); time.Now().After(end) {
+			t.Fatal("the WRITE has not come")
+		}
+	}
+	must(t, b.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{b.mr.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()}))
+	if port.answers == 0 {
+		t.Error("the answer left after the frame that it answers had gone back")
+	}
+	b.Progress()
+	if port.behind {
+		t.Error("a look at the ring before the frames of the last one went back")
+	}
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	for end := time.Now().Add(deadline); port.lent == 0; b.Progress() {
+		if a.Progress(); time.Now().After(end) {
+			t.Fatal("the second WRITE has not come")
+		}
+	}
+	must(t, db.Close())
+	if port.lent != 0 {
+		t.Errorf("%d frames are still lent when the device has closed", port.lent)
 	}
 }
 

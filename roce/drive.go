@@ -121,6 +121,7 @@ func (s *shard) look() int {
 	n := 0
 	gathering := s.gather.until != 0 && s.now() < s.gather.until
 	if !gathering {
+		s.giveBack()
 		if n = s.port.Receive(s.rx[:]); n == 0 {
 			s.gather.nothing()
 		}
