@@ -128,14 +128,25 @@ func talkTooLong(t *testing.T, v variant, a, p end) {
 	wantState(t, "passive", p, "ERR")
 }
 
-// transfer starts more WRITEs than can be done in the moment that it then waits, and tells how many.
-func transfer(t *testing.T, a, p end) (n int) {
+// transfer starts WRITEs and lets an accident happen when some of their packets have been on the wire; it tells how many WRITEs there are. To post
+// them may take until all are done, because rxe sends within the post: so the accident does not wait for that.
+func transfer(t *testing.T, r *rig, a, p end, accident func()) int {
 	t.Helper()
-	const blocks = 400
+	const blocks, begun = 400, 50
 	to := p.address()
 	a.fill(77, 1, 0, slot, 0)
-	a.post(work{op: roce.OpWrite, n: blocks, size: slot, raddr: to.mem, rkey: to.rkey})
-	time.Sleep(50 * time.Millisecond)
+	from, posted := r.Recorder.Seen(), make(chan struct{})
+	go func() {
+		defer close(posted)
+		a.post(work{op: roce.OpWrite, n: blocks, size: slot, raddr: to.mem, rkey: to.rkey})
+	}()
+	for end := time.Now().Add(patience); r.Recorder.Seen()-from < begun; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the transfer does not begin")
+		}
+	}
+	accident()
+	<-posted
 	return blocks
 }
 
@@ -155,14 +166,12 @@ func TestAccidents(t *testing.T) {
 	mortal := setting{retries: 3, timeout: 14}
 	play(t, "peer killed in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
 		a, p := r.ends(t, v, mortal)
-		left := transfer(t, a, p)
-		p.kill()
+		left := transfer(t, r, a, p, p.kill)
 		wantBroken(t, a, left)
 	})
 	play(t, "peer rebooted in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
 		a, p := r.ends(t, v, mortal)
-		left := transfer(t, a, p)
-		r.rebootPassive(t, v)
+		left := transfer(t, r, a, p, func() { r.rebootPassive(t, v) })
 		wantBroken(t, a, left)
 		if !v.gorxePassive {
 			if err := r.Guests[0].Reboot(context.Background()); err != nil {
@@ -182,10 +191,12 @@ func TestAccidents(t *testing.T) {
 				cable = r.Guests[0].SetLink
 			}
 			a, p := r.ends(t, v, patient)
-			left := transfer(t, a, p)
-			if err := cable(false); err != nil {
-				t.Fatal(err)
-			}
+			t.Cleanup(func() { _ = cable(true) }) // or whatever is played next would find no link
+			left := transfer(t, r, a, p, func() {
+				if err := cable(false); err != nil {
+					t.Fatal(err)
+				}
+			})
 			// Not before: to ask a guest for hundreds of completions takes so long that the rest is done meanwhile.
 			done := len(a.poll(sendQueue, left, 0))
 			if left -= done; left == 0 {

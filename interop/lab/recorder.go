@@ -30,6 +30,7 @@ type Recorder struct {
 	first   int
 	bytes   int
 	dropped int
+	seen    int // since the beginning
 
 	done chan struct{}
 	once sync.Once
@@ -99,6 +100,7 @@ func (r *Recorder) keep(at time.Time, frame []byte) {
 	defer r.mu.Unlock()
 	r.frames = append(r.frames, recorded{at, append([]byte(nil), frame...)})
 	r.bytes += len(frame)
+	r.seen++
 	for r.bytes > recorderBytes {
 		r.bytes -= len(r.frames[r.first].data)
 		r.frames[r.first].data = nil
@@ -109,6 +111,13 @@ func (r *Recorder) keep(at time.Time, frame []byte) {
 		r.frames = append(r.frames[:0], r.frames[r.first:]...)
 		r.first = 0
 	}
+}
+
+// Seen is how many frames have crossed so far.
+func (r *Recorder) Seen() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen
 }
 
 // Reset forgets what was recorded.
