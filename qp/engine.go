@@ -211,9 +211,10 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 }
 
 // spent tells that the QP has nothing more to send, which spares it a turn to find out; a QP that does not say so may have nothing
-// either. An ACK that is owed is no reason to stay: see stand.
+// either. An ACK that is owed is no reason to stay: see stand. The responder's lines are looked at only if it owes something: with thousands of
+// QPs they are far away.
 func (q *QP) spent() bool {
-	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && !q.nakOwed && !q.ackNow && q.answers.empty()
+	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && (!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
 }
 
 // stand ends the turns of a QP that has nothing more to send, but for an ACK that may wait.
