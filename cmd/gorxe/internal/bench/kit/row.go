@@ -72,7 +72,7 @@ func WarnScattered[T any](w io.Writer, list []T, row func(*T) *Row) {
 		}
 	}
 	if n > 0 {
-		fmt.Fprintf(w, "%s have no ratio: their rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
+		fmt.Fprintf(w, "No ratio for %s: the rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
 			cli.Count(n, "result"), worst*100, MaxSpread*100)
 	}
 }
