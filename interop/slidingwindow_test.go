@@ -31,32 +31,9 @@ var slidingConfig = slidingwindow.Config{Blocks: slidingBlocks, BlockSize: slidi
 // TestSlidingWindow: transport/slidingwindow against a program with nothing but libibverbs and librdmacm on the kernel's rxe, which
 // receives and sends: every byte is compared, acknowledgements are cumulative, packets get lost.
 func TestSlidingWindow(t *testing.T) {
-	for _, s := range []struct {
-		name  string
-		loss  string // both directions
-		every int    // blocks an acknowledgement
-	}{{name: "clean", every: 1}, {name: "cumulative ACKs", every: 3}, {name: "lossy", loss: "2%", every: 1}} {
-		play(t, "sliding window, "+s.name, few(), func(t *testing.T, r *rig, v variant) {
-			p := startPeer(t, r, peer.SlidingWindow)
-			if s.loss != "" {
-				r.fault(t, true, "loss "+s.loss)
-				r.fault(t, false, "loss "+s.loss)
-			}
-			if v.gorxePassive {
-				windowReceives(t, r, v, p, s.every)
-			} else {
-				windowSends(t, r, v, p, s.every)
-			}
-		})
-	}
-	play(t, "sliding window, sizes differ", few()[:2], func(t *testing.T, r *rig, v variant) {
-		p := startPeer(t, r, peer.SlidingWindow)
-		if v.gorxePassive {
-			windowRefuses(t, r, v, p)
-		} else {
-			windowIsRefused(t, r, v, p)
-		}
-	})
+	playStreams(t, "sliding window", peer.SlidingWindow, []streams{{name: "clean", n: 1}, {name: "cumulative ACKs", n: 3}, {name: "lossy", loss: "2%", n: 1}},
+		[2]func(*testing.T, *rig, variant, *peer.Peer, int){windowSends, windowReceives},
+		[2]func(*testing.T, *rig, variant, *peer.Peer){windowIsRefused, windowRefuses})
 }
 
 // slidingContent is block n, as the peer makes and expects it.

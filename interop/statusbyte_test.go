@@ -29,31 +29,39 @@ const (
 // TestStatusByte: transport/statusbyte against a program with nothing but libibverbs and librdmacm on the kernel's rxe, which
 // receives and sends: every byte is compared, blocks are retained, packets get lost.
 func TestStatusByte(t *testing.T) {
-	for _, s := range []struct {
-		name   string
-		loss   string // both directions
-		retain int
-	}{{name: "clean"}, {name: "blocks retained", retain: 7}, {name: "lossy", loss: "2%"}} {
-		play(t, "status byte, "+s.name, few(), func(t *testing.T, r *rig, v variant) {
-			p := startPeer(t, r, peer.StatusByte)
+	playStreams(t, "status byte", peer.StatusByte, []streams{{name: "clean"}, {name: "blocks retained", n: 7}, {name: "lossy", loss: "2%"}},
+		[2]func(*testing.T, *rig, variant, *peer.Peer, int){gorxeSends, gorxeTakes},
+		[2]func(*testing.T, *rig, variant, *peer.Peer){gorxeIsRefused, gorxeRefuses})
+}
+
+// streams are one scenario of a transport for streams.
+type streams struct {
+	name string
+	loss string // both directions
+	n    int    // what else the scenario is about
+}
+
+// playStreams plays scenarios of such a transport, and that both ends have other sizes of blocks, against its peer in the guest: the first function
+// has gorxe as the sender, the active side, the second as the receiver.
+func playStreams(t *testing.T, title, program string, list []streams, talk [2]func(*testing.T, *rig, variant, *peer.Peer, int), mismatch [2]func(*testing.T, *rig, variant, *peer.Peer)) {
+	role := func(v variant) int {
+		if v.gorxePassive {
+			return 1
+		}
+		return 0
+	}
+	for _, s := range list {
+		play(t, title+", "+s.name, few(), func(t *testing.T, r *rig, v variant) {
+			p := startPeer(t, r, program)
 			if s.loss != "" {
 				r.fault(t, true, "loss "+s.loss)
 				r.fault(t, false, "loss "+s.loss)
 			}
-			if v.gorxePassive {
-				gorxeTakes(t, r, v, p, s.retain)
-			} else {
-				gorxeSends(t, r, v, p, s.retain)
-			}
+			talk[role(v)](t, r, v, p, s.n)
 		})
 	}
-	play(t, "status byte, sizes differ", few()[:2], func(t *testing.T, r *rig, v variant) {
-		p := startPeer(t, r, peer.StatusByte)
-		if v.gorxePassive {
-			gorxeRefuses(t, r, v, p)
-		} else {
-			gorxeIsRefused(t, r, v, p)
-		}
+	play(t, title+", sizes differ", few()[:2], func(t *testing.T, r *rig, v variant) {
+		mismatch[role(v)](t, r, v, startPeer(t, r, program))
 	})
 }
 

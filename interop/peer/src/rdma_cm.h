@@ -1,10 +1,36 @@
-/* rdma_cm.h: what the peers that meet by librdmacm have in common. One connection at a time. */
+/* rdma_cm.h: what the peers that meet by librdmacm have in common. One connection at a time, whose private data begins with the
+ * transport's MAGIC (define it first) and the number and size of blocks. */
+#include <endian.h>
 #include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *listener, *id;
+static uint32_t blocks, size;
+
+enum { REQUEST = 12 }; /* bytes of magic, version, number and size */
+
+static void put_sizes(uint8_t *b)
+{
+	uint16_t n = htobe16(blocks);
+	uint32_t s = htobe32(size);
+	memcpy(b, MAGIC "\1\0", 6);
+	memcpy(b + 6, &n, 2);
+	memcpy(b + 8, &s, 4);
+}
+
+static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
+{
+	uint16_t nn;
+	uint32_t ss;
+	if (len < REQUEST || memcmp(b, MAGIC "\1", 5)) return -1;
+	memcpy(&nn, b + 6, 2);
+	memcpy(&ss, b + 8, 4);
+	*n = be16toh(nn);
+	*s = be32toh(ss);
+	return 0;
+}
 
 /* event waits for one event of the connection manager; -1: another one came, or none in time. */
 static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_event **e)
@@ -43,10 +69,13 @@ static int gone(void)
 	return r;
 }
 
-/* listen_at answers the command listen: it listens at any address, IPv4's too. */
-static void listen_at(uint16_t port)
+/* do_listen answers the command listen: it listens at any address, IPv4's too. */
+static void do_listen(void)
 {
+	uint16_t port = num("port", 7480);
 	struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	blocks = num("blocks", 4);
+	size = num("size", 4096);
 	if (!channel && !(channel = rdma_create_event_channel())) fail("event channel");
 	else if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&a) || rdma_listen(listener, 1)) fail("listen");
 	else ok();

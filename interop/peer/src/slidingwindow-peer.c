@@ -12,39 +12,20 @@
  * Block n has 977 n mod (size + 1) bytes, byte i is 17 n + i.
  */
 #include <arpa/inet.h>
-#include <endian.h>
 #include <infiniband/verbs.h>
 
 #include "conversation.h"
+#define MAGIC "GXSW"
 #include "rdma_cm.h"
 
-enum { ALIGN = 64, MAX_BLOCKS = 64, LENGTH_BITS = 26, REQUEST = 12, REPLY = 28, ACK = 8 };
+enum { ALIGN = 64, MAX_BLOCKS = 64, LENGTH_BITS = 26, REPLY = 28, ACK = 8 };
 
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *ring_mr, *acks_mr;
 static uint8_t *ring;
 static uint64_t acks[MAX_BLOCKS];
-static uint32_t blocks, size, stride;
-
-static void put_sizes(uint8_t *b)
-{
-	uint16_t n = htobe16(blocks);
-	uint32_t s = htobe32(size);
-	memcpy(b, "GXSW\1\0", 6);
-	memcpy(b + 6, &n, 2);
-	memcpy(b + 8, &s, 4);
-}
-
-static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
-{
-	uint16_t nn;
-	uint32_t ss;
-	if (len < REQUEST || memcmp(b, "GXSW\1", 5)) return -1;
-	memcpy(&nn, b + 6, 2), *n = be16toh(nn);
-	memcpy(&ss, b + 8, 4), *s = be32toh(ss);
-	return 0;
-}
+static uint32_t stride;
 
 /* post_recv posts a receive: of an acknowledgement, or of an immediate, which needs no memory. */
 static int post_recv(uint64_t i)
@@ -94,13 +75,6 @@ static uint32_t length(uint32_t n) { return 977u * n % (size + 1); }
 /* ---- receiving ---- */
 
 static struct { uint64_t packets, bytes, wrong, acks, told; } rx;
-
-static void do_listen(void)
-{
-	blocks = num("blocks", 4);
-	size = num("size", 4096);
-	listen_at(num("port", 7481));
-}
 
 static int accept_one(int64_t until)
 {

@@ -12,13 +12,13 @@
  * Packet n of device d has (7919 d + 977 n) mod (size + 1) bytes, byte i is 31 d + 17 n + i.
  */
 #include <arpa/inet.h>
-#include <endian.h>
 #include <infiniband/verbs.h>
 
 #include "conversation.h"
+#define MAGIC "GXSB"
 #include "rdma_cm.h"
 
-enum { HEADER = 8, ALIGN = 64, MAX_BLOCKS = 4096, DEVICES = 256, KEEP = 16, QUEUE = 64, REQUEST = 12, REPLY = 40 };
+enum { HEADER = 8, ALIGN = 64, MAX_BLOCKS = 4096, DEVICES = 256, KEEP = 16, QUEUE = 64, REPLY = 40 };
 enum { EMPTY, HAS_DATA, UNAVAILABLE };
 enum { SYNC_ID = 1 << 20 };
 
@@ -28,30 +28,9 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *data_mr, *status_mr;
 static uint8_t *data, *status;
-static uint32_t blocks, size, stride;
+static uint32_t stride;
 
 static uint32_t stride_of(uint32_t n) { return (HEADER + n + ALIGN - 1) / ALIGN * ALIGN; }
-
-static void put_sizes(uint8_t *b)
-{
-	uint16_t n = htobe16(blocks);
-	uint32_t s = htobe32(size);
-	memcpy(b, "GXSB\1\0", 6);
-	memcpy(b + 6, &n, 2);
-	memcpy(b + 8, &s, 4);
-}
-
-static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
-{
-	uint16_t nn;
-	uint32_t ss;
-	if (len < REQUEST || memcmp(b, "GXSB\1", 5)) return -1;
-	memcpy(&nn, b + 6, 2);
-	memcpy(&ss, b + 8, 4);
-	*n = be16toh(nn);
-	*s = be32toh(ss);
-	return 0;
-}
 
 static int open_qp(void)
 {
@@ -105,13 +84,6 @@ static int good(const uint8_t *b, int d, uint32_t n, uint32_t len)
 }
 
 /* ---- receiving ---- */
-
-static void do_listen(void)
-{
-	blocks = num("blocks", 4);
-	size = num("size", 4096);
-	listen_at(num("port", 7480));
-}
 
 static int accept_one(int64_t until)
 {
