@@ -138,13 +138,14 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	kit.WarnStarved(cmd.ErrOrStderr(), b.starved, b.trials(), "a side")
-	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
+	rows := b.rows()
+	paper.WarnScattered(cmd.ErrOrStderr(), rows)
 	var plots []string
 	var missing error // of the plot: what was measured is told all the same
 	if f.plot != "" {
-		plots, missing = paper.SavePlots(f.plot, b.panels(b.rows()))
+		plots, missing = paper.SavePlots(f.plot, b.panels(rows))
 	}
-	return errors.Join(b.report(cmd.OutOrStdout(), plots), missing)
+	return errors.Join(b.report(cmd.OutOrStdout(), rows, plots), missing)
 }
 
 // open makes the link: on a veth pair, or where that cannot be and nobody asked for it, in memory.
@@ -246,8 +247,7 @@ func (b *bench) note(r *pairOf) string {
 		o.counters.InvalidAnswers, d.counters.InvalidAnswers, o.counters.Timeouts, d.counters.Timeouts, ms(o.waited), ms(d.waited))
 }
 
-func (b *bench) report(w io.Writer, files []string) error {
-	rows := b.rows()
+func (b *bench) report(w io.Writer, rows []paper.Row, files []string) error {
 	if b.json {
 		return cli.JSON(w, paper.Results(rows))
 	}

@@ -129,12 +129,12 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if f.plot != "" {
 		plots, missing = paper.SavePlots(f.plot, b.panels())
 	}
-	paper.WarnScattered(cmd.ErrOrStderr(), b.rows())
-	return errors.Join(f.report(b, plots, cmd.OutOrStdout()), missing)
+	rows := b.rows()
+	paper.WarnScattered(cmd.ErrOrStderr(), rows)
+	return errors.Join(f.report(b, rows, plots, cmd.OutOrStdout()), missing)
 }
 
-func (f *flags) report(b *bench, plots []string, w io.Writer) error {
-	rows := b.rows()
+func (f *flags) report(b *bench, rows []paper.Row, plots []string, w io.Writer) error {
 	if f.json {
 		return cli.JSON(w, paper.Results(rows))
 	}
