@@ -80,13 +80,30 @@ func mergeBytes(p unsafe.Pointer, b []byte) {
 // bytes, the last aligned word of them first and in acquire order, the others
 // after it. dst and src must not overlap.
 func CopyOut(dst, src []byte) {
+	if head := copyLast(dst, src); head > 0 {
+		bulkOut(dst[:head], src[:head])
+	}
+}
+
+// CopyOutLast is CopyOut's first step, for callers who have a quicker way for the rest: it copies the last
+// aligned word and returns how many bytes stand before it, which the caller copies afterwards. With the race detector
+// it copies everything and returns 0, for the caller's way would be reported.
+func CopyOutLast(dst, src []byte) int {
+	if raceEnabled {
+		CopyOut(dst, src)
+		return 0
+	}
+	return copyLast(dst, src)
+}
+
+func copyLast(dst, src []byte) (head int) {
 	n := min(len(dst), len(src))
 	if n == 0 {
-		return
+		return 0
 	}
 	p := unsafe.Pointer(unsafe.SliceData(src))
 	whole, part := tailWord(uintptr(p)+uintptr(n), n)
-	head := n - part
+	head = n - part
 	last := unsafe.Add(p, head)
 	raceHide()
 	switch whole {
@@ -101,7 +118,5 @@ func CopyOut(dst, src []byte) {
 	}
 	raceShow()
 	raceReads(src[:n])
-	if head > 0 {
-		bulkOut(dst[:head], src[:head])
-	}
+	return head
 }

@@ -73,6 +73,9 @@ type Engine struct {
 	portMTU   bth.MTU
 	word      [atomicLen]byte // scratch
 	grh       [GRHLen]byte    // scratch
+	leave     bool            // bodies, see body.go
+	body      []byte          // what the packet built last lacks
+	bodyAt    int             // where it belongs
 	aside     [maxPacket]byte // packets that may not fit the caller's buffer
 }
 
@@ -169,7 +172,7 @@ func (e *Engine) Quiet() bool {
 // PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
 // and pad. It returns their length and that of the network headers; 0: nothing to send now. The
 // caller appends the ICRC. b has room for a whole frame of the port, MinBuffer bytes at least; a packet
-// that is longer is lost.
+// that is longer is lost. See LeaveBodies for packets that lack a part of their payload.
 func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 	for q := e.next(); q != nil; q = e.next() {
 		to := b
@@ -177,6 +180,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 			to = e.aside[:]
 		}
 		if n, netLen = q.transmit(now, to); n == 0 {
+			e.body = nil
 			e.stand(q)
 			continue
 		}
@@ -193,6 +197,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 		}
 		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
 			e.c.DropLength++
+			e.body = nil
 			n, netLen = 0, 0
 			continue
 		}

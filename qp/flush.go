@@ -43,7 +43,7 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 	info := bth.RCAtomicWrite.Info()
 	rest, netLen := q.header(b, nil, bth.RCAtomicWrite, q.destQP, q.nxt, true, false, 0)
 	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, atomicLen)
-	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], q.sq.cur, 0); st != Success {
+	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], netLen+int(info.HeaderLen), q.sq.cur, 0); st != Success {
 		q.halt(w, st)
 		return 0, 0
 	}

@@ -207,7 +207,7 @@ func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Sta
 		if v != mr.OK {
 			return 0, 0, verdictStatus(v)
 		}
-		mr.CopyOut(rest[hdr:hdr+n], src)
+		q.eng.copyOut(rest[hdr:hdr+n], netLen+hdr, src)
 	}
 	for i := range pad {
 		rest[hdr+n+i] = 0
@@ -229,7 +229,7 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 	info := op.Info()
 	hdr, pad := uint32(info.HeaderLen), -n&3
 	rest, netLen := q.header(b, path, op, dest, psn, ask, w.flags&Solicited != 0 && pos&2 != 0, pad)
-	if st = q.gather(rest[hdr:hdr+n], q.sq.cur, off); st != Success {
+	if st = q.gather(rest[hdr:hdr+n], netLen+int(hdr), q.sq.cur, off); st != Success {
 		return 0, 0, st
 	}
 	for i := range pad {

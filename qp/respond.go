@@ -206,7 +206,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 		if a.sent == 0 {
 			fence.Order() // a READ looks after the WRITEs before it have landed: see mr's memory model, rule 3
 		}
-		mr.CopyOut(rest[hdr:hdr+length], src)
+		q.eng.copyOut(rest[hdr:hdr+length], netLen+int(hdr), src)
 		for i := range pad {
 			rest[hdr+length+i] = 0
 		}

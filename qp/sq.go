@@ -280,9 +280,9 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 	return n, nil
 }
 
-// gather copies bytes [off, off+len(b)) of a WQE's message into b. The keys are looked up anew for
+// gather copies bytes [off, off+len(b)) of a WQE's message into b, which is the packet from byte at on. The keys are looked up anew for
 // every packet: an MR may have died since the post.
-func (q *QP) gather(b []byte, i uint32, off uint32) Status {
+func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 	s := &q.sq
 	if s.at(i).inline {
 		copy(b, s.inlineAt(i)[off:])
@@ -299,9 +299,9 @@ func (q *QP) gather(b []byte, i uint32, off uint32) Status {
 			if v != mr.OK {
 				return verdictStatus(v)
 			}
-			mr.CopyOut(b[:n], src)
+			q.eng.copyOut(b[:n], at, src)
 		}
-		if b = b[n:]; len(b) == 0 {
+		if b, at = b[n:], at+int(n); len(b) == 0 {
 			break
 		}
 		off = 0

@@ -73,6 +73,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		must(t, err)
 		w.ends[i] = e
 	}
+	w.ends[0].LeaveBodies() // the other one copies for itself
 	return w
 }
 
@@ -150,6 +151,9 @@ func (w *world) pump(i int) bool {
 			break
 		}
 		did = true
+		if at, body := e.Body(); body != nil {
+			copy(buf[at:n], body)
+		}
 		if netLen != 4 || buf[0] != 't' {
 			w.t.Fatalf("network header missing: % x", buf[:netLen])
 		}

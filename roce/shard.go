@@ -105,6 +105,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 		s.clock = s.ticks.Now
 	}
 	eng.SetBell(s.bell)
+	eng.LeaveBodies()
 	return s
 }
 
@@ -277,7 +278,11 @@ func (s *shard) build(now qp.Time, i int) bool {
 		return false
 	}
 	f := buf.B[:size+bth.ICRCLen]
-	s.enc.Finish(f, netLen)
+	if at, body := s.eng.Body(); body != nil {
+		s.enc.FinishWith(f, netLen, at, body)
+	} else {
+		s.enc.Finish(f, netLen)
+	}
 	buf.B = f
 	s.ctr.txBytes += uint64(len(f))
 	return true

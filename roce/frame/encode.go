@@ -96,13 +96,28 @@ type Encoder struct {
 //
 // f must hold at least netLen + 16 bytes and at most 65535 from the IP header on.
 func (e *Encoder) Finish(f []byte, netLen int) {
-	end := len(f) - bth.ICRCLen
-	ipLen := lenIPv4
+	ip, ipLen := e.finishHeaders(f, netLen)
+	end := len(ip) - bth.ICRCLen
+	e.scratch.prepare(ip[:end], ipLen)
+	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
+}
+
+// FinishWith is Finish for a frame that lacks some bytes: src, which belongs at f[at:], behind the BTH and in front of the ICRC. It is copied there
+// and summed at the same time.
+func (e *Encoder) FinishWith(f []byte, netLen, at int, src []byte) {
+	ip, ipLen := e.finishHeaders(f, netLen)
+	end := len(ip) - bth.ICRCLen
+	at -= len(f) - len(ip)
+	binary.LittleEndian.PutUint32(ip[end:], e.scratch.fill(ip[:end], ipLen, at, src))
+}
+
+// finishHeaders sets what Finish says but for the ICRC. It returns the frame from the IP header on, and that header's length.
+func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
+	ipLen = lenIPv4
 	if netLen >= lenEthernet+lenIPv6+lenUDP {
 		ipLen = lenIPv6
 	}
-	start := netLen - lenUDP - ipLen
-	ip := f[start:]
+	ip = f[netLen-lenUDP-ipLen:]
 	udpLen := len(ip) - ipLen
 	binary.BigEndian.PutUint32(ip[ipLen+4:], uint32(udpLen)<<16)
 	if ipLen == lenIPv4 {
@@ -111,8 +126,7 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 	} else {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
 	}
-	e.scratch.prepare(ip[:end-start], ipLen)
-	binary.LittleEndian.PutUint32(f[end:], e.scratch.sum(ip[:end-start], ipLen))
+	return ip, ipLen
 }
 
 // finishIPv4 sets length, identification and checksum. It reads all before it writes anything, and only whole words: a load of what was

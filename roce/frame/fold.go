@@ -16,6 +16,9 @@ import (
 // Everything is in CRC-32's reflected order: of a register's 128 bits the first stands for x^127. The product of two reflected
 // 64-bit factors comes out one place too high, as if it were multiplied by x: hence the -1 in every exponent.
 
+// foldBlock is how many bytes sumWide takes in a step.
+const foldBlock = 256
+
 // foldTable holds the constants of sumWide. A pair of them moves 128 bits: for the first 64 bits, and for the rest.
 type foldTable struct {
 	step  [4][2]uint64    // from one step to the next: D = 2048, for each of a register's four parts

@@ -24,12 +24,14 @@
 	VMOVDQU8.Z   128(p), K3, c                 \
 	VMOVDQU8.Z   192(p), K4, d
 
-// func sumWide(t *foldTable, m *headMask, p *byte, n int) uint32
-TEXT ·sumWide(SB), NOSPLIT, $0-36
+// func sumWide(t *foldTable, m *headMask, p *byte, n int, src *byte, blocks int) uint32
+TEXT ·sumWide(SB), NOSPLIT, $0-52
 	MOVQ t+0(FP), DI
 	MOVQ m+8(FP), DX
 	MOVQ p+16(FP), SI
 	MOVQ n+24(FP), CX
+	MOVQ src+32(FP), BX
+	MOVQ blocks+40(FP), R9
 	MOVQ CX, R8
 	NEGQ R8
 	ANDQ $255, R8
@@ -45,6 +47,29 @@ TEXT ·sumWide(SB), NOSPLIT, $0-36
 	VMOVDQU64 foldTable_step(DI), Z16
 	ADDQ $256, SI
 	SUBQ $256, CX
+	TESTQ R9, R9
+	JZ   whole
+
+copy:
+	VMOVDQU64 0(BX), Z8
+	VMOVDQU64 64(BX), Z9
+	VMOVDQU64 128(BX), Z10
+	VMOVDQU64 192(BX), Z11
+	VMOVDQU64 Z8, 0(SI)
+	VMOVDQU64 Z9, 64(SI)
+	VMOVDQU64 Z10, 128(SI)
+	VMOVDQU64 Z11, 192(SI)
+	MOVE(Z16, Z8, Z0, Z4)
+	MOVE(Z16, Z9, Z1, Z5)
+	MOVE(Z16, Z10, Z2, Z6)
+	MOVE(Z16, Z11, Z3, Z7)
+	ADDQ $256, BX
+	ADDQ $256, SI
+	SUBQ $256, CX
+	DECQ R9
+	JNZ  copy
+
+whole:
 	CMPQ CX, $256
 	JB   rest
 
@@ -108,7 +133,7 @@ end:
 	VPEXTRD    $1, X4, AX
 	VZEROUPPER
 	NOTL       AX
-	MOVL       AX, ret+32(FP)
+	MOVL       AX, ret+48(FP)
 	RET
 
 short:

@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"bytes"
 	"fmt"
 	"hash/crc32"
 	"math/bits"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/bth"
 )
 
 // plainMask makes sumWide an ordinary CRC-32: the start value alone.
@@ -34,16 +37,64 @@ func TestWideIsCRC32(t *testing.T) {
 	b := randomBytes(9000 + 64)
 	for n := 4; n <= 9000; n++ {
 		for _, at := range []int{0, n % 64, n * 7 % 64} {
-			if got, want := sumWide(folding, &plainMask, &b[at], n), crc32.ChecksumIEEE(b[at:at+n]); got != want {
+			if got, want := sumWide(folding, &plainMask, &b[at], n, nil, 0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
 				t.Fatalf("%d bytes at %d: %#08x, want %#08x", n, at, got, want)
 			}
 		}
 	}
 	for at := range 64 {
 		for _, n := range []int{4, 44, 63, 64, 65, 120, 255, 256, 257, 511, 512, 1068, 4140} {
-			if got, want := sumWide(folding, &plainMask, &b[at], n), crc32.ChecksumIEEE(b[at:at+n]); got != want {
+			if got, want := sumWide(folding, &plainMask, &b[at], n, nil, 0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
 				t.Fatalf("%d bytes at %d: %#08x, want %#08x", n, at, got, want)
 			}
+		}
+	}
+}
+
+// A frame that is filled while it is summed is the frame that is filled first, whatever lies where; bytes around it stay, and nothing before or
+// behind the source is read.
+func TestFinishWith(t *testing.T) {
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, 5*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	copy(mem, randomBytes(len(mem)))
+	for _, p := range []int{0, 4} {
+		if err := unix.Mprotect(mem[p*page:(p+1)*page], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	room := mem[page : 4*page]
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range 4000 {
+		a := &Address{Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), VLAN: uint16(i & 2)}
+		if i&1 != 0 {
+			a.Src[0], a.Dst[0] = 0xfd, 0xfd
+			a.Src[10], a.Dst[10] = 1, 1
+		}
+		src := room[:1+r.IntN(5000)]
+		if i&4 != 0 {
+			src = room[len(room)-len(src):]
+		}
+		before, behind, start := r.IntN(300), r.IntN(300), r.IntN(64)
+		buf, want := make([]byte, 8192), make([]byte, 8192)
+		f := buf[start:]
+		netLen := PutHeaders(f, a)
+		at := netLen + bth.HeaderLen + before
+		f = f[:at+len(src)+behind+bth.ICRCLen]
+		copy(want, buf)
+		copy(want[start+at:], src)
+		var e, e2 Encoder
+		e.Finish(want[start:start+len(f)], netLen)
+		e2.FinishWith(f, netLen, at, src)
+		if !bytes.Equal(buf, want) {
+			t.Fatalf("%d bytes at %d of a frame of %d: they differ", len(src), at, len(f))
+		}
+		var d Decoder
+		if got := d.Decode(f, new(bth.Packet)); got == ReasonICRC {
+			t.Fatalf("%d bytes at %d of a frame of %d: %v", len(src), at, len(f), got)
 		}
 	}
 }
@@ -55,7 +106,7 @@ func TestWideEveryBit(t *testing.T) {
 		b := make([]byte, n)
 		for i := range 8 * n {
 			b[i/8] = 1 << (i % 8)
-			if got, want := sumWide(folding, &headMask{}, &b[0], n), crc32.Update(zeroRegister, crc32.IEEETable, b); got != want {
+			if got, want := sumWide(folding, &headMask{}, &b[0], n, nil, 0), crc32.Update(zeroRegister, crc32.IEEETable, b); got != want {
 				t.Fatalf("%d bytes, bit %d: %#08x, want %#08x", n, i, got, want)
 			}
 			b[i/8] = 0
@@ -81,7 +132,7 @@ func TestWideStaysInside(t *testing.T) {
 	b := mem[page : 3*page]
 	for n := 4; n <= 700; n++ {
 		for _, p := range [][]byte{b[:n], b[len(b)-n:]} {
-			if got, want := sumWide(folding, &plainMask, &p[0], n), crc32.ChecksumIEEE(p); got != want {
+			if got, want := sumWide(folding, &plainMask, &p[0], n, nil, 0), crc32.ChecksumIEEE(p); got != want {
 				t.Fatalf("%d bytes: %#08x, want %#08x", n, got, want)
 			}
 		}
@@ -177,9 +228,15 @@ func BenchmarkCRC(b *testing.B) {
 		}
 		run("stdlib", func() { crc32.ChecksumIEEE(buf[14 : 14+n]) })
 		run("copy+stdlib", func() { copy(to, buf[14:14+n]); crc32.ChecksumIEEE(to[:n]) })
+		head := make([]byte, 54) // a frame's headers, with the ICRC behind n
+		copy(head, buf)
+		var e Encoder
+		f := to[:54+n+bth.ICRCLen]
+		run("copy+Finish", func() { copy(f, head); copy(f[54:], buf[:n]); e.Finish(f, 42) })
+		run("FinishWith", func() { copy(f, head); e.FinishWith(f, 42, 54, buf[:n]) })
 		if wideHere {
-			run("wide", func() { sumWide(folding, &plainMask, &buf[14], n) })
-			run("copy+wide", func() { copy(to, buf[14:14+n]); sumWide(folding, &plainMask, &to[0], n) })
+			run("wide", func() { sumWide(folding, &plainMask, &buf[14], n, nil, 0) })
+			run("copy+wide", func() { copy(to, buf[14:14+n]); sumWide(folding, &plainMask, &to[0], n, nil, 0) })
 		}
 	}
 }

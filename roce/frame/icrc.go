@@ -72,9 +72,26 @@ func (s *scratch) prepare(ip []byte, ipLen int) {
 // sum returns the ICRC of the packet that was prepared.
 func (s *scratch) sum(ip []byte, ipLen int) uint32 {
 	if folding != nil {
-		return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip))
+		return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip), nil, 0)
 	}
 	return s.sumRuns(ip, ipLen)
+}
+
+// fill copies src to ip[at:] and returns the ICRC of the packet, which is whole then and need not have been prepared.
+//
+// A copy that sums at the same time costs a packet of 4 KiB half as much as one after the other, where the processor can.
+func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
+	lead := foldBlock - at // the first block has the headers
+	blocks := (len(src) - lead) / foldBlock
+	if folding == nil || lead < 0 || blocks <= 0 {
+		copy(ip[at:], src)
+		s.prepare(ip, ipLen)
+		return s.sum(ip, ipLen)
+	}
+	copy(ip[at:], src[:lead])
+	done := lead + blocks*foldBlock
+	copy(ip[at+done:], src[done:])
+	return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip), &src[lead], blocks)
 }
 
 // putHead copies the start of an IP packet, or all of a short one, and masks it.

@@ -1,0 +1,160 @@
+package qp
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// leaves tells whether bodies are left at all: with the race detector packets are whole.
+func leaves() bool { return mr.CopyOutLast(make([]byte, 16), make([]byte, 16)) > 0 }
+
+// leftOf tells whether so many bytes are left of a piece of n: all but its last word, if anything.
+func leftOf(n, left int) bool {
+	if !leaves() {
+		return left == 0
+	}
+	return left <= n && left >= n-8
+}
+
+// twins are two engines that differ in nothing but that one leaves bodies.
+type twins struct {
+	t     *testing.T
+	whole *world
+	left  *world
+}
+
+func newTwins(t *testing.T, typ Type) *twins {
+	w := &twins{t: t, whole: newWorld(t, 7), left: newWorld(t, 7)}
+	for _, o := range []*world{w.whole, w.left} {
+		o.ends[0].leave = o == w.left
+		o.pair(typ, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
+		r := rand.NewChaCha8([32]byte{1})
+		_, _ = r.Read(o.ends[0].mem)
+	}
+	return w
+}
+
+// next is the next packet of end 0: once built whole, once left and put together. It returns how much of it was left.
+func (w *twins) next() (left int) {
+	w.t.Helper()
+	want, got := bytes.Repeat([]byte{0x55}, 8192), bytes.Repeat([]byte{0xaa}, 8192)
+	n, netLen := w.whole.ends[0].PollTransmit(0, want)
+	n2, netLen2 := w.left.ends[0].PollTransmit(0, got)
+	if _, body := w.whole.ends[0].Body(); body != nil {
+		w.t.Error("a packet that should be whole has a body")
+	}
+	at, body := w.left.ends[0].Body()
+	if n == 0 || n != n2 || netLen != netLen2 || at+len(body) > n {
+		w.t.Fatalf("%d bytes (%d) and %d bytes (%d), body of %d at %d", n, netLen, n2, netLen2, len(body), at)
+	}
+	for i := max(at, bth.MaxNetHeader); i < at+len(body) && body != nil; i++ { // the path's headers are written in one piece of that size
+		if got[i] != 0xaa {
+			w.t.Fatalf("byte %d of %d has been written though it was left: %x; body %d at %d", i, n, got[i], len(body), at)
+		}
+	}
+	copy(got[at:], body)
+	forget := func(b []byte) []byte { // addresses, keys and QPNs are each engine's own
+		p := &bth.Packet{}
+		must(w.t, p.Parse(b[netLen:n]))
+		return p.Payload
+	}
+	if !bytes.Equal(forget(got), forget(want)) {
+		w.t.Error("the payloads differ")
+	}
+	if _, again := w.left.ends[0].Body(); again != nil {
+		w.t.Error("a body was given out twice")
+	}
+	return len(body)
+}
+
+func (w *twins) post(wr func(o *world) SendWR) {
+	w.t.Helper()
+	for _, o := range []*world{w.whole, w.left} {
+		o.post(o.ends[0].qp, wr(o))
+		o.ends[0].HandleDoorbells(0)
+	}
+}
+
+// A body and the packet that lacks it are the packet, wherever the memory lies and however long it is.
+func TestBody(t *testing.T) {
+	for _, n := range []int{1, minBody - 1, minBody, minBody + 1, 2000, 4093, 4095, 4096} {
+		for off := range 9 {
+			w := newTwins(t, RC)
+			for _, op := range []Op{OpWrite, OpSend} {
+				w.post(func(o *world) SendWR {
+					raddr, rkey := o.ends[1].remote(0)
+					return SendWR{Op: op, SGEs: []SGE{o.ends[0].sge(off, n)}, RemoteAddr: raddr, RKey: rkey}
+				})
+				left := w.next()
+				if n >= minBody && !leftOf(n, left) || n < minBody && left != 0 {
+					t.Errorf("%s of %d bytes at %d: %d left", op, n, off, left)
+				}
+			}
+		}
+	}
+}
+
+// Of a message of many packets each has its body; of one packet of several pieces the first that is long.
+func TestBodyOfPieces(t *testing.T) {
+	w := newTwins(t, RC)
+	w.post(func(o *world) SendWR {
+		raddr, rkey := o.ends[1].remote(0)
+		return SendWR{Op: OpWrite, RemoteAddr: raddr, RKey: rkey,
+			SGEs: []SGE{o.ends[0].sge(64, 100), o.ends[0].sge(5000, 1501), o.ends[0].sge(20001, 6000), o.ends[0].sge(3, 5000)}}
+	})
+	// 4096 bytes are 100 + 1501 + 2495, then 3505 + 591, then 4096, then 313.
+	for i, want := range []int{1501, 3505, 4096, 0} {
+		if left := w.next(); !leftOf(want, left) {
+			t.Errorf("packet %d: %d bytes left, want up to %d", i, left, want)
+		}
+	}
+}
+
+// The packet of a work request whose second key has died is not sent; what was to be left of it is not given to the next.
+func TestBodyOfADeadKey(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
+	k.LeaveBodies()
+	dies, _ := k.region(k.pd, 64, 0)
+	wr := k.wr(1, OpWrite, 2000)
+	wr.SGEs = append(wr.SGEs, SGE{Addr: dies.Addr(), Length: 64, LKey: bth.LKey(dies.LKey())})
+	k.post(wr)
+	must(t, k.mrs.Deregister(dies))
+	k.HandleDoorbells(k.now)
+	var buf [8192]byte
+	if n, _ := k.PollTransmit(k.now, buf[:]); n != 0 {
+		t.Errorf("a packet of %d bytes", n)
+	}
+	if at, body := k.Body(); body != nil {
+		t.Errorf("a body of %d bytes at %d for no packet", len(body), at)
+	}
+}
+
+// READ responses have bodies, too, and the ACK behind them has none.
+func TestBodyOfRead(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
+	k.LeaveBodies()
+	r := rand.NewChaCha8([32]byte{2})
+	_, _ = r.Read(k.mem)
+	k.say(k.read(0, 40, 6000), k.write(2, []byte{1, 2, 3}))
+	k.now += ackLate
+	var got []byte
+	for _, want := range []int{4096, 1904, 0} {
+		var buf [8192]byte
+		n, netLen := k.PollTransmit(k.now, buf[:])
+		at, body := k.Body()
+		if !leftOf(want, len(body)) {
+			t.Errorf("%d bytes left of a response of %d", len(body), want)
+		}
+		copy(buf[at:], body)
+		p := &bth.Packet{}
+		must(t, p.Parse(buf[netLen:n]))
+		got = append(got, p.Payload...)
+	}
+	if !bytes.Equal(got, k.mem[40:6040]) {
+		t.Error("the READ brought other bytes")
+	}
+}
