@@ -11,7 +11,8 @@
 //   - encode.go: Address and PutHeaders (the template a path keeps), Encoder,
 //     which finishes a frame whose transport part somebody has written.
 //   - icrc.go: the ICRC, in one or two runs of hash/crc32's code.
-//   - fold.go: the same in one run, on processors with AVX-512 and wide carry-less multiply (fold_amd64.s).
+//   - fold.go: the same in one run, on processors with AVX-512 and wide carry-less multiply (fold_amd64.s), which also
+//     copies a payload on its way.
 //   - checksum.go: the Internet checksum.
 //
 // A frame's bytes come from strangers: nothing here panics on them or allocates.
