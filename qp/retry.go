@@ -17,6 +17,7 @@ const (
 	minRewindGap Time = 2_000     // see recovery.stale
 	maxAgain          = 3         // see recovery.ambiguous
 	maxBound     Time = 16_000_000
+	maxRNRWait   Time = 100_000_000 // see rnrWait
 )
 
 // recovery remembers what is known of round trips and of the last retransmission.
@@ -43,6 +44,7 @@ type recovery struct {
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
 	readEnd    uint64 // end of the last part of a READ part that was asked for again
+	rnrSince   Time   // when the first of the RNR NAKs in a row came; 0: none
 }
 
 func (r *recovery) init() {
@@ -57,7 +59,7 @@ func (r *recovery) startSample(now Time, psn uint64) {
 }
 
 func (r *recovery) progress(now Time, una uint64) {
-	r.naks, r.probes, r.rnrUntil = 0, 0, 0
+	r.naks, r.probes, r.rnrUntil, r.rnrSince = 0, 0, 0, 0
 	if r.samplePSN == 0 || una < r.samplePSN {
 		return
 	}
@@ -243,7 +245,9 @@ func (q *QP) rewindCursor() {
 	}
 }
 
-// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer.
+// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer. That is the least time: who
+// has waited long waits an eighth of that time more, up to maxRNRWait, so that peers which never post a receive cost the other QPs nothing. A receive
+// that comes at last is found that much later.
 func (q *QP) rnrWait(now Time, timer uint8) {
 	r := &q.rec
 	if r.rnrUntil != 0 {
@@ -259,7 +263,10 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	}
 	q.goBack(now)
 	q.win.collapse() // one packet asks whether there is a receive by now, not a window of them
-	r.rnrUntil = now + Time(bth.RNRDelay(timer))
+	if r.rnrSince == 0 {
+		r.rnrSince = now
+	}
+	r.rnrUntil = now + max(Time(bth.RNRDelay(timer)), min((now-r.rnrSince)/8, maxRNRWait))
 	r.ackDeadline, r.probeDeadline = Never, Never
 	q.timer().deadline = Never
 	q.setRetryTimer()

@@ -214,6 +214,38 @@ func TestRNRTimerTable(t *testing.T) {
 	}
 }
 
+// A peer that posts no receive is asked ever more seldom: after a wait of an eighth of the time that it has lasted, at most a tenth of a second. Its
+// timer is the least (IBA 9.7.5.2.8), and progress brings that back.
+func TestRNRWaitsGrow(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
+	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
+	k.listen()
+	const code, least = 12, Time(640_000)
+	ask := func(psn int, wait Time) {
+		t.Helper()
+		k.say(rnr(psn, code))
+		start := k.now
+		for next, ok := k.NextTimeout(); ok; next, ok = k.NextTimeout() {
+			if k.now = next; len(k.listen()) > 0 {
+				break
+			}
+		}
+		if d := k.now - start; d < wait || d > wait+2*tick {
+			t.Errorf("%v after the first refusal: asked again after %v, want %v", time.Duration(start-1), time.Duration(d), time.Duration(wait))
+		}
+	}
+	first, asks := k.now, 0
+	for ; k.now-first < 2*second; asks++ {
+		ask(0, max(least, min((k.now-first)/8, maxRNRWait)))
+	}
+	if asks < 50 || asks > 70 { // with the timer alone: 3125
+		t.Errorf("asked %d times in two seconds", asks)
+	}
+	k.say(ack(0))
+	k.listen()
+	ask(1, least)
+}
+
 // IBA 9.7.5.2.8: rnr_retry counts the RNR NAKs in a row that are survived; 7 is without end.
 func TestRNRRetryCount(t *testing.T) {
 	for _, retry := range []uint8{0, 1, 6, 7} {
