@@ -157,8 +157,8 @@ func (e *Engine) HasTransmit(now Time) bool {
 	return e.serving != nil || e.waiting(now)
 }
 
-// Serving tells whether a QP's turn has begun that is not over.
-func (e *Engine) Serving() bool { return e.serving != nil }
+// Serving is the QP whose turn has begun and is not over, or nil.
+func (e *Engine) Serving() *QP { return e.serving }
 
 // waiting is HasTransmit with no QP being served.
 func (e *Engine) waiting(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }

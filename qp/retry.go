@@ -18,6 +18,8 @@ const (
 	maxAgain          = 3         // see recovery.ambiguous
 	maxBound     Time = 16_000_000
 	maxRNRWait   Time = 100_000_000 // see rnrWait
+	rnrPatience       = 8
+	maxRNRs           = 14 * rnrPatience // 2^14 times the least timer, 10 us, is more than maxRNRWait
 )
 
 // recovery remembers what is known of round trips and of the last retransmission.
@@ -29,6 +31,7 @@ type recovery struct {
 	timeout     uint8 // Attr.Timeout
 	retryCnt    uint8 // what retries and rnrRetries begin with again after progress
 	rnrRetryCnt uint8
+	rnrs        uint8 // RNR NAKs in a row; counts no further than needed
 
 	ackDeadline   Time // Local ACK Timeout
 	probeDeadline Time
@@ -44,7 +47,6 @@ type recovery struct {
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
 	readEnd    uint64 // end of the last part of a READ part that was asked for again
-	rnrSince   Time   // when the first of the RNR NAKs in a row came; 0: none
 }
 
 func (r *recovery) init() {
@@ -59,7 +61,7 @@ func (r *recovery) startSample(now Time, psn uint64) {
 }
 
 func (r *recovery) progress(now Time, una uint64) {
-	r.naks, r.probes, r.rnrUntil, r.rnrSince = 0, 0, 0, 0
+	r.naks, r.probes, r.rnrs, r.rnrUntil = 0, 0, 0, 0
 	if r.samplePSN == 0 || una < r.samplePSN {
 		return
 	}
@@ -130,6 +132,25 @@ func (q *QP) restartRetry(now Time) {
 	if q.una < q.nxt {
 		q.armRetry(now)
 		return
+	}
+	q.setRetryTimer()
+}
+
+// Restamp corrects what packets of q that were built with the time "then" have noted, now that they have left: who answers builds with
+// the time of the turn before, and looks at the clock afterwards. Engine's thread only.
+func (e *Engine) Restamp(q *QP, then, now Time) {
+	r := &q.rec
+	if r.sampleAt == then {
+		r.sampleAt = now
+	}
+	if now-then < 1<<tickShift { // no timer is more exact
+		return
+	}
+	if r.ackDeadline == then+Time(bth.AckTimeout(r.timeout)) {
+		r.ackDeadline += now - then
+	}
+	if r.probeDeadline == then+r.rto() {
+		r.probeDeadline += now - then
 	}
 	q.setRetryTimer()
 }
@@ -245,9 +266,9 @@ func (q *QP) rewindCursor() {
 	}
 }
 
-// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer. That is the least time: who
-// has waited long waits an eighth of that time more, up to maxRNRWait, so that peers which never post a receive cost the other QPs nothing. A receive
-// that comes at last is found that much later.
+// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer. That is the least time: after every rnrPatience
+// of them in a row the wait doubles, up to maxRNRWait, so that peers which never post a receive cost the other QPs nothing. A receive that
+// comes at last is found later by a quarter of the time that it took, at most.
 func (q *QP) rnrWait(now Time, timer uint8) {
 	r := &q.rec
 	if r.rnrUntil != 0 {
@@ -263,10 +284,9 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	}
 	q.goBack(now)
 	q.win.collapse() // one packet asks whether there is a receive by now, not a window of them
-	if r.rnrSince == 0 {
-		r.rnrSince = now
-	}
-	r.rnrUntil = now + max(Time(bth.RNRDelay(timer)), min((now-r.rnrSince)/8, maxRNRWait))
+	least := Time(bth.RNRDelay(timer))
+	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrPatience), maxRNRWait))
+	r.rnrs = min(r.rnrs+1, maxRNRs)
 	r.ackDeadline, r.probeDeadline = Never, Never
 	q.timer().deadline = Never
 	q.setRetryTimer()

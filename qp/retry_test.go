@@ -165,6 +165,37 @@ func TestCalm(t *testing.T) {
 	}
 }
 
+// A packet may be built with a time that has passed. Restamp puts right what that noted: the round trip and the time-outs, but not those of packets
+// before it.
+func TestRestamp(t *testing.T) {
+	const late = 700_000
+	k := newTalk(t, RC)
+	k.post(k.wr(1, OpWrite, 8))
+	k.listen()
+	then := k.now
+	k.now += late
+	k.Restamp(k.q, then, k.now)
+	k.say(ack(0))
+	k.equal("round trip", k.q.rec.srtt, Time(1))
+
+	k.post(k.wr(2, OpWrite, 8))
+	k.listen()
+	then = k.now
+	k.now += late
+	k.Restamp(k.q, then, k.now)
+	k.equal("probe", k.q.rec.probeDeadline, k.now+minRTO)
+	k.equal("time-out", k.q.rec.ackDeadline, k.now+Time(bth.AckTimeout(k.q.rec.timeout)))
+	k.hears() // no probe, though 100 us have passed
+
+	deadline := k.q.rec.probeDeadline
+	k.post(k.wr(3, OpWrite, 8))
+	k.listen()
+	then = k.now
+	k.now += 50_000
+	k.Restamp(k.q, then, k.now)
+	k.equal("probe of the packet before", k.q.rec.probeDeadline, deadline)
+}
+
 // Probes without an answer come at doubling distances.
 func TestProbesBackOff(t *testing.T) {
 	w := newWorld(t, 1)
@@ -214,8 +245,8 @@ func TestRNRTimerTable(t *testing.T) {
 	}
 }
 
-// A peer that posts no receive is asked ever more seldom: after a wait of an eighth of the time that it has lasted, at most a tenth of a second. Its
-// timer is the least (IBA 9.7.5.2.8), and progress brings that back.
+// A peer that posts no receive is asked ever more seldom: its timer is the least to wait (IBA 9.7.5.2.8), which doubles after every eight refusals in
+// a row, up to a tenth of a second. Progress brings it back.
 func TestRNRWaitsGrow(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
 	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
@@ -236,14 +267,35 @@ func TestRNRWaitsGrow(t *testing.T) {
 	}
 	first, asks := k.now, 0
 	for ; k.now-first < 2*second; asks++ {
-		ask(0, max(least, min((k.now-first)/8, maxRNRWait)))
+		ask(0, min(least<<(asks/8), 100_000_000))
 	}
-	if asks < 50 || asks > 70 { // with the timer alone: 3125
+	if asks < 60 || asks > 80 { // with the timer alone: 3125
 		t.Errorf("asked %d times in two seconds", asks)
 	}
 	k.say(ack(0))
 	k.listen()
 	ask(1, least)
+}
+
+// The wait never falls below the peer's timer, the longest included, and grows no further than it may.
+func TestRNRWaitOfEveryTimer(t *testing.T) {
+	for code := range uint8(32) {
+		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
+		k.post(k.wr(1, OpSend, 8))
+		k.listen()
+		least := Time(bth.RNRDelay(code))
+		for range 400 {
+			k.say(rnr(0, code))
+			if d := k.q.rec.rnrUntil - k.now; d < least || d > max(least, maxRNRWait) {
+				t.Fatalf("code %d: waits %v, the timer is %v", code, time.Duration(d), time.Duration(least))
+			}
+			k.now = k.q.rec.rnrUntil
+			k.listen()
+		}
+		if d := k.q.rec.rnrUntil - k.now + 1000; d > 0 {
+			t.Fatalf("code %d: it still waits for %v", code, time.Duration(d))
+		}
+	}
 }
 
 // IBA 9.7.5.2.8: rnr_retry counts the RNR NAKs in a row that are survived; 7 is without end.

@@ -22,14 +22,14 @@ func TestSpentQPStands(t *testing.T) {
 		k.HandleDoorbells(k.now)
 		var buf [512]byte
 		for i := range 2 {
-			if !k.HasTransmit(k.now) || !k.Serving() {
+			if !k.HasTransmit(k.now) || k.Serving() == nil {
 				t.Fatalf("owes %v: no turn for WRITE %d", owes, i)
 			}
 			if n, _ := k.PollTransmit(k.now, buf[:]); n == 0 {
 				t.Fatalf("owes %v: WRITE %d does not leave", owes, i)
 			}
 		}
-		if k.HasTransmit(k.now) || k.Serving() {
+		if k.HasTransmit(k.now) || k.Serving() != nil {
 			t.Errorf("owes %v: the QP has its turn though nothing is left", owes)
 		}
 		if owes {

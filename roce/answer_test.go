@@ -142,3 +142,33 @@ func TestPostsBesideTheOwner(t *testing.T) {
 		got += n
 	}
 }
+
+// An answer is built with the time of the turn that brought what it answers. A program that has thought for long in between is not taken for a
+// peer that does not answer: no probe follows at once. (A machine that is busy elsewhere may cause one; not every time.)
+func TestAnswerAfterAPause(t *testing.T) {
+	const pause, tries = 20 * time.Millisecond, 5 // 4 ms without an answer are the first probe's time
+	for range tries {
+		link := newLink(t, loopback.Config{})
+		a, b := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{}), newEnd(t, newDevice(t, link, 1, WithProgress(Manual)), rigConfig{})
+		connect(t, a.qp, b.qp)
+		must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		for end := time.Now().Add(deadline); b.Counters().RcvdPkts == 0; b.Progress() {
+			if a.Progress(); time.Now().After(end) {
+				t.Fatal("the WRITE has not come")
+			}
+		}
+		time.Sleep(pause)
+		before := b.Counters().SentPkts
+		must(t, b.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{b.mr.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()}))
+		if b.Counters().SentPkts == before {
+			t.Fatal("the answer has not left with its post")
+		}
+		for range 100 {
+			b.Progress()
+		}
+		if b.Counters().Probes == 0 {
+			return
+		}
+	}
+	t.Errorf("a probe right behind the answer, %d times", tries)
+}

@@ -167,10 +167,10 @@ func (s *shard) posted(q *qp.QP) {
 		if s.answer {
 			s.answer = false
 			s.hold()
-			s.last = s.now()
-			if s.eng.Serving() {
-				s.reply(s.last)
+			if s.eng.Serving() == q {
+				s.reply(q)
 			} else {
+				s.last = s.now()
 				s.transmit(s.last)
 			}
 			s.unhold()

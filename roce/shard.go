@@ -288,18 +288,21 @@ func (s *shard) build(now qp.Time, i int) bool {
 	return true
 }
 
-// reply is transmit for the QP whose turn it is, alone: what was just posted on it leaves before anything else is looked at.
-func (s *shard) reply(now qp.Time) {
+// reply is transmit for the QP whose turn it is, alone: what was just posted on it leaves before anything else is looked at, the clock
+// included. The packet is built with the time of the turn before, and what the QP has noted of it is put right behind it.
+func (s *shard) reply(q *qp.QP) {
 	if !s.stock() {
 		return
 	}
-	n := 0
-	for n < s.txn && s.eng.Serving() && s.build(now, n) {
+	n, then := 0, s.last
+	for n < s.txn && s.eng.Serving() == q && s.build(then, n) {
 		n++
 	}
 	if n > 0 {
 		s.flush(n)
 	}
+	s.last = s.now()
+	s.eng.Restamp(q, then, s.last)
 }
 
 // flush sends the first n ready buffers, which the port owns from then on.
