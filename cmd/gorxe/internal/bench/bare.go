@@ -33,6 +33,8 @@ type bare struct {
 
 	frame []byte // a whole frame; what is sent is a copy
 	at    int    // of its serial number
+	out   []byte // where the receiver copies payloads to, a message at a time; nil: nowhere
+	done  int    // of out
 	one   [1]frame.Buf
 }
 
@@ -100,6 +102,9 @@ func (b *bare) build(peer *hello) {
 	b.frame = make([]byte, size)
 	copy(b.frame, header[:n])
 	b.at = size - bth.ICRCLen - wordSize
+	if b.spec.Kind == kindCopy {
+		b.out = make([]byte, b.spec.Size)
+	}
 	var e frame.Encoder
 	e.Finish(b.frame, n) // lengths and the IP checksum
 }
@@ -136,6 +141,9 @@ func (b *bare) count(h *halt) (outcome, error) {
 		n := b.port.Receive(bufs[:])
 		now := time.Now()
 		if n > 0 {
+			for i := range bufs[:n] {
+				b.deliver(bufs[i].B)
+			}
 			b.port.Release(bufs[:n])
 			w.add(now, uint64(n))
 			idle = now
@@ -151,6 +159,18 @@ func (b *bare) count(h *halt) (outcome, error) {
 			idle = time.Now()
 		}
 	}
+}
+
+// deliver copies a frame's payload out, if that is asked for.
+func (b *bare) deliver(f []byte) {
+	n := b.spec.payload()
+	if b.out == nil || len(f) != len(b.frame) {
+		return
+	}
+	if b.done+n > len(b.out) {
+		b.done = 0
+	}
+	b.done += copy(b.out[b.done:], f[len(f)-bth.ICRCLen-n:len(f)-bth.ICRCLen])
 }
 
 // ping sends a frame and waits for its answer, again and again.

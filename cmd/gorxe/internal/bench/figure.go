@@ -7,11 +7,15 @@ type kind string
 
 const (
 	kindGorxe kind = "gorxe"
-	kindBare  kind = "afxdp" // bare frames on a Port, AF_XDP or in memory
+	kindBare  kind = "afxdp"      // bare frames on a Port, AF_XDP or in memory
+	kindCopy  kind = "afxdp-copy" // the same, and the receiver copies each payload out, as whoever delivers it must
 	kindTCP   kind = "tcp"
 	kindNoTSO kind = "tcp-notso" // TCP without segmentation offload, with segments of the path MTU
 	kindUDP   kind = "udp"
 )
+
+// bare tells whether frames without a protocol are meant.
+func (k kind) bare() bool { return k == kindBare || k == kindCopy }
 
 // test is the shape of a measurement.
 type test string
@@ -25,6 +29,7 @@ const (
 const (
 	laneLossless    = "lossless"
 	laneMemory      = "memory" // bare frames on the in-memory link
+	laneMemoryCopy  = "memory-copy"
 	laneTCPLossless = "tcp-lossless"
 )
 
@@ -89,6 +94,7 @@ const (
 var (
 	laneGorxe = lane{name: string(kindGorxe), kind: kindGorxe}
 	laneBare  = lane{name: string(kindBare), kind: kindBare}
+	laneCopy  = lane{name: string(kindCopy), kind: kindCopy}
 	laneTCP   = lane{name: string(kindTCP), kind: kindTCP}
 	laneNoTSO = lane{name: string(kindNoTSO), kind: kindNoTSO}
 	laneUDP   = lane{name: string(kindUDP), kind: kindUDP}
@@ -99,8 +105,8 @@ func figures() []figure {
 	bandwidth := func(name, title string, mtu bth.MTU) figure {
 		return figure{
 			name: name, title: title, unit: unitBW, test: stream, size: bulk, mtu: mtu,
-			lanes: []lane{laneGorxe, laneBare, laneTCP, laneNoTSO},
-			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}, {baseline: "tcp-notso"}},
+			lanes: []lane{laneGorxe, laneBare, laneCopy, laneTCP, laneNoTSO},
+			rows:  []row{{baseline: "afxdp"}, {baseline: "afxdp-copy"}, {baseline: "tcp"}, {baseline: "tcp-notso"}},
 		}
 	}
 	return []figure{
@@ -149,6 +155,8 @@ func memoryFigures() []figure {
 			switch l.kind {
 			case kindBare:
 				l.name = laneMemory
+			case kindCopy:
+				l.name = laneMemoryCopy
 			case kindGorxe:
 			default:
 				continue

@@ -21,8 +21,8 @@ func TestPromisedRows(t *testing.T) {
 	}
 	for name, baselines := range map[string][]string{
 		"write_rate_64B":         {"afxdp"},
-		"write_bw_64KiB_mtu1024": {"afxdp", "tcp", "tcp-notso"},
-		"write_bw_64KiB_mtu4096": {"afxdp", "tcp", "tcp-notso"},
+		"write_bw_64KiB_mtu1024": {"afxdp", "afxdp-copy", "tcp", "tcp-notso"},
+		"write_bw_64KiB_mtu4096": {"afxdp", "afxdp-copy", "tcp", "tcp-notso"},
 		"write_lat_8B":           {"afxdp", "tcp", "udp"},
 		"goodput_1pct_loss":      {"lossless"},
 	} {

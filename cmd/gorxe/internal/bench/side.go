@@ -32,7 +32,7 @@ type world struct {
 
 // profiled runs f, with its CPU profile written: of bare frames, too, lest the compiler favour one of the two.
 func (w *world) profiled(s *spec, f func() (outcome, error)) (outcome, error) {
-	if w.profile == "" || (s.Kind != kindGorxe && s.Kind != kindBare) {
+	if w.profile == "" || (s.Kind != kindGorxe && !s.Kind.bare()) {
 		return f()
 	}
 	side := "passive"
@@ -54,7 +54,7 @@ func (w *world) profiled(s *spec, f func() (outcome, error)) (outcome, error) {
 
 // job makes what spec asks for.
 func (w *world) job(s *spec) (job, error) {
-	if s.Kind != kindGorxe && s.Kind != kindBare {
+	if s.Kind != kindGorxe && !s.Kind.bare() {
 		return w.kernel(s)
 	}
 	port, err := w.port(s)
