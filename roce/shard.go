@@ -13,17 +13,15 @@ import (
 
 const (
 	// rxBatch is how many frames a turn receives at most, and txBatch how many it sends between two looks at the
-	// receive ring, so that ACKs and NAKs are seen in time. A kick sends at most 32 frames, more a batch gain nothing.
+	// receive ring, so that ACKs and NAKs are seen in time.
 	rxBatch = 64
-	txBatch = 32
+	txBatch = 64
 	// minStock is how many empty transmit buffers a shard goes on with before it gets more.
 	minStock = 16
 	// minForesight is how many frames there have to be for looking ahead among them.
 	minForesight = 4
 	// maxPutOff is how many turns that received something leave the chores to the next.
 	maxPutOff = 8
-	// txRounds bounds the batches of one turn.
-	txRounds = 2
 	// stallWait is how long a shard sleeps at most while the port has no transmit buffer for it.
 	stallWait = 50 * time.Microsecond
 	// minSleep is how long a shard blocks at least, if nothing comes, while its connections lose nothing: the first loss after
@@ -123,7 +121,7 @@ func (s *shard) now() qp.Time {
 	return qp.Time(s.clock())
 }
 
-// turn is one round of the crank: the n frames that have come, the timers, a batch or two out. It returns how much it did;
+// turn is one round of the crank: the n frames that have come, the timers, a batch out. It returns how much it did;
 // 0 means that there was nothing to do.
 func (s *shard) turn(now qp.Time, n int) int {
 	s.ctr.turns++
@@ -225,23 +223,15 @@ func (s *shard) isLocal(g *bth.GID) bool {
 // transmit lets the engine build packets straight into the port's buffers. Buffers that stay empty are kept for the
 // next turn and given back when the shard closes.
 func (s *shard) transmit(now qp.Time) int {
-	sent := 0
 	s.stalled = false
-	for range txRounds {
-		if !s.eng.HasTransmit(now) {
-			break
-		}
-		if !s.stock() {
-			break
-		}
-		n := s.fill(now)
-		if n == 0 {
-			break
-		}
-		s.flush(n)
-		sent += n
+	if !s.eng.HasTransmit(now) || !s.stock() {
+		return 0
 	}
-	return sent
+	n := s.fill(now)
+	if n > 0 {
+		s.flush(n)
+	}
+	return n
 }
 
 // stock sees to it that there are transmit buffers, and tells whether there is one.
