@@ -196,6 +196,18 @@ func TestRestamp(t *testing.T) {
 	k.equal("probe of the packet before", k.q.rec.probeDeadline, deadline)
 }
 
+// A QP without answers has nothing to correct, and gets no timer by it.
+func TestRestampWithoutTimers(t *testing.T) {
+	for _, typ := range []Type{UC, UD} {
+		w := newWorld(t, 1)
+		a, _ := w.pair(typ)
+		w.ends[0].Restamp(a, 1000, 1_000_000)
+		if at, ok := w.ends[0].NextTimeout(); ok {
+			t.Errorf("%v: a timer at %d", typ, at)
+		}
+	}
+}
+
 // Probes without an answer come at doubling distances.
 func TestProbesBackOff(t *testing.T) {
 	w := newWorld(t, 1)
