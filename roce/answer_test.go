@@ -49,6 +49,16 @@ func TestAnswerLeavesWithThePost(t *testing.T) {
 	}
 }
 
+// driveUntil lets both ends turn until what is waited for has come.
+func driveUntil(t *testing.T, a, b *end, come func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !come(); b.Progress() {
+		if a.Progress(); time.Now().After(end) {
+			t.Fatal("the WRITE has not come")
+		}
+	}
+}
+
 // lendingPort counts the frames that the device has and has not given back.
 type lendingPort struct {
 	frame.Port
@@ -87,11 +97,7 @@ func TestAnswerLeavesBeforeBuffersGoBack(t *testing.T) {
 	a, b := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{}), newEnd(t, db, rigConfig{})
 	connect(t, a.qp, b.qp)
 	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-	for end := time.Now().Add(deadline); port.lent == 0; b.Progress() {
-		if a.Progress(); time.Now().After(end) {
-			t.Fatal("the WRITE has not come")
-		}
-	}
+	driveUntil(t, a, b, func() bool { return port.lent > 0 })
 	must(t, b.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{b.mr.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()}))
 	if port.answers == 0 {
 		t.Error("the answer left after the frame that it answers had gone back")
@@ -101,11 +107,7 @@ func TestAnswerLeavesBeforeBuffersGoBack(t *testing.T) {
 		t.Error("a look at the ring before the frames of the last one went back")
 	}
 	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-	for end := time.Now().Add(deadline); port.lent == 0; b.Progress() {
-		if a.Progress(); time.Now().After(end) {
-			t.Fatal("the second WRITE has not come")
-		}
-	}
+	driveUntil(t, a, b, func() bool { return port.lent > 0 })
 	must(t, db.Close())
 	if port.lent != 0 {
 		t.Errorf("%d frames are still lent when the device has closed", port.lent)
@@ -152,11 +154,7 @@ func TestAnswerAfterAPause(t *testing.T) {
 		a, b := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{}), newEnd(t, newDevice(t, link, 1, WithProgress(Manual)), rigConfig{})
 		connect(t, a.qp, b.qp)
 		must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-		for end := time.Now().Add(deadline); b.Counters().RcvdPkts == 0; b.Progress() {
-			if a.Progress(); time.Now().After(end) {
-				t.Fatal("the WRITE has not come")
-			}
-		}
+		driveUntil(t, a, b, func() bool { return b.Counters().RcvdPkts > 0 })
 		time.Sleep(pause)
 		before := b.Counters().SentPkts
 		must(t, b.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{b.mr.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()}))

@@ -31,6 +31,24 @@ func randomBytes(n int) []byte {
 	return b
 }
 
+// fenced returns pages of random bytes between two that may not be read.
+func fenced(t *testing.T, pages int) []byte {
+	t.Helper()
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, (pages+2)*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	copy(mem, randomBytes(len(mem)))
+	for _, p := range []int{0, pages + 1} {
+		if err := unix.Mprotect(mem[p*page:(p+1)*page], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return mem[page : (pages+1)*page]
+}
+
 // Every length and every place in a cache line give what hash/crc32 gives.
 func TestWideIsCRC32(t *testing.T) {
 	needWide(t)
@@ -54,19 +72,7 @@ func TestWideIsCRC32(t *testing.T) {
 // A frame that is filled while it is summed is the frame that is filled first, whatever lies where; bytes around it stay, and nothing before or
 // behind the source is read.
 func TestFinishWith(t *testing.T) {
-	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, 5*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
-	copy(mem, randomBytes(len(mem)))
-	for _, p := range []int{0, 4} {
-		if err := unix.Mprotect(mem[p*page:(p+1)*page], unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	room := mem[page : 4*page]
+	room := fenced(t, 3)
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range 4000 {
 		a := &Address{Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), VLAN: uint16(i & 2)}
@@ -117,19 +123,7 @@ func TestWideEveryBit(t *testing.T) {
 // Nothing before or behind the packet is read: it lies at either end of a mapping, between pages that may not be read.
 func TestWideStaysInside(t *testing.T) {
 	needWide(t)
-	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
-	copy(mem, randomBytes(len(mem)))
-	for _, p := range []int{0, 3} {
-		if err := unix.Mprotect(mem[p*page:(p+1)*page], unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b := mem[page : 3*page]
+	b := fenced(t, 2)
 	for n := 4; n <= 700; n++ {
 		for _, p := range [][]byte{b[:n], b[len(b)-n:]} {
 			if got, want := sumWide(folding, &plainMask, &p[0], n, nil, 0), crc32.ChecksumIEEE(p); got != want {
