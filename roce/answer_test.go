@@ -28,11 +28,7 @@ func TestAnswerLeavesWithThePost(t *testing.T) {
 		t.Errorf("a post that answers nothing sent %d packets", n)
 	}
 	a.Progress()
-	for end := time.Now().Add(deadline); b.Counters().RcvdPkts == 0; b.Progress() {
-		if time.Now().After(end) {
-			t.Fatal("the WRITE has not come")
-		}
-	}
+	driveUntil(t, a, b, func() bool { return b.Counters().RcvdPkts > 0 })
 	before := sent(b)
 	post(b, a)
 	if n := sent(b) - before; n != 1 {
