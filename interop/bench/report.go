@@ -21,7 +21,7 @@ type result struct {
 	Ratio         float64 `json:"ratio"`          // median over the rounds of value/baseline_value
 	RatioMin      float64 `json:"ratio_min"`      // the least of a round
 	RatioMax      float64 `json:"ratio_max"`      // the most
-	Spread        float64 `json:"spread"`         // (max-min)/median
+	Spread        float64 `json:"spread"`         // of the ratio: see stat.Spread
 	Rounds        int     `json:"rounds"`         // that both sides have a value of
 	Verdict       string  `json:"verdict"`        // ahead, behind, or why there is none
 	P99           float64 `json:"p99,omitempty"`  // latencies: the same unit, median over the rounds
@@ -117,8 +117,8 @@ func writeJSON(w io.Writer, list []result) error {
 
 // notes explain the columns.
 const notes = `
-ratio is the median of gorxe / rxe over the rounds, spread (max-min)/median of it: above 30 % it is no measure. Latency is half of
-a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
+ratio is the median of gorxe / rxe over the rounds; spread is how unsure it is (up to 5 rounds (max-min)/median, then a 95 % confidence
+interval): above 30 % it is no measure. Latency is half of a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
 `
 
 func writeTable(w io.Writer, list []result) error {

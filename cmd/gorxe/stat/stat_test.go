@@ -29,9 +29,21 @@ func TestSpread(t *testing.T) {
 		want float64
 	}{
 		{nil, 0}, {[]float64{5}, 0}, {[]float64{2, 2, 2}, 0}, {[]float64{8, 10, 12}, 0.4}, {[]float64{0, 0}, 0},
+		{[]float64{12, 8, 10, 9, 11, 10}, 0.4},                        // six: still all
+		{[]float64{1, 99, 12, 8, 10, 9, 11, 10, 10}, 0.4},             // nine: all but the ends
+		{[]float64{1, 1, 1e9, 99, 8, 12, 9, 11, 10, 10, 10, 10}, 0.4}, // twelve
 	} {
 		if got := Spread(c.v); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("Spread(%v) = %v, want %v", c.v, got, c.want)
+		}
+	}
+}
+
+// The ranks are those of the tables in statistics books: of 20 values the 6th and the 15th, of 100 the 40th and the 61st.
+func TestOutliers(t *testing.T) {
+	for n, want := range map[int]int{0: 0, 1: 0, 5: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 20: 5, 25: 7, 30: 9, 100: 39, 1000: 468} {
+		if k := outliers(n); k != want {
+			t.Errorf("of %d values %d are left out at either end, want %d", n, k, want)
 		}
 	}
 }

@@ -40,9 +40,11 @@ type flags struct {
 
 // Defaults and bounds of the flags.
 const (
-	defaultRounds   = 5
-	maxRounds       = 100
-	defaultDuration = 400 * time.Millisecond
+	// A shared machine changes its speed within seconds. The sides of a short round see the same, and of many rounds the median is
+	// sure where that of few long ones is not.
+	defaultRounds   = 25
+	maxRounds       = 1000
+	defaultDuration = 80 * time.Millisecond
 	minDuration     = 10 * time.Millisecond
 	maxDuration     = time.Minute
 )
@@ -66,13 +68,13 @@ root, or without AF_XDP, gorxe and bare frames are measured on an in-memory link
 Figures: ` + strings.Join(names(figures()), ", ") + `.`,
 		Example: `  sudo gorxe bench
   sudo gorxe bench --plot bench.svg
-  sudo gorxe bench --only write_lat_8B --rounds 11 --json`,
+  sudo gorxe bench --only write_lat_8B --rounds 100 --json`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.Var(&f.rounds, "rounds", "rounds, each measuring everything once")
-	fs.Var(&f.duration, "duration", "how long each single measurement takes")
+	fs.Var(&f.duration, "duration", "how long each single measurement takes; those with loss five times as long, in every fifth round")
 	fs.StringSliceVar(&f.only, "only", nil, "measure only these figures")
 	fs.StringVar(&f.plot, "plot", "", "draw the results into this file, .svg or .png")
 	fs.Var(&f.mode, "mode", "XDP mode: auto (generic on veth), native or generic")

@@ -75,6 +75,7 @@ type figure struct {
 	size  int // bytes of a message
 	mtu   bth.MTU
 	spin  bool // nobody ever blocks
+	rare  bool // what happens now and then decides: few long measurements instead of many short ones
 	lanes []lane
 	rows  []row
 }
@@ -128,7 +129,7 @@ func figures() []figure {
 			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}},
 		},
 		{
-			name: "goodput_1pct_loss", title: "64 KiB WRITE, 1 % loss", unit: unitBW, test: stream, size: bulk, mtu: largest,
+			name: "goodput_1pct_loss", title: "64 KiB WRITE, 1 % loss", unit: unitBW, test: stream, size: bulk, mtu: largest, rare: true,
 			lanes: []lane{
 				{name: string(kindGorxe), kind: kindGorxe, loss: lossRate},
 				{name: laneLossless, kind: kindGorxe},

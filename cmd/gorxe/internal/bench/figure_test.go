@@ -106,6 +106,20 @@ func TestEmptySample(t *testing.T) {
 	}
 }
 
+// What happens now and then is measured in few rounds, and longer; in the first of them, so that one round has everything.
+func TestRareFigures(t *testing.T) {
+	often, rare := figure{lanes: []lane{laneGorxe}}, figure{lanes: []lane{laneGorxe, laneTCP}, rare: true}
+	b := &bench{figures: []figure{often, rare}, duration: time.Second}
+	for rounds, want := range map[int]int{1: 3, 5: 5 + 2, 6: 6 + 4, 25: 25 + 10} {
+		if b.rounds = rounds; b.steps() != want {
+			t.Errorf("%d measurements in %d rounds, want %d", b.steps(), rounds, want)
+		}
+	}
+	if b.durationOf(&often) != time.Second || b.durationOf(&rare) != rarely*time.Second {
+		t.Errorf("they take %v and %v", b.durationOf(&often), b.durationOf(&rare))
+	}
+}
+
 // Medians of the rounds, their ratio, and the spread of the single rounds' ratios.
 func TestResults(t *testing.T) {
 	f := figure{name: "f", unit: unitBW, rows: []row{{baseline: "afxdp"}, {name: "g", lane: "tcp", baseline: "lossless", against: "other"}}}

@@ -108,8 +108,8 @@ const notes = `
 Latencies are round trips, medians; the blocking one is a WRITE with immediate. Bare frames (afxdp) are as long as gorxe's on
 the wire, and nobody reads them; with afxdp-copy their receiver copies the payload out, as whoever delivers data has to. tcp sends
 super-frames of 64 KiB uncut through the veth, which no wire does; tcp-notso sends segments of the path MTU. CPU is that of both
-sides, kernel included. spread is (max-min)/median of the ratio over the rounds.
-`
+sides, kernel included. What is lossy is measured in every fifth round, five times as long.
+` + kit.AboutRatio
 
 func congestionControl() string {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")

@@ -40,13 +40,30 @@ type sample struct {
 	elapsed time.Duration
 }
 
-// steps is how many measurements there will be.
-func (b *bench) steps() int {
-	n := 0
-	for i := range b.figures {
-		n += len(b.figures[i].lanes)
+// rarely is in how many rounds a figure of rare events is measured once, and how many times longer.
+const rarely = 5
+
+// in tells whether a figure is measured in a round.
+func (f *figure) in(round int) bool { return !f.rare || round%rarely == 0 }
+
+// durationOf is how long a figure's measurements take.
+func (b *bench) durationOf(f *figure) time.Duration {
+	if f.rare {
+		return rarely * b.duration
 	}
-	return n * b.rounds
+	return b.duration
+}
+
+// steps is how many measurements there will be.
+func (b *bench) steps() (n int) {
+	for round := range b.rounds {
+		for i := range b.figures {
+			if b.figures[i].in(round) {
+				n += len(b.figures[i].lanes)
+			}
+		}
+	}
+	return n
 }
 
 // run measures everything, round by round. step is called before each measurement.
@@ -55,11 +72,14 @@ func (b *bench) run(ctx context.Context, step func(figure, lane string)) error {
 	for round := range b.rounds {
 		for i := range b.figures {
 			f := &b.figures[i]
+			if !f.in(round) {
+				continue
+			}
 			if b.samples[f.name] == nil {
 				b.samples[f.name] = map[string][]sample{}
 			}
 			lanes := slices.Clone(f.lanes)
-			if round%2 == 1 {
+			if len(b.samples[f.name][lanes[0].name])%2 == 1 {
 				slices.Reverse(lanes)
 			}
 			for _, l := range lanes {
@@ -91,7 +111,7 @@ func (b *bench) insist(ctx context.Context, f *figure, l *lane, round int) (best
 		if s.elapsed > best.elapsed {
 			best = s
 		}
-		if best.elapsed >= b.duration/2 {
+		if best.elapsed >= b.durationOf(f)/2 {
 			return best, nil
 		}
 	}
@@ -104,9 +124,10 @@ func (b *bench) insist(ctx context.Context, f *figure, l *lane, round int) (best
 
 // measure lets both sides do one lane of one figure.
 func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sample, error) {
+	d := b.durationOf(f)
 	s := spec{
 		Kind: l.kind, Test: f.test, Size: f.size, MTU: f.mtu, Spin: f.spin, Loss: l.loss, Seed: uint64(round + 1), Mode: b.mode,
-		Warmup: min(warmup, b.duration/4), Duration: b.duration,
+		Warmup: min(warmup, d/4), Duration: d,
 	}
 	active := s
 	active.Active = true

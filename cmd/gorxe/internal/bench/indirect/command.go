@@ -269,9 +269,9 @@ func (b *bench) report(w io.Writer, rows []paper.Row, files []string) error {
 
 const notes = `
 Total times in seconds, until the last transfer is released. more, of the last round, indirect / direct: refused registrations, request time-outs, and how
-long transfers waited, all together, before their data could go. spread is (max-min)/median of the ratio over the rounds. pings_N: three pings of 256, 512
+long transfers waited, all together, before their data could go. pings_N: three pings of 256, 512
 and 1024 B beside frames of N B.
-`
+` + kit.AboutRatio
 
 // panels draw what the paper's figures 4 to 7 show, and the ratios beside those that it states.
 func (b *bench) panels(rows []paper.Row) []paper.Panel {

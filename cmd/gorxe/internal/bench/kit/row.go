@@ -18,11 +18,16 @@ type Row struct {
 	Unit          string   `json:"unit"`
 	Baseline      string   `json:"baseline"`
 	BaselineValue float64  `json:"baseline_value"` // median over the rounds
-	Ratio         *float64 `json:"ratio"`          // value/baseline_value; 0 if the baseline is 0; null if the rounds scatter too far
-	Spread        float64  `json:"spread"`         // (max-min)/median of the ratio of the single rounds
+	Ratio         *float64 `json:"ratio"`          // median over the rounds of value/baseline_value; 0 without a baseline; null if the spread is too large
+	Spread        float64  `json:"spread"`         // of the ratio: see stat.Spread
 }
 
-// MaxSpread is how far the ratio of single rounds may scatter, (max-min)/median, before their median says nothing.
+// AboutRatio explains ratio and spread to people.
+const AboutRatio = `ratio is the median of the single rounds' ratios, spread how wide the interval is in which the true median lies with 95 %
+probability, as a share of it; with 5 rounds or fewer (max-min)/median.
+`
+
+// MaxSpread is the largest Spread with which a ratio says something.
 const MaxSpread = 0.5
 
 // digits is to how many decimals results are rounded.
@@ -33,25 +38,16 @@ func Round(f float64) float64 { return cli.Round(f, digits) }
 
 // Compare makes a Row of one value a round of either side.
 func Compare(name, unit, baseline string, values, base []float64) Row {
+	ratios := stat.Ratios(values, base)
 	r := Row{
 		Name: name, Unit: unit, Baseline: baseline, Value: Round(stat.Median(values)), BaselineValue: Round(stat.Median(base)),
-		Spread: Round(stat.Spread(stat.Ratios(values, base))),
+		Spread: Round(stat.Spread(ratios)),
 	}
-	ratio := 0.0
-	if r.BaselineValue != 0 {
-		ratio = r.Value / r.BaselineValue
-	}
-	r.SetRatio(ratio)
-	return r
-}
-
-// SetRatio takes a ratio, unless the rounds scatter too far for one.
-func (r *Row) SetRatio(ratio float64) {
-	r.Ratio = nil
 	if r.Spread <= MaxSpread {
-		ratio = Round(ratio)
+		ratio := Round(stat.Median(ratios))
 		r.Ratio = &ratio
 	}
+	return r
 }
 
 // RatioText is the ratio for people: a dash if there is none.
@@ -72,7 +68,7 @@ func WarnScattered[T any](w io.Writer, list []T, row func(*T) *Row) {
 		}
 	}
 	if n > 0 {
-		fmt.Fprintf(w, "No ratio for %s: the rounds scatter by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
+		fmt.Fprintf(w, "No ratio for %s: the rounds scatter, and leave it unsure by up to %.0f %%, where %.0f %% is the limit. Let other programs finish, or give it more --rounds.\n",
 			cli.Count(n, "result"), worst*100, MaxSpread*100)
 	}
 }

@@ -68,9 +68,9 @@ func (c *counts) Type() string { return "numbers" }
 
 // Defaults and bounds of the flags.
 const (
-	defaultRounds   = 5
-	maxRounds       = 100
-	defaultDuration = 120 * time.Millisecond
+	defaultRounds   = 15
+	maxRounds       = 1000
+	defaultDuration = 100 * time.Millisecond
 	minDuration     = 10 * time.Millisecond
 	maxDuration     = time.Minute
 )

@@ -30,7 +30,6 @@ func (b *bench) result(l *lane) Result {
 		Row:  kit.Compare(l.name, unitRate, l.baseline(), v, against),
 		Link: b.w.link, QPs: l.qps, MRs: l.mrs, Order: string(l.order), Prefetch: l.prefetch,
 	}
-	r.SetRatio(stat.Median(stat.Ratios(v, against)))
 	if m := stat.Median(kit.Column(b.samples[*l], func(s *sample) float64 { return s.misses })); m >= 0 {
 		m = kit.Round(m)
 		r.Misses = &m
@@ -78,12 +77,11 @@ func (b *bench) write(w io.Writer, list []Result, cpus []int) error {
 	}
 	m, err := newMissCounter()
 	m.close()
-	fmt.Fprintf(w, notes, aboutMisses(m, err))
+	fmt.Fprintf(w, notes, kit.AboutRatio, aboutMisses(m, err))
 	return nil
 }
 
 const notes = `
-Each message goes to another QP or MR than the one before it. The ratio is to the same order and window with 64 of them; spread is
-(max-min)/median of the ratio over the rounds.
-%s
+Each message goes to another QP or MR than the one before it. Its baseline is the same order and window with 64 of them.
+%s%s
 `

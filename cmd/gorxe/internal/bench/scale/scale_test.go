@@ -118,7 +118,7 @@ func TestScatter(t *testing.T) {
 	}
 	var said strings.Builder
 	kit.WarnScattered(&said, list, func(r *Result) *kit.Row { return &r.Row })
-	if !strings.HasPrefix(said.String(), "No ratio for 1 result: the rounds scatter by up to 67 %, where 50 % is the limit.") {
+	if !strings.HasPrefix(said.String(), "No ratio for 1 result: the rounds scatter, and leave it unsure by up to 67 %, where 50 % is the limit.") {
 		t.Error(said.String())
 	}
 	b.samples[many] = []sample{{rate: 0.8}, {rate: 0.9}, {rate: 1.0}}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
 	"github.com/gorxe/gorxe/cmd/gorxe/stat"
 )
@@ -15,9 +16,8 @@ receiver is ready for the next, its ACK sent and completed. Latency: from the se
 clock. throughput_256B_ack70us: the rival's receiver takes 70 us a block, the paper's synchronisation latency. sender_cpu: CPU of the
 sending side, its NIC included, under equal loads (256 B to 1 MiB). retained_block: throughput from 100 to 200 ms, while the third
 block is kept, against that before. Cameras: 12 of 640x480x3 B at 25 frames a second, all at the same time; standard deviation by mean
-of the throughput of such turns, each from its beginning to its last hand-over; CPU and memory of both ends. spread is (max-min)/median
-of the ratio over the rounds.
-`
+of the throughput of such turns, each from its beginning to its last hand-over; CPU and memory of both ends.
+` + kit.AboutRatio
 
 // note is what else is known of a result.
 func (b *bench) note(name string) string {
