@@ -133,8 +133,10 @@ func (s *shard) look() int {
 		if n == 0 {
 			return 0
 		}
+		s.last = qp.Time(s.ticks.Then()) // a few looks ago
+	} else {
+		s.last = s.now()
 	}
-	s.last = s.now()
 	work := s.turn(s.last, n)
 	s.idle = work == 0 && s.ticks != nil
 	s.answer = n > 0 && s.ticks != nil

@@ -18,6 +18,7 @@ type Clock struct {
 	last    int64  // the latest result,
 	seen    uint64 // and the counter then
 	glance  uint64 // Fresh's time in counts; 0: the counter is not believed
+	peek    uint64 // the counter when Fresh was asked
 }
 
 const (
@@ -46,19 +47,34 @@ func New(read func() int64) *Clock {
 // Now is the time in nanoseconds.
 func (c *Clock) Now() int64 {
 	if c.span != 0 {
-		k := c.count()
-		if d := k - c.at; d < c.span {
-			c.seen = k
-			c.last = max(c.last, c.base+int64(d*c.rate>>32))
-			return c.last
-		}
+		return c.by(c.count())
 	}
 	return c.look()
 }
 
+// by is the time when the counter was at k, if it is believed for so long.
+func (c *Clock) by(k uint64) int64 {
+	d := k - c.at
+	if d >= c.span {
+		return c.look()
+	}
+	c.seen = k
+	c.last = max(c.last, c.base+int64(d*c.rate>>32))
+	return c.last
+}
+
 // Fresh tells whether the latest result of Now is younger than a microsecond, as far as the counter knows; false if there is no
 // counter to tell.
-func (c *Clock) Fresh() bool { return c.glance != 0 && c.count()-c.seen < c.glance }
+func (c *Clock) Fresh() bool {
+	if c.glance == 0 {
+		return false
+	}
+	c.peek = c.count()
+	return c.peek-c.seen < c.glance
+}
+
+// Then is Now of when Fresh was asked, which said yes, or of a little later; it saves a look at the counter.
+func (c *Clock) Then() int64 { return c.by(c.peek) }
 
 // look reads the system's clock, and learns.
 func (c *Clock) look() int64 {

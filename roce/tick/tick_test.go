@@ -1,6 +1,7 @@
 package tick
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestCounterStandsIn(t *testing.T) {
 	for _, speed := range []float64{0.024, 1, 2.1, 4.7} {
 		m := &machine{ns: 1, ticks: 1e6, speed: speed}
 		c := m.clock()
-		for range 20_000 { // 2 ms, to learn
+		for range 20_050 { // 2 ms, to learn
 			m.pass(100)
 			c.Now()
 		}
@@ -36,7 +37,12 @@ func TestCounterStandsIn(t *testing.T) {
 		if m.pass(900); !c.Fresh() {
 			t.Errorf("%v ticks a ns: 0.9 us are not fresh", speed)
 		}
-		if m.pass(200); c.Fresh() {
+		was := m.ns
+		m.pass(50)
+		if d := float64(c.Then() - was); math.Abs(d) > 2+1/speed {
+			t.Errorf("%v ticks a ns: 50 ns later, what was then is wrong by %v ns", speed, d)
+		}
+		if m.pass(1050); c.Fresh() {
 			t.Errorf("%v ticks a ns: 1.1 us are fresh", speed)
 		}
 		m.looks = 0
@@ -71,6 +77,9 @@ func TestBadCounters(t *testing.T) {
 			m.ticks = 0
 		}
 		now := c.Now()
+		if r.IntN(2) == 0 && c.Fresh() {
+			now = c.Then()
+		}
 		if now < last {
 			t.Fatalf("step %d: time runs back by %d ns", i, last-now)
 		}
