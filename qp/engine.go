@@ -61,6 +61,7 @@ type Engine struct {
 
 	lastData Time // when PollTransmit last sent something other than a late ACK
 	troubled Time // when a QP last had to go back
+	gapAt    Time // when a gap was last heard of, by either half of a QP
 
 	bell     atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
 	bellHook func()
@@ -96,7 +97,7 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, ways: map[Path]*way{}}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, gapAt: -gapsFor, ways: map[Path]*way{}}
 	e.table.init(c.MaxQP)
 	e.qps, e.wheel.table = make([]*QP, 1), make([]timer, 1)
 	e.growRunq()

@@ -114,7 +114,7 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 	}
 	switch psn := extend(q.epsn, p.BTH.PSN()); {
 	case psn > q.epsn:
-		q.outOfSequence(psn)
+		q.outOfSequence(now, psn)
 	case psn < q.epsn:
 		q.duplicate(now, psn, p)
 	default:
@@ -125,8 +125,9 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 
 // outOfSequence: packets were lost. One NAK for a gap (IBA 9.7.5.2.2) - unless the PSNs go back,
 // which shows that the requester has come round again and the expected packet was lost anew.
-func (q *QP) outOfSequence(psn uint64) {
+func (q *QP) outOfSequence(now Time, psn uint64) {
 	q.eng.c.OutOfSeqRequest++
+	q.eng.gapAt = now
 	again := !q.refusedRNR && psn <= q.lastAhead
 	q.lastAhead = psn
 	if q.refused && !again {

@@ -222,6 +222,7 @@ func (q *QP) lost(now Time) {
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
+	q.eng.gapAt = now
 	r.bound /= 2 // packets are lost, so probes are needed
 	if r.naks++; r.naks > maxNAKs {
 		q.eng.c.RetryExceeded++
@@ -239,6 +240,13 @@ const calm Time = 1_000_000_000
 // Calm tells whether nothing had to be sent again for a second, because of a loss or because a peer was not ready. Then it does no
 // harm if a time-out comes a few milliseconds late: that is what the first loss after a calm may cost.
 func (e *Engine) Calm(now Time) bool { return now-e.troubled >= calm }
+
+// gapsFor is how long after a gap more of them are expected: see Engine.Gaps.
+const gapsFor Time = 10_000_000
+
+// Gaps tells whether packets have been lost on the way of late, to this end or from it. Then connections wait for answers again and again,
+// with little under way, and each side that falls asleep meanwhile makes the other wait for its waking up.
+func (e *Engine) Gaps(now Time) bool { return now-e.gapAt < gapsFor }
 
 // goBack resumes sending at una.
 func (q *QP) goBack(now Time) {

@@ -165,6 +165,32 @@ func TestCalm(t *testing.T) {
 	}
 }
 
+// Both ends hear of a gap, and expect more for a while. A peer that is only slow, or has no receive posted, is none.
+func TestGaps(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(k *talk)
+		gap     bool
+	}{
+		"NAK":             {func(k *talk) { k.say(nak(0, bth.NAKPSNSequence)) }, true},
+		"packet too far":  {func(k *talk) { k.say(k.write(1, make([]byte, 8))) }, true},
+		"expected packet": {func(k *talk) { k.say(k.write(0, make([]byte, 8))) }, false},
+		"probe":           {func(k *talk) { k.now += initialRTO + tick }, false},
+		"RNR":             {func(k *talk) { k.say(answerPkt(0, bth.RNRSyndrome(1))) }, false},
+	} {
+		k := newTalk(t, RC)
+		k.post(k.wr(1, OpSend, 8))
+		k.listen()
+		if k.Gaps(k.now) {
+			t.Errorf("%s: gaps before it", name)
+		}
+		c.happens(k)
+		k.listen()
+		if at := k.now; k.Gaps(at) != c.gap || k.Gaps(at+gapsFor/2) != c.gap || k.Gaps(at+gapsFor) {
+			t.Errorf("%s: gaps are %v at once, %v soon after, %v later", name, k.Gaps(at), k.Gaps(at+gapsFor/2), k.Gaps(at+gapsFor))
+		}
+	}
+}
+
 // A packet may be built with a time that has passed. Restamp puts right what that noted: the round trip and the time-outs, but not those of packets
 // before it.
 func TestRestamp(t *testing.T) {

@@ -39,6 +39,52 @@ func TestMinimumSleep(t *testing.T) {
 	}
 }
 
+// Who has just lost a packet spins longer before it blocks; who is not to spin at all never does.
+func TestSpinAfterLoss(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(20 * time.Microsecond)}})
+	none, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(0)}})
+	spins := func(e *end) (d qp.Time) {
+		must(t, e.sh.do(func(now qp.Time) {
+			idle := e.sh.newIdler()
+			for ; !idle.after(0, now+d); d += 1000 {
+			}
+		}))
+		return d
+	}
+	if d := spins(a); d != 20_000 {
+		t.Errorf("spins %v ns, want 20 us", d)
+	}
+	wr := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	must(t, a.sh.do(func(now qp.Time) { // the packet is built, and lost
+		a.sh.eng.Posted(post(t, a, wr))
+		a.sh.eng.PollTransmit(now, make([]byte, 4096))
+	}))
+	must(t, a.qp.PostSend(wr))
+	for end := time.Now().Add(deadline); a.Counters().Retransmits == 0; {
+		a.Progress()
+		b.Progress()
+		if time.Now().After(end) {
+			t.Fatal("nothing was sent again")
+		}
+	}
+	for name, e := range map[string]*end{"requester": a, "responder": b} {
+		if d := spins(e); d != gapSpin*20_000 {
+			t.Errorf("after a loss the %s spins %v ns, want %d", name, d, gapSpin*20_000)
+		}
+	}
+	if d := spins(none); d != 0 {
+		t.Errorf("told not to spin, it spins %v ns", d)
+	}
+}
+
+// post puts a work request on the queue without a doorbell.
+func post(t *testing.T, e *end, wr SendWR) *qp.QP {
+	if _, err := e.qp.qp.Post([]SendWR{wr}); err != nil {
+		t.Error(err)
+	}
+	return &e.qp.qp
+}
+
 // Who is about to block has sent the ACKs that it owes, those that nobody asked for, too.
 func TestACKBeforeBlocking(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
