@@ -112,7 +112,7 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 // progress does what follows from acknowledged packets.
 func (q *QP) progress(now Time, n uint64) {
 	s := &q.sq
-	if q.una > q.nxt { // a retransmission had begun that turns out to be needless
+	if q.una > q.nxt && !q.resume() { // a retransmission had begun that turns out to be needless
 		q.nxt = q.una
 		q.rewindCursor()
 	}

@@ -91,9 +91,14 @@ func (r *recovery) rto() Time {
 // everything would be sent twice, and what is sent twice is no sample (Karn's rule).
 func (r *recovery) needless(psn uint64) {
 	if r.probed && psn == r.rewoundTo {
-		r.probed = false
-		r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
+		r.tooEarly()
 	}
+}
+
+// tooEarly is said of the last probe.
+func (r *recovery) tooEarly() {
+	r.probed = false
+	r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
 }
 
 // stale tells whether news of a loss speaks of packets that have been sent again already: it came
@@ -263,6 +268,32 @@ func (q *QP) goBack(now Time) {
 	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
 	q.eng.schedule(q)
+}
+
+// resume goes on sending where it was before a go-back, if that was a probe and the answer shows that it came too early: it acknowledges
+// packets that have not been sent again, so the peer had the probed one, and was only slow (TCP's F-RTO, RFC 5682). What is behind is taken to
+// have come as well: if not, a NAK or the next probe says so. With READs under way, or a work request that failed, all goes again.
+func (q *QP) resume() bool {
+	if !q.rec.probed {
+		return false
+	}
+	s := &q.sq
+	first := s.tail.Load()
+	for i := first; i != s.started; i++ {
+		if w := s.at(i); w.op >= OpRead || w.status != Success {
+			return false
+		}
+	}
+	q.rec.tooEarly()
+	q.nxt = q.max
+	s.cur, s.curPkt = s.started, 0
+	if s.started == first {
+		return true
+	}
+	if w := s.at(s.started - 1); w.psn+uint64(w.npkts) > q.max { // half out
+		s.cur, s.curPkt = s.started-1, uint32(q.max-w.psn)
+	}
+	return true
 }
 
 // rewindCursor points the send cursor at packet nxt, which belongs to the oldest work request.

@@ -234,6 +234,56 @@ func TestRestampWithoutTimers(t *testing.T) {
 	}
 }
 
+// A probe came too early if the answer acknowledges packets that have not been sent again (RFC 5682): sending goes on where it was, in the midst
+// of a message, too. An answer to the probed packet alone proves nothing, and the others go again; so they do with a READ among them.
+func TestProbeTooEarly(t *testing.T) {
+	probed := func(sizes ...int) *talk {
+		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 256 })
+		k.q.win.cwnd, k.q.win.max, k.q.win.threshold = 4, 4, 4
+		for i, n := range sizes {
+			op := OpSend
+			if n < 0 {
+				op, n = OpRead, -n
+			}
+			k.post(k.wr(uint64(i+1), op, n))
+		}
+		k.listen()
+		k.now += initialRTO + tick
+		return k
+	}
+
+	k := probed(8, 8, 8)
+	k.hears("SEND Only +0 ask 8B")
+	k.say(ack(1))
+	k.hears()
+	k.completes("1 success SEND 8B", "2 success SEND 8B")
+	k.say(ack(2))
+	k.hears()
+	k.completes("3 success SEND 8B")
+	k.equal("sent again", k.Counters().Retransmits, uint64(1))
+	k.equal("the next probe's distance", k.q.rec.bound, 2*minRTO)
+
+	k = probed(8, 8, 8)
+	k.hears("SEND Only +0 ask 8B")
+	k.say(ack(0))
+	k.hears("SEND Only +1 8B", "SEND Only +2 ask 8B")
+
+	k = probed(8, 6*256, 8) // four packets fit the window: three of the second message
+	k.hears("SEND Only +0 ask 8B")
+	k.say(ack(1))
+	k.hears("SEND Middle +4 ask 256B", "SEND Middle +5 ask 256B")
+	k.say(ack(5))
+	k.hears("SEND Last +6 256B", "SEND Only +7 ask 8B")
+	k.say(ack(7))
+	k.completes("1 success SEND 8B", "2 success SEND 1536B", "3 success SEND 8B")
+	k.equal("sent again", k.Counters().Retransmits, uint64(1))
+
+	k = probed(8, 8, -8)
+	k.hears("SEND Only +0 ask 8B")
+	k.say(ack(1))
+	k.hears("RDMA READ Request +2 dma=8 ask")
+}
+
 // Probes without an answer come at doubling distances.
 func TestProbesBackOff(t *testing.T) {
 	w := newWorld(t, 1)
