@@ -12,18 +12,6 @@
 	VMOVDQU64  headMask_or(m), tmp         \
 	VPTERNLOGD $0x56, headMask_xor(m), tmp, z
 
-// LOADREST reads n < 256 bytes at p and takes zeros for the rest. Masked loads touch no byte that they leave out.
-#define LOADREST(n, p, t, a, b, c, d) \
-	VPBROADCASTB n, d                          \
-	VPCMPUB      $6, foldTable_place+0(t), d, K1   \
-	VPCMPUB      $6, foldTable_place+64(t), d, K2  \
-	VPCMPUB      $6, foldTable_place+128(t), d, K3 \
-	VPCMPUB      $6, foldTable_place+192(t), d, K4 \
-	VMOVDQU8.Z   (p), K1, a                    \
-	VMOVDQU8.Z   64(p), K2, b                  \
-	VMOVDQU8.Z   128(p), K3, c                 \
-	VMOVDQU8.Z   192(p), K4, d
-
 // func sumWide(t *foldTable, m *headMask, p *byte, n int, src *byte, blocks int) uint32
 TEXT ·sumWide(SB), NOSPLIT, $0-52
 	MOVQ t+0(FP), DI
@@ -37,7 +25,7 @@ TEXT ·sumWide(SB), NOSPLIT, $0-52
 	ANDQ $255, R8
 	SHLQ $4, R8       // of the entry in back
 	CMPQ CX, $256
-	JB   short
+	JB   tail
 
 	VMOVDQU64 (SI), Z0
 	VMOVDQU64 64(SI), Z1
@@ -86,7 +74,32 @@ next:
 rest:
 	TESTQ CX, CX
 	JZ    end
-	LOADREST(CX, SI, DI, Z8, Z9, Z10, Z11)
+
+tail:
+	// Less than 256 bytes, and zeros for what is missing. A masked load touches no byte that it leaves out, but it waits for its line, even if that is
+	// all that it leaves out; and the lines behind a frame are in nobody's cache.
+	VPBROADCASTB CX, Z12
+	VPCMPUB      $6, foldTable_place+0(DI), Z12, K1
+	VPCMPUB      $6, foldTable_place+64(DI), Z12, K2
+	VPCMPUB      $6, foldTable_place+128(DI), Z12, K3
+	VPCMPUB      $6, foldTable_place+192(DI), Z12, K4
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VMOVDQU8.Z   (SI), K1, Z8
+	CMPQ         CX, $64
+	JBE          loaded
+	VMOVDQU8.Z   64(SI), K2, Z9
+	CMPQ         CX, $128
+	JBE          loaded
+	VMOVDQU8.Z   128(SI), K3, Z10
+	CMPQ         CX, $192
+	JBE          loaded
+	VMOVDQU8.Z   192(SI), K4, Z11
+
+loaded:
+	CMPQ n+24(FP), $256
+	JB   short
 	MOVE(Z16, Z8, Z0, Z4)
 	MOVE(Z16, Z9, Z1, Z5)
 	MOVE(Z16, Z10, Z2, Z6)
@@ -137,6 +150,9 @@ end:
 	RET
 
 short:
-	LOADREST(CX, SI, DI, Z0, Z1, Z2, Z3)
-	HEAD(DX, Z0, Z4)
-	JMP end
+	HEAD(DX, Z8, Z4)
+	VMOVDQA64 Z8, Z0
+	VMOVDQA64 Z9, Z1
+	VMOVDQA64 Z10, Z2
+	VMOVDQA64 Z11, Z3
+	JMP       end
