@@ -50,7 +50,7 @@ func driveUntil(t *testing.T, a, b *end, come func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !come(); b.Progress() {
 		if a.Progress(); time.Now().After(end) {
-			t.Fatal("the WRITE has not come")
+			t.Fatal("what the test waits for has not come")
 		}
 	}
 }

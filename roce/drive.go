@@ -290,17 +290,18 @@ func (i *idler) after(work int, now qp.Time) bool {
 		i.since = 0
 		return false
 	}
-	limit := i.limit()
+	spun := now - i.since
 	if i.eng.Gaps(now) {
-		limit *= gapSpin
+		spun /= gapSpin
 	}
+	limit := i.limit()
 	switch {
 	case limit <= 0:
 		return true
 	case i.since == 0:
 		i.since = now
 		return false
-	case now-i.since < qp.Time(limit):
+	case spun < qp.Time(limit):
 		return false
 	}
 	i.since = 0

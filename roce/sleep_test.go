@@ -2,6 +2,7 @@ package roce
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -56,17 +57,14 @@ func TestSpinAfterLoss(t *testing.T) {
 	}
 	wr := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 	must(t, a.sh.do(func(now qp.Time) { // the packet is built, and lost
-		a.sh.eng.Posted(post(t, a, wr))
+		if _, err := a.qp.qp.Post([]SendWR{wr}); err != nil {
+			t.Error(err)
+		}
+		a.sh.eng.Posted(&a.qp.qp)
 		a.sh.eng.PollTransmit(now, make([]byte, 4096))
 	}))
 	must(t, a.qp.PostSend(wr))
-	for end := time.Now().Add(deadline); a.Counters().Retransmits == 0; {
-		a.Progress()
-		b.Progress()
-		if time.Now().After(end) {
-			t.Fatal("nothing was sent again")
-		}
-	}
+	driveUntil(t, a, b, func() bool { return a.Counters().Retransmits > 0 })
 	for name, e := range map[string]*end{"requester": a, "responder": b} {
 		if d := spins(e); d != gapSpin*20_000 {
 			t.Errorf("after a loss the %s spins %v ns, want %d", name, d, gapSpin*20_000)
@@ -75,27 +73,20 @@ func TestSpinAfterLoss(t *testing.T) {
 	if d := spins(none); d != 0 {
 		t.Errorf("told not to spin, it spins %v ns", d)
 	}
-}
-
-// post puts a work request on the queue without a doorbell.
-func post(t *testing.T, e *end, wr SendWR) *qp.QP {
-	if _, err := e.qp.qp.Post([]SendWR{wr}); err != nil {
-		t.Error(err)
-	}
-	return &e.qp.qp
+	must(t, a.sh.do(func(now qp.Time) {
+		idle := a.sh.newIdler()
+		idle.spin = math.MaxInt64
+		if idle.after(0, now) || idle.after(0, now+1_000_000) {
+			t.Error("told to spin for ever, it blocks after a loss")
+		}
+	}))
 }
 
 // Who is about to block has sent the ACKs that it owes, those that nobody asked for, too.
 func TestACKBeforeBlocking(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-	for end := time.Now().Add(deadline); b.Counters().RcvdPkts == 0; {
-		a.Progress()
-		b.Progress()
-		if time.Now().After(end) {
-			t.Fatal("the WRITE has not come")
-		}
-	}
+	driveUntil(t, a, b, func() bool { return b.Counters().RcvdPkts > 0 })
 	if !b.sh.mu.TryLock() {
 		t.Fatal("the shard is not free")
 	}
