@@ -286,20 +286,23 @@ func (q *QP) resume() bool {
 	}
 	q.rec.tooEarly()
 	q.nxt = q.max
-	s.cur, s.curPkt = s.started, 0
-	if s.started == first {
-		return true
+	next := s.started
+	if next != first {
+		if w := s.at(next - 1); w.psn+uint64(w.npkts) > q.max { // half out
+			next--
+		}
 	}
-	if w := s.at(s.started - 1); w.psn+uint64(w.npkts) > q.max { // half out
-		s.cur, s.curPkt = s.started-1, uint32(q.max-w.psn)
-	}
+	q.pointCursor(next)
 	return true
 }
 
 // rewindCursor points the send cursor at packet nxt, which belongs to the oldest work request.
-func (q *QP) rewindCursor() {
+func (q *QP) rewindCursor() { q.pointCursor(q.sq.tail.Load()) }
+
+// pointCursor points it there, if nxt belongs to work request i.
+func (q *QP) pointCursor(i uint32) {
 	s := &q.sq
-	s.cur, s.curPkt = s.tail.Load(), 0
+	s.cur, s.curPkt = i, 0
 	if s.cur != s.started {
 		s.curPkt = uint32(q.nxt - s.at(s.cur).psn)
 	}
