@@ -30,8 +30,7 @@ func (h RETH) DMALen() uint32 { return binary.BigEndian.Uint32(h[12:16]) }
 func PutRETH(b []byte, va uint64, key RKey, n uint32) {
 	_ = b[RETHLen-1]
 	binary.BigEndian.PutUint64(b[0:8], va)
-	binary.BigEndian.PutUint32(b[8:12], uint32(key))
-	binary.BigEndian.PutUint32(b[12:16], n)
+	binary.BigEndian.PutUint64(b[8:16], uint64(key)<<32|uint64(n))
 }
 
 // AETH is the ACK extended transport header.

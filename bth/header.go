@@ -74,26 +74,29 @@ type BTHFields struct {
 // PutBTH writes the 12 bytes of the header to b. Bits of DestQP, PSN and PadCount
 // beyond their width are dropped; reserved bits become zero.
 func PutBTH(b []byte, f *BTHFields) {
-	_ = b[HeaderLen-1]
-	w0 := uint32(f.Opcode)<<24 | uint32(f.PadCount&3)<<20 | uint32(f.PKey)
-	if f.Solicited {
-		w0 |= bitSolicited << 16
-	}
+	PutRequest(b, f.Opcode, f.Solicited, f.AckReq, f.PadCount, f.PKey, f.DestQP, f.PSN)
 	if f.MigReq {
-		w0 |= bitMigReq << 16
+		b[1] |= bitMigReq
 	}
-	w1 := uint32(f.DestQP & mask24)
 	if f.FECN {
-		w1 |= bitFECN << 24
+		b[4] |= bitFECN
 	}
 	if f.BECN {
-		w1 |= bitBECN << 24
+		b[4] |= bitBECN
 	}
-	w2 := uint32(f.PSN & mask24)
-	if f.AckReq {
+}
+
+// PutRequest is PutBTH for the fields that an engine's packets have: small enough to become part of its caller.
+func PutRequest(b []byte, op Opcode, solicited, ackReq bool, pad uint8, pkey PKey, dest QPN, psn PSN) {
+	_ = b[HeaderLen-1]
+	w0 := uint32(op)<<24 | uint32(pad&3)<<20 | uint32(pkey)
+	if solicited {
+		w0 |= bitSolicited << 16
+	}
+	w2 := uint32(psn & mask24)
+	if ackReq {
 		w2 |= bitAckReq << 24
 	}
-	binary.BigEndian.PutUint32(b[0:4], w0)
-	binary.BigEndian.PutUint32(b[4:8], w1)
+	binary.BigEndian.PutUint64(b[0:8], uint64(w0)<<32|uint64(dest&mask24))
 	binary.BigEndian.PutUint32(b[8:12], w2)
 }

@@ -176,8 +176,8 @@ func (e *Engine) Quiet() bool {
 // that is longer is lost. See LeaveBodies for packets that lack a part of their payload.
 func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 	for q := e.next(); q != nil; q = e.next() {
-		to := b
-		if len(b) < q.longest() {
+		to, short := b, len(b) < q.longest()
+		if short {
 			to = e.aside[:]
 		}
 		if n, netLen = q.transmit(now, to); n == 0 {
@@ -202,7 +202,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 			n, netLen = 0, 0
 			continue
 		}
-		if len(b) < q.longest() {
+		if short {
 			copy(b, to[:n])
 		}
 		e.c.SentPkts++

@@ -134,13 +134,6 @@ func (q *QP) retireLocals() {
 	}
 }
 
-// localNext tells whether a local operation follows the work request under way: it, or its
-// completion, waits for the ACK, and sends nothing that could ask for it.
-func (s *sendQueue) localNext() bool {
-	next := s.cur + 1
-	return next != s.head.Load() && s.at(next).op.local()
-}
-
 // endScope parts the QP from the windows that were bound to it.
 func (q *QP) endScope() {
 	if q.scope != nil {

@@ -105,20 +105,21 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	if room <= 0 || w.status != Success {
 		return 0, 0
 	}
-	var n, netLen int
 	switch w.op {
+	case OpWrite:
+		if w.npkts == 1 && (w.nsge == 1 || w.inline) {
+			return q.sendWriteOnly(now, b, w, room)
+		}
 	case OpRead:
-		n, netLen = q.sendRead(now, b, w, uint32(room))
+		return q.sendRead(now, b, w, uint32(room))
 	case OpCmpSwap, OpFetchAdd:
-		n, netLen = q.sendAtomic(now, b, w)
+		return q.sendAtomic(now, b, w)
 	case OpFlush:
-		n, netLen = q.sendFlush(now, b, w)
+		return q.sendFlush(now, b, w)
 	case OpAtomicWrite:
-		n, netLen = q.sendAtomicWrite(now, b, w)
-	default:
-		n, netLen = q.sendData(now, b, w, room)
+		return q.sendAtomicWrite(now, b, w)
 	}
-	return n, netLen
+	return q.sendData(now, b, w, room)
 }
 
 // startWQE gives a work request its PSNs, if it may begin now: not before what its fence waits for
@@ -132,7 +133,9 @@ func (q *QP) startWQE(w *wqe) bool {
 	if w.op <= OpRead && w.length > mtu {
 		w.npkts = (w.length + mtu - 1) / mtu
 	}
-	w.part = uint8(min(max(q.win.cwnd/4, minReadPart), maxReadPart))
+	if w.op == OpRead {
+		w.part = uint8(min(max(q.win.cwnd/4, minReadPart), maxReadPart))
+	}
 	q.sq.started++
 	return true
 }
@@ -146,8 +149,7 @@ func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint6
 		netLen = copy(b, path.Header[:path.HeaderLen])
 	}
 	rest = b[netLen:]
-	bth.PutBTH(rest, &bth.BTHFields{Opcode: op, Solicited: solicited, AckReq: ackReq,
-		PadCount: uint8(pad), PKey: q.pkey, DestQP: dest, PSN: wirePSN(psn)})
+	bth.PutRequest(rest, op, solicited, ackReq, uint8(pad), q.pkey, dest, wirePSN(psn))
 	return rest, netLen
 }
 
@@ -158,21 +160,8 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	off := s.curPkt * mtu
 	n := min(mtu, w.length-off)
 	end := s.curPkt == w.npkts-1
-	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
-	// The last packet for now asks if somebody waits for a completion: of this work request, or of
-	// one since the last packet that asked; or if the queue fills up, for a poster who signals
-	// nothing needs its slots all the same.
-	wanted := q.awaited || 2*s.used() >= uint32(s.depth)
-	last := end && (s.cur+1 == s.head.Load() && wanted || q.State() == SQD || s.localNext())
-	ask := last || room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2)
-
-	var total, netLen int
-	var st Status
-	if w.op == OpWrite && n == w.length && (w.nsge == 1 || w.inline) {
-		total, netLen, st = q.putWriteOnly(b, w, ask)
-	} else {
-		total, netLen, st = q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
-	}
+	ask := q.asks(w, room, end)
+	total, netLen, st := q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -187,16 +176,49 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	return total, netLen
 }
 
-// putWriteOnly is putData for the commonest of packets, an RC WRITE that is one packet with one SGE or inline data: it knows which headers
-// there are, and where.
+// asks tells whether the packet of w that is sent now asks for an ACK; end: it is the last of its message.
+func (q *QP) asks(w *wqe, room int, end bool) bool {
+	s := &q.sq
+	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
+	next := s.cur + 1
+	switch {
+	case room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2):
+		return true
+	case !end:
+		return false
+	case q.State() == SQD:
+		return true
+	case next != s.head.Load():
+		// A local operation, or its completion, waits for the ACK, and sends nothing that could ask for it.
+		return s.at(next).op.local()
+	}
+	// The last packet for now asks if somebody waits for a completion: of this work request, or of
+	// one since the last packet that asked; or if the queue fills up, for a poster who signals
+	// nothing needs its slots all the same.
+	return q.awaited || 2*s.used() >= uint32(s.depth)
+}
+
+// sendWriteOnly is sendData for the commonest of messages, an RC WRITE that is one packet with one SGE or inline data.
+func (q *QP) sendWriteOnly(now Time, b []byte, w *wqe, room int) (int, int) {
+	ask := q.asks(w, room, true)
+	total, netLen, st := q.putWriteOnly(b, w, ask)
+	if st != Success {
+		q.halt(w, st)
+		return 0, 0
+	}
+	q.sq.cur++
+	q.sent(now, 1, ask)
+	q.eng.c.SentBytes += uint64(w.length)
+	return total, netLen
+}
+
+// putWriteOnly is putData for such a message: it knows which headers there are, and where.
 func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Status) {
 	const hdr = bth.HeaderLen + bth.RETHLen
 	n, pad := w.length, -w.length&3
 	netLen = q.way.put(b, q.port)
 	rest := b[netLen : netLen+hdr+int(n+pad)]
-	solicited := w.flags&Solicited != 0
-	bth.PutBTH(rest, &bth.BTHFields{Opcode: bth.RCWriteOnly, Solicited: solicited, AckReq: ask, PadCount: uint8(pad),
-		PKey: q.pkey, DestQP: q.destQP, PSN: wirePSN(q.nxt)})
+	bth.PutRequest(rest, bth.RCWriteOnly, w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
 	bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, n)
 	switch {
 	case w.inline:

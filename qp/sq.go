@@ -1,7 +1,6 @@
 package qp
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
@@ -171,7 +170,7 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 // Post is PostSend without the doorbell: the work requests are on the queue, and Engine.Posted or Ring has to follow if there are any.
 func (q *QP) Post(wrs []SendWR) (int, error) {
 	if st := q.State(); st < RTS {
-		return 0, fmt.Errorf("%w: PostSend in %s, it needs RTS", ErrQPState, st)
+		return 0, refuseState(st)
 	}
 	s := &q.sq
 	head := s.head.Load()
@@ -204,7 +203,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	s := &q.sq
 	if wr.Op >= numOps || opRules[wr.Op].types&(1<<q.typ) == 0 {
-		return fmt.Errorf("%w: %s is not an operation of %s QPs", ErrInvalidWR, wr.Op, q.typ)
+		return q.refuseWR(notOfType, wr, 0)
 	}
 	rule := &opRules[wr.Op]
 	w := s.at(i)
@@ -216,17 +215,17 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return err
 	}
 	if rule.fixed != 0 && n != uint64(rule.fixed) {
-		return fmt.Errorf("%w: %s needs %d bytes of local memory, not %d", ErrInvalidWR, wr.Op, rule.fixed, n)
+		return q.refuseWR(wrongLength, wr, n)
 	}
 	if n > MaxMessage {
-		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
+		return q.refuseWR(tooLong, wr, n)
 	}
 	if q.typ == UD {
 		if wr.AH == nil || !wr.AH.ready() {
-			return fmt.Errorf("%w: a UD work request needs an address handle (AH) with headers", ErrInvalidWR)
+			return q.refuseWR(noAH, wr, n)
 		}
-		if mtu := int(q.mtu.Load()); n > uint64(mtu) {
-			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, mtu)
+		if n > uint64(q.mtu.Load()) {
+			return q.refuseWR(longDatagram, wr, n)
 		}
 		*s.ahAt(i) = wr.AH
 	}
@@ -251,14 +250,14 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 	s := &q.sq
 	if w.inline = len(wr.Inline) > 0; w.inline {
 		if !rule.inline || len(wr.SGEs) > 0 || len(wr.Inline) > int(s.maxInline) {
-			return 0, fmt.Errorf("%w: %d bytes inline for %s with %d SGEs; the QP's MaxInline is %d", ErrInvalidWR, len(wr.Inline), wr.Op, len(wr.SGEs), s.maxInline)
+			return 0, q.refuseWR(wrongInline, wr, 0)
 		}
 		w.nsge = 0
 		copy(s.inlineAt(i), wr.Inline)
 		return uint64(len(wr.Inline)), nil
 	}
 	if len(wr.SGEs) > int(s.maxSGE) {
-		return 0, fmt.Errorf("%w: %d SGEs, the QP's MaxSendSGE is %d", ErrInvalidWR, len(wr.SGEs), s.maxSGE)
+		return 0, q.refuseWR(manySGEs, wr, 0)
 	}
 	w.nsge = uint8(len(wr.SGEs))
 	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
@@ -271,7 +270,7 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 		if g.Length > 0 {
 			// mr.NotYet: a REG_MR posted before this work request will make the key live.
 			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK && v != mr.NotYet {
-				return 0, fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, i, g.Length, g.Addr, v)
+				return 0, refuseSGE(i, &g, v)
 			}
 		}
 		n += uint64(g.Length)

@@ -168,14 +168,12 @@ func (s *shard) posted(q *qp.QP) {
 		s.gather.posted()
 		if s.answer {
 			s.answer = false
-			s.hold()
 			if s.eng.Serving() == q {
 				s.reply(q)
 			} else {
 				s.last = s.now()
 				s.transmit(s.last)
 			}
-			s.unhold()
 		}
 	}
 	s.unlock()

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
@@ -17,7 +18,6 @@ type wanderer struct {
 	frame.Port
 	fd    int
 	ports uint16
-	enc   frame.Encoder
 }
 
 func newWanderer(t *testing.T, e *veth.End) *wanderer {
@@ -50,7 +50,9 @@ func (w *wanderer) Send(bufs []frame.Buf) (n int, err error) {
 		netLen := len(b.B) - len(frame.Glance(b.B))
 		w.ports++
 		binary.BigEndian.PutUint16(b.B[netLen-8:], 0xc000+w.ports%16)
-		w.enc.Finish(b.B, netLen)
+		end := len(b.B) - bth.ICRCLen
+		crc, _ := frame.ICRC(b.B[netLen-20-8 : end]) // IPv4, UDP
+		binary.LittleEndian.PutUint32(b.B[end:], crc)
 		if _, e := unix.Write(w.fd, b.B); e != nil {
 			err = e
 			continue

@@ -37,12 +37,12 @@ func fold(s uint64) uint16 {
 }
 
 // sumIPv4 returns the folded sum of a 20-byte IPv4 header: 0xffff if its checksum
-// is right.
+// is right. It adds in the processor's byte order and swaps the sum (RFC 1071, 2 B).
 func sumIPv4(h []byte) uint16 {
 	_ = h[19]
-	return fold(uint64(binary.BigEndian.Uint32(h[0:4])) + uint64(binary.BigEndian.Uint32(h[4:8])) +
-		uint64(binary.BigEndian.Uint32(h[8:12])) + uint64(binary.BigEndian.Uint32(h[12:16])) +
-		uint64(binary.BigEndian.Uint32(h[16:20])))
+	return bits.ReverseBytes16(fold(uint64(binary.LittleEndian.Uint32(h[0:4])) + uint64(binary.LittleEndian.Uint32(h[4:8])) +
+		uint64(binary.LittleEndian.Uint32(h[8:12])) + uint64(binary.LittleEndian.Uint32(h[12:16])) +
+		uint64(binary.LittleEndian.Uint32(h[16:20]))))
 }
 
 // udpChecksumOK reports whether a UDP datagram's checksum stands: absent (0), right,
@@ -54,6 +54,8 @@ func sumIPv4(h []byte) uint16 {
 // Partial: a packet that a kernel on this host sent through a veth or tap has only
 // the pseudo-header's sum there, as the sum of the rest was left to a NIC. A
 // damaged packet carries that very value once in 65536, and then the ICRC speaks.
+//
+//go:noinline
 func udpChecksumOK(addrs, udp []byte) bool {
 	field := binary.BigEndian.Uint16(udp[6:8])
 	if field == 0 {

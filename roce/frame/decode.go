@@ -27,14 +27,29 @@ const (
 // zero value is ready; keep it on the heap or in a longer-lived struct.
 type Decoder struct {
 	scratch scratch
+	flow    flow
 }
 
 // Decode checks an Ethernet frame, trailing Ethernet padding tolerated, and fills p
 // with views into b. With ReasonOK everything was right, the ICRC included. With
 // ReasonICRC p is filled as far as the opcode could be read, for those who show
 // packets; its content is not to be trusted. With any other reason p's content is
-// undefined, though still safe to look at if it was so before.
+// undefined, though still safe to look at if it was so before. Between calls with the same p only the Decoder
+// changes it.
 func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
+	if d.flow.again(b, p) {
+		ip, reason := cutIPv4(b[lenEthernet:], p)
+		if reason == ReasonOK {
+			reason = d.transport(ip, p)
+		}
+		return reason
+	}
+	return d.decode(b, p)
+}
+
+// decode is Decode for a frame that looks otherwise than the one before.
+func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
+	d.flow.forget()
 	if len(b) < lenEthernet+lenVLAN {
 		return ReasonShort
 	}
@@ -59,7 +74,10 @@ func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
 	if reason != ReasonOK {
 		return reason
 	}
-	return d.transport(ip, p)
+	if reason = d.transport(ip, p); reason == ReasonOK && etherType == etherTypeIPv4 && !p.HasVLAN {
+		d.flow.learn(b, p)
+	}
+	return reason
 }
 
 // decodeIPv4 checks the IPv4 header, fills p's addresses, and returns the IP packet
@@ -80,7 +98,16 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 		return nil, ReasonFragment
 	case binary.BigEndian.Uint16(ip[lenIPv4+2:]) != bth.Port:
 		return nil, ReasonNotRoCE
-	case sumIPv4(ip) != 0xffff:
+	}
+	p.TrafficClass, p.HopLimit = ip[1], ip[8]
+	p.Src.SetIPv4(ip[12:16])
+	p.Dst.SetIPv4(ip[16:20])
+	return cutIPv4(ip, p)
+}
+
+// cutIPv4 checks what differs from packet to packet in the IPv4 header, checksum and length, and returns the IP packet cut to the latter.
+func cutIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
+	if sumIPv4(ip) != 0xffff {
 		return nil, ReasonIPChecksum
 	}
 	n := int(binary.BigEndian.Uint16(ip[2:4]))
@@ -90,9 +117,6 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	if n < lenIPv4+minPacket {
 		return nil, ReasonTruncated
 	}
-	p.TrafficClass, p.HopLimit = ip[1], ip[8]
-	p.Src.SetIPv4(ip[12:16])
-	p.Dst.SetIPv4(ip[16:20])
 	p.NetHeader = ip[:lenIPv4:lenIPv4]
 	return ip[:n], ReasonOK
 }

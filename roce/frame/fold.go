@@ -38,6 +38,13 @@ type headMask struct {
 // icrcMasks are those of the ICRC, for IPv4 and IPv6: the variant fields become ones, the start value is added.
 var icrcMasks = [2]headMask{makeICRCMask(lenIPv4), makeICRCMask(lenIPv6)}
 
+func maskOf(ipLen int) *headMask {
+	if ipLen == lenIPv4 {
+		return &icrcMasks[0]
+	}
+	return &icrcMasks[1]
+}
+
 func makeICRCMask(ipLen int) (m headMask) {
 	zero, s := make([]byte, lenIPv6+lenUDP+16), new(scratch)
 	s.putHead(zero, ipLen)

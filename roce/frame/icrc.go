@@ -72,7 +72,7 @@ func (s *scratch) prepare(ip []byte, ipLen int) {
 // sum returns the ICRC of the packet that was prepared.
 func (s *scratch) sum(ip []byte, ipLen int) uint32 {
 	if folding != nil {
-		return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip), nil, 0)
+		return sumWide(folding, maskOf(ipLen), &ip[0], len(ip), nil, 0)
 	}
 	return s.sumRuns(ip, ipLen)
 }
@@ -91,10 +91,12 @@ func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
 	copy(ip[at:], src[:lead])
 	done := lead + blocks*foldBlock
 	copy(ip[at+done:], src[done:])
-	return sumWide(folding, &icrcMasks[ipLen/lenIPv6], &ip[0], len(ip), &src[lead], blocks)
+	return sumWide(folding, maskOf(ipLen), &ip[0], len(ip), &src[lead], blocks)
 }
 
 // putHead copies the start of an IP packet, or all of a short one, and masks it.
+//
+//go:noinline
 func (s *scratch) putHead(ip []byte, ipLen int) {
 	n := len(ip)
 	if n > maxWhole {

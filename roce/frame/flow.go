@@ -1,0 +1,56 @@
+package frame
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// flow remembers how the headers of the last good frame began. Mostly the next frame comes from the same peer, often from the same QP, and its
+// headers are the same bytes but for lengths, identification and checksums (as those that RFC 1144, 3.2, leaves out): then what was found right
+// in them is right again, and what was read from them stands in the Packet already. It serves IPv4 without a VLAN tag.
+type flow struct {
+	words [flowWords]uint64 // of the frame, what differs from packet to packet as zeros
+	p     *bth.Packet       // that was filled; nil: there is no such frame
+}
+
+const (
+	// flowLen is how much of a frame is compared: Ethernet, IPv4 and UDP, 42 bytes, the last two being the UDP checksum, which is zero.
+	flowLen   = lenEthernet + lenIPv4 + lenUDP
+	flowWords = 5
+)
+
+// What is compared of the words of a frame, in memory's order: all but bytes 16 to 19 (IPv4's total length and identification), 24 and 25 (its
+// checksum), 38 and 39 (UDP's length).
+const (
+	flowMask2 = 0xffffffff_00000000
+	flowMask3 = 0xffffffff_ffff0000
+	flowMask4 = 0x0000ffff_ffffffff
+)
+
+// again tells whether b belongs to the flow, and p still says so.
+func (f *flow) again(b []byte, p *bth.Packet) bool {
+	if len(b) < flowLen || f.p != p {
+		return false
+	}
+	le := binary.LittleEndian
+	return le.Uint64(b[0:])^f.words[0]|
+		le.Uint64(b[8:])^f.words[1]|
+		le.Uint64(b[16:])&flowMask2^f.words[2]|
+		le.Uint64(b[24:])&flowMask3^f.words[3]|
+		le.Uint64(b[32:])&flowMask4^f.words[4]|
+		uint64(le.Uint16(b[40:])) == 0
+}
+
+// learn takes the frame that p was filled from, and which was right, unless it has a UDP checksum.
+func (f *flow) learn(b []byte, p *bth.Packet) {
+	le := binary.LittleEndian
+	if le.Uint16(b[40:]) != 0 {
+		return
+	}
+	f.p = p
+	f.words = [flowWords]uint64{le.Uint64(b[0:]), le.Uint64(b[8:]), le.Uint64(b[16:]) & flowMask2, le.Uint64(b[24:]) & flowMask3, le.Uint64(b[32:]) & flowMask4}
+}
+
+// forget is for a frame that does not belong to it, since p is filled from that.
+func (f *flow) forget() { f.p = nil }
