@@ -15,9 +15,9 @@ type flow struct {
 }
 
 const (
-	// flowLen is how much of a frame is compared: Ethernet, IPv4 and UDP, 42 bytes, the last two being the UDP checksum, which is zero.
-	flowLen   = lenEthernet + lenIPv4 + lenUDP
+	// flowWords words of 8 bytes are compared, all up to UDP's checksum.
 	flowWords = 5
+	flowLen   = lenEthernet + lenIPv4 + lenUDP
 )
 
 // What is compared of the words of a frame, in memory's order: all but bytes 16 to 19 (IPv4's total length and identification), 24 and 25 (its
@@ -34,20 +34,16 @@ func (f *flow) again(b []byte, p *bth.Packet) bool {
 		return false
 	}
 	le := binary.LittleEndian
-	return le.Uint64(b[0:])^f.words[0]|
-		le.Uint64(b[8:])^f.words[1]|
-		le.Uint64(b[16:])&flowMask2^f.words[2]|
-		le.Uint64(b[24:])&flowMask3^f.words[3]|
-		le.Uint64(b[32:])&flowMask4^f.words[4]|
-		uint64(le.Uint16(b[40:])) == 0
+	return (le.Uint64(b[0:])^f.words[0])|
+		(le.Uint64(b[8:])^f.words[1])|
+		(le.Uint64(b[16:])&flowMask2^f.words[2])|
+		(le.Uint64(b[24:])&flowMask3^f.words[3])|
+		(le.Uint64(b[32:])&flowMask4^f.words[4]) == 0
 }
 
-// learn takes the frame that p was filled from, and which was right, unless it has a UDP checksum.
+// learn takes the frame that p was filled from, and which was right.
 func (f *flow) learn(b []byte, p *bth.Packet) {
 	le := binary.LittleEndian
-	if le.Uint16(b[40:]) != 0 {
-		return
-	}
 	f.p = p
 	f.words = [flowWords]uint64{le.Uint64(b[0:]), le.Uint64(b[8:]), le.Uint64(b[16:]) & flowMask2, le.Uint64(b[24:]) & flowMask3, le.Uint64(b[32:]) & flowMask4}
 }
