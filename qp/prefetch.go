@@ -199,17 +199,19 @@ func (f *foresight) find(e *Engine) {
 	if f.b == nil {
 		return
 	}
-	if f.q = e.table.get(bth.BTH(f.b).DestQP()); f.q == nil {
+	q := e.table.get(bth.BTH(f.b).DestQP())
+	f.q = q
+	if q == nil { // of the local, or the compiler checks f.q again by reading the QP, which waits for what is to be fetched
 		return
 	}
 	info := bth.BTH(f.b).Opcode().Info()
 	if f.answer = info.Response; f.answer {
-		prefetch.Object(f.q, sendLines)
+		prefetch.Object(q, sendLines)
 		return
 	}
-	prefetch.Also(f.q, &f.q.responder, recvLines)
+	prefetch.Also(q, &q.responder, recvLines)
 	if f.recv = info.Op == bth.OpSend || info.HasImm; f.recv {
-		prefetch.Object(&f.q.rest, restLines)
+		prefetch.Object(&q.rest, restLines)
 	}
 	if info.RETH == 0 || len(f.b) < int(info.HeaderLen) {
 		return

@@ -6,9 +6,9 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// flow remembers how the headers of the last good frame began. Mostly the next frame comes from the same peer, often from the same QP, and its
-// headers are the same bytes but for lengths, identification and checksums (as those that RFC 1144, 3.2, leaves out): then what was found right
-// in them is right again, and what was read from them stands in the Packet already. It serves IPv4 without a VLAN tag.
+// flow remembers how the headers of the last good frame began. Mostly the next frame comes from the same peer, and its headers are the same bytes
+// but for lengths, identification, checksums (as those that RFC 1144, 3.2, leaves out) and UDP source port, which is each QP's own: then what
+// was found right in them is right again, and what was read from them stands in the Packet already. It serves IPv4 without a VLAN tag.
 type flow struct {
 	words [flowWords]uint64 // of the frame, what differs from packet to packet as zeros
 	p     *bth.Packet       // that was filled; nil: there is no such frame
@@ -21,11 +21,11 @@ const (
 )
 
 // What is compared of the words of a frame, in memory's order: all but bytes 16 to 19 (IPv4's total length and identification), 24 and 25 (its
-// checksum), 38 and 39 (UDP's length).
+// checksum), 34 and 35 (UDP's source port), 38 and 39 (its length).
 const (
 	flowMask2 = 0xffffffff_00000000
 	flowMask3 = 0xffffffff_ffff0000
-	flowMask4 = 0x0000ffff_ffffffff
+	flowMask4 = 0x0000ffff_0000ffff
 )
 
 // again tells whether b belongs to the flow, and p still says so.
