@@ -74,7 +74,7 @@ type BTHFields struct {
 // PutBTH writes the 12 bytes of the header to b. Bits of DestQP, PSN and PadCount
 // beyond their width are dropped; reserved bits become zero.
 func PutBTH(b []byte, f *BTHFields) {
-	PutRequest(b, f.Opcode, f.Solicited, f.AckReq, f.PadCount, f.PKey, f.DestQP, f.PSN)
+	PutPlain(b, f.Opcode, f.Solicited, f.AckReq, f.PadCount, f.PKey, f.DestQP, f.PSN)
 	if f.MigReq {
 		b[1] |= bitMigReq
 	}
@@ -86,8 +86,8 @@ func PutBTH(b []byte, f *BTHFields) {
 	}
 }
 
-// PutRequest is PutBTH for the fields that an engine's packets have: small enough to become part of its caller.
-func PutRequest(b []byte, op Opcode, solicited, ackReq bool, pad uint8, pkey PKey, dest QPN, psn PSN) {
+// PutPlain is PutBTH for a packet without path migration and congestion bits: small enough to become part of its caller.
+func PutPlain(b []byte, op Opcode, solicited, ackReq bool, pad uint8, pkey PKey, dest QPN, psn PSN) {
 	_ = b[HeaderLen-1]
 	w0 := uint32(op)<<24 | uint32(pad&3)<<20 | uint32(pkey)
 	if solicited {

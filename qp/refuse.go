@@ -6,8 +6,8 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// What posting send work requests refuses. These functions stay calls: inlined, the words would stand in the midst of the code that every post
-// runs through, and widen its stack.
+// What posting refuses of work requests that send data. These functions stay calls: inlined, the words would stand in the midst of the code that
+// every post runs through, and widen its stack.
 
 //go:noinline
 func refuseState(st State) error {

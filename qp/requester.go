@@ -149,7 +149,7 @@ func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint6
 		netLen = copy(b, path.Header[:path.HeaderLen])
 	}
 	rest = b[netLen:]
-	bth.PutRequest(rest, op, solicited, ackReq, uint8(pad), q.pkey, dest, wirePSN(psn))
+	bth.PutPlain(rest, op, solicited, ackReq, uint8(pad), q.pkey, dest, wirePSN(psn))
 	return rest, netLen
 }
 
@@ -176,7 +176,8 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
 	return total, netLen
 }
 
-// asks tells whether the packet of w that is sent now asks for an ACK; end: it is the last of its message.
+// asks tells whether the packet of w that is sent now asks for an ACK, and notes if somebody waits for w's completion; end: it is the last of
+// its message.
 func (q *QP) asks(w *wqe, room int, end bool) bool {
 	s := &q.sq
 	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
@@ -218,7 +219,7 @@ func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Sta
 	n, pad := w.length, -w.length&3
 	netLen = q.way.put(b, q.port)
 	rest := b[netLen : netLen+hdr+int(n+pad)]
-	bth.PutRequest(rest, bth.RCWriteOnly, w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
+	bth.PutPlain(rest, bth.RCWriteOnly, w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
 	bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, n)
 	switch {
 	case w.inline:

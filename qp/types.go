@@ -247,7 +247,7 @@ type WC struct {
 }
 
 // Path is the way to a peer: the addresses for checking, and the ready Ethernet, IP and UDP
-// headers that go in front of each BTH. The engine copies Header without looking into it. It
+// headers that go in front of each BTH, as frame.PutHeaders makes them. The engine copies Header without looking into it. It
 // serves as an RC or UC QP's address vector and as a UD address handle.
 type Path struct {
 	Local, Remote bth.GID

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"encoding/binary"
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +52,11 @@ func (w *wanderer) Send(bufs []frame.Buf) (n int, err error) {
 		w.ports++
 		binary.BigEndian.PutUint16(b.B[netLen-8:], 0xc000+w.ports%16)
 		end := len(b.B) - bth.ICRCLen
-		crc, _ := frame.ICRC(b.B[netLen-20-8 : end]) // IPv4, UDP
+		crc, ok := frame.ICRC(b.B[netLen-20-8 : end]) // IPv4, UDP
+		if !ok {
+			err = errors.New("the wanderer wants RoCEv2 over IPv4")
+			continue
+		}
 		binary.LittleEndian.PutUint32(b.B[end:], crc)
 		if _, e := unix.Write(w.fd, b.B); e != nil {
 			err = e

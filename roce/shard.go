@@ -214,7 +214,7 @@ func (s *shard) isLocal(g *bth.GID) bool {
 	if len(s.local) > 0 && s.local[0] == *g {
 		return true
 	}
-	for i := range s.local {
+	for i := 1; i < len(s.local); i++ {
 		if s.local[i] == *g {
 			s.local[0], s.local[i] = s.local[i], s.local[0]
 			return true

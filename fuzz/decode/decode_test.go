@@ -118,12 +118,15 @@ func FuzzFrameDecode(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
 	}
-	d, p := new(frame.Decoder), new(bth.Packet)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
+		d, p := new(frame.Decoder), new(bth.Packet)
 		r := d.Decode(b, p)
 		if !bytes.Equal(b, before) {
 			t.Fatal("Decode changed the frame")
+		}
+		if again := d.Decode(b, p); again != r { // it knows the flow now
+			t.Fatalf("%v, and %v when it comes again", r, again)
 		}
 		switch r {
 		case frame.ReasonOK:

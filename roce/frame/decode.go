@@ -34,22 +34,21 @@ type Decoder struct {
 // with views into b. With ReasonOK everything was right, the ICRC included. With
 // ReasonICRC p is filled as far as the opcode could be read, for those who show
 // packets; its content is not to be trusted. With any other reason p's content is
-// undefined, though still safe to look at if it was so before. Between calls with the same p only the Decoder
-// changes it.
+// undefined, though still safe to look at if it was so before.
 func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
-	if d.flow.again(b, p) {
-		ip, reason := cutIPv4(b[lenEthernet:], p)
-		if reason == ReasonOK {
-			reason = d.transport(ip, p)
-		}
-		return reason
+	if !d.flow.has(b) {
+		return d.decode(b, p)
 	}
-	return d.decode(b, p)
+	d.flow.fill(p)
+	ip, reason := cutIPv4(b[lenEthernet:], p)
+	if reason == ReasonOK {
+		reason = d.transport(ip, p)
+	}
+	return reason
 }
 
-// decode is Decode for a frame that looks otherwise than the one before.
+// decode is Decode for a frame that looks otherwise than those before.
 func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
-	d.flow.forget()
 	if len(b) < lenEthernet+lenVLAN {
 		return ReasonShort
 	}

@@ -8,6 +8,7 @@
 //   - port.go: Port, Network, Buf: the contract of the drivers.
 //   - reason.go: why a frame is dropped.
 //   - decode.go: Decoder, from a received frame to a bth.Packet, every check.
+//   - flow.go: what the Decoder knows already of a peer's next frame.
 //   - encode.go: Address and PutHeaders (the template a path keeps), Encoder,
 //     which finishes a frame whose transport part somebody has written.
 //   - icrc.go: the ICRC, in one or two runs of hash/crc32's code.

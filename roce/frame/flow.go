@@ -6,12 +6,17 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// flow remembers how the headers of the last good frame began. Mostly the next frame comes from the same peer, and its headers are the same bytes
+// flow remembers how the headers of a good frame began. Mostly the next frame comes from the same peer, and its headers are the same bytes
 // but for lengths, identification, checksums (as those that RFC 1144, 3.2, leaves out) and UDP source port, which is each QP's own: then what
-// was found right in them is right again, and what was read from them stands in the Packet already. It serves IPv4 without a VLAN tag.
+// was found right in them is right again, and what was read from them is known. It serves IPv4 without a VLAN tag, which nearly all of the
+// traffic is; others go the long way.
 type flow struct {
-	words [flowWords]uint64 // of the frame, what differs from packet to packet as zeros
-	p     *bth.Packet       // that was filled; nil: there is no such frame
+	words    [flowWords]uint64 // of the frame, what differs from packet to packet as zeros
+	src, dst bth.GID
+	srcMAC   MAC
+	class    uint8
+	hops     uint8
+	known    bool
 }
 
 const (
@@ -28,9 +33,9 @@ const (
 	flowMask4 = 0x0000ffff_0000ffff
 )
 
-// again tells whether b belongs to the flow, and p still says so.
-func (f *flow) again(b []byte, p *bth.Packet) bool {
-	if len(b) < flowLen || f.p != p {
+// has tells whether b belongs to the flow.
+func (f *flow) has(b []byte) bool {
+	if len(b) < flowLen || !f.known {
 		return false
 	}
 	le := binary.LittleEndian
@@ -41,12 +46,18 @@ func (f *flow) again(b []byte, p *bth.Packet) bool {
 		(le.Uint64(b[32:])&flowMask4^f.words[4]) == 0
 }
 
+// fill sets in p what all frames of the flow have in common.
+func (f *flow) fill(p *bth.Packet) {
+	p.Src, p.Dst, p.SrcMAC = f.src, f.dst, f.srcMAC
+	p.TrafficClass, p.HopLimit = f.class, f.hops
+	p.VLAN, p.HasVLAN = 0, false
+}
+
 // learn takes the frame that p was filled from, and which was right.
 func (f *flow) learn(b []byte, p *bth.Packet) {
 	le := binary.LittleEndian
-	f.p = p
 	f.words = [flowWords]uint64{le.Uint64(b[0:]), le.Uint64(b[8:]), le.Uint64(b[16:]) & flowMask2, le.Uint64(b[24:]) & flowMask3, le.Uint64(b[32:]) & flowMask4}
+	f.src, f.dst, f.srcMAC = p.Src, p.Dst, p.SrcMAC
+	f.class, f.hops = p.TrafficClass, p.HopLimit
+	f.known = true
 }
-
-// forget is for a frame that does not belong to it, since p is filled from that.
-func (f *flow) forget() { f.p = nil }
