@@ -27,7 +27,7 @@ const (
 // zero value is ready; keep it on the heap or in a longer-lived struct.
 type Decoder struct {
 	scratch scratch
-	flow    flow
+	flows   flows
 }
 
 // Decode checks an Ethernet frame, trailing Ethernet padding tolerated, and fills p
@@ -36,10 +36,11 @@ type Decoder struct {
 // packets; its content is not to be trusted. With any other reason p's content is
 // undefined, though still safe to look at if it was so before.
 func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
-	if !d.flow.has(b) {
+	f := d.flows.find(b)
+	if f == nil {
 		return d.decode(b, p)
 	}
-	d.flow.fill(p)
+	f.fill(p)
 	ip, reason := cutIPv4(b[lenEthernet:], p)
 	if reason == ReasonOK {
 		reason = d.transport(ip, p)
@@ -74,7 +75,7 @@ func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
 		return reason
 	}
 	if reason = d.transport(ip, p); reason == ReasonOK && etherType == etherTypeIPv4 && !p.HasVLAN {
-		d.flow.learn(b, p)
+		d.flows.learn(b, p)
 	}
 	return reason
 }

@@ -55,28 +55,39 @@ func TestFlowIsRecognised(t *testing.T) {
 	d, p := new(Decoder), new(bth.Packet)
 	first, netLen := writeOnly(&addr4, 8)
 	next, _ := writeOnly(&addr4, 100) // another length and checksum
-	if d.flow.has(first) || d.flow.has(make([]byte, flowLen)) {
+	if d.flows.find(first) != nil || d.flows.find(make([]byte, flowLen)) != nil {
 		t.Error("recognised before anything was seen")
 	}
 	d.Decode(first, p)
 	PutHeaders(next, &addr4)
 	(&Encoder{ID: 77}).Finish(next, netLen)
 	switch {
-	case !d.flow.has(next):
+	case d.flows.find(next) == nil:
 		t.Error("the next packet of a flow is not recognised")
-	case d.flow.has(next[:flowLen-1]):
+	case d.flows.find(next[:flowLen-1]) != nil:
 		t.Error("recognised in a frame that ends before its UDP header does")
 	}
 	another, tagged := addr4, addr4
 	another.SrcPort, tagged.VLAN = 0xc001, 5
-	if f, _ := writeOnly(&another, 8); !d.flow.has(f) {
+	if f, _ := writeOnly(&another, 8); d.flows.find(f) == nil {
 		t.Error("another QP of the same two hosts is not recognised")
 	}
 	for _, a := range []*Address{&tagged, &addr6} {
 		f, _ := writeOnly(a, 8)
-		if d.Decode(f, p); d.flow.has(f) {
+		if d.Decode(f, p); d.flows.find(f) != nil {
 			t.Errorf("recognised in %+v, which flows are not for", a)
 		}
+	}
+	neighbour := addr4
+	neighbour.Src[15]++
+	f, _ := writeOnly(&neighbour, 8)
+	if d.Decode(f, p); d.flows.find(f) == nil || d.flows.find(first) == nil {
+		t.Error("of two peers that take turns only one is known")
+	}
+	neighbour.Src[15] = addr4.Src[15] ^ numFlows // a place of the first one's
+	f, _ = writeOnly(&neighbour, 8)
+	if d.Decode(f, p); d.flows.find(f) == nil || d.flows.find(first) != nil {
+		t.Error("of two peers that share a place the one last heard of is known")
 	}
 }
 
@@ -105,7 +116,7 @@ func TestFlowsTakeTurns(t *testing.T) {
 			if rapid.IntRange(0, 7).Draw(t, "cut") == 0 {
 				f = f[:rapid.IntRange(0, len(f)).Draw(t, "length")]
 			}
-			known := d.flow.has(f)
+			known := d.flows.find(f) != nil
 			if err := same(d, p, f); err != nil {
 				t.Fatal(err)
 			}
