@@ -19,6 +19,9 @@ func TestWriteOnlyIsPutData(t *testing.T) {
 
 func writeOnly(t *testing.T, change func(*SendWR)) {
 	k := newTalk(t, RC)
+	for i := range k.mem {
+		k.mem[i] = byte(i*7 + i>>8) // no two places alike
+	}
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 8, 63, 64, 65, 255, 256} {
 		for _, flags := range []SendFlags{0, Solicited} {
 			for _, ask := range []bool{false, true} {
