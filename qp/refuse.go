@@ -48,6 +48,8 @@ func (q *QP) refuseWR(f wrFault, wr *SendWR, n uint64) error {
 	return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, q.mtu.Load())
 }
 
+// refuseSGE says what a key check has against SGE i of a send or a receive.
+//
 //go:noinline
 func refuseSGE(i int, g *SGE, v mr.Verdict) error {
 	return fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, i, g.Length, g.Addr, v)

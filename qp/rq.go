@@ -68,7 +68,7 @@ func (r *recvQueue) fill(e *Engine, pd *mr.PD, i uint32, wr *RecvWR) error {
 	for j, g := range wr.SGEs {
 		if g.Length > 0 {
 			if _, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr, g.Length, mr.LocalWrite); v != mr.OK {
-				return fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, j, g.Length, g.Addr, v)
+				return refuseSGE(j, &g, v)
 			}
 		}
 		n += uint64(g.Length)

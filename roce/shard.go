@@ -211,12 +211,11 @@ func (s *shard) handleFrame(now qp.Time, b []byte) {
 
 // isLocal keeps the address that came last at the front: traffic comes in runs.
 func (s *shard) isLocal(g *bth.GID) bool {
-	if len(s.local) > 0 && s.local[0] == *g {
-		return true
-	}
-	for i := 1; i < len(s.local); i++ {
+	for i := range s.local {
 		if s.local[i] == *g {
-			s.local[0], s.local[i] = s.local[i], s.local[0]
+			if i > 0 {
+				s.local[0], s.local[i] = s.local[i], s.local[0]
+			}
 			return true
 		}
 	}
