@@ -257,19 +257,20 @@ func (s *shard) run(cpu int, started chan<- error) {
 // autoDevices counts the progress goroutines of the process, each of which may keep a core busy.
 var autoDevices atomic.Int32
 
-// gapSpin is how many times longer those spin who lose packets.
-const gapSpin = 8
+// longSpin is how many times longer those spin who lose packets, or whose stream has paused.
+const longSpin = 8
 
 // idler says when to stop spinning.
 type idler struct {
-	eng   *qp.Engine
-	spin  time.Duration // spinDefault: see cores
-	cores int32         // how many there are; with as many progress goroutines nobody spins by default
-	since qp.Time       // when there was nothing to do for the first time since the last work; 0 = there was work
+	eng    *qp.Engine
+	stream *gatherer
+	spin   time.Duration // spinDefault: see cores
+	cores  int32         // how many there are; with as many progress goroutines nobody spins by default
+	since  qp.Time       // when there was nothing to do for the first time since the last work; 0 = there was work
 }
 
 func (s *shard) newIdler() idler {
-	return idler{eng: s.eng, spin: s.spin, cores: int32(runtime.GOMAXPROCS(0))}
+	return idler{eng: s.eng, stream: &s.gather, spin: s.spin, cores: int32(runtime.GOMAXPROCS(0))}
 }
 
 func (i *idler) limit() time.Duration {
@@ -289,8 +290,8 @@ func (i *idler) after(work int, now qp.Time) bool {
 		return false
 	}
 	spun := now - i.since
-	if i.eng.Gaps(now) {
-		spun /= gapSpin
+	if i.eng.Gaps(now) || i.stream.streaming(now) {
+		spun /= longSpin
 	}
 	limit := i.limit()
 	switch {

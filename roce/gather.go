@@ -14,14 +14,26 @@ import (
 // waits for those lines, and the sender is what limits bandwidth there.
 //
 // Nobody waits for the middle of a message: its packets complete nothing. So the shard looks at once after a frame that ends a message or
-// asks for an ACK, after many frames, and before it sleeps. It waits the longer the longer the stream has lasted, and never longer than
-// the rest of the message takes to come, so that nobody waits for its end.
+// asks for an ACK, after many frames, and before it sleeps. How long it waits grows with the stream, and is a part of what the rest of the message
+// takes to come at the stream's pace. What has gathered has to be worked off before the end is seen, and that takes a fifth to a
+// third of the time in which it came. So it is a small part, up to 4 us, if somebody may wait for each message: the program here, which
+// posts what may be answers, or the peer, which asks for an ACK every time. Else it is most of it.
+//
+// A sender builds some dozens of packets before it hands them to the kernel together. Such a pause does not end a stream, and while a stream lasts
+// its receiver does not block: to be woken costs the sender more than to build the packets.
 const (
-	gatherTime   qp.Time = 4000 // ns, at most
-	gatherSlope  qp.Time = 125  // ns for each frame of the stream so far
-	gatherRest   qp.Time = 375  // ns for each packet of the message that is still to come: one of path MTU 1024 takes some 900
-	gatherEnough         = 16   // so many at once came together without help
-	streamGap    qp.Time = 8000 // ns without a frame end a stream
+	gatherTime    qp.Time = 32_000 // ns, at most
+	gatherShort   qp.Time = 4_000  // ns, at most, if somebody may wait for each message
+	gatherAlone   qp.Time = 8_000  // ns, at most, in one-way streams of small messages: somebody may be looking at the memory
+	gatherSlope   qp.Time = 125    // ns for each frame of the stream so far
+	gatherPackets         = 32     // as many as are waited for at most
+	gatherEnough          = 16     // so many at once came together without help
+	unknownRest           = 4      // of a message of unknown length so many times less is to come than has come
+
+	freeMessages          = 8      // without a post of the program's: nobody here waits
+	awaitedEnough         = 2      // messages in a row whose end asks for an ACK: the peer waits
+	streamGap     qp.Time = 64_000 // ns without a frame end a stream
+	streamFrames          = int(gatherTime / gatherSlope)
 )
 
 // gatherer tells when to look at the receive ring again.
@@ -29,62 +41,111 @@ type gatherer struct {
 	until  qp.Time // 0: now
 	last   qp.Time // when frames came
 	frames int     // of the stream so far
+	pace   qp.Time // ns that a packet of a long message takes to come; 0: not known
+	free   int     // long messages since the program posted something; counts no further than needed
+	asks   int     // long messages in a row whose end asked for an ACK; likewise
 	seen   uint32  // packets of the message that was handled last, so far
 	total  uint32  // packets that it has; 0: it does not say
-	midst  bool    // the packet handled last neither ended a message nor asked for an ACK
+	long   bool    // the packet handled last was of a message of several,
+	midst  bool    // and neither ended it nor asked for an ACK
 	oneway         // of small messages
 }
 
-// handled is told of each packet.
+// handled is told of each packet. Messages of several QPs that come at a time are taken for one: then they wait a little more or less.
 func (g *gatherer) handled(p *bth.Packet) {
-	g.midst, g.stream = false, false
+	g.long, g.midst, g.stream = !p.Info.Start || !p.Info.End, false, false
+	if g.long {
+		g.part(p)
+	}
 	if p.Info.End {
 		g.ended(p)
-	} else {
-		g.within(p)
 	}
 }
 
-// within is told of each packet that does not end its message. Messages of several QPs that come at a time are taken for one: then they
-// wait a little more or less.
-func (g *gatherer) within(p *bth.Packet) {
-	g.midst = !p.BTH.AckReq()
-	if p.Info.Start {
+// part is told of each packet of a message of several.
+func (g *gatherer) part(p *bth.Packet) {
+	asks := p.BTH.AckReq()
+	g.midst = !p.Info.End && !asks
+	switch {
+	case p.Info.Start:
 		g.seen, g.total = 0, 0
 		if n := uint32(len(p.Payload)); p.Info.Op == bth.OpWrite && n > 0 {
 			g.total = (p.RETH().DMALen()-1)/n + 1
 		}
+	case p.Info.End && asks:
+		g.free, g.asks = min(g.free+1, freeMessages), min(g.asks+1, awaitedEnough)
+	case p.Info.End:
+		g.free, g.asks = min(g.free+1, freeMessages), 0
 	}
 	g.seen++
 }
 
-// rest is how many packets of the message are still to come. A SEND or a READ response does not tell its length: as many as have come.
+// posted is told that the program has posted something.
+func (g *gatherer) posted() {
+	g.free = 0
+	g.oneway.posted()
+}
+
+// rest is how many packets of the message are to be waited for. A SEND or a READ response does not tell its length.
 func (g *gatherer) rest() qp.Time {
 	if g.total > g.seen {
-		return qp.Time(g.total - g.seen)
+		return qp.Time(min(g.total-g.seen, gatherPackets))
 	}
-	return qp.Time(g.seen)
+	return qp.Time(min(g.seen/unknownRest+1, gatherPackets))
+}
+
+// streaming tells whether a stream of long messages lasts at time now.
+func (g *gatherer) streaming(now qp.Time) bool {
+	return g.pace != 0 && g.frames >= gatherEnough && now-g.last < streamGap
 }
 
 // received is told of each batch of frames, 1 at least, that were handled at time now.
 func (g *gatherer) received(now qp.Time, n int) {
-	if now-g.last > streamGap {
-		g.frames = 0
-	}
+	since := now - g.last
 	g.last = now
-	g.frames = min(g.frames+n, int(gatherTime/gatherSlope))
+	if since > streamGap {
+		g.frames, g.pace = 0, 0
+	} else if g.long && int(g.seen) > n { // all of one message, and another one of it before
+		g.paced(since / qp.Time(n))
+	}
+	g.frames = min(g.frames+n, streamFrames)
 	if g.until != 0 {
 		g.gathered(n)
 	}
 	g.until = 0
-	switch slope := gatherSlope * qp.Time(g.frames); {
+	wait := gatherSlope * qp.Time(g.frames)
+	switch {
 	case n >= gatherEnough:
+		wait = 0
 	case g.midst:
-		g.until = now + min(slope, gatherRest*g.rest())
+		wait = min(wait, g.share(g.pace*g.rest()))
 	case g.stream:
-		g.until = now + slope
+		wait = min(wait, gatherAlone)
+	default:
+		wait = 0
+	}
+	if wait > 0 {
+		g.until = now + wait
 	}
 	g.midst, g.stream = false, false
+}
+
+// share is how much of the time until the message's end nobody minds.
+func (g *gatherer) share(rest qp.Time) qp.Time {
+	if g.free < freeMessages || g.asks >= awaitedEnough {
+		return min(rest/4, gatherShort)
+	}
+	return rest * 3 / 4
+}
+
+// paced is told how long each of the latest frames took to come. A shorter time counts at once, a longer one slowly: it may be the sender's
+// pause, or what gathering itself has brought about.
+func (g *gatherer) paced(took qp.Time) {
+	if took < g.pace || g.pace == 0 {
+		g.pace = took
+	} else {
+		g.pace += min(took-g.pace, g.pace) / 8
+	}
 }
 
 // nothing is told that no frame was there.

@@ -15,9 +15,10 @@ import (
 
 // How long a shard gathers, by what came when.
 func TestGatherTime(t *testing.T) {
+	const pace = 1000 // ns a frame of the stream
 	for _, c := range []struct {
 		name   string
-		before int     // frames of the stream, one by one, 1 us apart
+		before int     // frames of the stream, one by one
 		gap    qp.Time // ns since
 		n      int     // frames that come now
 		midst  bool    // the last is of the midst of a message
@@ -25,30 +26,35 @@ func TestGatherTime(t *testing.T) {
 		total  uint32  // that it has; 0: unknown
 		want   qp.Time
 	}{
-		{"the first packet of a message", 0, 0, 1, true, 1, 64, gatherSlope},
-		{"a few packets later", 3, 1000, 1, true, 4, 64, 4 * gatherSlope},
-		{"deep in a stream", 1000, 1000, 1, true, 32, 64, gatherTime},
-		{"the end of a message in a stream", 1000, 1000, 1, false, 64, 64, 0},
-		{"two packets before the end", 1000, 1000, 1, true, 62, 64, 2 * gatherRest},
-		{"a message of two packets", 1000, 1000, 1, true, 1, 2, gatherRest},
-		{"a message of unknown length", 1000, 1000, 1, true, 3, 0, 3 * gatherRest},
-		{"a long one of unknown length", 1000, 1000, 1, true, 100, 0, gatherTime},
-		{"longer than it said", 1000, 1000, 1, true, 5, 4, 5 * gatherRest},
-		{"many at once", 1000, 1000, gatherEnough, true, 32, 64, 0},
-		{"fewer at once", 1000, 1000, gatherEnough - 1, true, 32, 64, gatherTime},
-		{"after a pause", 1000, streamGap + 1, 1, true, 32, 64, gatherSlope},
-		{"after a pause, three at once", 1000, streamGap + 1, 3, true, 32, 64, 3 * gatherSlope},
+		{"the first packet of all", 0, 0, 1, true, 1, 64, 0},
+		{"the second", 1, pace, 1, true, 2, 64, 2 * gatherSlope},
+		{"the first of a message, after a while: no pace", 1, 20 * pace, 1, true, 1, 64, 0},
+		{"the second of one, after another's end: no pace", 1, 20 * pace, 2, true, 2, 64, 0},
+		{"a few packets later", 3, pace, 1, true, 4, 64, 4 * gatherSlope},
+		{"deep in a stream", 1000, pace, 1, true, 1, 64, min(gatherTime, gatherPackets*pace*3/4)},
+		{"the end of a message in a stream", 1000, pace, 1, false, 64, 64, 0},
+		{"two packets before the end", 1000, pace, 1, true, 62, 64, 2 * pace * 3 / 4},
+		{"a message of two packets", 1000, pace, 1, true, 1, 2, pace * 3 / 4},
+		{"a message of unknown length", 1000, pace, 1, true, 8, 0, 3 * pace * 3 / 4},
+		{"a long one of unknown length", 1000, pace, 1, true, 1000, 0, gatherPackets * pace * 3 / 4},
+		{"longer than it said", 1000, pace, 1, true, 5, 4, 2 * pace * 3 / 4},
+		{"many at once", 1000, gatherEnough * pace, gatherEnough, true, 32, 64, 0},
+		{"fewer at once", 1000, 4 * pace, 4, true, 60, 64, 4 * pace * 3 / 4},
+		{"faster: at once", 1000, pace, 2, true, 60, 64, 4 * pace / 2 * 3 / 4},
+		{"slower: slowly", 1000, 2 * pace, 1, true, 60, 64, 4 * (pace + pace/8) * 3 / 4},
+		{"the sender has paused: no more slowly", 1000, streamGap, 1, true, 60, 64, 4 * (pace + pace/8) * 3 / 4},
+		{"after the end of the stream", 1000, streamGap + 1, 1, true, 32, 64, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := gatherer{seen: c.seen, total: c.total}
+			g := gatherer{free: freeMessages}
 			now := qp.Time(1e9)
 			for range c.before {
-				now += 1000
-				g.midst = true
+				now += pace
+				g.long, g.midst, g.seen = true, true, 2
 				g.received(now, 1)
 			}
 			now += c.gap
-			g.midst = c.midst
+			g.long, g.midst, g.seen, g.total = true, c.midst, c.seen, c.total
 			g.received(now, c.n)
 			want := c.want
 			if want != 0 {
@@ -58,6 +64,113 @@ func TestGatherTime(t *testing.T) {
 				t.Errorf("gathers until %d, want %d", g.until-now, c.want)
 			}
 		})
+	}
+}
+
+// Who may be waiting for a message is not kept waiting: it is gathered for a quarter of its rest, as little as that may be.
+func TestGatherForWhoWaits(t *testing.T) {
+	const pace, rest = 1000, 12
+	message := func(g *gatherer, ask bool) {
+		g.handled(packetOf(bth.RCWriteFirst, false))
+		g.handled(packetOf(bth.RCWriteLast, ask))
+	}
+	most, little := qp.Time(rest*pace*3/4), qp.Time(rest*pace/4)
+	for _, c := range []struct {
+		name string
+		what func(*gatherer)
+		want qp.Time
+	}{
+		{"nobody", func(*gatherer) {}, most},
+		{"the program has posted", (*gatherer).posted, little},
+		{"a message later", func(g *gatherer) { g.posted(); message(g, false) }, little},
+		{"many messages later", func(g *gatherer) {
+			g.posted()
+			for range freeMessages {
+				message(g, false)
+			}
+		}, most},
+		{"the peer has asked once", func(g *gatherer) { message(g, true) }, most},
+		{"the peer asks each time", func(g *gatherer) { message(g, true); message(g, true) }, little},
+		{"and no more", func(g *gatherer) { message(g, true); message(g, true); message(g, false) }, most},
+		{"now and then", func(g *gatherer) { message(g, true); message(g, false); message(g, true) }, most},
+	} {
+		g := gatherer{frames: streamFrames, pace: pace, last: 1e9, free: freeMessages}
+		c.what(&g)
+		g.midst, g.seen, g.total = true, 3, 3+rest
+		now := g.last + pace
+		if g.received(now, 1); g.until != now+c.want {
+			t.Errorf("%s: gathers for %d ns, want %d", c.name, g.until-now, c.want)
+		}
+	}
+	g := gatherer{frames: streamFrames, pace: pace, last: 1e9, midst: true, seen: 3, total: 103}
+	if g.received(1e9+pace, 1); g.until != 1e9+pace+gatherShort {
+		t.Errorf("a long message: gathers for %d ns, want %d", g.until-1e9-pace, gatherShort)
+	}
+}
+
+// Whatever pace a sender has, and however wrong it was guessed: nobody waits for the end of a message. Its frames are seen at the pace at which they
+// come, and the last of them at once.
+func TestGatherFindsThePace(t *testing.T) {
+	const total = 64
+	for _, c := range []struct{ guess, pace qp.Time }{{0, 100}, {0, 1300}, {50, 1300}, {20_000, 100}, {20_000, 1300}, {1300, 7000}} {
+		g := gatherer{pace: c.guess, frames: streamFrames, last: 1e9, free: freeMessages}
+		start, batches := g.last, 0
+		for message := range 20 {
+			came, late := uint32(0), qp.Time(0)
+			batches = 0
+			for now := start; came < total; {
+				n := min(uint32(max(now-start, 0)/c.pace), total) - came // so many frames have come since the last look
+				if n == 0 {
+					g.nothing()
+					now += 20
+					continue
+				}
+				came += n
+				batches++
+				late = now - start - total*c.pace
+				g.long, g.midst, g.seen, g.total = true, came < total, came, total
+				g.received(now, int(n))
+				now = max(now+20, g.until)
+			}
+			if limit := 2 * c.pace; message > 3 && late > limit {
+				t.Errorf("%d ns a packet, guessed %d: message %d was seen %d ns late, which is more than %d", c.pace, c.guess, message, late, limit)
+			}
+			start += total * c.pace
+		}
+		if limit := total / 4; batches > limit {
+			t.Errorf("%d ns a packet, guessed %d: the last message came in %d batches, want at most %d", c.pace, c.guess, batches, limit)
+		}
+	}
+}
+
+// While a stream of long messages pauses its receiver does not block, but it does soon after; and who gets small messages now and then is not meant.
+func TestSpinInStream(t *testing.T) {
+	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(20 * time.Microsecond)}})
+	for _, c := range []struct {
+		name  string
+		midst bool
+		n     int
+		want  qp.Time
+	}{
+		{"a stream", true, gatherEnough, streamGap},
+		{"a few packets", true, gatherEnough - 1, 20_000},
+		{"small messages", false, 1000, 20_000},
+	} {
+		var spun qp.Time
+		must(t, a.sh.do(func(now qp.Time) {
+			idle := a.sh.newIdler()
+			idle.stream = &gatherer{}
+			for range c.n {
+				now += 1000
+				idle.stream.long, idle.stream.midst, idle.stream.seen = c.midst, c.midst, 2
+				idle.stream.received(now, 1)
+			}
+			for ; !idle.after(0, now+spun); spun += 1000 {
+			}
+		}))
+		if spun != c.want {
+			t.Errorf("%s: spins %v ns, want %v", c.name, spun, c.want)
+		}
 	}
 }
 
@@ -81,7 +194,7 @@ func TestGatherWithin(t *testing.T) {
 			bth.PutRETH(p.BTH[info.RETH:], 0, 0, c.dma)
 		}
 		g := gatherer{seen: 7, total: 9}
-		if g.within(&p); !g.midst || g.seen != 1 || g.total != c.total {
+		if g.handled(&p); !g.midst || g.seen != 1 || g.total != c.total {
 			t.Errorf("%s of %d bytes: packet %d of %d, want 1 of %d", info.Name, c.dma, g.seen, g.total, c.total)
 		}
 	}
@@ -117,13 +230,10 @@ func TestGatherLeavesTheRingAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &b.sh.gather
-	for end := time.Now().Add(deadline); g.frames == 0; a.Progress() {
+	for end := time.Now().Add(deadline); g.until == 0; a.Progress() {
 		if b.Progress(); time.Now().After(end) {
-			t.Fatal("nothing arrives")
+			t.Fatal("the midst of a long message is no reason to gather")
 		}
-	}
-	if g.until == 0 {
-		t.Error("the first packet of a long message is no reason to gather")
 	}
 	g.until = b.sh.now() + qp.Time(time.Hour)
 	before := port.looks

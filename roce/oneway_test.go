@@ -76,7 +76,7 @@ func TestOneWayTime(t *testing.T) {
 			now += 700
 			g.handled(packetOf(bth.RCWriteOnly, asks > 0 && i%asks == 0))
 			g.received(now, 1)
-			if g.until == now+gatherTime {
+			if g.until == now+gatherAlone {
 				long++
 				now = g.until
 				g.received(now, fruitful) // the last of those: it counts as one here

@@ -66,8 +66,8 @@ func TestSpinAfterLoss(t *testing.T) {
 	must(t, a.qp.PostSend(wr))
 	driveUntil(t, a, b, func() bool { return a.Counters().Retransmits > 0 })
 	for name, e := range map[string]*end{"requester": a, "responder": b} {
-		if d := spins(e); d != gapSpin*20_000 {
-			t.Errorf("after a loss the %s spins %v ns, want %d", name, d, gapSpin*20_000)
+		if d := spins(e); d != longSpin*20_000 {
+			t.Errorf("after a loss the %s spins %v ns, want %d", name, d, longSpin*20_000)
 		}
 	}
 	if d := spins(none); d != 0 {
