@@ -106,10 +106,6 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return 0, 0
 	}
 	switch w.op {
-	case OpWrite:
-		if w.npkts == 1 && (w.nsge == 1 || w.inline) {
-			return q.sendWriteOnly(now, b, w, room)
-		}
 	case OpRead:
 		return q.sendRead(now, b, w, uint32(room))
 	case OpCmpSwap, OpFetchAdd:
@@ -154,14 +150,22 @@ func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint6
 }
 
 // sendData writes one packet of a SEND or WRITE.
-func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (int, int) {
+func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) {
 	s := &q.sq
-	mtu := q.mtu.Load()
-	off := s.curPkt * mtu
-	n := min(mtu, w.length-off)
-	end := s.curPkt == w.npkts-1
+	off, n, end := uint32(0), w.length, true
+	if w.npkts > 1 {
+		mtu := q.mtu.Load()
+		off = s.curPkt * mtu
+		n = min(mtu, w.length-off)
+		end = s.curPkt == w.npkts-1
+	}
 	ask := q.asks(w, room, end)
-	total, netLen, st := q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
+	var st Status
+	if w.op == OpWrite && (w.nsge == 1 || w.inline) {
+		total, netLen, st = q.putWrite(b, w, off, n, ask)
+	} else {
+		total, netLen, st = q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
+	}
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -199,38 +203,34 @@ func (q *QP) asks(w *wqe, room int, end bool) bool {
 	return q.awaited || 2*s.used() >= uint32(s.depth)
 }
 
-// sendWriteOnly is sendData for the commonest of messages, an RC WRITE that is one packet with one SGE or inline data.
-func (q *QP) sendWriteOnly(now Time, b []byte, w *wqe, room int) (int, int) {
-	ask := q.asks(w, room, true)
-	total, netLen, st := q.putWriteOnly(b, w, ask)
-	if st != Success {
-		q.halt(w, st)
-		return 0, 0
+// putWrite is putData for the commonest of messages, an RC WRITE of inline data or of one SGE: it knows which headers there are, and where.
+func (q *QP) putWrite(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen int, st Status) {
+	op, hdr, end := bth.RCWriteMiddle, uint32(bth.HeaderLen), off+n == w.length
+	switch {
+	case off == 0 && end:
+		op, hdr = bth.RCWriteOnly, bth.HeaderLen+bth.RETHLen
+	case off == 0:
+		op, hdr = bth.RCWriteFirst, bth.HeaderLen+bth.RETHLen
+	case end:
+		op = bth.RCWriteLast
 	}
-	q.sq.cur++
-	q.sent(now, 1, ask)
-	q.eng.c.SentBytes += uint64(w.length)
-	return total, netLen
-}
-
-// putWriteOnly is putData for such a message: it knows which headers there are, and where.
-func (q *QP) putWriteOnly(b []byte, w *wqe, ask bool) (total, netLen int, st Status) {
-	const hdr = bth.HeaderLen + bth.RETHLen
-	n, pad := w.length, -w.length&3
+	pad := -n & 3
 	netLen = q.way.put(b, q.port)
-	rest := b[netLen : netLen+hdr+int(n+pad)]
-	bth.PutPlain(rest, bth.RCWriteOnly, w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
-	bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, n)
+	rest := b[netLen : netLen+int(hdr+n+pad)]
+	bth.PutPlain(rest, op, end && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
+	if off == 0 {
+		bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.length)
+	}
 	switch {
 	case w.inline:
-		copy(rest[hdr:hdr+n], q.sq.inlineAt(q.sq.cur))
+		copy(rest[hdr:hdr+n], q.sq.inlineAt(q.sq.cur)[off:])
 	case n > 0:
 		g := &w.one[0]
-		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, n, 0)
+		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off), n, 0)
 		if v != mr.OK {
 			return 0, 0, verdictStatus(v)
 		}
-		q.eng.copyOut(rest[hdr:hdr+n], netLen+hdr, src)
+		q.eng.copyOut(rest[hdr:hdr+n], netLen+int(hdr), src)
 	}
 	for i := range pad {
 		rest[hdr+n+i] = 0
