@@ -16,8 +16,8 @@ import (
 // Nobody waits for the middle of a message: its packets complete nothing. So the shard looks at once after a frame that ends a message or
 // asks for an ACK, after many frames, and before it sleeps. How long it waits grows with the stream, and is a part of what the rest of the message
 // takes to come at the stream's pace. What has gathered has to be worked off before the end is seen, and that takes a fifth to a
-// third of the time in which it came. So it is a small part, up to 4 us, if somebody may wait for each message: the program here, which
-// posts what may be answers, or the peer, which asks for an ACK every time. Else it is most of it.
+// third of the time in which it came. So it is a small part, up to 4 us, if somebody may wait: the program here, which posts what may be answers,
+// the peer, which asks for an ACK every time, or whoever sends short messages among the long ones. Else it is most of it.
 //
 // A sender builds some dozens of packets before it hands them to the kernel together. Such a pause does not end a stream, and while a stream lasts
 // its receiver does not block: to be woken costs the sender more than to build the packets.
@@ -30,7 +30,7 @@ const (
 	gatherEnough          = 16     // so many at once came together without help
 	unknownRest           = 4      // of a message of unknown length so many times less is to come than has come
 
-	freeMessages          = 8      // without a post of the program's: nobody here waits
+	freeMessages          = 8      // without a post of the program's, or a short message: nobody here waits
 	awaitedEnough         = 2      // messages in a row whose end asks for an ACK: the peer waits
 	streamGap     qp.Time = 64_000 // ns without a frame end a stream
 	streamFrames          = int(gatherTime / gatherSlope)
@@ -42,7 +42,7 @@ type gatherer struct {
 	last   qp.Time // when frames came
 	frames int     // of the stream so far
 	pace   qp.Time // ns that a packet of a long message takes to come; 0: not known
-	free   int     // long messages since the program posted something; counts no further than needed
+	free   int     // long messages since the program posted something, or a short one came; counts no further than needed
 	asks   int     // long messages in a row whose end asked for an ACK; likewise
 	seen   uint32  // packets of the message that was handled last, so far
 	total  uint32  // packets that it has; 0: it does not say
@@ -54,8 +54,11 @@ type gatherer struct {
 // handled is told of each packet. Messages of several QPs that come at a time are taken for one: then they wait a little more or less.
 func (g *gatherer) handled(p *bth.Packet) {
 	g.long, g.midst, g.stream = !p.Info.Start || !p.Info.End, false, false
-	if g.long {
+	switch {
+	case g.long:
 		g.part(p)
+	case p.Info.Request: // a question, or word of what the long ones have brought
+		g.free = 0
 	}
 	if p.Info.End {
 		g.ended(p)

@@ -89,6 +89,9 @@ func TestGatherForWhoWaits(t *testing.T) {
 				message(g, false)
 			}
 		}, most},
+		{"a short message came", func(g *gatherer) { g.handled(packetOf(bth.RCWriteOnly, false)) }, little},
+		{"a READ request came", func(g *gatherer) { g.handled(packetOf(bth.RCReadRequest, false)) }, little},
+		{"an ACK came", func(g *gatherer) { g.handled(packetOf(bth.RCAck, false)) }, most},
 		{"the peer has asked once", func(g *gatherer) { message(g, true) }, most},
 		{"the peer asks each time", func(g *gatherer) { message(g, true); message(g, true) }, little},
 		{"and no more", func(g *gatherer) { message(g, true); message(g, true); message(g, false) }, most},

@@ -8,7 +8,7 @@ import "github.com/gorxe/gorxe/bth"
 // an ACK often: the first few behind such a packet are not gathered. And if too few come together, frames are taken
 // one by one for as long as at the beginning.
 //
-// What it costs: a program that only looks sees a WRITE up to gatherTime later, in a stream that brings several in that time, and whose
+// What it costs: a program that only looks sees a WRITE up to gatherAlone later, in a stream that brings several in that time, and whose
 // sender sends them some thirty at a time.
 const (
 	aloneEnough = 128 // WRITEs without a post of the program's

@@ -69,11 +69,14 @@ func TestOneWay(t *testing.T) {
 
 // A stream that is deep enough is left alone for the whole time; a peer that waits for its ACKs, never.
 func TestOneWayTime(t *testing.T) {
-	run := func(asks int) (long int) {
+	run := func(asks, posts int) (long int) {
 		var g gatherer
 		now := qp.Time(1e9)
 		for i := range 1000 {
 			now += 700
+			if posts > 0 && i%posts == 0 {
+				g.posted()
+			}
 			g.handled(packetOf(bth.RCWriteOnly, asks > 0 && i%asks == 0))
 			g.received(now, 1)
 			if g.until == now+gatherAlone {
@@ -84,15 +87,18 @@ func TestOneWayTime(t *testing.T) {
 		}
 		return long
 	}
-	if n := run(0); n < 800 {
+	if n := run(0, 0); n < 800 {
 		t.Errorf("gathered %d times in 1000 frames of a stream", n)
 	}
 	for _, every := range []int{1, 2, 4, 8} {
-		if n := run(every); n != 0 {
+		if n := run(every, 0); n != 0 {
 			t.Errorf("a peer with %d WRITEs under way waited %d times", every, n)
 		}
 	}
-	if n := run(32); n < 500 {
+	if n := run(0, aloneEnough-1); n != 0 {
+		t.Errorf("a program that posts now and then was kept waiting %d times", n)
+	}
+	if n := run(32, 0); n < 500 {
 		t.Errorf("with a request for an ACK in 32: gathered %d times in 1000", n)
 	}
 }
