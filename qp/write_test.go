@@ -39,7 +39,7 @@ func putWrite(t *testing.T, change func(*SendWR)) {
 				w := k.q.sq.at(0)
 				for off := 0; off == 0 || off < n; off += mtu {
 					part := uint32(min(n-off, mtu))
-					got, want := make([]byte, 512), make([]byte, 512)
+					got, want := bytes.Repeat([]byte{0xff}, 512), bytes.Repeat([]byte{0x55}, 512) // used before: pads have to be written
 					total, netLen, st := k.q.putWrite(got, w, uint32(off), part, ask)
 					total2, netLen2, st2 := k.q.putData(want, nil, k.q.destQP, w, k.q.nxt, uint32(off), part, ask)
 					if total != total2 || netLen != netLen2 || st != Success || st2 != Success || !bytes.Equal(got[:total], want[:total]) {

@@ -32,6 +32,9 @@ const lockPause = 10 * time.Microsecond
 // moreLooks is how often an idle shard looks at the receive ring before it looks round.
 const moreLooks = 8
 
+// leaveTime is how long a shard that gathers does nothing at all.
+const leaveTime qp.Time = 1000 // ns
+
 // portErrorPause keeps a port that fails at once in Wait from burning a core.
 const portErrorPause = time.Millisecond
 
@@ -118,22 +121,23 @@ func (s *shard) step() int {
 
 // look is the part of a step that uses the port.
 func (s *shard) look() int {
-	n := 0
-	gathering := s.gather.until != 0 && s.now() < s.gather.until
-	if !gathering {
-		s.giveBack()
-		if n = s.port.Receive(s.rx[:]); n == 0 {
-			s.gather.nothing()
+	if s.gather.until != 0 {
+		if now := s.now(); now < s.gather.until {
+			return s.leave(now)
 		}
 	}
-	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
-		if !gathering {
-			n = s.lookAgain()
+	s.giveBack()
+	n := s.port.Receive(s.rx[:])
+	if n == 0 {
+		s.gather.nothing()
+		if s.idle && s.ticks.Fresh() && s.eng.Quiet() {
+			if n = s.lookAgain(); n == 0 {
+				return 0
+			}
+			s.last = qp.Time(s.ticks.Then()) // a few looks ago
+		} else {
+			s.last = s.now()
 		}
-		if n == 0 {
-			return 0
-		}
-		s.last = qp.Time(s.ticks.Then()) // a few looks ago
 	} else {
 		s.last = s.now()
 	}
@@ -143,6 +147,17 @@ func (s *shard) look() int {
 	if s.answer {
 		s.gather.received(s.last, n)
 	}
+	return work
+}
+
+// leave is look while frames are gathered: the ring is left alone, and all else has its turn once a microsecond.
+func (s *shard) leave(now qp.Time) int {
+	if s.idle && now-s.last < leaveTime && s.eng.Quiet() {
+		return 0
+	}
+	s.last = now
+	work := s.turn(now, 0)
+	s.idle, s.answer = work == 0, false
 	return work
 }
 
@@ -290,7 +305,7 @@ func (i *idler) after(work int, now qp.Time) bool {
 		return false
 	}
 	spun := now - i.since
-	if i.eng.Gaps(now) || i.stream.streaming(now) {
+	if i.eng.Gaps(now) || i.stream.paused(now) {
 		spun /= longSpin
 	}
 	limit := i.limit()

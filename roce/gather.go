@@ -17,22 +17,24 @@ import (
 // asks for an ACK, after many frames, and before it sleeps. How long it waits grows with the stream, and is a part of what the rest of the message
 // takes to come at the stream's pace. What has gathered has to be worked off before the end is seen, and that takes a fifth to a
 // third of the time in which it came. So it is a small part, up to 4 us, if somebody may wait: the program here, which posts what may be answers,
-// the peer, which asks for an ACK every time, or whoever sends short messages among the long ones. Else it is most of it.
+// the peer, which asks for an ACK every time, or whoever sends other things than the one QP's long messages, or if the message does not tell its length. Else
+// it is most of it. The first other thing behind eight long messages waits with them once.
 //
-// A sender builds some dozens of packets before it hands them to the kernel together. Such a pause does not end a stream, and while a stream lasts
-// its receiver does not block: to be woken costs the sender more than to build the packets.
+// A sender builds some dozens of packets before it hands them to the kernel together. Its receiver does not block in such a pause: to be woken
+// costs the sender more than to build the packets.
 const (
-	gatherTime    qp.Time = 32_000 // ns, at most
-	gatherShort   qp.Time = 4_000  // ns, at most, if somebody may wait for each message
+	gatherTime    qp.Time = 16_000 // ns, at most
+	gatherShort   qp.Time = 4_000  // ns, at most, if somebody may wait
 	gatherAlone   qp.Time = 8_000  // ns, at most, in one-way streams of small messages: somebody may be looking at the memory
 	gatherSlope   qp.Time = 125    // ns for each frame of the stream so far
-	gatherPackets         = 32     // as many as are waited for at most
+	gatherPackets         = 16     // as many as are waited for at most
 	gatherEnough          = 16     // so many at once came together without help
 	unknownRest           = 4      // of a message of unknown length so many times less is to come than has come
 
-	freeMessages          = 8      // without a post of the program's, or a short message: nobody here waits
+	freeMessages          = 8      // of one QP, with nothing else between them: nobody here waits
 	awaitedEnough         = 2      // messages in a row whose end asks for an ACK: the peer waits
 	streamGap     qp.Time = 64_000 // ns without a frame end a stream
+	burstGap      qp.Time = 8_000  // ns without a frame end a burst
 	streamFrames          = int(gatherTime / gatherSlope)
 )
 
@@ -41,9 +43,11 @@ type gatherer struct {
 	until  qp.Time // 0: now
 	last   qp.Time // when frames came
 	frames int     // of the stream so far
+	burst  int     // of long messages, without a pause between them; counts no further than needed
 	pace   qp.Time // ns that a packet of a long message takes to come; 0: not known
-	free   int     // long messages since the program posted something, or a short one came; counts no further than needed
-	asks   int     // long messages in a row whose end asked for an ACK; likewise
+	from   bth.QPN // whose long messages: the QP here
+	free   int     // how many since anything else came, or was posted; counts no further than needed
+	asks   int     // how many in a row whose end asked for an ACK; likewise
 	seen   uint32  // packets of the message that was handled last, so far
 	total  uint32  // packets that it has; 0: it does not say
 	long   bool    // the packet handled last was of a message of several,
@@ -51,22 +55,22 @@ type gatherer struct {
 	oneway         // of small messages
 }
 
-// handled is told of each packet. Messages of several QPs that come at a time are taken for one: then they wait a little more or less.
+// handled is told of each packet.
 func (g *gatherer) handled(p *bth.Packet) {
 	g.long, g.midst, g.stream = !p.Info.Start || !p.Info.End, false, false
-	switch {
-	case g.long:
+	if g.long {
 		g.part(p)
-	case p.Info.Request: // a question, or word of what the long ones have brought
-		g.free = 0
+		return
 	}
-	if p.Info.End {
-		g.ended(p)
-	}
+	g.free = 0 // a question, an answer, or word of what the long ones have brought
+	g.ended(p)
 }
 
 // part is told of each packet of a message of several.
 func (g *gatherer) part(p *bth.Packet) {
+	if to := p.BTH.DestQP(); to != g.from {
+		g.from, g.free = to, 0
+	}
 	asks := p.BTH.AckReq()
 	g.midst = !p.Info.End && !asks
 	switch {
@@ -83,35 +87,34 @@ func (g *gatherer) part(p *bth.Packet) {
 	g.seen++
 }
 
-// posted is told that the program has posted something.
+// posted is told that the program has posted something. It may wait for an answer.
 func (g *gatherer) posted() {
 	g.free = 0
+	g.until = min(g.until, g.last+gatherShort)
 	g.oneway.posted()
 }
 
-// rest is how many packets of the message are to be waited for. A SEND or a READ response does not tell its length.
-func (g *gatherer) rest() qp.Time {
-	if g.total > g.seen {
-		return qp.Time(min(g.total-g.seen, gatherPackets))
-	}
-	return qp.Time(min(g.seen/unknownRest+1, gatherPackets))
-}
-
-// streaming tells whether a stream of long messages lasts at time now.
-func (g *gatherer) streaming(now qp.Time) bool {
-	return g.pace != 0 && g.frames >= gatherEnough && now-g.last < streamGap
+// paused tells whether a burst of long messages has just ended, at time now, and the next may follow.
+func (g *gatherer) paused(now qp.Time) bool {
+	return g.burst >= gatherEnough && now-g.last < streamGap
 }
 
 // received is told of each batch of frames, 1 at least, that were handled at time now.
 func (g *gatherer) received(now qp.Time, n int) {
-	since := now - g.last
+	since, idle := now-g.last, now-max(g.last, g.until)
 	g.last = now
 	if since > streamGap {
 		g.frames, g.pace = 0, 0
-	} else if g.long && int(g.seen) > n { // all of one message, and another one of it before
-		g.paced(since / qp.Time(n))
+	} else if g.long {
+		g.paced(since/qp.Time(n), int(g.seen) > n)
 	}
 	g.frames = min(g.frames+n, streamFrames)
+	if idle > burstGap {
+		g.burst = 0
+	}
+	if g.long {
+		g.burst = min(g.burst+n, gatherEnough)
+	}
 	if g.until != 0 {
 		g.gathered(n)
 	}
@@ -121,7 +124,7 @@ func (g *gatherer) received(now qp.Time, n int) {
 	case n >= gatherEnough:
 		wait = 0
 	case g.midst:
-		wait = min(wait, g.share(g.pace*g.rest()))
+		wait = min(wait, g.wait())
 	case g.stream:
 		wait = min(wait, gatherAlone)
 	default:
@@ -130,23 +133,29 @@ func (g *gatherer) received(now qp.Time, n int) {
 	if wait > 0 {
 		g.until = now + wait
 	}
-	g.midst, g.stream = false, false
+	g.long, g.midst, g.stream = false, false, false
 }
 
-// share is how much of the time until the message's end nobody minds.
-func (g *gatherer) share(rest qp.Time) qp.Time {
+// wait is how long nobody minds behind a packet of the midst of a message.
+func (g *gatherer) wait() qp.Time {
+	if g.total <= g.seen { // a SEND or a READ response, which do not tell, or more than it said
+		return min(g.pace*qp.Time(min(g.seen/unknownRest+1, gatherPackets)), gatherShort)
+	}
+	rest := g.pace * qp.Time(min(g.total-g.seen, gatherPackets))
 	if g.free < freeMessages || g.asks >= awaitedEnough {
 		return min(rest/4, gatherShort)
 	}
 	return rest * 3 / 4
 }
 
-// paced is told how long each of the latest frames took to come. A shorter time counts at once, a longer one slowly: it may be the sender's
-// pause, or what gathering itself has brought about.
-func (g *gatherer) paced(took qp.Time) {
-	if took < g.pace || g.pace == 0 {
+// paced is told how long each of the latest frames took to come, and whether they all were of one message, behind others of it. A shorter time
+// counts at once: who waited too long for the rest of a message has the next one, too, and still knows better. A longer one counts slowly: it may
+// be the sender's pause, or what gathering itself has brought about.
+func (g *gatherer) paced(took qp.Time, within bool) {
+	switch {
+	case took < g.pace, g.pace == 0 && within:
 		g.pace = took
-	} else {
+	case within:
 		g.pace += min(took-g.pace, g.pace) / 8
 	}
 }

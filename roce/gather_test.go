@@ -35,9 +35,9 @@ func TestGatherTime(t *testing.T) {
 		{"the end of a message in a stream", 1000, pace, 1, false, 64, 64, 0},
 		{"two packets before the end", 1000, pace, 1, true, 62, 64, 2 * pace * 3 / 4},
 		{"a message of two packets", 1000, pace, 1, true, 1, 2, pace * 3 / 4},
-		{"a message of unknown length", 1000, pace, 1, true, 8, 0, 3 * pace * 3 / 4},
-		{"a long one of unknown length", 1000, pace, 1, true, 1000, 0, gatherPackets * pace * 3 / 4},
-		{"longer than it said", 1000, pace, 1, true, 5, 4, 2 * pace * 3 / 4},
+		{"a message of unknown length", 1000, pace, 1, true, 8, 0, 3 * pace},
+		{"a long one of unknown length", 1000, pace, 1, true, 1000, 0, gatherShort},
+		{"longer than it said", 1000, pace, 1, true, 5, 4, 2 * pace},
 		{"many at once", 1000, gatherEnough * pace, gatherEnough, true, 32, 64, 0},
 		{"fewer at once", 1000, 4 * pace, 4, true, 60, 64, 4 * pace * 3 / 4},
 		{"faster: at once", 1000, pace, 2, true, 60, 64, 4 * pace / 2 * 3 / 4},
@@ -91,7 +91,8 @@ func TestGatherForWhoWaits(t *testing.T) {
 		}, most},
 		{"a short message came", func(g *gatherer) { g.handled(packetOf(bth.RCWriteOnly, false)) }, little},
 		{"a READ request came", func(g *gatherer) { g.handled(packetOf(bth.RCReadRequest, false)) }, little},
-		{"an ACK came", func(g *gatherer) { g.handled(packetOf(bth.RCAck, false)) }, most},
+		{"an answer came", func(g *gatherer) { g.handled(packetOf(bth.RCReadResponseOnly, false)) }, little},
+		{"another QP's came", func(g *gatherer) { message(g, false); g.from++; message(g, false) }, little},
 		{"the peer has asked once", func(g *gatherer) { message(g, true) }, most},
 		{"the peer asks each time", func(g *gatherer) { message(g, true); message(g, true) }, little},
 		{"and no more", func(g *gatherer) { message(g, true); message(g, true); message(g, false) }, most},
@@ -105,44 +106,94 @@ func TestGatherForWhoWaits(t *testing.T) {
 			t.Errorf("%s: gathers for %d ns, want %d", c.name, g.until-now, c.want)
 		}
 	}
-	g := gatherer{frames: streamFrames, pace: pace, last: 1e9, midst: true, seen: 3, total: 103}
+	g := gatherer{frames: streamFrames, pace: pace, last: 1e9, midst: true, seen: 3, total: 3 + rest, free: freeMessages}
+	g.received(1e9+pace, 1)
+	if g.posted(); g.until != 1e9+pace+gatherShort {
+		t.Errorf("a post meanwhile: it still gathers until %d ns behind the frame, want %d", g.until-1e9-pace, gatherShort)
+	}
+	g = gatherer{frames: streamFrames, pace: 2 * pace, last: 1e9, midst: true, seen: 3, total: 103}
 	if g.received(1e9+pace, 1); g.until != 1e9+pace+gatherShort {
 		t.Errorf("a long message: gathers for %d ns, want %d", g.until-1e9-pace, gatherShort)
 	}
 }
 
-// Whatever pace a sender has, and however wrong it was guessed: nobody waits for the end of a message. Its frames are seen at the pace at which they
-// come, and the last of them at once.
+// Whatever pace a sender has, and however wrong it was guessed: soon messages are seen when they have come, and yet frames are gathered.
 func TestGatherFindsThePace(t *testing.T) {
-	const total = 64
-	for _, c := range []struct{ guess, pace qp.Time }{{0, 100}, {0, 1300}, {50, 1300}, {20_000, 100}, {20_000, 1300}, {1300, 7000}} {
+	const (
+		messages = 400
+		settled  = 200
+	)
+	for _, c := range []struct {
+		guess, pace qp.Time
+		total       int // packets a message
+		batches     int // to be had a message, at most; 0: no matter
+	}{
+		{0, 100, 64, 16}, {20_000, 100, 64, 16}, {50, 1300, 64, 16}, {20_000, 1300, 64, 16}, {0, 1300, 16, 8}, {20_000, 1300, 16, 8}, {1300, 7000, 64, 0},
+		{20_000, 1300, 2, 0}, {20_000, 1300, 3, 0}, {20_000, 1300, 5, 0}, {20_000, 600, 5, 0}, {20_000, 1300, 8, 0}, {0, 1300, 5, 0},
+	} {
 		g := gatherer{pace: c.guess, frames: streamFrames, last: 1e9, free: freeMessages}
-		start, batches := g.last, 0
-		for message := range 20 {
-			came, late := uint32(0), qp.Time(0)
-			batches = 0
-			for now := start; came < total; {
-				n := min(uint32(max(now-start, 0)/c.pace), total) - came // so many frames have come since the last look
-				if n == 0 {
-					g.nothing()
-					now += 20
-					continue
+		packets := make([]*bth.Packet, c.total)
+		for i := range packets {
+			packets[i] = packetOf(bth.RCWriteMiddle, false)
+		}
+		packets[0], packets[c.total-1] = packetOf(bth.RCWriteFirst, false), packetOf(bth.RCWriteLast, false)
+		packets[0].Payload = make([]byte, 256)
+		bth.PutRETH(packets[0].BTH[packets[0].Info.RETH:], 0, 0, uint32(256*c.total))
+		start, work := g.last, min(300, c.pace/2)
+		batches, latest := 0, qp.Time(0)
+		for now, came := start, 0; came < messages*c.total; {
+			n := min(int((now-start)/c.pace)-came, rxBatch)
+			if n <= 0 {
+				g.nothing()
+				now += 20
+				continue
+			}
+			looked := now
+			for range n {
+				now += work
+				g.handled(packets[came%c.total])
+				came++
+				if came%c.total == 0 && came > settled*c.total {
+					latest = max(latest, now-start-qp.Time(came)*c.pace)
 				}
-				came += n
+			}
+			if came > settled*c.total {
 				batches++
-				late = now - start - total*c.pace
-				g.long, g.midst, g.seen, g.total = true, came < total, came, total
-				g.received(now, int(n))
-				now = max(now+20, g.until)
 			}
-			if limit := 2 * c.pace; message > 3 && late > limit {
-				t.Errorf("%d ns a packet, guessed %d: message %d was seen %d ns late, which is more than %d", c.pace, c.guess, message, late, limit)
-			}
-			start += total * c.pace
+			g.received(looked, n)
+			now = max(now, g.until)
 		}
-		if limit := total / 4; batches > limit {
-			t.Errorf("%d ns a packet, guessed %d: the last message came in %d batches, want at most %d", c.pace, c.guess, batches, limit)
+		if limit := max(c.pace, 1300); latest > limit {
+			t.Errorf("%d ns a packet, guessed %d, %d a message: one was seen %d ns late, more than %d", c.pace, c.guess, c.total, latest, limit)
 		}
+		if c.batches > 0 && batches > c.batches*(messages-settled) {
+			t.Errorf("%d ns a packet, guessed %d: %d batches a message of %d, want at most %d", c.pace, c.guess, batches/(messages-settled), c.total, c.batches)
+		}
+	}
+}
+
+// Frames that were dropped, or handled elsewhere, tell nothing of the pace; and what gathered is no pause.
+func TestGatherOtherFrames(t *testing.T) {
+	g := gatherer{frames: streamFrames, pace: 1000, last: 1e9, free: freeMessages}
+	now := g.last + 1000
+	for range gatherEnough {
+		g.long, g.midst, g.seen, g.total = true, true, 4, 64
+		g.received(now, 1)
+		if g.until-now <= burstGap {
+			t.Fatalf("gathers for %d ns, not long enough to be taken for a pause", g.until-now)
+		}
+		now = g.until + 1000
+	}
+	if !g.paused(now) {
+		t.Error("a stream that was gathered is not known as one")
+	}
+	pace := g.pace
+	for range 100 {
+		now += burstGap
+		g.received(now, 1)
+	}
+	if g.pace != pace {
+		t.Errorf("frames that nobody has handled made the pace %d, it was %d", g.pace, pace)
 	}
 }
 
@@ -158,14 +209,19 @@ func TestSpinInStream(t *testing.T) {
 		{"a stream", true, gatherEnough, streamGap},
 		{"a few packets", true, gatherEnough - 1, 20_000},
 		{"small messages", false, 1000, 20_000},
+		{"small messages after a stream", true, -gatherEnough, 20_000},
 	} {
 		var spun qp.Time
 		must(t, a.sh.do(func(now qp.Time) {
 			idle := a.sh.newIdler()
 			idle.stream = &gatherer{}
-			for range c.n {
+			for range max(c.n, -c.n) {
 				now += 1000
 				idle.stream.long, idle.stream.midst, idle.stream.seen = c.midst, c.midst, 2
+				idle.stream.received(now, 1)
+			}
+			if c.n < 0 {
+				now += gatherTime + burstGap + 1
 				idle.stream.received(now, 1)
 			}
 			for ; !idle.after(0, now+spun); spun += 1000 {
@@ -242,6 +298,11 @@ func TestGatherLeavesTheRingAlone(t *testing.T) {
 	before := port.looks
 	for range 100 {
 		b.Progress()
+	}
+	for end, turns := time.Now().Add(deadline), b.sh.ctr.turns; b.sh.ctr.turns < turns+10; b.Progress() {
+		if time.Now().After(end) {
+			t.Fatal("while it gathers a shard looks at nothing else either")
+		}
 	}
 	if port.looks != before {
 		t.Errorf("a shard that gathers looked at the ring %d times", port.looks-before)

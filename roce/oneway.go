@@ -25,7 +25,7 @@ type oneway struct {
 	stream  bool // the packet handled last belongs to one, and nobody waits for it
 }
 
-// ended is told of each packet that ends its message.
+// ended is told of each message of one packet.
 func (o *oneway) ended(p *bth.Packet) {
 	switch {
 	case p.BTH.AckReq():
