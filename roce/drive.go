@@ -145,6 +145,9 @@ func (s *shard) look() int {
 	s.idle = work == 0 && s.ticks != nil
 	s.answer = n > 0 && s.ticks != nil
 	if s.answer {
+		if s.gather.long && s.eng.Gaps(s.last) {
+			s.gather.lost()
+		}
 		s.gather.received(s.last, n)
 	}
 	return work

@@ -94,6 +94,9 @@ func (g *gatherer) posted() {
 	g.oneway.posted()
 }
 
+// lost is told that packets get lost: their sender waits for word of it.
+func (g *gatherer) lost() { g.free = 0 }
+
 // paused tells whether a burst of long messages has just ended, at time now, and the next may follow.
 func (g *gatherer) paused(now qp.Time) bool {
 	return g.burst >= gatherEnough && now-g.last < streamGap
@@ -136,13 +139,15 @@ func (g *gatherer) received(now qp.Time, n int) {
 	g.long, g.midst, g.stream = false, false, false
 }
 
-// wait is how long nobody minds behind a packet of the midst of a message.
+// wait is how long nobody minds behind a packet of the midst of a message. It is always less than what is waited for takes: so the pace that is
+// measured meanwhile is not the wait's own.
 func (g *gatherer) wait() qp.Time {
-	if g.total <= g.seen { // a SEND or a READ response, which do not tell, or more than it said
-		return min(g.pace*qp.Time(min(g.seen/unknownRest+1, gatherPackets)), gatherShort)
+	packets, known := g.total-g.seen, g.total > g.seen
+	if !known { // a SEND or a READ response, which do not tell, or more than it said
+		packets = g.seen/unknownRest + 1
 	}
-	rest := g.pace * qp.Time(min(g.total-g.seen, gatherPackets))
-	if g.free < freeMessages || g.asks >= awaitedEnough {
+	rest := g.pace * qp.Time(min(packets, gatherPackets))
+	if !known || g.free < freeMessages || g.asks >= awaitedEnough {
 		return min(rest/4, gatherShort)
 	}
 	return rest * 3 / 4

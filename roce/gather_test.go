@@ -35,9 +35,9 @@ func TestGatherTime(t *testing.T) {
 		{"the end of a message in a stream", 1000, pace, 1, false, 64, 64, 0},
 		{"two packets before the end", 1000, pace, 1, true, 62, 64, 2 * pace * 3 / 4},
 		{"a message of two packets", 1000, pace, 1, true, 1, 2, pace * 3 / 4},
-		{"a message of unknown length", 1000, pace, 1, true, 8, 0, 3 * pace},
-		{"a long one of unknown length", 1000, pace, 1, true, 1000, 0, gatherShort},
-		{"longer than it said", 1000, pace, 1, true, 5, 4, 2 * pace},
+		{"a message of unknown length", 1000, pace, 1, true, 8, 0, 3 * pace / 4},
+		{"a long one of unknown length", 1000, pace, 1, true, 1000, 0, min(gatherShort, gatherPackets*pace/4)},
+		{"longer than it said", 1000, pace, 1, true, 5, 4, 2 * pace / 4},
 		{"many at once", 1000, gatherEnough * pace, gatherEnough, true, 32, 64, 0},
 		{"fewer at once", 1000, 4 * pace, 4, true, 60, 64, 4 * pace * 3 / 4},
 		{"faster: at once", 1000, pace, 2, true, 60, 64, 4 * pace / 2 * 3 / 4},
@@ -89,6 +89,7 @@ func TestGatherForWhoWaits(t *testing.T) {
 				message(g, false)
 			}
 		}, most},
+		{"packets get lost", (*gatherer).lost, little},
 		{"a short message came", func(g *gatherer) { g.handled(packetOf(bth.RCWriteOnly, false)) }, little},
 		{"a READ request came", func(g *gatherer) { g.handled(packetOf(bth.RCReadRequest, false)) }, little},
 		{"an answer came", func(g *gatherer) { g.handled(packetOf(bth.RCReadResponseOnly, false)) }, little},
@@ -114,6 +115,27 @@ func TestGatherForWhoWaits(t *testing.T) {
 	g = gatherer{frames: streamFrames, pace: 2 * pace, last: 1e9, midst: true, seen: 3, total: 103}
 	if g.received(1e9+pace, 1); g.until != 1e9+pace+gatherShort {
 		t.Errorf("a long message: gathers for %d ns, want %d", g.until-1e9-pace, gatherShort)
+	}
+}
+
+// Where packets get lost the sender waits for word of it, so frames are not gathered for long.
+func TestGatherAfterLoss(t *testing.T) {
+	for _, loss := range []float64{0, 0.05} {
+		a, b := newRig(t, rigConfig{link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: loss}}, opts: []Option{WithProgress(Manual)}, mem: 1 << 16})
+		const size, messages = 1 << 14, 4 * freeMessages
+		for i := range messages {
+			wr := SendWR{ID: uint64(i), Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, size)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			if i == messages-1 {
+				wr.Flags = Signaled
+			}
+			must(t, a.qp.PostSend(wr))
+			if i%4 == 3 { // the queue is short
+				driveUntil(t, a, b, func() bool { return a.qp.qp.SQLen() == 0 })
+			}
+		}
+		if free := b.sh.gather.free; loss == 0 && free < freeMessages || loss > 0 && free >= freeMessages {
+			t.Errorf("loss %v: %d messages count as undisturbed", loss, free)
+		}
 	}
 }
 
