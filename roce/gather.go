@@ -29,7 +29,6 @@ const (
 	gatherSlope   qp.Time = 125    // ns for each frame of the stream so far
 	gatherPackets         = 16     // as many as are waited for at most
 	gatherEnough          = 16     // so many at once came together without help
-	unknownRest           = 4      // of a message of unknown length so many times less is to come than has come
 
 	freeMessages          = 8      // of one QP, with nothing else between them: nobody here waits
 	awaitedEnough         = 2      // messages in a row whose end asks for an ACK: the peer waits
@@ -139,12 +138,12 @@ func (g *gatherer) received(now qp.Time, n int) {
 	g.long, g.midst, g.stream = false, false, false
 }
 
-// wait is how long nobody minds behind a packet of the midst of a message. It is always less than what is waited for takes: so the pace that is
+// wait is how long nobody minds behind a packet of the midst of a message. It is less than the packets take that are waited for: so the pace that is
 // measured meanwhile is not the wait's own.
 func (g *gatherer) wait() qp.Time {
 	packets, known := g.total-g.seen, g.total > g.seen
-	if !known { // a SEND or a READ response, which do not tell, or more than it said
-		packets = g.seen/unknownRest + 1
+	if !known { // a SEND or a READ response, which do not tell, or more than it said: as many as have come
+		packets = g.seen
 	}
 	rest := g.pace * qp.Time(min(packets, gatherPackets))
 	if !known || g.free < freeMessages || g.asks >= awaitedEnough {
