@@ -130,14 +130,12 @@ func (s *shard) look() int {
 	n := s.port.Receive(s.rx[:])
 	if n == 0 {
 		s.gather.nothing()
-		if s.idle && s.ticks.Fresh() && s.eng.Quiet() {
-			if n = s.lookAgain(); n == 0 {
-				return 0
-			}
-			s.last = qp.Time(s.ticks.Then()) // a few looks ago
-		} else {
-			s.last = s.now()
+	}
+	if n == 0 && s.idle && s.ticks.Fresh() && s.eng.Quiet() {
+		if n = s.lookAgain(); n == 0 {
+			return 0
 		}
+		s.last = qp.Time(s.ticks.Then()) // a few looks ago
 	} else {
 		s.last = s.now()
 	}

@@ -78,10 +78,11 @@ func (g *gatherer) part(p *bth.Packet) {
 		if n := uint32(len(p.Payload)); p.Info.Op == bth.OpWrite && n > 0 {
 			g.total = (p.RETH().DMALen()-1)/n + 1
 		}
-	case p.Info.End && asks:
-		g.free, g.asks = min(g.free+1, freeMessages), min(g.asks+1, awaitedEnough)
 	case p.Info.End:
-		g.free, g.asks = min(g.free+1, freeMessages), 0
+		g.free = min(g.free+1, freeMessages)
+		if g.asks = min(g.asks+1, awaitedEnough); !asks {
+			g.asks = 0
+		}
 	}
 	g.seen++
 }
@@ -121,18 +122,15 @@ func (g *gatherer) received(now qp.Time, n int) {
 		g.gathered(n)
 	}
 	g.until = 0
-	wait := gatherSlope * qp.Time(g.frames)
+	wait := qp.Time(0)
 	switch {
 	case n >= gatherEnough:
-		wait = 0
 	case g.midst:
-		wait = min(wait, g.wait())
+		wait = g.wait()
 	case g.stream:
-		wait = min(wait, gatherAlone)
-	default:
-		wait = 0
+		wait = gatherAlone
 	}
-	if wait > 0 {
+	if wait = min(wait, gatherSlope*qp.Time(g.frames)); wait > 0 {
 		g.until = now + wait
 	}
 	g.long, g.midst, g.stream = false, false, false

@@ -81,8 +81,9 @@ func WithRand(f func() uint64) Option { return func(c *config) { c.rand = f } }
 func WithClock(now func() int64) Option { return func(c *config) { c.clock = now } }
 
 // WithSpin sets how long the Device spins for the next packet before it blocks, eight times as long while packets get lost (or
-// one end's waking up would keep the other waiting, in turns) and, for up to 64 us, behind a burst of long messages; 0 blocks at once, which is right where both peers share one
-// core. The default is DefaultSpin, or 0 while the process has no more cores (GOMAXPROCS) than devices with Auto progress.
+// one end's waking up would keep the other waiting, in turns) and, for up to 64 us, behind a burst of long messages; 0 blocks
+// at once, which is right where both peers share one core. The default is DefaultSpin, or 0 while the process has no more
+// cores (GOMAXPROCS) than devices with Auto progress.
 func WithSpin(d time.Duration) Option { return func(c *config) { c.spin = max(d, 0) } }
 
 // WithCPU pins the thread of Auto progress to CPU n.
