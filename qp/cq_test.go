@@ -40,7 +40,7 @@ func TestCQOverrun(t *testing.T) {
 		a.SendCQ, err = NewCQ(2)
 		must(t, err)
 	})
-	cq := k.q.sendCQ
+	cq := k.q.sq.cq
 	notified := 0
 	cq.SetNotify(func() { notified++ })
 	k.recvs(8)

@@ -36,20 +36,19 @@ type Engine struct {
 	rand      func() uint64
 	maxWindow uint32
 
-	table   qpTable
-	qps     []*QP // by QP.id; 0 is nobody
-	freeIDs []uint32
-	ways    map[Path]*way
-	rooms   [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
-	lists   [numLists]qpList
-	wheel   wheel
+	table  qpTable
+	places int // QPs, and dead ones that have a place in runq still
+	ways   map[Path]*way
+	rooms  [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
+	lists  [numLists]qpList
+	wheel  wheel
 
-	runq    *sched.Queue // IDs of QPs that may have something to send
-	serving *QP          // whose turn it is; not in runq
-	turn    uint32       // bytes that it may still send
+	runq    *sched.Queue[*QP] // QPs that may have something to send
+	serving *QP               // whose turn it is; not in runq
+	turn    uint32            // bytes that it may still send
 
-	window  int      // of prefetching; 0: off
-	pipe    []uint32 // QPs on their way through the chain, a ring; see prefetch.go
+	window  int   // of prefetching; 0: off
+	pipe    []*QP // QPs on their way through the chain, a ring; see prefetch.go
 	pipeIn  uint32
 	pipeWQE uint32
 	pipeKey uint32
@@ -66,6 +65,7 @@ type Engine struct {
 	bell     atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
 	bellHook func()
 	errHook  func(*QP)
+	host     any
 
 	events    [eventRing]Event
 	eventHead uint32
@@ -99,7 +99,6 @@ func NewEngine(c Config) (*Engine, error) {
 	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, gapAt: -gapsFor, ways: map[Path]*way{}}
 	e.table.init(c.MaxQP)
-	e.qps, e.wheel.table = make([]*QP, 1), make([]timer, 1)
 	e.growRunq()
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
@@ -248,12 +247,11 @@ func (e *Engine) next() *QP {
 	}
 	e.serving = nil
 	for {
-		id, ok := e.runq.Pop()
+		q, ok := e.runq.Pop()
 		if !ok {
 			return nil
 		}
 		e.lookAhead()
-		q := e.qps[id]
 		q.queued = false
 		if q.list == inRunq {
 			e.serving, e.turn = q, chunk
@@ -283,8 +281,7 @@ func (e *Engine) schedule(q *QP) {
 func (e *Engine) enqueue(q *QP) {
 	if !q.queued {
 		q.queued = true
-		e.runq.Push(q.id)
-		e.aheadTables(q.id)
+		e.runq.Push(q)
 	}
 }
 
@@ -294,20 +291,20 @@ const minRunq = 64
 // growRunq makes room in the run queue for all QPs.
 func (e *Engine) growRunq() {
 	old := e.runq
-	if old != nil && len(e.qps) <= old.Cap() {
+	if old != nil && e.places <= old.Cap() {
 		return
 	}
 	size := minRunq
 	if old != nil {
 		size = 2 * old.Cap()
 	}
-	e.runq, _ = sched.New(size, e.window) // both in range
+	e.runq, _ = sched.New[*QP](size, e.window) // both in range
 	for old != nil {
-		id, ok := old.Pop()
+		q, ok := old.Pop()
 		if !ok {
 			return
 		}
-		e.runq.Push(id)
+		e.runq.Push(q)
 	}
 }
 
@@ -318,6 +315,10 @@ func (e *Engine) SetBell(f func()) { e.bellHook = f }
 // SetErrHook sets what is called, on the engine's thread, whenever a QP enters ERR, whatever the reason. It must not
 // call the engine. Set it before use.
 func (e *Engine) SetErrHook(f func(*QP)) { e.errHook = f }
+
+// SetHost and QP.Host keep whose engine it is, for whoever made it. Set it before use; QP.Host from any goroutine.
+func (e *Engine) SetHost(h any) { e.host = h }
+func (q *QP) Host() any         { return q.eng.host }
 
 // BellPending tells whether HandleDoorbells has work. Any goroutine.
 func (e *Engine) BellPending() bool { return e.bell.Load() != nil }

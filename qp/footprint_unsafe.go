@@ -27,26 +27,22 @@ func (c *SRQConfig) Footprint() int {
 func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(WC{})) }
 
 // inlineAt is where a slot keeps inline data: in place of its SGEs.
-func (s *sendQueue) inlineAt(i uint32) []byte {
-	at := &s.sges[s.slot(i)*uint32(s.room)]
-	return unsafe.Slice((*byte)(unsafe.Pointer(at)), s.maxInline)
+func (q *QP) inlineAt(i uint32) []byte {
+	at := &q.slotRoom[q.sq.slot(i)*uint32(q.sq.room)]
+	return unsafe.Slice((*byte)(unsafe.Pointer(at)), q.sq.maxInline)
 }
 
 // Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is
 // read.
 func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.sq.wqes)
-	span(visit, q.sq.sges)
+	span(visit, q.slotRoom)
 	span(visit, q.rq.wqes)
 	span(visit, q.rq.sges)
 }
 
-// Memory tells where the tables by QPN and by a QP's number are.
-func (e *Engine) Memory(visit func(addr, n uintptr)) {
-	span(visit, e.table.slots)
-	span(visit, e.qps)
-	span(visit, e.wheel.table)
-}
+// Memory tells where the table by QPN is.
+func (e *Engine) Memory(visit func(addr, n uintptr)) { span(visit, e.table.slots) }
 
 func span[T any](visit func(addr, n uintptr), s []T) {
 	if len(s) > 0 {

@@ -32,7 +32,7 @@ func (q *QP) invariants() error {
 		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("answers owed, but on no list")
-	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.timer().armed && q.rec.timeout > 0:
+	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed && q.rec.timeout > 0:
 		return fmt.Errorf("packets in flight without a timer")
 	}
 	return nil

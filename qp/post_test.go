@@ -162,7 +162,7 @@ func TestEmptyQueueBeginsAgain(t *testing.T) {
 		t.Helper()
 		c.settle()
 		wcs := make([]WC, 8)
-		n := q.sendCQ.Poll(wcs)
+		n := q.sq.cq.Poll(wcs)
 		if n != len(ids) {
 			t.Fatalf("%d completions, want %d", n, len(ids))
 		}

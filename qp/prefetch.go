@@ -37,7 +37,6 @@ const (
 // Lines of a QP by what touches them; see QP and TestLayout.
 const (
 	sendLines = 5 // from the first on: context, send queue, requester
-	recvLines = 2 // the responder's
 	restLines = 3 // what taking a receive looks at
 )
 
@@ -50,7 +49,7 @@ func (e *Engine) SetPrefetch(window int) error {
 		return fmt.Errorf("qp: %w", err)
 	}
 	e.window = window
-	e.pipe = make([]uint32, slots(window))
+	e.pipe = make([]*QP, slots(window))
 	e.pipeIn, e.pipeWQE, e.pipeKey, e.pipeMR, e.pipeMem = 0, 0, 0, 0, 0
 	return nil
 }
@@ -62,12 +61,12 @@ func (e *Engine) lookAhead() {
 		return
 	}
 	for range 2 {
-		id, ok := e.runq.Prefetch()
+		q, ok := e.runq.Prefetch()
 		if !ok {
 			break
 		}
-		prefetch.Object(e.qps[id], sendLines)
-		e.pipe[e.pipeIn&uint32(len(e.pipe)-1)] = id
+		prefetch.Object(q, sendLines)
+		e.pipe[e.pipeIn&uint32(len(e.pipe)-1)] = q
 		e.pipeIn++
 	}
 	w := uint32(e.window)
@@ -85,10 +84,10 @@ func (e *Engine) lookAhead() {
 	}
 }
 
-func (e *Engine) piped(at uint32) *QP { return e.qps[e.pipe[at&uint32(len(e.pipe)-1)]] }
+func (e *Engine) piped(at uint32) *QP { return e.pipe[at&uint32(len(e.pipe)-1)] }
 
 func (e *Engine) aheadWQE(q *QP) {
-	if q == nil || q.sq.cur == q.sq.head.Load() {
+	if q.sq.cur == q.sq.head.Load() {
 		return
 	}
 	s := &q.sq
@@ -105,27 +104,18 @@ func (q *QP) source() *SGE {
 }
 
 func (e *Engine) aheadKey(q *QP) {
-	if q == nil {
-		return
-	}
 	if g := q.source(); g != nil {
 		e.mrs.AheadLocal(mr.Key(g.LKey))
 	}
 }
 
 func (e *Engine) aheadMR(q *QP) {
-	if q == nil {
-		return
-	}
 	if g := q.source(); g != nil {
 		e.mrs.AheadMR(mr.Key(g.LKey), false)
 	}
 }
 
 func (e *Engine) aheadMem(q *QP) {
-	if q == nil {
-		return
-	}
 	if g := q.source(); g != nil {
 		if m := e.mrs.Fetched(mr.Key(g.LKey)); m != nil {
 			m.AheadMemory(g.Addr, g.Length)
@@ -209,7 +199,7 @@ func (f *foresight) find(e *Engine) {
 		prefetch.Object(q, sendLines)
 		return
 	}
-	prefetch.Also(q, &q.responder, recvLines)
+	prefetch.Pair(q, &q.responder)
 	if f.recv = info.Op == bth.OpSend || info.HasImm; f.recv {
 		prefetch.Object(&q.rest, restLines)
 	}
@@ -239,15 +229,5 @@ func (f *foresight) chain(e *Engine, before *foresight) {
 	case f.recv && f.q.srq == nil: // an SRQ is everybody's, and in the caches
 		slot := r.tail.Load() & r.mask
 		prefetch.Pair(&r.wqes[slot], &r.sges[slot*uint32(r.maxSGE)])
-	}
-}
-
-// manyQPs is from how many on the engine's own tables by number are not in the caches either.
-const manyQPs = 4096
-
-// aheadTables fetches what the engine keeps of a QP outside of it.
-func (e *Engine) aheadTables(id uint32) {
-	if len(e.qps) > manyQPs && e.window > 0 {
-		prefetch.Pair(&e.qps[id], &e.wheel.table[id])
 	}
 }

@@ -27,8 +27,8 @@ type InitAttr struct {
 // QP is a queue pair.
 //
 // Its fields stand in the order of their use, in cache lines of 64 bytes: the first line serves everything, then come the send
-// queue and the requester, then the responder, and last what the data path rarely looks at. A message touches some five
-// lines at the sender and three at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
+// queue and the requester, then the responder, and last what the data path rarely looks at. A small message touches five
+// lines at the sender and two at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
 // them to it.
 type QP struct {
 	// Line 0.
@@ -41,7 +41,6 @@ type QP struct {
 	rung     atomic.Bool   // on the bell list
 	destQP   bth.QPN
 	qpn      bth.QPN
-	id       uint32 // index into the engine's tables
 	pkey     bth.PKey
 	port     uint16 // UDP source port
 	typ      Type
@@ -49,11 +48,13 @@ type QP struct {
 	queued   bool // in the run queue, if only as an empty place
 	owes     bool // answers, a NAK or an ACK: transmit has to look at the responder
 
-	// Lines 1 to 5.
+	// Lines 1 to 4, and in line 5 what only losses look at.
 	sq sendQueue
 	requester
+	slotRoom []SGE     // for each slot of the SQ: more SGEs than one, inline data, or an atomic's operands
+	rdEnds   *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
 
-	// Lines 6 and 7.
+	// Line 6, and in line 7 what only long messages, READs, atomics and losses look at.
 	responder
 
 	rest
@@ -65,8 +66,7 @@ type rest struct {
 	srq    *SRQ
 	rq     recvQueue
 	recv   heldRecv
-	attr   attrs     // as last set
-	rdEnds *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
+	attr   attrs // as last set
 	qkey   bth.QKey
 	groups uint16 // multicast groups that it is attached to
 	rdHead uint8  // of rdEnds
@@ -74,26 +74,16 @@ type rest struct {
 	owner  any
 }
 
-// admit gives the QP its number among the engine's.
-func (e *Engine) admit(q *QP) {
-	if n := len(e.freeIDs); n > 0 {
-		q.id = e.freeIDs[n-1]
-		e.freeIDs = e.freeIDs[:n-1]
-		e.qps[q.id] = q
-	} else {
-		q.id = uint32(len(e.qps))
-		e.qps = append(e.qps, q)
-		e.wheel.table = append(e.wheel.table, timer{})
-	}
-	e.wheel.table[q.id] = timer{deadline: Never}
+// admit makes room for the QP in the run queue.
+func (e *Engine) admit() {
+	e.places++
 	e.growRunq()
 }
 
-// forget gives the number back, when no empty place in the run queue bears it any more.
+// forget gives the room back, when no place in the run queue is a dead QP's any more.
 func (e *Engine) forget(q *QP) {
 	if q.dead && !q.queued {
-		e.qps[q.id] = nil
-		e.freeIDs = append(e.freeIDs, q.id)
+		e.places--
 	}
 }
 
@@ -124,9 +114,9 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
 		return fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
 	}
-	q.eng, q.typ, q.qpn, q.pd, q.sendCQ, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.SendCQ, a.RecvCQ, a.SRQ
-	e.admit(q)
-	q.sq.init(&a)
+	q.eng, q.typ, q.qpn, q.pd, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.RecvCQ, a.SRQ
+	e.admit()
+	q.initSQ(&a)
 	if a.SRQ == nil {
 		q.rq.init(a.RQDepth, a.MaxRecvSGE)
 		q.recv.sges = make([]SGE, q.rq.maxSGE)
@@ -182,6 +172,9 @@ func (e *Engine) DestroyQP(q *QP) {
 func (q *QP) SetOwner(o any) { q.owner = o }
 func (q *QP) Owner() any     { return q.owner }
 
+// Posters is a word for whoever keeps posters apart, zero at first: the engine does not look at it, but posting has its line at hand.
+func (q *QP) Posters() *atomic.Uint32 { return &q.sq.posters }
+
 // QPN is the QP's number. Any goroutine.
 func (q *QP) QPN() bth.QPN { return q.qpn }
 
@@ -222,7 +215,8 @@ func (q *QP) reset() {
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
 	q.eng.keepAnswers(&q.answers)
-	q.requester = requester{sendCQ: q.sendCQ}
+	q.requester = requester{}
+	q.rec.timer.deadline = Never
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0
@@ -244,7 +238,7 @@ func (q *QP) retire(st Status) {
 	}
 	wc := WC{ID: w.id, Status: st, Opcode: wcOpcodes[w.op], ByteLen: w.length, QPN: q.qpn}
 	fence.Store(&q.sq.tail, tail+1)
-	q.complete(q.sendCQ, &wc, false)
+	q.complete(q.sq.cq, &wc, false)
 }
 
 // complete writes a CQE. A CQ that is full is lost (IBA 10.2.2.3): the QP goes to ERR.

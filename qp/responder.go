@@ -5,32 +5,33 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// responder is the receiving half of a connected QP.
+// responder is the receiving half of a connected QP. Its first line is all that messages of one packet touch.
 type responder struct {
 	epsn uint64  // count of the packet expected next
 	bare uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
-	va   uint64  // WRITE: where it goes
-	off  uint32  // bytes received of the message under way
-	dma  uint32  // WRITE: its whole length
 	msn  bth.MSN // messages completed (IBA 9.7.7.1)
-	key  bth.RKey
-	msg  msgKind // message under way
 
 	// After a NAK the packets behind it are dropped until the refused one comes again.
 	refused     bool
 	refusedRNR  bool
-	established bool // EventCommEst was raised
 	nakOwed     bool
 	nak         bth.Syndrome
 	access      mr.Access // what the peer may do
+	msg         msgKind   // message under way
+	established bool      // EventCommEst was raised
+	scoped      bool      // there is a scope
 	ackState
+	listNext, listPrev *QP // on a list of ACKs
 
-	scope              *mr.Scope // what windows of type 2 are bound to; nil until the first is
-	listNext, listPrev *QP       // on a list of ACKs
-	lastAhead          uint64    // last packet beyond the gap
-	nakPSN             uint64
-	saved              *savedAtomics // nil until the first atomic
-	answers            answerQueue
+	va        uint64    // WRITE of several packets: where it goes
+	off       uint32    // bytes received of the message under way
+	dma       uint32    // WRITE: its whole length
+	scope     *mr.Scope // what windows of type 2 are bound to; nil until the first is
+	lastAhead uint64    // last packet beyond the gap
+	nakPSN    uint64
+	key       bth.RKey      // WRITE: of its region
+	saved     *savedAtomics // nil until the first atomic
+	answers   answerQueue
 }
 
 // msgKind is what the next packet continues.
@@ -289,6 +290,9 @@ func (q *QP) failRecv(st Status) {
 }
 
 func (q *QP) executeWrite(p *bth.Packet) verdict {
+	if p.Info.Start && p.Info.End && !p.Info.HasImm {
+		return q.executeWriteOnly(p)
+	}
 	dst, v := q.beginWrite(p)
 	if v != accept {
 		return v
@@ -320,6 +324,23 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 	return accept
 }
 
+// executeWriteOnly is executeWrite for the commonest of messages, which leaves nothing to be remembered.
+func (q *QP) executeWriteOnly(p *bth.Packet) verdict {
+	if q.access&mr.RemoteWrite == 0 {
+		return refuseInvalid
+	}
+	h := p.RETH()
+	dst, v := q.checkRemote(h.RKey(), h.VA(), h.DMALen(), mr.RemoteWrite)
+	if v != accept {
+		return v
+	}
+	if !q.lengthOK(p) || uint32(len(p.Payload)) != h.DMALen() {
+		return refuseInvalid
+	}
+	mr.CopyIn(dst, p.Payload)
+	return accept
+}
+
 // beginWrite checks a WRITE's first packet and gives the whole range, which must be allowed before
 // the first byte is written (IBA 9.7.4.1.5); of other packets it checks that they continue a WRITE.
 func (q *QP) beginWrite(p *bth.Packet) ([]byte, verdict) {
@@ -346,7 +367,11 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 	if n > MaxMessage {
 		return nil, refuseInvalid
 	}
-	b, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(key), va, n, need)
+	var s *mr.Scope
+	if q.scoped { // or its line is not looked at
+		s = q.scope
+	}
+	b, v := q.eng.mrs.CheckScope(q.pd, s, mr.Key(key), va, n, need)
 	if v != mr.OK {
 		return nil, refuseAccess
 	}

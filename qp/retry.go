@@ -42,6 +42,8 @@ type recovery struct {
 	srtt, rttvar Time // RFC 6298
 	bound        Time // no probe comes earlier, since those that did were needless
 
+	timer timer
+
 	// Only losses look at the rest.
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
@@ -49,8 +51,12 @@ type recovery struct {
 	readEnd    uint64 // end of the last part of a READ part that was asked for again
 }
 
+// init forgets everything but what Modify has set and the place in the wheel.
 func (r *recovery) init() {
-	*r = recovery{ackDeadline: Never, probeDeadline: Never, timeout: r.timeout, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt}
+	*r = recovery{
+		ackDeadline: Never, probeDeadline: Never, timer: r.timer,
+		timeout: r.timeout, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt,
+	}
 }
 
 // startSample times one packet at a time; retransmitted ones tell nothing (Karn's rule).
@@ -165,7 +171,7 @@ func (q *QP) setRetryTimer() {
 	if q.rec.rnrUntil != 0 {
 		t = q.rec.rnrUntil
 	}
-	if t != q.timer().deadline {
+	if t != q.rec.timer.deadline {
 		q.eng.setTimer(q, t)
 	}
 }
@@ -187,7 +193,7 @@ func (q *QP) onTimer(now Time) {
 	case r.probeDeadline <= now:
 		q.probe(now)
 	}
-	q.timer().deadline = Never
+	q.rec.timer.deadline = Never
 	q.setRetryTimer()
 }
 
@@ -204,7 +210,7 @@ func (q *QP) ackTimedOut(now Time) {
 	q.win.collapse()
 	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
 	q.goBack(now)
-	q.timer().deadline = Never
+	q.rec.timer.deadline = Never
 }
 
 // probe sends the oldest packet alone; what follows it waits for the answer.
@@ -330,6 +336,6 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrPatience), maxRNRWait))
 	r.rnrs = min(r.rnrs+1, maxRNRs)
 	r.ackDeadline, r.probeDeadline = Never, Never
-	q.timer().deadline = Never
+	q.rec.timer.deadline = Never
 	q.setRetryTimer()
 }

@@ -26,20 +26,20 @@ func TestLayout(t *testing.T) {
 	in("list", unsafe.Offsetof(q.list), 0, 1)
 	in("owes", unsafe.Offsetof(q.owes), 0, 1)
 	in("sq.head", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.head), prefetch.Line, 1)
+	in("sq.posters", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.posters), prefetch.Line, 1)
+	in("sq.tail", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.tail), 2*prefetch.Line, 1)
 	in("una", unsafe.Offsetof(q.una), 0, sendLines)
-	in("bound", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.bound), 0, sendLines)
+	in("timer.armed", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.timer)+unsafe.Offsetof(q.rec.timer.armed), 0, sendLines)
 	rest := unsafe.Offsetof(q.rest)
 	for name, at := range map[string]uintptr{"recvCQ": unsafe.Offsetof(q.recvCQ), "rq.tail": unsafe.Offsetof(q.rq) + unsafe.Offsetof(q.rq.tail), "recv.held": unsafe.Offsetof(q.recv) + unsafe.Offsetof(q.recv.held)} {
 		in(name, at, rest&^(prefetch.Line-1), restLines)
 	}
 	p := unsafe.Offsetof(q.responder)
-	in("unacked", unsafe.Offsetof(q.unacked), p&^(prefetch.Line-1), recvLines)
-	in("listPrev", unsafe.Offsetof(q.listPrev), p&^(prefetch.Line-1), recvLines)
+	in("responder", p, p&^(prefetch.Line-1), 1)
+	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
+	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {
 		t.Errorf("a WQE has %d bytes", n)
-	}
-	if n := unsafe.Sizeof(timer{}); n > 32 {
-		t.Errorf("a timer has %d bytes", n)
 	}
 	if n := unsafe.Sizeof(q); n > 768 {
 		t.Errorf("a QP has %d bytes, more than are promised", n)
@@ -91,7 +91,7 @@ func TestMillionStaleNames(t *testing.T) {
 	w := newWorld(t, 1)
 	as, bs := w.crowd(2000)
 	e := w.ends[1]
-	slots, places, ids := len(e.table.slots), e.mrs.Places(), len(e.qps)
+	slots, places, queue := len(e.table.slots), e.mrs.Places(), e.runq.Cap()
 	live := map[bth.QPN]bool{}
 	for _, q := range bs {
 		live[q.QPN()] = true
@@ -139,7 +139,7 @@ func TestMillionStaleNames(t *testing.T) {
 			t.Fatalf("key %#x: %v", k, v)
 		}
 	}
-	if len(e.table.slots) != slots || e.mrs.Places() != places || len(e.qps) != ids {
+	if len(e.table.slots) != slots || e.mrs.Places() != places || e.runq.Cap() != queue {
 		t.Error("a table has grown")
 	}
 	runtime.KeepAlive(as)
@@ -203,7 +203,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 		e.HandleDoorbells(w.now)
 		var (
 			buf     [8192]byte
-			fetched []uint32 // in this order
+			fetched []*QP // in this order
 			served  int
 			last    *QP
 		)
@@ -229,9 +229,9 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 			if served < n { // from the second time round on all is even
 				continue
 			}
-			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last.id)
+			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last)
 			if at < 0 {
-				t.Fatalf("window %d: QP %d is served and was not fetched in the last %d turns", window, last.id, window)
+				t.Fatalf("window %d: QP %d is served and was not fetched in the last %d turns", window, last.qpn, window)
 			}
 		}
 		if served < 2*n {

@@ -14,7 +14,7 @@ import (
 type wqe struct {
 	id     uint64
 	raddr  uint64 // UD: the peer's QPN and Q_Key
-	one    [1]SGE // the only SGE, if there is one; more are in sendQueue.sges
+	one    [1]SGE // the only SGE, if there is one; more are in QP.slotRoom
 	length uint32 // of the message, bytes
 	rkey   bth.RKey
 	extra  uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
@@ -36,39 +36,42 @@ func (w *wqe) destQP() bth.QPN { return bth.QPN(w.raddr >> 32) }
 func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.raddr) }
 
 // sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever. What a poster writes, or
-// what never changes, comes first; behind head is what the engine writes.
+// what never changes, fills the first line; behind it is what the engine writes.
 //
 // A post that finds the queue empty begins again at the QP's first slot. So a QP that has one request under way at a time uses one
 // line of its ring over and over, and of many such QPs as many lines are in use: a ring that went round would bring all its
 // lines through the caches in turn.
 type sendQueue struct {
-	wqes      []wqe  // a power of two of slots
-	sges      []SGE  // room for each slot: more SGEs than one, inline data, or an atomic's operands
-	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
+	wqes      []wqe // a power of two of slots
+	cq        *CQ
+	ahs       *[]*Path // UD: the way of each slot's datagram
+	shift     uint32   // what makes a count a slot; the poster sets it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
-	room      uint8 // SGEs, or bytes of inline data over 16
+	room      uint8 // SGEs a slot has in QP.slotRoom, or bytes of inline data over 16
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written by the poster only
+	posters   atomic.Uint32 // see QP.Posters
+	_         [4]byte
 
 	tail    atomic.Uint32 // next slot to complete
 	cur     uint32        // WQE being sent
 	started uint32        // WQEs that were given PSNs, and local operations that have run
 	curPkt  uint32        // next packet of cur
 	locals  uint32        // local operations that have run and wait for those before them
-
-	ahs *[]*Path // UD: the way of each slot's datagram
 }
 
-// init makes the queue.
-func (s *sendQueue) init(a *InitAttr) {
+// initSQ makes the queue.
+func (q *QP) initSQ(a *InitAttr) {
+	s := &q.sq
 	n := slots(max(a.SQDepth, 1))
+	s.cq = a.SendCQ
 	s.depth = uint16(a.SQDepth)
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
 	s.wqes = make([]wqe, n)
-	s.sges = make([]SGE, n*uint32(s.room))
+	q.slotRoom = make([]SGE, n*uint32(s.room))
 	if a.Type == UD {
 		ahs := make([]*Path, n)
 		s.ahs = &ahs
@@ -88,27 +91,28 @@ func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.
 
 // begin is the first slot of an empty queue. QPs begin at different ones: rings are as long as one another, and if those who are
 // served in turn all began alike, their WQEs would share a few sets of the cache.
-func (q *QP) begin() uint32 { return q.id & uint32(len(q.sq.wqes)-1) }
+func (q *QP) begin() uint32 { return uint32(q.qpn) & uint32(len(q.sq.wqes)-1) }
 
 func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[s.slot(i)] }
 
-func (s *sendQueue) sgesAt(i uint32) []SGE {
-	at := s.slot(i)
-	w := &s.wqes[at]
+// sgesAt are the SGEs of the work request of a count.
+func (q *QP) sgesAt(i uint32) []SGE {
+	at := q.sq.slot(i)
+	w := &q.sq.wqes[at]
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
-	o := at * uint32(s.room)
-	return s.sges[o : o+uint32(w.nsge)]
+	o := at * uint32(q.sq.room)
+	return q.slotRoom[o : o+uint32(w.nsge)]
 }
 
 // operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
-func (s *sendQueue) operands(i uint32) *SGE {
-	at := s.slot(i)
-	if w := &s.wqes[at]; w.nsge > 1 {
+func (q *QP) operands(i uint32) *SGE {
+	at := q.sq.slot(i)
+	if w := &q.sq.wqes[at]; w.nsge > 1 {
 		return &w.one[0]
 	}
-	return &s.sges[at*uint32(s.room)]
+	return &q.slotRoom[at*uint32(q.sq.room)]
 }
 
 func (g *SGE) setOperands(compare, swapAdd uint64) {
@@ -239,7 +243,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	case OpSendInv:
 		w.extra = uint32(wr.InvKey)
 	case OpCmpSwap, OpFetchAdd:
-		s.operands(i).setOperands(wr.Compare, wr.SwapAdd)
+		q.operands(i).setOperands(wr.Compare, wr.SwapAdd)
 	}
 	w.status = Success
 	return nil
@@ -253,14 +257,14 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 			return 0, q.refuseWR(wrongInline, wr, 0)
 		}
 		w.nsge = 0
-		copy(s.inlineAt(i), wr.Inline)
+		copy(q.inlineAt(i), wr.Inline)
 		return uint64(len(wr.Inline)), nil
 	}
 	if len(wr.SGEs) > int(s.maxSGE) {
 		return 0, q.refuseWR(manySGEs, wr, 0)
 	}
 	w.nsge = uint8(len(wr.SGEs))
-	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
+	return q.fillSGEs(q.sgesAt(i), wr.SGEs, rule.need)
 }
 
 // fillSGEs copies SGEs after checking that their keys cover them; it returns their total length.
@@ -284,10 +288,10 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 	s := &q.sq
 	if s.at(i).inline {
-		copy(b, s.inlineAt(i)[off:])
+		copy(b, q.inlineAt(i)[off:])
 		return Success
 	}
-	for _, g := range s.sgesAt(i) {
+	for _, g := range q.sgesAt(i) {
 		if off >= g.Length {
 			off -= g.Length
 			continue

@@ -3,9 +3,8 @@ package qp
 import "math/bits"
 
 // The timer wheel: five levels of 64 slots over ticks of 16 us, so that arming, cancelling and
-// finding the next expiry take constant time for any number of QPs. A slot is a list through a table
-// with a small entry for each QP, not through the QPs: most timers are dropped before they strike, and a QP that has
-// nothing else to do is not fetched from memory for one. An entry sits on the level of the highest bit in which its tick differs from the
+// finding the next expiry take constant time for any number of QPs. A slot is a list through the QPs, whose part in it lies among
+// what sending touches anyway. A QP sits on the level of the highest bit in which its tick differs from the
 // current one; it moves down when the wheel reaches its slot.
 const (
 	tickShift   = 14 // a tick is 2^14 ns
@@ -20,49 +19,43 @@ const (
 type wheel struct {
 	now   uint64 // current tick
 	bits  [wheelLevels]uint64
-	slots [wheelLevels][levelSlots]uint32
-	table []timer // by QP.id; 0 is nobody
+	slots [wheelLevels][levelSlots]*QP
 }
 
 // timer is a QP's place in the wheel. The deadline may lie later than the wheel's tick: then the
-// entry fires early and is armed again, which spares a list operation on every acknowledgement.
+// QP comes up early and is armed again, which spares a list operation on every acknowledgement.
 type timer struct {
 	deadline   Time
-	tick       uint64
-	next, prev uint32
+	next, prev *QP
+	tick       uint32 // its low bits: all ticks in the wheel lie within maxTicks of one another
 	level      uint8
 	slot       uint8
 	armed      bool
 }
 
-// timer is the QP's place in the wheel.
-func (q *QP) timer() *timer { return &q.eng.wheel.table[q.id] }
-
 // setTimer makes HandleTimeout call q.onTimer at t, or a tick later. A deadline put off or dropped
-// leaves the entry where it is.
+// leaves the QP where it is.
 func (e *Engine) setTimer(q *QP, t Time) {
-	w := &e.wheel
-	entry := &w.table[q.id]
+	w, entry := &e.wheel, &q.rec.timer
 	entry.deadline = t
 	if t == Never {
 		return
 	}
 	tick := w.tickFor(t)
 	if entry.armed {
-		if entry.tick <= tick {
+		if int32(entry.tick-uint32(tick)) <= 0 {
 			return
 		}
-		w.remove(q.id)
+		w.remove(q)
 	}
-	w.insert(q.id, tick)
+	w.insert(q, tick)
 }
 
 // stopTimer takes the QP out of the wheel.
 func (e *Engine) stopTimer(q *QP) {
-	entry := &e.wheel.table[q.id]
-	entry.deadline = Never
-	if entry.armed {
-		e.wheel.remove(q.id)
+	q.rec.timer.deadline = Never
+	if q.rec.timer.armed {
+		e.wheel.remove(q)
 	}
 }
 
@@ -72,37 +65,37 @@ func (w *wheel) tickFor(t Time) uint64 {
 	return min(max(tick, w.now), w.now+maxTicks)
 }
 
-func (w *wheel) insert(id uint32, tick uint64) {
+func (w *wheel) insert(q *QP, tick uint64) {
 	level := uint8(0)
 	if x := tick ^ w.now; x != 0 {
 		level = min(uint8((bits.Len64(x)-1)/levelBits), wheelLevels-1)
 	}
 	slot := uint8(tick>>(level*levelBits)) & (levelSlots - 1)
-	t := &w.table[id]
-	t.tick, t.level, t.slot, t.armed = tick, level, slot, true
+	t := &q.rec.timer
+	t.tick, t.level, t.slot, t.armed = uint32(tick), level, slot, true
 	head := &w.slots[level][slot]
-	t.prev, t.next = 0, *head
-	if *head != 0 {
-		w.table[*head].prev = id
+	t.prev, t.next = nil, *head
+	if *head != nil {
+		(*head).rec.timer.prev = q
 	}
-	*head = id
+	*head = q
 	w.bits[level] |= 1 << slot
 }
 
-func (w *wheel) remove(id uint32) {
-	t := &w.table[id]
-	if t.prev != 0 {
-		w.table[t.prev].next = t.next
+func (w *wheel) remove(q *QP) {
+	t := &q.rec.timer
+	if t.prev != nil {
+		t.prev.rec.timer.next = t.next
 	} else {
 		w.slots[t.level][t.slot] = t.next
-		if t.next == 0 {
+		if t.next == nil {
 			w.bits[t.level] &^= 1 << t.slot
 		}
 	}
-	if t.next != 0 {
-		w.table[t.next].prev = t.prev
+	if t.next != nil {
+		t.next.rec.timer.prev = t.prev
 	}
-	t.next, t.prev, t.armed = 0, 0, false
+	t.next, t.prev, t.armed = nil, nil, false
 }
 
 // next finds the earliest occupied slot and the tick at which it begins. The lowest occupied level
@@ -143,24 +136,24 @@ func (e *Engine) HandleTimeout(now Time) {
 // expire empties one slot: what is due fires, the rest moves to where it belongs now.
 func (e *Engine) expire(now Time, level, slot int, target uint64) {
 	w := &e.wheel
-	id := w.slots[level][slot]
-	w.slots[level][slot] = 0
+	q := w.slots[level][slot]
+	w.slots[level][slot] = nil
 	w.bits[level] &^= 1 << slot
-	for id != 0 {
-		t := &w.table[id]
+	for q != nil {
+		t := &q.rec.timer
 		next := t.next
-		t.next, t.prev, t.armed = 0, 0, false
+		t.next, t.prev, t.armed = nil, nil, false
 		switch {
 		case t.deadline == Never:
 		case t.deadline <= now:
 			e.c.Timers++
-			e.qps[id].onTimer(now)
+			q.onTimer(now)
 		default:
 			// Not again in this call, unless the wheel stands more than its reach behind target, after
 			// a long rest: then the entry is a milestone on the way there.
-			w.insert(id, min(max(w.tickFor(t.deadline), target+1), w.now+maxTicks))
+			w.insert(q, min(max(w.tickFor(t.deadline), target+1), w.now+maxTicks))
 		}
-		id = next
+		q = next
 	}
 }
 

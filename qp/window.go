@@ -11,15 +11,15 @@ const (
 )
 
 type window struct {
-	cwnd, max uint32
-	threshold uint32 // below it growth is exponential
-	credit    uint32 // packets acknowledged since the last linear step
 	recover   uint64 // a loss below this packet belongs to the one already counted
+	cwnd, max uint16 // packets, maxMaxWindow at most
+	threshold uint16 // below it growth is exponential
+	credit    uint16 // packets acknowledged since the last linear step
 	probing   bool   // one packet at a time until there is news
 }
 
 func (w *window) init(limit uint32) {
-	*w = window{cwnd: min(firstWindow, limit), max: limit, threshold: limit}
+	*w = window{cwnd: uint16(min(firstWindow, limit)), max: uint16(limit), threshold: uint16(limit)}
 }
 
 // size is how many packets may be in flight.
@@ -27,16 +27,17 @@ func (w *window) size() uint32 {
 	if w.probing {
 		return 1
 	}
-	return w.cwnd
+	return uint32(w.cwnd)
 }
 
 func (w *window) acked(n uint32) {
 	w.probing = false
+	n = min(n, maxMaxWindow) // sums of two stay within 16 bits
 	if w.cwnd < w.threshold {
-		w.cwnd = min(w.cwnd+n, w.threshold, w.max)
+		w.cwnd = min(w.cwnd+uint16(n), w.threshold, w.max)
 		return
 	}
-	if w.credit += n; w.credit >= w.cwnd {
+	if w.credit += uint16(n); w.credit >= w.cwnd {
 		w.credit = 0
 		w.cwnd = min(w.cwnd+1, w.max)
 	}

@@ -84,5 +84,5 @@ func (q *QP) ahead() {
 	if q == nil { // said aloud, or the compiler checks it by reading the QP, which waits for what is to be fetched
 		return
 	}
-	prefetch.Also(&q.dev, &q.qp, qp.AheadLines)
+	prefetch.Object(&q.qp, qp.AheadLines)
 }

@@ -11,19 +11,19 @@ import (
 // postLock lets one poster in at a time. It is held for some ten nanoseconds a work request, mostly by the only poster that there is, so letting go
 // is a plain store: a sync.Mutex's is a locked instruction, to see who sleeps in it. Here who comes too late looks again, and later sleeps for a
 // moment at a time: only QP.Close holds the lock for longer.
-type postLock struct{ v atomic.Uint32 }
+type postLock struct{ v *atomic.Uint32 }
 
 // lockSpins is how often who waits for a postLock looks before it sleeps.
 const lockSpins = 100
 
 // Lock takes the lock.
-func (l *postLock) Lock() {
+func (l postLock) Lock() {
 	if !l.v.CompareAndSwap(0, 1) {
 		l.wait()
 	}
 }
 
-func (l *postLock) wait() {
+func (l postLock) wait() {
 	for spins := 0; l.v.Load() != 0 || !l.v.CompareAndSwap(0, 1); spins++ {
 		if spins < lockSpins {
 			runtime.Gosched()
@@ -34,4 +34,4 @@ func (l *postLock) wait() {
 }
 
 // Unlock lets go, after everything that was done under the lock.
-func (l *postLock) Unlock() { fence.Store(&l.v, 0) }
+func (l postLock) Unlock() { fence.Store(l.v, 0) }

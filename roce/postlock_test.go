@@ -2,13 +2,14 @@ package roce
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // One at a time, whoever comes: also those who find it held for long, as by QP.Close.
 func TestPostLock(t *testing.T) {
-	var l postLock
+	l := postLock{new(atomic.Uint32)}
 	const posters, posts = 4, 2000
 	n := 0
 	var done sync.WaitGroup

@@ -13,12 +13,11 @@ import (
 
 // QP is a queue pair. Its methods are safe for concurrent use; PostSend and PostRecv take a small lock of the QP's own.
 //
-// It begins with the engine's part, in cache lines by use; what posting needs of the rest follows at once. See newQP.
+// It begins with the engine's part, in cache lines by use; posting a send looks at nothing else. See newQP.
 type QP struct {
 	qp     qp.QP
 	dev    *Device
-	sqMu   postLock // one poster at a time
-	rqMu   postLock
+	rqMu   atomic.Uint32 // a postLock
 	closed atomic.Bool
 	gid    int32 // index, or -1 for the default one
 
@@ -39,10 +38,14 @@ type QP struct {
 
 const (
 	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 24
+	qpPad = 48
 	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
 	qpSlab = 64
 )
+
+// sendLock and recvLock let one poster in at a time.
+func (q *QP) sendLock() postLock { return postLock{q.qp.Posters()} }
+func (q *QP) recvLock() postLock { return postLock{&q.rqMu} }
 
 // newQP takes a QP from the current slab, where each begins with a cache line. Its memory is never used again for another
 // one: who still holds the pointer finds a closed QP. The caller holds ctl.
@@ -174,11 +177,12 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	if hinting.Load() > 0 {
 		q.ahead()
 	}
-	q.sqMu.Lock()
+	l := q.sendLock()
+	l.Lock()
 	n, err := q.qp.Post(wrs)
-	q.sqMu.Unlock()
+	l.Unlock()
 	if n > 0 {
-		q.dev.sh.posted(&q.qp)
+		q.qp.Host().(*shard).posted(&q.qp)
 	}
 	if err != nil {
 		return q.refused(n, err)
@@ -189,9 +193,10 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 // PostRecv posts receive work requests, in order. Errors are as PostSend's, with qp.ErrRQFull, and qp.ErrHasSRQ for a QP
 // that takes its receives from an SRQ.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
-	q.rqMu.Lock()
+	l := q.recvLock()
+	l.Lock()
 	n, err := q.qp.PostRecv(wrs)
-	q.rqMu.Unlock()
+	l.Unlock()
 	if err != nil {
 		return q.refused(n, err)
 	}
@@ -287,8 +292,8 @@ func (q *QP) shut() error {
 	d := q.dev
 	// Posters wait outside until the QP is no more: what a post has taken by then is flushed, and later ones are refused. So
 	// no work request is taken and never completes.
-	q.sqMu.Lock()
-	q.rqMu.Lock()
+	q.sendLock().Lock()
+	q.recvLock().Lock()
 	err := d.sh.do(func(now qp.Time) {
 		d.sh.settle()
 		d.sh.gsi.abandon(now, q)
@@ -298,8 +303,8 @@ func (q *QP) shut() error {
 		}
 		q.destroy(now)
 	})
-	q.rqMu.Unlock()
-	q.sqMu.Unlock()
+	q.recvLock().Unlock()
+	q.sendLock().Unlock()
 	for g := range q.groups {
 		_ = q.leaveGroup(g) // the port may be gone, and its memberships with it
 	}

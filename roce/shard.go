@@ -103,6 +103,7 @@ func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
 		s.clock = s.ticks.Now
 	}
 	eng.SetBell(s.bell)
+	eng.SetHost(s)
 	eng.LeaveBodies()
 	return s
 }

@@ -16,7 +16,8 @@
 //
 // A copy that is always the same queue, only read earlier, needs no second array. [Queue] is one ring of IDs: tail is where
 // [Queue.Push] writes, pre where [Queue.Prefetch] reads, head where [Queue.Pop] reads, and head <= pre <= tail. An ID is what
-// the owner likes, best a slot of its QP table: 4 bytes a QP, and no pointers through QPs that are not in the cache.
+// the owner likes: a number (the model of the NIC), or a pointer (the engine, which so needs no table to find the QP by). Nothing is
+// linked through QPs that are not in the cache.
 //
 // All operations take constant time and allocate nothing. Nothing here is safe for concurrent use: the thread that owns the
 // QPs owns the queue. The same code drives gorxe's engine (package qp) and the model of the paper's NIC ("gorxe sim prefetch").

@@ -20,31 +20,30 @@ var (
 	ErrWindow   = errors.New("sched: prefetch window out of range: choose 0 (off) to 4096 QPs")
 )
 
-// Queue is the scheduling queue and, as a second cursor over the same ring, the prefetch queue.
+// Queue is the scheduling queue and, as a second cursor over the same ring, the prefetch queue. ID is what the owner knows a QP by.
 //
 // An ID is in the queue at most once: the owner keeps one bit an ID that says whether it is, sets it when it pushes and clears
 // it when it pops. Nothing can be taken out of the middle. When a QP dies in the queue its ID stays, and the owner finds at
 // Prefetch and at Pop that nobody is there. The bit belongs to the ID, not to the QP: a new QP under the same ID inherits a set
 // bit, and with it the dead one's place.
-type Queue struct {
-	ring []uint32
+type Queue[ID comparable] struct {
+	ring []ID
 	// The cursors run freely and wrap at 2^32, of which the ring's length is a divisor: differences are right throughout.
 	head, pre, tail uint32
 	wnd             uint32
 }
 
-// New makes an empty queue for capacity IDs at least (rounded up to a power of two, 4 bytes each) that looks wnd QPs ahead;
-// 0: it never does.
-func New(capacity, wnd int) (*Queue, error) {
+// New makes an empty queue for capacity IDs at least (rounded up to a power of two) that looks wnd QPs ahead; 0: it never does.
+func New[ID comparable](capacity, wnd int) (*Queue[ID], error) {
 	if capacity < 1 || capacity > MaxCapacity {
 		return nil, fmt.Errorf("%w, at most %d: got %d", ErrCapacity, MaxCapacity, capacity)
 	}
-	q := &Queue{ring: make([]uint32, 1<<bits.Len(uint(capacity-1)))}
+	q := &Queue[ID]{ring: make([]ID, 1<<bits.Len(uint(capacity-1)))}
 	return q, q.SetWindow(wnd)
 }
 
 // Push puts id at the back. It is false when the queue is full: an ID is in it twice.
-func (q *Queue) Push(id uint32) bool {
+func (q *Queue[ID]) Push(id ID) bool {
 	if q.tail-q.head >= uint32(len(q.ring)) {
 		return false
 	}
@@ -55,11 +54,13 @@ func (q *Queue) Push(id uint32) bool {
 
 // Pop takes the next ID to serve. An owner that serves a QP in several steps pops it, remembers it, and pushes it when its turn
 // is over and it has more: the window counts the QPs after the one served.
-func (q *Queue) Pop() (id uint32, ok bool) {
+func (q *Queue[ID]) Pop() (id ID, ok bool) {
 	if q.head == q.tail {
-		return 0, false
+		return id, false
 	}
-	id = q.ring[q.head&uint32(len(q.ring)-1)]
+	at := &q.ring[q.head&uint32(len(q.ring)-1)]
+	var none ID
+	id, *at = *at, none
 	if q.pre == q.head { // served before it was prefetched: too late for that
 		q.pre++
 	}
@@ -68,18 +69,18 @@ func (q *Queue) Pop() (id uint32, ok bool) {
 }
 
 // Peek is what Pop would take.
-func (q *Queue) Peek() (id uint32, ok bool) {
+func (q *Queue[ID]) Peek() (id ID, ok bool) {
 	if q.head == q.tail {
-		return 0, false
+		return id, false
 	}
 	return q.ring[q.head&uint32(len(q.ring)-1)], true
 }
 
 // Prefetch gives the next ID whose resources to fetch, each once a turn; false: all that are within the window were given. Call
 // it after each Pop and Push, until it is false or as often as there is time.
-func (q *Queue) Prefetch() (id uint32, ok bool) {
+func (q *Queue[ID]) Prefetch() (id ID, ok bool) {
 	if q.pre == q.tail || q.pre-q.head >= q.wnd {
-		return 0, false
+		return id, false
 	}
 	id = q.ring[q.pre&uint32(len(q.ring)-1)]
 	q.pre++
@@ -89,22 +90,22 @@ func (q *Queue) Prefetch() (id uint32, ok bool) {
 // Hint tells whether a QP that is about to get work, and is not queued, should have its resources fetched at once: prefetching is
 // on, and so few QPs wait that the queue would not look ahead far enough (software triggered prefetch, III.B). The QP is pushed
 // when its work is there; Prefetch gives it then again, and finds everything fetched.
-func (q *Queue) Hint() bool { return q.tail-q.head < q.wnd }
+func (q *Queue[ID]) Hint() bool { return q.tail-q.head < q.wnd }
 
 // Len is the number of IDs that wait.
-func (q *Queue) Len() int { return int(q.tail - q.head) }
+func (q *Queue[ID]) Len() int { return int(q.tail - q.head) }
 
 // Ahead is the number of waiting IDs that Prefetch has given.
-func (q *Queue) Ahead() int { return int(q.pre - q.head) }
+func (q *Queue[ID]) Ahead() int { return int(q.pre - q.head) }
 
 // Cap is the number of IDs that the queue holds at most.
-func (q *Queue) Cap() int { return len(q.ring) }
+func (q *Queue[ID]) Cap() int { return len(q.ring) }
 
 // Window is how many QPs the queue looks ahead; 0: prefetching is off.
-func (q *Queue) Window() int { return int(q.wnd) }
+func (q *Queue[ID]) Window() int { return int(q.wnd) }
 
 // SetWindow changes how many QPs the queue looks ahead. After a smaller one Prefetch is false until the turns have caught up.
-func (q *Queue) SetWindow(wnd int) error {
+func (q *Queue[ID]) SetWindow(wnd int) error {
 	if wnd < 0 || wnd > MaxWindow {
 		return fmt.Errorf("%w: got %d", ErrWindow, wnd)
 	}

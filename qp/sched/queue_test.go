@@ -47,7 +47,7 @@ func TestQueueIsTwoQueues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.IntRange(1, 40).Draw(t, "ids")
 		wnd := rapid.IntRange(0, 12).Draw(t, "window")
-		q, err := New(ids, wnd)
+		q, err := New[uint32](ids, wnd)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestQueueIsTwoQueues(t *testing.T) {
 // With all QPs busy, each is fetched exactly once a turn, wnd turns before it is served.
 func TestPrefetchRunsAWindowAhead(t *testing.T) {
 	const qps, wnd = 100, 7
-	q, err := New(qps, wnd)
+	q, err := New[uint32](qps, wnd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestPrefetchRunsAWindowAhead(t *testing.T) {
 // A QP with work waits for one turn of each other QP at most, whoever else comes.
 func TestEachWaitsItsShare(t *testing.T) {
 	const qps = 10_000
-	q, err := New(qps, 8)
+	q, err := New[uint32](qps, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,19 +164,19 @@ func TestBounds(t *testing.T) {
 		{0, 7, ErrCapacity}, {-1, 7, ErrCapacity}, {MaxCapacity + 1, 7, ErrCapacity}, {math.MaxInt, 7, ErrCapacity},
 		{64, -1, ErrWindow}, {64, MaxWindow + 1, ErrWindow}, {64, math.MinInt, ErrWindow},
 	} {
-		q, err := New(c.capacity, c.wnd)
+		q, err := New[uint32](c.capacity, c.wnd)
 		if !errors.Is(err, c.want) {
-			t.Errorf("New(%d, %d): %v, want %v", c.capacity, c.wnd, err, c.want)
+			t.Errorf("New[uint32](%d, %d): %v, want %v", c.capacity, c.wnd, err, c.want)
 		}
 		if err == nil && q.Cap() < c.capacity {
-			t.Errorf("New(%d) has room for %d", c.capacity, q.Cap())
+			t.Errorf("New[uint32](%d) has room for %d", c.capacity, q.Cap())
 		}
 	}
 }
 
 // An owner that breaks the rule of one place an ID is told, and what waits stays whole.
 func TestFull(t *testing.T) {
-	q, err := New(3, 2)
+	q, err := New[uint32](3, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestWindow(t *testing.T) {
 }
 
 func TestNoAllocation(t *testing.T) {
-	q, err := New(64, 7)
+	q, err := New[uint32](64, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestNoAllocation(t *testing.T) {
 }
 
 func BenchmarkTurn(b *testing.B) {
-	q, err := New(65536, 7)
+	q, err := New[uint32](65536, 7)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type job struct {
 type nic struct {
 	*clock
 	p      *Params
-	queue  *sched.Queue
+	queue  *sched.Queue[uint32]
 	caches [Kinds]*cache
 	mrs    uint32 // QP q's memory is in MR q mod mrs
 	pcie   wire   // host to NIC: what reads bring
@@ -45,7 +45,7 @@ type nic struct {
 }
 
 func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
-	q, err := sched.New(qps, window)
+	q, err := sched.New[uint32](qps, window)
 	if err != nil {
 		return nil, err
 	}
