@@ -2,8 +2,8 @@ package qp
 
 import "unsafe"
 
-// Footprint is how many bytes the rings take that a creator asks for: what a QP has beyond them does not depend on the
-// attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
+// Footprint is how many bytes the rings take that a creator asks for, the SQ's first slot included, which lies in the QP: what a QP has
+// beyond them does not depend on the attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
 func (a *InitAttr) Footprint() int {
 	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotRoom()*sgeSize)
 	if a.Type == UD {
@@ -42,7 +42,7 @@ func (q *QP) Memory(visit func(addr, n uintptr)) {
 }
 
 // Memory tells where the table by QPN is.
-func (e *Engine) Memory(visit func(addr, n uintptr)) { span(visit, e.table.slots) }
+func (e *Engine) Memory(visit func(addr, n uintptr)) { span(visit, e.table.buckets) }
 
 func span[T any](visit func(addr, n uintptr), s []T) {
 	if len(s) > 0 {

@@ -36,7 +36,7 @@ const (
 
 // Lines of a QP by what touches them; see QP and TestLayout.
 const (
-	sendLines = 5 // from the first on: context, send queue, requester
+	sendLines = 6 // from the first on: context, send queue and its first slot, requester
 	restLines = 3 // what taking a receive looks at
 )
 
@@ -87,11 +87,9 @@ func (e *Engine) lookAhead() {
 func (e *Engine) piped(at uint32) *QP { return e.pipe[at&uint32(len(e.pipe)-1)] }
 
 func (e *Engine) aheadWQE(q *QP) {
-	if q.sq.cur == q.sq.head.Load() {
-		return
+	if s := &q.sq; s.cur != s.head.Load() && s.slot(s.cur) != 0 {
+		prefetch.Object(s.at(s.cur), 1)
 	}
-	s := &q.sq
-	prefetch.Object(s.at(s.cur), 1)
 }
 
 // source is the SGE of the work request under way; nil: it has none, or several, or inline data.
@@ -127,10 +125,6 @@ func (e *Engine) aheadMem(q *QP) {
 // the QP will be posted to is the paper's software-triggered prefetch. Any goroutine.
 const AheadLines = sendLines
 
-// AheadSlot goes on from there, a little later: it fetches the slot that the next work request goes to, if the queue is empty; one
-// that is not is in the caches. A store need not wait for its line, but the doorbell behind it does. Any goroutine.
-func (q *QP) AheadSlot() { prefetch.Object(&q.sq.wqes[q.begin()], 1) }
-
 // foresight is what is known of a received packet before it is looked at.
 type foresight struct {
 	b  []byte // from the BTH on; nil: nothing
@@ -147,7 +141,7 @@ type foresight struct {
 // that is nobody's. It fetches what they will touch. The owner gives it a batch of packets at a time, see ForeseeBatch.
 func (e *Engine) Foresee(packets [][]byte) {
 	f := e.sights[:min(len(packets), len(e.sights))]
-	far := len(e.table.slots) > nearSlots
+	far := len(e.table.buckets) > nearBuckets
 	for i := range f {
 		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].answer, f[i].recv = packets[i], nil, nil, 0, false, false
 		if far && packets[i] != nil {
@@ -170,8 +164,8 @@ func (e *Engine) Foresee(packets [][]byte) {
 	}
 }
 
-// nearSlots is how large a QP table is that stays in the caches.
-const nearSlots = 4096
+// nearBuckets is how large a QP table is that stays in the caches.
+const nearBuckets = 1024
 
 // ForeseeBatch is how many packets Foresee should be given at a time; 0: none, there is nothing to gain.
 func (e *Engine) ForeseeBatch() int {
@@ -224,7 +218,7 @@ func (f *foresight) chain(e *Engine, before *foresight) {
 		f.m = e.mrs.AheadMR(f.rk, true)
 	}
 	switch s, r := &f.q.sq, &f.q.rq; {
-	case f.answer && s.used() > 0:
+	case f.answer && s.used() > 0 && s.slot(s.tail.Load()) != 0:
 		prefetch.Object(s.at(s.tail.Load()), 1)
 	case f.recv && f.q.srq == nil: // an SRQ is everybody's, and in the caches
 		slot := r.tail.Load() & r.mask

@@ -27,7 +27,7 @@ type InitAttr struct {
 // QP is a queue pair.
 //
 // Its fields stand in the order of their use, in cache lines of 64 bytes: the first line serves everything, then come the send
-// queue and the requester, then the responder, and last what the data path rarely looks at. A small message touches five
+// queue and the requester, then the responder, and last what the data path rarely looks at. A small message touches six
 // lines at the sender and two at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
 // them to it.
 type QP struct {
@@ -47,14 +47,15 @@ type QP struct {
 	list     listID
 	queued   bool // in the run queue, if only as an empty place
 	owes     bool // answers, a NAK or an ACK: transmit has to look at the responder
+	qkey     bth.QKey
 
-	// Lines 1 to 4, and in line 5 what only losses look at.
+	// Lines 1 to 5, and in line 6 what only losses look at.
 	sq sendQueue
 	requester
 	slotRoom []SGE     // for each slot of the SQ: more SGEs than one, inline data, or an atomic's operands
 	rdEnds   *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
 
-	// Line 6, and in line 7 what only long messages, READs, atomics and losses look at.
+	// Line 7, and in line 8 what only long messages, READs, atomics and losses look at.
 	responder
 
 	rest
@@ -66,10 +67,10 @@ type rest struct {
 	srq    *SRQ
 	rq     recvQueue
 	recv   heldRecv
-	attr   attrs // as last set
-	qkey   bth.QKey
-	groups uint16 // multicast groups that it is attached to
-	rdHead uint8  // of rdEnds
+	attr   attrs         // as last set
+	takers atomic.Uint32 // see RecvPosters
+	groups uint16        // multicast groups that it is attached to
+	rdHead uint8         // of rdEnds
 	dead   bool
 	owner  any
 }
@@ -145,11 +146,12 @@ func (a *InitAttr) Check() error {
 	return nil
 }
 
-// freeQPN draws a QPN that is not in use and not reserved: 0 and 1 are the management QPs.
+// freeQPN draws a QPN that is not in use, not reserved (0 and 1 are the management QPs), and has room in its bucket, as a fifth of
+// them at least have.
 func (e *Engine) freeQPN() bth.QPN {
 	for {
 		n := bth.QPN(e.rand() & psnMask)
-		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil {
+		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil && e.table.room(n) {
 			return n
 		}
 	}
@@ -172,8 +174,10 @@ func (e *Engine) DestroyQP(q *QP) {
 func (q *QP) SetOwner(o any) { q.owner = o }
 func (q *QP) Owner() any     { return q.owner }
 
-// Posters is a word for whoever keeps posters apart, zero at first: the engine does not look at it, but posting has its line at hand.
-func (q *QP) Posters() *atomic.Uint32 { return &q.sq.posters }
+// Posters and RecvPosters are words for whoever keeps posters of sends and of receives apart, zero at first. The engine does not look at
+// them, but posting has their lines at hand.
+func (q *QP) Posters() *atomic.Uint32     { return &q.sq.posters }
+func (q *QP) RecvPosters() *atomic.Uint32 { return &q.takers }
 
 // QPN is the QP's number. Any goroutine.
 func (q *QP) QPN() bth.QPN { return q.qpn }

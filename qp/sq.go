@@ -38,11 +38,13 @@ func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.raddr) }
 // sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever. What a poster writes, or
 // what never changes, fills the first line; behind it is what the engine writes.
 //
-// A post that finds the queue empty begins again at the QP's first slot. So a QP that has one request under way at a time uses one
-// line of its ring over and over, and of many such QPs as many lines are in use: a ring that went round would bring all its
-// lines through the caches in turn.
+// A post that finds the queue empty begins again at the first slot, which lies in the QP. So a QP that has one request under way at a
+// time uses one line over and over, which comes with the QP's others: a ring that went round would bring all its
+// lines through the caches in turn, and the pages that they are on through the TLB.
 type sendQueue struct {
-	wqes      []wqe // a power of two of slots
+	first wqe   // slot 0
+	wqes  []wqe // slots 1 on; with the first a power of two
+
 	cq        *CQ
 	ahs       *[]*Path // UD: the way of each slot's datagram
 	shift     uint32   // what makes a count a slot; the poster sets it while the queue is empty
@@ -70,7 +72,7 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.depth = uint16(a.SQDepth)
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
-	s.wqes = make([]wqe, n)
+	s.wqes = make([]wqe, n-1)
 	q.slotRoom = make([]SGE, n*uint32(s.room))
 	if a.Type == UD {
 		ahs := make([]*Path, n)
@@ -87,18 +89,23 @@ func (a *InitAttr) slotRoom() int {
 func (s *sendQueue) used() uint32 { return s.head.Load() - s.tail.Load() }
 
 // slot is where the work request of a count between tail and head is, and the next one's.
-func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.wqes)-1) }
+func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.wqes)) }
 
-// begin is the first slot of an empty queue. QPs begin at different ones: rings are as long as one another, and if those who are
-// served in turn all began alike, their WQEs would share a few sets of the cache.
-func (q *QP) begin() uint32 { return uint32(q.qpn) & uint32(len(q.sq.wqes)-1) }
+// at is the work request of a count.
+func (s *sendQueue) at(i uint32) *wqe { return s.in(s.slot(i)) }
 
-func (s *sendQueue) at(i uint32) *wqe { return &s.wqes[s.slot(i)] }
+// in is the one in a slot.
+func (s *sendQueue) in(slot uint32) *wqe {
+	if slot == 0 {
+		return &s.first
+	}
+	return &s.wqes[slot-1]
+}
 
 // sgesAt are the SGEs of the work request of a count.
 func (q *QP) sgesAt(i uint32) []SGE {
 	at := q.sq.slot(i)
-	w := &q.sq.wqes[at]
+	w := q.sq.in(at)
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
@@ -109,7 +116,7 @@ func (q *QP) sgesAt(i uint32) []SGE {
 // operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
 func (q *QP) operands(i uint32) *SGE {
 	at := q.sq.slot(i)
-	if w := &q.sq.wqes[at]; w.nsge > 1 {
+	if w := q.sq.in(at); w.nsge > 1 {
 		return &w.one[0]
 	}
 	return &q.slotRoom[at*uint32(q.sq.room)]
@@ -180,7 +187,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 	head := s.head.Load()
 	used := head - s.tail.Load()
 	if used == 0 {
-		s.shift = q.begin() - head // the engine looks at no slot until head moves on
+		s.shift = -head // the engine looks at no slot until head moves on
 	}
 	free := uint32(s.depth) - used
 	var err error

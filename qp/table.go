@@ -7,34 +7,44 @@ import (
 	"github.com/gorxe/gorxe/mr/prefetch"
 )
 
-// qpTable finds a QP by its QPN in constant time: open addressing over slots at least three times as many as
-// QPs, so that probes stay short whatever QPNs a peer tries.
+// qpTable finds a QP by its QPN in constant time. A bucket is a cache line, and the engine, which draws the QPNs, passes over those
+// whose bucket is full: so a look-up reads one line. Only a QPN that the user chose may lie in one of the buckets behind its own.
 type qpTable struct {
-	slots []qpSlot
-	shift uint8
-	used  int
-	max   int
+	buckets []qpBucket
+	shift   uint8
+	used    int
+	max     int
 }
 
-type qpSlot struct {
-	qpn bth.QPN
-	q   *QP
+type qpBucket struct {
+	qpns    [bucketSize]bth.QPN // 0: free; it is no QP's number (QP0 is the subnet manager's, IBA 3.5.10)
+	spilled uint32              // QPNs that would be here, or before, and lie behind
+	qps     [bucketSize]*QP
 }
 
-const minTable = 64 // slots; the table grows with the QPs
+const (
+	bucketSize = 5
+	minBuckets = 16 // the table grows with the QPs
+	// perBucket is how many QPs there are for each bucket at most before the table doubles.
+	perBucket = 4
+	// reach is in how many buckets a QPN may lie. If a user chooses so many that are alike that it is not enough, the table doubles.
+	reach = 8
+)
 
 func (t *qpTable) init(maxQP int) {
 	t.max = maxQP
-	t.resize(minTable)
+	t.resize(minBuckets)
 }
 
 func (t *qpTable) resize(n int) {
-	old := t.slots
-	t.slots = make([]qpSlot, n)
+	old := t.buckets
+	t.buckets, t.used = make([]qpBucket, n), 0
 	t.shift = uint8(32 - bits.TrailingZeros(uint(n)))
-	for _, s := range old {
-		if s.q != nil {
-			t.slots[t.find(s.qpn)] = s
+	for i := range old {
+		for _, q := range old[i].qps {
+			if q != nil {
+				t.put(q)
+			}
 		}
 	}
 }
@@ -42,42 +52,80 @@ func (t *qpTable) resize(n int) {
 // home spreads QPNs by multiplication with 2^32 over the golden ratio.
 func (t *qpTable) home(n bth.QPN) int { return int(uint32(n) * 0x9e3779b1 >> t.shift) }
 
-// find is the slot of n, or the free one where it belongs.
-func (t *qpTable) find(n bth.QPN) int {
-	i := t.home(n)
-	for t.slots[i].q != nil && t.slots[i].qpn != n {
-		i = (i + 1) & (len(t.slots) - 1)
-	}
-	return i
+// bucket is the one i behind n's own.
+func (t *qpTable) bucket(n bth.QPN, i int) *qpBucket {
+	return &t.buckets[(t.home(n)+i)&(len(t.buckets)-1)]
 }
 
-func (t *qpTable) get(n bth.QPN) *QP { return t.slots[t.find(n)].q }
+// place is the first where n lies, bucketSize or more if there is none. It looks at all of them: a branch for each would be foretold
+// wrong most of the time, and that costs more.
+func (b *qpBucket) place(n bth.QPN) int {
+	k := &b.qpns
+	return bits.TrailingZeros8(same(k[0], n) | same(k[1], n)<<1 | same(k[2], n)<<2 | same(k[3], n)<<3 | same(k[4], n)<<4)
+}
 
-// ahead fetches the slot of n.
-func (t *qpTable) ahead(n bth.QPN) { prefetch.Object(&t.slots[t.home(n)], 1) }
+// same is 1 if a is b, else 0.
+func same(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
+
+func (t *qpTable) get(n bth.QPN) *QP {
+	b := t.bucket(n, 0)
+	if at := b.place(n); at < bucketSize {
+		return b.qps[at]
+	}
+	if b.spilled == 0 {
+		return nil
+	}
+	return t.behind(n)
+}
+
+// behind is get for a QPN that is not in its own bucket.
+func (t *qpTable) behind(n bth.QPN) *QP {
+	for i := 1; i < reach; i++ {
+		if b := t.bucket(n, i); b.place(n) < bucketSize {
+			return b.qps[b.place(n)]
+		}
+	}
+	return nil
+}
+
+// room tells whether there is room for n in its own bucket.
+func (t *qpTable) room(n bth.QPN) bool { return t.bucket(n, 0).place(0) < bucketSize }
+
+// ahead fetches the bucket of n.
+func (t *qpTable) ahead(n bth.QPN) { prefetch.Object(t.bucket(n, 0), 1) }
 
 func (t *qpTable) put(q *QP) {
-	if (t.used+1)*3 > len(t.slots) {
-		t.resize(len(t.slots) * 2)
+	if t.used >= perBucket*len(t.buckets) {
+		t.resize(2 * len(t.buckets))
 	}
-	t.slots[t.find(q.qpn)] = qpSlot{q.qpn, q}
-	t.used++
+	for i := range reach {
+		b := t.bucket(q.qpn, i)
+		if at := b.place(0); at < bucketSize {
+			b.qpns[at], b.qps[at] = q.qpn, q
+			t.used++
+			t.spill(q.qpn, i, 1)
+			return
+		}
+	}
+	t.resize(2 * len(t.buckets))
+	t.put(q)
 }
 
-// del closes the gap, so that no marker of the deleted stays behind.
-func (t *qpTable) del(n bth.QPN) {
-	i := t.find(n)
-	if t.slots[i].q == nil {
-		return
+// spill counts n in the buckets before the one where it lies, which is i behind its own.
+func (t *qpTable) spill(n bth.QPN, i int, by uint32) {
+	for k := range i {
+		t.bucket(n, k).spilled += by
 	}
-	mask := len(t.slots) - 1
-	t.slots[i] = qpSlot{}
-	t.used--
-	for j := (i + 1) & mask; t.slots[j].q != nil; j = (j + 1) & mask {
-		// An entry moves into the gap if the gap lies between its home and its place.
-		if home := t.home(t.slots[j].qpn); (j-home)&mask >= (j-i)&mask {
-			t.slots[i], t.slots[j] = t.slots[j], qpSlot{}
-			i = j
+}
+
+func (t *qpTable) del(n bth.QPN) {
+	for i := range reach {
+		b := t.bucket(n, i)
+		if at := b.place(n); at < bucketSize && n != 0 {
+			b.qpns[at], b.qps[at] = 0, nil
+			t.used--
+			t.spill(n, i, ^uint32(0))
+			return
 		}
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The QP table against a map, with QPNs from a small range so that they collide, and all over the
-// 24 bits.
+// The QP table against a map, with QPNs from a small range so that they collide, all over the
+// 24 bits, and such as a user may choose to crowd a few buckets.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		var table qpTable
 		table.init(1 << 16)
 		model := map[bth.QPN]*QP{}
 		qpns := rapid.OneOf(rapid.Uint32Range(0, 40), rapid.Uint32Range(0, psnMask),
-			rapid.Map(rapid.Uint32Range(0, 40), func(n uint32) uint32 { return n << 18 }))
+			rapid.Map(rapid.Uint32Range(0, 40), func(n uint32) uint32 { return n << 18 }), rapid.SampledFrom(alike))
 		for range rapid.IntRange(1, 300).Draw(r, "steps") {
-			n := bth.QPN(qpns.Draw(r, "qpn"))
+			n := max(1, bth.QPN(qpns.Draw(r, "qpn")))
 			if _, there := model[n]; !there && rapid.Bool().Draw(r, "put") {
 				q := &QP{qpn: n}
 				table.put(q)
@@ -41,24 +41,63 @@ func TestTableAgainstMap(t *testing.T) {
 	})
 }
 
-// Probes stay short: at most a third of the slots is taken, whatever QPNs are in use.
-func TestTableStaysSparse(t *testing.T) {
+// alike are QPNs that all belong to one bucket of a small table.
+var alike = func() (list []uint32) {
 	var table qpTable
 	table.init(1 << 16)
-	for i := range 10_000 {
-		table.put(&QP{qpn: bth.QPN(i*3 + 2)})
-	}
-	longest := 0
-	for n := range bth.QPN(100_000) {
-		i, d := table.home(n), 0
-		for table.slots[i].q != nil && table.slots[i].qpn != n {
-			i = (i + 1) & (len(table.slots) - 1)
-			d++
+	for n := bth.QPN(1); len(list) < 200; n++ {
+		if table.home(n) == 3 {
+			list = append(list, uint32(n))
 		}
-		longest = max(longest, d)
 	}
-	if len(table.slots) < 3*table.used || longest > 16 {
-		t.Errorf("%d QPs in %d slots, longest probe %d", table.used, len(table.slots), longest)
+	return list
+}()
+
+// A look-up reads one line for a QPN that the engine drew, and reach of them at most for one that a user chose, even where hundreds
+// chosen on purpose crowd one bucket; the table grows with the QPs and not with such malice.
+func TestTableIsCompact(t *testing.T) {
+	e := newWorld(t, 1).ends[0]
+	for range 10_000 {
+		_, err := e.CreateQP(InitAttr{PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq})
+		must(t, err)
+	}
+	for i := range e.table.buckets {
+		if e.table.buckets[i].spilled > 0 {
+			t.Fatal("a QPN that the engine drew lies behind its own bucket")
+		}
+	}
+	if got, want := len(e.table.buckets), 4096; got != want {
+		t.Errorf("10,000 QPs are in %d buckets, want %d", got, want)
+	}
+	var table qpTable
+	table.init(1 << 16)
+	for _, n := range alike {
+		table.put(&QP{qpn: bth.QPN(n)})
+	}
+	for _, n := range alike {
+		if q := table.get(bth.QPN(n)); q == nil || q.qpn != bth.QPN(n) {
+			t.Errorf("QPN %#x is lost", n)
+		}
+	}
+	if len(table.buckets) > 8*len(alike) {
+		t.Errorf("%d QPNs have made the table %d buckets large", len(alike), len(table.buckets))
+	}
+}
+
+// Nothing is left of QPs that are gone, neither in their buckets nor in those that they were crowded out of.
+func TestTableForgets(t *testing.T) {
+	var table qpTable
+	table.init(1 << 16)
+	for _, n := range alike {
+		table.put(&QP{qpn: bth.QPN(n)})
+	}
+	for _, n := range alike {
+		table.del(bth.QPN(n))
+	}
+	for i, b := range table.buckets {
+		if b != (qpBucket{}) {
+			t.Fatalf("bucket %d holds %+v", i, b)
+		}
 	}
 }
 

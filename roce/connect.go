@@ -28,9 +28,9 @@ const (
 
 // Local is what the peer has to know of this end before it connects.
 func (q *QP) Local() Endpoint {
-	g, _ := q.dev.localGID(int(q.gid), GID{}) // no address any more: the zero GID, which Connect refuses
+	g, _ := q.device().localGID(int(q.gid), GID{}) // no address any more: the zero GID, which Connect refuses
 	return Endpoint{
-		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.dev.Info().ActiveMTU,
+		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.device().Info().ActiveMTU,
 		PKey: DefaultPKey, QKey: QKey(q.qkey.Load()),
 	}
 }
@@ -45,14 +45,14 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	if err := q.checkRemote(&remote, &o); err != nil {
 		return err
 	}
-	local, err := q.dev.localGID(int(q.gid), remote.GID)
+	local, err := q.device().localGID(int(q.gid), remote.GID)
 	if err != nil {
 		return err
 	}
 	if o.SourcePort == 0 {
 		o.SourcePort = frame.SourcePort(q.QPN(), remote.QPN)
 	}
-	path, mtu, err := q.dev.resolve(ctx, local, remote.GID, o.PathOptions)
+	path, mtu, err := q.device().resolve(ctx, local, remote.GID, o.PathOptions)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ type step struct {
 // it reached.
 func (q *QP) raise(steps []step) error {
 	var err error
-	gone := q.dev.sh.do(func(now qp.Time) {
+	gone := q.device().sh.do(func(now qp.Time) {
 		for i := range steps {
 			if err = q.modify(now, &steps[i].attr, steps[i].mask); err != nil {
 				err = fmt.Errorf("roce: bring the QP to %v: %w", steps[i].attr.State, err)

@@ -79,7 +79,7 @@ type DialOptions struct {
 //
 // If it fails because of the peer or ctx before the peer has agreed, the QP is still in INIT and may dial again.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
-	if q.dev != d {
+	if q.device() != d {
 		return nil, ErrForeign
 	}
 	if err := dialable(addr); err != nil {
@@ -211,10 +211,10 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
 	attr := p.ActiveQP(r)
 	var err error
-	gone := q.dev.sh.do(func(now qp.Time) {
+	gone := q.device().sh.do(func(now qp.Time) {
 		if err = q.climb(now, &attr, path, &o.ConnectOptions, StateRTS); err == nil {
-			err = q.dev.sh.gsi.cm.Ready(cm.Time(now), talk.id, nil)
-			q.dev.sh.gsi.transmit(now)
+			err = q.device().sh.gsi.cm.Ready(cm.Time(now), talk.id, nil)
+			q.device().sh.gsi.transmit(now)
 		}
 	})
 	if err != nil {
@@ -260,7 +260,7 @@ func atLeastNone(v uint8) int {
 func (d *Device) hangUp(q *QP, talk *dialogue) {
 	_ = d.sh.do(func(now qp.Time) {
 		g := d.sh.gsi
-		if q != nil && q.dev == d && q.talk == talk {
+		if q != nil && q.device() == d && q.talk == talk {
 			q.talk = nil
 			q.spoil(now)
 		}

@@ -46,7 +46,6 @@ func (h *Hinter) Hint(q *QP, wr *SendWR) {
 	if then.q == nil {
 		return
 	}
-	then.q.qp.AheadSlot()
 	if then.sge.Length > 0 {
 		h.dev.mrs.AheadMR(mr.Key(then.sge.LKey), false)
 	}

@@ -11,7 +11,7 @@ import (
 func TestLayout(t *testing.T) {
 	var q QP
 	if n := unsafe.Sizeof(q); n%64 != 0 {
-		t.Errorf("a QP has %d bytes: qpPad has to be %d", n, (qpPad+64-n%64)%64)
+		t.Errorf("a QP has %d bytes: another %d fill its last line", n, 64-n%64)
 	}
 	if unsafe.Offsetof(q.qp) != 0 {
 		t.Error("the engine's part does not come first")

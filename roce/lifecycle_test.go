@@ -196,7 +196,7 @@ func TestMRCloseWhilePacketsFly(t *testing.T) {
 func waitState(t *testing.T, q *QP, want State) {
 	t.Helper()
 	for end := time.Now().Add(deadline); q.State() != want; {
-		q.dev.Progress()
+		q.device().Progress()
 		if time.Now().After(end) {
 			t.Fatalf("state %v, want %v", q.State(), want)
 		}

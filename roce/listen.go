@@ -334,7 +334,7 @@ func (r *Request) fits(q *QP, o *AcceptOptions) error {
 		want = UC
 	}
 	switch {
-	case q.dev != r.dev:
+	case q.device() != r.dev:
 		return ErrForeign
 	case r.req.Service.IsUDP():
 		return fmt.Errorf("%w: the peer asks for a datagram QP; see AnswerUD", ErrInvalid)
@@ -382,7 +382,7 @@ func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path
 // rise brings an accepted QP from RTR to RTS.
 func (q *QP) rise(attr *cm.QPAttributes, path *Path, o *ConnectOptions) error {
 	var err error
-	gone := q.dev.sh.do(func(now qp.Time) { err = q.climb(now, attr, path, o, StateRTS) })
+	gone := q.device().sh.do(func(now qp.Time) { err = q.climb(now, attr, path, o, StateRTS) })
 	return errors.Join(gone, err)
 }
 
@@ -427,7 +427,7 @@ func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 // AnswerUD tells the peer of a datagram QP, which is active (QP.Activate).
 func (r *Request) AnswerUD(q *QP, private []byte) error {
 	switch {
-	case q.dev != r.dev:
+	case q.device() != r.dev:
 		return ErrForeign
 	case q.Type() != UD || q.closed.Load():
 		return fmt.Errorf("%w: a request for datagrams is answered with an active UD QP", ErrInvalid)

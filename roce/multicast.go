@@ -20,7 +20,7 @@ const QPNMulticast = bth.QPNMulticast
 //
 // To send to a group, create an AH for its address and name QPNMulticast as RemoteQPN; a sender needs no membership.
 func (q *QP) AttachMulticast(group netip.Addr) error {
-	d := q.dev
+	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
@@ -53,7 +53,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 
 // DetachMulticast ends it. Closing the QP does so, too.
 func (q *QP) DetachMulticast(group netip.Addr) error {
-	d := q.dev
+	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
@@ -71,7 +71,7 @@ func (q *QP) DetachMulticast(group netip.Addr) error {
 
 // leaveGroup ends the host's membership with that of the last QP. The caller holds Device.ctl.
 func (q *QP) leaveGroup(gid GID) error {
-	d := q.dev
+	d := q.device()
 	delete(q.groups, gid)
 	if d.members[gid]--; d.members[gid] > 0 {
 		return nil

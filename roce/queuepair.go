@@ -16,8 +16,6 @@ import (
 // It begins with the engine's part, in cache lines by use; posting a send looks at nothing else. See newQP.
 type QP struct {
 	qp     qp.QP
-	dev    *Device
-	rqMu   atomic.Uint32 // a postLock
 	closed atomic.Bool
 	gid    int32 // index, or -1 for the default one
 
@@ -32,20 +30,22 @@ type QP struct {
 	talk  *dialogue // with the peer's connection manager; the shard's
 
 	groups map[GID]bool // multicast; under Device.ctl
-
-	_ [qpPad]byte
 }
 
-const (
-	// qpPad fills a QP up to whole cache lines; TestLayout tells.
-	qpPad = 48
-	// qpSlab is how many QPs are allocated together: enough that they are aligned to pages.
-	qpSlab = 64
-)
+// qpSlab is how many QPs are allocated together: enough that they are aligned to pages. A QP fills whole cache lines; TestLayout tells.
+const qpSlab = 64
 
 // sendLock and recvLock let one poster in at a time.
 func (q *QP) sendLock() postLock { return postLock{q.qp.Posters()} }
-func (q *QP) recvLock() postLock { return postLock{&q.rqMu} }
+func (q *QP) recvLock() postLock { return postLock{q.qp.RecvPosters()} }
+
+// device is the QP's; nil if nobody made the QP.
+func (q *QP) device() *Device {
+	if q.pd == nil {
+		return nil
+	}
+	return q.pd.dev
+}
 
 // newQP takes a QP from the current slab, where each begins with a cache line. Its memory is never used again for another
 // one: who still holds the pointer finds a closed QP. The caller holds ctl.
@@ -68,7 +68,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 		return nil, err
 	}
 	q := d.newQP()
-	q.dev, q.pd, q.send, q.recv, q.srq, q.gid, q.psn = d, pd, c.SendCQ, c.RecvCQ, c.SRQ, -1, PSN(d.rand()&0xffffff)
+	q.pd, q.send, q.recv, q.srq, q.gid, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, -1, PSN(d.rand()&0xffffff)
 	if c.GIDIndex != nil {
 		q.gid = int32(min(*c.GIDIndex, math.MaxInt32))
 	}
@@ -136,10 +136,10 @@ func (q *QP) create(c *QPConfig) error {
 		return err
 	}
 	q.bytes = uint32(qpBytes + init.Footprint())
-	if err := q.dev.mem.take(int(q.bytes), "a QP of these depths"); err != nil {
+	if err := q.device().mem.take(int(q.bytes), "a QP of these depths"); err != nil {
 		return err
 	}
-	s := q.dev.sh
+	s := q.device().sh
 	var err error
 	gone := s.do(func(now qp.Time) {
 		if err = s.eng.InitQP(&q.qp, init); err != nil {
@@ -153,7 +153,7 @@ func (q *QP) create(c *QPConfig) error {
 		}
 	})
 	if err = errors.Join(gone, err); err != nil {
-		q.dev.mem.give(int(q.bytes))
+		q.device().mem.give(int(q.bytes))
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 		return ErrClosed
 	}
 	var err error
-	if gone := q.dev.sh.do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
+	if gone := q.device().sh.do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
 		return gone
 	}
 	return err
@@ -246,7 +246,7 @@ func (q *QP) Query() (Attr, error) {
 	if q.closed.Load() {
 		return a, ErrClosed
 	}
-	err := q.dev.sh.do(func(qp.Time) { a = q.qp.Query() })
+	err := q.device().sh.do(func(qp.Time) { a = q.qp.Query() })
 	return a, err
 }
 
@@ -262,10 +262,10 @@ func (q *QP) Drain(ctx context.Context) error {
 		if q.closed.Load() {
 			return ErrClosed
 		}
-		if q.dev.virtual {
+		if q.device().virtual {
 			return ErrVirtualTime
 		}
-		if q.dev.sh.manual && q.dev.sh.tryStep() > 0 {
+		if q.device().sh.manual && q.device().sh.tryStep() > 0 {
 			pause = shortest
 			continue
 		}
@@ -279,8 +279,8 @@ func (q *QP) Drain(ctx context.Context) error {
 // a CQ has no room for them. A PostSend or PostRecv that meets it is either taken and flushed, or refused with ErrClosed. Closing
 // twice is harmless.
 func (q *QP) Close() error {
-	q.dev.ctl.Lock()
-	defer q.dev.ctl.Unlock()
+	q.device().ctl.Lock()
+	defer q.device().ctl.Unlock()
 	return q.shut()
 }
 
@@ -289,7 +289,7 @@ func (q *QP) shut() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
-	d := q.dev
+	d := q.device()
 	// Posters wait outside until the QP is no more: what a post has taken by then is flushed, and later ones are refused. So
 	// no work request is taken and never completes.
 	q.sendLock().Lock()
@@ -332,7 +332,7 @@ func (q *QP) flushFits() bool {
 }
 
 func (q *QP) destroy(qp.Time) {
-	q.dev.sh.eng.DestroyQP(&q.qp)
+	q.device().sh.eng.DestroyQP(&q.qp)
 	q.qp.SetOwner(nil)
-	q.dev.sh.qps--
+	q.device().sh.qps--
 }

@@ -174,7 +174,7 @@ func (q *QP) repath(p *qpPath, mac frame.MAC, h *frame.Hop) {
 	if *n == p.path {
 		return
 	}
-	_ = q.dev.sh.do(func(now qp.Time) {
+	_ = q.device().sh.do(func(now qp.Time) {
 		if q.path == p.count && !q.closed.Load() {
 			// Refused where the QP is between two states; its next Modify or Connect brings a path of its own.
 			_ = q.modify(now, &Attr{Path: *n}, AttrPath)

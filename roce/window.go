@@ -111,7 +111,7 @@ type MWBindAttr struct {
 // the QP to ERR. It may wait for other goroutines that create or close objects; on the data path, draw keys ahead
 // by NextRKey and post OpBindMW.
 func (q *QP) BindMW(w *MW, a MWBindAttr) (RKey, error) {
-	d := q.dev
+	d := q.device()
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if w.pd.dev != d {
