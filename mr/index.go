@@ -2,12 +2,15 @@ package mr
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 )
 
 const (
 	// bucketSize keys and their regions fill a cache line.
 	bucketSize = 5
+	// perBucket is how many keys there are for each bucket at most before the table doubles.
+	perBucket = 4
 	// minBuckets is the size that a table starts with.
 	minBuckets = 8
 )
@@ -57,43 +60,35 @@ func (b buckets) places() int { return len(b) * bucketSize }
 // compares its key.
 func (x *index) find(key Key) *MR {
 	b := (*x.cur.Load()).of(key)
-	if i := b.place(key); i >= 0 {
-		return b.mrs[i].Load()
+	if i := b.place(key); i < bucketSize {
+		return b.mrs[i].Load() // nil for key 0, which free places hold
 	}
 	return nil
 }
 
-// place is where key is, or -1.
+// place is the first that holds key, bucketSize or more if there is none; that of 0 is free. It looks at all of them: a branch for each
+// would be foretold wrong most of the time, and that costs more.
 func (b *bucket) place(key Key) int {
-	if key == 0 {
-		return -1 // free places hold 0
-	}
-	return b.look(uint32(key))
+	k := &b.keys
+	return bits.TrailingZeros8(same(&k[0], key) | same(&k[1], key)<<1 | same(&k[2], key)<<2 | same(&k[3], key)<<3 | same(&k[4], key)<<4)
 }
 
-// free is a place where a key may go, or -1.
-func (b *bucket) free() int { return b.look(0) }
+// same is 1 if key is there, else 0.
+func same(at *atomic.Uint32, key Key) uint8 { return uint8((uint64(at.Load()^uint32(key)) - 1) >> 63) }
 
-// look finds the first place that holds want.
-func (b *bucket) look(want uint32) int {
-	for i := range b.keys {
-		if b.keys[i].Load() == want {
-			return i
-		}
-	}
-	return -1
-}
+// has tells whether key is there.
+func (b *bucket) has(key Key) bool { return b.place(key) < bucketSize }
 
 // draw takes the next key of the sequence that has room here and is not live
-// in the other index. Tables are at most half full, so few are passed over.
+// in the other index. A fifth of the table at least is free, so few are passed over.
 func (x *index) draw(other *index) (Key, error) {
-	if x.used >= x.cur.Load().places()/2 {
+	if x.used >= perBucket*len(*x.cur.Load()) {
 		x.grow()
 	}
 	for b, o := *x.cur.Load(), *other.cur.Load(); x.next < 1<<32; {
 		key := x.perm.at(uint32(x.next))
 		x.next++
-		if key != 0 && b.of(key).free() >= 0 && o.of(key).place(key) < 0 {
+		if key != 0 && b.of(key).has(0) && !o.of(key).has(key) {
 			return key, nil
 		}
 	}
@@ -107,7 +102,7 @@ func (x *index) insert(key Key, m *MR) {
 
 func (b buckets) put(key Key, m *MR) {
 	t := b.of(key)
-	i := t.free()
+	i := t.place(0)
 	t.mrs[i].Store(m)
 	t.keys[i].Store(uint32(key))
 }
