@@ -139,11 +139,8 @@ func (p *Port) Alloc(bufs []frame.Buf) int {
 	if p.closed.Load() {
 		return 0
 	}
-	n := min(len(bufs), p.maxHeld-p.held)
-	if len(p.free) < n {
-		p.collect()
-	}
-	n = min(n, len(p.free))
+	p.collect() // first, so that the buffers used last are used again: they are in the caches, all of them together are not
+	n := min(len(bufs), p.maxHeld-p.held, len(p.free))
 	for i := range n {
 		buf := p.take()
 		*p.mark(buf) = bufHeld

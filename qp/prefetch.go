@@ -134,7 +134,7 @@ type foresight struct {
 	n  uint32
 	rk mr.Key
 
-	answer, recv bool // it ends a work request of ours; it may take a receive
+	recv bool // it may take a receive
 }
 
 // Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
@@ -143,7 +143,7 @@ func (e *Engine) Foresee(packets [][]byte) {
 	f := e.sights[:min(len(packets), len(e.sights))]
 	far := len(e.table.buckets) > nearBuckets
 	for i := range f {
-		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].answer, f[i].recv = packets[i], nil, nil, 0, false, false
+		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].recv = packets[i], nil, nil, 0, false
 		if far && packets[i] != nil {
 			e.table.ahead(bth.BTH(packets[i]).DestQP())
 		}
@@ -189,7 +189,7 @@ func (f *foresight) find(e *Engine) {
 		return
 	}
 	info := bth.BTH(f.b).Opcode().Info()
-	if f.answer = info.Response; f.answer {
+	if info.Response {
 		prefetch.Object(q, sendLines)
 		return
 	}
@@ -205,8 +205,7 @@ func (f *foresight) find(e *Engine) {
 	e.mrs.AheadRemote(f.rk)
 }
 
-// chain goes on from what find fetched: to the region, which may be that of the packet before, to the receive that is next, or to the work
-// request that an answer ends.
+// chain goes on from what find fetched: to the region, which may be that of the packet before, and to the receive that is next.
 func (f *foresight) chain(e *Engine, before *foresight) {
 	switch {
 	case f.q == nil:
@@ -217,10 +216,8 @@ func (f *foresight) chain(e *Engine, before *foresight) {
 	default:
 		f.m = e.mrs.AheadMR(f.rk, true)
 	}
-	switch s, r := &f.q.sq, &f.q.rq; {
-	case f.answer && s.used() > 0 && s.slot(s.tail.Load()) != 0:
-		prefetch.Object(s.at(s.tail.Load()), 1)
-	case f.recv && f.q.srq == nil: // an SRQ is everybody's, and in the caches
+	if f.recv && f.q.srq == nil { // an SRQ is everybody's, and in the caches
+		r := &f.q.rq
 		slot := r.tail.Load() & r.mask
 		prefetch.Pair(&r.wqes[slot], &r.sges[slot*uint32(r.maxSGE)])
 	}
