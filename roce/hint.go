@@ -13,20 +13,16 @@ import (
 // goroutine uses it at a time; its zero value is no use, Device.NewHinter makes one.
 type Hinter struct {
 	dev  *Device
-	ring [hintRing]hinted
+	ring [hintRing]SGE // of no length: the hint had none
 	next uint
 }
 
-type hinted struct {
-	q   *QP
-	sge SGE
-}
-
 const (
-	// hintRing is a power of two; a hint's third step is done when it is the oldest.
-	hintRing = 4
-	// hintLag is how many hints later the second step of a hint is done, when the first has arrived.
-	hintLag = 2
+	// hintRing is a power of two, and more than the lags.
+	hintRing = 8
+	// mrLag and memLag are how many hints later the second and the third step of a hint are done: when what the one before
+	// asked for has arrived.
+	mrLag, memLag = 3, 6
 )
 
 // NewHinter makes a Hinter.
@@ -36,24 +32,20 @@ func (d *Device) NewHinter() *Hinter { return &Hinter{dev: d} }
 func (h *Hinter) Hint(q *QP, wr *SendWR) {
 	q.ahead()
 	now := &h.ring[h.next%hintRing]
-	now.q, now.sge = q, SGE{}
+	*now = SGE{}
 	if len(wr.SGEs) > 0 {
-		now.sge = wr.SGEs[0]
-		h.dev.mrs.AheadLocal(mr.Key(now.sge.LKey))
+		*now = wr.SGEs[0]
+		h.dev.mrs.AheadLocal(mr.Key(now.LKey))
 	}
-	then := &h.ring[(h.next-hintLag)%hintRing]
-	h.next++
-	if then.q == nil {
-		return
+	if g := &h.ring[(h.next-mrLag)%hintRing]; g.Length > 0 {
+		h.dev.mrs.AheadMR(mr.Key(g.LKey), false)
 	}
-	if then.sge.Length > 0 {
-		h.dev.mrs.AheadMR(mr.Key(then.sge.LKey), false)
-	}
-	if oldest := &h.ring[h.next%hintRing]; oldest.sge.Length > 0 {
-		if m := h.dev.mrs.Fetched(mr.Key(oldest.sge.LKey)); m != nil {
-			m.AheadMemory(oldest.sge.Addr, oldest.sge.Length)
+	if g := &h.ring[(h.next-memLag)%hintRing]; g.Length > 0 {
+		if m := h.dev.mrs.Fetched(mr.Key(g.LKey)); m != nil {
+			m.AheadMemory(g.Addr, g.Length)
 		}
 	}
+	h.next++
 }
 
 // hinting counts the devices whose posters hint: those that look ahead and have many QPs. It is not a field of the device, because to
