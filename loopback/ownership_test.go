@@ -85,6 +85,31 @@ func randomPlan(r *rand.Rand) (p Plan) {
 	return p
 }
 
+// What was released is used again before what lay idle: a Port whose owner has little under way goes through few of its buffers, so they
+// stay in the caches.
+func TestFewBuffersInUse(t *testing.T) {
+	l := newLink(t, Config{Virtual: true})
+	a, b := l.Port(0), l.Port(1)
+	used := map[uint64]bool{}
+	var bufs [4]frame.Buf
+	for range 1000 {
+		n := a.Alloc(bufs[:])
+		for i := range n {
+			bufs[i].B = fill(bufs[i].B, a.mac, b.mac, 100, 1)
+			used[bufs[i].Token] = true
+		}
+		if sent, err := a.Send(bufs[:n]); sent != len(bufs) || err != nil {
+			t.Fatal(sent, err)
+		}
+		if got := receive(t, b); len(got) != len(bufs) {
+			t.Fatalf("%d arrived", len(got))
+		}
+	}
+	if len(used) > 2*len(bufs) {
+		t.Errorf("%d buffers were used for %d at a time", len(used), len(bufs))
+	}
+}
+
 // Whatever owners and plans do, no buffer is lost and none has two holders
 // (the Port panics at that).
 func TestBuffersComeBack(t *testing.T) {

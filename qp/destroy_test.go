@@ -89,6 +89,33 @@ func TestDestroyOneOfMany(t *testing.T) {
 	}
 }
 
+// QPs that come and go leave nothing behind, also those that wait for their turn when they go: the run queue does not grow, and keeps
+// room for all that there are.
+func TestDestroyInTheRunQueue(t *testing.T) {
+	w := newWorld(t, 1)
+	e := w.ends[0]
+	va, key := w.ends[1].remote(0)
+	var buf [8192]byte
+	stay, _ := w.pair(RC)
+	for range 20 * minRunq {
+		a, b := w.pair(RC)
+		for _, q := range []*QP{stay, a} {
+			if _, err := q.PostSend([]SendWR{{Op: OpWrite, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}}); err != nil && !errors.Is(err, ErrSQFull) {
+				t.Fatal(err)
+			}
+		}
+		e.HandleDoorbells(w.now)
+		e.DestroyQP(a)
+		w.ends[1].DestroyQP(b)
+		for n := 1; n > 0; {
+			n, _ = e.PollTransmit(w.now, buf[:])
+		}
+	}
+	if e.places != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
+		t.Errorf("places for %d QPs, %d in the table, a queue of %d", e.places, e.table.used, e.runq.Cap())
+	}
+}
+
 // A QP without work costs nothing per turn: no timer, no list, no packet; and its size is known.
 func TestIdleQPsCostNothing(t *testing.T) {
 	w := newWorld(t, 1)

@@ -220,7 +220,6 @@ func (q *QP) reset() {
 	q.recv.held = false
 	q.eng.keepAnswers(&q.answers)
 	q.requester = requester{}
-	q.rec.timer.deadline = Never
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0

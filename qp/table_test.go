@@ -88,10 +88,14 @@ func TestTableIsCompact(t *testing.T) {
 func TestTableForgets(t *testing.T) {
 	var table qpTable
 	table.init(1 << 16)
-	for _, n := range alike {
+	some := alike[:30] // more than their bucket holds, less than would double the table
+	for _, n := range some {
 		table.put(&QP{qpn: bth.QPN(n)})
 	}
-	for _, n := range alike {
+	if table.buckets[3].spilled == 0 || len(table.buckets) != minBuckets {
+		t.Fatalf("nobody was crowded out: %+v", table.buckets[3])
+	}
+	for _, n := range some {
 		table.del(bth.QPN(n))
 	}
 	for i, b := range table.buckets {

@@ -120,6 +120,26 @@ func TestWheelAfterLongRest(t *testing.T) {
 	}
 }
 
+// A QP keeps the low 32 bits of its tick, which begin again after 20 hours: an alarm may be moved from one side to the other.
+func TestWheelAcrossTheWrap(t *testing.T) {
+	const tick = Time(1) << tickShift
+	const wrap = tick << 32
+	e, qs := timerQPs(t, 2)
+	e.HandleTimeout(wrap - 5*tick)
+	qs[0].setAlarm(wrap + 10*tick)
+	qs[0].setAlarm(wrap - 2*tick) // sooner: moves
+	qs[1].setAlarm(wrap - 2*tick)
+	qs[1].setAlarm(wrap + 10*tick) // put off: stays, and is armed again
+	e.HandleTimeout(wrap - tick)
+	if !qs[0].fired() || qs[1].fired() {
+		t.Errorf("just before the wrap: %v, %v", qs[0].fired(), qs[1].fired())
+	}
+	e.HandleTimeout(wrap + 11*tick)
+	if !qs[1].fired() {
+		t.Error("the other did not fire behind the wrap")
+	}
+}
+
 // Time that stands still or goes back does no harm.
 func TestWheelTimeGoesBack(t *testing.T) {
 	e, qs := timerQPs(t, 1)

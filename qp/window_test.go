@@ -39,6 +39,9 @@ func TestWindowGrowsAndShrinks(t *testing.T) {
 	want(1)
 	w.acked(1)
 	want(lossWindow)
+	w.init(maxMaxWindow)
+	w.acked(1 << 20) // more than 16 bits
+	want(maxMaxWindow)
 	w.init(2) // a small limit bounds the first window too
 	want(2)
 }
@@ -51,11 +54,15 @@ func TestWindowBounds(t *testing.T) {
 		w.init(limit)
 		una := uint64(countBase)
 		for range rapid.IntRange(0, 200).Draw(r, "steps") {
-			n := uint64(rapid.IntRange(0, 300).Draw(r, "n"))
+			n := uint64(rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, maxPSNCount)).Draw(r, "n"))
 			switch rapid.IntRange(0, 2).Draw(r, "what") {
 			case 0:
 				una += n
+				before := w.cwnd
 				w.acked(uint32(n))
+				if w.cwnd < before || (before < w.threshold && n >= uint64(w.threshold) && w.cwnd != w.threshold) {
+					r.Fatalf("%d acknowledged: window %d -> %d, threshold %d", n, before, w.cwnd, w.threshold)
+				}
 			case 1:
 				w.loss(una, una+n)
 			case 2:

@@ -237,6 +237,26 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// What was served is not kept alive by the queue.
+func TestPopForgets(t *testing.T) {
+	q, err := New[*int](3, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		q.Push(&i)
+		q.Prefetch()
+		if got, ok := q.Pop(); !ok || got != &i {
+			t.Fatalf("%v, %v", got, ok)
+		}
+	}
+	for i, p := range q.ring {
+		if p != nil {
+			t.Errorf("place %d holds %v", i, *p)
+		}
+	}
+}
+
 func BenchmarkTurn(b *testing.B) {
 	q, err := New[uint32](65536, 7)
 	if err != nil {
