@@ -10,7 +10,7 @@ var (
 	ErrConfig = errors.New("mr: unusable configuration")
 	// ErrTooMany: MaxPD or MaxMR is reached; release some or raise the limit.
 	ErrTooMany = errors.New("mr: too many, release some or raise the limit")
-	// ErrExhausted: every key value was given out once; open a new device.
+	// ErrExhausted: every key value was drawn once; open a new device.
 	ErrExhausted = errors.New("mr: key values exhausted, open the device anew")
 	// ErrBusy: something still depends on it: regions, windows, queue pairs or
 	// SRQs on a PD, windows on a region, a QP on a bound window.

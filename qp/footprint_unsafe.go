@@ -28,15 +28,21 @@ func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(W
 
 // inlineAt is where a slot keeps inline data: in place of its SGEs.
 func (q *QP) inlineAt(i uint32) []byte {
-	at := &q.slotRoom[q.sq.slot(i)*uint32(q.sq.room)]
-	return unsafe.Slice((*byte)(unsafe.Pointer(at)), q.sq.maxInline)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(q.roomAt(q.sq.slot(i))))), q.sq.maxInline)
+}
+
+// roomAt is the room that a slot has beside its WQE. The queue keeps a pointer to that of the first slot and no slice, for want of room in
+// its line; slots are within the ring, since they are masked by its length.
+func (q *QP) roomAt(slot uint32) []SGE {
+	n := uintptr(q.sq.room)
+	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(q.sq.rooms), uintptr(slot)*n*uintptr(sgeSize))), n)
 }
 
 // Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is
 // read.
 func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.sq.wqes)
-	span(visit, q.slotRoom)
+	span(visit, unsafe.Slice(q.sq.rooms, (1+len(q.sq.wqes))*int(q.sq.room)))
 	span(visit, q.rq.wqes)
 	span(visit, q.rq.sges)
 }

@@ -49,13 +49,14 @@ type QP struct {
 	owes     bool // answers, a NAK or an ACK: transmit has to look at the responder
 	qkey     bth.QKey
 
-	// Lines 1 to 5, and in line 6 what only losses look at.
+	// Lines 1 to 5, and in line 6 what losses, READs and UD look at.
 	sq sendQueue
 	requester
-	slotRoom []SGE     // for each slot of the SQ: more SGEs than one, inline data, or an atomic's operands
-	rdEnds   *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
+	rdEnds *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
+	ahs    *[]*Path  // UD: the way of each slot's datagram
+	_      [16]byte  // the responder begins with a line
 
-	// Line 7, and in line 8 what only long messages, READs, atomics and losses look at.
+	// Line 7, and in line 8 what long WRITEs, READs, atomics and losses look at.
 	responder
 
 	rest
@@ -99,7 +100,8 @@ func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
 	return q, nil
 }
 
-// InitQP is CreateQP in memory of the caller's, which is zero and begins with a cache line if it is to be fast.
+// InitQP is CreateQP in memory of the caller's, which is zero and begins with a cache line if it is to be fast. It is the QP's for good: the
+// engine may point to a destroyed QP still.
 func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	if err := a.Check(); err != nil {
 		return err

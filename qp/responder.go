@@ -5,7 +5,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// responder is the receiving half of a connected QP. Its first line is all that messages of one packet touch.
+// responder is the receiving half of a connected QP. Its first line is all of it that SENDs and WRITEs of one packet touch.
 type responder struct {
 	epsn uint64  // count of the packet expected next
 	bare uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
@@ -14,22 +14,22 @@ type responder struct {
 	// After a NAK the packets behind it are dropped until the refused one comes again.
 	refused     bool
 	refusedRNR  bool
-	nakOwed     bool
-	nak         bth.Syndrome
 	access      mr.Access // what the peer may do
-	msg         msgKind   // message under way
-	established bool      // EventCommEst was raised
-	scoped      bool      // there is a scope
+	nakOwed     bool
+	msg         msgKind // message under way
+	established bool    // EventCommEst was raised
+	scoped      bool    // there is a scope
+	off         uint32  // bytes received of the message under way
 	ackState
 	listNext, listPrev *QP // on a list of ACKs
 
 	va        uint64    // WRITE of several packets: where it goes
-	off       uint32    // bytes received of the message under way
-	dma       uint32    // WRITE: its whole length
+	dma       uint32    // its whole length
+	key       bth.RKey  // of its region
 	scope     *mr.Scope // what windows of type 2 are bound to; nil until the first is
 	lastAhead uint64    // last packet beyond the gap
 	nakPSN    uint64
-	key       bth.RKey      // WRITE: of its region
+	nak       bth.Syndrome
 	saved     *savedAtomics // nil until the first atomic
 	answers   answerQueue
 }

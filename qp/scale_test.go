@@ -36,7 +36,11 @@ func TestLayout(t *testing.T) {
 		in(name, at, rest&^(prefetch.Line-1), restLines)
 	}
 	p := unsafe.Offsetof(q.responder)
-	in("responder", p, p&^(prefetch.Line-1), 1)
+	if p%prefetch.Line != 0 {
+		t.Errorf("the responder lies at %d, and does not begin with a line", p)
+	}
+	in("off", unsafe.Offsetof(q.off), p, 1)
+	in("sq.rooms", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.rooms), 2*prefetch.Line, 1)
 	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {

@@ -14,7 +14,7 @@ import (
 type wqe struct {
 	id     uint64
 	raddr  uint64 // UD: the peer's QPN and Q_Key
-	one    [1]SGE // the only SGE, if there is one; more are in QP.slotRoom
+	one    [1]SGE // the only SGE, if there is one; more are in sendQueue.rooms
 	length uint32 // of the message, bytes
 	rkey   bth.RKey
 	extra  uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
@@ -45,13 +45,13 @@ type sendQueue struct {
 	first wqe   // slot 0
 	wqes  []wqe // slots 1 on; with the first a power of two
 
+	rooms     *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see QP.roomAt
 	cq        *CQ
-	ahs       *[]*Path // UD: the way of each slot's datagram
-	shift     uint32   // what makes a count a slot; the poster sets it while the queue is empty
+	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
-	room      uint8 // SGEs a slot has in QP.slotRoom, or bytes of inline data over 16
+	room      uint8 // SGEs a slot has in rooms, or bytes of inline data over 16
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written by the poster only
 	posters   atomic.Uint32 // see QP.Posters
@@ -73,10 +73,10 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
 	s.wqes = make([]wqe, n-1)
-	q.slotRoom = make([]SGE, n*uint32(s.room))
+	s.rooms = &make([]SGE, n*uint32(s.room))[0]
 	if a.Type == UD {
 		ahs := make([]*Path, n)
-		s.ahs = &ahs
+		q.ahs = &ahs
 	}
 }
 
@@ -109,8 +109,7 @@ func (q *QP) sgesAt(i uint32) []SGE {
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
-	o := at * uint32(q.sq.room)
-	return q.slotRoom[o : o+uint32(w.nsge)]
+	return q.roomAt(at)[:w.nsge]
 }
 
 // operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
@@ -119,7 +118,7 @@ func (q *QP) operands(i uint32) *SGE {
 	if w := q.sq.in(at); w.nsge > 1 {
 		return &w.one[0]
 	}
-	return &q.slotRoom[at*uint32(q.sq.room)]
+	return &q.roomAt(at)[0]
 }
 
 func (g *SGE) setOperands(compare, swapAdd uint64) {
@@ -131,7 +130,7 @@ func (g *SGE) getOperands() (compare, swapAdd uint64) {
 }
 
 // ahAt is where a UD work request keeps its way.
-func (s *sendQueue) ahAt(i uint32) **Path { return &(*s.ahs)[s.slot(i)] }
+func (q *QP) ahAt(i uint32) **Path { return &(*q.ahs)[q.sq.slot(i)] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
@@ -238,7 +237,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		if n > uint64(q.mtu.Load()) {
 			return q.refuseWR(longDatagram, wr, n)
 		}
-		*s.ahAt(i) = wr.AH
+		*q.ahAt(i) = wr.AH
 	}
 	w.id, w.op, w.flags, w.length = wr.ID, wr.Op, wr.Flags, uint32(n)
 	w.raddr, w.rkey = wr.RemoteAddr, wr.RKey

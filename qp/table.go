@@ -8,7 +8,8 @@ import (
 )
 
 // qpTable finds a QP by its QPN in constant time. A bucket is a cache line, and the engine, which draws the QPNs, passes over those
-// whose bucket is full: so a look-up reads one line. Only a QPN that the user chose may lie in one of the buckets behind its own.
+// whose bucket is full: so a look-up reads one line. Only beside QPNs that a user chose so that their bucket overflows do some lie
+// behind their own, and look-ups there go along the user's chain.
 type qpTable struct {
 	buckets []qpBucket
 	shift   uint8
@@ -27,8 +28,6 @@ const (
 	minBuckets = 16 // the table grows with the QPs
 	// perBucket is how many QPs there are for each bucket at most before the table doubles.
 	perBucket = 4
-	// reach is in how many buckets a QPN may lie. If a user chooses so many that are alike that it is not enough, the table doubles.
-	reach = 8
 )
 
 func (t *qpTable) init(maxQP int) {
@@ -80,12 +79,24 @@ func (t *qpTable) get(n bth.QPN) *QP {
 
 // behind is get for a QPN that is not in its own bucket.
 func (t *qpTable) behind(n bth.QPN) *QP {
-	for i := 1; i < reach; i++ {
-		if b := t.bucket(n, i); b.place(n) < bucketSize {
-			return b.qps[b.place(n)]
-		}
+	if b, at, _ := t.find(n); b != nil {
+		return b.qps[at]
 	}
 	return nil
+}
+
+// find is the bucket of n and its place there, and how far behind its own bucket that is; nil: n is not in the table.
+func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
+	for behind = range t.buckets {
+		b = t.bucket(n, behind)
+		if at = b.place(n); at < bucketSize {
+			return b, at, behind
+		}
+		if b.spilled == 0 {
+			break
+		}
+	}
+	return nil, 0, 0
 }
 
 // room tells whether there is room for n in its own bucket.
@@ -94,21 +105,20 @@ func (t *qpTable) room(n bth.QPN) bool { return t.bucket(n, 0).place(0) < bucket
 // ahead fetches the bucket of n.
 func (t *qpTable) ahead(n bth.QPN) { prefetch.Object(t.bucket(n, 0), 1) }
 
+// put takes a QP in. There is room: a fifth of the places at least is free.
 func (t *qpTable) put(q *QP) {
 	if t.used >= perBucket*len(t.buckets) {
 		t.resize(2 * len(t.buckets))
 	}
-	for i := range reach {
-		b := t.bucket(q.qpn, i)
-		if at := b.place(0); at < bucketSize {
-			b.qpns[at], b.qps[at] = q.qpn, q
-			t.used++
-			t.spill(q.qpn, i, 1)
-			return
-		}
+	i := 0
+	for t.bucket(q.qpn, i).place(0) >= bucketSize {
+		i++
 	}
-	t.resize(2 * len(t.buckets))
-	t.put(q)
+	b := t.bucket(q.qpn, i)
+	at := b.place(0)
+	b.qpns[at], b.qps[at] = q.qpn, q
+	t.used++
+	t.spill(q.qpn, i, 1)
 }
 
 // spill counts n in the buckets before the one where it lies, which is i behind its own.
@@ -119,13 +129,11 @@ func (t *qpTable) spill(n bth.QPN, i int, by uint32) {
 }
 
 func (t *qpTable) del(n bth.QPN) {
-	for i := range reach {
-		b := t.bucket(n, i)
-		if at := b.place(n); at < bucketSize && n != 0 {
-			b.qpns[at], b.qps[at] = 0, nil
-			t.used--
-			t.spill(n, i, ^uint32(0))
-			return
-		}
+	b, at, i := t.find(n)
+	if b == nil {
+		return
 	}
+	b.qpns[at], b.qps[at] = 0, nil
+	t.used--
+	t.spill(n, i, ^uint32(0))
 }

@@ -25,7 +25,7 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	length := min(mtu, w.length-off)
 	path, dest := (*Path)(nil), q.destQP
 	if q.typ == UD {
-		path, dest = *s.ahAt(s.cur), w.destQP()
+		path, dest = *q.ahAt(s.cur), w.destQP()
 	}
 	n, netLen, st := q.putData(b, path, dest, w, q.nxt, off, length, false)
 	if st != Success {

@@ -28,7 +28,7 @@ const (
 // NewHinter makes a Hinter.
 func (d *Device) NewHinter() *Hinter { return &Hinter{dev: d} }
 
-// Hint tells that wr will be posted to q, some four to sixteen posts later. A WR without SGEs will do for the QP alone.
+// Hint tells that wr will be posted to q, some seven to sixteen posts later. A WR without SGEs will do for the QP alone.
 func (h *Hinter) Hint(q *QP, wr *SendWR) {
 	q.ahead()
 	now := &h.ring[h.next%hintRing]

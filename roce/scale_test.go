@@ -204,7 +204,7 @@ func TestLookingAhead(t *testing.T) {
 	wcs := make([]WC, n)
 	round := func() {
 		for i, q := range as {
-			h.Hint(as[(i+5)%n], &wrs[(i+5)%n])
+			h.Hint(as[(i+8)%n], &wrs[(i+8)%n])
 			if err := q.PostSend(wrs[i : i+1]...); err != nil {
 				t.Fatal(err)
 			}

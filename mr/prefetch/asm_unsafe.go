@@ -12,11 +12,6 @@ const Here = true
 //go:noescape
 func run(p unsafe.Pointer, n uintptr)
 
-// also fetches a line at p and n lines from q on; n is at least 1.
-//
-//go:noescape
-func also(p, q unsafe.Pointer, n uintptr)
-
 // pair fetches two lines.
 //
 //go:noescape

@@ -7,6 +7,5 @@ import "unsafe"
 // Here says whether this machine's prefetches do something.
 const Here = false
 
-func run(unsafe.Pointer, uintptr)         {}
-func pair(p, q unsafe.Pointer)            {}
-func also(p, q unsafe.Pointer, n uintptr) {}
+func run(unsafe.Pointer, uintptr) {}
+func pair(p, q unsafe.Pointer)    {}

@@ -12,20 +12,6 @@ next:
 	BGT  next
 	RET
 
-// func also(p, q unsafe.Pointer, n uintptr)
-TEXT ·also(SB), NOSPLIT, $0-24
-	MOVD p+0(FP), R2
-	MOVD q+8(FP), R0
-	MOVD n+16(FP), R1
-	PRFM (R2), PLDL1KEEP
-
-again:
-	PRFM (R0), PLDL1KEEP
-	ADD  $64, R0
-	SUBS $1, R1
-	BGT  again
-	RET
-
 // func pair(p, q unsafe.Pointer)
 TEXT ·pair(SB), NOSPLIT, $0-16
 	MOVD p+0(FP), R0

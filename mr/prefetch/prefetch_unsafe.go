@@ -17,6 +17,3 @@ func Bytes(b []byte, n int) {
 
 // Pair fetches the lines of two objects' first bytes.
 func Pair[T, U any](p *T, q *U) { pair(unsafe.Pointer(p), unsafe.Pointer(q)) }
-
-// Also fetches the first line of what p points to, and the first n lines of q.
-func Also[T, U any](p *T, q *U, n uintptr) { also(unsafe.Pointer(p), unsafe.Pointer(q), n) }
