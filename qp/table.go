@@ -18,7 +18,7 @@ type qpTable struct {
 }
 
 type qpBucket struct {
-	qpns    [bucketSize]bth.QPN // 0: free; it is no QP's number (QP0 is the subnet manager's, IBA 3.5.10)
+	qpns    [bucketSize]bth.QPN // 0: free; no QP here has that number, which is the subnet manager's
 	spilled uint32              // QPNs that would be here, or before, and lie behind
 	qps     [bucketSize]*QP
 }
@@ -66,6 +66,7 @@ func (b *qpBucket) place(n bth.QPN) int {
 // same is 1 if a is b, else 0.
 func same(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
 
+// get is the QP with this number, or nil.
 func (t *qpTable) get(n bth.QPN) *QP {
 	b := t.bucket(n, 0)
 	if at := b.place(n); at < bucketSize {
@@ -89,7 +90,7 @@ func (t *qpTable) behind(n bth.QPN) *QP {
 func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
 	for behind = range t.buckets {
 		b = t.bucket(n, behind)
-		if at = b.place(n); at < bucketSize {
+		if at = b.place(n); at < bucketSize && b.qps[at] != nil {
 			return b, at, behind
 		}
 		if b.spilled == 0 {
@@ -128,6 +129,7 @@ func (t *qpTable) spill(n bth.QPN, i int, by uint32) {
 	}
 }
 
+// del takes the QP with this number out, if there is one.
 func (t *qpTable) del(n bth.QPN) {
 	b, at, i := t.find(n)
 	if b == nil {
