@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -25,6 +26,7 @@ type Flags struct {
 	Mode     cli.Choice
 	Queues   cli.Int
 	GIDIndex int // -1: choose
+	Window   cli.Int
 }
 
 // The bounds of the flags.
@@ -39,6 +41,12 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	f.Queues = cli.Int{N: 0, Min: 0, Max: maxQueues}
 	fs.Var(&f.Mode, "mode", "XDP mode: auto (generic on veth, and on virtio_net for path MTU 4096; native elsewhere), native or generic")
 	fs.Var(&f.Queues, "queues", "serve only so many of the interface's receive queues, 0 = all")
+}
+
+// RegisterWindow adds the flag for the prefetch window, for those who serve many QPs.
+func (f *Flags) RegisterWindow(fs *pflag.FlagSet) {
+	f.Window = cli.Int{N: qp.DefaultPrefetch, Max: qp.MaxPrefetch}
+	fs.Var(&f.Window, "window", "prefetch window: how many QPs ahead of their turn what they need is fetched into the caches, 0 = off")
 }
 
 // RegisterGID adds the flag for the GID index, with a shorthand if it is not empty.
@@ -79,7 +87,11 @@ func (f *Flags) XDP() xdp.Options {
 
 // Open opens the interface and checks that the GID index, if one was chosen, is there.
 func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
-	dev, err := roce.Open(f.Iface, roce.WithXDP(f.XDP()), roce.WithProgress(progress))
+	opts := []roce.Option{roce.WithXDP(f.XDP()), roce.WithProgress(progress)}
+	if f.Window.Max > 0 { // there is the flag
+		opts = append(opts, roce.WithPrefetch(f.Window.N))
+	}
+	dev, err := roce.Open(f.Iface, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -65,6 +65,7 @@ its siblings, port 18515), and with Ctrl-C or SIGTERM prints its counters and de
 	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
 	f.nic.Register(fs)
+	f.nic.RegisterWindow(fs)
 	f.nic.RegisterGID(fs, "x")
 	fs.VarP(&f.port, "port", "p", "TCP port on which ping asks for a session; perf may, too, beside port 18515")
 	fs.BoolVar(&f.json, "json", false, "print what happens as lines of JSON")
