@@ -89,7 +89,9 @@ func checkShape(t *testing.T, out string, names, baselines []string) {
 		if told != (e["spread"].(float64) <= kit.MaxSpread) {
 			t.Errorf("%v: a ratio is told if the rounds do not scatter too far, and only then", e)
 		}
-		if value <= 0 || base <= 0 || told && math.Abs(ratio-value/base) > 0.001 {
+		// All three are rounded: a small baseline (TCP where much is lost) by more than its ratio shows.
+		const rounded = 1e-4
+		if value <= 0 || base <= 0 || told && math.Abs(ratio-value/base) > 0.001+ratio*rounded/base {
 			t.Errorf("%v: values have to be positive, and their ratio right", e)
 		}
 		haveNames = append(haveNames, e["name"].(string))
