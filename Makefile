@@ -28,7 +28,7 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, import directions
 	GOARCH=arm64 $(GO) vet $(PKGS)
 	$(GO) vet -tags interop ./interop/...
 	$(GO) tool staticcheck $(PKGS)
-	$(GO) test -count=1 -run TestLayers ./cmd/gorxe
+	$(GO) test -count=1 ./internal/archtest
 
 race: ## the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race $(PKGS)

@@ -86,3 +86,11 @@ type RKey uint32
 
 // LKey names a memory region to its own host. It is never on the wire.
 type LKey uint32
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// String returns the address as "02:00:00:00:00:01".
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/interop/peer"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -96,7 +97,7 @@ func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 		here, there = bth.GIDFromAddr(pair.B.IPv6.Addr()), bth.GIDFromAddr(pair.A.IPv6.Addr())
 	}
 	o.n = frame.PutHeaders(o.head[:], &frame.Address{
-		SrcMAC: frame.MAC(pair.B.MAC), DstMAC: frame.MAC(pair.A.MAC), Src: here, Dst: there, SrcPort: 0xc777, HopLimit: 64,
+		SrcMAC: bth.MAC(pair.B.MAC), DstMAC: bth.MAC(pair.A.MAC), Src: here, Dst: there, SrcPort: 0xc777, HopLimit: 64,
 	})
 	o.to = o.qp.QPN()
 	o.connect(here)
@@ -127,7 +128,7 @@ func (o *oddRig) connect(remote bth.GID) {
 // send sends one packet: headers after the BTH, and payload.
 func (r *raw) send(op bth.Opcode, psn bth.PSN, ackReq bool, ext, payload []byte) {
 	r.t.Helper()
-	var b [1]frame.Buf
+	var b [1]driver.Buf
 	if r.port.Alloc(b[:]) != 1 {
 		r.t.Fatal("raw peer: no transmit buffer")
 	}
@@ -148,7 +149,7 @@ func (r *raw) next(d time.Duration) *got {
 	r.t.Helper()
 	end := time.Now().Add(d)
 	for {
-		var b [1]frame.Buf
+		var b [1]driver.Buf
 		if r.port.Receive(b[:]) == 1 {
 			var p bth.Packet
 			reason := r.dec.Decode(b[0].B, &p)

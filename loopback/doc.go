@@ -10,7 +10,7 @@
 //     buffer back.
 //   - ring.go, due.go: the queues in between.
 //   - wait.go: Wait, Wake, Close.
-//   - network.go: addresses and neighbours (frame.Network).
+//   - network.go: addresses and neighbours (driver.Network).
 //   - inject.go, inject_rx.go, lane.go: Inject: a plan on any Port.
 //   - tee.go: Tee: a capture on any Port.
 //   - wrap.go: how a wrapper keeps the inner Port's other interfaces.

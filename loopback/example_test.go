@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // A link in virtual time: nothing happens unless the program says so.
@@ -20,7 +20,7 @@ func ExampleNewLink() {
 	defer link.Close()
 	a, b := link.Port(0), link.Port(1)
 
-	bufs := make([]frame.Buf, 1)
+	bufs := make([]driver.Buf, 1)
 	a.Alloc(bufs)
 	to, from := b.Info().MAC, a.Info().MAC
 	f := append(bufs[0].B[:0], to[:]...)

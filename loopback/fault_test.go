@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // outcome is what a stream of numbered frames looks like at the far end.
@@ -24,14 +24,14 @@ type outcome struct {
 
 // stream sends count frames, one every gap of virtual time, through wrappers
 // around both Ports of a virtual link, and watches them arrive.
-func stream(t testing.TB, l *Link, from, to frame.Port, count int, gap time.Duration) outcome {
+func stream(t testing.TB, l *Link, from, to driver.Port, count int, gap time.Duration) outcome {
 	t.Helper()
 	const size = 200
 	o := outcome{sent: count}
 	seen := make([]int, count)
 	highest := -1
 	want := make([]byte, size)
-	var bufs [16]frame.Buf
+	var bufs [16]driver.Buf
 	look := func() {
 		for n := to.Receive(bufs[:]); n > 0; n = to.Receive(bufs[:]) {
 			for _, b := range bufs[:n] {
@@ -95,18 +95,18 @@ func diffBits(a, b []byte) int {
 // paths are the three places where a plan works.
 var paths = []struct {
 	name  string
-	build func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults)
+	build func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults)
 }{
-	{"link", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+	{"link", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
 		l := newLink(t, Config{Virtual: true, Seed: seed, Plan: plan, Poison: true})
 		return l, l.Port(0), l.Port(1), func() Faults { return l.Faults(0, 1) }
 	}},
-	{"inject transmit", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+	{"inject transmit", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
 		l := newLink(t, Config{Virtual: true, Poison: true})
 		p := InjectWith(l.Port(0), InjectConfig{Seed: seed, Transmit: plan, Clock: l.Now})
 		return l, p, l.Port(1), func() Faults { tx, _, _ := FaultsOf(p); return tx }
 	}},
-	{"inject receive", func(t testing.TB, plan Plan, seed uint64) (*Link, frame.Port, frame.Port, func() Faults) {
+	{"inject receive", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
 		l := newLink(t, Config{Virtual: true, Poison: true})
 		p := InjectWith(l.Port(1), InjectConfig{Seed: seed, Receive: plan, Clock: l.Now})
 		return l, l.Port(0), p, func() Faults { _, rx, _ := FaultsOf(p); return rx }
@@ -265,7 +265,7 @@ func TestFilter(t *testing.T) {
 	send(t, l.Port(0), l.Port(1), 100, len(actions), 10)
 	l.SetFilter(0, 1, nil)
 	var got []string
-	var bufs [16]frame.Buf
+	var bufs [16]driver.Buf
 	want := make([]byte, 100)
 	look := func() {
 		n := l.Port(1).Receive(bufs[:])

@@ -3,7 +3,7 @@ package loopback
 import (
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // injectBatch is how many frames go to the Port below at once.
@@ -22,17 +22,17 @@ type InjectConfig struct {
 // sends. Both ends of a wire wrapped so have the plan once in each direction.
 // It panics if the plan is not valid: ask Plan.Validate first.
 //
-// The result has the interfaces that p has of frame.Network and Stats; use
+// The result has the interfaces that p has of driver.Network and Stats; use
 // FaultsOf to see what happened. It belongs to the thread that owns p.
 // Late frames go out in time as long as the owner makes any calls: Wait
 // returns to send them. A virtual Link does not know of them; use its own
 // plan there.
-func Inject(p frame.Port, seed uint64, plan Plan) frame.Port {
+func Inject(p driver.Port, seed uint64, plan Plan) driver.Port {
 	return InjectWith(p, InjectConfig{Seed: seed, Transmit: plan})
 }
 
 // InjectWith is Inject with a plan for each direction.
-func InjectWith(p frame.Port, c InjectConfig) frame.Port {
+func InjectWith(p driver.Port, c InjectConfig) driver.Port {
 	for _, plan := range []*Plan{&c.Transmit, &c.Receive} {
 		if err := plan.Validate(); err != nil {
 			panic(err)
@@ -51,7 +51,7 @@ func InjectWith(p frame.Port, c InjectConfig) frame.Port {
 
 // FaultsOf tells what the outermost injector around a Port did to the frames
 // it sent and received. The owner's thread only.
-func FaultsOf(p frame.Port) (transmit, receive Faults, ok bool) {
+func FaultsOf(p driver.Port) (transmit, receive Faults, ok bool) {
 	i, ok := outermost[*injector](p)
 	if !ok {
 		return transmit, receive, false
@@ -63,13 +63,13 @@ func FaultsOf(p frame.Port) (transmit, receive Faults, ok bool) {
 // goes back to it exactly once: sent, freed or released; a copy that it makes
 // of a received frame is its own.
 type injector struct {
-	frame.Port
+	driver.Port
 	clock func() int64
 
 	tx      lane
-	out     [injectBatch]frame.Buf // frames to send, outN of them
+	out     [injectBatch]driver.Buf // frames to send, outN of them
 	outN    int
-	one     [1]frame.Buf
+	one     [1]driver.Buf
 	refused int // frames that the Port below did not take
 	err     error
 
@@ -77,12 +77,12 @@ type injector struct {
 	receiver
 }
 
-func (i *injector) self() any          { return i }
-func (i *injector) Unwrap() frame.Port { return i.Port }
+func (i *injector) self() any           { return i }
+func (i *injector) Unwrap() driver.Port { return i.Port }
 
 // Send decides about each frame. Frames that are lost or late count as handed
 // to the wire; an error about a late one is told with the next Send.
-func (i *injector) Send(bufs []frame.Buf) (int, error) {
+func (i *injector) Send(bufs []driver.Buf) (int, error) {
 	now := int64(0)
 	if !i.tx.dice.idle() || i.tx.late.len() > 0 {
 		now = i.clock()
@@ -97,7 +97,7 @@ func (i *injector) Send(bufs []frame.Buf) (int, error) {
 	return n, err
 }
 
-func (i *injector) decide(b frame.Buf, now int64) {
+func (i *injector) decide(b driver.Buf, now int64) {
 	f := i.tx.dice.draw(now, len(b.B))
 	if f.lost {
 		i.one[0] = b
@@ -107,7 +107,7 @@ func (i *injector) decide(b frame.Buf, now int64) {
 	if f.corrupt {
 		i.tx.dice.corrupt(b.B)
 	}
-	var twin frame.Buf
+	var twin driver.Buf
 	if f.dup {
 		twin, f.dup = i.twin(b)
 	}
@@ -118,10 +118,10 @@ func (i *injector) decide(b frame.Buf, now int64) {
 }
 
 // twin copies a frame into another transmit buffer, if there is one.
-func (i *injector) twin(b frame.Buf) (frame.Buf, bool) {
+func (i *injector) twin(b driver.Buf) (driver.Buf, bool) {
 	if i.Port.Alloc(i.one[:]) == 0 {
 		i.tx.dice.counts.Overflow++
-		return frame.Buf{}, false
+		return driver.Buf{}, false
 	}
 	t := i.one[0]
 	t.B = t.B[:copy(t.B, b.B)]
@@ -129,7 +129,7 @@ func (i *injector) twin(b frame.Buf) (frame.Buf, bool) {
 }
 
 // dispatch sends a frame now or later.
-func (i *injector) dispatch(b frame.Buf, due int64) {
+func (i *injector) dispatch(b driver.Buf, due int64) {
 	if due == 0 {
 		i.stage(b)
 		return
@@ -141,7 +141,7 @@ func (i *injector) dispatch(b frame.Buf, due int64) {
 	i.tx.hold(b, due)
 }
 
-func (i *injector) stage(b frame.Buf) {
+func (i *injector) stage(b driver.Buf) {
 	if i.outN == len(i.out) {
 		i.submit()
 	}
@@ -176,8 +176,8 @@ func (i *injector) pump() {
 	}
 }
 
-// Alloc implements frame.Port.
-func (i *injector) Alloc(bufs []frame.Buf) int {
+// Alloc implements driver.Port.
+func (i *injector) Alloc(bufs []driver.Buf) int {
 	i.pump()
 	return i.Port.Alloc(bufs)
 }

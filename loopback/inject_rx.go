@@ -1,6 +1,6 @@
 package loopback
 
-import "github.com/gorxe/gorxe/roce/frame"
+import "github.com/gorxe/gorxe/driver"
 
 // maxCopies bounds the duplicates of received frames that exist at a time.
 const maxCopies = 64
@@ -9,7 +9,7 @@ const maxCopies = 64
 // out tokens of its own, because the Port below may use every bit of its.
 type receiver struct {
 	active bool
-	in     [injectBatch]frame.Buf
+	in     [injectBatch]driver.Buf
 	lent   []lent   // by token: frames in the lane or with the owner
 	unused []uint32 // tokens
 	pool   [][]byte // buffers for duplicates
@@ -18,8 +18,8 @@ type receiver struct {
 
 // lent is a frame that the owner will release.
 type lent struct {
-	inner frame.Buf // of the Port below; B is nil for a duplicate
-	own   []byte    // of a duplicate
+	inner driver.Buf // of the Port below; B is nil for a duplicate
+	own   []byte     // of a duplicate
 }
 
 func (r *receiver) lend(l lent) (token uint32) {
@@ -46,8 +46,8 @@ func (r *receiver) copyOf(b []byte, size int) ([]byte, bool) {
 	return own[:copy(own[:cap(own)], b)], true
 }
 
-// Receive implements frame.Port.
-func (i *injector) Receive(bufs []frame.Buf) int {
+// Receive implements driver.Port.
+func (i *injector) Receive(bufs []driver.Buf) int {
 	i.pump()
 	if !i.active {
 		n := i.Port.Receive(bufs)
@@ -84,7 +84,7 @@ func (i *injector) takeIn(now int64, want int) bool {
 	return n > 0
 }
 
-func (i *injector) accept(b frame.Buf, now int64) {
+func (i *injector) accept(b driver.Buf, now int64) {
 	f := i.rx.dice.draw(now, len(b.B))
 	if f.lost {
 		i.one[0] = b
@@ -94,7 +94,7 @@ func (i *injector) accept(b frame.Buf, now int64) {
 	if f.corrupt {
 		i.rx.dice.corrupt(b.B)
 	}
-	i.rx.hold(frame.Buf{B: b.B, Token: uint64(i.lend(lent{inner: b}))}, max(f.due, now))
+	i.rx.hold(driver.Buf{B: b.B, Token: uint64(i.lend(lent{inner: b}))}, max(f.due, now))
 	if !f.dup {
 		return
 	}
@@ -103,11 +103,11 @@ func (i *injector) accept(b frame.Buf, now int64) {
 		i.rx.dice.counts.Overflow++
 		return
 	}
-	i.rx.hold(frame.Buf{B: own, Token: uint64(i.lend(lent{own: own}))}, max(f.dupDue, now))
+	i.rx.hold(driver.Buf{B: own, Token: uint64(i.lend(lent{own: own}))}, max(f.dupDue, now))
 }
 
-// Release implements frame.Port.
-func (i *injector) Release(bufs []frame.Buf) {
+// Release implements driver.Port.
+func (i *injector) Release(bufs []driver.Buf) {
 	if !i.active {
 		i.Port.Release(bufs)
 		return

@@ -1,6 +1,6 @@
 package loopback
 
-import "github.com/gorxe/gorxe/roce/frame"
+import "github.com/gorxe/gorxe/driver"
 
 // maxHeld bounds the frames that one lane holds back. When it is full, the
 // earliest goes out before its time, so that the Port below does not starve.
@@ -11,7 +11,7 @@ const maxHeld = 256
 type lane struct {
 	dice  dice
 	late  dueQueue
-	slots [maxHeld]frame.Buf // frames in late, by arrival.buf
+	slots [maxHeld]driver.Buf // frames in late, by arrival.buf
 	free  []uint32
 }
 
@@ -25,7 +25,7 @@ func (l *lane) init(plan Plan, seed uint64, stream int) {
 }
 
 // hold keeps a frame until it is due. There must be room.
-func (l *lane) hold(b frame.Buf, due int64) {
+func (l *lane) hold(b driver.Buf, due int64) {
 	slot := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
 	l.slots[slot] = b
@@ -35,10 +35,10 @@ func (l *lane) hold(b frame.Buf, due int64) {
 func (l *lane) full() bool { return len(l.free) == 0 }
 
 // first takes the frame that is due first; there must be one.
-func (l *lane) first() frame.Buf {
+func (l *lane) first() driver.Buf {
 	a := l.late.pop()
 	b := l.slots[a.buf]
-	l.slots[a.buf] = frame.Buf{}
+	l.slots[a.buf] = driver.Buf{}
 	l.free = append(l.free, a.buf)
 	return b
 }

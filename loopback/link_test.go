@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 )
 
 var (
-	_ frame.Port    = (*Port)(nil)
-	_ frame.Network = (*Port)(nil)
+	_ driver.Port    = (*Port)(nil)
+	_ driver.Network = (*Port)(nil)
 )
 
 func newLink(t testing.TB, c Config) *Link {
@@ -30,7 +31,7 @@ func newLink(t testing.TB, c Config) *Link {
 }
 
 // fill writes a frame of n bytes from one MAC to another, with a number.
-func fill(b []byte, from, to frame.MAC, n int, number uint64) []byte {
+func fill(b []byte, from, to bth.MAC, n int, number uint64) []byte {
 	b = b[:n]
 	copy(b, to[:])
 	copy(b[6:], from[:])
@@ -45,10 +46,10 @@ func fill(b []byte, from, to frame.MAC, n int, number uint64) []byte {
 }
 
 // send sends count numbered frames of n bytes and returns how many went.
-func send(t testing.TB, from, to frame.Port, n, count int, first uint64) int {
+func send(t testing.TB, from, to driver.Port, n, count int, first uint64) int {
 	t.Helper()
 	sent := 0
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	for i := range count {
 		if from.Alloc(buf[:]) == 0 {
 			t.Fatalf("no transmit buffer for frame %d", i)
@@ -64,9 +65,9 @@ func send(t testing.TB, from, to frame.Port, n, count int, first uint64) int {
 }
 
 // receive takes all that has come and returns the frames' numbers.
-func receive(t testing.TB, p frame.Port) (numbers []uint64) {
+func receive(t testing.TB, p driver.Port) (numbers []uint64) {
 	t.Helper()
-	var bufs [7]frame.Buf
+	var bufs [7]driver.Buf
 	for {
 		n := p.Receive(bufs[:])
 		if n == 0 {
@@ -132,7 +133,7 @@ func TestRefusedFrames(t *testing.T) {
 		if c.prep != nil {
 			c.prep()
 		}
-		var buf [1]frame.Buf
+		var buf [1]driver.Buf
 		if a.Alloc(buf[:]) != 1 {
 			t.Fatalf("%s: the only buffer did not come back", c.name)
 		}
@@ -150,10 +151,10 @@ func TestRefusedFrames(t *testing.T) {
 // A switch copies group addresses to everyone else.
 func TestMulticast(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Ports: 4})
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	p := l.Port(2)
 	p.Alloc(buf[:])
-	fill(buf[0].B, p.mac, frame.MAC{0x33, 0x33, 0, 0, 0, 1}, 60, 5)
+	fill(buf[0].B, p.mac, bth.MAC{0x33, 0x33, 0, 0, 0, 1}, 60, 5)
 	buf[0].B = buf[0].B[:60]
 	if n, err := p.Send(buf[:]); n != 1 || err != nil {
 		t.Fatal(n, err)
@@ -183,7 +184,7 @@ func TestQueueBound(t *testing.T) {
 	if f := l.Faults(0, 1); f.Frames != 25 || f.Overflow != 15 {
 		t.Errorf("faults %+v", f)
 	}
-	var held [10]frame.Buf
+	var held [10]driver.Buf
 	if n := b.Receive(held[:]); n != 10 {
 		t.Fatalf("%d frames came", n)
 	}
@@ -202,7 +203,7 @@ func TestQueueBound(t *testing.T) {
 func TestMisuseOfBuffersPanics(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	mustPanic := func(name string, f func()) {
 		t.Helper()
 		defer func() {
@@ -226,7 +227,7 @@ func TestPoison(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Poison: true})
 	a, b := l.Port(0), l.Port(1)
 	send(t, a, b, 60, 1, 1)
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	b.Receive(buf[:])
 	b.Release(buf[:])
 	if !bytes.Equal(buf[0].B, bytes.Repeat([]byte{poison}, 60)) {
@@ -259,10 +260,10 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s -> %s: %+v, %v", c.src, c.dst, h, err)
 		}
 	}
-	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil || h.MAC != (frame.MAC{1, 0, 0x5e, 1, 2, 3}) {
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil || h.MAC != (bth.MAC{1, 0, 0x5e, 1, 2, 3}) {
 		t.Errorf("multicast: %v, %v", h, err)
 	}
-	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil || h.MAC != (frame.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil || h.MAC != (bth.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
 		t.Errorf("IPv6 multicast: %v, %v", h, err)
 	}
 	for _, c := range []struct{ src, dst string }{{"", "10.77.0.9"}, {"", "10.77.0.1"}, {"10.77.0.2", "10.77.0.3"}} {
@@ -300,7 +301,7 @@ func TestClosed(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
 	send(t, b, a, 60, 1, 1)
-	var bufs [2]frame.Buf
+	var bufs [2]driver.Buf
 	a.Alloc(bufs[:])
 	for range 2 {
 		if err := a.Close(); err != nil {
@@ -344,7 +345,7 @@ func TestGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var _ frame.Groups = link.Port(0)
+	var _ driver.Groups = link.Port(0)
 	group := netip.MustParseAddr("ff0e::1")
 	for _, c := range []struct {
 		name string

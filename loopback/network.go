@@ -6,14 +6,15 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // macPrefix begins every Port's MAC: locally administered, then "10.77" and 0.
 var macPrefix = [5]byte{0x02, 0x00, 10, 77, 0}
 
 // portMAC is the MAC of the index-th Port.
-func portMAC(index int) (m frame.MAC) {
+func portMAC(index int) (m bth.MAC) {
 	copy(m[:], macPrefix[:])
 	m[5] = byte(index + 1)
 	return m
@@ -58,7 +59,7 @@ func (n *network) notify() {
 	}
 }
 
-// Addrs implements frame.Network: a link-local address, then 10.77.0.1/24 and
+// Addrs implements driver.Network: a link-local address, then 10.77.0.1/24 and
 // fd77::1/64 for the first Port, .2 and ::2 for the second, unless SetAddrs
 // changed them.
 func (p *Port) Addrs() []netip.Prefix {
@@ -94,7 +95,7 @@ func (p *Port) SetUp(up bool) {
 	p.net.notify()
 }
 
-// JoinGroup implements frame.Groups. The link floods multicast to all Ports, members or not, as a switch without
+// JoinGroup implements driver.Groups. The link floods multicast to all Ports, members or not, as a switch without
 // snooping does. Any goroutine.
 func (p *Port) JoinGroup(group netip.Addr) error {
 	p.net.mu.Lock()
@@ -109,7 +110,7 @@ func (p *Port) JoinGroup(group netip.Addr) error {
 	return nil
 }
 
-// LeaveGroup implements frame.Groups. Any goroutine.
+// LeaveGroup implements driver.Groups. Any goroutine.
 func (p *Port) LeaveGroup(group netip.Addr) error {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -130,23 +131,23 @@ func (p *Port) Groups() (list []netip.Addr) {
 	return list
 }
 
-// Changed implements frame.Network.
+// Changed implements driver.Network.
 func (p *Port) Changed() <-chan struct{} { return p.net.changed }
 
-// Resolve implements frame.Network: every Port of the link is a neighbour.
-func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (frame.Hop, error) {
+// Resolve implements driver.Network: every Port of the link is a neighbour.
+func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	dst = dst.Unmap()
 	mac, err := p.neighbour(dst)
 	if err != nil {
-		return frame.Hop{}, err
+		return driver.Hop{}, err
 	}
 	if src, err = p.source(src.Unmap(), dst); err != nil {
-		return frame.Hop{}, err
+		return driver.Hop{}, err
 	}
-	return frame.Hop{MAC: mac, Src: src, MTU: int(p.mtu.Load())}, nil
+	return driver.Hop{MAC: mac, Src: src, MTU: int(p.mtu.Load())}, nil
 }
 
-func (p *Port) neighbour(dst netip.Addr) (m frame.MAC, err error) {
+func (p *Port) neighbour(dst netip.Addr) (m bth.MAC, err error) {
 	if dst.IsMulticast() {
 		return multicastMAC(dst), nil
 	}
@@ -171,12 +172,12 @@ func (p *Port) has(a netip.Addr) bool {
 }
 
 // multicastMAC: RFC 1112 section 6.4 for IPv4, RFC 2464 section 7 for IPv6.
-func multicastMAC(a netip.Addr) frame.MAC {
+func multicastMAC(a netip.Addr) bth.MAC {
 	b := a.AsSlice()
 	if n := len(b); n == 16 {
-		return frame.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
+		return bth.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 	}
-	return frame.MAC{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
+	return bth.MAC{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
 }
 
 // source checks or chooses the local address: of the same family, link-local

@@ -5,25 +5,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // owner is one who uses a Port in every way that is allowed, by chance.
 type owner struct {
-	port, peer frame.Port
+	port, peer driver.Port
 	r          *rand.Rand
-	held       []frame.Buf // allocated
-	read       []frame.Buf // received
+	held       []driver.Buf // allocated
+	read       []driver.Buf // received
 }
 
 func (o *owner) step(t *testing.T) {
-	var bufs [20]frame.Buf
+	var bufs [20]driver.Buf
 	some := bufs[:o.r.IntN(len(bufs)+1)]
 	switch o.r.IntN(5) {
 	case 0:
 		n := o.port.Alloc(some)
 		for i := range n {
-			o.held = append(o.held, frame.Buf{B: fill(some[i].B, o.port.Info().MAC, o.peer.Info().MAC, 40+o.r.IntN(200), 1), Token: some[i].Token})
+			o.held = append(o.held, driver.Buf{B: fill(some[i].B, o.port.Info().MAC, o.peer.Info().MAC, 40+o.r.IntN(200), 1), Token: some[i].Token})
 		}
 	case 1: // any of the buffers, in any order; some too long or too short
 		some = o.pick(&o.held, some)
@@ -51,7 +51,7 @@ func (o *owner) step(t *testing.T) {
 }
 
 // pick takes up to len(out) buffers at random.
-func (o *owner) pick(from *[]frame.Buf, out []frame.Buf) []frame.Buf {
+func (o *owner) pick(from *[]driver.Buf, out []driver.Buf) []driver.Buf {
 	n := min(len(out), len(*from))
 	for i := range n {
 		k := o.r.IntN(len(*from))
@@ -66,7 +66,7 @@ func (o *owner) finish() {
 	o.port.Free(o.held)
 	o.port.Release(o.read)
 	o.held, o.read = nil, nil
-	var bufs [32]frame.Buf
+	var bufs [32]driver.Buf
 	for n := o.port.Receive(bufs[:]); n > 0; n = o.port.Receive(bufs[:]) {
 		o.port.Release(bufs[:n])
 	}
@@ -91,7 +91,7 @@ func TestFewBuffersInUse(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
 	used := map[uint64]bool{}
-	var bufs [4]frame.Buf
+	var bufs [4]driver.Buf
 	for range 1000 {
 		n := a.Alloc(bufs[:])
 		for i := range n {
@@ -123,7 +123,7 @@ func TestBuffersComeBack(t *testing.T) {
 			Queue: 1 + r.IntN(50), TxBufs: 1 + r.IntN(50), MTU: 300, Poison: true})
 		var owners []*owner
 		for i := range l.Ports() {
-			p := frame.Port(l.Port(i))
+			p := driver.Port(l.Port(i))
 			if r.IntN(2) == 0 {
 				p = InjectWith(p, InjectConfig{Seed: seed, Transmit: randomPlan(r), Receive: randomPlan(r), Clock: l.Now})
 			}

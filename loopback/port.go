@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // Who holds a buffer. The holder alone changes it; the rings order the
@@ -28,12 +29,12 @@ const (
 // poison fills released buffers if Config.Poison asks for it.
 const poison = 0xdb
 
-// Port is one end of a Link. It implements frame.Port and frame.Network.
+// Port is one end of a Link. It implements driver.Port and driver.Network.
 type Port struct {
 	link  *Link
 	index int
 	name  string
-	mac   frame.MAC
+	mac   bth.MAC
 
 	// The transmit side: bufs slots of stride bytes.
 	slab     []byte
@@ -104,9 +105,9 @@ func connect(from, to *Port, c *Config) {
 	to.in[from.index] = d
 }
 
-// Info implements frame.Port.
-func (p *Port) Info() frame.PortInfo {
-	return frame.PortInfo{
+// Info implements driver.Port.
+func (p *Port) Info() driver.Info {
+	return driver.Info{
 		Name: p.name, Datapath: "memory", MAC: p.mac, MTU: int(p.mtu.Load()),
 		MaxFrame: p.maxFrame, Up: p.up.Load() && !p.closed.Load(), Queues: 1,
 	}
@@ -134,8 +135,8 @@ func (p *Port) claim(buf uint32, from, to uint8) {
 	}
 }
 
-// Alloc implements frame.Port.
-func (p *Port) Alloc(bufs []frame.Buf) int {
+// Alloc implements driver.Port.
+func (p *Port) Alloc(bufs []driver.Buf) int {
 	if p.closed.Load() {
 		return 0
 	}
@@ -144,7 +145,7 @@ func (p *Port) Alloc(bufs []frame.Buf) int {
 	for i := range n {
 		buf := p.take()
 		*p.mark(buf) = bufHeld
-		bufs[i] = frame.Buf{B: p.bytes(buf), Token: uint64(buf)}
+		bufs[i] = driver.Buf{B: p.bytes(buf), Token: uint64(buf)}
 	}
 	p.held += n
 	return n
@@ -178,8 +179,8 @@ func (d *direction) collect() {
 	d.back.done()
 }
 
-// Free implements frame.Port.
-func (p *Port) Free(bufs []frame.Buf) {
+// Free implements driver.Port.
+func (p *Port) Free(bufs []driver.Buf) {
 	for i := range bufs {
 		p.discard(uint32(bufs[i].Token))
 	}
@@ -191,10 +192,10 @@ func (p *Port) discard(buf uint32) {
 	p.held--
 }
 
-// Send implements frame.Port. A frame that the plan loses was handed to the
+// Send implements driver.Port. A frame that the plan loses was handed to the
 // wire; one that is too long, too short, or sent while the link is down, was
 // not. After Close it returns ErrClosed.
-func (p *Port) Send(bufs []frame.Buf) (int, error) {
+func (p *Port) Send(bufs []driver.Buf) (int, error) {
 	if p.closed.Load() {
 		p.Free(bufs)
 		return 0, ErrClosed

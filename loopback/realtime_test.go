@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // echo returns every frame to its sender until the Port is closed, sleeping
 // in Wait when there is nothing to do.
-func echo(p frame.Port, batch int) error {
-	rx, tx := make([]frame.Buf, batch), make([]frame.Buf, batch)
+func echo(p driver.Port, batch int) error {
+	rx, tx := make([]driver.Buf, batch), make([]driver.Buf, batch)
 	for {
 		n := p.Receive(rx)
 		if n == 0 {
@@ -39,7 +39,7 @@ func echo(p frame.Port, batch int) error {
 }
 
 // withEcho runs echo on the far end of a link in real time.
-func withEcho(t testing.TB, wrap func(frame.Port) frame.Port) (near frame.Port, far frame.Port, stop func()) {
+func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (near driver.Port, far driver.Port, stop func()) {
 	l := newLink(t, Config{})
 	near, far = wrap(l.Port(0)), wrap(l.Port(1))
 	done := make(chan error, 1)
@@ -58,10 +58,10 @@ func withEcho(t testing.TB, wrap func(frame.Port) frame.Port) (near frame.Port, 
 	}
 }
 
-var wrappers = map[string]func(frame.Port) frame.Port{
-	"link":   func(p frame.Port) frame.Port { return p },
-	"inject": func(p frame.Port) frame.Port { return Inject(p, 1, Plan{Jitter: 10 * time.Microsecond}) },
-	"tee":    func(p frame.Port) frame.Port { return Tee(p, io.Discard) },
+var wrappers = map[string]func(driver.Port) driver.Port{
+	"link":   func(p driver.Port) driver.Port { return p },
+	"inject": func(p driver.Port) driver.Port { return Inject(p, 1, Plan{Jitter: 10 * time.Microsecond}) },
+	"tee":    func(p driver.Port) driver.Port { return Tee(p, io.Discard) },
 }
 
 // Two goroutines that both sleep whenever there is nothing to do exchange
@@ -72,7 +72,7 @@ func TestPingPongBlocking(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			near, far, stop := withEcho(t, wrap)
 			defer stop()
-			var bufs [8]frame.Buf
+			var bufs [8]driver.Buf
 			for i := range uint64(3000) {
 				send(t, near, far, 64, 1, i)
 				n := 0
@@ -98,7 +98,7 @@ func TestStreamBothWays(t *testing.T) {
 	near, far, stop := withEcho(t, wrappers["link"])
 	defer stop()
 	const count, window = 100_000, 256
-	var bufs [64]frame.Buf
+	var bufs [64]driver.Buf
 	sent, came := 0, 0
 	for came < count {
 		k := near.Alloc(bufs[:min(len(bufs), window-(sent-came), count-sent)])
@@ -122,7 +122,7 @@ func TestStreamBothWays(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []frame.Port{near, far} {
+	for _, p := range []driver.Port{near, far} {
 		if s := p.(*Port).Stats(); s.RxDropped+s.TxDropped != 0 || s.RxFrames != count {
 			t.Errorf("%s: %+v", p.Info().Name, s)
 		}
@@ -137,7 +137,7 @@ func TestThreeGoroutines(t *testing.T) {
 	for i := range 3 {
 		wg.Go(func() {
 			p, next := l.Port(i), l.Port((i+1)%3)
-			var bufs [16]frame.Buf
+			var bufs [16]driver.Buf
 			end := time.Now().Add(20 * time.Second)
 			for sent, came := 0, 0; came < count || sent < count; {
 				if sent < count && (sent-came < 200 || came == count) {
@@ -241,7 +241,7 @@ func TestDelayInRealTime(t *testing.T) {
 }
 
 // turn is one round of a busy owner: send a batch, receive it, release it.
-func turn(from, to frame.Port, bufs []frame.Buf) {
+func turn(from, to driver.Port, bufs []driver.Buf) {
 	n := from.Alloc(bufs)
 	for i := range n {
 		bufs[i].B = bufs[i].B[:64]
@@ -260,21 +260,21 @@ func TestNoAllocation(t *testing.T) {
 		t.Skip("the race detector allocates by itself")
 	}
 	faulty := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Jitter: time.Microsecond}
-	for name, wrap := range map[string]func(*Link, frame.Port) frame.Port{
-		"link": func(_ *Link, p frame.Port) frame.Port { return p },
-		"faulty link": func(l *Link, p frame.Port) frame.Port {
+	for name, wrap := range map[string]func(*Link, driver.Port) driver.Port{
+		"link": func(_ *Link, p driver.Port) driver.Port { return p },
+		"faulty link": func(l *Link, p driver.Port) driver.Port {
 			_, _ = l.SetPlan(0, 1, faulty), l.SetPlan(1, 0, faulty)
 			return p
 		},
-		"inject": func(l *Link, p frame.Port) frame.Port {
+		"inject": func(l *Link, p driver.Port) driver.Port {
 			return InjectWith(p, InjectConfig{Transmit: faulty, Receive: faulty, Clock: l.Now})
 		},
-		"tee": func(_ *Link, p frame.Port) frame.Port { return Tee(p, io.Discard) },
+		"tee": func(_ *Link, p driver.Port) driver.Port { return Tee(p, io.Discard) },
 	} {
 		for _, virtual := range []bool{true, false} {
 			l := newLink(t, Config{Virtual: virtual})
 			from, to := wrap(l, l.Port(0)), wrap(l, l.Port(1))
-			bufs := make([]frame.Buf, 32)
+			bufs := make([]driver.Buf, 32)
 			work := func() {
 				turn(from, to, bufs)
 				from.Wake()
@@ -297,7 +297,7 @@ func TestNoAllocation(t *testing.T) {
 
 func BenchmarkTurn(b *testing.B) {
 	l := newLink(b, Config{})
-	bufs := make([]frame.Buf, 32)
+	bufs := make([]driver.Buf, 32)
 	for b.Loop() {
 		turn(l.Port(0), l.Port(1), bufs)
 	}
@@ -307,7 +307,7 @@ func BenchmarkTurn(b *testing.B) {
 func BenchmarkPingPong(b *testing.B) {
 	near, far, stop := withEcho(b, wrappers["link"])
 	defer stop()
-	var bufs [8]frame.Buf
+	var bufs [8]driver.Buf
 	for b.Loop() {
 		send(b, near, far, 64, 1, 1)
 		for n := 0; n == 0; {

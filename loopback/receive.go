@@ -3,11 +3,11 @@ package loopback
 import (
 	"sync/atomic"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
-// Receive implements frame.Port.
-func (p *Port) Receive(bufs []frame.Buf) int {
+// Receive implements driver.Port.
+func (p *Port) Receive(bufs []driver.Buf) int {
 	if p.closed.Load() {
 		return 0
 	}
@@ -26,7 +26,7 @@ func (p *Port) Receive(bufs []frame.Buf) int {
 
 // receiveNow serves a wire without delays: straight from the rings, a
 // different one first each time.
-func (p *Port) receiveNow(bufs []frame.Buf) int {
+func (p *Port) receiveNow(bufs []driver.Buf) int {
 	n := 0
 	for i := range p.in {
 		d := p.in[(p.turn+i)%len(p.in)]
@@ -52,7 +52,7 @@ func (p *Port) receiveNow(bufs []frame.Buf) int {
 }
 
 // receiveDue sorts what has come by its instant and delivers what is due.
-func (p *Port) receiveDue(bufs []frame.Buf) int {
+func (p *Port) receiveDue(bufs []driver.Buf) int {
 	now, n := p.drain(), 0
 	for n < len(bufs) && p.late.len() > 0 {
 		if due, _ := p.late.next(); due > now {
@@ -89,12 +89,12 @@ func (p *Port) drain() (now int64) {
 	return now
 }
 
-func (p *Port) deliver(a *arrival) frame.Buf {
+func (p *Port) deliver(a *arrival) driver.Buf {
 	from := p.link.ports[a.from]
 	from.claim(a.buf, bufWire, bufRead)
 	b := from.bytes(a.buf)[:a.n]
 	p.link.note(0, int(a.from), p.index, b)
-	return frame.Buf{B: b, Token: uint64(a.from)<<32 | uint64(a.buf)}
+	return driver.Buf{B: b, Token: uint64(a.from)<<32 | uint64(a.buf)}
 }
 
 // nextArrival is when the next frame can be received.
@@ -108,8 +108,8 @@ func (p *Port) nextArrival() (int64, bool) {
 	return t, ok
 }
 
-// Release implements frame.Port.
-func (p *Port) Release(bufs []frame.Buf) {
+// Release implements driver.Port.
+func (p *Port) Release(bufs []driver.Buf) {
 	for i := range bufs {
 		d := p.in[bufs[i].Token>>32]
 		buf := uint32(bufs[i].Token)
@@ -124,9 +124,9 @@ func (p *Port) Release(bufs []frame.Buf) {
 }
 
 // Stats counts frames since the Port was made. Any goroutine.
-func (p *Port) Stats() frame.PortStats {
+func (p *Port) Stats() driver.Stats {
 	s := &p.stats
-	return frame.PortStats{
+	return driver.Stats{
 		RxFrames: s.rxFrames.Load(), RxBytes: s.rxBytes.Load(),
 		TxFrames: s.txFrames.Load(), TxBytes: s.txBytes.Load(),
 		RxDropped: s.rxDropped.Load(), TxDropped: s.txDropped.Load(), Waits: s.waits.Load(),

@@ -9,8 +9,7 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
-
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // snapLen is the longest frame that a capture stores whole.
@@ -42,8 +41,8 @@ func NewCapture(w io.Writer, clock func() int64) *Capture {
 }
 
 // Tee records what p's owner sends, at the moment of Send, and receives. The
-// result has the interfaces that p has of frame.Network and Stats.
-func (c *Capture) Tee(p frame.Port) frame.Port {
+// result has the interfaces that p has of driver.Network and Stats.
+func (c *Capture) Tee(p driver.Port) driver.Port {
 	return dress(&tee{Port: p, capture: c}, p)
 }
 
@@ -58,7 +57,7 @@ func (c *Capture) Flush() error {
 	return c.err
 }
 
-func (c *Capture) record(bufs []frame.Buf) {
+func (c *Capture) record(bufs []driver.Buf) {
 	if len(bufs) == 0 {
 		return
 	}
@@ -78,40 +77,40 @@ func (c *Capture) record(bufs []frame.Buf) {
 // is written when the owner waits and when it closes the Port; w stays open.
 // For a clock of one's own, several Ports in one file, or the errors of the
 // capture, see NewCapture.
-func Tee(p frame.Port, w io.Writer) frame.Port {
+func Tee(p driver.Port, w io.Writer) driver.Port {
 	return NewCapture(w, nil).Tee(p)
 }
 
 // tee is the wrapper of Capture.Tee.
 type tee struct {
-	frame.Port
+	driver.Port
 	capture *Capture
 }
 
-func (t *tee) self() any          { return t }
-func (t *tee) Unwrap() frame.Port { return t.Port }
+func (t *tee) self() any           { return t }
+func (t *tee) Unwrap() driver.Port { return t.Port }
 
-// Receive implements frame.Port.
-func (t *tee) Receive(bufs []frame.Buf) int {
+// Receive implements driver.Port.
+func (t *tee) Receive(bufs []driver.Buf) int {
 	n := t.Port.Receive(bufs)
 	t.capture.record(bufs[:n])
 	return n
 }
 
-// Send implements frame.Port. The frames are recorded first: after it they
+// Send implements driver.Port. The frames are recorded first: after it they
 // are not the caller's to read.
-func (t *tee) Send(bufs []frame.Buf) (int, error) {
+func (t *tee) Send(bufs []driver.Buf) (int, error) {
 	t.capture.record(bufs)
 	return t.Port.Send(bufs)
 }
 
-// Wait implements frame.Port. An idle moment is the time to write.
+// Wait implements driver.Port. An idle moment is the time to write.
 func (t *tee) Wait(d time.Duration) error {
 	_ = t.capture.Flush() // kept for the next Flush
 	return t.Port.Wait(d)
 }
 
-// Close implements frame.Port.
+// Close implements driver.Port.
 func (t *tee) Close() error {
 	err := t.Port.Close()
 	if e := t.capture.Flush(); err == nil {

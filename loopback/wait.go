@@ -52,7 +52,7 @@ func (s *sleeper) rest(d time.Duration) {
 	s.timer.Stop()
 }
 
-// Wake implements frame.Port.
+// Wake implements driver.Port.
 func (p *Port) Wake() {
 	// A swap, not a look first: the Wait that answers must see all that
 	// happened before this call.
@@ -60,7 +60,7 @@ func (p *Port) Wake() {
 	p.sleep.nudge()
 }
 
-// Close implements frame.Port. A Wait that is going on returns ErrClosed.
+// Close implements driver.Port. A Wait that is going on returns ErrClosed.
 func (p *Port) Close() error {
 	if !p.closed.Swap(true) {
 		p.sleep.nudge()
@@ -69,7 +69,7 @@ func (p *Port) Close() error {
 	return nil
 }
 
-// Wait implements frame.Port. It returns ErrClosed once the Port is closed.
+// Wait implements driver.Port. It returns ErrClosed once the Port is closed.
 // On a virtual link it does not wait: time passes by Advance only.
 func (p *Port) Wait(d time.Duration) error {
 	p.stats.waits.Add(1)

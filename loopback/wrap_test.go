@@ -8,19 +8,18 @@ import (
 	"time"
 
 	"github.com/google/gopacket/pcapgo"
-
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 )
 
 // Stripped-down Ports: what a wrapper may meet.
 type (
-	bare    struct{ frame.Port }
+	bare    struct{ driver.Port }
 	netOnly struct {
-		frame.Port
-		frame.Network
+		driver.Port
+		driver.Network
 	}
 	statOnly struct {
-		frame.Port
+		driver.Port
 		statser
 	}
 )
@@ -28,17 +27,17 @@ type (
 // A wrapper has Network and Stats exactly when the Port inside has.
 func TestWrappersForward(t *testing.T) {
 	p := newLink(t, Config{}).Port(0)
-	for name, wrap := range map[string]func(frame.Port) frame.Port{
-		"inject": func(p frame.Port) frame.Port { return Inject(p, 1, Plan{}) },
-		"tee":    func(p frame.Port) frame.Port { return Tee(p, io.Discard) },
-		"both":   func(p frame.Port) frame.Port { return Tee(Inject(p, 1, Plan{}), io.Discard) },
+	for name, wrap := range map[string]func(driver.Port) driver.Port{
+		"inject": func(p driver.Port) driver.Port { return Inject(p, 1, Plan{}) },
+		"tee":    func(p driver.Port) driver.Port { return Tee(p, io.Discard) },
+		"both":   func(p driver.Port) driver.Port { return Tee(Inject(p, 1, Plan{}), io.Discard) },
 	} {
 		for _, c := range []struct {
-			inner      frame.Port
+			inner      driver.Port
 			net, stats bool
 		}{{p, true, true}, {bare{p}, false, false}, {netOnly{p, p}, true, false}, {statOnly{p, p}, false, true}} {
 			w := wrap(c.inner)
-			n, hasNet := w.(frame.Network)
+			n, hasNet := w.(driver.Network)
 			_, hasStats := w.(statser)
 			if hasNet != c.net || hasStats != c.stats {
 				t.Errorf("%s around %T: network %v, stats %v", name, c.inner, hasNet, hasStats)
@@ -125,7 +124,7 @@ func TestInjectWaitSendsLateFrames(t *testing.T) {
 func TestInjectErrors(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	p := Inject(l.Port(0), 1, Plan{})
-	var bufs [3]frame.Buf
+	var bufs [3]driver.Buf
 	p.Alloc(bufs[:])
 	for i := range bufs {
 		bufs[i].B = fill(bufs[i].B, l.Port(0).mac, l.Port(1).mac, 60, 0)

@@ -1,6 +1,6 @@
 package mr
 
-import "github.com/gorxe/gorxe/mr/prefetch"
+import "github.com/gorxe/gorxe/internal/prefetch"
 
 // Looking ahead: whoever knows early which key comes next has the processor fetch what the check of that key will read, in the
 // chain key -> protection entry (the MR) -> memory. Each step needs what the one before it fetched, so there is time

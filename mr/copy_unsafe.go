@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 )
 
 // AddrOf is the natural iova of memory: the address of its first byte. Go

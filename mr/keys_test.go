@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/gorxe/gorxe/mr/prefetch"
+	"github.com/gorxe/gorxe/internal/prefetch"
 )
 
 // many is n, or a part of it under the race detector, which is slow.

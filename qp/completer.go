@@ -161,7 +161,7 @@ func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 		q.fail(BadRespErr)
 		return
 	}
-	st := q.eng.scatter(q.pd, q.sgesAt(q.sq.tail.Load()), off, p.Payload)
+	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), off, p.Payload)
 	q.answered(now, w, st)
 }
 
@@ -173,7 +173,7 @@ func (q *QP) handleAtomicAck(now Time, psn uint64, p *bth.Packet) {
 	}
 	v := q.eng.word[:]
 	binary.NativeEndian.PutUint64(v, p.AtomicAckETH().Original())
-	st := q.eng.scatter(q.pd, q.sgesAt(q.sq.tail.Load()), 0, v)
+	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), 0, v)
 	q.answered(now, w, st)
 }
 

@@ -27,15 +27,15 @@ func (c *SRQConfig) Footprint() int {
 func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(WC{})) }
 
 // inlineAt is where a slot keeps inline data: in place of its SGEs.
-func (q *QP) inlineAt(i uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(q.roomAt(q.sq.slot(i))))), q.sq.maxInline)
+func (s *sendQueue) inlineAt(i uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.roomAt(s.slot(i))))), s.maxInline)
 }
 
 // roomAt is the room that a slot has beside its WQE. The queue keeps a pointer to that of the first slot and no slice, for want of room in
 // its line; slots are within the ring, since they are masked by its length.
-func (q *QP) roomAt(slot uint32) []SGE {
-	n := uintptr(q.sq.room)
-	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(q.sq.rooms), uintptr(slot)*n*uintptr(sgeSize))), n)
+func (s *sendQueue) roomAt(slot uint32) []SGE {
+	n := uintptr(s.room)
+	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(s.rooms), uintptr(slot)*n*uintptr(sgeSize))), n)
 }
 
 // Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is

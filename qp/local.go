@@ -46,7 +46,7 @@ func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
 	}
 	w.extra = uint32(wr.Access)
 	w.nsge = uint8(len(wr.SGEs))
-	if copy(q.sgesAt(i), wr.SGEs) > 0 {
+	if copy(q.sq.sgesAt(i), wr.SGEs) > 0 {
 		w.length = wr.SGEs[0].Length
 	}
 	return nil
@@ -102,7 +102,7 @@ func (q *QP) runLocal(w *wqe) error {
 	case OpBindMW:
 		b := mr.Bind{RKey: mr.Key(w.rkey), Len: w.length, Access: mr.Access(w.extra)}
 		if w.nsge > 0 {
-			g := &q.sgesAt(q.sq.cur)[0]
+			g := &q.sq.sgesAt(q.sq.cur)[0]
 			b.LKey, b.Addr = mr.Key(g.LKey), g.Addr
 		}
 		if q.scope == nil {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/prefetch"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp/sched"
 )
 

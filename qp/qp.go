@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // InitAttr makes a QP.

@@ -222,7 +222,7 @@ func (q *QP) putWrite(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen 
 	}
 	switch {
 	case w.inline:
-		copy(rest[hdr:hdr+n], q.inlineAt(q.sq.cur)[off:])
+		copy(rest[hdr:hdr+n], q.sq.inlineAt(q.sq.cur)[off:])
 	case n > 0:
 		g := &w.one[0]
 		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off), n, 0)
@@ -334,7 +334,7 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 		op = bth.RCFetchAdd
 	}
 	rest, netLen := q.header(b, nil, op, q.destQP, q.nxt, true, false, 0)
-	compare, swapAdd := q.operands(q.sq.cur).getOperands()
+	compare, swapAdd := q.sq.operands(q.sq.cur).getOperands()
 	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, swapAdd, compare)
 	q.sq.cur++
 	q.rdPush(q.nxt + 1)

@@ -2,8 +2,8 @@ package qp
 
 import (
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // answer is a READ or atomic to be answered. FLUSH and ATOMIC WRITE are answered as a READ of no

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // rwqe is a receive work request in its slot.

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/prefetch"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp/sched"
 )
 

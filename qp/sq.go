@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/fence"
 )
 
 // wqe is a send work request in its ring slot: one cache line, and no pointer for the garbage
@@ -45,7 +45,7 @@ type sendQueue struct {
 	first wqe   // slot 0
 	wqes  []wqe // slots 1 on; with the first a power of two
 
-	rooms     *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see QP.roomAt
+	rooms     *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see roomAt
 	cq        *CQ
 	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
 	depth     uint16
@@ -103,22 +103,22 @@ func (s *sendQueue) in(slot uint32) *wqe {
 }
 
 // sgesAt are the SGEs of the work request of a count.
-func (q *QP) sgesAt(i uint32) []SGE {
-	at := q.sq.slot(i)
-	w := q.sq.in(at)
+func (s *sendQueue) sgesAt(i uint32) []SGE {
+	at := s.slot(i)
+	w := s.in(at)
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
-	return q.roomAt(at)[:w.nsge]
+	return s.roomAt(at)[:w.nsge]
 }
 
 // operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
-func (q *QP) operands(i uint32) *SGE {
-	at := q.sq.slot(i)
-	if w := q.sq.in(at); w.nsge > 1 {
+func (s *sendQueue) operands(i uint32) *SGE {
+	at := s.slot(i)
+	if w := s.in(at); w.nsge > 1 {
 		return &w.one[0]
 	}
-	return &q.roomAt(at)[0]
+	return &s.roomAt(at)[0]
 }
 
 func (g *SGE) setOperands(compare, swapAdd uint64) {
@@ -249,7 +249,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	case OpSendInv:
 		w.extra = uint32(wr.InvKey)
 	case OpCmpSwap, OpFetchAdd:
-		q.operands(i).setOperands(wr.Compare, wr.SwapAdd)
+		s.operands(i).setOperands(wr.Compare, wr.SwapAdd)
 	}
 	w.status = Success
 	return nil
@@ -263,14 +263,14 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 			return 0, q.refuseWR(wrongInline, wr, 0)
 		}
 		w.nsge = 0
-		copy(q.inlineAt(i), wr.Inline)
+		copy(s.inlineAt(i), wr.Inline)
 		return uint64(len(wr.Inline)), nil
 	}
 	if len(wr.SGEs) > int(s.maxSGE) {
 		return 0, q.refuseWR(manySGEs, wr, 0)
 	}
 	w.nsge = uint8(len(wr.SGEs))
-	return q.fillSGEs(q.sgesAt(i), wr.SGEs, rule.need)
+	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
 }
 
 // fillSGEs copies SGEs after checking that their keys cover them; it returns their total length.
@@ -294,10 +294,10 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 	s := &q.sq
 	if s.at(i).inline {
-		copy(b, q.inlineAt(i)[off:])
+		copy(b, s.inlineAt(i)[off:])
 		return Success
 	}
-	for _, g := range q.sgesAt(i) {
+	for _, g := range s.sgesAt(i) {
 		if off >= g.Length {
 			off -= g.Length
 			continue

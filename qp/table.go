@@ -4,7 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/mr/prefetch"
+	"github.com/gorxe/gorxe/internal/prefetch"
 )
 
 // qpTable finds a QP by its QPN in constant time. A bucket is a cache line, and the engine, which draws the QPNs, passes over those
@@ -72,16 +72,10 @@ func (t *qpTable) get(n bth.QPN) *QP {
 	if at := b.place(n); at < bucketSize {
 		return b.qps[at]
 	}
-	if b.spilled == 0 {
-		return nil
-	}
-	return t.behind(n)
-}
-
-// behind is get for a QPN that is not in its own bucket.
-func (t *qpTable) behind(n bth.QPN) *QP {
-	if b, at, _ := t.find(n); b != nil {
-		return b.qps[at]
+	if b.spilled > 0 {
+		if b, at, _ := t.find(n); b != nil {
+			return b.qps[at]
+		}
 	}
 	return nil
 }
@@ -111,31 +105,26 @@ func (t *qpTable) put(q *QP) {
 	if t.used >= perBucket*len(t.buckets) {
 		t.resize(2 * len(t.buckets))
 	}
-	i := 0
-	for t.bucket(q.qpn, i).place(0) >= bucketSize {
-		i++
-	}
-	b := t.bucket(q.qpn, i)
-	at := b.place(0)
-	b.qpns[at], b.qps[at] = q.qpn, q
-	t.used++
-	t.spill(q.qpn, i, 1)
-}
-
-// spill counts n in the buckets before the one where it lies, which is i behind its own.
-func (t *qpTable) spill(n bth.QPN, i int, by uint32) {
-	for k := range i {
-		t.bucket(n, k).spilled += by
+	for i := 0; ; i++ {
+		b := t.bucket(q.qpn, i)
+		if at := b.place(0); at < bucketSize {
+			b.qpns[at], b.qps[at] = q.qpn, q
+			t.used++
+			return
+		}
+		b.spilled++
 	}
 }
 
 // del takes the QP with this number out, if there is one.
 func (t *qpTable) del(n bth.QPN) {
-	b, at, i := t.find(n)
+	b, at, behind := t.find(n)
 	if b == nil {
 		return
 	}
 	b.qpns[at], b.qps[at] = 0, nil
 	t.used--
-	t.spill(n, i, ^uint32(0))
+	for i := range behind {
+		t.bucket(n, i).spilled--
+	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // With Manual progress the first post after a turn that received something leaves with the post itself, further ones with the next
@@ -57,26 +57,26 @@ func driveUntil(t *testing.T, a, b *end, come func() bool) {
 
 // lendingPort counts the frames that the device has and has not given back.
 type lendingPort struct {
-	frame.Port
-	frame.Network
+	driver.Port
+	driver.Network
 	lent    int
 	behind  bool // a look while it had some
 	answers int  // frames sent while it had some
 }
 
-func (p *lendingPort) Receive(bufs []frame.Buf) int {
+func (p *lendingPort) Receive(bufs []driver.Buf) int {
 	p.behind = p.behind || p.lent > 0
 	n := p.Port.Receive(bufs)
 	p.lent += n
 	return n
 }
 
-func (p *lendingPort) Release(bufs []frame.Buf) {
+func (p *lendingPort) Release(bufs []driver.Buf) {
 	p.lent -= len(bufs)
 	p.Port.Release(bufs)
 }
 
-func (p *lendingPort) Send(bufs []frame.Buf) (int, error) {
+func (p *lendingPort) Send(bufs []driver.Buf) (int, error) {
 	if p.lent > 0 {
 		p.answers += len(bufs)
 	}

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // left is what a device holds of connections.
@@ -152,9 +153,9 @@ type stranger struct {
 // say sends payload to QP1 in the name of src, and drops what came.
 func (s *stranger) say(t *testing.T, src netip.Addr, payload []byte) {
 	t.Helper()
-	var in [64]frame.Buf
+	var in [64]driver.Buf
 	s.port.Release(in[:s.port.Receive(in[:])])
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	for s.port.Alloc(buf[:]) == 0 {
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -287,16 +288,16 @@ type moved struct {
 	*loopback.Port
 	changed chan struct{}
 	mu      sync.Mutex
-	mac     frame.MAC
+	mac     bth.MAC
 }
 
 func (m *moved) Changed() <-chan struct{} { return m.changed }
 
-func (m *moved) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, error) {
+func (m *moved) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	h, err := m.Port.Resolve(ctx, src, dst)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mac != (frame.MAC{}) {
+	if m.mac != (bth.MAC{}) {
 		h.MAC = m.mac
 	}
 	return h, err
@@ -310,7 +311,7 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 	addrs := link.Port(1).Addrs()
 	k.addr = netip.AddrPortFrom(addrs[len(addrs)-1].Addr(), testPort)
 	a, _ := k.meet(t)
-	want := frame.MAC{2, 0, 0, 0, 0, 99}
+	want := bth.MAC{2, 0, 0, 0, 0, 99}
 	n.mu.Lock()
 	n.mac = want
 	n.mu.Unlock()
@@ -318,7 +319,7 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 	follows := func() (ok bool) {
 		_ = k.a.sh.do(func(qp.Time) {
 			e := k.a.sh.gsi.ways[a.talk.way]
-			ok = e != nil && frame.MAC(e.path.Header[:6]) == want
+			ok = e != nil && bth.MAC(e.path.Header[:6]) == want
 		})
 		return ok
 	}
@@ -327,7 +328,7 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 			t.Fatal("the way does not follow")
 		}
 	}
-	if at, err := a.QP().Query(); err != nil || frame.MAC(at.Path.Header[:6]) != want {
+	if at, err := a.QP().Query(); err != nil || bth.MAC(at.Path.Header[:6]) != want {
 		t.Errorf("the QP's path does not follow (%v)", err)
 	}
 	// The peer's packets do not undo it: what was looked up counts.

@@ -6,9 +6,10 @@ import (
 	"iter"
 	"strconv"
 
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // Counters are what a device has counted since it was opened. All makes a list of them, named after the hardware counters
@@ -30,7 +31,7 @@ type Counters struct {
 	CM                   cm.Counters // of the connection manager
 
 	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by frame.Reason
-	Port  frame.PortStats          // the driver's
+	Port  driver.Stats             // the driver's
 }
 
 // Counters reads all counters. It costs a round trip to the device's thread; nothing is counted with atomics for

@@ -8,20 +8,20 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 )
 
 // Device is an RDMA NIC in software, on one Port. Its methods are safe for concurrent use.
 type Device struct {
 	sh      *shard
-	net     frame.Network
+	net     driver.Network
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
 	virtual bool          // on the caller's clock
-	stats   func() frame.PortStats
+	stats   func() driver.Stats
 
 	// ctl makes every command that creates, changes or destroys an object wait for its turn; it is the one writer that
 	// mr.Table asks for. The shard never takes it.
@@ -63,15 +63,15 @@ type Device struct {
 
 // DeviceInfo describes a Device as it is now.
 type DeviceInfo struct {
-	Name      string    `json:"name"`
-	Datapath  string    `json:"datapath"` // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
-	MAC       frame.MAC `json:"-"`
-	MTU       int       `json:"mtu"`      // of the interface, IP bytes
-	ActiveMTU MTU       `json:"path_mtu"` // the largest path MTU that fits
-	Up        bool      `json:"up"`
-	Queues    int       `json:"queues"`
-	Progress  Progress  `json:"-"`
-	Note      string    `json:"note,omitempty"` // a word to the user on a data path or path MTU that may surprise
+	Name      string   `json:"name"`
+	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
+	MAC       bth.MAC  `json:"-"`
+	MTU       int      `json:"mtu"`      // of the interface, IP bytes
+	ActiveMTU MTU      `json:"path_mtu"` // the largest path MTU that fits
+	Up        bool     `json:"up"`
+	Queues    int      `json:"queues"`
+	Progress  Progress `json:"-"`
+	Note      string   `json:"note,omitempty"` // a word to the user on a data path or path MTU that may surprise
 }
 
 // Open opens the network interface iface as an RDMA NIC over AF_XDP. The interface's other traffic is not touched.
@@ -86,8 +86,8 @@ func Open(iface string, opts ...Option) (*Device, error) {
 }
 
 // New makes an RDMA NIC on a Port, which it owns from now on: it closes the port even if it returns an error. The
-// port, or a port that it wraps and returns from Unwrap, has to implement frame.Network; else give WithNetwork.
-func New(port frame.Port, opts ...Option) (*Device, error) {
+// port, or a port that it wraps and returns from Unwrap, has to implement driver.Network; else give WithNetwork.
+func New(port driver.Port, opts ...Option) (*Device, error) {
 	d, err := build(port, newConfig(opts))
 	if err != nil {
 		return nil, errors.Join(err, port.Close())
@@ -95,7 +95,7 @@ func New(port frame.Port, opts ...Option) (*Device, error) {
 	return d, nil
 }
 
-func build(port frame.Port, c *config) (*Device, error) {
+func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
 		net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{},
@@ -162,7 +162,7 @@ func (d *Device) Info() DeviceInfo {
 	return d.info
 }
 
-func (d *Device) setInfo(p frame.PortInfo) (old, now DeviceInfo) {
+func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old = d.info
@@ -288,14 +288,14 @@ func (d *Device) open() error {
 }
 
 // unwrapper is a port around another one.
-type unwrapper interface{ Unwrap() frame.Port }
+type unwrapper interface{ Unwrap() driver.Port }
 
-func networkOf(port frame.Port, c *config) frame.Network {
+func networkOf(port driver.Port, c *config) driver.Network {
 	if c.network != nil {
 		return c.network
 	}
 	for port != nil {
-		if n, ok := port.(frame.Network); ok {
+		if n, ok := port.(driver.Network); ok {
 			return n
 		}
 		u, ok := port.(unwrapper)
@@ -307,9 +307,9 @@ func networkOf(port frame.Port, c *config) frame.Network {
 	return nil
 }
 
-func statsOf(port frame.Port) func() frame.PortStats {
+func statsOf(port driver.Port) func() driver.Stats {
 	for port != nil {
-		if s, ok := port.(interface{ Stats() frame.PortStats }); ok {
+		if s, ok := port.(interface{ Stats() driver.Stats }); ok {
 			return s.Stats
 		}
 		u, ok := port.(unwrapper)
@@ -318,5 +318,5 @@ func statsOf(port frame.Port) func() frame.PortStats {
 		}
 		port = u.Unwrap()
 	}
-	return func() frame.PortStats { return frame.PortStats{} }
+	return func() driver.Stats { return driver.Stats{} }
 }

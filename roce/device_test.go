@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // TestWrappedPort: a device runs on a port that loses frames inside a port that records them.
@@ -33,7 +33,7 @@ func TestWrappedPort(t *testing.T) {
 }
 
 // deafPort is a port that knows nothing of IP.
-type deafPort struct{ frame.Port }
+type deafPort struct{ driver.Port }
 
 func TestNewRefuses(t *testing.T) {
 	leakCheck(t)

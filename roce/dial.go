@@ -8,9 +8,9 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // Errors of connections. ErrRefused and RejectError come together.

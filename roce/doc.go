@@ -1,5 +1,5 @@
 // Package roce is an RDMA NIC in software: verbs in Go, as standard RoCEv2 packets, on an ordinary Ethernet
-// interface (Open, over AF_XDP) or on any frame.Port (New), an in-memory link for example.
+// interface (Open, over AF_XDP) or on any driver.Port (New), an in-memory link for example.
 //
 // # The objects
 //

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // How long a shard gathers, by what came when.
@@ -283,12 +283,12 @@ func TestGatherWithin(t *testing.T) {
 
 // slowPort lets frames come one at a time, and counts looks.
 type slowPort struct {
-	frame.Port
-	frame.Network
+	driver.Port
+	driver.Network
 	looks int
 }
 
-func (p *slowPort) Receive(bufs []frame.Buf) int {
+func (p *slowPort) Receive(bufs []driver.Buf) int {
 	p.looks++
 	return p.Port.Receive(bufs[:1])
 }

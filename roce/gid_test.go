@@ -10,8 +10,9 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 func prefixes(s ...string) []netip.Prefix {
@@ -57,10 +58,10 @@ func TestGIDIndexesAreStable(t *testing.T) {
 
 // movingNet is a network whose addresses and neighbours a test changes.
 type movingNet struct {
-	frame.Network
+	driver.Network
 	mu    sync.Mutex
 	addrs []netip.Prefix // nil: the inner network's
-	mac   frame.MAC      // zero: the inner network's
+	mac   bth.MAC        // zero: the inner network's
 	bell  chan struct{}
 }
 
@@ -80,11 +81,11 @@ func (m *movingNet) Addrs() []netip.Prefix {
 	return m.Network.Addrs()
 }
 
-func (m *movingNet) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, error) {
+func (m *movingNet) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	h, err := m.Network.Resolve(ctx, src, dst)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mac != (frame.MAC{}) {
+	if m.mac != (bth.MAC{}) {
 		h.MAC = m.mac
 	}
 	return h, err
@@ -139,7 +140,7 @@ func TestNeighbourChange(t *testing.T) {
 	ah, err := a.CreateAH(context.Background(), AHAttr{Remote: b.qp.Local().GID})
 	must(t, err)
 
-	mac := frame.MAC{2, 0, 0, 9, 9, 9}
+	mac := bth.MAC{2, 0, 0, 9, 9, 9}
 	old := *ah.Path()
 	net.change(func() { net.mac = mac })
 	for {
@@ -157,15 +158,15 @@ func TestNeighbourChange(t *testing.T) {
 // TestRelink: the Ethernet header is replaced, tag included, and what follows stays.
 func TestRelink(t *testing.T) {
 	src, dst := bth.GIDFromAddr(netip.MustParseAddr("fd00::1")), bth.GIDFromAddr(netip.MustParseAddr("fd00::2"))
-	a := frame.Address{SrcMAC: frame.MAC{2, 1}, DstMAC: frame.MAC{2, 2}, Src: src, Dst: dst, SrcPort: 0xc001, HopLimit: 9, TrafficClass: 4, FlowLabel: 77}
+	a := frame.Address{SrcMAC: bth.MAC{2, 1}, DstMAC: bth.MAC{2, 2}, Src: src, Dst: dst, SrcPort: 0xc001, HopLimit: 9, TrafficClass: 4, FlowLabel: 77}
 	for _, vlans := range [][2]uint16{{0, 0}, {0, 5}, {5, 0}, {5, 6}} {
 		var was, want Path
 		a.VLAN = vlans[0]
 		was.HeaderLen = uint8(frame.PutHeaders(was.Header[:], &a))
 		b := a
-		b.VLAN, b.DstMAC, b.SrcMAC = vlans[1], frame.MAC{2, 3}, frame.MAC{2, 4}
+		b.VLAN, b.DstMAC, b.SrcMAC = vlans[1], bth.MAC{2, 3}, bth.MAC{2, 4}
 		want.HeaderLen = uint8(frame.PutHeaders(want.Header[:], &b))
-		if got := relink(&was, b.SrcMAC, &frame.Hop{MAC: b.DstMAC, VLAN: b.VLAN}); *got != want {
+		if got := relink(&was, b.SrcMAC, &driver.Hop{MAC: b.DstMAC, VLAN: b.VLAN}); *got != want {
 			t.Errorf("VLAN %d to %d:\n%x\n%x", vlans[0], vlans[1], got.Header, want.Header)
 		}
 	}

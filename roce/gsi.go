@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 const (
@@ -46,14 +46,14 @@ type way struct{ local, remote GID }
 type wayEntry struct {
 	way
 	path   Path
-	slot   int       // in the ring, -1: not there
-	held   int       // dialogues that need it; with none it may be forgotten
-	looked int       // of them, those that looked it up: then the device keeps it up to date
-	mac    frame.MAC // else: as the latest packet came
+	slot   int     // in the ring, -1: not there
+	held   int     // dialogues that need it; with none it may be forgotten
+	looked int     // of them, those that looked it up: then the device keeps it up to date
+	mac    bth.MAC // else: as the latest packet came
 	vlan   uint16
 }
 
-func newGSI(s *shard, mac frame.MAC, random func() uint64) (*gsi, error) {
+func newGSI(s *shard, mac bth.MAC, random func() uint64) (*gsi, error) {
 	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random})
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func newGSI(s *shard, mac frame.MAC, random func() uint64) (*gsi, error) {
 }
 
 // guidOf makes a channel adapter's GUID of a MAC address (EUI-64, as rxe does).
-func guidOf(m frame.MAC) cm.GUID {
+func guidOf(m bth.MAC) cm.GUID {
 	return cm.GUID(binary.BigEndian.Uint64([]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}))
 }
 
@@ -160,7 +160,7 @@ func (g *gsi) releaseWay(d *dialogue) {
 	}
 	if d.looked {
 		if e.looked--; e.looked == 0 {
-			e.mac = frame.MAC{} // to be learnt again
+			e.mac = bth.MAC{} // to be learnt again
 		}
 	}
 	d.held, d.looked = false, false

@@ -3,8 +3,8 @@ package roce
 import (
 	"sync/atomic"
 
+	"github.com/gorxe/gorxe/internal/prefetch"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/mr/prefetch"
 	"github.com/gorxe/gorxe/qp"
 )
 

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // QPNMulticast is the RemoteQPN of a message to a multicast group.
@@ -37,7 +37,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if g, ok := d.net.(frame.Groups); ok && d.members[gid] == 0 {
+	if g, ok := d.net.(driver.Groups); ok && d.members[gid] == 0 {
 		if err := g.JoinGroup(gid.Addr()); err != nil {
 			_ = d.sh.do(func(qp.Time) { _ = d.sh.eng.DetachMulticast(&q.qp, gid) })
 			return fmt.Errorf("roce: %w", err)
@@ -77,7 +77,7 @@ func (q *QP) leaveGroup(gid GID) error {
 		return nil
 	}
 	delete(d.members, gid)
-	if g, ok := d.net.(frame.Groups); ok {
+	if g, ok := d.net.(driver.Groups); ok {
 		return g.LeaveGroup(gid.Addr())
 	}
 	return nil

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth/bthtest"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -238,7 +238,7 @@ func TestMulticastAsMckey(t *testing.T) {
 	for i, f := range frames {
 		id := uint64(i + 1)
 		listenUD(t, e, e.qp, id)
-		var buf [1]frame.Buf
+		var buf [1]driver.Buf
 		if wire.Alloc(buf[:]) != 1 {
 			t.Fatal("no buffer")
 		}
@@ -258,7 +258,7 @@ func TestMulticastAsMckey(t *testing.T) {
 		must(t, ah.Close())
 	}
 	tell(t, e, group, string(make([]byte, 100)))
-	var buf [1]frame.Buf
+	var buf [1]driver.Buf
 	for end := time.Now().Add(deadline); wire.Receive(buf[:]) == 0 && time.Now().Before(end); {
 		time.Sleep(100 * time.Microsecond)
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // sizes reach from nothing over one packet's limits to many packets.

@@ -3,8 +3,8 @@ package roce
 import (
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -51,7 +51,7 @@ type config struct {
 	maxWindow int
 	prefetch  *int // nil: the default
 	maxMemory uint64
-	network   frame.Network
+	network   driver.Network
 }
 
 func newConfig(opts []Option) *config {
@@ -113,7 +113,7 @@ func WithPrefetch(window int) Option {
 }
 
 // WithNetwork gives New the addresses and neighbours of a Port that does not know them itself.
-func WithNetwork(n frame.Network) Option { return func(c *config) { c.network = n } }
+func WithNetwork(n driver.Network) Option { return func(c *config) { c.network = n } }
 
 // QPConfig says what CreateQP makes. SendCQ and RecvCQ are needed; the rest has defaults.
 type QPConfig struct {

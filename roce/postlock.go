@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 )
 
 // postLock lets one poster in at a time. It is held for some ten nanoseconds a work request, mostly by the only poster that there is, so letting go

@@ -136,10 +136,11 @@ func (q *QP) create(c *QPConfig) error {
 		return err
 	}
 	q.bytes = uint32(qpBytes + init.Footprint())
-	if err := q.device().mem.take(int(q.bytes), "a QP of these depths"); err != nil {
+	d := q.device()
+	if err := d.mem.take(int(q.bytes), "a QP of these depths"); err != nil {
 		return err
 	}
-	s := q.device().sh
+	s := d.sh
 	var err error
 	gone := s.do(func(now qp.Time) {
 		if err = s.eng.InitQP(&q.qp, init); err != nil {
@@ -153,7 +154,7 @@ func (q *QP) create(c *QPConfig) error {
 		}
 	})
 	if err = errors.Join(gone, err); err != nil {
-		q.device().mem.give(int(q.bytes))
+		d.mem.give(int(q.bytes))
 	}
 	return err
 }
@@ -279,8 +280,9 @@ func (q *QP) Drain(ctx context.Context) error {
 // a CQ has no room for them. A PostSend or PostRecv that meets it is either taken and flushed, or refused with ErrClosed. Closing
 // twice is harmless.
 func (q *QP) Close() error {
-	q.device().ctl.Lock()
-	defer q.device().ctl.Unlock()
+	d := q.device()
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
 	return q.shut()
 }
 
@@ -332,7 +334,8 @@ func (q *QP) flushFits() bool {
 }
 
 func (q *QP) destroy(qp.Time) {
-	q.device().sh.eng.DestroyQP(&q.qp)
+	s := q.device().sh
+	s.eng.DestroyQP(&q.qp)
 	q.qp.SetOwner(nil)
-	q.device().sh.qps--
+	s.qps--
 }

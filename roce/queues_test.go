@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -16,7 +17,7 @@ import (
 // wanderer is a port whose frames leave through the kernel, each from another UDP source port, so that the kernel's hash spreads one
 // QP's packets over all queues: the worst that a NIC's receive side scaling could do.
 type wanderer struct {
-	frame.Port
+	driver.Port
 	fd    int
 	ports uint16
 }
@@ -44,9 +45,9 @@ func newWanderer(t *testing.T, e *veth.End) *wanderer {
 	return w
 }
 
-func (w *wanderer) Unwrap() frame.Port { return w.Port }
+func (w *wanderer) Unwrap() driver.Port { return w.Port }
 
-func (w *wanderer) Send(bufs []frame.Buf) (n int, err error) {
+func (w *wanderer) Send(bufs []driver.Buf) (n int, err error) {
 	for _, b := range bufs {
 		netLen := len(b.B) - len(frame.Glance(b.B))
 		w.ports++
@@ -70,13 +71,13 @@ func (w *wanderer) Send(bufs []frame.Buf) (n int, err error) {
 
 // byQueue counts the frames of a port by the queue that they came in on, which is the upper half of their token.
 type byQueue struct {
-	frame.Port
+	driver.Port
 	frames map[uint64]int
 }
 
-func (c *byQueue) Unwrap() frame.Port { return c.Port }
+func (c *byQueue) Unwrap() driver.Port { return c.Port }
 
-func (c *byQueue) Receive(bufs []frame.Buf) int {
+func (c *byQueue) Receive(bufs []driver.Buf) int {
 	n := c.Port.Receive(bufs)
 	for _, b := range bufs[:n] {
 		c.frames[b.Token>>32]++
@@ -92,7 +93,7 @@ func TestOneQPOverTwoQueues(t *testing.T) {
 	must(t, err)
 	count := &byQueue{Port: p, frames: map[uint64]int{}}
 	var ends [2]*end
-	for i, port := range []frame.Port{newWanderer(t, &pair.A), count} {
+	for i, port := range []driver.Port{newWanderer(t, &pair.A), count} {
 		d, err := New(port, WithProgress(Manual))
 		must(t, err)
 		t.Cleanup(func() { _ = d.Close() })

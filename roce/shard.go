@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/clock"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
-	"github.com/gorxe/gorxe/roce/tick"
 )
 
 const (
@@ -35,10 +36,10 @@ const (
 // whoever holds mu: the progress goroutine for its whole life (auto), or the caller whose TryLock succeeded (manual).
 type shard struct {
 	dev    *Device
-	port   frame.Port
+	port   driver.Port
 	eng    *qp.Engine
 	clock  func() int64 // the owner's
-	ticks  *tick.Clock  // the same; nil if it is the caller's
+	ticks  *clock.Clock // the same; nil if it is the caller's
 	manual bool
 	spin   time.Duration
 
@@ -55,17 +56,17 @@ type shard struct {
 
 	// owner
 	closed  bool
-	last    qp.Time      // the clock as the latest turn read it
-	idle    bool         // the latest whole turn found nothing to do
-	answer  bool         // the latest whole turn received something: the next post leaves at once
-	holder  frame.Holder // port, if it is one
+	last    qp.Time       // the clock as the latest turn read it
+	idle    bool          // the latest whole turn found nothing to do
+	answer  bool          // the latest whole turn received something: the next post leaves at once
+	holder  driver.Holder // port, if it is one
 	dec     frame.Decoder
 	enc     frame.Encoder
 	pkt     bth.Packet
-	rx      [rxBatch]frame.Buf
-	lent    int                // frames of rx that the port does not have back yet
-	glances [rxBatch][]byte    // of rx: from their BTHs on
-	tx      [txBatch]frame.Buf // transmit buffers: ready to be filled are txn from txAt on
+	rx      [rxBatch]driver.Buf
+	lent    int                 // frames of rx that the port does not have back yet
+	glances [rxBatch][]byte     // of rx: from their BTHs on
+	tx      [txBatch]driver.Buf // transmit buffers: ready to be filled are txn from txAt on
 	txAt    int
 	txn     int
 	put     int  // turns that left the chores to the next
@@ -89,17 +90,17 @@ type shardCounters struct {
 	drops                                [frame.NumReasons]uint64
 }
 
-func newShard(d *Device, port frame.Port, eng *qp.Engine, c *config) *shard {
+func newShard(d *Device, port driver.Port, eng *qp.Engine, c *config) *shard {
 	s := &shard{
 		dev: d, port: port, eng: eng, clock: c.clock, manual: c.progress == Manual, spin: c.spin,
 		free: make(chan struct{}, 1),
 		cqs:  map[*qp.CQ]*CQ{}, srqs: map[*qp.SRQ]*SRQ{},
 	}
-	s.holder, _ = port.(frame.Holder)
+	s.holder, _ = port.(driver.Holder)
 	s.mu.light = asymmetric()
 	if s.clock == nil {
 		start := time.Now()
-		s.ticks = tick.New(func() int64 { return int64(time.Since(start)) + 1 })
+		s.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })
 		s.clock = s.ticks.Now
 	}
 	eng.SetBell(s.bell)
@@ -184,7 +185,7 @@ func (s *shard) giveBack() {
 }
 
 // foresee lets the engine fetch what a batch of frames will touch.
-func (s *shard) foresee(bufs []frame.Buf) {
+func (s *shard) foresee(bufs []driver.Buf) {
 	for i := range bufs {
 		s.glances[i] = frame.Glance(bufs[i].B)
 	}
@@ -252,7 +253,7 @@ func (s *shard) stock() bool {
 }
 
 // ready are the transmit buffers that can be filled.
-func (s *shard) ready() []frame.Buf { return s.tx[s.txAt : s.txAt+s.txn] }
+func (s *shard) ready() []driver.Buf { return s.tx[s.txAt : s.txAt+s.txn] }
 
 // fill builds packets into the ready buffers, from the first on, and returns how many it built.
 func (s *shard) fill(now qp.Time) int {

@@ -3,7 +3,7 @@ package roce
 import (
 	"sync/atomic"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 )
 
 // turnLock is who owns a shard. Nobody queues for it: who does not get it leaves word for the owner (see drive.go), who looks for

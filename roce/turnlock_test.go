@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 )
 
 // Who leaves word and does not get the lock is heard: the owner, who lets go just then, looks afterwards. Without order this fails

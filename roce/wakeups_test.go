@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/mr/fence"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"

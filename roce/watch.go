@@ -5,8 +5,9 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 const (
@@ -54,7 +55,7 @@ func (d *Device) pollNetwork() {
 
 // networkChanged takes over what may have changed, and says so.
 func (d *Device) networkChanged(ctx context.Context) {
-	var p frame.PortInfo
+	var p driver.Info
 	if d.sh.do(func(qp.Time) {
 		if !d.sh.closed {
 			p = d.sh.port.Info()
@@ -97,8 +98,8 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	}
 	d.ctl.Unlock()
 
-	hops := map[route]*frame.Hop{}
-	find := func(p *Path) *frame.Hop {
+	hops := map[route]*driver.Hop{}
+	find := func(p *Path) *driver.Hop {
 		r := route{p.Local, p.Remote}
 		h, known := hops[r]
 		if !known {
@@ -137,7 +138,7 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	}
 }
 
-func (d *Device) lookUp(ctx context.Context, r route) *frame.Hop {
+func (d *Device) lookUp(ctx context.Context, r route) *driver.Hop {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	h, err := d.net.Resolve(ctx, r.local.Addr(), r.remote.Addr())
@@ -169,7 +170,7 @@ func (d *Device) pathsOf(qps []*QP) (list []qpPath) {
 }
 
 // repath gives the engine a path whose neighbour has changed, unless somebody has given it another one meanwhile.
-func (q *QP) repath(p *qpPath, mac frame.MAC, h *frame.Hop) {
+func (q *QP) repath(p *qpPath, mac bth.MAC, h *driver.Hop) {
 	n := relink(&p.path, mac, h)
 	if *n == p.path {
 		return
@@ -183,7 +184,7 @@ func (q *QP) repath(p *qpPath, mac frame.MAC, h *frame.Hop) {
 }
 
 // relink returns the path with a new Ethernet header in front of its IP and UDP headers.
-func relink(p *Path, mac frame.MAC, h *frame.Hop) *Path {
+func relink(p *Path, mac bth.MAC, h *driver.Hop) *Path {
 	const (
 		addrs   = 12     // destination and source MAC
 		tpid    = 0x8100 // one IEEE 802.1Q tag

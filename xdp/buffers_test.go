@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
 )
@@ -41,7 +41,7 @@ func TestBurstArrivesComplete(t *testing.T) {
 // sendCounting sends frames and returns how many the port says went out.
 func sendCounting(t *testing.T, p *Port, frames [][]byte) (sent int) {
 	t.Helper()
-	var bufs [32]frame.Buf
+	var bufs [32]driver.Buf
 	for len(frames) > 0 {
 		n := p.Alloc(bufs[:min(len(bufs), len(frames))])
 		for i := range n {
@@ -71,7 +71,7 @@ func TestBuffersGoRound(t *testing.T) {
 				if got := receive(t, b, 1, 0); len(got) != 0 {
 					t.Fatalf("a frame of %d bytes arrived, more than a buffer holds", len(got[0]))
 				}
-				var bufs [64]frame.Buf
+				var bufs [64]driver.Buf
 				n := a.Alloc(bufs[:])
 				a.Free(bufs[:n/2])
 				for i := n / 2; i < n; i++ {
@@ -84,7 +84,7 @@ func TestBuffersGoRound(t *testing.T) {
 			if s := b.Stats(); s.RxDropped == 0 {
 				t.Errorf("frames too long were not counted: %+v", s)
 			}
-			var bufs [100]frame.Buf
+			var bufs [100]driver.Buf
 			if n := a.Alloc(bufs[:]); n != 64 {
 				t.Errorf("%d transmit buffers are left of 64", n)
 			}
@@ -138,7 +138,7 @@ func TestNoAllocations(t *testing.T) {
 		pair := newPair(t, veth.Options{MTU: 4200})
 		a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
 		short, long := packet{}.build(pattern(64, 1)), packet{}.build(pattern(min(4096, a.Info().MTU-28), 2))
-		var tx, rx [8]frame.Buf
+		var tx, rx [8]driver.Buf
 		lost := 0
 		allocs := testing.AllocsPerRun(200, func() {
 			n := a.Alloc(tx[:])
@@ -245,7 +245,7 @@ func TestCloseWhileInUse(t *testing.T) {
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
 	f := packet{}.build(pattern(100, 1))
 	send(t, a, f, f)
-	var rx, tx [2]frame.Buf
+	var rx, tx [2]driver.Buf
 	for n := 0; n < 2; {
 		n += b.Receive(rx[n:])
 	}
@@ -304,7 +304,7 @@ func TestCloseRace(t *testing.T) {
 			time.Sleep(time.Duration(i) * 100 * time.Microsecond)
 			p.Close()
 		}()
-		var bufs [4]frame.Buf
+		var bufs [4]driver.Buf
 		for p.Wait(0) == nil {
 			n := p.Alloc(bufs[:])
 			for k := range n {

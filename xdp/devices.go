@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -19,7 +18,7 @@ type Device struct {
 	Name   string
 	Kind   string // what `ip link` calls the type: "veth", "tuntap", "vlan", ...; "device" for hardware
 	Driver string // as ethtool calls it; "" if it does not tell
-	MAC    frame.MAC
+	MAC    bth.MAC
 	Up     bool // set up, and the link is there
 	MTU    int  // IP MTU, bytes
 	// PathMTU is the largest path MTU that the MTU allows, 0 if none.

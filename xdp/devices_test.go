@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
@@ -143,7 +143,7 @@ func TestStuckWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	var bufs [32]frame.Buf
+	var bufs [32]driver.Buf
 	f := packet{}.build(pattern(1000, 1))
 	start := time.Now()
 	for range 300 {

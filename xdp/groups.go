@@ -58,7 +58,7 @@ func (m *membership) change(index int, a netip.Addr, opt4, opt6 int) error {
 	return unix.SetsockoptIPv6Mreq(m.v6, unix.IPPROTO_IPV6, opt6, &unix.IPv6Mreq{Multiaddr: a.As16(), Interface: uint32(index)})
 }
 
-// JoinGroup implements frame.Groups: the kernel becomes a member of the group on the interface. The kernel allows 20
+// JoinGroup implements driver.Groups: the kernel becomes a member of the group on the interface. The kernel allows 20
 // IPv4 groups a Port (sysctl net.ipv4.igmp_max_memberships). Any goroutine.
 func (p *Port) JoinGroup(group netip.Addr) error {
 	group = group.Unmap().WithZone("")

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +14,7 @@ import (
 func TestGroups(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
-	var _ frame.Groups = a
+	var _ driver.Groups = a
 	group := netip.MustParseAddr("239.1.0.0")
 	if err := a.LeaveGroup(group); !errors.Is(err, unix.EADDRNOTAVAIL) {
 		t.Errorf("leave before: %v", err)

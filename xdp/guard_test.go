@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 )
 
 // The owner is never inside once Close has waited for it, whether it entered by itself or by Hold. Without Close's barrier this fails

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -44,23 +45,23 @@ func openEnd(t testing.TB, e *veth.End, o Options) *Port {
 // packet says what a test frame looks like; the zero value is IPv4 UDP to 4791.
 type packet struct {
 	v6      bool
-	vlans   []uint16  // EtherTypes of VLAN tags
-	proto   byte      // 0 = UDP
-	port    uint16    // 0 = 4791
-	options bool      // IPv4 options, or a hop-by-hop header in IPv6
-	frag    uint16    // IPv4 flags and fragment offset
-	dst     frame.MAC // zero = B's
+	vlans   []uint16 // EtherTypes of VLAN tags
+	proto   byte     // 0 = UDP
+	port    uint16   // 0 = 4791
+	options bool     // IPv4 options, or a hop-by-hop header in IPv6
+	frag    uint16   // IPv4 flags and fragment offset
+	dst     bth.MAC  // zero = B's
 }
 
 var (
 	hostA4, hostB4 = netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")
 	hostA6, hostB6 = netip.MustParseAddr("fd77::1"), netip.MustParseAddr("fd77::2")
-	macA, macB     = frame.MAC{0x02, 0x77, 0, 0, 0, 1}, frame.MAC{0x02, 0x77, 0, 0, 0, 2}
+	macA, macB     = bth.MAC{0x02, 0x77, 0, 0, 0, 1}, bth.MAC{0x02, 0x77, 0, 0, 0, 2}
 )
 
 // build makes the frame from A to B with that UDP payload.
 func (k packet) build(payload []byte) []byte {
-	if k.dst == (frame.MAC{}) {
+	if k.dst == (bth.MAC{}) {
 		k.dst = macB
 	}
 	f := append(append([]byte(nil), k.dst[:]...), macA[:]...)
@@ -139,7 +140,7 @@ func pattern(n, seed int) []byte {
 // send transmits frames, in batches, as fast as there are buffers.
 func send(t testing.TB, p *Port, frames ...[]byte) {
 	t.Helper()
-	var bufs [32]frame.Buf
+	var bufs [32]driver.Buf
 	deadline := time.Now().Add(5 * time.Second)
 	for len(frames) > 0 {
 		n := p.Alloc(bufs[:min(len(bufs), len(frames))])
@@ -162,7 +163,7 @@ func send(t testing.TB, p *Port, frames ...[]byte) {
 // receive collects n frames, or fewer if none comes for the time given.
 func receive(t testing.TB, p *Port, n int, patience time.Duration) [][]byte {
 	t.Helper()
-	var bufs [64]frame.Buf
+	var bufs [64]driver.Buf
 	var got [][]byte
 	deadline := time.Now().Add(patience)
 	for len(got) < n {

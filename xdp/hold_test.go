@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -14,7 +14,7 @@ func TestCloseWaitsForTheHolder(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	p := openEnd(t, &pair.A, Options{})
 	p.Hold()
-	var bufs [4]frame.Buf
+	var bufs [4]driver.Buf
 	if n := p.Alloc(bufs[:]); n != len(bufs) {
 		t.Fatalf("%d buffers", n)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
 )
@@ -39,7 +39,7 @@ func TestLinkDownAndUp(t *testing.T) {
 				await(t, a, "down", func() bool { return !a.Info().Up })
 				await(t, b, "peer down", func() bool { return !b.Info().Up })
 				for range 100 { // more than there are buffers, were they lost
-					var bufs [32]frame.Buf
+					var bufs [32]driver.Buf
 					n := a.Alloc(bufs[:])
 					if n != len(bufs) {
 						t.Fatalf("only %d buffers while down", n)
@@ -75,7 +75,7 @@ func TestPeerDown(t *testing.T) {
 	a := openEnd(t, &pair.A, Options{})
 	onLink(t, &pair.B, netlink.LinkSetDown)
 	await(t, a, "no carrier", func() bool { return !a.Info().Up })
-	var bufs [64]frame.Buf
+	var bufs [64]driver.Buf
 	n := a.Alloc(bufs[:])
 	for i := range n {
 		bufs[i].B = bufs[i].B[:copy(bufs[i].B, packet{}.build(nil))]
@@ -146,7 +146,7 @@ func TestInterfaceRemoved(t *testing.T) {
 				if err := p.Wait(20 * time.Millisecond); !errors.Is(err, ErrGone) || time.Since(start) < 10*time.Millisecond {
 					t.Errorf("Wait: %v after %v", err, time.Since(start))
 				}
-				var bufs [1]frame.Buf
+				var bufs [1]driver.Buf
 				if p.Alloc(bufs[:]) == 1 {
 					bufs[0].B = bufs[0].B[:64]
 					if _, err := p.Send(bufs[:]); !errors.Is(err, ErrGone) {

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -36,7 +36,7 @@ type limit func(mtu int) (use int, note string)
 
 // state is a snapshot; never written after it is published.
 type state struct {
-	info  frame.PortInfo
+	info  driver.Info
 	addrs []netip.Prefix
 	gone  bool
 }
@@ -140,7 +140,7 @@ func (n *network) refresh() {
 }
 
 // describe sets what of a PortInfo may change while the Port runs.
-func (n *network) describe(info *frame.PortInfo, a *netlink.LinkAttrs) {
+func (n *network) describe(info *driver.Info, a *netlink.LinkAttrs) {
 	info.Name = a.Name
 	info.MTU, info.Note = n.limit(a.MTU)
 	info.MaxFrame = info.MTU + etherLen + vlanLen

@@ -7,8 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/mr/fence"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -339,7 +339,7 @@ func (o *opener) readState() error {
 		o.datapath = "afxdp-native"
 	}
 	a := o.link.Attrs()
-	o.net.state.Store(&state{info: frame.PortInfo{Name: a.Name, Datapath: o.datapath, Queues: o.count}})
+	o.net.state.Store(&state{info: driver.Info{Name: a.Name, Datapath: o.datapath, Queues: o.count}})
 	o.net.refresh()
 	s := o.net.state.Load()
 	if s.gone {

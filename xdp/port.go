@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorxe/gorxe/mr/fence"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/fence"
 	"golang.org/x/sys/unix"
 )
 
-// Port is a frame.Port and frame.Network on an interface. One thread at a time owns it and
+// Port is a driver.Port and driver.Network on an interface. One thread at a time owns it and
 // makes the calls; Wake, Close, Info, Addrs, Resolve and Changed are safe from any goroutine.
 //
 // Every queue served has a socket; Receive takes turns between them. All frames are sent
@@ -31,7 +31,7 @@ type Port struct {
 	next    int // the queue that Receive looks at first
 	out     int // buffers in the caller's hands
 	down    bool
-	stats   frame.PortStats
+	stats   driver.Stats
 	polls   []unix.PollFd // wake-up event, then a socket per queue
 	timeout unix.Timespec
 
@@ -56,8 +56,8 @@ type Port struct {
 }
 
 var (
-	_ frame.Port    = (*Port)(nil)
-	_ frame.Network = (*Port)(nil)
+	_ driver.Port    = (*Port)(nil)
+	_ driver.Network = (*Port)(nil)
 )
 
 // enter starts an owner's call; if it says no, the Port is closed.
@@ -88,7 +88,7 @@ func (p *Port) leave() {
 	}
 }
 
-// Hold implements frame.Holder: a turn of the owner is some four calls.
+// Hold implements driver.Holder: a turn of the owner is some four calls.
 func (p *Port) Hold() {
 	p.mark()
 	p.held = true
@@ -101,11 +101,11 @@ func (p *Port) Unhold() {
 }
 
 // Info describes the port as it is now.
-func (p *Port) Info() frame.PortInfo { return p.net.state.Load().info }
+func (p *Port) Info() driver.Info { return p.net.state.Load().info }
 
 // Stats returns the counters. RxDropped includes what the kernel dropped because rings were
 // full or buffers missing. Owner thread only; it makes a system call per queue.
-func (p *Port) Stats() frame.PortStats {
+func (p *Port) Stats() driver.Stats {
 	s := p.stats
 	if !p.enter() {
 		return s

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"golang.org/x/sys/unix"
 )
@@ -101,7 +101,7 @@ func TestOptionsWork(t *testing.T) {
 		if q := a.Info().Queues; q != 1 {
 			t.Errorf("%d queues", q)
 		}
-		var bufs [200]frame.Buf
+		var bufs [200]driver.Buf
 		if n := a.Alloc(bufs[:]); n != 100 {
 			t.Errorf("%d transmit buffers", n)
 		} else {

@@ -1,8 +1,8 @@
 package xdp
 
 import (
-	"github.com/gorxe/gorxe/mr/prefetch"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/prefetch"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,7 +17,7 @@ func untoken(t uint64) (queue int, index uint32) { return int(t >> 32), uint32(t
 // Receive takes up to len(bufs) frames out of the receive rings without a
 // system call (but see Options.BusyPoll), from the queues in turn. Frames of several
 // descriptors come out contiguous.
-func (p *Port) Receive(bufs []frame.Buf) int {
+func (p *Port) Receive(bufs []driver.Buf) int {
 	if !p.enter() {
 		return 0
 	}
@@ -37,7 +37,7 @@ func (p *Port) Receive(bufs []frame.Buf) int {
 }
 
 // receive takes frames from one queue.
-func (p *Port) receive(qi int, bufs []frame.Buf) int {
+func (p *Port) receive(qi int, bufs []driver.Buf) int {
 	q := p.queues[qi]
 	ready := q.rx.ready(uint32(len(bufs)))
 	if ready == 0 {
@@ -64,7 +64,7 @@ func (p *Port) receive(qi int, bufs []frame.Buf) int {
 			continue
 		}
 		end := uint64(index+1) << q.shift
-		bufs[n] = frame.Buf{B: q.umem[at : at+uint64(size) : end], Token: token(qi, index)}
+		bufs[n] = driver.Buf{B: q.umem[at : at+uint64(size) : end], Token: token(qi, index)}
 		prefetch.Bytes(bufs[n].B, headLines)
 		bytes += size
 		n++
@@ -129,7 +129,7 @@ func (p *Port) pokeIdle(q *queue) {
 }
 
 // Release gives received frames back; the kernel may receive into them at once.
-func (p *Port) Release(bufs []frame.Buf) {
+func (p *Port) Release(bufs []driver.Buf) {
 	if len(bufs) == 0 {
 		return
 	}
@@ -146,7 +146,7 @@ func (p *Port) Release(bufs []frame.Buf) {
 		last = qi
 		q := p.queues[qi]
 		q.giveBack(index)
-		bufs[i] = frame.Buf{}
+		bufs[i] = driver.Buf{}
 	}
 	p.refilled(p.queues[last])
 	p.out -= len(bufs)

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -30,22 +31,22 @@ const (
 // on this interface).
 //
 // Neighbour discovery over IPv6 needs a link-local address on the interface.
-func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (frame.Hop, error) {
+func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	src, dst = src.Unmap(), dst.Unmap().WithZone("")
 	s := p.net.state.Load()
 	switch {
 	case p.closed.Load():
-		return frame.Hop{}, ErrClosed
+		return driver.Hop{}, ErrClosed
 	case !dst.IsValid() || dst.IsUnspecified():
-		return frame.Hop{}, fmt.Errorf("%w: %v is no address to send to", ErrNoRoute, dst)
+		return driver.Hop{}, fmt.Errorf("%w: %v is no address to send to", ErrNoRoute, dst)
 	case has(s.addrs, dst) || dst.IsLoopback():
-		return frame.Hop{}, fmt.Errorf("%w: %v is on %s", ErrLocal, dst, s.info.Name)
+		return driver.Hop{}, fmt.Errorf("%w: %v is on %s", ErrLocal, dst, s.info.Name)
 	case src.IsValid() && !has(s.addrs, src):
-		return frame.Hop{}, fmt.Errorf("%w %v: %s has %v", ErrNoAddress, src, s.info.Name, s.addrs)
+		return driver.Hop{}, fmt.Errorf("%w %v: %s has %v", ErrNoAddress, src, s.info.Name, s.addrs)
 	}
 	hop, next, err := p.net.route(src, dst, s)
 	if err != nil {
-		return frame.Hop{}, err
+		return driver.Hop{}, err
 	}
 	if dst.IsMulticast() {
 		hop.MAC = multicastMAC(dst)
@@ -66,7 +67,7 @@ func has(list []netip.Prefix, a netip.Addr) bool {
 
 // route asks the kernel which way a packet to dst takes over this interface; next is whose MAC
 // it needs.
-func (n *network) route(src, dst netip.Addr, s *state) (hop frame.Hop, next netip.Addr, err error) {
+func (n *network) route(src, dst netip.Addr, s *state) (hop driver.Hop, next netip.Addr, err error) {
 	r, err := n.routeTo(src, dst)
 	switch {
 	case errors.Is(err, ErrClosed):
@@ -79,7 +80,7 @@ func (n *network) route(src, dst netip.Addr, s *state) (hop frame.Hop, next neti
 	if err != nil {
 		return hop, next, fmt.Errorf("%w: to %v over %s: %w; look at `ip route get %v oif %s`", ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
 	}
-	hop = frame.Hop{Src: src, MTU: s.info.MTU}
+	hop = driver.Hop{Src: src, MTU: s.info.MTU}
 	if !src.IsValid() {
 		hop.Src = addrOf(r.Src)
 	}
@@ -140,26 +141,26 @@ const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELA
 
 // neighbour finds the MAC of ip, if need be by having the kernel ask for it. An entry that has gone
 // stale is used, but the kernel is told so that it checks whether it still holds.
-func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (frame.MAC, error) {
+func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
 	for pause, first := neighPause, true; ; pause, first = min(2*pause, maxNeighPause), false {
 		e, err := n.lookup(ip)
 		if err != nil {
-			return frame.MAC{}, err
+			return bth.MAC{}, err
 		}
-		if e.State&neighUsable != 0 && len(e.HardwareAddr) == len(frame.MAC{}) {
+		if e.State&neighUsable != 0 && len(e.HardwareAddr) == len(bth.MAC{}) {
 			if e.State&netlink.NUD_STALE != 0 {
 				_ = n.ask(ip)
 			}
-			return frame.MAC(e.HardwareAddr), nil
+			return bth.MAC(e.HardwareAddr), nil
 		}
 		if first || e.State&^netlink.NUD_FAILED == netlink.NUD_NONE {
 			if err := n.ask(ip); err != nil {
-				return frame.MAC{}, fmt.Errorf("have the kernel look for %v on %s: %w", ip, name, err)
+				return bth.MAC{}, fmt.Errorf("have the kernel look for %v on %s: %w", ip, name, err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return frame.MAC{}, fmt.Errorf("%w: %v on %s is silent (%w); is the peer up and on this network?", ErrNoNeighbour, ip, name, ctx.Err())
+			return bth.MAC{}, fmt.Errorf("%w: %v on %s is silent (%w); is the peer up and on this network?", ErrNoNeighbour, ip, name, ctx.Err())
 		case <-time.After(pause):
 		}
 	}
@@ -200,10 +201,10 @@ func family(a netip.Addr) int {
 }
 
 // multicastMAC maps a multicast address onto Ethernet (RFC 1112 6.4, RFC 2464 7).
-func multicastMAC(a netip.Addr) frame.MAC {
+func multicastMAC(a netip.Addr) bth.MAC {
 	b := a.As16()
 	if a.Is4() {
-		return frame.MAC{0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]}
+		return bth.MAC{0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]}
 	}
-	return frame.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
+	return bth.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }

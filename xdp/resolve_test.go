@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
 )
@@ -34,23 +35,23 @@ func TestResolve(t *testing.T) {
 	addRoute(t, &pair.A, "198.51.100.0/24", "10.77.0.2", 1400)
 	addRoute(t, &pair.A, "2001:db8:5::/48", "fd77::2", 0)
 	lla, llb := a.Addrs()[0].Addr(), b.Addrs()[0].Addr()
-	peer := frame.MAC(pair.B.MAC)
+	peer := bth.MAC(pair.B.MAC)
 	none, mtu := netip.Addr{}, a.Info().MTU
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
-		want     frame.Hop
+		want     driver.Hop
 	}{
-		{"IPv4 neighbour", none, hostB4, frame.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
-		{"IPv4 neighbour, mapped", none, addr("::ffff:10.77.0.2"), frame.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
-		{"IPv6 neighbour", none, hostB6, frame.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
-		{"link-local neighbour", none, llb, frame.Hop{MAC: peer, Src: lla, MTU: mtu}},
-		{"link-local with a zone", none, llb.WithZone("gorxe-a"), frame.Hop{MAC: peer, Src: lla, MTU: mtu}},
-		{"source given", lla, hostB6, frame.Hop{MAC: peer, Src: lla, MTU: mtu}},
-		{"IPv4 gateway, route with an MTU", none, addr("198.51.100.77"), frame.Hop{MAC: peer, Src: hostA4, MTU: 1400}},
-		{"IPv6 gateway", none, addr("2001:db8:5::1"), frame.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
-		{"IPv4 multicast", hostA4, addr("239.129.2.3"), frame.Hop{MAC: frame.MAC{1, 0, 0x5e, 1, 2, 3}, Src: hostA4, MTU: mtu}},
-		{"IPv6 multicast", lla, addr("ff02::1:a2:b3"), frame.Hop{MAC: frame.MAC{0x33, 0x33, 0, 0xa2, 0, 0xb3}, Src: lla, MTU: mtu}},
+		{"IPv4 neighbour", none, hostB4, driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
+		{"IPv4 neighbour, mapped", none, addr("::ffff:10.77.0.2"), driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
+		{"IPv6 neighbour", none, hostB6, driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
+		{"link-local neighbour", none, llb, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
+		{"link-local with a zone", none, llb.WithZone("gorxe-a"), driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
+		{"source given", lla, hostB6, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
+		{"IPv4 gateway, route with an MTU", none, addr("198.51.100.77"), driver.Hop{MAC: peer, Src: hostA4, MTU: 1400}},
+		{"IPv6 gateway", none, addr("2001:db8:5::1"), driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
+		{"IPv4 multicast", hostA4, addr("239.129.2.3"), driver.Hop{MAC: bth.MAC{1, 0, 0x5e, 1, 2, 3}, Src: hostA4, MTU: mtu}},
+		{"IPv6 multicast", lla, addr("ff02::1:a2:b3"), driver.Hop{MAC: bth.MAC{0x33, 0x33, 0, 0xa2, 0, 0xb3}, Src: lla, MTU: mtu}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 2 { // the second time the entry is there
@@ -115,7 +116,7 @@ func TestResolveWaits(t *testing.T) {
 	})
 	hop, err := a.Resolve(context.Background(), netip.Addr{}, addr("10.77.0.60"))
 	<-done
-	if err != nil || hop.MAC != frame.MAC(pair.B.MAC) {
+	if err != nil || hop.MAC != bth.MAC(pair.B.MAC) {
 		t.Errorf("%+v, %v", hop, err)
 	}
 }
@@ -133,7 +134,7 @@ func TestNeighbourChange(t *testing.T) {
 	})
 	await(t, a, "new MAC", func() bool {
 		hop, err := a.Resolve(context.Background(), netip.Addr{}, hostB4)
-		return err == nil && hop.MAC == frame.MAC(moved)
+		return err == nil && hop.MAC == bth.MAC(moved)
 	})
 }
 

@@ -3,7 +3,7 @@ package xdp
 import (
 	"sync/atomic"
 
-	"github.com/gorxe/gorxe/mr/fence"
+	"github.com/gorxe/gorxe/internal/fence"
 	"golang.org/x/sys/unix"
 )
 

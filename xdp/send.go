@@ -1,7 +1,7 @@
 package xdp
 
 import (
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,7 +13,7 @@ const maxStalls = 256
 const minFrame = etherLen
 
 // Alloc hands out up to len(bufs) transmit buffers. The frame has to begin at B's first byte.
-func (p *Port) Alloc(bufs []frame.Buf) int {
+func (p *Port) Alloc(bufs []driver.Buf) int {
 	if !p.enter() {
 		return 0
 	}
@@ -26,7 +26,7 @@ func (p *Port) Alloc(bufs []frame.Buf) int {
 		index := q.txFree[last]
 		q.txFree = q.txFree[:last]
 		at := uint64(index) << q.shift
-		bufs[i] = frame.Buf{B: q.umem[at : at+size : at+uint64(q.stride())], Token: token(0, index)}
+		bufs[i] = driver.Buf{B: q.umem[at : at+size : at+uint64(q.stride())], Token: token(0, index)}
 	}
 	p.out += n
 	p.leave()
@@ -34,7 +34,7 @@ func (p *Port) Alloc(bufs []frame.Buf) int {
 }
 
 // Free gives back buffers of Alloc that will not be sent.
-func (p *Port) Free(bufs []frame.Buf) {
+func (p *Port) Free(bufs []driver.Buf) {
 	if !p.enter() {
 		p.lentBack(len(bufs))
 		return
@@ -51,7 +51,7 @@ func (p *Port) Free(bufs []frame.Buf) {
 // dropped and counted, as are all while the interface is down, when the error is
 // ErrLinkDown. n counts the others. If the kernel has no room for a while, because the other end does
 // not take what was sent, the rest stays in the ring and leaves with a later call.
-func (p *Port) Send(bufs []frame.Buf) (n int, err error) {
+func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	if len(bufs) == 0 {
 		return 0, nil
 	}
@@ -74,7 +74,7 @@ func (p *Port) Send(bufs []frame.Buf) (n int, err error) {
 	return n, err
 }
 
-func (p *Port) send(q *queue, bufs []frame.Buf) {
+func (p *Port) send(q *queue, bufs []driver.Buf) {
 	if p.down {
 		// At most the frames that found it down wait in the ring; nothing is added
 		// before they have left.
@@ -99,14 +99,14 @@ func (p *Port) send(q *queue, bufs []frame.Buf) {
 	p.kick(q)
 }
 
-func (p *Port) drop(q *queue, b *frame.Buf) {
+func (p *Port) drop(q *queue, b *driver.Buf) {
 	q.free(b)
 	p.stats.TxDropped++
 }
 
 // submit puts a frame's one or two descriptors on the transmit ring, unless the frame's length is
 // out of range or the ring is full.
-func (q *queue) submit(b *frame.Buf) bool {
+func (q *queue) submit(b *driver.Buf) bool {
 	size := uint32(len(b.B))
 	if size < minFrame || size > q.stride() {
 		return false
@@ -126,14 +126,14 @@ func (q *queue) submit(b *frame.Buf) bool {
 	}
 	q.tx.put(unix.XDPDesc{Addr: at, Len: size})
 	q.txDesc[index-q.rxCount] = uint8(descs)
-	*b = frame.Buf{}
+	*b = driver.Buf{}
 	return true
 }
 
-func (q *queue) free(b *frame.Buf) {
+func (q *queue) free(b *driver.Buf) {
 	_, index := untoken(b.Token)
 	q.txFree = append(q.txFree, index)
-	*b = frame.Buf{}
+	*b = driver.Buf{}
 }
 
 // reap takes back what the kernel has sent. A buffer is free when all its descriptors are

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"golang.org/x/sys/unix"
 )
@@ -214,7 +214,7 @@ func TestTwoQueues(t *testing.T) {
 				sendUDP(t, &pair.A, "10.77.0.2:4791", []byte("flow"))
 			}
 			seen := map[int]int{}
-			var bufs [8]frame.Buf
+			var bufs [8]driver.Buf
 			deadline := time.Now().Add(2 * time.Second)
 			for seen[0]+seen[1] < flows && time.Now().Before(deadline) {
 				b.Wait(10 * time.Millisecond)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/layers"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // Any frame that gopacket reads, from a file or an interface, shows its RoCE layers

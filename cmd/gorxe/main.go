@@ -7,7 +7,7 @@ package main
 import (
 	"os"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 )
 
 func main() { os.Exit(cli.Run(root(), os.Args[1:])) }

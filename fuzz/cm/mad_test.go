@@ -8,8 +8,8 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/bthtest"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/roce/cm"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 const (

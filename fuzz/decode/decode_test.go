@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/bthtest"
 	"github.com/gorxe/gorxe/bth/layers"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // seeds returns the captured frames, the shortest of each kind (opcode, IP

@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 	"testing"
 
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // FuzzICRC holds the ICRC, which is computed in wide steps where the processor has them, against the rule (IBA 7.8.1, annex A17.3.3) written

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // tape gives the fuzzing engine's input out as random numbers. Behind its end it goes on with

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/fuzz/packets"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 // asker is a QP that has posted work, and what it has sent of it.

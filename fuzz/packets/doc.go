@@ -1,6 +1,6 @@
 // Package packets makes RoCEv2 frames to throw at a RoCE stack: valid ones, and ones that are wrong
 // in a few places. A stack under test is any that receives Ethernet: gorxe, the kernel's rxe, a
-// NIC. Sending is the caller's part: a raw socket, a frame.Port, a pcap file.
+// NIC. Sending is the caller's part: a raw socket, a driver.Port, a pcap file.
 //
 //	g := packets.New(seed, packets.Target{
 //		Address: frame.Address{SrcMAC: mine, DstMAC: theirs, Src: myGID, Dst: theirGID, SrcPort: 0xc000, HopLimit: 64},

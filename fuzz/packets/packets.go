@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 const (

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/fuzz/packets"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 func target() packets.Target {
@@ -110,7 +111,7 @@ func ExampleGenerator() {
 		Transport: bth.RC, QPN: 0x11, PSN: 100, MTU: 1024, Sound: 0.5,
 	})
 	for range 100 {
-		var bufs [1]frame.Buf
+		var bufs [1]driver.Buf
 		if mine.Alloc(bufs[:]) == 0 {
 			break
 		}

@@ -4,8 +4,9 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 func (w *world) tracef(f string, args ...any) {
@@ -27,14 +28,14 @@ type tracePort struct {
 	dec frame.Decoder
 }
 
-func (p *tracePort) Send(bufs []frame.Buf) (int, error) {
+func (p *tracePort) Send(bufs []driver.Buf) (int, error) {
 	for _, b := range bufs {
 		p.show("sends", b.B)
 	}
 	return p.Port.Send(bufs)
 }
 
-func (p *tracePort) Receive(bufs []frame.Buf) int {
+func (p *tracePort) Receive(bufs []driver.Buf) int {
 	n := p.Port.Receive(bufs)
 	for _, b := range bufs[:n] {
 		p.show("gets ", b.B)

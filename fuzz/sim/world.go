@@ -10,10 +10,10 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/roce/frame"
 )
 
 const (
@@ -170,7 +170,7 @@ func (w *world) newHost(i int) *host {
 	}
 	r := rand.New(rand.NewPCG(w.sc.seed, uint64(10+i)))
 	var err error
-	port := frame.Port(h.port)
+	port := driver.Port(h.port)
 	if w.out != nil {
 		port = &tracePort{Port: h.port, w: w, i: i}
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/stat"
+	"github.com/gorxe/gorxe/internal/stat"
 )
 
 // result is one row of the output, of the shape that 'gorxe bench --json' has.

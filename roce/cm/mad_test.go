@@ -9,7 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/bthtest"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // captured is a MAD of the kernel's connection manager.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/bth/bthtest"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // replay plays one side of a captured dialogue against the CM: what that side sent, the CM has to

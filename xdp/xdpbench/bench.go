@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +39,7 @@ var ErrLost = errors.New("no answer to a frame")
 
 // End is one side of a measurement.
 type End struct {
-	Port frame.Port
+	Port driver.Port
 	Addr netip.Addr // for the IP header; both ends need the same family
 	CPU  int        // the CPU to pin its thread to; negative = not pinned
 }
@@ -125,8 +126,8 @@ type oneWay struct {
 }
 
 // pour sends copies of the template for the configured time.
-func (w *oneWay) pour(p frame.Port) error {
-	bufs := make([]frame.Buf, w.Batch)
+func (w *oneWay) pour(p driver.Port) error {
+	bufs := make([]driver.Buf, w.Batch)
 	seq := w.run
 	w.start = time.Now()
 	for end := w.start.Add(w.Duration); time.Now().Before(end); {
@@ -145,8 +146,8 @@ func (w *oneWay) pour(p frame.Port) error {
 }
 
 // count receives until the sender has stopped and no more comes.
-func (w *oneWay) count(p frame.Port) error {
-	bufs := make([]frame.Buf, w.Batch)
+func (w *oneWay) count(p driver.Port) error {
+	bufs := make([]driver.Buf, w.Batch)
 	idle := time.Now() // when the ring was found empty, after the last frame
 	for fresh := true; ; {
 		n := p.Receive(bufs)
@@ -175,7 +176,7 @@ func (w *oneWay) count(p frame.Port) error {
 }
 
 // ours counts the frames of this measurement.
-func (w *oneWay) ours(bufs []frame.Buf) (n uint64) {
+func (w *oneWay) ours(bufs []driver.Buf) (n uint64) {
 	for i := range bufs {
 		b := bufs[i].B
 		if len(b) >= w.template.seqAt+MinPayload && binary.LittleEndian.Uint64(b[w.template.seqAt:])>>32 == w.run>>32 {
@@ -246,7 +247,7 @@ func summarise(payload int, times []time.Duration) Latency {
 	}
 }
 
-func pings(p frame.Port, t frameTemplate, at int, c *PingPongConfig, times *[]time.Duration) error {
+func pings(p driver.Port, t frameTemplate, at int, c *PingPongConfig, times *[]time.Duration) error {
 	run := runs.Add(1) << 32
 	for i := range uint64(c.Warmup + c.Rounds) {
 		start := time.Now()
@@ -272,7 +273,7 @@ func pings(p frame.Port, t frameTemplate, at int, c *PingPongConfig, times *[]ti
 	return nil
 }
 
-func echo(p frame.Port, t frameTemplate, at int, stop *atomic.Bool, spin time.Duration) error {
+func echo(p driver.Port, t frameTemplate, at int, stop *atomic.Bool, spin time.Duration) error {
 	for {
 		seq, ok, err := receiveOne(p, at, spin, time.Time{}, stop)
 		if err != nil || !ok {
@@ -284,8 +285,8 @@ func echo(p frame.Port, t frameTemplate, at int, stop *atomic.Bool, spin time.Du
 	}
 }
 
-func sendOne(p frame.Port, t frameTemplate, seq uint64) error {
-	var bufs [1]frame.Buf
+func sendOne(p driver.Port, t frameTemplate, seq uint64) error {
+	var bufs [1]driver.Buf
 	for p.Alloc(bufs[:]) == 0 { // the kernel holds all: it will complete some
 	}
 	bufs[0].B = t.write(bufs[0].B, seq)
@@ -296,8 +297,8 @@ func sendOne(p frame.Port, t frameTemplate, seq uint64) error {
 }
 
 // receiveOne waits for a frame and returns its sequence number; !ok: the deadline has passed, or stop was set.
-func receiveOne(p frame.Port, at int, spin time.Duration, deadline time.Time, stop *atomic.Bool) (seq uint64, ok bool, err error) {
-	var bufs [1]frame.Buf
+func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time, stop *atomic.Bool) (seq uint64, ok bool, err error) {
+	var bufs [1]driver.Buf
 	const look = 64 // rounds between two looks at the clock
 	var idle time.Time
 	for turns := 0; ; turns++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/xdp"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // record is a packet as a line of JSON. Fields of extension headers that the packet

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/roce/frame"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -176,7 +177,7 @@ func checkNote(iface string, want bool) error {
 
 func received(t *testing.T, port *xdp.Port, psn bth.PSN) bool {
 	t.Helper()
-	bufs := make([]frame.Buf, 8)
+	bufs := make([]driver.Buf, 8)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		n := port.Receive(bufs)
 		found := false
@@ -197,7 +198,7 @@ func received(t *testing.T, port *xdp.Port, psn bth.PSN) bool {
 
 func transmit(t *testing.T, port *xdp.Port, f []byte) {
 	t.Helper()
-	bufs := make([]frame.Buf, 1)
+	bufs := make([]driver.Buf, 1)
 	if port.Alloc(bufs) != 1 {
 		t.Fatal("no transmit buffer")
 	}

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/roce"
 )
 

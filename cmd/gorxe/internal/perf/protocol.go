@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 

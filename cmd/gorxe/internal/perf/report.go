@@ -5,9 +5,9 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 

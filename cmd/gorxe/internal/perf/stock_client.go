@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )

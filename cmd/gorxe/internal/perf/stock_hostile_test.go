@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
 )
 

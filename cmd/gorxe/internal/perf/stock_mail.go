@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/roce"
 )
 

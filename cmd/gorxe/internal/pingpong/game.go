@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/roce"
 )
 

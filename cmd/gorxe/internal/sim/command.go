@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/papers/prefetch/model"
 	"github.com/gorxe/gorxe/qp/sched"
 )
 
@@ -47,13 +47,13 @@ type flags struct {
 }
 
 func newPrefetch() *cobra.Command {
-	c := rnicsim.DefaultConfig()
-	entries := func(n int) cli.Int { return cli.Int{N: n, Min: 1, Max: rnicsim.MaxCache} }
+	c := model.DefaultConfig()
+	entries := func(n int) cli.Int { return cli.Int{N: n, Min: 1, Max: model.MaxCache} }
 	f := &flags{
 		window: cli.Int{N: c.Window, Min: 1, Max: sched.MaxWindow},
-		qps:    cli.Int{N: c.MaxQPs, Min: 1, Max: rnicsim.MaxQPs},
-		cache:  entries(c.Cache[rnicsim.QPC]), memory: entries(c.Memory), light: entries(c.LightQPC),
-		chunk: cli.Size{Bytes: int64(c.Chunk), Min: int64(c.Message), Max: rnicsim.MaxChunk},
+		qps:    cli.Int{N: c.MaxQPs, Min: 1, Max: model.MaxQPs},
+		cache:  entries(c.Cache[model.QPC]), memory: entries(c.Memory), light: entries(c.LightQPC),
+		chunk: cli.Size{Bytes: int64(c.Chunk), Min: int64(c.Message), Max: model.MaxChunk},
 		seed:  cli.Int{N: int(c.Seed), Max: math.MaxInt},
 	}
 	cmd := &cobra.Command{
@@ -86,9 +86,9 @@ scheduling and prefetch queues that gorxe's own engine runs. The paper's numbers
 }
 
 // config is what the flags ask for.
-func (f *flags) config(windowGiven bool) (*rnicsim.Config, error) {
-	c := rnicsim.DefaultConfig()
-	for k := range rnicsim.Kinds {
+func (f *flags) config(windowGiven bool) (*model.Config, error) {
+	c := model.DefaultConfig()
+	for k := range model.Kinds {
 		c.Cache[k] = f.cache.N
 	}
 	c.Memory, c.LightQPC, c.MaxQPs = f.memory.N, f.light.N, f.qps.N
@@ -141,7 +141,7 @@ func (f *flags) run(cmd *cobra.Command) error {
 	return errors.Join(err, f.draw(cmd, c, points)) // last: what was computed is told, whatever becomes of the picture
 }
 
-func (f *flags) draw(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.Point) error {
+func (f *flags) draw(cmd *cobra.Command, c *model.Config, points []model.Point) error {
 	files, err := plotAll(f.plot, c.Figures(), points)
 	if err == nil && !f.json {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nPlots: %s\n", strings.Join(files, ", "))
@@ -149,7 +149,7 @@ func (f *flags) draw(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.Poi
 	return err
 }
 
-func (f *flags) report(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.Point) error {
+func (f *flags) report(cmd *cobra.Command, c *model.Config, points []model.Point) error {
 	if !f.json {
 		return report(cmd.OutOrStdout(), c, points)
 	}
@@ -160,7 +160,7 @@ func (f *flags) report(cmd *cobra.Command, c *rnicsim.Config, points []rnicsim.P
 	return cli.JSON(cmd.OutOrStdout(), rounded)
 }
 
-func (f *flags) simulate(cmd *cobra.Command, c *rnicsim.Config) ([]rnicsim.Point, error) {
+func (f *flags) simulate(cmd *cobra.Command, c *model.Config) ([]model.Point, error) {
 	bar := kit.Bar(cmd.ErrOrStderr(), c.Steps())
 	defer func() { _ = bar.Exit() }()
 	return c.Run(func(what string) error {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/papers/prefetch/model"
 )
 
 // gorxeSim is "gorxe sim args".
@@ -99,12 +99,12 @@ func TestWindowFlag(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var list []rnicsim.Point
+		var list []model.Point
 		if err := json.Unmarshal([]byte(out), &list); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range list {
-			if p.Figure == 3 && p.Series == rnicsim.Prefetch && p.X == 1024 {
+			if p.Figure == 3 && p.Series == model.Prefetch && p.X == 1024 {
 				return p.Y
 			}
 		}
@@ -161,13 +161,13 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := rnicsim.DefaultConfig()
+	c := model.DefaultConfig()
 	for _, a := range c.Assumptions() {
 		if !strings.Contains(out, a.Name) || !strings.Contains(out, a.Why) || a.Why == "" {
 			t.Errorf("%s is not explained", a.Name)
 		}
 	}
-	for _, v := range rnicsim.Variants() {
+	for _, v := range model.Variants() {
 		if !strings.Contains(out, "\n"+v.Name) {
 			t.Errorf("no variant %q", v.Name)
 		}

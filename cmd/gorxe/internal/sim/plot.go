@@ -11,8 +11,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/paper"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
+	"github.com/gorxe/gorxe/papers/kit/paper"
+	"github.com/gorxe/gorxe/papers/prefetch/model"
 )
 
 // The picture is a grid of panels, one a figure: the model as lines, what the paper states as rings.
@@ -24,16 +24,16 @@ const (
 
 var (
 	seriesColors = map[string]color.Color{
-		rnicsim.Prefetch:   color.RGBA{R: 0x1f, G: 0x6f, B: 0xb4, A: 0xff},
-		rnicsim.NoPrefetch: color.RGBA{R: 0xc4, G: 0x4e, B: 0x1a, A: 0xff},
-		rnicsim.Unordered:  color.RGBA{R: 0x7a, G: 0x8a, B: 0x96, A: 0xff},
-		rnicsim.Units:      color.RGBA{R: 0x2e, G: 0x7d, B: 0x4f, A: 0xff},
+		model.Prefetch:   color.RGBA{R: 0x1f, G: 0x6f, B: 0xb4, A: 0xff},
+		model.NoPrefetch: color.RGBA{R: 0xc4, G: 0x4e, B: 0x1a, A: 0xff},
+		model.Unordered:  color.RGBA{R: 0x7a, G: 0x8a, B: 0x96, A: 0xff},
+		model.Units:      color.RGBA{R: 0x2e, G: 0x7d, B: 0x4f, A: 0xff},
 	}
 	paperStyle = draw.GlyphStyle{Color: color.Black, Radius: vg.Points(4.5), Shape: draw.RingGlyph{}}
 )
 
 // plotAll draws PREFIX.svg and PREFIX.png, and names them.
-func plotAll(prefix string, figures []rnicsim.Figure, points []rnicsim.Point) ([]string, error) {
+func plotAll(prefix string, figures []model.Figure, points []model.Point) ([]string, error) {
 	files := []string{prefix + ".svg", prefix + ".png"}
 	for _, name := range files {
 		var panels []*plot.Plot
@@ -52,7 +52,7 @@ func plotAll(prefix string, figures []rnicsim.Figure, points []rnicsim.Point) ([
 }
 
 // panel draws one figure.
-func panel(f *rnicsim.Figure, points []rnicsim.Point) (*plot.Plot, error) {
+func panel(f *model.Figure, points []model.Point) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = f.Title
 	p.Title.TextStyle.Font.Size = font.Points(11)

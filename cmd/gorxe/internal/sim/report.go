@@ -6,20 +6,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench/kit"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/rnicsim"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/papers/prefetch/model"
 )
 
 const digits = 3 // after the point, in JSON
 
 // stretch is a run of neighbouring points that say the same.
 type stretch struct {
-	first, last rnicsim.Point
+	first, last model.Point
 }
 
 // stretches joins what has the same number in the paper and the same to its last printed digit in the model.
-func stretches(points []rnicsim.Point) []stretch {
+func stretches(points []model.Point) []stretch {
 	var list []stretch
 	for _, p := range points {
 		if n := len(list); n > 0 && same(&list[n-1].first, &p) {
@@ -31,11 +31,11 @@ func stretches(points []rnicsim.Point) []stretch {
 	return list
 }
 
-func same(a, b *rnicsim.Point) bool {
+func same(a, b *model.Point) bool {
 	return a.Figure == b.Figure && a.Series == b.Series && stated(a) == stated(b) && number(a.Y) == number(b.Y)
 }
 
-func stated(p *rnicsim.Point) string {
+func stated(p *model.Point) string {
 	if p.Paper == nil {
 		return ""
 	}
@@ -44,8 +44,8 @@ func stated(p *rnicsim.Point) string {
 
 func number(y float64) string { return fmt.Sprintf("%.2f", y) }
 
-func report(w io.Writer, c *rnicsim.Config, points []rnicsim.Point) error {
-	figures := map[int]*rnicsim.Figure{}
+func report(w io.Writer, c *model.Config, points []model.Point) error {
+	figures := map[int]*model.Figure{}
 	for _, f := range c.Figures() {
 		figures[f.Number] = &f
 	}
@@ -72,15 +72,15 @@ func report(w io.Writer, c *rnicsim.Config, points []rnicsim.Point) error {
 	}
 	fmt.Fprintf(w, "\nWithout prefetching %.2f of the peak are left when all caches are too small (paper: about half).\n", s.NoPrefetch/s.Peak)
 	fmt.Fprintf(w, "The paper's abstract: a factor of %.2f in throughput (its figure 4: %.2f; ours %.2f); hints save %.1f%% of the latency (ours %.1f%%).\n",
-		1+rnicsim.PaperGain, rnicsim.PaperPeak/rnicsim.PaperHalf, s.Gain(), rnicsim.PaperSaved*100, s.Saved()*100)
+		1+model.PaperGain, model.PaperPeak/model.PaperHalf, s.Gain(), model.PaperSaved*100, s.Saved()*100)
 	fmt.Fprintf(w, "Of the peak, %.0f%% are reached with a window of %d (paper: all of it from %d on); window of the figures: %d.\n",
-		rnicsim.Saturated*100, s.Saturates, rnicsim.PaperWindow, c.Window)
+		model.Saturated*100, s.Saturates, model.PaperWindow, c.Window)
 	fmt.Fprintln(w, "A model, not a measurement; what it assumes, and what else one could: --explain.")
 	return nil
 }
 
 // explain prints what the model was told, and how far its results hang on that.
-func explain(cmd *cobra.Command, c *rnicsim.Config) error {
+func explain(cmd *cobra.Command, c *model.Config) error {
 	w := cmd.OutOrStdout()
 	t := cli.Table{Columns: []cli.Column{{Title: "parameter"}, {Title: "value"}, {Title: "from"}, {Title: "why"}}}
 	for _, a := range c.Assumptions() {
@@ -99,7 +99,7 @@ func explain(cmd *cobra.Command, c *rnicsim.Config) error {
 		t.Columns = append(t.Columns, cli.Column{Title: title, Align: cli.Right})
 	}
 	t.Row("the paper", "70", "35", "70", "7", "40", "2.4", "2.9", "")
-	variants := rnicsim.Variants()
+	variants := model.Variants()
 	bar := kit.Bar(cmd.ErrOrStderr(), len(variants))
 	defer func() { _ = bar.Exit() }()
 	for _, v := range variants {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/nic"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 

@@ -7,7 +7,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 )
 
 // deviceReport is what became of one device's stream.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 )
 
 // source is a device's stream: next fills buf and says how much of it; io.EOF beside data or without ends it.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/oob"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perftest"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/rping"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/roce"
 )
 

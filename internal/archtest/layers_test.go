@@ -1,0 +1,191 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestLayers holds the house to its plan: who may import whom, what the pure packages keep away
+// from, where unsafe code lives, and how long a file gets. ARCHITECTURE.md says why.
+func TestLayers(t *testing.T) {
+	root := filepath.Join("..", "..")
+	fset := token.NewFileSet()
+	seen := map[string]bool{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && p != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(p, ".go"):
+			return nil
+		}
+		src, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(fset, p, src, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		seen[path.Dir(rel)] = true
+		checkFile(t, fset, rel, f, strings.Count(string(src), "\n"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"bth", "mr", "qp", "roce", "frame", "driver", "xdp", "loopback", "transport/statusbyte", "transport/slidingwindow", "cmd/gorxe"} {
+		if !seen[want] {
+			t.Errorf("no Go file in %s: has the tree moved away from this test?", want)
+		}
+	}
+}
+
+const module = "github.com/gorxe/gorxe/"
+
+// allowed lists which of our packages each folder may import besides those below itself. A trailing
+// /... stands for a folder and everything in it. The longest matching folder applies.
+var allowed = map[string][]string{
+	"bth":               {},
+	"internal/clock":    {},
+	"internal/fence":    {},
+	"internal/prefetch": {},
+	"internal/stat":     {},
+	"internal/cli":      {},
+	"frame":             {"bth"},
+	"driver":            {"bth"},
+	"mr":                {"internal/fence", "internal/prefetch"},
+	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
+	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/prefetch"},
+	"loopback":          {"bth", "driver", "frame"},
+	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/fence"},
+	"roce/cm":           {"bth"},
+	"roce": {
+		"bth", "driver", "frame", "mr", "qp", "xdp", "roce/...", "internal/loop", "internal/clock",
+		"internal/fence", "internal/prefetch",
+	},
+	"transport": {"roce", "transport/..."},
+	"internal": {
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...",
+	},
+	"internal/bench": {
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...", "papers/...",
+	},
+	"papers": {
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...", "papers/...",
+	},
+	"fuzz": {
+		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...",
+	},
+	"cmd/gorxe": {
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...", "papers/...", "cmd/...",
+	},
+	"interop": {
+		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...",
+		"internal/...", "cmd/...",
+	},
+}
+
+// pure folders are state machines and formats: no I/O, time or chance of their own.
+var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm"}
+
+// maxLines is generous: around 500 is the aim.
+const maxLines = 600
+
+func checkFile(t *testing.T, fset *token.FileSet, rel string, f *ast.File, lines int) {
+	test := strings.HasSuffix(rel, "_test.go")
+	dir := path.Dir(rel)
+	if lines > maxLines {
+		t.Errorf("%s has %d lines; split it by concern (limit %d)", rel, lines, maxLines)
+	}
+	imports := map[string]bool{}
+	for _, im := range f.Imports {
+		p, _ := strconv.Unquote(im.Path.Value)
+		imports[p] = true
+		if p == "unsafe" && !test && !strings.HasSuffix(rel, "_unsafe.go") {
+			t.Errorf("%s imports unsafe; unsafe code lives in files named *_unsafe.go", rel)
+		}
+		if ours, ok := strings.CutPrefix(p, module); ok && !test && !mayImport(dir, ours) {
+			t.Errorf("%s imports %s: against the import directions", rel, ours)
+		}
+	}
+	// mr's hooks for the race detector tell it of an order that it cannot see; no other build has them.
+	if !test && isPure(dir) && rel != "mr/hooks_race_unsafe.go" {
+		checkPure(t, fset, rel, f, imports)
+	}
+}
+
+func mayImport(dir, ours string) bool {
+	rules, room := []string(nil), ""
+	for r, a := range allowed {
+		if (dir == r || strings.HasPrefix(dir, r+"/")) && len(r) > len(room) {
+			rules, room = a, r
+		}
+	}
+	if room == "" {
+		return false
+	}
+	if room != "internal" && (ours == room || strings.HasPrefix(ours, room+"/")) {
+		return true
+	}
+	for _, r := range rules {
+		if base, deep := strings.CutSuffix(r, "/..."); ours == base || (deep && strings.HasPrefix(ours, base+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// isPure leaves out sub-packages that serve tests and other libraries (bth/layers, bth/bthtest).
+func isPure(dir string) bool {
+	for _, p := range pure {
+		if dir == p {
+			return true
+		}
+	}
+	return false
+}
+
+var impureImports = []string{"os", "net", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2",
+	"crypto/rand", "log", "sync", "runtime", "github.com/google/gopacket"}
+
+var impureTime = map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true, "After": true,
+	"AfterFunc": true, "NewTimer": true, "NewTicker": true, "Tick": true}
+
+func checkPure(t *testing.T, fset *token.FileSet, rel string, f *ast.File, imports map[string]bool) {
+	for _, p := range impureImports {
+		if imports[p] {
+			t.Errorf("%s imports %s: the packages below roce do no I/O and own no thread, lock, clock or chance", rel, p)
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			t.Errorf("%s: goroutine below roce", fset.Position(n.Pos()))
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && impureTime[n.Sel.Name] {
+				t.Errorf("%s: time.%s below roce; time is a parameter", fset.Position(n.Pos()), n.Sel.Name)
+			}
+		}
+		return true
+	})
+}

@@ -1,6 +1,0 @@
-//go:build !amd64 && !arm64
-
-package tick
-
-func counter() uint64 { return 0 }
-func steady() bool    { return false }
