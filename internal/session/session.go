@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -26,7 +26,7 @@ type Config struct {
 	Bytes     int  // of each of a QP's two buffers
 	Shared    bool // all QPs have the same two buffers
 	MTU       roce.MTU
-	Flags     *nic.Flags
+	Flags     *device.Flags
 }
 
 // Memory is how much of it the session's buffers take.
@@ -46,7 +46,7 @@ type Session struct {
 	CQ   *roce.CQ
 	MR   *roce.MR
 	QPs  []*roce.QP
-	Peer []oob.QP // as the peer told; valid after Connect
+	Peer []exchange.QP // as the peer told; valid after Connect
 
 	pd  *roce.PD
 	gid *int
@@ -110,8 +110,8 @@ func (s *Session) In(i int) int {
 func (s *Session) Out(i int) int { return s.In(i) + stride(s.cfg.Bytes) }
 
 // Local is what the peer has to know.
-func (s *Session) Local() []oob.QP {
-	qps := make([]oob.QP, len(s.QPs))
+func (s *Session) Local() []exchange.QP {
+	qps := make([]exchange.QP, len(s.QPs))
 	for i := range s.QPs {
 		qps[i] = s.LocalQP(i)
 	}
@@ -119,15 +119,15 @@ func (s *Session) Local() []oob.QP {
 }
 
 // LocalQP is what the peer has to know of QP i.
-func (s *Session) LocalQP(i int) oob.QP {
+func (s *Session) LocalQP(i int) exchange.QP {
 	r := s.MR.Remote()
 	r.Addr += uint64(s.In(i))
 	r.Len = uint64(s.cfg.Bytes)
-	return oob.QP{Endpoint: s.QPs[i].Local(), Buffer: r}
+	return exchange.QP{Endpoint: s.QPs[i].Local(), Buffer: r}
 }
 
 // Connect joins the queue pairs to the peer's, in order.
-func (s *Session) Connect(ctx context.Context, peer []oob.QP) error {
+func (s *Session) Connect(ctx context.Context, peer []exchange.QP) error {
 	if len(peer) != len(s.QPs) {
 		return fmt.Errorf("%w: %d of them instead of %d", ErrPeer, len(peer), len(s.QPs))
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -24,7 +24,7 @@ import (
 
 // flags are what the user gave.
 type flags struct {
-	nic      nic.Flags
+	nic      device.Flags
 	size     cli.Size
 	iters    cli.Int
 	duration cli.Duration
@@ -189,7 +189,7 @@ func (f *flags) params(fs *pflag.FlagSet, op string) (*Params, []Run, error) {
 
 // client runs the test against the server on host.
 func (f *flags) client(ctx context.Context, host string, p *Params, runs []Run, out *printer) (err error) {
-	peer, err := nic.FindPeer(ctx, host, f.nic.Iface)
+	peer, err := device.FindPeer(ctx, host, f.nic.Iface)
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (f *flags) runs(ctx context.Context, c client, runs []Run, out *printer) er
 				return err
 			case cli.Interrupted(ctx):
 				return nil
-			case errors.Is(err, errServerGone), errors.Is(err, oob.ErrGone), errors.Is(err, oob.ErrRemote):
+			case errors.Is(err, errServerGone), errors.Is(err, exchange.ErrGone), errors.Is(err, exchange.ErrRemote):
 				return errStopped
 			}
 			return err
@@ -265,7 +265,7 @@ var errServed = errors.New("served")
 // another test, is told so and does not end the wait.
 func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) {
 	if f.nic.Iface == "" {
-		if f.nic.Iface, err = nic.Only(); err != nil {
+		if f.nic.Iface, err = device.Only(); err != nil {
 			return err
 		}
 	}
@@ -274,7 +274,7 @@ func (f *flags) serve(ctx context.Context, p *Params, out *printer) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ctx, stop := nic.WhileThere(ctx, dev)
+	ctx, stop := device.WhileThere(ctx, dev)
 	defer stop()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -309,14 +309,14 @@ func (o *once) waiting(where string, port int, dev *roce.Device) {
 }
 
 func (f *flags) serveTCP(ctx context.Context, host *Host, once *once) error {
-	ln, err := oob.Listen(ctx, f.nic.Iface, f.port.N)
+	ln, err := exchange.Listen(ctx, f.nic.Iface, f.port.N)
 	if err != nil {
 		return err
 	}
 	once.waiting("TCP", f.port.N, host.Dev)
-	srv := &oob.Server{
+	srv := &exchange.Server{
 		Sessions: 1,
-		Services: map[string]oob.Handler{Service: host.Serve},
+		Services: map[string]exchange.Handler{Service: host.Serve},
 		Greet:    host.Greet,
 		Log:      func(peer net.Addr, err error) { complain(peer, err) },
 	}
@@ -350,7 +350,7 @@ type once struct {
 	started atomic.Bool
 }
 
-func (o *once) begin(p *Params, s *session.Session, peer []oob.QP) error {
+func (o *once) begin(p *Params, s *session.Session, peer []exchange.QP) error {
 	if p.Op != o.want.Op {
 		return refuse("this server runs %s, the client asks for %s: start both with the same OP", o.want.Op, p.Op)
 	}
@@ -375,7 +375,7 @@ type printer struct {
 	headed      bool
 }
 
-func (o *printer) head(p *Params, s *session.Session, peer []oob.QP) {
+func (o *printer) head(p *Params, s *session.Session, peer []exchange.QP) {
 	if !o.json && !o.headed {
 		printHead(o.w, p, s, peer, o.gbits)
 	}

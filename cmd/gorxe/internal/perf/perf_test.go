@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -91,7 +91,7 @@ func TestDefaultsArePerftests(t *testing.T) {
 type rig struct {
 	host   *Host
 	client *roce.Device
-	flags  *nic.Flags // the client's
+	flags  *device.Flags // the client's
 	addr   string
 	cm     netip.AddrPort // of the server, if the two meet so
 	link   *loopback.Link
@@ -100,7 +100,7 @@ type rig struct {
 	failed chan error
 }
 
-func anyGID() *nic.Flags { return &nic.Flags{GIDIndex: -1} }
+func anyGID() *device.Flags { return &device.Flags{GIDIndex: -1} }
 
 func newRig(t *testing.T, server roce.Progress) *rig { return newRigOf(t, server) }
 
@@ -123,13 +123,13 @@ func newRigOf(t *testing.T, server roce.Progress, opts ...roce.Option) *rig {
 		Dev: open(1, server), Flags: anyGID(), Budget: session.NewBudget(64 << 20),
 		Finished: func(_ *Params, _ *session.Session, row *Row) { r.rows <- row },
 	}
-	ln, err := oob.Listen(t.Context(), "", 0)
+	ln, err := exchange.Listen(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
-	srv := &oob.Server{
-		Services: map[string]oob.Handler{Service: r.host.Serve},
+	srv := &exchange.Server{
+		Services: map[string]exchange.Handler{Service: r.host.Serve},
 		Greet:    r.host.Greet,
 		Log:      func(_ net.Addr, err error) { r.failed <- err },
 	}
@@ -294,16 +294,16 @@ func TestServerRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := good
 			c.spoil(&p)
-			conn, err := oob.Dial(t.Context(), r.addr)
+			conn, err := exchange.Dial(t.Context(), r.addr)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.Send(t.Context(), &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(p)}); err != nil {
+			if err := conn.Send(t.Context(), &exchange.Message{Kind: exchange.KindRequest, Service: Service, Params: exchange.Encode(p)}); err != nil {
 				t.Fatal(err)
 			}
-			_, err = conn.Receive(t.Context(), oob.KindAccept)
-			if !errors.Is(err, oob.ErrRemote) || !strings.Contains(err.Error(), c.want) {
+			_, err = conn.Receive(t.Context(), exchange.KindAccept)
+			if !errors.Is(err, exchange.ErrRemote) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the client hears %v, want %q", err, c.want)
 			}
 			if err := <-r.failed; !strings.Contains(err.Error(), c.want) {
@@ -328,10 +328,10 @@ func TestClientVanishes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := pr.conn.Send(t.Context(), &oob.Message{Kind: oob.KindRun, Params: oob.Encode(runs[0])}); err != nil {
+				if err := pr.conn.Send(t.Context(), &exchange.Message{Kind: exchange.KindRun, Params: exchange.Encode(runs[0])}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := pr.conn.Receive(t.Context(), oob.KindReady); err != nil {
+				if _, err := pr.conn.Receive(t.Context(), exchange.KindReady); err != nil {
 					t.Fatal(err)
 				}
 				if last == "" {
@@ -340,7 +340,7 @@ func TestClientVanishes(t *testing.T) {
 					pr.conn.Refuse(errors.New("changed my mind"))
 					pr.s.Close()
 				}
-				if err := <-r.failed; !errors.Is(err, oob.ErrGone) && !errors.Is(err, oob.ErrRemote) {
+				if err := <-r.failed; !errors.Is(err, exchange.ErrGone) && !errors.Is(err, exchange.ErrRemote) {
 					t.Errorf("%s: the log says %v", op, err)
 				}
 			}

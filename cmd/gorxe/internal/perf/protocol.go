@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -26,7 +26,7 @@ type outcome struct {
 // pair is a session with its connection, from either end.
 type pair struct {
 	*end
-	conn   *oob.Conn
+	conn   *exchange.Conn
 	active bool // this end measures
 }
 
@@ -42,7 +42,7 @@ func (p *pair) begin(ctx context.Context) (context.Context, context.CancelCauseF
 	w := &watch{done: make(chan struct{})}
 	p.peerDone.Store(false)
 	go func() {
-		m, err := p.conn.Await(ctx, oob.KindDone)
+		m, err := p.conn.Await(ctx, exchange.KindDone)
 		if err == nil {
 			err = m.Decode(&w.peer)
 		}
@@ -89,7 +89,7 @@ func cause(ctx context.Context, err error) error {
 }
 
 func (p *pair) done(ctx context.Context, own outcome) error {
-	return p.conn.Send(ctx, &oob.Message{Kind: oob.KindDone, Params: oob.Encode(own)})
+	return p.conn.Send(ctx, &exchange.Message{Kind: exchange.KindDone, Params: exchange.Encode(own)})
 }
 
 // measure is one run of an end that measures.
@@ -114,7 +114,7 @@ func (p *pair) attend(ctx context.Context, r Run, w *watch) error {
 	}
 	if p.active && !p.p.Bidirectional {
 		var cancel context.CancelFunc
-		if ctx, cancel = context.WithTimeoutCause(ctx, oob.Timeout, oob.ErrTimeout); cancel != nil {
+		if ctx, cancel = context.WithTimeoutCause(ctx, exchange.Timeout, exchange.ErrTimeout); cancel != nil {
 			defer cancel()
 		}
 	}
@@ -132,7 +132,7 @@ func (e *end) prepare(r Run) error {
 // Host is what serves clients: "gorxe perf OP" without a host, or "gorxe up".
 type Host struct {
 	Dev    *roce.Device
-	Flags  *nic.Flags
+	Flags  *device.Flags
 	Budget *session.Budget // of memory; nil: no limit but each session's own
 
 	// For perftest's clients, which do not say what they want: the server's user may have. Want is nil where anything
@@ -146,13 +146,13 @@ type Host struct {
 
 	// Started hears what a client wants; an error refuses it. Finished hears of each run, and Ended how a session went that
 	// Started took. They may be nil, and are called by each session's goroutine.
-	Started  func(p *Params, s *session.Session, peer []oob.QP) error
+	Started  func(p *Params, s *session.Session, peer []exchange.QP) error
 	Finished func(p *Params, s *session.Session, row *Row)
 	Ended    func(err error)
 }
 
-// Serve serves one client's session. It is an oob.Handler.
-func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) (err error) {
+// Serve serves one client's session. It is an exchange.Handler.
+func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange.Message) (err error) {
 	var p Params
 	if err := request.Decode(&p); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 	if err := s.Connect(ctx, request.QPs); err != nil {
 		return err
 	}
-	if err := conn.Send(ctx, &oob.Message{Kind: oob.KindAccept, QPs: s.Local()}); err != nil {
+	if err := conn.Send(ctx, &exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
 	return h.runs(ctx, &pair{end: newEnd(s, &p), conn: conn, active: p.Bidirectional})
@@ -194,8 +194,8 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 // runs serves runs until the client closes, which is how a session ends well.
 func (h *Host) runs(ctx context.Context, p *pair) error {
 	for {
-		m, err := p.conn.Await(ctx, oob.KindRun)
-		if errors.Is(err, oob.ErrGone) {
+		m, err := p.conn.Await(ctx, exchange.KindRun)
+		if errors.Is(err, exchange.ErrGone) {
 			return nil
 		}
 		if err != nil {
@@ -212,9 +212,9 @@ func (h *Host) runs(ctx context.Context, p *pair) error {
 			return err
 		}
 		own, peer, err := p.run(ctx, r, func() error {
-			return p.conn.Send(ctx, &oob.Message{Kind: oob.KindReady})
+			return p.conn.Send(ctx, &exchange.Message{Kind: exchange.KindReady})
 		})
-		if r.Endless && errors.Is(err, oob.ErrGone) {
+		if r.Endless && errors.Is(err, exchange.ErrGone) {
 			return nil
 		}
 		if err != nil {
@@ -237,8 +237,8 @@ type client interface {
 }
 
 // dial opens the client's end of a session.
-func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, p *Params, o stockOptions) (client, error) {
-	conn, err := oob.Dial(ctx, addr)
+func dial(ctx context.Context, dev *roce.Device, flags *device.Flags, addr string, p *Params, o stockOptions) (client, error) {
+	conn, err := exchange.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -273,12 +273,12 @@ func dial(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr string, 
 }
 
 // greet tells that a gorxe is here and hears who is there.
-func greet(ctx context.Context, conn *oob.Conn, link *perftest.Link) (*perftest.Client, error) {
+func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perftest.Client, error) {
 	if err := perftest.Announce(ctx, link, true); err != nil {
 		return nil, err
 	}
 	switch first, err := conn.First(ctx, perftest.Timeout); {
-	case errors.Is(err, oob.ErrTimeout):
+	case errors.Is(err, exchange.ErrTimeout):
 		return nil, perftest.ErrTimeout
 	case err == nil && first == '{': // a gorxe that has no time for this client, and says so before anything else
 		_, err := conn.Receive(ctx)
@@ -293,11 +293,11 @@ func (p *pair) session() *session.Session { return p.s }
 func (p *pair) finish(context.Context) error { return nil }
 
 func (p *pair) open(ctx context.Context) error {
-	err := p.conn.Send(ctx, &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(p.p), QPs: p.s.Local()})
+	err := p.conn.Send(ctx, &exchange.Message{Kind: exchange.KindRequest, Service: Service, Params: exchange.Encode(p.p), QPs: p.s.Local()})
 	if err != nil {
 		return err
 	}
-	m, err := p.conn.Receive(ctx, oob.KindAccept)
+	m, err := p.conn.Receive(ctx, exchange.KindAccept)
 	if err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (p *pair) open(ctx context.Context) error {
 
 // close ends the client's session; err, if it is not the peer's own, is told to it.
 func (p *pair) close(err error) {
-	if err != nil && !errors.Is(err, oob.ErrRemote) && !errors.Is(err, oob.ErrGone) {
+	if err != nil && !errors.Is(err, exchange.ErrRemote) && !errors.Is(err, exchange.ErrGone) {
 		if errors.Is(err, cli.ErrInterrupted) {
 			err = errors.New("the client was interrupted")
 		}
@@ -323,10 +323,10 @@ func (p *pair) once(ctx context.Context, r Run) (*Row, error) {
 	}
 	// The session's QPs answer while this end waits: only the bidirectional server starts before the client, and
 	// its first packets are answered, or retransmitted, as soon as the client's loop runs.
-	if err := p.conn.Send(ctx, &oob.Message{Kind: oob.KindRun, Params: oob.Encode(r)}); err != nil {
+	if err := p.conn.Send(ctx, &exchange.Message{Kind: exchange.KindRun, Params: exchange.Encode(r)}); err != nil {
 		return nil, err
 	}
-	if _, err := p.conn.Receive(ctx, oob.KindReady); err != nil {
+	if _, err := p.conn.Receive(ctx, exchange.KindReady); err != nil {
 		return nil, err
 	}
 	own, peer, err := p.run(ctx, r, func() error { return nil })
@@ -337,4 +337,4 @@ func (p *pair) once(ctx context.Context, r Run) (*Row, error) {
 }
 
 // errOutcome: the peer's last message lacks what this test needs.
-var errOutcome = fmt.Errorf("%w: its result is missing", oob.ErrProtocol)
+var errOutcome = fmt.Errorf("%w: its result is missing", exchange.ErrProtocol)

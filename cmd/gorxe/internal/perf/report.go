@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -125,7 +125,7 @@ func (r *Row) gigabits() {
 const ruler = "---------------------------------------------------------------------------------------"
 
 // printHead prints what perftest prints in front of its columns.
-func printHead(w io.Writer, p *Params, s *session.Session, peer []oob.QP, gbits bool) {
+func printHead(w io.Writer, p *Params, s *session.Session, peer []exchange.QP, gbits bool) {
 	info := s.Dev.Info()
 	side := func(l string, a any, r string, b any) {
 		fmt.Fprintf(w, " %-16s: %-16v %-16s: %v\n", l, a, r, b)
@@ -160,7 +160,7 @@ func printHead(w io.Writer, p *Params, s *session.Session, peer []oob.QP, gbits 
 // shownQPs bounds the addresses printed of each end.
 const shownQPs = 4
 
-func printEnds(w io.Writer, which string, qps []oob.QP) {
+func printEnds(w io.Writer, which string, qps []exchange.QP) {
 	for i := range qps {
 		if i == shownQPs {
 			fmt.Fprintf(w, " %6s address: and %d more\n", which, len(qps)-i)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -104,6 +104,6 @@ func connectStock(ctx context.Context, s *session.Session, i int, k perftest.Key
 }
 
 // stockPeer is the peer's queue pair as the session knows it. perftest does not tell how large a buffer is.
-func stockPeer(k perftest.Key, mtu roce.MTU, bytes int) oob.QP {
-	return oob.QP{Endpoint: k.Endpoint(mtu), Buffer: roce.RemoteBuffer{Addr: k.Addr, RKey: k.RKey, Len: uint64(bytes)}}
+func stockPeer(k perftest.Key, mtu roce.MTU, bytes int) exchange.QP {
+	return exchange.QP{Endpoint: k.Endpoint(mtu), Buffer: roce.RemoteBuffer{Addr: k.Addr, RKey: k.RKey, Len: uint64(bytes)}}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -46,7 +46,7 @@ type stockClient struct {
 }
 
 // openStock goes on after the greeting, up to the point where both ends are connected and ready. It owns the link when it succeeds.
-func openStock(ctx context.Context, dev *roce.Device, flags *nic.Flags, at meeting, talk *perftest.Client, p *Params, o stockOptions) (*stockClient, error) {
+func openStock(ctx context.Context, dev *roce.Device, flags *device.Flags, at meeting, talk *perftest.Client, p *Params, o stockOptions) (*stockClient, error) {
 	t, err := p.stockTest()
 	if err != nil {
 		return nil, err

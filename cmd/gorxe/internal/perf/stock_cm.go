@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -29,7 +29,7 @@ const (
 )
 
 // dialCM opens the client's end of a session with a server that was started with -R.
-func dialCM(ctx context.Context, dev *roce.Device, flags *nic.Flags, addr netip.AddrPort, p *Params, o stockOptions) (*stockClient, error) {
+func dialCM(ctx context.Context, dev *roce.Device, flags *device.Flags, addr netip.AddrPort, p *Params, o stockOptions) (*stockClient, error) {
 	m, err := newMailbox(dev, mailQuiet)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
@@ -42,7 +42,7 @@ func newCMRig(t *testing.T, v6 bool) *rig {
 	}
 	r.client, r.link = devs[0], link
 	r.host = &Host{
-		Dev: devs[1], Flags: &nic.Flags{GIDIndex: -1}, Budget: session.NewBudget(64 << 20),
+		Dev: devs[1], Flags: &device.Flags{GIDIndex: -1}, Budget: session.NewBudget(64 << 20),
 		Finished: func(_ *Params, _ *session.Session, row *Row) { r.rows <- row },
 	}
 	l, err := r.host.Dev.Listen(netip.AddrPortFrom(netip.Addr{}, cmPort), roce.ListenOptions{})

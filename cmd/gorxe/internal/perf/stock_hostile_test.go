@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -31,7 +31,7 @@ func TestHostileTCP(t *testing.T) {
 		want       error
 		text       string
 	}{
-		{"nothing", "", oob.ErrGone, ""},
+		{"nothing", "", exchange.ErrGone, ""},
 		{"HTTP", "GET / HTTP/1.1\r\n\r\n", perftest.ErrGarbage, `"GET / HTTP/1.1`},
 		{"a version of long ago", "5.33" + hello[4:], perftest.ErrVersion, `"5.33"`},
 		{"a version of the far future, with a step of its own", "9.99" + hello[4:] + "\x00\x00\x10\x00\x00\x00\x00@5\x00{\"tests\"", perftest.ErrGarbage, `"{`},
@@ -141,12 +141,12 @@ func TestOneTest(t *testing.T) {
 // serveOne makes r's clients meet a server that has one place.
 func (r *rig) serveOne(t *testing.T) {
 	t.Helper()
-	ln, err := oob.Listen(t.Context(), "", 0)
+	ln, err := exchange.Listen(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
-	srv := &oob.Server{Sessions: 1, Services: map[string]oob.Handler{Service: r.host.Serve}, Greet: r.host.Greet}
+	srv := &exchange.Server{Sessions: 1, Services: map[string]exchange.Handler{Service: r.host.Serve}, Greet: r.host.Greet}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, ln) }()
@@ -165,7 +165,7 @@ func TestBusyServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range oob.DefaultPerPeer {
+	for range exchange.DefaultPerPeer {
 		c, err := dial(t.Context(), r.client, r.flags, r.addr, p, stockOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestBusyServer(t *testing.T) {
 		defer c.close(nil)
 	}
 	_, err = dial(t.Context(), r.client, r.flags, r.addr, p, stockOptions{})
-	if !errors.Is(err, oob.ErrRemote) || !strings.Contains(err.Error(), "busy") {
+	if !errors.Is(err, exchange.ErrRemote) || !strings.Contains(err.Error(), "busy") {
 		t.Errorf("got %v, want to hear that the server is busy", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -25,9 +25,9 @@ const (
 // errNoTest: the client went before anything was measured.
 var errNoTest = errors.New("the client closed before its test began: were its flags, or its GID index (-x), to its liking?")
 
-// Greet tells gorxe's clients from perftest's, and how to serve the latter. It is for oob.Server.
-func (h *Host) Greet(ctx context.Context, conn *oob.Conn) (serve func(context.Context) error, err error) {
-	first, err := conn.First(ctx, oob.Timeout)
+// Greet tells gorxe's clients from perftest's, and how to serve the latter. It is for exchange.Server.
+func (h *Host) Greet(ctx context.Context, conn *exchange.Conn) (serve func(context.Context) error, err error) {
+	first, err := conn.First(ctx, exchange.Timeout)
 	if err != nil || first == '{' {
 		return nil, err // the request of a gorxe that knows whom it talks to, such as a ping
 	}
@@ -229,7 +229,7 @@ func (v *stockServer) add() (int, *roce.QP, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	v.s.Peer = append(v.s.Peer, oob.QP{})
+	v.s.Peer = append(v.s.Peer, exchange.QP{})
 	return i, qp, v.postRecvs(i, stockRecvs)
 }
 

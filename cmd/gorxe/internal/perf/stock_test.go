@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -18,7 +18,7 @@ func dialStock(t *testing.T, r *rig, p *Params, o stockOptions) (*stockClient, e
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	conn, err := oob.Dial(ctx, r.addr)
+	conn, err := exchange.Dial(ctx, r.addr)
 	if err != nil {
 		return nil, err
 	}
@@ -252,14 +252,14 @@ func TestStockServerVanishes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ln, err := oob.Listen(t.Context(), "", 0)
+		ln, err := exchange.Listen(t.Context(), "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.addr = ln.Addr().String()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- (&oob.Server{Greet: r.host.Greet}).Serve(ctx, ln) }()
+		go func() { served <- (&exchange.Server{Greet: r.host.Greet}).Serve(ctx, ln) }()
 		k, err := dialStock(t, r, p, stockOptions{duration: true})
 		if err != nil {
 			t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -28,7 +28,7 @@ const (
 )
 
 type flags struct {
-	nic      nic.Flags
+	nic      device.Flags
 	dev      string
 	count    cli.Int
 	interval cli.Duration
@@ -69,7 +69,7 @@ by RC: they make a round trip slow and are counted as retransmissions. The exit 
 	f.interval = cli.Duration{D: defaultInterval, Min: 0, Max: maxTime}
 	f.timeout = cli.Duration{D: defaultTimeout, Min: minTimeout, Max: maxTime}
 	f.size = cli.Size{Bytes: defaultBytes, Min: 0, Max: maxBytes}
-	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
+	f.port = cli.Int{N: exchange.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
 	fs.VarP(&f.count, "count", "c", "stop after so many pings (default: at Ctrl-C)")
 	fs.Lookup("count").DefValue = ""
@@ -108,7 +108,7 @@ type Summary struct {
 type pinger struct {
 	f     *flags
 	out   io.Writer
-	peer  *nic.Peer
+	peer  *device.Peer
 	addr  string
 	dev   *roce.Device
 	link  *link // nil: to be connected
@@ -125,7 +125,7 @@ func (f *flags) run(cmd *cobra.Command, host string) (err error) {
 		f.nic.Iface = f.dev
 	}
 	p := &pinger{f: f, out: cmd.OutOrStdout(), times: cli.NewLatency()}
-	if p.peer, err = nic.FindPeer(ctx, host, f.nic.Iface); err != nil {
+	if p.peer, err = device.FindPeer(ctx, host, f.nic.Iface); err != nil {
 		return err
 	}
 	f.nic.Iface = p.peer.Iface

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -26,7 +26,7 @@ var (
 
 // link is the client's end of one connection.
 type link struct {
-	conn  *oob.Conn
+	conn  *exchange.Conn
 	s     *session.Session
 	bytes int
 	wcs   [sendDepth + slots]roce.WC
@@ -48,8 +48,8 @@ type flight struct {
 }
 
 // connect opens a connection to the server at addr.
-func connect(ctx context.Context, dev *roce.Device, f *nic.Flags, addr string, p Params) (*link, error) {
-	conn, err := oob.Dial(ctx, addr)
+func connect(ctx context.Context, dev *roce.Device, f *device.Flags, addr string, p Params) (*link, error) {
+	conn, err := exchange.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func connect(ctx context.Context, dev *roce.Device, f *nic.Flags, addr string, p
 	}
 	l := &link{conn: conn, s: s, bytes: p.Bytes}
 	if err := l.open(ctx, p); err != nil {
-		if !errors.Is(err, oob.ErrRemote) && !errors.Is(err, oob.ErrGone) && !errors.Is(err, cli.ErrInterrupted) {
+		if !errors.Is(err, exchange.ErrRemote) && !errors.Is(err, exchange.ErrGone) && !errors.Is(err, cli.ErrInterrupted) {
 			conn.Refuse(err)
 		}
 		conn.Close()
@@ -68,7 +68,7 @@ func connect(ctx context.Context, dev *roce.Device, f *nic.Flags, addr string, p
 	}
 	l.gone, l.stop = context.WithCancelCause(ctx)
 	go func() {
-		_, err := conn.Await(l.gone, oob.KindDone)
+		_, err := conn.Await(l.gone, exchange.KindDone)
 		l.stop(err)
 	}()
 	return l, nil
@@ -80,11 +80,11 @@ func (l *link) open(ctx context.Context, p Params) error {
 			return err
 		}
 	}
-	req := &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(p), QPs: l.s.Local()}
+	req := &exchange.Message{Kind: exchange.KindRequest, Service: Service, Params: exchange.Encode(p), QPs: l.s.Local()}
 	if err := l.conn.Send(ctx, req); err != nil {
 		return err
 	}
-	m, err := l.conn.Receive(ctx, oob.KindAccept)
+	m, err := l.conn.Receive(ctx, exchange.KindAccept)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -26,7 +26,7 @@ type rig struct {
 
 const budget = 64 << 20
 
-func anyGID() *nic.Flags { return &nic.Flags{GIDIndex: -1} }
+func anyGID() *device.Flags { return &device.Flags{GIDIndex: -1} }
 
 func newRig(t *testing.T, plan loopback.Plan) *rig {
 	t.Helper()
@@ -43,13 +43,13 @@ func newRig(t *testing.T, plan loopback.Plan) *rig {
 		t.Fatal(err)
 	}
 	r.host = &Host{Dev: server, Flags: anyGID(), Budget: session.NewBudget(budget)}
-	ln, err := oob.Listen(t.Context(), "", 0)
+	ln, err := exchange.Listen(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
-	srv := &oob.Server{
-		Services: map[string]oob.Handler{Service: r.host.Serve},
+	srv := &exchange.Server{
+		Services: map[string]exchange.Handler{Service: r.host.Serve},
 		Log:      func(_ net.Addr, err error) { r.failed <- err },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -125,15 +125,15 @@ func TestEcho(t *testing.T) {
 func TestServerRefuses(t *testing.T) {
 	r := newRig(t, loopback.Plan{})
 	for _, bytes := range []int{-1, maxBytes + 1} {
-		conn, err := oob.Dial(t.Context(), r.addr)
+		conn, err := exchange.Dial(t.Context(), r.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := conn.Send(t.Context(), &oob.Message{Kind: oob.KindRequest, Service: Service, Params: oob.Encode(Params{bytes})}); err != nil {
+		if err := conn.Send(t.Context(), &exchange.Message{Kind: exchange.KindRequest, Service: Service, Params: exchange.Encode(Params{bytes})}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Receive(t.Context(), oob.KindAccept); !errors.Is(err, oob.ErrRemote) || !strings.Contains(err.Error(), "1 MiB") {
+		if _, err := conn.Receive(t.Context(), exchange.KindAccept); !errors.Is(err, exchange.ErrRemote) || !strings.Contains(err.Error(), "1 MiB") {
 			t.Errorf("pings of %d bytes: %v", bytes, err)
 		}
 		<-r.failed

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -17,7 +17,7 @@ import (
 func (p *pinger) rping(ctx context.Context) (err error) {
 	f := p.f
 	port := f.port.N
-	if port == oob.DefaultPort {
+	if port == exchange.DefaultPort {
 		port = rping.DefaultPort
 	}
 	if n := f.size.Int(); n < 1 || n > rping.MaxSize {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -31,25 +31,25 @@ type Params struct {
 
 func (p *Params) check() error {
 	if p.Bytes < 0 || p.Bytes > maxBytes {
-		return fmt.Errorf("%w: pings of %d bytes: choose 0 B to %s", oob.ErrProtocol, p.Bytes, cli.FormatSize(maxBytes))
+		return fmt.Errorf("%w: pings of %d bytes: choose 0 B to %s", exchange.ErrProtocol, p.Bytes, cli.FormatSize(maxBytes))
 	}
 	return nil
 }
 
 // session is what either end needs. A slot is never empty, so that a ping of 0 bytes has memory to name.
-func (p *Params) session(f *nic.Flags) session.Config {
+func (p *Params) session(f *device.Flags) session.Config {
 	return session.Config{QPs: 1, SendDepth: sendDepth, RecvDepth: slots, Bytes: slots * max(1, p.Bytes), Flags: f}
 }
 
 // Host answers pings.
 type Host struct {
 	Dev    *roce.Device
-	Flags  *nic.Flags
+	Flags  *device.Flags
 	Budget *session.Budget
 }
 
-// Serve answers one client until it closes. It is an oob.Handler.
-func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) error {
+// Serve answers one client until it closes. It is an exchange.Handler.
+func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange.Message) error {
 	var p Params
 	if err := request.Decode(&p); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (h *Host) Serve(ctx context.Context, conn *oob.Conn, request *oob.Message) 
 	if err := s.Connect(ctx, request.QPs); err != nil {
 		return err
 	}
-	if err := conn.Send(ctx, &oob.Message{Kind: oob.KindAccept, QPs: s.Local()}); err != nil {
+	if err := conn.Send(ctx, &exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
 	return e.run(ctx, conn)
@@ -98,11 +98,11 @@ func (e *echoer) receive(slot int) error {
 }
 
 // run echoes until the client closes the connection, which is how it ends well.
-func (e *echoer) run(ctx context.Context, conn *oob.Conn) error {
+func (e *echoer) run(ctx context.Context, conn *exchange.Conn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
-		_, err := conn.Await(ctx, oob.KindDone)
+		_, err := conn.Await(ctx, exchange.KindDone)
 		cancel(err) // nil is context.Canceled: the client is done
 	}()
 	wcs := make([]roce.WC, 2*slots)
@@ -124,7 +124,7 @@ func (e *echoer) run(ctx context.Context, conn *oob.Conn) error {
 
 // goodbye is nil for a client that has just gone.
 func goodbye(err error) error {
-	if errors.Is(err, oob.ErrGone) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, exchange.ErrGone) || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -37,7 +37,7 @@ const (
 var kinds = []string{"rc", "uc", "ud", "srq"}
 
 type flags struct {
-	nic   nic.Flags
+	nic   device.Flags
 	port  cli.Int
 	size  cli.Size
 	mtu   cli.Int
@@ -149,13 +149,13 @@ type Result struct {
 func (f *flags) run(ctx context.Context, r *rules, host string, out, diag io.Writer) (err error) {
 	var addr netip.Addr
 	if host != "" {
-		peer, err := nic.FindPeer(ctx, host, f.nic.Iface)
+		peer, err := device.FindPeer(ctx, host, f.nic.Iface)
 		if err != nil {
 			return err
 		}
 		addr, f.nic.Iface = peer.Addr, peer.Iface
 	} else if f.nic.Iface == "" {
-		if f.nic.Iface, err = nic.Only(); err != nil {
+		if f.nic.Iface, err = device.Only(); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (f *flags) run(ctx context.Context, r *rules, host string, out, diag io.Wri
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ctx, stop := nic.WhileThere(ctx, dev)
+	ctx, stop := device.WhileThere(ctx, dev)
 	defer stop()
 	if r.kind == "ud" && r.bytes > int(dev.Info().ActiveMTU) {
 		return fmt.Errorf("a datagram of %d bytes does not fit the path MTU of %s, %d: choose a smaller -s on both ends", r.bytes, f.nic.Iface, dev.Info().ActiveMTU)
@@ -240,7 +240,7 @@ func serveOn(ctx context.Context, l net.Listener, diag io.Writer, game func(net.
 }
 
 // play is one game, from the exchange to the result.
-func play(ctx context.Context, dev *roce.Device, fl *nic.Flags, r *rules, conn net.Conn, client bool, out io.Writer) (err error) {
+func play(ctx context.Context, dev *roce.Device, fl *device.Flags, r *rules, conn net.Conn, client bool, out io.Writer) (err error) {
 	p := &player{rules: *r, dev: dev, flags: fl}
 	done := false
 	defer func() { err = errors.Join(err, p.close(done)) }()

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -45,7 +45,7 @@ type rules struct {
 type player struct {
 	rules
 	dev   *roce.Device
-	flags *nic.Flags
+	flags *device.Flags
 
 	gid     *int
 	pd      *roce.PD

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -170,5 +170,5 @@ func one(ctx context.Context, link *loopback.Link, port int, r *rules, conn net.
 		return err
 	}
 	defer dev.Close()
-	return play(ctx, dev, &nic.Flags{GIDIndex: -1}, r, conn, client, out)
+	return play(ctx, dev, &device.Flags{GIDIndex: -1}, r, conn, client, out)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
@@ -47,7 +47,7 @@ After Xiao et al., "Status-Byte-Assisted RDMA Transmission Mechanism", Appl. Sci
 
 // shared are the flags of send and recv.
 type shared struct {
-	nic    nic.Flags
+	nic    device.Flags
 	port   cli.Int
 	blocks cli.Int
 	size   cli.Size

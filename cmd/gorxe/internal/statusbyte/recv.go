@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 	"github.com/gorxe/gorxe/xdp"
@@ -89,7 +89,7 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		defer func() { err = errors.Join(err, store.Close()) }()
 	}
 	if f.nic.Iface == "" {
-		if f.nic.Iface, err = nic.Only(); err != nil {
+		if f.nic.Iface, err = device.Only(); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		}
 		return err
 	}
-	ctx, stop := nic.WhileThere(ctx, dev)
+	ctx, stop := device.WhileThere(ctx, dev)
 	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
 		f.nic.Iface, dev.Info().Datapath, f.port.N, cli.Count(cfg.Blocks, "block"), cli.FormatSize(int64(cfg.BlockSize)))

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
@@ -122,7 +122,7 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 			_ = s.close()
 		}
 	}()
-	peer, err := nic.FindPeer(ctx, host, f.nic.Iface)
+	peer, err := device.FindPeer(ctx, host, f.nic.Iface)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/nic"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/internal/session"
@@ -27,7 +27,7 @@ import (
 const memory = 1 << 30
 
 type flags struct {
-	nic  nic.Flags
+	nic  device.Flags
 	port cli.Int
 	json bool
 }
@@ -62,7 +62,7 @@ its siblings, port 18515), and with Ctrl-C or SIGTERM prints its counters and de
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.port = cli.Int{N: oob.DefaultPort, Min: 1, Max: 65535}
+	f.port = cli.Int{N: exchange.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
 	f.nic.Register(fs)
 	f.nic.RegisterWindow(fs)
@@ -85,7 +85,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show := &shower{out: out, diag: diag, json: f.json}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx, stop := nic.WhileThere(ctx, dev)
+	ctx, stop := device.WhileThere(ctx, dev)
 	defer stop()
 	rpings := &rping.Server{Dev: dev, Log: show.rping}
 	rl, err := rpings.Listen(rping.DefaultPort)
@@ -123,7 +123,7 @@ func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
 	}
 	var lns []net.Listener
 	for _, p := range ports {
-		ln, err := oob.Listen(ctx, f.nic.Iface, p)
+		ln, err := exchange.Listen(ctx, f.nic.Iface, p)
 		if err != nil {
 			for _, l := range lns {
 				l.Close()
@@ -136,7 +136,7 @@ func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
 }
 
 // serve serves all ports until ctx ends or one of them fails.
-func serve(ctx context.Context, s *oob.Server, ports []net.Listener) error {
+func serve(ctx context.Context, s *exchange.Server, ports []net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make(chan error)
@@ -155,9 +155,9 @@ func serve(ctx context.Context, s *oob.Server, ports []net.Listener) error {
 }
 
 // server answers ping and perf.
-func server(pings *ping.Host, perfs *perf.Host, show *shower) *oob.Server {
-	return &oob.Server{
-		Services: map[string]oob.Handler{
+func server(pings *ping.Host, perfs *perf.Host, show *shower) *exchange.Server {
+	return &exchange.Server{
+		Services: map[string]exchange.Handler{
 			ping.Service: show.served(ping.Service, pings.Serve),
 			perf.Service: show.served(perf.Service, perfs.Serve),
 		},

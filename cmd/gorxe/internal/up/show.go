@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/oob"
+	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/roce"
@@ -84,8 +84,8 @@ func (s *shower) event(kind, text string) {
 }
 
 // served tells of each session that a handler gets.
-func (s *shower) served(service string, h oob.Handler) oob.Handler {
-	return func(ctx context.Context, c *oob.Conn, request *oob.Message) error {
+func (s *shower) served(service string, h exchange.Handler) exchange.Handler {
+	return func(ctx context.Context, c *exchange.Conn, request *exchange.Message) error {
 		peer := c.Remote().String()
 		s.print(line{Event: "session", Peer: peer, Service: service}, func() { fmt.Fprintf(s.diag, "%s for %s\n", service, peer) })
 		return h(ctx, c, request)
@@ -115,7 +115,7 @@ func (s *shower) down(dev *roce.Device, gone bool) {
 
 // greeted tells of each perftest client that was served.
 func (s *shower) greeted(greet greeter) greeter {
-	return func(ctx context.Context, c *oob.Conn) (func(context.Context) error, error) {
+	return func(ctx context.Context, c *exchange.Conn) (func(context.Context) error, error) {
 		serve, err := greet(ctx, c)
 		if serve == nil {
 			return nil, err
@@ -130,8 +130,8 @@ func (s *shower) greeted(greet greeter) greeter {
 	}
 }
 
-// greeter is the type of oob.Server.Greet.
-type greeter = func(ctx context.Context, c *oob.Conn) (serve func(context.Context) error, err error)
+// greeter is the type of exchange.Server.Greet.
+type greeter = func(ctx context.Context, c *exchange.Conn) (serve func(context.Context) error, err error)
 
 // rping and perftest tell how a client of theirs ended.
 func (s *shower) rping(peer netip.AddrPort, err error)    { s.ended("rping", peer, err) }

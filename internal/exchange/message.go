@@ -1,4 +1,4 @@
-package oob
+package exchange
 
 import (
 	"encoding/json"
@@ -109,7 +109,7 @@ func (m *Message) Decode(v any) error {
 func Encode(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("oob: parameters that do not encode: " + err.Error())
+		panic("exchange: parameters that do not encode: " + err.Error())
 	}
 	return b
 }

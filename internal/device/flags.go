@@ -1,6 +1,6 @@
-// Package nic gets a subcommand from what the user said (an interface, a peer,
+// Package device gets a subcommand from what the user said (an interface, a peer,
 // or nothing) to an open device and the right one of its GIDs.
-package nic
+package device
 
 import (
 	"context"

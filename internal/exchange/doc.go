@@ -1,4 +1,4 @@
-// Package oob is how two gorxe ends tell each other, out of band, what RDMA
+// Package exchange is how two gorxe ends tell each other, out of band, what RDMA
 // needs to know beforehand: queue pairs, buffers and the parameters of a test.
 //
 // It runs over TCP, DefaultPort, one message a line: a JSON object whose first
@@ -26,4 +26,4 @@
 // is theirs: see packages session, ping and perf. perftest's own exchange (port
 // 18515) is another protocol, package perftest's; perf tells the two apart by
 // Server.Greet. A Server lets a peer say what it wants before it gives it a place.
-package oob
+package exchange

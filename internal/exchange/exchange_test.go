@@ -1,4 +1,4 @@
-package oob
+package exchange
 
 import (
 	"bytes"
