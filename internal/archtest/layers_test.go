@@ -78,7 +78,7 @@ var allowed = map[string][]string{
 		"bth", "driver", "frame", "mr", "qp", "xdp", "roce/...", "internal/loop", "internal/clock",
 		"internal/fence", "internal/prefetch",
 	},
-	"transport": {"roce", "transport/..."},
+	"transport": {"roce", "internal/endpoint", "transport/..."},
 	"internal": {
 		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
 		"internal/...",

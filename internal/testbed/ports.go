@@ -1,0 +1,90 @@
+package testbed
+
+import (
+	"errors"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/xdp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// Ports are the two connected ports of a testbed. The caller owns the ports; Close removes only what
+// connects them.
+type Ports struct {
+	Port [2]driver.Port
+	Link *loopback.Link // nil on a veth pair
+	Pair *veth.Pair     // nil in memory
+}
+
+// OpenPorts opens the two ports that c describes.
+func OpenPorts(c Config) (*Ports, error) {
+	if !c.Veth {
+		return openMemory(&c)
+	}
+	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues})
+	if err != nil {
+		return nil, err
+	}
+	p := &Ports{Pair: pair}
+	for i, end := range []*veth.End{&pair.A, &pair.B} {
+		port, err := xdp.Open(end.Iface, xdp.Options{Mode: c.Mode, NetNS: end.Fd()})
+		if err != nil {
+			return nil, errors.Join(err, p.closePorts(), pair.Close())
+		}
+		p.Port[i] = c.inject(port, i)
+	}
+	return p, nil
+}
+
+func openMemory(c *Config) (*Ports, error) {
+	lc := c.Link
+	lc.Virtual = lc.Virtual || c.Virtual
+	if c.MTU != 0 {
+		lc.MTU = c.MTU
+	}
+	if c.Seed != 0 {
+		lc.Seed = c.Seed
+	}
+	if c.Plan != (loopback.Plan{}) {
+		lc.Plan = c.Plan
+	}
+	link, err := loopback.NewLink(lc)
+	if err != nil {
+		return nil, err
+	}
+	return &Ports{Link: link, Port: [2]driver.Port{link.Port(0), link.Port(1)}}, nil
+}
+
+// inject wraps a port of a veth pair if faults are wanted. Each direction has a seed of its own.
+func (c *Config) inject(p driver.Port, side int) driver.Port {
+	if c.Plan == (loopback.Plan{}) {
+		return p
+	}
+	return loopback.Inject(p, 2*c.Seed+uint64(side), c.Plan)
+}
+
+func (p *Ports) closePorts() error {
+	var errs []error
+	for _, port := range p.Port {
+		if port != nil {
+			errs = append(errs, port.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close removes the link or the veth pair. Close the ports, or the devices that own them, first.
+func (p *Ports) Close() error {
+	if p.Pair != nil {
+		return p.Pair.Close()
+	}
+	return p.Link.Close()
+}
+
+// Unavailable reports whether err means that this machine cannot run AF_XDP on a veth pair: missing
+// privileges or a kernel without it.
+func Unavailable(err error) bool {
+	return errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) ||
+		errors.Is(err, xdp.ErrUnsupported)
+}
