@@ -13,17 +13,24 @@ import (
 	"testing"
 )
 
+// root is the module's root.
+var root = filepath.Join("..", "..")
+
+// skipDir reports whether a folder has no source code of ours.
+func skipDir(name string) bool {
+	return strings.HasPrefix(name, ".") || name == "testdata" || name == "bin"
+}
+
 // TestLayers holds the house to its plan: who may import whom, what the pure packages keep away
 // from, where unsafe code lives, and how long a file gets. ARCHITECTURE.md says why.
 func TestLayers(t *testing.T) {
-	root := filepath.Join("..", "..")
 	fset := token.NewFileSet()
 	seen := map[string]bool{}
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && p != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+		case d.IsDir() && p != root && skipDir(d.Name()):
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(p, ".go"):
 			return nil
