@@ -290,7 +290,7 @@ func (c *cmEnd) sendTo(ah *roce.AH, qpn roce.QPN, qkey roce.QKey) {
 	for i := range cmMsgs {
 		c.must(c.qp.PostSend(roce.SendWR{
 			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled, SGEs: []roce.SGE{c.mr.SGE(0, 1000)}, Imm: uint32(c.qp.QPN()),
-			AH: ah.Path(), RemoteQPN: qpn, RemoteQKey: qkey,
+			AH: ah, RemoteQPN: qpn, RemoteQKey: qkey,
 		}))
 	}
 }

@@ -106,7 +106,7 @@ func (g *gorxeEnd) post(w work) {
 			wr.SGEs = []roce.SGE{g.mr.SGE(w.off+k*w.step, w.size)}
 		}
 		if w.to != nil {
-			wr.AH, wr.RemoteQPN, wr.RemoteQKey = g.ah(w.to.gid).Path(), roce.QPN(w.to.qpn), qkey
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = g.ah(w.to.gid), roce.QPN(w.to.qpn), qkey
 		}
 		g.must(g.qp.PostSend(wr))
 	}

@@ -82,7 +82,7 @@ func groupSender(t *testing.T, r *rig, v variant, e *cmEnd) {
 	for i := range groupMsgs {
 		e.must(e.qp.PostSend(roce.SendWR{
 			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled, SGEs: []roce.SGE{e.mr.SGE(0, groupSize)}, Imm: uint32(e.qp.QPN()),
-			AH: ah.Path(), RemoteQPN: roce.QPNMulticast, RemoteQKey: roce.QKeyUDP,
+			AH: ah, RemoteQPN: roce.QPNMulticast, RemoteQKey: roce.QKeyUDP,
 		}))
 	}
 	expect(t, "gorxe", e, sendQueue, 0, groupMsgs)

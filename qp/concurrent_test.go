@@ -170,8 +170,9 @@ func TestBellsAreNotLost(t *testing.T) {
 	}
 	w.pump(0) // the QPs' first turns
 	path := w.path(0)
+	ah := NewAH(&path, nil)
 	for i := len(qs) - 1; i >= 0; i-- {
-		w.post(qs[i], SendWR{Op: OpSend, AH: &path, RemoteQPN: bth.QPN(i)})
+		w.post(qs[i], SendWR{Op: OpSend, AH: ah, RemoteQPN: bth.QPN(i)})
 	}
 	e.HandleDoorbells(0)
 	var buf [256]byte
@@ -188,7 +189,7 @@ func TestBellsAreNotLost(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for n := 0; n < each; {
-				m, _ := q.PostSend([]SendWR{{Op: OpSend, AH: &path}})
+				m, _ := q.PostSend([]SendWR{{Op: OpSend, AH: ah}})
 				n += m
 				if m == 0 {
 					runtime.Gosched()

@@ -75,7 +75,7 @@ func TestCQOverrunByReceives(t *testing.T) {
 
 	k = newTalk(t, UD, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(1) })
 	p := k.path(1)
-	wr := SendWR{Op: OpSend, Flags: Signaled, AH: &p}
+	wr := SendWR{Op: OpSend, Flags: Signaled, AH: NewAH(&p, nil)}
 	k.post(wr, wr, wr)
 	k.listen()
 	k.is(Err)

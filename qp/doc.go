@@ -20,7 +20,7 @@
 //
 // # Reading order
 //
-//   - types.go: work requests, completions, statuses, states
+//   - types.go, ah.go: work requests, completions, statuses, states
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
 //   - qp.go: a QP's fields in the order of their use; way.go: what many QPs' paths have in common
 //   - engine.go: QP table, doorbells, run queue, events; timer.go: the timer wheel; prefetch.go and package sched:

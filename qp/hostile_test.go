@@ -78,7 +78,7 @@ func hostile(t *testing.T, seed uint64) {
 				wr.SGEs[0].Length = 8
 			}
 			p := k.path(1)
-			wr.AH = &p
+			wr.AH = NewAH(&p, nil)
 			n, _ := k.q.PostSend([]SendWR{wr})
 			posted += n
 		case 1:

@@ -76,7 +76,7 @@ func hotTraffic(c *cable, size int) []traffic {
 	}
 	path := c.path(0)
 	ud := wr(OpSend, min(size, 1000))
-	ud.AH, ud.RemoteQPN, ud.RemoteQKey = &path, c.b.QPN(), 0x1234
+	ud.AH, ud.RemoteQPN, ud.RemoteQKey = NewAH(&path, nil), c.b.QPN(), 0x1234
 	inline := wr(OpWrite, 0)
 	inline.SGEs, inline.Inline = nil, make([]byte, 64)
 	return []traffic{

@@ -34,7 +34,7 @@ func TestPortMTUBoundsDatagrams(t *testing.T) {
 	k.SetPortMTU(4096)
 	post := func(n int) error {
 		p := k.path(1)
-		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: &p, SGEs: []SGE{k.sge(0, n)}}})
+		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: NewAH(&p, nil), SGEs: []SGE{k.sge(0, n)}}})
 		return err
 	}
 	if err := post(1025); !errors.Is(err, ErrInvalidWR) {

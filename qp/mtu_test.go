@@ -81,7 +81,8 @@ func TestPortMTUFallsForOthers(t *testing.T) {
 		k := newTalk(t, typ, func(_ *InitAttr, a *Attr) { a.PathMTU = 1024 })
 		path := k.path(1)
 		long, short := k.wr(1, OpSend, 900), k.wr(2, OpSend, 9)
-		long.AH, short.AH = &path, &path
+		ah := NewAH(&path, nil)
+		long.AH, short.AH = ah, ah
 		k.post(long, short)
 		k.HandleDoorbells(k.now)
 		n, netLen := k.PollTransmit(k.now, buf[:])

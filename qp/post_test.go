@@ -14,7 +14,7 @@ func TestPostingByState(t *testing.T) {
 	for st := Reset; st < numStates; st++ {
 		k := newTalk(t, UD) // UD knows all the states
 		k.q.setState(st)
-		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: &Path{HeaderLen: 4}}})
+		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: NewAH(&Path{HeaderLen: 4}, nil)}})
 		if want := st < RTS; errors.Is(err, ErrQPState) != want {
 			t.Errorf("PostSend in %s: %v", st, err)
 		}
@@ -27,7 +27,7 @@ func TestPostingByState(t *testing.T) {
 
 // Work requests that cannot be right are refused when they are posted (IBA 11.4.1.1).
 func TestPostSendRefuses(t *testing.T) {
-	path := &Path{HeaderLen: 4}
+	path := NewAH(&Path{HeaderLen: 4}, nil)
 	big := func(k *talk) SGE { g := k.sge(0, 8); g.Length = 1 << 30; return g }
 	for _, c := range []struct {
 		name string
@@ -41,8 +41,9 @@ func TestPostSendRefuses(t *testing.T) {
 		{"atomic on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd, SGEs: []SGE{k.sge(0, 8)}} }, ErrInvalidWR},
 		{"WRITE on UD", UD, func(k *talk) SendWR { return SendWR{Op: OpWrite, AH: path} }, ErrInvalidWR},
 		{"UD without AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend} }, ErrInvalidWR},
-		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{}} }, ErrInvalidWR},
-		{"UD with a broken AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: &Path{HeaderLen: 200}} }, ErrInvalidWR},
+		{"UD with a zero AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: new(AH)} }, ErrInvalidWR},
+		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&Path{}, nil)} }, ErrInvalidWR},
+		{"UD with a broken AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&Path{HeaderLen: 200}, nil)} }, ErrInvalidWR},
 		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 4097)}} }, ErrInvalidWR},
 		{"atomic of 4 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} }, ErrInvalidWR},
 		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} }, ErrInvalidWR},

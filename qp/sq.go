@@ -129,7 +129,7 @@ func (g *SGE) getOperands() (compare, swapAdd uint64) {
 	return g.Addr, uint64(g.LKey)<<32 | uint64(g.Length)
 }
 
-// ahAt is where a UD work request keeps its way.
+// ahAt returns the slot of the path of a UD work request.
 func (q *QP) ahAt(i uint32) **Path { return &(*q.ahs)[q.sq.slot(i)] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
@@ -231,13 +231,17 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return q.refuseWR(tooLong, wr, n)
 	}
 	if q.typ == UD {
-		if wr.AH == nil || !wr.AH.ready() {
+		var path *Path
+		if wr.AH != nil {
+			path = wr.AH.Path()
+		}
+		if path == nil || !path.ready() {
 			return q.refuseWR(noAH, wr, n)
 		}
 		if n > uint64(q.mtu.Load()) {
 			return q.refuseWR(longDatagram, wr, n)
 		}
-		*q.ahAt(i) = wr.AH
+		*q.ahAt(i) = path
 	}
 	w.id, w.op, w.flags, w.length = wr.ID, wr.Op, wr.Flags, uint32(n)
 	w.raddr, w.rkey = wr.RemoteAddr, wr.RKey

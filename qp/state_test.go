@@ -246,7 +246,7 @@ func TestSendQueueError(t *testing.T) {
 		k := newTalk(t, typ)
 		ok := func(id uint64) SendWR {
 			p := k.path(1)
-			return SendWR{ID: id, Op: OpSend, Flags: Signaled, Inline: seq(4), AH: &p, RemoteQPN: peerQPN}
+			return SendWR{ID: id, Op: OpSend, Flags: Signaled, Inline: seq(4), AH: NewAH(&p, nil), RemoteQPN: peerQPN}
 		}
 		m, _ := k.region(k.pd, 64, 0)
 		dying := ok(2)

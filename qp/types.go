@@ -137,7 +137,7 @@ type SendWR struct {
 
 	Access mr.Access // OpBindMW: what the window grants
 
-	AH         *Path // UD only, like the two below; must live until the completion
+	AH         *AH // UD only, as are the next two fields
 	RemoteQPN  bth.QPN
 	RemoteQKey bth.QKey
 }

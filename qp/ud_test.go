@@ -85,8 +85,8 @@ func TestUDSend(t *testing.T) {
 	k := newTalk(t, UD)
 	p, far := k.path(1), k.path(1)
 	far.Header[3], far.HeaderLen = 99, 20
-	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: &p, RemoteQPN: 5, RemoteQKey: 77},
-		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)}, AH: &far, RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
+	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: NewAH(&p, nil), RemoteQPN: 5, RemoteQKey: 77},
+		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)}, AH: NewAH(&far, nil), RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
 	k.HandleDoorbells(k.now)
 	var buf [2048]byte
 	for i, want := range []struct {

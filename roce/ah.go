@@ -2,16 +2,20 @@ package roce
 
 import (
 	"context"
-	"sync/atomic"
+
+	"github.com/gorxe/gorxe/qp"
 )
 
-// AH is an address handle: the way to the peer of a UD message.
-type AH struct {
-	dev  *Device
-	path atomic.Pointer[Path]
-}
+// AH is an address handle: the path to the receiver of UD messages. Create it once with Device.CreateAH or
+// Device.CreateAHFromWC and use it in any number of work requests (SendWR.AH), on any UD QP of the device. The device
+// keeps its path up to date when the next hop changes. The method Remote returns the receiver's address; Close releases
+// the handle. Work requests that were posted before Close are not affected.
+type AH = qp.AH
 
-// CreateAH resolves the peer's address, which may wait for a neighbour look-up until ctx is done.
+// CreateAH creates an address handle for the peer a.Remote. It resolves the address, which may take a neighbor lookup;
+// ctx limits the wait.
+//
+// Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	index := -1
 	if a.GIDIndex != nil {
@@ -25,8 +29,7 @@ func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	ah := &AH{dev: d}
-	ah.path.Store(path)
+	ah := qp.NewAH(path, d.forgetAH)
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if err := d.open(); err != nil {
@@ -36,17 +39,8 @@ func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	return ah, nil
 }
 
-// Path is what goes into SendWR.AH. Ask for it anew for each work request: it changes when the neighbour's MAC does. A path
-// that was handed out stays as it is.
-func (a *AH) Path() *Path { return a.path.Load() }
-
-// Remote is the peer's address.
-func (a *AH) Remote() GID { return a.path.Load().Remote }
-
-// Close forgets the address handle. Work requests that were posted with it go on. Closing twice is harmless.
-func (a *AH) Close() error {
-	a.dev.ctl.Lock()
-	defer a.dev.ctl.Unlock()
-	delete(a.dev.ahs, a)
-	return nil
+func (d *Device) forgetAH(a *AH) {
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	delete(d.ahs, a)
 }

@@ -341,7 +341,7 @@ func TestResolveUD(t *testing.T) {
 		t.Fatal(err)
 	}
 	copy(k.a.mr.Bytes(), "hello")
-	if err := k.a.qp.PostSend(SendWR{Op: OpSend, SGEs: []SGE{k.a.mr.SGE(0, 5)}, AH: p.AH.Path(), RemoteQPN: p.QPN, RemoteQKey: p.QKey}); err != nil {
+	if err := k.a.qp.PostSend(SendWR{Op: OpSend, SGEs: []SGE{k.a.mr.SGE(0, 5)}, AH: p.AH, RemoteQPN: p.QPN, RemoteQKey: p.QKey}); err != nil {
 		t.Fatal(err)
 	}
 	if wc := poll(t, 1, k.b.cq, k.a.cq); wc[0].Status != Success || string(k.b.mr.Bytes()[40:45]) != "hello" {

@@ -179,7 +179,7 @@ func ExampleQP_datagram() {
 	}
 	if err := a.qp.PostSend(roce.SendWR{
 		Op: roce.OpSend, Inline: []byte("hello, anybody"),
-		AH: ah.Path(), RemoteQPN: peer.QPN, RemoteQKey: peer.QKey,
+		AH: ah, RemoteQPN: peer.QPN, RemoteQKey: peer.QKey,
 	}); err != nil {
 		log.Fatal(err)
 	}

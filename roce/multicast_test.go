@@ -28,7 +28,7 @@ func tell(t *testing.T, e *end, group netip.Addr, text string) {
 	must(t, err)
 	defer ah.Close()
 	copy(e.mr.Bytes(), text)
-	must(t, e.qp.PostSend(SendWR{ID: 9, Op: OpSendImm, Flags: Signaled, Imm: 5, SGEs: []SGE{e.mr.SGE(0, len(text))}, AH: ah.Path(), RemoteQPN: QPNMulticast, RemoteQKey: QKeyUDP}))
+	must(t, e.qp.PostSend(SendWR{ID: 9, Op: OpSendImm, Flags: Signaled, Imm: 5, SGEs: []SGE{e.mr.SGE(0, len(text))}, AH: ah, RemoteQPN: QPNMulticast, RemoteQKey: QKeyUDP}))
 	pollOK(t, 9, WCSend, e.cq)
 }
 
@@ -102,7 +102,7 @@ func TestMulticast(t *testing.T) {
 			ah, err := e[1].CreateAHFromWC(within(t), &wc, e[1].mr.Bytes()[1000:])
 			must(t, err)
 			copy(e[1].mr.Bytes(), "hello you")
-			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled, SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah.Path(), RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled, SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 			pollOK(t, 8, WCSend, e[1].cq)
 			if _, text := hear(t, 3, e[0], e[1].cq); text != "hello you" {
 				t.Errorf("the answer: %q", text)
@@ -213,7 +213,7 @@ func TestMulticastVeth(t *testing.T) {
 		must(t, err)
 		listenUD(t, a, a.qp, 2)
 		copy(b.mr.Bytes(), "thanks")
-		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled, SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah.Path(), RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled, SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 		pollOK(t, 7, WCSend, b.cq)
 		if _, text := hear(t, 2, a); text != "thanks" {
 			t.Errorf("the answer: %q", text)

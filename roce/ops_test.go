@@ -136,7 +136,7 @@ func TestDatagram(t *testing.T) {
 			ah, err := a.CreateAH(context.Background(), AHAttr{Remote: gidOf(t, b.Device, GIDKind(gid))})
 			must(t, err)
 			must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 2000)}}))
-			wr := SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, Imm: 9, Inline: []byte("datagram"), AH: ah.Path(), RemoteQPN: b.qp.QPN(), RemoteQKey: 0x4321}
+			wr := SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, Imm: 9, Inline: []byte("datagram"), AH: ah, RemoteQPN: b.qp.QPN(), RemoteQKey: 0x4321}
 			must(t, a.qp.PostSend(wr)) // wrong Q_Key: dropped in silence (IBA 9.7.1 of UD)
 			wr.RemoteQKey = 0x1234
 			must(t, a.qp.PostSend(wr))

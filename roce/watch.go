@@ -119,10 +119,10 @@ func (d *Device) refreshPaths(ctx context.Context) {
 		qps = qps[n:]
 	}
 	for _, a := range ahs {
-		p := a.path.Load()
+		p := a.Path()
 		if h := find(p); h != nil {
 			if n := relink(p, mac, h); *n != *p {
-				a.path.Store(n)
+				qp.UpdateAH(a, n)
 			}
 		}
 	}

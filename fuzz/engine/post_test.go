@@ -19,7 +19,7 @@ type poster struct {
 	win     *mr.Window
 	fast    *mr.FastMR
 	keys    []bth.RKey
-	ahs     []*qp.Path
+	ahs     []*qp.AH
 	pending map[uint64]int  // completions that may still come
 	shared  map[uint64]bool // receives on the SRQ
 	nextID  uint64
@@ -43,7 +43,8 @@ func newPoster(t testing.TB, tp *tape) *poster {
 	good := path(here, there)
 	long, cut := good, good
 	long.HeaderLen, cut.HeaderLen = 255, 1
-	p.ahs = []*qp.Path{&good, &good, &good, nil, {}, &long, &cut}
+	ah := qp.NewAH(&good, nil)
+	p.ahs = []*qp.AH{ah, ah, ah, nil, {}, qp.NewAH(&long, nil), qp.NewAH(&cut, nil)}
 	ia := qp.InitAttr{Type: qp.Type(p.r.IntN(3)), PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, SQDepth: p.r.IntN(20), RQDepth: p.r.IntN(20),
 		MaxSendSGE: p.r.IntN(5), MaxRecvSGE: p.r.IntN(5), MaxInline: p.r.IntN(300), SignalAll: p.r.IntN(2) == 0}
 	if p.r.IntN(3) == 0 {

@@ -238,7 +238,7 @@ func (s *side) makeSend(o *op) {
 	most := s.c.cfg.slot
 	if s.c.cfg.typ == roce.UD {
 		most = min(most, int(s.h.dev.Info().ActiveMTU))
-		o.wr.AH, o.wr.RemoteQPN, o.wr.RemoteQKey = s.ah.Path(), s.peer.q.QPN(), qkey
+		o.wr.AH, o.wr.RemoteQPN, o.wr.RemoteQKey = s.ah, s.peer.q.QPN(), qkey
 	}
 	s.from(o, s.size(most))
 	s.arrives(o)

@@ -147,7 +147,7 @@ func (t *trial) wr(i int) roce.SendWR {
 		wr.Compare, wr.SwapAdd = t.operands(n)
 	}
 	if t.st.qp == ud {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = t.r.ah.Path(), b.qps[ud].QPN(), demoQKey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = t.r.ah, b.qps[ud].QPN(), demoQKey
 	}
 	return wr
 }

@@ -120,7 +120,7 @@ func newPinger(ctx context.Context, p *pair, size int, every time.Duration) (*pi
 		}
 		g.ends[i].to = roce.SendWR{
 			Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{g.ends[i].mr.SGE(roce.GRHLen+size, size)},
-			AH: ah.Path(), RemoteQPN: peer.QPN, RemoteQKey: pingKey,
+			AH: ah, RemoteQPN: peer.QPN, RemoteQKey: pingKey,
 		}
 	}
 	return g, nil

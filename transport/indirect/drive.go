@@ -326,7 +326,7 @@ func (c *Conn) sendControl(a *core.Action) {
 	e.msg = a.Msg
 	err := e.ud.PostSend(roce.SendWR{
 		ID: wrControlOut << 56, Op: roce.OpSend, Flags: roce.Signaled, Inline: e.msg[:],
-		AH: c.ah.Path(), RemoteQPN: c.peer.QPN, RemoteQKey: c.peer.QKey,
+		AH: c.ah, RemoteQPN: c.peer.QPN, RemoteQKey: c.peer.QKey,
 	})
 	if err == nil { // else it is lost, as datagrams may be
 		e.udOut++

@@ -403,7 +403,7 @@ func TestMismatch(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{}, Config{})
 	say := func(msg []byte) {
-		if err := a.ud.PostSend(roce.SendWR{Op: roce.OpSend, Inline: msg, AH: a.conn.ah.Path(), RemoteQPN: b.conn.own.QPN, RemoteQKey: b.conn.own.QKey}); err != nil {
+		if err := a.ud.PostSend(roce.SendWR{Op: roce.OpSend, Inline: msg, AH: a.conn.ah, RemoteQPN: b.conn.own.QPN, RemoteQKey: b.conn.own.QKey}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -178,7 +178,7 @@ func (p *player) send(i int, fresh bool) error {
 	}
 	wr := roce.SendWR{ID: idSend, Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{p.mr.SGE(off, p.bytes)}}
 	if p.ah != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah.Path(), p.peer[0].qpn, qkey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah, p.peer[0].qpn, qkey
 	}
 	if err := p.qps[i].PostSend(wr); err != nil {
 		return err
