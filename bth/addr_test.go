@@ -21,18 +21,19 @@ func TestGID(t *testing.T) {
 		{"239.255.255.255", "::ffff:239.255.255.255", true, true},
 		{"240.0.0.1", "::ffff:240.0.0.1", true, false},
 		{"ff02::1", "ff02::1", false, true},
-		{"::10.0.0.1", "::a00:1", false, false}, // compatible, not mapped
+		{"::10.0.0.1", "::a00:1", false, false}, // IPv4-compatible, not IPv4-mapped
 	} {
 		g := GIDFromAddr(netip.MustParseAddr(c.addr))
 		if g.String() != c.text || g.IsIPv4() != c.ipv4 || g.IsMulticast() != c.multicast || g.IsZero() {
-			t.Errorf("%s: %v, IPv4 %v, multicast %v", c.addr, g, g.IsIPv4(), g.IsMulticast())
+			t.Errorf("GIDFromAddr(%s) = %v, IsIPv4 %v, IsMulticast %v",
+				c.addr, g, g.IsIPv4(), g.IsMulticast())
 		}
 		if want := netip.MustParseAddr(c.addr).Unmap().WithZone(""); g.Addr() != want {
-			t.Errorf("%s: address %v, want %v", c.addr, g.Addr(), want)
+			t.Errorf("GIDFromAddr(%s).Addr() = %v, want %v", c.addr, g.Addr(), want)
 		}
 	}
 	if !GIDFromAddr(netip.Addr{}).IsZero() || !(GID{}).IsZero() {
-		t.Error("the zero Addr gives the zero GID")
+		t.Error("GIDFromAddr(netip.Addr{}) or GID{} is not the zero GID")
 	}
 }
 
@@ -49,41 +50,41 @@ func TestGIDText(t *testing.T) {
 		}
 		var back GID
 		if err := json.Unmarshal(b, &back); err != nil || back != g {
-			t.Fatalf("%s came back as %v, %v", b, back, err)
+			t.Fatalf("UnmarshalText(%s) = %v, %v", b, back, err)
 		}
 		if GIDFromAddr(g.Addr()) != g {
-			t.Fatalf("%v came back from its address as %v", g, GIDFromAddr(g.Addr()))
+			t.Fatalf("GIDFromAddr(%v.Addr()) = %v", g, GIDFromAddr(g.Addr()))
 		}
 	})
 	if _, err := ParseGID("ten.dot.one"); err == nil {
-		t.Error("no error for text that is no address")
+		t.Error("ParseGID accepted a string that is not an address")
 	}
 }
 
 func TestMTU(t *testing.T) {
 	for e, m := range map[uint8]MTU{0: 0, 1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096, 6: 0, 255: 0} {
 		if got := MTUFromEnum(e); got != m {
-			t.Errorf("code %d: %d, want %d", e, got, m)
+			t.Errorf("MTUFromEnum(%d) = %d, want %d", e, got, m)
 		}
 		if m != 0 && (m.Enum() != e || !m.Valid()) {
-			t.Errorf("%d: code %d, want %d", m, m.Enum(), e)
+			t.Errorf("MTU(%d).Enum() = %d, want %d", m, m.Enum(), e)
 		}
 	}
 	for _, m := range []MTU{-256, 0, 1, 128, 255, 257, 1000, 1500, 8192} {
 		if m.Valid() || m.Enum() != 0 {
-			t.Errorf("%d is no path MTU", m)
+			t.Errorf("MTU(%d) is valid, want invalid", m)
 		}
 	}
 }
 
-// As rxe has it: the path MTU must fit the device MTU less 80.
+// Like rxe, MTUFor requires 80 bytes more than the path MTU.
 func TestMTUFor(t *testing.T) {
 	for device, want := range map[int]MTU{
 		-1: 0, 0: 0, 335: 0, 336: 256, 592: 512, 1103: 512, 1104: 1024, 1500: 1024, 2127: 1024, 2128: 2048,
 		4175: 2048, 4176: 4096, 9000: 4096, 65535: 4096,
 	} {
 		if got := MTUFor(device); got != want {
-			t.Errorf("device MTU %d: %d, want %d", device, got, want)
+			t.Errorf("MTUFor(%d) = %d, want %d", device, got, want)
 		}
 	}
 }

@@ -1,25 +1,25 @@
-// Package bth knows the bytes of an InfiniBand transport packet as RoCEv2
-// carries it: from the Base Transport Header (BTH) to the end of the pad.
+// Package bth reads and writes the InfiniBand transport packet that RoCEv2 carries in UDP: from the
+// Base Transport Header (BTH) to the end of the pad bytes.
 //
-// It is the bottom of gorxe: it imports nothing of ours, holds no state, starts
-// nothing and allocates nothing. Ethernet, IP, UDP and the ICRC around a packet
-// are package roce/frame's; what a packet means to a queue pair is package qp's.
+// Packet.Parse checks a received packet once and then gives access to its headers. A header type
+// such as [BTH] or [RETH] is a view: a slice of the receive buffer with accessor methods. After
+// Parse has returned, no accessor panics. The Put functions write headers. They panic if the buffer
+// is shorter than the header; that is a bug of the caller and never caused by received data.
+//
+// All integers on the wire are big-endian. The package holds no mutable state, does not allocate
+// while it parses or writes packets, and imports no other package of this module. Package frame
+// handles Ethernet, IP, UDP and the ICRC around a packet. Package qp gives packets their meaning.
+//
+// Subpackage layers offers the same headers as gopacket layers for tools; subpackage bthtest holds
+// captured traffic for tests.
 //
 // Reading order:
 //
-//   - ids.go: the typed numbers (PSN and its arithmetic, MSN, QPN, keys), sizes.
-//   - opcode.go: Opcode, OpcodeInfo and the one table all layouts come from.
-//   - header.go: BTH and its writer.
-//   - ext.go: views and writers of the extension headers.
-//   - syndrome.go: the AETH's syndrome byte, RNR and ACK timers.
-//   - packet.go: Packet, and Parse with its checks.
-//   - gid.go, mtu.go: addresses and path MTUs.
-//
-// Everything on the wire is big endian. A header type (BTH, RETH, ...) is a view:
-// a slice of the receive buffer whose length Packet.Parse has checked once, so
-// that no accessor of a parsed packet can panic. Writers (Put...) panic on a
-// buffer shorter than the header, which is a bug of the caller, never of a peer.
-//
-// Sub-package layers offers the same headers as gopacket layers; the data path
-// does not use it.
+//   - ids.go: typed numbers (PSN and its arithmetic, MSN, QPN, keys, MAC) and sizes
+//   - opcode.go, table.go: Opcode, OpcodeInfo, and the table that defines every packet layout
+//   - header.go: BTH and its writer
+//   - ext.go: views and writers of the extension headers
+//   - syndrome.go: the AETH syndrome, RNR timers and ACK timeouts
+//   - packet.go: Packet and its parser
+//   - gid.go, mtu.go: GIDs and path MTUs
 package bth

@@ -14,7 +14,7 @@ const (
 	FETHLen         = 4
 )
 
-// RETH is the RDMA extended transport header: which remote memory.
+// RETH is the RDMA extended transport header. It names the remote memory.
 type RETH []byte
 
 // VA returns the remote virtual address.
@@ -23,7 +23,7 @@ func (h RETH) VA() uint64 { return binary.BigEndian.Uint64(h[0:8]) }
 // RKey returns the key of the remote memory region.
 func (h RETH) RKey() RKey { return RKey(binary.BigEndian.Uint32(h[8:12])) }
 
-// DMALen returns the length in bytes of the whole message, not of this packet.
+// DMALen returns the length of the whole message in bytes.
 func (h RETH) DMALen() uint32 { return binary.BigEndian.Uint32(h[12:16]) }
 
 // PutRETH writes the 16 bytes of a RETH to b.
@@ -36,7 +36,7 @@ func PutRETH(b []byte, va uint64, key RKey, n uint32) {
 // AETH is the ACK extended transport header.
 type AETH []byte
 
-// Syndrome returns what kind of acknowledgement this is.
+// Syndrome returns the kind of acknowledgment and its parameter.
 func (h AETH) Syndrome() Syndrome { return Syndrome(h[0]) }
 
 // MSN returns the responder's count of completed messages.
@@ -56,10 +56,10 @@ func (h AtomicETH) VA() uint64 { return binary.BigEndian.Uint64(h[0:8]) }
 // RKey returns the key of the remote memory region.
 func (h AtomicETH) RKey() RKey { return RKey(binary.BigEndian.Uint32(h[8:12])) }
 
-// SwapAdd returns the value to swap in, or to add.
+// SwapAdd returns the value to swap in or to add.
 func (h AtomicETH) SwapAdd() uint64 { return binary.BigEndian.Uint64(h[12:20]) }
 
-// Compare returns the value to compare with; FETCH_ADD ignores it.
+// Compare returns the value to compare with. FETCH_ADD ignores it.
 func (h AtomicETH) Compare() uint64 { return binary.BigEndian.Uint64(h[20:28]) }
 
 // PutAtomicETH writes the 28 bytes of an AtomicETH to b.
@@ -71,10 +71,10 @@ func PutAtomicETH(b []byte, va uint64, key RKey, swapAdd, compare uint64) {
 	binary.BigEndian.PutUint64(b[20:28], compare)
 }
 
-// AtomicAckETH carries the answer to an atomic request.
+// AtomicAckETH carries the result of an atomic request.
 type AtomicAckETH []byte
 
-// Original returns the remote value as it was before the operation.
+// Original returns the remote value from before the operation.
 func (h AtomicAckETH) Original() uint64 { return binary.BigEndian.Uint64(h[0:8]) }
 
 // PutAtomicAckETH writes the 8 bytes of an AtomicAckETH to b.
@@ -83,8 +83,8 @@ func PutAtomicAckETH(b []byte, v uint64) { binary.BigEndian.PutUint64(b[0:8], v)
 // ImmDt is the immediate data header.
 type ImmDt []byte
 
-// Imm returns the immediate value: the four bytes read as a big-endian number.
-// (Verbs in C show the same bytes unswapped, as a __be32.)
+// Imm returns the immediate value as a big-endian number. The C verbs API shows the same four bytes
+// unswapped, as a __be32.
 func (h ImmDt) Imm() uint32 { return binary.BigEndian.Uint32(h[0:4]) }
 
 // PutImmDt writes the 4 bytes of immediate data to b.
@@ -93,7 +93,7 @@ func PutImmDt(b []byte, v uint32) { binary.BigEndian.PutUint32(b[0:4], v) }
 // IETH is the invalidate extended transport header.
 type IETH []byte
 
-// RKey returns the key the responder is asked to invalidate.
+// RKey returns the key that the responder must invalidate.
 func (h IETH) RKey() RKey { return RKey(binary.BigEndian.Uint32(h[0:4])) }
 
 // PutIETH writes the 4 bytes of an IETH to b.
@@ -102,7 +102,7 @@ func PutIETH(b []byte, key RKey) { binary.BigEndian.PutUint32(b[0:4], uint32(key
 // DETH is the datagram extended transport header.
 type DETH []byte
 
-// QKey returns the key that must be the destination QP's.
+// QKey returns the Q_Key, which must equal the Q_Key of the destination QP.
 func (h DETH) QKey() QKey { return QKey(binary.BigEndian.Uint32(h[0:4])) }
 
 // SrcQP returns the QP that sent the datagram.
@@ -115,14 +115,14 @@ func PutDETH(b []byte, q QKey, src QPN) {
 	binary.BigEndian.PutUint32(b[4:8], uint32(src&mask24))
 }
 
-// FETH is the flush extended transport header (IBA annex A19): what a FLUSH
-// shall make visible or persistent. It stands before the RETH.
+// FETH is the flush extended transport header (IBA annex A19). It says what a FLUSH makes visible
+// or persistent, and precedes the RETH.
 type FETH []byte
 
-// Placement returns the placement type: bit 0 global visibility, bit 1 persistence.
+// Placement returns the placement type: bit 0 is global visibility, bit 1 persistence.
 func (h FETH) Placement() uint8 { return h[3] & 0x0f }
 
-// Selectivity returns how much to flush: 0 the range of the RETH, 1 the whole region.
+// Selectivity returns how much to flush: 0 for the range of the RETH, 1 for the whole region.
 func (h FETH) Selectivity() uint8 { return h[3] >> 4 & 3 }
 
 // PutFETH writes the 4 bytes of a FETH to b.

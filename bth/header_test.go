@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The BTH of IBA 9.2 with every field at a value of its own.
+// The BTH of IBA 9.2 with a distinct value in every field.
 func TestBTHBits(t *testing.T) {
 	got := make([]byte, HeaderLen)
 	PutBTH(got, &BTHFields{
@@ -16,12 +16,12 @@ func TestBTHBits(t *testing.T) {
 	})
 	want := []byte{0x0a, 0xa0, 0x12, 0x34, 0x40, 0xab, 0xcd, 0xef, 0x80, 0x98, 0x76, 0x54}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("written\n% x, want\n% x", got, want)
+		t.Fatalf("PutBTH wrote\n% x, want\n% x", got, want)
 	}
 	PutBTH(got, &BTHFields{MigReq: true, FECN: true, PadCount: 7, DestQP: 1 << 24, PSN: 1<<24 + 1})
 	want = []byte{0, 0x70, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 1}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("fields too wide must be cut: written\n% x, want\n% x", got, want)
+		t.Fatalf("PutBTH of values that are too wide wrote\n% x, want\n% x", got, want)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestBTHRoundTrip(t *testing.T) {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
 		if BTH(b).Version() != 0 || b[HeaderLen] != 0xee {
-			t.Fatalf("version or byte behind the header touched: % x", b)
+			t.Fatalf("PutBTH changed the version or the byte after the header: % x", b)
 		}
 	})
 }
@@ -65,7 +65,7 @@ func TestExtensionBytes(t *testing.T) {
 		got := bytes.Repeat([]byte{0xee}, len(c.want)+1)
 		c.put(got)
 		if !bytes.Equal(got, append(bytes.Clone(c.want), 0xee)) {
-			t.Errorf("%s: written % x, want % x and the next byte untouched", c.name, got, c.want)
+			t.Errorf("%s: wrote % x, want % x and the next byte unchanged", c.name, got, c.want)
 		}
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// IBA 9.7.2: PSNs count modulo 2^24, and half of the circle lies before a PSN, half
-// behind it.
+// IBA 9.7.2: PSNs count modulo 2^24. Half of the circle precedes a PSN, the other half follows it.
 func TestPSNWrap(t *testing.T) {
 	last := PSN(1<<24 - 1)
 	if last.Next() != 0 || PSN(0).Prev() != last || last.Add(3) != 2 {
-		t.Error("PSNs count modulo 2^24")
+		t.Error("PSN arithmetic does not wrap at 2^24")
 	}
 	for _, c := range []struct {
 		p, q PSN
@@ -32,7 +31,7 @@ func TestPSNProperties(t *testing.T) {
 		n := rapid.Uint32Range(0, 1<<23-1).Draw(t, "n")
 		q := p.Add(n)
 		if q > mask24 {
-			t.Fatalf("%v + %d = %#x leaves 24 bits", p, n, uint32(q))
+			t.Fatalf("%v + %d = %#x, which exceeds 24 bits", p, n, uint32(q))
 		}
 		if got := q.Sub(p); got != int32(n) {
 			t.Fatalf("(%v + %d) - %v = %d", p, n, p, got)
@@ -41,21 +40,21 @@ func TestPSNProperties(t *testing.T) {
 			t.Fatalf("%v - (%v + %d) = %d", p, p, n, got)
 		}
 		if p.Before(q) != (n > 0) || q.After(p) != (n > 0) || q.Before(p) || p.After(q) {
-			t.Fatalf("order of %v and %v", p, q)
+			t.Fatalf("Before or After is wrong for %v and %v", p, q)
 		}
 		if p.Next() != p.Add(1) || p.Next().Prev() != p {
-			t.Fatalf("Next and Prev of %v", p)
+			t.Fatalf("Next or Prev is wrong for %v", p)
 		}
 	})
 }
 
 func TestMSNWraps(t *testing.T) {
 	if m := MSN(1<<24 - 1).Next(); m != 0 {
-		t.Errorf("MSN behind the last is %d, want 0", m)
+		t.Errorf("MSN after the last = %d, want 0", m)
 	}
 }
 
-// IBA 10.9.3: same partition, and at least one side a full member.
+// IBA 10.9.3: the same partition, and at least one side a full member.
 func TestPKeyMatches(t *testing.T) {
 	for _, c := range []struct {
 		p, q PKey
@@ -65,16 +64,16 @@ func TestPKeyMatches(t *testing.T) {
 		{0x7fff, 0x7fff, false}, {0xffff, 0x8001, false},
 	} {
 		if got := c.p.Matches(c.q); got != c.want {
-			t.Errorf("PKey %#x matches %#x: %v, want %v", c.p, c.q, got, c.want)
+			t.Errorf("PKey(%#x).Matches(%#x) = %v, want %v", c.p, c.q, got, c.want)
 		}
 	}
 }
 
 func TestStringsOfIDs(t *testing.T) {
 	if s := PSN(0xab).String(); s != "0x0000ab" {
-		t.Errorf("PSN prints as %s", s)
+		t.Errorf("PSN.String() = %s", s)
 	}
 	if s := QPNMulticast.String(); s != "0xffffff" {
-		t.Errorf("QPN prints as %s", s)
+		t.Errorf("QPN.String() = %s", s)
 	}
 }

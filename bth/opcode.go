@@ -2,11 +2,11 @@ package bth
 
 import "fmt"
 
-// Opcode is the first byte of a BTH: three bits of transport, five of operation
-// (IBA 9.2.1, table of opcodes).
+// Opcode is the first byte of a BTH: three bits of transport and five bits of operation (IBA
+// 9.2.1).
 type Opcode uint8
 
-// Opcodes of the reliable connection.
+// Opcodes of the reliable connection transport.
 const (
 	RCSendFirst Opcode = iota
 	RCSendMiddle
@@ -36,7 +36,7 @@ const (
 	RCAtomicWrite Opcode = 0x1d // IBA annex A19
 )
 
-// Opcodes of the unreliable connection.
+// Opcodes of the unreliable connection transport.
 const (
 	UCSendFirst Opcode = iota + 0x20
 	UCSendMiddle
@@ -52,20 +52,20 @@ const (
 	UCWriteOnlyImm
 )
 
-// Opcodes of the unreliable datagram, and RoCEv2's congestion notification.
+// Opcodes of the unreliable datagram transport, and of RoCEv2 congestion notification.
 const (
 	UDSendOnly    Opcode = 0x64
 	UDSendOnlyImm Opcode = 0x65
 	CNP           Opcode = 0x81 // IBA annex A17.9
 )
 
-// OpcodeNone is an opcode that nobody sends: RequestOpcode's "there is none".
+// OpcodeNone is no valid opcode. RequestOpcode returns it if there is no matching opcode.
 const OpcodeNone Opcode = 0xff
 
-// Transport is the service of an opcode.
+// Transport is the transport service of an opcode.
 type Transport uint8
 
-// The transports that gorxe speaks; all others are TransportNone.
+// The transports that gorxe implements. All others are TransportNone.
 const (
 	TransportNone Transport = iota
 	RC
@@ -84,7 +84,7 @@ func (t Transport) String() string {
 	return fmt.Sprintf("transport %d", uint8(t))
 }
 
-// Operation is what a packet does, without its place in a message.
+// Operation is what a packet does, regardless of its position in a message.
 type Operation uint8
 
 // The operations.
@@ -109,7 +109,7 @@ var operationNames = [numOperations]string{
 	"ATOMIC Acknowledge", "CmpSwap", "FetchAdd", "FLUSH", "ATOMIC WRITE", "CNP",
 }
 
-// String returns the architecture's name of the operation.
+// String returns the IBA name of the operation.
 func (o Operation) String() string {
 	if o < numOperations {
 		return operationNames[o]
@@ -117,46 +117,46 @@ func (o Operation) String() string {
 	return fmt.Sprintf("operation %d", uint8(o))
 }
 
-// OpcodeInfo says how a packet of an opcode is laid out and what it is in its
-// message. The entries are constant: read only.
+// OpcodeInfo describes the layout of a packet with a given opcode and its position in a message.
+// Entries are shared and must not be modified.
 type OpcodeInfo struct {
 	Opcode    Opcode
-	Name      string // the architecture's name, such as "RC RDMA WRITE Only"
+	Name      string // the IBA name, such as "RC RDMA WRITE Only"
 	Transport Transport
 	Op        Operation
 
-	Known             bool // gorxe can parse it
-	Request, Response bool // who sends it; a CNP is neither
-	Start, End        bool // FIRST or ONLY starts a message; LAST or ONLY ends it
+	Known             bool // Packet.Parse accepts the opcode
+	Request, Response bool // sent by the requester or by the responder; both false for a CNP
+	Start, End        bool // FIRST and ONLY start a message; LAST and ONLY end it
 
 	HasPayload, HasImm, HasInv bool
 
-	HeaderLen  uint8 // BTH and all its extension headers, bytes
-	MinPayload uint8 // bytes without which the packet makes no sense: 8 for ATOMIC WRITE
+	HeaderLen  uint8 // BTH and all extension headers, bytes
+	MinPayload uint8 // smallest valid payload, bytes: 8 for ATOMIC WRITE
 
-	// Offsets of the extension headers from the BTH's first byte; 0 = absent.
+	// Offsets of the extension headers from the first byte of the BTH; 0 means absent.
 	RETH, AETH, AtomicETH, AtomicAckETH, ImmDt, IETH, DETH, FETH uint8
 }
 
-// Info returns the opcode's entry; never nil, see Known.
+// Info returns the entry of the opcode. It is never nil; see OpcodeInfo.Known.
 func (o Opcode) Info() *OpcodeInfo { return &opcodes[o] }
 
-// String returns the architecture's name, such as "RC SEND Last with Immediate",
-// or "unknown 0xff".
+// String returns the IBA name, such as "RC SEND Last with Immediate", or "unknown 0xff".
 func (o Opcode) String() string { return opcodes[o].Name }
 
-// RequestOpcode returns the opcode of a packet at a place in its message: start
-// for the first, end for the last, both for an only one. imm and inv are the
-// message's and count on its last packet only. It serves READ responses too.
-// Without such an opcode the answer is OpcodeNone (0xff).
+// RequestOpcode returns the opcode of a packet from its position in its message: start is true for
+// the first packet, end for the last, both for an only packet. imm and inv describe the message and
+// apply only to its last packet. It also works for READ responses. If there is no such opcode, it
+// returns OpcodeNone.
 func RequestOpcode(t Transport, op Operation, start, end, imm, inv bool) Opcode {
 	if t >= numTransports || op >= numOperations {
 		return OpcodeNone
 	}
-	return byPlace[t][op][placeOf(start, end, imm && end, inv && end)]
+	return byPosition[t][op][position(start, end, imm && end, inv && end)]
 }
 
-func placeOf(start, end, imm, inv bool) (i uint8) {
+// position encodes a packet's position in its message as an index of byPosition.
+func position(start, end, imm, inv bool) (i uint8) {
 	if start {
 		i |= 1
 	}

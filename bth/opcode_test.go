@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// known is the architecture's opcode table (IBA 9.2.1 and 9.3, annexes A17 and
-// A19) written out by hand, independent of the rows that build ours: the name, the
-// header length, and the extension headers with their offsets.
+// known is the IBA opcode table (IBA 9.2.1 and 9.3, annexes A17 and A19), written out independently
+// of the table in the package: the name, the header length, and the extension headers with their
+// offsets.
 var known = []struct {
 	opcode  uint8
 	name    string
-	place   string // F, M, L, O
+	pos     string // F first, M middle, L last, O only
 	len     uint8
 	headers string
 }{
@@ -73,7 +73,7 @@ func TestOpcodeTable(t *testing.T) {
 		if got := headersOf(i); got != w.headers {
 			t.Errorf("%v: headers %q, want %q", o, got, w.headers)
 		}
-		if start, end := strings.Contains("FO", w.place), strings.Contains("LO", w.place); i.Start != start || i.End != end {
+		if start, end := strings.Contains("FO", w.pos), strings.Contains("LO", w.pos); i.Start != start || i.End != end {
 			t.Errorf("%v: start %v end %v, want %v %v", o, i.Start, i.End, start, end)
 		}
 		if want := strings.HasSuffix(w.name, "Immediate"); i.HasImm != want {
@@ -85,11 +85,11 @@ func TestOpcodeTable(t *testing.T) {
 	}
 	for o := range rest {
 		if i := o.Info(); i == nil || i.Known || !strings.HasPrefix(o.String(), "unknown 0x") || headersOf(i) != "" {
-			t.Errorf("%#02x must be unknown and without headers: %+v", uint8(o), i)
+			t.Errorf("%#02x = %+v, want an unknown opcode without headers", uint8(o), i)
 		}
 	}
 	if s := Opcode(0xff).String(); s != "unknown 0xff" {
-		t.Errorf("0xff prints as %q", s)
+		t.Errorf("Opcode(0xff).String() = %q", s)
 	}
 }
 
@@ -129,13 +129,12 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// Every opcode is what RequestOpcode says of its own place, and FIRST and MIDDLE
-// are so whatever the message's end will carry.
+// RequestOpcode inverts OpcodeInfo. FIRST and MIDDLE do not depend on imm and inv.
 func TestRequestOpcode(t *testing.T) {
 	for _, w := range known {
 		i := Opcode(w.opcode).Info()
 		if got := RequestOpcode(i.Transport, i.Op, i.Start, i.End, i.HasImm, i.HasInv); got != i.Opcode {
-			t.Errorf("place of %v gives %v", i.Opcode, got)
+			t.Errorf("RequestOpcode of the position of %v = %v", i.Opcode, got)
 		}
 	}
 	for _, c := range []struct {
@@ -149,11 +148,11 @@ func TestRequestOpcode(t *testing.T) {
 		{RC, OpSend, false, true, false, true, RCSendLastInv},
 		{UC, OpWrite, false, false, true, false, UCWriteMiddle},
 		{UC, OpWrite, true, true, true, false, UCWriteOnlyImm},
-		{UC, OpSend, true, true, false, true, OpcodeNone},  // UC cannot invalidate
-		{RC, OpSend, true, true, true, true, OpcodeNone},   // not both
-		{RC, OpWrite, true, true, false, true, OpcodeNone}, // only SENDs invalidate
+		{UC, OpSend, true, true, false, true, OpcodeNone},  // UC has no SEND with invalidate
+		{RC, OpSend, true, true, true, true, OpcodeNone},   // immediate and invalidate exclude each other
+		{RC, OpWrite, true, true, false, true, OpcodeNone}, // only SEND has an invalidate variant
 		{UC, OpReadRequest, true, true, false, false, OpcodeNone},
-		{UD, OpSend, true, false, false, false, OpcodeNone}, // datagrams are one packet
+		{UD, OpSend, true, false, false, false, OpcodeNone}, // a UD message is one packet
 		{UD, OpSend, true, true, true, false, UDSendOnlyImm},
 		{TransportNone, OpSend, true, true, false, false, OpcodeNone},
 		{Transport(200), OpSend, true, true, false, false, OpcodeNone},
@@ -171,18 +170,18 @@ func TestLongestHeader(t *testing.T) {
 		longest = max(longest, int(Opcode(o).Info().HeaderLen))
 	}
 	if longest != MaxHeaderLen {
-		t.Errorf("longest header %d, MaxHeaderLen %d", longest, MaxHeaderLen)
+		t.Errorf("longest header is %d bytes, MaxHeaderLen = %d", longest, MaxHeaderLen)
 	}
 }
 
-func TestNamesOfKinds(t *testing.T) {
+func TestTransportAndOperationNames(t *testing.T) {
 	for want, got := range map[string]string{
 		"RC": RC.String(), "UC": UC.String(), "UD": UD.String(), "none": TransportNone.String(), "transport 9": Transport(9).String(),
 		"SEND": OpSend.String(), "RDMA READ Request": OpReadRequest.String(), "ATOMIC WRITE": OpAtomicWrite.String(),
 		"CNP": OpCNP.String(), "operation 99": Operation(99).String(),
 	} {
 		if got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("String() = %q, want %q", got, want)
 		}
 	}
 }

@@ -2,41 +2,40 @@ package bth
 
 import "errors"
 
-// Why Parse refuses a packet.
+// Errors of Packet.Parse.
 var (
-	ErrTruncated = errors.New("packet ends inside its headers or its fixed payload: drop it")
-	ErrOpcode    = errors.New("opcode is not one of RC, UC, UD or CNP: drop the packet")
-	ErrVersion   = errors.New("transport version is not 0: drop the packet")
-	ErrPad       = errors.New("pad count is larger than the payload: drop the packet")
+	ErrTruncated = errors.New("bth: packet is too short for its headers or its fixed payload")
+	ErrOpcode    = errors.New("bth: opcode is not an RC, UC, UD or CNP opcode")
+	ErrVersion   = errors.New("bth: transport header version is not 0")
+	ErrPad       = errors.New("bth: pad count is larger than the payload")
 )
 
-// Packet is a parsed packet: views into the receive buffer, valid until that
-// buffer is released. It is a plain value without locks; reuse one per thread.
+// Packet is a parsed packet. Its slices are views of the receive buffer and are valid until that
+// buffer is released. It contains no locks; reuse one Packet per goroutine.
 type Packet struct {
-	BTH     BTH         // from the BTH's first byte to the end of the pad, without ICRC
+	BTH     BTH         // first byte of the BTH to the end of the pad, without ICRC
 	Info    *OpcodeInfo // never nil after Parse
-	Payload []byte      // without pad; a CNP's 16 reserved bytes count as payload
+	Payload []byte      // without pad; includes the 16 reserved bytes of a CNP
 
-	// The rest is filled by roce/frame.
+	// frame.Decoder sets the following fields.
 
 	Src, Dst     GID
-	NetHeader    []byte // the IP header as received: 20 bytes or 40
-	SrcPort      uint16 // UDP
-	TrafficClass uint8  // IPv4 TOS or IPv6 traffic class, the ECN bits in the low two
+	NetHeader    []byte // the IP header as received: 20 or 40 bytes
+	SrcPort      uint16 // UDP source port
+	TrafficClass uint8  // IPv4 TOS or IPv6 traffic class; the ECN bits are the low two
 	HopLimit     uint8
 	SrcMAC       [6]byte
-	VLAN         uint16 // tag control information: priority 3 bits, DEI 1, VLAN ID 12
+	VLAN         uint16 // tag control information: 3 bits priority, 1 bit DEI, 12 bits VLAN ID
 	HasVLAN      bool
 }
 
-// zeros stands in for headers that a packet does not have.
+// zeros is the view of a header that a packet does not have.
 var zeros [MaxHeaderLen]byte
 
-// Parse reads b, which reaches from the BTH to the end of the pad, and sets BTH,
-// Info and Payload. It returns nil or one of ErrTruncated, ErrVersion, ErrOpcode,
-// ErrPad, and never allocates. After an error the accessors are still safe: BTH
-// shows b (zeros if b is shorter than a BTH), Info is an unknown opcode's, there
-// is no payload.
+// Parse reads b, which spans the BTH to the end of the pad, and sets BTH, Info and Payload. It
+// returns nil, ErrTruncated, ErrVersion, ErrOpcode or ErrPad. It does not allocate. After an error
+// the accessors are still safe: BTH is b (zeros if b is shorter than a BTH), Info describes an
+// unknown opcode, and Payload is empty.
 func (p *Packet) Parse(b []byte) error {
 	if len(b) < HeaderLen {
 		return p.refuse(zeros[:HeaderLen], ErrTruncated)
@@ -52,7 +51,7 @@ func (p *Packet) Parse(b []byte) error {
 	if n < 0 {
 		return p.refuse(b, ErrTruncated)
 	}
-	// IBA 9.2.4: the pad fills up the payload, so it cannot reach into the headers.
+	// The pad extends the payload, so it must not reach into the headers (IBA 9.2.4).
 	n -= int(b[1] >> shiftPad & 3)
 	if n < 0 {
 		return p.refuse(b, ErrPad)
@@ -66,7 +65,7 @@ func (p *Packet) Parse(b []byte) error {
 	return nil
 }
 
-// refuse leaves the packet in a state in which no accessor can panic. It stays a call, out of the way of good packets.
+// refuse leaves the packet in a state in which no accessor panics.
 //
 //go:noinline
 func (p *Packet) refuse(b []byte, err error) error {
@@ -82,7 +81,8 @@ func (p *Packet) ext(off uint8, n int) []byte {
 	return p.BTH[off:][:n]
 }
 
-// RETH returns the RDMA header; like all below, a view of zeros if the packet has none.
+// RETH returns the RDMA header. Like the accessors below, it returns a view of zeros if the packet
+// has no such header.
 func (p *Packet) RETH() RETH { return p.ext(p.Info.RETH, RETHLen) }
 
 // AETH returns the acknowledge header.

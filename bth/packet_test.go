@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// packet returns BTH and extension headers of an opcode, n bytes of payload and pad.
+// packet returns the headers of an opcode with n bytes of payload and pad bytes.
 func packet(o Opcode, n, pad int) []byte {
 	h := int(o.Info().HeaderLen)
 	b := make([]byte, h+n+pad)
@@ -28,12 +28,12 @@ func TestParse(t *testing.T) {
 		want    error
 		payload int
 	}{
-		{"nothing", nil, ErrTruncated, 0},
+		{"empty", nil, ErrTruncated, 0},
 		{"one byte short of a BTH", packet(RCSendOnly, 0, 0)[:11], ErrTruncated, 0},
 		{"empty SEND", packet(RCSendOnly, 0, 0), nil, 0},
 		{"SEND of 5 with 3 pad", packet(RCSendOnly, 5, 3), nil, 5},
 		{"WRITE without RETH's last byte", packet(RCWriteOnly, 0, 0)[:27], ErrTruncated, 0},
-		{"WRITE of nothing", packet(RCWriteOnly, 0, 0), nil, 0},
+		{"empty WRITE", packet(RCWriteOnly, 0, 0), nil, 0},
 		{"UD with immediate", packet(UDSendOnlyImm, 8, 0), nil, 8},
 		{"ACK", packet(RCAck, 0, 0), nil, 0},
 		{"CNP with its 16 reserved bytes", packet(CNP, 16, 0), nil, 16},
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		{"opcode 0xff", packet(0xff, 0, 0), ErrOpcode, 0},
 		{"pad reaches into the BTH", packet(RCSendOnly, 0, 3)[:14], ErrPad, 0},
 		{"pad reaches into the RETH", packet(RCWriteOnly, 0, 1)[:28], ErrPad, 0},
-		{"pad is all there is", packet(RCSendOnly, 0, 3), nil, 0},
+		{"pad without payload", packet(RCSendOnly, 0, 3), nil, 0},
 		{"ATOMIC WRITE without payload", packet(RCAtomicWrite, 0, 0), ErrTruncated, 0},
 		{"ATOMIC WRITE one byte short", packet(RCAtomicWrite, 7, 1), ErrTruncated, 0},
 		{"ATOMIC WRITE", packet(RCAtomicWrite, 8, 0), nil, 8},
@@ -52,7 +52,7 @@ func TestParse(t *testing.T) {
 			var p Packet
 			err := p.Parse(c.b)
 			if !errors.Is(err, c.want) {
-				t.Fatalf("got %v, want %v", err, c.want)
+				t.Fatalf("Parse() = %v, want %v", err, c.want)
 			}
 			if len(p.Payload) != c.payload {
 				t.Fatalf("payload of %d bytes, want %d", len(p.Payload), c.payload)
@@ -62,7 +62,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// touch calls every accessor: none may panic after Parse, whatever it returned.
+// touch calls every accessor. None may panic after Parse, even if Parse failed.
 func touch(p *Packet) {
 	_ = p.BTH.Fields()
 	_ = p.BTH.Version()
@@ -75,8 +75,7 @@ func touch(p *Packet) {
 	_, _ = p.FETH().Placement(), p.FETH().Selectivity()
 }
 
-// Every opcode cut at every length, with every pad count: accepted exactly when
-// headers, pad and fixed payload fit, and never a panic.
+// Parse accepts a packet of any length and pad count exactly if headers, pad and fixed payload fit.
 func TestParseEveryLength(t *testing.T) {
 	for o := range 256 {
 		i := Opcode(o).Info()
@@ -94,7 +93,7 @@ func TestParseEveryLength(t *testing.T) {
 					t.Fatalf("%v of %d bytes with pad %d: %v", i.Name, n, pad, err)
 				}
 				if err == nil && len(p.Payload) != n-int(i.HeaderLen)-pad {
-					t.Fatalf("%v of %d bytes with pad %d: payload %d", i.Name, n, pad, len(p.Payload))
+					t.Fatalf("%v of %d bytes with pad %d: payload of %d bytes", i.Name, n, pad, len(p.Payload))
 				}
 				touch(&p)
 			}
@@ -110,11 +109,11 @@ func TestAbsentHeadersAreZero(t *testing.T) {
 	}
 	if p.RETH().VA() != 0 || p.AtomicETH().Compare() != 0 || p.DETH().SrcQP() != 0 || p.AETH().Syndrome() != 0 ||
 		p.ImmDt().Imm() != 0 || p.IETH().RKey() != 0 || p.AtomicAckETH().Original() != 0 || p.FETH().Placement() != 0 {
-		t.Error("an absent header must be a view of zeros")
+		t.Error("an absent header is not a view of zeros")
 	}
 }
 
-// The views of a parsed packet lie where the headers are.
+// The views of a parsed packet start at the right offsets.
 func TestParsedViews(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := make([]byte, 32+8)

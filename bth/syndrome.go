@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Syndrome is the first byte of an AETH: its top three bits say the kind, the
-// other five carry credits, a timer code or a NAK code (IBA 9.7.5.2).
+// Syndrome is the first byte of an AETH. Its top three bits are the kind; the other five are
+// credits, a timer code or a NAK code (IBA 9.7.5.2).
 type Syndrome uint8
 
-// SyndromeKind is what a syndrome announces. Its value is the syndrome's top three bits.
+// SyndromeKind is the kind of a syndrome. Its value is the top three bits of the syndrome.
 type SyndromeKind uint8
 
-// The kinds. Every bit pattern that the architecture reserves is SyndromeReserved.
+// The kinds. SyndromeReserved stands for every reserved bit pattern.
 const (
 	SyndromeACK      SyndromeKind = 0
 	SyndromeRNR      SyndromeKind = 1
@@ -20,19 +20,19 @@ const (
 	SyndromeNAK      SyndromeKind = 3
 )
 
-// ACKNoLimit is a positive acknowledgement without end-to-end credits: code 31.
+// ACKNoLimit is a positive acknowledgment without end-to-end credits (credit code 31).
 const ACKNoLimit Syndrome = 31
 
-// ACKSyndrome returns a positive acknowledgement with a 5-bit credit code.
+// ACKSyndrome returns a positive acknowledgment with a 5-bit credit code.
 func ACKSyndrome(credits uint8) Syndrome { return Syndrome(credits & 31) }
 
 // RNRSyndrome returns a receiver-not-ready NAK with a 5-bit timer code.
 func RNRSyndrome(timer uint8) Syndrome { return Syndrome(SyndromeRNR)<<5 | Syndrome(timer&31) }
 
-// NAKSyndrome returns a NAK with its code.
+// NAKSyndrome returns a NAK with the given code.
 func NAKSyndrome(c NAKCode) Syndrome { return Syndrome(SyndromeNAK)<<5 | Syndrome(c&31) }
 
-// Kind returns what the syndrome announces.
+// Kind returns the kind of the syndrome.
 func (s Syndrome) Kind() SyndromeKind {
 	switch k := SyndromeKind(s >> 5); k {
 	case SyndromeACK, SyndromeRNR, SyndromeNAK:
@@ -50,7 +50,8 @@ func (s Syndrome) RNRTimer() uint8 { return uint8(s & 31) }
 // NAKCode returns the code of a NAK.
 func (s Syndrome) NAKCode() NAKCode { return NAKCode(s & 31) }
 
-// String returns "ACK", "ACK credits 5", "RNR NAK timer 12", "NAK PSN sequence error" and so on.
+// String returns a description such as "ACK", "ACK credits 5", "RNR NAK timer 12" or "NAK PSN
+// sequence error".
 func (s Syndrome) String() string {
 	switch s.Kind() {
 	case SyndromeACK:
@@ -69,7 +70,7 @@ func (s Syndrome) String() string {
 // NAKCode is the reason of a NAK (IBA 9.7.5.2).
 type NAKCode uint8
 
-// The codes; 5 to 31 are reserved.
+// The NAK codes. Codes 5 to 31 are reserved.
 const (
 	NAKPSNSequence NAKCode = iota
 	NAKInvalidRequest
@@ -86,7 +87,7 @@ var nakNames = [...]string{
 	NAKInvalidRD:         "invalid RD request",
 }
 
-// String returns the code's name.
+// String returns the name of the code.
 func (c NAKCode) String() string {
 	if int(c) < len(nakNames) {
 		return nakNames[c]
@@ -94,8 +95,7 @@ func (c NAKCode) String() string {
 	return fmt.Sprintf("reserved code %d", uint8(c))
 }
 
-// rnrDelays are the 32 RNR NAK timer values (IBA 9.7.5.2.8, table of RNR NAK
-// timer field encodings). The steps alternate 3/2 and 4/3; code 0 is the longest.
+// rnrDelays are the delays of the 32 RNR NAK timer codes (IBA 9.7.5.2.8). Code 0 is the longest.
 var rnrDelays = [32]time.Duration{
 	655360 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond, 30 * time.Microsecond,
 	40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond, 120 * time.Microsecond,
@@ -107,12 +107,12 @@ var rnrDelays = [32]time.Duration{
 	163840 * time.Microsecond, 245760 * time.Microsecond, 327680 * time.Microsecond, 491520 * time.Microsecond,
 }
 
-// RNRDelay returns how long a requester waits at least after an RNR NAK with that
-// 5-bit timer code.
+// RNRDelay returns the minimum time that a requester waits after an RNR NAK with the given 5-bit
+// timer code.
 func RNRDelay(timer uint8) time.Duration { return rnrDelays[timer&31] }
 
-// AckTimeout returns the Local ACK Timeout of a 5-bit exponent: 4.096 us x 2^exp,
-// and 0 for exponent 0, which switches the timer off (IBA 9.7.6.1.3).
+// AckTimeout returns the local ACK timeout of a 5-bit exponent: 4.096 us * 2^exp, or 0 for exponent
+// 0, which disables the timer (IBA 9.7.6.1.3).
 func AckTimeout(exp uint8) time.Duration {
 	if exp &= 31; exp != 0 {
 		return 4096 * time.Nanosecond << exp

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// IBA 9.7.5.2: the top three bits say the kind; 010 and all from 100 on are reserved.
+// IBA 9.7.5.2: the top three bits are the kind. 010 and everything from 100 is reserved.
 func TestSyndromeKinds(t *testing.T) {
 	for s := range 256 {
 		want := SyndromeReserved
@@ -18,7 +18,7 @@ func TestSyndromeKinds(t *testing.T) {
 			want = SyndromeNAK
 		}
 		if got := Syndrome(s).Kind(); got != want {
-			t.Errorf("syndrome %#02x is of kind %d, want %d", s, got, want)
+			t.Errorf("Syndrome(%#02x).Kind() = %d, want %d", s, got, want)
 		}
 	}
 }
@@ -46,14 +46,14 @@ func TestSyndromeValues(t *testing.T) {
 		}
 	}
 	if ACKNoLimit != ACKSyndrome(31) {
-		t.Error("ACKNoLimit is credit code 31")
+		t.Error("ACKNoLimit is not credit code 31")
 	}
 	if s := RNRSyndrome(9); s.RNRTimer() != 9 || ACKSyndrome(7).Credits() != 7 || NAKSyndrome(3).NAKCode() != NAKRemoteOperational {
-		t.Error("the low five bits must come back")
+		t.Error("RNRTimer, Credits or NAKCode differs from the encoded value")
 	}
 }
 
-// The values of the RNR NAK timer field in milliseconds (IBA 9.7.5.2.8).
+// The RNR NAK timer values in milliseconds (IBA 9.7.5.2.8).
 func TestRNRDelays(t *testing.T) {
 	ms := []float64{
 		655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
@@ -61,11 +61,11 @@ func TestRNRDelays(t *testing.T) {
 	}
 	for code, want := range ms {
 		if got := RNRDelay(uint8(code)); got != time.Duration(want*1000+0.5)*time.Microsecond {
-			t.Errorf("code %d: %v, want %v ms", code, got, want)
+			t.Errorf("RNRDelay(%d) = %v, want %v ms", code, got, want)
 		}
 	}
 	if RNRDelay(33) != RNRDelay(1) {
-		t.Error("only five bits count")
+		t.Error("RNRDelay does not ignore the upper bits")
 	}
 }
 
@@ -74,7 +74,7 @@ func TestAckTimeout(t *testing.T) {
 		0: 0, 1: 8192 * time.Nanosecond, 14: 67108864 * time.Nanosecond, 31: 4096 << 31, 32: 0, 33: 8192,
 	} {
 		if got := AckTimeout(exp); got != want {
-			t.Errorf("exponent %d: %v, want %v", exp, got, want)
+			t.Errorf("AckTimeout(%d) = %v, want %v", exp, got, want)
 		}
 	}
 }

@@ -2,8 +2,8 @@ package bth
 
 import "fmt"
 
-// parts says which headers follow the BTH; the order on the wire is that of the
-// bits (IBA 9.3: DETH, RETH or AtomicETH or AETH, then the rest; A19: FETH first).
+// parts says which headers follow the BTH. The order of the bits is the order on the wire (IBA 9.3,
+// FETH: A19).
 type parts uint16
 
 const (
@@ -28,15 +28,15 @@ const (
 	isEnd
 )
 
-// row is one line of the architecture's opcode table.
+// row is one line of the IBA opcode table.
 type row struct {
 	opcode Opcode
-	name   string // behind the transport's name
+	name   string // without the transport's name
 	op     Operation
 	parts  parts
 }
 
-// connected are the opcodes that RC and UC share, at the same low five bits.
+// connected lists the opcodes that RC and UC share in their low five bits.
 var connected = []row{
 	{RCSendFirst, "SEND First", OpSend, isFirst | hasPayload},
 	{RCSendMiddle, "SEND Middle", OpSend, isMiddle | hasPayload},
@@ -52,7 +52,7 @@ var connected = []row{
 	{RCWriteOnlyImm, "RDMA WRITE Only with Immediate", OpWrite, isOnly | hasRETH | hasImmDt | hasPayload},
 }
 
-// reliable are the opcodes of RC alone.
+// reliable lists the opcodes that only RC has.
 var reliable = []row{
 	{RCReadRequest, "RDMA READ Request", OpReadRequest, isOnly | hasRETH},
 	{RCReadResponseFirst, "RDMA READ response First", OpReadResponse, isFirst | hasAETH | hasPayload},
@@ -75,10 +75,10 @@ var datagram = []row{
 }
 
 var (
-	opcodes = buildOpcodes()
-	byPlace = buildPlaces()
+	opcodes    = buildOpcodes()
+	byPosition = buildPositions()
 
-	// invalid is the Info of a packet that Parse refused: it has no headers.
+	// invalid is the Info of a packet that Parse refused. It has no extension headers.
 	invalid = OpcodeInfo{Opcode: OpcodeNone, Name: "invalid", HeaderLen: HeaderLen}
 )
 
@@ -101,7 +101,7 @@ func buildOpcodes() (t [256]OpcodeInfo) {
 	return t
 }
 
-// info lays the row's headers one behind the other.
+// info computes the offsets of the row's headers.
 func (r row) info(t Transport, o Opcode) OpcodeInfo {
 	response := r.op == OpReadResponse || r.op == OpAck || r.op == OpAtomicAck
 	i := OpcodeInfo{
@@ -133,8 +133,8 @@ func (r row) info(t Transport, o Opcode) OpcodeInfo {
 	return i
 }
 
-// buildPlaces inverts the table for RequestOpcode.
-func buildPlaces() (t [numTransports][numOperations][16]Opcode) {
+// buildPositions inverts the table for RequestOpcode.
+func buildPositions() (t [numTransports][numOperations][16]Opcode) {
 	for tr := range t {
 		for op := range t[tr] {
 			for i := range t[tr][op] {
@@ -144,7 +144,7 @@ func buildPlaces() (t [numTransports][numOperations][16]Opcode) {
 	}
 	for i := range opcodes {
 		if o := &opcodes[i]; o.Known {
-			t[o.Transport][o.Op][placeOf(o.Start, o.End, o.HasImm, o.HasInv)] = o.Opcode
+			t[o.Transport][o.Op][position(o.Start, o.End, o.HasImm, o.HasInv)] = o.Opcode
 		}
 	}
 	return t

@@ -1,6 +1,6 @@
-// Package bthtest gives tests real RoCEv2 traffic: frames that the Linux kernel's
-// rxe (6.1) sent, one scenario a file, described in captures/README.md. It is for
-// tests only; nothing that ships imports it.
+// Package bthtest gives tests captured RoCEv2 traffic: Ethernet frames sent by the Linux kernel's
+// rxe (6.1), one scenario per file. captures/README.md describes the files. Only tests may import
+// this package.
 package bthtest
 
 import (
@@ -16,7 +16,7 @@ import (
 //go:embed captures/*.pcap
 var files embed.FS
 
-// Names lists the captures, such as "rc_read.pcap", in order.
+// Names lists the captures, such as "rc_read.pcap", in lexical order.
 func Names(t testing.TB) []string {
 	t.Helper()
 	entries, err := files.ReadDir("captures")
@@ -30,7 +30,7 @@ func Names(t testing.TB) []string {
 	return names
 }
 
-// Frames returns the Ethernet frames of one capture, each in memory of its own.
+// Frames returns the Ethernet frames of a capture. The caller may modify them.
 func Frames(t testing.TB, name string) [][]byte {
 	t.Helper()
 	f, err := files.Open(path.Join("captures", name))
@@ -52,7 +52,7 @@ func Frames(t testing.TB, name string) [][]byte {
 			t.Fatalf("%s, frame %d: %v", name, len(frames)+1, err)
 		}
 		if info.CaptureLength != info.Length {
-			t.Fatalf("%s, frame %d: cut from %d to %d bytes", name, len(frames)+1, info.Length, info.CaptureLength)
+			t.Fatalf("%s, frame %d: truncated from %d to %d bytes", name, len(frames)+1, info.Length, info.CaptureLength)
 		}
 		frames = append(frames, b)
 	}

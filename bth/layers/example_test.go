@@ -11,8 +11,7 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// Any frame that gopacket reads, from a file or an interface, shows its RoCE layers
-// once this package is imported.
+// After this package is imported, gopacket decodes the RoCE layers of any frame that it reads.
 func Example() {
 	packet := gopacket.NewPacket(someWrite(), gplayers.LayerTypeEthernet, gopacket.Default)
 
@@ -23,20 +22,20 @@ func Example() {
 	}
 	fmt.Printf("%q\n", b.Payload)
 
-	// The ICRC covers the IP packet up to its own 4 bytes.
+	// The ICRC covers the IP packet up to the ICRC itself.
 	ip := packet.Layer(gplayers.LayerTypeIPv4).(*gplayers.IPv4)
 	covered := append(append([]byte{}, ip.Contents...), ip.Payload[:len(ip.Payload)-bth.ICRCLen]...)
 	icrc, _ := frame.ICRC(covered)
-	fmt.Println("ICRC right:", icrc == b.ICRC)
+	fmt.Println("ICRC correct:", icrc == b.ICRC)
 
 	// Output:
 	// RC RDMA WRITE Only to QP 0x000011 PSN 0x000500
 	// 5 bytes to 0x7f0000001000
 	// "hello"
-	// ICRC right: true
+	// ICRC correct: true
 }
 
-// someWrite builds a frame as gorxe's data path does.
+// someWrite builds a frame in the same way as the data path.
 func someWrite() []byte {
 	f := make([]byte, 256)
 	n := frame.PutHeaders(f, &frame.Address{

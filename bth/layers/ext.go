@@ -9,14 +9,14 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// extension is one kind of extension header.
+// extension describes one kind of extension header.
 type extension struct {
 	len    int
 	offset func(*bth.OpcodeInfo) uint8
-	layer  func([]byte) gopacket.Layer // of at least len bytes
+	layer  func([]byte) gopacket.Layer // needs at least len bytes
 }
 
-// order lists the extension headers as they follow each other on the wire.
+// order lists the extension headers in the order in which they appear on the wire.
 var order = []extension{
 	{bth.FETHLen, func(i *bth.OpcodeInfo) uint8 { return i.FETH }, newFETH},
 	{bth.DETHLen, func(i *bth.OpcodeInfo) uint8 { return i.DETH }, newDETH},
@@ -28,13 +28,13 @@ var order = []extension{
 	{bth.IETHLen, func(i *bth.OpcodeInfo) uint8 { return i.IETH }, newIETH},
 }
 
-// alone decodes an extension header that somebody asked for by its layer type; what
-// follows is payload, as only the BTH knows more.
-func alone(n int, layer func([]byte) gopacket.Layer) gopacket.Decoder {
+// standalone decodes an extension header whose layer type the caller of gopacket asked for. The
+// bytes after it are payload, because only the opcode in the BTH says what else follows.
+func standalone(n int, layer func([]byte) gopacket.Layer) gopacket.Decoder {
 	return gopacket.DecodeFunc(func(data []byte, p gopacket.PacketBuilder) error {
 		if len(data) < n {
 			p.SetTruncated()
-			return fmt.Errorf("%d bytes where an extension header takes %d: %w", len(data), n, bth.ErrTruncated)
+			return fmt.Errorf("extension header of %d bytes has only %d: %w", n, len(data), bth.ErrTruncated)
 		}
 		p.AddLayer(layer(data))
 		return p.NextDecoder(gopacket.LayerTypePayload)

@@ -1,19 +1,22 @@
-// Package layers lets gopacket (github.com/google/gopacket) decode RoCEv2: the
-// BTH and each extension header as a layer, behind UDP port 4791. Importing it
-// registers the port:
+// Package layers lets gopacket (github.com/google/gopacket) decode RoCEv2: the BTH and each
+// extension header become layers after UDP port 4791. Importing the package registers the port:
 //
 //	import _ "github.com/gorxe/gorxe/bth/layers"
 //
-// A packet then has Ethernet, IP, UDP, BTH, the extension headers that its opcode
-// calls for, and the payload. Pad and ICRC are no part of the payload; they are
-// fields of the BTH layer. With a gopacket.DecodingLayerParser, a BTH takes all
-// transport headers at once, and its Packet shows the extension headers.
+// A packet then has the layers Ethernet, IP, UDP, BTH, the extension headers of its opcode, and the
+// payload. The pad and the ICRC are not part of the payload; they are fields of the BTH layer. With
+// a gopacket.DecodingLayerParser, the BTH layer decodes all transport headers at once, and its
+// Packet field gives access to the extension headers.
 //
-// The ICRC is shown, not checked, as gopacket gives a layer no view of the IP
-// header in front of it: roce/frame's ICRC does that, see the example.
+// The ICRC is not checked, because gopacket gives a layer no access to the IP header before it. The
+// example shows how to check it with package frame.
 //
-// This package is for tools; gorxe's data path does not use it. Reading order:
-// layers.go (registration, BTH), ext.go (the extension headers).
+// Packet tools use this package. The data path does not.
+//
+// Reading order:
+//
+//   - layers.go: registration and the BTH layer
+//   - ext.go: the layers of the extension headers
 package layers
 
 import (
@@ -26,17 +29,17 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// The layer types. Their numbers lie in the range that gopacket leaves to others.
+// The layer types. Their numbers are in the range that gopacket reserves for other packages.
 var (
 	LayerTypeBTH          = register(1791, "BTH", gopacket.DecodeFunc(decodeBTH))
-	LayerTypeRETH         = register(1792, "RETH", alone(bth.RETHLen, newRETH))
-	LayerTypeAETH         = register(1793, "AETH", alone(bth.AETHLen, newAETH))
-	LayerTypeAtomicETH    = register(1794, "AtomicETH", alone(bth.AtomicETHLen, newAtomicETH))
-	LayerTypeAtomicAckETH = register(1795, "AtomicAckETH", alone(bth.AtomicAckETHLen, newAtomicAckETH))
-	LayerTypeImmDt        = register(1796, "ImmDt", alone(bth.ImmDtLen, newImmDt))
-	LayerTypeIETH         = register(1797, "IETH", alone(bth.IETHLen, newIETH))
-	LayerTypeDETH         = register(1798, "DETH", alone(bth.DETHLen, newDETH))
-	LayerTypeFETH         = register(1799, "FETH", alone(bth.FETHLen, newFETH))
+	LayerTypeRETH         = register(1792, "RETH", standalone(bth.RETHLen, newRETH))
+	LayerTypeAETH         = register(1793, "AETH", standalone(bth.AETHLen, newAETH))
+	LayerTypeAtomicETH    = register(1794, "AtomicETH", standalone(bth.AtomicETHLen, newAtomicETH))
+	LayerTypeAtomicAckETH = register(1795, "AtomicAckETH", standalone(bth.AtomicAckETHLen, newAtomicAckETH))
+	LayerTypeImmDt        = register(1796, "ImmDt", standalone(bth.ImmDtLen, newImmDt))
+	LayerTypeIETH         = register(1797, "IETH", standalone(bth.IETHLen, newIETH))
+	LayerTypeDETH         = register(1798, "DETH", standalone(bth.DETHLen, newDETH))
+	LayerTypeFETH         = register(1799, "FETH", standalone(bth.FETHLen, newFETH))
 )
 
 func register(number int, name string, d gopacket.Decoder) gopacket.LayerType {
@@ -47,17 +50,17 @@ func init() {
 	layers.RegisterUDPPortLayerType(bth.Port, LayerTypeBTH)
 }
 
-// BTH is the Base Transport Header and what stands at the packet's end. Contents
-// are its 12 bytes, Payload is what follows the last extension header.
+// BTH is the Base Transport Header and the end of the packet. Contents is the header's 12 bytes.
+// Payload is what follows the last extension header, without the pad.
 type BTH struct {
 	layers.BaseLayer
 	bth.BTHFields
 	Version uint8
-	Pad     []byte // 0 to 3 bytes behind the payload
-	ICRC    uint32 // as received; not checked
+	Pad     []byte // 0 to 3 bytes after the payload
+	ICRC    uint32 // as received, not checked
 
-	// Packet views the same bytes: Info, and the extension headers by their methods. Its
-	// network fields are not set.
+	// Packet views the same bytes. It gives access to the opcode's Info and to the extension
+	// headers. Its fields for Ethernet, IP and UDP are not set.
 	Packet bth.Packet
 }
 
@@ -67,19 +70,18 @@ func (*BTH) LayerType() gopacket.LayerType { return LayerTypeBTH }
 // CanDecode returns LayerTypeBTH.
 func (*BTH) CanDecode() gopacket.LayerClass { return LayerTypeBTH }
 
-// NextLayerType returns gopacket.LayerTypePayload: a BTH takes the extension
-// headers with it.
+// NextLayerType returns gopacket.LayerTypePayload, because a BTH includes the extension headers.
 func (*BTH) NextLayerType() gopacket.LayerType { return gopacket.LayerTypePayload }
 
-// DecodeFromBytes reads a UDP datagram's payload, ICRC included, keeping views into
-// it. Errors are those of bth.Packet.Parse; with ErrOpcode, ErrVersion and ErrPad the
-// BTH's own fields are set all the same.
+// DecodeFromBytes decodes the payload of a UDP datagram, including the ICRC, and keeps views of it.
+// It returns the errors of bth.Packet.Parse. With ErrOpcode, ErrVersion and ErrPad, the fields of
+// the BTH itself are still set.
 func (l *BTH) DecodeFromBytes(data []byte, df gopacket.DecodeFeedback) error {
 	*l = BTH{}
 	end := len(data) - bth.ICRCLen
 	if end < bth.HeaderLen {
 		df.SetTruncated()
-		return fmt.Errorf("%d bytes behind UDP: %w", len(data), bth.ErrTruncated)
+		return fmt.Errorf("UDP payload of %d bytes: %w", len(data), bth.ErrTruncated)
 	}
 	err := l.Packet.Parse(data[:end:end])
 	h := l.Packet.BTH

@@ -14,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// Every RoCE frame of the captures decodes to the layers that its opcode calls
-// for, with the fields that the data path's decoder reads.
+// Every captured RoCE frame decodes to the layers of its opcode, with the field values that
+// frame.Decoder finds.
 func TestCaptures(t *testing.T) {
 	var d frame.Decoder
 	count := 0
@@ -113,7 +113,7 @@ func compareExtension(t *testing.T, l gopacket.Layer, p *bth.Packet) {
 	}
 }
 
-// transport returns a transport packet of an opcode with n bytes behind its headers.
+// transport returns a transport packet of an opcode with n bytes after its headers.
 func transport(o bth.Opcode, n, pad int) []byte {
 	b := make([]byte, int(o.Info().HeaderLen)+n+bth.ICRCLen)
 	for i := range b {
@@ -123,7 +123,7 @@ func transport(o bth.Opcode, n, pad int) []byte {
 	return b
 }
 
-// Opcodes that no capture has: FLUSH and SEND with invalidate.
+// The captures contain no FLUSH and no SEND with invalidate.
 func TestRareHeaders(t *testing.T) {
 	for _, o := range []bth.Opcode{bth.RCFlush, bth.RCSendOnlyInv, bth.RCWriteLastImm, bth.CNP, bth.RCAtomicWrite} {
 		b := transport(o, 16, 0)
@@ -156,7 +156,7 @@ func TestRefused(t *testing.T) {
 		want    error
 		showBTH bool
 	}{
-		{"nothing", nil, bth.ErrTruncated, false},
+		{"empty", nil, bth.ErrTruncated, false},
 		{"BTH without ICRC", transport(bth.RCSendOnly, 0, 0)[:12], bth.ErrTruncated, false},
 		{"unknown opcode", transport(0xff, 4, 0), bth.ErrOpcode, true},
 		{"WRITE without RETH", transport(bth.RCWriteOnly, 0, 0)[:20], bth.ErrTruncated, true},
@@ -179,11 +179,11 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if l := gopacket.NewPacket(make([]byte, 20), LayerTypeRETH, gopacket.Default).Layer(LayerTypeRETH); l == nil || len(l.LayerPayload()) != 4 {
-		t.Errorf("a RETH by itself: %v", l)
+		t.Errorf("standalone RETH: %v", l)
 	}
 }
 
-// The parser that reuses its layers reaches the payload in one step.
+// A DecodingLayerParser reaches the payload with one BTH layer.
 func TestDecodingLayerParser(t *testing.T) {
 	var (
 		eth     layers.Ethernet
