@@ -112,7 +112,7 @@ func TestAnswerLeavesBeforeBuffersGoBack(t *testing.T) {
 
 // A post while another goroutine owns the shard, awake or asleep, rings: nothing that is posted stays behind.
 func TestPostsBesideTheOwner(t *testing.T) {
-	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(0)}, depth: 512})
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: NoSpin})}, depth: 512})
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	stop := make(chan struct{})

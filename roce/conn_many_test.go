@@ -307,7 +307,7 @@ func (m *moved) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, e
 func TestWaysFollowTheNeighbour(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	n := &moved{Port: link.Port(0), changed: make(chan struct{}, 1)}
-	k := talkers{link: link, a: newEnd(t, newDevice(t, link, 0, WithNetwork(n)), rigConfig{}), b: newEnd(t, newDevice(t, link, 1), rigConfig{})}
+	k := talkers{link: link, a: newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: n})), rigConfig{}), b: newEnd(t, newDevice(t, link, 1), rigConfig{})}
 	addrs := link.Port(1).Addrs()
 	k.addr = netip.AddrPortFrom(addrs[len(addrs)-1].Addr(), testPort)
 	a, _ := k.meet(t)

@@ -86,7 +86,7 @@ func Open(iface string, opts ...Option) (*Device, error) {
 }
 
 // New makes an RDMA NIC on a Port, which it owns from now on: it closes the port even if it returns an error. The
-// port, or a port that it wraps and returns from Unwrap, has to implement driver.Network; else give WithNetwork.
+// port, or a port that it wraps and returns from Unwrap, must implement driver.Network; otherwise set Expert.Network.
 func New(port driver.Port, opts ...Option) (*Device, error) {
 	d, err := build(port, newConfig(opts))
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *Device) Progress() int {
 	return d.sh.tryStep()
 }
 
-// SetPrefetch changes what WithPrefetch set.
+// SetPrefetch changes what Expert.Prefetch set.
 func (d *Device) SetPrefetch(window int) error {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
@@ -203,7 +203,7 @@ func (d *Device) SetPrefetch(window int) error {
 }
 
 // NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet
-// comes; false: no timer runs. It is for callers who own the clock (WithClock).
+// comes; false: no timer runs. It is for programs that own the clock (Expert.Clock).
 func (d *Device) NextTimeout() (int64, bool) {
 	var t qp.Time
 	var ok bool

@@ -47,16 +47,16 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := New(newLink(t, loopback.Config{MTU: 256}).Port(0)); !errors.Is(err, ErrMTU) {
 		t.Errorf("MTU 256: %v", err)
 	}
-	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithCPU(1000)); !errors.Is(err, unix.EINVAL) {
+	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{CPU: new(1000)})); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("CPU 1000: %v", err)
 	}
-	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithMaxQP(-1)); err == nil {
+	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{MaxQP: -1})); err == nil {
 		t.Error("-1 QPs were accepted")
 	}
 }
 
 func TestLimits(t *testing.T) {
-	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithMaxQP(1), WithMaxMR(1), WithMaxPD(1), WithCPU(0), WithSpin(time.Millisecond))
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{MaxQP: 1, MaxMR: 1, MaxPD: 1, CPU: new(0), Spin: time.Millisecond}))
 	e := newEnd(t, d, rigConfig{})
 	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, qp.ErrTooManyQPs) {
 		t.Errorf("second QP: %v", err)
@@ -252,9 +252,9 @@ func TestOwnProgressOnly(t *testing.T) {
 	must(t, a.qp.Drain(context.Background()))
 }
 
-// TestPinnedThread: the progress goroutine runs where WithCPU says, and its thread is not given to others afterwards.
+// TestPinnedThread: the progress goroutine runs on Expert.CPU, and its thread is not given to others afterwards.
 func TestPinnedThread(t *testing.T) {
-	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithCPU(0))
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{CPU: new(0)}))
 	var set unix.CPUSet
 	var err error
 	must(t, d.sh.do(func(qp.Time) { err = unix.SchedGetaffinity(0, &set) }))

@@ -19,13 +19,13 @@
 // The protocol below is a pure state machine; a Device drives it in one of two ways.
 //
 //   - Auto progress (the default): a goroutine locked to its OS thread receives, answers and retransmits. It
-//     spins for WithSpin after the last packet, then sleeps in the kernel. Peers' one-sided operations are served
+//     spins (Expert.Spin) after the last packet, then sleeps in the kernel. Peers' one-sided operations are served
 //     without the program's doing.
 //   - Manual progress (WithProgress(Manual)): CQ.Poll, CQ.Wait and Device.Progress do that work in the thread that calls them.
 //     There is no hand-over between threads, which makes it the faster way to poll; but a device that nobody polls answers
 //     nobody, and its peers' retries run out.
 //
-// With WithClock the caller owns the time as well: a simulation replays from a seed.
+// With Expert.Clock the caller owns the time as well: a simulation replays from a seed.
 //
 // # Memory
 //

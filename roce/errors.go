@@ -26,14 +26,14 @@ var (
 	ErrMTU = errors.New("roce: no RoCE path MTU fits: raise the interface's MTU to 336 or more (1104 for path MTU 1024)")
 	// ErrForeign: an object of another Device was given.
 	ErrForeign = errors.New("roce: the object belongs to another device: use objects of one device together")
-	// ErrNoMemory: queues or AllocMR would take more memory than WithMaxMemory allows, or than the machine can spare.
-	ErrNoMemory = errors.New("roce: not enough memory; make fewer or shorter queues, or raise the limit by WithMaxMemory")
+	// ErrNoMemory: queues or AllocMR would take more memory than Expert.MaxMemory allows, or than the machine can spare.
+	ErrNoMemory = errors.New("roce: not enough memory; make fewer or shorter queues, or raise the limit by Expert.MaxMemory")
 	// ErrInvalid: an argument is out of its range.
 	ErrInvalid = errors.New("roce: invalid argument")
 	// ErrVirtualTime: CQ.Wait cannot move a clock that the caller owns.
-	ErrVirtualTime = errors.New("roce: the device runs on the caller's clock (WithClock): drive it by Device.Progress and CQ.Poll, not by Wait")
+	ErrVirtualTime = errors.New("roce: the device runs on the caller's clock (Expert.Clock): drive it by Device.Progress and CQ.Poll, not by Wait")
 	// ErrNoNetwork: New got a Port that knows no addresses.
-	ErrNoNetwork = errors.New("roce: the port knows neither addresses nor neighbours: give New a WithNetwork option")
+	ErrNoNetwork = errors.New("roce: the port knows neither addresses nor neighbours: set Expert.Network")
 )
 
 // PostError says that a list of work requests was posted in part: the first Posted of them are on their way, the

@@ -221,7 +221,7 @@ func TestGatherOtherFrames(t *testing.T) {
 
 // While a stream of long messages pauses its receiver does not block, but it does soon after; and who gets small messages now and then is not meant.
 func TestSpinInStream(t *testing.T) {
-	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(20 * time.Microsecond)}})
+	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: 20 * time.Microsecond})}})
 	for _, c := range []struct {
 		name  string
 		midst bool

@@ -99,7 +99,7 @@ func TestAddressChange(t *testing.T) {
 		link := newLink(t, loopback.Config{})
 		net := &movingNet{Network: link.Port(1), bell: make(chan struct{}, 1)}
 		a := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{})
-		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithNetwork(net)), rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Network: net})), rigConfig{})
 		connect(t, a.qp, b.qp)
 		before := b.GIDs()
 		used := b.qp.Local().GID
@@ -134,7 +134,7 @@ func TestAddressChange(t *testing.T) {
 func TestNeighbourChange(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	net := &movingNet{Network: link.Port(0), bell: make(chan struct{}, 1)}
-	a := newEnd(t, newDevice(t, link, 0, WithNetwork(net)), rigConfig{})
+	a := newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: net})), rigConfig{})
 	b := newEnd(t, newDevice(t, link, 1), rigConfig{})
 	connect(t, a.qp, b.qp)
 	ah, err := a.CreateAH(context.Background(), AHAttr{Remote: b.qp.Local().GID})

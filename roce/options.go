@@ -8,18 +8,33 @@ import (
 	"github.com/gorxe/gorxe/xdp"
 )
 
-// Progress says who turns the crank of a Device: who receives, answers, retransmits and completes.
+// Option is an argument of Open and New.
+type Option func(*config)
+
+// WithProgress chooses between Auto (the default) and Manual progress.
+func WithProgress(p Progress) Option { return func(c *config) { c.progress = p } }
+
+// WithXDP sets how Open attaches to the interface. New ignores it.
+func WithXDP(o XDPOptions) Option { return func(c *config) { c.xdp = o } }
+
+// WithExpert sets what few programs need. If it is given more than once, each one overrides only the fields that it
+// sets.
+func WithExpert(e Expert) Option { return e.apply }
+
+// Progress says which thread runs the protocol of a Device: receives, answers, retransmits and completes.
 type Progress uint8
 
 const (
-	// Auto: a goroutine of the Device, locked to its OS thread, spins a little (WithSpin) and then blocks. The passive
-	// side of one-sided operations needs nothing else.
+	// Auto: a goroutine of the Device that is locked to its OS thread. It spins for a while after the last packet
+	// (Expert.Spin) and then sleeps in the kernel. Peers' requests are served without calls of the program.
 	Auto Progress = iota
-	// Manual: the caller's CQ.Poll, CQ.Wait and Device.Progress do the work in the caller's own thread: no hand-over
-	// between threads, hence the lowest latency. A Device that nobody polls answers nobody.
+	// Manual: the program's calls of CQ.Poll, CQ.Wait and Device.Progress, in the calling thread. This gives the lowest
+	// latency, because no work passes between threads. While the program makes none of these calls, the Device answers
+	// no peer.
 	Manual
 )
 
+// String returns "auto" or "manual".
 func (p Progress) String() string {
 	if p == Manual {
 		return "manual"
@@ -27,16 +42,74 @@ func (p Progress) String() string {
 	return "auto"
 }
 
-// DefaultSpin is how long a Device spins for the next packet before it blocks. A wake-up costs some 20 us, a spinning
-// core that long costs about the same.
-const DefaultSpin = 20 * time.Microsecond
+// XDPOptions are the settings of the AF_XDP port that Open creates. The zero value suits most programs.
+type XDPOptions = xdp.Options
 
-// spinDefault stands for DefaultSpin, or for 0 while the process has no more cores than devices with Auto progress: who is
-// waited for needs one.
+// XDPMode is where in the kernel's receive path frames are taken: XDPOptions.Mode.
+type XDPMode = xdp.Mode
+
+// The modes of AF_XDP.
+const (
+	XDPAuto    = xdp.Auto    // Native, or Generic where that is better or the driver has no XDP
+	XDPNative  = xdp.Native  // in the driver
+	XDPGeneric = xdp.Generic // on the kernel's socket buffers; works on every interface
+)
+
+// Port moves Ethernet frames for a Device: see New and package driver.
+type Port = driver.Port
+
+// Network tells the addresses of a Port and finds the next hop towards a peer: see package driver.
+type Network = driver.Network
+
+// Expert holds settings that few programs need, for WithExpert. A zero field means the default.
+type Expert struct {
+	// Limits on objects: protection domains; memory regions, windows and fast regions together; queue pairs.
+	// The defaults are 65,536, 1,048,576 and 65,536.
+	MaxPD, MaxMR, MaxQP int
+
+	// MaxMemory limits the bytes of QPs, regions, queues and AllocMR together; beyond it, calls fail with ErrNoMemory.
+	// By default all devices of a process share three quarters of the memory that the machine, or the process's
+	// control group, has.
+	MaxMemory uint64
+
+	// MaxWindow limits the unacknowledged packets of each QP. The default is 256.
+	MaxWindow int
+
+	// Spin is how long the Device polls for the next packet before it sleeps. The default is DefaultSpin, or NoSpin
+	// while the process has no more cores (GOMAXPROCS) than devices with Auto progress. The Device spins longer while
+	// packets get lost and after a burst of long messages.
+	Spin time.Duration
+
+	// CPU pins the thread of Auto progress to a CPU.
+	CPU *int
+
+	// Prefetch is how many QPs ahead of their turn to send the engine brings their state into the CPU caches, at most
+	// MaxPrefetch; 0 is off. The default is DefaultPrefetch. It matters for thousands of QPs and memory regions.
+	Prefetch *int
+
+	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and never decreasing.
+	// It implies Manual progress. The Device starts no goroutine and never blocks: the program calls Device.Progress,
+	// and Device.NextTimeout says when the next call is due. CQ.Wait returns ErrVirtualTime.
+	Clock func() int64
+
+	// Rand replaces the cryptographic random source of keys, QPNs and PSNs, for reproducible runs. The Device serializes
+	// its calls.
+	Rand func() uint64
+
+	// Network is for a Port that does not implement Network itself.
+	Network Network
+}
+
+// Defaults and limits of Expert.
+const (
+	DefaultSpin     = 20 * time.Microsecond // about what a wake-up costs
+	NoSpin          = time.Duration(-1)     // sleep at once
+	DefaultPrefetch = qp.DefaultPrefetch
+	MaxPrefetch     = qp.MaxPrefetch
+)
+
+// spinDefault means that Expert.Spin is not set.
 const spinDefault = time.Duration(-1)
-
-// Option changes how Open and New make a Device.
-type Option func(*config)
 
 type config struct {
 	progress  Progress
@@ -65,114 +138,95 @@ func newConfig(opts []Option) *config {
 	return c
 }
 
-// WithProgress chooses between Auto (the default) and Manual progress.
-func WithProgress(p Progress) Option { return func(c *config) { c.progress = p } }
-
-// WithXDP sets the options of the AF_XDP port that Open makes. New ignores it.
-func WithXDP(o xdp.Options) Option { return func(c *config) { c.xdp = o } }
-
-// WithRand replaces the cryptographic random source of keys, QPNs and PSNs: for tests that must replay. f need not be
-// safe for concurrent use.
-func WithRand(f func() uint64) Option { return func(c *config) { c.rand = f } }
-
-// WithClock puts the Device on a clock of the caller's, in nanoseconds, that never runs backwards and starts above 0:
-// virtual time for simulation. It implies Manual progress; the caller drives Device.Progress, and Device.NextTimeout
-// says when it has to be called again. Nothing blocks and no goroutine is started; CQ.Wait gives ErrVirtualTime.
-func WithClock(now func() int64) Option { return func(c *config) { c.clock = now } }
-
-// WithSpin sets how long the Device spins for the next packet before it blocks, eight times as long while packets get lost (or
-// one end's waking up would keep the other waiting, in turns) and, for up to 64 us, behind a burst of long messages; 0 blocks
-// at once, which is right where both peers share one core. The default is DefaultSpin, or 0 while the process has no more
-// cores (GOMAXPROCS) than devices with Auto progress.
-func WithSpin(d time.Duration) Option { return func(c *config) { c.spin = max(d, 0) } }
-
-// WithCPU pins the thread of Auto progress to CPU n.
-func WithCPU(n int) Option { return func(c *config) { c.cpu = n } }
-
-// WithMaxQP limits the number of QPs; 0 is the engine's default.
-func WithMaxQP(n int) Option { return func(c *config) { c.maxQP = n } }
-
-// WithMaxMR limits the number of memory regions, windows and fast regions; 0 is mr's default.
-func WithMaxMR(n int) Option { return func(c *config) { c.maxMR = n } }
-
-// WithMaxPD limits the number of protection domains; 0 is mr's default.
-func WithMaxPD(n int) Option { return func(c *config) { c.maxPD = n } }
-
-// WithMaxWindow limits how many packets a QP may have unacknowledged; 0 is the engine's default.
-func WithMaxWindow(n int) Option { return func(c *config) { c.maxWindow = n } }
-
-// WithMaxMemory limits the bytes that QPs, regions, queues (of QPs, SRQs and CQs) and memory of AllocMR take together. By default, or with
-// 0, all devices of the process share three quarters of what it may have: the machine's memory, or its control group's.
-// What goes beyond is refused with ErrNoMemory.
-func WithMaxMemory(bytes uint64) Option { return func(c *config) { c.maxMemory = bytes } }
-
-// WithPrefetch sets how many QPs ahead of their turns the engine fetches what they need from memory; 0 is off. The default is
-// qp.DefaultPrefetch. Fewer than some 2000 QPs and MRs stay in the caches, and nothing is fetched for them on receipt; on the way out from 64 on.
-func WithPrefetch(window int) Option {
-	return func(c *config) { c.prefetch = &window }
+func (e Expert) apply(c *config) {
+	override(&c.maxPD, e.MaxPD)
+	override(&c.maxMR, e.MaxMR)
+	override(&c.maxQP, e.MaxQP)
+	override(&c.maxMemory, e.MaxMemory)
+	override(&c.maxWindow, e.MaxWindow)
+	override(&c.prefetch, e.Prefetch)
+	override(&c.network, e.Network)
+	if e.Spin != 0 {
+		c.spin = max(e.Spin, 0) // NoSpin: 0
+	}
+	if e.CPU != nil {
+		c.cpu = *e.CPU
+	}
+	if e.Clock != nil {
+		c.clock = e.Clock
+	}
+	if e.Rand != nil {
+		c.rand = e.Rand
+	}
 }
 
-// WithNetwork gives New the addresses and neighbours of a Port that does not know them itself.
-func WithNetwork(n driver.Network) Option { return func(c *config) { c.network = n } }
+// override sets *to unless v is zero.
+func override[T comparable](to *T, v T) {
+	var zero T
+	if v != zero {
+		*to = v
+	}
+}
 
-// QPConfig says what CreateQP makes. SendCQ and RecvCQ are needed; the rest has defaults.
+// QPConfig describes the queue pair that CreateQP creates. Only SendCQ is required.
 type QPConfig struct {
 	Type   QPType // RC by default
 	SendCQ *CQ
-	RecvCQ *CQ  // nil: SendCQ serves both
-	SRQ    *SRQ // receives come from here, instead of a receive queue of its own
+	RecvCQ *CQ  // nil: SendCQ
+	SRQ    *SRQ // nil: the QP has its own receive queue
 
-	SendDepth  int // work requests; 0 = 128
-	RecvDepth  int // work requests; 0 = 128; ignored with an SRQ
-	MaxSendSGE int // pieces a send work request; 0 = 4
-	MaxRecvSGE int // pieces a receive work request; 0 = 4
-	MaxInline  int // bytes that SendWR.Inline may hold; 0 = 64
-	SignalAll  bool
+	SendDepth  int  // send work requests, at most MaxQueueDepth; 0: 128
+	RecvDepth  int  // receive work requests, at most MaxQueueDepth; 0: 128; ignored with an SRQ
+	MaxSendSGE int  // SGEs per send work request, at most MaxSGE; 0: 4
+	MaxRecvSGE int  // SGEs per receive work request, at most MaxSGE; 0: 4
+	MaxInline  int  // bytes of SendWR.Inline, at most MaxInline; 0: 64
+	SignalAll  bool // every send work request completes with a WC, as if it had the flag Signaled
 
-	// GIDIndex is the entry of Device.GIDs that the QP sends from. Nil: the first IPv4 address, else the first global
-	// IPv6 address, else the link-local one.
+	// GIDIndex is the index in Device.GIDs of the local address. Nil: the first IPv4 address; if there is none, the
+	// first global IPv6 address; otherwise the link-local address.
 	GIDIndex *int
-	// QPN asks for a number; 0 takes a random one.
+	// QPN requests a number; 0: a random one.
 	QPN QPN
 }
 
+// Defaults of QPConfig.
 const (
 	defaultDepth  = 128
 	defaultSGE    = 4
 	defaultInline = 64
 )
 
-// SRQConfig says what CreateSRQ makes.
+// SRQConfig describes the shared receive queue that CreateSRQ creates: Depth receives of MaxSGE SGEs each (0: 4).
 type SRQConfig = qp.SRQConfig
 
-// ConnectOptions are the attributes that Connect gives a QP on its way to RTS. The zero value is a sane default for
-// every field; where 0 itself is wanted of a field that says "negative", give a negative number.
+// ConnectOptions are the attributes that a QP gets when it is connected. The zero value suits most programs. In the
+// fields of type int, 0 means the default and a negative number means 0.
 type ConnectOptions struct {
-	MTU    MTU    // upper limit for the path MTU; 0: the largest that both ends carry
-	Access Access // what the peer may do through this QP, on top of each region's rights; 0: write, read, atomics and FLUSH
+	MTU    MTU    // limit of the path MTU; 0: the largest that both sides support
+	Access Access // what the peer may do through this QP; 0: RDMA WRITE, READ, atomics and FLUSH
 
-	Timeout     int // Local ACK Timeout exponent, 4.096 us << n; 0: 17 (0.54 s); negative: never
-	Retries     int // retries after time-outs and sequence errors, 1..7; 0: 7; negative: none
-	RNRRetries  int // retries after RNR NAKs, 1..6, 7 for ever; 0: 7; negative: none
-	MinRNRTimer int // RNR timer code that this end's NAKs carry, 1..31; 0: 12 (0.64 ms); negative: code 0 (655 ms)
+	Timeout     int // Local ACK Timeout exponent: 4.096 us << n; 0: 17 (0.54 s); negative: no timeout
+	Retries     int // retries after timeouts and sequence errors, 1 to 7; 0: 7; negative: none
+	RNRRetries  int // retries after RNR NAKs, 1 to 6, or 7 for no limit; 0: 7; negative: none
+	MinRNRTimer int // timer code of the RNR NAKs that this side sends, 1 to 31; 0: 12 (0.64 ms); negative: code 0 (655 ms)
 
-	MaxRdAtomic     int // READs and atomics in flight from this end; 0: 16; negative: none
-	MaxDestRdAtomic int // READs and atomics that this end serves at a time; 0: 16; negative: none
+	MaxRdAtomic     int // outstanding READs and atomics of this side; 0: 16; negative: none
+	MaxDestRdAtomic int // outstanding READs and atomics of the peer; 0: 16; negative: none
 
 	PathOptions
 }
 
-// PathOptions are the fields of the IP and UDP headers that a path carries. The zero value is a sane default.
+// PathOptions are fields of the IP and UDP headers. The zero value suits most programs.
 type PathOptions struct {
 	TrafficClass uint8  // IPv4 TOS or IPv6 traffic class
 	HopLimit     uint8  // 0: 64
 	FlowLabel    uint32 // IPv6, 20 bits
-	SourcePort   uint16 // UDP; 0: a hash of the two QPNs in 0xc000..0xffff (RoCEv2 A17.9.1)
+	SourcePort   uint16 // UDP; 0: a hash of the two QPNs in 0xc000 to 0xffff (RoCEv2 A17.9.1)
 }
 
-// AHAttr says whom an address handle addresses.
+// AHAttr describes the address handle that CreateAH creates.
 type AHAttr struct {
-	Remote   GID
-	GIDIndex *int // the entry of Device.GIDs to send from; nil: the first one of Remote's family that the route chooses
+	Remote   GID  // the receiver: a unicast address or a multicast group
+	GIDIndex *int // index in Device.GIDs of the local address; nil: the first one of Remote's IP version
 	PathOptions
 }

@@ -69,7 +69,7 @@ func TestFootprint(t *testing.T) {
 // is given back can be had again.
 func TestLimitsAreNamed(t *testing.T) {
 	link := newLink(t, loopback.Config{})
-	d := newDevice(t, link, 0, WithProgress(Manual), WithMaxQP(3), WithMaxMR(5), WithMaxMemory(4<<20))
+	d := newDevice(t, link, 0, WithProgress(Manual), WithExpert(Expert{MaxQP: 3, MaxMR: 5, MaxMemory: 4 << 20}))
 	e := newEnd(t, d, rigConfig{depth: 16, mem: 4096}) // one of each
 	refused := func(what string, err, want error, limit string) {
 		t.Helper()
@@ -184,7 +184,7 @@ func TestDevicesShareTheMachine(t *testing.T) {
 func TestLookingAhead(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
-	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual), WithPrefetch(2)), rigConfig{})
+	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual), WithExpert(Expert{Prefetch: new(2)})), rigConfig{})
 	const n = 300
 	var as []*QP
 	var src, dst []*MR
@@ -243,8 +243,8 @@ func TestLookingAhead(t *testing.T) {
 		if err := a.SetPrefetch(bad); err == nil {
 			t.Errorf("a window of %d was taken", bad)
 		}
-		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithPrefetch(bad)); !errors.Is(err, sched.ErrWindow) {
-			t.Errorf("WithPrefetch(%d): %v", bad, err)
+		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{Prefetch: new(bad)})); !errors.Is(err, sched.ErrWindow) {
+			t.Errorf("Expert.Prefetch = %d: %v", bad, err)
 		}
 	}
 }

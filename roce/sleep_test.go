@@ -42,8 +42,8 @@ func TestMinimumSleep(t *testing.T) {
 
 // Who has just lost a packet spins longer before it blocks; who is not to spin at all never does.
 func TestSpinAfterLoss(t *testing.T) {
-	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(20 * time.Microsecond)}})
-	none, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithSpin(0)}})
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: 20 * time.Microsecond})}})
+	none, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: NoSpin})}})
 	spins := func(e *end) (d qp.Time) {
 		must(t, e.sh.do(func(now qp.Time) {
 			idle := e.sh.newIdler()
@@ -100,7 +100,7 @@ func TestACKBeforeBlocking(t *testing.T) {
 // A tail loss is repaired while both ends block, the first after a calm, too.
 func TestLossWhileBlocking(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
-		a, b := newRig(t, rigConfig{link: loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: 0.2}}, opts: []Option{WithProgress(p), WithSpin(0)}})
+		a, b := newRig(t, rigConfig{link: loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: 0.2}}, opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})}})
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		done := make(chan struct{})
 		go func() {

@@ -196,7 +196,7 @@ func TestVethAddressChange(t *testing.T) {
 func TestVethBlocking(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	bothModes(t, func(t *testing.T, p Progress) {
-		c := rigConfig{opts: []Option{WithProgress(p), WithSpin(0)}}
+		c := rigConfig{opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})}}
 		a, b := openEnd(t, &pair.A, xdp.Options{}, c), openEnd(t, &pair.B, xdp.Options{}, c)
 		connect(t, a.qp, b.qp)
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)

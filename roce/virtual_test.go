@@ -20,7 +20,7 @@ func virtualPair(t *testing.T, seed uint64) (*loopback.Link, *end, *end) {
 	var ends [2]*end
 	for i := range ends {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		ends[i] = newEnd(t, newDevice(t, link, i, WithClock(link.Now), WithRand(r.Uint64)), rigConfig{mem: 1 << 20, mr: []MROption{WithIOVA(0x10000)}})
+		ends[i] = newEnd(t, newDevice(t, link, i, WithExpert(Expert{Clock: link.Now, Rand: r.Uint64})), rigConfig{mem: 1 << 20, mr: []MROption{WithIOVA(0x10000)}})
 	}
 	connect(t, ends[0].qp, ends[1].qp)
 	return link, ends[0], ends[1]

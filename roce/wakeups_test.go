@@ -182,10 +182,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	links := map[string]func(t *testing.T, o Option) (a, b *end){
 		"memory": func(t *testing.T, o Option) (a, b *end) {
 			link, c := newLink(t, loopback.Config{}), rigConfig{}
-			return newEnd(t, newDevice(t, link, 0, o, WithSpin(0)), c), newEnd(t, newDevice(t, link, 1, o, WithSpin(0)), c)
+			return newEnd(t, newDevice(t, link, 0, o, WithExpert(Expert{Spin: NoSpin})), c), newEnd(t, newDevice(t, link, 1, o, WithExpert(Expert{Spin: NoSpin})), c)
 		},
 		"veth": func(t *testing.T, o Option) (a, b *end) {
-			pair, c := newVeth(t, veth.Options{}), rigConfig{opts: []Option{o, WithSpin(0)}}
+			pair, c := newVeth(t, veth.Options{}), rigConfig{opts: []Option{o, WithExpert(Expert{Spin: NoSpin})}}
 			return openEnd(t, &pair.A, xdp.Options{Mode: xdp.Generic}, c), openEnd(t, &pair.B, xdp.Options{Mode: xdp.Generic}, c)
 		},
 	}
@@ -217,8 +217,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func TestEveryPostCompletes(t *testing.T) {
 	lockKinds(t, func(t *testing.T, o Option) {
 		link := newLink(t, loopback.Config{})
-		a := newEnd(t, newDevice(t, link, 0, o, WithSpin(0)), rigConfig{})
-		b := newEnd(t, newDevice(t, link, 1, o, WithSpin(0)), rigConfig{})
+		a := newEnd(t, newDevice(t, link, 0, o, WithExpert(Expert{Spin: NoSpin})), rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, o, WithExpert(Expert{Spin: NoSpin})), rigConfig{})
 		s := newStorm(t)
 		s.run(func() bool {
 			x, y := pairOf(t, a, b)

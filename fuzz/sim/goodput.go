@@ -82,7 +82,7 @@ func newMeasurement(s Stream) (*measurement, error) {
 
 func (m *measurement) open(i int) (err error) {
 	r := rand.New(rand.NewPCG(m.Seed, uint64(i)))
-	if m.dev[i], err = roce.New(m.link.Port(i), roce.WithClock(m.link.Now), roce.WithRand(r.Uint64)); err != nil {
+	if m.dev[i], err = roce.New(m.link.Port(i), roce.WithExpert(roce.Expert{Clock: m.link.Now, Rand: r.Uint64})); err != nil {
 		return err
 	}
 	pd, err := m.dev[i].AllocPD()

@@ -174,7 +174,7 @@ func (w *world) newHost(i int) *host {
 	if w.out != nil {
 		port = &tracePort{Port: h.port, w: w, i: i}
 	}
-	h.dev, err = roce.New(port, roce.WithClock(w.link.Now), roce.WithRand(r.Uint64), roce.WithMaxWindow(w.sc.window))
+	h.dev, err = roce.New(port, roce.WithExpert(roce.Expert{Clock: w.link.Now, Rand: r.Uint64, MaxWindow: w.sc.window}))
 	w.must(err, "device")
 	h.pd, err = h.dev.AllocPD()
 	w.must(err, "PD")

@@ -53,11 +53,11 @@ func newGorxe(s *spec, port driver.Port) (*gorxe, error) {
 func (g *gorxe) build() (err error) {
 	spin := idleSpin
 	if g.spec.Test == pingpong {
-		spin = 0 // who wants to spin does not call Wait
+		spin = roce.NoSpin // a spinning test does not call Wait
 	}
 	port := g.port
 	g.port = nil
-	if g.dev, err = roce.New(port, roce.WithProgress(roce.Manual), roce.WithSpin(spin)); err != nil {
+	if g.dev, err = roce.New(port, roce.WithProgress(roce.Manual), roce.WithExpert(roce.Expert{Spin: spin})); err != nil {
 		return err
 	}
 	if g.pd, err = g.dev.AllocPD(); err != nil {

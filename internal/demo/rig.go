@@ -169,9 +169,9 @@ func (r *rig) inMemory() error {
 }
 
 func (r *rig) open(pa, pb driver.Port) (err error) {
-	b := roce.WithSpin(spin)
+	b := roce.WithExpert(roce.Expert{Spin: spin})
 	if runtime.GOMAXPROCS(0) == 1 {
-		b = roce.WithSpin(0) // the one core is A's to spin on
+		b = roce.WithExpert(roce.Expert{Spin: roce.NoSpin}) // the one core is A's to spin on
 	}
 	if r.a.dev, err = roce.New(pa, roce.WithProgress(roce.Manual)); err != nil {
 		return errors.Join(err, pb.Close())

@@ -15,7 +15,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -45,7 +44,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 
 // RegisterWindow adds the flag for the prefetch window, for those who serve many QPs.
 func (f *Flags) RegisterWindow(fs *pflag.FlagSet) {
-	f.Window = cli.Int{N: qp.DefaultPrefetch, Max: qp.MaxPrefetch}
+	f.Window = cli.Int{N: roce.DefaultPrefetch, Max: roce.MaxPrefetch}
 	fs.Var(&f.Window, "window", "prefetch window: how many QPs ahead of their turn what they need is fetched into the caches, 0 = off")
 }
 
@@ -89,7 +88,7 @@ func (f *Flags) XDP() xdp.Options {
 func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
 	opts := []roce.Option{roce.WithXDP(f.XDP()), roce.WithProgress(progress)}
 	if f.Window.Max > 0 { // there is the flag
-		opts = append(opts, roce.WithPrefetch(f.Window.N))
+		opts = append(opts, roce.WithExpert(roce.Expert{Prefetch: new(f.Window.N)}))
 	}
 	dev, err := roce.Open(f.Iface, opts...)
 	if err != nil {

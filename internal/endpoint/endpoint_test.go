@@ -15,7 +15,7 @@ func newDevice(t *testing.T) *roce.Device {
 		t.Fatal(err)
 	}
 	// With one protection domain at most, an endpoint that leaves something behind blocks the next.
-	dev, err := roce.New(link.Port(0), roce.WithMaxPD(1))
+	dev, err := roce.New(link.Port(0), roce.WithExpert(roce.Expert{MaxPD: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func New(c Config) (*Testbed, error) {
 func (t *Testbed) options(c *Config, i int) []roce.Option {
 	var o []roce.Option
 	if c.Virtual || c.Link.Virtual {
-		o = append(o, roce.WithClock(t.Link.Now))
+		o = append(o, roce.WithExpert(roce.Expert{Clock: t.Link.Now}))
 	}
 	o = append(o, c.Options...)
 	return append(o, c.Device[i]...)

@@ -61,9 +61,9 @@ func (w *wire) virtual() bool { return w.link != nil }
 
 // options are those of both devices.
 func (w *wire) options() []roce.Option {
-	list := []roce.Option{roce.WithProgress(roce.Manual), roce.WithMaxWindow(window)}
+	list := []roce.Option{roce.WithProgress(roce.Manual), roce.WithExpert(roce.Expert{MaxWindow: window})}
 	if w.virtual() {
-		list = append(list, roce.WithClock(w.clock), roce.WithRand(w.rand))
+		list = append(list, roce.WithExpert(roce.Expert{Clock: w.clock, Rand: w.rand}))
 	}
 	return list
 }

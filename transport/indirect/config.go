@@ -94,7 +94,7 @@ type Config struct {
 
 	// Rand replaces the random source of tokens, Q_Keys and first TIDs: for tests that must replay.
 	Rand func() uint64
-	// Clock replaces the monotonic clock, in nanoseconds: for devices on a clock of the caller's (roce.WithClock).
+	// Clock replaces the monotonic clock, in nanoseconds: for devices on a clock of the caller's (roce.Expert.Clock).
 	Clock func() int64
 }
 

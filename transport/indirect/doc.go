@@ -19,7 +19,7 @@
 //
 // Requests, answers and releases are datagrams between two UD QPs (package core has their format), which may be lost. Data is RDMA WRITEs on an RC QP, so
 // its retransmission, with go-back-N upon the first gap, is the NIC's: eight messages of Config.Segment bytes are in flight at most; the
-// window in packets is the device's (roce.WithMaxWindow). Messages into the indirect buffer carry immediate data: transfer, slot, number. All of it is plain
+// window in packets is the device's (roce.Expert.MaxWindow). Messages into the indirect buffer carry immediate data: transfer, slot, number. All of it is plain
 // RoCEv2, so that a host with nothing but libibverbs can be either end; the parameters are exchanged in the private data of the
 // connection manager's messages (Params).
 //

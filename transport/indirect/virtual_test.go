@@ -21,7 +21,9 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := func() []roce.Option { return []roce.Option{roce.WithClock(link.Now), roce.WithRand(r.Uint64)} }
+	options := func() []roce.Option {
+		return []roce.Option{roce.WithExpert(roce.Expert{Clock: link.Now, Rand: r.Uint64})}
+	}
 	cfg := Config{
 		Clock: link.Now, Rand: r.Uint64, Timeout: 100 * time.Microsecond, Slots: 1 + int(seed%2), MaxTransfer: 16 << 10, Segment: 4 << 10, Entries: 4,
 		RC: roce.ConnectOptions{Timeout: 12}, Faults: Faults{Seed: seed, FailedRegistration: []float64{0, 0.3, 0.6}[seed/3%3]},
@@ -115,7 +117,7 @@ func newVirtual(t *testing.T, c Config) *virtual {
 	}
 	c.Clock = link.Now
 	v := &virtual{t: t, link: link}
-	v.a, v.b = manualPairAt(t, link, c, func() []roce.Option { return []roce.Option{roce.WithClock(link.Now)} })
+	v.a, v.b = manualPairAt(t, link, c, func() []roce.Option { return []roce.Option{roce.WithExpert(roce.Expert{Clock: link.Now})} })
 	return v
 }
 

@@ -99,7 +99,7 @@ func (w *world) build(ctx context.Context, qps, mrs int, cpus []int) error {
 	for i := range ends {
 		ends[i] = &end{cpu: cpus[i]}
 		// The ports belong to the devices from here on.
-		if ends[i].dev, err = roce.New(ports[i], roce.WithProgress(roce.Manual), roce.WithMaxQP(maxCount), roce.WithMaxMR(maxCount+2)); err != nil {
+		if ends[i].dev, err = roce.New(ports[i], roce.WithProgress(roce.Manual), roce.WithExpert(roce.Expert{MaxQP: maxCount, MaxMR: maxCount + 2})); err != nil {
 			if i == 0 {
 				err = errors.Join(err, ports[1].Close())
 			}

@@ -31,7 +31,7 @@ func newCMRig(t *testing.T, v6 bool) *rig {
 	r := &rig{flags: anyGID(), rows: make(chan *Row, 64), failed: make(chan error, 10)}
 	var devs [2]*roce.Device
 	for i := range devs {
-		if devs[i], err = roce.New(link.Port(i), roce.WithMaxQP(maxTestQPs)); err != nil {
+		if devs[i], err = roce.New(link.Port(i), roce.WithExpert(roce.Expert{MaxQP: maxTestQPs})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestHostileTCP(t *testing.T) {
 		key   = "0000:0001:00004a:df2588:00002730:00005596a624e000:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:4d:00:01:00000000:\x00"
 		other = "0000:0001:00004b:df2588:00002730:00005596a624e000:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:4d:00:01:00000000:\x00"
 	)
-	r := newRigOf(t, roce.Auto, roce.WithMaxQP(maxTestQPs))
+	r := newRigOf(t, roce.Auto, roce.WithExpert(roce.Expert{MaxQP: maxTestQPs}))
 	r.free = r.room(t)
 	for _, c := range []struct {
 		name, says string
