@@ -19,8 +19,18 @@ type Ports struct {
 
 // OpenPorts opens the two ports that c describes.
 func OpenPorts(c Config) (*Ports, error) {
+	p, err := openPorts(&c)
+	if err == nil && c.Wrap != nil {
+		for i := range p.Port {
+			p.Port[i] = c.Wrap(i, p.Port[i])
+		}
+	}
+	return p, err
+}
+
+func openPorts(c *Config) (*Ports, error) {
 	if !c.Veth {
-		return openMemory(&c)
+		return openMemory(c)
 	}
 	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
@@ -27,6 +28,10 @@ type Config struct {
 	Virtual bool
 	// Link has further settings of the link in memory.
 	Link loopback.Config
+
+	// Wrap, if not nil, returns what the device of a side uses instead of its port, for example to
+	// observe the port.
+	Wrap func(side int, p driver.Port) driver.Port
 
 	// Options are those of both devices; Device has those of each.
 	Options []roce.Option

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 func newTestbed(t *testing.T, c Config) *Testbed {
@@ -125,5 +129,25 @@ func TestNewFails(t *testing.T) {
 	}
 	if _, err := New(Config{MTU: 1}); !errors.Is(err, loopback.ErrConfig) {
 		t.Errorf("New() with MTU 1 = %v, want ErrConfig", err)
+	}
+}
+
+func TestWrap(t *testing.T) {
+	var sides []int
+	newTestbed(t, Config{Wrap: func(side int, p driver.Port) driver.Port {
+		sides = append(sides, side)
+		return p
+	}})
+	if !slices.Equal(sides, []int{0, 1}) {
+		t.Errorf("Wrap was called for sides %v, want [0 1]", sides)
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	if !Unavailable(fmt.Errorf("open: %w", xdp.ErrUnsupported)) {
+		t.Error("Unavailable(ErrUnsupported) = false")
+	}
+	if Unavailable(nil) || Unavailable(errors.New("other")) {
+		t.Error("Unavailable() = true for an error that does not concern AF_XDP")
 	}
 }
