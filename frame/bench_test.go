@@ -7,7 +7,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// writeOnly returns a finished "RC RDMA WRITE Only" with n payload bytes.
+// writeOnly returns a finished "RC RDMA WRITE Only" frame with n payload bytes.
 func writeOnly(a *Address, n int) (f []byte, netLen int) {
 	f = make([]byte, bth.MaxNetHeader+bth.MaxHeaderLen+n+bth.ICRCLen)
 	netLen = PutHeaders(f, a)

@@ -9,8 +9,8 @@ import (
 	"github.com/gorxe/gorxe/bth/bthtest"
 )
 
-// reencode builds the frame again from what was decoded, by the writers that the
-// data path uses: PutHeaders, PutBTH and the extension headers' Put, Finish.
+// reencode builds the frame again from the decoded packet with the functions that the data path
+// uses.
 func reencode(t *testing.T, frame []byte, p *bth.Packet) []byte {
 	t.Helper()
 	a := Address{
@@ -37,7 +37,7 @@ func reencode(t *testing.T, frame []byte, p *bth.Packet) []byte {
 	return out
 }
 
-// putExtensions writes every extension header of p's opcode from its fields.
+// putExtensions writes the extension headers of p's opcode.
 func putExtensions(b []byte, p *bth.Packet) {
 	i := p.Info
 	if i.FETH != 0 {
@@ -68,8 +68,7 @@ func putExtensions(b []byte, p *bth.Packet) {
 	}
 }
 
-// Every RoCE frame that rxe sent decodes with its ICRC right, and comes out the
-// same, byte for byte, when it is built again from its fields.
+// Every RoCE frame from rxe decodes without error, and encoding the result gives the same bytes.
 func TestCapturesRoundTrip(t *testing.T) {
 	var d Decoder
 	seen := map[bth.Opcode]int{}
@@ -81,7 +80,7 @@ func TestCapturesRoundTrip(t *testing.T) {
 				var p bth.Packet
 				r := d.Decode(f, &p)
 				if r == ReasonNotRoCE && !bytes.Contains(f[:min(len(f), 66)], []byte{bth.Port >> 8, bth.Port & 0xff}) {
-					continue // ARP, neighbour discovery, TCP
+					continue // ARP, neighbor discovery, TCP
 				}
 				if r != ReasonOK {
 					t.Fatalf("frame %d: %v", i+1, r)
@@ -92,7 +91,7 @@ func TestCapturesRoundTrip(t *testing.T) {
 					t.Fatalf("frame %d: Decode changed the frame", i+1)
 				}
 				if got := reencode(t, f, &p); !bytes.Equal(got, f) {
-					t.Fatalf("frame %d, %v: built again\n%x\nwant\n%x", i+1, p.BTH.Opcode(), got, f)
+					t.Fatalf("frame %d, %v: encoded again\n%x\nwant\n%x", i+1, p.BTH.Opcode(), got, f)
 				}
 			}
 			if roce == 0 {
@@ -100,12 +99,12 @@ func TestCapturesRoundTrip(t *testing.T) {
 			}
 		})
 	}
-	// The count holds the test to its purpose: a Decoder that passed frames over would fail here.
+	// Without this count, a Decoder that rejects frames would pass.
 	total := 0
 	for _, n := range seen {
 		total += n
 	}
 	if len(seen) != 28 || total != 1359 {
-		t.Errorf("%d frames of %d opcodes, want 1359 of 28: %v", total, len(seen), seen)
+		t.Errorf("found %d frames with %d opcodes, want 1359 with 28: %v", total, len(seen), seen)
 	}
 }

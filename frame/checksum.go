@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// sum16 returns the ones' complement sum of b as big-endian 16-bit words, folded
-// to 16 bits, a missing last byte taken as zero (RFC 1071). It adds 64-bit words
-// with end-around carry: the sum modulo 2^16-1 is the same.
+// sum16 returns the ones' complement sum of b as big-endian 16-bit words (RFC 1071). If the length
+// is odd, it appends a zero byte. It adds 64-bit words with end-around carry, which gives the same
+// sum modulo 2^16-1.
 func sum16(b []byte) uint16 {
 	var sum, carry uint64
 	for len(b) >= 32 {
@@ -28,7 +28,7 @@ func sum16(b []byte) uint16 {
 	return fold(sum>>32 + sum&0xffffffff + carry)
 }
 
-// fold brings a sum of 16-bit words, of at most 48 bits, to 16 bits.
+// fold reduces a sum of 16-bit words to 16 bits. s must fit in 48 bits.
 func fold(s uint64) uint16 {
 	s = s>>32 + s&0xffffffff
 	s = s>>16 + s&0xffff
@@ -36,8 +36,8 @@ func fold(s uint64) uint16 {
 	return uint16(s>>16 + s&0xffff)
 }
 
-// sumIPv4 returns the folded sum of a 20-byte IPv4 header: 0xffff if its checksum
-// is right. It adds in the processor's byte order and swaps the sum (RFC 1071, 2 B).
+// sumIPv4 returns the sum of a 20-byte IPv4 header, which is 0xffff if the checksum is correct. It
+// adds in little-endian order and swaps the result (RFC 1071, section 2 (B)).
 func sumIPv4(h []byte) uint16 {
 	_ = h[19]
 	return bits.ReverseBytes16(fold(uint64(binary.LittleEndian.Uint32(h[0:4])) + uint64(binary.LittleEndian.Uint32(h[4:8])) +
@@ -45,17 +45,17 @@ func sumIPv4(h []byte) uint16 {
 		uint64(binary.LittleEndian.Uint32(h[16:20]))))
 }
 
-// udpChecksumOK reports whether a UDP datagram's checksum stands: absent (0), right,
-// or partial. addrs are both IP addresses, as they stand in the IP header.
+// udpChecksumOK reports whether the checksum of a UDP datagram is absent (0), correct or partial.
+// addrs are the two IP addresses as they appear in the IP header.
 //
-// Over IPv6 a checksum of 0 is against RFC 8200 but usual in RoCEv2, whose ICRC
-// covers the same bytes (RFC 6935 allows it to tunnels; rxe sends it).
+// RFC 8200 forbids checksum 0 over IPv6, but RoCEv2 senders such as rxe use it because the ICRC
+// covers the same bytes; RFC 6935 allows it for tunnels.
 //
-// Partial: a packet that a kernel on this host sent through a veth or tap has only
-// the pseudo-header's sum there, as the sum of the rest was left to a NIC. A
-// damaged packet carries that very value once in 65536, and then the ICRC speaks.
+// A checksum is partial if it covers only the pseudo-header. The kernel leaves the rest to the NIC,
+// and a veth or tap delivers the packet in this state. A corrupted packet has this value once in
+// 65536 cases; the ICRC then detects the corruption.
 //
-// Few packets have one: it stays a call, out of the way of the others.
+// It is not inlined because most packets have no checksum.
 //
 //go:noinline
 func udpChecksumOK(addrs, udp []byte) bool {

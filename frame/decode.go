@@ -15,7 +15,7 @@ const (
 
 	lenEthernet = 14
 	lenVLAN     = 4
-	minPacket   = lenUDP + bth.HeaderLen + bth.ICRCLen // behind the IP header
+	minPacket   = lenUDP + bth.HeaderLen + bth.ICRCLen // bytes after the IP header
 
 	protoHopByHop = 0
 	protoRouting  = 43
@@ -23,32 +23,32 @@ const (
 	protoDestOpts = 60
 )
 
-// Decoder reads frames. Its scratch space makes it the property of one thread. The
-// zero value is ready; keep it on the heap or in a longer-lived struct.
+// Decoder decodes frames. The zero value is ready to use. A Decoder must not be used by two
+// goroutines at a time. It should be part of a struct on the heap, because its scratch space
+// escapes.
 type Decoder struct {
 	scratch scratch
 	flows   flows
 }
 
-// Decode checks an Ethernet frame, trailing Ethernet padding tolerated, and fills p
-// with views into b. With ReasonOK everything was right, the ICRC included. With
-// ReasonICRC p is filled as far as the opcode could be read, for those who show
-// packets; its content is not to be trusted. With any other reason p's content is
-// undefined, though still safe to look at if it was so before.
+// Decode checks an Ethernet frame and fills in p with views of b. It ignores Ethernet padding at
+// the end. With ReasonOK every check passed, including the ICRC. With ReasonICRC p is filled in as
+// far as possible, for programs that display packets; the content may be corrupted. With any other
+// reason the fields of p are unspecified, but its accessors do not panic.
 func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
 	f := d.flows.find(b)
 	if f == nil {
 		return d.decode(b, p)
 	}
 	f.fill(p)
-	ip, reason := cutIPv4(b[lenEthernet:], p)
+	ip, reason := trimIPv4(b[lenEthernet:], p)
 	if reason == ReasonOK {
 		reason = d.transport(ip, p)
 	}
 	return reason
 }
 
-// decode is Decode for a frame that looks otherwise than those before.
+// decode is Decode for a frame of no known flow.
 func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
 	if len(b) < lenEthernet+lenVLAN {
 		return ReasonShort
@@ -80,8 +80,8 @@ func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
 	return reason
 }
 
-// decodeIPv4 checks the IPv4 header, fills p's addresses, and returns the IP packet
-// cut to its length.
+// decodeIPv4 checks the IPv4 header, sets the addresses of p, and returns the IP packet without
+// padding.
 func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	if len(ip) < lenIPv4+lenUDP {
 		return nil, ReasonShort
@@ -94,7 +94,7 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 		return nil, ReasonNotRoCE
 	case ip[9] != protoUDP:
 		return nil, ReasonNotRoCE
-	case binary.BigEndian.Uint16(ip[6:8])&0x3fff != 0: // more fragments, offset
+	case binary.BigEndian.Uint16(ip[6:8])&0x3fff != 0: // more fragments, or a fragment offset
 		return nil, ReasonFragment
 	case binary.BigEndian.Uint16(ip[lenIPv4+2:]) != bth.Port:
 		return nil, ReasonNotRoCE
@@ -102,11 +102,12 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	p.TrafficClass, p.HopLimit = ip[1], ip[8]
 	p.Src.SetIPv4(ip[12:16])
 	p.Dst.SetIPv4(ip[16:20])
-	return cutIPv4(ip, p)
+	return trimIPv4(ip, p)
 }
 
-// cutIPv4 checks what differs from packet to packet in the IPv4 header, checksum and length, and returns the IP packet cut to the latter.
-func cutIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
+// trimIPv4 checks the fields of the IPv4 header that differ from packet to packet, checksum and
+// length, and returns the IP packet without padding.
+func trimIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	if sumIPv4(ip) != 0xffff {
 		return nil, ReasonIPChecksum
 	}
@@ -121,7 +122,7 @@ func cutIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	return ip[:n], ReasonOK
 }
 
-// decodeIPv6 does the same for IPv6.
+// decodeIPv6 is decodeIPv4 for IPv6.
 func decodeIPv6(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	if len(ip) < lenIPv6+lenUDP {
 		return nil, ReasonShort
@@ -150,8 +151,8 @@ func decodeIPv6(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	}
 	p.TrafficClass, p.HopLimit = ip[0]<<4|ip[1]>>4, ip[7]
 	p.Src, p.Dst = bth.GID(ip[8:24]), bth.GID(ip[24:40])
-	// A GID ::ffff:a.b.c.d stands for IPv4. In an IPv6 header (RFC 4038 4.2 warns of it) it
-	// would let an IPv6 sender pass for an IPv4 one.
+	// The GID ::ffff:a.b.c.d stands for an IPv4 address. If it were accepted in an IPv6 header, an
+	// IPv6 sender could impersonate an IPv4 sender (RFC 4038, section 4.2).
 	if p.Src.IsIPv4() || p.Dst.IsIPv4() {
 		return nil, ReasonAddress
 	}
@@ -159,8 +160,8 @@ func decodeIPv6(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	return ip[:n], ReasonOK
 }
 
-// transport checks UDP, ICRC and BTH. ip is cut to its length and holds minPacket
-// behind the IP header.
+// transport checks UDP, ICRC and BTH. ip has no padding and at least minPacket bytes after the IP
+// header.
 func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	ipLen := len(p.NetHeader)
 	udp := ip[ipLen:]
@@ -174,7 +175,7 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	d.scratch.prepare(ip[:end], ipLen)
 	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
-	// IBA 9.6.1: a packet with a bad CRC says nothing, not even a wrong opcode.
+	// A packet with a wrong ICRC is dropped for that reason, whatever its opcode (IBA 9.6.1).
 	if d.scratch.sum(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
 		return ReasonICRC
 	}
@@ -203,9 +204,10 @@ func parseReason(err error) Reason {
 	return ReasonTruncated
 }
 
-// Glance returns what stands behind the UDP header of a frame, ICRC included, if the frame looks as if it were RoCEv2; nil
-// else. Nothing is checked: it is for guessing which connection a frame belongs to, before Decode says so.
-func Glance(b []byte) []byte {
+// PeekBTH returns the bytes after the UDP header, including the ICRC, of a frame that looks like
+// RoCEv2, or nil. It checks only lengths and the EtherType. Use it to guess the connection of a
+// frame before Decode has checked it. A non-nil result has at least 16 bytes.
+func PeekBTH(b []byte) []byte {
 	if len(b) < lenEthernet+lenVLAN+lenIPv4+minPacket {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The offsets of fields in an untagged frame.
+// Offsets of fields in an untagged frame.
 const (
 	atType  = 12
 	atIP    = 14
@@ -23,8 +23,7 @@ const (
 	offSum  = 6 // UDP checksum
 )
 
-// slowICRC is the rule of IBA 7.8.1 and A17.3.3 written down without regard for
-// speed: mask a copy, put eight bytes 0xff in front, and divide bit by bit.
+// slowICRC implements IBA 7.8.1 and A17.3.3 in the most direct way.
 func slowICRC(ip []byte) uint32 {
 	b := bytes.Clone(ip)
 	l4 := 20
@@ -46,8 +45,8 @@ func slowICRC(ip []byte) uint32 {
 	return ^crc
 }
 
-// seal makes checksum and ICRC of a changed frame right again, so that a test meets
-// the one fault it means.
+// seal recomputes checksums and ICRC of a modified frame, so that a test reaches the check that it
+// is about.
 func seal(f []byte) []byte {
 	ip := f[atIP:]
 	if binary.BigEndian.Uint16(f[atType:]) == etherTypeVLAN {
@@ -63,23 +62,23 @@ func seal(f []byte) []byte {
 	return f
 }
 
-// eachWay runs a test with every way of computing the ICRC that this machine has. The test must not be parallel to others.
-func eachWay(t *testing.T, test func(t *testing.T)) {
-	t.Run("runs of hash/crc32", func(t *testing.T) {
-		defer func(f *foldTable) { folding = f }(folding)
-		folding = nil
+// withEachCRC runs a test with each implementation of the CRC that the processor supports. The test
+// must not run in parallel with others.
+func withEachCRC(t *testing.T, test func(t *testing.T)) {
+	t.Run("hash/crc32", func(t *testing.T) {
+		defer func(f *foldTable) { foldConstants = f }(foldConstants)
+		foldConstants = nil
 		test(t)
 	})
-	t.Run("wide", func(t *testing.T) {
-		needWide(t)
+	t.Run("AVX-512", func(t *testing.T) {
+		needAVX512(t)
 		test(t)
 	})
 }
 
-// The fast ICRC equals the slow one at every length, over both families: one run,
-// two runs, and the borders between.
+// ICRC equals slowICRC for every length and both IP versions.
 func TestICRCEveryLength(t *testing.T) {
-	eachWay(t, func(t *testing.T) {
+	withEachCRC(t, func(t *testing.T) {
 		for _, a := range []*Address{&addr4, &addr6} {
 			for n := 0; n <= 4200; n++ {
 				if n > 1400 && n < 4000 {
@@ -89,16 +88,16 @@ func TestICRCEveryLength(t *testing.T) {
 				ip := f[atIP:]
 				end := len(ip) - bth.ICRCLen
 				if got, want := binary.LittleEndian.Uint32(ip[end:]), slowICRC(ip[:end]); got != want {
-					t.Fatalf("%d header bytes, %d payload: %#08x, want %#08x", netLen, n, got, want)
+					t.Fatalf("%d header bytes, %d payload bytes: ICRC = %#08x, want %#08x", netLen, n, got, want)
 				}
 			}
 		}
 	})
 }
 
-// One Encoder after another packet: nothing of a longer packet may linger in the scratch.
-func TestICRCNothingLingers(t *testing.T) {
-	eachWay(t, func(t *testing.T) {
+// An Encoder's scratch space keeps nothing of a longer packet.
+func TestICRCScratchReuse(t *testing.T) {
+	withEachCRC(t, func(t *testing.T) {
 		var e Encoder
 		rapid.Check(t, func(t *rapid.T) {
 			a := rapid.SampledFrom([]*Address{&addr4, &addr6}).Draw(t, "family")
@@ -107,27 +106,27 @@ func TestICRCNothingLingers(t *testing.T) {
 			e.Finish(f, netLen)
 			end := len(f) - bth.ICRCLen
 			if got, want := binary.LittleEndian.Uint32(f[end:]), slowICRC(f[atIP:end]); got != want {
-				t.Fatalf("%#08x, want %#08x", got, want)
+				t.Fatalf("ICRC = %#08x, want %#08x", got, want)
 			}
 		})
 	})
 }
 
-// ICRC for tools says the same, and refuses what cannot have one.
-func TestICRCOfTools(t *testing.T) {
+// The function ICRC gives the same result and refuses packets that are too short.
+func TestICRCFunction(t *testing.T) {
 	f, _ := writeOnly(&addr6, 9)
 	end := len(f) - bth.ICRCLen
 	crc, ok := ICRC(f[atIP:end])
 	if !ok || crc != slowICRC(f[atIP:end]) {
-		t.Errorf("%#08x, %v", crc, ok)
+		t.Errorf("ICRC() = %#08x, %v", crc, ok)
 	}
 	for n := range atBTH6 + bth.HeaderLen - atIP {
 		if _, ok := ICRC(f[atIP : atIP+n]); ok {
-			t.Errorf("an ICRC from %d bytes", n)
+			t.Errorf("ICRC() accepted %d bytes", n)
 		}
 	}
 	if _, ok := ICRC(nil); ok {
-		t.Error("an ICRC from nothing")
+		t.Error("ICRC() accepted an empty packet")
 	}
 }
 
@@ -139,9 +138,9 @@ func TestDecodeRefuses(t *testing.T) {
 		change func(f []byte) []byte
 		want   Reason
 	}{
-		{"untouched, IPv4", &addr4, func(f []byte) []byte { return f }, ReasonOK},
-		{"untouched, IPv6", &addr6, func(f []byte) []byte { return f }, ReasonOK},
-		{"Ethernet padding behind it", &addr4, func(f []byte) []byte { return append(f, make([]byte, 18)...) }, ReasonOK},
+		{"unchanged, IPv4", &addr4, func(f []byte) []byte { return f }, ReasonOK},
+		{"unchanged, IPv6", &addr6, func(f []byte) []byte { return f }, ReasonOK},
+		{"Ethernet padding", &addr4, func(f []byte) []byte { return append(f, make([]byte, 18)...) }, ReasonOK},
 		{"Ethernet padding, IPv6", &addr6, func(f []byte) []byte { return append(f, 1, 2, 3) }, ReasonOK},
 		{"empty", &addr4, func(f []byte) []byte { return nil }, ReasonShort},
 		{"ends in the IP header", &addr4, func(f []byte) []byte { return f[:atIP+19] }, ReasonShort},
@@ -154,7 +153,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"another UDP port", &addr4, func(f []byte) []byte { put16(f[atUDP4+2:], 4792); return seal(f) }, ReasonNotRoCE},
 		{"another UDP port, IPv6", &addr6, func(f []byte) []byte { put16(f[atUDP6+2:], 53); return seal(f) }, ReasonNotRoCE},
 		{"IP version 5", &addr4, func(f []byte) []byte { f[atIP] = 0x55; return f }, ReasonNotRoCE},
-		{"IPv4 in IPv6's ethertype", &addr4, func(f []byte) []byte { put16(f[atType:], etherTypeIPv6); return f }, ReasonNotRoCE},
+		{"IPv4 with the EtherType of IPv6", &addr4, func(f []byte) []byte { put16(f[atType:], etherTypeIPv6); return f }, ReasonNotRoCE},
 		{"IPv4 header of 4 words", &addr4, func(f []byte) []byte { f[atIP] = 0x44; return f }, ReasonNotRoCE},
 		{"IPv4 options", &addr4, func(f []byte) []byte { f[atIP] = 0x46; return f }, ReasonIPOptions},
 		{"IPv6 hop-by-hop options", &addr6, func(f []byte) []byte { f[atIP+6] = 0; return f }, ReasonIPOptions},
@@ -166,18 +165,18 @@ func TestDecodeRefuses(t *testing.T) {
 		{"DF clear", &addr4, func(f []byte) []byte { put16(f[atIP+offFrag:], 0); return seal(f) }, ReasonOK},
 		{"IP checksum", &addr4, func(f []byte) []byte { f[atIP+10] ^= 1; return f }, ReasonIPChecksum},
 		{"hop limit changed without the checksum", &addr4, func(f []byte) []byte { f[atIP+8]--; return f }, ReasonIPChecksum},
-		{"hop limit, TOS changed on the way", &addr4, func(f []byte) []byte {
+		{"hop limit and TOS changed in transit", &addr4, func(f []byte) []byte {
 			crc := bytes.Clone(f[len(f)-4:])
 			f[atIP+8], f[atIP+1] = 1, 3
 			copy(seal(f)[len(f)-4:], crc)
 			return f
 		}, ReasonOK},
-		{"hop limit, class, label changed on the way, IPv6", &addr6, func(f []byte) []byte {
+		{"hop limit, class and label changed in transit, IPv6", &addr6, func(f []byte) []byte {
 			f[atIP], f[atIP+1], f[atIP+3], f[atIP+7] = 0x6a, 0xbc, 0, 1
 			return f
 		}, ReasonOK},
-		{"FECN set on the way", &addr4, func(f []byte) []byte { f[atBTH4+4] |= 0x80; return f }, ReasonOK},
-		{"IP length without room for a BTH", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 43); return seal(f) }, ReasonTruncated},
+		{"FECN set in transit", &addr4, func(f []byte) []byte { f[atBTH4+4] |= 0x80; return f }, ReasonOK},
+		{"IP length too short for a BTH", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 43); return seal(f) }, ReasonTruncated},
 		{"IP length 0", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 0); return seal(f) }, ReasonTruncated},
 		{"IPv6 length 0", &addr6, func(f []byte) []byte { put16(f[atIP+4:], 0); return f }, ReasonTruncated},
 		{"UDP length too long", &addr4, func(f []byte) []byte { put16(f[atUDP4+offUDP:], 0xffff); return seal(f) }, ReasonUDPLength},
@@ -187,19 +186,19 @@ func TestDecodeRefuses(t *testing.T) {
 		{"UDP checksum wrong, IPv6", &addr6, func(f []byte) []byte { put16(f[atUDP6+offSum:], 0x1234); return f }, ReasonUDPChecksum},
 		{"IPv4 source in an IPv6 header", &addr6, func(f []byte) []byte { copy(f[atIP+8:], addr4.Src[:]); return seal(f) }, ReasonAddress},
 		{"IPv4 destination in an IPv6 header", &addr6, func(f []byte) []byte { copy(f[atIP+24:], addr4.Dst[:]); return seal(f) }, ReasonAddress},
-		{"a bit of the payload", &addr4, func(f []byte) []byte { f[len(f)-6] ^= 0x10; return f }, ReasonICRC},
-		{"a bit of the ICRC", &addr4, func(f []byte) []byte { f[len(f)-1] ^= 0x01; return f }, ReasonICRC},
-		{"a bit of the PSN", &addr6, func(f []byte) []byte { f[atBTH6+11] ^= 0x01; return f }, ReasonICRC},
-		{"the IP ID, which the ICRC covers", &addr4, func(f []byte) []byte {
+		{"payload bit flipped", &addr4, func(f []byte) []byte { f[len(f)-6] ^= 0x10; return f }, ReasonICRC},
+		{"ICRC bit flipped", &addr4, func(f []byte) []byte { f[len(f)-1] ^= 0x01; return f }, ReasonICRC},
+		{"PSN bit flipped", &addr6, func(f []byte) []byte { f[atBTH6+11] ^= 0x01; return f }, ReasonICRC},
+		{"IP identification changed", &addr4, func(f []byte) []byte {
 			crc := bytes.Clone(f[len(f)-4:])
 			f[atIP+5]++
 			copy(seal(f)[len(f)-4:], crc)
 			return f
 		}, ReasonICRC},
-		{"an opcode that corruption made unknown", &addr4, func(f []byte) []byte { f[atBTH4] = 0xff; return f }, ReasonICRC},
+		{"opcode corrupted to an unknown one", &addr4, func(f []byte) []byte { f[atBTH4] = 0xff; return f }, ReasonICRC},
 		{"transport version 1", &addr4, func(f []byte) []byte { f[atBTH4+1] |= 1; return seal(f) }, ReasonVersion},
 		{"reserved opcode", &addr4, func(f []byte) []byte { f[atBTH4] = 0x1f; return seal(f) }, ReasonOpcode},
-		{"opcode with longer headers than the packet", &addr4, func(f []byte) []byte { f[atBTH4] = byte(bth.RCCmpSwap); return seal(f) }, ReasonTruncated},
+		{"opcode whose headers exceed the packet", &addr4, func(f []byte) []byte { f[atBTH4] = byte(bth.RCCmpSwap); return seal(f) }, ReasonTruncated},
 		{"pad count beyond the payload", &addr4, func(f []byte) []byte { f[atBTH4+1] |= 0x30; return seal(f) }, ReasonPad},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,14 +206,14 @@ func TestDecodeRefuses(t *testing.T) {
 			f = c.change(f)
 			d, p := new(Decoder), new(bth.Packet)
 			if got := d.Decode(f, p); got != c.want {
-				t.Fatalf("%v, want %v", got, c.want)
+				t.Fatalf("Decode() = %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// The frames that brought other RoCE stacks down.
-func TestKnownKillers(t *testing.T) {
+// Frames that crashed other RoCE implementations.
+func TestFramesThatCrashedOthers(t *testing.T) {
 	build := func(o bth.Opcode, dest bth.QPN, pad uint8, transport int) []byte {
 		f := make([]byte, bth.MaxNetHeader+transport+bth.ICRCLen)
 		n := PutHeaders(f, &addr4)
@@ -243,7 +242,7 @@ func TestKnownKillers(t *testing.T) {
 	} {
 		d, p := new(Decoder), new(bth.Packet)
 		if got := d.Decode(c.f, p); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+			t.Errorf("%s: Decode() = %v, want %v", c.name, got, c.want)
 		}
 	}
 }
@@ -254,27 +253,27 @@ func TestVLAN(t *testing.T) {
 		f, netLen := writeOnly(&base, 7)
 		d, p := new(Decoder), new(bth.Packet)
 		if r := d.Decode(f, p); r != ReasonOK || !p.HasVLAN || p.VLAN != base.VLAN || len(p.Payload) != 7 || p.Src != base.Src {
-			t.Fatalf("tagged frame, %d bytes of headers: %v, tag %#x %v", netLen, r, p.VLAN, p.HasVLAN)
+			t.Fatalf("tagged frame with %d bytes of headers: Decode() = %v, VLAN %#x, HasVLAN %v", netLen, r, p.VLAN, p.HasVLAN)
 		}
 		plain, _ := writeOnly(&addr4, 0)
 		if r := d.Decode(plain, p); r != ReasonOK || p.HasVLAN || p.VLAN != 0 {
-			t.Fatalf("the tag must not stay in p: %v, %#x", r, p.VLAN)
+			t.Fatalf("untagged frame after a tagged one: Decode() = %v, VLAN %#x", r, p.VLAN)
 		}
 		for _, inner := range []uint16{etherTypeVLAN, etherTypeQinQ} {
 			twice := append(bytes.Clone(f[:16]), byte(inner>>8), byte(inner), 0, 1)
 			twice = append(twice, f[16:]...)
 			if r := d.Decode(twice, p); r != ReasonVLAN {
-				t.Errorf("a VLAN in a VLAN: %v", r)
+				t.Errorf("frame with two tags: Decode() = %v", r)
 			}
 		}
 		if r := d.Decode(f[:17], p); r != ReasonShort {
-			t.Errorf("a frame that ends in the tag: %v", r)
+			t.Errorf("frame that ends in the tag: Decode() = %v", r)
 		}
 	}
 }
 
-// RFC 768: a checksum that is filled in must be right; 0 means none. A kernel's
-// partial checksum is the pseudo-header's sum.
+// RFC 768: a UDP checksum must be correct if it is not 0. The kernel may leave a partial checksum
+// on virtual interfaces.
 func TestUDPChecksums(t *testing.T) {
 	for _, a := range []*Address{&addr4, &addr6} {
 		for _, n := range []int{0, 1, 31, 64, 1024} {
@@ -294,14 +293,14 @@ func TestUDPChecksums(t *testing.T) {
 			} {
 				binary.BigEndian.PutUint16(udp[6:], c.field)
 				if got := new(Decoder).Decode(f, new(bth.Packet)); got != c.want {
-					t.Errorf("%s checksum %#04x, %d bytes: %v, want %v", name, c.field, n, got, c.want)
+					t.Errorf("%s checksum %#04x, %d bytes: Decode() = %v, want %v", name, c.field, n, got, c.want)
 				}
 			}
 		}
 	}
 }
 
-// slowSum is RFC 1071's sum, word by word.
+// slowSum is the sum of RFC 1071, word by word.
 func slowSum(b []byte) uint16 {
 	var s uint32
 	for i, x := range b {
@@ -311,16 +310,16 @@ func slowSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-func TestSumAgreesWithRFC1071(t *testing.T) {
+func TestSum16(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.OneOf(rapid.Byte(), rapid.Just(byte(0xff))), 0, 200).Draw(t, "b")
 		if got, want := sum16(b), slowSum(b); got != want && uint32(got)%0xffff != uint32(want)%0xffff {
-			t.Fatalf("%#04x, want %#04x", got, want)
+			t.Fatalf("sum16() = %#04x, want %#04x", got, want)
 		}
 	})
 }
 
-// A frame cut anywhere is refused; never a panic, whatever the p was before.
+// A frame truncated at any length is rejected without a panic.
 func TestEveryTruncation(t *testing.T) {
 	tagged := addr6
 	tagged.VLAN = 42
@@ -329,14 +328,14 @@ func TestEveryTruncation(t *testing.T) {
 		f, _ := writeOnly(a, 5)
 		for n := range len(f) {
 			if r := d.Decode(f[:n:n], p); r == ReasonOK {
-				t.Fatalf("accepted with %d of %d bytes", n, len(f))
+				t.Fatalf("Decode accepted %d of %d bytes", n, len(f))
 			}
 		}
 	}
 }
 
-// On a bad ICRC the packet is still there to be shown.
-func TestBadICRCIsShown(t *testing.T) {
+// A packet with a wrong ICRC is filled in as far as possible.
+func TestBadICRCFillsPacket(t *testing.T) {
 	f, _ := writeOnly(&addr4, 64)
 	f[len(f)-1] ^= 0xff
 	var p bth.Packet
@@ -344,7 +343,7 @@ func TestBadICRCIsShown(t *testing.T) {
 		t.Fatal(r)
 	}
 	if p.Info.Opcode != bth.RCWriteOnly || p.RETH().DMALen() != 64 || p.Src != addr4.Src || len(p.Payload) != 64 {
-		t.Errorf("opcode %v, length %d, from %v", p.Info.Opcode, p.RETH().DMALen(), p.Src)
+		t.Errorf("opcode %v, DMA length %d, source %v", p.Info.Opcode, p.RETH().DMALen(), p.Src)
 	}
 }
 
@@ -352,12 +351,12 @@ func TestReasonNames(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range NumReasons {
 		if s := r.String(); s == "" || seen[s] {
-			t.Errorf("reason %d is called %q", uint8(r), s)
+			t.Errorf("Reason(%d).String() = %q", uint8(r), s)
 		} else {
 			seen[s] = true
 		}
 	}
 	if s := NumReasons.String(); s != "reason 15" {
-		t.Errorf("a number that is no reason prints as %q", s)
+		t.Errorf("String() of an unknown reason = %q", s)
 	}
 }

@@ -1,20 +1,23 @@
-// Package frame puts a RoCEv2 packet on Ethernet and takes it off again: the
-// Ethernet header with at most one VLAN tag, IPv4 or IPv6, UDP, and the
-// invariant CRC (ICRC) behind it all (IBA annex A17). It also says what a Port
-// is: the thing that moves whole frames, AF_XDP or memory.
+// Package frame encodes and decodes the Ethernet frames of RoCEv2: the Ethernet header with at most
+// one VLAN tag, the IPv4 or IPv6 header, UDP, and the invariant CRC (ICRC) at the end (IBA annex
+// A17). Package bth handles the bytes in between.
+//
+// A [Decoder] checks a received frame completely and fills in a bth.Packet, or returns the [Reason]
+// for dropping it. To send, [PutHeaders] builds a header template once per destination. For each
+// frame the caller copies the template, writes the headers and payload from the BTH on, and calls
+// [Encoder.Finish], which fills in lengths, checksums and the ICRC.
+//
+// Received bytes may have any content: no function panics because of them. Decoding and encoding do
+// not allocate.
 //
 // Reading order:
 //
-//   - port.go: Port, Network, Buf: the contract of the drivers.
-//   - reason.go: why a frame is dropped.
-//   - decode.go: Decoder, from a received frame to a bth.Packet, every check.
-//   - flow.go: what the Decoder knows already of a peer's next frame.
-//   - encode.go: Address and PutHeaders (the template a path keeps), Encoder,
-//     which finishes a frame whose transport part somebody has written.
-//   - icrc.go: the ICRC, in one or two runs of hash/crc32's code.
-//   - fold.go: the same in one run, on processors with AVX-512 and wide carry-less multiply (fold_amd64.s), which also
-//     copies a payload on its way.
-//   - checksum.go: the Internet checksum.
-//
-// A frame's bytes come from strangers: nothing here panics on them or allocates.
+//   - reason.go: the reasons for dropping a frame
+//   - decode.go: Decoder with all checks, and PeekBTH
+//   - flow.go: the Decoder's cache of header bytes that were already checked
+//   - encode.go: Address, PutHeaders and Encoder
+//   - icrc.go: the ICRC, computed with hash/crc32
+//   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also copy
+//     the payload
+//   - checksum.go: the Internet checksum
 package frame

@@ -7,12 +7,12 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Address is all that the headers in front of a BTH say.
+// Address holds the values of the headers before the BTH.
 type Address struct {
 	SrcMAC, DstMAC bth.MAC
-	VLAN           uint16 // tag control information: priority 3 bits, DEI 1, ID 12; 0 = untagged
+	VLAN           uint16 // tag control information as in bth.Packet; 0 = untagged
 	Src, Dst       bth.GID
-	SrcPort        uint16 // UDP; see SourcePort
+	SrcPort        uint16 // UDP source port; see SourcePort
 	TrafficClass   uint8  // IPv4 TOS or IPv6 traffic class
 	HopLimit       uint8
 	FlowLabel      uint32 // 20 bits, IPv6 only
@@ -23,15 +23,16 @@ const (
 	flowLabelMask    = 1<<20 - 1
 )
 
-// PutHeaders writes the headers from Ethernet to UDP as a template with zero
-// lengths, IP ID and UDP checksum, and returns its length: 42 bytes for IPv4, 62 for
-// IPv6, 4 more with a VLAN tag. In place of IPv4's checksum stands the sum of the
-// template's IP header, which Finish goes on from. b must have room (bth.MaxNetHeader suffices), and
-// both GIDs must be of one family: otherwise it panics, for these are its
-// caller's own values.
+// PutHeaders writes the headers from Ethernet to UDP as a template for Encoder.Finish and returns
+// their length: 42 bytes for IPv4, 62 bytes for IPv6, and 4 bytes more with a VLAN tag. Lengths,
+// identification and UDP checksum are zero. The IPv4 checksum field holds the sum of the template's
+// header, from which Finish continues.
+//
+// PutHeaders panics if b is too short (bth.MaxNetHeader bytes always suffice) or if one GID is IPv4
+// and the other is IPv6.
 func PutHeaders(b []byte, a *Address) int {
 	if a.Src.IsIPv4() != a.Dst.IsIPv4() {
-		panic(fmt.Sprintf("frame: GIDs of two families: %v, %v", a.Src, a.Dst))
+		panic(fmt.Sprintf("frame: source GID %v and destination GID %v are of different IP versions", a.Src, a.Dst))
 	}
 	copy(b[0:6], a.DstMAC[:])
 	copy(b[6:12], a.SrcMAC[:])
@@ -82,21 +83,22 @@ func putIPv6(b []byte, a *Address) int {
 	return lenIPv6
 }
 
-// Encoder finishes frames. It counts IPv4's identification and holds scratch space,
-// so it is the property of one thread. The zero value is ready; keep it on the
-// heap or in a longer-lived struct.
+// Encoder finishes frames. The zero value is ready to use. An Encoder must not be used by two
+// goroutines at a time. It should be part of a struct on the heap, because its scratch space
+// escapes.
 type Encoder struct {
-	// ID is the identification of the next IPv4 packet; the ICRC covers it.
+	// ID is the identification of the next IPv4 packet. The ICRC covers it.
 	ID      uint16
 	scratch scratch
 }
 
-// Finish completes the frame f, which reaches from Ethernet to the 4 bytes of ICRC
-// yet to be written. Its first netLen bytes are a template from PutHeaders, then
-// come BTH to pad. Finish sets the IP length, ID and checksum, the UDP length
-// (checksum 0: the ICRC covers more), and the ICRC.
+// Finish completes the frame f, which extends from the Ethernet header to the 4 bytes of the ICRC.
+// Its first netLen bytes are a template from PutHeaders, followed by BTH, extension headers,
+// payload and pad. Finish sets the IP length, identification and checksum, the UDP length and the
+// ICRC. The UDP checksum stays 0, because the ICRC covers the same bytes.
 //
-// f must hold at least netLen + 16 bytes and at most 65535 from the IP header on. Who finishes a frame again puts the template back first.
+// f must have at least netLen+16 bytes, and at most 65535 bytes from the IP header on. To finish
+// the same frame again, write the template again first.
 func (e *Encoder) Finish(f []byte, netLen int) {
 	ip, ipLen := e.finishHeaders(f, netLen)
 	end := len(ip) - bth.ICRCLen
@@ -104,8 +106,8 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
 }
 
-// FinishWith is Finish for a frame that lacks some bytes: src, which belongs at f[at:], behind the BTH and in front of the ICRC. It is copied there
-// and summed at the same time.
+// FinishWith is Finish for a frame that lacks the bytes src at f[at:], after the BTH and before the
+// ICRC. It copies them while it computes the ICRC.
 func (e *Encoder) FinishWith(f []byte, netLen, at int, src []byte) {
 	ip, ipLen := e.finishHeaders(f, netLen)
 	end := len(ip) - bth.ICRCLen
@@ -113,7 +115,8 @@ func (e *Encoder) FinishWith(f []byte, netLen, at int, src []byte) {
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.fill(ip[:end], ipLen, at, src))
 }
 
-// finishHeaders sets what Finish says but for the ICRC. It returns the frame from the IP header on, and that header's length.
+// finishHeaders does what Finish does except for the ICRC. It returns the frame from the IP header
+// on and the length of that header.
 func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
 	ipLen = lenIPv4
 	if netLen >= lenEthernet+lenIPv6+lenUDP {
@@ -131,8 +134,8 @@ func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
 	return ip, ipLen
 }
 
-// finishIPv4 sets length, identification and checksum. The sum of everything else is in the checksum's place already, so that nothing
-// has to be added up anew for each packet (RFC 1071, 2: sums may be built in parts).
+// finishIPv4 sets length, identification and checksum. The checksum field holds the sum of all
+// other words, so only these two have to be added (RFC 1071, section 2 (A)).
 func finishIPv4(h []byte, n int, id uint16) {
 	sum := uint32(binary.BigEndian.Uint16(h[10:])) + uint32(uint16(n)) + uint32(id)
 	sum = sum>>16 + sum&0xffff
@@ -142,9 +145,9 @@ func finishIPv4(h []byte, n int, id uint16) {
 	binary.BigEndian.PutUint16(h[10:], ^uint16(sum))
 }
 
-// SourcePort returns the UDP source port of a QP pair: 0xC000 and 14 bits of hash,
-// so that networks with several paths spread QPs over them while each keeps to one
-// (IBA annex A17).
+// SourcePort returns the UDP source port of a QP pair: 0xC000 plus 14 bits of a hash. Networks with
+// several paths then distribute QPs over the paths, while each QP keeps to one path (IBA annex
+// A17).
 func SourcePort(a, b bth.QPN) uint16 {
 	h := (uint64(a)<<24 | uint64(b)) * 0x9e3779b97f4a7c15
 	return 0xc000 | uint16(h>>50)

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever goes in comes out: any address, opcode, payload.
+// Decoding an encoded frame gives the same addresses, opcode and payload.
 func TestRoundTrip(t *testing.T) {
 	var e Encoder
 	var d Decoder
@@ -39,7 +39,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		if p.Src != a.Src || p.Dst != a.Dst || p.SrcPort != a.SrcPort || p.TrafficClass != a.TrafficClass ||
 			p.HopLimit != a.HopLimit || p.VLAN != a.VLAN || p.SrcMAC != a.SrcMAC || bth.MAC(f[:6]) != a.DstMAC {
-			t.Fatalf("addresses: %+v from %+v", p, a)
+			t.Fatalf("decoded %+v, encoded %+v", p, a)
 		}
 		if p.BTH.Opcode() != o || !bytes.Equal(p.Payload, payload) || !bytes.Equal(p.BTH[bth.HeaderLen:h], ext[:h-bth.HeaderLen]) {
 			t.Fatalf("%v: payload %x, want %x", p.BTH.Opcode(), p.Payload, payload)
@@ -98,21 +98,21 @@ func TestPutHeadersOverwritesOldBytes(t *testing.T) {
 		clean, dirty := make([]byte, bth.MaxNetHeader), bytes.Repeat([]byte{0xee}, bth.MaxNetHeader)
 		n := PutHeaders(clean, a)
 		if m := PutHeaders(dirty, a); m != n || !bytes.Equal(clean[:n], dirty[:n]) {
-			t.Errorf("%d and %d bytes:\n% x\n% x", n, m, clean[:n], dirty[:n])
+			t.Errorf("headers of %d and %d bytes differ:\n% x\n% x", n, m, clean[:n], dirty[:n])
 		}
 	}
 }
 
-func TestHeadersOfTwoFamiliesPanic(t *testing.T) {
+func TestPutHeadersMixedIPVersionsPanic(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("GIDs of two families are a caller's bug")
+			t.Error("PutHeaders did not panic for GIDs of different IP versions")
 		}
 	}()
 	PutHeaders(make([]byte, bth.MaxNetHeader), &Address{Src: addr4.Src, Dst: addr6.Dst})
 }
 
-// The IP ID counts up packet by packet and wraps.
+// The IP identification is incremented per packet and wraps.
 func TestIPIdentification(t *testing.T) {
 	e := Encoder{ID: 0xfffe}
 	f, netLen := writeOnly(&addr4, 0)
@@ -128,7 +128,7 @@ func TestIPIdentification(t *testing.T) {
 	}
 }
 
-// The checksum is right whatever the template's sum, carries and their carries included.
+// The checksum is correct for every sum of the template, including all carries.
 func TestIPChecksumOfEverySum(t *testing.T) {
 	a := addr4
 	f, netLen := writeOnly(&a, 0)
@@ -137,12 +137,12 @@ func TestIPChecksumOfEverySum(t *testing.T) {
 		PutHeaders(f, &a)
 		(&Encoder{ID: 0xffff}).finishHeaders(f, netLen)
 		if sum := sumIPv4(f[atIP:]); sum != 0xffff {
-			t.Fatalf("%v: the header sums up to %#x", a.Src, sum)
+			t.Fatalf("%v: sum of the header = %#x, want 0xffff", a.Src, sum)
 		}
 	}
 }
 
-// A buffer that was used for a longer frame serves for a shorter one, once the template is in it again.
+// A buffer of a longer frame can be reused for a shorter one after the template is written again.
 func TestFinishIgnoresOldLengths(t *testing.T) {
 	f, netLen := writeOnly(&addr4, 100)
 	new(Encoder).Finish(f, netLen)
@@ -151,7 +151,7 @@ func TestFinishIgnoresOldLengths(t *testing.T) {
 	new(Encoder).Finish(f, netLen)
 	var p bth.Packet
 	if r := new(Decoder).Decode(f, &p); r != ReasonOK || len(p.Payload) != 60 {
-		t.Errorf("%v, %d bytes", r, len(p.Payload))
+		t.Errorf("Decode() = %v, payload of %d bytes", r, len(p.Payload))
 	}
 }
 
@@ -160,16 +160,16 @@ func TestSourcePort(t *testing.T) {
 	for qp := range bth.QPN(4096) {
 		port := SourcePort(0x11+qp, 0x2000+qp)
 		if port < 0xc000 {
-			t.Fatalf("port %#x is not in the dynamic range that RoCEv2 uses", port)
+			t.Fatalf("SourcePort() = %#x, which is outside the dynamic port range", port)
 		}
 		if port != SourcePort(0x11+qp, 0x2000+qp) {
-			t.Fatal("a QP keeps its port")
+			t.Fatal("SourcePort differs between calls")
 		}
 		seen[port] = true
 	}
 	// 4096 balls in 16384 bins hit about 3620 of them.
 	if len(seen) < 3000 {
-		t.Errorf("4096 QPs on %d ports only", len(seen))
+		t.Errorf("4096 QPs share %d ports", len(seen))
 	}
 }
 
@@ -190,7 +190,7 @@ func TestNoAllocations(t *testing.T) {
 		e.Finish(long, longNet)
 	})
 	if r := d.Decode(good, p); r != ReasonOK {
-		t.Errorf("what was measured is not a good frame: %v", r)
+		t.Errorf("the measured frame is not valid: %v", r)
 	}
 	if n != 0 {
 		t.Errorf("%v allocations, want none", n)

@@ -6,12 +6,12 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// flow remembers how the headers of a good frame began. Mostly the peer's next frame has the same headers, byte for byte,
-// but for lengths, identification, checksums (as those that RFC 1144, 3.2, leaves out) and UDP source port, which is each QP's own: then what
-// was found right in them is right again, and what was read from them is known. It serves IPv4 without a VLAN tag, which nearly all of the
-// traffic is; others go the long way.
+// flow caches the header bytes of a valid frame. The next frame from the same peer usually has the
+// same bytes, except for lengths, identification, checksums (the fields that RFC 1144, section 3.2,
+// leaves out) and the UDP source port, which depends on the QP. If all other bytes are equal, the
+// Decoder need not check and parse them again. Only IPv4 frames without a VLAN tag have flows.
 type flow struct {
-	words    [flowWords]uint64 // of the frame, what differs from packet to packet as zeros
+	words    [flowWords]uint64 // of the frame, with varying fields set to zero
 	src, dst bth.GID
 	srcMAC   bth.MAC
 	class    uint8
@@ -20,26 +20,29 @@ type flow struct {
 }
 
 const (
-	// numFlows is how many are remembered, one for each value of the last bits of IPv4's source address.
+	// numFlows is the number of cached flows. The low bits of the IPv4 source address select the
+	// entry.
 	numFlows = 16
 	flowKey  = lenEthernet + 15
-	// flowWords words of 8 bytes are compared, all up to UDP's checksum.
+	// flowWords is the number of 8-byte words that are compared, up to and including the UDP
+	// checksum.
 	flowWords = 5
 	flowLen   = lenEthernet + lenIPv4 + lenUDP
 )
 
-// What is compared of the words of a frame, in memory's order: all but bytes 16 to 19 (IPv4's total length and identification), 24 and 25 (its
-// checksum), 34 and 35 (UDP's source port), 38 and 39 (its length).
+// Masks of the words of a frame in little-endian order. They leave out bytes 16 to 19 (IPv4 total
+// length and identification), 24 and 25 (IPv4 checksum), 34 and 35 (UDP source port), and 38 and 39
+// (UDP length).
 const (
 	flowMask2 = 0xffffffff_00000000
 	flowMask3 = 0xffffffff_ffff0000
 	flowMask4 = 0x0000ffff_0000ffff
 )
 
-// flows are those that a Decoder knows: of each group of peers the one that was last heard of.
+// flows is the cache of a Decoder. Of the peers that share an entry, it holds the last one.
 type flows [numFlows]flow
 
-// find returns the flow that b belongs to; nil: none that is known.
+// find returns the flow that frame b belongs to, or nil.
 func (l *flows) find(b []byte) *flow {
 	if len(b) < flowLen {
 		return nil
@@ -50,10 +53,10 @@ func (l *flows) find(b []byte) *flow {
 	return nil
 }
 
-// learn takes the frame that p was filled from, and which was right.
+// learn caches the header bytes of the valid frame b, which was decoded to p.
 func (l *flows) learn(b []byte, p *bth.Packet) { l[b[flowKey]%numFlows].set(b, p) }
 
-// has tells whether b belongs to the flow. b has flowLen bytes.
+// has reports whether b belongs to the flow. b has at least flowLen bytes.
 func (f *flow) has(b []byte) bool {
 	le := binary.LittleEndian
 	return f.known && (le.Uint64(b[0:])^f.words[0])|
@@ -63,7 +66,7 @@ func (f *flow) has(b []byte) bool {
 		(le.Uint64(b[32:])&flowMask4^f.words[4]) == 0
 }
 
-// fill sets in p what all frames of the flow have in common.
+// fill sets the fields of p that all frames of the flow share.
 func (f *flow) fill(p *bth.Packet) {
 	p.Src, p.Dst, p.SrcMAC = f.src, f.dst, f.srcMAC
 	p.TrafficClass, p.HopLimit = f.class, f.hops

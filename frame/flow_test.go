@@ -9,15 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// same tells how a Decoder that has seen other frames and one that has not differ over b: they must not.
+// same returns an error if a Decoder that has seen other frames decodes b differently from a new
+// Decoder.
 func same(d *Decoder, p *bth.Packet, b []byte) error {
 	var q bth.Packet
 	got, want := d.Decode(b, p), new(Decoder).Decode(b, &q)
 	switch {
 	case got != want:
-		return fmt.Errorf("%v, a fresh Decoder says %v:\n% x", got, want, b)
+		return fmt.Errorf("Decode() = %v, a new Decoder returns %v:\n% x", got, want, b)
 	case (got == ReasonOK || got == ReasonICRC) && show(p) != show(&q):
-		return fmt.Errorf("%s\na fresh Decoder says %s", show(p), show(&q))
+		return fmt.Errorf("decoded %s\na new Decoder decodes %s", show(p), show(&q))
 	}
 	return nil
 }
@@ -27,9 +28,9 @@ func show(p *bth.Packet) string {
 		p.Src, p.Dst, p.NetHeader, p.SrcPort, p.TrafficClass, p.HopLimit, p.SrcMAC, p.VLAN, p.HasVLAN)
 }
 
-// What is known from the frame before spares no frame a check: with any bit of the headers changed, it is judged as by a
-// Decoder that has never seen another. And the next good frame is good again.
-func TestFlowSparesNoCheck(t *testing.T) {
+// The flow cache skips no check: a frame with any header bit changed gets the same result as from a
+// new Decoder.
+func TestFlowSkipsNoCheck(t *testing.T) {
 	good, _ := writeOnly(&addr4, 8)
 	d, p := new(Decoder), new(bth.Packet)
 	for i := range flowLen {
@@ -50,56 +51,56 @@ func TestFlowSparesNoCheck(t *testing.T) {
 	}
 }
 
-// A flow is recognised: else the test above would show nothing.
-func TestFlowIsRecognised(t *testing.T) {
+// The cache is used; otherwise the test above would prove nothing.
+func TestFlowMatches(t *testing.T) {
 	d, p := new(Decoder), new(bth.Packet)
 	first, netLen := writeOnly(&addr4, 8)
-	next, _ := writeOnly(&addr4, 100) // another length and checksum
+	next, _ := writeOnly(&addr4, 100) // different length and checksums
 	if d.flows.find(first) != nil || d.flows.find(make([]byte, flowLen)) != nil {
-		t.Error("recognised before anything was seen")
+		t.Error("an empty cache has a matching flow")
 	}
 	d.Decode(first, p)
 	PutHeaders(next, &addr4)
 	(&Encoder{ID: 77}).Finish(next, netLen)
 	switch {
 	case d.flows.find(next) == nil:
-		t.Error("the next packet of a flow is not recognised")
+		t.Error("the next packet of a flow does not match")
 	case d.flows.find(next[:flowLen-1]) != nil:
-		t.Error("recognised in a frame that ends before its UDP header does")
+		t.Error("a frame that is too short matches")
 	}
 	another, tagged := addr4, addr4
 	another.SrcPort, tagged.VLAN = 0xc001, 5
 	if f, _ := writeOnly(&another, 8); d.flows.find(f) == nil {
-		t.Error("another QP of the same two hosts is not recognised")
+		t.Error("a frame of another QP of the same hosts does not match")
 	}
 	for _, a := range []*Address{&tagged, &addr6} {
 		f, _ := writeOnly(a, 8)
 		if d.Decode(f, p); d.flows.find(f) != nil {
-			t.Errorf("recognised in %+v, which flows are not for", a)
+			t.Errorf("a frame to %+v matches, but only untagged IPv4 has flows", a)
 		}
 	}
-	neighbour := addr4
-	neighbour.Src[15]++
-	f, _ := writeOnly(&neighbour, 8)
+	neighbor := addr4
+	neighbor.Src[15]++
+	f, _ := writeOnly(&neighbor, 8)
 	if d.Decode(f, p); d.flows.find(f) == nil || d.flows.find(first) == nil {
-		t.Error("of two peers that take turns only one is known")
+		t.Error("only one of two alternating peers is cached")
 	}
-	neighbour.Src[15] = addr4.Src[15] ^ numFlows // a place of the first one's
-	f, _ = writeOnly(&neighbour, 8)
+	neighbor.Src[15] = addr4.Src[15] ^ numFlows // shares the entry of the first peer
+	f, _ = writeOnly(&neighbor, 8)
 	if d.Decode(f, p); d.flows.find(f) == nil || d.flows.find(first) != nil {
-		t.Error("of two peers that share a place the one last heard of is known")
+		t.Error("of two peers that share an entry, the last one is not cached")
 	}
 }
 
-// Frames of several flows, some damaged, in any order.
-func TestFlowsTakeTurns(t *testing.T) {
-	tagged, neighbour, router, port := addr4, addr4, addr4, addr4
+// Frames of several flows, some of them corrupted, in random order.
+func TestFlowsInterleaved(t *testing.T) {
+	tagged, neighbor, router, port := addr4, addr4, addr4, addr4
 	tagged.VLAN = 0x2005
-	neighbour.Src, neighbour.SrcMAC = bth.GIDFromIPv4([4]byte{10, 77, 0, 3}), bth.MAC{2, 0, 0, 0, 0, 3}
+	neighbor.Src, neighbor.SrcMAC = bth.GIDFromIPv4([4]byte{10, 77, 0, 3}), bth.MAC{2, 0, 0, 0, 0, 3}
 	router.HopLimit, router.TrafficClass, router.SrcMAC = 7, 3, bth.MAC{2, 0, 0, 0, 0, 4}
 	port.SrcPort = 0xc777
 	var frames [][]byte
-	for _, a := range []*Address{&addr4, &neighbour, &router, &port, &tagged, &addr6} {
+	for _, a := range []*Address{&addr4, &neighbor, &router, &port, &tagged, &addr6} {
 		for _, n := range []int{0, 8, 300} {
 			f, _ := writeOnly(a, n)
 			frames = append(frames, f)
@@ -129,6 +130,6 @@ func TestFlowsTakeTurns(t *testing.T) {
 		}
 	})
 	if good < 100 || short < 20 {
-		t.Errorf("only %d good frames, %d of them of a flow that was known: this has shown little", good, short)
+		t.Errorf("only %d valid frames, %d of them with a cached flow: the test is too weak", good, short)
 	}
 }

@@ -5,40 +5,46 @@ import (
 	"math/bits"
 )
 
-// A packet's CRC in pieces of 256 bytes, for processors that multiply eight pairs of polynomials over GF(2) at a time.
+// This file computes CRC-32 in steps of 256 bytes on processors that multiply eight pairs of
+// polynomials over GF(2) at a time.
 //
-// A CRC is the remainder of the message, a polynomial over GF(2), times x^32 by P. Nothing changes modulo P if a part of the message
-// is replaced by something congruent that stands elsewhere: so 128 bits that stand D bits before others may be multiplied by
-// x^D mod P and added there. Four registers of four such parts walk through the packet in steps of 2048 bits; in the end all sixteen
-// parts are moved onto the last one. What is missing to whole steps is taken as zeros behind the packet, which multiply the
-// message by a power of x; the power is taken away again by its inverse, so that no length needs code of its own.
+// A CRC is the remainder of the message, taken as a polynomial over GF(2) and multiplied by x^32,
+// modulo P. The remainder does not change if a part of the message is replaced by a congruent value
+// at another position: 128 bits that precede other 128 bits by D bits may be multiplied by x^D mod
+// P and added to them. Four registers of four such parts move through the packet in steps of 2048
+// bits. At the end, all sixteen parts are moved onto the last one. An incomplete last step is
+// filled up with zeros after the packet. They multiply the message by a power of x, which a
+// multiplication by the inverse power undoes, so that no length needs special code.
 //
-// Everything is in CRC-32's reflected order: of a register's 128 bits the first stands for x^127. The product of two reflected
-// 64-bit factors comes out one place too high, as if it were multiplied by x: hence the -1 in every exponent.
+// Everything is in CRC-32's reflected bit order: the first of a register's 128 bits is the
+// coefficient of x^127. The product of two reflected 64-bit factors is one position too high, as if
+// multiplied by x. Every exponent is therefore reduced by one.
 
-// foldBlock is how many bytes sumWide takes in a step.
-const foldBlock = 256
+// foldStep is the number of bytes that crcAVX512 processes per step.
+const foldStep = 256
 
-// foldTable holds the constants of sumWide. A pair of them moves 128 bits: for the first 64 bits, and for the rest.
+// foldTable holds the constants of crcAVX512. Each pair moves 128 bits: the first element moves the
+// first 64 bits, the second the last 64 bits.
 type foldTable struct {
-	step  [4][2]uint64    // from one step to the next: D = 2048, for each of a register's four parts
-	last  [4][4][2]uint64 // from each part of each register to the end of the last, and x^32
-	place [256]uint8      // 0, 1, 2, ...
-	x64   [2]uint64       // for 32 bits that stand 64 before the last 64 (the second is not used)
-	mu, p [2]uint64       // x^64/P without its remainder, and P: 33 bits each
-	low   [2]uint64       // the first 32 bits of a register
-	back  [256][2]uint64  // D = -8*i: takes i bytes of zeros away
+	step  [4][2]uint64    // from one step to the next (D = 2048), for each part of a register
+	last  [4][4][2]uint64 // from each part of each register to the end of the last part, times x^32
+	index [256]uint8      // 0, 1, 2, ...
+	x64   [2]uint64       // moves 32 bits by 64 bits; the second element is unused
+	mu, p [2]uint64       // x^64/P without remainder, and P: 33 bits each
+	low   [2]uint64       // selects the first 32 bits of a register
+	undo  [256][2]uint64  // undoes i zero bytes: D = -8*i
 }
 
-// headMask says what is done to the first bytes of a packet before they count: or, then xor.
+// headMask changes the first bytes of a packet for the CRC: (b | or) ^ xor.
 type headMask struct {
 	or, xor [64]byte
 }
 
-// icrcMasks are those of the ICRC, for IPv4 and IPv6: the variant fields become ones, the start value is added.
+// icrcMasks are the masks of the ICRC for IPv4 and IPv6. They set the variant fields to ones and
+// add the start value.
 var icrcMasks = [2]headMask{makeICRCMask(lenIPv4), makeICRCMask(lenIPv6)}
 
-func maskOf(ipLen int) *headMask {
+func icrcMask(ipLen int) *headMask {
 	if ipLen == lenIPv4 {
 		return &icrcMasks[0]
 	}
@@ -47,7 +53,7 @@ func maskOf(ipLen int) *headMask {
 
 func makeICRCMask(ipLen int) (m headMask) {
 	zero, s := make([]byte, lenIPv6+lenUDP+16), new(scratch)
-	s.putHead(zero, ipLen)
+	s.copyHead(zero, ipLen)
 	copy(m.or[:], s.b[zeroRoom:][:len(zero)])
 	for i := range 4 {
 		m.xor[i] = byte(seedRegister >> (8 * i))
@@ -56,18 +62,18 @@ func makeICRCMask(ipLen int) (m headMask) {
 	return m
 }
 
-// folding are the constants, where sumWide can be used.
-var folding = makeFoldTable()
+// foldConstants is nil if the processor does not support crcAVX512.
+var foldConstants = makeFoldTable()
 
 func makeFoldTable() *foldTable {
-	if !wideHere {
+	if !haveAVX512 {
 		return nil
 	}
 	const (
 		least = -8*255 - 1
 		most  = 2048 + 63
 	)
-	// pow[n-least] is x^n mod P, reflected: the first of 32 bits stands for x^31.
+	// pow[n-least] is x^n mod P, reflected: the first of 32 bits is the coefficient of x^31.
 	poly := uint32(crc32.IEEE)
 	var pow [most - least + 1]uint32
 	for n, v := 0, uint32(1)<<31; n <= most; n++ {
@@ -89,9 +95,9 @@ func makeFoldTable() *foldTable {
 			t.last[reg][part] = move((3-reg)*512 + (3-part)*128 + 32)
 		}
 	}
-	for i := range t.back {
-		t.place[i] = uint8(i)
-		t.back[i] = move(-8 * i)
+	for i := range t.undo {
+		t.index[i] = uint8(i)
+		t.undo[i] = move(-8 * i)
 	}
 	t.x64[0] = move(0)[0]
 	t.low[0] = 1<<32 - 1

@@ -1,19 +1,19 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// MOVE multiplies the four parts of register z by the pairs in k and adds what is at src.
+// MOVE multiplies the four parts of register z by the pairs in k and adds src.
 #define MOVE(k, src, z, tmp) \
 	VPCLMULQDQ $0x00, k, z, tmp    \
 	VPCLMULQDQ $0x11, k, z, z      \
 	VPTERNLOGD $0x96, src, tmp, z
 
-// HEAD changes the packet's first 64 bytes: (z | or) ^ xor.
+// HEAD applies the headMask m to the packet's first 64 bytes: (z | or) ^ xor.
 #define HEAD(m, z, tmp) \
 	VMOVDQU64  headMask_or(m), tmp         \
 	VPTERNLOGD $0x56, headMask_xor(m), tmp, z
 
-// func sumWide(t *foldTable, m *headMask, p *byte, n int, src *byte, blocks int) uint32
-TEXT ·sumWide(SB), NOSPLIT, $0-52
+// func crcAVX512(t *foldTable, m *headMask, p *byte, n int, src *byte, blocks int) uint32
+TEXT ·crcAVX512(SB), NOSPLIT, $0-52
 	MOVQ t+0(FP), DI
 	MOVQ m+8(FP), DX
 	MOVQ p+16(FP), SI
@@ -23,7 +23,7 @@ TEXT ·sumWide(SB), NOSPLIT, $0-52
 	MOVQ CX, R8
 	NEGQ R8
 	ANDQ $255, R8
-	SHLQ $4, R8       // of the entry in back
+	SHLQ $4, R8       // offset of the entry in undo
 	CMPQ CX, $64
 	JBE  one
 	CMPQ CX, $256
@@ -78,13 +78,14 @@ rest:
 	JZ    end
 
 tail:
-	// Less than 256 bytes, and zeros for what is missing. A masked load touches no byte that it leaves out, but it waits for its line, even if that is
-	// all that it leaves out; and the lines behind a frame are in nobody's cache.
+	// Load the last 1 to 255 bytes and fill up with zeros. A masked load does not access the
+	// bytes that it leaves out, but it still waits for their cache lines. The lines after a
+	// frame are rarely cached, so the branches skip them.
 	VPBROADCASTB CX, Z12
-	VPCMPUB      $6, foldTable_place+0(DI), Z12, K1
-	VPCMPUB      $6, foldTable_place+64(DI), Z12, K2
-	VPCMPUB      $6, foldTable_place+128(DI), Z12, K3
-	VPCMPUB      $6, foldTable_place+192(DI), Z12, K4
+	VPCMPUB      $6, foldTable_index+0(DI), Z12, K1
+	VPCMPUB      $6, foldTable_index+64(DI), Z12, K2
+	VPCMPUB      $6, foldTable_index+128(DI), Z12, K3
+	VPCMPUB      $6, foldTable_index+192(DI), Z12, K4
 	VPXORD       Z9, Z9, Z9
 	VPXORD       Z10, Z10, Z10
 	VPXORD       Z11, Z11, Z11
@@ -108,7 +109,7 @@ loaded:
 	MOVE(Z16, Z11, Z3, Z7)
 
 end:
-	// Sixteen parts become one: 96 bits, times x^32.
+	// Move the sixteen parts onto the last one: 96 bits, times x^32.
 	VMOVDQU64  foldTable_last+0(DI), Z8
 	VMOVDQU64  foldTable_last+64(DI), Z9
 	VMOVDQU64  foldTable_last+128(DI), Z10
@@ -132,14 +133,14 @@ join:
 	VEXTRACTI128 $1, Y4, X5
 	VPXOR      X5, X4, X4
 
-	// Without the zeros behind.
-	VMOVDQU    foldTable_back(DI)(R8*1), X6
+	// Undo the zeros after the packet.
+	VMOVDQU    foldTable_undo(DI)(R8*1), X6
 	VPCLMULQDQ $0x00, X6, X4, X5
 	VPCLMULQDQ $0x11, X6, X4, X4
 	VPXOR      X5, X4, X4
 
-	// 96 bits become 64, the last of the register, and those the remainder, by Barrett's way: the quotient is found by
-	// multiplying with x^64/P.
+	// Reduce 96 bits to 64, the last of the register, and these to the remainder by Barrett
+	// reduction: multiplying by x^64/P gives the quotient.
 	VPCLMULQDQ $0x00, foldTable_x64(DI), X4, X5
 	VPXOR      X5, X4, X4
 	VPSRLDQ    $8, X4, X4
@@ -154,10 +155,10 @@ join:
 	RET
 
 one:
-	// At most 64 bytes, as a small message has: they stand where the last register of a step would, with as many zeros less behind them.
+	// At most 64 bytes: treat them as the last register of a step, so that fewer zeros follow.
 	ANDQ         $(63<<4), R8
 	VPBROADCASTB CX, Z12
-	VPCMPUB      $6, foldTable_place+0(DI), Z12, K1
+	VPCMPUB      $6, foldTable_index+0(DI), Z12, K1
 	VMOVDQU8.Z   (SI), K1, Z0
 	HEAD(DX, Z0, Z4)
 	VMOVDQU64    foldTable_last+192(DI), Z11

@@ -2,8 +2,8 @@
 
 package frame
 
-const wideHere = false
+const haveAVX512 = false
 
-func sumWide(*foldTable, *headMask, *byte, int, *byte, int) uint32 {
-	panic("frame: no wide CRC on this processor")
+func crcAVX512(*foldTable, *headMask, *byte, int, *byte, int) uint32 {
+	panic("frame: crcAVX512 is not available on this architecture")
 }

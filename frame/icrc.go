@@ -10,7 +10,7 @@ import (
 // every field that may change on the way taken as ones. It is sent least
 // significant byte first.
 //
-// Where the processor can, sumWide (fold.go) takes the whole packet in one run, masks included. What follows here is
+// Where the processor can, crcAVX512 (fold.go) takes the whole packet in one run, masks included. What follows here is
 // for the others, and for their sake the packet's start is put together in a scratch.
 //
 // Speed comes from two facts there. The processor's code for CRC-32 (hash/crc32 on
@@ -62,17 +62,17 @@ type scratch struct {
 // final yet.
 //
 // They are two because the CRC's wide loads have to wait until the
-// narrow stores of putHead have reached the cache: work between the two calls is free.
+// narrow stores of copyHead have reached the cache: work between the two calls is free.
 func (s *scratch) prepare(ip []byte, ipLen int) {
-	if folding == nil {
-		s.putHead(ip, ipLen)
+	if foldConstants == nil {
+		s.copyHead(ip, ipLen)
 	}
 }
 
 // sum returns the ICRC of the packet that was prepared.
 func (s *scratch) sum(ip []byte, ipLen int) uint32 {
-	if folding != nil {
-		return sumWide(folding, maskOf(ipLen), &ip[0], len(ip), nil, 0)
+	if foldConstants != nil {
+		return crcAVX512(foldConstants, icrcMask(ipLen), &ip[0], len(ip), nil, 0)
 	}
 	return s.sumRuns(ip, ipLen)
 }
@@ -81,23 +81,23 @@ func (s *scratch) sum(ip []byte, ipLen int) uint32 {
 //
 // Where the processor can, copying and summing 4 KiB at the same time takes 170 ns where one after the other take 198.
 func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
-	lead := foldBlock - at // the first block has the headers
-	blocks := (len(src) - lead) / foldBlock
-	if folding == nil || lead < 0 || blocks <= 0 {
+	lead := foldStep - at // the first block has the headers
+	blocks := (len(src) - lead) / foldStep
+	if foldConstants == nil || lead < 0 || blocks <= 0 {
 		copy(ip[at:], src)
 		s.prepare(ip, ipLen)
 		return s.sum(ip, ipLen)
 	}
 	copy(ip[at:], src[:lead])
-	done := lead + blocks*foldBlock
+	done := lead + blocks*foldStep
 	copy(ip[at+done:], src[done:])
-	return sumWide(folding, maskOf(ipLen), &ip[0], len(ip), &src[lead], blocks)
+	return crcAVX512(foldConstants, icrcMask(ipLen), &ip[0], len(ip), &src[lead], blocks)
 }
 
-// putHead copies the start of an IP packet, or all of a short one, and masks it. It stays a call, out of the way of those who need none.
+// copyHead copies the start of an IP packet, or all of a short one, and masks it. It stays a call, out of the way of those who need none.
 //
 //go:noinline
-func (s *scratch) putHead(ip []byte, ipLen int) {
+func (s *scratch) copyHead(ip []byte, ipLen int) {
 	n := len(ip)
 	if n > maxWhole {
 		n = headIPv6

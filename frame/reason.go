@@ -2,26 +2,26 @@ package frame
 
 import "fmt"
 
-// Reason says why a frame was dropped; counters are indexed by it.
+// Reason says why a frame was dropped. It serves as an index of counters.
 type Reason uint8
 
-// The reasons, in the order in which Decode checks.
+// The reasons, in the order in which Decode checks them.
 const (
 	ReasonOK          Reason = iota
-	ReasonShort              // ends inside a header, or sooner than its IP length says
+	ReasonShort              // ends inside a header or before its IP length
 	ReasonNotRoCE            // not IP, not UDP, or not to port 4791
 	ReasonVLAN               // more than one VLAN tag
 	ReasonIPOptions          // IPv4 options or IPv6 extension headers
-	ReasonFragment           // a piece of an IP packet
-	ReasonIPChecksum         // IPv4 header checksum wrong
+	ReasonFragment           // a fragment of an IP packet
+	ReasonIPChecksum         // wrong IPv4 header checksum
 	ReasonAddress            // an IPv4-mapped address in an IPv6 header
-	ReasonUDPLength          // UDP and IP disagree on the length
-	ReasonUDPChecksum        // UDP checksum filled in, and wrong
-	ReasonTruncated          // no room for BTH and ICRC, or for what the opcode demands
-	ReasonICRC               // the invariant CRC is wrong
-	ReasonVersion            // transport version not 0
-	ReasonOpcode             // opcode unknown
-	ReasonPad                // pad count beyond the payload
+	ReasonUDPLength          // the UDP length and the IP length disagree
+	ReasonUDPChecksum        // a UDP checksum is present but wrong
+	ReasonTruncated          // too short for BTH and ICRC, or for what the opcode requires
+	ReasonICRC               // wrong invariant CRC
+	ReasonVersion            // the transport header version is not 0
+	ReasonOpcode             // unknown opcode
+	ReasonPad                // pad count larger than the payload
 	NumReasons
 )
 
@@ -31,7 +31,7 @@ var reasonNames = [NumReasons]string{
 	"bad transport version", "unknown opcode", "bad pad count",
 }
 
-// String returns the reason in words, such as "bad ICRC".
+// String returns a description such as "bad ICRC".
 func (r Reason) String() string {
 	if r < NumReasons {
 		return reasonNames[r]

@@ -49,7 +49,7 @@ func (w *wanderer) Unwrap() driver.Port { return w.Port }
 
 func (w *wanderer) Send(bufs []driver.Buf) (n int, err error) {
 	for _, b := range bufs {
-		netLen := len(b.B) - len(frame.Glance(b.B))
+		netLen := len(b.B) - len(frame.PeekBTH(b.B))
 		w.ports++
 		binary.BigEndian.PutUint16(b.B[netLen-8:], 0xc000+w.ports%16)
 		end := len(b.B) - bth.ICRCLen

@@ -187,7 +187,7 @@ func (s *shard) giveBack() {
 // foresee lets the engine fetch what a batch of frames will touch.
 func (s *shard) foresee(bufs []driver.Buf) {
 	for i := range bufs {
-		s.glances[i] = frame.Glance(bufs[i].B)
+		s.glances[i] = frame.PeekBTH(bufs[i].B)
 	}
 	s.eng.Foresee(s.glances[:len(bufs)])
 }

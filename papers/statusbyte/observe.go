@@ -63,7 +63,7 @@ func (o *observer) Send(bufs []driver.Buf) (int, error) {
 		o.works()
 		o.frames += len(bufs)
 		for i := range bufs {
-			if h := frame.Glance(bufs[i].B); len(h) > 0 && bth.Opcode(h[0]) == bth.RCReadRequest {
+			if h := frame.PeekBTH(bufs[i].B); len(h) > 0 && bth.Opcode(h[0]) == bth.RCReadRequest {
 				o.reads++
 			}
 		}
