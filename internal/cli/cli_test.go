@@ -28,17 +28,17 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-func TestSizeKeepsToItsRange(t *testing.T) {
+func TestSizeRange(t *testing.T) {
 	s := Size{Min: 1, Max: 1 << 20}
 	if err := s.Set("1MiB"); err != nil || s.Int() != 1<<20 {
 		t.Fatalf("Set(1MiB) = %v, %d", err, s.Bytes)
 	}
 	err := s.Set("2m")
 	if err == nil || !strings.Contains(err.Error(), "1 B to 1 MiB") {
-		t.Fatalf("an error has to name the range, got: %v", err)
+		t.Fatalf("Set(2m) = %v, want an error that names the range", err)
 	}
 	if s.Int() != 1<<20 {
-		t.Fatal("a refused value changed the flag")
+		t.Error("a rejected value changed the flag")
 	}
 }
 
@@ -70,7 +70,7 @@ func TestParsePercent(t *testing.T) {
 	}
 	p := Percent{Max: 0.5}
 	if err := p.Set("7%"); err != nil || p.String() != "7%" {
-		t.Errorf("7%% became %q, %v", p.String(), err)
+		t.Errorf("Set(7%%) = %v, String() = %q", err, p.String())
 	}
 	for _, text := range []string{"51%", "-1%"} {
 		if err := p.Set(text); err == nil || !strings.Contains(err.Error(), "0% to 50%") {
@@ -79,11 +79,23 @@ func TestParsePercent(t *testing.T) {
 	}
 }
 
+func TestMTU(t *testing.T) {
+	var m MTU
+	for _, text := range []string{"", "0", "1500", "8192", "-256", "x"} {
+		if err := m.Set(text); err == nil || !strings.Contains(err.Error(), "1024") {
+			t.Errorf("MTU.Set(%q) = %v, want an error that lists the path MTUs", text, err)
+		}
+	}
+	if err := m.Set("4096"); err != nil || m.N != 4096 || m.String() != "4096" {
+		t.Errorf("MTU.Set(4096) = %v, N = %d", err, m.N)
+	}
+}
+
 func TestIntAndChoice(t *testing.T) {
 	i := Int{N: 1, Min: 1, Max: 8}
 	for _, text := range []string{"0", "9", "x", "1.5", ""} {
 		if err := i.Set(text); err == nil {
-			t.Errorf("Int.Set(%q) passed", text)
+			t.Errorf("Int.Set(%q) = nil, want an error", text)
 		}
 	}
 	if err := i.Set("8"); err != nil || i.N != 8 {
@@ -94,12 +106,12 @@ func TestIntAndChoice(t *testing.T) {
 		t.Errorf("Choice.Set(Native) = %v, %q", err, c.Value)
 	}
 	if err := c.Set("fast"); err == nil || !strings.Contains(err.Error(), "auto, native") {
-		t.Errorf("Choice.Set(fast) = %v; want the list", err)
+		t.Errorf("Choice.Set(fast) = %v; want an error that lists the choices", err)
 	}
 }
 
 func TestStatus(t *testing.T) {
-	failure := errors.New("the peer is gone")
+	failure := errors.New("the peer has closed the connection")
 	for _, c := range []struct {
 		err  error
 		want int
@@ -115,11 +127,11 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	if !errors.Is(Usage(failure), failure) {
-		t.Error("Usage hides the error it marks")
+		t.Error("Usage(err) does not wrap err")
 	}
 }
 
-// However many lines an error has, the user gets one.
+// An error with several lines is printed as one line.
 func TestReportIsOneLine(t *testing.T) {
 	var out bytes.Buffer
 	report(&out, &cobra.Command{Use: "gorxe"}, errors.New("first\n\tsecond\n"))
@@ -153,7 +165,7 @@ func TestTable(t *testing.T) {
 func TestLatency(t *testing.T) {
 	l := NewLatency()
 	if l.Mean() != 0 || l.StdDev() != 0 || l.Percentile(99) != 0 {
-		t.Error("an empty collection has to answer zeros")
+		t.Error("an empty Latency returns values other than 0")
 	}
 	for i := 1; i <= 1000; i++ {
 		l.Record(time.Duration(i) * time.Microsecond)
@@ -169,20 +181,20 @@ func TestLatency(t *testing.T) {
 	near("mean", l.Mean(), 500500*time.Nanosecond)
 	near("standard deviation", l.StdDev(), 288675*time.Nanosecond)
 	if l.Min() != time.Microsecond || l.Max() != time.Millisecond || l.Count() != 1000 {
-		t.Errorf("min %v, max %v, count %d", l.Min(), l.Max(), l.Count())
+		t.Errorf("Min() = %v, Max() = %v, Count() = %d", l.Min(), l.Max(), l.Count())
 	}
-	l.Record(time.Hour) // beyond the histogram's range: kept in max, clamped in percentiles
+	l.Record(time.Hour) // out of the histogram's range: exact in Max, clamped in percentiles
 	if l.Max() != time.Hour || l.Percentile(100) > time.Hour {
-		t.Errorf("max %v, p100 %v", l.Max(), l.Percentile(100))
+		t.Errorf("Max() = %v, Percentile(100) = %v, want 1h and at most 1h", l.Max(), l.Percentile(100))
 	}
 	if n := testing.AllocsPerRun(100, func() { l.Record(time.Millisecond) }); n != 0 {
-		t.Errorf("Record allocates %v times", n)
+		t.Errorf("Record() allocates %v times, want 0", n)
 	}
 }
 
 func TestCount(t *testing.T) {
 	if got := Count(1, "queue") + ", " + Count(4, "queue"); got != "1 queue, 4 queues" {
-		t.Error(got)
+		t.Errorf("Count() = %q", got)
 	}
 }
 
@@ -191,7 +203,7 @@ func TestNamed(t *testing.T) {
 	for n, want := range map[int]string{0: "OP is missing", 1: "", 2: "", 3: "too many"} {
 		err := check(nil, make([]string, n))
 		if want == "" && err != nil || want != "" && (Status(err) != StatusUsage || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%d arguments: %v, want %q", n, err, want)
+			t.Errorf("Named() with %d arguments = %v, want %q", n, err, want)
 		}
 	}
 }

@@ -1,12 +1,15 @@
-// Package cli is what the subcommands of gorxe share: how a command ends, how
-// flags are read, and how results are shown.
+// Package cli contains what the subcommands of gorxe share: exit status and error messages, flag
+// values, tables and JSON, and latency summaries.
 //
-// Reading order: run.go (exit status, the one-line error, the signal context),
-// values.go (sizes, durations, percentages, bounded integers as flags),
-// output.go (aligned tables and JSON), stats.go (latency summaries).
+// Conventions: results go to stdout, everything else to stderr. The exit status is 0 if the command did
+// what was asked, 2 if a flag or an argument was wrong, and 1 if the command failed. An error is one
+// line that says what is wrong and what to do.
 //
-// The conventions it holds: results go to stdout, everything else to stderr;
-// exit status 0 means that the command did what was asked, 2 that it was asked
-// wrongly (a flag, an argument), 1 that it failed; an error is one line which
-// says what is wrong and what to do.
+// Reading order:
+//
+//   - run.go: running a command, exit status, signals.
+//   - flags.go: helpers for flags that several commands have.
+//   - values.go: flag values: sizes, durations, percentages, bounded integers and choices.
+//   - output.go: tables, JSON and progress bars.
+//   - stats.go: latency summaries and rates.
 package cli

@@ -4,33 +4,37 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
 )
 
-// Align says to which side a table's column leans.
+// Align is the alignment of a table column.
 type Align uint8
 
-// The two sides.
+// The alignments.
 const (
 	Left Align = iota
 	Right
 )
 
-// Column is one column of a Table.
+// Column is a column of a Table.
 type Column struct {
 	Title string
 	Align Align
 }
 
-// Table collects rows and writes them with aligned columns. Its zero value with
-// Columns set is ready.
+// Table collects rows and writes them in aligned columns. Set Columns before the first call of Row.
 type Table struct {
 	Columns []Column
 	rows    [][]string
 }
 
-// Row adds one row; cells are formatted with %v. Missing cells stay empty.
+// Row adds a row. Cells are formatted with %v; missing cells are empty.
 func (t *Table) Row(cells ...any) {
 	row := make([]string, len(t.Columns))
 	for i := range min(len(cells), len(row)) {
@@ -39,7 +43,7 @@ func (t *Table) Row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Write writes titles and rows, columns two spaces apart.
+// Write writes the titles and rows with two spaces between columns.
 func (t *Table) Write(w io.Writer) error {
 	titles := make([]string, len(t.Columns))
 	width := make([]int, len(t.Columns))
@@ -79,10 +83,41 @@ func JSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// Count writes n of a thing: "1 queue", "2 queues".
+// Count formats a number of things: "1 queue", "2 queues".
 func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
+
+// Bar is a progress bar. It is invisible if the output is not a terminal.
+type Bar struct{ b *progressbar.ProgressBar }
+
+// NewBar creates a progress bar that ends at total, or at an unknown value if total is -1. If bytes is
+// set the unit is bytes and the bar shows the rate.
+func NewBar(w io.Writer, total int64, description string, bytes bool) *Bar {
+	const width = 30
+	f, ok := w.(*os.File)
+	opts := []progressbar.Option{
+		progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(width),
+		progressbar.OptionSetVisibility(ok && term.IsTerminal(int(f.Fd()))),
+		progressbar.OptionSetDescription(description), progressbar.OptionThrottle(100 * time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(false),
+	}
+	if bytes {
+		opts = append(opts, progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true))
+	}
+	return &Bar{progressbar.NewOptions64(total, opts...)}
+}
+
+// Errors of a terminal must not make a command fail, so the methods of Bar return none.
+
+// Describe changes the description.
+func (b *Bar) Describe(text string) { b.b.Describe(text) }
+
+// Add moves the bar by n.
+func (b *Bar) Add(n int) { _ = b.b.Add(n) }
+
+// Clear removes the bar from the terminal.
+func (b *Bar) Clear() { _ = b.b.Clear() }

@@ -20,17 +20,16 @@ const (
 	StatusUsage   = 2
 )
 
-// ErrInterrupted says that a signal ended a command before it was done.
+// ErrInterrupted means that a signal ended a command before it was done.
 var ErrInterrupted = errors.New("interrupted")
 
-// usageError marks an error as the caller's: a flag or an argument that cannot
-// be meant. It ends the program with StatusUsage.
+// usageError marks an error in a flag or an argument. Its exit status is StatusUsage.
 type usageError struct{ err error }
 
 func (u usageError) Error() string { return u.err.Error() }
 func (u usageError) Unwrap() error { return u.err }
 
-// Usage marks err as a usage error, for exit status 2. Usage(nil) is nil.
+// Usage marks err as a usage error, which has exit status 2. Usage(nil) is nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -38,13 +37,13 @@ func Usage(err error) error {
 	return usageError{err}
 }
 
-// Usagef is Usage of a formatted error.
+// Usagef returns a formatted usage error.
 func Usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// Named checks the number of arguments against their names; those in brackets may be
-// left out. It says more than cobra's checks.
+// Named checks the number of arguments against their names. Arguments whose names are in brackets are
+// optional. The errors are more specific than those of cobra's own checks.
 func Named(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		for i, name := range names {
@@ -59,7 +58,7 @@ func Named(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Status is the exit status that err stands for.
+// Status returns the exit status for err.
 func Status(err error) int {
 	var u usageError
 	switch {
@@ -71,10 +70,9 @@ func Status(err error) int {
 	return StatusFailure
 }
 
-// Run executes root with args and returns the exit status. The first SIGINT,
-// SIGTERM or (where it is not ignored) SIGHUP cancels the commands' context with
-// ErrInterrupted as its cause, so that they can put things away; a second one
-// kills the process as usual. What fails is told in one line on stderr.
+// Run executes root with args and returns the exit status. It prints an error as one line on stderr.
+// The first SIGINT, SIGTERM or (unless ignored) SIGHUP cancels the commands' context with the cause
+// ErrInterrupted, so that they can clean up. A second signal kills the process.
 func Run(root *cobra.Command, args []string) int {
 	ctx, stop := signalContext()
 	defer stop()
@@ -88,7 +86,7 @@ func Run(root *cobra.Command, args []string) int {
 	return Status(err)
 }
 
-// report writes err as one line, whatever it holds.
+// report writes err as one line, even if its message has several.
 func report(w io.Writer, cmd *cobra.Command, err error) {
 	msg := strings.Join(strings.Fields(err.Error()), " ")
 	line := cmd.CommandPath() + ": " + msg
@@ -104,13 +102,13 @@ func signalContext() (context.Context, context.CancelFunc) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
-		// nohup's child keeps ignoring it: Notify would undo that.
+		// Under nohup SIGHUP is ignored. Notify would undo that.
 		signal.Notify(ch, syscall.SIGHUP)
 	}
 	go func() {
 		select {
 		case <-ch:
-			signal.Stop(ch) // the next one has its ordinary, deadly effect
+			signal.Stop(ch) // the next signal kills the process
 			cancel(ErrInterrupted)
 		case <-ctx.Done():
 			signal.Stop(ch)
@@ -119,7 +117,7 @@ func signalContext() (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(nil) }
 }
 
-// Interrupted tells whether a signal ended ctx.
+// Interrupted reports whether a signal ended ctx.
 func Interrupted(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), ErrInterrupted)
 }

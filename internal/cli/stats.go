@@ -7,14 +7,13 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are recorded from 1 ns to maxLatency with three significant digits:
-// a histogram of about 200 KiB, whatever the number of samples.
+// The histogram holds latencies from 1 ns to maxLatency with three significant digits in about 200 KiB.
 const (
 	maxLatency       = 100 * time.Second
 	latencyPrecision = 3
 )
 
-// Latency collects durations. Minimum, maximum and mean are exact, percentiles
+// Latency collects durations in constant memory. Minimum, maximum and mean are exact, percentiles
 // within 0.1 %. It is not safe for concurrent use.
 type Latency struct {
 	h        *hdrhistogram.Histogram
@@ -39,20 +38,20 @@ func (l *Latency) Record(d time.Duration) {
 	l.n++
 	l.sum += float64(d)
 	l.sq += float64(d) * float64(d)
-	// Out of range cannot happen after clamping, so there is no error to keep.
+	// RecordValue fails only for values out of range, and the value is clamped.
 	_ = l.h.RecordValue(int64(min(max(d, 1), maxLatency)))
 }
 
-// Count is the number of samples.
+// Count returns the number of samples.
 func (l *Latency) Count() int64 { return l.n }
 
-// Min is the shortest sample, 0 if there is none.
+// Min returns the shortest sample, 0 if there is none.
 func (l *Latency) Min() time.Duration { return l.min }
 
-// Max is the longest sample, 0 if there is none.
+// Max returns the longest sample, 0 if there is none.
 func (l *Latency) Max() time.Duration { return l.max }
 
-// Mean is the arithmetic mean, 0 if there is no sample.
+// Mean returns the arithmetic mean, 0 if there is no sample.
 func (l *Latency) Mean() time.Duration {
 	if l.n == 0 {
 		return 0
@@ -60,7 +59,7 @@ func (l *Latency) Mean() time.Duration {
 	return time.Duration(l.sum / float64(l.n))
 }
 
-// StdDev is the standard deviation of the samples (of the whole population).
+// StdDev returns the population standard deviation, 0 if there is no sample.
 func (l *Latency) StdDev() time.Duration {
 	if l.n == 0 {
 		return 0
@@ -69,8 +68,8 @@ func (l *Latency) StdDev() time.Duration {
 	return time.Duration(math.Sqrt(max(0, l.sq/float64(l.n)-mean*mean)))
 }
 
-// Percentile is the value at or below which p percent of the samples lie. It
-// is kept within [Min, Max], which a histogram's bucket edges may overstep.
+// Percentile returns the value at or below which p percent of the samples lie. The result is clamped to
+// [Min, Max], because the bounds of the histogram's buckets may lie outside.
 func (l *Latency) Percentile(p float64) time.Duration {
 	if l.n == 0 {
 		return 0
@@ -78,10 +77,10 @@ func (l *Latency) Percentile(p float64) time.Duration {
 	return min(max(time.Duration(l.h.ValueAtPercentile(p)), l.min), l.max)
 }
 
-// Micros is d in microseconds, rounded to nanoseconds.
+// Micros returns d in microseconds, rounded to nanoseconds.
 func Micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// Gbps is the rate of n bytes in d, in 10^9 bits per second; 0 if d is not positive.
+// Gbps returns the rate of n bytes in d, in 10^9 bits per second; 0 if d is not positive.
 func Gbps(n int64, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -89,7 +88,7 @@ func Gbps(n int64, d time.Duration) float64 {
 	return float64(n) * 8 / float64(d.Nanoseconds())
 }
 
-// Round rounds f to so many digits after the point, for output that people read.
+// Round rounds f to a number of digits after the decimal point.
 func Round(f float64, digits int) float64 {
 	p := math.Pow10(digits)
 	return math.Round(f*p) / p

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Size is a flag value: a number of bytes within [Min, Max]. It reads plain
-// numbers and binary multiples: 64, 64k, 64K, 64KiB, 1m, 1MiB, 2G, 2GB (all
-// multiples are of 1024, as in the RDMA world's own tools).
+// Size is a flag value: a number of bytes within [Min, Max]. It accepts plain numbers and multiples:
+// 64, 64k, 64K, 64KiB, 1m, 1MiB, 2G, 2GB. All multiples are powers of 1024, as in perftest.
 type Size struct {
 	Bytes    int64
 	Min, Max int64
@@ -35,7 +34,7 @@ func (s *Size) String() string { return FormatSize(s.Bytes) }
 // Type implements pflag.Value.
 func (s *Size) Type() string { return "size" }
 
-// Int is the size as an int.
+// Int returns the size as an int.
 func (s *Size) Int() int { return int(s.Bytes) }
 
 var sizeUnits = []struct {
@@ -48,7 +47,7 @@ var sizeUnits = []struct {
 	{"b", 0},
 }
 
-// ParseSize reads a number of bytes with an optional binary suffix.
+// ParseSize parses a number of bytes with an optional binary suffix.
 func ParseSize(text string) (int64, error) {
 	num, shift := strings.ToLower(strings.TrimSpace(text)), uint(0)
 	for _, u := range sizeUnits {
@@ -64,7 +63,7 @@ func ParseSize(text string) (int64, error) {
 	return int64(n << shift), nil
 }
 
-// FormatSize writes n in the largest binary unit that divides it: 64 KiB, 65 B.
+// FormatSize formats n in the largest binary unit that divides it: 64 KiB, 65 B.
 func FormatSize(n int64) string {
 	switch {
 	case n != 0 && n%(1<<30) == 0:
@@ -77,8 +76,8 @@ func FormatSize(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// Duration is a flag value: a time within [Min, Max]. A bare number is seconds,
-// fractions allowed, as ping and perftest read it; else 300ms, 2s, 1m30s.
+// Duration is a flag value: a duration within [Min, Max]. A number without a unit is seconds and may
+// have a fraction, as in ping and perftest. Otherwise the format is 300ms, 2s or 1m30s.
 type Duration struct {
 	D        time.Duration
 	Min, Max time.Duration
@@ -103,11 +102,11 @@ func (d *Duration) String() string { return d.D.String() }
 // Type implements pflag.Value.
 func (d *Duration) Type() string { return "duration" }
 
-// ParseDuration reads seconds as a bare number, or a Go duration.
+// ParseDuration parses a number of seconds or a Go duration.
 func ParseDuration(text string) (time.Duration, error) {
 	s := strings.TrimSpace(text)
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
-		if math.Abs(sec) < math.MaxInt64/float64(time.Second) { // NaN and what overflows fall through
+		if math.Abs(sec) < math.MaxInt64/float64(time.Second) { // false for NaN
 			return time.Duration(math.Round(sec * float64(time.Second))), nil
 		}
 	} else if d, err := time.ParseDuration(s); err == nil {
@@ -116,8 +115,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("%q is not a duration: write seconds (0.5), or 300ms, 2s, 1m", text)
 }
 
-// Percent is a flag value: a share from 0 % to Max, written with its percent
-// sign, so that nobody has to guess whether 0.5 means a half.
+// Percent is a flag value: a percentage from 0 % to Max. The percent sign is required, because 0.5 could
+// mean 50 % or 0.5 %.
 type Percent struct {
 	Fraction float64
 	Max      float64 // as a fraction
@@ -142,7 +141,7 @@ func (p *Percent) String() string { return FormatPercent(p.Fraction) }
 // Type implements pflag.Value.
 func (p *Percent) Type() string { return "percent" }
 
-// ParsePercent reads "1%" as 0.01. Only 0 may go without its percent sign.
+// ParsePercent parses "1%" as 0.01. Only 0 needs no percent sign.
 func ParsePercent(text string) (float64, error) {
 	s, signed := strings.CutSuffix(strings.TrimSpace(text), "%")
 	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
@@ -150,14 +149,14 @@ func ParsePercent(text string) (float64, error) {
 		return 0, fmt.Errorf("%q is not a percentage: write it as 1%% or 0.5%%", text)
 	}
 	if !signed && f != 0 {
-		return 0, fmt.Errorf("%q lacks its percent sign: write %s%%", text, text)
+		return 0, fmt.Errorf("%q has no percent sign: write %s%%", text, text)
 	}
 	return f / 100, nil
 }
 
-// FormatPercent writes a fraction as a percentage: 0.01 is 1%.
+// FormatPercent formats a fraction as a percentage: 0.01 is 1%.
 func FormatPercent(f float64) string {
-	// 4 digits after rounding away binary noise: 0.07*100 is not quite 7.
+	// Rounding removes binary noise: 0.07*100 is not exactly 7.
 	return strconv.FormatFloat(math.Round(f*1e8)/1e6, 'f', -1, 64) + "%"
 }
 
@@ -186,7 +185,7 @@ func (i *Int) String() string { return strconv.Itoa(i.N) }
 // Type implements pflag.Value.
 func (i *Int) Type() string { return "int" }
 
-// Choice is a flag value: one word of a list, in any case.
+// Choice is a flag value: one of a list of words. Case does not matter.
 type Choice struct {
 	Value string
 	Words []string
@@ -200,7 +199,7 @@ func (c *Choice) Set(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not known: choose one of %s", text, strings.Join(c.Words, ", "))
+	return fmt.Errorf("%q is not possible: choose one of %s", text, strings.Join(c.Words, ", "))
 }
 
 // String implements pflag.Value.

@@ -14,7 +14,7 @@ const AllRemote = roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead | roce.Re
 // Config describes what New creates. The zero Config is one RC queue pair with default depths, one
 // completion queue and no memory.
 type Config struct {
-	// QP is the template of every queue pair. New fills in SendCQ and RecvCQ.
+	// QP is the template of every queue pair. New fills in SendCQ, RecvCQ and SRQ.
 	QP roce.QPConfig
 	// QPs is the number of queue pairs that New creates; 0 means 1, negative none.
 	QPs int
@@ -24,6 +24,9 @@ type Config struct {
 	// SendCQ and RecvCQ are the capacities of the completion queues. With SendCQ 0 the capacity fits
 	// all work requests that may be outstanding. With RecvCQ 0 one queue serves both directions.
 	SendCQ, RecvCQ int
+
+	// SRQ, if set, describes a shared receive queue that all queue pairs use.
+	SRQ *roce.SRQConfig
 
 	// Memory is the size of MR in bytes; 0 means no region.
 	Memory int
@@ -40,6 +43,7 @@ type Endpoint struct {
 	PD     *roce.PD
 	CQ     *roce.CQ   // completions of send queues, and of receive queues unless RecvCQ differs
 	RecvCQ *roce.CQ   // completions of receive queues; equals CQ if there is only one queue
+	SRQ    *roce.SRQ  // nil without Config.SRQ
 	MR     *roce.MR   // nil without Config.Memory
 	QP     *roce.QP   // QPs[0], nil if there is none
 	QPs    []*roce.QP // all queue pairs
@@ -77,6 +81,12 @@ func (e *Endpoint) create(c *Config) (err error) {
 		if e.MR, err = e.AddMR(c.Memory, c.Access, c.MROptions...); err != nil {
 			return err
 		}
+	}
+	if c.SRQ != nil {
+		if e.SRQ, err = e.Dev.CreateSRQ(e.PD, *c.SRQ); err != nil {
+			return err
+		}
+		e.qp.SRQ = e.SRQ
 	}
 	e.qp.SendCQ, e.qp.RecvCQ = e.CQ, e.RecvCQ
 	for range c.QPs {
@@ -137,12 +147,15 @@ func (e *Endpoint) AddMR(
 	return m, nil
 }
 
-// Close destroys the endpoint's objects: queue pairs first, then regions, completion queues and the
-// protection domain. The device stays open. Closing twice is harmless.
+// Close destroys the endpoint's objects: queue pairs first, then the shared receive queue, regions,
+// completion queues and the protection domain. The device stays open. Closing twice is harmless.
 func (e *Endpoint) Close() error {
 	var errs []error
 	for _, q := range e.QPs {
 		errs = append(errs, q.Close())
+	}
+	if e.SRQ != nil {
+		errs = append(errs, e.SRQ.Close())
 	}
 	for _, m := range slices.Backward(e.mrs) {
 		errs = append(errs, m.Close())

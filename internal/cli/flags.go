@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// PortVar adds a flag for a port number with a default value.
+func PortVar(fs *pflag.FlagSet, p *Int, name, shorthand string, value int, usage string) {
+	*p = Int{N: value, Min: 1, Max: 65535}
+	fs.VarP(p, name, shorthand, usage)
+}
+
+// JSONVar adds the flag --json.
+func JSONVar(fs *pflag.FlagSet, p *bool, usage string) { fs.BoolVar(p, "json", false, usage) }
+
+// HideDefaults removes the default values of flags from the help text. It is for flags whose usage text
+// describes the default.
+func HideDefaults(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		fs.Lookup(name).DefValue = ""
+	}
+}
+
+// mtus are the path MTUs of InfiniBand and RoCE, in bytes.
+var mtus = []int{256, 512, 1024, 2048, 4096}
+
+// MTU is a flag value: a path MTU. 0 is possible only as the value before Set.
+type MTU struct{ N int }
+
+// Set implements pflag.Value.
+func (m *MTU) Set(text string) error {
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || !slices.Contains(mtus, n) {
+		return fmt.Errorf("%q is not a path MTU: choose 256, 512, 1024, 2048 or 4096", text)
+	}
+	m.N = n
+	return nil
+}
+
+// String implements pflag.Value.
+func (m *MTU) String() string { return strconv.Itoa(m.N) }
+
+// Type implements pflag.Value.
+func (m *MTU) Type() string { return "int" }
