@@ -10,6 +10,11 @@ import (
 // its mapped form ::ffff:a.b.c.d (IBA annex A17).
 type GID [16]byte
 
+// GIDPair is the pair of addresses that a local side and a remote side use with each other.
+type GIDPair struct {
+	Local, Remote GID
+}
+
 // GIDFromAddr returns the GID of an IP address. It drops a zone. The zero Addr gives the zero GID.
 func GIDFromAddr(a netip.Addr) GID {
 	if !a.IsValid() {

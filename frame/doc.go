@@ -16,6 +16,7 @@
 //   - decode.go: Decoder with all checks, and PeekBTH
 //   - flow.go: the Decoder's cache of header bytes that were already checked
 //   - encode.go: Address, PutHeaders and Encoder
+//   - path.go: Path, the addresses and prepared headers of one peer
 //   - icrc.go: the ICRC, computed with hash/crc32
 //   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also copy
 //     the payload

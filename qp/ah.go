@@ -5,35 +5,36 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 )
 
 // AH is an address handle: the path to the receiver of UD messages, for SendWR.AH. One AH serves any number of work
 // requests and queue pairs. A device that made it replaces the path when the next hop changes; work requests that are
 // posted afterwards use the new path. All methods may be called from any goroutine.
 type AH struct {
-	path  atomic.Pointer[Path] // never changed, only replaced
+	path  atomic.Pointer[frame.Path] // never changed, only replaced
 	once  sync.Once
 	close func(*AH)
 }
 
 // NewAH returns an address handle with path p, which must not change any more. The first call of Close calls onClose,
 // which may be nil.
-func NewAH(p *Path, onClose func(*AH)) *AH {
+func NewAH(p *frame.Path, onClose func(*AH)) *AH {
 	a := &AH{close: onClose}
 	a.path.Store(p)
 	return a
 }
 
 // UpdateAH replaces the path of a. p must not change any more.
-func UpdateAH(a *AH, p *Path) { a.path.Store(p) }
+func UpdateAH(a *AH, p *frame.Path) { a.path.Store(p) }
 
 // Path returns the current path, which must not be modified. It is nil for a zero AH.
-func (a *AH) Path() *Path { return a.path.Load() }
+func (a *AH) Path() *frame.Path { return a.path.Load() }
 
 // Remote returns the address of the receiver.
 func (a *AH) Remote() bth.GID {
 	if p := a.path.Load(); p != nil {
-		return p.Remote
+		return p.GIDs().Remote
 	}
 	return bth.GID{}
 }

@@ -107,8 +107,7 @@ func TestDestroyInTheRunQueue(t *testing.T) {
 		e.HandleDoorbells(w.now)
 		e.DestroyQP(a)
 		w.ends[1].DestroyQP(b)
-		for n := 1; n > 0; {
-			n, _ = e.PollTransmit(w.now, buf[:])
+		for e.PollTransmit(w.now, buf[:]).Len > 0 {
 		}
 	}
 	if e.places != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
@@ -173,11 +172,11 @@ func TestTurns(t *testing.T) {
 	var buf [8192]byte
 	turns, run, last := 0, 0, bth.QPN(0)
 	for range 40 {
-		n, netLen := e.PollTransmit(0, buf[:])
-		if dest := bth.BTH(buf[netLen:n]).DestQP(); dest != last {
+		tx := e.PollTransmit(0, buf[:])
+		if dest := bth.BTH(buf[tx.NetLen:tx.Len]).DestQP(); dest != last {
 			turns, run, last = turns+1, 0, dest
 		}
-		if run += n; run > chunk+2*4096 {
+		if run += tx.Len; run > chunk+2*4096 {
 			t.Fatalf("QP %#x sent %d bytes on end", last, run)
 		}
 	}

@@ -22,12 +22,12 @@
 //
 //   - types.go, ah.go: work requests, completions, statuses, states
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
-//   - qp.go: a QP's fields in the order of their use; way.go: what many QPs' paths have in common
+//   - qp.go: a QP's fields in the order of their use; path.go: paths that QPs share
 //   - engine.go: QP table, doorbells, run queue, events; timer.go: the timer wheel; prefetch.go and package sched:
 //     whose turn comes, and how what it needs is fetched ahead
 //   - modify.go: the state machine of RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
 //   - requester.go: a work request becomes packets; completer.go: what answers do to it;
-//     retry.go: go-back-N, time-outs, RNR waits; window.go: how much may be in flight; body.go: payloads that the owner copies
+//     retry.go: go-back-N, time-outs, RNR waits; window.go: how much may be in flight; deferred.go: payloads that the owner copies
 //   - responder.go: a request packet is checked and executed; respond.go: its answers are built
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR; flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - unreliable.go: UC and UD

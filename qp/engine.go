@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp/sched"
 )
@@ -38,7 +39,7 @@ type Engine struct {
 
 	table  qpTable
 	places int // QPs, and dead ones that have a place in runq still
-	ways   map[Path]*way
+	paths  map[frame.Path]*sharedPath
 	rooms  [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
 	lists  [numLists]qpList
 	wheel  wheel
@@ -67,17 +68,17 @@ type Engine struct {
 	errHook  func(*QP)
 	host     any
 
-	events    [eventRing]Event
-	eventHead uint32
-	eventTail uint32
-	c         Counters
-	portMTU   bth.MTU
-	word      [atomicLen]byte // scratch
-	grh       [GRHLen]byte    // scratch
-	leave     bool            // bodies, see body.go
-	body      []byte          // what the packet built last lacks
-	bodyAt    int             // where it belongs
-	aside     [maxPacket]byte // packets that may not fit the caller's buffer
+	events     [eventRing]Event
+	eventHead  uint32
+	eventTail  uint32
+	c          Counters
+	portMTU    bth.MTU
+	word       [atomicLen]byte // scratch
+	grh        [GRHLen]byte    // scratch
+	deferring  bool            // see DeferPayloads
+	deferred   []byte          // payload that the packet being built lacks
+	deferredAt int             // its offset in the packet
+	aside      [maxPacket]byte // packets that may not fit the caller's buffer
 }
 
 // NewEngine makes an engine without QPs.
@@ -97,7 +98,7 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, gapAt: -gapsFor, ways: map[Path]*way{}}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, gapAt: -gapsFor, paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.growRunq()
 	for id := range e.lists {
@@ -132,7 +133,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 		e.c.DropPKey++
 		return
 	}
-	if q.typ != UD && (p.Src != q.way.Remote || p.Dst != q.way.Local) {
+	if q.typ != UD && !q.path.Matches(p) {
 		e.c.DropAddress++
 		return
 	}
@@ -169,18 +170,29 @@ func (e *Engine) Quiet() bool {
 	return e.serving == nil && e.lists[inAckSoon].head == nil && e.bell.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
 }
 
-// PollTransmit writes the next packet into b: the path's headers, BTH, extension headers, payload
-// and pad. It returns their length and that of the network headers; 0: nothing to send now. The
-// caller appends the ICRC. b has room for a whole frame of the port, MinBuffer bytes at least; a packet
-// that is longer is lost. See LeaveBodies for packets that lack a part of their payload.
-func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
+// PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
+// pad. The caller appends the ICRC. b holds the largest frame of the port without its ICRC, at least
+// MinBuffer bytes; a packet that does not fit is dropped and counted.
+func (e *Engine) PollTransmit(now Time, b []byte) Transmit {
+	n, netLen := e.nextPacket(now, b)
+	t := Transmit{Len: n, NetLen: netLen}
+	if e.deferred != nil {
+		t.PayloadAt, t.Payload = e.deferredAt, e.deferred
+		e.deferred = nil
+	}
+	return t
+}
+
+// nextPacket writes the next packet to b and returns its length, 0 for none, and that of its network
+// headers.
+func (e *Engine) nextPacket(now Time, b []byte) (n, netLen int) {
 	for q := e.next(); q != nil; q = e.next() {
 		to, short := b, len(b) < q.longest()
 		if short {
 			to = e.aside[:]
 		}
 		if n, netLen = q.transmit(now, to); n == 0 {
-			e.body = nil
+			e.deferred = nil
 			e.stand(q)
 			continue
 		}
@@ -197,7 +209,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) (n, netLen int) {
 		}
 		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
 			e.c.DropLength++
-			e.body = nil
+			e.deferred = nil
 			n, netLen = 0, 0
 			continue
 		}
@@ -233,7 +245,7 @@ func (e *Engine) stand(q *QP) {
 
 // longest is what a packet of the QP may need at most.
 func (q *QP) longest() int {
-	netLen := int(q.way.HeaderLen)
+	netLen := q.path.HeaderLen()
 	if q.typ == UD {
 		netLen = bth.MaxNetHeader
 	}

@@ -29,7 +29,7 @@ func (q *QP) sendFlush(now Time, b []byte, w *wqe) (int, int) {
 		return 0, 0
 	}
 	info := bth.RCFlush.Info()
-	rest, netLen := q.header(b, nil, bth.RCFlush, q.destQP, q.nxt, true, false, 0)
+	rest, netLen := q.header(b, bth.RCFlush, q.nxt, true, 0)
 	bth.PutFETH(rest[info.FETH:], uint8(w.extra), uint8(w.extra>>8))
 	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
 	q.sentOne(now)
@@ -41,7 +41,7 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 		return 0, 0
 	}
 	info := bth.RCAtomicWrite.Info()
-	rest, netLen := q.header(b, nil, bth.RCAtomicWrite, q.destQP, q.nxt, true, false, 0)
+	rest, netLen := q.header(b, bth.RCAtomicWrite, q.nxt, true, 0)
 	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, atomicLen)
 	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], netLen+int(info.HeaderLen), q.sq.cur, 0); st != Success {
 		q.halt(w, st)

@@ -1,13 +1,17 @@
 package qp
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/gorxe/gorxe/frame"
+)
 
 // Footprint is how many bytes the rings take that a creator asks for, the SQ's first slot included, which lies in the QP: what a QP has
 // beyond them does not depend on the attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
 func (a *InitAttr) Footprint() int {
 	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotRoom()*sgeSize)
 	if a.Type == UD {
-		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*Path)(nil)))
+		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*frame.Path)(nil)))
 	}
 	if a.SRQ != nil {
 		return n + int(a.SRQ.maxSGE)*sgeSize

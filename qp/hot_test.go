@@ -32,12 +32,12 @@ func (c *cable) turn() {
 			e := c.ends[i]
 			e.HandleDoorbells(c.now)
 			for e.HasTransmit(c.now) {
-				n, netLen := e.PollTransmit(c.now, c.buf[:])
-				if n == 0 {
+				tx := e.PollTransmit(c.now, c.buf[:])
+				if tx.Len == 0 {
 					break
 				}
 				moved = true
-				if err := c.pkt.Parse(c.buf[netLen:n]); err != nil {
+				if err := c.pkt.Parse(c.buf[tx.NetLen:tx.Len]); err != nil {
 					c.t.Fatal(err)
 				}
 				c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-i].gid
@@ -163,14 +163,14 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 				e.HandleDoorbells(c.now)
 				e.HandleTimeout(c.now)
 				for e.HasTransmit(c.now) {
-					n, netLen := e.PollTransmit(c.now, c.buf[:])
-					if n == 0 {
+					tx := e.PollTransmit(c.now, c.buf[:])
+					if tx.Len == 0 {
 						break
 					}
 					if i++; i%5 == 0 && j < 200 {
 						continue // lost
 					}
-					_ = c.pkt.Parse(c.buf[netLen:n])
+					_ = c.pkt.Parse(c.buf[tx.NetLen:tx.Len])
 					c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-end].gid
 					c.ends[1-end].HandlePacket(c.now, &c.pkt)
 					if i%7 == 0 {

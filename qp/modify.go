@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -16,7 +17,7 @@ type Attr struct {
 	DestQPN         bth.QPN
 	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, FlushPersistent
 	PKey            bth.PKey
-	Path            Path
+	Path            frame.Path
 	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic
 	MaxDestRdAtomic uint8 // as responder
 	MinRNRTimer     uint8 // code 0 to 31 that RNR NAKs carry (IBA 9.7.5.2.8)
@@ -220,8 +221,8 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return bad("Local ACK Timeout %d; it is 0 to 31", a.Timeout)
 	case has(AttrRetryCnt) && a.RetryCnt > 7, has(AttrRNRRetry) && a.RNRRetry > 7:
 		return bad("retry counts %d and %d; they are 0 to 7", a.RetryCnt, a.RNRRetry)
-	case has(AttrPath) && !a.Path.ready():
-		return bad("the path has no headers; take it from the device's ResolvePath")
+	case has(AttrPath) && !a.Path.Valid():
+		return bad("the path has no remote GID; take it from the device's ResolvePath")
 	}
 	return nil
 }
@@ -241,7 +242,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrDestQPN, func() { q.destQP = a.DestQPN })
 	set(AttrAccess, func() { q.access = a.Access })
 	set(AttrPKey, func() { q.pkey = a.PKey })
-	set(AttrPath, func() { q.setPath(&a.Path) })
+	set(AttrPath, func() { q.setPath(a.Path) })
 	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads() })
 	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
@@ -270,7 +271,7 @@ func (q *QP) Query() Attr {
 	at := &q.attr
 	return Attr{
 		State: q.State(), PathMTU: bth.MTU(at.PathMTU), QKey: q.qkey, RQPSN: at.RQPSN, SQPSN: at.SQPSN, DestQPN: q.destQP,
-		Access: q.access, PKey: q.pkey, Path: q.way.path(q.port), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
+		Access: q.access, PKey: q.pkey, Path: q.fullPath(), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer: at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt, RNRRetry: at.RNRRetry,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -156,8 +157,8 @@ func TestModifyRanges(t *testing.T) {
 		{AttrDestQPN, Init, RTR, []edit{func(a *Attr) { a.DestQPN = 1 << 24 }}, []edit{func(a *Attr) { a.DestQPN = 1<<24 - 1 }}},
 		{AttrMaxDestRdAtomic, Init, RTR, []edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic + 1 }}, []edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic }}},
 		{AttrMinRNRTimer, Init, RTR, []edit{func(a *Attr) { a.MinRNRTimer = 32 }}, []edit{func(a *Attr) { a.MinRNRTimer = 31 }}},
-		{AttrPath, Init, RTR, []edit{func(a *Attr) { a.Path.HeaderLen = 0 }, func(a *Attr) { a.Path.HeaderLen = bth.MaxNetHeader + 1 }},
-			[]edit{func(a *Attr) { a.Path.HeaderLen = bth.MaxNetHeader }}},
+		{AttrPath, Init, RTR, []edit{func(a *Attr) { a.Path = frame.Path{} }},
+			[]edit{func(a *Attr) { a.Path = frame.NewBarePath(&frame.Address{Dst: bth.GID{15: 1}}) }}},
 		{AttrPKey, Init, RTR, []edit{func(a *Attr) { a.PKey = 0 }, func(a *Attr) { a.PKey = 0x8000 }}, []edit{func(a *Attr) { a.PKey = 1 }}},
 		{AttrSQPSN, RTR, RTS, []edit{func(a *Attr) { a.SQPSN = 1 << 24 }}, []edit{func(a *Attr) { a.SQPSN = 1<<24 - 1 }}},
 		{AttrTimeout, RTR, RTS, []edit{func(a *Attr) { a.Timeout = 32 }}, []edit{func(a *Attr) { a.Timeout = 31 }, func(a *Attr) { a.Timeout = 0 }}},

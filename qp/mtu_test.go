@@ -34,12 +34,12 @@ func TestPortMTUFalls(t *testing.T) {
 		var sizes []int
 		buf := make([]byte, room)
 		for k.HasTransmit(k.now) {
-			n, netLen := k.PollTransmit(k.now, buf)
-			if n == 0 {
+			tx := k.PollTransmit(k.now, buf)
+			if tx.Len == 0 {
 				break
 			}
-			must(t, new(bth.Packet).Parse(buf[netLen:n]))
-			sizes = append(sizes, n)
+			must(t, new(bth.Packet).Parse(buf[tx.NetLen:tx.Len]))
+			sizes = append(sizes, tx.Len)
 		}
 		return sizes
 	}
@@ -71,9 +71,9 @@ func TestPortMTUFallsForOthers(t *testing.T) {
 	var buf [300]byte
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 1024 })
 	k.say(k.read(0, 0, 2060), k.write(3, seq(8)))
-	n, netLen := k.PollTransmit(k.now, buf[:])
+	tx := k.PollTransmit(k.now, buf[:])
 	var p bth.Packet
-	must(t, p.Parse(buf[netLen:n]))
+	must(t, p.Parse(buf[tx.NetLen:tx.Len]))
 	k.equal("the one that fits", k.heard(&p), "RDMA READ response Last +2 msn=1 12B")
 	k.hears("ACK +3 msn=2")
 
@@ -85,8 +85,8 @@ func TestPortMTUFallsForOthers(t *testing.T) {
 		long.AH, short.AH = ah, ah
 		k.post(long, short)
 		k.HandleDoorbells(k.now)
-		n, netLen := k.PollTransmit(k.now, buf[:])
-		must(t, p.Parse(buf[netLen:n]))
+		tx := k.PollTransmit(k.now, buf[:])
+		must(t, p.Parse(buf[tx.NetLen:tx.Len]))
 		k.equal("the one that fits", k.heard(&p), "SEND Only +1 9B")
 		k.completes("1 success SEND 900B", "2 success SEND 9B")
 		k.equal("too long", k.Counters().DropLength, uint64(1))

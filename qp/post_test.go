@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -14,7 +15,7 @@ func TestPostingByState(t *testing.T) {
 	for st := Reset; st < numStates; st++ {
 		k := newTalk(t, UD) // UD knows all the states
 		k.q.setState(st)
-		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: NewAH(&Path{HeaderLen: 4}, nil)}})
+		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: testAH()}})
 		if want := st < RTS; errors.Is(err, ErrQPState) != want {
 			t.Errorf("PostSend in %s: %v", st, err)
 		}
@@ -25,9 +26,15 @@ func TestPostingByState(t *testing.T) {
 	}
 }
 
+// testAH returns an address handle with a valid path.
+func testAH() *AH {
+	p := frame.NewPath(&frame.Address{Src: bth.GID{15: 1}, Dst: bth.GID{15: 2}})
+	return NewAH(&p, nil)
+}
+
 // Work requests that cannot be right are refused when they are posted (IBA 11.4.1.1).
 func TestPostSendRefuses(t *testing.T) {
-	path := NewAH(&Path{HeaderLen: 4}, nil)
+	path := testAH()
 	big := func(k *talk) SGE { g := k.sge(0, 8); g.Length = 1 << 30; return g }
 	for _, c := range []struct {
 		name string
@@ -42,8 +49,7 @@ func TestPostSendRefuses(t *testing.T) {
 		{"WRITE on UD", UD, func(k *talk) SendWR { return SendWR{Op: OpWrite, AH: path} }, ErrInvalidWR},
 		{"UD without AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend} }, ErrInvalidWR},
 		{"UD with a zero AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: new(AH)} }, ErrInvalidWR},
-		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&Path{}, nil)} }, ErrInvalidWR},
-		{"UD with a broken AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&Path{HeaderLen: 200}, nil)} }, ErrInvalidWR},
+		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&frame.Path{}, nil)} }, ErrInvalidWR},
 		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 4097)}} }, ErrInvalidWR},
 		{"atomic of 4 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} }, ErrInvalidWR},
 		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} }, ErrInvalidWR},
@@ -234,10 +240,10 @@ func TestPadIsZero(t *testing.T) {
 		for i := range buf {
 			buf[i] = 0xee
 		}
-		size, netLen := k.PollTransmit(k.now, buf[:])
-		body := buf[netLen+bth.HeaderLen : size]
-		if len(body) != (n+3)/4*4 || bth.BTH(buf[netLen:]).PadCount() != -n&3 {
-			t.Fatalf("%d bytes: %d on the wire, pad count %d", n, len(body), bth.BTH(buf[netLen:]).PadCount())
+		tx := k.PollTransmit(k.now, buf[:])
+		body := buf[tx.NetLen+bth.HeaderLen : tx.Len]
+		if len(body) != (n+3)/4*4 || bth.BTH(buf[tx.NetLen:]).PadCount() != -n&3 {
+			t.Fatalf("%d bytes: %d on the wire, pad count %d", n, len(body), bth.BTH(buf[tx.NetLen:]).PadCount())
 		}
 		for _, b := range body[n:] {
 			k.equal("pad byte", b, byte(0))

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
 )
@@ -33,7 +34,7 @@ type InitAttr struct {
 type QP struct {
 	// Line 0.
 	eng      *Engine
-	way      *way
+	path     *sharedPath
 	pd       *mr.PD
 	bellNext *QP
 	state    atomic.Uint32
@@ -42,7 +43,7 @@ type QP struct {
 	destQP   bth.QPN
 	qpn      bth.QPN
 	pkey     bth.PKey
-	port     uint16 // UDP source port
+	srcPort  uint16 // UDP source port
 	typ      Type
 	list     listID
 	queued   bool // in the run queue, if only as an empty place
@@ -52,9 +53,9 @@ type QP struct {
 	// Lines 1 to 5, and in line 6 what losses, READs and UD look at.
 	sq sendQueue
 	requester
-	rdEnds *[]uint64 // where each outstanding READ or atomic ends; a ring, made for the first
-	ahs    *[]*Path  // UD: the way of each slot's datagram
-	_      [16]byte  // the responder begins with a line
+	rdEnds *[]uint64      // where each outstanding READ or atomic ends; a ring, made for the first
+	ahs    *[]*frame.Path // UD: the path of each slot's datagram
+	_      [16]byte       // the responder begins with a line
 
 	// Line 7, and in line 8 what long WRITEs, READs, atomics and losses look at.
 	responder

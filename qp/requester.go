@@ -2,7 +2,6 @@ package qp
 
 import (
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/mr"
 )
 
 // requester is the sending half of a connected QP. Packet counts: una is the oldest not yet
@@ -135,16 +134,12 @@ func (q *QP) startWQE(w *wqe) bool {
 	return true
 }
 
-// header writes path headers and BTH and returns the rest of the packet behind the path headers. No path
-// means the QP's own.
-func (q *QP) header(b []byte, path *Path, op bth.Opcode, dest bth.QPN, psn uint64, ackReq, solicited bool, pad uint32) (rest []byte, netLen int) {
-	if path == nil {
-		netLen = q.way.put(b, q.port)
-	} else {
-		netLen = copy(b, path.Header[:path.HeaderLen])
-	}
+// header writes the network headers and the BTH of a packet of a connected QP. It returns the packet
+// from the BTH on and the length of the network headers.
+func (q *QP) header(b []byte, op bth.Opcode, psn uint64, ackReq bool, pad uint32) (rest []byte, netLen int) {
+	netLen = q.path.PutFrom(b, q.srcPort)
 	rest = b[netLen:]
-	bth.PutPlain(rest, op, solicited, ackReq, uint8(pad), q.pkey, dest, wirePSN(psn))
+	bth.PutPlain(rest, op, false, ackReq, uint8(pad), q.pkey, q.destQP, wirePSN(psn))
 	return rest, netLen
 }
 
@@ -159,12 +154,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) 
 		end = s.curPkt == w.npkts-1
 	}
 	ask := q.asks(w, room, end)
-	var st Status
-	if w.op == OpWrite && (w.nsge == 1 || w.inline) {
-		total, netLen, st = q.putWrite(b, w, off, n, ask)
-	} else {
-		total, netLen, st = q.putData(b, nil, q.destQP, w, q.nxt, off, n, ask)
-	}
+	total, netLen, st := q.putData(b, w, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -202,61 +192,27 @@ func (q *QP) asks(w *wqe, room int, end bool) bool {
 	return q.awaited || 2*s.used() >= uint32(s.depth)
 }
 
-// putWrite is putData for the commonest of messages, an RC WRITE of inline data or of one SGE: it knows which headers there are, and where.
-func (q *QP) putWrite(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen int, st Status) {
-	op, hdr, end := bth.RCWriteMiddle, uint32(bth.HeaderLen), off+n == w.length
-	switch {
-	case off == 0 && end:
-		op, hdr = bth.RCWriteOnly, bth.HeaderLen+bth.RETHLen
-	case off == 0:
-		op, hdr = bth.RCWriteFirst, bth.HeaderLen+bth.RETHLen
-	case end:
-		op = bth.RCWriteLast
-	}
-	pad := -n & 3
-	netLen = q.way.put(b, q.port)
-	rest := b[netLen : netLen+int(hdr+n+pad)]
-	bth.PutPlain(rest, op, end && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, q.destQP, wirePSN(q.nxt))
-	if off == 0 {
-		bth.PutRETH(rest[bth.HeaderLen:], w.raddr, w.rkey, w.length)
-	}
-	switch {
-	case w.inline:
-		copy(rest[hdr:hdr+n], q.sq.inlineAt(q.sq.cur)[off:])
-	case n > 0:
-		g := &w.one[0]
-		src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off), n, 0)
-		if v != mr.OK {
-			return 0, 0, verdictStatus(v)
-		}
-		q.eng.copyOut(rest[hdr:hdr+n], netLen+int(hdr), src)
-	}
-	for i := range pad {
-		rest[hdr+n+i] = 0
-	}
-	return netLen + len(rest), netLen, Success
-}
-
-// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message, padded with
-// zeros to whole words (IBA 9.2.4).
-func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off, n uint32, ask bool) (total, netLen int, st Status) {
-	pos := 0
+// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message. The payload is
+// padded with zeros to a multiple of 4 bytes (IBA 9.2.4).
+func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen int, st Status) {
+	pos, last := 0, off+n == w.length
 	if off == 0 {
 		pos |= 1
 	}
-	if off+n == w.length {
+	if last {
 		pos |= 2
 	}
 	op := opcodes[q.typ][w.op][pos]
 	info := op.Info()
 	hdr, pad := uint32(info.HeaderLen), -n&3
-	rest, netLen := q.header(b, path, op, dest, psn, ask, w.flags&Solicited != 0 && pos&2 != 0, pad)
-	if st = q.gather(rest[hdr:hdr+n], netLen+int(hdr), q.sq.cur, off); st != Success {
-		return 0, 0, st
+	dest := q.destQP
+	if q.typ == UD {
+		netLen, dest = (*q.ahAt(q.sq.cur)).Put(b), w.destQP()
+	} else {
+		netLen = q.path.PutFrom(b, q.srcPort)
 	}
-	for i := range pad {
-		rest[hdr+n+i] = 0
-	}
+	rest := b[netLen : netLen+int(hdr+n+pad)]
+	bth.PutPlain(rest, op, last && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, dest, wirePSN(q.nxt))
 	if info.RETH != 0 {
 		bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
 	}
@@ -268,12 +224,16 @@ func (q *QP) putData(b []byte, path *Path, dest bth.QPN, w *wqe, psn uint64, off
 	}
 	if info.DETH != 0 {
 		qkey := w.qkey()
-		if qkey&0x80000000 != 0 { // IBA 10.2.5: the QP's own Q_Key stands in for a controlled one
+		if qkey&0x80000000 != 0 { // IBA 10.2.5: a controlled Q_Key is replaced by the QP's own
 			qkey = q.qkey
 		}
 		bth.PutDETH(rest[info.DETH:], qkey, q.qpn)
 	}
-	return netLen + int(hdr+n+pad), netLen, Success
+	if st = q.gather(rest[hdr:hdr+n], netLen+int(hdr), q.sq.cur, off); st != Success {
+		return 0, 0, st
+	}
+	clear(rest[hdr+n:])
+	return netLen + len(rest), netLen, Success
 }
 
 // sendRead asks for the next part of a READ. A READ of more than w.part packets goes out as several
@@ -294,7 +254,7 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(w.length-off, npkts*mtu)
-	rest, netLen := q.header(b, nil, bth.RCReadRequest, q.destQP, q.nxt, true, false, 0)
+	rest, netLen := q.header(b, bth.RCReadRequest, q.nxt, true, 0)
 	bth.PutRETH(rest[bth.HeaderLen:], w.raddr+uint64(off), w.rkey, length)
 	if s.curPkt += npkts; s.curPkt == w.npkts {
 		s.cur, s.curPkt = s.cur+1, 0
@@ -333,7 +293,7 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 	if w.op == OpFetchAdd {
 		op = bth.RCFetchAdd
 	}
-	rest, netLen := q.header(b, nil, op, q.destQP, q.nxt, true, false, 0)
+	rest, netLen := q.header(b, op, q.nxt, true, 0)
 	compare, swapAdd := q.sq.operands(q.sq.cur).getOperands()
 	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, swapAdd, compare)
 	q.sq.cur++

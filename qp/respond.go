@@ -197,7 +197,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 	op := readOpcode(a.sent == 0, a.sent == a.npkts-1)
 	info := op.Info()
 	hdr, pad := uint32(info.HeaderLen), -length&3
-	rest, netLen := q.header(b, nil, op, q.destQP, a.psn+uint64(a.sent), false, false, pad)
+	rest, netLen := q.header(b, op, a.psn+uint64(a.sent), false, pad)
 	if length > 0 {
 		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
 		if v != mr.OK {
@@ -231,7 +231,7 @@ func readOpcode(first, last bool) bth.Opcode {
 }
 
 func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
-	rest, netLen := q.header(b, nil, bth.RCAtomicAck, q.destQP, a.psn, false, false, 0)
+	rest, netLen := q.header(b, bth.RCAtomicAck, a.psn, false, 0)
 	info := bth.RCAtomicAck.Info()
 	bth.PutAETH(rest[info.AETH:], bth.ACKNoLimit, a.msn)
 	bth.PutAtomicAckETH(rest[info.AtomicAckETH:], a.orig)
@@ -255,7 +255,7 @@ func (q *QP) sendNAK(b []byte) (n, netLen int) {
 }
 
 func (q *QP) putAck(b []byte, psn uint64, s bth.Syndrome) (n, netLen int) {
-	rest, netLen := q.header(b, nil, bth.RCAck, q.destQP, psn, false, false, 0)
+	rest, netLen := q.header(b, bth.RCAck, psn, false, 0)
 	info := bth.RCAck.Info()
 	bth.PutAETH(rest[info.AETH:], s, q.msn)
 	return netLen + int(info.HeaderLen), netLen

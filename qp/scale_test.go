@@ -207,7 +207,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 			last    *QP
 		)
 		for served < turns {
-			if size, _ := e.PollTransmit(w.now, buf[:]); size == 0 || e.runq.Len() <= fewQPs {
+			if tx := e.PollTransmit(w.now, buf[:]); tx.Len == 0 || e.runq.Len() <= fewQPs {
 				break // so few have something left that nothing is fetched
 			}
 			if e.serving == nil || e.serving == last {
@@ -295,11 +295,11 @@ func TestTurnsAreFair(t *testing.T) {
 	)
 	const most = chunk + maxPacket // of a turn
 	for range rounds * n * (chunk/1024 + 1) {
-		size, netLen := e.PollTransmit(w.now, buf[:])
-		if size == 0 {
+		tx := e.PollTransmit(w.now, buf[:])
+		if tx.Len == 0 {
 			break
 		}
-		i := index[bth.BTH(buf[netLen:size]).DestQP()]
+		i := index[bth.BTH(buf[tx.NetLen:tx.Len]).DestQP()]
 		if i != current {
 			if current >= 0 {
 				last[current] = total
@@ -307,9 +307,9 @@ func TestTurnsAreFair(t *testing.T) {
 			longest = max(longest, total-last[i])
 			current, turn = i, 0
 		}
-		turn += size
-		total += size
-		sent[i] += size
+		turn += tx.Len
+		total += tx.Len
+		sent[i] += tx.Len
 		if turn > most {
 			t.Fatalf("QP %d sends %d bytes in a turn", i, turn)
 		}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/mr"
 )
@@ -75,7 +76,7 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.wqes = make([]wqe, n-1)
 	s.rooms = &make([]SGE, n*uint32(s.room))[0]
 	if a.Type == UD {
-		ahs := make([]*Path, n)
+		ahs := make([]*frame.Path, n)
 		q.ahs = &ahs
 	}
 }
@@ -130,7 +131,7 @@ func (g *SGE) getOperands() (compare, swapAdd uint64) {
 }
 
 // ahAt returns the slot of the path of a UD work request.
-func (q *QP) ahAt(i uint32) **Path { return &(*q.ahs)[q.sq.slot(i)] }
+func (q *QP) ahAt(i uint32) **frame.Path { return &(*q.ahs)[q.sq.slot(i)] }
 
 // opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
@@ -231,11 +232,11 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return q.refuseWR(tooLong, wr, n)
 	}
 	if q.typ == UD {
-		var path *Path
+		var path *frame.Path
 		if wr.AH != nil {
 			path = wr.AH.Path()
 		}
-		if path == nil || !path.ready() {
+		if path == nil || !path.Valid() {
 			return q.refuseWR(noAH, wr, n)
 		}
 		if n > uint64(q.mtu.Load()) {

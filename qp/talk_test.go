@@ -152,12 +152,12 @@ func (k *talk) listen() []*bth.Packet {
 	var out []*bth.Packet
 	var buf [8192]byte
 	for k.HasTransmit(k.now) {
-		n, netLen := k.PollTransmit(k.now, buf[:])
-		if n == 0 {
+		tx := k.PollTransmit(k.now, buf[:])
+		if tx.Len == 0 {
 			break
 		}
 		p := &bth.Packet{}
-		must(k.t, p.Parse(append([]byte(nil), buf[netLen:n]...)))
+		must(k.t, p.Parse(append([]byte(nil), buf[tx.NetLen:tx.Len]...)))
 		out = append(out, p)
 	}
 	k.collect()

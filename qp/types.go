@@ -246,18 +246,6 @@ type WC struct {
 	SrcQP   bth.QPN // UD: the sender
 }
 
-// Path is the way to a peer: the addresses for checking, and the ready Ethernet, IP and UDP
-// headers that go in front of each BTH, as frame.PutHeaders makes them. The engine copies Header without looking into it. It
-// serves as an RC or UC QP's address vector and as a UD address handle.
-type Path struct {
-	Local, Remote bth.GID
-	Header        [bth.MaxNetHeader]byte
-	HeaderLen     uint8
-}
-
-// ready tells whether there are headers that fit.
-func (p *Path) ready() bool { return p.HeaderLen > 0 && int(p.HeaderLen) <= len(p.Header) }
-
 // EventKind names asynchronous events after ibv_event_type.
 type EventKind uint8
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 )
 
 const talkQKey = bth.QKey(0x1234) // what connect sets
@@ -83,8 +84,8 @@ func TestUDDrops(t *testing.T) {
 // count up though nobody checks them; each request goes where its AH says.
 func TestUDSend(t *testing.T) {
 	k := newTalk(t, UD)
-	p, far := k.path(1), k.path(1)
-	far.Header[3], far.HeaderLen = 99, 20
+	p := k.path(1)
+	far := frame.NewPath(&frame.Address{DstMAC: bth.MAC{99}, Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2})})
 	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: NewAH(&p, nil), RemoteQPN: 5, RemoteQKey: 77},
 		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)}, AH: NewAH(&far, nil), RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
 	k.HandleDoorbells(k.now)
@@ -95,12 +96,12 @@ func TestUDSend(t *testing.T) {
 		dest   bth.QPN
 		qkey   bth.QKey
 		size   int
-	}{{4, 0, 5, 77, 9}, {20, 99, 6, talkQKey, 1024}} {
-		n, netLen := k.PollTransmit(k.now, buf[:])
+	}{{62, 0, 5, 77, 9}, {42, 99, 6, talkQKey, 1024}} {
+		tx := k.PollTransmit(k.now, buf[:])
 		var got bth.Packet
-		must(t, got.Parse(buf[netLen:n]))
-		k.equal("net header", netLen, want.netLen)
-		k.equal("its mark", buf[3], want.mark)
+		must(t, got.Parse(buf[tx.NetLen:tx.Len]))
+		k.equal("net header", tx.NetLen, want.netLen)
+		k.equal("its mark", buf[0], want.mark)
 		k.equal("DestQP", got.BTH.DestQP(), want.dest)
 		k.equal("Q_Key", got.DETH().QKey(), want.qkey)
 		k.equal("SrcQP", got.DETH().SrcQP(), k.q.qpn)

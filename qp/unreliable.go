@@ -23,11 +23,7 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(mtu, w.length-off)
-	path, dest := (*Path)(nil), q.destQP
-	if q.typ == UD {
-		path, dest = *q.ahAt(s.cur), w.destQP()
-	}
-	n, netLen, st := q.putData(b, path, dest, w, q.nxt, off, length, false)
+	n, netLen, st := q.putData(b, w, off, length, false)
 	if st != Success {
 		s.curPkt = 0
 		q.fail(st)

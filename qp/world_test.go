@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -15,7 +16,7 @@ type world struct {
 	t    testing.TB
 	now  Time
 	ends [2]*end
-	wire []frame // in flight, by arrival
+	wire []inFlight // by arrival, by arrival
 
 	delay  Time                               // one way
 	filter func(from int, p *bth.Packet) bool // false: the packet is lost
@@ -31,7 +32,7 @@ type faults struct {
 	late               Time
 }
 
-type frame struct {
+type inFlight struct {
 	at   Time
 	seq  int
 	to   int
@@ -73,7 +74,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		must(t, err)
 		w.ends[i] = e
 	}
-	w.ends[0].LeaveBodies() // the other one copies for itself
+	w.ends[0].DeferPayloads() // the other one copies for itself
 	return w
 }
 
@@ -132,12 +133,12 @@ func (w *world) connect(q *QP, a Attr, i int, dest bth.QPN) {
 	}
 }
 
-// path leads from end i to the other; its header is four bytes that name the direction.
-func (w *world) path(i int) Path {
-	p := Path{Local: w.ends[i].gid, Remote: w.ends[1-i].gid, HeaderLen: 4}
-	copy(p.Header[:], []byte{'t', 'o', byte(1 - i), 0})
-	return p
+// path leads from end i to the other. The destination MAC names the other end.
+func (w *world) path(i int) frame.Path {
+	return frame.NewPath(&frame.Address{DstMAC: endMAC(1 - i), Src: w.ends[i].gid, Dst: w.ends[1-i].gid})
 }
+
+func endMAC(i int) bth.MAC { return bth.MAC{5: byte(i)} }
 
 // pump transmits what end i has.
 func (w *world) pump(i int) bool {
@@ -146,18 +147,16 @@ func (w *world) pump(i int) bool {
 	var buf [8192]byte
 	did := false
 	for e.HasTransmit(w.now) {
-		n, netLen := e.PollTransmit(w.now, buf[:])
-		if n == 0 {
+		tx := e.PollTransmit(w.now, buf[:])
+		if tx.Len == 0 {
 			break
 		}
 		did = true
-		if at, body := e.Body(); body != nil {
-			copy(buf[at:n], body)
+		copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
+		if to := endMAC(1 - i); tx.NetLen != bth.MaxNetHeader-4 || bth.MAC(buf[:6]) != to {
+			w.t.Fatalf("network header missing: % x", buf[:tx.NetLen])
 		}
-		if netLen != 4 || buf[0] != 't' {
-			w.t.Fatalf("network header missing: % x", buf[:netLen])
-		}
-		w.send(i, buf[netLen:n])
+		w.send(i, buf[tx.NetLen:tx.Len])
 	}
 	return did
 }
@@ -194,9 +193,9 @@ func (w *world) deliver(from int, data []byte) {
 	if w.rng.Float64() < w.faults.reorder {
 		at += Time(w.rng.Int64N(int64(w.faults.late)))
 	}
-	f := frame{at: at, seq: w.pkts, to: 1 - from, data: data}
+	f := inFlight{at: at, seq: w.pkts, to: 1 - from, data: data}
 	i := sort.Search(len(w.wire), func(i int) bool { return w.wire[i].at > at })
-	w.wire = append(w.wire, frame{})
+	w.wire = append(w.wire, inFlight{})
 	copy(w.wire[i+1:], w.wire[i:])
 	w.wire[i] = f
 }

@@ -200,12 +200,12 @@ func (b *bench) next(p *bth.Packet) bool {
 	if !b.eng.HasTransmit(b.now) {
 		return false
 	}
-	n, netLen := b.eng.PollTransmit(b.now, b.buf[:])
-	if n == 0 {
+	tx := b.eng.PollTransmit(b.now, b.buf[:])
+	if tx.Len == 0 {
 		return false
 	}
-	if err := p.Parse(b.buf[netLen:n]); err != nil {
-		b.t.Fatalf("the engine sent a packet that does not parse: %v: % x", err, b.buf[netLen:n])
+	if err := p.Parse(b.buf[tx.NetLen:tx.Len]); err != nil {
+		b.t.Fatalf("the engine sent a packet that does not parse: %v: % x", err, b.buf[tx.NetLen:tx.Len])
 	}
 	if len(p.Payload) > mtu || (len(p.Payload)+p.BTH.PadCount())%4 != 0 {
 		b.t.Fatalf("%v with %d bytes of payload and pad %d", p.BTH.Opcode(), len(p.Payload), p.BTH.PadCount())

@@ -30,7 +30,7 @@ type twins struct {
 func newTwins(t *testing.T, typ Type) *twins {
 	w := &twins{t: t, whole: newWorld(t, 7), left: newWorld(t, 7)}
 	for _, o := range []*world{w.whole, w.left} {
-		o.ends[0].leave = o == w.left
+		o.ends[0].deferring = o == w.left
 		o.pair(typ, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 		r := rand.NewChaCha8([32]byte{1})
 		_, _ = r.Read(o.ends[0].mem)
@@ -42,14 +42,14 @@ func newTwins(t *testing.T, typ Type) *twins {
 func (w *twins) next() (left int) {
 	w.t.Helper()
 	want, got := bytes.Repeat([]byte{0x55}, 8192), bytes.Repeat([]byte{0xaa}, 8192)
-	n, netLen := w.whole.ends[0].PollTransmit(0, want)
-	n2, netLen2 := w.left.ends[0].PollTransmit(0, got)
-	if _, body := w.whole.ends[0].Body(); body != nil {
-		w.t.Error("a packet that should be whole has a body")
+	whole := w.whole.ends[0].PollTransmit(0, want)
+	tx := w.left.ends[0].PollTransmit(0, got)
+	if whole.Payload != nil {
+		w.t.Error("a packet that should be complete has a deferred payload")
 	}
-	at, body := w.left.ends[0].Body()
-	if n == 0 || n != n2 || netLen != netLen2 || at+len(body) > n {
-		w.t.Fatalf("%d bytes (%d) and %d bytes (%d), body of %d at %d", n, netLen, n2, netLen2, len(body), at)
+	n, at, body := tx.Len, tx.PayloadAt, tx.Payload
+	if n == 0 || n != whole.Len || tx.NetLen != whole.NetLen || at+len(body) > n {
+		w.t.Fatalf("complete: %d bytes (%d); deferring: %d bytes (%d), payload of %d at %d", whole.Len, whole.NetLen, n, tx.NetLen, len(body), at)
 	}
 	for i := max(at, bth.MaxNetHeader); i < at+len(body) && body != nil; i++ { // the path's headers are written in one piece of that size
 		if got[i] != 0xaa {
@@ -59,14 +59,11 @@ func (w *twins) next() (left int) {
 	copy(got[at:], body)
 	forget := func(b []byte) []byte { // addresses, keys and QPNs are each engine's own
 		p := &bth.Packet{}
-		must(w.t, p.Parse(b[netLen:n]))
+		must(w.t, p.Parse(b[tx.NetLen:n]))
 		return p.Payload
 	}
 	if !bytes.Equal(forget(got), forget(want)) {
 		w.t.Error("the payloads differ")
-	}
-	if _, again := w.left.ends[0].Body(); again != nil {
-		w.t.Error("a body was given out twice")
 	}
 	return len(body)
 }
@@ -81,7 +78,7 @@ func (w *twins) post(wr func(o *world) SendWR) {
 
 // A body and the packet that lacks it are the packet, wherever the memory lies and however long it is.
 func TestBody(t *testing.T) {
-	for _, n := range []int{1, minBody - 1, minBody, minBody + 1, 2000, 4093, 4095, 4096} {
+	for _, n := range []int{1, minDeferred - 1, minDeferred, minDeferred + 1, 2000, 4093, 4095, 4096} {
 		for off := range 9 {
 			w := newTwins(t, RC)
 			for _, op := range []Op{OpWrite, OpSend} {
@@ -90,7 +87,7 @@ func TestBody(t *testing.T) {
 					return SendWR{Op: op, SGEs: []SGE{o.ends[0].sge(off, n)}, RemoteAddr: raddr, RKey: rkey}
 				})
 				left := w.next()
-				if n >= minBody && !leftOf(n, left) || n < minBody && left != 0 {
+				if n >= minDeferred && !leftOf(n, left) || n < minDeferred && left != 0 {
 					t.Errorf("%s of %d bytes at %d: %d left", op, n, off, left)
 				}
 			}
@@ -117,7 +114,7 @@ func TestBodyOfPieces(t *testing.T) {
 // The packet of a work request whose second key has died is not sent; what was to be left of it is not given to the next.
 func TestBodyOfADeadKey(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
-	k.LeaveBodies()
+	k.DeferPayloads()
 	dies, _ := k.region(k.pd, 64, 0)
 	wr := k.wr(1, OpWrite, 2000)
 	wr.SGEs = append(wr.SGEs, SGE{Addr: dies.Addr(), Length: 64, LKey: bth.LKey(dies.LKey())})
@@ -125,18 +122,18 @@ func TestBodyOfADeadKey(t *testing.T) {
 	must(t, k.mrs.Deregister(dies))
 	k.HandleDoorbells(k.now)
 	var buf [8192]byte
-	if n, _ := k.PollTransmit(k.now, buf[:]); n != 0 {
-		t.Errorf("a packet of %d bytes", n)
+	if tx := k.PollTransmit(k.now, buf[:]); tx.Len != 0 || tx.Payload != nil {
+		t.Errorf("PollTransmit() = %d bytes with %d deferred, want none", tx.Len, len(tx.Payload))
 	}
-	if at, body := k.Body(); body != nil {
-		t.Errorf("a body of %d bytes at %d for no packet", len(body), at)
+	if k.deferred != nil {
+		t.Errorf("%d deferred bytes without a packet", len(k.deferred))
 	}
 }
 
 // READ responses have bodies, too, and the ACK behind them has none.
 func TestBodyOfRead(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
-	k.LeaveBodies()
+	k.DeferPayloads()
 	r := rand.NewChaCha8([32]byte{2})
 	_, _ = r.Read(k.mem)
 	k.say(k.read(0, 40, 6000), k.write(2, []byte{1, 2, 3}))
@@ -144,14 +141,13 @@ func TestBodyOfRead(t *testing.T) {
 	var got []byte
 	for _, want := range []int{4096, 1904, 0} {
 		var buf [8192]byte
-		n, netLen := k.PollTransmit(k.now, buf[:])
-		at, body := k.Body()
-		if !leftOf(want, len(body)) {
-			t.Errorf("%d bytes left of a response of %d", len(body), want)
+		tx := k.PollTransmit(k.now, buf[:])
+		if !leftOf(want, len(tx.Payload)) {
+			t.Errorf("%d bytes deferred of a response of %d", len(tx.Payload), want)
 		}
-		copy(buf[at:], body)
+		copy(buf[tx.PayloadAt:], tx.Payload)
 		p := &bth.Packet{}
-		must(t, p.Parse(buf[netLen:n]))
+		must(t, p.Parse(buf[tx.NetLen:tx.Len]))
 		got = append(got, p.Payload...)
 	}
 	if !bytes.Equal(got, k.mem[40:6040]) {

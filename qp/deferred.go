@@ -1,0 +1,32 @@
+package qp
+
+import "github.com/gorxe/gorxe/mr"
+
+// minDeferred is the shortest piece of a payload, in bytes, that is worth deferring.
+const minDeferred = 1024
+
+// Transmit describes a packet that PollTransmit wrote. Its payload may be incomplete: see
+// DeferPayloads.
+type Transmit struct {
+	Len       int    // bytes, the deferred ones included; 0: there is nothing to send
+	NetLen    int    // of them, the network headers before the BTH
+	PayloadAt int    // offset of the deferred bytes in the packet
+	Payload   []byte // deferred bytes, in registered memory; nil: the packet is complete
+}
+
+// DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the
+// packet before it makes another call to the engine, which lets it compute the ICRC during the copy.
+// Set it before use.
+func (e *Engine) DeferPayloads() { e.deferring = true }
+
+// copyOut copies registered memory to offset at of the packet, dst being that part of the packet. It
+// may defer most of one piece per packet; the rest is what must be read first, see mr.CopyOutLast.
+func (e *Engine) copyOut(dst []byte, at int, src []byte) {
+	if !e.deferring || len(src) < minDeferred || e.deferred != nil {
+		mr.CopyOut(dst, src)
+		return
+	}
+	if n := mr.CopyOutLast(dst, src); n > 0 {
+		e.deferred, e.deferredAt = src[:n], at
+	}
+}
