@@ -1,7 +1,6 @@
 package qp
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
@@ -12,9 +11,9 @@ import (
 // requests and queue pairs. A device that made it replaces the path when the next hop changes; work requests that are
 // posted afterwards use the new path. All methods may be called from any goroutine.
 type AH struct {
-	path  atomic.Pointer[frame.Path] // never changed, only replaced
-	once  sync.Once
-	close func(*AH)
+	path   atomic.Pointer[frame.Path] // replaced, never changed in place
+	closed atomic.Bool
+	close  func(*AH)
 }
 
 // NewAH returns an address handle with path p, which must not change any more. The first call of Close calls onClose,
@@ -42,10 +41,8 @@ func (a *AH) Remote() bth.GID {
 // Close releases the address handle: a device no longer updates its path. Work requests that were posted with it are
 // not affected. It always returns nil; closing twice is harmless.
 func (a *AH) Close() error {
-	a.once.Do(func() {
-		if a.close != nil {
-			a.close(a)
-		}
-	})
+	if !a.closed.Swap(true) && a.close != nil {
+		a.close(a)
+	}
 	return nil
 }

@@ -110,7 +110,7 @@ func TestPeerChangesItsMind(t *testing.T) {
 					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
 					c.then(&then, a, id)
 					for _, m := range []*cm.MAD{&rep, &then} {
-						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: d.way.local, Remote: d.way.remote, QPN: 1, PKey: bth.DefaultPKey}, m[:]); err != nil {
+						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local, Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey}, m[:]); err != nil {
 							t.Error(err)
 						}
 					}
@@ -150,7 +150,7 @@ func TestPeerForgot(t *testing.T) {
 						answered[id] = true
 						var rep cm.MAD
 						(&cm.REP{LocalID: cm.CommID(len(answered)), RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
-						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: d.way.local, Remote: d.way.remote, QPN: 1, PKey: bth.DefaultPKey}, rep[:]); err != nil {
+						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local, Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey}, rep[:]); err != nil {
 							t.Error(err)
 						}
 						g.dispatch(now)

@@ -318,8 +318,8 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 	n.changed <- struct{}{}
 	follows := func() (ok bool) {
 		_ = k.a.sh.do(func(qp.Time) {
-			e := k.a.sh.gsi.ways[a.talk.way]
-			ok = e != nil && bth.MAC(e.path.Header[:6]) == want
+			e := k.a.sh.gsi.ways[a.talk.gids]
+			ok = e != nil && e.path.Address().DstMAC == want
 		})
 		return ok
 	}
@@ -328,12 +328,12 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 			t.Fatal("the way does not follow")
 		}
 	}
-	if at, err := a.QP().Query(); err != nil || bth.MAC(at.Path.Header[:6]) != want {
+	if at, err := a.QP().Query(); err != nil || at.Path.Address().DstMAC != want {
 		t.Errorf("the QP's path does not follow (%v)", err)
 	}
 	// The peer's packets do not undo it: what was looked up counts.
 	_ = k.a.sh.do(func(qp.Time) {
-		k.a.sh.gsi.learnWay(&bth.Packet{Src: a.talk.way.remote, Dst: a.talk.way.local, SrcMAC: link.Port(1).Info().MAC})
+		k.a.sh.gsi.learnWay(&bth.Packet{Src: a.talk.gids.Remote, Dst: a.talk.gids.Local, SrcMAC: link.Port(1).Info().MAC})
 	})
 	if !follows() {
 		t.Error("a packet changed a way that was looked up")

@@ -206,13 +206,11 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 	if o.SourcePort == 0 {
 		o.SourcePort = frame.SourcePort(0, QPN(remote[13])<<16|QPN(remote[14])<<8|QPN(remote[15]))
 	}
-	p := &Path{Local: local.GID, Remote: remote}
-	n := frame.PutHeaders(p.Header[:], &frame.Address{
+	p := frame.NewPath(&frame.Address{
 		SrcMAC: info.MAC, DstMAC: hop.MAC, VLAN: hop.VLAN, Src: local.GID, Dst: remote,
 		SrcPort: o.SourcePort, TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
 	})
-	p.HeaderLen = uint8(n)
-	return p, mtu, nil
+	return &p, mtu, nil
 }
 
 // minMTU takes the smaller of the route's and the interface's MTU; 0 is unknown.

@@ -49,12 +49,12 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 		g := d.sh.gsi
 		var id cm.CommID
 		id, err = g.cm.Resolve(cm.Time(now), &cm.SIDRParams{
-			Local: path.Local, Remote: path.Remote, Service: cm.UDPService(port), SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,
+			Local: path.GIDs().Local, Remote: path.GIDs().Remote, Service: cm.UDPService(port), SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,
 		})
 		if err != nil {
 			return
 		}
-		talk = newDialogue(id, way{path.Local, path.Remote})
+		talk = newDialogue(id, path.GIDs())
 		g.conns[id] = talk
 		g.holdWay(talk, path)
 		g.transmit(now)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
@@ -205,7 +206,9 @@ func TestConnectOptions(t *testing.T) {
 		must(t, q.Connect(context.Background(), b.qp.Local(), c.o))
 		got, err := q.Query()
 		must(t, err)
-		if h := got.Path.Header; h[15] != 0x20 || h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
+		var h [bth.MaxNetHeader]byte
+		got.Path.Put(h[:])
+		if h[15] != 0x20 || h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
 			t.Errorf("IPv4 and UDP headers %x", h[14:42])
 		}
 		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry, MinRNRTimer: got.MinRNRTimer,

@@ -2,7 +2,6 @@ package roce
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -173,7 +172,7 @@ func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, er
 		if id, err = g.cm.Connect(cm.Time(now), p); err != nil {
 			return
 		}
-		talk = newDialogue(id, way{path.Local, path.Remote})
+		talk = newDialogue(id, path.GIDs())
 		g.conns[id], q.talk = talk, talk
 		g.holdWay(talk, path)
 		g.transmit(now)
@@ -226,7 +225,7 @@ func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Pa
 // climb takes the steps from INIT up to a state. Owner only.
 func (q *QP) climb(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions, to State) error {
 	flow := *path
-	setSourcePort(&flow, frame.SourcePort(q.QPN(), a.RemoteQPN))
+	flow.SetSourcePort(frame.SourcePort(q.QPN(), a.RemoteQPN))
 	c := *o
 	c.MaxRdAtomic, c.MaxDestRdAtomic = atLeastNone(a.MaxRdAtomic), atLeastNone(a.MaxDestRdAtomic)
 	c.Timeout, c.Retries, c.RNRRetries = atLeastNone(a.Timeout), atLeastNone(a.RetryCount), atLeastNone(a.RNRRetry)
@@ -241,11 +240,6 @@ func (q *QP) climb(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOption
 		}
 	}
 	return nil
-}
-
-// setSourcePort writes the UDP source port into a path's headers, which end with the 8 bytes of UDP.
-func setSourcePort(p *Path, port uint16) {
-	binary.BigEndian.PutUint16(p.Header[p.HeaderLen-8:], port)
 }
 
 // atLeastNone writes a count as options have it: negative means none.

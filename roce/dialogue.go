@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -19,7 +20,7 @@ import (
 // dialogue is one connection, or datagram look-up, in the making or made.
 type dialogue struct {
 	id   cm.CommID
-	way  way
+	gids bth.GIDPair
 	wake chan struct{} // capacity 1: an event was added
 
 	held, looked bool  // owner: see gsi.holdWay
@@ -33,8 +34,8 @@ type dialogue struct {
 	dead   bool       // no further event comes
 }
 
-func newDialogue(id cm.CommID, w way) *dialogue {
-	return &dialogue{id: id, way: w, wake: make(chan struct{}, 1)}
+func newDialogue(id cm.CommID, gids bth.GIDPair) *dialogue {
+	return &dialogue{id: id, gids: gids, wake: make(chan struct{}, 1)}
 }
 
 func (d *dialogue) add(e cm.Event) {
@@ -112,7 +113,7 @@ func (g *gsi) offer(now qp.Time, e cm.Event) {
 		_ = g.cm.Abort(cm.Time(now), e.ID)
 		return
 	}
-	d := newDialogue(e.ID, way{e.Request.Addr.Local, e.Request.Addr.Remote})
+	d := newDialogue(e.ID, e.Request.Addr.GIDPair)
 	g.holdWay(d, nil)
 	g.conns[e.ID] = d
 	if !l.put(incoming{d, e}) {

@@ -25,7 +25,7 @@ type gsi struct {
 	sh    *shard
 	cm    *cm.CM
 	psn   bth.PSN
-	ways  map[way]*wayEntry
+	ways  map[bth.GIDPair]*wayEntry
 	learn [maxLearnt]*wayEntry // ring of the ways that nobody held when they were learnt or let go
 	next  int
 
@@ -40,11 +40,8 @@ type gsiCounters struct {
 	received, sent, refused, noWay uint64
 }
 
-// way names a path: from one of our addresses to a peer's.
-type way struct{ local, remote GID }
-
 type wayEntry struct {
-	way
+	bth.GIDPair
 	path   Path
 	slot   int     // in the ring, -1: not there
 	held   int     // dialogues that need it; with none it may be forgotten
@@ -59,7 +56,7 @@ func newGSI(s *shard, mac bth.MAC, random func() uint64) (*gsi, error) {
 		return nil, err
 	}
 	g := &gsi{
-		sh: s, cm: m, psn: PSN(random() & 0xffffff), ways: map[way]*wayEntry{},
+		sh: s, cm: m, psn: PSN(random() & 0xffffff), ways: map[bth.GIDPair]*wayEntry{},
 		conns: map[cm.CommID]*dialogue{}, listeners: map[cm.ListenerID]*acceptQueue{},
 	}
 	s.eng.SetErrHook(func(q *qp.QP) { g.broken = append(g.broken, q) })
@@ -81,7 +78,7 @@ func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 	}
 	g.mend(now) // what broke before this message came is not its doing
 	g.learnWay(p)
-	if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{Local: p.Dst, Remote: p.Src, QPN: d.SrcQP(), PKey: DefaultPKey}, p.Payload); err != nil {
+	if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src}, QPN: d.SrcQP(), PKey: DefaultPKey}, p.Payload); err != nil {
 		g.ctr.refused++
 	}
 	g.dispatch(now)
@@ -90,7 +87,7 @@ func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 // learnWay remembers how to answer: along the way that the packet came, without any look-up. A way that somebody has
 // looked up is not learnt anew from what anybody may have sent.
 func (g *gsi) learnWay(p *bth.Packet) {
-	e := g.way(way{p.Dst, p.Src})
+	e := g.way(bth.GIDPair{Local: p.Dst, Remote: p.Src})
 	if e.held == 0 && e.slot < 0 {
 		g.remember(e)
 	}
@@ -98,22 +95,21 @@ func (g *gsi) learnWay(p *bth.Packet) {
 	if p.HasVLAN {
 		vlan = p.VLAN
 	}
-	if e.looked > 0 || (e.path.HeaderLen > 0 && e.mac == p.SrcMAC && e.vlan == vlan) {
+	if e.looked > 0 || (e.path.Valid() && e.mac == p.SrcMAC && e.vlan == vlan) {
 		return
 	}
 	e.mac, e.vlan = p.SrcMAC, vlan
-	e.path = Path{Local: e.local, Remote: e.remote}
-	e.path.HeaderLen = uint8(frame.PutHeaders(e.path.Header[:], &frame.Address{
-		SrcMAC: g.sh.dev.Info().MAC, DstMAC: e.mac, VLAN: vlan, Src: e.local, Dst: e.remote, SrcPort: madSourcePort, HopLimit: defaultHopLimit,
-	}))
+	e.path = frame.NewPath(&frame.Address{
+		SrcMAC: g.sh.dev.Info().MAC, DstMAC: e.mac, VLAN: vlan, Src: e.Local, Dst: e.Remote, SrcPort: madSourcePort, HopLimit: defaultHopLimit,
+	})
 }
 
 // way is the entry for a way, made if need be.
-func (g *gsi) way(w way) *wayEntry {
-	e := g.ways[w]
+func (g *gsi) way(gids bth.GIDPair) *wayEntry {
+	e := g.ways[gids]
 	if e == nil {
-		e = &wayEntry{way: w, slot: -1}
-		g.ways[w] = e
+		e = &wayEntry{GIDPair: gids, slot: -1}
+		g.ways[gids] = e
 	}
 	return e
 }
@@ -126,7 +122,7 @@ func (g *gsi) remember(e *wayEntry) {
 	if old := g.learn[g.next]; old != nil {
 		old.slot = -1
 		if old.held == 0 {
-			delete(g.ways, old.way)
+			delete(g.ways, old.GIDPair)
 		}
 	}
 	e.slot = g.next
@@ -137,7 +133,7 @@ func (g *gsi) remember(e *wayEntry) {
 // holdWay keeps the way of a dialogue until releaseWay. path is what was looked up, nil for a dialogue that answers along
 // the way that the peer's packet came.
 func (g *gsi) holdWay(d *dialogue, path *Path) {
-	e := g.way(d.way)
+	e := g.way(d.gids)
 	if !d.held {
 		d.held = true
 		e.held++
@@ -154,7 +150,7 @@ func (g *gsi) holdWay(d *dialogue, path *Path) {
 
 // releaseWay lets go of it. It is still remembered for a while: a message may have to be repeated.
 func (g *gsi) releaseWay(d *dialogue) {
-	e := g.ways[d.way]
+	e := g.ways[d.gids]
 	if e == nil || !d.held {
 		return
 	}
@@ -181,7 +177,7 @@ func (g *gsi) lookedUp() (list []Path) {
 
 // repath replaces a path unless it has changed meanwhile.
 func (g *gsi) repath(old, fresh *Path) {
-	if e := g.ways[way{old.Local, old.Remote}]; e != nil && e.path == *old {
+	if e := g.ways[old.GIDs()]; e != nil && e.path == *old {
 		e.path = *fresh
 	}
 }
@@ -236,14 +232,14 @@ func (g *gsi) sendOne(now qp.Time) bool {
 	if !ok {
 		return false
 	}
-	e := g.ways[way{to.Local, to.Remote}]
+	e := g.ways[to.GIDPair]
 	if e == nil {
 		g.ctr.noWay++ // the peer will ask again, or be asked
 		return true
 	}
 	buf := &s.ready()[0]
 	b := buf.B
-	netLen := copy(b, e.path.Header[:e.path.HeaderLen])
+	netLen := e.path.Put(b)
 	rest := b[netLen:]
 	info := bth.UDSendOnly.Info()
 	// AckReq is set as the kernel's rxe does; nothing answers it on UD.

@@ -105,7 +105,7 @@ func newShard(d *Device, port driver.Port, eng *qp.Engine, c *config) *shard {
 	}
 	eng.SetBell(s.bell)
 	eng.SetHost(s)
-	eng.LeaveBodies()
+	eng.DeferPayloads()
 	return s
 }
 
@@ -267,15 +267,15 @@ func (s *shard) fill(now qp.Time) int {
 // build makes the next packet in ready buffer i, if there is one.
 func (s *shard) build(now qp.Time, i int) bool {
 	buf := &s.tx[s.txAt+i]
-	size, netLen := s.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
-	if size == 0 {
+	tx := s.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
+	if tx.Len == 0 {
 		return false
 	}
-	f := buf.B[:size+bth.ICRCLen]
-	if at, body := s.eng.Body(); body != nil {
-		s.enc.FinishWith(f, netLen, at, body)
+	f := buf.B[:tx.Len+bth.ICRCLen]
+	if tx.Payload != nil {
+		s.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
 	} else {
-		s.enc.Finish(f, netLen)
+		s.enc.Finish(f, tx.NetLen)
 	}
 	buf.B = f
 	s.ctr.txBytes += uint64(len(f))

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 )
@@ -38,8 +39,9 @@ type (
 	Attr = qp.Attr
 	// AttrMask says which fields of an Attr count (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
-	// Path is the way to a peer: both GIDs and the finished Ethernet, IP and UDP headers. Device.ResolvePath makes one.
-	Path = qp.Path
+	// Path is the path to a peer: the addresses of both sides and the prepared Ethernet, IP and UDP headers.
+	// Device.ResolvePath makes one.
+	Path = frame.Path
 
 	// Access are the rights that a memory region grants.
 	Access = mr.Access

@@ -2,7 +2,6 @@ package roce
 
 import (
 	"context"
-	"encoding/binary"
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
@@ -81,9 +80,6 @@ func (d *Device) networkChanged(ctx context.Context) {
 	d.refreshPaths(ctx)
 }
 
-// route is what a path's neighbour depends on.
-type route struct{ local, remote GID }
-
 // refreshPaths looks up the neighbours of all paths again. A peer that cannot be found now keeps its old path: it may
 // just be away for a moment.
 func (d *Device) refreshPaths(ctx context.Context) {
@@ -98,9 +94,9 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	}
 	d.ctl.Unlock()
 
-	hops := map[route]*driver.Hop{}
+	hops := map[bth.GIDPair]*driver.Hop{}
 	find := func(p *Path) *driver.Hop {
-		r := route{p.Local, p.Remote}
+		r := p.GIDs()
 		h, known := hops[r]
 		if !known {
 			h = d.lookUp(ctx, r)
@@ -138,10 +134,10 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	}
 }
 
-func (d *Device) lookUp(ctx context.Context, r route) *driver.Hop {
+func (d *Device) lookUp(ctx context.Context, r bth.GIDPair) *driver.Hop {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	h, err := d.net.Resolve(ctx, r.local.Addr(), r.remote.Addr())
+	h, err := d.net.Resolve(ctx, r.Local.Addr(), r.Remote.Addr())
 	if err != nil {
 		return nil
 	}
@@ -183,28 +179,9 @@ func (q *QP) repath(p *qpPath, mac bth.MAC, h *driver.Hop) {
 	})
 }
 
-// relink returns the path with a new Ethernet header in front of its IP and UDP headers.
+// relink returns the path with the next hop's Ethernet header.
 func relink(p *Path, mac bth.MAC, h *driver.Hop) *Path {
-	const (
-		addrs   = 12     // destination and source MAC
-		tpid    = 0x8100 // one IEEE 802.1Q tag
-		tagLen  = 4
-		typeLen = 2
-	)
 	n := *p
-	ip := p.Header[addrs:p.HeaderLen] // from the EtherType or the tag on
-	if binary.BigEndian.Uint16(ip) == tpid {
-		ip = ip[tagLen:]
-	}
-	clear(n.Header[:])
-	copy(n.Header[0:6], h.MAC[:])
-	copy(n.Header[6:12], mac[:])
-	at := addrs
-	if h.VLAN != 0 {
-		binary.BigEndian.PutUint16(n.Header[at:], tpid)
-		binary.BigEndian.PutUint16(n.Header[at+typeLen:], h.VLAN)
-		at += tagLen
-	}
-	n.HeaderLen = uint8(at + copy(n.Header[at:], ip))
+	n.Relink(mac, h.MAC, h.VLAN)
 	return &n
 }

@@ -211,7 +211,7 @@ func (p *play) along() {
 }
 
 func (p *play) feed(from bth.GID, b []byte) {
-	if p.m.HandleMAD(p.now, cm.Addr{Local: self, Remote: from, QPN: 1, PKey: bth.DefaultPKey}, b) == nil {
+	if p.m.HandleMAD(p.now, cm.Addr{GIDPair: bth.GIDPair{Local: self, Remote: from}, QPN: 1, PKey: bth.DefaultPKey}, b) == nil {
 		if _, err := cm.ParseMAD(b); err != nil {
 			p.t.Fatalf("took in what is no MAD: %v", err)
 		}

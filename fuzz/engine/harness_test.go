@@ -163,10 +163,8 @@ var (
 	witness = bth.GIDFromIPv4([4]byte{10, 0, 0, 3}) // somebody else's peer
 )
 
-func path(local, remote bth.GID) qp.Path {
-	p := qp.Path{Local: local, Remote: remote}
-	p.HeaderLen = uint8(frame.PutHeaders(p.Header[:], &frame.Address{Src: local, Dst: remote, SrcPort: 0xc001, HopLimit: 9}))
-	return p
+func path(local, remote bth.GID) frame.Path {
+	return frame.NewPath(&frame.Address{Src: local, Dst: remote, SrcPort: 0xc001, HopLimit: 9})
 }
 
 // connAttr are all attributes on the way to RTS.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 )
@@ -41,10 +42,9 @@ func newPoster(t testing.TB, tp *tape) *poster {
 	p.fast, err = p.mrs.AllocFastMR(p.pd, 4096)
 	must(t, err)
 	good := path(here, there)
-	long, cut := good, good
-	long.HeaderLen, cut.HeaderLen = 255, 1
+	bare := frame.NewBarePath(&frame.Address{Src: here, Dst: there})
 	ah := qp.NewAH(&good, nil)
-	p.ahs = []*qp.AH{ah, ah, ah, nil, {}, qp.NewAH(&long, nil), qp.NewAH(&cut, nil)}
+	p.ahs = []*qp.AH{ah, ah, ah, nil, {}, qp.NewAH(&frame.Path{}, nil), qp.NewAH(&bare, nil)}
 	ia := qp.InitAttr{Type: qp.Type(p.r.IntN(3)), PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, SQDepth: p.r.IntN(20), RQDepth: p.r.IntN(20),
 		MaxSendSGE: p.r.IntN(5), MaxRecvSGE: p.r.IntN(5), MaxInline: p.r.IntN(300), SignalAll: p.r.IntN(2) == 0}
 	if p.r.IntN(3) == 0 {

@@ -16,7 +16,7 @@ func (m *CM) Connect(now Time, p *ConnectParams) (CommID, error) {
 	}
 	q := *p
 	q.defaults()
-	c := m.newConn(now, Addr{Local: q.Local, Remote: q.Remote, QPN: bth.QPNGSI, PKey: q.PKey})
+	c := m.newConn(now, Addr{GIDPair: bth.GIDPair{Local: q.Local, Remote: q.Remote}, QPN: bth.QPNGSI, PKey: q.PKey})
 	if c == nil {
 		return 0, ErrTooMany
 	}

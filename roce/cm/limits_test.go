@@ -19,7 +19,7 @@ func host(n uint32) *stranger {
 }
 
 func (s *stranger) addr() Addr {
-	return Addr{Local: gidB, Remote: s.gid, QPN: 1, PKey: bth.DefaultPKey}
+	return Addr{GIDPair: bth.GIDPair{Local: gidB, Remote: s.gid}, QPN: 1, PKey: bth.DefaultPKey}
 }
 
 // request is a fresh REQ each time.
@@ -414,7 +414,7 @@ func TestDroppingCostsNoMemory(t *testing.T) {
 	full, s := listening(t, 1), host(1)
 	s.knocks(full, 0, 1) // fills the backlog
 	est, tw := reach(t, StateEstablished), reach(t, StateTimeWait)
-	fromA := Addr{Local: gidB, Remote: gidA, QPN: 1, PKey: bth.DefaultPKey}
+	fromA := Addr{GIDPair: bth.GIDPair{Local: gidB, Remote: gidA}, QPN: 1, PKey: bth.DefaultPKey}
 
 	req, rep, dreq, lost := s.request(), est.message(AttrREP, 0), tw.message(AttrDREQ, 0), est.message(AttrDREQ, 0)
 	nobody := req

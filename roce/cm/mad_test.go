@@ -31,7 +31,7 @@ func capturedMADs(t testing.TB, name string) []captured {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		all = append(all, captured{Addr{Local: p.Dst, Remote: p.Src, QPN: p.DETH().SrcQP(), PKey: p.BTH.PKey()}, *m})
+		all = append(all, captured{Addr{GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src}, QPN: p.DETH().SrcQP(), PKey: p.BTH.PKey()}, *m})
 	}
 	return all
 }

@@ -129,7 +129,7 @@ func (e *end) drain() (mads []MAD) {
 func (e *end) hears(now Time, from *end, mads ...MAD) {
 	e.t.Helper()
 	for i := range mads {
-		if err := e.m.HandleMAD(now, Addr{Local: e.gid, Remote: from.gid, QPN: 1, PKey: bth.DefaultPKey}, mads[i][:]); err != nil {
+		if err := e.m.HandleMAD(now, Addr{GIDPair: bth.GIDPair{Local: e.gid, Remote: from.gid}, QPN: 1, PKey: bth.DefaultPKey}, mads[i][:]); err != nil {
 			e.t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ func (m *CM) Resolve(now Time, p *SIDRParams) (CommID, error) {
 	}
 	q := ConnectParams{PKey: p.PKey, ResponseTimeout: p.ResponseTimeout, MaxRetries: p.MaxRetries}
 	q.defaults()
-	c := m.newConn(now, Addr{Local: p.Local, Remote: p.Remote, QPN: bth.QPNGSI, PKey: q.PKey})
+	c := m.newConn(now, Addr{GIDPair: bth.GIDPair{Local: p.Local, Remote: p.Remote}, QPN: bth.QPNGSI, PKey: q.PKey})
 	if c == nil {
 		return 0, ErrTooMany
 	}

@@ -49,10 +49,9 @@ func (t Transport) String() string {
 
 // Addr is where a MAD came from or goes to. It is comparable.
 type Addr struct {
-	Local  bth.GID // this end
-	Remote bth.GID // the peer
-	QPN    bth.QPN // the peer's QP: 1 unless it redirected
-	PKey   bth.PKey
+	bth.GIDPair
+	QPN  bth.QPN // the peer's QP: 1 unless it redirected
+	PKey bth.PKey
 }
 
 // Limits of memory and time that hold whatever a peer does. They bound what Config may ask for, too.

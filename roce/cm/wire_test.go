@@ -82,7 +82,7 @@ func (w *world) carry(to Addr, m MAD) {
 		w.after(delay, func() {
 			for _, u := range w.ends {
 				if u.gid == to.Remote {
-					if err := u.m.HandleMAD(w.now, Addr{Local: to.Remote, Remote: to.Local, QPN: 1, PKey: to.PKey}, m[:]); err != nil {
+					if err := u.m.HandleMAD(w.now, Addr{GIDPair: bth.GIDPair{Local: to.Remote, Remote: to.Local}, QPN: 1, PKey: to.PKey}, m[:]); err != nil {
 						w.t.Fatal(err)
 					}
 				}
