@@ -7,85 +7,85 @@ import (
 	"time"
 )
 
-// machine is a clock and a counter under the test's control.
+// machine is a system clock and a counter that the test controls.
 type machine struct {
-	ns    int64
-	ticks float64
-	speed float64 // ticks a ns
-	looks int
+	ns       int64
+	counts   float64
+	speed    float64 // counts per ns
+	readings int
 }
 
 func (m *machine) pass(ns int64) {
 	m.ns += ns
-	m.ticks += float64(ns) * m.speed
+	m.counts += float64(ns) * m.speed
 }
 
 func (m *machine) clock() *Clock {
-	return &Clock{read: func() int64 { m.looks++; return m.ns }, count: func() uint64 { return uint64(m.ticks) }}
+	return &Clock{read: func() int64 { m.readings++; return m.ns }, count: func() uint64 { return uint64(m.counts) }}
 }
 
-// In steady use the counter stands in for the clock nearly always, and is right to a few nanoseconds.
-func TestCounterStandsIn(t *testing.T) {
+// The counter replaces most readings of the system clock and is accurate to a few nanoseconds.
+func TestCounterReplacesClock(t *testing.T) {
 	for _, speed := range []float64{0.024, 1, 2.1, 4.7} {
-		m := &machine{ns: 1, ticks: 1e6, speed: speed}
+		m := &machine{ns: 1, counts: 1e6, speed: speed}
 		c := m.clock()
-		for range 20_050 { // 2 ms, to learn
+		for range 20_050 { // 2 ms, to measure the rate
 			m.pass(100)
 			c.Now()
 		}
 		c.Now()
 		if m.pass(900); !c.Fresh() {
-			t.Errorf("%v ticks a ns: 0.9 us are not fresh", speed)
+			t.Errorf("%v counts per ns: Fresh() = false after 0.9 us", speed)
 		}
 		was := m.ns
 		m.pass(50)
 		if d := float64(c.Then() - was); math.Abs(d) > 2+1/speed {
-			t.Errorf("%v ticks a ns: 50 ns later, what was then is wrong by %v ns", speed, d)
+			t.Errorf("%v counts per ns: Then() is off by %v ns", speed, d)
 		}
 		if m.pass(1050); c.Fresh() {
-			t.Errorf("%v ticks a ns: 1.1 us are fresh", speed)
+			t.Errorf("%v counts per ns: Fresh() = true after 1.1 us", speed)
 		}
-		m.looks = 0
+		m.readings = 0
 		for range 100_000 {
 			m.pass(100)
 			if d := c.Now() - m.ns; d < -100 || d > 100 {
-				t.Fatalf("%v ticks a ns: wrong by %d ns", speed, d)
+				t.Fatalf("%v counts per ns: Now() is off by %d ns", speed, d)
 			}
 		}
-		if m.looks > 100_000*100/trust+2 {
-			t.Errorf("%v ticks a ns: %d looks at the clock in 10 ms", speed, m.looks)
+		if m.readings > 100_000*100/trust+2 {
+			t.Errorf("%v counts per ns: %d readings of the system clock in 10 ms", speed, m.readings)
 		}
 	}
 }
 
-// Whatever the counter does, time never runs backwards, and is wrong by not more than trust says.
+// Time never runs backwards, and its error is bounded, whatever the counter does.
 func TestBadCounters(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	m := &machine{ns: 1, ticks: 1 << 40, speed: 3}
+	m := &machine{ns: 1, counts: 1 << 40, speed: 3}
 	c := m.clock()
 	last := int64(0)
 	for i := range 300_000 {
 		m.pass(r.Int64N(2000))
 		switch r.IntN(5000) {
 		case 0:
-			m.ticks += (r.Float64() - 0.5) * 1e9 // it jumps
+			m.counts += (r.Float64() - 0.5) * 1e9 // the counter jumps
 		case 1:
-			m.speed = 0.01 + r.Float64()*8 // it changes speed
+			m.speed = 0.01 + r.Float64()*8 // its rate changes
 		case 2:
-			m.pass(r.Int64N(5e9)) // a rest
+			m.pass(r.Int64N(5e9)) // a pause
 		case 3:
-			m.ticks = 0
+			m.counts = 0
 		}
 		now := c.Now()
 		if r.IntN(2) == 0 && c.Fresh() {
 			now = c.Then()
 		}
 		if now < last {
-			t.Fatalf("step %d: time runs back by %d ns", i, last-now)
+			t.Fatalf("step %d: time ran backwards by %d ns", i, last-now)
 		}
-		// Of the counter's own error, only what it may add in a stretch of trust, at a rate that was right before.
+		// Besides trust, allow what a wrong rate can add during that time.
 		if d := now - m.ns; d > 900*trust || d < -900*trust {
-			t.Fatalf("step %d: wrong by %d ns", i, d)
+			t.Fatalf("step %d: Now() is off by %d ns", i, d)
 		}
 		last = now
 	}
@@ -102,13 +102,13 @@ func TestRealCounter(t *testing.T) {
 		now := c.Now()
 		after := read()
 		if now < last {
-			t.Fatal("time runs back")
+			t.Fatal("time ran backwards")
 		}
 		last = now
 		worst = max(worst, before-now-trust, now-after)
 	}
 	if worst > 2000 {
-		t.Errorf("off by %d ns", worst)
+		t.Errorf("Now() is off by %d ns", worst)
 	}
 	t.Logf("counter in use: %v", c.span != 0)
 }
@@ -129,7 +129,7 @@ func BenchmarkNow(b *testing.B) {
 		}
 	})
 	c := New(read)
-	b.Run("tick", func(b *testing.B) {
+	b.Run("counter", func(b *testing.B) {
 		for b.Loop() {
 			c.Now()
 		}

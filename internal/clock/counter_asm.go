@@ -5,5 +5,5 @@ package clock
 // counter reads the processor's counter.
 func counter() uint64
 
-// steady tells whether the counter runs at one speed on all processors of the machine, whatever they do.
+// steady reports whether the counter runs at the same constant rate on all processors.
 func steady() bool

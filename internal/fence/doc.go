@@ -1,17 +1,26 @@
-// Package fence orders memory for less than sync/atomic does where less is enough.
+// Package fence provides memory ordering that is cheaper than sync/atomic, where weaker ordering is
+// enough.
 //
-// Go's atomic stores are sequentially consistent. On amd64 that is an XCHG, a locked instruction of some 9 ns that waits until
-// every store before it has won its cache line, perhaps from another core. Two patterns of the data path can do with a plain MOV,
-// about 2 ns with the call, which never waits:
+// Go's atomic stores are sequentially consistent. On amd64 they are locked instructions (XCHG) that
+// wait until all earlier stores of the processor are visible. Two patterns on the data path need
+// less:
 //
-//   - A store that only publishes what was written before it: a ring's index, the end of a critical section, a copy's last word. The architecture
-//     keeps stores in order, so a MOV is a release (Intel SDM 3A, 9.2.2). [Store].
-//   - "I set mine, then look at yours" (Dekker's pattern), where one side comes round a million times a second and the other once
-//     in a while. The rare side calls [Heavy], which makes all threads of the process pass a full barrier (membarrier(2)); then the
-//     frequent one needs none. Only if [Asymmetric] says so: else it has to use an atomic store.
+//   - A store that publishes earlier writes, such as the index of a ring or the end of a critical
+//     section. [Store] is a plain MOV on amd64, which never waits. The architecture keeps stores in
+//     order, so the MOV has release semantics (Intel SDM 3A, 9.2.2).
+//   - Dekker's pattern, in which each of two sides sets its own flag and then reads the other's
+//     flag, if one side runs it very often and the other rarely. The frequent side uses Store. The
+//     rare side calls [Heavy] between its store and its load, which makes all threads of the process
+//     execute a full barrier (membarrier(2)). This works only if [Asymmetric] returns true.
+//     Otherwise the frequent side must use an atomic store.
 //
-// Where a load somewhere later must not overtake such stores, [Order] is the barrier that they saved.
+// [Order] keeps later loads from overtaking earlier calls of Store.
 //
-// On other architectures, and under the race detector, which does not see assembly, Store is the atomic store; arm64's
-// (STLR) is cheap, and orders Dekker's pattern as well.
+// On other architectures, and under the race detector, which does not see assembly code, Store is
+// the atomic store.
+//
+// Reading order:
+//
+//   - store_amd64.go, store_other.go: Store, Store64 and Order
+//   - heavy.go: Asymmetric and Heavy
 package fence

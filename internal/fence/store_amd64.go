@@ -4,11 +4,12 @@ package fence
 
 import "sync/atomic"
 
-// Plain says whether Store is cheaper than an atomic store here, and weaker: a later load may overtake it.
+// Plain reports whether Store is cheaper and weaker than an atomic store, so that a later load may
+// overtake it.
 const Plain = true
 
-// Store publishes v: whoever loads it by an atomic load sees everything that was written before. Unlike an atomic store it may
-// be overtaken by loads that follow it.
+// Store publishes v: an atomic load that returns v sees everything written before. Unlike an atomic
+// store, later loads may overtake it.
 //
 //go:noescape
 func Store(p *atomic.Uint32, v uint32)
@@ -18,5 +19,6 @@ func Store(p *atomic.Uint32, v uint32)
 //go:noescape
 func Store64(p *atomic.Uint64, v uint64)
 
-// Order keeps the loads that follow from overtaking Stores before it: they wait until all of those are seen by everybody.
+// Order keeps later loads from overtaking earlier calls of Store. It waits until these stores are
+// visible to all processors.
 func Order()

@@ -19,5 +19,5 @@ TEXT ·Store64(SB), NOSPLIT, $0-16
 // func Order()
 TEXT ·Order(SB), NOSPLIT, $8-0
 	XORL AX, AX
-	XCHGL AX, 0(SP) // a locked instruction on a line that is here anyway
+	XCHGL AX, 0(SP) // a locked instruction on a cached line
 	RET

@@ -1,7 +1,12 @@
-// Package prefetch asks the processor for cache lines before they are needed: PREFETCHT0 on amd64, PRFM PLDL1KEEP on arm64,
-// nothing elsewhere.
+// Package prefetch asks the processor to load cache lines before they are needed. It uses
+// PREFETCHT0 on amd64, PRFM PLDL1KEEP on arm64, and does nothing on other architectures.
 //
-// A prefetch is a hint. It reads nothing, never faults, whatever the address, and returns at once; so an address may be
-// computed from what a peer sent before that was checked. A call costs one to two nanoseconds, since the compiler does not
-// inline assembly: fetch several lines a call.
+// A prefetch is a hint. It has no result, never faults for any address, and returns at once. An
+// address may therefore be computed from received data that was not checked yet. The compiler does
+// not inline assembly functions, so prefetch several lines per call.
+//
+// Reading order:
+//
+//   - prefetch_unsafe.go: Object, Bytes and Pair
+//   - asm_unsafe.go, none_unsafe.go: the instructions, or nothing
 package prefetch
