@@ -1,9 +1,9 @@
 // Package cli contains what the subcommands of gorxe share: exit status and error messages, flag
 // values, tables and JSON, and latency summaries.
 //
-// Conventions: results go to stdout, everything else to stderr. The exit status is 0 if the command did
-// what was asked, 2 if a flag or an argument was wrong, and 1 if the command failed. An error is one
-// line that says what is wrong and what to do.
+// Conventions: results go to stdout, everything else to stderr. The exit status is 0 if the command
+// did what was asked, 2 if a flag or an argument was wrong, and 1 if the command failed. An error
+// is one line that says what is wrong and what to do.
 //
 // Reading order:
 //

@@ -18,8 +18,8 @@ func PortVar(fs *pflag.FlagSet, p *Int, name, shorthand string, value int, usage
 // JSONVar adds the flag --json.
 func JSONVar(fs *pflag.FlagSet, p *bool, usage string) { fs.BoolVar(p, "json", false, usage) }
 
-// HideDefaults removes the default values of flags from the help text. It is for flags whose usage text
-// describes the default.
+// HideDefaults removes the default values of flags from the help text. It is for flags whose usage
+// text describes the default.
 func HideDefaults(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		fs.Lookup(name).DefValue = ""

@@ -94,8 +94,8 @@ func Count(n int, thing string) string {
 // Bar is a progress bar. It is invisible if the output is not a terminal.
 type Bar struct{ b *progressbar.ProgressBar }
 
-// NewBar creates a progress bar that ends at total, or at an unknown value if total is -1. If bytes is
-// set the unit is bytes and the bar shows the rate.
+// NewBar creates a progress bar that ends at total, or at an unknown value if total is -1. If bytes
+// is set the unit is bytes and the bar shows the rate.
 func NewBar(w io.Writer, total int64, description string, bytes bool) *Bar {
 	const width = 30
 	f, ok := w.(*os.File)

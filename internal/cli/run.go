@@ -42,8 +42,8 @@ func Usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// Named checks the number of arguments against their names. Arguments whose names are in brackets are
-// optional. The errors are more specific than those of cobra's own checks.
+// Named checks the number of arguments against their names. Arguments whose names are in brackets
+// are optional. The errors are more specific than those of cobra's own checks.
 func Named(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		for i, name := range names {
@@ -70,9 +70,9 @@ func Status(err error) int {
 	return StatusFailure
 }
 
-// Run executes root with args and returns the exit status. It prints an error as one line on stderr.
-// The first SIGINT, SIGTERM or (unless ignored) SIGHUP cancels the commands' context with the cause
-// ErrInterrupted, so that they can clean up. A second signal kills the process.
+// Run executes root with args and returns the exit status. It prints an error as one line on
+// stderr. The first SIGINT, SIGTERM or (unless ignored) SIGHUP cancels the commands' context with
+// the cause ErrInterrupted, so that they can clean up. A second signal kills the process.
 func Run(root *cobra.Command, args []string) int {
 	ctx, stop := signalContext()
 	defer stop()

@@ -7,7 +7,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// The histogram holds latencies from 1 ns to maxLatency with three significant digits in about 200 KiB.
+// The histogram holds latencies from 1 ns to maxLatency with three significant digits in about 200
+// KiB.
 const (
 	maxLatency       = 100 * time.Second
 	latencyPrecision = 3
@@ -68,8 +69,8 @@ func (l *Latency) StdDev() time.Duration {
 	return time.Duration(math.Sqrt(max(0, l.sq/float64(l.n)-mean*mean)))
 }
 
-// Percentile returns the value at or below which p percent of the samples lie. The result is clamped to
-// [Min, Max], because the bounds of the histogram's buckets may lie outside.
+// Percentile returns the value at or below which p percent of the samples lie. The result is
+// clamped to [Min, Max], because the bounds of the histogram's buckets may lie outside.
 func (l *Latency) Percentile(p float64) time.Duration {
 	if l.n == 0 {
 		return 0

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Size is a flag value: a number of bytes within [Min, Max]. It accepts plain numbers and multiples:
-// 64, 64k, 64K, 64KiB, 1m, 1MiB, 2G, 2GB. All multiples are powers of 1024, as in perftest.
+// Size is a flag value: a number of bytes within [Min, Max]. It accepts plain numbers and
+// multiples: 64, 64k, 64K, 64KiB, 1m, 1MiB, 2G, 2GB. All multiples are powers of 1024, as in
+// perftest.
 type Size struct {
 	Bytes    int64
 	Min, Max int64
@@ -76,8 +77,8 @@ func FormatSize(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// Duration is a flag value: a duration within [Min, Max]. A number without a unit is seconds and may
-// have a fraction, as in ping and perftest. Otherwise the format is 300ms, 2s or 1m30s.
+// Duration is a flag value: a duration within [Min, Max]. A number without a unit is seconds and
+// may have a fraction, as in ping and perftest. Otherwise the format is 300ms, 2s or 1m30s.
 type Duration struct {
 	D        time.Duration
 	Min, Max time.Duration
@@ -115,8 +116,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("%q is not a duration: write seconds (0.5), or 300ms, 2s, 1m", text)
 }
 
-// Percent is a flag value: a percentage from 0 % to Max. The percent sign is required, because 0.5 could
-// mean 50 % or 0.5 %.
+// Percent is a flag value: a percentage from 0 % to Max. The percent sign is required, because 0.5
+// could mean 50 % or 0.5 %.
 type Percent struct {
 	Fraction float64
 	Max      float64 // as a fraction

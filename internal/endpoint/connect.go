@@ -10,8 +10,8 @@ import (
 // QKey is the Q_Key that Connect gives UD queue pairs.
 const QKey roce.QKey = 0x676f72
 
-// Connect connects the queue pairs of a and b, in order, to each other. UD queue pairs are activated
-// with QKey instead. Both endpoints must have the same number of queue pairs.
+// Connect connects the queue pairs of a and b, in order, to each other. UD queue pairs are
+// activated with QKey instead. Both endpoints must have the same number of queue pairs.
 func Connect(ctx context.Context, a, b *Endpoint, o roce.ConnectOptions) error {
 	if len(a.QPs) != len(b.QPs) {
 		return fmt.Errorf("connect endpoints with %d and %d queue pairs", len(a.QPs), len(b.QPs))

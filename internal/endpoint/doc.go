@@ -1,6 +1,6 @@
 // Package endpoint bundles the verbs objects that one side of a connection needs: a protection
-// domain, completion queues, a memory region and queue pairs. New creates them in the right order and
-// Close destroys them in the reverse order.
+// domain, completion queues, a memory region and queue pairs. New creates them in the right order
+// and Close destroys them in the reverse order.
 //
 // Reading order:
 //

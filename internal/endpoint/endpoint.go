@@ -18,11 +18,13 @@ type Config struct {
 	QP roce.QPConfig
 	// QPs is the number of queue pairs that New creates; 0 means 1, negative none.
 	QPs int
-	// MaxQPs is the number of queue pairs that the completion queues must serve if AddQP creates more.
+	// MaxQPs is the number of queue pairs that the completion queues must serve if AddQP creates
+	// more.
 	MaxQPs int
 
-	// SendCQ and RecvCQ are the capacities of the completion queues. With SendCQ 0 the capacity fits
-	// all work requests that may be outstanding. With RecvCQ 0 one queue serves both directions.
+	// SendCQ and RecvCQ are the capacities of the completion queues. With SendCQ 0 the capacity
+	// fits all work requests that may be outstanding. With RecvCQ 0 one queue serves both
+	// directions.
 	SendCQ, RecvCQ int
 
 	// SRQ, if set, describes a shared receive queue that all queue pairs use.
@@ -36,8 +38,9 @@ type Config struct {
 	MROptions []roce.MROption
 }
 
-// Endpoint is a set of verbs objects on one device. It owns everything except the device. Its methods
-// must be called by one goroutine at a time; the objects themselves are safe for concurrent use.
+// Endpoint is a set of verbs objects on one device. It owns everything except the device. Its
+// methods must be called by one goroutine at a time; the objects themselves are safe for concurrent
+// use.
 type Endpoint struct {
 	Dev    *roce.Device
 	PD     *roce.PD
@@ -52,7 +55,8 @@ type Endpoint struct {
 	mrs []*roce.MR
 }
 
-// New creates an endpoint on dev. Its queue pairs are in state INIT. After an error nothing is left.
+// New creates an endpoint on dev. Its queue pairs are in state INIT. After an error nothing is
+// left.
 func New(dev *roce.Device, c Config) (*Endpoint, error) {
 	e := &Endpoint{Dev: dev, qp: c.QP}
 	if err := e.create(&c); err != nil {

@@ -110,8 +110,8 @@ func clientExchange(ctx context.Context, conn net.Conn, lines int, local []Addre
 	return peer, err
 }
 
-// serverExchange is the server's part of the exchange. It passes the client's addresses to ready, which
-// makes the local queue pairs able to receive and returns their addresses.
+// serverExchange is the server's part of the exchange. It passes the client's addresses to ready,
+// which makes the local queue pairs able to receive and returns their addresses.
 func serverExchange(
 	ctx context.Context, conn net.Conn, lines int, ready func(peer []Address) ([]Address, error),
 ) error {
@@ -142,7 +142,8 @@ func serverExchange(
 	})
 }
 
-// withDeadline calls f and makes reads and writes of conn fail after exchangeTimeout or when ctx ends.
+// withDeadline calls f and makes reads and writes of conn fail after exchangeTimeout or when ctx
+// ends.
 func withDeadline(ctx context.Context, conn net.Conn, f func() error) error {
 	if err := conn.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return err
@@ -188,8 +189,8 @@ func readLines(conn io.Reader, n int) ([]Address, error) {
 
 var errNotHex = errors.New("not hexadecimal digits and colons")
 
-// readLine fills b. It checks each byte as it arrives: the client of another protocol may wait for an
-// answer after a few bytes, and would otherwise block the server until the deadline.
+// readLine fills b. It checks each byte as it arrives: the client of another protocol may wait for
+// an answer after a few bytes, and would otherwise block the server until the deadline.
 func readLine(conn io.Reader, b []byte) (got int, err error) {
 	for got < len(b) {
 		n, err := conn.Read(b[got:])

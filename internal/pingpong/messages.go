@@ -27,7 +27,8 @@ const (
 	rnrTimer   = 12
 )
 
-// IDs of work requests. They are bits, so that a set of them tells which completions are outstanding.
+// IDs of work requests. They are bits, so that a set of them tells which completions are
+// outstanding.
 const (
 	idRecv = 1 << iota
 	idSend
@@ -68,8 +69,8 @@ func (p *player) open(local netip.Addr) (err error) {
 	return p.postRecvs()
 }
 
-// postRecvs posts receives up to the depth. All use the same buffer: only one message is in flight on a
-// queue pair, and only the client of a single queue pair looks at the payload.
+// postRecvs posts receives up to the depth. All use the same buffer: only one message is in flight
+// on a queue pair, and only the client of a single queue pair looks at the payload.
 func (p *player) postRecvs() error {
 	for ; p.posted < p.RecvDepth; p.posted++ {
 		wr := roce.RecvWR{ID: idRecv, SGEs: []roce.SGE{p.e.MR.SGE(0, p.slot())}}
@@ -170,7 +171,8 @@ func (p *player) play(ctx context.Context, client bool) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// send posts a message on queue pair i: a new pattern if check is set, the receive buffer otherwise.
+// send posts a message on queue pair i: a new pattern if check is set, the receive buffer
+// otherwise.
 func (p *player) send(i int, check bool) error {
 	off := p.grh()
 	if check {
@@ -232,8 +234,8 @@ func (p *player) index(n roce.QPN) int {
 	return 0
 }
 
-// close destroys all objects. After a complete session it first answers the peer's retransmissions for
-// a moment.
+// close destroys all objects. After a complete session it first answers the peer's retransmissions
+// for a moment.
 func (p *player) close(complete bool) error {
 	if complete && p.transport() == roce.RC {
 		for end := time.Now().Add(linger); time.Now().Before(end); {

@@ -132,7 +132,8 @@ func connPair(t *testing.T) (client, server net.Conn) {
 	return client, server
 }
 
-// Client and server run against each other on a memory link; the reliable kinds also with packet loss.
+// Client and server run against each other on a memory link; the reliable kinds also with packet
+// loss.
 func TestSessions(t *testing.T) {
 	for _, c := range []struct {
 		kind Kind

@@ -24,8 +24,8 @@ const (
 // MaxQPs is the largest number of queue pairs that ibv_srq_pingpong supports.
 const MaxQPs = 256
 
-// Config holds the parameters of a session. Kind, Bytes, MTU, QPs and Iterations must be the same on
-// both sides.
+// Config holds the parameters of a session. Kind, Bytes, MTU, QPs and Iterations must be the same
+// on both sides.
 type Config struct {
 	Kind       Kind
 	Bytes      int // size of a message
@@ -34,8 +34,8 @@ type Config struct {
 	RecvDepth  int // receives to post; at least QPs
 	Iterations int // messages in each direction
 
-	// Check makes the client send a different pattern in each message and compare it with what comes
-	// back. It has no effect on a server or with SRQ.
+	// Check makes the client send a different pattern in each message and compare it with what
+	// comes back. It has no effect on a server or with SRQ.
 	Check bool
 
 	// GID returns the index of the GID for a session whose TCP connection has the address local.
@@ -74,8 +74,8 @@ func (c *Config) lines() int {
 	return 1
 }
 
-// Client runs the client's side of a session with the server at the other end of conn. It returns the
-// time from the first message to the last. The caller closes conn.
+// Client runs the client's side of a session with the server at the other end of conn. It returns
+// the time from the first message to the last. The caller closes conn.
 func Client(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (time.Duration, error) {
 	return run(ctx, dev, c, func(p *player) error {
 		if err := p.open(localAddr(conn)); err != nil {
@@ -89,8 +89,8 @@ func Client(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (tim
 	}, true)
 }
 
-// Server runs the server's side of a session with the client at the other end of conn, as Client does.
-// It returns an error that wraps ErrExchange if the peer does not speak the protocol.
+// Server runs the server's side of a session with the client at the other end of conn, as Client
+// does. It returns an error that wraps ErrExchange if the peer does not speak the protocol.
 func Server(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (time.Duration, error) {
 	return run(ctx, dev, c, func(p *player) error {
 		return serverExchange(ctx, conn, c.lines(), func(peer []Address) ([]Address, error) {

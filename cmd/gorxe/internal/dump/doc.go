@@ -1,7 +1,7 @@
-// Package dump is "gorxe dump": RoCEv2 packets from a capture file or an interface,
-// one line each.
+// Package dump is the command "gorxe dump", which prints RoCEv2 packets of a capture file or an
+// interface. Reading and printing packets is in internal/dump.
 //
-// Reading order: command.go (flags, the loop), source.go (what frames come from,
-// files), listen.go (interfaces), line.go (a packet as text and as JSON), save.go
-// (pcapng for -w).
+// Reading order:
+//
+//   - command.go: flags and the run.
 package dump

@@ -1,5 +1,5 @@
-// Package pingpong is the command "gorxe pingpong", which plays ping-pong with the example programs of
-// rdma-core. The protocol is in internal/pingpong.
+// Package pingpong is the command "gorxe pingpong", which plays ping-pong with the example programs
+// of rdma-core. The protocol is in internal/pingpong.
 //
 // Reading order:
 //

@@ -10,10 +10,10 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// record is a packet as a line of JSON. Fields of extension headers that the packet
-// does not have are left out. All numbers are decimal, 64-bit ones too.
+// record is a packet as JSON. Fields of extension headers that the packet does not have are
+// omitted.
 type record struct {
-	N       int    `json:"n"` // the frame's number, from 1
+	N       int    `json:"n"` // number of the frame, from 1
 	Time    string `json:"time"`
 	Iface   string `json:"iface,omitempty"`
 	Src     string `json:"src"`
@@ -30,11 +30,11 @@ type record struct {
 	BECN    bool   `json:"becn"`
 	Pad     int    `json:"pad"`
 	Payload int    `json:"payload"`         // bytes, without pad
-	Error   string `json:"error,omitempty"` // why a receiver drops it although the ICRC is right
+	Error   string `json:"error,omitempty"` // why a receiver drops it although the ICRC is correct
 	extensions
 }
 
-// extensions are the extension headers' fields.
+// extensions are the fields of the extension headers.
 type extensions struct {
 	VA          *uint64 `json:"va,omitempty"` // RETH, AtomicETH
 	RKey        *uint32 `json:"rkey,omitempty"`
@@ -42,7 +42,7 @@ type extensions struct {
 	SwapAdd     *uint64 `json:"swap_add,omitempty"` // AtomicETH
 	Compare     *uint64 `json:"compare,omitempty"`
 	Syndrome    *uint8  `json:"syndrome,omitempty"` // AETH
-	Ack         *string `json:"ack,omitempty"`      // the syndrome in words
+	Ack         *string `json:"ack,omitempty"`      // the syndrome as text
 	MSN         *uint32 `json:"msn,omitempty"`
 	Original    *uint64 `json:"original,omitempty"`  // AtomicAckETH
 	Imm         *uint32 `json:"imm,omitempty"`       // ImmDt
@@ -53,9 +53,9 @@ type extensions struct {
 	Selectivity *uint8  `json:"selectivity,omitempty"`
 }
 
-func newRecord(n int, c *capture, p *bth.Packet, reason frame.Reason) *record {
+func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
 	r := &record{
-		N: n, Time: c.info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.iface,
+		N: n, Time: c.Info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.Iface,
 		Src: p.Src.Addr().String(), Dst: p.Dst.Addr().String(), VLAN: p.VLAN & vlanID,
 		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()), ICRC: "ok",
 		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(), FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
@@ -107,7 +107,7 @@ func extensionsOf(p *bth.Packet) (e extensions) {
 
 func ptr[T any](v T) *T { return &v }
 
-// writeLine writes a packet as text:
+// writeLine writes a packet as a line of text:
 //
 //	12  0.000123  10.0.0.1 > 10.0.0.2  RC RDMA WRITE Only  qp 0x000011 psn 0x000500 ack_req  va 0x1000 rkey 0x1 len 5  5 B
 func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason frame.Reason) error {
@@ -132,7 +132,7 @@ func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason fr
 	return err
 }
 
-// flagsOf names what is unusual about a packet's headers.
+// flagsOf returns the flags that are set in a packet's headers, and its VLAN and P_Key if unusual.
 func flagsOf(p *bth.Packet) []string {
 	var s []string
 	add := func(set bool, format string, args ...any) {
@@ -150,7 +150,7 @@ func flagsOf(p *bth.Packet) []string {
 	return s
 }
 
-// words puts the fields as text, those of one header together.
+// words formats the fields as text, one element for each header.
 func (e extensions) words() []string {
 	var s []string
 	if e.Placement != nil {

@@ -23,7 +23,10 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 )
 
-// result is what a run of the command left behind.
+// ngMagic is the start of a pcapng file.
+var ngMagic = []byte{0x0a, 0x0d, 0x0d, 0x0a}
+
+// result is the outcome of a run of the command.
 type result struct {
 	out, errs string
 	err       error
@@ -43,7 +46,7 @@ func run(t *testing.T, stdin io.Reader, args ...string) result {
 	return result{out.String(), errs.String(), err}
 }
 
-// records reads the lines of --json.
+// records parses the lines of --json.
 func (r result) records(t *testing.T) []map[string]any {
 	t.Helper()
 	if r.err != nil {
@@ -60,7 +63,7 @@ func (r result) records(t *testing.T) []map[string]any {
 	return all
 }
 
-// writePcap writes frames as an old pcap, a second apart, and returns its bytes.
+// writePcap returns a pcap file with frames one second apart.
 func writePcap(t *testing.T, frames [][]byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -86,13 +89,13 @@ func writeFile(t *testing.T, b []byte) string {
 	return name
 }
 
-// captureFile writes one of the captures of rxe to a file of its own.
+// captureFile writes one of the captures of rxe to a temporary file.
 func captureFile(t *testing.T, name string) string {
 	return writeFile(t, writePcap(t, bthtest.Frames(t, name)))
 }
 
-// Of every capture, --json has a line for each RoCE packet, with the frame's number,
-// and with what the decoder says of it.
+// For every capture, --json prints a line for each RoCE packet with the frame's number and the
+// fields that the decoder finds.
 func TestJSONOfCaptures(t *testing.T) {
 	total := 0
 	for _, name := range bthtest.Names(t) {
@@ -104,7 +107,7 @@ func TestJSONOfCaptures(t *testing.T) {
 				continue
 			}
 			if len(records) == 0 {
-				t.Fatalf("%s: no line for frame %d", name, i+1)
+				t.Fatalf("%s: no record for frame %d", name, i+1)
 			}
 			r := records[0]
 			records = records[1:]
@@ -116,15 +119,15 @@ func TestJSONOfCaptures(t *testing.T) {
 			}
 		}
 		if len(records) != 0 {
-			t.Fatalf("%s: %d lines too many", name, len(records))
+			t.Fatalf("%s: %d records too many", name, len(records))
 		}
 	}
 	if total != 1359 {
-		t.Errorf("%d packets, want 1359", total)
+		t.Errorf("%d records, want 1359", total)
 	}
 }
 
-// packet builds a frame with a right ICRC.
+// packet builds a frame with a correct ICRC.
 func packet(o bth.Opcode, put func(t []byte), payload int) []byte {
 	h := int(o.Info().HeaderLen)
 	f := make([]byte, bth.MaxNetHeader+h+payload+3+bth.ICRCLen)
@@ -141,7 +144,7 @@ func packet(o bth.Opcode, put func(t []byte), payload int) []byte {
 	return f
 }
 
-// Every extension header's fields come out, as JSON and as text.
+// The fields of every extension header are printed, as JSON and as text.
 func TestFields(t *testing.T) {
 	for _, c := range []struct {
 		opcode bth.Opcode
@@ -171,26 +174,26 @@ func TestFields(t *testing.T) {
 		asJSON := run(t, nil, "--json", name)
 		for _, field := range strings.SplitAfter(c.json, ` "`) {
 			if field = strings.TrimSuffix(field, ` "`); !strings.Contains(asJSON.out, strings.TrimPrefix(field, `"`)) {
-				t.Errorf("%v: %s is not in %s", c.opcode, field, asJSON.out)
+				t.Errorf("%v: no %s in %s", c.opcode, field, asJSON.out)
 			}
 		}
 		if text := run(t, nil, name); !strings.Contains(text.out, c.text) {
-			t.Errorf("%v: %q is not in %s", c.opcode, c.text, text.out)
+			t.Errorf("%v: no %q in %s", c.opcode, c.text, text.out)
 		}
 	}
 }
 
-// A line has no field of a header that the packet does not have.
+// JSON omits the fields of headers that the packet does not have.
 func TestAbsentFields(t *testing.T) {
 	r := run(t, nil, "--json", writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
 	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn", "original", "imm", "inv_rkey", "qkey", "src_qp", "error"} {
 		if v, ok := r[f]; ok {
-			t.Errorf("%s is %v in a packet without it", f, v)
+			t.Errorf("%s = %v in a packet without it", f, v)
 		}
 	}
 }
 
-// What is wrong with a packet is said, and counted.
+// Invalid packets are printed with the reason and counted.
 func TestBadPackets(t *testing.T) {
 	icrc := packet(bth.RCSendOnly, nil, 4)
 	icrc[len(icrc)-1] ^= 1
@@ -218,7 +221,7 @@ func TestBadPackets(t *testing.T) {
 	text := run(t, nil, name)
 	for _, line := range []string{"RC SEND Only  qp 0x000011 psn 0x000500  4 B  BAD ICRC", "REFUSED: unknown opcode", "REFUSED: bad UDP length"} {
 		if !strings.Contains(text.out, line) {
-			t.Errorf("%q is not in\n%s", line, text.out)
+			t.Errorf("no %q in\n%s", line, text.out)
 		}
 	}
 	wantSum := "7 frames, 5 RoCEv2, 2 with a bad ICRC\n1 refused: IP options\n1 refused: bad UDP length\n1 refused: unknown opcode\n"
@@ -227,18 +230,18 @@ func TestBadPackets(t *testing.T) {
 	}
 }
 
-// -w writes the RoCE frames as pcapng, times kept; reading that file shows the same.
+// -w writes the RoCE frames with their times as pcapng. Dumping that file prints the same.
 func TestSave(t *testing.T) {
 	in := captureFile(t, "rdmacm_rping_connect.pcap")
 	saved := filepath.Join(t.TempDir(), "saved.pcapng")
 	first := run(t, nil, "--json", "-w", saved, in)
 	b, err := os.ReadFile(saved)
 	if err != nil || !bytes.HasPrefix(b, ngMagic) {
-		t.Fatalf("%v; the file begins % x", err, b[:min(len(b), 4)])
+		t.Fatalf("%v; the file starts with % x, want % x", err, b[:min(len(b), 4)], ngMagic)
 	}
 	a, z := first.records(t), run(t, nil, "--json", saved).records(t)
 	if len(a) == 0 || len(a) != len(z) {
-		t.Fatalf("%d packets, of which %d were saved", len(a), len(z))
+		t.Fatalf("%d packets printed, %d saved", len(a), len(z))
 	}
 	for i := range a {
 		delete(a[i], "n")
@@ -247,11 +250,11 @@ func TestSave(t *testing.T) {
 			t.Fatalf("packet %d\n%s\nwas saved as\n%s", i+1, one, other)
 		}
 	}
-	// To stdout it replaces the lines.
+	// With - the file replaces the lines on stdout.
 	if piped := run(t, nil, "-w", "-", in); piped.err != nil || piped.out != string(b) {
 		t.Errorf("-w - wrote %d bytes, want the file's %d", len(piped.out), len(b))
 	}
-	// A file without RoCE gives a file that can be read.
+	// The file is valid without frames too.
 	empty := filepath.Join(t.TempDir(), "empty.pcapng")
 	if r := run(t, nil, "-w", empty, writeFile(t, writePcap(t, nil))); r.err != nil {
 		t.Fatal(r.err)
@@ -296,20 +299,20 @@ func TestCountAndQuiet(t *testing.T) {
 	}
 }
 
-// A capture with a snap length shows nothing false: the ICRC is not there to check.
-func TestCutCapture(t *testing.T) {
+// Truncated frames have no ICRC. They are counted, not printed.
+func TestTruncatedFrames(t *testing.T) {
 	var b bytes.Buffer
 	w := pcapgo.NewWriter(&b)
 	w.WriteFileHeader(80, layers.LinkTypeEthernet)
 	f := packet(bth.RCSendOnly, nil, 200)
 	w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: 80, Length: len(f)}, f[:80])
 	r := run(t, nil, writeFile(t, b.Bytes()))
-	if r.err != nil || r.out != "" || !strings.Contains(r.errs, "1 were cut by the capture") {
+	if r.err != nil || r.out != "" || !strings.Contains(r.errs, "1 truncated by the capture") {
 		t.Errorf("%v\n%s%s", r.err, r.out, r.errs)
 	}
 }
 
-// Errors say what is wrong and what to do; only a wrong call is a usage error.
+// Only wrong flags and arguments are usage errors.
 func TestErrors(t *testing.T) {
 	good := writePcap(t, bthtest.Frames(t, "rc_read.pcap"))
 	sll := bytes.Clone(good)
@@ -322,20 +325,20 @@ func TestErrors(t *testing.T) {
 		want string
 		code int
 	}{
-		{"no such thing", []string{"nosuch0"}, `no file and no interface "nosuch0"`, 1},
-		{"a directory", []string{t.TempDir()}, "is a directory", 1},
+		{"unknown name", []string{"nosuch0"}, `no such file or interface "nosuch0"`, 1},
+		{"directory", []string{t.TempDir()}, "is a directory", 1},
 		{"text", []string{writeFile(t, []byte("hello, world, this is text"))}, "neither pcap nor pcapng", 1},
-		{"an empty file", []string{writeFile(t, nil)}, "neither pcap nor pcapng", 1},
-		{"the start of a pcapng", []string{writeFile(t, ng)}, "cannot be read", 1},
-		{"a capture of 'any'", []string{writeFile(t, sll)}, "capture on one interface", 1},
-		{"cut off within a frame", []string{writeFile(t, good[:len(good)-5])}, "ends in the middle of frame", 1},
+		{"empty file", []string{writeFile(t, nil)}, "neither pcap nor pcapng", 1},
+		{"start of a pcapng", []string{writeFile(t, ng)}, "cannot be read", 1},
+		{"capture of 'any'", []string{writeFile(t, sll)}, "capture on one interface", 1},
+		{"incomplete frame", []string{writeFile(t, good[:len(good)-5])}, "ends in the middle of frame", 1},
 		{"two arguments", []string{"a", "b"}, "one argument too many", 2},
-		{"-w onto the input", []string{"-w", saved, saved}, "choose another name", 2},
-		{"-w to nowhere", []string{"-w", "/nonexistent/x", saved}, "cannot write", 1},
+		{"-w names the input", []string{"-w", saved, saved}, "choose another name", 2},
+		{"-w to a missing directory", []string{"-w", "/nonexistent/x", saved}, "cannot write", 1},
 	} {
 		r := run(t, nil, c.args...)
 		if r.err == nil || !strings.Contains(r.err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, r.err, c.want)
+			t.Errorf("%s: error %v, want %q", c.name, r.err, c.want)
 		}
 		if got := cli.Status(r.err); got != c.code {
 			t.Errorf("%s: exit status %d, want %d", c.name, got, c.code)
@@ -343,12 +346,12 @@ func TestErrors(t *testing.T) {
 	}
 	for _, bad := range []string{"0", "-1", "x"} {
 		if r := run(t, nil, "-c", bad, saved); r.err == nil {
-			t.Errorf("-c %s is accepted", bad)
+			t.Errorf("-c %s succeeded, want an error", bad)
 		}
 	}
 }
 
-// A reader that fails midway is told from a file's end, and what was there is shown.
+// A read error is not the end of the file. The packets before it are printed.
 func TestReadFailure(t *testing.T) {
 	plain := writePcap(t, bthtest.Frames(t, "rc_read.pcap"))
 	broken := errors.New("the pipe broke")

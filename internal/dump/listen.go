@@ -16,35 +16,35 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 const (
-	maxFrame  = 64 << 10 // the kernel hands over no longer packet
-	recvBytes = 8 << 20  // socket buffer asked for: rides out bursts
+	maxFrame  = 64 << 10 // length of the kernel's longest packet
+	recvBytes = 8 << 20  // requested size of the socket buffer, for bursts
 	vlanLen   = 4
 	macsLen   = 12
 )
 
-// socket listens on a packet socket. Unlike gopacket's own it can be interrupted,
-// filters before the first frame, hears all interfaces at once, and puts VLAN tags
-// back where the kernel took them from.
+// socket is a live source. Unlike gopacket's, it ends with a context, filters from the first frame,
+// supports all interfaces at once, and reinserts the VLAN tags that the kernel removes.
 type socket struct {
 	f    *os.File
 	raw  syscall.RawConn
 	stop func() bool
 	ctx  context.Context
 
-	buf   []byte // vlanLen spare bytes in front of the frame
+	buf   []byte // vlanLen free bytes, then the frame
 	oob   []byte
 	names map[int]string
 	drops int
-	c     capture
+	c     Capture
 }
 
 func findInterface(name string) (*net.Interface, error) {
 	intf, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("there is no file and no interface %q: 'gorxe devices' lists the interfaces", name)
+		return nil, fmt.Errorf("no such file or interface %q: 'gorxe devices' lists the interfaces", name)
 	}
 	if intf.Flags&net.FlagUp == 0 {
 		return nil, fmt.Errorf("%s is down: bring it up with 'ip link set %s up'", name, name)
@@ -52,13 +52,19 @@ func findInterface(name string) (*net.Interface, error) {
 	return intf, nil
 }
 
-// listen opens a packet socket on one interface, or on all if intf is nil. The end
-// of ctx ends it.
-func listen(ctx context.Context, intf *net.Interface) (source, error) {
-	// Protocol 0 keeps the socket deaf until filter and options are set.
+// Bypassed reports whether an XDP program is attached to an interface. A packet socket there sees
+// neither the packets that the program redirects to AF_XDP nor those that AF_XDP sends.
+func Bypassed(iface string) bool {
+	d, err := xdp.Probe(iface, 0)
+	return err == nil && d.Program != 0
+}
+
+// listen opens a packet socket on one interface, or on all if intf is nil, until ctx ends.
+func listen(ctx context.Context, intf *net.Interface) (Source, error) {
+	// Protocol 0: the socket receives nothing before its filter and options are set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, unix.EPERM) {
-		return nil, errors.New("listening needs CAP_NET_RAW: run it as root, or give a capture file")
+		return nil, errors.New("capturing on an interface needs CAP_NET_RAW: run as root, or give a capture file")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("packet socket: %w", err)
@@ -99,19 +105,19 @@ func configure(fd, index int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 		return fmt.Errorf("time stamps: %w", err)
 	}
-	// A smaller buffer than asked for only loses frames sooner, and those are counted.
+	// With a smaller buffer more frames may be lost, but they are counted.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, recvBytes) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, recvBytes)
 	}
 	addr := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}), Ifindex: index}
 	if err := unix.Bind(fd, addr); err != nil {
-		return fmt.Errorf("listening: %w", err)
+		return fmt.Errorf("packet socket: %w", err)
 	}
 	return nil
 }
 
-// roceFilter lets UDP to port 4791 through, over IPv4 and IPv6, and whatever still
-// has a VLAN tag: the kernel takes the tag off most frames before.
+// roceFilter accepts UDP to port 4791 over IPv4 and IPv6, and all frames that still have a VLAN
+// tag. The kernel removes the tag of most frames before the filter runs.
 func roceFilter() ([]unix.SockFilter, error) {
 	const accept, drop = 14, 15
 	to := func(at, target int) uint8 { return uint8(target - at - 1) }
@@ -143,7 +149,7 @@ func roceFilter() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-func (s *socket) next() (*capture, error) {
+func (s *socket) Next() (*Capture, error) {
 	for {
 		var n, oobn int
 		var from unix.Sockaddr
@@ -156,43 +162,43 @@ func (s *socket) next() (*capture, error) {
 		case wait != nil && s.ctx.Err() != nil:
 			return nil, io.EOF
 		case wait != nil:
-			return nil, fmt.Errorf("listening: %w", wait)
+			return nil, fmt.Errorf("packet socket: %w", wait)
 		case errors.Is(err, unix.ENETDOWN):
 			return nil, errors.New("the interface went down")
 		case err != nil:
-			return nil, fmt.Errorf("listening: %w", err)
+			return nil, fmt.Errorf("packet socket: %w", err)
 		}
 		ll, ok := from.(*unix.SockaddrLinklayer)
 		if !ok || ll.Hatype != unix.ARPHRD_ETHER && ll.Hatype != unix.ARPHRD_LOOPBACK {
-			continue // of all interfaces, some are not Ethernet
+			continue // not an Ethernet interface
 		}
 		return s.fill(n, s.oob[:oobn], ll.Ifindex)
 	}
 }
 
-// fill makes a capture of n received bytes and the kernel's remarks on them.
-func (s *socket) fill(n int, oob []byte, index int) (*capture, error) {
+// fill returns the capture for n received bytes with the control messages oob.
+func (s *socket) fill(n int, oob []byte, index int) (*Capture, error) {
 	cut := min(n, maxFrame)
-	s.c = capture{
-		frame: s.buf[vlanLen : vlanLen+cut], iface: s.name(index),
-		info: gopacket.CaptureInfo{Timestamp: time.Now(), CaptureLength: cut, Length: n},
+	s.c = Capture{
+		Frame: s.buf[vlanLen : vlanLen+cut], Iface: s.name(index),
+		Info: gopacket.CaptureInfo{Timestamp: time.Now(), CaptureLength: cut, Length: n},
 	}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, fmt.Errorf("listening: %w", err)
+		return nil, fmt.Errorf("packet socket: %w", err)
 	}
 	for _, m := range messages {
 		switch {
 		case m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS:
-			s.c.info.Timestamp = timespec(m.Data, s.c.info.Timestamp)
+			s.c.Info.Timestamp = timespec(m.Data, s.c.Info.Timestamp)
 		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA:
-			s.untake(m.Data)
+			s.insertVLAN(m.Data)
 		}
 	}
 	return &s.c, nil
 }
 
-// timespec reads a struct timespec; its two fields are equally long.
+// timespec parses a struct timespec with 64-bit fields.
 func timespec(b []byte, fallback time.Time) time.Time {
 	if len(b) != 16 {
 		return fallback
@@ -200,10 +206,10 @@ func timespec(b []byte, fallback time.Time) time.Time {
 	return time.Unix(int64(binary.NativeEndian.Uint64(b)), int64(binary.NativeEndian.Uint64(b[8:])))
 }
 
-// untake puts the VLAN tag back that the kernel took off, as struct
-// tpacket_auxdata tells it: status and lengths are 32 bits each, then 16 bits each
-// of offsets, tag control information, tag protocol.
-func (s *socket) untake(aux []byte) {
+// insertVLAN reinserts the VLAN tag that the kernel removed. aux is a struct tpacket_auxdata:
+// status, length and captured length of 32 bits each, then MAC offset, network offset, tag control
+// information and tag protocol of 16 bits each.
+func (s *socket) insertVLAN(aux []byte) {
 	if len(aux) < 20 {
 		return
 	}
@@ -215,18 +221,18 @@ func (s *socket) untake(aux []byte) {
 	if status&unix.TP_STATUS_VLAN_TPID_VALID != 0 {
 		tpid = binary.NativeEndian.Uint16(aux[18:])
 	}
-	if s.c.info.CaptureLength < macsLen {
+	if s.c.Info.CaptureLength < macsLen {
 		return
 	}
-	s.c.info.CaptureLength += vlanLen
-	s.c.info.Length += vlanLen
-	s.c.frame = s.buf[:s.c.info.CaptureLength]
-	copy(s.c.frame, s.buf[vlanLen:vlanLen+macsLen])
-	binary.BigEndian.PutUint16(s.c.frame[macsLen:], tpid)
-	binary.BigEndian.PutUint16(s.c.frame[macsLen+2:], binary.NativeEndian.Uint16(aux[16:]))
+	s.c.Info.CaptureLength += vlanLen
+	s.c.Info.Length += vlanLen
+	s.c.Frame = s.buf[:s.c.Info.CaptureLength]
+	copy(s.c.Frame, s.buf[vlanLen:vlanLen+macsLen])
+	binary.BigEndian.PutUint16(s.c.Frame[macsLen:], tpid)
+	binary.BigEndian.PutUint16(s.c.Frame[macsLen+2:], binary.NativeEndian.Uint16(aux[16:]))
 }
 
-// name returns an interface's name, asking the kernel once for each.
+// name returns the name of an interface. It asks the kernel once for each.
 func (s *socket) name(index int) string {
 	if n, ok := s.names[index]; ok {
 		return n
@@ -239,11 +245,11 @@ func (s *socket) name(index int) string {
 	return n
 }
 
-func (s *socket) live() bool { return true }
+func (s *socket) Live() bool { return true }
 
-func (s *socket) lost() int {
+func (s *socket) Lost() int {
 	_ = s.raw.Control(func(fd uintptr) {
-		// Reading these counters sets them to zero.
+		// Reading the counters resets them.
 		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			s.drops += int(st.Drops)
 		}

@@ -1,13 +1,15 @@
 package dump
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,17 +25,15 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// patience is how long a test waits for a frame that must come, and silence how
-// long for one that must not.
 const (
-	patience = 5 * time.Second
-	silence  = 200 * time.Millisecond
+	patience = 5 * time.Second        // to wait for a frame that must arrive
+	silence  = 200 * time.Millisecond // to wait for a frame that must not arrive
 )
 
 func newPair(t *testing.T) *veth.Pair {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes network namespaces and a veth pair of its own")
+		t.Skip("needs root to create network namespaces and a veth pair")
 	}
 	p, err := veth.New(veth.Options{})
 	if err != nil {
@@ -43,17 +43,13 @@ func newPair(t *testing.T) *veth.Pair {
 	return p
 }
 
-// listenAt listens on one end, as gorxe dump does in that namespace.
-func listenAt(t *testing.T, e *veth.End, iface string) (source, context.CancelFunc) {
+// listenAt opens a live source in the namespace of e, on all interfaces if iface is empty.
+func listenAt(t *testing.T, e *veth.End, iface string) (Source, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	var s source
+	var s Source
 	err := e.Do(func() (err error) {
-		if iface == "" {
-			s, err = open(ctx, "", nil)
-		} else {
-			s, err = open(ctx, iface, nil)
-		}
+		s, err = Open(ctx, iface, nil)
 		return err
 	})
 	if err != nil {
@@ -64,7 +60,7 @@ func listenAt(t *testing.T, e *veth.End, iface string) (source, context.CancelFu
 	return s, cancel
 }
 
-// rawSender sends whole frames from one end, as any program of that host might.
+// rawSender returns a function that sends frames from e through a packet socket.
 func rawSender(t *testing.T, e *veth.End) func(f []byte) {
 	t.Helper()
 	fd := -1
@@ -84,7 +80,7 @@ func rawSender(t *testing.T, e *veth.End) func(f []byte) {
 	}
 }
 
-// send builds a SEND from one end to the other, told by its PSN.
+// sendFrame builds a SEND over IPv4.
 func sendFrame(from, to *veth.End, vlan uint16, psn bth.PSN) []byte {
 	f := make([]byte, bth.MaxNetHeader+bth.HeaderLen+8+bth.ICRCLen)
 	n := frame.PutHeaders(f, &frame.Address{
@@ -97,8 +93,8 @@ func sendFrame(from, to *veth.End, vlan uint16, psn bth.PSN) []byte {
 	return f
 }
 
-// sees tells whether the listener hears a packet of that PSN within d.
-func sees(t *testing.T, s source, psn bth.PSN, d time.Duration) bool {
+// sees reports whether s returns a packet with this PSN within d.
+func sees(t *testing.T, s Source, psn bth.PSN, d time.Duration) bool {
 	t.Helper()
 	sock := s.(*socket)
 	deadline := time.Now().Add(d)
@@ -106,7 +102,7 @@ func sees(t *testing.T, s source, psn bth.PSN, d time.Duration) bool {
 		t.Fatal(err)
 	}
 	for {
-		c, err := s.next()
+		c, err := s.Next()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return false
 		}
@@ -114,16 +110,15 @@ func sees(t *testing.T, s source, psn bth.PSN, d time.Duration) bool {
 			t.Fatal(err)
 		}
 		var p bth.Packet
-		if new(frame.Decoder).Decode(c.frame, &p) == frame.ReasonOK && p.BTH.PSN() == psn {
+		if new(frame.Decoder).Decode(c.Frame, &p) == frame.ReasonOK && p.BTH.PSN() == psn {
 			return true
 		}
 	}
 }
 
-// The help says which packets a listener does not see: this is the proof. What an
-// AF_XDP socket receives is taken before the kernel's listeners, and what it sends
-// goes round them, in both modes; the other end of the link sees it.
-func TestWhatAListenerSees(t *testing.T) {
+// The help text says that packet sockets see neither what AF_XDP receives on the same interface nor
+// what it sends, in both modes, and that the other end of the link sees both.
+func TestAFXDPBypassesPacketSockets(t *testing.T) {
 	for _, mode := range []xdp.Mode{xdp.Native, xdp.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t)
@@ -133,7 +128,7 @@ func TestWhatAListenerSees(t *testing.T) {
 
 			send(sendFrame(&pair.A, &pair.B, 0, 1))
 			if !sees(t, atA, 1, patience) || !sees(t, atB, 1, patience) {
-				t.Fatal("without AF_XDP both ends see a packet")
+				t.Fatal("without AF_XDP, an end did not see the packet")
 			}
 
 			port, err := xdp.Open(pair.B.Iface, xdp.Options{Mode: mode, NetNS: pair.B.Fd()})
@@ -141,36 +136,33 @@ func TestWhatAListenerSees(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer port.Close()
-			if err := pair.B.Do(func() error { return checkNote(pair.B.Iface, true) }); err != nil {
+			if err := pair.B.Do(func() error { return checkBypassed(pair.B.Iface, true) }); err != nil {
 				t.Error(err)
 			}
-			if err := pair.A.Do(func() error { return checkNote(pair.A.Iface, false) }); err != nil {
+			if err := pair.A.Do(func() error { return checkBypassed(pair.A.Iface, false) }); err != nil {
 				t.Error(err)
 			}
 			send(sendFrame(&pair.A, &pair.B, 0, 2))
 			if !received(t, port, 2) {
-				t.Fatal("the AF_XDP port did not receive it")
+				t.Fatal("the AF_XDP port did not receive the packet")
 			}
 			if sees(t, atB, 2, silence) {
-				t.Error("a listener saw what AF_XDP received: the help says otherwise")
+				t.Error("the packet socket saw a packet that AF_XDP received")
 			}
 			transmit(t, port, sendFrame(&pair.B, &pair.A, 0, 3))
 			if !sees(t, atA, 3, patience) {
-				t.Error("the far end must see what AF_XDP sent")
+				t.Error("the other end did not see the packet that AF_XDP sent")
 			}
 			if sees(t, atB, 3, silence) {
-				t.Error("a listener saw what AF_XDP sent: the help says otherwise")
+				t.Error("the packet socket saw a packet that AF_XDP sent")
 			}
 		})
 	}
 }
 
-// checkNote sees whether the user is told of an XDP program in the way.
-func checkNote(iface string, want bool) error {
-	var b strings.Builder
-	noteBypass(&b, iface)
-	if strings.Contains(b.String(), iface+" carries an XDP program") != want {
-		return fmt.Errorf("%s: note %q, want one: %v", iface, b.String(), want)
+func checkBypassed(iface string, want bool) error {
+	if got := Bypassed(iface); got != want {
+		return fmt.Errorf("Bypassed(%s) = %v, want %v", iface, got, want)
 	}
 	return nil
 }
@@ -208,28 +200,29 @@ func transmit(t *testing.T, port *xdp.Port, f []byte) {
 	}
 }
 
-// The kernel takes VLAN tags off before a listener gets the frame; dump shows them.
-func TestListenerPutsVLANBack(t *testing.T) {
+// The kernel removes VLAN tags before packet sockets get the frame; Next reinserts them.
+func TestListenReinsertsVLAN(t *testing.T) {
 	pair := newPair(t)
 	at, _ := listenAt(t, &pair.B, "") // all interfaces
 	send := rawSender(t, &pair.A)
 	f := sendFrame(&pair.A, &pair.B, 3<<13|42, 7)
 	send(f)
 	at.(*socket).f.SetReadDeadline(time.Now().Add(patience))
-	c, err := at.next()
+	c, err := at.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(c.frame) != string(f) || c.info.CaptureLength != len(f) || c.info.Length != len(f) {
-		t.Errorf("listened to\n% x\nwant\n% x", c.frame, f)
+	if string(c.Frame) != string(f) || c.Info.CaptureLength != len(f) || c.Info.Length != len(f) {
+		t.Errorf("Next() =\n% x\nwant\n% x", c.Frame, f)
 	}
-	if age := time.Since(c.info.Timestamp); age < 0 || age > time.Minute {
-		t.Errorf("time stamp %v", c.info.Timestamp)
+	if age := time.Since(c.Info.Timestamp); age < 0 || age > time.Minute {
+		t.Errorf("time stamp %v, want the last minute", c.Info.Timestamp)
 	}
 }
 
-// What is not RoCE does not even reach the program; Ctrl-C ends listening well.
-func TestListenerFiltersAndEnds(t *testing.T) {
+// The socket filter drops all other protocols, and canceling the context ends the source with
+// io.EOF.
+func TestListenFiltersAndEnds(t *testing.T) {
 	pair := newPair(t)
 	at, cancel := listenAt(t, &pair.B, pair.B.Iface)
 	send := rawSender(t, &pair.A)
@@ -248,20 +241,20 @@ func TestListenerFiltersAndEnds(t *testing.T) {
 
 	at.(*socket).f.SetReadDeadline(time.Now().Add(patience))
 	for _, want := range []bth.PSN{2, 3} {
-		c, err := at.next()
+		c, err := at.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var p bth.Packet
-		if r := new(frame.Decoder).Decode(c.frame, &p); r != frame.ReasonOK || p.BTH.PSN() != want {
-			t.Fatalf("listened to a frame that is %v, want PSN %v", r, want)
+		if r := new(frame.Decoder).Decode(c.Frame, &p); r != frame.ReasonOK || p.BTH.PSN() != want {
+			t.Fatalf("received a frame with result %v, want RoCE with PSN %v", r, want)
 		}
 	}
-	if n := at.lost(); n != 0 {
-		t.Errorf("%d frames lost", n)
+	if n := at.Lost(); n != 0 {
+		t.Errorf("Lost() = %d, want 0", n)
 	}
 	ended := make(chan error, 1)
-	go func() { _, err := at.next(); ended <- err }()
+	go func() { _, err := at.Next(); ended <- err }()
 	cancel()
 	select {
 	case err := <-ended:
@@ -269,11 +262,11 @@ func TestListenerFiltersAndEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 	case <-time.After(patience):
-		t.Fatal("cancelling does not end listening")
+		t.Fatal("Next() did not return after the context was canceled")
 	}
 }
 
-// sendFrame6 is sendFrame over IPv6.
+// sendFrame6 builds a SEND over IPv6.
 func sendFrame6(from, to *veth.End, psn bth.PSN) []byte {
 	f := make([]byte, bth.MaxNetHeader+bth.HeaderLen+bth.ICRCLen)
 	n := frame.PutHeaders(f, &frame.Address{
@@ -286,54 +279,51 @@ func sendFrame6(from, to *veth.End, psn bth.PSN) []byte {
 	return f
 }
 
-// The whole command on an interface: -c ends it, -w keeps what it saw under the
-// interface's name.
+// A live source ends at the limit, and records and saved frames have the interface's name.
 func TestDumpInterface(t *testing.T) {
 	pair := newPair(t)
+	src, _ := listenAt(t, &pair.B, pair.B.Iface)
 	send := rawSender(t, &pair.A)
-	saved := filepath.Join(t.TempDir(), "x.pcapng")
-	done := make(chan struct{})
-	go func() {
-		for psn := bth.PSN(1); ; psn++ {
-			select {
-			case <-done:
-				return
-			case <-time.After(20 * time.Millisecond):
-				send(sendFrame(&pair.A, &pair.B, 0, psn))
-			}
+	for psn := range bth.PSN(5) {
+		send(sendFrame(&pair.A, &pair.B, 0, psn))
+	}
+	var lines, saved bytes.Buffer
+	save, err := NewSaver(Stdio, "", &saved, src.Live())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Dumper{Source: src, Save: save, JSON: true, Out: bufio.NewWriter(&lines), Limit: 3}
+	if err := errors.Join(d.Run(t.Context()), save.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var records []record
+	for dec := json.NewDecoder(&lines); dec.More(); {
+		var r record
+		if err := dec.Decode(&r); err != nil {
+			t.Fatal(err)
 		}
-	}()
-	defer close(done)
-	var r result
-	err := pair.B.Do(func() error {
-		r = run(t, nil, "--json", "-c", "3", "-w", saved, pair.B.Iface)
-		return r.err
-	})
-	if err != nil {
-		t.Fatal(err)
+		records = append(records, r)
 	}
-	records := r.records(t)
-	if len(records) != 3 || records[0]["iface"] != pair.B.Iface || records[2]["n"] != 3.0 {
-		t.Fatalf("%v", records)
+	if len(records) != 3 || records[0].Iface != pair.B.Iface || records[2].N != 3 {
+		t.Errorf("records %+v, want 3 with interface %s", records, pair.B.Iface)
 	}
-	if again := run(t, nil, "--json", saved); len(again.records(t)) != 3 {
-		t.Errorf("the file holds\n%s", again.out)
-	}
-	f, err := os.Open(saved)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	ng, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	ng, err := pcapgo.NewNgReader(&saved, pcapgo.DefaultNgReaderOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if intf, err := ng.Interface(0); err != nil || intf.Name != pair.B.Iface {
-		t.Errorf("interface %q, %v", intf.Name, err)
+		t.Errorf("Interface(0) = %q, %v, want %q", intf.Name, err, pair.B.Iface)
+	}
+	n := 0
+	for ; err == nil; n++ {
+		_, _, err = ng.ReadPacketData()
+	}
+	if n--; n != 3 {
+		t.Errorf("%d frames saved, want 3", n)
 	}
 }
 
-func TestInterfaceThatIsDown(t *testing.T) {
+func TestInterfaceDown(t *testing.T) {
 	pair := newPair(t)
 	err := pair.B.Do(func() error {
 		link, err := netlink.LinkByName(pair.B.Iface)
@@ -343,8 +333,9 @@ func TestInterfaceThatIsDown(t *testing.T) {
 		if err := netlink.LinkSetDown(link); err != nil {
 			return err
 		}
-		if r := run(t, nil, pair.B.Iface); r.err == nil || !strings.Contains(r.err.Error(), "ip link set "+pair.B.Iface+" up") {
-			return fmt.Errorf("a link that is down: %v", r.err)
+		want := "ip link set " + pair.B.Iface + " up"
+		if _, err := Open(t.Context(), pair.B.Iface, nil); err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("Open() = %v, want an error with %q", err, want)
 		}
 		return nil
 	})
