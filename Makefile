@@ -1,4 +1,4 @@
-# gorxe: `make` builds, `make test` tests; `make help` lists the rest.
+# `make` builds gorxe, `make test` tests it, `make help` lists all targets.
 SHELL    := /bin/bash
 GO       ?= go
 BIN      := bin/gorxe
@@ -13,16 +13,16 @@ export CGO_ENABLED ?= 0
 
 all: build
 
-build: ## one static binary: bin/gorxe
+build: ## build bin/gorxe, one static binary
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gorxe
 
-demo: build ## every operation between two namespaces of its own (as root), else in memory
+demo: build ## run every operation on a veth pair (as root) or in memory
 	./$(BIN) demo
 
-test: ## every test; as root the tests on veth pairs must run, too
+test: ## run all tests; as root, tests on veth pairs must not skip
 	$(GO) run ./.ci/testgate $(PKGS)
 
-check: ## gofmt, vet for amd64 and arm64, staticcheck, import directions
+check: ## gofmt, vet for amd64 and arm64, staticcheck, rules of the source tree
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(PKGS)
@@ -30,46 +30,46 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, import directions
 	$(GO) tool staticcheck $(PKGS)
 	$(GO) test -count=1 ./internal/archtest
 
-race: ## the tests under the race detector (needs a C compiler)
+race: ## run the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race $(PKGS)
 
-sim: ## simulation from random seeds for SIMTIME, or of one seed: make sim SEED=42
+sim: ## simulate random seeds for SIMTIME, or one: make sim SEED=42
 ifeq ($(SEED),)
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
 else
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.seed=$(SEED)
 endif
 
-fuzz: ## every fuzz target in turn, FUZZTIME each
+fuzz: ## run each fuzz target for FUZZTIME
 	@for p in $$($(GO) list ./fuzz/...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
 	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$p || exit 1; \
 	  done; \
 	done
 
-bench: build ## message rate, bandwidth, latency and loss against bare AF_XDP and kernel TCP (root)
+bench: build ## compare with bare AF_XDP frames and kernel TCP (root)
 	./$(BIN) bench --plot bin/bench.svg
 
-pgo: build ## a new profile for the compiler, cmd/gorxe/default.pgo, from the benchmark (root)
+pgo: build ## record a new profile for the compiler, cmd/gorxe/default.pgo (root)
 	rm -rf bin/pgo && mkdir -p bin/pgo
 	./$(BIN) bench --only write_lat_8B,write_rate_64B,write_bw_64KiB_mtu4096 --rounds 1 --duration 4s --cpuprofile bin/pgo/p
-	@# where this binary lay is nobody's business
+	@# Replace the path of this machine in the profile.
 	$(GO) tool pprof -proto bin/pgo/*.prof | gunzip | perl -pe 's|\Q$(abspath $(BIN))\E|"g" x length $$&|ge' | gzip -n9 > cmd/gorxe/default.pgo
 
-interop: ## against the kernel's rxe in virtual machines (root): installs qemu, builds and boots guests, runs the matrix
+interop: ## test against the kernel's rxe in virtual machines (root); installs qemu
 	$(GO) run ./interop/run $(INTEROP)
 
-interop-core: ## the part of it that CI runs
+interop-core: ## run the part of interop that CI runs
 	$(GO) run ./interop/run -core
 
-interop-bench: ## gorxe against the kernel's rxe, both inside the same two guests (root): bandwidth, latency, message rate, CPU
+interop-bench: ## compare gorxe with the kernel's rxe inside the same two guests (root)
 	$(GO) run ./interop/bench $(INTEROPBENCH)
 
-compliance: ## the architecture's rules, where the code keeps them and which test shows it
+compliance: ## list the architecture's rules with the code and tests that cite them
 	@bash .ci/compliance
 
-clean:
+clean: ## remove bin
 	rm -rf bin
 
-help:
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14

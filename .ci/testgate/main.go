@@ -1,8 +1,8 @@
-// Command testgate runs `go test` over the module and fails if a test fails, if no test ran, or, as
-// root, if a test that needs AF_XDP and namespaces was skipped: those must not rot unnoticed.
+// Command testgate runs go test and fails if a test fails, if no test ran, or, as root, if a test that
+// needs AF_XDP and network namespaces was skipped.
 //
-// It prints a line a package as `go test` does, the output of failing tests, every skip with its
-// reason, and last the counts. Arguments are passed on to `go test`; the default is ./...
+// It prints one line per package as go test does, the output of failing tests, every skip with its
+// reason, and the counts. Arguments are passed to go test; the default is ./...
 package main
 
 import (
@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// event is a line of `go test -json` (go doc test2json).
+// event is a line of go test -json (go doc test2json).
 type event struct {
 	Action, Package, Test, Output string
 }
 
-// timeout is for a package's tests, the longest of which take half a minute on an idle machine with two cores.
+// timeout bounds the tests of one package.
 const timeout = "5m"
 
 type key struct{ pkg, test string }
@@ -51,7 +51,7 @@ func main() {
 	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			fmt.Println(lines.Text()) // a build error, say
+			fmt.Println(lines.Text()) // a build error
 			continue
 		}
 		g.take(e)
@@ -93,8 +93,8 @@ func (g *gate) take(e event) {
 	delete(g.output, k)
 }
 
-// unfinished prints what the tests had said that were running when their package failed as a whole: a panic, or a time-out with
-// the stacks of all goroutines.
+// unfinished prints the output of the tests that were running when their package failed as a whole,
+// by a panic or a time-out.
 func (g *gate) unfinished(pkg string) {
 	for k, out := range g.output {
 		if k.pkg == pkg {
@@ -105,7 +105,7 @@ func (g *gate) unfinished(pkg string) {
 	}
 }
 
-// reason is what a skipped test said.
+// reason returns what a skipped test printed.
 func reason(out []string) string {
 	var s []string
 	for _, l := range out {
@@ -116,7 +116,7 @@ func reason(out []string) string {
 	return strings.Join(s, " ")
 }
 
-// close prints the counts and gives the exit status.
+// close prints the counts and returns the exit status.
 func (g *gate) close(err error) int {
 	status := 0
 	if err != nil {
@@ -126,7 +126,7 @@ func (g *gate) close(err error) int {
 	for _, s := range g.skipped {
 		fmt.Println("SKIP", s)
 		if root && (strings.Contains(s, "root") || strings.Contains(s, "Veth")) {
-			fmt.Println("FAIL this run is root's: the test above must not skip")
+			fmt.Println("FAIL the test above must not skip when run as root")
 			status = 1
 		}
 	}
