@@ -1,57 +1,63 @@
-// Package statusbyte moves blocks from one host's memory to another's by one-sided operations alone, after D. Xiao, H. Yi,
-// W. Zhang, W. Shen: "Status-Byte-Assisted RDMA Transmission Mechanism for Optimizing Multi-Task Video Streaming in Edge
-// Computing", Appl. Sci. 2024, 14, 7437.
+// Package statusbyte moves blocks from one host's memory to another's with one-sided operations
+// only, after D. Xiao, H. Yi, W. Zhang, W. Shen: "Status-Byte-Assisted RDMA Transmission Mechanism
+// for Optimizing Multi-Task Video Streaming in Edge Computing", Appl. Sci. 2024, 14, 7437.
 //
-// # The mechanism
+// # Mechanism
 //
-// The sender has N send blocks, the receiver N receive blocks, of a size chosen at start. Three arrays of status bytes
-// tell what they hold:
+// The sender has N send blocks and the receiver N receive blocks. Three arrays of status bytes
+// describe them:
 //
-//   - the first, at the sender, of its send blocks: 0 empty, 1 has data (until the NIC needs it no more);
-//   - the second, at the sender: what it knows of the receive blocks;
-//   - the third, at the receiver, of the receive blocks: 0 empty, 1 has data, 2 unavailable.
+//   - the first, at the sender, describes its send blocks: 0 empty, 1 has data or is still in use
+//     by the NIC;
+//   - the second, at the sender, is its view of the receive blocks;
+//   - the third, at the receiver, describes the receive blocks: 0 empty, 1 has data, 2 unavailable.
 //
-// A block travels as two linked WRITEs in one post: the data, which completes nothing, then the status byte 1 into the
-// third array, inline and signalled. RC keeps them in order, so who sees the byte sees the data. The receiver polls its
-// array, hands the block over and sets the byte to 0, or to 2 for a block that it keeps for a while: the sender goes round that
-// one. Only when the sender knows of no empty receive block does it synchronise: one RDMA READ fetches the whole third array
-// into the second. That READ is posted ahead of need, so that whoever sends next finds it done: from 16 KiB on in front of
-// the WRITEs into the last empty block, whose data keeps wire and receiver busy meanwhile; with smaller blocks Send posts it behind them. A
-// stream of Posts of smaller blocks waits for its WRITEs first, since a READ on their heels would be answered before the receiver has
-// looked at them.
+// A block is sent as two linked WRITEs in one post: the data, unsignaled, and then the status byte
+// 1 into the third array, inline and signaled. RC keeps their order, so a receiver that sees the
+// byte sees the data. The receiver polls its array, hands the block to the program and sets the
+// byte to 0, or to 2 while it keeps the block. The sender skips unavailable blocks. Only when the
+// sender's view has no empty receive block does it synchronize: one RDMA READ fetches the third
+// array into the second. The READ is posted early. With blocks of 16 KiB and more it precedes the
+// WRITEs into the last empty block, whose data keeps the link and the receiver busy meanwhile. With
+// smaller blocks Send posts it behind them, and a sequence of Posts waits for its WRITEs first,
+// because a READ right behind them would be answered before the receiver has scanned them.
 //
-// So the receiver posts no receives, sends nothing, and knows nothing of its sender but the memory it wrote to.
+// The receiver posts no receives and sends nothing. It knows only the memory that its sender
+// writes.
 //
 // # Blocks
 //
-// A block begins with [HeaderLen] bytes: device number (1 byte), packet number (2 bytes, big endian, wraps), flags (1 byte,
-// see [FlagLast]), length of the data (4 bytes, big endian). The paper has the first two; the others let streams have any length
-// and an end. Up to 256 devices share one queue pair: they fill through one path, one at a time; the receiver tells them
-// apart by device number, hands each device's packets over in the order of their numbers, and counts gaps and duplicates.
+// A block begins with [HeaderLen] bytes: device number (1 byte), packet number (2 bytes, big
+// endian, wraps around), flags (1 byte, see [FlagLast]), data length (4 bytes, big endian). The
+// paper has the first two fields. The others allow streams of any length. Up to 256 devices share
+// one queue pair. The receiver delivers each device's packets in the order of their numbers and
+// counts gaps and duplicates.
 //
-// # What a wrong peer can do
+// # Misbehaving peers
 //
-// Its writes reach the blocks and the array, nothing else. Status values other than 0 to 2, block headers that cannot be, devices that nobody
-// registered: each is counted (Stats) and costs the one block, which is empty again afterwards. Different sizes at the two ends
-// are refused with both ends' numbers before anything is sent.
-//
-// # Reading order
-//
-//   - config.go, hello.go: sizes, and how the two ends agree on them
-//   - block.go: a block's header
-//   - sender.go, post.go: filling and sending; synchronising
-//   - receiver.go, scan.go, order.go: receiving; each device's packets in order
-//   - store.go: a directory for each device
+// A peer's writes reach only the blocks and the array. Status values other than 0 to 2, impossible
+// block headers and unregistered devices are counted (see ReceiverStats) and cost one block, which
+// is empty again afterwards. Different sizes are rejected, with both sides' numbers, before
+// anything is sent.
 //
 // # Concurrency
 //
-// A Sender's methods may be called from any goroutine: fills run side by side, sending is one at a time. A Receiver's Receive
-// and Poll belong to one goroutine; Release and Retain may be called from any.
+// A Sender's methods may be called from any goroutine: fills run concurrently, sending is
+// serialized. A Receiver's Receive and Poll must be called by one goroutine. Release and Retain may
+// be called by any.
 //
 // # Manual progress
 //
-// With a device of Manual progress whoever calls drives it, and nobody else does. Send makes one turn; if that is needed for something else, a
-// repetition for example, what was posted leaves in a later turn, and so does whatever the wire has lost. So a program
-// that goes on to do something else (wait for its own input, compute) calls Flush before, or Device.Progress all the while. A receiver that
-// nobody polls answers nobody: its sender waits, and in the end its retries run out.
+// A device with Manual progress is driven only by calls. Send drives it for one step. If that step
+// is used for something else, such as a retransmission, the block leaves in a later step. A program
+// that stops calling the Sender must call Flush first, or Device.Progress repeatedly. A receiver
+// that nobody polls does not acknowledge, and its sender's retries run out.
+//
+// # Reading order
+//
+//   - config.go, hello.go: sizes and the agreement on them.
+//   - block.go: a block's header.
+//   - sender.go, post.go: filling, sending and synchronizing.
+//   - receiver.go, scan.go, order.go: receiving; each device's packets in order.
+//   - store.go: a directory for each device.
 package statusbyte

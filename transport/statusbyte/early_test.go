@@ -22,8 +22,9 @@ func post(t *testing.T, ctx context.Context, s *Sender, n int, v byte) error {
 	return f.Post(ctx, n, false)
 }
 
-// "Synchronise only when nothing is free": the READ goes out with the block that uses the last empty one, not before, and only if
-// that is large. It finds the blocks before it, so that a stream of large blocks never waits for its own last one.
+// "Synchronise only when nothing is free": the READ goes out with the block that uses the last
+// empty one, not before, and only if that is large. It finds the blocks before it, so that a stream
+// of large blocks never waits for its own last one.
 func TestEarlySynchronisation(t *testing.T) {
 	for _, c := range []struct {
 		size  int
@@ -52,7 +53,8 @@ func TestEarlySynchronisation(t *testing.T) {
 	}
 }
 
-// The READ is answered before the WRITEs that follow it: of their block it says that it is empty, and that is not believed.
+// The READ is answered before the WRITEs that follow it: of their block it says that it is empty,
+// and that is not believed.
 func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: earlyFrom}
@@ -86,7 +88,8 @@ func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
 	}
 }
 
-// Where queues have no room for a READ beside a block's WRITEs, or no other block can have become empty, it goes out afterwards as ever.
+// Where queues have no room for a READ beside a block's WRITEs, or no other block can have become
+// empty, it goes out afterwards as ever.
 func TestEarlySynchronisationNeedsRoom(t *testing.T) {
 	for _, c := range []struct {
 		name string

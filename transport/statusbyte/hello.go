@@ -8,20 +8,22 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// The two ends agree in the private data of the connection manager's messages. All numbers are big endian.
+// Both sides agree in the private data of the connection manager's messages. Numbers are big
+// endian.
 //
-//	request:  "GXSB", version 1, 0, blocks (2), block size (4)
-//	reply:    the same of the receiver, stride (4), data address (8), data R_Key (4), status R_Key (4), status address (8)
-//	refusal:  the same as in the request, of the receiver
+//	request:   "GXSB", version 1, 0, blocks (2), block size (4)
+//	reply:     the same of the receiver, stride (4), data address (8), data R_Key (4),
+//	           status R_Key (4), status address (8)
+//	rejection: the same as in the request, of the receiver
 //
-// Zeros in the request ask for whatever the receiver has.
+// Zeros in the request accept what the receiver has.
 const replyLen = 40
 
 var protocol = ends.Protocol{
-	Magic: [4]byte{'G', 'X', 'S', 'B'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both with the same numbers, or the sender with none",
+	Magic: [4]byte{'G', 'X', 'S', 'B'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes, or the sender without any",
 }
 
-// memory is what the sender has to know of the receiver.
+// memory is what the sender must know about the receiver.
 type memory struct {
 	ends.Sizes
 	stride           int
@@ -38,7 +40,7 @@ func (m *memory) put(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, m.status)
 }
 
-// parseMemory reads a reply. What it says has to fit together.
+// parseMemory reads a reply and checks that its values are consistent.
 func parseMemory(b []byte) (m memory, err error) {
 	if m.Sizes, err = protocol.Parse(b); err != nil || len(b) < replyLen {
 		return m, ErrPeer
@@ -50,7 +52,7 @@ func parseMemory(b []byte) (m memory, err error) {
 	m.status = binary.BigEndian.Uint64(b[32:])
 	c := Config{Blocks: m.Blocks, BlockSize: m.Size}
 	if err := c.check(); err != nil || m.stride < HeaderLen+m.Size {
-		return m, fmt.Errorf("%w: it offers %v, %d bytes apart", ErrPeer, m.Sizes, m.stride)
+		return m, fmt.Errorf("%w: it offers %v with stride %d", ErrPeer, m.Sizes, m.stride)
 	}
 	return m, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/crank"
 )
 
-// TestNoAllocations: a block filled, written, received and released, synchronisation included, both ends; on devices
-// that work by themselves, and on such that are driven.
+// TestNoAllocations: a block filled, written, received and released, synchronisation included, both
+// ends; on devices that work by themselves, and on such that are driven.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -19,7 +19,8 @@ func TestNoAllocations(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			a, b := devices(t, loopback.Config{}, roce.WithProgress(p))
 			if p == roce.Manual {
-				// Both: a turn of the sender's may be spent on repeating what is overdue, and what Write has posted then waits for the next one.
+				// Both: a turn of the sender's may be spent on repeating what is overdue, and what
+				// Write has posted then waits for the next one.
 				defer crank.Turn(a)()
 				defer crank.Turn(b)()
 			}
@@ -43,7 +44,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkBlock is a block of 256 bytes from one thread to another, three blocks, on an in-memory link.
+// BenchmarkBlock is a block of 256 bytes from one thread to another, three blocks, on an in-memory
+// link.
 func BenchmarkBlock(b *testing.B) {
 	x, y := devices(b, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 256}

@@ -6,7 +6,8 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// One-sided throughout: however much is sent, the receiver's device completes nothing, needs no receive, and asks for nothing.
+// One-sided throughout: however much is sent, the receiver's device completes nothing, needs no
+// receive, and asks for nothing.
 func TestReceiverDoesNothing(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 5000}
@@ -30,7 +31,8 @@ func TestReceiverDoesNothing(t *testing.T) {
 	if _, err := s.Free(ctx); err != nil { // whatever is under way has come back then
 		t.Fatal(err)
 	}
-	// One completion a packet and one a READ, of which there is one for three packets: one-sided, and few.
+	// One completion a packet and one a READ, of which there is one for three packets: one-sided,
+	// and few.
 	if st := s.Stats(); st.Packets != packets || st.Syncs < packets/3-1 || a.Counters().Completions != st.Packets+st.Syncs {
 		t.Errorf("%+v, %d completions", st, a.Counters().Completions)
 	}

@@ -1,12 +1,12 @@
 package statusbyte
 
-// flow is a device's stream as far as it was received.
+// flow is the state of a device's received stream.
 type flow struct {
-	next  uint64 // the packet that comes next; its low 16 bits are its number
+	next  uint64 // the next packet; its low 16 bits are its number
 	stats DeviceStats
 }
 
-// missing tells whether numbers are missing among what was found.
+// missing reports whether there are gaps in the numbers of the packets found.
 func (r *Receiver) missing() bool {
 	var next uint64
 	for i := range r.ready {
@@ -25,8 +25,8 @@ func (r *Receiver) missing() bool {
 	return false
 }
 
-// settle counts gaps, throws duplicates away, and numbers the packets of ready. A jump by more than half the range of numbers
-// cannot be told from a step back: such packets count as duplicates.
+// settle counts gaps, discards duplicates and numbers the packets in ready. A jump by more than
+// half the range of numbers looks like a step back; such packets count as duplicates.
 func (r *Receiver) settle() {
 	kept := r.ready[:0]
 	for _, p := range r.ready {

@@ -99,7 +99,8 @@ func nothing(t *testing.T, r *Receiver) {
 	}
 }
 
-// "A peer that writes status values other than 0 to 2": counted, the block is empty again, and the stream goes on.
+// "A peer that writes status values other than 0 to 2": counted, the block is empty again, and the
+// stream goes on.
 func TestStatusThatCannotBe(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 10, BlockSize: 100})
 	for slot, v := range map[int]byte{0: 3, 1: 255, 9: Unavailable} {
@@ -114,7 +115,8 @@ func TestStatusThatCannotBe(t *testing.T) {
 	expect(t, r, 1, 1)
 }
 
-// "Packet numbers that jump": gaps are counted, what came before is not handed over again, and numbers wrap.
+// "Packet numbers that jump": gaps are counted, what came before is not handed over again, and
+// numbers wrap.
 func TestNumbersThatJump(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 4, BlockSize: 100})
 	for _, n := range []uint16{0, 5, 5, 4, 6} {
@@ -137,8 +139,8 @@ func TestNumbersThatJump(t *testing.T) {
 	}
 }
 
-// Blocks lie in the array in any order; they are handed over by number, each device by itself, and a number that is there is
-// no gap.
+// Blocks lie in the array in any order; they are handed over by number, each device by itself, and
+// a number that is there is no gap.
 func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 8, BlockSize: 100})
 	for i, slot := range []int{6, 2, 7, 0} {
@@ -154,7 +156,8 @@ func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
 	}
 }
 
-// "Device numbers nobody registered": counted, and the others go on. The same with lengths that cannot be.
+// "Device numbers nobody registered": counted, and the others go on. The same with lengths that
+// cannot be.
 func TestUnknownDevice(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 3, BlockSize: 100, Devices: []uint8{1, 2}})
 	g.packet(0, 9, 0)
@@ -175,7 +178,8 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
-// A peer that writes to a block that the program has is found out; the block is empty afterwards all the same.
+// A peer that writes to a block that the program has is found out; the block is empty afterwards
+// all the same.
 func TestOverwrite(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})
 	g.packet(0, 1, 0)
@@ -193,7 +197,8 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
-// A block that was released is somebody else's when its memory is used again: releasing or retaining it once more does not touch that one.
+// A block that was released is somebody else's when its memory is used again: releasing or
+// retaining it once more does not touch that one.
 func TestReleasedForGood(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 1, BlockSize: 100}
@@ -265,7 +270,8 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// While all blocks are kept a Write waits; it can be given up, and the packet has not been sent then.
+// While all blocks are kept a Write waits; it can be given up, and the packet has not been sent
+// then.
 func TestGiveUp(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 1, BlockSize: 100}
@@ -290,8 +296,8 @@ func TestGiveUp(t *testing.T) {
 	expect(t, r, 0, 1)
 }
 
-// Close ends what other goroutines wait for without a time limit: a Write that finds no empty receive block, Fills that find no empty send
-// block.
+// Close ends what other goroutines wait for without a time limit: a Write that finds no empty
+// receive block, Fills that find no empty send block.
 func TestCloseEndsWaiting(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 100}
@@ -398,7 +404,8 @@ func TestReceiverGoes(t *testing.T) {
 	}
 }
 
-// A receiver whose status bytes cannot be: such blocks are not used, and counted; a Write that finds no other can be given up.
+// A receiver whose status bytes cannot be: such blocks are not used, and counted; a Write that
+// finds no other can be given up.
 func TestReceiverStatusThatCannotBe(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 10}
@@ -437,7 +444,8 @@ func TestHello(t *testing.T) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
-	for at, v := range map[int]byte{0: 'X', 4: 2, 6: 0xff, 8: 0xff, 14: 0} { // magic, version, blocks, size, stride
+	// magic, version, blocks, size, stride
+	for at, v := range map[int]byte{0: 'X', 4: 2, 6: 0xff, 8: 0xff, 14: 0} {
 		bad := append([]byte(nil), good...)
 		bad[at] = v
 		if _, err := parseMemory(bad); !errors.Is(err, ErrPeer) {

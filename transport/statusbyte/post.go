@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// blockWRs is how many work requests a block takes.
+	// blockWRs is the number of work requests per block.
 	blockWRs = 2
-	// earlyFrom is how many bytes of data in a block take longer to build than a READ to be answered.
+	// earlyFrom is the block size in bytes from which building a block takes longer than a READ.
 	earlyFrom = ends.TurnFrom
 )
 
-// send puts the header before block i's data, and posts the two WRITEs once a receive block is empty. The caller has
-// the turn.
+// send writes the header before block i's data and posts the two WRITEs once a receive block is
+// empty. The caller holds turn.
 func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	j, err := s.target(ctx)
 	if err != nil {
@@ -39,14 +39,14 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 		if err := s.postRead(j); err != nil {
 			return err
 		}
-		s.end.Dev.Progress() // with Manual progress: it leaves before the data is built
+		s.end.Dev.Progress() // with Manual progress: the READ leaves before the data is built
 	}
 	if err := s.end.QP.PostSend(s.wrs[1:]...); err != nil {
 		return s.broken(err)
 	}
 	s.used += blockWRs
 	s.signaled++
-	if !early { // else the view is the NIC's
+	if !early { // otherwise the NIC is writing to the view
 		s.view[j] = HasData
 	}
 	s.sendAt = (j + 1) % len(s.view)
@@ -56,9 +56,9 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	return nil
 }
 
-// early tells whether the READ is to go out before the WRITEs into block j. It is the READ that would come next anyway, since no other
-// block is empty; in front of them, and in a batch of frames of its own, it is answered while their data is built and sent, which takes a
-// large block. What it can find are the blocks before this one.
+// early reports whether the READ is posted before the WRITEs into block j. The READ would come next
+// in any case because no other block is empty. In front of the WRITEs, and in a batch of its own,
+// it is answered while a large block is built and sent. It reports on the blocks before this one.
 func (s *Sender) early(j, length int) bool {
 	if length < earlyFrom || !s.fits(1+blockWRs, 2) {
 		return false
@@ -73,13 +73,13 @@ func (s *Sender) early(j, length int) bool {
 	return busy
 }
 
-// fits tells whether work requests, so many of them signalled, find room in both queues at once.
+// fits reports whether wrs work requests, of which signaled are signaled, fit into both queues now.
 func (s *Sender) fits(wrs, signaled int) bool {
 	return s.used+wrs <= s.cfg.SendDepth && s.signaled+signaled <= s.cfg.CQDepth
 }
 
-// target finds a receive block that is empty. Blocks with data, and those that the receiver keeps, are passed over. Only if all
-// are such does it synchronise, until one is empty.
+// target finds an empty receive block. It skips blocks with data and those that the receiver keeps.
+// If no block is left it synchronizes until one is empty.
 func (s *Sender) target(ctx context.Context) (int, error) {
 	for {
 		if s.err != nil {
@@ -87,7 +87,7 @@ func (s *Sender) target(ctx context.Context) (int, error) {
 		}
 		for k := range s.view {
 			if s.reading {
-				break // a READ that somebody gave up waiting for still writes to the array
+				break // a READ whose waiter gave up still writes to the array
 			}
 			if j := (s.sendAt + k) % len(s.view); s.view[j] == Empty {
 				s.pause = 0
@@ -106,7 +106,8 @@ func (s *Sender) target(ctx context.Context) (int, error) {
 	}
 }
 
-// rest sleeps a little after a READ that found nothing: the first time not at all, then longer each time.
+// rest sleeps after a READ that found no empty block: the first time not at all, then longer each
+// time.
 func (s *Sender) rest(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -118,15 +119,16 @@ func (s *Sender) rest(ctx context.Context) error {
 	return nil
 }
 
-// sync fetches the receiver's array, and returns how many blocks are empty. The READ is executed behind all WRITEs
-// posted before it (IBA 9.5), so it never shows a block as empty that is still to be written; of the one whose WRITEs follow it, it
-// is not believed. Nothing else is posted until it is there.
+// sync fetches the receiver's array and returns the number of empty blocks. The READ is executed
+// after all WRITEs posted before it (IBA 9.5), so it never reports a block as empty that is still
+// to be written. For the block whose WRITEs follow it, its value is ignored. Nothing else is posted
+// until it completes.
 func (s *Sender) sync(ctx context.Context) (int, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
 	if !s.reading {
-		// A READ on the heels of the WRITEs would be answered before the receiver has looked at them.
+		// A READ right behind the WRITEs would be answered before the receiver has scanned them.
 		if err := s.drain(ctx); err != nil {
 			return 0, err
 		}
@@ -156,7 +158,8 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 	return free, nil
 }
 
-// postRead posts the READ of the array, in front of the WRITEs into block behind if that is not negative.
+// postRead posts the READ of the array, in front of the WRITEs into block behind unless that is
+// negative.
 func (s *Sender) postRead(behind int) error {
 	if err := s.end.QP.PostSend(s.wrs[:1]...); err != nil {
 		return s.broken(err)
@@ -168,7 +171,7 @@ func (s *Sender) postRead(behind int) error {
 	return nil
 }
 
-// lookAhead begins to synchronise, without waiting, if nothing is empty any more and the queues have room.
+// lookAhead starts to synchronize without waiting if no block is empty and the queues have space.
 func (s *Sender) lookAhead() error {
 	if s.reading || slices.Contains(s.view, Empty) || !s.fits(1, 1) {
 		return nil
@@ -176,8 +179,8 @@ func (s *Sender) lookAhead() error {
 	return s.postRead(-1)
 }
 
-// room waits until n work requests, the last one signalled, find room in both queues. If nothing is under way it has
-// none to wait for, and the post itself says whether they fit.
+// room waits until n work requests, the last of them signaled, fit into both queues. If nothing is
+// outstanding there is nothing to wait for, and the post itself reports whether they fit.
 func (s *Sender) room(ctx context.Context, n int) error {
 	for s.err == nil && s.signaled > 0 && !s.fits(n, 1) {
 		if err := s.await(ctx); err != nil {
@@ -187,10 +190,10 @@ func (s *Sender) room(ctx context.Context, n int) error {
 	return s.err
 }
 
-// spinLook is how many polls go by between two looks at the clock.
+// spinLook is the number of polls between two reads of the clock.
 const spinLook = 16
 
-// await waits for at least one completion, and takes in what came.
+// await waits for at least one completion and processes all that are there.
 func (s *Sender) await(ctx context.Context) error {
 	if n := s.end.CQ.Poll(s.wcs[:]); n > 0 {
 		return s.take(n)
@@ -217,7 +220,7 @@ func (s *Sender) await(ctx context.Context) error {
 	return s.take(n)
 }
 
-// take books n completions: send blocks are empty again, the array is there.
+// take processes n completions: their send blocks are empty again, or the array has arrived.
 func (s *Sender) take(n int) error {
 	for i := range s.wcs[:n] {
 		wc := &s.wcs[i]
@@ -239,7 +242,7 @@ func (s *Sender) take(n int) error {
 	return nil
 }
 
-// broken remembers what went wrong first. What the connection says of its end is part of it.
+// broken records the first error together with the reason why the connection ended.
 func (s *Sender) broken(err error) error {
 	if s.err == nil {
 		if why := s.conn.Err(); why != nil {

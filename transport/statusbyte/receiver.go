@@ -13,13 +13,13 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Listener waits for senders. Its methods are safe for concurrent use.
+// Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
 	l   *ends.Listener
 }
 
-// Listen makes a device accept senders at addr. Each gets memory of its own, as cfg says.
+// Listen makes dev accept senders at addr. Each sender gets its own memory, as cfg describes.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	if cfg.Blocks == 0 {
 		cfg.Blocks = DefaultBlocks
@@ -38,14 +38,14 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 	return &Listener{cfg: cfg, l: l}, nil
 }
 
-// Addr is where the Listener listens.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close stops listening. Receivers go on.
+// Close stops listening. Receivers continue.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for the next sender. One that wants other sizes, or speaks something else, is refused and gives
-// ErrMismatch or ErrPeer; the Listener can go on after that.
+// Accept waits for the next sender. A sender with other sizes or another protocol is rejected and
+// returned as ErrMismatch or ErrPeer; the Listener continues.
 func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	q, err := l.l.Next(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	return r, nil
 }
 
-// Receiver is the receiving end of a connection. It only looks at its own memory.
+// Receiver is the receiving side of a connection. It reads only its own memory.
 type Receiver struct {
 	cfg    Config
 	end    *ends.End
@@ -71,42 +71,42 @@ type Receiver struct {
 	data   *roce.MR // the receive blocks
 	status *roce.MR // the third array
 	manual bool
-	taken  [256]bool // devices that packets are taken of
+	taken  [256]bool // devices whose packets are accepted
 
-	mu    sync.Mutex // of what follows
+	mu    sync.Mutex // guards the fields below
 	slots []slot
-	turns []uint64 // how often a slot's block was handed over
-	ready []packet // found and not handed over yet, in order
-	from  int      // of ready: those before have been handed over
+	turns []uint64 // how often each slot's block was handed over
+	ready []packet // found and not yet handed over, in order
+	from  int      // index into ready: earlier ones have been handed over
 	flows [256]flow
 	stats ReceiverStats
 	gone  bool // closed
 }
 
-// slot is what the receiver itself does with a block at the moment.
+// slot is the receiver's own state of a block.
 type slot uint8
 
 const (
-	slotIdle   slot = iota // whatever the status byte says
+	slotIdle   slot = iota // as the status byte says
 	slotFound              // in ready
-	slotHanded             // with the program
-	slotKept               // with the program, and marked unavailable
+	slotHanded             // held by the program
+	slotKept               // held by the program and marked unavailable
 )
 
-// ReceiverStats are what a Receiver has counted, beside DeviceStats.
+// ReceiverStats are a Receiver's counters besides DeviceStats.
 type ReceiverStats struct {
-	BadStatus  uint64 // status values that no sender may write; the block is empty again
-	BadHeader  uint64 // blocks whose length cannot be; not handed over
-	Unknown    uint64 // packets of devices that nobody registered; not handed over
-	Overwrites uint64 // status bytes that the peer wrote while the program had the block
+	BadStatus  uint64 // invalid status values written by the sender; the block is empty again
+	BadHeader  uint64 // blocks with an impossible length; not handed over
+	Unknown    uint64 // packets of unregistered devices; not handed over
+	Overwrites uint64 // status bytes that the peer wrote while the program held the block
 }
 
-// DeviceStats are what a Receiver has counted of one device.
+// DeviceStats are a Receiver's counters of one device.
 type DeviceStats struct {
 	Packets    uint64 // handed over
 	Bytes      uint64 // of data in them
-	Gaps       uint64 // packets that are missing between those handed over
-	Duplicates uint64 // packets that came again, or too late; not handed over
+	Gaps       uint64 // packets missing between those handed over
+	Duplicates uint64 // packets that came again or too late; not handed over
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
@@ -139,28 +139,29 @@ func (r *Receiver) memory() *memory {
 	}
 }
 
-// Blocks is how many blocks each end has.
+// Blocks returns the number of blocks of each side.
 func (r *Receiver) Blocks() int { return r.cfg.Blocks }
 
-// BlockSize is how many bytes of data a block holds.
+// BlockSize returns the number of data bytes per block.
 func (r *Receiver) BlockSize() int { return r.cfg.BlockSize }
 
-// Remote is the sender's address.
+// Remote returns the sender's address.
 func (r *Receiver) Remote() netip.AddrPort { return r.conn.RemoteAddr() }
 
-// Block is a packet that the program has, until it calls Release.
+// Block is a packet that the program holds until it calls Release.
 type Block struct {
 	Device uint8
-	Packet uint16 // its number in the device's stream, which wraps
-	Seq    uint64 // the same without wrapping: missing packets count
+	Packet uint16 // its number in the device's stream, which wraps around
+	Seq    uint64 // the same without wrap-around; missing packets count
 	Last   bool   // the sender marked it as the end of the device's stream
-	Data   []byte // in the receive block's memory; gone after Release or Receiver.Close
+	Data   []byte // in the receive block's memory; invalid after Release or Receiver.Close
 	r      *Receiver
 	slot   int
-	turn   uint64 // of the slot: a Block of the one before is nobody's any more
+	turn   uint64 // of the slot: a Block of an earlier turn is stale
 }
 
-// Poll hands over the next packet if one is there. With Manual progress it drives the device for one turn.
+// Poll returns the next packet if one is there. With Manual progress it drives the device for one
+// step.
 func (r *Receiver) Poll() (Block, bool) {
 	if r.manual {
 		r.end.Dev.Progress()
@@ -187,12 +188,13 @@ func (r *Receiver) Poll() (Block, bool) {
 	}, true
 }
 
-// Receive hands over the next packet, and waits for one. It gives io.EOF once the sender has closed and all packets have been handed
-// over, ctx's error, or what broke the connection.
+// Receive waits for the next packet. It returns io.EOF once the sender has closed and all packets
+// were handed over, ctx's error, or the error that ended the connection.
 func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 	var until time.Time
 	for look := 0; ; look++ {
-		// Before the memory is looked at: what was written before the connection ended is still to be seen.
+		// Check before scanning: data that was written before the connection ended must still be
+		// found.
 		ended := r.ended()
 		if b, ok := r.Poll(); ok {
 			return b, nil
@@ -210,13 +212,13 @@ func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 		switch {
 		case until.IsZero():
 			until = now.Add(r.cfg.Spin)
-		case now.After(until) && !r.manual: // the device works by itself meanwhile
+		case now.After(until) && !r.manual: // the device makes progress by itself meanwhile
 			time.Sleep(r.cfg.Idle)
 		}
 	}
 }
 
-// ended is nil while the connection lasts.
+// ended returns nil while the connection lasts.
 func (r *Receiver) ended() error {
 	select {
 	case <-r.conn.Done():
@@ -233,7 +235,8 @@ func (r *Receiver) ended() error {
 	}
 }
 
-// Release gives the block's memory back to the sender: its status byte is 0 from now on. Releasing twice, or after Close, is harmless.
+// Release returns the block's memory to the sender by setting its status byte to 0. Calling it
+// twice, or after Close, has no effect.
 func (b Block) Release() {
 	r := b.r
 	r.mu.Lock()
@@ -252,12 +255,13 @@ func (b Block) Release() {
 	if r.status.Load8(b.slot) != want {
 		r.stats.Overwrites++
 	}
-	// Under one lock with gather: it must not see the block as the program's own and filled again.
+	// Under the same lock as gather, which must not see the block as held by the program and filled
+	// again.
 	r.status.Store8(b.slot, Empty)
 	r.slots[b.slot] = slotIdle
 }
 
-// Retain keeps the block for longer: its status byte is 2 until Release, and the sender goes round it.
+// Retain sets the status byte to 2 until Release, so the sender skips the block.
 func (b Block) Retain() {
 	r := b.r
 	r.mu.Lock()
@@ -272,26 +276,27 @@ func (b Block) Retain() {
 	r.slots[b.slot] = slotKept
 }
 
-// Device tells what was counted of a device.
+// Device returns the counters of device d.
 func (r *Receiver) Device(d uint8) DeviceStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.flows[d].stats
 }
 
-// Stats tells what else was counted.
+// Stats returns the remaining counters.
 func (r *Receiver) Stats() ReceiverStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stats
 }
 
-// Stop disconnects and keeps the memory: from now on the sender is told that what it writes does not arrive, and Receive gives what
-// did, then ErrClosed. Who wants to stop without losing what the sender takes for delivered calls Stop, receives what is left, then
-// calls Close.
+// Stop disconnects and keeps the memory: the sender's WRITEs fail from now on. Receive returns what
+// arrived before, then ErrClosed. To stop without losing what the sender considers delivered, call
+// Stop, receive the rest, then call Close.
 func (r *Receiver) Stop() error { return r.conn.Close() }
 
-// Close disconnects and takes the memory back; Data of blocks must not be used any more. Closing twice is harmless.
+// Close disconnects and frees the memory. Data of blocks must not be used afterwards. Closing twice
+// has no effect.
 func (r *Receiver) Close() error {
 	r.mu.Lock()
 	gone := r.gone

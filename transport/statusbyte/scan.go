@@ -1,18 +1,19 @@
 package statusbyte
 
-// packet is a block that was found to have data.
+// packet is a block that has data.
 type packet struct {
 	header
 	seq  uint64
 	slot int
 }
 
-// gather looks at the array until all packets that are there are in ready, ordered and without what must not be
-// handed over. The caller holds mu; ready is used up.
+// gather scans the array until ready contains all packets that are there, in order. The caller
+// holds mu, and ready is empty.
 //
-// Blocks are found in the order of the array, not in that in which they were written. But a connection's WRITEs land in
-// order: once a packet is seen, all that were sent before it can be seen. So where numbers are missing, the array is looked
-// at once more; what is not found then was never sent. Each further look finds at least one block, or is the last.
+// Blocks are found in the order of the array, not in the order of the WRITEs. A connection's WRITEs
+// land in order: once a packet is visible, all packets sent before it are visible. So if numbers
+// are missing, gather scans again. What is not found then was never sent. Each further scan finds
+// at least one block or is the last.
 func (r *Receiver) gather() {
 	r.ready, r.from = r.ready[:0], 0
 	for r.scan() && r.missing() {
@@ -20,7 +21,7 @@ func (r *Receiver) gather() {
 	r.settle()
 }
 
-// scan adds the blocks with data to ready, and tells whether it found any.
+// scan adds the blocks with data to ready and reports whether it found any.
 func (r *Receiver) scan() (found bool) {
 	for at := 0; at < len(r.slots); at += wordLen {
 		if r.status.Load64(at) == 0 {
@@ -35,13 +36,13 @@ func (r *Receiver) scan() (found bool) {
 	return found
 }
 
-// look takes a block that the program does not have, if its status byte says that it has data.
+// look takes block j if its status byte says that it has data and the program does not hold it.
 func (r *Receiver) look(j int) bool {
 	switch r.status.Load8(j) {
 	case Empty:
 		return false
 	case HasData:
-	default: // Unavailable is the receiver's own word, the others are nobody's
+	default: // Unavailable is reserved for the receiver; other values are undefined
 		r.stats.BadStatus++
 		r.status.Store8(j, Empty)
 		return false
@@ -62,7 +63,7 @@ func (r *Receiver) look(j int) bool {
 	return false
 }
 
-// insert keeps ready ordered by device and packet number. There are never more than Blocks.
+// insert keeps ready ordered by device and packet number. It never has more than Blocks entries.
 func (r *Receiver) insert(p packet) {
 	r.ready = append(r.ready, p)
 	for i := len(r.ready) - 1; i > 0 && before(&p, &r.ready[i-1]); i-- {

@@ -11,8 +11,9 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Sender is the sending end of a connection. All devices share its queue pair. Its methods may be called from any goroutine. Those with a
-// context give its error when it ends, and the Sender can go on; ErrBroken and ErrClosed are for good.
+// Sender is the sending side of a connection. All devices share its queue pair. Its methods may be
+// called from any goroutine. Methods with a context return its error when it ends, and the Sender
+// remains usable. ErrBroken and ErrClosed are final.
 type Sender struct {
 	cfg  Config
 	end  *ends.End
@@ -21,9 +22,9 @@ type Sender struct {
 	data *roce.MR // the send blocks
 	look *roce.MR // the second array
 
-	// turn is held by who posts, polls completions, or looks at what follows.
+	// turn is held by the goroutine that posts, polls completions or accesses the fields below.
 	turn chan struct{}
-	// moved wakes one who waits for a send block while nothing is under way.
+	// moved wakes a goroutine that waits for a send block while no block is being sent.
 	moved chan struct{}
 
 	own      []byte // the first array
@@ -32,43 +33,48 @@ type Sender struct {
 	fillAt   int  // where the search for an empty send block begins
 	sendAt   int  // where the search for an empty receive block begins
 	used     int  // work requests in the send queue
-	signaled int  // completions that are to come
-	reading  bool // a READ of the array is under way: the view is the NIC's
-	behind   int  // receive block whose WRITEs follow that READ, which cannot tell of it; -1: none
-	pause    time.Duration
-	linger   time.Duration // of Close
-	err      error         // what broke the connection
-	stats    SenderStats
+	signaled int  // completions to come
+	reading  bool // a READ of the array is outstanding: the NIC is writing to view
+	// receive block whose WRITEs follow that READ, which does not report on it; -1: none
+	behind int
+	pause  time.Duration
+	linger time.Duration // time limit of Close
+	err    error         // what broke the connection
+	stats  SenderStats
 
-	wrs [1 + blockWRs]roce.SendWR // the READ of the array, a block's WRITEs
+	wrs [1 + blockWRs]roce.SendWR // the READ of the array and a block's WRITEs
 	one [1]byte
 	wcs [pollBatch]roce.WC
 }
 
-// SenderStats are what a Sender has counted.
+// SenderStats are a Sender's counters.
 type SenderStats struct {
 	Packets uint64 // posted
 	Bytes   uint64 // of data in them
 	Syncs   uint64 // READs of the receiver's array
-	Idle    uint64 // those of them that found no empty block
-	// BadStatus counts values other than 0 to 2 in the receiver's array; such a block is not used.
+	Idle    uint64 // those that found no empty block
+	// BadStatus counts values other than 0 to 2 in the receiver's array. Such blocks are not used.
 	BadStatus uint64
 }
 
 const (
 	pollBatch = 16
 	syncID    = ^uint64(0)
-	// closeTime is how long Close waits for what is under way, a Write in another goroutine included.
+	// closeTime is how long Close waits for outstanding work, including a Write in another
+	// goroutine.
 	closeTime = 5 * time.Second
-	// minPause is the first sleep after READs that find nothing; each doubles it, up to Config.Idle.
+	// minPause is the first sleep after READs that find no empty block. Each further one doubles
+	// it, up to Config.Idle.
 	minPause = 5 * time.Microsecond
 )
 
-// Init connects to the receiver that listens at addr, and makes the send blocks and the status bytes: the paper's RmInit.
-// The Sender keeps to the device, which stays the caller's. It gives ErrConfig, ErrMismatch, ErrPeer, or what Device.Dial gives.
+// Init connects to the receiver that listens at addr and allocates the send blocks and status
+// bytes: the paper's RmInit. The device stays the caller's. Errors: ErrConfig, ErrMismatch,
+// ErrPeer, or those of Device.Dial.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
 	want := ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}
-	// Where the receiver decides, the queues are made before its answer is there: for the most that it may have.
+	// Where the receiver decides, the queues are created before its answer arrives, for the largest
+	// sizes.
 	guess := cfg
 	if guess.Blocks == 0 {
 		guess.Blocks = DefaultBlocks
@@ -121,7 +127,7 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, w
 	return nil
 }
 
-// prepare makes the work requests, of which only addresses change.
+// prepare builds the work requests, of which only addresses change later.
 func (s *Sender) prepare() {
 	s.one[0] = HasData
 	s.wrs[0] = roce.SendWR{
@@ -132,20 +138,20 @@ func (s *Sender) prepare() {
 	s.wrs[2] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:], RKey: s.peer.statKey}
 }
 
-// Blocks is how many blocks each end has.
+// Blocks returns the number of blocks of each side.
 func (s *Sender) Blocks() int { return s.cfg.Blocks }
 
-// BlockSize is how many bytes of data a block holds.
+// BlockSize returns the number of data bytes per block.
 func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
 
-// Stats tells what the Sender has counted. It waits for a call that sends at the moment, as long as that waits itself.
+// Stats returns the counters. It waits for a call that is sending.
 func (s *Sender) Stats() SenderStats {
 	s.turn <- struct{}{}
 	defer s.release()
 	return s.stats
 }
 
-// lock takes the turn.
+// lock acquires turn.
 func (s *Sender) lock(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -162,7 +168,7 @@ func (s *Sender) lock(ctx context.Context) error {
 
 func (s *Sender) release() { <-s.turn }
 
-// Fill is an empty send block, to be filled by its holder and sent.
+// Fill is an empty send block, filled and sent by its holder.
 type Fill struct {
 	// Data is the block's memory, BlockSize bytes.
 	Data   []byte
@@ -171,8 +177,8 @@ type Fill struct {
 	device uint8
 }
 
-// Fill takes an empty send block for a packet of a device, and waits for one if there is none. The holder writes to Data, then
-// calls Send or Drop.
+// Fill returns an empty send block for a packet of a device and waits for one if necessary. The
+// holder writes to Data and then calls Send or Drop.
 func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 	for {
 		if err := s.lock(ctx); err != nil {
@@ -187,7 +193,7 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 			at := i*stride(s.cfg.BlockSize) + HeaderLen
 			return Fill{Data: s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], s: s, block: i, device: device}, nil
 		}
-		// Others are filling all blocks, and need the turn to send them.
+		// Other goroutines are filling all blocks and need turn to send them.
 		select {
 		case <-s.moved:
 		case <-ctx.Done():
@@ -196,18 +202,19 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 	}
 }
 
-// empty finds an empty send block and marks it. It waits while blocks are under way; -1 if none is and none is empty.
+// empty finds an empty send block and marks it. It waits while blocks are being sent, and returns
+// -1 if none is being sent and none is empty.
 func (s *Sender) empty(ctx context.Context) (int, error) {
 	for {
 		if s.err != nil {
-			s.stir() // there may be another one who waits
+			s.stir() // another goroutine may be waiting
 			return 0, s.err
 		}
 		for k := range s.own {
 			i := (s.fillAt + k) % len(s.own)
 			if s.own[i] == Empty {
 				s.own[i], s.fillAt = HasData, (i+1)%len(s.own)
-				s.stir() // there may be another one for another who waits
+				s.stir() // pass the signal on to another waiter
 				return i, nil
 			}
 		}
@@ -220,7 +227,7 @@ func (s *Sender) empty(ctx context.Context) (int, error) {
 	}
 }
 
-// stir wakes who waits in Fill.
+// stir wakes a goroutine that waits in Fill.
 func (s *Sender) stir() {
 	select {
 	case s.moved <- struct{}{}:
@@ -228,7 +235,7 @@ func (s *Sender) stir() {
 	}
 }
 
-// Drop gives the block back unsent. It waits for a call that sends at the moment.
+// Drop returns the block unsent. It waits for a call that is sending.
 func (f Fill) Drop() {
 	f.s.turn <- struct{}{}
 	f.s.own[f.block] = Empty
@@ -236,26 +243,27 @@ func (f Fill) Drop() {
 	f.s.release()
 }
 
-// Send sends the first n bytes of Data as the device's next packet. It waits for an empty receive block, synchronising
-// as needed, and returns when the WRITEs are posted; Flush waits until they are done. After an error the packet has not
-// been sent and never will be, and the block is given back. last marks the end of the device's stream. See the package's
-// documentation for Manual progress.
+// Send sends the first n bytes of Data as the device's next packet. It waits for an empty receive
+// block, synchronizing as needed, and returns when the WRITEs are posted. Flush waits for their
+// completion. After an error the packet has not been sent and never will be, and the block is free
+// again. last marks the end of the device's stream. See the package documentation about Manual
+// progress.
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, true)
 	if err == nil {
-		f.s.end.Dev.Progress() // with Manual progress nobody else would transmit it now
+		f.s.end.Dev.Progress() // with Manual progress nothing else transmits it now
 	}
 	return err
 }
 
-// Post is Send for a program that has more to send at once. With Manual progress small packets (less than 16 KiB) leave when somebody drives
-// the device, with the next synchronisation at the latest, in one batch; after the last Post the program calls Flush. And where Send
-// has used the last empty receive block for a small packet, it begins to synchronise at once, so that the next one finds it done; Post leaves
-// that to the next one.
+// Post is Send for a program that sends more at once. With Manual progress packets of less than 16
+// KiB leave in one batch when the device is driven, at the latest with the next synchronization.
+// The program calls Flush after the last Post. Where Send has used the last empty receive block for
+// a small packet it starts to synchronize at once; Post leaves that to the next call.
 func (f Fill) Post(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, false)
 	if err == nil && n >= ends.TurnFrom {
-		f.s.end.Dev.Progress() // so that the receiver has it while the next one is built
+		f.s.end.Dev.Progress() // the receiver processes it while the next one is built
 	}
 	return err
 }
@@ -263,7 +271,7 @@ func (f Fill) Post(ctx context.Context, n int, last bool) error {
 func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	if n < 0 || n > f.s.cfg.BlockSize {
 		f.Drop()
-		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, f.s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n, f.s.cfg.BlockSize)
 	}
 	if err := f.s.lock(ctx); err != nil {
 		f.Drop()
@@ -284,10 +292,11 @@ func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	return err
 }
 
-// Write copies data into a send block and sends it as the device's next packet: the paper's RmWrite. See Fill.Send.
+// Write copies data into a send block and sends it as the device's next packet: the paper's
+// RmWrite. See Fill.Send.
 func (s *Sender) Write(ctx context.Context, device uint8, data []byte) error {
 	if len(data) > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, len(data), s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data), s.cfg.BlockSize)
 	}
 	f, err := s.Fill(ctx, device)
 	if err != nil {
@@ -306,14 +315,14 @@ func (s *Sender) End(ctx context.Context, device uint8) error {
 	return f.Send(ctx, 0, true)
 }
 
-// Free synchronises: it READs the receiver's whole array once, and returns how many receive blocks are empty. This is the
-// paper's RmFree. Sending calls it when it has to.
+// Free synchronizes: it READs the receiver's array once and returns the number of empty receive
+// blocks. This is the paper's RmFree. Sending calls it when necessary.
 func (s *Sender) Free(ctx context.Context) (int, error) {
 	if err := s.lock(ctx); err != nil {
 		return 0, err
 	}
 	defer s.release()
-	if s.reading { // from before
+	if s.reading { // from an earlier call
 		if _, err := s.sync(ctx); err != nil {
 			return 0, err
 		}
@@ -321,8 +330,8 @@ func (s *Sender) Free(ctx context.Context) (int, error) {
 	return s.sync(ctx)
 }
 
-// Flush waits until the receiver's NIC has acknowledged all that was sent: it is in the receiver's memory. Whether the receiving program
-// has taken it, only Free can tell.
+// Flush waits until the receiver's NIC has acknowledged everything sent: the data is in the
+// receiver's memory. Only Free shows whether the receiving program has taken it.
 func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -340,16 +349,17 @@ func (s *Sender) drain(ctx context.Context) error {
 	return s.err
 }
 
-// Close flushes, disconnects, and gives the memory back; all calls give ErrClosed afterwards. What Flush would have said, it says. A Write or
-// Flush in another goroutine that does not come back within 5 s, because the receiver has no empty block or does not answer, is ended
-// with ErrBroken. Closing twice is harmless.
+// Close flushes, disconnects and frees the memory. All later calls return ErrClosed. It returns the
+// error of the flush. A Write or Flush in another goroutine that does not return within 5 s,
+// because the receiver has no empty block or does not answer, ends with ErrBroken. Closing twice
+// has no effect.
 func (s *Sender) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.linger)
 	defer cancel()
 	var stuck error
 	if s.lock(ctx) != nil {
-		stuck = fmt.Errorf("%w: another call still waited for the receiver after %v", ErrBroken, s.linger)
-		stuck = errors.Join(stuck, s.conn.Close()) // its work requests are flushed
+		stuck = fmt.Errorf("%w: another call was still waiting for the receiver after %v", ErrBroken, s.linger)
+		stuck = errors.Join(stuck, s.conn.Close()) // this flushes its work requests
 		s.turn <- struct{}{}
 	}
 	defer s.release()
@@ -359,7 +369,7 @@ func (s *Sender) Close() error {
 	err := stuck
 	if err == nil {
 		if err = s.drain(ctx); errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: what was sent last was not acknowledged within %v", ErrBroken, s.linger)
+			err = fmt.Errorf("%w: the last packets were not acknowledged within %v", ErrBroken, s.linger)
 		}
 	}
 	s.err = ErrClosed

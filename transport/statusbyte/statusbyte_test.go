@@ -88,8 +88,9 @@ func try(t testing.TB, a, b *roce.Device, send, recv Config) (s *Sender, r *Rece
 	return s, r, errS, errR
 }
 
-// TestTransfer: many packets of several devices, with losses on the way, arrive once each and in order. Under the race
-// detector this is the proof that blocks are handed to and fro without a race.
+// TestTransfer: many packets of several devices, with losses on the way, arrive once each and in
+// order. Under the race detector this is the proof that blocks are handed to and fro without a
+// race.
 func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name          string

@@ -13,27 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names in a Store. A consumer reads the files with StoreSuffix in the order of their names, which are numbers of seqDigits digits; where one
-// is left out, packets are missing (see Gap). Once EndMark is there no more will come. Nothing else belongs to the consumer.
+// Names in a Store. A consumer reads the files with StoreSuffix in the order of their names, which
+// are numbers of seqDigits digits. A missing number means missing packets (see Gap). After EndMark
+// no more files appear. All other names are private.
 const (
 	StoreSuffix = ".blk"
 	EndMark     = "end"
-	partFile    = ".part" // behind it ".N": the N first bytes are packets that were taken, a crash loses none of them
-	lockFile    = ".lock"
-	devicePath  = "device-%03d"
-	seqDigits   = 20
+	// followed by ".N": the first N bytes are complete packets, which survive a crash
+	partFile   = ".part"
+	lockFile   = ".lock"
+	devicePath = "device-%03d"
+	seqDigits  = 20
 )
 
-// ErrStore: a device's directory does not take what was received.
-var ErrStore = errors.New("statusbyte: cannot store")
+// ErrStore means that a device's directory does not accept data.
+var ErrStore = errors.New("statusbyte: cannot store data")
 
-// Store puts each device's packets into a directory of its own: files that appear whole, by rename, in the order of
-// their names, so that a consumer, in a container that has nothing but its device's directory, can follow them and take them away. A Store belongs
-// to one goroutine.
+// Store writes each device's packets into a directory of its own: files that appear complete, by
+// rename, in the order of their names. A consumer that sees only its device's directory can follow
+// and remove them. A Store must be used by one goroutine.
 type Store struct {
 	root    string
-	lock    *os.File // held while the Store is open
-	segment int64    // bytes that a file has at least; 0: a file for each packet
+	lock    *os.File // locked while the Store is open
+	segment int64    // minimum size of a file in bytes; 0: one file per packet
 	devices [256]*shelf
 	gaps    [256]bool // packets are missing before the next one
 }
@@ -43,16 +45,17 @@ type shelf struct {
 	dir     string
 	next    uint64 // number of the next file
 	part    *os.File
-	name    string // of part at present: it tells how much of it counts
-	size    int64  // of part, as far as it counts
-	packets int    // in that
-	torn    bool   // part may be longer: a write ended in the middle
-	ended   bool   // EndMark is there
+	name    string // current name of part, which tells how much of it counts
+	size    int64  // bytes of part that count
+	packets int    // packets in those bytes
+	torn    bool   // part may be longer: a write was interrupted
+	ended   bool   // EndMark exists
 }
 
-// OpenStore makes root if it is not there, and tries whether it can be written to. Files have a packet each, or, if segment is
-// positive, packets one behind the other until so many bytes are reached. A directory that has files already
-// is continued. One Store at a time has a root: two would give their files the same names.
+// OpenStore creates root if necessary and checks that it is writable. Each file has one packet or,
+// if segment is positive, packets one after the other until segment bytes are reached. A directory
+// that has files is continued. Only one Store at a time can use a root, because two would use the
+// same file names.
 func OpenStore(root string, segment int64) (*Store, error) {
 	if segment < 0 {
 		return nil, fmt.Errorf("%w: segments of %d bytes: choose 0 or more", ErrConfig, segment)
@@ -72,23 +75,23 @@ func OpenStore(root string, segment int64) (*Store, error) {
 	if s.lock, err = os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
 		return nil, storeError(err)
 	}
-	// Other errors: a file system without locks.
+	// Other errors mean a file system without locks.
 	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.Join(fmt.Errorf("%w: another receiver stores below %s: choose another directory", ErrStore, root), s.lock.Close())
+		return nil, errors.Join(fmt.Errorf("%w: another receiver uses %s: choose another directory", ErrStore, root), s.lock.Close())
 	}
 	return s, nil
 }
 
 func storeError(err error) error {
-	return fmt.Errorf("%w: %w: make room or choose another directory", ErrStore, err)
+	return fmt.Errorf("%w: %w: free space or choose another directory", ErrStore, err)
 }
 
-// Dir is the directory of a device.
+// Dir returns the directory of a device.
 func (s *Store) Dir(device uint8) string {
 	return filepath.Join(s.root, fmt.Sprintf(devicePath, device))
 }
 
-// Open makes a device's directory now, so that a consumer finds it before the first packet.
+// Open creates a device's directory now, so a consumer finds it before the first packet.
 func (s *Store) Open(device uint8) error {
 	_, err := s.shelf(device)
 	return err
@@ -109,7 +112,7 @@ func (s *Store) shelf(device uint8) (*shelf, error) {
 	return d, nil
 }
 
-// resume goes on behind the files of an earlier run, however that ended.
+// resume continues after the files of an earlier run, however that ended.
 func (d *shelf) resume() error {
 	list, err := os.ReadDir(d.dir)
 	if err != nil {
@@ -134,11 +137,11 @@ func (d *shelf) resume() error {
 	return remove(filepath.Join(d.dir, EndMark))
 }
 
-// adopt publishes the part of an earlier run that could not end properly, as far as its packets were taken.
+// adopt publishes the part of an interrupted run up to its last complete packet.
 func (d *shelf) adopt(name, size string) error {
 	n, err := strconv.ParseInt(size, 10, 64)
 	if err != nil {
-		return nil // nothing of ours
+		return nil // not ours
 	}
 	path := filepath.Join(d.dir, name)
 	if err := os.Truncate(path, n); err != nil {
@@ -155,7 +158,7 @@ func (d *shelf) file(n uint64) string {
 	return filepath.Join(d.dir, fmt.Sprintf("%0*d%s", seqDigits, n, StoreSuffix))
 }
 
-// remove takes a file away that may be there.
+// remove deletes a file if it exists.
 func remove(name string) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -163,8 +166,8 @@ func remove(name string) error {
 	return nil
 }
 
-// Put stores a packet's data. After an error nothing of it is stored, and Put may be called again with the same data. A
-// device's directory that somebody removed is made again.
+// Put stores a packet's data. After an error nothing of it is stored, and Put may be called again
+// with the same data. A device directory that was removed is created again.
 func (s *Store) Put(device uint8, data []byte) error {
 	d, err := s.shelf(device)
 	if err == nil {
@@ -179,11 +182,11 @@ func (s *Store) Put(device uint8, data []byte) error {
 	return nil
 }
 
-// Gap notes that packets of a device are missing before its next one, so that a consumer can see it: what has come before them is
-// published by itself, and the next file's number is one more than it would be.
+// Gap records that packets of a device are missing before its next one. The packets before the gap
+// are published in a file of their own, and the next file skips one number.
 func (s *Store) Gap(device uint8) { s.gaps[device] = true }
 
-// skip makes the gap that was noted.
+// skip applies a recorded gap.
 func (s *Store) skip(device uint8, d *shelf) error {
 	if !s.gaps[device] {
 		return nil
@@ -205,11 +208,11 @@ func (d *shelf) put(data []byte, segment int64) error {
 	if d.size >= segment && (d.publish() == nil || d.part == nil) {
 		return nil
 	}
-	// Either more is to come, or the file is published with the next packet or at the end.
+	// Either more packets follow, or the file is published with the next packet or at the end.
 	err := d.count()
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = d.rescue(); err == nil && d.size >= segment {
-			_ = d.publish() // else with the next packet: this one is taken
+			_ = d.publish() // on failure it is published with the next packet; this one is stored
 		}
 	}
 	if err != nil {
@@ -220,7 +223,7 @@ func (d *shelf) put(data []byte, segment int64) error {
 	return err
 }
 
-// mend cuts off what was written of a packet that was not taken.
+// mend removes what was written of an incomplete packet.
 func (d *shelf) mend() error {
 	if !d.torn {
 		return nil
@@ -232,13 +235,14 @@ func (d *shelf) mend() error {
 	return nil
 }
 
-// open begins a part.
+// open creates a new part.
 func (d *shelf) open() (*os.File, error) {
 	const flags = os.O_CREATE | os.O_TRUNC | os.O_RDWR
 	name := filepath.Join(d.dir, partFile)
 	f, err := os.OpenFile(name, flags, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Only the device's own directory: without the root this is some other place than the user chose.
+		// Create only the device's own directory: if the root is missing the path is not what the
+		// user chose.
 		if err = os.Mkdir(d.dir, 0o755); err == nil {
 			d.ended = false
 			f, err = os.OpenFile(name, flags, 0o644)
@@ -248,7 +252,7 @@ func (d *shelf) open() (*os.File, error) {
 }
 
 func (d *shelf) write(data []byte) (err error) {
-	if d.ended { // the device begins again: consumers must not stop here
+	if d.ended { // the device starts again: consumers must not stop at the mark
 		if err := remove(filepath.Join(d.dir, EndMark)); err != nil {
 			return err
 		}
@@ -262,14 +266,15 @@ func (d *shelf) write(data []byte) (err error) {
 		d.part, d.name, d.size, d.packets, d.torn = f, f.Name(), 0, 0, false
 	}
 	if _, err := d.part.WriteAt(data, d.size); err != nil {
-		d.torn = true // WriteAt does not say how much it wrote in the end
+		d.torn = true // WriteAt does not report how much it wrote
 		return errors.Join(err, d.mend())
 	}
 	d.size += int64(len(data))
 	return nil
 }
 
-// count makes the part's name tell its size, so that whoever resumes after a crash knows what was taken.
+// count renames the part so that its name has its size. A restart after a crash then knows what is
+// complete.
 func (d *shelf) count() error {
 	name := filepath.Join(d.dir, fmt.Sprintf("%s.%d", partFile, d.size))
 	if err := os.Rename(d.name, name); err != nil {
@@ -279,7 +284,7 @@ func (d *shelf) count() error {
 	return nil
 }
 
-// rescue copies the part of a directory that was removed to a new one.
+// rescue copies the part of a removed directory to a new one.
 func (d *shelf) rescue() error {
 	f, err := d.open()
 	if err != nil {
@@ -288,12 +293,12 @@ func (d *shelf) rescue() error {
 	if _, err := io.Copy(f, io.NewSectionReader(d.part, 0, d.size)); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
-	_ = d.part.Close() // nobody can see that file any more
+	_ = d.part.Close() // that file has no name anymore
 	d.part, d.name, d.torn = f, f.Name(), false
 	return d.count()
 }
 
-// publish makes the part a file that consumers see, if any packet is in it.
+// publish makes the part visible to consumers if it has a packet.
 func (d *shelf) publish() error {
 	if d.part == nil {
 		return nil
@@ -315,7 +320,7 @@ func (d *shelf) publish() error {
 	return err
 }
 
-// finish is publish, wherever the directory has gone.
+// finish is publish that also works if the directory was removed.
 func (d *shelf) finish() error {
 	err := d.publish()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -326,8 +331,8 @@ func (d *shelf) finish() error {
 	return err
 }
 
-// End publishes what is left of a device's stream and marks its end. A gap before the end shows as an empty file behind it. After an error
-// it may be called again.
+// End publishes the rest of a device's stream and marks its end. A gap before the end appears as an
+// empty last file. After an error End may be called again.
 func (s *Store) End(device uint8) error {
 	if s.gaps[device] {
 		if err := s.Put(device, nil); err != nil {
@@ -349,7 +354,7 @@ func (s *Store) End(device uint8) error {
 	return mark.Close()
 }
 
-// Close publishes what is left of all streams, and leaves the root to others.
+// Close publishes the rest of all streams and unlocks the root.
 func (s *Store) Close() error {
 	errs := []error{s.lock.Close()}
 	for _, d := range s.devices {

@@ -48,7 +48,8 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// Each device has a directory of its own, a packet is a file, and a later run goes on behind an earlier one.
+// Each device has a directory of its own, a packet is a file, and a later run goes on behind an
+// earlier one.
 func TestStore(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	for _, run := range []string{"first", "second"} {
@@ -96,8 +97,8 @@ func TestStoreSegments(t *testing.T) {
 	}
 }
 
-// A root that cannot be written to is told at once; a device's directory that cannot, with its first packet, and the other
-// devices' go on.
+// A root that cannot be written to is told at once; a device's directory that cannot, with its
+// first packet, and the other devices' go on.
 func TestStoreThatCannot(t *testing.T) {
 	root := t.TempDir()
 	file := filepath.Join(root, "file")
@@ -114,7 +115,8 @@ func TestStoreThatCannot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.Dir(1), nil, 0o600); err != nil { // a file where the directory should be
+	// a file where the directory should be
+	if err := os.WriteFile(s.Dir(1), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(1, []byte("x")); !errors.Is(err, ErrStore) {
@@ -130,7 +132,8 @@ func TestStoreThatCannot(t *testing.T) {
 	}
 }
 
-// Two receivers cannot have one root: their files would have the same names, and replace each other.
+// Two receivers cannot have one root: their files would have the same names, and replace each
+// other.
 func TestStoreIsOnes(t *testing.T) {
 	root := t.TempDir()
 	first, err := OpenStore(root, 0)
@@ -160,7 +163,8 @@ func TestStoreAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, s, 0, "taken ", "too")
-	if err := errors.Join(s.devices[0].write([]byte(" half")), s.lock.Close()); err != nil { // killed here: no Close
+	// killed here: no Close
+	if err := errors.Join(s.devices[0].write([]byte(" half")), s.lock.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if s, err = OpenStore(root, 0); err != nil {
@@ -175,8 +179,8 @@ func TestStoreAfterACrash(t *testing.T) {
 	}
 }
 
-// A device's directory that vanishes is made again, and has what was not published yet; without the root, which may be a volume that is
-// gone, nothing is stored.
+// A device's directory that vanishes is made again, and has what was not published yet; without the
+// root, which may be a volume that is gone, nothing is stored.
 func TestStoreThatVanishes(t *testing.T) {
 	for _, segment := range []int64{0, 6, 100} {
 		root := filepath.Join(t.TempDir(), "data")
@@ -211,7 +215,8 @@ func TestStoreThatVanishes(t *testing.T) {
 	}
 }
 
-// limited makes files longer than n bytes impossible while f runs: a write that crosses the limit ends in the middle, as on a full volume.
+// limited makes files longer than n bytes impossible while f runs: a write that crosses the limit
+// ends in the middle, as on a full volume.
 func limited(t *testing.T, n uint64, f func()) {
 	t.Helper()
 	var old unix.Rlimit
@@ -229,8 +234,8 @@ func limited(t *testing.T, n uint64, f func()) {
 	f()
 }
 
-// A directory that becomes full in the middle of a packet shows nothing of it: not as a file of its own, not behind what is stored
-// next, and not with the packet when that is stored after all.
+// A directory that becomes full in the middle of a packet shows nothing of it: not as a file of its
+// own, not behind what is stored next, and not with the packet when that is stored after all.
 func TestStoreThatFillsUp(t *testing.T) {
 	for _, segment := range []int64{0, 100} {
 		s, err := OpenStore(t.TempDir(), segment)
@@ -284,7 +289,8 @@ func TestStoreAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Where packets are missing a number is left out: once, whatever goes wrong meanwhile, and also at the end.
+// Where packets are missing a number is left out: once, whatever goes wrong meanwhile, and also at
+// the end.
 func TestStoreGap(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 10)

@@ -1,4 +1,4 @@
-// Package crank is for tests of the transports: it drives devices that do not drive themselves.
+// Package crank drives devices with Manual progress in tests of the transports.
 package crank
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Turn turns the crank of a device with Manual progress until the function that it returns is called.
+// Turn drives d, a device with Manual progress, until the returned function is called.
 func Turn(d *roce.Device) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -18,7 +18,7 @@ func Turn(d *roce.Device) (stop func()) {
 				return
 			default:
 				d.Progress()
-				runtime.Gosched() // AllocsPerRun leaves one processor
+				runtime.Gosched() // AllocsPerRun leaves only one processor
 			}
 		}
 	}()

@@ -1,4 +1,5 @@
-// Package ends holds what one end of a transport's connection is made of, and takes it apart in the right order.
+// Package ends holds what the transports share: the objects of one side of a connection and the
+// agreement on block sizes.
 package ends
 
 import (
@@ -9,29 +10,31 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// End is a queue pair with its completion queues and memory. It owns everything but the device. New, Alloc and Close belong to one goroutine.
+// End is a queue pair with its completion queues and memory. It owns everything except the device.
+// New, Alloc and Close must be called by one goroutine.
 type End struct {
 	Dev  *roce.Device
 	PD   *roce.PD
-	CQ   *roce.CQ // of the send queue
-	Recv *roce.CQ // of the receive queue; CQ if there is only one
+	CQ   *roce.CQ // completions of the send queue
+	Recv *roce.CQ // completions of the receive queue; equals CQ if there is only one queue
 	QP   *roce.QP
 	mrs  []*roce.MR
 }
 
-// Depths are the sizes of an end's queues: work requests, and completions.
+// Depths are the capacities of the queues, in work requests and completions.
 type Depths struct {
 	Send, SendCQ int
 	Recv, RecvCQ int  // RecvCQ 0: one completion queue for both
 	Inline       int  // bytes
-	GID          *int // the GID to talk from; see GIDFor
+	GID          *int // local GID index; see GIDFor
 }
 
-// TurnFrom is from how many bytes on a posted block is transmitted at once by a program that drives its device itself: it fills a batch of
-// frames so far that waiting for more gains nothing, and the peer works on it while the next one is built.
+// TurnFrom is the block size in bytes from which a program that drives its device transmits each
+// block as soon as it is posted. Such a block nearly fills a batch of frames, so waiting for more
+// gains nothing, and the peer processes it while the next one is built.
 const TurnFrom = 16 << 10
 
-// New makes a queue pair in INIT.
+// New creates a queue pair in state INIT.
 func New(dev *roce.Device, d Depths) (e *End, err error) {
 	e = &End{Dev: dev}
 	defer func() {
@@ -58,8 +61,8 @@ func New(dev *roce.Device, d Depths) (e *End, err error) {
 	return e, err
 }
 
-// GIDFor chooses the GID to talk from: the one with the address own if there is one, else the first of the same kind. Nil leaves
-// it to the device.
+// GIDFor returns the index of the GID with the address own, or else of the first GID of the same
+// kind. Nil means that the device chooses.
 func GIDFor(dev *roce.Device, own netip.Addr) *int {
 	own = own.Unmap().WithZone("")
 	var like *int
@@ -75,7 +78,7 @@ func GIDFor(dev *roce.Device, own netip.Addr) *int {
 	return like
 }
 
-// Alloc makes a memory region of size bytes, which lives as long as the end.
+// Alloc allocates a memory region of size bytes that lives as long as the End.
 func (e *End) Alloc(size int, access roce.Access) (*roce.MR, error) {
 	mr, err := e.PD.AllocMR(size, access)
 	if err == nil {
@@ -84,7 +87,7 @@ func (e *End) Alloc(size int, access roce.Access) (*roce.MR, error) {
 	return mr, err
 }
 
-// Close gives everything back, in the order that verbs demand.
+// Close destroys the objects in the order that verbs require.
 func (e *End) Close() error {
 	var err error
 	if e.QP != nil {
@@ -105,7 +108,7 @@ func (e *End) Close() error {
 	return err
 }
 
-// Failed is the error that a completion stands for.
+// Failed returns the error that a failed completion stands for.
 func Failed(wc *roce.WC) error {
 	switch wc.Status {
 	case roce.RetryExcErr:
@@ -113,7 +116,7 @@ func Failed(wc *roce.WC) error {
 	case roce.RNRRetryExcErr:
 		return fmt.Errorf("%v failed: %v: the peer posted no receives", wc.Opcode, wc.Status)
 	case roce.RemAccessErr:
-		return fmt.Errorf("%v failed: %v: the peer has taken its memory back", wc.Opcode, wc.Status)
+		return fmt.Errorf("%v failed: %v: the peer has deregistered its memory", wc.Opcode, wc.Status)
 	case roce.WRFlushErr:
 		return fmt.Errorf("%v failed: %v: the connection has ended", wc.Opcode, wc.Status)
 	}

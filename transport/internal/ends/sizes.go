@@ -10,18 +10,20 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// The two ends of a transport agree on sizes in the private data of the connection manager's messages, big endian: magic (4 bytes),
-// version 1, 0, blocks (2), block size (4). A request says what the sender wants, a reply and a refusal what the receiver has; what follows in
-// a reply is the transport's own.
+// Both sides agree on sizes in the private data of the connection manager's messages, big endian:
+// magic (4 bytes), version 1, 0, blocks (2), block size (4). A request contains what the sender
+// wants; a reply and a rejection contain what the receiver has. A reply may continue with fields of
+// the transport.
 const (
 	version  = 1
 	SizesLen = 12
 )
 
-// Sizes are what both ends have to have in common: how many blocks there are, and how many bytes of data a block holds.
+// Sizes are the parameters that both sides must share: the number of blocks, and the bytes of data
+// per block.
 type Sizes struct{ Blocks, Size int }
 
-// String leaves out what is 0, and so of no matter.
+// String omits values that are 0.
 func (s Sizes) String() string {
 	switch {
 	case s.Size == 0:
@@ -32,15 +34,15 @@ func (s Sizes) String() string {
 	return fmt.Sprintf("%d blocks of %d bytes", s.Blocks, s.Size)
 }
 
-// Protocol is a transport, as its two ends know each other.
+// Protocol describes a transport's agreement on sizes.
 type Protocol struct {
 	Magic       [4]byte
-	ErrPeer     error  // the other end speaks something else
-	ErrMismatch error  // the sizes do not fit
-	Advice      string // what to do about that
+	ErrPeer     error  // the peer speaks another protocol
+	ErrMismatch error  // the sizes differ
+	Advice      string // what to do about different sizes
 }
 
-// Put appends s to b as the protocol's message has it. Blocks have to be less than 1<<16, their size less than 1<<32.
+// Put appends s in the message format to b. Blocks must be below 1<<16, the size below 1<<32.
 func (p *Protocol) Put(b []byte, s Sizes) []byte {
 	b = append(b, p.Magic[:]...)
 	b = append(b, version, 0)
@@ -48,7 +50,7 @@ func (p *Protocol) Put(b []byte, s Sizes) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(s.Size))
 }
 
-// Parse reads what a message begins with. Anything else gives ErrPeer.
+// Parse reads the beginning of a message. It returns ErrPeer for anything else.
 func (p *Protocol) Parse(b []byte) (Sizes, error) {
 	if len(b) < SizesLen || [4]byte(b[:4]) != p.Magic || b[4] != version {
 		return Sizes{}, p.ErrPeer
@@ -56,7 +58,7 @@ func (p *Protocol) Parse(b []byte) (Sizes, error) {
 	return Sizes{Blocks: int(binary.BigEndian.Uint16(b[6:])), Size: int(binary.BigEndian.Uint32(b[8:]))}, nil
 }
 
-// Agree tells whether what a sender wants is what the receiver has. Zeros take whatever that is.
+// Agree returns nil if the sender's sizes match the receiver's. Zeros match everything.
 func (p *Protocol) Agree(have, want Sizes) error {
 	if (want.Blocks == 0 || want.Blocks == have.Blocks) && (want.Size == 0 || want.Size == have.Size) {
 		return nil
@@ -64,7 +66,8 @@ func (p *Protocol) Agree(have, want Sizes) error {
 	return fmt.Errorf("%w: the receiver has %v, the sender wants %v: %s", p.ErrMismatch, have, want, p.Advice)
 }
 
-// Refused makes a receiver's refusal the sender's error; any other error stays what it is.
+// Refused turns a rejection by the receiver into ErrMismatch if the sizes differ. Other errors are
+// returned unchanged.
 func (p *Protocol) Refused(err error, want Sizes) error {
 	var r *roce.RejectError
 	if !errors.As(err, &r) {
@@ -80,15 +83,15 @@ func (p *Protocol) Refused(err error, want Sizes) error {
 	return err
 }
 
-// Listener waits for senders of one protocol. Its methods are safe for concurrent use.
+// Listener accepts senders of one protocol. Its methods are safe for concurrent use.
 type Listener struct {
-	Dev  *roce.Device // whose it is
+	Dev  *roce.Device // the device that listens
 	p    *Protocol
 	have Sizes
 	l    *roce.Listener
 }
 
-// Listen makes a device accept the protocol's senders at addr.
+// Listen makes dev accept senders of the protocol at addr.
 func (p *Protocol) Listen(dev *roce.Device, addr netip.AddrPort, have Sizes) (*Listener, error) {
 	l, err := dev.Listen(addr, roce.ListenOptions{})
 	if err != nil {
@@ -97,14 +100,14 @@ func (p *Protocol) Listen(dev *roce.Device, addr netip.AddrPort, have Sizes) (*L
 	return &Listener{Dev: dev, p: p, have: have, l: l}, nil
 }
 
-// Addr is where the Listener listens.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close stops listening; what was accepted goes on.
+// Close stops listening. Accepted connections continue.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Next waits for the next request of a sender that fits, to be accepted or rejected by the caller. One that does not fit is refused,
-// and the error says why; the Listener goes on.
+// Next waits for the next request with matching sizes, which the caller accepts or rejects. A
+// request with other sizes is rejected and returned as an error; the Listener continues.
 func (l *Listener) Next(ctx context.Context) (*roce.Request, error) {
 	q, err := l.l.Accept(ctx)
 	if err != nil {
@@ -120,8 +123,8 @@ func (l *Listener) Next(ctx context.Context) (*roce.Request, error) {
 	return q, nil
 }
 
-// blockAlign keeps blocks on cache lines of their own.
+// blockAlign keeps blocks on separate cache lines.
 const blockAlign = 64
 
-// Stride is the distance, in bytes, between two blocks of size bytes each.
+// Stride is the distance in bytes between two blocks of size bytes each.
 func Stride(size int) int { return (size + blockAlign - 1) / blockAlign * blockAlign }

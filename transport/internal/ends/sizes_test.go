@@ -15,7 +15,8 @@ var (
 	proto       = Protocol{Magic: [4]byte{'T', 'E', 'S', 'T'}, ErrPeer: errPeer, ErrMismatch: errMismatch, Advice: "do this"}
 )
 
-// What was put is parsed, whatever follows; anything shorter, or of another protocol or version, is not.
+// What was put is parsed, whatever follows; anything shorter, or of another protocol or version, is
+// not.
 func TestParse(t *testing.T) {
 	want := Sizes{Blocks: 0xffff, Size: 1 << 28}
 	good := proto.Put(nil, want)
@@ -39,7 +40,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A sender may leave either number to the receiver; else both have to be the same, and the error has both ends'.
+// A sender may leave either number to the receiver; else both have to be the same, and the error
+// has both ends'.
 func TestAgree(t *testing.T) {
 	have := Sizes{Blocks: 3, Size: 1000}
 	for _, c := range []struct {
