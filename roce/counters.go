@@ -9,33 +9,36 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Counters are what a device has counted since it was opened. All makes a list of them, named after the hardware counters
-// of the kernel's rxe where one fits; they marshal to a JSON object with those names.
+// Counters are the counters of a Device since it was opened. Those with a counterpart among the
+// hardware counters of the kernel's rxe have its name in All. They marshal to a JSON object with
+// the names of All as keys.
 type Counters struct {
-	qp.Counters // the engine's
+	EngineCounters
 
-	RxFrames, RxBytes uint64 // frames taken from the port, whole Ethernet frames
-	TxFrames, TxBytes uint64 // frames that the wire took, and bytes built
-	TxDropped         uint64 // frames that the wire did not take
-	DropNotOurs       uint64 // sent to an IP address that the interface does not have
-	PortErrors        uint64 // errors that the port reported
-	EventsDropped     uint64 // asynchronous events that nobody read
-	Turns, Waits      uint64 // rounds of the poll loop, and how often it slept
+	RxFrames, RxBytes uint64 // Ethernet frames received from the port, and their bytes
+	TxFrames, TxBytes uint64 // frames accepted by the port, and bytes of frames built
+	TxDropped         uint64 // frames that the port did not accept
+	DropNotOurs       uint64 // received frames whose destination is not an address of the interface
+	PortErrors        uint64 // errors returned by the port
+	EventsDropped     uint64 // asynchronous events lost because Events was not read
+	Turns, Waits      uint64 // steps of the loop, and how often it slept
 
-	GSIReceived, GSISent uint64      // datagrams of QP1
-	GSIRefused           uint64      // to QP1, but no message of the connection manager
-	GSINoWay             uint64      // messages not sent, because the way to the peer was forgotten
-	CM                   cm.Counters // of the connection manager
+	GSIReceived, GSISent uint64     // datagrams of QP1
+	GSIRefused           uint64     // received by QP1, but not a message of the connection manager
+	GSINoPath            uint64     // messages not sent because the path to the peer was discarded
+	CM                   CMCounters // of the connection manager
 
-	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by frame.Reason
-	Port  driver.Stats             // the driver's
+	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by DropReason
+	Port  PortStats
 }
 
-// Counters reads all counters. It costs a round trip to the device's thread; nothing is counted with atomics for
-// its sake. After Close it gives the last values.
+// PortStats are the counters of a Port.
+type PortStats = driver.Stats
+
+// Counters returns all counters. It costs a round trip to the device's thread. After Close it
+// returns the last values.
 func (d *Device) Counters() Counters {
 	var c Counters
 	if d.sh.do(func(qp.Time) { c = d.sh.counters() }) != nil {
@@ -50,13 +53,13 @@ func (d *Device) Counters() Counters {
 	return c
 }
 
-// counters copies them. Owner only.
+// counters copies the counters. Owner only.
 func (s *shard) counters() Counters {
 	n := &s.ctr
 	c := Counters{
-		Counters: *s.eng.Counters(),
-		RxFrames: n.rxFrames, RxBytes: n.rxBytes, TxFrames: n.txFrames, TxBytes: n.txBytes, TxDropped: n.txDropped,
-		GSIReceived: s.gsi.ctr.received, GSISent: s.gsi.ctr.sent, GSIRefused: s.gsi.ctr.refused, GSINoWay: s.gsi.ctr.noWay, CM: *s.gsi.cm.Counters(),
+		EngineCounters: *s.eng.Counters(),
+		RxFrames:       n.rxFrames, RxBytes: n.rxBytes, TxFrames: n.txFrames, TxBytes: n.txBytes, TxDropped: n.txDropped,
+		GSIReceived: s.gsi.ctr.received, GSISent: s.gsi.ctr.sent, GSIRefused: s.gsi.ctr.refused, GSINoPath: s.gsi.ctr.noWay, CM: *s.gsi.cm.Counters(),
 		DropNotOurs: n.foreign, PortErrors: n.portErrors, Turns: n.turns, Waits: n.waits, Drops: n.drops,
 	}
 	if !s.closed {
@@ -65,7 +68,7 @@ func (s *shard) counters() Counters {
 	return c
 }
 
-// All yields every counter with its name, in a fixed order.
+// All returns an iterator over the names and values of all counters, in a fixed order.
 func (c *Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, n := range counterNames {
@@ -86,7 +89,7 @@ func (c *Counters) All() iter.Seq2[string, uint64] {
 	}
 }
 
-// Get returns the counter with a name that All gives; 0 for an unknown one.
+// Get returns the counter that All names so, or 0 if there is none.
 func (c *Counters) Get(name string) uint64 {
 	for n, v := range c.All() {
 		if n == name {
@@ -96,7 +99,7 @@ func (c *Counters) Get(name string) uint64 {
 	return 0
 }
 
-// MarshalJSON writes one object, in the order of All.
+// MarshalJSON implements json.Marshaler.
 func (c Counters) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	sep := byte('{')
@@ -115,7 +118,7 @@ func (c Counters) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// reasonName turns a reason's text into a counter's name.
+// reasonName converts the text of a reason to the name of a counter.
 func reasonName(r frame.Reason) string {
 	b := []byte(r.String())
 	for i, ch := range b {
@@ -129,7 +132,8 @@ func reasonName(r frame.Reason) string {
 	return string(b)
 }
 
-// counterNames gives the counters their names; the first ones are those of rxe (rdma statistic show).
+// counterNames lists the counters in the order of All. The first group has the names that rxe uses
+// (rdma statistic show).
 var counterNames = []struct {
 	name string
 	of   func(*Counters) *uint64
@@ -177,7 +181,7 @@ var counterNames = []struct {
 	{"gsi_received", func(c *Counters) *uint64 { return &c.GSIReceived }},
 	{"gsi_sent", func(c *Counters) *uint64 { return &c.GSISent }},
 	{"gsi_refused", func(c *Counters) *uint64 { return &c.GSIRefused }},
-	{"gsi_no_way", func(c *Counters) *uint64 { return &c.GSINoWay }},
+	{"gsi_no_way", func(c *Counters) *uint64 { return &c.GSINoPath }},
 
 	{"rx_frames", func(c *Counters) *uint64 { return &c.RxFrames }},
 	{"rx_bytes", func(c *Counters) *uint64 { return &c.RxBytes }},

@@ -7,13 +7,13 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// checkCounterNames sets each counter of the engine alone and looks for it under some name.
+// checkCounterNames checks that each counter of the engine has one name, and that names are unique.
 func checkCounterNames(t *testing.T) {
 	t.Helper()
 	typ := reflect.TypeFor[qp.Counters]()
 	for i := range typ.NumField() {
 		var c Counters
-		reflect.ValueOf(&c.Counters).Elem().Field(i).SetUint(7)
+		reflect.ValueOf(&c.EngineCounters).Elem().Field(i).SetUint(7)
 		found := 0
 		for _, v := range c.All() {
 			if v == 7 {

@@ -36,9 +36,10 @@ type Device struct {
 	slab   []QP // not yet used
 	mem    budget
 	huge   hugePages
-	hints  bool // see hinting
-	window int  // of prefetching
+	window int // of prefetching
 	ahs    map[*AH]struct{}
+
+	postPrefetch bool // counted in the global postPrefetch
 
 	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
 
@@ -188,20 +189,6 @@ func (d *Device) Progress() int {
 	return d.sh.tryStep()
 }
 
-// SetPrefetch changes what Expert.Prefetch set.
-func (d *Device) SetPrefetch(window int) error {
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	var err error
-	if gone := d.sh.do(func(qp.Time) { err = d.sh.eng.SetPrefetch(window) }); gone != nil {
-		return gone
-	}
-	if err == nil {
-		d.hint(window)
-	}
-	return err
-}
-
 // NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet
 // comes; false: no timer runs. It is for programs that own the clock (Expert.Clock).
 func (d *Device) NextTimeout() (int64, bool) {
@@ -226,7 +213,7 @@ func (d *Device) Close() error {
 	}
 	close(d.done)
 	d.cancel()
-	d.hint(d.window)
+	d.setPostPrefetch(d.window)
 	for q := range d.qps {
 		q.shut()
 	}

@@ -59,7 +59,7 @@ func TestNewRefuses(t *testing.T) {
 func TestLimits(t *testing.T) {
 	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{MaxQP: 1, MaxMR: 1, MaxPD: 1, CPU: new(0), Spin: time.Millisecond}))
 	e := newEnd(t, d, rigConfig{})
-	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, qp.ErrTooManyQPs) {
+	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, ErrTooManyQPs) {
 		t.Errorf("second QP: %v", err)
 	}
 	if _, err := e.pd.AllocMR(8, LocalWrite); err == nil {
@@ -71,7 +71,7 @@ func TestLimits(t *testing.T) {
 	if _, err := e.pd.AllocMR(0, LocalWrite); !errors.Is(err, ErrInvalid) {
 		t.Errorf("region of no bytes: %v", err)
 	}
-	if _, err := d.CreateCQ(0); !errors.Is(err, qp.ErrInvalidDepth) {
+	if _, err := d.CreateCQ(0); !errors.Is(err, ErrInvalidDepth) {
 		t.Errorf("CQ of 0: %v", err)
 	}
 	five := 5
@@ -184,7 +184,7 @@ func TestVerbsSteps(t *testing.T) {
 	}
 	must(t, a.qp.Modify(&Attr{State: StateRTS}, AttrState))
 	conversation(t, a, b)
-	if err := a.qp.Modify(&Attr{State: StateInit}, AttrState); !errors.Is(err, qp.ErrQPState) {
+	if err := a.qp.Modify(&Attr{State: StateInit}, AttrState); !errors.Is(err, ErrQPState) {
 		t.Errorf("RTS to INIT: %v", err)
 	}
 }
@@ -219,7 +219,7 @@ func TestConnectOptions(t *testing.T) {
 	}
 	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)
-	if err := q.Connect(context.Background(), b.qp.Local(), ConnectOptions{Timeout: 32}); !errors.Is(err, qp.ErrInvalidAttr) {
+	if err := q.Connect(context.Background(), b.qp.Local(), ConnectOptions{Timeout: 32}); !errors.Is(err, ErrInvalidAttr) {
 		t.Errorf("time-out exponent 32: %v", err)
 	}
 }

@@ -12,23 +12,6 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Errors of connections. ErrRefused and RejectError come together.
-var (
-	// ErrRefused: the peer answered, with a no. errors.As finds the *RejectError that says why.
-	ErrRefused = errors.New("roce: connection refused")
-	// ErrNoAnswer: the peer's connection manager does not answer.
-	ErrNoAnswer = errors.New("roce: no answer from the peer's connection manager: is RDMA up there, and does anything drop UDP port 4791?")
-	// ErrRequestOver: a request was answered when its sender did not wait any more.
-	ErrRequestOver = errors.New("roce: the peer no longer waits for an answer to this request: answer sooner")
-	// ErrDisconnected: the peer ended the connection.
-	ErrDisconnected = errors.New("roce: disconnected by the peer: dial again")
-	// ErrConnLost: the connection's QP went to ERR.
-	ErrConnLost = errors.New("roce: connection lost: its QP went to ERR; the status of the first completion in error says why")
-)
-
-// RejectReason says why a connection was refused (IBA 12.6.7.2).
-type RejectReason = cm.Reason
-
 // Reasons that applications meet.
 const (
 	RejectNoListener = cm.ReasonInvalidServiceID // nobody listens on that port

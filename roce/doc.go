@@ -51,7 +51,7 @@
 //     (package cm) reach those who wait; multicast.go
 //   - shard.go: one turn of the crank; gather.go, oneway.go: when it leaves the receive ring alone; drive.go: who turns it, how it sleeps,
 //     and how other threads reach it; package tick
-//   - hint.go, budget.go: many QPs and regions: what comes next is fetched ahead, and what the machine does not have is refused
+//   - region.go: methods of MR and FastReg; prefetch.go, budget.go: many QPs and regions: what comes next is fetched ahead, and what the machine does not have is refused
 //   - turnlock.go, postlock.go: who owns a shard, and who posts
 //   - gid.go, watch.go: addresses, and what happens when they, the link or a neighbour change
 //   - events.go, counters.go, rand.go

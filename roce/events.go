@@ -2,33 +2,34 @@ package roce
 
 import "github.com/gorxe/gorxe/qp"
 
-// maxEvents is how many asynchronous events wait for a reader; further ones are counted and lost.
+// maxEvents is the capacity of the channel of asynchronous events; further events are counted and
+// lost.
 const maxEvents = 256
 
-// EventKind names asynchronous events after ibv_event_type.
+// EventKind is the kind of an asynchronous event, named after ibv_event_type.
 type EventKind string
 
-// The kinds of events.
+// The kinds of asynchronous events.
 const (
-	EventQPFatal    EventKind = "QP_FATAL"            // an error that no completion can tell
-	EventQPReqErr   EventKind = "QP_REQ_ERR"          // the peer broke the protocol
-	EventQPAccess   EventKind = "QP_ACCESS_ERR"       // the peer asked for memory that it may not reach
-	EventCommEst    EventKind = "COMM_EST"            // first packet on a QP in RTR
-	EventSQDrained  EventKind = "SQ_DRAINED"          // after Modify to SQD
-	EventLastWQE    EventKind = "QP_LAST_WQE_REACHED" // a QP with SRQ in ERR takes no further receive
-	EventCQErr      EventKind = "CQ_ERR"              // CQ overrun
-	EventSRQLimit   EventKind = "SRQ_LIMIT_REACHED"   // see SRQ.SetLimit
-	EventPortActive EventKind = "PORT_ACTIVE"         // the link came up
-	EventPortErr    EventKind = "PORT_ERR"            // the link went down
-	EventGIDChange  EventKind = "GID_CHANGE"          // addresses came or went
-	EventMTUChange  EventKind = "MTU_CHANGE"          // another path MTU fits now (not a verbs event)
+	EventQPFatal     EventKind = "QP_FATAL"            // an error that no completion reports
+	EventQPReqErr    EventKind = "QP_REQ_ERR"          // the peer violated the protocol
+	EventQPAccessErr EventKind = "QP_ACCESS_ERR"       // the peer lacks an access right
+	EventCommEst     EventKind = "COMM_EST"            // the first packet arrived on a QP in RTR
+	EventSQDrained   EventKind = "SQ_DRAINED"          // the send queue of a QP in SQD has drained
+	EventLastWQE     EventKind = "QP_LAST_WQE_REACHED" // a QP in ERR takes no more receives of its SRQ
+	EventCQErr       EventKind = "CQ_ERR"              // CQ overrun
+	EventSRQLimit    EventKind = "SRQ_LIMIT_REACHED"   // see SRQ.SetLimit
+	EventPortActive  EventKind = "PORT_ACTIVE"         // the link came up
+	EventPortErr     EventKind = "PORT_ERR"            // the link went down
+	EventGIDChange   EventKind = "GID_CHANGE"          // addresses were added or removed
+	EventMTUChange   EventKind = "MTU_CHANGE"          // the path MTU changed (not in verbs)
 )
 
-// eventKinds translates the engine's kinds.
+// eventKinds maps the engine's kinds.
 var eventKinds = map[qp.EventKind]EventKind{
 	qp.EventQPFatal:          EventQPFatal,
 	qp.EventQPReqErr:         EventQPReqErr,
-	qp.EventQPAccessErr:      EventQPAccess,
+	qp.EventQPAccessErr:      EventQPAccessErr,
 	qp.EventCommEst:          EventCommEst,
 	qp.EventSQDrained:        EventSQDrained,
 	qp.EventQPLastWQEReached: EventLastWQE,
@@ -36,7 +37,8 @@ var eventKinds = map[qp.EventKind]EventKind{
 	qp.EventSRQLimitReached:  EventSRQLimit,
 }
 
-// Event is an asynchronous event. The object that it is about is set; none for events of the port.
+// Event is an asynchronous event. The field of the object that it concerns is set; for events of
+// the port, none is.
 type Event struct {
 	Kind EventKind
 	QP   *QP
@@ -44,11 +46,12 @@ type Event struct {
 	SRQ  *SRQ
 }
 
-// Events yields asynchronous events. It is closed when the device is. Whoever does not read it loses the events after
-// the first 256; Counters tells how many.
+// Events returns the channel of asynchronous events. It is closed when the Device is closed. The
+// channel holds 256 events; while it is full, further events are lost and counted in
+// Counters.EventsDropped.
 func (d *Device) Events() <-chan Event { return d.events }
 
-// emit never blocks on a reader.
+// emit sends an event without blocking.
 func (d *Device) emit(e Event) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
@@ -69,7 +72,7 @@ func (d *Device) endEvents() {
 	close(d.events)
 }
 
-// reportEvents hands the engine's events up. Owner only.
+// reportEvents passes on the engine's events. Owner only.
 func (s *shard) reportEvents() int {
 	for i := range eventsPerTurn {
 		ev, ok := s.eng.PollEvent()
@@ -78,7 +81,7 @@ func (s *shard) reportEvents() int {
 		}
 		e := Event{Kind: eventKinds[ev.Kind]}
 		if ev.QP != nil {
-			e.QP, _ = ev.QP.Owner().(*QP) // nil: it was destroyed
+			e.QP, _ = ev.QP.Owner().(*QP) // nil: the QP was destroyed
 		}
 		if ev.CQ != nil {
 			e.CQ = s.cqs[ev.CQ]
@@ -87,7 +90,7 @@ func (s *shard) reportEvents() int {
 			e.SRQ = s.srqs[ev.SRQ]
 		}
 		if e.QP == nil && e.CQ == nil && e.SRQ == nil {
-			continue // its object was closed meanwhile
+			continue // the object was closed
 		}
 		if e.Kind == EventCommEst {
 			s.gsi.established(s.last, e.QP)

@@ -13,4 +13,4 @@ func (q *QP) memory(visit func(addr, n uintptr)) {
 }
 
 // memory tells where what a look-up of the region's keys reads is.
-func (m *MR) memory(visit func(addr, n uintptr)) { mr.MemoryOf(m.MR, visit) }
+func (m *MR) memory(visit func(addr, n uintptr)) { mr.MemoryOf(m.m, visit) }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/qp"
 )
 
 // TestCloseOrders: whatever is closed first, nothing is left behind, a second Close is harmless, and what others depend on
@@ -221,7 +220,7 @@ func TestCloseUnderFire(t *testing.T) {
 			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 4096)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 			run(func() bool {
 				err := a.qp.PostSend(wr)
-				return err == nil || errors.Is(err, qp.ErrSQFull)
+				return err == nil || errors.Is(err, ErrSQFull)
 			})
 			for range 2 {
 				run(func() bool {
@@ -308,22 +307,22 @@ func TestPostErrors(t *testing.T) {
 	bad := wr
 	bad.SGEs = []SGE{{Addr: 1, Length: 8, LKey: 2}}
 	var part *PostError
-	if err := a.qp.PostSend(wr, wr, bad, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, qp.ErrInvalidKey) {
+	if err := a.qp.PostSend(wr, wr, bad, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrInvalidKey) {
 		t.Errorf("third of four is bad: %v", err)
 	}
-	if err := a.qp.PostSend(bad); !errors.Is(err, qp.ErrInvalidKey) {
+	if err := a.qp.PostSend(bad); !errors.Is(err, ErrInvalidKey) {
 		t.Errorf("bad key: %v", err)
 	}
-	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, qp.ErrSQFull) {
+	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrSQFull) {
 		t.Errorf("queue of 4 full: %v", err)
 	}
 	recv := RecvWR{}
-	if err := a.qp.PostRecv(recv, recv, recv, recv, recv); !errors.As(err, &part) || part.Posted != 4 || !errors.Is(err, qp.ErrRQFull) {
+	if err := a.qp.PostRecv(recv, recv, recv, recv, recv); !errors.As(err, &part) || part.Posted != 4 || !errors.Is(err, ErrRQFull) {
 		t.Errorf("receive queue of 4 full: %v", err)
 	}
 	fresh, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)
-	if err := fresh.PostSend(wr); !errors.Is(err, qp.ErrQPState) {
+	if err := fresh.PostSend(wr); !errors.Is(err, ErrQPState) {
 		t.Errorf("send before RTS: %v", err)
 	}
 }

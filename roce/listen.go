@@ -13,14 +13,6 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Errors of answers to a Request.
-var (
-	// ErrAnswered: a Request is answered once.
-	ErrAnswered = errors.New("roce: the request has been answered already: it takes one Accept, Reject or AnswerUD")
-	// ErrReason: only the connection manager may say that.
-	ErrReason = errors.New("roce: no reason for an application to refuse by: take RejectConsumer, RejectNoListener or RejectNoQP, for connections RejectNoResources or RejectUnsupported, too")
-)
-
 // Listener takes connection requests that come to a port (RDMA_PS_TCP, or RDMA_PS_UDP for datagrams). RDMA ports are not
 // the kernel's TCP or UDP ports: both may be in use under one number.
 type Listener struct {
@@ -78,7 +70,7 @@ func (l *Listener) bind(p cm.ListenParams, datagram bool) (err error) {
 			p.Service = serviceOf(datagram, ephemeralPort(uint32(l.dev.rand())))
 		}
 		l.id, err = g.cm.Listen(p)
-		if l.addr.Port() != 0 || !errors.Is(err, cm.ErrListening) {
+		if l.addr.Port() != 0 || !errors.Is(err, ErrListening) {
 			break
 		}
 	}
@@ -261,12 +253,12 @@ func (r *Request) LocalAddr() netip.AddrPort {
 func (r *Request) PrivateData() []byte { return r.private }
 
 // Params are the peer's own words: its QPN, its depths, its timeouts.
-func (r *Request) Params() *cm.Request { return r.req }
+func (r *Request) Params() *ConnRequest { return r.req }
 
 // AcceptOptions shape an accepted connection; the zero value is good. What the peer asks for is an upper bound.
 //
 // Timeout, Retries and RNRRetries of the QP are the peer's to choose: it knows the path that it asked for (IBA 12.7). Its
-// Local ACK Timeout is taken up to cm.MaxAckTimeout, 4.3 s; Timeout, if positive, limits it further.
+// Local ACK Timeout is taken up to MaxAckTimeout, 4.3 s; Timeout, if positive, limits it further.
 type AcceptOptions struct {
 	ConnectOptions        // of it: MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU, path options
 	PrivateData    []byte // for the peer: 196 bytes at most
@@ -343,7 +335,7 @@ func (r *Request) fits(q *QP, o *AcceptOptions) error {
 	case o.MTU != 0 && !o.MTU.Valid():
 		return fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
 	case len(o.PrivateData) > cm.REPPrivateLen:
-		return fmt.Errorf("%w: %d bytes, an answer has room for %d", cm.ErrPrivateData, len(o.PrivateData), cm.REPPrivateLen)
+		return fmt.Errorf("%w: %d bytes, an answer has room for %d", ErrPrivateData, len(o.PrivateData), cm.REPPrivateLen)
 	}
 	return nil
 }
@@ -406,7 +398,7 @@ func (r *Request) RejectWith(reason RejectReason, private []byte) error {
 	case !rejectable[reason]:
 		return fmt.Errorf("%w: %v", ErrReason, reason)
 	case len(private) > cm.REJPrivateLen:
-		return fmt.Errorf("%w: %d bytes, a refusal has room for %d", cm.ErrPrivateData, len(private), cm.REJPrivateLen)
+		return fmt.Errorf("%w: %d bytes, a refusal has room for %d", ErrPrivateData, len(private), cm.REJPrivateLen)
 	}
 	if err := r.answer(); err != nil {
 		return err
@@ -440,7 +432,7 @@ func (r *Request) answerUD(a *cm.SIDRReply) error {
 	case !r.req.Service.IsUDP():
 		return fmt.Errorf("%w: the peer asks for a connection; see Accept", ErrInvalid)
 	case len(a.PrivateData) > cm.SIDRREPPrivateLen:
-		return fmt.Errorf("%w: %d bytes, an answer has room for %d", cm.ErrPrivateData, len(a.PrivateData), cm.SIDRREPPrivateLen)
+		return fmt.Errorf("%w: %d bytes, an answer has room for %d", ErrPrivateData, len(a.PrivateData), cm.SIDRREPPrivateLen)
 	}
 	if err := r.answer(); err != nil {
 		return err

@@ -9,14 +9,16 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// PD is a protection domain: QPs reach only memory of their own PD.
+// PD is a protection domain. A QP can access only memory of its own PD.
 type PD struct {
 	dev    *Device
 	pd     *mr.PD
-	closed bool // under Device.ctl
+	closed bool // guarded by Device.ctl
 }
 
-// AllocPD makes a protection domain.
+// AllocPD creates a protection domain.
+//
+// Errors: ErrTooMany, ErrClosed.
 func (d *Device) AllocPD() (*PD, error) {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
@@ -32,7 +34,8 @@ func (d *Device) AllocPD() (*PD, error) {
 	return p, nil
 }
 
-// Close frees the PD. It gives ErrInUse while memory regions, windows, QPs or SRQs exist in it. Closing twice is harmless.
+// Close destroys the PD. It returns ErrInUse while memory regions, windows, QPs or SRQs exist in
+// it. Closing twice is harmless.
 func (p *PD) Close() error {
 	p.dev.ctl.Lock()
 	defer p.dev.ctl.Unlock()
@@ -51,7 +54,18 @@ func (p *PD) shut() error {
 	return nil
 }
 
-// MROption changes how RegisterMR makes a memory region.
+// usable returns an error if no object can be created in the PD. The caller holds ctl.
+func (p *PD) usable() error {
+	if err := p.dev.open(); err != nil {
+		return err
+	}
+	if p.closed {
+		return fmt.Errorf("%w: the PD", ErrClosed)
+	}
+	return nil
+}
+
+// MROption is an argument of RegisterMR, AllocMR and FastMR.Prepare.
 type MROption func(*mrConfig)
 
 type mrConfig struct {
@@ -71,52 +85,48 @@ func mrOptions(mem []byte, opts []MROption) mrConfig {
 	return c
 }
 
-// WithIOVA sets the address by which work requests and peers name the region's first byte. The default is the
-// memory's own address, or 0 with ZeroBased.
+// WithIOVA sets the address with which work requests and peers name the first byte of the region.
+// The default is the address of the memory, or 0 with ZeroBased.
 func WithIOVA(addr uint64) MROption {
 	return func(c *mrConfig) { c.iova, c.hasIOVA = addr, true }
 }
 
-// WithPersist says how the region's memory is made to survive a loss of power, and grants FlushPersistent: f is called
-// with the bytes that a peer's FLUSH is about, on the device's own thread, and the FLUSH is answered when it returns nil.
-// For a file mapped into memory it is unix.Msync with MS_SYNC, on whole pages.
+// WithPersist adds the right FlushPersistent and sets the function that makes memory survive a loss
+// of power. The device calls f on its own thread with the bytes that a peer's FLUSH covers, and
+// acknowledges the FLUSH when f returns nil. For a file that is mapped into memory, f calls
+// unix.Msync with MS_SYNC on the whole pages.
 func WithPersist(f func([]byte) error) MROption {
 	return func(c *mrConfig) { c.persist = f }
 }
 
-// usable tells whether new objects can be made in the PD; the caller holds ctl.
-func (p *PD) usable() error {
-	if err := p.dev.open(); err != nil {
-		return err
-	}
-	if p.closed {
-		return fmt.Errorf("%w: the PD", ErrClosed)
-	}
-	return nil
-}
-
-// MR is a memory region: memory that work requests, and peers as far as its access rights go, may reach.
+// MR is a memory region: memory that local work requests and, within its access rights, peers can
+// access.
 //
-// Memory that a peer writes while the program looks at it has to be read by Load8 or Load64: they see everything that
-// a WRITE put there once they see its last aligned word (see the package comment). After the completion that
-// announces the data, plain reads of Bytes are fine.
+// A program that polls memory while a peer writes to it must use Load8, Load32 or Load64: once they
+// return the last aligned word of a WRITE, all bytes before it are visible, too. After the
+// completion that announces the data, plain reads of Bytes are safe.
 type MR struct {
-	*mr.MR // LKey, RKey, Addr, Len, Bytes, Access, Load8, Store8, Load64, Store64, Add64, CompareAndSwap64
+	region
 
 	pd     *PD
 	mapped []byte // memory of AllocMR
-	closed bool   // under Device.ctl
+	closed bool   // guarded by Device.ctl
 }
 
-// RegisterMR makes mem a memory region of the PD. mem stays the caller's; it must not be freed or reused before
-// Close returns (a Go slice is kept alive by the region). Peers' writes need LocalWrite beside RemoteWrite or
-// RemoteAtomic (IBA 10.6.3.1).
+// RegisterMR registers mem as a memory region. The caller keeps mem, and must not reuse it or
+// release it before Close returns; the region keeps a Go slice alive. RemoteWrite and RemoteAtomic
+// need LocalWrite (IBA 10.6.3.1).
+//
+// Errors: ErrMemoryLength, ErrMemoryAlign, ErrMemoryAccess, ErrTooMany, ErrNoMemory, ErrClosed.
 func (p *PD) RegisterMR(mem []byte, access Access, opts ...MROption) (*MR, error) {
 	return p.register(mem, nil, access, opts)
 }
 
-// AllocMR makes a memory region of size bytes of its own: zeroed, aligned to a page, outside the Go heap, and given back
-// to the system by Close. No slice of Bytes may be used after that.
+// AllocMR allocates size bytes and registers them as a memory region. The memory is zeroed, aligned
+// to a page and outside the Go heap. Close releases it, so slices of Bytes must not be used after
+// that.
+//
+// Errors: those of RegisterMR, and ErrInvalid.
 func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("%w: a memory region of %d bytes; it needs at least 1", ErrInvalid, size)
@@ -127,7 +137,7 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 	}
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err == nil && size >= hugeSize && hugeHere() {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice; without it all works, too
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only advice
 	}
 	var m *MR
 	if err != nil {
@@ -163,33 +173,18 @@ func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, 
 		d.mem.give(mrBytes)
 		return nil, fmt.Errorf("roce: register %d bytes: %w", len(mem), err)
 	}
-	m := &MR{MR: inner, pd: p, mapped: mapped}
+	m := &MR{region: region{inner}, pd: p, mapped: mapped}
 	d.mems[m] = struct{}{}
 	d.spread(m.memory)
 	return m, nil
 }
 
-// LKey is the key by which the owner's work requests name the region.
-func (m *MR) LKey() LKey { return LKey(m.MR.LKey()) }
-
-// RKey is the key by which peers name the region.
-func (m *MR) RKey() RKey { return RKey(m.MR.RKey()) }
-
-// PD is the region's protection domain.
+// PD returns the region's protection domain.
 func (m *MR) PD() *PD { return m.pd }
 
-// SGE names n bytes from offset off of the region. Posting checks the bounds.
-func (m *MR) SGE(off, n int) SGE {
-	return SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
-}
-
-// Remote is what a peer has to know to WRITE, READ or do atomics on the region.
-func (m *MR) Remote() RemoteBuffer {
-	return RemoteBuffer{Addr: m.Addr(), RKey: m.RKey(), Len: uint64(m.Len())}
-}
-
-// Close takes the region's keys back at once and returns when no packet and no work request can touch the memory any
-// more. It gives ErrInUse while memory windows are bound to the region. Closing twice is harmless.
+// Close invalidates the region's keys, and returns when no packet and no work request can access
+// the memory any more. It returns ErrInUse while memory windows are bound to the region. Closing
+// twice is harmless.
 func (m *MR) Close() error {
 	d := m.pd.dev
 	d.ctl.Lock()
@@ -204,19 +199,19 @@ func (m *MR) Close() error {
 	return m.unmap()
 }
 
-// kill makes the keys invalid; the caller holds ctl.
+// kill invalidates the keys. The caller holds ctl.
 func (m *MR) kill() error {
-	if err := m.pd.dev.mrs.Deregister(m.MR); errors.Is(err, mr.ErrBusy) {
+	if err := m.pd.dev.mrs.Deregister(m.m); errors.Is(err, mr.ErrBusy) {
 		return fmt.Errorf("%w: %w", ErrInUse, err)
 	}
-	// The only other error is that the region is not registered: then there is nothing left to take back.
+	// The only other error means that the region is not registered, so there is nothing to undo.
 	m.closed = true
 	delete(m.pd.dev.mems, m)
 	m.pd.dev.mem.give(mrBytes)
 	return nil
 }
 
-// unmap gives AllocMR's memory back, after the grace period.
+// unmap releases the memory of AllocMR, after the grace period.
 func (m *MR) unmap() error {
 	if m.mapped == nil {
 		return nil

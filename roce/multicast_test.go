@@ -14,7 +14,6 @@ import (
 	"github.com/gorxe/gorxe/bth/bthtest"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -113,7 +112,7 @@ func TestMulticast(t *testing.T) {
 			if !slices.Contains(link.Port(1).Groups(), group) {
 				t.Error("the host left though a QP is attached")
 			}
-			if err := e[1].qp.DetachMulticast(group); !errors.Is(err, qp.ErrNotAttached) {
+			if err := e[1].qp.DetachMulticast(group); !errors.Is(err, ErrNotAttached) {
 				t.Errorf("detached twice: %v", err)
 			}
 			must(t, second.DetachMulticast(group))
@@ -136,7 +135,7 @@ func TestMulticast(t *testing.T) {
 // What cannot be attached, or answered, is refused with its reason.
 func TestMulticastRefused(t *testing.T) {
 	a, b := newRig(t, rigConfig{typ: UD})
-	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err, qp.ErrNotMulticast) {
+	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err, ErrNotMulticast) {
 		t.Errorf("a unicast address: %v", err)
 	}
 	group := netip.MustParseAddr("239.1.1.1")
@@ -149,7 +148,7 @@ func TestMulticastRefused(t *testing.T) {
 	}
 	rc, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
 	must(t, err)
-	if err := rc.AttachMulticast(group); !errors.Is(err, qp.ErrInvalidAttr) {
+	if err := rc.AttachMulticast(group); !errors.Is(err, ErrInvalidAttr) {
 		t.Errorf("an RC QP: %v", err)
 	}
 	good := WC{Flags: WCGRH}

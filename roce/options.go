@@ -17,20 +17,22 @@ func WithProgress(p Progress) Option { return func(c *config) { c.progress = p }
 // WithXDP sets how Open attaches to the interface. New ignores it.
 func WithXDP(o XDPOptions) Option { return func(c *config) { c.xdp = o } }
 
-// WithExpert sets what few programs need. If it is given more than once, each one overrides only the fields that it
-// sets.
+// WithExpert sets what few programs need. If it is given more than once, each one overrides only
+// the fields that it sets.
 func WithExpert(e Expert) Option { return e.apply }
 
-// Progress says which thread runs the protocol of a Device: receives, answers, retransmits and completes.
+// Progress says which thread runs the protocol of a Device: receives, answers, retransmits and
+// completes.
 type Progress uint8
 
 const (
-	// Auto: a goroutine of the Device that is locked to its OS thread. It spins for a while after the last packet
-	// (Expert.Spin) and then sleeps in the kernel. Peers' requests are served without calls of the program.
+	// Auto: a goroutine of the Device that is locked to its OS thread. It spins for a while after
+	// the last packet (Expert.Spin) and then sleeps in the kernel. Peers' requests are served
+	// without calls of the program.
 	Auto Progress = iota
-	// Manual: the program's calls of CQ.Poll, CQ.Wait and Device.Progress, in the calling thread. This gives the lowest
-	// latency, because no work passes between threads. While the program makes none of these calls, the Device answers
-	// no peer.
+	// Manual: the program's calls of CQ.Poll, CQ.Wait and Device.Progress, in the calling thread.
+	// This gives the lowest latency, because no work passes between threads. While the program
+	// makes none of these calls, the Device answers no peer.
 	Manual
 )
 
@@ -42,7 +44,8 @@ func (p Progress) String() string {
 	return "auto"
 }
 
-// XDPOptions are the settings of the AF_XDP port that Open creates. The zero value suits most programs.
+// XDPOptions are the settings of the AF_XDP port that Open creates. The zero value suits most
+// programs.
 type XDPOptions = xdp.Options
 
 // XDPMode is where in the kernel's receive path frames are taken: XDPOptions.Mode.
@@ -63,37 +66,40 @@ type Network = driver.Network
 
 // Expert holds settings that few programs need, for WithExpert. A zero field means the default.
 type Expert struct {
-	// Limits on objects: protection domains; memory regions, windows and fast regions together; queue pairs.
-	// The defaults are 65,536, 1,048,576 and 65,536.
+	// Limits on objects: protection domains; memory regions, windows and fast regions together;
+	// queue pairs. The defaults are 65,536, 1,048,576 and 65,536.
 	MaxPD, MaxMR, MaxQP int
 
-	// MaxMemory limits the bytes of QPs, regions, queues and AllocMR together; beyond it, calls fail with ErrNoMemory.
-	// By default all devices of a process share three quarters of the memory that the machine, or the process's
-	// control group, has.
+	// MaxMemory limits the bytes of QPs, regions, queues and AllocMR together; beyond it, calls
+	// fail with ErrNoMemory. By default all devices of a process share three quarters of the memory
+	// that the machine, or the process's control group, has.
 	MaxMemory uint64
 
 	// MaxWindow limits the unacknowledged packets of each QP. The default is 256.
 	MaxWindow int
 
-	// Spin is how long the Device polls for the next packet before it sleeps. The default is DefaultSpin, or NoSpin
-	// while the process has no more cores (GOMAXPROCS) than devices with Auto progress. The Device spins longer while
-	// packets get lost and after a burst of long messages.
+	// Spin is how long the Device polls for the next packet before it sleeps. The default is
+	// DefaultSpin, or NoSpin while the process has no more cores (GOMAXPROCS) than devices with
+	// Auto progress. The Device spins longer while packets get lost and after a burst of long
+	// messages.
 	Spin time.Duration
 
 	// CPU pins the thread of Auto progress to a CPU.
 	CPU *int
 
-	// Prefetch is how many QPs ahead of their turn to send the engine brings their state into the CPU caches, at most
-	// MaxPrefetch; 0 is off. The default is DefaultPrefetch. It matters for thousands of QPs and memory regions.
+	// Prefetch is how many QPs ahead of their turn to send the engine brings their state into the
+	// CPU caches, at most MaxPrefetch; 0 is off. The default is DefaultPrefetch. It matters for
+	// thousands of QPs and memory regions.
 	Prefetch *int
 
-	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and never decreasing.
-	// It implies Manual progress. The Device starts no goroutine and never blocks: the program calls Device.Progress,
-	// and Device.NextTimeout says when the next call is due. CQ.Wait returns ErrVirtualTime.
+	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and
+	// never decreasing. It implies Manual progress. The Device starts no goroutine and never
+	// blocks: the program calls Device.Progress, and Device.NextTimeout says when the next call is
+	// due. CQ.Wait returns ErrVirtualTime.
 	Clock func() int64
 
-	// Rand replaces the cryptographic random source of keys, QPNs and PSNs, for reproducible runs. The Device serializes
-	// its calls.
+	// Rand replaces the cryptographic random source of keys, QPNs and PSNs, for reproducible runs.
+	// The Device serializes its calls.
 	Rand func() uint64
 
 	// Network is for a Port that does not implement Network itself.
@@ -182,8 +188,8 @@ type QPConfig struct {
 	MaxInline  int  // bytes of SendWR.Inline, at most MaxInline; 0: 64
 	SignalAll  bool // every send work request completes with a WC, as if it had the flag Signaled
 
-	// GIDIndex is the index in Device.GIDs of the local address. Nil: the first IPv4 address; if there is none, the
-	// first global IPv6 address; otherwise the link-local address.
+	// GIDIndex is the index in Device.GIDs of the local address. Nil: the first IPv4 address; if
+	// there is none, the first global IPv6 address; otherwise the link-local address.
 	GIDIndex *int
 	// QPN requests a number; 0: a random one.
 	QPN QPN
@@ -196,19 +202,22 @@ const (
 	defaultInline = 64
 )
 
-// SRQConfig describes the shared receive queue that CreateSRQ creates: Depth receives of MaxSGE SGEs each (0: 4).
+// SRQConfig describes the shared receive queue that CreateSRQ creates: Depth receives of MaxSGE
+// SGEs each (0: 4).
 type SRQConfig = qp.SRQConfig
 
-// ConnectOptions are the attributes that a QP gets when it is connected. The zero value suits most programs. In the
-// fields of type int, 0 means the default and a negative number means 0.
+// ConnectOptions are the attributes that a QP gets when it is connected. The zero value suits most
+// programs. In the fields of type int, 0 means the default and a negative number means 0.
 type ConnectOptions struct {
 	MTU    MTU    // limit of the path MTU; 0: the largest that both sides support
 	Access Access // what the peer may do through this QP; 0: RDMA WRITE, READ, atomics and FLUSH
 
-	Timeout     int // Local ACK Timeout exponent: 4.096 us << n; 0: 17 (0.54 s); negative: no timeout
-	Retries     int // retries after timeouts and sequence errors, 1 to 7; 0: 7; negative: none
-	RNRRetries  int // retries after RNR NAKs, 1 to 6, or 7 for no limit; 0: 7; negative: none
-	MinRNRTimer int // timer code of the RNR NAKs that this side sends, 1 to 31; 0: 12 (0.64 ms); negative: code 0 (655 ms)
+	Timeout    int // Local ACK Timeout, 4.096 us << n; 0: 17 (0.54 s); negative: never
+	Retries    int // retries after timeouts and sequence errors, 1 to 7; 0: 7; negative: none
+	RNRRetries int // retries after RNR NAKs, 1 to 6, or 7 for no limit; 0: 7; negative: none
+	// MinRNRTimer is the timer code of the RNR NAKs that this side sends, 1 to 31; 0: 12 (0.64 ms);
+	// negative: code 0 (655 ms).
+	MinRNRTimer int
 
 	MaxRdAtomic     int // outstanding READs and atomics of this side; 0: 16; negative: none
 	MaxDestRdAtomic int // outstanding READs and atomics of the peer; 0: 16; negative: none
@@ -227,6 +236,6 @@ type PathOptions struct {
 // AHAttr describes the address handle that CreateAH creates.
 type AHAttr struct {
 	Remote   GID  // the receiver: a unicast address or a multicast group
-	GIDIndex *int // index in Device.GIDs of the local address; nil: the first one of Remote's IP version
+	GIDIndex *int // local address, as index in Device.GIDs; nil: the first of Remote's IP version
 	PathOptions
 }

@@ -89,7 +89,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	}
 	d.qps[q] = struct{}{}
 	d.spread(q.memory)
-	d.hint(d.window)
+	d.setPostPrefetch(d.window)
 	return q, nil
 }
 
@@ -173,10 +173,10 @@ func (q *QP) State() State { return q.qp.State() }
 // that received something is sent before PostSend returns, as the likely answer; others go with the next turn.
 //
 // If one is refused, those before it are posted: then the error is a *PostError that says how many. Errors:
-// qp.ErrQPState before RTS, qp.ErrSQFull, qp.ErrInvalidWR, qp.ErrInvalidKey, ErrClosed.
+// ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
-	if hinting.Load() > 0 {
-		q.ahead()
+	if postPrefetch.Load() > 0 {
+		q.prefetch()
 	}
 	l := q.sendLock()
 	l.Lock()
@@ -191,7 +191,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	return nil
 }
 
-// PostRecv posts receive work requests, in order. Errors are as PostSend's, with qp.ErrRQFull, and qp.ErrHasSRQ for a QP
+// PostRecv posts receive work requests, in order. Errors are as PostSend's, with ErrRQFull, and ErrHasSRQ for a QP
 // that takes its receives from an SRQ.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
 	l := q.recvLock()
@@ -318,7 +318,7 @@ func (q *QP) shut() error {
 	q.pd.pd.Release()
 	d.mem.give(int(q.bytes))
 	delete(d.qps, q)
-	d.hint(d.window)
+	d.setPostPrefetch(d.window)
 	return err
 }
 

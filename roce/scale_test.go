@@ -10,9 +10,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/qp/sched"
 )
 
 func heap() uint64 {
@@ -84,14 +82,14 @@ func TestLimitsAreNamed(t *testing.T) {
 		}
 	}
 	_, err := d.CreateQP(e.pd, small)
-	refused("a fourth QP", err, qp.ErrTooManyQPs, "the limit is 3")
+	refused("a fourth QP", err, ErrTooManyQPs, "the limit is 3")
 	for range 4 {
 		if _, err := e.pd.RegisterMR(make([]byte, 64), LocalWrite); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, err = e.pd.RegisterMR(make([]byte, 64), LocalWrite)
-	refused("a sixth MR", err, mr.ErrTooMany, "the limit is 5")
+	refused("a sixth MR", err, ErrTooMany, "the limit is 5")
 
 	const bytes = "the limit is 4194304 bytes"
 	if err := e.qp.Close(); err != nil {
@@ -179,9 +177,9 @@ func TestDevicesShareTheMachine(t *testing.T) {
 	}
 }
 
-// Hints and windows change nothing but time: messages over a few hundred QPs and regions arrive with any window, hinted or not,
-// and nothing is allocated.
-func TestLookingAhead(t *testing.T) {
+// TestPrefetchWindows sends messages over a few hundred QPs and regions with several prefetch
+// windows: all arrive, and nothing is allocated.
+func TestPrefetchWindows(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
 	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual), WithExpert(Expert{Prefetch: new(2)})), rigConfig{})
@@ -194,7 +192,7 @@ func TestLookingAhead(t *testing.T) {
 		as = append(as, p)
 		src, dst = append(src, newMR(t, a)), append(dst, newMR(t, b))
 	}
-	h := a.NewHinter()
+	p := a.NewPrefetcher()
 	sges := make([]SGE, n)
 	wrs := make([]SendWR, n)
 	for i := range wrs {
@@ -204,7 +202,7 @@ func TestLookingAhead(t *testing.T) {
 	wcs := make([]WC, n)
 	round := func() {
 		for i, q := range as {
-			h.Hint(as[(i+8)%n], &wrs[(i+8)%n])
+			p.Prefetch(as[(i+8)%n], &wrs[(i+8)%n])
 			if err := q.PostSend(wrs[i : i+1]...); err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +218,7 @@ func TestLookingAhead(t *testing.T) {
 			b.Progress()
 		}
 	}
-	for _, window := range []int{0, 1, 3, 8, qp.MaxPrefetch} {
+	for _, window := range []int{0, 1, 3, 8, MaxPrefetch} {
 		if err := errors.Join(a.SetPrefetch(window), b.SetPrefetch(window)); err != nil {
 			t.Fatal(err)
 		}
@@ -239,11 +237,11 @@ func TestLookingAhead(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []int{-1, qp.MaxPrefetch + 1} {
+	for _, bad := range []int{-1, MaxPrefetch + 1} {
 		if err := a.SetPrefetch(bad); err == nil {
-			t.Errorf("a window of %d was taken", bad)
+			t.Errorf("SetPrefetch(%d) succeeded", bad)
 		}
-		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{Prefetch: new(bad)})); !errors.Is(err, sched.ErrWindow) {
+		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{Prefetch: new(bad)})); !errors.Is(err, ErrPrefetch) {
 			t.Errorf("Expert.Prefetch = %d: %v", bad, err)
 		}
 	}
@@ -267,34 +265,35 @@ func newMR(t *testing.T, e *end) *MR {
 	return m
 }
 
-// PostSend hints from hintFrom QPs on, as long as the device looks ahead and is open.
-func TestPostersHint(t *testing.T) {
-	before := hinting.Load()
+// TestPostPrefetch checks that PostSend prefetches from postPrefetchFrom QPs on, while the device
+// is open and has a prefetch window.
+func TestPostPrefetch(t *testing.T) {
+	before := postPrefetch.Load()
 	is := func(what string, want int32) {
 		t.Helper()
-		if got := hinting.Load() - before; got != want {
-			t.Errorf("%s: %d devices hint, want %d", what, got, want)
+		if got := postPrefetch.Load() - before; got != want {
+			t.Errorf("%s: %d devices prefetch, want %d", what, got, want)
 		}
 	}
 	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual)), rigConfig{depth: 1})
-	for len(e.qps) < hintFrom-1 {
+	for len(e.qps) < postPrefetchFrom-1 {
 		newQP(t, e)
 	}
-	is("a QP too few", 0)
+	is("one QP less", 0)
 	last := newQP(t, e)
 	is("many QPs", 1)
 	for i, window := range []int{0, 0, 8, 3} {
 		must(t, e.SetPrefetch(window))
-		is("a window", []int32{0, 0, 1, 1}[i])
+		is("SetPrefetch", []int32{0, 0, 1, 1}[i])
 	}
 	if err := e.SetPrefetch(-1); err == nil {
-		t.Error("a window of -1")
+		t.Error("SetPrefetch(-1) succeeded")
 	}
-	is("a window refused", 1)
+	is("after SetPrefetch(-1)", 1)
 	must(t, last.Close())
-	is("one closed", 0)
+	is("one QP closed", 0)
 	newQP(t, e)
-	is("and made again", 1)
+	is("QP created again", 1)
 	must(t, e.Close())
-	is("closed", 0)
+	is("device closed", 0)
 }

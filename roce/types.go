@@ -1,131 +1,160 @@
 package roce
 
 import (
+	"net/netip"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// The engine's types, under the names that a user of verbs expects, so that a program imports roce alone.
+// Work requests, completions and attributes. The aliased types are described in package qp; the
+// comments name their libibverbs counterparts.
 type (
-	// SendWR is a work request for PostSend (ibv_send_wr).
+	// SendWR is a send work request for QP.PostSend (ibv_send_wr).
 	SendWR = qp.SendWR
-	// RecvWR is a work request for PostRecv (ibv_recv_wr).
+	// RecvWR is a receive work request for PostRecv (ibv_recv_wr).
 	RecvWR = qp.RecvWR
-	// SGE names a piece of registered memory (ibv_sge). MR.SGE makes one.
+	// SGE is a range of registered memory (ibv_sge). MR.SGE returns one.
 	SGE = qp.SGE
 	// WC is a work completion (ibv_wc).
 	WC = qp.WC
-	// Status is a completion's status (ibv_wc_status).
+	// Status is the status of a work completion (ibv_wc_status).
 	Status = qp.Status
-	// WCOpcode says what completed (ibv_wc_opcode).
+	// WCOpcode is the operation that completed (ibv_wc_opcode).
 	WCOpcode = qp.WCOpcode
-	// WCFlags are a completion's flags (ibv_wc_flags).
+	// WCFlags are the flags of a work completion (ibv_wc_flags).
 	WCFlags = qp.WCFlags
 	// Op is the operation of a SendWR (ibv_wr_opcode).
 	Op = qp.Op
 	// SendFlags are the flags of a SendWR (ibv_send_flags).
 	SendFlags = qp.SendFlags
-	// Placement is what an OpFlush is to achieve (ibv_placement_type).
+	// Placement is what an OpFlush guarantees (ibv_placement_type).
 	Placement = qp.Placement
-	// Level is how much an OpFlush is about (ibv_selectivity_level).
+	// Level is the range of memory that an OpFlush covers (ibv_selectivity_level).
 	Level = qp.Level
 	// State is the state of a QP (ibv_qp_state).
 	State = qp.State
 	// QPType is the transport service of a QP: RC, UC or UD.
 	QPType = qp.Type
-	// Attr holds a QP's attributes, for Modify and Query (ibv_qp_attr).
+	// Attr holds the attributes of a QP for Modify and Query (ibv_qp_attr).
 	Attr = qp.Attr
-	// AttrMask says which fields of an Attr count (ibv_qp_attr_mask).
+	// AttrMask selects fields of an Attr (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
-	// Path is the path to a peer: the addresses of both sides and the prepared Ethernet, IP and UDP headers.
-	// Device.ResolvePath makes one.
+	// Path holds the addresses and the prepared Ethernet, IP and UDP headers of packets to a peer.
+	// Device.ResolvePath returns one.
 	Path = frame.Path
-
-	// Access are the rights that a memory region grants.
+	// Access is a set of access rights of a memory region, window or QP (ibv_access_flags).
 	Access = mr.Access
+)
 
+// Addresses, numbers and keys. They are unsigned integers in host byte order, except GID and MAC,
+// which are byte arrays.
+type (
 	// GID is an address in RoCEv2: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
 	GID = bth.GID
+	// MAC is an Ethernet address.
+	MAC = bth.MAC
 	// QPN is the number of a queue pair, 24 bits.
 	QPN = bth.QPN
 	// PSN is a packet sequence number, 24 bits.
 	PSN = bth.PSN
-	// RKey is the key by which a peer names a memory region.
+	// RKey is the key with which a peer names a memory region or window.
 	RKey = bth.RKey
-	// LKey is the key by which the owner's own work requests name a memory region.
+	// LKey is the key with which local work requests name a memory region.
 	LKey = bth.LKey
-	// PKey is a partition key; RoCE uses DefaultPKey.
+	// PKey is a partition key. RoCE uses DefaultPKey.
 	PKey = bth.PKey
-	// QKey protects a UD queue pair.
+	// QKey authorizes datagrams to a UD queue pair.
 	QKey = bth.QKey
-	// MTU is a path MTU: 256, 512, 1024, 2048 or 4096 bytes of payload a packet.
+	// MTU is a path MTU: at most 256, 512, 1024, 2048 or 4096 bytes of payload per packet.
 	MTU = bth.MTU
 )
 
-// The transport services.
-const (
-	RC = qp.RC
-	UC = qp.UC
-	UD = qp.UD
+// GIDFromAddr returns the GID of an IP address. A zone is ignored.
+func GIDFromAddr(a netip.Addr) GID { return bth.GIDFromAddr(a) }
+
+// ParseGID parses a GID in the notation of an IPv4 or IPv6 address.
+func ParseGID(s string) (GID, error) { return bth.ParseGID(s) }
+
+// Types of the connection manager and of counters that occur in this package's API.
+type (
+	// ConnRequest is what a peer asks for in a connection request. Request.Params returns one.
+	ConnRequest = cm.Request
+	// RejectReason is the reason for refusing a connection (IBA 12.6.7.2).
+	RejectReason = cm.Reason
+	// CMCounters are the counters of the connection manager.
+	CMCounters = cm.Counters
+	// EngineCounters are the counters of the protocol engine.
+	EngineCounters = qp.Counters
+	// DropReason is why the decoder dropped a frame: an index of Counters.Drops.
+	DropReason = frame.Reason
 )
 
-// The states of a queue pair.
+// Transport services (ibv_qp_type).
+const (
+	RC = qp.RC // reliable connection
+	UC = qp.UC // unreliable connection
+	UD = qp.UD // unreliable datagram
+)
+
+// States of a queue pair (ibv_qp_state).
 const (
 	StateReset = qp.Reset
-	StateInit  = qp.Init
-	StateRTR   = qp.RTR
-	StateRTS   = qp.RTS
-	StateSQD   = qp.SQD
-	StateSQE   = qp.SQE
+	StateInit  = qp.Init // receives can be posted
+	StateRTR   = qp.RTR  // ready to receive
+	StateRTS   = qp.RTS  // ready to send
+	StateSQD   = qp.SQD  // send queue drained, or draining
+	StateSQE   = qp.SQE  // send queue in error (UC, UD)
 	StateErr   = qp.Err
 )
 
-// The operations of a SendWR.
+// Operations of a SendWR (ibv_wr_opcode).
 const (
 	OpSend     = qp.OpSend
 	OpSendImm  = qp.OpSendImm
-	OpSendInv  = qp.OpSendInv
+	OpSendInv  = qp.OpSendInv // SEND that invalidates SendWR.InvKey at the peer
 	OpWrite    = qp.OpWrite
 	OpWriteImm = qp.OpWriteImm
 	OpRead     = qp.OpRead
 	OpCmpSwap  = qp.OpCmpSwap
 	OpFetchAdd = qp.OpFetchAdd
 
-	OpFlush       = qp.OpFlush
-	OpAtomicWrite = qp.OpAtomicWrite
+	OpFlush       = qp.OpFlush       // FLUSH (IBA annex A19)
+	OpAtomicWrite = qp.OpAtomicWrite // ATOMIC WRITE of 8 aligned bytes (IBA annex A19)
 
-	// The next three are local: nothing is sent. See MW and FastMR.
+	// Local operations, which send no packet. See MW and FastMR.
 	OpBindMW   = qp.OpBindMW
 	OpLocalInv = qp.OpLocalInv
 	OpRegMR    = qp.OpRegMR
 )
 
-// What an OpFlush is to achieve, and how much it is about.
+// Flags of a SendWR (ibv_send_flags).
 const (
-	PlaceGlobal     = qp.PlaceGlobal
-	PlacePersistent = qp.PlacePersistent
-	FlushRange      = qp.FlushRange
-	FlushRegion     = qp.FlushRegion
+	Signaled  = qp.Signaled  // success completes with a WC, too
+	Fence     = qp.Fence     // start only after earlier READs, atomics and FLUSHes
+	Solicited = qp.Solicited // the peer's completion is a solicited one: see CQ.WaitSolicited
 )
 
-// The flags of a SendWR.
+// Placements and levels of an OpFlush.
 const (
-	Signaled  = qp.Signaled
-	Fence     = qp.Fence
-	Solicited = qp.Solicited
+	PlaceGlobal     = qp.PlaceGlobal     // earlier WRITEs are visible to all observers
+	PlacePersistent = qp.PlacePersistent // and survive a loss of power
+	FlushRange      = qp.FlushRange      // SendWR.Length bytes at SendWR.RemoteAddr
+	FlushRegion     = qp.FlushRegion     // the whole region or window
 )
 
-// What completed.
+// Operations of a completion (ibv_wc_opcode).
 const (
 	WCSend         = qp.WCSend
 	WCWrite        = qp.WCWrite
 	WCRead         = qp.WCRead
 	WCCmpSwap      = qp.WCCmpSwap
 	WCFetchAdd     = qp.WCFetchAdd
-	WCRecv         = qp.WCRecv
-	WCRecvWriteImm = qp.WCRecvWriteImm
+	WCRecv         = qp.WCRecv         // a SEND was received
+	WCRecvWriteImm = qp.WCRecvWriteImm // a WRITE with immediate was received
 	WCFlush        = qp.WCFlush
 	WCAtomicWrite  = qp.WCAtomicWrite
 	WCBindMW       = qp.WCBindMW
@@ -133,14 +162,15 @@ const (
 	WCRegMR        = qp.WCRegMR
 )
 
-// The flags of a completion.
+// Flags of a completion (ibv_wc_flags).
 const (
-	WCWithImm = qp.WCWithImm
-	WCWithInv = qp.WCWithInv
-	WCGRH     = qp.WCGRH
+	WCWithImm   = qp.WCWithImm   // WC.Imm is set
+	WCWithInv   = qp.WCWithInv   // the peer invalidated WC.InvKey
+	WCGRH       = qp.WCGRH       // the first GRHLen bytes received are the network header
+	WCSolicited = qp.WCSolicited // the peer set the flag Solicited
 )
 
-// The statuses of a completion, by their verbs names.
+// Statuses of a completion (ibv_wc_status).
 const (
 	Success        = qp.Success
 	LocLenErr      = qp.LocLenErr
@@ -155,22 +185,25 @@ const (
 	RemOpErr       = qp.RemOpErr
 	RetryExcErr    = qp.RetryExcErr
 	RNRRetryExcErr = qp.RNRRetryExcErr
+	RemAbortErr    = qp.RemAbortErr
+	FatalErr       = qp.FatalErr
+	GeneralErr     = qp.GeneralErr
 )
 
-// The rights of a memory region.
+// Access rights (ibv_access_flags).
 const (
-	LocalWrite       = mr.LocalWrite
-	RemoteWrite      = mr.RemoteWrite
-	RemoteRead       = mr.RemoteRead
-	RemoteAtomic     = mr.RemoteAtomic
-	ZeroBased        = mr.ZeroBased
-	RemoteInvalidate = mr.RemoteInvalidate
-	MWBind           = mr.MWBind
-	FlushGlobal      = mr.FlushGlobal
-	FlushPersistent  = mr.FlushPersistent
+	LocalWrite       = mr.LocalWrite       // receives, READs and atomics may store their results
+	RemoteWrite      = mr.RemoteWrite      // needs LocalWrite
+	RemoteRead       = mr.RemoteRead       //
+	RemoteAtomic     = mr.RemoteAtomic     // needs LocalWrite
+	ZeroBased        = mr.ZeroBased        // the first byte has address 0
+	RemoteInvalidate = mr.RemoteInvalidate // the peer's OpSendInv may end the R_Key
+	MWBind           = mr.MWBind           // memory windows may be bound to the region
+	FlushGlobal      = mr.FlushGlobal      // OpFlush with PlaceGlobal
+	FlushPersistent  = mr.FlushPersistent  // OpFlush with PlacePersistent; see WithPersist
 )
 
-// What Modify changes.
+// Attributes that Modify changes (ibv_qp_attr_mask).
 const (
 	AttrState           = qp.AttrState
 	AttrPathMTU         = qp.AttrPathMTU
@@ -189,28 +222,39 @@ const (
 	AttrRNRRetry        = qp.AttrRNRRetry
 )
 
+// Limits of queues, work requests and QP attributes.
+const (
+	MaxQueueDepth = qp.MaxQueueDepth // work requests of a send, receive or shared receive queue
+	MaxCQDepth    = qp.MaxCQDepth    // completions of a CQ
+	MaxSGE        = qp.MaxSGE        // SGEs of a work request
+	MaxInline     = qp.MaxInline     // bytes of SendWR.Inline
+	MaxMessage    = qp.MaxMessage    // bytes of a message
+	MaxRdAtomic   = qp.MaxRdAtomic   // outstanding READs and atomics
+	MaxAckTimeout = cm.MaxAckTimeout // Local ACK Timeout that Accept takes from the peer: 4.3 s
+)
+
 // DefaultPKey is the only partition key that RoCE uses.
 const DefaultPKey = bth.DefaultPKey
 
-// GRHLen is the number of bytes that a UD receive buffer gives up at its front for the sender's
-// network header (IBA 11.4.1.2): 40 for IPv6; an IPv4 header stands in the last 20 of them.
-const GRHLen = 40
+// GRHLen is the number of bytes at the front of a UD receive buffer that hold the sender's network
+// header (IBA 11.4.1.2): an IPv6 header, or an IPv4 header in the last 20 bytes.
+const GRHLen = qp.GRHLen
 
-// RemoteBuffer is what an end tells its peer about a memory region, so that the peer can WRITE, READ or do atomics
-// on it. It marshals to JSON.
+// RemoteBuffer describes a memory region to a peer, which needs it for WRITE, READ and atomics. It
+// marshals to JSON.
 type RemoteBuffer struct {
-	Addr uint64 `json:"addr"` // virtual address of the region's first byte, as the peer puts it into RemoteAddr
+	Addr uint64 `json:"addr"` // address of the first byte, for SendWR.RemoteAddr
 	RKey RKey   `json:"rkey"`
 	Len  uint64 `json:"len"` // bytes
 }
 
-// Endpoint is what two ends tell each other out of band before Connect: over TCP, a file, or the connection manager.
-// It marshals to JSON, the GID as text.
+// Endpoint describes one side of a connection to the other side, which passes it to QP.Connect.
+// Exchange it over any channel. It marshals to JSON.
 type Endpoint struct {
 	QPN  QPN  `json:"qpn"`
-	PSN  PSN  `json:"psn"`  // the first PSN that this end sends
-	GID  GID  `json:"gid"`  // this end's address
-	MTU  MTU  `json:"mtu"`  // the largest path MTU that this end's interface carries
+	PSN  PSN  `json:"psn"`  // the first PSN that this side sends
+	GID  GID  `json:"gid"`  // this side's address
+	MTU  MTU  `json:"mtu"`  // the largest path MTU that this side's interface supports
 	PKey PKey `json:"pkey"` // DefaultPKey
 	QKey QKey `json:"qkey"` // UD only
 }

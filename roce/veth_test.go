@@ -251,12 +251,12 @@ func TestOpenRefuses(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	leakCheck(t)
 	o := WithXDP(xdp.Options{NetNS: pair.A.Fd()})
-	if _, err := Open("nosuch0", o); !errors.Is(err, xdp.ErrNoInterface) {
+	if _, err := Open("nosuch0", o); !errors.Is(err, ErrNoInterface) {
 		t.Errorf("no interface: %v", err)
 	}
 	d, err := Open(pair.A.Iface, o)
 	must(t, err)
-	if _, err := Open(pair.A.Iface, o); !errors.Is(err, xdp.ErrBusy) {
+	if _, err := Open(pair.A.Iface, o); !errors.Is(err, ErrBusy) {
 		t.Errorf("open twice: %v", err)
 	}
 	must(t, d.Close())

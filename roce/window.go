@@ -7,29 +7,31 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// MWType says who may bind a memory window, and who may use it (ibv_mw_type).
+// MWType is the type of a memory window (ibv_mw_type).
 type MWType = mr.WindowType
 
 // The types of memory windows.
 const (
-	// MWType1 is bound through any QP of its PD and serves every QP of that PD. Binding it again replaces what it was bound
-	// to; binding it to no bytes ends that.
+	// MWType1 is bound through any QP of its PD and serves every QP of the PD. Binding it again
+	// replaces the previous binding; binding it to no bytes ends the binding.
 	MWType1 = mr.Type1
-	// MWType2 is bound through one QP and serves that QP alone (type 2B). It has to be invalidated before it is bound
-	// again: by OpLocalInv on that QP, or by the peer's OpSendInv.
+	// MWType2 is bound through one QP and serves only that QP (type 2B). It must be invalidated
+	// before it is bound again, by an OpLocalInv on that QP or an OpSendInv of the peer.
 	MWType2 = mr.Type2
 )
 
-// MW is a memory window: it gives peers a part of a memory region, with rights of its own, for as long as it is bound.
-// Binding and ending it are work requests, and much cheaper than registering memory. The region needs MWBind; it may
-// itself be closed to peers.
+// MW is a memory window. While it is bound, it gives peers access to a part of a memory region,
+// with its own access rights. Binding and invalidating are work requests, and much cheaper than
+// registering memory. The region needs the right MWBind; it needs no remote rights itself.
 type MW struct {
 	pd     *PD
 	w      *mr.Window
-	closed bool // under Device.ctl
+	closed bool // guarded by Device.ctl
 }
 
-// AllocMW makes a memory window that is not bound to anything.
+// AllocMW creates a memory window that is not bound.
+//
+// Errors: ErrMemoryAccess for an unknown type, ErrTooMany, ErrClosed.
 func (p *PD) AllocMW(t MWType) (*MW, error) {
 	d := p.dev
 	d.ctl.Lock()
@@ -46,18 +48,21 @@ func (p *PD) AllocMW(t MWType) (*MW, error) {
 	return m, nil
 }
 
-// Type is the window's type.
+// Type returns the window's type.
 func (w *MW) Type() MWType { return w.w.Type() }
 
-// PD is the window's protection domain.
+// PD returns the window's protection domain.
 func (w *MW) PD() *PD { return w.pd }
 
-// RKey is the key by which peers use the window now; 0 while it is not bound.
+// RKey returns the key with which peers use the window, or 0 while it is not bound.
 func (w *MW) RKey() RKey { return RKey(w.w.RKey()) }
 
-// NextRKey draws the key that the window shall have after its next bind, for the RKey of an OpBindMW work request. Where
-// verbs leave the low byte of the next key to the program (ibv_inc_rkey), here the device chooses the whole key; no key
-// ever comes twice. It opens nothing before the bind has run, and serves one bind.
+// NextRKey returns the key that the window gets with its next bind, for SendWR.RKey of an OpBindMW.
+// In verbs the program chooses the low byte of the key (ibv_inc_rkey); here the device chooses the
+// whole key, and never returns one twice. The key gives no access before the bind has run, and is
+// good for one bind.
+//
+// Errors: ErrTooMany if too many keys of the window are unused, ErrKeysExhausted, ErrClosed.
 func (w *MW) NextRKey() (RKey, error) {
 	d := w.pd.dev
 	d.ctl.Lock()
@@ -76,8 +81,8 @@ func (w *MW) nextRKey() (RKey, error) {
 	return RKey(key), nil
 }
 
-// Close ends the window, bound or not, and returns when no packet can come through it any more. Closing twice is
-// harmless.
+// Close destroys the window, bound or not, and returns when no packet can use it any more. Closing
+// twice is harmless.
 func (w *MW) Close() error {
 	d := w.pd.dev
 	d.ctl.Lock()
@@ -90,26 +95,29 @@ func (w *MW) Close() error {
 	return nil
 }
 
-// kill ends the window; the caller holds ctl.
+// kill destroys the window. The caller holds ctl.
 func (w *MW) kill() {
 	w.closed = true
 	delete(w.pd.dev.mws, w)
-	// The only error is that it was freed before.
+	// The only error means that the window was freed before.
 	_ = w.pd.dev.mrs.FreeWindow(w.w)
 }
 
-// MWBindAttr says what BindMW binds a window to (ibv_mw_bind).
+// MWBindAttr describes a bind of a memory window (ibv_mw_bind).
 type MWBindAttr struct {
 	ID     uint64 // of the completion
 	Flags  SendFlags
-	SGE    SGE    // part of a memory region with MWBind: MR.SGE makes one. No bytes: end the binding of a type 1 window
-	Access Access // RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, FlushPersistent; ZeroBased with type 2
+	SGE    SGE    // part of a region with MWBind; no bytes: end the binding (type 1)
+	Access Access // remote rights that the window grants; with type 2 also ZeroBased
 }
 
-// BindMW posts an OpBindMW work request and returns the window's new key, which a work request posted after it may
-// already tell the peer. Errors of the bind itself (bounds, rights) come as the status MWBindErr of its completion, and take
-// the QP to ERR. It may wait for other goroutines that create or close objects; on the data path, draw keys ahead
-// by NextRKey and post OpBindMW.
+// BindMW posts an OpBindMW and returns the window's new key. A work request that is posted after it
+// may already tell the key to the peer. If the bind itself fails (bounds, rights), it completes
+// with status MWBindErr, and the QP goes to ERR. BindMW may wait for other goroutines that create
+// or close objects. To avoid that on the data path, obtain keys in advance with NextRKey and post
+// OpBindMW.
+//
+// Errors: those of NextRKey and PostSend, and ErrForeign.
 func (q *QP) BindMW(w *MW, a MWBindAttr) (RKey, error) {
 	d := q.device()
 	d.ctl.Lock()
@@ -132,16 +140,18 @@ func (q *QP) BindMW(w *MW, a MWBindAttr) (RKey, error) {
 	return key, nil
 }
 
-// FastMR is a memory region whose memory comes by work request (fast register): Prepare names memory and settles the keys,
-// OpRegMR makes them live in the order of its send queue, OpLocalInv or the peer's OpSendInv ends them, and the next
-// Prepare begins anew.
+// FastMR is a memory region that is registered by work requests (fast registration). Prepare sets
+// its memory and returns its keys, OpRegMR makes them valid, in the order of the send queue, and
+// OpLocalInv or the peer's OpSendInv invalidates them. Then Prepare can be called again.
 type FastMR struct {
 	pd     *PD
 	f      *mr.FastMR
-	closed bool // under Device.ctl
+	closed bool // guarded by Device.ctl
 }
 
-// AllocFastMR makes a fast MR that takes up to max bytes.
+// AllocFastMR creates a fast memory region for at most max bytes.
+//
+// Errors: ErrMemoryLength, ErrTooMany, ErrClosed.
 func (p *PD) AllocFastMR(max int) (*FastMR, error) {
 	d := p.dev
 	d.ctl.Lock()
@@ -158,23 +168,24 @@ func (p *PD) AllocFastMR(max int) (*FastMR, error) {
 	return m, nil
 }
 
-// PD is the fast MR's protection domain.
+// PD returns the protection domain.
 func (f *FastMR) PD() *PD { return f.pd }
 
-// FastReg is one registration of a FastMR. Its keys can be used in work requests behind the OpRegMR that makes it
-// live:
+// FastReg is one registration of a FastMR. Its keys can be used in work requests that are posted
+// after the OpRegMR:
 //
 //	qp.PostSend(
 //		roce.SendWR{Op: roce.OpRegMR, RKey: reg.RKey()},
 //		roce.SendWR{Op: roce.OpSend, ...}, // tells the peer reg.Remote()
 //	)
-type FastReg struct {
-	*mr.MR // Addr, Len, Bytes, Access, Registered, Load8, Store8, Load64, Store64, Add64, CompareAndSwap64
-}
+type FastReg struct{ region }
 
-// Prepare names the memory and the rights of the next registration. mem stays the caller's, and must not be freed or
-// reused before the registration has ended (the completion of OpLocalInv, or a receive with WCWithInv) or Close has
-// returned. The options are RegisterMR's.
+// Prepare sets the memory and the access rights of the next registration. The caller keeps mem, and
+// must not reuse it or release it before the registration has ended (the completion of OpLocalInv,
+// or a receive with WCWithInv) or Close has returned. The options are those of RegisterMR, except
+// WithPersist.
+//
+// Errors: those of RegisterMR.
 func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg, error) {
 	c := mrOptions(mem, opts)
 	d := f.pd.dev
@@ -187,11 +198,12 @@ func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg,
 	if err != nil {
 		return nil, fmt.Errorf("roce: prepare %d bytes for fast registration: %w", len(mem), err)
 	}
-	return &FastReg{m}, nil
+	return &FastReg{region{m}}, nil
 }
 
-// Close ends the fast MR and what is registered, and returns when no packet and no work request can touch the memory any
-// more. ErrInUse while memory windows are bound to it. Closing twice is harmless.
+// Close destroys the fast memory region and its registrations, and returns when no packet and no
+// work request can access the memory any more. It returns ErrInUse while memory windows are bound
+// to it. Closing twice is harmless.
 func (f *FastMR) Close() error {
 	d := f.pd.dev
 	d.ctl.Lock()
@@ -213,20 +225,4 @@ func (f *FastMR) kill() error {
 	f.closed = true
 	delete(f.pd.dev.fasts, f)
 	return nil
-}
-
-// LKey is the key by which the owner's work requests name the registration.
-func (r *FastReg) LKey() LKey { return LKey(r.MR.LKey()) }
-
-// RKey is the key by which peers, OpRegMR and OpLocalInv name the registration.
-func (r *FastReg) RKey() RKey { return RKey(r.MR.RKey()) }
-
-// SGE names n bytes from offset off of the registration.
-func (r *FastReg) SGE(off, n int) SGE {
-	return SGE{Addr: r.Addr() + uint64(off), Length: uint32(n), LKey: r.LKey()}
-}
-
-// Remote is what a peer has to know to use the registration.
-func (r *FastReg) Remote() RemoteBuffer {
-	return RemoteBuffer{Addr: r.Addr(), RKey: r.RKey(), Len: uint64(r.Len())}
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/qp"
 )
 
 // region is memory of b that is closed to peers and takes windows.
@@ -85,7 +83,7 @@ func TestBindErrors(t *testing.T) {
 	if _, err := a.qp.BindMW(w, MWBindAttr{SGE: m.SGE(0, 8)}); !errors.Is(err, ErrForeign) {
 		t.Errorf("window of another device: %v", err)
 	}
-	if _, err := b.pd.AllocMW(7); !errors.Is(err, mr.ErrAccess) {
+	if _, err := b.pd.AllocMW(7); !errors.Is(err, ErrMemoryAccess) {
 		t.Errorf("unknown type: %v", err)
 	}
 	key, err := w.NextRKey()
@@ -157,7 +155,7 @@ func TestFastMR(t *testing.T) {
 		if _, err := f.Prepare(make([]byte, 8), 0); !errors.Is(err, ErrClosed) {
 			t.Errorf("prepare a closed one: %v", err)
 		}
-		if _, err := b.pd.AllocFastMR(0); !errors.Is(err, mr.ErrLength) {
+		if _, err := b.pd.AllocFastMR(0); !errors.Is(err, ErrMemoryLength) {
 			t.Errorf("no bytes: %v", err)
 		}
 	})
@@ -207,7 +205,7 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 		})
 	}
 	_, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
-	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err, mr.ErrAccess) {
+	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err, ErrMemoryAccess) {
 		t.Errorf("flush-persistent without means: %v", err)
 	}
 }
@@ -240,7 +238,7 @@ func TestCloseWithWindows(t *testing.T) {
 	if _, err := b.pd.AllocFastMR(8); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	if err := b.qp.PostSend(SendWR{Op: OpLocalInv}); !errors.Is(err, ErrClosed) && !errors.Is(err, qp.ErrQPState) {
+	if err := b.qp.PostSend(SendWR{Op: OpLocalInv}); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQPState) {
 		t.Error(err)
 	}
 }

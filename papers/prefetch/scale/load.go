@@ -28,18 +28,18 @@ type load struct {
 	lane  *lane
 	burst int
 
-	shots  []shot       // a ring: aimed at, to be posted
-	next   int          // of shots
-	hinter *roce.Hinter // nil: none
-	qp     picker
-	mr     picker
-	atQP   int // picked for the shot that is aimed next
-	atMR   int
-	free   int    // bursts that may still be posted
-	busy   []bool // by QP: a burst is under way
-	done   uint64
-	wcs    [pollBatch]roce.WC
-	drive  func() // the peer's turn, where one thread drives both
+	shots      []shot           // a ring: aimed at, to be posted
+	next       int              // of shots
+	prefetcher *roce.Prefetcher // nil: none
+	qp         picker
+	mr         picker
+	atQP       int // picked for the shot that is aimed next
+	atMR       int
+	free       int    // bursts that may still be posted
+	busy       []bool // by QP: a burst is under way
+	done       uint64
+	wcs        [pollBatch]roce.WC
+	drive      func() // the peer's turn, where one thread drives both
 }
 
 // errNothing: not one message was acknowledged.
@@ -86,7 +86,7 @@ func newLoad(w *world, l *lane, burst int) *load {
 		qp:    newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
 	}
 	if l.prefetch > 0 {
-		o.hinter = w.a.dev.NewHinter()
+		o.prefetcher = w.a.dev.NewPrefetcher()
 	}
 	if l.qps > underWay+len(o.shots)+1 { // atQP
 		o.busy = make([]bool, l.qps)
@@ -140,13 +140,13 @@ func (o *load) look() {
 	o.atQP = o.pick()
 	at := &o.w.a.qps[o.atQP]
 	if o.lane.name != nameMRs {
-		if o.hinter != nil {
+		if o.prefetcher != nil {
 			prefetch.Object(at, 1)
 		}
 		return
 	}
 	o.atMR = o.mr.pick()
-	if o.hinter != nil {
+	if o.prefetcher != nil {
 		prefetch.Pair(at, &o.w.targets[o.atMR])
 	}
 }
@@ -170,8 +170,8 @@ func (o *load) aim(s *shot) {
 	}
 	s.wrs[o.burst-1].ID = uint64(i)
 	s.q = o.w.a.qps[i]
-	if o.hinter != nil {
-		o.hinter.Hint(s.q, &s.wrs[0])
+	if o.prefetcher != nil {
+		o.prefetcher.Prefetch(s.q, &s.wrs[0])
 	}
 	o.look()
 }
