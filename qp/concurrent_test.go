@@ -203,7 +203,7 @@ func TestBellsAreNotLost(t *testing.T) {
 	for sent < 4*each {
 		over := done.Load()
 		e.HandleDoorbells(0)
-		for e.PollTransmit(0, buf[:]).Len > 0 {
+		for e.PollTransmit(0, buf[:]) != nil {
 			sent++
 		}
 		if over && sent < 4*each && !e.BellPending() {

@@ -8,7 +8,7 @@ const minDeferred = 1024
 // Transmit describes a packet that PollTransmit wrote. Its payload may be incomplete: see
 // DeferPayloads.
 type Transmit struct {
-	Len       int    // bytes, the deferred ones included; 0: there is nothing to send
+	Len       int    // bytes, the deferred ones included
 	NetLen    int    // of them, the network headers before the BTH
 	PayloadAt int    // offset of the deferred bytes in the packet
 	Payload   []byte // deferred bytes, in registered memory; nil: the packet is complete
@@ -22,11 +22,11 @@ func (e *Engine) DeferPayloads() { e.deferring = true }
 // copyOut copies registered memory to offset at of the packet, dst being that part of the packet. It
 // may defer most of one piece per packet; the rest is what must be read first, see mr.CopyOutLast.
 func (e *Engine) copyOut(dst []byte, at int, src []byte) {
-	if !e.deferring || len(src) < minDeferred || e.deferred != nil {
+	if !e.deferring || len(src) < minDeferred || e.tx.Payload != nil {
 		mr.CopyOut(dst, src)
 		return
 	}
 	if n := mr.CopyOutLast(dst, src); n > 0 {
-		e.deferred, e.deferredAt = src[:n], at
+		e.tx.Payload, e.tx.PayloadAt = src[:n], at
 	}
 }

@@ -68,17 +68,16 @@ type Engine struct {
 	errHook  func(*QP)
 	host     any
 
-	events     [eventRing]Event
-	eventHead  uint32
-	eventTail  uint32
-	c          Counters
-	portMTU    bth.MTU
-	word       [atomicLen]byte // scratch
-	grh        [GRHLen]byte    // scratch
-	deferring  bool            // see DeferPayloads
-	deferred   []byte          // payload that the packet being built lacks
-	deferredAt int             // its offset in the packet
-	aside      [maxPacket]byte // packets that may not fit the caller's buffer
+	events    [eventRing]Event
+	eventHead uint32
+	eventTail uint32
+	c         Counters
+	portMTU   bth.MTU
+	word      [atomicLen]byte // scratch
+	grh       [GRHLen]byte    // scratch
+	deferring bool            // see DeferPayloads
+	tx        Transmit        // what PollTransmit returns
+	aside     [maxPacket]byte // packets that may not fit the caller's buffer
 }
 
 // NewEngine makes an engine without QPs.
@@ -172,27 +171,19 @@ func (e *Engine) Quiet() bool {
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
 // pad. The caller appends the ICRC. b holds the largest frame of the port without its ICRC, at least
-// MinBuffer bytes; a packet that does not fit is dropped and counted.
-func (e *Engine) PollTransmit(now Time, b []byte) Transmit {
-	n, netLen := e.nextPacket(now, b)
-	t := Transmit{Len: n, NetLen: netLen}
-	if e.deferred != nil {
-		t.PayloadAt, t.Payload = e.deferredAt, e.deferred
-		e.deferred = nil
-	}
-	return t
-}
-
-// nextPacket writes the next packet to b and returns its length, 0 for none, and that of its network
-// headers.
-func (e *Engine) nextPacket(now Time, b []byte) (n, netLen int) {
+// MinBuffer bytes; a packet that does not fit is dropped and counted. The result is valid until the
+// next call. It is nil if there is nothing to send now.
+func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
+	tx := &e.tx
+	tx.Payload, tx.PayloadAt = nil, 0
 	for q := e.next(); q != nil; q = e.next() {
 		to, short := b, len(b) < q.longest()
 		if short {
 			to = e.aside[:]
 		}
-		if n, netLen = q.transmit(now, to); n == 0 {
-			e.deferred = nil
+		n, netLen := q.transmit(now, to)
+		if n == 0 {
+			tx.Payload, tx.PayloadAt = nil, 0
 			e.stand(q)
 			continue
 		}
@@ -207,24 +198,25 @@ func (e *Engine) nextPacket(now Time, b []byte) (n, netLen int) {
 				e.enqueue(q)
 			}
 		}
-		if n > len(b) { // the port's MTU has fallen below the path's: as if lost on the way
+		if n > len(b) { // the port's MTU fell below the path MTU: drop the packet, as a link would
 			e.c.DropLength++
-			e.deferred = nil
-			n, netLen = 0, 0
+			tx.Payload, tx.PayloadAt = nil, 0
 			continue
 		}
 		if short {
 			copy(b, to[:n])
 		}
+		tx.Len, tx.NetLen = n, netLen
 		e.c.SentPkts++
-		return n, netLen
+		return tx
 	}
 	if q := e.dueAck(now); q != nil {
 		e.unlist(q)
-		n, netLen = q.sendAck(b)
+		tx.Len, tx.NetLen = q.sendAck(b)
 		e.c.SentPkts++
+		return tx
 	}
-	return n, netLen
+	return nil
 }
 
 // spent tells that the QP has nothing more to send, which spares it a turn to find out; a QP that does not say so may have nothing

@@ -33,7 +33,7 @@ func (c *cable) turn() {
 			e.HandleDoorbells(c.now)
 			for e.HasTransmit(c.now) {
 				tx := e.PollTransmit(c.now, c.buf[:])
-				if tx.Len == 0 {
+				if tx == nil {
 					break
 				}
 				moved = true
@@ -164,7 +164,7 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 				e.HandleTimeout(c.now)
 				for e.HasTransmit(c.now) {
 					tx := e.PollTransmit(c.now, c.buf[:])
-					if tx.Len == 0 {
+					if tx == nil {
 						break
 					}
 					if i++; i%5 == 0 && j < 200 {

@@ -171,7 +171,7 @@ func TestLocalUnderTheCursor(t *testing.T) {
 	k.now += initialRTO + second/1000
 	k.HandleTimeout(k.now)
 	var buf [1024]byte
-	if tx := k.PollTransmit(k.now, buf[:]); tx.Len == 0 {
+	if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
 		t.Fatal("nothing to send")
 	}
 	k.say(ack(0)) // before the next packet is asked for

@@ -145,7 +145,7 @@ func TestRegionDiesInMidReadResponse(t *testing.T) {
 	p.va, p.key = m.Addr(), bth.RKey(m.RKey())
 	k.say(p, k.read(3, 0, 10))
 	var buf [4096]byte
-	if tx := k.PollTransmit(k.now, buf[:]); tx.Len == 0 {
+	if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
 		t.Fatal("no first response")
 	}
 	must(t, k.mrs.Deregister(m))

@@ -207,7 +207,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 			last    *QP
 		)
 		for served < turns {
-			if tx := e.PollTransmit(w.now, buf[:]); tx.Len == 0 || e.runq.Len() <= fewQPs {
+			if tx := e.PollTransmit(w.now, buf[:]); tx == nil || e.runq.Len() <= fewQPs {
 				break // so few have something left that nothing is fetched
 			}
 			if e.serving == nil || e.serving == last {
@@ -296,7 +296,7 @@ func TestTurnsAreFair(t *testing.T) {
 	const most = chunk + maxPacket // of a turn
 	for range rounds * n * (chunk/1024 + 1) {
 		tx := e.PollTransmit(w.now, buf[:])
-		if tx.Len == 0 {
+		if tx == nil {
 			break
 		}
 		i := index[bth.BTH(buf[tx.NetLen:tx.Len]).DestQP()]

@@ -25,7 +25,7 @@ func TestSpentQPStands(t *testing.T) {
 			if !k.HasTransmit(k.now) || k.Serving() == nil {
 				t.Fatalf("owes %v: no turn for WRITE %d", owes, i)
 			}
-			if tx := k.PollTransmit(k.now, buf[:]); tx.Len == 0 {
+			if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
 				t.Fatalf("owes %v: WRITE %d does not leave", owes, i)
 			}
 		}

@@ -153,7 +153,7 @@ func (k *talk) listen() []*bth.Packet {
 	var buf [8192]byte
 	for k.HasTransmit(k.now) {
 		tx := k.PollTransmit(k.now, buf[:])
-		if tx.Len == 0 {
+		if tx == nil {
 			break
 		}
 		p := &bth.Packet{}

@@ -148,7 +148,7 @@ func (w *world) pump(i int) bool {
 	did := false
 	for e.HasTransmit(w.now) {
 		tx := e.PollTransmit(w.now, buf[:])
-		if tx.Len == 0 {
+		if tx == nil {
 			break
 		}
 		did = true

@@ -268,7 +268,7 @@ func (s *shard) fill(now qp.Time) int {
 func (s *shard) build(now qp.Time, i int) bool {
 	buf := &s.tx[s.txAt+i]
 	tx := s.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
-	if tx.Len == 0 {
+	if tx == nil {
 		return false
 	}
 	f := buf.B[:tx.Len+bth.ICRCLen]

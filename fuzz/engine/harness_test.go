@@ -199,7 +199,7 @@ func (b *bench) next(p *bth.Packet) bool {
 		return false
 	}
 	tx := b.eng.PollTransmit(b.now, b.buf[:])
-	if tx.Len == 0 {
+	if tx == nil {
 		return false
 	}
 	if err := p.Parse(b.buf[tx.NetLen:tx.Len]); err != nil {
