@@ -12,8 +12,8 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// A program that gets no processor time is not dead: its NIC acknowledges, on real packets as well. What was begun with it is finished as
-// soon as it runs again, be that after ten minutes.
+// A program that gets no processor time is not dead: its NIC acknowledges, on real packets as well.
+// What was begun with it is finished as soon as it runs again, be that after ten minutes.
 func TestResponderStandsStill(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
@@ -37,7 +37,8 @@ func TestResponderStandsStill(t *testing.T) {
 	}
 }
 
-// A host that is gone is found out, though nothing but a release is under way, which RC knows nothing of.
+// A host that is gone is found out, though nothing but a release is under way, which RC knows
+// nothing of.
 func TestResponderIsGone(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a := v.a
@@ -59,7 +60,8 @@ func TestResponderIsGone(t *testing.T) {
 
 const silence = time.Duration(core.DefaultSilence)
 
-// An idle connection whose peer's host has died does not hold its place for ever, at neither end; one whose peer lives goes on.
+// An idle connection whose peer's host has died does not hold its place for ever, at neither end;
+// one whose peer lives goes on.
 func TestIdleHostIsGone(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
@@ -77,7 +79,8 @@ func TestIdleHostIsGone(t *testing.T) {
 	}
 }
 
-// Connections come and go at a program that reads no events: the transfers of the last one happen all the same.
+// Connections come and go at a program that reads no events: the transfers of the last one happen
+// all the same.
 func TestUnreadEvents(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -151,7 +154,8 @@ func TestEndsBeforeItIsHeld(t *testing.T) {
 	}
 }
 
-// A connection ends for those who wait for it, and for the memory of its transfers, even when no datagram gets out any more.
+// A connection ends for those who wait for it, and for the memory of its transfers, even when no
+// datagram gets out any more.
 func TestEndsWithoutRoom(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{})
 	b.space.Hold(0, size)

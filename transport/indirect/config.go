@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// What the state machine speaks of, this package's users do too.
+// The vocabulary of the state machine is also that of this package's users.
 type (
 	// Kind is the type of a transfer.
 	Kind = core.Kind
@@ -31,7 +31,8 @@ const (
 	StatusLost     = core.StatusLost
 )
 
-// Errors. Those of package roce are wrapped; ErrFull, ErrLength, ErrTooLarge, ErrProtocol, ErrSilent and ErrLost are the state machine's.
+// Errors. Those of package roce are wrapped. ErrFull, ErrLength, ErrTooLarge, ErrProtocol,
+// ErrSilent and ErrLost come from the state machine.
 var (
 	ErrConfig   = core.ErrConfig
 	ErrFull     = core.ErrFull
@@ -41,23 +42,23 @@ var (
 	ErrSilent   = core.ErrSilent
 	ErrLost     = core.ErrLost
 
-	// ErrIndirectBuffer: it cannot hold even one transfer.
+	// ErrIndirectBuffer means that the indirect buffer cannot hold one transfer.
 	ErrIndirectBuffer = errors.New("indirect: the indirect buffer is smaller than one transfer: raise IndirectBuffer, or lower MaxTransfer")
-	// ErrPeer: whoever answered does not speak this protocol.
-	ErrPeer = errors.New("indirect: the peer is no indirect transport, or one of another version")
-	// ErrMismatch: the two ends are configured differently.
-	ErrMismatch = errors.New("indirect: the two ends differ: give both the same Entries and Segment")
-	// ErrTooManyConns: see Config.MaxConns.
-	ErrTooManyConns = errors.New("indirect: too many connections: close one, or raise MaxConns")
-	// ErrTransfer: a transfer ended otherwise than well; the text says how.
+	// ErrPeer means that the peer does not speak this protocol.
+	ErrPeer = errors.New("indirect: the peer does not speak the indirect protocol, or another version of it")
+	// ErrMismatch means that both sides are configured differently.
+	ErrMismatch = errors.New("indirect: the sides are configured differently: give both the same Entries and Segment")
+	// ErrTooManyConns means that Config.MaxConns is reached.
+	ErrTooManyConns = errors.New("indirect: too many connections: close one or raise MaxConns")
+	// ErrTransfer means that a transfer failed. It is wrapped with the cause.
 	ErrTransfer = errors.New("indirect: transfer failed")
-	// ErrClosed: the endpoint or the connection was closed.
+	// ErrClosed means that the Endpoint or the connection was closed.
 	ErrClosed = errors.New("indirect: closed")
-	// ErrMemory: the local memory of a transfer is not inside its region.
-	ErrMemory = errors.New("indirect: the bytes are not inside the memory region")
+	// ErrMemory means that the local memory of a transfer is not inside its region.
+	ErrMemory = errors.New("indirect: the range is not inside the memory region")
 )
 
-// Defaults and bounds of Config.
+// Defaults and limits of Config.
 const (
 	DefaultMaxTransfer    = 128 << 10
 	DefaultIndirectBuffer = 4 << 20
@@ -68,45 +69,59 @@ const (
 	defaultSpin           = 50 * time.Microsecond
 )
 
-// Config shapes an Endpoint; the zero value is good, but refuses all that peers ask for.
+// Config describes an Endpoint. The zero value is usable but refuses all transfers that peers
+// request.
 type Config struct {
-	// Host has the memory that peers may write and read. Nil: every request gets an invalid answer.
+	// Host provides the memory that peers may write and read. Nil refuses every request.
 	Host Host
 
-	// Traditional turns the paper's method off at this end: transfers wait for their valid answers, however long that takes.
+	// Traditional disables the paper's method on this side: transfers wait for their valid answers.
 	Traditional bool
 
-	MaxTransfer    int // bytes of a slot of the indirect buffer: the largest transfer that peers may send indirectly; 0: 128 KiB
-	IndirectBuffer int // bytes reserved for data that cannot go to its destination yet, of all connections; 0: 4 MiB; negative: none
-	Slots          int // of a connection at most, 1..256; 0: 8. When IndirectBuffer is used up, further connections get fewer, or none
-	Segment        int // bytes of a data message, the same at both ends; 0: 16 KiB
-	Entries        int // transfers under way, each direction of a connection, the same at both ends: a power of two up to 256; 0: 16
-	MaxConns       int // 0: 16; at most 256
+	// bytes per slot of the indirect buffer: the largest transfer that peers may send indirectly;
+	// 0: 128 KiB
+	MaxTransfer int
+	// bytes reserved, for all connections, for data whose destination is not ready; 0: 4 MiB;
+	// negative: none
+	IndirectBuffer int
+	// per connection, 1 to 256; 0: 8. If IndirectBuffer is used up, further connections get fewer
+	// or none
+	Slots   int
+	Segment int // bytes per data message, the same on both sides; 0: 16 KiB
+	// outstanding transfers per direction of a connection, the same on both sides: a power of two
+	// up to 256; 0: 16
+	Entries  int
+	MaxConns int // 0: 16; at most 256
 
-	Timeout  time.Duration // until a request is repeated, or a READ's data sent unconfirmed; 0: 2 ms
-	Patience time.Duration // until a transfer without a valid answer is given up; 0: 10 s
-	Silence  time.Duration // until an initiator that says nothing, with transfers unfinished, counts as dead, and a responder's NIC is asked; the same at both ends; 0: 20 s
+	// before a request is repeated or a READ's data is sent unconfirmed; 0: 2 ms
+	Timeout  time.Duration
+	Patience time.Duration // before a transfer without a valid answer is abandoned; 0: 10 s
+	// before an initiator with unfinished transfers that sends nothing counts as dead and a
+	// responder's NIC is probed; the same on both sides; 0: 20 s
+	Silence time.Duration
 
-	// RC shapes the connections that carry the data.
+	// RC has the attributes of the connections that carry data.
 	RC roce.ConnectOptions
 
 	Faults Faults
 
-	// Rand replaces the random source of tokens, Q_Keys and first TIDs: for tests that must replay.
+	// Rand replaces the random source of tokens, Q_Keys and first TIDs, for tests that must replay.
 	Rand func() uint64
-	// Clock replaces the monotonic clock, in nanoseconds: for devices on a clock of the caller's (roce.Expert.Clock).
+	// Clock replaces the monotonic clock, in nanoseconds, for devices in virtual time
+	// (roce.Expert.Clock).
 	Clock func() int64
 }
 
-// Faults make things go wrong on purpose, the same for the same seed.
+// Faults injects failures. The same seed gives the same failures.
 type Faults struct {
 	Seed uint64
-	// FailedRegistration is the probability that a request for registration fails whatever Host would say (the paper's FRP). Each attempt of
-	// each TID has a fate of its own, whatever else happens in which order.
+	// FailedRegistration is the probability that a request for registration fails whatever Host
+	// returns (the paper's FRP). Each attempt of each TID is drawn independently of the order of
+	// events.
 	FailedRegistration float64
 }
 
-// fails draws the fate of an attempt.
+// fails draws the outcome of an attempt.
 func (f *Faults) fails(tid TID, attempt uint32) bool {
 	if f.FailedRegistration == 0 {
 		return false
@@ -153,7 +168,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: FailedRegistration is %v; give a probability from 0 to 1", ErrConfig, p)
 	}
 	if c.Timeout < 0 || c.Patience < 0 || c.Silence < 0 {
-		return fmt.Errorf("%w: a negative time", ErrConfig)
+		return fmt.Errorf("%w: a time is negative", ErrConfig)
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Uint64

@@ -10,14 +10,15 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// Conn is a connection to a peer's Endpoint: transfers may be begun from both ends. Data travels over an RC QP of its own, requests and answers over
-// the endpoints' UD QPs.
+// Conn is a connection to a peer's Endpoint. Both sides may start transfers. Data uses an RC QP of
+// the connection; requests and answers use the endpoints' UD QPs.
 type Conn struct {
 	ep    *Endpoint
 	index int
-	gen   uint16 // tells completions of this connection from those of an earlier one with the same index
-	own   Params // what the peer is told
-	peer  Params
+	// distinguishes completions of this connection from those of an earlier one with the same index
+	gen  uint16
+	own  Params // what the peer is told
+	peer Params
 
 	qp    *roce.QP
 	rc    *roce.Conn // nil without the connection manager
@@ -27,14 +28,14 @@ type Conn struct {
 	m        *core.Machine // nil until joined
 	up       bool
 	err      error     // why the connection has ended
-	asked    []Request // by entry, like the next two
-	attempts []uint32  // how often the Host was asked for it
+	asked    []Request // by entry, like the next two fields
+	attempts []uint32  // how often the Host was asked for the entry
 	regions  []Region
 	waiters  []*waiter
 }
 
-// slotsAt is the address of every connection's first slot, as its peer names it: their keys tell them apart, and nobody learns where this
-// process has its memory.
+// slotsAt is the address of every connection's first slot as its peer sees it. Keys distinguish the
+// regions, and no peer learns the addresses of this process.
 const slotsAt = 1 << 32
 
 // waiter is a caller of Write or Read.
@@ -44,8 +45,8 @@ type waiter struct {
 	over   bool
 }
 
-// Prepare makes a connection's local half: for peers that are not met by the connection manager. Local and Endpoint go to the peer,
-// Join takes what it says.
+// Prepare creates a connection's local side, for peers that do not use the connection manager. The
+// caller sends the results of Local to the peer and passes the peer's to Join.
 func (e *Endpoint) Prepare() (*Conn, error) {
 	c := &Conn{
 		ep: e, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries), regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
@@ -62,7 +63,7 @@ func (e *Endpoint) Prepare() (*Conn, error) {
 	return c, nil
 }
 
-// enter takes a place in the table and a share of the indirect buffer. The lock is held.
+// enter takes a slot in the table and a share of the indirect buffer. The caller holds the lock.
 func (c *Conn) enter() error {
 	e := c.ep
 	if e.closed {
@@ -106,10 +107,10 @@ func (c *Conn) open() (err error) {
 	return nil
 }
 
-// Local is what the peer's Join needs.
+// Local returns the arguments for the peer's Join.
 func (c *Conn) Local() (roce.Endpoint, Params) { return c.qp.Local(), c.own }
 
-// Join connects to a peer that gave its Local by any means. Errors: ErrMismatch, and those of roce.
+// Join connects to a peer with the results of its Local. Errors: ErrMismatch and those of roce.
 func (c *Conn) Join(ctx context.Context, remote roce.Endpoint, peer Params) error {
 	if err := peer.fits(&c.own); err != nil {
 		return err
@@ -120,7 +121,7 @@ func (c *Conn) Join(ctx context.Context, remote roce.Endpoint, peer Params) erro
 	return c.join(ctx, remote.GID, &peer)
 }
 
-// join begins the protocol.
+// join starts the protocol.
 func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
 	ah, err := c.ep.dev.CreateAH(ctx, roce.AHAttr{Remote: gid})
 	if err != nil {
@@ -144,7 +145,7 @@ func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
 	return nil
 }
 
-// Dial connects to an Endpoint that listens at addr, by the connection manager.
+// Dial connects to an Endpoint that listens at addr, through the connection manager.
 func (e *Endpoint) Dial(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
 	c, err := e.Prepare()
 	if err != nil {
@@ -174,7 +175,8 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 	return c.join(ctx, gidOf(addr), &peer)
 }
 
-// hold keeps the connection manager's half: who drives the endpoint may look at it already, or may have ended the connection.
+// hold keeps the connection manager's connection. Another goroutine that drives the endpoint may
+// already use it or may have ended the connection.
 func (c *Conn) hold(rc *roce.Conn) error {
 	c.ep.mu.Lock()
 	ended := c.err
@@ -188,13 +190,13 @@ func (c *Conn) hold(rc *roce.Conn) error {
 	return nil
 }
 
-// Listener takes connections.
+// Listener accepts connections.
 type Listener struct {
 	ep *Endpoint
 	l  *roce.Listener
 }
 
-// Listen makes the Endpoint accept connections at addr, see roce.Device.Listen.
+// Listen makes the Endpoint accept connections at addr. See roce.Device.Listen.
 func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
 	l, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns})
 	if err != nil {
@@ -203,14 +205,15 @@ func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
 	return &Listener{e, l}, nil
 }
 
-// Addr is where the Listener listens.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
 // Close stops listening.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for a peer and connects to it. A peer that does not speak the protocol, or is configured differently, is refused, and the error says so: call
-// Accept again for the next one. ctx's error, and roce.ErrClosed, end the listening.
+// Accept waits for a peer and connects to it. A peer that does not speak the protocol or is
+// configured differently is rejected and returned as an error; call Accept again for the next one.
+// ctx's error and roce.ErrClosed are final.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	r, err := l.l.Accept(ctx)
 	if err != nil {
@@ -227,7 +230,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if err := peer.fits(&c.own); err != nil {
 		return nil, errors.Join(err, r.Reject(c.own.append(nil)), c.Close())
 	}
-	// Requests may come as soon as the peer has its answer, before Accept returns.
+	// Requests may arrive as soon as the peer has its answer, before Accept returns.
 	if err := c.join(ctx, gidOf(r.RemoteAddr()), &peer); err != nil {
 		return nil, errors.Join(err, r.Reject(nil), c.Close())
 	}
@@ -242,21 +245,21 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
-// Err says why the connection has ended; nil while it lasts.
+// Err returns why the connection has ended, nil while it lasts.
 func (c *Conn) Err() error {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	return c.err
 }
 
-// Peer is what the peer said when the connection was made: how much of its buffer is ours, for example.
+// Peer returns the parameters that the peer sent, such as the slots it granted.
 func (c *Conn) Peer() Params {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	return c.peer
 }
 
-// Counters are the connection's own.
+// Counters returns the counters of the connection.
 func (c *Conn) Counters() core.Counters {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
@@ -266,8 +269,8 @@ func (c *Conn) Counters() core.Counters {
 	return c.m.Counters
 }
 
-// Close ends the connection. Transfers that are under way end as lost; what the peer has parked here is dropped. Closing twice is
-// harmless.
+// Close ends the connection. Outstanding transfers end with StatusLost. Data that the peer has
+// parked here is dropped. Closing twice has no effect.
 func (c *Conn) Close() error {
 	c.ep.mu.Lock()
 	gone := c.down(ErrClosed)
@@ -278,7 +281,8 @@ func (c *Conn) Close() error {
 	return c.dispose()
 }
 
-// down ends the connection for everybody above; false if that was before. The lock is held. What it holds of the device goes by dispose, without the lock.
+// down ends the connection for its users. It returns false if that happened before. The caller
+// holds the lock. dispose frees the verbs objects later, without the lock.
 func (c *Conn) down(why error) bool {
 	e := c.ep
 	if c.err != nil {
@@ -294,8 +298,8 @@ func (c *Conn) down(why error) bool {
 	return true
 }
 
-// dispose gives back what the connection holds of the device, and its share of the buffer: in this order, so that no
-// packet of the old peer reaches memory of the next one's.
+// dispose frees the verbs objects of the connection, then its share of the buffer, in this order,
+// so that no packet of the old peer reaches memory of the next one.
 func (c *Conn) dispose() error {
 	var errs []error
 	c.ep.mu.Lock()

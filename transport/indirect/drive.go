@@ -10,23 +10,24 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// IDs of work requests say what completed: its kind in the top byte, then the connection's index, its generation, and a number.
+// IDs of work requests contain what completed: its kind in the top byte, then the connection's
+// index, its generation, and a number.
 const (
 	wrControlOut = iota + 1
 	wrControlIn
 	wrData  // a receive for a message with immediate
-	wrWrite // a WRITE of ours
+	wrWrite // a WRITE of this side
 )
 
 func wrID(kind uint64, c *Conn) uint64 {
 	return kind<<56 | uint64(c.index)<<48 | uint64(c.gen)<<32
 }
 
-// maxNap bounds how long a waiting driver sleeps without looking.
+// maxNap bounds how long a waiting driver sleeps without checking.
 const maxNap = 100 * time.Millisecond
 
-// Poll turns the crank once and takes events, up to len(evs). It never blocks, and does not allocate. While another goroutine drives, it
-// only takes events.
+// Poll makes one step and returns events, up to len(evs). It never blocks and does not allocate.
+// While another goroutine drives the Endpoint, Poll only returns events.
 func (e *Endpoint) Poll(evs []Event) int {
 	e.Progress()
 	e.mu.Lock()
@@ -34,7 +35,8 @@ func (e *Endpoint) Poll(evs []Event) int {
 	return e.events.take(evs)
 }
 
-// Progress is Poll that takes no events. It returns how much it did: completions taken in and actions carried out.
+// Progress makes one step without returning events. It returns the number of completions and
+// actions processed.
 func (e *Endpoint) Progress() (n int) {
 	select {
 	case e.turn <- struct{}{}:
@@ -45,8 +47,8 @@ func (e *Endpoint) Progress() (n int) {
 	return n
 }
 
-// NextTimeout returns when, on the Endpoint's clock in nanoseconds, Progress has to be called again even if nothing arrives; false: no
-// timer runs. It is for callers who own the clock (Config.Clock).
+// NextTimeout returns when, on the Endpoint's clock in nanoseconds, Progress must be called even if
+// nothing arrives; false: no timer runs. It is for virtual time (Config.Clock).
 func (e *Endpoint) NextTimeout() (int64, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -54,7 +56,7 @@ func (e *Endpoint) NextTimeout() (int64, bool) {
 	return int64(at), at != core.Never
 }
 
-// nextTimer is the earliest timer of all connections. The lock is held.
+// nextTimer returns the earliest timer of all connections. The caller holds the lock.
 func (e *Endpoint) nextTimer() core.Time {
 	at := core.Never
 	for _, c := range e.conns {
@@ -65,8 +67,8 @@ func (e *Endpoint) nextTimer() core.Time {
 	return at
 }
 
-// Wait is Poll that blocks until there is an event, ctx is done, or the Endpoint is closed (ErrClosed). It allocates when it has
-// to sleep.
+// Wait is Poll that blocks until there is an event, ctx is done, or the Endpoint is closed
+// (ErrClosed). It allocates when it has to sleep.
 func (e *Endpoint) Wait(ctx context.Context, evs []Event) (n int, err error) {
 	err = e.drive(ctx, nil, func() bool {
 		n = e.events.take(evs)
@@ -75,8 +77,8 @@ func (e *Endpoint) Wait(ctx context.Context, evs []Event) (n int, err error) {
 	return n, err
 }
 
-// Serve drives the Endpoint until ctx is done (nil) or it is closed (ErrClosed), for programs whose transfers all come from their
-// peers. Events are dropped.
+// Serve drives the Endpoint until ctx is done (nil) or it is closed (ErrClosed), for programs whose
+// transfers all come from peers. Events are dropped.
 func (e *Endpoint) Serve(ctx context.Context) error {
 	var evs [16]Event
 	for {
@@ -89,8 +91,8 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 	}
 }
 
-// drive turns the crank until what is waited for is there. enough is called with the lock held. hint, if not nil, is closed when
-// it is.
+// drive makes steps until enough returns true. enough is called with the lock held. hint, if not
+// nil, is closed when that is likely.
 func (e *Endpoint) drive(ctx context.Context, hint <-chan struct{}, enough func() bool) error {
 	for {
 		select {
@@ -110,7 +112,7 @@ func (e *Endpoint) drive(ctx context.Context, hint <-chan struct{}, enough func(
 
 var errAgain = errors.New("again")
 
-// driveTurn has the turn. It spins for a while, and then sleeps.
+// driveTurn is drive for the holder of turn. It spins for a while and then sleeps.
 func (e *Endpoint) driveTurn(ctx context.Context, enough func() bool) error {
 	for spun := time.Now(); ; {
 		n := e.cq.Poll(e.wcs[:])
@@ -158,8 +160,8 @@ func (e *Endpoint) sleep(ctx context.Context) error {
 	return errAgain
 }
 
-// step takes in n completions, lets timers expire and does what the machines want; it returns how much that was. The caller has
-// the turn.
+// step processes n completions, handles timers and performs the machines' actions. It returns the
+// amount of work. The caller holds turn.
 func (e *Endpoint) step(n int) int {
 	e.mu.Lock()
 	now := e.now()
@@ -181,12 +183,12 @@ func (e *Endpoint) step(n int) int {
 	}
 	e.mu.Unlock()
 	for _, c := range dead[:gone] {
-		_ = c.dispose() // nobody is there to tell; the device closes what is left
+		_ = c.dispose() // no one is waiting for the error; the device closes what is left
 	}
 	return n
 }
 
-// complete sorts a completion.
+// complete dispatches a completion.
 func (e *Endpoint) complete(now core.Time, wc *roce.WC) {
 	switch wc.ID >> 56 {
 	case wrControlOut:
@@ -231,7 +233,7 @@ func (c *Conn) lost(s roce.Status) {
 	c.m.Kill(why)
 }
 
-// control takes in a datagram and gives its place back to the queue.
+// control handles a datagram and posts its receive again.
 func (e *Endpoint) control(now core.Time, wc *roce.WC) {
 	i := int(wc.ID & 0xffff)
 	if wc.Status != roce.Success {
@@ -265,8 +267,8 @@ func (e *Endpoint) controlSGE(i int) []roce.SGE {
 	return e.sge[:]
 }
 
-// pump does what the machine wants done, and counts it. A connection that has ended sends nothing, so its end need not wait for room. The lock
-// is held.
+// pump performs the machine's actions and counts them. A connection that has ended sends nothing,
+// so its end need not wait for space. The caller holds the lock.
 func (c *Conn) pump(now core.Time) (n int) {
 	e := c.ep
 	for ; (e.udOut < controlDepth || !c.up) && c.m.Poll(now, &e.act); n++ {
@@ -298,14 +300,14 @@ func (c *Conn) do(now core.Time, a *core.Action) {
 	}
 }
 
-// news is an event that a caller of Write or Read does not care for.
+// news records an event that no caller of Write or Read waits for.
 func (c *Conn) news(kind EventKind, a *core.Action) {
 	if c.waiters[int(a.TID)&(len(c.waiters)-1)] == nil {
 		c.ep.events.push(Event{Kind: kind, Conn: c, Cookie: a.Cookie})
 	}
 }
 
-// ended tells who waits, or everybody.
+// ended wakes the waiter of a transfer, or records an event.
 func (c *Conn) ended(a *core.Action) {
 	i := int(a.TID) & (len(c.waiters) - 1)
 	c.ep.busy--
@@ -328,7 +330,7 @@ func (c *Conn) sendControl(a *core.Action) {
 		ID: wrControlOut << 56, Op: roce.OpSend, Flags: roce.Signaled, Inline: e.msg[:],
 		AH: c.ah, RemoteQPN: c.peer.QPN, RemoteQKey: c.peer.QKey,
 	})
-	if err == nil { // else it is lost, as datagrams may be
+	if err == nil { // otherwise it is lost, as datagrams may be
 		e.udOut++
 	}
 }
@@ -349,7 +351,7 @@ func (c *Conn) write(a *core.Action) {
 	}
 }
 
-// register asks the Host, unless the plan of faults says no.
+// register asks the Host, unless Faults makes the registration fail.
 func (c *Conn) register(now core.Time, a *core.Action) {
 	e := c.ep
 	r, attempt := &c.asked[a.Entry], &c.attempts[a.Entry]

@@ -10,17 +10,19 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// Sizes of queues.
+// Capacities of queues.
 const (
 	controlDepth = 256 // datagrams posted for sending, and receives for them, of all connections
-	recvDepth    = 64  // receives for data messages of a connection; a window of them can be under way
-	pollBatch    = 64  // completions taken at a time
-	eventsEach   = 3   // events of a transfer: Acked, Sent, Done
-	controlRoom  = 128 // bytes of a receive for a control message
+	// receives for data messages per connection; at most a window of them is in flight
+	recvDepth   = 64
+	pollBatch   = 64  // completions processed at a time
+	eventsEach  = 3   // events per transfer: Acked, Sent, Done
+	controlRoom = 128 // bytes of a receive for a control message
 )
 
-// Endpoint is one end of any number of connections on one device: their datagram QP, their share of the indirect buffer, and who
-// turns their cranks. Its methods, and those of its Conns, are safe for concurrent use.
+// Endpoint is one side of any number of connections on one device: their datagram QP, their
+// indirect buffer and their progress. Its methods, and those of its Conns, are safe for concurrent
+// use.
 type Endpoint struct {
 	cfg  Config
 	dev  *roce.Device
@@ -31,7 +33,7 @@ type Endpoint struct {
 	qkey roce.QKey
 	own  []interface{ Close() error } // in the order of closing
 
-	turn chan struct{} // who holds it takes completions, in their order
+	turn chan struct{} // held by the goroutine that processes completions
 
 	mu      sync.Mutex
 	closed  bool
@@ -39,27 +41,28 @@ type Endpoint struct {
 	free    int     // bytes of the indirect buffer that are not granted
 	udOut   int     // datagrams posted
 	events  eventRing
-	busy    int // transfers under way, of all connections
+	busy    int // unfinished transfers of all connections
 	wake    context.CancelFunc
 	wakeAt  core.Time
-	strange uint64             // datagrams that are for no connection
-	wcs     [pollBatch]roce.WC // who has the turn
+	strange uint64             // datagrams for no connection
+	wcs     [pollBatch]roce.WC // used by the holder of turn
 
-	// What posting needs, kept here so that nothing is allocated.
+	// Scratch for posting, kept here so that nothing is allocated.
 	act core.Action
 	sge [1]roce.SGE
 	msg [core.MessageLen]byte
 }
 
-// New makes an Endpoint on a device, in a protection domain that the memory of transfers belongs to. Both stay the caller's. Errors: ErrConfig,
-// ErrIndirectBuffer, and those of roce.
+// New creates an Endpoint on a device, in the protection domain of the memory of its transfers.
+// Both stay the caller's. Errors: ErrConfig, ErrIndirectBuffer, and those of roce.
 func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	e := &Endpoint{
 		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
-		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)), // a privileged Q_Key has the high bit set (IBA 10.2.5)
+		// a privileged Q_Key has the high bit set (IBA 10.2.5)
+		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)),
 	}
 	e.events = newEventRing(c.MaxConns, c.Entries)
 	if err := e.open(); err != nil {
@@ -70,7 +73,8 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 
 func (e *Endpoint) open() (err error) {
 	perConn := recvDepth + 2*core.Window
-	if e.cq, err = e.dev.CreateCQ(2*controlDepth + e.cfg.MaxConns*perConn*2); err != nil { // twice: a closed connection's flushes may wait beside the next one's
+	// twice: a closed connection's flushed completions may wait beside the next one's
+	if e.cq, err = e.dev.CreateCQ(2*controlDepth + e.cfg.MaxConns*perConn*2); err != nil {
 		return err
 	}
 	e.own = append(e.own, e.cq)
@@ -94,11 +98,12 @@ func (e *Endpoint) open() (err error) {
 	return nil
 }
 
-// Close ends all connections and what the Endpoint made on the device. Closing twice is harmless.
+// Close ends all connections and destroys what the Endpoint created on the device. Closing twice
+// has no effect.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	was := e.closed
-	e.closed = true // no connection comes after this
+	e.closed = true // no connection can be added now
 	if e.wake != nil {
 		e.wake()
 	}
@@ -127,7 +132,8 @@ func (e *Endpoint) all() (list []*Conn) {
 	return list
 }
 
-// Counters adds up those of all connections, ended ones too. Strange counts datagrams that were for none of them.
+// Counters returns the sum over all connections, including ended ones, and the number of datagrams
+// that belonged to none of them.
 func (e *Endpoint) Counters() (c core.Counters, strange uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,24 +148,24 @@ func (e *Endpoint) Counters() (c core.Counters, strange uint64) {
 
 func (e *Endpoint) now() core.Time { return core.Time(e.cfg.Clock()) }
 
-// EventKind says what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 const (
-	// Acked: the request of a transfer was taken, and its data is on its way. It may come before the responder knows of it; only
-	// Done says that data is in its place.
+	// Acked: the request of a transfer was taken, and its data is being sent. It may come before
+	// the responder knows of the transfer. Only Done means that data is at its destination.
 	Acked EventKind = iota
-	// Sent: every byte of a Write has been acknowledged by the peer's NIC. The source is the program's again; whether the data is at its
-	// destination or in the peer's indirect buffer does not show.
+	// Sent: the peer's NIC has acknowledged every byte of a Write. The source may be reused. The
+	// data may be at its destination or in the peer's indirect buffer.
 	Sent
-	// Done: the transfer has ended, with Status. Its memory is the program's again.
+	// Done: the transfer has ended, with Status. Its memory may be reused.
 	Done
-	// Down: the connection has ended, with Err. Its transfers have ended before. A program that reads no events finds MaxConns of
-	// these later, and no more.
+	// Down: the connection has ended, with Err, after its transfers. A program that reads no events
+	// finds at most MaxConns of these later.
 	Down
 )
 
-// Event is news for the program.
+// Event reports progress to the program.
 type Event struct {
 	Kind   EventKind
 	Conn   *Conn
@@ -168,12 +174,12 @@ type Event struct {
 	Err    error  // of Down
 }
 
-// eventRing keeps events until they are polled. Post sees to it that there is room for those of transfers.
+// eventRing keeps events until they are polled. Post ensures that the events of its transfer fit.
 type eventRing struct {
 	v          []Event
 	head, size int
-	downs      int           // of them, Down events
-	maxDowns   int           // of a program that reads none; more are dropped
+	downs      int           // Down events among them
+	maxDowns   int           // kept for a program that reads none; more are dropped
 	past       core.Counters // of connections that have ended
 }
 
@@ -181,7 +187,7 @@ func newEventRing(conns, entries int) eventRing {
 	return eventRing{v: make([]Event, conns*(2*eventsEach*entries+1)), maxDowns: conns}
 }
 
-// room is how many events of transfers fit.
+// room returns how many events of transfers fit.
 func (r *eventRing) room() int { return len(r.v) - r.maxDowns - (r.size - r.downs) }
 
 func (r *eventRing) push(ev Event) {
@@ -207,7 +213,7 @@ func (r *eventRing) take(evs []Event) (n int) {
 	return n
 }
 
-// wrong wraps an error of roce with what was tried.
+// wrong wraps an error of roce with the operation.
 func wrong(what string, err error) error {
 	if err == nil {
 		return nil

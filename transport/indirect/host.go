@@ -6,38 +6,40 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Request is a transfer that a peer wants.
+// Request is a transfer that a peer requests.
 type Request struct {
 	Conn *Conn
 	TID  TID
-	Kind Kind   // Write: the peer writes to this end's memory; Read: it reads
-	DBA  uint64 // base address as the peer named it; what it means is the Host's business
+	Kind Kind   // Write: the peer writes to this side's memory; Read: it reads
+	DBA  uint64 // base address as the peer named it; the Host interprets it
 	Len  uint32 // bytes
 }
 
-// Region is memory that a Host has made ready: Len bytes from offset Off of a region that grants remote writing (for a WRITE; local
-// writing goes with it).
+// Region is memory that a Host has made ready: Len bytes from offset Off of a region that grants
+// LocalWrite and RemoteWrite (for a WRITE).
 type Region struct {
 	MR  *roce.MR
 	Off int
 }
 
-// Host has the memory that peers write and read: the upper layer of a responder. Its methods are called on the thread that drives
-// the Endpoint; they must not block and not call back into it.
+// Host provides the memory that peers write and read. Its methods are called on the goroutine that
+// drives the Endpoint. They must not block and must not call the Endpoint.
 type Host interface {
-	// Register makes [DBA, DBA+Len) ready for a transfer, or says that it cannot, for now. It is asked again with every
-	// repetition of the request until it succeeds.
+	// Register makes [DBA, DBA+Len) ready for a transfer, or returns false if that is not possible
+	// now. It is called again with every repetition of the request until it succeeds.
 	Register(r *Request) (Region, bool)
-	// Release gives the memory of a registered transfer back. delivered: all bytes are in it (Write), or have left (Read); otherwise
-	// the transfer was given up, and what the memory holds is undefined.
+	// Release returns the memory of a registered transfer. delivered: all bytes are in it (Write)
+	// or have been sent (Read). Otherwise the transfer was abandoned and the contents of the memory
+	// are undefined.
 	Release(r *Request, m Region, delivered bool)
 }
 
-// Space is a Host over one memory region: addresses are offsets into it. A range is refused while another transfer has any
-// byte of it, and while it is held.
+// Space is a Host over one memory region. Addresses are offsets into it. A range is refused while
+// another transfer or a Hold overlaps it.
 type Space struct {
 	mr *roce.MR
-	// Delivered, if not nil, is called with the bytes of every WRITE that was delivered; they are the callee's until it returns.
+	// Delivered, if not nil, is called with the bytes of every delivered WRITE. They are valid
+	// until it returns.
 	Delivered func(r *Request, b []byte)
 
 	mu    sync.Mutex
@@ -46,11 +48,11 @@ type Space struct {
 
 type span struct{ from, to uint64 }
 
-// NewSpace makes a Host of a region.
+// NewSpace creates a Host from a region.
 func NewSpace(mr *roce.MR) *Space { return &Space{mr: mr, spans: make([]span, 0, 64)} }
 
-// Hold takes a range for the program's own use until Free: transfers to it get invalid answers meanwhile. It fails while a transfer has
-// any byte of it.
+// Hold reserves a range for the program until Free. Transfers to it get invalid answers meanwhile.
+// It fails while a transfer overlaps the range.
 func (s *Space) Hold(off, n uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

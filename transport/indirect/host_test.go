@@ -9,7 +9,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// registrar is a Host that registers memory for each transfer and takes the key back afterwards, as the paper's upper layer does.
+// registrar is a Host that registers memory for each transfer and takes the key back afterwards, as
+// the paper's upper layer does.
 type registrar struct {
 	pd       *roce.PD
 	mem      []byte
@@ -36,7 +37,8 @@ func (h *registrar) Release(_ *Request, m Region, _ bool) {
 	}
 }
 
-// Memory may be registered for each transfer alone, with either progress; its key lives no longer than the transfer.
+// Memory may be registered for each transfer alone, with either progress; its key lives no longer
+// than the transfer.
 func TestRegistersForEachTransfer(t *testing.T) {
 	for _, p := range []roce.Progress{roce.Auto, roce.Manual} {
 		t.Run(p.String(), func(t *testing.T) {

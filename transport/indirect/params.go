@@ -7,12 +7,13 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Params are what each end tells the other when a connection is made. In rdma_cm's private data they are 40 bytes, big endian:
+// Params are what each side tells the other when a connection is made. In rdma_cm's private data
+// they are 40 bytes, big endian:
 //
 //	 0  magic and version  32 bits, "GDP1"
 //	 4  QPN                32: of the QP for requests and answers (UD)
 //	 8  Q_Key              32: of that QP
-//	12  token              32: what control messages to this end carry
+//	12  token              32: in control messages to this side
 //	16  base               64: address of the slots granted to the peer
 //	24  R_Key              32: of the slots
 //	28  slots              16
@@ -50,7 +51,7 @@ func (p *Params) append(b []byte) []byte {
 	return be.AppendUint32(b, p.Segment)
 }
 
-// parse reads what a peer said. Errors: ErrPeer.
+// parse reads the peer's parameters. Errors: ErrPeer.
 func (p *Params) parse(b []byte) error {
 	be := binary.BigEndian
 	if len(b) < paramsLen || be.Uint32(b) != paramsMagic {
@@ -63,7 +64,7 @@ func (p *Params) parse(b []byte) error {
 	return nil
 }
 
-// fits holds the peer's parameters against our own. Errors: ErrMismatch.
+// fits checks the peer's parameters against our own. Errors: ErrMismatch.
 func (p *Params) fits(own *Params) error {
 	if p.Entries != own.Entries || p.Segment != own.Segment {
 		return fmt.Errorf("%w (entries %d here, %d there; segments of %d bytes here, %d there)", ErrMismatch, own.Entries, p.Entries, own.Segment, p.Segment)

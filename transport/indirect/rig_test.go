@@ -60,7 +60,8 @@ func newDevice(t testing.TB, link *loopback.Link, i int, opts ...roce.Option) *r
 	return d
 }
 
-// within is a context that ends before a test binary does: nothing here takes so long, not even on a machine that is busy with other things.
+// within is a context that ends before a test binary does: nothing here takes so long, not even on
+// a machine that is busy with other things.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

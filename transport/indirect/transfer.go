@@ -8,21 +8,22 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// Transfer is what Post takes. MR and Off are local: the source of a Write, the destination of a Read, in memory registered in
-// the Endpoint's PD (a Read's region has to grant LocalWrite and RemoteWrite). It is the transport's from Post to the Done event, a source
+// Transfer is the argument of Post. MR and Off are local: the source of a Write or the destination
+// of a Read, in memory registered in the Endpoint's PD (a Read's region must grant LocalWrite and
+// RemoteWrite). The memory belongs to the transport from Post to the Done event, a Write's source
 // to the Sent event.
 type Transfer struct {
 	Kind   Kind
 	MR     *roce.MR
 	Off    int
 	Len    int    // bytes
-	DBA    uint64 // base address at the peer; what it means is its Host's business
-	Cookie uint64 // comes back with the events
+	DBA    uint64 // base address at the peer, interpreted by its Host
+	Cookie uint64 // returned with the events
 }
 
-// Post begins a transfer. Its events, Acked, Sent (a Write's) and Done, come from Poll and Wait. Whether it goes directly or by the peer's
-// indirect buffer makes no difference here; Counters tell. It does not allocate. Errors: ErrFull, ErrLength, ErrTooLarge, ErrMemory, and
-// why the connection has ended.
+// Post starts a transfer. Its events, Acked, Sent (of a Write) and Done, come from Poll and Wait.
+// It does not allocate. Errors: ErrFull, ErrLength, ErrTooLarge, ErrMemory, or why the connection
+// has ended.
 func (c *Conn) Post(t *Transfer) error {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
@@ -30,7 +31,7 @@ func (c *Conn) Post(t *Transfer) error {
 	return err
 }
 
-// post is Post, for a waiter or for nobody in particular. The lock is held.
+// post is Post with an optional waiter. The caller holds the lock.
 func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 	e := c.ep
 	switch {
@@ -43,7 +44,7 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 	case t.MR == nil || t.Off < 0 || t.Off > t.MR.Len() || t.Len > t.MR.Len()-t.Off:
 		return 0, ErrMemory
 	case e.events.room() < eventsEach*(e.busy+1):
-		return 0, ErrFull // somebody has to read the events first
+		return 0, ErrFull // the program must read events first
 	}
 	now := e.now()
 	op := core.Op{
@@ -58,18 +59,20 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 	c.waiters[int(tid)&(len(c.waiters)-1)] = w
 	c.pump(now)
 	if e.wake != nil && c.m.Timeout() < e.wakeAt {
-		e.wake() // who sleeps does not know of the new timer
+		e.wake() // a sleeping driver does not know of the new timer
 	}
 	return tid, nil
 }
 
-// Write writes n bytes from offset off of mr to address dba of the peer, and returns when they are there. When ctx is done before, it
-// returns ctx's error, but the transfer goes on, and the memory stays the transport's until Poll reports it done.
+// Write writes n bytes from offset off of mr to address dba of the peer and returns when they are
+// there. If ctx is done first it returns ctx's error; the transfer continues, and the memory
+// belongs to the transport until Poll reports Done.
 func (c *Conn) Write(ctx context.Context, mr *roce.MR, off, n int, dba uint64) error {
 	return c.finish(ctx, &Transfer{Kind: Write, MR: mr, Off: off, Len: n, DBA: dba})
 }
 
-// Read reads n bytes from address dba of the peer to offset off of mr, and returns when they are there. See Write about ctx.
+// Read reads n bytes from address dba of the peer to offset off of mr and returns when they are
+// there. See Write about ctx.
 func (c *Conn) Read(ctx context.Context, mr *roce.MR, off, n int, dba uint64) error {
 	return c.finish(ctx, &Transfer{Kind: Read, MR: mr, Off: off, Len: n, DBA: dba})
 }
@@ -93,6 +96,6 @@ func (c *Conn) finish(ctx context.Context, t *Transfer) error {
 	case w.over:
 		return fmt.Errorf("%w: %v", ErrTransfer, w.status)
 	}
-	c.waiters[int(tid)&(len(c.waiters)-1)] = nil // Poll reports it
+	c.waiters[int(tid)&(len(c.waiters)-1)] = nil // Poll reports the end
 	return err
 }

@@ -48,8 +48,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// A refused one is parked, and moved when the memory is ready. Its user sees the same as ever, but sooner: Acked before the
-// responder could register anything.
+// A refused one is parked, and moved when the memory is ready. Its user sees the same as ever, but
+// sooner: Acked before the responder could register anything.
 func TestParkedUntilRegistered(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 5 * time.Millisecond}, Config{})
 	if !b.space.Hold(0, size) {
@@ -128,8 +128,8 @@ func TestTraditional(t *testing.T) {
 	}
 }
 
-// A full buffer holds transfers back; it does not lose or overwrite anything. One slot, three transfers that cannot go
-// to their destinations yet, and a fourth that can.
+// A full buffer holds transfers back; it does not lose or overwrite anything. One slot, three
+// transfers that cannot go to their destinations yet, and a fourth that can.
 func TestFullBuffer(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
 	b.space.Hold(0, 3*size)
@@ -164,9 +164,11 @@ func refused(err error) bool {
 	return errors.Is(err, ErrTransfer) && strings.Contains(err.Error(), StatusRefused.String())
 }
 
-// Registration never succeeds: the transfer is given up, what was parked is dropped, the slot is free again.
+// Registration never succeeds: the transfer is given up, what was parked is dropped, the slot is
+// free again.
 func TestNeverRegistered(t *testing.T) {
-	// Patience is long enough for a loaded machine to park the data before it ends: what never came cannot be dropped.
+	// Patience is long enough for a loaded machine to park the data before it ends: what never came
+	// cannot be dropped.
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Patience: time.Second}, Config{Slots: 1})
 	b.space.Hold(0, size)
 	ctx := within(t)
@@ -185,7 +187,8 @@ func TestNeverRegistered(t *testing.T) {
 	write(t, a, b, 0, size, 0, 5)
 }
 
-// The initiator dies with data parked: that is dropped, nobody was promised it, and the next connection gets the whole buffer.
+// The initiator dies with data parked: that is dropped, nobody was promised it, and the next
+// connection gets the whole buffer.
 func TestInitiatorDies(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Silence: time.Second, IndirectBuffer: DefaultSlots * DefaultMaxTransfer})
 	b.space.Hold(0, size)
@@ -217,7 +220,8 @@ func TestInitiatorDies(t *testing.T) {
 	})
 }
 
-// The initiator hangs up with data parked and another transfer waiting for a slot: both ends hear of it, at once.
+// The initiator hangs up with data parked and another transfer waiting for a slot: both ends hear
+// of it, at once.
 func TestInitiatorHangsUp(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
 	b.space.Hold(0, 2*size)
@@ -246,8 +250,8 @@ func TestInitiatorHangsUp(t *testing.T) {
 	}
 }
 
-// A READ comes directly, is refused as often as may be, and needs no buffer at all; when the answers are lost, the responder sends of its
-// own accord.
+// A READ comes directly, is refused as often as may be, and needs no buffer at all; when the
+// answers are lost, the responder sends of its own accord.
 func TestRead(t *testing.T) {
 	ca := Config{Timeout: 5 * time.Millisecond, IndirectBuffer: -1}
 	cb := ca
@@ -283,9 +287,11 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Both ends begin transfers at once, over a bad wire, with failing registrations; everything arrives.
+// Both ends begin transfers at once, over a bad wire, with failing registrations; everything
+// arrives.
 func TestBadDays(t *testing.T) {
-	const rounds = 40 // so many that some registrations fail at either end, however the two take turns
+	// so many that some registrations fail at either end, however the two take turns
+	const rounds = 40
 	c := Config{Timeout: 2 * time.Millisecond, Slots: 2, Faults: Faults{Seed: 9, FailedRegistration: 0.3}}
 	a, b := newPair(t, loopback.Plan{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}, c, c)
 	serve(t, a)
@@ -399,7 +405,8 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Datagrams of strangers, and those of peers that make no sense, are counted and dropped; transfers go on.
+// Datagrams of strangers, and those of peers that make no sense, are counted and dropped; transfers
+// go on.
 func TestNonsense(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{}, Config{})
 	say := func(msg []byte) {

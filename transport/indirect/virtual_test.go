@@ -11,7 +11,8 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// replay plays one seed in virtual time, on real packets: faults of the wire and of registration, everything from the seed.
+// replay plays one seed in virtual time, on real packets: faults of the wire and of registration,
+// everything from the seed.
 func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Counters) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -72,7 +73,8 @@ func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []
 	return manualPair(t, link, c, c, options(), options())
 }
 
-// advance turns both cranks until nothing is to be done now, then moves the clock to what comes next.
+// advance turns both cranks until nothing is to be done now, then moves the clock to what comes
+// next.
 func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 	t.Helper()
 	for busy := true; busy; {
@@ -102,7 +104,8 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 	link.Advance(time.Duration(max(1, next-link.Now())))
 }
 
-// virtual is two ends in virtual time, with the measures of real life; nothing depends on how busy the machine is.
+// virtual is two ends in virtual time, with the measures of real life; nothing depends on how busy
+// the machine is.
 type virtual struct {
 	t    *testing.T
 	link *loopback.Link

@@ -9,50 +9,52 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Bounds of a Config: place and length of a block share the 32 bits of an immediate.
+// Limits of a Config. A block's index and length share the 32 bits of an immediate.
 const (
 	placeBits  = 6
 	lengthBits = 32 - placeBits
 
-	// MaxBlocks is how many blocks there can be.
+	// MaxBlocks bounds the number of blocks.
 	MaxBlocks = 1 << placeBits
-	// MaxBlockSize is how long a block can be, in bytes.
+	// MaxBlockSize bounds the length of a block in bytes.
 	MaxBlockSize = 1<<lengthBits - 1
 
-	// MaxSpin bounds Config.Spin: meanwhile nobody looks whether a context has ended.
+	// MaxSpin bounds Config.Spin. A context that ends meanwhile is noticed after it.
 	MaxSpin = time.Second
 
 	defaultSpin = 20 * time.Microsecond
 )
 
-// Errors of this package, wrapped with what to do next.
+// Errors of this package. They are wrapped with advice.
 var (
-	// ErrConfig: a Config that cannot be.
+	// ErrConfig means that a Config field is out of range.
 	ErrConfig = errors.New("slidingwindow: configuration out of range")
-	// ErrMismatch: the two ends were started with different sizes.
-	ErrMismatch = errors.New("slidingwindow: the two ends do not fit")
-	// ErrPeer: the other end does not speak this protocol, or breaks it.
-	ErrPeer = errors.New("slidingwindow: the peer does not keep to sliding window version 1")
-	// ErrTooLong: data that no block can hold.
+	// ErrMismatch means that both sides were started with different sizes.
+	ErrMismatch = errors.New("slidingwindow: the two sides have different sizes")
+	// ErrPeer means that the peer does not speak this protocol or violates it.
+	ErrPeer = errors.New("slidingwindow: the peer does not speak sliding window version 1 or violates it")
+	// ErrTooLong means that data does not fit into a block.
 	ErrTooLong = errors.New("slidingwindow: data longer than a block")
-	// ErrClosed: the Sender or Receiver was closed.
+	// ErrClosed means that the Sender or Receiver was closed.
 	ErrClosed = errors.New("slidingwindow: closed")
-	// ErrBroken: an operation failed, and with it the connection.
+	// ErrBroken means that an operation failed and ended the connection.
 	ErrBroken = errors.New("slidingwindow: the connection broke")
 )
 
-// Config says what an end has. Both ends need the same Blocks and BlockSize.
+// Config describes one side. Both sides need the same Blocks and BlockSize.
 type Config struct {
 	Blocks    int // N: 1 to MaxBlocks
 	BlockSize int // bytes: 1 to MaxBlockSize
 
-	// The sizes of the queues: work requests, and completions. 0 stands for Blocks, with which nobody waits for a queue.
+	// Capacities of the queues, in work requests and completions. 0 means Blocks, with which no
+	// call waits for a queue.
 	SendDepth, SendCQ int // sender: WRITEs; receiver: ACKs
 	RecvDepth, RecvCQ int // sender: ACKs; receiver: WRITEs with immediate
 
-	// Spin is how long a wait looks again and again before it sleeps, at most MaxSpin; 0: 20 us, negative: not at all.
+	// Spin is how long a wait polls before it sleeps, at most MaxSpin. 0 means 20 us, negative not
+	// at all.
 	Spin time.Duration
-	// Connect are the connection's attributes.
+	// Connect has the connection's attributes.
 	Connect roce.ConnectOptions
 }
 
@@ -63,7 +65,7 @@ func (c *Config) check() error {
 	case c.BlockSize < 1 || c.BlockSize > MaxBlockSize:
 		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize, MaxBlockSize)
 	case c.Spin > MaxSpin:
-		return fmt.Errorf("%w: waits that look again for %v: choose at most %v", ErrConfig, c.Spin, MaxSpin)
+		return fmt.Errorf("%w: Spin is %v: choose at most %v", ErrConfig, c.Spin, MaxSpin)
 	}
 	for _, n := range []int{c.SendDepth, c.SendCQ, c.RecvDepth, c.RecvCQ} {
 		if n < 0 || n > maxDepth {
@@ -79,7 +81,7 @@ func (c *Config) setDefaults() {
 	if c.Spin == 0 {
 		c.Spin = defaultSpin
 	}
-	// There are never more ACKs under way than blocks, nor more blocks than N.
+	// There are never more than Blocks ACKs or blocks outstanding.
 	for _, n := range []*int{&c.SendDepth, &c.SendCQ, &c.RecvDepth, &c.RecvCQ} {
 		if *n == 0 {
 			*n = c.Blocks
@@ -89,10 +91,10 @@ func (c *Config) setDefaults() {
 
 func (c *Config) sizes() ends.Sizes { return ends.Sizes{Blocks: c.Blocks, Size: c.BlockSize} }
 
-// stride is the distance between two blocks.
+// stride is the distance between two blocks in bytes.
 func stride(size int) int { return ends.Stride(size) }
 
-// immediate names a block's place and length.
+// immediate encodes a block's index and length.
 func immediate(place, length int) uint32 { return uint32(place)<<lengthBits | uint32(length) }
 
 func placeOf(imm uint32) int  { return int(imm >> lengthBits) }

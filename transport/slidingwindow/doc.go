@@ -1,33 +1,38 @@
-// Package slidingwindow moves blocks from one host's memory to another's by RDMA WRITE with immediate and acknowledgements by SEND:
-// the mechanism that package statusbyte is measured against, after Y. Tu, Y. Han et al., "RDMA Based Performance Optimization on
-// Distributed Database Systems: A Case Study with GoldenX", WASA 2021, as Xiao et al. (Appl. Sci. 2024, 14, 7437) describe it.
+// Package slidingwindow moves blocks from one host's memory to another's by RDMA WRITE with
+// immediate and acknowledgments by SEND. It is the mechanism that package statusbyte is compared
+// with, after Y. Tu, Y. Han et al., "RDMA Based Performance Optimization on Distributed Database
+// Systems: A Case Study with GoldenX", WASA 2021, as Xiao et al. (Appl. Sci. 2024, 14, 7437)
+// describe it.
 //
-// # The mechanism
+// # Mechanism
 //
-// Both ends have N blocks, used as a ring. The sender's head counts blocks that were sent, its tail those that were acknowledged; head - tail
-// is at most N. A block travels as one WRITE with immediate, which names its place and length and consumes a receive that
-// the receiver has posted. The receiver hands blocks over in order; they may be released in any order, but are acknowledged in the order of
-// the ring: a SEND tells how many have been released from the first one on. At the sender a goroutine of its own, the ACK poller,
-// does nothing but take these, move the tail, and wake who waits for room.
+// Both sides have a ring of N blocks. The sender's head counts blocks sent, its tail blocks
+// acknowledged; head - tail is at most N. A block is one WRITE with immediate, which contains its
+// index and length and consumes a receive of the receiver. The receiver hands blocks over in order.
+// They may be released in any order but are acknowledged in the order of the ring: a SEND contains
+// the number of blocks released from the first one on. At the sender a separate goroutine, the ACK
+// poller, receives these, moves the tail and wakes waiters.
 //
-// It is done as well as it can be: receives are reposted before blocks are handed over, acknowledgements are inline and
-// cumulative, so a burst of releases needs one; nothing waits for a completion that it does not need; nothing allocates.
+// The implementation is optimized: receives are reposted before blocks are handed over,
+// acknowledgments are inline and cumulative, no call waits for a completion that it does not need,
+// and nothing allocates.
 //
-// # What a wrong peer can do
+// # Misbehaving peers
 //
-// A sender can write to the ring, nothing else. A block out of turn, of another length than announced, or into a block
-// that has not been released, and an ACK of more than was sent or less than before, are ErrPeer, for good. Different sizes at the two
-// ends are refused with both ends' numbers before anything is sent.
+// A sender can write only to the ring. A block out of order, of another length than announced, or
+// into an unreleased block, and an ACK of more than was sent or less than before, cause ErrPeer,
+// which is final. Different sizes are rejected, with both sides' numbers, before anything is sent.
 //
 // # Concurrency and progress
 //
-// A Sender belongs to one goroutine; its ACK poller is another. Of a Receiver, Receive and Poll belong to one goroutine, Release may
-// be called from any. With a device of Manual progress the ACK poller drives the sender's while anything is under way, so that what was sent
-// arrives whatever the program does; the receiver's is driven by its own calls alone.
+// A Sender's methods must be called by one goroutine; its ACK poller is another. A Receiver's
+// Receive and Poll must be called by one goroutine; Release may be called by any. On a device with
+// Manual progress the ACK poller drives the sender's device while blocks are outstanding. The
+// receiver's device is driven only by its own calls.
 //
 // # Reading order
 //
-//   - config.go, hello.go: sizes, and how the two ends agree
-//   - sender.go, poller.go: head and tail
-//   - receiver.go: receives, release in order, acknowledgements
+//   - config.go, hello.go: sizes and the agreement on them.
+//   - sender.go, poller.go: head and tail.
+//   - receiver.go: receives, release in order, acknowledgments.
 package slidingwindow

@@ -8,12 +8,13 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// The two ends agree as package ends has it; in the reply stride (4 bytes), address (8) and R_Key (4) follow, big endian.
+// Both sides agree on sizes as package ends describes. The reply continues with stride (4 bytes),
+// address (8) and R_Key (4), big endian.
 const replyLen = ends.SizesLen + 16
 
-var protocol = ends.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both with the same numbers"}
+var protocol = ends.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes"}
 
-// memory is what the sender has to know of the receiver.
+// memory is what the sender must know about the receiver.
 type memory struct {
 	ends.Sizes
 	stride int
@@ -36,7 +37,7 @@ func parseMemory(b []byte) (m memory, err error) {
 	m.addr = binary.BigEndian.Uint64(b[16:])
 	m.rkey = roce.RKey(binary.BigEndian.Uint32(b[24:]))
 	if m.stride < m.Size {
-		return m, fmt.Errorf("%w: it offers %v, %d bytes apart", ErrPeer, m.Sizes, m.stride)
+		return m, fmt.Errorf("%w: it offers %v with stride %d", ErrPeer, m.Sizes, m.stride)
 	}
 	return m, nil
 }

@@ -102,7 +102,8 @@ func (g *rogueSender) post(wr roce.SendWR) {
 	}
 }
 
-// A sender that breaks the protocol gets an error for good, and not one byte of what it may not touch is handed over.
+// A sender that breaks the protocol gets an error for good, and not one byte of what it may not
+// touch is handed over.
 func TestSenderThatBreaksTheRules(t *testing.T) {
 	for name, f := range map[string]func(g *rogueSender, r *Receiver){
 		"a place that is not next":   func(g *rogueSender, r *Receiver) { g.block(1, 10, immediate(1, 10)) },
@@ -141,7 +142,8 @@ func TestSenderThatBreaksTheRules(t *testing.T) {
 	}
 }
 
-// What arrived before the sender went is handed over before the end is, and released without complaint.
+// What arrived before the sender went is handed over before the end is, and released without
+// complaint.
 func TestEndAfterData(t *testing.T) {
 	g, r := newRogueSender(t, Config{Blocks: 2, BlockSize: 100}, 2)
 	g.block(0, 7, immediate(0, 7))
@@ -311,12 +313,13 @@ func TestReasonOfFailure(t *testing.T) {
 	for err == nil {
 		err = s.Write(ctx, []byte{1})
 	}
-	if !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "RDMA_WRITE failed", "taken its memory back") {
+	if !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "RDMA_WRITE failed", "deregistered its memory") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A Sender whose receiver keeps a block for ever can be closed, and says what was not released; nobody waits for it any more.
+// A Sender whose receiver keeps a block for ever can be closed, and says what was not released;
+// nobody waits for it any more.
 func TestCloseWithDataUnderWay(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	s.linger = 30 * time.Millisecond
@@ -329,7 +332,7 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 	if _, err := r.Receive(ctx); err != nil { // and never released
 		t.Fatal(err)
 	}
-	if err := s.Close(); !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "did not release 3 of the blocks") {
+	if err := s.Close(); !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "did not release 3 blocks") {
 		t.Errorf("Close: %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -352,7 +355,8 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 	}
 }
 
-// A receiver that goes away under a stream of blocks is an error of the sender's, which does not wait for its context.
+// A receiver that goes away under a stream of blocks is an error of the sender's, which does not
+// wait for its context.
 func TestReceiverGoes(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 5000})
 	time.AfterFunc(20*time.Millisecond, func() { _ = r.Close() })
@@ -378,8 +382,8 @@ func TestReceiverGoes(t *testing.T) {
 	}
 }
 
-// Credits: a receive is posted again before its block, or its ACK, can make the peer send more. So with ample queues nobody ever meets
-// an end that is not ready.
+// Credits: a receive is posted again before its block, or its ACK, can make the peer send more. So
+// with ample queues nobody ever meets an end that is not ready.
 func TestNobodyIsNotReady(t *testing.T) {
 	for _, blocks := range []int{1, 2, 3} {
 		s, r := pair(t, loopback.Config{}, Config{Blocks: blocks, BlockSize: 64})

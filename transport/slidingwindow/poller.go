@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// pollACKs is the ACK poller: a goroutine that takes the receiver's SENDs and moves the tail, until ctx ends.
+// pollACKs is the ACK poller: it receives the receiver's SENDs and moves the tail until ctx ends.
 func (s *Sender) pollACKs(ctx context.Context) {
 	defer s.poller.Done()
 	for {
@@ -23,7 +23,7 @@ func (s *Sender) pollACKs(ctx context.Context) {
 			err = s.free(n)
 		}
 		if err != nil {
-			_ = s.broken(err) // whoever sends gets it
+			_ = s.broken(err) // the next call that sends returns it
 			s.stir()
 			return
 		}
@@ -31,9 +31,9 @@ func (s *Sender) pollACKs(ctx context.Context) {
 	}
 }
 
-// awaitACKs waits for ACKs. On a device with Auto progress it sleeps until the NIC's thread has some. With Manual progress it polls while
-// blocks are under way, in turns with who sends: neither keeps the device from the other for longer than a
-// look. It leaves the device alone while there is nothing to come.
+// awaitACKs waits for ACKs. With Auto progress it sleeps until the device has some. With Manual
+// progress it polls while blocks are outstanding, alternating with the sending goroutine. It leaves
+// the device alone while nothing is expected.
 func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 	if !s.manual {
 		return s.end.Recv.Wait(ctx, s.ackWCs[:])
@@ -61,17 +61,17 @@ func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 	}
 }
 
-// settleTurns bounds what settle does.
+// settleTurns bounds the steps of settle.
 const settleTurns = 16
 
-// settle drives the device until it has nothing more to do: the receiver's last SEND is still to be acknowledged, and
-// nobody may come by for long.
+// settle drives the device until it is idle: the receiver's last SEND still needs an
+// acknowledgment, and the device may not be driven again soon.
 func (s *Sender) settle() {
 	for i := 0; i < settleTurns && s.end.Dev.Progress() > 0; i++ {
 	}
 }
 
-// free takes n ACKs: the blocks they tell of are the sender's again. This is the paper's RmFree.
+// free processes n ACKs: their blocks may be reused. This is the paper's RmFree.
 func (s *Sender) free(n int) error {
 	for i := range s.ackWCs[:n] {
 		wc := &s.ackWCs[i]
@@ -81,9 +81,9 @@ func (s *Sender) free(n int) error {
 		released := binary.BigEndian.Uint64(s.acks.Bytes()[wc.ID*ackLen:])
 		tail, sent := s.tail.Load(), s.sent.Load()
 		if wc.Opcode != roce.WCRecv || wc.ByteLen != ackLen || released < tail || released > sent {
-			return fmt.Errorf("%w: %v of %d bytes says that %d blocks are released, of %d sent and %d released before", ErrPeer, wc.Opcode, wc.ByteLen, released, sent, tail)
+			return fmt.Errorf("%w: %v of %d bytes acknowledges %d blocks; %d were sent and %d acknowledged before", ErrPeer, wc.Opcode, wc.ByteLen, released, sent, tail)
 		}
-		// Before the tail moves: the next block, once it is sent, may be acknowledged at once.
+		// Before the tail moves: the next block may be acknowledged as soon as it is sent.
 		if err := s.postRecv(wc.ID); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (s *Sender) free(n int) error {
 	return nil
 }
 
-// stir wakes who waits for the window.
+// stir wakes a goroutine that waits for the window.
 func (s *Sender) stir() { notify(s.moved) }
 
 func notify(c chan struct{}) {

@@ -15,13 +15,13 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Listener waits for senders. Its methods are safe for concurrent use.
+// Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
 	l   *ends.Listener
 }
 
-// Listen makes a device accept senders at addr. Each gets a ring of its own.
+// Listen makes dev accept senders at addr. Each gets a ring of its own.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -34,14 +34,14 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 	return &Listener{cfg: cfg, l: l}, nil
 }
 
-// Addr is where the Listener listens.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close stops listening. Receivers go on.
+// Close stops listening. Receivers continue.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for the next sender. One that wants other sizes, or speaks something else, is refused and gives
-// ErrMismatch or ErrPeer; the Listener can go on after that.
+// Accept waits for the next sender. A sender with other sizes or another protocol is rejected and
+// returned as ErrMismatch or ErrPeer; the Listener continues.
 func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	q, err := l.l.Next(ctx)
 	if err != nil {
@@ -58,11 +58,11 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	return r, nil
 }
 
-// Receiver is the receiving end of a connection. Receive and Poll belong to one goroutine; Release, Drain and Close may be called from
-// any.
+// Receiver is the receiving side of a connection. Receive and Poll must be called by one goroutine.
+// Release, Drain and Close may be called by any.
 //
-// With Manual progress these calls drive the device; ACKs leave with the next Poll, Receive or Drain, and a receiver that nobody polls
-// answers nobody.
+// With Manual progress these calls drive the device. ACKs leave with the next Poll, Receive or
+// Drain. A receiver that is not polled does not acknowledge.
 type Receiver struct {
 	cfg    Config
 	end    *ends.End
@@ -70,22 +70,22 @@ type Receiver struct {
 	data   *roce.MR
 	manual bool
 
-	next uint64 // block that comes next
+	next uint64 // the next block
 	wcs  [1]roce.WC
 	recv [1]roce.RecvWR // without memory: an immediate needs none
-	bad  error          // what the sender did that it must not
+	bad  error          // the sender's protocol violation
 
-	released atomic.Uint64 // blocks, from the first on; changed under mu
+	released atomic.Uint64 // blocks, from the first one on; changed under mu
 	closed   atomic.Bool
 
-	mu     sync.Mutex // of what follows
-	free   []bool     // by place: released, and waiting for those before it
-	acked  uint64     // released, as the sender was told, or is being told
-	posted int        // ACKs under way
+	mu     sync.Mutex // guards the fields below
+	free   []bool     // by index: released, waiting for earlier blocks
+	acked  uint64     // released blocks for which an ACK was posted
+	posted int        // outstanding ACKs
 	ack    [ackLen]byte
 	wr     [1]roce.SendWR
 	sent   [pollBatch]roce.WC
-	err    error // why there are no further ACKs
+	err    error // why no more ACKs are sent
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
@@ -106,14 +106,15 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 	return r, nil
 }
 
-// Block is what the program has until it calls Release.
+// Block is a received block that the program holds until it calls Release.
 type Block struct {
 	Seq  uint64 // its number in the stream, from 0 on
-	Data []byte // in the ring's memory; gone after Release or Receiver.Close
+	Data []byte // in the ring's memory; invalid after Release or Receiver.Close
 	r    *Receiver
 }
 
-// Poll hands over the next block if it is there. Errors are Receive's. With Manual progress it drives the device for one turn.
+// Poll returns the next block if it is there. It returns the errors of Receive. With Manual
+// progress it drives the device for one step.
 func (r *Receiver) Poll() (Block, bool, error) {
 	if r.bad != nil {
 		return Block{}, false, r.bad
@@ -125,9 +126,10 @@ func (r *Receiver) Poll() (Block, bool, error) {
 	return b, err == nil, err
 }
 
-// Receive hands over the next block, and waits for it. It gives io.EOF once the sender has closed and all blocks have been handed over,
-// ctx's error, ErrClosed, what broke the connection (ErrBroken), or ErrPeer, wrapped, for good, if the sender breaks the
-// protocol: a block in the wrong place, of another length than it says, or before there was room for it.
+// Receive waits for the next block. It returns io.EOF once the sender has closed and all blocks
+// were handed over, ctx's error, ErrClosed, ErrBroken with the cause, or ErrPeer if the sender
+// violates the protocol: a block at the wrong index, with another length than announced, or before
+// its memory was released. ErrBroken and ErrPeer are final.
 func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 	if r.bad != nil {
 		return Block{}, r.bad
@@ -151,13 +153,13 @@ func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 	return r.arrived()
 }
 
-// arrived takes the completion in wcs.
+// arrived processes the completion in wcs.
 func (r *Receiver) arrived() (Block, error) {
 	wc := &r.wcs[0]
 	if wc.Status != roce.Success {
 		return Block{}, r.ended(ends.Failed(wc))
 	}
-	// The next one may come before this one is looked at.
+	// The next one may arrive before this one is processed.
 	if err := r.end.QP.PostRecv(r.recv[:]...); err != nil {
 		return Block{}, r.ended(err)
 	}
@@ -165,11 +167,11 @@ func (r *Receiver) arrived() (Block, error) {
 	want := int(r.next % uint64(r.cfg.Blocks))
 	switch {
 	case wc.Opcode != roce.WCRecvWriteImm:
-		r.bad = fmt.Errorf("%w: it sent %v where WRITEs with immediate belong", ErrPeer, wc.Opcode)
+		r.bad = fmt.Errorf("%w: it sent %v instead of a WRITE with immediate", ErrPeer, wc.Opcode)
 	case place != want || n > r.cfg.BlockSize || n != int(wc.ByteLen):
-		r.bad = fmt.Errorf("%w: it announced %d bytes in block %d and wrote %d, where block %d of at most %d bytes is next", ErrPeer, n, place, wc.ByteLen, want, r.cfg.BlockSize)
+		r.bad = fmt.Errorf("%w: it announced %d bytes in block %d and wrote %d; the next block is %d with at most %d bytes", ErrPeer, n, place, wc.ByteLen, want, r.cfg.BlockSize)
 	case r.next-r.released.Load() >= uint64(r.cfg.Blocks):
-		r.bad = fmt.Errorf("%w: it wrote to block %d before that was released", ErrPeer, place)
+		r.bad = fmt.Errorf("%w: it wrote to block %d before the block was released", ErrPeer, place)
 	}
 	if r.bad != nil {
 		return Block{}, r.bad
@@ -180,13 +182,14 @@ func (r *Receiver) arrived() (Block, error) {
 	return b, nil
 }
 
-// endTime is how long the reason of a connection's end may come behind the receives that it flushed.
+// endTime bounds the wait for the reason of a connection's end, which may follow the receives that
+// it flushed.
 const (
 	endTime  = 100 * time.Millisecond
 	endPause = 50 * time.Microsecond
 )
 
-// ended says why nothing comes any more.
+// ended returns why nothing arrives anymore.
 func (r *Receiver) ended(err error) error {
 	if r.end.QP.State() == roce.StateErr {
 		r.awaitEnd()
@@ -221,9 +224,9 @@ func (r *Receiver) awaitEnd() {
 	}
 }
 
-// Release gives the block back. The sender is told as soon as all blocks before it have been released, too. It waits only if as many
-// ACKs as the queue holds are still under way. The error is what keeps ACKs from the sender; a sender that has
-// closed needs none. Releasing twice is harmless.
+// Release returns the block. The sender is told as soon as all earlier blocks have been released
+// too. It waits only while the queue is full of ACKs. The error is what keeps ACKs from the sender;
+// a sender that has closed needs none. Releasing twice has no effect.
 func (b Block) Release() error {
 	r := b.r
 	r.mu.Lock()
@@ -245,7 +248,7 @@ func (b Block) Release() error {
 	return r.lost()
 }
 
-// lost is why ACKs do not reach the sender, if there is one.
+// lost returns why ACKs do not reach the sender, if there is a reason.
 func (r *Receiver) lost() error {
 	if r.err == io.EOF {
 		return nil
@@ -253,11 +256,11 @@ func (r *Receiver) lost() error {
 	return r.err
 }
 
-// tell sends an ACK. If its queue is full it waits for those before it. The caller holds mu.
+// tell sends an ACK. It waits if its queue is full. The caller holds mu.
 func (r *Receiver) tell() error {
 	r.reap(r.end.CQ.Poll(r.sent[:]))
 	for r.posted > 0 && r.posted >= min(r.cfg.SendDepth, r.cfg.SendCQ) && r.err == nil {
-		if err := r.wait(context.Background()); err != nil { // ends at the latest with Close
+		if err := r.wait(context.Background()); err != nil { // Close ends it at the latest
 			return err
 		}
 	}
@@ -310,13 +313,14 @@ func (r *Receiver) Drain(ctx context.Context) error {
 	return r.err
 }
 
-// Close disconnects and takes the memory back; Data of blocks must not be used any more. Calls that wait give ErrClosed. Closing twice
-// is harmless.
+// Close disconnects and frees the memory. Data of blocks must not be used afterwards. Waiting calls
+// return ErrClosed. Closing twice has no effect.
 func (r *Receiver) Close() error {
 	if r.closed.Swap(true) {
 		return nil
 	}
-	err := r.conn.Close() // it flushes the queues: whoever waits for them holding mu comes back
+	// this flushes the queues: goroutines that wait for them holding mu return
+	err := r.conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Join(err, r.end.Close())

@@ -14,8 +14,9 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
-// Sender is the sending end of a connection. Its methods belong to one goroutine; the ACK poller is another. Those with a context
-// wait no longer than it lasts; its error is theirs, and the Sender can go on. Any other error but ErrTooLong is for good.
+// Sender is the sending side of a connection. Its methods must be called by one goroutine; the ACK
+// poller is another. Methods with a context return its error when it ends, and the Sender remains
+// usable. All other errors except ErrTooLong are final.
 type Sender struct {
 	cfg  Config
 	end  *ends.End
@@ -26,15 +27,15 @@ type Sender struct {
 	head  uint64        // blocks sent
 	done  uint64        // blocks whose WRITE has completed
 	sent  atomic.Uint64 // head, for the poller
-	tail  atomic.Uint64 // blocks acknowledged; the poller's
-	work  chan struct{} // blocks have been sent where none was under way
-	moved chan struct{} // the tail has moved, or the poller has ended
+	tail  atomic.Uint64 // blocks acknowledged; written by the poller
+	work  chan struct{} // blocks were sent while none was outstanding
+	moved chan struct{} // the tail has moved or the poller has ended
 	fail  atomic.Pointer[error]
 
 	manual bool // device with Manual progress
 	closed bool
 	asked  bool          // failed has looked for the reason
-	linger time.Duration // of Close
+	linger time.Duration // time limit of Close
 	cancel context.CancelFunc
 	poller sync.WaitGroup
 	acks   *roce.MR
@@ -47,14 +48,15 @@ type Sender struct {
 
 const (
 	pollBatch = 16
-	ackLen    = 8 // an ACK: how many blocks were released since the beginning; big endian
+	ackLen    = 8 // an ACK: blocks released since the start; big endian
 	spinLook  = 16
 	// closeTime is how long Close waits for the receiver to release what was sent.
 	closeTime = 5 * time.Second
 )
 
-// Init connects to the receiver that listens at addr and makes the ring: the paper's RmInit. It starts the ACK poller, which ends by
-// Close. The device stays the caller's. It gives ErrConfig, ErrMismatch, ErrPeer, or what Device.Dial gives.
+// Init connects to the receiver that listens at addr and allocates the ring: the paper's RmInit. It
+// starts the ACK poller, which Close ends. The device stays the caller's. Errors: ErrConfig,
+// ErrMismatch, ErrPeer, or those of Device.Dial.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -116,11 +118,11 @@ func (s *Sender) postRecv(i uint64) error {
 	return s.end.QP.PostRecv(s.recv[:]...)
 }
 
-// BlockSize is how many bytes a block holds.
+// BlockSize returns the number of bytes per block.
 func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
 
-// Fill returns the memory of the next block, BlockSize bytes, and waits until the window has room for it. It is the caller's until Send
-// or Post.
+// Fill returns the memory of the next block, BlockSize bytes. It waits until the window has space.
+// The memory belongs to the caller until Send or Post.
 func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 	if err := s.room(ctx); err != nil {
 		return nil, err
@@ -129,19 +131,19 @@ func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
 	return s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], nil
 }
 
-// Send sends the first n bytes of what Fill returned, and returns when that is posted; Flush waits for the receiver. After an error
-// the block has not been sent.
+// Send sends the first n bytes of the memory that Fill returned and returns when they are posted.
+// Flush waits for the receiver. After an error the block has not been sent.
 func (s *Sender) Send(ctx context.Context, n int) error { return s.send(ctx, n, 0) }
 
-// Post is Send for a program that has more to send at once: with Manual progress a small block (less than 16 KiB) leaves when the window
-// is full, or when the ACK poller looks, in one batch with others. With Auto progress there is no difference. Nobody has to call
-// again for it to leave: the poller drives the device while anything is under way.
+// Post is Send for a program that sends more at once: with Manual progress a block of less than 16
+// KiB leaves in one batch with others, when the window is full or the ACK poller drives the device.
+// With Auto progress there is no difference. No further call is needed for the block to leave.
 func (s *Sender) Post(ctx context.Context, n int) error { return s.send(ctx, n, ends.TurnFrom) }
 
-// send posts a block, and transmits it if it is not smaller than atOnce.
+// send posts a block and transmits it now if it has at least atOnce bytes.
 func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	if n < 0 || n > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, n, s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n, s.cfg.BlockSize)
 	}
 	if err := s.room(ctx); err != nil {
 		return err
@@ -151,7 +153,7 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	wr.SGEs[0] = s.data.SGE(place*stride(s.cfg.BlockSize), n)
 	wr.RemoteAddr = s.peer.addr + uint64(place)*uint64(s.peer.stride)
 	wr.Imm = immediate(place, n)
-	// Before the post: an ACK of the block must not be a surprise.
+	// Before the post: an ACK of the block may arrive at once.
 	s.head++
 	s.sent.Store(s.head)
 	if err := s.end.QP.PostSend(s.wr[:]...); err != nil {
@@ -161,7 +163,7 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 		notify(s.work)
 	}
 	if n >= atOnce {
-		s.end.Dev.Progress() // with Manual progress nobody else would transmit it at once
+		s.end.Dev.Progress() // with Manual progress nothing else transmits it now
 	}
 	return nil
 }
@@ -169,7 +171,7 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 // Write copies data into the next block and sends it: the paper's RmWrite.
 func (s *Sender) Write(ctx context.Context, data []byte) error {
 	if len(data) > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes instead of at most %d: split them", ErrTooLong, len(data), s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data), s.cfg.BlockSize)
 	}
 	b, err := s.Fill(ctx)
 	if err != nil {
@@ -179,8 +181,8 @@ func (s *Sender) Write(ctx context.Context, data []byte) error {
 	return s.Send(ctx, len(data))
 }
 
-// room waits until the next block of the ring is acknowledged by the receiver, its memory is the program's again, and the queues
-// have room.
+// room waits until the receiver has acknowledged the next block of the ring and the queues have
+// space.
 func (s *Sender) room(ctx context.Context) error {
 	n := uint64(s.cfg.Blocks)
 	if err := s.until(ctx, func() bool { return s.head-s.tail.Load() < n }); err != nil {
@@ -195,7 +197,7 @@ func (s *Sender) room(ctx context.Context) error {
 	return nil
 }
 
-// until waits for what the ACK poller brings about.
+// until waits for a condition that the ACK poller establishes.
 func (s *Sender) until(ctx context.Context, ok func() bool) error {
 	if s.fail.Load() != nil {
 		return s.failed()
@@ -229,8 +231,8 @@ func (s *Sender) until(ctx context.Context, ok func() bool) error {
 	return nil
 }
 
-// failed is what broke the connection. A WRITE that failed tells more than the receives that it took down with it, which
-// are all that the poller sees.
+// failed returns what broke the connection. A failed WRITE says more than the flushed receives,
+// which are all that the poller sees.
 func (s *Sender) failed() error {
 	for !s.asked {
 		n := s.end.CQ.Poll(s.wcs[:])
@@ -263,7 +265,7 @@ func (s *Sender) reap(ctx context.Context) error {
 	return nil
 }
 
-// Flush waits until the receiver has released all that was sent, and has said so.
+// Flush waits until the receiver has released everything that was sent and the sender knows it.
 func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.until(ctx, func() bool { return s.tail.Load() == s.head }); err != nil {
 		return err
@@ -276,7 +278,7 @@ func (s *Sender) Flush(ctx context.Context) error {
 	return nil
 }
 
-// broken remembers what went wrong first.
+// broken records the first error.
 func (s *Sender) broken(err error) error {
 	if why := s.conn.Err(); why != nil {
 		err = fmt.Errorf("%w (%w)", err, why)
@@ -286,8 +288,9 @@ func (s *Sender) broken(err error) error {
 	return *s.fail.Load()
 }
 
-// Close flushes, disconnects, ends the poller, and gives the memory back; all calls give ErrClosed afterwards. It waits 5 s at most for
-// the receiver to release what was sent, and says so if that did not suffice. Closing twice is harmless.
+// Close flushes, disconnects, ends the poller and frees the memory. All later calls return
+// ErrClosed. It waits at most 5 s for the receiver to release what was sent and returns an error if
+// that did not suffice. Closing twice has no effect.
 func (s *Sender) Close() error {
 	if s.closed {
 		return nil
@@ -297,7 +300,7 @@ func (s *Sender) Close() error {
 	defer cancel()
 	err := s.Flush(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: the receiver did not release %d of the blocks that were sent within %v", ErrBroken, s.head-s.tail.Load(), s.linger)
+		err = fmt.Errorf("%w: the receiver did not release %d blocks within %v", ErrBroken, s.head-s.tail.Load(), s.linger)
 	}
 	s.cancel()
 	err = errors.Join(err, s.conn.Close())

@@ -78,8 +78,8 @@ func content(n, size int) []byte {
 	return b
 }
 
-// TestTransfer: blocks arrive once each and in order, with losses on the way as without. Under the race detector
-// this proves that blocks are handed to and fro without a race.
+// TestTransfer: blocks arrive once each and in order, with losses on the way as without. Under the
+// race detector this proves that blocks are handed to and fro without a race.
 func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -120,7 +120,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// A block that is kept holds up the window, whatever is released behind it; its release frees all at once.
+// A block that is kept holds up the window, whatever is released behind it; its release frees all
+// at once.
 func TestReleaseInOrder(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	ctx := within(t)
@@ -163,8 +164,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: a block written, carried, received, released and acknowledged, both ends; on devices that work by themselves,
-// and on such that are driven.
+// TestNoAllocations: a block written, carried, received, released and acknowledged, both ends; on
+// devices that work by themselves, and on such that are driven.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -192,7 +193,8 @@ func TestNoAllocations(t *testing.T) {
 			}); n != 0 {
 				t.Errorf("a block allocates %v times", n)
 			}
-			if err := s.Flush(ctx); err != nil { // while somebody drives the receiver, whose last ACK may still be there
+			// while somebody drives the receiver, whose last ACK may still be there
+			if err := s.Flush(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -204,8 +206,8 @@ func manualPair(t *testing.T, p roce.Progress, cfg Config) (*Sender, *Receiver) 
 	return pair(t, loopback.Config{}, cfg, roce.WithProgress(p))
 }
 
-// "With Manual progress nobody has to call again": what Post or Write has posted reaches the receiver, and its ACK the sender, while the
-// sender's program does something else.
+// "With Manual progress nobody has to call again": what Post or Write has posted reaches the
+// receiver, and its ACK the sender, while the sender's program does something else.
 func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
 	s, r := manualPair(t, roce.Manual, Config{Blocks: 3, BlockSize: 5000})
 	ctx := within(t)

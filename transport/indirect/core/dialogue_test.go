@@ -64,8 +64,8 @@ func (k *talk) waits(d Time) {
 
 var oneSlot = Config{Dynamic: true, PeerSlots: 1, PeerSlot: 4096, PeerBase: 1 << 20, PeerKey: 9, Slots: 1, Slot: 4096}
 
-// "After an invalid answer the initiator begins an indirect transfer": at once, with the user told before anything is sent. The real
-// answer "is recorded in the status block and discarded".
+// "After an invalid answer the initiator begins an indirect transfer": at once, with the user told
+// before anything is sent. The real answer "is recorded in the status block and discarded".
 func TestInvalidAnswer(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	tid, err := k.m.Post(k.now, &Op{Local: Local{Addr: 50}, DBA: 7, Len: 1500, Cookie: 3})
@@ -106,7 +106,8 @@ func TestInvalidAnswer(t *testing.T) {
 	k.silent()
 }
 
-// "If the initiator has not received any valid answer before the second time-out of the timer, it begins an indirect transfer", and goes on asking meanwhile.
+// "If the initiator has not received any valid answer before the second time-out of the timer, it
+// begins an indirect transfer", and goes on asking meanwhile.
 func TestSecondTimeout(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	if _, err := k.m.Post(k.now, &Op{Len: 10}); err != nil {
@@ -126,7 +127,8 @@ func TestSecondTimeout(t *testing.T) {
 	k.says(msgRequest)
 }
 
-// The traditional method: "after an invalid answer the initiator resets its timer and waits to ask again".
+// The traditional method: "after an invalid answer the initiator resets its timer and waits to ask
+// again".
 func TestTraditionalWaits(t *testing.T) {
 	c := oneSlot
 	c.Dynamic = false
@@ -158,7 +160,8 @@ func TestTraditionalWaits(t *testing.T) {
 func TestMoveAfterTheAnswer(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4
-	k.m.HandleData(k.now, slotImm(tid, 0, 0), 1024) // no request has come: "no information in the status block"
+	// no request has come: "no information in the status block"
+	k.m.HandleData(k.now, slotImm(tid, 0, 0), 1024)
 	k.silent()
 	k.hears(message{typ: msgRequest, flags: flagIndirect, tid: tid, dba: 7, len: 1500})
 	a := k.next(DoRegister)
@@ -176,7 +179,8 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 	if a := k.next(DoMove); a.Off != 0 || a.Len != 1024 || a.Slot != 0 {
 		t.Errorf("%+v", a)
 	}
-	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid}) // it overtook the last segment: nothing is released yet
+	// it overtook the last segment: nothing is released yet
+	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid})
 	k.silent()
 	k.m.HandleData(k.now, slotImm(tid, 0, 1), 476)
 	if a := k.next(DoMove); a.Off != 1024 || a.Len != 476 {
@@ -186,7 +190,8 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	k.says(msgReleased)
-	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid}) // doubled, or the answer was lost
+	// doubled, or the answer was lost
+	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid})
 	k.says(msgReleased)
 	k.silent()
 	if c := k.m.Counters; c.Parked != 1 || c.Straight != 0 || c.Delivered != 1 {
@@ -194,7 +199,8 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 	}
 }
 
-// A segment for a slot that another transfer has may have overwritten it: the connection is of no more use.
+// A segment for a slot that another transfer has may have overwritten it: the connection is of no
+// more use.
 func TestOverwritingIsTheEnd(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	k.m.HandleData(k.now, slotImm(4, 0, 0), 1024)
@@ -220,7 +226,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A READ may take longer than any patience, as long as the responder answers now and then; when it falls silent it is given up.
+// A READ may take longer than any patience, as long as the responder answers now and then; when it
+// falls silent it is given up.
 func TestSlowRead(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	tid, err := k.m.Post(k.now, &Op{Kind: Read, Len: 1 << 30})
@@ -252,8 +259,9 @@ func TestSlowRead(t *testing.T) {
 	}
 }
 
-// A request and the word that it is given up, both before the driver acts: the user is not asked, so nobody waits for the answer. (A responder that did
-// so never spoke of that transfer again, and its initiator took it for dead.)
+// A request and the word that it is given up, both before the driver acts: the user is not asked,
+// so nobody waits for the answer. (A responder that did so never spoke of that transfer again, and
+// its initiator took it for dead.)
 func TestRequestAndAbortAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -269,19 +277,22 @@ func TestRequestAndAbortAtOnce(t *testing.T) {
 			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid})
 			k.says(msgReleased)
 			k.silent()
-			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid}) // the answer was lost
+			// the answer was lost
+			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid})
 			k.says(msgReleased)
 			k.silent()
 			if k.m.owing() || k.m.Counters.ParkedBytes != 0 {
 				t.Errorf("something is left: %+v", k.m.Counters)
 			}
-			k.hears(message{typ: msgRequest, tid: tid + TID(len(k.m.in)), dba: 7, len: 1500}) // the entry serves the next one
+			// the entry serves the next one
+			k.hears(message{typ: msgRequest, tid: tid + TID(len(k.m.in)), dba: 7, len: 1500})
 			k.next(DoRegister)
 		})
 	}
 }
 
-// The user was asked, and takes its time: the initiator that has given up meanwhile is answered when the user has.
+// The user was asked, and takes its time: the initiator that has given up meanwhile is answered
+// when the user has.
 func TestAbortWhileTheUserIsAsked(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestHostile: whatever a peer says, in whatever order, the machine neither panics nor moves a byte outside of a slot and
-// its transfer, and it stays bounded. Whatever was begun can still be ended, so that no entry is lost to a peer that has come to its senses.
+// TestHostile: whatever a peer says, in whatever order, the machine neither panics nor moves a byte
+// outside of a slot and its transfer, and it stays bounded. Whatever was begun can still be ended,
+// so that no entry is lost to a peer that has come to its senses.
 func TestHostile(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {

@@ -1,17 +1,19 @@
 package core
 
-// outState is where a transfer stands at its initiator.
+// outState is the state of a transfer at its initiator.
 type outState uint8
 
 const (
-	outIdle      outState = iota
-	outAsking             // requests go out; no valid answer, no data
-	outDirect             // WRITE: valid answer known, data goes to the destination
-	outIndirect           // WRITE: data goes, or has gone, to a slot; the valid answer may be known or not
-	outReading            // READ: confirmed, the responder sends
-	outReleasing          // all is there; the responder is asked to let go
-	outAborting           // given up; the responder is asked to let go once nothing of ours is in flight
-	outDone               // ended; the user has not been told yet
+	outIdle   outState = iota
+	outAsking          // requests are sent; no valid answer, no data
+	outDirect          // WRITE: the valid answer is known, data goes to the destination
+	// WRITE: data goes, or has gone, to a slot; the valid answer may be known or not
+	outIndirect
+	outReading   // READ: confirmed, the responder sends
+	outReleasing // all data is there; the responder is asked for the release
+	// abandoned; the responder is asked for the release once nothing is in flight
+	outAborting
+	outDone // ended; the user has not been told
 )
 
 // outgoing is an entry of the initiator's table.
@@ -24,24 +26,24 @@ type outgoing struct {
 	todo   todo
 	status Status
 
-	answered bool // the valid answer has come
-	refused  bool // an invalid one has
-	told     bool // it answered the last request: the timer that runs is not one of silence
+	answered bool // the valid answer has arrived
+	refused  bool // an invalid answer has arrived
+	told     bool // it answered the last request: the running timer is not one of silence
 	acked    bool // the user has been told that the request was taken
-	wishing  bool // would send, had it a slot
-	sentAll  bool // every byte has been acknowledged by the transport
+	wishing  bool // waits for a slot to send indirectly
+	sentAll  bool // the transport has acknowledged every byte
 	queued   bool // in dirty
 
 	timeouts int // of requests, then of releases
 	due      Time
-	began    Time   // the request, a confirmed READ's last sign of life, or the first word of the release
+	began    Time   // when the request, a confirmed READ's last sign of life, or the release began
 	addr     uint64 // of the destination, from the valid answer
 	rkey     uint32
 
 	stream stream
 }
 
-// What an outgoing entry may have to do.
+// The work that an outgoing entry may have.
 const (
 	tellAcked todo = 1 << iota
 	tellSent
@@ -65,7 +67,7 @@ func (m *Machine) armOut(o *outgoing, at Time) {
 	m.next = min(m.next, at)
 }
 
-// Post begins a transfer. Errors: ErrFull, ErrLength, ErrTooLarge, or why the connection is dead.
+// Post starts a transfer. Errors: ErrFull, ErrLength, ErrTooLarge, or why the connection has ended.
 func (m *Machine) Post(now Time, op *Op) (TID, error) {
 	switch {
 	case m.err != nil:
@@ -89,14 +91,15 @@ func (m *Machine) Post(now Time, op *Op) (TID, error) {
 	return o.tid, nil
 }
 
-// request sends a request, again or for the first time.
+// request sends a request, for the first time or again.
 func (m *Machine) request(now Time, i uint16) {
 	m.wantOut(i, sendRequest)
 	m.out[i].told = false
 	m.armOut(&m.out[i], now+m.cfg.Timeout)
 }
 
-// expireOut is a timer's end. It is late if the driver is; for how long that was held up itself does not count against the peer.
+// expireOut handles a timer that expired. It is late if the driver was held up; that time does not
+// count against the peer.
 func (m *Machine) expireOut(now, late Time, i uint16) {
 	o := &m.out[i]
 	if late > min(m.cfg.Patience, m.cfg.Silence)/keepalives {
@@ -125,7 +128,7 @@ func (m *Machine) expireOut(now, late Time, i uint16) {
 	case outDirect:
 		m.keepAlive(now, i)
 	case outReading:
-		// The responder sends, for as long as that takes; it answers as long as it lives.
+		// The responder may send for as long as it takes. It answers as long as it lives.
 		if now-o.began >= m.cfg.Silence {
 			m.giveUp(now, i, StatusNoAnswer)
 			return
@@ -133,20 +136,23 @@ func (m *Machine) expireOut(now, late Time, i uint16) {
 		m.keepAlive(now, i)
 	case outReleasing, outAborting:
 		if now-o.began >= m.cfg.Silence && m.watch.talks > keepalives {
-			m.violate() // it has answered others all the while, and every request for this release has had its chance
+			// it answered other messages all the time, and every request for this release had its
+			// chance
+			m.violate()
 			return
 		}
 		m.askRelease(now, i)
 	}
 }
 
-// keepAlive says a word: data travels one-sided, or waits for its turn, and the responder would take this end for dead.
+// keepAlive sends a sign of life: data travels one-sided or waits, and the responder would consider
+// this side dead.
 func (m *Machine) keepAlive(now Time, i uint16) {
 	m.wantOut(i, sendRequest)
 	m.armOut(&m.out[i], now+m.pulse())
 }
 
-// lostPatience gives a transfer up that has waited too long.
+// lostPatience abandons a transfer that has waited too long.
 func (m *Machine) lostPatience(now Time, i uint16) bool {
 	o := &m.out[i]
 	if now-o.began < m.cfg.Patience {
@@ -160,7 +166,7 @@ func (m *Machine) lostPatience(now Time, i uint16) bool {
 	return true
 }
 
-// giveUp ends a transfer, as soon as nothing of ours is in flight and the responder has let go of it.
+// giveUp ends a transfer as soon as nothing of it is in flight and the responder has released it.
 func (m *Machine) giveUp(now Time, i uint16, s Status) {
 	o := &m.out[i]
 	m.unwish(o)
@@ -172,7 +178,7 @@ func (m *Machine) giveUp(now Time, i uint16, s Status) {
 	}
 }
 
-// tryIndirect begins to send into the indirect buffer, if this is a WRITE that may, and a slot is free.
+// tryIndirect starts to send into the indirect buffer if this WRITE may and a slot is free.
 func (m *Machine) tryIndirect(i uint16) {
 	o := &m.out[i]
 	if o.op.Kind != Write || !m.cfg.Dynamic || m.cfg.PeerSlots == 0 {
@@ -203,7 +209,7 @@ func (m *Machine) unwish(o *outgoing) {
 	}
 }
 
-// freeSlot takes a slot back and gives it to the oldest transfer that waits for one.
+// freeSlot returns a slot and gives it to the oldest transfer that waits for one.
 func (m *Machine) freeSlot(slot uint16) {
 	m.slots = append(m.slots, slot)
 	if m.wish == 0 {
@@ -225,7 +231,7 @@ func (m *Machine) acked(i uint16) {
 	}
 }
 
-// find gives the entry of a transfer that is under way.
+// find returns the entry of an unfinished transfer.
 func (m *Machine) find(tid TID) (uint16, *outgoing) {
 	i := uint16(tid & m.mask)
 	o := &m.out[i]
@@ -266,7 +272,7 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 			m.Counters.Stale++
 			return
 		}
-		// Recorded, and dropped: the user has been told, the data is under way.
+		// Record it only: the user has been told, and the data is being sent.
 		o.answered = true
 		m.Counters.LateAnswers++
 		if o.sentAll {
@@ -276,13 +282,13 @@ func (m *Machine) handleAnswer(now Time, g *message) {
 		m.armOut(o, now+m.pulse())
 	case outReading:
 		o.began = now
-		m.wantOut(i, sendConfirm) // the responder repeats itself: it has not heard
+		m.wantOut(i, sendConfirm) // the responder repeats its answer: the confirmation was lost
 	default:
 		m.Counters.Stale++
 	}
 }
 
-// refusal takes in an invalid answer: the memory is not ready.
+// refusal handles an invalid answer: the memory is not ready.
 func (m *Machine) refusal(now Time, i uint16, o *outgoing) {
 	if o.answered || (o.state != outAsking && o.state != outIndirect) {
 		m.Counters.Stale++
@@ -298,7 +304,7 @@ func (m *Machine) refusal(now Time, i uint16, o *outgoing) {
 	m.tryIndirect(i)
 }
 
-// sentOut follows the completion of a WRITE of the transfer.
+// sentOut handles the completion of a WRITE of the transfer.
 func (m *Machine) sentOut(now Time, i uint16, whole bool) {
 	o := &m.out[i]
 	switch o.state {
@@ -318,7 +324,7 @@ func (m *Machine) sentOut(now Time, i uint16, whole bool) {
 	}
 }
 
-// handleReadData: the last byte of a READ has come.
+// handleReadData handles the arrival of a READ's last byte.
 func (m *Machine) handleReadData(now Time, low TID) {
 	i, o := m.find(low | m.out[low&m.mask].tid&immRead)
 	if o == nil || o.op.Kind != Read {
@@ -326,11 +332,11 @@ func (m *Machine) handleReadData(now Time, low TID) {
 	}
 	switch o.state {
 	case outAsking:
-		// The valid answer was lost, or is late. The data stands for it.
+		// The valid answer was lost or is late. The data replaces it.
 		m.Counters.Simulated++
 		m.acked(i)
 	case outReading:
-	default: // given up meanwhile: the release says so
+	default: // abandoned meanwhile: the release says so
 		return
 	}
 	o.answered = true
@@ -344,8 +350,8 @@ func (m *Machine) release(now Time, i uint16) {
 	m.askRelease(now, i)
 }
 
-// askRelease asks the responder to forget the transfer, until it answers or the connection ends (watch): ever more slowly, because the memory
-// behind a release may be much, and the responder's processor busy.
+// askRelease asks the responder for the release until it answers or the connection ends (see
+// watch). The interval grows, because releasing much memory on a busy processor takes time.
 func (m *Machine) askRelease(now Time, i uint16) {
 	o := &m.out[i]
 	m.wantOut(i, sendRelease)
@@ -367,7 +373,7 @@ func (m *Machine) handleReleased(now Time, g *message) {
 		m.finish(i, StatusOK)
 	case outAborting:
 		if o.stream.flying > 0 {
-			return // answers no release of ours
+			return // not an answer to our release
 		}
 		m.finish(i, o.status)
 	default:
@@ -375,7 +381,7 @@ func (m *Machine) handleReleased(now Time, g *message) {
 	}
 }
 
-// finish ends a transfer. Its slot is free again.
+// finish ends a transfer and frees its slot.
 func (m *Machine) finish(i uint16, s Status) {
 	o := &m.out[i]
 	m.unwish(o)
@@ -396,7 +402,7 @@ func (m *Machine) finish(i uint16, s Status) {
 	}
 }
 
-// pollOut does one thing that an entry wants done.
+// pollOut performs one piece of an entry's work.
 func (m *Machine) pollOut(now Time, i uint16, a *Action) (ok, more bool) {
 	o := &m.out[i]
 	if o.todo == 0 {

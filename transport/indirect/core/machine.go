@@ -2,24 +2,24 @@ package core
 
 import "math/bits"
 
-// Machine is both ends' state at one end of a connection: the transfers that it began (out) and those that its peer did (in). It is not safe for
-// concurrent use.
+// Machine is the state of one side of a connection: the transfers that it started (out) and those
+// that its peer started (in). It is not safe for concurrent use.
 type Machine struct {
 	cfg  Config
 	mask TID
 	err  error
 
 	out   []outgoing
-	idle  []uint16 // entries of out that are free, a stack
-	slots []uint16 // the peer's slots that are free, a stack
+	idle  []uint16 // free entries of out, a stack
+	slots []uint16 // free slots of the peer, a stack
 	wish  int      // transfers in out that wait for a slot
 
 	in   []incoming
-	lots []lot // this end's slots
+	lots []lot // slots of this side
 
-	dirty ring // entries with something to do: index, or index|roleIn
+	dirty ring // entries with work: index, or index|roleIn
 	send  sender
-	next  Time // no timer is due before
+	next  Time // no timer is due before this time
 	watch watch
 
 	Counters Counters
@@ -28,7 +28,7 @@ type Machine struct {
 // roleIn marks an entry of the table in.
 const roleIn = 1 << 15
 
-// New makes a machine.
+// New creates a machine.
 func New(c Config) (*Machine, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -51,24 +51,24 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Err says why the connection is of no more use: ErrProtocol, ErrSilent or ErrLost. The driver then tears it down and calls
-// Fail.
+// Err returns why the connection is unusable: ErrProtocol, ErrSilent or ErrLost. The driver then
+// closes it and calls Fail.
 func (m *Machine) Err() error { return m.err }
 
-// Busy tells how many transfers of this end are under way.
+// Busy returns the number of unfinished transfers of this side.
 func (m *Machine) Busy() int { return len(m.out) - len(m.idle) }
 
-// todo are things that an entry wants done, the most urgent in the lowest bit.
+// todo is a set of work items. The most urgent has the lowest bit.
 type todo uint8
 
-// take takes the most urgent thing off the list.
+// take removes and returns the most urgent item.
 func (t *todo) take() todo {
 	first := todo(1) << bits.TrailingZeros8(uint8(*t))
 	*t &^= first
 	return first
 }
 
-// Poll gives the next thing to do; false: nothing until something happens.
+// Poll stores the next action in a. It returns false if there is none until the next event.
 func (m *Machine) Poll(now Time, a *Action) bool {
 	for m.dirty.len() > 0 {
 		ref := m.dirty.first()
@@ -88,10 +88,11 @@ func (m *Machine) Poll(now Time, a *Action) bool {
 	return m.pollSend(a)
 }
 
-// Timeout is when HandleTimeout has something to do at the earliest: at once after New; Never if the connection has ended.
+// Timeout returns when HandleTimeout must be called: at once after New, Never if the connection has
+// ended.
 func (m *Machine) Timeout() Time { return m.next }
 
-// HandleTimeout lets the timers expire that are due.
+// HandleTimeout handles the timers that are due.
 func (m *Machine) HandleTimeout(now Time) {
 	if now < m.next {
 		return
@@ -115,7 +116,7 @@ func (m *Machine) HandleTimeout(now Time) {
 	m.next = min(m.next, m.watch.due)
 }
 
-// HandleControl takes in a control message of the peer.
+// HandleControl handles a control message of the peer.
 func (m *Machine) HandleControl(now Time, b []byte) {
 	var g message
 	if !g.parse(b) {
@@ -140,7 +141,7 @@ func (m *Machine) HandleControl(now Time, b []byte) {
 	}
 }
 
-// HandleData takes in the completion of a WRITE with immediate by the peer, of n bytes.
+// HandleData handles the completion of the peer's WRITE with immediate of n bytes.
 func (m *Machine) HandleData(now Time, imm, n uint32) {
 	m.watch.heard = true
 	switch {
@@ -152,14 +153,14 @@ func (m *Machine) HandleData(now Time, imm, n uint32) {
 	}
 }
 
-// Kill says that the connection is of no more use, and why; the first reason counts.
+// Kill makes the connection unusable. The first reason is kept.
 func (m *Machine) Kill(why error) {
 	if m.err == nil {
 		m.err = why
 	}
 }
 
-// Fail ends everything: the connection is gone, and no more data can come.
+// Fail ends everything: the connection is closed and no more data can arrive.
 func (m *Machine) Fail(now Time) {
 	if m.err == nil {
 		m.err = ErrLost
@@ -190,7 +191,7 @@ func (m *Machine) violate() {
 	}
 }
 
-// ring is a bounded queue of entries, each of which stands in it once.
+// ring is a bounded queue of entries. Each entry is in it at most once.
 type ring struct {
 	v          []uint16
 	head, size int

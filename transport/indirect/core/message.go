@@ -2,7 +2,7 @@ package core
 
 import "encoding/binary"
 
-// MessageLen is the length of every control message, bytes. Integers are big endian:
+// MessageLen is the length of every control message in bytes. Integers are big endian:
 //
 //	 0  magic and version   32 bits, "GDR1"
 //	 4  message type         8
@@ -11,9 +11,10 @@ import "encoding/binary"
 //	 8  token               32: of the receiver's connection
 //	12  TID                 32
 //	16  SBA                 64: request: base address at the initiator
-//	24  DBA                 64: request: base address at the responder; valid answer: where to WRITE to
+//	24  DBA                 64: request: base address at the responder; valid answer: where to WRITE
 //	32  LEN                 32: bytes
-//	36  R_Key               32: request of a READ: of the initiator's memory; valid answer: of the destination
+//	36  R_Key               32: request of a READ: of the initiator's memory; valid answer: of the
+//	                            destination
 const MessageLen = 40
 
 const magic = 0x47445231
@@ -22,11 +23,11 @@ const magic = 0x47445231
 type msgType uint8
 
 const (
-	msgRequest  msgType = 1 + iota // initiator: begin, or begin again
+	msgRequest  msgType = 1 + iota // initiator: start, or start again
 	msgAnswer                      // responder: valid or invalid
-	msgConfirm                     // initiator of a READ: the valid answer has come
-	msgRelease                     // initiator: all sent and known, or given up (abort)
-	msgReleased                    // responder: forgotten
+	msgConfirm                     // initiator of a READ: the valid answer has arrived
+	msgRelease                     // initiator: all sent and known, or abandoned (abort)
+	msgReleased                    // responder: released
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 	allFlags = flagRead | flagIndirect | flagValid | flagAbort
 )
 
-// message is a control message, parsed.
+// message is a parsed control message.
 type message struct {
 	typ   msgType
 	flags uint8
@@ -62,7 +63,7 @@ func (m *message) put(b *[MessageLen]byte, token uint32) {
 	be.PutUint32(b[36:], m.rkey)
 }
 
-// Token tells for which connection a control message is; false if it is none of ours.
+// Token returns the connection that a control message is for; false if it is not a control message.
 func Token(b []byte) (uint32, bool) {
 	if len(b) != MessageLen || binary.BigEndian.Uint32(b) != magic {
 		return 0, false
@@ -70,7 +71,7 @@ func Token(b []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(b[8:]), true
 }
 
-// parse reads a message; false if it cannot be meant.
+// parse reads a message and reports whether it is well formed.
 func (m *message) parse(b []byte) bool {
 	if _, ok := Token(b); !ok {
 		return false

@@ -1,30 +1,30 @@
 package core
 
-// inState is where a transfer stands at its responder.
+// inState is the state of a transfer at its responder.
 type inState uint8
 
 const (
 	inFree    inState = iota
-	inAsked           // requested; the memory is not registered, as far as is known
+	inAsked           // requested; the memory is not registered yet
 	inReady           // registered
-	inSending         // READ: data goes out
-	inSent            // READ: all of it has been acknowledged by the transport
-	inOver            // released by the initiator; some things are still to be done
+	inSending         // READ: data is being sent
+	inSent            // READ: the transport has acknowledged all data
+	inOver            // released by the initiator; some work remains
 )
 
-// incoming is an entry of the responder's table: what the paper calls the connection status block.
+// incoming is an entry of the responder's table, the paper's connection status block.
 type incoming struct {
 	tid   TID
 	state inState
-	seen  bool // there has been a transfer; tid is the last one's
+	seen  bool // the entry has been used; tid is the last transfer
 	kind  Kind
 	slot  uint16
 	todo  todo
 
-	asking    bool // the user has been asked to register, and has not answered
-	answered  bool // the valid answer has been handed to the wire
+	asking    bool // the user has been asked to register and has not answered
+	answered  bool // the valid answer has been sent
 	leave     bool // the initiator has asked for the release
-	abort     bool // it has given up
+	abort     bool // the initiator has abandoned the transfer
 	delivered bool
 	queued    bool // in dirty
 
@@ -32,27 +32,27 @@ type incoming struct {
 	len      uint32
 	rkey     uint32 // READ: of the initiator's memory
 	mem      Local  // the registered memory
-	addr     uint64 // and how the peer names it
+	addr     uint64 // and its address for the peer
 	key      uint32
 
 	timeouts int
-	due      Time // of the confirmation of a READ
+	due      Time // deadline of a READ's confirmation
 
 	stream stream
 }
 
-// lot is a slot of this end's indirect buffer.
+// lot is a slot of this side's indirect buffer.
 type lot struct {
 	busy     bool
-	known    bool   // an entry of the table has it
-	parked   bool   // data came before it could be moved
+	known    bool   // an entry of the table owns it
+	parked   bool   // data arrived before it could be moved
 	tid      TID    // low bits
 	segments uint32 // received, modulo 2^32
 	received uint32
 	moved    uint32
 }
 
-// What an incoming entry may have to do.
+// The work that an incoming entry may have.
 const (
 	askRegister todo = 1 << iota
 	sendAnswer
@@ -96,7 +96,7 @@ func (m *Machine) handleRequest(now Time, g *message) {
 	}
 }
 
-// sane holds the fields against each other and against this end's buffer.
+// sane checks the fields against each other and against this side's buffer.
 func (m *Machine) sane(g *message) bool {
 	if !g.has(flagIndirect) {
 		return true
@@ -111,7 +111,7 @@ func (g *message) kind() Kind {
 	return Write
 }
 
-// repeated: the answer was lost, or was invalid, or the mode has changed.
+// repeated handles a repeated request: the answer was lost or invalid, or the mode has changed.
 func (m *Machine) repeated(i uint16, g *message) {
 	e := &m.in[i]
 	switch {
@@ -137,7 +137,8 @@ func (m *Machine) register(i uint16) {
 	}
 }
 
-// Registered is the user's answer to DoRegister: the memory, and the address and key by which the peer may write it; or no.
+// Registered is the user's answer to DoRegister: ok, the memory, and the address and key by which
+// the peer may write it.
 func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local, addr uint64, key uint32) {
 	e := &m.in[entry]
 	if e.tid != tid || !e.asking {
@@ -150,7 +151,7 @@ func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local
 		m.Counters.Registered++
 		e.mem, e.addr, e.key = mem, addr, key
 	}
-	if e.state != inAsked { // given up meanwhile
+	if e.state != inAsked { // abandoned meanwhile
 		if ok {
 			e.delivered = false
 			m.wantIn(entry, giveBack)
@@ -164,7 +165,7 @@ func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local
 	m.wantIn(entry, sendAnswer)
 }
 
-// attach ties a slot to its transfer.
+// attach assigns a slot to its transfer.
 func (m *Machine) attach(i uint16, g *message) {
 	e := &m.in[i]
 	if !g.has(flagIndirect) || e.slot != NoSlot || e.state == inOver || e.kind != Write {
@@ -184,7 +185,7 @@ func (m *Machine) attach(i uint16, g *message) {
 	m.move(i)
 }
 
-// handleSlotData: a segment has landed in a slot.
+// handleSlotData handles a segment that arrived in a slot.
 func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 	slot, tid, segment := int(imm>>8&0xff), TID(imm>>16&immTIDMask), imm&0xff
 	if slot >= len(m.lots) {
@@ -209,7 +210,7 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 		l.known, e.slot = true, uint16(slot)
 	}
 	if !l.known {
-		l.parked = true // the request will come
+		l.parked = true // the request will follow
 		return
 	}
 	if int(e.slot) != slot {
@@ -224,7 +225,7 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 	m.move(i)
 }
 
-// move wants the bytes moved that may be.
+// move schedules moving the bytes that may be moved.
 func (m *Machine) move(i uint16) {
 	e := &m.in[i]
 	if e.answered && e.slot != NoSlot && m.lots[e.slot].received > m.lots[e.slot].moved {
@@ -250,7 +251,7 @@ func (m *Machine) serve(i uint16) {
 	m.enqueue(i|roleIn, &e.stream)
 }
 
-// sentIn follows the completion of a WRITE for a READ.
+// sentIn handles the completion of a WRITE for a READ.
 func (m *Machine) sentIn(i uint16, whole bool) {
 	e := &m.in[i]
 	if e.state != inSending {
@@ -262,7 +263,7 @@ func (m *Machine) sentIn(i uint16, whole bool) {
 	m.tryRelease(i)
 }
 
-// expireIn is the end of the one timer that a responder has: a READ's valid answer has not been confirmed.
+// expireIn handles the only timer of a responder: a READ's valid answer has not been confirmed.
 func (m *Machine) expireIn(now Time, i uint16) {
 	e := &m.in[i]
 	if e.state != inReady || e.kind != Read || !e.answered {
@@ -290,7 +291,7 @@ func (m *Machine) handleRelease(g *message) {
 		e.leave, e.abort = true, e.abort || g.has(flagAbort)
 		m.tryRelease(i)
 	case g.has(flagAbort) && e.state == inFree && e.todo == 0 && (!e.seen || g.tid.newer(e.tid)):
-		// Given up without any request having come. Data may have.
+		// Abandoned before any request arrived. Data may have arrived.
 		*e = incoming{tid: g.tid, seen: true, slot: NoSlot, len: MaxLength, due: Never, queued: e.queued, stream: stream{queued: e.stream.queued}}
 		m.attach(i, g)
 		m.drop(e, &m.Counters.Dropped)
@@ -300,8 +301,8 @@ func (m *Machine) handleRelease(g *message) {
 	}
 }
 
-// tryRelease ends a transfer whose initiator wants it ended, as soon as that is safe: everything is in place, or given up, and nothing
-// of ours is in flight any more.
+// tryRelease ends a transfer whose initiator asked for it, as soon as that is safe: all data is in
+// place or abandoned, and nothing is in flight.
 func (m *Machine) tryRelease(i uint16) {
 	e := &m.in[i]
 	if !e.leave || e.state == inOver || e.state == inFree || e.stream.flying > 0 {
@@ -319,7 +320,7 @@ func (m *Machine) tryRelease(i uint16) {
 	e.state, e.due = inOver, Never
 	e.forget()
 	switch {
-	case e.asking: // Registered will come, and sends the answer
+	case e.asking: // Registered will be called and sends the answer
 		return
 	case registered:
 		m.wantIn(i, giveBack)
@@ -327,7 +328,8 @@ func (m *Machine) tryRelease(i uint16) {
 	m.wantIn(i, sendReleased)
 }
 
-// forget drops what there was to do. A user who was to be asked for the memory, and has not been yet, will not answer.
+// forget drops the entry's work. A user who has not been asked for the memory yet will not be
+// asked.
 func (e *incoming) forget() {
 	if e.todo&askRegister != 0 {
 		e.asking = false
@@ -335,7 +337,7 @@ func (e *incoming) forget() {
 	e.todo = 0
 }
 
-// complete tells whether all bytes of a transfer are where they belong.
+// complete reports whether all bytes of a transfer are at their destination.
 func (m *Machine) complete(e *incoming) bool {
 	switch {
 	case e.kind == Read:
@@ -363,7 +365,7 @@ func (m *Machine) vacate(e *incoming) {
 	e.slot = NoSlot
 }
 
-// drop forgets what is parked for a transfer.
+// drop discards what is parked for a transfer.
 func (m *Machine) drop(e *incoming, count *uint64) {
 	if e.slot == NoSlot {
 		return
@@ -395,7 +397,7 @@ func (m *Machine) orphan(i uint16) {
 	}
 }
 
-// pollIn does one thing that an entry wants done.
+// pollIn performs one piece of an entry's work.
 func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 	e := &m.in[i]
 	if e.todo == 0 {
@@ -421,7 +423,7 @@ func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 		if e.delivered && e.kind == Write {
 			m.Counters.Delivered++
 		}
-		if e.todo == 0 { // orphaned: nobody waits for an answer
+		if e.todo == 0 { // orphaned: no one waits for an answer
 			e.state = inFree
 		}
 	case sendReleased:
@@ -437,7 +439,8 @@ func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 	return true, e.todo != 0
 }
 
-// answer tells the initiator whether the memory is registered. From here on, what is parked may be moved.
+// answer tells the initiator whether the memory is registered. From now on parked data may be
+// moved.
 func (m *Machine) answer(now Time, i uint16, a *Action) {
 	e := &m.in[i]
 	g := message{typ: msgAnswer, tid: e.tid, slot: NoSlot, len: e.len}

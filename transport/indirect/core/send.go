@@ -1,12 +1,13 @@
 package core
 
-// sender has the data messages of a connection: entries that want to send, in order, and what is in flight.
+// sender sends the data messages of a connection. It has the entries that want to send, in order,
+// and the messages in flight.
 type sender struct {
 	queue  ring
 	flight [Window]flying // a queue: RC completes in order
 	head   int
 	flying int
-	probe  bool // an empty WRITE is to find out whether the peer's NIC is alive
+	probe  bool // an empty WRITE is due to probe the peer's NIC
 }
 
 // noEntry is the flying.ref of an empty WRITE.
@@ -22,14 +23,14 @@ func (s *sender) reset() {
 	s.queue.head, s.queue.size, s.head, s.flying, s.probe = 0, 0, 0, 0, false
 }
 
-// stream is the data of an entry on its way: bytes posted, and bytes that have completed.
+// stream is the progress of an entry's data: bytes posted and bytes completed.
 type stream struct {
 	sent, done uint32
 	flying     uint8 // messages
 	queued     bool
 }
 
-// enqueue begins to send an entry's data. It may still stand in the queue for a transfer that was given up.
+// enqueue starts to send an entry's data. The entry may still be queued for an abandoned transfer.
 func (m *Machine) enqueue(ref uint16, s *stream) {
 	*s = stream{queued: s.queued}
 	if !s.queued {
@@ -38,7 +39,7 @@ func (m *Machine) enqueue(ref uint16, s *stream) {
 	}
 }
 
-// pollSend posts the next segment, if the window is open. A transfer that was given up meanwhile sends no more.
+// pollSend posts the next segment if the window is open. An abandoned transfer sends no more.
 func (m *Machine) pollSend(a *Action) bool {
 	s := &m.send
 	for s.flying < Window && s.queue.len() > 0 && m.err == nil {
@@ -63,7 +64,7 @@ func (m *Machine) pollSend(a *Action) bool {
 	}
 	if s.probe && m.err == nil {
 		if s.probe = false; s.flying > 0 {
-			return false // which finds out as well
+			return false // data messages probe the NIC as well
 		}
 		*a = Action{Kind: DoWrite}
 		s.fly(noEntry, 0)
@@ -94,7 +95,8 @@ func (m *Machine) stopped(ref uint16) bool {
 	return o.state != outDirect && o.state != outIndirect
 }
 
-// DataDone says that the oldest WRITE in flight has completed successfully. One that failed ends the connection: Fail.
+// DataDone reports that the oldest WRITE in flight completed successfully. A failed one ends the
+// connection: see Fail.
 func (m *Machine) DataDone(now Time) {
 	s := &m.send
 	if s.flying == 0 {

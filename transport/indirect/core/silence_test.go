@@ -19,7 +19,8 @@ func newSlow(t *testing.T) *talk {
 
 const second = Time(1e9)
 
-// passes lets time go by, in which the driver does what it is asked for; it returns the messages sent, and is over when the machine gives up.
+// passes lets time go by, in which the driver does what it is asked for; it returns the messages
+// sent, and is over when the machine gives up.
 func (k *talk) passes(d Time) (sent int) {
 	k.t.Helper()
 	var a Action
@@ -59,8 +60,8 @@ func (k *talk) releasing() TID {
 	return tid
 }
 
-// A responder that gets no processor time for as long as RC itself would bear with it is not dead. (64 releases without an answer, 5.7 s,
-// were once the end of the connection.)
+// A responder that gets no processor time for as long as RC itself would bear with it is not dead.
+// (64 releases without an answer, 5.7 s, were once the end of the connection.)
 func TestStarvedResponder(t *testing.T) {
 	k := newSlow(t)
 	tid := k.releasing()
@@ -85,7 +86,8 @@ func (k *talk) asked(flags uint8, ok bool) {
 	k.m.Registered(k.now, a.Entry, 4, ok, Local{}, 0, 0)
 }
 
-// An initiator that says nothing for Silence is dead, whatever it has begun; not before, and an eighth later at the latest.
+// An initiator that says nothing for Silence is dead, whatever it has begun; not before, and an
+// eighth later at the latest.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -138,7 +140,8 @@ func TestSignsOfLife(t *testing.T) {
 	}
 }
 
-// What a responder that says nothing is asked for by its NIC: not before Silence is over, and an eighth later at the latest; RC finds out the rest.
+// What a responder that says nothing is asked for by its NIC: not before Silence is over, and an
+// eighth later at the latest; RC finds out the rest.
 func TestSilentResponder(t *testing.T) {
 	post := func(kind Kind) func(k *talk) {
 		return func(k *talk) {
@@ -172,14 +175,16 @@ func TestSilentResponder(t *testing.T) {
 			if k.passes(DefaultSilence/keepalives + 2); probes != 1 {
 				t.Errorf("%d empty WRITEs", probes)
 			}
-			if k.passes(DefaultSilence); probes != 1 || k.m.Err() != nil { // one in flight is enough
+			// one in flight is enough
+			if k.passes(DefaultSilence); probes != 1 || k.m.Err() != nil {
 				t.Errorf("%d empty WRITEs, %v", probes, k.m.Err())
 			}
 		})
 	}
 }
 
-// A responder whose NIC acknowledges is waited for, for as long as that takes: an empty WRITE now and then finds out.
+// A responder whose NIC acknowledges is waited for, for as long as that takes: an empty WRITE now
+// and then finds out.
 func TestNICLives(t *testing.T) {
 	k := newSlow(t)
 	tid := k.releasing()
@@ -199,7 +204,8 @@ func TestNICLives(t *testing.T) {
 	}
 }
 
-// An initiator's NIC is not enough for its responder, which has memory at stake: not even when this end has a transfer of its own under way.
+// An initiator's NIC is not enough for its responder, which has memory at stake: not even when this
+// end has a transfer of its own under way.
 func TestNICAloneIsNotEnough(t *testing.T) {
 	k := newSlow(t)
 	k.releasing()
@@ -210,7 +216,8 @@ func TestNICAloneIsNotEnough(t *testing.T) {
 	}
 }
 
-// While nothing is unfinished an empty WRITE now and then is all; RC ends the connection if nobody acknowledges it.
+// While nothing is unfinished an empty WRITE now and then is all; RC ends the connection if nobody
+// acknowledges it.
 func TestIdle(t *testing.T) {
 	k := newSlow(t)
 	k.passes(second)
@@ -236,8 +243,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// A responder that speaks of other things all the while, but never of a release, is broken: its initiator does not wait for ever. One that has
-// just come back from a long pause is not.
+// A responder that speaks of other things all the while, but never of a release, is broken: its
+// initiator does not wait for ever. One that has just come back from a long pause is not.
 func TestTalksButDoesNotRelease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -305,8 +312,8 @@ func TestOwnPause(t *testing.T) {
 	}
 }
 
-// An indirect transfer whose answer is known, and whose data stands in line behind others', says a word now and then: nothing else tells the
-// responder that this end lives.
+// An indirect transfer whose answer is known, and whose data stands in line behind others', says a
+// word now and then: nothing else tells the responder that this end lives.
 func TestWaitingInLine(t *testing.T) {
 	k := newSlow(t)
 	k.m.cfg.PeerSlots = 0 // the first one goes directly

@@ -9,13 +9,16 @@ import (
 	"testing"
 )
 
-// The simulation: two machines that are initiators and responders at once, in virtual time, one story per seed. Datagrams are
-// lost, doubled and late; WRITEs arrive in order, late; registrations fail; users reuse their memory as soon as they may;
-// some connections die, some drivers stand still for long. A model of the memory at both ends says what must hold:
+// The simulation: two machines that are initiators and responders at once, in virtual time, one
+// story per seed. Datagrams are lost, doubled and late; WRITEs arrive in order, late; registrations
+// fail; users reuse their memory as soon as they may; some connections die, some drivers stand
+// still for long. A model of the memory at both ends says what must hold:
 //
 //   - each transfer is acknowledged upward at most once, and ends exactly once;
-//   - one that ends well was delivered exactly once before, every byte right; one that was delivered was whole;
-//   - nothing is written to memory that is not registered, nor to a slot that holds another transfer's bytes;
+//   - one that ends well was delivered exactly once before, every byte right; one that was
+//     delivered was whole;
+//   - nothing is written to memory that is not registered, nor to a slot that holds another
+//     transfer's bytes;
 //   - nothing leaves a slot before the valid answer was sent;
 //   - READs never see the buffer;
 //   - everything ends in bounded virtual time, and nobody takes a peer for dead that is not.
@@ -119,7 +122,8 @@ type sim struct {
 	total          int
 	dies           Time
 	hopeless       float64
-	freezes        Time // one driver stands still from then on, for as long as RC would bear with it
+	// one driver stands still from then on, for as long as RC would bear with it
+	freezes Time
 }
 
 func (s *sim) fail(format string, args ...any) {

@@ -11,19 +11,19 @@ type Time int64
 // Never is later than every Time.
 const Never Time = 1<<63 - 1
 
-// TID names a transfer among those of one initiator on one connection. Its low bits are the entry that it occupies in the tables
-// of both ends; the TIDs of an entry only grow (modulo 2^32).
+// TID identifies a transfer among those of one initiator on one connection. Its low bits are its
+// entry in the tables of both sides. The TIDs of an entry increase, modulo 2^32.
 type TID uint32
 
-// newer tells whether t comes after u, across the wrap.
+// newer reports whether t comes after u, across wrap-around.
 func (t TID) newer(u TID) bool { return int32(t-u) > 0 }
 
-// Bounds and defaults.
+// Limits and defaults.
 const (
-	MaxEntries = 256 // transfers under way, each direction; a power of two
-	MaxSlots   = 256 // slots of an indirect buffer that one connection has
+	MaxEntries = 256 // unfinished transfers per direction; a power of two
+	MaxSlots   = 256 // slots of an indirect buffer per connection
 	MaxSegment = 1 << 24
-	MaxLength  = 1 << 30 // bytes of a transfer
+	MaxLength  = 1 << 30 // bytes per transfer
 	Window     = 8       // data messages in flight (the paper's window)
 
 	DefaultEntries  = 16
@@ -32,11 +32,12 @@ const (
 	DefaultSilence  = Time(20e9) // 20 s
 
 	indirectAfter = 2 // time-outs without an answer after which data is sent indirectly
-	keepalives    = 8 // of a transfer that lasts, and looks after the peer: so many a Silence
-	idleTimes     = 3 // so many times Silence between two looks while nothing is unfinished
+	// signs of life, and checks of the peer, per Silence while a transfer is unfinished
+	keepalives = 8
+	idleTimes  = 3 // times Silence between two checks while no transfer is unfinished
 
-	releasesAtOnce = 16 // release requests, one a Timeout; then the time in between doubles,
-	slowest        = 6  // so many times
+	releasesAtOnce = 16 // release requests, one per Timeout; then the interval doubles
+	slowest        = 6  // doublings
 )
 
 // NoSlot is the slot of a transfer that has none.
@@ -45,15 +46,15 @@ const NoSlot = 0xffff
 // Errors.
 var (
 	ErrConfig   = errors.New("indirect: configuration out of range")
-	ErrFull     = errors.New("indirect: too many transfers under way: wait for one to be done, or raise Entries")
+	ErrFull     = errors.New("indirect: too many unfinished transfers: wait for one or raise Entries")
 	ErrLength   = errors.New("indirect: length out of range: a transfer has 1 byte to 1 GiB")
-	ErrTooLarge = errors.New("indirect: the transfer is larger than a slot of the peer's indirect buffer: cut it, or give the peer larger slots (MaxTransfer)")
-	ErrProtocol = errors.New("indirect: the peer broke the protocol; the connection is of no further use")
-	ErrSilent   = errors.New("indirect: the peer has fallen silent with transfers unfinished")
+	ErrTooLarge = errors.New("indirect: the transfer is larger than a slot of the peer's indirect buffer: split it or give the peer larger slots (MaxTransfer)")
+	ErrProtocol = errors.New("indirect: the peer violated the protocol; the connection is unusable")
+	ErrSilent   = errors.New("indirect: the peer is silent with unfinished transfers")
 	ErrLost     = errors.New("indirect: connection lost")
 )
 
-// Kind is the type of a transfer, as the initiator sees it.
+// Kind is the type of a transfer as the initiator sees it.
 type Kind uint8
 
 const (
@@ -68,8 +69,8 @@ type Status uint8
 
 const (
 	StatusOK       Status = iota
-	StatusRefused         // the responder could not register the memory for as long as Patience
-	StatusNoAnswer        // the responder did not answer for as long as Patience
+	StatusRefused         // the responder could not register the memory within Patience
+	StatusNoAnswer        // the responder did not answer within Patience
 	StatusLost            // the connection ended
 )
 
@@ -80,39 +81,40 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// Local is memory at this end: an address and the key by which work requests name it.
+// Local is memory of this side: an address and the key by which work requests name it.
 type Local struct {
 	Addr uint64
 	LKey uint32
 }
 
-// Op is a transfer that the initiator's user wants. Base addresses are what the paper calls SBA and DBA.
+// Op is a transfer that the initiator's user requests. Base addresses are the paper's SBA and DBA.
 type Op struct {
 	Kind   Kind
 	Local  Local  // source of a WRITE, destination of a READ (SBA)
 	RKey   uint32 // READ: the key by which the peer may write to Local.Addr
-	DBA    uint64 // address at the responder, as its user understands it
+	DBA    uint64 // address at the responder, interpreted by its user
 	Len    uint32 // bytes
-	Cookie uint64 // comes back with the events
+	Cookie uint64 // returned with the events
 }
 
-// Config says how a Machine behaves. The fields about the peer come from it when the connection is made.
+// Config configures a Machine. The fields about the peer are known when the connection is made.
 type Config struct {
-	Dynamic  bool // initiator: send indirectly where the paper's method does. False: the traditional method
-	Entries  int  // transfers under way, each direction: the same at both ends
+	Dynamic  bool // initiator: use the paper's method; false: the traditional method
+	Entries  int  // unfinished transfers per direction, the same on both sides
 	Timeout  Time // of requests, answers to READs and releases
 	Patience Time // how long a transfer may wait for its valid answer
-	Silence  Time // how long a peer may say nothing while transfers are unfinished: the same at both ends
+	// how long a peer may be silent while transfers are unfinished, the same on both sides
+	Silence Time
 
-	PeerToken uint32 // what control messages to the peer begin with
-	PeerSlots int    // of the peer's indirect buffer, for this end to fill
-	PeerSlot  uint32 // bytes of one
-	PeerBase  uint64 // address of the first
+	PeerToken uint32 // start of control messages to the peer
+	PeerSlots int    // slots of the peer's indirect buffer for this side
+	PeerSlot  uint32 // bytes per slot
+	PeerBase  uint64 // address of the first slot
 	PeerKey   uint32 // and its key
-	Slots     int    // of this end's buffer, for the peer to fill
-	Slot      uint32 // bytes of one
-	Segment   uint32 // bytes of a data message, the same at both ends
-	FirstTID  TID    // of this end's transfers; tests begin near the wrap
+	Slots     int    // slots of this side's buffer for the peer
+	Slot      uint32 // bytes per slot
+	Segment   uint32 // bytes per data message, the same on both sides
+	FirstTID  TID    // of this side's transfers; tests begin near the wrap-around
 }
 
 func (c *Config) check() error {
@@ -124,7 +126,7 @@ func (c *Config) check() error {
 			*d.v = d.def
 		}
 		if *d.v < 0 {
-			return fmt.Errorf("%w: a negative time", ErrConfig)
+			return fmt.Errorf("%w: a time is negative", ErrConfig)
 		}
 	}
 	if c.Entries == 0 {
@@ -143,30 +145,35 @@ func (c *Config) check() error {
 	return nil
 }
 
-// ActionKind says what Poll wants done.
+// ActionKind is the kind of an Action.
 type ActionKind uint8
 
 const (
 	// DoControl: send Msg as a datagram. It may be lost.
 	DoControl ActionKind = iota
-	// DoWrite: post an RDMA WRITE of Len bytes from Local to RemoteAddr and RKey, with Imm if WithImm, and call DataDone when it has
-	// completed. WRITEs of a connection are posted in order. One of no bytes names no memory.
+	// DoWrite: post an RDMA WRITE of Len bytes from Local to RemoteAddr and RKey, with Imm if
+	// WithImm, and call DataDone when it has completed. WRITEs of a connection are posted in order.
+	// An empty one names no memory.
 	DoWrite
-	// DoRegister: make [DBA, DBA+Len) ready for the transfer and call Registered with what came of it, before the next Poll or later.
+	// DoRegister: make [DBA, DBA+Len) ready for the transfer and call Registered with the result,
+	// now or later.
 	DoRegister
-	// DoMove: copy Len bytes from offset Off of slot Slot to offset Off of the registered memory, now.
+	// DoMove: copy Len bytes from offset Off of slot Slot to offset Off of the registered memory,
+	// now.
 	DoMove
-	// DoRelease: the transfer is over, the memory is the user's again. Delivered: all bytes are in it (WRITE), or have left (READ).
+	// DoRelease: the transfer has ended and the user may reuse the memory. Delivered: all bytes are
+	// in it (WRITE) or have been sent (READ).
 	DoRelease
-	// DoAcked: tell the initiator's user that the request was taken. Whether really or by simulation is not told.
+	// DoAcked: tell the initiator's user that the request was taken, really or by simulation.
 	DoAcked
-	// DoSent: tell the initiator's user that all bytes of a WRITE have been acknowledged by the transport: the source is its own again.
+	// DoSent: tell the initiator's user that the transport has acknowledged all bytes of a WRITE.
+	// The source may be reused.
 	DoSent
 	// DoDone: tell the initiator's user that the transfer has ended, with Status.
 	DoDone
 )
 
-// Action is something for the driver to do. Which fields count is said at its kind.
+// Action is something for the driver to do. Its kind tells which fields are set.
 type Action struct {
 	Kind ActionKind
 
@@ -192,40 +199,44 @@ type Action struct {
 	Cookie    uint64 // DoAcked, DoSent, DoDone
 }
 
-// Counters are plain numbers; read them on the driver's thread.
+// Counters are plain numbers. Read them on the driver's goroutine.
 type Counters struct {
-	// Initiator.
-	Direct         uint64 `json:"direct"`           // WRITEs whose data went straight to the destination
-	Indirect       uint64 `json:"indirect"`         // WRITEs whose data went into the indirect buffer
-	Simulated      uint64 `json:"simulated_acks"`   // acknowledgements that no answer stood behind
-	LateAnswers    uint64 `json:"late_answers"`     // real answers recorded and dropped
-	BufferFull     uint64 `json:"buffer_full"`      // transfers that would have gone indirectly, had there been a slot
-	Requests       uint64 `json:"requests"`         // sent, repeated ones too
+	// Initiator. WRITEs whose data went directly to the destination
+	Direct uint64 `json:"direct"`
+	// WRITEs whose data went into the indirect buffer
+	Indirect    uint64 `json:"indirect"`
+	Simulated   uint64 `json:"simulated_acks"` // acknowledgments without an answer
+	LateAnswers uint64 `json:"late_answers"`   // real answers recorded and ignored
+	// transfers that found no slot to send indirectly
+	BufferFull     uint64 `json:"buffer_full"`
+	Requests       uint64 `json:"requests"`         // sent, including repetitions
 	InvalidAnswers uint64 `json:"invalid_answers"`  // received
 	Timeouts       uint64 `json:"request_timeouts"` // requests without an answer in time
-	Reads          uint64 `json:"reads"`            // READs done
-	Failed         uint64 `json:"failed"`           // transfers that ended otherwise than well
+	Reads          uint64 `json:"reads"`            // completed READs
+	Failed         uint64 `json:"failed"`           // transfers that failed
 
 	// Responder.
-	Registered   uint64 `json:"registered"`    // registrations that succeeded
-	Refused      uint64 `json:"refused"`       // and that failed
-	Straight     uint64 `json:"straight"`      // indirect WRITEs that found the memory ready: nothing was parked
+	Registered uint64 `json:"registered"` // registrations that succeeded
+	Refused    uint64 `json:"refused"`    // registrations that failed
+	// indirect WRITEs that found the memory ready: nothing was parked
+	Straight     uint64 `json:"straight"`
 	Parked       uint64 `json:"parked"`        // indirect WRITEs that waited in the buffer
 	ParkedBytes  uint64 `json:"parked_bytes"`  // in the buffer now
 	MovedBytes   uint64 `json:"moved_bytes"`   // from slots to their destinations
 	Delivered    uint64 `json:"delivered"`     // WRITEs released with all bytes in place
-	ReadDirect   uint64 `json:"read_direct"`   // READs served upon confirmation
-	ReadIndirect uint64 `json:"read_indirect"` // READs served without it
-	Dropped      uint64 `json:"dropped"`       // WRITEs given up with data parked
-	Orphaned     uint64 `json:"orphaned"`      // WRITEs dropped with data parked because the initiator was gone
+	ReadDirect   uint64 `json:"read_direct"`   // READs served after confirmation
+	ReadIndirect uint64 `json:"read_indirect"` // READs served without confirmation
+	Dropped      uint64 `json:"dropped"`       // WRITEs abandoned with data parked
+	// WRITEs dropped with data parked because the initiator was gone
+	Orphaned uint64 `json:"orphaned"`
 
 	// Both.
-	Malformed  uint64 `json:"malformed"`  // control messages that cannot be meant
-	Stale      uint64 `json:"stale"`      // control messages of transfers that are over, or doubled
-	Violations uint64 `json:"violations"` // broken rules of the data path
+	Malformed  uint64 `json:"malformed"`  // malformed control messages
+	Stale      uint64 `json:"stale"`      // control messages of ended transfers, and duplicates
+	Violations uint64 `json:"violations"` // violations of the data path's rules
 }
 
-// Add adds up, field by field.
+// Add adds d to c, field by field.
 func (c *Counters) Add(d *Counters) {
 	to, from := c.fields(), d.fields()
 	for i := range to {

@@ -1,17 +1,17 @@
 package core
 
-// watch finds out whether the peer is alive. It looks keepalives times in Config.Silence while a transfer is unfinished, and once in idleTimes Silence
-// while none is. It counts looks, and not time alone: a driver that was itself held up for long takes one look upon its return, and not the
-// last.
+// watch checks whether the peer is alive: keepalives times per Config.Silence while a transfer is
+// unfinished, and once per idleTimes Silence otherwise. It counts checks, not only time, so a
+// driver that was held up makes one check when it continues, not the last one.
 type watch struct {
-	due   Time // of the next look; 0: the first one has yet to be planned
+	due   Time // time of the next check; 0: not planned yet
 	idle  bool // nothing is unfinished
-	heard bool // a message or data since the last one
-	quiet int  // looks in a row without
-	talks int  // looks in a row with
+	heard bool // a message or data arrived since the last check
+	quiet int  // consecutive checks without a message
+	talks int  // consecutive checks with one
 }
 
-// guard looks more closely from now on: something has to be finished with the peer.
+// guard checks more often from now on: something is unfinished.
 func (m *Machine) guard(now Time) {
 	if m.watch.idle || m.watch.due == 0 {
 		m.watch = watch{due: now + m.pulse()}
@@ -19,19 +19,20 @@ func (m *Machine) guard(now Time) {
 	}
 }
 
-// rest looks now and then whether the peer's NIC is there: an idle connection to a host that has died would hold its place for ever.
+// rest checks the peer's NIC from time to time, so that an idle connection to a dead host ends.
 func (m *Machine) rest(now Time) {
 	w := &m.watch
 	m.send.probe = w.idle && !w.heard
 	*w = watch{due: now + idleTimes*m.cfg.Silence, idle: true}
 }
 
-// pulse is how often each end says something while a transfer lasts, and listens for it.
+// pulse is the interval of signs of life and checks while a transfer is unfinished.
 func (m *Machine) pulse() Time { return max(m.cfg.Silence/keepalives, 1) }
 
-// look is one look, if it is due. What the peer's program has begun here dies with its word. What was begun at this end waits for as long as the
-// peer's NIC acknowledges an empty WRITE; RC ends the connection if it does not. That is not tried before: RC alone would bear with
-// a peer that gets no processor time for some seconds only.
+// look performs a check if it is due. What the peer's program started here ends when the peer is
+// silent. What this side started waits as long as the peer's NIC acknowledges empty WRITEs;
+// otherwise RC ends the connection. The NIC is not probed before that, because RC alone would
+// tolerate a peer without processor time for a few seconds only.
 func (m *Machine) look(now Time) {
 	w := &m.watch
 	if now < w.due {
@@ -56,7 +57,7 @@ func (m *Machine) look(now Time) {
 	}
 }
 
-// owing tells whether anything that the peer has begun here is unfinished.
+// owing reports whether a transfer that the peer started is unfinished.
 func (m *Machine) owing() bool {
 	for i := range m.in {
 		if m.in[i].state != inFree {
