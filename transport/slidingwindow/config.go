@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Limits of a Config. A block's index and length share the 32 bits of an immediate.
@@ -89,10 +89,10 @@ func (c *Config) setDefaults() {
 	}
 }
 
-func (c *Config) sizes() ends.Sizes { return ends.Sizes{Blocks: c.Blocks, Size: c.BlockSize} }
+func (c *Config) sizes() blocks.Sizes { return blocks.Sizes{Blocks: c.Blocks, Size: c.BlockSize} }
 
 // stride is the distance between two blocks in bytes.
-func stride(size int) int { return ends.Stride(size) }
+func stride(size int) int { return blocks.Stride(size) }
 
 // immediate encodes a block's index and length.
 func immediate(place, length int) uint32 { return uint32(place)<<lengthBits | uint32(length) }

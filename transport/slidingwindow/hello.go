@@ -5,18 +5,18 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
-// Both sides agree on sizes as package ends describes. The reply continues with stride (4 bytes),
+// Both sides agree on sizes as package blocks describes. The reply continues with stride (4 bytes),
 // address (8) and R_Key (4), big endian.
-const replyLen = ends.SizesLen + 16
+const replyLen = blocks.SizesLen + 16
 
-var protocol = ends.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes"}
+var protocol = blocks.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes"}
 
 // memory is what the sender must know about the receiver.
 type memory struct {
-	ends.Sizes
+	blocks.Sizes
 	stride int
 	addr   uint64
 	rkey   roce.RKey

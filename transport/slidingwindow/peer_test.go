@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 func devices(t testing.TB, opts ...roce.Option) (devs [2]*roce.Device) {
@@ -34,7 +35,7 @@ func testAddr(d *roce.Device) netip.AddrPort { return netip.AddrPortFrom(d.GIDs(
 // rogueSender speaks the handshake, and then sends what it likes.
 type rogueSender struct {
 	t    *testing.T
-	e    *ends.End
+	e    *endpoint.Endpoint
 	m    memory
 	conn *roce.Conn
 	mr   *roce.MR
@@ -57,10 +58,10 @@ func newRogueSender(t *testing.T, cfg Config, receives int) (*rogueSender, *Rece
 		accepted <- err
 	}()
 	g := &rogueSender{t: t}
-	if g.e, err = ends.New(devs[0], ends.Depths{Send: 16, SendCQ: 16, Recv: 16, RecvCQ: 16}); err != nil {
+	if g.e, err = blocks.NewEndpoint(devs[0], blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, RecvCQ: 16}); err != nil {
 		t.Fatal(err)
 	}
-	if g.mr, err = g.e.Alloc(4096, roce.LocalWrite); err != nil {
+	if g.mr, err = g.e.AddMR(4096, roce.LocalWrite); err != nil {
 		t.Fatal(err)
 	}
 	for range receives {
@@ -204,7 +205,7 @@ func TestCloseEndsRelease(t *testing.T) {
 // rogueReceiver answers a Sender's connection request, and then sends what it likes.
 type rogueReceiver struct {
 	t    *testing.T
-	e    *ends.End
+	e    *endpoint.Endpoint
 	mr   *roce.MR
 	conn *roce.Conn
 }
@@ -231,15 +232,15 @@ func newRogueReceiver(t *testing.T, cfg Config) (*rogueReceiver, *Sender) {
 	return g, s
 }
 
-func (g *rogueReceiver) accept(ctx context.Context, l *ends.Listener, cfg Config) error {
+func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Config) error {
 	q, err := l.Next(ctx)
 	if err != nil {
 		return err
 	}
-	if g.e, err = ends.New(l.Dev, ends.Depths{Send: 16, SendCQ: 16, Recv: 16, Inline: 64}); err != nil {
+	if g.e, err = blocks.NewEndpoint(l.Dev, blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, Inline: 64}); err != nil {
 		return err
 	}
-	if g.mr, err = g.e.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err != nil {
+	if g.mr, err = g.e.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err != nil {
 		return err
 	}
 	for range 16 {
@@ -313,7 +314,7 @@ func TestReasonOfFailure(t *testing.T) {
 	for err == nil {
 		err = s.Write(ctx, []byte{1})
 	}
-	if !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "RDMA_WRITE failed", "deregistered its memory") {
+	if !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "RDMA_WRITE failed", "refused access to its memory") {
 		t.Errorf("%v", err)
 	}
 }
@@ -404,7 +405,7 @@ func TestNobodyIsNotReady(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for name, d := range map[string]*roce.Device{"sender": s.end.Dev, "receiver": r.end.Dev} {
+		for name, d := range map[string]*roce.Device{"sender": s.ep.Dev, "receiver": r.ep.Dev} {
 			if n := d.Counters().SentRNR; n != 0 {
 				t.Errorf("%d blocks: the %s was not ready %d times", blocks, name, n)
 			}

@@ -7,8 +7,8 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
 )
 
 // pollACKs is the ACK poller: it receives the receiver's SENDs and moves the tail until ctx ends.
@@ -36,11 +36,11 @@ func (s *Sender) pollACKs(ctx context.Context) {
 // the device alone while nothing is expected.
 func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 	if !s.manual {
-		return s.end.Recv.Wait(ctx, s.ackWCs[:])
+		return s.ep.RecvCQ.Wait(ctx, s.ackWCs[:])
 	}
 	var until time.Time
 	for {
-		if n := s.end.Recv.Poll(s.ackWCs[:]); n > 0 {
+		if n := s.ep.RecvCQ.Poll(s.ackWCs[:]); n > 0 {
 			return n, nil
 		}
 		switch {
@@ -55,7 +55,7 @@ func (s *Sender) awaitACKs(ctx context.Context) (int, error) {
 		case until.IsZero():
 			until = time.Now().Add(s.cfg.Spin)
 		case time.Now().After(until):
-			return s.end.Recv.Wait(ctx, s.ackWCs[:])
+			return s.ep.RecvCQ.Wait(ctx, s.ackWCs[:])
 		}
 		runtime.Gosched()
 	}
@@ -67,7 +67,7 @@ const settleTurns = 16
 // settle drives the device until it is idle: the receiver's last SEND still needs an
 // acknowledgment, and the device may not be driven again soon.
 func (s *Sender) settle() {
-	for i := 0; i < settleTurns && s.end.Dev.Progress() > 0; i++ {
+	for i := 0; i < settleTurns && s.ep.Dev.Progress() > 0; i++ {
 	}
 }
 
@@ -76,7 +76,7 @@ func (s *Sender) free(n int) error {
 	for i := range s.ackWCs[:n] {
 		wc := &s.ackWCs[i]
 		if wc.Status != roce.Success {
-			return ends.Failed(wc)
+			return endpoint.StatusError(wc)
 		}
 		released := binary.BigEndian.Uint64(s.acks.Bytes()[wc.ID*ackLen:])
 		tail, sent := s.tail.Load(), s.sent.Load()

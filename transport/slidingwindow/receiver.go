@@ -11,14 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
-	l   *ends.Listener
+	l   *blocks.Listener
 }
 
 // Listen makes dev accept senders at addr. Each gets a ring of its own.
@@ -52,8 +53,8 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 		return nil, errors.Join(err, q.Reject(nil))
 	}
 	m := memory{Sizes: l.cfg.sizes(), stride: stride(l.cfg.BlockSize), addr: r.data.Addr(), rkey: r.data.RKey()}
-	if r.conn, err = q.Accept(ctx, r.end.QP, roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
-		return nil, errors.Join(err, r.end.Close())
+	if r.conn, err = q.Accept(ctx, r.ep.QP, roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
+		return nil, errors.Join(err, r.ep.Close())
 	}
 	return r, nil
 }
@@ -65,7 +66,7 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 // Drain. A receiver that is not polled does not acknowledge.
 type Receiver struct {
 	cfg    Config
-	end    *ends.End
+	ep     *endpoint.Endpoint
 	conn   *roce.Conn
 	data   *roce.MR
 	manual bool
@@ -92,16 +93,16 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks), manual: dev.Info().Progress == roce.Manual}
 	r.wr[0] = roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, Inline: r.ack[:]}
 	var err error
-	depths := ends.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, Inline: ackLen, GID: ends.GIDFor(dev, own)}
-	if r.end, err = ends.New(dev, depths); err != nil {
+	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, Inline: ackLen, GID: blocks.GIDFor(dev, own)}
+	if r.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return nil, err
 	}
-	r.data, err = r.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite)
+	r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite)
 	for i := 0; i < cfg.RecvDepth && err == nil; i++ {
-		err = r.end.QP.PostRecv(r.recv[:]...)
+		err = r.ep.QP.PostRecv(r.recv[:]...)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.end.Close())
+		return nil, errors.Join(err, r.ep.Close())
 	}
 	return r, nil
 }
@@ -119,7 +120,7 @@ func (r *Receiver) Poll() (Block, bool, error) {
 	if r.bad != nil {
 		return Block{}, false, r.bad
 	}
-	if r.end.Recv.Poll(r.wcs[:]) == 0 {
+	if r.ep.RecvCQ.Poll(r.wcs[:]) == 0 {
 		return Block{}, false, nil
 	}
 	b, err := r.arrived()
@@ -144,7 +145,7 @@ func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 			break
 		}
 	}
-	if _, err := r.end.Recv.Wait(ctx, r.wcs[:]); err != nil {
+	if _, err := r.ep.RecvCQ.Wait(ctx, r.wcs[:]); err != nil {
 		if ctx.Err() != nil {
 			return Block{}, ctx.Err()
 		}
@@ -157,10 +158,10 @@ func (r *Receiver) Receive(ctx context.Context) (Block, error) {
 func (r *Receiver) arrived() (Block, error) {
 	wc := &r.wcs[0]
 	if wc.Status != roce.Success {
-		return Block{}, r.ended(ends.Failed(wc))
+		return Block{}, r.ended(endpoint.StatusError(wc))
 	}
 	// The next one may arrive before this one is processed.
-	if err := r.end.QP.PostRecv(r.recv[:]...); err != nil {
+	if err := r.ep.QP.PostRecv(r.recv[:]...); err != nil {
 		return Block{}, r.ended(err)
 	}
 	place, n := placeOf(wc.Imm), lengthOf(wc.Imm)
@@ -191,7 +192,7 @@ const (
 
 // ended returns why nothing arrives anymore.
 func (r *Receiver) ended(err error) error {
-	if r.end.QP.State() == roce.StateErr {
+	if r.ep.QP.State() == roce.StateErr {
 		r.awaitEnd()
 	}
 	switch why := r.conn.Err(); {
@@ -211,7 +212,7 @@ func (r *Receiver) awaitEnd() {
 	defer late.Stop()
 	for {
 		if r.manual {
-			r.end.Dev.Progress()
+			r.ep.Dev.Progress()
 		}
 		select {
 		case <-r.conn.Done():
@@ -258,7 +259,7 @@ func (r *Receiver) lost() error {
 
 // tell sends an ACK. It waits if its queue is full. The caller holds mu.
 func (r *Receiver) tell() error {
-	r.reap(r.end.CQ.Poll(r.sent[:]))
+	r.reap(r.ep.CQ.Poll(r.sent[:]))
 	for r.posted > 0 && r.posted >= min(r.cfg.SendDepth, r.cfg.SendCQ) && r.err == nil {
 		if err := r.wait(context.Background()); err != nil { // Close ends it at the latest
 			return err
@@ -268,7 +269,7 @@ func (r *Receiver) tell() error {
 		return r.err
 	}
 	binary.BigEndian.PutUint64(r.ack[:], r.released.Load())
-	if err := r.end.QP.PostSend(r.wr[:]...); err != nil {
+	if err := r.ep.QP.PostSend(r.wr[:]...); err != nil {
 		return r.ended(err)
 	}
 	r.posted++
@@ -280,13 +281,13 @@ func (r *Receiver) reap(n int) {
 	for i := range r.sent[:n] {
 		r.posted--
 		if r.sent[i].Status != roce.Success && r.err == nil {
-			r.err = r.ended(ends.Failed(&r.sent[i]))
+			r.err = r.ended(endpoint.StatusError(&r.sent[i]))
 		}
 	}
 }
 
 func (r *Receiver) wait(ctx context.Context) error {
-	n, err := r.end.CQ.Wait(ctx, r.sent[:])
+	n, err := r.ep.CQ.Wait(ctx, r.sent[:])
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -302,7 +303,7 @@ func (r *Receiver) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.posted > 0 && r.err == nil {
-		if n := r.end.CQ.Poll(r.sent[:]); n > 0 {
+		if n := r.ep.CQ.Poll(r.sent[:]); n > 0 {
 			r.reap(n)
 			continue
 		}
@@ -323,5 +324,5 @@ func (r *Receiver) Close() error {
 	err := r.conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return errors.Join(err, r.end.Close())
+	return errors.Join(err, r.ep.Close())
 }

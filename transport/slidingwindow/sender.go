@@ -10,8 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Sender is the sending side of a connection. Its methods must be called by one goroutine; the ACK
@@ -19,7 +20,7 @@ import (
 // usable. All other errors except ErrTooLong are final.
 type Sender struct {
 	cfg  Config
-	end  *ends.End
+	ep   *endpoint.Endpoint
 	conn *roce.Conn
 	peer memory
 	data *roce.MR
@@ -67,8 +68,8 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		if s.conn != nil {
 			err = errors.Join(err, s.conn.Close())
 		}
-		if s.end != nil {
-			err = errors.Join(err, s.end.Close())
+		if s.ep != nil {
+			err = errors.Join(err, s.ep.Close())
 		}
 		return nil, err
 	}
@@ -81,14 +82,14 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 
 func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (err error) {
 	cfg := &s.cfg
-	depths := ends.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, GID: ends.GIDFor(dev, addr.Addr())}
-	if s.end, err = ends.New(dev, depths); err != nil {
+	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, GID: blocks.GIDFor(dev, addr.Addr())}
+	if s.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return err
 	}
-	if s.data, err = s.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
+	if s.data, err = s.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
 		return err
 	}
-	if s.acks, err = s.end.Alloc(cfg.RecvDepth*ackLen, roce.LocalWrite); err != nil {
+	if s.acks, err = s.ep.AddMR(cfg.RecvDepth*ackLen, roce.LocalWrite); err != nil {
 		return err
 	}
 	s.recv[0].SGEs = make([]roce.SGE, 1)
@@ -99,7 +100,7 @@ func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPor
 	}
 	want := cfg.sizes()
 	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: protocol.Put(nil, want)}
-	if s.conn, err = dev.Dial(ctx, addr, s.end.QP, o); err != nil {
+	if s.conn, err = dev.Dial(ctx, addr, s.ep.QP, o); err != nil {
 		return protocol.Refused(err, want)
 	}
 	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
@@ -115,7 +116,7 @@ func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPor
 func (s *Sender) postRecv(i uint64) error {
 	s.recv[0].ID = i
 	s.recv[0].SGEs[0] = s.acks.SGE(int(i)*ackLen, ackLen)
-	return s.end.QP.PostRecv(s.recv[:]...)
+	return s.ep.QP.PostRecv(s.recv[:]...)
 }
 
 // BlockSize returns the number of bytes per block.
@@ -138,7 +139,7 @@ func (s *Sender) Send(ctx context.Context, n int) error { return s.send(ctx, n, 
 // Post is Send for a program that sends more at once: with Manual progress a block of less than 16
 // KiB leaves in one batch with others, when the window is full or the ACK poller drives the device.
 // With Auto progress there is no difference. No further call is needed for the block to leave.
-func (s *Sender) Post(ctx context.Context, n int) error { return s.send(ctx, n, ends.TurnFrom) }
+func (s *Sender) Post(ctx context.Context, n int) error { return s.send(ctx, n, blocks.TransmitFrom) }
 
 // send posts a block and transmits it now if it has at least atOnce bytes.
 func (s *Sender) send(ctx context.Context, n, atOnce int) error {
@@ -156,14 +157,14 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	// Before the post: an ACK of the block may arrive at once.
 	s.head++
 	s.sent.Store(s.head)
-	if err := s.end.QP.PostSend(s.wr[:]...); err != nil {
+	if err := s.ep.QP.PostSend(s.wr[:]...); err != nil {
 		return s.broken(err)
 	}
 	if s.manual {
 		notify(s.work)
 	}
 	if n >= atOnce {
-		s.end.Dev.Progress() // with Manual progress nothing else transmits it now
+		s.ep.Dev.Progress() // with Manual progress nothing else transmits it now
 	}
 	return nil
 }
@@ -212,7 +213,7 @@ func (s *Sender) until(ctx context.Context, ok func() bool) error {
 					return nil
 				}
 				if s.manual {
-					s.end.Dev.Progress()
+					s.ep.Dev.Progress()
 				}
 			}
 			runtime.Gosched() // the ACK poller may share this thread
@@ -235,10 +236,10 @@ func (s *Sender) until(ctx context.Context, ok func() bool) error {
 // which are all that the poller sees.
 func (s *Sender) failed() error {
 	for !s.asked {
-		n := s.end.CQ.Poll(s.wcs[:])
+		n := s.ep.CQ.Poll(s.wcs[:])
 		for i := range s.wcs[:n] {
 			if wc := &s.wcs[i]; wc.Status != roce.Success && wc.Status != roce.WRFlushErr {
-				err := fmt.Errorf("%w: %w", ErrBroken, ends.Failed(wc))
+				err := fmt.Errorf("%w: %w", ErrBroken, endpoint.StatusError(wc))
 				s.fail.Store(&err)
 			}
 		}
@@ -249,7 +250,7 @@ func (s *Sender) failed() error {
 
 // reap waits for completions of WRITEs.
 func (s *Sender) reap(ctx context.Context) error {
-	n, err := s.end.CQ.Wait(ctx, s.wcs[:])
+	n, err := s.ep.CQ.Wait(ctx, s.wcs[:])
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -258,7 +259,7 @@ func (s *Sender) reap(ctx context.Context) error {
 	}
 	for i := range s.wcs[:n] {
 		if s.wcs[i].Status != roce.Success {
-			return s.broken(ends.Failed(&s.wcs[i]))
+			return s.broken(endpoint.StatusError(&s.wcs[i]))
 		}
 	}
 	s.done += uint64(n)
@@ -306,7 +307,7 @@ func (s *Sender) Close() error {
 	err = errors.Join(err, s.conn.Close())
 	s.poller.Wait()
 	s.fail.Store(&errClosed)
-	return errors.Join(err, s.end.Close())
+	return errors.Join(err, s.ep.Close())
 }
 
 // errClosed is for Sender.fail.

@@ -174,8 +174,8 @@ func TestNoAllocations(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			s, r := manualPair(t, p, Config{Blocks: 3, BlockSize: 256})
 			if p == roce.Manual {
-				defer crank.Turn(s.end.Dev)()
-				defer crank.Turn(r.end.Dev)()
+				defer crank.Turn(s.ep.Dev)()
+				defer crank.Turn(r.ep.Dev)()
 			}
 			ctx := within(t)
 			data := make([]byte, 256)
@@ -238,10 +238,10 @@ func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatal("the ACK never came")
 		}
-		r.end.Dev.Progress()
+		r.ep.Dev.Progress()
 		time.Sleep(time.Millisecond)
 	}
-	stop := crank.Turn(r.end.Dev) // the sender disconnects
+	stop := crank.Turn(r.ep.Dev) // the sender disconnects
 	defer stop()
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Limits of a Config.
@@ -108,7 +108,7 @@ func (c *Config) setDefaults() {
 }
 
 // stride is the distance between two blocks in bytes.
-func stride(size int) int { return ends.Stride(HeaderLen + size) }
+func stride(size int) int { return blocks.Stride(HeaderLen + size) }
 
 // arrayLen is the memory of n status bytes, rounded up to the words that the accessors read.
 func arrayLen(n int) int { return (n + wordLen - 1) / wordLen * wordLen }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Both sides agree in the private data of the connection manager's messages. Numbers are big
@@ -19,13 +19,13 @@ import (
 // Zeros in the request accept what the receiver has.
 const replyLen = 40
 
-var protocol = ends.Protocol{
+var protocol = blocks.Protocol{
 	Magic: [4]byte{'G', 'X', 'S', 'B'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes, or the sender without any",
 }
 
 // memory is what the sender must know about the receiver.
 type memory struct {
-	ends.Sizes
+	blocks.Sizes
 	stride           int
 	data, status     uint64
 	dataKey, statKey roce.RKey

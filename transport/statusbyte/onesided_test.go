@@ -25,8 +25,8 @@ func TestReceiverDoesNothing(t *testing.T) {
 		blk.Release()
 	}
 	c := b.Counters()
-	if c.Completions != 0 || c.SentRNR != 0 || r.end.CQ.Len() != 0 {
-		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR, r.end.CQ.Len())
+	if c.Completions != 0 || c.SentRNR != 0 || r.ep.CQ.Len() != 0 {
+		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR, r.ep.CQ.Len())
 	}
 	if _, err := s.Free(ctx); err != nil { // whatever is under way has come back then
 		t.Fatal(err)

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // rogue is a sender of its own kind: it speaks the handshake, and then writes what it likes.
 type rogue struct {
 	t    *testing.T
-	e    *ends.End
+	e    *endpoint.Endpoint
 	m    memory
 	conn *roce.Conn
 }
@@ -33,11 +34,11 @@ func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
 		r, err = l.Accept(ctx)
 		accepted <- err
 	}()
-	e, err := ends.New(a, ends.Depths{Send: 16, SendCQ: 16, Recv: 1, Inline: 64})
+	e, err := blocks.NewEndpoint(a, blocks.Depths{Send: 16, SendCQ: 16, Recv: 1, Inline: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: protocol.Put(nil, ends.Sizes{})})
+	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: protocol.Put(nil, blocks.Sizes{})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,7 +435,7 @@ func TestReceiverStatusThatCannotBe(t *testing.T) {
 
 // Private data that is no such thing is an error, whatever it is.
 func TestHello(t *testing.T) {
-	m := memory{Sizes: ends.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
+	m := memory{Sizes: blocks.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
 	good := m.put(nil)
 	if got, err := parseMemory(append(good, make([]byte, 100)...)); err != nil || got != m {
 		t.Errorf("%+v, %v", got, err)

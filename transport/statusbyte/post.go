@@ -6,15 +6,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 const (
 	// blockWRs is the number of work requests per block.
 	blockWRs = 2
 	// earlyFrom is the block size in bytes from which building a block takes longer than a READ.
-	earlyFrom = ends.TurnFrom
+	earlyFrom = blocks.TransmitFrom
 )
 
 // send writes the header before block i's data and posts the two WRITEs once a receive block is
@@ -39,9 +40,9 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 		if err := s.postRead(j); err != nil {
 			return err
 		}
-		s.end.Dev.Progress() // with Manual progress: the READ leaves before the data is built
+		s.ep.Dev.Progress() // with Manual progress: the READ leaves before the data is built
 	}
-	if err := s.end.QP.PostSend(s.wrs[1:]...); err != nil {
+	if err := s.ep.QP.PostSend(s.wrs[1:]...); err != nil {
 		return s.broken(err)
 	}
 	s.used += blockWRs
@@ -161,7 +162,7 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 // postRead posts the READ of the array, in front of the WRITEs into block behind unless that is
 // negative.
 func (s *Sender) postRead(behind int) error {
-	if err := s.end.QP.PostSend(s.wrs[:1]...); err != nil {
+	if err := s.ep.QP.PostSend(s.wrs[:1]...); err != nil {
 		return s.broken(err)
 	}
 	s.used++
@@ -195,13 +196,13 @@ const spinLook = 16
 
 // await waits for at least one completion and processes all that are there.
 func (s *Sender) await(ctx context.Context) error {
-	if n := s.end.CQ.Poll(s.wcs[:]); n > 0 {
+	if n := s.ep.CQ.Poll(s.wcs[:]); n > 0 {
 		return s.take(n)
 	}
 	if s.cfg.Spin > 0 {
 		for until := time.Now().Add(s.cfg.Spin); ; {
 			for range spinLook {
-				if n := s.end.CQ.Poll(s.wcs[:]); n > 0 {
+				if n := s.ep.CQ.Poll(s.wcs[:]); n > 0 {
 					return s.take(n)
 				}
 			}
@@ -210,7 +211,7 @@ func (s *Sender) await(ctx context.Context) error {
 			}
 		}
 	}
-	n, err := s.end.CQ.Wait(ctx, s.wcs[:])
+	n, err := s.ep.CQ.Wait(ctx, s.wcs[:])
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -225,7 +226,7 @@ func (s *Sender) take(n int) error {
 	for i := range s.wcs[:n] {
 		wc := &s.wcs[i]
 		if wc.Status != roce.Success {
-			return s.broken(ends.Failed(wc))
+			return s.broken(endpoint.StatusError(wc))
 		}
 		s.signaled--
 		if wc.ID == syncID {

@@ -9,14 +9,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
 	cfg Config
-	l   *ends.Listener
+	l   *blocks.Listener
 }
 
 // Listen makes dev accept senders at addr. Each sender gets its own memory, as cfg describes.
@@ -31,7 +32,7 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		return nil, err
 	}
 	cfg.setDefaults()
-	l, err := protocol.Listen(dev, addr, ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize})
+	l, err := protocol.Listen(dev, addr, blocks.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize})
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +58,8 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	}
 	o := roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: r.memory().put(nil)}
 	o.Access = roce.RemoteWrite | roce.RemoteRead
-	if r.conn, err = q.Accept(ctx, r.end.QP, o); err != nil {
-		return nil, errors.Join(err, r.end.Close())
+	if r.conn, err = q.Accept(ctx, r.ep.QP, o); err != nil {
+		return nil, errors.Join(err, r.ep.Close())
 	}
 	return r, nil
 }
@@ -66,7 +67,7 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 // Receiver is the receiving side of a connection. It reads only its own memory.
 type Receiver struct {
 	cfg    Config
-	end    *ends.End
+	ep     *endpoint.Endpoint
 	conn   *roce.Conn
 	data   *roce.MR // the receive blocks
 	status *roce.MR // the third array
@@ -120,21 +121,21 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 		}
 	}
 	var err error
-	if r.end, err = ends.New(dev, ends.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: ends.GIDFor(dev, own)}); err != nil {
+	if r.ep, err = blocks.NewEndpoint(dev, blocks.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: blocks.GIDFor(dev, own)}); err != nil {
 		return nil, err
 	}
-	if r.data, err = r.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err == nil {
-		r.status, err = r.end.Alloc(arrayLen(cfg.Blocks), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
+	if r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err == nil {
+		r.status, err = r.ep.AddMR(arrayLen(cfg.Blocks), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.end.Close())
+		return nil, errors.Join(err, r.ep.Close())
 	}
 	return r, nil
 }
 
 func (r *Receiver) memory() *memory {
 	return &memory{
-		Sizes: ends.Sizes{Blocks: r.cfg.Blocks, Size: r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
+		Sizes: blocks.Sizes{Blocks: r.cfg.Blocks, Size: r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
 		data: r.data.Addr(), dataKey: r.data.RKey(), status: r.status.Addr(), statKey: r.status.RKey(),
 	}
 }
@@ -164,7 +165,7 @@ type Block struct {
 // step.
 func (r *Receiver) Poll() (Block, bool) {
 	if r.manual {
-		r.end.Dev.Progress()
+		r.ep.Dev.Progress()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -306,5 +307,5 @@ func (r *Receiver) Close() error {
 	if gone {
 		return nil
 	}
-	return errors.Join(r.conn.Close(), r.end.Close())
+	return errors.Join(r.conn.Close(), r.ep.Close())
 }

@@ -7,8 +7,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/ends"
+	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Sender is the sending side of a connection. All devices share its queue pair. Its methods may be
@@ -16,7 +17,7 @@ import (
 // remains usable. ErrBroken and ErrClosed are final.
 type Sender struct {
 	cfg  Config
-	end  *ends.End
+	ep   *endpoint.Endpoint
 	conn *roce.Conn
 	peer memory
 	data *roce.MR // the send blocks
@@ -72,7 +73,7 @@ const (
 // bytes: the paper's RmInit. The device stays the caller's. Errors: ErrConfig, ErrMismatch,
 // ErrPeer, or those of Device.Dial.
 func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Sender, error) {
-	want := ends.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}
+	want := blocks.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}
 	// Where the receiver decides, the queues are created before its answer arrives, for the largest
 	// sizes.
 	guess := cfg
@@ -91,21 +92,21 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 	guess.setDefaults()
 	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), behind: -1, linger: closeTime}
 	var err error
-	if s.end, err = ends.New(dev, ends.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: ends.GIDFor(dev, addr.Addr())}); err != nil {
+	if s.ep, err = blocks.NewEndpoint(dev, blocks.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: blocks.GIDFor(dev, addr.Addr())}); err != nil {
 		return nil, err
 	}
 	if err := s.connect(ctx, addr, guess, want); err != nil {
 		if s.conn != nil {
 			err = errors.Join(err, s.conn.Close())
 		}
-		return nil, errors.Join(err, s.end.Close())
+		return nil, errors.Join(err, s.ep.Close())
 	}
 	return s, nil
 }
 
-func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want ends.Sizes) (err error) {
+func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want blocks.Sizes) (err error) {
 	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: protocol.Put(nil, want)}
-	if s.conn, err = s.end.Dev.Dial(ctx, addr, s.end.QP, o); err != nil {
+	if s.conn, err = s.ep.Dev.Dial(ctx, addr, s.ep.QP, o); err != nil {
 		return protocol.Refused(err, want)
 	}
 	if s.peer, err = parseMemory(s.conn.PrivateData()); err != nil {
@@ -116,10 +117,10 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, w
 	}
 	cfg.Blocks, cfg.BlockSize = s.peer.Blocks, s.peer.Size
 	s.cfg = cfg
-	if s.data, err = s.end.Alloc(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
+	if s.data, err = s.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {
 		return err
 	}
-	if s.look, err = s.end.Alloc(arrayLen(cfg.Blocks), roce.LocalWrite); err != nil {
+	if s.look, err = s.ep.AddMR(arrayLen(cfg.Blocks), roce.LocalWrite); err != nil {
 		return err
 	}
 	s.own, s.view = make([]byte, cfg.Blocks), s.look.Bytes()[:cfg.Blocks]
@@ -251,7 +252,7 @@ func (f Fill) Drop() {
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, true)
 	if err == nil {
-		f.s.end.Dev.Progress() // with Manual progress nothing else transmits it now
+		f.s.ep.Dev.Progress() // with Manual progress nothing else transmits it now
 	}
 	return err
 }
@@ -262,8 +263,8 @@ func (f Fill) Send(ctx context.Context, n int, last bool) error {
 // a small packet it starts to synchronize at once; Post leaves that to the next call.
 func (f Fill) Post(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, false)
-	if err == nil && n >= ends.TurnFrom {
-		f.s.end.Dev.Progress() // the receiver processes it while the next one is built
+	if err == nil && n >= blocks.TransmitFrom {
+		f.s.ep.Dev.Progress() // the receiver processes it while the next one is built
 	}
 	return err
 }
@@ -374,5 +375,5 @@ func (s *Sender) Close() error {
 	}
 	s.err = ErrClosed
 	s.stir()
-	return errors.Join(err, s.conn.Close(), s.end.Close())
+	return errors.Join(err, s.conn.Close(), s.ep.Close())
 }

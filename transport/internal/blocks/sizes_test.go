@@ -1,4 +1,4 @@
-package ends
+package blocks
 
 import (
 	"errors"
