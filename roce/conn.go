@@ -26,8 +26,8 @@ type Conn struct {
 // start makes the dialogue the Conn's. What came meanwhile, and whatever became of the QP, reaches it.
 func (c *Conn) start() {
 	c.done = make(chan struct{})
-	err := c.qp.device().sh.do(func(now qp.Time) {
-		g := c.qp.device().sh.gsi
+	err := c.qp.device().do(func(now qp.Time) {
+		g := c.qp.device().gsi
 		c.talk.conn = c
 		for e, ok, ended := c.talk.take(); ok || ended; e, ok, ended = c.talk.take() {
 			if ended {
@@ -98,7 +98,7 @@ func (c *Conn) ended(now qp.Time, why error) {
 	if !c.qp.closed.Load() && c.qp.State() != StateErr {
 		_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState) // any state goes there
 	}
-	g := c.qp.device().sh.gsi
+	g := c.qp.device().gsi
 	if g.conns[c.talk.id] == c.talk {
 		_ = g.cm.Disconnect(cm.Time(now), c.talk.id, nil) // a DREQ or a DREP, if one is due: else ErrState
 	}
@@ -107,20 +107,20 @@ func (c *Conn) ended(now qp.Time, why error) {
 
 // Close disconnects: what the QP owes the peer is sent, the peer is told, and the QP goes to ERR, which flushes what is
 // still posted. To finish first, call QP.Drain before. It does not wait for the peer. Closing twice is harmless.
-func (c *Conn) Close() error { return c.hangUp(c.qp.device().sh.settle) }
+func (c *Conn) Close() error { return c.hangUp(c.qp.device().loop.SendPending) }
 
 // Abort ends the connection at once: the QP goes to ERR without sending anything that it owes, not even
 // acknowledgements, so that the peer does not take for done what this end may not have looked at. The peer is told.
 func (c *Conn) Abort() error { return c.hangUp(func() {}) }
 
 func (c *Conn) hangUp(before func()) error {
-	err := c.qp.device().sh.do(func(now qp.Time) {
+	err := c.qp.device().do(func(now qp.Time) {
 		if c.Err() != nil {
 			return
 		}
 		before()
 		c.ended(now, ErrClosed)
-		g := c.qp.device().sh.gsi
+		g := c.qp.device().gsi
 		g.dispatch(now)
 		g.transmit(now)
 	})

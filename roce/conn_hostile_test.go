@@ -104,7 +104,7 @@ func TestPeerChangesItsMind(t *testing.T) {
 			}()
 			answered := false
 			answer := func(now qp.Time) {
-				g := a.sh.gsi
+				g := a.gsi
 				for id, d := range g.conns {
 					var rep, then cm.MAD
 					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
@@ -119,7 +119,7 @@ func TestPeerChangesItsMind(t *testing.T) {
 				}
 			}
 			for end := time.Now().Add(deadline); !answered && time.Now().Before(end); time.Sleep(time.Millisecond) {
-				must(t, a.sh.do(answer))
+				must(t, a.do(answer))
 			}
 			if err := <-dialed; !errors.Is(err, c.want) || a.qp.State() != StateErr {
 				t.Errorf("%v, want %v; the QP is in %v", err, c.want, a.qp.State())
@@ -141,8 +141,8 @@ func TestPeerForgot(t *testing.T) {
 		go func() {
 			defer close(over)
 			for end, n := time.Now().Add(deadline), len(answered); len(answered) == n && time.Now().Before(end); time.Sleep(time.Millisecond) {
-				must(t, a.sh.do(func(now qp.Time) {
-					g := a.sh.gsi
+				must(t, a.do(func(now qp.Time) {
+					g := a.gsi
 					for id, d := range g.conns {
 						if answered[id] {
 							continue

@@ -21,14 +21,17 @@ import (
 type left struct{ qps, talks, held, looked, ways, listeners int }
 
 func (d *Device) left() (l left) {
-	_ = d.sh.do(func(qp.Time) {
-		g := d.sh.gsi
-		l = left{qps: d.sh.qps, talks: len(g.conns), ways: len(g.ways), listeners: len(g.listeners)}
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	_ = d.do(func(qp.Time) {
+		g := d.gsi
+		l = left{talks: len(g.conns), ways: len(g.ways), listeners: len(g.listeners)}
 		for _, e := range g.ways {
 			l.held += e.held
 			l.looked += e.looked
 		}
 	})
+	l.qps = len(d.qps)
 	return l
 }
 
@@ -317,8 +320,8 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 	n.mu.Unlock()
 	n.changed <- struct{}{}
 	follows := func() (ok bool) {
-		_ = k.a.sh.do(func(qp.Time) {
-			e := k.a.sh.gsi.ways[a.talk.gids]
+		_ = k.a.do(func(qp.Time) {
+			e := k.a.gsi.ways[a.talk.gids]
 			ok = e != nil && e.path.Address().DstMAC == want
 		})
 		return ok
@@ -332,8 +335,8 @@ func TestWaysFollowTheNeighbour(t *testing.T) {
 		t.Errorf("the QP's path does not follow (%v)", err)
 	}
 	// The peer's packets do not undo it: what was looked up counts.
-	_ = k.a.sh.do(func(qp.Time) {
-		k.a.sh.gsi.learnWay(&bth.Packet{Src: a.talk.gids.Remote, Dst: a.talk.gids.Local, SrcMAC: link.Port(1).Info().MAC})
+	_ = k.a.do(func(qp.Time) {
+		k.a.gsi.learnWay(&bth.Packet{Src: a.talk.gids.Remote, Dst: a.talk.gids.Local, SrcMAC: link.Port(1).Info().MAC})
 	})
 	if !follows() {
 		t.Error("a packet changed a way that was looked up")

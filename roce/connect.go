@@ -99,7 +99,7 @@ type step struct {
 // it reached.
 func (q *QP) raise(steps []step) error {
 	var err error
-	gone := q.device().sh.do(func(now qp.Time) {
+	gone := q.device().do(func(now qp.Time) {
 		for i := range steps {
 			if err = q.modify(now, &steps[i].attr, steps[i].mask); err != nil {
 				err = fmt.Errorf("roce: bring the QP to %v: %w", steps[i].attr.State, err)

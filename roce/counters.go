@@ -41,7 +41,7 @@ type PortStats = driver.Stats
 // returns the last values.
 func (d *Device) Counters() Counters {
 	var c Counters
-	if d.sh.do(func(qp.Time) { c = d.sh.counters() }) != nil {
+	if d.do(func(qp.Time) { c = d.counters() }) != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.end != nil {
@@ -54,16 +54,16 @@ func (d *Device) Counters() Counters {
 }
 
 // counters copies the counters. Owner only.
-func (s *shard) counters() Counters {
-	n := &s.ctr
+func (d *Device) counters() Counters {
+	n, g := d.loop.Counters(), d.gsi
 	c := Counters{
-		EngineCounters: *s.eng.Counters(),
-		RxFrames:       n.rxFrames, RxBytes: n.rxBytes, TxFrames: n.txFrames, TxBytes: n.txBytes, TxDropped: n.txDropped,
-		GSIReceived: s.gsi.ctr.received, GSISent: s.gsi.ctr.sent, GSIRefused: s.gsi.ctr.refused, GSINoPath: s.gsi.ctr.noWay, CM: *s.gsi.cm.Counters(),
-		DropNotOurs: n.foreign, PortErrors: n.portErrors, Turns: n.turns, Waits: n.waits, Drops: n.drops,
+		EngineCounters: *d.eng.Counters(),
+		RxFrames:       n.RxFrames, RxBytes: n.RxBytes, TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
+		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused, GSINoPath: g.ctr.noWay, CM: *g.cm.Counters(),
+		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Turns: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
 	}
-	if !s.closed {
-		c.Port = s.dev.stats()
+	if _, open := d.loop.PortInfo(); open {
+		c.Port = d.stats()
 	}
 	return c
 }

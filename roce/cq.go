@@ -41,7 +41,7 @@ func (d *Device) CreateCQ(n int) (*CQ, error) {
 	}
 	c := &CQ{dev: d, cq: inner, sig: make(chan struct{}, 1), done: make(chan struct{})}
 	inner.SetNotify(c.signal)
-	if err := d.sh.do(func(qp.Time) { d.sh.cqs[inner] = c }); err != nil {
+	if err := d.do(func(qp.Time) { d.engineCQs[inner] = c }); err != nil {
 		d.mem.give(bytes)
 		return nil, err
 	}
@@ -71,10 +71,10 @@ func (c *CQ) take(wcs []WC) int {
 // it drive the device for one turn. It does not allocate. What completed before a Close can still be polled after it.
 func (c *CQ) Poll(wcs []WC) int {
 	n := c.take(wcs)
-	if n > 0 || !c.dev.sh.manual {
+	if n > 0 || !c.dev.manual {
 		return n
 	}
-	c.dev.sh.tryStep()
+	c.dev.loop.TryStep()
 	return c.take(wcs)
 }
 
@@ -112,10 +112,10 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		}
 		return 0, ErrVirtualTime
 	}
-	if c.dev.sh.manual {
+	if c.dev.manual {
 		// One more turn after the one that brought the completion: the ACK that is owed for it must not wait until
 		// the caller comes again.
-		defer c.dev.sh.tryStep()
+		defer c.dev.loop.TryStep()
 	}
 	if n := c.pollFirst(wcs); n > 0 {
 		return n, nil
@@ -146,7 +146,7 @@ const unarmed = 8
 // pollFirst is Poll, again and again as long as that may be cheaper than to wait.
 func (c *CQ) pollFirst(wcs []WC) (n int) {
 	turns := 1
-	if s := c.dev.sh; s.manual && s.spin != 0 {
+	if c.dev.manual && c.dev.loop.Spins() {
 		turns = unarmed
 	}
 	for ; turns > 0 && n == 0; turns-- {
@@ -165,8 +165,8 @@ func (c *CQ) last(wcs []WC, err error) (int, error) {
 
 // block returns when the armed CQ was signalled, or for a reason that wait finds by itself.
 func (c *CQ) block(ctx context.Context) {
-	if c.dev.sh.manual {
-		c.dev.sh.await(ctx, c.sig, func() bool { return c.signalled() || c.Err() != nil })
+	if c.dev.manual {
+		c.dev.loop.Await(ctx, c.sig, func() bool { return c.signalled() || c.Err() != nil })
 		return
 	}
 	select {
@@ -204,8 +204,8 @@ func (c *CQ) leave(solicited bool) {
 	}
 	if c.waiters.Add(-1) > 0 {
 		c.signal()
-		if c.dev.sh.manual {
-			c.dev.sh.bell() // the next one may be the shard's owner, asleep in the port
+		if c.dev.manual {
+			c.dev.loop.Wake() // the next one may be the shard's owner, asleep in the port
 		}
 	}
 }
@@ -233,5 +233,5 @@ func (c *CQ) shut() error {
 	c.signal() // callers that stand by while another drives the shard; each wakes the next
 	// The round trip ends every turn that may still push a completion, and it wakes an owner that
 	// sleeps in Wait for this CQ.
-	return c.dev.sh.do(func(qp.Time) { delete(c.dev.sh.cqs, c.cq) })
+	return c.dev.do(func(qp.Time) { delete(c.dev.engineCQs, c.cq) })
 }

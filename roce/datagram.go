@@ -45,8 +45,8 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 	path := ah.Path()
 	var talk *dialogue
 	var err error
-	gone := d.sh.do(func(now qp.Time) {
-		g := d.sh.gsi
+	gone := d.do(func(now qp.Time) {
+		g := d.gsi
 		var id cm.CommID
 		id, err = g.cm.Resolve(cm.Time(now), &cm.SIDRParams{
 			Local: path.GIDs().Local, Remote: path.GIDs().Remote, Service: cm.UDPService(port), SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
@@ -16,7 +17,9 @@ import (
 
 // Device is an RDMA NIC in software, on one Port. Its methods are safe for concurrent use.
 type Device struct {
-	sh      *shard
+	loop    *loop.Loop
+	eng     *qp.Engine
+	manual  bool
 	net     driver.Network
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
@@ -57,9 +60,13 @@ type Device struct {
 	done     chan struct{} // closed when Close begins
 	finished chan struct{} // closed when Close has ended
 	closeErr error
-	loops    sync.WaitGroup     // watcher
-	ran      chan struct{}      // closed when the progress goroutine has ended; nil in manual mode
-	cancel   context.CancelFunc // of what the watcher does
+	watcher  sync.WaitGroup
+	cancel   context.CancelFunc // ends the watcher's look-ups
+
+	// Owner of the loop only.
+	gsi        *gsi
+	engineCQs  map[*qp.CQ]*CQ // the objects of events
+	engineSRQs map[*qp.SRQ]*SRQ
 }
 
 // DeviceInfo describes a Device as it is now.
@@ -98,9 +105,10 @@ func New(port driver.Port, opts ...Option) (*Device, error) {
 
 func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
-		net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
+		manual: c.progress == Manual, net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{},
 		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
+		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
 		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
 	}
 	d.mem = newBudget(c.maxMemory)
@@ -115,41 +123,36 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if c.prefetch != nil {
 		d.window = *c.prefetch
 	}
-	eng, err := qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
+	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
 	if err == nil && c.prefetch != nil {
-		err = eng.SetPrefetch(*c.prefetch)
+		err = d.eng.SetPrefetch(*c.prefetch)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("roce: engine: %w", err)
 	}
-	d.sh = newShard(d, port, eng, c)
-	if d.sh.gsi, err = newGSI(d.sh, port.Info().MAC, d.rand); err != nil {
+	d.loop = loop.New(loop.Config{
+		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock, StrictLock: c.strictLock,
+	})
+	info := port.Info()
+	if d.gsi, err = newGSI(d, info.MAC, d.rand); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
-	return d, d.start(c)
+	return d, d.start(c, info)
 }
 
-// start reads the addresses and sets the goroutines going.
-func (d *Device) start(c *config) error {
-	info := d.sh.port.Info() // nobody else has the port yet
+// start reads the addresses and starts the goroutines.
+func (d *Device) start(c *config, info driver.Info) error {
 	d.setInfo(info)
 	if d.Info().ActiveMTU == 0 {
 		return fmt.Errorf("%w: %s has MTU %d", ErrMTU, d.info.Name, d.info.MTU)
 	}
-	d.sh.setMTU(info.MTU)
+	d.setPortMTU(info.MTU)
 	d.readAddrs()
-	if d.sh.manual {
+	if d.manual {
 		d.watch()
 		return nil
 	}
-	started := make(chan error, 1)
-	d.ran = make(chan struct{})
-	go func() {
-		defer close(d.ran)
-		d.sh.run(c.cpu, started)
-	}()
-	if err := <-started; err != nil {
-		<-d.ran
+	if err := d.loop.Start(c.cpu); err != nil {
 		return fmt.Errorf("roce: pin the progress thread to CPU %d: %w; choose a CPU that this process may use", c.cpu, err)
 	}
 	d.watch()
@@ -171,7 +174,7 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
 		Up: p.Up, Queues: p.Queues, Progress: Auto, Note: p.Note,
 	}
-	if d.sh.manual {
+	if d.manual {
 		d.info.Progress = Manual
 	}
 	return old, d.info
@@ -180,13 +183,13 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 // Progress runs one turn of a device with Manual progress and returns how much it did; 0 means that there was nothing
 // to do. With Auto progress, and while another goroutine drives the device, it does nothing.
 func (d *Device) Progress() int {
-	if !d.sh.manual {
+	if !d.manual {
 		return 0
 	}
 	if d.virtual {
 		d.pollNetwork()
 	}
-	return d.sh.tryStep()
+	return d.loop.TryStep()
 }
 
 // NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet
@@ -194,7 +197,7 @@ func (d *Device) Progress() int {
 func (d *Device) NextTimeout() (int64, bool) {
 	var t qp.Time
 	var ok bool
-	if d.sh.do(func(qp.Time) { t, ok = d.sh.nextTimeout() }) != nil {
+	if d.do(func(qp.Time) { t, ok = d.loop.NextTimeout() }) != nil {
 		return 0, false
 	}
 	return int64(t), ok
@@ -217,7 +220,7 @@ func (d *Device) Close() error {
 	for q := range d.qps {
 		q.shut()
 	}
-	_ = d.sh.do(d.sh.gsi.endAll)
+	_ = d.do(d.gsi.endAll)
 	for s := range d.srqs {
 		s.shut()
 	}
@@ -227,10 +230,10 @@ func (d *Device) Close() error {
 	d.shutMemory()
 	d.ctl.Unlock()
 	d.farewell()
-	_ = d.sh.do(d.sh.gsi.forgetAll)
-	d.loops.Wait()
+	_ = d.do(d.gsi.forgetAll)
+	d.watcher.Wait()
 	last := d.Counters()
-	d.closeErr = d.sh.stop(d.ran)
+	d.closeErr = d.loop.Stop()
 	d.mu.Lock()
 	d.end = &last
 	d.mu.Unlock()
@@ -264,7 +267,7 @@ func (d *Device) shutMemory() {
 
 // grace returns when every turn that was running has ended: no packet whose key was checked before is still being
 // copied. The copies' stores are ordered before the end of the command, by its channel or the shard's lock.
-func (d *Device) grace() { _ = d.sh.do(func(qp.Time) {}) }
+func (d *Device) grace() { _ = d.do(func(qp.Time) {}) }
 
 // open tells the creators of objects whether there is still a device; the caller holds ctl.
 func (d *Device) open() error {

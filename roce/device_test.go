@@ -260,7 +260,7 @@ func TestPinnedThread(t *testing.T) {
 	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{CPU: new(0)}))
 	var set unix.CPUSet
 	var err error
-	must(t, d.sh.do(func(qp.Time) { err = unix.SchedGetaffinity(0, &set) }))
+	must(t, d.do(func(qp.Time) { err = unix.SchedGetaffinity(0, &set) }))
 	must(t, err)
 	if set.Count() != 1 || !set.IsSet(0) {
 		t.Errorf("affinity %v", set)

@@ -146,8 +146,8 @@ func ephemeralPort(n uint32) uint16 { return 0xc000 | uint16(n)&0x3fff }
 
 // ask sends the REQ and makes the dialogue.
 func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, err error) {
-	gone := d.sh.do(func(now qp.Time) {
-		g := d.sh.gsi
+	gone := d.do(func(now qp.Time) {
+		g := d.gsi
 		if err = q.free(); err != nil {
 			return
 		}
@@ -193,10 +193,10 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
 	attr := p.ActiveQP(r)
 	var err error
-	gone := q.device().sh.do(func(now qp.Time) {
+	gone := q.device().do(func(now qp.Time) {
 		if err = q.climb(now, &attr, path, &o.ConnectOptions, StateRTS); err == nil {
-			err = q.device().sh.gsi.cm.Ready(cm.Time(now), talk.id, nil)
-			q.device().sh.gsi.transmit(now)
+			err = q.device().gsi.cm.Ready(cm.Time(now), talk.id, nil)
+			q.device().gsi.transmit(now)
 		}
 	})
 	if err != nil {
@@ -235,8 +235,8 @@ func atLeastNone(v uint8) int {
 
 // hangUp gives up on a dialogue. The QP, if it has got beyond INIT, is of no further use.
 func (d *Device) hangUp(q *QP, talk *dialogue) {
-	_ = d.sh.do(func(now qp.Time) {
-		g := d.sh.gsi
+	_ = d.do(func(now qp.Time) {
+		g := d.gsi
 		if q != nil && q.device() == d && q.talk == talk {
 			q.talk = nil
 			q.spoil(now)

@@ -186,8 +186,8 @@ func (dev *Device) standBy(ctx context.Context, wake <-chan struct{}, ready func
 	switch {
 	case dev.virtual:
 		return ErrVirtualTime
-	case dev.sh.manual:
-		dev.sh.await(ctx, wake, func() bool { return ready() || dev.closing.Load() })
+	case dev.manual:
+		dev.loop.Await(ctx, wake, func() bool { return ready() || dev.closing.Load() })
 	default:
 		select {
 		case <-wake:

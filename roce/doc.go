@@ -49,10 +49,9 @@
 //   - device.go: a Device's life; memory.go, window.go, queuepair.go, connect.go, cq.go, srq.go, ah.go: its objects
 //   - dial.go, listen.go, conn.go, datagram.go: connections; gsi.go, dialogue.go: QP1, and how the connection manager's events
 //     (package cm) reach those who wait; multicast.go
-//   - shard.go: one turn of the crank; gather.go, oneway.go: when it leaves the receive ring alone; drive.go: who turns it, how it sleeps,
-//     and how other threads reach it; package tick
+//   - host.go: how the loop (internal/loop), which moves the packets, reaches the device
 //   - region.go: methods of MR and FastReg; prefetch.go, budget.go: many QPs and regions: what comes next is fetched ahead, and what the machine does not have is refused
-//   - turnlock.go, postlock.go: who owns a shard, and who posts
+//   - postlock.go: the lock of posters
 //   - gid.go, watch.go: addresses, and what happens when they, the link or a neighbour change
 //   - events.go, counters.go, rand.go
 package roce

@@ -71,31 +71,3 @@ func (d *Device) endEvents() {
 	d.eventsOver = true
 	close(d.events)
 }
-
-// reportEvents passes on the engine's events. Owner only.
-func (s *shard) reportEvents() int {
-	for i := range eventsPerTurn {
-		ev, ok := s.eng.PollEvent()
-		if !ok {
-			return i
-		}
-		e := Event{Kind: eventKinds[ev.Kind]}
-		if ev.QP != nil {
-			e.QP, _ = ev.QP.Owner().(*QP) // nil: the QP was destroyed
-		}
-		if ev.CQ != nil {
-			e.CQ = s.cqs[ev.CQ]
-		}
-		if ev.SRQ != nil {
-			e.SRQ = s.srqs[ev.SRQ]
-		}
-		if e.QP == nil && e.CQ == nil && e.SRQ == nil {
-			continue // the object was closed
-		}
-		if e.Kind == EventCommEst {
-			s.gsi.established(s.last, e.QP)
-		}
-		s.dev.emit(e)
-	}
-	return eventsPerTurn
-}

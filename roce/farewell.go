@@ -33,9 +33,9 @@ func (d *Device) farewell() {
 		if !d.releasing(interval, &pause) {
 			return
 		}
-		_ = d.sh.do(func(now qp.Time) {
-			d.sh.gsi.cm.RepeatDREQs()
-			d.sh.gsi.transmit(now)
+		_ = d.do(func(now qp.Time) {
+			d.gsi.cm.RepeatDREQs()
+			d.gsi.transmit(now)
 		})
 		interval *= 2
 	}
@@ -46,10 +46,10 @@ func (d *Device) farewell() {
 // Manual progress.
 func (d *Device) releasing(most time.Duration, pause *time.Duration) (still bool) {
 	for until := time.Now().Add(most); ; time.Sleep(*pause) {
-		if d.sh.manual {
-			d.sh.tryStep()
+		if d.manual {
+			d.loop.TryStep()
 		}
-		_ = d.sh.do(func(qp.Time) { still = d.sh.gsi.cm.Releasing() > 0 })
+		_ = d.do(func(qp.Time) { still = d.gsi.cm.Releasing() > 0 })
 		if !still || time.Now().After(until) {
 			return still
 		}

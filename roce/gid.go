@@ -128,11 +128,11 @@ func mergeGIDs(old []GIDEntry, addrs []netip.Prefix) ([]GIDEntry, bool) {
 	return gids, changed
 }
 
-// setLocal tells the shard which addresses are ours.
+// setLocal tells the loop which addresses are local.
 func (d *Device) setLocal() {
 	var local []bth.GID
 	for _, e := range d.GIDs() {
 		local = append(local, e.GID)
 	}
-	_ = d.sh.do(func(qp.Time) { d.sh.local = local })
+	_ = d.do(func(qp.Time) { d.loop.SetLocal(local) })
 }

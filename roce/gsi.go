@@ -22,7 +22,7 @@ const (
 // (IBA 13.5.1) and belongs to the shard's owner like the engine beside it. It needs no queue pair of the
 // engine's: what comes in is handled at once, and what goes out is written straight into a transmit buffer.
 type gsi struct {
-	sh    *shard
+	dev   *Device
 	cm    *cm.CM
 	psn   bth.PSN
 	ways  map[bth.GIDPair]*wayEntry
@@ -50,16 +50,16 @@ type wayEntry struct {
 	vlan   uint16
 }
 
-func newGSI(s *shard, mac bth.MAC, random func() uint64) (*gsi, error) {
+func newGSI(d *Device, mac bth.MAC, random func() uint64) (*gsi, error) {
 	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random})
 	if err != nil {
 		return nil, err
 	}
 	g := &gsi{
-		sh: s, cm: m, psn: PSN(random() & 0xffffff), ways: map[bth.GIDPair]*wayEntry{},
+		dev: d, cm: m, psn: PSN(random() & 0xffffff), ways: map[bth.GIDPair]*wayEntry{},
 		conns: map[cm.CommID]*dialogue{}, listeners: map[cm.ListenerID]*acceptQueue{},
 	}
-	s.eng.SetErrHook(func(q *qp.QP) { g.broken = append(g.broken, q) })
+	d.eng.SetErrHook(func(q *qp.QP) { g.broken = append(g.broken, q) })
 	return g, nil
 }
 
@@ -100,7 +100,7 @@ func (g *gsi) learnWay(p *bth.Packet) {
 	}
 	e.mac, e.vlan = p.SrcMAC, vlan
 	e.path = frame.NewPath(&frame.Address{
-		SrcMAC: g.sh.dev.Info().MAC, DstMAC: e.mac, VLAN: vlan, Src: e.Local, Dst: e.Remote, SrcPort: madSourcePort, HopLimit: defaultHopLimit,
+		SrcMAC: g.dev.Info().MAC, DstMAC: e.mac, VLAN: vlan, Src: e.Local, Dst: e.Remote, SrcPort: madSourcePort, HopLimit: defaultHopLimit,
 	})
 }
 
@@ -222,8 +222,8 @@ func (g *gsi) transmit(now qp.Time) int {
 }
 
 func (g *gsi) sendOne(now qp.Time) bool {
-	s := g.sh
-	if !s.stock() {
+	b := g.dev.loop.Buffer()
+	if b == nil {
 		return false
 	}
 	// The MAD is polled to where it stays in a packet over IPv6 with a VLAN tag, and moved if the headers are shorter.
@@ -237,8 +237,6 @@ func (g *gsi) sendOne(now qp.Time) bool {
 		g.ctr.noWay++ // the peer will ask again, or be asked
 		return true
 	}
-	buf := &s.ready()[0]
-	b := buf.B
 	netLen := e.path.Put(b)
 	rest := b[netLen:]
 	info := bth.UDSendOnly.Info()
@@ -247,11 +245,7 @@ func (g *gsi) sendOne(now qp.Time) bool {
 	bth.PutDETH(rest[info.DETH:], bth.QKeyGSI, bth.QPNGSI)
 	copy(rest[info.HeaderLen:], mad[:])
 	g.psn = g.psn.Next()
-	f := b[:netLen+int(info.HeaderLen)+cm.MADLen+bth.ICRCLen]
-	s.enc.Finish(f, netLen)
-	buf.B = f
-	s.ctr.txBytes += uint64(len(f))
-	s.flush(1)
+	g.dev.loop.Send(netLen+int(info.HeaderLen)+cm.MADLen, netLen)
 	g.ctr.sent++
 	return true
 }

@@ -223,7 +223,7 @@ func inBackground(passive *end, there, here func()) {
 			case <-stop:
 				return
 			default:
-				if passive.Progress(); !passive.sh.manual {
+				if passive.Progress(); !passive.manual {
 					time.Sleep(time.Millisecond)
 				}
 			}

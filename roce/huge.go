@@ -105,7 +105,7 @@ func (d *Device) spread(memory func(visit func(addr, n uintptr))) {
 	memory(d.huge.add)
 	if all || d.huge.tables() {
 		d.mrs.Memory(d.huge.add)
-		_ = d.sh.do(func(qp.Time) { d.sh.eng.Memory(d.huge.add) })
+		_ = d.do(func(qp.Time) { d.eng.Memory(d.huge.add) })
 	}
 	if all || len(d.huge.pending) >= hugeBatch {
 		d.huge.join()

@@ -50,7 +50,7 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port())
 	}
 	l := &Listener{dev: d, addr: addr, queue: newAcceptQueue(o.Backlog)}
-	gone := d.sh.do(func(qp.Time) {
+	gone := d.do(func(qp.Time) {
 		if err = d.open(); err == nil {
 			err = l.bind(cm.ListenParams{Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog}, datagram)
 		}
@@ -63,7 +63,7 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 
 // bind makes the listener known to the connection manager, with a port of the ephemeral range if it shall have any. Owner only.
 func (l *Listener) bind(p cm.ListenParams, datagram bool) (err error) {
-	g := l.dev.sh.gsi
+	g := l.dev.gsi
 	const draws = 32
 	for range draws {
 		if l.addr.Port() == 0 {
@@ -105,8 +105,8 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 // Close stops listening. Requests that nobody has accepted yet are refused; connections that exist go on. Closing twice is
 // harmless.
 func (l *Listener) Close() error {
-	err := l.dev.sh.do(func(now qp.Time) {
-		g := l.dev.sh.gsi
+	err := l.dev.do(func(now qp.Time) {
+		g := l.dev.gsi
 		if g.listeners[l.id] != l.queue {
 			return
 		}
@@ -350,8 +350,8 @@ func (r *Request) path(ctx context.Context, o *AcceptOptions) (MTU, *Path, error
 // consent brings the QP to RTR, so that it is ready for the peer's first packet, and sends the REP.
 func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path *Path, o *AcceptOptions) error {
 	var err error
-	gone := r.dev.sh.do(func(now qp.Time) {
-		g := r.dev.sh.gsi
+	gone := r.dev.do(func(now qp.Time) {
+		g := r.dev.gsi
 		if err = q.free(); err != nil {
 			return
 		}
@@ -374,7 +374,7 @@ func (r *Request) consent(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path
 // rise brings an accepted QP from RTR to RTS.
 func (q *QP) rise(attr *cm.QPAttributes, path *Path, o *ConnectOptions) error {
 	var err error
-	gone := q.device().sh.do(func(now qp.Time) { err = q.climb(now, attr, path, o, StateRTS) })
+	gone := q.device().do(func(now qp.Time) { err = q.climb(now, attr, path, o, StateRTS) })
 	return errors.Join(gone, err)
 }
 
@@ -443,8 +443,8 @@ func (r *Request) answerUD(a *cm.SIDRReply) error {
 // say gives the connection manager an answer for the peer.
 func (r *Request) say(f func(qp.Time, *cm.CM) error) error {
 	var err error
-	gone := r.dev.sh.do(func(now qp.Time) {
-		g := r.dev.sh.gsi
+	gone := r.dev.do(func(now qp.Time) {
+		g := r.dev.gsi
 		if g.conns[r.talk.id] != r.talk {
 			err = ErrRequestOver
 			return

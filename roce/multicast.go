@@ -31,7 +31,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 		return nil
 	}
 	var err error
-	if gone := d.sh.do(func(qp.Time) { err = d.sh.eng.AttachMulticast(&q.qp, gid) }); gone != nil {
+	if gone := d.do(func(qp.Time) { err = d.eng.AttachMulticast(&q.qp, gid) }); gone != nil {
 		return gone
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 	}
 	if g, ok := d.net.(driver.Groups); ok && d.members[gid] == 0 {
 		if err := g.JoinGroup(gid.Addr()); err != nil {
-			_ = d.sh.do(func(qp.Time) { _ = d.sh.eng.DetachMulticast(&q.qp, gid) })
+			_ = d.do(func(qp.Time) { _ = d.eng.DetachMulticast(&q.qp, gid) })
 			return fmt.Errorf("roce: %w", err)
 		}
 	}
@@ -63,7 +63,7 @@ func (q *QP) DetachMulticast(group netip.Addr) error {
 	case !q.groups[gid]:
 		return fmt.Errorf("%w: %v", qp.ErrNotAttached, group)
 	}
-	if gone := d.sh.do(func(qp.Time) { _ = d.sh.eng.DetachMulticast(&q.qp, gid) }); gone != nil {
+	if gone := d.do(func(qp.Time) { _ = d.eng.DetachMulticast(&q.qp, gid) }); gone != nil {
 		return gone
 	}
 	return q.leaveGroup(gid)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -108,14 +109,11 @@ type Expert struct {
 
 // Defaults and limits of Expert.
 const (
-	DefaultSpin     = 20 * time.Microsecond // about what a wake-up costs
-	NoSpin          = time.Duration(-1)     // sleep at once
+	DefaultSpin     = loop.DefaultSpin  // about what a wake-up costs: 20 us
+	NoSpin          = time.Duration(-1) // sleep at once
 	DefaultPrefetch = qp.DefaultPrefetch
 	MaxPrefetch     = qp.MaxPrefetch
 )
-
-// spinDefault means that Expert.Spin is not set.
-const spinDefault = time.Duration(-1)
 
 type config struct {
 	progress  Progress
@@ -131,10 +129,12 @@ type config struct {
 	prefetch  *int // nil: the default
 	maxMemory uint64
 	network   driver.Network
+
+	strictLock bool // for tests: see loop.Config
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{spin: spinDefault, cpu: -1}
+	c := &config{spin: loop.AutoSpin, cpu: -1}
 	for _, o := range opts {
 		o(c)
 	}

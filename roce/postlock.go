@@ -13,8 +13,11 @@ import (
 // moment at a time: only QP.Close holds the lock for longer.
 type postLock struct{ v *atomic.Uint32 }
 
-// lockSpins is how often who waits for a postLock looks before it sleeps.
-const lockSpins = 100
+// How a goroutine waits for a postLock: it yields a few times, then it sleeps between attempts.
+const (
+	lockYields = 100
+	lockPause  = 10 * time.Microsecond
+)
 
 // Lock takes the lock.
 func (l postLock) Lock() {
@@ -24,8 +27,8 @@ func (l postLock) Lock() {
 }
 
 func (l postLock) wait() {
-	for spins := 0; l.v.Load() != 0 || !l.v.CompareAndSwap(0, 1); spins++ {
-		if spins < lockSpins {
+	for tries := 0; l.v.Load() != 0 || !l.v.CompareAndSwap(0, 1); tries++ {
+		if tries < lockYields {
 			runtime.Gosched()
 		} else {
 			time.Sleep(lockPause)

@@ -57,7 +57,7 @@ func (d *Device) SetPrefetch(window int) error {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	var err error
-	if gone := d.sh.do(func(qp.Time) { err = d.sh.eng.SetPrefetch(window) }); gone != nil {
+	if gone := d.do(func(qp.Time) { err = d.eng.SetPrefetch(window) }); gone != nil {
 		return gone
 	}
 	if err == nil {

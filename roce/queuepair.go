@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -140,14 +141,12 @@ func (q *QP) create(c *QPConfig) error {
 	if err := d.mem.take(int(q.bytes), "a QP of these depths"); err != nil {
 		return err
 	}
-	s := d.sh
 	var err error
-	gone := s.do(func(now qp.Time) {
-		if err = s.eng.InitQP(&q.qp, init); err != nil {
+	gone := d.do(func(now qp.Time) {
+		if err = d.eng.InitQP(&q.qp, init); err != nil {
 			return
 		}
 		q.qp.SetOwner(q)
-		s.qps++
 		a, mask := initAttr(c.Type, allRemote, 0)
 		if err = q.qp.Modify(now, &a, mask); err != nil {
 			q.destroy(now)
@@ -183,7 +182,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	n, err := q.qp.Post(wrs)
 	l.Unlock()
 	if n > 0 {
-		q.qp.Host().(*shard).posted(&q.qp)
+		q.qp.Host().(*loop.Loop).Posted(&q.qp)
 	}
 	if err != nil {
 		return q.refused(n, err)
@@ -218,7 +217,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 		return ErrClosed
 	}
 	var err error
-	if gone := q.device().sh.do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
+	if gone := q.device().do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
 		return gone
 	}
 	return err
@@ -247,7 +246,7 @@ func (q *QP) Query() (Attr, error) {
 	if q.closed.Load() {
 		return a, ErrClosed
 	}
-	err := q.device().sh.do(func(qp.Time) { a = q.qp.Query() })
+	err := q.device().do(func(qp.Time) { a = q.qp.Query() })
 	return a, err
 }
 
@@ -266,7 +265,7 @@ func (q *QP) Drain(ctx context.Context) error {
 		if q.device().virtual {
 			return ErrVirtualTime
 		}
-		if q.device().sh.manual && q.device().sh.tryStep() > 0 {
+		if q.device().manual && q.device().loop.TryStep() > 0 {
 			pause = shortest
 			continue
 		}
@@ -296,9 +295,9 @@ func (q *QP) shut() error {
 	// no work request is taken and never completes.
 	q.sendLock().Lock()
 	q.recvLock().Lock()
-	err := d.sh.do(func(now qp.Time) {
-		d.sh.settle()
-		d.sh.gsi.abandon(now, q)
+	err := d.do(func(now qp.Time) {
+		d.loop.SendPending()
+		d.gsi.abandon(now, q)
 		if q.flushFits() {
 			// Every state may go to ERR, so there is nothing to be said here.
 			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)
@@ -334,8 +333,6 @@ func (q *QP) flushFits() bool {
 }
 
 func (q *QP) destroy(qp.Time) {
-	s := q.device().sh
-	s.eng.DestroyQP(&q.qp)
+	q.device().eng.DestroyQP(&q.qp)
 	q.qp.SetOwner(nil)
-	s.qps--
 }

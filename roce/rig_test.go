@@ -126,7 +126,7 @@ func poll(t testing.TB, n int, cq *CQ, others ...*CQ) []WC {
 		if k == 0 && time.Now().After(end) {
 			t.Fatalf("%d completions of %d after %v", len(got), n, deadline)
 		}
-		if k == 0 && !cq.dev.sh.manual {
+		if k == 0 && !cq.dev.manual {
 			runtime.Gosched()
 		}
 	}

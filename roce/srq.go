@@ -35,7 +35,7 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	case pd.dev != d:
 		return nil, ErrForeign
 	}
-	inner, err := d.sh.eng.NewSRQ(pd.pd, c)
+	inner, err := d.eng.NewSRQ(pd.pd, c)
 	if err != nil {
 		return nil, fmt.Errorf("roce: create an SRQ: %w", err)
 	}
@@ -47,7 +47,7 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	s := &SRQ{dev: d, srq: inner, pd: pd, bytes: c.Footprint()}
-	if err := d.sh.do(func(qp.Time) { d.sh.srqs[inner] = s }); err != nil {
+	if err := d.do(func(qp.Time) { d.engineSRQs[inner] = s }); err != nil {
 		d.mem.give(s.bytes)
 		pd.pd.Release()
 		return nil, err
@@ -93,5 +93,5 @@ func (s *SRQ) shut() error {
 	s.dev.mem.give(s.bytes)
 	delete(s.dev.srqs, s)
 	s.pd.pd.Release()
-	return s.dev.sh.do(func(qp.Time) { delete(s.dev.sh.srqs, s.srq) })
+	return s.dev.do(func(qp.Time) { delete(s.dev.engineSRQs, s.srq) })
 }

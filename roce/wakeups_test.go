@@ -11,33 +11,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// stress is how long each of the tests here goes on: 10 s and more, beside something that keeps the processors busy, finds
-// what gets lost once in a million times.
-var stress = flag.Duration("stress", 60*time.Millisecond, "how long each test of lost wake-ups goes on")
+// stress is how long each stress test runs. Lost wake-ups that happen once in a million times need
+// 10 s and more, on a machine whose CPUs are busy.
+var stress = flag.Duration("stress", 60*time.Millisecond, "how long each test of lost wake-ups runs")
 
-// stuck is how long nothing may happen.
+// stuck is how long a stress test may make no progress.
 const stuck = 10 * time.Second
 
-// lockKinds runs f in both modes, with the shards' lock as this kernel allows it, and as it is where there is no membarrier.
+// lockKinds runs f with both kinds of progress, and with both implementations of the loop's lock.
 func lockKinds(t *testing.T, f func(t *testing.T, o Option)) {
 	bothModes(t, func(t *testing.T, p Progress) {
-		t.Run("light", func(t *testing.T) { f(t, WithProgress(p)) })
-		t.Run("strict", func(t *testing.T) {
-			asymmetric = func() bool { return false }
-			defer func() { asymmetric = fence.Asymmetric }()
-			f(t, WithProgress(p))
-		})
+		for name, strict := range map[string]bool{"membarrier": false, "strict": true} {
+			t.Run(name, func(t *testing.T) {
+				f(t, func(c *config) { c.progress, c.strictLock = p, strict })
+			})
+		}
 	})
 }
 
-// storm is some goroutines that do the same over and over, and a watch over them.
+// storm is a set of goroutines that repeat something, and a watchdog over them.
 type storm struct {
 	t     *testing.T
 	ctx   context.Context
@@ -48,7 +45,7 @@ type storm struct {
 
 func newStorm(t *testing.T) *storm { return &storm{t: t, ctx: t.Context()} }
 
-// run repeats f until the storm is over, or f says that it is.
+// run repeats f until the storm is over or f returns false.
 func (s *storm) run(f func() bool) {
 	s.all.Go(func() {
 		for !s.over.Load() && f() {
@@ -57,7 +54,7 @@ func (s *storm) run(f func() bool) {
 	})
 }
 
-// end ends the storm after a while, by f, and complains if it gets stuck, in the middle or at the end.
+// end lets the storm run for a while, ends it with f, and panics if it gets stuck.
 func (s *storm) end(f func()) {
 	s.t.Helper()
 	done := make(chan struct{})
@@ -91,7 +88,7 @@ func (s *storm) end(f func()) {
 	}
 }
 
-// pairOf makes another QP at each end, with CQs of their own, connected.
+// pairOf makes another pair of connected QPs with CQs of their own.
 func pairOf(t *testing.T, a, b *end) (x, y *end) {
 	t.Helper()
 	var ends [2]*end
@@ -108,7 +105,8 @@ func pairOf(t *testing.T, a, b *end) (x, y *end) {
 	return ends[0], ends[1]
 }
 
-// talk is two goroutines that send to each other in turn, one SEND at a time, and block for every completion.
+// talk starts two goroutines that send to each other in turn, one SEND at a time, and wait for each
+// completion.
 func (s *storm) talk(a, b *end) {
 	recv := RecvWR{}
 	must(s.t, a.qp.PostRecv(recv))
@@ -142,7 +140,7 @@ func (s *storm) talk(a, b *end) {
 		return !over(a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled})) && wait(a, 2) && !over(a.qp.PostRecv(recv))
 	})
 	first := true
-	s.run(func() bool { // its own SEND's completion comes with the next receive
+	s.run(func() bool { // the completion of its own SEND comes with the next receive
 		n := 2
 		if first {
 			n = 1
@@ -152,7 +150,7 @@ func (s *storm) talk(a, b *end) {
 	})
 }
 
-// commands are what other goroutines ask of a shard meanwhile.
+// commands runs commands on a device at the same time.
 func (s *storm) commands(e *end) {
 	s.run(func() bool {
 		if _, err := e.qp.Query(); err != nil {
@@ -176,8 +174,9 @@ func (s *storm) commands(e *end) {
 	})
 }
 
-// Everybody blocks for everything, one request at a time: each round stands and falls with some six wake-ups. Whoever drives a shard by
-// hand lets go of it for the next; commands come from elsewhere; and at last Close ends every wait.
+// Both sides wait for every completion, one request at a time, so that each round needs about six
+// wake-ups. With Manual progress the waiting goroutines take turns as owner. Other goroutines run
+// commands, and Close ends all waits.
 func TestNoWakeUpIsLost(t *testing.T) {
 	links := map[string]func(t *testing.T, o Option) (a, b *end){
 		"memory": func(t *testing.T, o Option) (a, b *end) {
@@ -212,8 +211,9 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// What was posted completes, as a success or flushed, wherever the QP's way to ERR meets the posts (IBA 10.3.1.7): several
-// posters, no other traffic that would make the shard look again.
+// Every posted work request completes, successfully or flushed, even if the QP goes to ERR
+// meanwhile (IBA 10.3.1.7). There are several posters, and no other traffic that would wake the
+// loop.
 func TestEveryPostCompletes(t *testing.T) {
 	lockKinds(t, func(t *testing.T, o Option) {
 		link := newLink(t, loopback.Config{})
@@ -258,30 +258,58 @@ func TestEveryPostCompletes(t *testing.T) {
 	})
 }
 
-// A command that meets the end of a turn is run, by the one who gives it or by the one who lets go of the shard, though nobody drives it
-// afterwards.
-func TestCommandMeetsTurn(t *testing.T) {
-	for name, kind := range map[string]func() bool{"light": fence.Asymmetric, "strict": func() bool { return false }} {
-		t.Run(name, func(t *testing.T) {
-			asymmetric = kind
-			defer func() { asymmetric = fence.Asymmetric }()
-			a := newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual))
-			s := newStorm(t)
-			var turn atomic.Uint64
-			s.run(func() bool {
-				for was := turn.Load(); turn.Load() == was && !s.over.Load(); {
+// A post rings the doorbell while another goroutine owns the loop, awake or asleep.
+func TestPostsBesideOwner(t *testing.T) {
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: NoSpin})}, depth: 512})
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	drive(b.Device, stop, &busy)
+	defer func() { close(stop); busy.Wait() }()
+	const posters, each = 4, 100
+	for range posters {
+		busy.Go(func() {
+			for range each {
+				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+				if err := a.qp.PostSend(wr); err != nil {
+					t.Error(err)
 				}
-				a.Progress()
-				return true
-			})
-			s.run(func() bool {
-				i := turn.Add(1)
-				for range i % 512 { // meet at every distance
-					_ = turn.Load()
-				}
-				return a.sh.do(func(qp.Time) {}) == nil
-			})
-			s.end(func() {})
+				runtime.Gosched()
+			}
 		})
 	}
+	var wcs [16]WC
+	for got := 0; got < posters*each; {
+		n, err := a.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			t.Fatalf("after %d of %d completions: %v", got, posters*each, err)
+		}
+		got += n
+	}
+}
+
+// The loss of a last packet is repaired while both sides block, even if it is the first loss after
+// a long time.
+func TestLossWhileBlocking(t *testing.T) {
+	bothModes(t, func(t *testing.T, p Progress) {
+		a, b := newRig(t, rigConfig{
+			link: loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: 0.2}}, opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})},
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var wcs [1]WC
+			_, _ = b.cq.Wait(ctx, wcs[:])
+		}()
+		defer func() { cancel(); <-done }()
+		var wcs [1]WC
+		for i := range 50 {
+			must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			if _, err := a.cq.Wait(ctx, wcs[:]); err != nil || wcs[0].Status != Success {
+				t.Fatalf("WRITE %d: %v, %v", i, err, wcs[0].Status)
+			}
+		}
+	})
 }

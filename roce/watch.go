@@ -24,9 +24,9 @@ func (d *Device) watch() {
 	if d.virtual {
 		return
 	}
-	d.loops.Add(1)
+	d.watcher.Add(1)
 	go func() {
-		defer d.loops.Done()
+		defer d.watcher.Done()
 		for {
 			select {
 			case <-d.done:
@@ -55,12 +55,12 @@ func (d *Device) pollNetwork() {
 // networkChanged takes over what may have changed, and says so.
 func (d *Device) networkChanged(ctx context.Context) {
 	var p driver.Info
-	if d.sh.do(func(qp.Time) {
-		if !d.sh.closed {
-			p = d.sh.port.Info()
-			d.sh.setMTU(p.MTU)
+	open := false
+	if d.do(func(qp.Time) {
+		if p, open = d.loop.PortInfo(); open {
+			d.setPortMTU(p.MTU)
 		}
-	}) != nil || p.Name == "" {
+	}) != nil || !open {
 		return
 	}
 	old, now := d.setInfo(p)
@@ -123,12 +123,12 @@ func (d *Device) refreshPaths(ctx context.Context) {
 		}
 	}
 	var ways []Path
-	_ = d.sh.do(func(qp.Time) { ways = d.sh.gsi.lookedUp() })
+	_ = d.do(func(qp.Time) { ways = d.gsi.lookedUp() })
 	for i := range ways {
 		p := &ways[i]
 		if h := find(p); h != nil {
 			if n := relink(p, mac, h); *n != *p {
-				_ = d.sh.do(func(qp.Time) { d.sh.gsi.repath(p, n) })
+				_ = d.do(func(qp.Time) { d.gsi.repath(p, n) })
 			}
 		}
 	}
@@ -155,7 +155,7 @@ type qpPath struct {
 }
 
 func (d *Device) pathsOf(qps []*QP) (list []qpPath) {
-	_ = d.sh.do(func(qp.Time) {
+	_ = d.do(func(qp.Time) {
 		for _, q := range qps {
 			if q.path != 0 && !q.closed.Load() {
 				list = append(list, qpPath{q, q.qp.Query().Path, q.path})
@@ -171,7 +171,7 @@ func (q *QP) repath(p *qpPath, mac bth.MAC, h *driver.Hop) {
 	if *n == p.path {
 		return
 	}
-	_ = q.device().sh.do(func(now qp.Time) {
+	_ = q.device().do(func(now qp.Time) {
 		if q.path == p.count && !q.closed.Load() {
 			// Refused where the QP is between two states; its next Modify or Connect brings a path of its own.
 			_ = q.modify(now, &Attr{Path: *n}, AttrPath)

@@ -1,0 +1,17 @@
+package loop
+
+import "github.com/gorxe/gorxe/frame"
+
+// Counters are what a loop has counted since New. The engine has counters of its own.
+type Counters struct {
+	RxFrames, RxBytes uint64 // frames taken from the port, and their bytes
+	TxFrames, TxBytes uint64 // frames that the wire took, and bytes built
+	TxDropped         uint64 // frames that the wire did not take
+	NotLocal          uint64 // packets to an address that is not a local one
+	PortErrors        uint64 // errors of Port.Send and Port.Wait
+	Steps, Sleeps     uint64
+	Drops             [frame.NumReasons]uint64 // frames that the decoder dropped, by frame.Reason
+}
+
+// Counters returns the loop's counters. Owner only.
+func (l *Loop) Counters() *Counters { return &l.ctr }

@@ -1,0 +1,260 @@
+package loop
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/clock"
+	"github.com/gorxe/gorxe/internal/fence"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// Host does what the engine does not do itself. The owner calls all its methods; they must not call
+// Do.
+type Host interface {
+	// HandleQP1 handles a packet to QP1. p is valid during the call only.
+	HandleQP1(now qp.Time, p *bth.Packet)
+	// Work does what is due at time now, and sends what is ready by Buffer and Send. It returns how
+	// much it did, 0 for nothing. The loop calls it in every step, but may leave it out for a few
+	// steps that receive frames.
+	Work(now qp.Time) int
+	// NextTimeout returns when Work has to be called at the latest; false: no timer runs.
+	NextTimeout() (qp.Time, bool)
+	// HandleEvent handles an asynchronous event of the engine.
+	HandleEvent(now qp.Time, e qp.Event)
+}
+
+// Config says what New makes.
+type Config struct {
+	Port   driver.Port
+	Engine *qp.Engine
+	Host   Host
+	Manual bool          // steps are run by TryStep and Await, not by a goroutine
+	Spin   time.Duration // time to spin before blocking; AutoSpin for the default
+
+	// Clock is virtual time in nanoseconds, starting above 0. Nil is the system's clock. With a
+	// Clock the loop must be driven by TryStep alone.
+	Clock func() int64
+
+	// StrictLock makes the loop do without membarrier(2), as on kernels that do not have it. For
+	// tests.
+	StrictLock bool
+}
+
+// Loop joins a Port to an engine. It owns both. Fields below "owner" belong to the goroutine that
+// holds mu.
+type Loop struct {
+	host   Host
+	port   driver.Port
+	eng    *qp.Engine
+	clock  func() int64 // owner's
+	ticks  *clock.Clock // the same; nil in virtual time
+	manual bool
+	spin   time.Duration
+
+	// Shared with other goroutines.
+	mu       ownerLock
+	sleeping atomic.Bool // the owner is in Port.Wait or about to call it
+	stopping atomic.Bool // Stop was called
+	cmdReady atomic.Bool // cmds is not empty
+	cmdMu    sync.Mutex
+	cmds     []*command
+	dead     bool         // under cmdMu: commands are refused
+	waiters  atomic.Int32 // goroutines in waitForLock
+	free     chan struct{}
+	ended    chan struct{} // closed at the end of the progress goroutine; nil if there is none
+
+	// owner
+	closed     bool
+	last       qp.Time       // the time that the latest step read
+	idle       bool          // the latest complete step found nothing to do
+	received   bool          // the latest complete step received frames
+	holder     driver.Holder // port, if it implements it
+	dec        frame.Decoder
+	enc        frame.Encoder
+	pkt        bth.Packet
+	rx         [rxBatch]driver.Buf
+	unreleased int // frames of rx that are to be released
+	previews   [rxBatch][]byte
+	tx         [txBatch]driver.Buf // free transmit buffers are tx[txAt:txAt+txn]
+	txAt       int
+	txn        int
+	postponed  int  // consecutive steps that left out the background work
+	stalled    bool // the port had no transmit buffer for a packet
+	local      []bth.GID
+	ctr        Counters
+	coalesce   coalescer
+}
+
+// New makes a loop and sets the engine's hooks. It becomes the engine's Host.
+func New(c Config) *Loop {
+	l := &Loop{
+		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
+		free: make(chan struct{}, 1),
+	}
+	l.holder, _ = c.Port.(driver.Holder)
+	l.mu.light = !c.StrictLock && fence.Asymmetric()
+	if l.clock == nil {
+		start := time.Now()
+		l.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })
+		l.clock = l.ticks.Now
+	}
+	l.eng.SetBell(l.Wake)
+	l.eng.SetHost(l)
+	l.eng.DeferPayloads()
+	return l
+}
+
+// SetLocal sets the addresses that packets may be sent to. The loop keeps the slice. Owner only.
+func (l *Loop) SetLocal(gids []bth.GID) { l.local = gids }
+
+// PortInfo describes the port; false: it is closed. Owner only.
+func (l *Loop) PortInfo() (driver.Info, bool) {
+	if l.closed {
+		return driver.Info{}, false
+	}
+	return l.port.Info(), true
+}
+
+func (l *Loop) now() qp.Time {
+	if l.ticks != nil {
+		return qp.Time(l.ticks.Now())
+	}
+	return qp.Time(l.clock())
+}
+
+// step runs commands and one iteration of the loop, and returns how much work it did. Owner only.
+func (l *Loop) step() int {
+	l.runCommands()
+	if l.closed {
+		return 0
+	}
+	if l.holder == nil {
+		return l.poll()
+	}
+	l.holder.Hold()
+	work := l.poll()
+	l.holder.Unhold()
+	return work
+}
+
+// poll is the part of a step that uses the port. For a microsecond after a step without work it
+// only polls the receive ring and doorbells, so that what the owner waits for is found sooner.
+func (l *Loop) poll() int {
+	if l.coalesce.until != 0 {
+		if now := l.now(); now < l.coalesce.until {
+			return l.skipReceive(now)
+		}
+	}
+	l.releaseFrames()
+	n := l.port.Receive(l.rx[:])
+	if n == 0 {
+		l.coalesce.empty()
+	}
+	if n == 0 && l.idle && l.ticks.Fresh() && l.eng.Quiet() {
+		if n = l.pollAgain(); n == 0 {
+			return 0
+		}
+		l.last = qp.Time(l.ticks.Then()) // a few polls ago
+	} else {
+		l.last = l.now()
+	}
+	work := l.process(l.last, n)
+	l.idle = work == 0 && l.ticks != nil
+	l.received = n > 0 && l.ticks != nil
+	if l.received {
+		if l.coalesce.multi && l.eng.Gaps(l.last) {
+			l.coalesce.lost()
+		}
+		l.coalesce.batch(l.last, n)
+	}
+	return work
+}
+
+// skipReceive is poll while frames are being coalesced: it leaves the receive ring alone and does
+// the other work once a microsecond.
+func (l *Loop) skipReceive(now qp.Time) int {
+	if l.idle && now-l.last < coalesceBackground && l.eng.Quiet() {
+		return 0
+	}
+	l.last = now
+	work := l.process(now, 0)
+	l.idle, l.received = work == 0, false
+	return work
+}
+
+// pollAgain polls the receive ring a few times in a row. What surrounds a poll, from the lock to
+// the clock, takes several times as long as the poll itself.
+func (l *Loop) pollAgain() (n int) {
+	for i := 0; i < idlePolls && n == 0; i++ {
+		n = l.port.Receive(l.rx[:])
+	}
+	return n
+}
+
+// process handles the n frames in rx and doorbells, sends a batch of packets and does the
+// background work. It returns how much it did.
+func (l *Loop) process(now qp.Time, n int) int {
+	l.ctr.Steps++
+	work := l.receive(now, n)
+	if l.eng.BellPending() {
+		l.eng.HandleDoorbells(now)
+		l.coalesce.posted()
+		work++
+	}
+	// Posted work requests leave before anything else is done.
+	work += l.transmit(now)
+	if n > 0 && l.postponed < maxPostponed {
+		l.postponed++
+		return work
+	}
+	l.postponed = 0
+	return work + l.background(now)
+}
+
+// background does the work of a step apart from moving packets: timers, the host's work, events.
+func (l *Loop) background(now qp.Time) int {
+	work := 0
+	if t, ok := l.eng.NextTimeout(); ok && t <= now {
+		l.eng.HandleTimeout(now)
+		work += 1 + l.transmit(now)
+	}
+	work += l.host.Work(now)
+	for range eventsPerStep {
+		e, ok := l.eng.PollEvent()
+		if !ok {
+			break
+		}
+		l.host.HandleEvent(now, e)
+		work++
+	}
+	return work
+}
+
+// NextTimeout returns when the engine or the host has something to do; false: no timer runs. Owner
+// only.
+func (l *Loop) NextTimeout() (qp.Time, bool) {
+	t, ok := l.eng.NextTimeout()
+	if h, more := l.host.NextTimeout(); more && (!ok || h < t) {
+		return h, true
+	}
+	return t, ok
+}
+
+// close returns all buffers to the port and closes it. Owner only.
+func (l *Loop) close() error {
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	l.releaseFrames()
+	if l.txn > 0 {
+		l.port.Free(l.txBuffers())
+		l.txn = 0
+	}
+	return l.port.Close()
+}

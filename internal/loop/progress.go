@@ -1,0 +1,163 @@
+package loop
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// autoLoops is the number of progress goroutines in the process. Each of them may keep a core busy.
+var autoLoops atomic.Int32
+
+// Start starts the progress goroutine of a loop with automatic progress, and returns when it owns
+// the loop. It locks the goroutine to its OS thread, and pins the thread to CPU number cpu unless
+// cpu is negative. The error is that of sched_setaffinity(2).
+func (l *Loop) Start(cpu int) error {
+	started := make(chan error, 1)
+	l.ended = make(chan struct{})
+	go func() {
+		defer close(l.ended)
+		l.run(cpu, started)
+	}()
+	err := <-started
+	if err != nil {
+		<-l.ended
+	}
+	return err
+}
+
+// run owns the loop until Stop is called.
+func (l *Loop) run(cpu int, started chan<- error) {
+	runtime.LockOSThread()
+	if cpu >= 0 {
+		// The goroutine ends without UnlockOSThread, so that the runtime discards the pinned
+		// thread.
+		if err := pinThread(cpu); err != nil {
+			started <- err
+			return
+		}
+	} else {
+		defer runtime.UnlockOSThread()
+	}
+	for !l.mu.TryLock() { // a command may be running
+		time.Sleep(lockPause)
+	}
+	defer l.unlock()
+	started <- nil
+	autoLoops.Add(1)
+	defer autoLoops.Add(-1)
+	s := l.newSpinner()
+	for !l.stopping.Load() {
+		if s.expired(l.step(), l.last) {
+			l.sleep(nil)
+		}
+	}
+}
+
+func pinThread(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	return unix.SchedSetaffinity(0, &set)
+}
+
+// TryStep runs one step if the lock is free, and returns how much work it did. It is for manual
+// progress.
+func (l *Loop) TryStep() int {
+	if !l.mu.TryLock() {
+		return 0
+	}
+	n := l.step()
+	l.unlock()
+	return n
+}
+
+// Await drives the loop until ready returns true or ctx is done. It is for manual progress. The
+// first caller becomes the owner and blocks in the port. Others wait for a value on wake, or until
+// the lock is free. ready is called with and without the lock; it has to become true when the
+// device closes.
+func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() bool) {
+	var stop func() bool // set once the end of ctx wakes the port
+	defer func() {
+		if stop != nil {
+			stop()
+		}
+		l.notifyWaiter() // the wake-up of this caller may have been meant for another
+	}()
+	over := false // ready need not return true twice
+	quit := func() bool {
+		over = over || ctx.Err() != nil || ready()
+		return over
+	}
+	s := l.newSpinner()
+	for !quit() {
+		if !l.mu.TryLock() {
+			if l.waitForLock(ctx, wake) {
+				return
+			}
+			continue
+		}
+		for !l.closed && !l.stopping.Load() {
+			work := l.step()
+			if quit() {
+				break
+			}
+			if !s.expired(work, l.last) {
+				continue
+			}
+			if stop == nil && ctx.Done() != nil {
+				stop = context.AfterFunc(ctx, l.port.Wake)
+			}
+			l.sleep(quit)
+		}
+		l.unlock()
+	}
+}
+
+// waitForLock waits while another goroutine owns the loop, and reports whether wake ended the wait.
+// It tries the lock once after it has counted itself as a waiter. The owner reads that count after
+// it has unlocked, so one of the two sees the other.
+func (l *Loop) waitForLock(ctx context.Context, wake <-chan struct{}) bool {
+	l.waiters.Add(1)
+	defer l.waiters.Add(-1)
+	l.mu.order()
+	if l.mu.TryLock() {
+		l.unlock()
+		return false
+	}
+	select {
+	case <-wake:
+		return true
+	case <-l.free:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// Stop ends the progress goroutine and callers of Await, closes the port and runs the last
+// commands. Later commands are refused. It returns the error of Port.Close.
+func (l *Loop) Stop() error {
+	l.stopping.Store(true)
+	l.port.Wake()
+	if l.ended != nil {
+		<-l.ended
+	}
+	l.takeLock()
+	err := l.close()
+	l.cmdMu.Lock()
+	l.dead = true
+	l.cmdMu.Unlock()
+	l.runCommands()
+	l.unlock()
+	return err
+}
+
+// takeLock takes the lock from an owner that may sleep in Await.
+func (l *Loop) takeLock() {
+	for !l.mu.TryLock() {
+		l.Wake()
+		time.Sleep(lockPause)
+	}
+}

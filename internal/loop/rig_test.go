@@ -1,0 +1,167 @@
+package loop
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/clock"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
+)
+
+const (
+	memSize   = 1 << 16
+	memAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead
+)
+
+// side is a loop with an engine and one of each object.
+type side struct {
+	*Loop
+	link *loopback.Link
+	cq   *qp.CQ
+	qp   *qp.QP
+	mem  []byte
+	mr   *mr.MR
+}
+
+// noHost is a Host without any work.
+type noHost struct{}
+
+func (noHost) HandleQP1(qp.Time, *bth.Packet) {}
+func (noHost) Work(qp.Time) int               { return 0 }
+func (noHost) NextTimeout() (qp.Time, bool)   { return 0, false }
+func (noHost) HandleEvent(qp.Time, qp.Event)  {}
+
+// pairConfig says how newPair makes two sides.
+type pairConfig struct {
+	link loopback.Config
+	spin time.Duration
+	wrap func(i int, p driver.Port) driver.Port // nil: the link's own port
+}
+
+// newPair makes two loops with manual progress and a connected RC QP each. They run in virtual
+// time, but with everything that is otherwise done in real time only: receive coalescing, immediate
+// replies and delayed release of frames.
+func newPair(t *testing.T, c pairConfig) (a, b *side) {
+	t.Helper()
+	c.link.Virtual = true
+	link, err := loopback.NewLink(c.link)
+	must(t, err)
+	var s [2]*side
+	for i := range s {
+		s[i] = newSide(t, link, i, &c)
+	}
+	for i := range s {
+		s[i].connect(t, s[1-i], i)
+	}
+	return s[0], s[1]
+}
+
+func newSide(t *testing.T, link *loopback.Link, i int, c *pairConfig) *side {
+	t.Helper()
+	random := rand.New(rand.NewPCG(1, uint64(i))).Uint64
+	table, err := mr.NewTable(mr.Config{Rand: random})
+	must(t, err)
+	eng, err := qp.NewEngine(qp.Config{MRs: table, Rand: random})
+	must(t, err)
+	var port driver.Port = link.Port(i)
+	if c.wrap != nil {
+		port = c.wrap(i, port)
+	}
+	l := New(Config{Port: port, Engine: eng, Host: noHost{}, Manual: true, Spin: c.spin, Clock: link.Now})
+	l.ticks = clock.NewPlain(link.Now)
+	l.SetLocal([]bth.GID{gidOf(link, i)})
+	t.Cleanup(func() { must(t, l.Stop()) })
+
+	s := &side{Loop: l, link: link, mem: make([]byte, memSize)}
+	pd, err := table.AllocPD()
+	must(t, err)
+	s.mr, err = table.Register(pd, s.mem, 0, memAccess)
+	must(t, err)
+	s.cq, err = qp.NewCQ(512)
+	must(t, err)
+	s.qp, err = eng.CreateQP(qp.InitAttr{
+		Type: qp.RC, PD: pd, SendCQ: s.cq, RecvCQ: s.cq, SQDepth: 256, RQDepth: 256, MaxSendSGE: 1,
+		MaxRecvSGE: 1,
+	})
+	must(t, err)
+	return s
+}
+
+func gidOf(link *loopback.Link, i int) bth.GID {
+	return bth.GIDFromAddr(link.Port(i).Addrs()[0].Addr())
+}
+
+// connect brings the QP of side i to RTS.
+func (s *side) connect(t *testing.T, peer *side, i int) {
+	t.Helper()
+	path := frame.NewPath(&frame.Address{
+		SrcMAC: s.link.Port(i).Info().MAC, DstMAC: s.link.Port(1 - i).Info().MAC,
+		Src: gidOf(s.link, i), Dst: gidOf(s.link, 1-i), SrcPort: 0xc000, HopLimit: 64,
+	})
+	const remote = mr.RemoteWrite | mr.RemoteRead
+	for _, step := range []struct {
+		attr qp.Attr
+		mask qp.AttrMask
+	}{
+		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote}, qp.AttrPKey | qp.AttrAccess},
+		{qp.Attr{State: qp.RTR, Path: path, PathMTU: 1024, DestQPN: peer.qp.QPN(), MaxDestRdAtomic: 16, MinRNRTimer: 12},
+			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
+		{qp.Attr{State: qp.RTS, Timeout: 17, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 16},
+			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
+	} {
+		must(t, s.qp.Modify(s.now(), &step.attr, step.mask|qp.AttrState))
+	}
+}
+
+// write posts an RDMA WRITE of n bytes to the start of the peer's memory.
+func (s *side) write(t *testing.T, peer *side, n int, flags qp.SendFlags) {
+	t.Helper()
+	s.writeQuietly(t, peer, n, flags)
+	s.Posted(s.qp)
+}
+
+// writeQuietly is write without telling the loop.
+func (s *side) writeQuietly(t *testing.T, peer *side, n int, flags qp.SendFlags) {
+	t.Helper()
+	_, err := s.qp.Post([]qp.SendWR{{
+		Op: qp.OpWrite, Flags: flags, SGEs: []qp.SGE{{Length: uint32(n), LKey: bth.LKey(s.mr.LKey())}},
+		RKey: bth.RKey(peer.mr.RKey()),
+	}})
+	must(t, err)
+}
+
+// sent returns the number of packets that are not ACKs.
+func (s *side) sent() uint64 {
+	c := s.eng.Counters()
+	return c.SentPkts - c.SentAcks
+}
+
+// driveUntil runs steps of both sides, and advances the time, until cond is true.
+func driveUntil(t *testing.T, a, b *side, cond func() bool) {
+	t.Helper()
+	const (
+		tick  = 100 * time.Nanosecond
+		limit = 10 * time.Second // virtual
+	)
+	for passed := time.Duration(0); !cond(); passed += tick {
+		a.TryStep()
+		b.TryStep()
+		a.link.Advance(tick)
+		if passed > limit {
+			t.Fatalf("condition not met after %v of virtual time", limit)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,107 @@
+package loop
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// sleep blocks the owner until a frame, a timer, a doorbell or a command needs it. quit is an
+// additional reason not to sleep. It is called once after "sleeping" is set; a goroutine that makes
+// it true has to call Port.Wake afterwards.
+//
+// Timers within milliseconds are expensive on virtual machines, because the kernel has to program
+// the processor's timer for each sleep. Most of them are canceled. So pending ACKs leave before the
+// owner sleeps, and sleeps have a minimum length while no packets get lost.
+func (l *Loop) sleep(quit func() bool) {
+	if l.eng.RipenAcks() {
+		if l.transmit(l.last); !l.eng.Quiet() && !l.stalled {
+			return // there was more than one batch to send
+		}
+	}
+	l.coalesce.until = 0
+	l.sleeping.Store(true)
+	defer l.sleeping.Store(false)
+	if l.eng.BellPending() || l.cmdReady.Load() || l.stopping.Load() || (quit != nil && quit()) {
+		return
+	}
+	l.ctr.Sleeps++
+	l.idle = false
+	if err := l.port.Wait(l.sleepTime(l.last)); err != nil {
+		l.ctr.PortErrors++
+		time.Sleep(portErrorPause)
+	}
+}
+
+// sleepTime returns how long the owner may sleep at time now. A negative value means that no timer
+// runs.
+func (l *Loop) sleepTime(now qp.Time) time.Duration {
+	d := time.Duration(-1)
+	if t, ok := l.eng.NextTimeout(); ok {
+		d = max(0, time.Duration(t-now))
+		if l.eng.Calm(now) {
+			d = max(d, minSleep)
+		}
+	}
+	if t, ok := l.host.NextTimeout(); ok {
+		if c := max(0, time.Duration(t-now)); d < 0 || c < d {
+			d = c
+		}
+	}
+	if l.stalled && (d < 0 || d > stallSleep) {
+		d = stallSleep
+	}
+	return d
+}
+
+// spinner decides when an idle owner stops spinning and blocks.
+type spinner struct {
+	eng      *qp.Engine
+	coalesce *coalescer
+	spin     time.Duration // may be AutoSpin
+	cores    int32
+	since    qp.Time // first of the current steps without work; 0: none
+}
+
+// Spins reports whether an idle owner may spin before it blocks.
+func (l *Loop) Spins() bool { return l.spin != 0 }
+
+func (l *Loop) newSpinner() spinner {
+	return spinner{eng: l.eng, coalesce: &l.coalesce, spin: l.spin, cores: int32(runtime.GOMAXPROCS(0))}
+}
+
+func (s *spinner) limit() time.Duration {
+	switch {
+	case s.spin != AutoSpin:
+		return s.spin
+	case autoLoops.Load() >= s.cores:
+		return 0
+	}
+	return DefaultSpin
+}
+
+// expired takes the amount of work that the step at time now did, and reports whether it is time to
+// block.
+func (s *spinner) expired(work int, now qp.Time) bool {
+	if work > 0 {
+		s.since = 0
+		return false
+	}
+	spun := now - s.since
+	if s.eng.Gaps(now) || s.coalesce.paused(now) {
+		spun /= longSpin
+	}
+	limit := s.limit()
+	switch {
+	case limit <= 0:
+		return true
+	case s.since == 0:
+		s.since = now
+		return false
+	case spun < qp.Time(limit):
+		return false
+	}
+	s.since = 0
+	return true
+}

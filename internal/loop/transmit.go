@@ -1,0 +1,118 @@
+package loop
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// transmit lets the engine build a batch of packets in the port's buffers and sends them. It keeps
+// buffers that stay empty for the next step. It returns the number of packets.
+func (l *Loop) transmit(now qp.Time) int {
+	l.stalled = false
+	if !l.eng.HasTransmit(now) || !l.allocate() {
+		return 0
+	}
+	n := 0
+	for n < l.txn && l.eng.HasTransmit(now) && l.build(now, n) {
+		n++
+	}
+	if n > 0 {
+		l.flush(n)
+	}
+	return n
+}
+
+// allocate gets transmit buffers from the port if few are left, and reports whether there is one.
+func (l *Loop) allocate() bool {
+	if l.txn >= minTxBuffers {
+		return true
+	}
+	copy(l.tx[:], l.txBuffers())
+	l.txAt = 0
+	l.txn += l.port.Alloc(l.tx[l.txn:])
+	if l.txn == 0 {
+		l.stalled = true
+	}
+	return l.txn > 0
+}
+
+// txBuffers returns the free transmit buffers.
+func (l *Loop) txBuffers() []driver.Buf { return l.tx[l.txAt : l.txAt+l.txn] }
+
+// build builds the next packet in free buffer i, and reports whether there was one.
+func (l *Loop) build(now qp.Time, i int) bool {
+	buf := &l.tx[l.txAt+i]
+	tx := l.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
+	if tx == nil {
+		return false
+	}
+	f := buf.B[:tx.Len+bth.ICRCLen]
+	if tx.Payload != nil {
+		l.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
+	} else {
+		l.enc.Finish(f, tx.NetLen)
+	}
+	buf.B = f
+	l.ctr.TxBytes += uint64(len(f))
+	return true
+}
+
+// flush sends the packets in the first n free buffers. The port owns these buffers afterwards.
+func (l *Loop) flush(n int) {
+	sent, err := l.port.Send(l.txBuffers()[:n])
+	if err != nil {
+		l.ctr.PortErrors++
+	}
+	l.ctr.TxFrames += uint64(sent)
+	l.ctr.TxDropped += uint64(n - sent)
+	l.txAt, l.txn = l.txAt+n, l.txn-n
+}
+
+// reply sends what was just posted on q, the QP whose packets come next, before anything else. It
+// even reads the clock afterwards: the packets are built with the time of the previous step, and
+// Restamp corrects what q has noted of it.
+func (l *Loop) reply(q *qp.QP) {
+	if !l.allocate() {
+		return
+	}
+	n, then := 0, l.last
+	for n < l.txn && l.eng.Serving() == q && l.build(then, n) {
+		n++
+	}
+	if n > 0 {
+		l.flush(n)
+	}
+	l.last = l.now()
+	l.eng.Restamp(q, then, l.last)
+}
+
+// SendPending sends pending ACKs and what else the engine has ready. Call it before a QP goes away:
+// the peer would retransmit in vain if the ACK of its last message were missing. Owner only.
+func (l *Loop) SendPending() {
+	for range 2 { // an ACK waits for the step after the last data
+		if !l.closed {
+			l.transmit(l.now())
+		}
+	}
+}
+
+// Buffer returns a free transmit buffer in which the host builds one packet for Send; nil if the
+// port has none. Owner only.
+func (l *Loop) Buffer() []byte {
+	if !l.allocate() {
+		return nil
+	}
+	return l.txBuffers()[0].B
+}
+
+// Send completes and sends the packet in the buffer that Buffer returned: n bytes from the Ethernet
+// header to the end of the payload, of which netLen bytes precede the BTH. Send appends the ICRC.
+// Owner only.
+func (l *Loop) Send(n, netLen int) {
+	buf := &l.txBuffers()[0]
+	buf.B = buf.B[:n+bth.ICRCLen]
+	l.enc.Finish(buf.B, netLen)
+	l.ctr.TxBytes += uint64(len(buf.B))
+	l.flush(1)
+}

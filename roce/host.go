@@ -1,0 +1,64 @@
+package roce
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/loop"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// host is the device as the loop sees it. The loop's owner calls its methods.
+type host struct{ dev *Device }
+
+var _ loop.Host = host{}
+
+// HandleQP1 implements loop.Host.
+func (h host) HandleQP1(now qp.Time, p *bth.Packet) { h.dev.gsi.handle(now, p) }
+
+// Work implements loop.Host.
+func (h host) Work(now qp.Time) int {
+	g := h.dev.gsi
+	return g.mend(now) + g.timeout(now) + g.transmit(now)
+}
+
+// NextTimeout implements loop.Host.
+func (h host) NextTimeout() (qp.Time, bool) {
+	t, ok := h.dev.gsi.cm.NextTimeout()
+	return qp.Time(t), ok
+}
+
+// HandleEvent implements loop.Host. It drops events whose object has been closed meanwhile.
+func (h host) HandleEvent(now qp.Time, ev qp.Event) {
+	e := Event{Kind: eventKinds[ev.Kind]}
+	if ev.QP != nil {
+		e.QP, _ = ev.QP.Owner().(*QP)
+	}
+	if ev.CQ != nil {
+		e.CQ = h.dev.engineCQs[ev.CQ]
+	}
+	if ev.SRQ != nil {
+		e.SRQ = h.dev.engineSRQs[ev.SRQ]
+	}
+	if e.QP == nil && e.CQ == nil && e.SRQ == nil {
+		return
+	}
+	if e.Kind == EventCommEst {
+		h.dev.gsi.established(now, e.QP)
+	}
+	h.dev.emit(e)
+}
+
+// do runs f as the loop's owner. It returns ErrClosed, without running f, if the device is closed.
+// f must not call do.
+func (d *Device) do(f func(now qp.Time)) error {
+	if !d.loop.Do(f) {
+		return ErrClosed
+	}
+	return nil
+}
+
+// setPortMTU tells the engine the largest path MTU that fits an interface MTU. Owner only.
+func (d *Device) setPortMTU(mtu int) {
+	if m := bth.MTUFor(mtu); m != 0 {
+		d.eng.SetPortMTU(m)
+	}
+}
