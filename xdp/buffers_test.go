@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// 2000 frames sent while the receiver does not look are all there afterwards.
+// A receiver that polls only after 2000 frames were sent gets all of them.
 func TestBurstArrivesComplete(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -27,18 +27,19 @@ func TestBurstArrivesComplete(t *testing.T) {
 					exchange(t, a, b, frames...)
 					continue
 				}
-				// A native veth hands over through a ring of 256 that its NAPI empties on the sender's core, but now and then
-				// later, from a thread of the kernel's: what does not fit is dropped and reported. None may vanish unreported.
+				// A native veth passes frames through a ring of 256 entries, which its NAPI empties
+				// on the sender's core, but occasionally later from a kernel thread. Frames that
+				// do not fit are dropped and reported.
 				sent := sendCounting(t, a, frames)
 				if got := receive(t, b, len(frames), 300*time.Millisecond); len(got) != sent {
-					t.Errorf("%d sent, %d arrived (%+v)", sent, len(got), b.Stats())
+					t.Errorf("sent %d frames, received %d (%+v)", sent, len(got), b.Stats())
 				}
 			}
 		})
 	}
 }
 
-// sendCounting sends frames and returns how many the port says went out.
+// sendCounting sends frames and returns how many of them Send reported as sent.
 func sendCounting(t *testing.T, p *Port, frames [][]byte) (sent int) {
 	t.Helper()
 	var bufs [32]driver.Buf
@@ -57,8 +58,9 @@ func sendCounting(t *testing.T, p *Port, frames [][]byte) (sent int) {
 	return sent
 }
 
-// No buffer gets lost over many times as many frames as there are buffers: long, short, too long, refused and freed.
-func TestBuffersGoRound(t *testing.T) {
+// No buffer is lost while many more frames than buffers pass: short, long, too long, refused and
+// freed ones.
+func TestNoBufferIsLost(t *testing.T) {
 	for _, mode := range modesFor(12000) {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{MTU: 12000})
@@ -69,34 +71,34 @@ func TestBuffersGoRound(t *testing.T) {
 				exchange(t, a, b, long, short, short, long, short)
 				sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, 11000)) // three chunks
 				if got := receive(t, b, 1, 0); len(got) != 0 {
-					t.Fatalf("a frame of %d bytes arrived, more than a buffer holds", len(got[0]))
+					t.Fatalf("received a frame of %d bytes, which exceeds a buffer", len(got[0]))
 				}
 				var bufs [64]driver.Buf
 				n := a.Alloc(bufs[:])
 				a.Free(bufs[:n/2])
 				for i := n / 2; i < n; i++ {
-					bufs[i].B = bufs[i].B[:i%2] // no frame at all
+					bufs[i].B = bufs[i].B[:i%2] // too short for a frame
 				}
 				if sent, err := a.Send(bufs[n/2 : n]); sent != 0 || err != nil {
-					t.Fatalf("sent %d, %v", sent, err)
+					t.Fatalf("Send() = %d, %v", sent, err)
 				}
 			}
 			if s := b.Stats(); s.RxDropped == 0 {
-				t.Errorf("frames too long were not counted: %+v", s)
+				t.Errorf("frames that are too long were not counted: %+v", s)
 			}
 			var bufs [100]driver.Buf
 			if n := a.Alloc(bufs[:]); n != 64 {
-				t.Errorf("%d transmit buffers are left of 64", n)
+				t.Errorf("%d send buffers are left, want 64", n)
 			}
 			q := b.queues[0]
 			if n := q.fill.queued(); n != 64 {
-				t.Errorf("the kernel has %d receive buffers of 64", n)
+				t.Errorf("the kernel has %d receive buffers, want 64", n)
 			}
 		})
 	}
 }
 
-// Frames that the receiver's rings have no room for are counted.
+// Frames that exceed the receiver's rings are counted.
 func TestOverflowIsCounted(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{RingSize: 64})
@@ -108,15 +110,15 @@ func TestOverflowIsCounted(t *testing.T) {
 	send(t, a, frames...)
 	got := receive(t, b, 100, 50*time.Millisecond)
 	if s := b.Stats(); len(got) != 64 || s.RxDropped != 36 || s.RxFrames != 64 || s.RxBytes != uint64(64*len(f)) {
-		t.Errorf("%d arrived, %+v", len(got), s)
+		t.Errorf("received %d frames, stats %+v", len(got), s)
 	}
 	if s := a.Stats(); s.TxFrames != 100 || s.TxBytes != uint64(100*len(f)) || s.TxDropped != 0 || s.Kicks == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("Stats() = %+v", s)
 	}
-	exchange(t, a, b, frames[:64]...) // and it goes on
+	exchange(t, a, b, frames[:64]...) // the port still works
 }
 
-// A frame that the peer's MTU forbids is dropped and reported; the rest of its batch goes out.
+// A frame that exceeds the peer's MTU is dropped and reported. The rest of its batch is sent.
 func TestPeerWithSmallerMTU(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 4200})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
@@ -124,15 +126,15 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 	await(t, b, "MTU", func() bool { return b.Info().MTU == 1500 })
 	frames := [][]byte{packet{}.build(pattern(100, 1)), packet{}.build(pattern(4000, 2)), packet{}.build(pattern(200, 3))}
 	if sent := sendCounting(t, a, frames); sent != 2 || a.Stats().TxDropped != 1 {
-		t.Errorf("%d of 3 sent, %+v", sent, a.Stats())
+		t.Errorf("sent %d of 3 frames, stats %+v", sent, a.Stats())
 	}
 	got := receive(t, b, 2, time.Second)
 	if len(got) != 2 || !bytes.Equal(got[0], frames[0]) || !bytes.Equal(got[1], frames[2]) {
-		t.Errorf("%d frames arrived", len(got))
+		t.Errorf("received %d frames", len(got))
 	}
 }
 
-// The data path allocates nothing.
+// The data path does not allocate.
 func TestNoAllocations(t *testing.T) {
 	for _, mode := range modesFor(4200) {
 		pair := newPair(t, veth.Options{MTU: 4200})
@@ -160,7 +162,7 @@ func TestNoAllocations(t *testing.T) {
 				b.Release(rx[:k])
 				if got += k; k == 0 {
 					if lost++; lost > 1000 {
-						t.Fatal("frames do not arrive")
+						t.Fatal("no frames arrive")
 					}
 					b.Wait(time.Millisecond)
 				}
@@ -169,12 +171,12 @@ func TestNoAllocations(t *testing.T) {
 			a.Info()
 		})
 		if allocs != 0 {
-			t.Errorf("%v: %v allocations a round", mode, allocs)
+			t.Errorf("%v: %v allocations per round, want 0", mode, allocs)
 		}
 	}
 }
 
-// Wait returns for a frame, for Wake before or during it, and when its time is up.
+// Wait returns for a frame, for a Wake before or during it, and after the timeout.
 func TestWait(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
@@ -187,31 +189,31 @@ func TestWait(t *testing.T) {
 		return time.Since(start)
 	}
 	if d := timed(30 * time.Millisecond); d < 25*time.Millisecond {
-		t.Errorf("returned after %v for no reason", d)
+		t.Errorf("Wait returned after %v without a reason", d)
 	}
 	b.Wake()
 	if d := timed(5 * time.Second); d > time.Second {
-		t.Errorf("a Wake beforehand was lost (%v)", d)
+		t.Errorf("Wake before Wait had no effect (%v)", d)
 	}
 	if d := timed(30 * time.Millisecond); d < 25*time.Millisecond {
 		t.Errorf("one Wake ended two Waits (%v)", d)
 	}
 	time.AfterFunc(10*time.Millisecond, b.Wake)
 	if d := timed(-1); d > 4*time.Second {
-		t.Errorf("Wake took %v", d)
+		t.Errorf("Wait took %v to return after Wake", d)
 	}
 	send(t, a, packet{}.build(nil))
 	if d := timed(5 * time.Second); d > time.Second {
-		t.Errorf("a frame was there and Wait took %v", d)
+		t.Errorf("Wait took %v although a frame was there", d)
 	}
 	receive(t, b, 1, time.Second)
 	time.AfterFunc(10*time.Millisecond, func() { send(t, a, packet{}.build(nil)) })
 	if d := timed(5 * time.Second); d > 4*time.Second {
-		t.Errorf("a frame took %v", d)
+		t.Errorf("Wait took %v to return for a frame", d)
 	}
 }
 
-// No wake-up gets lost in a storm of them.
+// No wake-up is lost under many concurrent ones.
 func TestWakeStorm(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	b := openEnd(t, &pair.B, Options{})
@@ -233,13 +235,13 @@ func TestWakeStorm(t *testing.T) {
 		}
 		b.Wait(5 * time.Second)
 		if time.Since(start) > 4*time.Second {
-			t.Fatalf("wake-up lost after %d", got)
+			t.Fatalf("lost a wake-up after %d", got)
 		}
 	}
 }
 
-// Close from another goroutine ends a Wait. The frames in the owner's hands stay readable until it gives them
-// back; every call afterwards is harmless.
+// Close from another goroutine ends a Wait. Frames that the owner holds remain readable until it
+// releases them.
 func TestCloseWhileInUse(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
@@ -261,36 +263,36 @@ func TestCloseWhileInUse(t *testing.T) {
 			break
 		}
 	}
-	if err := b.Close(); err != nil { // returns when the first Close is through
+	if err := b.Close(); err != nil { // returns after the first Close has finished
 		t.Error(err)
 	}
 	if !bytes.Equal(rx[1].B, f) {
-		t.Error("a frame changed under Close")
+		t.Error("Close changed a frame in use")
 	}
 	tx[0].B[0] = 1
 	b.Wake()
 	if _, err := b.Send(tx[:1]); !errors.Is(err, ErrClosed) {
-		t.Errorf("Send: %v", err)
+		t.Errorf("Send after Close: %v", err)
 	}
 	b.Free(tx[1:])
 	b.Release(rx[:1])
 	if b.queues[0].umem == nil {
-		t.Fatal("memory is gone though a frame is still out")
+		t.Fatal("memory was unmapped while a frame was in use")
 	}
 	b.Release(rx[1:])
 	if b.queues[0].umem != nil {
-		t.Error("memory is still mapped though all frames are back")
+		t.Error("memory is still mapped after all frames were returned")
 	}
 	if b.Receive(rx[:]) != 0 || b.Alloc(tx[:]) != 0 {
-		t.Error("a closed port hands out buffers")
+		t.Error("Alloc of a closed port returned buffers")
 	}
 	if s := b.Stats(); s.RxFrames != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("Stats() = %+v", s)
 	}
 	b.Info()
 }
 
-// Close against an owner that never stops: no crash, whatever the moment.
+// Close at any time does not crash a busy owner.
 func TestCloseRace(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})

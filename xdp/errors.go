@@ -2,43 +2,43 @@ package xdp
 
 import "errors"
 
-// Why Open refuses an interface. The error that Open returns wraps one of these and
-// says what was found and what to do.
+// Errors of Open. The returned error wraps one of them and says what was found and what to do.
 var (
-	// ErrNoInterface: there is no interface of that name in the network namespace.
+	// ErrNoInterface means that the network namespace has no interface of that name.
 	ErrNoInterface = errors.New("no such interface")
-	// ErrNoAddress: the interface has no usable IP address, so it has no GID.
+	// ErrNoAddress means that the interface has no usable IP address and therefore no GID.
 	ErrNoAddress = errors.New("interface has no IP address")
-	// ErrLinkDown: the interface is not up. Also what Send returns while it is down.
+	// ErrLinkDown means that the interface is down. Send also returns it.
 	ErrLinkDown = errors.New("interface is down")
-	// ErrBusy: the interface carries another XDP program, or another AF_XDP socket
-	// holds one of its queues.
-	ErrBusy = errors.New("interface is taken")
-	// ErrPermission: a capability is missing.
+	// ErrBusy means that the interface has another XDP program, or that another AF_XDP socket uses
+	// one of its queues.
+	ErrBusy = errors.New("interface is in use")
+	// ErrPermission means that a capability is missing.
 	ErrPermission = errors.New("no permission for AF_XDP")
-	// ErrMTUTooSmall: not even path MTU 256 fits the interface's MTU.
+	// ErrMTUTooSmall means that the interface MTU is too small for path MTU 256.
 	ErrMTUTooSmall = errors.New("MTU too small for RoCEv2")
-	// ErrUnsupported: the kernel or the driver cannot do what was asked.
+	// ErrUnsupported means that the kernel or the driver does not support what was requested.
 	ErrUnsupported = errors.New("not supported")
-	// ErrOptions: a field of Options is out of range.
-	ErrOptions = errors.New("bad xdp options")
+	// ErrOptions means that a field of Options is out of range.
+	ErrOptions = errors.New("invalid xdp options")
 )
 
-// What a Port that was open says.
+// Errors of an open Port.
 var (
-	// ErrClosed: the Port was closed.
+	// ErrClosed means that the Port was closed.
 	ErrClosed = errors.New("AF_XDP port is closed")
-	// ErrGone: the interface was removed while the Port was open. Close it.
+	// ErrGone means that the interface was removed while the Port was open. Close the Port.
 	ErrGone = errors.New("interface was removed")
 )
 
-// Why Resolve finds no way to a peer.
+// Errors of Resolve.
 var (
-	// ErrNoRoute: no route to the address leads over this interface.
+	// ErrNoRoute means that no route to the address uses the interface.
 	ErrNoRoute = errors.New("no route over this interface")
-	// ErrNoNeighbour: the peer, or the gateway to it, did not answer ARP or
-	// neighbour discovery.
-	ErrNoNeighbour = errors.New("no answer to ARP or neighbour discovery")
-	// ErrLocal: the address is this host's own; no frame for it leaves on the wire.
-	ErrLocal = errors.New("address is this host's own")
+	// ErrNoNeighbor means that the peer, or the gateway to it, did not answer ARP or neighbor
+	// discovery.
+	ErrNoNeighbor = errors.New("no answer to ARP or neighbor discovery")
+	// ErrLocal means that the address belongs to this host, so that frames to it never leave the
+	// host.
+	ErrLocal = errors.New("address belongs to this host")
 )

@@ -5,9 +5,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// genlGet asks a generic netlink family for the object that attr identifies and returns its attributes by
-// type. One at a time, as some families' dumps lack the flag by which the netlink library knows that
-// more messages follow.
+// genlGet asks a generic netlink family for the object that attr identifies and returns its
+// attributes by type. It asks for one object at a time, because the dumps of some families lack the
+// flag that tells the netlink library that more messages follow.
 func genlGet(family int, command, version uint8, attr *nl.RtAttr) (map[uint16][]byte, error) {
 	req := nl.NewNetlinkRequest(family, 0)
 	req.AddData(&nl.Genlmsg{Command: command, Version: version})

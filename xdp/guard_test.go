@@ -12,13 +12,13 @@ import (
 // The owner is never inside a call after Close has waited for it, whether it entered with or without
 // Hold. Without the barrier in Close, this fails on amd64.
 func TestCloseWaitsForOwner(t *testing.T) {
-	for _, light := range []bool{true, false} {
+	for _, asymmetric := range []bool{true, false} {
 		for _, hold := range []bool{true, false} {
-			t.Run(fmt.Sprintf("light=%v/hold=%v", light, hold), func(t *testing.T) {
-				if light && !fence.Asymmetric() {
+			t.Run(fmt.Sprintf("asymmetric=%v/hold=%v", asymmetric, hold), func(t *testing.T) {
+				if asymmetric && !fence.Asymmetric() {
 					t.Skip("the kernel does not support membarrier")
 				}
-				testCloseWaits(t, &Port{light: light}, hold)
+				testCloseWaits(t, &Port{asymmetric: asymmetric}, hold)
 			})
 		}
 	}
@@ -27,7 +27,7 @@ func TestCloseWaitsForOwner(t *testing.T) {
 func testCloseWaits(t *testing.T, p *Port, hold bool) {
 	var unmapped atomic.Bool
 	closer := func(uint32) {
-		p.refuse()
+		p.shut()
 		p.awaitOwner()
 		unmapped.Store(true)
 	}

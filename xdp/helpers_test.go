@@ -16,7 +16,7 @@ import (
 func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: AF_XDP, XDP programs and network namespaces need root")
+		t.Skip("skipped: AF_XDP, XDP programs and network namespaces require root")
 	}
 }
 
@@ -42,7 +42,7 @@ func openEnd(t testing.TB, e *veth.End, o Options) *Port {
 	return p
 }
 
-// packet says what a test frame looks like; the zero value is IPv4 UDP to 4791.
+// packet describes a test frame. The zero value is an IPv4 UDP packet to port 4791.
 type packet struct {
 	v6      bool
 	vlans   []uint16 // EtherTypes of VLAN tags
@@ -50,7 +50,7 @@ type packet struct {
 	port    uint16   // 0 = 4791
 	options bool     // IPv4 options, or a hop-by-hop header in IPv6
 	frag    uint16   // IPv4 flags and fragment offset
-	dst     bth.MAC  // zero = B's
+	dst     bth.MAC  // zero = MAC of B
 }
 
 var (
@@ -59,7 +59,7 @@ var (
 	macA, macB     = bth.MAC{0x02, 0x77, 0, 0, 0, 1}, bth.MAC{0x02, 0x77, 0, 0, 0, 2}
 )
 
-// build makes the frame from A to B with that UDP payload.
+// build returns the frame from A to B with the given UDP payload.
 func (k packet) build(payload []byte) []byte {
 	if k.dst == (bth.MAC{}) {
 		k.dst = macB
@@ -124,7 +124,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(s)
 }
 
-// pattern is a payload that shows misplaced bytes.
+// pattern returns a payload in which misplaced bytes are visible.
 func pattern(n, seed int) []byte {
 	b := make([]byte, n)
 	x := uint32(seed)*2654435761 + 1
@@ -137,7 +137,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// send transmits frames, in batches, as fast as there are buffers.
+// send sends frames in batches as buffers become free.
 func send(t testing.TB, p *Port, frames ...[]byte) {
 	t.Helper()
 	var bufs [32]driver.Buf
@@ -145,22 +145,22 @@ func send(t testing.TB, p *Port, frames ...[]byte) {
 	for len(frames) > 0 {
 		n := p.Alloc(bufs[:min(len(bufs), len(frames))])
 		if n == 0 && time.Now().After(deadline) {
-			t.Fatal("no transmit buffers for 5 s")
+			t.Fatal("no send buffers for 5 s")
 		}
 		for i := range n {
 			bufs[i].B = bufs[i].B[:copy(bufs[i].B, frames[i])]
 			if len(bufs[i].B) != len(frames[i]) {
-				t.Fatalf("frame of %d bytes does not fit the buffer of %d", len(frames[i]), len(bufs[i].B))
+				t.Fatalf("frame of %d bytes does not fit in a buffer of %d", len(frames[i]), len(bufs[i].B))
 			}
 		}
 		if sent, err := p.Send(bufs[:n]); err != nil || sent != n {
-			t.Fatalf("Send took %d of %d: %v", sent, n, err)
+			t.Fatalf("Send() = %d of %d, %v", sent, n, err)
 		}
 		frames = frames[n:]
 	}
 }
 
-// receive collects n frames, or fewer if none comes for the time given.
+// receive returns n frames, or fewer if no frame arrives for the given time.
 func receive(t testing.TB, p *Port, n int, patience time.Duration) [][]byte {
 	t.Helper()
 	var bufs [64]driver.Buf
@@ -187,13 +187,13 @@ func receive(t testing.TB, p *Port, n int, patience time.Duration) [][]byte {
 	return got
 }
 
-// exchange sends frames from one port and checks that they arrive at the other, in order.
+// exchange sends frames from one port and checks that they arrive at the other in order.
 func exchange(t testing.TB, from, to *Port, frames ...[]byte) {
 	t.Helper()
 	send(t, from, frames...)
 	got := receive(t, to, len(frames), 2*time.Second)
 	if len(got) != len(frames) {
-		t.Fatalf("%d of %d frames arrived (sender %+v, receiver %+v)", len(got), len(frames), from.Stats(), to.Stats())
+		t.Fatalf("received %d of %d frames (sender %+v, receiver %+v)", len(got), len(frames), from.Stats(), to.Stats())
 	}
 	for i := range got {
 		if !bytes.Equal(got[i], frames[i]) {

@@ -8,15 +8,15 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// While the owner holds the Port, Close from another goroutine waits; the owner's calls meanwhile touch nothing that is being taken
-// away, and say that the Port is closed.
-func TestCloseWaitsForTheHolder(t *testing.T) {
+// While the owner holds the Port, Close waits and the owner's calls fail without touching released
+// resources.
+func TestCloseWaitsForHolder(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	p := openEnd(t, &pair.A, Options{})
 	p.Hold()
 	var bufs [4]driver.Buf
 	if n := p.Alloc(bufs[:]); n != len(bufs) {
-		t.Fatalf("%d buffers", n)
+		t.Fatalf("Alloc() = %d", n)
 	}
 	done := make(chan error)
 	go func() { done <- p.Close() }()
@@ -29,7 +29,7 @@ func TestCloseWaitsForTheHolder(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	if n := p.Receive(bufs[:0]); n != 0 || p.Alloc(bufs[:0]) != 0 {
-		t.Error("a closed Port gives frames")
+		t.Error("Receive of a closed Port returned frames")
 	}
 	p.Free(bufs[:])
 	p.Unhold()

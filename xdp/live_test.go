@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// await waits until the port's notifications have made the condition true.
+// await waits until ok returns true.
 func await(t *testing.T, p *Port, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(5 * time.Second)
@@ -21,13 +21,13 @@ func await(t *testing.T, p *Port, what string, ok func() bool) {
 		select {
 		case <-p.Changed():
 		case <-deadline:
-			t.Fatalf("%s: not within 5 s; %+v, %v", what, p.Info(), p.Addrs())
+			t.Fatalf("%s: not within 5 s; Info() = %+v, Addrs() = %v", what, p.Info(), p.Addrs())
 		}
 	}
 }
 
-// A link that goes down and comes back: Send says so meanwhile and does not block, Info follows, and
-// afterwards frames flow again, in order, after at most those of the first failed Send.
+// While the link is down, Send returns an error and does not block, and Info reports the state.
+// Afterwards frames flow again.
 func TestLinkDownAndUp(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -38,11 +38,11 @@ func TestLinkDownAndUp(t *testing.T) {
 				onLink(t, &pair.A, netlink.LinkSetDown)
 				await(t, a, "down", func() bool { return !a.Info().Up })
 				await(t, b, "peer down", func() bool { return !b.Info().Up })
-				for range 100 { // more than there are buffers, were they lost
+				for range 100 { // more than the number of buffers
 					var bufs [32]driver.Buf
 					n := a.Alloc(bufs[:])
 					if n != len(bufs) {
-						t.Fatalf("only %d buffers while down", n)
+						t.Fatalf("Alloc() = %d while down", n)
 					}
 					for i := range bufs {
 						bufs[i].B = bufs[i].B[:copy(bufs[i].B, packet{}.build([]byte("stale")))]
@@ -61,7 +61,7 @@ func TestLinkDownAndUp(t *testing.T) {
 				send(t, a, fresh)
 				got := receive(t, b, 34, 200*time.Millisecond)
 				if len(got) == 0 || len(got) > 33 || string(got[len(got)-1]) != string(fresh) {
-					t.Fatalf("after coming back %d frames arrived", len(got))
+					t.Fatalf("received %d frames after the link came back", len(got))
 				}
 				exchange(t, b, a, fresh)
 			}
@@ -69,7 +69,7 @@ func TestLinkDownAndUp(t *testing.T) {
 	}
 }
 
-// The peer being down is not our link being administratively down: frames are dropped and counted.
+// If the peer is down, frames are dropped and counted, but Send reports no error.
 func TestPeerDown(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
@@ -81,14 +81,14 @@ func TestPeerDown(t *testing.T) {
 		bufs[i].B = bufs[i].B[:copy(bufs[i].B, packet{}.build(nil))]
 	}
 	if sent, _ := a.Send(bufs[:n]); sent != 0 {
-		t.Errorf("%d frames went out without a carrier", sent)
+		t.Errorf("sent %d frames without a carrier", sent)
 	}
 	if s := a.Stats(); s.TxDropped != uint64(n) {
-		t.Errorf("%d of %d counted as dropped", s.TxDropped, n)
+		t.Errorf("TxDropped = %d, want %d", s.TxDropped, n)
 	}
 }
 
-// An MTU raised or lowered while the port is open takes effect without reopening.
+// A change of the MTU takes effect while the port is open.
 func TestMTUChanges(t *testing.T) {
 	for _, mode := range modesFor(9000) {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -111,13 +111,13 @@ func TestMTUChanges(t *testing.T) {
 	}
 }
 
-// Addresses that come and go are seen, and come in the order of a GID table.
+// Added and removed addresses appear in the order of the GID table.
 func TestAddressChanges(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
 	first := a.Addrs()
 	if len(first) != 3 || !first[0].Addr().IsLinkLocalUnicast() || first[1] != pair.A.IPv4 || first[2] != pair.A.IPv6 {
-		t.Fatalf("addresses %v", first)
+		t.Fatalf("Addrs() = %v", first)
 	}
 	extra := netip.MustParsePrefix("192.0.2.9/28")
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: extra.Addr().AsSlice(), Mask: net.CIDRMask(28, 32)}}
@@ -127,12 +127,12 @@ func TestAddressChanges(t *testing.T) {
 	await(t, a, "address gone", func() bool { return slices.Equal(a.Addrs(), first) })
 	flush(t, &pair.A)
 	await(t, a, "no address", func() bool { return len(a.Addrs()) == 0 })
-	// Without any address frames still flow: what to do about it is for the layer above.
+	// Without an address frames still flow. The layer above decides what to do.
 	b := openEnd(t, &pair.B, Options{})
 	exchange(t, a, b, packet{}.build(nil))
 }
 
-// An interface that is removed ends its ports with ErrGone, without a crash or a busy loop.
+// If the interface is removed, the port returns ErrGone without a crash or a busy loop.
 func TestInterfaceRemoved(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -144,20 +144,20 @@ func TestInterfaceRemoved(t *testing.T) {
 				await(t, p, "removed", func() bool { return !p.Info().Up })
 				start := time.Now()
 				if err := p.Wait(20 * time.Millisecond); !errors.Is(err, ErrGone) || time.Since(start) < 10*time.Millisecond {
-					t.Errorf("Wait: %v after %v", err, time.Since(start))
+					t.Errorf("Wait() = %v after %v", err, time.Since(start))
 				}
 				var bufs [1]driver.Buf
 				if p.Alloc(bufs[:]) == 1 {
 					bufs[0].B = bufs[0].B[:64]
 					if _, err := p.Send(bufs[:]); !errors.Is(err, ErrGone) {
-						t.Errorf("Send: %v", err)
+						t.Errorf("Send() = %v", err)
 					}
 				}
 				if n := p.Receive(bufs[:]); n != 0 {
-					t.Errorf("received %d frames", n)
+					t.Errorf("Receive() = %d", n)
 				}
 				if err := p.Close(); err != nil {
-					t.Errorf("Close: %v", err)
+					t.Errorf("Close() = %v", err)
 				}
 			}
 		})

@@ -15,34 +15,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is what the Port knows of its interface and the IP network around it. A goroutine listens
-// to the kernel's notifications and keeps the state fresh; readers take the latest snapshot.
+// network is the state of the interface and of the IP network around it. A watcher goroutine
+// follows the kernel's notifications and publishes snapshots.
 type network struct {
 	index    int
-	handle   *netlink.Handle   // sockets in the interface's namespace
-	events   *nl.NetlinkSocket // notifications, likewise
+	handle   *netlink.Handle   // requests, in the interface's namespace
+	events   *nl.NetlinkSocket // notifications, in the interface's namespace
 	limit    limit
 	state    atomic.Pointer[state]
 	groups   membership
 	changed  chan struct{}
-	finished chan struct{} // closed when the goroutine has ended; nil if it never ran
+	finished chan struct{} // closed when the watcher has ended; nil if it never ran
 
-	mu     sync.RWMutex // held for writing while the handle is closed
-	closed bool         // under mu
+	mu     sync.RWMutex // held for writing while handle is closed
+	closed bool         // guarded by mu
 }
 
-// limit tells how much of an interface's IP MTU the Port can use, and a word on it for PortInfo.Note.
+// limit returns how much of an IP MTU the Port can use, and a text for Info.Note.
 type limit func(mtu int) (use int, note string)
 
-// state is a snapshot; never written after it is published.
+// state is a snapshot. It is not modified after it was published.
 type state struct {
 	info  driver.Info
 	addrs []netip.Prefix
 	gone  bool
 }
 
-// newNetwork opens the netlink sockets in the calling thread's namespace. Notifications are subscribed
-// to before anything is read, so that no change is missed.
+// newNetwork opens the netlink sockets in the namespace of the calling thread. It subscribes to
+// notifications before anything is read, so that no change is missed.
 func newNetwork() (*network, error) {
 	n := &network{changed: make(chan struct{}, 1), limit: func(mtu int) (int, string) { return mtu, "" }}
 	var err error
@@ -64,7 +64,7 @@ func newNetwork() (*network, error) {
 	return n, nil
 }
 
-// watch follows the notifications until close.
+// watch starts the watcher, which runs until close.
 func (n *network) watch() {
 	n.finished = make(chan struct{})
 	go func() {
@@ -72,28 +72,28 @@ func (n *network) watch() {
 		for {
 			msgs, _, err := n.events.Receive()
 			switch {
-			case errors.Is(err, unix.ENOBUFS): // some were lost: look at everything
+			case errors.Is(err, unix.ENOBUFS): // notifications were lost: read everything
 				n.refresh()
 				n.notify()
 			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			case err != nil:
 				return
 			default:
-				n.digest(msgs)
+				n.handleMessages(msgs)
 			}
 		}
 	}()
 }
 
-func (n *network) digest(msgs []syscall.NetlinkMessage) {
+func (n *network) handleMessages(msgs []syscall.NetlinkMessage) {
 	refresh, notify := false, false
 	for i := range msgs {
 		m := &msgs[i]
 		switch m.Header.Type {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-			refresh = refresh || n.ours(m)
+			refresh = refresh || n.concerns(m)
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			notify = notify || n.ours(m)
+			notify = notify || n.concerns(m)
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 			notify = true
 		}
@@ -106,9 +106,9 @@ func (n *network) digest(msgs []syscall.NetlinkMessage) {
 	}
 }
 
-// ours says whether a message is about our interface: link, address and neighbour messages all have its index
-// in their second word.
-func (n *network) ours(m *syscall.NetlinkMessage) bool {
+// concerns reports whether a message is about the Port's interface. Link, address and neighbor
+// messages have the interface index in their second 32-bit word.
+func (n *network) concerns(m *syscall.NetlinkMessage) bool {
 	return len(m.Data) >= 8 && binary.NativeEndian.Uint32(m.Data[4:]) == uint32(n.index)
 }
 
@@ -119,8 +119,8 @@ func (n *network) notify() {
 	}
 }
 
-// refresh reads link and addresses anew and publishes a snapshot. If they cannot be read but the interface is
-// there, the old snapshot stays.
+// refresh reads link and addresses and publishes a snapshot. If reading fails although the
+// interface exists, the old snapshot remains.
 func (n *network) refresh() {
 	next := *n.state.Load()
 	l, err := n.handle.LinkByIndex(n.index)
@@ -139,7 +139,7 @@ func (n *network) refresh() {
 	n.state.Store(&next)
 }
 
-// describe sets what of a PortInfo may change while the Port runs.
+// describe sets the fields of info that may change while the Port is open.
 func (n *network) describe(info *driver.Info, a *netlink.LinkAttrs) {
 	info.Name = a.Name
 	info.MTU, info.Note = n.limit(a.MTU)
@@ -148,14 +148,14 @@ func (n *network) describe(info *driver.Info, a *netlink.LinkAttrs) {
 	copy(info.MAC[:], a.HardwareAddr)
 }
 
-// running: set up by the administrator, and the link is there.
+// running reports whether the interface is administratively up and has a link.
 func running(a *netlink.LinkAttrs) bool {
 	const want = unix.IFF_UP | unix.IFF_LOWER_UP
 	return a.RawFlags&want == want
 }
 
-// addresses of an interface. A tentative IPv6 address becomes usable once duplicate address detection
-// is through.
+// addresses are the addresses of an interface. A tentative IPv6 address becomes usable after
+// duplicate address detection.
 type addresses struct {
 	usable    []netip.Prefix
 	tentative bool
@@ -195,8 +195,7 @@ func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
 	return a, nil
 }
 
-// query runs a netlink request of another goroutine than the network's own, unless the Port is
-// closed.
+// query runs a netlink request on behalf of any goroutine, unless the Port is closed.
 func (n *network) query(f func(h *netlink.Handle) error) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -206,7 +205,7 @@ func (n *network) query(f func(h *netlink.Handle) error) error {
 	return f(n.handle)
 }
 
-// close ends the goroutine and closes the sockets.
+// close ends the watcher and closes the sockets.
 func (n *network) close() {
 	n.groups.close()
 	n.events.Close()
@@ -221,11 +220,11 @@ func (n *network) close() {
 	}
 }
 
-// Addrs lists the interface's addresses: link-local IPv6 first, then IPv4, then other IPv6. Addresses that duplicate
-// address detection has not passed yet, or has refused, are not among them. The slice is
-// shared; do not write to it.
+// Addrs lists the interface's addresses: link-local IPv6 addresses first, then IPv4, then other
+// IPv6. It omits addresses that duplicate address detection has not approved. The slice is shared
+// and must not be modified. Addrs is safe for concurrent use.
 func (p *Port) Addrs() []netip.Prefix { return p.net.state.Load().addrs }
 
-// Changed yields a value after the interface's addresses, link, MTU or neighbours, or any
-// route, have changed. Several changes may give one value.
+// Changed returns a channel that receives a value after a change of the interface's addresses,
+// link, MTU or neighbors, or of any route. One value may stand for several changes.
 func (p *Port) Changed() <-chan struct{} { return p.net.changed }

@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// An interface that has only just come up has tentative IPv6 addresses for a second or two.
+	// An interface that just came up has tentative IPv6 addresses for a second or two.
 	addrPatience = 3 * time.Second
 	addrPause    = 50 * time.Millisecond
 )
 
-// Open makes a Port on the interface: it checks that RoCE can run there, attaches the steering program and binds a
-// socket to every queue. The interface's other traffic goes on. Attaching in native mode makes some
-// drivers reset the link for a moment.
+// Open opens a Port on an interface. It checks that RoCE can run there, attaches the XDP program,
+// and binds a socket to every queue. Other traffic of the interface continues. Attaching in native
+// mode makes some drivers reset the link for a moment.
 //
-// Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall, ErrUnsupported, ErrOptions, each
-// with what to do. After an error nothing stays attached.
+// The error wraps ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission,
+// ErrMTUTooSmall, ErrUnsupported or ErrOptions and says what to do. After an error nothing remains
+// attached.
 func Open(iface string, o Options) (*Port, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -46,9 +47,9 @@ type opener struct {
 	Port
 	Options
 	link   netlink.Link
-	driver string // "" if it does not tell
-	count  int    // of queues to serve
-	frags  bool   // the program is loaded as one that copes with multi-buffer frames
+	driver string // "" if unknown
+	count  int    // number of queues to serve
+	frags  bool   // the program accepts multi-buffer frames
 }
 
 func open(iface string, opts Options) (_ *Port, err error) {
@@ -71,16 +72,16 @@ func open(iface string, opts Options) (_ *Port, err error) {
 		}
 	}
 	for _, q := range o.Port.queues {
-		if err := o.prog.serve(q); err != nil {
+		if err := o.prog.addSocket(q); err != nil {
 			return nil, err
 		}
 	}
 	o.net.watch()
-	o.light = fence.Asymmetric()
+	o.asymmetric = fence.Asymmetric()
 	return &o.Port, nil
 }
 
-// undo takes back whatever was done before an error.
+// undo releases everything after an error.
 func (o *opener) undo() {
 	if o.prog != nil {
 		_ = o.prog.close()
@@ -100,7 +101,7 @@ func (o *opener) undo() {
 func (o *opener) findLink(iface string) (err error) {
 	o.link, err = o.net.handle.LinkByName(iface)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return fmt.Errorf("%w; `ip link` lists what there is", ErrNoInterface)
+		return fmt.Errorf("%w: list the interfaces with `ip link`", ErrNoInterface)
 	}
 	if err != nil {
 		return fmt.Errorf("find interface: %w", err)
@@ -111,21 +112,22 @@ func (o *opener) findLink(iface string) (err error) {
 }
 
 func (o *opener) checkLink() error {
-	if err := refuse(o.link.Attrs()); err != nil {
+	if err := checkAttrs(o.link.Attrs()); err != nil {
 		return err
 	}
 	return o.awaitAddrs()
 }
 
-// refuse says why an interface cannot be opened, as far as its link attributes tell.
-func refuse(a *netlink.LinkAttrs) error {
+// checkAttrs returns an error if the link attributes show that the interface cannot be opened.
+func checkAttrs(a *netlink.LinkAttrs) error {
 	switch {
 	case a.EncapType != "ether":
-		return fmt.Errorf("%w: a %s interface carries no Ethernet frames", ErrUnsupported, a.EncapType)
+		return fmt.Errorf("%w: an interface of type %s does not carry Ethernet frames", ErrUnsupported, a.EncapType)
 	case a.RawFlags&unix.IFF_UP == 0:
-		return fmt.Errorf("%w; `ip link set dev %s up`", ErrLinkDown, a.Name)
+		return fmt.Errorf("%w: set it up with `ip link set dev %s up`", ErrLinkDown, a.Name)
 	case bth.MTUFor(a.MTU) == 0:
-		return fmt.Errorf("%w: %d bytes; %d is the least (path MTU 256 and %d bytes of headers): `ip link set dev %s mtu 1500`",
+		return fmt.Errorf("%w: MTU is %d, minimum is %d (path MTU 256 and %d bytes of headers): "+
+			"raise it with `ip link set dev %s mtu 1500`",
 			ErrMTUTooSmall, a.MTU, 256+bth.Headroom, bth.Headroom, a.Name)
 	case a.Xdp != nil && a.Xdp.Attached:
 		return busyError(a.Name, a.Xdp.ProgId)
@@ -134,7 +136,7 @@ func refuse(a *netlink.LinkAttrs) error {
 }
 
 func noAddress(name string) error {
-	return fmt.Errorf("%w, so it has no GID; `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
+	return fmt.Errorf("%w and therefore no GID: add one with `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
 }
 
 func busyError(name string, id uint32) error {
@@ -143,12 +145,13 @@ func busyError(name string, id uint32) error {
 		if info, err := p.Info(); err == nil && info.Name != "" {
 			what += fmt.Sprintf(" (%s)", info.Name)
 			if info.Name == progName {
-				what = "another gorxe, " + what
+				what = "another gorxe process, " + what
 			}
 		}
 		p.Close()
 	}
-	return fmt.Errorf("%w: it carries %s; end the program that attached it, or `ip link set dev %s xdp off` (xdpgeneric off, if generic)", ErrBusy, what, name)
+	return fmt.Errorf("%w by %s: end the process that attached it, or detach it with "+
+		"`ip link set dev %s xdp off` (`xdpgeneric off` in generic mode)", ErrBusy, what, name)
 }
 
 func (o *opener) awaitAddrs() error {
@@ -165,7 +168,7 @@ func (o *opener) awaitAddrs() error {
 	}
 }
 
-// countQueues finds how many receive queues there are and how many to serve.
+// countQueues determines how many receive queues to serve.
 func (o *opener) countQueues() error {
 	have := min(rxQueues(o.link), maxQueues)
 	o.count = o.Options.Queues
@@ -173,12 +176,13 @@ func (o *opener) countQueues() error {
 		o.count = have
 	}
 	if o.count > have {
-		return fmt.Errorf("%w: %d queues asked for, %s has %d", ErrOptions, o.count, o.link.Attrs().Name, have)
+		return fmt.Errorf("%w: %d queues requested, but %s has %d", ErrOptions, o.count, o.link.Attrs().Name, have)
 	}
 	return o.sizes(o.count)
 }
 
-// rxQueues returns the number of receive queues in use. Drivers that do not tell have as many as were allocated.
+// rxQueues returns the number of receive queues in use, or of allocated queues if the driver does
+// not report it.
 func rxQueues(l netlink.Link) int {
 	if c, err := osnet.GetChannels(l.Attrs().Name); err == nil && c.RXCount+c.CombinedCount > 0 {
 		return int(c.RXCount + c.CombinedCount)
@@ -186,7 +190,7 @@ func rxQueues(l netlink.Link) int {
 	return max(1, l.Attrs().NumRxQueues)
 }
 
-// vethKind: there is a native mode, but it is dear, and never zero-copy.
+// vethKind is the link type of a veth. It has native XDP, which is slow, and no zero-copy.
 const vethKind = "veth"
 
 func isVeth(l netlink.Link) bool { return l.Type() == vethKind }
@@ -204,13 +208,13 @@ func (o *opener) modes() []Mode {
 	return []Mode{Native, Generic}
 }
 
-// attach loads the program, as one that copes with frames in several buffers if the sockets do too, and attaches
-// it in the first mode that works.
+// attach loads the program and attaches it in the first mode that works.
 func (o *opener) attach() (err error) {
-	// If only the program did, drivers would hand over frames in several buffers that the socket then drops; so
-	// they refuse large MTUs instead.
+	// The program accepts multi-buffer frames only if the sockets do. Otherwise drivers would
+	// deliver such frames and the socket would drop them, whereas now the drivers refuse large
+	// MTUs.
 	if o.frags = !isFalse(o.MultiBuffer) && kernelHasMultiBuffer(); !o.frags && isTrue(o.MultiBuffer) {
-		return fmt.Errorf("%w: AF_XDP sockets of this kernel have no multi-buffer (Linux 6.6 or later is needed)", ErrUnsupported)
+		return fmt.Errorf("%w: multi-buffer AF_XDP sockets require Linux 6.6", ErrUnsupported)
 	}
 	if o.prog, err = loadProgram(o.count, o.frags); err != nil {
 		return err
@@ -231,57 +235,58 @@ func (o *opener) attachError(m Mode, err error) error {
 	name := o.link.Attrs().Name
 	switch {
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: it carries an XDP program; end the program that attached it, or `ip link set dev %s xdp off`: %w", ErrBusy, name, err)
+		return fmt.Errorf("%w by an XDP program: end the process that attached it, or detach it with "+
+			"`ip link set dev %s xdp off`: %w", ErrBusy, name, err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: attaching an XDP program needs CAP_NET_ADMIN and CAP_BPF: %w", ErrPermission, err)
+		return fmt.Errorf("%w: attaching an XDP program requires CAP_NET_ADMIN and CAP_BPF: %w", ErrPermission, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("%w: this kernel has no BPF links for XDP (Linux 5.9 or later is needed): %w", ErrUnsupported, err)
+		return fmt.Errorf("%w: BPF links for XDP require Linux 5.9: %w", ErrUnsupported, err)
 	case m == Native:
-		return fmt.Errorf("%w: the driver of %s refuses a native XDP program at MTU %d; take a smaller MTU or generic mode: %w",
+		return fmt.Errorf("%w: the driver of %s refuses a native XDP program at MTU %d: use a smaller MTU or generic mode: %w",
 			ErrUnsupported, name, o.link.Attrs().MTU, err)
 	}
 	return fmt.Errorf("%w: attach the XDP program in generic mode: %w", ErrUnsupported, err)
 }
 
-// way is one way to bind a socket.
-type way struct {
+// binding is one way to bind a socket.
+type binding struct {
 	multi bool
 	flags uint16
 }
 
-// ways lists them from the best to the plainest. Zero-copy without multi-buffer is better than copying with
-// it as long as frames fit a chunk.
-func (o *opener) ways() (list []way) {
+// bindings lists the ways to bind, the best first. Zero-copy without multi-buffer is better than
+// copying with multi-buffer, provided that frames fit in a chunk.
+func (o *opener) bindings() (list []binding) {
 	long := o.link.Attrs().MTU+etherLen+vlanLen > chunkSize-headroom
 	zero := o.prog.mode == Native && !isVeth(o.link) && !isFalse(o.ZeroCopy) || isTrue(o.ZeroCopy)
 	single := !isTrue(o.MultiBuffer)
 	if zero {
 		if o.frags {
-			list = append(list, way{true, unix.XDP_ZEROCOPY | unix.XDP_USE_SG})
+			list = append(list, binding{true, unix.XDP_ZEROCOPY | unix.XDP_USE_SG})
 		}
 		if single && !long {
-			list = append(list, way{false, unix.XDP_ZEROCOPY})
+			list = append(list, binding{false, unix.XDP_ZEROCOPY})
 		}
 	}
 	if !isTrue(o.ZeroCopy) {
 		if o.frags {
-			list = append(list, way{true, unix.XDP_COPY | unix.XDP_USE_SG})
+			list = append(list, binding{true, unix.XDP_COPY | unix.XDP_USE_SG})
 		}
 		if single {
-			list = append(list, way{false, unix.XDP_COPY})
+			list = append(list, binding{false, unix.XDP_COPY})
 		}
 	}
 	return list
 }
 
-// bindFirst binds the first queue in the best way that works, and thereby decides it for all.
+// bindFirst binds the first queue in the first way that works. The other queues use the same.
 func (o *opener) bindFirst() error {
 	var err error
-	ways := o.ways()
-	if len(ways) == 0 {
-		return fmt.Errorf("%w: zero-copy without multi-buffer cannot carry frames of MTU %d", ErrUnsupported, o.link.Attrs().MTU)
+	bindings := o.bindings()
+	if len(bindings) == 0 {
+		return fmt.Errorf("%w: frames of MTU %d do not fit zero-copy sockets without multi-buffer", ErrUnsupported, o.link.Attrs().MTU)
 	}
-	for _, w := range ways {
+	for _, w := range bindings {
 		if err = o.bind(0, w); err == nil {
 			o.multi = w.multi
 			return nil
@@ -290,11 +295,11 @@ func (o *opener) bindFirst() error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: bind an AF_XDP socket to %s: %w", ErrUnsupported, o.link.Attrs().Name, err)
+	return fmt.Errorf("%w: bind AF_XDP socket to %s: %w", ErrUnsupported, o.link.Attrs().Name, err)
 }
 
 func (o *opener) bindOthers() error {
-	w := way{o.multi, unix.XDP_COPY}
+	w := binding{o.multi, unix.XDP_COPY}
 	if o.Port.queues[0].zeroCopy {
 		w.flags = unix.XDP_ZEROCOPY
 	}
@@ -309,7 +314,7 @@ func (o *opener) bindOthers() error {
 	return nil
 }
 
-func (o *opener) bind(id uint32, w way) error {
+func (o *opener) bind(id uint32, w binding) error {
 	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, adapt: o.adapt, multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
 	if err != nil {
 		return err
@@ -323,7 +328,7 @@ func (o *opener) bind(id uint32, w way) error {
 	return nil
 }
 
-// readState makes the first snapshot, now that it is known what the sockets can carry.
+// readState publishes the first snapshot. The sockets' capabilities are known by now.
 func (o *opener) readState() error {
 	o.capacity = chunkSize - headroom
 	if o.multi {
@@ -353,7 +358,7 @@ func (o *opener) readState() error {
 
 func (o *opener) makeEvent() (err error) {
 	if o.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("make eventfd: %w", err)
+		return fmt.Errorf("create eventfd: %w", err)
 	}
 	o.polls = append(o.polls, unix.PollFd{Fd: int32(o.event), Events: unix.POLLIN})
 	for _, q := range o.Port.queues {

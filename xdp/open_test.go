@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attached returns the ID of the XDP program on an end's interface, 0 if there is none.
+// attached returns the ID of the XDP program on the interface, or 0.
 func attached(t testing.TB, e *veth.End) uint32 {
 	t.Helper()
 	d, err := Probe(e.Iface, e.Fd())
@@ -26,7 +26,7 @@ func attached(t testing.TB, e *veth.End) uint32 {
 	return d.Program
 }
 
-// onLink runs f on the end's interface in its namespace.
+// onLink runs f on the interface in its namespace.
 func onLink(t testing.TB, e *veth.End, f func(netlink.Link) error) {
 	t.Helper()
 	err := e.Do(func() error {
@@ -56,7 +56,7 @@ func TestRefusals(t *testing.T) {
 	yes := true
 	cases := []struct {
 		name    string
-		iface   string // "" = the pair's
+		iface   string // "" = the interface of the pair
 		options Options
 		prepare func(t *testing.T, e *veth.End)
 		want    error
@@ -69,10 +69,10 @@ func TestRefusals(t *testing.T) {
 		{name: "MTU", prepare: func(t *testing.T, e *veth.End) {
 			onLink(t, e, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 335) })
 		}, want: ErrMTUTooSmall, says: "336"},
-		{name: "more queues than there are", options: Options{Queues: 2}, want: ErrOptions, says: "has 1"},
+		{name: "too many queues", options: Options{Queues: 2}, want: ErrOptions, says: "has 1"},
 		{name: "zero-copy on veth", options: Options{ZeroCopy: &yes}, want: ErrUnsupported, says: "bind"},
-		{name: "taken", prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "another gorxe"},
-		{name: "taken in the other mode", options: Options{Mode: Native}, prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "xdp off"},
+		{name: "in use", prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "another gorxe"},
+		{name: "in use in the other mode", options: Options{Mode: Native}, prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "xdp off"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,27 +90,27 @@ func TestRefusals(t *testing.T) {
 				p.Close()
 			}
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, want %v saying %q", err, c.want, c.says)
+				t.Errorf("Open() = %v, want %v with %q", err, c.want, c.says)
 			}
 			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than a line: %q", err)
+				t.Errorf("error has more than one line: %q", err)
 			}
 			if after := attached(t, &pair.A); after != before {
-				t.Errorf("program %d is attached afterwards, %d before", after, before)
+				t.Errorf("program %d is attached, was %d before", after, before)
 			}
 		})
 	}
 }
 
-// MTU 336 is the least: path MTU 256 and 80 bytes of headers.
+// MTU 336 is the minimum: path MTU 256 and 80 bytes of headers.
 func TestSmallestMTU(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 336, NoIPv6: true})
 	if p := openEnd(t, &pair.A, Options{}); p.Info().MTU != 336 {
-		t.Errorf("MTU %d", p.Info().MTU)
+		t.Errorf("Info().MTU = %d", p.Info().MTU)
 	}
 }
 
-// Without one of the capabilities Open says which is missing.
+// If a capability is missing, Open names it.
 func TestPermission(t *testing.T) {
 	for _, c := range []struct {
 		drop []int
@@ -134,7 +134,7 @@ func TestPermission(t *testing.T) {
 				return err
 			})
 			if !errors.Is(err, ErrPermission) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v", err)
+				t.Errorf("Open() = %v", err)
 			}
 			if id := attached(t, &pair.A); id != 0 {
 				t.Errorf("program %d is attached", id)
@@ -143,7 +143,7 @@ func TestPermission(t *testing.T) {
 	}
 }
 
-// dropCapabilities takes capabilities from the calling thread, which is thrown away afterwards.
+// dropCapabilities removes capabilities from the calling thread, which is not reused.
 func dropCapabilities(caps []int) error {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var d [2]unix.CapUserData
@@ -158,7 +158,7 @@ func dropCapabilities(caps []int) error {
 	return unix.Capset(&h, &d[0])
 }
 
-// Open and Close leave no descriptor, goroutine or program behind, whether they succeed or fail.
+// Open and Close leave no descriptor, goroutine or program behind, even after errors.
 func TestNothingLeaks(t *testing.T) {
 	pair := newPair(t, veth.Options{Queues: 2})
 	yes := true
@@ -213,7 +213,7 @@ func resources(t *testing.T) (fds, goroutines, mappings int) {
 	return len(d), runtime.NumGoroutine(), strings.Count(string(m), "socket:") + strings.Count(string(m), "[eventfd]")
 }
 
-// childEnv makes the test binary open a port on that interface and sleep.
+// childEnv makes the test binary open a port on the named interface and sleep.
 const childEnv = "GORXE_XDP_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -229,7 +229,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The program goes with the process, even when it is killed.
+// The kernel detaches the program even if the process is killed.
 func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	cmd := exec.Command("/proc/self/exe")
@@ -245,10 +245,10 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	defer cmd.Process.Kill()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "open afxdp-generic\n" {
-		t.Fatalf("child said %q, %v", line, err)
+		t.Fatalf("child wrote %q, %v", line, err)
 	}
 	if attached(t, &pair.A) == 0 {
-		t.Fatal("the child's program is not there")
+		t.Fatal("the child's program is not attached")
 	}
 	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	openEnd(t, &pair.A, Options{}) // and its queue is free again
 }
 
-// What Interfaces says of a veth: everything that Open goes by.
+// Interfaces reports the properties of a veth.
 func TestInterfaces(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 4200, Queues: 2})
 	list, err := Interfaces(pair.A.Fd())
@@ -285,23 +285,23 @@ func TestInterfaces(t *testing.T) {
 				t.Errorf("%+v", d)
 			}
 			if len(d.Addrs) != 3 || !d.Addrs[0].Addr().IsLinkLocalUnicast() || d.Addrs[1] != pair.A.IPv4 || d.Addrs[2] != pair.A.IPv6 {
-				t.Errorf("addresses %v", d.Addrs)
+				t.Errorf("Addrs = %v", d.Addrs)
 			}
 		}
 	}
 	if len(list) < 2 {
-		t.Errorf("found %v", names)
+		t.Errorf("Interfaces() = %v", names)
 	}
 	openEnd(t, &pair.A, Options{})
 	if d, err := Probe(pair.A.Iface, pair.A.Fd()); err != nil || d.Program == 0 || !errors.Is(d.Err, ErrBusy) {
-		t.Errorf("with a port open: %+v, %v", d, err)
+		t.Errorf("Probe() with an open port = %+v, %v", d, err)
 	}
 	flush(t, &pair.B)
 	onLink(t, &pair.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 300) })
 	if d, err := Probe(pair.B.Iface, pair.B.Fd()); err != nil || !errors.Is(d.Err, ErrMTUTooSmall) || d.PathMTU != 0 || len(d.Addrs) != 0 {
-		t.Errorf("MTU 300, no address: %+v, %v", d, err)
+		t.Errorf("Probe() with MTU 300 and no address = %+v, %v", d, err)
 	}
 	if _, err := Probe("nix0", pair.A.Fd()); !errors.Is(err, ErrNoInterface) {
-		t.Errorf("unknown interface: %v", err)
+		t.Errorf("Probe() of an unknown interface = %v", err)
 	}
 }

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Mode is where in the kernel's receive path the XDP program runs.
+// Mode is the point in the kernel's receive path at which the XDP program runs.
 type Mode uint8
 
 const (
-	// Auto is Generic on veth and, if its MTU allows path MTU 4096, on virtio_net; Native
-	// elsewhere, and Generic again where the driver has no XDP. Native on a veth would switch segmentation offload off
-	// and cut the host's own TCP on it to a fifth.
+	// Auto selects Generic on veth, and on virtio_net if the MTU allows path MTU 4096. It selects
+	// Native on other interfaces, or Generic if the driver does not support XDP. Native mode on a
+	// veth would turn off segmentation offload for the host's own TCP.
 	Auto Mode = iota
-	// Native runs in the driver, before the kernel makes an skb.
+	// Native runs in the driver, before the kernel allocates a socket buffer.
 	Native
-	// Generic runs on skbs; every Ethernet interface can do it.
+	// Generic runs on socket buffers. Every Ethernet interface supports it.
 	Generic
 )
 
@@ -29,20 +29,20 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode %d", uint8(m))
 }
 
-// ParseMode is the inverse of Mode.String, in any case of letters.
+// ParseMode parses the result of Mode.String. It ignores case.
 func ParseMode(s string) (Mode, error) {
 	for m, name := range modeNames {
 		if strings.EqualFold(s, name) {
 			return Mode(m), nil
 		}
 	}
-	return Auto, fmt.Errorf("%w: XDP mode %q is not auto, native or generic", ErrOptions, s)
+	return Auto, fmt.Errorf("%w: unknown XDP mode %q: use auto, native or generic", ErrOptions, s)
 }
 
-// Sizes, and their bounds.
+// Sizes and limits.
 const (
-	chunkSize = 4096 // bytes of a UMEM chunk: a page, the largest that every kernel takes
-	headroom  = 256  // bytes that the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM)
+	chunkSize = 4096 // bytes of a UMEM chunk: one page, the maximum that all kernels support
+	headroom  = 256  // bytes that the kernel keeps free before a frame (XDP_PACKET_HEADROOM)
 
 	defaultRing = 2048
 	minRing     = 64
@@ -50,51 +50,50 @@ const (
 	smallRing   = 64 // completion ring of a queue that only receives
 	maxQueues   = 256
 
-	// maxUMEM bounds what the queues of one Port take together by default;
-	// with many queues the rings shrink until it holds.
+	// maxUMEM limits the memory of all queues of a Port. With many queues the default ring size
+	// shrinks to stay below it.
 	maxUMEM = 512 << 20
 )
 
-// Options of Open. The zero value is what most users want.
+// Options configure Open. The zero value suits most users.
 type Options struct {
 	Mode Mode
 
-	// ZeroCopy: nil tries it and falls back to copying, false never tries,
-	// true insists. veth and generic mode have none.
+	// ZeroCopy: nil tries zero-copy and falls back to copying, false uses copying, true requires
+	// zero-copy. veth and generic mode do not support it.
 	ZeroCopy *bool
 
-	// MultiBuffer: whether a frame may span two chunks, which frames of more than
-	// 3840 bytes need (path MTU 4096). nil uses it where the kernel
-	// has it (6.6 and later), false never, true insists.
+	// MultiBuffer says whether a frame may span two chunks, which frames of more than 3840 bytes
+	// (path MTU 4096) need. nil uses it if the kernel supports it (6.6 and later), false does not
+	// use it, true requires it.
 	MultiBuffer *bool
 
-	// Queues is how many receive queues to serve, from the first on; 0 = all.
-	// RoCE frames that the NIC puts on another queue go to the kernel, so fewer
-	// than all makes sense only where the NIC is told to steer UDP 4791.
+	// Queues is the number of receive queues to serve, starting with the first; 0 means all. RoCE
+	// frames that the NIC puts on another queue go to the kernel, so use less than all only if the
+	// NIC steers UDP port 4791 to the first ones.
 	Queues int
 
-	// RingSize is the number of descriptors of each ring, a power of two;
-	// 0 = 2048.
+	// RingSize is the number of descriptors in each ring, a power of two; 0 means 2048.
 	RingSize int
 
-	// Chunks is the number of frame buffers for each direction on the first queue, and for receiving on every
-	// other; 0 = RingSize, the most. By default the kernel gets few of the receive buffers while the
-	// owner keeps up, and more when frames pile up (see warm.go); if Chunks is given it gets all from the start,
-	// for owners that look seldom and may not lose a burst.
+	// Chunks is the number of frame buffers per direction on the first queue, and of receive
+	// buffers on every other queue; 0 means RingSize, which is the maximum. With 0, the kernel gets
+	// few receive buffers at first and more if frames accumulate (see refill.go). Otherwise it gets
+	// all of them from the start, which suits owners that poll rarely and must not lose a burst.
 	Chunks int
 
-	// NetNS is a file descriptor of the network namespace that the interface is in; 0
-	// or negative = the calling thread's.
+	// NetNS is a file descriptor of the interface's network namespace; 0 or a negative value means
+	// the namespace of the calling thread.
 	NetNS int
 
-	// BusyPoll, in microseconds, lets Receive and Wait drive the NIC's queue from the calling thread instead of its
-	// interrupt (SO_PREFER_BUSY_POLL); 0 = off. It is for real NICs whose drivers tell which NAPI serves a queue and
-	// whose administrator has set napi_defer_hard_irqs and gro_flush_timeout; with those it has not been measured. veth
-	// tells of no NAPI (Linux 6.18), so there it only adds a system call to each look at an empty ring. A kernel that does not know
-	// the options goes on without.
+	// BusyPoll lets Receive and Wait drive the NIC's queue from the calling thread instead of from
+	// interrupts (SO_PREFER_BUSY_POLL), in microseconds; 0 means off. It is meant for NICs whose
+	// drivers report the NAPI instance of a queue, with napi_defer_hard_irqs and gro_flush_timeout
+	// set. veth does not report one (Linux 6.18), so there it only adds a system call to each poll
+	// of an empty ring. Kernels that do not know the socket options ignore it.
 	BusyPoll int
 
-	adapt bool // Chunks was not given
+	adapt bool // Chunks was 0
 }
 
 func (o *Options) check() error {
@@ -103,22 +102,22 @@ func (o *Options) check() error {
 	}
 	switch {
 	case int(o.Mode) >= len(modeNames):
-		return bad("unknown %v", o.Mode)
+		return bad("unknown mode %d", uint8(o.Mode))
 	case o.Queues < 0 || o.Queues > maxQueues:
-		return bad("%d queues are not in 0..%d", o.Queues, maxQueues)
+		return bad("%d queues, want 0 to %d", o.Queues, maxQueues)
 	case o.RingSize != 0 && (o.RingSize < minRing || o.RingSize > maxRing || o.RingSize&(o.RingSize-1) != 0):
-		return bad("ring size %d is not a power of two in %d..%d", o.RingSize, minRing, maxRing)
+		return bad("ring size is %d, want a power of two from %d to %d", o.RingSize, minRing, maxRing)
 	case o.Chunks < 0 || o.Chunks > maxRing:
-		return bad("%d chunks are not in 0..%d", o.Chunks, maxRing)
+		return bad("%d chunks, want 0 to %d", o.Chunks, maxRing)
 	case o.BusyPoll < 0 || o.BusyPoll > 1_000_000:
-		return bad("busy-poll time of %d us is not in 0..1000000", o.BusyPoll)
+		return bad("busy-poll time is %d us, want 0 to 1000000", o.BusyPoll)
 	case o.Mode == Generic && isTrue(o.ZeroCopy):
-		return bad("generic mode has no zero-copy")
+		return bad("generic mode does not support zero-copy")
 	}
 	return nil
 }
 
-// sizes fills in the defaults that depend on how many queues there are.
+// sizes sets the defaults that depend on the number of queues.
 func (o *Options) sizes(queues int) error {
 	if o.RingSize == 0 {
 		o.RingSize = defaultRing
@@ -131,7 +130,7 @@ func (o *Options) sizes(queues int) error {
 		o.Chunks = o.RingSize
 	}
 	if o.Chunks > o.RingSize {
-		return fmt.Errorf("%w: %d chunks do not fit rings of %d", ErrOptions, o.Chunks, o.RingSize)
+		return fmt.Errorf("%w: %d chunks exceed the ring size %d", ErrOptions, o.Chunks, o.RingSize)
 	}
 	return nil
 }

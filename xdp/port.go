@@ -11,61 +11,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a driver.Port and driver.Network on an interface. One thread at a time owns it and
-// makes the calls; Wake, Close, Info, Addrs, Resolve and Changed are safe from any goroutine.
+// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups and
+// driver.Holder. One goroutine at a time owns it and calls its methods; Wake, Close, Info, Addrs,
+// Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
 //
-// Every queue served has a socket; Receive takes turns between them. All frames are sent
-// on the first queue: one owner cannot feed several queues faster than one, and
-// frames of a connection that overtake each other on different queues would look
-// like loss to it.
+// Every queue has a socket, and Receive polls them in turn. All frames are sent on the first queue:
+// one owner gains nothing from several, and frames that overtake each other would look like loss.
 type Port struct {
 	queues   []*queue
 	prog     *program
 	net      *network
 	datapath string
-	multi    bool // buffers of two chunks
-	capacity int  // bytes of the largest frame that a buffer takes, in both directions
+	multi    bool // buffers have two chunks
+	capacity int  // largest frame that a buffer holds in either direction, bytes
 	busyPoll bool
 
-	// owner
-	next    int // the queue that Receive looks at first
-	out     int // buffers in the caller's hands
+	// Fields of the owner.
+	next    int // queue that Receive polls first
+	out     int // number of buffers that the caller holds
 	down    bool
 	stats   driver.Stats
-	polls   []unix.PollFd // wake-up event, then a socket per queue
+	polls   []unix.PollFd // the eventfd, then one socket per queue
 	timeout unix.Timespec
 
-	// The owner sets inside, then looks at closed; Close sets closed, then looks at
-	// inside: at least one sees the other, and Close unmaps nothing under the owner's feet. The owner does so all the time and
-	// Close once, so Close pays for the order of both where it can (light; see fence.Heavy).
-	inside atomic.Uint32
-	light  bool
-	held   bool // the owner stays inside over several calls
-	closed atomic.Bool
+	// The owner sets inside and then reads closed; Close sets closed and then reads inside. At
+	// least one of them sees the other's value, so Close never unmaps memory that the owner uses.
+	// The owner does this often and Close once. If asymmetric is set, Close pays for the memory
+	// barriers of both (see fence.Heavy).
+	inside     atomic.Uint32
+	asymmetric bool
+	held       bool // the owner called Hold
+	closed     atomic.Bool
 
-	// The same pattern keeps wake-ups from being lost: Wake sets woken, then looks at
-	// sleeping; Wait sets sleeping, then looks at woken.
+	// The same pattern prevents lost wake-ups: Wake sets woken and then reads sleeping; Wait sets
+	// sleeping and then reads woken.
 	woken    atomic.Bool
 	sleeping atomic.Bool
 	event    int // eventfd
 
 	closing  sync.Once
 	closeErr error
-	mu       sync.Mutex // orders the end of Close with buffers given back late
-	torn     bool       // under mu: sockets and rings are gone
+	mu       sync.Mutex // serializes the end of Close with late buffers
+	finished bool       // guarded by mu: sockets and rings are closed
 }
 
 var (
 	_ driver.Port    = (*Port)(nil)
 	_ driver.Network = (*Port)(nil)
+	_ driver.Groups  = (*Port)(nil)
+	_ driver.Holder  = (*Port)(nil)
 )
 
-// enter starts an owner's call; if it says no, the Port is closed.
+// enter starts a call of the owner. It returns false if the Port is closed.
 func (p *Port) enter() bool {
 	if p.held {
 		return !p.closed.Load()
 	}
-	p.mark()
+	p.setInside()
 	if p.closed.Load() {
 		fence.Store(&p.inside, 0)
 		return false
@@ -73,9 +75,9 @@ func (p *Port) enter() bool {
 	return true
 }
 
-// mark sets inside before any load that follows.
-func (p *Port) mark() {
-	if p.light {
+// setInside sets inside before all later loads.
+func (p *Port) setInside() {
+	if p.asymmetric {
 		fence.Store(&p.inside, 1)
 		return
 	}
@@ -88,23 +90,23 @@ func (p *Port) leave() {
 	}
 }
 
-// Hold implements driver.Holder: a turn of the owner is some four calls.
+// Hold implements driver.Holder. It saves the owner the atomic operations of several calls.
 func (p *Port) Hold() {
-	p.mark()
+	p.setInside()
 	p.held = true
 }
 
-// Unhold ends it.
+// Unhold ends Hold.
 func (p *Port) Unhold() {
 	p.held = false
 	fence.Store(&p.inside, 0)
 }
 
-// Info describes the port as it is now.
+// Info returns the current state of the port. It is safe for concurrent use.
 func (p *Port) Info() driver.Info { return p.net.state.Load().info }
 
-// Stats returns the counters. RxDropped includes what the kernel dropped because rings were
-// full or buffers missing. Owner thread only; it makes a system call per queue.
+// Stats returns the counters. RxDropped includes frames that the kernel dropped because a ring was
+// full or no buffer was free. Only the owner may call Stats. It makes one system call per queue.
 func (p *Port) Stats() driver.Stats {
 	s := p.stats
 	if !p.enter() {
@@ -124,18 +126,17 @@ func (p *Port) kernelDrops() (n uint64) {
 	return n
 }
 
-// lentBack counts n buffers that come back after Close; with the last one the packet
-// memory goes.
-func (p *Port) lentBack(n int) {
+// returnLate counts n buffers that were returned after Close. The last one frees the packet memory.
+func (p *Port) returnLate(n int) {
 	p.mu.Lock()
 	p.out -= n
 	p.freeMemory()
 	p.mu.Unlock()
 }
 
-// freeMemory unmaps the UMEMs once nobody can hold a buffer in them. Under mu.
+// freeMemory unmaps the packet memory when no buffer is in use. p.mu must be held.
 func (p *Port) freeMemory() {
-	if !p.torn || p.out > 0 {
+	if !p.finished || p.out > 0 {
 		return
 	}
 	for _, q := range p.queues {
@@ -143,27 +144,26 @@ func (p *Port) freeMemory() {
 	}
 }
 
-// Close detaches the XDP program, closes the sockets and ends the netlink subscription. The
-// memory of buffers that the owner still holds stays until it gives them back. Idempotent;
-// callable from any goroutine, also while the owner is in Wait, which then returns
-// ErrClosed.
+// Close detaches the XDP program, closes the sockets and ends the netlink subscription. Packet
+// memory remains mapped until the owner has returned all buffers. Close is idempotent and safe for
+// concurrent use; a Wait in progress returns ErrClosed.
 func (p *Port) Close() error {
 	p.closing.Do(func() { p.closeErr = p.close() })
 	return p.closeErr
 }
 
-// ownerPause is how long Close sleeps between two looks whether the owner has left.
+// ownerPause is the interval at which Close checks whether the owner is inside a call.
 const ownerPause = 20 * time.Microsecond
 
-// refuse makes the owner's calls say no, all but the one that awaitOwner waits for.
-func (p *Port) refuse() {
+// shut makes calls of the owner fail, except for one in progress; see awaitOwner.
+func (p *Port) shut() {
 	p.closed.Store(true)
-	if p.light {
+	if p.asymmetric {
 		fence.Heavy()
 	}
 }
 
-// awaitOwner returns when the owner is outside, for good after refuse.
+// awaitOwner returns when the owner is in no call. After shut, this remains true.
 func (p *Port) awaitOwner() {
 	for spins := 0; p.inside.Load() != 0; spins++ {
 		if spins < 100 {
@@ -175,9 +175,9 @@ func (p *Port) awaitOwner() {
 }
 
 func (p *Port) close() error {
-	p.refuse()
+	p.shut()
 	err := p.prog.close()
-	p.ring()
+	p.signal()
 	p.awaitOwner()
 	p.net.close()
 	p.mu.Lock()
@@ -187,7 +187,7 @@ func (p *Port) close() error {
 		q.close()
 	}
 	_ = unix.Close(p.event)
-	p.torn = true
+	p.finished = true
 	p.freeMemory()
 	return err
 }

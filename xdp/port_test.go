@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modesToTest are all that a veth can do.
+// modesToTest are the modes that a veth supports.
 var modesToTest = []Mode{Generic, Native}
 
-// modesFor are those that it can do at an MTU: without multi-buffer, native mode takes some 3500 bytes at most.
+// modesFor returns the modes that a veth supports at an MTU. Without multi-buffer, native mode
+// supports about 3500 bytes.
 func modesFor(mtu int) []Mode {
 	if mtu > 3500 && !linux66() {
 		return []Mode{Generic}
@@ -23,8 +24,8 @@ func modesFor(mtu int) []Mode {
 	return modesToTest
 }
 
-// Frames of every size up to the MTU cross both ways, in both modes; those of more than a chunk
-// (3840 bytes received, 4096 sent) are contiguous on arrival.
+// Frames of every size up to the MTU cross in both directions and both modes. Frames of more than a
+// chunk need multi-buffer.
 func TestFramesBothWays(t *testing.T) {
 	for _, mtu := range []int{1500, 4200} {
 		for _, mode := range modesFor(mtu) {
@@ -32,12 +33,12 @@ func TestFramesBothWays(t *testing.T) {
 				pair := newPair(t, veth.Options{MTU: mtu})
 				a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
 				if want := "afxdp-" + mode.String(); a.Info().Datapath != want {
-					t.Errorf("datapath %q, want %q", a.Info().Datapath, want)
+					t.Errorf("Datapath = %q, want %q", a.Info().Datapath, want)
 				}
 				if a.multi != b.multi || (!a.multi && linux66()) {
 					t.Error("multi-buffer is not used")
 				}
-				mtu := a.Info().MTU // less than asked for where the kernel has no multi-buffer
+				mtu := a.Info().MTU // less than requested if the kernel has no multi-buffer
 				var frames [][]byte
 				for n := 0; n <= mtu-28; n += 97 {
 					frames = append(frames, packet{}.build(pattern(n, n)))
@@ -54,7 +55,7 @@ func TestFramesBothWays(t *testing.T) {
 	}
 }
 
-// linux66 says whether the kernel is 6.6 or later: AF_XDP sockets take frames of several buffers since then.
+// linux66 reports whether the kernel is 6.6 or later and supports multi-buffer AF_XDP sockets.
 func linux66() bool {
 	var u unix.Utsname
 	var major, minor int
@@ -67,8 +68,8 @@ func linux66() bool {
 	return major > 6 || (major == 6 && minor >= 6)
 }
 
-// Without multi-buffer a frame has to fit a chunk less the kernel's headroom, and the port's MTU says so. Native mode is refused
-// where the driver could send more at once; auto mode is generic there and takes the frames.
+// Without multi-buffer a frame must fit in a chunk without the headroom, and Info reports the MTU
+// accordingly. Native mode is refused at larger MTUs.
 func TestWithoutMultiBuffer(t *testing.T) {
 	no := false
 	pair := newPair(t, veth.Options{MTU: 4200})
@@ -76,22 +77,22 @@ func TestWithoutMultiBuffer(t *testing.T) {
 		if p != nil {
 			p.Close()
 		}
-		t.Errorf("native at MTU 4200: %v", err)
+		t.Errorf("Open in native mode at MTU 4200: %v", err)
 	}
 	a, b := openEnd(t, &pair.A, Options{MultiBuffer: &no}), openEnd(t, &pair.B, Options{MultiBuffer: &no})
 	const room = chunkSize - headroom
 	if i := a.Info(); i.MaxFrame != room || i.MTU != room-etherLen-vlanLen {
-		t.Errorf("%+v", i)
+		t.Errorf("Info() = %+v", i)
 	}
 	exchange(t, a, b, packet{}.build(pattern(room-42, 1)), packet{}.build(pattern(8, 2)))
 	sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, room-42+1))
 	if got := receive(t, b, 1, 50*time.Millisecond); len(got) != 0 || b.Stats().RxDropped != 1 {
-		t.Errorf("a byte too long: %d arrived, %+v", len(got), b.Stats())
+		t.Errorf("received %d frames that are one byte too long, stats %+v", len(got), b.Stats())
 	}
 	exchange(t, a, b, packet{}.build(pattern(8, 3)))
 }
 
-// Busy-polling, zero-copy switched off and queues chosen change nothing that a caller sees.
+// Busy-polling, disabled zero-copy and a chosen number of queues change nothing for the caller.
 func TestOptionsWork(t *testing.T) {
 	no := false
 	for _, mode := range modesToTest {
@@ -99,11 +100,11 @@ func TestOptionsWork(t *testing.T) {
 		o := Options{Mode: mode, BusyPoll: 20, ZeroCopy: &no, Queues: 1, RingSize: 128, Chunks: 100}
 		a, b := openEnd(t, &pair.A, o), openEnd(t, &pair.B, o)
 		if q := a.Info().Queues; q != 1 {
-			t.Errorf("%d queues", q)
+			t.Errorf("Queues = %d", q)
 		}
 		var bufs [200]driver.Buf
 		if n := a.Alloc(bufs[:]); n != 100 {
-			t.Errorf("%d transmit buffers", n)
+			t.Errorf("Alloc() = %d", n)
 		} else {
 			a.Free(bufs[:n])
 		}

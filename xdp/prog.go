@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progName is how `ip link` and bpftool show the program.
+// progName is the name of the program in `ip link` and bpftool.
 const progName = "gorxe_roce"
 
-// Verdicts and struct xdp_md of linux/bpf.h.
+// Verdicts and offsets in struct xdp_md (linux/bpf.h).
 const (
 	xdpPass        = 2
 	mdData         = 0
@@ -24,8 +24,8 @@ const (
 	mdRxQueueIndex = 16
 )
 
-// What the program compares with, and where, in bytes from the start of the (inner) EtherType's
-// 14-byte header.
+// Values that the program compares, and their offsets in bytes from the start of the Ethernet
+// header (from 4 bytes later if there is a VLAN tag).
 const (
 	etherLen      = 14
 	etherTypeOff  = 12
@@ -39,16 +39,16 @@ const (
 	ipv6Len       = 40
 	udpLen        = 8
 	udpDstOff     = 2
-	ipv4NoOptions = 0x45   // version 4, header of 5 words
-	ipv4Fragment  = 0x3fff // "more fragments" and the offset
+	ipv4NoOptions = 0x45   // version 4, header of 5 32-bit words
+	ipv4Fragment  = 0x3fff // "more fragments" flag and fragment offset
 )
 
-// steering builds the program: UDP to port 4791, in IPv4 without options and not a fragment, or in IPv6 without
-// extension headers, behind one VLAN tag at most, goes to the socket of its receive
-// queue; if that has none, and everything else, goes on to the kernel untouched.
+// steering builds the program. It redirects UDP packets to port 4791 to the socket of their receive
+// queue: in IPv4 without options and fragments, or in IPv6 without extension headers, with at most
+// one VLAN tag. Other frames, and frames of a queue without a socket, go to the kernel unchanged.
 //
-// Registers: R6 context, R2 start of the headers (moved by 4 behind a VLAN tag), R3 end of
-// the packet, R4 and R5 scratch.
+// Registers: R6 is the context, R2 the start of the headers (4 bytes later after a VLAN tag), R3
+// the end of the packet, R4 and R5 are scratch.
 func steering(sockets asm.FDer) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -61,7 +61,7 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.JEq.Imm(asm.R5, wire16(etherVLAN), "vlan"),
 		asm.JNE.Imm(asm.R5, wire16(etherQinQ), "network"),
 	)
-	ins = append(ins, labelled("vlan", need(etherLen+vlanLen))...)
+	ins = append(ins, labeled("vlan", need(etherLen+vlanLen))...)
 	ins = append(ins,
 		asm.Add.Imm(asm.R2, vlanLen),
 		asm.LoadMem(asm.R5, asm.R2, etherTypeOff, asm.Half),
@@ -70,7 +70,7 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.Ja.Label("pass"),
 	)
 
-	ins = append(ins, labelled("ipv4", need(etherLen+ipv4Len+udpLen))...)
+	ins = append(ins, labeled("ipv4", need(etherLen+ipv4Len+udpLen))...)
 	ins = append(ins,
 		asm.LoadMem(asm.R4, asm.R2, etherLen, asm.Byte),
 		asm.JNE.Imm(asm.R4, ipv4NoOptions, "pass"),
@@ -83,7 +83,7 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.Ja.Label("port"),
 	)
 
-	ins = append(ins, labelled("ipv6", need(etherLen+ipv6Len+udpLen))...)
+	ins = append(ins, labeled("ipv6", need(etherLen+ipv6Len+udpLen))...)
 	ins = append(ins,
 		asm.LoadMem(asm.R4, asm.R2, etherLen+6, asm.Byte),
 		asm.JNE.Imm(asm.R4, protoUDP, "pass"),
@@ -94,7 +94,7 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass").WithSymbol("port"),
 		asm.LoadMem(asm.R2, asm.R6, mdRxQueueIndex, asm.Word),
 		asm.LoadMapPtr(asm.R1, sockets.FD()),
-		asm.Mov.Imm(asm.R3, xdpPass), // what to do if the map has no socket for the queue
+		asm.Mov.Imm(asm.R3, xdpPass), // verdict if the map has no socket for the queue
 		asm.FnRedirectMap.Call(),
 		asm.Return(),
 
@@ -103,7 +103,7 @@ func steering(sockets asm.FDer) asm.Instructions {
 	)
 }
 
-// need goes to "pass" unless the packet has n bytes from R2 on.
+// need jumps to "pass" unless n bytes follow R2.
 func need(n int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R4, asm.R2),
@@ -112,37 +112,37 @@ func need(n int32) asm.Instructions {
 	}
 }
 
-func labelled(label string, ins asm.Instructions) asm.Instructions {
+func labeled(label string, ins asm.Instructions) asm.Instructions {
 	ins[0] = ins[0].WithSymbol(label)
 	return ins
 }
 
-// wire16 is the value that a 16-bit load gives for v in network byte order.
+// wire16 returns the result of a 16-bit load of v in network byte order.
 func wire16(v uint16) int32 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)
 	return int32(binary.NativeEndian.Uint16(b[:]))
 }
 
-// program is the loaded XDP program with its map of sockets, and once attached the link
-// that holds it to the interface. The link has to stay referenced: when it is closed, by us or
-// by the kernel because the process died, the program is detached.
+// program is the loaded XDP program, its map of sockets, and the link that attaches it to the
+// interface. The program is detached when the link is closed, also by the kernel at the end of the
+// process.
 type program struct {
 	sockets *ebpf.Map
 	prog    *ebpf.Program
 	link    link.Link
-	mode    Mode // Native or Generic, once attached
+	mode    Mode // Native or Generic, after attach
 }
 
-// loadProgram loads the program for an interface of that many queues. frags says
-// whether it declares to cope with frames in several buffers, which drivers ask for before they
-// take large MTUs.
+// loadProgram loads the program for an interface with the given number of queues. frags declares
+// that the program accepts multi-buffer frames, which drivers require at large MTUs.
 func loadProgram(queues int, frags bool) (*program, error) {
 	// Kernels before 5.11 count maps against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		// Without CAP_BPF the library cannot tell how the kernel counts, so users without
-		// privileges end here on any kernel.
-		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (before Linux 5.11 CAP_SYS_RESOURCE, too): %w", ErrPermission, err)
+		// Without CAP_BPF the library cannot find out how the kernel counts, so unprivileged users
+		// get this error on every kernel.
+		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK "+
+			"(before Linux 5.11 also CAP_SYS_RESOURCE): %w", ErrPermission, err)
 	}
 	p := new(program)
 	var err error
@@ -150,7 +150,7 @@ func loadProgram(queues int, frags bool) (*program, error) {
 		Name: "gorxe_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
 	})
 	if err != nil {
-		return nil, bpfError("make the map of sockets", err)
+		return nil, bpfError("create the map of sockets", err)
 	}
 	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "Apache-2.0", Instructions: steering(p.sockets)}
 	if frags {
@@ -165,9 +165,9 @@ func loadProgram(queues int, frags bool) (*program, error) {
 
 func bpfError(what string, err error) error {
 	switch {
-	case errors.Is(err, unix.EPERM): // what the library adds about MEMLOCK would mislead
+	case errors.Is(err, unix.EPERM): // omit the library's hint about MEMLOCK, which is misleading
 		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN", ErrPermission, what)
-	case errors.Is(err, unix.EACCES): // the verifier's word is in it
+	case errors.Is(err, unix.EACCES): // err contains the verifier's message
 		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w", ErrPermission, what, err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w: cannot %s on this kernel: %w", ErrUnsupported, what, err)
@@ -175,7 +175,7 @@ func bpfError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w", what, err)
 }
 
-// attach puts the program on the interface; the thread has to be in its network namespace.
+// attach attaches the program to an interface in the thread's network namespace.
 func (p *program) attach(index int, m Mode) error {
 	flags := link.XDPDriverMode
 	if m == Generic {
@@ -189,15 +189,15 @@ func (p *program) attach(index int, m Mode) error {
 	return nil
 }
 
-// serve lets frames of a queue go to its socket.
-func (p *program) serve(q *queue) error {
+// addSocket makes the program redirect frames of a queue to its socket.
+func (p *program) addSocket(q *queue) error {
 	if err := p.sockets.Put(q.id, uint32(q.fd)); err != nil {
 		return fmt.Errorf("steer queue %d to its socket: %w", q.id, err)
 	}
 	return nil
 }
 
-// close detaches the program, if it is attached, and lets go of it.
+// close detaches and releases the program.
 func (p *program) close() (err error) {
 	if p.link != nil {
 		err = p.link.Close()

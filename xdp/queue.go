@@ -8,34 +8,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindPatience is how long a bind that finds the queue taken is tried again: the kernel lets
-// go of a closed socket's queue a little later, from a work queue.
+// bindPatience is how long bind retries if the queue is in use. The kernel releases the queue of a
+// closed socket asynchronously.
 const (
 	bindPatience = 2 * time.Second
 	bindPause    = 2 * time.Millisecond
 )
 
 const (
-	// sendBuffer bounds the bytes that sent frames may occupy in the kernel until the other end
-	// has taken them. The default holds only some 30 long frames.
+	// sendBuffer limits the bytes of sent frames that the kernel holds until the peer has taken
+	// them. The default limit holds only about 30 long frames.
 	sendBuffer = 16 << 20
-	// kickBudget is how many descriptors a kick may send, where the kernel lets that be set
-	// (6.17 and later); 32 elsewhere.
+	// kickBudget is the number of descriptors that one kick may send on Linux 6.17 and later. Older
+	// kernels send 32.
 	kickBudget = 128
 
-	// Socket options that x/sys does not name.
+	// Socket options that x/sys does not define.
 	soPreferBusyPoll = 69
 	soBusyPollBudget = 70
 	busyPollBudget   = 64
 )
 
-// queue is the AF_XDP socket of one NIC queue with a UMEM of its own.
+// queue is the AF_XDP socket of one NIC queue with its own packet memory (UMEM).
 //
-// The UMEM is an array of buffers of "stride" bytes: the first rxCount are for receiving, the
-// rest for transmission. With multi-buffer a buffer is two chunks, of which
-// the kernel is given only the first to receive into: a frame that needs more arrives
-// in several chunks, and its short rest is copied into the second one, right behind
-// the head piece. A long frame to transmit lies in both chunks and takes two descriptors.
+// The UMEM is an array of buffers of stride bytes: the first rxCount are for receiving, the others
+// for sending. With multi-buffer, a buffer has two chunks, and the kernel receives only into the
+// first one. If a received frame needs several chunks, its short rest is copied to the second chunk
+// of the first buffer, directly after the first part. A long frame to send is in both chunks and
+// takes two descriptors.
 type queue struct {
 	fd   int
 	id   uint32
@@ -49,24 +49,25 @@ type queue struct {
 	rxCount  uint32
 	zeroCopy bool
 
-	txFree []uint32 // indices of free transmit buffers; the last is the warmest in the cache
-	txDesc []uint8  // per transmit buffer: descriptors that the kernel has not completed
+	txFree []uint32 // indices of free send buffers, the most recently used last
+	txDesc []uint8  // per send buffer: descriptors that the kernel has not completed
 }
 
-// layout says how a queue is built.
+// layout is the configuration of a queue.
 type layout struct {
 	id       uint32
 	ring     int
 	chunks   int
-	multi    bool // buffers of two chunks
-	adapt    bool // how many receive buffers the kernel has follows the load
-	transmit bool // this queue transmits too
-	busyPoll int  // us
+	multi    bool // buffers have two chunks
+	adapt    bool // the number of receive buffers that the kernel gets follows the load
+	transmit bool // this queue also sends
+	busyPoll int  // microseconds
 }
 
 func (q *queue) stride() uint32 { return 1 << q.shift }
 
-// newQueue makes the socket with its memory and rings; bind comes later. On error nothing is left.
+// newQueue creates the socket, its memory and its rings, but does not bind it. After an error
+// nothing remains open.
 func newQueue(l *layout) (q *queue, err error) {
 	q = &queue{fd: -1, id: l.id, shift: 12, rxCount: uint32(l.chunks)}
 	if l.multi {
@@ -97,17 +98,18 @@ func openSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT):
-		return -1, fmt.Errorf("%w: this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS)", ErrUnsupported)
+		return -1, fmt.Errorf("%w: the kernel does not support AF_XDP sockets (CONFIG_XDP_SOCKETS)", ErrUnsupported)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return -1, fmt.Errorf("%w: an AF_XDP socket needs CAP_NET_RAW; run as root or grant it", ErrPermission)
+		return -1, fmt.Errorf("%w: AF_XDP sockets require CAP_NET_RAW: run as root or grant it", ErrPermission)
 	case err != nil:
-		return -1, fmt.Errorf("make AF_XDP socket: %w", err)
+		return -1, fmt.Errorf("create AF_XDP socket: %w", err)
 	}
 	return fd, nil
 }
 
-// kernelHasMultiBuffer says whether AF_XDP sockets take frames of several buffers. The kernel looks at the
-// flags of a bind first: with a flag that it knows it goes on to miss the interface.
+// kernelHasMultiBuffer reports whether AF_XDP sockets support multi-buffer. The kernel checks the
+// flags of a bind before the interface index, so a supported flag leads to the error for a missing
+// interface.
 func kernelHasMultiBuffer() bool {
 	fd, err := openSocket()
 	if err != nil {
@@ -135,7 +137,7 @@ func (q *queue) makeUMEM(l *layout) error {
 	q.umem = mem
 	switch err := registerUMEM(q.fd, mem); {
 	case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: locking %d MiB of packet memory needs CAP_IPC_LOCK or a higher `ulimit -l`", ErrPermission, len(mem)>>20)
+		return fmt.Errorf("%w: locking %d MiB of packet memory requires CAP_IPC_LOCK or a higher `ulimit -l`", ErrPermission, len(mem)>>20)
 	case err != nil:
 		return fmt.Errorf("register packet memory: %w", err)
 	}
@@ -146,7 +148,7 @@ func (q *queue) makeRings(l *layout) error {
 	comp := smallRing
 	sizes := []struct{ opt, n int }{{unix.XDP_RX_RING, l.ring}, {unix.XDP_UMEM_FILL_RING, l.ring}}
 	if l.transmit {
-		// Two descriptors a buffer at most.
+		// A buffer has at most two descriptors.
 		comp = l.ring * 2
 		sizes = append(sizes, struct{ opt, n int }{unix.XDP_TX_RING, l.ring})
 	}
@@ -158,10 +160,10 @@ func (q *queue) makeRings(l *layout) error {
 	}
 	off, err := ringOffsets(q.fd)
 	if err != nil {
-		return fmt.Errorf("ask for AF_XDP ring offsets: %w", err)
+		return fmt.Errorf("get AF_XDP ring offsets: %w", err)
 	}
 	if off.Fr.Flags == 0 {
-		return fmt.Errorf("%w: this kernel's AF_XDP has no need-wakeup flag (Linux 5.4 or later is needed)", ErrUnsupported)
+		return fmt.Errorf("%w: the need-wakeup flag of AF_XDP requires Linux 5.4", ErrUnsupported)
 	}
 	err = errors.Join(
 		mapRing(&q.rx, q.fd, unix.XDP_PGOFF_RX_RING, l.ring, &off.Rx),
@@ -174,7 +176,7 @@ func (q *queue) makeRings(l *layout) error {
 	return err
 }
 
-// tune sets options that make things better where they can be had.
+// tune sets options that improve performance and are not essential.
 func (q *queue) tune(l *layout) {
 	if l.transmit {
 		_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
@@ -187,8 +189,8 @@ func (q *queue) tune(l *layout) {
 	}
 }
 
-// bind ties the socket to its queue of interface index, with the bind flags given, waiting a little
-// for a predecessor to vanish.
+// bind binds the socket to its queue of the interface. It retries for a while if a closed socket
+// still holds the queue.
 func (q *queue) bind(index int, flags uint16) error {
 	sa := &unix.SockaddrXDP{Flags: flags | unix.XDP_USE_NEED_WAKEUP, Ifindex: uint32(index), QueueID: q.id}
 	deadline := time.Now().Add(bindPatience)
@@ -202,13 +204,13 @@ func (q *queue) bind(index int, flags uint16) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: another AF_XDP socket holds queue %d; end the program that uses it", ErrBusy, q.id)
+			return fmt.Errorf("%w: another AF_XDP socket uses queue %d: end its process", ErrBusy, q.id)
 		}
 		time.Sleep(bindPause)
 	}
 }
 
-// close closes the socket and its rings, but leaves the UMEM, into which frames in use may point.
+// close closes the socket and its rings. The UMEM stays mapped, because buffers may be in use.
 func (q *queue) close() {
 	if q.fd >= 0 {
 		_ = unix.Close(q.fd)

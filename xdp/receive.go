@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// headLines is how many cache lines of a frame are fetched as soon as it is known where it is: all headers, and a short
-// message. They come from the core that the kernel received on, which takes some 70 ns.
+// headLines is the number of cache lines of a received frame that Receive prefetches: all headers
+// and a short message. They are in the cache of the core on which the kernel received the frame.
 const headLines = 2
 
-// Tokens name the queue in the upper half and the buffer's index in the lower.
+// A token holds the queue in its upper half and the buffer's index in its lower half.
 func token(q int, index uint32) uint64           { return uint64(q)<<32 | uint64(index) }
 func untoken(t uint64) (queue int, index uint32) { return int(t >> 32), uint32(t) }
 
-// Receive takes up to len(bufs) frames out of the receive rings without a
-// system call (but see Options.BusyPoll), from the queues in turn. Frames of several
-// descriptors come out contiguous.
+// Receive takes up to len(bufs) frames from the receive rings, polling the queues in turn. It makes
+// no system call unless Options.BusyPoll is set or a zero-copy driver waits for buffers. Each frame
+// is contiguous.
 func (p *Port) Receive(bufs []driver.Buf) int {
 	if !p.enter() {
 		return 0
@@ -44,7 +44,7 @@ func (p *Port) receive(qi int, bufs []driver.Buf) int {
 		p.pokeIdle(q)
 		return 0
 	}
-	pile := ready
+	waiting := ready
 	n, used := 0, uint32(0)
 	bytes := 0
 	for n < len(bufs) && used < ready {
@@ -53,13 +53,13 @@ func (p *Port) receive(qi int, bufs []driver.Buf) int {
 		if d.Options&unix.XDP_PKT_CONTD != 0 {
 			size, pieces = p.join(q, used, &ready)
 			if pieces == 0 {
-				break // the rest of the frame is not there yet
+				break // the rest of the frame has not arrived yet
 			}
 		}
 		used += pieces
 		index := uint32(at >> q.shift)
 		if size == 0 {
-			q.giveBack(index)
+			q.recycle(index)
 			p.stats.RxDropped++
 			continue
 		}
@@ -72,9 +72,9 @@ func (p *Port) receive(qi int, bufs []driver.Buf) int {
 	if used > 0 {
 		q.rx.skip(used)
 		q.rx.consumed()
-		q.taken(used, pile)
+		q.taken(used, waiting)
 		if used > uint32(n) {
-			q.topUp() // join or a dropped frame gave buffers back
+			q.topUp() // join or a dropped frame has freed buffers
 		}
 	}
 	p.stats.RxFrames += uint64(n)
@@ -82,13 +82,14 @@ func (p *Port) receive(qi int, bufs []driver.Buf) int {
 	return n
 }
 
-// join makes a frame of several descriptors contiguous, the first being number
-// "first" of those ready. It appends the later pieces behind the head, where the buffer's second chunk is,
-// which the kernel never uses: it fills a chunk to its end before it takes
-// the next, so in copy mode the head ends right there, and the short rest is all that is copied.
-// A driver that ends the head earlier is served as well. It returns the frame's size, 0 if the frame
-// is too long for a buffer and has to be dropped, and the number of descriptors,
-// 0 if the last is not there yet.
+// join makes a frame of several descriptors contiguous. first is the index of its first descriptor
+// among those that are ready. It copies the later parts to the end of the first part. The kernel
+// fills a chunk before it uses the next one, so in copy mode the first part ends where the second
+// chunk of the buffer begins, and only the short rest is copied. Drivers that end the first part
+// earlier are supported, too.
+//
+// join returns the size of the frame, or 0 if the frame does not fit in a buffer and must be
+// dropped, and the number of descriptors, or 0 if the last one is not ready yet.
 func (p *Port) join(q *queue, first uint32, ready *uint32) (size int, pieces uint32) {
 	for {
 		if first+pieces == *ready {
@@ -114,27 +115,26 @@ func (p *Port) join(q *queue, first uint32, ready *uint32) (size int, pieces uin
 		if size > 0 {
 			at += uint64(copy(q.umem[at:end], q.umem[d.Addr:d.Addr+uint64(d.Len)]))
 		}
-		q.giveBack(uint32(d.Addr >> q.shift))
+		q.recycle(uint32(d.Addr >> q.shift))
 	}
 	return size, pieces
 }
 
-// pokeIdle is for a queue that has nothing: with busy-polling the caller's system call is what
-// makes the NIC's queue run, and a zero-copy driver that ran out of buffers asks to be called once it has
-// new ones.
+// pokeIdle handles an empty receive ring. With busy-polling, a system call makes the NIC's queue
+// run. A zero-copy driver that ran out of buffers asks for a system call after new ones were added.
 func (p *Port) pokeIdle(q *queue) {
 	if p.busyPoll || (q.zeroCopy && q.fill.needWakeup()) {
 		_ = kickRx(q.fd)
 	}
 }
 
-// Release gives received frames back; the kernel may receive into them at once.
+// Release returns received frames to the kernel.
 func (p *Port) Release(bufs []driver.Buf) {
 	if len(bufs) == 0 {
 		return
 	}
 	if !p.enter() {
-		p.lentBack(len(bufs))
+		p.returnLate(len(bufs))
 		return
 	}
 	last := -1
@@ -145,7 +145,7 @@ func (p *Port) Release(bufs []driver.Buf) {
 		}
 		last = qi
 		q := p.queues[qi]
-		q.giveBack(index)
+		q.recycle(index)
 		bufs[i] = driver.Buf{}
 	}
 	p.refilled(p.queues[last])

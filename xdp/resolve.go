@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// resolvePatience is how long Resolve waits for a neighbour if its context has no
-	// deadline: the kernel asks three times, a second apart.
+	// resolvePatience is how long Resolve waits for a neighbor if its context has no deadline. The
+	// kernel sends three requests, one per second.
 	resolvePatience = 3 * time.Second
-	// Pauses between two looks at the neighbour table.
+	// Interval between two lookups in the neighbor table.
 	neighPause    = 500 * time.Microsecond
 	maxNeighPause = 20 * time.Millisecond
 )
 
-// Resolve finds the next hop towards dst by the kernel's routes and neighbour table, and has the
-// kernel ask by ARP or neighbour discovery if the entry is missing. It waits for the answer
-// within ctx, three seconds at most if ctx has no deadline. The zero src leaves the choice
-// of the local address to the routes. Errors: ErrNoRoute, ErrNoNeighbour, ErrLocal, ErrNoAddress (src is not
-// on this interface).
+// Resolve finds the next hop towards dst from the kernel's routes and neighbor table. If the
+// neighbor is unknown, it makes the kernel use ARP or neighbor discovery and waits for the answer,
+// until ctx is done or for three seconds if ctx has no deadline. If src is the zero Addr, the
+// routes select the source address. Errors: ErrNoRoute, ErrNoNeighbor, ErrLocal, ErrClosed, or
+// ErrNoAddress if src is not an address of the interface. Resolve is safe for concurrent use.
 //
-// Neighbour discovery over IPv6 needs a link-local address on the interface.
+// IPv6 neighbor discovery requires a link-local address on the interface.
 func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	src, dst = src.Unmap(), dst.Unmap().WithZone("")
 	s := p.net.state.Load()
@@ -38,11 +38,11 @@ func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, er
 	case p.closed.Load():
 		return driver.Hop{}, ErrClosed
 	case !dst.IsValid() || dst.IsUnspecified():
-		return driver.Hop{}, fmt.Errorf("%w: %v is no address to send to", ErrNoRoute, dst)
+		return driver.Hop{}, fmt.Errorf("%w: cannot send to %v", ErrNoRoute, dst)
 	case has(s.addrs, dst) || dst.IsLoopback():
-		return driver.Hop{}, fmt.Errorf("%w: %v is on %s", ErrLocal, dst, s.info.Name)
+		return driver.Hop{}, fmt.Errorf("%w: %v on %s", ErrLocal, dst, s.info.Name)
 	case src.IsValid() && !has(s.addrs, src):
-		return driver.Hop{}, fmt.Errorf("%w %v: %s has %v", ErrNoAddress, src, s.info.Name, s.addrs)
+		return driver.Hop{}, fmt.Errorf("%w %v: the addresses of %s are %v", ErrNoAddress, src, s.info.Name, s.addrs)
 	}
 	hop, next, err := p.net.route(src, dst, s)
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, er
 		ctx, cancel = context.WithTimeout(ctx, resolvePatience)
 		defer cancel()
 	}
-	hop.MAC, err = p.net.neighbour(ctx, next, s.info.Name)
+	hop.MAC, err = p.net.neighbor(ctx, next, s.info.Name)
 	return hop, err
 }
 
@@ -65,8 +65,8 @@ func has(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// route asks the kernel which way a packet to dst takes over this interface; next is whose MAC
-// it needs.
+// route asks the kernel for the route to dst over this interface. next is the address whose MAC is
+// needed.
 func (n *network) route(src, dst netip.Addr, s *state) (hop driver.Hop, next netip.Addr, err error) {
 	r, err := n.routeTo(src, dst)
 	switch {
@@ -75,10 +75,11 @@ func (n *network) route(src, dst netip.Addr, s *state) (hop driver.Hop, next net
 	case err == nil && r.Type == unix.RTN_LOCAL:
 		return hop, next, fmt.Errorf("%w: %v", ErrLocal, dst)
 	case err == nil && !slices.Contains(usableRoutes, r.Type):
-		err = errors.New("not an address to send to")
+		err = errors.New("the route does not deliver packets")
 	}
 	if err != nil {
-		return hop, next, fmt.Errorf("%w: to %v over %s: %w; look at `ip route get %v oif %s`", ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
+		return hop, next, fmt.Errorf("%w: %v on %s: %w: check `ip route get %v oif %s`",
+			ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
 	}
 	hop = driver.Hop{Src: src, MTU: s.info.MTU}
 	if !src.IsValid() {
@@ -99,8 +100,9 @@ func (n *network) routeTo(src, dst netip.Addr) (r netlink.Route, err error) {
 	}
 	err = n.query(func(h *netlink.Handle) error {
 		if dst.Is4() && !dst.IsMulticast() {
-			// Told the interface, the kernel takes an IPv4 address without a route for a neighbour.
-			// Asking for the entry of the table shows that there is none.
+			// If the interface is given, the kernel treats an IPv4 address without a route as a
+			// neighbor. FIBMatch asks for the entry of the routing table and fails if there is
+			// none.
 			match := o
 			match.FIBMatch = true
 			if _, err := h.RouteGetWithOptions(dst.AsSlice(), &match); err != nil {
@@ -136,12 +138,12 @@ func addrOf(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// States of a neighbour entry whose MAC may be used.
+// States of a neighbor entry with a usable MAC.
 const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
-// neighbour finds the MAC of ip, if need be by having the kernel ask for it. An entry that has gone
-// stale is used, but the kernel is told so that it checks whether it still holds.
-func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
+// neighbor returns the MAC of ip. If the entry is missing, it makes the kernel resolve it. A stale
+// entry is used, and the kernel is told to verify it.
+func (n *network) neighbor(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
 	for pause, first := neighPause, true; ; pause, first = min(2*pause, maxNeighPause), false {
 		e, err := n.lookup(ip)
 		if err != nil {
@@ -149,24 +151,25 @@ func (n *network) neighbour(ctx context.Context, ip netip.Addr, name string) (bt
 		}
 		if e.State&neighUsable != 0 && len(e.HardwareAddr) == len(bth.MAC{}) {
 			if e.State&netlink.NUD_STALE != 0 {
-				_ = n.ask(ip)
+				_ = n.solicit(ip)
 			}
 			return bth.MAC(e.HardwareAddr), nil
 		}
 		if first || e.State&^netlink.NUD_FAILED == netlink.NUD_NONE {
-			if err := n.ask(ip); err != nil {
-				return bth.MAC{}, fmt.Errorf("have the kernel look for %v on %s: %w", ip, name, err)
+			if err := n.solicit(ip); err != nil {
+				return bth.MAC{}, fmt.Errorf("resolve neighbor %v on %s: %w", ip, name, err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return bth.MAC{}, fmt.Errorf("%w: %v on %s is silent (%w); is the peer up and on this network?", ErrNoNeighbour, ip, name, ctx.Err())
+			return bth.MAC{}, fmt.Errorf("%w: %v on %s (%w): check that the peer is up and on this network",
+				ErrNoNeighbor, ip, name, ctx.Err())
 		case <-time.After(pause):
 		}
 	}
 }
 
-// lookup returns the entry of ip, or one in state NONE if there is none.
+// lookup returns the neighbor entry of ip, or an entry in state NONE.
 func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
 	var list []netlink.Neigh
 	err := n.query(func(h *netlink.Handle) (err error) {
@@ -174,7 +177,7 @@ func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
 		return err
 	})
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return netlink.Neigh{}, fmt.Errorf("read neighbour table: %w", err)
+		return netlink.Neigh{}, fmt.Errorf("read neighbor table: %w", err)
 	}
 	for i := range list {
 		if addrOf(list[i].IP) == ip {
@@ -184,8 +187,8 @@ func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
 	return netlink.Neigh{State: netlink.NUD_NONE}, nil
 }
 
-// ask makes the kernel use the neighbour as if it had a packet for it, without sending one.
-func (n *network) ask(ip netip.Addr) error {
+// solicit makes the kernel resolve or verify a neighbor as if it had a packet for it.
+func (n *network) solicit(ip netip.Addr) error {
 	return n.query(func(h *netlink.Handle) error {
 		return h.NeighSet(&netlink.Neigh{
 			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE, IP: ip.AsSlice(),
@@ -200,7 +203,8 @@ func family(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// multicastMAC maps a multicast address onto Ethernet (RFC 1112 6.4, RFC 2464 7).
+// multicastMAC maps a multicast address to an Ethernet address (RFC 1112, section 6.4; RFC 2464,
+// section 7).
 func multicastMAC(a netip.Addr) bth.MAC {
 	b := a.As16()
 	if a.Is4() {

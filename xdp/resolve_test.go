@@ -27,8 +27,8 @@ func addRoute(t *testing.T, e *veth.End, dst, via string, mtu int) {
 	})
 }
 
-// Resolve finds neighbours of both families, itself and through gateways, and which local address to use. The peer's kernel
-// answers though its interface has a port as well: ARP and ND are not RoCE.
+// Resolve finds IPv4 and IPv6 neighbors, directly and through gateways, and the source address. The
+// kernel of the peer answers.
 func TestResolve(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 4200})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
@@ -42,10 +42,10 @@ func TestResolve(t *testing.T) {
 		src, dst netip.Addr
 		want     driver.Hop
 	}{
-		{"IPv4 neighbour", none, hostB4, driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
-		{"IPv4 neighbour, mapped", none, addr("::ffff:10.77.0.2"), driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
-		{"IPv6 neighbour", none, hostB6, driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
-		{"link-local neighbour", none, llb, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
+		{"IPv4 neighbor", none, hostB4, driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
+		{"IPv4 neighbor, mapped", none, addr("::ffff:10.77.0.2"), driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
+		{"IPv6 neighbor", none, hostB6, driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
+		{"link-local neighbor", none, llb, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
 		{"link-local with a zone", none, llb.WithZone("gorxe-a"), driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
 		{"source given", lla, hostB6, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
 		{"IPv4 gateway, route with an MTU", none, addr("198.51.100.77"), driver.Hop{MAC: peer, Src: hostA4, MTU: 1400}},
@@ -54,17 +54,17 @@ func TestResolve(t *testing.T) {
 		{"IPv6 multicast", lla, addr("ff02::1:a2:b3"), driver.Hop{MAC: bth.MAC{0x33, 0x33, 0, 0xa2, 0, 0xb3}, Src: lla, MTU: mtu}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 2 { // the second time the entry is there
+			for range 2 { // the second time the entry exists
 				got, err := a.Resolve(context.Background(), c.src, c.dst)
 				if err != nil || got != c.want {
-					t.Fatalf("got %+v, %v; want %+v", got, err, c.want)
+					t.Fatalf("Resolve() = %+v, %v; want %+v", got, err, c.want)
 				}
 			}
 		})
 	}
 }
 
-// What cannot be reached is told apart, within the time that the context gives.
+// Resolve distinguishes the causes of failure and respects the context's deadline.
 func TestResolveFails(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
@@ -81,9 +81,9 @@ func TestResolveFails(t *testing.T) {
 		{"broadcast", netip.Addr{}, addr("10.77.0.255"), ErrNoRoute},
 		{"no IPv4 route", netip.Addr{}, addr("192.0.2.1"), ErrNoRoute},
 		{"no IPv6 route", netip.Addr{}, addr("2001:db8::1"), ErrNoRoute},
-		{"source not ours", addr("10.77.0.99"), hostB4, ErrNoAddress},
-		{"silent IPv4 neighbour", netip.Addr{}, addr("10.77.0.50"), ErrNoNeighbour},
-		{"silent IPv6 neighbour", netip.Addr{}, addr("fd77::50"), ErrNoNeighbour},
+		{"source of another host", addr("10.77.0.99"), hostB4, ErrNoAddress},
+		{"silent IPv4 neighbor", netip.Addr{}, addr("10.77.0.50"), ErrNoNeighbor},
+		{"silent IPv6 neighbor", netip.Addr{}, addr("fd77::50"), ErrNoNeighbor},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -91,20 +91,20 @@ func TestResolveFails(t *testing.T) {
 			start := time.Now()
 			hop, err := a.Resolve(ctx, c.src, c.dst)
 			if !errors.Is(err, c.want) {
-				t.Errorf("%+v, %v; want %v", hop, err, c.want)
+				t.Errorf("Resolve() = %+v, %v; want %v", hop, err, c.want)
 			}
 			if d := time.Since(start); d > time.Second {
-				t.Errorf("took %v", d)
+				t.Errorf("Resolve took %v", d)
 			}
 		})
 	}
 	a.Close()
 	if _, err := a.Resolve(context.Background(), netip.Addr{}, hostB4); !errors.Is(err, ErrClosed) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("Resolve after Close: %v", err)
 	}
 }
 
-// A peer that only comes up while Resolve waits is found.
+// Resolve finds a peer that comes up while it waits.
 func TestResolveWaits(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
@@ -117,12 +117,12 @@ func TestResolveWaits(t *testing.T) {
 	hop, err := a.Resolve(context.Background(), netip.Addr{}, addr("10.77.0.60"))
 	<-done
 	if err != nil || hop.MAC != bth.MAC(pair.B.MAC) {
-		t.Errorf("%+v, %v", hop, err)
+		t.Errorf("Resolve() = %+v, %v", hop, err)
 	}
 }
 
-// A neighbour whose MAC changes is announced by Changed, so that whoever remembers hops can ask again.
-func TestNeighbourChange(t *testing.T) {
+// Changed reports a new MAC of a neighbor, so that cached hops can be resolved again.
+func TestNeighborChange(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
 	if _, err := a.Resolve(context.Background(), netip.Addr{}, hostB4); err != nil {
@@ -138,7 +138,7 @@ func TestNeighbourChange(t *testing.T) {
 	})
 }
 
-// Close ends a Resolve that waits for an answer.
+// Close ends a waiting Resolve.
 func TestCloseEndsResolve(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
@@ -146,6 +146,6 @@ func TestCloseEndsResolve(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if _, err := a.Resolve(ctx, netip.Addr{}, addr("10.77.0.50")); !errors.Is(err, ErrClosed) {
-		t.Errorf("got %v", err)
+		t.Errorf("Resolve() = %v", err)
 	}
 }

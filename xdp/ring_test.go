@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// twoSides gives a ring's producer and consumer side over common memory, with both indices at start.
+// twoSides returns the producer's and the consumer's view of a ring, with both indices at start.
 func twoSides(size int, start uint32) (producer, consumer *ring[uint64]) {
 	var p, c, f atomic.Uint32
 	p.Store(start)
@@ -20,7 +20,7 @@ func twoSides(size int, start uint32) (producer, consumer *ring[uint64]) {
 	return side(), side()
 }
 
-// The indices run freely and wrap at 2^32; a ring holds exactly its size.
+// The indices are free-running and wrap at 2^32. A ring holds exactly its size.
 func TestRingWraps(t *testing.T) {
 	const size = 8
 	out, in := twoSides(size, math.MaxUint32-20)
@@ -28,26 +28,26 @@ func TestRingWraps(t *testing.T) {
 	for round := range 20 {
 		n := out.space(size)
 		if n != size {
-			t.Fatalf("round %d: space for %d", round, n)
+			t.Fatalf("round %d: space() = %d", round, n)
 		}
 		for range n {
 			out.put(next)
 			next++
 		}
 		if in.ready(1) != 0 {
-			t.Fatal("slots can be read before they are published")
+			t.Fatal("slots are readable before publish")
 		}
 		out.publish()
 		if out.space(1) != 0 || out.queued() != size {
-			t.Fatalf("round %d: full ring has space %d, queued %d", round, out.space(1), out.queued())
+			t.Fatalf("round %d: full ring: space() = %d, queued() = %d", round, out.space(1), out.queued())
 		}
 		k := in.ready(1)
 		if k != size {
-			t.Fatalf("round %d: %d ready", round, k)
+			t.Fatalf("round %d: ready() = %d", round, k)
 		}
 		for i := range k {
 			if *in.at(i) != want {
-				t.Fatalf("got %d, want %d", *in.at(i), want)
+				t.Fatalf("slot = %d, want %d", *in.at(i), want)
 			}
 			want++
 		}
@@ -56,8 +56,8 @@ func TestRingWraps(t *testing.T) {
 	}
 }
 
-// What one thread puts another reads, in order, without a lock. Under the race detector this shows
-// that the indices order the slots.
+// One thread reads in order what another one writes. Under the race detector this checks the memory
+// order.
 func TestRingBetweenThreads(t *testing.T) {
 	const n = 20000
 	out, in := twoSides(64, 0)
@@ -76,7 +76,7 @@ func TestRingBetweenThreads(t *testing.T) {
 		k := in.ready(1)
 		for i := range k {
 			if *in.at(i) != want {
-				t.Fatalf("got %d, want %d", *in.at(i), want)
+				t.Fatalf("slot = %d, want %d", *in.at(i), want)
 			}
 			want++
 		}
@@ -93,12 +93,12 @@ func TestOptions(t *testing.T) {
 		{BusyPoll: -1}, {Mode: Generic, ZeroCopy: &yes},
 	} {
 		if _, err := Open("lo", o); !errors.Is(err, ErrOptions) {
-			t.Errorf("%+v: %v", o, err)
+			t.Errorf("check of %+v: %v", o, err)
 		}
 	}
 	for _, m := range []Mode{Auto, Native, Generic} {
 		if got, err := ParseMode(m.String()); err != nil || got != m {
-			t.Errorf("%v: %v, %v", m, got, err)
+			t.Errorf("ParseMode(%v) = %v, %v", m, got, err)
 		}
 	}
 	if _, err := ParseMode("fast"); !errors.Is(err, ErrOptions) {
@@ -106,7 +106,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// With many queues the default rings shrink so that the packet memory stays bounded.
+// With many queues the default ring size shrinks, so that the packet memory is bounded.
 func TestDefaultSizesAreBounded(t *testing.T) {
 	for queues := 1; queues <= maxQueues; queues++ {
 		var o Options
@@ -114,11 +114,11 @@ func TestDefaultSizesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if total := (queues + 1) * o.Chunks * 2 * chunkSize; total > maxUMEM || o.RingSize < minRing {
-			t.Fatalf("%d queues: rings of %d, %d MiB", queues, o.RingSize, total>>20)
+			t.Fatalf("%d queues: ring size %d, %d MiB", queues, o.RingSize, total>>20)
 		}
 	}
 	o := Options{RingSize: 64, Chunks: 128}
 	if err := o.sizes(1); !errors.Is(err, ErrOptions) {
-		t.Errorf("more chunks than ring: %v", err)
+		t.Errorf("more chunks than ring slots: %v", err)
 	}
 }

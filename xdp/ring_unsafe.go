@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapRing maps the ring at page offset pgoff of socket fd into memory. off
-// tells where in the mapping indices and slots are.
+// mapRing maps the ring at page offset pgoff of the socket. off holds the offsets of the indices
+// and slots in the mapping.
 func mapRing[T any](r *ring[T], fd int, pgoff int64, size int, off *unix.XDPRingOffset) error {
 	var slot T
 	length := int(off.Desc) + size*int(unsafe.Sizeof(slot))
@@ -26,7 +26,7 @@ func mapRing[T any](r *ring[T], fd int, pgoff int64, size int, off *unix.XDPRing
 		mask:     uint32(size - 1),
 		mem:      mem,
 	}
-	r.own = r.producer.Load() // 0 on a fresh socket
+	r.own = r.producer.Load() // 0 on a new socket
 	r.seen = r.own
 	return nil
 }
@@ -38,8 +38,7 @@ func (r *ring[T]) unmap() {
 	*r = ring[T]{}
 }
 
-// registerUMEM hands mem, a mapping outside the Go heap, to socket fd as
-// its packet memory.
+// registerUMEM registers mem, a mapping outside the Go heap, as the packet memory of the socket.
 func registerUMEM(fd int, mem []byte) error {
 	reg := unix.XDPUmemReg{
 		Addr: uint64(uintptr(unsafe.Pointer(&mem[0]))),
@@ -59,7 +58,7 @@ func xskStatistics(fd int) (s unix.XDPStatistics, err error) {
 	return s, err
 }
 
-// isZeroCopy asks a bound socket whether the driver works on the UMEM itself.
+// isZeroCopy reports whether the driver accesses the packet memory of the bound socket directly.
 func isZeroCopy(fd int) bool {
 	var flags uint32
 	err := getsockopt(fd, unix.SOL_XDP, unix.XDP_OPTIONS, unsafe.Pointer(&flags), unsafe.Sizeof(flags))
@@ -83,15 +82,14 @@ func getsockopt(fd, level, opt int, p unsafe.Pointer, n uintptr) error {
 	return nil
 }
 
-// kickTx tells the kernel to transmit what is in the transmit ring. It is a
-// raw system call: it does not block, and the scheduler's bookkeeping would cost as much
-// as the call itself.
+// kickTx makes the kernel send what is in the transmit ring. It is a raw system call because it
+// does not block, and the scheduler's bookkeeping would cost as much as the call itself.
 func kickTx(fd int) unix.Errno {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return e
 }
 
-// kickRx tells the kernel to look at the fill ring, and with busy-polling to poll the NIC.
+// kickRx makes the kernel process the fill ring and, with busy-polling, poll the NIC.
 func kickRx(fd int) unix.Errno {
 	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return e

@@ -5,14 +5,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxStalls bounds how often a kick is tried again while the kernel has no room for more and nothing
-// moves. The frames then stay in the ring and go with a later kick.
+// maxStalls limits how often kick repeats the system call without progress. The frames then stay in
+// the ring until a later kick.
 const maxStalls = 256
 
-// minFrame is an Ethernet header; the kernel takes no less.
+// minFrame is the length of an Ethernet header, the kernel's minimum.
 const minFrame = etherLen
 
-// Alloc hands out up to len(bufs) transmit buffers. The frame has to begin at B's first byte.
+// Alloc returns up to len(bufs) send buffers. A frame must start at the first byte of B.
 func (p *Port) Alloc(bufs []driver.Buf) int {
 	if !p.enter() {
 		return 0
@@ -33,10 +33,10 @@ func (p *Port) Alloc(bufs []driver.Buf) int {
 	return n
 }
 
-// Free gives back buffers of Alloc that will not be sent.
+// Free returns buffers from Alloc that will not be sent.
 func (p *Port) Free(bufs []driver.Buf) {
 	if !p.enter() {
-		p.lentBack(len(bufs))
+		p.returnLate(len(bufs))
 		return
 	}
 	for i := range bufs {
@@ -46,17 +46,17 @@ func (p *Port) Free(bufs []driver.Buf) {
 	p.leave()
 }
 
-// Send puts frames on the wire in order and kicks until the kernel has taken them all. Frames that the kernel
-// could not pass on (the other end's queue is full, or its MTU is smaller) are
-// dropped and counted, as are all while the interface is down, when the error is
-// ErrLinkDown. n counts the others. If the kernel has no room for a while, because the other end does
-// not take what was sent, the rest stays in the ring and leaves with a later call.
+// Send sends frames in order and repeats the system call until the kernel has taken all of them;
+// see driver.Port. Frames that the kernel could not deliver are dropped and counted: the peer's
+// queue is full, or its MTU is smaller. While the interface is down all frames are dropped, and the
+// error is ErrLinkDown. If the kernel accepts no more frames because the peer does not take them,
+// the rest stays in the ring and is sent by a later call.
 func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	if len(bufs) == 0 {
 		return 0, nil
 	}
 	if !p.enter() {
-		p.lentBack(len(bufs))
+		p.returnLate(len(bufs))
 		return 0, ErrClosed
 	}
 	p.out -= len(bufs)
@@ -76,7 +76,7 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 
 func (p *Port) send(q *queue, bufs []driver.Buf) {
 	if p.down {
-		// At most the frames that found it down wait in the ring; nothing is added
+		// At most the frames of the call that found the interface down are in the ring. Add none
 		// before they have left.
 		if p.kick(q); p.down {
 			for i := range bufs {
@@ -104,8 +104,8 @@ func (p *Port) drop(q *queue, b *driver.Buf) {
 	p.stats.TxDropped++
 }
 
-// submit puts a frame's one or two descriptors on the transmit ring, unless the frame's length is
-// out of range or the ring is full.
+// submit puts the descriptors of a frame on the transmit ring. It returns false if the frame's
+// length is out of range or the ring is full.
 func (q *queue) submit(b *driver.Buf) bool {
 	size := uint32(len(b.B))
 	if size < minFrame || size > q.stride() {
@@ -136,8 +136,8 @@ func (q *queue) free(b *driver.Buf) {
 	*b = driver.Buf{}
 }
 
-// reap takes back what the kernel has sent. A buffer is free when all its descriptors are
-// completed, in whatever order.
+// reap collects completed send buffers. A buffer is free when all its descriptors are completed, in
+// any order.
 func (q *queue) reap() {
 	n := q.comp.ready(1)
 	if n == 0 {
@@ -154,19 +154,18 @@ func (q *queue) reap() {
 	q.comp.consumed()
 }
 
-// kick makes the kernel send what is in the transmit ring. In copy mode every frame is
-// sent inside the system call, up to a budget a call (32 descriptors, or
-// kickBudget). What the errors mean:
+// kick makes the kernel send what is in the transmit ring. In copy mode the system call sends the
+// frames itself, up to a limit per call (32 descriptors, or kickBudget). The errors mean:
 //
-//	EAGAIN, ENOBUFS, ENOMEM  budget used up, completion ring or socket buffer full: reap, go on
-//	EBUSY                    the frame was taken but could not be passed on: lost
-//	EOVERFLOW, EINVAL ...    the frame was malformed in the kernel's eyes: lost
-//	ENETDOWN, ENXIO          interface down or gone: frames stay in the ring
+//	EAGAIN, ENOBUFS, ENOMEM  limit reached, completion ring or socket buffer full: reap and repeat
+//	EBUSY                    a frame was taken but could not be delivered: lost
+//	EOVERFLOW, EINVAL ...    the kernel considers a frame malformed: lost
+//	ENETDOWN, ENXIO          interface down or removed: the frames stay in the ring
 func (p *Port) kick(q *queue) {
 	for stalls := 0; stalls < maxStalls; {
 		if !q.tx.needWakeup() {
 			p.down = false
-			return // a zero-copy driver is at it already
+			return // a zero-copy driver is already processing the ring
 		}
 		before := q.tx.seen
 		p.stats.Kicks++

@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packetSocket opens a socket that sees every frame which the end's kernel gets to see,
-// that is, behind XDP. A read waits half a second at most.
+// packetSocket opens a socket that receives every frame that reaches the kernel on this end of the
+// pair.
 func packetSocket(t testing.TB, e *veth.End) int {
 	t.Helper()
 	fd := -1
 	err := e.Do(func() (err error) {
-		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // network byte order, on either kind of machine that we build for
+		// In network byte order on a little-endian machine.
+		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -35,7 +36,7 @@ func packetSocket(t testing.TB, e *veth.End) int {
 	return fd
 }
 
-// kernelSaw says whether a frame that ends in mark came to the packet socket.
+// kernelSaw reports whether the packet socket received a frame that ends in mark.
 func kernelSaw(fd int, mark []byte) bool {
 	b := make([]byte, 1<<16)
 	for {
@@ -49,7 +50,8 @@ func kernelSaw(fd int, mark []byte) bool {
 	}
 }
 
-// UDP to 4791 in plain IPv4 or IPv6, behind one VLAN tag at most, is ours; all else is the kernel's.
+// UDP to port 4791 in plain IPv4 or IPv6, with at most one VLAN tag, goes to the port. All other
+// frames go to the kernel.
 func TestSteering(t *testing.T) {
 	const vlan, qinq = 0x8100, 0x88a8
 	cases := []struct {
@@ -61,7 +63,7 @@ func TestSteering(t *testing.T) {
 		{"IPv6", packet{v6: true}, true},
 		{"IPv4 in a VLAN", packet{vlans: []uint16{vlan}}, true},
 		{"IPv6 in a VLAN", packet{v6: true, vlans: []uint16{vlan}}, true},
-		{"IPv4 behind a service tag", packet{vlans: []uint16{qinq}}, true},
+		{"IPv4 with a service tag", packet{vlans: []uint16{qinq}}, true},
 		{"don't-fragment set", packet{frag: 0x4000}, true},
 		{"two VLAN tags", packet{vlans: []uint16{qinq, vlan}}, false},
 		{"another UDP port", packet{port: 4790}, false},
@@ -86,20 +88,20 @@ func TestSteering(t *testing.T) {
 				patience := 2 * time.Second
 				if !c.ours {
 					if !kernelSaw(fd, mark) {
-						t.Error("the kernel did not get it")
+						t.Error("the kernel did not receive the frame")
 					}
 					patience = 0
 				}
 				got := receive(t, b, 1, patience)
 				if c.ours && (len(got) != 1 || !bytes.Equal(got[0], f)) {
-					t.Errorf("the port got %d frames: %x", len(got), got)
+					t.Errorf("the port received %d frames: %x", len(got), got)
 				}
 				if !c.ours && len(got) != 0 {
-					t.Errorf("the port got it")
+					t.Errorf("the port received the frame")
 				}
 			})
 		}
-		// None of ours had gone on to the kernel as well.
+		// No frame of the port also went to the kernel.
 		for i, c := range cases {
 			if mark := fmt.Appendf(nil, "<%v %d>", mode, i); c.ours {
 				send(t, a, c.build(mark))
@@ -107,12 +109,12 @@ func TestSteering(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		if kernelSaw(fd, []byte(">")) {
-			t.Errorf("%v: the kernel got a frame that is ours", mode)
+			t.Errorf("%v: the kernel also received a frame of the port", mode)
 		}
 	}
 }
 
-// A frame cut short anywhere goes to the kernel; it neither confuses the program nor reaches the port.
+// A frame truncated at any length goes to the kernel and not to the port.
 func TestShortFramesPass(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
@@ -122,13 +124,14 @@ func TestShortFramesPass(t *testing.T) {
 			send(t, a, f[:n])
 		}
 		if got := receive(t, b, 1, 20*time.Millisecond); len(got) != 0 {
-			t.Errorf("%+v: a frame of %d bytes arrived", k, len(got[0]))
+			t.Errorf("%+v: the port received a frame of %d bytes", k, len(got[0]))
 		}
 	}
 }
 
-// The kernel's own UDP to 4791 reaches the port, and TCP over the same interface does not notice it.
-func TestOtherTrafficGoesOn(t *testing.T) {
+// UDP to port 4791 from a kernel socket reaches the port. TCP on the same interface is not
+// affected.
+func TestOtherTrafficContinues(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
@@ -138,7 +141,7 @@ func TestOtherTrafficGoesOn(t *testing.T) {
 				sendUDP(t, &pair.A, to, []byte("from the kernel"))
 				got := receive(t, b, 1, 2*time.Second)
 				if len(got) != 1 || !bytes.HasSuffix(got[0], []byte("from the kernel")) {
-					t.Errorf("%s: the port got %q", to, got)
+					t.Errorf("%s: the port received %q", to, got)
 				}
 			}
 			for _, at := range []string{"10.77.0.2:0", "[fd77::2]:0"} {
@@ -164,7 +167,7 @@ func sendUDP(t *testing.T, e *veth.End, to string, payload []byte) {
 	}
 }
 
-// transfer sends n bytes by the kernels' TCP from A to B and checks them.
+// transfer sends n bytes over TCP from A to B and checks them.
 func transfer(t *testing.T, pair *veth.Pair, at string, n int) {
 	t.Helper()
 	var ln net.Listener
@@ -196,18 +199,18 @@ func transfer(t *testing.T, pair *veth.Pair, at string, n int) {
 	in.SetDeadline(time.Now().Add(10 * time.Second))
 	got, err := io.ReadAll(in)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("TCP: %d of %d bytes, %v", len(got), n, err)
+		t.Errorf("received %d of %d bytes over TCP, %v", len(got), n, err)
 	}
 }
 
-// With two queues the NIC spreads flows over both, and one port serves both.
+// With two queues the NIC distributes flows over both, and one port serves both.
 func TestTwoQueues(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{Queues: 2})
 			b := openEnd(t, &pair.B, Options{Mode: mode})
 			if q := b.Info().Queues; q != 2 {
-				t.Fatalf("%d queues", q)
+				t.Fatalf("Queues = %d", q)
 			}
 			const flows = 64
 			for range flows {
@@ -225,10 +228,10 @@ func TestTwoQueues(t *testing.T) {
 				}
 				b.Release(bufs[:n])
 			}
-			// Without its own NAPI, which only a native program switches on, a veth does not record the queue: generic
-			// XDP sees all on queue 0.
+			// Only a native program turns on NAPI on a veth. Without it a veth does not record the
+			// queue, so in generic mode all frames are on queue 0.
 			if seen[0]+seen[1] != flows || (mode == Native && (seen[0] == 0 || seen[1] == 0)) {
-				t.Errorf("frames by queue: %v, want %d on both together", seen, flows)
+				t.Errorf("frames by queue: %v, want a total of %d", seen, flows)
 			}
 			a := openEnd(t, &pair.A, Options{Mode: mode})
 			exchange(t, a, b, packet{}.build(pattern(100, 1)), packet{v6: true}.build(pattern(1000, 2)))

@@ -4,12 +4,14 @@ import "github.com/gorxe/gorxe/bth"
 
 // virtio_net and long frames.
 //
-// In native mode the driver copies a frame whose first receive buffer has no room in front for XDP into a page of its own, and drops
-// it if that buffer's bytes, 256 in front and the kernel's bookkeeping (320 on amd64) exceed a page. Buffers without that room
-// are those that were in the queue before the program was attached, up to 1024 of them, and the driver makes buffers as long as
-// the packets were of late that the kernel got: after other traffic with a large MTU they are so long that a frame of path MTU 4096
-// is dropped; as long as frames are lost, so few arrive that the buffers stay for minutes. Frames of path MTU 2048 always fit.
-// Seen with Linux 6.12; docs/interop.md has the counters.
+// In native mode, virtio_net copies a frame to a new page if the first receive buffer has no
+// headroom for XDP. It drops the frame if the buffer's bytes, 256 bytes of headroom and the
+// kernel's bookkeeping (320 bytes on amd64) exceed a page. Buffers without headroom are those that
+// were queued before the program was attached (up to 1024), and the driver adapts their size to
+// recently received packets. After other traffic with a large MTU, they are so large that frames of
+// path MTU 4096 are dropped. Because of the loss few frames arrive, so the buffers remain for
+// minutes. Frames of path MTU 2048 always fit. This was observed with Linux 6.12; see
+// docs/interop.md.
 const (
 	virtioDriver = "virtio_net"
 	virtioMTU    = virtioPathMTU + bth.Headroom // IP bytes that always fit
@@ -17,32 +19,33 @@ const (
 	virtioPathMTU = 2048
 )
 
-// losesLong says whether a driver in native mode, copying, may lose the longest frames of that IP MTU.
-func losesLong(driver string, mtu int) bool {
+// dropsLong reports whether a driver in native copy mode may drop the longest frames of the given
+// IP MTU.
+func dropsLong(driver string, mtu int) bool {
 	return driver == virtioDriver && bth.MTUFor(mtu) > virtioPathMTU
 }
 
-// autoMode is what mode Auto tries first on an interface of that kind, as `ip link` names it, driver and IP MTU.
+// autoMode returns the mode that Auto tries first for a link type, a driver and an IP MTU.
 func autoMode(kind, driver string, mtu int) Mode {
-	if kind == vethKind || losesLong(driver, mtu) {
+	if kind == vethKind || dropsLong(driver, mtu) {
 		return Generic
 	}
 	return Native
 }
 
-// limiter returns how much of an interface's IP MTU a Port can use, and a word on it where that or the mode may surprise;
-// most is what buffers hold.
+// limiter returns the function for network.limit. most is the largest IP packet that a buffer
+// holds.
 func (o *opener) limiter(most int) limit {
 	native := o.prog.mode == Native && !o.Port.queues[0].zeroCopy
 	return func(mtu int) (int, string) {
 		use := min(mtu, most)
 		switch {
-		case !losesLong(o.driver, use):
+		case !dropsLong(o.driver, use):
 			return use, ""
 		case native:
-			return virtioMTU, "path MTU 4096 needs generic mode here: in native mode virtio_net may drop longer frames"
+			return virtioMTU, "path MTU is limited to 2048 because virtio_net may drop longer frames in native mode: use generic mode"
 		case o.Mode == Auto:
-			return use, "generic mode, because in native mode virtio_net may drop frames of path MTU 4096"
+			return use, "using generic mode because virtio_net may drop frames of path MTU 4096 in native mode"
 		}
 		return use, ""
 	}

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stuckWait bounds a Wait while frames are stuck in the transmit ring because the other end does
-// not take them: poll sends some when it starts, but does not wait for room.
+// stuckWait limits a Wait while frames are stuck in the transmit ring because the peer does not
+// take them. poll sends some of them when it starts, but does not wait for free space.
 const stuckWait = time.Millisecond
 
-// Wait blocks until a frame has arrived, Wake was called, or d has passed (d < 0: no limit).
-// It may return early. After Close it returns ErrClosed; when the interface was removed, ErrGone
-// after the time is up.
+// Wait blocks until a frame has arrived, Wake was called, or d has passed (d < 0: no limit). It may
+// return early. It returns ErrClosed after Close, and ErrGone at the end of the wait if the
+// interface was removed.
 func (p *Port) Wait(d time.Duration) error {
 	if !p.enter() {
 		return ErrClosed
@@ -34,7 +34,7 @@ func (p *Port) Wait(d time.Duration) error {
 	return nil
 }
 
-// pending says whether a receive ring has something.
+// pending reports whether a receive ring has a frame.
 func (p *Port) pending() bool {
 	for _, q := range p.queues {
 		if q.rx.ready(1) > 0 {
@@ -56,7 +56,7 @@ func (p *Port) poll(d time.Duration) {
 	}
 	p.stats.Waits++
 	n, err := unix.Ppoll(p.polls, timeout, nil)
-	for err == unix.EINTR { // the kernel has put the time that is left into timeout
+	for err == unix.EINTR { // the kernel has updated timeout
 		n, err = unix.Ppoll(p.polls, timeout, nil)
 	}
 	if err == nil && n > 0 && p.polls[0].Revents != 0 {
@@ -65,21 +65,21 @@ func (p *Port) poll(d time.Duration) {
 	}
 }
 
-// Wake makes the current Wait return, or the next one if there is none. It costs an atomic
-// operation unless the owner sleeps. Any goroutine.
+// Wake makes the current Wait return, or the next one if there is none. It makes a system call only
+// if the owner sleeps. It is safe for concurrent use.
 func (p *Port) Wake() {
 	p.woken.Store(true)
 	if p.sleeping.Load() {
-		p.ring()
+		p.signal()
 	}
 }
 
-// ring makes the event descriptor readable. The lock keeps Close from closing it meanwhile, when
-// its number might soon be another file's.
-func (p *Port) ring() {
+// signal makes the event descriptor readable. The mutex keeps Close from closing the descriptor at
+// the same time; its number could then belong to another file.
+func (p *Port) signal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.torn {
+	if p.finished {
 		return
 	}
 	var b [8]byte

@@ -1,10 +1,5 @@
-// Package veth makes two network namespaces joined by a veth pair, for tests,
-// demos and benchmarks that want two hosts on one machine.
-//
-// The namespaces have no name and no file: only open descriptors (and
-// sockets) hold them. When Close is called, or the process dies however it
-// dies, SIGKILL included, the namespaces, both interfaces, their addresses
-// and what was attached to them are gone.
+// Package veth creates two network namespaces joined by a veth pair. Tests, demos and benchmarks
+// use it to get two hosts on one machine.
 //
 //	pair, err := veth.New(veth.Options{MTU: 4200})
 //	if err != nil { ... }
@@ -12,5 +7,13 @@
 //	port, err := xdp.Open(pair.A.Iface, xdp.Options{NetNS: pair.A.Fd()})
 //	err = pair.B.Do(func() error { ... }) // runs in B's namespace
 //
-// Making network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN; root has both.
+// The namespaces have no name and no file. Only open descriptors and sockets refer to them, so the
+// namespaces, both interfaces and their addresses disappear after Close or when the process ends
+// for any reason.
+//
+// Creating network namespaces requires CAP_SYS_ADMIN and CAP_NET_ADMIN; root has both.
+//
+// Reading order:
+//
+//   - veth.go: Pair and its ends
 package veth

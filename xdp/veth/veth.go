@@ -14,45 +14,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Addresses and names of every pair. Each pair is alone in its two
-// namespaces, so they never clash.
+// Names and limits. Every pair has its own namespaces, so the names never collide.
 const (
 	nameA, nameB = "gorxe-a", "gorxe-b"
 
 	defaultMTU = 1500
 	maxQueues  = 64
 	maxMTU     = 65535
-	minMTU     = 68 // what IPv4 and the kernel's veth ask for at least
+	minMTU     = 68 // minimum of IPv4 and of the kernel's veth
 
 	settlePatience = time.Second
 	settlePause    = time.Millisecond
 )
 
-// ErrOptions says that a field of Options is out of range.
-var ErrOptions = errors.New("bad veth options")
+// ErrOptions means that a field of Options is out of range.
+var ErrOptions = errors.New("invalid veth options")
 
-// ErrPermission says that namespaces and interfaces could not be made for lack
-// of privileges.
-var ErrPermission = errors.New("making network namespaces needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
+// ErrPermission means that the process may not create namespaces and interfaces.
+var ErrPermission = errors.New("creating network namespaces requires root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
 
-// Options of a pair. The zero value gives MTU 1500, one queue, IPv4 and IPv6.
+// Options configure a pair. The zero value gives MTU 1500, one queue, IPv4 and IPv6.
 type Options struct {
-	MTU    int  // IP MTU of both ends, bytes; 0 = 1500
-	Queues int  // receive and transmit queues of each end; 0 = 1
-	NoIPv6 bool // IPv4 addresses only, IPv6 disabled in both namespaces
+	MTU    int  // IP MTU of both interfaces, bytes; 0 = 1500
+	Queues int  // receive and transmit queues of each interface; 0 = 1
+	NoIPv6 bool // no IPv6 addresses; IPv6 is disabled in both namespaces
 
-	// Offloads leaves checksum and segmentation offload on, as a fresh veth
-	// has them: bulk TCP is then several times faster, but UDP of the kernel
-	// reaches the other end with unfinished checksums.
+	// Offloads leaves checksum and segmentation offload on, which is the kernel's default. TCP is
+	// then several times faster, but UDP packets from kernel sockets arrive with incomplete
+	// checksums.
 	Offloads bool
 }
 
-// Pair is two ends in two namespaces. Close it to remove both.
+// Pair is two namespaces joined by a veth pair. Close removes them.
 type Pair struct {
 	A, B End
 }
 
-// End is one end of a pair: an interface in a network namespace of its own.
+// End is one interface of the pair in its own network namespace.
 type End struct {
 	NetNS *os.File // the namespace; open until Pair.Close
 	Iface string
@@ -64,17 +62,16 @@ type End struct {
 	once *sync.Once
 }
 
-// Fd returns the namespace's file descriptor, as xdp.Options.NetNS wants it.
+// Fd returns the file descriptor of the namespace, for xdp.Options.NetNS.
 func (e *End) Fd() int { return int(e.NetNS.Fd()) }
 
-// Do runs f in the end's namespace, on a thread of its own that is thrown
-// away afterwards. Sockets that f makes belong to the namespace for ever;
-// goroutines that f starts do not. A Goexit in f (t.FailNow) comes back as an
-// error.
+// Do runs f in the namespace on a separate thread that is not reused. Sockets that f creates stay
+// in the namespace; goroutines that f starts do not run in it. If f calls Goexit (t.FailNow), Do
+// returns an error.
 func (e *End) Do(f func() error) error { return osnet.In(e.Fd(), f) }
 
-// New makes a pair: 10.77.0.1/24 and fd77::1/64 on A, .2 and ::2 on B,
-// both up, loopback too, no waiting for duplicate address detection.
+// New creates a pair with addresses 10.77.0.1/24 and fd77::1/64 on A, and .2 and ::2 on B. Both
+// interfaces and the loopback interfaces are up, and no address is tentative.
 func New(o Options) (*Pair, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -101,10 +98,10 @@ func (o *Options) check() error {
 		o.Queues = 1
 	}
 	if o.MTU < minMTU || o.MTU > maxMTU {
-		return fmt.Errorf("%w: MTU %d is not in %d..%d", ErrOptions, o.MTU, minMTU, maxMTU)
+		return fmt.Errorf("%w: MTU is %d, want %d to %d", ErrOptions, o.MTU, minMTU, maxMTU)
 	}
 	if o.Queues < 0 || o.Queues > maxQueues {
-		return fmt.Errorf("%w: %d queues are not in 1..%d", ErrOptions, o.Queues, maxQueues)
+		return fmt.Errorf("%w: %d queues, want 1 to %d", ErrOptions, o.Queues, maxQueues)
 	}
 	return nil
 }
@@ -146,7 +143,7 @@ func (p *Pair) build(o *Options) (err error) {
 	return nil
 }
 
-// prepare sets up a fresh namespace before its veth end exists.
+// prepare configures a new namespace before its veth interface exists.
 func prepare(o *Options) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -155,8 +152,8 @@ func prepare(o *Options) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	// Link-local addresses would be tentative for a second or two otherwise.
-	// Where /proc/sys is read-only or IPv6 is not there, the pair still works.
+	// Without this, link-local addresses would be tentative for a second or two. If /proc/sys is
+	// read-only or there is no IPv6, the pair still works.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 	if o.NoIPv6 {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
@@ -180,12 +177,12 @@ func addVeth(p *Pair, o *Options) error {
 		PeerNumRxQueues:  uint32(o.Queues),
 	}
 	if err := netlink.LinkAdd(v); err != nil {
-		return fmt.Errorf("make veth pair: %w", err)
+		return fmt.Errorf("create veth pair: %w", err)
 	}
 	return nil
 }
 
-// configure runs in the end's namespace once its interface is there.
+// configure sets up the interface. It runs in the interface's namespace.
 func (e *End) configure(o *Options) error {
 	l, err := netlink.LinkByName(e.Iface)
 	if err != nil {
@@ -211,8 +208,8 @@ func (e *End) configure(o *Options) error {
 	return nil
 }
 
-// settle waits until the carrier is there and the link-local IPv6 address too, which the kernel makes a
-// moment later. A kernel that makes none keeps nobody waiting for long.
+// settle waits for the carrier and the link-local IPv6 address, which the kernel adds a moment
+// later. It gives up after settlePatience, because some kernels add none.
 func (e *End) settle(o *Options) error {
 	for deadline := time.Now().Add(settlePatience); time.Now().Before(deadline); time.Sleep(settlePause) {
 		l, err := netlink.LinkByName(e.Iface)
@@ -252,8 +249,8 @@ func addAddr(l netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// Close lets go of both namespaces. They and the interfaces vanish as soon as no
-// socket holds them any more, so close Ports and sockets first. Idempotent.
+// Close closes both namespaces and removes the interfaces. Close Ports and sockets in them first.
+// It is idempotent.
 func (p *Pair) Close() error {
 	var err error
 	for _, e := range []*End{&p.A, &p.B} {
@@ -266,9 +263,8 @@ func (e *End) close() error {
 	if e.NetNS == nil {
 		return nil
 	}
-	// A socket still open would keep the namespace; the interface goes in any
-	// case, so that nothing is left half alive. Removing one end removes both:
-	// the second time it is not found.
+	// An open socket would keep the namespace, so remove the interface explicitly. Removing one
+	// interface also removes the other one, which is then not found.
 	err := e.Do(func() error {
 		l, err := netlink.LinkByName(e.Iface)
 		if err != nil {

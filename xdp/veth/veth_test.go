@@ -14,7 +14,7 @@ import (
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: making network namespaces needs root")
+		t.Skip("skipped: creating network namespaces requires root")
 	}
 }
 
@@ -29,7 +29,7 @@ func newPair(t *testing.T, o Options) *Pair {
 	return p
 }
 
-// Two kernels' stacks talk over the pair at once: no address is tentative.
+// Kernel sockets can communicate over the pair at once: no address is tentative.
 func TestPairCarriesTraffic(t *testing.T) {
 	p := newPair(t, Options{MTU: 4200, Queues: 2})
 	for _, c := range []struct{ network, addr string }{
@@ -45,7 +45,7 @@ func TestPairCarriesTraffic(t *testing.T) {
 		}
 		defer ln.Close()
 		if err := p.A.Do(func() error {
-			// An address literal: the dialer starts no goroutine for it.
+			// The dialer starts no goroutine for an address literal.
 			conn, err := net.DialTimeout(c.network, ln.Addr().String(), 5*time.Second)
 			if err != nil {
 				return err
@@ -57,7 +57,7 @@ func TestPairCarriesTraffic(t *testing.T) {
 	}
 }
 
-func TestPairIsAsAsked(t *testing.T) {
+func TestPairHasRequestedProperties(t *testing.T) {
 	p := newPair(t, Options{MTU: 9000, Queues: 3})
 	for _, e := range []*End{&p.A, &p.B} {
 		err := e.Do(func() error {
@@ -67,7 +67,7 @@ func TestPairIsAsAsked(t *testing.T) {
 			}
 			a := l.Attrs()
 			if a.MTU != 9000 || a.NumRxQueues != 3 || a.NumTxQueues != 3 || a.Index != e.Index || string(a.HardwareAddr) != string(e.MAC[:]) {
-				t.Errorf("%s: got MTU %d, %d/%d queues, index %d, MAC %v", e.Iface, a.MTU, a.NumRxQueues, a.NumTxQueues, a.Index, a.HardwareAddr)
+				t.Errorf("%s: MTU %d, %d/%d queues, index %d, MAC %v", e.Iface, a.MTU, a.NumRxQueues, a.NumTxQueues, a.Index, a.HardwareAddr)
 			}
 			return nil
 		})
@@ -77,7 +77,7 @@ func TestPairIsAsAsked(t *testing.T) {
 	}
 }
 
-// Close takes the interfaces away and the namespaces' descriptors with them.
+// Close removes the interfaces and closes the namespaces' descriptors.
 func TestCloseLeavesNothing(t *testing.T) {
 	needRoot(t)
 	count := func() int {
@@ -87,7 +87,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 		return len(d)
 	}
-	if p, err := New(Options{}); err == nil { // warm up what is made once
+	if p, err := New(Options{}); err == nil { // initialize what is created only once
 		p.Close()
 	}
 	before := count()
@@ -104,19 +104,19 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 	}
 	if after := count(); after > before {
-		t.Errorf("%d descriptors before, %d after", before, after)
+		t.Errorf("%d open descriptors before, %d after", before, after)
 	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, o := range []Options{{MTU: 10}, {MTU: 70000}, {Queues: -1}, {Queues: 1000}} {
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
-			t.Errorf("%+v: got %v", o, err)
+			t.Errorf("New(%+v) = %v", o, err)
 		}
 	}
 }
 
-// t.FailNow inside Do must not hang the test.
+// t.FailNow inside Do does not block the test.
 func TestDoSurvivesGoexit(t *testing.T) {
 	p := newPair(t, Options{NoIPv6: true})
 	done := make(chan error, 1)
@@ -126,9 +126,9 @@ func TestDoSurvivesGoexit(t *testing.T) {
 	select {
 	case err := <-done:
 		if err == nil {
-			t.Error("Goexit was not reported")
+			t.Error("Do() = nil after Goexit")
 		}
 	case <-time.After(5 * time.Second):
-		t.Fatal("Do hangs")
+		t.Fatal("Do did not return")
 	}
 }

@@ -13,7 +13,7 @@ import (
 func ends(t testing.TB, mtu int, o xdp.Options) (a, b End) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: AF_XDP and network namespaces need root")
+		t.Skip("skipped: AF_XDP and network namespaces require root")
 	}
 	pair, err := veth.New(veth.Options{MTU: mtu})
 	if err != nil {
@@ -33,7 +33,7 @@ func ends(t testing.TB, mtu int, o xdp.Options) (a, b End) {
 	return open(&pair.A, 0), open(&pair.B, -1)
 }
 
-// Nothing gets lost on an idle pair, and the figures hang together.
+// No frame is lost on an idle pair, and the results are consistent.
 func TestOneWayDelivers(t *testing.T) {
 	a, b := ends(t, 4200, xdp.Options{})
 	for _, payload := range []int{64, 4096} {
@@ -60,17 +60,18 @@ func TestPingPongMeasures(t *testing.T) {
 	}
 }
 
-// A payload that does not fit is refused before anything is sent.
+// An invalid payload size is refused before anything is sent.
 func TestPayloadBounds(t *testing.T) {
 	a, b := ends(t, 1500, xdp.Options{})
 	for _, n := range []int{0, MinPayload - 1, 1500} {
 		if _, err := OneWay(a, b, OneWayConfig{Payload: n, Duration: time.Millisecond}); err == nil {
-			t.Errorf("payload %d was taken", n)
+			t.Errorf("payload of %d bytes was accepted", n)
 		}
 	}
 }
 
-// BenchmarkOneWay reports delivered frames per second; sender on CPU 0, receiver on CPU 1.
+// BenchmarkOneWay reports delivered frames per second. The sender runs on CPU 0, the receiver on
+// CPU 1.
 func BenchmarkOneWay(bm *testing.B) {
 	for _, mode := range []xdp.Mode{xdp.Native, xdp.Generic} {
 		for _, payload := range []int{64, 1024, 2048, 4096} {
@@ -91,7 +92,8 @@ func BenchmarkOneWay(bm *testing.B) {
 	}
 }
 
-// BenchmarkPingPong reports round trips: both ends spinning on their own CPUs, or both blocking.
+// BenchmarkPingPong reports round-trip times with both sides spinning on their own CPUs or both
+// blocking.
 func BenchmarkPingPong(bm *testing.B) {
 	for _, mode := range []xdp.Mode{xdp.Native, xdp.Generic} {
 		for _, how := range []struct {

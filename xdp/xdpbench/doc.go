@@ -1,10 +1,16 @@
-// Package xdpbench measures what bare frames reach between two Ports: the yardstick for everything that runs on
-// top of them. It uses the Ports' own code and nothing above it: no protocol, no ICRC, only UDP frames to port 4791 with
-// payloads of a given size, of which every byte is copied into the transmit buffer.
+// Package xdpbench measures bare frames between two ports, as a baseline for everything built on
+// top of them. It uses only the ports: no protocol, no ICRC, only UDP frames to port 4791 whose
+// payload is copied into the send buffers.
 //
-//   - OneWay: delivered frames per second, one thread sending and one receiving;
-//   - PingPong: round trips, both threads spinning, or both blocking.
+//   - OneWay measures delivered frames per second, with one sending and one receiving thread.
+//   - PingPong measures round-trip times, with both threads spinning or both blocking.
 //
-// Each end has a thread of its own, locked and on request pinned to a CPU. On a machine that is shared, compare
-// only figures of one run.
+// Each side has its own thread, which can be pinned to a CPU. On a shared machine, compare only
+// results of the same run.
+//
+// Reading order:
+//
+//   - oneway.go: OneWay
+//   - pingpong.go: PingPong
+//   - bench.go: what both share
 package xdpbench

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtool commands of linux/ethtool.h that x/sys does not name.
+// ethtool commands of linux/ethtool.h that x/sys does not define.
 const (
 	ethtoolSTXCSUM   = 0x17
 	ethtoolGCHANNELS = 0x3c
@@ -19,7 +19,7 @@ const (
 
 type ethtoolValue struct{ cmd, data uint32 }
 
-// Channels is what a driver says of its queues (struct ethtool_channels).
+// Channels holds the queue counts of a driver (struct ethtool_channels).
 type Channels struct {
 	cmd                                         uint32
 	MaxRX, MaxTX, MaxOther, MaxCombined         uint32
@@ -32,7 +32,7 @@ type ifreqData struct {
 	_    [24 - unsafe.Sizeof(uintptr(0))]byte
 }
 
-// ethtool performs one SIOCETHTOOL call in the thread's network namespace.
+// ethtool performs a SIOCETHTOOL call in the thread's network namespace.
 func ethtool(iface string, arg unsafe.Pointer) error {
 	if len(iface) >= unix.IFNAMSIZ {
 		return unix.ENODEV
@@ -51,9 +51,8 @@ func ethtool(iface string, arg unsafe.Pointer) error {
 	return nil
 }
 
-// TxChecksumOff turns transmit checksum offload off, so that UDP and TCP of
-// the kernel leave iface with finished checksums. Segmentation offload goes
-// with it, as it depends on checksums.
+// TxChecksumOff turns off transmit checksum offload, so that the kernel sends UDP and TCP packets
+// with complete checksums. This also turns off segmentation offload, which depends on it.
 func TxChecksumOff(iface string) error {
 	v := ethtoolValue{cmd: ethtoolSTXCSUM}
 	if err := ethtool(iface, unsafe.Pointer(&v)); err != nil {
@@ -62,22 +61,21 @@ func TxChecksumOff(iface string) error {
 	return nil
 }
 
-// RxVLANStripped says whether the driver takes VLAN tags out of received frames
-// before XDP sees them.
+// RxVLANStripped reports whether the driver removes VLAN tags from received frames before XDP.
 func RxVLANStripped(iface string) bool {
 	v := ethtoolValue{cmd: ethtoolGFLAGS}
 	return ethtool(iface, unsafe.Pointer(&v)) == nil && v.data&flagRxVLAN != 0
 }
 
-// GetChannels returns the queue counts of iface, or an error where the driver does
-// not tell.
+// GetChannels returns the queue counts of an interface, or an error if the driver does not report
+// them.
 func GetChannels(iface string) (Channels, error) {
 	c := Channels{cmd: ethtoolGCHANNELS}
 	err := ethtool(iface, unsafe.Pointer(&c))
 	return c, err
 }
 
-// Driver returns the name of the driver of iface, or "" where it does not tell.
+// Driver returns the name of an interface's driver, or "" if it is unknown.
 func Driver(iface string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -1,7 +1,11 @@
-// Package osnet holds the few things that the AF_XDP driver and its veth
-// helper both need from the kernel and that the netlink library has not:
-// running code in another network namespace, making namespaces that have no
-// name, and some ethtool calls.
+// Package osnet provides what packages xdp and veth need from the kernel and the netlink library
+// does not have: running code in another network namespace, creating anonymous namespaces, and a
+// few ethtool calls.
+//
+// Reading order:
+//
+//   - netns.go: network namespaces
+//   - ethtool_unsafe.go: ethtool calls
 package osnet
 
 import (
@@ -13,17 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrAborted says that the function handed to In ended its goroutine
-// (runtime.Goexit, which testing.T.FailNow uses) instead of returning.
+// ErrAborted means that the function passed to In ended its goroutine (runtime.Goexit, which
+// testing.T.FailNow calls) instead of returning.
 var ErrAborted = errors.New("function ended its goroutine inside the network namespace")
 
-// In runs f in the network namespace ns, a file descriptor; with ns <= 0 it
-// just calls f, in whatever namespace the caller's thread is.
+// In runs f in the network namespace with file descriptor ns. If ns <= 0, it runs f in the calling
+// thread's namespace.
 //
-// The work is done on a thread of its own that is never used again: the
-// goroutine ends without unlocking it, so the Go runtime ends the thread, and
-// no other goroutine can be scheduled into the wrong namespace. Sockets and
-// links made by f stay in ns. f must not start goroutines that make sockets.
+// f runs on a separate thread. Its goroutine ends without unlocking the thread, so the Go runtime
+// ends the thread, and no other goroutine runs in the wrong namespace. Sockets and links that f
+// creates stay in ns. f must not start goroutines that create sockets.
 func In(ns int, f func() error) error {
 	if ns <= 0 {
 		return f()
@@ -43,9 +46,8 @@ func In(ns int, f func() error) error {
 	return err
 }
 
-// NewNS makes a network namespace without a name. It lives as long as
-// the returned file, an interface's or socket's reference, or a process in it
-// does; so when the process dies, however it dies, it is gone.
+// NewNS creates a network namespace without a name. It exists as long as the returned file is open,
+// an interface or socket refers to it, or a process is in it. It disappears with the process.
 func NewNS() (*os.File, error) {
 	var f *os.File
 	err := ErrAborted
@@ -54,10 +56,10 @@ func NewNS() (*os.File, error) {
 		defer close(done)
 		runtime.LockOSThread()
 		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
-			err = fmt.Errorf("make network namespace: %w", e)
+			err = fmt.Errorf("create network namespace: %w", e)
 			return
 		}
-		// thread-self, not self: only this thread has moved.
+		// Only this thread is in the new namespace, so use thread-self instead of self.
 		f, err = os.Open("/proc/thread-self/ns/net")
 	}()
 	<-done

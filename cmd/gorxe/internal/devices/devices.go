@@ -71,7 +71,7 @@ type GID struct {
 	Address string  `json:"address"` // with the length of its prefix
 }
 
-func entries(list []xdp.Device) []Entry {
+func entries(list []xdp.Interface) []Entry {
 	out := make([]Entry, len(list))
 	for i := range list {
 		d := &list[i]
@@ -95,7 +95,7 @@ func entries(list []xdp.Device) []Entry {
 }
 
 // modes lists the XDP modes that an interface offers, the one that auto chooses first.
-func modes(d *xdp.Device) []string {
+func modes(d *xdp.Interface) []string {
 	m := []string{}
 	if d.XDP.Native {
 		m = append(m, xdp.Native.String())
@@ -109,7 +109,7 @@ func modes(d *xdp.Device) []string {
 	return m
 }
 
-func show(w io.Writer, list []xdp.Device) error {
+func show(w io.Writer, list []xdp.Interface) error {
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "interface"}, {Title: "driver"}, {Title: "state"}, {Title: "MTU", Align: cli.Right},
 		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right}, {Title: "XDP (auto's first)"},
@@ -142,7 +142,7 @@ func orDash(n int) string {
 }
 
 // offer says what XDP offers, in one cell.
-func offer(d *xdp.Device) string {
+func offer(d *xdp.Interface) string {
 	m := modes(d)
 	if len(m) == 0 {
 		return "-"
@@ -156,7 +156,7 @@ func offer(d *xdp.Device) string {
 	return strings.Join(m, ", ")
 }
 
-func addresses(d *xdp.Device) string {
+func addresses(d *xdp.Interface) string {
 	var a []string
 	for i, p := range d.Addrs {
 		a = append(a, fmt.Sprintf("%d: %v", i, p))

@@ -13,45 +13,46 @@ import (
 	"github.com/vishvananda/netlink/nl"
 )
 
-// Device is an interface as a place to run RoCE on. Nothing is attached to find it out.
-type Device struct {
+// Interface describes a network interface and whether RoCE can run on it. Finding this out does not
+// change the interface.
+type Interface struct {
 	Name   string
-	Kind   string // what `ip link` calls the type: "veth", "tuntap", "vlan", ...; "device" for hardware
-	Driver string // as ethtool calls it; "" if it does not tell
+	Kind   string // type in `ip -d link`, such as "veth" or "vlan"; "device" for hardware
+	Driver string // driver as reported by ethtool, or ""
 	MAC    bth.MAC
-	Up     bool // set up, and the link is there
+	Up     bool // administratively up, and the link is up
 	MTU    int  // IP MTU, bytes
-	// PathMTU is the largest path MTU that the MTU allows, 0 if none.
+	// PathMTU is the largest path MTU that fits MTU, or 0.
 	PathMTU bth.MTU
-	Queues  int // receive queues
-	XDP     Offer
-	// Auto is the mode that Open chooses in mode Auto.
+	Queues  int // number of receive queues
+	XDP     Features
+	// Auto is the mode that Open selects in mode Auto.
 	Auto Mode
-	// Program is the ID of an XDP program that is attached, 0 if none is.
+	// Program is the ID of the attached XDP program, or 0.
 	Program uint32
-	// StripsVLAN: the driver takes VLAN tags off before XDP sees frames, so that tagged RoCE
-	// arrives untagged (`ethtool -K IFACE rxvlan off` ends that).
+	// StripsVLAN reports that the driver removes VLAN tags before XDP, so that tagged RoCE frames
+	// arrive untagged. `ethtool -K IFACE rxvlan off` turns this off.
 	StripsVLAN bool
-	Addrs      []netip.Prefix // as Port.Addrs
-	// Err says why Open would refuse, and what to do; nil if it would try.
+	Addrs      []netip.Prefix // same order as Port.Addrs
+	// Err says why Open would fail and what to do, or is nil.
 	Err error
 }
 
-// Offer is what a driver's XDP can do.
-type Offer struct {
-	Generic     bool // XDP on skbs: every Ethernet interface
+// Features are the XDP features of a driver.
+type Features struct {
+	Generic     bool // XDP on socket buffers: any Ethernet interface
 	Native      bool // XDP in the driver, with redirection to sockets
 	ZeroCopy    bool // AF_XDP without copying
 	MultiBuffer bool // frames of several buffers in native mode
-	// Told: the kernel itself said so (6.3 and later). Otherwise it is from a list of drivers known to
-	// have them, and MultiBuffer is not known.
-	Told bool
+	// Reported is true if the kernel reported the features (6.3 and later). Otherwise they come
+	// from a list of known drivers, and MultiBuffer is unknown.
+	Reported bool
 }
 
-// Interfaces describes every interface of a network namespace (a file descriptor; 0 or negative: the
-// calling thread's), sorted by name.
-func Interfaces(ns int) ([]Device, error) {
-	var list []Device
+// Interfaces describes all interfaces of a network namespace, sorted by name. ns is the file
+// descriptor of the namespace; 0 or a negative value selects the namespace of the calling thread.
+func Interfaces(ns int) ([]Interface, error) {
+	var list []Interface
 	err := osnet.In(ns, func() error {
 		p, err := newProber()
 		if err != nil {
@@ -67,12 +68,12 @@ func Interfaces(ns int) ([]Device, error) {
 		}
 		return nil
 	})
-	slices.SortFunc(list, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
 	return list, err
 }
 
-// Probe describes one interface of a network namespace.
-func Probe(iface string, ns int) (d Device, err error) {
+// Probe describes one interface of a network namespace. For ns see Interfaces.
+func Probe(iface string, ns int) (d Interface, err error) {
 	err = osnet.In(ns, func() error {
 		p, err := newProber()
 		if err != nil {
@@ -91,7 +92,7 @@ func Probe(iface string, ns int) (d Device, err error) {
 
 type prober struct {
 	net    *network
-	family *netlink.GenlFamily // "netdev"; nil if the kernel has none
+	family *netlink.GenlFamily // "netdev", or nil if the kernel does not have it
 }
 
 func newProber() (*prober, error) {
@@ -108,9 +109,9 @@ func newProber() (*prober, error) {
 
 func (p *prober) close() { p.net.close() }
 
-func (p *prober) describe(l netlink.Link) Device {
+func (p *prober) describe(l netlink.Link) Interface {
 	a := l.Attrs()
-	d := Device{
+	d := Interface{
 		Name: a.Name, Kind: l.Type(), Driver: osnet.Driver(a.Name), Up: running(a),
 		MTU: a.MTU, PathMTU: bth.MTUFor(a.MTU), Queues: min(rxQueues(l), maxQueues),
 		StripsVLAN: osnet.RxVLANStripped(a.Name),
@@ -119,12 +120,12 @@ func (p *prober) describe(l netlink.Link) Device {
 	if a.Xdp != nil && a.Xdp.Attached {
 		d.Program = a.Xdp.ProgId
 	}
-	d.XDP = p.offer(a, d.Driver)
+	d.XDP = p.features(a, d.Driver)
 	d.Auto = Generic
 	if d.XDP.Native {
 		d.Auto = autoMode(l.Type(), d.Driver, a.MTU)
 	}
-	d.Err = refuse(a)
+	d.Err = checkAttrs(a)
 	addrs, err := p.net.readAddrs(l)
 	d.Addrs = addrs.usable
 	switch {
@@ -137,7 +138,7 @@ func (p *prober) describe(l netlink.Link) Device {
 	return d
 }
 
-// Feature bits of the kernel's netdev netlink family (enum netdev_xdp_act).
+// Feature bits of enum netdev_xdp_act in linux/netdev.h.
 const (
 	actBasic    = 1 << 0
 	actRedirect = 1 << 1
@@ -145,26 +146,27 @@ const (
 	actRxSG     = 1 << 5
 )
 
-func (p *prober) offer(a *netlink.LinkAttrs, driver string) Offer {
+func (p *prober) features(a *netlink.LinkAttrs, driver string) Features {
 	if a.EncapType != "ether" {
-		return Offer{Told: true}
+		return Features{Reported: true}
 	}
 	if f, ok := p.xdpFeatures(a.Index); ok {
 		native := f&(actBasic|actRedirect) == actBasic|actRedirect
-		return Offer{Generic: true, Native: native, ZeroCopy: native && f&actZeroCopy != 0, MultiBuffer: native && f&actRxSG != 0, Told: true}
+		return Features{Generic: true, Native: native, ZeroCopy: native && f&actZeroCopy != 0, MultiBuffer: native && f&actRxSG != 0, Reported: true}
 	}
 	zero, known := nativeDrivers[driver]
-	return Offer{Generic: true, Native: known, ZeroCopy: zero}
+	return Features{Generic: true, Native: known, ZeroCopy: zero}
 }
 
-// nativeDrivers have XDP with redirection in kernels that cannot be asked; the value says whether they have zero-copy.
+// nativeDrivers lists the drivers that have XDP with redirection, for kernels that do not report
+// features. The value is true if the driver supports zero-copy.
 var nativeDrivers = map[string]bool{
 	"bnxt_en": false, "ena": false, "gve": false, "hv_netvsc": false, "i40e": true, "ice": true, "igb": false,
 	"igc": true, "ixgbe": true, "ixgbevf": false, "mlx4_en": false, "mlx5_core": true, "mvneta": false, "mvpp2": false,
 	"nfp": false, "qede": false, "sfc": false, "stmmac": true, "tun": false, "veth": false, "virtio_net": false,
 }
 
-// Of linux/netdev.h.
+// Constants of linux/netdev.h.
 const (
 	netdevFamily      = "netdev"
 	netdevCmdDevGet   = 1
@@ -172,7 +174,8 @@ const (
 	netdevAttrXDP     = 3
 )
 
-// xdpFeatures asks the kernel for the XDP features of an interface; !ok if it cannot tell (before 6.3).
+// xdpFeatures asks the kernel for the XDP features of an interface. ok is false if the kernel does
+// not report them (before 6.3).
 func (p *prober) xdpFeatures(index int) (bits uint64, ok bool) {
 	if p.family == nil {
 		return 0, false

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newTap makes a tap device with address 10.77.0.1/24 in a namespace of its own. The file is the wire's other end, where a
-// QEMU guest would be; a read gives up after a second.
+// newTap creates a tap device with address 10.77.0.1/24 in a new namespace. The returned descriptor
+// is the other end of the wire, where a virtual machine would be.
 func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
 	t.Helper()
 	needRoot(t)
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skip("skipped: this machine has no /dev/net/tun")
+		t.Skip("skipped: no /dev/net/tun")
 	}
 	ns, err := osnet.NewNS()
 	if err != nil {
@@ -62,7 +62,7 @@ func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
 	return ns, wire
 }
 
-// readWire reads frames until one is RoCE's: the kernel chats on the wire too.
+// readWire reads frames until it finds a RoCE frame, because the kernel also sends on the wire.
 func readWire(t *testing.T, wire int) []byte {
 	t.Helper()
 	b := make([]byte, 1<<16)
@@ -85,7 +85,7 @@ func readWire(t *testing.T, wire int) []byte {
 	return nil
 }
 
-// A tap device, where a virtual machine sits: mode auto is native there.
+// On a tap device, Auto selects native mode.
 func TestTap(t *testing.T) {
 	ns, wire := newTap(t, 1500)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
@@ -94,24 +94,24 @@ func TestTap(t *testing.T) {
 	}
 	defer p.Close()
 	if d := p.Info().Datapath; d != "afxdp-native" {
-		t.Errorf("datapath %q", d)
+		t.Errorf("Datapath = %q", d)
 	}
 	for n := range 50 {
 		f := packet{}.build(pattern(n*29, n))
 		send(t, p, f)
 		if got := readWire(t, wire); !bytes.Equal(got, f) {
-			t.Fatalf("%d bytes sent, %d on the wire, difference at %d", len(f), len(got), differ(got, f))
+			t.Fatalf("sent %d bytes, found %d on the wire, first difference at %d", len(f), len(got), differ(got, f))
 		}
 		if _, err := unix.Write(wire, f); err != nil {
 			t.Fatal(err)
 		}
 		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
-			t.Fatalf("frame of %d bytes did not arrive whole: %d", len(f), len(got))
+			t.Fatalf("frame of %d bytes did not arrive complete: received %d frames", len(f), len(got))
 		}
 	}
 }
 
-// Frames beyond one chunk work on a tap too, in whichever mode auto ends up with there.
+// Frames of more than one chunk work on a tap in the mode that Auto selects.
 func TestTapLongFrames(t *testing.T) {
 	ns, wire := newTap(t, 4200)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
@@ -124,18 +124,18 @@ func TestTapLongFrames(t *testing.T) {
 		f := packet{}.build(pattern(n, n))
 		send(t, p, f)
 		if got := readWire(t, wire); !bytes.Equal(got, f) {
-			t.Fatalf("%d bytes sent, %d on the wire", len(f), len(got))
+			t.Fatalf("sent %d bytes, found %d on the wire", len(f), len(got))
 		}
 		if _, err := unix.Write(wire, f); err != nil {
 			t.Fatal(err)
 		}
 		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
-			t.Errorf("frame of %d bytes did not arrive whole: %d arrived, %+v", len(f), len(got), p.Stats())
+			t.Errorf("frame of %d bytes did not arrive complete: received %d frames, stats %+v", len(f), len(got), p.Stats())
 		}
 	}
 }
 
-// A wire that nobody reads from does not block the sender, and does not eat its buffers for good.
+// A wire that nobody reads does not block the sender and does not lose its buffers.
 func TestStuckWire(t *testing.T) {
 	ns, wire := newTap(t, 1500)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
@@ -159,7 +159,7 @@ func TestStuckWire(t *testing.T) {
 		t.Errorf("sending to a stuck wire took %v", d)
 	}
 	if s := p.Stats(); s.TxDropped == 0 {
-		t.Errorf("a thousand frames fit the tap's queue, yet none was dropped: %+v", s)
+		t.Errorf("the tap's queue holds a thousand frames, but none was dropped: %+v", s)
 	}
 	b := make([]byte, 1<<16)
 	for n := 0; n < 2000; n++ {
@@ -169,12 +169,12 @@ func TestStuckWire(t *testing.T) {
 	}
 	send(t, p, f)
 	if got := readWire(t, wire); !bytes.Equal(got, f) {
-		t.Error("after the jam the wire carries something else")
+		t.Error("the frame after the jam differs")
 	}
 }
 
-// Interfaces that stand on another one (bridges, macvlans, VLANs) take the port in generic mode. A VLAN device's kernel puts the
-// tag on and takes it off, also from frames whose sender's kernel kept it beside the frame.
+// On bridges, macvlans and VLANs the port uses generic mode. On a VLAN device the kernel adds and
+// removes the tag.
 func TestStackedDevices(t *testing.T) {
 	for _, kind := range []struct {
 		name string
@@ -198,7 +198,7 @@ func TestStackedDevices(t *testing.T) {
 		var err error
 		for i, e := range []*veth.End{&pair.A, &pair.B} {
 			onLink(t, e, func(l netlink.Link) error {
-				// Each interface answers ARP for its own addresses only.
+				// Each interface answers ARP only for its own addresses.
 				if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0); err != nil {
 					return err
 				}
@@ -209,7 +209,7 @@ func TestStackedDevices(t *testing.T) {
 			})
 		}
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Logf("this kernel makes no %s devices: not tried", kind.name)
+			t.Logf("skipping %s: not supported by the kernel", kind.name)
 			continue
 		}
 		if err != nil {
@@ -249,15 +249,15 @@ func tryStacked(t *testing.T, pair *veth.Pair, name string) {
 	}
 	a, b := open(&pair.A), open(&pair.B)
 	if d := a.Info().Datapath; d != "afxdp-generic" {
-		t.Errorf("datapath %q", d)
+		t.Errorf("Datapath = %q", d)
 	}
 	hop, err := a.Resolve(context.Background(), netip.Addr{}, addr("10.78.0.2"))
 	if err != nil || hop.MAC != b.Info().MAC || hop.VLAN != 0 || hop.Src != addr("10.78.0.1") {
-		t.Fatalf("%+v, %v", hop, err)
+		t.Fatalf("Resolve() = %+v, %v", hop, err)
 	}
 	exchange(t, a, b, packet{dst: hop.MAC}.build(pattern(100, 1)), packet{dst: hop.MAC}.build(pattern(1400, 2)))
 	sendUDP(t, &pair.A, "10.78.0.2:4791", []byte("by the kernel"))
 	if got := receive(t, b, 1, 2*time.Second); len(got) != 1 || !bytes.HasSuffix(got[0], []byte("by the kernel")) {
-		t.Errorf("from the kernel: %q", got)
+		t.Errorf("frames from the kernel: %q", got)
 	}
 }
