@@ -107,7 +107,7 @@ var (
 	// ErrNoRoute: no route to the peer leads over the interface.
 	ErrNoRoute = xdp.ErrNoRoute
 	// ErrNoNeighbor: the peer or its gateway did not answer ARP or neighbor discovery.
-	ErrNoNeighbor = xdp.ErrNoNeighbour
+	ErrNoNeighbor = xdp.ErrNoNeighbor
 	// ErrLocalAddress: the address belongs to this host.
 	ErrLocalAddress = xdp.ErrLocal
 	// ErrMTU: no path MTU fits the interface and the route, or the one in a peer's connection
