@@ -12,8 +12,8 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// A program that gets no processor time is not dead: its NIC acknowledges, on real packets as well.
-// What was begun with it is finished as soon as it runs again, be that after ten minutes.
+// A program that gets no processor time is not dead: its NIC still acknowledges. Transfers with it
+// finish when it runs again, even after ten minutes.
 func TestResponderStandsStill(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
@@ -37,8 +37,7 @@ func TestResponderStandsStill(t *testing.T) {
 	}
 }
 
-// A host that is gone is found out, though nothing but a release is under way, which RC knows
-// nothing of.
+// A dead host is detected although only a release is outstanding, which RC does not know about.
 func TestResponderIsGone(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a := v.a
@@ -60,8 +59,7 @@ func TestResponderIsGone(t *testing.T) {
 
 const silence = time.Duration(core.DefaultSilence)
 
-// An idle connection whose peer's host has died does not hold its place for ever, at neither end;
-// one whose peer lives goes on.
+// An idle connection to a dead host ends on both sides. A connection to a live host continues.
 func TestIdleHostIsGone(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
@@ -79,8 +77,8 @@ func TestIdleHostIsGone(t *testing.T) {
 	}
 }
 
-// Connections come and go at a program that reads no events: the transfers of the last one happen
-// all the same.
+// Connections come and go in a program that reads no events. The transfers of the last one still
+// complete.
 func TestUnreadEvents(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -106,7 +104,7 @@ func TestUnreadEvents(t *testing.T) {
 			b.Progress()
 		}
 		var evs [eventsEach]Event
-		for n := 0; n < eventsEach; { // of transfers alone: they have to be read
+		for n := 0; n < eventsEach; { // only transfer events: these must be read
 			if got := a.Poll(evs[:1]); got == 0 {
 				t.Fatalf("%d events of transfer %d", n, k)
 			} else if evs[0].Kind != Down {
@@ -122,7 +120,7 @@ func (e *end) busyNow() int {
 	return e.busy
 }
 
-// A connection that ends while the connection manager still greets leaves nothing behind.
+// A connection that ends during its setup leaves nothing behind.
 func TestEndsBeforeItIsHeld(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -154,8 +152,8 @@ func TestEndsBeforeItIsHeld(t *testing.T) {
 	}
 }
 
-// A connection ends for those who wait for it, and for the memory of its transfers, even when no
-// datagram gets out any more.
+// A connection ends for its waiters and for the memory of its transfers even if no datagram can be
+// sent.
 func TestEndsWithoutRoom(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{})
 	b.space.Hold(0, size)

@@ -187,8 +187,8 @@ func newEventRing(conns, entries int) eventRing {
 	return eventRing{v: make([]Event, conns*(2*eventsEach*entries+1)), maxDowns: conns}
 }
 
-// room returns how many events of transfers fit.
-func (r *eventRing) room() int { return len(r.v) - r.maxDowns - (r.size - r.downs) }
+// space returns how many events of transfers fit.
+func (r *eventRing) space() int { return len(r.v) - r.maxDowns - (r.size - r.downs) }
 
 func (r *eventRing) push(ev Event) {
 	if ev.Kind == Down {

@@ -12,7 +12,7 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect"
 )
 
-// host is one end: an Endpoint, and memory that the other end may write and read.
+// host is an Endpoint and memory that the peer may write and read.
 type host struct {
 	*indirect.Endpoint
 	mr    *roce.MR
@@ -40,7 +40,7 @@ func newHost(link *loopback.Link, i int) host {
 	return host{e, mr, space}
 }
 
-// A WRITE to memory that the other end's program is still busy with: it does not wait for it.
+// A WRITE to memory that the peer's program is still using does not wait for it.
 func Example() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -64,7 +64,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	b.space.Hold(4096, 100) // b's program works there until the data is on its way
+	b.space.Hold(4096, 100) // b's program uses it until the data is on its way
 	go func() {
 		for conn.Counters().Indirect == 0 {
 			time.Sleep(time.Millisecond)

@@ -9,13 +9,13 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// registrar is a Host that registers memory for each transfer and takes the key back afterwards, as
-// the paper's upper layer does.
+// registrar is a Host that registers memory for each transfer and deregisters it afterwards, as the
+// paper's upper layer does.
 type registrar struct {
 	pd       *roce.PD
 	mem      []byte
 	live     int
-	refusals int // to come
+	refusals int // refusals to come
 }
 
 func (h *registrar) Register(r *Request) (Region, bool) {
@@ -37,8 +37,8 @@ func (h *registrar) Release(_ *Request, m Region, _ bool) {
 	}
 }
 
-// Memory may be registered for each transfer alone, with either progress; its key lives no longer
-// than the transfer.
+// Memory may be registered per transfer, with both kinds of progress. Its key ends with the
+// transfer.
 func TestRegistersForEachTransfer(t *testing.T) {
 	for _, p := range []roce.Progress{roce.Auto, roce.Manual} {
 		t.Run(p.String(), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestRegistersForEachTransfer(t *testing.T) {
 	}
 }
 
-// A Host that gives memory which the transfer does not fit into is as good as one that refuses.
+// A Host that returns memory too small for the transfer counts as one that refuses.
 func TestBadRegion(t *testing.T) {
 	h := &badHost{}
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: time.Millisecond, Patience: time.Second}, Config{Host: h})
@@ -106,7 +106,7 @@ type badHost struct{ mr *roce.MR }
 func (h *badHost) Register(r *Request) (Region, bool) { return Region{MR: h.mr, Off: rigMem - 1}, true }
 func (h *badHost) Release(*Request, Region, bool)     {}
 
-// The plan of faults keeps to its probability, and attempts do not depend on each other.
+// Faults keep their probability, and attempts are independent.
 func TestFaults(t *testing.T) {
 	for _, p := range []float64{0.01, 0.1, 0.5} {
 		first, both, n := 0.0, 0.0, 0.0

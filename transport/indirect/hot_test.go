@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// manualPair is two ends whose cranks this test turns, connected without the connection manager.
+// manualPair creates two endpoints that the test drives, connected without the connection manager.
 func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (a, b *end) {
 	t.Helper()
 	more := func(i int) []roce.Option {
@@ -23,7 +23,7 @@ func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce
 	return a, b
 }
 
-// joinEnds connects two ends without the connection manager.
+// joinEnds connects two endpoints without the connection manager.
 func joinEnds(t testing.TB, a, b *end) {
 	t.Helper()
 	var err error
@@ -43,13 +43,13 @@ func joinEnds(t testing.TB, a, b *end) {
 	}
 }
 
-// TestNoAllocations: a transfer costs no memory, whichever way it takes.
+// TestNoAllocations checks that a transfer does not allocate, directly or indirectly.
 func TestNoAllocations(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		kind Kind
 		frp  float64
-		want func(a, b *end) bool // it went that way
+		want func(a, b *end) bool // it took the expected way
 	}{
 		{"direct", Write, 0, func(a, b *end) bool { return a.conn.Counters().Direct > 0 }},
 		{"indirect", Write, 0.5, func(a, b *end) bool { return b.conn.Counters().Parked > 0 }},

@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// end is one side of a conversation.
+// end is an Endpoint with its device and memory.
 type end struct {
 	*Endpoint
 	dev   *roce.Device
@@ -19,12 +19,12 @@ type end struct {
 	space *Space
 	conn  *Conn
 	link  *loopback.Link
-	still bool // in virtual time: its NIC lives, its program does not
+	still bool // in virtual time: its NIC works, its program does not
 }
 
 const rigMem = 4 << 20
 
-// newEnd makes an Endpoint with memory behind it, unless c has a Host of its own.
+// newEnd creates an Endpoint with memory, unless c has a Host of its own.
 func newEnd(t testing.TB, dev *roce.Device, c Config) *end {
 	t.Helper()
 	e := &end{dev: dev}
@@ -60,15 +60,14 @@ func newDevice(t testing.TB, link *loopback.Link, i int, opts ...roce.Option) *r
 	return d
 }
 
-// within is a context that ends before a test binary does: nothing here takes so long, not even on
-// a machine that is busy with other things.
+// within returns a context that ends before the test binary's time-out.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// newPair makes two connected ends; b is served by a goroutine of its own.
+// newPair creates two connected endpoints. A goroutine serves b.
 func newPair(t testing.TB, plan loopback.Plan, ca, cb Config) (a, b *end) {
 	t.Helper()
 	link, err := loopback.NewLink(loopback.Config{Seed: 1, Plan: plan})
@@ -98,7 +97,7 @@ func newPair(t testing.TB, plan loopback.Plan, ca, cb Config) (a, b *end) {
 	return a, b
 }
 
-// serve drives an end until the test is over.
+// serve drives an endpoint until the test ends.
 func serve(t testing.TB, e *end) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -43,7 +43,7 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 		return 0, ErrLength
 	case t.MR == nil || t.Off < 0 || t.Off > t.MR.Len() || t.Len > t.MR.Len()-t.Off:
 		return 0, ErrMemory
-	case e.events.room() < eventsEach*(e.busy+1):
+	case e.events.space() < eventsEach*(e.busy+1):
 		return 0, ErrFull // the program must read events first
 	}
 	now := e.now()

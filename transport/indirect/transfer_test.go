@@ -17,7 +17,7 @@ import (
 
 const size = 64 << 10
 
-// write is a Write that has to succeed, and to arrive.
+// write performs a Write that must succeed and arrive.
 func write(t *testing.T, a, b *end, off, n int, dba uint64, seed uint64) {
 	t.Helper()
 	want := fill(a.mr.Bytes()[off:off+n], seed)
@@ -29,7 +29,7 @@ func write(t *testing.T, a, b *end, off, n int, dba uint64, seed uint64) {
 	}
 }
 
-// until waits for something that the ends' own threads bring about.
+// until waits for a condition that other goroutines establish.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(time.Millisecond) {
@@ -39,7 +39,7 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// A transfer whose answer comes goes straight to its destination.
+// A transfer whose answer arrives goes directly to its destination.
 func TestDirect(t *testing.T) {
 	v := newVirtual(t, Config{})
 	v.write(4096, 1)
@@ -48,8 +48,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// A refused one is parked, and moved when the memory is ready. Its user sees the same as ever, but
-// sooner: Acked before the responder could register anything.
+// A refused transfer is parked, and moved when the memory is ready. Its user sees the same as
+// always, but sooner: Acked before the responder could register anything.
 func TestParkedUntilRegistered(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 5 * time.Millisecond}, Config{})
 	if !b.space.Hold(0, size) {
@@ -96,7 +96,7 @@ func dropAnswers(link *loopback.Link, n int32) {
 	})
 }
 
-// Only the answers were lost: the memory is ready when the data comes, and nothing is parked.
+// Only the answers were lost: the memory is ready when the data arrives, and nothing is parked.
 func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
 	v := newVirtual(t, Config{})
 	dropAnswers(v.link, 3)
@@ -107,7 +107,7 @@ func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
 	}
 }
 
-// One lost answer alone is asked for again: only the second time-out makes a transfer indirect.
+// One lost answer is asked for again. Only the second time-out makes a transfer indirect.
 func TestOneTimeoutIsNotEnough(t *testing.T) {
 	v := newVirtual(t, Config{})
 	dropAnswers(v.link, 1)
@@ -117,7 +117,7 @@ func TestOneTimeoutIsNotEnough(t *testing.T) {
 	}
 }
 
-// The traditional method waits, whatever happens.
+// The traditional method always waits.
 func TestTraditional(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Traditional: true}, Config{Faults: Faults{Seed: 4, FailedRegistration: 0.7}})
 	for k := range uint64(10) {
@@ -128,8 +128,8 @@ func TestTraditional(t *testing.T) {
 	}
 }
 
-// A full buffer holds transfers back; it does not lose or overwrite anything. One slot, three
-// transfers that cannot go to their destinations yet, and a fourth that can.
+// A full buffer delays transfers but loses and overwrites nothing: one slot, three transfers that
+// cannot go to their destinations yet, and a fourth that can.
 func TestFullBuffer(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
 	b.space.Hold(0, 3*size)
@@ -145,7 +145,7 @@ func TestFullBuffer(t *testing.T) {
 	serve(t, a)
 	until(t, "two wait for the slot that the third has", func() bool { return a.conn.Counters().BufferFull == 2 })
 	if err := a.conn.Write(within(t), a.mr, 3*size, size, 3*size); err != nil {
-		t.Error(err) // parked data is in nobody's way
+		t.Error(err) // parked data is in no other transfer's way
 	}
 	if c := a.conn.Counters(); c.Indirect != 1 || c.Direct != 1 {
 		t.Errorf("%+v", c)
@@ -159,16 +159,16 @@ func TestFullBuffer(t *testing.T) {
 	}
 }
 
-// refused tells whether a transfer was given up because of the registration, and for nothing else.
+// refused reports whether a transfer was abandoned because of its registration.
 func refused(err error) bool {
 	return errors.Is(err, ErrTransfer) && strings.Contains(err.Error(), StatusRefused.String())
 }
 
-// Registration never succeeds: the transfer is given up, what was parked is dropped, the slot is
-// free again.
+// If registration never succeeds the transfer is abandoned, parked data is dropped and the slot is
+// free.
 func TestNeverRegistered(t *testing.T) {
-	// Patience is long enough for a loaded machine to park the data before it ends: what never came
-	// cannot be dropped.
+	// Patience is long enough for a loaded machine to park the data before it ends: otherwise
+	// nothing could be dropped.
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Patience: time.Second}, Config{Slots: 1})
 	b.space.Hold(0, size)
 	ctx := within(t)
@@ -187,8 +187,7 @@ func TestNeverRegistered(t *testing.T) {
 	write(t, a, b, 0, size, 0, 5)
 }
 
-// The initiator dies with data parked: that is dropped, nobody was promised it, and the next
-// connection gets the whole buffer.
+// If the initiator dies, its parked data is dropped, and the next connection gets the whole buffer.
 func TestInitiatorDies(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Silence: time.Second, IndirectBuffer: DefaultSlots * DefaultMaxTransfer})
 	b.space.Hold(0, size)
@@ -201,7 +200,7 @@ func TestInitiatorDies(t *testing.T) {
 			t.Fatal("not parked")
 		}
 	}
-	// From here on nobody drives a: its NIC acknowledges still, but it says no more.
+	// From here on a is not driven: its NIC acknowledges, but it sends nothing.
 	until(t, "the responder gives it up", func() bool { return b.conn.Err() != nil })
 	if err := b.conn.Err(); !errors.Is(err, ErrSilent) {
 		t.Errorf("%v; want ErrSilent", err)
@@ -220,8 +219,8 @@ func TestInitiatorDies(t *testing.T) {
 	})
 }
 
-// The initiator hangs up with data parked and another transfer waiting for a slot: both ends hear
-// of it, at once.
+// The initiator disconnects with data parked and another transfer waiting for a slot: both sides
+// learn of it at once.
 func TestInitiatorHangsUp(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
 	b.space.Hold(0, 2*size)
@@ -250,8 +249,8 @@ func TestInitiatorHangsUp(t *testing.T) {
 	}
 }
 
-// A READ comes directly, is refused as often as may be, and needs no buffer at all; when the
-// answers are lost, the responder sends of its own accord.
+// A READ goes directly, may be refused repeatedly, and needs no buffer. If the answers are lost the
+// responder sends without confirmation.
 func TestRead(t *testing.T) {
 	ca := Config{Timeout: 5 * time.Millisecond, IndirectBuffer: -1}
 	cb := ca
@@ -287,10 +286,10 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Both ends begin transfers at once, over a bad wire, with failing registrations; everything
+// Both sides start transfers at once, on a lossy link, with failing registrations. Everything
 // arrives.
 func TestBadDays(t *testing.T) {
-	// so many that some registrations fail at either end, however the two take turns
+	// Enough for some registrations to fail on either side in any interleaving.
 	const rounds = 40
 	c := Config{Timeout: 2 * time.Millisecond, Slots: 2, Faults: Faults{Seed: 9, FailedRegistration: 0.3}}
 	a, b := newPair(t, loopback.Plan{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}, c, c)
@@ -326,7 +325,7 @@ func TestBadDays(t *testing.T) {
 	}
 }
 
-// What cannot be meant is refused with what to do about it.
+// Invalid arguments are refused with advice.
 func TestErrors(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -375,7 +374,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Peers that are no peers are turned away, and say why.
+// Peers with another protocol or configuration are rejected with the reason.
 func TestMismatch(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -405,8 +404,8 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Datagrams of strangers, and those of peers that make no sense, are counted and dropped; transfers
-// go on.
+// Datagrams from strangers and invalid datagrams of peers are counted and dropped. Transfers
+// continue.
 func TestNonsense(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{}, Config{})
 	say := func(msg []byte) {
@@ -419,12 +418,12 @@ func TestNonsense(t *testing.T) {
 	say(msg[:])
 	binary.BigEndian.PutUint32(msg[0:], 0x47445231)
 	binary.BigEndian.PutUint32(msg[8:], b.conn.own.Token^1<<20)
-	say(msg[:]) // for a connection that is not
+	say(msg[:]) // for an unknown connection
 	binary.BigEndian.PutUint32(msg[8:], b.conn.own.Token)
 	msg[4] = 99
-	say(msg[:]) // of no type
+	say(msg[:]) // of an unknown type
 	msg[4] = 2
-	say(msg[:]) // an answer that nobody asked for
+	say(msg[:]) // an answer without a request
 	until(t, "all are counted", func() bool {
 		c, strange := b.Counters()
 		return strange == 3 && c.Malformed == 1 && c.Stale == 1

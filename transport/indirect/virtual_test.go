@@ -11,8 +11,7 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// replay plays one seed in virtual time, on real packets: faults of the wire and of registration,
-// everything from the seed.
+// replay runs one seed in virtual time on real packets: faults of the link and of registration.
 func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Counters) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -73,8 +72,7 @@ func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []
 	return manualPair(t, link, c, c, options(), options())
 }
 
-// advance turns both cranks until nothing is to be done now, then moves the clock to what comes
-// next.
+// advance drives both sides until nothing is due now, then moves the clock to the next event.
 func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 	t.Helper()
 	for busy := true; busy; {
@@ -104,8 +102,8 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 	link.Advance(time.Duration(max(1, next-link.Now())))
 }
 
-// virtual is two ends in virtual time, with the measures of real life; nothing depends on how busy
-// the machine is.
+// virtual is two endpoints in virtual time with realistic times. Nothing depends on the load of the
+// machine.
 type virtual struct {
 	t    *testing.T
 	link *loopback.Link
@@ -124,7 +122,7 @@ func newVirtual(t *testing.T, c Config) *virtual {
 	return v
 }
 
-// goOn lets time pass until an end has this kind of news, or so much has passed.
+// goOn lets time pass until an endpoint has an event of this kind, or for limit.
 func (v *virtual) goOn(e *end, kind EventKind, limit time.Duration) (ev Event, ok bool) {
 	v.t.Helper()
 	var evs [1]Event
@@ -139,7 +137,7 @@ func (v *virtual) goOn(e *end, kind EventKind, limit time.Duration) (ev Event, o
 	return ev, false
 }
 
-// write is a Write from a to b that has to succeed, and to arrive.
+// write performs a Write from a to b that must succeed and arrive.
 func (v *virtual) write(dba, seed uint64) {
 	v.t.Helper()
 	want := fill(v.a.mr.Bytes()[:size], seed)
@@ -154,7 +152,7 @@ func (v *virtual) write(dba, seed uint64) {
 	}
 }
 
-// TestVirtualTime: many seeds on real packets; each of them gives the same packets again.
+// TestVirtualTime runs many seeds on real packets and checks that each replays.
 func TestVirtualTime(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {

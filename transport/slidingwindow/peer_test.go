@@ -32,7 +32,7 @@ func devices(t testing.TB, opts ...roce.Option) (devs [2]*roce.Device) {
 
 func testAddr(d *roce.Device) netip.AddrPort { return netip.AddrPortFrom(d.GIDs()[0].Addr, 7481) }
 
-// rogueSender speaks the handshake, and then sends what it likes.
+// rogueSender performs the handshake and then sends what it likes.
 type rogueSender struct {
 	t    *testing.T
 	e    *endpoint.Endpoint
@@ -41,7 +41,7 @@ type rogueSender struct {
 	mr   *roce.MR
 }
 
-// newRogueSender has as many receives for ACKs as it says, each once.
+// newRogueSender posts the given number of receives for ACKs, each once.
 func newRogueSender(t *testing.T, cfg Config, receives int) (*rogueSender, *Receiver) {
 	t.Helper()
 	devs := devices(t)
@@ -82,7 +82,7 @@ func newRogueSender(t *testing.T, cfg Config, receives int) (*rogueSender, *Rece
 	return g, r
 }
 
-// block writes n bytes to a place and announces what it likes.
+// block writes n bytes to an index and announces imm.
 func (g *rogueSender) block(place, n int, imm uint32) {
 	g.t.Helper()
 	g.post(roce.SendWR{
@@ -91,7 +91,7 @@ func (g *rogueSender) block(place, n int, imm uint32) {
 	})
 }
 
-// post returns when the peer has it.
+// post returns when the peer has the data.
 func (g *rogueSender) post(wr roce.SendWR) {
 	g.t.Helper()
 	if err := g.e.QP.PostSend(wr); err != nil {
@@ -103,8 +103,8 @@ func (g *rogueSender) post(wr roce.SendWR) {
 	}
 }
 
-// A sender that breaks the protocol gets an error for good, and not one byte of what it may not
-// touch is handed over.
+// A sender that violates the protocol gets a final error, and no byte that it may not write is
+// handed over.
 func TestSenderThatBreaksTheRules(t *testing.T) {
 	for name, f := range map[string]func(g *rogueSender, r *Receiver){
 		"a place that is not next":   func(g *rogueSender, r *Receiver) { g.block(1, 10, immediate(1, 10)) },
@@ -143,8 +143,8 @@ func TestSenderThatBreaksTheRules(t *testing.T) {
 	}
 }
 
-// What arrived before the sender went is handed over before the end is, and released without
-// complaint.
+// Data that arrived before the sender closed is handed over before the end, and released without
+// error.
 func TestEndAfterData(t *testing.T) {
 	g, r := newRogueSender(t, Config{Blocks: 2, BlockSize: 100}, 2)
 	g.block(0, 7, immediate(0, 7))
@@ -164,7 +164,7 @@ func TestEndAfterData(t *testing.T) {
 	}
 }
 
-// A sender that takes no ACKs lets a Release wait; Close ends that.
+// A sender that takes no ACKs blocks Release. Close ends that.
 func TestCloseEndsRelease(t *testing.T) {
 	g, r := newRogueSender(t, Config{Blocks: 4, BlockSize: 100, SendDepth: 1}, 0)
 	released := make(chan error, 1)
@@ -177,7 +177,7 @@ func TestCloseEndsRelease(t *testing.T) {
 		}
 		blocks = append(blocks, b)
 	}
-	if err := blocks[0].Release(); err != nil { // its ACK is refused with RNR NAKs, for ever
+	if err := blocks[0].Release(); err != nil { // its ACK is refused with RNR NAKs forever
 		t.Fatal(err)
 	}
 	go func() { released <- blocks[1].Release() }()
@@ -202,7 +202,7 @@ func TestCloseEndsRelease(t *testing.T) {
 	}
 }
 
-// rogueReceiver answers a Sender's connection request, and then sends what it likes.
+// rogueReceiver answers a Sender's connection request and then sends what it likes.
 type rogueReceiver struct {
 	t    *testing.T
 	e    *endpoint.Endpoint
@@ -255,7 +255,7 @@ func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Conf
 
 func ackOf(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// A receiver that breaks the protocol breaks the connection: every further call says so.
+// A receiver that violates the protocol ends the connection. Every further call returns the error.
 func TestReceiverThatBreaksTheRules(t *testing.T) {
 	for name, wr := range map[string]roce.SendWR{
 		"more than was sent":        {Op: roce.OpSend, Inline: ackOf(3)},
@@ -303,7 +303,7 @@ func TestReceiverThatBreaksTheRules(t *testing.T) {
 	}
 }
 
-// A WRITE that fails is the reason that is told, not the receives that were flushed after it.
+// The reported reason is the WRITE that failed, not the receives that were flushed after it.
 func TestReasonOfFailure(t *testing.T) {
 	g, s := newRogueReceiver(t, Config{Blocks: 2, BlockSize: 100})
 	if err := g.mr.Close(); err != nil {
@@ -319,8 +319,7 @@ func TestReasonOfFailure(t *testing.T) {
 	}
 }
 
-// A Sender whose receiver keeps a block for ever can be closed, and says what was not released;
-// nobody waits for it any more.
+// A Sender whose receiver keeps a block forever can be closed and reports what was not released.
 func TestCloseWithDataUnderWay(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	s.linger = 30 * time.Millisecond
@@ -330,7 +329,7 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Receive(ctx); err != nil { // and never released
+	if _, err := r.Receive(ctx); err != nil { // and never release it
 		t.Fatal(err)
 	}
 	if err := s.Close(); !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "did not release 3 blocks") {
@@ -345,7 +344,7 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	// The receiver has what had arrived, then the end.
+	// The receiver gets what had arrived, then the end.
 	for range 2 {
 		if _, err := r.Receive(ctx); err != nil {
 			t.Fatal(err)
@@ -356,8 +355,8 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 	}
 }
 
-// A receiver that goes away under a stream of blocks is an error of the sender's, which does not
-// wait for its context.
+// A receiver that disappears during a stream is an error of the sender, which does not wait for its
+// context.
 func TestReceiverGoes(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 5000})
 	time.AfterFunc(20*time.Millisecond, func() { _ = r.Close() })
@@ -383,8 +382,8 @@ func TestReceiverGoes(t *testing.T) {
 	}
 }
 
-// Credits: a receive is posted again before its block, or its ACK, can make the peer send more. So
-// with ample queues nobody ever meets an end that is not ready.
+// A receive is posted again before its block or ACK allows the peer to send more. So with
+// sufficient queues no RNR NAK is ever sent.
 func TestNobodyIsNotReady(t *testing.T) {
 	for _, blocks := range []int{1, 2, 3} {
 		s, r := pair(t, loopback.Config{}, Config{Blocks: blocks, BlockSize: 64})

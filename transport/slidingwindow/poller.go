@@ -24,10 +24,10 @@ func (s *Sender) pollACKs(ctx context.Context) {
 		}
 		if err != nil {
 			_ = s.broken(err) // the next call that sends returns it
-			s.stir()
+			s.signalMoved()
 			return
 		}
-		s.stir()
+		s.signalMoved()
 	}
 }
 
@@ -92,8 +92,8 @@ func (s *Sender) free(n int) error {
 	return nil
 }
 
-// stir wakes a goroutine that waits for the window.
-func (s *Sender) stir() { notify(s.moved) }
+// signalMoved wakes a goroutine that waits for the window.
+func (s *Sender) signalMoved() { notify(s.moved) }
 
 func notify(c chan struct{}) {
 	select {

@@ -125,7 +125,7 @@ func (s *Sender) BlockSize() int { return s.cfg.BlockSize }
 // Fill returns the memory of the next block, BlockSize bytes. It waits until the window has space.
 // The memory belongs to the caller until Send or Post.
 func (s *Sender) Fill(ctx context.Context) ([]byte, error) {
-	if err := s.room(ctx); err != nil {
+	if err := s.space(ctx); err != nil {
 		return nil, err
 	}
 	at := int(s.head%uint64(s.cfg.Blocks)) * stride(s.cfg.BlockSize)
@@ -146,7 +146,7 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	if n < 0 || n > s.cfg.BlockSize {
 		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n, s.cfg.BlockSize)
 	}
-	if err := s.room(ctx); err != nil {
+	if err := s.space(ctx); err != nil {
 		return err
 	}
 	place := int(s.head % uint64(s.cfg.Blocks))
@@ -182,9 +182,9 @@ func (s *Sender) Write(ctx context.Context, data []byte) error {
 	return s.Send(ctx, len(data))
 }
 
-// room waits until the receiver has acknowledged the next block of the ring and the queues have
+// space waits until the receiver has acknowledged the next block of the ring and the queues have
 // space.
-func (s *Sender) room(ctx context.Context) error {
+func (s *Sender) space(ctx context.Context) error {
 	n := uint64(s.cfg.Blocks)
 	if err := s.until(ctx, func() bool { return s.head-s.tail.Load() < n }); err != nil {
 		return err

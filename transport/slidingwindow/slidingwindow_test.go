@@ -12,7 +12,7 @@ import (
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/crank"
+	"github.com/gorxe/gorxe/transport/internal/drive"
 )
 
 const testTime = 20 * time.Second
@@ -78,8 +78,8 @@ func content(n, size int) []byte {
 	return b
 }
 
-// TestTransfer: blocks arrive once each and in order, with losses on the way as without. Under the
-// race detector this proves that blocks are handed to and fro without a race.
+// TestTransfer checks that blocks arrive once each and in order, with and without loss. Under the
+// race detector it checks the hand-over of blocks.
 func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -120,8 +120,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// A block that is kept holds up the window, whatever is released behind it; its release frees all
-// at once.
+// A block that is kept blocks the window, whatever is released behind it. Its release frees all at
+// once.
 func TestReleaseInOrder(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	ctx := within(t)
@@ -164,8 +164,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: a block written, carried, received, released and acknowledged, both ends; on
-// devices that work by themselves, and on such that are driven.
+// TestNoAllocations covers a block written, transferred, received, released and acknowledged, with
+// Auto and Manual progress.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -174,8 +174,8 @@ func TestNoAllocations(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			s, r := manualPair(t, p, Config{Blocks: 3, BlockSize: 256})
 			if p == roce.Manual {
-				defer crank.Turn(s.ep.Dev)()
-				defer crank.Turn(r.ep.Dev)()
+				defer drive.Device(s.ep.Dev)()
+				defer drive.Device(r.ep.Dev)()
 			}
 			ctx := within(t)
 			data := make([]byte, 256)
@@ -193,7 +193,7 @@ func TestNoAllocations(t *testing.T) {
 			}); n != 0 {
 				t.Errorf("a block allocates %v times", n)
 			}
-			// while somebody drives the receiver, whose last ACK may still be there
+			// While the receiver is driven, whose last ACK may be outstanding.
 			if err := s.Flush(ctx); err != nil {
 				t.Error(err)
 			}
@@ -201,12 +201,12 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// manualPair is pair on devices with the progress wanted, driven while they connect.
+// manualPair is pair on devices with the given progress, driven while they connect.
 func manualPair(t *testing.T, p roce.Progress, cfg Config) (*Sender, *Receiver) {
 	return pair(t, loopback.Config{}, cfg, roce.WithProgress(p))
 }
 
-// "With Manual progress nobody has to call again": what Post or Write has posted reaches the
+// With Manual progress no further call is needed: what Post or Write has posted reaches the
 // receiver, and its ACK the sender, while the sender's program does something else.
 func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
 	s, r := manualPair(t, roce.Manual, Config{Blocks: 3, BlockSize: 5000})
@@ -234,14 +234,14 @@ func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for s.tail.Load() < 3 { // the poller's doing alone
+	for s.tail.Load() < 3 { // only the poller does it
 		if ctx.Err() != nil {
 			t.Fatal("the ACK never came")
 		}
 		r.ep.Dev.Progress()
 		time.Sleep(time.Millisecond)
 	}
-	stop := crank.Turn(r.ep.Dev) // the sender disconnects
+	stop := drive.Device(r.ep.Dev) // the sender disconnects
 	defer stop()
 	if err := s.Close(); err != nil {
 		t.Error(err)

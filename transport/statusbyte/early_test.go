@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// post posts a packet of n bytes that all are v.
+// post posts a packet of n bytes with value v.
 func post(t *testing.T, ctx context.Context, s *Sender, n int, v byte) error {
 	t.Helper()
 	f, err := s.Fill(ctx, 0)
@@ -22,8 +22,8 @@ func post(t *testing.T, ctx context.Context, s *Sender, n int, v byte) error {
 	return f.Post(ctx, n, false)
 }
 
-// "Synchronise only when nothing is free": the READ goes out with the block that uses the last
-// empty one, not before, and only if that is large. It finds the blocks before it, so that a stream
+// "Synchronise only when nothing is free": the READ leaves with the block that uses the last empty
+// one, not before, and only if the block is large. It reports on the blocks before it, so a stream
 // of large blocks never waits for its own last one.
 func TestEarlySynchronisation(t *testing.T) {
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestEarlySynchronisation(t *testing.T) {
 			if n >= 2 {
 				continue
 			}
-			blk, err := r.Receive(ctx) // and the block is empty before the last one is sent
+			blk, err := r.Receive(ctx) // the block is empty before the last one is sent
 			if err != nil || blk.Data[0] != byte(n) {
 				t.Fatal(err)
 			}
@@ -53,8 +53,8 @@ func TestEarlySynchronisation(t *testing.T) {
 	}
 }
 
-// The READ is answered before the WRITEs that follow it: of their block it says that it is empty,
-// and that is not believed.
+// The READ is answered before the WRITEs that follow it. Its value for their block, empty, is
+// ignored.
 func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: earlyFrom}
@@ -88,8 +88,8 @@ func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
 	}
 }
 
-// Where queues have no room for a READ beside a block's WRITEs, or no other block can have become
-// empty, it goes out afterwards as ever.
+// If the queues have no space for a READ beside a block's WRITEs, or no other block can have become
+// empty, the READ follows the WRITEs.
 func TestEarlySynchronisationNeedsRoom(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -6,11 +6,11 @@ import (
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/transport/internal/crank"
+	"github.com/gorxe/gorxe/transport/internal/drive"
 )
 
-// TestNoAllocations: a block filled, written, received and released, synchronisation included, both
-// ends; on devices that work by themselves, and on such that are driven.
+// TestNoAllocations covers a block filled, written, received and released, including
+// synchronization, with Auto and Manual progress.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -19,10 +19,10 @@ func TestNoAllocations(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			a, b := devices(t, loopback.Config{}, roce.WithProgress(p))
 			if p == roce.Manual {
-				// Both: a turn of the sender's may be spent on repeating what is overdue, and what
+				// Both: a step of the sender's device may be used for a retransmission, and what
 				// Write has posted then waits for the next one.
-				defer crank.Turn(a)()
-				defer crank.Turn(b)()
+				defer drive.Device(a)()
+				defer drive.Device(b)()
 			}
 			cfg := Config{Blocks: 3, BlockSize: 256}
 			s, r := pair(t, a, b, cfg, cfg)
@@ -44,8 +44,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkBlock is a block of 256 bytes from one thread to another, three blocks, on an in-memory
-// link.
+// BenchmarkBlock moves blocks of 256 bytes from one goroutine to another, three blocks, on a link
+// in memory.
 func BenchmarkBlock(b *testing.B) {
 	x, y := devices(b, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 256}

@@ -6,8 +6,8 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// One-sided throughout: however much is sent, the receiver's device completes nothing, needs no
-// receive, and asks for nothing.
+// One-sided only: however much is sent, the receiver's device has no completions, needs no receives
+// and sends no requests.
 func TestReceiverDoesNothing(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 5000}
@@ -28,11 +28,10 @@ func TestReceiverDoesNothing(t *testing.T) {
 	if c.Completions != 0 || c.SentRNR != 0 || r.ep.CQ.Len() != 0 {
 		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR, r.ep.CQ.Len())
 	}
-	if _, err := s.Free(ctx); err != nil { // whatever is under way has come back then
+	if _, err := s.Free(ctx); err != nil { // everything outstanding has completed then
 		t.Fatal(err)
 	}
-	// One completion a packet and one a READ, of which there is one for three packets: one-sided,
-	// and few.
+	// One completion per packet and one per READ, of which there is one for three packets.
 	if st := s.Stats(); st.Packets != packets || st.Syncs < packets/3-1 || a.Counters().Completions != st.Packets+st.Syncs {
 		t.Errorf("%+v, %d completions", st, a.Counters().Completions)
 	}

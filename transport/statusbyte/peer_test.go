@@ -14,7 +14,7 @@ import (
 	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
-// rogue is a sender of its own kind: it speaks the handshake, and then writes what it likes.
+// rogue performs the handshake and then writes what it likes.
 type rogue struct {
 	t    *testing.T
 	e    *endpoint.Endpoint
@@ -53,7 +53,7 @@ func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
 	return &rogue{t: t, e: e, m: m, conn: conn}, r
 }
 
-// write puts bytes anywhere in the receiver's memory, and waits until they are there.
+// write writes anywhere in the receiver's memory and waits for the completion.
 func (g *rogue) write(addr uint64, key roce.RKey, b []byte) {
 	g.t.Helper()
 	if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: b, RemoteAddr: addr, RKey: key}); err != nil {
@@ -70,7 +70,7 @@ func (g *rogue) status(slot int, v byte) {
 	g.write(g.m.status+uint64(slot), g.m.statKey, []byte{v})
 }
 
-// packet writes a block with one byte of data, its number, and its status.
+// packet writes a block with one byte of data, its number and its status.
 func (g *rogue) packet(slot int, device uint8, number uint16) {
 	g.t.Helper()
 	b := make([]byte, HeaderLen+1)
@@ -81,7 +81,7 @@ func (g *rogue) packet(slot int, device uint8, number uint16) {
 	g.status(slot, HasData)
 }
 
-// expect takes one packet.
+// expect receives one packet.
 func expect(t *testing.T, r *Receiver, device uint8, number uint16) {
 	t.Helper()
 	b, err := r.Receive(within(t))
@@ -101,7 +101,7 @@ func nothing(t *testing.T, r *Receiver) {
 }
 
 // "A peer that writes status values other than 0 to 2": counted, the block is empty again, and the
-// stream goes on.
+// stream continues.
 func TestStatusThatCannotBe(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 10, BlockSize: 100})
 	for slot, v := range map[int]byte{0: 3, 1: 255, 9: Unavailable} {
@@ -116,8 +116,8 @@ func TestStatusThatCannotBe(t *testing.T) {
 	expect(t, r, 1, 1)
 }
 
-// "Packet numbers that jump": gaps are counted, what came before is not handed over again, and
-// numbers wrap.
+// "Packet numbers that jump": gaps are counted, earlier packets are not handed over again, and
+// numbers wrap around.
 func TestNumbersThatJump(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 4, BlockSize: 100})
 	for _, n := range []uint16{0, 5, 5, 4, 6} {
@@ -140,8 +140,8 @@ func TestNumbersThatJump(t *testing.T) {
 	}
 }
 
-// Blocks lie in the array in any order; they are handed over by number, each device by itself, and
-// a number that is there is no gap.
+// Blocks lie in the array in any order. They are handed over by number, separately for each device,
+// and a packet that is there is not a gap.
 func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 8, BlockSize: 100})
 	for i, slot := range []int{6, 2, 7, 0} {
@@ -157,8 +157,8 @@ func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
 	}
 }
 
-// "Device numbers nobody registered": counted, and the others go on. The same with lengths that
-// cannot be.
+// "Device numbers nobody registered": counted, and the others continue. The same for impossible
+// lengths.
 func TestUnknownDevice(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 3, BlockSize: 100, Devices: []uint8{1, 2}})
 	g.packet(0, 9, 0)
@@ -179,8 +179,7 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
-// A peer that writes to a block that the program has is found out; the block is empty afterwards
-// all the same.
+// A peer that writes to a block held by the program is detected. The block is empty afterwards.
 func TestOverwrite(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})
 	g.packet(0, 1, 0)
@@ -192,14 +191,14 @@ func TestOverwrite(t *testing.T) {
 	g.status(0, HasData)
 	nothing(t, r)
 	b.Release()
-	b.Release() // harmless
+	b.Release() // no effect
 	if st := r.Stats(); st.Overwrites != 1 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// A block that was released is somebody else's when its memory is used again: releasing or
-// retaining it once more does not touch that one.
+// A released block may be in use again. Releasing or retaining the old Block does not affect the
+// new one.
 func TestReleasedForGood(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 1, BlockSize: 100}
@@ -226,7 +225,7 @@ func TestReleasedForGood(t *testing.T) {
 	}
 }
 
-// The sender's death is the end of the stream, after what arrived before it.
+// The sender's death ends the stream after everything that arrived before.
 func TestEndAfterData(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 2, BlockSize: 100})
 	g.packet(0, 1, 0)
@@ -237,7 +236,7 @@ func TestEndAfterData(t *testing.T) {
 	}
 }
 
-// A retained block is passed over: the others carry the stream, and it comes back.
+// A retained block is skipped: the others carry the stream, and it returns later.
 func TestRetain(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 100}
@@ -271,7 +270,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// While all blocks are kept a Write waits; it can be given up, and the packet has not been sent
+// While all blocks are kept a Write waits. It can be canceled, and the packet has not been sent
 // then.
 func TestGiveUp(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
@@ -297,8 +296,8 @@ func TestGiveUp(t *testing.T) {
 	expect(t, r, 0, 1)
 }
 
-// Close ends what other goroutines wait for without a time limit: a Write that finds no empty
-// receive block, Fills that find no empty send block.
+// Close ends calls of other goroutines that wait without a limit: a Write that finds no empty
+// receive block, and Fills that find no empty send block.
 func TestCloseEndsWaiting(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 100}
@@ -309,20 +308,20 @@ func TestCloseEndsWaiting(t *testing.T) {
 		if err := s.Write(ctx, 0, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Receive(ctx); err != nil { // and never released
+		if _, err := r.Receive(ctx); err != nil { // and never release it
 			t.Fatal(err)
 		}
 	}
 	if err := s.Flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	held, err := s.Fill(ctx, 1) // one send block is held, the other the Write's
+	held, err := s.Fill(ctx, 1) // one send block is held, the Write has the other
 	if err != nil {
 		t.Fatal(err)
 	}
 	calls := make(chan error, 4)
 	go func() { calls <- s.Write(context.Background(), 0, []byte{2}) }()
-	for waits := false; !waits; { // it has the turn, for longer than a call that does not wait
+	for waits := false; !waits; { // it holds turn for longer than a call that does not wait
 		short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 		if waits = s.lock(short) != nil; !waits {
 			s.release()
@@ -357,7 +356,8 @@ func TestCloseEndsWaiting(t *testing.T) {
 	}
 }
 
-// "Mismatch between the two ends": one clear error at both, nothing sent, and the listener goes on.
+// "Mismatch between the two ends": one clear error on both sides, nothing is sent, and the listener
+// continues.
 func TestMismatch(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	_, _, errS, errR := try(t, a, b, Config{Blocks: 4, BlockSize: 100}, Config{Blocks: 3, BlockSize: 100})
@@ -387,7 +387,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// A receiver that goes away is an error of the sender's, which says why.
+// A receiver that disappears is an error of the sender with the reason.
 func TestReceiverGoes(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 10}
@@ -405,14 +405,14 @@ func TestReceiverGoes(t *testing.T) {
 	}
 }
 
-// A receiver whose status bytes cannot be: such blocks are not used, and counted; a Write that
-// finds no other can be given up.
+// Invalid status bytes of a receiver: such blocks are counted and not used. A Write that finds no
+// other block can be canceled.
 func TestReceiverStatusThatCannotBe(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 10}
 	s, r := pair(t, a, b, cfg, cfg)
 	ctx := within(t)
-	r.mu.Lock() // its own look at the array would repair it
+	r.mu.Lock() // its own scan of the array would repair it
 	r.status.Store8(0, 9)
 	r.status.Store8(1, 9)
 	if n, err := s.Free(ctx); n != 0 || err != nil {
@@ -433,7 +433,7 @@ func TestReceiverStatusThatCannotBe(t *testing.T) {
 	r.mu.Unlock()
 }
 
-// Private data that is no such thing is an error, whatever it is.
+// Private data that is not a valid hello is an error.
 func TestHello(t *testing.T) {
 	m := memory{Sizes: blocks.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
 	good := m.put(nil)
@@ -445,7 +445,7 @@ func TestHello(t *testing.T) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
-	// magic, version, blocks, size, stride
+	// Magic, version, blocks, size, stride.
 	for at, v := range map[int]byte{0: 'X', 4: 2, 6: 0xff, 8: 0xff, 14: 0} {
 		bad := append([]byte(nil), good...)
 		bad[at] = v

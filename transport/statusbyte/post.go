@@ -25,7 +25,7 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 	if err != nil {
 		return err
 	}
-	if err := s.room(ctx, blockWRs); err != nil {
+	if err := s.space(ctx, blockWRs); err != nil {
 		return err
 	}
 	at := i * stride(s.cfg.BlockSize)
@@ -180,9 +180,9 @@ func (s *Sender) lookAhead() error {
 	return s.postRead(-1)
 }
 
-// room waits until n work requests, the last of them signaled, fit into both queues. If nothing is
+// space waits until n work requests, the last of them signaled, fit into both queues. If nothing is
 // outstanding there is nothing to wait for, and the post itself reports whether they fit.
-func (s *Sender) room(ctx context.Context, n int) error {
+func (s *Sender) space(ctx context.Context, n int) error {
 	for s.err == nil && s.signaled > 0 && !s.fits(n, 1) {
 		if err := s.await(ctx); err != nil {
 			return err
@@ -250,7 +250,7 @@ func (s *Sender) broken(err error) error {
 			err = fmt.Errorf("%w (%w)", err, why)
 		}
 		s.err = fmt.Errorf("%w: %w", ErrBroken, err)
-		s.stir()
+		s.signalMoved()
 	}
 	return s.err
 }

@@ -208,14 +208,14 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 func (s *Sender) empty(ctx context.Context) (int, error) {
 	for {
 		if s.err != nil {
-			s.stir() // another goroutine may be waiting
+			s.signalMoved() // another goroutine may be waiting
 			return 0, s.err
 		}
 		for k := range s.own {
 			i := (s.fillAt + k) % len(s.own)
 			if s.own[i] == Empty {
 				s.own[i], s.fillAt = HasData, (i+1)%len(s.own)
-				s.stir() // pass the signal on to another waiter
+				s.signalMoved() // pass the signal on to another waiter
 				return i, nil
 			}
 		}
@@ -228,8 +228,8 @@ func (s *Sender) empty(ctx context.Context) (int, error) {
 	}
 }
 
-// stir wakes a goroutine that waits in Fill.
-func (s *Sender) stir() {
+// signalMoved wakes a goroutine that waits in Fill.
+func (s *Sender) signalMoved() {
 	select {
 	case s.moved <- struct{}{}:
 	default:
@@ -240,7 +240,7 @@ func (s *Sender) stir() {
 func (f Fill) Drop() {
 	f.s.turn <- struct{}{}
 	f.s.own[f.block] = Empty
-	f.s.stir()
+	f.s.signalMoved()
 	f.s.release()
 }
 
@@ -289,7 +289,7 @@ func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	} else if err != nil {
 		f.s.own[f.block] = Empty
 	}
-	f.s.stir()
+	f.s.signalMoved()
 	return err
 }
 
@@ -374,6 +374,6 @@ func (s *Sender) Close() error {
 		}
 	}
 	s.err = ErrClosed
-	s.stir()
+	s.signalMoved()
 	return errors.Join(err, s.conn.Close(), s.ep.Close())
 }

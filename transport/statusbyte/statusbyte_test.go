@@ -25,7 +25,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// devices are two devices on an in-memory link.
+// devices creates two devices on a link in memory.
 func devices(t testing.TB, c loopback.Config, opts ...roce.Option) (a, b *roce.Device) {
 	t.Helper()
 	link, err := loopback.NewLink(c)
@@ -88,9 +88,8 @@ func try(t testing.TB, a, b *roce.Device, send, recv Config) (s *Sender, r *Rece
 	return s, r, errS, errR
 }
 
-// TestTransfer: many packets of several devices, with losses on the way, arrive once each and in
-// order. Under the race detector this is the proof that blocks are handed to and fro without a
-// race.
+// TestTransfer checks that many packets of several devices, with losses, arrive once each and in
+// order. Under the race detector it checks the hand-over of blocks.
 func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -99,7 +98,7 @@ func TestTransfer(t *testing.T) {
 		loss          float64
 	}{
 		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0}, {"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
-		// Large blocks synchronise in front of the last block's data.
+		// Large blocks synchronize in front of the last block's data.
 		{"large", 3, 0, 2 * largeBlock, 0}, {"2 large blocks", 2, 0, 2 * largeBlock, 0}, {"1 large block", 1, 0, 2 * largeBlock, 0},
 		{"large, least queues", 3, 2, 2 * largeBlock, 0}, {"large, loss", 3, 0, 2 * largeBlock, 0.005},
 	} {
@@ -116,10 +115,10 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// largeBlock is some batches of frames long.
+// largeBlock takes several batches of frames.
 const largeBlock = 4 * earlyFrom
 
-// transfer sends packets of as many devices at once and checks what arrives.
+// transfer sends packets of devs devices concurrently and checks what arrives.
 func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
 	t.Helper()
 	ctx := within(t)
@@ -172,7 +171,7 @@ func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
 	}
 }
 
-// content is what packet n of device d holds: of varying length, sometimes nothing.
+// content is the data of packet n of device d, of varying length, sometimes empty.
 func content(d, n, size int) []byte {
 	b := make([]byte, (d*7919+n*977)%(size+1))
 	for i := range b {

@@ -19,7 +19,7 @@ func put(t *testing.T, s *Store, device uint8, texts ...string) {
 	}
 }
 
-// files are a device's files as a consumer sees them.
+// files returns a device's files as a consumer sees them.
 func files(t *testing.T, dir string) (texts []string) {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, "*"+StoreSuffix))
@@ -48,7 +48,7 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// Each device has a directory of its own, a packet is a file, and a later run goes on behind an
+// Each device has its own directory, each packet is a file, and a later run continues after an
 // earlier one.
 func TestStore(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
@@ -74,7 +74,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// With segments nothing half-written is seen: a file appears when it is complete.
+// With segments a file appears only when it is complete.
 func TestStoreSegments(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 10)
@@ -97,8 +97,8 @@ func TestStoreSegments(t *testing.T) {
 	}
 }
 
-// A root that cannot be written to is told at once; a device's directory that cannot, with its
-// first packet, and the other devices' go on.
+// A root that is not writable is reported at once, a device's directory with its first packet.
+// Other devices continue.
 func TestStoreThatCannot(t *testing.T) {
 	root := t.TempDir()
 	file := filepath.Join(root, "file")
@@ -115,7 +115,7 @@ func TestStoreThatCannot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// a file where the directory should be
+	// A file in place of the directory.
 	if err := os.WriteFile(s.Dir(1), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +132,7 @@ func TestStoreThatCannot(t *testing.T) {
 	}
 }
 
-// Two receivers cannot have one root: their files would have the same names, and replace each
-// other.
+// Two receivers cannot share a root: their files would have the same names and replace each other.
 func TestStoreIsOnes(t *testing.T) {
 	root := t.TempDir()
 	first, err := OpenStore(root, 0)
@@ -155,7 +154,7 @@ func TestStoreIsOnes(t *testing.T) {
 	}
 }
 
-// A receiver that is killed loses no packet that it took, and shows none that it took half.
+// A receiver that is killed loses no packet that it took and shows none that it took partly.
 func TestStoreAfterACrash(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 100)
@@ -163,7 +162,7 @@ func TestStoreAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, s, 0, "taken ", "too")
-	// killed here: no Close
+	// Killed here: no Close.
 	if err := errors.Join(s.devices[0].write([]byte(" half")), s.lock.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +178,8 @@ func TestStoreAfterACrash(t *testing.T) {
 	}
 }
 
-// A device's directory that vanishes is made again, and has what was not published yet; without the
-// root, which may be a volume that is gone, nothing is stored.
+// A device's directory that disappears is created again with what was not published yet. Without
+// the root, which may be an unmounted volume, nothing is stored.
 func TestStoreThatVanishes(t *testing.T) {
 	for _, segment := range []int64{0, 6, 100} {
 		root := filepath.Join(t.TempDir(), "data")
@@ -215,8 +214,8 @@ func TestStoreThatVanishes(t *testing.T) {
 	}
 }
 
-// limited makes files longer than n bytes impossible while f runs: a write that crosses the limit
-// ends in the middle, as on a full volume.
+// limited makes files longer than n bytes impossible while f runs: a write across the limit stops
+// in the middle, as on a full volume.
 func limited(t *testing.T, n uint64, f func()) {
 	t.Helper()
 	var old unix.Rlimit
@@ -234,8 +233,8 @@ func limited(t *testing.T, n uint64, f func()) {
 	f()
 }
 
-// A directory that becomes full in the middle of a packet shows nothing of it: not as a file of its
-// own, not behind what is stored next, and not with the packet when that is stored after all.
+// If a directory becomes full in the middle of a packet, nothing of the packet is visible: not as a
+// file, not behind later data, and not twice when the packet is stored after all.
 func TestStoreThatFillsUp(t *testing.T) {
 	for _, segment := range []int64{0, 100} {
 		s, err := OpenStore(t.TempDir(), segment)
@@ -273,7 +272,7 @@ func TestStoreThatFillsUp(t *testing.T) {
 	}
 }
 
-// A device that begins again after its end is not at its end.
+// A device that starts again after its end is not at its end.
 func TestStoreAfterTheEnd(t *testing.T) {
 	s, err := OpenStore(t.TempDir(), 0)
 	if err != nil {
@@ -289,15 +288,14 @@ func TestStoreAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Where packets are missing a number is left out: once, whatever goes wrong meanwhile, and also at
-// the end.
+// A missing number marks missing packets: once, whatever fails meanwhile, and also at the end.
 func TestStoreGap(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Gap(1) // before a directory is there
+	s.Gap(1) // before a directory exists
 	s.Gap(1)
 	put(t, s, 1, "1234", "5678")
 	s.Gap(1) // ends the file before it is full

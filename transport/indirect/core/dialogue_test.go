@@ -2,13 +2,13 @@ package core
 
 import "testing"
 
-// talk is a machine and what it says; the other end is the test.
+// talk is a machine and what it sends; the test plays the peer.
 type talk struct {
 	t   *testing.T
 	m   *Machine
 	now Time
 
-	wrote func(a *Action) // what becomes of WRITEs while time passes; nil: nothing
+	wrote func(a *Action) // handles WRITEs while time passes; nil: nothing happens
 }
 
 func newTalk(t *testing.T, c Config) *talk {
@@ -22,7 +22,7 @@ func newTalk(t *testing.T, c Config) *talk {
 	return &talk{t: t, m: m, now: 1}
 }
 
-// next is what the machine wants done now, which has to be of that kind.
+// next returns the machine's next action, which must have the kind want.
 func (k *talk) next(want ActionKind) Action {
 	k.t.Helper()
 	var a Action
@@ -32,7 +32,7 @@ func (k *talk) next(want ActionKind) Action {
 	return a
 }
 
-// says is the control message that the machine sends now.
+// says returns the control message that the machine sends next.
 func (k *talk) says(want msgType) message {
 	k.t.Helper()
 	a := k.next(DoControl)
@@ -64,8 +64,8 @@ func (k *talk) waits(d Time) {
 
 var oneSlot = Config{Dynamic: true, PeerSlots: 1, PeerSlot: 4096, PeerBase: 1 << 20, PeerKey: 9, Slots: 1, Slot: 4096}
 
-// "After an invalid answer the initiator begins an indirect transfer": at once, with the user told
-// before anything is sent. The real answer "is recorded in the status block and discarded".
+// "After an invalid answer the initiator begins an indirect transfer": at once, and the user is
+// told before anything is sent. The real answer "is recorded in the status block and discarded".
 func TestInvalidAnswer(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	tid, err := k.m.Post(k.now, &Op{Local: Local{Addr: 50}, DBA: 7, Len: 1500, Cookie: 3})
@@ -86,7 +86,7 @@ func TestInvalidAnswer(t *testing.T) {
 			t.Errorf("segment %d: %+v", i, a)
 		}
 	}
-	k.silent() // it asks again when its timer has run out, not before
+	k.silent() // it asks again only when its timer expires
 	k.waits(100)
 	if g := k.says(msgRequest); !g.has(flagIndirect) || g.slot != 0 {
 		t.Errorf("%+v", g)
@@ -94,7 +94,7 @@ func TestInvalidAnswer(t *testing.T) {
 	k.m.DataDone(k.now)
 	k.m.DataDone(k.now)
 	k.next(DoSent)
-	k.silent() // the real answer is still to come
+	k.silent() // the real answer is still outstanding
 	k.hears(message{typ: msgAnswer, flags: flagValid, tid: tid, dba: 1, rkey: 2})
 	if g := k.says(msgRelease); !g.has(flagIndirect) || g.slot != 0 {
 		t.Errorf("%+v", g)
@@ -107,7 +107,7 @@ func TestInvalidAnswer(t *testing.T) {
 }
 
 // "If the initiator has not received any valid answer before the second time-out of the timer, it
-// begins an indirect transfer", and goes on asking meanwhile.
+// begins an indirect transfer", and continues to ask.
 func TestSecondTimeout(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	if _, err := k.m.Post(k.now, &Op{Len: 10}); err != nil {
@@ -156,11 +156,11 @@ func TestTraditionalWaits(t *testing.T) {
 	}
 }
 
-// The responder moves what is parked "only when it finds that the answer has been sent".
+// The responder moves parked data "only when it finds that the answer has been sent".
 func TestMoveAfterTheAnswer(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4
-	// no request has come: "no information in the status block"
+	// no request has arrived: "no information in the status block"
 	k.m.HandleData(k.now, slotImm(tid, 0, 0), 1024)
 	k.silent()
 	k.hears(message{typ: msgRequest, flags: flagIndirect, tid: tid, dba: 7, len: 1500})
@@ -179,7 +179,7 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 	if a := k.next(DoMove); a.Off != 0 || a.Len != 1024 || a.Slot != 0 {
 		t.Errorf("%+v", a)
 	}
-	// it overtook the last segment: nothing is released yet
+	// It overtook the last segment: nothing is released yet.
 	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid})
 	k.silent()
 	k.m.HandleData(k.now, slotImm(tid, 0, 1), 476)
@@ -190,7 +190,7 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	k.says(msgReleased)
-	// doubled, or the answer was lost
+	// A duplicate, or the answer was lost.
 	k.hears(message{typ: msgRelease, flags: flagIndirect, tid: tid})
 	k.says(msgReleased)
 	k.silent()
@@ -199,8 +199,7 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 	}
 }
 
-// A segment for a slot that another transfer has may have overwritten it: the connection is of no
-// more use.
+// A segment for a slot of another transfer may have overwritten data: the connection is unusable.
 func TestOverwritingIsTheEnd(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	k.m.HandleData(k.now, slotImm(4, 0, 0), 1024)
@@ -214,7 +213,7 @@ func TestOverwritingIsTheEnd(t *testing.T) {
 	}
 }
 
-// Bounds of Config are checked.
+// Limits of Config are checked.
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{
 		{Segment: 0}, {Segment: MaxSegment + 1}, {Segment: 1, Entries: 3}, {Segment: 1, Entries: 512}, {Segment: 1, Slots: 257, Slot: 1}, {Segment: 1, PeerSlots: 1},
@@ -226,8 +225,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A READ may take longer than any patience, as long as the responder answers now and then; when it
-// falls silent it is given up.
+// A READ may take longer than Patience as long as the responder answers from time to time. If it is
+// silent the READ is abandoned.
 func TestSlowRead(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	tid, err := k.m.Post(k.now, &Op{Kind: Read, Len: 1 << 30})
@@ -259,9 +258,9 @@ func TestSlowRead(t *testing.T) {
 	}
 }
 
-// A request and the word that it is given up, both before the driver acts: the user is not asked,
-// so nobody waits for the answer. (A responder that did so never spoke of that transfer again, and
-// its initiator took it for dead.)
+// A request and its abort arrive before the driver acts. The user is not asked, so no answer is
+// awaited. (Before a fix the responder never answered that transfer again, and its initiator
+// considered it dead.)
 func TestRequestAndAbortAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -277,22 +276,22 @@ func TestRequestAndAbortAtOnce(t *testing.T) {
 			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid})
 			k.says(msgReleased)
 			k.silent()
-			// the answer was lost
+			// The answer was lost.
 			k.hears(message{typ: msgRelease, flags: c.flags | flagAbort, tid: tid})
 			k.says(msgReleased)
 			k.silent()
 			if k.m.owing() || k.m.Counters.ParkedBytes != 0 {
 				t.Errorf("something is left: %+v", k.m.Counters)
 			}
-			// the entry serves the next one
+			// The entry is usable for the next transfer.
 			k.hears(message{typ: msgRequest, tid: tid + TID(len(k.m.in)), dba: 7, len: 1500})
 			k.next(DoRegister)
 		})
 	}
 }
 
-// The user was asked, and takes its time: the initiator that has given up meanwhile is answered
-// when the user has.
+// The user was asked and takes time. An initiator that has abandoned the transfer meanwhile gets
+// its answer when the user has answered.
 func TestAbortWhileTheUserIsAsked(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestHostile: whatever a peer says, in whatever order, the machine neither panics nor moves a byte
-// outside of a slot and its transfer, and it stays bounded. Whatever was begun can still be ended,
-// so that no entry is lost to a peer that has come to its senses.
+// TestHostile checks that arbitrary messages of a peer, in any order, cause no panic, move no byte
+// outside a slot and its transfer, and stay bounded. Everything that was started can still be
+// ended, so no entry is lost to a peer that behaves again.
 func TestHostile(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {
@@ -70,7 +70,7 @@ func (h *hostile) act() {
 		m.HandleTimeout(h.now)
 	}
 	if r.IntN(2) == 0 {
-		return // several things come before the driver acts
+		return // several messages arrive before the driver acts
 	}
 	h.drain()
 	if m.err != nil && r.IntN(4) == 0 {
@@ -80,7 +80,7 @@ func (h *hostile) act() {
 	}
 }
 
-// settle gives up all that the peer has begun.
+// settle abandons everything that the peer has started.
 func (h *hostile) settle() {
 	m := h.m
 	h.drain()

@@ -14,8 +14,8 @@ type Machine struct {
 	slots []uint16 // free slots of the peer, a stack
 	wish  int      // transfers in out that wait for a slot
 
-	in   []incoming
-	lots []lot // slots of this side
+	in       []incoming
+	ownSlots []slotState // slots of this side
 
 	dirty ring // entries with work: index, or index|roleIn
 	send  sender
@@ -36,7 +36,7 @@ func New(c Config) (*Machine, error) {
 	m := &Machine{
 		cfg: c, mask: TID(c.Entries - 1),
 		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries), slots: make([]uint16, 0, c.PeerSlots),
-		in: make([]incoming, c.Entries), lots: make([]lot, c.Slots), dirty: newRing(2 * c.Entries),
+		in: make([]incoming, c.Entries), ownSlots: make([]slotState, c.Slots), dirty: newRing(2 * c.Entries),
 	}
 	m.send.queue = newRing(2 * c.Entries)
 	first := c.FirstTID &^ m.mask
@@ -174,12 +174,12 @@ func (m *Machine) Fail(now Time) {
 	for i := range m.in {
 		m.orphan(uint16(i))
 	}
-	for i := range m.lots {
-		m.Counters.ParkedBytes -= uint64(m.lots[i].received - m.lots[i].moved)
-		if m.lots[i].received > m.lots[i].moved && !m.lots[i].known {
+	for i := range m.ownSlots {
+		m.Counters.ParkedBytes -= uint64(m.ownSlots[i].received - m.ownSlots[i].moved)
+		if m.ownSlots[i].received > m.ownSlots[i].moved && !m.ownSlots[i].known {
 			m.Counters.Orphaned++
 		}
-		m.lots[i] = lot{}
+		m.ownSlots[i] = slotState{}
 	}
 	m.next, m.watch.due = Never, Never
 }

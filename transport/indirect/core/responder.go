@@ -41,8 +41,8 @@ type incoming struct {
 	stream stream
 }
 
-// lot is a slot of this side's indirect buffer.
-type lot struct {
+// slotState is a slot of this side's indirect buffer.
+type slotState struct {
 	busy     bool
 	known    bool   // an entry of the table owns it
 	parked   bool   // data arrived before it could be moved
@@ -101,7 +101,7 @@ func (m *Machine) sane(g *message) bool {
 	if !g.has(flagIndirect) {
 		return true
 	}
-	return !g.has(flagRead) && int(g.slot) < len(m.lots) && (g.typ != msgRequest || g.len <= m.cfg.Slot)
+	return !g.has(flagRead) && int(g.slot) < len(m.ownSlots) && (g.typ != msgRequest || g.len <= m.cfg.Slot)
 }
 
 func (g *message) kind() Kind {
@@ -171,7 +171,7 @@ func (m *Machine) attach(i uint16, g *message) {
 	if !g.has(flagIndirect) || e.slot != NoSlot || e.state == inOver || e.kind != Write {
 		return
 	}
-	l := &m.lots[g.slot]
+	l := &m.ownSlots[g.slot]
 	if l.busy && (l.known || l.tid != g.tid&immTIDMask) {
 		m.violate()
 		return
@@ -188,11 +188,11 @@ func (m *Machine) attach(i uint16, g *message) {
 // handleSlotData handles a segment that arrived in a slot.
 func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 	slot, tid, segment := int(imm>>8&0xff), TID(imm>>16&immTIDMask), imm&0xff
-	if slot >= len(m.lots) {
+	if slot >= len(m.ownSlots) {
 		m.violate()
 		return
 	}
-	l := &m.lots[slot]
+	l := &m.ownSlots[slot]
 	if !l.busy {
 		l.busy, l.tid = true, tid
 	}
@@ -228,7 +228,7 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 // move schedules moving the bytes that may be moved.
 func (m *Machine) move(i uint16) {
 	e := &m.in[i]
-	if e.answered && e.slot != NoSlot && m.lots[e.slot].received > m.lots[e.slot].moved {
+	if e.answered && e.slot != NoSlot && m.ownSlots[e.slot].received > m.ownSlots[e.slot].moved {
 		m.wantIn(i, moveData)
 	}
 }
@@ -345,7 +345,7 @@ func (m *Machine) complete(e *incoming) bool {
 	case e.slot == NoSlot:
 		return e.state == inReady // the transport acknowledged the data before the release was sent
 	}
-	return e.state == inReady && m.lots[e.slot].moved == e.len
+	return e.state == inReady && m.ownSlots[e.slot].moved == e.len
 }
 
 // vacate frees the slot of a transfer.
@@ -353,7 +353,7 @@ func (m *Machine) vacate(e *incoming) {
 	if e.slot == NoSlot {
 		return
 	}
-	l := &m.lots[e.slot]
+	l := &m.ownSlots[e.slot]
 	if e.delivered {
 		if l.parked {
 			m.Counters.Parked++
@@ -361,7 +361,7 @@ func (m *Machine) vacate(e *incoming) {
 			m.Counters.Straight++
 		}
 	}
-	*l = lot{}
+	*l = slotState{}
 	e.slot = NoSlot
 }
 
@@ -370,12 +370,12 @@ func (m *Machine) drop(e *incoming, count *uint64) {
 	if e.slot == NoSlot {
 		return
 	}
-	l := &m.lots[e.slot]
+	l := &m.ownSlots[e.slot]
 	if l.received > 0 {
 		*count++
 	}
 	m.Counters.ParkedBytes -= uint64(l.received - l.moved)
-	*l = lot{}
+	*l = slotState{}
 	e.slot = NoSlot
 }
 
@@ -412,7 +412,7 @@ func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 	case sendAnswer:
 		m.answer(now, i, a)
 	case moveData:
-		l := &m.lots[e.slot]
+		l := &m.ownSlots[e.slot]
 		a.Kind, a.Slot, a.Off, a.Len, a.Local = DoMove, e.slot, l.moved, l.received-l.moved, e.mem
 		l.moved = l.received
 		m.Counters.MovedBytes += uint64(a.Len)

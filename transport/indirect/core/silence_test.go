@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// newSlow is a talk in real measures: the defaults.
+// newSlow creates a talk with realistic times: the defaults.
 func newSlow(t *testing.T) *talk {
 	t.Helper()
 	c := oneSlot
@@ -19,8 +19,8 @@ func newSlow(t *testing.T) *talk {
 
 const second = Time(1e9)
 
-// passes lets time go by, in which the driver does what it is asked for; it returns the messages
-// sent, and is over when the machine gives up.
+// passes lets time pass while the driver performs the actions. It returns the number of messages
+// sent, and ends early if the machine gives up.
 func (k *talk) passes(d Time) (sent int) {
 	k.t.Helper()
 	var a Action
@@ -43,7 +43,7 @@ func (k *talk) passes(d Time) (sent int) {
 	}
 }
 
-// releasing is a WRITE of which nothing is missing but the release.
+// releasing starts a WRITE that lacks only the release.
 func (k *talk) releasing() TID {
 	k.t.Helper()
 	tid, err := k.m.Post(k.now, &Op{Len: 10})
@@ -60,8 +60,8 @@ func (k *talk) releasing() TID {
 	return tid
 }
 
-// A responder that gets no processor time for as long as RC itself would bear with it is not dead.
-// (64 releases without an answer, 5.7 s, were once the end of the connection.)
+// A responder without processor time for as long as RC itself tolerates is not dead. (Before a fix
+// 64 releases without an answer, 5.7 s, ended the connection.)
 func TestStarvedResponder(t *testing.T) {
 	k := newSlow(t)
 	tid := k.releasing()
@@ -78,7 +78,7 @@ func TestStarvedResponder(t *testing.T) {
 	}
 }
 
-// asked is a request of the peer's, and what the user said to it.
+// asked delivers a request of the peer and the user's answer.
 func (k *talk) asked(flags uint8, ok bool) {
 	k.t.Helper()
 	k.hears(message{typ: msgRequest, flags: flags, tid: 4, len: 1500})
@@ -86,8 +86,8 @@ func (k *talk) asked(flags uint8, ok bool) {
 	k.m.Registered(k.now, a.Entry, 4, ok, Local{}, 0, 0)
 }
 
-// An initiator that says nothing for Silence is dead, whatever it has begun; not before, and an
-// eighth later at the latest.
+// An initiator that is silent for Silence is dead, whatever it has started; not earlier, and at
+// most an eighth later.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -117,7 +117,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// What comes from the peer shows that it lives, be it about another transfer.
+// Any message of the peer is a sign of life, even about another transfer.
 func TestSignsOfLife(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -140,8 +140,8 @@ func TestSignsOfLife(t *testing.T) {
 	}
 }
 
-// What a responder that says nothing is asked for by its NIC: not before Silence is over, and an
-// eighth later at the latest; RC finds out the rest.
+// A silent responder's NIC is probed after Silence, not earlier, and at most an eighth later. RC
+// detects the rest.
 func TestSilentResponder(t *testing.T) {
 	post := func(kind Kind) func(k *talk) {
 		return func(k *talk) {
@@ -175,7 +175,7 @@ func TestSilentResponder(t *testing.T) {
 			if k.passes(DefaultSilence/keepalives + 2); probes != 1 {
 				t.Errorf("%d empty WRITEs", probes)
 			}
-			// one in flight is enough
+			// One in flight is enough.
 			if k.passes(DefaultSilence); probes != 1 || k.m.Err() != nil {
 				t.Errorf("%d empty WRITEs, %v", probes, k.m.Err())
 			}
@@ -183,8 +183,8 @@ func TestSilentResponder(t *testing.T) {
 	}
 }
 
-// A responder whose NIC acknowledges is waited for, for as long as that takes: an empty WRITE now
-// and then finds out.
+// A responder whose NIC acknowledges is waited for as long as necessary, with an empty WRITE from
+// time to time.
 func TestNICLives(t *testing.T) {
 	k := newSlow(t)
 	tid := k.releasing()
@@ -204,8 +204,8 @@ func TestNICLives(t *testing.T) {
 	}
 }
 
-// An initiator's NIC is not enough for its responder, which has memory at stake: not even when this
-// end has a transfer of its own under way.
+// For a responder, which has memory at stake, the initiator's NIC is not enough, even if this side
+// has a transfer of its own outstanding.
 func TestNICAloneIsNotEnough(t *testing.T) {
 	k := newSlow(t)
 	k.releasing()
@@ -216,8 +216,8 @@ func TestNICAloneIsNotEnough(t *testing.T) {
 	}
 }
 
-// While nothing is unfinished an empty WRITE now and then is all; RC ends the connection if nobody
-// acknowledges it.
+// While nothing is unfinished only an empty WRITE is sent from time to time. RC ends the connection
+// if it is not acknowledged.
 func TestIdle(t *testing.T) {
 	k := newSlow(t)
 	k.passes(second)
@@ -232,23 +232,23 @@ func TestIdle(t *testing.T) {
 		t.Fatalf("%v; %d messages, %d empty WRITEs in ten minutes", k.m.Err(), sent, probes)
 	}
 	probes, k.wrote = 0, func(*Action) { probes++ }
-	if k.passes(600 * second); probes != 1 { // nobody acknowledges it, and it is RC's to find out
+	if k.passes(600 * second); probes != 1 { // not acknowledged, which RC would detect
 		t.Errorf("%d empty WRITEs in flight", probes)
 	}
 	k.m.DataDone(k.now)
 	probes = 0
-	k.releasing() // what is begun in between is looked after at once
+	k.releasing() // a transfer that starts in between is guarded at once
 	if k.passes(DefaultSilence * 9 / 8); k.m.Err() != nil || probes != 1 {
 		t.Errorf("%v, %d empty WRITEs", k.m.Err(), probes)
 	}
 }
 
-// A responder that speaks of other things all the while, but never of a release, is broken: its
-// initiator does not wait for ever. One that has just come back from a long pause is not.
+// A responder that sends other messages but never answers a release is broken: its initiator does
+// not wait forever. One that has just returned from a long pause is not.
 func TestTalksButDoesNotRelease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		quiet  Time // before it talks
+		quiet  Time // before it sends
 		talks  Time
 		broken bool
 	}{
@@ -278,7 +278,7 @@ func TestTalksButDoesNotRelease(t *testing.T) {
 	}
 }
 
-// Who was stopped itself, for a minute, does not blame the peer: that minute does not count.
+// A driver that was stopped for a minute does not count that minute against the peer.
 func TestOwnPause(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -304,7 +304,7 @@ func TestOwnPause(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			k := newSlow(t)
 			c.begin(k)
-			k.waits(60 * second) // nothing that has come meanwhile has been looked at
+			k.waits(60 * second) // nothing that arrived meanwhile has been processed
 			if k.passes(second); k.m.Err() != nil || k.m.Counters.Failed != 0 || (k.m.Busy() > 0 && k.m.out[0].state == outAborting) {
 				t.Errorf("%v, %+v", k.m.Err(), k.m.Counters)
 			}
@@ -312,8 +312,8 @@ func TestOwnPause(t *testing.T) {
 	}
 }
 
-// An indirect transfer whose answer is known, and whose data stands in line behind others', says a
-// word now and then: nothing else tells the responder that this end lives.
+// An indirect transfer with a known answer whose data waits behind others sends a sign of life from
+// time to time: nothing else shows the responder that this side lives.
 func TestWaitingInLine(t *testing.T) {
 	k := newSlow(t)
 	k.m.cfg.PeerSlots = 0 // the first one goes directly
@@ -337,7 +337,7 @@ func TestWaitingInLine(t *testing.T) {
 	said := map[TID]int{}
 	for end := k.now + 2*DefaultSilence; k.now < end; k.now = k.m.Timeout() {
 		k.m.HandleTimeout(k.now)
-		k.m.watch.heard = true // acknowledgements come in
+		k.m.watch.heard = true // acknowledgments arrive
 		var a Action
 		for k.m.Poll(k.now, &a) {
 			var g message

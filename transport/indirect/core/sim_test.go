@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// The simulation: two machines that are initiators and responders at once, in virtual time, one
-// story per seed. Datagrams are lost, doubled and late; WRITEs arrive in order, late; registrations
-// fail; users reuse their memory as soon as they may; some connections die, some drivers stand
-// still for long. A model of the memory at both ends says what must hold:
+// The simulation runs two machines, both initiators and responders, in virtual time, one story per
+// seed. Datagrams are lost, duplicated and delayed. WRITEs arrive in order, delayed. Registrations
+// fail. Users reuse their memory as soon as they may. Some connections die, and some drivers stop
+// for long. A model of the memory on both sides checks that
 //
-//   - each transfer is acknowledged upward at most once, and ends exactly once;
-//   - one that ends well was delivered exactly once before, every byte right; one that was
-//     delivered was whole;
-//   - nothing is written to memory that is not registered, nor to a slot that holds another
-//     transfer's bytes;
+//   - each transfer is acknowledged to its user at most once and ends exactly once;
+//   - one that ends successfully was delivered exactly once before, every byte correct, and one
+//     that was delivered was complete;
+//   - nothing is written to memory that is not registered, nor to a slot with another transfer's
+//     data;
 //   - nothing leaves a slot before the valid answer was sent;
-//   - READs never see the buffer;
-//   - everything ends in bounded virtual time, and nobody takes a peer for dead that is not.
+//   - READs never use the buffer;
+//   - everything ends in bounded virtual time, and no live peer is considered dead.
 var (
 	simSeed  = flag.Int64("core.seed", -1, "run the story of this seed alone, and print it")
 	simSeeds = flag.Uint64("core.n", 1000, "run this many seeds")
@@ -52,7 +52,7 @@ func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
 func (q *simQueue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(old)-1]; return e }
 
-// simTransfer is what the model knows of a transfer.
+// simTransfer is the model's view of a transfer.
 type simTransfer struct {
 	from, n               int
 	kind                  Kind
@@ -71,21 +71,21 @@ type simHost struct {
 	m         *Machine
 	mem       [simMem]byte
 	slots     [simSlots * simSlot]byte
-	owner     [simSlots]uint32 // immediate's TID bits + 1 of who last wrote the slot
+	owner     [simSlots]uint32 // the immediate's TID bits + 1 of the last writer of the slot
 	brk       uint64
-	lineFree  Time // when the last WRITE under way arrives
+	lineFree  Time // when the last WRITE in flight arrives
 	transfers map[TID]*simTransfer
 	failed    bool
 	posted    int
-	naps      bool     // its driver looks now and then only, and finds several things at once
+	naps      bool     // its driver runs from time to time and finds several events at once
 	frozen    Time     // until then its driver does not run
-	inbox     []func() // what its NIC has taken in meanwhile
+	inbox     []func() // what its NIC has received meanwhile
 }
 
 // simInbox bounds the datagrams that wait in a NIC.
 const simInbox = 64
 
-// takes lets the driver see what has come, as soon as it looks.
+// takes delivers an event to the driver when it runs.
 func (h *simHost) takes(now Time, datagram bool, f func()) {
 	switch {
 	case now >= h.frozen && len(h.inbox) == 0:
@@ -95,7 +95,7 @@ func (h *simHost) takes(now Time, datagram bool, f func()) {
 	}
 }
 
-// runs tells whether its driver does; it looks at what has come first.
+// runs reports whether the driver runs. It processes what has arrived first.
 func (h *simHost) runs(now Time) bool {
 	if now < h.frozen {
 		return false
@@ -122,7 +122,7 @@ type sim struct {
 	total          int
 	dies           Time
 	hopeless       float64
-	// one driver stands still from then on, for as long as RC would bear with it
+	// One driver stops from then on, for as long as RC tolerates.
 	freezes Time
 }
 
@@ -147,7 +147,7 @@ func (s *sim) say(format string, args ...any) {
 
 func simPattern(from, n, i int) byte { return byte(from*131 + n*31 + i*7 + 1) }
 
-// post begins a transfer of a random kind.
+// post starts a transfer of a random kind.
 func (s *sim) post(h *simHost) {
 	peer := s.hosts[1-h.id]
 	x := &simTransfer{from: h.id, n: h.posted, len: uint32(1 + s.rng.IntN(simSlot)), hopeless: s.rng.Float64() < s.hopeless}
@@ -180,7 +180,7 @@ func (s *sim) post(h *simHost) {
 	s.say("%d posts %v %08x, %d bytes to %d", h.id, x.kind, tid, x.len, x.dst)
 }
 
-// turn does all that a machine wants done.
+// turn performs all of a machine's actions.
 func (s *sim) turn(h *simHost) {
 	if h.m.Err() != nil && !h.failed {
 		s.say("%d: %v", h.id, h.m.Err())
@@ -241,7 +241,7 @@ func (s *sim) do(h *simHost, a *Action) {
 			s.fail("%08x is sent: %+v", a.TID, x)
 		}
 		x.sent = true
-		for i := range x.len { // the source is the user's again
+		for i := range x.len { // the user may reuse the source
 			h.mem[x.src+uint64(i)] = 0xdd
 		}
 	case DoDone:
@@ -285,11 +285,11 @@ func (s *sim) write(h, peer *simHost, a Action) {
 		}
 		data := h.mem[a.Local.Addr:][:a.Len] // a NIC may read the source until the last moment
 		switch {
-		case a.Len == 0: // nothing but the acknowledgement
+		case a.Len == 0: // only the acknowledgment
 		case a.RKey == keySlots:
 			slot := a.RemoteAddr / simSlot
 			who := a.Imm>>16&immTIDMask + 1
-			if l := &peer.m.lots[slot]; l.busy && uint32(l.tid)+1 != who {
+			if l := &peer.m.ownSlots[slot]; l.busy && uint32(l.tid)+1 != who {
 				s.fail("slot %d overwritten by %08x", slot, a.TID)
 			}
 			peer.owner[slot] = who
@@ -309,7 +309,7 @@ func (s *sim) write(h, peer *simHost, a Action) {
 	})
 }
 
-// mayWrite: the memory belongs to a transfer that is under way.
+// mayWrite checks that the memory belongs to an unfinished transfer.
 func (s *sim) mayWrite(h, peer *simHost, a *Action) {
 	if x := h.transfers[a.TID]; x != nil && x.kind == Write && a.RemoteAddr >= x.dst && a.RemoteAddr+uint64(a.Len) <= x.dst+uint64(x.len) {
 		if !x.registered || x.delivered {
@@ -356,7 +356,7 @@ func (s *sim) released(h *simHost, x *simTransfer, a *Action) {
 	x.delivered = true
 	if x.kind == Write {
 		s.compare(x, h.mem[x.dst:])
-		clear(h.mem[x.dst:][:x.len]) // the user does something else with it
+		clear(h.mem[x.dst:][:x.len]) // the user reuses it
 	} else {
 		clear(h.mem[x.dst:][:x.len])
 	}
@@ -392,7 +392,7 @@ func (s *sim) done(h, peer *simHost, a *Action) {
 	if x.kind == Read && a.Status == StatusOK {
 		s.compare(x, h.mem[x.src:])
 	}
-	for i := range x.len { // the memory is the user's again
+	for i := range x.len { // the user may reuse the memory
 		h.mem[x.src+uint64(i)] = 0xee
 	}
 	_ = peer

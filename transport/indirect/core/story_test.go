@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// story plays one seed.
+// story runs one seed.
 func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Counters, Time, error) {
 	sum := fnv.New64a()
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), log: log, hash: sum, now: 1}
@@ -82,7 +82,7 @@ func (s *sim) run() {
 			break
 		}
 		if busy {
-			next = min(next, s.now+500) // users come back and post
+			next = min(next, s.now+500) // users return and post
 		}
 		if next == Never {
 			break
@@ -112,7 +112,7 @@ func (s *sim) run() {
 	s.settle()
 }
 
-// settle: at the end nobody owes anything.
+// settle checks that no side has unfinished work at the end.
 func (s *sim) settle() {
 	for _, h := range s.hosts {
 		s.turn(h)
@@ -132,8 +132,8 @@ func (s *sim) settle() {
 		if !h.failed && len(h.m.slots) != h.m.cfg.PeerSlots {
 			s.fail("host %d has %d of %d slots back", h.id, len(h.m.slots), h.m.cfg.PeerSlots)
 		}
-		for i := range h.m.lots {
-			if h.m.lots[i].busy {
+		for i := range h.m.ownSlots {
+			if h.m.ownSlots[i].busy {
 				s.fail("host %d: slot %d is still taken", h.id, i)
 			}
 		}
@@ -174,7 +174,7 @@ func TestSim(t *testing.T) {
 	t.Logf("%+v", sum)
 }
 
-// TestReplay: the same seed is the same story.
+// TestReplay checks that the same seed gives the same story.
 func TestReplay(t *testing.T) {
 	for seed := range uint64(40) {
 		a, ca, ta, _ := story(t, seed, nil)

@@ -64,8 +64,8 @@ func (m *Machine) owing() bool {
 			return true
 		}
 	}
-	for i := range m.lots {
-		if m.lots[i].busy {
+	for i := range m.ownSlots {
+		if m.ownSlots[i].busy {
 			return true
 		}
 	}

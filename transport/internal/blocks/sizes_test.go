@@ -15,7 +15,7 @@ var (
 	proto       = Protocol{Magic: [4]byte{'T', 'E', 'S', 'T'}, ErrPeer: errPeer, ErrMismatch: errMismatch, Advice: "do this"}
 )
 
-// What was put is parsed, whatever follows; anything shorter, or of another protocol or version, is
+// A message is parsed whatever follows it. Shorter messages, other protocols and other versions are
 // not.
 func TestParse(t *testing.T) {
 	want := Sizes{Blocks: 0xffff, Size: 1 << 28}
@@ -40,13 +40,13 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A sender may leave either number to the receiver; else both have to be the same, and the error
-// has both ends'.
+// A sender may leave either number to the receiver. Otherwise both must match, and the error has
+// both sides' values.
 func TestAgree(t *testing.T) {
 	have := Sizes{Blocks: 3, Size: 1000}
 	for _, c := range []struct {
 		want Sizes
-		says string // "" = they agree
+		says string // "" means that they agree
 	}{
 		{have, ""}, {Sizes{}, ""}, {Sizes{Blocks: 3}, ""}, {Sizes{Size: 1000}, ""},
 		{Sizes{Blocks: 4, Size: 1000}, "4 blocks of 1000 bytes"}, {Sizes{Blocks: 4}, "wants 4 blocks:"}, {Sizes{Size: 999}, "wants blocks of 999 bytes:"},
@@ -61,7 +61,7 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// A refusal with the receiver's sizes becomes a mismatch if they are one; any other stays as it is.
+// A rejection with the receiver's sizes becomes a mismatch if they differ. Others stay unchanged.
 func TestRefused(t *testing.T) {
 	no := func(private []byte) error {
 		return fmt.Errorf("dial: %w", &roce.RejectError{Reason: roce.RejectConsumer, PrivateData: private})

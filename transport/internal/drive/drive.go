@@ -1,5 +1,5 @@
-// Package crank drives devices with Manual progress in tests of the transports.
-package crank
+// Package drive drives devices with Manual progress in tests of the transports.
+package drive
 
 import (
 	"runtime"
@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Turn drives d, a device with Manual progress, until the returned function is called.
-func Turn(d *roce.Device) (stop func()) {
+// Device drives d, a device with Manual progress, until the returned function is called.
+func Device(d *roce.Device) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
