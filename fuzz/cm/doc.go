@@ -1,10 +1,10 @@
-// Package cm holds the fuzz target for the connection manager, package roce/cm: what MADs of
-// strangers, and of a peer that knows the communication IDs, may do to it while a user connects,
-// accepts, refuses and lets go. All is in the tests.
+// Package cm has the fuzz target for the connection manager, package roce/cm: MADs from strangers,
+// and from a peer that knows the communication IDs, arrive while a user connects, accepts, rejects
+// and disconnects. Everything is in the tests.
 //
-// The input is a tape of decisions, so that most inputs get past the checks that come first. After
-// each step the CM has to be within its limits and whatever it sends has to be a well-formed MAD for
-// somebody it heard of; at the end it has to forget everything.
+// The input is a tape of decisions, so most inputs pass the first checks. After each step the CM
+// must be within its limits, and everything that it sends must be a well-formed MAD for a known
+// peer. At the end it must forget everything.
 //
 //	go test ./fuzz/cm -run '^$' -fuzz FuzzMAD -fuzztime 30s
 package cm

@@ -42,7 +42,7 @@ func FuzzMAD(f *testing.F) {
 	})
 }
 
-// seeds: raw captured MADs, and tapes by chance that reach every kind of step.
+// seeds are captured MADs, and random tapes that reach every kind of step.
 func seeds(f *testing.F) {
 	d, p := new(frame.Decoder), new(bth.Packet)
 	for _, name := range bthtest.Names(f) {
@@ -66,28 +66,28 @@ func seeds(f *testing.F) {
 	}
 }
 
-// play is a CM, its user and its peers, all led by the tape.
+// play is a CM, its user and its peers, all controlled by the tape.
 type play struct {
 	t    *testing.T
 	m    *cm.CM
 	tape []byte
 	now  cm.Time
-	seen []exchange                 // what the peers saw of it lately
-	ids  []cm.CommID                // the user's, lately, closed ones too
-	hold map[cm.CommID]cm.EventKind // the user's: what he heard of each last
+	seen []exchange                 // what the peers saw recently
+	ids  []cm.CommID                // the user's recent IDs, including closed ones
+	hold map[cm.CommID]cm.EventKind // the last event that the user got for each ID
 	sent uint64
 
 	listeners [len(services)]cm.ListenerID
 }
 
-// exchange is what a peer has to know to be believed.
+// exchange is what a peer must know to be believed.
 type exchange struct {
 	peer          bth.GID
-	local, remote cm.CommID // the CM's words
+	local, remote cm.CommID // as the CM sees them
 	tid           uint64
 }
 
-// recent is how many exchanges and IDs are remembered.
+// recent is the number of exchanges and IDs remembered.
 const recent = 8
 
 func push[T any](s []T, v T) []T {
@@ -126,7 +126,7 @@ func (p *play) draw() byte {
 	return b
 }
 
-// of draws one of n.
+// of draws a number below n.
 func (p *play) of(n int) int { return int(p.draw()) % n }
 
 func (p *play) take(n int) []byte {
@@ -167,7 +167,7 @@ func (p *play) step() {
 	}
 }
 
-// along brings a connection one step on its usual way, by the user or by the peer.
+// along advances a connection by one regular step of the user or the peer.
 func (p *play) along() {
 	if len(p.ids) == 0 {
 		return
@@ -213,12 +213,12 @@ func (p *play) along() {
 func (p *play) feed(from bth.GID, b []byte) {
 	if p.m.HandleMAD(p.now, cm.Addr{GIDPair: bth.GIDPair{Local: self, Remote: from}, QPN: 1, PKey: bth.DefaultPKey}, b) == nil {
 		if _, err := cm.ParseMAD(b); err != nil {
-			p.t.Fatalf("took in what is no MAD: %v", err)
+			p.t.Fatalf("accepted an invalid MAD: %v", err)
 		}
 	}
 }
 
-// message feeds any message, with the right IDs most of the time and chance in its other fields.
+// message delivers an arbitrary message, usually with the right IDs and random other fields.
 func (p *play) message() {
 	from, attr, flags := hosts[p.of(len(hosts))], cm.AttrREQ+cm.Attribute(p.of(cm.NumAttributes)), p.draw()
 	var m cm.MAD
@@ -238,7 +238,7 @@ func (p *play) message() {
 		put32(m[8:], uint32(x.tid>>32))
 		put32(m[12:], uint32(x.tid))
 	}
-	if flags&4 == 0 { // plausible numbers where REP and DREQ have QPNs
+	if flags&4 == 0 { // plausible values where REP and DREQ have QPNs
 		switch attr {
 		case cm.AttrREP:
 			copy(m[cm.MADHeaderLen+12:], []byte{0, 0, byte(2 + p.of(8))})
@@ -249,7 +249,7 @@ func (p *play) message() {
 	p.feed(from, m[:])
 }
 
-// request feeds a REQ or SIDR_REQ that is in order.
+// request delivers a valid REQ or SIDR_REQ.
 func (p *play) request() {
 	var m cm.MAD
 	kind, from, id := p.of(3), hosts[p.of(len(hosts))], cm.CommID(p.of(8)+1)
@@ -267,7 +267,7 @@ func (p *play) request() {
 	p.feed(from, m[:])
 }
 
-// pass lets time pass: to the next deadline, or any.
+// pass lets time pass, to the next deadline or any other time.
 func (p *play) pass() {
 	next, ok := p.m.NextTimeout()
 	switch d := p.draw(); {
@@ -278,11 +278,11 @@ func (p *play) pass() {
 	}
 	p.m.HandleTimeout(p.now)
 	if next, ok := p.m.NextTimeout(); ok && next <= p.now {
-		p.t.Fatalf("at %d a deadline of %d is left", p.now, next)
+		p.t.Fatalf("at %d the deadline %d is overdue", p.now, next)
 	}
 }
 
-// user does something to a connection that the user has, whether it fits or not.
+// user performs an arbitrary call on one of the user's connections.
 func (p *play) user() {
 	if len(p.ids) == 0 {
 		return
@@ -314,7 +314,7 @@ func (p *play) user() {
 	}
 }
 
-// call begins something.
+// call starts something new.
 func (p *play) call() {
 	to := hosts[p.of(len(hosts))]
 	var id cm.CommID
@@ -341,14 +341,14 @@ func (p *play) look() {
 		p.sent++
 		mad, err := cm.ParseMAD(m[:])
 		if err != nil {
-			p.t.Fatalf("sends what is no MAD: %v: %x", err, m)
+			p.t.Fatalf("sent an invalid MAD: %v: %x", err, m)
 		}
 		if to.Local != self || to.QPN == 0 || (to.Remote != hosts[0] && to.Remote != hosts[1] && to.Remote != hosts[2]) {
-			p.t.Fatalf("sends to %+v", to)
+			p.t.Fatalf("sent to %+v", to)
 		}
 		if x := (exchange{peer: to.Remote, local: mad.LocalID(), remote: mad.RemoteID(), tid: mad.TID()}); x.local != 0 {
 			if mad.Attribute() == cm.AttrREQ || mad.Attribute() == cm.AttrSIDRREQ {
-				x.remote = 0 // there is none in these
+				x.remote = 0 // these have none
 			}
 			p.seen = push(p.seen, x)
 		}
@@ -357,7 +357,7 @@ func (p *play) look() {
 			p.feed(self, loop[:])
 		}
 		if p.sent > 1<<16 {
-			p.t.Fatal("sends without end")
+			p.t.Fatal("sends forever")
 		}
 	}
 	for ev, ok := p.m.PollEvent(); ok; ev, ok = p.m.PollEvent() {
@@ -370,7 +370,7 @@ func (p *play) look() {
 	}
 }
 
-// hear checks that events of a connection come in their order, each once.
+// hear checks that the events of a connection arrive in order, each once.
 func (p *play) hear(ev cm.Event) {
 	last, known := p.hold[ev.ID]
 	first := ev.Kind == cm.EventConnectRequest || ev.Kind == cm.EventSIDRRequest
@@ -386,7 +386,7 @@ func (p *play) hear(ev cm.Event) {
 	}
 }
 
-// finish lets go of everything; then nothing may be left.
+// finish closes everything. Nothing may be left then.
 func (p *play) finish() {
 	p.tape = nil
 	p.look()
@@ -409,7 +409,7 @@ func (p *play) finish() {
 	}
 }
 
-// lookOnly polls the outputs, and nothing comes back any more.
+// lookOnly polls the outputs without answering.
 func (p *play) lookOnly() {
 	var m cm.MAD
 	for _, ok := p.m.PollTransmit(p.now, m[:]); ok; _, ok = p.m.PollTransmit(p.now, m[:]) {

@@ -16,9 +16,8 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// seeds returns the captured frames, the shortest of each kind (opcode, IP
-// version, pad count), some frames that are not RoCE, and the known killers.
-// More and longer seeds would only slow the fuzzer's mutations down.
+// seeds returns the shortest captured frame of each kind (opcode, IP version, pad count), frames
+// that are not RoCE, and known killers. More or longer seeds would only slow the fuzzer down.
 func seeds(f *testing.F) [][]byte {
 	type kind struct {
 		opcode bth.Opcode
@@ -42,7 +41,7 @@ func seeds(f *testing.F) [][]byte {
 	return append(slices.Collect(maps.Values(shortest)), killers()...)
 }
 
-// killers are frames whose like crashed other RoCE stacks.
+// killers are frames similar to those that crashed other RoCE stacks.
 func killers() [][]byte {
 	var all [][]byte
 	for _, k := range []struct {
@@ -53,8 +52,8 @@ func killers() [][]byte {
 	}{
 		{0xff, bth.QPNMulticast, 0, 16},     // unknown opcode to the multicast QPN, 48 bytes of IP
 		{bth.RCAtomicWrite, 2, 0, 28},       // no payload
-		{bth.RCAck, 2, 3, 16},               // pad beyond the payload
-		{bth.RCSendOnly, 2, 3, 12},          // likewise
+		{bth.RCAck, 2, 3, 16},               // pad longer than the payload
+		{bth.RCSendOnly, 2, 3, 12},          // the same
 		{bth.UDSendOnly, bth.QPNGSI, 0, 12}, // no DETH
 		{bth.CNP, 2, 0, 12},
 	} {
@@ -65,7 +64,7 @@ func killers() [][]byte {
 	return all
 }
 
-// wrap puts right headers and a right ICRC around a transport packet.
+// wrap puts correct headers and a correct ICRC around a transport packet.
 func wrap(transport []byte, ipv6 bool) []byte {
 	a := frame.Address{Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64}
 	if ipv6 {
@@ -78,7 +77,7 @@ func wrap(transport []byte, ipv6 bool) []byte {
 	return b
 }
 
-// checkPacket holds for every packet that was accepted.
+// checkPacket checks what must hold for every accepted packet.
 func checkPacket(t *testing.T, p *bth.Packet) {
 	i := p.Info
 	if !i.Known || i.Opcode != p.BTH.Opcode() || p.BTH.Version() != 0 {
@@ -102,7 +101,7 @@ func checkPacket(t *testing.T, p *bth.Packet) {
 	touch(p)
 }
 
-// touch calls every accessor; none may panic, whatever Parse said.
+// touch calls every accessor. None may panic, whatever Parse returned.
 func touch(p *bth.Packet) {
 	_, _, _, _ = p.BTH.Fields(), p.BTH.Opcode().String(), p.BTH.PadCount(), p.Info.Name
 	_, _, _ = p.RETH().VA(), p.RETH().RKey(), p.RETH().DMALen()
@@ -112,8 +111,8 @@ func touch(p *bth.Packet) {
 	_, _, _, _ = p.DETH().QKey(), p.DETH().SrcQP(), p.FETH().Placement(), p.FETH().Selectivity()
 }
 
-// FuzzFrameDecode: a frame of any bytes is decoded or refused with a reason, is not
-// changed, and what is accepted has a right ICRC.
+// FuzzFrameDecode checks that arbitrary frames are decoded or rejected with a reason, stay
+// unchanged, and have a correct ICRC if accepted.
 func FuzzFrameDecode(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
@@ -126,7 +125,7 @@ func FuzzFrameDecode(f *testing.F) {
 			t.Fatal("Decode changed the frame")
 		}
 		if again := d.Decode(b, p); again != r { // it knows the flow now
-			t.Fatalf("%v, and %v when it comes again", r, again)
+			t.Fatalf("%v, then %v for the same frame", r, again)
 		}
 		switch r {
 		case frame.ReasonOK:
@@ -154,9 +153,8 @@ func checkICRC(t *testing.T, b []byte, p *bth.Packet) {
 	}
 }
 
-// FuzzBTHParse: a transport packet of any bytes is parsed or refused, and the same
-// verdict falls when it comes in a sound frame, so that the fuzzer need not guess
-// checksums to reach what lies behind them.
+// FuzzBTHParse checks that arbitrary transport packets are parsed or rejected, with the same
+// verdict inside a correct frame, so that the fuzzer need not guess checksums.
 func FuzzBTHParse(f *testing.F) {
 	d, p := new(frame.Decoder), new(bth.Packet)
 	for _, s := range seeds(f) {
@@ -186,20 +184,19 @@ func FuzzBTHParse(f *testing.F) {
 			}
 		}
 		if err != nil && want == frame.ReasonOK {
-			t.Fatalf("an error without a name: %v", err)
+			t.Fatalf("unknown error: %v", err)
 		}
 		if len(b) < bth.HeaderLen {
 			return // a frame cannot be finished without a BTH
 		}
 		if r := d.Decode(wrap(b, ipv6), p); r != want {
-			t.Fatalf("Parse: %v; in a sound frame: %v", err, r)
+			t.Fatalf("Parse: %v; in a correct frame: %v", err, r)
 		}
 	})
 }
 
-// FuzzLayers: the gopacket layers take what bth.Packet.Parse takes, see the same in
-// it, and never panic (gopacket's recovery is off; the layers below UDP are
-// gopacket's own and no business of ours).
+// FuzzLayers checks that the gopacket layers accept what bth.Packet.Parse accepts, with the same
+// contents, and never panic (gopacket's recovery is off; the layers below UDP are gopacket's own).
 func FuzzLayers(f *testing.F) {
 	d, p := new(frame.Decoder), new(bth.Packet)
 	for _, s := range seeds(f) {

@@ -8,8 +8,8 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// FuzzICRC holds the ICRC, which is computed in wide steps where the processor has them, against the rule (IBA 7.8.1, annex A17.3.3) written
-// down plainly, at every length and every place of the packet in its memory.
+// FuzzICRC compares the ICRC, which uses wide registers where the processor has them, with a plain
+// implementation of the rule (IBA 7.8.1, annex A17.3.3), at every length and alignment.
 func FuzzICRC(f *testing.F) {
 	const room = 128
 	for i, s := range seeds(f) {
@@ -37,7 +37,7 @@ func FuzzICRC(f *testing.F) {
 	})
 }
 
-// plainICRC masks a copy behind eight bytes 0xff and leaves the rest to hash/crc32.
+// plainICRC masks a copy behind eight bytes 0xff and applies hash/crc32.
 func plainICRC(ip []byte) (crc uint32, ok bool) {
 	ipLen, variant := 20, []int{1, 8, 10, 11}
 	if len(ip) > 0 && ip[0]>>4 == 6 {

@@ -14,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// tape gives the fuzzing engine's input out as random numbers. Behind its end it goes on with
-// numbers of its own, since those who draw until a number fits must not draw for ever.
+// tape returns the fuzzing engine's input as random numbers. After its end it continues with
+// generated numbers, because some callers draw until a number fits.
 type tape struct {
 	b    []byte
 	rest rand.PCG
@@ -25,7 +25,7 @@ func newTape(b []byte) *tape {
 	return &tape{b: b, rest: *rand.NewPCG(uint64(len(b)), 1)}
 }
 
-// Uint64 uses up two bytes: repeated, so that they count wherever the caller looks.
+// Uint64 consumes two bytes and repeats them, so they count wherever the caller looks.
 func (t *tape) Uint64() uint64 {
 	if len(t.b) < 2 {
 		t.b = nil
@@ -38,7 +38,7 @@ func (t *tape) Uint64() uint64 {
 
 func (t *tape) ended() bool { return len(t.b) == 0 }
 
-// take takes up to n bytes as they are.
+// take consumes up to n bytes unchanged.
 func (t *tape) take(n int) []byte {
 	n = min(n, len(t.b))
 	b := t.b[:n]
@@ -58,7 +58,7 @@ const (
 // span is a range of the arena.
 type span struct{ off, n int }
 
-// bench is an engine over an arena of memory, most of which nobody may touch.
+// bench is an engine over an arena of memory, most of which must not change.
 type bench struct {
 	t       testing.TB
 	eng     *qp.Engine
@@ -69,7 +69,7 @@ type bench struct {
 
 	mem, was []byte
 	granted  []span // what may change
-	regions  []span // what peers may change, with the right packet
+	regions  []span // what peers may change with the right packet
 	grants   map[uint64][]span
 	buf      [8192]byte
 }
@@ -100,7 +100,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// register makes a region of the arena; what a peer may read holds no secret.
+// register registers a region of the arena. Memory that a peer may read contains no secret.
 func (b *bench) register(pd *mr.PD, off, n int, a mr.Access) *mr.MR {
 	b.t.Helper()
 	m, err := b.mrs.Register(pd, b.mem[off:off+n], 0x10000+uint64(off), a)
@@ -121,7 +121,7 @@ func (b *bench) revoke(off int) {
 	b.regions = slices.DeleteFunc(b.regions, func(s span) bool { return s.off == off })
 }
 
-// check: nothing has changed but what may.
+// check checks that only granted memory has changed.
 func (b *bench) check(when string) {
 	b.t.Helper()
 	for _, s := range b.granted {
@@ -137,12 +137,12 @@ func (b *bench) check(when string) {
 	}
 	for i := range b.mem {
 		if b.mem[i] != b.was[i] {
-			b.t.Fatalf("%s: byte %#x of the arena changed, and nobody may change it", when, i)
+			b.t.Fatalf("%s: byte %#x of the arena changed although it must not", when, i)
 		}
 	}
 }
 
-// sge is a piece of a region of the arena.
+// sge names a piece of a region of the arena.
 func sge(m *mr.MR, off, n int) qp.SGE {
 	return qp.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: bth.LKey(m.LKey())}
 }
@@ -160,21 +160,21 @@ func (b *bench) spans(sges []qp.SGE) []span {
 var (
 	here    = bth.GIDFromIPv4([4]byte{10, 0, 0, 1})
 	there   = bth.GIDFromIPv4([4]byte{10, 0, 0, 2}) // the stranger
-	witness = bth.GIDFromIPv4([4]byte{10, 0, 0, 3}) // somebody else's peer
+	witness = bth.GIDFromIPv4([4]byte{10, 0, 0, 3}) // another peer
 )
 
 func path(local, remote bth.GID) frame.Path {
 	return frame.NewPath(&frame.Address{Src: local, Dst: remote, SrcPort: 0xc001, HopLimit: 9})
 }
 
-// connAttr are all attributes on the way to RTS.
+// connAttr returns all attributes needed to reach RTS.
 func connAttr(remote bth.GID, dest bth.QPN) qp.Attr {
 	return qp.Attr{PathMTU: mtu, RQPSN: 0xfffff0, SQPSN: 0xfffff8, DestQPN: dest, Path: path(here, remote), QKey: qkey,
 		Access: mr.RemoteRead | mr.RemoteWrite | mr.RemoteAtomic, MaxRdAtomic: 4, MaxDestRdAtomic: 4, MinRNRTimer: 1,
 		Timeout: 10, RetryCnt: 3, RNRRetry: 3}
 }
 
-// raise takes a QP from RESET to a state.
+// raise moves a QP from RESET to a state.
 func raise(t testing.TB, eng *qp.Engine, now qp.Time, q *qp.QP, a qp.Attr, to qp.State) {
 	t.Helper()
 	masks := map[qp.Type][3]qp.AttrMask{
@@ -192,7 +192,7 @@ func raise(t testing.TB, eng *qp.Engine, now qp.Time, q *qp.QP, a qp.Attr, to qp
 	}
 }
 
-// next gets the engine's next packet, parsed: whatever it sends must be well-formed.
+// next returns the engine's next packet, parsed. Everything that it sends must be well formed.
 func (b *bench) next(p *bth.Packet) bool {
 	b.t.Helper()
 	if !b.eng.HasTransmit(b.now) {
@@ -211,7 +211,7 @@ func (b *bench) next(p *bth.Packet) bool {
 	return true
 }
 
-// pass lets time pass, and does what is due.
+// pass lets time pass and handles what is due.
 func (b *bench) pass(d qp.Time) {
 	b.now += d
 	for range 64 {
@@ -240,7 +240,7 @@ func (b *bench) poll() []qp.WC {
 	}
 }
 
-// soakTapes is how many tapes a soak test plays.
+// soakTapes is the number of tapes in a soak test.
 const soakTapes = 300
 
 func randomTape(seed, n int) []byte {
@@ -252,8 +252,7 @@ func randomTape(seed, n int) []byte {
 	return b
 }
 
-// seedTapes are long enough to do something: random ones, and the packets that brought other stacks
-// down.
+// seedTapes are random tapes of useful length, and the packets that crashed other stacks.
 func seedTapes(f *testing.F) {
 	for i := range 40 {
 		f.Add(randomTape(i, 200+100*i))
@@ -263,7 +262,7 @@ func seedTapes(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 400))
 }
 
-// soak plays random tapes and makes sure that they lead somewhere: each of the named counters counts.
+// soak plays random tapes and checks that each of the named counters counts something.
 func soak(t *testing.T, play func(testing.TB, []byte) *qp.Counters, names ...string) {
 	sum := map[string]uint64{}
 	for i := range soakTapes {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// poster posts arbitrary work requests to a QP of an arbitrary type in an arbitrary state.
+// poster posts arbitrary work requests to a QP of arbitrary type and state.
 type poster struct {
 	*bench
 	r       *rand.Rand
@@ -31,7 +31,7 @@ func newPoster(t testing.TB, tp *tape) *poster {
 	p.a = p.register(p.pd, 4096, 8192, mr.LocalWrite|mr.RemoteRead)
 	p.b = p.register(p.pd2, 16384, 4096, mr.LocalWrite)
 	ro := p.register(p.pd, 24000, 1000, 0)
-	// Receives and READs may change what they name; the rest of the arena may not change.
+	// Receives and READs may change what they name. The rest of the arena must not change.
 	p.granted = append(p.granted, span{4096, 8192})
 	p.keys = []bth.RKey{bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()), bth.RKey(p.b.LKey()), bth.RKey(ro.LKey()), bth.RKey(p.a.RKey()), 0}
 	var err error
@@ -56,7 +56,7 @@ func newPoster(t testing.TB, tp *tape) *poster {
 	return p
 }
 
-// restart takes the QP to some state.
+// restart moves the QP to some state.
 func (p *poster) restart() {
 	must(p.t, p.q.Modify(p.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
 	clear(p.pending)
@@ -76,7 +76,7 @@ func (p *poster) restart() {
 	}
 }
 
-// sge is one that fits, or anything.
+// sge returns a valid SGE or anything.
 func (p *poster) sge() qp.SGE {
 	r := p.r
 	g := qp.SGE{Addr: 0x10000 + 4096 + uint64(r.IntN(8192)), Length: uint32(r.IntN(600)), LKey: bth.LKey(p.keys[r.IntN(len(p.keys))])}
@@ -84,7 +84,7 @@ func (p *poster) sge() qp.SGE {
 	case 0:
 		g.Addr = r.Uint64()
 	case 1:
-		g.Addr = -uint64(r.IntN(64)) // with its length beyond 64 bits
+		g.Addr = -uint64(r.IntN(64)) // its length wraps beyond 64 bits
 	case 2:
 		g.Length = []uint32{0, 8, 1 << 31, 1<<32 - 1, r.Uint32()}[r.IntN(5)]
 	case 3:
@@ -118,7 +118,7 @@ func (p *poster) sendWR() qp.SendWR {
 			wr.SGEs = nil
 		}
 	}
-	if r.IntN(2) == 0 { // one that may be posted
+	if r.IntN(2) == 0 { // a valid one
 		wr.Op = qp.Op(r.IntN(int(qp.OpWrite)))
 		if p.q.Type() == qp.RC {
 			wr.Op = qp.Op(r.IntN(int(qp.OpRegMR) + 1))
@@ -192,7 +192,7 @@ func (p *poster) postRecv() {
 	for i := range wrs {
 		p.nextID++
 		wrs[i] = qp.RecvWR{ID: p.nextID, SGEs: p.sges()}
-		if p.r.IntN(2) == 0 { // one that may be posted, if its key is right
+		if p.r.IntN(2) == 0 { // valid if its key is right
 			g := qp.SGE{Addr: 0x10000 + 4096 + uint64(p.r.IntN(7000)), Length: uint32(p.r.IntN(1000)), LKey: bth.LKey(p.a.LKey())}
 			if p.r.IntN(4) == 0 {
 				g.Addr, g.LKey = 0x10000+16384+uint64(p.r.IntN(3000)), bth.LKey(p.b.LKey())
@@ -227,7 +227,7 @@ func (p *poster) ack(q *bth.Packet) {
 	p.eng.HandlePacket(p.now, &a)
 }
 
-// completions: only of what was posted, and once.
+// completions checks that only posted work completes, and only once.
 func (p *poster) completions() {
 	for _, wc := range p.poll() {
 		if p.shared[wc.ID] {
@@ -235,12 +235,12 @@ func (p *poster) completions() {
 			continue
 		}
 		if p.pending[wc.ID]--; p.pending[wc.ID] < 0 {
-			p.t.Fatalf("completion %+v of nothing that is posted, or a second one", wc)
+			p.t.Fatalf("completion %+v of work that is not posted, or a second one", wc)
 		}
 	}
 }
 
-// theEnd: in ERR nothing stays on the queues.
+// theEnd checks that nothing stays on the queues in ERR.
 func (p *poster) theEnd() {
 	must(p.t, p.q.Modify(p.now, &qp.Attr{State: qp.Err}, qp.AttrState))
 	p.completions()
@@ -270,12 +270,12 @@ func playPosts(t testing.TB, b []byte) *qp.Counters {
 	return p.eng.Counters()
 }
 
-// TestPostSoak plays random tapes, as TestResponderSoak does.
+// TestPostSoak plays random tapes as TestResponderSoak does.
 func TestPostSoak(t *testing.T) {
 	soak(t, playPosts, "SentPkts", "SentBytes", "Completions", "CompletionErrors", "Flushed")
 }
 
-// FuzzPostRecv posts receives alone, and messages that come for them.
+// FuzzPostRecv posts receives, and delivers messages for them.
 func FuzzPostRecv(f *testing.F) {
 	seedTapes(f)
 	f.Fuzz(func(t *testing.T, b []byte) { playReceives(t, b) })
@@ -299,12 +299,12 @@ func playReceives(t testing.TB, b []byte) *qp.Counters {
 	return p.eng.Counters()
 }
 
-// TestReceiveSoak plays random tapes, as TestResponderSoak does.
+// TestReceiveSoak plays random tapes as TestResponderSoak does.
 func TestReceiveSoak(t *testing.T) {
 	soak(t, playReceives, "RcvdPkts", "SentAcks", "Completions", "CompletionErrors", "Flushed", "DropNoRecv", "DropNoQP", "DropLength")
 }
 
-// message delivers a SEND to the QP, in sequence.
+// message delivers a SEND to the QP in sequence.
 func (p *poster) message(psn bth.PSN) bth.PSN {
 	o := map[qp.Type]bth.Opcode{qp.RC: bth.RCSendOnly, qp.UC: bth.UCSendOnly, qp.UD: bth.UDSendOnly}[p.q.Type()]
 	i, n := o.Info(), 4*p.r.IntN(mtu/4+1)

@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// asker is a QP that has posted work, and what it has sent of it.
+// asker is a QP with posted work, and what it has sent of it.
 type asker struct {
 	*bench
 	r    *rand.Rand
@@ -22,9 +22,9 @@ type asker struct {
 	mr   *mr.MR
 
 	posted   []qp.SendWR // not yet completed, oldest first
-	end0     uint32      // packets of all that have completed in this life
+	end0     uint32      // packets of everything completed in this life
 	first    bth.PSN     // of this life
-	sent     uint32      // packets of this life that were sent or asked for
+	sent     uint32      // packets of this life that were sent or requested
 	requests []request   // seen on the wire
 	nextID   uint64
 	broken   bool
@@ -87,7 +87,7 @@ func (a *asker) step() {
 	a.check("after a step")
 }
 
-// post posts something that may be posted.
+// post posts a valid work request.
 func (a *asker) post() {
 	a.nextID++
 	wr := qp.SendWR{ID: a.nextID, Op: qp.Op(a.r.IntN(int(qp.OpAtomicWrite) + 1)), Flags: qp.SendFlags(a.r.IntN(8)), RemoteAddr: a.r.Uint64() &^ 7}
@@ -123,10 +123,10 @@ func (a *asker) post() {
 	a.eng.HandleDoorbells(a.now)
 }
 
-// at is where an offset of the region is in the arena.
+// at returns where an offset of the region is in the arena.
 func (a *asker) at(off int) int { return 4096 + off }
 
-// lands tells operations that bring something.
+// lands reports whether an operation returns data.
 func lands(o qp.Op) bool { return o == qp.OpRead || o == qp.OpCmpSwap || o == qp.OpFetchAdd }
 
 // transmit takes up to n packets, all of which must be requests of this QP.
@@ -151,10 +151,10 @@ func (a *asker) transmit(n int) {
 	}
 }
 
-// packetsOf is how many packets carry n bytes.
+// packetsOf returns the number of packets for n bytes.
 func packetsOf(n uint32) uint32 { return max(1, (n+mtu-1)/mtu) }
 
-// help gives a right answer to one of the last requests.
+// help gives a correct answer to one of the latest requests.
 func (a *asker) help() {
 	if len(a.requests) == 0 {
 		return
@@ -210,7 +210,8 @@ func (a *asker) deliver(f []byte, what string) {
 	a.check(what)
 }
 
-// completions: in order, each once; nothing succeeds behind a failure.
+// completions checks that work completes in order, each once, and that nothing succeeds after a
+// failure.
 func (a *asker) completions() {
 	for _, wc := range a.poll() {
 		for len(a.posted) > 0 && a.posted[0].ID != wc.ID {
@@ -220,7 +221,7 @@ func (a *asker) completions() {
 			a.succeed()
 		}
 		if len(a.posted) == 0 {
-			a.t.Fatalf("completion %+v of nothing that is posted", wc)
+			a.t.Fatalf("completion %+v of work that is not posted", wc)
 		}
 		switch {
 		case a.broken && wc.Status != qp.WRFlushErr:
@@ -241,7 +242,7 @@ func (a *asker) completions() {
 	}
 }
 
-// succeed: nothing succeeds that was not sent.
+// succeed checks that nothing succeeds that was not sent.
 func (a *asker) succeed() {
 	wr, n := &a.posted[0], uint32(0)
 	for _, g := range wr.SGEs {
@@ -249,7 +250,7 @@ func (a *asker) succeed() {
 	}
 	a.end0 += packetsOf(n)
 	if a.end0 > a.sent {
-		a.t.Fatalf("%v %d succeeds, which ends with packet %d, and %d were sent", wr.Op, wr.ID, a.end0, a.sent)
+		a.t.Fatalf("%v %d succeeds, which ends with packet %d; %d were sent", wr.Op, wr.ID, a.end0, a.sent)
 	}
 	a.retire()
 }
@@ -260,14 +261,14 @@ func (a *asker) retire() {
 	a.posted = a.posted[1:]
 }
 
-// restart flushes and begins a new life.
+// restart flushes and starts a new life.
 func (a *asker) restart() {
 	a.end()
 	must(a.t, a.q.Modify(a.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
 	a.raise()
 }
 
-// end: everything that is left completes once.
+// end checks that everything that is left completes once.
 func (a *asker) end() {
 	a.completions()
 	must(a.t, a.q.Modify(a.now, &qp.Attr{State: qp.Err}, qp.AttrState))
@@ -299,14 +300,14 @@ func playRequester(t testing.TB, b []byte) *qp.Counters {
 	return a.eng.Counters()
 }
 
-// TestRequesterSoak plays random tapes, as TestResponderSoak does.
+// TestRequesterSoak plays random tapes as TestResponderSoak does.
 func TestRequesterSoak(t *testing.T) {
 	soak(t, playRequester, "Completions", "CompletionErrors", "Flushed", "RcvdRNR", "RcvdSeqNAK", "RcvdErrNAK", "ImpliedNAK", "AckTimeouts",
 		"Probes", "Retransmits", "RetryExceeded", "RNRRetryExceeded", "DropGhost")
 }
 
-// TestHelpedRequester: with right answers alone everything succeeds, so that what the fuzz target
-// sees is not only failure.
+// TestHelpedRequester checks that with correct answers everything succeeds, so the fuzz target sees
+// more than failures.
 func TestHelpedRequester(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	b := make([]byte, 20000)

@@ -15,7 +15,7 @@ import (
 
 const (
 	maxSteps = 400
-	// maxAnswers is how many packets one request may bring about: a READ of the largest region, and
+	// maxAnswers bounds the packets that one request may cause: a READ of the largest region, and
 	// an ACK or NAK.
 	maxAnswers = 2*4096/mtu + 2
 )
@@ -28,7 +28,7 @@ type victim struct {
 	srq  bool
 }
 
-// stage is an engine with victims, and a QP that has nothing to do with them.
+// stage is an engine with victims, and a bystander QP that must not be affected.
 type stage struct {
 	*bench
 	r       *rand.Rand
@@ -55,7 +55,7 @@ func newStage(t testing.TB, tp *tape) *stage {
 	s.inv = s.register(s.pd, 14336, 512, mr.LocalWrite|mr.RemoteWrite|mr.RemoteInvalidate)
 	ro := s.register(s.pd, 10000, 2000, mr.RemoteRead)
 	foreign := s.register(s.pd2, 16384, 1024, mr.LocalWrite|mr.RemoteWrite)
-	s.regions = s.regions[:len(s.regions)-1] // of another protection domain: not theirs
+	s.regions = s.regions[:len(s.regions)-1] // of another protection domain
 	dead := s.register(s.pd, 18000, 1000, mr.RemoteRead)
 	must(t, s.mrs.Deregister(dead))
 	s.recv = s.register(s.pd, 20480, 8192, mr.LocalWrite)
@@ -101,7 +101,7 @@ func newStage(t testing.TB, tp *tape) *stage {
 	return s
 }
 
-// step does one thing that the tape says.
+// step performs one step of the tape.
 func (s *stage) step() {
 	v := s.victims[s.r.IntN(len(s.victims))]
 	if v.q.State() == qp.Err && s.r.IntN(3) > 0 {
@@ -136,7 +136,7 @@ func (s *stage) step() {
 	}
 }
 
-// raw makes a frame of bytes from the tape, ICRC right.
+// raw makes a frame from bytes of the tape, with a correct ICRC.
 func (s *stage) raw() []byte {
 	var hdr [bth.MaxNetHeader]byte
 	n := frame.PutHeaders(hdr[:], &frame.Address{Src: there, Dst: here, HopLimit: 1})
@@ -161,8 +161,8 @@ func (s *stage) receive(f []byte, what string) {
 	s.check(what)
 }
 
-// grant lets a packet change what it names, and the ranges that were named to its QP before: it may
-// go on with a WRITE.
+// grant lets a packet change what it names, and the ranges named to its QP before, since it may
+// continue a WRITE.
 func (s *stage) grant(p *bth.Packet) {
 	s.granted = s.granted[:0]
 	q := p.BTH.DestQP()
@@ -186,8 +186,7 @@ func (s *stage) grant(p *bth.Packet) {
 // named is a range of addresses in a packet.
 type named struct{ va, n uint64 }
 
-// answers polls up to n packets and looks at them; what they say of the PSN corrects the
-// generators.
+// answers polls up to n packets and checks them. Their PSNs correct the generators.
 func (s *stage) answers(n int) {
 	var p bth.Packet
 	for range n {
@@ -195,7 +194,7 @@ func (s *stage) answers(n int) {
 			return
 		}
 		if s.budget--; s.budget < 0 {
-			s.t.Fatal("more answers than the requests can have asked for")
+			s.t.Fatal("more answers than requested")
 		}
 		if bytes.Contains(p.Payload, []byte(secret)) {
 			s.t.Fatalf("%v carries memory that no peer may read", p.BTH.Opcode())
@@ -207,7 +206,7 @@ func (s *stage) answers(n int) {
 			}
 		}
 		if to == nil || !p.Info.Response {
-			s.t.Fatalf("%v to QP %#x, which has asked for nothing", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
+			s.t.Fatalf("%v to QP %#x, which sent no request", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
 		}
 		if p.Info.Op == bth.OpAck {
 			psn := p.BTH.PSN()
@@ -219,7 +218,7 @@ func (s *stage) answers(n int) {
 	}
 }
 
-// completions: each receive completes once, and its memory is the user's again.
+// completions checks that each receive completes once. Its memory is the user's again then.
 func (s *stage) completions() {
 	for _, wc := range s.poll() {
 		if _, ok := s.grants[wc.ID]; !ok {
@@ -253,7 +252,7 @@ func (s *stage) postRecv(v *victim) {
 	s.eng.HandleDoorbells(s.now)
 }
 
-// modify lets the user do something to a QP, most often bring it back to life.
+// modify changes the state of a QP, usually to revive it.
 func (s *stage) modify(v *victim) {
 	to := qp.RTS
 	if s.r.IntN(3) == 0 {
@@ -266,7 +265,7 @@ func (s *stage) modify(v *victim) {
 	}
 }
 
-// revive begins a new life of a QP in ERR.
+// revive starts a new life of a QP in ERR.
 func (s *stage) revive(v *victim, to qp.State) {
 	s.completions()
 	delete(s.named, v.q.QPN())
@@ -288,7 +287,7 @@ func (s *stage) reregister(v *victim) {
 	}
 }
 
-// drainSRQ lets several QPs go for the last receive of the SRQ.
+// drainSRQ lets several QPs compete for the last receive of the SRQ.
 func (s *stage) drainSRQ() {
 	for _, v := range s.victims {
 		if v.srq {
@@ -297,7 +296,7 @@ func (s *stage) drainSRQ() {
 	}
 }
 
-// theRest: after all that, everything posted completes once, and the bystander has noticed nothing.
+// theRest checks that in the end everything posted completes once and the bystander works.
 func (s *stage) theRest() {
 	s.pass(1e9)
 	s.answers(1 << 20)
@@ -327,7 +326,7 @@ func (s *stage) bystander() {
 	s.eng.HandleDoorbells(s.now)
 	var p bth.Packet
 	if !s.next(&p) || p.BTH.Opcode() != bth.RCSendOnly || p.BTH.DestQP() != 0x901 || p.BTH.PSN() != 0xfffff8 {
-		s.t.Fatalf("the bystander's SEND does not leave: %v", p.BTH)
+		s.t.Fatalf("the bystander's SEND was not transmitted: %v", p.BTH)
 	}
 	s.deliver(bth.RCAck, func(b []byte, i *bth.OpcodeInfo) { bth.PutAETH(b[i.AETH:], bth.ACKNoLimit, 1) }, 0xfffff8, 0)
 	s.deliver(bth.RCSendOnly, func([]byte, *bth.OpcodeInfo) {}, 0xfffff0, 100)
@@ -342,7 +341,7 @@ func (s *stage) bystander() {
 	delete(s.grants, 1<<41)
 }
 
-// deliver hands the bystander a packet of its peer.
+// deliver delivers a packet of the bystander's peer.
 func (s *stage) deliver(o bth.Opcode, put func([]byte, *bth.OpcodeInfo), psn bth.PSN, n int) {
 	i := o.Info()
 	b := make([]byte, int(i.HeaderLen)+n)
@@ -370,15 +369,15 @@ func playResponder(t testing.TB, b []byte) *qp.Counters {
 	return s.eng.Counters()
 }
 
-// TestResponderSoak plays random tapes, and makes sure that they lead somewhere: that what they
-// bring is executed, refused, repeated and dropped for every reason there is.
+// TestResponderSoak plays random tapes and checks that their packets are executed, refused,
+// repeated and dropped for every reason.
 func TestResponderSoak(t *testing.T) {
 	soak(t, playResponder, "RcvdPkts", "SentPkts", "Completions", "CompletionErrors", "Flushed", "DuplicateRequest", "OutOfSeqRequest",
 		"SentRNR", "SentSeqNAK", "SentErrNAK", "SentAcks", "DropNoQP", "DropType", "DropPKey", "DropNoRecv", "DropLength",
 		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey")
 }
 
-// TestKnownKillers throws packets that brought other stacks down at every QP, as they are.
+// TestKnownKillers sends packets that crashed other stacks to every QP.
 func TestKnownKillers(t *testing.T) {
 	reth := func(va uint64, key bth.RKey, n uint32) []byte {
 		b := make([]byte, bth.RETHLen)
@@ -428,7 +427,7 @@ func TestKnownKillers(t *testing.T) {
 			fr := append(append(append(hdr[:n:n], b...), k.rest...), 0, 0, 0, 0)
 			new(frame.Encoder).Finish(fr, n)
 			s.receive(fr, k.name)
-			// Decoders stop most of these; the engine must stand them too.
+			// Decoders stop most of these. The engine must handle them too.
 			var p bth.Packet
 			if p.Parse(append(b, k.rest...)) == nil {
 				p.Src, p.Dst, p.NetHeader = there, here, fr[14:34]
@@ -447,8 +446,8 @@ func TestKnownKillers(t *testing.T) {
 	s.bystander()
 }
 
-// TestSRQDrainedBetweenCheckAndUse: two QPs begin a message when the SRQ has one receive left. One
-// gets it, the other an RNR NAK, and memory of nobody is touched.
+// TestSRQDrainedBetweenCheckAndUse lets two QPs start a message when the SRQ has one receive left.
+// One gets it, the other sends an RNR NAK, and no other memory is touched.
 func TestSRQDrainedBetweenCheckAndUse(t *testing.T) {
 	s := newStage(t, newTape(nil))
 	a, b := s.victims[1], s.victims[2]

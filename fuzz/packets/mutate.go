@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// mutations are what may be wrong with a packet. Each changes the packet before it is written, so
-// that lengths and the ICRC stay right unless they are what is wrong.
+// mutations are the errors of packets. Each changes the packet before it is written, so lengths and
+// the ICRC stay correct unless they are the error.
 var mutations = []func(*Generator, *packet){
 	opcodeAny, opcodeNear, psnNear, psnAny, qpn, padCount, version, pkey, address, addressWrap,
 	key, dmaLength, payloadLength, truncated, longer, killer, qkey, otherRegion,
@@ -16,7 +16,7 @@ var mutations = []func(*Generator, *packet){
 
 func (g *Generator) mutate() { mutations[g.r.IntN(len(mutations))](g, &g.pkt) }
 
-// setOpcode keeps the rest of the packet as it is.
+// setOpcode changes the opcode only.
 func (g *Generator) setOpcode(p *packet, o bth.Opcode) {
 	g.note("opcode %#02x instead", uint8(o))
 	p.f.Opcode, p.info = o, o.Info()
@@ -24,8 +24,8 @@ func (g *Generator) setOpcode(p *packet, o bth.Opcode) {
 
 func opcodeAny(g *Generator, p *packet) { g.setOpcode(p, bth.Opcode(g.r.Uint32())) }
 
-// opcodeNear is another one of the same transport: MIDDLE without FIRST, an answer instead of a
-// request.
+// opcodeNear draws another opcode of the same transport: MIDDLE without FIRST, an answer instead of
+// a request.
 func opcodeNear(g *Generator, p *packet) {
 	g.setOpcode(p, p.f.Opcode&0xe0|bth.Opcode(g.r.IntN(32)))
 }
@@ -42,7 +42,7 @@ func psnNear(g *Generator, p *packet) {
 
 func psnAny(g *Generator, p *packet) {
 	p.f.PSN = bth.PSN(g.r.Uint32() & 0xffffff)
-	if g.r.IntN(2) == 0 { // just about half the PSN space away
+	if g.r.IntN(2) == 0 { // about half the PSN space away
 		p.f.PSN = g.t.PSN.Add(1<<23 - 2 + uint32(g.r.IntN(4)))
 	}
 	g.note("PSN %#x", uint32(p.f.PSN))
@@ -55,7 +55,7 @@ func qpn(g *Generator, p *packet) {
 	p.next = g.t.PSN
 }
 
-// padCount is one that does not fit the payload, or that is larger than it.
+// padCount sets a pad count that does not match the payload or exceeds it.
 func padCount(g *Generator, p *packet) {
 	p.f.PadCount = uint8(g.r.IntN(4))
 	if g.r.IntN(2) == 0 {
@@ -76,13 +76,13 @@ func pkey(g *Generator, p *packet) {
 	g.note("P_Key %#x", uint16(p.f.PKey))
 }
 
-// address is at the borders of the region.
+// address sets an address at the limits of the region.
 func address(g *Generator, p *packet) {
 	p.va = g.t.Addr + []uint64{math.MaxUint64, 1, uint64(g.t.Len), uint64(g.t.Len) - 1, 1 << 32, g.r.Uint64()}[g.r.IntN(6)]
 	g.note("address %#x", p.va)
 }
 
-// addressWrap: address plus length is beyond 64 bits.
+// addressWrap makes address plus length exceed 64 bits.
 func addressWrap(g *Generator, p *packet) {
 	p.va = -uint64(g.r.IntN(16))
 	if g.r.IntN(2) == 0 {
@@ -100,7 +100,7 @@ func key(g *Generator, p *packet) {
 	g.note("key %#x", uint32(p.key))
 }
 
-// otherRegion asks for memory in the right range by the right key, which the peer may not have.
+// otherRegion names memory by the right key and range that the peer must not access.
 func otherRegion(g *Generator, p *packet) {
 	if len(g.t.Others) == 0 {
 		return
@@ -145,10 +145,10 @@ func longer(g *Generator, p *packet) {
 	g.note("%d bytes too many", n)
 }
 
-// killer is a packet whose like has brought RoCE stacks down.
+// killer makes a packet similar to those that crashed RoCE stacks.
 func killer(g *Generator, p *packet) {
 	switch g.r.IntN(5) {
-	case 0: // an opcode that nobody knows, to the multicast QPN, in 48 bytes of IP packet
+	case 0: // an unknown opcode to the multicast QPN in an IP packet of 48 bytes
 		g.setOpcode(p, 0xff)
 		p.f.DestQP, p.payload, p.f.PadCount = bth.QPNMulticast, 4, 0
 	case 1:
@@ -164,7 +164,7 @@ func killer(g *Generator, p *packet) {
 	g.note("a known killer")
 }
 
-// damage breaks the frame around a packet: b is a whole frame, n the length of its headers.
+// damage breaks the frame around a packet. b is a whole frame, n the length of its headers.
 func (g *Generator) damage(b []byte, n int) []byte {
 	r := g.r
 	ip := b[14:]
@@ -184,7 +184,8 @@ func (g *Generator) damage(b []byte, n int) []byte {
 		b = b[:min(cap(b), len(b)+1+r.IntN(maxTail))]
 		g.note("Ethernet padding")
 	case 4:
-		at := 2 + r.IntN(2)*2 // total length or identification; in IPv6 flow label or payload length
+		// total length or identification; in IPv6 flow label or payload length
+		at := 2 + r.IntN(2)*2
 		binary.BigEndian.PutUint16(ip[at:], uint16(r.Uint32()))
 		g.note("IP length")
 	case 5:

@@ -12,29 +12,29 @@ import (
 const (
 	// MaxFrame is the length of the longest frame that a Generator makes, in bytes.
 	MaxFrame = bth.MaxNetHeader + bth.MaxHeaderLen + maxPayload + 3 + bth.ICRCLen + maxTail
-	// maxPayload is more than the largest path MTU, since too much is one of the things to try.
+	// maxPayload exceeds the largest path MTU, because oversized packets are worth trying.
 	maxPayload = 4096 + 64
-	// maxTail is how many bytes of Ethernet padding a frame may have behind the ICRC.
+	// maxTail is the largest Ethernet padding behind the ICRC, in bytes.
 	maxTail = 64
 )
 
-// Target is what the Generator is told about the stack under test. Its zero value is usable: then
-// all numbers are drawn.
+// Target describes the stack under test. The zero value is usable: then all numbers are drawn.
 type Target struct {
 	Address   frame.Address // Ethernet, IP and UDP headers
 	Transport bth.Transport // RC, UC or UD of the QP; TransportNone: any
 	QPN       bth.QPN       // the QP aimed at
-	PSN       bth.PSN       // the one that it expects next
+	PSN       bth.PSN       // the next one that it expects
 	PKey      bth.PKey      // 0: bth.DefaultPKey
 	QKey      bth.QKey      // UD
 	SrcQPN    bth.QPN       // UD: the sender
 	MTU       bth.MTU       // path MTU, bytes; 0: 1024
-	Addr      uint64        // memory that the peer may reach, with its key and length in bytes
+	Addr      uint64        // memory that the peer may access, with its key and length in bytes
 	RKey      bth.RKey
 	Len       uint32
-	Others    []Region // further memory to try: without the right, of others, dead; with local keys
-	Responses bool     // make answers too (ACKs, READ responses), not requests alone
-	Sound     float64  // the share of packets without any mutation, 0 to 1
+	// more memory to try: without the right, of others, deregistered, with local keys
+	Others    []Region
+	Responses bool    // also make answers (ACKs, READ responses)
+	Sound     float64 // share of packets without mutations, 0 to 1
 }
 
 // Region is memory as a peer names it.
@@ -44,14 +44,14 @@ type Region struct {
 	Len  uint32 // bytes
 }
 
-// Generator makes frames. One goroutine.
+// Generator makes frames. It must be used by one goroutine.
 type Generator struct {
 	t    Target
 	r    *rand.Rand
 	enc  frame.Encoder
 	n    uint64
 	what []string
-	open bth.Operation // message that a FIRST has begun
+	open bth.Operation // the message that a FIRST has started
 	left int           // packets until its LAST
 	buf  [MaxFrame]byte
 	pkt  packet
@@ -67,7 +67,7 @@ type packet struct {
 	qkey    bth.QKey
 	srcQPN  bth.QPN
 	payload int
-	cut     int // bytes missing at the end, negative: too many
+	cut     int // bytes missing at the end; negative: too many
 	version uint8
 	next    bth.PSN // what the target expects after it
 }
@@ -77,8 +77,7 @@ func New(seed uint64, t Target) *Generator {
 	return NewSource(rand.NewPCG(seed, 0x5eed), t)
 }
 
-// NewSource makes a Generator that takes its decisions from a source of random numbers, such as a
-// fuzzing engine's input.
+// NewSource makes a Generator that draws its decisions from src, such as a fuzzing engine's input.
 func NewSource(src rand.Source, t Target) *Generator {
 	if t.PKey == 0 {
 		t.PKey = bth.DefaultPKey
@@ -89,19 +88,19 @@ func NewSource(src rand.Source, t Target) *Generator {
 	return &Generator{t: t, r: rand.New(src)}
 }
 
-// N is how many packets were made.
+// N returns the number of packets made.
 func (g *Generator) N() uint64 { return g.n }
 
-// What says what the last packet is and what is wrong with it.
+// What describes the last packet and its errors.
 func (g *Generator) What() string { return strings.Join(g.what, ", ") }
 
-// SetPSN tells the PSN that the target expects next.
+// SetPSN sets the next PSN that the target expects.
 func (g *Generator) SetPSN(p bth.PSN) { g.t.PSN = p & 0xffffff }
 
-// Target is what the Generator knows; callers may change it between packets.
+// Target returns the Generator's target. Callers may change it between packets.
 func (g *Generator) Target() *Target { return &g.t }
 
-// Packet makes a transport packet: from the BTH to the pad, without ICRC. It is valid until the
+// Packet makes a transport packet, from the BTH to the pad, without ICRC. It is valid until the
 // next call.
 func (g *Generator) Packet() []byte {
 	g.n++
@@ -130,7 +129,8 @@ func (g *Generator) Frame() []byte {
 	n := frame.PutHeaders(hdr[:], &a)
 	b := g.buf[bth.MaxNetHeader-n:]
 	copy(b, hdr[:n])
-	short := max(0, bth.HeaderLen-len(p)) // Finish wants a BTH; what the packet lacks is cut off later
+	// Finish needs a BTH; what the packet lacks is cut off later
+	short := max(0, bth.HeaderLen-len(p))
 	b = b[:n+len(p)+short+bth.ICRCLen]
 	g.enc.Finish(b, n)
 	if g.r.Float64() >= g.t.Sound {
@@ -139,7 +139,7 @@ func (g *Generator) Frame() []byte {
 	return b[:max(0, len(b)-short)]
 }
 
-// draw makes a sound packet for the target.
+// draw makes a valid packet for the target.
 func (g *Generator) draw() {
 	p := &g.pkt
 	*p = packet{va: g.t.Addr, key: g.t.RKey, qkey: g.t.QKey, srcQPN: g.t.SrcQPN, next: g.t.PSN.Next()}
@@ -175,7 +175,7 @@ func (g *Generator) draw() {
 	p.f.PadCount = uint8(-p.payload & 3)
 }
 
-// opcode picks what may come next.
+// opcode draws an opcode that may come next.
 func (g *Generator) opcode() bth.Opcode {
 	r, t := g.r, g.t.Transport
 	if t == bth.TransportNone {
@@ -211,7 +211,7 @@ func (g *Generator) opcode() bth.Opcode {
 	return o
 }
 
-// write lays the packet out.
+// write lays out the packet.
 func (g *Generator) write(b []byte) []byte {
 	p := &g.pkt
 	n := int(p.info.HeaderLen)
@@ -256,7 +256,7 @@ func (g *Generator) extensions(b []byte) {
 	}
 }
 
-// syndrome is mostly an ACK.
+// syndrome is usually an ACK.
 func (g *Generator) syndrome() bth.Syndrome {
 	switch g.r.IntN(8) {
 	case 0:

@@ -21,8 +21,7 @@ func target() packets.Target {
 	}
 }
 
-// Without mutations every frame is one that a decoder accepts, with the PSN that the target
-// expects next.
+// Without mutations a decoder accepts every frame, with the expected PSN.
 func TestSoundFrames(t *testing.T) {
 	for _, tr := range []bth.Transport{bth.RC, bth.UC, bth.UD} {
 		tg := target()
@@ -48,8 +47,8 @@ func TestSoundFrames(t *testing.T) {
 	}
 }
 
-// The same seed makes the same frames, another one others; mutated ones meet every reason for which
-// a decoder drops a frame, and enough of them pass it.
+// The same seed makes the same frames, another seed others. Mutated frames meet every reason for
+// which a decoder drops a frame, and enough of them are accepted.
 func TestMutatedFrames(t *testing.T) {
 	a, b, other := packets.New(7, target()), packets.New(7, target()), packets.New(8, target())
 	var d frame.Decoder
@@ -83,7 +82,7 @@ func TestMutatedFrames(t *testing.T) {
 	}
 }
 
-// The packet that is 48 bytes of IP: opcode 0xff to the multicast QPN.
+// The packet with 48 bytes of IP: opcode 0xff to the multicast QPN.
 func TestKnownKiller(t *testing.T) {
 	g := packets.New(3, target())
 	for range 200000 {
@@ -95,7 +94,7 @@ func TestKnownKiller(t *testing.T) {
 	t.Error("never made")
 }
 
-// A user aims the Generator at a stack of their own: here at whatever is behind a Port.
+// The Generator can be used on any stack, here one behind a Port.
 func ExampleGenerator() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {

@@ -292,7 +292,10 @@ func (m *Machine) handleRelease(g *message) {
 		m.tryRelease(i)
 	case g.has(flagAbort) && e.state == inFree && e.todo == 0 && (!e.seen || g.tid.newer(e.tid)):
 		// Abandoned before any request arrived. Data may have arrived.
-		*e = incoming{tid: g.tid, seen: true, slot: NoSlot, len: MaxLength, due: Never, queued: e.queued, stream: stream{queued: e.stream.queued}}
+		*e = incoming{
+			tid: g.tid, seen: true, slot: NoSlot, len: MaxLength, due: Never, queued: e.queued,
+			stream: stream{queued: e.stream.queued},
+		}
 		m.attach(i, g)
 		m.drop(e, &m.Counters.Dropped)
 		m.wantIn(i, sendReleased)

@@ -1,5 +1,5 @@
-// Package blocks holds what the transports that move blocks share: the agreement on the number and size
-// of blocks, and the objects of one side of a connection.
+// Package blocks holds what the transports that move blocks share: the agreement on the number and
+// size of blocks, and the objects of one side of a connection.
 //
 // Reading order:
 //
@@ -22,9 +22,9 @@ type Depths struct {
 	GID          *int // local GID index; see GIDFor
 }
 
-// TransmitFrom is the block size in bytes from which a program that drives its device transmits each
-// block as soon as it is posted. Such a block nearly fills a batch of frames, so waiting for more gains
-// nothing, and the peer processes it while the next one is built.
+// TransmitFrom is the block size in bytes from which a program that drives its device transmits
+// each block as soon as it is posted. Such a block nearly fills a batch of frames, so waiting for
+// more gains nothing, and the peer processes it while the next one is built.
 const TransmitFrom = 16 << 10
 
 // NewEndpoint creates an endpoint with one RC queue pair in state INIT.
@@ -38,8 +38,8 @@ func NewEndpoint(dev *roce.Device, d Depths) (*endpoint.Endpoint, error) {
 	})
 }
 
-// GIDFor returns the index of the GID with the address own, or else of the first GID of the same kind.
-// Nil means that the device chooses.
+// GIDFor returns the index of the GID with the address own, or else of the first GID of the same
+// kind. Nil means that the device chooses.
 func GIDFor(dev *roce.Device, own netip.Addr) *int {
 	own = own.Unmap().WithZone("")
 	var like *int
