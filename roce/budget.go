@@ -14,23 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// budget bounds the memory of QPs, regions, queues and AllocMR. Without it a program that asks for more than the machine has would be
-// killed, by Go's runtime or by the kernel, long after the call that was too much. Any goroutine.
+// budget limits the memory of QPs, regions, queues and AllocMR. Without it, a program that exceeds
+// the machine's memory would be killed long after the call that was too much. It is safe for
+// concurrent use.
 type budget struct {
 	used  *atomic.Uint64
 	limit uint64
 }
 
-// What a QP and a region take at most beside their rings and memory; TestFootprint holds them to it.
+// Upper bounds of the bytes of a QP and of a region, without rings and memory. TestFootprint checks
+// them.
 const (
 	qpBytes = 1024
 	mrBytes = 256
 )
 
-// defaultShare is how much of the machine's memory the devices of a process take by default, at most: 3/4.
+// defaultShare is the part of the memory that is left to others by default: 1/4.
 const defaultShare = 4
 
-// common is what all devices take together whose programs set no limit: the machine is one for all.
+// common is the memory in use by all devices without a limit of their own.
 var common atomic.Uint64
 
 var commonLimit = sync.OnceValue(func() uint64 {
@@ -45,7 +47,7 @@ func newBudget(limit uint64) budget {
 	return budget{used: new(atomic.Uint64), limit: limit}
 }
 
-// take sets n bytes aside for what, or refuses.
+// take reserves n bytes for what, or returns ErrNoMemory.
 func (b *budget) take(n int, what string) error {
 	for {
 		used := b.used.Load()
@@ -60,27 +62,27 @@ func (b *budget) take(n int, what string) error {
 
 func (b *budget) give(n int) { b.used.Add(-uint64(n)) }
 
-// noLimit is more than any machine has.
+// noLimit is more memory than any machine has.
 const noLimit = math.MaxInt64
 
-// available is the memory that this process may use: the machine's, or its control group's. ulimit -v is no measure of that: Go
-// reserves addresses that it never uses.
+// available returns the memory that this process may use: that of the machine or of its control
+// group. ulimit -v does not count, because Go reserves addresses that it never uses.
 func available() uint64 {
 	limit := uint64(noLimit)
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		limit = uint64(info.Totalram) * uint64(info.Unit)
 	}
-	groups, _ := os.ReadFile("/proc/self/cgroup") // without it the mounts' own files are left
+	groups, _ := os.ReadFile("/proc/self/cgroup") // on an error only the files at the mount points are read
 	for _, file := range groupFiles(string(groups)) {
 		limit = min(limit, groupLimit(file))
 	}
 	return limit
 }
 
-// groupFiles are the files that may limit the memory of the groups named in /proc/self/cgroup, from the process's own up to the root as
-// it is mounted here: what counts is the least. In a container the mounted root is the container's group; elsewhere the root has no limit,
-// and a service's group lies below it.
+// groupFiles returns the files that may limit the memory of the control groups listed in
+// /proc/self/cgroup: those of each group and of its ancestors up to the mounted root. The smallest
+// limit counts. In a container the mounted root is the container's group.
 func groupFiles(groups string) []string {
 	files := []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
 	for line := range strings.Lines(groups) {
@@ -102,7 +104,8 @@ func groupFiles(groups string) []string {
 	return files
 }
 
-// groupLimit is the number in a control group's file; where there is no limit the file says "max", or a number beyond any machine.
+// groupLimit returns the limit in a control group's file, or noLimit: the file may be missing or
+// say "max".
 func groupLimit(file string) uint64 {
 	text, err := os.ReadFile(file)
 	if n, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 63); err == nil && bad == nil && n > 0 {

@@ -290,8 +290,8 @@ func TestDialAgainWithSmallerMTU(t *testing.T) {
 			if errors.Is(err, ErrMTU) != (r.Params().MTU > 1024) {
 				t.Errorf("MTU %d: %v", r.Params().MTU, err)
 			}
-			// The interface is well: the text must not ask to change it.
-			if errors.Is(err, ErrMTU) && !strings.Contains(err.Error(), "asks for path MTU 4096, but 1024") {
+			// The text must not ask to change the interface, which is fine.
+			if errors.Is(err, ErrMTU) && !strings.Contains(err.Error(), "asks for path MTU 4096, but this side supports at most 1024") {
 				t.Errorf("the refusal reads %q", err)
 			}
 		}

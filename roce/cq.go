@@ -13,23 +13,26 @@ import (
 type CQ struct {
 	dev *Device
 	cq  *qp.CQ
-	mu  sync.Mutex    // one consumer at a time
-	sig chan struct{} // a completion came while armed; capacity 1
+	mu  sync.Mutex    // serializes consumers
+	sig chan struct{} // signaled by a completion while the CQ is armed; capacity 1
 
 	done    chan struct{} // closed by Close
 	closed  atomic.Bool
-	refs    int          // uses by QPs; under Device.ctl
-	waiters atomic.Int32 // callers of Wait
-	anyone  atomic.Int32 // those of them that any completion wakes, not only a solicited one
+	refs    int          // uses by QPs; guarded by Device.ctl
+	waiters atomic.Int32 // callers in Wait or WaitSolicited
+	anyone  atomic.Int32 // those in Wait, whom any completion wakes
 }
 
-// CreateCQ makes a completion queue for n completions. It has to hold those of all work requests that may be
-// outstanding on its QPs, or it overruns and stays useless (ErrCQOverrun).
+// CreateCQ creates a completion queue for n completions, 1 to MaxCQDepth. It must be large enough
+// for all work requests that may be outstanding on its QPs; otherwise it overruns (ErrCQOverrun)
+// and must be replaced.
+//
+// Errors: ErrInvalidDepth, ErrNoMemory, ErrClosed.
 func (d *Device) CreateCQ(n int) (*CQ, error) {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	bytes := 0
-	if n > 0 && n <= qp.MaxCQDepth { // else NewCQ says what is wrong
+	if n > 0 && n <= qp.MaxCQDepth { // otherwise NewCQ returns the error
 		bytes = qp.CQFootprint(n)
 	}
 	if err := d.mem.take(bytes, "a CQ of this depth"); err != nil {
@@ -49,7 +52,7 @@ func (d *Device) CreateCQ(n int) (*CQ, error) {
 	return c, nil
 }
 
-// signal wakes one caller of Wait. The shard's thread calls it, and Wait's callers to hand a wake-up on.
+// signal wakes one caller of Wait. Owner, or a caller of Wait that passes a wake-up on.
 func (c *CQ) signal() {
 	select {
 	case c.sig <- struct{}{}:
@@ -67,8 +70,9 @@ func (c *CQ) take(wcs []WC) int {
 	return n
 }
 
-// Poll takes up to len(wcs) completions and returns their number, at once. With Manual progress an empty CQ makes
-// it drive the device for one turn. It does not allocate. What completed before a Close can still be polled after it.
+// Poll stores up to len(wcs) completions in wcs, oldest first, and returns their number. It does
+// not block and does not allocate. With Manual progress, and if the CQ is empty, it runs one step
+// of the protocol. Completions can be polled even after Close.
 func (c *CQ) Poll(wcs []WC) int {
 	n := c.take(wcs)
 	if n > 0 || !c.dev.manual {
@@ -78,10 +82,10 @@ func (c *CQ) Poll(wcs []WC) int {
 	return c.take(wcs)
 }
 
-// Len returns how many completions wait to be polled.
+// Len returns the number of completions that can be polled.
 func (c *CQ) Len() int { return c.cq.Len() }
 
-// Err returns ErrClosed, ErrCQOverrun, or nil.
+// Err returns ErrClosed, ErrCQOverrun or nil.
 func (c *CQ) Err() error {
 	switch {
 	case c.cq.Overrun():
@@ -92,19 +96,20 @@ func (c *CQ) Err() error {
 	return nil
 }
 
-// Wait is Poll that blocks until there is a completion, ctx is done (its error is returned), or the CQ is closed or
-// has overrun. Completions that are there come before any error. With Manual progress the caller drives the device
-// meanwhile; a peer's later requests wait until the next call.
+// Wait is like Poll, but blocks until there is a completion. It returns an error only if there is
+// none: ctx's error, ErrClosed or ErrCQOverrun; ErrVirtualTime on a device with Expert.Clock. With
+// Manual progress it runs the protocol while it waits.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 
-// WaitSolicited is Wait that only a solicited completion wakes, or a failed one: that of a SEND or a WRITE with
-// immediate that the peer posted with the Solicited flag. Others gather unnoticed meanwhile and are handed out with it, and those
-// that are there already are handed out at once.
+// WaitSolicited is like Wait, but only a failed or a solicited completion wakes it. The completion
+// of a receive is solicited if the peer posted the SEND or WRITE with immediate with the flag
+// Solicited. Completions that are present at the call, or at the wake-up, are returned, solicited
+// or not.
 func (c *CQ) WaitSolicited(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, true) }
 
 func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	if len(wcs) == 0 {
-		return 0, fmt.Errorf("%w: Wait needs room for at least one completion", ErrInvalid)
+		return 0, fmt.Errorf("%w: Wait needs a slice of at least one completion", ErrInvalid)
 	}
 	if c.dev.virtual {
 		if n := c.Poll(wcs); n > 0 {
@@ -113,8 +118,8 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		return 0, ErrVirtualTime
 	}
 	if c.dev.manual {
-		// One more turn after the one that brought the completion: the ACK that is owed for it must not wait until
-		// the caller comes again.
+		// One more step sends the ACK for what was received, which must not wait for the caller's
+		// next call.
 		defer c.dev.loop.TryStep()
 	}
 	if n := c.pollFirst(wcs); n > 0 {
@@ -123,7 +128,7 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	c.enter(solicited)
 	defer c.leave(solicited)
 	c.arm()
-	// What came before the CQ was armed rang no bell.
+	// A completion that came before the CQ was armed did not signal.
 	for {
 		if n := c.take(wcs); n > 0 {
 			return n, nil
@@ -139,23 +144,24 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	}
 }
 
-// unarmed is how many turns Wait makes before it arms the CQ, if it drives the device and may spin. To arm it, and to hear of the signal,
-// costs as much as several turns; a program that keeps many work requests under way mostly waits for one or two.
+// unarmed is how many steps Wait runs before it arms the CQ, with Manual progress and spinning.
+// Arming and signaling cost as much as several steps, and with many work requests outstanding one
+// or two steps usually suffice.
 const unarmed = 8
 
-// pollFirst is Poll, again and again as long as that may be cheaper than to wait.
+// pollFirst polls repeatedly, as long as that may be cheaper than waiting.
 func (c *CQ) pollFirst(wcs []WC) (n int) {
-	turns := 1
+	steps := 1
 	if c.dev.manual && c.dev.loop.Spins() {
-		turns = unarmed
+		steps = unarmed
 	}
-	for ; turns > 0 && n == 0; turns-- {
+	for ; steps > 0 && n == 0; steps-- {
 		n = c.Poll(wcs)
 	}
 	return n
 }
 
-// last looks once more before an error is returned: completions come first.
+// last polls once more before an error is returned: completions come first.
 func (c *CQ) last(wcs []WC, err error) (int, error) {
 	if n := c.take(wcs); n > 0 {
 		return n, nil
@@ -163,10 +169,10 @@ func (c *CQ) last(wcs []WC, err error) (int, error) {
 	return 0, err
 }
 
-// block returns when the armed CQ was signalled, or for a reason that wait finds by itself.
+// block returns when the armed CQ is signaled, ctx is done, or the CQ or the device is closed.
 func (c *CQ) block(ctx context.Context) {
 	if c.dev.manual {
-		c.dev.loop.Await(ctx, c.sig, func() bool { return c.signalled() || c.Err() != nil })
+		c.dev.loop.Await(ctx, c.sig, func() bool { return c.signaled() || c.Err() != nil })
 		return
 	}
 	select {
@@ -177,8 +183,8 @@ func (c *CQ) block(ctx context.Context) {
 	}
 }
 
-// signalled tells, once, whether the armed CQ got its completion.
-func (c *CQ) signalled() bool {
+// signaled consumes the signal of the armed CQ, and reports whether there was one.
+func (c *CQ) signaled() bool {
 	select {
 	case <-c.sig:
 		return true
@@ -196,8 +202,8 @@ func (c *CQ) enter(solicited bool) {
 	}
 }
 
-// leave hands the wake-up on: one signal may stand for completions that several callers wait for, and a caller that
-// gives up may have swallowed it.
+// leave passes the wake-up on: one signal may stand for completions for several callers, and a
+// caller that gives up may have consumed it.
 func (c *CQ) leave(solicited bool) {
 	if !solicited {
 		c.anyone.Add(-1)
@@ -205,13 +211,13 @@ func (c *CQ) leave(solicited bool) {
 	if c.waiters.Add(-1) > 0 {
 		c.signal()
 		if c.dev.manual {
-			c.dev.loop.Wake() // the next one may be the shard's owner, asleep in the port
+			c.dev.loop.Wake() // the next caller may be the owner, asleep in the port
 		}
 	}
 }
 
-// Close destroys the CQ; callers of Wait get ErrClosed. It gives ErrInUse while QPs complete into it. Closing twice
-// is harmless.
+// Close destroys the CQ. Callers of Wait return with ErrClosed. It returns ErrInUse while QPs use
+// the CQ. Closing twice is harmless.
 func (c *CQ) Close() error {
 	c.dev.ctl.Lock()
 	defer c.dev.ctl.Unlock()
@@ -224,14 +230,14 @@ func (c *CQ) Close() error {
 	return c.shut()
 }
 
-// shut destroys the CQ; the caller holds Device.ctl.
+// shut destroys the CQ. The caller holds Device.ctl.
 func (c *CQ) shut() error {
 	delete(c.dev.cqs, c)
 	c.dev.mem.give(qp.CQFootprint(c.cq.Depth()))
 	c.closed.Store(true)
 	close(c.done)
-	c.signal() // callers that stand by while another drives the shard; each wakes the next
-	// The round trip ends every turn that may still push a completion, and it wakes an owner that
-	// sleeps in Wait for this CQ.
+	c.signal() // wakes a caller that waits while another one is the owner; each wakes the next
+	// After the command no step can add a completion any more. It also wakes an owner that sleeps
+	// in Wait for this CQ.
 	return c.dev.do(func(qp.Time) { delete(c.dev.engineCQs, c.cq) })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gorxe/gorxe/xdp"
 )
 
-// Device is an RDMA NIC in software, on one Port. Its methods are safe for concurrent use.
+// Device is a software RDMA NIC on one Port. Its methods are safe for concurrent use.
 type Device struct {
 	loop    *loop.Loop
 	eng     *qp.Engine
@@ -23,11 +23,11 @@ type Device struct {
 	net     driver.Network
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
-	virtual bool          // on the caller's clock
+	virtual bool          // Expert.Clock is set
 	stats   func() driver.Stats
 
-	// ctl makes every command that creates, changes or destroys an object wait for its turn; it is the one writer that
-	// mr.Table asks for. The shard never takes it.
+	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
+	// locks it.
 	ctl    sync.Mutex
 	pds    map[*PD]struct{}
 	mems   map[*MR]struct{}
@@ -36,7 +36,7 @@ type Device struct {
 	cqs    map[*CQ]struct{}
 	srqs   map[*SRQ]struct{}
 	qps    map[*QP]struct{}
-	slab   []QP // not yet used
+	slab   []QP // unused QPs; see newQP
 	mem    budget
 	huge   hugePages
 	window int // of prefetching
@@ -44,20 +44,20 @@ type Device struct {
 
 	postPrefetch bool // counted in the global postPrefetch
 
-	members map[GID]int // multicast groups that the host is a member of, and how many QPs want it
+	members map[GID]int // multicast groups that the host has joined: number of QPs in each
 
-	mu   sync.Mutex // gids, info, final
+	mu   sync.Mutex // guards the fields below
 	gids []GIDEntry
 	info DeviceInfo
-	end  *Counters // the last counters, once the device is closed
+	end  *Counters // the last counters, after Close
 
-	eventMu    sync.Mutex // orders senders and Close; events are rare
+	eventMu    sync.Mutex // serializes senders and Close; events are rare
 	events     chan Event
 	eventsOver bool
 	eventDrops atomic.Uint64
 
 	closing  atomic.Bool
-	done     chan struct{} // closed when Close begins
+	done     chan struct{} // closed when Close starts
 	finished chan struct{} // closed when Close has ended
 	closeErr error
 	watcher  sync.WaitGroup
@@ -69,22 +69,24 @@ type Device struct {
 	engineSRQs map[*qp.SRQ]*SRQ
 }
 
-// DeviceInfo describes a Device as it is now.
+// DeviceInfo is the current state of a Device.
 type DeviceInfo struct {
 	Name      string   `json:"name"`
 	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
 	MAC       bth.MAC  `json:"-"`
-	MTU       int      `json:"mtu"`      // of the interface, IP bytes
-	ActiveMTU MTU      `json:"path_mtu"` // the largest path MTU that fits
+	MTU       int      `json:"mtu"`      // of the interface, bytes of IP packets
+	ActiveMTU MTU      `json:"path_mtu"` // the largest path MTU that fits MTU
 	Up        bool     `json:"up"`
 	Queues    int      `json:"queues"`
 	Progress  Progress `json:"-"`
-	Note      string   `json:"note,omitempty"` // a word to the user on a data path or path MTU that may surprise
+	Note      string   `json:"note,omitempty"` // explains an unexpected data path or path MTU
 }
 
-// Open opens the network interface iface as an RDMA NIC over AF_XDP. The interface's other traffic is not touched.
-// It needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. Errors are those of xdp.Open (no such interface, no
-// address, down, busy, no permission ...) and of New.
+// Open creates a Device on a network interface, over AF_XDP. Other traffic of the interface is not
+// affected. It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.
+//
+// Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall,
+// ErrUnsupported, ErrXDPOptions, and those of New.
 func Open(iface string, opts ...Option) (*Device, error) {
 	port, err := xdp.Open(iface, newConfig(opts).xdp)
 	if err != nil {
@@ -93,9 +95,13 @@ func Open(iface string, opts ...Option) (*Device, error) {
 	return New(port, opts...)
 }
 
-// New makes an RDMA NIC on a Port, which it owns from now on: it closes the port even if it returns an error. The
-// port, or a port that it wraps and returns from Unwrap, must implement driver.Network; otherwise set Expert.Network.
-func New(port driver.Port, opts ...Option) (*Device, error) {
+// New creates a Device on a Port. The Device owns the port and closes it, even if New returns an
+// error. The port, or a port that it wraps and returns from a method Unwrap, must implement
+// Network; otherwise set Expert.Network.
+//
+// Errors: ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range, ErrPrefetch,
+// and the operating system's error for a bad Expert.CPU.
+func New(port Port, opts ...Option) (*Device, error) {
 	d, err := build(port, newConfig(opts))
 	if err != nil {
 		return nil, errors.Join(err, port.Close())
@@ -117,7 +123,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	var err error
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
-		return nil, fmt.Errorf("roce: memory table: %w", err)
+		return nil, fmt.Errorf("%w: memory table: %w", ErrInvalid, err)
 	}
 	d.window = qp.DefaultPrefetch
 	if c.prefetch != nil {
@@ -128,7 +134,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("roce: engine: %w", err)
+		return nil, fmt.Errorf("%w: engine: %w", ErrInvalid, err)
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock, StrictLock: c.strictLock,
@@ -159,7 +165,7 @@ func (d *Device) start(c *config, info driver.Info) error {
 	return nil
 }
 
-// Info describes the device as it is now.
+// Info returns the current state of the device.
 func (d *Device) Info() DeviceInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,8 +186,9 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 	return old, d.info
 }
 
-// Progress runs one turn of a device with Manual progress and returns how much it did; 0 means that there was nothing
-// to do. With Auto progress, and while another goroutine drives the device, it does nothing.
+// Progress runs one step of the protocol on a Device with Manual progress. It returns the amount of
+// work done, 0 for none. It does nothing with Auto progress, or while another goroutine runs a
+// step.
 func (d *Device) Progress() int {
 	if !d.manual {
 		return 0
@@ -192,8 +199,8 @@ func (d *Device) Progress() int {
 	return d.loop.TryStep()
 }
 
-// NextTimeout returns when, on the device's clock in nanoseconds, Progress has to be called again even if no packet
-// comes; false: no timer runs. It is for programs that own the clock (Expert.Clock).
+// NextTimeout returns the time, in nanoseconds of Expert.Clock, at which Progress must be called
+// even if no packet arrives. It returns false if no timer runs.
 func (d *Device) NextTimeout() (int64, bool) {
 	var t qp.Time
 	var ok bool
@@ -203,10 +210,11 @@ func (d *Device) NextTimeout() (int64, bool) {
 	return int64(t), ok
 }
 
-// Close destroys everything that was made on the device, in the right order, whatever the caller has closed before:
-// outstanding work requests are flushed into their CQs (and can still be polled), callers of Wait get ErrClosed, memory
-// regions die, goroutines end, the port is closed. Peers of connections are told, and given a moment to answer: at most 630 ms
-// for those that do not. Closing twice is harmless; a second call waits for the first.
+// Close destroys the Device and all its objects, in the right order: outstanding work requests
+// complete with WRFlushErr (their completions can still be polled), callers of Wait return with
+// ErrClosed, memory regions are deregistered, goroutines end, and the port is closed. Close tells
+// the peers of connections, and waits at most 630 ms for their answers. Closing twice is harmless;
+// the second call waits for the first.
 func (d *Device) Close() error {
 	d.ctl.Lock()
 	if d.closing.Swap(true) {
@@ -242,9 +250,9 @@ func (d *Device) Close() error {
 	return d.closeErr
 }
 
-// shutMemory takes all memory regions from the peers with one grace period.
+// shutMemory destroys all memory regions and PDs, with one grace period.
 func (d *Device) shutMemory() {
-	// Windows first: a region with windows bound to it is in use.
+	// Windows first: a region with bound windows is in use.
 	for w := range d.mws {
 		w.kill()
 	}
@@ -265,11 +273,11 @@ func (d *Device) shutMemory() {
 	}
 }
 
-// grace returns when every turn that was running has ended: no packet whose key was checked before is still being
-// copied. The copies' stores are ordered before the end of the command, by its channel or the shard's lock.
+// grace returns when the current step has ended: then no packet whose key was checked before is
+// still being copied. The stores of such copies happen before grace returns.
 func (d *Device) grace() { _ = d.do(func(qp.Time) {}) }
 
-// open tells the creators of objects whether there is still a device; the caller holds ctl.
+// open returns ErrClosed if the device is closed. The caller holds ctl.
 func (d *Device) open() error {
 	if d.closing.Load() {
 		return ErrClosed
@@ -277,7 +285,7 @@ func (d *Device) open() error {
 	return nil
 }
 
-// unwrapper is a port around another one.
+// unwrapper is a Port that wraps another one.
 type unwrapper interface{ Unwrap() driver.Port }
 
 func networkOf(port driver.Port, c *config) driver.Network {

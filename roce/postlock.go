@@ -8,9 +8,10 @@ import (
 	"github.com/gorxe/gorxe/internal/fence"
 )
 
-// postLock lets one poster in at a time. It is held for some ten nanoseconds a work request, mostly by the only poster that there is, so letting go
-// is a plain store: a sync.Mutex's is a locked instruction, to see who sleeps in it. Here who comes too late looks again, and later sleeps for a
-// moment at a time: only QP.Close holds the lock for longer.
+// postLock is a spin lock that serializes posters. It is held for about ten nanoseconds per work
+// request, mostly without contention. Unlock is a plain store, which is cheaper than the atomic
+// instruction of sync.Mutex. Waiters yield, and later sleep briefly: only QP.Close holds the lock
+// for long.
 type postLock struct{ v *atomic.Uint32 }
 
 // How a goroutine waits for a postLock: it yields a few times, then it sleeps between attempts.
@@ -19,7 +20,7 @@ const (
 	lockPause  = 10 * time.Microsecond
 )
 
-// Lock takes the lock.
+// Lock acquires the lock.
 func (l postLock) Lock() {
 	if !l.v.CompareAndSwap(0, 1) {
 		l.wait()
@@ -36,5 +37,5 @@ func (l postLock) wait() {
 	}
 }
 
-// Unlock lets go, after everything that was done under the lock.
+// Unlock releases the lock, with release ordering.
 func (l postLock) Unlock() { fence.Store(l.v, 0) }

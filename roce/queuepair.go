@@ -12,35 +12,36 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// QP is a queue pair. Its methods are safe for concurrent use; PostSend and PostRecv take a small lock of the QP's own.
-//
-// It begins with the engine's part, in cache lines by use; posting a send looks at nothing else. See newQP.
+// QP is a queue pair. Its methods are safe for concurrent use.
 type QP struct {
+	// The engine's part comes first, aligned to cache lines (newQP). PostSend accesses nothing
+	// else.
 	qp     qp.QP
 	closed atomic.Bool
-	gid    int32 // index, or -1 for the default one
+	gid    int32 // GID index; -1: the default
 
-	psn   PSN // the first one that this end sends
+	psn   PSN // the first PSN that this side sends
 	qkey  atomic.Uint32
-	path  uint32 // counts the paths that the engine was given; 0: it has none; the shard's
-	bytes uint32 // of its rings, for Device.mem
+	path  uint32 // number of paths set so far; 0: no path now. Owner only
+	bytes uint32 // taken from Device.mem
 	pd    *PD
 	send  *CQ
 	recv  *CQ
 	srq   *SRQ
-	talk  *dialogue // with the peer's connection manager; the shard's
+	talk  *dialogue // with the peer's connection manager. Owner only
 
-	groups map[GID]bool // multicast; under Device.ctl
+	groups map[GID]bool // multicast groups; guarded by Device.ctl
 }
 
-// qpSlab is how many QPs are allocated together: enough that they are aligned to pages. A QP fills whole cache lines; TestLayout tells.
+// qpSlab is how many QPs are allocated together: enough for the allocator to align them to pages. A
+// QP fills whole cache lines; TestLayout checks it.
 const qpSlab = 64
 
-// sendLock and recvLock let one poster in at a time.
+// sendLock serializes posters of sends, recvLock posters of receives.
 func (q *QP) sendLock() postLock { return postLock{q.qp.Posters()} }
 func (q *QP) recvLock() postLock { return postLock{q.qp.RecvPosters()} }
 
-// device is the QP's; nil if nobody made the QP.
+// device returns the QP's device, or nil for a zero QP.
 func (q *QP) device() *Device {
 	if q.pd == nil {
 		return nil
@@ -48,8 +49,8 @@ func (q *QP) device() *Device {
 	return q.pd.dev
 }
 
-// newQP takes a QP from the current slab, where each begins with a cache line. Its memory is never used again for another
-// one: who still holds the pointer finds a closed QP. The caller holds ctl.
+// newQP returns a QP of the current slab, aligned to a cache line. Its memory is never reused for
+// another QP, so an old pointer always finds a closed QP. The caller holds ctl.
 func (d *Device) newQP() *QP {
 	if len(d.slab) == 0 {
 		d.slab = make([]QP, qpSlab)
@@ -59,8 +60,11 @@ func (d *Device) newQP() *QP {
 	return q
 }
 
-// CreateQP makes a queue pair in state INIT: receives can be posted at once, and Connect (RC, UC) or Activate (UD) makes
-// it ready to send.
+// CreateQP creates a queue pair in state INIT: receives can be posted at once, and Connect, Dial or
+// Accept (RC, UC) or Activate (UD) makes it ready to send.
+//
+// Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrTooManyQPs, ErrNoMemory, ErrNoGID,
+// ErrForeign, ErrClosed.
 func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	c.setDefaults()
 	d.ctl.Lock()
@@ -108,7 +112,7 @@ func (c *QPConfig) setDefaults() {
 	}
 }
 
-// checkQP refuses what is closed, missing or another device's; the engine checks the numbers.
+// checkQP checks the objects of c; the engine checks the numbers.
 func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 	switch {
 	case d.closing.Load():
@@ -123,7 +127,7 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 	return nil
 }
 
-// create makes the engine's QP and brings it to INIT.
+// create initializes the engine's QP and moves it to INIT.
 func (q *QP) create(c *QPConfig) error {
 	init := qp.InitAttr{
 		Type: c.Type, PD: q.pd.pd, SendCQ: q.send.cq, RecvCQ: q.recv.cq,
@@ -158,21 +162,24 @@ func (q *QP) create(c *QPConfig) error {
 	return err
 }
 
-// QPN is the QP's number.
+// QPN returns the QP's number.
 func (q *QP) QPN() QPN { return q.qp.QPN() }
 
-// Type is the QP's transport service.
+// Type returns the QP's transport service.
 func (q *QP) Type() QPType { return q.qp.Type() }
 
-// State is the QP's state at this moment.
+// State returns the QP's current state.
 func (q *QP) State() State { return q.qp.State() }
 
-// PostSend posts send work requests, in order, with one doorbell. The memory that their SGEs name belongs to the NIC until
-// the completion; SGE lists and inline data are copied. It does not allocate. With Manual progress the first post after a turn
-// that received something is sent before PostSend returns, as the likely answer; others go with the next turn.
+// PostSend posts send work requests, in order and with one doorbell. The device owns the memory
+// that their SGEs name until the completion. PostSend copies SGE lists and inline data, and does
+// not allocate. With Manual progress, the first post after a step that received packets is sent
+// before PostSend returns, as the likely answer; other posts are sent by the next step.
 //
-// If one is refused, those before it are posted: then the error is a *PostError that says how many. Errors:
-// ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
+// If a work request fails, those before it are posted, and the error is a *PostError that says how
+// many. In state ERR posting succeeds, and the work requests complete with WRFlushErr.
+//
+// Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	if postPrefetch.Load() > 0 {
 		q.prefetch()
@@ -190,8 +197,11 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	return nil
 }
 
-// PostRecv posts receive work requests, in order. Errors are as PostSend's, with ErrRQFull, and ErrHasSRQ for a QP
-// that takes its receives from an SRQ.
+// PostRecv posts receive work requests, in order. The device owns the memory that their SGEs name
+// until the completion. If a work request fails, those before it are posted, and the error is a
+// *PostError that says how many.
+//
+// Errors: ErrQPState in RESET, ErrRQFull, ErrInvalidWR, ErrInvalidKey, ErrHasSRQ, ErrClosed.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
 	l := q.recvLock()
 	l.Lock()
@@ -210,8 +220,12 @@ func (q *QP) refused(n int, err error) error {
 	return postError(n, err)
 }
 
-// Modify changes attributes and state as ibv_modify_qp does, for those who want verbs' own steps instead of Connect.
-// mask says which fields of a count. Device.ResolvePath makes a.Path.
+// Modify changes attributes and the state as ibv_modify_qp does, for programs that need more
+// control than Connect gives. mask selects fields of a. Device.ResolvePath returns a value for
+// a.Path.
+//
+// Errors: ErrQPState for a transition that does not exist, ErrInvalidAttr, ErrClosed. After an
+// error nothing has changed.
 func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if q.closed.Load() {
 		return ErrClosed
@@ -223,7 +237,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	return err
 }
 
-// modify runs on the shard. It keeps in mind what the device has to know of the QP.
+// modify changes the attributes, and keeps what the device needs to know of them. Owner only.
 func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 	if err := q.qp.Modify(now, a, mask); err != nil {
 		return err
@@ -240,7 +254,7 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 	return nil
 }
 
-// Query returns the QP's attributes as they are now.
+// Query returns the current attributes (ibv_query_qp).
 func (q *QP) Query() (Attr, error) {
 	var a Attr
 	if q.closed.Load() {
@@ -250,8 +264,10 @@ func (q *QP) Query() (Attr, error) {
 	return a, err
 }
 
-// Drain waits until every posted send work request has completed, successfully or not, or ctx is done. Their
-// completions may still have to be polled. With Manual progress it drives the device.
+// Drain waits until every posted send work request has completed, successfully or not, or ctx is
+// done. It does not poll their completions. With Manual progress it runs the protocol meanwhile.
+//
+// Errors: ctx's error, ErrVirtualTime, ErrClosed.
 func (q *QP) Drain(ctx context.Context) error {
 	const shortest, longest = 10 * time.Microsecond, time.Millisecond
 	pause := shortest
@@ -275,9 +291,9 @@ func (q *QP) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Close destroys the QP. Work requests that are still outstanding are flushed into its CQs (WRFlushErr), unless
-// a CQ has no room for them. A PostSend or PostRecv that meets it is either taken and flushed, or refused with ErrClosed. Closing
-// twice is harmless.
+// Close destroys the QP. Outstanding work requests complete with WRFlushErr, unless a CQ lacks the
+// capacity for all of them. A concurrent PostSend or PostRecv either succeeds, and its work
+// requests are flushed, or returns ErrClosed. Closing twice is harmless.
 func (q *QP) Close() error {
 	d := q.device()
 	d.ctl.Lock()
@@ -285,21 +301,21 @@ func (q *QP) Close() error {
 	return q.shut()
 }
 
-// shut destroys the QP; the caller holds Device.ctl.
+// shut destroys the QP. The caller holds Device.ctl.
 func (q *QP) shut() error {
 	if q.closed.Swap(true) {
 		return nil
 	}
 	d := q.device()
-	// Posters wait outside until the QP is no more: what a post has taken by then is flushed, and later ones are refused. So
-	// no work request is taken and never completes.
+	// Posters wait until the QP is destroyed. What was posted before is flushed, and later posts
+	// fail, so that no work request is accepted and never completes.
 	q.sendLock().Lock()
 	q.recvLock().Lock()
 	err := d.do(func(now qp.Time) {
 		d.loop.SendPending()
 		d.gsi.abandon(now, q)
 		if q.flushFits() {
-			// Every state may go to ERR, so there is nothing to be said here.
+			// Every state may change to ERR, so there is no error.
 			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)
 		}
 		q.destroy(now)
@@ -307,7 +323,7 @@ func (q *QP) shut() error {
 	q.recvLock().Unlock()
 	q.sendLock().Unlock()
 	for g := range q.groups {
-		_ = q.leaveGroup(g) // the port may be gone, and its memberships with it
+		_ = q.leaveGroup(g) // fails if the port is closed, which ended the memberships
 	}
 	q.send.refs--
 	q.recv.refs--
@@ -321,15 +337,15 @@ func (q *QP) shut() error {
 	return err
 }
 
-// flushFits tells whether the flush completions fit, so that closing one QP does not overrun a CQ that others use.
-// Only the shard's thread adds completions, and that is where it runs.
+// flushFits reports whether the flush completions fit, so that closing one QP does not overrun a CQ
+// that others use. Owner only: nobody else adds completions.
 func (q *QP) flushFits() bool {
 	send, recv := q.qp.SQLen(), q.qp.RQLen()
-	room := func(c *CQ) int { return c.cq.Depth() - c.cq.Len() }
+	free := func(c *CQ) int { return c.cq.Depth() - c.cq.Len() }
 	if q.send == q.recv {
-		return send+recv <= room(q.send)
+		return send+recv <= free(q.send)
 	}
-	return send <= room(q.send) && recv <= room(q.recv)
+	return send <= free(q.send) && recv <= free(q.recv)
 }
 
 func (q *QP) destroy(qp.Time) {

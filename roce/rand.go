@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// safeRand makes a random source that is safe for concurrent use: the caller's, or the system's.
+// safeRand returns a random source that is safe for concurrent use: f, or the system's if f is nil.
 func safeRand(f func() uint64) func() uint64 {
 	if f == nil {
 		f = new(cryptoRand).next
@@ -19,7 +19,7 @@ func safeRand(f func() uint64) func() uint64 {
 	}
 }
 
-// cryptoRand reads the system's random source in small pieces, so that a key does not cost a system call.
+// cryptoRand buffers the system's random source, so that a key does not cost a system call.
 type cryptoRand struct {
 	buf  [256]byte
 	left int // unused bytes, at the end of buf
@@ -27,13 +27,13 @@ type cryptoRand struct {
 
 func (c *cryptoRand) next() uint64 {
 	if c.left == 0 {
-		// crypto/rand.Read never fails: it ends the process if the system has no randomness.
+		// crypto/rand.Read never returns an error.
 		_, _ = rand.Read(c.buf[:])
 		c.left = len(c.buf)
 	}
 	at := c.buf[len(c.buf)-c.left:]
 	v := binary.LittleEndian.Uint64(at)
-	clear(at[:8]) // what was handed out is not kept
+	clear(at[:8]) // do not keep returned values in memory
 	c.left -= 8
 	return v
 }

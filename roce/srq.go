@@ -8,18 +8,21 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// SRQ is a shared receive queue: several QPs take their receives from it. Its methods are safe for concurrent use.
+// SRQ is a shared receive queue, from which several QPs take their receives. Its methods are safe
+// for concurrent use.
 type SRQ struct {
 	dev    *Device
 	srq    *qp.SRQ
 	pd     *PD
-	mu     sync.Mutex // one poster at a time
-	refs   int        // QPs that use it; under Device.ctl
-	bytes  int        // of its rings, for Device.mem
+	mu     sync.Mutex // serializes posters
+	refs   int        // QPs that use it; guarded by Device.ctl
+	bytes  int        // taken from Device.mem
 	closed atomic.Bool
 }
 
-// CreateSRQ makes a shared receive queue for QPs of the device.
+// CreateSRQ creates a shared receive queue for QPs of the device.
+//
+// Errors: ErrInvalid, ErrInvalidDepth, ErrNoMemory, ErrForeign, ErrClosed.
 func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	if pd == nil {
 		return nil, fmt.Errorf("%w: an SRQ needs a PD", ErrInvalid)
@@ -56,8 +59,10 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	return s, nil
 }
 
-// PostRecv posts receive work requests, in order. If one is refused, those before it are posted: then the error is a
-// *PostError that says how many.
+// PostRecv posts receive work requests, in order. If a work request fails, those before it are
+// posted, and the error is a *PostError that says how many.
+//
+// Errors: ErrRQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -68,14 +73,16 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 	return postError(n, err)
 }
 
-// SetLimit arms one EventSRQLimit for when fewer than n receives are left; 0 disarms it.
+// SetLimit requests one EventSRQLimit when fewer than n receives are left; 0 cancels the request.
+//
+// Errors: ErrInvalidAttr.
 func (s *SRQ) SetLimit(n int) error { return s.srq.SetLimit(n) }
 
-// Len is how many receives are posted.
+// Len returns the number of posted receives.
 func (s *SRQ) Len() int { return s.srq.Len() }
 
-// Close destroys the SRQ; receives that are still posted are forgotten. It gives ErrInUse while QPs use it. Closing twice
-// is harmless.
+// Close destroys the SRQ and discards its receives. It returns ErrInUse while QPs use it. Closing
+// twice is harmless.
 func (s *SRQ) Close() error {
 	s.dev.ctl.Lock()
 	defer s.dev.ctl.Unlock()
@@ -85,7 +92,7 @@ func (s *SRQ) Close() error {
 	return s.shut()
 }
 
-// shut destroys the SRQ; the caller holds Device.ctl.
+// shut destroys the SRQ. The caller holds Device.ctl.
 func (s *SRQ) shut() error {
 	if s.closed.Swap(true) {
 		return nil
