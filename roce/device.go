@@ -46,7 +46,7 @@ type Device struct {
 
 	members map[GID]int // multicast groups that the host has joined: number of QPs in each
 
-	mu   sync.Mutex // guards the fields below
+	mu   sync.Mutex // guards gids, info and end
 	gids []GIDEntry
 	info DeviceInfo
 	end  *Counters // the last counters, after Close
@@ -72,7 +72,7 @@ type Device struct {
 // DeviceInfo is the current state of a Device.
 type DeviceInfo struct {
 	Name      string   `json:"name"`
-	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
+	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "memory", ...
 	MAC       bth.MAC  `json:"-"`
 	MTU       int      `json:"mtu"`      // of the interface, bytes of IP packets
 	ActiveMTU MTU      `json:"path_mtu"` // the largest path MTU that fits MTU
