@@ -1,36 +1,34 @@
-// Package loopback is a network in memory: Ports that exchange Ethernet
-// frames inside one process, with faults by a seeded plan, in real or virtual
-// time; and wrappers that put the same faults, or a pcap capture, on any Port.
-//
-// # Reading order
-//
-//   - plan.go: Plan, what can go wrong, and how the fate of a frame is drawn.
-//   - link.go: Link: ports, clock, virtual time.
-//   - port.go, receive.go: how a frame goes from Send to Receive, and its
-//     buffer back.
-//   - ring.go, due.go: the queues in between.
-//   - wait.go: Wait, Wake, Close.
-//   - network.go: addresses and neighbours (driver.Network).
-//   - inject.go, inject_rx.go, lane.go: Inject: a plan on any Port.
-//   - tee.go: Tee: a capture on any Port.
-//   - wrap.go: how a wrapper keeps the inner Port's other interfaces.
+// Package loopback is a network in memory. A [Link] connects two or more ports inside one process
+// and injects faults according to a [Plan], in real or virtual time. [Inject] and [Tee] wrap any
+// driver.Port: the first injects the same faults, the second captures frames to a pcap file.
 //
 // # Real and virtual time
 //
-// In real time each Port may be owned by a goroutine of its own; frames cross
-// in single-producer single-consumer rings and Wait blocks.
+// In real time each Port may have its own goroutine as owner. Frames cross in single-producer
+// single-consumer rings, and Wait blocks.
 //
-// In virtual time (Config.Virtual) the whole Link belongs to one goroutine.
-// Nothing happens but by its calls: it moves the clock by Link.Advance, finds
-// the next arrival by Link.NextEvent, and Wait returns at once. The same seed
-// and the same calls give the same frames at the same instants, to the bit;
-// Link.TraceHash is a digest of all of it.
+// In virtual time (Config.Virtual) the whole Link belongs to one goroutine, and nothing happens
+// between its calls. It moves the clock with Link.Advance, finds the next arrival with
+// Link.NextEvent, and Wait returns at once. The same seed and the same calls give the same frames
+// at the same times; Link.TraceHash is a digest of all of them.
 //
 // # Buffers
 //
-// A Port sends from buffers of its own, made once; a frame's buffer is lent
-// to the receiver and comes back by a second ring when it is released. Each
-// direction has a bounded number of frames under way; what exceeds it is
-// dropped and counted at the receiver, as by a NIC whose ring is full. Giving
-// back a buffer that one does not hold panics: it is a bug in the caller.
+// A Port sends from its own buffers, which are allocated once. The receiver borrows the buffer of a
+// frame and returns it through a second ring when it releases the frame. The number of frames in
+// flight per direction is limited. A frame that exceeds the limit is dropped and counted at the
+// receiver, as by a NIC with a full ring. Returning a buffer that the caller does not hold is a bug
+// and panics.
+//
+// # Reading order
+//
+//   - plan.go: Plan, the possible faults, and how the fate of a frame is drawn
+//   - link.go: Link, its clock and virtual time
+//   - port.go, receive.go: the path of a frame from Send to Receive, and of its buffer back
+//   - ring.go, due.go: the queues in between
+//   - wait.go: Wait, Wake, Close
+//   - network.go: addresses, neighbors and multicast groups
+//   - inject.go, inject_rx.go, lane.go: Inject, faults on any port
+//   - tee.go: Tee, a capture on any port
+//   - wrap.go: how a wrapper offers the inner port's other interfaces
 package loopback

@@ -1,9 +1,9 @@
 package loopback
 
-// arrival is a frame under way: which buffer, of whom, how long, when due.
+// arrival is a frame in flight: its buffer, sender, length and time of arrival.
 type arrival struct {
-	due  int64  // instant on the link's clock; 0: at once
-	seq  uint64 // order among equals
+	due  int64  // time of arrival on the link's clock; 0 = at once
+	seq  uint64 // order among equal times
 	buf  uint32
 	n    uint32
 	from uint32
@@ -13,8 +13,8 @@ func (a *arrival) before(b *arrival) bool {
 	return a.due < b.due || a.due == b.due && a.seq < b.seq
 }
 
-// dueQueue is a binary heap of arrivals, earliest first. Its owner bounds it
-// and gives it room once, so that it never allocates later.
+// dueQueue is a binary heap of arrivals with the earliest first. Its user limits the number of
+// entries to the capacity given to init, so it never allocates later.
 type dueQueue struct {
 	heap []arrival
 	seq  uint64
@@ -24,7 +24,7 @@ func (q *dueQueue) init(capacity int) { q.heap = make([]arrival, 0, capacity) }
 
 func (q *dueQueue) len() int { return len(q.heap) }
 
-// next is when the earliest is due.
+// next returns the time of the earliest arrival.
 func (q *dueQueue) next() (int64, bool) {
 	if len(q.heap) == 0 {
 		return 0, false
@@ -46,7 +46,7 @@ func (q *dueQueue) push(a arrival) {
 	}
 }
 
-// pop takes the earliest; the queue must not be empty.
+// pop removes the earliest arrival. The queue must not be empty.
 func (q *dueQueue) pop() arrival {
 	first, last := q.heap[0], len(q.heap)-1
 	q.heap[0] = q.heap[last]

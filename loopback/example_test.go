@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// A link in virtual time: nothing happens unless the program says so.
+// In virtual time nothing happens between the calls of the program.
 func ExampleNewLink() {
 	link, err := loopback.NewLink(loopback.Config{
 		Virtual: true, Seed: 1, Plan: loopback.Plan{Delay: 5 * time.Microsecond},

@@ -12,18 +12,18 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// outcome is what a stream of numbered frames looks like at the far end.
+// outcome summarizes a stream of numbered frames at the receiver.
 type outcome struct {
-	sent, came    int
-	lost, twice   int // numbers that never came, that came more than once
-	overtaken     int // frames that came after one with a higher number
-	damaged       int // frames whose bytes are not those sent
-	damagedHeader int // damage in the Ethernet header
-	maxFlips      int
+	sent, received int
+	lost, twice    int // numbers that never arrived, or more than once
+	overtaken      int // frames that arrived after one with a higher number
+	damaged        int // frames whose bytes differ from those sent
+	damagedHeader  int // frames with a damaged Ethernet header
+	maxFlips       int
 }
 
-// stream sends count frames, one every gap of virtual time, through wrappers
-// around both Ports of a virtual link, and watches them arrive.
+// stream sends count frames, one per gap of virtual time, through wrappers or directly, and
+// summarizes what arrives.
 func stream(t testing.TB, l *Link, from, to driver.Port, count int, gap time.Duration) outcome {
 	t.Helper()
 	const size = 200
@@ -38,7 +38,7 @@ func stream(t testing.TB, l *Link, from, to driver.Port, count int, gap time.Dur
 				number := identify(b.B)
 				fill(want, from.Info().MAC, to.Info().MAC, size, uint64(number))
 				flips := diffBits(b.B, want)
-				if o.came++; flips > 0 {
+				if o.received++; flips > 0 {
 					o.damaged++
 					o.maxFlips = max(o.maxFlips, flips)
 				}
@@ -59,7 +59,7 @@ func stream(t testing.TB, l *Link, from, to driver.Port, count int, gap time.Dur
 		look()
 		l.Advance(gap)
 	}
-	for range 1000 { // what is still held anywhere
+	for range 1000 { // frames that are still held
 		l.Advance(time.Millisecond)
 		from.Alloc(nil)
 		look()
@@ -75,8 +75,8 @@ func stream(t testing.TB, l *Link, from, to driver.Port, count int, gap time.Dur
 	return o
 }
 
-// identify reads a frame's number, which stands in it three times, though up
-// to three of its bits may be wrong.
+// identify returns a frame's number. The frame contains it three times, and up to three bits may be
+// wrong.
 func identify(b []byte) int {
 	x, y, z := binary.BigEndian.Uint64(b[14:]), binary.BigEndian.Uint64(b[22:]), binary.BigEndian.Uint64(b[30:])
 	return int(x&y | y&z | x&z)
@@ -92,7 +92,7 @@ func diffBits(a, b []byte) int {
 	return n
 }
 
-// paths are the three places where a plan works.
+// paths are the three places where a plan can be applied.
 var paths = []struct {
 	name  string
 	build func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults)
@@ -113,7 +113,7 @@ var paths = []struct {
 	}},
 }
 
-// near fails unless got is within 5 standard deviations of n draws at p.
+// near checks that got is within 5 standard deviations of n draws with probability p.
 func near(t *testing.T, what string, got, n int, p float64) {
 	t.Helper()
 	mean, sd := float64(n)*p, math.Sqrt(float64(n)*p*(1-p))
@@ -122,11 +122,11 @@ func near(t *testing.T, what string, got, n int, p float64) {
 	}
 }
 
-// Every kind of fault shows at its rate, and no other does.
+// Every fault occurs with its probability, and no other one does.
 func TestFaultRates(t *testing.T) {
 	n := 6000
 	if raceEnabled {
-		n = 1500 // no second goroutine here: the detector only slows it down
+		n = 1500 // no second goroutine here, so the race detector finds nothing
 	}
 	for _, path := range paths {
 		for _, c := range []struct {
@@ -151,31 +151,31 @@ func TestFaultRates(t *testing.T) {
 				near(t, "twice", o.twice, left, c.plan.Duplicate)
 				near(t, "damaged", o.damaged, left+o.twice, c.plan.Corrupt)
 				if o.damagedHeader > 0 || o.maxFlips > 3 {
-					t.Errorf("damage: %d Ethernet headers, %d bits in one frame", o.damagedHeader, o.maxFlips)
+					t.Errorf("%d Ethernet headers are damaged, at most %d bits of a frame", o.damagedHeader, o.maxFlips)
 				}
-				if o.came != left+o.twice {
-					t.Errorf("%d frames came, want %d and %d duplicates", o.came, left, o.twice)
+				if o.received != left+o.twice {
+					t.Errorf("received %d frames, want %d and %d duplicates", o.received, left, o.twice)
 				}
 				near(t, "reordered, as counted", int(f.Reordered), left+o.twice, c.plan.Reorder)
 				if low, high := int(f.Reordered)*8/10, int(f.Reordered); o.overtaken > high || o.overtaken < low {
 					t.Errorf("%d frames were overtaken, want %d to %d", o.overtaken, low, high)
 				}
 				if int(f.Frames) != n || int(f.Lost) != o.lost || int(f.Duplicated) != o.twice || f.Overflow != 0 {
-					t.Errorf("counted %+v, seen %+v", f, o)
+					t.Errorf("counters %+v differ from outcome %+v", f, o)
 				}
 				if held := l.Port(0).held; held != 0 {
-					t.Errorf("%d transmit buffers leaked", held)
+					t.Errorf("%d send buffers leaked", held)
 				}
 				l.Port(0).collect()
 				if p := l.Port(0); len(p.free) != p.bufs {
-					t.Errorf("%d of %d buffers came back", len(p.free), p.bufs)
+					t.Errorf("%d of %d buffers were returned", len(p.free), p.bufs)
 				}
 			})
 		}
 	}
 }
 
-// arrivals notes when each of count frames, sent at once, arrives.
+// arrivals returns when each of count frames arrives that are sent at the same time.
 func arrivals(t *testing.T, plan Plan, count, size int) []time.Duration {
 	t.Helper()
 	l := newLink(t, Config{Virtual: true, Plan: plan, Seed: 3})
@@ -196,16 +196,16 @@ func arrivals(t *testing.T, plan Plan, count, size int) []time.Duration {
 func TestDelayAndJitter(t *testing.T) {
 	for _, at := range arrivals(t, Plan{Delay: time.Millisecond}, 10, 100) {
 		if at != time.Millisecond {
-			t.Errorf("arrived after %v, want exactly 1ms", at)
+			t.Errorf("arrived after %v, want 1ms", at)
 		}
 	}
 	at := arrivals(t, Plan{Delay: time.Millisecond, Jitter: time.Millisecond}, 100, 100)
 	if !slices.IsSorted(at) || at[0] < time.Millisecond || at[99] >= 2*time.Millisecond || at[0] == at[99] {
-		t.Errorf("with jitter from %v to %v", at[0], at[99])
+		t.Errorf("with jitter, arrivals range from %v to %v", at[0], at[99])
 	}
 }
 
-// 1000 bytes at 8 Mbit/s take one millisecond each.
+// 1000 bytes at 8 Mbit/s take one millisecond.
 func TestBandwidth(t *testing.T) {
 	for i, at := range arrivals(t, Plan{Bandwidth: 8e6}, 10, 1000) {
 		if want := time.Duration(i+1) * time.Millisecond; at != want {
@@ -214,7 +214,8 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// Nothing arrives in a pause, all of it after, and pauses take their share.
+// No frame arrives during a pause and all arrive afterwards. Pauses take the expected share of the
+// time.
 func TestPauses(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Millisecond, PauseFor: time.Millisecond}, Seed: 3})
 	const n, gap = 20000, 10 * time.Microsecond
@@ -234,17 +235,17 @@ func TestPauses(t *testing.T) {
 	l.Advance(time.Second)
 	came += len(receive(t, l.Port(1)))
 	if came != n {
-		t.Errorf("%d of %d frames came", came, n)
+		t.Errorf("received %d of %d frames", came, n)
 	}
 	if share := float64(silent) / n; share < 0.4 || share > 0.6 {
-		t.Errorf("silent %.0f%% of the time, want about half", 100*share)
+		t.Errorf("silent for %.0f%% of the time, want about half", 100*share)
 	}
 	if d := time.Duration(longest) * gap; d > time.Millisecond+2*gap {
-		t.Errorf("silent for %v on end, a pause is 1ms", d)
+		t.Errorf("silent for %v at a time, but a pause takes 1ms", d)
 	}
 }
 
-// A long silence costs no time to catch up with.
+// The first frame after a long silence costs no time for the pauses in between.
 func TestPauseAfterLongSilence(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Microsecond, PauseFor: time.Microsecond}})
 	for range 100 {
@@ -253,7 +254,7 @@ func TestPauseAfterLongSilence(t *testing.T) {
 	}
 	l.Advance(time.Second)
 	if n := len(receive(t, l.Port(1))); n != 100 {
-		t.Errorf("%d of 100 frames came", n)
+		t.Errorf("received %d of 100 frames", n)
 	}
 }
 
@@ -285,34 +286,34 @@ func TestFilter(t *testing.T) {
 	l.Advance(10 * time.Microsecond)
 	look()
 	if s := fmt.Sprintf("%q", got); s != `["10" "12" "12" "13 damaged" "15" "later" "14"]` {
-		t.Errorf("came: %s", s)
+		t.Errorf("received %s", s)
 	}
 	if f := l.Faults(0, 1); f.Lost != 1 || f.Duplicated != 1 || f.Corrupted != 1 || f.Reordered != 1 {
-		t.Errorf("faults %+v", f)
+		t.Errorf("Faults() = %+v", f)
 	}
 }
 
-// Directions have plans and dice of their own; a plan can change on the way.
+// Each direction has its own plan and dice. A plan can change at any time.
 func TestSetPlan(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	if err := l.SetPlan(0, 1, Plan{Loss: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if l.SetPlan(0, 1, Plan{Loss: 2}) == nil {
-		t.Error("a loss of 200% was accepted")
+		t.Error("SetPlan accepted a loss probability of 2")
 	}
 	a, b := l.Port(0), l.Port(1)
 	send(t, a, b, 60, 5, 0)
 	send(t, b, a, 60, 5, 0)
 	if x, y := len(receive(t, b)), len(receive(t, a)); x != 0 || y != 5 {
-		t.Errorf("%d frames there and %d back, want 0 and 5", x, y)
+		t.Errorf("received %d frames forward and %d back, want 0 and 5", x, y)
 	}
 	_ = l.SetPlan(0, 1, Plan{})
 	send(t, a, b, 60, 5, 0)
 	if x := len(receive(t, b)); x != 5 {
-		t.Errorf("%d frames after the plan was lifted, want 5", x)
+		t.Errorf("received %d frames after the plan was removed, want 5", x)
 	}
-	// A frame that was delayed is not overtaken when the delay is lifted.
+	// A delayed frame is not overtaken when the delay is removed.
 	_ = l.SetPlan(0, 1, Plan{Delay: time.Millisecond})
 	send(t, a, b, 60, 1, 1)
 	_ = l.SetPlan(0, 1, Plan{})
@@ -320,11 +321,11 @@ func TestSetPlan(t *testing.T) {
 	l.Advance(time.Millisecond)
 	send(t, a, b, 60, 1, 3)
 	if got := receive(t, b); !slices.Equal(got, []uint64{1, 2, 3}) {
-		t.Errorf("order %v", got)
+		t.Errorf("received in order %v", got)
 	}
 }
 
-// The same seed and the same calls give the same trace, another seed another.
+// The same seed and calls give the same trace. Another seed gives a different one.
 func TestReplay(t *testing.T) {
 	plan := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Delay: time.Microsecond, Jitter: time.Microsecond,
 		PauseEvery: time.Millisecond, PauseFor: time.Microsecond, Bandwidth: 10e9}
@@ -335,9 +336,9 @@ func TestReplay(t *testing.T) {
 	}
 	a, b, c := run(1), run(1), run(2)
 	if a != b || a == 0 {
-		t.Errorf("one seed gave %#x and %#x", a, b)
+		t.Errorf("the same seed gave %#x and %#x", a, b)
 	}
 	if a == c {
-		t.Error("two seeds gave the same trace")
+		t.Error("different seeds gave the same trace")
 	}
 }

@@ -6,27 +6,26 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// injectBatch is how many frames go to the Port below at once.
+// injectBatch is the number of frames passed to the inner Port at once.
 const injectBatch = 64
 
-// InjectConfig describes an injector.
+// InjectConfig configures InjectWith.
 type InjectConfig struct {
 	Seed     uint64
-	Transmit Plan // of the frames that the owner sends
-	Receive  Plan // of the frames that come
-	// Clock in nanoseconds; nil means the monotonic clock.
+	Transmit Plan // for frames that the owner sends
+	Receive  Plan // for frames that arrive
+	// Clock returns nanoseconds; nil means the monotonic clock.
 	Clock func() int64
 }
 
-// Inject puts the plan between p and its owner, for the frames that the owner
-// sends. Both ends of a wire wrapped so have the plan once in each direction.
-// It panics if the plan is not valid: ask Plan.Validate first.
+// Inject returns a Port that applies the plan to the frames that its owner sends through p. If both
+// ends of a wire are wrapped, the plan applies in each direction. Inject panics if the plan is
+// invalid; see Plan.Validate.
 //
-// The result has the interfaces that p has of driver.Network and Stats; use
-// FaultsOf to see what happened. It belongs to the thread that owns p.
-// Late frames go out in time as long as the owner makes any calls: Wait
-// returns to send them. A virtual Link does not know of them; use its own
-// plan there.
+// The result implements driver.Network and Stats if p does. FaultsOf returns its counters. The
+// result belongs to the owner of p. Delayed frames are sent in time if the owner keeps calling its
+// methods; Wait returns in time to send them. A virtual Link does not know about frames that an
+// injector holds, so use the Link's own plan instead.
 func Inject(p driver.Port, seed uint64, plan Plan) driver.Port {
 	return InjectWith(p, InjectConfig{Seed: seed, Transmit: plan})
 }
@@ -46,11 +45,11 @@ func InjectWith(p driver.Port, c InjectConfig) driver.Port {
 	i.tx.init(c.Transmit, c.Seed, 0)
 	i.rx.init(c.Receive, c.Seed, 1)
 	i.active = c.Receive != Plan{}
-	return dress(i, p)
+	return withInterfaces(i, p)
 }
 
-// FaultsOf tells what the outermost injector around a Port did to the frames
-// it sent and received. The owner's thread only.
+// FaultsOf returns the counters of the outermost injector around a Port. Only the owner may call
+// it.
 func FaultsOf(p driver.Port) (transmit, receive Faults, ok bool) {
 	i, ok := outermost[*injector](p)
 	if !ok {
@@ -59,35 +58,34 @@ func FaultsOf(p driver.Port) (transmit, receive Faults, ok bool) {
 	return i.tx.dice.counts, i.rx.dice.counts, true
 }
 
-// injector is the wrapper of Inject. Every frame it takes from the Port below
-// goes back to it exactly once: sent, freed or released; a copy that it makes
-// of a received frame is its own.
+// injector is the wrapper of Inject. It returns every buffer of the inner Port exactly once: sent,
+// freed or released. A duplicate of a received frame is in the injector's own memory.
 type injector struct {
 	driver.Port
 	clock func() int64
 
 	tx      lane
-	out     [injectBatch]driver.Buf // frames to send, outN of them
+	out     [injectBatch]driver.Buf // outN frames to send
 	outN    int
 	one     [1]driver.Buf
-	refused int // frames that the Port below did not take
+	refused int // frames that the inner Port did not send
 	err     error
 
 	rx lane
 	receiver
 }
 
-func (i *injector) self() any           { return i }
+func (i *injector) bare() any           { return i }
 func (i *injector) Unwrap() driver.Port { return i.Port }
 
-// Send decides about each frame. Frames that are lost or late count as handed
-// to the wire; an error about a late one is told with the next Send.
+// Send applies the plan to each frame. Lost and delayed frames count as sent. An error from sending
+// a delayed frame is returned by the next Send.
 func (i *injector) Send(bufs []driver.Buf) (int, error) {
 	now := int64(0)
-	if !i.tx.dice.idle() || i.tx.late.len() > 0 {
+	if !i.tx.dice.idle() || i.tx.delayed.len() > 0 {
 		now = i.clock()
 	}
-	i.flushDue(now)
+	i.stageDue(now)
 	for k := range bufs {
 		i.decide(bufs[k], now)
 	}
@@ -98,27 +96,24 @@ func (i *injector) Send(bufs []driver.Buf) (int, error) {
 }
 
 func (i *injector) decide(b driver.Buf, now int64) {
-	f := i.tx.dice.draw(now, len(b.B))
+	f := i.tx.decide(b.B, now)
 	if f.lost {
 		i.one[0] = b
 		i.Port.Free(i.one[:])
 		return
 	}
-	if f.corrupt {
-		i.tx.dice.corrupt(b.B)
-	}
-	var twin driver.Buf
+	var second driver.Buf
 	if f.dup {
-		twin, f.dup = i.twin(b)
+		second, f.dup = i.duplicate(b)
 	}
 	i.dispatch(b, f.due)
 	if f.dup {
-		i.dispatch(twin, f.dupDue)
+		i.dispatch(second, f.dupDue)
 	}
 }
 
-// twin copies a frame into another transmit buffer, if there is one.
-func (i *injector) twin(b driver.Buf) (driver.Buf, bool) {
+// duplicate copies a frame to another send buffer if one is available.
+func (i *injector) duplicate(b driver.Buf) (driver.Buf, bool) {
 	if i.Port.Alloc(i.one[:]) == 0 {
 		i.tx.dice.counts.Overflow++
 		return driver.Buf{}, false
@@ -128,7 +123,7 @@ func (i *injector) twin(b driver.Buf) (driver.Buf, bool) {
 	return t, true
 }
 
-// dispatch sends a frame now or later.
+// dispatch sends a frame now, or holds it until due.
 func (i *injector) dispatch(b driver.Buf, due int64) {
 	if due == 0 {
 		i.stage(b)
@@ -161,38 +156,39 @@ func (i *injector) submit() {
 	i.outN = 0
 }
 
-// flushDue stages the late frames whose time has come.
-func (i *injector) flushDue(now int64) {
-	for i.tx.ripe(now) {
+// stageDue stages the delayed frames that are due.
+func (i *injector) stageDue(now int64) {
+	for i.tx.isDue(now) {
 		i.stage(i.tx.first())
 	}
 }
 
-// pump sends what has become due. Every call of the owner does it.
-func (i *injector) pump() {
-	if i.tx.late.len() > 0 {
-		i.flushDue(i.clock())
+// sendDue sends the delayed frames that are due. Every call of the owner runs it.
+func (i *injector) sendDue() {
+	if i.tx.delayed.len() > 0 {
+		i.stageDue(i.clock())
 		i.submit()
 	}
 }
 
 // Alloc implements driver.Port.
 func (i *injector) Alloc(bufs []driver.Buf) int {
-	i.pump()
+	i.sendDue()
 	return i.Port.Alloc(bufs)
 }
 
-// Wait comes back, maybe early, when a late frame of either direction is due.
+// Wait implements driver.Port. It may return early because a delayed frame of either direction is
+// due.
 func (i *injector) Wait(d time.Duration) error {
-	i.pump()
+	i.sendDue()
 	for _, l := range []*lane{&i.tx, &i.rx} {
-		if due, ok := l.late.next(); ok {
+		if due, ok := l.delayed.next(); ok {
 			if left := max(time.Duration(due-i.clock()), 0); d < 0 || left < d {
 				d = left
 			}
 		}
 	}
 	err := i.Port.Wait(d)
-	i.pump()
+	i.sendDue()
 	return err
 }

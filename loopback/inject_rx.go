@@ -2,24 +2,24 @@ package loopback
 
 import "github.com/gorxe/gorxe/driver"
 
-// maxCopies bounds the duplicates of received frames that exist at a time.
+// maxCopies is the maximum number of duplicates of received frames at a time.
 const maxCopies = 64
 
-// receiver is the receive side of an injector with a Receive plan. It gives
-// out tokens of its own, because the Port below may use every bit of its.
+// receiver is the receive side of an injector with a Receive plan. It has its own tokens, because
+// the inner Port may use all bits of its tokens.
 type receiver struct {
 	active bool
 	in     [injectBatch]driver.Buf
 	lent   []lent   // by token: frames in the lane or with the owner
-	unused []uint32 // tokens
-	pool   [][]byte // buffers for duplicates
-	copies int      // buffers made for the pool
+	unused []uint32 // free tokens
+	pool   [][]byte // free buffers for duplicates
+	copies int      // number of buffers allocated for pool
 }
 
 // lent is a frame that the owner will release.
 type lent struct {
-	inner driver.Buf // of the Port below; B is nil for a duplicate
-	own   []byte     // of a duplicate
+	inner driver.Buf // the inner Port's buffer; B is nil for a duplicate
+	own   []byte     // the buffer of a duplicate
 }
 
 func (r *receiver) lend(l lent) (token uint32) {
@@ -48,36 +48,36 @@ func (r *receiver) copyOf(b []byte, size int) ([]byte, bool) {
 
 // Receive implements driver.Port.
 func (i *injector) Receive(bufs []driver.Buf) int {
-	i.pump()
+	i.sendDue()
 	if !i.active {
 		n := i.Port.Receive(bufs)
 		i.rx.dice.counts.Frames += uint64(n)
 		return n
 	}
 	now := i.clock()
-	for i.takeIn(now, len(bufs)) {
+	for i.fetch(now, len(bufs)) {
 	}
 	n := 0
-	for n < len(bufs) && i.rx.ripe(now) {
+	for n < len(bufs) && i.rx.isDue(now) {
 		bufs[n] = i.rx.first()
 		n++
 	}
 	return n
 }
 
-// takeIn moves a batch from the Port below into the lane; false when there is
-// no more, or enough for a caller who wants so many.
-func (i *injector) takeIn(now int64, want int) bool {
-	room := len(i.rx.free) / 2 // each frame may be two
-	if room == 0 {
+// fetch moves a batch of frames from the inner Port to the lane. It returns false if there are no
+// more frames, or if the lane has enough for a caller that wants this many.
+func (i *injector) fetch(now int64, want int) bool {
+	space := len(i.rx.free) / 2 // each frame may be duplicated
+	if space == 0 {
 		i.rx.dice.counts.Overflow++
-		i.rx.hasten(now)
+		i.rx.expedite(now)
 		return false
 	}
-	if i.rx.late.len() >= want && i.rx.ripe(now) {
+	if i.rx.delayed.len() >= want && i.rx.isDue(now) {
 		return false
 	}
-	n := i.Port.Receive(i.in[:min(room, len(i.in))])
+	n := i.Port.Receive(i.in[:min(space, len(i.in))])
 	for _, b := range i.in[:n] {
 		i.accept(b, now)
 	}
@@ -85,14 +85,11 @@ func (i *injector) takeIn(now int64, want int) bool {
 }
 
 func (i *injector) accept(b driver.Buf, now int64) {
-	f := i.rx.dice.draw(now, len(b.B))
+	f := i.rx.decide(b.B, now)
 	if f.lost {
 		i.one[0] = b
 		i.Port.Release(i.one[:])
 		return
-	}
-	if f.corrupt {
-		i.rx.dice.corrupt(b.B)
 	}
 	i.rx.hold(driver.Buf{B: b.B, Token: uint64(i.lend(lent{inner: b}))}, max(f.due, now))
 	if !f.dup {

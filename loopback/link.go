@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Sizes that hold when Config leaves them 0, and limits.
+// Default values of Config fields and their limits.
 const (
-	// DefaultMTU lets RoCE use path MTU 4096 over IPv6 and a VLAN tag.
+	// DefaultMTU allows path MTU 4096 over IPv6 with a VLAN tag.
 	DefaultMTU    = 4200
 	MinMTU        = 128
 	MaxMTU        = 9216
@@ -20,41 +20,39 @@ const (
 	MaxPorts      = 16
 	maxQueue      = 1 << 16
 
-	// headerLen is an Ethernet header, vlanLen a VLAN tag.
+	// Lengths of an Ethernet header and a VLAN tag in bytes.
 	headerLen = 14
 	vlanLen   = 4
 
-	// startTime is what a virtual clock shows first: not 0, which means
-	// "never" or "at once" to many.
+	// startTime is the initial value of a virtual clock. It is not 0, which often means "never" or
+	// "at once".
 	startTime = int64(time.Second)
 )
 
-// Sentinel errors of this package.
+// Errors of this package.
 var (
-	// ErrConfig: a Config field is out of range.
-	ErrConfig = errors.New("loopback: unusable configuration")
-	// ErrClosed: the Port was closed; it wraps net.ErrClosed.
+	// ErrConfig means that a field of Config is out of range.
+	ErrConfig = errors.New("loopback: invalid configuration")
+	// ErrClosed means that the Port was closed. It wraps net.ErrClosed.
 	ErrClosed = fmt.Errorf("loopback: port is closed: %w", net.ErrClosed)
-	// ErrNoRoute: no Port of the link has the address.
+	// ErrNoRoute means that no Port of the link has the address.
 	ErrNoRoute = errors.New("loopback: no port of this link has the address")
 )
 
-// Config describes a Link; the zero Config is two Ports on a perfect wire in
-// real time.
+// Config configures a Link. The zero value gives two Ports on a perfect wire in real time.
 type Config struct {
-	Ports  int    // 2 to MaxPorts; 0 means 2
-	Seed   uint64 // of all faults
-	Plan   Plan   // of every direction; SetPlan changes one
-	MTU    int    // largest IP packet in bytes; 0 means DefaultMTU
-	Queue  int    // frames under way per direction, at most; 0 means DefaultQueue
-	TxBufs int    // buffers that a Port's owner may hold; 0 means DefaultTxBufs
+	Ports  int    // number of ports, 2 to MaxPorts; 0 means 2
+	Seed   uint64 // seed of all random faults
+	Plan   Plan   // faults of every direction; see also SetPlan
+	MTU    int    // largest IP packet, bytes; 0 means DefaultMTU
+	Queue  int    // maximum number of frames in flight per direction; 0 means DefaultQueue
+	TxBufs int    // maximum number of buffers from Alloc in use; 0 means DefaultTxBufs
 
-	// Virtual gives the link a clock that stands still between Advance calls.
+	// Virtual selects virtual time: the clock changes only by Advance.
 	Virtual bool
-	// Clock replaces the monotonic clock of a link in real time; nanoseconds.
+	// Clock returns nanoseconds and replaces the monotonic clock in real time.
 	Clock func() int64
-	// Poison overwrites every buffer that is given back, so that whoever
-	// reads it later notices.
+	// Poison overwrites every returned buffer, so that a later read of it is noticed.
 	Poison bool
 }
 
@@ -76,7 +74,7 @@ func (c *Config) fill() error {
 		{"Queue", c.Queue, 1, maxQueue}, {"TxBufs", c.TxBufs, 1, maxQueue},
 	} {
 		if f.v < f.lo || f.v > f.top {
-			return fmt.Errorf("%w: %s is %d, allowed are %d to %d", ErrConfig, f.name, f.v, f.lo, f.top)
+			return fmt.Errorf("%w: %s is %d, want %d to %d", ErrConfig, f.name, f.v, f.lo, f.top)
 		}
 	}
 	if c.Virtual && c.Clock != nil {
@@ -91,11 +89,11 @@ type Link struct {
 	virtual bool
 	poison  bool
 	clock   func() int64
-	now     int64  // virtual time
-	trace   uint64 // virtual time: digest of what happened
+	now     int64  // virtual time, ns
+	trace   uint64 // digest of all events in virtual time
 }
 
-// NewLink makes a link and its Ports.
+// NewLink creates a link and its Ports.
 func NewLink(c Config) (*Link, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
@@ -121,10 +119,10 @@ func NewLink(c Config) (*Link, error) {
 	return l, nil
 }
 
-// Port is the i-th Port, counted from 0.
+// Port returns the i-th Port, counted from 0.
 func (l *Link) Port(i int) *Port { return l.ports[i] }
 
-// Ports is the number of Ports.
+// Ports returns the number of Ports.
 func (l *Link) Ports() int { return len(l.ports) }
 
 // Close closes all Ports.
@@ -135,8 +133,8 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// SetPlan replaces the plan of the direction from one Port to another. The
-// frames under way are not affected. Any goroutine, at any time.
+// SetPlan replaces the plan of the direction from one Port to another. It does not affect frames in
+// flight. It is safe for concurrent use.
 func (l *Link) SetPlan(from, to int, p Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -145,25 +143,24 @@ func (l *Link) SetPlan(from, to int, p Plan) error {
 	return nil
 }
 
-// Action is what a Filter wants done with a frame.
+// Action is what a Filter decides about a frame.
 type Action uint8
 
 // The actions of a Filter.
 const (
-	Pass      Action = iota // as the plan says
-	Drop                    // the frame is lost
-	Duplicate               // it arrives twice
-	Corrupt                 // some bits are flipped
-	Hold                    // it is late by the plan's Hold
+	Pass      Action = iota // apply the plan
+	Drop                    // lose the frame
+	Duplicate               // deliver it twice
+	Corrupt                 // flip some bits
+	Hold                    // delay it by Plan.Hold
 )
 
-// Filter sees each frame before the plan does and may decide its fate: "lose
-// the third ACK". It runs on the sending Port's thread and must not keep or
-// change the frame.
+// Filter sees each frame before the plan is applied and may decide its fate, for example lose the
+// third ACK. It runs on the goroutine of the sending Port's owner and must not keep or change the
+// frame.
 type Filter func(f []byte) Action
 
-// SetFilter installs a filter for one direction, nil to remove it. Any
-// goroutine, at any time.
+// SetFilter installs a filter for one direction; nil removes it. It is safe for concurrent use.
 func (l *Link) SetFilter(from, to int, f Filter) {
 	d := l.ports[from].out[to]
 	if f == nil {
@@ -173,11 +170,11 @@ func (l *Link) SetFilter(from, to int, f Filter) {
 	d.filter.Store(&f)
 }
 
-// Faults counts what happened to the frames from one Port to another. In real
-// time it lags by the batch at hand. Any goroutine.
+// Faults returns the counters of the frames from one Port to another. In real time they may lag by
+// one batch. It is safe for concurrent use.
 func (l *Link) Faults(from, to int) Faults { return l.ports[from].out[to].faults.load() }
 
-// Now is the link's time in nanoseconds; it begins at one second.
+// Now returns the link's time in nanoseconds. Time starts at one second.
 func (l *Link) Now() int64 {
 	if l.virtual {
 		return l.now
@@ -188,23 +185,23 @@ func (l *Link) Now() int64 {
 // Advance moves a virtual clock forward. It panics in real time.
 func (l *Link) Advance(d time.Duration) {
 	if !l.virtual || d < 0 {
-		panic("loopback: Advance needs a virtual link and a time that does not run backwards")
+		panic("loopback: Advance requires a virtual link and a duration that is not negative")
 	}
 	l.now += int64(d)
 }
 
-// AdvanceTo moves a virtual clock to an instant, unless that is past already.
+// AdvanceTo moves a virtual clock to time t, unless t is in the past.
 func (l *Link) AdvanceTo(t int64) {
 	if t > l.now {
 		l.Advance(time.Duration(t - l.now))
 	}
 }
 
-// NextEvent is when the next frame that is under way arrives at any Port;
-// not later than Now if one can be received already. Virtual time only.
+// NextEvent returns the time at which the next frame in flight arrives at any Port. The time is not
+// after Now if a frame can be received already. NextEvent panics in real time.
 func (l *Link) NextEvent() (int64, bool) {
 	if !l.virtual {
-		panic("loopback: NextEvent needs a virtual link")
+		panic("loopback: NextEvent requires a virtual link")
 	}
 	best, ok := int64(0), false
 	for _, p := range l.ports {
@@ -215,13 +212,13 @@ func (l *Link) NextEvent() (int64, bool) {
 	return best, ok
 }
 
-// TraceHash is a digest of every frame sent and received so far, of its
-// instant and its fate. Virtual time only; 0 otherwise.
+// TraceHash returns a digest of all frames sent and received so far, their times and their fates.
+// It is 0 in real time.
 func (l *Link) TraceHash() uint64 { return l.trace }
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// note mixes an event into the digest (FNV-1a by 64-bit words).
+// note adds an event to the digest (FNV-1a on 64-bit words).
 func (l *Link) note(what, from, to int, frame []byte) {
 	if !l.virtual {
 		return
@@ -237,7 +234,7 @@ func (l *Link) note(what, from, to int, frame []byte) {
 	l.trace = h
 }
 
-// sharedFaults is Faults that one thread writes and all may read.
+// sharedFaults is a copy of Faults that one goroutine writes and all may read.
 type sharedFaults struct{ v [7]atomic.Uint64 }
 
 func (s *sharedFaults) store(f *Faults) {

@@ -30,12 +30,12 @@ func newLink(t testing.TB, c Config) *Link {
 	return l
 }
 
-// fill writes a frame of n bytes from one MAC to another, with a number.
+// fill writes a numbered frame of n bytes.
 func fill(b []byte, from, to bth.MAC, n int, number uint64) []byte {
 	b = b[:n]
 	copy(b, to[:])
 	copy(b[6:], from[:])
-	binary.BigEndian.PutUint16(b[12:], 0x88b5) // IEEE 802 local experiments
+	binary.BigEndian.PutUint16(b[12:], 0x88b5) // IEEE 802 local experimental EtherType
 	for i := headerLen; i < n; i++ {
 		b[i] = byte(number) + byte(i)
 	}
@@ -45,14 +45,14 @@ func fill(b []byte, from, to bth.MAC, n int, number uint64) []byte {
 	return b
 }
 
-// send sends count numbered frames of n bytes and returns how many went.
+// send sends count numbered frames of n bytes and returns how many Send reported as sent.
 func send(t testing.TB, from, to driver.Port, n, count int, first uint64) int {
 	t.Helper()
 	sent := 0
 	var buf [1]driver.Buf
 	for i := range count {
 		if from.Alloc(buf[:]) == 0 {
-			t.Fatalf("no transmit buffer for frame %d", i)
+			t.Fatalf("no send buffer for frame %d", i)
 		}
 		buf[0].B = fill(buf[0].B, from.Info().MAC, to.Info().MAC, n, first+uint64(i))
 		k, err := from.Send(buf[:])
@@ -64,7 +64,7 @@ func send(t testing.TB, from, to driver.Port, n, count int, first uint64) int {
 	return sent
 }
 
-// receive takes all that has come and returns the frames' numbers.
+// receive takes all frames that have arrived and returns their numbers.
 func receive(t testing.TB, p driver.Port) (numbers []uint64) {
 	t.Helper()
 	var bufs [7]driver.Buf
@@ -84,27 +84,27 @@ func TestPerfectWire(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
 	if n := send(t, a, b, 100, 50, 1); n != 50 {
-		t.Fatalf("%d frames handed to the wire", n)
+		t.Fatalf("sent %d frames", n)
 	}
 	got := receive(t, b)
 	for i, n := range got {
 		if n != uint64(i+1) {
-			t.Fatalf("frame %d arrived as number %d", n, i+1)
+			t.Fatalf("received frame %d as number %d", n, i+1)
 		}
 	}
 	if len(got) != 50 || len(receive(t, a)) != 0 {
-		t.Fatalf("%d of 50 frames arrived", len(got))
+		t.Fatalf("received %d of 50 frames", len(got))
 	}
 	if s := a.Stats(); s.TxFrames != 50 || s.TxBytes != 5000 || s.TxDropped != 0 {
-		t.Errorf("sender counts %+v", s)
+		t.Errorf("sender's Stats() = %+v", s)
 	}
 	if s := b.Stats(); s.RxFrames != 50 || s.RxBytes != 5000 || s.RxDropped != 0 {
-		t.Errorf("receiver counts %+v", s)
+		t.Errorf("receiver's Stats() = %+v", s)
 	}
 }
 
-// Frames longer than the MTU, shorter than a header, or sent to a Port that
-// is not plugged in do not arrive, and the sender's buffers come back.
+// Frames that are longer than the MTU or shorter than a header, or sent to a Port that is down, are
+// dropped.
 func TestRefusedFrames(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, MTU: 1000, TxBufs: 1})
 	a, b := l.Port(0), l.Port(1)
@@ -122,7 +122,7 @@ func TestRefusedFrames(t *testing.T) {
 			return b[:1018]
 		}, 1, 1},
 		{"half a header", nil, func(b []byte) []byte { return b[:13] }, 0, 0},
-		{"nobody's address", nil, func(b []byte) []byte { b[5] = 99; return b[:60] }, 1, 0},
+		{"unknown address", nil, func(b []byte) []byte { b[5] = 99; return b[:60] }, 1, 0},
 		{"its own address", nil, func(b []byte) []byte { b[5] = 1; return b[:60] }, 1, 0},
 		{"smaller MTU", func() { _ = a.SetMTU(500) }, func(b []byte) []byte { return b[:515] }, 0, 0},
 		{"down", func() { a.SetUp(false) }, func(b []byte) []byte { return b[:60] }, 0, 0},
@@ -135,20 +135,20 @@ func TestRefusedFrames(t *testing.T) {
 		}
 		var buf [1]driver.Buf
 		if a.Alloc(buf[:]) != 1 {
-			t.Fatalf("%s: the only buffer did not come back", c.name)
+			t.Fatalf("%s: the only buffer was not returned", c.name)
 		}
 		fill(buf[0].B, a.mac, b.mac, 60, 7)
 		buf[0].B = c.edit(buf[0].B)
 		if n, err := a.Send(buf[:]); n != c.sent || err != nil {
-			t.Errorf("%s: sent %d, %v; want %d", c.name, n, err, c.sent)
+			t.Errorf("%s: Send() = %d, %v; want %d", c.name, n, err, c.sent)
 		}
 		if got := receive(t, b); len(got) != c.come {
-			t.Errorf("%s: %d frames came, want %d", c.name, len(got), c.come)
+			t.Errorf("%s: received %d frames, want %d", c.name, len(got), c.come)
 		}
 	}
 }
 
-// A switch copies group addresses to everyone else.
+// A switch copies frames with a group address to all other ports.
 func TestMulticast(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Ports: 4})
 	var buf [1]driver.Buf
@@ -165,42 +165,42 @@ func TestMulticast(t *testing.T) {
 			want = 0
 		}
 		if got := receive(t, l.Port(i)); len(got) != want {
-			t.Errorf("port %d got %d frames, want %d", i, len(got), want)
+			t.Errorf("port %d received %d frames, want %d", i, len(got), want)
 		}
 	}
 }
 
-// What does not fit the queue is lost at the receiver and counted there; the
-// sender never runs out of buffers because the receiver is slow.
+// Frames that exceed the queue are dropped and counted at the receiver. Buffers that it releases
+// make space again.
 func TestQueueBound(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Queue: 10, TxBufs: 3})
 	a, b := l.Port(0), l.Port(1)
 	if n := send(t, a, b, 60, 25, 1); n != 25 {
-		t.Fatalf("%d of 25 handed to the wire", n)
+		t.Fatalf("sent %d of 25 frames", n)
 	}
 	if s := b.Stats(); s.RxDropped != 15 {
-		t.Errorf("%d frames dropped at the receiver, want 15", s.RxDropped)
+		t.Errorf("RxDropped = %d, want 15", s.RxDropped)
 	}
 	if f := l.Faults(0, 1); f.Frames != 25 || f.Overflow != 15 {
-		t.Errorf("faults %+v", f)
+		t.Errorf("Faults() = %+v", f)
 	}
 	var held [10]driver.Buf
 	if n := b.Receive(held[:]); n != 10 {
-		t.Fatalf("%d frames came", n)
+		t.Fatalf("received %d frames", n)
 	}
 	send(t, a, b, 60, 1, 100)
 	if got := receive(t, b); len(got) != 0 {
-		t.Error("a frame found room while the receiver held all")
+		t.Error("received a frame although the receiver holds all buffers")
 	}
 	b.Release(held[3:4])
 	b.Release(held[:1])
 	send(t, a, b, 60, 3, 200)
 	if got := receive(t, b); len(got) != 2 || got[0] != 200 || got[1] != 201 {
-		t.Errorf("after two releases %v came", got)
+		t.Errorf("received %v after two releases", got)
 	}
 }
 
-func TestMisuseOfBuffersPanics(t *testing.T) {
+func TestBufferMisusePanics(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
 	var buf [1]driver.Buf
@@ -231,7 +231,7 @@ func TestPoison(t *testing.T) {
 	b.Receive(buf[:])
 	b.Release(buf[:])
 	if !bytes.Equal(buf[0].B, bytes.Repeat([]byte{poison}, 60)) {
-		t.Error("a released frame can still be read")
+		t.Error("a released frame is not overwritten")
 	}
 }
 
@@ -241,7 +241,7 @@ func TestNetwork(t *testing.T) {
 	addr := netip.MustParseAddr
 	got := a.Addrs()
 	if s := fmt.Sprint(got); s != "[fe80::aff:fe4d:1/64 10.77.0.1/24 fd77::1/64]" {
-		t.Errorf("addresses %v", s)
+		t.Errorf("Addrs() = %v", s)
 	}
 	ctx := context.Background()
 	for _, c := range []struct{ src, dst, want string }{
@@ -257,19 +257,19 @@ func TestNetwork(t *testing.T) {
 		}
 		h, err := a.Resolve(ctx, src, addr(c.dst))
 		if err != nil || h.MAC != b.Info().MAC || h.Src != addr(c.want) || h.MTU != DefaultMTU || h.VLAN != 0 {
-			t.Errorf("%s -> %s: %+v, %v", c.src, c.dst, h, err)
+			t.Errorf("Resolve(%s, %s) = %+v, %v", c.src, c.dst, h, err)
 		}
 	}
 	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil || h.MAC != (bth.MAC{1, 0, 0x5e, 1, 2, 3}) {
-		t.Errorf("multicast: %v, %v", h, err)
+		t.Errorf("Resolve of a multicast address = %v, %v", h, err)
 	}
 	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil || h.MAC != (bth.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
-		t.Errorf("IPv6 multicast: %v, %v", h, err)
+		t.Errorf("Resolve of an IPv6 multicast address = %v, %v", h, err)
 	}
 	for _, c := range []struct{ src, dst string }{{"", "10.77.0.9"}, {"", "10.77.0.1"}, {"10.77.0.2", "10.77.0.3"}} {
 		src, _ := netip.ParseAddr(c.src)
 		if _, err := a.Resolve(ctx, src, addr(c.dst)); !errors.Is(err, ErrNoRoute) {
-			t.Errorf("%s -> %s: %v", c.src, c.dst, err)
+			t.Errorf("Resolve(%s, %s) = %v", c.src, c.dst, err)
 		}
 	}
 }
@@ -286,14 +286,14 @@ func TestChanged(t *testing.T) {
 		select {
 		case <-p.Changed():
 		default:
-			t.Errorf("%s: no notice", name)
+			t.Errorf("%s: Changed did not report it", name)
 		}
 	}
 	if i := p.Info(); i.MTU != 1400 || i.Up || i.Datapath != "memory" || len(p.Addrs()) != 1 {
-		t.Errorf("info %+v", i)
+		t.Errorf("Info() = %+v", i)
 	}
 	if err := p.SetMTU(DefaultMTU + 1); !errors.Is(err, ErrConfig) {
-		t.Errorf("MTU beyond Config: %v", err)
+		t.Errorf("SetMTU above Config.MTU = %v", err)
 	}
 }
 
@@ -309,16 +309,16 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	if n, err := a.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("send: %d, %v", n, err)
+		t.Errorf("Send() = %d, %v", n, err)
 	}
 	if a.held != 0 {
-		t.Error("Send kept the buffers")
+		t.Error("Send did not return the buffers")
 	}
 	if a.Alloc(bufs[:]) != 0 || a.Receive(bufs[:]) != 0 || a.Info().Up {
-		t.Error("a closed port still works")
+		t.Error("Alloc or Receive of a closed port returned buffers")
 	}
 	if err := a.Wait(time.Hour); !errors.Is(err, ErrClosed) {
-		t.Errorf("wait: %v", err)
+		t.Errorf("Wait() = %v", err)
 	}
 }
 
@@ -328,18 +328,18 @@ func TestBadConfig(t *testing.T) {
 		{Virtual: true, Clock: func() int64 { return 0 }},
 	} {
 		if _, err := NewLink(c); !errors.Is(err, ErrConfig) {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("NewLink(%+v) = %v", c, err)
 		}
 	}
 	nan := 0.0
 	for _, p := range []Plan{{Loss: 1.1}, {Corrupt: -0.1}, {Reorder: nan / nan}, {Delay: -1}, {PauseEvery: 1}} {
 		if _, err := NewLink(Config{Plan: p}); !errors.Is(err, ErrPlan) {
-			t.Errorf("%+v: %v", p, err)
+			t.Errorf("Validate of %+v = %v", p, err)
 		}
 	}
 }
 
-// A Port is a member of a group from JoinGroup to LeaveGroup.
+// JoinGroup and LeaveGroup change the Port's groups.
 func TestGroups(t *testing.T) {
 	link, err := NewLink(Config{})
 	if err != nil {
@@ -361,10 +361,10 @@ func TestGroups(t *testing.T) {
 		{"leave again", link.Port(0).LeaveGroup, group, ErrConfig},
 	} {
 		if err := c.f(c.a); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: error is %v", c.name, err)
 		}
 	}
 	if n := len(link.Port(0).Groups()); n != 0 {
-		t.Errorf("member of %d groups", n)
+		t.Errorf("joined %d groups", n)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// macPrefix begins every Port's MAC: locally administered, then "10.77" and 0.
+// macPrefix is the start of every Port's MAC: locally administered, then 10, 77 and 0.
 var macPrefix = [5]byte{0x02, 0x00, 10, 77, 0}
 
-// portMAC is the MAC of the index-th Port.
+// portMAC returns the MAC of a Port.
 func portMAC(index int) (m bth.MAC) {
 	copy(m[:], macPrefix[:])
 	m[5] = byte(index + 1)
 	return m
 }
 
-// portOf is the index of the Port that a frame is addressed to, or -1.
+// portOf returns the index of the Port to which a frame is addressed, or -1.
 func portOf(f []byte) int {
 	if [5]byte(f) != macPrefix {
 		return -1
@@ -28,7 +28,7 @@ func portOf(f []byte) int {
 	return int(f[5]) - 1
 }
 
-// network is what a Port knows of IP around it.
+// network is a Port's view of the IP network.
 type network struct {
 	port    *Port
 	mu      sync.Mutex
@@ -41,7 +41,7 @@ func (n *network) init(p *Port) {
 	n.port = p
 	n.changed = make(chan struct{}, 1)
 	host := byte(p.index + 1)
-	// RFC 4291, appendix A: the interface identifier from a MAC.
+	// Interface identifier derived from the MAC (RFC 4291, appendix A).
 	m := p.mac
 	local := [16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]}
 	n.addrs = []netip.Prefix{
@@ -51,7 +51,7 @@ func (n *network) init(p *Port) {
 	}
 }
 
-// notify tells whoever listens on Changed.
+// notify signals Changed.
 func (n *network) notify() {
 	select {
 	case n.changed <- struct{}{}:
@@ -59,17 +59,15 @@ func (n *network) notify() {
 	}
 }
 
-// Addrs implements driver.Network: a link-local address, then 10.77.0.1/24 and
-// fd77::1/64 for the first Port, .2 and ::2 for the second, unless SetAddrs
-// changed them.
+// Addrs implements driver.Network. By default the first Port has a link-local address, 10.77.0.1/24
+// and fd77::1/64, the second .2 and ::2, and so on. SetAddrs changes them.
 func (p *Port) Addrs() []netip.Prefix {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	return append([]netip.Prefix(nil), p.net.addrs...)
 }
 
-// SetAddrs replaces the Port's addresses, as an administrator would while it
-// runs. Any goroutine.
+// SetAddrs replaces the Port's addresses. It is safe for concurrent use.
 func (p *Port) SetAddrs(a ...netip.Prefix) {
 	p.net.mu.Lock()
 	p.net.addrs = append([]netip.Prefix(nil), a...)
@@ -77,31 +75,31 @@ func (p *Port) SetAddrs(a ...netip.Prefix) {
 	p.net.notify()
 }
 
-// SetMTU changes the MTU, at most to that of Config: longer packets are
-// dropped from now on. Any goroutine.
+// SetMTU changes the MTU to at most that of Config. Longer packets are dropped from now on. It is
+// safe for concurrent use.
 func (p *Port) SetMTU(mtu int) error {
 	if most := p.maxFrame - headerLen - vlanLen; mtu < MinMTU || mtu > most {
-		return fmt.Errorf("%w: MTU %d, allowed are %d to %d", ErrConfig, mtu, MinMTU, most)
+		return fmt.Errorf("%w: MTU is %d, want %d to %d", ErrConfig, mtu, MinMTU, most)
 	}
 	p.mtu.Store(int64(mtu))
 	p.net.notify()
 	return nil
 }
 
-// SetUp plugs the Port in or out: while it is down, nothing comes or goes.
-// Any goroutine.
+// SetUp sets the link state. While it is down, no frame is sent or received. It is safe for
+// concurrent use.
 func (p *Port) SetUp(up bool) {
 	p.up.Store(up)
 	p.net.notify()
 }
 
-// JoinGroup implements driver.Groups. The link floods multicast to all Ports, members or not, as a switch without
-// snooping does. Any goroutine.
+// JoinGroup implements driver.Groups. The link delivers multicast frames to all Ports, members or
+// not, like a switch without multicast snooping. It is safe for concurrent use.
 func (p *Port) JoinGroup(group netip.Addr) error {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	if !group.IsMulticast() || p.net.groups[group] {
-		return fmt.Errorf("%w: cannot join %v: no multicast address, or joined already", ErrConfig, group)
+		return fmt.Errorf("%w: cannot join %v: it is not a multicast address, or was joined before", ErrConfig, group)
 	}
 	if p.net.groups == nil {
 		p.net.groups = map[netip.Addr]bool{}
@@ -110,7 +108,7 @@ func (p *Port) JoinGroup(group netip.Addr) error {
 	return nil
 }
 
-// LeaveGroup implements driver.Groups. Any goroutine.
+// LeaveGroup implements driver.Groups. It is safe for concurrent use.
 func (p *Port) LeaveGroup(group netip.Addr) error {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -121,7 +119,8 @@ func (p *Port) LeaveGroup(group netip.Addr) error {
 	return nil
 }
 
-// Groups lists the groups that the Port is a member of. Any goroutine.
+// Groups returns the groups that the Port has joined, in no particular order. It is safe for
+// concurrent use.
 func (p *Port) Groups() (list []netip.Addr) {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -134,10 +133,10 @@ func (p *Port) Groups() (list []netip.Addr) {
 // Changed implements driver.Network.
 func (p *Port) Changed() <-chan struct{} { return p.net.changed }
 
-// Resolve implements driver.Network: every Port of the link is a neighbour.
+// Resolve implements driver.Network. Every Port of the link is a neighbor.
 func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	dst = dst.Unmap()
-	mac, err := p.neighbour(dst)
+	mac, err := p.neighbor(dst)
 	if err != nil {
 		return driver.Hop{}, err
 	}
@@ -147,7 +146,7 @@ func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, erro
 	return driver.Hop{MAC: mac, Src: src, MTU: int(p.mtu.Load())}, nil
 }
 
-func (p *Port) neighbour(dst netip.Addr) (m bth.MAC, err error) {
+func (p *Port) neighbor(dst netip.Addr) (m bth.MAC, err error) {
 	if dst.IsMulticast() {
 		return multicastMAC(dst), nil
 	}
@@ -157,7 +156,7 @@ func (p *Port) neighbour(dst netip.Addr) (m bth.MAC, err error) {
 		}
 	}
 	if p.has(dst) {
-		return m, fmt.Errorf("%w %v but this one: frames to oneself do not cross a wire", ErrNoRoute, dst)
+		return m, fmt.Errorf("%w %v except this port, which cannot send to itself", ErrNoRoute, dst)
 	}
 	return m, fmt.Errorf("%w %v", ErrNoRoute, dst)
 }
@@ -171,7 +170,7 @@ func (p *Port) has(a netip.Addr) bool {
 	return false
 }
 
-// multicastMAC: RFC 1112 section 6.4 for IPv4, RFC 2464 section 7 for IPv6.
+// multicastMAC implements RFC 1112, section 6.4, and RFC 2464, section 7.
 func multicastMAC(a netip.Addr) bth.MAC {
 	b := a.AsSlice()
 	if n := len(b); n == 16 {
@@ -180,8 +179,8 @@ func multicastMAC(a netip.Addr) bth.MAC {
 	return bth.MAC{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
 }
 
-// source checks or chooses the local address: of the same family, link-local
-// if the destination is, from its network if there is one.
+// source checks or selects the local address. A selected address has the IP version of dst, is
+// link-local if dst is, and preferably has a prefix that contains dst.
 func (p *Port) source(src, dst netip.Addr) (netip.Addr, error) {
 	if src.IsValid() && !src.IsUnspecified() {
 		if !p.has(src) {
@@ -203,7 +202,7 @@ func (p *Port) source(src, dst netip.Addr) (netip.Addr, error) {
 		}
 	}
 	if !best.IsValid() {
-		return best, fmt.Errorf("%w: no local address to reach %v from", ErrNoRoute, dst)
+		return best, fmt.Errorf("%w: no local address can reach %v", ErrNoRoute, dst)
 	}
 	return best, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// owner is one who uses a Port in every way that is allowed, by chance.
+// owner makes random calls of all allowed kinds on a Port.
 type owner struct {
 	port, peer driver.Port
 	r          *rand.Rand
@@ -34,11 +34,11 @@ func (o *owner) step(t *testing.T) {
 			case 1:
 				some[i].B = some[i].B[:3]
 			case 2:
-				some[i].B[0] |= 1 // to all
+				some[i].B[0] |= 1 // to all ports
 			}
 		}
 		if n, err := o.port.Send(some); n > len(some) || err != nil {
-			t.Errorf("sent %d of %d, %v", n, len(some), err)
+			t.Errorf("Send() = %d of %d, %v", n, len(some), err)
 		}
 	case 2:
 		o.port.Free(o.pick(&o.held, some))
@@ -50,7 +50,7 @@ func (o *owner) step(t *testing.T) {
 	}
 }
 
-// pick takes up to len(out) buffers at random.
+// pick removes up to len(out) random buffers from a list.
 func (o *owner) pick(from *[]driver.Buf, out []driver.Buf) []driver.Buf {
 	n := min(len(out), len(*from))
 	for i := range n {
@@ -85,8 +85,8 @@ func randomPlan(r *rand.Rand) (p Plan) {
 	return p
 }
 
-// What was released is used again before what lay idle: a Port whose owner has little under way goes through few of its buffers, so they
-// stay in the caches.
+// Recently released buffers are used first. A Port with few frames in flight uses few of its
+// buffers, so that they stay in the caches.
 func TestFewBuffersInUse(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
@@ -102,17 +102,16 @@ func TestFewBuffersInUse(t *testing.T) {
 			t.Fatal(sent, err)
 		}
 		if got := receive(t, b); len(got) != len(bufs) {
-			t.Fatalf("%d arrived", len(got))
+			t.Fatalf("received %d frames", len(got))
 		}
 	}
 	if len(used) > 2*len(bufs) {
-		t.Errorf("%d buffers were used for %d at a time", len(used), len(bufs))
+		t.Errorf("used %d buffers for %d at a time", len(used), len(bufs))
 	}
 }
 
-// Whatever owners and plans do, no buffer is lost and none has two holders
-// (the Port panics at that).
-func TestBuffersComeBack(t *testing.T) {
+// No buffer is lost and none has two holders, for random owners and plans.
+func TestBuffersAreReturned(t *testing.T) {
 	seeds := uint64(60)
 	if raceEnabled {
 		seeds = 10
@@ -139,7 +138,7 @@ func TestBuffersComeBack(t *testing.T) {
 			}
 			l.Advance(time.Duration(r.IntN(3000)))
 		}
-		for range 200 { // longer than anything is held
+		for range 200 { // longer than any frame is held
 			l.Advance(time.Millisecond)
 			for _, o := range owners {
 				o.finish()
@@ -155,7 +154,7 @@ func TestBuffersComeBack(t *testing.T) {
 	}
 }
 
-// One owner each in a goroutine of its own, in real time, with faults.
+// Two owners in two goroutines, in real time, with faults.
 func TestOwnersInParallel(t *testing.T) {
 	l := newLink(t, Config{Plan: Plan{Loss: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.1, Jitter: 20 * time.Microsecond}})
 	done := make(chan *owner)
@@ -170,7 +169,7 @@ func TestOwnersInParallel(t *testing.T) {
 	}
 	owners := []*owner{<-done, <-done}
 	for range 3 {
-		time.Sleep(time.Millisecond) // what was reordered comes due
+		time.Sleep(time.Millisecond) // reordered frames become due
 		for _, o := range owners {
 			o.finish()
 		}

@@ -7,46 +7,44 @@ import (
 	"time"
 )
 
-// DefaultHold is how long a reordered frame is held back at most when the
-// Plan does not say.
+// DefaultHold is the default of Plan.Hold.
 const DefaultHold = 100 * time.Microsecond
 
-// ErrPlan: a Plan has a probability outside 0..1 or a negative duration.
-var ErrPlan = errors.New("loopback: unusable fault plan")
+// ErrPlan means that a Plan has a probability outside 0 to 1 or a negative duration.
+var ErrPlan = errors.New("loopback: invalid fault plan")
 
-// Plan says what happens to the frames of one direction. The zero Plan is a
-// perfect wire. Probabilities are per frame, 0 to 1, and independent of each
-// other.
+// Plan describes the faults of one direction. The zero Plan is a perfect wire. Probabilities are
+// per frame, from 0 to 1, and independent of each other.
 type Plan struct {
-	Loss      float64 // the frame vanishes
+	Loss      float64 // the frame is lost
 	Duplicate float64 // it arrives twice
-	Reorder   float64 // it is held back while others overtake it
-	Corrupt   float64 // 1 to 3 bits behind the Ethernet header are flipped
+	Reorder   float64 // it is delayed so that others overtake it
+	Corrupt   float64 // 1 to 3 bits after the Ethernet header are flipped
 
-	// Hold bounds how long a reordered frame is held back beyond its time;
-	// 0 means DefaultHold. A duplicate is reordered or not on its own.
+	// Hold limits the additional delay of a reordered frame; 0 means DefaultHold. A duplicate is
+	// reordered independently.
 	Hold time.Duration
 
-	// Delay is the time on the wire; Jitter a random addition, uniform in
-	// [0, Jitter). Neither changes the order.
+	// Delay is the time on the wire, and Jitter the upper limit of a random addition, uniformly
+	// distributed. Neither changes the order of frames.
 	Delay, Jitter time.Duration
 
-	// Bandwidth is in bits per second of frame data, 0 for no limit.
+	// Bandwidth is the number of bits per second, counting whole frames; 0 means unlimited.
 	Bandwidth int64
 
-	// PauseEvery is the mean time between pauses, PauseFor their length: a
-	// frame that would arrive during a pause arrives at its end. 0: none.
+	// PauseEvery is the mean time between pauses, and PauseFor their length. A frame that would
+	// arrive during a pause arrives at its end. 0 means no pauses.
 	PauseEvery, PauseFor time.Duration
 }
 
-// Validate returns an error wrapping ErrPlan for values out of range.
+// Validate returns an error that wraps ErrPlan if a value is out of range.
 func (p *Plan) Validate() error {
 	for _, f := range []struct {
 		name string
 		v    float64
 	}{{"Loss", p.Loss}, {"Duplicate", p.Duplicate}, {"Reorder", p.Reorder}, {"Corrupt", p.Corrupt}} {
 		if !(f.v >= 0 && f.v <= 1) {
-			return fmt.Errorf("%w: %s is %v, give a probability from 0 to 1", ErrPlan, f.name, f.v)
+			return fmt.Errorf("%w: %s is %v, want a probability from 0 to 1", ErrPlan, f.name, f.v)
 		}
 	}
 	for _, f := range []struct {
@@ -59,37 +57,36 @@ func (p *Plan) Validate() error {
 		}
 	}
 	if (p.PauseEvery == 0) != (p.PauseFor == 0) {
-		return fmt.Errorf("%w: PauseEvery and PauseFor go together", ErrPlan)
+		return fmt.Errorf("%w: PauseEvery and PauseFor must both be set", ErrPlan)
 	}
 	return nil
 }
 
 // Faults counts what a plan did to the frames of one direction.
 type Faults struct {
-	Frames     uint64 // frames that the plan was asked about
+	Frames     uint64 // frames to which the plan was applied
 	Lost       uint64
 	Duplicated uint64
 	Reordered  uint64
 	Corrupted  uint64
-	Held       uint64 // late for any reason: delay, jitter, bandwidth, pause, reorder
-	Overflow   uint64 // dropped, or (Inject) sent too early, because a queue was full
+	Held       uint64 // delayed for any reason: delay, jitter, bandwidth, pause, reordering
+	Overflow   uint64 // dropped, or sent too early by an injector, because a queue was full
 }
 
-// fate is what becomes of one frame. Instants are on the owner's clock;
-// 0 means at once.
+// fate is what happens to a frame. Times are on the clock of the owner; 0 means at once.
 type fate struct {
 	lost, corrupt, dup bool
 	due, dupDue        int64
 }
 
-// dice draws fates. One owner.
+// dice draws fates. It belongs to one goroutine.
 type dice struct {
 	plan    Plan
 	perfect bool // plan is the zero Plan
 	rng     rand.PCG
-	last    int64 // when the last frame in order is due; 0: no later than now
-	busy    int64 // when the wire has sent all that it was given
-	pause   int64 // start of the pause at hand or to come; 0: not drawn yet
+	last    int64 // when the last frame in order is due; 0 = not after now
+	busy    int64 // when the wire has sent everything
+	pause   int64 // start of the current or next pause; 0 = not drawn yet
 	counts  Faults
 }
 
@@ -99,16 +96,16 @@ func newDice(plan Plan, seed uint64, stream int) dice {
 	return d
 }
 
-// set changes the plan; what is on the wire stays on it.
+// set changes the plan. It does not affect frames in flight.
 func (d *dice) set(p Plan) { d.plan, d.perfect, d.pause, d.busy = p, p == Plan{}, 0, 0 }
 
-// chance is true with probability p.
+// chance returns true with probability p.
 func (d *dice) chance(p float64) bool {
 	return p > 0 && float64(d.rng.Uint64()>>11)/(1<<53) < p
 }
 
-// within is uniform in [0, n), 0 for n <= 0. The tiny bias of the remainder
-// does not matter here.
+// within returns a number uniformly distributed in [0, n), or 0 for n <= 0. The bias of the
+// remainder is negligible here.
 func (d *dice) within(n int64) int64 {
 	if n <= 0 {
 		return 0
@@ -116,10 +113,10 @@ func (d *dice) within(n int64) int64 {
 	return int64(d.rng.Uint64() % uint64(n))
 }
 
-// idle reports that every frame just arrives, so that no clock is needed.
+// idle reports whether every frame arrives at once, so that the clock is not needed.
 func (d *dice) idle() bool { return d.perfect && d.last == 0 }
 
-// draw decides about a frame of n bytes that is sent now.
+// draw decides the fate of a frame of n bytes that is sent now.
 func (d *dice) draw(now int64, n int) (f fate) {
 	d.counts.Frames++
 	if d.idle() {
@@ -133,15 +130,15 @@ func (d *dice) draw(now int64, n int) (f fate) {
 	if f.corrupt = d.chance(d.plan.Corrupt); f.corrupt {
 		d.counts.Corrupted++
 	}
-	f.due = d.held(now, due)
+	f.due = d.delayed(now, due)
 	if f.dup = d.chance(d.plan.Duplicate); f.dup {
 		d.counts.Duplicated++
-		f.dupDue = d.held(now, due)
+		f.dupDue = d.delayed(now, due)
 	}
 	return f
 }
 
-// inOrder is when a frame arrives if it keeps its place in the line.
+// inOrder returns when a frame arrives if no other overtakes it.
 func (d *dice) inOrder(now int64, n int) int64 {
 	due := now
 	if d.plan.Bandwidth > 0 {
@@ -156,9 +153,9 @@ func (d *dice) inOrder(now int64, n int) int64 {
 	return due
 }
 
-// held is when the frame that is due in order then really arrives: later if
-// the dice say so; 0 for at once.
-func (d *dice) held(now, due int64) int64 {
+// delayed returns when the frame arrives that is due in order at the given time: later if it is
+// reordered, 0 for at once.
+func (d *dice) delayed(now, due int64) int64 {
 	if d.chance(d.plan.Reorder) {
 		d.counts.Reordered++
 		due += 1 + d.within(d.hold())
@@ -170,8 +167,8 @@ func (d *dice) held(now, due int64) int64 {
 	return due
 }
 
-// afterPause moves an arrival that falls into a pause to its end. Pauses
-// begin PauseEvery/2 to PauseEvery*3/2 after the end of the one before.
+// afterPause moves an arrival during a pause to its end. A pause begins PauseEvery/2 to
+// PauseEvery*3/2 after the end of the previous one.
 func (d *dice) afterPause(due int64) int64 {
 	every, length := int64(d.plan.PauseEvery), int64(d.plan.PauseFor)
 	if every == 0 {
@@ -179,7 +176,7 @@ func (d *dice) afterPause(due int64) int64 {
 	}
 	gap := func() int64 { return every/2 + d.within(every) }
 	if d.pause == 0 || due-d.pause > 1000*(every+length) {
-		d.pause = due + gap() // a long silence is not replayed pause by pause
+		d.pause = due + gap() // after a long silence, do not draw every pause in between
 	}
 	for due >= d.pause+length {
 		d.pause += length + gap()
@@ -190,9 +187,9 @@ func (d *dice) afterPause(due int64) int64 {
 	return due
 }
 
-// corrupt flips 1 to 3 bits behind the Ethernet header. A CRC-32 notices any
-// three wrong bits at these lengths, so a corrupted frame never passes for a
-// good one by chance: at most a field that the ICRC leaves out has changed.
+// corrupt flips 1 to 3 bits after the Ethernet header. At these lengths a CRC-32 detects any three
+// wrong bits, so the ICRC never accepts a corrupted frame unless only fields that it does not cover
+// have changed.
 func (d *dice) corrupt(b []byte) {
 	if len(b) <= headerLen {
 		return
@@ -203,8 +200,8 @@ func (d *dice) corrupt(b []byte) {
 	}
 }
 
-// obey carries out a filter's decision; Pass leaves it to the plan.
-func (d *dice) obey(a Action, now int64, n int) (f fate) {
+// apply carries out a filter's decision. For Pass, it applies the plan.
+func (d *dice) apply(a Action, now int64, n int) (f fate) {
 	if a == Pass {
 		return d.draw(now, n)
 	}
@@ -233,7 +230,7 @@ func (d *dice) obey(a Action, now int64, n int) (f fate) {
 	return f
 }
 
-// hold is the bound by which a reordered frame is late.
+// hold returns the maximum delay of a reordered frame.
 func (d *dice) hold() int64 {
 	if d.plan.Hold == 0 {
 		return int64(DefaultHold)

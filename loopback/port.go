@@ -9,48 +9,48 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// Who holds a buffer. The holder alone changes it; the rings order the
-// hand-over.
+// States of a buffer. Only the current holder of a buffer changes its state. The rings order the
+// transitions between goroutines.
 const (
-	bufFree = iota // the Port's free list
-	bufHeld        // the Port's owner, between Alloc and Send or Free
-	bufWire        // under way
-	bufRead        // the receiver, between Receive and Release
-	bufBack        // on its way back
+	bufFree = iota // in the Port's free list
+	bufHeld        // with the owner, between Alloc and Send or Free
+	bufWire        // in flight
+	bufRead        // with the receiver, between Receive and Release
+	bufBack        // released, on its way back
 )
 
-// A slot holds the holder's mark, then, 2 bytes in, the frame: so the IP
-// header is aligned, and the mark costs no cache line of its own.
+// Offsets in a slot: its state, then the frame. The frame starts at offset 2, so that the IP header
+// is aligned and the state needs no cache line of its own.
 const (
-	markAt  = 0
+	stateAt = 0
 	frameAt = 2
 )
 
-// poison fills released buffers if Config.Poison asks for it.
+// poison is the value with which Config.Poison overwrites returned buffers.
 const poison = 0xdb
 
-// Port is one end of a Link. It implements driver.Port and driver.Network.
+// Port is one end of a Link. It implements driver.Port, driver.Network and driver.Groups.
 type Port struct {
 	link  *Link
 	index int
 	name  string
 	mac   bth.MAC
 
-	// The transmit side: bufs slots of stride bytes.
+	// The send side: bufs slots of stride bytes.
 	slab     []byte
 	bufs     int
 	stride   int
 	maxFrame int
 	free     []uint32
-	held     int // buffers in the hands of the owner
+	held     int // number of buffers with the owner
 	maxHeld  int
 
 	out []*direction // by receiver; nil at index
 	in  []*direction // by sender; nil at index
 
-	late  dueQueue // the receive side: frames that came but are not due
-	timed bool     // some frame under way has, or had, an instant
-	turn  int      // where Receive begins to look
+	delayed dueQueue // the receive side: frames that arrived but are not due
+	timed   bool     // some frames in flight have, or had, a due time
+	nextIn  int      // where Receive starts to poll
 
 	mtu    atomic.Int64
 	up     atomic.Bool
@@ -60,16 +60,16 @@ type Port struct {
 	sleep  sleeper
 }
 
-// direction is the wire from one Port to another: a ring of frames there, a
-// ring of empty buffers back.
+// direction is the wire from one Port to another: a ring of frames, and a ring of buffers in the
+// opposite direction.
 type direction struct {
 	from, to *Port
 	frames   ring[arrival]
 	back     ring[uint32]
-	underway int // sender's: frames sent minus buffers back
-	queue    int // bound of underway
+	inFlight int // of the sender: frames sent minus buffers returned
+	queue    int // limit of inFlight
 
-	dice    dice // sender's
+	dice    dice // of the sender
 	newPlan atomic.Pointer[Plan]
 	filter  atomic.Pointer[Filter]
 	faults  sharedFaults
@@ -88,7 +88,7 @@ func newPort(l *Link, index int, c *Config) *Port {
 	}
 	p.out = make([]*direction, c.Ports)
 	p.in = make([]*direction, c.Ports)
-	p.late.init(c.Queue * (c.Ports - 1))
+	p.delayed.init(c.Queue * (c.Ports - 1))
 	p.mtu.Store(int64(c.MTU))
 	p.up.Store(true)
 	p.net.init(p)
@@ -118,15 +118,15 @@ func (p *Port) bytes(buf uint32) []byte {
 	return p.slab[at : at+p.maxFrame : at+p.maxFrame]
 }
 
-// mark is who holds the buffer.
-func (p *Port) mark(buf uint32) *uint8 { return &p.slab[int(buf)*p.stride+markAt] }
+// state returns the state of a buffer.
+func (p *Port) state(buf uint32) *uint8 { return &p.slab[int(buf)*p.stride+stateAt] }
 
-// claim moves a buffer of this Port from one holder to the next.
-func (p *Port) claim(buf uint32, from, to uint8) {
-	if int(buf) >= p.bufs || *p.mark(buf) != from {
-		panic(fmt.Sprintf("loopback: %s: buffer %d given back by one who does not hold it", p.name, buf))
+// transition changes the state of a buffer. It panics if the state is not the expected one.
+func (p *Port) transition(buf uint32, from, to uint8) {
+	if int(buf) >= p.bufs || *p.state(buf) != from {
+		panic(fmt.Sprintf("loopback: %s: buffer %d was returned by a caller that does not hold it", p.name, buf))
 	}
-	*p.mark(buf) = to
+	*p.state(buf) = to
 	if p.link.poison && (to == bufFree || to == bufBack) {
 		b := p.bytes(buf)
 		for i := range b {
@@ -140,11 +140,11 @@ func (p *Port) Alloc(bufs []driver.Buf) int {
 	if p.closed.Load() {
 		return 0
 	}
-	p.collect() // first, so that the buffers used last are used again: they are in the caches, all of them together are not
+	p.collect() // first, so that recently used buffers, which are in the caches, are used again
 	n := min(len(bufs), p.maxHeld-p.held, len(p.free))
 	for i := range n {
 		buf := p.take()
-		*p.mark(buf) = bufHeld
+		*p.state(buf) = bufHeld
 		bufs[i] = driver.Buf{B: p.bytes(buf), Token: uint64(buf)}
 	}
 	p.held += n
@@ -172,9 +172,9 @@ func (d *direction) collect() {
 		if !ok {
 			break
 		}
-		*d.from.mark(buf) = bufFree
+		*d.from.state(buf) = bufFree
 		d.from.free = append(d.from.free, buf)
-		d.underway--
+		d.inFlight--
 	}
 	d.back.done()
 }
@@ -187,14 +187,13 @@ func (p *Port) Free(bufs []driver.Buf) {
 }
 
 func (p *Port) discard(buf uint32) {
-	p.claim(buf, bufHeld, bufFree)
+	p.transition(buf, bufHeld, bufFree)
 	p.free = append(p.free, buf)
 	p.held--
 }
 
-// Send implements driver.Port. A frame that the plan loses was handed to the
-// wire; one that is too long, too short, or sent while the link is down, was
-// not. After Close it returns ErrClosed.
+// Send implements driver.Port. Frames that the plan loses count as sent. Frames that are too long
+// or too short do not, nor do frames sent while the link is down. After Close it returns ErrClosed.
 func (p *Port) Send(bufs []driver.Buf) (int, error) {
 	if p.closed.Load() {
 		p.Free(bufs)
@@ -221,7 +220,7 @@ func (p *Port) Send(bufs []driver.Buf) (int, error) {
 	return sent, nil
 }
 
-// tagLen is the room that a VLAN tag adds to the MTU.
+// tagLen returns how much a VLAN tag adds to the largest frame.
 func tagLen(f []byte) int {
 	if binary.BigEndian.Uint16(f[12:]) == 0x8100 {
 		return vlanLen
@@ -229,8 +228,8 @@ func tagLen(f []byte) int {
 	return 0
 }
 
-// forward does what a switch does: to the Port with the destination MAC, to
-// all others if it is a group address.
+// forward acts as a switch: it sends a frame to the Port with the destination MAC, or to all others
+// if that is a group address.
 func (p *Port) forward(buf uint32, n int) {
 	b := p.bytes(buf)[:n]
 	if b[0]&1 == 0 {
@@ -238,37 +237,36 @@ func (p *Port) forward(buf uint32, n int) {
 			p.out[to].send(buf, b)
 			return
 		}
-		p.discard(buf) // nobody's address
+		p.discard(buf) // no Port has the address
 		return
 	}
 	for _, d := range p.out {
-		if d != nil && d.room() {
+		if d != nil && d.hasSpace() {
 			d.send(p.copyOf(b), b)
 		}
 	}
 	p.discard(buf)
 }
 
-// copyOf makes a copy that the owner seems to hold. The pool has a buffer for
-// every frame that may be under way, so if there is room there is a buffer.
+// copyOf returns a copy in state bufHeld. The Port has a buffer for every frame that may be in
+// flight, so a buffer is free if hasSpace returned true.
 func (p *Port) copyOf(b []byte) uint32 {
 	if len(p.free) == 0 {
 		p.collect()
 	}
 	buf := p.take()
-	*p.mark(buf) = bufHeld
+	*p.state(buf) = bufHeld
 	p.held++
 	copy(p.bytes(buf), b)
 	return buf
 }
 
-// room reports whether one more frame may go under way; if not, it counts the
-// frame that is lost for it.
-func (d *direction) room() bool {
-	if d.underway < d.queue {
+// hasSpace reports whether another frame may be in flight. If not, it counts the frame as lost.
+func (d *direction) hasSpace() bool {
+	if d.inFlight < d.queue {
 		return true
 	}
-	if d.collect(); d.underway < d.queue {
+	if d.collect(); d.inFlight < d.queue {
 		return true
 	}
 	d.dice.counts.Overflow++
@@ -276,31 +274,31 @@ func (d *direction) room() bool {
 	return false
 }
 
-// send puts a frame on the wire as the filter and the plan say.
+// send sends a frame according to the filter and the plan.
 func (d *direction) send(buf uint32, b []byte) {
 	f := d.fate(b)
 	if d.from.link.virtual {
 		d.note(&f, b)
 	}
 	switch {
-	case f.lost || d.to.closed.Load() || !d.to.up.Load() || !d.room():
+	case f.lost || d.to.closed.Load() || !d.to.up.Load() || !d.hasSpace():
 		d.from.discard(buf)
 		return
 	case f.corrupt:
 		d.dice.corrupt(d.from.bytes(buf)[:len(b)])
 	}
 	d.launch(buf, len(b), f.due)
-	if f.dup && d.room() {
+	if f.dup && d.hasSpace() {
 		d.launch(d.from.copyOf(d.from.bytes(buf)[:len(b)]), len(b), f.dupDue)
 	}
 }
 
 func (d *direction) launch(buf uint32, n int, due int64) {
-	d.from.claim(buf, bufHeld, bufWire)
+	d.from.transition(buf, bufHeld, bufWire)
 	d.from.held--
-	d.underway++
+	d.inFlight++
 	if !d.frames.stage(arrival{due: due, buf: buf, n: uint32(n), from: uint32(d.from.index)}) {
-		panic("loopback: a ring as large as its bound is full")
+		panic("loopback: a ring with space for all frames in flight is full")
 	}
 }
 
@@ -311,7 +309,7 @@ func (d *direction) fate(b []byte) (f fate) {
 	filter := d.filter.Load()
 	switch {
 	case filter != nil:
-		return d.dice.obey((*filter)(b), d.from.link.clock(), len(b))
+		return d.dice.apply((*filter)(b), d.from.link.clock(), len(b))
 	case d.dice.idle():
 		d.dice.counts.Frames++
 		return f
@@ -329,10 +327,10 @@ func (d *direction) note(f *fate, b []byte) {
 	d.from.link.note(what, d.from.index, d.to.index, b)
 }
 
-// publish shows the receiver what was launched, and wakes it if it sleeps.
+// publish makes the launched frames visible to the receiver and wakes it if it sleeps.
 func (d *direction) publish() {
 	if d.frames.publish() {
-		d.to.sleep.nudge()
+		d.to.sleep.wake()
 	}
 	if d.dice.counts.Frames != d.faults.v[0].Load() {
 		d.faults.store(&d.dice.counts)

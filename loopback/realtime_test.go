@@ -11,8 +11,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// echo returns every frame to its sender until the Port is closed, sleeping
-// in Wait when there is nothing to do.
+// echo returns every frame to its sender until the Port is closed, and sleeps when there is none.
 func echo(p driver.Port, batch int) error {
 	rx, tx := make([]driver.Buf, batch), make([]driver.Buf, batch)
 	for {
@@ -38,19 +37,19 @@ func echo(p driver.Port, batch int) error {
 	}
 }
 
-// withEcho runs echo on the far end of a link in real time.
-func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (near driver.Port, far driver.Port, stop func()) {
+// withEcho runs echo on the remote port of a link in real time.
+func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (local, remote driver.Port, stop func()) {
 	l := newLink(t, Config{})
-	near, far = wrap(l.Port(0)), wrap(l.Port(1))
+	local, remote = wrap(l.Port(0)), wrap(l.Port(1))
 	done := make(chan error, 1)
-	go func() { done <- echo(far, 32) }()
-	return near, far, func() {
+	go func() { done <- echo(remote, 32) }()
+	return local, remote, func() {
 		t.Helper()
-		_ = far.Close()
+		_ = remote.Close()
 		select {
 		case err := <-done:
 			if !errors.Is(err, ErrClosed) {
-				t.Errorf("echo ended with %v", err)
+				t.Errorf("echo returned %v", err)
 			}
 		case <-time.After(10 * time.Second):
 			t.Error("Close did not end a Wait")
@@ -64,9 +63,8 @@ var wrappers = map[string]func(driver.Port) driver.Port{
 	"tee":    func(p driver.Port) driver.Port { return Tee(p, io.Discard) },
 }
 
-// Two goroutines that both sleep whenever there is nothing to do exchange
-// frames one by one, each waiting for the answer to the one before: a lost
-// wake-up would hang it.
+// Two goroutines that sleep whenever they have nothing to do exchange frames one at a time. A lost
+// wake-up would block the test.
 func TestPingPongBlocking(t *testing.T) {
 	for name, wrap := range wrappers {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +82,7 @@ func TestPingPongBlocking(t *testing.T) {
 					}
 				}
 				if n != 1 || identify(bufs[0].B) != int(i) {
-					t.Fatalf("frame %d: %d frames came", i, n)
+					t.Fatalf("frame %d: received %d frames", i, n)
 				}
 				near.Release(bufs[:n])
 			}
@@ -92,8 +90,7 @@ func TestPingPongBlocking(t *testing.T) {
 	}
 }
 
-// A stream in batches, both directions busy at once, arrives whole and in
-// order; what is in the air never exceeds the queue, so nothing is dropped.
+// A stream in batches, with both directions busy, arrives complete and in order.
 func TestStreamBothWays(t *testing.T) {
 	near, far, stop := withEcho(t, wrappers["link"])
 	defer stop()
@@ -112,7 +109,7 @@ func TestStreamBothWays(t *testing.T) {
 		n := near.Receive(bufs[:])
 		for i := range n {
 			if got := identify(bufs[i].B); got != came+i {
-				t.Fatalf("frame %d came in place of %d", got, came+i)
+				t.Fatalf("received frame %d, want %d", got, came+i)
 			}
 		}
 		near.Release(bufs[:n])
@@ -124,12 +121,12 @@ func TestStreamBothWays(t *testing.T) {
 	}
 	for _, p := range []driver.Port{near, far} {
 		if s := p.(*Port).Stats(); s.RxDropped+s.TxDropped != 0 || s.RxFrames != count {
-			t.Errorf("%s: %+v", p.Info().Name, s)
+			t.Errorf("%s: Stats() = %+v", p.Info().Name, s)
 		}
 	}
 }
 
-// Three Ports of one switch, each in a goroutine of its own.
+// Three Ports of a switch, each with its own goroutine.
 func TestThreeGoroutines(t *testing.T) {
 	l := newLink(t, Config{Ports: 3})
 	const count = 5000
@@ -150,7 +147,7 @@ func TestThreeGoroutines(t *testing.T) {
 					_ = p.Wait(time.Millisecond)
 				}
 				if time.Now().After(end) {
-					t.Errorf("port %d: %d of %d came", i, came, count)
+					t.Errorf("port %d: received %d of %d frames", i, came, count)
 					return
 				}
 			}
@@ -171,35 +168,35 @@ func TestWaitAndWake(t *testing.T) {
 		return time.Since(began)
 	}
 	if d := wait(20 * time.Millisecond); d < 20*time.Millisecond {
-		t.Errorf("Wait(20ms) with nothing to wait for took %v", d)
+		t.Errorf("Wait(20ms) took %v", d)
 	}
 	if d := wait(0); d > 5*time.Second {
 		t.Errorf("Wait(0) took %v", d)
 	}
-	// "Makes the current or else the next Wait return", and only one.
+	// Wake makes the current or the next Wait return, but only one.
 	p.Wake()
 	p.Wake()
 	if d := wait(time.Hour); d > time.Minute {
-		t.Errorf("a Wake before Wait: %v", d)
+		t.Errorf("Wait after Wake took %v", d)
 	}
 	if d := wait(20 * time.Millisecond); d < 20*time.Millisecond {
-		t.Errorf("one Wake ended two Waits: %v", d)
+		t.Errorf("one Wake ended two Waits (%v)", d)
 	}
 	time.AfterFunc(10*time.Millisecond, p.Wake)
 	if d := wait(-1); d > time.Minute {
-		t.Errorf("a Wake during Wait: %v", d)
+		t.Errorf("Wait took %v to return after Wake", d)
 	}
 	time.AfterFunc(10*time.Millisecond, func() { send(t, l.Port(1), p, 64, 1, 1) })
 	wait(forever)
 	if got := receive(t, p); len(got) != 1 {
-		t.Errorf("Wait returned with %d frames", len(got))
+		t.Errorf("received %d frames after Wait", len(got))
 	}
 }
 
-// forever is longer than any clock goes, but not "no limit".
+// forever is very long, but does not mean "no limit".
 const forever = time.Duration(1<<63 - 1)
 
-// Wake from many goroutines against a Wait that sleeps each time: none lost.
+// No Wake is lost when many goroutines call it while Wait sleeps.
 func TestWakeIsNeverLost(t *testing.T) {
 	l := newLink(t, Config{})
 	p := l.Port(0)
@@ -221,27 +218,27 @@ func TestWakeIsNeverLost(t *testing.T) {
 	}
 }
 
-// A frame that is delayed in real time arrives when due and not before.
+// In real time a delayed frame arrives when it is due and not before.
 func TestDelayInRealTime(t *testing.T) {
 	l := newLink(t, Config{Plan: Plan{Delay: 3 * time.Millisecond}})
 	began := time.Now()
 	send(t, l.Port(0), l.Port(1), 64, 1, 1)
 	if got := receive(t, l.Port(1)); len(got) != 0 {
-		t.Error("came at once")
+		t.Error("received a frame before it was due")
 	}
 	if err := l.Port(1).Wait(-1); err != nil {
 		t.Fatal(err)
 	}
 	if d := time.Since(began); d < 3*time.Millisecond {
-		t.Errorf("Wait returned after %v", d)
+		t.Errorf("Wait took %v", d)
 	}
 	if got := receive(t, l.Port(1)); len(got) != 1 {
-		t.Errorf("%d frames came", len(got))
+		t.Errorf("received %d frames", len(got))
 	}
 }
 
-// turn is one round of a busy owner: send a batch, receive it, release it.
-func turn(from, to driver.Port, bufs []driver.Buf) {
+// round is one round of a busy owner: it sends a batch, receives it and releases it.
+func round(from, to driver.Port, bufs []driver.Buf) {
 	n := from.Alloc(bufs)
 	for i := range n {
 		bufs[i].B = bufs[i].B[:64]
@@ -254,10 +251,10 @@ func turn(from, to driver.Port, bufs []driver.Buf) {
 	to.Release(bufs[:n])
 }
 
-// Steady traffic allocates nothing, with or without faults and wrappers.
+// Steady traffic does not allocate, with or without faults and wrappers.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector allocates by itself")
+		t.Skip("the race detector allocates")
 	}
 	faulty := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Jitter: time.Microsecond}
 	for name, wrap := range map[string]func(*Link, driver.Port) driver.Port{
@@ -276,7 +273,7 @@ func TestNoAllocation(t *testing.T) {
 			from, to := wrap(l, l.Port(0)), wrap(l, l.Port(1))
 			bufs := make([]driver.Buf, 32)
 			work := func() {
-				turn(from, to, bufs)
+				round(from, to, bufs)
 				from.Wake()
 				_ = from.Wait(0)
 				_ = to.Wait(0)
@@ -289,17 +286,17 @@ func TestNoAllocation(t *testing.T) {
 				work()
 			}
 			if n := testing.AllocsPerRun(500, work); n != 0 {
-				t.Errorf("%s, virtual %v: %v allocations per turn", name, virtual, n)
+				t.Errorf("%s, virtual %v: %v allocations per round, want 0", name, virtual, n)
 			}
 		}
 	}
 }
 
-func BenchmarkTurn(b *testing.B) {
+func BenchmarkRound(b *testing.B) {
 	l := newLink(b, Config{})
 	bufs := make([]driver.Buf, 32)
 	for b.Loop() {
-		turn(l.Port(0), l.Port(1), bufs)
+		round(l.Port(0), l.Port(1), bufs)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/32, "ns/frame")
 }

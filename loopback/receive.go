@@ -24,12 +24,12 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 	return n
 }
 
-// receiveNow serves a wire without delays: straight from the rings, a
-// different one first each time.
+// receiveNow receives frames that have no due time directly from the rings, starting at a different
+// ring each time.
 func (p *Port) receiveNow(bufs []driver.Buf) int {
 	n := 0
 	for i := range p.in {
-		d := p.in[(p.turn+i)%len(p.in)]
+		d := p.in[(p.nextIn+i)%len(p.in)]
 		if d == nil {
 			continue
 		}
@@ -39,7 +39,7 @@ func (p *Port) receiveNow(bufs []driver.Buf) int {
 				break
 			}
 			if a.due != 0 {
-				p.late.push(a) // from here on by instants
+				p.delayed.push(a) // from now on, receive by due time
 				return n + p.receiveDue(bufs[n:])
 			}
 			bufs[n] = p.deliver(&a)
@@ -47,27 +47,27 @@ func (p *Port) receiveNow(bufs []driver.Buf) int {
 		}
 		d.frames.done()
 	}
-	p.turn++
+	p.nextIn++
 	return n
 }
 
-// receiveDue sorts what has come by its instant and delivers what is due.
+// receiveDue sorts the arrived frames by due time and delivers those that are due.
 func (p *Port) receiveDue(bufs []driver.Buf) int {
 	now, n := p.drain(), 0
-	for n < len(bufs) && p.late.len() > 0 {
-		if due, _ := p.late.next(); due > now {
+	for n < len(bufs) && p.delayed.len() > 0 {
+		if due, _ := p.delayed.next(); due > now {
 			break
 		}
-		a := p.late.pop()
+		a := p.delayed.pop()
 		bufs[n] = p.deliver(&a)
 		n++
 	}
-	p.timed = p.late.len() > 0
+	p.timed = p.delayed.len() > 0
 	return n
 }
 
-// drain moves arrivals from the rings to the queue of those that wait, and
-// returns the time. What arrives at once stands behind what is due already.
+// drain moves arrivals from the rings to the queue of delayed frames and returns the time. Arrivals
+// without a due time are queued after those that are already due.
 func (p *Port) drain() (now int64) {
 	now = p.link.clock()
 	for _, d := range p.in {
@@ -82,7 +82,7 @@ func (p *Port) drain() (now int64) {
 			if a.due == 0 {
 				a.due = now
 			}
-			p.late.push(a)
+			p.delayed.push(a)
 		}
 		d.frames.done()
 	}
@@ -91,19 +91,19 @@ func (p *Port) drain() (now int64) {
 
 func (p *Port) deliver(a *arrival) driver.Buf {
 	from := p.link.ports[a.from]
-	from.claim(a.buf, bufWire, bufRead)
+	from.transition(a.buf, bufWire, bufRead)
 	b := from.bytes(a.buf)[:a.n]
 	p.link.note(0, int(a.from), p.index, b)
 	return driver.Buf{B: b, Token: uint64(a.from)<<32 | uint64(a.buf)}
 }
 
-// nextArrival is when the next frame can be received.
+// nextArrival returns when the next frame can be received.
 func (p *Port) nextArrival() (int64, bool) {
 	if p.closed.Load() {
 		return 0, false
 	}
 	p.drain()
-	t, ok := p.late.next()
+	t, ok := p.delayed.next()
 	p.timed = ok
 	return t, ok
 }
@@ -113,8 +113,8 @@ func (p *Port) Release(bufs []driver.Buf) {
 	for i := range bufs {
 		d := p.in[bufs[i].Token>>32]
 		buf := uint32(bufs[i].Token)
-		d.from.claim(buf, bufRead, bufBack)
-		d.back.stage(buf) // as large as the bound of frames under way
+		d.from.transition(buf, bufRead, bufBack)
+		d.back.stage(buf) // never full: it has space for all frames in flight
 	}
 	for _, d := range p.in {
 		if d != nil {
@@ -123,7 +123,7 @@ func (p *Port) Release(bufs []driver.Buf) {
 	}
 }
 
-// Stats counts frames since the Port was made. Any goroutine.
+// Stats returns the counters since the Port was created. It is safe for concurrent use.
 func (p *Port) Stats() driver.Stats {
 	s := &p.stats
 	return driver.Stats{
@@ -133,7 +133,7 @@ func (p *Port) Stats() driver.Stats {
 	}
 }
 
-// sharedStats is written once per batch. rxDropped is the senders'.
+// sharedStats is updated once per batch. The senders update rxDropped.
 type sharedStats struct {
 	rxFrames, rxBytes, waits     atomic.Uint64
 	_                            [cacheLine]byte

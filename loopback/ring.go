@@ -2,25 +2,25 @@ package loopback
 
 import "sync/atomic"
 
-// cacheLine keeps what different threads write apart.
+// cacheLine separates fields that different goroutines write.
 const cacheLine = 64
 
-// ring is a single-producer single-consumer queue of fixed size. The producer
-// stages entries and publishes them together: entries first, then tail
-// (release); the consumer loads tail (acquire), reads, then frees by head.
+// ring is a single-producer single-consumer queue of fixed size. The producer stages entries and
+// then publishes them together by storing tail. The consumer loads tail, reads the entries, and
+// then frees them by storing head.
 type ring[T any] struct {
 	slots []T
 	mask  uint64
 
 	_    [cacheLine]byte
 	head atomic.Uint64 // consumer
-	read uint64        // consumer: entries taken, head when published
-	seen uint64        // consumer: tail when last looked at
+	read uint64        // consumer: entries taken; the next value of head
+	seen uint64        // consumer: tail when last read
 
 	_      [cacheLine]byte
 	tail   atomic.Uint64 // producer
-	staged uint64        // producer: entries written, tail when published
-	freed  uint64        // producer: head when last looked at
+	staged uint64        // producer: entries written; the next value of tail
+	freed  uint64        // producer: head when last read
 	_      [cacheLine]byte
 }
 
@@ -32,7 +32,7 @@ func (r *ring[T]) init(capacity int) {
 	r.slots, r.mask = make([]T, n), uint64(n-1)
 }
 
-// stage writes an entry for the next publish; false if the ring is full.
+// stage writes an entry that the next publish makes visible. It returns false if the ring is full.
 func (r *ring[T]) stage(v T) bool {
 	if r.staged-r.freed == uint64(len(r.slots)) {
 		if r.freed = r.head.Load(); r.staged-r.freed == uint64(len(r.slots)) {
@@ -44,7 +44,7 @@ func (r *ring[T]) stage(v T) bool {
 	return true
 }
 
-// publish shows staged entries to the consumer; false if there were none.
+// publish makes staged entries visible to the consumer. It returns false if there are none.
 func (r *ring[T]) publish() bool {
 	if r.tail.Load() == r.staged {
 		return false
@@ -53,7 +53,7 @@ func (r *ring[T]) publish() bool {
 	return true
 }
 
-// take reads the next entry; done must follow before the producer runs dry.
+// take reads the next entry. Call done afterwards to free its slot.
 func (r *ring[T]) take() (v T, ok bool) {
 	if r.read == r.seen {
 		if r.seen = r.tail.Load(); r.read == r.seen {
@@ -65,12 +65,12 @@ func (r *ring[T]) take() (v T, ok bool) {
 	return v, true
 }
 
-// done gives the places of taken entries back to the producer.
+// done returns the slots of taken entries to the producer.
 func (r *ring[T]) done() {
 	if r.head.Load() != r.read {
 		r.head.Store(r.read)
 	}
 }
 
-// ready reports whether take would succeed. Consumer only.
+// ready reports whether take would succeed. Only the consumer may call it.
 func (r *ring[T]) ready() bool { return r.read != r.seen || r.tail.Load() != r.read }

@@ -12,14 +12,14 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// snapLen is the longest frame that a capture stores whole.
+// snapLen is the length of the longest frame that a capture stores completely, bytes.
 const snapLen = 1 << 16
 
-// captureBuffer is how many bytes of a capture are gathered for one write.
+// captureBuffer is the size of a capture's write buffer, bytes.
 const captureBuffer = 1 << 16
 
-// Capture is a pcap file that any number of Ports write to, with timestamps
-// in nanoseconds. Safe for use by several goroutines.
+// Capture is a pcap file with nanosecond timestamps to which any number of Ports write. It is safe
+// for concurrent use.
 type Capture struct {
 	mu    sync.Mutex
 	buf   *bufio.Writer
@@ -28,8 +28,8 @@ type Capture struct {
 	err   error
 }
 
-// NewCapture begins a pcap file. clock gives the time of a frame in
-// nanoseconds since 1970; nil means the computer's clock.
+// NewCapture starts a pcap file. clock returns the time of a frame in nanoseconds since 1970; nil
+// means the system clock.
 func NewCapture(w io.Writer, clock func() int64) *Capture {
 	if clock == nil {
 		clock = func() int64 { return time.Now().UnixNano() }
@@ -40,14 +40,14 @@ func NewCapture(w io.Writer, clock func() int64) *Capture {
 	return c
 }
 
-// Tee records what p's owner sends, at the moment of Send, and receives. The
-// result has the interfaces that p has of driver.Network and Stats.
+// Tee returns a Port that records the frames that p's owner sends, at the time of Send, and
+// receives. The result implements driver.Network and Stats if p does.
 func (c *Capture) Tee(p driver.Port) driver.Port {
-	return dress(&tee{Port: p, capture: c}, p)
+	return withInterfaces(&tee{Port: p, capture: c}, p)
 }
 
-// Flush writes what is still in memory and returns the first error of the
-// capture; after an error it records nothing more, and the Ports go on.
+// Flush writes buffered frames and returns the first error of the capture. After an error the
+// capture records nothing more, but the Ports continue to work.
 func (c *Capture) Flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,10 +73,9 @@ func (c *Capture) record(bufs []driver.Buf) {
 	}
 }
 
-// Tee records all that goes through p as a pcap file on w. What is in memory
-// is written when the owner waits and when it closes the Port; w stays open.
-// For a clock of one's own, several Ports in one file, or the errors of the
-// capture, see NewCapture.
+// Tee returns a Port that records all frames through p as a pcap file on w. Buffered frames are
+// written when the owner calls Wait and Close. w remains open. To use another clock, to record
+// several Ports in one file, or to see errors, use NewCapture.
 func Tee(p driver.Port, w io.Writer) driver.Port {
 	return NewCapture(w, nil).Tee(p)
 }
@@ -87,7 +86,7 @@ type tee struct {
 	capture *Capture
 }
 
-func (t *tee) self() any           { return t }
+func (t *tee) bare() any           { return t }
 func (t *tee) Unwrap() driver.Port { return t.Port }
 
 // Receive implements driver.Port.
@@ -97,16 +96,16 @@ func (t *tee) Receive(bufs []driver.Buf) int {
 	return n
 }
 
-// Send implements driver.Port. The frames are recorded first: after it they
-// are not the caller's to read.
+// Send implements driver.Port. It records the frames first, because the caller must not read them
+// afterwards.
 func (t *tee) Send(bufs []driver.Buf) (int, error) {
 	t.capture.record(bufs)
 	return t.Port.Send(bufs)
 }
 
-// Wait implements driver.Port. An idle moment is the time to write.
+// Wait implements driver.Port. It flushes the capture, because the owner is idle.
 func (t *tee) Wait(d time.Duration) error {
-	_ = t.capture.Flush() // kept for the next Flush
+	_ = t.capture.Flush() // Flush will return the error again
 	return t.Port.Wait(d)
 }
 

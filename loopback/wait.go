@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// spinFor is the last stretch before a frame is due that Wait passes by
-// yielding: timers of an idle process are coarser than a wire.
+// spinFor is the time before a frame is due during which Wait yields instead of sleeping, because
+// timers of an idle process are too coarse.
 const spinFor = 200 * time.Microsecond
 
-// sleeper puts one goroutine to sleep and lets any wake it. The sleeper
-// raises asleep, then looks for work once more; a waker makes its work
-// visible, then looks at asleep. sync/atomic puts these four in one order, so
-// at least one of the two sees the other, and no wake-up is lost.
+// sleeper lets one goroutine sleep and others wake it. The goroutine sets asleep and then checks
+// for work again; a waker publishes its work and then reads asleep. The atomic operations are
+// sequentially consistent, so at least one side sees the other's write, and no wake-up is lost.
 type sleeper struct {
 	asleep atomic.Bool
-	woken  atomic.Bool // Wake was called and no Wait has answered yet
+	woken  atomic.Bool // Wake was called since the last return of Wait
 	token  chan struct{}
 	timer  *time.Timer
 }
@@ -28,8 +27,8 @@ func (s *sleeper) init() {
 	s.timer.Stop()
 }
 
-// nudge ends a sleep that is going on.
-func (s *sleeper) nudge() {
+// wake ends the current sleep.
+func (s *sleeper) wake() {
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		select {
 		case s.token <- struct{}{}:
@@ -38,8 +37,8 @@ func (s *sleeper) nudge() {
 	}
 }
 
-// rest sleeps until nudge, or for d if d >= 0. The caller has raised asleep.
-func (s *sleeper) rest(d time.Duration) {
+// sleep blocks until wake is called, or for d if d >= 0. The caller has set asleep.
+func (s *sleeper) sleep(d time.Duration) {
 	if d < 0 {
 		<-s.token
 		return
@@ -54,23 +53,23 @@ func (s *sleeper) rest(d time.Duration) {
 
 // Wake implements driver.Port.
 func (p *Port) Wake() {
-	// A swap, not a look first: the Wait that answers must see all that
-	// happened before this call.
+	// Always swap, even if woken is set: the Wait that answers must see everything that happened
+	// before this call.
 	p.sleep.woken.Swap(true)
-	p.sleep.nudge()
+	p.sleep.wake()
 }
 
-// Close implements driver.Port. A Wait that is going on returns ErrClosed.
+// Close implements driver.Port. A Wait in progress returns ErrClosed.
 func (p *Port) Close() error {
 	if !p.closed.Swap(true) {
-		p.sleep.nudge()
+		p.sleep.wake()
 		p.net.notify()
 	}
 	return nil
 }
 
-// Wait implements driver.Port. It returns ErrClosed once the Port is closed.
-// On a virtual link it does not wait: time passes by Advance only.
+// Wait implements driver.Port. It returns ErrClosed if the Port is closed. On a virtual link it
+// returns at once, because time advances only by Advance.
 func (p *Port) Wait(d time.Duration) error {
 	p.stats.waits.Add(1)
 	end := int64(0) // no limit
@@ -92,21 +91,21 @@ func (p *Port) Wait(d time.Duration) error {
 	}
 }
 
-// awaited reports whether Wait has its reason to return, and if not, when the
-// next frame is due (0: none under way).
+// awaited reports whether Wait should return. If not, due is the time of the next arrival, or 0 if
+// no frame is in flight.
 func (p *Port) awaited() (done bool, due int64) {
 	if p.sleep.woken.Swap(false) {
 		return true, 0
 	}
 	if !p.timed && p.pending() {
-		return true, 0 // if it is not due, Receive finds out
+		return true, 0 // Receive checks whether it is due
 	}
 	due, ok := p.nextArrival()
 	return ok && due <= p.link.clock(), due
 }
 
-// pause sleeps until an instant (0: no limit) or a nudge, but for the last
-// stretch, which it passes by yielding; true if the instant has come.
+// pause sleeps until a time (0: no limit) or a wake-up. It yields instead during the last stretch
+// before the time. It returns true if the time has come.
 func (p *Port) pause(until int64, stretch time.Duration) bool {
 	s, left := &p.sleep, time.Duration(-1)
 	if until != 0 {
@@ -122,13 +121,13 @@ func (p *Port) pause(until int64, stretch time.Duration) bool {
 	}
 	s.asleep.Store(true)
 	if !s.woken.Load() && !p.closed.Load() && !p.pending() {
-		s.rest(left)
+		s.sleep(left)
 	}
 	s.asleep.Store(false)
 	return false
 }
 
-// pending reports whether a frame came since the rings were last drained.
+// pending reports whether a frame has arrived since the rings were last drained.
 func (p *Port) pending() bool {
 	for _, d := range p.in {
 		if d != nil && d.frames.ready() {

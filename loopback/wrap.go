@@ -2,49 +2,49 @@ package loopback
 
 import "github.com/gorxe/gorxe/driver"
 
-// statser is a Port that counts.
+// statser is a Port with counters.
 type statser interface{ Stats() driver.Stats }
 
-// layer is a wrapper around a Port.
-type layer interface {
+// wrapper is a Port around another Port.
+type wrapper interface {
 	driver.Port
-	// Unwrap is the Port inside.
+	// Unwrap returns the inner Port.
 	Unwrap() driver.Port
-	// self is the wrapper without its dress.
-	self() any
+	// bare returns the wrapper without the interfaces added by withInterfaces.
+	bare() any
 }
 
-// dress gives a wrapper the other interfaces of the Port inside, and only
-// those that it really has, so that a type assertion tells the truth.
-func dress(l layer, inner driver.Port) driver.Port {
+// withInterfaces adds driver.Network and Stats to a wrapper if the inner Port has them, so that
+// type assertions on the result are correct.
+func withInterfaces(w wrapper, inner driver.Port) driver.Port {
 	net, hasNet := inner.(driver.Network)
 	st, hasStats := inner.(statser)
 	switch {
 	case hasNet && hasStats:
 		return struct {
-			layer
+			wrapper
 			driver.Network
 			statser
-		}{l, net, st}
+		}{w, net, st}
 	case hasNet:
 		return struct {
-			layer
+			wrapper
 			driver.Network
-		}{l, net}
+		}{w, net}
 	case hasStats:
 		return struct {
-			layer
+			wrapper
 			statser
-		}{l, st}
+		}{w, st}
 	}
-	return l
+	return w
 }
 
 // outermost finds the first wrapper of type T in a chain of wrappers.
 func outermost[T any](p driver.Port) (t T, ok bool) {
 	for {
-		if f, is := p.(interface{ self() any }); is {
-			if t, ok = f.self().(T); ok {
+		if f, is := p.(interface{ bare() any }); is {
+			if t, ok = f.bare().(T); ok {
 				return t, true
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 )
 
-// Stripped-down Ports: what a wrapper may meet.
+// Ports without some of the optional interfaces.
 type (
 	bare    struct{ driver.Port }
 	netOnly struct {
@@ -24,7 +24,7 @@ type (
 	}
 )
 
-// A wrapper has Network and Stats exactly when the Port inside has.
+// A wrapper implements Network and Stats exactly if the inner Port does.
 func TestWrappersForward(t *testing.T) {
 	p := newLink(t, Config{}).Port(0)
 	for name, wrap := range map[string]func(driver.Port) driver.Port{
@@ -40,17 +40,17 @@ func TestWrappersForward(t *testing.T) {
 			n, hasNet := w.(driver.Network)
 			_, hasStats := w.(statser)
 			if hasNet != c.net || hasStats != c.stats {
-				t.Errorf("%s around %T: network %v, stats %v", name, c.inner, hasNet, hasStats)
+				t.Errorf("%s around %T: implements Network %v, Stats %v", name, c.inner, hasNet, hasStats)
 			}
 			if hasNet && len(n.Addrs()) != 3 {
-				t.Errorf("%s: addresses %v", name, n.Addrs())
+				t.Errorf("%s: Addrs() = %v", name, n.Addrs())
 			}
 			if w.Info().Name != "mem0" {
-				t.Errorf("%s: info %+v", name, w.Info())
+				t.Errorf("%s: Info() = %+v", name, w.Info())
 			}
 		}
 		if _, _, ok := FaultsOf(wrap(p)); ok != (name != "tee") {
-			t.Errorf("%s: injector found: %v", name, ok)
+			t.Errorf("%s: FaultsOf found an injector: %v", name, ok)
 		}
 	}
 }
@@ -58,25 +58,25 @@ func TestWrappersForward(t *testing.T) {
 func TestInjectRefusesBadPlan(t *testing.T) {
 	defer func() {
 		if err, _ := recover().(error); !errors.Is(err, ErrPlan) {
-			t.Errorf("panic value %v", err)
+			t.Errorf("panic with %v", err)
 		}
 	}()
 	Inject(newLink(t, Config{}).Port(0), 1, Plan{Loss: -1})
 }
 
-// A lane that is full sends early rather than starve the Port below.
-func TestInjectHoldsABoundedNumber(t *testing.T) {
+// A full lane sends frames early, so that the inner Port does not run out of buffers.
+func TestInjectHoldsLimitedNumber(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, TxBufs: maxHeld + 10})
 	p := InjectWith(l.Port(0), InjectConfig{Transmit: Plan{Delay: time.Hour}, Clock: l.Now})
 	send(t, p, l.Port(1), 60, 2*maxHeld, 0)
 	got := receive(t, l.Port(1))
 	if len(got) != maxHeld || got[0] != 0 || got[maxHeld-1] != maxHeld-1 {
-		t.Fatalf("%d frames went early, want the first %d", len(got), maxHeld)
+		t.Fatalf("%d frames left early, want the first %d", len(got), maxHeld)
 	}
 	l.Advance(time.Hour)
 	p.Alloc(nil)
 	if got := receive(t, l.Port(1)); len(got) != maxHeld || got[0] != maxHeld {
-		t.Errorf("%d frames came in time", len(got))
+		t.Errorf("%d frames arrived in time", len(got))
 	}
 
 	r := InjectWith(l.Port(1), InjectConfig{Receive: Plan{Delay: time.Hour}, Clock: l.Now})
@@ -89,7 +89,7 @@ func TestInjectHoldsABoundedNumber(t *testing.T) {
 	}
 }
 
-// Wait comes back when a held frame is due, though nothing else happens.
+// Wait returns when a held frame is due even if nothing else happens.
 func TestInjectWaitSendsLateFrames(t *testing.T) {
 	l := newLink(t, Config{})
 	p := Inject(l.Port(0), 1, Plan{Delay: 5 * time.Millisecond})
@@ -103,9 +103,9 @@ func TestInjectWaitSendsLateFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := receive(t, l.Port(1)); len(got) != 1 || got[0] != 42 {
-		t.Errorf("came: %v", got)
+		t.Errorf("received %v", got)
 	}
-	// The receive side: the frame is there, but held back.
+	// Receive side: the frame has arrived but is held.
 	r := InjectWith(l.Port(1), InjectConfig{Receive: Plan{Delay: 5 * time.Millisecond}})
 	send(t, l.Port(0), r, 60, 1, 43)
 	var got []uint64
@@ -116,11 +116,11 @@ func TestInjectWaitSendsLateFrames(t *testing.T) {
 		got = receive(t, r)
 	}
 	if len(got) != 1 || got[0] != 43 {
-		t.Errorf("came: %v", got)
+		t.Errorf("received %v", got)
 	}
 }
 
-// An error of the Port below reaches the owner, and no buffer is lost.
+// An error of the inner Port reaches the owner, and no buffer is lost.
 func TestInjectErrors(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	p := Inject(l.Port(0), 1, Plan{})
@@ -129,14 +129,14 @@ func TestInjectErrors(t *testing.T) {
 	for i := range bufs {
 		bufs[i].B = fill(bufs[i].B, l.Port(0).mac, l.Port(1).mac, 60, 0)
 	}
-	bufs[1].B = bufs[1].B[:5] // refused
+	bufs[1].B = bufs[1].B[:5] // too short
 	if n, err := p.Send(bufs[:]); n != 2 || err != nil {
-		t.Errorf("sent %d, %v; want 2", n, err)
+		t.Errorf("Send() = %d, %v; want 2", n, err)
 	}
 	p.Alloc(bufs[:])
 	_ = p.Close()
 	if n, err := p.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) {
-		t.Errorf("sent %d, %v after close", n, err)
+		t.Errorf("Send() after Close = %d, %v", n, err)
 	}
 	if l.Port(0).held != 0 {
 		t.Error("buffers leaked")
@@ -151,7 +151,7 @@ func TestTee(t *testing.T) {
 	send(t, a, b, 100, 1, 1)
 	l.Advance(7 * time.Nanosecond)
 	if got := receive(t, b); len(got) != 1 {
-		t.Fatalf("came: %v", got)
+		t.Fatalf("received %v", got)
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
@@ -167,11 +167,11 @@ func TestTee(t *testing.T) {
 	for i, at := range []int64{startTime, startTime + 7} {
 		data, info, err := r.ReadPacketData()
 		if err != nil || !bytes.Equal(data, want) || info.Timestamp.UnixNano() != at || info.Length != 100 {
-			t.Errorf("packet %d: %v, %d bytes at %d", i, err, len(data), info.Timestamp.UnixNano())
+			t.Errorf("packet %d: error %v, %d bytes at %d", i, err, len(data), info.Timestamp.UnixNano())
 		}
 	}
 	if _, _, err := r.ReadPacketData(); err != io.EOF {
-		t.Errorf("after the last packet: %v", err)
+		t.Errorf("ReadPacketData after the last packet = %v", err)
 	}
 }
 
@@ -187,9 +187,9 @@ func TestTeeSurvivesWriteErrors(t *testing.T) {
 	p := Tee(l.Port(0), fullDisk{})
 	send(t, p, l.Port(1), 4000, 40, 0)
 	if got := receive(t, l.Port(1)); len(got) != 40 {
-		t.Errorf("%d of 40 frames came", len(got))
+		t.Errorf("received %d of 40 frames", len(got))
 	}
 	if err := p.Close(); !errors.Is(err, errFull) {
-		t.Errorf("close: %v", err)
+		t.Errorf("Close() = %v", err)
 	}
 }
