@@ -61,10 +61,10 @@ func TestVerdict(t *testing.T) {
 		{[]float64{0.9, 0.9, 0.9}, false, "behind"},
 		{[]float64{0.9, 0.9, 0.9}, true, "ahead"},
 		{[]float64{2, 2.1, 2.2}, false, "ahead"},
-		{[]float64{2, 2.1, 4}, false, "ahead in every round, by how much is unsure"},
-		{[]float64{2, 2.1, 4}, true, "behind in every round, by how much is unsure"},
-		{[]float64{0.9, 2.1, 4}, false, "unsure: the rounds differ too much (quieter host, -rounds)"},
-		{[]float64{2, 2}, false, "unknown: 2 rounds were long enough, 3 are needed (-duration, -rounds)"},
+		{[]float64{2, 2.1, 4}, false, "ahead in every round, by an uncertain factor"},
+		{[]float64{2, 2.1, 4}, true, "behind in every round, by an uncertain factor"},
+		{[]float64{0.9, 2.1, 4}, false, "uncertain: the rounds differ too much (use a quieter host or -rounds)"},
+		{[]float64{2, 2}, false, "unknown: 2 rounds were long enough, 3 are required (-duration, -rounds)"},
 	} {
 		r := compare("x", "u", c.v, one)
 		if r.less = c.less; r.verdict() != c.want {

@@ -9,10 +9,10 @@ import (
 	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// gorxePath is where the binary lies in the guests.
+// gorxePath is the path of the binary in the guests.
 const gorxePath = "/usr/bin/gorxe"
 
-// key names a series of trials.
+// key identifies a series of trials.
 type key struct{ figure, side string }
 
 // comparison is the whole measurement.
@@ -21,9 +21,9 @@ type comparison struct {
 	server, client *lab.Guest
 	say            func(string)
 
-	trials   map[key][]trial // the first is the short one; then one a round
-	rounds   int             // that were made
-	datapath string          // as gorxe calls it
+	trials   map[key][]trial // the first is the short one, then one per round
+	rounds   int             // completed rounds
+	datapath string          // as gorxe names it
 }
 
 // install copies gorxe into both guests.
@@ -42,13 +42,13 @@ func (c *comparison) install(ctx context.Context, binary string) error {
 	return nil
 }
 
-// measure makes the short runs, which tell how long the others have to be, and the rounds.
+// measure makes the short runs, which determine the length of the others, and the rounds.
 func (c *comparison) measure(ctx context.Context) error {
 	start := time.Now()
 	for i := range figures {
 		for k := range sides {
 			s, f := &sides[k], &figures[i]
-			// A program's first run in an emulated guest is dearer than its later ones.
+			// A program's first run in an emulated guest is slower than later ones.
 			first, err := c.try(ctx, s, f, f.trial)
 			if err != nil {
 				return err
@@ -76,7 +76,7 @@ func (c *comparison) measure(ctx context.Context) error {
 	return nil
 }
 
-// round measures every figure on both sides. Sides take turns in going first.
+// round measures every figure on both sides. The side that goes first alternates.
 func (c *comparison) round(ctx context.Context) error {
 	for i := range figures {
 		for k := range sides {
@@ -90,7 +90,7 @@ func (c *comparison) round(ctx context.Context) error {
 	return nil
 }
 
-// add makes one run and keeps it.
+// add makes one run and records it.
 func (c *comparison) add(ctx context.Context, s *side, f *figure, n int) error {
 	t, err := c.try(ctx, s, f, n)
 	if err != nil {

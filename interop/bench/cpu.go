@@ -1,8 +1,8 @@
 package main
 
-// cost is the CPU time of a run's messages alone: what a short run took, for starting and for its few messages, is taken
-// off, as are those messages. It is 0, for unknown, if the short run took more than half as much: the difference would be
-// noise.
+// cost returns the CPU time of a run's messages: the time and messages of a short run are
+// subtracted. It is 0, for unknown, if the short run took more than half as long, because the
+// difference would be noise.
 func (u cpuUnit) cost(f *figure, run, short *trial) float64 {
 	messages, seconds := float64(run.messages-short.messages), run.cpu-short.cpu
 	if messages <= 0 || seconds <= 0 || short.cpu > run.cpu/2 {

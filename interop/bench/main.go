@@ -17,7 +17,7 @@ import (
 	"github.com/gorxe/gorxe/interop/peer"
 )
 
-// The limits of the flags.
+// Limits of the flags.
 const (
 	maxRounds   = 100
 	minRun      = 500 * time.Millisecond
@@ -42,11 +42,11 @@ func main() {
 	var o options
 	flag.BoolVar(&o.json, "json", false, "print a JSON array instead of a table")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of all figures on both sides")
-	flag.DurationVar(&o.run, "duration", 3*time.Second, "aimed length of a single run")
-	flag.DurationVar(&o.budget, "budget", 4*time.Minute, "start no further round after this time of measuring")
+	flag.DurationVar(&o.run, "duration", 3*time.Second, "target length of a single run")
+	flag.DurationVar(&o.budget, "budget", 4*time.Minute, "start no further round after this time")
 	flag.IntVar(&o.mtu, "mtu", 1500, fmt.Sprintf("device MTU, at most %d; 4176 gives path MTU 4096", lab.MaxMTU))
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe: auto, native or generic")
-	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests (default: this host's); gorxe has path MTU 4096 only on Linux 6.6 and later: trixie")
+	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests (default: this host's); path MTU 4096 needs Linux 6.6 or later (trixie)")
 	flag.StringVar(&o.gorxe, "gorxe", "", "a static gorxe binary to measure (default: built from this tree)")
 	flag.Parse()
 	if err := o.check(); err != nil {
@@ -82,7 +82,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// bench makes the guests, measures and prints. Whatever it made is gone when it returns.
+// bench boots the guests, measures and prints. Nothing is left when it returns.
 func bench(ctx context.Context, o *options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces and guests need root: run it as root")
@@ -128,7 +128,7 @@ func bench(ctx context.Context, o *options) error {
 	return writeTable(os.Stdout, c.results())
 }
 
-// build makes the binary that runs in the guests.
+// build builds the binary for the guests.
 func build(ctx context.Context, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./cmd/gorxe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
@@ -138,13 +138,13 @@ func build(ctx context.Context, to string) error {
 	return nil
 }
 
-// interrupted says in one word what Ctrl-C or the time limit did, instead of what it broke.
+// interrupted replaces the errors that Ctrl-C or the time limit caused by one message.
 func interrupted(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return errors.New("interrupted")
 	case ctx.Err() != nil:
-		return fmt.Errorf("not done in time: choose fewer rounds or shorter runs: %w", err)
+		return fmt.Errorf("time limit reached: choose fewer rounds or shorter runs: %w", err)
 	}
 	return err
 }

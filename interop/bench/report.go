@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/internal/stat"
 )
 
-// result is one row of the output, of the shape that 'gorxe bench --json' has.
+// result is one row of the output, in the format of 'gorxe bench --json'.
 type result struct {
 	Name          string  `json:"name"`
 	Value         float64 `json:"value"` // median over the rounds
@@ -19,19 +19,20 @@ type result struct {
 	Baseline      string  `json:"baseline"`
 	BaselineValue float64 `json:"baseline_value"` // median over the rounds
 	Ratio         float64 `json:"ratio"`          // median over the rounds of value/baseline_value
-	RatioMin      float64 `json:"ratio_min"`      // the least of a round
-	RatioMax      float64 `json:"ratio_max"`      // the most
+	RatioMin      float64 `json:"ratio_min"`      // smallest of a round
+	RatioMax      float64 `json:"ratio_max"`      // largest of a round
 	Spread        float64 `json:"spread"`         // of the ratio: see stat.Spread
-	Rounds        int     `json:"rounds"`         // that both sides have a value of
-	Verdict       string  `json:"verdict"`        // ahead, behind, or why there is none
-	P99           float64 `json:"p99,omitempty"`  // latencies: the same unit, median over the rounds
-	BaselineP99   float64 `json:"baseline_p99,omitempty"`
+	Rounds        int     `json:"rounds"`         // rounds with a value from both sides
+	Verdict       string  `json:"verdict"`        // ahead, behind, or why it is unknown
+	// latencies: the same unit, median over the rounds
+	P99         float64 `json:"p99,omitempty"`
+	BaselineP99 float64 `json:"baseline_p99,omitempty"`
 
-	less bool // less is better
+	less bool // smaller is better
 }
 
-// compare makes a row of what the rounds gave, gorxe's and rxe's in the same order. A round of which one side is unknown (0)
-// does not count; if none is left, all is 0.
+// compare makes a row from the values of all rounds, gorxe's and rxe's in the same order. A round
+// with an unknown value (0) does not count. If none is left all fields are 0.
 func compare(name, unit string, all, allBase []float64) result {
 	var v, base []float64
 	for i := range min(len(all), len(allBase)) {
@@ -49,7 +50,7 @@ func compare(name, unit string, all, allBase []float64) result {
 	return r
 }
 
-// results sets the two sides against each other.
+// results compares the two sides.
 func (c *comparison) results() []result {
 	list := []result{}
 	for i := range figures {
@@ -82,14 +83,14 @@ func (c *comparison) results() []result {
 	return list
 }
 
-// How far the rounds may differ for a verdict, and how many there have to be.
+// How far rounds may differ for a verdict, and how many are required.
 const (
 	maxSpread = 0.3
 	minRounds = 3
 )
 
-// verdict says whether gorxe is better than rxe, or why that is unknown. Rounds that differ much and yet all point the same way tell
-// who is ahead, and not by how much.
+// verdict reports whether gorxe is better than rxe, or why that is unknown. Rounds that differ much
+// but all point in the same direction show which side is ahead, not by how much.
 func (r *result) verdict() string {
 	is := "behind"
 	if (r.Ratio > 1) != r.less {
@@ -97,16 +98,16 @@ func (r *result) verdict() string {
 	}
 	switch {
 	case r.Rounds < minRounds:
-		return fmt.Sprintf("unknown: %d rounds were long enough, %d are needed (-duration, -rounds)", r.Rounds, minRounds)
+		return fmt.Sprintf("unknown: %d rounds were long enough, %d are required (-duration, -rounds)", r.Rounds, minRounds)
 	case r.Spread <= maxSpread:
 		return is
 	case r.RatioMin > 1 || r.RatioMax < 1:
-		return is + " in every round, by how much is unsure"
+		return is + " in every round, by an uncertain factor"
 	}
-	return "unsure: the rounds differ too much (quieter host, -rounds)"
+	return "uncertain: the rounds differ too much (use a quieter host or -rounds)"
 }
 
-// round leaves 4 decimals.
+// round keeps 4 decimals.
 func round(f float64) float64 { return math.Round(f*1e4) / 1e4 }
 
 func writeJSON(w io.Writer, list []result) error {

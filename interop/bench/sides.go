@@ -8,30 +8,31 @@ import (
 	"strings"
 )
 
-// row is what a tool tells of a run.
+// row is what a tool reports about a run.
 type row struct {
-	mib      float64 // bandwidth, 2^20 bytes a second
-	mpps     float64 // 10^6 messages a second
+	mib      float64 // bandwidth, 2^20 bytes per second
+	mpps     float64 // 10^6 messages per second
 	typical  float64 // latency, us: median
 	p99      float64 // latency, us
-	mtu      int     // path MTU; 0 where the tool does not tell
+	mtu      int     // path MTU; 0 if the tool does not report it
 	datapath string  // of gorxe
 }
 
 // side is one of the two competitors.
 type side struct {
 	name string
-	// argv is the command of one end; host is empty for the server.
+	// argv is the command line; host is empty for the server.
 	argv  func(f *figure, n int, o *options, host string) []string
 	parse func(f *figure, out string) (row, error)
 }
 
-// tcpPort is where the two ends of a run meet, on either side.
+// tcpPort is the TCP port on which both sides of a run meet.
 const tcpPort = 18515
 
 var sides = [...]side{{"gorxe", gorxeArgs, parseGorxe}, {"rxe", perftestArgs, parsePerftest}}
 
-// pathMTU is what fits the device MTU beside the headers, up to 80 bytes as rxe counts them.
+// pathMTU returns the largest path MTU that fits the device MTU with up to 80 bytes of headers, as
+// rxe counts them.
 func pathMTU(device int) int {
 	m := 256
 	for m < 4096 && 2*m+80 <= device {
@@ -49,8 +50,8 @@ func gorxeArgs(f *figure, n int, o *options, host string) []string {
 	return args
 }
 
-// perftestArgs: -x 1 is the GID of the IPv4 address; -F tolerates a CPU whose clock varies; -N leaves the peak out, for
-// which perftest reads the clock at every message.
+// perftestArgs: -x 1 is the GID of the IPv4 address. -F accepts a CPU with a varying clock. -N
+// omits the peak, for which perftest reads the clock for every message.
 func perftestArgs(f *figure, n int, o *options, host string) []string {
 	args := []string{"ib_" + f.op, "-d", "rxe0", "-x", "1", "-F", "-p", strconv.Itoa(tcpPort), "-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n),
 		"-m", strconv.Itoa(pathMTU(o.mtu))}
@@ -63,7 +64,7 @@ func perftestArgs(f *figure, n int, o *options, host string) []string {
 	return args
 }
 
-// parseGorxe reads the line of JSON of 'gorxe perf --json'.
+// parseGorxe parses the JSON line of 'gorxe perf --json'.
 func parseGorxe(f *figure, out string) (row, error) {
 	var j struct {
 		Datapath string  `json:"datapath"`
@@ -74,18 +75,18 @@ func parseGorxe(f *figure, out string) (row, error) {
 		P99      float64 `json:"t_99"`
 	}
 	if err := json.Unmarshal([]byte(out), &j); err != nil {
-		return row{}, fmt.Errorf("no JSON in what gorxe perf printed: %w", err)
+		return row{}, fmt.Errorf("gorxe perf printed no JSON: %w", err)
 	}
 	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, mtu: j.MTU, datapath: j.Datapath})
 }
 
-// parsePerftest reads the line below perftest's "#bytes". It looks at no other column than it needs: the deviation may be
-// "-nan", from a rounding error in perftest.
+// parsePerftest parses the line below perftest's "#bytes". It reads only the columns that it needs:
+// the deviation may be "-nan" because of a rounding error in perftest.
 func parsePerftest(f *figure, out string) (row, error) {
 	_, table, found := strings.Cut(out, "#bytes")
 	lines := strings.Split(table, "\n")
 	if !found || len(lines) < 2 {
-		return row{}, fmt.Errorf("no table in what ib_%s printed", f.op)
+		return row{}, fmt.Errorf("ib_%s printed no table", f.op)
 	}
 	columns := []int{3, 4} // of bytes, iterations, peak, average, message rate
 	if f.latency {
@@ -94,11 +95,11 @@ func parsePerftest(f *figure, out string) (row, error) {
 	words, v := strings.Fields(lines[1]), [2]float64{}
 	for i, c := range columns {
 		if c >= len(words) {
-			return row{}, fmt.Errorf("ib_%s printed %d columns: this perftest is unknown", f.op, len(words))
+			return row{}, fmt.Errorf("ib_%s printed %d columns: this version of perftest is unknown", f.op, len(words))
 		}
 		var err error
 		if v[i], err = strconv.ParseFloat(words[c], 64); err != nil {
-			return row{}, fmt.Errorf("ib_%s printed %q where a number belongs", f.op, words[c])
+			return row{}, fmt.Errorf("ib_%s printed %q instead of a number", f.op, words[c])
 		}
 	}
 	mtu := perftestMTU(out)
@@ -108,7 +109,7 @@ func parsePerftest(f *figure, out string) (row, error) {
 	return checked(f, row{mib: v[0], mpps: v[1], mtu: mtu})
 }
 
-// perftestMTU is from the line " Mtu             : 1024[B]"; 0 if there is none.
+// perftestMTU parses the line " Mtu             : 1024[B]"; 0 if there is none.
 func perftestMTU(out string) int {
 	for l := range strings.Lines(out) {
 		if name, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(name) == "Mtu" {
@@ -123,7 +124,7 @@ func perftestMTU(out string) int {
 // checked refuses a row without the figure.
 func checked(f *figure, r row) (row, error) {
 	if v := f.value(&r); !(v > 0) || math.IsInf(v, 0) {
-		return row{}, fmt.Errorf("%s: the result %v is no positive number", f.name, v)
+		return row{}, fmt.Errorf("%s: the result %v is not a positive number", f.name, v)
 	}
 	return r, nil
 }

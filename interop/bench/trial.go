@@ -15,13 +15,15 @@ import (
 type trial struct {
 	messages int
 	value    float64 // in the figure's unit
-	rate     float64 // messages a second; 0 of a latency run
+	rate     float64 // messages per second; 0 for a latency run
 	p99      float64
-	cpu      float64 // seconds of the host for both guests, from the server's start to the end of both programs
+	// seconds of the host for both guests, from the server's start to the end of both programs
+	cpu      float64
 	datapath string
 }
 
-// patience bounds what takes a moment on an idle host: a command in the guest, a program's start and end.
+// patience bounds what takes a moment on an idle host: a command in a guest, a program's start and
+// end.
 const patience = 30 * time.Second
 
 // sh runs a short script in a guest.
@@ -42,7 +44,7 @@ func sh(ctx context.Context, g *lab.Guest, script string) (string, error) {
 	return r.Stdout, nil
 }
 
-// busy is the CPU seconds that both guests have cost the host.
+// busy returns the CPU seconds that both guests have cost the host.
 func (c *comparison) busy() (sum float64, err error) {
 	for _, g := range []*lab.Guest{c.server, c.client} {
 		d, err := g.CPUTime()
@@ -71,25 +73,25 @@ func (c *comparison) try(ctx context.Context, s *side, f *figure, n int) (trial,
 		return trial{}, fmt.Errorf("%w\n%s", err, out)
 	}
 	if want := pathMTU(c.o.mtu); r.mtu != 0 && r.mtu != want {
-		return trial{}, fmt.Errorf("%s with %s ran at path MTU %d instead of %d: that compares nothing", f.name, s.name, r.mtu, want)
+		return trial{}, fmt.Errorf("%s with %s ran at path MTU %d instead of %d", f.name, s.name, r.mtu, want)
 	}
 	after, err := c.busy()
 	return trial{messages: n, value: f.value(&r), rate: r.mpps * 1e6, p99: r.p99, cpu: after - before, datapath: r.datapath}, err
 }
 
-// both runs server and client and returns what the client said.
+// both runs server and client and returns the client's output.
 func (c *comparison) both(ctx context.Context, s *side, f *figure, n int) (string, error) {
 	server, err := c.server.Start(s.argv(f, n, c.o, "")...)
 	if err != nil {
 		return "", err
 	}
-	// A server that is still there when this returns would be in the way of the next run.
+	// A server that is left behind would block the next run.
 	ended := false
 	defer func() {
 		if !ended {
 			gone, cancel := context.WithCancel(context.Background())
 			cancel()
-			_, _ = server.Wait(gone) // kills it
+			_, _ = server.Wait(gone) // this kills it
 		}
 	}()
 	if err := c.awaitServer(ctx, server); err != nil {
@@ -119,7 +121,7 @@ func (c *comparison) both(ctx context.Context, s *side, f *figure, n int) (strin
 	return r.Stdout, nil
 }
 
-// listening tells by its exit status whether somebody listens on tcpPort (state 0A), on any address.
+// listening succeeds if a process listens on tcpPort (state 0A) on any address.
 var listening = fmt.Sprintf("grep -q ':%04X [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6", tcpPort)
 
 // awaitServer returns when the server listens.
@@ -141,7 +143,7 @@ func (c *comparison) awaitServer(ctx context.Context, server *guest.Process) err
 	select {
 	case <-server.Done():
 		r, _ := server.Wait(ctx)
-		return fmt.Errorf("the server ended before it listened: status %d\n%s", r.Status, strings.TrimSpace(r.Stdout+r.Stderr))
+		return fmt.Errorf("the server ended before it listened, with status %d\n%s", r.Status, strings.TrimSpace(r.Stdout+r.Stderr))
 	default:
 		return errors.Join(errors.New("the server does not listen"), err)
 	}

@@ -17,20 +17,20 @@ import (
 
 // Result is how a program ended.
 type Result struct {
-	Status         int // exit status; 128 + number if a signal ended it; 127 if it could not be started
+	Status         int // exit status; 128 + number for a signal; 127 if it could not be started
 	Stdout, Stderr string
 }
 
-// StatusGone stands for an exit status where the machine ended first.
+// StatusGone replaces the exit status if the machine ended first.
 const StatusGone = -1
 
-// maxOutput bounds what is kept of a program's output; the rest is dropped.
+// maxOutput bounds the recorded output of a program; the rest is dropped.
 const maxOutput = 16 << 20
 
-// OK tells whether the program ended with status 0.
+// OK reports whether the program ended with status 0.
 func (r *Result) OK() bool { return r.Status == 0 }
 
-// Err is nil, or says with what status and last words the program ended.
+// Err returns nil, or an error with the program's status and output.
 func (r *Result) Err() error {
 	if r.OK() {
 		return nil
@@ -45,11 +45,11 @@ type Process struct {
 	stdout *pipe
 	stderr *pipe
 	done   chan struct{}
-	result Result // valid when done is closed
+	result Result // valid once done is closed
 	err    error
 }
 
-// Start starts a program; the first word is looked up in the guest's PATH.
+// Start starts a program. The first word is looked up in the guest's PATH.
 func (v *VM) Start(argv ...string) (*Process, error) {
 	p := &Process{vm: v, stdout: newPipe(), stderr: newPipe(), done: make(chan struct{})}
 	v.mu.Lock()
@@ -74,8 +74,8 @@ func (v *VM) Start(argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// Exec runs a shell script and waits for its end, at most for timeout; then it is killed, and the error is
-// context.DeadlineExceeded beside what it said till then.
+// Exec runs a shell script and waits for its end. After timeout it is killed, and Exec returns its
+// output and context.DeadlineExceeded.
 func (v *VM) Exec(script string, timeout time.Duration) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -112,7 +112,7 @@ func (v *VM) Put(ctx context.Context, path string, perm os.FileMode, content io.
 	return nil
 }
 
-// Stdin is the program's standard input.
+// Stdin returns the program's standard input.
 func (p *Process) Stdin() io.Writer { return stdin{p} }
 
 type stdin struct{ p *Process }
@@ -133,7 +133,8 @@ func (p *Process) CloseStdin() error {
 	return p.vm.send(wire.Frame{Kind: wire.StdinEOF, Process: p.id})
 }
 
-// Stdout reads what the program writes, as it comes. What was read from it is missing in Wait's Result.
+// Stdout reads the program's output as it arrives. What is read from it is missing in Wait's
+// Result.
 func (p *Process) Stdout() io.Reader { return p.stdout }
 
 // Signal sends a signal to the program and its children.
@@ -144,10 +145,10 @@ func (p *Process) Signal(s syscall.Signal) error {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait returns how the program ended. If ctx is done first, the program is killed and ctx's error is returned, with what the
-// program wrote till then.
+// Wait returns how the program ended. If ctx is done first the program is killed, and Wait returns
+// its output and ctx's error.
 func (p *Process) Wait(ctx context.Context) (Result, error) {
-	const mercy = 2 * time.Second // for the kill to be obeyed
+	const mercy = 2 * time.Second // for the kill to take effect
 	select {
 	case <-p.done:
 	case <-ctx.Done():
@@ -181,7 +182,7 @@ func (p *Process) take(f wire.Frame) {
 	}
 }
 
-// end is called once, by whoever took the process off the VM's list.
+// end is called once, by whichever goroutine removed the process from the VM's list.
 func (p *Process) end(r Result, err error) {
 	p.result, p.err = r, err
 	p.stdout.close()

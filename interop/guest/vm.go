@@ -23,33 +23,33 @@ import (
 	"github.com/gorxe/gorxe/interop/guest/wire"
 )
 
-// Config says what machine to boot.
+// Config describes a machine.
 type Config struct {
 	Image  *image.Image
 	Name   string           // host name in the guest
-	Tap    *os.File         // an open tap device; Boot takes it over
+	Tap    *os.File         // an open tap device, owned by Boot
 	MAC    net.HardwareAddr // of the guest's eth0
-	MTU    int              // largest that eth0 can have
+	MTU    int              // largest MTU of eth0
 	Memory int              // MiB; 0 = 384
 	CPUs   int              // 0 = 1
-	// Start starts the command; it has to do so on a thread that lives as long as the machine shall (see
-	// lab.NS). Nil: cmd.Start.
+	// Start starts the command on a thread that lives as long as the machine (see lab.NS). Nil:
+	// cmd.Start.
 	Start func(cmd *exec.Cmd) error
 }
 
-// KVMVariable is the environment variable that lets guests run on KVM, if it is not empty. Left to themselves they are emulated:
-// nested and restricted KVMs exist that start and then fail.
+// KVMVariable is the environment variable that, if not empty, lets guests run on KVM. By default
+// they are emulated: nested and restricted KVMs exist that start and then fail.
 const KVMVariable = "GORXE_INTEROP_KVM"
 
-// The defaults of Config, and what is waited for.
+// Defaults of Config, and limits.
 const (
 	defaultMemory = 384
 	bootPatience  = 2 * time.Minute // on an overloaded host; 3 s on an idle one
 	consoleKept   = 64 << 10        // bytes of the guest's console
 )
 
-// ErrGone says that the guest is not there (any more).
-var ErrGone = errors.New("guest: the machine is gone; look at its console, and boot it again")
+// ErrGone means that the guest is not there (anymore).
+var ErrGone = errors.New("guest: the machine is gone: read its console and boot it again")
 
 // VM is a running guest. Its methods are safe for concurrent use.
 type VM struct {
@@ -61,8 +61,9 @@ type VM struct {
 	qmp     net.Conn
 	qmpIn   *bufio.Reader
 	qmpMu   sync.Mutex
-	Uptime  string        // what the guest's clock showed when the agent was ready, seconds
-	Took    time.Duration // from the start to the agent's first word: how fast this host runs guests
+	Uptime  string // the guest's clock when the agent was ready, in seconds
+	// from the start to the agent's first message: how fast this host runs guests
+	Took time.Duration
 
 	wmu sync.Mutex // one frame at a time
 
@@ -104,7 +105,7 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 	return v, nil
 }
 
-// launch starts qemu with one end of three sockets.
+// launch starts qemu with one side of three sockets.
 func (v *VM) launch() error {
 	var ours [3]net.Conn
 	var theirs [3]*os.File
@@ -130,14 +131,14 @@ func (v *VM) launch() error {
 	v.agent, v.qmp, v.qmpIn = ours[0], ours[2], bufio.NewReader(ours[2])
 	go func() { _, _ = io.Copy(v.console, ours[1]); ours[1].Close() }()
 	go func() {
-		_ = v.cmd.Wait() // killed, as a rule: its status says nothing
+		_ = v.cmd.Wait() // usually killed: its status means nothing
 		close(v.down)
 		v.agent.Close()
 	}()
 	return nil
 }
 
-// socketPair gives both ends of a stream: one for this program, one to be inherited.
+// socketPair returns both sides of a stream: one for this program, one to be inherited.
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -165,14 +166,15 @@ func (v *VM) arguments() []string {
 		}
 		return b.String()
 	}
-	// What leaves the guest is finished, and what comes in is as it was on the wire: no checksum is left to a NIC,
-	// nothing is cut or joined.
+	// Packets leave the guest complete and arrive as they were on the wire: no checksum or
+	// segmentation offload.
 	nic := "virtio-net-pci,netdev=n0,id=nic0,romfile=,mac=" + c.MAC.String() + ",host_mtu=" + strconv.Itoa(c.MTU) +
 		",mrg_rxbuf=on,rx_queue_size=1024" + off("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
 		"host_tso4", "host_tso6", "host_ecn", "host_ufo")
-	// With room for one processor only, QEMU 7.2 translates the guest as if nothing ran beside it, though the device runs on a thread of its own.
-	// Once in some thousand scenarios the guest stopped transmitting, as it does when a kick is lost; that this is why is likely and
-	// not proven. A place for a second processor makes it translate for company.
+	// With one possible processor QEMU 7.2 translates the guest as if nothing ran in parallel,
+	// although the device runs on a thread of its own. About once in a thousand scenarios the guest
+	// stopped transmitting, as if a kick was lost; this cause is likely but not proven. A second
+	// possible processor makes QEMU translate for parallel execution.
 	cpus := fmt.Sprintf("%d,maxcpus=%d", c.CPUs, c.CPUs+1)
 	boot := "console=ttyS0 quiet panic=-1 nokaslr mitigations=off nopti audit=0 apparmor=0 tsc=reliable no_timer_check " +
 		"random.trust_cpu=on net.ifnames=0"
@@ -206,7 +208,7 @@ func (v *VM) greet(ctx context.Context) error {
 	return v.control("qmp_capabilities", nil)
 }
 
-// control gives qemu a command and waits for its answer.
+// control sends qemu a command and waits for its answer.
 func (v *VM) control(command string, args map[string]any) error {
 	v.qmpMu.Lock()
 	defer v.qmpMu.Unlock()
@@ -244,19 +246,20 @@ func (v *VM) control(command string, args map[string]any) error {
 	}
 }
 
-// SetLink plugs the guest's network cable in or pulls it.
+// SetLink plugs or unplugs the guest's network cable.
 func (v *VM) SetLink(up bool) error {
 	return v.control("set_link", map[string]any{"name": "nic0", "up": up})
 }
 
-// Console is what the guest's kernel and agent said lately.
+// Console returns the recent output of the guest's kernel and agent.
 func (v *VM) Console() string { return v.console.String() }
 
-// ticksPerSecond is the unit of /proc/PID/stat (USER_HZ, the same on all of Linux's architectures that matter here).
+// ticksPerSecond is the unit of /proc/PID/stat (USER_HZ, the same on all relevant architectures).
 const ticksPerSecond = 100
 
-// CPUTime is what the machine has cost this host so far, in steps of 10 ms: its virtual CPUs, its devices, and the host kernel's
-// work for them. A guest's own figures count the time that others took from it, too.
+// CPUTime returns what the machine has cost this host so far, in steps of 10 ms: its virtual CPUs,
+// its devices, and the host kernel's work for them. A guest's own figures include time that others
+// took from it.
 func (v *VM) CPUTime() (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", v.cmd.Process.Pid))
 	if err != nil {
@@ -265,8 +268,8 @@ func (v *VM) CPUTime() (time.Duration, error) {
 	return parseCPUTime(b)
 }
 
-// parseCPUTime adds user and system time, fields 14 and 15 of proc(5)'s stat. The name, field 2, stands in parentheses and may
-// contain anything.
+// parseCPUTime adds user and system time, fields 14 and 15 of proc(5)'s stat. The name, field 2, is
+// in parentheses and may contain anything.
 func parseCPUTime(stat []byte) (time.Duration, error) {
 	w := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(w) < 13 {
@@ -286,7 +289,7 @@ func parseCPUTime(stat []byte) (time.Duration, error) {
 // Down is closed when the machine has ended.
 func (v *VM) Down() <-chan struct{} { return v.down }
 
-// Close ends the machine at once, as a power cut would. Closing twice is harmless.
+// Close ends the machine at once, like a power failure. Closing twice has no effect.
 func (v *VM) Close() {
 	v.once.Do(func() {
 		if v.cmd == nil || v.cmd.Process == nil {
@@ -299,7 +302,7 @@ func (v *VM) Close() {
 	})
 }
 
-// dispatch hands out what the agent sends, until the stream ends.
+// dispatch distributes what the agent sends until the stream ends.
 func (v *VM) dispatch() {
 	in := bufio.NewReaderSize(v.agent, wire.MaxPayload)
 	for {

@@ -18,22 +18,23 @@ import (
 	"github.com/gorxe/gorxe/interop/guest/image"
 )
 
-// MaxMTU is the largest device MTU of a lab. A path MTU of 4096 needs 4176.
+// MaxMTU is the largest device MTU of a lab. Path MTU 4096 needs 4176.
 const MaxMTU = 4200
 
-// setUpTime bounds the guest's own configuration, which takes a second on an idle host.
+// setUpTime bounds the guest's configuration, which takes a second on an idle host.
 const setUpTime = time.Minute
 
-// Options say what lab to make.
+// Options describe a lab.
 type Options struct {
 	Image  *image.Image
 	Guests int // 0 = 1
 	MTU    int // device MTU everywhere; 0 = MaxMTU
 }
 
-// Lab is an Ethernet with gorxe's end and guests on it. It is not safe for concurrent use, but its guests are.
+// Lab is an Ethernet with gorxe's interface and guests. It is not safe for concurrent use, but its
+// guests are.
 type Lab struct {
-	Host     *NS // gorxe's end
+	Host     *NS // gorxe's side
 	Recorder *Recorder
 	Guests   []*Guest
 
@@ -52,7 +53,7 @@ type Guest struct {
 	id  byte
 }
 
-// New makes the network and boots the guests. What it made before an error is gone again.
+// New creates the network and boots the guests. After an error nothing is left.
 func New(ctx context.Context, o Options) (*Lab, error) {
 	if o.Guests == 0 {
 		o.Guests = 1
@@ -114,7 +115,7 @@ func (l *Lab) record() error {
 	return err
 }
 
-// boot starts the guest and makes its rxe device.
+// boot starts the guest and creates its rxe device.
 func (g *Guest) boot(ctx context.Context) error {
 	var tap *os.File
 	err := g.lab.bridge.Do(func() (err error) {
@@ -149,7 +150,7 @@ rdma link add rxe0 type rxe netdev eth0`, g.id, g.lab.opts.MTU, v4, v6)
 	return nil
 }
 
-// Reboot cuts the guest's power and boots it again, with the addresses it had.
+// Reboot cuts the guest's power and boots it again with the same addresses.
 func (g *Guest) Reboot(ctx context.Context) error {
 	g.PowerOff()
 	return g.boot(ctx)
@@ -165,7 +166,7 @@ func (g *Guest) PowerOff() {
 // Iface is the name of gorxe's interface in the namespace Host.
 func (l *Lab) Iface() string { return hostIface }
 
-// MTU is the device MTU on both ends.
+// MTU is the device MTU on both sides.
 func (l *Lab) MTU() int { return l.opts.MTU }
 
 // HostAddr is gorxe's address.
@@ -185,20 +186,21 @@ func (g *Guest) Addr(v6 bool) netip.Addr {
 	return g.IPv4
 }
 
-// Cable plugs gorxe's network cable in or pulls it: the far end goes down, so gorxe's interface loses its carrier.
+// Cable plugs or unplugs gorxe's network cable: the other side goes down, so gorxe's interface
+// loses its carrier.
 func (l *Lab) Cable(up bool) error {
 	return l.bridge.Do(func() error { return setLink(hostPort, up) })
 }
 
-// Command prepares a program that runs at gorxe's end of the lab; Host.Start starts it.
+// Command prepares a program in gorxe's namespace; Host.Start starts it.
 func (l *Lab) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, name, args...)
 }
 
-// SavePCAP writes the last frames on gorxe's cable to a file.
+// SavePCAP writes the recent frames on gorxe's cable to a file.
 func (l *Lab) SavePCAP(w io.Writer) (frames int, err error) { return l.Recorder.Dump(w) }
 
-// Close ends the guests and lets go of the network. Closing twice is harmless.
+// Close ends the guests and removes the network. Closing twice has no effect.
 func (l *Lab) Close() {
 	l.once.Do(func() {
 		for _, g := range l.Guests {

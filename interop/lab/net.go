@@ -14,7 +14,7 @@ import (
 const (
 	bridgeName = "br0"
 	hostIface  = "gx0"
-	hostPort   = "to-gx0" // the bridge's end of the cable
+	hostPort   = "to-gx0" // the bridge's side of the cable
 	hostID     = 100      // last byte of gorxe's addresses
 )
 
@@ -29,7 +29,7 @@ func setUp(name string) error {
 	return nil
 }
 
-// addresses are those of a host of the lab.
+// addresses returns the addresses of a host of the lab.
 func addresses(id byte) (v4, v6 netip.Prefix) {
 	a6 := [16]byte{0: 0xfd, 1: 0x77, 15: id}
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, id}), 24), netip.PrefixFrom(netip.AddrFrom16(a6), 64)
@@ -37,15 +37,15 @@ func addresses(id byte) (v4, v6 netip.Prefix) {
 
 func mac(id byte) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, id} }
 
-// makeBridge runs in the switch's namespace. The bridge forwards from the first moment on, to everybody who may have asked for a
-// group; it has no addresses of its own.
+// makeBridge runs in the switch's namespace. The bridge forwards at once, multicast to all ports,
+// and has no addresses.
 func makeBridge(mtu int) error {
 	sysctl("ipv6/conf/default/disable_ipv6", "1")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = bridgeName, mtu
 	snoop := false
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snoop}); err != nil {
-		return fmt.Errorf("lab: make a bridge: %w", err)
+		return fmt.Errorf("lab: create a bridge: %w", err)
 	}
 	return setUp(bridgeName)
 }
@@ -69,14 +69,14 @@ func plug(name string, mtu int) error {
 	return setUp(name)
 }
 
-// makeTap makes a tap device that lives as long as its descriptor does, in the switch's namespace.
+// makeTap creates a tap device in the switch's namespace that lives as long as its descriptor.
 func makeTap(name string, mtu int) (*os.File, error) {
 	tap := &netlink.Tuntap{
 		LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP, NonPersist: true, Queues: 1,
 		Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_ONE_QUEUE,
 	}
 	if err := netlink.LinkAdd(tap); err != nil {
-		return nil, fmt.Errorf("lab: make a tap device (is there a /dev/net/tun?): %w", err)
+		return nil, fmt.Errorf("lab: create a tap device (check that /dev/net/tun exists): %w", err)
 	}
 	if len(tap.Fds) != 1 {
 		return nil, fmt.Errorf("lab: a tap device with %d descriptors", len(tap.Fds))
@@ -88,7 +88,7 @@ func makeTap(name string, mtu int) (*os.File, error) {
 	return tap.Fds[0], nil
 }
 
-// makeCable joins gorxe's namespace to the bridge: runs in the switch's namespace.
+// makeCable connects gorxe's namespace to the bridge. It runs in the switch's namespace.
 func makeCable(host *NS, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = hostPort, mtu
@@ -96,7 +96,7 @@ func makeCable(host *NS, mtu int) error {
 		LinkAttrs: attrs, PeerName: hostIface, PeerHardwareAddr: mac(hostID), PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(host.Fd()),
 	}
 	if err := netlink.LinkAdd(v); err != nil {
-		return fmt.Errorf("lab: make a veth pair: %w", err)
+		return fmt.Errorf("lab: create a veth pair: %w", err)
 	}
 	return plug(hostPort, mtu)
 }
@@ -120,7 +120,7 @@ func configureHost() error {
 	return setUp(hostIface)
 }
 
-// setLink sets an interface of the calling thread's namespace up or down.
+// setLink sets an interface in the calling thread's namespace up or down.
 func setLink(name string, up bool) error {
 	if up {
 		return setUp(name)

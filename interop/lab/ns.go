@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPermission says that the process may not make network namespaces.
-var ErrPermission = errors.New("lab: network namespaces cannot be made here: run as root")
+// ErrPermission means that the process cannot create network namespaces.
+var ErrPermission = errors.New("lab: cannot create network namespaces: run as root")
 
-// NS is an anonymous network namespace with a thread of its own in it. It vanishes with the process.
+// NS is an anonymous network namespace with a thread in it. It disappears with the process.
 type NS struct {
 	handle netns.NsHandle
 	calls  chan func()
 	once   sync.Once
 }
 
-// NewNS makes a namespace with its loopback interface up.
+// NewNS creates a namespace with its loopback interface up.
 func NewNS() (*NS, error) {
 	n := &NS{calls: make(chan func())}
 	ready := make(chan error)
@@ -37,13 +37,13 @@ func NewNS() (*NS, error) {
 	return n, nil
 }
 
-// run is the thread's life. It never unlocks: the thread ends with the goroutine, and takes with it what
-// was started with Pdeathsig.
+// run is the thread. It never unlocks: the thread ends with the goroutine, and with it what was
+// started with Pdeathsig.
 func (n *NS) run(ready chan<- error) {
 	runtime.LockOSThread()
 	h, err := netns.New() // of this thread
 	if err != nil {
-		ready <- fmt.Errorf("lab: make a network namespace: %w", err)
+		ready <- fmt.Errorf("lab: create a network namespace: %w", err)
 		return
 	}
 	n.handle = h
@@ -56,15 +56,16 @@ func (n *NS) run(ready chan<- error) {
 // Fd is the namespace's descriptor, valid until Close.
 func (n *NS) Fd() int { return int(n.handle) }
 
-// Do runs f on the namespace's thread: sockets that f opens and interfaces that it names are those of the namespace. Not
-// to be called from within f.
+// Do runs f on the namespace's thread: sockets and interfaces are those of the namespace. f must
+// not call Do.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
 	n.calls <- func() { done <- f() }
 	return <-done
 }
 
-// Start starts a command in the namespace; it is killed when the namespace is closed or the process ends.
+// Start starts a command in the namespace. It is killed when the namespace is closed or the process
+// ends.
 func (n *NS) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -73,7 +74,7 @@ func (n *NS) Start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
 }
 
-// Close lets go of the namespace. It must not be used afterwards; closing twice is harmless.
+// Close releases the namespace. It must not be used afterwards. Closing twice has no effect.
 func (n *NS) Close() {
 	n.once.Do(func() {
 		close(n.calls)
@@ -81,8 +82,8 @@ func (n *NS) Close() {
 	})
 }
 
-// sysctl writes a value below /proc/sys/net of the calling thread's namespace. Where it cannot be written, the lab works all
-// the same, only slower.
+// sysctl writes a value below /proc/sys/net in the calling thread's namespace. If that fails the
+// lab only becomes slower.
 func sysctl(path, value string) {
 	_ = os.WriteFile("/proc/sys/net/"+path, []byte(value), 0)
 }

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checksumOffloadOff makes the kernel finish checksums itself before it hands packets to iface; TCP
-// segmentation in the device goes with it. (SIOCETHTOOL, ETHTOOL_STXCSUM: the structures of linux/ethtool.h and linux/if.h.)
+// checksumOffloadOff makes the kernel complete checksums before it passes packets to iface. TCP
+// segmentation offload ends with it. (SIOCETHTOOL, ETHTOOL_STXCSUM: the structures of
+// linux/ethtool.h and linux/if.h.)
 func checksumOffloadOff(iface string) error {
 	const setTxChecksum = 0x17
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The recorder's bounds.
+// Limits of the recorder.
 const (
-	recorderBytes = 48 << 20 // frames kept, whole; the oldest go first
+	recorderBytes = 48 << 20 // complete frames kept; the oldest are dropped first
 	recorderSlack = 8 << 20  // socket buffer
 	maxFrame      = 1 << 16
 )
 
-// Recorder keeps the last frames that crossed the cable between gorxe and the bridge, in memory: a pcap is
-// written only when somebody asks for it.
+// Recorder keeps the recent frames that crossed the cable between gorxe and the bridge in memory. A
+// pcap is written only on request.
 type Recorder struct {
 	fd int
 
@@ -30,7 +30,7 @@ type Recorder struct {
 	first   int
 	bytes   int
 	dropped int
-	seen    int // since the beginning
+	seen    int // since the start
 
 	done chan struct{}
 	once sync.Once
@@ -47,7 +47,7 @@ func newRecorder(index int) (*Recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab: open a packet socket: %w", err)
 	}
-	// More room and the kernel's time stamps make a better record; without them it still is one.
+	// A larger buffer and the kernel's time stamps improve the record but are optional.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, recorderSlack)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 	all := uint16(unix.ETH_P_ALL)
@@ -60,7 +60,7 @@ func newRecorder(index int) (*Recorder, error) {
 }
 
 func (r *Recorder) run() {
-	const patience = 200 // ms: how soon it sees that it is closed
+	const patience = 200 // ms: how soon it notices that it is closed
 	buf, oob := make([]byte, maxFrame), make([]byte, 64)
 	for {
 		select {
@@ -71,7 +71,7 @@ func (r *Recorder) run() {
 		}
 		n, oobn, _, _, err := unix.Recvmsg(r.fd, buf, oob, 0)
 		if err != nil {
-			// The socket has nothing, or the interface went down for a moment.
+			// The socket is empty, or the interface went down for a moment.
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, patience)
 			continue
 		}
@@ -79,7 +79,7 @@ func (r *Recorder) run() {
 	}
 }
 
-// stamp finds the kernel's time stamp.
+// stamp returns the kernel's time stamp.
 func stamp(oob []byte) time.Time {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) == 0 || len(msgs[0].Data) < 16 {
@@ -113,23 +113,23 @@ func (r *Recorder) keep(at time.Time, frame []byte) {
 	}
 }
 
-// Seen is how many frames have crossed so far.
+// Seen returns the number of frames so far.
 func (r *Recorder) Seen() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.seen
 }
 
-// Reset forgets what was recorded.
+// Reset discards the record.
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.frames, r.first, r.bytes, r.dropped = nil, 0, 0, 0
 }
 
-// Dump writes what was recorded as a pcap and returns how many frames it has.
+// Dump writes the record as a pcap and returns the number of frames.
 func (r *Recorder) Dump(w io.Writer) (int, error) {
-	time.Sleep(20 * time.Millisecond) // what has just been sent may still be in the socket
+	time.Sleep(20 * time.Millisecond) // the latest frames may still be in the socket
 	r.mu.Lock()
 	frames := r.frames[r.first:]
 	r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package peer plays the kernel's side of a conversation: it holds the strings of a small verbs program in a
-// guest (src/verbs-peer.c, libibverbs only), which the guest image contains as /usr/bin/verbs-peer.
+// Package peer controls the kernel's side of a conversation: a small verbs program in a guest
+// (src/verbs-peer.c, libibverbs only), which the guest image contains as /usr/bin/verbs-peer.
 package peer
 
 import (
@@ -21,7 +21,7 @@ import (
 //go:embed src/*.c src/*.h
 var src embed.FS
 
-// Sources are the C programs that run in a guest, NAME.c each, and what they include.
+// Sources are the C programs that run in a guest, one per NAME.c, and their headers.
 func Sources() fs.FS {
 	sub, err := fs.Sub(src, "src")
 	if err != nil {
@@ -30,13 +30,13 @@ func Sources() fs.FS {
 	return sub
 }
 
-// program is where the image has it.
+// program is its path in the image.
 const program = "/usr/bin/verbs-peer"
 
-// patience is how long a command may take beyond the time that it asks for itself.
+// patience is how long a command may take beyond its own wait.
 const patience = time.Minute
 
-// ErrRefused says that the peer could not do what it was asked to; the text says why.
+// ErrRefused means that the peer could not carry out a command; the text has the reason.
 var ErrRefused = errors.New("peer: refused")
 
 // Peer is the program in a guest. It is not safe for concurrent use.
@@ -50,20 +50,20 @@ type Peer struct {
 // Fields are the key=value pairs of a line.
 type Fields map[string]string
 
-// Num is a field as a number, 0 if it is not there.
+// Num returns a field as a number, 0 if it is missing.
 func (f Fields) Num(key string) uint64 {
 	v, _ := strconv.ParseUint(f[key], 0, 64)
 	return v
 }
 
-// Reply is the answer to a command: the fields after "ok", and the lines in front of it, each with its first word
-// under the key "".
+// Reply is the answer to a command: the fields after "ok", and the lines before it, each with its
+// first word under the key "".
 type Reply struct {
 	Fields
 	Lines []Fields
 }
 
-// Start starts the program and lets it open the first RDMA device.
+// Start starts the program, which opens the first RDMA device.
 func Start(vm *guest.VM) (*Peer, error) {
 	p, err := start(vm, program)
 	if err != nil {
@@ -101,8 +101,8 @@ func (p *Peer) read() {
 	}
 }
 
-// Do gives a command and returns its answer. wait is the time that the command itself may take (poll's ms). An
-// error wraps ErrRefused or guest.ErrGone.
+// Do sends a command and returns its answer. wait is the time that the command itself may take
+// (poll's ms). An error wraps ErrRefused or guest.ErrGone.
 func (p *Peer) Do(wait time.Duration, format string, args ...any) (Reply, error) {
 	command := fmt.Sprintf(format, args...)
 	if _, err := p.proc.Stdin().Write([]byte(command + "\n")); err != nil {
@@ -139,7 +139,8 @@ func (p *Peer) gone(command string) error {
 	return fmt.Errorf("%w: the verbs peer ended during %q: status %d, %v %s", guest.ErrGone, command, r.Status, err, r.Stderr)
 }
 
-// parse splits a line into its first word and its fields. The field "text" takes the rest of the line.
+// parse splits a line into its first word and its fields. The field "text" takes the rest of the
+// line.
 func parse(line string) Fields {
 	f := Fields{}
 	word, rest, _ := strings.Cut(line, " ")
@@ -158,9 +159,9 @@ func parse(line string) Fields {
 	return f
 }
 
-// Kill ends the program as a crash would: the kernel takes its QPs down.
+// Kill ends the program like a crash: the kernel destroys its QPs.
 func (p *Peer) Kill() error {
-	go func() { // whatever it still says
+	go func() { // drain its output
 		for range p.lines {
 		}
 	}()
@@ -176,11 +177,12 @@ func (p *Peer) Kill() error {
 	case <-p.proc.Done():
 		return nil
 	case <-time.After(patience):
-		return errors.New("peer: it does not end")
+		return errors.New("peer: the program does not end")
 	}
 }
 
-// Pattern is the byte at offset i of a block with that seed: what the commands fill and check put and expect.
+// Pattern returns the byte at offset i of a block with that seed, as the commands fill and check
+// use it.
 func Pattern(seed uint32, i int) byte {
 	x := (seed*0x10001 + uint32(i)) * 0x9e3779b1
 	return byte((x ^ x>>13) * 0x85ebca6b >> 24)
@@ -197,7 +199,7 @@ func Fill(b []byte, seed uint32) {
 func Check(b []byte, seed uint32) error {
 	for i, v := range b {
 		if want := Pattern(seed, i); v != want {
-			return fmt.Errorf("byte %d of %d is %#02x, should be %#02x", i, len(b), v, want)
+			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", i, len(b), v, want)
 		}
 	}
 	return nil

@@ -2,12 +2,12 @@ package peer
 
 import "github.com/gorxe/gorxe/interop/guest"
 
-// The peers of package transport's, as StartTransport takes them.
+// The peers of the transports, for StartTransport.
 const (
 	Indirect      = "indirect-peer"
 	SlidingWindow = "slidingwindow-peer"
 	StatusByte    = "statusbyte-peer"
 )
 
-// StartTransport starts the peer of a transport in a guest. Its commands stand in its source.
+// StartTransport starts the peer of a transport in a guest. Its source describes the commands.
 func StartTransport(vm *guest.VM, name string) (*Peer, error) { return start(vm, "/usr/bin/"+name) }

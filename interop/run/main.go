@@ -1,14 +1,15 @@
-// Command run plays gorxe's interoperability tests against kernel rxe in virtual machines, and prints a table:
-// scenario, gorxe's role, IP version, path MTU, result, time.
+// Command run runs gorxe's interoperability tests against kernel rxe in virtual machines and prints
+// a table: scenario, gorxe's role, IP version, path MTU, result, time.
 //
 //	go run ./interop/run             everything
-//	go run ./interop/run -core       what a CI run has time for
+//	go run ./interop/run -core       the part for CI
 //	go run ./interop/run -run 'TestVerbs/RC_READ'
 //	go run ./interop/run -debian trixie  with guests of Debian 13
 //
-// It needs root and a Debian archive, from which it installs what this host lacks (qemu, gcc) and builds the guest (kept in
-// the user's cache folder). A pcap of each scenario that failed goes to the folder of -out. The exit status is 0 if every
-// scenario passed, 1 if one failed, 2 for wrong usage.
+// It needs root and a Debian archive, from which it installs what this host lacks (qemu, gcc) and
+// builds the guest (kept in the user's cache folder). A pcap of each failed scenario goes to the
+// folder of -out. The exit status is 0 if every scenario passed, 1 if one failed, 2 for wrong
+// usage.
 package main
 
 import (
@@ -43,12 +44,12 @@ type options struct {
 func main() {
 	var o options
 	flag.BoolVar(&o.core, "core", false, "only the core of the matrix")
-	flag.StringVar(&o.run, "run", "", "regular expression that chooses tests, as 'go test -run' has it")
-	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of what failed, and the full log")
+	flag.StringVar(&o.run, "run", "", "regular expression that selects tests, as in go test -run")
+	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of failures and the complete log")
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
 	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests; trixie brings Linux 6.12 (default: this host's)")
 	flag.DurationVar(&o.timeout, "timeout", 0, "give up after this time (0: 45 min, with -core 15 min)")
-	flag.BoolVar(&o.refresh, "refresh", false, "build the guest anew, from the packages that the archive has today")
+	flag.BoolVar(&o.refresh, "refresh", false, "build the guest again from the packages that the archive has today")
 	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -71,7 +72,7 @@ func main() {
 	}
 }
 
-// play runs the tests and prints the table; it returns how many scenarios failed.
+// play runs the tests and prints the table. It returns the number of failed scenarios.
 func play(ctx context.Context, o *options) (failed int, err error) {
 	if os.Geteuid() != 0 {
 		return 0, fmt.Errorf("network namespaces and AF_XDP need root: run it as root")
@@ -102,7 +103,7 @@ func play(ctx context.Context, o *options) (failed int, err error) {
 	return test(ctx, o, log)
 }
 
-// test runs `go test` and follows its events.
+// test runs go test and follows its events.
 func test(ctx context.Context, o *options, log io.Writer) (failed int, err error) {
 	args := []string{"test", "-tags", "interop", "-count=1", "-json", "-timeout", o.timeout.String()}
 	if o.run != "" {
@@ -114,7 +115,7 @@ func test(ctx context.Context, o *options, log io.Writer) (failed int, err error
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Stderr = os.Stderr
-	// An interrupt goes to the tests, which then put everything away; they are given a moment.
+	// An interrupt goes to the tests, which clean up. They get some time for it.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.StdoutPipe()
@@ -134,7 +135,7 @@ func test(ctx context.Context, o *options, log io.Writer) (failed int, err error
 	for lines.Scan() {
 		if text := tab.take(lines.Bytes()); text != "" {
 			io.WriteString(log, text)
-			if strings.HasPrefix(text, "interop: ") { // what the tests say of the guests
+			if strings.HasPrefix(text, "interop: ") { // what the tests report about the guests
 				io.WriteString(os.Stderr, text)
 			}
 		}
@@ -148,11 +149,11 @@ func test(ctx context.Context, o *options, log io.Writer) (failed int, err error
 	case ctx.Err() != nil:
 		return tab.failed(), fmt.Errorf("interrupted")
 	case tab.failed() == 0 && waitErr != nil:
-		return 0, fmt.Errorf("go test: %w; the whole log is %s/log.txt", waitErr, o.out)
+		return 0, fmt.Errorf("go test: %w; the complete log is %s/log.txt", waitErr, o.out)
 	case len(tab.rows) == 0:
 		return 0, fmt.Errorf("no scenario ran: does -run %q match any?", o.run)
 	case tab.failed() > 0:
-		fmt.Printf("pcaps and the whole log: %s\n", o.out)
+		fmt.Printf("pcaps and the complete log: %s\n", o.out)
 	}
 	return tab.failed(), nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// event is a line of `go test -json` (go doc test2json).
+// event is a line of go test -json (go doc test2json).
 type event struct {
 	Action, Test, Output, Key, Value string
 	Elapsed                          float64
@@ -30,11 +30,11 @@ func (r *row) String() string {
 	return fmt.Sprintf("%s, gorxe %s, %s, MTU %s: %s in %.1f s", r.scenario, r.role, r.ip, r.mtu, r.result, r.seconds)
 }
 
-// table gathers rows from the events of the tests that say what scenario they are.
+// table collects rows from the events of tests that report a scenario.
 type table struct {
 	rows    []*row // in the order in which they ended
 	open    map[string]*row
-	skipped []string // tests that said no scenario
+	skipped []string // tests without a scenario
 	each    func(*row)
 }
 
@@ -42,7 +42,7 @@ func newTable() *table {
 	return &table{open: map[string]*row{}, each: func(*row) {}}
 }
 
-// take handles one line and returns the text that belongs into the log.
+// take handles one line and returns the text for the log.
 func (t *table) take(line []byte) string {
 	var e event
 	if json.Unmarshal(line, &e) != nil {
@@ -96,7 +96,7 @@ func (t *table) end(r *row) {
 	}
 }
 
-// reason is the first thing that the test complained of.
+// reason is the first failure that the test reported.
 func (r *row) reason() string {
 	for _, l := range r.output {
 		l = strings.TrimSpace(l)
@@ -114,11 +114,12 @@ func (r *row) reason() string {
 	return ""
 }
 
-// abandon fails the scenarios that have begun and never ended: the time was over, or the test program broke.
+// abandon fails the scenarios that started and never ended: the time limit was reached or the test
+// program crashed.
 func (t *table) abandon() {
 	for _, name := range slices.Sorted(maps.Keys(t.open)) {
 		if r := t.open[name]; r.scenario != "" {
-			r.result, r.output = "fail", append([]string{"it did not end: the time was over (-timeout), or the test program broke; see log.txt"}, r.output...)
+			r.result, r.output = "fail", append([]string{"it did not end: the time limit was reached (-timeout) or the test program crashed; see log.txt"}, r.output...)
 			t.end(r)
 		}
 	}
@@ -134,7 +135,7 @@ func (t *table) failed() (n int) {
 	return n
 }
 
-// write prints one line a scenario and the counts.
+// write prints one line per scenario and the counts.
 func (t *table) write(w io.Writer, took time.Duration) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "scenario\tgorxe\tIP\tpath MTU\tresult\ttime")

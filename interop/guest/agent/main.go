@@ -1,10 +1,11 @@
 //go:build linux
 
-// Command agent is the guest's init and the controller's hand inside it.
+// Command agent is the guest's init and executes the controller's commands.
 //
-// As process 1 it mounts the usual file systems, loads the modules that the image names, starts itself a second time
-// and then only collects orphans. That second process listens on the virtio-serial port and runs what
-// it is asked to, any number of processes at a time (see package wire). When the controller goes away, the machine powers off.
+// As process 1 it mounts the usual file systems, loads the modules that the image lists, starts
+// itself a second time and then only reaps orphans. The second process listens on the virtio-serial
+// port and runs what it is asked to, any number of processes at a time (see package wire). When the
+// controller disappears, the machine powers off.
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/gorxe/gorxe/interop/guest/wire"
 )
 
-// modulesFile lists the paths of the modules to load at boot, in order, one a line.
+// modulesFile lists the paths of the modules to load at boot, one per line, in order.
 const modulesFile = "/etc/gorxe/modules"
 
 func main() {
@@ -50,8 +51,8 @@ var mounts = []struct{ dir, kind string }{
 // boot never returns.
 func boot() {
 	for _, m := range mounts {
-		// Directories inside sysfs cannot be made, and a kernel may lack one of the optional kinds: what
-		// is really missing shows later by name.
+		// Directories inside sysfs cannot be created, and a kernel may lack one of the optional
+		// kinds. What is really missing is reported later by name.
 		_ = os.MkdirAll(m.dir, 0o755)
 		_ = unix.Mount(m.kind, m.dir, m.kind, 0, "")
 	}
@@ -68,13 +69,13 @@ func boot() {
 	for {
 		pid, err := unix.Wait4(-1, nil, 0, nil)
 		if err == nil && pid == cmd.Process.Pid {
-			powerOff() // no controller: nobody has a use for this machine any more
+			powerOff() // without a controller the machine has no purpose
 		}
 	}
 }
 
 func powerOff() {
-	// qemu runs with -no-reboot: a restart, which needs no ACPI, ends it.
+	// qemu runs with -no-reboot: a restart ends it without ACPI.
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 	select {}
 }
@@ -103,7 +104,7 @@ func loadModule(path string) error {
 	return nil
 }
 
-// openPort waits for the port and for somebody at its other end.
+// openPort waits for the port and for its other side.
 func openPort() (*os.File, error) {
 	const patience, pause = 10 * time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pause) {

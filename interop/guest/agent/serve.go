@@ -20,9 +20,11 @@ import (
 )
 
 const (
-	// stdinQueue is how many frames of input a process may leave unread before it holds up the others.
+	// stdinQueue is the number of input frames that a process may leave unread before it delays
+	// others.
 	stdinQueue = 1024
-	// lingering is how long output is still taken from what a finished command left running in the background.
+	// lingering is how long output is still read from what a finished command left running in the
+	// background.
 	lingering = 50 * time.Millisecond
 )
 
@@ -61,7 +63,8 @@ func (a *agent) serve() error {
 	}
 }
 
-// patient reads a port whose other end may not be there yet: until the first byte came, end of file means "not yet".
+// patient reads a port whose other side may not be there yet: before the first byte, end of file
+// means "not yet".
 type patient struct {
 	r    io.Reader
 	seen bool
@@ -104,7 +107,7 @@ func (a *agent) handle(f wire.Frame) {
 		p.give(nil)
 	case wire.Signal:
 		if len(f.Payload) == 1 {
-			// The whole group: a shell's children too. An error means that it is gone already.
+			// The whole process group. An error means that it is gone already.
 			_ = unix.Kill(-p.cmd.Process.Pid, unix.Signal(f.Payload[0]))
 		}
 	}
@@ -156,7 +159,7 @@ func (p *process) give(b []byte) {
 	}
 }
 
-// feed hands input on until its end; what comes after the process has ended is dropped.
+// feed passes input on until its end. Input after the end of the process is dropped.
 func (p *process) feed(w io.WriteCloser) {
 	defer w.Close()
 	for {
@@ -165,7 +168,7 @@ func (p *process) feed(w io.WriteCloser) {
 			if b == nil {
 				return
 			}
-			// A process that closed its input says so by its exit status.
+			// A process that closed its input reports it by its exit status.
 			_, _ = w.Write(b)
 		case <-p.done:
 			return
@@ -189,11 +192,11 @@ func (a *agent) exit(process uint32, o wire.Outcome) {
 	if err != nil {
 		return // an int and a string always marshal
 	}
-	// If the controller is gone, serve finds out.
+	// If the controller is gone serve notices.
 	_ = a.send(wire.Frame{Kind: wire.Exit, Process: process, Payload: b})
 }
 
-// output makes frames of what a process writes.
+// output turns what a process writes into frames.
 type output struct {
 	a       *agent
 	kind    wire.Kind

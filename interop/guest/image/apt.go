@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ErrHost says that this host cannot build or boot guests as it is.
+// ErrHost means that this host cannot build or boot guests.
 var ErrHost = errors.New("image: this host cannot run guests")
 
 // Missing lists the Debian packages that this host lacks for building and booting guests. An error
@@ -22,7 +22,7 @@ func Missing() ([]string, error) {
 		return nil, fmt.Errorf("%w: guests are built for linux/amd64 only", ErrHost)
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return nil, fmt.Errorf("%w: guests are made of Debian packages, and there is no apt-get here", ErrHost)
+		return nil, fmt.Errorf("%w: guests are made of Debian packages, and this host has no apt-get", ErrHost)
 	}
 	var pkgs []string
 	for _, t := range debian.hostTool {
@@ -71,10 +71,11 @@ func tail(b []byte) string {
 	return strings.TrimSpace(string(b))
 }
 
-// source is where packages come from.
+// source describes where packages come from.
 type source struct{ options []string } // of apt-get and apt-cache
 
-// newSource is this host's, or Debian's own archive of a release; what apt-get has to keep for that goes below work.
+// newSource returns this host's source or Debian's archive of a release. apt-get's files for it go
+// below work.
 func newSource(ctx context.Context, work, release string) (*source, error) {
 	if release == "" {
 		if lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*"); len(lists) == 0 {
@@ -99,8 +100,8 @@ func newSource(ctx context.Context, work, release string) (*source, error) {
 	return s, apt(ctx, "", append([]string{"update", "-qq"}, s.options...)...)
 }
 
-// fetch downloads the packages of the recipe with all that they depend on, as for an empty system, and the kernel. It
-// returns the folders that hold the two.
+// fetch downloads the packages of the recipe with their dependencies, as for an empty system, and
+// the kernel. It returns the folders of both.
 func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err error) {
 	debs, kernel = filepath.Join(work, "debs"), filepath.Join(work, "kernel")
 	for _, d := range []string{filepath.Join(debs, "partial"), kernel} {
@@ -116,7 +117,7 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 	if err := os.WriteFile(empty, nil, 0o644); err != nil {
 		return "", "", err
 	}
-	// Without locks: nothing of this host's package state is touched.
+	// Without locks: this host's package state is not touched.
 	common := append(slices.Clone(from.options), "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1", "-q")
 	closure := append([]string{"install", "-y", "--download-only", "--no-install-recommends"}, common...)
 	closure = append(closure, "-o", "Dir::State::status="+empty, "-o", "Dir::Cache::archives="+debs,
@@ -131,7 +132,7 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 	return debs, kernel, apt(ctx, kernel, append([]string{"download", version}, common...)...)
 }
 
-// newestKernel is the package with files in it that the package without any depends on.
+// newestKernel returns the package with files that the given metapackage depends on.
 func (s *source) newestKernel(ctx context.Context, meta string) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-cache", append(slices.Clone(s.options), "depends", meta)...).Output()
 	if err != nil {

@@ -23,21 +23,23 @@ import (
 type Image struct {
 	Kernel   string // an ELF file, which qemu starts without a BIOS, or a compressed kernel
 	Initrd   string
-	Release  string // of the kernel, as uname tells
+	Release  string // of the kernel, as uname reports it
 	Packages string // a file that lists the packages inside, with their versions
 }
 
-// Options say how to build.
+// Options configure the build.
 type Options struct {
-	Debian  string            // release of which the guest is made (Trixie); empty: this host's
-	Module  string            // folder of the Go module, from which the agent is built
-	Peers   fs.FS             // C sources: each NAME.c becomes /usr/bin/NAME, and may include its neighbours; nil: none
-	Log     func(string)      // progress, a line at a time; may be nil
-	Refresh bool              // build anew, with the packages that the archive has today
+	Debian string // release of the guest (Trixie); empty: this host's
+	Module string // folder of the Go module, from which the agent is built
+	// C sources: each NAME.c becomes /usr/bin/NAME and may include its neighbors; nil: none
+	Peers   fs.FS
+	Log     func(string)      // progress, one line at a time; may be nil
+	Refresh bool              // build again with the packages that the archive has today
 	Files   map[string]string // further files: path in the guest -> path here
 }
 
-// Get returns the image for this recipe, agent and peers; it builds what is not cached. Two builders at a time take turns.
+// Get returns the image for this recipe, agent and peers, and builds what is not cached. Concurrent
+// builders wait for each other.
 func Get(ctx context.Context, o Options) (*Image, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -93,7 +95,8 @@ const (
 	sysrootDir   = "sysroot" // headers and libraries, for compiling the peers
 )
 
-// buildBase makes kernel and archive from Debian's packages, in a folder that gets its name only when it is whole.
+// buildBase makes kernel and archive from Debian's packages in a folder that is renamed when it is
+// complete.
 func buildBase(ctx context.Context, dir, base string, s *spec, o *Options) error {
 	work, err := os.MkdirTemp(dir, "build-*")
 	if err != nil {
@@ -107,7 +110,7 @@ func buildBase(ctx context.Context, dir, base string, s *spec, o *Options) error
 	}
 	out := filepath.Join(work, "out")
 	root, kroot := filepath.Join(out, sysrootDir), filepath.Join(work, "kroot")
-	o.Log("unpacking them")
+	o.Log("unpacking Debian packages")
 	names, err := unpack(ctx, debs, root)
 	if err != nil {
 		return err
@@ -164,7 +167,7 @@ func packBase(ctx context.Context, out, kroot string, root sysroot, s *spec) err
 	return errors.Join(a.close(), f.Close())
 }
 
-// fill puts user space into the archive.
+// fill adds user space to the archive.
 func fill(ctx context.Context, a *archive, root sysroot, s *spec) error {
 	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "var", "usr/sbin", "sbin", "lib64"} {
 		a.dir(d)
@@ -192,7 +195,7 @@ func fill(ctx context.Context, a *archive, root sysroot, s *spec) error {
 	return busybox(ctx, a, root)
 }
 
-// busybox is the guest's shell, and every small tool that no package above brought.
+// busybox is the guest's shell and provides every small tool that no package above brought.
 func busybox(ctx context.Context, a *archive, root sysroot) error {
 	path, err := root.find("busybox", programDirs)
 	if err != nil {
@@ -203,7 +206,7 @@ func busybox(ctx context.Context, a *archive, root sysroot) error {
 	if err != nil {
 		return fmt.Errorf("busybox --list: %w", err)
 	}
-	// Not busybox's own shell: that one takes its applets before what stands in PATH.
+	// Not busybox's shell, which prefers its applets to programs in PATH.
 	a.link("bin/sh", "/usr/bin/dash")
 	for _, name := range strings.Fields(string(applets)) {
 		if a.made["usr/bin/"+name] || name == "busybox" {
@@ -215,7 +218,7 @@ func busybox(ctx context.Context, a *archive, root sysroot) error {
 	return nil
 }
 
-// prune keeps of the unpacked packages what the peer's compilation needs.
+// prune keeps of the unpacked packages what compiling the peers needs.
 func prune(root string) error {
 	for _, d := range []string{"usr/share", "usr/bin", "usr/sbin", "bin", "sbin", "etc", "var"} {
 		if err := os.RemoveAll(filepath.Join(root, d)); err != nil {
@@ -255,7 +258,7 @@ func overlay(ctx context.Context, base string, o *Options) (*Image, error) {
 	return img, err
 }
 
-// buildAgent compiles the agent; the go command's own cache makes it quick the second time.
+// buildAgent compiles the agent. The go command's cache makes it fast the second time.
 func buildAgent(ctx context.Context, module, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./interop/guest/agent")
 	cmd.Dir = module
@@ -266,10 +269,11 @@ func buildAgent(ctx context.Context, module, out string) error {
 	return nil
 }
 
-// initrdAge is how long an initramfs that nobody asked for is kept.
+// initrdAge is how long an unused initramfs is kept.
 const initrdAge = 24 * time.Hour
 
-// join makes the initramfs: the base's archive and a second one with files. It is named after what is in them.
+// join makes the initramfs: the base's archive and a second one with files. Its name is a hash of
+// the contents.
 func join(base, tmp string, files map[string]string) (string, error) {
 	var second bytes.Buffer
 	a := newArchive(&second)
@@ -283,7 +287,7 @@ func join(base, tmp string, files map[string]string) (string, error) {
 	path := filepath.Join(base, "initrd-"+hex.EncodeToString(sum[:8]))
 	now := time.Now()
 	if err := os.Chtimes(path, now, now); err == nil {
-		return path, nil // there, and in use
+		return path, nil // there and in use
 	}
 	old, err := filepath.Glob(filepath.Join(base, "initrd-*"))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// archive writes a cpio archive in the "newc" format, which the kernel unpacks as its first root. All
-// files belong to root. Several archives may stand behind each other in one initramfs.
+// archive writes a cpio archive in the "newc" format, which the kernel unpacks as its first root.
+// All files belong to root. An initramfs may contain several archives.
 type archive struct {
 	w     *bufio.Writer
 	inode int
@@ -24,7 +24,7 @@ func newArchive(w io.Writer) *archive {
 	return &archive{w: bufio.NewWriterSize(w, 1<<20), made: map[string]bool{"": true, ".": true}}
 }
 
-// The file types of a mode, as the kernel has them.
+// The file types of a mode.
 const (
 	typeDir  = 0o040000
 	typeFile = 0o100000
@@ -66,7 +66,7 @@ func (a *archive) pad() {
 	}
 }
 
-// dir makes a folder and those above it, once.
+// dir adds a folder and its parents, once.
 func (a *archive) dir(name string) {
 	name = filepath.Clean(name)
 	if a.made[name] {
@@ -95,7 +95,7 @@ func (a *archive) link(name, target string) {
 	a.entry(name, typeLink|0o777, int64(len(target)), strings.NewReader(target))
 }
 
-// file copies a file of this host. A name that is there already is left alone.
+// file copies a file of this host. An existing name is kept.
 func (a *archive) file(name, from string) {
 	if a.err != nil || a.made[name] {
 		return
@@ -115,7 +115,7 @@ func (a *archive) file(name, from string) {
 	}
 }
 
-// close ends the archive and pads it, so that another one may follow.
+// close ends the archive and pads it so that another one may follow.
 func (a *archive) close() error {
 	a.entry("TRAILER!!!", 0, 0, nil)
 	if a.err != nil {

@@ -9,16 +9,17 @@ import (
 	"os/exec"
 )
 
-// Fields of a bzImage's head (the kernel's x86 boot protocol, 2.08 and later), by their offsets; 32 bits each but the first.
+// Fields of a bzImage's header (the kernel's x86 boot protocol, 2.08 and later), by offset; 32 bits
+// except the first.
 const (
-	bootSectors    = 0x1f1 // 8 bits: sectors of real-mode code behind the first
-	bootPayload    = 0x248 // where the compressed kernel begins, counted from the protected-mode code on
+	bootSectors    = 0x1f1 // 8 bits: sectors of real-mode code after the first
+	bootPayload    = 0x248 // start of the compressed kernel, relative to the protected-mode code
 	bootPayloadLen = 0x24c
 	bootHeadLen    = 0x250
 	sectorSize     = 512
 )
 
-// unpackers are the programs for what Debian compresses kernels with: 12 has xz, 13 zstd.
+// unpackers are the programs for Debian's kernel compression: xz in 12, zstd in 13.
 var unpackers = []struct {
 	magic string
 	argv  []string
@@ -27,7 +28,8 @@ var unpackers = []struct {
 	{"\x28\xb5\x2f\xfd", []string{"zstd", "-dc"}},
 }
 
-// payload is the compressed kernel inside a bzImage, without the 4 bytes behind it that tell its unpacked length; nil if there is none.
+// payload returns the compressed kernel inside a bzImage without the 4 bytes of its unpacked
+// length; nil if there is none.
 func payload(image []byte) []byte {
 	if len(image) < bootHeadLen || image[bootSectors] == 0 {
 		return nil
@@ -41,8 +43,9 @@ func payload(image []byte) []byte {
 	return image[from:to]
 }
 
-// unzipKernel writes the ELF file that is inside a bzImage: qemu starts it directly, which saves BIOS and decompressor, most of a
-// boot without KVM. A kernel compressed in another way, or by a program that this host lacks, is used as it is.
+// unzipKernel writes the ELF file inside a bzImage: qemu starts it directly, which saves BIOS and
+// decompression, most of a boot without KVM. A kernel with another compression, or without the
+// program to unpack it, is used as it is.
 func unzipKernel(ctx context.Context, from, to string) error {
 	image, err := os.ReadFile(from)
 	if err != nil {

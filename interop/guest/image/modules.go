@@ -12,17 +12,17 @@ import (
 	"strings"
 )
 
-// moduleSet knows the modules of one kernel: where they are, what each needs and by what other names the kernel asks for them.
+// moduleSet describes the modules of one kernel: their files, dependencies and aliases.
 type moduleSet struct {
 	dir     string            // lib/modules/VERSION of the unpacked package
-	paths   map[string]string // module name -> path below dir
+	paths   map[string]string // module name to path below dir
 	builtin map[string]bool
 	info    map[string]moduleInfo
 }
 
 type moduleInfo struct{ depends, aliases []string }
 
-// moduleName is how the kernel calls a module in a file of that name.
+// moduleName returns the kernel's name of a module file.
 func moduleName(path string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	return strings.ReplaceAll(name, "-", "_")
@@ -51,7 +51,7 @@ func newModuleSet(dir string) (*moduleSet, error) {
 	return m, nil
 }
 
-// read gives a module's bytes, decompressed.
+// read returns a module's bytes, decompressed.
 func (m *moduleSet) read(name string) ([]byte, error) {
 	p, ok := m.paths[name]
 	if !ok {
@@ -64,7 +64,7 @@ func (m *moduleSet) read(name string) ([]byte, error) {
 	return os.ReadFile(p)
 }
 
-// order returns the modules that names need, dependencies first, each once, without those that the kernel has inside.
+// order returns the modules that names need, dependencies first, each once, without built-in ones.
 func (m *moduleSet) order(names []string) ([]string, error) {
 	var out []string
 	var visit func(string) error
@@ -108,7 +108,7 @@ func (m *moduleSet) lookup(name string) (moduleInfo, error) {
 	return i, nil
 }
 
-// readModuleInfo reads the section in which a module keeps its facts as "key=value" strings.
+// readModuleInfo reads the section with "key=value" strings of a module.
 func readModuleInfo(b []byte) (moduleInfo, error) {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
@@ -141,7 +141,7 @@ func parseModuleInfo(data []byte) moduleInfo {
 	return i
 }
 
-// add copies modules into the archive, with the lists that init and modprobe read.
+// add copies modules into the archive with the lists that init and modprobe read.
 func (m *moduleSet) add(a *archive, version string, boot, more []string) error {
 	first, err := m.order(boot)
 	if err != nil {

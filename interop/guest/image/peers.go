@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// buildPeers compiles every C program of a folder against the guest's own libraries, once for each state of the folder. It returns
-// where they are, by their paths in the guest.
+// buildPeers compiles every C program of a folder against the guest's libraries, once per state of
+// the folder. It returns their files by path in the guest.
 func buildPeers(ctx context.Context, base string, sources fs.FS) (map[string]string, error) {
 	sum, names, err := survey(sources)
 	if err != nil {
@@ -41,7 +41,7 @@ func buildPeers(ctx context.Context, base string, sources fs.FS) (map[string]str
 	return out, nil
 }
 
-// survey names the folder's content by a hash, and the programs in it.
+// survey returns a hash of the folder's content and the programs in it.
 func survey(sources fs.FS) (sum string, programs []string, err error) {
 	h := sha256.New()
 	err = fs.WalkDir(sources, ".", func(path string, d fs.DirEntry, err error) error {
@@ -70,7 +70,7 @@ func compile(ctx context.Context, root sysroot, sources fs.FS, names []string, w
 	if err != nil {
 		return err
 	}
-	// The guest's libraries may want a newer C library than this host's, which the guest has.
+	// The guest's libraries may need a newer C library than this host's. The guest has it.
 	args := []string{"-O2", "-Wall", "-Werror", "-I", root.host("usr/include"), "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"}
 	// libibverbs 47 and later can post FLUSH; Debian 12's cannot.
 	if h, err := os.ReadFile(root.host("usr/include/infiniband/verbs.h")); err == nil && bytes.Contains(h, []byte("ibv_wr_flush")) {

@@ -6,36 +6,37 @@ import (
 	"fmt"
 )
 
-// recipeVersion is to be raised when code of this package changes what an image holds.
+// recipeVersion must be raised when code of this package changes the contents of an image.
 const recipeVersion = 2
 
-// spec is the recipe: Debian packages, and what is taken from them.
+// spec is the recipe: Debian packages and what is taken from them.
 type spec struct {
-	release  string   // Debian's code name for it; empty: whatever this host's apt-get takes packages from
+	release  string   // Debian's code name; empty: the source of this host's apt-get
 	kernel   string   // the package that depends on the newest stock kernel
-	packages []string // with everything that they depend on; unpacked, never installed
+	packages []string // with all dependencies; unpacked, never installed
 	programs []string // copied with the libraries that they need
-	extra    []string // libraries that are loaded by name while running (glob patterns below a library folder)
-	data     []string // files and folders copied as they are
+	extra    []string // libraries opened by name at run time (glob patterns below a library folder)
+	data     []string // files and folders copied unchanged
 	boot     []string // modules that init loads
-	modules  []string // modules that wait for modprobe
+	modules  []string // modules for modprobe
 	hostTool []hostTool
 }
 
-// hostTool is a program that this host needs, and the Debian package that has it.
+// hostTool is a program that this host needs and its Debian package.
 type hostTool struct{ program, pkg string }
 
-// Trixie is Debian 13: Linux 6.12, whose rxe knows FLUSH and ATOMIC_WRITE, and the RDMA tools of 2025.
+// Trixie is Debian 13: Linux 6.12, whose rxe supports FLUSH and ATOMIC_WRITE, and the RDMA tools of
+// 2025.
 const Trixie = "trixie"
 
-// recipe is the one for a Debian release; the empty string is this host's own.
+// recipe returns the recipe for a Debian release; the empty string means this host's.
 func recipe(release string) (*spec, error) {
 	s := debian
 	switch s.release = release; release {
 	case "", Trixie:
 		return &s, nil
 	}
-	return nil, fmt.Errorf("image: no recipe for Debian release %q: choose %q, or none for this host's", release, Trixie)
+	return nil, fmt.Errorf("image: no recipe for Debian release %q: choose %q or leave it empty for this host's", release, Trixie)
 }
 
 var debian = spec{
@@ -56,13 +57,13 @@ var debian = spec{
 		{"xz", "xz-utils"}, {"zstd", "zstd"}, {"dpkg-deb", "dpkg"}, {"apt-get", "apt"}},
 }
 
-// hash names the recipe.
+// hash identifies the recipe.
 func (s *spec) hash() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %q", recipeVersion, *s))
 	return hex.EncodeToString(sum[:8])
 }
 
-// passwd and the like: what programs expect of any system.
+// systemFiles are passwd and other files that programs expect.
 var systemFiles = map[string]string{
 	"etc/passwd":        "root:x:0:0:root:/root:/bin/sh\n",
 	"etc/group":         "root:x:0:\n",

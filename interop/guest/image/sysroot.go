@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// arch is Debian's name for the library folder of this architecture.
+// arch is Debian's name of the library folder of this architecture.
 const arch = "x86_64-linux-gnu"
 
 // sysroot is a folder with unpacked packages: a Debian system that was never installed.
 type sysroot string
 
-// resolve follows symbolic links inside the folder; an absolute one is meant from the folder on.
+// resolve follows symbolic links inside the folder. Absolute ones are relative to the folder.
 func (s sysroot) resolve(path string) (string, error) {
 	const maxLinks = 16
 	path = filepath.Clean("/" + path)
@@ -49,7 +49,7 @@ var (
 	libraryDirs = []string{"lib/" + arch, "usr/lib/" + arch, "lib64", "usr/lib64", "lib", "usr/lib"}
 )
 
-// find looks for a file in folders of the sysroot and returns where it really is.
+// find looks for a file in folders of the sysroot and returns its real path.
 func (s sysroot) find(name string, dirs []string) (string, error) {
 	for _, d := range dirs {
 		if p, err := s.resolve(filepath.Join(d, name)); err == nil {
@@ -59,7 +59,7 @@ func (s sysroot) find(name string, dirs []string) (string, error) {
 	return "", fmt.Errorf("image: no %s in the packages: the recipe does not fit this Debian release", name)
 }
 
-// collector copies programs into an archive, and after them the libraries that they need.
+// collector copies programs into an archive, followed by the libraries that they need.
 type collector struct {
 	from sysroot
 	to   *archive
@@ -113,7 +113,7 @@ func (c *collector) needs(path string) error {
 	return nil
 }
 
-// loaded copies libraries that no program names but some library opens while it runs.
+// loaded copies libraries that are opened by name at run time.
 func (c *collector) loaded(pattern string) error {
 	for _, d := range libraryDirs {
 		hits, err := filepath.Glob(c.from.host(filepath.Join(d, pattern)))
@@ -129,7 +129,7 @@ func (c *collector) loaded(pattern string) error {
 			if err != nil {
 				return err
 			}
-			// Providers are looked for below the folder where the library itself was configured to be.
+			// Providers are looked for below the folder that the library was configured with.
 			c.to.file(filepath.Join("usr/lib/"+arch, rel), real)
 			c.to.file(filepath.Join(guestLibs, rel), real)
 			if err := c.needs(real); err != nil {
@@ -143,7 +143,7 @@ func (c *collector) loaded(pattern string) error {
 	return fmt.Errorf("image: no library %s in the packages: the recipe does not fit this Debian release", pattern)
 }
 
-// data copies a file or a folder; one that is not there is left out.
+// data copies a file or a folder if it exists.
 func (c *collector) data(path string) error {
 	return filepath.WalkDir(c.from.host(path), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,9 +1,8 @@
-// Package wire is the protocol between the agent inside a guest and the
-// controller outside: frames on one byte stream (a virtio-serial port), each
-// for one of several processes that run at the same time.
+// Package wire is the protocol between the agent inside a guest and the controller outside: frames
+// on one byte stream (a virtio-serial port), each for one of several concurrent processes.
 //
-// A frame is a kind (1 byte), a process number (4 bytes, big endian, chosen by
-// the controller), a length (4 bytes, big endian) and that many bytes.
+// A frame is a kind (1 byte), a process number (4 bytes, big endian, chosen by the controller), a
+// length (4 bytes, big endian) and that many bytes.
 //
 //	controller -> agent   Run (a Command as JSON), Stdin, StdinEOF, Signal (1 byte)
 //	agent -> controller   Hello (the guest's uptime), Stdout, Stderr, Exit (an Outcome as JSON)
@@ -17,7 +16,7 @@ import (
 	"io"
 )
 
-// Kind says what a frame carries.
+// Kind is the kind of a frame.
 type Kind byte
 
 // The kinds of frames.
@@ -40,8 +39,8 @@ const MaxPayload = 64 << 10
 
 const headerLen = 9
 
-// ErrBroken says that the stream does not carry frames.
-var ErrBroken = errors.New("wire: not a frame: the two ends speak different versions; build the guest image again")
+// ErrBroken means that the stream does not contain frames.
+var ErrBroken = errors.New("wire: not a frame: both sides use different versions: build the guest image again")
 
 // Frame is one message.
 type Frame struct {
@@ -50,15 +49,16 @@ type Frame struct {
 	Payload []byte
 }
 
-// Command is what a Run frame asks for.
+// Command is the payload of a Run frame.
 type Command struct {
 	Argv []string `json:"argv"`
 	Dir  string   `json:"dir,omitempty"`
 }
 
-// Outcome is what an Exit frame tells.
+// Outcome is the payload of an Exit frame.
 type Outcome struct {
-	Status int    `json:"status"`          // exit status; 128 + number for a signal; 127 if it could not be started
+	// exit status; 128 + number for a signal; 127 if it could not be started
+	Status int    `json:"status"`
 	Error  string `json:"error,omitempty"` // why it could not be started
 }
 
