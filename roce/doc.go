@@ -1,57 +1,87 @@
-// Package roce is an RDMA NIC in software: verbs in Go, as standard RoCEv2 packets, on an ordinary Ethernet
-// interface (Open, over AF_XDP) or on any driver.Port (New), an in-memory link for example.
+// Package roce provides a software RDMA NIC with a verbs API. It speaks standard RoCEv2, so its
+// peers can be hardware NICs, the Linux kernel's rxe, or other programs that use this package.
 //
-// # The objects
+// # Devices and objects
 //
-// A Device has protection domains (PD), memory regions (MR, FastMR) and windows (MW) in them, completion queues (CQ),
-// shared receive queues (SRQ) and queue pairs (QP): the verbs' objects with the verbs' rules. Names are those of libibverbs: PostSend,
-// PostRecv, CQ.Poll, statuses by their ibv_wc_status names.
+// [Open] creates a [Device] on a Linux network interface, over AF_XDP. [New] creates one on any
+// [Port], for example on the in-memory link of package loopback. The objects of a Device follow the
+// rules of verbs and have the names of libibverbs:
 //
-// Two ends exchange an Endpoint (QP.Local) and, for one-sided operations, a RemoteBuffer (MR.Remote) by any means, TCP
-// or a file, and each calls QP.Connect. The Examples show every operation on the in-memory link: ExampleQP_write,
-// ExampleQP_sendRecv, ExampleQP_read, ExampleQP_atomics, ExampleQP_datagram.
+//   - A protection domain ([PD]) groups memory and queue pairs.
+//   - A memory region ([MR]) is memory that work requests and peers can access. [MW] and [FastMR]
+//     change access rights by work requests.
+//   - A queue pair ([QP]) sends and receives. [SendWR] and [RecvWR] are its work requests. An [SRQ]
+//     is a receive queue for several QPs.
+//   - A completion queue ([CQ]) reports the results of work requests as [WC].
+//   - An address handle ([AH]) addresses datagrams.
 //
-// Programs on the RDMA world's connection manager, rdma_cm, are met by Device.Dial and Device.Listen (their Examples), for
-// datagrams by Device.ResolveUD and Device.ListenUD. UD QPs attach to IP multicast groups with QP.AttachMulticast.
+// A program needs to import only this package; types and errors of the packages below it have
+// aliases here. The examples show each operation with error handling.
 //
-// # Who turns the crank
+// # Connections
 //
-// The protocol below is a pure state machine; a Device drives it in one of two ways.
+// There are two ways to connect RC and UC queue pairs:
 //
-//   - Auto progress (the default): a goroutine locked to its OS thread receives, answers and retransmits. It
-//     spins (Expert.Spin) after the last packet, then sleeps in the kernel. Peers' one-sided operations are served
-//     without the program's doing.
-//   - Manual progress (WithProgress(Manual)): CQ.Poll, CQ.Wait and Device.Progress do that work in the thread that calls them.
-//     There is no hand-over between threads, which makes it the faster way to poll; but a device that nobody polls answers
-//     nobody, and its peers' retries run out.
+//   - [Device.Dial] and [Device.Listen] use the connection manager, as rdma_cm does. The peer may
+//     be any program on rdma_cm. [Device.ResolveUD] and [Device.ListenUD] do the same for datagrams.
+//   - [QP.Connect] takes the peer's [Endpoint], which both sides exchange by other means, such as
+//     TCP. [QP.Local] returns the local one.
 //
-// With Expert.Clock the caller owns the time as well: a simulation replays from a seed.
+// A UD queue pair needs [QP.Activate] instead. [QP.AttachMulticast] joins an IP multicast group.
+//
+// For one-sided operations (WRITE, READ, atomics) the peer also needs a [RemoteBuffer], which
+// [MR.Remote] returns.
+//
+// # Progress
+//
+// Some thread must run the protocol: receive, answer, retransmit. [WithProgress] selects it.
+//
+//   - [Auto], the default: a goroutine of the Device that is locked to its OS thread. It spins for a
+//     while after the last packet, then sleeps in the kernel. Peers' requests are served at any
+//     time.
+//   - [Manual]: the calls of [CQ.Poll], [CQ.Wait] and [Device.Progress]. This gives the lowest
+//     latency, because no work passes between threads. A program that stops calling them stops
+//     answering, and its peers' retries are exhausted.
+//
+// With [Expert].Clock the program also controls the time, and a simulation is reproducible.
 //
 // # Memory
 //
-// From PostSend or PostRecv to the completion, the memory that an SGE names belongs to the NIC. A completion orders
-// memory: what the NIC wrote before it can be read plainly after CQ.Poll returned it.
+// From posting until the completion, the Device owns the memory that the SGEs of a work request
+// name. After [CQ.Poll] has returned the completion, plain reads see everything that the Device
+// wrote before it.
 //
-// Peers' WRITEs and atomics need no completion here. A program that polls memory which a peer writes has to use the
-// accessors MR.Load8 and MR.Load64: of each packet of a WRITE, the last aligned word is published atomically after
-// all its other bytes, and packets land in order, so who sees a flag at the WRITE's end sees the data before it. 8-byte atomics of peers
-// hold against MR.Add64, MR.CompareAndSwap64, MR.Load64 and MR.Store64. MR.Close returns when no packet can touch the
-// memory any more.
+// WRITEs and atomics of a peer cause no completion on this side. A program may poll the memory that
+// a peer writes, with [MR.Load8], [MR.Load32] or [MR.Load64]. The Device stores the last aligned
+// word of each packet atomically, after all other bytes of the packet, and stores packets in order.
+// So a program that loads a new value at the end of a WRITE sees all bytes before it. Atomics of
+// peers are atomic with respect to [MR.Add64], [MR.CompareAndSwap64], [MR.Load64] and [MR.Store64].
+//
+// # Errors
+//
+// Failed calls return errors that wrap a sentinel of this package, such as [ErrSQFull]; test for it
+// with errors.Is. A failed work request completes with a [Status] other than [Success], and on RC
+// its QP goes to [StateErr]. Events that concern no single work request come from [Device.Events].
 //
 // # Concurrency
 //
-// All methods may be called from any goroutine. Posting takes a small lock of the queue; nothing on the data path
-// waits for the control path. Creating, changing and closing objects costs a round trip to the device's thread.
+// All methods may be called from any goroutine. PostSend and PostRecv hold a short lock of their
+// queue. Creating, changing and closing objects waits for the thread that runs the protocol.
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - types.go, options.go, errors.go: the vocabulary
-//   - device.go: a Device's life; memory.go, window.go, queuepair.go, connect.go, cq.go, srq.go, ah.go: its objects
-//   - dial.go, listen.go, conn.go, datagram.go: connections; gsi.go, dialogue.go: QP1, and how the connection manager's events
-//     (package cm) reach those who wait; multicast.go
-//   - host.go: how the loop (internal/loop), which moves the packets, reaches the device
-//   - region.go: methods of MR and FastReg; prefetch.go, budget.go: many QPs and regions: what comes next is fetched ahead, and what the machine does not have is refused
-//   - postlock.go: the lock of posters
-//   - gid.go, watch.go: addresses, and what happens when they, the link or a neighbour change
-//   - events.go, counters.go, rand.go
+//   - device.go, host.go: a Device, and its part of the loop (package internal/loop)
+//   - memory.go, region.go, window.go: PD, MR, MW and FastMR
+//   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
+//   - cq.go, srq.go, ah.go: CQ, SRQ and AH
+//   - dial.go, listen.go, conn.go, datagram.go: connections with the connection manager
+//   - gsi.go, dialogue.go, farewell.go: QP1, and how the events of package roce/cm reach their
+//     waiters
+//   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
+//   - prefetch.go, huge.go, huge_unsafe.go: many QPs and regions in caches and the TLB
+//   - budget.go, rand.go: limits of memory, random numbers
+//   - events.go, counters.go: asynchronous events and counters
 package roce

@@ -14,22 +14,22 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// serve takes one connection and answers what comes over it, until the peer hangs up.
+// serve accepts one connection and waits until the peer disconnects.
 func serve(ctx context.Context, h host, l *roce.Listener) {
 	r, err := l.Accept(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("asked: %s\n", bytes.TrimRight(r.PrivateData(), "\x00"))
-	c, err := r.Accept(ctx, h.qp, roce.AcceptOptions{PrivateData: []byte("come in")})
+	fmt.Printf("request: %s\n", bytes.TrimRight(r.PrivateData(), "\x00"))
+	c, err := r.Accept(ctx, h.qp, roce.AcceptOptions{PrivateData: []byte("welcome")})
 	if err != nil {
 		log.Fatal(err)
 	}
 	<-c.Done()
-	fmt.Println("the other end:", c.Err())
+	fmt.Println("ended:", c.Err())
 }
 
-// A connection by the connection manager, as programs on rdma_cm make it: either end may be such a program.
+// A connection with the connection manager. Either side may be a program on rdma_cm.
 func ExampleDevice_Dial() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -50,40 +50,42 @@ func ExampleDevice_Dial() {
 		close(served)
 	}()
 
-	c, err := client.dev.Dial(ctx, l.Addr(), client.qp, roce.DialOptions{PrivateData: []byte("may I?")})
+	c, err := client.dev.Dial(ctx, l.Addr(), client.qp, roce.DialOptions{PrivateData: []byte("hello")})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("answered: %s\n", bytes.TrimRight(c.PrivateData(), "\x00"))
+	fmt.Printf("reply: %s\n", bytes.TrimRight(c.PrivateData(), "\x00"))
 	if err := c.Close(); err != nil {
 		log.Fatal(err)
 	}
 	<-served
 	// Output:
-	// asked: may I?
-	// answered: come in
-	// the other end: roce: disconnected by the peer: dial again
+	// request: hello
+	// reply: welcome
+	// ended: roce: disconnected by the peer: dial again
 }
 
-// greet serves one client: a queue pair of its own, and no more than a second for the client to come.
+// greet serves one client with its own queue pair. The client has a second to complete the
+// connection.
 func greet(ctx context.Context, h host, r *roce.Request) error {
 	qp, err := h.dev.CreateQP(h.pd, roce.QPConfig{Type: roce.RC, SendCQ: h.cq})
 	if err != nil {
-		return errors.Join(err, r.Reject([]byte("no room")))
+		return errors.Join(err, r.Reject([]byte("no resources")))
 	}
 	defer qp.Close()
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	c, err := r.Accept(soon, qp, roce.AcceptOptions{PrivateData: fmt.Appendf(nil, "hello, %s", bytes.TrimRight(r.PrivateData(), "\x00"))})
+	name := bytes.TrimRight(r.PrivateData(), "\x00")
+	c, err := r.Accept(soon, qp, roce.AcceptOptions{PrivateData: fmt.Appendf(nil, "hello, %s", name)})
 	if err != nil {
 		return err
 	}
-	<-c.Done() // here it would use the connection
+	<-c.Done() // a real server would use the connection
 	return c.Close()
 }
 
-// A server: it takes requests as they come and answers each in a goroutine of its own, so that one who never comes keeps
-// nobody waiting.
+// A server that answers each request in its own goroutine, so that a client that does not complete
+// its connection delays no other.
 func ExampleDevice_Listen() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {

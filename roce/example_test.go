@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// host is one end of the examples: a device, and one object of each kind on it. On a real interface it begins with
-// roce.Open("eth0") instead of roce.New.
+// host is one side of the examples: a device and one object of each kind. A program on a network
+// interface calls roce.Open("eth0") instead of roce.New.
 type host struct {
 	dev *roce.Device
 	pd  *roce.PD
@@ -40,8 +40,8 @@ func newHost(link *loopback.Link, i int, typ roce.QPType) (h host) {
 	return h
 }
 
-// twoHosts makes two hosts on an in-memory link. Between machines, each end sends its Endpoint (and RemoteBuffer) to the
-// other over TCP, as JSON for example.
+// twoHosts returns two hosts on an in-memory link. Hosts on a network send their Endpoint (and
+// RemoteBuffer) to each other, for example as JSON over TCP.
 func twoHosts(typ roce.QPType) (a, b host, done func()) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -69,7 +69,7 @@ func (h host) wait() roce.WC {
 	return wcs[0]
 }
 
-// RDMA WRITE: a puts bytes into b's memory, and b does nothing for it.
+// RDMA WRITE: a writes into b's memory, without a call on b's side.
 func ExampleQP_write() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
@@ -85,7 +85,7 @@ func ExampleQP_write() {
 	}
 	fmt.Println(a.wait().Status)
 
-	for b.mr.Load8(12) == 0 { // b may poll the last byte: the others are there before it
+	for b.mr.Load8(12) == 0 { // b may poll the last byte: the others become visible before it
 	}
 	fmt.Printf("%s\n", b.mr.Bytes()[:13])
 	// Output:
@@ -93,7 +93,8 @@ func ExampleQP_write() {
 	// hello, memory
 }
 
-// SEND and receive: b says where the next message shall go, and gets a completion when it has come.
+// SEND and receive: b posts a buffer for the next message, and gets a completion when it has
+// arrived.
 func ExampleQP_sendRecv() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
@@ -112,28 +113,28 @@ func ExampleQP_sendRecv() {
 	// hello, peer
 }
 
-// RDMA READ: a fetches bytes from b's memory, and b does nothing for it.
+// RDMA READ: a reads b's memory, without a call on b's side.
 func ExampleQP_read() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
-	copy(b.mr.Bytes()[100:], "b's own words")
+	copy(b.mr.Bytes()[100:], "data of b")
 	remote := b.mr.Remote()
 
 	if err := a.qp.PostSend(roce.SendWR{
 		Op: roce.OpRead, Flags: roce.Signaled,
-		SGEs:       []roce.SGE{a.mr.SGE(0, 13)},
+		SGEs:       []roce.SGE{a.mr.SGE(0, 9)},
 		RemoteAddr: remote.Addr + 100, RKey: remote.RKey,
 	}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(a.wait().Status)
-	fmt.Printf("%s\n", a.mr.Bytes()[:13])
+	fmt.Printf("%s\n", a.mr.Bytes()[:9])
 	// Output:
 	// success
-	// b's own words
+	// data of b
 }
 
-// Atomics: 8 bytes of b's memory, changed by a in one indivisible step, with the old value coming back.
+// Atomics: a changes 8 bytes of b's memory atomically and gets the old value.
 func ExampleQP_atomics() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
@@ -158,7 +159,8 @@ func ExampleQP_atomics() {
 	// 40 42 1000
 }
 
-// UD: datagrams to anybody, by address handle. The receiver finds the sender's network header in the first 40 bytes.
+// UD: datagrams to any peer, by address handle. The first 40 bytes of the receive buffer hold the
+// sender's network header.
 func ExampleQP_datagram() {
 	a, b, done := twoHosts(roce.UD)
 	defer done()
@@ -178,7 +180,7 @@ func ExampleQP_datagram() {
 		log.Fatal(err)
 	}
 	if err := a.qp.PostSend(roce.SendWR{
-		Op: roce.OpSend, Inline: []byte("hello, anybody"),
+		Op: roce.OpSend, Inline: []byte("hello, datagram"),
 		AH: ah, RemoteQPN: peer.QPN, RemoteQKey: peer.QKey,
 	}); err != nil {
 		log.Fatal(err)
@@ -188,11 +190,11 @@ func ExampleQP_datagram() {
 	fmt.Printf("%s\n", b.mr.Bytes()[roce.GRHLen:wc.ByteLen])
 	// Output:
 	// true
-	// hello, anybody
+	// hello, datagram
 }
 
-// Manual progress: CQ.Poll itself does the work, in the caller's thread. That is the way to the lowest latency; here one
-// thread turns the cranks of both ends.
+// Manual progress: CQ.Poll and Progress run the protocol in the caller's thread, for the lowest
+// latency. Here one thread runs two devices.
 func ExampleWithProgress() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
@@ -209,7 +211,8 @@ func ExampleWithProgress() {
 	// Output: 0
 }
 
-// Memory windows: b lets a write 64 bytes of a region that is otherwise closed to peers, and takes the key back.
+// Memory windows: b allows a to write 64 bytes of a region that has no remote rights itself, and
+// then invalidates the key.
 func ExampleMW() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
@@ -221,13 +224,18 @@ func ExampleMW() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	key, err := b.qp.BindMW(mw, roce.MWBindAttr{Flags: roce.Signaled, SGE: private.SGE(128, 64), Access: roce.RemoteWrite})
+	key, err := b.qp.BindMW(mw, roce.MWBindAttr{
+		Flags: roce.Signaled, SGE: private.SGE(128, 64), Access: roce.RemoteWrite,
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(b.wait().Opcode) // b may tell a the key
+	fmt.Println(b.wait().Opcode) // now b can tell a the key
 
-	write := roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: []byte("through the window"), RemoteAddr: private.Addr() + 128, RKey: key}
+	write := roce.SendWR{
+		Op: roce.OpWrite, Flags: roce.Signaled, Inline: []byte("through the window"),
+		RemoteAddr: private.Addr() + 128, RKey: key,
+	}
 	if err := a.qp.PostSend(write); err != nil {
 		log.Fatal(err)
 	}
@@ -250,25 +258,35 @@ func ExampleMW() {
 	// remote access error
 }
 
-// FLUSH and ATOMIC WRITE: a writes a record, has it made visible, and only then moves the 8 bytes that point to it.
+// FLUSH and ATOMIC WRITE: a writes a record, makes it visible, and only then updates the 8 bytes
+// that hold the end of the log.
 func ExampleQP_commit() {
 	a, b, done := twoHosts(roce.RC)
 	defer done()
-	log1, err := b.pd.AllocMR(4096, roce.LocalWrite|roce.RemoteWrite|roce.FlushGlobal)
+	buf, err := b.pd.AllocMR(4096, roce.LocalWrite|roce.RemoteWrite|roce.FlushGlobal)
 	if err != nil {
 		log.Fatal(err)
 	}
-	remote := log1.Remote()
+	remote := buf.Remote()
 	record := []byte("a record")
+	end := binary.NativeEndian.AppendUint64(nil, 8+uint64(len(record)))
 	if err := a.qp.PostSend(
-		roce.SendWR{Op: roce.OpWrite, Inline: record, RemoteAddr: remote.Addr + 8, RKey: remote.RKey},
-		roce.SendWR{Op: roce.OpFlush, Placement: roce.PlaceGlobal, RemoteAddr: remote.Addr + 8, Length: uint32(len(record)), RKey: remote.RKey},
-		roce.SendWR{Op: roce.OpAtomicWrite, Inline: binary.NativeEndian.AppendUint64(nil, 8+uint64(len(record))), RemoteAddr: remote.Addr, RKey: remote.RKey, Flags: roce.Signaled},
+		roce.SendWR{
+			Op: roce.OpWrite, Inline: record, RemoteAddr: remote.Addr + 8, RKey: remote.RKey,
+		},
+		roce.SendWR{
+			Op: roce.OpFlush, Placement: roce.PlaceGlobal,
+			RemoteAddr: remote.Addr + 8, Length: uint32(len(record)), RKey: remote.RKey,
+		},
+		roce.SendWR{
+			Op: roce.OpAtomicWrite, Inline: end, Flags: roce.Signaled,
+			RemoteAddr: remote.Addr, RKey: remote.RKey,
+		},
 	); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(a.wait().Opcode)
-	fmt.Printf("%s\n", log1.Bytes()[8:log1.Load64(0)])
+	fmt.Printf("%s\n", buf.Bytes()[8:buf.Load64(0)])
 	// Output:
 	// ATOMIC_WRITE
 	// a record
