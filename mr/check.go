@@ -87,7 +87,7 @@ func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, nee
 // scoped tells whether m is a window of type 2 that this QP may use (IBA
 // 10.6.7, type 2B: both the PD and the QP have to be the right ones).
 func (m *MR) scoped(pd *PD, s *Scope) Verdict {
-	switch x := m.more; {
+	switch x := m.ext; {
 	case x == nil || x.pd != pd:
 		return WrongPD
 	case x.scope != s:

@@ -8,7 +8,7 @@ import "fmt"
 // Prepare begins anew (IBA 10.6.6, fast register). One registration is live
 // at a time.
 type FastMR struct {
-	slot
+	keyOwner
 	max int
 }
 
@@ -19,7 +19,7 @@ func (t *Table) AllocFastMR(pd *PD, maxLen int) (*FastMR, error) {
 		return nil, fmt.Errorf("fast MR of %d bytes: %w", maxLen, ErrLength)
 	}
 	f := &FastMR{max: maxLen}
-	if err := t.initSlot(&f.slot, pd, fastMR); err != nil {
+	if err := t.initOwner(&f.keyOwner, pd, fastMR); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -38,7 +38,7 @@ func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, erro
 	if a&ZeroBased != 0 {
 		iova = 0
 	}
-	if err := admit(mem, iova, a); err != nil {
+	if err := checkRegistration(mem, iova, a); err != nil {
 		return nil, err
 	}
 	switch {
@@ -47,8 +47,8 @@ func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, erro
 	case a&FlushPersistent != 0:
 		return nil, fmt.Errorf("%v on a fast MR: %w", a, ErrAccess)
 	}
-	m := &MR{pd: f.pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a, more: &more{slot: &f.slot}}
-	if err := t.prepare(&f.slot, m, true); err != nil {
+	m := &MR{pd: f.pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a, ext: &ext{keyOwner: &f.keyOwner}}
+	if err := t.prepare(&f.keyOwner, m, true); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -63,15 +63,15 @@ func (t *Table) FreeFastMR(f *FastMR) error {
 	}
 	for {
 		cur := f.cur.Load()
-		if cur == &gone {
+		if cur == &freed {
 			return fmt.Errorf("fast MR: %w", ErrClosed)
 		}
-		if cur != nil && !cur.more.windows.close() {
-			if n := cur.more.windows.users(); n > 0 {
+		if cur != nil && !cur.ext.windows.close() {
+			if n := cur.ext.windows.users(); n > 0 {
 				return fmt.Errorf("%d windows bound to the fast MR: %w", n, ErrBusy)
 			}
 		}
-		if f.cur.CompareAndSwap(cur, &gone) {
+		if f.cur.CompareAndSwap(cur, &freed) {
 			f.free()
 			return nil
 		}
@@ -103,7 +103,7 @@ func (t *Table) RegisterFast(pd *PD, key Key) error {
 	if m.pd != pd {
 		return ErrPD
 	}
-	cur := &m.more.slot.cur
+	cur := &m.ext.keyOwner.cur
 	if !cur.CompareAndSwap(nil, m) {
 		return ErrBusy
 	}

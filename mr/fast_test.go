@@ -115,7 +115,7 @@ func TestPrepareRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	for range maxSlotKeys {
+	for range maxOwnerKeys {
 		r.prepare(f, words(8), 0)
 	}
 	_, err := r.tab.Prepare(f, words(8), 0, 0)

@@ -30,7 +30,7 @@ func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bo
 	// Visible: CopyIn ended in a store in release order, and whoever learns of
 	// the answer to this FLUSH does so through a later one. Nothing is held back
 	// in this process, so there is nothing more to do.
-	if need&FlushPersistent != 0 && len(mem) > 0 && m.more.persist(mem) != nil {
+	if need&FlushPersistent != 0 && len(mem) > 0 && m.ext.persist(mem) != nil {
 		return Failed
 	}
 	return OK

@@ -53,14 +53,14 @@ func newBuckets(n int) *buckets {
 func (b buckets) of(key Key) *bucket { return &b[uint32(key)&uint32(len(b)-1)] }
 
 // places is how many keys would fill the table.
-func (b buckets) places() int { return len(b) * bucketSize }
+func (b buckets) capacity() int { return len(b) * bucketSize }
 
 // find returns the MR at key's place or nil. The MR may be dead already, and
 // if the place was reused while find looked, it is another: the caller
 // compares its key.
 func (x *index) find(key Key) *MR {
 	b := (*x.cur.Load()).of(key)
-	if i := b.place(key); i < bucketSize {
+	if i := b.indexOf(key); i < bucketSize {
 		return b.mrs[i].Load() // nil for key 0, which free places hold
 	}
 	return nil
@@ -68,16 +68,18 @@ func (x *index) find(key Key) *MR {
 
 // place is the first that holds key, bucketSize or more if there is none; that of 0 is free. It looks at all of them: a branch for each
 // would be foretold wrong most of the time, and that costs more.
-func (b *bucket) place(key Key) int {
+func (b *bucket) indexOf(key Key) int {
 	k := &b.keys
-	return bits.TrailingZeros8(same(&k[0], key) | same(&k[1], key)<<1 | same(&k[2], key)<<2 | same(&k[3], key)<<3 | same(&k[4], key)<<4)
+	return bits.TrailingZeros8(equalBit(&k[0], key) | equalBit(&k[1], key)<<1 | equalBit(&k[2], key)<<2 | equalBit(&k[3], key)<<3 | equalBit(&k[4], key)<<4)
 }
 
 // same is 1 if key is there, else 0.
-func same(at *atomic.Uint32, key Key) uint8 { return uint8((uint64(at.Load()^uint32(key)) - 1) >> 63) }
+func equalBit(at *atomic.Uint32, key Key) uint8 {
+	return uint8((uint64(at.Load()^uint32(key)) - 1) >> 63)
+}
 
 // has tells whether key is there.
-func (b *bucket) has(key Key) bool { return b.place(key) < bucketSize }
+func (b *bucket) has(key Key) bool { return b.indexOf(key) < bucketSize }
 
 // draw takes the next key of the sequence that has room here and is not live
 // in the other index. A fifth of the table at least is free, so few are passed over.
@@ -102,14 +104,14 @@ func (x *index) insert(key Key, m *MR) {
 
 func (b buckets) put(key Key, m *MR) {
 	t := b.of(key)
-	i := t.place(0)
+	i := t.indexOf(0)
 	t.mrs[i].Store(m)
 	t.keys[i].Store(uint32(key))
 }
 
 func (x *index) remove(key Key) {
 	b := (*x.cur.Load()).of(key)
-	i := b.place(key)
+	i := b.indexOf(key)
 	b.keys[i].Store(0)
 	b.mrs[i].Store(nil)
 	x.used--

@@ -20,8 +20,8 @@ func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return ErrKey
 	}
-	if m.more != nil && m.more.slot != nil {
-		return m.invalidateSlot(pd, s)
+	if m.ext != nil && m.ext.keyOwner != nil {
+		return m.invalidateOwned(pd, s)
 	}
 	switch {
 	case m.pd != pd:
@@ -35,9 +35,9 @@ func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
 }
 
 // invalidateSlot ends what a window or a fast MR is at work with.
-func (m *MR) invalidateSlot(pd *PD, s *Scope) error {
-	x := m.more
-	switch x.slot.kind {
+func (m *MR) invalidateOwned(pd *PD, s *Scope) error {
+	x := m.ext
+	switch x.keyOwner.kind {
 	case windowType1:
 		return ErrAccess
 	case windowType2:
@@ -61,6 +61,6 @@ func (m *MR) invalidateSlot(pd *PD, s *Scope) error {
 	if !m.end() {
 		return ErrKey
 	}
-	x.slot.cur.CompareAndSwap(m, nil)
+	x.keyOwner.cur.CompareAndSwap(m, nil)
 	return nil
 }

@@ -28,7 +28,7 @@ func TestPermutation(t *testing.T) {
 	q.init(seeded(2))
 	n := many(1 << 18)
 	seen := make([]uint64, 1<<26)
-	same, low := 0, 0
+	equalBit, low := 0, 0
 	for c := range uint32(n) {
 		k := p.at(c)
 		if seen[k>>6]&(1<<(k&63)) != 0 {
@@ -36,14 +36,14 @@ func TestPermutation(t *testing.T) {
 		}
 		seen[k>>6] |= 1 << (k & 63)
 		if k == q.at(c) {
-			same++
+			equalBit++
 		}
 		if k < 1<<31 {
 			low++
 		}
 	}
-	if same > 5 {
-		t.Errorf("two secrets agree on %d of %d keys", same, n)
+	if equalBit > 5 {
+		t.Errorf("two secrets agree on %d of %d keys", equalBit, n)
 	}
 	if d := low - n/2; d*d > 25*n/4 { // 5 standard deviations
 		t.Errorf("%d of %d keys in the lower half", low, n)
@@ -64,7 +64,7 @@ func TestStaleKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if size := tab.remote.cur.Load().places(); size != minBuckets*bucketSize {
+	if size := tab.remote.cur.Load().capacity(); size != minBuckets*bucketSize {
 		t.Errorf("the table grew to %d places", size)
 	}
 	for range 10 { // young regions in the old places

@@ -217,7 +217,7 @@ func TestBindRules(t *testing.T) {
 	r.bind(b)
 	r.want("a key used twice", r.tab.Bind(r.pd, r.s, b), ErrKey)
 	for m, n := range map[*MR]int{r.m: 1, readOnly: 0, odd: 0} {
-		if got := m.more.windows.users(); got != n {
+		if got := m.ext.windows.users(); got != n {
 			t.Errorf("%d windows bound, want %d: a refused bind left something behind", got, n)
 		}
 	}
@@ -291,7 +291,7 @@ func TestPreparedKeys(t *testing.T) {
 	r := newMWRig(t)
 	w := r.window(Type1)
 	var keys []Key
-	for range maxSlotKeys {
+	for range maxOwnerKeys {
 		k := r.key(w)
 		r.check(r.s, k, 0x1040, 1, RemoteRead, BadKey)
 		r.want("invalidate", r.tab.InvalidateScope(r.pd, r.s, k), ErrKey)
@@ -341,11 +341,11 @@ func TestBindAllocatesNothing(t *testing.T) {
 	r := newMWRig(t)
 	w := r.window(Type2)
 	var keys []Key
-	for range maxSlotKeys {
+	for range maxOwnerKeys {
 		keys = append(keys, r.key(w))
 	}
 	i := 0
-	if n := testing.AllocsPerRun(maxSlotKeys-1, func() {
+	if n := testing.AllocsPerRun(maxOwnerKeys-1, func() {
 		b := Bind{RKey: keys[i], LKey: r.m.LKey(), Addr: 0x1040, Len: 64, Access: RemoteRead}
 		if r.tab.Bind(r.pd, r.s, &b) != nil || r.tab.InvalidateScope(r.pd, r.s, b.RKey) != nil {
 			t.Fatal("bind or invalidate")

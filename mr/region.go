@@ -87,18 +87,18 @@ type MR struct {
 	pd     *PD // nil: a window of type 2, see more
 	addr   uint64
 	mem    []byte
-	more   *more // what plain regions do not need
+	ext    *ext // what plain regions do not need
 }
 
 // more is what few regions need.
-type more struct {
+type ext struct {
 	windows refs               // bound to this region
 	persist func([]byte) error // makes memory persistent
 
-	slot   *slot  // the window or fast MR that this is a key of
-	parent *MR    // window: the region behind it
-	pd     *PD    // window of type 2: its PD, and
-	scope  *Scope // the QP that it is bound to
+	keyOwner *keyOwner // the window or fast MR that this is a key of
+	parent   *MR       // window: the region behind it
+	pd       *PD       // window of type 2: its PD, and
+	scope    *Scope    // the QP that it is bound to
 }
 
 // LKey is what SGEs carry.

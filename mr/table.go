@@ -77,15 +77,15 @@ func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access, persist func
 	if a&ZeroBased != 0 {
 		iova = 0
 	}
-	if err := t.room(pd); err != nil {
+	if err := t.checkSpace(pd); err != nil {
 		return nil, err
 	}
-	if err := admit(mem, iova, a); err != nil {
+	if err := checkRegistration(mem, iova, a); err != nil {
 		return nil, err
 	}
 	m := &MR{pd: pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a}
 	if a&(MWBind|FlushPersistent) != 0 {
-		m.more = &more{persist: persist}
+		m.ext = &ext{persist: persist}
 	}
 	if err := t.assignKeys(m, a&remoteRights != 0); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access, persist func
 }
 
 // room tells whether another object fits.
-func (t *Table) room(pd *PD) error {
+func (t *Table) checkSpace(pd *PD) error {
 	switch {
 	case pd == nil || pd.table != t:
 		return ErrPD
@@ -114,7 +114,7 @@ func (t *Table) room(pd *PD) error {
 }
 
 // admit checks what is to be registered.
-func admit(mem []byte, iova uint64, a Access) error {
+func checkRegistration(mem []byte, iova uint64, a Access) error {
 	n := uint64(len(mem))
 	switch {
 	case n == 0 || iova+n < n:
@@ -159,7 +159,7 @@ func (t *Table) publish(m *MR, live uint32) {
 }
 
 // forget takes the keys of a dead region out.
-func (t *Table) forget(m *MR) {
+func (t *Table) unpublish(m *MR) {
 	if m.lkey != 0 {
 		t.local.remove(m.lkey)
 	}
@@ -178,11 +178,11 @@ func (t *Table) Deregister(m *MR) error {
 	switch {
 	case m == nil || m.pd.table != t:
 		return ErrPD
-	case m.more == nil:
-	case m.more.slot != nil:
+	case m.ext == nil:
+	case m.ext.keyOwner != nil:
 		return fmt.Errorf("a fast MR's registration ends by LOCAL_INV or FreeFastMR: %w", ErrAccess)
-	case !m.more.windows.close():
-		if n := m.more.windows.users(); n > 0 {
+	case !m.ext.windows.close():
+		if n := m.ext.windows.users(); n > 0 {
 			return fmt.Errorf("%d windows bound to the region: %w", n, ErrBusy)
 		}
 		return fmt.Errorf("memory region: %w", ErrClosed)
@@ -190,7 +190,7 @@ func (t *Table) Deregister(m *MR) error {
 	if m.live.Swap(0)&liveLocal == 0 {
 		return fmt.Errorf("memory region: %w", ErrClosed)
 	}
-	t.forget(m)
+	t.unpublish(m)
 	t.mrs--
 	m.pd.Release()
 	return nil

@@ -32,7 +32,7 @@ func (t WindowType) String() string {
 // R_Key that can be given and taken back by work requests, without registering
 // (IBA 10.6.7).
 type Window struct {
-	slot
+	keyOwner
 	typ WindowType
 }
 
@@ -48,13 +48,13 @@ func (s *Scope) End() { s.over.Store(true) }
 // AllocWindow makes a window that is not bound. ErrPD, ErrClosed (the PD),
 // ErrTooMany; ErrAccess for an unknown type.
 func (t *Table) AllocWindow(pd *PD, typ WindowType) (*Window, error) {
-	kinds := map[WindowType]slotKind{Type1: windowType1, Type2: windowType2}
+	kinds := map[WindowType]ownerKind{Type1: windowType1, Type2: windowType2}
 	kind, ok := kinds[typ]
 	if !ok {
 		return nil, fmt.Errorf("memory window of %v: %w", typ, ErrAccess)
 	}
 	w := &Window{typ: typ}
-	if err := t.initSlot(&w.slot, pd, kind); err != nil {
+	if err := t.initOwner(&w.keyOwner, pd, kind); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -70,13 +70,13 @@ func (t *Table) NextRKey(w *Window) (Key, error) {
 	if w == nil || w.table != t {
 		return 0, ErrPD
 	}
-	m := &MR{more: &more{slot: &w.slot}}
+	m := &MR{ext: &ext{keyOwner: &w.keyOwner}}
 	if w.kind == windowType1 {
 		m.pd = w.pd
 	} else {
-		m.more.pd = w.pd
+		m.ext.pd = w.pd
 	}
-	if err := t.prepare(&w.slot, m, false); err != nil {
+	if err := t.prepare(&w.keyOwner, m, false); err != nil {
 		return 0, err
 	}
 	return m.rkey, nil
@@ -97,7 +97,7 @@ func (t *Table) FreeWindow(w *Window) error {
 	if w == nil || w.table != t {
 		return ErrPD
 	}
-	if w.cur.Swap(&gone) == &gone {
+	if w.cur.Swap(&freed) == &freed {
 		return fmt.Errorf("memory window: %w", ErrClosed)
 	}
 	w.free()
@@ -120,7 +120,7 @@ func (w *Window) RKey() Key {
 }
 
 // orphan tells a window of type 2 whose QP is no more.
-func (m *MR) orphan() bool { return m.more.scope != nil && m.more.scope.over.Load() }
+func (m *MR) orphan() bool { return m.ext.scope != nil && m.ext.scope.over.Load() }
 
 // Bind says what a window is to be bound to.
 type Bind struct {
@@ -142,7 +142,7 @@ func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 	if v == nil || v.rkey != b.RKey || v.lkey != 0 || v.live.Load() != livePrepared {
 		return ErrKey
 	}
-	w := v.more.slot
+	w := v.ext.keyOwner
 	if w.pd != pd { // C10-72
 		return ErrPD
 	}
@@ -156,11 +156,11 @@ func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 	if err := w.allows(p, b); err != nil {
 		return err
 	}
-	if !p.more.windows.retain() {
+	if !p.ext.windows.retain() {
 		return ErrKey // its end has begun
 	}
 	if err := w.bind(v, p, s, b); err != nil {
-		p.more.windows.release()
+		p.ext.windows.release()
 		return err
 	}
 	return nil
@@ -168,7 +168,7 @@ func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 
 // allows checks a bind to region p. The region's own remote rights do not
 // matter: a window is how to give a peer part of a region that is closed to it.
-func (w *slot) allows(p *MR, b *Bind) error {
+func (w *keyOwner) allows(p *MR, b *Bind) error {
 	off, size := b.Addr-p.addr, uint64(len(p.mem))
 	switch {
 	case p.pd != w.pd: // C10-72
@@ -179,7 +179,7 @@ func (w *slot) allows(p *MR, b *Bind) error {
 		return ErrAccess
 	case b.Access&(RemoteWrite|RemoteAtomic) != 0 && p.access&LocalWrite == 0: // C10-74
 		return ErrAccess
-	case b.Access&FlushPersistent != 0 && p.more.persist == nil:
+	case b.Access&FlushPersistent != 0 && p.ext.persist == nil:
 		return ErrAccess
 	case off > size || uint64(b.Len) > size-off: // C10-75
 		return ErrLength
@@ -198,16 +198,16 @@ func (b *Bind) start() uint64 {
 }
 
 // bind fills the record in and puts it to work.
-func (w *slot) bind(v, p *MR, s *Scope, b *Bind) error {
+func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 	if !v.live.CompareAndSwap(livePrepared, liveBinding) {
 		return ErrKey
 	}
 	off := b.Addr - p.addr
 	v.mem = p.mem[off : off+uint64(b.Len) : off+uint64(b.Len)]
 	v.addr, v.access = b.start(), b.Access
-	v.more.parent, v.more.persist = p, p.more.persist
+	v.ext.parent, v.ext.persist = p, p.ext.persist
 	if w.kind == windowType2 {
-		v.more.scope = s
+		v.ext.scope = s
 	}
 	if err := w.install(v); err != nil {
 		v.live.CompareAndSwap(liveBinding, livePrepared) // good for another try
@@ -220,11 +220,11 @@ func (w *slot) bind(v, p *MR, s *Scope, b *Bind) error {
 }
 
 // install makes v the window's record at work and ends the one before it.
-func (w *slot) install(v *MR) error {
+func (w *keyOwner) install(v *MR) error {
 	for {
 		old := w.cur.Load()
 		switch {
-		case old == &gone:
+		case old == &freed:
 			return ErrClosed
 		case old != nil && w.kind == windowType2 && !old.orphan(): // o10-37.2.30
 			return ErrBusy
@@ -239,14 +239,14 @@ func (w *slot) install(v *MR) error {
 }
 
 // unbind uses key v up to end a binding of type 1.
-func (w *slot) unbind(v *MR) error {
+func (w *keyOwner) unbind(v *MR) error {
 	if w.kind != windowType1 { // o10-37.2.40
 		return ErrLength
 	}
 	if !v.live.CompareAndSwap(livePrepared, 0) {
 		return ErrKey
 	}
-	if old := w.cur.Load(); old != nil && old != &gone && w.cur.CompareAndSwap(old, nil) {
+	if old := w.cur.Load(); old != nil && old != &freed && w.cur.CompareAndSwap(old, nil) {
 		old.end()
 	}
 	return nil

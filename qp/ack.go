@@ -82,7 +82,7 @@ func (e *Engine) dueAck(now Time) *QP {
 
 // RipenAcks lets all ACKs that are owed leave with the next transmissions, and tells whether there are any. It is for an owner
 // that is about to block: the peer needs no timer for an answer that it has, nor the owner one for an answer that it owes.
-func (e *Engine) RipenAcks() bool {
+func (e *Engine) ReleaseAcks() bool {
 	some := false
 	for _, id := range []listID{inAckSoon, inAckLate} {
 		for q := e.lists[id].head; q != nil; q = e.lists[id].head {

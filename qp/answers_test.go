@@ -37,7 +37,7 @@ func TestAnswerQueue(t *testing.T) {
 				}
 				psn := next - 1 - uint64(rapid.IntRange(0, min(20, int(next-countBase)-1)).Draw(r, "back"))
 				n := uint32(rapid.IntRange(1, int(next-psn)).Draw(r, "dup"))
-				if a.repeat(answer{psn: psn, npkts: n}) {
+				if a.insertDuplicate(answer{psn: psn, npkts: n}) {
 					owed = append(owed, span{psn, psn + 1}) // at least its first packet
 				} else if a.waiting() < room {
 					r.Fatal("a repetition found no room though there is some")

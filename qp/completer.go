@@ -15,7 +15,7 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 	psn := extend(q.una, p.BTH.PSN())
 	if psn < q.una || psn >= q.max {
 		if p.Info.Op == bth.OpReadResponse {
-			q.rec.needless(psn)
+			q.rec.spuriousProbe(psn)
 		}
 		q.eng.c.DropGhost++ // acknowledged long ago, or never sent (IBA 9.7.6.1 "ghost")
 		return

@@ -46,7 +46,7 @@ func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 	var wg sync.WaitGroup
 	var bells atomic.Uint64
 	for _, e := range w.ends {
-		e.SetBell(func() { bells.Add(1) })
+		e.SetDoorbellHook(func() { bells.Add(1) })
 	}
 	for i := range qps {
 		var cqs [2]*CQ
@@ -206,7 +206,7 @@ func TestBellsAreNotLost(t *testing.T) {
 		for e.PollTransmit(0, buf[:]) != nil {
 			sent++
 		}
-		if over && sent < 4*each && !e.BellPending() {
+		if over && sent < 4*each && !e.DoorbellPending() {
 			t.Fatalf("%d of %d sent, and no bell is pending", sent, 4*each)
 		}
 		runtime.Gosched()

@@ -110,8 +110,8 @@ func TestDestroyInTheRunQueue(t *testing.T) {
 		for e.PollTransmit(w.now, buf[:]) != nil {
 		}
 	}
-	if e.places != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
-		t.Errorf("places for %d QPs, %d in the table, a queue of %d", e.places, e.table.used, e.runq.Cap())
+	if e.runqSlots != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
+		t.Errorf("places for %d QPs, %d in the table, a queue of %d", e.runqSlots, e.table.used, e.runq.Cap())
 	}
 }
 
@@ -126,7 +126,7 @@ func TestIdleQPsCostNothing(t *testing.T) {
 		w.connect(q, connectAttr(), 0, 5)
 	}
 	w.pump(0)
-	if e.HasTransmit(w.now) || e.BellPending() || e.nextAck() != Never {
+	if e.HasTransmit(w.now) || e.DoorbellPending() || e.nextAck() != Never {
 		t.Error("idle QPs are on a list")
 	}
 	if at, ok := e.NextTimeout(); ok {
@@ -176,7 +176,7 @@ func TestTurns(t *testing.T) {
 		if dest := bth.BTH(buf[tx.NetLen:tx.Len]).DestQP(); dest != last {
 			turns, run, last = turns+1, 0, dest
 		}
-		if run += tx.Len; run > chunk+2*4096 {
+		if run += tx.Len; run > quantum+2*4096 {
 			t.Fatalf("QP %#x sent %d bytes on end", last, run)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 const (
 	// chunk is how many bytes one QP may send before the next has its turn.
-	chunk = 16 << 10
+	quantum = 16 << 10
 	// maxPacket is what the engine writes for one packet at most.
 	maxPacket = bth.MaxNetHeader + bth.MaxHeaderLen + 4096
 	// dataHeader is the longest header in front of a payload: a WRITE ONLY with immediate.
@@ -37,36 +37,36 @@ type Engine struct {
 	rand      func() uint64
 	maxWindow uint32
 
-	table  qpTable
-	places int // QPs, and dead ones that have a place in runq still
-	paths  map[frame.Path]*sharedPath
-	rooms  [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
-	lists  [numLists]qpList
-	wheel  wheel
+	table       qpTable
+	runqSlots   int // QPs, and dead ones that have a place in runq still
+	paths       map[frame.Path]*sharedPath
+	answerLists [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
+	lists       [numLists]qpList
+	wheel       wheel
 
 	runq    *sched.Queue[*QP] // QPs that may have something to send
 	serving *QP               // whose turn it is; not in runq
 	turn    uint32            // bytes that it may still send
 
-	window  int   // of prefetching; 0: off
-	pipe    []*QP // QPs on their way through the chain, a ring; see prefetch.go
-	pipeIn  uint32
-	pipeWQE uint32
-	pipeKey uint32
-	pipeMR  uint32
-	pipeMem uint32
-	sights  [maxForesight]foresight
+	window   int   // of prefetching; 0: off
+	pipe     []*QP // QPs on their way through the chain, a ring; see prefetch.go
+	pipeIn   uint32
+	pipeWQE  uint32
+	pipeKey  uint32
+	pipeMR   uint32
+	pipeMem  uint32
+	incoming [maxPrefetchBatch]incomingPacket
 
 	groups map[bth.GID][]*QP // multicast
 
-	lastData Time // when PollTransmit last sent something other than a late ACK
-	troubled Time // when a QP last had to go back
-	gapAt    Time // when a gap was last heard of, by either half of a QP
+	lastData   Time // when PollTransmit last sent something other than a late ACK
+	lastRewind Time // when a QP last had to go back
+	lastGap    Time // when a gap was last heard of, by either half of a QP
 
-	bell     atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
-	bellHook func()
-	errHook  func(*QP)
-	host     any
+	doorbells    atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
+	doorbellHook func()
+	errHook      func(*QP)
+	host         any
 
 	events    [eventRing]Event
 	eventHead uint32
@@ -97,7 +97,7 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, troubled: -calm, gapAt: -gapsFor, paths: map[frame.Path]*sharedPath{}}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory, paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.growRunq()
 	for id := range e.lists {
@@ -165,8 +165,8 @@ func (e *Engine) waiting(now Time) bool { return e.runq.Len() > 0 || e.dueAck(no
 
 // Quiet tells whether nothing is under way that another turn would move on: no QP waits for its turn, no ACK that was asked for,
 // no doorbell. Timers may be running.
-func (e *Engine) Quiet() bool {
-	return e.serving == nil && e.lists[inAckSoon].head == nil && e.bell.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
+func (e *Engine) Idle() bool {
+	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
 }
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
@@ -177,20 +177,20 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
 	tx.Payload, tx.PayloadAt = nil, 0
 	for q := e.next(); q != nil; q = e.next() {
-		to, short := b, len(b) < q.longest()
+		to, short := b, len(b) < q.maxPacketLen()
 		if short {
 			to = e.aside[:]
 		}
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
 			tx.Payload, tx.PayloadAt = nil, 0
-			e.stand(q)
+			e.endService(q)
 			continue
 		}
 		e.lastData = now
 		switch {
-		case q.spent():
-			e.stand(q)
+		case q.doneSending():
+			e.endService(q)
 		case uint32(n) < e.turn:
 			e.turn -= uint32(n)
 		default:
@@ -222,12 +222,12 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 // spent tells that the QP has nothing more to send, which spares it a turn to find out; a QP that does not say so may have nothing
 // either. An ACK that is owed is no reason to stay: see stand. The responder's lines are looked at only if it owes something: with thousands of
 // QPs they are far away.
-func (q *QP) spent() bool {
+func (q *QP) doneSending() bool {
 	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && (!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
 }
 
 // stand ends the turns of a QP that has nothing more to send, but for an ACK that may wait.
-func (e *Engine) stand(q *QP) {
+func (e *Engine) endService(q *QP) {
 	e.serving = nil
 	e.unlist(q)
 	if q.owes && q.ackOwed {
@@ -236,7 +236,7 @@ func (e *Engine) stand(q *QP) {
 }
 
 // longest is what a packet of the QP may need at most.
-func (q *QP) longest() int {
+func (q *QP) maxPacketLen() int {
 	netLen := q.path.HeaderLen()
 	if q.typ == UD {
 		netLen = bth.MaxNetHeader
@@ -255,10 +255,10 @@ func (e *Engine) next() *QP {
 		if !ok {
 			return nil
 		}
-		e.lookAhead()
+		e.prefetchNext()
 		q.queued = false
 		if q.list == inRunq {
-			e.serving, e.turn = q, chunk
+			e.serving, e.turn = q, quantum
 			return q
 		}
 		e.forget(q)
@@ -275,7 +275,7 @@ func (e *Engine) schedule(q *QP) {
 	switch {
 	case q == e.serving:
 	case e.serving == nil && e.runq.Len() == 0: // it would be the next at once
-		e.serving, e.turn = q, chunk
+		e.serving, e.turn = q, quantum
 	default:
 		e.enqueue(q)
 	}
@@ -295,7 +295,7 @@ const minRunq = 64
 // growRunq makes room in the run queue for all QPs.
 func (e *Engine) growRunq() {
 	old := e.runq
-	if old != nil && e.places <= old.Cap() {
+	if old != nil && e.runqSlots <= old.Cap() {
 		return
 	}
 	size := minRunq
@@ -314,7 +314,7 @@ func (e *Engine) growRunq() {
 
 // SetBell sets what PostSend calls, on the poster's goroutine, when it rings the first bell since
 // HandleDoorbells; for waking a sleeping owner. Set it before use.
-func (e *Engine) SetBell(f func()) { e.bellHook = f }
+func (e *Engine) SetDoorbellHook(f func()) { e.doorbellHook = f }
 
 // SetErrHook sets what is called, on the engine's thread, whenever a QP enters ERR, whatever the reason. It must not
 // call the engine. Set it before use.
@@ -325,10 +325,10 @@ func (e *Engine) SetHost(h any) { e.host = h }
 func (q *QP) Host() any         { return q.eng.host }
 
 // BellPending tells whether HandleDoorbells has work. Any goroutine.
-func (e *Engine) BellPending() bool { return e.bell.Load() != nil }
+func (e *Engine) DoorbellPending() bool { return e.doorbells.Load() != nil }
 
 // Ring tells the engine, wherever it runs, of what was posted: it puts the QP on the bell list unless it is there. Any goroutine.
-func (q *QP) Ring() {
+func (q *QP) RingDoorbell() {
 	// No look before the swap: even in vain it is the barrier between the head, which Post has stored, and rung: the engine sees
 	// the head, or the bell.
 	if !q.rung.CompareAndSwap(false, true) {
@@ -336,11 +336,11 @@ func (q *QP) Ring() {
 	}
 	e := q.eng
 	for {
-		top := e.bell.Load()
-		q.bellNext = top
-		if e.bell.CompareAndSwap(top, q) {
-			if top == nil && e.bellHook != nil {
-				e.bellHook()
+		top := e.doorbells.Load()
+		q.doorbellNext = top
+		if e.doorbells.CompareAndSwap(top, q) {
+			if top == nil && e.doorbellHook != nil {
+				e.doorbellHook()
 			}
 			return
 		}
@@ -349,19 +349,19 @@ func (q *QP) Ring() {
 
 // HandleDoorbells looks at the QPs on which other goroutines posted.
 func (e *Engine) HandleDoorbells(now Time) {
-	if e.bell.Load() == nil {
+	if e.doorbells.Load() == nil {
 		return
 	}
 	// Newest first on the list; turned round so that QPs are served in the order of their posts.
 	var first *QP
-	for q := e.bell.Swap(nil); q != nil; {
-		next := q.bellNext
-		q.bellNext, first = first, q
+	for q := e.doorbells.Swap(nil); q != nil; {
+		next := q.doorbellNext
+		q.doorbellNext, first = first, q
 		q = next
 	}
 	for first != nil {
 		q := first
-		first, q.bellNext = q.bellNext, nil
+		first, q.doorbellNext = q.doorbellNext, nil
 		q.rung.Store(false) // before looking: a later post rings again
 		e.Posted(q)
 	}

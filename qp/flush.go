@@ -25,7 +25,7 @@ func fillFlush(w *wqe, wr *SendWR) error {
 }
 
 func (q *QP) sendFlush(now Time, b []byte, w *wqe) (int, int) {
-	if !q.rdRoom(w) {
+	if !q.canSendRead(w) {
 		return 0, 0
 	}
 	info := bth.RCFlush.Info()
@@ -37,7 +37,7 @@ func (q *QP) sendFlush(now Time, b []byte, w *wqe) (int, int) {
 }
 
 func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
-	if !q.rdRoom(w) {
+	if !q.canSendRead(w) {
 		return 0, 0
 	}
 	info := bth.RCAtomicWrite.Info()
@@ -136,12 +136,12 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 // repeatEmpty answers a duplicate FLUSH or ATOMIC WRITE: it was executed, since its PSN is behind,
 // and is not executed again - the 8 bytes may hold something newer by now. There is no result to be
 // kept, so none can be lost.
-func (q *QP) repeatEmpty(psn uint64, p *bth.Packet) {
+func (q *QP) duplicateEmpty(psn uint64, p *bth.Packet) {
 	need := mr.RemoteWrite
 	if p.Info.Op == bth.OpFlush {
 		need, _, _ = flushNeeds(p)
 	}
-	if need == 0 || q.access&need != need || !q.repeatAnswer(answer{psn: psn, npkts: 1, msn: q.msn}) {
+	if need == 0 || q.access&need != need || !q.queueDuplicate(answer{psn: psn, npkts: 1, msn: q.msn}) {
 		q.eng.c.DropReplay++
 		return
 	}

@@ -9,7 +9,7 @@ import (
 // Footprint is how many bytes the rings take that a creator asks for, the SQ's first slot included, which lies in the QP: what a QP has
 // beyond them does not depend on the attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
 func (a *InitAttr) Footprint() int {
-	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotRoom()*sgeSize)
+	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotSGEs()*sgeSize)
 	if a.Type == UD {
 		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*frame.Path)(nil)))
 	}
@@ -32,21 +32,21 @@ func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(W
 
 // inlineAt is where a slot keeps inline data: in place of its SGEs.
 func (s *sendQueue) inlineAt(i uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.roomAt(s.slot(i))))), s.maxInline)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.slotDataAt(s.slot(i))))), s.maxInline)
 }
 
 // roomAt is the room that a slot has beside its WQE. The queue keeps a pointer to that of the first slot and no slice, for want of room in
 // its line; slots are within the ring, since they are masked by its length.
-func (s *sendQueue) roomAt(slot uint32) []SGE {
-	n := uintptr(s.room)
-	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(s.rooms), uintptr(slot)*n*uintptr(sgeSize))), n)
+func (s *sendQueue) slotDataAt(slot uint32) []SGE {
+	n := uintptr(s.slotSGEs)
+	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(s.slotData), uintptr(slot)*n*uintptr(sgeSize))), n)
 }
 
 // Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is
 // read.
 func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.sq.wqes)
-	span(visit, unsafe.Slice(q.sq.rooms, (1+len(q.sq.wqes))*int(q.sq.room)))
+	span(visit, unsafe.Slice(q.sq.slotData, (1+len(q.sq.wqes))*int(q.sq.slotSGEs)))
 	span(visit, q.rq.wqes)
 	span(visit, q.rq.sges)
 }

@@ -165,7 +165,7 @@ func (q *QP) leave(to State, mask AttrMask) error {
 		q.flush() // what was posted since, before its bell is heard
 		return nil
 	}
-	q.silence()
+	q.dropAnswers()
 	q.toErr()
 	return nil
 }

@@ -54,7 +54,7 @@ var cells = map[Type]map[[2]State]cell{
 const allAttrs = AttrRNRRetry<<1 - 1
 
 // bare makes a QP of a type that is set to a state.
-func bare(t testing.TB, typ Type, st State) (*world, *QP) {
+func ackable(t testing.TB, typ Type, st State) (*world, *QP) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
 	q, err := e.CreateQP(InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 4, RQDepth: 4})
@@ -68,7 +68,7 @@ func bare(t testing.TB, typ Type, st State) (*world, *QP) {
 // and ERR are reached from everywhere, without any attribute.
 func TestTransitionTable(t *testing.T) {
 	for typ := range numTypes {
-		w, q := bare(t, typ, Reset)
+		w, q := ackable(t, typ, Reset)
 		full := connectAttr()
 		full.Path, full.PKey = w.path(0), bth.DefaultPKey
 		// Each attempt starts from the same QP in the same state.
@@ -125,7 +125,7 @@ func TestTransitionTable(t *testing.T) {
 func TestModifyWithoutState(t *testing.T) {
 	for typ := range numTypes {
 		for st := range numStates {
-			w, q := bare(t, typ, st)
+			w, q := ackable(t, typ, st)
 			a := connectAttr()
 			a.Path, a.QKey, a.PKey = w.path(0), 5, bth.DefaultPKey
 			mask := AttrAccess
@@ -169,7 +169,7 @@ func TestModifyRanges(t *testing.T) {
 	} {
 		all := cells[RC][[2]State{c.from, c.to}]
 		try := func(e edit, want bool) {
-			w, q := bare(t, RC, c.from)
+			w, q := ackable(t, RC, c.from)
 			a := connectAttr()
 			a.State, a.Path, a.PKey = c.to, w.path(0), bth.DefaultPKey
 			e(&a)

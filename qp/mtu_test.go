@@ -9,7 +9,7 @@ import (
 
 // A path MTU that the port does not carry is refused (IBA 11.2.4.2).
 func TestPathMTUWithinPorts(t *testing.T) {
-	w, q := bare(t, RC, Init)
+	w, q := ackable(t, RC, Init)
 	q.eng.SetPortMTU(1024)
 	a := connectAttr()
 	a.State, a.Path, a.PathMTU = RTR, w.path(0), 2048

@@ -105,7 +105,7 @@ func TestPostListFailsPartly(t *testing.T) {
 func TestLinkedListIsOneDoorbell(t *testing.T) {
 	k := newTalk(t, RC)
 	rang := 0
-	k.SetBell(func() { rang++ })
+	k.SetDoorbellHook(func() { rang++ })
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 8), k.wr(3, OpWrite, 8))
 	k.post(k.wr(4, OpWrite, 8))
 	k.equal("bells", rang, 1)

@@ -30,8 +30,8 @@ const fewQPs = 64
 // nearQPs and nearPlaces are how many QPs, and places of R_Keys, stay near enough that looking at a batch of packets beforehand costs more
 // than it saves: some 10 % of the rate with 65 to 1000 QPs, 5 % with 2000.
 const (
-	nearQPs    = 2048
-	nearPlaces = 4096
+	nearQPs  = 2048
+	nearKeys = 4096
 )
 
 // Lines of a QP by what touches them; see QP and TestLayout.
@@ -56,7 +56,7 @@ func (e *Engine) SetPrefetch(window int) error {
 
 // lookAhead fetches for the QPs that come into the window, and moves the others a step along the chain. It is called once a
 // turn.
-func (e *Engine) lookAhead() {
+func (e *Engine) prefetchNext() {
 	if e.window == 0 || e.runq.Len() <= fewQPs {
 		return
 	}
@@ -71,22 +71,22 @@ func (e *Engine) lookAhead() {
 	}
 	w := uint32(e.window)
 	for ; e.pipeIn-e.pipeWQE > w/4; e.pipeWQE++ {
-		e.aheadWQE(e.piped(e.pipeWQE))
+		e.prefetchWQE(e.piped(e.pipeWQE))
 	}
 	for ; e.pipeIn-e.pipeKey > w/2; e.pipeKey++ {
-		e.aheadKey(e.piped(e.pipeKey))
+		e.prefetchKey(e.piped(e.pipeKey))
 	}
 	for ; e.pipeIn-e.pipeMR > w/2+w/8; e.pipeMR++ {
-		e.aheadMR(e.piped(e.pipeMR))
+		e.prefetchMR(e.piped(e.pipeMR))
 	}
 	for ; e.pipeIn-e.pipeMem > w-w/8; e.pipeMem++ {
-		e.aheadMem(e.piped(e.pipeMem))
+		e.prefetchMemory(e.piped(e.pipeMem))
 	}
 }
 
 func (e *Engine) piped(at uint32) *QP { return e.pipe[at&uint32(len(e.pipe)-1)] }
 
-func (e *Engine) aheadWQE(q *QP) {
+func (e *Engine) prefetchWQE(q *QP) {
 	if s := &q.sq; s.cur != s.head.Load() && s.slot(s.cur) != 0 {
 		prefetch.Object(s.at(s.cur), 1)
 	}
@@ -101,32 +101,32 @@ func (q *QP) source() *SGE {
 	return &s.at(s.cur).one[0]
 }
 
-func (e *Engine) aheadKey(q *QP) {
+func (e *Engine) prefetchKey(q *QP) {
 	if g := q.source(); g != nil {
-		e.mrs.AheadLocal(mr.Key(g.LKey))
+		e.mrs.PrefetchLocal(mr.Key(g.LKey))
 	}
 }
 
-func (e *Engine) aheadMR(q *QP) {
+func (e *Engine) prefetchMR(q *QP) {
 	if g := q.source(); g != nil {
-		e.mrs.AheadMR(mr.Key(g.LKey), false)
+		e.mrs.PrefetchMR(mr.Key(g.LKey), false)
 	}
 }
 
-func (e *Engine) aheadMem(q *QP) {
+func (e *Engine) prefetchMemory(q *QP) {
 	if g := q.source(); g != nil {
-		if m := e.mrs.Fetched(mr.Key(g.LKey)); m != nil {
-			m.AheadMemory(g.Addr, g.Length)
+		if m := e.mrs.LookupLocal(mr.Key(g.LKey)); m != nil {
+			m.PrefetchMemory(g.Addr, g.Length)
 		}
 	}
 }
 
 // AheadLines is how many lines of a QP, from its first on, posting to it and sending touch. To fetch them as soon as it is known that
 // the QP will be posted to is the paper's software-triggered prefetch. Any goroutine.
-const AheadLines = sendLines
+const PrefetchLines = sendLines
 
 // foresight is what is known of a received packet before it is looked at.
-type foresight struct {
+type incomingPacket struct {
 	b  []byte // from the BTH on; nil: nothing
 	q  *QP
 	m  *mr.MR
@@ -139,8 +139,8 @@ type foresight struct {
 
 // Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
 // that is nobody's. It fetches what they will touch. The owner gives it a batch of packets at a time, see ForeseeBatch.
-func (e *Engine) Foresee(packets [][]byte) {
-	f := e.sights[:min(len(packets), len(e.sights))]
+func (e *Engine) Prefetch(packets [][]byte) {
+	f := e.incoming[:min(len(packets), len(e.incoming))]
 	far := len(e.table.buckets) > nearBuckets
 	for i := range f {
 		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].recv = packets[i], nil, nil, 0, false
@@ -151,14 +151,14 @@ func (e *Engine) Foresee(packets [][]byte) {
 	for i := range f {
 		f[i].find(e)
 	}
-	keys, last := false, &foresight{}
+	keys, last := false, &incomingPacket{}
 	for i := range f {
 		f[i].chain(e, last)
 		keys, last = keys || f[i].m != nil, &f[i]
 	}
 	for i := range f {
 		if keys && f[i].m != nil {
-			f[i].m.AheadMemory(f[i].va, f[i].n)
+			f[i].m.PrefetchMemory(f[i].va, f[i].n)
 		}
 		f[i].b, f[i].m = nil, nil
 	}
@@ -168,18 +168,18 @@ func (e *Engine) Foresee(packets [][]byte) {
 const nearBuckets = 1024
 
 // ForeseeBatch is how many packets Foresee should be given at a time; 0: none, there is nothing to gain.
-func (e *Engine) ForeseeBatch() int {
-	if e.window == 0 || (e.table.used <= nearQPs && e.mrs.Places() <= nearPlaces) {
+func (e *Engine) PrefetchBatch() int {
+	if e.window == 0 || (e.table.used <= nearQPs && e.mrs.RemoteCapacity() <= nearKeys) {
 		return 0
 	}
-	return min(4*e.window, len(e.sights))
+	return min(4*e.window, len(e.incoming))
 }
 
 // maxForesight bounds a batch.
-const maxForesight = 64
+const maxPrefetchBatch = 64
 
 // find fetches the packet's QP and where its R_Key is looked up.
-func (f *foresight) find(e *Engine) {
+func (f *incomingPacket) find(e *Engine) {
 	if f.b == nil {
 		return
 	}
@@ -202,11 +202,11 @@ func (f *foresight) find(e *Engine) {
 	}
 	h := bth.RETH(f.b[info.RETH:])
 	f.rk, f.va, f.n = mr.Key(h.RKey()), h.VA(), h.DMALen()
-	e.mrs.AheadRemote(f.rk)
+	e.mrs.PrefetchRemote(f.rk)
 }
 
 // chain goes on from what find fetched: to the region, which may be that of the packet before, and to the receive that is next.
-func (f *foresight) chain(e *Engine, before *foresight) {
+func (f *incomingPacket) chain(e *Engine, before *incomingPacket) {
 	switch {
 	case f.q == nil:
 		return
@@ -214,7 +214,7 @@ func (f *foresight) chain(e *Engine, before *foresight) {
 	case f.rk == before.rk:
 		f.m = before.m
 	default:
-		f.m = e.mrs.AheadMR(f.rk, true)
+		f.m = e.mrs.PrefetchMR(f.rk, true)
 	}
 	if f.recv && f.q.srq == nil { // an SRQ is everybody's, and in the caches
 		r := &f.q.rq

@@ -33,22 +33,22 @@ type InitAttr struct {
 // them to it.
 type QP struct {
 	// Line 0.
-	eng      *Engine
-	path     *sharedPath
-	pd       *mr.PD
-	bellNext *QP
-	state    atomic.Uint32
-	mtu      atomic.Uint32 // path MTU in bytes; read by posters of UD sends
-	rung     atomic.Bool   // on the bell list
-	destQP   bth.QPN
-	qpn      bth.QPN
-	pkey     bth.PKey
-	srcPort  uint16 // UDP source port
-	typ      Type
-	list     listID
-	queued   bool // in the run queue, if only as an empty place
-	owes     bool // answers, a NAK or an ACK: transmit has to look at the responder
-	qkey     bth.QKey
+	eng          *Engine
+	path         *sharedPath
+	pd           *mr.PD
+	doorbellNext *QP
+	state        atomic.Uint32
+	mtu          atomic.Uint32 // path MTU in bytes; read by posters of UD sends
+	rung         atomic.Bool   // on the bell list
+	destQP       bth.QPN
+	qpn          bth.QPN
+	pkey         bth.PKey
+	srcPort      uint16 // UDP source port
+	typ          Type
+	list         listID
+	queued       bool // in the run queue, if only as an empty place
+	owes         bool // answers, a NAK or an ACK: transmit has to look at the responder
+	qkey         bth.QKey
 
 	// Lines 1 to 5, and in line 6 what losses, READs and UD look at.
 	sq sendQueue
@@ -65,28 +65,28 @@ type QP struct {
 
 // rest is what a QP has beside.
 type rest struct {
-	recvCQ *CQ
-	srq    *SRQ
-	rq     recvQueue
-	recv   heldRecv
-	attr   attrs         // as last set
-	takers atomic.Uint32 // see RecvPosters
-	groups uint16        // multicast groups that it is attached to
-	rdHead uint8         // of rdEnds
-	dead   bool
-	owner  any
+	recvCQ      *CQ
+	srq         *SRQ
+	rq          recvQueue
+	recv        heldRecv
+	attr        attrs         // as last set
+	recvPosters atomic.Uint32 // see RecvPosters
+	groups      uint16        // multicast groups that it is attached to
+	rdHead      uint8         // of rdEnds
+	dead        bool
+	owner       any
 }
 
 // admit makes room for the QP in the run queue.
 func (e *Engine) admit() {
-	e.places++
+	e.runqSlots++
 	e.growRunq()
 }
 
 // forget gives the room back, when no place in the run queue is a dead QP's any more.
 func (e *Engine) forget(q *QP) {
 	if q.dead && !q.queued {
-		e.places--
+		e.runqSlots--
 	}
 }
 
@@ -180,7 +180,7 @@ func (q *QP) Owner() any     { return q.owner }
 // Posters and RecvPosters are words for whoever keeps posters of sends and of receives apart, zero at first. The engine does not look at
 // them, but posting has their lines at hand.
 func (q *QP) Posters() *atomic.Uint32     { return &q.sq.posters }
-func (q *QP) RecvPosters() *atomic.Uint32 { return &q.takers }
+func (q *QP) RecvPosters() *atomic.Uint32 { return &q.recvPosters }
 
 // QPN is the QP's number. Any goroutine.
 func (q *QP) QPN() bth.QPN { return q.qpn }
@@ -221,7 +221,7 @@ func (q *QP) reset() {
 	q.endScope()
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
-	q.eng.keepAnswers(&q.answers)
+	q.eng.returnAnswers(&q.answers)
 	q.requester = requester{}
 	q.responder = responder{}
 	q.owes = false

@@ -7,13 +7,13 @@ import (
 // requester is the sending half of a connected QP. Packet counts: una is the oldest not yet
 // acknowledged, nxt the next to send, max the first never sent; una <= nxt <= max.
 type requester struct {
-	una, nxt, max uint64
-	asked         uint64 // first packet after the last one that asked for an ACK
-	rdUsed        uint32 // READs and atomics outstanding
-	awaited       bool   // a signalled work request was sent since
-	drainEvent    bool   // in SQD, EventSQDrained still to come
-	retries       uint8  // time-outs left before giving up
-	rnrRetries    uint8
+	una, nxt, max    uint64
+	lastAsked        uint64 // first packet after the last one that asked for an ACK
+	rdUsed           uint32 // READs and atomics outstanding
+	completionWanted bool   // a signalled work request was sent since
+	drainEvent       bool   // in SQD, EventSQDrained still to come
+	retries          uint8  // time-outs left before giving up
+	rnrRetries       uint8
 
 	win window
 	rec recovery
@@ -23,7 +23,7 @@ const (
 	// countBase keeps packet counts away from zero, so that subtracting never wraps.
 	countBase = 1 << 32
 	// askEvery is how many packets may leave before one asks for an ACK.
-	askEvery = 32
+	ackInterval = 32
 	// A READ request asks for as many packets as these at most; see sendRead.
 	minReadPart, maxReadPart = 8, 64
 	// minReadAgain is how many packets a retry asks for at least; see readAgain.
@@ -33,7 +33,7 @@ const (
 func (q *QP) startRequester(psn bth.PSN) {
 	r := &q.requester
 	r.una = countBase + uint64(psn)
-	r.nxt, r.max, r.asked = r.una, r.una, r.una
+	r.nxt, r.max, r.lastAsked = r.una, r.una, r.una
 	r.win.init(q.eng.maxWindow)
 	r.rec.init()
 }
@@ -153,7 +153,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) 
 		n = min(mtu, w.length-off)
 		end = s.curPkt == w.npkts-1
 	}
-	ask := q.asks(w, room, end)
+	ask := q.wantsAck(w, room, end)
 	total, netLen, st := q.putData(b, w, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
@@ -171,12 +171,12 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) 
 
 // asks tells whether the packet of w that is sent now asks for an ACK, and notes if somebody waits for w's completion; end: it is the last of
 // its message.
-func (q *QP) asks(w *wqe, room int, end bool) bool {
+func (q *QP) wantsAck(w *wqe, room int, end bool) bool {
 	s := &q.sq
-	q.awaited = q.awaited || w.flags&Signaled != 0 || s.signalAll
+	q.completionWanted = q.completionWanted || w.flags&Signaled != 0 || s.signalAll
 	next := s.cur + 1
 	switch {
-	case room == 1 || q.nxt-q.asked >= min(askEvery, uint64(q.win.size()+1)/2):
+	case room == 1 || q.nxt-q.lastAsked >= min(ackInterval, uint64(q.win.size()+1)/2):
 		return true
 	case !end:
 		return false
@@ -189,7 +189,7 @@ func (q *QP) asks(w *wqe, room int, end bool) bool {
 	// The last packet for now asks if somebody waits for a completion: of this work request, or of
 	// one since the last packet that asked; or if the queue fills up, for a poster who signals
 	// nothing needs its slots all the same.
-	return q.awaited || 2*s.used() >= uint32(s.depth)
+	return q.completionWanted || 2*s.used() >= uint32(s.depth)
 }
 
 // putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message. The payload is
@@ -248,7 +248,7 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	if q.nxt < q.max {
 		npkts = q.readAgain(s.curPkt%part == 0, npkts, room)
 	}
-	if npkts == 0 || !q.rdRoom(w) || (room < npkts && q.nxt != q.una) {
+	if npkts == 0 || !q.canSendRead(w) || (room < npkts && q.nxt != q.una) {
 		return 0, 0
 	}
 	mtu := q.mtu.Load()
@@ -286,7 +286,7 @@ func (q *QP) readAgain(whole bool, n, room uint32) uint32 {
 }
 
 func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
-	if !q.rdRoom(w) {
+	if !q.canSendRead(w) {
 		return 0, 0
 	}
 	op := bth.RCCmpSwap
@@ -303,7 +303,7 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 }
 
 // rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.3 "initiator depth").
-func (q *QP) rdRoom(w *wqe) bool {
+func (q *QP) canSendRead(w *wqe) bool {
 	if q.attr.MaxRdAtomic == 0 {
 		q.halt(w, LocQPOpErr)
 		return false
@@ -337,7 +337,7 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 	}
 	q.nxt += n
 	if ask {
-		q.asked, q.awaited = q.nxt, false
+		q.lastAsked, q.completionWanted = q.nxt, false
 	}
 	if q.nxt > q.max {
 		if ask && psn >= q.max {

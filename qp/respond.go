@@ -37,33 +37,33 @@ func (a *answerQueue) init(limit int) { *a = answerQueue{limit: uint16(limit)} }
 // lendAnswers gives the QP room for answers when the first is queued; keepAnswers takes it back when the last has
 // left. Rooms are of the size that the QP's owner allowed (MaxDestRdAtomic), and there are never more than QPs: what peers
 // ask for makes them a few times at first, and then no more.
-func (q *QP) lendAnswers() {
+func (q *QP) borrowAnswers() {
 	a, e := &q.answers, q.eng
 	q.owes = true
 	if a.list != nil {
 		return
 	}
-	if rooms := e.rooms[a.limit]; len(rooms) > 0 {
-		a.list, e.rooms[a.limit] = rooms[len(rooms)-1], rooms[:len(rooms)-1]
+	if answerLists := e.answerLists[a.limit]; len(answerLists) > 0 {
+		a.list, e.answerLists[a.limit] = answerLists[len(answerLists)-1], answerLists[:len(answerLists)-1]
 		return
 	}
 	a.list = make([]answer, 0, 2*int(a.limit))
 }
 
-func (e *Engine) keepAnswers(a *answerQueue) {
+func (e *Engine) returnAnswers(a *answerQueue) {
 	if a.list != nil {
-		e.rooms[a.limit] = append(e.rooms[a.limit], a.list[:0])
+		e.answerLists[a.limit] = append(e.answerLists[a.limit], a.list[:0])
 	}
 	*a = answerQueue{limit: a.limit}
 }
 
 // repeatAnswer is answerQueue.repeat.
-func (q *QP) repeatAnswer(n answer) bool {
+func (q *QP) queueDuplicate(n answer) bool {
 	if q.answers.limit == 0 {
 		return false
 	}
-	q.lendAnswers()
-	return q.answers.repeat(n)
+	q.borrowAnswers()
+	return q.answers.insertDuplicate(n)
 }
 
 func (a *answerQueue) waiting() int { return len(a.list) - int(a.first) }
@@ -111,7 +111,7 @@ func (a *answerQueue) insert(n answer) {
 
 // repeat takes in the answer to a duplicate request. If it is still to come anyway, nothing is
 // added; if the answer under way has passed that point, it goes back.
-func (a *answerQueue) repeat(n answer) bool {
+func (a *answerQueue) insertDuplicate(n answer) bool {
 	for i := int(a.first); i < len(a.list); i++ {
 		w := &a.list[i]
 		if n.psn < w.psn || n.psn >= w.psn+uint64(w.npkts) || w.atomic != n.atomic {
@@ -164,7 +164,7 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 		}
 		// The region died between request and answer.
 		q.nakPSN = a.psn + uint64(a.sent)
-		q.eng.keepAnswers(&q.answers)
+		q.eng.returnAnswers(&q.answers)
 		q.refuseAt(q.nakPSN)
 	}
 	if q.nakOwed {
@@ -180,13 +180,13 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 // popAnswer forgets the answer that was sent whole.
 func (q *QP) popAnswer() {
 	if q.answers.pop(); q.answers.empty() {
-		q.eng.keepAnswers(&q.answers)
+		q.eng.returnAnswers(&q.answers)
 	}
 }
 
 // refuseAt ends the QP with a remote access error at a PSN that was accepted before.
 func (q *QP) refuseAt(psn uint64) {
-	q.die(refuseAccess)
+	q.refuseFatally(refuseAccess)
 	q.nakPSN = psn
 }
 
@@ -244,7 +244,7 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 func (q *QP) sendAck(b []byte) (n, netLen int) {
 	q.acked()
 	q.eng.c.SentAcks++
-	return q.putAck(b, q.bare-1, bth.ACKNoLimit)
+	return q.putAck(b, q.ackable-1, bth.ACKNoLimit)
 }
 
 // sendNAK refuses a packet; it acknowledges those before it, so no ACK is owed any more.

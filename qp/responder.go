@@ -7,9 +7,9 @@ import (
 
 // responder is the receiving half of a connected QP. Its first line is all of it that SENDs and WRITEs of one packet touch.
 type responder struct {
-	epsn uint64  // count of the packet expected next
-	bare uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
-	msn  bth.MSN // messages completed (IBA 9.7.7.1)
+	epsn    uint64  // count of the packet expected next
+	ackable uint64  // count of the packet behind the last one that a plain ACK may name: see sendAck
+	msn     bth.MSN // messages completed (IBA 9.7.7.1)
 
 	// After a NAK the packets behind it are dropped until the refused one comes again.
 	refused     bool
@@ -23,15 +23,15 @@ type responder struct {
 	ackState
 	listNext, listPrev *QP // on a list of ACKs
 
-	va        uint64    // WRITE of several packets: where it goes
-	dma       uint32    // its whole length
-	key       bth.RKey  // of its region
-	scope     *mr.Scope // what windows of type 2 are bound to; nil until the first is
-	lastAhead uint64    // last packet beyond the gap
-	nakPSN    uint64
-	nak       bth.Syndrome
-	saved     *savedAtomics // nil until the first atomic
-	answers   answerQueue
+	va            uint64    // WRITE of several packets: where it goes
+	dma           uint32    // its whole length
+	key           bth.RKey  // of its region
+	scope         *mr.Scope // what windows of type 2 are bound to; nil until the first is
+	lastBeyondGap uint64    // last packet beyond the gap
+	nakPSN        uint64
+	nak           bth.Syndrome
+	saved         *savedAtomics // nil until the first atomic
+	answers       answerQueue
 }
 
 // msgKind is what the next packet continues.
@@ -53,13 +53,13 @@ type savedAtomic struct {
 
 func (q *QP) startResponder(psn bth.PSN) {
 	q.epsn = countBase + uint64(psn)
-	q.bare = q.epsn
+	q.ackable = q.epsn
 }
 
 // sizeResources makes room for n READs and atomics waiting to be answered, with none waiting. It
 // keeps the newest saved results: their answers may have been lost.
 func (q *QP) sizeResources(n uint8) {
-	q.eng.keepAnswers(&q.answers)
+	q.eng.returnAnswers(&q.answers)
 	q.answers.init(int(n))
 	old := q.saved
 	if q.saved = nil; old == nil {
@@ -128,9 +128,9 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 // which shows that the requester has come round again and the expected packet was lost anew.
 func (q *QP) outOfSequence(now Time, psn uint64) {
 	q.eng.c.OutOfSeqRequest++
-	q.eng.gapAt = now
-	again := !q.refusedRNR && psn <= q.lastAhead
-	q.lastAhead = psn
+	q.eng.lastGap = now
+	again := !q.refusedRNR && psn <= q.lastBeyondGap
+	q.lastBeyondGap = psn
 	if q.refused && !again {
 		return
 	}
@@ -170,7 +170,7 @@ func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 			return
 		}
 		q.epsn++
-		q.bare = q.epsn
+		q.ackable = q.epsn
 		if p.Info.End {
 			q.msn = q.msn.Next()
 		}
@@ -184,7 +184,7 @@ func (q *QP) conclude(now Time, v verdict, p *bth.Packet) {
 		q.eng.c.SentRNR++
 		q.oweNAK(bth.RNRSyndrome(q.attr.MinRNRTimer))
 	default:
-		q.die(v)
+		q.refuseFatally(v)
 	}
 }
 
@@ -201,7 +201,7 @@ var refusals = map[verdict]struct {
 
 // die answers with a fatal NAK. The QP goes to ERR at once, but what it owed before, and the NAK,
 // still leave.
-func (q *QP) die(v verdict) {
+func (q *QP) refuseFatally(v verdict) {
 	r := refusals[v]
 	q.eng.c.SentErrNAK++
 	q.oweNAK(bth.NAKSyndrome(r.code))
@@ -433,7 +433,7 @@ func (q *QP) queue(a answer) verdict {
 	a.msn = q.msn
 	q.epsn += uint64(a.npkts)
 	q.acked() // the answer acknowledges all requests before its own
-	q.lendAnswers()
+	q.borrowAnswers()
 	q.answers.insert(a)
 	return acceptQueued
 }
@@ -446,11 +446,11 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	case bth.OpSend, bth.OpWrite:
 		q.oweAckNow(now)
 	case bth.OpReadRequest:
-		q.repeatRead(psn, p)
+		q.duplicateRead(psn, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
-		q.repeatAtomic(psn)
+		q.duplicateAtomic(psn)
 	case bth.OpFlush, bth.OpAtomicWrite:
-		q.repeatEmpty(psn, p)
+		q.duplicateEmpty(psn, p)
 	default:
 		q.eng.c.DropReplay++
 	}
@@ -458,25 +458,25 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 
 // repeatRead executes a READ again, or the rest of one whose answer was cut short: then the request
 // begins at a later PSN and address. It must lie within what was asked before.
-func (q *QP) repeatRead(psn uint64, p *bth.Packet) {
+func (q *QP) duplicateRead(psn uint64, p *bth.Packet) {
 	h := p.RETH()
 	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), npkts: 1, msn: q.msn}
 	if a.length > 0 {
 		a.npkts = (a.length-1)/q.mtu.Load() + 1
 	}
 	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
-	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.repeatAnswer(a) {
+	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.queueDuplicate(a) {
 		q.eng.c.DropReplay++
 		return
 	}
 	q.eng.schedule(q)
 }
 
-func (q *QP) repeatAtomic(psn uint64) {
+func (q *QP) duplicateAtomic(psn uint64) {
 	if r := q.saved; r != nil {
 		for i := range r.list {
 			if s := &r.list[i]; s.psn == psn {
-				if q.repeatAnswer(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
+				if q.queueDuplicate(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
 					q.eng.schedule(q)
 				}
 				return
@@ -492,8 +492,8 @@ func (q *QP) oweNAK(s bth.Syndrome) {
 }
 
 // silence drops every answer still owed.
-func (q *QP) silence() {
-	q.eng.keepAnswers(&q.answers)
+func (q *QP) dropAnswers() {
+	q.eng.returnAnswers(&q.answers)
 	q.nakOwed, q.owes = false, false
 	q.acked()
 	if q.list != inRunq {

@@ -89,20 +89,20 @@ func TestACKThatNobodyAskedFor(t *testing.T) {
 func TestACKBeforeTheOwnerBlocks(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		k := newTalk(t, RC)
-		if k.RipenAcks() {
+		if k.ReleaseAcks() {
 			t.Error("an ACK is owed to nobody")
 		}
 		p := k.write(0, seq(8))
 		p.noAck = !asked
 		k.say(p)
-		if !k.RipenAcks() || !k.HasTransmit(k.now) {
+		if !k.ReleaseAcks() || !k.HasTransmit(k.now) {
 			t.Errorf("asked %v: the ACK does not leave", asked)
 		}
 		k.hears("ACK +0 msn=1")
 		if d, ok := k.NextTimeout(); ok {
 			t.Errorf("asked %v: a timer is left, at %v", asked, d)
 		}
-		if k.RipenAcks() || !k.Quiet() {
+		if k.ReleaseAcks() || !k.Idle() {
 			t.Errorf("asked %v: there is more to do", asked)
 		}
 	}

@@ -10,21 +10,21 @@ import "github.com/gorxe/gorxe/bth"
 // are duplicates that any responder answers, so they need no agreement; they do not count against
 // retry_cnt, which counts Local ACK Timeouts in a row, as verbs has it.
 const (
-	minRTO       Time = 100_000   // ns between last news and first probe
-	initialRTO   Time = 4_000_000 // before the first round trip was measured
-	maxProbes         = 8         // in a row without news
-	maxNAKs           = 64        // sequence NAKs in a row without progress, then the peer is broken
-	minRewindGap Time = 2_000     // see recovery.stale
-	maxAgain          = 3         // see recovery.ambiguous
-	maxBound     Time = 16_000_000
-	maxRNRWait   Time = 100_000_000 // see rnrWait
-	rnrPatience       = 8
-	maxRNRs           = 14 * rnrPatience // 2^14 times the least timer, 10 us, is more than maxRNRWait
+	minRTO         Time = 100_000   // ns between last news and first probe
+	initialRTO     Time = 4_000_000 // before the first round trip was measured
+	maxProbes           = 8         // in a row without news
+	maxNAKs             = 64        // sequence NAKs in a row without progress, then the peer is broken
+	minRewindGap   Time = 2_000     // see recovery.stale
+	maxRewinds          = 3         // see recovery.ambiguous
+	maxBound       Time = 16_000_000
+	maxRNRWait     Time = 100_000_000 // see rnrWait
+	rnrDoubleEvery      = 8
+	maxRNRs             = 14 * rnrDoubleEvery // 2^14 times the least timer, 10 us, is more than maxRNRWait
 )
 
 // recovery remembers what is known of round trips and of the last retransmission.
 type recovery struct {
-	again       uint8 // go-backs since a whole window was last acknowledged
+	rewinds     uint8 // go-backs since a whole window was last acknowledged
 	naks        uint8
 	probes      uint8
 	probed      bool  // the last go-back was a probe, which has not turned out to be needless
@@ -95,14 +95,14 @@ func (r *recovery) rto() Time {
 // last probe asked for, the probe came too early, and the next ones come later, until a round trip
 // is measured again or losses show that probes are needed. Without this, one that has grown past the estimate would never be measured:
 // everything would be sent twice, and what is sent twice is no sample (Karn's rule).
-func (r *recovery) needless(psn uint64) {
+func (r *recovery) spuriousProbe(psn uint64) {
 	if r.probed && psn == r.rewoundTo {
-		r.tooEarly()
+		r.probeTooEarly()
 	}
 }
 
 // tooEarly is said of the last probe.
-func (r *recovery) tooEarly() {
+func (r *recovery) probeTooEarly() {
 	r.probed = false
 	r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
 }
@@ -120,7 +120,7 @@ func (r *recovery) stale(now Time, una uint64) bool {
 func (r *recovery) ambiguous(now Time, psn uint64) bool {
 	wait := initialRTO
 	if r.srtt != 0 {
-		wait = (r.srtt + 4*r.rttvar) << r.again
+		wait = (r.srtt + 4*r.rttvar) << r.rewinds
 	}
 	return psn < r.rewoundMax && now-r.rewoundAt < wait
 }
@@ -233,7 +233,7 @@ func (q *QP) lost(now Time) {
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
-	q.eng.gapAt = now
+	q.eng.lastGap = now
 	r.bound /= 2 // packets are lost, so probes are needed
 	if r.naks++; r.naks > maxNAKs {
 		q.eng.c.RetryExceeded++
@@ -246,31 +246,31 @@ func (q *QP) lost(now Time) {
 }
 
 // calm is how long nothing may have been sent again for time-outs to be less than exact: see Engine.Calm.
-const calm Time = 1_000_000_000
+const calmAfter Time = 1_000_000_000
 
 // Calm tells whether nothing had to be sent again for a second, because of a loss or because a peer was not ready. Then it does no
 // harm if a time-out comes a few milliseconds late: that is what the first loss after a calm may cost.
-func (e *Engine) Calm(now Time) bool { return now-e.troubled >= calm }
+func (e *Engine) Calm(now Time) bool { return now-e.lastRewind >= calmAfter }
 
 // gapsFor is how long after a gap more of them are expected: see Engine.Gaps.
-const gapsFor Time = 10_000_000
+const gapMemory Time = 10_000_000
 
 // Gaps tells whether packets have been lost on the way of late, to this end or from it. Then connections wait for answers again and again,
 // with little under way, and each side that falls asleep meanwhile makes the other wait for its waking up.
-func (e *Engine) Gaps(now Time) bool { return now-e.gapAt < gapsFor }
+func (e *Engine) RecentGaps(now Time) bool { return now-e.lastGap < gapMemory }
 
 // goBack resumes sending at una.
 func (q *QP) goBack(now Time) {
-	q.eng.troubled = now
+	q.eng.lastRewind = now
 	r := &q.rec
 	if q.una >= r.rewoundMax {
-		r.again = 0
-	} else if r.again < maxAgain {
-		r.again++
+		r.rewinds = 0
+	} else if r.rewinds < maxRewinds {
+		r.rewinds++
 	}
 	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.samplePSN = q.una, q.max, now, 0
 	r.probed = false
-	q.nxt, q.asked, q.awaited = q.una, q.una, true
+	q.nxt, q.lastAsked, q.completionWanted = q.una, q.una, true
 	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
 	q.eng.schedule(q)
@@ -290,7 +290,7 @@ func (q *QP) resume() bool {
 			return false
 		}
 	}
-	q.rec.tooEarly()
+	q.rec.probeTooEarly()
 	q.nxt = q.max
 	next := s.started
 	if next != first {
@@ -333,7 +333,7 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	q.goBack(now)
 	q.win.collapse() // one packet asks whether there is a receive by now, not a window of them
 	least := Time(bth.RNRDelay(timer))
-	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrPatience), maxRNRWait))
+	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrDoubleEvery), maxRNRWait))
 	r.rnrs = min(r.rnrs+1, maxRNRs)
 	r.ackDeadline, r.probeDeadline = Never, Never
 	q.rec.timer.deadline = Never

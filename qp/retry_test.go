@@ -12,7 +12,7 @@ const tick = Time(1) << tickShift
 
 // silence is a pair whose requests all vanish; it runs until the WR fails or d passed, and returns
 // when each Local ACK Timeout struck.
-func silence(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time) {
+func dropAnswers(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time) {
 	w = newWorld(t, 1)
 	w.filter = func(int, *bth.Packet) bool { return false }
 	a, _ := w.pair(RC, func(_ *InitAttr, attr *Attr) { change(attr) })
@@ -32,7 +32,7 @@ func silence(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time) {
 func TestRetryCount(t *testing.T) {
 	for _, timeout := range []uint8{1, 8, 12, 14} {
 		for _, retry := range []uint8{0, 1, 3, 7} {
-			w, at := silence(t, 60*second, func(a *Attr) { a.Timeout, a.RetryCnt = timeout, retry })
+			w, at := dropAnswers(t, 60*second, func(a *Attr) { a.Timeout, a.RetryCnt = timeout, retry })
 			e := w.ends[0]
 			what := fmt.Sprintf("timeout %d, retry_cnt %d", timeout, retry)
 			if len(at) != int(retry)+1 {
@@ -58,7 +58,7 @@ func TestRetryCount(t *testing.T) {
 // IBA 9.7.6.1.3: timeout 0 means that the timer never strikes. Probes end after maxProbes, so that
 // a QP whose peer is gone costs nothing for ever after.
 func TestNoTimeout(t *testing.T) {
-	w, at := silence(t, 3600*second, func(a *Attr) { a.Timeout = AckNever })
+	w, at := dropAnswers(t, 3600*second, func(a *Attr) { a.Timeout = AckNever })
 	e := w.ends[0]
 	if len(at) != 0 || len(e.wcs) != 0 || e.qp.State() != RTS {
 		t.Errorf("struck at %v, completions %+v", at, e.wcs)
@@ -159,8 +159,8 @@ func TestCalm(t *testing.T) {
 		trouble(k)
 		k.listen()
 		at := k.now
-		if k.Calm(at) || k.Calm(at+calm/2) || !k.Calm(at+calm) {
-			t.Errorf("%s: calm is %v at once, %v half a second later, %v a second later", name, k.Calm(at), k.Calm(at+calm/2), k.Calm(at+calm))
+		if k.Calm(at) || k.Calm(at+calmAfter/2) || !k.Calm(at+calmAfter) {
+			t.Errorf("%s: calm is %v at once, %v half a second later, %v a second later", name, k.Calm(at), k.Calm(at+calmAfter/2), k.Calm(at+calmAfter))
 		}
 	}
 }
@@ -180,13 +180,13 @@ func TestGaps(t *testing.T) {
 		k := newTalk(t, RC)
 		k.post(k.wr(1, OpSend, 8))
 		k.listen()
-		if k.Gaps(k.now) {
+		if k.RecentGaps(k.now) {
 			t.Errorf("%s: gaps before it", name)
 		}
 		c.happens(k)
 		k.listen()
-		if at := k.now; k.Gaps(at) != c.gap || k.Gaps(at+gapsFor/2) != c.gap || k.Gaps(at+gapsFor) {
-			t.Errorf("%s: gaps are %v at once, %v soon after, %v later", name, k.Gaps(at), k.Gaps(at+gapsFor/2), k.Gaps(at+gapsFor))
+		if at := k.now; k.RecentGaps(at) != c.gap || k.RecentGaps(at+gapMemory/2) != c.gap || k.RecentGaps(at+gapMemory) {
+			t.Errorf("%s: gaps are %v at once, %v soon after, %v later", name, k.RecentGaps(at), k.RecentGaps(at+gapMemory/2), k.RecentGaps(at+gapMemory))
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 	// The engine goes to ERR, then flushes; we post, then look at the state: either it saw the
 	// receives or we see ERR and ring for another flush.
 	if n > 0 && q.State() == Err {
-		q.Ring()
+		q.RingDoorbell()
 	}
 	return n, err
 }

@@ -40,7 +40,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("the responder lies at %d, and does not begin with a line", p)
 	}
 	in("off", unsafe.Offsetof(q.off), p, 1)
-	in("sq.rooms", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.rooms), 2*prefetch.Line, 1)
+	in("sq.rooms", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.slotData), 2*prefetch.Line, 1)
 	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {
@@ -96,7 +96,7 @@ func TestMillionStaleNames(t *testing.T) {
 	w := newWorld(t, 1)
 	as, bs := w.crowd(2000)
 	e := w.ends[1]
-	buckets, places, queue := len(e.table.buckets), e.mrs.Places(), e.runq.Cap()
+	buckets, runqSlots, queue := len(e.table.buckets), e.mrs.RemoteCapacity(), e.runq.Cap()
 	live := map[bth.QPN]bool{}
 	for _, q := range bs {
 		live[q.QPN()] = true
@@ -119,7 +119,7 @@ func TestMillionStaleNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.NetHeader = grhZeros[:]
-		e.Foresee([][]byte{b})
+		e.Prefetch([][]byte{b})
 		e.HandlePacket(w.now, p)
 		packets++
 	}
@@ -133,12 +133,12 @@ func TestMillionStaleNames(t *testing.T) {
 		if k == mr.Key(e.mr.RKey()) {
 			continue
 		}
-		e.mrs.AheadMR(k, true)
+		e.mrs.PrefetchMR(k, true)
 		if _, v := e.mrs.CheckRemote(e.pd, k, 0, 8, mr.RemoteWrite); v != mr.BadKey {
 			t.Fatalf("key %#x: %v", k, v)
 		}
 	}
-	if len(e.table.buckets) != buckets || e.mrs.Places() != places || e.runq.Cap() != queue {
+	if len(e.table.buckets) != buckets || e.mrs.RemoteCapacity() != runqSlots || e.runq.Cap() != queue {
 		t.Error("a table has grown")
 	}
 	runtime.KeepAlive(as)
@@ -177,7 +177,7 @@ func TestForeseeTakesAnything(t *testing.T) {
 				}
 				packets = append(packets, b)
 			}
-			e.Foresee(packets)
+			e.Prefetch(packets)
 		}
 	}
 	if e.c != before {
@@ -245,7 +245,7 @@ func TestForeseeFindsThemAll(t *testing.T) {
 	w := newWorld(t, 1)
 	_, bs := w.crowd(2100) // more than stay in the caches
 	e := w.ends[1]
-	if n := e.ForeseeBatch(); n != 4*DefaultPrefetch {
+	if n := e.PrefetchBatch(); n != 4*DefaultPrefetch {
 		t.Fatalf("batches of %d", n)
 	}
 	var packets [][]byte
@@ -256,15 +256,15 @@ func TestForeseeFindsThemAll(t *testing.T) {
 		bth.PutRETH(b[bth.HeaderLen:], 64, bth.RKey(e.mr.RKey()), 64)
 		packets = append(packets, b)
 	}
-	e.Foresee(packets)
+	e.Prefetch(packets)
 	for i, q := range bs[:len(packets)] {
-		f, op := &e.sights[i], ops[i%len(ops)]
+		f, op := &e.incoming[i], ops[i%len(ops)]
 		if f.q != q || (f.rk != 0) != (op == bth.RCWriteOnly) || f.recv != (op == bth.RCSendOnly) {
 			t.Errorf("packet %d, %v: %+v", i, op, f)
 		}
 	}
 	must(t, e.SetPrefetch(0))
-	if n := e.ForeseeBatch(); n != 0 {
+	if n := e.PrefetchBatch(); n != 0 {
 		t.Errorf("switched off, and batches of %d", n)
 	}
 }
@@ -286,15 +286,15 @@ func TestTurnsAreFair(t *testing.T) {
 	}
 	e.HandleDoorbells(w.now)
 	var (
-		buf        [8192]byte
-		sent, last [n]int // bytes that had left in all at the end of a QP's latest turn
-		total      int
-		current    = -1
-		turn       int
-		longest    int
+		buf          [8192]byte
+		sent, last   [n]int // bytes that had left in all at the end of a QP's latest turn
+		total        int
+		current      = -1
+		turn         int
+		maxPacketLen int
 	)
-	const most = chunk + maxPacket // of a turn
-	for range rounds * n * (chunk/1024 + 1) {
+	const most = quantum + maxPacket // of a turn
+	for range rounds * n * (quantum/1024 + 1) {
 		tx := e.PollTransmit(w.now, buf[:])
 		if tx == nil {
 			break
@@ -304,7 +304,7 @@ func TestTurnsAreFair(t *testing.T) {
 			if current >= 0 {
 				last[current] = total
 			}
-			longest = max(longest, total-last[i])
+			maxPacketLen = max(maxPacketLen, total-last[i])
 			current, turn = i, 0
 		}
 		turn += tx.Len
@@ -314,8 +314,8 @@ func TestTurnsAreFair(t *testing.T) {
 			t.Fatalf("QP %d sends %d bytes in a turn", i, turn)
 		}
 	}
-	if longest > n*most {
-		t.Errorf("a QP waited for %d bytes of others, the bound is %d", longest, n*most)
+	if maxPacketLen > n*most {
+		t.Errorf("a QP waited for %d bytes of others, the bound is %d", maxPacketLen, n*most)
 	}
 	for i, s := range sent {
 		if s < sent[0]-most || s > sent[0]+most {

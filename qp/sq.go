@@ -46,13 +46,13 @@ type sendQueue struct {
 	first wqe   // slot 0
 	wqes  []wqe // slots 1 on; with the first a power of two
 
-	rooms     *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see roomAt
+	slotData  *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see roomAt
 	cq        *CQ
 	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
-	room      uint8 // SGEs a slot has in rooms, or bytes of inline data over 16
+	slotSGEs  uint8 // SGEs a slot has in rooms, or bytes of inline data over 16
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written by the poster only
 	posters   atomic.Uint32 // see QP.Posters
@@ -72,9 +72,9 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.cq = a.SendCQ
 	s.depth = uint16(a.SQDepth)
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
-	s.signalAll, s.room = a.SignalAll, uint8(a.slotRoom())
+	s.signalAll, s.slotSGEs = a.SignalAll, uint8(a.slotSGEs())
 	s.wqes = make([]wqe, n-1)
-	s.rooms = &make([]SGE, n*uint32(s.room))[0]
+	s.slotData = &make([]SGE, n*uint32(s.slotSGEs))[0]
 	if a.Type == UD {
 		ahs := make([]*frame.Path, n)
 		q.ahs = &ahs
@@ -82,7 +82,7 @@ func (q *QP) initSQ(a *InitAttr) {
 }
 
 // slotRoom is how many SGEs a slot has room for: those of a WR, or its inline data instead.
-func (a *InitAttr) slotRoom() int {
+func (a *InitAttr) slotSGEs() int {
 	return max(a.MaxSendSGE, 1, (a.MaxInline+sgeSize-1)/sgeSize)
 }
 
@@ -110,7 +110,7 @@ func (s *sendQueue) sgesAt(i uint32) []SGE {
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
-	return s.roomAt(at)[:w.nsge]
+	return s.slotDataAt(at)[:w.nsge]
 }
 
 // operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
@@ -119,7 +119,7 @@ func (s *sendQueue) operands(i uint32) *SGE {
 	if w := s.in(at); w.nsge > 1 {
 		return &w.one[0]
 	}
-	return &s.roomAt(at)[0]
+	return &s.slotDataAt(at)[0]
 }
 
 func (g *SGE) setOperands(compare, swapAdd uint64) {
@@ -173,7 +173,7 @@ var opRules = [numOps]opRule{
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	n, err := q.Post(wrs)
 	if n > 0 {
-		q.Ring()
+		q.RingDoorbell()
 	}
 	return n, err
 }

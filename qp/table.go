@@ -60,11 +60,11 @@ func (t *qpTable) bucket(n bth.QPN, i int) *qpBucket {
 // wrong most of the time, and that costs more.
 func (b *qpBucket) place(n bth.QPN) int {
 	k := &b.qpns
-	return bits.TrailingZeros8(same(k[0], n) | same(k[1], n)<<1 | same(k[2], n)<<2 | same(k[3], n)<<3 | same(k[4], n)<<4)
+	return bits.TrailingZeros8(equalBit(k[0], n) | equalBit(k[1], n)<<1 | equalBit(k[2], n)<<2 | equalBit(k[3], n)<<3 | equalBit(k[4], n)<<4)
 }
 
 // same is 1 if a is b, else 0.
-func same(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
+func equalBit(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
 
 // get is the QP with this number, or nil.
 func (t *qpTable) get(n bth.QPN) *QP {

@@ -37,14 +37,14 @@ func (p *Prefetcher) Prefetch(q *QP, wr *SendWR) {
 	*now = SGE{}
 	if len(wr.SGEs) > 0 {
 		*now = wr.SGEs[0]
-		p.dev.mrs.AheadLocal(mr.Key(now.LKey))
+		p.dev.mrs.PrefetchLocal(mr.Key(now.LKey))
 	}
 	if g := &p.ring[(p.next-mrLag)%prefetchRing]; g.Length > 0 {
-		p.dev.mrs.AheadMR(mr.Key(g.LKey), false)
+		p.dev.mrs.PrefetchMR(mr.Key(g.LKey), false)
 	}
 	if g := &p.ring[(p.next-memLag)%prefetchRing]; g.Length > 0 {
-		if m := p.dev.mrs.Fetched(mr.Key(g.LKey)); m != nil {
-			m.AheadMemory(g.Addr, g.Length)
+		if m := p.dev.mrs.LookupLocal(mr.Key(g.LKey)); m != nil {
+			m.PrefetchMemory(g.Addr, g.Length)
 		}
 	}
 	p.next++
@@ -96,5 +96,5 @@ func (q *QP) prefetch() {
 	if q == nil {
 		return
 	}
-	prefetch.Object(&q.qp, qp.AheadLines)
+	prefetch.Object(&q.qp, qp.PrefetchLines)
 }

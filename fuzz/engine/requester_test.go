@@ -237,7 +237,7 @@ func (a *asker) completions() {
 			a.retire()
 		}
 	}
-	if a.q.State() == qp.Err && a.q.SQLen() > 0 && len(a.posted) > 0 && !a.eng.BellPending() {
+	if a.q.State() == qp.Err && a.q.SQLen() > 0 && len(a.posted) > 0 && !a.eng.DoorbellPending() {
 		a.t.Fatalf("QP in ERR with %d work requests left", a.q.SQLen())
 	}
 }

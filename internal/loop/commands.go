@@ -88,7 +88,7 @@ func (l *Loop) notifyWaiter() {
 // next step and share one system call.
 func (l *Loop) Posted(q *qp.QP) {
 	if !l.manual || !l.mu.TryLock() {
-		q.Ring()
+		q.RingDoorbell()
 		return
 	}
 	if !l.closed {

@@ -103,7 +103,7 @@ func New(c Config) *Loop {
 		l.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })
 		l.clock = l.ticks.Now
 	}
-	l.eng.SetBell(l.Wake)
+	l.eng.SetDoorbellHook(l.Wake)
 	l.eng.SetHost(l)
 	l.eng.DeferPayloads()
 	return l
@@ -155,7 +155,7 @@ func (l *Loop) poll() int {
 	if n == 0 {
 		l.coalesce.empty()
 	}
-	if n == 0 && l.idle && l.ticks.Fresh() && l.eng.Quiet() {
+	if n == 0 && l.idle && l.ticks.Fresh() && l.eng.Idle() {
 		if n = l.pollAgain(); n == 0 {
 			return 0
 		}
@@ -167,7 +167,7 @@ func (l *Loop) poll() int {
 	l.idle = work == 0 && l.ticks != nil
 	l.received = n > 0 && l.ticks != nil
 	if l.received {
-		if l.coalesce.multi && l.eng.Gaps(l.last) {
+		if l.coalesce.multi && l.eng.RecentGaps(l.last) {
 			l.coalesce.lost()
 		}
 		l.coalesce.batch(l.last, n)
@@ -178,7 +178,7 @@ func (l *Loop) poll() int {
 // skipReceive is poll while frames are being coalesced: it leaves the receive ring alone and does
 // the other work once a microsecond.
 func (l *Loop) skipReceive(now qp.Time) int {
-	if l.idle && now-l.last < coalesceBackground && l.eng.Quiet() {
+	if l.idle && now-l.last < coalesceBackground && l.eng.Idle() {
 		return 0
 	}
 	l.last = now
@@ -201,7 +201,7 @@ func (l *Loop) pollAgain() (n int) {
 func (l *Loop) process(now qp.Time, n int) int {
 	l.ctr.Steps++
 	work := l.receive(now, n)
-	if l.eng.BellPending() {
+	if l.eng.DoorbellPending() {
 		l.eng.HandleDoorbells(now)
 		l.coalesce.posted()
 		work++

@@ -14,7 +14,7 @@ func (l *Loop) receive(now qp.Time, n int) int {
 	}
 	ahead := 0
 	if n >= minPrefetch {
-		ahead = l.eng.ForeseeBatch()
+		ahead = l.eng.PrefetchBatch()
 	}
 	for i := range l.rx[:n] {
 		if ahead > 0 && i%ahead == 0 {
@@ -43,7 +43,7 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 	for i := range bufs {
 		l.previews[i] = frame.PeekBTH(bufs[i].B)
 	}
-	l.eng.Foresee(l.previews[:len(bufs)])
+	l.eng.Prefetch(l.previews[:len(bufs)])
 }
 
 func (l *Loop) handleFrame(now qp.Time, b []byte) {

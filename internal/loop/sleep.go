@@ -15,15 +15,15 @@ import (
 // the processor's timer for each sleep. Most of them are canceled. So pending ACKs leave before the
 // owner sleeps, and sleeps have a minimum length while no packets get lost.
 func (l *Loop) sleep(quit func() bool) {
-	if l.eng.RipenAcks() {
-		if l.transmit(l.last); !l.eng.Quiet() && !l.stalled {
+	if l.eng.ReleaseAcks() {
+		if l.transmit(l.last); !l.eng.Idle() && !l.stalled {
 			return // there was more than one batch to send
 		}
 	}
 	l.coalesce.until = 0
 	l.sleeping.Store(true)
 	defer l.sleeping.Store(false)
-	if l.eng.BellPending() || l.cmdReady.Load() || l.stopping.Load() || (quit != nil && quit()) {
+	if l.eng.DoorbellPending() || l.cmdReady.Load() || l.stopping.Load() || (quit != nil && quit()) {
 		return
 	}
 	l.ctr.Sleeps++
@@ -89,7 +89,7 @@ func (s *spinner) expired(work int, now qp.Time) bool {
 		return false
 	}
 	spun := now - s.since
-	if s.eng.Gaps(now) || s.coalesce.paused(now) {
+	if s.eng.RecentGaps(now) || s.coalesce.paused(now) {
 		spun /= longSpin
 	}
 	limit := s.limit()

@@ -90,13 +90,13 @@ func (q *Queue[ID]) Prefetch() (id ID, ok bool) {
 // Hint tells whether a QP that is about to get work, and is not queued, should have its resources fetched at once: prefetching is
 // on, and so few QPs wait that the queue would not look ahead far enough (software triggered prefetch, III.B). The QP is pushed
 // when its work is there; Prefetch gives it then again, and finds everything fetched.
-func (q *Queue[ID]) Hint() bool { return q.tail-q.head < q.wnd }
+func (q *Queue[ID]) BelowWindow() bool { return q.tail-q.head < q.wnd }
 
 // Len is the number of IDs that wait.
 func (q *Queue[ID]) Len() int { return int(q.tail - q.head) }
 
 // Ahead is the number of waiting IDs that Prefetch has given.
-func (q *Queue[ID]) Ahead() int { return int(q.pre - q.head) }
+func (q *Queue[ID]) Prefetched() int { return int(q.pre - q.head) }
 
 // Cap is the number of IDs that the queue holds at most.
 func (q *Queue[ID]) Cap() int { return len(q.ring) }

@@ -95,12 +95,12 @@ func TestQueueIsTwoQueues(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if q.Len() != len(n.sched) || q.Ahead() != len(n.sched)-len(n.prefetch) || q.Window() != n.wnd {
+				if q.Len() != len(n.sched) || q.Prefetched() != len(n.sched)-len(n.prefetch) || q.Window() != n.wnd {
 					t.Fatalf("Len %d, Ahead %d, Window %d; two queues say %d, %d, %d",
-						q.Len(), q.Ahead(), q.Window(), len(n.sched), len(n.sched)-len(n.prefetch), n.wnd)
+						q.Len(), q.Prefetched(), q.Window(), len(n.sched), len(n.sched)-len(n.prefetch), n.wnd)
 				}
-				if q.Hint() != (len(n.sched) < n.wnd) {
-					t.Fatalf("Hint %v with %d active and a window of %d", q.Hint(), len(n.sched), n.wnd)
+				if q.BelowWindow() != (len(n.sched) < n.wnd) {
+					t.Fatalf("Hint %v with %d active and a window of %d", q.BelowWindow(), len(n.sched), n.wnd)
 				}
 			},
 		})
@@ -229,7 +229,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		q.Prefetch()
-		if id, ok := q.Pop(); ok && !q.Hint() {
+		if id, ok := q.Pop(); ok && !q.BelowWindow() {
 			q.Push(id)
 		}
 	}); n != 0 {

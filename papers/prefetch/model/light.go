@@ -52,7 +52,7 @@ func (h *host) post() {
 	qp := uint32(h.done) % h.qps
 	if h.hint {
 		h.at(h.now+h.half, func() {
-			if h.queue.Hint() {
+			if h.queue.BelowWindow() {
 				h.chain(QPC, qp, QPC, h.taken[qp]) // the WQE is not written yet
 			}
 		})

@@ -7,12 +7,12 @@ import (
 
 // maxSlotKeys is how many keys of one window or fast MR exist at a time: the
 // one at work, and those prepared for work requests that have not run yet.
-const maxSlotKeys = 16
+const maxOwnerKeys = 16
 
-type slotKind uint8
+type ownerKind uint8
 
 const (
-	windowType1 slotKind = iota
+	windowType1 ownerKind = iota
 	windowType2
 	fastMR
 )
@@ -26,19 +26,19 @@ const (
 // index keeps its single writer, and running a work request allocates nothing.
 // A record that died is dead for good, and so is its key; the control plane
 // sweeps it when it draws the next one.
-type slot struct {
+type keyOwner struct {
 	table *Table
 	pd    *PD
-	kind  slotKind
+	kind  ownerKind
 	cur   atomic.Pointer[MR] // the record at work; nil: none; &gone: the slot was freed
 	keys  []*MR              // in the index; control plane only
 }
 
 // gone stands in slot.cur for the end of the slot.
-var gone MR
+var freed MR
 
-func (t *Table) initSlot(s *slot, pd *PD, kind slotKind) error {
-	if err := t.room(pd); err != nil {
+func (t *Table) initOwner(s *keyOwner, pd *PD, kind ownerKind) error {
+	if err := t.checkSpace(pd); err != nil {
 		return err
 	}
 	if err := pd.Retain(); err != nil {
@@ -50,12 +50,12 @@ func (t *Table) initSlot(s *slot, pd *PD, kind slotKind) error {
 }
 
 // prepare draws keys for m and makes it known.
-func (t *Table) prepare(s *slot, m *MR, local bool) error {
-	if s.cur.Load() == &gone {
+func (t *Table) prepare(s *keyOwner, m *MR, local bool) error {
+	if s.cur.Load() == &freed {
 		return fmt.Errorf("memory window or fast MR: %w", ErrClosed)
 	}
 	s.sweep()
-	if len(s.keys) >= maxSlotKeys {
+	if len(s.keys) >= maxOwnerKeys {
 		return fmt.Errorf("%d keys of one object that no work request has used: %w", len(s.keys), ErrTooMany)
 	}
 	var err error
@@ -73,13 +73,13 @@ func (t *Table) prepare(s *slot, m *MR, local bool) error {
 }
 
 // sweep takes dead records out of the index.
-func (s *slot) sweep() {
+func (s *keyOwner) sweep() {
 	kept := s.keys[:0]
 	for _, m := range s.keys {
 		if m.live.Load() != 0 {
 			kept = append(kept, m)
 		} else {
-			s.table.forget(m)
+			s.table.unpublish(m)
 		}
 	}
 	clear(s.keys[len(kept):])
@@ -87,10 +87,10 @@ func (s *slot) sweep() {
 }
 
 // free ends the slot and all its keys. The caller has marked it gone.
-func (s *slot) free() {
+func (s *keyOwner) free() {
 	for _, m := range s.keys {
 		m.end()
-		s.table.forget(m)
+		s.table.unpublish(m)
 	}
 	s.keys = nil
 	s.table.mrs--
@@ -103,8 +103,8 @@ func (m *MR) end() bool {
 	if m.live.Swap(0)&(liveLocal|liveRemote) == 0 {
 		return false
 	}
-	if p := m.more.parent; p != nil {
-		p.more.windows.release()
+	if p := m.ext.parent; p != nil {
+		p.ext.windows.release()
 	}
 	return true
 }
