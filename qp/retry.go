@@ -147,25 +147,6 @@ func (q *QP) restartRetry(now Time) {
 	q.setRetryTimer()
 }
 
-// Restamp corrects what packets of q that were built with the time "then" have noted, now that they have left: who answers builds with
-// the time of the turn before, and looks at the clock afterwards. Engine's thread only.
-func (e *Engine) Restamp(q *QP, then, now Time) {
-	r := &q.rec
-	if r.sampleAt == then {
-		r.sampleAt = now
-	}
-	if now-then < 1<<tickShift { // no timer is more exact
-		return
-	}
-	if r.ackDeadline == then+Time(bth.AckTimeout(r.timeout)) {
-		r.ackDeadline += now - then
-	}
-	if r.probeDeadline == then+r.rto() {
-		r.probeDeadline += now - then
-	}
-	q.setRetryTimer()
-}
-
 func (q *QP) setRetryTimer() {
 	t := min(q.rec.ackDeadline, q.rec.probeDeadline)
 	if q.rec.rnrUntil != 0 {

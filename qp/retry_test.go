@@ -191,49 +191,6 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// A packet may be built with a time that has passed. Restamp puts right what that noted: the round trip and the time-outs, but not those of packets
-// before it.
-func TestRestamp(t *testing.T) {
-	const late = 700_000
-	k := newTalk(t, RC)
-	k.post(k.wr(1, OpWrite, 8))
-	k.listen()
-	then := k.now
-	k.now += late
-	k.Restamp(k.q, then, k.now)
-	k.say(ack(0))
-	k.equal("round trip", k.q.rec.srtt, Time(1))
-
-	k.post(k.wr(2, OpWrite, 8))
-	k.listen()
-	then = k.now
-	k.now += late
-	k.Restamp(k.q, then, k.now)
-	k.equal("probe", k.q.rec.probeDeadline, k.now+minRTO)
-	k.equal("time-out", k.q.rec.ackDeadline, k.now+Time(bth.AckTimeout(k.q.rec.timeout)))
-	k.hears() // no probe, though 100 us have passed
-
-	deadline := k.q.rec.probeDeadline
-	k.post(k.wr(3, OpWrite, 8))
-	k.listen()
-	then = k.now
-	k.now += 50_000
-	k.Restamp(k.q, then, k.now)
-	k.equal("probe of the packet before", k.q.rec.probeDeadline, deadline)
-}
-
-// A QP without answers has nothing to correct, and gets no timer by it.
-func TestRestampWithoutTimers(t *testing.T) {
-	for _, typ := range []Type{UC, UD} {
-		w := newWorld(t, 1)
-		a, _ := w.pair(typ)
-		w.ends[0].Restamp(a, 1000, 1_000_000)
-		if at, ok := w.ends[0].NextTimeout(); ok {
-			t.Errorf("%v: a timer at %d", typ, at)
-		}
-	}
-}
-
 // A probe came too early if the answer acknowledges packets that have not been sent again (RFC 5682): sending goes on where it was, in the midst
 // of a message, too. An answer to the probed packet alone proves nothing, and the others go again; so they do with a READ among them.
 func TestProbeTooEarly(t *testing.T) {

@@ -137,7 +137,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		return nil, fmt.Errorf("%w: engine: %w", ErrInvalid, err)
 	}
 	d.loop = loop.New(loop.Config{
-		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock, StrictLock: c.strictLock,
+		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
 	})
 	info := port.Info()
 	if d.gsi, err = newGSI(d, info.MAC, d.rand); err != nil {

@@ -129,8 +129,6 @@ type config struct {
 	prefetch  *int // nil: the default
 	maxMemory uint64
 	network   driver.Network
-
-	strictLock bool // for tests: see loop.Config
 }
 
 func newConfig(opts []Option) *config {

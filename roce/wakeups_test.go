@@ -23,17 +23,6 @@ var stress = flag.Duration("stress", 60*time.Millisecond, "how long each test of
 // stuck is how long a stress test may make no progress.
 const stuck = 10 * time.Second
 
-// lockKinds runs f with both kinds of progress, and with both implementations of the loop's lock.
-func lockKinds(t *testing.T, f func(t *testing.T, o Option)) {
-	bothModes(t, func(t *testing.T, p Progress) {
-		for name, strict := range map[string]bool{"membarrier": false, "strict": true} {
-			t.Run(name, func(t *testing.T) {
-				f(t, func(c *config) { c.progress, c.strictLock = p, strict })
-			})
-		}
-	})
-}
-
 // storm is a set of goroutines that repeat something, and a watchdog over them.
 type storm struct {
 	t     *testing.T
@@ -178,21 +167,22 @@ func (s *storm) commands(e *end) {
 // wake-ups. With Manual progress the waiting goroutines take turns as owner. Other goroutines run
 // commands, and Close ends all waits.
 func TestNoWakeUpIsLost(t *testing.T) {
-	links := map[string]func(t *testing.T, o Option) (a, b *end){
-		"memory": func(t *testing.T, o Option) (a, b *end) {
-			link, c := newLink(t, loopback.Config{}), rigConfig{}
-			return newEnd(t, newDevice(t, link, 0, o, WithExpert(Expert{Spin: NoSpin})), c), newEnd(t, newDevice(t, link, 1, o, WithExpert(Expert{Spin: NoSpin})), c)
+	links := map[string]func(t *testing.T, opts ...Option) (a, b *end){
+		"memory": func(t *testing.T, opts ...Option) (a, b *end) {
+			link := newLink(t, loopback.Config{})
+			return newEnd(t, newDevice(t, link, 0, opts...), rigConfig{}),
+				newEnd(t, newDevice(t, link, 1, opts...), rigConfig{})
 		},
-		"veth": func(t *testing.T, o Option) (a, b *end) {
-			pair, c := newVeth(t, veth.Options{}), rigConfig{opts: []Option{o, WithExpert(Expert{Spin: NoSpin})}}
-			return openEnd(t, &pair.A, xdp.Options{Mode: xdp.Generic}, c), openEnd(t, &pair.B, xdp.Options{Mode: xdp.Generic}, c)
+		"veth": func(t *testing.T, opts ...Option) (a, b *end) {
+			pair, c, o := newVeth(t, veth.Options{}), rigConfig{opts: opts}, xdp.Options{Mode: xdp.Generic}
+			return openEnd(t, &pair.A, o, c), openEnd(t, &pair.B, o, c)
 		},
 	}
 	for name, make := range links {
 		for _, talks := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s/talks=%d", name, talks), func(t *testing.T) {
-				lockKinds(t, func(t *testing.T, o Option) {
-					a, b := make(t, o)
+				bothModes(t, func(t *testing.T, p Progress) {
+					a, b := make(t, WithProgress(p), WithExpert(Expert{Spin: NoSpin}))
 					s := newStorm(t)
 					for range talks {
 						s.talk(pairOf(t, a, b))
@@ -215,10 +205,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 // meanwhile (IBA 10.3.1.7). There are several posters, and no other traffic that would wake the
 // loop.
 func TestEveryPostCompletes(t *testing.T) {
-	lockKinds(t, func(t *testing.T, o Option) {
+	bothModes(t, func(t *testing.T, p Progress) {
 		link := newLink(t, loopback.Config{})
-		a := newEnd(t, newDevice(t, link, 0, o, WithExpert(Expert{Spin: NoSpin})), rigConfig{})
-		b := newEnd(t, newDevice(t, link, 1, o, WithExpert(Expert{Spin: NoSpin})), rigConfig{})
+		a := newEnd(t, newDevice(t, link, 0, WithProgress(p), WithExpert(Expert{Spin: NoSpin})), rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Spin: NoSpin})), rigConfig{})
 		s := newStorm(t)
 		s.run(func() bool {
 			x, y := pairOf(t, a, b)

@@ -23,7 +23,6 @@ func (l *Loop) Do(f func(now qp.Time)) bool {
 	l.cmds = append(l.cmds, c)
 	l.cmdReady.Store(true)
 	l.cmdMu.Unlock()
-	l.mu.order()
 	if l.mu.TryLock() {
 		l.runCommands()
 		l.unlock()
@@ -96,12 +95,8 @@ func (l *Loop) Posted(q *qp.QP) {
 		l.coalesce.posted()
 		if l.received {
 			l.received = false
-			if l.eng.Serving() == q {
-				l.reply(q)
-			} else {
-				l.last = l.now()
-				l.transmit(l.last)
-			}
+			l.last = l.now()
+			l.transmit(l.last)
 		}
 	}
 	l.unlock()

@@ -9,7 +9,6 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/clock"
-	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -39,10 +38,6 @@ type Config struct {
 	// Clock is virtual time in nanoseconds, starting above 0. Nil is the system's clock. With a
 	// Clock the loop must be driven by TryStep alone.
 	Clock func() int64
-
-	// StrictLock makes the loop do without membarrier(2), as on kernels that do not have it. For
-	// tests.
-	StrictLock bool
 }
 
 // Loop joins a Port to an engine. It owns both. Fields below "owner" belong to the goroutine that
@@ -97,7 +92,6 @@ func New(c Config) *Loop {
 		free: make(chan struct{}, 1),
 	}
 	l.holder, _ = c.Port.(driver.Holder)
-	l.mu.light = !c.StrictLock && fence.Asymmetric()
 	if l.clock == nil {
 		start := time.Now()
 		l.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })

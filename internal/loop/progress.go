@@ -122,7 +122,6 @@ func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() boo
 func (l *Loop) waitForLock(ctx context.Context, wake <-chan struct{}) bool {
 	l.waiters.Add(1)
 	defer l.waiters.Add(-1)
-	l.mu.order()
 	if l.mu.TryLock() {
 		l.unlock()
 		return false

@@ -86,8 +86,7 @@ func TestReplyBeforeRelease(t *testing.T) {
 	}
 }
 
-// A reply is built with the time of the step that received the request. If the program took long in
-// between, the retransmission timers must start when the reply is sent.
+// If the program takes long to reply, the retransmission timers start when the reply is sent.
 func TestLateReply(t *testing.T) {
 	a, b := newPair(t, pairConfig{})
 	a.write(t, b, 8, 0)

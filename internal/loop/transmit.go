@@ -69,24 +69,6 @@ func (l *Loop) flush(n int) {
 	l.txAt, l.txn = l.txAt+n, l.txn-n
 }
 
-// reply sends what was just posted on q, the QP whose packets come next, before anything else. It
-// even reads the clock afterwards: the packets are built with the time of the previous step, and
-// Restamp corrects what q has noted of it.
-func (l *Loop) reply(q *qp.QP) {
-	if !l.allocate() {
-		return
-	}
-	n, then := 0, l.last
-	for n < l.txn && l.eng.Serving() == q && l.build(then, n) {
-		n++
-	}
-	if n > 0 {
-		l.flush(n)
-	}
-	l.last = l.now()
-	l.eng.Restamp(q, then, l.last)
-}
-
 // SendPending sends pending ACKs and what else the engine has ready. Call it before a QP goes away:
 // the peer would retransmit in vain if the ACK of its last message were missing. Owner only.
 func (l *Loop) SendPending() {
