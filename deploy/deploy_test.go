@@ -1,4 +1,4 @@
-// Package deploy_test checks the manifests of this folder.
+// Package deploy_test checks the manifests in this folder.
 package deploy_test
 
 import (
@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object is what the tests look at of a Kubernetes object.
+// object has the fields of a Kubernetes object that the tests use.
 type object struct {
 	Kind     string
 	Metadata struct {
@@ -73,7 +73,7 @@ func schema(t *testing.T, name string) *jsonschema.Schema {
 	return s
 }
 
-// documents are a YAML file's documents, as JSON would have them.
+// documents returns a YAML file's documents as JSON values.
 func documents(t *testing.T, text []byte) (list []any) {
 	t.Helper()
 	for dec := yaml.NewDecoder(bytes.NewReader(text)); ; {
@@ -85,7 +85,7 @@ func documents(t *testing.T, text []byte) (list []any) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Numbers and maps the way that the schema's library knows them.
+		// The schema library needs its own types of numbers and maps.
 		again, err := json.Marshal(doc)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func manifests(t *testing.T) (list []object) {
 	return list
 }
 
-// chosen tells whether a selector's labels are all among a pod's.
+// chosen reports whether all labels of a selector are among a pod's.
 func chosen(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if labels[k] != v {
@@ -134,7 +134,7 @@ func chosen(selector, labels map[string]string) bool {
 	return true
 }
 
-// Every object keeps to the schema, and every name that one uses of another is there.
+// Every object matches the schema, and every name that one uses of another exists.
 func TestManifests(t *testing.T) {
 	list := manifests(t)
 	claims, receivers := map[string]bool{}, 0
@@ -183,7 +183,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// The schemas are worth something: what Kubernetes or compose would refuse, they refuse.
+// The schemas reject what Kubernetes or compose would reject.
 func TestSchemaRefuses(t *testing.T) {
 	for _, c := range []struct {
 		file, schema string
@@ -223,7 +223,8 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// The compose file keeps to its schema; its services use the volume that it has, each consumer its own device's part.
+// The compose file matches its schema. Its services use the existing volume, each consumer its own
+// device's part.
 func TestCompose(t *testing.T) {
 	text, err := os.ReadFile("compose.yaml")
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	portNVMe    = 4420
 )
 
-// promptly is what an answer may take that has nothing to wait for.
+// promptly bounds an answer that has nothing to wait for.
 const promptly = 5 * time.Second
 
 func within(t *testing.T) context.Context {
@@ -42,7 +42,7 @@ func (r *rig) listen(t *testing.T, v variant, port uint16) *roce.Listener {
 	return l
 }
 
-// cmEnd is gorxe's end with a connection that the connection manager makes.
+// cmEnd is gorxe's side with a connection made by the connection manager.
 type cmEnd struct {
 	*gorxeEnd
 	conn  *roce.Conn
@@ -71,8 +71,8 @@ func (c *cmEnd) accept(l *roce.Listener) {
 	c.must(err)
 }
 
-// ended waits until the peer has disconnected. On a lossy wire it may have tried and be gone for good: a DREQ is not repeated once
-// the program that asked for it has ended.
+// ended waits until the peer has disconnected. On a lossy link its DREQ may be lost forever: it is
+// not repeated once the program has ended.
 func (c *cmEnd) ended() {
 	c.t.Helper()
 	select {
@@ -85,7 +85,7 @@ func (c *cmEnd) ended() {
 	c.must(c.conn.Close())
 }
 
-// cmTool is an example of librdmacm in the guest, and gorxe's part as a program on package roce would play it.
+// cmTool is an example of librdmacm in the guest, with gorxe's side implemented on package roce.
 type cmTool struct {
 	name            string
 	port            uint16
@@ -101,7 +101,7 @@ var cmTools = []cmTool{
 	{"udaddy", portUdaddy, udaddy + " -b %s", udaddy + " -s %s", udaddyClient, udaddyServer},
 }
 
-// TestConnections: librdmacm's examples connect to gorxe, and gorxe to them.
+// TestConnections connects librdmacm's examples to gorxe and gorxe to them.
 func TestConnections(t *testing.T) {
 	perDevice(func(device int, suffix string) {
 		vs := ofDevice(device, cmVariants())
@@ -116,7 +116,8 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// cmVariants: who asks for a connection says with what path MTU, and the kernel takes the largest that its device carries.
+// cmVariants: the active side chooses the path MTU, and the kernel takes the largest that its
+// device carries.
 func cmVariants() []variant {
 	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}, {lab.MaxMTU, 4096, true, false}, {lab.MaxMTU, 4096, true, true}}
 	if !*coreFlag {
@@ -146,7 +147,7 @@ func onlyPassive(vs []variant) (out []variant) {
 func (c *cmTool) run(t *testing.T, r *rig, v variant) {
 	var k *guestProgram
 	if v.gorxePassive {
-		// gorxe listens first; its part then waits for the client, which has to run beside it.
+		// gorxe listens first. Its side then waits for the client, which must run concurrently.
 		started := make(chan *guestProgram, 1)
 		go func() {
 			time.Sleep(100 * time.Millisecond)
@@ -172,7 +173,8 @@ func (c *cmTool) run(t *testing.T, r *rig, v variant) {
 	}
 }
 
-// ucmatose with several connections: the server sends, the client sends as much back, the server disconnects.
+// ucmatose with several connections: the server sends, the client sends as much back, the server
+// disconnects.
 const (
 	cmConns = 5
 	cmMsgs  = 20
@@ -209,8 +211,9 @@ func cmatoseClient(t *testing.T, r *rig, v variant) {
 	}
 }
 
-// sent waits for n SENDs. ucmatose disconnects as soon as it has every message: on a lossy wire its last ACK may be lost, and what it
-// would have acknowledged is flushed. That the messages came is ucmatose's own exit status.
+// sent waits for n SENDs. ucmatose disconnects as soon as it has every message. On a lossy link its
+// last ACK may be lost, and the SENDs that it would have acknowledged are flushed. ucmatose's exit
+// status shows that they arrived.
 func (c *cmEnd) sent(n int) {
 	c.t.Helper()
 	if !c.lossy {
@@ -243,7 +246,7 @@ func cmatoseServer(t *testing.T, r *rig, v variant) {
 	}
 }
 
-// rdma_client and rdma_server: one message of 16 bytes each way.
+// rdma_client and rdma_server: one message of 16 bytes in each direction.
 func rdmaClient(t *testing.T, r *rig, v variant) {
 	e := newCMEnd(t, r, v, roce.RC)
 	e.recv(0, 1, 0, 16, 0)
@@ -265,7 +268,8 @@ func rdmaServer(t *testing.T, r *rig, v variant) {
 	e.ended()
 }
 
-// udaddy: datagrams, each with the sender's QPN as immediate, to a QP that SIDR finds; as many come back.
+// udaddy: datagrams, each with the sender's QPN as immediate, to a QP that SIDR finds, and as many
+// back.
 var udaddy = fmt.Sprintf("udaddy -c 1 -C %d -S 1000", cmMsgs)
 
 func udaddyClient(t *testing.T, r *rig, v variant) {
@@ -313,7 +317,7 @@ func udaddyServer(t *testing.T, r *rig, v variant) {
 	expect(t, "gorxe", e, sendQueue, 0, cmMsgs)
 }
 
-// refusedPort: REJ with reason 8, at once.
+// refusedPort expects a REJ with reason 8 at once.
 func refusedPort(t *testing.T, r *rig, v variant) {
 	if !v.gorxePassive {
 		e := newCMEnd(t, r, v, roce.RC)
@@ -334,10 +338,10 @@ func refusedPort(t *testing.T, r *rig, v variant) {
 	}
 }
 
-// refusedByUser: REJ with reason 28.
+// refusedByUser expects a REJ with reason 28.
 func refusedByUser(t *testing.T, r *rig, v variant) {
 	if !v.gorxePassive {
-		// ucmatose refuses connections beyond those that it is to take.
+		// ucmatose rejects connections beyond its limit.
 		k := r.guestProgram(t, fmt.Sprintf("ucmatose -c 1 -C 0 -b %s", r.Guests[0].Addr(v.v6)))
 		r.awaitCM(t, portCmatose)
 		first, second := newCMEnd(t, r, v, roce.RC), newCMEnd(t, r, v, roce.RC)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestConnectionFaults: connections come about, carry data and end on a wire that loses, doubles and reorders whatever passes,
-// CM messages among it. The kernel waits 4.3 s before it repeats one of those, and 2.1 s for an ACK, so these take their time.
+// TestConnectionFaults makes, uses and ends connections on a link that loses, duplicates and
+// reorders all packets, CM messages included. The kernel waits 4.3 s before it repeats those, and
+// 2.1 s for an ACK.
 func TestConnectionFaults(t *testing.T) {
 	vs := few()
 	if *coreFlag {

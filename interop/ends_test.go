@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// The layout of every end's memory: blocks of up to slot bytes, one behind the other.
+// The layout of every side's memory: consecutive blocks of up to slot bytes.
 const (
 	slot   = 64 << 10
 	slots  = 32
@@ -20,7 +20,7 @@ const (
 	depth  = 512 // of every queue
 )
 
-// address is what an end tells the other one.
+// address is what one side tells the other.
 type address struct {
 	qpn  uint32
 	psn  uint32
@@ -29,7 +29,7 @@ type address struct {
 	rkey uint32
 }
 
-// setting is how an end's QP is made and connected.
+// setting describes how a QP is created and connected.
 type setting struct {
 	kind roce.QPType
 	v6   bool
@@ -38,7 +38,7 @@ type setting struct {
 	new  bool // FLUSH and ATOMIC_WRITE, which the kernel has since 6.2
 
 	retries    int // 0 = 7
-	rnrRetries int // 0 = 7, without end
+	rnrRetries int // 0 = 7, forever
 	rnrTimer   int // code; 0 = 12, 0.64 ms
 	timeout    int // 0 = 14, 67 ms
 }
@@ -77,13 +77,13 @@ type wc struct {
 	id     uint64
 	status string // ibv_wc_status_str's text
 	size   uint32
-	imm    uint32 // or the key that was invalidated
+	imm    uint32 // or the invalidated key
 	src    uint32
 }
 
 const success = "success"
 
-// queue says which CQ to poll.
+// queue selects a CQ.
 type queue byte
 
 const (
@@ -91,7 +91,7 @@ const (
 	recvQueue queue = 'r'
 )
 
-// end is one side of a conversation. What cannot go wrong between correct ends fails the test.
+// end is one side of a conversation. Errors that cannot happen between correct sides fail the test.
 type end interface {
 	address() address
 	connect(remote address)
@@ -106,10 +106,10 @@ type end interface {
 	invalidate(rkey uint32) // LOCAL_INV
 	join(group netip.Addr)  // a multicast group
 	state() string
-	kill() // as if the program had crashed
+	kill() // like a crash of the program
 }
 
-// windowKind is a way to give the peer part of a region for a while.
+// windowKind is a way to grant the peer part of a region for a while.
 type windowKind byte
 
 const (
@@ -124,7 +124,7 @@ func (k windowKind) String() string {
 	return [...]string{"memory window type 1", "memory window type 2B", "fast-registered region", "region"}[k]
 }
 
-// ends makes both sides, connected: the active one first.
+// ends creates both sides, connected, the active one first.
 func (r *rig) ends(t *testing.T, v variant, s setting) (active, passive end) {
 	t.Helper()
 	s.v6, s.mtu = v.v6, v.mtu

@@ -47,7 +47,7 @@ func wantState(t *testing.T, who string, e end, want string) {
 	}
 }
 
-// TestErrors: what a mistake or an accident costs, told on both sides by the statuses that verbs has for it.
+// TestErrors checks the statuses that errors cause on both sides.
 func TestErrors(t *testing.T) {
 	for _, s := range []struct {
 		name string
@@ -74,7 +74,8 @@ func TestErrors(t *testing.T) {
 func wrongKey(w *work, to address) { w.raddr, w.rkey = to.mem, to.rkey^0xff00 }
 func beyond(w *work, to address)   { w.raddr, w.rkey = to.mem+region-8, to.rkey }
 
-// refusedBy: a request that the responder must refuse stands between two good ones. It costs the connection (IBA 9.9.3, class C).
+// refusedBy puts a request that the responder must refuse between two valid ones. It ends the
+// connection (IBA 9.9.3, class C).
 func refusedBy(bad work, spoil func(*work, address)) func(*testing.T, variant, end, end) {
 	return func(t *testing.T, v variant, a, p end) {
 		to := p.address()
@@ -112,8 +113,8 @@ func talkNoReceive(t *testing.T, v variant, a, p end) {
 	wantState(t, "passive", p, "RTS")
 }
 
-// talkTooLong: the architecture's responder answers "invalid request" and its receive ends with a length error (IBA
-// 9.7.4.1.7, 9.9.3.1); rxe answers "remote operational error".
+// talkTooLong: a responder answers "invalid request", and its receive ends with a length error (IBA
+// 9.7.4.1.7, 9.9.3.1). rxe answers "remote operational error".
 func talkTooLong(t *testing.T, v variant, a, p end) {
 	p.recv(0, 2, 0, 100, slot)
 	a.post(work{op: roce.OpSend, n: 2, size: 200})
@@ -128,8 +129,9 @@ func talkTooLong(t *testing.T, v variant, a, p end) {
 	wantState(t, "passive", p, "ERR")
 }
 
-// transfer starts WRITEs and lets an accident happen when some of their packets have been on the wire; it tells how many WRITEs there are. To post
-// them may take until all are done, because rxe sends within the post: so the accident does not wait for that.
+// transfer starts WRITEs and causes an accident when some of their packets have been sent. It
+// returns the number of WRITEs. Posting may take until all are done because rxe sends within the
+// post, so the accident does not wait for that.
 func transfer(t *testing.T, r *rig, a, p end, accident func()) int {
 	t.Helper()
 	const blocks, begun = 400, 50
@@ -150,7 +152,7 @@ func transfer(t *testing.T, r *rig, a, p end, accident func()) int {
 	return blocks
 }
 
-// wantBroken: the first request that failed tells of the peer's silence, those behind it are flushed.
+// wantBroken: the first failed request reports the peer's silence, the ones after it are flushed.
 func wantBroken(t *testing.T, a end, n int) {
 	t.Helper()
 	got := statuses(a, sendQueue, n)
@@ -161,7 +163,7 @@ func wantBroken(t *testing.T, a end, n int) {
 	wantState(t, "active", a, "ERR")
 }
 
-// TestAccidents: the peer dies, or the cable does, in the middle of a transfer.
+// TestAccidents kills the peer or unplugs the cable during a transfer.
 func TestAccidents(t *testing.T) {
 	mortal := setting{retries: 3, timeout: 14}
 	play(t, "peer killed in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
@@ -177,7 +179,8 @@ func TestAccidents(t *testing.T) {
 			if err := r.Guests[0].Reboot(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			// A guest that has just booted may take longer to find a neighbour than the second that modify_qp gives it.
+			// A guest that has just booted may take longer to resolve a neighbor than modify_qp's
+			// second.
 			r.guest(t, fmt.Sprintf("for i in 1 2 3 4 5 6; do ping -q -c 1 -W 2 %v && exit 0; done; exit 1", r.HostAddr(v.v6)))
 		}
 		a, p = r.ends(t, v, mortal)
@@ -191,13 +194,14 @@ func TestAccidents(t *testing.T) {
 				cable = r.Guests[0].SetLink
 			}
 			a, p := r.ends(t, v, patient)
-			t.Cleanup(func() { _ = cable(true) }) // or whatever is played next would find no link
+			t.Cleanup(func() { _ = cable(true) }) // or the next scenario would have no link
 			left := transfer(t, r, a, p, func() {
 				if err := cable(false); err != nil {
 					t.Fatal(err)
 				}
 			})
-			// Not before: to ask a guest for hundreds of completions takes so long that the rest is done meanwhile.
+			// Not earlier: asking a guest for hundreds of completions takes so long that the rest
+			// finishes meanwhile.
 			done := len(a.poll(sendQueue, left, 0))
 			if left -= done; left == 0 {
 				t.Fatalf("all %d WRITEs were done before the accident could happen", done)
@@ -220,8 +224,8 @@ func TestAccidents(t *testing.T) {
 	}
 }
 
-// rebootPassive cuts the power of the passive side's host. gorxe's host loses all state, too, when its device closes: a new
-// one knows nothing of the old QPs.
+// rebootPassive cuts the power of the passive side's host. gorxe's host loses all state too when
+// its device closes: a new one does not know the old QPs.
 func (r *rig) rebootPassive(t *testing.T, v variant) {
 	t.Helper()
 	if !v.gorxePassive {

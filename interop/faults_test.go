@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// badWires are what netem in the guest does to each packet of one direction.
+// badWires are netem's faults for one direction.
 var badWires = []struct {
 	name, rule string
 	core       bool
@@ -22,7 +22,7 @@ var badWires = []struct {
 	{"loss, duplicates and reordering", "delay 1ms 1ms loss 2% duplicate 5% reorder 75%", false},
 }
 
-// TestFaults: everything arrives once, in order and intact, however bad the wire is.
+// TestFaults checks that everything arrives once, in order and intact on bad links.
 func TestFaults(t *testing.T) {
 	for _, w := range badWires {
 		if *coreFlag && !w.core {
@@ -62,7 +62,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// talkReadStream: large READs, of which responses are lost in the middle.
+// talkReadStream: large READs whose responses are lost in the middle.
 func talkReadStream(t *testing.T, v variant, a, p end) {
 	to := p.address()
 	p.fill(300, 16, 0, slot, slot)
@@ -71,7 +71,7 @@ func talkReadStream(t *testing.T, v variant, a, p end) {
 	a.check(300, 16, 8*slot, slot, slot)
 }
 
-// talkUnreliable: of what arrives, every message is whole, and none comes twice or late.
+// talkUnreliable: every message that arrives is complete, and none arrives twice or late.
 func talkUnreliable(t *testing.T, v variant, a, p end) {
 	const n = 100
 	size := 2*int(v.mtu) + 9

@@ -25,7 +25,7 @@ type gorxeEnd struct {
 	qp  *roce.QP
 	ahs map[netip.Addr]*roce.AH
 
-	closers []func() error // of windows, which end before their region
+	closers []func() error // of windows, which must end before their region
 }
 
 func newGorxeEnd(t *testing.T, r *rig, s setting) *gorxeEnd {
@@ -210,7 +210,7 @@ func (g *gorxeEnd) window(kind windowKind, off, size int) (rkey uint32) {
 	return rkey
 }
 
-// The IDs of the work requests that concern windows; the kernel's side has the same.
+// The IDs of the work requests for windows. The kernel's side uses the same.
 const (
 	bindID = 0xb1d
 	linvID = 0x11f
@@ -222,7 +222,7 @@ func (g *gorxeEnd) invalidate(rkey uint32) {
 	expect(g.t, "gorxe", g, sendQueue, linvID, 1)
 }
 
-// kill takes everything apart, in an order that works from any state; twice is harmless.
+// kill destroys everything in an order that works from any state. Calling it twice has no effect.
 func (g *gorxeEnd) kill() {
 	for _, ah := range g.ahs {
 		_ = ah.Close()

@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect"
 )
 
-// Of the indirect transport's conversations. A guest's round trip takes milliseconds.
+// Parameters of the indirect transport's conversations. A guest's round trip takes milliseconds.
 const (
 	indirectTimeout = 30 * time.Millisecond
 	indirectMem     = 1 << 20
@@ -23,7 +23,7 @@ const (
 	indirectSegment = 16 << 10
 )
 
-// indirectRig is gorxe's transport/indirect and its C peer on the kernel's rxe, connected.
+// indirectRig is gorxe's transport/indirect connected to its C peer on the kernel's rxe.
 type indirectRig struct {
 	t    *testing.T
 	p    *peer.Peer
@@ -32,7 +32,7 @@ type indirectRig struct {
 	mr   *roce.MR
 }
 
-// talkIndirect connects both ends. frp and traditional are gorxe's.
+// talkIndirect connects both sides. frp and traditional are gorxe's.
 func talkIndirect(t *testing.T, r *rig, v variant, frp float64, traditional bool) *indirectRig {
 	t.Helper()
 	p, err := peer.StartTransport(r.Guests[0].VM, peer.Indirect)
@@ -84,7 +84,7 @@ func (i *indirectRig) do(wait time.Duration, format string, args ...any) peer.Fi
 	return r.Fields
 }
 
-// join tells each end of the other.
+// join exchanges both sides' parameters.
 func (i *indirectRig) join(r *rig, v variant) {
 	i.t.Helper()
 	addr := r.Guests[0].Addr(v.v6)
@@ -109,13 +109,13 @@ func (i *indirectRig) join(r *rig, v variant) {
 	}
 }
 
-// reply is what a command of the peer came to.
+// reply is the result of a peer's command.
 type reply struct {
 	peer.Fields
 	err error
 }
 
-// begin lets the peer work while this end does.
+// begin runs a peer's command concurrently.
 func (i *indirectRig) begin(format string, args ...any) <-chan reply {
 	ch := make(chan reply, 1)
 	go func() {
@@ -134,10 +134,11 @@ func (i *indirectRig) await(ch <-chan reply) peer.Fields {
 	return r.Fields
 }
 
-// offsets of transfer k in either memory: a multiple of no page.
+// indirectAt returns the offset of transfer k in both memories, not aligned to pages.
 func indirectAt(k int) int { return k*(indirectSlot+96) + 32 }
 
-// TestIndirect: the indirect transport against a program with nothing but libibverbs on the kernel's rxe, each end in each role.
+// TestIndirect tests the indirect transport against a program with only libibverbs on the kernel's
+// rxe, each side in each role.
 func TestIndirect(t *testing.T) {
 	const n = 8
 	for _, s := range []struct {
@@ -210,7 +211,7 @@ func (i *indirectRig) guestWrites(n, frp int) {
 	if c.Delivered != uint64(n) || f.Num("direct")+f.Num("indirect") != uint64(n) || c.Parked+c.Straight != f.Num("indirect") {
 		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
 	}
-	// What was registered after all when the data came goes straight to its place; the rest is parked.
+	// Memory that was registered when the data arrived takes it directly; the rest is parked.
 	if frp > 0 && c.Refused > 0 && c.Parked+c.Straight == 0 {
 		i.t.Error("registrations failed, and nothing came indirectly")
 	}
@@ -248,7 +249,8 @@ func (i *indirectRig) guestReads(n int) {
 	}
 }
 
-// TestIndirectPeerDies: what a guest has parked is dropped when it is gone, and the buffer is whole again.
+// TestIndirectPeerDies: parked data is dropped when its guest is gone, and the buffer is complete
+// again.
 func TestIndirectPeerDies(t *testing.T) {
 	play(t, "indirect WRITE, initiator dies", []variant{{lab.MaxMTU, 1024, false, true}}, func(t *testing.T, r *rig, v variant) {
 		i := talkIndirect(t, r, v, 1, false) // nothing is ever registered
@@ -265,7 +267,8 @@ func TestIndirectPeerDies(t *testing.T) {
 			t.Error("the guest believes that its transfer is done")
 		}
 		_ = i.p.Kill()
-		if err := i.conn.Close(); err != nil { // a dead peer says nothing; Silence would do the same, later
+		// a dead peer sends nothing; Silence would do the same later
+		if err := i.conn.Close(); err != nil {
 			t.Error(err)
 		}
 		if c, _ := i.ep.Counters(); c.Orphaned != 1 || c.ParkedBytes != 0 || c.Delivered != 0 {

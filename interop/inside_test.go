@@ -13,9 +13,10 @@ import (
 	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// TestInsideGuest: gorxe on virtio_net, whose native mode drops frames of path MTU 4096 after long traffic of the kernel's (package xdp,
-// virtio.go): mode auto is generic there, and native mode keeps to path MTU 2048. Not in the core: AF_XDP of Debian 12's kernel has frames
-// of one page.
+// TestInsideGuest runs gorxe on virtio_net, whose native mode drops frames of path MTU 4096 after
+// long traffic of the kernel's (package xdp, virtio.go). Mode auto is generic there, and native
+// mode is limited to path MTU 2048. It is not in the core: in Debian 12 AF_XDP has frames of one
+// page.
 func TestInsideGuest(t *testing.T) {
 	if *coreFlag {
 		t.Skip("needs guests of Debian 13, which the core does not build")
@@ -47,7 +48,7 @@ func TestInsideGuest(t *testing.T) {
 	}
 }
 
-// putGorxe puts gorxe's binary into the guest.
+// putGorxe copies gorxe's binary into the guest.
 func (r *rig) putGorxe(t *testing.T) {
 	t.Helper()
 	path, err := gorxeBinary()

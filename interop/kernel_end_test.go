@@ -17,8 +17,8 @@ type kernelEnd struct {
 	p     *peer.Peer
 	s     setting
 	me    address
-	dgid  string // as the peer's commands want it
-	rq    string // where receives go
+	dgid  string // in the format of the peer's commands
+	rq    string // where receives are posted
 	alive bool
 }
 
@@ -55,7 +55,7 @@ func newKernelEnd(t *testing.T, r *rig, s setting) *kernelEnd {
 // accessFlush is libibverbs' IBV_ACCESS_FLUSH_GLOBAL.
 const accessFlush = 1 << 8
 
-// ifSet is v where it is wanted.
+// ifSet returns v if wanted, else 0.
 func ifSet(wanted bool, v int) int {
 	if wanted {
 		return v
@@ -110,7 +110,7 @@ func (k *kernelEnd) post(w work) {
 		opNames[w.op], w.id, max(w.n, 1), w.off, w.size, w.step, w.raddr, w.rkey, w.rstep, w.imm, w.inv, w.cmp, w.swap, flags, to)
 }
 
-// postNew posts what ibv_post_send does not know. It tells whether it did.
+// postNew posts operations that ibv_post_send lacks. It reports whether it did.
 func (k *kernelEnd) postNew(w work) bool {
 	k.t.Helper()
 	switch w.op {

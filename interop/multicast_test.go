@@ -19,7 +19,8 @@ const (
 	groupSize = 1000
 )
 
-// group is a multicast group of that IP version, and the MAC address that its frames go to (RFC 1112, RFC 2464).
+// group returns a multicast group of that IP version and the MAC address of its frames (RFC 1112,
+// RFC 2464).
 func group(v variant) (addr netip.Addr, mac string) {
 	if v.v6 {
 		return netip.MustParseAddr("ff1e::7701"), "33:33:00:00:77:01"
@@ -27,14 +28,16 @@ func group(v variant) (addr netip.Addr, mac string) {
 	return netip.MustParseAddr("239.77.0.1"), "01:00:5e:4d:00:01"
 }
 
-// mckey is librdmacm's multicast example: it sends to a group, or receives, so many messages.
+// mckey is librdmacm's multicast example: it sends a number of messages to a group, or receives
+// them.
 func mckey(v variant, flags string) string {
 	addr, _ := group(v)
 	return fmt.Sprintf("mckey -m %v -b %s -C %d -S %d %s", addr, guestAddr(v), groupMsgs, groupSize, flags)
 }
 
-// TestMulticast: gorxe (active) sends to a group that a program in the guest has joined, and the other way round. Linux 6.1's rdma_cm
-// joins IPv4 groups only (mckey gets ENOTSUPP else), so IPv6 is for plain verbs.
+// TestMulticast: gorxe (active) sends to a group that a program in the guest has joined, and vice
+// versa. Linux 6.1's rdma_cm joins only IPv4 groups (mckey gets ENOTSUPP otherwise), so IPv6 is
+// tested with plain verbs.
 func TestMulticast(t *testing.T) {
 	var v4, v6 []variant
 	for _, v := range cmVariants() {
@@ -48,7 +51,8 @@ func TestMulticast(t *testing.T) {
 		active, passive := r.ends(t, v, setting{kind: roce.UD})
 		to, _ := group(v)
 		if !v.gorxePassive {
-			// rxe's attach brings the frames in, but the guest's IP stack passes on only what somebody has joined there, too.
+			// rxe's attach receives the frames, but the guest's IP stack passes on only groups that
+			// are joined there too.
 			r.guest(t, fmt.Sprintf("ip addr add %v/128 dev eth0 autojoin", to))
 			defer r.guest(t, fmt.Sprintf("ip addr del %v/128 dev eth0", to))
 		}
@@ -74,7 +78,7 @@ func groupSender(t *testing.T, r *rig, v variant, e *cmEnd) {
 			t.Fatalf("mckey does not join %v", addr)
 		}
 	}
-	// The host is a member now; its QP becomes one a moment later, and then sleeps for 3 s.
+	// The host is a member now. Its QP becomes one a moment later and then sleeps for 3 s.
 	time.Sleep(time.Second << slow)
 	ah, err := r.dev.CreateAH(within(t), roce.AHAttr{Remote: bth.GIDFromAddr(addr), GIDIndex: &e.gid.Index})
 	e.must(err)
@@ -101,7 +105,7 @@ func groupReceiver(t *testing.T, r *rig, v variant, e *cmEnd) {
 			t.Errorf("message %d: %d bytes, immediate %#x, from QP %#x", i, w.size, w.imm, w.src)
 		}
 	}
-	// Who has received can answer the sender, by what stands in front of the message.
+	// A receiver can answer the sender by the header in front of the message.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ah, err := r.dev.CreateAHFromWC(ctx, &roce.WC{Flags: roce.WCGRH}, e.mr.Bytes()[:roce.GRHLen])

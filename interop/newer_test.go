@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// TestNewer: what the kernel's rxe has learned since the release that the other guests run: FLUSH and ATOMIC_WRITE (IBA annex
-// A19). Not in the core: it takes a second guest image.
+// TestNewer tests what newer kernels' rxe supports: FLUSH and ATOMIC_WRITE (IBA annex A19). It is
+// not in the core because it needs a second guest image.
 func TestNewer(t *testing.T) {
 	if *coreFlag {
 		t.Skip("needs guests of Debian 13, which the core does not build")
@@ -42,11 +42,12 @@ func TestNewer(t *testing.T) {
 	})
 }
 
-// onBadWires plays a conversation several times at 1 and 5 % of loss.
+// onBadWires runs a conversation several times at 1 and 5 % loss.
 func onBadWires(t *testing.T, name string, talk func(t *testing.T, a, p end)) {
 	for _, w := range badWires[:2] {
 		for _, towardsGuest := range []bool{false, true} {
-			// rxe repeats these two with address 0 (seen with Linux 6.12), so a request of its own must not get lost.
+			// rxe retransmits these two with address 0 (seen in Linux 6.12), so its own requests
+			// must not be lost.
 			where, vs := " from the kernel", onlyActive(few())
 			if towardsGuest {
 				where, vs = " to the kernel", few()
@@ -62,9 +63,9 @@ func onBadWires(t *testing.T, name string, talk func(t *testing.T, a, p end)) {
 	}
 }
 
-// needsRightFlush skips where the kernel's rxe speaks a FLUSH of its own. Its table of opcodes does not say where the payload of a
-// FLUSH, which has none, would begin; so its ICRC covers the headers a second time, from the BTH on, and it drops what has
-// the architecture's ICRC, as everybody else drops what it sends (seen with Linux 6.12: the CRC over both is the one on the wire).
+// needsRightFlush skips if the kernel's rxe has the wrong ICRC for FLUSH. Its table of opcodes has
+// no payload offset for FLUSH, so its ICRC covers the headers from the BTH on a second time. It
+// drops FLUSHes with the correct ICRC (seen in Linux 6.12).
 func (r *rig) needsRightFlush(t *testing.T) {
 	t.Helper()
 	r.plugIn(t)
@@ -81,8 +82,8 @@ func (r *rig) needsRightFlush(t *testing.T) {
 	}
 }
 
-// talkFlush: when the FLUSH behind WRITEs has completed, what they wrote is in place, before their far end has been told
-// anything.
+// talkFlush: when the FLUSH after WRITEs has completed, their data is in place before the remote
+// side is notified.
 func talkFlush(level roce.Level, size int) func(t *testing.T, a, p end) {
 	return func(t *testing.T, a, p end) {
 		to := p.address()
@@ -107,7 +108,7 @@ func talkFlushRefused(t *testing.T, a, p end) {
 	wantState(t, "passive", p, "ERR")
 }
 
-// talkAtomicWrite: 8 bytes each, the later ones over the earlier ones.
+// talkAtomicWrite: 8 bytes each, later ones over earlier ones.
 func talkAtomicWrite(t *testing.T, a, p end) {
 	to := p.address()
 	const n = 30

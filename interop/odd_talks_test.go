@@ -11,9 +11,10 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// The conversations with the raw peer. First gorxe as requester, then as responder.
+// Conversations with the raw peer, first with gorxe as requester, then as responder.
 
-// oddGhostACKs: an acknowledgement of what was acknowledged before changes nothing (IBA 9.7.5.1: it is outside the outstanding PSNs).
+// oddGhostACKs: a repeated acknowledgment changes nothing (IBA 9.7.5.1: it is outside the
+// outstanding PSNs).
 func oddGhostACKs(o *oddRig) {
 	p := o.gpsn
 	for i := range 3 {
@@ -34,7 +35,7 @@ func oddGhostACKs(o *oddRig) {
 	o.done(3)
 }
 
-// oddACKBeyond: what was not sent cannot be acknowledged.
+// oddACKBeyond: packets that were not sent cannot be acknowledged.
 func oddACKBeyond(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpWrite, 0, 8)
@@ -53,7 +54,7 @@ func oddACKBeyond(o *oddRig) {
 	o.done(1)
 }
 
-// oddCoalescedACK: one acknowledgement stands for all before it.
+// oddCoalescedACK: one acknowledgment covers all packets before it.
 func oddCoalescedACK(o *oddRig) {
 	for i := range 5 {
 		o.post(uint64(i), roce.OpWrite, 0, 8)
@@ -65,7 +66,8 @@ func oddCoalescedACK(o *oddRig) {
 	}
 }
 
-// oddImpliedNAKByACK: an ACK of a request behind a READ, before the READ's response, says that the response was lost (IBA 9.7.5.1.1).
+// oddImpliedNAKByACK: an ACK of a request behind a READ, before the READ's response, means that the
+// response was lost (IBA 9.7.5.1.1).
 func oddImpliedNAKByACK(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpRead, 0, 100)
@@ -73,7 +75,7 @@ func oddImpliedNAKByACK(o *oddRig) {
 	o.want(bth.RCReadRequest, p)
 	o.want(bth.RCWriteOnly, p.Add(1))
 	o.ack(p.Add(1))
-	o.want(bth.RCReadRequest, p) // again
+	o.want(bth.RCReadRequest, p) // retransmitted
 	o.notDone()
 	o.send(bth.RCReadResponseOnly, p, false, aeth(bth.ACKNoLimit, 1), pattern(5, 100))
 	o.done(0)
@@ -82,7 +84,7 @@ func oddImpliedNAKByACK(o *oddRig) {
 	check(o.t, peer.Check(o.mr.Bytes()[:100], 5))
 }
 
-// oddImpliedNAKByRead: the second READ's response comes, the first one's does not.
+// oddImpliedNAKByRead: the second READ's response arrives, the first one's does not.
 func oddImpliedNAKByRead(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpRead, 0, 100)
@@ -112,8 +114,9 @@ func oddImpliedACK(o *oddRig) {
 	check(o.t, peer.Check(o.mr.Bytes()[200:300], 6))
 }
 
-// oddPartialRead: half of a response is lost. The retry asks for the rest, which is a READ of its own (FIRST-LAST, IBA 9.7.5.1.1) to
-// most responders, and a continuation to rxe (MIDDLE-LAST). Both have to do.
+// oddPartialRead: half of a response is lost. The retry asks for the rest. Most responders answer
+// it as a READ of its own (FIRST-LAST, IBA 9.7.5.1.1), rxe as a continuation (MIDDLE-LAST). Both
+// must work.
 func oddPartialRead(o *oddRig, begin bth.Opcode) {
 	const total = 4 * oddMTU
 	p, data := o.gpsn, pattern(9, total)
@@ -139,7 +142,7 @@ func oddPartialRead(o *oddRig, begin bth.Opcode) {
 	check(o.t, peer.Check(o.mr.Bytes()[:total], 9))
 }
 
-// oddReadTwice: a second copy of a response, with other bytes, is not looked at any more.
+// oddReadTwice: a second copy of a response with different bytes is ignored.
 func oddReadTwice(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpRead, 0, 2*oddMTU)
@@ -175,13 +178,14 @@ func oddAtomicTwice(o *oddRig) {
 	}
 }
 
-// oddNAKDuringRetry: all answers are late. While gorxe repeats, a NAK comes for the first packet of what it repeats, twice; from
-// then on the peer does what a responder has to, and it has seen nothing yet.
+// oddNAKDuringRetry: all answers are late. While gorxe retransmits, a NAK for the first
+// retransmitted packet arrives, twice. From then on the peer behaves like a correct responder that
+// has seen nothing yet.
 func oddNAKDuringRetry(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpWrite, 0, 4*oddMTU)
 	o.want(bth.RCWriteLast, p.Add(3))
-	o.want(bth.RCWriteFirst, p) // again: by a probe or by the time-out of 67 ms
+	o.want(bth.RCWriteFirst, p) // retransmitted by a probe or the time-out of 67 ms
 	o.nak(p, bth.NAKPSNSequence)
 	o.nak(p, bth.NAKPSNSequence)
 	o.notDone()
@@ -189,7 +193,7 @@ func oddNAKDuringRetry(o *oddRig) {
 	o.done(0)
 }
 
-// respond answers requests as a responder has to, from the PSN that it expects until end.
+// respond answers requests like a correct responder, from the PSN that it expects until end.
 func (o *oddRig) respond(expected, end bth.PSN) {
 	o.t.Helper()
 	refused := false
@@ -213,7 +217,7 @@ func (o *oddRig) respond(expected, end bth.PSN) {
 	o.ack(end.Prev())
 }
 
-// oddGhostRNR: an RNR NAK that is late must not stop what is in flight now for its whole delay (655 ms).
+// oddGhostRNR: a late RNR NAK must not stop what is in flight now for its whole delay (655 ms).
 func oddGhostRNR(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpSend, 0, 8)
@@ -233,12 +237,12 @@ func oddGhostRNR(o *oddRig) {
 	}
 }
 
-// ---- gorxe answers ----
+// gorxe as responder.
 
 // remote is an address in gorxe's region.
 func (o *oddRig) remote(off int) uint64 { return o.mr.Addr() + uint64(off) }
 
-// readData reads n bytes from gorxe, and collects the responses, which must have consecutive PSNs.
+// readData reads n bytes from gorxe and collects the responses, which must have consecutive PSNs.
 func (o *oddRig) readData(psn bth.PSN, off, n int) []byte {
 	o.t.Helper()
 	o.send(bth.RCReadRequest, psn, true, reth(o.remote(off), o.mr.RKey(), n), nil)
@@ -269,7 +273,7 @@ func oddDuplicateRead(o *oddRig) {
 	o.want(bth.RCAck, o.psn.Add(4))
 }
 
-// oddDuplicateReadPart: a retry that asks for the rest of a READ only.
+// oddDuplicateReadPart: a retry asks for the rest of a READ only.
 func oddDuplicateReadPart(o *oddRig) {
 	const n = 4 * oddMTU
 	copy(o.mr.Bytes(), pattern(30, n))
@@ -283,7 +287,8 @@ func oddDuplicateReadPart(o *oddRig) {
 	o.want(bth.RCAck, o.psn.Add(4))
 }
 
-// oddDuplicateAtomic: a repeated atomic is not executed again, but answered as the first time (IBA 9.4.5).
+// oddDuplicateAtomic: a repeated atomic is not executed again but answered as the first time (IBA
+// 9.4.5).
 func oddDuplicateAtomic(o *oddRig) {
 	o.mr.Store64(0, 100)
 	for i := range uint32(3) {
@@ -303,7 +308,8 @@ func oddDuplicateAtomic(o *oddRig) {
 	}
 }
 
-// oddDuplicateSend: a repeated SEND takes no second receive, a repeated WRITE does not write; both are acknowledged anew.
+// oddDuplicateSend: a repeated SEND takes no second receive, a repeated WRITE does not write. Both
+// are acknowledged again.
 func oddDuplicateSend(o *oddRig) {
 	for i := range uint64(2) {
 		check(o.t, o.qp.PostRecv(roce.RecvWR{ID: 50 + i, SGEs: []roce.SGE{o.mr.SGE(4096, 100)}}))
@@ -327,7 +333,7 @@ func oddDuplicateSend(o *oddRig) {
 	o.done(51)
 }
 
-// oddGap: one NAK for a gap, however many packets are behind it, then on from where it began.
+// oddGap: one NAK per gap, however many packets follow it, then continue where it began.
 func oddGap(o *oddRig) {
 	write := func(i uint32) {
 		o.send(bth.RCWriteOnly, o.psn.Add(i), true, reth(o.remote(int(i)*16), o.mr.RKey(), 16), pattern(i, 16))
@@ -352,7 +358,8 @@ func oddGap(o *oddRig) {
 	}
 }
 
-// oddFarPSN: PSNs from the other half of the space are old ones, those ahead are a gap; neither does harm.
+// oddFarPSN: PSNs from the other half of the space are old, those ahead are a gap. Neither does
+// harm.
 func oddFarPSN(o *oddRig) {
 	for _, d := range []uint32{1 << 22, 1<<23 - 1, 1 << 23, 1<<23 + 1, 1<<24 - 1} {
 		o.send(bth.RCWriteOnly, o.psn.Add(d), true, reth(o.remote(0), o.mr.RKey(), 16), pattern(99, 16))
@@ -366,7 +373,8 @@ func oddFarPSN(o *oddRig) {
 	check(o.t, peer.Check(o.mr.Bytes()[:16], 1))
 }
 
-// oddMisaligned: an atomic at an address that is no multiple of 8 is an invalid request (IBA 9.4.5).
+// oddMisaligned: an atomic at an address that is not a multiple of 8 is an invalid request (IBA
+// 9.4.5).
 func oddMisaligned(o *oddRig) {
 	o.send(bth.RCFetchAdd, o.psn, true, fetchAdd(o.remote(4), o.mr.RKey(), 10), nil)
 	if g := o.want(bth.RCAck, o.psn); g.synd.Kind() != bth.SyndromeNAK || g.synd.NAKCode() != bth.NAKInvalidRequest {

@@ -20,14 +20,14 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// rawQPN is the number under which the raw peer answers.
+// rawQPN is the QPN of the raw peer.
 const rawQPN = 0x77
 
-// oddMTU makes a message of a few kilobytes one of several packets.
+// oddMTU makes messages of a few kilobytes span several packets.
 const oddMTU = 1024
 
-// raw is a peer without a protocol: it sends and receives single packets, right or wrong ones, on the far end of a veth
-// pair.
+// raw is a peer without a protocol: it sends and receives single packets, valid or not, on the
+// other side of a veth pair.
 type raw struct {
 	t    *testing.T
 	port *xdp.Port
@@ -55,7 +55,7 @@ type got struct {
 
 func (g got) String() string { return fmt.Sprintf("%v psn %#x", g.op, uint32(g.psn)) }
 
-// oddRig is gorxe on one end, raw on the other. Connected, with PSNs that the scenario chooses.
+// oddRig is gorxe connected to raw, with PSNs that the scenario chooses.
 type oddRig struct {
 	*raw
 	dev *roce.Device
@@ -65,7 +65,7 @@ type oddRig struct {
 	qp  *roce.QP
 }
 
-// newOddRig opens both ends. Local ACK Timeout 67 ms.
+// newOddRig opens both sides. The Local ACK Timeout is 67 ms.
 func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -111,7 +111,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// connect takes verbs' own steps, because they let one choose the PSNs.
+// connect uses verbs' own steps because they allow to choose the PSNs.
 func (o *oddRig) connect(remote bth.GID) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -171,7 +171,8 @@ func (r *raw) next(d time.Duration) *got {
 	}
 }
 
-// want takes packets until one of that kind and PSN comes; what it passes over are repetitions, which any requester may send.
+// want receives packets until one of that opcode and PSN arrives. It skips retransmissions, which
+// any requester may send.
 func (r *raw) want(op bth.Opcode, psn bth.PSN) *got {
 	r.t.Helper()
 	var seen []string
@@ -189,7 +190,7 @@ func (r *raw) want(op bth.Opcode, psn bth.PSN) *got {
 	return nil
 }
 
-// quiet drops what gorxe still sends, until nothing has come for d.
+// quiet drops what gorxe still sends until nothing has arrived for d.
 func (r *raw) quiet(d time.Duration) (n int) {
 	for r.next(d) != nil {
 		n++
@@ -254,15 +255,15 @@ func (o *oddRig) notDone() {
 	}
 }
 
-// pattern is n bytes of that seed.
+// pattern returns n bytes of a seed.
 func pattern(seed uint32, n int) []byte {
 	b := make([]byte, n)
 	peer.Fill(b, seed)
 	return b
 }
 
-// TestOddPackets: packets that no good NIC sends, or that a bad wire makes of good ones, each with PSNs in the middle of the
-// space and such that they wrap within the conversation.
+// TestOddPackets sends packets that no correct NIC sends, or that a bad link makes of correct ones,
+// with PSNs in the middle of the space and PSNs that wrap around within the conversation.
 func TestOddPackets(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -16,30 +16,31 @@ import (
 	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// perftest is one of its programs: op as gorxe perf has it, size and number of messages, queue pairs.
+// perftest is one of its programs: op as in gorxe perf, size and number of messages, queue pairs.
 type perftest struct {
 	op      string // "write-bw"
 	size    int    // 0: all of them (-a)
-	iters   int    // 0: for seconds
+	iters   int    // 0: for some seconds
 	seconds int
 	qps     int  // 0: one
-	cm      bool // -R: the two ends meet by rdma_cm
+	cm      bool // -R: the sides meet by rdma_cm
 	up      bool // gorxe's server is gorxe up
 	time    time.Duration
 }
 
-// meetsByIPv6: perftest meets its peer over IPv4 unless told otherwise, and Debian 12's cannot be told, by TCP or by rdma_cm.
+// meetsByIPv6: perftest meets its peer over IPv4 by default, and Debian 12's has no other way, by
+// TCP or by rdma_cm.
 func meetsByIPv6() bool { return release == image.Trixie }
 
 func (p perftest) program() string { return "ib_" + strings.ReplaceAll(p.op, "-", "_") }
 
-// flags are those that both programs know alike.
+// flags are those that both programs share.
 func (p perftest) flags() []string {
 	var out []string
 	switch {
 	case p.size == 0:
 		out = append(out, "-a")
-	case !strings.HasPrefix(p.op, "atomic"): // which have one size
+	case !strings.HasPrefix(p.op, "atomic"): // atomics have one size
 		out = append(out, "-s", strconv.Itoa(p.size))
 	}
 	if p.iters > 0 {
@@ -65,7 +66,7 @@ func (p perftest) kernel(v variant, host string) string {
 	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.program(), gidIndex(v), int(v.mtu), ip, strings.Join(p.flags(), " "), host)
 }
 
-// gorxe are the arguments of gorxe.
+// gorxe returns gorxe's arguments.
 func (p perftest) gorxe(v variant, host string) []string {
 	if p.up && host == "" {
 		return []string{"up", "gx0", "-x", strconv.Itoa(gidIndex(v))}
@@ -90,7 +91,7 @@ func (p perftest) tool(vs []variant) tool {
 	return t
 }
 
-// check looks for the row of results, of the largest size: the active end has one always.
+// check looks for the row of results of the largest size. The active side always has one.
 func (p perftest) check(t *testing.T, gorxePassive bool, gorxe, kernel string) {
 	t.Helper()
 	size := p.size
@@ -110,8 +111,8 @@ func (p perftest) check(t *testing.T, gorxePassive bool, gorxe, kernel string) {
 	t.Errorf("no row for %d bytes:\n%s", size, rows)
 }
 
-// perftests: every program with one size and, by bandwidth, with many queue pairs, by TCP and by rdma_cm; all sizes; for a time; gorxe up as
-// the server.
+// perftests covers every program with one size, for bandwidth also with many queue pairs, by TCP
+// and by rdma_cm; all sizes; for a time; and gorxe up as the server.
 func perftests() (out []tool) {
 	both := few()[:2]
 	for _, op := range []string{"write", "read", "send", "atomic"} {
@@ -148,7 +149,7 @@ func perftests() (out []tool) {
 		}
 		out = append(out, perftest{op: op + "-bw", size: min(big, 4096), seconds: 2}.tool(both), perftest{op: op + "-lat", size: small, seconds: 2}.tool(both))
 		if op != "write" && meetsByIPv6() {
-			continue // what versions do not differ in is tried with one of them
+			continue // one version suffices where versions do not differ
 		}
 		out = append(out,
 			perftest{op: op + "-bw", size: min(big, 4096), iters: 100, up: true}.tool(both[1:]),
@@ -162,7 +163,7 @@ func perftests() (out []tool) {
 	return out
 }
 
-// cmFew is few for connections by rdma_cm, which take the largest path MTU that the device carries.
+// cmFew is few for connections by rdma_cm, which use the largest path MTU of the device.
 func cmFew() []variant {
 	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}}
 	if !*coreFlag && meetsByIPv6() {
@@ -171,10 +172,11 @@ func cmFew() []variant {
 	return out
 }
 
-// TestPerftest: stock perftest takes gorxe for one of its own.
+// TestPerftest runs stock perftest against gorxe.
 func TestPerftest(t *testing.T) { playPerftest(t) }
 
-// TestPerftestNewer: so does Debian 13's, which is two years younger. Not in the core: it takes a second guest image.
+// TestPerftestNewer does the same with Debian 13's, which is two years newer. It is not in the core
+// because it needs a second guest image.
 func TestPerftestNewer(t *testing.T) {
 	if *coreFlag {
 		t.Skip("needs guests of Debian 13, which the core does not build")
@@ -189,7 +191,7 @@ func playPerftest(t *testing.T) {
 	}
 }
 
-// TestPerftestStops: tests without end, stopped at either end, end well at the other one.
+// TestPerftestStops: endless tests that are stopped on one side end cleanly on the other.
 func TestPerftestStops(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		for _, cm := range []bool{false, true} {
@@ -208,7 +210,8 @@ func TestPerftestStops(t *testing.T) {
 				} else {
 					g.interrupt()
 				}
-				// A server that is stopped has not done what it was to do, and rxe never gives a silent peer up (retry_cnt 7).
+				// A stopped server has not finished its work, and rxe never gives up a silent peer
+				// (retry_cnt 7).
 				if out, err := g.wait(20 * time.Second); errors.Is(err, context.DeadlineExceeded) || err != nil && !(server && v.gorxePassive) {
 					t.Errorf("gorxe: %v\n%s", err, out)
 				}
@@ -223,7 +226,7 @@ func TestPerftestStops(t *testing.T) {
 	}
 }
 
-// endless starts a test without end, and returns when it has been measuring for a while.
+// endless starts an endless test and returns when it has been measuring for a while.
 func (p perftest) endless(t *testing.T, r *rig, v variant) (g *gorxeProgram, k *guestProgram) {
 	t.Helper()
 	r.plugOut(t)

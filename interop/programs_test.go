@@ -18,10 +18,10 @@ import (
 	"github.com/gorxe/gorxe/interop/guest"
 )
 
-// Programs on both ends: gorxe's own binary in its namespace, Debian's tools in the guest.
+// Programs on both sides: gorxe's own binary in its namespace, Debian's tools in the guest.
 
-// gorxeBinary builds the command once. The file is open and has no name any more, so that a killed run leaves nothing: what
-// comes back is its path as this process's descriptor.
+// gorxeBinary builds the command once. The file is open and has no name anymore, so a killed run
+// leaves nothing. The result is its path as a descriptor of this process.
 var gorxeBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "gorxe-interop-*")
 	if err != nil {
@@ -43,7 +43,7 @@ var gorxeBinary = sync.OnceValues(func() (string, error) {
 // gorxeFile keeps the binary alive.
 var gorxeFile *os.File
 
-// gorxeProgram is gorxe's own binary.
+// gorxeProgram is a running gorxe binary.
 type gorxeProgram struct {
 	cmd  *exec.Cmd
 	out  *safeBuffer
@@ -68,7 +68,7 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// gorxe starts gorxe's binary at its end of the lab. It is killed when the test ends.
+// gorxe starts gorxe's binary in its namespace of the lab. It is killed when the test ends.
 func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
 	t.Helper()
 	path, err := gorxeBinary()
@@ -92,7 +92,7 @@ func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
 	return p
 }
 
-// wait returns what it said, and an error unless it ended with status 0 within d.
+// wait returns its output, and an error unless it ended with status 0 within d.
 func (p *gorxeProgram) wait(d time.Duration) (string, error) {
 	select {
 	case err := <-p.done:
@@ -103,7 +103,7 @@ func (p *gorxeProgram) wait(d time.Duration) (string, error) {
 	}
 }
 
-// interrupt ends it as Ctrl-C would.
+// interrupt ends it like Ctrl-C.
 func (p *gorxeProgram) interrupt() { _ = p.cmd.Process.Signal(syscall.SIGINT) }
 
 // says waits until gorxe has printed a text.
@@ -122,7 +122,7 @@ func (p *gorxeProgram) says(t *testing.T, text string) {
 	t.Fatalf("gorxe does not say %q but\n%s", text, p.out.String())
 }
 
-// guestProgram is one in the guest.
+// guestProgram is a program in the guest.
 type guestProgram struct{ p *guest.Process }
 
 func (r *rig) guestProgram(t *testing.T, command string) *guestProgram {
@@ -152,8 +152,8 @@ func (g *guestProgram) wait(d time.Duration) (string, error) {
 	return res.Stdout + res.Stderr, err
 }
 
-// both waits for the two ends of a tool and gives what they said: gorxe's words first. Both have to succeed; when one has
-// failed, the other one gets little more time.
+// both waits for both sides of a tool and returns their output, gorxe's first. Both must succeed.
+// When one has failed the other gets little more time.
 func both(t *testing.T, g *gorxeProgram, k *guestProgram, d time.Duration) (gorxe, kernel string) {
 	t.Helper()
 	const mercy = 3 * time.Second
@@ -178,10 +178,11 @@ func both(t *testing.T, g *gorxeProgram, k *guestProgram, d time.Duration) (gorx
 	return gorxe, kernel
 }
 
-// awaitTCP waits until something in the guest listens on a TCP port, or with gorxe set at gorxe's end.
+// awaitTCP waits until a program in the guest, or in gorxe's namespace if gorxe is set, listens on
+// a TCP port.
 func (r *rig) awaitTCP(t *testing.T, port int, gorxe bool) {
 	t.Helper()
-	// The kernel's table: local address and port in hexadecimal digits, state 0A is LISTEN.
+	// The kernel's table: local address and port in hexadecimal digits; state 0A is LISTEN.
 	want := fmt.Sprintf(":%04X ", port)
 	listens := func(table string) bool {
 		for l := range strings.Lines(table) {
@@ -224,25 +225,26 @@ func (r *rig) awaitCM(t *testing.T, port int) {
 	t.Fatalf("nothing listens on rdma_cm port %d", port)
 }
 
-// tool is one of Debian's programs and gorxe's counterpart of it. Its table entries are all that a new tool needs.
+// tool is one of Debian's programs and gorxe's counterpart. A new tool needs only a table entry.
 type tool struct {
 	name     string
 	port     int
 	cm       bool   // the kernel's server listens by rdma_cm, not on TCP
 	ready    string // what gorxe prints when its server listens by rdma_cm
-	service  bool   // gorxe's server goes on until it is interrupted
-	tcp4     bool   // the kernel's server listens on IPv4 only, whatever it talks over then
-	meet4    bool   // likewise, and its client connects over IPv4 only
+	service  bool   // gorxe's server runs until it is interrupted
+	tcp4     bool   // the kernel's server listens on IPv4 only, whatever it uses afterwards
+	meet4    bool   // the same, and its client connects over IPv4 only
 	variants []variant
-	// kernel gives the command in the guest, gorxe the arguments of gorxe; host is empty for a server.
+	// kernel returns the command in the guest, gorxe the arguments of gorxe. host is empty for a
+	// server.
 	kernel func(v variant, host string) string
 	gorxe  func(v variant, host string) []string
-	// check looks at what both have printed.
+	// check examines the output of both.
 	check func(t *testing.T, v variant, gorxe, kernel string)
 	time  time.Duration // 0 = a minute
 }
 
-// run plays a tool: gorxe active is the client.
+// run runs a tool. If gorxe is active it is the client.
 func (s *tool) run(t *testing.T, r *rig, v variant) {
 	t.Helper()
 	r.plugOut(t)

@@ -31,23 +31,23 @@ var (
 	modeFlag = flag.String("mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
 )
 
-// rig is one lab. Scenarios that need the same device MTU share it.
+// rig is one lab. Scenarios with the same device MTU share it.
 type rig struct {
 	*lab.Lab
-	dev     *roce.Device // gorxe in this process; nil while a gorxe of its own has the interface
+	dev     *roce.Device // gorxe in this process; nil while another gorxe uses the interface
 	release string       // of Debian, in the guests
-	told    bool         // what gorxe's data path is
-	lossy   bool         // while the scenario's wire loses packets for good
+	told    bool         // gorxe's data path was reported
+	lossy   bool         // the scenario's link loses packets forever
 }
 
 var (
 	current *rig
-	release string // of the guests in the labs to come
+	release string // of the guests in further labs
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// The labs vanish with the process however it ends; a signal only has to end it.
+	// The labs disappear with the process however it ends. A signal only has to end it.
 	sig := make(chan os.Signal, 1)
 	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// builtImage is what prepare brought for a release: it is asked once.
+// builtImage is the result of prepare for a release, cached.
 type builtImage struct {
 	*image.Image
 	err error
@@ -78,7 +78,7 @@ func imageOf(release string) (*image.Image, error) {
 	return b.Image, b.err
 }
 
-// newerGuests makes the labs of the rest of the test of Debian's latest release, unless the whole run has one of its choice.
+// newerGuests uses Debian's latest release for the rest of the test unless the run has chosen one.
 func newerGuests(t *testing.T) {
 	if before := release; before == "" {
 		release = image.Trixie
@@ -86,7 +86,7 @@ func newerGuests(t *testing.T) {
 	}
 }
 
-// prepare gets the guest's image, and with -must what building it takes.
+// prepare returns the guest's image, and with -must installs what building it needs.
 func prepare(release string) (*image.Image, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -109,7 +109,8 @@ func prepare(release string) (*image.Image, error) {
 	return image.Get(ctx, image.Options{Debian: release, Module: "..", Peers: peer.Sources(), Log: say})
 }
 
-// labFor gives the lab with that device MTU. Only one runs at a time; the machine may be small.
+// labFor returns the lab with that device MTU. Only one runs at a time because the machine may be
+// small.
 func labFor(t *testing.T, mtu int) *rig {
 	t.Helper()
 	if testing.Short() {
@@ -156,10 +157,11 @@ func newRig(img *image.Image, mtu int) (*rig, error) {
 	return r, nil
 }
 
-// slow is how many times the guests' times are doubled: on a busy host, or one whose emulator is slow.
+// slow is the number of times that time-outs for guests are doubled, on a busy host or with a slow
+// emulator.
 var slow int
 
-// feelPace takes the time that the guest took to boot for a measure of what else to expect of it.
+// feelPace derives time-outs from the time that the guest took to boot.
 func (r *rig) feelPace(img *image.Image) {
 	const usual, most = 6 * time.Second, 4
 	took := r.Guests[0].Took
@@ -170,7 +172,7 @@ func (r *rig) feelPace(img *image.Image) {
 		img.Release, r.MTU(), took.Seconds(), 1<<slow)
 }
 
-// plugIn opens gorxe's device in this process, plugOut closes it.
+// plugIn opens gorxe's device in this process. plugOut closes it.
 func (r *rig) plugIn(t *testing.T) {
 	t.Helper()
 	if r.dev != nil {
@@ -198,7 +200,7 @@ func (r *rig) plugOut(t *testing.T) {
 	r.dev = nil
 }
 
-// open makes gorxe's device on the lab's interface.
+// open opens gorxe's device on the lab's interface.
 func (r *rig) open(opts ...roce.Option) (*roce.Device, error) {
 	mode, err := xdp.ParseMode(*modeFlag)
 	if err != nil {
@@ -212,12 +214,12 @@ func (r *rig) close() {
 		return
 	}
 	if r.dev != nil {
-		_ = r.dev.Close() // its last words were said when the tests ran
+		_ = r.dev.Close() // the tests have checked it already
 	}
 	r.Close()
 }
 
-// guest runs a script in the first guest; it has to succeed.
+// guest runs a script in the first guest, which must succeed.
 func (r *rig) guest(t *testing.T, script string) string {
 	t.Helper()
 	res, err := r.Guests[0].Exec(script, time.Minute)
@@ -230,12 +232,14 @@ func (r *rig) guest(t *testing.T, script string) string {
 	return res.Stdout
 }
 
-// fault makes the guest's network bad in one direction until the test ends. rule is what tc calls a netem discipline.
+// fault makes the guest's network bad in one direction until the test ends. rule is a netem
+// discipline of tc.
 func (r *rig) fault(t *testing.T, towardsGuest bool, rule string) {
 	t.Helper()
 	var add, del string
 	if towardsGuest {
-		// What comes in is led through a second device, for only what leaves a device has a queue.
+		// Incoming packets pass through a second device, because only outgoing packets have a
+		// queue.
 		add = "ip link set ifb0 mtu 9000 txqueuelen 1000 up && tc qdisc add dev eth0 handle ffff: ingress && " +
 			"tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0 && tc qdisc add dev ifb0 root netem limit 10000 " + rule
 		del = "tc qdisc del dev eth0 ingress; tc qdisc del dev ifb0 root; ip link set ifb0 down"
@@ -250,7 +254,7 @@ func (r *rig) fault(t *testing.T, towardsGuest bool, rule string) {
 	})
 }
 
-// watch keeps what crosses the wire during the test as a pcap if it fails.
+// watch saves what crosses the link during the test as a pcap if the test fails.
 func (r *rig) watch(t *testing.T) {
 	r.Recorder.Reset()
 	var before roce.Counters
@@ -275,7 +279,7 @@ func (r *rig) watch(t *testing.T) {
 	})
 }
 
-// complaints fails the test if the guest's kernel has warned: what made it do so is gorxe's doing.
+// complaints fails the test if the guest's kernel has logged a warning.
 func (r *rig) complaints(t *testing.T) {
 	res, err := r.Guests[0].Exec("dmesg -c", 20*time.Second)
 	if err != nil {
@@ -320,7 +324,7 @@ func (r *rig) savePCAP(t *testing.T) {
 	t.Logf("%d frames in %s", n, f.Name())
 }
 
-// variant is how a scenario is played.
+// variant describes how a scenario is run.
 type variant struct {
 	device       int // device MTU
 	mtu          bth.MTU
@@ -344,10 +348,11 @@ func (v variant) ip() string {
 	return "IPv4"
 }
 
-// pathMTUs are those of which the matrix is made, per device MTU.
+// pathMTUs are the path MTUs of the matrix by device MTU.
 var pathMTUs = map[int][]bth.MTU{1500: {1024, 512, 256}, lab.MaxMTU: {256, 512, 1024, 2048, 4096}}
 
-// variants are all ways to play a scenario on that device MTU, and with -core those that differ most.
+// variants returns all ways to run a scenario on that device MTU, with -core those that differ
+// most.
 func variants(device int) []variant {
 	var out []variant
 	for _, mtu := range pathMTUs[device] {
@@ -363,7 +368,7 @@ func variants(device int) []variant {
 	return out
 }
 
-// few are the variants for scenarios in which the path MTU plays no part of its own, or that take long.
+// few returns the variants for scenarios that do not depend on the path MTU or that take long.
 func few() []variant {
 	out := []variant{{lab.MaxMTU, 1024, false, false}, {lab.MaxMTU, 1024, false, true}}
 	if !*coreFlag {
@@ -372,8 +377,8 @@ func few() []variant {
 	return out
 }
 
-// perDevice calls f with the device MTUs of the matrix in turn, and with what makes the names of their scenarios differ: a lab
-// for another device MTU has to boot, so they do not alternate.
+// perDevice calls f with each device MTU of the matrix and a suffix for names of scenarios. A lab
+// for another device MTU must boot, so they do not alternate.
 func perDevice(f func(device int, suffix string)) {
 	f(lab.MaxMTU, "")
 	if !*coreFlag {
@@ -381,7 +386,7 @@ func perDevice(f func(device int, suffix string)) {
 	}
 }
 
-// ofDevice are those of the variants that have the device MTU.
+// ofDevice returns the variants with the device MTU.
 func ofDevice(device int, vs []variant) (out []variant) {
 	for _, v := range vs {
 		if v.device == device {
@@ -400,7 +405,7 @@ func play(t *testing.T, scenario string, vs []variant, f func(t *testing.T, r *r
 	})
 }
 
-// stage runs f as a subtest for each variant, with what the table at the end shows of it.
+// stage runs f as a subtest for each variant, with the columns of the final table.
 func stage(t *testing.T, scenario string, vs []variant, f func(t *testing.T, r *rig, v variant)) {
 	t.Run(scenario, func(t *testing.T) {
 		for _, v := range vs {

@@ -11,26 +11,27 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// rsocket is gorxe's end of a stream of librdmacm's rsockets (rdma-core, rsocket.c): data goes by RDMA WRITE with immediate
-// into the peer's ring, and the peer says where in its ring there is room again by writing into a list of two entries.
+// rsocket is gorxe's side of a stream of librdmacm's rsockets (rdma-core, rsocket.c). Data goes by
+// RDMA WRITE with immediate into the peer's ring. The peer grants space in its ring by writing into
+// a list of two entries.
 //
-// The immediate of a data message is its length. That of a grant is opGrant and the number of data messages that
-// the granter has room for, counted from the beginning.
+// The immediate of a data message is its length. That of a grant is opGrant and the number of data
+// messages that the granter has space for, counted from the start.
 type rsocket struct {
 	*cmEnd
 	sent     uint16 // data messages
 	maySend  uint16 // as counted by the peer's grants
-	entry    int    // of the list, where the next data goes
+	entry    int    // of the list: where the next data goes
 	list     roce.RemoteBuffer
-	listNext int // entry of the peer's list that the next grant goes to
+	listNext int // entry of the peer's list for the next grant
 
 	got       int    // bytes received and not yet taken
 	taken     int    // bytes taken since the last grant of memory
 	read      int    // offset in the ring
 	granted   int    // offset of the half that is granted next
 	messages  uint16 // data messages taken
-	noted     uint16 // of them, told to the peer by the last grant
-	lengths   []int  // of data messages that came
+	noted     uint16 // those that the last grant reported
+	lengths   []int  // of received data messages
 	nextRecv  uint64
 	nextSend  uint64
 	peerCount uint8 // the byte that the peer sends next (rstream -T v)
@@ -53,12 +54,12 @@ const (
 
 func newRsocket(t *testing.T, r *rig, v variant) *rsocket {
 	s := &rsocket{cmEnd: newCMEnd(t, r, v, roce.RC), granted: rsRingLen / 2, taken: rsRingLen / 2, listNext: 1}
-	s.recv(0, rsRecvs, 0, 8, 0) // an immediate takes a receive, but no memory
+	s.recv(0, rsRecvs, 0, 8, 0) // an immediate takes a receive but no memory
 	s.nextRecv = rsRecvs
 	return s
 }
 
-// hello is what both ends say of themselves in the private data of REQ and REP: struct rs_conn_data, big endian.
+// hello returns the private data of REQ and REP: struct rs_conn_data, big endian.
 func (s *rsocket) hello() []byte {
 	b := []byte{1, 0} // version; flags: little endian host
 	b = binary.BigEndian.AppendUint16(b, rsRecvs)
@@ -71,7 +72,7 @@ func (s *rsocket) hello() []byte {
 	return binary.BigEndian.AppendUint32(b, rsRingLen/2)
 }
 
-// greet takes in the peer's hello.
+// greet processes the peer's hello.
 func (s *rsocket) greet(b []byte) {
 	s.t.Helper()
 	if len(b) < 40 || b[0] != 1 {
@@ -83,7 +84,7 @@ func (s *rsocket) greet(b []byte) {
 	s.mr.Store64(rsList+8, uint64(binary.BigEndian.Uint32(b[36:]))<<32|uint64(binary.BigEndian.Uint32(b[32:])))
 }
 
-// grant tells the peer of room, when half of the ring or of the receives is free again.
+// grant reports space to the peer when half of the ring or of the receives is free again.
 func (s *rsocket) grant() {
 	s.t.Helper()
 	room := s.taken >= rsRingLen/2
@@ -113,7 +114,7 @@ func (s *rsocket) push(w work) {
 	s.nextSend++
 }
 
-// hear takes one message of the peer's.
+// hear processes one message of the peer.
 func (s *rsocket) hear() {
 	s.t.Helper()
 	w := s.poll(recvQueue, 1, patience)
@@ -133,7 +134,7 @@ func (s *rsocket) hear() {
 	}
 }
 
-// take receives n bytes, which have to go on counting.
+// take receives n bytes, which must continue the sequence.
 func (s *rsocket) take(n int) {
 	s.t.Helper()
 	for n > 0 {
@@ -159,7 +160,7 @@ func (s *rsocket) take(n int) {
 	}
 }
 
-// give sends n bytes, counting.
+// give sends the next n bytes of the sequence.
 func (s *rsocket) give(n int) {
 	s.t.Helper()
 	for n > 0 {
@@ -186,13 +187,13 @@ func (s *rsocket) give(n int) {
 	}
 }
 
-// bye says that this end sends no more.
+// bye reports that this side sends no more.
 func (s *rsocket) bye() {
 	s.t.Helper()
 	s.push(work{op: roce.OpWriteImm, id: s.nextSend, imm: opControl << opShift, raddr: s.list.Addr, rkey: uint32(s.list.RKey)})
 }
 
-// rstream's numbers: -I iterations of -C transfers of -S bytes, each way.
+// rstream's numbers: -I iterations of -C transfers of -S bytes in each direction.
 const (
 	rsIters, rsTransfers, rsSize = 3, 40, 5000
 )

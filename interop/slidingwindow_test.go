@@ -17,7 +17,7 @@ import (
 	"github.com/gorxe/gorxe/transport/slidingwindow"
 )
 
-// Of the sliding window's conversations. Blocks are larger than any path MTU.
+// Parameters of the sliding window's conversations. Blocks are larger than any path MTU.
 const (
 	slidingPort    = 7481
 	slidingBlocks  = 4
@@ -28,15 +28,16 @@ const (
 
 var slidingConfig = slidingwindow.Config{Blocks: slidingBlocks, BlockSize: slidingSize}
 
-// TestSlidingWindow: transport/slidingwindow against a program with nothing but libibverbs and librdmacm on the kernel's rxe, which
-// receives and sends: every byte is compared, acknowledgements are cumulative, packets get lost.
+// TestSlidingWindow tests transport/slidingwindow against a program with only libibverbs and
+// librdmacm on the kernel's rxe as sender and receiver: every byte is compared, acknowledgments are
+// cumulative, packets are lost.
 func TestSlidingWindow(t *testing.T) {
 	playStreams(t, "sliding window", peer.SlidingWindow, []streams{{name: "clean", n: 1}, {name: "cumulative ACKs", n: 3}, {name: "lossy", loss: "2%", n: 1}},
 		[2]func(*testing.T, *rig, variant, *peer.Peer, int){windowSends, windowReceives},
 		[2]func(*testing.T, *rig, variant, *peer.Peer){windowIsRefused, windowRefuses})
 }
 
-// slidingContent is block n, as the peer makes and expects it.
+// slidingContent is the content of block n on both sides.
 func slidingContent(n int) []byte {
 	b := make([]byte, 977*n%(slidingSize+1))
 	for i := range b {
@@ -100,7 +101,7 @@ func windowReceives(t *testing.T, r *rig, v variant, p *peer.Peer, every int) {
 		if b.Seq != uint64(n) || !bytes.Equal(b.Data, slidingContent(n)) {
 			t.Fatalf("block %d with %d bytes, where %d was to come", b.Seq, len(b.Data), n)
 		}
-		// Released last to first: one acknowledgement for all of them, when the first one is.
+		// Released last to first: one acknowledgment for all of them, with the first one.
 		if held = append(held, b); len(held) < every && n < slidingPackets-1 {
 			continue
 		}

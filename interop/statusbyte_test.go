@@ -16,7 +16,7 @@ import (
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
-// Of the status byte's conversations. Blocks are larger than any path MTU.
+// Parameters of the status byte's conversations. Blocks are larger than any path MTU.
 const (
 	statusPort    = 7480
 	statusBlocks  = 4
@@ -26,23 +26,25 @@ const (
 	statusTime    = time.Minute
 )
 
-// TestStatusByte: transport/statusbyte against a program with nothing but libibverbs and librdmacm on the kernel's rxe, which
-// receives and sends: every byte is compared, blocks are retained, packets get lost.
+// TestStatusByte tests transport/statusbyte against a program with only libibverbs and librdmacm on
+// the kernel's rxe as sender and receiver: every byte is compared, blocks are retained, packets are
+// lost.
 func TestStatusByte(t *testing.T) {
 	playStreams(t, "status byte", peer.StatusByte, []streams{{name: "clean"}, {name: "blocks retained", n: 7}, {name: "lossy", loss: "2%"}},
 		[2]func(*testing.T, *rig, variant, *peer.Peer, int){gorxeSends, gorxeTakes},
 		[2]func(*testing.T, *rig, variant, *peer.Peer){gorxeIsRefused, gorxeRefuses})
 }
 
-// streams are one scenario of a transport for streams.
+// streams is one scenario of a stream transport.
 type streams struct {
 	name string
 	loss string // both directions
-	n    int    // what else the scenario is about
+	n    int    // the scenario's parameter
 }
 
-// playStreams plays scenarios of such a transport, and that both ends have other sizes of blocks, against its peer in the guest: the first function
-// has gorxe as the sender, the active side, the second as the receiver.
+// playStreams runs scenarios of a stream transport against its peer in the guest, and a mismatch of
+// block sizes. With the first function gorxe is the sender and the active side, with the second the
+// receiver.
 func playStreams(t *testing.T, title, program string, list []streams, talk [2]func(*testing.T, *rig, variant, *peer.Peer, int), mismatch [2]func(*testing.T, *rig, variant, *peer.Peer)) {
 	role := func(v variant) int {
 		if v.gorxePassive {
@@ -76,7 +78,7 @@ func startPeer(t *testing.T, r *rig, name string) *peer.Peer {
 	return p
 }
 
-// statusContent is packet n of device d, as the peer makes and expects it.
+// statusContent is the content of packet n of device d on both sides.
 func statusContent(d, n int) []byte {
 	b := make([]byte, (7919*d+977*n)%(statusSize+1))
 	for i := range b {
@@ -89,7 +91,7 @@ func (r *rig) statusAddr(v variant) netip.AddrPort {
 	return netip.AddrPortFrom(r.Guests[0].Addr(v.v6), statusPort)
 }
 
-// command lets the peer work while this end does.
+// command runs a peer's command concurrently.
 func command(p *peer.Peer, format string, args ...any) <-chan reply {
 	done := make(chan reply, 1)
 	go func() {

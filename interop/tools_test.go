@@ -12,7 +12,7 @@ import (
 	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// gidIndex is the index of an address in the GID tables of both ends: the link-local address is 0.
+// gidIndex is the index of an address in the GID tables of both sides: the link-local address is 0.
 func gidIndex(v variant) int {
 	if v.v6 {
 		return 2
@@ -52,7 +52,7 @@ func pingpong(kind string, iters int, size func(bth.MTU) int, vs []variant) tool
 	}
 }
 
-// rping is librdmacm's ping, which compares what comes back (-V).
+// rping is librdmacm's ping, which compares what it receives (-V).
 func rping(count int, vs []variant) tool {
 	return tool{
 		name: "rping -V", port: 7174, cm: true, service: true, ready: "Ctrl-C ends", variants: vs,
@@ -66,7 +66,7 @@ func rping(count int, vs []variant) tool {
 			if host == "" {
 				return []string{"up", "gx0"}
 			}
-			// On a wire that loses packets an RTU lost twice holds the first answer up for 2 s.
+			// On a lossy link an RTU that is lost twice delays the first answer by 2 s.
 			return []string{"ping", host, "-I", "gx0", "--rping", "-c", strconv.Itoa(count), "-i", "0", "-t", "30s"}
 		},
 		check: func(t *testing.T, v variant, gorxe, kernel string) {
@@ -77,7 +77,7 @@ func rping(count int, vs []variant) tool {
 	}
 }
 
-// guestAddr is the first guest's address, in every lab.
+// guestAddr is the first guest's address in every lab.
 func guestAddr(v variant) string {
 	if v.v6 {
 		return "fd77::1"
@@ -89,7 +89,7 @@ func fixed(n int) func(bth.MTU) int      { return func(bth.MTU) int { return n }
 func onePacket(mtu bth.MTU) int          { return int(mtu) }
 func both1500And(vs []variant) []variant { return append(vs, onDevice1500()...) }
 
-// onDevice1500 is left out of the core: its lab has to boot first.
+// onDevice1500 is not in the core because its lab must boot first.
 func onDevice1500() []variant {
 	if *coreFlag {
 		return nil
@@ -97,7 +97,7 @@ func onDevice1500() []variant {
 	return variants(1500)
 }
 
-// TestTools: Debian's own programs take gorxe for one of theirs.
+// TestTools runs Debian's own programs against gorxe.
 func TestTools(t *testing.T) {
 	all := variants(lab.MaxMTU)
 	tools := []tool{

@@ -10,18 +10,19 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// patience is how long a completion may take on an overloaded machine. It grows where guests are slow (rig.feelPace).
+// patience bounds a completion on an overloaded machine. It grows if guests are slow
+// (rig.feelPace).
 var patience = usualPatience
 
 const usualPatience = 30 * time.Second
 
-// sizes are where packets begin and end, for a path MTU.
+// sizes are message sizes at the limits of packets for a path MTU.
 func sizes(mtu bth.MTU) []int {
 	m := int(mtu)
 	return []int{1, 3, m - 1, m, m + 1, 2 * m, 5*m + 3, 0, 9 * m, slot}
 }
 
-// expect waits for n completions, which have to be right and in order.
+// expect waits for n completions, which must be successful and in order.
 func expect(t *testing.T, who string, e end, q queue, id uint64, n int) []wc {
 	t.Helper()
 	wcs := e.poll(q, n, patience)
@@ -36,7 +37,7 @@ func expect(t *testing.T, who string, e end, q queue, id uint64, n int) []wc {
 	return wcs
 }
 
-// TestVerbs holds every operation, at every size where packets begin or end, against the kernel's idea of it.
+// TestVerbs compares every operation with the kernel's, at every size at the limits of packets.
 func TestVerbs(t *testing.T) {
 	perDevice(func(device int, suffix string) {
 		for _, s := range []struct {
@@ -69,7 +70,8 @@ func TestVerbs(t *testing.T) {
 	})
 }
 
-// talkWrite: one WRITE of each size, each to a block of its own; with an immediate each takes a receive and tells its length.
+// talkWrite: one WRITE of each size, each to its own block. With an immediate each takes a receive
+// and reports its length.
 func talkWrite(op roce.Op) func(*testing.T, variant, end, end) {
 	return func(t *testing.T, v variant, a, p end) {
 		to := p.address()
@@ -82,7 +84,8 @@ func talkWrite(op roce.Op) func(*testing.T, variant, end, end) {
 			a.post(work{op: op, id: uint64(i), off: i * slot, size: n, raddr: to.mem + uint64(i*slot), rkey: to.rkey, imm: 0xfee1900d + uint32(i)})
 		}
 		if op == roce.OpWrite {
-			// No completion tells the far end of a WRITE, and UC's sender knows only that it has sent. A message behind them does.
+			// A WRITE causes no completion on the remote side, and UC's sender knows only that it
+			// has sent. A message after them does.
 			p.recv(100, 1, 0, 8, 0)
 			a.post(work{op: roce.OpSend, id: uint64(len(ss))})
 			expect(t, "active", a, sendQueue, 0, len(ss)+1)
@@ -108,7 +111,7 @@ func talkSend(op roce.Op) func(*testing.T, variant, end, end) {
 	}
 }
 
-// talkDatagrams: one SEND of each size, to the QP's own address.
+// talkDatagrams: one SEND of each size to the QP's own address.
 func talkDatagrams(op roce.Op) func(*testing.T, variant, end, end) {
 	return func(t *testing.T, v variant, a, p end) {
 		to := p.address()
@@ -116,7 +119,7 @@ func talkDatagrams(op roce.Op) func(*testing.T, variant, end, end) {
 	}
 }
 
-// talkSendTo is talkDatagrams to another address, which leads to the passive end, too.
+// talkSendTo is talkDatagrams to another address that also leads to the passive side.
 func talkSendTo(t *testing.T, v variant, a, p end, to *address) {
 	sendAll(t, roce.OpSendImm, a, p, to, datagramSizes(v.mtu), roce.GRHLen)
 }
@@ -158,7 +161,8 @@ func talkRead(t *testing.T, v variant, a, p end) {
 	}
 }
 
-// talkCmpSwap: a chain in which each swap finds what the one before it left, and one that finds another value.
+// talkCmpSwap: a chain in which each swap finds the value of the previous one, and one that finds
+// another value.
 func talkCmpSwap(t *testing.T, v variant, a, p end) {
 	const n, first = 40, 1 << 40
 	to := p.address()
@@ -192,7 +196,7 @@ func talkFetchAdd(t *testing.T, v variant, a, p end) {
 	}
 }
 
-// talkMixed: both ends are busy with everything at once.
+// talkMixed: both sides do everything at once.
 func talkMixed(t *testing.T, v variant, a, p end) {
 	const n = 30
 	size := 2*int(v.mtu) + 5
@@ -217,7 +221,8 @@ func talkMixed(t *testing.T, v variant, a, p end) {
 		expect(t, who, e, sendQueue, 0, 4*n)
 		expect(t, who, e, recvQueue, 900, n)
 	}
-	// Only now: what one end did to the other's memory is certain when the first one's requests have completed.
+	// Only now: what one side did to the other's memory is certain when the first one's requests
+	// have completed.
 	for i, e := range ends {
 		who := []string{"active", "passive"}[i]
 		other := uint32(1000 * (1 - i))

@@ -10,7 +10,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// TestWindows: the passive end opens a part of its memory for a while, by every means that verbs has, and closes it again.
+// TestWindows: the passive side opens part of its memory for a while, by every means of verbs, and
+// closes it again.
 func TestWindows(t *testing.T) {
 	vs := variants(lab.MaxMTU)
 	for kind := range numKinds {
@@ -25,7 +26,7 @@ func TestWindows(t *testing.T) {
 			})
 		}
 		if kind == window1 {
-			continue // is not for invalidation (IBA 10.6.7.2)
+			continue // not for invalidation (IBA 10.6.7.2)
 		}
 		play(t, fmt.Sprintf("SEND with invalidate of a %v", kind), mine, func(t *testing.T, r *rig, v variant) {
 			a, p := r.ends(t, v, setting{})
@@ -40,7 +41,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Where the window is in the passive end's memory.
+// The position of the window in the passive side's memory.
 const (
 	windowOff  = 2 * slot
 	windowSize = slot
@@ -58,15 +59,16 @@ func through(t *testing.T, rkey uint32, a, p end) {
 	a.check(7, 1, slot, 3000, 0)
 }
 
-// shut: the key serves no longer.
+// shut checks that the key is no longer valid.
 func shut(t *testing.T, rkey uint32, off uint64, a, p end) {
 	t.Helper()
 	a.post(work{op: roce.OpWrite, id: 60, size: 8, raddr: p.address().mem + off, rkey: rkey})
 	wantStatuses(t, "active", a, sendQueue, accessError)
 }
 
-// talkWindow: the window opens what it covers, and not a byte more, though the region goes on. rxe is not asked for the second
-// half: it holds a window's users to the bounds of the region behind it only (seen with Linux 6.1).
+// talkWindow: the window opens exactly what it covers although the region continues. rxe is not
+// tested for the second half: it holds a window's users only to the bounds of the region (seen in
+// Linux 6.1).
 func talkWindow(t *testing.T, kind windowKind, v variant, a, p end) {
 	rkey := p.window(kind, windowOff, windowSize)
 	through(t, rkey, a, p)
@@ -75,7 +77,7 @@ func talkWindow(t *testing.T, kind windowKind, v variant, a, p end) {
 	}
 }
 
-// talkInvalidate: after a SEND with invalidate, the key that a WRITE has just used is dead.
+// talkInvalidate: after a SEND with invalidate the key that a WRITE has just used is invalid.
 func talkInvalidate(t *testing.T, kind windowKind, a, p end) {
 	rkey := p.window(kind, windowOff, windowSize)
 	p.recv(0, 1, 0, slot, 0)
@@ -88,7 +90,7 @@ func talkInvalidate(t *testing.T, kind windowKind, a, p end) {
 	shut(t, rkey, windowOff, a, p)
 }
 
-// talkLocalInvalidate: the owner itself ends it.
+// talkLocalInvalidate: the owner invalidates it.
 func talkLocalInvalidate(t *testing.T, kind windowKind, a, p end) {
 	rkey := p.window(kind, windowOff, windowSize)
 	through(t, rkey, a, p)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Two runs of one program differ in their messages alone: what both paid for starting drops out.
+// Two runs of one program differ only in their messages: the cost of starting cancels out.
 func TestCost(t *testing.T) {
 	bw, rate := &figures[0], &figures[2]
 	short := &trial{messages: 1000, cpu: 0.3}
@@ -30,13 +30,14 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// The verdict is the median of the rounds' ratios: each round's two runs met the same host.
+// The verdict is the median of the rounds' ratios: both runs of a round met the same host.
 func TestCompare(t *testing.T) {
 	r := compare("x", "u", []float64{30, 10, 20}, []float64{10, 10, 10})
 	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 || r.RatioMin != 1 || r.RatioMax != 3 {
 		t.Errorf("%+v; want medians 20 and 10, ratio 2, and (3-1)/2 = 1 of spread", r)
 	}
-	// The host slowed down: medians over all rounds would say 2 of 1, yet gorxe was behind in two of three rounds.
+	// The host slowed down: medians over all rounds would give 2, but gorxe was behind in two of
+	// three rounds.
 	if r = compare("x", "u", []float64{9, 2, 0.9}, []float64{10, 1, 1}); r.Ratio != 0.9 {
 		t.Errorf("%+v; want the median of 0.9, 2 and 0.9", r)
 	}
@@ -73,7 +74,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A latency is half of a round trip: at 250 us, 2000 messages a second.
+// A latency is half a round trip: at 250 us, 2000 messages per second.
 func TestMessages(t *testing.T) {
 	lat, bw := &figures[1], &figures[0]
 	if n := lat.messages(&trial{value: 250}, 3); n != 6000 {
@@ -113,7 +114,7 @@ func TestParsePerftest(t *testing.T) {
 	}
 }
 
-// The array has the shape of 'gorxe bench --json'.
+// The array has the format of 'gorxe bench --json'.
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	c := &comparison{trials: map[key][]trial{}}

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// newEmpty makes a lab without guests.
+// newEmpty creates a lab without guests.
 func newEmpty(t *testing.T) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -51,7 +51,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Two labs at a time have the same names and addresses and do not meet.
+// Two concurrent labs have the same names and addresses and do not reach each other.
 func TestLabsAreAlone(t *testing.T) {
 	a, b := newEmpty(t), newEmpty(t)
 	if a.Host.Fd() == b.Host.Fd() || a.HostAddr(false) != netip.MustParseAddr("10.77.0.100") || a.HostAddr(true) != netip.MustParseAddr("fd77::64") {
@@ -85,7 +85,7 @@ func TestRecorder(t *testing.T) {
 	l := newEmpty(t)
 	await(t, "carrier", func() bool { return carrier(t, l) })
 	l.Recorder.Reset()
-	if err := l.Host.Do(func() error { // the look-up of the address goes out
+	if err := l.Host.Do(func() error { // the address is looked up
 		c, err := net.Dial("udp", "10.77.0.77:9")
 		if err == nil {
 			_, err = c.Write([]byte("who has .77?"))
@@ -111,7 +111,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// The record is bounded: the oldest frames go first.
+// The record is bounded: the oldest frames are dropped first.
 func TestRecorderForgets(t *testing.T) {
 	r := &Recorder{}
 	frame := make([]byte, 60_000)
@@ -131,7 +131,7 @@ func TestRecorderForgets(t *testing.T) {
 	}
 }
 
-// What was started in a namespace ends with it.
+// Programs started in a namespace end with it.
 func TestCommandsEndWithTheNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")

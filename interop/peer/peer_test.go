@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What one of two blocks got must not pass for the other's, nor for the same block shifted.
+// The contents of one block must not pass for another block's, nor for the same block shifted.
 func TestPatternsDiffer(t *testing.T) {
 	a, b := make([]byte, 4096), make([]byte, 4096)
 	Fill(a, 1)

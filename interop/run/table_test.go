@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What `go test -json` says of one scenario that passes, one that fails and one test that skips.
+// go test -json for a scenario that passes, one that fails and a test that skips.
 const events = `{"Action":"start","Package":"p"}
 {"Action":"run","Test":"TestVerbs"}
 {"Action":"run","Test":"TestVerbs/RC_READ"}
@@ -54,7 +54,7 @@ SKIP TestTools: this host lacks gcc
 	}
 }
 
-// A scenario that has begun and never ends, because the whole run was killed, has failed.
+// A scenario that started and never ends, because the run was killed, has failed.
 func TestAbandoned(t *testing.T) {
 	tab := newTable()
 	for l := range strings.Lines(events) {
@@ -71,7 +71,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// A test binary that does not build says so in lines that are no events: they must not get lost.
+// A test binary that does not build reports lines that are not events. They must not be lost.
 func TestForeignLinesReachTheLog(t *testing.T) {
 	if got := newTable().take([]byte("# build failed")); got != "# build failed\n" {
 		t.Errorf("%q", got)

@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/interop/guest/wire"
 )
 
-// controller is the other end of an agent, which runs its commands on this host.
+// controller is the other side of an agent that runs commands on this host.
 type controller struct {
 	t    *testing.T
 	conn net.Conn
@@ -46,7 +46,7 @@ func (c *controller) run(process uint32, argv ...string) {
 	}
 }
 
-// end reads frames until a process has ended, and gives what each kind of output brought.
+// end reads frames until a process has ended and returns its output by kind.
 func (c *controller) end(process uint32) (out map[wire.Kind]string, o wire.Outcome) {
 	c.t.Helper()
 	out = map[wire.Kind]string{}
@@ -114,7 +114,7 @@ func TestSignalKillsChildrenToo(t *testing.T) {
 	}
 }
 
-// What a command leaves running in the background, with its output still open, does not hold up its end.
+// A command's background process with open output does not delay the command's end.
 func TestBackgroundDoesNotHoldUpTheEnd(t *testing.T) {
 	c := newController(t)
 	start := time.Now()

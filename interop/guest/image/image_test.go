@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// member is one entry of an archive, read back.
+// member is an entry of an archive.
 type member struct {
 	name, content string
 	mode          uint64
 }
 
-// readArchive reads the "newc" format by its definition (cpio(5)): 13 fields of 8 hexadecimal digits after the magic.
+// readArchive reads the "newc" format (cpio(5)): 13 fields of 8 hexadecimal digits after the magic.
 func readArchive(t *testing.T, b []byte) (out []member, rest []byte) {
 	t.Helper()
 	pos := 0
@@ -115,7 +115,7 @@ func TestModuleInfo(t *testing.T) {
 	}
 }
 
-// Links of an unpacked package mean the package's own tree, never this host's.
+// Links of an unpacked package refer to its own tree, never to this host's.
 func TestSysrootStaysInside(t *testing.T) {
 	root := t.TempDir()
 	for _, d := range []string{"lib/" + arch, "lib64"} {
@@ -146,8 +146,8 @@ func TestSysrootStaysInside(t *testing.T) {
 	}
 }
 
-// bzImage lays a kernel out as the boot protocol says: one sector of boot code, three of set-up code, and protected-mode code with
-// the packed kernel at 100, its length behind it.
+// bzImage lays out a kernel as the boot protocol says: one sector of boot code, three of setup
+// code, and protected-mode code with the packed kernel at 100, followed by its length.
 func bzImage(packed []byte) []byte {
 	image := make([]byte, 4*sectorSize+100)
 	copy(image[1000:], "\xfd7zXZ\x00 code in which the magic stands by chance")
@@ -175,7 +175,7 @@ func TestKernelInside(t *testing.T) {
 	}
 	for _, u := range unpackers {
 		if _, err := exec.LookPath(u.argv[0]); err != nil {
-			continue // then such a kernel stays as it is
+			continue // such a kernel stays as it is
 		}
 		cmd := exec.Command(u.argv[0], "-c")
 		cmd.Stdin = bytes.NewReader(elf)

@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 )
 
-// Peers are compiled anew when any file of theirs changes, their common header too.
+// Peers are compiled again when any of their files changes, including the common header.
 func TestSurvey(t *testing.T) {
 	files := fstest.MapFS{"a.c": {Data: []byte("x")}, "b.c": {Data: []byte("y")}, "common.h": {Data: []byte("z")}}
 	sum, names, err := survey(files)
