@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
@@ -17,7 +18,6 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
 	"github.com/gorxe/gorxe/internal/bench"
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/demo"
 )
 
 // version is set when a release is built: -ldflags "-X main.version=v1.2.3".

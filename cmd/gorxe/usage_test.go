@@ -50,7 +50,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo --loss 11%":             "0% to 10%",
 		"demo --loss -1%":             "0% to 10%",
 		"demo --mtu 1000":             "1024",
-		"demo --mtu 8192":             "256 to 4096",
+		"demo --mtu 8192":             "4096",
 		"demo --memory --mode native": "--memory",
 		"demo --bulk 1":               "1 MiB",
 		"demo --seed x":               "seed",

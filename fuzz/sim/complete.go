@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -12,7 +13,7 @@ import (
 func (h *host) reap() bool {
 	did := false
 	var wcs [16]roce.WC
-	for _, cq := range []*roce.CQ{h.sendCQ, h.recvCQ} {
+	for _, cq := range []*roce.CQ{h.CQ, h.RecvCQ} {
 		for cq.Len() > 0 {
 			did = true
 			for _, wc := range wcs[:cq.Poll(wcs[:])] {
@@ -97,8 +98,8 @@ func (s *side) sent(wc *roce.WC) {
 	if o.wr.Flags&roce.Signaled == 0 && !s.c.cfg.sigAll {
 		w.failf("%v completes, unsignaled", o)
 	}
-	if wc.Opcode != wcOpcode[o.wr.Op] || int(wc.ByteLen) != o.length() {
-		w.failf("%v completes as %v of %d bytes", o, wc.Opcode, wc.ByteLen)
+	if why := verify.Send(wc, o.wr.Op, o.length()); why != "" {
+		w.failf("%v completes with %s", o, why)
 	}
 	s.succeed(o)
 	s.c.maybeEnd()

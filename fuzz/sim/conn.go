@@ -138,7 +138,7 @@ func (s *side) create() {
 	cfg, w := s.c.cfg, s.w
 	var err error
 	qc := roce.QPConfig{
-		Type: cfg.typ, SendCQ: s.h.sendCQ, RecvCQ: s.h.recvCQ, SendDepth: cfg.depth[s.i], RecvDepth: cfg.recvs[s.i],
+		Type: cfg.typ, SendCQ: s.h.CQ, RecvCQ: s.h.RecvCQ, SendDepth: cfg.depth[s.i], RecvDepth: cfg.recvs[s.i],
 		MaxInline: cfg.inline, SignalAll: cfg.sigAll, GIDIndex: &cfg.gid,
 	}
 	if cfg.inline < 0 {
@@ -147,7 +147,7 @@ func (s *side) create() {
 	if cfg.srq[s.i] {
 		qc.SRQ = s.h.srq.srq
 	}
-	s.q, err = s.h.dev.CreateQP(s.h.pd, qc)
+	s.q, err = s.h.dev.CreateQP(s.h.PD, qc)
 	w.must(err, "create a QP")
 	s.h.sides[s.q.QPN()] = s
 	s.pending, s.lost, s.inbox, s.recvs = nil, nil, nil, nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -57,7 +58,7 @@ func (h *host) newRegion(n int, access roce.Access) *region {
 		opts = append(opts, roce.WithIOVA(drawAddr(r, n)+mr.AddrOf(g.bytes())&7))
 	}
 	var err error
-	g.mr, err = h.pd.RegisterMR(g.bytes(), access, opts...)
+	g.mr, err = h.PD.RegisterMR(g.bytes(), access, opts...)
 	h.w.must(err, "register %d bytes", n)
 	h.regions = append(h.regions, g)
 	return g
@@ -101,14 +102,7 @@ func (g *region) check() {
 	if bytes.Equal(g.mem, g.want) {
 		return
 	}
-	i := 0
-	for g.mem[i] == g.want[i] {
-		i++
-	}
-	j := len(g.mem)
-	for g.mem[j-1] == g.want[j-1] {
-		j--
-	}
+	i, j := verify.Diff(g.mem, g.want)
 	g.h.w.failf("host %d: memory differs from the model between bytes %d and %d of a region of %d bytes (alive: %v)",
 		g.h.i, i-g.off, j-g.off, g.n, g.alive)
 }

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -379,25 +379,8 @@ func (s *side) expectWord(i int) uint64 {
 	return v
 }
 
-// applyTo is what the atomic makes of a value.
-func (o *op) applyTo(v uint64) uint64 {
-	switch {
-	case o.wr.Op == roce.OpFetchAdd:
-		return v + o.wr.SwapAdd
-	case v == o.wr.Compare:
-		return o.wr.SwapAdd
-	}
-	return v
-}
+// applyTo returns the value that the atomic stores if it finds v.
+func (o *op) applyTo(v uint64) uint64 { return verify.Atomic(o.wr.Op, v, o.wr.Compare, o.wr.SwapAdd) }
 
 // brought is the value that an atomic has brought, in host byte order.
 func (o *op) brought() uint64 { return binary.NativeEndian.Uint64(gather(o.land)) }
-
-// wcOpcode is what the completion of an operation says.
-var wcOpcode = map[roce.Op]qp.WCOpcode{
-	roce.OpSend: roce.WCSend, roce.OpSendImm: roce.WCSend, roce.OpSendInv: roce.WCSend,
-	roce.OpWrite: roce.WCWrite, roce.OpWriteImm: roce.WCWrite, roce.OpRead: roce.WCRead,
-	roce.OpCmpSwap: roce.WCCmpSwap, roce.OpFetchAdd: roce.WCFetchAdd,
-	roce.OpAtomicWrite: roce.WCAtomicWrite, roce.OpFlush: roce.WCFlush,
-	roce.OpBindMW: roce.WCBindMW, roce.OpLocalInv: roce.WCLocalInv,
-}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -87,7 +88,7 @@ func (h *host) newSRQ() *sharedQueue {
 	}
 	q := &sharedQueue{h: h}
 	var err error
-	q.srq, err = h.dev.CreateSRQ(h.pd, roce.SRQConfig{Depth: srqDepth, MaxSGE: 4})
+	q.srq, err = h.dev.CreateSRQ(h.PD, roce.SRQConfig{Depth: srqDepth, MaxSGE: 4})
 	h.w.must(err, "SRQ")
 	q.slots = newSlots(h.newRegion(size*srqDepth, roce.LocalWrite), size)
 	q.refill()
@@ -161,7 +162,7 @@ func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 	m := s.inbox[0]
 	s.inbox = s.inbox[1:]
 	if why := m.mismatch(wc, r); why != "" {
-		s.w.failf("side %d: receive %d got %+v, which differs from %v in %s", s.i, r.id, *wc, m.o, why)
+		s.w.failf("side %d: receive %d got %+v for %v: %s", s.i, r.id, *wc, m.o, why)
 	}
 	if m.o.inv != nil && m.o.inv.mr.RemoteLive() {
 		s.w.failf("side %d: %v was received, but the key is still alive", s.i, m.o)
@@ -195,31 +196,16 @@ func (s *side) receivedUnreliable(wc *roce.WC, r *recv) {
 	s.w.failf("side %d: receive %d got %+v, which nobody sent", s.i, r.id, *wc)
 }
 
-// mismatch says in what a completion differs from a message.
+// mismatch returns how a completion differs from a message, or an empty string.
 func (m *msg) mismatch(wc *roce.WC, r *recv) string {
 	s, o := m.o.s, m.o
-	op, n := roce.WCRecv, len(o.data)+s.grh()
-	if o.writes() {
-		op, n = roce.WCRecvWriteImm, len(o.data)
+	why := verify.Receive(wc, &verify.Message{
+		Op: o.wr.Op, Len: len(o.data), SrcQP: s.q.QPN(), Imm: m.imm, InvKey: o.wr.InvKey, UD: s.grh() > 0,
+	})
+	if why == "" && !o.writes() && !holds(behind(r.pieces, s.grh()), o.data) {
+		why = "other data"
 	}
-	hasImm, hasInv := o.wr.Op == roce.OpSendImm || o.wr.Op == roce.OpWriteImm, o.wr.Op == roce.OpSendInv
-	switch {
-	case wc.Opcode != op:
-		return "opcode"
-	case int(wc.ByteLen) != n:
-		return "length"
-	case (wc.Flags&roce.WCWithImm != 0) != hasImm || (hasImm && wc.Imm != m.imm):
-		return "immediate data"
-	case (wc.Flags&roce.WCWithInv != 0) != hasInv || (hasInv && wc.InvKey != o.wr.InvKey):
-		return "invalidated key"
-	case wc.SrcQP != s.q.QPN():
-		return "sender"
-	case (wc.Flags&roce.WCGRH != 0) != (s.grh() > 0):
-		return "network header"
-	case !o.writes() && !holds(behind(r.pieces, s.grh()), o.data):
-		return "data"
-	}
-	return ""
+	return why
 }
 
 // keep takes what was received into the model.

@@ -27,7 +27,7 @@ const windowed = 8192 // bytes of the region that windows are bound to
 func (s *side) newWindow() *window {
 	w := &window{g: s.region(s.h, windowed, roce.LocalWrite|roce.MWBind)}
 	var err error
-	w.mw, err = s.h.pd.AllocMW(roce.MWType2)
+	w.mw, err = s.h.PD.AllocMW(roce.MWType2)
 	s.w.must(err, "memory window")
 	return w
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
@@ -93,13 +95,12 @@ type world struct {
 
 // host is a device with its queues.
 type host struct {
+	*endpoint.Endpoint
+
 	w       *world
 	i       int
 	port    *loopback.Port
 	dev     *roce.Device
-	pd      *roce.PD
-	sendCQ  *roce.CQ
-	recvCQ  *roce.CQ
 	srq     *sharedQueue
 	source  *region // what is sent, and READ by peers; nobody may write it
 	shared  *region // counters that all connections add to
@@ -142,13 +143,21 @@ func (w *world) note(vs ...uint64) {
 
 func (w *world) build() {
 	sc := &w.sc
-	var err error
-	w.link, err = loopback.NewLink(loopback.Config{
-		Seed: sc.seed, MTU: sc.linkMTU, Queue: sc.queue, Virtual: true, Poison: sc.poison,
-	})
-	w.must(err, "link")
+	c := testbed.Config{
+		Virtual: true, Seed: sc.seed, MTU: sc.linkMTU, Link: loopback.Config{Queue: sc.queue, Poison: sc.poison},
+	}
+	for i := range c.Device {
+		r := rand.New(rand.NewPCG(sc.seed, uint64(10+i)))
+		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{Rand: r.Uint64, MaxWindow: sc.window})}
+	}
+	if w.out != nil {
+		c.Wrap = func(i int, p driver.Port) driver.Port { return &tracePort{Port: p.(*loopback.Port), w: w, i: i} }
+	}
+	bed, err := testbed.New(c)
+	w.must(err, "testbed")
+	w.link = bed.Link
 	for i := range w.hosts {
-		w.hosts[i] = w.newHost(i)
+		w.hosts[i] = w.newHost(i, bed.Dev[i])
 		w.must(w.link.SetPlan(i, 1-i, sc.plans[i]), "plan")
 	}
 	w.tracef("scenario %+v", *sc)
@@ -163,28 +172,18 @@ func (w *world) build() {
 	}
 }
 
-func (w *world) newHost(i int) *host {
+func (w *world) newHost(i int, dev *roce.Device) *host {
 	h := &host{
-		w: w, i: i, port: w.link.Port(i), sides: map[roce.QPN]*side{}, recvs: map[uint64]*recv{},
+		w: w, i: i, port: w.link.Port(i), dev: dev, sides: map[roce.QPN]*side{}, recvs: map[uint64]*recv{},
 		events: map[roce.EventKind]uint64{},
 	}
-	r := rand.New(rand.NewPCG(w.sc.seed, uint64(10+i)))
-	var err error
-	port := driver.Port(h.port)
-	if w.out != nil {
-		port = &tracePort{Port: h.port, w: w, i: i}
-	}
-	h.dev, err = roce.New(port, roce.WithExpert(roce.Expert{Clock: w.link.Now, Rand: r.Uint64, MaxWindow: w.sc.window}))
-	w.must(err, "device")
-	h.pd, err = h.dev.AllocPD()
-	w.must(err, "PD")
-	h.sendCQ, err = h.dev.CreateCQ(cqDepth)
-	w.must(err, "CQ")
-	h.recvCQ = h.sendCQ
+	c := endpoint.Config{QPs: -1, SendCQ: cqDepth}
 	if oneIn(w.rng, 2) {
-		h.recvCQ, err = h.dev.CreateCQ(cqDepth)
-		w.must(err, "CQ")
+		c.RecvCQ = cqDepth
 	}
+	var err error
+	h.Endpoint, err = endpoint.New(dev, c)
+	w.must(err, "endpoint")
 	h.newSource()
 	h.shared = h.newRegion(8*sharedWords, roce.LocalWrite|roce.RemoteAtomic)
 	h.srq = h.newSRQ()
@@ -195,7 +194,7 @@ func (w *world) newHost(i int) *host {
 func (h *host) newSource() {
 	g := &region{h: h, mem: noise, want: pristine, n: len(noise), alive: true}
 	var err error
-	g.mr, err = h.pd.RegisterMR(noise, roce.RemoteRead, roce.WithIOVA(drawAddr(h.w.rng, len(noise))))
+	g.mr, err = h.PD.RegisterMR(noise, roce.RemoteRead, roce.WithIOVA(drawAddr(h.w.rng, len(noise))))
 	h.w.must(err, "register the source")
 	h.source = g
 }

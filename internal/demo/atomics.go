@@ -1,96 +1,76 @@
 package demo
 
 import (
-	"time"
-
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// startWord is where B's word starts: near the end, so that FETCH_ADD wraps.
+// startWord is the initial value of B's word. It is so large that FETCH_ADD wraps.
 const startWord = ^uint64(0) - 1000
 
-// atomics does count atomics on one word of B's, batch at a time. A gets the
-// word as it was before each, so a lost, doubled or reordered one shows.
+// atomics runs count atomics on one word of B, batch at a time. A gets the old value for each, so
+// lost, duplicated or reordered atomics are noticed.
 func (t *trial) atomics(count, batch int) error {
-	word := t.r.b.mr
 	if t.next == 0 {
 		t.word = startWord
-		word.Store64(inArea, startWord)
+		t.d.b.MR.Store64(inArea, startWord)
 	}
 	for done := 0; done < count; {
 		k := min(batch, count-done)
 		for i := range k {
-			t.r.a.mr.Store64(inArea+i*stride, ^uint64(0)/3)
+			t.d.a.MR.Store64(inArea+i*stride, ^uint64(0)/3)
 		}
-		start := time.Now()
-		if err := t.post(k); err != nil {
+		took, err := t.exchange(k)
+		if err != nil {
 			return err
 		}
-		if err := t.await(k); err != nil {
-			return err
-		}
-		took := t.lastAt.Sub(start)
 		if err := t.verifyAtomics(k); err != nil {
 			return err
 		}
-		t.arrived += int64(k)
 		t.next += int64(k)
 		done += k
-		if batch > 1 {
-			t.batchTime += took
-			t.batched += int64(k)
-		} else {
-			t.lat.Record(took)
-		}
+		t.record(k, took, batch > 1)
 	}
 	return nil
 }
 
-// operands are the compare and the swap-or-add value of atomic n. Every fourth
-// CMP_SWAP compares with a value that the word does not have.
+// operands returns the operands of atomic n. Every fourth CMP_SWAP compares with a value that the
+// word does not have.
 func (t *trial) operands(n int64) (compare, swapAdd uint64) {
-	if t.st.op == roce.OpFetchAdd {
+	if t.o.op == roce.OpFetchAdd {
 		return 0, uint64(n)%7 + 1
 	}
-	// What the word is when it is n's turn follows from the swaps before it.
-	return casWord(n) + b2u(n%4 == 3), casWord(n + 1)
+	compare = casWord(n)
+	if n%4 == 3 {
+		compare++
+	}
+	return compare, casWord(n + 1)
 }
 
-// casWord is B's word before CMP_SWAP n, if all before it did what they should.
+// casWord returns B's word before CMP_SWAP n.
 func casWord(n int64) uint64 {
 	if n == 0 {
 		return startWord
 	}
-	if (n-1)%4 == 3 { // it compared with a wrong value: nothing was swapped
+	if (n-1)%4 == 3 { // compared with a wrong value and did not swap
 		return casWord(n - 1)
 	}
 	return uint64(n) * 0x9E37_79B9_7F4A_7C15
 }
 
-func b2u(b bool) uint64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// verifyAtomics checks what A got back, and B's word.
+// verifyAtomics checks the old values that A got for the first k atomics of the round, and B's
+// word.
 func (t *trial) verifyAtomics(k int) error {
 	for i := range k {
 		n := t.first + int64(i)
-		if got := t.r.a.mr.Load64(inArea + i*stride); got != t.word {
-			return t.wrong(n, "the word was %#x before it, and A was told %#x", t.word, got)
+		if got := t.d.a.MR.Load64(inArea + i*stride); got != t.word {
+			return t.wrong(n, "A got the old value %#x, want %#x", got, t.word)
 		}
 		compare, swapAdd := t.operands(n)
-		switch {
-		case t.st.op == roce.OpFetchAdd:
-			t.word += swapAdd
-		case compare == t.word:
-			t.word = swapAdd
-		}
+		t.word = verify.Atomic(t.o.op, t.word, compare, swapAdd)
 	}
-	if got := t.r.b.mr.Load64(inArea); got != t.word {
-		return t.wrong(t.first+int64(k)-1, "B's word is %#x instead of %#x", got, t.word)
+	if got := t.d.b.MR.Load64(inArea); got != t.word {
+		return t.wrong(t.first+int64(k)-1, "B's word is %#x, want %#x", got, t.word)
 	}
 	return nil
 }

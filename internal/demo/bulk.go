@@ -1,59 +1,58 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/roce"
 )
 
 const (
-	bulkMessage = 1 << 20  // bytes of one WRITE
-	bulkRegion  = 32 << 20 // bytes of the memory on either side: the data goes through it pass by pass
-	bulkDepth   = 8        // WRITEs outstanding
+	bulkMessage = 1 << 20  // bytes of a WRITE
+	bulkRegion  = 32 << 20 // bytes of the regions; more data takes several passes
+	bulkDepth   = 8        // WRITEs in flight
 )
 
-// bulk WRITEs total bytes, a multiple of bulkMessage, and compares all of it. progress hears of bytes done.
-func (r *rig) bulk(ctx context.Context, total int64, progress func(n int)) (*Op, error) {
-	src, err := r.a.pd.AllocMR(bulkRegion, roce.LocalWrite)
+// bulk WRITEs and compares total bytes, a multiple of bulkMessage. It calls progress with the
+// numbers of bytes that completed.
+func (d *Demo) bulk(ctx context.Context, total int64, progress func(n int)) (*Op, error) {
+	src, err := d.a.PD.AllocMR(bulkRegion, roce.LocalWrite)
 	if err != nil {
 		return nil, err
 	}
 	defer src.Close()
-	dst, err := r.b.pd.AllocMR(bulkRegion, roce.LocalWrite|roce.RemoteWrite)
+	dst, err := d.b.PD.AllocMR(bulkRegion, roce.LocalWrite|roce.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
 	defer dst.Close()
-	b := &bulk{rig: r, src: src, dst: dst, lat: cli.NewLatency(), progress: progress}
-	before := r.retransmits()
-	random := rand.NewChaCha8([32]byte{0: byte(r.seed), 1: byte(r.seed >> 8), 2: byte(r.seed >> 16), 3: byte(r.seed >> 24)})
+	b := &bulk{Demo: d, src: src, dst: dst, lat: cli.NewLatency(), progress: progress}
+	before := d.retransmits()
+	random := rand.NewChaCha8([32]byte{byte(d.Seed), byte(d.Seed >> 8), byte(d.Seed >> 16), byte(d.Seed >> 24)})
 	for left := total; left > 0; {
 		n := min(left, bulkRegion)
 		_, _ = random.Read(src.Bytes()[:n]) // never fails
 		if err := b.pass(ctx, int(n/bulkMessage)); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("bulk WRITE: %w", err)
 		}
-		if !bytes.Equal(src.Bytes()[:n], dst.Bytes()[:n]) {
-			return nil, fmt.Errorf("%w: bulk WRITE: the data is not what was sent", errWrong)
+		if from, to := verify.Diff(src.Bytes()[:n], dst.Bytes()[:n]); from < to {
+			return nil, fmt.Errorf("%w: bulk WRITE: bytes %d to %d differ", errWrong, from, to)
 		}
 		left -= n
 	}
-	return &Op{
-		Op: "bulk WRITE", Bytes: bulkMessage, Count: total / bulkMessage, Gbps: cli.Round(cli.Gbps(total, b.spent), 3),
-		P50: cli.Micros(b.lat.Percentile(50)), P99: cli.Micros(b.lat.Percentile(99)),
-		Retransmits: r.retransmits() - before,
-	}, nil
+	op := newOp("bulk WRITE", bulkMessage, total/bulkMessage, b.spent, b.lat)
+	op.Count, op.Retransmits = total/bulkMessage, d.retransmits()-before
+	return &op, nil
 }
 
-// bulk is the bulk WRITE while it runs.
+// bulk is the state of a bulk WRITE.
 type bulk struct {
-	*rig
+	*Demo
 	src, dst *roce.MR
 	lat      *cli.Latency
 	spent    time.Duration
@@ -66,31 +65,31 @@ func (b *bulk) pass(ctx context.Context, n int) error {
 	start := time.Now()
 	last := start
 	var wcs [bulkDepth]roce.WC
-	idle := idler{}
+	p := poller{}
 	for sent, done := 0, 0; done < n; {
 		for ; sent < n && sent-done < bulkDepth; sent++ {
 			if err := b.post(sent); err != nil {
 				return err
 			}
 		}
-		k := b.a.cq.Poll(wcs[:])
+		k := b.a.CQ.Poll(wcs[:])
 		if k == 0 {
-			sleep, err := idle.vain(ctx)
+			sleep, err := p.empty(ctx)
 			if err == nil && sleep {
-				k, err = doze(ctx, b.a.cq, wcs[:])
+				k, err = waitBriefly(ctx, b.a.CQ, wcs[:])
 			}
 			if err != nil {
-				return fmt.Errorf("bulk WRITE: %w", err)
+				return err
 			}
 		}
 		if k == 0 {
 			continue
 		}
-		idle = idler{}
+		p = poller{}
 		last = time.Now()
 		for i := range wcs[:k] {
-			if wcs[i].Status != roce.Success {
-				return fmt.Errorf("bulk WRITE: %w", session.StatusError(&wcs[i]))
+			if err := endpoint.StatusError(&wcs[i]); err != nil {
+				return err
 			}
 			b.lat.Record(last.Sub(b.posted[wcs[i].ID]))
 			b.progress(bulkMessage)
@@ -103,7 +102,7 @@ func (b *bulk) pass(ctx context.Context, n int) error {
 
 func (b *bulk) post(i int) error {
 	b.posted[i] = time.Now()
-	return b.a.qps[rc].PostSend(roce.SendWR{
+	return b.a.QPs[rc].PostSend(roce.SendWR{
 		ID: uint64(i), Op: roce.OpWrite, Flags: roce.Signaled,
 		SGEs:       []roce.SGE{b.src.SGE(i*bulkMessage, bulkMessage)},
 		RemoteAddr: b.dst.Addr() + uint64(i*bulkMessage), RKey: b.dst.RKey(),

@@ -5,14 +5,14 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 
+	"github.com/gorxe/gorxe/internal/verify"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// poison is what memory holds before a message comes, and behind it afterwards.
+// poison is the content of buffers before a message arrives, and of the guard after it.
 const poison = 0xA5
 
-// fill writes message n: its number first, if there is room, then bytes that
-// no other message has.
+// fill writes the content of message n: its number, if that fits, and pseudo-random bytes.
 func (t *trial) fill(b []byte, n int64) {
 	src := rand.NewPCG(t.seed, uint64(n))
 	i := 0
@@ -28,59 +28,55 @@ func (t *trial) fill(b []byte, n int64) {
 	}
 }
 
-// byteAt is byte i of message n.
-func (t *trial) byteAt(n int64, i int) byte {
-	t.fill(t.expected, n)
-	return t.expected[i]
-}
-
-// target is where the round's message i arrives, with the guard behind it; nil if that is a receive's buffer.
+// target returns the memory that message i of the round is written or read to, including the guard.
+// It returns nil for SENDs.
 func (t *trial) target(i int) []byte {
 	switch {
-	case t.st.op == roce.OpRead:
-		return t.r.a.mr.Bytes()[inArea+i*stride:][:t.size+guard]
-	case t.st.op == roce.OpWrite || t.st.op == roce.OpWriteImm:
-		return t.r.b.mr.Bytes()[inArea+i*stride:][:t.size+guard]
+	case t.o.op == roce.OpRead:
+		return t.d.a.MR.Bytes()[inArea+i*stride:][:t.size+guard]
+	case t.o.op == roce.OpWrite || t.o.op == roce.OpWriteImm:
+		return t.d.b.MR.Bytes()[inArea+i*stride:][:t.size+guard]
 	}
 	return nil
 }
 
-// source is where the round's message i comes from.
+// source returns the memory that message i of the round is sent or read from.
 func (t *trial) source(i int) []byte {
-	n := t.r.a
-	if t.st.op == roce.OpRead {
-		n = t.r.b
+	e := t.d.a
+	if t.o.op == roce.OpRead {
+		e = t.d.b
 	}
-	return n.mr.Bytes()[outArea+i*stride:][:t.size]
+	return e.MR.Bytes()[outArea+i*stride:][:t.size]
 }
 
-// prepare fills the sources and poisons the targets of a round.
+// prepare fills the sources and poisons the targets of a round of k messages.
 func (t *trial) prepare(k int) error {
 	for i := range k {
 		n := t.next + int64(i)
 		t.fill(t.source(i), n)
 		b := t.target(i)
-		spoil(b)
-		if !t.st.reliable() && b != nil {
-			// The last byte tells a message that has landed, so it must differ before.
-			t.lastByte = t.byteAt(n, t.size-1)
+		fillPoison(b)
+		if !t.o.reliable() && b != nil {
+			// The last byte shows that the message has landed, so it must differ before.
+			t.fill(t.expected, n)
+			t.lastByte = t.expected[t.size-1]
 			b[t.size-1] = ^t.lastByte
 		}
 	}
-	if t.st.op == roce.OpSendInv {
+	if t.o.op == roce.OpSendInv {
 		return t.grantKeys(k)
 	}
 	return nil
 }
 
-// verify checks the round's messages and returns how many have arrived.
+// verify checks the k messages of the round and returns how many have arrived.
 func (t *trial) verify(k int) (int, error) {
 	got := k
 	var err error
 	switch {
-	case t.st.recv:
+	case t.o.recv:
 		got, err = t.verifyReceives(k)
-	case t.st.reliable():
+	case t.o.reliable():
 		for i := 0; i < k && err == nil; i++ {
 			err = t.verifyTarget(i)
 		}
@@ -88,18 +84,18 @@ func (t *trial) verify(k int) (int, error) {
 		got = 0
 		for i := 0; i < k && err == nil; i++ {
 			var whole bool
-			if whole, err = t.verifyPieces(i); whole {
+			if whole, err = t.verifyPackets(i); whole {
 				got++
 			}
 		}
 	}
-	if err == nil && t.st.op == roce.OpSendInv {
+	if err == nil && t.o.op == roce.OpSendInv {
 		err = t.dropKeys()
 	}
 	return got, err
 }
 
-// verifyReceives checks what the receives brought, and posts them again.
+// verifyReceives checks the receives that completed and posts them again.
 func (t *trial) verifyReceives(k int) (int, error) {
 	last := t.first - 1
 	for i := range t.recv {
@@ -116,21 +112,21 @@ func (t *trial) verifyReceives(k int) (int, error) {
 			return 0, err
 		}
 		slot := int(wc.ID & idSlotMask)
-		if err := t.r.b.postRecv(t.st.qp, slot, t.grh()+t.size); err != nil {
+		if err := t.d.postRecv(t.o.qp, slot, t.grh()+t.size); err != nil {
 			return 0, err
 		}
 	}
 	return len(t.recv), nil
 }
 
-// number finds which message a completion is about. RC: all of them, in order.
-// Else the message carries its number.
+// number returns the number of the message of receive completion i of the round. Reliable messages
+// arrive completely and in order. Unreliable ones carry their number.
 func (t *trial) number(wc *roce.WC, i, k int) (int64, error) {
-	if t.st.reliable() {
+	if t.o.reliable() {
 		return t.first + int64(i), nil
 	}
 	var low uint32
-	if t.st.imm {
+	if t.o.imm {
 		low = immOf(int64(wc.Imm))
 	} else if b := t.received(wc); len(b) >= wordSize {
 		low = binary.LittleEndian.Uint32(b)
@@ -140,73 +136,64 @@ func (t *trial) number(wc *roce.WC, i, k int) (int64, error) {
 			return n, nil
 		}
 	}
-	return 0, t.wrong(int64(low), "arrived, but was not sent in this round")
+	return 0, t.wrong(int64(low), "arrived but was not sent in this round")
 }
 
-// received is the data that a receive's completion is about.
+// received returns the payload of a receive completion.
 func (t *trial) received(wc *roce.WC) []byte {
 	off := t.grh()
-	b := t.r.b.recvBuffer(t.st.qp, int(wc.ID&idSlotMask))
+	b := t.d.recvBuffer(t.o.qp, int(wc.ID&idSlotMask))
 	return b[off:max(off, min(int(wc.ByteLen), len(b)))]
 }
 
 func (t *trial) grh() int {
-	if t.st.qp == ud {
+	if t.o.qp == ud {
 		return roce.GRHLen
 	}
 	return 0
 }
 
-// verifyReceive checks a completion, and the data that it announces.
+// verifyReceive checks the receive completion of message n and the data.
 func (t *trial) verifyReceive(wc *roce.WC, n int64) error {
-	write := t.st.op == roce.OpWriteImm
-	want, length := roce.WCRecv, t.size+t.grh()
-	if write {
-		want = roce.WCRecvWriteImm
+	m := verify.Message{
+		Op: t.o.op, Len: t.size, SrcQP: t.d.a.QPs[t.o.qp].QPN(), Imm: immOf(n), UD: t.o.qp == ud,
 	}
-	switch {
-	case wc.Opcode != want:
-		return t.wrong(n, "completed as %v", wc.Opcode)
-	case int(wc.ByteLen) != length:
-		return t.wrong(n, "%d bytes arrived", wc.ByteLen)
-	case t.st.imm != (wc.Flags&roce.WCWithImm != 0), t.st.imm && wc.Imm != immOf(n):
-		return t.wrong(n, "immediate data %#x (flags %#x)", wc.Imm, wc.Flags)
-	case wc.QPN != t.r.b.qps[t.st.qp].QPN():
-		return t.wrong(n, "completed on QP %#x", uint32(wc.QPN))
-	case t.st.qp == ud && (wc.Flags&roce.WCGRH == 0 || wc.SrcQP != t.r.a.qps[ud].QPN()):
-		return t.wrong(n, "from QP %#x (flags %#x)", uint32(wc.SrcQP), wc.Flags)
-	case t.st.op == roce.OpSendInv:
-		if key := t.keys[n-t.first].RKey(); wc.Flags&roce.WCWithInv == 0 || wc.InvKey != key {
-			return t.wrong(n, "key %#x invalidated instead of %#x", uint32(wc.InvKey), uint32(key))
-		}
+	if t.o.op == roce.OpSendInv {
+		m.InvKey = t.keys[n-t.first].RKey()
 	}
-	if write {
+	if diff := verify.Receive(wc, &m); diff != "" {
+		return t.wrong(n, "receive completion with %s", diff)
+	}
+	if want := t.d.b.QPs[t.o.qp].QPN(); wc.QPN != want {
+		return t.wrong(n, "receive completion on QP %v, want %v", wc.QPN, want)
+	}
+	if t.o.op == roce.OpWriteImm {
 		return t.verifyTarget(int(n - t.first))
 	}
-	off := t.grh()
-	return t.verifyBytes(t.r.b.recvBuffer(t.st.qp, int(wc.ID&idSlotMask))[off:off+t.size+guard], n)
+	b := t.d.recvBuffer(t.o.qp, int(wc.ID&idSlotMask))
+	return t.verifyBytes(b[t.grh():][:t.size+guard], n)
 }
 
-// verifyTarget checks the place that the round's message i was written or read to.
+// verifyTarget checks the memory that message i of the round was written or read to.
 func (t *trial) verifyTarget(i int) error { return t.verifyBytes(t.target(i), t.first+int64(i)) }
 
-// verifyBytes checks that b is message n, with the guard behind it untouched.
+// verifyBytes checks that b holds message n and an unchanged guard.
 func (t *trial) verifyBytes(b []byte, n int64) error {
 	t.fill(t.expected, n)
-	if !bytes.Equal(b[:t.size], t.expected) {
-		return t.wrong(n, "the data is not what was sent")
+	if from, to := verify.Diff(b[:t.size], t.expected); from < to {
+		return t.wrong(n, "bytes %d to %d differ from what was sent", from, to)
 	}
 	for _, v := range b[t.size:] {
 		if v != poison {
-			return t.wrong(n, "a byte behind the data has changed")
+			return t.wrong(n, "a byte after the message has changed")
 		}
 	}
 	return nil
 }
 
-// verifyPieces checks a UC WRITE, of which every packet may be lost: each piece is either new or untouched. It tells
-// whether all of it is new.
-func (t *trial) verifyPieces(i int) (whole bool, err error) {
+// verifyPackets checks UC WRITE i of the round, of which any packet may be lost: the memory of each
+// packet is new or unchanged. It reports whether all of it is new.
+func (t *trial) verifyPackets(i int) (whole bool, err error) {
 	n, b := t.first+int64(i), t.target(i)
 	t.fill(t.expected, n)
 	if bytes.Equal(b[:t.size], t.expected) {
@@ -215,19 +202,19 @@ func (t *trial) verifyPieces(i int) (whole bool, err error) {
 	old := bytes.Repeat([]byte{poison}, t.size+guard)
 	old[t.size-1] = ^t.expected[t.size-1]
 	if !bytes.Equal(b[t.size:], old[t.size:]) {
-		return false, t.wrong(n, "a byte behind the data has changed")
+		return false, t.wrong(n, "a byte after the message has changed")
 	}
-	for at := 0; at < t.size; at += int(t.r.mtu) {
-		end := min(at+int(t.r.mtu), t.size)
+	for at := 0; at < t.size; at += int(t.d.MTU) {
+		end := min(at+int(t.d.MTU), t.size)
 		if !bytes.Equal(b[at:end], t.expected[at:end]) && !bytes.Equal(b[at:end], old[at:end]) {
-			return false, t.wrong(n, "the packet at byte %d is neither what was sent nor missing", at)
+			return false, t.wrong(n, "the packet at byte %d is neither the one sent nor missing", at)
 		}
 	}
 	return false, nil
 }
 
-// spoil fills b with poison.
-func spoil(b []byte) {
+// fillPoison fills b with poison.
+func fillPoison(b []byte) {
 	for i := range min(len(b), guard) {
 		b[i] = poison
 	}
@@ -236,27 +223,29 @@ func spoil(b []byte) {
 	}
 }
 
-// cleanSlots spoils the receive slots before messages of another size: of a UC message that
-// lost its end, something may be left where the next size has its guard.
-func (n *node) cleanSlots(st *step) {
-	if !st.recv || st.reliable() {
+// poisonReceives poisons the receive buffers before messages of another size. An incomplete UC
+// message may have left data where the next size has its guard.
+func (d *Demo) poisonReceives(o *operation) {
+	if !o.recv || o.reliable() {
 		return
 	}
 	for slot := range depth {
-		spoil(n.recvBuffer(st.qp, slot))
+		fillPoison(d.recvBuffer(o.qp, slot))
 	}
 }
 
-// recvBuffer is the memory of a receive slot.
-func (n *node) recvBuffer(qp, slot int) []byte {
-	return n.mr.Bytes()[recvArea+qp*area+slot*stride:][:stride]
+func recvOffset(qp, slot int) int { return recvArea + qp*area + slot*stride }
+
+// recvBuffer returns the memory of a receive slot.
+func (d *Demo) recvBuffer(qp, slot int) []byte {
+	return d.b.MR.Bytes()[recvOffset(qp, slot):][:stride]
 }
 
-// postRecv posts a receive slot again whose first used bytes were written to.
-func (n *node) postRecv(qp, slot, used int) error {
-	spoil(n.recvBuffer(qp, slot)[:used])
-	return n.qps[qp].PostRecv(roce.RecvWR{
+// postRecv posts the receive of a slot. The first used bytes of the buffer hold an old message.
+func (d *Demo) postRecv(qp, slot, used int) error {
+	fillPoison(d.recvBuffer(qp, slot)[:used])
+	return d.b.QPs[qp].PostRecv(roce.RecvWR{
 		ID:   uint64(qp)<<idQPShift | uint64(slot),
-		SGEs: []roce.SGE{n.mr.SGE(recvArea+qp*area+slot*stride, maxMessage)},
+		SGEs: []roce.SGE{d.b.MR.SGE(recvOffset(qp, slot), maxMessage)},
 	})
 }

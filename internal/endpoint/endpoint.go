@@ -129,8 +129,13 @@ func (c *Config) setDefaults() {
 }
 
 // AddQP creates another queue pair from the template and appends it to QPs.
-func (e *Endpoint) AddQP() (*roce.QP, error) {
-	q, err := e.Dev.CreateQP(e.PD, e.qp)
+func (e *Endpoint) AddQP() (*roce.QP, error) { return e.AddQPOfType(e.qp.Type) }
+
+// AddQPOfType creates another queue pair from the template, but of type t, and appends it to QPs.
+func (e *Endpoint) AddQPOfType(t roce.QPType) (*roce.QP, error) {
+	c := e.qp
+	c.Type = t
+	q, err := e.Dev.CreateQP(e.PD, c)
 	if err != nil {
 		return nil, err
 	}
