@@ -66,8 +66,6 @@ func (p *Packet) Parse(b []byte) error {
 }
 
 // refuse leaves the packet in a state in which no accessor panics.
-//
-//go:noinline
 func (p *Packet) refuse(b []byte, err error) error {
 	p.BTH, p.Info, p.Payload = b, &invalid, nil
 	return err

@@ -28,7 +28,6 @@ const (
 // escapes.
 type Decoder struct {
 	scratch scratch
-	flows   flows
 }
 
 // Decode checks an Ethernet frame and fills in p with views of b. It ignores Ethernet padding at
@@ -36,20 +35,6 @@ type Decoder struct {
 // far as possible, for programs that display packets; the content may be corrupted. With any other
 // reason the fields of p are unspecified, but its accessors do not panic.
 func (d *Decoder) Decode(b []byte, p *bth.Packet) Reason {
-	f := d.flows.find(b)
-	if f == nil {
-		return d.decode(b, p)
-	}
-	f.fill(p)
-	ip, reason := trimIPv4(b[lenEthernet:], p)
-	if reason == ReasonOK {
-		reason = d.transport(ip, p)
-	}
-	return reason
-}
-
-// decode is Decode for a frame of no known flow.
-func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
 	if len(b) < lenEthernet+lenVLAN {
 		return ReasonShort
 	}
@@ -74,10 +59,7 @@ func (d *Decoder) decode(b []byte, p *bth.Packet) Reason {
 	if reason != ReasonOK {
 		return reason
 	}
-	if reason = d.transport(ip, p); reason == ReasonOK && etherType == etherTypeIPv4 && !p.HasVLAN {
-		d.flows.learn(b, p)
-	}
-	return reason
+	return d.transport(ip, p)
 }
 
 // decodeIPv4 checks the IPv4 header, sets the addresses of p, and returns the IP packet without
@@ -102,12 +84,6 @@ func decodeIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	p.TrafficClass, p.HopLimit = ip[1], ip[8]
 	p.Src.SetIPv4(ip[12:16])
 	p.Dst.SetIPv4(ip[16:20])
-	return trimIPv4(ip, p)
-}
-
-// trimIPv4 checks the fields of the IPv4 header that differ from packet to packet, checksum and
-// length, and returns the IP packet without padding.
-func trimIPv4(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	if sumIPv4(ip) != 0xffff {
 		return nil, ReasonIPChecksum
 	}

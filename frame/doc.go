@@ -14,7 +14,6 @@
 //
 //   - reason.go: the reasons for dropping a frame
 //   - decode.go: Decoder with all checks, and PeekBTH
-//   - flow.go: the Decoder's cache of header bytes that were already checked
 //   - encode.go: Address, PutHeaders and Encoder
 //   - path.go: Path, the addresses and prepared headers of one peer
 //   - icrc.go: the ICRC, computed with hash/crc32

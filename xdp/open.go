@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/internal/fence"
 	"github.com/gorxe/gorxe/xdp/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -77,7 +76,6 @@ func open(iface string, opts Options) (_ *Port, err error) {
 		}
 	}
 	o.net.watch()
-	o.asymmetric = fence.Asymmetric()
 	return &o.Port, nil
 }
 

@@ -36,12 +36,9 @@ type Port struct {
 
 	// The owner sets inside and then reads closed; Close sets closed and then reads inside. At
 	// least one of them sees the other's value, so Close never unmaps memory that the owner uses.
-	// The owner does this often and Close once. If asymmetric is set, Close pays for the memory
-	// barriers of both (see fence.Heavy).
-	inside     atomic.Uint32
-	asymmetric bool
-	held       bool // the owner called Hold
-	closed     atomic.Bool
+	inside atomic.Uint32
+	held   bool // the owner called Hold
+	closed atomic.Bool
 
 	// The same pattern prevents lost wake-ups: Wake sets woken and then reads sleeping; Wait sets
 	// sleeping and then reads woken.
@@ -67,21 +64,12 @@ func (p *Port) enter() bool {
 	if p.held {
 		return !p.closed.Load()
 	}
-	p.setInside()
+	p.inside.Store(1)
 	if p.closed.Load() {
 		fence.Store(&p.inside, 0)
 		return false
 	}
 	return true
-}
-
-// setInside sets inside before all later loads.
-func (p *Port) setInside() {
-	if p.asymmetric {
-		fence.Store(&p.inside, 1)
-		return
-	}
-	p.inside.Store(1)
 }
 
 func (p *Port) leave() {
@@ -92,7 +80,7 @@ func (p *Port) leave() {
 
 // Hold implements driver.Holder. It saves the owner the atomic operations of several calls.
 func (p *Port) Hold() {
-	p.setInside()
+	p.inside.Store(1)
 	p.held = true
 }
 
@@ -155,15 +143,7 @@ func (p *Port) Close() error {
 // ownerPause is the interval at which Close checks whether the owner is inside a call.
 const ownerPause = 20 * time.Microsecond
 
-// shut makes calls of the owner fail, except for one in progress; see awaitOwner.
-func (p *Port) shut() {
-	p.closed.Store(true)
-	if p.asymmetric {
-		fence.Heavy()
-	}
-}
-
-// awaitOwner returns when the owner is in no call. After shut, this remains true.
+// awaitOwner waits until the owner is in no call. If closed is set, the owner cannot enter again.
 func (p *Port) awaitOwner() {
 	for spins := 0; p.inside.Load() != 0; spins++ {
 		if spins < 100 {
@@ -175,7 +155,7 @@ func (p *Port) awaitOwner() {
 }
 
 func (p *Port) close() error {
-	p.shut()
+	p.closed.Store(true)
 	err := p.prog.close()
 	p.signal()
 	p.awaitOwner()
