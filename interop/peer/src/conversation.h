@@ -1,7 +1,7 @@
-/* conversation.h: what the peers have in common: a conversation by standard input and output.
+/* conversation.h: how the peers are controlled, by standard input and output.
  *
- * A command is a line: a word and key=value pairs; numbers are decimal or 0x hexadecimal. It is answered by any number of lines and
- * then "ok ..." or "err ...".
+ * A command is a line: a word and key=value pairs. Numbers are decimal or 0x hexadecimal. The
+ * answer is any number of lines and then "ok ..." or "err ...".
  */
 #include <errno.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@ enum { LINE = 2048, WORDS = 64 };
 static char line[LINE], *keys[WORDS], *values[WORDS];
 static int words;
 
-/* text and num are the value of a key in the current line, or def. */
+/* text and num return the value of a key in the current line, or def. */
 static inline const char *text(const char *key, const char *def)
 {
 	for (int i = 0; i < words; i++)
@@ -32,14 +32,14 @@ static inline uint64_t num(const char *key, uint64_t def)
 static inline void ok(void) { printf("ok\n"); }
 static inline void refuse(const char *why) { printf("err %s\n", why); }
 
-/* fail refuses for the reason that is in errno; it returns -1. */
+/* fail answers err with the reason in errno. It returns -1. */
 static inline int fail(const char *what)
 {
 	printf("err %s: %s\n", what, strerror(errno));
 	return -1;
 }
 
-/* now is in microseconds, from any beginning. */
+/* now returns microseconds since an arbitrary time. */
 static inline int64_t now(void)
 {
 	struct timespec t;
@@ -47,7 +47,7 @@ static inline int64_t now(void)
 	return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
 }
 
-/* pattern is the byte at offset i of a block with that seed; package peer has the same. */
+/* pattern returns the byte at offset i of a block with that seed, as package peer does. */
 static inline uint8_t pattern(uint32_t seed, uint32_t i)
 {
 	uint32_t x = (seed * 0x10001u + i) * 0x9e3779b1u;
@@ -66,7 +66,7 @@ static void obey(const char *word, const struct command *commands, size_t n)
 	refuse("no such command");
 }
 
-/* converse obeys n commands until standard input ends. */
+/* converse executes commands until standard input ends. */
 static int converse(const struct command *commands, size_t n)
 {
 	setvbuf(stdout, NULL, _IOFBF, 1 << 16);

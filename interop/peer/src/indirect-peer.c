@@ -1,16 +1,18 @@
-/* indirect-peer: the other end of transport/indirect, in libibverbs alone.
+/* indirect-peer: the peer of transport/indirect, on libibverbs only.
  *
- * It is told what to do (conversation.h). The protocol, its messages and its states are those of transport/indirect/core; the names are
- * the same. One connection; as an initiator one transfer at a time.
+ * conversation.h describes how it is controlled. The protocol, its messages, states and names are
+ * those of transport/indirect/core. It has one connection and, as initiator, one transfer at a
+ * time.
  *
  *   open   sgid mtu mem slots slot entries segment t(us)
  *                                 -> ok qpn psn udqpn qkey token mem memkey base rkey
  *   join   qpn psn gid udqpn qkey token base rkey slots slot
- *   serve  n ms frp(%) seed never -> ok served delivered parked straight refused readdirect readindirect stale
+ *   serve  n ms frp(%) seed never -> ok served delivered parked straight refused readdirect
+ *                                    readindirect stale
  *          until n transfers were released; never: registration never succeeds
  *   put    n len src dba step ms dynamic -> ok direct indirect late timeouts invalid
  *   get    n len dst dba step ms         -> ok the same
- *   vanish                        -> ok        the RC QP goes to ERR, as when a process dies
+ *   vanish                        -> ok        the RC QP enters ERR, as when a process dies
  *   fill, check  off len seed     -> ok
  */
 #include <arpa/inet.h>
@@ -41,7 +43,7 @@ static int sgid;
 static enum ibv_mtu path_mtu;
 static int64_t timeout_us;
 static struct { uint32_t udqpn, qkey, token, rkey, slots, slot; uint64_t base; } peer;
-static const char *broken; /* why the connection is of no more use */
+static const char *broken; /* why the connection is unusable */
 
 static struct ibv_mr *region(size_t n, int access)
 {
@@ -132,7 +134,7 @@ static void tell(const struct message *m)
 	struct ibv_sge s = { (uintptr_t)&b, MSG, 0 };
 	struct ibv_send_wr wr = { .wr_id = (uint64_t)WR_CTL_OUT << 56, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_SEND,
 		.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED, .wr.ud = { ah, peer.udqpn, peer.qkey } }, *bad;
-	ibv_post_send(ud, &wr, &bad); /* what does not go out is lost, as datagrams may be */
+	ibv_post_send(ud, &wr, &bad); /* on failure it is lost, as datagrams may be */
 }
 
 static int parse(const uint8_t *b, size_t n, struct message *m)
@@ -242,7 +244,10 @@ static void on_request(struct entry *e, const struct message *m)
 		if (e->state == FREE) { did.stale++; return; }
 	} else {
 		if (e->state != FREE || (e->seen && (int32_t)(m->tid - e->tid) < 0)) { did.stale++; return; }
-		*e = (struct entry){ .state = ASKED, .seen = 1, .kind = m->flags & F_READ, .tid = m->tid, .len = m->len, .rkey = m->rkey, .slot = NO_SLOT, .dba = m->dba, .sba = m->sba };
+		*e = (struct entry){
+			.state = ASKED, .seen = 1, .kind = m->flags & F_READ, .tid = m->tid, .len = m->len,
+			.rkey = m->rkey, .slot = NO_SLOT, .dba = m->dba, .sba = m->sba,
+		};
 	}
 	if (e->state == ASKED) {
 		if (never || (unsigned)(rand() % 100) < frp || e->dba > mem->length || e->len > mem->length - e->dba) did.refused++;
@@ -336,7 +341,7 @@ static void go_indirect(void)
 {
 	if (out.kind || !out.dynamic || !peer.slots || out.len > peer.slot) return;
 	out.state = INDIRECT;
-	out.slot = out.tid % peer.slots; /* free: there is one transfer at a time */
+	out.slot = out.tid % peer.slots; /* free: one transfer at a time */
 	got.indirect++;
 	stream();
 }
@@ -469,7 +474,7 @@ static void cmd_serve(void)
 	frp = num("frp", 0), never = num("never", 0);
 	srand(num("seed", 1));
 	while (did.served < n && !broken && now() < end) step();
-	for (linger = now() + 20 * timeout_us; now() < linger && !broken;) step(); /* the last answer may have been lost */
+	for (linger = now() + 20 * timeout_us; now() < linger && !broken;) step(); /* the last answer may be lost */
 	if (broken) { printf("err %s\n", broken); return; }
 	printf("ok served=%llu delivered=%llu parked=%llu straight=%llu refused=%llu readdirect=%llu readindirect=%llu stale=%llu\n",
 		(unsigned long long)did.served, (unsigned long long)did.delivered, (unsigned long long)did.parked, (unsigned long long)did.straight,
@@ -481,7 +486,7 @@ static void transfers(int kind)
 	static uint32_t tid;
 	int64_t end = now() + 1000 * (int64_t)num("ms", 10000);
 	memset(&got, 0, sizeof got);
-	if (!tid) tid = 0xfffffff0u; /* across the wrap */
+	if (!tid) tid = 0xfffffff0u; /* across wrap-around */
 	for (uint64_t k = 0; k < num("n", 1); k++) {
 		memset(&out, 0, sizeof out);
 		out.state = ASKING, out.kind = kind, out.dynamic = num("dynamic", 1), out.slot = NO_SLOT, out.len = num("len", 0);

@@ -1,5 +1,5 @@
-/* rdma_cm.h: what the peers that meet by librdmacm have in common. One connection at a time, whose private data begins with the
- * transport's MAGIC (define it first) and the number and size of blocks. */
+/* rdma_cm.h: what the peers that use librdmacm share. One connection at a time, whose private data begins
+ * with the transport's MAGIC (define it first) and the number and size of blocks. */
 #include <endian.h>
 #include <netdb.h>
 #include <poll.h>
@@ -32,7 +32,7 @@ static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
 	return 0;
 }
 
-/* event waits for one event of the connection manager; -1: another one came, or none in time. */
+/* event waits for one event of the connection manager; -1: another one arrived, or none in time. */
 static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_event **e)
 {
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
@@ -47,7 +47,7 @@ static int event(enum rdma_cm_event_type want, int64_t until, struct rdma_cm_eve
 	return -1;
 }
 
-/* step waits for an event that has nothing to say. */
+/* step waits for an event without contents. */
 static int step(enum rdma_cm_event_type want, int64_t until)
 {
 	struct rdma_cm_event *e = NULL;
@@ -56,7 +56,7 @@ static int step(enum rdma_cm_event_type want, int64_t until)
 	return r;
 }
 
-/* gone tells whether the other end has disconnected. */
+/* gone returns whether the peer has disconnected. */
 static int gone(void)
 {
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
@@ -69,7 +69,7 @@ static int gone(void)
 	return r;
 }
 
-/* do_listen answers the command listen: it listens at any address, IPv4's too. */
+/* do_listen executes the command listen, on all IPv4 and IPv6 addresses. */
 static void do_listen(void)
 {
 	uint16_t port = num("port", 7480);
@@ -81,7 +81,7 @@ static void do_listen(void)
 	else ok();
 }
 
-/* resolve finds the way to the address and port in the current line, and makes id. */
+/* resolve resolves the address and port in the current line and creates id. */
 static int resolve(int64_t until)
 {
 	struct addrinfo *ai = NULL;

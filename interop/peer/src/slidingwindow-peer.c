@@ -1,13 +1,15 @@
-/* slidingwindow-peer: the other end of transport/slidingwindow, in libibverbs and librdmacm alone.
+/* slidingwindow-peer: the peer of transport/slidingwindow, on libibverbs and librdmacm only.
  *
- * It is told what to do (conversation.h). Immediates, acknowledgements and private data are those of transport/slidingwindow.
+ * conversation.h describes how it is controlled. Immediates, acknowledgments and private data are
+ * those of transport/slidingwindow.
  *
  *   listen port blocks size              -> ok
  *   serve  ms every                      -> ok packets bytes wrong acks
- *          takes one sender, until it disconnects; every: an acknowledgement for so many blocks, or when no more come
+ *          takes one sender until it disconnects; every: acknowledge after that many blocks, or
+ *          when no more arrive
  *   send   addr port blocks size packets ms
  *                                        -> ok packets bytes acks
- *          refused: err with the receiver's numbers
+ *          rejected: err with the receiver's sizes
  *
  * Block n has 977 n mod (size + 1) bytes, byte i is 17 n + i.
  */
@@ -27,7 +29,7 @@ static uint8_t *ring;
 static uint64_t acks[MAX_BLOCKS];
 static uint32_t stride;
 
-/* post_recv posts a receive: of an acknowledgement, or of an immediate, which needs no memory. */
+/* post_recv posts a receive for an acknowledgment, or for an immediate, which needs no memory. */
 static int post_recv(uint64_t i)
 {
 	struct ibv_sge s = {.addr = (uintptr_t)&acks[i], .length = ACK, .lkey = acks_mr->lkey};
@@ -106,7 +108,7 @@ static int accept_one(int64_t until)
 	return 0;
 }
 
-/* acknowledge tells how many blocks have been released, of which there are more than last time. */
+/* acknowledge sends the number of released blocks, which has grown since the last time. */
 static int acknowledge(void)
 {
 	uint64_t n = htobe64(rx.packets);
@@ -116,7 +118,7 @@ static int acknowledge(void)
 	return (errno = ibv_post_send(id->qp, &w, &bad)) ? fail("post an ACK") : 0;
 }
 
-/* arrived takes a block in its turn. */
+/* arrived handles the next block. */
 static int arrived(const struct ibv_wc *wc)
 {
 	uint32_t imm = ntohl(wc->imm_data), place = imm >> LENGTH_BITS, len = imm & ((1u << LENGTH_BITS) - 1), n = rx.packets;
@@ -127,7 +129,7 @@ static int arrived(const struct ibv_wc *wc)
 	return 0;
 }
 
-/* take looks at one completion. It gives 1 if there was one, -1 after an error. */
+/* take handles one completion. It returns 1 if there was one, -1 after an error. */
 static int take(void)
 {
 	struct ibv_wc wc;
@@ -194,7 +196,7 @@ static int connect_to(int64_t until)
 	return bad ? fail("what the receiver says") : 0;
 }
 
-/* reap takes one completion, and waits for it: of a WRITE, or an ACK, which moves the tail. */
+/* reap waits for one completion: of a WRITE, or of an ACK, which moves the tail. */
 static int reap(int64_t until)
 {
 	struct ibv_wc wc;
@@ -248,7 +250,7 @@ static void do_send(void)
 	while (!r && (tx.tail < tx.head || tx.done < tx.head)) r = reap(until);
 	if (!r) {
 		rdma_disconnect(id);
-		step(RDMA_CM_EVENT_DISCONNECTED, until); /* the request for it may be lost, and is repeated only as long as id lives */
+		step(RDMA_CM_EVENT_DISCONNECTED, until); /* a lost DREQ is repeated only as long as id exists */
 		printf("ok packets=%lu bytes=%lu acks=%lu\n", tx.head, tx.bytes, tx.acks);
 	}
 	close_all();

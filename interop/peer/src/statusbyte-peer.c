@@ -1,13 +1,15 @@
-/* statusbyte-peer: the other end of transport/statusbyte, in libibverbs and librdmacm alone.
+/* statusbyte-peer: the peer of transport/statusbyte, on libibverbs and librdmacm only.
  *
- * It is told what to do (conversation.h). The layout of blocks, arrays and private data is that of transport/statusbyte.
+ * conversation.h describes how it is controlled. The layout of blocks, arrays and private data is
+ * that of transport/statusbyte.
  *
  *   listen port blocks size           -> ok
  *   serve  ms retain                  -> ok packets bytes gaps dups wrong bad retained
- *          takes one sender, until it disconnects; retain: every so manieth packet stays in its block for a while
+ *          takes one sender until it disconnects; retain: keep every retain-th packet in its
+ *          block for a while
  *   send   addr port blocks size devices packets ms
  *                                     -> ok packets bytes syncs blocks size
- *          blocks=0, size=0: what the receiver has. Refused: err with the receiver's numbers
+ *          blocks=0, size=0: those of the receiver. Rejected: err with the receiver's sizes
  *
  * Packet n of device d has (7919 d + 977 n) mod (size + 1) bytes, byte i is 31 d + 17 n + i.
  */
@@ -120,14 +122,14 @@ static int accept_one(int64_t until)
 static struct {
 	uint64_t packets, bytes, gaps, dups, wrong, bad, retained;
 	uint16_t next[DEVICES];
-	uint32_t full[DEVICES]; /* the same without wrapping */
-	int kept[MAX_BLOCKS];   /* packets that go by until a retained block is released */
-	int early, by;          /* block of the packet that is ahead of its turn by least, or -1 */
+	uint32_t full[DEVICES]; /* the same without wrap-around */
+	int kept[MAX_BLOCKS];   /* packets until a retained block is released */
+	int early, by;          /* block of the earliest packet that is out of order, or -1 */
 } rx;
 
 static void set(uint32_t j, uint8_t v) { __atomic_store_n(status + j, v, __ATOMIC_RELEASE); }
 
-/* take looks at block j; jump: numbers may be missing. It tells whether it handed a packet over. */
+/* take examines block j; jump: numbers may be missing. It returns whether it took a packet. */
 static int take(uint32_t j, int jump, unsigned retain)
 {
 	uint8_t *b = data + (size_t)j * stride;
@@ -170,7 +172,7 @@ static int take(uint32_t j, int jump, unsigned retain)
 	return 1;
 }
 
-/* scan takes what is there and in turn; a retained block comes back after a while. */
+/* scan takes the packets that are next. A retained block is released after a while. */
 static int scan(unsigned retain)
 {
 	int got = 0;
@@ -182,7 +184,7 @@ static int scan(unsigned retain)
 	return got;
 }
 
-/* look is scan; and if twice nothing was in turn, though something was there, what is missing before it was never sent: a
+/* look scans. If two scans find only later packets, the missing ones were never sent, because a
  * connection's WRITEs land in order. */
 static int look(unsigned retain)
 {
@@ -201,7 +203,7 @@ static void do_serve(void)
 		return;
 	}
 	for (int idle = 0;;) {
-		/* Looked at before the memory: what was written before the end is still to be taken. */
+		/* Check before scanning: what was written before the end must still be taken. */
 		int over = idle % 64 == 0 && gone();
 		if (look(retain)) idle = 0;
 		else idle++;
@@ -258,7 +260,7 @@ static int connect_to(int64_t until)
 	return open_memory(IBV_ACCESS_LOCAL_WRITE) ? fail("memory") : 0;
 }
 
-/* reap takes completions; wait: until one has come. Status bytes of send blocks are 0 again; -1 if one failed. */
+/* reap handles completions; wait: at least one. Their send blocks are empty again; -1 if one failed. */
 static int reap(int wait, int *synced, int64_t until)
 {
 	struct ibv_wc wc;
@@ -279,7 +281,7 @@ static int reap(int wait, int *synced, int64_t until)
 	return 0;
 }
 
-/* target finds an empty receive block; it READs the array while there is none. The array is in status. */
+/* target finds an empty receive block. It READs the array into status while there is none. */
 static int target(int64_t until)
 {
 	for (;;) {
@@ -341,7 +343,7 @@ static void do_send(void)
 	while (!r && tx.used) r = reap(1, &synced, until);
 	if (!r) {
 		rdma_disconnect(id);
-		step(RDMA_CM_EVENT_DISCONNECTED, until); /* the request for it may be lost, and is repeated only as long as id lives */
+		step(RDMA_CM_EVENT_DISCONNECTED, until); /* a lost DREQ is repeated only as long as id exists */
 		printf("ok packets=%lu bytes=%lu syncs=%lu blocks=%u size=%u\n", tx.packets, tx.bytes, tx.syncs, blocks, size);
 	}
 	close_all();

@@ -1,20 +1,24 @@
 /* verbs-peer: libibverbs by remote control.
  *
- * It does what it is told to (conversation.h); whoever is at the other end thus plays every part of a conversation between two RDMA NICs.
+ * conversation.h describes how it is controlled. Its controller can play every part of a
+ * conversation between two RDMA NICs.
  *
  *   open   dev                                      -> gid i=.. addr=..   (a line for each), ok
  *   mr     i size access                            -> ok addr lkey rkey
- *   mw     i mr qp off len access type(1|2)         -> ok rkey            memory window, bound
+ *   mw     i mr qp off len access type(1|2)         -> ok rkey            bind a memory window
  *   linv   i inv                                      LOCAL_INV of a key
  *   srq    i depth
- *   qp     i type(rc|uc|ud) sq rq srq inline new    -> ok qpn             new=1: with FLUSH and ATOMIC_WRITE
+ *   qp     i type(rc|uc|ud) sq rq srq inline new    -> ok qpn
+ *          new=1: with FLUSH and ATOMIC_WRITE
  *   init   i access qkey
  *   rtr    i mtu dqpn psn gid sgid rnr rd tclass hop  (ud: none of them)
  *   rts    i psn timeout retry rnrretry rd            (uc, ud: psn)
  *   err i, reset i, state i                         -> ok state
- *   post   i op id n mr off len step rva rkey rstep imm inv cmp swap flags(s signaled, f fence, o solicited, i inline)
- *          gid sgid dqpn qkey                         n requests; offsets advance by step and rstep
- *   flush  i id rva len rkey place level              by libibverbs' numbers; as awrite only where it knows FLUSH
+ *   post   i op id n mr off len step rva rkey rstep imm inv cmp swap
+ *          flags(s signaled, f fence, o solicited, i inline) gid sgid dqpn qkey
+ *                                                     n requests; offsets advance by step and rstep
+ *   flush  i id rva len rkey place level              libibverbs' numbers; like awrite only if
+ *                                                     libibverbs supports FLUSH
  *   awrite i id mr off rva rkey                       ATOMIC_WRITE of 8 bytes
  *   recv   i|srq id n mr off len step
  *   poll   i cq(s|r) n ms                           -> wc ... (a line for each), ok n
@@ -114,7 +118,7 @@ static void cmd_srq(void)
 	else ok();
 }
 
-/* Operations that ibv_post_send does not know want a QP that was made for them. */
+/* Operations that ibv_post_send lacks need a QP that was created for them. */
 static struct ibv_qp *create_new(const struct ibv_qp_init_attr *a)
 {
 #ifdef WITH_FLUSH
@@ -372,9 +376,9 @@ static void cmd_poll(void)
 			continue;
 		}
 		got++;
-		/* librxe hands on the kernel's flags, in which "with invalidate" is what libibverbs calls IP_CSUM_OK. */
+		/* librxe passes on the kernel's flags: "with invalidate" is libibverbs' IP_CSUM_OK. */
 		int inv = wc.wc_flags & (IBV_WC_WITH_INV | IBV_WC_IP_CSUM_OK);
-		/* Where the status is an error only these first three fields mean something. */
+		/* After an error only these first three fields are valid. */
 		if (wc.status) printf("wc id=%llu status=%d text=%s\n", (unsigned long long)wc.wr_id, wc.status, ibv_wc_status_str(wc.status));
 		else printf("wc id=%llu status=0 op=%d len=%u flags=%u imm=%u src=%u\n", (unsigned long long)wc.wr_id, wc.opcode,
 			wc.byte_len, wc.wc_flags, inv ? wc.invalidated_rkey : ntohl(wc.imm_data), wc.src_qp);
