@@ -17,7 +17,7 @@
 //   - encode.go: Address, PutHeaders and Encoder
 //   - path.go: Path, the addresses and prepared headers of one peer
 //   - icrc.go: the ICRC, computed with hash/crc32
-//   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also copy
-//     the payload
+//   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also
+//     copy the payload
 //   - checksum.go: the Internet checksum
 package frame

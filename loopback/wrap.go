@@ -2,9 +2,6 @@ package loopback
 
 import "github.com/gorxe/gorxe/driver"
 
-// statser is a Port with counters.
-type statser interface{ Stats() driver.Stats }
-
 // wrapper is a Port around another Port.
 type wrapper interface {
 	driver.Port
@@ -14,17 +11,17 @@ type wrapper interface {
 	bare() any
 }
 
-// withInterfaces adds driver.Network and Stats to a wrapper if the inner Port has them, so that
-// type assertions on the result are correct.
+// withInterfaces adds driver.Network and driver.StatsReader to a wrapper if the inner Port implements
+// them, so that type assertions on the result are correct.
 func withInterfaces(w wrapper, inner driver.Port) driver.Port {
 	net, hasNet := inner.(driver.Network)
-	st, hasStats := inner.(statser)
+	st, hasStats := inner.(driver.StatsReader)
 	switch {
 	case hasNet && hasStats:
 		return struct {
 			wrapper
 			driver.Network
-			statser
+			driver.StatsReader
 		}{w, net, st}
 	case hasNet:
 		return struct {
@@ -34,7 +31,7 @@ func withInterfaces(w wrapper, inner driver.Port) driver.Port {
 	case hasStats:
 		return struct {
 			wrapper
-			statser
+			driver.StatsReader
 		}{w, st}
 	}
 	return w

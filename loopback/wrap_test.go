@@ -20,7 +20,7 @@ type (
 	}
 	statOnly struct {
 		driver.Port
-		statser
+		driver.StatsReader
 	}
 )
 
@@ -38,7 +38,7 @@ func TestWrappersForward(t *testing.T) {
 		}{{p, true, true}, {bare{p}, false, false}, {netOnly{p, p}, true, false}, {statOnly{p, p}, false, true}} {
 			w := wrap(c.inner)
 			n, hasNet := w.(driver.Network)
-			_, hasStats := w.(statser)
+			_, hasStats := w.(driver.StatsReader)
 			if hasNet != c.net || hasStats != c.stats {
 				t.Errorf("%s around %T: implements Network %v, Stats %v", name, c.inner, hasNet, hasStats)
 			}

@@ -53,10 +53,11 @@ type Port struct {
 }
 
 var (
-	_ driver.Port    = (*Port)(nil)
-	_ driver.Network = (*Port)(nil)
-	_ driver.Groups  = (*Port)(nil)
-	_ driver.Holder  = (*Port)(nil)
+	_ driver.Port        = (*Port)(nil)
+	_ driver.Network     = (*Port)(nil)
+	_ driver.Groups      = (*Port)(nil)
+	_ driver.Holder      = (*Port)(nil)
+	_ driver.StatsReader = (*Port)(nil)
 )
 
 // enter starts a call of the owner. It returns false if the Port is closed.

@@ -1,6 +1,6 @@
 // Package clock provides a clock that is cheaper to read than the system clock. It uses the
-// processor's counter between readings of the system clock. On virtual machines, reading the counter
-// takes a quarter of the time of reading the system clock.
+// processor's counter between readings of the system clock. On virtual machines, reading the
+// counter takes a quarter of the time of reading the system clock.
 //
 // Reading order:
 //

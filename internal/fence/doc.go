@@ -10,8 +10,8 @@
 //     order, so the MOV has release semantics (Intel SDM 3A, 9.2.2).
 //   - Dekker's pattern, in which each of two sides sets its own flag and then reads the other's
 //     flag, if one side runs it very often and the other rarely. The frequent side uses Store. The
-//     rare side calls [Heavy] between its store and its load, which makes all threads of the process
-//     execute a full barrier (membarrier(2)). This works only if [Asymmetric] returns true.
+//     rare side calls [Heavy] between its store and its load, which makes all threads of the
+//     process execute a full barrier (membarrier(2)). This works only if [Asymmetric] returns true.
 //     Otherwise the frequent side must use an atomic store.
 //
 // [Order] keeps later loads from overtaking earlier calls of Store.

@@ -1,0 +1,21 @@
+// Package driver defines what a device requires of a network driver, which is called a port.
+// Packages xdp (AF_XDP on a network interface) and loopback (a network in memory) implement it. A
+// program that brings its own port implements [Port] and [Network] and passes it to roce.New.
+//
+// A [Port] moves Ethernet frames in buffers ([Buf]) and describes itself in [Info]. Its memory
+// belongs to the port: the owner borrows buffers with Alloc and Receive and returns them with Send,
+// Free and Release. A [Network] tells the addresses of the interface and finds the next hop ([Hop])
+// to a peer.
+//
+// A port may implement further interfaces, which users find with type assertions: [Holder],
+// [StatsReader] and [Groups]. A wrapper around a port should offer those of the inner port.
+//
+// The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and
+// by new optional interfaces. Use field names in composite literals of these types, and do not
+// compare Buf values. See docs/decisions/004-port-contract.md.
+//
+// Reading order:
+//
+//   - port.go: Port, Buf, Info, Stats, and the optional interfaces of a port
+//   - network.go: Network, Hop and Groups
+package driver
