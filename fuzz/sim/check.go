@@ -8,12 +8,12 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// pristine is what the noise has to be for ever.
+// pristine is the noise that must never change.
 var pristine = bytes.Clone(noise)
 
 func copyWord(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }
 
-// finish waits for silence and checks what is left.
+// finish waits until nothing is sent anymore and checks what is left.
 func (w *world) finish() {
 	w.timers = nil
 	for _, h := range w.hosts {
@@ -32,10 +32,10 @@ func (w *world) finish() {
 		}
 		w.link.AdvanceTo(next)
 	}
-	w.failf("%v after the last completion there is still something to send", maxQuiet)
+	w.failf("%v after the last completion something is still being sent", maxQuiet)
 }
 
-// settled checks everything when nothing moves any more.
+// settled checks everything when nothing moves anymore.
 func (w *world) settled() {
 	w.res.Virtual = w.elapsed()
 	for _, h := range w.hosts {
@@ -74,23 +74,24 @@ func (h *host) check() {
 	}
 }
 
-// checkShared: as many additions as were found out about, at most as many as were asked for.
+// checkShared checks that a shared word grew by at least the additions known to have succeeded and
+// at most by those posted.
 func (h *host) checkShared(i int) {
 	c := &h.added[i]
 	start := binary.NativeEndian.Uint64(h.shared.model(8*i, 8))
 	sum := word(h.shared.at(8*i, 8)) - start
 	if sum < uint64(len(c.seen)) || sum > c.asked {
-		h.w.failf("host %d: shared word %d grew by %d; %d additions succeeded of %d", h.i, i, sum, len(c.seen), c.asked)
+		h.w.failf("host %d: shared word %d grew by %d; %d of %d additions succeeded", h.i, i, sum, len(c.seen), c.asked)
 	}
 	for v := range c.seen {
 		if v-start >= sum {
-			h.w.failf("host %d: shared word %d was found to be %#x, and began with %#x and grew by %d", h.i, i, v, start, sum)
+			h.w.failf("host %d: shared word %d was %#x; it started at %#x and grew by %d", h.i, i, v, start, sum)
 		}
 	}
 	h.shared.accept(8*i, 8)
 }
 
-// checkCounters adds up what host i sent and the other took.
+// checkCounters compares what host i sent with what the other received.
 func (w *world) checkCounters(i int) {
 	h, far := w.hosts[i], w.hosts[1-i]
 	tx, rx, f := h.dev.Counters(), far.dev.Counters(), w.link.Faults(i, 1-i)
@@ -103,15 +104,15 @@ func (w *world) checkCounters(i int) {
 	}
 	atMost := func(what string, a, b uint64) {
 		if a > b {
-			w.failf("host %d to %d: %s: %d, and at most %d is right", i, 1-i, what, a, b)
+			w.failf("host %d to %d: %s: %d, want at most %d", i, 1-i, what, a, b)
 		}
 	}
-	equal("packets built, frames handed over or refused", tx.SentPkts, tx.TxFrames+tx.TxDropped)
-	equal("frames handed over, frames on the link", tx.TxFrames, f.Frames)
+	equal("packets built, frames sent or refused", tx.SentPkts, tx.TxFrames+tx.TxDropped)
+	equal("frames sent, frames on the link", tx.TxFrames, f.Frames)
 	atMost("frames received, frames on the link", rx.RxFrames, f.Frames-f.Lost+f.Duplicated)
 	if !w.sc.flaps {
 		equal("frames refused", tx.TxDropped, 0)
-		if f.Overflow == 0 { // else frames are counted as repeated that were not
+		if f.Overflow == 0 { // otherwise frames count as retransmitted that were not
 			equal("frames on the link, frames received", f.Frames-f.Lost+f.Duplicated, rx.RxFrames)
 		}
 	}
@@ -130,7 +131,7 @@ func (w *world) checkCounters(i int) {
 	}
 	for _, c := range w.sc.conns {
 		if c.typ != roce.RC {
-			return // what follows is about RC alone
+			return // the rest is about RC only
 		}
 	}
 	if f.Duplicated == 0 {
@@ -139,12 +140,13 @@ func (w *world) checkCounters(i int) {
 	}
 }
 
-// checkClean: on a perfect wire nothing is sent twice but after an RNR NAK or a lost patience.
+// checkClean checks that on a perfect link nothing is sent twice except after an RNR NAK or a late
+// answer.
 func (w *world) checkClean(i int, c *roce.Counters) {
 	if c.SentSeqNAK+c.ImpliedNAK > 0 && w.hosts[1-i].dev.Counters().SentRNR+c.SentRNR == 0 && c.Probes == 0 {
-		w.failf("host %d: gaps on a perfect wire: %d sequence NAKs, %d implied", i, c.SentSeqNAK, c.ImpliedNAK)
+		w.failf("host %d: gaps on a perfect link: %d sequence NAKs, %d implied", i, c.SentSeqNAK, c.ImpliedNAK)
 	}
 	if c.AckTimeouts > 0 && w.elapsed() < time.Second {
-		w.failf("host %d: %d Local ACK Timeouts on a perfect wire", i, c.AckTimeouts)
+		w.failf("host %d: %d Local ACK Timeouts on a perfect link", i, c.AckTimeouts)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// reap takes completions and events.
+// reap processes completions and events.
 func (h *host) reap() bool {
 	did := false
 	var wcs [16]roce.WC
@@ -46,7 +46,7 @@ func (h *host) event(e roce.Event) {
 	}
 }
 
-// completed finds out what a completion belongs to.
+// completed dispatches a completion.
 func (h *host) completed(wc *roce.WC) {
 	w := h.w
 	w.res.Ops++
@@ -64,7 +64,7 @@ func (h *host) completed(wc *roce.WC) {
 	}
 	s := h.sides[wc.QPN]
 	if s == nil {
-		w.failf("host %d: completion %+v for a QP that is not there", h.i, *wc)
+		w.failf("host %d: completion %+v for an unknown QP", h.i, *wc)
 	}
 	if r := h.recvs[wc.ID]; r != nil {
 		s.received(wc, r)
@@ -73,8 +73,8 @@ func (h *host) completed(wc *roce.WC) {
 	s.sent(wc)
 }
 
-// sent checks the completion of a send work request: it is the oldest one, and those before it that
-// asked for no completion have succeeded.
+// sent checks the completion of a send work request: it is the oldest one, and the unsignaled ones
+// before it have succeeded.
 func (s *side) sent(wc *roce.WC) {
 	w := s.w
 	for len(s.pending) > 0 && s.pending[0].wr.ID != wc.ID {
@@ -85,7 +85,7 @@ func (s *side) sent(wc *roce.WC) {
 		s.succeed(o)
 	}
 	if len(s.pending) == 0 {
-		w.failf("side %d: completion %+v for nothing that is pending", s.i, *wc)
+		w.failf("side %d: completion %+v for nothing that was pending", s.i, *wc)
 	}
 	o := s.pending[0]
 	if wc.Status != roce.Success {
@@ -93,7 +93,7 @@ func (s *side) sent(wc *roce.WC) {
 		return
 	}
 	if s.broken {
-		w.failf("%v succeeds behind one that failed", o)
+		w.failf("%v succeeded after a failed one", o)
 	}
 	if o.wr.Flags&roce.Signaled == 0 && !s.c.cfg.sigAll {
 		w.failf("%v completes, unsignaled", o)
@@ -105,7 +105,7 @@ func (s *side) sent(wc *roce.WC) {
 	s.c.maybeEnd()
 }
 
-// failed: the first failure has to be one that o may meet, all behind it are flushed.
+// failed checks that the first failure is one that o may have. All later ones are flushed.
 func (s *side) failed(o *op, st qp.Status) {
 	s.pending = s.pending[1:]
 	s.lost = append(s.lost, o)
@@ -114,7 +114,7 @@ func (s *side) failed(o *op, st qp.Status) {
 		ok = true
 	}
 	if s.c.doomed == receivesDied && o.receives() && st == roce.RemOpErr {
-		ok = true // any message may be the one that meets the dead memory
+		ok = true // any message may be the one that uses the deregistered memory
 	}
 	if s.broken {
 		ok = st == roce.WRFlushErr
@@ -130,7 +130,7 @@ func (s *side) failed(o *op, st qp.Status) {
 	s.c.die(s.w.randomDelay(maxStall))
 }
 
-// revive takes an unreliable QP from SQE back to RTS, when all is flushed.
+// revive takes an unreliable QP from SQE back to RTS when everything is flushed.
 func (s *side) revive() {
 	if len(s.pending) > 0 || s.c.dying {
 		return
@@ -143,7 +143,7 @@ func (s *side) revive() {
 	s.c.maybeEnd()
 }
 
-// succeed takes the effect of an operation into the model and looks whether it is there.
+// succeed applies an operation to the model and checks the memory.
 func (s *side) succeed(o *op) {
 	w := s.w
 	s.pending = s.pending[1:]
@@ -163,7 +163,7 @@ func (s *side) succeed(o *op) {
 			want = o.target.model(o.toff, o.length())
 		}
 		if !holds(o.land, want) && (o.data != nil || !overlapped(o, s.pending)) {
-			w.failf("%v from offset %d brought something else", o, o.toff)
+			w.failf("%v from offset %d returned wrong data", o, o.toff)
 		}
 		o.landed()
 	case o.atomic():
@@ -172,7 +172,7 @@ func (s *side) succeed(o *op) {
 	}
 }
 
-// landed takes what an operation brought into the model, or may have brought if it failed.
+// landed applies what an operation fetched, or may have fetched if it failed, to the model.
 func (o *op) landed() {
 	for _, p := range o.land {
 		if p.g.alive {
@@ -187,23 +187,24 @@ func (s *side) wrote(o *op) {
 	}
 	real := o.target.at(o.toff, len(o.data))
 	if o.gone || !o.target.alive {
-		// The region was closed while the WRITE was under way; it succeeded, so it came before that.
+		// The region was closed while the WRITE was in flight. The WRITE succeeded, so it arrived
+		// before.
 		if !bytes.Equal(real, o.data) && !overlapped(o, s.pending) {
-			s.w.failf("%v succeeded on a closed region, and its data is not there", o)
+			s.w.failf("%v succeeded on a closed region without its data", o)
 		}
 		return
 	}
 	if s.c.cfg.typ != roce.RC {
-		s.lost = append(s.lost, o) // it is only on its way: whatever part may arrive
+		s.lost = append(s.lost, o) // it is still in flight: any part may arrive
 		return
 	}
 	copy(o.target.model(o.toff, len(o.data)), o.data)
 	if !bytes.Equal(real, o.data) && !overlapped(o, s.pending) {
-		s.w.failf("%v succeeded, and its data is not there", o)
+		s.w.failf("%v succeeded without its data", o)
 	}
 }
 
-// added: what an atomic found is exactly what the atomics before it have left.
+// added checks that an atomic fetched exactly what the atomics before it left.
 func (s *side) added(o *op) {
 	found := o.brought()
 	if o.target == s.peer.h.shared {
@@ -212,12 +213,12 @@ func (s *side) added(o *op) {
 	}
 	i := o.toff / 8
 	if found != s.word[i] {
-		s.w.failf("%v found %#x, and it was %#x", o, found, s.word[i])
+		s.w.failf("%v found %#x, want %#x", o, found, s.word[i])
 	}
 	s.word[i] = o.applyTo(found)
 	if !anyPendingOn(s.pending, o) {
 		if real := word(o.target.at(o.toff, 8)); real != s.word[i] {
-			s.w.failf("%v left %#x, and it should be %#x", o, real, s.word[i])
+			s.w.failf("%v left %#x, want %#x", o, real, s.word[i])
 		}
 	}
 	copyWord(o.target.model(o.toff, 8), s.word[i])
@@ -227,7 +228,7 @@ func anyPendingOn(ops []*op, o *op) bool {
 	return slices.ContainsFunc(ops, func(p *op) bool { return p.atomic() && p.target == o.target && p.toff == o.toff })
 }
 
-// counter is a word that many add 1 to: everybody finds another value.
+// counter is a word that many sides add 1 to: each must find another value.
 type counter struct {
 	asked uint64
 	seen  map[uint64]bool

@@ -11,35 +11,35 @@ import (
 )
 
 const (
-	// pace is how long a side waits at most before it posts again.
+	// pace is the longest time that a side waits before it posts again.
 	pace = 200 * time.Microsecond
-	// maxPatience is how long it waits when its send queue is full.
+	// maxPatience is the longest wait for space in a full send queue.
 	maxPatience = 5 * time.Millisecond
-	// lateConnect is how much later than the other a side may connect.
+	// lateConnect is the largest delay between the two sides' connects.
 	lateConnect = 2 * time.Millisecond
-	// settle is how long an unreliable connection waits for what may still be under way.
+	// settle is how long an unreliable connection waits for messages in flight.
 	settle = 50 * time.Millisecond
-	// qkey is that of all UD QPs.
+	// qkey is the Q_Key of all UD QPs.
 	qkey = roce.QKey(0x1234567)
 )
 
-// finiteRNR is the doom of a connection whose patience with missing receives may run out.
+// finiteRNR is the doom of a connection whose RNR retries may run out.
 const finiteRNR = "finite RNR retries"
 
-// conn is a connection, or two UD QPs that talk to each other. After a failure it is born again.
+// conn is a connection, or two UD QPs that exchange messages. After a failure it is created again.
 type conn struct {
 	w       *world
 	cfg     *connConfig
 	sides   [2]*side
 	doomed  string // why it may fail; empty: it must not
 	closing bool   // receives may be flushed
-	dying   bool   // its end is on its way
+	dying   bool   // its end is scheduled
 	ended   bool
 	births  int
-	regions []*region // of this life, at either host
+	regions []*region // of this life, on either host
 }
 
-// side is one QP of a connection and what it does.
+// side is one QP of a connection and its work.
 type side struct {
 	w    *world
 	h    *host
@@ -49,25 +49,25 @@ type side struct {
 	q    *roce.QP
 	ah   *roce.AH
 
-	todo, budget int // operations still to post, bytes still to move
+	todo, budget int // operations left to post, bytes left to move
 
 	dst   *region // at the peer: WRITE
 	dstAt int     // unreliable: each byte is written once
-	words *region // at the peer: atomics
+	words *region // at the peer: targets of atomics
 	word  [privateWords]uint64
-	land  *region // here: what READs and atomics bring
+	land  *region // here: destination of READs and atomics
 	slots *slots  // receives
 
-	window *window // that the peer may use; RC
+	window *window // that the peer may use; RC only
 
 	making  []*op  // about to be posted
 	pending []*op  // posted, oldest first
-	lost    []*op  // failed: may have had an effect, or part of one
-	inbox   []*msg // under way to this side, or received (unreliable)
+	lost    []*op  // failed: may have had a full or partial effect
+	inbox   []*msg // in flight to this side, or received (unreliable)
 	recvs   []*recv
 	broken  bool // a send work request has failed
-	deaf    bool // posts no receives any more
-	mute    bool // posts nothing any more
+	deaf    bool // posts no more receives
+	mute    bool // posts nothing anymore
 	got     int  // messages received
 	drain   bool // in SQD
 
@@ -97,7 +97,7 @@ func (w *world) newConn(cfg *connConfig) *conn {
 	return c
 }
 
-// birth makes QPs and memory and connects.
+// birth creates QPs and memory and connects.
 func (c *conn) birth() {
 	c.births++
 	c.doomed, c.closing, c.dying = "", false, false
@@ -118,7 +118,7 @@ func (c *conn) birth() {
 	}
 }
 
-// live runs f later, if the connection is in the same life then.
+// live runs f later if the connection is still in the same life.
 func (c *conn) live(d time.Duration, f func()) {
 	life := c.births
 	c.w.after(d, func() {
@@ -169,7 +169,7 @@ func (s *side) create() {
 	}
 }
 
-// grh is what a receive gives up at its front.
+// grh is the number of bytes that a receive reserves at its front.
 func (s *side) grh() int {
 	if s.c.cfg.typ == roce.UD {
 		return roce.GRHLen
@@ -195,7 +195,7 @@ func (s *side) connect() {
 	s.c.live(w.randomDelay(pace), s.tick)
 }
 
-// tick posts something and comes again.
+// tick posts something and schedules itself.
 func (s *side) tick() {
 	if s.c.dying || s.mute {
 		return
@@ -218,8 +218,8 @@ func (s *side) tick() {
 	s.c.live(wait, s.tick)
 }
 
-// full tells whether the send queue probably is: unsignaled work requests at the end of pending may
-// be done already.
+// full reports whether the send queue is probably full: unsignaled work requests at the end of
+// pending may be done already.
 func (s *side) full() bool { return len(s.pending) >= s.c.cfg.depth[s.i] }
 
 // maybeDrain goes through SQD.
@@ -231,7 +231,7 @@ func (s *side) maybeDrain() {
 	s.w.must(s.q.Modify(&roce.Attr{State: roce.StateSQD}, roce.AttrState), "RTS to SQD")
 }
 
-// drained is the event that ends SQD.
+// drained handles the event that ends SQD.
 func (s *side) drained() {
 	if !s.drain {
 		s.w.failf("host %d: SQ_DRAINED for a QP that was not draining", s.h.i)
@@ -244,7 +244,7 @@ func (s *side) drained() {
 	})
 }
 
-// maybeEnd ends the connection when both sides have done everything.
+// maybeEnd ends the connection when both sides have done all their work.
 func (c *conn) maybeEnd() {
 	if c.dying {
 		return
@@ -269,8 +269,8 @@ func (c *conn) die(d time.Duration) {
 	}
 }
 
-// bury destroys both QPs, has a look at everything that they leave behind, and starts anew if there
-// is work left.
+// bury destroys both QPs, checks everything that they leave behind, and starts again if work is
+// left.
 func (c *conn) bury() {
 	w := c.w
 	c.closing = true
@@ -312,14 +312,14 @@ func (c *conn) bury() {
 	c.birth()
 }
 
-// inquest: everything that was posted has completed, and what was acknowledged has arrived.
+// inquest checks that everything posted has completed and everything acknowledged has arrived.
 func (s *side) inquest() {
-	// A QP that is destroyed completes everything that it has not finished. What is left without a
-	// completion has asked for none and succeeded.
+	// A destroyed QP completes everything unfinished. What has no completion was unsignaled and
+	// succeeded.
 	for len(s.pending) > 0 {
 		o := s.pending[0]
 		if s.broken || s.c.cfg.sigAll || o.wr.Flags&roce.Signaled != 0 {
-			s.w.failf("%v was posted %d in front of the end, and never completed", o, len(s.pending))
+			s.w.failf("%v, %d before the end of the queue, never completed", o, len(s.pending))
 		}
 		s.succeed(o)
 	}
@@ -339,8 +339,8 @@ func (s *side) inquest() {
 	}
 }
 
-// reconcile looks at what failed operations have left behind: each may have had its whole effect, a
-// part, or none. Then the model takes over what is there.
+// reconcile checks the effects of failed operations: each may have had its whole effect, a part, or
+// none. Then the model takes over the memory.
 func (s *side) reconcile() {
 	settleWrites(s.lost)
 	for i := range s.word {
@@ -351,8 +351,8 @@ func (s *side) reconcile() {
 	}
 }
 
-// settleWrites checks that each byte in the target of WRITEs that may or may not have happened is
-// the old one or one that a WRITE brought, and takes it into the model.
+// settleWrites checks that each byte in the target of WRITEs that may have happened is the old one
+// or one that a WRITE brought, and copies it to the model.
 func settleWrites(ops []*op) {
 	for _, o := range ops {
 		if !o.writes() || !o.target.alive || len(o.data) == 0 {
@@ -364,7 +364,7 @@ func settleWrites(ops []*op) {
 		}
 		for i := range real {
 			if real[i] != model[i] && real[i] != o.data[i] && !explained(ops, o.target, o.toff+i, real[i]) {
-				o.s.w.failf("%v: byte %d is %#x: neither what was there nor what a WRITE brought", o, i, real[i])
+				o.s.w.failf("%v: byte %d is %#x: neither the old value nor one of a WRITE", o, i, real[i])
 			}
 		}
 	}
@@ -375,7 +375,7 @@ func settleWrites(ops []*op) {
 	}
 }
 
-// explained tells whether some WRITE brings value v to an offset of a region.
+// explained reports whether a WRITE brings value v to an offset of a region.
 func explained(ops []*op, g *region, off int, v byte) bool {
 	for _, o := range ops {
 		if o.writes() && o.target == g && off >= o.toff && off < o.toff+len(o.data) && o.data[off-o.toff] == v {
@@ -385,8 +385,8 @@ func explained(ops []*op, g *region, off int, v byte) bool {
 	return false
 }
 
-// reconcileWord: the word holds what the completed atomics left, or what it is after some of the
-// failed ones, in order.
+// reconcileWord checks that the word is what the completed atomics left, possibly changed by some
+// of the failed ones, in order.
 func (s *side) reconcileWord(i int) {
 	real, v := word(s.words.at(8*i, 8)), s.word[i]
 	for _, o := range s.lost {
@@ -398,7 +398,7 @@ func (s *side) reconcileWord(i int) {
 		}
 	}
 	if v != real {
-		s.w.failf("side %d: word %d is %#x, and no order of the atomics explains it; %#x completed", s.i, i, real, s.word[i])
+		s.w.failf("side %d: word %d is %#x, which no order of the atomics explains; %#x completed", s.i, i, real, s.word[i])
 	}
 	s.words.accept(8*i, 8)
 }

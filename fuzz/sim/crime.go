@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// crimes are what a side may do wrong, or what may befall it. Each returns the operations to post
-// and dooms the connection.
+// crimes are errors of a side, or accidents. Each returns the operations to post and dooms the
+// connection.
 func crimes() []crime {
 	return []crime{
 		{"bad rkey", (*side).badKey},
@@ -36,7 +36,7 @@ type crime struct {
 	do   func(*side) []*op
 }
 
-// commitCrime picks one. On unreliable QPs only the source can die.
+// commitCrime picks one. On unreliable QPs only the source can be deregistered.
 func (s *side) commitCrime() []*op {
 	k := pick(s.w.rng, crimes()...)
 	if s.c.cfg.typ != roce.RC && k.name != "source dies" {
@@ -51,10 +51,10 @@ func (s *side) commitCrime() []*op {
 	return ops
 }
 
-// doom is set for good by commitCrime, with the name.
+// doom marks the connection; commitCrime sets the final name.
 func (s *side) doom() { s.c.doomed = "doomed" }
 
-// access makes a WRITE, READ or atomic on an address, which must be refused.
+// access makes a WRITE, READ or atomic on an address that must be refused.
 func (s *side) access(addr uint64, key roce.RKey, n int, want roce.Status) []*op {
 	r := s.w.rng
 	o := &op{s: s, crime: true, allow: []roce.Status{want}}
@@ -81,7 +81,7 @@ func (s *side) access(addr uint64, key roce.RKey, n int, want roce.Status) []*op
 			s.arrives(o)
 		}
 	}
-	// reconcile must not take the effect for granted, so the target is nobody's.
+	// reconcile must not expect an effect, so the target belongs to no region.
 	o.target = &region{h: s.peer.h}
 	o.wr.RemoteAddr, o.wr.RKey = addr, key
 	s.doom()
@@ -115,7 +115,7 @@ func (s *side) outOfBounds() []*op {
 	case 2:
 		addr += uint64(g.n)
 	case 3:
-		addr = math.MaxUint64 - 7 // addr + n wraps
+		addr = math.MaxUint64 - 7 // addr + n wraps around
 		n += 8
 	case 4:
 		addr += 1 << 40
@@ -123,7 +123,7 @@ func (s *side) outOfBounds() []*op {
 	ops := s.access(addr, key, n, roce.RemAccessErr)
 	for _, o := range ops {
 		if o.atomic() && g == s.dst || !o.atomic() && g == s.words {
-			o.wr.RKey = key // refused for its right as well: the same answer
+			o.wr.RKey = key // also refused for its rights, with the same answer
 		}
 		if o.atomic() {
 			o.wr.RemoteAddr = addr &^ 7
@@ -135,7 +135,7 @@ func (s *side) outOfBounds() []*op {
 	return ops
 }
 
-// noRight goes for memory that does not allow it.
+// noRight accesses memory that does not allow it.
 func (s *side) noRight() []*op {
 	addr, key := s.words.remote(0) // atomics only
 	ops := s.access(addr, key, 8*privateWords, roce.RemAccessErr)
@@ -182,11 +182,11 @@ func (s *side) sourceDies() []*op {
 	return []*op{o}
 }
 
-// bytesOf is what is sent from a region of ours: it does not change.
+// bytesOf returns what is sent from a region of this side, which does not change.
 func bytesOf(g *region) []byte { return g.model(0, g.n) }
 
-// targetDies deregisters memory that WRITEs are coming to. What has come until then stays; nothing
-// comes any more.
+// targetDies deregisters the target of WRITEs in flight. What arrived before stays; nothing arrives
+// later.
 func (s *side) targetDies() []*op {
 	r := s.w.rng
 	g := s.region(s.peer.h, 1000+r.IntN(50000), roce.LocalWrite|roce.RemoteWrite)
@@ -208,7 +208,7 @@ func (s *side) targetDies() []*op {
 	return ops
 }
 
-// freeze takes over what WRITEs that are under way have brought to a region until it was closed.
+// freeze copies to the model what WRITEs in flight brought to a region before it was closed.
 func freeze(g *region, pending []*op) {
 	g.alive = true
 	var on []*op
@@ -243,7 +243,7 @@ func (s *side) readTargetDies() []*op {
 	return []*op{o}
 }
 
-// landingDies deregisters memory that a READ is coming to: here, not at the peer.
+// landingDies deregisters the local destination of a READ.
 func (s *side) landingDies() []*op {
 	r := s.w.rng
 	g := s.region(s.h, 1+r.IntN(50000), roce.LocalWrite)
@@ -255,7 +255,7 @@ func (s *side) landingDies() []*op {
 	o.wr.SGEs = sges(o.land)
 	o.wr.RemoteAddr, o.wr.RKey = o.target.remote(o.toff)
 	s.c.live(s.w.randomDelay(pace), func() {
-		acceptAll(o.land) // what has come until now; nothing may come from here on
+		acceptAll(o.land) // what arrived so far; nothing may arrive from here on
 		g.close()
 	})
 	s.doom()
@@ -271,7 +271,7 @@ func (s *side) receivesDie() []*op {
 	p.deaf = true
 	s.c.live(s.w.randomDelay(pace), func() {
 		p.slots.g.close()
-		acceptAll([]piece{{p.slots.g, 0, p.slots.g.n}}) // a message may have been coming
+		acceptAll([]piece{{p.slots.g, 0, p.slots.g.n}}) // a message may have been arriving
 	})
 	o := &op{s: s}
 	o.wr.Op = roce.OpSend
@@ -281,10 +281,10 @@ func (s *side) receivesDie() []*op {
 	return []*op{o}
 }
 
-// neverForget ends a connection whose failure may pass unnoticed.
+// neverForget ends a connection whose failure may go unnoticed.
 func (s *side) neverForget() { s.c.live(50*time.Millisecond, func() { s.c.die(0) }) }
 
-// toErr is the user's own decision.
+// toErr moves the QP to ERR by the user's decision.
 func (s *side) toErr() []*op {
 	s.w.must(s.q.Modify(&roce.Attr{State: roce.StateErr}, roce.AttrState), "to ERR")
 	s.doom()
@@ -292,7 +292,7 @@ func (s *side) toErr() []*op {
 	return nil
 }
 
-// peerGoes destroys the peer's QP under flying packets.
+// peerGoes destroys the peer's QP while packets are in flight.
 func (s *side) peerGoes() []*op {
 	s.doom()
 	s.c.live(s.w.randomDelay(maxStall), func() { s.c.die(0) })
@@ -301,7 +301,7 @@ func (s *side) peerGoes() []*op {
 	return nil
 }
 
-// deadKey uses a key that its region has lost.
+// deadKey uses the key of a deregistered region.
 func (s *side) deadKey() []*op {
 	g := s.region(s.peer.h, 4096, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
 	addr, key := g.remote(0)
@@ -317,7 +317,7 @@ func (s *side) invalidatedKey() []*op {
 	addr, key := send.inv.remote(0)
 	bad := s.access(addr, key, send.inv.n, roce.RemAccessErr)
 	for _, o := range bad {
-		if !o.writes() { // it has the right to be written alone
+		if !o.writes() { // it grants only writing
 			o.wr.Op, o.land = roce.OpWrite, nil
 			s.from(o, send.inv.n)
 		}

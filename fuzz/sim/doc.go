@@ -1,35 +1,38 @@
-// Package sim runs whole gorxe devices against each other in virtual time, one random story per
+// Package sim runs complete gorxe devices against each other in virtual time, one random story per
 // seed, and checks everything that they do.
 //
-// A story is two roce.Devices on a loopback link: real frames with real headers and ICRCs, through
-// the real decoder, engine and encoder. The seed decides how many connections there are, of which
-// kind (RC, UC, UD), over which addresses and path MTUs; which operations they post, of which sizes,
-// from how many pieces; what the link does to the frames (loss, duplication, reordering, corruption,
-// delay, jitter, pauses); when a host is too busy to look; when a region dies under flying packets;
-// and who breaks which rule.
+// A story has two roce.Devices on a loopback link: real frames with real headers and ICRCs pass
+// through the real decoder, engine and encoder. The seed decides how many connections there are, of
+// which type (RC, UC, UD), over which addresses and path MTUs; which operations they post, of which
+// sizes, from how many pieces; what the link does to the frames (loss, duplication, reordering,
+// corruption, delay, jitter, pauses); when a host is too busy to run; when a region is deregistered
+// while packets are in flight; and which side breaks which rule.
 //
-// What must hold, whatever happens:
+// What must always hold:
 //
 //   - every work request completes once, in order, with the right status;
-//   - data arrives intact: a model of every byte of registered memory is kept beside it;
+//   - data arrives intact: a model of every byte of registered memory is compared with it;
 //   - atomics happen exactly once;
-//   - no byte changes outside the range that somebody was granted, or after the grant ended;
-//   - nothing hangs: all completes, and all falls silent, within a bound of virtual time;
-//   - the counters of devices and link add up.
+//   - no byte changes outside a granted range, or after the grant ended;
+//   - nothing hangs: everything completes, and all traffic ends, within a bound of virtual time;
+//   - the counters of devices and link match.
 //
-// The same seed gives the same story to the last frame: a failure replays with
+// The same seed gives the same story to the last frame. A failure replays with
 //
 //	go test ./fuzz/sim -run 'TestSim$' -sim.seed=N -sim.trace
 //
 // # Reading order
 //
-//   - scenario.go: what a seed decides
-//   - world.go: the clock, the two hosts, one step after another
-//   - memory.go: regions, their model and their borders
-//   - conn.go: the life of a connection; post.go: what it posts; receive.go: its receives;
-//     complete.go: what completions must say; window.go: memory windows; crime.go: what it does
-//     wrong on purpose
-//   - check.go: what must hold at the end
-//   - trace.go: what a replay prints
-//   - goodput.go: a steady stream, measured, for the table of goodput by loss
+//   - scenario.go: what a seed decides.
+//   - world.go: the clock, the two hosts, one step after another.
+//   - memory.go: regions, their model and their borders.
+//   - conn.go: the life of a connection.
+//   - post.go: what it posts.
+//   - receive.go: its receives.
+//   - complete.go: checks of completions.
+//   - window.go: memory windows.
+//   - crime.go: errors on purpose.
+//   - check.go: what must hold at the end.
+//   - trace.go: what a replay prints.
+//   - goodput.go: a steady stream, measured, for the table of goodput by loss.
 package sim

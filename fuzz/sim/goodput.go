@@ -16,12 +16,13 @@ import (
 // depends on the protocol but not on the machine. The same Stream always gives the same Goodput.
 type Stream struct {
 	Seed  uint64
-	Op    roce.Op       // OpWrite, OpRead or OpSend
-	Size  int           // bytes of each operation
-	Count int           // operations
-	Depth int           // operations in flight on each QP
-	QPs   int           // 0 means 1
-	Queue int           // capacity of the link in each direction, in frames; 0 means practically unlimited
+	Op    roce.Op // OpWrite, OpRead or OpSend
+	Size  int     // bytes of each operation
+	Count int     // operations
+	Depth int     // operations in flight on each QP
+	QPs   int     // 0 means 1
+	// capacity of the link in each direction, in frames; 0 means practically unlimited
+	Queue int
 	MTU   roce.MTU      // path MTU
 	Plan  loopback.Plan // of both directions
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// The table of goodput by loss: 64 KiB operations, 16 under way, on one RC QP; a link of 10 Gb/s
-// with 5 us each way; virtual time, so that only the protocol counts. Megabits per second, the mean
-// of goodputSeeds seeds. A change of the protocol may change it: if for the better, or for a good
-// reason, take the new figures, which the test prints.
+// goodputTable is the goodput by loss: 64 KiB operations, 16 outstanding, on one RC QP, on a link
+// of 10 Gb/s with 5 us in each direction, in virtual time. Megabits per second, the mean of
+// goodputSeeds seeds. If a change of the protocol changes a figure for the better or for a good
+// reason, take the new figure, which the test prints.
 var goodputTable = []struct {
 	op  roce.Op
 	mtu roce.MTU
-	was [5]float64 // by losses
+	was [5]float64 // by loss
 }{
 	{roce.OpWrite, 1024, [5]float64{9463, 8828, 5427, 2216, 252}},
 	{roce.OpWrite, 4096, [5]float64{9850, 8947, 7894, 5086, 764}},
@@ -29,7 +29,7 @@ var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
 
 const (
 	goodputSeeds    = 4
-	tooLow, tooHigh = 0.7, 1.5 // shares of the table's figure between which it is the same
+	tooLow, tooHigh = 0.7, 1.5 // shares of the table's figure that count as the same
 )
 
 func TestGoodputByLoss(t *testing.T) {
@@ -63,15 +63,15 @@ func meanGoodput(t *testing.T, op roce.Op, mtu roce.MTU, loss float64) float64 {
 	return sum / goodputSeeds
 }
 
-// On a link with room for few frames many QPs crowd each other out. All of them have to get
-// through, and the link must not be full of what has been sent before.
+// On a link with space for few frames many QPs compete. All of them must make progress, and the
+// link must not be full of retransmissions.
 func TestCrowdedLink(t *testing.T) {
 	for _, op := range []roce.Op{roce.OpWrite, roce.OpRead} {
 		for _, c := range []struct {
 			qps, queue int
 			least      float64 // Mb/s of 10,000
 		}{
-			{4, 16384, 7000}, // room for all: nothing is lost, the round trip only grows
+			{4, 16384, 7000}, // space for all: nothing is lost, only the round trip grows
 			{4, 64, 6000},
 			{16, 64, 4000},
 			{64, 32, 800},

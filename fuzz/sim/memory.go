@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// noise is the content of all memory at the start, and of everything that is sent. It is the same
-// for all stories; where data comes from tells them apart.
+// noise is the initial content of all memory and the content of everything that is sent. It is the
+// same for all stories; the offset of data identifies it.
 var noise = func() []byte {
 	b := make([]byte, bigOp+1<<20)
 	r := rand.NewPCG(4791, 17)
@@ -21,7 +21,7 @@ var noise = func() []byte {
 	return b
 }()
 
-// border is how many bytes on either side of a region are watched too, at least.
+// border is the minimum number of bytes on either side of a region that are watched too.
 const border = 64
 
 // region is a memory region inside a larger piece of memory, with a model of all of it.
@@ -29,14 +29,14 @@ type region struct {
 	h     *host
 	mr    *roce.MR
 	mem   []byte // with the borders
-	want  []byte // the model: what mem has to hold
+	want  []byte // the model: what mem must hold
 	off   int    // where the region begins in mem
 	n     int
 	alive bool
 }
 
-// newRegion registers n bytes. The address by which they are named is drawn, so that it is the same
-// in every run, and reaches to both ends of the address space.
+// newRegion registers n bytes. Its address is drawn, so that it is the same in every run and covers
+// both ends of the address space.
 func (h *host) newRegion(n int, access roce.Access) *region {
 	r := h.w.rng
 	off := border + r.IntN(32)
@@ -64,7 +64,7 @@ func (h *host) newRegion(n int, access roce.Access) *region {
 	return g
 }
 
-// drawAddr is a multiple of 8 where n bytes fit: low, anywhere, or just below 2^64.
+// drawAddr returns a multiple of 8 where n bytes fit: low, anywhere, or just below 2^64.
 func drawAddr(r *rand.Rand, n int) uint64 {
 	switch r.IntN(3) {
 	case 0:
@@ -77,18 +77,18 @@ func drawAddr(r *rand.Rand, n int) uint64 {
 
 func (g *region) bytes() []byte { return g.mem[g.off : g.off+g.n : g.off+g.n] }
 
-// at is the n real bytes at an offset of the region, model the ones that should be there.
+// at returns the n real bytes at an offset of the region, model the expected ones.
 func (g *region) at(off, n int) []byte    { return g.mem[g.off+off:][:n] }
 func (g *region) model(off, n int) []byte { return g.want[g.off+off:][:n] }
 
-// accept takes real bytes into the model, where what they hold was not determined.
+// accept copies real bytes to the model where their content is not determined.
 func (g *region) accept(off, n int) { copy(g.model(off, n), g.at(off, n)) }
 
 func (g *region) remote(off int) (uint64, roce.RKey) {
 	return g.mr.Addr() + uint64(off), g.mr.RKey()
 }
 
-// close deregisters. After it nothing may change any more: the model keeps what is there.
+// close deregisters. Nothing may change afterwards.
 func (g *region) close() {
 	if !g.alive {
 		return
@@ -97,7 +97,7 @@ func (g *region) close() {
 	g.h.w.must(g.mr.Close(), "deregister")
 }
 
-// check compares memory and model, borders included.
+// check compares memory and model, including borders.
 func (g *region) check() {
 	if bytes.Equal(g.mem, g.want) {
 		return
@@ -130,7 +130,7 @@ func total(ps []piece) (n int) {
 	return n
 }
 
-// gather concatenates what pieces hold.
+// gather concatenates the contents of pieces.
 func gather(ps []piece) []byte {
 	if len(ps) == 1 {
 		return ps[0].g.at(ps[0].off, ps[0].n)
@@ -154,21 +154,21 @@ func holds(ps []piece, data []byte) bool {
 	return len(data) == 0
 }
 
-// scatter puts data into the model of pieces.
+// scatter writes data to the model of pieces.
 func scatter(ps []piece, data []byte) {
 	for _, p := range ps {
 		data = data[copy(p.g.model(p.off, p.n), data):]
 	}
 }
 
-// acceptAll takes what pieces hold into the model.
+// acceptAll copies pieces to the model.
 func acceptAll(ps []piece) {
 	for _, p := range ps {
 		p.g.accept(p.off, p.n)
 	}
 }
 
-// split cuts a range into up to most pieces, empty ones among them.
+// split cuts a range into up to most pieces, some of them empty.
 func split(r *rand.Rand, g *region, off, n, most int) []piece {
 	var out []piece
 	for range r.IntN(most) {

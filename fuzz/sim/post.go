@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	privateWords = 4 // words that one side alone does atomics on
+	privateWords = 4 // words for atomics of one side
 	sharedWords  = 2 // words of a host that all sides add to
-	batch        = 5 // operations posted at once, at most
+	batch        = 5 // maximum of operations posted at once
 )
 
-// op is a send work request, with what it must do.
+// op is a send work request and its expected effect.
 type op struct {
 	s      *side
 	wr     roce.SendWR
-	data   []byte  // SEND and WRITE: what travels; READ: what has to come, nil: what the target holds
+	data   []byte  // SEND and WRITE: the data; READ: the expected data, nil: what the target holds
 	target *region // WRITE, READ, atomics: at the peer
 	toff   int
 	land   []piece // READ and atomics
-	m      *msg    // that it makes the peer receive
+	m      *msg    // the message that the peer must receive
 	inv    *region // SEND with invalidate
 
-	allow []roce.Status // beside Success
+	allow []roce.Status // besides Success
 	crime bool          // it must not succeed
 	done  bool          // it succeeded
-	gone  bool          // its target was closed while it was under way
+	gone  bool          // its target was closed while it was in flight
 
 	onPost, onSuccess func() // nil: nothing
 }
@@ -50,7 +50,7 @@ func (o *op) length() int {
 	return len(o.data)
 }
 
-// moved is how many bytes an operation moves.
+// moved is the number of bytes that an operation moves.
 func (o *op) moved() int {
 	if o.land != nil {
 		return total(o.land)
@@ -64,7 +64,7 @@ func (o *op) writes() bool {
 func (o *op) atomic() bool   { return o.wr.Op == roce.OpCmpSwap || o.wr.Op == roce.OpFetchAdd }
 func (o *op) receives() bool { return o.wr.Op <= roce.OpSendInv || o.wr.Op == roce.OpWriteImm }
 
-// msg is a SEND, or a WRITE with immediate, on its way.
+// msg is a SEND, or a WRITE with immediate, in flight.
 type msg struct {
 	o         *op
 	imm       uint32
@@ -92,8 +92,8 @@ func (s *side) postSome() {
 	s.post(s.making)
 }
 
-// post posts operations. The last one that a side has to post is signaled, or nobody would ever
-// hear of those before it.
+// post posts operations. The last one of a side is signaled, because otherwise the ones before it
+// would never complete.
 func (s *side) post(ops []*op) {
 	w := s.w
 	if len(ops) == 0 {
@@ -124,7 +124,7 @@ func (s *side) post(ops []*op) {
 		}
 	}
 	if n < len(ops) && len(s.pending) > 0 {
-		// The queue is full. What was last posted may be unsignaled: then a later one tells.
+		// The queue is full. What was posted last may be unsignaled; then a later one completes it.
 		s.todo -= n
 		s.todo = max(s.todo, 1)
 		return
@@ -132,7 +132,7 @@ func (s *side) post(ops []*op) {
 	s.todo = max(s.todo-n, 0)
 }
 
-// weights of the operations by transport.
+// menu has the weights of the operations by transport.
 var menu = map[roce.QPType][]roce.Op{
 	roce.RC: {
 		roce.OpSend, roce.OpSend, roce.OpSendImm, roce.OpSendInv, roce.OpWrite, roce.OpWrite, roce.OpWrite, roce.OpWriteImm,
@@ -143,8 +143,8 @@ var menu = map[roce.QPType][]roce.Op{
 	roce.UD: {roce.OpSend, roce.OpSendImm},
 }
 
-// makeOp draws an operation; SEND with invalidate comes with a WRITE in front. nil: there is no room
-// now for what it would bring.
+// makeOp draws an operation. SEND with invalidate has a WRITE in front. Nil: there is no space for
+// its result now.
 func (s *side) makeOp() []*op {
 	r := s.w.rng
 	if s.window != nil && oneIn(r, 6) {
@@ -220,12 +220,12 @@ func (s *side) from(o *op, n int) {
 		return
 	}
 	if n == 0 && oneIn(r, 2) {
-		return // no SGE at all
+		return // no SGE
 	}
 	o.wr.SGEs = sges(split(r, s.h.source, at, n, 4))
 }
 
-// arrives makes the peer receive o.
+// arrives makes the peer expect o.
 func (s *side) arrives(o *op) {
 	r := s.w.rng
 	if o.wr.Op == roce.OpSendImm || o.wr.Op == roce.OpWriteImm {
@@ -244,7 +244,7 @@ func (s *side) makeSend(o *op) {
 	s.arrives(o)
 }
 
-// makeInvalidate gives the peer's region away for one WRITE, which the SEND behind it ends.
+// makeInvalidate grants a region of the peer for one WRITE, which the SEND behind it ends.
 func (s *side) makeInvalidate(o *op) []*op {
 	r := s.w.rng
 	o.inv = s.region(s.peer.h, 1+r.IntN(5000), roce.LocalWrite|roce.RemoteWrite|roce.RemoteInvalidate)
@@ -283,7 +283,7 @@ func (s *side) makeWrite(o *op) bool {
 	return true
 }
 
-// makeAtomicWrite writes 8 bytes where address and memory are aligned; a zero-based region may have
+// makeAtomicWrite writes 8 bytes where address and memory are aligned. A zero-based region may have
 // no such place.
 func (s *side) makeAtomicWrite(o *op) bool {
 	r := s.w.rng
@@ -299,7 +299,7 @@ func (s *side) makeAtomicWrite(o *op) bool {
 	return true
 }
 
-// makeFlush flushes a range of what is written, or the whole region.
+// makeFlush flushes a range of the WRITEs, or the whole region.
 func (s *side) makeFlush(o *op) {
 	r := s.w.rng
 	o.toff = r.IntN(s.dst.n)
@@ -308,7 +308,7 @@ func (s *side) makeFlush(o *op) {
 	o.wr.RemoteAddr, o.wr.RKey = s.dst.remote(o.toff)
 }
 
-// makeRead reads the peer's noise, or what earlier WRITEs have put there.
+// makeRead reads the peer's noise or the result of earlier WRITEs.
 func (s *side) makeRead(o *op) bool {
 	r := s.w.rng
 	n := s.size(s.c.cfg.largest)
@@ -330,7 +330,7 @@ func (s *side) makeRead(o *op) bool {
 	return true
 }
 
-// landing finds room for n bytes that no pending operation uses.
+// landing finds n bytes that no pending operation uses.
 func (s *side) landing(n int) (int, bool) {
 	at := s.w.rng.IntN(s.land.n - n + 1)
 	for _, ops := range [][]*op{s.pending, s.making} {
@@ -368,7 +368,7 @@ func (s *side) makeAtomic(o *op) bool {
 	return true
 }
 
-// expectWord is what a word will be when everything posted so far is done.
+// expectWord returns the value of a word when everything posted so far is done.
 func (s *side) expectWord(i int) uint64 {
 	v := s.word[i]
 	for _, o := range s.pending {
@@ -382,5 +382,5 @@ func (s *side) expectWord(i int) uint64 {
 // applyTo returns the value that the atomic stores if it finds v.
 func (o *op) applyTo(v uint64) uint64 { return verify.Atomic(o.wr.Op, v, o.wr.Compare, o.wr.SwapAdd) }
 
-// brought is the value that an atomic has brought, in host byte order.
+// brought returns the value that an atomic fetched, in host byte order.
 func (o *op) brought() uint64 { return binary.NativeEndian.Uint64(gather(o.land)) }

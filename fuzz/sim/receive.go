@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// refillWithin is how long a receive that was used up is missed at most.
+// refillWithin bounds the time until a used receive is replaced.
 const refillWithin = 2 * time.Millisecond
 
 // slots is a region cut into receives.
@@ -34,7 +34,7 @@ func (s *side) newSlots(size, n int) *slots {
 // recv is a posted receive.
 type recv struct {
 	id     uint64
-	s      *side // of its own receive queue; nil: of the SRQ
+	s      *side // nil: the SRQ's
 	from   *slots
 	off    int
 	pieces []piece
@@ -58,7 +58,7 @@ func (s *side) refill() {
 		return
 	}
 	if s.q.State() == roce.StateErr && !oneIn(s.w.rng, 4) {
-		s.deaf = true // receives posted in ERR are flushed at once; that is enough of them
+		s.deaf = true // receives posted in ERR are flushed at once; one batch of them is enough
 	}
 	var wrs []roce.RecvWR
 	for len(s.slots.free) > 0 {
@@ -76,7 +76,7 @@ type sharedQueue struct {
 	h     *host
 	srq   *roce.SRQ
 	slots *slots
-	away  bool // a refill is on its way
+	away  bool // a refill is scheduled
 }
 
 const srqDepth = 16
@@ -110,7 +110,7 @@ func (q *sharedQueue) refill() {
 	}
 }
 
-// release makes a receive's memory free for the next one, a little later.
+// release frees a receive's memory a little later.
 func (r *recv) release(h *host) {
 	delete(h.recvs, r.id)
 	r.from.free = append(r.from.free, r.off)
@@ -129,7 +129,7 @@ func (s *side) received(wc *roce.WC, r *recv) {
 	w := s.w
 	if r.s != nil {
 		if r.s != s || len(s.recvs) == 0 || s.recvs[0] != r {
-			w.failf("side %d: receive %d completes out of turn", s.i, r.id)
+			w.failf("side %d: receive %d completed out of order", s.i, r.id)
 		}
 		s.recvs = s.recvs[1:]
 	}
@@ -146,7 +146,7 @@ func (s *side) received(wc *roce.WC, r *recv) {
 	if wc.Status == roce.Success {
 		s.got++
 	} else {
-		acceptAll(r.pieces) // part of a message may have come
+		acceptAll(r.pieces) // part of a message may have arrived
 	}
 	r.release(s.h)
 	if s.c.cfg.typ == roce.RC {
@@ -154,7 +154,7 @@ func (s *side) received(wc *roce.WC, r *recv) {
 	}
 }
 
-// receivedReliable: exactly the messages that the peer posted, in their order.
+// receivedReliable expects exactly the messages that the peer posted, in order.
 func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 	if len(s.inbox) == 0 {
 		s.w.failf("side %d: receive %d completes, but nothing was sent", s.i, r.id)
@@ -165,23 +165,23 @@ func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 		s.w.failf("side %d: receive %d got %+v for %v: %s", s.i, r.id, *wc, m.o, why)
 	}
 	if m.o.inv != nil && m.o.inv.mr.RemoteLive() {
-		s.w.failf("side %d: %v was received, but the key is still alive", s.i, m.o)
+		s.w.failf("side %d: %v was received, but the key is still valid", s.i, m.o)
 	}
 	if m.onReceive != nil {
 		m.onReceive()
 	}
-	// The peer's QP may have gone to ERR meanwhile: then what it posted behind this one counts as failed there, and is on
-	// its way all the same.
+	// The peer's QP may have entered ERR meanwhile. Then what it posted behind this message counts
+	// as failed there, and is in flight all the same.
 	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !overlapped(m.o, s.peer.lost) && !m.o.crime {
 		if !bytes.Equal(m.o.target.at(m.o.toff, len(m.o.data)), m.o.data) {
-			s.w.failf("side %d: %v was received, but its data is not there", s.i, m.o)
+			s.w.failf("side %d: %v was received without its data", s.i, m.o)
 		}
 	}
 	m.keep(r)
 }
 
-// receivedUnreliable: a message that the peer posted, whichever. The network may have lost others,
-// repeated this one, or changed their order.
+// receivedUnreliable expects any message that the peer posted. The network may have lost,
+// duplicated or reordered others.
 func (s *side) receivedUnreliable(wc *roce.WC, r *recv) {
 	for _, m := range s.inbox {
 		if m.mismatch(wc, r) != "" {
@@ -193,7 +193,7 @@ func (s *side) receivedUnreliable(wc *roce.WC, r *recv) {
 		m.keep(r)
 		return
 	}
-	s.w.failf("side %d: receive %d got %+v, which nobody sent", s.i, r.id, *wc)
+	s.w.failf("side %d: receive %d got %+v, which was not sent", s.i, r.id, *wc)
 }
 
 // mismatch returns how a completion differs from a message, or an empty string.
@@ -208,16 +208,16 @@ func (m *msg) mismatch(wc *roce.WC, r *recv) string {
 	return why
 }
 
-// keep takes what was received into the model.
+// keep copies what was received to the model.
 func (m *msg) keep(r *recv) {
 	if m.o.s.c.cfg.typ == roce.UC {
-		acceptAll(r.pieces) // beside the message may stand what is left of one that was cut short
+		acceptAll(r.pieces) // the rest of a truncated message may follow the message
 		return
 	}
 	if m.o.writes() {
 		return
 	}
-	// What the network header says is not ours to know; the rest is.
+	// The contents of the network header are unknown; the rest is not.
 	left := m.o.s.grh()
 	for _, p := range r.pieces {
 		n := min(left, p.n)
@@ -238,8 +238,8 @@ func behind(ps []piece, n int) []piece {
 	return out
 }
 
-// overlapped tells whether a WRITE behind o may have changed what o wrote or read. Of a READ, only
-// those count that no fence holds back.
+// overlapped reports whether a WRITE behind o may have changed what o wrote or read. For a READ
+// only unfenced ones count.
 func overlapped(o *op, pending []*op) bool {
 	behind := o.done || !slices.Contains(pending, o)
 	for _, p := range pending {

@@ -9,35 +9,35 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Bounds of a story.
+// Limits of a story.
 const (
 	maxConns     = 6
-	maxRebirths  = 2       // connections made anew after a failure
+	maxRebirths  = 2       // connections created again after a failure
 	bigOp        = 4 << 20 // bytes of the largest operation
 	cqDepth      = 1 << 14
-	maxStall     = 10 * time.Millisecond // a host that does not look
+	maxStall     = 10 * time.Millisecond // a host that does not run
 	maxFlap      = 3 * time.Millisecond  // a link that is down
 	smallestPath = bth.MTU(256)
 )
 
-// scenario is all that is decided before the first packet.
+// scenario is everything that is decided before the first packet.
 type scenario struct {
 	seed    uint64
 	linkMTU int
 	queue   int
 	poison  bool
 	window  int
-	cpu     int64 // ns that a turn takes, at most
-	stalls  bool  // hosts that look away
+	cpu     int64 // maximum ns per step
+	stalls  bool  // hosts stop running for a while
 	flaps   bool  // the link goes down for a moment
 	crimes  bool
 	drains  bool // send queues go through SQD
-	clean   bool // a perfect wire and no crime: nothing may be sent twice
+	clean   bool // a perfect link and no crime: nothing may be sent twice
 	plans   [2]loopback.Plan
 	conns   []connConfig
 }
 
-// connConfig is one connection: two QPs, each with its own share of operations.
+// connConfig is one connection: two QPs, each with its share of operations.
 type connConfig struct {
 	typ     roce.QPType
 	gid     int // index: link-local, IPv4, IPv6
@@ -53,10 +53,10 @@ type connConfig struct {
 	options [2]roce.ConnectOptions
 }
 
-// pick takes one of the values.
+// pick returns one of the values.
 func pick[T any](r *rand.Rand, v ...T) T { return v[r.IntN(len(v))] }
 
-// oneIn is true once in n times.
+// oneIn is true with probability 1/n.
 func oneIn(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
 func drawScenario(seed uint64) scenario {
@@ -92,7 +92,7 @@ func drawScenario(seed uint64) scenario {
 	return sc
 }
 
-// drawPlan makes the faults of one direction; level 0 is a perfect wire.
+// drawPlan draws the faults of one direction. Level 0 is a perfect link.
 func drawPlan(r *rand.Rand, level int) (p loopback.Plan) {
 	upTo := func(most float64) float64 { return most * r.Float64() }
 	switch level {
@@ -126,7 +126,7 @@ func drawPlan(r *rand.Rand, level int) (p loopback.Plan) {
 
 func drawConn(r *rand.Rand, sc *scenario, big bool, level int) connConfig {
 	mtu := min(pick(r, bth.MTU(256), 512, 1024, 2048, 4096), max(bth.MTUFor(sc.linkMTU), smallestPath))
-	packets := 60 + r.IntN(300) // for each side; go-back-N multiplies them under loss
+	packets := 60 + r.IntN(300) // per side; go-back-N multiplies them under loss
 	if level >= 4 {
 		packets /= 3
 	}
@@ -163,7 +163,7 @@ func drawConn(r *rand.Rand, sc *scenario, big bool, level int) connConfig {
 	if sc.crimes && c.typ == roce.RC && oneIn(r, 8) {
 		c.options[r.IntN(2)].RNRRetries = 1 + r.IntN(6)
 	}
-	// No side may have more READs under way than the other serves.
+	// No side may have more READs outstanding than the other serves.
 	if oneIn(r, 2) {
 		for i := range 2 {
 			c.options[i].MaxDestRdAtomic = c.options[1-i].MaxRdAtomic

@@ -25,18 +25,18 @@ var (
 // bounded is how long the test runs without flags.
 const bounded = 15 * time.Second
 
-// maxRealTime is how long one seed may take on the slowest machine. Virtual time does not pass in an
-// endless loop, so somebody else has to notice.
+// maxRealTime bounds one seed on the slowest machine. Virtual time does not pass in an endless
+// loop.
 const maxRealTime = 5 * time.Minute
 
-// run is Run with an eye on real time.
+// run is Run with a limit of real time.
 func run(o Options) (Result, error) {
 	watch := time.AfterFunc(maxRealTime, func() { panic("hangs: " + replay(o.Seed)) })
 	defer watch.Stop()
 	return Run(o)
 }
 
-// totals adds up results.
+// totals sums up results.
 type totals struct {
 	seeds, failed                         int
 	packets, frames, bytes, ops, failures uint64
@@ -97,12 +97,12 @@ func (s *totals) details() string {
 	return out
 }
 
-// replay is the command that runs a seed again.
+// replay returns the command that runs a seed again.
 func replay(seed uint64) string {
 	return fmt.Sprintf("make sim SEED=%d, or with every frame: go test ./fuzz/sim -run 'TestSim$' -sim.seed=%d -sim.trace", seed, seed)
 }
 
-// TestSim runs as many stories as the flags say, or for a bounded time.
+// TestSim runs as many stories as the flags say, or for a limited time.
 func TestSim(t *testing.T) {
 	if *seedFlag >= 0 {
 		o := Options{Seed: uint64(*seedFlag)}
@@ -148,12 +148,12 @@ func TestSim(t *testing.T) {
 	t.Logf("%v\n%s", sum, sum.details())
 }
 
-// TestDeterminism: the same seed is the same story, to the last frame.
+// TestDeterminism checks that the same seed gives the same story to the last frame.
 func TestDeterminism(t *testing.T) {
 	for seed := range uint64(60) {
 		a, err := run(Options{Seed: seed})
 		if err != nil {
-			continue // TestSim tells
+			continue // TestSim reports it
 		}
 		b, err := run(Options{Seed: seed})
 		if err != nil || a.Hash != b.Hash || a.Packets != b.Packets || a.Virtual != b.Virtual {

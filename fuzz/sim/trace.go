@@ -52,7 +52,7 @@ func (p *tracePort) show(verb string, b []byte) {
 	p.w.tracef("host %d %s %s", p.i, verb, describe(&pkt))
 }
 
-// describe is a packet in one line.
+// describe returns a packet in one line.
 func describe(p *bth.Packet) string {
 	i := p.Info
 	s := fmt.Sprintf("%v QP %#x PSN %#x", i.Opcode, uint32(p.BTH.DestQP()), uint32(p.BTH.PSN()))

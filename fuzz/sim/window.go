@@ -2,9 +2,9 @@ package sim
 
 import "github.com/gorxe/gorxe/roce"
 
-// window is a memory window of type 2 that a side gives its peer, over memory that is closed to
-// peers otherwise: bound by BIND_MW, used, and ended by LOCAL_INV or the peer's SEND with
-// invalidate, again and again.
+// window is a type 2 memory window that a side grants its peer, over memory that peers cannot
+// access otherwise. It is bound by BIND_MW, used, and ended by LOCAL_INV or the peer's SEND with
+// invalidate, repeatedly.
 type window struct {
 	mw     *roce.MW
 	g      *region
@@ -32,7 +32,7 @@ func (s *side) newWindow() *window {
 	return w
 }
 
-// windowOps does something with this side's window or the peer's; nil: there is nothing to do now.
+// windowOps uses this side's window or the peer's. Nil: there is nothing to do now.
 func (s *side) windowOps() []*op {
 	for _, o := range s.making {
 		if o.onPost != nil {
@@ -54,7 +54,7 @@ func (s *side) windowOps() []*op {
 	return s.throughWindow(theirs)
 }
 
-// uses tells whether an operation on a region is under way.
+// uses reports whether an operation on a region is outstanding.
 func (s *side) uses(g *region) bool {
 	for _, ops := range [][]*op{s.pending, s.making} {
 		for _, o := range ops {
@@ -79,7 +79,7 @@ func (s *side) bind(w *window) []*op {
 	o.wr.SGEs = []roce.SGE{w.g.mr.SGE(off, n)}
 	o.onPost = func() { w.state, w.key, w.off, w.n = binding, key, off, n }
 	o.onSuccess = func() {
-		if w.mw.RKey() != key && !s.c.closing && !s.mute { // with the QP the binding ends
+		if w.mw.RKey() != key && !s.c.closing && !s.mute { // the binding ends with the QP
 			s.w.failf("%v succeeded, and the window's key is %#x, not %#x", o, w.mw.RKey(), key)
 		}
 		w.state = bound
@@ -106,7 +106,7 @@ func (s *side) ended(w *window, o *op) {
 func (s *side) invalidate(w *window) []*op {
 	o := &op{s: s}
 	o.wr.Op, o.wr.InvKey = roce.OpSendInv, w.key
-	// A READ is not done when the SEND behind it is executed (IBA 10.8.3.3), unless that is fenced.
+	// An unfenced READ is not done when the SEND behind it is executed (IBA 10.8.3.3).
 	o.wr.Flags |= roce.Fence
 	s.from(o, s.size(s.c.cfg.slot))
 	s.arrives(o)
@@ -115,7 +115,7 @@ func (s *side) invalidate(w *window) []*op {
 	return []*op{o}
 }
 
-// throughWindow is a WRITE or READ.
+// throughWindow makes a WRITE or READ.
 func (s *side) throughWindow(w *window) []*op {
 	r := s.w.rng
 	o := &op{s: s, target: w.g}

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// maxVirtual is how long a story may take; a story that takes longer hangs.
+	// maxVirtual bounds a story. A story that takes longer hangs.
 	maxVirtual = 300 * time.Second
-	// maxQuiet is how long it may take after the last completion until nobody sends any more.
+	// maxQuiet bounds the time from the last completion until no side sends anymore.
 	maxQuiet = 5 * time.Second
 	// maxTurns bounds a story in which time hardly passes.
 	maxTurns = 20_000_000
-	// lookAgain is when a frame for a host that looks away is looked at again.
+	// lookAgain is when a frame for a stopped host is delivered again.
 	lookAgain = 5 * time.Microsecond
 )
 
-// Options says what Run runs.
+// Options configure Run.
 type Options struct {
 	Seed  uint64
 	Trace io.Writer // every frame, completion and event; nil: none
@@ -39,14 +39,14 @@ type Options struct {
 type Result struct {
 	Seed     uint64
 	Hash     uint64        // digest of every frame, completion and instant
-	Virtual  time.Duration // how long it took
-	Packets  uint64        // taken in by both engines
+	Virtual  time.Duration // duration
+	Packets  uint64        // processed by both engines
 	Frames   uint64        // handed to the link
 	Bytes    uint64        // payload sent
 	Ops      uint64        // work requests completed, receives included
-	Failures uint64        // connections that died
+	Failures uint64        // connections that failed
 	Statuses map[qp.Status]uint64
-	Opcodes  map[qp.WCOpcode]uint64 // of those that succeeded with a completion
+	Opcodes  map[qp.WCOpcode]uint64 // of successful completions
 	Crimes   map[string]uint64
 	Counters [2]roce.Counters
 }
@@ -54,7 +54,7 @@ type Result struct {
 // failure ends a story.
 type failure struct{ error }
 
-// Run runs the story of one seed. An error says what did not hold.
+// Run runs the story of one seed. An error says which check failed.
 func Run(o Options) (res Result, err error) {
 	w := &world{
 		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
@@ -102,13 +102,13 @@ type host struct {
 	port    *loopback.Port
 	dev     *roce.Device
 	srq     *sharedQueue
-	source  *region // what is sent, and READ by peers; nobody may write it
+	source  *region // what is sent, and READ by peers; it must not be written
 	shared  *region // counters that all connections add to
 	added   [sharedWords]counter
 	regions []*region
 	sides   map[roce.QPN]*side
 	recvs   map[uint64]*recv
-	busy    int64 // looks away until then
+	busy    int64 // does not run until then
 	events  map[roce.EventKind]uint64
 
 	completions, flushed, failed uint64
@@ -199,11 +199,11 @@ func (h *host) newSource() {
 	h.source = g
 }
 
-// stall makes a host look away for a while.
+// stall stops a host for a while.
 func (w *world) stall() {
 	h := w.hosts[w.rng.IntN(2)]
 	h.busy = w.now() + w.rng.Int64N(int64(maxStall))
-	w.tracef("host %d looks away for %v", h.i, time.Duration(h.busy-w.now()))
+	w.tracef("host %d stops for %v", h.i, time.Duration(h.busy-w.now()))
 	w.after(time.Duration(w.rng.Int64N(int64(20*time.Millisecond))), w.stall)
 }
 
@@ -218,7 +218,7 @@ func (w *world) flap() {
 	w.after(time.Duration(w.rng.Int64N(int64(20*time.Millisecond))), w.flap)
 }
 
-// loop lets things happen until all connections have done what they had to.
+// loop runs until all connections have done their work.
 func (w *world) loop() {
 	for !w.done() {
 		w.step("with work left")
@@ -228,10 +228,10 @@ func (w *world) loop() {
 	}
 }
 
-// step is everything that happens at one instant, or the passing of time until the next one.
+// step processes everything at one instant, or moves to the next one.
 func (w *world) step(when string) {
 	if w.turns++; w.turns > maxTurns {
-		w.failf("%d turns: somebody is busy without an end: %s", w.turns, w.open())
+		w.failf("%d turns: a host is busy forever: %s", w.turns, w.open())
 	}
 	fired := w.fire()
 	if w.turn() || fired {
@@ -240,12 +240,12 @@ func (w *world) step(when string) {
 	}
 	next, ok := w.next()
 	if !ok {
-		w.failf("nothing is going to happen any more, %s: %s", when, w.open())
+		w.failf("nothing more will happen, %s: %s", when, w.open())
 	}
 	w.link.AdvanceTo(next)
 }
 
-// turn gives both hosts a turn, one or the other first.
+// turn runs both hosts in random order.
 func (w *world) turn() bool {
 	first, did := w.rng.IntN(2), false
 	for i := range w.hosts {
@@ -259,7 +259,7 @@ func (w *world) turn() bool {
 	return did
 }
 
-// next is the next instant at which something is due.
+// next returns the next instant at which something is due.
 func (w *world) next() (int64, bool) {
 	now, at := w.now(), int64(math.MaxInt64)
 	away := false
@@ -279,7 +279,7 @@ func (w *world) next() (int64, bool) {
 	if t, ok := w.link.NextEvent(); ok {
 		if t <= now {
 			if !away {
-				w.failf("a frame has arrived, but no host has taken it")
+				w.failf("a frame has arrived but no host has received it")
 			}
 			t = now + int64(lookAgain)
 		}
@@ -291,7 +291,7 @@ func (w *world) next() (int64, bool) {
 	return at, at != math.MaxInt64
 }
 
-// done tells whether every connection has ended.
+// done reports whether every connection has ended.
 func (w *world) done() bool {
 	for _, c := range w.conns {
 		if !c.ended {
@@ -311,7 +311,7 @@ func (w *world) open() string {
 	return out
 }
 
-// timer is something that the story does by itself.
+// timer is an event of the story itself.
 type timer struct {
 	at  int64
 	seq int
@@ -347,7 +347,7 @@ func (w *world) fire() bool {
 	return did
 }
 
-// randomDelay is mostly short.
+// randomDelay returns a delay that is usually short.
 func (w *world) randomDelay(most time.Duration) time.Duration {
 	if oneIn(w.rng, 3) {
 		return 0
@@ -355,7 +355,7 @@ func (w *world) randomDelay(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most)) >> w.rng.IntN(6))
 }
 
-// posted is how many of n work requests were taken.
+// posted returns how many of n work requests were accepted.
 func posted(err error, n int) int {
 	var pe *roce.PostError
 	switch {
