@@ -34,7 +34,7 @@ func (d *Device) farewell() {
 			return
 		}
 		_ = d.do(func(now qp.Time) {
-			d.gsi.cm.RepeatDREQs()
+			d.gsi.cm.RetransmitDREQs()
 			d.gsi.transmit(now)
 		})
 		interval *= 2

@@ -7,9 +7,11 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Connect asks a peer for a connection. EventConnectResponse, EventRejected or EventUnreachable
-// follows. The private data may have REQPrivateLen bytes, IPCMHeaderLen less for services of the
-// rdma_cm.
+// Connect sends a connection request to a peer and returns the connection's ID.
+// EventConnectResponse, EventRejected or EventUnreachable follows. The private data may have
+// REQPrivateLen bytes, minus IPCMHeaderLen for services of rdma_cm.
+//
+// Errors: ErrParams, ErrPrivateData, ErrTooMany.
 func (m *CM) Connect(now Time, p *ConnectParams) (CommID, error) {
 	if err := p.check(); err != nil {
 		return 0, err
@@ -30,7 +32,7 @@ func (m *CM) Connect(now Time, p *ConnectParams) (CommID, error) {
 	return c.id, nil
 }
 
-// privateLen is what a request's private data leaves to the user.
+// privateLen returns how much of n bytes of private data a request leaves to the user.
 func privateLen(s ServiceID, n int) int {
 	if s.IsIP() {
 		return n - IPCMHeaderLen
@@ -40,7 +42,7 @@ func privateLen(s ServiceID, n int) int {
 
 func checkPrivate(p []byte, n int, what string) error {
 	if len(p) > n {
-		return fmt.Errorf("%w: %d bytes, a %s has room for %d", ErrPrivateData, len(p), what, n)
+		return fmt.Errorf("%w: %d bytes; a %s has at most %d", ErrPrivateData, len(p), what, n)
 	}
 	return nil
 }
@@ -57,15 +59,17 @@ func validQPN(q bth.QPN) bool { return q > bth.QPNGSI && q < bth.QPNMulticast }
 func (p *ConnectParams) check() error {
 	switch {
 	case p.Transport > UC:
-		return fmt.Errorf("%w: %v; RC and UC exist", ErrParams, p.Transport)
+		return fmt.Errorf("%w: %v; only RC and UC exist", ErrParams, p.Transport)
 	case !validQPN(p.QPN) || p.PSN > 1<<24-1:
 		return fmt.Errorf("%w: QPN %v or PSN %v", ErrParams, p.QPN, p.PSN)
 	case !p.MTU.Valid():
 		return fmt.Errorf("%w: path MTU %d", ErrParams, p.MTU)
 	case p.RetryCount > maxRetryCount || p.RNRRetry > maxRetryCount || p.MaxRetries > maxCMRetries:
-		return fmt.Errorf("%w: retry count %d or RNR retry count %d beyond 7, or CM retries %d beyond 15", ErrParams, p.RetryCount, p.RNRRetry, p.MaxRetries)
+		return fmt.Errorf("%w: retry count %d or RNR retry count %d above 7, or CM retries %d above 15",
+			ErrParams, p.RetryCount, p.RNRRetry, p.MaxRetries)
 	case p.AckTimeout > maxExponent || p.ResponseTimeout > maxExponent:
-		return fmt.Errorf("%w: time-out exponents %d and %d; at most 31", ErrParams, p.AckTimeout, p.ResponseTimeout)
+		return fmt.Errorf("%w: timeout exponents %d and %d; at most 31",
+			ErrParams, p.AckTimeout, p.ResponseTimeout)
 	case p.FlowLabel > 1<<20-1:
 		return fmt.Errorf("%w: flow label %#x", ErrParams, p.FlowLabel)
 	}
@@ -109,7 +113,8 @@ func (p *ConnectParams) request() REQ {
 	return r
 }
 
-// putRequestPrivate fills a request's private data, with the rdma_cm header where it belongs.
+// putRequestPrivate writes the private data of a request, with the rdma_cm header if the service
+// has one.
 func putRequestPrivate(b []byte, s ServiceID, local, remote bth.GID, port uint16, private []byte) {
 	if s.IsIP() {
 		h := IPCMHeader{Src: netip.AddrPortFrom(local.Addr(), port), Dst: remote.Addr()}
@@ -119,8 +124,8 @@ func putRequestPrivate(b []byte, s ServiceID, local, remote bth.GID, port uint16
 	copy(b, private)
 }
 
-// repArrives takes in the peer's consent (REQ Sent, MRA Rcvd -> REP Rcvd).
-func (m *CM) repArrives(now Time, c *conn, p *packet) {
+// handleREP handles the peer's acceptance (REQ Sent, MRA Rcvd -> REP Rcvd).
+func (m *CM) handleREP(now Time, c *conn, p *packet) {
 	r := &m.rep
 	r.Decode(p.m)
 	if r.LocalID == 0 || !validQPN(r.QPN) {
@@ -130,8 +135,8 @@ func (m *CM) repArrives(now Time, c *conn, p *packet) {
 	c.remoteID = r.LocalID
 	c.qp = qpKey{c.addr.Remote, r.GUID, r.QPN}
 	if old := m.byQP[c.qp]; old != nil {
-		// The peer's QP is in use by an older connection here, of which the peer does not know any
-		// more: both end (IBA 12.4.1, 12.9.8.3.1).
+		// An older connection here uses the peer's QP, and the peer has forgotten it. Both end (IBA
+		// 12.4.1, 12.9.8.3.1).
 		m.stale(now, old)
 		m.conclude(c, Event{Kind: EventRejected, Local: true, Reason: ReasonStaleConnection})
 		m.refuse(now, c, REJ{Message: AnswersREP, Reason: ReasonStaleConnection})
@@ -139,7 +144,7 @@ func (m *CM) repArrives(now Time, c *conn, p *packet) {
 	}
 	m.disarm(c)
 	m.unsend(c)
-	c.again = now + c.interval/2 // the REQ told the peer to repeat after the interval
+	c.again = now + c.interval/2 // the REQ told the peer to retransmit after the interval
 	m.setState(now, c, StateREPRcvd)
 	m.emit(c, Event{
 		Kind: EventConnectResponse,
@@ -151,16 +156,18 @@ func (m *CM) repArrives(now Time, c *conn, p *packet) {
 	})
 }
 
-// mraForREQ waits longer for the REP (REQ Sent -> MRA Rcvd).
-func (m *CM) mraForREQ(now Time, c *conn, p *packet) {
-	m.mraFor(now, c, p, AnswersREQ, StateMRAREQRcvd)
+// handleMRAForREQ extends the wait for the REP (REQ Sent -> MRA Rcvd).
+func (m *CM) handleMRAForREQ(now Time, c *conn, p *packet) {
+	m.handleMRA(now, c, p, AnswersREQ, StateMRAREQRcvd)
 }
 
-// repAgain is a REP repeated because the user takes his time.
-func (m *CM) repAgain(now Time, c *conn, p *packet) { m.patience(now, c, p) }
+// duplicateREP handles a REP that is retransmitted because the user has not called Ready yet.
+func (m *CM) duplicateREP(now Time, c *conn, p *packet) { m.extend(now, c, p) }
 
-// Ready tells the peer that this end's QP is in RTS: the answer to EventConnectResponse. The
-// connection is established. private has at most RTUPrivateLen bytes.
+// Ready tells the peer that the local QP is in RTS, which answers EventConnectResponse. The
+// connection is established then. private has at most RTUPrivateLen bytes.
+//
+// Errors: ErrUnknownID, ErrState, ErrPrivateData.
 func (m *CM) Ready(now Time, id CommID, private []byte) error {
 	c, err := m.inState(id, StateREPRcvd, StateMRAREPSent)
 	if err != nil {
@@ -178,11 +185,11 @@ func (m *CM) Ready(now Time, id CommID, private []byte) error {
 	return nil
 }
 
-// rtuAgain is a REP repeated because the RTU was lost.
-func (m *CM) rtuAgain(now Time, c *conn, p *packet) {
+// resendRTU handles a REP that is retransmitted because the RTU was lost.
+func (m *CM) resendRTU(now Time, c *conn, p *packet) {
 	if !c.active {
 		m.c.Late[p.attr.Index()]++
 		return
 	}
-	m.repeatFor(now, c, p)
+	m.answerDuplicate(now, c, p)
 }

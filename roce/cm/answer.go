@@ -1,6 +1,6 @@
 package cm
 
-// answer is a MAD that needs no connection.
+// answer is a MAD to send that needs no connection.
 type answer struct {
 	to            Addr
 	attr          Attribute
@@ -12,13 +12,13 @@ type answer struct {
 	status        uint8 // of an APR or a SIDR_REP
 }
 
-// answers is a ring.
+// answers is a ring buffer.
 type answers struct {
 	ring    [answerRing]answer
 	head, n int
 }
 
-// answer puts a in line. When too many wait already it is dropped: the peer will ask again.
+// answer queues a. If the queue is full, it drops a; the peer will retransmit.
 func (m *CM) answer(a answer) {
 	r := &m.answers
 	if r.n == answerRing {
@@ -29,7 +29,7 @@ func (m *CM) answer(a answer) {
 	r.n++
 }
 
-// pop writes the first answer's MAD. The ring is not empty.
+// pop removes the first answer and writes its MAD. The ring must not be empty.
 func (r *answers) pop(out *MAD) Addr {
 	a := &r.ring[r.head]
 	r.head = (r.head + 1) % answerRing
@@ -51,7 +51,7 @@ func (r *answers) pop(out *MAD) Addr {
 	return a.to
 }
 
-// refuseREQ answers the request in m.req without having a connection for it.
+// refuseREQ answers the request in m.req with a REJ, without a connection.
 func (m *CM) refuseREQ(p *packet, reason Reason) {
 	m.answer(answer{to: p.from, attr: AttrREJ, tid: p.m.TID(), remote: m.req.LocalID, reason: reason, message: AnswersREQ})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// CM is a connection manager. One thread owns it; see the package comment.
+// CM is a connection manager. It is not safe for concurrent use.
 type CM struct {
 	guid     GUID
 	rand     func() uint64
@@ -21,18 +21,18 @@ type CM struct {
 	listenersBy  map[ListenerID]*listener
 	lastListener ListenerID
 
-	halfOpen pool // places for connections that peers asked for, shared by address
+	halfOpen pool // slots for connections that peers requested, shared by address
 	pending  int
 	ages     [numAges]list
 	transmit list
 	eventful list
 	timers   timers
 	answers  answers
-	turn     bool // whose turn to send: answers', then connections'
+	turn     bool // alternates between answers and connections
 
 	c Counters
 
-	// What comes in and is decoded lives here, so that messages that are dropped cost no memory.
+	// Buffers for decoded messages, so that dropped messages cost no allocation.
 	in   packet
 	req  REQ
 	rep  REP
@@ -42,7 +42,9 @@ type CM struct {
 	srep SIDRREP
 }
 
-// New makes a CM without connections and listeners.
+// New returns a CM without connections and listeners.
+//
+// Errors: ErrConfig.
 func New(c Config) (*CM, error) {
 	if c.AckDelay == 0 {
 		c.AckDelay = DefaultAckDelay
@@ -72,9 +74,9 @@ func New(c Config) (*CM, error) {
 	return m, nil
 }
 
-// HandleMAD takes in a MAD that came to QP1. It keeps no reference to b. The error says why b is no
-// message of the communication manager; it is counted, and nothing else needs doing about it, except
-// that ErrClass leaves the MAD to other agents of QP1.
+// HandleMAD handles a MAD that QP1 has received. It keeps no reference to b. An error means that b
+// is not a valid message of the connection manager. It has been counted, and the MAD can be
+// dropped; after ErrClass, another agent of QP1 may handle it.
 func (m *CM) HandleMAD(now Time, from Addr, b []byte) error {
 	mad, err := ParseMAD(b)
 	if err == nil && (from.Remote.IsZero() || from.Remote.IsMulticast() || from.QPN == 0 || from.QPN >= bth.QPNMulticast) {
@@ -119,9 +121,9 @@ func (m *CM) countBad(err error) {
 	}
 }
 
-// find is the connection that a message is for, nil if there is none. It decodes REQ, REJ and
-// SIDR_REQ on the way. What names another peer's connection finds none, so that the sender learns
-// nothing of it.
+// find returns the connection that a message belongs to, or nil. It decodes REQ, REJ and SIDR_REQ.
+// A message that names a connection of another peer belongs to none, so its sender learns nothing
+// about it.
 func (m *CM) find(now Time, p *packet) *conn {
 	switch p.attr {
 	case AttrREQ:
@@ -135,8 +137,8 @@ func (m *CM) find(now Time, p *packet) *conn {
 	case AttrREJ:
 		m.rej.Decode(p.m)
 		if m.rej.RemoteID == 0 && m.rej.Reason == ReasonTimeout {
-			// The peer gave up before it heard of us; its GUID, in the information, tells whose
-			// communication ID it means.
+			// The peer gave up before it received our communication ID. The additional information
+			// holds its GUID, which together with its communication ID names the connection.
 			return m.byRemote[remoteKey{p.from.Remote, m.rej.guid(), m.rej.LocalID, false}]
 		}
 	}
@@ -155,8 +157,8 @@ func (m *CM) findID(p *packet, id, remote CommID) *conn {
 	return c
 }
 
-// findRequest finds the connection of a request that came before. The same communication ID with
-// another transaction is not that request: the peer has forgotten the first.
+// findRequest returns the connection of a retransmitted request. If the communication ID is the
+// same but the transaction differs, the peer has forgotten the earlier request.
 func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	c := m.byRemote[k]
 	if c == nil || c.tid == p.m.TID() {
@@ -176,7 +178,7 @@ func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	return c
 }
 
-// idle answers a message that is for no connection here (IBA 12.9: state Idle).
+// idle answers a message without a connection (IBA 12.9, state Idle).
 func (m *CM) idle(now Time, p *packet) {
 	a := answer{to: p.from, tid: p.m.TID(), local: p.m.RemoteID(), remote: p.m.LocalID()}
 	switch p.attr {
@@ -189,7 +191,7 @@ func (m *CM) idle(now Time, p *packet) {
 	case AttrREP:
 		a.attr, a.reason, a.message = AttrREJ, ReasonInvalidCommID, AnswersREP
 	case AttrDREQ:
-		a.attr = AttrDREP // also long after TIME-WAIT: the peer need not repeat it
+		a.attr = AttrDREP // even long after TIME-WAIT, so that the peer stops retransmitting
 	case AttrLAP:
 		a.attr, a.status = AttrAPR, aprInvalidID
 	default:
@@ -200,7 +202,7 @@ func (m *CM) idle(now Time, p *packet) {
 	m.answer(a)
 }
 
-// HandleTimeout does what is due at now.
+// HandleTimeout handles all timers that have expired at now.
 func (m *CM) HandleTimeout(now Time) {
 	for len(m.timers) > 0 && m.timers[0].deadline <= now {
 		c := m.timers[0]
@@ -211,7 +213,7 @@ func (m *CM) HandleTimeout(now Time) {
 	}
 }
 
-// NextTimeout tells when HandleTimeout has something to do, and false if nothing is pending.
+// NextTimeout returns when the next timer expires, or false if none runs.
 func (m *CM) NextTimeout() (Time, bool) {
 	if len(m.timers) == 0 {
 		return Never, false
@@ -219,12 +221,12 @@ func (m *CM) NextTimeout() (Time, bool) {
 	return m.timers[0].deadline, true
 }
 
-// HasTransmit tells whether PollTransmit has a MAD.
+// HasTransmit reports whether PollTransmit has a MAD.
 func (m *CM) HasTransmit() bool { return m.transmit.head != nil || m.answers.n > 0 }
 
-// PollTransmit writes the next MAD into b, which has room for MADLen bytes, and says where to send it:
-// as a UD SEND from QP1 with the Q_Key bth.QKeyGSI. It returns false when there is none, and for a
-// b too short.
+// PollTransmit writes the next MAD into b, which must have MADLen bytes, and returns its
+// destination: a UD SEND from QP1 with the Q_Key bth.QKeyGSI. It returns false if there is no MAD
+// or b is too short.
 func (m *CM) PollTransmit(_ Time, b []byte) (Addr, bool) {
 	if len(b) < MADLen || !m.HasTransmit() {
 		return Addr{}, false
@@ -247,7 +249,7 @@ func (m *CM) PollTransmit(_ Time, b []byte) (Addr, bool) {
 	return c.addr, true
 }
 
-// PollEvent returns the next event, and false when there is none.
+// PollEvent returns the next event, or false if there is none.
 func (m *CM) PollEvent() (Event, bool) {
 	c := m.eventful.head
 	if c == nil {
@@ -263,10 +265,10 @@ func (m *CM) PollEvent() (Event, bool) {
 	return e, true
 }
 
-// Counters are the CM's own: read them on its thread.
+// Counters returns the CM's own counters, not a copy.
 func (m *CM) Counters() *Counters { return &m.c }
 
-// Sizes tells how much the CM holds.
+// Sizes returns how much the CM holds.
 func (m *CM) Sizes() Sizes {
 	return Sizes{
 		Conns: len(m.byID), Remote: len(m.byRemote), QPs: len(m.byQP),
@@ -277,7 +279,7 @@ func (m *CM) Sizes() Sizes {
 	}
 }
 
-// State is a connection's state; StateIdle if there is none of that name.
+// State returns the state of a connection, or StateIdle if it does not exist.
 func (m *CM) State(id CommID) State {
 	if c := m.byID[id]; c != nil {
 		return c.state

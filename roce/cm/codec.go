@@ -2,9 +2,9 @@ package cm
 
 import "encoding/binary"
 
-// coder moves the fields of a message between a MAD and a struct, in the direction that write says,
-// so that one description of a message serves both. Offsets count from the MAD header's end, as the
-// architecture's tables do; all are constants in this package and lie within the MAD.
+// coder copies the fields of a message from a MAD to a struct, or back if write is set. So one
+// description of a message serves both directions. Offsets count from the end of the MAD header, as
+// in the tables of the architecture. They are constants and lie within the MAD.
 type coder struct {
 	m     *MAD
 	write bool
@@ -12,7 +12,7 @@ type coder struct {
 
 func (c coder) at(off int) []byte { return c.m[MADHeaderLen+off:] }
 
-// bits moves width bits that end shift bits above the byte's lowest.
+// bits copies width bits, shifted left by shift within the byte.
 func (c coder) bits(off int, shift, width uint8, p *uint8) {
 	b, mask := &c.m[MADHeaderLen+off], uint8(1)<<width-1
 	if c.write {
@@ -41,7 +41,7 @@ func (c coder) u16(off int, p *uint16) {
 	}
 }
 
-// u20 moves the 20 bits of a flow label; the 12 behind them belong to others.
+// u20 copies the 20 bits of a flow label. The other 12 bits are not changed.
 func (c coder) u20(off int, p *uint32) {
 	b := c.at(off)
 	if c.write {

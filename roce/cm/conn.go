@@ -11,43 +11,43 @@ type conn struct {
 	id, remoteID CommID // remoteID: 0 until known
 	state        State
 	addr         Addr
-	remote       remoteKey // of whoever sent the request; zero on the active side until the REP
+	remote       remoteKey // of the request's sender; on the active side zero until the REP
 	qp           qpKey
 	localQPN     bth.QPN
-	active       bool // this end sent the request
+	active       bool // this side sent the request
 	user         bool // the user may name it
-	ended        bool // the user knows that it ends
-	inRemote     bool // found in CM.remote under the key remote
+	ended        bool // the user has been told that it ends
+	inRemote     bool // in CM.byRemote under the key remote
 	inQPs        bool
-	tid          uint64 // of the set-up, or of the SIDR exchange
-	releaseTID   uint64 // of the DREQ
-	interval     Time   // before a message is repeated
-	again        Time   // from when on a peer that repeats what the user thinks about is asked for patience
+	tid          uint64 // transaction of the setup or of the SIDR exchange
+	releaseTID   uint64 // transaction of the DREQ
+	interval     Time   // between retransmissions
+	again        Time   // a retransmission from then on is answered by an MRA; see extend
 	timeWait     Time
 	deadline     Time // when onTimer is called
-	lastCall     Time // pending: not to wait beyond that
-	since        Time // when it entered its list of ages
+	lastCall     Time // pending requests: latest deadline
+	since        Time // when it entered its age list
 	retries      uint8
 	maxRetries   uint8
 	mras         uint8
-	responder    uint8 // pending: the largest responder resources and
+	responder    uint8 // pending requests: the largest responder resources and
 	depth        uint8 // initiator depth that the request allows
 
-	// Each state has one message to repeat: sent. If it replaced one that still waited to be sent,
-	// that one goes first.
+	// sent is the message to retransmit in this state. before is the previous one, if it was still
+	// waiting to be sent when sent replaced it.
 	sent   MAD
 	before *MAD
 
 	service  ServiceID
 	listener *listener
-	events   []Event // to poll; at most one of each kind
-	heap     int     // place in CM.timers, -1: none
+	events   []Event // to be polled; at most one of each kind
+	heap     int     // index in CM.timers; -1: none
 	links    [numLinks]link
 }
 
-// remoteKey finds the connection of a request that comes again: the peer's communication ID is its
-// own choice, so it counts with the peer's address and GUID only. A SIDR request has no GUID, and
-// its IDs are a space of their own.
+// remoteKey identifies a request. The communication ID is the peer's choice, so the peer's address
+// and GUID are part of the key. A SIDR request has no GUID, and its IDs are separate from those of
+// connections.
 type remoteKey struct {
 	gid  bth.GID
 	guid GUID
@@ -55,8 +55,8 @@ type remoteKey struct {
 	sidr bool
 }
 
-// qpKey finds the connection to a remote QP. The address is part of it, so that nobody who writes
-// another's GUID into his REQ breaks that one's connections.
+// qpKey identifies a remote QP. The address is part of it, so that a peer cannot end connections of
+// another peer by using its GUID.
 type qpKey struct {
 	gid  bth.GID
 	guid GUID
@@ -76,14 +76,14 @@ type link struct {
 	in         *list
 }
 
-// list is a queue of connections, linked through place k of each.
+// list is a queue of connections, linked by conn.links[k].
 type list struct {
 	head, tail *conn
 	n          int
 	k          uint8
 }
 
-// push appends c unless it is in the list already.
+// push appends c unless it is already in the list.
 func (l *list) push(c *conn) {
 	if c.links[l.k].in != nil {
 		return
@@ -98,7 +98,7 @@ func (l *list) push(c *conn) {
 	l.n++
 }
 
-// leave takes c out of the list that it is in through place k, if any.
+// leave removes c from the list that links[k] is in, if any.
 func (c *conn) leave(k uint8) {
 	e := c.links[k]
 	if e.in == nil {
@@ -118,7 +118,7 @@ func (c *conn) leave(k uint8) {
 	c.links[k] = link{}
 }
 
-// timers is a heap by deadline.
+// timers is a heap ordered by deadline.
 type timers []*conn
 
 func (t timers) Len() int           { return len(t) }
@@ -157,9 +157,9 @@ func (m *CM) disarm(c *conn) {
 	}
 }
 
-// pool shares a number of places among keys so that none can take all: a key that holds k places
-// gets another while more than k are free. One greedy key ends with half of them, n greedy ones with
-// n parts in n+1, and a newcomer finds a place (the dynamic thresholds of shared packet buffers).
+// pool shares slots among keys: a key that holds k slots gets another one only while more than k
+// are free. So one greedy key gets at most half of the slots, n greedy keys get n/(n+1) of them,
+// and a new key always finds one (dynamic thresholds, as in shared packet buffers).
 type pool struct {
 	size, total int
 	held        map[bth.GID]int
@@ -167,7 +167,7 @@ type pool struct {
 
 func newPool(size int) pool { return pool{size: size, held: map[bth.GID]int{}} }
 
-// verdict of admit.
+// verdict is the result of admit.
 type verdict uint8
 
 const (

@@ -5,56 +5,55 @@ import (
 	"strings"
 )
 
-// Counters count what a CM did. They belong to its thread. The arrays have a place for each message,
-// by Attribute.Index.
+// Counters count what a CM did. Attribute.Index is the index of the arrays.
 type Counters struct {
-	Received  [NumAttributes]uint64 // well-formed MADs
-	Sent      [NumAttributes]uint64 // repetitions included
-	Repeated  [NumAttributes]uint64 // put in line again, for a time-out or a duplicate
-	Duplicate [NumAttributes]uint64 // received again and answered as before
-	Late      [NumAttributes]uint64 // received in a state that has no use for them; dropped
+	Received      [NumAttributes]uint64 // well-formed MADs
+	Sent          [NumAttributes]uint64 // including retransmissions
+	Retransmitted [NumAttributes]uint64 // after a timeout, or to answer a duplicate
+	Duplicate     [NumAttributes]uint64 // duplicates received, and answered as before
+	Late          [NumAttributes]uint64 // dropped because the state does not expect them
 
-	BadLength       uint64 // MADs of another length than 256 bytes
-	BadHeader       uint64 // of another base version, class version, or method
-	BadClass        uint64 // of another management class
-	BadAttribute    uint64 // unknown messages
+	BadLength       uint64 // MADs that are not 256 bytes long
+	BadHeader       uint64 // wrong base version, class version or method
+	BadClass        uint64 // another management class
+	BadAttribute    uint64 // unknown message
 	BadSource       uint64 // from a multicast or zero address
-	Malformed       uint64 // fields that make no sense
-	UnknownID       uint64 // for a communication ID that is not here
-	WrongPeer       uint64 // for a communication ID of another peer
-	DropBacklog     uint64 // requests: the listener's backlog is full
-	DropSource      uint64 // requests: their source has its share of the backlog
-	DropHalfOpen    uint64 // requests: too many connections, of all or of this source, not yet established
-	DropFull        uint64 // requests: no room for a connection
-	DropAnswer      uint64 // answers: too many waiting to be sent
+	Malformed       uint64 // invalid field
+	UnknownID       uint64 // unknown communication ID
+	WrongPeer       uint64 // communication ID of another peer's connection
+	DropBacklog     uint64 // requests dropped: the listener's backlog is full
+	DropSource      uint64 // requests dropped: their source has used its share of the backlog
+	DropHalfOpen    uint64 // requests dropped: too many half-open connections
+	DropFull        uint64 // requests dropped: too many connections
+	DropAnswer      uint64 // answers dropped: too many are queued
 	Stale           uint64 // stale connections found
-	EvictedHalfOpen uint64 // accepted and not established in time, given up for a new request
-	EvictedTimeWait uint64 // TIME-WAITs cut short for want of room
-	EvictedRelease  uint64 // DREQs whose answer was not awaited any longer for want of room
-	EvictedLinger   uint64 // refusals and SIDR replies forgotten early for want of room
-	Timeouts        uint64 // repetitions for want of an answer
-	GaveUp          uint64 // exchanges without any answer
+	EvictedHalfOpen uint64 // accepted connections given up for a new request
+	EvictedTimeWait uint64 // TIME-WAITs ended early to free a slot
+	EvictedRelease  uint64 // connections removed before their DREP, to free a slot
+	EvictedLinger   uint64 // refusals and SIDR replies removed early to free a slot
+	Timeouts        uint64 // answers that did not arrive in time
+	GaveUp          uint64 // exchanges given up without an answer
 }
 
-// Sizes say how much a CM holds. All but Listeners are 0 when every connection has ended and its
-// events are polled.
+// Sizes are the numbers of things that a CM holds. All but Listeners are 0 when every connection
+// has ended and its events are polled.
 type Sizes struct {
-	Conns     int // connections and SIDR exchanges, TIME-WAIT and kept refusals included
-	Remote    int // entries of the tables that find duplicates
+	Conns     int // connections and SIDR exchanges, including TIME-WAIT and kept refusals
+	Remote    int // entries of the table that finds duplicates
 	QPs       int // entries of the table that finds stale connections
-	HalfOpen  int // asked for by peers and not established
-	Sources   int // peers that have some of those
-	Pending   int // requests waiting for the application
+	HalfOpen  int // requested by peers and not established
+	Sources   int // addresses of those peers
+	Pending   int // requests that the user has not answered
 	TimeWait  int
-	Linger    int // refusals and SIDR replies kept to be repeated
+	Linger    int // refusals and SIDR replies kept to answer duplicates
 	Timers    int
 	Events    int // connections with events to poll
 	Transmit  int // connections with something to send
-	Answers   int // answers without a connection to send
+	Answers   int // queued answers that need no connection
 	Listeners int
 }
 
-// perMessage and single give the counters their names.
+// perMessage and single list the names of the counters.
 var (
 	perMessage = []struct {
 		name string
@@ -62,7 +61,7 @@ var (
 	}{
 		{"received", func(c *Counters) *[NumAttributes]uint64 { return &c.Received }},
 		{"sent", func(c *Counters) *[NumAttributes]uint64 { return &c.Sent }},
-		{"repeated", func(c *Counters) *[NumAttributes]uint64 { return &c.Repeated }},
+		{"repeated", func(c *Counters) *[NumAttributes]uint64 { return &c.Retransmitted }},
 		{"duplicate", func(c *Counters) *[NumAttributes]uint64 { return &c.Duplicate }},
 		{"late", func(c *Counters) *[NumAttributes]uint64 { return &c.Late }},
 	}
@@ -93,7 +92,8 @@ var (
 	}
 )
 
-// All yields every counter with its name, in a fixed order: received_req, received_mra ...
+// All returns an iterator over the names and values of all counters, in a fixed order:
+// received_req, received_mra ...
 func (c *Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, n := range perMessage {

@@ -93,7 +93,7 @@ func TestREQIsRepeatedAsItSays(t *testing.T) {
 	a.event(EventClosed)
 	a.until(next, a.idle)
 	a.empty()
-	if a.m.c.GaveUp != 1 || a.m.c.Timeouts != 6 || a.m.c.Repeated[AttrREQ.Index()] != 5 {
+	if a.m.c.GaveUp != 1 || a.m.c.Timeouts != 6 || a.m.c.Retransmitted[AttrREQ.Index()] != 5 {
 		t.Errorf("counters %+v", a.m.c)
 	}
 }

@@ -7,37 +7,38 @@ import (
 	"net/netip"
 )
 
-// ServiceID names what a REQ or a SIDR_REQ wants to reach.
+// ServiceID is the service that a REQ or SIDR_REQ asks for.
 type ServiceID uint64
 
-// The rdma_cm's services (IBA annex A11): a prefix, the IP protocol and a port number. The annex
-// speaks of protocol numbers; rdma_cm's port spaces use these prefixes.
+// Prefixes of the service IDs of rdma_cm's port spaces (IBA annex A11). The low 16 bits are the
+// port number.
 const (
 	prefixTCP  ServiceID = 0x0106_0000
 	prefixUDP  ServiceID = 0x0111_0000
 	prefixMask ServiceID = ^ServiceID(0xffff)
 )
 
-// TCPService is the service ID of a port in RDMA_PS_TCP: connections.
+// TCPService returns the service ID of a port in RDMA_PS_TCP, which is for connections.
 func TCPService(port uint16) ServiceID { return prefixTCP | ServiceID(port) }
 
-// UDPService is the service ID of a port in RDMA_PS_UDP: datagram QPs, found by SIDR.
+// UDPService returns the service ID of a port in RDMA_PS_UDP, which is for datagram QPs found by
+// SIDR.
 func UDPService(port uint16) ServiceID { return prefixUDP | ServiceID(port) }
 
-// IsTCP tells whether s is a port of RDMA_PS_TCP.
+// IsTCP reports whether s is a port of RDMA_PS_TCP.
 func (s ServiceID) IsTCP() bool { return s&prefixMask == prefixTCP }
 
-// IsUDP tells whether s is a port of RDMA_PS_UDP.
+// IsUDP reports whether s is a port of RDMA_PS_UDP.
 func (s ServiceID) IsUDP() bool { return s&prefixMask == prefixUDP }
 
-// IsIP tells whether s belongs to the rdma_cm, so that private data of requests for it begins with
-// an IPCMHeader.
+// IsIP reports whether s belongs to rdma_cm, so that the private data of requests starts with an
+// IPCMHeader.
 func (s ServiceID) IsIP() bool { return s.IsTCP() || s.IsUDP() }
 
-// Port is the port number of an rdma_cm service.
+// Port returns the port number of a service of rdma_cm.
 func (s ServiceID) Port() uint16 { return uint16(s) }
 
-// String is "tcp:7174", "udp:7174", or the number.
+// String returns "tcp:7174", "udp:7174" or the number.
 func (s ServiceID) String() string {
 	switch {
 	case s.IsTCP():
@@ -48,22 +49,25 @@ func (s ServiceID) String() string {
 	return fmt.Sprintf("%#016x", uint64(s))
 }
 
-// IPCMHeaderLen is the length in bytes of the header that the rdma_cm puts in front of a request's
-// private data.
+// IPCMHeaderLen is the length in bytes of the header with which rdma_cm starts a request's private
+// data.
 const IPCMHeaderLen = 36
 
-// ErrIPCMHeader: the private data does not begin with a header that this version understands.
+// ErrIPCMHeader: the private data does not start with a valid rdma_cm header.
 var ErrIPCMHeader = errors.New("cm: rdma_cm header of unknown version, or for neither IPv4 nor IPv6")
 
-// IPCMHeader tells a listener which IP addresses the request is about: version 0, IP version in the
-// high nibble of the next byte, source port, source and destination address, each in 16 bytes with
-// IPv4 in the last 4 (IBA annex A11). The destination port is in the service ID.
+// IPCMHeader tells a listener the IP addresses of a request (IBA annex A11). On the wire it has
+// version 0, the IP version in the high nibble of the next byte, the source port, and the source
+// and destination addresses in 16 bytes each, IPv4 in the last 4. The destination port is in the
+// service ID.
 type IPCMHeader struct {
 	Src netip.AddrPort
 	Dst netip.Addr
 }
 
 // Decode reads the header.
+//
+// Errors: ErrIPCMHeader.
 func (h *IPCMHeader) Decode(b *[IPCMHeaderLen]byte) error {
 	ipv4 := b[1]>>4 == 4
 	if b[0] != 0 || (!ipv4 && b[1]>>4 != 6) {
@@ -81,7 +85,7 @@ func ipcmAddr(a [16]byte, ipv4 bool) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// Encode writes the header; Src's address says of which IP version.
+// Encode writes the header. The address of Src determines the IP version.
 func (h *IPCMHeader) Encode(b *[IPCMHeaderLen]byte) {
 	*b = [IPCMHeaderLen]byte{1: 6 << 4}
 	if h.Src.Addr().Is4() {

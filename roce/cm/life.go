@@ -2,11 +2,11 @@ package cm
 
 import "encoding/binary"
 
-// newConn makes a connection in StateIdle and gives it a communication ID, which is random, so that
-// nobody who does not see the packets can end it. It returns nil if there is no room, or no free ID
-// after some draws. Room is made of what has ended, or should have: see makeRoom.
+// newConn creates a connection in StateIdle with a random communication ID, so that no one who does
+// not see the packets can end it. It returns nil if the table is full and nothing can be evicted
+// (see makeSpace), or if it finds no free ID.
 func (m *CM) newConn(now Time, a Addr) *conn {
-	if len(m.byID) >= m.maxConns && !m.makeRoom(now) {
+	if len(m.byID) >= m.maxConns && !m.makeSpace(now) {
 		return nil
 	}
 	for range commIDTries {
@@ -21,9 +21,10 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 	return nil
 }
 
-// makeRoom ends a kept refusal, the oldest TIME-WAIT, or the release that waits longest for its DREP: a peer that does
-// not answer, and chose the time-outs, could else fill all places with connections that nobody wants any more.
-func (m *CM) makeRoom(now Time) bool {
+// makeSpace evicts one connection: a refusal that is kept, the oldest TIME-WAIT, or the connection
+// that has waited longest for its DREP. Otherwise peers that do not answer, and choose long
+// timeouts, could fill the table with connections that have ended.
+func (m *CM) makeSpace(now Time) bool {
 	if m.evict(now, ageLinger, &m.c.EvictedLinger) || m.evict(now, ageTimeWait, &m.c.EvictedTimeWait) {
 		return true
 	}
@@ -35,7 +36,7 @@ func (m *CM) makeRoom(now Time) bool {
 	return m.evict(now, ageRelease, &m.c.EvictedRelease)
 }
 
-// evict ends the oldest connection of a list of ended ones.
+// evict removes the oldest connection of a list and counts it.
 func (m *CM) evict(now Time, age int, count *uint64) bool {
 	c := m.ages[age].head
 	if c == nil {
@@ -46,7 +47,8 @@ func (m *CM) evict(now Time, age int, count *uint64) bool {
 	return true
 }
 
-// setState is the one place where a connection enters and leaves what its state makes it a member of.
+// setState changes the state of a connection, and the lists and tables that it is in because of its
+// state. Nothing else changes them.
 func (m *CM) setState(now Time, c *conn, s State) {
 	was, is := memberships[c.state], memberships[s]
 	c.state = s
@@ -83,7 +85,7 @@ func (m *CM) setState(now Time, c *conn, s State) {
 	}
 }
 
-// emit tells the user something, unless he has let go of the connection.
+// emit queues an event, unless the user has released the connection.
 func (m *CM) emit(c *conn, e Event) {
 	if !c.user {
 		return
@@ -93,8 +95,8 @@ func (m *CM) emit(c *conn, e Event) {
 	m.eventful.push(c)
 }
 
-// conclude tells the user that the connection ends, once. If he has not heard of it yet, he never
-// will.
+// conclude queues the event that ends the connection, once. If the user has not polled its first
+// event yet, it discards the connection silently instead.
 func (m *CM) conclude(c *conn, e Event) {
 	if c.ended {
 		return
@@ -108,19 +110,19 @@ func (m *CM) conclude(c *conn, e Event) {
 	m.emit(c, e)
 }
 
-// silence drops events that wait to be polled.
+// silence discards queued events.
 func (m *CM) silence(c *conn) {
 	c.events = nil
 	c.leave(linkEvent)
 }
 
-// release tells the user that the connection is no more; the CM may keep it a while for itself.
+// release tells the user that the connection is closed. The CM may keep it longer.
 func (m *CM) release(c *conn) {
 	m.emit(c, Event{Kind: EventClosed})
 	c.user = false
 }
 
-// closed ends a connection for good. Events that wait stay to be polled.
+// closed removes a connection. Its queued events can still be polled.
 func (m *CM) closed(now Time, c *conn) {
 	m.release(c)
 	m.setState(now, c, StateIdle)
@@ -133,7 +135,8 @@ func (m *CM) closed(now Time, c *conn) {
 	}
 }
 
-// message makes room for the message to send next. An RTU that has not left yet still will.
+// message returns the buffer for the next message to send. If an RTU is still in it, waiting to be
+// sent, it is saved and sent first.
 func (c *conn) message() *MAD {
 	if c.links[linkTransmit].in != nil && c.sent.Attribute() == AttrRTU {
 		rtu := c.sent
@@ -142,10 +145,10 @@ func (c *conn) message() *MAD {
 	return &c.sent
 }
 
-// send puts the connection's message in line.
+// send queues the connection's message for transmission.
 func (m *CM) send(c *conn) { m.transmit.push(c) }
 
-// await sends the connection's message and waits for an answer in state s.
+// await sends the connection's message and enters state s, which waits for the answer.
 func (m *CM) await(now Time, c *conn, s State) {
 	c.retries, c.mras = 0, 0
 	m.setState(now, c, s)
@@ -153,30 +156,30 @@ func (m *CM) await(now Time, c *conn, s State) {
 	m.send(c)
 }
 
-// unsend takes back what has not left yet.
+// unsend removes messages that have not been sent yet.
 func (m *CM) unsend(c *conn) {
 	c.leave(linkTransmit)
 	c.before = nil
 }
 
-// repeat sends the connection's message again.
-func (m *CM) repeat(c *conn) {
-	m.c.Repeated[c.sent.Attribute().Index()]++
+// retransmit sends the connection's message again.
+func (m *CM) retransmit(c *conn) {
+	m.c.Retransmitted[c.sent.Attribute().Index()]++
 	m.send(c)
 }
 
-// repeatFor answers a duplicate as the first was answered.
-func (m *CM) repeatFor(_ Time, c *conn, p *packet) {
+// answerDuplicate answers a duplicate with the message that answered the original.
+func (m *CM) answerDuplicate(_ Time, c *conn, p *packet) {
 	m.c.Duplicate[p.attr.Index()]++
-	m.repeat(c)
+	m.retransmit(c)
 }
 
-// retry is for an answer that did not come in time.
+// retry handles the timeout of an answer.
 func (m *CM) retry(now Time, c *conn) {
 	m.c.Timeouts++
 	if c.retries < c.maxRetries {
 		c.retries++
-		m.repeat(c)
+		m.retransmit(c)
 		m.arm(c, now+c.interval)
 		return
 	}
@@ -193,24 +196,25 @@ func (m *CM) retry(now Time, c *conn) {
 	}
 }
 
-// giveUp ends a set-up whose peer does not answer, and tells that one.
+// giveUp ends the setup of a connection whose peer does not answer, and sends it a REJ.
 func (m *CM) giveUp(now Time, c *conn) {
 	m.conclude(c, Event{Kind: EventUnreachable})
 	m.refuse(now, c, m.timeoutREJ())
 }
 
-// timeoutREJ is the REJ of an end that waits no longer: by the GUID the peer finds the request even
-// if it never told its own communication ID.
+// timeoutREJ returns the REJ of a side that stops waiting. By the GUID in it, the peer finds the
+// request even if it has sent no communication ID of its own.
 func (m *CM) timeoutREJ() REJ {
 	j := REJ{Message: AnswersOther, Reason: ReasonTimeout, InfoLen: 8}
 	binary.BigEndian.PutUint64(j.Info[:], uint64(m.guid))
 	return j
 }
 
-// guid is what a peer's timeoutREJ has in its information.
+// guid returns the GUID in a peer's timeoutREJ.
 func (j *REJ) guid() GUID { return GUID(binary.BigEndian.Uint64(j.Info[:])) }
 
-// refuse sends a REJ and keeps it a while to be repeated for duplicates. The user is done.
+// refuse sends a REJ and keeps it for a while to answer duplicates. It releases the connection for
+// the user.
 func (m *CM) refuse(now Time, c *conn, j REJ) {
 	j.LocalID, j.RemoteID = c.id, c.remoteID
 	j.Encode(c.message(), c.tid)
@@ -218,7 +222,7 @@ func (m *CM) refuse(now Time, c *conn, j REJ) {
 	m.linger(now, c, StateRefused)
 }
 
-// linger keeps an ended connection so long that a repeated request finds it.
+// linger keeps an ended connection long enough that a retransmitted request finds it.
 func (m *CM) linger(now Time, c *conn, s State) {
 	m.setState(now, c, s)
 	m.arm(c, now+min(2*c.interval, maxLingerTime))
@@ -228,15 +232,15 @@ func (m *CM) linger(now Time, c *conn, s State) {
 	}
 }
 
-// enterTimeWait lets packets of the connection die out before its end.
+// enterTimeWait keeps the connection until its packets have left the network.
 func (m *CM) enterTimeWait(now Time, c *conn) {
 	m.setState(now, c, StateTimeWait)
 	m.arm(c, now+c.timeWait)
 }
 
-// patienceOver is when the time that an MRA asked for has passed: the message is repeated as if no
-// MRA had come, so that a lost answer is not the end.
-func (m *CM) patienceOver(now Time, c *conn) {
+// mraExpired handles the end of the time that an MRA asked for. It retransmits, because the answer
+// may have been lost.
+func (m *CM) mraExpired(now Time, c *conn) {
 	if c.state == StateMRAREQRcvd {
 		m.setState(now, c, StateREQSent)
 	} else {
@@ -245,8 +249,8 @@ func (m *CM) patienceOver(now Time, c *conn) {
 	m.retry(now, c)
 }
 
-// mraFor takes in an MRA.
-func (m *CM) mraFor(now Time, c *conn, p *packet, about Answered, s State) {
+// handleMRA handles an MRA.
+func (m *CM) handleMRA(now Time, c *conn, p *packet, about Answered, s State) {
 	var r MRA
 	r.Decode(p.m)
 	if r.Message != about || c.mras == maxMRA {
@@ -259,7 +263,7 @@ func (m *CM) mraFor(now Time, c *conn, p *packet, about Answered, s State) {
 	m.arm(c, now+exponentTime(min(r.ServiceTimeout, maxMRAExponent))+c.interval)
 }
 
-// sendMRA asks the peer for patience: 4.096 us x 2^t.
+// sendMRA asks the peer to wait for 4.096 us x 2^t.
 func (m *CM) sendMRA(now Time, c *conn, t uint8) {
 	r := MRA{LocalID: c.id, RemoteID: c.remoteID, ServiceTimeout: t}
 	s := StateMRAREQSent
@@ -274,21 +278,21 @@ func (m *CM) sendMRA(now Time, c *conn, t uint8) {
 	m.send(c)
 }
 
-// patience asks a peer that repeats its message for patience, because the user takes his time. What comes right behind
-// the first is the network's duplicate: an MRA would put the peer off for long, and if this end's answer is lost then,
-// the peer asks for it so much later.
-func (m *CM) patience(now Time, c *conn, p *packet) {
+// extend sends an MRA to a peer that retransmits a message because the user has not answered yet. A
+// message that comes right after the original is a duplicate made by the network. An MRA for it
+// would only delay the peer's next retransmission, which is needed if our answer gets lost.
+func (m *CM) extend(now Time, c *conn, p *packet) {
 	m.c.Duplicate[p.attr.Index()]++
 	if now >= c.again {
 		m.sendMRA(now, c, mraExponent)
 	}
 }
 
-// rejected ends a set-up that the peer refuses or breaks off.
-func (m *CM) rejected(now Time, c *conn, _ *packet) {
+// handleREJ ends the setup of a connection that the peer refuses.
+func (m *CM) handleREJ(now Time, c *conn, _ *packet) {
 	m.conclude(c, m.rej.event(EventRejected))
 	if m.rej.Reason == ReasonStaleConnection {
-		// The peer took this end's QP for one of an old connection: packets of that may come yet.
+		// The peer took our QP for one of an old connection, whose packets may still arrive.
 		m.enterTimeWait(now, c)
 		return
 	}
@@ -303,7 +307,7 @@ func (j *REJ) event(k EventKind) Event {
 	return e
 }
 
-// stale ends a connection whose peer has forgotten it, as a request or reply with the same QP shows
+// stale ends a connection that the peer has forgotten, as a request or reply with the same QP shows
 // (IBA 12.4.1, 12.9.8.3.1).
 func (m *CM) stale(now Time, c *conn) {
 	m.c.Stale++

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// The MAD header's fixed values for communication management (IBA 13.4.3, 12.6).
+// Fixed values of MADs of communication management (IBA 13.4.3, 12.6).
 const (
-	MADLen        = 256 // bytes of every MAD, header included
-	MADHeaderLen  = 24  // bytes in front of the message
+	MADLen        = 256 // bytes of a MAD, including the header
+	MADHeaderLen  = 24  // bytes of the header
 	baseVersion   = 1
 	classCM       = 7 // management class ComMgt
 	classVersion  = 2
@@ -17,52 +17,50 @@ const (
 	offTID        = 8
 	offAttribute  = 16
 	messageLen    = MADLen - MADHeaderLen
-	maxExponent   = 31 // of times on the wire: 5 bits
+	maxExponent   = 31 // of times: 5 bits
 	maxCMRetries  = 15 // 4 bits
 	maxRetryCount = 7  // 3 bits
 )
 
-// Why a MAD was refused. ParseMAD and CM.HandleMAD return these bare: they are met on the receive
-// path, where nothing may be allocated.
+// Errors of ParseMAD and CM.HandleMAD. They are returned unwrapped, because the receive path does
+// not allocate.
 var (
 	ErrMADLength    = errors.New("cm: MAD is not 256 bytes long: drop it")
 	ErrMADVersion   = errors.New("cm: MAD base version is not 1: drop it")
-	ErrClass        = errors.New("cm: MAD is not of the communication management class: another agent of QP1 may want it")
+	ErrClass        = errors.New("cm: MAD is not of the communication management class: pass it to another agent of QP1")
 	ErrClassVersion = errors.New("cm: MAD's class version is not 2: drop it")
 	ErrMethod       = errors.New("cm: MAD's method is not Send: drop it")
-	ErrAttribute    = errors.New("cm: MAD's attribute is no message of the communication manager: drop it")
+	ErrAttribute    = errors.New("cm: MAD's attribute is not a message of communication management: drop it")
 	ErrSource       = errors.New("cm: MAD came from an address that cannot be answered: drop it")
 )
 
-// Attribute is a MAD's attribute ID: which message of the communication manager it carries (IBA
-// 12.6).
+// Attribute is the attribute ID of a MAD: the type of its message (IBA 12.6).
 type Attribute uint16
 
-// The messages.
+// The types of messages.
 const (
 	AttrREQ     Attribute = 0x10 // request for communication
-	AttrMRA     Attribute = 0x11 // message receipt acknowledgement
+	AttrMRA     Attribute = 0x11 // message receipt acknowledgment
 	AttrREJ     Attribute = 0x12 // reject
 	AttrREP     Attribute = 0x13 // reply to a REQ
 	AttrRTU     Attribute = 0x14 // ready to use
 	AttrDREQ    Attribute = 0x15 // request for release
 	AttrDREP    Attribute = 0x16 // reply to a DREQ
 	AttrSIDRREQ Attribute = 0x17 // service ID resolution request
-	AttrSIDRREP Attribute = 0x18 // its reply
+	AttrSIDRREP Attribute = 0x18 // reply to a SIDR_REQ
 	AttrLAP     Attribute = 0x19 // load alternate path
-	AttrAPR     Attribute = 0x1a // its reply
+	AttrAPR     Attribute = 0x1a // reply to a LAP
 	attrBase              = AttrREQ
-	// NumAttributes is how many messages there are; Counters' arrays have one place for each, from
-	// AttrREQ on.
+	// NumAttributes is the number of types of messages.
 	NumAttributes = int(AttrAPR-attrBase) + 1
 )
 
 var attrNames = [NumAttributes]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
 
-// Known tells whether the attribute is one of the messages above.
+// Known reports whether a is one of the types above.
 func (a Attribute) Known() bool { return a >= attrBase && a <= AttrAPR }
 
-// Index is the attribute's place in tables of NumAttributes: 0 for REQ. Only for known ones.
+// Index returns the index of a known attribute in arrays of NumAttributes elements; AttrREQ has 0.
 func (a Attribute) Index() int { return int(a - attrBase) }
 
 func (a Attribute) String() string {
@@ -72,11 +70,11 @@ func (a Attribute) String() string {
 	return fmt.Sprintf("attribute 0x%04x", uint16(a))
 }
 
-// MAD is a management datagram of the communication manager: the payload of a UD SEND to QP1. It
-// is an array, so no accessor can go out of bounds whatever a peer sent. Fields are big endian.
+// MAD is a management datagram: the payload of a UD SEND to QP1. Its fields are big-endian. It is
+// an array, so that no access can be out of bounds whatever a peer sends.
 type MAD [MADLen]byte
 
-// ParseMAD checks b's length and header and returns a view of it, which shares b's memory.
+// ParseMAD checks the length and the header of b, and returns a MAD that shares b's memory.
 func ParseMAD(b []byte) (*MAD, error) {
 	if len(b) != MADLen {
 		return nil, ErrMADLength
@@ -97,18 +95,18 @@ func ParseMAD(b []byte) (*MAD, error) {
 	return m, nil
 }
 
-// Attribute says which message this is.
+// Attribute returns the type of the message.
 func (m *MAD) Attribute() Attribute {
 	return Attribute(binary.BigEndian.Uint16(m[offAttribute:]))
 }
 
-// TID is the transaction ID: the sender of an exchange chose it, the answers repeat it.
+// TID returns the transaction ID, which the first sender of an exchange chooses and answers repeat.
 func (m *MAD) TID() uint64 { return binary.BigEndian.Uint64(m[offTID:]) }
 
-// LocalID is the sender's communication ID. SIDR messages carry their request ID in its place.
+// LocalID returns the sender's communication ID, or the request ID of a SIDR message.
 func (m *MAD) LocalID() CommID { return CommID(binary.BigEndian.Uint32(m[MADHeaderLen:])) }
 
-// RemoteID is the communication ID of the addressee. REQ and the SIDR messages have none there.
+// RemoteID returns the receiver's communication ID. REQ and SIDR messages have none.
 func (m *MAD) RemoteID() CommID { return CommID(binary.BigEndian.Uint32(m[MADHeaderLen+4:])) }
 
 // begin makes m an empty message.

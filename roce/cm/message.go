@@ -2,28 +2,28 @@ package cm
 
 import "github.com/gorxe/gorxe/bth"
 
-// Bytes of private data that each message carries (IBA 12.6). A message has no length field for it:
-// the receiver gets them all, zeros behind what the sender gave.
+// Lengths in bytes of the private data of the messages (IBA 12.6). Messages have no length field
+// for it: the receiver gets all bytes, zeros after those that the sender wrote.
 const (
-	REQPrivateLen     = 92 // IPCMHeaderLen of them taken by services of the rdma_cm
+	REQPrivateLen     = 92 // including an IPCMHeader for services of rdma_cm
 	MRAPrivateLen     = 222
 	REJPrivateLen     = 148
 	REPPrivateLen     = 196
 	RTUPrivateLen     = 224
 	DREQPrivateLen    = 220
 	DREPPrivateLen    = 224
-	SIDRREQPrivateLen = 216 // IPCMHeaderLen of them taken by services of the rdma_cm
+	SIDRREQPrivateLen = 216 // including an IPCMHeader for services of rdma_cm
 	SIDRREPPrivateLen = 136
-	InfoLen           = 72 // additional reject, SIDR or APR information
+	InfoLen           = 72 // additional information of REJ, SIDR_REP and APR
 )
 
-// CommID names a connection, or a SIDR exchange, at one of its ends. 0 is none.
+// CommID is a communication ID: one side's name of a connection or a SIDR exchange. 0 is none.
 type CommID uint32
 
-// GUID names a channel adapter.
+// GUID identifies a channel adapter.
 type GUID uint64
 
-// Path is the path record in a REQ, in the REQ sender's words: its "local" is the sender.
+// Path is a path record in a REQ. Local is the sender of the REQ.
 type Path struct {
 	LocalLID, RemoteLID uint16 // 0xffff on RoCE
 	LocalGID, RemoteGID bth.GID
@@ -50,15 +50,14 @@ func (p *Path) code(c coder, off int) {
 	c.bits(off+43, 3, 5, &p.AckTimeout)
 }
 
-// REQ asks for a connection (IBA 12.6.5). Counts and times are as on the wire: times are exponents
-// t of 4.096 us x 2^t.
+// REQ requests a connection (IBA 12.6.5). Times are exponents t of 4.096 us x 2^t.
 type REQ struct {
 	LocalID            CommID
 	Service            ServiceID
 	GUID               GUID
 	QKey               bth.QKey
 	QPN                bth.QPN
-	ResponderResources uint8  // READs and atomics that the sender serves at a time
+	ResponderResources uint8  // READs and atomics that the sender accepts at a time
 	LocalEECN          uint32 // 24 bits; RD only
 	InitiatorDepth     uint8  // READs and atomics that the sender wants to have outstanding
 	RemoteEECN         uint32 // 24 bits; RD only
@@ -66,10 +65,10 @@ type REQ struct {
 	Transport          Transport
 	FlowControl        bool
 	PSN                bth.PSN
-	LocalTimeout       uint8 // local CM response timeout: how long the receiver shall wait for one
+	LocalTimeout       uint8 // local CM response timeout: how long the receiver should wait for one
 	RetryCount         uint8 // 3 bits
 	PKey               bth.PKey
-	MTU                uint8 // path MTU, enumerated: 1 (256) to 5 (4096)
+	MTU                uint8 // path MTU, encoded: 1 (256) to 5 (4096)
 	RDCExists          bool
 	RNRRetry           uint8 // 3 bits
 	MaxCMRetries       uint8 // 4 bits
@@ -107,13 +106,13 @@ func (r *REQ) code(c coder) {
 	c.bytes(140, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a REQ.
 func (r *REQ) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *REQ) Encode(m *MAD, tid uint64) { m.begin(AttrREQ, tid); r.code(coder{m, true}) }
 
-// MRA says that an answer to a message will take a while (IBA 12.6.6).
+// MRA announces that the answer to a message will take longer (IBA 12.6.6).
 type MRA struct {
 	LocalID, RemoteID CommID
 	Message           Answered
@@ -128,17 +127,17 @@ func (r *MRA) code(c coder) {
 	c.bytes(10, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be an MRA.
 func (r *MRA) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *MRA) Encode(m *MAD, tid uint64) { m.begin(AttrMRA, tid); r.code(coder{m, true}) }
 
-// REJ refuses a connection or ends its set-up (IBA 12.6.7).
+// REJ refuses a connection or ends its setup (IBA 12.6.7).
 type REJ struct {
-	LocalID, RemoteID CommID // 0 where the sender does not know
+	LocalID, RemoteID CommID // 0 if the sender does not know it
 	Message           Answered
-	InfoLen           uint8 // bytes used of Info; 7 bits
+	InfoLen           uint8 // bytes used in Info; 7 bits
 	Reason            Reason
 	Info              [InfoLen]byte
 	Private           [REJPrivateLen]byte
@@ -153,10 +152,10 @@ func (r *REJ) code(c coder) {
 	c.bytes(84, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a REJ.
 func (r *REJ) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *REJ) Encode(m *MAD, tid uint64) { m.begin(AttrREJ, tid); r.code(coder{m, true}) }
 
 // REP accepts a connection (IBA 12.6.8).
@@ -194,13 +193,13 @@ func (r *REP) code(c coder) {
 	c.bytes(36, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a REP.
 func (r *REP) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *REP) Encode(m *MAD, tid uint64) { m.begin(AttrREP, tid); r.code(coder{m, true}) }
 
-// RTU completes the set-up (IBA 12.6.9).
+// RTU completes the setup (IBA 12.6.9).
 type RTU struct {
 	LocalID, RemoteID CommID
 	Private           [RTUPrivateLen]byte
@@ -211,16 +210,16 @@ func (r *RTU) code(c coder) {
 	c.bytes(8, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be an RTU.
 func (r *RTU) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *RTU) Encode(m *MAD, tid uint64) { m.begin(AttrRTU, tid); r.code(coder{m, true}) }
 
-// DREQ asks to release a connection (IBA 12.6.10).
+// DREQ requests the release of a connection (IBA 12.6.10).
 type DREQ struct {
 	LocalID, RemoteID CommID
-	RemoteQPN         bth.QPN // the receiver's QP
+	RemoteQPN         bth.QPN // QP of the receiver
 	Private           [DREQPrivateLen]byte
 }
 
@@ -230,25 +229,19 @@ func (r *DREQ) code(c coder) {
 	c.bytes(12, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a DREQ.
 func (r *DREQ) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *DREQ) Encode(m *MAD, tid uint64) { m.begin(AttrDREQ, tid); r.code(coder{m, true}) }
 
-// DREP answers a DREQ (IBA 12.6.11).
-type DREP struct {
-	LocalID, RemoteID CommID
-	Private           [DREPPrivateLen]byte
-}
+// DREP answers a DREQ (IBA 12.6.11). It has the layout of an RTU.
+type DREP RTU
 
-func (r *DREP) code(c coder) {
-	c.ids(&r.LocalID, &r.RemoteID)
-	c.bytes(8, r.Private[:])
-}
+func (r *DREP) code(c coder) { (*RTU)(r).code(c) }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a DREP.
 func (r *DREP) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *DREP) Encode(m *MAD, tid uint64) { m.begin(AttrDREP, tid); r.code(coder{m, true}) }

@@ -2,21 +2,21 @@ package cm
 
 import "github.com/gorxe/gorxe/bth"
 
-// Limits are what a passive side offers for a connection.
+// Limits are what the passive side offers for a connection.
 type Limits struct {
-	MTU                bth.MTU // the largest that the path bears
-	ResponderResources uint8   // READs and atomics that it serves at a time
+	MTU                bth.MTU // largest path MTU
+	ResponderResources uint8   // READs and atomics that it accepts at a time
 	InitiatorDepth     uint8   // READs and atomics that it wants to have outstanding
-	RNRRetry           uint8   // of the peer's QP
+	RNRRetry           uint8   // for the peer's QP
 	SRQ                bool
 }
 
-// Negotiate gives the largest values for a REP that both the request and l allow; QPN, PSN and
-// private data are the caller's to add. A REP cannot lower the path MTU, so a request beyond l.MTU
-// has to be refused: ok is false, and RejectMTU says with which words (IBA 12.6.7.2).
+// Negotiate returns the largest values for a REP that the request and l allow. The caller adds QPN,
+// PSN and private data. A REP cannot lower the path MTU, so a request above l.MTU must be refused:
+// then ok is false, and RejectMTU returns the arguments for Reject (IBA 12.6.7.2).
 func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
 	return AcceptParams{
-		// What one end has outstanding, the other has to serve (IBA 12.7).
+		// What one side has outstanding, the other side must accept (IBA 12.7).
 		ResponderResources: min(l.ResponderResources, r.InitiatorDepth),
 		InitiatorDepth:     min(l.InitiatorDepth, r.ResponderResources),
 		RNRRetry:           min(l.RNRRetry, maxRetryCount),
@@ -25,13 +25,13 @@ func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
 	}, r.MTU <= l.MTU
 }
 
-// RejectMTU gives the reason and the additional information for a REJ that names the largest path
-// MTU that will do.
+// RejectMTU returns the reason and the additional information of a REJ that names the largest path
+// MTU.
 func RejectMTU(largest bth.MTU) (Reason, []byte) {
 	return ReasonInvalidMTU, []byte{largest.Enum()}
 }
 
-// RejectedMTU is the path MTU that a peer's REJ named, 0 if it named none: dial again with that.
+// RejectedMTU returns the path MTU that a peer's REJ proposes for another attempt, or 0.
 func (e *Event) RejectedMTU() bth.MTU {
 	if e.Kind != EventRejected || e.Reason != ReasonInvalidMTU || len(e.Info) == 0 {
 		return 0
@@ -39,22 +39,24 @@ func (e *Event) RejectedMTU() bth.MTU {
 	return bth.MTUFromEnum(e.Info[0])
 }
 
-// QPAttributes are what the local QP needs for RTR and RTS. The starting PSN in a message is where its receiver shall
-// begin to send (IBA 12.7.31), so it is the first that the message's sender expects.
+// QPAttributes are the attributes of the local QP for RTR and RTS. The starting PSN in a message is
+// the PSN with which its receiver starts to send (IBA 12.7.31), so the sender of the message
+// expects it first.
 type QPAttributes struct {
 	RemoteQPN       bth.QPN
-	RQPSN           bth.PSN // the first to expect
-	SQPSN           bth.PSN // the first to send
+	RQPSN           bth.PSN // first PSN to expect
+	SQPSN           bth.PSN // first PSN to send
 	MTU             bth.MTU
 	MaxRdAtomic     uint8 // outstanding READs and atomics as requester
-	MaxDestRdAtomic uint8 // as responder
+	MaxDestRdAtomic uint8 // outstanding READs and atomics as responder
 	Timeout         uint8 // Local ACK Timeout, exponent
 	RetryCount      uint8
 	RNRRetry        uint8
 }
 
-// PassiveQP is for the side that got the request and accepts it with a. The Local ACK Timeout is the requester's to
-// choose (IBA 12.7.34: it knows the path); it is taken up to MaxAckTimeout, and 0, which would be never, for that.
+// PassiveQP returns the attributes for the side that accepts the request with a. The requester
+// chooses the Local ACK Timeout, because it knows the path (IBA 12.7.34). It is limited to
+// MaxAckTimeout, which also replaces 0 (never).
 func (r *Request) PassiveQP(a *AcceptParams) QPAttributes {
 	return QPAttributes{
 		RemoteQPN: r.QPN, RQPSN: a.PSN, SQPSN: r.PSN, MTU: r.MTU,
@@ -70,8 +72,9 @@ func boundAckTimeout(t uint8) uint8 {
 	return t
 }
 
-// ActiveQP is for the side that sent the request p and got the response r. A peer that needs longer for its ACKs than the
-// Local ACK Timeout lengthens it, up to MaxAckTimeout.
+// ActiveQP returns the attributes for the side that sent the request p and received the response r.
+// If the peer's ACK delay is longer than the Local ACK Timeout, it replaces it, up to
+// MaxAckTimeout.
 func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 	timeout := p.AckTimeout
 	if timeout == 0 {
@@ -79,7 +82,7 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 	}
 	return QPAttributes{
 		RemoteQPN: r.QPN, RQPSN: p.PSN, SQPSN: r.PSN, MTU: p.MTU,
-		// A peer must not raise what was asked for; one that does is held to it.
+		// A peer must not raise what was requested.
 		MaxRdAtomic:     min(p.InitiatorDepth, r.ResponderResources),
 		MaxDestRdAtomic: min(p.ResponderResources, r.InitiatorDepth),
 		Timeout:         max(timeout, min(r.AckDelay, MaxAckTimeout)),
@@ -88,9 +91,9 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 	}
 }
 
-// AckTimeout is the Local ACK Timeout for a path: twice its life time and the far end's ACK delay,
-// all exponents of 4.096 us x 2^t (IBA 12.7). The sum is rounded to the larger term, or to twice
-// that if the smaller is half of it or more.
+// AckTimeout returns the Local ACK Timeout for a path: twice its packet lifetime plus the peer's
+// ACK delay, all as exponents of 4.096 us x 2^t (IBA 12.7). The sum is rounded to the larger term,
+// or to twice the larger term if the smaller one is at least half of it.
 func AckTimeout(packetLifeTime, ackDelay uint8) uint8 {
 	there, delay := packetLifeTime+1, ackDelay
 	larger, smaller := max(there, delay), min(there, delay)

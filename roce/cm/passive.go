@@ -7,14 +7,16 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Listen makes requests for a service known as EventConnectRequest, or EventSIDRRequest for services
-// of RDMA_PS_UDP. A listener on one address goes before one on all.
+// Listen starts a listener. Requests for the service cause EventConnectRequest, or EventSIDRRequest
+// for services of RDMA_PS_UDP. A listener on one address has precedence over one on all addresses.
+//
+// Errors: ErrParams, ErrListening, ErrTooManyListen.
 func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	if p.Backlog == 0 {
 		p.Backlog = DefaultBacklog
 	}
 	if p.Backlog < 1 || p.Backlog > maxBacklog {
-		return 0, fmt.Errorf("%w: backlog %d; 1 to %d", ErrParams, p.Backlog, maxBacklog)
+		return 0, fmt.Errorf("%w: backlog %d; choose 1 to %d", ErrParams, p.Backlog, maxBacklog)
 	}
 	k := listenKey{p.Service, p.Local}
 	if m.listeners[k] != nil {
@@ -30,8 +32,10 @@ func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	return l.id, nil
 }
 
-// Unlisten ends a listener. Requests that the user has not polled yet are refused; those that he has
-// are his to answer still.
+// Unlisten stops a listener. Requests whose events have not been polled are refused; the user still
+// has to answer the others.
+//
+// Errors: ErrNoListener.
 func (m *CM) Unlisten(now Time, id ListenerID) error {
 	l := m.listenersBy[id]
 	if l == nil {
@@ -62,7 +66,7 @@ func (m *CM) listenerFor(s ServiceID, local bth.GID) *listener {
 	return m.listeners[listenKey{service: s}]
 }
 
-// newRequest takes in the REQ in m.req, which is no duplicate (Idle -> REQ Rcvd).
+// newRequest handles the REQ in m.req, which is not a duplicate (Idle -> REQ Rcvd).
 func (m *CM) newRequest(now Time, p *packet) {
 	r := &m.req
 	if r.LocalID == 0 || !validQPN(r.QPN) {
@@ -103,7 +107,7 @@ func (m *CM) newRequest(now Time, p *packet) {
 	c.lastCall = now + maxPending
 	c.again = now + peerTime(r.RemoteTimeout)/2
 	m.setState(now, c, StateREQRcvd)
-	// The peer waits no longer than this, unless asked to.
+	// The peer waits no longer than this without an MRA.
 	m.arm(c, min(now+peerTime(r.RemoteTimeout)*Time(r.MaxCMRetries+1), c.lastCall))
 	e := Event{Kind: EventConnectRequest, Listener: l.id, Request: r.event(p), PrivateData: requestPrivate(r.Service, r.Private[:])}
 	e.Request.setIPCM(&h)
@@ -119,7 +123,7 @@ func (r *REQ) event(p *packet) *Request {
 	}
 }
 
-// setIPCM takes over the rdma_cm header of a service that has one.
+// setIPCM copies the rdma_cm header, if the service has one.
 func (r *Request) setIPCM(h *IPCMHeader) {
 	if r.Service.IsIP() {
 		r.Source, r.Destination = h.Src, netip.AddrPortFrom(h.Dst, r.Service.Port())
@@ -130,9 +134,9 @@ func requestPrivate(s ServiceID, b []byte) []byte {
 	return append([]byte(nil), b[len(b)-privateLen(s, len(b)):]...)
 }
 
-// admit makes a connection for a request if there is room: in the listener's backlog, among those
-// half open, and at all. A request that is dropped will be repeated by its sender, and finds room if
-// the user has caught up by then.
+// admit creates a connection for a request, unless the listener's backlog, the limit of half-open
+// connections or the table is full. The sender retransmits a dropped request later, when there may
+// be space again.
 func (m *CM) admit(now Time, l *listener, p *packet, k remoteKey) *conn {
 	switch l.pending.admit(k.gid) {
 	case poolFull:
@@ -157,8 +161,8 @@ func (m *CM) admit(now Time, l *listener, p *packet, k remoteKey) *conn {
 	return c
 }
 
-// evictHalfOpen gives up the accepted connection that waits longest for its RTU: of a flood of
-// requests from many addresses, none of which goes on.
+// evictHalfOpen gives up the accepted connection that has waited longest for its RTU. It protects
+// against requests from many addresses that do not proceed.
 func (m *CM) evictHalfOpen(now Time) bool {
 	c := m.ages[ageHalfOpen].head
 	if c == nil || now-c.since < answerGrace {
@@ -169,21 +173,23 @@ func (m *CM) evictHalfOpen(now Time) bool {
 	return true
 }
 
-// reqAgain is a REQ repeated because the user takes his time.
-func (m *CM) reqAgain(now Time, c *conn, p *packet) { m.patience(now, c, p) }
+// duplicateREQ handles a REQ that is retransmitted because the user has not answered yet.
+func (m *CM) duplicateREQ(now Time, c *conn, p *packet) { m.extend(now, c, p) }
 
-// reqStale is a REQ with the communication ID of a connection that ends here.
-func (m *CM) reqStale(_ Time, _ *conn, p *packet) { m.refuseREQ(p, ReasonStaleConnection) }
+// staleREQ handles a REQ with the communication ID of a connection that is ending here.
+func (m *CM) staleREQ(_ Time, _ *conn, p *packet) { m.refuseREQ(p, ReasonStaleConnection) }
 
-// requestExpired is a request that nobody answered while its sender waited.
+// requestExpired handles a request that the user did not answer while its sender waited.
 func (m *CM) requestExpired(now Time, c *conn) {
 	m.c.GaveUp++
 	m.conclude(c, Event{Kind: EventUnreachable})
 	m.closed(now, c)
 }
 
-// Accept grants a request: the answer to EventConnectRequest. The user's QP is in RTR at least.
+// Accept accepts a request, which answers EventConnectRequest. The QP must be in RTR at least.
 // EventEstablished, EventRejected or EventUnreachable follows.
+//
+// Errors: ErrUnknownID, ErrState, ErrParams, ErrPrivateData.
 func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent)
 	if err != nil {
@@ -193,7 +199,7 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	case !validQPN(p.QPN) || p.PSN > 1<<24-1:
 		return fmt.Errorf("%w: QPN %v or PSN %v", ErrParams, p.QPN, p.PSN)
 	case p.RNRRetry > maxRetryCount:
-		return fmt.Errorf("%w: RNR retry count %d beyond 7", ErrParams, p.RNRRetry)
+		return fmt.Errorf("%w: RNR retry count %d above 7", ErrParams, p.RNRRetry)
 	case p.ResponderResources > c.responder || p.InitiatorDepth > c.depth:
 		return fmt.Errorf("%w: responder resources %d and initiator depth %d; the request allows %d and %d",
 			ErrParams, p.ResponderResources, p.InitiatorDepth, c.responder, c.depth)
@@ -213,9 +219,11 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	return nil
 }
 
-// Reject refuses a request, or a response: reason is ReasonConsumer if the application does, with
-// its words in private (at most REJPrivateLen bytes); info (at most InfoLen bytes) is what the
-// architecture adds to some reasons. EventClosed follows.
+// Reject refuses a request or a response. reason is ReasonConsumer if the application decides so.
+// private has at most REJPrivateLen bytes; info, at most InfoLen bytes, is the additional
+// information that some reasons need. EventClosed follows.
+//
+// Errors: ErrUnknownID, ErrState, ErrParams, ErrPrivateData.
 func (m *CM) Reject(now Time, id CommID, reason Reason, info, private []byte) error {
 	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent, StateREPRcvd, StateMRAREPSent)
 	if err != nil {
@@ -238,22 +246,24 @@ func (m *CM) Reject(now Time, id CommID, reason Reason, info, private []byte) er
 	return nil
 }
 
-// SendMRA asks the peer for patience with the answer to its request or response: 4.096 us x 2^t, t up
-// to 31. Without it the CM does so by itself when the peer repeats its message.
+// SendMRA asks the peer to wait for the answer to its request or response: 4.096 us x 2^t, t up to
+// 31. The CM also sends an MRA by itself when the peer retransmits its message.
+//
+// Errors: ErrUnknownID, ErrState, ErrParams.
 func (m *CM) SendMRA(now Time, id CommID, t uint8) error {
 	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent, StateREPRcvd, StateMRAREPSent)
 	if err != nil {
 		return err
 	}
 	if t > maxExponent {
-		return fmt.Errorf("%w: time-out exponent %d; at most 31", ErrParams, t)
+		return fmt.Errorf("%w: timeout exponent %d; at most 31", ErrParams, t)
 	}
 	m.sendMRA(now, c, t)
 	return nil
 }
 
-// rtuArrives completes the set-up (REP Sent, MRA Rcvd -> Established).
-func (m *CM) rtuArrives(now Time, c *conn, p *packet) {
+// handleRTU completes the setup (REP Sent, MRA Rcvd -> Established).
+func (m *CM) handleRTU(now Time, c *conn, p *packet) {
 	var r RTU
 	r.Decode(p.m)
 	m.established(now, c, r.Private[:])
@@ -266,14 +276,14 @@ func (m *CM) established(now Time, c *conn, private []byte) {
 	m.emit(c, Event{Kind: EventEstablished, PrivateData: append([]byte(nil), private...)})
 }
 
-// mraForREP waits longer for the RTU (REP Sent -> MRA Rcvd).
-func (m *CM) mraForREP(now Time, c *conn, p *packet) {
-	m.mraFor(now, c, p, AnswersREP, StateMRAREPRcvd)
+// handleMRAForREP extends the wait for the RTU (REP Sent -> MRA Rcvd).
+func (m *CM) handleMRAForREP(now Time, c *conn, p *packet) {
+	m.handleMRA(now, c, p, AnswersREP, StateMRAREPRcvd)
 }
 
-// CommEstablished says that data came in on the accepted connection's QP, so that the peer is ready
-// though its RTU is not here, perhaps lost (verbs' event COMM_EST; IBA 12.9). It does no harm in
-// other states.
+// CommEstablished reports that the QP of an accepted connection has received a packet. So the peer
+// is ready, even if its RTU is late or lost (event COMM_EST of verbs; IBA 12.9). It has no effect
+// in other states.
 func (m *CM) CommEstablished(now Time, id CommID) {
 	if c, err := m.inState(id, StateREPSent, StateMRAREPRcvd); err == nil {
 		m.established(now, c, nil)

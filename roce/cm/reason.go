@@ -7,17 +7,17 @@ type Reason uint16
 
 // The reasons.
 const (
-	ReasonNone                  Reason = 0 // no REJ was involved
+	ReasonNone                  Reason = 0 // no REJ
 	ReasonNoQP                  Reason = 1
 	ReasonNoEEC                 Reason = 2
 	ReasonNoResources           Reason = 3
-	ReasonTimeout               Reason = 4 // the sender gave up waiting; Info is its GUID
+	ReasonTimeout               Reason = 4 // the sender stopped waiting; Info is its GUID
 	ReasonUnsupported           Reason = 5
 	ReasonInvalidCommID         Reason = 6
 	ReasonInvalidCommInstance   Reason = 7
-	ReasonInvalidServiceID      Reason = 8 // nobody listens there
+	ReasonInvalidServiceID      Reason = 8 // no listener
 	ReasonInvalidTransport      Reason = 9
-	ReasonStaleConnection       Reason = 10 // the sender's QP counts as connected already
+	ReasonStaleConnection       Reason = 10 // the sender's QP is in use by a connection
 	ReasonRDCNotExist           Reason = 11
 	ReasonInvalidGID            Reason = 12
 	ReasonInvalidLID            Reason = 13
@@ -33,9 +33,9 @@ const (
 	ReasonInvalidAltPacketRate  Reason = 23
 	ReasonCMRedirect            Reason = 24
 	ReasonPortRedirect          Reason = 25
-	ReasonInvalidMTU            Reason = 26 // Info's first byte is the largest path MTU that will do, enumerated
+	ReasonInvalidMTU            Reason = 26 // Info[0] is the largest path MTU, encoded
 	ReasonInsufficientResources Reason = 27 // responder resources
-	ReasonConsumer              Reason = 28 // the application said no; its words are in the private data
+	ReasonConsumer              Reason = 28 // the application refused; see the private data
 	ReasonInvalidRNRRetry       Reason = 29
 	ReasonDuplicateCommID       Reason = 30
 	ReasonInvalidClassVersion   Reason = 31
@@ -82,7 +82,7 @@ var reasonNames = [...]string{
 	ReasonVendorOption:          "vendor option not supported",
 }
 
-// String is the reason's name and number, as a user may look it up.
+// String returns the name and number of the reason.
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) && reasonNames[r] != "" {
 		return fmt.Sprintf("%s (reason %d)", reasonNames[r], uint16(r))
@@ -90,14 +90,14 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason %d", uint16(r))
 }
 
-// Answered says which message an MRA or a REJ is about; two bits on the wire.
+// Answered is the message that an MRA or a REJ answers; two bits on the wire.
 type Answered uint8
 
 // The values.
 const (
 	AnswersREQ   Answered = 0
 	AnswersREP   Answered = 1
-	AnswersOther Answered = 2 // REJ: no message; MRA: a LAP
+	AnswersOther Answered = 2 // REJ: none; MRA: a LAP
 )
 
 // SIDRStatus is the answer to a service ID resolution (IBA 12.11.2).

@@ -2,7 +2,7 @@ package cm
 
 import "fmt"
 
-// inState finds the user's connection and checks that it is in one of the states.
+// inState returns the user's connection if it is in one of the states.
 func (m *CM) inState(id CommID, states ...State) (*conn, error) {
 	c := m.byID[id]
 	if c == nil || !c.user {
@@ -16,9 +16,12 @@ func (m *CM) inState(id CommID, states ...State) (*conn, error) {
 	return nil, fmt.Errorf("%w: it is in %v", ErrState, c.state)
 }
 
-// Disconnect ends an established connection, or answers EventDisconnected of a peer that wants to end
-// it: at once if the user has nothing to finish; the CM does it by itself soon. private has at most
-// DREQPrivateLen bytes. EventDisconnected follows if this end began, EventClosed in any case.
+// Disconnect ends an established connection, or answers an EventDisconnected that the peer caused.
+// In the second case the user may first finish its work, but the CM answers by itself soon. private
+// has at most DREQPrivateLen bytes. EventDisconnected follows if this side started, and EventClosed
+// in any case.
+//
+// Errors: ErrUnknownID, ErrState, ErrPrivateData.
 func (m *CM) Disconnect(now Time, id CommID, private []byte) error {
 	c, err := m.inState(id, StateEstablished, StateDREQRcvd)
 	if err != nil {
@@ -36,8 +39,10 @@ func (m *CM) Disconnect(now Time, id CommID, private []byte) error {
 	return nil
 }
 
-// Abort ends a connection in any state as decently as it can: a REJ or DREQ goes out, but the user
-// hears of nothing more than EventClosed.
+// Abort ends a connection in any state. It sends a REJ or DREQ if the state requires one. The only
+// further event is EventClosed.
+//
+// Errors: ErrUnknownID.
 func (m *CM) Abort(now Time, id CommID) error {
 	c := m.byID[id]
 	if c == nil || !c.user {
@@ -66,14 +71,15 @@ func (m *CM) Abort(now Time, id CommID) error {
 	return nil
 }
 
-// Releasing is how many connections wait for the DREP that answers their DREQ.
+// Releasing returns the number of connections that wait for a DREP.
 func (m *CM) Releasing() int { return m.ages[ageRelease].n }
 
-// RepeatDREQs sends each DREQ again that waits for its answer, before its time: for a user who cannot stay until the
-// peer's time-outs, which are seconds, have passed. It does not count as a retry. A peer that has the first one drops the second.
-func (m *CM) RepeatDREQs() {
+// RetransmitDREQs retransmits each DREQ that waits for its answer, without counting it as a retry.
+// It is for a user that cannot wait for the peers' timeouts, which are seconds long. A peer that
+// has received the first DREQ drops the second.
+func (m *CM) RetransmitDREQs() {
 	for c := m.ages[ageRelease].head; c != nil; c = c.links[linkAge].next {
-		m.repeat(c)
+		m.retransmit(c)
 	}
 }
 
@@ -99,7 +105,8 @@ func (m *CM) answerDREQ(now Time, c *conn) {
 	m.enterTimeWait(now, c)
 }
 
-// takeDREQ decodes a DREQ into m.dreq and notes its transaction. It must name this end's QP.
+// takeDREQ decodes a DREQ into m.dreq and stores its transaction. It returns false if the DREQ does
+// not name the local QP.
 func (m *CM) takeDREQ(c *conn, p *packet) bool {
 	m.dreq.Decode(p.m)
 	if m.dreq.RemoteQPN != c.localQPN {
@@ -110,18 +117,19 @@ func (m *CM) takeDREQ(c *conn, p *packet) bool {
 	return true
 }
 
-// concludeDREQ tells the user of the DREQ in m.dreq.
+// concludeDREQ queues the event of the DREQ in m.dreq.
 func (m *CM) concludeDREQ(c *conn) {
 	m.conclude(c, Event{Kind: EventDisconnected, PrivateData: append([]byte(nil), m.dreq.Private[:]...)})
 }
 
-// dreqArrives lets the user finish before the DREP goes out (Established -> DREQ Rcvd).
-func (m *CM) dreqArrives(now Time, c *conn, p *packet) {
+// handleDREQ handles a DREQ. It gives the user time before the DREP is sent (Established -> DREQ
+// Rcvd).
+func (m *CM) handleDREQ(now Time, c *conn, p *packet) {
 	if !m.takeDREQ(c, p) {
 		return
 	}
 	if c.state != StateEstablished {
-		// Only an established peer releases, so the RTU was lost, or comes behind.
+		// Only an established peer sends a DREQ, so the RTU was lost or is late.
 		m.established(now, c, nil)
 	}
 	m.concludeDREQ(c)
@@ -129,26 +137,26 @@ func (m *CM) dreqArrives(now Time, c *conn, p *packet) {
 	m.arm(c, now+min(c.interval/2, drepGrace))
 }
 
-// dreqAtOnce answers a peer that releases before this end was ready (REP Rcvd -> TIME-WAIT), or at
-// the same time as this end (DREQ Sent -> TIME-WAIT): it will answer this end's DREQ, too, but that
-// need not be awaited.
-func (m *CM) dreqAtOnce(now Time, c *conn, p *packet) {
+// answerDREQNow answers a peer that releases before this side was ready (REP Rcvd -> TIME-WAIT) or
+// at the same time as this side (DREQ Sent -> TIME-WAIT). In the second case it does not wait for
+// the DREP to its own DREQ.
+func (m *CM) answerDREQNow(now Time, c *conn, p *packet) {
 	if m.takeDREQ(c, p) {
 		m.concludeDREQ(c)
 		m.answerDREQ(now, c)
 	}
 }
 
-// dreqAgain is a peer that waits for the DREP: the user was too slow.
-func (m *CM) dreqAgain(now Time, c *conn, p *packet) {
+// duplicateDREQ answers a retransmitted DREQ, because the user has not called Disconnect yet.
+func (m *CM) duplicateDREQ(now Time, c *conn, p *packet) {
 	if m.takeDREQ(c, p) {
 		m.c.Duplicate[p.attr.Index()]++
 		m.answerDREQ(now, c)
 	}
 }
 
-// drepArrives ends the release (DREQ Sent -> TIME-WAIT).
-func (m *CM) drepArrives(now Time, c *conn, p *packet) {
+// handleDREP handles the end of the release (DREQ Sent -> TIME-WAIT).
+func (m *CM) handleDREP(now Time, c *conn, p *packet) {
 	var d DREP
 	d.Decode(p.m)
 	m.conclude(c, Event{Kind: EventDisconnected, PrivateData: append([]byte(nil), d.Private[:]...)})
@@ -156,26 +164,26 @@ func (m *CM) drepArrives(now Time, c *conn, p *packet) {
 	m.enterTimeWait(now, c)
 }
 
-// drepAgain answers a DREQ in TIME-WAIT: the DREP was lost, or the DREQs crossed.
-func (m *CM) drepAgain(_ Time, c *conn, p *packet) {
+// resendDREP answers a DREQ in TIME-WAIT: the DREP was lost, or both sides sent a DREQ.
+func (m *CM) resendDREP(_ Time, c *conn, p *packet) {
 	if m.takeDREQ(c, p) {
 		m.c.Duplicate[p.attr.Index()]++
 		m.sendDREP(c, c.releaseTID, nil)
 	}
 }
 
-// drepOnly answers the DREQ of a peer that has not seen this end's REJ yet.
-func (m *CM) drepOnly(_ Time, c *conn, p *packet) {
+// answerDREQOnly answers the DREQ of a peer that has not received this side's REJ yet.
+func (m *CM) answerDREQOnly(_ Time, c *conn, p *packet) {
 	m.answer(answer{to: p.from, attr: AttrDREP, tid: p.m.TID(), local: c.id, remote: p.m.LocalID()})
 }
 
-// brokenOff is a REJ for a connection that this end takes for established, or releases already.
-func (m *CM) brokenOff(now Time, c *conn, _ *packet) {
+// handleLateREJ handles a REJ for a connection that is established or being released here.
+func (m *CM) handleLateREJ(now Time, c *conn, _ *packet) {
 	m.conclude(c, m.rej.event(EventDisconnected))
 	m.enterTimeWait(now, c)
 }
 
-// lapUnsupported answers that RoCE has no alternate paths.
-func (m *CM) lapUnsupported(_ Time, c *conn, p *packet) {
+// refuseLAP answers a LAP: RoCE has no alternate paths.
+func (m *CM) refuseLAP(_ Time, c *conn, p *packet) {
 	m.answer(answer{to: p.from, attr: AttrAPR, tid: p.m.TID(), local: c.id, remote: c.remoteID, status: aprUnsupported})
 }

@@ -79,9 +79,9 @@ func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
 		}
 	}
 	r.empty()
-	for _, n := range r.m.c.Repeated {
+	for _, n := range r.m.c.Retransmitted {
 		if n != 0 {
-			t.Errorf("repeated %v", r.m.c.Repeated)
+			t.Errorf("repeated %v", r.m.c.Retransmitted)
 		}
 	}
 }

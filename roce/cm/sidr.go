@@ -6,12 +6,15 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Resolve asks a peer for the datagram QP behind a service (IBA 12.11). EventSIDRResponse or
+// Resolve asks a peer for the datagram QP of a service (IBA 12.11). EventSIDRResponse or
 // EventUnreachable follows, then EventClosed. The private data may have SIDRREQPrivateLen bytes,
-// IPCMHeaderLen less for services of the rdma_cm.
+// minus IPCMHeaderLen for services of rdma_cm.
+//
+// Errors: ErrParams, ErrPrivateData, ErrTooMany.
 func (m *CM) Resolve(now Time, p *SIDRParams) (CommID, error) {
 	if p.ResponseTimeout > maxExponent || p.MaxRetries > maxCMRetries {
-		return 0, fmt.Errorf("%w: time-out exponent %d (at most 31), retries %d (at most 15)", ErrParams, p.ResponseTimeout, p.MaxRetries)
+		return 0, fmt.Errorf("%w: timeout exponent %d (at most 31), retries %d (at most 15)",
+			ErrParams, p.ResponseTimeout, p.MaxRetries)
 	}
 	if err := checkAddrs(p.Local, p.Remote); err != nil {
 		return 0, err
@@ -34,7 +37,7 @@ func (m *CM) Resolve(now Time, p *SIDRParams) (CommID, error) {
 	return c.id, nil
 }
 
-// newSIDR takes in the SIDR_REQ in m.sreq, which is no duplicate.
+// newSIDR handles the SIDR_REQ in m.sreq, which is not a duplicate.
 func (m *CM) newSIDR(now Time, p *packet) {
 	r := &m.sreq
 	l := m.listenerFor(r.Service, p.from.Local)
@@ -67,6 +70,8 @@ func (m *CM) newSIDR(now Time, p *packet) {
 }
 
 // ReplySIDR answers EventSIDRRequest. EventClosed follows.
+//
+// Errors: ErrUnknownID, ErrState, ErrParams, ErrPrivateData.
 func (m *CM) ReplySIDR(now Time, id CommID, r *SIDRReply) error {
 	c, err := m.inState(id, StateSIDRREQRcvd)
 	if err != nil {
@@ -95,8 +100,8 @@ func (m *CM) replySIDR(now Time, c *conn, r *SIDRReply) {
 	m.linger(now, c, StateSIDRREPSent)
 }
 
-// sidrReplied ends the exchange.
-func (m *CM) sidrReplied(now Time, c *conn, p *packet) {
+// handleSIDRREP ends the exchange.
+func (m *CM) handleSIDRREP(now Time, c *conn, p *packet) {
 	r := &m.srep
 	r.Decode(p.m)
 	if r.Service != c.service || (r.Status == SIDRSuccess && !validQPN(r.QPN)) {

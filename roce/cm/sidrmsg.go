@@ -2,7 +2,7 @@ package cm
 
 import "github.com/gorxe/gorxe/bth"
 
-// SIDRREQ asks for the datagram QP behind a service (IBA 12.11.1).
+// SIDRREQ requests the datagram QP of a service (IBA 12.11.1).
 type SIDRREQ struct {
 	RequestID CommID
 	PKey      bth.PKey
@@ -17,17 +17,17 @@ func (r *SIDRREQ) code(c coder) {
 	c.bytes(16, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a SIDR_REQ.
 func (r *SIDRREQ) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *SIDRREQ) Encode(m *MAD, tid uint64) { m.begin(AttrSIDRREQ, tid); r.code(coder{m, true}) }
 
 // SIDRREP answers a SIDRREQ (IBA 12.11.2).
 type SIDRREP struct {
 	RequestID CommID
 	Status    SIDRStatus
-	InfoLen   uint8 // bytes used of Info
+	InfoLen   uint8 // bytes used in Info
 	QPN       bth.QPN
 	Service   ServiceID
 	QKey      bth.QKey
@@ -46,14 +46,14 @@ func (r *SIDRREP) code(c coder) {
 	c.bytes(96, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a SIDR_REP.
 func (r *SIDRREP) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *SIDRREP) Encode(m *MAD, tid uint64) { m.begin(AttrSIDRREP, tid); r.code(coder{m, true}) }
 
-// LAP asks to load an alternate path (IBA 12.8.1). RoCE has no alternate paths, so only what an
-// answer needs is read.
+// LAP requests an alternate path (IBA 12.8.1). RoCE has none, so LAP holds only what an answer
+// needs.
 type LAP struct {
 	LocalID, RemoteID CommID
 	RemoteQPN         bth.QPN
@@ -64,13 +64,13 @@ func (r *LAP) code(c coder) {
 	c.u24(12, (*uint32)(&r.RemoteQPN))
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be a LAP.
 func (r *LAP) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *LAP) Encode(m *MAD, tid uint64) { m.begin(AttrLAP, tid); r.code(coder{m, true}) }
 
-// The statuses of an APR that are sent here (IBA 12.8.2).
+// Statuses of an APR (IBA 12.8.2).
 const (
 	aprInvalidID   = 1
 	aprUnsupported = 2
@@ -79,7 +79,7 @@ const (
 // APR answers a LAP (IBA 12.8.2).
 type APR struct {
 	LocalID, RemoteID CommID
-	InfoLen           uint8 // bytes used of Info
+	InfoLen           uint8 // bytes used in Info
 	Status            uint8
 	Info              [InfoLen]byte
 	Private           [REJPrivateLen]byte
@@ -93,8 +93,8 @@ func (r *APR) code(c coder) {
 	c.bytes(84, r.Private[:])
 }
 
-// Decode reads the message out of m, whose attribute the caller has checked.
+// Decode reads m, which must be an APR.
 func (r *APR) Decode(m *MAD) { r.code(coder{m, false}) }
 
-// Encode writes the whole MAD.
+// Encode writes the message as a whole MAD.
 func (r *APR) Encode(m *MAD, tid uint64) { m.begin(AttrAPR, tid); r.code(coder{m, true}) }

@@ -1,29 +1,29 @@
 package cm
 
-// State is where a connection, or a SIDR exchange, is in its life (IBA 12.9 with its
-// figures; 12.11 for SIDR). Idle is not having one: such messages are answered without a connection.
+// State is the state of a connection or a SIDR exchange (IBA 12.9 and 12.11). In StateIdle it does
+// not exist; messages for it are answered without a connection.
 type State uint8
 
-// The states. In Refused an end that has sent a REJ repeats it for duplicates; the architecture
-// forgets at once, and then a duplicate of the REQ would be a new request.
+// The states. StateRefused is not in the architecture: the side that has sent a REJ sends it again
+// for duplicates. Otherwise a duplicate of the REQ would be a new request.
 const (
 	StateIdle        State = iota
-	StateREQSent           // active: REP awaited
-	StateMRAREQRcvd        // active: the peer asked for patience
-	StateREPRcvd           // active: the user brings its QP up
-	StateMRAREPSent        // active: so, and the peer was asked for patience
-	StateREQRcvd           // passive: the user thinks about the request
-	StateMRAREQSent        // passive: so, and the peer was asked for patience
-	StateREPSent           // passive: RTU awaited
-	StateMRAREPRcvd        // passive: the peer asked for patience
+	StateREQSent           // active: waits for the REP
+	StateMRAREQRcvd        // active: the peer asked for more time
+	StateREPRcvd           // active: the user prepares its QP
+	StateMRAREPSent        // active: likewise, and an MRA was sent
+	StateREQRcvd           // passive: the user decides on the request
+	StateMRAREQSent        // passive: likewise, and an MRA was sent
+	StateREPSent           // passive: waits for the RTU
+	StateMRAREPRcvd        // passive: the peer asked for more time
 	StateEstablished       //
-	StateDREQSent          // DREP awaited
-	StateDREQRcvd          // the user may finish before the DREP goes out
-	StateTimeWait          // late packets die out
+	StateDREQSent          // waits for the DREP
+	StateDREQRcvd          // the user may finish its work before the DREP
+	StateTimeWait          // late packets leave the network
 	StateRefused           // a REJ was sent
-	StateSIDRREQSent       // SIDR_REP awaited
-	StateSIDRREQRcvd       // the user thinks about the request
-	StateSIDRREPSent       // answered; the answer is repeated for duplicates
+	StateSIDRREQSent       // waits for the SIDR_REP
+	StateSIDRREQRcvd       // the user decides on the request
+	StateSIDRREPSent       // the reply is sent again for duplicates
 	numStates
 )
 
@@ -37,8 +37,8 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// ageNone and the others name the lists in which connections wait in order of their age, to make
-// room if need be.
+// Age lists hold connections in the order in which they entered a state. The oldest ones are
+// evicted when slots are needed.
 const (
 	ageNone = iota
 	ageHalfOpen
@@ -48,11 +48,11 @@ const (
 	numAges
 )
 
-// membership says what a connection in a state counts as.
+// membership says what a connection counts as because of its state.
 type membership struct {
-	pending  bool // in its listener's backlog
-	halfOpen bool // asked for by a peer and not established
-	holdsQP  bool // its remote QP, once known, is in use: another connection to it is stale
+	pending  bool // uses a slot of its listener's backlog
+	halfOpen bool // requested by a peer and not established
+	holdsQP  bool // uses its remote QP, if known: another connection with that QP is stale
 	age      uint8
 }
 
@@ -72,44 +72,44 @@ var memberships = [numStates]membership{
 	StateSIDRREPSent: {age: ageLinger},
 }
 
-// packet is a MAD that came in.
+// packet is a received MAD.
 type packet struct {
 	m    *MAD
 	from Addr
 	attr Attribute
 }
 
-// handler takes in a message that fits the connection.
+// handler handles a message for an existing connection.
 type handler func(m *CM, now Time, c *conn, p *packet)
 
-// onMessage says what a message does in a state. What is not there comes too late, or too early: it
-// is counted and dropped.
+// onMessage lists the handler of each message in each state. Other messages are too late or too
+// early: they are counted and dropped.
 var onMessage = [numStates][AttrAPR + 1]handler{
-	StateREQSent:     {AttrREP: (*CM).repArrives, AttrMRA: (*CM).mraForREQ, AttrREJ: (*CM).rejected},
-	StateMRAREQRcvd:  {AttrREP: (*CM).repArrives, AttrMRA: (*CM).mraForREQ, AttrREJ: (*CM).rejected},
-	StateREPRcvd:     {AttrREP: (*CM).repAgain, AttrREJ: (*CM).rejected, AttrDREQ: (*CM).dreqAtOnce},
-	StateMRAREPSent:  {AttrREP: (*CM).repAgain, AttrREJ: (*CM).rejected, AttrDREQ: (*CM).dreqAtOnce},
-	StateREQRcvd:     {AttrREQ: (*CM).reqAgain, AttrREJ: (*CM).rejected},
-	StateMRAREQSent:  {AttrREQ: (*CM).reqAgain, AttrREJ: (*CM).rejected},
-	StateREPSent:     {AttrREQ: (*CM).repeatFor, AttrRTU: (*CM).rtuArrives, AttrMRA: (*CM).mraForREP, AttrREJ: (*CM).rejected, AttrDREQ: (*CM).dreqArrives},
-	StateMRAREPRcvd:  {AttrREQ: (*CM).repeatFor, AttrRTU: (*CM).rtuArrives, AttrMRA: (*CM).mraForREP, AttrREJ: (*CM).rejected, AttrDREQ: (*CM).dreqArrives},
-	StateEstablished: {AttrREP: (*CM).rtuAgain, AttrREJ: (*CM).brokenOff, AttrDREQ: (*CM).dreqArrives, AttrLAP: (*CM).lapUnsupported},
-	StateDREQSent:    {AttrREQ: (*CM).reqStale, AttrREJ: (*CM).brokenOff, AttrDREQ: (*CM).dreqAtOnce, AttrDREP: (*CM).drepArrives},
-	StateDREQRcvd:    {AttrREQ: (*CM).reqStale, AttrDREQ: (*CM).dreqAgain, AttrREJ: (*CM).brokenOff},
-	StateTimeWait:    {AttrREQ: (*CM).reqStale, AttrDREQ: (*CM).drepAgain},
-	StateRefused:     {AttrREQ: (*CM).repeatFor, AttrREP: (*CM).repeatFor, AttrDREQ: (*CM).drepOnly},
-	StateSIDRREQSent: {AttrSIDRREP: (*CM).sidrReplied},
-	StateSIDRREPSent: {AttrSIDRREQ: (*CM).repeatFor},
+	StateREQSent:     {AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ, AttrREJ: (*CM).handleREJ},
+	StateMRAREQRcvd:  {AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ, AttrREJ: (*CM).handleREJ},
+	StateREPRcvd:     {AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).answerDREQNow},
+	StateMRAREPSent:  {AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).answerDREQNow},
+	StateREQRcvd:     {AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ},
+	StateMRAREQSent:  {AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ},
+	StateREPSent:     {AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU, AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).handleDREQ},
+	StateMRAREPRcvd:  {AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU, AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).handleDREQ},
+	StateEstablished: {AttrREP: (*CM).resendRTU, AttrREJ: (*CM).handleLateREJ, AttrDREQ: (*CM).handleDREQ, AttrLAP: (*CM).refuseLAP},
+	StateDREQSent:    {AttrREQ: (*CM).staleREQ, AttrREJ: (*CM).handleLateREJ, AttrDREQ: (*CM).answerDREQNow, AttrDREP: (*CM).handleDREP},
+	StateDREQRcvd:    {AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).duplicateDREQ, AttrREJ: (*CM).handleLateREJ},
+	StateTimeWait:    {AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).resendDREP},
+	StateRefused:     {AttrREQ: (*CM).answerDuplicate, AttrREP: (*CM).answerDuplicate, AttrDREQ: (*CM).answerDREQOnly},
+	StateSIDRREQSent: {AttrSIDRREP: (*CM).handleSIDRREP},
+	StateSIDRREPSent: {AttrSIDRREQ: (*CM).answerDuplicate},
 }
 
-// onTimer says what the passing of a connection's deadline does.
+// onTimer lists the handlers of an expired deadline.
 var onTimer = [numStates]func(m *CM, now Time, c *conn){
 	StateREQSent:     (*CM).retry,
-	StateMRAREQRcvd:  (*CM).patienceOver,
+	StateMRAREQRcvd:  (*CM).mraExpired,
 	StateREQRcvd:     (*CM).requestExpired,
 	StateMRAREQSent:  (*CM).requestExpired,
 	StateREPSent:     (*CM).retry,
-	StateMRAREPRcvd:  (*CM).patienceOver,
+	StateMRAREPRcvd:  (*CM).mraExpired,
 	StateDREQSent:    (*CM).retry,
 	StateDREQRcvd:    (*CM).answerDREQ,
 	StateTimeWait:    (*CM).closed,
