@@ -57,12 +57,12 @@ func (w *twins) next() (left int) {
 		}
 	}
 	copy(got[at:], body)
-	forget := func(b []byte) []byte { // addresses, keys and QPNs are each engine's own
+	releaseRunqSlot := func(b []byte) []byte { // addresses, keys and QPNs are each engine's own
 		p := &bth.Packet{}
 		must(w.t, p.Parse(b[tx.NetLen:n]))
 		return p.Payload
 	}
-	if !bytes.Equal(forget(got), forget(want)) {
+	if !bytes.Equal(releaseRunqSlot(got), releaseRunqSlot(want)) {
 		w.t.Error("the payloads differ")
 	}
 	return len(body)

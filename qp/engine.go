@@ -12,44 +12,44 @@ import (
 )
 
 const (
-	// chunk is how many bytes one QP may send before the next has its turn.
+	// quantum is the number of bytes that a QP may send before the next QP is served.
 	quantum = 16 << 10
-	// maxPacket is what the engine writes for one packet at most.
+	// maxPacket is the largest packet that the engine writes, in bytes.
 	maxPacket = bth.MaxNetHeader + bth.MaxHeaderLen + 4096
-	// dataHeader is the longest header in front of a payload: a WRITE ONLY with immediate.
+	// dataHeader is the longest header before a payload, that of a WRITE ONLY with immediate.
 	dataHeader = bth.HeaderLen + bth.RETHLen + bth.ImmDtLen
-	// MinBuffer is what any packet without payload needs.
+	// MinBuffer is the size in bytes of a buffer that holds any packet without payload.
 	MinBuffer = bth.MaxNetHeader + bth.MaxHeaderLen
 )
 
-// Config makes an engine.
+// Config holds the parameters of an engine.
 type Config struct {
 	MRs       *mr.Table
-	Rand      func() uint64 // QPNs; crypto-grade in production, seeded in tests
-	MaxQP     int           // 0: 65,536
-	MaxWindow int           // packets in flight for each RC QP; 0: DefaultWindow
+	Rand      func() uint64 // source of QPNs; cryptographic in production, seeded in tests
+	MaxQP     int           // limit of QPs; 0: 65,536
+	MaxWindow int           // limit of packets in flight per RC QP; 0: DefaultWindow
 }
 
-// Engine owns queue pairs and drives their protocol. See the package comment for who may call
-// what from where.
+// Engine owns queue pairs and runs their protocol. The package comment lists which methods may be
+// called from which goroutine.
 type Engine struct {
 	mrs       *mr.Table
 	rand      func() uint64
 	maxWindow uint32
 
 	table       qpTable
-	runqSlots   int // QPs, and dead ones that have a place in runq still
+	runqSlots   int // QPs, including destroyed ones that still occupy a run queue slot
 	paths       map[frame.Path]*sharedPath
-	answerLists [MaxRdAtomic + 1][][]answer // for answers, by half their size; not in use
+	answerLists [MaxRdAtomic + 1][][]answer // unused buffers for answers, indexed by half their capacity
 	lists       [numLists]qpList
 	wheel       wheel
 
-	runq    *sched.Queue[*QP] // QPs that may have something to send
-	serving *QP               // whose turn it is; not in runq
-	turn    uint32            // bytes that it may still send
+	runq        *sched.Queue[*QP] // QPs that may have packets to send
+	serving     *QP               // the QP being served; it is not in runq
+	quantumLeft uint32            // bytes that serving may still send
 
-	window   int   // of prefetching; 0: off
-	pipe     []*QP // QPs on their way through the chain, a ring; see prefetch.go
+	window   int   // prefetch window in QPs; 0: off
+	pipe     []*QP // ring of QPs in the prefetch pipeline; see prefetch.go
 	pipeIn   uint32
 	pipeWQE  uint32
 	pipeKey  uint32
@@ -57,13 +57,13 @@ type Engine struct {
 	pipeMem  uint32
 	incoming [maxPrefetchBatch]incomingPacket
 
-	groups map[bth.GID][]*QP // multicast
+	groups map[bth.GID][]*QP // multicast groups
 
-	lastData   Time // when PollTransmit last sent something other than a late ACK
-	lastRewind Time // when a QP last had to go back
-	lastGap    Time // when a gap was last heard of, by either half of a QP
+	lastData   Time // time of the last packet other than a late ACK
+	lastRewind Time // time of the last go-back; see Calm
+	lastGap    Time // time of the last gap in received PSNs; see RecentGaps
 
-	doorbells    atomic.Pointer[QP] // QPs posted on by other goroutines, newest first
+	doorbells    atomic.Pointer[QP] // list of QPs posted to by other goroutines, newest first
 	doorbellHook func()
 	errHook      func(*QP)
 	host         any
@@ -76,14 +76,14 @@ type Engine struct {
 	word      [atomicLen]byte // scratch
 	grh       [GRHLen]byte    // scratch
 	deferring bool            // see DeferPayloads
-	tx        Transmit        // what PollTransmit returns
-	aside     [maxPacket]byte // packets that may not fit the caller's buffer
+	tx        Transmit        // the result of PollTransmit
+	spill     [maxPacket]byte // for packets that may not fit the caller's buffer
 }
 
-// NewEngine makes an engine without QPs.
+// NewEngine returns an engine without QPs.
 func NewEngine(c Config) (*Engine, error) {
 	if c.MRs == nil || c.Rand == nil {
-		return nil, errors.New("qp: Config needs MRs and Rand")
+		return nil, errors.New("qp: Config.MRs and Config.Rand are required; set both")
 	}
 	if c.MaxQP == 0 {
 		c.MaxQP = defaultMaxQP
@@ -92,10 +92,10 @@ func NewEngine(c Config) (*Engine, error) {
 		c.MaxWindow = DefaultWindow
 	}
 	if c.MaxQP < 1 || c.MaxQP > maxMaxQP {
-		return nil, fmt.Errorf("qp: MaxQP %d out of range 1 to %d", c.MaxQP, maxMaxQP)
+		return nil, fmt.Errorf("qp: MaxQP is %d, want 1 to %d", c.MaxQP, maxMaxQP)
 	}
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
-		return nil, fmt.Errorf("qp: MaxWindow %d out of range %d to %d packets", c.MaxWindow, minWindow, maxMaxWindow)
+		return nil, fmt.Errorf("qp: MaxWindow is %d packets, want %d to %d", c.MaxWindow, minWindow, maxMaxWindow)
 	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory, paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
@@ -106,15 +106,15 @@ func NewEngine(c Config) (*Engine, error) {
 	return e, e.SetPrefetch(DefaultPrefetch)
 }
 
-// SetPortMTU tells the largest path MTU of the port: what UD messages may carry. QPs made later
-// use it.
+// SetPortMTU sets the largest path MTU of the port, which limits UD messages. It applies to QPs
+// created afterwards.
 func (e *Engine) SetPortMTU(m bth.MTU) { e.portMTU = m }
 
-// Counters are the engine's own: read them on its thread.
+// Counters returns the engine's counters. Only the engine's thread may read them.
 func (e *Engine) Counters() *Counters { return &e.c }
 
-// HandlePacket takes in one packet: it finds the QP and checks what a packet must be before the QP's
-// state counts (IBA 9.6.1.1; RoCEv2 A17.4). p's views are not used after it returns.
+// HandlePacket processes a received packet. It finds the QP and makes the checks that do not depend
+// on the QP's state (IBA 9.6.1.1; RoCEv2 A17.4). It does not keep references to p.
 func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(len(p.Payload))
@@ -152,19 +152,19 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 	}
 }
 
-// HasTransmit tells whether PollTransmit may have a packet at now.
+// HasTransmit reports whether PollTransmit may have a packet at time now.
 func (e *Engine) HasTransmit(now Time) bool {
-	return e.serving != nil || e.waiting(now)
+	return e.serving != nil || e.hasQueued(now)
 }
 
-// Serving is the QP whose turn has begun and is not over, or nil.
+// Serving returns the QP that is being served, or nil.
 func (e *Engine) Serving() *QP { return e.serving }
 
-// waiting is HasTransmit with no QP being served.
-func (e *Engine) waiting(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }
+// hasQueued is HasTransmit if no QP is being served.
+func (e *Engine) hasQueued(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }
 
-// Quiet tells whether nothing is under way that another turn would move on: no QP waits for its turn, no ACK that was asked for,
-// no doorbell. Timers may be running.
+// Idle reports whether another step would do nothing: no QP has packets to send, no requested ACK
+// waits, and there is no doorbell and no event. Timers may be running.
 func (e *Engine) Idle() bool {
 	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
 }
@@ -179,7 +179,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	for q := e.next(); q != nil; q = e.next() {
 		to, short := b, len(b) < q.maxPacketLen()
 		if short {
-			to = e.aside[:]
+			to = e.spill[:]
 		}
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
@@ -191,8 +191,8 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		switch {
 		case q.doneSending():
 			e.endService(q)
-		case uint32(n) < e.turn:
-			e.turn -= uint32(n)
+		case uint32(n) < e.quantumLeft:
+			e.quantumLeft -= uint32(n)
 		default:
 			if e.serving = nil; q.list == inRunq {
 				e.enqueue(q)
@@ -219,14 +219,14 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	return nil
 }
 
-// spent tells that the QP has nothing more to send, which spares it a turn to find out; a QP that does not say so may have nothing
-// either. An ACK that is owed is no reason to stay: see stand. The responder's lines are looked at only if it owes something: with thousands of
-// QPs they are far away.
+// doneSending reports whether the QP has nothing more to send. If false, it may still have nothing.
+// A pending ACK does not count: see endService. The responder's fields are read only if the QP owes
+// a response, because with thousands of QPs they are not in the cache.
 func (q *QP) doneSending() bool {
 	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && (!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
 }
 
-// stand ends the turns of a QP that has nothing more to send, but for an ACK that may wait.
+// endService takes a QP without packets off the run queue. A pending ACK stays scheduled.
 func (e *Engine) endService(q *QP) {
 	e.serving = nil
 	e.unlist(q)
@@ -235,7 +235,7 @@ func (e *Engine) endService(q *QP) {
 	}
 }
 
-// longest is what a packet of the QP may need at most.
+// maxPacketLen returns an upper bound for the length of the QP's packets.
 func (q *QP) maxPacketLen() int {
 	netLen := q.path.HeaderLen()
 	if q.typ == UD {
@@ -244,7 +244,8 @@ func (q *QP) maxPacketLen() int {
 	return netLen + dataHeader + int(q.mtu.Load())
 }
 
-// next is the QP whose turn it is: the one being served, else the first that has not left the queue meanwhile.
+// next returns the QP to serve: the current one, or the first in the run queue that still has
+// packets to send.
 func (e *Engine) next() *QP {
 	if q := e.serving; q != nil && q.list == inRunq {
 		return q
@@ -258,14 +259,14 @@ func (e *Engine) next() *QP {
 		e.prefetchNext()
 		q.queued = false
 		if q.list == inRunq {
-			e.serving, e.turn = q, quantum
+			e.serving, e.quantumLeft = q, quantum
 			return q
 		}
-		e.forget(q)
+		e.releaseRunqSlot(q)
 	}
 }
 
-// schedule gives q turns to send.
+// schedule makes q eligible for sending.
 func (e *Engine) schedule(q *QP) {
 	if q.list == inRunq {
 		return
@@ -274,14 +275,14 @@ func (e *Engine) schedule(q *QP) {
 	q.list = inRunq
 	switch {
 	case q == e.serving:
-	case e.serving == nil && e.runq.Len() == 0: // it would be the next at once
-		e.serving, e.turn = q, quantum
+	case e.serving == nil && e.runq.Len() == 0: // it would be served next anyway
+		e.serving, e.quantumLeft = q, quantum
 	default:
 		e.enqueue(q)
 	}
 }
 
-// enqueue puts q at the back of the run queue, or lets it have the place again that it left.
+// enqueue appends q to the run queue, unless q still occupies a slot there.
 func (e *Engine) enqueue(q *QP) {
 	if !q.queued {
 		q.queued = true
@@ -289,10 +290,10 @@ func (e *Engine) enqueue(q *QP) {
 	}
 }
 
-// minRunq is how many QPs the run queue has room for at first.
+// minRunq is the initial capacity of the run queue.
 const minRunq = 64
 
-// growRunq makes room in the run queue for all QPs.
+// growRunq gives the run queue space for all QPs.
 func (e *Engine) growRunq() {
 	old := e.runq
 	if old != nil && e.runqSlots <= old.Cap() {
@@ -302,7 +303,7 @@ func (e *Engine) growRunq() {
 	if old != nil {
 		size = 2 * old.Cap()
 	}
-	e.runq, _ = sched.New[*QP](size, e.window) // both in range
+	e.runq, _ = sched.New[*QP](size, e.window) // size and window are in range
 	for old != nil {
 		q, ok := old.Pop()
 		if !ok {
@@ -312,25 +313,28 @@ func (e *Engine) growRunq() {
 	}
 }
 
-// SetBell sets what PostSend calls, on the poster's goroutine, when it rings the first bell since
-// HandleDoorbells; for waking a sleeping owner. Set it before use.
+// SetDoorbellHook sets a function that the engine calls on the poster's goroutine when the doorbell
+// list becomes non-empty. It wakes a sleeping owner. Set it before use.
 func (e *Engine) SetDoorbellHook(f func()) { e.doorbellHook = f }
 
-// SetErrHook sets what is called, on the engine's thread, whenever a QP enters ERR, whatever the reason. It must not
-// call the engine. Set it before use.
+// SetErrHook sets a function that the engine calls on its thread whenever a QP enters ERR. The
+// function must not call the engine. Set it before use.
 func (e *Engine) SetErrHook(f func(*QP)) { e.errHook = f }
 
-// SetHost and QP.Host keep whose engine it is, for whoever made it. Set it before use; QP.Host from any goroutine.
+// SetHost stores the object that the engine belongs to. Set it before use.
+//
+// Host returns it. It may be called from any goroutine.
 func (e *Engine) SetHost(h any) { e.host = h }
 func (q *QP) Host() any         { return q.eng.host }
 
-// BellPending tells whether HandleDoorbells has work. Any goroutine.
+// DoorbellPending reports whether HandleDoorbells has work. It may be called from any goroutine.
 func (e *Engine) DoorbellPending() bool { return e.doorbells.Load() != nil }
 
-// Ring tells the engine, wherever it runs, of what was posted: it puts the QP on the bell list unless it is there. Any goroutine.
+// RingDoorbell tells the engine that the QP has new work requests. It adds the QP to the doorbell
+// list unless it is on it. It may be called from any goroutine.
 func (q *QP) RingDoorbell() {
-	// No look before the swap: even in vain it is the barrier between the head, which Post has stored, and rung: the engine sees
-	// the head, or the bell.
+	// There is no load before the swap. Even a failed swap is the barrier between Post's store to
+	// head and the load of rung: the engine sees either the new head or the doorbell.
 	if !q.rung.CompareAndSwap(false, true) {
 		return
 	}
@@ -347,12 +351,12 @@ func (q *QP) RingDoorbell() {
 	}
 }
 
-// HandleDoorbells looks at the QPs on which other goroutines posted.
+// HandleDoorbells processes the QPs to which other goroutines have posted.
 func (e *Engine) HandleDoorbells(now Time) {
 	if e.doorbells.Load() == nil {
 		return
 	}
-	// Newest first on the list; turned round so that QPs are served in the order of their posts.
+	// The list is newest first. Reverse it, so that QPs are served in the order of their posts.
 	var first *QP
 	for q := e.doorbells.Swap(nil); q != nil; {
 		next := q.doorbellNext
@@ -362,12 +366,13 @@ func (e *Engine) HandleDoorbells(now Time) {
 	for first != nil {
 		q := first
 		first, q.doorbellNext = q.doorbellNext, nil
-		q.rung.Store(false) // before looking: a later post rings again
+		q.rung.Store(false) // before looking at the queue: a later post rings again
 		e.Posted(q)
 	}
 }
 
-// Posted takes in what was posted on a QP, without a doorbell. The engine's owner.
+// Posted processes new work requests of a QP without a doorbell. Only the engine's owner may call
+// it.
 func (e *Engine) Posted(q *QP) {
 	switch q.State() {
 	case Err:
@@ -380,7 +385,7 @@ func (e *Engine) Posted(q *QP) {
 	}
 }
 
-// event records an asynchronous event.
+// event queues an asynchronous event.
 func (e *Engine) event(ev Event) {
 	if e.eventHead-e.eventTail == eventRing {
 		e.c.EventsLost++
@@ -390,7 +395,7 @@ func (e *Engine) event(ev Event) {
 	e.eventHead++
 }
 
-// PollEvent takes the oldest asynchronous event.
+// PollEvent removes and returns the oldest asynchronous event.
 func (e *Engine) PollEvent() (Event, bool) {
 	if e.eventHead == e.eventTail {
 		return Event{}, false

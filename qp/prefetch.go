@@ -195,7 +195,7 @@ func (f *incomingPacket) find(e *Engine) {
 	}
 	prefetch.Pair(q, &q.responder)
 	if f.recv = info.Op == bth.OpSend || info.HasImm; f.recv {
-		prefetch.Object(&q.rest, restLines)
+		prefetch.Object(&q.coldFields, restLines)
 	}
 	if info.RETH == 0 || len(f.b) < int(info.HeaderLen) {
 		return

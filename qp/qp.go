@@ -10,27 +10,27 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// InitAttr makes a QP.
+// InitAttr holds the parameters of a new QP.
 type InitAttr struct {
 	Type   Type
 	PD     *mr.PD
 	SendCQ *CQ
 	RecvCQ *CQ
-	SRQ    *SRQ // instead of an RQ of its own
+	SRQ    *SRQ // replaces the QP's own RQ
 
-	SQDepth, RQDepth       int // WRs, 0 to MaxQueueDepth
-	MaxSendSGE, MaxRecvSGE int // 0 means 1
+	SQDepth, RQDepth       int // work requests, 0 to MaxQueueDepth
+	MaxSendSGE, MaxRecvSGE int // per work request; 0 means 1
 	MaxInline              int // bytes, 0 to MaxInline
 	SignalAll              bool
-	QPN                    bth.QPN // 0: a random one
+	QPN                    bth.QPN // 0: the engine chooses a random one
 }
 
 // QP is a queue pair.
 //
-// Its fields stand in the order of their use, in cache lines of 64 bytes: the first line serves everything, then come the send
-// queue and the requester, then the responder, and last what the data path rarely looks at. A small message touches six
-// lines at the sender and two at the receiver; see prefetch.go, which fetches them, and TestLayout, which holds
-// them to it.
+// The fields are ordered by use, in cache lines of 64 bytes: the first line is used by everything,
+// then come the send queue and the requester, the responder, and the fields that the data path
+// rarely reads. A small message touches six lines at the sender and two at the receiver. TestLayout
+// checks the layout, on which prefetch.go depends.
 type QP struct {
 	// Line 0.
 	eng          *Engine
@@ -39,58 +39,58 @@ type QP struct {
 	doorbellNext *QP
 	state        atomic.Uint32
 	mtu          atomic.Uint32 // path MTU in bytes; read by posters of UD sends
-	rung         atomic.Bool   // on the bell list
+	rung         atomic.Bool   // on the doorbell list
 	destQP       bth.QPN
 	qpn          bth.QPN
 	pkey         bth.PKey
 	srcPort      uint16 // UDP source port
 	typ          Type
 	list         listID
-	queued       bool // in the run queue, if only as an empty place
-	owes         bool // answers, a NAK or an ACK: transmit has to look at the responder
+	queued       bool // occupies a slot in the run queue, which may be stale
+	owes         bool // a response, NAK or ACK is pending: transmit must look at the responder
 	qkey         bth.QKey
 
-	// Lines 1 to 5, and in line 6 what losses, READs and UD look at.
+	// Lines 1 to 5. Line 6 holds what only losses, READs and UD use.
 	sq sendQueue
 	requester
-	rdEnds *[]uint64      // where each outstanding READ or atomic ends; a ring, made for the first
+	rdEnds *[]uint64      // ring of the ends of outstanding READs and atomics; made for the first one
 	ahs    *[]*frame.Path // UD: the path of each slot's datagram
-	_      [16]byte       // the responder begins with a line
+	_      [16]byte       // pad to a cache line for the responder
 
-	// Line 7, and in line 8 what long WRITEs, READs, atomics and losses look at.
+	// Line 7. Line 8 holds what only long WRITEs, READs, atomics and losses use.
 	responder
 
-	rest
+	coldFields
 }
 
-// rest is what a QP has beside.
-type rest struct {
+// coldFields are the fields that the data path rarely uses.
+type coldFields struct {
 	recvCQ      *CQ
 	srq         *SRQ
 	rq          recvQueue
 	recv        heldRecv
 	attr        attrs         // as last set
 	recvPosters atomic.Uint32 // see RecvPosters
-	groups      uint16        // multicast groups that it is attached to
+	groups      uint16        // number of multicast groups that it is attached to
 	rdHead      uint8         // of rdEnds
 	dead        bool
 	owner       any
 }
 
-// admit makes room for the QP in the run queue.
-func (e *Engine) admit() {
+// reserveRunqSlot makes the run queue large enough for one more QP.
+func (e *Engine) reserveRunqSlot() {
 	e.runqSlots++
 	e.growRunq()
 }
 
-// forget gives the room back, when no place in the run queue is a dead QP's any more.
-func (e *Engine) forget(q *QP) {
+// releaseRunqSlot gives the slot back once a destroyed QP has left the run queue.
+func (e *Engine) releaseRunqSlot(q *QP) {
 	if q.dead && !q.queued {
 		e.runqSlots--
 	}
 }
 
-// CreateQP makes a QP in state RESET.
+// CreateQP returns a new QP in state RESET.
 //
 // Errors: ErrInvalidAttr, ErrInvalidDepth, ErrTooManyQPs.
 func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
@@ -101,14 +101,14 @@ func (e *Engine) CreateQP(a InitAttr) (*QP, error) {
 	return q, nil
 }
 
-// InitQP is CreateQP in memory of the caller's, which is zero and begins with a cache line if it is to be fast. It is the QP's for good: the
-// engine may point to a destroyed QP still.
+// InitQP is CreateQP with memory from the caller. The memory must be zero, and should be aligned to
+// a cache line. It cannot be reused: the engine may refer to a QP after DestroyQP.
 func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	if err := a.Check(); err != nil {
 		return err
 	}
 	if a.SRQ != nil && a.SRQ.eng != e {
-		return fmt.Errorf("%w: the SRQ belongs to another engine", ErrInvalidAttr)
+		return fmt.Errorf("%w: the SRQ belongs to another engine; use one of this engine", ErrInvalidAttr)
 	}
 	if e.table.used >= e.table.max {
 		return fmt.Errorf("%w: the limit is %d", ErrTooManyQPs, e.table.max)
@@ -116,10 +116,10 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	if a.QPN == 0 {
 		a.QPN = e.freeQPN()
 	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
-		return fmt.Errorf("%w: QPN %#x is taken or out of range", ErrInvalidAttr, uint32(a.QPN))
+		return fmt.Errorf("%w: QPN %#x is in use or out of range; choose another or 0", ErrInvalidAttr, uint32(a.QPN))
 	}
 	q.eng, q.typ, q.qpn, q.pd, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.RecvCQ, a.SRQ
-	e.admit()
+	e.reserveRunqSlot()
 	q.initSQ(&a)
 	if a.SRQ == nil {
 		q.rq.init(a.RQDepth, a.MaxRecvSGE)
@@ -132,25 +132,25 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	return nil
 }
 
-// Check tells whether the numbers are within the engine's bounds: ErrInvalidAttr, ErrInvalidDepth.
+// Check reports whether the parameters are in range. Errors: ErrInvalidAttr, ErrInvalidDepth.
 func (a *InitAttr) Check() error {
 	switch {
 	case a.Type >= numTypes:
-		return fmt.Errorf("%w: QP type %d", ErrInvalidAttr, a.Type)
+		return fmt.Errorf("%w: unknown QP type %d; use RC, UC or UD", ErrInvalidAttr, a.Type)
 	case a.PD == nil || a.SendCQ == nil || a.RecvCQ == nil:
-		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ", ErrInvalidAttr)
+		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ; set all three", ErrInvalidAttr)
 	case a.SQDepth < 0 || a.SQDepth > MaxQueueDepth || a.RQDepth < 0 || a.RQDepth > MaxQueueDepth:
-		return fmt.Errorf("%w: SQ of %d, RQ of %d WRs; allowed are 0 to %d", ErrInvalidDepth, a.SQDepth, a.RQDepth, MaxQueueDepth)
+		return fmt.Errorf("%w: SQDepth is %d, RQDepth is %d, want 0 to %d", ErrInvalidDepth, a.SQDepth, a.RQDepth, MaxQueueDepth)
 	case a.MaxSendSGE < 0 || a.MaxSendSGE > MaxSGE || a.MaxRecvSGE < 0 || a.MaxRecvSGE > MaxSGE:
-		return fmt.Errorf("%w: %d send and %d receive SGEs; allowed are 0 to %d", ErrInvalidAttr, a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
+		return fmt.Errorf("%w: MaxSendSGE is %d, MaxRecvSGE is %d, want 0 to %d", ErrInvalidAttr, a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
 	case a.MaxInline < 0 || a.MaxInline > MaxInline:
-		return fmt.Errorf("%w: %d bytes inline; allowed are 0 to %d", ErrInvalidAttr, a.MaxInline, MaxInline)
+		return fmt.Errorf("%w: MaxInline is %d bytes, want 0 to %d", ErrInvalidAttr, a.MaxInline, MaxInline)
 	}
 	return nil
 }
 
-// freeQPN draws a QPN that is not in use, not reserved (0 and 1 are the management QPs), and has room in its bucket, as a fifth of
-// them at least have.
+// freeQPN draws a QPN that is not used, not reserved for management (0 and 1), and has space in its
+// bucket. At least a fifth of the table's slots are free.
 func (e *Engine) freeQPN() bth.QPN {
 	for {
 		n := bth.QPN(e.rand() & psnMask)
@@ -160,7 +160,7 @@ func (e *Engine) freeQPN() bth.QPN {
 	}
 }
 
-// DestroyQP removes a QP without completing anything that it held.
+// DestroyQP removes a QP. Its work requests do not complete.
 func (e *Engine) DestroyQP(q *QP) {
 	if q.dead {
 		return
@@ -170,28 +170,32 @@ func (e *Engine) DestroyQP(q *QP) {
 	q.setState(Reset)
 	e.table.del(q.qpn)
 	e.detachAll(q)
-	e.forget(q)
+	e.releaseRunqSlot(q)
 }
 
-// SetOwner and Owner keep what a QP belongs to, for whoever made it. Owner thread.
+// SetOwner stores the object that the QP belongs to. Owner returns it. Only the engine's thread may
+// call them.
 func (q *QP) SetOwner(o any) { q.owner = o }
 func (q *QP) Owner() any     { return q.owner }
 
-// Posters and RecvPosters are words for whoever keeps posters of sends and of receives apart, zero at first. The engine does not look at
-// them, but posting has their lines at hand.
+// Posters and RecvPosters return words in which the caller can keep locks for posting sends and
+// receives. They are zero at first, and the engine does not use them. They lie in cache lines that
+// posting uses anyway.
 func (q *QP) Posters() *atomic.Uint32     { return &q.sq.posters }
 func (q *QP) RecvPosters() *atomic.Uint32 { return &q.recvPosters }
 
-// QPN is the QP's number. Any goroutine.
+// QPN returns the QP's number. It may be called from any goroutine.
 func (q *QP) QPN() bth.QPN { return q.qpn }
 
-// Type is the QP's transport. Any goroutine.
+// Type returns the QP's transport. It may be called from any goroutine.
 func (q *QP) Type() Type { return q.typ }
 
-// SQLen is how many send work requests are posted and not yet completed. Any goroutine.
+// SQLen returns the number of send work requests that are posted and not completed. It may be
+// called from any goroutine.
 func (q *QP) SQLen() int { return int(q.sq.used()) }
 
-// RQLen is how many receives are posted to the QP's own queue and not yet completed. Owner thread.
+// RQLen returns the number of receives that are posted to the QP's own queue and not completed.
+// Only the engine's thread may call it.
 func (q *QP) RQLen() int {
 	n := int(q.rq.used())
 	if q.recv.held {
@@ -200,17 +204,18 @@ func (q *QP) RQLen() int {
 	return n
 }
 
-// State is the QP's state now. Any goroutine.
+// State returns the QP's state. It may be called from any goroutine.
 func (q *QP) State() State { return State(q.state.Load()) }
 
 func (q *QP) setState(s State) { q.state.Store(uint32(s)) }
 
-// pkeyOK is the partition check of IBA 10.9.3: same partition, one of both a full member.
+// pkeyOK makes the partition check of IBA 10.9.3: the same partition, and at least one side is a
+// full member.
 func (q *QP) pkeyOK(p bth.PKey) bool {
 	return (p^q.pkey)&0x7fff == 0 && (p|q.pkey)&0x8000 != 0
 }
 
-// reset forgets everything that was posted or learnt, without completions (IBA 10.3.1.1).
+// reset discards everything that was posted or received, without completions (IBA 10.3.1.1).
 func (q *QP) reset() {
 	e := q.eng
 	e.stopTimer(q)
@@ -232,9 +237,9 @@ func (q *QP) reset() {
 	q.mtu.Store(uint32(e.portMTU))
 }
 
-// retire frees the oldest send work request and completes it. The slot is free before the CQE is
-// written: a completion that overruns its CQ flushes the queue and must not meet this one again; and
-// who polls the CQE finds the slot free.
+// retire frees the oldest send work request and completes it. It frees the slot before it writes
+// the CQE: if the CQE overruns the CQ, the queue is flushed and must not contain this request; and
+// a caller that polls the CQE finds the slot free.
 func (q *QP) retire(st Status) {
 	tail := q.sq.tail.Load()
 	w := q.sq.at(tail)
@@ -247,7 +252,7 @@ func (q *QP) retire(st Status) {
 	q.complete(q.sq.cq, &wc, false)
 }
 
-// complete writes a CQE. A CQ that is full is lost (IBA 10.2.2.3): the QP goes to ERR.
+// complete writes a CQE. A CQ that overruns is unusable (IBA 10.2.2.3), and the QP goes to ERR.
 func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
 	e := q.eng
 	e.c.Completions++
@@ -271,8 +276,8 @@ func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
 	}
 }
 
-// fail ends the oldest send work request with an error and takes the QP where the architecture
-// says: RC to ERR, UC and UD to SQE (IBA 9.9.2, 10.3.1.6).
+// fail completes the oldest send work request with an error and moves RC QPs to ERR, UC and UD QPs
+// to SQE (IBA 9.9.2, 10.3.1.6).
 func (q *QP) fail(st Status) {
 	q.retire(st)
 	switch {
@@ -285,7 +290,7 @@ func (q *QP) fail(st Status) {
 	}
 }
 
-// toErr moves to ERR and flushes.
+// toErr moves the QP to ERR and flushes it.
 func (q *QP) toErr() {
 	q.setState(Err)
 	q.eng.setTimer(q, Never)
@@ -298,7 +303,7 @@ func (q *QP) toErr() {
 	}
 }
 
-// flush completes everything posted with WRFlushErr, sends and receives.
+// flush completes all posted sends and receives with WRFlushErr.
 func (q *QP) flush() {
 	q.flushSends()
 	if q.recv.held {

@@ -4,15 +4,16 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// requester is the sending half of a connected QP. Packet counts: una is the oldest not yet
-// acknowledged, nxt the next to send, max the first never sent; una <= nxt <= max.
+// requester is the sending part of a connected QP. It counts packets: una is the oldest
+// unacknowledged packet, nxt the next to send, max the first that was never sent; una <= nxt <=
+// max.
 type requester struct {
 	una, nxt, max    uint64
-	lastAsked        uint64 // first packet after the last one that asked for an ACK
-	rdUsed           uint32 // READs and atomics outstanding
-	completionWanted bool   // a signalled work request was sent since
-	drainEvent       bool   // in SQD, EventSQDrained still to come
-	retries          uint8  // time-outs left before giving up
+	lastAsked        uint64 // first packet after the last one with AckReq
+	rdUsed           uint32 // outstanding READs and atomics
+	completionWanted bool   // a signaled work request was sent since lastAsked
+	drainEvent       bool   // in SQD, EventSQDrained is still due
+	retries          uint8  // remaining timeouts
 	rnrRetries       uint8
 
 	win window
@@ -20,14 +21,14 @@ type requester struct {
 }
 
 const (
-	// countBase keeps packet counts away from zero, so that subtracting never wraps.
+	// countBase keeps packet counts away from zero, so that subtraction never wraps.
 	countBase = 1 << 32
-	// askEvery is how many packets may leave before one asks for an ACK.
+	// ackInterval is the largest number of packets between two with AckReq.
 	ackInterval = 32
-	// A READ request asks for as many packets as these at most; see sendRead.
+	// minReadPart and maxReadPart bound the packets that one READ request asks for; see sendRead.
 	minReadPart, maxReadPart = 8, 64
-	// minReadAgain is how many packets a retry asks for at least; see readAgain.
-	minReadAgain = 2
+	// minReadRetry is the smallest number of packets that a retry asks for; see retryRead.
+	minReadRetry = 2
 )
 
 func (q *QP) startRequester(psn bth.PSN) {
@@ -38,15 +39,15 @@ func (q *QP) startRequester(psn bth.PSN) {
 	r.rec.init()
 }
 
-// sizeReads allows another number of outstanding READs and atomics. It happens with none outstanding; the
-// room is made when the first is sent, since many QPs never send any.
+// sizeReads changes the number of READs and atomics that may be outstanding. None is outstanding at
+// that time. The ring is allocated for the first one, because many QPs never send any.
 func (q *QP) sizeReads() {
 	q.rdEnds = nil
 	q.rdHead, q.rdUsed = 0, 0
 }
 
-// opcodes gives the opcode of a request packet by transport, operation, and position: bit 0 says
-// that it starts its message, bit 1 that it ends it.
+// opcodes holds the opcode of a request packet by transport, operation and position. Bit 0 of the
+// position marks the first packet of a message, bit 1 the last.
 var opcodes = buildOpcodes()
 
 func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
@@ -65,7 +66,7 @@ func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 	return t
 }
 
-// transmit writes the QP's next packet: answers first, then requests.
+// transmit writes the QP's next packet: responses first, then requests.
 func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 	if q.owes && q.hasAnswer(now) {
 		if n, netLen = q.sendAnswer(b); n > 0 {
@@ -82,14 +83,14 @@ func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 	}
 }
 
-// sendRequest writes the next request packet of an RC QP, unless it has to wait: for the window,
-// an RNR timer, a fence, a READ slot, or because the send queue is draining or broken.
+// sendRequest writes the next request packet of an RC QP. It returns 0 if the QP must wait for the
+// window, an RNR timer, a fence or an outstanding READ, or if the send queue is draining or broken.
 func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	s := &q.sq
 	if s.cur == s.head.Load() || q.rec.rnrUntil > now {
 		return 0, 0
 	}
-	q.rec.rnrUntil = 0 // over, though the timer's tick may strike later: what comes now is new
+	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
 	w := s.at(s.cur)
 	if w.op.local() {
 		if w = q.passLocals(); w == nil {
@@ -99,13 +100,13 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	if s.cur == s.started && !q.startWQE(w) {
 		return 0, 0
 	}
-	room := int(q.win.size()) - int(q.nxt-q.una)
-	if room <= 0 || w.status != Success {
+	space := int(q.win.size()) - int(q.nxt-q.una)
+	if space <= 0 || w.status != Success {
 		return 0, 0
 	}
 	switch w.op {
 	case OpRead:
-		return q.sendRead(now, b, w, uint32(room))
+		return q.sendRead(now, b, w, uint32(space))
 	case OpCmpSwap, OpFetchAdd:
 		return q.sendAtomic(now, b, w)
 	case OpFlush:
@@ -113,11 +114,10 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	case OpAtomicWrite:
 		return q.sendAtomicWrite(now, b, w)
 	}
-	return q.sendData(now, b, w, room)
+	return q.sendData(now, b, w, space)
 }
 
-// startWQE gives a work request its PSNs, if it may begin now: not before what its fence waits for
-// (IBA 9.5).
+// startWQE assigns PSNs to a work request if it may start. A fence delays the start (IBA 9.5).
 func (q *QP) startWQE(w *wqe) bool {
 	if q.State() != RTS || (w.flags&Fence != 0 && q.rdUsed > 0) {
 		return false
@@ -134,8 +134,8 @@ func (q *QP) startWQE(w *wqe) bool {
 	return true
 }
 
-// header writes the network headers and the BTH of a packet of a connected QP. It returns the packet
-// from the BTH on and the length of the network headers.
+// header writes the network headers and the BTH of a packet of a connected QP. It returns the
+// packet from the BTH on and the length of the network headers.
 func (q *QP) header(b []byte, op bth.Opcode, psn uint64, ackReq bool, pad uint32) (rest []byte, netLen int) {
 	netLen = q.path.PutFrom(b, q.srcPort)
 	rest = b[netLen:]
@@ -144,7 +144,7 @@ func (q *QP) header(b []byte, op bth.Opcode, psn uint64, ackReq bool, pad uint32
 }
 
 // sendData writes one packet of a SEND or WRITE.
-func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) {
+func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int) {
 	s := &q.sq
 	off, n, end := uint32(0), w.length, true
 	if w.npkts > 1 {
@@ -153,7 +153,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) 
 		n = min(mtu, w.length-off)
 		end = s.curPkt == w.npkts-1
 	}
-	ask := q.wantsAck(w, room, end)
+	ask := q.wantsAck(w, space, end)
 	total, netLen, st := q.putData(b, w, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
@@ -169,31 +169,30 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, room int) (total, netLen int) 
 	return total, netLen
 }
 
-// asks tells whether the packet of w that is sent now asks for an ACK, and notes if somebody waits for w's completion; end: it is the last of
-// its message.
-func (q *QP) wantsAck(w *wqe, room int, end bool) bool {
+// wantsAck reports whether the current packet of w must set AckReq, and records whether w needs a
+// completion. end marks the last packet of the message.
+func (q *QP) wantsAck(w *wqe, space int, end bool) bool {
 	s := &q.sq
 	q.completionWanted = q.completionWanted || w.flags&Signaled != 0 || s.signalAll
 	next := s.cur + 1
 	switch {
-	case room == 1 || q.nxt-q.lastAsked >= min(ackInterval, uint64(q.win.size()+1)/2):
+	case space == 1 || q.nxt-q.lastAsked >= min(ackInterval, uint64(q.win.size()+1)/2):
 		return true
 	case !end:
 		return false
 	case q.State() == SQD:
 		return true
 	case next != s.head.Load():
-		// A local operation, or its completion, waits for the ACK, and sends nothing that could ask for it.
+		// A local operation waits for the ACK and sends no packet that could ask for one.
 		return s.at(next).op.local()
 	}
-	// The last packet for now asks if somebody waits for a completion: of this work request, or of
-	// one since the last packet that asked; or if the queue fills up, for a poster who signals
-	// nothing needs its slots all the same.
+	// The last packet for now asks if a completion is waiting for the ACK, or if the queue fills
+	// up: even unsignaled requests must free their slots.
 	return q.completionWanted || 2*s.used() >= uint32(s.depth)
 }
 
-// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message. The payload is
-// padded with zeros to a multiple of 4 bytes (IBA 9.2.4).
+// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message. The payload
+// is padded with zeros to a multiple of 4 bytes (IBA 9.2.4).
 func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen int, st Status) {
 	pos, last := 0, off+n == w.length
 	if off == 0 {
@@ -236,19 +235,18 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 	return netLen + len(rest), netLen, Success
 }
 
-// sendRead asks for the next part of a READ. A READ of more than w.part packets goes out as several
-// READ requests with consecutive PSNs, so that the window bounds what the responder streams at us;
-// on the wire each is an ordinary READ. Where the parts end is settled when the READ starts: a retry
-// asks for a part or for some of its rest, never across its end, since the responder knows only the
-// requests that it has seen.
-func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
+// sendRead requests the next part of a READ. A READ of more than w.part packets is sent as several
+// READ requests with consecutive PSNs, so that the window limits what the responder sends. The
+// parts are fixed when the READ starts. A retry requests a part or the rest of one, but never
+// crosses its end, because the responder knows only the requests that it received.
+func (q *QP) sendRead(now Time, b []byte, w *wqe, space uint32) (int, int) {
 	s := &q.sq
 	part := uint32(w.part)
 	npkts := min(part-s.curPkt%part, w.npkts-s.curPkt)
 	if q.nxt < q.max {
-		npkts = q.readAgain(s.curPkt%part == 0, npkts, room)
+		npkts = q.retryRead(s.curPkt%part == 0, npkts, space)
 	}
-	if npkts == 0 || !q.canSendRead(w) || (room < npkts && q.nxt != q.una) {
+	if npkts == 0 || !q.canSendRead(w) || (space < npkts && q.nxt != q.una) {
 		return 0, 0
 	}
 	mtu := q.mtu.Load()
@@ -264,23 +262,23 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, room uint32) (int, int) {
 	return netLen + int(bth.RCReadRequest.Info().HeaderLen), netLen
 }
 
-// readAgain is how many of the n packets left of a part are asked for again now; 0: wait. Whole
-// parts go out one after the other, as they did at first. But after a loss the window is small, and
-// the rest of a large part would come all at once, be lost again, and keep others from getting
-// through: so it comes as the window allows, from una on, one request at a time. What was asked for
-// that way ends where it did until it has come: the responder may never have seen the first
-// request, but this one, and refuses a repetition that reaches further.
-func (q *QP) readAgain(whole bool, n, room uint32) uint32 {
+// retryRead returns how many of the n remaining packets of a part to request again now; 0 means
+// wait. Complete parts are requested one after the other. After a loss the window is small, and the
+// rest of a large part would arrive in one burst and be lost again. It is therefore requested as
+// the window allows, from una on, one request at a time. Such a request keeps its end until all of
+// its packets have arrived: the responder may have seen only this request, and rejects a duplicate
+// that reaches further.
+func (q *QP) retryRead(whole bool, n, space uint32) uint32 {
 	r := &q.rec
 	switch {
 	case q.nxt < r.readEnd:
 		return uint32(r.readEnd - q.nxt)
-	case whole && n <= room:
+	case whole && n <= space:
 		return n
 	case q.nxt != q.una:
 		return 0
 	}
-	n = min(n, max(room, minReadAgain))
+	n = min(n, max(space, minReadRetry))
 	r.readEnd = q.nxt + uint64(n)
 	return n
 }
@@ -302,7 +300,8 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 	return netLen + int(op.Info().HeaderLen), netLen
 }
 
-// rdRoom tells whether another READ or atomic may be outstanding (IBA 9.7.3 "initiator depth").
+// canSendRead reports whether another READ or atomic may be outstanding (IBA 9.7.3 "initiator
+// depth").
 func (q *QP) canSendRead(w *wqe) bool {
 	if q.attr.MaxRdAtomic == 0 {
 		q.halt(w, LocQPOpErr)
@@ -321,7 +320,7 @@ func (q *QP) rdPush(end uint64) {
 	q.rdUsed++
 }
 
-// rdPop forgets the READs and atomics that were answered whole.
+// rdPop removes the READs and atomics that have been answered completely.
 func (q *QP) rdPop() {
 	for q.rdUsed > 0 && (*q.rdEnds)[q.rdHead] <= q.una {
 		q.rdHead = uint8((int(q.rdHead) + 1) % len(*q.rdEnds))
@@ -329,7 +328,7 @@ func (q *QP) rdPop() {
 	}
 }
 
-// sent does the bookkeeping for a request packet that takes n PSNs.
+// sent updates the state for a request packet that takes n PSNs.
 func (q *QP) sent(now Time, n uint64, ask bool) {
 	psn := q.nxt
 	if psn < q.max {
@@ -345,18 +344,18 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 		}
 		q.max = q.nxt
 	}
-	if r := &q.rec; r.ackDeadline == Never || r.probeDeadline == Never { // else both run already
+	if r := &q.rec; r.ackDeadline == Never || r.probeDeadline == Never { // otherwise both are running
 		q.armRetry(now)
 	}
 }
 
-// halt stops the send queue at a work request that failed here. Those before it complete first.
+// halt stops the send queue at a work request that failed locally. Earlier requests complete first.
 func (q *QP) halt(w *wqe, st Status) {
 	w.status = st
 	q.checkHalted()
 }
 
-// checkHalted ends the failed work request when it is the oldest.
+// checkHalted completes the failed work request once it is the oldest.
 func (q *QP) checkHalted() {
 	s := &q.sq
 	if tail := s.tail.Load(); tail == s.cur && tail != s.started && s.at(tail).status != Success {
@@ -364,8 +363,8 @@ func (q *QP) checkHalted() {
 	}
 }
 
-// drained tells whether no work request is under way. It is not enough that all packets sent so far
-// are acknowledged: a message may be half out.
+// drained reports whether no work request is in progress. It is not enough that all sent packets
+// are acknowledged: a message may be partly sent.
 func (q *QP) drained() bool { return q.sq.tail.Load() == q.sq.started }
 
 // checkDrained reports the end of draining (IBA 10.3.1.5).

@@ -31,9 +31,9 @@ func TestLayout(t *testing.T) {
 	in("sq.tail", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.tail), 3*prefetch.Line, 1)
 	in("una", unsafe.Offsetof(q.una), 0, sendLines)
 	in("timer.armed", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.timer)+unsafe.Offsetof(q.rec.timer.armed), 0, sendLines)
-	rest := unsafe.Offsetof(q.rest)
+	coldFields := unsafe.Offsetof(q.coldFields)
 	for name, at := range map[string]uintptr{"recvCQ": unsafe.Offsetof(q.recvCQ), "rq.tail": unsafe.Offsetof(q.rq) + unsafe.Offsetof(q.rq.tail), "recv.held": unsafe.Offsetof(q.recv) + unsafe.Offsetof(q.recv.held)} {
-		in(name, at, rest&^(prefetch.Line-1), restLines)
+		in(name, at, coldFields&^(prefetch.Line-1), restLines)
 	}
 	p := unsafe.Offsetof(q.responder)
 	if p%prefetch.Line != 0 {

@@ -9,16 +9,16 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// wqe is a send work request in its ring slot: one cache line, and no pointer for the garbage
-// collector. The poster fills it before it publishes the ring's head; from then on it is the engine's,
-// which owns the fields from psn on.
+// wqe is a send work request in its ring slot. It fills one cache line and has no pointers, so the
+// garbage collector does not scan it. The poster fills it before it publishes the ring's head. The
+// engine owns the fields from psn on.
 type wqe struct {
 	id     uint64
-	raddr  uint64 // UD: the peer's QPN and Q_Key
-	one    [1]SGE // the only SGE, if there is one; more are in sendQueue.rooms
+	raddr  uint64 // UD: the QPN and Q_Key of the receiver
+	one    [1]SGE // the SGE, if there is one; more are in sendQueue.slotData
 	length uint32 // of the message, bytes
 	rkey   bth.RKey
-	extra  uint32 // immediate, the rkey to invalidate, or a FLUSH's placement and level
+	extra  uint32 // immediate, R_Key to invalidate, or placement and level of a FLUSH
 	op     Op
 	flags  SendFlags
 	nsge   uint8
@@ -26,46 +26,46 @@ type wqe struct {
 
 	psn    uint64 // count of its first packet
 	npkts  uint32
-	part   uint8  // READ: packets asked for by one request
-	status Status // set when the WQE failed before it was sent whole
+	part   uint8  // READ: packets per request
+	status Status // set if the WQE failed before all of it was sent
 }
 
-// datagramTo packs the address of a UD work request beside its AH.
+// datagramTo packs the QPN and Q_Key of a UD work request.
 func datagramTo(n bth.QPN, k bth.QKey) uint64 { return uint64(n)<<32 | uint64(k) }
 
 func (w *wqe) destQP() bth.QPN { return bth.QPN(w.raddr >> 32) }
 func (w *wqe) qkey() bth.QKey  { return bth.QKey(w.raddr) }
 
-// sendQueue is the SQ: tail <= cur <= started <= head, all counting up for ever. What a poster writes, or
-// what never changes, fills the first line; behind it is what the engine writes.
+// sendQueue is the SQ. The counters tail <= cur <= started <= head only grow. Its first line holds
+// what a poster writes and what never changes, the rest is written by the engine.
 //
-// A post that finds the queue empty begins again at the first slot, which lies in the QP. So a QP that has one request under way at a
-// time uses one line over and over, which comes with the QP's others: a ring that went round would bring all its
-// lines through the caches in turn, and the pages that they are on through the TLB.
+// A post to an empty queue starts again at the first slot, which lies in the QP. A QP with one
+// request at a time therefore uses a single line, which is fetched with the QP, instead of bringing
+// the whole ring through the caches and its pages through the TLB.
 type sendQueue struct {
 	first wqe   // slot 0
-	wqes  []wqe // slots 1 on; with the first a power of two
+	wqes  []wqe // slots from 1; with the first, a power of two
 
-	slotData  *SGE // room for each slot: more SGEs than one, inline data, or an atomic's operands; see roomAt
+	slotData  *SGE // per slot: more than one SGE, inline data, or the operands of an atomic; see slotDataAt
 	cq        *CQ
-	shift     uint32 // what makes a count a slot; the poster sets it while the queue is empty
+	shift     uint32 // maps a counter to a slot; the poster changes it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
-	slotSGEs  uint8 // SGEs a slot has in rooms, or bytes of inline data over 16
+	slotSGEs  uint8 // size of a slot's part of slotData, in SGEs
 	signalAll bool
-	head      atomic.Uint32 // next slot to fill; written by the poster only
+	head      atomic.Uint32 // next slot to fill; written only by the poster
 	posters   atomic.Uint32 // see QP.Posters
 	_         [4]byte
 
 	tail    atomic.Uint32 // next slot to complete
 	cur     uint32        // WQE being sent
-	started uint32        // WQEs that were given PSNs, and local operations that have run
+	started uint32        // WQEs with PSNs assigned, and local operations that have run
 	curPkt  uint32        // next packet of cur
-	locals  uint32        // local operations that have run and wait for those before them
+	locals  uint32        // local operations that have run and wait for earlier work requests
 }
 
-// initSQ makes the queue.
+// initSQ creates the queue.
 func (q *QP) initSQ(a *InitAttr) {
 	s := &q.sq
 	n := slots(max(a.SQDepth, 1))
@@ -81,21 +81,23 @@ func (q *QP) initSQ(a *InitAttr) {
 	}
 }
 
-// slotRoom is how many SGEs a slot has room for: those of a WR, or its inline data instead.
+// slotSGEs returns the size of a slot's part of slotData, in SGEs. It holds the SGEs of a work
+// request or its inline data.
 func (a *InitAttr) slotSGEs() int {
 	return max(a.MaxSendSGE, 1, (a.MaxInline+sgeSize-1)/sgeSize)
 }
 
-// used is how many slots are taken; exact for either end, a snapshot for others.
+// used returns the number of slots in use. It is exact for the poster and the engine, and a
+// snapshot for others.
 func (s *sendQueue) used() uint32 { return s.head.Load() - s.tail.Load() }
 
-// slot is where the work request of a count between tail and head is, and the next one's.
+// slot returns the slot of counter i, which is between tail and head.
 func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.wqes)) }
 
-// at is the work request of a count.
+// at returns the WQE of counter i.
 func (s *sendQueue) at(i uint32) *wqe { return s.in(s.slot(i)) }
 
-// in is the one in a slot.
+// in returns the WQE in a slot.
 func (s *sendQueue) in(slot uint32) *wqe {
 	if slot == 0 {
 		return &s.first
@@ -103,7 +105,7 @@ func (s *sendQueue) in(slot uint32) *wqe {
 	return &s.wqes[slot-1]
 }
 
-// sgesAt are the SGEs of the work request of a count.
+// sgesAt returns the SGEs of the WQE of counter i.
 func (s *sendQueue) sgesAt(i uint32) []SGE {
 	at := s.slot(i)
 	w := s.in(at)
@@ -113,7 +115,7 @@ func (s *sendQueue) sgesAt(i uint32) []SGE {
 	return s.slotDataAt(at)[:w.nsge]
 }
 
-// operands is where an atomic keeps what it compares with and swaps in or adds: where its SGEs are not.
+// operands returns the place of an atomic's operands, which is the one that its SGEs do not use.
 func (s *sendQueue) operands(i uint32) *SGE {
 	at := s.slot(i)
 	if w := s.in(at); w.nsge > 1 {
@@ -133,12 +135,12 @@ func (g *SGE) getOperands() (compare, swapAdd uint64) {
 // ahAt returns the slot of the path of a UD work request.
 func (q *QP) ahAt(i uint32) **frame.Path { return &(*q.ahs)[q.sq.slot(i)] }
 
-// opRule is what the architecture says of one operation (IBA 9.4, 11.4.1.1).
+// opRule holds the rules for one operation (IBA 9.4, 11.4.1.1).
 type opRule struct {
-	types  uint8     // bit of each Type that may use it
+	types  uint8     // bit set of the Types that support it
 	inline bool      // data may be inline
-	fixed  uint32    // length it must have; 0: any
-	need   mr.Access // what the local memory must allow
+	fixed  uint32    // required length in bytes; 0: any
+	need   mr.Access // access that the local memory must allow
 }
 
 const (
@@ -164,9 +166,10 @@ var opRules = [numOps]opRule{
 	OpRegMR:       {types: onRC | onUC},
 }
 
-// PostSend puts work requests on the send queue, in order, and returns how many it took; with an
-// error, those before the offending one are posted (as ibv_post_send's bad_wr). All that fit become
-// visible to the engine at once, with one doorbell. Any goroutine, one at a time for each QP.
+// PostSend appends work requests to the send queue, in order, and returns how many it accepted. If
+// it returns an error, the requests before the failing one are posted, as with ibv_post_send. All
+// accepted requests become visible to the engine at once, with one doorbell. Any goroutine may call
+// it, but only one at a time per QP.
 //
 // Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey. In state ERR posting
 // succeeds and the requests complete with WRFlushErr (IBA 10.3.1.7).
@@ -178,7 +181,8 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	return n, err
 }
 
-// Post is PostSend without the doorbell: the work requests are on the queue, and Engine.Posted or Ring has to follow if there are any.
+// Post is PostSend without the doorbell. If it accepts requests, the caller must call RingDoorbell
+// or Engine.Posted.
 func (q *QP) Post(wrs []SendWR) (int, error) {
 	if st := q.State(); st < RTS {
 		return 0, refuseState(st)
@@ -187,7 +191,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 	head := s.head.Load()
 	used := head - s.tail.Load()
 	if used == 0 {
-		s.shift = -head // the engine looks at no slot until head moves on
+		s.shift = -head // the engine reads no slot until head changes
 	}
 	free := uint32(s.depth) - used
 	var err error
@@ -205,7 +209,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 		n = len(wrs)
 	}
 	if n > 0 {
-		fence.Store(&s.head, head+uint32(n)) // the barrier before the engine's state is in Ring, or in being its owner
+		fence.Store(&s.head, head+uint32(n)) // the barrier before the engine's state is in RingDoorbell, or in owning the engine
 	}
 	return n, err
 }
@@ -260,7 +264,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	return nil
 }
 
-// fillData checks and copies the SGE list or the inline data; it returns the message's length.
+// fillData checks and copies the SGE list or the inline data. It returns the length of the message.
 func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error) {
 	s := &q.sq
 	if w.inline = len(wr.Inline) > 0; w.inline {
@@ -278,12 +282,12 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
 }
 
-// fillSGEs copies SGEs after checking that their keys cover them; it returns their total length.
+// fillSGEs copies SGEs after checking that their keys cover them. It returns their total length.
 func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 	var n uint64
 	for i, g := range src {
 		if g.Length > 0 {
-			// mr.NotYet: a REG_MR posted before this work request will make the key live.
+			// mr.NotYet: a REG_MR that was posted earlier will make the key live.
 			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK && v != mr.NotYet {
 				return 0, refuseSGE(i, &g, v)
 			}
@@ -294,8 +298,9 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 	return n, nil
 }
 
-// gather copies bytes [off, off+len(b)) of a WQE's message into b, which is the packet from byte at on. The keys are looked up anew for
-// every packet: an MR may have died since the post.
+// gather copies bytes [off, off+len(b)) of a WQE's message to b, which starts at offset at of the
+// packet. It looks up the keys for every packet, because an MR may have been deregistered since the
+// post.
 func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 	s := &q.sq
 	if s.at(i).inline {

@@ -98,23 +98,23 @@ func checkNext(r *rapid.T, e *Engine, now Time, model map[*QP]Time, leap Time) T
 // takes 4.9 hours) when the first is armed after a long rest.
 func TestWheelAfterLongRest(t *testing.T) {
 	const turn = Time(1) << (levelBits*wheelLevels + tickShift)
-	for _, rest := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128, 2 * turn, 100*turn + 12345} {
+	for _, coldFields := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128, 2 * turn, 100*turn + 12345} {
 		for _, after := range []Time{1, 1 << 20, turn / 64, turn / 2, turn, 3 * turn} {
 			e, qs := timerQPs(t, 1)
 			e.HandleTimeout(1000)
-			now := rest
+			now := coldFields
 			d := now + after
 			qs[0].setAlarm(d)
 			for i := 0; !qs[0].fired(); i++ {
 				next, ok := e.NextTimeout()
 				if !ok || i > 1000 {
-					t.Fatalf("rest %d, after %d: %d steps, NextTimeout %d %v", rest, after, i, next, ok)
+					t.Fatalf("rest %d, after %d: %d steps, NextTimeout %d %v", coldFields, after, i, next, ok)
 				}
 				now = max(now, next)
 				e.HandleTimeout(now)
 			}
 			if now < d || now > d+2<<tickShift {
-				t.Errorf("rest %d: fired at %d, due at %d", rest, now, d)
+				t.Errorf("rest %d: fired at %d, due at %d", coldFields, now, d)
 			}
 		}
 	}
