@@ -17,12 +17,12 @@ func TestAnswerQueue(t *testing.T) {
 		next := uint64(countBase)           // PSN of the next fresh request
 		type span struct{ from, to uint64 }
 		var owed []span // what has to leave yet
-		room := cap(a.list)
+		capacity := cap(a.list)
 		for range rapid.IntRange(1, 200).Draw(r, "steps") {
 			switch rapid.IntRange(0, 2).Draw(r, "what") {
 			case 0:
 				n := uint32(rapid.IntRange(1, 4).Draw(r, "npkts"))
-				verdict := a.room()
+				verdict := a.freshSpace()
 				if (verdict == refuseInvalid) != (int(a.fresh) >= limit) {
 					r.Fatalf("room says %d with %d fresh of %d", verdict, a.fresh, limit)
 				}
@@ -39,7 +39,7 @@ func TestAnswerQueue(t *testing.T) {
 				n := uint32(rapid.IntRange(1, int(next-psn)).Draw(r, "dup"))
 				if a.insertDuplicate(answer{psn: psn, npkts: n}) {
 					owed = append(owed, span{psn, psn + 1}) // at least its first packet
-				} else if a.waiting() < room {
+				} else if a.waiting() < capacity {
 					r.Fatal("a repetition found no room though there is some")
 				}
 			case 2:
@@ -69,8 +69,8 @@ func TestAnswerQueue(t *testing.T) {
 					r.Fatal("an answer that has left waits still")
 				}
 			}
-			if fresh != int(a.fresh) || fresh > limit || cap(a.list) != room || a.waiting() > 2*limit {
-				r.Fatalf("%d fresh, counted %d, limit %d; %d wait, room for %d of %d", fresh, a.fresh, limit, a.waiting(), cap(a.list), room)
+			if fresh != int(a.fresh) || fresh > limit || cap(a.list) != capacity || a.waiting() > 2*limit {
+				r.Fatalf("%d fresh, counted %d, limit %d; %d wait, room for %d of %d", fresh, a.fresh, limit, a.waiting(), cap(a.list), capacity)
 			}
 		}
 		for !a.empty() {

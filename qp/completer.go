@@ -6,7 +6,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// handleResponse takes in an ACK, NAK, READ response or atomic acknowledgement.
+// handleResponse processes an ACK, NAK, READ response or atomic acknowledgment.
 func (q *QP) handleResponse(now Time, p *bth.Packet) {
 	if st := q.State(); st != RTS && st != SQD {
 		q.eng.c.DropNoQP++
@@ -17,7 +17,7 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 		if p.Info.Op == bth.OpReadResponse {
 			q.rec.spuriousProbe(psn)
 		}
-		q.eng.c.DropGhost++ // acknowledged long ago, or never sent (IBA 9.7.6.1 "ghost")
+		q.eng.c.DropGhost++ // acknowledged before, or never sent (IBA 9.7.6.1 "ghost")
 		return
 	}
 	switch p.Info.Op {
@@ -46,14 +46,14 @@ func (q *QP) handleAck(now Time, psn uint64, s bth.Syndrome) {
 	}
 }
 
-// nakStatus is the completion status that a NAK code means (IBA 11.6.2); none for a sequence error.
+// nakStatus maps NAK codes to completion statuses (IBA 11.6.2). A sequence error has none.
 var nakStatus = map[bth.NAKCode]Status{
 	bth.NAKInvalidRequest:    RemInvReqErr,
 	bth.NAKRemoteAccess:      RemAccessErr,
 	bth.NAKRemoteOperational: RemOpErr,
 }
 
-// handleNAK: all packets before psn are acknowledged by it, psn itself is refused.
+// handleNAK processes a NAK, which acknowledges all packets before psn and refuses psn.
 func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
 	if code == bth.NAKPSNSequence {
 		q.eng.c.RcvdSeqNAK++
@@ -70,9 +70,9 @@ func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
 	}
 }
 
-// ackThrough takes all packets up to and including psn as acknowledged. A READ or atomic ends only
-// by its response: if one stands in the way, its response was lost, an implied NAK (IBA 9.7.6.1).
-// It reports whether the QP is still in business.
+// ackThrough acknowledges all packets up to psn. Only its response completes a READ or atomic: if
+// one precedes psn, its response was lost, which is an implied NAK (IBA 9.7.6.1). It reports
+// whether the QP still works.
 func (q *QP) ackThrough(now Time, psn uint64) bool {
 	s := &q.sq
 	from, implied := q.una, false
@@ -109,10 +109,10 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 	return q.State() != Err
 }
 
-// progress does what follows from acknowledged packets.
+// progress updates the QP after n packets were acknowledged.
 func (q *QP) progress(now Time, n uint64) {
 	s := &q.sq
-	if q.una > q.nxt && !q.resume() { // a retransmission had begun that turns out to be needless
+	if q.una > q.nxt && !q.resume() { // a retransmission turned out to be unnecessary
 		q.nxt = q.una
 		q.rewindCursor()
 	}
@@ -128,8 +128,9 @@ func (q *QP) progress(now Time, n uint64) {
 	q.checkDrained()
 }
 
-// expects finds the READ or atomic that a response with this PSN answers: the oldest work request,
-// once everything before it is acknowledged by the response itself. nil: drop it.
+// expects returns the READ or atomic that a response with this PSN answers: the oldest work
+// request, after the response has acknowledged everything before it. If it is nil, drop the
+// response.
 func (q *QP) expects(now Time, psn uint64) *wqe {
 	if psn > q.una && !q.ackThrough(now, psn-1) {
 		return nil
@@ -137,7 +138,7 @@ func (q *QP) expects(now Time, psn uint64) *wqe {
 	s := &q.sq
 	tail := s.tail.Load()
 	if psn != q.una || tail == s.started {
-		return nil // a gap: ackThrough has sent for what is missing
+		return nil // a gap: ackThrough has started the retransmission
 	}
 	return s.at(tail)
 }
@@ -153,8 +154,8 @@ func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 		q.eng.c.DropGhost++
 		return
 	}
-	// FIRST, MIDDLE, LAST and ONLY are taken alike, by PSN: a READ retried in the middle is answered
-	// with MIDDLE by some responders, with FIRST by others. What counts is the length.
+	// The PSN decides, not FIRST, MIDDLE, LAST or ONLY: some responders answer a retry within a
+	// READ with MIDDLE, others with FIRST. The length must be right.
 	mtu := q.mtu.Load()
 	off := uint32(psn-w.psn) * mtu
 	if uint32(len(p.Payload)) != min(mtu, w.length-off) {
@@ -177,7 +178,7 @@ func (q *QP) handleAtomicAck(now Time, psn uint64, p *bth.Packet) {
 	q.answered(now, w, st)
 }
 
-// answered ends one packet of the oldest READ or atomic.
+// answered completes one packet of the oldest READ or atomic.
 func (q *QP) answered(now Time, w *wqe, st Status) {
 	if st != Success {
 		q.fail(st)

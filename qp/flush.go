@@ -7,15 +7,15 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// FLUSH and ATOMIC WRITE (IBA annex A19). Both are one request packet and are answered by a READ
-// response ONLY without payload; a plain ACK does not end them. At the requester they count as READs
-// and atomics do against what may be outstanding.
+// FLUSH and ATOMIC WRITE (IBA annex A19) consist of one request packet and are answered by a READ
+// response ONLY without payload. A plain ACK does not complete them. At the requester they count as
+// outstanding READs.
 
 // fillFlush copies a FLUSH into its slot.
 func fillFlush(w *wqe, wr *SendWR) error {
 	switch {
 	case wr.Placement == 0 || wr.Placement&^placements != 0 || wr.Level >= numLevels:
-		return fmt.Errorf("%w: FLUSH with placement %d, level %d; allowed are PlaceGlobal, PlacePersistent or both, and FlushRange or FlushRegion", ErrInvalidWR, wr.Placement, wr.Level)
+		return fmt.Errorf("%w: FLUSH with placement %d, level %d; use PlaceGlobal, PlacePersistent or both, and FlushRange or FlushRegion", ErrInvalidWR, wr.Placement, wr.Level)
 	case wr.Length > MaxMessage:
 		return fmt.Errorf("%w: FLUSH of %d bytes, the limit is 2^31", ErrInvalidWR, wr.Length)
 	}
@@ -52,14 +52,14 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 	return netLen + int(info.HeaderLen) + atomicLen, netLen
 }
 
-// sentOne does the bookkeeping for a request of one packet that its own response ends.
+// sentOne updates the state for a request of one packet that its own response completes.
 func (q *QP) sentOne(now Time) {
 	q.sq.cur++
 	q.rdPush(q.nxt + 1)
 	q.sent(now, 1, true)
 }
 
-// handleEmptyResponse ends the FLUSH or ATOMIC WRITE that is the oldest work request.
+// handleEmptyResponse completes the FLUSH or ATOMIC WRITE that is the oldest work request.
 func (q *QP) handleEmptyResponse(now Time, w *wqe, p *bth.Packet) {
 	if len(p.Payload) != 0 {
 		q.fail(BadRespErr)
@@ -68,15 +68,15 @@ func (q *QP) handleEmptyResponse(now Time, w *wqe, p *bth.Packet) {
 	q.answered(now, w, Success)
 }
 
-// flushRights are the rights that a FLUSH of each placement needs, of QP and region alike.
+// flushRights lists the access that a FLUSH of each placement needs, in both the QP and the region.
 var flushRights = [placements + 1]mr.Access{
 	PlaceGlobal:                   mr.FlushGlobal,
 	PlacePersistent:               mr.FlushPersistent,
 	PlaceGlobal | PlacePersistent: mr.FlushGlobal | mr.FlushPersistent,
 }
 
-// flushNeeds is what a FLUSH packet needs, and false if it makes no sense: no placement, or
-// reserved bits.
+// flushNeeds returns what a FLUSH packet needs. It returns false if the packet has no placement or
+// sets reserved bits.
 func flushNeeds(p *bth.Packet) (need mr.Access, level Level, ok bool) {
 	h := p.FETH()
 	place := Placement(h.Placement())
@@ -87,12 +87,11 @@ func flushNeeds(p *bth.Packet) (need mr.Access, level Level, ok bool) {
 	return flushRights[place], level, true
 }
 
-// executeFlush makes what was written before last. The key is checked even if the range is empty:
-// the placement that the region offers hangs on it.
+// executeFlush makes earlier writes visible or persistent. It checks the key even if the range is
+// empty, because the region decides which placements are available.
 //
-// A FLUSH may be run any number of times, so nothing is kept of it; and since not every requester
-// counts it against the outstanding READs and atomics that were agreed on (rxe does not), one too many
-// is dropped until the answers before it have left, not refused.
+// A FLUSH can run any number of times, so no result is saved. Not every requester counts it as an
+// outstanding READ (rxe does not), so one that exceeds the limit is dropped instead of refused.
 func (q *QP) executeFlush(p *bth.Packet) verdict {
 	need, level, ok := flushNeeds(p)
 	h := p.RETH()
@@ -111,31 +110,29 @@ func (q *QP) executeFlush(p *bth.Packet) verdict {
 	return refuseAccess
 }
 
-// executeAtomicWrite stores 8 bytes as one, after everything that came before. They are the bytes
-// of the payload as they stand: unlike the operands of other atomics they have no byte order of
-// their own. The right is RemoteWrite.
+// executeAtomicWrite stores 8 bytes atomically, after all earlier requests. Unlike the operands of
+// other atomics, the bytes are stored in the order of the payload. It needs RemoteWrite.
 func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	h := p.RETH()
 	if q.access&mr.RemoteWrite == 0 || len(p.Payload) != atomicLen || h.DMALen() != atomicLen || h.VA()&(atomicLen-1) != 0 {
-		return refuseInvalid // A19.4.2: the address is naturally aligned
+		return refuseInvalid // A19.4.2: the address must be aligned
 	}
 	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteWrite)
 	if v != mr.OK {
 		return refuseAccess
 	}
-	if mr.AddrOf(mem)&(atomicLen-1) != 0 { // a region whose addresses are out of step with its memory
+	if mr.AddrOf(mem)&(atomicLen-1) != 0 { // the region's addresses are not aligned like its memory
 		return refuseInvalid
 	}
-	if v := q.answers.room(); v != accept {
+	if v := q.answers.freshSpace(); v != accept {
 		return v
 	}
 	mr.CopyIn(mem, p.Payload)
 	return q.queue(answer{psn: q.epsn, npkts: 1, fresh: true})
 }
 
-// repeatEmpty answers a duplicate FLUSH or ATOMIC WRITE: it was executed, since its PSN is behind,
-// and is not executed again - the 8 bytes may hold something newer by now. There is no result to be
-// kept, so none can be lost.
+// duplicateEmpty answers a duplicate FLUSH or ATOMIC WRITE. It does not execute it again, because
+// the memory may have a newer value by now.
 func (q *QP) duplicateEmpty(psn uint64, p *bth.Packet) {
 	need := mr.RemoteWrite
 	if p.Info.Op == bth.OpFlush {

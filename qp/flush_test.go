@@ -11,7 +11,7 @@ import (
 )
 
 func (k *talk) flush(psn, off, n int) pkt {
-	return pkt{op: bth.RCFlush, psn: psn, va: k.at(off), key: k.rkey(), n: uint32(n), place: PlaceGlobal}
+	return pkt{op: bth.RCFlush, psn: psn, va: k.at(off), key: k.rkey(), n: uint32(n), placement: PlaceGlobal}
 }
 
 func (k *talk) atomicWrite(psn, off int, v uint64) pkt {
@@ -40,7 +40,7 @@ func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 	persist := func(a *Attr) { a.Access |= mr.FlushPersistent }
 	noWrite := func(a *Attr) { a.Access = mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal }
 	noDepth := func(a *Attr) { a.MaxDestRdAtomic = 0 }
-	both := func(p *pkt) { p.place = PlaceGlobal | PlacePersistent }
+	both := func(p *pkt) { p.placement = PlaceGlobal | PlacePersistent }
 	for _, c := range []struct {
 		name   string
 		attr   func(*Attr)
@@ -51,8 +51,8 @@ func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 		{"FLUSH through a QP without the right", noFlush, func(k *talk) pkt { return k.flush(0, 0, 8) }, nil, invalid},
 		{"FLUSH, persistent, through a QP without the right", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, both, invalid},
 		{"FLUSH, persistent, of memory that is not", persist, func(k *talk) pkt { return k.flush(0, 0, 8) }, both, access},
-		{"FLUSH to nowhere", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.place = 0 }, invalid},
-		{"FLUSH of a reserved placement", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.place = PlaceGlobal | 4 }, invalid},
+		{"FLUSH to nowhere", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.placement = 0 }, invalid},
+		{"FLUSH of a reserved placement", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.placement = PlaceGlobal | 4 }, invalid},
 		{"FLUSH of a reserved level", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.level = 2 }, invalid},
 		{"FLUSH of more than 2^31 bytes", nil, func(k *talk) pkt { return k.flush(0, 0, MaxMessage+1) }, nil, invalid},
 		{"FLUSH out of bounds", nil, func(k *talk) pkt { return k.flush(0, 1<<20-8, 9) }, nil, access},
@@ -188,7 +188,7 @@ func TestPersistentFlush(t *testing.T) {
 		return fails
 	})
 	must(t, err)
-	p := pkt{op: bth.RCFlush, va: 0x1008, key: bth.RKey(m.RKey()), n: 16, place: PlacePersistent}
+	p := pkt{op: bth.RCFlush, va: 0x1008, key: bth.RKey(m.RKey()), n: 16, placement: PlacePersistent}
 	k.say(p, p)
 	k.hears("RDMA READ response Only +0 msn=1")
 	k.say(p)
@@ -204,7 +204,7 @@ func TestPersistentFlush(t *testing.T) {
 func TestDuplicateOfRefusedOperation(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Access = mr.RemoteRead })
 	none := k.flush(-3, 0, 8)
-	none.place = 0
+	none.placement = 0
 	k.say(k.flush(-3, 0, 8), k.atomicWrite(-2, 0, 1), none)
 	k.hears()
 	k.is(RTS)

@@ -6,25 +6,25 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// Local operations: BIND_MW, LOCAL_INV and REG_MR take their turn on the send queue like any other
-// work request, and complete in order, but no packet leaves (IBA 10.6.6, 10.6.7).
+// The local operations BIND_MW, LOCAL_INV and REG_MR wait in the send queue like other work
+// requests and complete in order, but send no packet (IBA 10.6.6, 10.6.7).
 //
 // The order among operations (IBA 10.8.3.3 and 10.6.5):
 //
-//   - what stands behind a local operation starts only when that has run, so a SEND may carry the
-//     key that a BIND_MW or REG_MR before it has made;
+//   - A work request after a local operation starts only when that has run, so a SEND may carry a
+//     key that an earlier BIND_MW or REG_MR made.
 //   - BIND_MW and REG_MR run as soon as everything before them has been sent; with Fence, when
-//     earlier READs, atomics and FLUSHes are done;
-//   - LOCAL_INV runs when everything before it is complete, fenced or not. The architecture makes
-//     that optional (the local invalidate fence); without it, a packet that has to be sent again
-//     would find its memory gone.
+//     earlier READs, atomics and FLUSHes are complete.
+//   - LOCAL_INV runs when everything before it is complete, with or without Fence. The architecture
+//     makes that optional (local invalidate fence); without it, a retransmitted packet could find
+//     its memory gone.
 //
-// A local operation runs once: when sending goes back over it, it is passed.
+// A local operation runs once. When sending goes back, it is skipped.
 
-// fillOther checks FLUSH and the local operations and copies them into their slot.
+// fillOther checks a FLUSH or local operation and copies it into its slot.
 func (q *QP) fillOther(i uint32, w *wqe, wr *SendWR) error {
 	if len(wr.Inline) > 0 || (len(wr.SGEs) > 0 && wr.Op != OpBindMW) {
-		return fmt.Errorf("%w: %s takes no data", ErrInvalidWR, wr.Op)
+		return fmt.Errorf("%w: %s takes no data; leave SGEs and Inline empty", ErrInvalidWR, wr.Op)
 	}
 	*w = wqe{id: wr.ID, op: wr.Op, flags: wr.Flags, rkey: wr.RKey}
 	switch wr.Op {
@@ -38,11 +38,11 @@ func (q *QP) fillOther(i uint32, w *wqe, wr *SendWR) error {
 	return nil
 }
 
-// fillBind copies the range that a window is bound to. Its keys are checked when the bind runs: the
-// region's may be made by a work request that waits before it.
+// fillBind copies the range of a window. The keys are checked when the bind runs, because an
+// earlier work request may still create them.
 func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
 	if len(wr.SGEs) > 1 {
-		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; not %d", ErrInvalidWR, wr.Op, len(wr.SGEs))
+		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; got %d", ErrInvalidWR, wr.Op, len(wr.SGEs))
 	}
 	w.extra = uint32(wr.Access)
 	w.nsge = uint8(len(wr.SGEs))
@@ -52,8 +52,8 @@ func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
 	return nil
 }
 
-// passLocals runs the local operations at the cursor and returns the work request behind them; nil
-// if there is none, or one of them has to wait or has failed.
+// passLocals runs the local operations at the cursor and returns the next work request. It returns
+// nil if there is none, or if a local operation must wait or has failed.
 func (q *QP) passLocals() *wqe {
 	s := &q.sq
 	for s.cur != s.head.Load() {
@@ -65,7 +65,7 @@ func (q *QP) passLocals() *wqe {
 			return nil
 		}
 		if w.status != Success {
-			return nil // those before it complete first
+			return nil // earlier requests complete first
 		}
 		s.cur++
 		if q.retireLocals(); q.State() == Err {
@@ -75,7 +75,7 @@ func (q *QP) passLocals() *wqe {
 	return nil
 }
 
-// startLocal runs a local operation whose turn it is, and tells whether it was.
+// startLocal runs a local operation and reports whether it did.
 func (q *QP) startLocal(w *wqe) bool {
 	s := &q.sq
 	switch {
@@ -116,8 +116,8 @@ func (q *QP) runLocal(w *wqe) error {
 	}
 }
 
-// retireLocals completes the local operations that have run and are the oldest now. The cursor may
-// stand on one of them, if sending went back.
+// retireLocals completes local operations that have run and are now the oldest. After a go-back,
+// the cursor may point to one of them.
 func (q *QP) retireLocals() {
 	s := &q.sq
 	for tail := s.tail.Load(); s.locals > 0; tail++ {
@@ -134,7 +134,7 @@ func (q *QP) retireLocals() {
 	}
 }
 
-// endScope parts the QP from the windows that were bound to it.
+// endScope releases the QP's memory windows.
 func (q *QP) endScope() {
 	if q.scope != nil {
 		q.scope.End()

@@ -104,14 +104,14 @@ func TestUCStates(t *testing.T) {
 // A CQ that overruns in the middle of an answer stops the answer's other effects: what the response
 // acknowledges, and its own READ.
 func TestCQOverrunByResponse(t *testing.T) {
-	for _, room := range []int{1, 2} { // for the WRITE's completion, or for the READ's too
-		k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(room) })
+	for _, space := range []int{1, 2} { // for the WRITE's completion, or for the READ's too
+		k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(space) })
 		k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpRead, 8), k.wr(4, OpWrite, 8))
 		k.listen()
 		k.snapshot()
 		k.say(pkt{op: bth.RCReadResponseOnly, psn: 2, data: seq(8)})
 		k.is(Err)
-		if room == 1 {
+		if space == 1 {
 			k.unchanged() // the QP broke before the READ's data was taken
 		}
 		k.raises("CQ_ERR", "QP_FATAL")

@@ -128,7 +128,7 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 		to = a.State
 	}
 	if to == Reset || to == Err {
-		return q.leave(to, mask)
+		return q.abandon(to, mask)
 	}
 	t := findTransition(from, to, q.typ)
 	if t == nil {
@@ -152,7 +152,7 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 }
 
 // leave gives up the connection.
-func (q *QP) leave(to State, mask AttrMask) error {
+func (q *QP) abandon(to State, mask AttrMask) error {
 	if extra := mask &^ AttrState; extra != 0 {
 		return fmt.Errorf("%w: going to %s takes no other attribute, not %s", ErrInvalidAttr, to, extra)
 	}

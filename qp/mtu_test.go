@@ -27,12 +27,12 @@ func TestPathMTUWithinPorts(t *testing.T) {
 func TestPortMTUFalls(t *testing.T) {
 	const small = 300
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU, a.Timeout, a.RetryCnt = 1024, 8, 2 })
-	poll := func(room int) []int {
+	poll := func(space int) []int {
 		k.now += 1000
 		k.HandleDoorbells(k.now)
 		k.HandleTimeout(k.now)
 		var sizes []int
-		buf := make([]byte, room)
+		buf := make([]byte, space)
 		for k.HasTransmit(k.now) {
 			tx := k.PollTransmit(k.now, buf)
 			if tx == nil {

@@ -145,7 +145,7 @@ func (e *Engine) Prefetch(packets [][]byte) {
 	for i := range f {
 		f[i].b, f[i].q, f[i].m, f[i].rk, f[i].recv = packets[i], nil, nil, 0, false
 		if far && packets[i] != nil {
-			e.table.ahead(bth.BTH(packets[i]).DestQP())
+			e.table.prefetch(bth.BTH(packets[i]).DestQP())
 		}
 	}
 	for i := range f {
@@ -206,13 +206,13 @@ func (f *incomingPacket) find(e *Engine) {
 }
 
 // chain goes on from what find fetched: to the region, which may be that of the packet before, and to the receive that is next.
-func (f *incomingPacket) chain(e *Engine, before *incomingPacket) {
+func (f *incomingPacket) chain(e *Engine, prev *incomingPacket) {
 	switch {
 	case f.q == nil:
 		return
 	case f.rk == 0:
-	case f.rk == before.rk:
-		f.m = before.m
+	case f.rk == prev.rk:
+		f.m = prev.m
 	default:
 		f.m = e.mrs.PrefetchMR(f.rk, true)
 	}

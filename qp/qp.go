@@ -154,7 +154,7 @@ func (a *InitAttr) Check() error {
 func (e *Engine) freeQPN() bth.QPN {
 	for {
 		n := bth.QPN(e.rand() & psnMask)
-		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil && e.table.room(n) {
+		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil && e.table.hasSpace(n) {
 			return n
 		}
 	}

@@ -6,27 +6,27 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// answer is a READ or atomic to be answered. FLUSH and ATOMIC WRITE are answered as a READ of no
-// bytes is.
+// answer is the response to a READ or atomic that is still to be sent. FLUSH and ATOMIC WRITE are
+// answered like a READ of zero bytes.
 type answer struct {
 	psn    uint64
 	va     uint64
-	orig   uint64 // atomic: the value before
+	orig   uint64 // atomic: the original value
 	key    bth.RKey
 	length uint32
 	npkts  uint32
 	sent   uint32
 	msn    bth.MSN
 	atomic bool
-	fresh  bool // counts against what the peer may have outstanding: no repetition, no FLUSH
+	fresh  bool // counts against MaxDestRdAtomic: neither a duplicate nor a FLUSH
 }
 
-// answerQueue holds answers in the order of their PSNs. Fresh ones are as many as the peer may have
-// outstanding; as many again may be repetitions.
+// answerQueue holds answers in PSN order: up to limit fresh ones, and in all up to twice as many,
+// duplicates included.
 //
-// An idle QP has no room for answers: see lendAnswers.
+// An idle QP has no buffer for answers; see borrowAnswers.
 type answerQueue struct {
-	list  []answer // list[first:] wait
+	list  []answer // list[first:] is waiting
 	first uint16
 	fresh uint16
 	limit uint16
@@ -34,9 +34,9 @@ type answerQueue struct {
 
 func (a *answerQueue) init(limit int) { *a = answerQueue{limit: uint16(limit)} }
 
-// lendAnswers gives the QP room for answers when the first is queued; keepAnswers takes it back when the last has
-// left. Rooms are of the size that the QP's owner allowed (MaxDestRdAtomic), and there are never more than QPs: what peers
-// ask for makes them a few times at first, and then no more.
+// borrowAnswers gives the QP a buffer when its first answer is queued, and returnAnswers takes it
+// back when the last one has been sent. The size of a buffer follows from MaxDestRdAtomic, and
+// there are never more buffers than QPs, so allocation stops after a while whatever peers send.
 func (q *QP) borrowAnswers() {
 	a, e := &q.answers, q.eng
 	q.owes = true
@@ -57,7 +57,7 @@ func (e *Engine) returnAnswers(a *answerQueue) {
 	*a = answerQueue{limit: a.limit}
 }
 
-// repeatAnswer is answerQueue.repeat.
+// queueDuplicate queues the answer to a duplicate request. It reports false if there is no space.
 func (q *QP) queueDuplicate(n answer) bool {
 	if q.answers.limit == 0 {
 		return false
@@ -70,16 +70,17 @@ func (a *answerQueue) waiting() int { return len(a.list) - int(a.first) }
 
 func (a *answerQueue) empty() bool { return int(a.first) == len(a.list) }
 
-// room tells whether a fresh answer fits: a peer with more outstanding than agreed breaks the
-// protocol (IBA 9.7.4.1); with too many repetitions waiting it has to come again.
-func (a *answerQueue) room() verdict {
+// freshSpace reports whether a fresh answer fits. A peer that exceeds the agreed number of
+// outstanding requests violates the protocol (IBA 9.7.4.1). If duplicates take the space, the
+// request is dropped.
+func (a *answerQueue) freshSpace() verdict {
 	if a.fresh >= a.limit {
 		return refuseInvalid
 	}
 	return a.space()
 }
 
-// space tells the same for an answer that does not count against the limit.
+// space does the same for an answer that does not count against the limit.
 func (a *answerQueue) space() verdict {
 	switch {
 	case a.limit == 0:
@@ -90,7 +91,7 @@ func (a *answerQueue) space() verdict {
 	return accept
 }
 
-// insert keeps the order of PSNs.
+// insert adds an answer in PSN order.
 func (a *answerQueue) insert(n answer) {
 	if a.first > 0 && len(a.list) == cap(a.list) {
 		a.list = a.list[:copy(a.list, a.list[a.first:])]
@@ -101,16 +102,16 @@ func (a *answerQueue) insert(n answer) {
 	}
 	i := len(a.list)
 	a.list = append(a.list, n)
-	// It goes even before one that is half out: the requester went back to it, and will come for the
-	// other again.
+	// It may go before an answer that is partly sent: the requester went back to the earlier PSN,
+	// and will request the rest of the other one again.
 	for ; i > int(a.first) && a.list[i-1].psn > n.psn; i-- {
 		a.list[i] = a.list[i-1]
 	}
 	a.list[i] = n
 }
 
-// repeat takes in the answer to a duplicate request. If it is still to come anyway, nothing is
-// added; if the answer under way has passed that point, it goes back.
+// insertDuplicate adds the answer to a duplicate request. If a queued answer still covers it,
+// nothing is added. If that answer is past the requested packet, it goes back to it.
 func (a *answerQueue) insertDuplicate(n answer) bool {
 	for i := int(a.first); i < len(a.list); i++ {
 		w := &a.list[i]
@@ -138,7 +139,7 @@ func (a *answerQueue) pop() {
 	}
 }
 
-// hasAnswer tells whether transmit has an answer to send now.
+// hasAnswer reports whether transmit has a response to send now.
 func (q *QP) hasAnswer(now Time) bool {
 	if q.owes = q.ackOwed || q.nakOwed || !q.answers.empty(); !q.owes {
 		return false
@@ -146,8 +147,8 @@ func (q *QP) hasAnswer(now Time) bool {
 	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
-// sendAnswer writes the next answer (IBA 9.7.5.1.1): READs and atomics in order, then the NAK or ACK that stands
-// behind them.
+// sendAnswer writes the next response (IBA 9.7.5.1.1): READs and atomics in order, then a NAK or
+// ACK.
 func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 	for !q.answers.empty() {
 		a := &q.answers.list[q.answers.first]
@@ -162,7 +163,7 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 			}
 			return n, netLen
 		}
-		// The region died between request and answer.
+		// The region was deregistered after the request.
 		q.nakPSN = a.psn + uint64(a.sent)
 		q.eng.returnAnswers(&q.answers)
 		q.refuseAt(q.nakPSN)
@@ -177,14 +178,14 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 	return 0, 0
 }
 
-// popAnswer forgets the answer that was sent whole.
+// popAnswer removes an answer that has been sent completely.
 func (q *QP) popAnswer() {
 	if q.answers.pop(); q.answers.empty() {
 		q.eng.returnAnswers(&q.answers)
 	}
 }
 
-// refuseAt ends the QP with a remote access error at a PSN that was accepted before.
+// refuseAt fails the QP with a remote access error at a PSN that was accepted earlier.
 func (q *QP) refuseAt(psn uint64) {
 	q.refuseFatally(refuseAccess)
 	q.nakPSN = psn
@@ -204,7 +205,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 			return 0, 0
 		}
 		if a.sent == 0 {
-			fence.Order() // a READ looks after the WRITEs before it have landed: see mr's memory model, rule 3
+			fence.Order() // the READ observes memory after earlier WRITEs: rule 3 of mr's memory model
 		}
 		q.eng.copyOut(rest[hdr:hdr+length], netLen+int(hdr), src)
 		for i := range pad {
@@ -238,16 +239,17 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 	return netLen + int(info.HeaderLen), netLen
 }
 
-// sendAck acknowledges everything up to the last SEND or WRITE. It never names a READ or an atomic behind it: those are
-// acknowledged by their answers alone (IBA 9.7.5.1.1), and a requester that still lacks one may take the ACK
-// for it. (rxe of Linux 6.1 then completes the READ, without its last bytes, and kills the QP.)
+// sendAck acknowledges everything up to the last SEND or WRITE. It never acknowledges a READ or
+// atomic after that: only their responses do (IBA 9.7.5.1.1), and a requester that lacks such a
+// response may mistake the ACK for it. (rxe of Linux 6.1 then completes a READ that lacks its last
+// bytes.)
 func (q *QP) sendAck(b []byte) (n, netLen int) {
 	q.acked()
 	q.eng.c.SentAcks++
 	return q.putAck(b, q.ackable-1, bth.ACKNoLimit)
 }
 
-// sendNAK refuses a packet; it acknowledges those before it, so no ACK is owed any more.
+// sendNAK refuses a packet. It acknowledges all earlier packets, so no other ACK is needed.
 func (q *QP) sendNAK(b []byte) (n, netLen int) {
 	q.nakOwed = false
 	q.acked()

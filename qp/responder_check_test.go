@@ -50,7 +50,7 @@ func TestOpcodeSequence(t *testing.T) {
 			if before.op != bth.RCWriteOnly {
 				first.data, first.n = seq(talkMTU), 2*talkMTU
 			}
-			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU, place: PlaceGlobal}
+			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU, placement: PlaceGlobal}
 			switch {
 			case info.Op == bth.OpAtomicWrite:
 				next.data, next.n = seq(8), 8

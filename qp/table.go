@@ -58,7 +58,7 @@ func (t *qpTable) bucket(n bth.QPN, i int) *qpBucket {
 
 // place is the first where n lies, bucketSize or more if there is none. It looks at all of them: a branch for each would be foretold
 // wrong most of the time, and that costs more.
-func (b *qpBucket) place(n bth.QPN) int {
+func (b *qpBucket) slotOf(n bth.QPN) int {
 	k := &b.qpns
 	return bits.TrailingZeros8(equalBit(k[0], n) | equalBit(k[1], n)<<1 | equalBit(k[2], n)<<2 | equalBit(k[3], n)<<3 | equalBit(k[4], n)<<4)
 }
@@ -69,7 +69,7 @@ func equalBit(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
 // get is the QP with this number, or nil.
 func (t *qpTable) get(n bth.QPN) *QP {
 	b := t.bucket(n, 0)
-	if at := b.place(n); at < bucketSize {
+	if at := b.slotOf(n); at < bucketSize {
 		return b.qps[at]
 	}
 	if b.spilled > 0 {
@@ -84,7 +84,7 @@ func (t *qpTable) get(n bth.QPN) *QP {
 func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
 	for behind = range t.buckets {
 		b = t.bucket(n, behind)
-		if at = b.place(n); at < bucketSize && b.qps[at] != nil {
+		if at = b.slotOf(n); at < bucketSize && b.qps[at] != nil {
 			return b, at, behind
 		}
 		if b.spilled == 0 {
@@ -95,10 +95,10 @@ func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
 }
 
 // room tells whether there is room for n in its own bucket.
-func (t *qpTable) room(n bth.QPN) bool { return t.bucket(n, 0).place(0) < bucketSize }
+func (t *qpTable) hasSpace(n bth.QPN) bool { return t.bucket(n, 0).slotOf(0) < bucketSize }
 
 // ahead fetches the bucket of n.
-func (t *qpTable) ahead(n bth.QPN) { prefetch.Object(t.bucket(n, 0), 1) }
+func (t *qpTable) prefetch(n bth.QPN) { prefetch.Object(t.bucket(n, 0), 1) }
 
 // put takes a QP in. There is room: a fifth of the places at least is free.
 func (t *qpTable) put(q *QP) {
@@ -107,7 +107,7 @@ func (t *qpTable) put(q *QP) {
 	}
 	for i := 0; ; i++ {
 		b := t.bucket(q.qpn, i)
-		if at := b.place(0); at < bucketSize {
+		if at := b.slotOf(0); at < bucketSize {
 			b.qpns[at], b.qps[at] = q.qpn, q
 			t.used++
 			return

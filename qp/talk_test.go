@@ -74,7 +74,7 @@ type pkt struct {
 	syndrome  bth.Syndrome
 	msn       bth.MSN
 	orig      uint64
-	place     Placement // FLUSH
+	placement Placement // FLUSH
 	level     Level
 	qkey      bth.QKey
 	src       bth.QPN
@@ -103,7 +103,7 @@ func (p *pkt) wire(q *QP, base bth.PSN) []byte {
 			f(b[off:])
 		}
 	}
-	put(info.FETH, func(b []byte) { bth.PutFETH(b, uint8(p.place), uint8(p.level)) })
+	put(info.FETH, func(b []byte) { bth.PutFETH(b, uint8(p.placement), uint8(p.level)) })
 	put(info.RETH, func(b []byte) { bth.PutRETH(b, p.va, p.key, p.n) })
 	put(info.AETH, func(b []byte) { bth.PutAETH(b, p.syndrome, p.msn) })
 	put(info.AtomicETH, func(b []byte) { bth.PutAtomicETH(b, p.va, p.key, p.swap, p.compare) })
