@@ -1,29 +1,29 @@
 package qp
 
-// When acknowledgements leave.
+// Delays of ACKs.
 //
-// An ACK sent at once costs a frame and a kick for every message, and it delays the data that the
-// user posts in answer. So an ACK waits for company. How long depends on whether the requester
-// asked for it (AckReq): asked, it leaves in the first turn in which nothing else came or went, after
-// ackSoon at the latest, or with ackBatch packets waiting for it. Not asked, nobody waits for it but
-// the requester's queue slots: it leaves after ackLate, well before the requester's first probe.
-// IBA 9.7.5.1.2 allows both: one ACK covers all packets before it, and any packet may be acknowledged.
+// An immediate ACK costs a frame and a system call for every message and delays the data that the
+// user posts in response. ACKs are therefore delayed. If the requester set AckReq, the ACK is sent
+// in the first step in which nothing else was received or sent, after ackSoon at the latest, or
+// when ackBatch packets wait for it. Otherwise only the requester's queue slots wait for it, and it
+// is sent after ackLate, well before the requester's first probe. IBA 9.7.5.1.2 allows both: an ACK
+// covers all packets before it, and any packet may be acknowledged.
 const (
 	ackSoon  Time = 4_000
 	ackLate  Time = 50_000
 	ackBatch      = 16
 )
 
-// ackState is what a responder owes.
+// ackState describes the ACK that a responder must send.
 type ackState struct {
 	ackOwed  bool
 	ackAsked bool   // the requester set AckReq
-	ackNow   bool   // with the next transmission
-	unacked  uint32 // packets
-	ackSince Time   // owed, or asked for, since
+	ackNow   bool   // send it with the next transmission
+	unacked  uint32 // packets that the ACK will cover
+	ackSince Time   // time since when it is pending, or requested
 }
 
-// ackDue is when the ACK leaves at the latest.
+// ackDue returns the latest time to send the ACK.
 func (a *ackState) ackDue() Time {
 	if a.ackAsked {
 		return a.ackSince + ackSoon
@@ -33,7 +33,7 @@ func (a *ackState) ackDue() Time {
 
 func (a *ackState) acked() { *a = ackState{} }
 
-// oweAck notes that there is something to acknowledge, and whether the requester asked.
+// oweAck records that an ACK is pending, and whether the requester asked for it.
 func (q *QP) oweAck(now Time, asked bool) {
 	if !q.ackOwed || (asked && !q.ackAsked) {
 		q.ackOwed, q.ackAsked, q.ackSince, q.owes = true, asked, now, true
@@ -47,7 +47,7 @@ func (q *QP) oweAck(now Time, asked bool) {
 	}
 }
 
-// oweAckNow is for a duplicate: its requester has waited long enough.
+// oweAckNow schedules an ACK for a duplicate, whose requester has waited long enough.
 func (q *QP) oweAckNow(now Time) {
 	q.oweAck(now, true)
 	q.ackAtOnce()
@@ -58,8 +58,8 @@ func (q *QP) ackAtOnce() {
 	q.eng.schedule(q)
 }
 
-// awaitAck puts a QP that owes nothing but an ACK on the list where that ripens; each is in the
-// order of time.
+// awaitAck adds a QP that only has an ACK to send to the list of its delay. Each list is in order
+// of time.
 func (e *Engine) awaitAck(q *QP) {
 	if q.ackAsked {
 		e.lists[inAckSoon].push(q)
@@ -68,8 +68,8 @@ func (e *Engine) awaitAck(q *QP) {
 	}
 }
 
-// dueAck is a QP whose ACK leaves now. One that was asked for waits for the end of the turn in which
-// its requests came, and of one in which data left.
+// dueAck returns a QP whose ACK must be sent now. A requested ACK waits until a step in which
+// neither a request for it came nor data was sent.
 func (e *Engine) dueAck(now Time) *QP {
 	if q := e.lists[inAckSoon].head; q != nil && (now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
 		return q
@@ -80,20 +80,20 @@ func (e *Engine) dueAck(now Time) *QP {
 	return nil
 }
 
-// RipenAcks lets all ACKs that are owed leave with the next transmissions, and tells whether there are any. It is for an owner
-// that is about to block: the peer needs no timer for an answer that it has, nor the owner one for an answer that it owes.
+// ReleaseAcks makes all pending ACKs leave with the next transmissions and reports whether there
+// are any. An owner calls it before it blocks: then neither side needs a timer for them.
 func (e *Engine) ReleaseAcks() bool {
 	some := false
 	for _, id := range []listID{inAckSoon, inAckLate} {
 		for q := e.lists[id].head; q != nil; q = e.lists[id].head {
-			q.ackAtOnce() // which takes it off the list
+			q.ackAtOnce() // takes q off the list
 			some = true
 		}
 	}
 	return some
 }
 
-// nextAck is when the next ACK is due at the latest.
+// nextAck returns the time at which the next ACK is due.
 func (e *Engine) nextAck() Time {
 	t := Never
 	for _, id := range []listID{inAckSoon, inAckLate} {

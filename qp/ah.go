@@ -7,17 +7,17 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// AH is an address handle: the path to the receiver of UD messages, for SendWR.AH. One AH serves
-// any number of work requests and queue pairs. A device that made it replaces the path when the
-// next hop changes; work requests that are posted afterwards use the new path. All methods may be
-// called from any goroutine.
+// AH is an address handle: the path to the receiver of UD messages, for SendWR.AH. An AH serves any
+// number of work requests and QPs. The device that created it replaces the path when the next hop
+// changes; work requests posted afterwards use the new path. All methods may be called from any
+// goroutine.
 type AH struct {
 	path   atomic.Pointer[frame.Path] // replaced, never changed in place
 	closed atomic.Bool
 	close  func(*AH)
 }
 
-// NewAH returns an address handle with path p, which must not change any more. The first call of
+// NewAH returns an address handle with path p, which must not change afterwards. The first call of
 // Close calls onClose, which may be nil.
 func NewAH(p *frame.Path, onClose func(*AH)) *AH {
 	a := &AH{close: onClose}
@@ -25,7 +25,7 @@ func NewAH(p *frame.Path, onClose func(*AH)) *AH {
 	return a
 }
 
-// UpdateAH replaces the path of a. p must not change any more.
+// UpdateAH replaces the path of a. p must not change afterwards.
 func UpdateAH(a *AH, p *frame.Path) { a.path.Store(p) }
 
 // Path returns the current path, which must not be modified. It is nil for a zero AH.
@@ -39,8 +39,8 @@ func (a *AH) Remote() bth.GID {
 	return bth.GID{}
 }
 
-// Close releases the address handle: a device no longer updates its path. Work requests that were
-// posted with it are not affected. It always returns nil; closing twice is harmless.
+// Close releases the address handle: the device no longer updates its path. Posted work requests
+// are not affected. It always returns nil; closing twice is harmless.
 func (a *AH) Close() error {
 	if !a.closed.Swap(true) && a.close != nil {
 		a.close(a)

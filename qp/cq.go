@@ -7,17 +7,17 @@ import (
 	"github.com/gorxe/gorxe/internal/fence"
 )
 
-// CQ is a completion queue: a ring that the engine fills and one consumer at a time polls.
-// All QPs of a CQ belong to one engine.
+// CQ is a completion queue: a ring that the engine fills and one consumer at a time polls. All QPs
+// of a CQ belong to one engine.
 type CQ struct {
 	ring
 	wcs      []WC
 	mask     uint32
 	depth    uint32
-	armed    atomic.Uint32 // what the consumer waits for: armNone, armSolicited, armAny
+	armed    atomic.Uint32 // what the consumer waits for: armNone, armSolicited or armAny
 	overrun  atomic.Bool
 	notify   func()
-	freeFrom uint32 // engine's copy of tail: spares it the consumer's cache line
+	freeFrom uint32 // the engine's copy of tail, which saves reading the consumer's cache line
 }
 
 const (
@@ -26,30 +26,31 @@ const (
 	armAny
 )
 
-// NewCQ makes a CQ of exactly depth entries, 1 to MaxCQDepth.
+// NewCQ returns a CQ with exactly depth entries, 1 to MaxCQDepth.
 func NewCQ(depth int) (*CQ, error) {
 	if depth < 1 || depth > MaxCQDepth {
-		return nil, fmt.Errorf("%w: CQ of %d entries, allowed are 1 to %d", ErrInvalidDepth, depth, MaxCQDepth)
+		return nil, fmt.Errorf("%w: CQ of %d entries, want 1 to %d", ErrInvalidDepth, depth, MaxCQDepth)
 	}
 	n := slots(depth)
 	return &CQ{wcs: make([]WC, n), mask: n - 1, depth: uint32(depth)}, nil
 }
 
-// SetNotify sets what the engine calls, on its own thread, when an armed CQ gets a completion (or
-// overruns). Call it before the CQ is used.
+// SetNotify sets the function that the engine calls on its thread when an armed CQ gets a
+// completion or overruns. Set it before use.
 func (c *CQ) SetNotify(f func()) { c.notify = f }
 
-// Depth is how many completions the CQ holds.
+// Depth returns the number of completions that the CQ holds.
 func (c *CQ) Depth() int { return int(c.depth) }
 
-// Len is how many completions wait.
+// Len returns the number of completions to poll.
 func (c *CQ) Len() int { return int(c.used()) }
 
-// Overrun tells whether completions were lost because nobody polled. It never goes away
-// (IBA 10.2.2.3): destroy the CQ and make a larger one.
+// Overrun reports whether completions were lost because the CQ was full. This is permanent (IBA
+// 10.2.2.3): destroy the CQ and create a larger one.
 func (c *CQ) Overrun() bool { return c.overrun.Load() }
 
-// Poll takes up to len(wcs) completions, oldest first. Any goroutine, one at a time.
+// Poll copies up to len(wcs) completions to wcs, oldest first, and returns their number. Any
+// goroutine may call it, but only one at a time.
 func (c *CQ) Poll(wcs []WC) int {
 	tail := c.tail.Load()
 	n := min(c.head.Load()-tail, uint32(len(wcs)))
@@ -57,14 +58,16 @@ func (c *CQ) Poll(wcs []WC) int {
 		wcs[i] = c.wcs[(tail+i)&c.mask]
 	}
 	if n > 0 {
-		// Before any post of the consumer's: the engine that sees the post sees the room for its completion.
+		// Comes before any post of the consumer: an engine that sees the post also sees the space
+		// for its completion.
 		fence.Store(&c.tail, tail+n)
 	}
 	return int(n)
 }
 
-// Arm (IBA 11.4.2.2) asks for one call of the notify function at the next completion, or at the next solicited
-// or failed one. A completion that came before Arm does not count: poll once more after it.
+// Arm requests one call of the notify function at the next completion, or with solicitedOnly at the
+// next solicited or failed one (IBA 11.4.2.2). A completion that came before Arm does not count, so
+// poll once more after it.
 func (c *CQ) Arm(solicitedOnly bool) {
 	want := uint32(armAny)
 	if solicitedOnly {
@@ -78,7 +81,7 @@ func (c *CQ) Arm(solicitedOnly bool) {
 	}
 }
 
-// push adds a completion, or reports that there is no room. Engine's thread.
+// push adds a completion. It returns false if the CQ is full. Only the engine's thread may call it.
 func (c *CQ) push(wc *WC, solicited bool) bool {
 	head := c.head.Load()
 	if head-c.freeFrom >= c.depth {
@@ -94,8 +97,9 @@ func (c *CQ) push(wc *WC, solicited bool) bool {
 	return true
 }
 
-// wake calls notify if the consumer armed the CQ for this kind of completion. The consumer arms,
-// then looks at head; the engine moved head, then looks at armed: one of them sees the other.
+// wake calls notify if the consumer armed the CQ for this kind of completion. The consumer arms and
+// then reads head. The engine moves head and then reads armed. At least one of them sees the
+// other's store.
 func (c *CQ) wake(solicited bool) {
 	armed := c.armed.Load()
 	if armed == armNone || (armed == armSolicited && !solicited) {

@@ -1,40 +1,44 @@
-// Package qp is gorxe's engine: queue pairs that speak the reliable (RC), unreliable (UC) and
-// datagram (UD) transports of the InfiniBand architecture, as a pure state machine.
+// Package qp is gorxe's engine: queue pairs that run the reliable (RC), unreliable (UC) and datagram
+// (UD) transports of the InfiniBand architecture, as a pure state machine.
 //
-// The engine does no I/O. It has no goroutine, lock, clock, socket or random source of its own:
-// time is the parameter now, random numbers come from [Config], packets come in through
-// [Engine.HandlePacket] and leave through [Engine.PollTransmit], which writes straight into the
-// caller's transmit buffer. A million packets of loss and reordering therefore replay from one
-// seed.
+// The engine does no I/O and has no goroutines, locks, clocks or random source. The caller passes the
+// time to each method and a random source in [Config]. Received packets go to [Engine.HandlePacket],
+// and [Engine.PollTransmit] writes packets to the caller's transmit buffers. A test can therefore
+// replay any sequence of losses and reorderings from a seed.
 //
-// There are four kinds of method:
+// There are four kinds of methods:
 //
-//   - inputs, which the owner feeds: HandlePacket, HandleTimeout, HandleDoorbells;
-//   - commands, which a user gives: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
-//   - outputs, which the owner polls: PollTransmit, PollEvent, NextTimeout, and the CQ's Poll;
+//   - inputs from the owner: HandlePacket, HandleTimeout, HandleDoorbells;
+//   - commands from the user: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
+//   - outputs to the owner: PollTransmit, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.
 //
-// One thread owns an engine and everything in it. Only the methods that say so may be called from
-// another goroutine: they are PostSend, PostRecv (single producer rings, then a doorbell on a
-// lock-free list), CQ.Poll and CQ.Arm (single consumer ring) and the getters QPN, Type and State.
-//
-// # Reading order
-//
-//   - types.go, ah.go: work requests, completions, statuses, states
-//   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
-//   - qp.go: a QP's fields in the order of their use; path.go: paths that QPs share
-//   - engine.go: QP table, doorbells, run queue, events; timer.go: the timer wheel; prefetch.go and package sched:
-//     whose turn comes, and how what it needs is fetched ahead
-//   - modify.go: the state machine of RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
-//   - requester.go: a work request becomes packets; completer.go: what answers do to it;
-//     retry.go: go-back-N, time-outs, RNR waits; window.go: how much may be in flight; deferred.go: payloads that the owner copies
-//   - responder.go: a request packet is checked and executed; respond.go: its answers are built
-//   - local.go: BIND_MW, LOCAL_INV and REG_MR; flush.go: FLUSH and ATOMIC WRITE, both sides
-//   - unreliable.go: UC and UD
+// One thread, the owner, has an engine and everything in it. Other goroutines may only call methods
+// whose comments say so: PostSend and PostRecv (rings with one producer, and a lock-free list of
+// doorbells), CQ.Poll and CQ.Arm (a ring with one consumer), and the getters QPN, Type and State.
 //
 // # PSNs
 //
-// On the wire a PSN has 24 bits. Inside, both halves of a QP count packets in 64 bits that never
-// wrap and whose low 24 bits are the PSN, so that ordinary comparison is right everywhere; the one
-// place that turns a wire PSN into a count is [extend].
+// A PSN on the wire has 24 bits. Requester and responder count packets in 64 bits, which never wrap.
+// The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend] converts a PSN
+// from the wire to a count.
+//
+// # Reading order
+//
+//   - types.go, ah.go, counters.go: work requests, completions, statuses, states, counters
+//   - ring.go, sq.go, rq.go, cq.go, refuse.go: the queues between user and engine, and their errors
+//   - qp.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; paths that QPs
+//     share; the memory that a QP needs
+//   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
+//   - timer.go: the timer wheel
+//   - prefetch.go and package sched: which QP is next, and what is prefetched for it
+//   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
+//   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
+//   - completer.go: handling of responses
+//   - retry.go, window.go: go-back-N, timeouts, RNR waits; the limit of packets in flight
+//   - responder.go, execute.go: checks and execution of request packets
+//   - respond.go, ack.go: responses; when ACKs are sent
+//   - local.go: BIND_MW, LOCAL_INV and REG_MR
+//   - flush.go: FLUSH and ATOMIC WRITE, both sides
+//   - unreliable.go, multicast.go: UC and UD; multicast groups
 package qp

@@ -322,10 +322,10 @@ func (e *Engine) SetDoorbellHook(f func()) { e.doorbellHook = f }
 func (e *Engine) SetErrHook(f func(*QP)) { e.errHook = f }
 
 // SetHost stores the object that the engine belongs to. Set it before use.
-//
-// Host returns it. It may be called from any goroutine.
 func (e *Engine) SetHost(h any) { e.host = h }
-func (q *QP) Host() any         { return q.eng.host }
+
+// Host returns what Engine.SetHost has stored. It may be called from any goroutine.
+func (q *QP) Host() any { return q.eng.host }
 
 // DoorbellPending reports whether HandleDoorbells has work. It may be called from any goroutine.
 func (e *Engine) DoorbellPending() bool { return e.doorbells.Load() != nil }

@@ -6,8 +6,9 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// Footprint is how many bytes the rings take that a creator asks for, the SQ's first slot included, which lies in the QP: what a QP has
-// beyond them does not depend on the attributes (see TestFootprint). Depths and SGEs are as CreateQP takes them.
+// Footprint returns the memory in bytes of the rings that CreateQP allocates for these parameters,
+// including the SQ's first slot, which lies in the QP. The rest of a QP has a constant size; see
+// TestFootprint.
 func (a *InitAttr) Footprint() int {
 	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotSGEs()*sgeSize)
 	if a.Type == UD {
@@ -22,28 +23,29 @@ func (a *InitAttr) Footprint() int {
 
 const sgeSize = int(unsafe.Sizeof(SGE{}))
 
-// Footprint is how many bytes the SRQ's rings take.
+// Footprint returns the memory of the SRQ's rings in bytes.
 func (c *SRQConfig) Footprint() int {
 	return int(slots(max(c.Depth, 1))) * (int(unsafe.Sizeof(rwqe{})) + max(c.MaxSGE, 1)*sgeSize)
 }
 
-// CQFootprint is how many bytes a CQ of that depth takes.
+// CQFootprint returns the memory of a CQ with that depth in bytes.
 func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(WC{})) }
 
-// inlineAt is where a slot keeps inline data: in place of its SGEs.
+// inlineAt returns the memory for a slot's inline data, which replaces its SGEs.
 func (s *sendQueue) inlineAt(i uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.slotDataAt(s.slot(i))))), s.maxInline)
 }
 
-// roomAt is the room that a slot has beside its WQE. The queue keeps a pointer to that of the first slot and no slice, for want of room in
-// its line; slots are within the ring, since they are masked by its length.
+// slotDataAt returns a slot's part of slotData. The queue keeps a pointer instead of a slice to
+// save space in its cache line. Slots are masked by the length of the ring, so the pointer stays
+// within the array.
 func (s *sendQueue) slotDataAt(slot uint32) []SGE {
 	n := uintptr(s.slotSGEs)
 	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(s.slotData), uintptr(slot)*n*uintptr(sgeSize))), n)
 }
 
-// Memory tells where the QP's rings are, for advice on their pages. Its poster's and its owner's business stays theirs: nothing is
-// read.
+// Memory calls visit with the address and size of each of the QP's rings, for madvise. It reads
+// none of them.
 func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.sq.wqes)
 	span(visit, unsafe.Slice(q.sq.slotData, (1+len(q.sq.wqes))*int(q.sq.slotSGEs)))
@@ -51,7 +53,7 @@ func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.rq.sges)
 }
 
-// Memory tells where the table by QPN is.
+// Memory calls visit with the address and size of the QP table.
 func (e *Engine) Memory(visit func(addr, n uintptr)) { span(visit, e.table.buckets) }
 
 func span[T any](visit func(addr, n uintptr), s []T) {

@@ -1,17 +1,17 @@
 package qp
 
-// listID names the list that a QP is on; it is on one at most.
+// listID names the list that a QP is on. A QP is on one list at most.
 type listID uint8
 
 const (
 	inNone    listID = iota
-	inRunq           // may have something to send; served in turns by Engine.runq
-	inAckSoon        // owes an ACK that was asked for, and nothing else
-	inAckLate        // owes an ACK that nobody waits for, and nothing else
+	inRunq           // may have packets to send; served by Engine.runq
+	inAckSoon        // only has a requested ACK to send
+	inAckLate        // only has an unrequested ACK to send
 	numLists
 )
 
-// qpList is a queue through the QPs themselves.
+// qpList is a linked list of QPs.
 type qpList struct {
 	head, tail *QP
 	in         listID
@@ -41,7 +41,7 @@ func (l *qpList) remove(q *QP) {
 	q.list, q.listNext, q.listPrev = inNone, nil, nil
 }
 
-// unlist takes a QP off its list. In the run queue its place stays, empty.
+// unlist takes a QP off its list. Its slot in the run queue stays occupied.
 func (e *Engine) unlist(q *QP) {
 	switch q.list {
 	case inNone:

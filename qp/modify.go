@@ -8,25 +8,25 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// Attr holds a QP's attributes; a mask says which of them count.
+// Attr holds the attributes of a QP. A mask selects the valid ones.
 type Attr struct {
 	State           State
 	PathMTU         bth.MTU
 	QKey            bth.QKey
-	RQPSN, SQPSN    bth.PSN // first PSN expected, first PSN sent
+	RQPSN, SQPSN    bth.PSN // first expected PSN, first sent PSN
 	DestQPN         bth.QPN
 	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, FlushPersistent
 	PKey            bth.PKey
 	Path            frame.Path
 	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic
-	MaxDestRdAtomic uint8 // as responder
-	MinRNRTimer     uint8 // code 0 to 31 that RNR NAKs carry (IBA 9.7.5.2.8)
-	Timeout         uint8 // Local ACK Timeout 4.096 us x 2^t, 0 to 31; 0: never
-	RetryCnt        uint8 // time-outs in a row that are survived, 0 to 7
-	RNRRetry        uint8 // RNR NAKs in a row that are survived, 0 to 6; 7: any number
+	MaxDestRdAtomic uint8 // the same as responder
+	MinRNRTimer     uint8 // code of RNR NAKs, 0 to 31 (IBA 9.7.5.2.8)
+	Timeout         uint8 // Local ACK Timeout of 4.096 us x 2^Timeout, 0 to 31; 0: none
+	RetryCnt        uint8 // timeouts in a row before the QP fails, 0 to 7
+	RNRRetry        uint8 // RNR NAKs in a row before the QP fails, 0 to 6; 7: no limit
 }
 
-// attrs are the attributes as last set, those that the QP does not keep elsewhere; for Query.
+// attrs holds the attributes that the QP stores only for Query.
 type attrs struct {
 	RQPSN, SQPSN    bth.PSN
 	PathMTU         uint16
@@ -38,7 +38,7 @@ type attrs struct {
 	RNRRetry        uint8
 }
 
-// AttrMask names attributes.
+// AttrMask is a set of attributes.
 type AttrMask uint32
 
 const (
@@ -75,14 +75,15 @@ func (m AttrMask) String() string {
 	return out
 }
 
-// transition is a row of the state table (IBA 11.2.4.2, for each transport).
+// transition is a row of the state table (IBA 11.2.4.2) for all transports.
 type transition struct {
 	from, to State
 	required [numTypes]AttrMask
 	optional [numTypes]AttrMask
 }
 
-// qpAccess is what a QP's access flags may hold; local-write is allowed, as in verbs, and says nothing.
+// qpAccess is what a QP's access flags may contain. As in verbs, LocalWrite is allowed and has no
+// effect.
 const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal | mr.FlushPersistent
 
 const (
@@ -102,7 +103,8 @@ var transitions = []transition{
 	{from: RTR, to: RTS,
 		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
 		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
-	// Beyond the table: the path of a live QP may change, since neighbours' MAC addresses do.
+	// An extension of the table: the path of a connected QP may change, because MAC addresses of
+	// neighbors do.
 	{from: RTS, to: RTS,
 		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
 	{from: RTS, to: SQD},
@@ -114,11 +116,12 @@ var transitions = []transition{
 		optional: [numTypes]AttrMask{UC: AttrAccess, UD: AttrQKey}},
 }
 
-// Modify changes attributes and, with AttrState, the state. Any state goes to RESET and ERR.
+// Modify changes attributes and, with AttrState, the state. RESET and ERR can be entered from every
+// state.
 //
-// Errors, which leave all as it was: ErrQPState for a transition that does not exist and, in SQD,
-// before the send queue has drained; ErrInvalidAttr for a missing, unexpected or out-of-range
-// attribute.
+// After an error nothing has changed. Errors: ErrQPState for a transition that does not exist and,
+// in SQD, before the send queue has drained; ErrInvalidAttr for a missing, unexpected or
+// out-of-range attribute.
 func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	if q.dead {
 		return fmt.Errorf("%w: the QP was destroyed", ErrQPState)
@@ -132,13 +135,13 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	}
 	t := findTransition(from, to, q.typ)
 	if t == nil {
-		return fmt.Errorf("%w: %s cannot go from %s to %s", ErrQPState, q.typ, from, to)
+		return fmt.Errorf("%w: %s QPs cannot go from %s to %s", ErrQPState, q.typ, from, to)
 	}
 	if missing := t.required[q.typ] &^ mask; missing != 0 {
 		return fmt.Errorf("%w: %s to %s needs %s", ErrInvalidAttr, from, to, missing)
 	}
 	if extra := mask &^ (AttrState | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
-		return fmt.Errorf("%w: %s to %s does not take %s", ErrInvalidAttr, from, to, extra)
+		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask", ErrInvalidAttr, from, to, extra)
 	}
 	if err := q.checkAttr(a, mask); err != nil {
 		return err
@@ -151,10 +154,10 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	return nil
 }
 
-// leave gives up the connection.
+// abandon moves the QP to RESET or ERR.
 func (q *QP) abandon(to State, mask AttrMask) error {
 	if extra := mask &^ AttrState; extra != 0 {
-		return fmt.Errorf("%w: going to %s takes no other attribute, not %s", ErrInvalidAttr, to, extra)
+		return fmt.Errorf("%w: a change to %s accepts no other attribute, got %s", ErrInvalidAttr, to, extra)
 	}
 	if to == Reset {
 		q.setState(Reset)
@@ -162,7 +165,7 @@ func (q *QP) abandon(to State, mask AttrMask) error {
 		return nil
 	}
 	if q.State() == Err {
-		q.flush() // what was posted since, before its bell is heard
+		q.flush() // work requests whose doorbell has not been handled yet
 		return nil
 	}
 	q.dropAnswers()
@@ -180,21 +183,21 @@ func findTransition(from, to State, typ Type) *transition {
 	return nil
 }
 
-// checkBusy refuses in SQD what would change the rules for requests under way: the send queue has to
-// be drained first (IBA 10.3.1.5), and the peer's READs answered before their number changes.
+// checkBusy rejects changes in SQD that would affect requests in progress: the send queue must be
+// drained (IBA 10.3.1.5), and the peer's READs must be answered before their limit changes.
 func (q *QP) checkBusy(from State, mask AttrMask) error {
 	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer
 	switch {
 	case from != SQD || mask&^live == 0:
 	case !q.drained():
-		return fmt.Errorf("%w: %s changes only when the send queue has drained; wait for EventSQDrained", ErrQPState, mask&^live)
+		return fmt.Errorf("%w: %s can change only after the send queue has drained; wait for EventSQDrained", ErrQPState, mask&^live)
 	case mask&AttrMaxDestRdAtomic != 0 && !q.answers.empty():
 		return fmt.Errorf("%w: the peer's READs are still being answered; try again", ErrQPState)
 	}
 	return nil
 }
 
-// checkAttr checks ranges.
+// checkAttr checks the ranges of attributes.
 func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 	bad := func(f string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrInvalidAttr, fmt.Sprintf(f, args...))
@@ -202,32 +205,32 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 	has := func(m AttrMask) bool { return mask&m != 0 }
 	switch {
 	case has(AttrPathMTU) && !a.PathMTU.Valid():
-		return bad("path MTU %d; it is 256, 512, 1024, 2048 or 4096", a.PathMTU)
+		return bad("path MTU is %d, want 256, 512, 1024, 2048 or 4096", a.PathMTU)
 	case has(AttrPathMTU) && a.PathMTU > q.eng.portMTU:
-		return bad("path MTU %d; the port carries %d", a.PathMTU, q.eng.portMTU)
+		return bad("path MTU is %d, the port carries %d", a.PathMTU, q.eng.portMTU)
 	case has(AttrRQPSN) && a.RQPSN > psnMask, has(AttrSQPSN) && a.SQPSN > psnMask:
 		return bad("a PSN has 24 bits")
 	case has(AttrDestQPN) && a.DestQPN > psnMask:
 		return bad("a QPN has 24 bits")
 	case has(AttrPKey) && a.PKey&0x7fff == 0:
-		return bad("P_Key %#04x; its low 15 bits name the partition and are not 0 (IBA 10.9.1)", uint16(a.PKey))
+		return bad("P_Key is %#04x; its low 15 bits name the partition and must not be 0 (IBA 10.9.1)", uint16(a.PKey))
 	case has(AttrAccess) && a.Access&^qpAccess != 0:
-		return bad("access %s; a QP grants remote-write, remote-read, remote-atomic, flush-global and flush-persistent", a.Access&^qpAccess)
+		return bad("access %s is not for QPs; use remote-write, remote-read, remote-atomic, flush-global and flush-persistent", a.Access&^qpAccess)
 	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
-		return bad("%d and %d outstanding READs; the limit is %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
+		return bad("MaxRdAtomic is %d, MaxDestRdAtomic is %d, want at most %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
 	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:
-		return bad("RNR timer code %d; it is 0 to 31", a.MinRNRTimer)
+		return bad("MinRNRTimer is %d, want 0 to 31", a.MinRNRTimer)
 	case has(AttrTimeout) && a.Timeout > 31:
-		return bad("Local ACK Timeout %d; it is 0 to 31", a.Timeout)
+		return bad("Timeout is %d, want 0 to 31", a.Timeout)
 	case has(AttrRetryCnt) && a.RetryCnt > 7, has(AttrRNRRetry) && a.RNRRetry > 7:
-		return bad("retry counts %d and %d; they are 0 to 7", a.RetryCnt, a.RNRRetry)
+		return bad("RetryCnt is %d, RNRRetry is %d, want 0 to 7", a.RetryCnt, a.RNRRetry)
 	case has(AttrPath) && !a.Path.Valid():
-		return bad("the path has no remote GID; take it from the device's ResolvePath")
+		return bad("the path is empty; use one from Device.ResolvePath")
 	}
 	return nil
 }
 
-// apply copies the attributes that count to where the engine uses them.
+// apply copies the selected attributes to where the engine uses them.
 func (q *QP) apply(a *Attr, mask AttrMask) {
 	set := func(m AttrMask, f func()) {
 		if mask&m != 0 {
@@ -251,7 +254,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry, a.RNRRetry, a.RNRRetry })
 }
 
-// enter does what a new state brings.
+// enter performs the actions of a new state.
 func (q *QP) enter(now Time, from, to State) {
 	if from == to {
 		return
@@ -266,7 +269,7 @@ func (q *QP) enter(now Time, from, to State) {
 	}
 }
 
-// Query returns the attributes as last set, and the state.
+// Query returns the state and the attributes as last set.
 func (q *QP) Query() Attr {
 	at := &q.attr
 	return Attr{

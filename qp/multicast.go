@@ -8,25 +8,26 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Limits of multicast. A packet costs a copy for each QP that is attached to its group.
+// Limits of multicast. Each attached QP costs a copy of every packet to the group.
 const (
 	maxGroups   = 1024
-	maxAttached = 64 // QPs of one group
+	maxAttached = 64 // QPs per group
 )
 
 // Errors of AttachMulticast and DetachMulticast.
 var (
-	ErrNotMulticast = errors.New("qp: no multicast address: IPv4 groups are 224.0.0.0/4, IPv6 groups ff00::/8")
-	ErrGroupsFull   = errors.New("qp: too many multicast groups, or QPs in this one: detach some")
-	ErrNotAttached  = errors.New("qp: the QP is not attached to this group")
+	ErrNotMulticast = errors.New("qp: not a multicast address; use an IPv4 group in 224.0.0.0/4 or an IPv6 group in ff00::/8")
+	ErrGroupsFull   = errors.New("qp: too many multicast groups or QPs in this group; detach some")
+	ErrNotAttached  = errors.New("qp: the QP is not attached to this group; attach it first")
 )
 
-// AttachMulticast lets a UD QP receive what is sent to a group (IBA 10.5.2): packets to QPNMulticast with the group's
-// address and the QP's Q_Key. Attaching twice is one. A QP that is destroyed is detached from all.
+// AttachMulticast makes a UD QP receive packets to a group (IBA 10.5.2), that is, packets to
+// QPNMulticast with the group's address and the QP's Q_Key. Attaching a QP twice has no effect.
+// DestroyQP detaches a QP from all groups.
 func (e *Engine) AttachMulticast(q *QP, group bth.GID) error {
 	switch {
 	case q.typ != UD:
-		return fmt.Errorf("%w: multicast is for UD QPs", ErrInvalidAttr)
+		return fmt.Errorf("%w: only UD QPs receive multicast", ErrInvalidAttr)
 	case q.dead:
 		return fmt.Errorf("%w: the QP was destroyed", ErrQPState)
 	case !group.IsMulticast():
@@ -47,7 +48,7 @@ func (e *Engine) AttachMulticast(q *QP, group bth.GID) error {
 	return nil
 }
 
-// DetachMulticast ends it.
+// DetachMulticast undoes AttachMulticast.
 func (e *Engine) DetachMulticast(q *QP, group bth.GID) error {
 	if !e.detach(q, group) {
 		return fmt.Errorf("%w: %v", ErrNotAttached, group)
@@ -79,12 +80,13 @@ func (e *Engine) detachAll(q *QP) {
 	}
 }
 
-// HasGroup tells whether some QP is attached to a group.
+// HasGroup reports whether a QP is attached to the group.
 func (e *Engine) HasGroup(group *bth.GID) bool {
 	return len(e.groups) > 0 && group.IsMulticast() && e.groups[*group] != nil
 }
 
-// handleMulticast gives each attached QP its copy; one that has no receive, or another Q_Key, loses its own only.
+// handleMulticast delivers a copy to each attached QP. A QP without a receive or with another Q_Key
+// only loses its own copy.
 func (e *Engine) handleMulticast(p *bth.Packet) {
 	members := e.groups[p.Dst]
 	if len(members) == 0 || p.Info.Transport != bth.UD {

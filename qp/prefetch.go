@@ -9,41 +9,41 @@ import (
 	"github.com/gorxe/gorxe/qp/sched"
 )
 
-// Prefetching: with thousands of QPs in use none of them is in the caches when its turn comes, and a message waits for a dozen
-// lines of memory, one after the other. But the engine knows ahead whose turn comes: the run queue says so for sending,
-// the batch of frames just received for receiving, and the poster for a QP that is idle. What they will touch is fetched
-// while others are served, in the chain
+// With thousands of QPs in use, a QP is not in the cache when it is served, and a message waits for
+// a dozen cache lines, one after the other. The engine knows in advance which QPs come next: from
+// the run queue for sending, from a batch of received frames for receiving, and from the poster for
+// an idle QP. It prefetches what they will use while it serves others, in this chain:
 //
-//	QP context -> WQE and its SGEs, or the packet's R_Key -> look-up of the key -> MR -> first lines of the payload
+//	QP -> WQE and its SGEs, or the packet's R_Key -> lookup of the key -> MR -> first lines of the payload
 //
-// each link a few QPs nearer to its turn than the one before it, since an address is found in what was fetched before.
-// Nothing changes by it but time.
+// Each link is prefetched a few QPs later than the one before it, because its address is in what
+// that one brought. Prefetching changes only the timing.
 
-// The default window, by the paper's formula chunk/BW x wnd >= n x delay (sched.Window), measured: a message's turn takes
-// some 300 ns, the chain has 5 links of up to 200 ns each, a TLB miss included; and twice that, since turns
-// are shorter where all is found.
+// DefaultPrefetch is the default window in QPs. The paper's formula (sched.Window) with 300 ns per
+// message and 5 links of up to 200 ns each gives half of it. It is doubled because a message takes
+// less time if everything is in the cache.
 const DefaultPrefetch = 8
 
-// fewQPs is how many QPs stay in the nearest caches anyway.
+// fewQPs is the number of QPs that stay in the nearest caches anyway.
 const fewQPs = 64
 
-// nearQPs and nearPlaces are how many QPs, and places of R_Keys, stay near enough that looking at a batch of packets beforehand costs more
-// than it saves: some 10 % of the rate with 65 to 1000 QPs, 5 % with 2000.
+// nearQPs and nearKeys are the numbers of QPs and R_Keys that stay near enough in the caches that
+// prefetching for received packets costs more than it saves.
 const (
 	nearQPs  = 2048
 	nearKeys = 4096
 )
 
-// Lines of a QP by what touches them; see QP and TestLayout.
+// Cache lines of a QP by use; see QP and TestLayout.
 const (
-	sendLines = 6 // from the first on: context, send queue and its first slot, requester
-	restLines = 3 // what taking a receive looks at
+	sendLines = 6 // from the first line: common fields, send queue and its first slot, requester
+	restLines = 3 // the fields used to take a receive
 )
 
-// MaxPrefetch is the largest window.
+// MaxPrefetch is the largest window in QPs.
 const MaxPrefetch = sched.MaxWindow
 
-// SetPrefetch sets how many QPs ahead of their turn the engine fetches what they need; 0: it does not.
+// SetPrefetch sets how many QPs in advance the engine prefetches. 0 turns prefetching off.
 func (e *Engine) SetPrefetch(window int) error {
 	if err := e.runq.SetWindow(window); err != nil {
 		return fmt.Errorf("qp: %w", err)
@@ -54,8 +54,8 @@ func (e *Engine) SetPrefetch(window int) error {
 	return nil
 }
 
-// lookAhead fetches for the QPs that come into the window, and moves the others a step along the chain. It is called once a
-// turn.
+// prefetchNext starts prefetching for QPs that enter the window and moves the others one link along
+// the chain. It is called once per served QP.
 func (e *Engine) prefetchNext() {
 	if e.window == 0 || e.runq.Len() <= fewQPs {
 		return
@@ -92,7 +92,8 @@ func (e *Engine) prefetchWQE(q *QP) {
 	}
 }
 
-// source is the SGE of the work request under way; nil: it has none, or several, or inline data.
+// source returns the SGE of the current work request. It is nil if there is none, if there are
+// several, or if the data is inline.
 func (q *QP) source() *SGE {
 	s := &q.sq
 	if s.cur == s.head.Load() || s.at(s.cur).nsge != 1 {
@@ -121,13 +122,13 @@ func (e *Engine) prefetchMemory(q *QP) {
 	}
 }
 
-// AheadLines is how many lines of a QP, from its first on, posting to it and sending touch. To fetch them as soon as it is known that
-// the QP will be posted to is the paper's software-triggered prefetch. Any goroutine.
+// PrefetchLines is the number of cache lines, from the start of a QP, that posting and sending use.
+// A caller can prefetch them before it posts (software-triggered prefetch in the paper).
 const PrefetchLines = sendLines
 
-// foresight is what is known of a received packet before it is looked at.
+// incomingPacket is what is known about a received packet before it is handled.
 type incomingPacket struct {
-	b  []byte // from the BTH on; nil: nothing
+	b  []byte // packet from the BTH on; nil: no packet
 	q  *QP
 	m  *mr.MR
 	va uint64
@@ -137,8 +138,9 @@ type incomingPacket struct {
 	recv bool // it may take a receive
 }
 
-// Foresee is told of packets that HandlePacket will get next, in this order, from their BTHs on, unchecked; nil stands for a packet
-// that is nobody's. It fetches what they will touch. The owner gives it a batch of packets at a time, see ForeseeBatch.
+// Prefetch brings what packets will use into the cache. HandlePacket must get the same packets
+// next, in the same order. Each starts at its BTH and is not yet checked; nil stands for a packet
+// that is not for this engine. See PrefetchBatch for the number of packets.
 func (e *Engine) Prefetch(packets [][]byte) {
 	f := e.incoming[:min(len(packets), len(e.incoming))]
 	far := len(e.table.buckets) > nearBuckets
@@ -164,10 +166,11 @@ func (e *Engine) Prefetch(packets [][]byte) {
 	}
 }
 
-// nearBuckets is how large a QP table is that stays in the caches.
+// nearBuckets is the size of a QP table that stays in the caches.
 const nearBuckets = 1024
 
-// ForeseeBatch is how many packets Foresee should be given at a time; 0: none, there is nothing to gain.
+// PrefetchBatch returns how many packets to pass to one call of Prefetch. 0 means that prefetching
+// gains nothing.
 func (e *Engine) PrefetchBatch() int {
 	if e.window == 0 || (e.table.used <= nearQPs && e.mrs.RemoteCapacity() <= nearKeys) {
 		return 0
@@ -175,17 +178,17 @@ func (e *Engine) PrefetchBatch() int {
 	return min(4*e.window, len(e.incoming))
 }
 
-// maxForesight bounds a batch.
+// maxPrefetchBatch bounds a batch.
 const maxPrefetchBatch = 64
 
-// find fetches the packet's QP and where its R_Key is looked up.
+// find prefetches the packet's QP and the bucket of its R_Key.
 func (f *incomingPacket) find(e *Engine) {
 	if f.b == nil {
 		return
 	}
 	q := e.table.get(bth.BTH(f.b).DestQP())
 	f.q = q
-	if q == nil { // of the local, or the compiler checks f.q again by reading the QP, which waits for what is to be fetched
+	if q == nil { // test the local: testing f.q would read the QP, which is not in the cache yet
 		return
 	}
 	info := bth.BTH(f.b).Opcode().Info()
@@ -205,7 +208,8 @@ func (f *incomingPacket) find(e *Engine) {
 	e.mrs.PrefetchRemote(f.rk)
 }
 
-// chain goes on from what find fetched: to the region, which may be that of the packet before, and to the receive that is next.
+// chain prefetches the region that find made reachable, unless the previous packet uses the same
+// one, and the next receive.
 func (f *incomingPacket) chain(e *Engine, prev *incomingPacket) {
 	switch {
 	case f.q == nil:
@@ -216,7 +220,7 @@ func (f *incomingPacket) chain(e *Engine, prev *incomingPacket) {
 	default:
 		f.m = e.mrs.PrefetchMR(f.rk, true)
 	}
-	if f.recv && f.q.srq == nil { // an SRQ is everybody's, and in the caches
+	if f.recv && f.q.srq == nil { // an SRQ is shared, and stays in the cache
 		r := &f.q.rq
 		slot := r.tail.Load() & r.mask
 		prefetch.Pair(&r.wqes[slot], &r.sges[slot*uint32(r.maxSGE)])

@@ -173,15 +173,17 @@ func (e *Engine) DestroyQP(q *QP) {
 	e.releaseRunqSlot(q)
 }
 
-// SetOwner stores the object that the QP belongs to. Owner returns it. Only the engine's thread may
-// call them.
+// SetOwner stores the object that the QP belongs to. Only the engine's thread may call it.
 func (q *QP) SetOwner(o any) { q.owner = o }
-func (q *QP) Owner() any     { return q.owner }
 
-// Posters and RecvPosters return words in which the caller can keep locks for posting sends and
-// receives. They are zero at first, and the engine does not use them. They lie in cache lines that
-// posting uses anyway.
-func (q *QP) Posters() *atomic.Uint32     { return &q.sq.posters }
+// Owner returns what SetOwner has stored. Only the engine's thread may call it.
+func (q *QP) Owner() any { return q.owner }
+
+// Posters returns a word in which the caller can keep a lock for posting sends. It is zero at first.
+// The engine does not use it. It lies in a cache line that posting uses anyway.
+func (q *QP) Posters() *atomic.Uint32 { return &q.sq.posters }
+
+// RecvPosters is Posters for receives.
 func (q *QP) RecvPosters() *atomic.Uint32 { return &q.recvPosters }
 
 // QPN returns the QP's number. It may be called from any goroutine.

@@ -6,15 +6,12 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// What posting refuses of work requests that send data. These functions stay calls: inlined, the words would stand in the midst of the code that
-// every post runs through, and widen its stack.
-
-//go:noinline
+// refuseState returns the error for PostSend in state st.
 func refuseState(st State) error {
-	return fmt.Errorf("%w: PostSend in %s, it needs RTS", ErrQPState, st)
+	return fmt.Errorf("%w: PostSend in %s; move the QP to RTS first", ErrQPState, st)
 }
 
-// wrFault is what can be wrong with a work request.
+// wrFault is the reason for rejecting a work request.
 type wrFault uint8
 
 const (
@@ -27,9 +24,7 @@ const (
 	longDatagram
 )
 
-// refuseWR says what is wrong, n being the message's length.
-//
-//go:noinline
+// refuseWR returns the error for fault f of a message of n bytes.
 func (q *QP) refuseWR(f wrFault, wr *SendWR, n uint64) error {
 	switch f {
 	case notOfType:
@@ -39,18 +34,16 @@ func (q *QP) refuseWR(f wrFault, wr *SendWR, n uint64) error {
 	case manySGEs:
 		return fmt.Errorf("%w: %d SGEs, the QP's MaxSendSGE is %d", ErrInvalidWR, len(wr.SGEs), q.sq.maxSGE)
 	case wrongLength:
-		return fmt.Errorf("%w: %s needs %d bytes of local memory, not %d", ErrInvalidWR, wr.Op, opRules[wr.Op].fixed, n)
+		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrInvalidWR, wr.Op, opRules[wr.Op].fixed, n)
 	case tooLong:
 		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
 	case noAH:
-		return fmt.Errorf("%w: a UD work request needs an address handle (AH) with headers", ErrInvalidWR)
+		return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)
 	}
 	return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, q.mtu.Load())
 }
 
-// refuseSGE says what a key check has against SGE i of a send or a receive.
-//
-//go:noinline
+// refuseSGE returns the error for SGE i of a send or receive that failed its key check.
 func refuseSGE(i int, g *SGE, v mr.Verdict) error {
 	return fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, i, g.Length, g.Addr, v)
 }

@@ -2,56 +2,56 @@ package qp
 
 import "github.com/gorxe/gorxe/bth"
 
-// Recovery is go-back-N: whatever shows that a packet was lost, sending resumes at una.
+// Recovery is go-back-N: when a loss is detected, sending resumes at una.
 //
-// Four things show it: a sequence NAK; an implied NAK (an answer that jumps over a READ); the Local
-// ACK Timeout; and, long before that one, the probe: when no answer came for the time that the
-// measured round trips suggest, the oldest packet goes out once more and asks for an ACK. Probes
-// are duplicates that any responder answers, so they need no agreement; they do not count against
-// retry_cnt, which counts Local ACK Timeouts in a row, as verbs has it.
+// A loss is detected by a sequence NAK; by an implied NAK (a response that skips a READ); by the
+// Local ACK Timeout; and, long before it, by a probe: if no response arrives for the time that the
+// measured round trips suggest, the oldest packet is sent again and asks for an ACK. Any responder
+// answers this duplicate, so probes need no negotiation. They do not count against retry_cnt, which
+// limits Local ACK Timeouts in a row, as in verbs.
 const (
-	minRTO         Time = 100_000   // ns between last news and first probe
-	initialRTO     Time = 4_000_000 // before the first round trip was measured
-	maxProbes           = 8         // in a row without news
-	maxNAKs             = 64        // sequence NAKs in a row without progress, then the peer is broken
-	minRewindGap   Time = 2_000     // see recovery.stale
+	minRTO         Time = 100_000   // ns between the last progress and the first probe
+	initialRTO     Time = 4_000_000 // before the first round trip is measured
+	maxProbes           = 8         // in a row without progress
+	maxNAKs             = 64        // sequence NAKs in a row without progress before the QP fails
+	minRewindGap   Time = 2_000     // see recovery.repairedRecently
 	maxRewinds          = 3         // see recovery.ambiguous
 	maxBound       Time = 16_000_000
 	maxRNRWait     Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery      = 8
-	maxRNRs             = 14 * rnrDoubleEvery // 2^14 times the least timer, 10 us, is more than maxRNRWait
+	maxRNRs             = 14 * rnrDoubleEvery // 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
 )
 
-// recovery remembers what is known of round trips and of the last retransmission.
+// recovery holds the round trip estimate and the state of the last retransmission.
 type recovery struct {
-	rewinds     uint8 // go-backs since a whole window was last acknowledged
+	rewinds     uint8 // go-backs since a whole window was acknowledged
 	naks        uint8
 	probes      uint8
-	probed      bool  // the last go-back was a probe, which has not turned out to be needless
+	probed      bool  // the last go-back was a probe that may have been necessary
 	timeout     uint8 // Attr.Timeout
-	retryCnt    uint8 // what retries and rnrRetries begin with again after progress
+	retryCnt    uint8 // initial values of retries and rnrRetries after progress
 	rnrRetryCnt uint8
-	rnrs        uint8 // RNR NAKs in a row; counts no further than needed
+	rnrs        uint8 // RNR NAKs in a row, at most maxRNRs
 
 	ackDeadline   Time // Local ACK Timeout
 	probeDeadline Time
 	rnrUntil      Time // 0: not waiting
 
-	samplePSN    uint64 // 0: no sample under way
+	samplePSN    uint64 // 0: no sample in progress
 	sampleAt     Time
 	srtt, rttvar Time // RFC 6298
-	bound        Time // no probe comes earlier, since those that did were needless
+	bound        Time // minimum time before a probe, after unnecessary ones
 
 	timer timer
 
-	// Only losses look at the rest.
+	// The rest is only used after losses.
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
-	readEnd    uint64 // end of the last part of a READ part that was asked for again
+	readEnd    uint64 // end of the last retried piece of a READ part
 }
 
-// init forgets everything but what Modify has set and the place in the wheel.
+// init clears everything except what Modify has set and the timer.
 func (r *recovery) init() {
 	*r = recovery{
 		ackDeadline: Never, probeDeadline: Never, timer: r.timer,
@@ -59,7 +59,7 @@ func (r *recovery) init() {
 	}
 }
 
-// startSample times one packet at a time; retransmitted ones tell nothing (Karn's rule).
+// startSample measures one packet at a time. Retransmitted packets are not measured (Karn's rule).
 func (r *recovery) startSample(now Time, psn uint64) {
 	if r.samplePSN == 0 {
 		r.samplePSN, r.sampleAt = psn, now
@@ -82,7 +82,7 @@ func (r *recovery) progress(now Time, una uint64) {
 	r.rttvar += (max(d, -d) - r.rttvar) / 4
 }
 
-// rto is how long no news is no news yet.
+// rto returns the time without progress after which a probe is sent.
 func (r *recovery) rto() Time {
 	t := initialRTO
 	if r.srtt != 0 {
@@ -91,32 +91,33 @@ func (r *recovery) rto() Time {
 	return max(t, r.bound) << r.probes
 }
 
-// needless is called for the answer to a packet that was answered before. If it is the one that the
-// last probe asked for, the probe came too early, and the next ones come later, until a round trip
-// is measured again or losses show that probes are needed. Without this, one that has grown past the estimate would never be measured:
-// everything would be sent twice, and what is sent twice is no sample (Karn's rule).
+// spuriousProbe handles the answer to a packet that was answered before. If the last probe asked
+// for it, the probe was too early, and the next ones come later, until a round trip is measured or
+// losses show that probes are needed. Otherwise a round trip that grew beyond the estimate would
+// never be measured: every packet would be sent twice, and such packets are no samples (Karn's
+// rule).
 func (r *recovery) spuriousProbe(psn uint64) {
 	if r.probed && psn == r.rewoundTo {
 		r.probeTooEarly()
 	}
 }
 
-// tooEarly is said of the last probe.
+// probeTooEarly delays the next probes.
 func (r *recovery) probeTooEarly() {
 	r.probed = false
 	r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
 }
 
-// stale tells whether news of a loss speaks of packets that have been sent again already: it came
-// less than a round trip after that.
-func (r *recovery) stale(now Time, una uint64) bool {
+// repairedRecently reports whether a loss was already repaired: the news arrived less than a round
+// trip after the last go-back to the same packet.
+func (r *recovery) repairedRecently(now Time, una uint64) bool {
 	return una == r.rewoundTo && now-r.rewoundAt < max(r.srtt*3/4, minRewindGap)
 }
 
-// ambiguous tells whether an answer to packet psn that jumps over a READ may have been sent before
-// the last go-back, in which that READ was asked for anew. To believe it would be to ask once more for
-// each such answer, and the answers to all that could fill the path until no progress is left. So it
-// has to be later than a round trip, and than more of them while one go-back follows another.
+// ambiguous reports whether a response to packet psn that skips a READ may have been sent before
+// the last go-back, which requested that READ again. Repeating the request for each such response
+// could fill the path with duplicates. The response therefore counts only after a round trip, and
+// after longer times while go-backs follow each other.
 func (r *recovery) ambiguous(now Time, psn uint64) bool {
 	wait := initialRTO
 	if r.srtt != 0 {
@@ -125,7 +126,7 @@ func (r *recovery) ambiguous(now Time, psn uint64) bool {
 	return psn < r.rewoundMax && now-r.rewoundAt < wait
 }
 
-// armRetry starts the time-outs for the first packet in flight.
+// armRetry starts the timeouts for the first packet in flight.
 func (q *QP) armRetry(now Time) {
 	r := &q.rec
 	if r.ackDeadline == Never && r.timeout != AckNever {
@@ -137,7 +138,7 @@ func (q *QP) armRetry(now Time) {
 	q.setRetryTimer()
 }
 
-// restartRetry starts them anew after news, or stops them with nothing in flight.
+// restartRetry restarts the timeouts after progress, or stops them if nothing is in flight.
 func (q *QP) restartRetry(now Time) {
 	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
 	if q.una < q.nxt {
@@ -178,7 +179,8 @@ func (q *QP) onTimer(now Time) {
 	q.setRetryTimer()
 }
 
-// ackTimedOut is a Local ACK Timeout (IBA 9.7.6.1.3): everything goes again, retry_cnt times.
+// ackTimedOut handles a Local ACK Timeout (IBA 9.7.6.1.3): it retransmits everything, up to
+// retry_cnt times.
 func (q *QP) ackTimedOut(now Time) {
 	q.eng.c.AckTimeouts++
 	if q.retries == 0 {
@@ -194,7 +196,7 @@ func (q *QP) ackTimedOut(now Time) {
 	q.rec.timer.deadline = Never
 }
 
-// probe sends the oldest packet alone; what follows it waits for the answer.
+// probe sends the oldest packet alone. The packets after it wait for the answer.
 func (q *QP) probe(now Time) {
 	q.eng.c.Probes++
 	q.rec.probes++
@@ -204,13 +206,13 @@ func (q *QP) probe(now Time) {
 	q.rec.probed = true
 }
 
-// lost is news of a gap. One gap is repaired once, however many answers tell of it.
+// lost handles a reported gap. It repairs each gap once, whatever the number of reports.
 func (q *QP) lost(now Time) {
 	r := &q.rec
-	if r.rnrUntil != 0 || r.stale(now, q.una) {
+	if r.rnrUntil != 0 || r.repairedRecently(now, q.una) {
 		return
 	}
-	if r.srtt == 0 && r.samplePSN != 0 { // bad news has made the round trip too
+	if r.srtt == 0 && r.samplePSN != 0 { // a loss report has also made the round trip
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
@@ -226,18 +228,19 @@ func (q *QP) lost(now Time) {
 	q.goBack(now)
 }
 
-// calm is how long nothing may have been sent again for time-outs to be less than exact: see Engine.Calm.
+// calmAfter is the time without a go-back after which timeouts may be late; see Engine.Calm.
 const calmAfter Time = 1_000_000_000
 
-// Calm tells whether nothing had to be sent again for a second, because of a loss or because a peer was not ready. Then it does no
-// harm if a time-out comes a few milliseconds late: that is what the first loss after a calm may cost.
+// Calm reports whether nothing was retransmitted for a second, neither after a loss nor after an
+// RNR NAK. Timeouts may then be a few milliseconds late, which can only delay the recovery from the
+// first loss.
 func (e *Engine) Calm(now Time) bool { return now-e.lastRewind >= calmAfter }
 
-// gapsFor is how long after a gap more of them are expected: see Engine.Gaps.
+// gapMemory is the time after a gap during which more are expected; see RecentGaps.
 const gapMemory Time = 10_000_000
 
-// Gaps tells whether packets have been lost on the way of late, to this end or from it. Then connections wait for answers again and again,
-// with little under way, and each side that falls asleep meanwhile makes the other wait for its waking up.
+// RecentGaps reports whether packets were lost recently in either direction. Connections then often
+// wait for responses with little in flight, and a side that sleeps delays the other.
 func (e *Engine) RecentGaps(now Time) bool { return now-e.lastGap < gapMemory }
 
 // goBack resumes sending at una.
@@ -257,9 +260,10 @@ func (q *QP) goBack(now Time) {
 	q.eng.schedule(q)
 }
 
-// resume goes on sending where it was before a go-back, if that was a probe and the answer shows that it came too early: it acknowledges
-// packets that have not been sent again, so the peer had the probed one, and was only slow (TCP's F-RTO, RFC 5682). What is behind is taken to
-// have come as well: if not, a NAK or the next probe says so. With READs under way, or a work request that failed, all goes again.
+// resume continues where sending was before a go-back, if that was a probe and the answer shows
+// that it was too early. The answer acknowledges packets that were not retransmitted, so the peer
+// was only slow (like F-RTO in TCP, RFC 5682). If later packets were lost, a NAK or the next probe
+// will tell. With READs in progress or a failed work request, everything is retransmitted.
 func (q *QP) resume() bool {
 	if !q.rec.probed {
 		return false
@@ -275,7 +279,7 @@ func (q *QP) resume() bool {
 	q.nxt = q.max
 	next := s.started
 	if next != first {
-		if w := s.at(next - 1); w.psn+uint64(w.npkts) > q.max { // half out
+		if w := s.at(next - 1); w.psn+uint64(w.npkts) > q.max { // partly sent
 			next--
 		}
 	}
@@ -286,7 +290,7 @@ func (q *QP) resume() bool {
 // rewindCursor points the send cursor at packet nxt, which belongs to the oldest work request.
 func (q *QP) rewindCursor() { q.pointCursor(q.sq.tail.Load()) }
 
-// pointCursor points it there, if nxt belongs to work request i.
+// pointCursor points the send cursor at packet nxt, which belongs to work request i.
 func (q *QP) pointCursor(i uint32) {
 	s := &q.sq
 	s.cur, s.curPkt = i, 0
@@ -295,9 +299,10 @@ func (q *QP) pointCursor(i uint32) {
 	}
 }
 
-// rnrWait is an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted; try again after its timer. That is the least time: after every rnrPatience
-// of them in a row the wait doubles, up to maxRNRWait, so that peers which never post a receive cost the other QPs nothing. A receive that
-// comes at last is found later by a quarter of the time that it took, at most.
+// rnrWait handles an RNR NAK (IBA 9.7.5.2.8): the peer had no receive posted. The QP retries after
+// the timer of the NAK, which is the minimum. After every rnrDoubleEvery RNR NAKs in a row the wait
+// doubles, up to maxRNRWait, so that peers that never post a receive do not slow down other QPs.
+// The doubling delays a retry by at most a quarter of the time that the receive took.
 func (q *QP) rnrWait(now Time, timer uint8) {
 	r := &q.rec
 	if r.rnrUntil != 0 {
@@ -312,7 +317,7 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 		q.rnrRetries--
 	}
 	q.goBack(now)
-	q.win.collapse() // one packet asks whether there is a receive by now, not a window of them
+	q.win.collapse() // one packet tests whether there is a receive, not a whole window
 	least := Time(bth.RNRDelay(timer))
 	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrDoubleEvery), maxRNRWait))
 	r.rnrs = min(r.rnrs+1, maxRNRs)

@@ -2,26 +2,26 @@ package qp
 
 import "sync/atomic"
 
-// cacheLine keeps the two ends of a ring apart, so that producer and consumer do not fight for a
-// line (amd64 prefetches lines in pairs).
+// cacheLine separates head and tail of a ring, so that producer and consumer do not share a line.
+// amd64 prefetches lines in pairs.
 const cacheLine = 128
 
-// The two indices of a single producer, single consumer queue, head and tail, count up for ever;
-// masked they are slots. The producer writes a slot, then publishes head; the consumer reads head,
-// then the slot, then frees it by tail. Loads are atomic and stores release (fence.Store), which
-// orders the slot's content on every architecture; where a look at something else follows (a CQ's
-// head and who is armed), the store is sequentially consistent.
+// ring holds the two indices of a queue with a single producer and a single consumer. They only
+// grow; masked, they are slots. The producer writes a slot and then publishes head. The consumer
+// reads head, then the slot, and then frees it with tail. Loads are atomic and stores are releases
+// (fence.Store), which orders the content of slots on every architecture. A store that is followed
+// by a load of something else (such as a CQ's head and its armed field) is sequentially consistent.
 //
-// ring keeps them apart; a QP's own queues, of which there are many, lay theirs out with the QP's
-// other fields instead (see QP).
+// A QP has its own queues, whose indices are placed for the QP's layout instead.
 type ring struct {
-	head atomic.Uint32 // next slot to fill; written by the producer only
+	head atomic.Uint32 // next slot to fill; written only by the producer
 	_    [cacheLine - 4]byte
-	tail atomic.Uint32 // next slot to take; written by the consumer only
+	tail atomic.Uint32 // next slot to take; written only by the consumer
 	_    [cacheLine - 4]byte
 }
 
-// used is how many slots are taken; exact for either end, a snapshot for others.
+// used returns the number of occupied slots. It is exact for the producer and the consumer, and a
+// snapshot for others.
 func (r *ring) used() uint32 { return r.head.Load() - r.tail.Load() }
 
 // slots rounds a depth up to a power of two.

@@ -11,7 +11,7 @@ import (
 // rwqe is a receive work request in its slot.
 type rwqe struct {
 	id     uint64
-	length uint32 // room, bytes
+	length uint32 // total of its SGEs, bytes
 	nsge   uint8
 }
 
@@ -22,11 +22,12 @@ type recvQueue struct {
 	mask   uint32
 	depth  uint16
 	maxSGE uint8
-	head   atomic.Uint32 // next slot to fill; written by the poster only
-	tail   atomic.Uint32 // next slot to take; written by the engine only
+	head   atomic.Uint32 // next slot to fill; written only by the poster
+	tail   atomic.Uint32 // next slot to take; written only by the engine
 }
 
-// used is how many slots are taken; exact for either end, a snapshot for others.
+// used returns the number of occupied slots. It is exact for the poster and the engine, and a
+// snapshot for others.
 func (r *recvQueue) used() uint32 { return r.head.Load() - r.tail.Load() }
 
 func (r *recvQueue) init(depth, maxSGE int) {
@@ -36,7 +37,7 @@ func (r *recvQueue) init(depth, maxSGE int) {
 	r.sges = make([]SGE, n*uint32(r.maxSGE))
 }
 
-// post appends receives; q checks the keys.
+// post checks the keys of receives and appends them.
 func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	head := r.head.Load()
 	free := uint32(r.depth) - (head - r.tail.Load())
@@ -54,7 +55,7 @@ func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	if err == nil {
 		n = len(wrs)
 	}
-	r.head.Store(head + uint32(n)) // before PostRecv's look at the state
+	r.head.Store(head + uint32(n)) // before PostRecv reads the state
 	return n, err
 }
 
@@ -81,8 +82,8 @@ func (r *recvQueue) fill(e *Engine, pd *mr.PD, i uint32, wr *RecvWR) error {
 	return nil
 }
 
-// take copies the oldest receive into h and frees its slot, so that a slow message does not hold
-// it; false: none is posted.
+// take copies the oldest receive to h and frees its slot, so that a slow message does not occupy
+// it. It returns false if none is posted.
 func (r *recvQueue) take(h *heldRecv) bool {
 	tail := r.tail.Load()
 	if tail == r.head.Load() {
@@ -97,7 +98,7 @@ func (r *recvQueue) take(h *heldRecv) bool {
 	return true
 }
 
-// heldRecv is the receive that an incoming message is being scattered into.
+// heldRecv is the receive of the message in progress.
 type heldRecv struct {
 	id     uint64
 	length uint32
@@ -106,8 +107,8 @@ type heldRecv struct {
 	sges   []SGE // as many as the queue allows
 }
 
-// scatterRecv copies b to offset off of the held receive. An SRQ's receives are memory of the SRQ's
-// PD, whatever the QP's (IBA 10.2.9).
+// scatterRecv copies b to offset off of the current receive. Receives of an SRQ use the SRQ's PD
+// (IBA 10.2.9).
 func (q *QP) scatterRecv(off uint32, b []byte) Status {
 	pd := q.pd
 	if q.srq != nil {
@@ -116,8 +117,8 @@ func (q *QP) scatterRecv(off uint32, b []byte) Status {
 	return q.eng.scatter(pd, q.recv.sges[:q.recv.nsge], off, b)
 }
 
-// PostRecv puts receives on the QP's own receive queue and returns how many it took, as PostSend
-// does. Any goroutine, one at a time for each QP.
+// PostRecv appends receives to the QP's own receive queue and returns how many it accepted, like
+// PostSend. Any goroutine may call it, but only one at a time per QP.
 //
 // Errors: ErrQPState in RESET, ErrRQFull, ErrInvalidWR, ErrInvalidKey, ErrHasSRQ. In state ERR the
 // requests complete with WRFlushErr.
@@ -126,21 +127,21 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 		return 0, ErrHasSRQ
 	}
 	if q.State() == Reset {
-		return 0, fmt.Errorf("%w: PostRecv in RESET, it needs INIT", ErrQPState)
+		return 0, fmt.Errorf("%w: PostRecv in RESET; move the QP to INIT first", ErrQPState)
 	}
 	n, err := q.rq.post(q.eng, q.pd, wrs)
-	// The engine goes to ERR, then flushes; we post, then look at the state: either it saw the
-	// receives or we see ERR and ring for another flush.
+	// The engine enters ERR and then flushes. The poster posts and then reads the state. Either the
+	// engine saw the receives, or the poster sees ERR and rings for another flush.
 	if n > 0 && q.State() == Err {
 		q.RingDoorbell()
 	}
 	return n, err
 }
 
-// SRQConfig says how large a shared receive queue is.
+// SRQConfig holds the size of a shared receive queue.
 type SRQConfig struct {
 	Depth  int // receives, 1 to MaxQueueDepth
-	MaxSGE int // of each, 0 means 1
+	MaxSGE int // SGEs per receive; 0 means 1
 }
 
 // SRQ is a receive queue that several QPs of one engine share.
@@ -151,33 +152,34 @@ type SRQ struct {
 	limit atomic.Uint32
 }
 
-// NewSRQ makes a shared receive queue. Any goroutine.
+// NewSRQ returns a new shared receive queue. It may be called from any goroutine. Error:
+// ErrInvalidDepth.
 func (e *Engine) NewSRQ(pd *mr.PD, c SRQConfig) (*SRQ, error) {
 	if c.Depth < 1 || c.Depth > MaxQueueDepth || c.MaxSGE < 0 || c.MaxSGE > MaxSGE {
-		return nil, fmt.Errorf("%w: SRQ of depth %d with %d SGEs; allowed are 1 to %d, and 0 to %d", ErrInvalidDepth, c.Depth, c.MaxSGE, MaxQueueDepth, MaxSGE)
+		return nil, fmt.Errorf("%w: SRQ of depth %d with %d SGEs, want a depth of 1 to %d and 0 to %d SGEs", ErrInvalidDepth, c.Depth, c.MaxSGE, MaxQueueDepth, MaxSGE)
 	}
 	s := &SRQ{eng: e, pd: pd}
 	s.init(c.Depth, c.MaxSGE)
 	return s, nil
 }
 
-// PostRecv puts receives on the SRQ. Any goroutine, one at a time for each SRQ.
+// PostRecv appends receives to the SRQ. Any goroutine may call it, but only one at a time per SRQ.
 func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) { return s.post(s.eng, s.pd, wrs) }
 
-// SetLimit arms one EventSRQLimitReached for when fewer than n receives are left (IBA 10.2.9.1);
-// 0 disarms. Any goroutine.
+// SetLimit arms one EventSRQLimitReached for the time when fewer than n receives are left (IBA
+// 10.2.9.1). 0 disarms it. It may be called from any goroutine.
 func (s *SRQ) SetLimit(n int) error {
 	if n < 0 || n > int(s.depth) {
-		return fmt.Errorf("%w: SRQ limit %d, the SRQ holds %d", ErrInvalidAttr, n, s.depth)
+		return fmt.Errorf("%w: SRQ limit %d, want 0 to %d", ErrInvalidAttr, n, s.depth)
 	}
 	s.limit.Store(uint32(n))
 	return nil
 }
 
-// Len is how many receives are posted.
+// Len returns the number of posted receives.
 func (s *SRQ) Len() int { return int(s.used()) }
 
-// takeRecv takes a receive for a message that begins.
+// takeRecv takes a receive for a new message.
 func (q *QP) takeRecv() bool {
 	if q.srq == nil {
 		return q.rq.take(&q.recv)

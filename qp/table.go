@@ -7,9 +7,9 @@ import (
 	"github.com/gorxe/gorxe/internal/prefetch"
 )
 
-// qpTable finds a QP by its QPN in constant time. A bucket is a cache line, and the engine, which draws the QPNs, passes over those
-// whose bucket is full: so a look-up reads one line. Only beside QPNs that a user chose so that their bucket overflows do some lie
-// behind their own, and look-ups there go along the user's chain.
+// qpTable finds a QP by its QPN in constant time. A bucket is one cache line. The engine never
+// draws a QPN whose bucket is full, so a lookup reads one line. Only QPNs that a user chose can
+// overflow a bucket. They are then stored in the following buckets.
 type qpTable struct {
 	buckets []qpBucket
 	shift   uint8
@@ -18,15 +18,15 @@ type qpTable struct {
 }
 
 type qpBucket struct {
-	qpns    [bucketSize]bth.QPN // 0: free; no QP here has that number, which is the subnet manager's
-	spilled uint32              // QPNs that would be here, or before, and lie behind
+	qpns    [bucketSize]bth.QPN // 0: free. No QP has QPN 0, which belongs to the subnet manager.
+	spilled uint32              // QPNs of this or an earlier bucket that are stored in a later one
 	qps     [bucketSize]*QP
 }
 
 const (
 	bucketSize = 5
-	minBuckets = 16 // the table grows with the QPs
-	// perBucket is how many QPs there are for each bucket at most before the table doubles.
+	minBuckets = 16 // initial size
+	// perBucket is the average number of QPs per bucket at which the table doubles.
 	perBucket = 4
 )
 
@@ -48,25 +48,25 @@ func (t *qpTable) resize(n int) {
 	}
 }
 
-// home spreads QPNs by multiplication with 2^32 over the golden ratio.
+// home returns the QPN's own bucket, by multiplication with 2^32 divided by the golden ratio.
 func (t *qpTable) home(n bth.QPN) int { return int(uint32(n) * 0x9e3779b1 >> t.shift) }
 
-// bucket is the one i behind n's own.
+// bucket returns the bucket i after n's own.
 func (t *qpTable) bucket(n bth.QPN, i int) *qpBucket {
 	return &t.buckets[(t.home(n)+i)&(len(t.buckets)-1)]
 }
 
-// place is the first where n lies, bucketSize or more if there is none. It looks at all of them: a branch for each would be foretold
-// wrong most of the time, and that costs more.
+// slotOf returns the first slot with n, or at least bucketSize if there is none. It compares all
+// slots, because a branch for each would often be mispredicted.
 func (b *qpBucket) slotOf(n bth.QPN) int {
 	k := &b.qpns
 	return bits.TrailingZeros8(equalBit(k[0], n) | equalBit(k[1], n)<<1 | equalBit(k[2], n)<<2 | equalBit(k[3], n)<<3 | equalBit(k[4], n)<<4)
 }
 
-// same is 1 if a is b, else 0.
+// equalBit returns 1 if a == b, and 0 otherwise.
 func equalBit(a, b bth.QPN) uint8 { return uint8((uint64(a^b) - 1) >> 63) }
 
-// get is the QP with this number, or nil.
+// get returns the QP with this number, or nil.
 func (t *qpTable) get(n bth.QPN) *QP {
 	b := t.bucket(n, 0)
 	if at := b.slotOf(n); at < bucketSize {
@@ -80,7 +80,8 @@ func (t *qpTable) get(n bth.QPN) *QP {
 	return nil
 }
 
-// find is the bucket of n and its place there, and how far behind its own bucket that is; nil: n is not in the table.
+// find returns the bucket of n, its slot there, and the distance from n's own bucket. b is nil if n
+// is not in the table.
 func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
 	for behind = range t.buckets {
 		b = t.bucket(n, behind)
@@ -94,13 +95,13 @@ func (t *qpTable) find(n bth.QPN) (b *qpBucket, at, behind int) {
 	return nil, 0, 0
 }
 
-// room tells whether there is room for n in its own bucket.
+// hasSpace reports whether n's own bucket has a free slot.
 func (t *qpTable) hasSpace(n bth.QPN) bool { return t.bucket(n, 0).slotOf(0) < bucketSize }
 
-// ahead fetches the bucket of n.
+// prefetch brings the bucket of n into the cache.
 func (t *qpTable) prefetch(n bth.QPN) { prefetch.Object(t.bucket(n, 0), 1) }
 
-// put takes a QP in. There is room: a fifth of the places at least is free.
+// put adds a QP. At least a fifth of the slots are free.
 func (t *qpTable) put(q *QP) {
 	if t.used >= perBucket*len(t.buckets) {
 		t.resize(2 * len(t.buckets))
@@ -116,7 +117,7 @@ func (t *qpTable) put(q *QP) {
 	}
 }
 
-// del takes the QP with this number out, if there is one.
+// del removes the QP with this number, if there is one.
 func (t *qpTable) del(n bth.QPN) {
 	b, at, behind := t.find(n)
 	if b == nil {

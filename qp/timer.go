@@ -2,17 +2,17 @@ package qp
 
 import "math/bits"
 
-// The timer wheel: five levels of 64 slots over ticks of 16 us, so that arming, cancelling and
-// finding the next expiry take constant time for any number of QPs. A slot is a list through the QPs, whose part in it lies among
-// what sending touches anyway. A QP sits on the level of the highest bit in which its tick differs from the
-// current one; it moves down when the wheel reaches its slot.
+// The timer wheel has five levels of 64 slots with ticks of 16 us. Setting and stopping a timer and
+// finding the next expiry take constant time for any number of QPs. A slot is a linked list of QPs.
+// The level of a QP is that of the highest bit in which its tick differs from the current one. It
+// moves down when the wheel reaches its slot.
 const (
 	tickShift   = 14 // a tick is 2^14 ns
 	levelBits   = 6
 	wheelLevels = 5
 	levelSlots  = 1 << levelBits
-	// A timer further off than this is armed again on the way. One slot of the top level stays
-	// unused, so that a full turn is told from none. About 4.8 hours.
+	// Later timers (about 4.8 hours) are set again on the way. One slot of the top level stays
+	// unused, to distinguish a full turn from none.
 	maxTicks = (levelSlots - 1) << (levelBits * (wheelLevels - 1))
 )
 
@@ -22,19 +22,19 @@ type wheel struct {
 	slots [wheelLevels][levelSlots]*QP
 }
 
-// timer is a QP's place in the wheel. The deadline may lie later than the wheel's tick: then the
-// QP comes up early and is armed again, which spares a list operation on every acknowledgement.
+// timer is a QP's entry in the wheel. The deadline may be later than the entry's tick. The QP then
+// expires early and is inserted again, which saves a list operation for every acknowledgment.
 type timer struct {
 	deadline   Time
 	next, prev *QP
-	tick       uint32 // its low bits: all ticks in the wheel lie within maxTicks of one another
+	tick       uint32 // low bits; all ticks in the wheel are within maxTicks of each other
 	level      uint8
 	slot       uint8
 	armed      bool
 }
 
-// setTimer makes HandleTimeout call q.onTimer at t, or a tick later. A deadline put off or dropped
-// leaves the QP where it is.
+// setTimer makes HandleTimeout call q.onTimer at t or up to one tick later. If t is later than
+// before, the entry stays where it is.
 func (e *Engine) setTimer(q *QP, t Time) {
 	w, entry := &e.wheel, &q.rec.timer
 	entry.deadline = t
@@ -51,7 +51,7 @@ func (e *Engine) setTimer(q *QP, t Time) {
 	w.insert(q, tick)
 }
 
-// stopTimer takes the QP out of the wheel.
+// stopTimer removes the QP from the wheel.
 func (e *Engine) stopTimer(q *QP) {
 	q.rec.timer.deadline = Never
 	if q.rec.timer.armed {
@@ -59,7 +59,7 @@ func (e *Engine) stopTimer(q *QP) {
 	}
 }
 
-// tickFor rounds up, so that nothing fires early.
+// tickFor rounds up, so that no timer fires early.
 func (w *wheel) tickFor(t Time) uint64 {
 	tick := uint64(max(t, 0)+1<<tickShift-1) >> tickShift
 	return min(max(tick, w.now), w.now+maxTicks)
@@ -98,9 +98,9 @@ func (w *wheel) remove(q *QP) {
 	t.next, t.prev, t.armed = nil, nil, false
 }
 
-// next finds the earliest occupied slot and the tick at which it begins. The lowest occupied level
-// holds it, because entries of a higher level differ from now in a higher bit. The top level alone
-// may have wrapped round.
+// next returns the earliest occupied slot and the tick at which it begins. It is on the lowest
+// occupied level, because entries of a higher level differ from now in a higher bit. Only the top
+// level can wrap around.
 func (w *wheel) next() (level, slot int, tick uint64, ok bool) {
 	for level := range wheelLevels {
 		if w.bits[level] == 0 {
@@ -108,14 +108,14 @@ func (w *wheel) next() (level, slot int, tick uint64, ok bool) {
 		}
 		shift := level * levelBits
 		cur := int(w.now>>shift) & (levelSlots - 1)
-		ahead := bits.TrailingZeros64(bits.RotateLeft64(w.bits[level], -cur))
-		tick := (w.now>>shift + uint64(ahead)) << shift
-		return level, (cur + ahead) & (levelSlots - 1), max(tick, w.now), true
+		distance := bits.TrailingZeros64(bits.RotateLeft64(w.bits[level], -cur))
+		tick := (w.now>>shift + uint64(distance)) << shift
+		return level, (cur + distance) & (levelSlots - 1), max(tick, w.now), true
 	}
 	return 0, 0, 0, false
 }
 
-// HandleTimeout does what is due at now.
+// HandleTimeout handles all timers that have expired at time now.
 func (e *Engine) HandleTimeout(now Time) {
 	w := &e.wheel
 	target := uint64(max(now, 0)) >> tickShift
@@ -133,7 +133,7 @@ func (e *Engine) HandleTimeout(now Time) {
 	w.now = target
 }
 
-// expire empties one slot: what is due fires, the rest moves to where it belongs now.
+// expire empties a slot. Timers that are due fire, the others are inserted again.
 func (e *Engine) expire(now Time, level, slot int, target uint64) {
 	w := &e.wheel
 	q := w.slots[level][slot]
@@ -149,16 +149,16 @@ func (e *Engine) expire(now Time, level, slot int, target uint64) {
 			e.c.Timers++
 			q.onTimer(now)
 		default:
-			// Not again in this call, unless the wheel stands more than its reach behind target, after
-			// a long rest: then the entry is a milestone on the way there.
+			// Do not expire it again in this call, unless target is further than the wheel's range
+			// after a long pause. Then the entry marks a tick on the way there.
 			w.insert(q, min(max(w.tickFor(t.deadline), target+1), w.now+maxTicks))
 		}
 		q = next
 	}
 }
 
-// NextTimeout tells when HandleTimeout has something to do, at the earliest, and false if nothing
-// is pending.
+// NextTimeout returns the earliest time at which HandleTimeout or PollTransmit has work because of
+// a timer, and false if no timer is set.
 func (e *Engine) NextTimeout() (Time, bool) {
 	t := Never
 	if _, _, tick, ok := e.wheel.next(); ok {

@@ -8,30 +8,30 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// Time is nanoseconds on the clock of whoever drives the engine. Only differences matter.
+// Time is a time in nanoseconds on the clock of the engine's owner. Only differences matter.
 type Time int64
 
-// Never is later than every Time.
+// Never is later than any other Time.
 const Never Time = 1<<63 - 1
 
-// Bounds on what a creator may ask for.
+// Limits of parameters.
 const (
-	MaxQueueDepth = 1 << 15   // WRs in an SQ, RQ or SRQ
+	MaxQueueDepth = 1 << 15   // work requests in an SQ, RQ or SRQ
 	MaxCQDepth    = 1 << 22   // CQEs in a CQ
-	MaxSGE        = 16        // SGEs of one WR
-	MaxInline     = 1024      // bytes of inline data of one WR
-	MaxMessage    = 1 << 31   // bytes of one message (IBA 9.7.7)
-	MaxRdAtomic   = 128       // outstanding READs and atomics, either direction
-	GRHLen        = 40        // bytes in front of every UD receive (IBA 11.4.1.2)
-	maxPSNCount   = 1 << 23   // half the PSN space: the bound of what is in flight
+	MaxSGE        = 16        // SGEs of a work request
+	MaxInline     = 1024      // bytes of inline data of a work request
+	MaxMessage    = 1 << 31   // bytes of a message (IBA 9.7.7)
+	MaxRdAtomic   = 128       // outstanding READs and atomics, in each direction
+	GRHLen        = 40        // bytes before the payload of every UD receive (IBA 11.4.1.2)
+	maxPSNCount   = 1 << 23   // half of the PSN space: the limit of packets in flight
 	atomicLen     = 8         // bytes of an atomic operand
 	defaultMaxQP  = 1 << 16   // QPs of an engine
-	maxMaxQP      = 1 << 20   // bound of Config.MaxQP
+	maxMaxQP      = 1 << 20   // limit of Config.MaxQP
 	eventRing     = 1 << 10   // asynchronous events kept until polled
 	psnMask       = 1<<24 - 1 // the low 24 bits of a packet count
 	AckNever      = uint8(0)  // Attr.Timeout: no Local ACK Timeout
-	RNRInfinite   = uint8(7)  // Attr.RNRRetry: without end (IBA 9.7.5.2.8)
-	DefaultWindow = 256       // packets in flight of one RC QP, at most
+	RNRInfinite   = uint8(7)  // Attr.RNRRetry: no limit (IBA 9.7.5.2.8)
+	DefaultWindow = 256       // limit of packets in flight of an RC QP
 )
 
 // Type is the transport service of a QP.
@@ -48,7 +48,7 @@ func (t Type) String() string {
 	return name([]string{"RC", "UC", "UD"}, int(t))
 }
 
-// State is a QP's state (IBA 10.3.1).
+// State is the state of a QP (IBA 10.3.1).
 type State uint8
 
 const (
@@ -57,7 +57,7 @@ const (
 	RTR
 	RTS
 	SQD // send queue drained or draining
-	SQE // send queue in error, receive queue alive (UC and UD)
+	SQE // send queue in error, receive queue working (UC and UD)
 	Err
 	numStates
 )
@@ -66,7 +66,7 @@ func (s State) String() string {
 	return name([]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}, int(s))
 }
 
-// Op is what a send work request asks for.
+// Op is the operation of a send work request.
 type Op uint8
 
 const (
@@ -78,17 +78,17 @@ const (
 	OpRead
 	OpCmpSwap
 	OpFetchAdd
-	OpFlush       // RemoteAddr and Length, or the whole region: Placement, Level (IBA annex A19)
-	OpAtomicWrite // WRITE of 8 aligned bytes, which are seen whole, after all that was flushed before
+	OpFlush       // flush RemoteAddr and Length, or the whole region; see Placement and Level (IBA annex A19)
+	OpAtomicWrite // atomic WRITE of 8 aligned bytes, after everything flushed before it
 
-	// Local operations: no packet leaves. See local.go.
-	OpBindMW   // binds the window that RKey (mr.Table.NextRKey) names to the one SGE, granting Access
-	OpLocalInv // ends InvKey: a window of type 2, a fast MR
-	OpRegMR    // makes the registration live that RKey names (mr.Table.Prepare)
+	// Local operations, which send no packet. See local.go.
+	OpBindMW   // binds the window named by RKey (mr.Table.NextRKey) to the SGE, granting Access
+	OpLocalInv // invalidates InvKey, of a type 2 window or a fast MR
+	OpRegMR    // makes the registration named by RKey live (mr.Table.Prepare)
 	numOps
 )
 
-// local tells operations that send nothing.
+// local reports whether the operation sends no packet.
 func (o Op) local() bool { return o >= OpBindMW }
 
 func (o Op) String() string {
@@ -101,39 +101,39 @@ func (o Op) String() string {
 type SendFlags uint8
 
 const (
-	Signaled  SendFlags = 1 << iota // a CQE on success too
-	Fence                           // starts only when all earlier READs, atomics and FLUSHes are done
+	Signaled  SendFlags = 1 << iota // write a CQE on success
+	Fence                           // start only when all earlier READs, atomics and FLUSHes are complete
 	Solicited                       // the responder's CQE is a solicited one
 )
 
-// SGE is a piece of local memory inside one MR.
+// SGE is a piece of local memory within one MR.
 type SGE struct {
 	Addr   uint64 // in the MR's address space
 	Length uint32 // bytes
 	LKey   bth.LKey
 }
 
-// SendWR is a send work request. PostSend copies it; the caller keeps only the memory that the
-// SGEs name untouched until the completion.
+// SendWR is a send work request. PostSend copies it. The caller must not change the memory of the
+// SGEs until the completion.
 type SendWR struct {
-	ID     uint64 // comes back in the WC
+	ID     uint64 // returned in the WC
 	Op     Op
 	Flags  SendFlags
-	SGEs   []SGE  // source (SEND, WRITE, ATOMIC_WRITE: 8 bytes), destination (READ, atomics: 8 bytes)
-	Inline []byte // instead of SGEs for SEND and the WRITEs: copied while posting, at most MaxInline of the QP
+	SGEs   []SGE  // source (SEND, WRITE, ATOMIC_WRITE: 8 bytes) or destination (READ, atomics: 8 bytes)
+	Inline []byte // replaces SGEs for SEND and the WRITEs; copied by PostSend; at most InitAttr.MaxInline bytes
 
 	RemoteAddr uint64   // WRITE, READ, atomics, FLUSH
 	RKey       bth.RKey // WRITE, READ, atomics, FLUSH; OpBindMW, OpRegMR: the key that becomes live
 
-	Imm    uint32   // WithImm operations; host order, big endian on the wire
+	Imm    uint32   // operations with immediate; host order, big endian on the wire
 	InvKey bth.RKey // OpSendInv, OpLocalInv
 
 	Compare uint64 // OpCmpSwap
 	SwapAdd uint64 // OpCmpSwap: the new value; OpFetchAdd: the addend
 
 	Length    uint32    // OpFlush: bytes, at most 2^31
-	Placement Placement // OpFlush: what for
-	Level     Level     // OpFlush: how much
+	Placement Placement // OpFlush: purpose
+	Level     Level     // OpFlush: extent
 
 	Access mr.Access // OpBindMW: what the window grants
 
@@ -142,16 +142,16 @@ type SendWR struct {
 	RemoteQKey bth.QKey
 }
 
-// Placement is what a FLUSH is to achieve; the values are the wire's (IBA annex A19).
+// Placement is the purpose of a FLUSH, with the values of the wire format (IBA annex A19).
 type Placement uint8
 
 const (
-	PlaceGlobal     Placement = 1 << iota // earlier WRITEs are visible to all
-	PlacePersistent                       // and survive a loss of power
+	PlaceGlobal     Placement = 1 << iota // make earlier WRITEs visible
+	PlacePersistent                       // make earlier WRITEs survive a power failure
 	placements      = PlaceGlobal | PlacePersistent
 )
 
-// Level is how much a FLUSH is about.
+// Level is the extent of a FLUSH.
 type Level uint8
 
 const (
@@ -166,7 +166,7 @@ type RecvWR struct {
 	SGEs []SGE
 }
 
-// Status is how a work request ended; the names and texts are those of ibv_wc_status.
+// Status is the result of a work request. Names and texts are those of ibv_wc_status.
 type Status uint8
 
 const (
@@ -196,7 +196,7 @@ func (s Status) String() string {
 		"fatal error", "general error"}, int(s))
 }
 
-// WCOpcode is the kind of work that a completion ends.
+// WCOpcode is the kind of work that completed.
 type WCOpcode uint8
 
 const (
@@ -205,8 +205,8 @@ const (
 	WCRead
 	WCCmpSwap
 	WCFetchAdd
-	WCRecv         // a SEND arrived
-	WCRecvWriteImm // a WRITE with immediate arrived
+	WCRecv         // a SEND was received
+	WCRecvWriteImm // a WRITE with immediate was received
 	WCFlush
 	WCAtomicWrite
 	WCBindMW
@@ -222,31 +222,31 @@ func (o WCOpcode) String() string {
 var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap, WCFetchAdd,
 	WCFlush, WCAtomicWrite, WCBindMW, WCLocalInv, WCRegMR}
 
-// WCFlags say which optional fields of a WC hold something.
+// WCFlags tell which optional fields of a WC are valid.
 type WCFlags uint8
 
 const (
-	WCWithImm   WCFlags = 1 << iota // Imm
+	WCWithImm   WCFlags = 1 << iota // Imm is valid
 	WCWithInv                       // InvKey was invalidated
 	WCGRH                           // the first 40 bytes received are the network header
-	WCSolicited                     // the sender asked for an event
+	WCSolicited                     // the sender requested an event
 )
 
-// WC is a work completion. Where Status is not Success only ID, Status and QPN have a meaning
-// (IBA 11.4.2.1).
+// WC is a work completion. If Status is not Success, only ID, Status and QPN are valid (IBA
+// 11.4.2.1).
 type WC struct {
 	ID      uint64
 	Status  Status
 	Opcode  WCOpcode
 	Flags   WCFlags
-	ByteLen uint32 // received or moved, GRH included
+	ByteLen uint32 // bytes received or transferred, GRH included
 	Imm     uint32
 	InvKey  bth.RKey
 	QPN     bth.QPN // the QP that completed
 	SrcQP   bth.QPN // UD: the sender
 }
 
-// EventKind names asynchronous events after ibv_event_type.
+// EventKind is the kind of an asynchronous event, named after ibv_event_type.
 type EventKind uint8
 
 const (
@@ -265,7 +265,7 @@ func (k EventKind) String() string {
 		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED"}, int(k))
 }
 
-// Event is an asynchronous event (IBA 11.6.3.1); the one field that its kind is about is set.
+// Event is an asynchronous event (IBA 11.6.3.1). One of QP, CQ and SRQ is set, depending on Kind.
 type Event struct {
 	Kind EventKind
 	QP   *QP
@@ -273,20 +273,20 @@ type Event struct {
 	SRQ  *SRQ
 }
 
-// Errors of the commands.
+// Errors of posting, Modify and the constructors.
 var (
-	ErrQPState      = errors.New("qp: operation not allowed in this QP state; bring the QP to the state that it needs with Modify or Connect")
+	ErrQPState      = errors.New("qp: operation not allowed in this QP state; change the state with Modify or Connect first")
 	ErrSQFull       = errors.New("qp: send queue full; poll completions first, or create the QP with a larger SQDepth")
-	ErrRQFull       = errors.New("qp: receive queue full; wait for receives to complete, or create it deeper")
-	ErrHasSRQ       = errors.New("qp: QP takes its receives from an SRQ; post them there")
+	ErrRQFull       = errors.New("qp: receive queue full; wait for receives to complete, or create a deeper queue")
+	ErrHasSRQ       = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
 	ErrInvalidWR    = errors.New("qp: invalid work request")
 	ErrInvalidKey   = errors.New("qp: lkey does not cover the SGE's memory; register it with the access that the operation needs")
 	ErrInvalidAttr  = errors.New("qp: invalid attribute")
-	ErrTooManyQPs   = errors.New("qp: no room for another QP; raise the limit of QPs")
+	ErrTooManyQPs   = errors.New("qp: too many QPs; raise the limit or destroy some")
 	ErrInvalidDepth = errors.New("qp: queue depth out of range")
 )
 
-// verdictStatus is the completion status of a local check that failed.
+// verdictStatus returns the completion status of a local key check.
 func verdictStatus(v mr.Verdict) Status {
 	if v == mr.OK {
 		return Success
@@ -294,7 +294,7 @@ func verdictStatus(v mr.Verdict) Status {
 	return LocProtErr
 }
 
-// extend turns a 24-bit PSN into the packet count nearest to ref.
+// extend returns the packet count nearest to ref whose low 24 bits are p.
 func extend(ref uint64, p bth.PSN) uint64 {
 	return ref + uint64(int64(p.Sub(bth.PSN(ref&psnMask))))
 }

@@ -5,7 +5,7 @@ import (
 )
 
 // sendUnreliable writes the next packet of a UC or UD QP. Nothing is acknowledged: a work request
-// is complete when its last packet is on its way.
+// completes when its last packet has been sent.
 func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	s := &q.sq
 	if s.cur == s.head.Load() {
@@ -40,7 +40,7 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	return n, netLen
 }
 
-// handleUC takes in a packet of an unreliable connection: any error drops the message, silently
+// handleUC processes a packet of an unreliable connection. Any error silently drops the message
 // (IBA 9.8.2.2).
 func (q *QP) handleUC(now Time, p *bth.Packet) {
 	if st := q.State(); st < RTR || st == Err {
@@ -49,7 +49,7 @@ func (q *QP) handleUC(now Time, p *bth.Packet) {
 	}
 	psn := extend(q.epsn, p.BTH.PSN())
 	if psn != q.epsn && q.msg != msgNone {
-		q.msg = msgNone // the rest of that message was lost; its receive serves the next
+		q.msg = msgNone // the rest of that message was lost; the next message uses its receive
 		q.eng.c.DropSequence++
 	}
 	q.epsn = psn + 1
@@ -65,12 +65,12 @@ func (q *QP) handleUC(now Time, p *bth.Packet) {
 	}
 }
 
-// executeUC carries out a packet with the responder's own steps; it returns the counter of what
-// went wrong.
+// executeUC executes a packet like the RC responder. It returns the counter of what went wrong, or
+// nil.
 func (q *QP) executeUC(p *bth.Packet) *uint64 {
 	c := &q.eng.c
-	// A message too long for its receive is dropped and the receive kept, where RC would fail both:
-	// on UC whoever forges an address could otherwise use up the receives.
+	// A message that is too long for its receive is dropped and the receive kept, while RC fails
+	// both. On UC, an attacker with a forged address could otherwise use up the receives.
 	if p.Info.Op == bth.OpSend {
 		if !q.recv.held && !q.takeRecv() {
 			return &c.DropNoRecv
@@ -89,7 +89,7 @@ func (q *QP) executeUC(p *bth.Packet) *uint64 {
 		return &c.DropNoRecv
 	case refuseAccess:
 		return &c.DropAccess
-	case refuseOperation: // the receive was no good: a local mistake (IBA 9.9.3 class A)
+	case refuseOperation: // an invalid receive, which is a local error (IBA 9.9.3 class A)
 		q.toErr()
 		return nil
 	default:
@@ -97,8 +97,9 @@ func (q *QP) executeUC(p *bth.Packet) *uint64 {
 	}
 }
 
-// handleUD takes in a datagram: Q_Key, a receive, 40 bytes of network header, then the payload
-// (IBA 9.6.1.4, 9.8.3). What does not fit is dropped: a stranger's datagram breaks nothing.
+// handleUD processes a datagram. It checks the Q_Key and takes a receive for 40 bytes of network
+// header and the payload (IBA 9.6.1.4, 9.8.3). A datagram that does not fit is dropped and affects
+// nothing else.
 func (q *QP) handleUD(p *bth.Packet) {
 	c := &q.eng.c
 	switch st := q.State(); {
@@ -115,8 +116,8 @@ func (q *QP) handleUD(p *bth.Packet) {
 	}
 }
 
-// deliverUD scatters header and payload. An IPv4 header takes the last 20 of the 40 bytes
-// (RoCEv2 annex A17.4.5.2).
+// deliverUD scatters header and payload. An IPv4 header fills the last 20 of the 40 bytes (RoCEv2
+// annex A17.4.5.2).
 func (q *QP) deliverUD(p *bth.Packet) {
 	grh := q.eng.grh[:]
 	clear(grh)

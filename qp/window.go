@@ -1,28 +1,28 @@
 package qp
 
-// The window bounds the packets in flight of one RC QP. It adapts as TCP's does (additive increase,
-// multiplicative decrease): with go-back-N a loss costs a whole window, so on a lossy path a small
-// one is faster, and on a clean path a large one hides the round trip.
+// The window limits the packets in flight of an RC QP. Like TCP's window, it grows additively and
+// shrinks multiplicatively. With go-back-N a loss costs a whole window, so a lossy path needs a
+// small one, while a large one hides the round trip of a clean path.
 const (
-	minWindow    = 2 // of Config.MaxWindow
-	lossWindow   = 4 // losses take nothing below: with fewer packets none may be left to tell of a gap
+	minWindow    = 2 // smallest Config.MaxWindow
+	lossWindow   = 4 // minimum after losses: with fewer packets, none may be left to reveal a gap
 	firstWindow  = 64
 	maxMaxWindow = 1 << 14
 )
 
 type window struct {
-	recover   uint64 // a loss below this packet belongs to the one already counted
-	cwnd, max uint16 // packets, maxMaxWindow at most
-	threshold uint16 // below it growth is exponential
+	recover   uint64 // losses before this packet were already counted
+	cwnd, max uint16 // packets, at most maxMaxWindow
+	threshold uint16 // growth is exponential below it
 	credit    uint16 // packets acknowledged since the last linear step
-	probing   bool   // one packet at a time until there is news
+	probing   bool   // one packet at a time until there is an answer
 }
 
 func (w *window) init(limit uint32) {
 	*w = window{cwnd: uint16(min(firstWindow, limit)), max: uint16(limit), threshold: uint16(limit)}
 }
 
-// size is how many packets may be in flight.
+// size returns how many packets may be in flight.
 func (w *window) size() uint32 {
 	if w.probing {
 		return 1
@@ -43,7 +43,7 @@ func (w *window) acked(n uint32) {
 	}
 }
 
-// loss halves the window, once for each window of packets.
+// loss halves the window, once per window of packets.
 func (w *window) loss(una, highest uint64) {
 	if una < w.recover {
 		return
@@ -54,5 +54,5 @@ func (w *window) loss(una, highest uint64) {
 	w.credit = 0
 }
 
-// collapse is for silence: one packet finds out whether the peer is there.
+// collapse limits the window to one packet until the peer answers.
 func (w *window) collapse() { w.probing = true }
