@@ -1,6 +1,11 @@
-// Package statusbyte is "gorxe statusbyte": streams of many devices over one queue pair, by package transport/statusbyte.
+// Package statusbyte is the command "gorxe statusbyte", which sends streams of many devices over
+// one queue pair. The streams are in internal/streams, the protocol is in transport/statusbyte.
 //
-// Reading order: command.go (what send and recv have in common), send.go and source.go (files, standard input, synthetic
-// cameras), recv.go, deliver.go and park.go (hashes, directories, and what happens when a directory takes nothing), tail.go (a
-// consumer), report.go.
+// Reading order:
+//
+//   - command.go: the command and the flags that send and recv share.
+//   - send.go: the command send.
+//   - recv.go: the command recv.
+//   - tail.go: the command tail.
+//   - report.go: printing reports.
 package statusbyte

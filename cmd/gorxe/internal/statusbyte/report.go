@@ -1,77 +1,15 @@
 package statusbyte
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"hash"
 	"io"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/streams"
 )
 
-// deviceReport is what became of one device's stream.
-type deviceReport struct {
-	Device     int    `json:"device"`
-	Packets    uint64 `json:"packets"`
-	Bytes      uint64 `json:"bytes"`
-	Gaps       uint64 `json:"gaps"`
-	Duplicates uint64 `json:"duplicates"`
-	SHA256     string `json:"sha256"`             // of the data, one packet behind the other
-	Lost       uint64 `json:"unstored,omitempty"` // packets that arrived and could not be stored
-}
-
-// report is the object with which recv and send end.
-type report struct {
-	Peer      string         `json:"peer"`
-	Datapath  string         `json:"datapath"`
-	Blocks    int            `json:"blocks"`
-	BlockSize int            `json:"block_size"`
-	Seconds   float64        `json:"seconds"` // from the first packet to the last
-	Devices   []deviceReport `json:"devices"`
-
-	BadStatus  uint64 `json:"bad_status"`           // recv: status values that no sender may write; send: that no receiver may
-	BadHeader  uint64 `json:"bad_header,omitempty"` // recv: blocks that cannot be
-	Unknown    uint64 `json:"unknown_device"`       // recv: packets of devices that are not taken
-	Overwrites uint64 `json:"overwrites,omitempty"` // recv: blocks that the peer wrote to while they were in use
-	Syncs      uint64 `json:"syncs,omitempty"`      // send: READs of the status array
-}
-
-// tally counts one device's stream.
-type tally struct {
-	deviceReport
-	hash hash.Hash
-}
-
-// tallies are those of all devices that have one.
-type tallies [256]*tally
-
-func (t *tallies) of(device uint8) *tally {
-	if t[device] == nil {
-		t[device] = &tally{deviceReport: deviceReport{Device: int(device)}, hash: sha256.New()}
-	}
-	return t[device]
-}
-
-func (t *tally) add(data []byte) {
-	t.Packets++
-	t.Bytes += uint64(len(data))
-	_, _ = t.hash.Write(data) // never fails
-}
-
-func (t *tallies) reports() []deviceReport {
-	list := []deviceReport{} // an empty array in JSON, never null
-	for _, d := range t {
-		if d != nil {
-			d.SHA256 = hex.EncodeToString(d.hash.Sum(nil))
-			list = append(list, d.deviceReport)
-		}
-	}
-	return list
-}
-
-// write shows the report: to scripts as one object, to people as a table.
-func (r *report) write(w io.Writer, asJSON bool) error {
+// printReport writes a report as JSON or as a table.
+func printReport(w io.Writer, r *streams.Report, asJSON bool) error {
 	if asJSON {
 		return cli.JSON(w, r)
 	}
@@ -88,17 +26,17 @@ func (r *report) write(w io.Writer, asJSON bool) error {
 	if err := t.Write(w); err != nil {
 		return err
 	}
-	for _, odd := range []struct {
+	for _, problem := range []struct {
 		n    uint64
 		what string
 	}{
-		{r.Unknown, "packets of devices that are not taken (--devices) were dropped"},
-		{r.BadStatus, "status bytes had values that cannot be; their blocks were not used"},
-		{r.BadHeader, "blocks had headers that cannot be, and were dropped"},
-		{r.Overwrites, "blocks were written to while they were in use"},
+		{r.Unknown, "packets of devices that are not accepted (--devices) were dropped"},
+		{r.BadStatus, "status bytes had invalid values; their blocks were not used"},
+		{r.BadHeader, "blocks had invalid headers and were dropped"},
+		{r.Overwrites, "blocks were overwritten while they were in use"},
 	} {
-		if odd.n > 0 {
-			if _, err := fmt.Fprintf(w, "\n%d %s.", odd.n, odd.what); err != nil {
+		if problem.n > 0 {
+			if _, err := fmt.Fprintf(w, "\n%d %s.", problem.n, problem.what); err != nil {
 				return err
 			}
 		}

@@ -6,36 +6,35 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"sync"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/streams"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
-// The flags of send.
 type sendFlags struct {
 	shared
-	device   cli.Int
-	cameras  cli.Int
-	fps      cli.Int
-	frame    string
-	duration cli.Duration
-	set      func(name string) bool // whether the user gave a flag
+	firstDevice cli.Int
+	cameras     cli.Int
+	fps         cli.Int
+	frame       string
+	duration    cli.Duration
+	changed     func(name string) bool // whether the user set a flag
 }
 
-// Bounds of the flags.
+// Bounds and defaults of the flags.
 const (
-	maxCameras  = 256
+	maxDevices  = 256
 	maxFPS      = 1000
 	defaultFPS  = 25
+	maxFrame    = 256 << 20
 	maxDuration = 24 * time.Hour
 	connectTime = 10 * time.Second
 )
@@ -45,13 +44,16 @@ func sendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send HOST [[N=]FILE...]",
 		Short: "Send files, standard input or synthetic cameras to 'statusbyte recv'",
-		Long: `Send files, standard input or synthetic cameras to 'statusbyte recv' on HOST. All share one queue pair. Each file is a device,
-numbered from --device on, or as N=FILE says; "-" is standard input. A block goes out when it is full; of a pipe, at the latest 20 ms
-after its first byte was read, so that nothing is kept back while the pipe is silent.
+		Long: `Send files, standard input or synthetic cameras to 'statusbyte recv' on HOST over one
+queue pair. Each file is a device. Devices are numbered from --device on, or with
+N=FILE; - is standard input. A block is sent when it is full. Data of a pipe is sent
+at the latest 20 ms after its first byte was read.
 
-A signal ends the streams of pipes and cameras properly; a file that it cuts off has no end at the receiver, and the exit status is 1.
+A signal ends the streams of pipes and cameras properly. The stream of a file that is
+not complete has no end at the receiver, and the exit status is 1.
 
-The receiver decides on the number and size of the blocks, unless --blocks and --block-size say what they have to be.`,
+The receiver determines the number and size of the blocks. With --blocks and
+--block-size the command fails if the receiver's values differ.`,
 		Example: `  gorxe statusbyte send 10.0.0.1 left.raw right.raw
   ffmpeg ... | gorxe statusbyte send 10.0.0.1 7=-
   gorxe statusbyte send 10.0.0.1 --cameras 12 --fps 25 --frame 640x480x3 --duration 10s --json`,
@@ -62,203 +64,119 @@ The receiver decides on the number and size of the blocks, unless --blocks and -
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.set = cmd.Flags().Changed
+			f.changed = cmd.Flags().Changed
 			return f.run(cmd.Context(), args[0], args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
-	f.register(fs, statusbyte.DefaultBlocks, statusbyte.DefaultBlockSize, "the one on the route to HOST")
+	f.register(fs, "that of the route to HOST")
 	for _, name := range []string{"blocks", "block-size"} {
-		fs.Lookup(name).DefValue = "as the receiver has"
+		fs.Lookup(name).DefValue = "that of the receiver"
 	}
-	f.device = cli.Int{Min: 0, Max: 255}
-	f.cameras = cli.Int{Min: 0, Max: maxCameras}
+	f.firstDevice = cli.Int{Min: 0, Max: maxDevices - 1}
+	f.cameras = cli.Int{Min: 0, Max: maxDevices}
 	f.fps = cli.Int{N: defaultFPS, Min: 1, Max: maxFPS}
 	f.duration = cli.Duration{Min: 0, Max: maxDuration}
-	fs.Var(&f.device, "device", "number of the first file or camera")
-	fs.Var(&f.cameras, "cameras", "send so many synthetic cameras instead of files")
-	fs.Var(&f.fps, "fps", "frames a second of each camera")
-	fs.StringVar(&f.frame, "frame", "640x480x3", "what a camera's frame is: width x height x bytes a pixel")
+	fs.Var(&f.firstDevice, "device", "number of the first file or camera")
+	fs.Var(&f.cameras, "cameras", "send this number of synthetic cameras instead of files")
+	fs.Var(&f.fps, "fps", "frames per second of each camera")
+	fs.StringVar(&f.frame, "frame", "640x480x3", "size of a camera's frame: width x height x bytes per pixel")
 	fs.Var(&f.duration, "duration", "how long the cameras run (default: until interrupted)")
 	return cmd
 }
 
-// sources makes what is to be sent.
-func (f *sendFlags) sources(files []string) ([]source, error) {
+// sources returns what the flags and arguments ask to send.
+func (f *sendFlags) sources(files []string) ([]streams.Source, error) {
 	switch {
 	case f.cameras.N > 0 && len(files) > 0:
-		return nil, cli.Usagef("give either files or --cameras")
+		return nil, cli.Usagef("files and --cameras exclude each other: choose one of them")
 	case f.cameras.N == 0 && len(files) == 0:
-		return nil, cli.Usagef("nothing to send: name files, - for standard input, or --cameras")
+		return nil, cli.Usagef("nothing to send: name files, - for standard input, or use --cameras")
 	case len(files) > 0:
-		return openFiles(files, f.device.N)
-	case f.device.N+f.cameras.N > maxCameras:
-		return nil, cli.Usagef("the last camera would be device %d: they go from 0 to 255", f.device.N+f.cameras.N-1)
+		return streams.OpenFiles(files, f.firstDevice.N)
+	case f.firstDevice.N+f.cameras.N > maxDevices:
+		return nil, cli.Usagef("the last camera would be device %d: device numbers are 0 to 255", f.firstDevice.N+f.cameras.N-1)
 	}
-	size, err := frameSize(f.frame)
+	size, err := parseFrame(f.frame)
 	if err != nil {
 		return nil, err
 	}
-	period := time.Second / time.Duration(f.fps.N)
-	list := make([]source, f.cameras.N)
-	for i := range list {
-		// Cameras run freely: their frames come one after the other, not all at once.
-		offset := period * time.Duration(i) / time.Duration(len(list))
-		list[i] = &camera{dev: uint8(f.device.N + i), frame: size, period: period, frames: frames(f.duration.D, period), offset: offset}
-	}
-	return list, nil
+	c := streams.Cameras{First: f.firstDevice.N, Count: f.cameras.N, Frame: size, FPS: f.fps.N, Duration: f.duration.D}
+	return c.Sources(), nil
 }
 
-// frames is how many of them begin within a duration; 0: without end.
-func frames(d, period time.Duration) int { return int((d + period - 1) / period) }
+// parseFrame parses a frame size such as "640x480x3" and returns the product, in bytes.
+func parseFrame(text string) (int, error) {
+	n := 1
+	for _, part := range strings.Split(text, "x") {
+		k, err := strconv.Atoi(part)
+		if err != nil || k < 1 || n > maxFrame/k {
+			return 0, cli.Usagef("%q is not a frame size: write it as 640x480x3 (width, height, bytes per pixel), at most %s",
+				text, cli.FormatSize(maxFrame))
+		}
+		n *= k
+	}
+	return n, nil
+}
 
 func (f *sendFlags) run(ctx context.Context, host string, files []string, out, diag io.Writer) (err error) {
 	list, err := f.sources(files)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, s := range list {
-			_ = s.close()
-		}
-	}()
-	peer, err := device.FindPeer(ctx, host, f.nic.Iface)
+	defer streams.Close(list)
+	peer, err := device.FindPeer(ctx, host, f.device.Iface)
 	if err != nil {
 		return err
 	}
-	f.nic.Iface, f.nic.GIDIndex = peer.Iface, -1
-	dev, err := f.nic.Open(roce.Auto)
+	f.device.Iface = peer.Iface
+	dev, err := f.device.Open(roce.Auto)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	cfg := statusbyte.Config{}
-	if f.set("blocks") {
-		cfg.Blocks = f.blocks.N
-	}
-	if f.set("block-size") {
-		cfg.BlockSize = f.size.Int()
-	}
-	dial, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	s, err := statusbyte.Init(dial, dev, netip.AddrPortFrom(peer.Addr, uint16(f.port.N)), cfg)
+	s, err := f.connect(ctx, dev, peer.Addr)
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address; it serves one sender at a time", connectTime)
-		}
 		return fmt.Errorf("connect to 'statusbyte recv' at %s: %w", host, err)
 	}
-	r := &report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(), BlockSize: s.BlockSize()}
-	begin := time.Now()
-	bar := newBar(diag, list)
-	all, err := sendAll(ctx, s, list, func(n int) { _ = bar.Add(n) })
-	_ = bar.Clear() // a terminal that is gone is no reason to fail
-	cut := cli.Interrupted(ctx) && errors.Is(err, context.Canceled)
-	if cut {
+	r := &streams.Report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(), BlockSize: s.BlockSize()}
+	start := time.Now()
+	bar := cli.NewBar(diag, streams.TotalSize(list), "send", true)
+	r.Devices, err = streams.Send(ctx, s, list, bar.Add)
+	bar.Clear()
+	truncated := cli.Interrupted(ctx) && errors.Is(err, context.Canceled)
+	if truncated {
 		err = nil
 	}
 	if e := s.Close(); err == nil {
 		err = e
 	}
-	r.Seconds = time.Since(begin).Seconds()
+	r.Seconds = time.Since(start).Seconds()
 	st := s.Stats()
-	r.Devices, r.Syncs, r.BadStatus = all.reports(), st.Syncs, st.BadStatus
+	r.Syncs, r.BadStatus = st.Syncs, st.BadStatus
 	if err != nil {
 		return err
 	}
-	if err := r.write(out, f.json); err != nil || !cut {
+	if err := printReport(out, r, f.json); err != nil || !truncated {
 		return err
 	}
-	return fmt.Errorf("%w: not all files were sent to their end", cli.ErrInterrupted)
+	return fmt.Errorf("%w: not all files were sent completely", cli.ErrInterrupted)
 }
 
-// sendAll sends all sources side by side. If one fails the others end, too.
-func sendAll(ctx context.Context, s *statusbyte.Sender, list []source, sent func(n int)) (*tallies, error) {
-	all := new(tallies)
-	var wg sync.WaitGroup
-	errs := make([]error, len(list))
-	ctx, cancel := context.WithCancel(ctx)
+func (f *sendFlags) connect(ctx context.Context, dev *roce.Device, addr netip.Addr) (*statusbyte.Sender, error) {
+	var c statusbyte.Config
+	if f.changed("blocks") {
+		c.Blocks = f.blocks.N
+	}
+	if f.changed("block-size") {
+		c.BlockSize = f.size.Int()
+	}
+	dial, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	for i, src := range list {
-		t := all.of(src.device())
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			if errs[i] = sendOne(ctx, s, src, t, sent); errs[i] != nil {
-				cancel()
-			}
-		}()
+	s, err := statusbyte.Init(dial, dev, netip.AddrPortFrom(addr, uint16(f.port.N)), c)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address; "+
+			"it serves one sender at a time", connectTime)
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return all, err
-		}
-	}
-	return all, errors.Join(errs...)
-}
-
-func sendOne(ctx context.Context, s *statusbyte.Sender, src source, t *tally, sent func(n int)) error {
-	// Read aside, not in a send block: a camera or pipe that has nothing to say must not keep a block from the others. What was read is
-	// sent before more is waited for.
-	buf := make([]byte, s.BlockSize())
-	for {
-		n, err := src.next(ctx, buf)
-		if n > 0 {
-			e := s.Write(ctx, src.device(), buf[:n])
-			if e != nil && ctx.Err() != nil && errors.Is(e, ctx.Err()) && !src.whole() {
-				e = late(s.Write)(ctx, src.device(), buf[:n]) // what came before an interruption
-			}
-			if e != nil {
-				return e
-			}
-			t.add(buf[:n])
-			sent(n)
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return endStream(ctx, s, src.device())
-		case err != nil:
-			return fmt.Errorf("read device %d's stream: %w", src.device(), err)
-		}
-	}
-}
-
-// late makes a write of one that goes on after an interruption, for a while.
-func late(write func(context.Context, uint8, []byte) error) func(context.Context, uint8, []byte) error {
-	return func(ctx context.Context, device uint8, data []byte) error {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
-		defer cancel()
-		return write(end, device, data)
-	}
-}
-
-// endStream marks the end, even after an interruption.
-func endStream(ctx context.Context, s *statusbyte.Sender, device uint8) error {
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
-	defer cancel()
-	return s.End(end, device)
-}
-
-// newBar shows on a terminal how much of all streams was sent, and nothing elsewhere. If nobody knows how much is to come, it shows
-// what was sent and how fast.
-func newBar(w io.Writer, list []source) *progressbar.ProgressBar {
-	file, ok := w.(*os.File)
-	return progressbar.NewOptions64(total(list),
-		progressbar.OptionSetWriter(w), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))),
-		progressbar.OptionSetDescription("send"), progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(false),
-	)
-}
-
-// total is how many bytes the sources have together; -1: nobody knows.
-func total(list []source) (n int64) {
-	for _, s := range list {
-		size := s.size()
-		if size < 0 {
-			return -1
-		}
-		n += size
-	}
-	return n
+	return s, err
 }

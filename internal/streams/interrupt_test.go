@@ -1,4 +1,4 @@
-package statusbyte
+package streams
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
-// "Nothing accepted is lost": a receiver that is interrupted takes what its NIC has acknowledged.
+// An interrupted receiver takes all packets that its device has acknowledged.
 func TestInterruptedReceiver(t *testing.T) {
-	s, r := rig(t, statusbyte.Config{Blocks: 8, BlockSize: 100})
+	s, r := newPair(t, statusbyte.Config{Blocks: 8, BlockSize: 100})
 	const packets = 5
 	for n := range packets {
 		if err := s.Write(t.Context(), 3, []byte{byte(n)}); err != nil {
@@ -29,29 +29,29 @@ func TestInterruptedReceiver(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d := newDelivery(r, nil, options{timeout: 5 * time.Second})
-	if err := d.run(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+	d := NewDelivery(r, nil, Options{Timeout: 5 * time.Second})
+	if err := d.Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run() = %v, want context.Canceled", err)
 	}
-	var rep report
-	if d.fill(&rep); len(rep.Devices) != 1 || rep.Devices[0].Packets != packets {
-		t.Errorf("%+v", rep.Devices)
+	var rep Report
+	if d.Fill(&rep); len(rep.Devices) != 1 || rep.Devices[0].Packets != packets {
+		t.Errorf("Devices = %+v, want one with %d packets", rep.Devices, packets)
 	}
 	if err := errors.Join(s.Write(t.Context(), 3, nil), s.Flush(t.Context())); !errors.Is(err, statusbyte.ErrBroken) {
-		t.Errorf("the sender hears nothing of it: %v", err)
+		t.Errorf("the sender got error %v, want ErrBroken", err)
 	}
 }
 
-// A pipe that is silent does not keep an interrupted sender from ending, and what was read of it arrives.
+// An interrupted sender ends even if its pipe is silent, and the data that was read arrives.
 func TestInterruptedPipe(t *testing.T) {
-	s, r := rig(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
+	s, r := newPair(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
 	in, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	src := &fileSource{dev: 1, file: in, len: -1}
+	src := &file{dev: 1, f: in, len: -1}
 	defer src.close()
 	if _, err := out.WriteString("said"); err != nil {
 		t.Fatal(err)
@@ -59,57 +59,58 @@ func TestInterruptedPipe(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, cancel)
 	sent := make(chan string, 1)
 	go func() {
-		all, err := sendAll(ctx, s, []source{src}, func(int) {})
+		all, err := Send(ctx, s, []Source{src}, func(int) {})
 		if err := errors.Join(err, s.Close()); err != nil {
 			t.Error(err)
 		}
-		sent <- fmt.Sprint(all.reports())
+		sent <- fmt.Sprint(all)
 	}()
-	d := newDelivery(r, nil, options{timeout: 5 * time.Second})
-	if err := d.run(t.Context()); err != nil {
+	d := NewDelivery(r, nil, Options{Timeout: 5 * time.Second})
+	if err := d.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var rep report
-	d.fill(&rep)
+	var rep Report
+	d.Fill(&rep)
 	if a := <-sent; a != fmt.Sprint(rep.Devices) || rep.Devices[0].Bytes != 4 {
-		t.Errorf("sent %s, received %v", a, rep.Devices)
+		t.Errorf("sent %s, received %v, want 4 bytes", a, rep.Devices)
 	}
 }
 
-// An interruption cuts a file off: that is told, and its stream has no end. A camera ends its stream with a whole frame, even if it
-// waits for room at that moment, and even if it was to run for longer.
-func TestInterruptedWhileItWaits(t *testing.T) {
+// An interruption truncates a file: Send returns an error and the stream has no end mark. A camera
+// ends its stream after a complete frame, even if the sender is waiting for an empty block at that
+// time.
+func TestInterruptedWhileWaiting(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		src  func(t *testing.T) source
+		src  func(t *testing.T) Source
 		want error
 	}{
-		{"file", func(t *testing.T) source {
+		{"file", func(t *testing.T) Source {
 			name := filepath.Join(t.TempDir(), "file")
 			if err := os.WriteFile(name, make([]byte, 1000), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			list, err := openFiles([]string{name}, 0)
+			list, err := OpenFiles([]string{name}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return list[0]
 		}, context.Canceled},
-		{"camera", func(*testing.T) source { return &camera{frame: 400, period: time.Hour, frames: 10} }, nil},
+		{"camera", func(*testing.T) Source { return &camera{frame: 400, period: time.Hour, frames: 10} }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, r := rig(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
+			s, r := newPair(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
 			src := c.src(t)
 			defer src.close()
 			ctx, cancel := context.WithCancel(t.Context())
 			done, packets := make(chan error, 1), make(chan int, 10)
 			go func() {
-				_, err := sendAll(ctx, s, []source{src}, func(n int) { packets <- n })
+				_, err := Send(ctx, s, []Source{src}, func(n int) { packets <- n })
 				done <- err
 			}()
 			<-packets
 			<-packets
-			time.Sleep(20 * time.Millisecond) // the third one waits for room
+			time.Sleep(20 * time.Millisecond) // the third one waits for an empty block
 			cancel()
 			n, last := 0, false
 			ended := make(chan error, 1)
@@ -128,27 +129,28 @@ func TestInterruptedWhileItWaits(t *testing.T) {
 				b.Release()
 			}
 			if err := <-ended; !errors.Is(err, c.want) {
-				t.Errorf("%v; want %v", err, c.want)
+				t.Errorf("Send() = %v, want %v", err, c.want)
 			}
 			if whole := c.want == nil; last != whole || whole && n != 400 {
-				t.Errorf("%d bytes, the end %v", n, last)
+				t.Errorf("%d bytes with end mark %v, want a complete stream: %v", n, last, whole)
 			}
 		})
 	}
 }
 
-// What a pipe has said is not kept back while it says nothing more, however large blocks are; and what comes quickly goes in whole blocks.
+// Data of a pipe is sent soon even if it does not fill a block, and fast data is sent in full
+// blocks.
 func TestSlowPipe(t *testing.T) {
-	s, r := rig(t, statusbyte.Config{Blocks: 4, BlockSize: 1 << 20})
+	s, r := newPair(t, statusbyte.Config{Blocks: 4, BlockSize: 1 << 20})
 	in, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &fileSource{dev: 1, file: in, len: -1}
+	src := &file{dev: 1, f: in, len: -1}
 	defer src.close()
 	done := make(chan error, 1)
 	go func() {
-		_, err := sendAll(t.Context(), s, []source{src}, func(int) {})
+		_, err := Send(t.Context(), s, []Source{src}, func(int) {})
 		done <- errors.Join(err, s.Close())
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -159,7 +161,7 @@ func TestSlowPipe(t *testing.T) {
 		}
 		b, err := r.Receive(ctx) // the pipe is open and silent
 		if err != nil || string(b.Data) != text {
-			t.Fatalf("%q, %v", b.Data, err)
+			t.Fatalf("received %q, %v, want %q", b.Data, err, text)
 		}
 		b.Release()
 	}
@@ -184,32 +186,32 @@ func TestSlowPipe(t *testing.T) {
 		t.Error(err)
 	}
 	if n != len(large) || packets > 100 {
-		t.Errorf("%d bytes in %d packets", n, packets)
+		t.Errorf("%d bytes in %d packets, want %d in at most 100", n, packets, len(large))
 	}
 }
 
-// Standard input is one stream, device numbers end at 255, a directory is no stream; each is told before anything is sent.
+// OpenFiles rejects a second use of standard input, device numbers above 255 and directories.
 func TestSources(t *testing.T) {
 	for _, args := range [][]string{{"-", "7=-"}, {"256=a"}} {
-		if _, err := openFiles(args, 0); cli.Status(err) != cli.StatusUsage {
-			t.Errorf("%q: %v; want a usage error", args, err)
+		if _, err := OpenFiles(args, 0); cli.Status(err) != cli.StatusUsage {
+			t.Errorf("OpenFiles(%q) = %v, want a usage error", args, err)
 		}
 	}
-	if _, err := openFiles([]string{t.TempDir()}, 0); cli.Status(err) != cli.StatusFailure {
-		t.Errorf("a directory: %v", err)
+	if _, err := OpenFiles([]string{t.TempDir()}, 0); cli.Status(err) != cli.StatusFailure {
+		t.Errorf("OpenFiles() = %v for a directory, want an error", err)
 	}
 	if n := frames(10*time.Millisecond, 40*time.Millisecond); n != 1 {
-		t.Errorf("a camera that runs for less than a frame's time has %d frames", n)
+		t.Errorf("frames() = %d for less than a period, want 1", n)
 	}
-	if n := total([]source{&camera{frame: 10, frames: 3}, &fileSource{len: 5}}); n != 35 {
-		t.Errorf("%d bytes in all", n)
+	if n := TotalSize([]Source{&camera{frame: 10, frames: 3}, &file{len: 5}}); n != 35 {
+		t.Errorf("TotalSize() = %d, want 35", n)
 	}
-	if n := total([]source{&camera{frame: 10}, &fileSource{len: 5}}); n != -1 {
-		t.Errorf("%d bytes in all, where nobody knows", n)
+	if n := TotalSize([]Source{&camera{frame: 10}, &file{len: 5}}); n != -1 {
+		t.Errorf("TotalSize() = %d with an unknown size, want -1", n)
 	}
 }
 
-// A receiver that begins anew in a directory that its consumer has emptied is followed all the same.
+// Tail with remove follows a receiver that restarts and numbers its files from 0 again.
 func TestTailOverARestart(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, fmt.Sprintf("%020d%s", 0, statusbyte.StoreSuffix))
@@ -232,7 +234,7 @@ func TestTailOverARestart(t *testing.T) {
 		}
 	}()
 	var out bytes.Buffer
-	if err := tail(t.Context(), dir, true, &out, io.Discard); err != nil || out.String() != "before after" {
-		t.Errorf("%q, %v", out.String(), err)
+	if err := Tail(t.Context(), dir, true, &out, io.Discard); err != nil || out.String() != "before after" {
+		t.Errorf("Tail() = %v, wrote %q, want \"before after\"", err, out.String())
 	}
 }
