@@ -35,9 +35,9 @@ func MTUFromEnum(e uint8) MTU {
 }
 
 // MTUFor returns the largest path MTU that fits an interface MTU in bytes, or 0 if none does.
-func MTUFor(deviceMTU int) MTU {
+func MTUFor(interfaceMTU int) MTU {
 	for m := maxMTU; m >= minMTU; m >>= 1 {
-		if deviceMTU-Headroom >= int(m) {
+		if interfaceMTU-Headroom >= int(m) {
 			return m
 		}
 	}

@@ -149,7 +149,7 @@ func TestRequestOpcode(t *testing.T) {
 		{UC, OpWrite, false, false, true, false, UCWriteMiddle},
 		{UC, OpWrite, true, true, true, false, UCWriteOnlyImm},
 		{UC, OpSend, true, true, false, true, OpcodeNone},  // UC has no SEND with invalidate
-		{RC, OpSend, true, true, true, true, OpcodeNone},   // immediate and invalidate exclude each other
+		{RC, OpSend, true, true, true, true, OpcodeNone},   // mutually exclusive
 		{RC, OpWrite, true, true, false, true, OpcodeNone}, // only SEND has an invalidate variant
 		{UC, OpReadRequest, true, true, false, false, OpcodeNone},
 		{UD, OpSend, true, false, false, false, OpcodeNone}, // a UD message is one packet

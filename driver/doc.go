@@ -4,7 +4,7 @@
 //
 // A [Port] moves Ethernet frames in buffers ([Buf]) and describes itself in [Info]. Its memory
 // belongs to the port: the owner borrows buffers with Alloc and Receive and returns them with Send,
-// Free and Release. A [Network] tells the addresses of the interface and finds the next hop ([Hop])
+// Free and Release. A [Network] lists the addresses of the interface and finds the next hop ([Hop])
 // to a peer.
 //
 // A port may implement further interfaces, which users find with type assertions: [Holder],

@@ -219,11 +219,11 @@ func TestBandwidth(t *testing.T) {
 func TestPauses(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Millisecond, PauseFor: time.Millisecond}, Seed: 3})
 	const n, gap = 20000, 10 * time.Microsecond
-	came, silent, longest, since := 0, 0, 0, 0
+	received, silent, longest, since := 0, 0, 0, 0
 	for range n {
 		send(t, l.Port(0), l.Port(1), 60, 1, 0)
 		k := len(receive(t, l.Port(1)))
-		if came += k; k == 0 {
+		if received += k; k == 0 {
 			silent++
 			since++
 			longest = max(longest, since)
@@ -233,9 +233,9 @@ func TestPauses(t *testing.T) {
 		l.Advance(gap)
 	}
 	l.Advance(time.Second)
-	came += len(receive(t, l.Port(1)))
-	if came != n {
-		t.Errorf("received %d of %d frames", came, n)
+	received += len(receive(t, l.Port(1)))
+	if received != n {
+		t.Errorf("received %d of %d frames", received, n)
 	}
 	if share := float64(silent) / n; share < 0.4 || share > 0.6 {
 		t.Errorf("silent for %.0f%% of the time, want about half", 100*share)

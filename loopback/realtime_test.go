@@ -68,15 +68,15 @@ var wrappers = map[string]func(driver.Port) driver.Port{
 func TestPingPongBlocking(t *testing.T) {
 	for name, wrap := range wrappers {
 		t.Run(name, func(t *testing.T) {
-			near, far, stop := withEcho(t, wrap)
+			local, remote, stop := withEcho(t, wrap)
 			defer stop()
 			var bufs [8]driver.Buf
 			for i := range uint64(3000) {
-				send(t, near, far, 64, 1, i)
+				send(t, local, remote, 64, 1, i)
 				n := 0
 				for n == 0 {
-					if n = near.Receive(bufs[:]); n == 0 {
-						if err := near.Wait(10 * time.Second); err != nil {
+					if n = local.Receive(bufs[:]); n == 0 {
+						if err := local.Wait(10 * time.Second); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -84,7 +84,7 @@ func TestPingPongBlocking(t *testing.T) {
 				if n != 1 || identify(bufs[0].B) != int(i) {
 					t.Fatalf("frame %d: received %d frames", i, n)
 				}
-				near.Release(bufs[:n])
+				local.Release(bufs[:n])
 			}
 		})
 	}
@@ -92,34 +92,34 @@ func TestPingPongBlocking(t *testing.T) {
 
 // A stream in batches, with both directions busy, arrives complete and in order.
 func TestStreamBothWays(t *testing.T) {
-	near, far, stop := withEcho(t, wrappers["link"])
+	local, remote, stop := withEcho(t, wrappers["link"])
 	defer stop()
 	const count, window = 100_000, 256
 	var bufs [64]driver.Buf
-	sent, came := 0, 0
-	for came < count {
-		k := near.Alloc(bufs[:min(len(bufs), window-(sent-came), count-sent)])
+	sent, received := 0, 0
+	for received < count {
+		k := local.Alloc(bufs[:min(len(bufs), window-(sent-received), count-sent)])
 		for i := range k {
-			bufs[i].B = fill(bufs[i].B, near.Info().MAC, far.Info().MAC, 64, uint64(sent+i))
+			bufs[i].B = fill(bufs[i].B, local.Info().MAC, remote.Info().MAC, 64, uint64(sent+i))
 		}
-		if n, err := near.Send(bufs[:k]); n != k || err != nil {
+		if n, err := local.Send(bufs[:k]); n != k || err != nil {
 			t.Fatal(n, err)
 		}
 		sent += k
-		n := near.Receive(bufs[:])
+		n := local.Receive(bufs[:])
 		for i := range n {
-			if got := identify(bufs[i].B); got != came+i {
-				t.Fatalf("received frame %d, want %d", got, came+i)
+			if got := identify(bufs[i].B); got != received+i {
+				t.Fatalf("received frame %d, want %d", got, received+i)
 			}
 		}
-		near.Release(bufs[:n])
-		if came += n; n == 0 {
-			if err := near.Wait(10 * time.Second); err != nil {
+		local.Release(bufs[:n])
+		if received += n; n == 0 {
+			if err := local.Wait(10 * time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for _, p := range []driver.Port{near, far} {
+	for _, p := range []driver.Port{local, remote} {
 		if s := p.(*Port).Stats(); s.RxDropped+s.TxDropped != 0 || s.RxFrames != count {
 			t.Errorf("%s: Stats() = %+v", p.Info().Name, s)
 		}
@@ -136,18 +136,18 @@ func TestThreeGoroutines(t *testing.T) {
 			p, next := l.Port(i), l.Port((i+1)%3)
 			var bufs [16]driver.Buf
 			end := time.Now().Add(20 * time.Second)
-			for sent, came := 0, 0; came < count || sent < count; {
-				if sent < count && (sent-came < 200 || came == count) {
+			for sent, received := 0, 0; received < count || sent < count; {
+				if sent < count && (sent-received < 200 || received == count) {
 					send(t, p, next, 64, 1, uint64(sent))
 					sent++
 				}
 				n := p.Receive(bufs[:])
 				p.Release(bufs[:n])
-				if came += n; n == 0 {
+				if received += n; n == 0 {
 					_ = p.Wait(time.Millisecond)
 				}
 				if time.Now().After(end) {
-					t.Errorf("port %d: received %d of %d frames", i, came, count)
+					t.Errorf("port %d: received %d of %d frames", i, received, count)
 					return
 				}
 			}
@@ -302,16 +302,16 @@ func BenchmarkRound(b *testing.B) {
 }
 
 func BenchmarkPingPong(b *testing.B) {
-	near, far, stop := withEcho(b, wrappers["link"])
+	local, remote, stop := withEcho(b, wrappers["link"])
 	defer stop()
 	var bufs [8]driver.Buf
 	for b.Loop() {
-		send(b, near, far, 64, 1, 1)
+		send(b, local, remote, 64, 1, 1)
 		for n := 0; n == 0; {
-			if n = near.Receive(bufs[:]); n == 0 {
-				_ = near.Wait(-1)
+			if n = local.Receive(bufs[:]); n == 0 {
+				_ = local.Wait(-1)
 			}
-			near.Release(bufs[:n])
+			local.Release(bufs[:n])
 		}
 	}
 }

@@ -11,8 +11,8 @@ type wrapper interface {
 	bare() any
 }
 
-// withInterfaces adds driver.Network and driver.StatsReader to a wrapper if the inner Port implements
-// them, so that type assertions on the result are correct.
+// withInterfaces adds driver.Network and driver.StatsReader to a wrapper if the inner Port
+// implements them, so that type assertions on the result are correct.
 func withInterfaces(w wrapper, inner driver.Port) driver.Port {
 	net, hasNet := inner.(driver.Network)
 	st, hasStats := inner.(driver.StatsReader)

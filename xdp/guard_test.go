@@ -8,8 +8,8 @@ import (
 	"github.com/gorxe/gorxe/internal/fence/litmus"
 )
 
-// The owner is never inside a call after Close has waited for it, whether it entered with or without
-// Hold. With plain stores, this fails on amd64.
+// The owner is never inside a call after Close has waited for it, whether it entered with or
+// without Hold. With plain stores, this fails on amd64.
 func TestCloseWaitsForOwner(t *testing.T) {
 	for _, hold := range []bool{true, false} {
 		t.Run(fmt.Sprintf("hold=%v", hold), func(t *testing.T) { testCloseWaits(t, new(Port), hold) })

@@ -135,7 +135,7 @@ func TestTapLongFrames(t *testing.T) {
 	}
 }
 
-// A wire that nobody reads does not block the sender and does not lose its buffers.
+// If the other end of the wire is not read, the sender does not block or lose buffers.
 func TestStuckWire(t *testing.T) {
 	ns, wire := newTap(t, 1500)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
@@ -175,7 +175,7 @@ func TestStuckWire(t *testing.T) {
 
 // On bridges, macvlans and VLANs the port uses generic mode. On a VLAN device the kernel adds and
 // removes the tag.
-func TestStackedDevices(t *testing.T) {
+func TestStackedInterfaces(t *testing.T) {
 	for _, kind := range []struct {
 		name string
 		make func(attrs netlink.LinkAttrs, parent netlink.Link) error

@@ -80,12 +80,12 @@ func TestWithoutMultiBuffer(t *testing.T) {
 		t.Errorf("Open in native mode at MTU 4200: %v", err)
 	}
 	a, b := openEnd(t, &pair.A, Options{MultiBuffer: &no}), openEnd(t, &pair.B, Options{MultiBuffer: &no})
-	const room = chunkSize - headroom
-	if i := a.Info(); i.MaxFrame != room || i.MTU != room-etherLen-vlanLen {
+	const capacity = chunkSize - headroom
+	if i := a.Info(); i.MaxFrame != capacity || i.MTU != capacity-etherLen-vlanLen {
 		t.Errorf("Info() = %+v", i)
 	}
-	exchange(t, a, b, packet{}.build(pattern(room-42, 1)), packet{}.build(pattern(8, 2)))
-	sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, room-42+1))
+	exchange(t, a, b, packet{}.build(pattern(capacity-42, 1)), packet{}.build(pattern(8, 2)))
+	sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, capacity-42+1))
 	if got := receive(t, b, 1, 50*time.Millisecond); len(got) != 0 || b.Stats().RxDropped != 1 {
 		t.Errorf("received %d frames that are one byte too long, stats %+v", len(got), b.Stats())
 	}

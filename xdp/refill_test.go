@@ -23,7 +23,7 @@ func TestRefillFollowsTheLoad(t *testing.T) {
 	const all = 2048
 	q := fakeQueue(all, true)
 	used := map[uint64]bool{}
-	// turn delivers n frames, lets the receiver take them at once, and returns their buffers.
+	// deliver adds n frames, lets the receiver take them at once, and returns their buffers.
 	deliver := func(n int) {
 		t.Helper()
 		var got []uint32

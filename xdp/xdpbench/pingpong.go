@@ -125,7 +125,7 @@ func sendOne(p driver.Port, t frameTemplate, seq uint64) error {
 // passed or stop was set.
 func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time, stop *atomic.Bool) (seq uint64, ok bool, err error) {
 	var bufs [1]driver.Buf
-	const look = 64 // polls between two readings of the clock
+	const pollsPerCheck = 64 // polls between two readings of the clock
 	var idle time.Time
 	for polls := 0; ; polls++ {
 		if p.Receive(bufs[:]) == 1 {
@@ -143,7 +143,7 @@ func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time, s
 		if stop != nil && stop.Load() {
 			return 0, false, nil
 		}
-		if spin != 0 && polls%look != look-1 {
+		if spin != 0 && polls%pollsPerCheck != pollsPerCheck-1 {
 			continue
 		}
 		now := time.Now()
