@@ -1,22 +1,22 @@
 package mr
 
-// Verdict is the outcome of a check.
+// Verdict is the result of a check.
 type Verdict uint8
 
 const (
-	// OK: the view is granted.
+	// OK: access is granted.
 	OK Verdict = iota
-	// BadKey: no live region has this key (in this domain, local or remote).
+	// BadKey: no live region has this key.
 	BadKey
 	// WrongPD: the region belongs to another protection domain.
 	WrongPD
-	// Bounds: the range is not wholly inside the region.
+	// Bounds: the range is not entirely inside the region.
 	Bounds
-	// Denied: the region does not grant the right.
+	// Denied: the region does not grant the access.
 	Denied
 	// WrongQP: the memory window is bound to another queue pair.
 	WrongQP
-	// NotYet: the range is granted as soon as a REG_MR work request has run.
+	// NotYet: the range will be accessible after a posted REG_MR has run.
 	NotYet
 	// Failed: the memory could not be made persistent.
 	Failed
@@ -25,7 +25,7 @@ const (
 var verdictNames = [...]string{"ok", "bad key", "wrong protection domain", "out of bounds", "access denied",
 	"window bound to another queue pair", "not yet registered", "not made persistent"}
 
-// String names the verdict.
+// String returns the verdict as text.
 func (v Verdict) String() string {
 	if int(v) < len(verdictNames) {
 		return verdictNames[v]
@@ -33,10 +33,10 @@ func (v Verdict) String() string {
 	return "unknown verdict"
 }
 
-// CheckLocal gives the bytes [addr, addr+n) of the region with this L_Key, if
-// it is of this PD, holds the range and grants need (LocalWrite, or 0 to
-// read). The view is valid for the handling of the packet or work request at
-// hand. Any thread, concurrent with Register and Deregister; no allocation.
+// CheckLocal returns the bytes [addr, addr+n) of the region with this L_Key. The region must belong
+// to pd, contain the range, and grant need, which is LocalWrite, or 0 for reading. The result may
+// be used while the current packet or work request is processed. CheckLocal may be called from any
+// thread, concurrently with Register and Deregister. It does not allocate.
 func (t *Table) CheckLocal(pd *PD, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	m := t.local.find(key)
 	if m == nil || m.lkey != key || m.live.Load()&liveLocal == 0 {
@@ -48,7 +48,7 @@ func (t *Table) CheckLocal(pd *PD, key Key, addr uint64, n uint32, need Access) 
 	return m.grant(addr, n, need)
 }
 
-// notYet tells a key that a posted REG_MR will make live from a bad one.
+// notYet distinguishes a key that a posted REG_MR will make live from an invalid one.
 func (m *MR) notYet(pd *PD, key Key, addr uint64, n uint32, need Access) Verdict {
 	if m == nil || m.lkey != key || m.live.Load() != livePrepared {
 		return BadKey
@@ -62,15 +62,15 @@ func (m *MR) notYet(pd *PD, key Key, addr uint64, n uint32, need Access) Verdict
 	return NotYet
 }
 
-// CheckRemote does the same for an R_Key that came with a packet: need is one
-// or more of RemoteWrite, RemoteRead, RemoteAtomic (IBA 9.7.4.1.5, C9-94).
-// Windows of type 2 are closed to it; see CheckScope.
+// CheckRemote is CheckLocal for an R_Key from a packet. need is one or more of RemoteWrite,
+// RemoteRead and RemoteAtomic (IBA 9.7.4.1.5, C9-94). It does not accept windows of type 2; see
+// CheckScope.
 func (t *Table) CheckRemote(pd *PD, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	return t.CheckScope(pd, nil, key, addr, n, need)
 }
 
-// CheckScope is CheckRemote for a packet of the QP whose scope is s: windows of
-// type 2 that are bound to that QP open too.
+// CheckScope is CheckRemote for a packet of the QP with scope s. It also accepts windows of type 2
+// that are bound to that QP.
 func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
@@ -84,8 +84,8 @@ func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, nee
 	return m.grant(addr, n, need)
 }
 
-// scoped tells whether m is a window of type 2 that this QP may use (IBA
-// 10.6.7, type 2B: both the PD and the QP have to be the right ones).
+// scoped checks whether m is a window of type 2 that the QP may use. Both PD and QP must match (IBA
+// 10.6.7, type 2B).
 func (m *MR) scoped(pd *PD, s *Scope) Verdict {
 	switch x := m.ext; {
 	case x == nil || x.pd != pd:
@@ -96,8 +96,8 @@ func (m *MR) scoped(pd *PD, s *Scope) Verdict {
 	return OK
 }
 
-// grant does not add addresses: the distance from the start, taken modulo
-// 2^64, is too large for every address outside, so nothing can wrap around.
+// grant checks range and access. It adds no addresses: the distance from the start modulo 2^64 is
+// too large for every address outside of the region, so nothing overflows.
 func (m *MR) grant(addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	off, size := addr-m.addr, uint64(len(m.mem))
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/gorxe/gorxe/internal/fence"
 )
 
-// AddrOf is the natural iova of memory: the address of its first byte. Go
-// does not move heap memory. 0 for an empty slice.
+// AddrOf returns the address of the first byte of mem, the usual iova, or 0 for an empty slice. Go
+// does not move heap memory.
 func AddrOf(mem []byte) uint64 {
 	if len(mem) == 0 {
 		return 0
@@ -17,10 +17,9 @@ func AddrOf(mem []byte) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-// tailWord says how the last word of a range of n bytes that ends at address
-// end is accessed: 8 or 4 for a whole aligned word of that size, else 0 and
-// the number of the range's bytes that lie in the aligned 4-byte word of its
-// last byte.
+// tailWord describes the access to the last word of a range of n bytes that ends at address end.
+// whole is 8 or 4 for an aligned word of that size. Otherwise whole is 0, and part is the number of
+// bytes of the range in the aligned 4-byte word of its last byte.
 func tailWord(end uintptr, n int) (whole, part int) {
 	switch {
 	case end&7 == 0 && n >= 8:
@@ -31,9 +30,9 @@ func tailWord(end uintptr, n int) (whole, part int) {
 	return 0, min(int((end-1)&3)+1, n)
 }
 
-// CopyIn puts a peer's data into registered memory: min(len(dst), len(src))
-// bytes, the last aligned word of them after the others and in release order
-// (see the package's memory model). dst and src must not overlap.
+// CopyIn copies a peer's data to registered memory, min(len(dst), len(src)) bytes. It stores the
+// last aligned word after all others, with release semantics; see the memory model in the package
+// comment. dst and src must not overlap.
 func CopyIn(dst, src []byte) {
 	n := min(len(dst), len(src))
 	if n == 0 {
@@ -49,7 +48,7 @@ func CopyIn(dst, src []byte) {
 	last := unsafe.Add(p, head)
 	raceRelease(last)
 	raceHide()
-	// A plain release: an exchange would wait here until all of the copy has reached the cache, 8 ns a packet of 4 KiB.
+	// A release store: an atomic exchange would wait until the whole copy has reached the cache.
 	switch whole {
 	case 8:
 		fence.Store64((*atomic.Uint64)(last), binary.NativeEndian.Uint64(src[head:]))
@@ -61,8 +60,7 @@ func CopyIn(dst, src []byte) {
 	raceShow()
 }
 
-// mergeBytes stores 1 to 3 bytes inside one aligned 4-byte word without
-// disturbing the others.
+// mergeBytes stores 1 to 3 bytes within one aligned 4-byte word and leaves the others unchanged.
 func mergeBytes(p unsafe.Pointer, b []byte) {
 	at := uintptr(p) & 3
 	word := (*uint32)(unsafe.Pointer(uintptr(p) &^ 3))
@@ -76,18 +74,19 @@ func mergeBytes(p unsafe.Pointer, b []byte) {
 	}
 }
 
-// CopyOut reads registered memory for a packet: min(len(dst), len(src))
-// bytes, the last aligned word of them first and in acquire order, the others
-// after it. dst and src must not overlap.
+// CopyOut copies registered memory for a packet, min(len(dst), len(src)) bytes. It loads the last
+// aligned word first, with acquire semantics, and the others after it. dst and src must not
+// overlap.
 func CopyOut(dst, src []byte) {
 	if head := copyLast(dst, src); head > 0 {
 		bulkOut(dst[:head], src[:head])
 	}
 }
 
-// CopyOutLast is CopyOut's first step, for callers who have a quicker way for the rest: it copies the last
-// aligned word and returns how many bytes stand before it, which the caller copies afterwards. With the race detector
-// it copies everything and returns 0, for the caller's way would be reported.
+// CopyOutLast is the first step of CopyOut, for callers with a faster way to copy the rest. It
+// copies the last aligned word and returns the number of bytes before it, which the caller copies
+// afterwards. With the race detector it copies everything and returns 0, because the detector would
+// report the caller's copy.
 func CopyOutLast(dst, src []byte) int {
 	if raceEnabled {
 		CopyOut(dst, src)

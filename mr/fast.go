@@ -2,21 +2,20 @@ package mr
 
 import "fmt"
 
-// FastMR is a region whose memory comes later: Prepare names the memory and
-// draws keys, a REG_MR work request makes them live in the order of its send
-// queue, LOCAL_INV or the peer's SEND with invalidate ends them, and the next
-// Prepare begins anew (IBA 10.6.6, fast register). One registration is live
-// at a time.
+// FastMR is a region whose memory is assigned later. Prepare sets the memory and draws keys; a
+// REG_MR work request makes them live, in the order of its send queue; LOCAL_INV or the peer's SEND
+// with invalidate ends them; and the next Prepare starts again (IBA 10.6.6, fast register). Only
+// one registration is live at a time.
 type FastMR struct {
 	keyOwner
 	max int
 }
 
-// AllocFastMR makes a fast MR for up to maxLen bytes. ErrPD, ErrClosed (the
-// PD), ErrLength, ErrTooMany.
+// AllocFastMR creates a fast MR for up to maxLen bytes. Errors: ErrPD, ErrClosed (the PD),
+// ErrLength, ErrTooMany.
 func (t *Table) AllocFastMR(pd *PD, maxLen int) (*FastMR, error) {
 	if maxLen <= 0 {
-		return nil, fmt.Errorf("fast MR of %d bytes: %w", maxLen, ErrLength)
+		return nil, fmt.Errorf("fast MR of %d bytes, want at least 1: %w", maxLen, ErrLength)
 	}
 	f := &FastMR{max: maxLen}
 	if err := t.initOwner(&f.keyOwner, pd, fastMR); err != nil {
@@ -25,12 +24,12 @@ func (t *Table) AllocFastMR(pd *PD, maxLen int) (*FastMR, error) {
 	return f, nil
 }
 
-// Prepare names the memory of a coming registration, as Register does, and
-// gives the region that it will be: its keys are settled, and can be used in
-// work requests behind the REG_MR. It always has an R_Key, which is the name
-// that REG_MR and LOCAL_INV know it by. Errors are Register's; ErrLength also
-// for more than the fast MR's bytes, ErrAccess for FlushPersistent, ErrTooMany
-// with maxSlotKeys registrations prepared and not used.
+// Prepare sets the memory of a future registration, like Register, and returns its region. The keys
+// can already be used in work requests posted after the REG_MR. The region always has an R_Key,
+// which REG_MR and LOCAL_INV use to identify it.
+//
+// The errors are those of Register, and ErrLength for more bytes than the fast MR holds, ErrAccess
+// for FlushPersistent, and ErrTooMany if maxOwnerKeys registrations are prepared and unused.
 func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, error) {
 	if f == nil || f.table != t {
 		return nil, ErrPD
@@ -43,9 +42,9 @@ func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, erro
 	}
 	switch {
 	case len(mem) > f.max:
-		return nil, fmt.Errorf("%d bytes, the fast MR takes %d: %w", len(mem), f.max, ErrLength)
+		return nil, fmt.Errorf("%d bytes, the fast MR holds %d: %w", len(mem), f.max, ErrLength)
 	case a&FlushPersistent != 0:
-		return nil, fmt.Errorf("%v on a fast MR: %w", a, ErrAccess)
+		return nil, fmt.Errorf("%v is not available for a fast MR: %w", a, ErrAccess)
 	}
 	m := &MR{pd: f.pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a, ext: &ext{keyOwner: &f.keyOwner}}
 	if err := t.prepare(&f.keyOwner, m, true); err != nil {
@@ -54,9 +53,9 @@ func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, erro
 	return m, nil
 }
 
-// FreeFastMR ends the fast MR and its keys; the caller waits for the packets in
-// hand, as after Deregister. ErrBusy while windows are bound to it, ErrClosed
-// the second time, ErrPD for another table's.
+// FreeFastMR releases the fast MR and its keys. As after Deregister, the caller must wait for
+// packets in progress. Errors: ErrBusy while windows are bound to it, ErrClosed the second time,
+// ErrPD for a fast MR of another table.
 func (t *Table) FreeFastMR(f *FastMR) error {
 	if f == nil || f.table != t {
 		return ErrPD
@@ -78,13 +77,13 @@ func (t *Table) FreeFastMR(f *FastMR) error {
 	}
 }
 
-// PD is the fast MR's protection domain.
+// PD returns the protection domain of the fast MR.
 func (f *FastMR) PD() *PD { return f.pd }
 
-// Max is the number of bytes that it takes at most.
+// Max returns the capacity in bytes.
 func (f *FastMR) Max() int { return f.max }
 
-// Registered is the registration that is live now, or nil. Any thread.
+// Registered returns the live registration, or nil. It may be called from any thread.
 func (f *FastMR) Registered() *MR {
 	if m := f.cur.Load(); m != nil && m.live.Load()&liveLocal != 0 {
 		return m
@@ -92,9 +91,9 @@ func (f *FastMR) Registered() *MR {
 	return nil
 }
 
-// RegisterFast runs a REG_MR for a QP of this PD: the prepared registration
-// with this R_Key becomes live. Any thread; allocates nothing. ErrKey, ErrPD;
-// ErrBusy while the fast MR's last registration is live.
+// RegisterFast executes a REG_MR for a QP of this PD: the prepared registration with this R_Key
+// becomes live. It may be called from any thread and does not allocate. Errors: ErrKey, ErrPD, and
+// ErrBusy while another registration of the fast MR is live.
 func (t *Table) RegisterFast(pd *PD, key Key) error {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.lkey == 0 || m.live.Load() != livePrepared {

@@ -1,12 +1,11 @@
 package mr
 
-// Flush runs a FLUSH (IBA annex A19) of n bytes at addr, or of the whole region
-// or window, for a packet of the QP with this PD and scope. need is FlushGlobal,
-// FlushPersistent or both, and the region has to grant it.
+// Flush executes a FLUSH (IBA annex A19) of n bytes at addr, or of the whole region or window, for
+// a packet of the QP with this PD and scope. need is FlushGlobal, FlushPersistent or both, which
+// the region must grant.
 //
-// When it returns OK, everything that was written to those bytes before is
-// visible to all, and with FlushPersistent it has been made to last by the
-// region's own means; Failed if those reported an error.
+// When it returns OK, all earlier writes to those bytes are visible and, with FlushPersistent,
+// persistent. It returns Failed if the region's persist function reported an error.
 func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bool, need Access) Verdict {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
@@ -17,7 +16,7 @@ func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bo
 			return v
 		}
 	}
-	if whole { // the annex: address and length do not count
+	if whole { // A19: address and length are ignored
 		addr, n = m.addr, 0
 	}
 	mem, v := m.grant(addr, n, need)
@@ -27,9 +26,8 @@ func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bo
 	if whole {
 		mem = m.mem
 	}
-	// Visible: CopyIn ended in a store in release order, and whoever learns of
-	// the answer to this FLUSH does so through a later one. Nothing is held back
-	// in this process, so there is nothing more to do.
+	// Earlier writes are already visible: CopyIn ends with a release store, and the response to
+	// this FLUSH is sent after it.
 	if need&FlushPersistent != 0 && len(mem) > 0 && m.ext.persist(mem) != nil {
 		return Failed
 	}

@@ -6,7 +6,7 @@ import "unsafe"
 
 const raceEnabled = false
 
-// Without the race detector the hooks are nothing and bulk copies are copies.
+// Without the race detector the hooks do nothing.
 
 func raceHide()                  {}
 func raceShow()                  {}

@@ -10,19 +10,17 @@ import (
 
 const raceEnabled = true
 
-// The race detector knows plain accesses and sync/atomic of 4 and 8 bytes. A
-// NIC's copy against a program's accessor is neither: the copy is plain, byte
-// granular, and must not conflict with an atomic on a word that it overlaps;
-// an atomic on a word must not conflict with a neighbour's plain byte. Doing
-// the copies with word-wise atomics instead would blame neighbours, and cost
-// the detector a vector clock (2 KiB) for every 8 bytes copied.
+// The race detector knows plain accesses and sync/atomic operations of 4 and 8 bytes. The copies of
+// the NIC fit neither: a copy is plain and of byte granularity, but must not conflict with an
+// atomic on a word that it overlaps, and an atomic on a word must not conflict with plain accesses
+// to its other bytes. Copying with atomic words would cause false reports for neighboring bytes and
+// cost the detector 2 KiB for every 8 bytes.
 //
-// So in race builds the accesses themselves are hidden (inside RaceDisable
-// the detector passes sync/atomic through; go:norace hides the plain ones),
-// and the order that the memory model promises is told in words: release and
-// acquire on the aligned 8 bytes around an address. What CopyIn writes is
-// told as one plain write, so that a program which reads too early, or owns
-// the memory again too early after Deregister, is caught.
+// In race builds the accesses are therefore hidden from the detector (RaceDisable hides
+// sync/atomic, go:norace hides plain accesses), and the order that the memory model guarantees is
+// reported explicitly, as release and acquire on the aligned 8 bytes around an address. CopyIn
+// reports a plain write of its range. This catches a program that reads too early, or that reuses
+// memory too early after Deregister.
 
 func raceHide() { runtime.RaceDisable() }
 func raceShow() { runtime.RaceEnable() }
@@ -34,10 +32,9 @@ func granule(p unsafe.Pointer) unsafe.Pointer {
 func raceAcquire(p unsafe.Pointer) { runtime.RaceAcquire(granule(p)) }
 func raceRelease(p unsafe.Pointer) { runtime.RaceReleaseMerge(granule(p)) }
 
-// wire orders all copies for the detector. Peers that use one region at once
-// are the peers' affair, not a fault of this program; and what one shard does
-// because of a packet that another sent happens after it, though the detector
-// does not see through a network.
+// wire orders all copies for the detector. Concurrent writes by several peers to one region are not
+// an error of this program. And the handling of a packet happens after it was sent by another
+// device in the process, but the detector does not see the network.
 var wire sync.Mutex
 
 func raceWrites(b []byte) {
@@ -46,9 +43,8 @@ func raceWrites(b []byte) {
 	wire.Unlock()
 }
 
-// raceReads does not tell the read itself: a duplicate READ request makes the
-// NIC read again what the program may have taken back by then, and the answer
-// is thrown away by its receiver.
+// raceReads reports only the acquire and not the read. A duplicate READ request may read memory
+// that the program already uses again. Its receiver discards that response.
 func raceReads(b []byte) {
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	for off := 0; off < len(b); off += 8 - int((first+uintptr(off))&7) {
@@ -64,7 +60,7 @@ func bulkIn(dst, src []byte) { hiddenCopy(dst, src) }
 //go:norace
 func bulkOut(dst, src []byte) { hiddenCopy(dst, src) }
 
-// hiddenCopy copies by a loop, because the built-in copy would be reported.
+// hiddenCopy copies in a loop, because the detector would report the built-in copy.
 //
 //go:norace
 func hiddenCopy(dst, src []byte) {

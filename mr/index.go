@@ -7,33 +7,31 @@ import (
 )
 
 const (
-	// bucketSize keys and their regions fill a cache line.
+	// bucketSize is the number of keys and regions that fit a cache line.
 	bucketSize = 5
-	// perBucket is how many keys there are for each bucket at most before the table doubles.
+	// perBucket is the average number of keys per bucket at which the table doubles.
 	perBucket = 4
-	// minBuckets is the size that a table starts with.
+	// minBuckets is the initial size of a table.
 	minBuckets = 8
 )
 
-// index finds the MR of a key. A key is pseudo-random, so its low bits are
-// its hash: they name the bucket where it is. And since the table chooses the keys, it passes over those whose
-// bucket is full. So a look-up reads one line, whatever the key, a removed
-// key leaves nothing behind, and nothing is ever moved under a reader's feet.
+// index finds the MR of a key. Keys are pseudo-random, so their low bits are the number of their
+// bucket. The table chooses the keys and skips those whose bucket is full. A lookup therefore reads
+// one cache line, removed keys leave no markers, and entries never move while they are read.
 type index struct {
 	cur  atomic.Pointer[buckets]
 	used int // keys in cur
 
 	perm permutation
-	next uint64 // counter of the next key; 1<<32 when all are gone
+	next uint64 // counter of the next key; 1<<32 when all are used
 }
 
-// buckets is a table: a power of two of them.
+// buckets is a table with a power of two of buckets.
 type buckets []bucket
 
-// bucket is a line. A key's place is published by
-// its number last and withdrawn by its number first, so a reader that finds
-// the number finds the MR, or none, or (the place was reused in between)
-// another one, whose own key tells.
+// bucket is one cache line. A slot is published by storing its key last, and removed by clearing
+// its key first. A reader that finds the key gets the MR, nil, or another MR if the slot was reused
+// meanwhile. It must compare the key of the MR.
 type bucket struct {
 	keys [bucketSize]atomic.Uint32 // 0: free
 	mrs  [bucketSize]atomic.Pointer[MR]
@@ -49,40 +47,39 @@ func newBuckets(n int) *buckets {
 	return &b
 }
 
-// of is the key's bucket.
+// of returns the bucket of key.
 func (b buckets) of(key Key) *bucket { return &b[uint32(key)&uint32(len(b)-1)] }
 
-// places is how many keys would fill the table.
+// capacity returns the number of slots.
 func (b buckets) capacity() int { return len(b) * bucketSize }
 
-// find returns the MR at key's place or nil. The MR may be dead already, and
-// if the place was reused while find looked, it is another: the caller
-// compares its key.
+// find returns the MR in the slot of key, or nil. The MR may have been deregistered, or the slot
+// reused, so the caller must compare the key.
 func (x *index) find(key Key) *MR {
 	b := (*x.cur.Load()).of(key)
 	if i := b.indexOf(key); i < bucketSize {
-		return b.mrs[i].Load() // nil for key 0, which free places hold
+		return b.mrs[i].Load() // nil for key 0, which marks free slots
 	}
 	return nil
 }
 
-// place is the first that holds key, bucketSize or more if there is none; that of 0 is free. It looks at all of them: a branch for each
-// would be foretold wrong most of the time, and that costs more.
+// indexOf returns the first slot with key, or at least bucketSize if there is none. Free slots have
+// key 0. It compares all slots, because a branch for each would often be mispredicted.
 func (b *bucket) indexOf(key Key) int {
 	k := &b.keys
 	return bits.TrailingZeros8(equalBit(&k[0], key) | equalBit(&k[1], key)<<1 | equalBit(&k[2], key)<<2 | equalBit(&k[3], key)<<3 | equalBit(&k[4], key)<<4)
 }
 
-// same is 1 if key is there, else 0.
+// equalBit returns 1 if the slot has key, and 0 otherwise.
 func equalBit(at *atomic.Uint32, key Key) uint8 {
 	return uint8((uint64(at.Load()^uint32(key)) - 1) >> 63)
 }
 
-// has tells whether key is there.
+// has reports whether a slot has key.
 func (b *bucket) has(key Key) bool { return b.indexOf(key) < bucketSize }
 
-// draw takes the next key of the sequence that has room here and is not live
-// in the other index. A fifth of the table at least is free, so few are passed over.
+// draw returns the next key of the sequence whose bucket has a free slot and which is not live in
+// the other index. At least a fifth of the slots are free, so it skips few keys.
 func (x *index) draw(other *index) (Key, error) {
 	if x.used >= perBucket*len(*x.cur.Load()) {
 		x.grow()
@@ -117,9 +114,8 @@ func (x *index) remove(key Key) {
 	x.used--
 }
 
-// grow doubles the table. A bucket's keys spread over two, so all find room.
-// Readers go on in the old table until they see the new one; an MR that dies
-// meanwhile says so itself (MR.live).
+// grow doubles the table. Each bucket is split into two, so all keys fit. Readers use the old table
+// until they see the new one; MR.live tells whether an MR is still valid.
 func (x *index) grow() {
 	old := *x.cur.Load()
 	b := newBuckets(2 * len(old))

@@ -1,20 +1,20 @@
 package mr
 
-// Invalidate ends an R_Key for a QP of this PD that has no windows of type 2;
-// see InvalidateScope.
+// Invalidate invalidates an R_Key for a QP of this PD without windows of type 2; see
+// InvalidateScope.
 func (t *Table) Invalidate(pd *PD, key Key) error { return t.InvalidateScope(pd, nil, key) }
 
-// InvalidateScope ends an R_Key as SEND with invalidate (IBA 9.4.1.1) and the
-// LOCAL_INV work request (IBA 10.6.5) ask, for the QP with this PD and scope:
+// InvalidateScope invalidates an R_Key for SEND with invalidate (IBA 9.4.1.1) and for LOCAL_INV
+// (IBA 10.6.5) of the QP with this PD and scope:
 //
-//   - a plain region that grants RemoteInvalidate: the R_Key dies, the L_Key and
-//     the region live on until Deregister;
-//   - a fast MR: the registration is over;
-//   - a window of type 2 that is bound to this QP: it is free to be bound again.
+//   - of a plain region that grants RemoteInvalidate: the R_Key becomes invalid, while the L_Key
+//     and the region stay valid until Deregister;
+//   - of a fast MR: the registration ends;
+//   - of a window of type 2 bound to this QP: the window can be bound again.
 //
-// ErrKey if the key is not live; ErrPD, ErrQP if it is another PD's or QP's;
-// ErrAccess for a region without the right and a window of type 1 (o10-37.2.26);
-// ErrBusy for a fast MR with windows bound to it. Any thread; allocates nothing.
+// It may be called from any thread and does not allocate. Errors: ErrKey if the key is not live;
+// ErrPD or ErrQP if it belongs to another PD or QP; ErrAccess for a region without that right and
+// for a window of type 1 (o10-37.2.26); ErrBusy for a fast MR with bound windows.
 func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
@@ -34,7 +34,7 @@ func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
 	return nil
 }
 
-// invalidateSlot ends what a window or a fast MR is at work with.
+// invalidateOwned ends a binding of a window or a registration of a fast MR.
 func (m *MR) invalidateOwned(pd *PD, s *Scope) error {
 	x := m.ext
 	switch x.keyOwner.kind {

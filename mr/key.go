@@ -6,13 +6,12 @@ import (
 	"encoding/binary"
 )
 
-// feistelRounds is the round count of NIST SP 800-38G's FF1, which is the
-// same construction over small domains.
+// feistelRounds is the number of rounds of FF1 in NIST SP 800-38G, the same construction over small
+// domains.
 const feistelRounds = 10
 
-// permutation maps counter values 0..2^32-1 one to one onto 32-bit keys in a
-// secret order: a Feistel network of two 16-bit halves with AES-128 as its
-// round function.
+// permutation maps counter values from 0 to 2^32-1 one to one to 32-bit keys in a secret order. It
+// is a Feistel network of two 16-bit halves with AES-128 as the round function.
 type permutation struct {
 	block   cipher.Block
 	in, out [aes.BlockSize]byte
@@ -29,7 +28,7 @@ func (p *permutation) init(rand func() uint64) {
 	p.block = block
 }
 
-// at is the key of counter value c.
+// at returns the key of counter value c.
 func (p *permutation) at(c uint32) Key {
 	l, r := uint16(c>>16), uint16(c)
 	for round := range byte(feistelRounds) {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// maxSlotKeys is how many keys of one window or fast MR exist at a time: the
-// one at work, and those prepared for work requests that have not run yet.
+// maxOwnerKeys is the number of keys that a window or fast MR may have at a time: the one in use,
+// and those prepared for work requests that have not run.
 const maxOwnerKeys = 16
 
 type ownerKind uint8
@@ -17,24 +17,23 @@ const (
 	fastMR
 )
 
-// slot is what a window and a fast MR have in common: an object that lives
-// long, and a key of its own for each time that it is bound or registered.
+// keyOwner is the common part of a window and a fast MR: a long-lived object with a new key for
+// each time that it is bound or registered.
 //
-// The control plane draws the key and puts a record into the index, prepared.
-// The work request, on the thread of its QP, fills the record in and makes it
-// live. So the hot path looks keys up as it does those of plain regions, the
-// index keeps its single writer, and running a work request allocates nothing.
-// A record that died is dead for good, and so is its key; the control plane
-// sweeps it when it draws the next one.
+// The control plane draws the key and puts a prepared record into the index. The work request, on
+// the thread of its QP, completes the record and makes it live. Lookups are therefore the same as
+// for plain regions, the index has a single writer, and executing a work request does not allocate.
+// An invalidated record and its key are never used again. The control plane removes them when it
+// draws the next key.
 type keyOwner struct {
 	table *Table
 	pd    *PD
 	kind  ownerKind
-	cur   atomic.Pointer[MR] // the record at work; nil: none; &gone: the slot was freed
+	cur   atomic.Pointer[MR] // record in use; nil: none; &freed: the owner was freed
 	keys  []*MR              // in the index; control plane only
 }
 
-// gone stands in slot.cur for the end of the slot.
+// freed marks a keyOwner in keyOwner.cur as freed.
 var freed MR
 
 func (t *Table) initOwner(s *keyOwner, pd *PD, kind ownerKind) error {
@@ -49,7 +48,7 @@ func (t *Table) initOwner(s *keyOwner, pd *PD, kind ownerKind) error {
 	return nil
 }
 
-// prepare draws keys for m and makes it known.
+// prepare draws keys for m and adds it to the index.
 func (t *Table) prepare(s *keyOwner, m *MR, local bool) error {
 	if s.cur.Load() == &freed {
 		return fmt.Errorf("memory window or fast MR: %w", ErrClosed)
@@ -72,7 +71,7 @@ func (t *Table) prepare(s *keyOwner, m *MR, local bool) error {
 	return nil
 }
 
-// sweep takes dead records out of the index.
+// sweep removes invalidated records from the index.
 func (s *keyOwner) sweep() {
 	kept := s.keys[:0]
 	for _, m := range s.keys {
@@ -86,7 +85,7 @@ func (s *keyOwner) sweep() {
 	s.keys = kept
 }
 
-// free ends the slot and all its keys. The caller has marked it gone.
+// free removes all keys. The caller has set cur to &freed.
 func (s *keyOwner) free() {
 	for _, m := range s.keys {
 		m.end()
@@ -97,8 +96,8 @@ func (s *keyOwner) free() {
 	s.pd.Release()
 }
 
-// end kills a slot's record, whatever it was, and reports whether it was at
-// work. Whoever finds it so gives the window's region back.
+// end invalidates a record and reports whether it was in use. If so, it releases the region of a
+// window.
 func (m *MR) end() bool {
 	if m.live.Swap(0)&(liveLocal|liveRemote) == 0 {
 		return false

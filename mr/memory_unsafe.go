@@ -2,7 +2,8 @@ package mr
 
 import "unsafe"
 
-// Memory tells where the tables of keys are, for advice on their pages; control plane only.
+// Memory calls visit with the address and size of the tables of keys, for madvise. Control plane
+// only.
 func (t *Table) Memory(visit func(addr, n uintptr)) {
 	for _, x := range []*index{&t.local, &t.remote} {
 		b := *x.cur.Load()
@@ -10,7 +11,7 @@ func (t *Table) Memory(visit func(addr, n uintptr)) {
 	}
 }
 
-// MemoryOf tells where a region's record is.
+// MemoryOf calls visit with the address and size of a region's record.
 func MemoryOf(m *MR, visit func(addr, n uintptr)) {
 	visit(uintptr(unsafe.Pointer(m)), unsafe.Sizeof(*m))
 }

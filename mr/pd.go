@@ -2,16 +2,15 @@ package mr
 
 import "fmt"
 
-// PD is a protection domain: an MR serves only queue pairs of its own PD
-// (IBA 10.2.3). It counts what lives in it.
+// PD is a protection domain: an MR is only accessible through queue pairs of its own PD (IBA
+// 10.2.3). It counts its users.
 type PD struct {
 	table *Table
 	refs  refs
 }
 
-// Retain notes one more user (a QP, an SRQ, an AH); it keeps DeallocPD from
-// succeeding. It fails with ErrClosed once the PD is gone. Safe from any
-// goroutine.
+// Retain adds a user (a QP, an SRQ, an AH), which makes DeallocPD fail. It returns ErrClosed if the
+// PD was deallocated. It may be called from any goroutine.
 func (pd *PD) Retain() error {
 	if pd.refs.retain() {
 		return nil
@@ -19,18 +18,17 @@ func (pd *PD) Retain() error {
 	return fmt.Errorf("protection domain: %w", ErrClosed)
 }
 
-// Release takes back one Retain that succeeded. Safe from any goroutine.
+// Release undoes one successful Retain. It may be called from any goroutine.
 func (pd *PD) Release() {
 	if !pd.refs.release() {
 		panic("mr: PD.Release without Retain")
 	}
 }
 
-// Refs is the number of users at this moment: MRs, windows, fast MRs and Retain
-// calls.
+// Refs returns the number of users: MRs, windows, fast MRs and Retain calls.
 func (pd *PD) Refs() int { return pd.refs.users() }
 
-// AllocPD makes a protection domain. ErrTooMany at the limit.
+// AllocPD creates a protection domain. Error: ErrTooMany.
 func (t *Table) AllocPD() (*PD, error) {
 	if t.pds >= t.maxPD {
 		return nil, fmt.Errorf("%d protection domains: %w", t.pds, ErrTooMany)
@@ -39,8 +37,8 @@ func (t *Table) AllocPD() (*PD, error) {
 	return &PD{table: t}, nil
 }
 
-// DeallocPD releases a protection domain that nothing uses any more: ErrBusy
-// while something does, ErrClosed the second time, ErrPD for another table's.
+// DeallocPD releases a protection domain. Errors: ErrBusy while it has users, ErrClosed the second
+// time, ErrPD for a PD of another table.
 func (t *Table) DeallocPD(pd *PD) error {
 	if pd == nil || pd.table != t {
 		return ErrPD

@@ -2,16 +2,19 @@ package mr
 
 import "github.com/gorxe/gorxe/internal/prefetch"
 
-// Looking ahead: whoever knows early which key comes next has the processor fetch what the check of that key will read, in the
-// chain key -> protection entry (the MR) -> memory. Each step needs what the one before it fetched, so there is time
-// between them. Nothing is checked here and nothing is granted: a key that is nobody's fetches a line in vain.
+// Prefetching for a caller that knows a key before it is needed. It brings into the cache what a
+// check of the key will read, in the chain key -> record (the MR) -> memory. Each step uses what
+// the previous one brought, so the caller lets some time pass between them. Nothing is checked; an
+// unknown key only brings a useless line.
 
-// AheadLocal fetches where the L_Key is looked up, AheadRemote the same for an R_Key.
-func (t *Table) PrefetchLocal(key Key)  { t.local.prefetch(key) }
+// PrefetchLocal brings the bucket of an L_Key into the cache.
+func (t *Table) PrefetchLocal(key Key) { t.local.prefetch(key) }
+
+// PrefetchRemote brings the bucket of an R_Key into the cache.
 func (t *Table) PrefetchRemote(key Key) { t.remote.prefetch(key) }
 
-// AheadMR fetches the region that the key names, once the look-up's memory is here, and returns it for AheadMemory alone; nil if there is
-// none.
+// PrefetchMR brings the record of the key's region into the cache, after PrefetchLocal or
+// PrefetchRemote. It returns the region, only for PrefetchMemory, or nil.
 func (t *Table) PrefetchMR(key Key, remote bool) *MR {
 	x := &t.local
 	if remote {
@@ -24,26 +27,27 @@ func (t *Table) PrefetchMR(key Key, remote bool) *MR {
 	return m
 }
 
-// Fetched finds the region of an L_Key, which AheadMR has fetched since, for AheadMemory; nil if there is none.
+// LookupLocal returns the region of an L_Key after PrefetchMR, only for PrefetchMemory, or nil.
 func (t *Table) LookupLocal(key Key) *MR { return t.local.find(key) }
 
-// AheadMemory fetches the first lines of [addr, addr+n) in a region, once that is here.
+// PrefetchMemory brings the first lines of [addr, addr+n) into the cache, after PrefetchMR.
 func (m *MR) PrefetchMemory(addr uint64, n uint32) {
 	if off, size := addr-m.addr, uint64(len(m.mem)); off < size {
 		prefetch.Bytes(m.mem[off:off+min(uint64(n), size-off)], prefetchLines)
 	}
 }
 
-// aheadLines is how much of a payload is fetched: the processor itself sees that a copy goes on line by line.
+// prefetchLines is the number of lines of a payload to prefetch. The processor itself prefetches
+// the following lines of a copy.
 const prefetchLines = 2
 
-// Places is how many keys the table of R_Keys has room for at the moment, taken or not. Any thread.
+// RemoteCapacity returns the current number of slots for R_Keys. It may be called from any thread.
 func (t *Table) RemoteCapacity() int { return t.remote.cur.Load().capacity() }
 
-// nearBuckets is how large a table is that stays in the nearest caches.
+// nearBuckets is the size of a table that stays in the nearest caches.
 const nearBuckets = 256
 
-// ahead fetches the key's bucket.
+// prefetch brings the key's bucket into the cache.
 func (x *index) prefetch(key Key) {
 	if b := *x.cur.Load(); len(b) > nearBuckets {
 		prefetch.Object(b.of(key), 1)

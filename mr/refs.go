@@ -2,15 +2,14 @@ package mr
 
 import "sync/atomic"
 
-// refsClosed is added to a count that was closed; it is negative from then on,
-// whatever late retain calls do.
+// refsClosed is the value of a closed count. It stays negative whatever later retain calls do.
 const refsClosed = -1 << 62
 
-// refs counts the users of something that may be closed when it has none. Any
+// refs counts the users of an object that can be closed when it has none. It may be used from any
 // thread.
 type refs struct{ n atomic.Int64 }
 
-// retain notes a user, unless the count is closed.
+// retain adds a user. It returns false if the count is closed.
 func (r *refs) retain() bool {
 	if r.n.Add(1) > 0 {
 		return true
@@ -19,12 +18,11 @@ func (r *refs) retain() bool {
 	return false
 }
 
-// release takes back a retain that succeeded, and reports whether there was
-// one.
+// release undoes a successful retain, and reports whether there was one.
 func (r *refs) release() bool { return r.n.Add(-1) >= 0 }
 
-// close ends the count if nobody uses it: true for one caller at most.
+// close closes the count if it is 0. It returns true only once.
 func (r *refs) close() bool { return r.n.CompareAndSwap(0, refsClosed) }
 
-// users is their number at this moment.
+// users returns the current number of users.
 func (r *refs) users() int { return int(max(r.n.Load(), 0)) }

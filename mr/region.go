@@ -8,36 +8,36 @@ import (
 // Key is an L_Key or an R_Key (IBA 10.6.3). 0 is never a key.
 type Key uint32
 
-// Access is a set of rights. All but the value of RemoteInvalidate are those of
+// Access is a set of access flags. Except for RemoteInvalidate, the values are those of
 // ibv_access_flags.
 type Access uint16
 
 const (
-	// LocalWrite lets the NIC write on behalf of the local side: receives,
-	// READ responses, results of atomics. Local reading is always allowed.
+	// LocalWrite lets the NIC write for the local side: receives, READ responses and results of
+	// atomics. Local reading is always allowed.
 	LocalWrite Access = 1 << 0
-	// RemoteWrite lets peers WRITE; needs LocalWrite.
+	// RemoteWrite lets peers WRITE. It requires LocalWrite.
 	RemoteWrite Access = 1 << 1
 	// RemoteRead lets peers READ.
 	RemoteRead Access = 1 << 2
-	// RemoteAtomic lets peers CMP_SWAP and FETCH_ADD; needs LocalWrite.
+	// RemoteAtomic lets peers CMP_SWAP and FETCH_ADD. It requires LocalWrite.
 	RemoteAtomic Access = 1 << 3
 	// MWBind lets memory windows be bound to the region.
 	MWBind Access = 1 << 4
-	// ZeroBased: the region's first byte has address 0, for peers and SGEs.
+	// ZeroBased gives the region's first byte address 0, for peers and SGEs.
 	ZeroBased Access = 1 << 5
-	// RemoteInvalidate lets a peer end the R_Key by SEND with invalidate.
+	// RemoteInvalidate lets a peer invalidate the R_Key with SEND with invalidate.
 	RemoteInvalidate Access = 1 << 6
 
-	// FlushGlobal lets peers FLUSH to global visibility (IBA annex A19).
+	// FlushGlobal lets peers FLUSH for global visibility (IBA annex A19).
 	FlushGlobal Access = 1 << 8
-	// FlushPersistent lets peers FLUSH to persistence; see RegisterPersistent.
+	// FlushPersistent lets peers FLUSH for persistence; see RegisterPersistent.
 	FlushPersistent Access = 1 << 9
 
-	// remoteRights are those for which a region needs an R_Key.
+	// remoteRights are the flags for which a region needs an R_Key.
 	remoteRights = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
 	allRights    = LocalWrite | remoteRights | MWBind | ZeroBased | RemoteInvalidate
-	// windowRights are what a window may grant (IBA 10.6.7).
+	// windowRights are the flags that a window may grant (IBA 10.6.7).
 	windowRights = remoteRights | ZeroBased
 )
 
@@ -50,7 +50,7 @@ var accessNames = [...]struct {
 	{FlushGlobal, "flush-global"}, {FlushPersistent, "flush-persistent"},
 }
 
-// String lists the rights: "local-write,remote-read"; "local-read" for none.
+// String lists the flags, such as "local-write,remote-read". It is "local-read" if there are none.
 func (a Access) String() string {
 	var s []string
 	for _, n := range accessNames {
@@ -64,69 +64,68 @@ func (a Access) String() string {
 	return strings.Join(s, ",")
 }
 
-// Bits of MR.live. 0: dead, for good.
+// Bits of MR.live. 0 means invalid, permanently.
 const (
-	liveLocal    = 1 << 0 // registered: the L_Key works
-	liveRemote   = 1 << 1 // the R_Key works; a peer's invalidate clears it
-	livePrepared = 1 << 2 // a key that waits for the work request that makes it live
-	liveBinding  = 1 << 3 // that work request is at it
+	liveLocal    = 1 << 0 // the L_Key is valid
+	liveRemote   = 1 << 1 // the R_Key is valid; invalidation clears it
+	livePrepared = 1 << 2 // the key waits for its work request
+	liveBinding  = 1 << 3 // that work request is running
 )
 
-// MR is a memory region: caller-owned bytes, the addresses that work requests
-// and peers use for them, rights and keys. All but live is fixed at Register.
+// MR is a memory region: memory of the caller, its addresses for work requests and peers, access
+// flags and keys. Only live changes after Register.
 //
-// The same record serves each key of a memory window, and each registration of
-// a fast MR (see slot.go): their fields are fixed before live says that the key
-// works, and nobody looks at them before.
+// A record of this type also represents each key of a memory window and each registration of a fast
+// MR (see keyowner.go). Its fields are set before live makes the key valid, and not read before.
 type MR struct {
-	// The hot path reads these; they fit one cache line.
+	// The data path reads these fields, which fit one cache line.
 	live   atomic.Uint32
 	lkey   Key // 0: a window
 	rkey   Key
 	access Access
-	pd     *PD // nil: a window of type 2, see more
+	pd     *PD // nil: a window of type 2, see ext
 	addr   uint64
 	mem    []byte
-	ext    *ext // what plain regions do not need
+	ext    *ext // nil for plain regions
 }
 
-// more is what few regions need.
+// ext holds what only few regions need.
 type ext struct {
-	windows refs               // bound to this region
+	windows refs               // windows bound to this region
 	persist func([]byte) error // makes memory persistent
 
-	keyOwner *keyOwner // the window or fast MR that this is a key of
-	parent   *MR       // window: the region behind it
-	pd       *PD       // window of type 2: its PD, and
-	scope    *Scope    // the QP that it is bound to
+	keyOwner *keyOwner // the window or fast MR whose key this is
+	parent   *MR       // window: its region
+	pd       *PD       // window of type 2: its PD
+	scope    *Scope    // window of type 2: the QP that it is bound to
 }
 
-// LKey is what SGEs carry.
+// LKey returns the key for SGEs.
 func (m *MR) LKey() Key { return m.lkey }
 
-// RKey is what peers are told; 0 if the region has no remote right. It stays
-// the same number after Invalidate or Deregister, but then opens nothing.
+// RKey returns the key for peers, or 0 if the region grants no remote access. The value does not
+// change after Invalidate or Deregister, but it is no longer valid.
 func (m *MR) RKey() Key { return m.rkey }
 
-// Addr is the address of the first byte, as SGEs and peers count it.
+// Addr returns the address of the first byte for SGEs and peers.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// Len is the length in bytes.
+// Len returns the length in bytes.
 func (m *MR) Len() int { return len(m.mem) }
 
-// Bytes is the registered memory itself. See the package's memory model
-// before reading what a peer may be writing.
+// Bytes returns the registered memory. See the memory model in the package comment before reading
+// what a peer may be writing.
 func (m *MR) Bytes() []byte { return m.mem }
 
-// Access is the set of rights.
+// Access returns the access flags.
 func (m *MR) Access() Access { return m.access }
 
-// PD is the protection domain.
+// PD returns the protection domain.
 func (m *MR) PD() *PD { return m.pd }
 
-// Registered reports whether the L_Key still works.
+// Registered reports whether the L_Key is valid.
 func (m *MR) Registered() bool { return m.live.Load()&liveLocal != 0 }
 
-// RemoteLive reports whether the R_Key still works: false if there is none,
-// and after Invalidate or Deregister.
+// RemoteLive reports whether the R_Key is valid. It is false if there is none, and after Invalidate
+// or Deregister.
 func (m *MR) RemoteLive() bool { return m.live.Load()&liveRemote != 0 }

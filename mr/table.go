@@ -2,23 +2,23 @@ package mr
 
 import "fmt"
 
-// Limits that hold when Config leaves them 0. A table grows as it is used, so
-// a high limit costs nothing until it is reached.
+// Defaults and limits of Config. A table grows as it is used, so a high limit costs nothing at
+// first.
 const (
 	DefaultMaxPD = 1 << 16
 	DefaultMaxMR = 1 << 20
-	// LimitMaxMR is the largest MaxMR: beyond, keys would become guessable
-	// and rare (one value in 256 would be live).
+	// LimitMaxMR is the largest MaxMR. With more, keys would become scarce and could be guessed:
+	// one value in 256 would be valid.
 	LimitMaxMR = 1 << 24
 )
 
-// Config is what a Table needs.
+// Config holds the parameters of a Table.
 type Config struct {
-	// MaxPD and MaxMR bound the table; 0 means DefaultMaxPD, DefaultMaxMR.
-	// MaxMR is for regions, windows and fast MRs together.
+	// MaxPD and MaxMR limit the number of PDs, and of regions, windows and fast MRs together. 0
+	// means DefaultMaxPD and DefaultMaxMR.
 	MaxPD, MaxMR int
-	// Rand gives the secret of the key sequence, read once in NewTable:
-	// crypto-grade in production, seeded in tests. Required.
+	// Rand returns the secret of the key sequence. NewTable calls it. It must be cryptographic in
+	// production and may be seeded in tests. Required.
 	Rand func() uint64
 }
 
@@ -29,8 +29,7 @@ type Table struct {
 	mrs, maxMR    int
 }
 
-// NewTable makes an empty table. ErrConfig if Rand is missing or a limit is
-// out of range.
+// NewTable returns an empty table. It returns ErrConfig if Rand is nil or a limit is out of range.
 func NewTable(c Config) (*Table, error) {
 	if c.Rand == nil {
 		return nil, fmt.Errorf("%w: Config.Rand is required", ErrConfig)
@@ -42,7 +41,7 @@ func NewTable(c Config) (*Table, error) {
 		c.MaxMR = DefaultMaxMR
 	}
 	if c.MaxPD < 0 || c.MaxMR < 0 || c.MaxMR > LimitMaxMR {
-		return nil, fmt.Errorf("%w: MaxPD %d, MaxMR %d (at most %d)", ErrConfig, c.MaxPD, c.MaxMR, LimitMaxMR)
+		return nil, fmt.Errorf("%w: MaxPD is %d, MaxMR is %d, want 0 or more, and MaxMR at most %d", ErrConfig, c.MaxPD, c.MaxMR, LimitMaxMR)
 	}
 	t := &Table{maxPD: c.MaxPD, maxMR: c.MaxMR}
 	t.local.init(c.Rand)
@@ -50,25 +49,23 @@ func NewTable(c Config) (*Table, error) {
 	return t, nil
 }
 
-// Register makes mem reachable under addresses [iova, iova+len(mem)), or
-// [0, len(mem)) with ZeroBased, which ignores iova. mem stays the caller's;
-// the MR keeps it from being collected. Errors: ErrPD, ErrClosed (the PD),
-// ErrLength, ErrAccess, ErrAlign, ErrTooMany, ErrExhausted.
+// Register makes mem accessible at addresses [iova, iova+len(mem)), or [0, len(mem)) with
+// ZeroBased, which ignores iova. The caller keeps the ownership of mem; the MR keeps it from being
+// garbage collected. Errors: ErrPD, ErrClosed (the PD), ErrLength, ErrAccess, ErrAlign, ErrTooMany,
+// ErrExhausted.
 func (t *Table) Register(pd *PD, mem []byte, iova uint64, a Access) (*MR, error) {
 	if a&FlushPersistent != 0 {
-		return nil, fmt.Errorf("%v without a way to make memory persistent, see RegisterPersistent: %w", a, ErrAccess)
+		return nil, fmt.Errorf("%v needs RegisterPersistent: %w", a, ErrAccess)
 	}
 	return t.register(pd, mem, iova, a, nil)
 }
 
-// RegisterPersistent registers memory that can be made to survive a power
-// failure, and FlushPersistent with it: a FLUSH to persistence calls persist
-// with the bytes in question and is answered when that returns nil. For a file
-// mapped into memory it is msync. It runs on the thread that handles packets,
-// which waits for it.
+// RegisterPersistent registers memory that can survive a power failure and adds FlushPersistent. A
+// FLUSH for persistence calls persist with the bytes to flush and is answered when persist returns
+// nil. For a mapped file, persist is msync. It blocks the thread that handles packets.
 func (t *Table) RegisterPersistent(pd *PD, mem []byte, iova uint64, a Access, persist func([]byte) error) (*MR, error) {
 	if persist == nil {
-		return nil, fmt.Errorf("nothing makes the memory persistent: %w", ErrAccess)
+		return nil, fmt.Errorf("persist is nil: %w", ErrAccess)
 	}
 	return t.register(pd, mem, iova, a|FlushPersistent, persist)
 }
@@ -102,7 +99,7 @@ func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access, persist func
 	return m, nil
 }
 
-// room tells whether another object fits.
+// checkSpace reports whether another object fits.
 func (t *Table) checkSpace(pd *PD) error {
 	switch {
 	case pd == nil || pd.table != t:
@@ -113,27 +110,26 @@ func (t *Table) checkSpace(pd *PD) error {
 	return nil
 }
 
-// admit checks what is to be registered.
+// checkRegistration checks the parameters of a registration.
 func checkRegistration(mem []byte, iova uint64, a Access) error {
 	n := uint64(len(mem))
 	switch {
 	case n == 0 || iova+n < n:
-		// An end of exactly 2^64 is refused too, so that start+length is
-		// a plain number for everyone who computes with it.
+		// An end of exactly 2^64 is rejected too, so that start+length never overflows.
 		return fmt.Errorf("%d bytes at %#x: %w", n, iova, ErrLength)
 	case a&^allRights != 0:
-		return fmt.Errorf("unknown right %#x: %w", uint16(a&^allRights), ErrAccess)
+		return fmt.Errorf("unknown access flag %#x: %w", uint16(a&^allRights), ErrAccess)
 	case a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0:
 		// IBA 10.6.3.3: remote write and remote atomic need local write.
-		return fmt.Errorf("%v without local-write: %w", a, ErrAccess)
+		return fmt.Errorf("%v without local-write, add it: %w", a, ErrAccess)
 	case a&RemoteAtomic != 0 && (iova^AddrOf(mem))&7 != 0:
 		return fmt.Errorf("iova %#x, memory %#x: %w", iova, AddrOf(mem), ErrAlign)
 	}
 	return nil
 }
 
-// assignKeys draws the keys. A value that is live in the other table is
-// passed over: an L_Key must not open anything as an R_Key, nor the reverse.
+// assignKeys draws the keys. It skips values that are live in the other table: an L_Key must not be
+// valid as an R_Key, nor the reverse.
 func (t *Table) assignKeys(m *MR, remote bool) (err error) {
 	if m.lkey, err = t.local.draw(&t.remote); err != nil {
 		return err
@@ -147,7 +143,7 @@ func (t *Table) assignKeys(m *MR, remote bool) (err error) {
 	return err
 }
 
-// publish makes the keys known, in the given state.
+// publish adds the keys to the tables with the given state.
 func (t *Table) publish(m *MR, live uint32) {
 	m.live.Store(live)
 	if m.lkey != 0 {
@@ -158,7 +154,7 @@ func (t *Table) publish(m *MR, live uint32) {
 	}
 }
 
-// forget takes the keys of a dead region out.
+// unpublish removes the keys of an invalid region from the tables.
 func (t *Table) unpublish(m *MR) {
 	if m.lkey != 0 {
 		t.local.remove(m.lkey)
@@ -168,19 +164,18 @@ func (t *Table) unpublish(m *MR) {
 	}
 }
 
-// Deregister ends both keys: every check that begins after it returns fails.
-// A check that began before may still hold a view of the memory, so the
-// caller waits until the packets in hand are done before the memory is its
-// owner's again. ErrBusy while windows are bound to the region (IBA
-// 10.6.7.2.4), ErrClosed the second time, ErrPD for another table's MR,
-// ErrAccess for a fast MR's registration.
+// Deregister invalidates both keys: every check that starts after it returns fails. A check that
+// started before may still use the memory, so the caller must wait for packets in progress before
+// it reuses the memory. Errors: ErrBusy while windows are bound to the region (IBA 10.6.7.2.4),
+// ErrClosed the second time, ErrPD for an MR of another table, ErrAccess for a registration of a
+// fast MR.
 func (t *Table) Deregister(m *MR) error {
 	switch {
 	case m == nil || m.pd.table != t:
 		return ErrPD
 	case m.ext == nil:
 	case m.ext.keyOwner != nil:
-		return fmt.Errorf("a fast MR's registration ends by LOCAL_INV or FreeFastMR: %w", ErrAccess)
+		return fmt.Errorf("a fast MR's registration ends with LOCAL_INV or FreeFastMR: %w", ErrAccess)
 	case !m.ext.windows.close():
 		if n := m.ext.windows.users(); n > 0 {
 			return fmt.Errorf("%d windows bound to the region: %w", n, ErrBusy)
@@ -196,8 +191,8 @@ func (t *Table) Deregister(m *MR) error {
 	return nil
 }
 
-// MRs is the number of regions, windows and fast MRs; control plane only.
+// MRs returns the number of regions, windows and fast MRs. Control plane only.
 func (t *Table) MRs() int { return t.mrs }
 
-// PDs is the number of protection domains; control plane only.
+// PDs returns the number of protection domains. Control plane only.
 func (t *Table) PDs() int { return t.pds }

@@ -5,16 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// WindowType says who may bind a memory window, and who may use it.
+// WindowType tells which QPs may bind and use a memory window.
 type WindowType uint8
 
 const (
-	// Type1: bound through any QP of the PD, used through any QP of the PD. A
-	// bind takes the place of the one before it; one of length 0 only ends it.
+	// Type1 windows are bound and used through any QP of the PD. A bind replaces the previous one.
+	// A bind of length 0 only ends it.
 	Type1 WindowType = 1
-	// Type2: bound through one QP, used through that QP alone (type 2B), and to
-	// be invalidated before it is bound again: by LOCAL_INV there, or by the
-	// peer's SEND with invalidate.
+	// Type2 windows are bound and used through one QP (type 2B). They must be invalidated before
+	// they are bound again, by LOCAL_INV on that QP or by the peer's SEND with invalidate.
 	Type2 WindowType = 2
 )
 
@@ -28,25 +27,23 @@ func (t WindowType) String() string {
 	return fmt.Sprintf("unknown type %d", uint8(t))
 }
 
-// Window is a memory window: a part of a region, with rights of its own and an
-// R_Key that can be given and taken back by work requests, without registering
-// (IBA 10.6.7).
+// Window is a memory window: a part of a region with its own access flags and R_Key. Work requests
+// grant and revoke it without a registration (IBA 10.6.7).
 type Window struct {
 	keyOwner
 	typ WindowType
 }
 
-// Scope stands for one life of a queue pair, from one RESET to the next.
-// Windows of type 2 are bound to it: a peer of the QP's next life can not use
-// what the last one was given.
+// Scope represents a queue pair from one RESET to the next. Windows of type 2 are bound to it, so
+// peers of a later connection cannot use windows of an earlier one.
 type Scope struct{ over atomic.Bool }
 
-// End is called when the QP is reset or destroyed. Its windows open nothing any
-// more, and can be bound anew or freed.
+// End must be called when the QP is reset or destroyed. Its windows become invalid, and can be
+// bound again or freed.
 func (s *Scope) End() { s.over.Store(true) }
 
-// AllocWindow makes a window that is not bound. ErrPD, ErrClosed (the PD),
-// ErrTooMany; ErrAccess for an unknown type.
+// AllocWindow creates an unbound window. Errors: ErrPD, ErrClosed (the PD), ErrTooMany; ErrAccess
+// for an unknown type.
 func (t *Table) AllocWindow(pd *PD, typ WindowType) (*Window, error) {
 	kinds := map[WindowType]ownerKind{Type1: windowType1, Type2: windowType2}
 	kind, ok := kinds[typ]
@@ -60,12 +57,11 @@ func (t *Table) AllocWindow(pd *PD, typ WindowType) (*Window, error) {
 	return w, nil
 }
 
-// NextRKey draws the R_Key of a coming bind: the work request names it, and so
-// the window. Verbs let the program choose the low byte of the next key; here
-// the table chooses the whole key, from the sequence that never repeats. The
-// key opens nothing until the bind has run, and serves one bind; one that was
-// not used stays good for a later bind. ErrClosed, ErrExhausted; ErrTooMany
-// with maxSlotKeys of the window's keys unused.
+// NextRKey draws the R_Key of a future bind. The work request uses it to identify the window. In
+// verbs the program chooses the low byte of the next key; here the table chooses the whole key,
+// from a sequence without repetitions. The key is invalid until the bind has run, and serves one
+// bind. An unused key stays available for a later bind. Errors: ErrClosed, ErrExhausted; ErrTooMany
+// if maxOwnerKeys of the window's keys are unused.
 func (t *Table) NextRKey(w *Window) (Key, error) {
 	if w == nil || w.table != t {
 		return 0, ErrPD
@@ -82,7 +78,7 @@ func (t *Table) NextRKey(w *Window) (Key, error) {
 	return m.rkey, nil
 }
 
-// DropRKey gives back a key of NextRKey that no bind has used.
+// DropRKey returns a key of NextRKey that no bind has used.
 func (t *Table) DropRKey(w *Window, key Key) {
 	for _, m := range w.keys {
 		if m.rkey == key {
@@ -91,8 +87,8 @@ func (t *Table) DropRKey(w *Window, key Key) {
 	}
 }
 
-// FreeWindow ends the window, bound or not. ErrClosed the second time, ErrPD
-// for another table's window.
+// FreeWindow releases the window, bound or not. Errors: ErrClosed the second time, ErrPD for a
+// window of another table.
 func (t *Table) FreeWindow(w *Window) error {
 	if w == nil || w.table != t {
 		return ErrPD
@@ -104,14 +100,14 @@ func (t *Table) FreeWindow(w *Window) error {
 	return nil
 }
 
-// Type is the window's type.
+// Type returns the window's type.
 func (w *Window) Type() WindowType { return w.typ }
 
-// PD is the window's protection domain.
+// PD returns the window's protection domain.
 func (w *Window) PD() *PD { return w.pd }
 
-// RKey is the key by which peers use the window now; 0 if it is not bound. Any
-// thread.
+// RKey returns the key that peers use now, or 0 if the window is not bound. It may be called from
+// any thread.
 func (w *Window) RKey() Key {
 	if m := w.cur.Load(); m != nil && m.live.Load()&liveRemote != 0 && !m.orphan() {
 		return m.rkey
@@ -119,24 +115,23 @@ func (w *Window) RKey() Key {
 	return 0
 }
 
-// orphan tells a window of type 2 whose QP is no more.
+// orphan reports whether m is a window of type 2 whose QP no longer exists.
 func (m *MR) orphan() bool { return m.ext.scope != nil && m.ext.scope.over.Load() }
 
-// Bind says what a window is to be bound to.
+// Bind holds the parameters of a bind.
 type Bind struct {
-	RKey   Key    // from NextRKey: names the window
+	RKey   Key    // from NextRKey: identifies the window
 	LKey   Key    // of the region
-	Addr   uint64 // in the region's addresses
-	Len    uint32 // bytes; 0 ends the binding of a window of type 1
-	Access Access // what peers may do; ZeroBased (type 2 only): the window begins at address 0
+	Addr   uint64 // in the region's address space
+	Len    uint32 // bytes; 0 unbinds a window of type 1
+	Access Access // what peers may do; ZeroBased (type 2 only): the window starts at address 0
 }
 
-// Bind runs a bind for the QP with this PD and scope. From its return the old
-// key, if the window had one, opens nothing and the new one opens the window.
-// Any thread; allocates nothing.
+// Bind executes a bind for the QP with this PD and scope. When it returns, the window's old key is
+// invalid and the new one is valid. It may be called from any thread and does not allocate.
 //
-// Errors: ErrKey (R_Key or L_Key), ErrPD, ErrAccess, ErrLength, ErrAlign,
-// ErrBusy for a window of type 2 that is bound.
+// Errors: ErrKey (R_Key or L_Key), ErrPD, ErrAccess, ErrLength, ErrAlign, and ErrBusy for a window
+// of type 2 that is bound.
 func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 	v := t.remote.find(b.RKey)
 	if v == nil || v.rkey != b.RKey || v.lkey != 0 || v.live.Load() != livePrepared {
@@ -157,7 +152,7 @@ func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 		return err
 	}
 	if !p.ext.windows.retain() {
-		return ErrKey // its end has begun
+		return ErrKey // it is being deregistered
 	}
 	if err := w.bind(v, p, s, b); err != nil {
 		p.ext.windows.release()
@@ -166,8 +161,8 @@ func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 	return nil
 }
 
-// allows checks a bind to region p. The region's own remote rights do not
-// matter: a window is how to give a peer part of a region that is closed to it.
+// allows checks a bind to region p. The remote access flags of the region do not matter: a window
+// can give a peer part of a region that it cannot access otherwise.
 func (w *keyOwner) allows(p *MR, b *Bind) error {
 	off, size := b.Addr-p.addr, uint64(len(p.mem))
 	switch {
@@ -189,7 +184,7 @@ func (w *keyOwner) allows(p *MR, b *Bind) error {
 	return nil
 }
 
-// start is the address of the window's first byte.
+// start returns the address of the window's first byte.
 func (b *Bind) start() uint64 {
 	if b.Access&ZeroBased != 0 {
 		return 0
@@ -197,7 +192,7 @@ func (b *Bind) start() uint64 {
 	return b.Addr
 }
 
-// bind fills the record in and puts it to work.
+// bind completes the record and makes it valid.
 func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 	if !v.live.CompareAndSwap(livePrepared, liveBinding) {
 		return ErrKey
@@ -210,7 +205,7 @@ func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 		v.ext.scope = s
 	}
 	if err := w.install(v); err != nil {
-		v.live.CompareAndSwap(liveBinding, livePrepared) // good for another try
+		v.live.CompareAndSwap(liveBinding, livePrepared) // allow another try
 		return err
 	}
 	if !v.live.CompareAndSwap(liveBinding, liveRemote) {
@@ -219,7 +214,7 @@ func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 	return nil
 }
 
-// install makes v the window's record at work and ends the one before it.
+// install makes v the current record of the window and ends the previous one.
 func (w *keyOwner) install(v *MR) error {
 	for {
 		old := w.cur.Load()
@@ -238,7 +233,7 @@ func (w *keyOwner) install(v *MR) error {
 	}
 }
 
-// unbind uses key v up to end a binding of type 1.
+// unbind uses up key v to end a binding of type 1.
 func (w *keyOwner) unbind(v *MR) error {
 	if w.kind != windowType1 { // o10-37.2.40
 		return ErrLength

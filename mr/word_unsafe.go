@@ -5,13 +5,13 @@ import (
 	"unsafe"
 )
 
-// word64 is the address of the 8 bytes at b, which must be there and aligned:
-// the engine has checked a peer's address, so anything else is a bug here or
-// in the program.
+// word64 returns the address of the 8 bytes at b. It panics if there are fewer bytes or they are
+// not aligned: the engine checks the addresses of peers, so this is an error in this package or the
+// program.
 func word64(b []byte) *uint64 {
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if len(b) < 8 || uintptr(p)&7 != 0 {
-		panic("mr: 8-byte access that is not aligned or not inside the region")
+		panic("mr: 8-byte access is not aligned or outside the region")
 	}
 	return (*uint64)(p)
 }
@@ -19,13 +19,13 @@ func word64(b []byte) *uint64 {
 func word32(b []byte) *uint32 {
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if len(b) < 4 || uintptr(p)&3 != 0 {
-		panic("mr: 4-byte access that is not aligned or not inside the region")
+		panic("mr: 4-byte access is not aligned or outside the region")
 	}
 	return (*uint32)(p)
 }
 
-// FetchAdd adds to the 8 aligned bytes at b, in host byte order, and returns
-// what they were (IBA 9.4.5 FetchAdd).
+// FetchAdd adds to the 8 aligned bytes at b, in host byte order, and returns the old value (IBA
+// 9.4.5 FetchAdd).
 func FetchAdd(b []byte, add uint64) (old uint64) {
 	w := word64(b)
 	raceRelease(unsafe.Pointer(w))
@@ -36,14 +36,15 @@ func FetchAdd(b []byte, add uint64) (old uint64) {
 	return old
 }
 
-// CompareSwap stores swap into the 8 aligned bytes at b if they equal
-// compare, in host byte order, and returns what they were (IBA 9.4.5 CmpSwap).
+// CompareSwap stores swap to the 8 aligned bytes at b if they equal compare, in host byte order,
+// and returns the old value (IBA 9.4.5 CmpSwap).
 func CompareSwap(b []byte, compare, swap uint64) (old uint64) {
 	w := word64(b)
 	raceRelease(unsafe.Pointer(w))
 	raceHide()
 	old = compare
-	// No look before the first try: even in vain it is a barrier behind the WRITEs before (rule 3).
+	// There is no load before the first try: even a failed swap is a barrier after earlier WRITEs
+	// (rule 3 of the memory model).
 	for !atomic.CompareAndSwapUint64(w, compare, swap) {
 		if old = atomic.LoadUint64(w); old != compare {
 			break
@@ -54,9 +55,8 @@ func CompareSwap(b []byte, compare, swap uint64) (old uint64) {
 	return old
 }
 
-// Load64 reads 8 bytes at off, in host byte order, acquiring. It panics, like
-// the other accessors, if off is outside the region or not aligned in memory
-// to the size of the access.
+// Load64 loads 8 bytes at off, in host byte order, with acquire semantics. Like the other
+// accessors, it panics if off is outside of the region or not aligned to the size of the access.
 func (m *MR) Load64(off int) uint64 {
 	w := word64(m.mem[off:])
 	raceHide()
@@ -66,7 +66,7 @@ func (m *MR) Load64(off int) uint64 {
 	return v
 }
 
-// Store64 writes 8 bytes at off, in host byte order, releasing.
+// Store64 stores 8 bytes at off, in host byte order, with release semantics.
 func (m *MR) Store64(off int, v uint64) {
 	w := word64(m.mem[off:])
 	raceRelease(unsafe.Pointer(w))
@@ -75,19 +75,18 @@ func (m *MR) Store64(off int, v uint64) {
 	raceShow()
 }
 
-// Add64 adds to the 8 bytes at off and returns the new value. It is one
-// operation with peers' FETCH_ADD and CMP_SWAP.
+// Add64 adds to the 8 bytes at off and returns the new value. It is atomic with FETCH_ADD and
+// CMP_SWAP of peers.
 func (m *MR) Add64(off int, add uint64) uint64 {
 	return FetchAdd(m.mem[off:], add) + add
 }
 
-// CompareAndSwap64 stores v into the 8 bytes at off if they equal old, and
-// reports whether it did.
+// CompareAndSwap64 stores v to the 8 bytes at off if they equal old, and reports whether it did.
 func (m *MR) CompareAndSwap64(off int, old, v uint64) bool {
 	return CompareSwap(m.mem[off:], old, v) == old
 }
 
-// Load32 reads 4 bytes at off, in host byte order, acquiring.
+// Load32 loads 4 bytes at off, in host byte order, with acquire semantics.
 func (m *MR) Load32(off int) uint32 {
 	w := word32(m.mem[off:])
 	raceHide()
@@ -97,7 +96,7 @@ func (m *MR) Load32(off int) uint32 {
 	return v
 }
 
-// Store32 writes 4 bytes at off, in host byte order, releasing.
+// Store32 stores 4 bytes at off, in host byte order, with release semantics.
 func (m *MR) Store32(off int, v uint32) {
 	w := word32(m.mem[off:])
 	raceRelease(unsafe.Pointer(w))
@@ -106,7 +105,7 @@ func (m *MR) Store32(off int, v uint32) {
 	raceShow()
 }
 
-// Load8 reads the byte at off, acquiring: how a program polls a status byte.
+// Load8 loads the byte at off with acquire semantics, for polling a status byte.
 func (m *MR) Load8(off int) byte {
 	p := unsafe.Pointer(&m.mem[off])
 	raceHide()
@@ -116,7 +115,7 @@ func (m *MR) Load8(off int) byte {
 	return (*[4]byte)(unsafe.Pointer(&v))[uintptr(p)&3]
 }
 
-// Store8 writes the byte at off, releasing; its neighbours survive.
+// Store8 stores the byte at off with release semantics. It leaves the neighboring bytes unchanged.
 func (m *MR) Store8(off int, v byte) {
 	p := unsafe.Pointer(&m.mem[off])
 	b := [1]byte{v}
