@@ -9,30 +9,32 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/peerio"
 )
 
-// Timeout is how long an end waits for an answer that needs no user.
+// Timeout is the time limit for an answer that does not depend on a user.
 const Timeout = 10 * time.Second
 
-const refuseTime = time.Second // for the last words of a session
+// refuseTimeout limits each step of Conn.Refuse.
+const refuseTimeout = time.Second
 
-const quoted = 48 // bytes of a stranger's first words that an error shows
+var transportErrors = peerio.Errors{Timeout: ErrTimeout, Gone: ErrGone}
 
-// Conn is one end of a session. Send and Receive may run at the same time, each
-// by one goroutine.
+// Conn is the local side of a session. One goroutine may call Send while another one calls
+// Receive or Await.
 type Conn struct {
 	nc net.Conn
 	r  *bufio.Reader
 }
 
-// NewConn makes a Conn of a stream.
+// NewConn returns a Conn that uses the stream nc.
 func NewConn(nc net.Conn) *Conn { return &Conn{nc: nc, r: bufio.NewReader(nc)} }
 
-// Dial connects to a gorxe at addr (host:port).
+// Dial connects to the gorxe server at addr (host:port).
 func Dial(ctx context.Context, addr string) (*Conn, error) {
 	d := net.Dialer{Timeout: Timeout}
 	nc, err := d.DialContext(ctx, "tcp", addr)
@@ -40,50 +42,41 @@ func Dial(ctx context.Context, addr string) (*Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("cannot reach gorxe at %s: %w: is 'gorxe up' (or a 'gorxe perf' server) running there, and the port open?", addr, dialReason(err))
+		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+			err = ErrTimeout
+		}
+		return nil, fmt.Errorf("cannot reach gorxe at %s: %w: check that 'gorxe up' or a 'gorxe perf' "+
+			"server runs there and that no firewall blocks the port", addr, peerio.Reason(err))
 	}
 	return NewConn(nc), nil
 }
 
-// dialReason strips what net.OpError repeats.
-func dialReason(err error) error {
-	var op *net.OpError
-	if !errors.As(err, &op) {
-		return err
-	}
-	if op.Timeout() {
-		return ErrTimeout
-	}
-	var sys *os.SyscallError
-	if errors.As(op.Err, &sys) {
-		return sys.Err
-	}
-	return op.Err
-}
+// Local returns the local address of the connection.
+func (c *Conn) Local() *net.TCPAddr { return tcpAddr(c.nc.LocalAddr()) }
 
-// Local and Remote are the connection's addresses.
-func (c *Conn) Local() *net.TCPAddr  { return tcpAddr(c.nc.LocalAddr()) }
+// Remote returns the address of the peer.
 func (c *Conn) Remote() *net.TCPAddr { return tcpAddr(c.nc.RemoteAddr()) }
 
 func tcpAddr(a net.Addr) *net.TCPAddr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t
 	}
-	return &net.TCPAddr{} // a test's pipe
+	return &net.TCPAddr{} // a pipe in a test
 }
 
-// First waits for the peer's next byte, up to limit, and leaves it unread: it tells who speaks.
-func (c *Conn) First(ctx context.Context, limit time.Duration) (byte, error) {
-	defer bound(ctx, limit, c.nc.SetReadDeadline)()
+// PeekByte waits up to limit for the next byte of the peer and returns it without consuming it.
+// The byte tells which protocol the peer speaks.
+func (c *Conn) PeekByte(ctx context.Context, limit time.Duration) (byte, error) {
+	defer peerio.Bound(ctx, limit, c.nc.SetReadDeadline)()
 	head, err := c.r.Peek(1)
 	if err != nil {
-		return 0, c.broken(ctx, err)
+		return 0, transportErrors.Translate(ctx, err)
 	}
 	return head[0], nil
 }
 
-// Stream is the connection as bytes, for an exchange that comes before gorxe's or in its place. That must not read
-// further than its own last byte.
+// Stream returns the connection as a byte stream, for a protocol that runs before the exchange or
+// instead of it. That protocol must not read beyond its own last byte.
 func (c *Conn) Stream() net.Conn { return stream{c.nc, c.r} }
 
 type stream struct {
@@ -93,10 +86,10 @@ type stream struct {
 
 func (s stream) Read(b []byte) (int, error) { return s.r.Read(b) }
 
-// Close ends the session. It makes a Receive in progress return.
+// Close ends the session. A Receive or Await in progress returns ErrGone.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// Send sends one message, with a deadline of ctx's or Timeout.
+// Send sends one message. It fails after Timeout or when ctx ends.
 func (c *Conn) Send(ctx context.Context, m *Message) error {
 	m.Gorxe = Version
 	b, err := json.Marshal(m)
@@ -106,81 +99,87 @@ func (c *Conn) Send(ctx context.Context, m *Message) error {
 	if len(b) >= MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(b), MaxMessage)
 	}
-	stop := bound(ctx, Timeout, c.nc.SetWriteDeadline)
-	defer stop()
+	defer peerio.Bound(ctx, Timeout, c.nc.SetWriteDeadline)()
 	if _, err := c.nc.Write(append(b, '\n')); err != nil {
-		return c.broken(ctx, err)
+		return transportErrors.Translate(ctx, err)
 	}
 	return nil
 }
 
-// Refuse tells the peer's user why this end gives up, and ends the session. It
-// fails in silence: the session is over anyway.
+// Refuse sends err to the peer and closes the connection. It ignores failures, because the session
+// is over in any case.
 func (c *Conn) Refuse(err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), refuseTime)
+	ctx, cancel := context.WithTimeout(context.Background(), refuseTimeout)
 	defer cancel()
 	_ = c.Send(ctx, &Message{Kind: KindError, Error: clip(err.Error())})
 	if tcp, ok := c.nc.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
-		// Closing with unread bytes resets the connection, and the reset may overtake the text: read what the
-		// peer still says, until it closes, but not for long.
-		_ = tcp.SetReadDeadline(time.Now().Add(refuseTime))
+		// Closing a connection with unread bytes resets it, and the reset may overtake the error
+		// message. Read what the peer still sends, but not for long.
+		_ = tcp.SetReadDeadline(time.Now().Add(refuseTimeout))
 		_, _ = io.CopyN(io.Discard, tcp, MaxMessage)
 	}
 	c.Close()
 }
 
-// Receive waits for one message of the given kinds, until ctx's deadline or
-// Timeout.
+// Receive waits for one message of the given kinds. It fails after Timeout or when ctx ends.
 func (c *Conn) Receive(ctx context.Context, kinds ...Kind) (*Message, error) {
 	return c.receive(ctx, Timeout, kinds)
 }
 
-// Await is Receive without a time limit of its own, for the end of a run that
-// may take long. The peer's death ends it: TCP keep-alives find that out.
+// Await is like Receive but has no time limit of its own. Use it to wait for the end of a run. TCP
+// keep-alives detect a peer that has died.
 func (c *Conn) Await(ctx context.Context, kinds ...Kind) (*Message, error) {
 	return c.receive(ctx, 0, kinds)
 }
 
 func (c *Conn) receive(ctx context.Context, limit time.Duration, kinds []Kind) (*Message, error) {
-	stop := bound(ctx, limit, c.nc.SetReadDeadline)
-	defer stop()
+	defer peerio.Bound(ctx, limit, c.nc.SetReadDeadline)()
 	line, err := c.readLine()
+	switch {
+	case errors.Is(err, ErrGarbage), errors.Is(err, ErrTooLong):
+		return nil, err
+	case err != nil:
+		return nil, transportErrors.Translate(ctx, err)
+	}
+	m, err := parse(line)
 	if err != nil {
-		return nil, c.broken(ctx, err)
-	}
-	m := new(Message)
-	if err := strict(line, m); err != nil {
-		// A newer version may well have other fields: tell that rather than the field.
-		if v, ok := versionOf(line); ok && v != Version {
-			m.Gorxe = v
-			return nil, m.check()
-		}
-		return nil, fmt.Errorf("%w: it sent %s (%v)", ErrGarbage, quote(line), err)
-	}
-	if err := m.check(); err != nil {
 		return nil, err
 	}
 	if m.Kind == KindError {
 		return nil, fmt.Errorf("%w: %s", ErrRemote, clip(printable(m.Error)))
 	}
 	if !slices.Contains(kinds, m.Kind) {
-		return nil, fmt.Errorf("%w: it sent %q where %q was due", ErrProtocol, clip(string(m.Kind)), kinds)
+		return nil, fmt.Errorf("%w: it sent %q instead of %q", ErrProtocol, clip(string(m.Kind)), kinds)
 	}
 	return m, nil
 }
 
-// readLine reads one message. It judges the preamble byte by byte, as it comes:
-// a stranger that sends a few bytes and then waits for us is told apart at once.
+// parse decodes and checks one message.
+func parse(line []byte) (*Message, error) {
+	m := new(Message)
+	if err := strict(line, m); err != nil {
+		// Another version may have other fields. Report the version instead of the field.
+		if v, ok := versionOf(line); ok && v != Version {
+			m.Gorxe = v
+			return nil, m.check()
+		}
+		return nil, fmt.Errorf("%w: it sent %s (%v)", ErrGarbage, peerio.Quote(line), err)
+	}
+	return m, m.check()
+}
+
+// readLine reads one message. It checks the preamble byte by byte as it arrives, so that it
+// recognizes another protocol even if the peer sends only a few bytes and then waits.
 func (c *Conn) readLine() ([]byte, error) {
 	for n := 1; n <= len(preamble); n++ {
 		head, err := c.r.Peek(n)
 		if len(head) == n && head[n-1] != preamble[n-1] {
-			head, _ = c.r.Peek(min(c.r.Buffered(), quoted))
-			return nil, fmt.Errorf("%w: it sent %s", ErrGarbage, quote(head))
+			head, _ = c.r.Peek(c.r.Buffered())
+			return nil, fmt.Errorf("%w: it sent %s", ErrGarbage, peerio.Quote(head))
 		}
 		if err != nil {
 			if len(head) > 0 && errors.Is(err, io.EOF) {
-				return nil, fmt.Errorf("%w: it sent %s and closed", ErrGarbage, quote(head))
+				return nil, fmt.Errorf("%w: it sent %s and closed the connection", ErrGarbage, peerio.Quote(head))
 			}
 			return nil, err
 		}
@@ -189,7 +188,8 @@ func (c *Conn) readLine() ([]byte, error) {
 	for {
 		part, err := c.r.ReadSlice('\n')
 		if len(line)+len(part) > MaxMessage {
-			return nil, fmt.Errorf("%w: it sent more than %d bytes, starting with %s", ErrTooLong, MaxMessage, quote(append(line, part...)))
+			return nil, fmt.Errorf("%w: it sent more than %d bytes, starting with %s",
+				ErrTooLong, MaxMessage, peerio.Quote(append(line, part...)))
 		}
 		line = append(line, part...)
 		switch {
@@ -201,37 +201,7 @@ func (c *Conn) readLine() ([]byte, error) {
 	}
 }
 
-// broken turns a transport error into one that says what it means.
-func (c *Conn) broken(ctx context.Context, err error) error {
-	switch {
-	case context.Cause(ctx) != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return context.Cause(ctx)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return ErrTimeout
-	case errors.Is(err, ErrGarbage), errors.Is(err, ErrTooLong):
-		return err
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe):
-		return ErrGone
-	}
-	return fmt.Errorf("%w (%v)", ErrGone, dialReason(err))
-}
-
-// bound applies ctx's deadline, or limit from now (0: none), by set, and makes
-// ctx's cancellation end the call in progress. The returned function undoes it.
-func bound(ctx context.Context, limit time.Duration, set func(time.Time) error) func() {
-	var deadline time.Time
-	if limit > 0 {
-		deadline = time.Now().Add(limit)
-	}
-	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
-		deadline = d
-	}
-	_ = set(deadline) // a closed connection says so at the read or write that follows
-	stop := context.AfterFunc(ctx, func() { _ = set(time.Unix(1, 0)) })
-	return func() { stop() }
-}
-
-// strict decodes exactly one JSON value and refuses unknown fields.
+// strict decodes exactly one JSON value. Unknown fields are an error.
 func strict(b []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -252,16 +222,7 @@ func versionOf(line []byte) (int, bool) {
 	return v.Gorxe, err == nil
 }
 
-// quote shows the first bytes that a stranger sent.
-func quote(b []byte) string {
-	b = bytes.TrimRight(b, "\r\n")
-	if len(b) > quoted {
-		return fmt.Sprintf("%q...", b[:quoted])
-	}
-	return fmt.Sprintf("%q", b)
-}
-
-// printable keeps a peer's text from steering the user's terminal.
+// printable replaces control characters, so that a peer's text cannot control the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {

@@ -1,29 +1,33 @@
-// Package exchange is how two gorxe ends tell each other, out of band, what RDMA
-// needs to know beforehand: queue pairs, buffers and the parameters of a test.
+// Package exchange implements gorxe's own out-of-band protocol. Before RDMA traffic can flow, the
+// client and the server of a tool (gorxe ping, gorxe perf) use it to exchange queue pairs, buffers
+// and the parameters of a test.
 //
-// It runs over TCP, DefaultPort, one message a line: a JSON object whose first
-// field is "gorxe", the version of this exchange. A message is at most MaxMessage
-// bytes; every send and receive has a deadline; what does not look like a
-// message from its first bytes on is refused at once, with an error that quotes
-// it. So a peer that speaks something else, or says nothing, costs a bounded
-// amount of memory and time.
+// The exchange runs over TCP, port DefaultPort. Each message is one line with a JSON object whose
+// first field is "gorxe", the version of the exchange. A message has at most MaxMessage bytes, and
+// every send and receive has a deadline. The receiver checks a message from its first byte on and
+// returns an error that quotes the bytes that do not fit. A peer that speaks another protocol, or
+// sends nothing, therefore costs a bounded amount of memory and time.
 //
-// The way of a session:
+// A session looks like this:
 //
 //	client                                   server
-//	request  service, params, QPs  ------->  checks, makes and connects its QPs
+//	request  service, params, QPs  ------->  checks it, creates and connects its QPs
 //	connects its QPs               <-------  accept  QPs
-//	run      bytes, ...            ------->  prepares
-//	starts                         <-------  ready
+//	run      bytes, ...            ------->  prepares the run
+//	starts the run                 <-------  ready
 //	done     result                <------>  done    result
-//	(run, ready, done again, as often as the client wants)
-//	closes
+//	(run, ready and done repeat as often as the client wants)
+//	closes the connection
 //
-// Either end may send error instead, with a text for the other's user, and
-// close. The end of the connection ends the session.
+// Either side may instead send an error, with a text for the user of the other side, and close the
+// connection. A session ends when its connection ends.
 //
-// Reading order: message.go, conn.go, server.go, lobby.go. What the services do with it
-// is theirs: see packages session, ping and perf. perftest's own exchange (port
-// 18515) is another protocol, package perftest's; perf tells the two apart by
-// Server.Greet. A Server lets a peer say what it wants before it gives it a place.
+// The parameters of run and done belong to the service: see packages ping and perf. Package
+// perftest implements another protocol on port 18515; Server.Detect lets a server support both.
+//
+// Reading order:
+//   - message.go: the messages, their limits and the errors
+//   - conn.go: Conn sends and receives messages
+//   - server.go: Server accepts sessions and passes them to services
+//   - pending.go: connections that have not sent a request yet
 package exchange

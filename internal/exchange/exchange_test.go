@@ -16,7 +16,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// socket is a TCP connection to a Conn: what is written to peer, the Conn receives.
+// socket returns a Conn and the other side of its TCP connection.
 func socket(t *testing.T) (c *Conn, peer net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,7 +43,6 @@ func goodQP() QP {
 	}
 }
 
-// What one end sends, the other receives, the largest values included.
 func TestRoundTrip(t *testing.T) {
 	c, nc := socket(t)
 	peer := NewConn(nc)
@@ -72,8 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A stranger is told apart by its first bytes, without waiting for more, and
-// the error names them.
+// Receive recognizes another protocol by its first bytes, without waiting for more, and quotes them.
 func TestGarbage(t *testing.T) {
 	for _, c := range []struct {
 		name, sent, named string
@@ -83,7 +81,7 @@ func TestGarbage(t *testing.T) {
 		{"HTTP", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP", ErrGarbage},
 		{"TLS", "\x16\x03\x01\x02\x00\x01\x00", `\x16\x03`, ErrGarbage},
 		{"one NUL", "\x00", `\x00`, ErrGarbage},
-		{"almost ours", `{"gorxf":1}`, `{\"gorxf\"`, ErrGarbage},
+		{"similar preamble", `{"gorxf":1}`, `{\"gorxf\"`, ErrGarbage},
 		{"no JSON", `{"gorxe":what` + "\n", "what", ErrGarbage},
 		{"unknown field", `{"gorxe":1,"kind":"ready","color":"red"}` + "\n", "color", ErrGarbage},
 		{"two objects", `{"gorxe":1,"kind":"ready"} {}` + "\n", "more than one", ErrGarbage},
@@ -92,21 +90,21 @@ func TestGarbage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conn, peer := socket(t)
-			io.WriteString(peer, c.sent) // and then it waits for us
+			io.WriteString(peer, c.sent) // then the peer waits
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			_, err := conn.Receive(ctx, KindReady)
 			if !errors.Is(err, c.err) {
-				t.Fatalf("got %v, want %v", err, c.err)
+				t.Fatalf("Receive() = %v, want %v", err, c.err)
 			}
 			if !strings.Contains(err.Error(), c.named) {
-				t.Errorf("%v does not name %q", err, c.named)
+				t.Errorf("error %q does not contain %q", err, c.named)
 			}
 		})
 	}
 }
 
-// Values that no gorxe sends are refused before anybody works with them.
+// Receive refuses values that gorxe never sends.
 func TestOutOfRange(t *testing.T) {
 	for name, spoil := range map[string]func(*QP){
 		"QPN 0":         func(q *QP) { q.Endpoint.QPN = 0 },
@@ -151,7 +149,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Whatever a peer does not do, the call ends.
+// Receive returns if the peer sends nothing, stops or closes the connection.
 func TestSilence(t *testing.T) {
 	for name, sent := range map[string]string{"nothing": "", "half a preamble": `{"go`, "half a message": `{"gorxe":1,"ki`} {
 		t.Run(name, func(t *testing.T) {
@@ -171,15 +169,15 @@ func TestSilence(t *testing.T) {
 			t.Errorf("got %v, want ErrGone", err)
 		}
 	})
-	t.Run("cancelled", func(t *testing.T) {
+	t.Run("canceled", func(t *testing.T) {
 		c, _ := socket(t)
-		why := errors.New("the user has had enough")
+		why := errors.New("stopped by the user")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
 		if _, err := c.Await(ctx, KindReady); !errors.Is(err, why) {
 			t.Errorf("got %v, want the cause", err)
 		}
-		// The connection is not broken by it.
+		// The connection still works afterwards.
 		ctx, cancel2 := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel2()
 		if _, err := c.Receive(ctx, KindReady); !errors.Is(err, ErrTimeout) {
@@ -188,12 +186,12 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// A peer's complaint reaches the user, but not the user's terminal.
+// The error text of a peer reaches the user without control characters, and is clipped.
 func TestRefuse(t *testing.T) {
 	c, nc := socket(t)
-	NewConn(nc).Refuse(errors.New("no \x1b[31mroom\x07" + strings.Repeat("!", 2*maxText)))
+	NewConn(nc).Refuse(errors.New("no \x1b[31mmemory\x07" + strings.Repeat("!", 2*maxText)))
 	_, err := c.Receive(t.Context(), KindAccept)
-	if !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "no  [31mroom !") {
+	if !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "no  [31mmemory !") {
 		t.Fatalf("got %q", err)
 	}
 	if len(err.Error()) > maxText+64 {
@@ -235,7 +233,7 @@ func dial(t *testing.T, addr string) *Conn {
 	return c
 }
 
-// hold is a service that keeps its session until the client goes.
+// hold is a service that keeps its session until the client closes the connection.
 func hold(ctx context.Context, c *Conn, _ *Message) error {
 	if err := c.Send(ctx, &Message{Kind: KindAccept}); err != nil {
 		return err
@@ -255,11 +253,11 @@ func request(t *testing.T, c *Conn, service string) error {
 	return err
 }
 
-// Each client's failure costs only itself.
+// The failure of one client does not affect the others.
 func TestServer(t *testing.T) {
 	logged := make(chan error, 10)
 	addr := server(t, &Server{
-		Services: map[string]Handler{"hold": hold, "fail": func(context.Context, *Conn, *Message) error { return errors.New("out of paper") }},
+		Services: map[string]Handler{"hold": hold, "fail": func(context.Context, *Conn, *Message) error { return errors.New("out of memory") }},
 		Log:      func(_ net.Addr, err error) { logged <- err },
 	})
 	good := dial(t, addr)
@@ -278,24 +276,24 @@ func TestServer(t *testing.T) {
 	}
 	answer, _ := io.ReadAll(stranger)
 	if !strings.Contains(string(answer), "SSH-2.0") {
-		t.Errorf("the stranger was told %q", answer)
+		t.Errorf("the server answered %q", answer)
 	}
 
-	if err := request(t, dial(t, addr), "fail"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "out of paper") {
+	if err := request(t, dial(t, addr), "fail"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "out of memory") {
 		t.Errorf("a failing service: %v", err)
 	}
 	if err := request(t, dial(t, addr), "nonsense"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("an unknown service: %v", err)
 	}
-	// The first client's session still lives.
+	// The first client's session still works.
 	if err := good.Send(t.Context(), &Message{Kind: KindReady}); err != nil {
 		t.Error(err)
 	}
 }
 
-// Sessions are bounded, in all and from one address, and places come free again.
+// The server limits its sessions, in total and per address, and accepts new ones when others end.
 func TestServerIsBounded(t *testing.T) {
-	for name, s := range map[string]*Server{"in all": {Sessions: 2}, "from one address": {PerPeer: 2}} {
+	for name, s := range map[string]*Server{"in total": {Sessions: 2}, "from one address": {PerPeer: 2}} {
 		t.Run(name, func(t *testing.T) {
 			s.Services = map[string]Handler{"hold": hold}
 			addr := server(t, s)
@@ -306,26 +304,26 @@ func TestServerIsBounded(t *testing.T) {
 				}
 			}
 			if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy") {
-				t.Fatalf("a third session: %v, want to hear that the server is busy", err)
+				t.Fatalf("a third session: %v, want a busy error", err)
 			}
 			first.Close()
 			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 				if err := request(t, dial(t, addr), "hold"); err == nil {
 					break
 				} else if time.Now().After(deadline) {
-					t.Fatalf("no place came free: %v", err)
+					t.Fatalf("no new session after one has ended: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// Who says nothing takes nobody's place, however many they are; and a flood of them does not fill the log.
-func TestSilenceTakesNoPlace(t *testing.T) {
+// Connections that send nothing do not count as sessions, and a flood of them does not fill the log.
+func TestSilentConnectionsAreNoSessions(t *testing.T) {
 	logged := make(chan error, 100)
 	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Log: func(_ net.Addr, err error) { logged <- err }})
 	var silent []net.Conn
-	for range maxLobby + 10 {
+	for range maxPending + 10 {
 		nc, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -336,32 +334,32 @@ func TestSilenceTakesNoPlace(t *testing.T) {
 	for _, nc := range silent[:10] { // the oldest are closed
 		_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("the oldest: %v, want EOF", err)
+			t.Errorf("Read on one of the oldest connections = %v, want EOF", err)
 		}
 	}
 	if err := request(t, dial(t, addr), "hold"); err != nil {
-		t.Errorf("a client among the silent: %v", err)
+		t.Errorf("a client among silent connections: %v", err)
 	}
 	if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
 		t.Errorf("a second client: %v", err)
 	}
 	time.Sleep(50 * time.Millisecond)
 	if n := len(logged); n == 0 || n > 6 {
-		t.Errorf("%d lines of log about 10 connections that were closed, and one that was refused", n)
+		t.Errorf("%d log lines for 10 closed connections and one refused one, want 1 to 6", n)
 	}
 }
 
-// Who stops in mid-sentence takes nobody's place either, in gorxe's language or in another one, and its place in the lobby
-// comes free when it goes.
-func TestHalfASentenceTakesNoPlace(t *testing.T) {
-	for name, say := range map[string]string{"a request": `{"gorxe":1,"kind":"requ`, "another language": "6"} {
+// Connections that stop in the middle of a request do not count as sessions either, whether they
+// speak gorxe's exchange or another protocol.
+func TestIncompleteRequestsAreNoSessions(t *testing.T) {
+	for name, say := range map[string]string{"a request": `{"gorxe":1,"kind":"requ`, "another protocol": "6"} {
 		t.Run(name, func(t *testing.T) {
-			var met atomic.Int32
+			var detected atomic.Int32
 			srv := &Server{
 				Sessions: 1, Services: map[string]Handler{"hold": hold},
-				Greet: func(ctx context.Context, c *Conn) (func(context.Context) error, error) {
-					met.Add(1)
-					if first, err := c.First(ctx, Timeout); err != nil || first == '{' {
+				Detect: func(ctx context.Context, c *Conn) (func(context.Context) error, error) {
+					detected.Add(1)
+					if first, err := c.PeekByte(ctx, Timeout); err != nil || first == '{' {
 						return nil, err
 					}
 					_, err := io.ReadFull(c.Stream(), make([]byte, 2))
@@ -379,19 +377,19 @@ func TestHalfASentenceTakesNoPlace(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for deadline := time.Now().Add(5 * time.Second); met.Load() < 3; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Second); detected.Load() < 3; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("the server has met %d of 3", met.Load())
+					t.Fatalf("the server called Detect for %d of 3 connections", detected.Load())
 				}
 			}
 			first := dial(t, addr)
 			if err := request(t, first, "hold"); err != nil {
-				t.Fatalf("a client among them: %v", err)
+				t.Fatalf("a client among incomplete requests: %v", err)
 			}
 			if n := srv.waiting(); n != 3 {
-				t.Errorf("%d are in the lobby, want the 3 that have not said what they want", n)
+				t.Errorf("%d pending connections, want the 3 without a complete request", n)
 			}
-			// Who has no place hears so at once, whatever its language.
+			// A busy server says so after the first byte, in either protocol.
 			nc, err := net.Dial("tcp", addr)
 			if err != nil {
 				t.Fatal(err)
@@ -402,20 +400,20 @@ func TestHalfASentenceTakesNoPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if m, err := NewConn(nc).Receive(t.Context()); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
-				t.Errorf("a second client is told %v, %v", m, err)
+				t.Errorf("a second client receives %v, %v; want a busy error", m, err)
 			}
 		})
 	}
 }
 
-// waiting is how many connections are in the lobby.
+// waiting returns the number of connections without a request.
 func (s *Server) waiting() int {
-	s.lobby.mu.Lock()
-	defer s.lobby.mu.Unlock()
-	return len(s.lobby.conns)
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	return len(s.pending.conns)
 }
 
-func TestListenSaysWhoHasThePort(t *testing.T) {
+func TestListenPortInUse(t *testing.T) {
 	ln, err := Listen(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -423,11 +421,11 @@ func TestListenSaysWhoHasThePort(t *testing.T) {
 	defer ln.Close()
 	port := ln.Addr().(*net.TCPAddr).Port
 	if _, err := Listen(t.Context(), "", port); err == nil || !strings.Contains(err.Error(), "--port") {
-		t.Errorf("got %v, want to hear what to do", err)
+		t.Errorf("got %v, want advice about --port", err)
 	}
 }
 
-func TestDialSaysWhatToDo(t *testing.T) {
+func TestDialError(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -440,8 +438,7 @@ func TestDialSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, Receive returns, with a message that passed its checks or
-// with one of this package's errors.
+// For any input, Receive returns a message that passed its checks or one of this package's errors.
 func FuzzReceive(f *testing.F) {
 	for _, s := range []string{"", "{", preamble, `{"gorxe":1,"kind":"ready"}` + "\n", `{"gorxe":1,"kind":"accept","qps":[{}]}` + "\n", "0000:0011"} {
 		f.Add([]byte(s))

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,49 +13,60 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/peerio"
 )
 
-// What a Server carries at a time, unless told otherwise.
+// Default limits of a Server.
 const (
-	DefaultSessions = 32 // from all peers
-	DefaultPerPeer  = 8  // from one address
+	DefaultSessions = 32 // at a time, from all peers
+	DefaultPerPeer  = 8  // at a time, from one address
 )
 
-// Handler serves one session, from its request on. What it returns is told to
-// the peer and to the server's log; the connection is closed for it.
+// acceptRetry is the pause after an accept error that passes when sessions end.
+const acceptRetry = 50 * time.Millisecond
+
+// Handler serves one session, starting with its request. The server reports the handler's error to
+// the peer and to its log, and closes the connection.
 type Handler func(ctx context.Context, c *Conn, request *Message) error
 
-// Server accepts sessions and gives each to the handler of the service that it
-// asks for. The fields are set before Serve.
+// Detector recognizes a peer that speaks another protocol than the exchange. If it does, serve
+// serves the peer; otherwise serve and err are nil.
+type Detector func(ctx context.Context, c *Conn) (serve func(context.Context) error, err error)
+
+// Server accepts sessions and passes each one to the handler of the service that it requests. Set
+// the fields before calling Serve.
 type Server struct {
 	Services map[string]Handler
 	Sessions int // at a time; 0: DefaultSessions
 	PerPeer  int // at a time from one address; 0: DefaultPerPeer
-	// Greet, if set, meets the peer before it asks for a service. If the peer speaks another language than
-	// gorxe's, serve is how to serve it once there is a place, or err why that cannot be.
-	Greet func(ctx context.Context, c *Conn) (serve func(context.Context) error, err error)
-	// Log, if set, hears about each session that failed. It may be called by
-	// several goroutines at a time.
+	// Detect, if set, is called before the server reads a request. If it returns a function, the
+	// server calls that function as soon as it admits the session.
+	Detect Detector
+	// Log, if set, is called for each session that failed, possibly by several goroutines at once.
 	Log func(peer net.Addr, err error)
 
-	lobby lobby
-	mu    sync.Mutex
-	total int
-	peers map[netip.Addr]int
-	drops [numDrops]int
+	pending pendingConns
+	mu      sync.Mutex
+	total   int
+	peers   map[netip.Addr]int
+	drops   [numDropReasons]int
 }
 
-// drop is why a connection gets no session.
-type drop uint8
+// dropReason is the reason why a connection gets no session.
+type dropReason uint8
 
 const (
-	crowded drop = iota // of too many in the lobby it was there for longest
-	busy                // there is no place
-	numDrops
+	dropEvicted dropReason = iota // it was the oldest of too many without a request
+	dropBusy                      // there are too many sessions
+	numDropReasons
 )
 
-// Listen listens on a TCP port, of one interface only if iface is not empty:
-// so two interfaces of one host can each have a server on the same port.
+// errBusy means that there are too many sessions.
+var errBusy = errors.New("busy")
+
+// Listen listens on a TCP port. If iface is not empty, it listens on that interface only, so that
+// servers on different interfaces of a host can use the same port.
 func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
 		if iface == "" {
@@ -68,16 +80,17 @@ func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 	}}
 	ln, err := lc.Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, fmt.Errorf("TCP port %d is taken: is another gorxe running here? stop it, or choose another port with --port on both ends", port)
+		return nil, fmt.Errorf("TCP port %d is in use: stop the other gorxe, "+
+			"or choose another port with --port on both sides", port)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on TCP port %d: %w", port, dialReason(err))
+		return nil, fmt.Errorf("cannot listen on TCP port %d: %w", port, peerio.Reason(err))
 	}
 	return ln, nil
 }
 
-// Serve accepts sessions until ctx ends, closes ln and returns when the last
-// session has ended. It returns nil if ctx ended it.
+// Serve accepts sessions until ctx ends. It then closes ln, waits for the sessions to end and
+// returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -95,26 +108,24 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			}
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			time.Sleep(50 * time.Millisecond) // passes when sessions end
+			time.Sleep(acceptRetry)
 			continue
 		case err != nil:
-			return fmt.Errorf("cannot accept connections: %w", dialReason(err))
+			return fmt.Errorf("cannot accept connections: %w", peerio.Reason(err))
 		}
 		c := NewConn(nc)
-		s.lobby.enter(c)
+		s.pending.add(c)
 		wg.Go(func() { s.session(ctx, c) })
 	}
 }
 
-// errBusy: there is no place.
-var errBusy = errors.New("busy")
-
-// session runs one session, whatever happens in it.
+// session runs one session.
 func (s *Server) session(ctx context.Context, c *Conn) {
 	defer c.Close()
-	serve, foreign, err := s.meet(ctx, c)
-	if s.lobby.leave(c) {
-		s.dropped(ctx, c, crowded, fmt.Errorf("%d connections do not say what they want: closed the oldest", maxLobby))
+	serve, foreign, err := s.start(ctx, c)
+	if s.pending.remove(c) {
+		s.logDropped(ctx, c, dropEvicted, fmt.Errorf("more than %d connections have not sent a request: "+
+			"closed the oldest one", maxPending))
 		return
 	}
 	if err == nil {
@@ -131,7 +142,7 @@ func (s *Server) session(ctx context.Context, c *Conn) {
 		c.Refuse(err)
 	}
 	if errors.Is(err, errBusy) {
-		s.dropped(ctx, c, busy, err)
+		s.logDropped(ctx, c, dropBusy, err)
 		return
 	}
 	s.log(ctx, c, err)
@@ -143,8 +154,9 @@ func (s *Server) log(ctx context.Context, c *Conn, err error) {
 	}
 }
 
-// dropped logs the first such connection, the second, the fourth, the eighth and so on: a flood fills no log.
-func (s *Server) dropped(ctx context.Context, c *Conn, why drop, err error) {
+// logDropped logs a connection that gets no session. It logs the first, second, fourth, eighth
+// and so on, so that a flood of connections cannot fill the log.
+func (s *Server) logDropped(ctx context.Context, c *Conn, why dropReason, err error) {
 	s.mu.Lock()
 	s.drops[why]++
 	n := s.drops[why]
@@ -157,17 +169,18 @@ func (s *Server) dropped(ctx context.Context, c *Conn, why drop, err error) {
 	}
 }
 
-// meet hears what the peer wants, and tells how to serve that and whether it is another language's. Who would find no place is told so
-// after its first byte, before it is asked anything: by then a client of either language listens.
-func (s *Server) meet(ctx context.Context, c *Conn) (serve func(context.Context) error, foreign bool, err error) {
-	if _, err := c.First(ctx, Timeout); err != nil {
+// start reads what the peer requests and returns a function that serves it. foreign reports that
+// the peer speaks another protocol. When the server is busy, start fails after the first byte: a
+// client of either protocol then reads the error message.
+func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context) error, foreign bool, err error) {
+	if _, err := c.PeekByte(ctx, Timeout); err != nil {
 		return nil, false, err
 	}
-	if err := s.look(c); err != nil {
+	if err := s.checkCapacity(c); err != nil {
 		return nil, false, err
 	}
-	if s.Greet != nil {
-		if serve, err := s.Greet(ctx, c); serve != nil || err != nil {
+	if s.Detect != nil {
+		if serve, err := s.Detect(ctx, c); serve != nil || err != nil {
 			return serve, true, err
 		}
 	}
@@ -177,43 +190,37 @@ func (s *Server) meet(ctx context.Context, c *Conn) (serve func(context.Context)
 	}
 	h := s.Services[req.Service]
 	if h == nil {
-		return nil, false, fmt.Errorf("%w: service %q is not served here", ErrProtocol, clip(printable(req.Service)))
+		return nil, false, fmt.Errorf("%w: this server has no service %q", ErrProtocol, clip(printable(req.Service)))
 	}
 	return func(ctx context.Context) error { return h(ctx, c, req) }, false, nil
 }
 
-// look says whether a session would find a place.
-func (s *Server) look(c *Conn) error {
+// checkCapacity returns an error if there are too many sessions for another one.
+func (s *Server) checkCapacity(c *Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.room(c.peer())
+	return s.capacity(c.peer())
 }
 
-// room says why there is no place for a peer. Under mu.
-func (s *Server) room(peer netip.Addr) error {
-	sessions, perPeer := s.Sessions, s.PerPeer
-	if sessions == 0 {
-		sessions = DefaultSessions
-	}
-	if perPeer == 0 {
-		perPeer = DefaultPerPeer
-	}
+// capacity is checkCapacity with s.mu held.
+func (s *Server) capacity(peer netip.Addr) error {
+	sessions, perPeer := cmp.Or(s.Sessions, DefaultSessions), cmp.Or(s.PerPeer, DefaultPerPeer)
 	switch {
 	case s.total >= sessions && sessions == 1:
 		return fmt.Errorf("%w with another client: try again when it has ended", errBusy)
 	case s.total >= sessions:
 		return fmt.Errorf("%w with %d sessions: try again later", errBusy, s.total)
 	case s.peers[peer] >= perPeer:
-		return fmt.Errorf("%w with %d sessions of yours: end one of them first", errBusy, perPeer)
+		return fmt.Errorf("%w with %d sessions of this client: end one of them first", errBusy, perPeer)
 	}
 	return nil
 }
 
-// admit counts a session in, or says why not.
+// admit counts a new session, or returns an error if there are too many.
 func (s *Server) admit(c *Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.room(c.peer()); err != nil {
+	if err := s.capacity(c.peer()); err != nil {
 		return err
 	}
 	if s.peers == nil {
@@ -234,5 +241,5 @@ func (s *Server) leave(c *Conn) {
 	}
 }
 
-// peer is whom a place counts for.
+// peer returns the address that the session counts for.
 func (c *Conn) peer() netip.Addr { return c.Remote().AddrPort().Addr().Unmap() }

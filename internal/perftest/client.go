@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	cycleBuffer = 4096 // a page of most hosts
+	cycleBuffer = 4096 // the page size of most hosts
 	cacheLine   = 64
-	maxCycle    = 64 << 20 // what a peer may ask for
+	maxCycle    = 64 << 20 // largest size that is accepted from a peer
 )
 
-// Client is the client's end. Its methods are for one goroutine, in this order:
-// Agree, Keys, Start, (BeforeRun, AfterRun) for each run, End.
+// Client is the client side of the protocol. One goroutine calls its methods in this order:
+// AgreeMTU, ExchangeKeys, Start, then BeforeRun and AfterRun for each run, and End.
 type Client struct {
 	Peer Hello
 
 	l    *Link
 	test Test
 	own  []Key
-	peer []Key // as told first
+	peer []Key // the first key of each queue pair
 }
 
-// Greet tells the versions, and if marked also that this is a gorxe. If the peer is one, too, the
-// exchange ends here and package oob's begins.
+// Greet exchanges hellos. marked tells the peer that this side is a gorxe. If the peer is a gorxe
+// too, both sides continue with the protocol of package exchange.
 func Greet(ctx context.Context, l *Link, marked bool) (*Client, error) {
-	if err := Announce(ctx, l, marked); err != nil {
+	if err := SendHello(ctx, l, marked); err != nil {
 		return nil, err
 	}
-	return Hear(ctx, l)
+	return ReceiveHello(ctx, l)
 }
 
-// Announce is Greet's first half: it tells our version.
-func Announce(ctx context.Context, l *Link, marked bool) error { return l.send(ctx, hello(marked)) }
+// SendHello is the first half of Greet.
+func SendHello(ctx context.Context, l *Link, marked bool) error { return l.send(ctx, hello(marked)) }
 
-// Hear is Greet's second half: it hears the peer's version.
-func Hear(ctx context.Context, l *Link) (*Client, error) {
+// ReceiveHello is the second half of Greet.
+func ReceiveHello(ctx context.Context, l *Link) (*Client, error) {
 	_, b, err := l.receive(ctx, kindHello, l.timeout)
 	if err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func Hear(ctx context.Context, l *Link) (*Client, error) {
 	return &Client{Peer: h, l: l}, nil
 }
 
-// Agree settles the path MTU: the smaller of ours and the peer's.
-func (c *Client) Agree(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
+// AgreeMTU exchanges path MTUs and returns the smaller one. mtu is the local one.
+func (c *Client) AgreeMTU(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
 	for _, v := range [...]uint32{cycleBuffer, cacheLine} {
 		b, err := c.exchange(ctx, kindInt, binary.BigEndian.AppendUint32(nil, v))
 		if err != nil {
@@ -70,9 +70,9 @@ func (c *Client) Agree(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
 	return agreeMTU(mtu, b)
 }
 
-// Keys tells our queue pairs and returns the peer's, one for each of ours. The
-// caller connects them before Start.
-func (c *Client) Keys(ctx context.Context, t Test, own []Key) ([]Key, error) {
+// ExchangeKeys sends the keys of the local queue pairs and returns those of the peer's, one for
+// each. The caller connects the queue pairs before it calls Start.
+func (c *Client) ExchangeKeys(ctx context.Context, t Test, own []Key) ([]Key, error) {
 	c.test, c.own = t, own
 	for i := range own {
 		k, err := c.key(ctx, i)
@@ -81,7 +81,8 @@ func (c *Client) Keys(ctx context.Context, t Test, own []Key) ([]Key, error) {
 		}
 		for j := range c.peer {
 			if c.peer[j].QPN == k.QPN {
-				return nil, fmt.Errorf("%w: QPN %#x for two queue pairs: start both ends with the same number of them (-q)", ErrProtocol, uint32(k.QPN))
+				return nil, fmt.Errorf("%w: QPN %#x belongs to two queue pairs: "+
+					"use the same number of queue pairs (-q) on both sides", ErrProtocol, uint32(k.QPN))
 			}
 		}
 		c.peer = append(c.peer, k)
@@ -89,9 +90,9 @@ func (c *Client) Keys(ctx context.Context, t Test, own []Key) ([]Key, error) {
 	return c.peer, nil
 }
 
-// Blank is a barrier of its own kind: where the ends have met by rdma_cm, one comes after Agree, and another one when
-// all queue pairs are connected.
-func (c *Client) Blank(ctx context.Context) error {
+// ExchangeBlankKeys is a barrier for sides that connected by rdma_cm. Call it after AgreeMTU and
+// again when all queue pairs are connected.
+func (c *Client) ExchangeBlankKeys(ctx context.Context) error {
 	b, err := c.exchange(ctx, kindKey, c.l.encode(&Key{}))
 	if err == nil {
 		_, err = c.l.decode(b)
@@ -99,30 +100,31 @@ func (c *Client) Blank(ctx context.Context) error {
 	return err
 }
 
-// Start goes on until the server is ready for the first run.
+// Start performs the steps up to the point where the server is ready for the first run.
 func (c *Client) Start(ctx context.Context) error {
-	_, err := c.take(ctx, c.test.steps().start, nil)
+	_, err := c.perform(ctx, c.test.steps().start, nil)
 	return err
 }
 
-// BeforeRun comes in front of every run.
+// BeforeRun performs the steps before a run.
 func (c *Client) BeforeRun(ctx context.Context) error {
-	_, err := c.take(ctx, c.test.steps().before, nil)
+	_, err := c.perform(ctx, c.test.steps().before, nil)
 	return err
 }
 
-// AfterRun comes after every run. It returns the server's report if the test has them there, else nil.
+// AfterRun performs the steps after a run. It returns the server's report, or nil if the test
+// exchanges no reports there.
 func (c *Client) AfterRun(ctx context.Context, own *Report) (*Report, error) {
-	return c.take(ctx, c.test.steps().after, own)
+	return c.perform(ctx, c.test.steps().after, own)
 }
 
-// End comes after the last run, of which own is the report.
+// End performs the steps after the last run. own is the report of that run.
 func (c *Client) End(ctx context.Context, own *Report) error {
-	_, err := c.take(ctx, c.test.steps().end, own)
+	_, err := c.perform(ctx, c.test.steps().end, own)
 	return err
 }
 
-func (c *Client) take(ctx context.Context, list []step, own *Report) (peer *Report, err error) {
+func (c *Client) perform(ctx context.Context, list []step, own *Report) (peer *Report, err error) {
 	for _, s := range list {
 		switch s {
 		case stepSync:
@@ -148,8 +150,8 @@ func (c *Client) key(ctx context.Context, i int) (Key, error) {
 	}
 	k, err := c.l.decode(b)
 	if err == nil && i < len(c.peer) && k.QPN != c.peer[i].QPN {
-		err = fmt.Errorf("%w: QPN %#x where %#x was due: start both ends with the same test and number of queue pairs (-q)",
-			ErrProtocol, uint32(k.QPN), uint32(c.peer[i].QPN))
+		err = fmt.Errorf("%w: QPN %#x instead of %#x: "+
+			"use the same test and number of queue pairs (-q) on both sides", ErrProtocol, uint32(k.QPN), uint32(c.peer[i].QPN))
 	}
 	return k, err
 }
@@ -174,14 +176,14 @@ func (c *Client) exchange(ctx context.Context, k kind, b []byte) ([]byte, error)
 	}
 	_, got, err := c.l.receive(ctx, k, c.l.timeout)
 	if errors.Is(err, ErrTimeout) {
-		err = fmt.Errorf("%w: start both ends with the same test and flags", err)
+		err = fmt.Errorf("%w: use the same test and flags on both sides", err)
 	}
 	return got, err
 }
 
 func checkInt(b []byte) error {
 	if v := int32(binary.BigEndian.Uint32(b)); v < 1 || v > maxCycle {
-		return fmt.Errorf("%w: a page or a cache line of %d bytes", ErrProtocol, v)
+		return fmt.Errorf("%w: page or cache line of %d bytes", ErrProtocol, v)
 	}
 	return nil
 }
@@ -195,11 +197,11 @@ func plausibleMTU(got []byte) error {
 	return nil
 }
 
-// agreeMTU reads the peer's path MTU and takes the smaller one.
+// agreeMTU parses the peer's path MTU and returns the smaller one.
 func agreeMTU(own roce.MTU, b []byte) (roce.MTU, error) {
 	peer := bth.MTUFromEnum(b[0] - '0')
 	if !peer.Valid() {
-		return 0, fmt.Errorf("%w: %q for a path MTU", ErrProtocol, b[:1])
+		return 0, fmt.Errorf("%w: path MTU %q", ErrProtocol, b[:1])
 	}
 	return min(own, peer), nil
 }

@@ -1,40 +1,41 @@
-// Package perftest speaks the exchange of perftest, the RDMA world's own
-// benchmarks (ib_write_bw and its siblings), so that each end of a test may be
-// theirs or gorxe's. It is the part that goes over TCP, port DefaultPort; who
-// moves the data is package perf.
+// Package perftest implements the out-of-band protocol of perftest, the common RDMA benchmarks
+// (ib_write_bw and related programs), so that either side of a test can be perftest or gorxe. It
+// covers the messages only; package perf moves the data.
 //
-// The client speaks first in every step, and each step is one message of the
-// same length in either direction:
+// The protocol runs over TCP, port DefaultPort. The client sends first in every step, and each step
+// is one message of the same length in either direction:
 //
 //	version       16 bytes of text, NUL-padded
 //	cycle_buffer  int32, big endian: bytes that a small-message test cycles through
 //	cache line    int32, big endian
-//	path MTU      its enum (1..5) as a digit, NUL
-//	key           108 bytes of text: what a peer must know of one queue pair
-//	...           keys again, as often as the test wants: they are its barriers
-//	report        size, iterations (uint64), peak, average, message rate
-//	              (float64), each an exchange of 8 bytes, big endian
-//	done          5 bytes, older versions only, after which the end closes
+//	path MTU      its enumerated value (1 to 5) as a digit, NUL
+//	key           108 bytes of text: what a peer must know about one queue pair
+//	...           further keys, which serve as barriers
+//	report        size, iterations (uint64), peak, average, message rate (float64):
+//	              five exchanges of 8 bytes, big endian
+//	done          5 bytes, sent by older versions only before they close the connection
 //
-// How many keys come when depends on the test and is not said anywhere on the
-// wire: see steps.go, which holds for all versions tried (6.06, which is
-// Debian 12's 4.5+0.17, and 6.24, Debian 13's 25.01). A Server need not know it: it
-// answers each message by its kind.
+// The number and order of the keys depend on the test, which the protocol does not announce: see
+// steps.go. The table there holds for versions 6.06 (Debian 12, 4.5+0.17) and 6.24 (Debian 13,
+// 25.01). A Server does not need it: it answers each message according to its kind.
 //
-// From 6.28 on perftest compares the two ends' parameters in one more step, but
-// only with a peer that announces at least that. gorxe announces 6.20.
+// From version 6.28 on, perftest compares the parameters of both sides in an additional step, but
+// only with a peer that announces at least this version. gorxe announces 6.20.
 //
-// With -R the two ends meet by rdma_cm instead, on a port of the same number:
-// each message is one SEND, and a key 56 bytes of binary numbers (mail.go). After the path MTU
-// two blank keys are exchanged, between which the client connects every queue pair by rdma_cm, too.
+// With perftest's -R, the two sides connect by rdma_cm instead, on a port with the same number. Each
+// message is then one SEND, and a key has 56 bytes of binary numbers. After the path MTU, the sides
+// exchange two blank keys. Between these, the client connects each queue pair by rdma_cm.
 //
-// Two gorxe ends know each other by a mark behind the version's NUL, where
-// perftest's readers do not look, and go on with package oob's exchange on the
-// same connection.
+// Two gorxe sides recognize each other by a mark behind the version's NUL, which perftest ignores.
+// They continue on the same connection with the protocol of package exchange.
 //
-// A peer that speaks something else, an unknown version, or nothing, gets no
-// more than a bounded amount of memory and time; the error quotes what it sent.
+// A peer that speaks another protocol or an unknown version, or sends nothing, costs a bounded
+// amount of memory and time. The error quotes what it sent.
 //
-// Reading order: version.go, key.go, report.go, link.go, mail.go, steps.go,
-// client.go, server.go.
+// Reading order:
+//   - version.go, key.go, report.go: the messages
+//   - link.go, cmlink.go: how messages travel over TCP and over rdma_cm
+//   - steps.go: which messages each test exchanges
+//   - client.go, server.go: the two sides
+//   - errors.go: the errors
 package perftest

@@ -19,16 +19,16 @@ var (
 	shortKey  = "0003:0001:00004a:df2588:00002730:00005596a624e000:00000000\x00" // as on InfiniBand
 )
 
-// with replaces the bytes of a good key from at on.
+// with returns goodKey with s at offset at.
 func with(at int, s string) string { return goodKey[:at] + s + goodKey[at+len(s):] }
 
-// hostile is what a stranger says on the port, whether it then hangs up, and what our user hears.
+// hostile lists what an unexpected peer sends, and the expected error.
 var hostile = []struct {
-	name string
-	says string
-	hang bool // it stays and is silent
-	want error
-	text string // a part of the error
+	name  string
+	sends string
+	hang  bool // it keeps the connection open
+	want  error
+	text  string // a part of the error
 }{
 	{"closes at once", "", false, ErrGone, ""},
 	{"is silent", "", true, ErrTimeout, ""},
@@ -39,9 +39,9 @@ var hostile = []struct {
 	{"JSON", `{"gorxe":1,"kind":"request"}`, true, ErrGarbage, `{\"gorxe\"`},
 	{"a NUL first", strings.Repeat("\x00", 200), true, ErrGarbage, `\x00`},
 	{"ibv_rc_pingpong", "0000:00004a:df2588:00000000000000000000ffff0a4e0001\x00", true, ErrGarbage, "0000:00004a"},
-	{"digits without end", strings.Repeat("6", 4000), true, ErrGarbage, "66666"},
+	{"endless digits", strings.Repeat("6", 4000), true, ErrGarbage, "66666"},
 	{"two points", "6.0.6" + strings.Repeat("\x00", 11), true, ErrGarbage, "6.0.6"},
-	{"half a version", "6.0", false, ErrGarbage, `"6.0", and closed`},
+	{"half a version", "6.0", false, ErrGarbage, `"6.0" of 16 bytes and closed`},
 	{"half a version, and waits", "6.0", true, ErrTimeout, `"6.0"`},
 	{"too old", "5.33" + strings.Repeat("\x00", 12), true, ErrVersion, `"5.33"`},
 	{"a page of -1", goodHello + "\xff\xff\xff\xff", true, ErrProtocol, "-1"},
@@ -66,21 +66,21 @@ var hostile = []struct {
 	{"QPN of multicast", goodSetup + with(10, "ffffff"), true, ErrProtocol, "QPN"},
 }
 
-// Whatever speaks on the port, our server's user hears what came, in bounded time.
+// Server returns an error that quotes what an unexpected client sent, in bounded time.
 func TestHostileClients(t *testing.T) {
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
-			l := stranger(t, c.says, c.hang)
+			l := stranger(t, c.sends, c.hang)
 			check(t, serveOnce(t.Context(), l), c.want, c.text)
 		})
 	}
 }
 
-// Neither does a stranger in the server's place make our client wait without end.
+// Client returns an error that quotes what an unexpected server sent, in bounded time.
 func TestHostileServers(t *testing.T) {
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
-			l := stranger(t, c.says, c.hang)
+			l := stranger(t, c.sends, c.hang)
 			err := talkAsClient(t.Context(), l, Test{}, 1, make([]Key, 2), make([]Key, 2), &Report{})
 			check(t, err, c.want, c.text)
 		})
@@ -99,13 +99,13 @@ func check(t *testing.T, err, want error, text string) {
 
 const shortTime = 50 * time.Millisecond
 
-// stranger makes a stream whose other end says something, whatever it hears.
-func stranger(t *testing.T, says string, hang bool) *Link {
+// stranger returns a link to a peer that sends a fixed text and ignores what it receives.
+func stranger(t *testing.T, sends string, hang bool) *Link {
 	t.Helper()
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
 	go func() {
-		_, _ = io.WriteString(b, says)
+		_, _ = io.WriteString(b, sends)
 		if !hang {
 			b.Close()
 		}
@@ -115,23 +115,23 @@ func stranger(t *testing.T, says string, hang bool) *Link {
 	return l
 }
 
-// deaf is a stream whose other end hears nothing, also after it has closed.
+// deaf is a stream that discards what is written, even after the peer has closed it.
 type deaf struct{ net.Conn }
 
 func (deaf) Write(b []byte) (int, error) { return len(b), nil }
 
 func serveOnce(ctx context.Context, l *Link) error {
-	s, err := Answer(ctx, l)
+	s, err := AnswerHello(ctx, l)
 	if err != nil {
 		return err
 	}
-	if _, err := s.Agree(ctx, 4096); err != nil {
+	if _, err := s.AgreeMTU(ctx, 4096); err != nil {
 		return err
 	}
 	return s.Serve(ctx, &anyHost{})
 }
 
-// anyHost makes queue pairs as they come.
+// anyHost accepts every queue pair.
 type anyHost struct {
 	n     int
 	fails error
@@ -141,29 +141,29 @@ func (h *anyHost) QueuePair(context.Context, Key) (Key, error) {
 	h.n++
 	return Key{QPN: roce.QPN(h.n), GID: roce.GID{15: 1}}, h.fails
 }
-func (h *anyHost) Meet() error     { return nil }
+func (h *anyHost) BlankKey() error { return nil }
 func (h *anyHost) Sync() error     { return nil }
 func (h *anyHost) Report() Report  { return Report{} }
 func (h *anyHost) Reported(Report) {}
 
-// What comes after a good start: the run's end, or nonsense in its place.
+// Messages after a valid setup: the end of a run, or garbage.
 func TestHostileMiddle(t *testing.T) {
 	start := goodSetup + goodKey + goodKey
 	for _, c := range []struct {
-		name, says string
-		want       error
-		text       string
+		name, sends string
+		want        error
+		text        string
 	}{
-		{"closes in a run, as interrupted tests do", start, nil, ""},
+		{"closes during a run, as interrupted tests do", start, nil, ""},
 		{"done", start + done, nil, ""},
-		{"not quite done", start + "dome\x00", ErrGarbage, "dom"},
+		{"almost done", start + "dome\x00", ErrGarbage, "dom"},
 		{"half of done", start + "do", ErrProtocol, `"do"`},
-		{"a word of ours", start + "thanks", ErrGarbage, "thanks"},
+		{"a text", start + "thanks", ErrGarbage, "thanks"},
 		{"half a report", start + strings.Repeat("\x00", 20), ErrProtocol, ""},
 		{"a report", start + strings.Repeat("\x00", 40), nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := serveOnce(t.Context(), stranger(t, c.says, false))
+			err := serveOnce(t.Context(), stranger(t, c.sends, false))
 			if c.want == nil {
 				if err != nil {
 					t.Errorf("got %v", err)
@@ -175,37 +175,37 @@ func TestHostileMiddle(t *testing.T) {
 	}
 }
 
-// A client that brings queue pairs without end gets MaxQPs of them.
+// Server refuses more than MaxQPs queue pairs.
 func TestTooManyQueuePairs(t *testing.T) {
-	says := []byte(goodSetup)
+	sends := []byte(goodSetup)
 	k, err := parseKey([]byte(goodKey))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range MaxQPs + 1 {
 		k.QPN = roce.QPN(i + 1)
-		says = append(says, k.text()...)
+		sends = append(sends, k.text()...)
 	}
-	check(t, serveOnce(t.Context(), stranger(t, string(says), true)), ErrProtocol, "256")
+	check(t, serveOnce(t.Context(), stranger(t, string(sends), true)), ErrProtocol, "256")
 }
 
-// The host's own trouble ends the exchange and is its error.
+// Serve returns the error of its Host.
 func TestHostFails(t *testing.T) {
 	l := stranger(t, goodSetup+goodKey, true)
-	s, err := Answer(t.Context(), l)
+	s, err := AnswerHello(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Agree(t.Context(), 1024); err != nil {
+	if _, err := s.AgreeMTU(t.Context(), 1024); err != nil {
 		t.Fatal(err)
 	}
-	sad := errors.New("no more queue pairs")
-	if err := s.Serve(t.Context(), &anyHost{fails: sad}); !errors.Is(err, sad) {
+	failure := errors.New("no more queue pairs")
+	if err := s.Serve(t.Context(), &anyHost{fails: failure}); !errors.Is(err, failure) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Ctrl-C ends a wait at once, with its own cause; the next wait on the same stream is not cut short.
+// Canceling the context ends WaitClosed with the context's cause and does not affect the next call.
 func TestCancel(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
@@ -217,29 +217,29 @@ func TestCancel(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		cancel(why)
 	}()
-	if err := l.Gone(ctx); !errors.Is(err, why) {
+	if err := l.WaitClosed(ctx); !errors.Is(err, why) {
 		t.Errorf("got %v", err)
 	}
 	go io.WriteString(b, goodHello)
 	if _, _, err := l.receive(t.Context(), kindHello, time.Second); err != nil {
-		t.Errorf("after a cancelled wait: %v", err)
+		t.Errorf("after a canceled wait: %v", err)
 	}
 	go b.Close()
-	if err := l.Gone(t.Context()); !errors.Is(err, ErrGone) {
+	if err := l.WaitClosed(t.Context()); !errors.Is(err, ErrGone) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Two gorxe ends know each other, and nothing else takes them for one.
-func TestGorxeKnowsGorxe(t *testing.T) {
+// Two gorxe sides recognize each other; perftest is not taken for gorxe.
+func TestGorxeRecognizesGorxe(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
 	served := make(chan error, 1)
 	go func() {
-		s, err := Answer(t.Context(), NewLink(b))
+		s, err := AnswerHello(t.Context(), NewLink(b))
 		if err == nil && !s.Peer.Gorxe {
-			err = errors.New("not known")
+			err = errors.New("the server does not recognize gorxe")
 		}
 		served <- err
 	}()
@@ -255,7 +255,7 @@ func TestGorxeKnowsGorxe(t *testing.T) {
 	}
 }
 
-// Any key goes through its text unharmed, and any text is either refused or stays what it is.
+// A text is either refused or parses into a key with the same text.
 func FuzzKey(f *testing.F) {
 	f.Add([]byte(goodKey))
 	f.Add([]byte(with(gidAt, "fe:80:")))
@@ -278,7 +278,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// A whole exchange of arbitrary bytes ends, and never panics.
+// A session with arbitrary bytes ends and never panics.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte(goodSetup + goodKey + goodKey + strings.Repeat("\x00", 40) + done))
 	f.Fuzz(func(t *testing.T, b []byte) {

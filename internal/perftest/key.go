@@ -8,35 +8,35 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Key is what a peer has to know of one queue pair.
+// Key is what a peer must know about one queue pair.
 type Key struct {
 	LID      uint16 // 0 in RoCE
-	OutReads uint16 // READs and atomics that this end serves, and has in flight, at a time
+	OutReads uint16 // READs and atomics that the side serves, and has outstanding, at a time
 	QPN      roce.QPN
-	PSN      roce.PSN // the first that this end sends
+	PSN      roce.PSN // of the first packet that the side sends
 	RKey     roce.RKey
-	Addr     uint64 // of the buffer, whose length is not told
+	Addr     uint64 // of the buffer; the protocol does not tell its length
 	GID      roce.GID
 	SRQN     uint32
 }
 
-// keyLen is the length of a key as text, its NUL included: LID, outstanding
-// READs, QPN, PSN, R_Key, address, 16 bytes of GID and the SRQ's number, all
-// hexadecimal of fixed width, with a colon after each.
+// keyLen is the length of a key as text, including its NUL: LID, outstanding READs, QPN, PSN, R_Key,
+// address, the 16 bytes of the GID and the SRQ number. Each is a hexadecimal number of fixed width,
+// followed by a colon.
 const keyLen = 108
 
-// keyWidths are the digits of the fields in front of the GID.
+// keyWidths holds the number of digits of each field before the GID.
 var keyWidths = [...]int{4, 4, 6, 6, 8, 16}
 
 const (
 	gidAt  = 4 + 4 + 6 + 6 + 8 + 16 + 6 // offset of the GID: six fields and their colons
-	srqAt  = gidAt + len(roce.GID{})*3  // offset of the SRQ's number
-	max24  = 1<<24 - 1                  // of a QPN and a PSN
-	colon2 = gidAt + 2                  // where a GID has a colon, and a key without GID a digit
-	maxOut = 255                        // what verbs can express
+	srqAt  = gidAt + len(roce.GID{})*3  // offset of the SRQ number
+	max24  = 1<<24 - 1                  // largest 24-bit number
+	colon2 = gidAt + 2                  // a key with a GID has a colon here, a key without one a digit
+	maxOut = 255                        // largest number of outstanding READs in the verbs API
 )
 
-// text is the key as it travels over TCP.
+// text returns the key as it is sent over TCP.
 func (k *Key) text() []byte {
 	b := make([]byte, 0, keyLen)
 	b = fmt.Appendf(b, "%04x:%04x:%06x:%06x:%08x:%016x:",
@@ -47,7 +47,7 @@ func (k *Key) text() []byte {
 	return fmt.Appendf(b, "%08x:\x00", k.SRQN)
 }
 
-// plausibleKey judges a key's first bytes as they come.
+// plausibleKey returns an error if got cannot be the first bytes of a key.
 func plausibleKey(got []byte) error {
 	at := 0
 	for _, w := range keyWidths {
@@ -70,8 +70,8 @@ func plausibleKey(got []byte) error {
 	return nil
 }
 
-// plausibleField tells whether the bytes from at on may be w hexadecimal digits
-// and a colon, as far as they are there.
+// plausibleField reports whether the bytes of got from offset at on can be w hexadecimal digits and
+// a colon. got may end before or within the field.
 func plausibleField(got []byte, at, w int) bool {
 	for i := at; i < min(len(got), at+w); i++ {
 		if !isHex(got[i]) {
@@ -85,7 +85,7 @@ func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
-// parseKey reads a whole key that plausibleKey let through.
+// parseKey parses a complete key that plausibleKey has accepted.
 func parseKey(b []byte) (k Key, err error) {
 	var v [len(keyWidths)]uint64
 	at := 0
@@ -103,16 +103,16 @@ func parseKey(b []byte) (k Key, err error) {
 	return k, k.check()
 }
 
-// hexValue is the value of up to 16 digits.
+// hexValue returns the value of up to 16 hexadecimal digits.
 func hexValue(digits []byte) uint64 {
 	var b [8]byte
 	n := len(digits) / 2
-	// The digits were looked at one by one: there is no error.
+	// plausibleKey has checked the digits, so there is no error.
 	_, _ = hex.Decode(b[8-n:], digits)
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// check refuses what no perftest of RoCE sends.
+// check returns an error if k has values that perftest never sends on RoCE.
 func (k *Key) check() error {
 	switch {
 	case k.QPN == 0 || k.QPN >= max24:
@@ -120,15 +120,16 @@ func (k *Key) check() error {
 	case k.GID.IsZero():
 		return ErrNoGID
 	case k.GID.IsMulticast():
-		return fmt.Errorf("%w: GID %v is a multicast group's", ErrProtocol, k.GID)
+		return fmt.Errorf("%w: GID %v is a multicast address", ErrProtocol, k.GID)
 	}
 	return nil
 }
 
-// Endpoint is the queue pair as package roce names it. perftest agrees on the path MTU separately.
+// Endpoint returns the queue pair as a roce.Endpoint with path MTU mtu, which is not part of a key.
 func (k *Key) Endpoint(mtu roce.MTU) roce.Endpoint {
 	return roce.Endpoint{QPN: k.QPN, PSN: k.PSN, GID: k.GID, MTU: mtu, PKey: roce.DefaultPKey}
 }
 
-// Reads is how many READs and atomics may be in flight towards the peer, of most that this end can have.
+// Reads returns how many READs and atomics may be outstanding towards the peer, at least 1 and at
+// most the given number.
 func (k *Key) Reads(most int) int { return max(1, min(int(k.OutReads), most, maxOut)) }

@@ -25,7 +25,7 @@ type line struct {
 	msg  []byte
 }
 
-// recorded reads testdata/name.txt, without what is said after the last key.
+// recorded reads testdata/name.txt without done messages.
 func recorded(t *testing.T, name string) []line {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", name+".txt"))
@@ -61,7 +61,8 @@ func recordings(t *testing.T) []string {
 	return files
 }
 
-// testOf reads the test and its runs from a recording's name: 6.06_write_bw_b_q2.
+// testOf returns the test and the number of runs of a recording by its name, such as
+// 6.06_write_bw_b_q2.
 func testOf(name string) (test Test, runs int) {
 	parts := strings.Split(name, "_")
 	test.Verb = map[string]Verb{"write": Write, "read": Read, "send": Send, "atomic": Atomic}[parts[1]]
@@ -80,7 +81,7 @@ func testOf(name string) (test Test, runs int) {
 	return test, runs
 }
 
-// keysOf are the keys that one side told, in the order of their first appearance.
+// keysOf returns the keys of one side in the order of their first appearance.
 func keysOf(t *testing.T, lines []line, from byte) []Key {
 	t.Helper()
 	var keys []Key
@@ -104,7 +105,7 @@ func keysOf(t *testing.T, lines []line, from byte) []Key {
 	return keys
 }
 
-// reportOf is what one side told in words.
+// reportOf returns the first report of one side.
 func reportOf(lines []line, from byte) *Report {
 	var words [reportWords]uint64
 	n := 0
@@ -119,11 +120,11 @@ func reportOf(lines []line, from byte) *Report {
 	return r
 }
 
-// play speaks one side of a recording and checks the other's words, except the
-// version, against it. It closes the stream at the end.
+// play sends the messages of one side of a recording and compares those of the other side, except
+// the version. It then waits for the other side to close the stream.
 func play(nc net.Conn, lines []line, as byte) error {
 	defer nc.Close()
-	if err := speak(nc, lines, as); err != nil {
+	if err := exchangeLines(nc, lines, as); err != nil {
 		return err
 	}
 	if n, err := nc.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -132,7 +133,7 @@ func play(nc net.Conn, lines []line, as byte) error {
 	return nil
 }
 
-func speak(nc net.Conn, lines []line, as byte) error {
+func exchangeLines(nc net.Conn, lines []line, as byte) error {
 	for i, l := range lines {
 		if l.from == as {
 			if _, err := nc.Write(l.msg); err != nil {
@@ -146,7 +147,7 @@ func speak(nc net.Conn, lines []line, as byte) error {
 		}
 		want := l.msg
 		if len(want) == versionLen {
-			want = hello(as == '<') // gorxe shows itself to those who listen, and to gorxe
+			want = hello(as == '<') // a gorxe client sends the mark, a gorxe server only answers it
 		}
 		if !bytes.Equal(got, want) {
 			return fmt.Errorf("message %d: got %q instead of %q", i, got, want)
@@ -164,7 +165,7 @@ func pipe(t *testing.T) (ours *Link, theirs net.Conn) {
 	return NewLink(a), b
 }
 
-// A recorded server hears from our client what it heard from perftest's, byte by byte.
+// Client sends the same bytes as the recorded perftest client.
 func TestClientAsRecorded(t *testing.T) {
 	for _, name := range recordings(t) {
 		t.Run(name, func(t *testing.T) {
@@ -191,12 +192,12 @@ func talkAsClient(ctx context.Context, l *Link, test Test, runs int, own, want [
 		return err
 	}
 	if c.Peer.Gorxe {
-		return errors.New("perftest was taken for gorxe")
+		return errors.New("Peer.Gorxe = true for a perftest peer")
 	}
-	if mtu, err := c.Agree(ctx, 4096); err != nil || mtu != 4096 {
+	if mtu, err := c.AgreeMTU(ctx, 4096); err != nil || mtu != 4096 {
 		return fmt.Errorf("MTU %d, %w", mtu, err)
 	}
-	peer, err := c.Keys(ctx, test, own)
+	peer, err := c.ExchangeKeys(ctx, test, own)
 	if err != nil {
 		return err
 	}
@@ -223,12 +224,12 @@ func talkAsClient(ctx context.Context, l *Link, test Test, runs int, own, want [
 	return c.End(ctx, report)
 }
 
-// recordedHost answers as the recorded server did.
+// recordedHost returns the keys and the report of the recorded server.
 type recordedHost struct {
 	keys     []Key
 	peers    []Key
 	syncs    int
-	meets    int
+	blanks   int
 	report   *Report
 	reported []Report
 }
@@ -237,13 +238,13 @@ func (h *recordedHost) QueuePair(_ context.Context, k Key) (Key, error) {
 	h.peers = append(h.peers, k)
 	return h.keys[len(h.peers)-1], nil
 }
-func (h *recordedHost) Meet() error       { h.meets++; return nil }
+func (h *recordedHost) BlankKey() error   { h.blanks++; return nil }
 func (h *recordedHost) Sync() error       { h.syncs++; return nil }
 func (h *recordedHost) Report() Report    { return *h.report }
 func (h *recordedHost) Reported(r Report) { h.reported = append(h.reported, r) }
 
-// A recorded client hears from our server what it heard from perftest's, byte by byte; our server finds the number
-// of queue pairs and the end by itself.
+// Server sends the same bytes as the recorded perftest server, without knowing the test or the
+// number of queue pairs.
 func TestServerAsRecorded(t *testing.T) {
 	for _, name := range recordings(t) {
 		t.Run(name, func(t *testing.T) {
@@ -252,14 +253,14 @@ func TestServerAsRecorded(t *testing.T) {
 			played := make(chan error, 1)
 			go func() { played <- playClient(client, lines) }()
 			h := &recordedHost{keys: keysOf(t, lines, '<'), report: reportOf(lines, '<')}
-			s, err := Answer(t.Context(), l)
+			s, err := AnswerHello(t.Context(), l)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if want, _, _ := strings.Cut(name, "_"); s.Peer != (Hello{Version: want}) {
-				t.Errorf("the client is %+v", s.Peer)
+				t.Errorf("Peer = %+v, want version %q", s.Peer, want)
 			}
-			if mtu, err := s.Agree(t.Context(), 4096); err != nil || mtu != 4096 || s.Cycle() != 4096 {
+			if mtu, err := s.AgreeMTU(t.Context(), 4096); err != nil || mtu != 4096 || s.Cycle() != 4096 {
 				t.Errorf("MTU %d, cycle %d, %v", mtu, s.Cycle(), err)
 			}
 			if err := s.Serve(t.Context(), h); err != nil {
@@ -273,13 +274,13 @@ func TestServerAsRecorded(t *testing.T) {
 	}
 }
 
-// playClient is play for a client, which closes without waiting for the server to do so.
+// playClient is like play for the client side, which closes the stream itself.
 func playClient(nc net.Conn, lines []line) error {
 	if last := lines[len(lines)-1]; last.from != '<' {
 		return fmt.Errorf("the recording ends with %q", last.msg)
 	}
 	defer nc.Close()
-	return speak(nc, lines, '>')
+	return exchangeLines(nc, lines, '>')
 }
 
 func checkHost(t *testing.T, name string, h *recordedHost, lines []line) {

@@ -6,15 +6,14 @@ import (
 	"math"
 )
 
-// Report is what an end of a bandwidth test tells the other about its run. The
-// rates are in the unit that this end prints: MB of 2^20 bytes, or Gbit of 10^9
-// bits, a second.
+// Report is what one side of a bandwidth test sends to the other about its run. The bandwidths are
+// in the unit that the side prints: MB (2^20 bytes) or Gbit (10^9 bits) per second.
 type Report struct {
-	Bytes      uint64 // of a message
-	Iterations uint64 // of all queue pairs together
+	Bytes      uint64 // per message
+	Iterations uint64 // total of all queue pairs
 	Peak       float64
 	Average    float64
-	MsgRate    float64 // millions a second
+	MsgRate    float64 // millions of messages per second
 }
 
 const (
@@ -22,22 +21,23 @@ const (
 	reportWords = 5
 )
 
-// words are the report as it travels, a word an exchange.
+// words returns the values of the report in the order in which they are sent.
 func (r *Report) words() [reportWords]uint64 {
 	return [...]uint64{r.Bytes, r.Iterations, math.Float64bits(r.Peak), math.Float64bits(r.Average), math.Float64bits(r.MsgRate)}
 }
 
+// read sets the report from the values of words.
 func (r *Report) read(w [reportWords]uint64) {
 	r.Bytes, r.Iterations = w[0], w[1]
 	r.Peak, r.Average, r.MsgRate = math.Float64frombits(w[2]), math.Float64frombits(w[3]), math.Float64frombits(w[4])
 }
 
-// Check refuses what no test can have measured. It is for those who use the
-// numbers: perftest's servers answer with whatever is in their memory.
+// Check returns an error if r has values that no test can measure. Call it before using a received
+// report: perftest's servers may send uninitialized memory.
 func (r *Report) Check() error {
 	for _, f := range []float64{r.Peak, r.Average, r.MsgRate} {
 		if math.IsNaN(f) || math.IsInf(f, 0) || f < 0 {
-			return fmt.Errorf("%w: a rate of %v in its report", ErrProtocol, f)
+			return fmt.Errorf("%w: rate %v in its report", ErrProtocol, f)
 		}
 	}
 	if r.Bytes > math.MaxInt64 || r.Iterations > math.MaxInt64 {

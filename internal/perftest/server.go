@@ -9,27 +9,27 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// MaxQPs is how many queue pairs a client may bring.
+// MaxQPs is the largest number of queue pairs of one client.
 const MaxQPs = 256
 
-// Host is what a Server's exchange is about. Its methods are called by Serve's
-// goroutine. An error ends the exchange.
+// Host provides what a Server tells its client. Serve calls the methods in its own goroutine and
+// returns their errors.
 type Host interface {
-	// QueuePair is called for each queue pair that the client names for the
-	// first time. It connects one of ours to it and returns its key.
+	// QueuePair is called for the first key of each of the client's queue pairs. It connects a local
+	// queue pair to it and returns the key of that queue pair.
 	QueuePair(ctx context.Context, peer Key) (Key, error)
-	// Meet is called for each blank key: one before the client connects its
-	// queue pairs by rdma_cm, and one after that.
-	Meet() error
-	// Sync is called for each further key, before it is answered.
+	// BlankKey is called for each blank key: once before and once after the client connects its
+	// queue pairs by rdma_cm.
+	BlankKey() error
+	// Sync is called for each further key, which is a barrier, before the server answers it.
 	Sync() error
-	// Report is what this end answers to the client's report.
+	// Report returns the answer to the client's report.
 	Report() Report
-	// Reported takes the client's.
+	// Reported is called with the client's report.
 	Reported(Report)
 }
 
-// Server is the server's end, of any test and any number of queue pairs.
+// Server is the server side of the protocol, for any test and any number of queue pairs.
 type Server struct {
 	Peer Hello
 
@@ -39,9 +39,9 @@ type Server struct {
 	own   []Key
 }
 
-// Answer takes the client's version and tells ours. If the client is a gorxe, the exchange
-// ends here and package oob's begins.
-func Answer(ctx context.Context, l *Link) (*Server, error) {
+// AnswerHello receives the client's hello and answers it. If the client is a gorxe, both sides
+// continue with the protocol of package exchange.
+func AnswerHello(ctx context.Context, l *Link) (*Server, error) {
 	_, b, err := l.receive(ctx, kindHello, l.timeout)
 	if err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func Answer(ctx context.Context, l *Link) (*Server, error) {
 	return &Server{Peer: h, l: l}, l.send(ctx, hello(h.Gorxe))
 }
 
-// Agree settles the path MTU: the smaller of ours and the client's.
-func (s *Server) Agree(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
+// AgreeMTU exchanges path MTUs and returns the smaller one. mtu is the local one.
+func (s *Server) AgreeMTU(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
 	for _, v := range [...]uint32{cycleBuffer, cacheLine} {
 		_, b, err := s.l.receive(ctx, kindInt, s.l.timeout)
 		if err == nil {
@@ -81,14 +81,14 @@ func (s *Server) Agree(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
 	return agreed, s.l.send(ctx, mtuText(mtu))
 }
 
-// Cycle is how many bytes of each buffer the client cycles through with
-// messages of up to half that; valid after Agree.
+// Cycle returns the number of bytes of a buffer that the client cycles through with messages of up
+// to half that size. It is valid after AgreeMTU.
 func (s *Server) Cycle() int { return max(s.cycle, cycleBuffer) }
 
-// Serve answers the client until it closes, which is how every exchange ends,
-// and returns nil then.
+// Serve answers the client until it closes the connection, which is the normal end of a session, and
+// returns nil.
 func (s *Server) Serve(ctx context.Context, h Host) error {
-	limit := s.l.timeout // for the first key; how long a run takes is the client's affair
+	limit := s.l.timeout // for the first key; a run may take any time
 	for {
 		k, b, err := s.l.receive(ctx, kindAny, limit)
 		if err == nil {
@@ -111,7 +111,7 @@ func (s *Server) answer(ctx context.Context, h Host, k kind, b []byte) error {
 	case kindWord:
 		return s.report(ctx, h, b)
 	}
-	return nil // done: it closes now
+	return nil // done: the client closes the connection
 }
 
 func (s *Server) key(ctx context.Context, h Host, b []byte) error {
@@ -120,7 +120,7 @@ func (s *Server) key(ctx context.Context, h Host, b []byte) error {
 		return err
 	}
 	if k.QPN == 0 {
-		if err := h.Meet(); err != nil {
+		if err := h.BlankKey(); err != nil {
 			return err
 		}
 		return s.l.send(ctx, s.l.encode(&Key{}))
@@ -144,7 +144,7 @@ func (s *Server) key(ctx context.Context, h Host, b []byte) error {
 	return s.l.send(ctx, s.l.encode(&own))
 }
 
-// report goes through the words of a report, of which the first is there.
+// report exchanges reports. first is the first value of the client's report.
 func (s *Server) report(ctx context.Context, h Host, first []byte) error {
 	own, peer := h.Report(), Report{}
 	var got [reportWords]uint64

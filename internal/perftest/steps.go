@@ -1,6 +1,6 @@
 package perftest
 
-// Verb is what a test measures.
+// Verb is the operation that a test measures.
 type Verb uint8
 
 // The verbs.
@@ -11,39 +11,39 @@ const (
 	Atomic
 )
 
-// Test is what both ends of perftest have to be told alike by their users, as
-// far as it changes the exchange.
+// Test holds the parameters that change the protocol. The users must give them to both sides.
 type Test struct {
 	Verb          Verb
-	Latency       bool // else bandwidth
+	Latency       bool // false: bandwidth
 	Bidirectional bool // -b
 	All           bool // -a: a run for each size
 	Duration      bool // -D
 }
 
-// step is one step of the exchange after the first round of keys.
+// step is one step of the protocol after each side has sent its keys for the first time.
 type step uint8
 
 const (
-	stepSync   step = iota // the first queue pair's key: a barrier
-	stepKeys               // every queue pair's key
-	stepReport             // what both ends measured
+	stepSync   step = iota // barrier: the key of the first queue pair
+	stepKeys               // the keys of all queue pairs
+	stepReport             // the reports of both sides
 )
 
-// steps are those of a test: when the queue pairs are connected, around each
-// run, and at the end.
+// steps holds the steps of a test: when the queue pairs are connected, before and after each run,
+// and at the end.
 type steps struct {
 	start, before, after, end []step
 }
 
-// steps is the table of what perftest's programs do. A latency test has one
-// queue pair, so that its keys and its barriers are the same.
+// steps returns the steps of perftest's program for t. A latency test has one queue pair, so
+// stepKeys and stepSync are the same for it.
 func (t Test) steps() steps {
 	switch {
 	case t.Latency && t.Verb == Send:
 		return steps{start: []step{stepSync, stepKeys}, before: []step{stepSync}, end: []step{stepSync}}
 	case t.Latency && t.Verb == Write:
-		return steps{start: []step{stepKeys, stepKeys, stepSync}} // its servers count the messages, and leave
+		// The server counts the messages and closes the connection, so there is no step at the end.
+		return steps{start: []step{stepKeys, stepKeys, stepSync}}
 	case t.Latency:
 		return steps{start: []step{stepKeys, stepKeys, stepSync}, end: []step{stepSync}}
 	}

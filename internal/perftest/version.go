@@ -4,37 +4,39 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+
+	"github.com/gorxe/gorxe/internal/peerio"
 )
 
-// What gorxe announces: high enough for every peer, low enough that none wants
-// to compare parameters, which starts at 6.28.
+// announced is the version that gorxe sends. It is high enough for every peer, and below 6.28, from
+// which on perftest compares parameters.
 const announced = "6.20"
 
-// oldest is the oldest version that perftest's current ones talk to.
+// oldest is the oldest version that current versions of perftest accept.
 const oldest = 5.70
 
 const versionLen = 16 // bytes, NUL-padded
 
-// mark stands behind the version's NUL where a gorxe announces itself; its last
-// digit is the version of package oob's exchange.
+// mark follows the version's NUL in the hello of a gorxe. Its last digit is the version of the
+// protocol in package exchange.
 const mark = "gorxe1"
 
-// Hello is what a peer says of itself first.
+// Hello is the first message of a peer.
 type Hello struct {
 	Version string // "6.06"
-	Gorxe   bool   // a gorxe, which goes on with package oob's exchange
+	Gorxe   bool   // the peer is a gorxe and continues with the protocol of package exchange
 }
 
-// Number is the version as perftest compares it.
+// Number returns the version as the number that perftest compares.
 func (h Hello) Number() float64 {
 	v, err := strconv.ParseFloat(h.Version, 64)
 	if err != nil {
-		return 0 // not from parseHello
+		return 0 // the Hello is not from parseHello
 	}
 	return v
 }
 
-// hello is gorxe's first message. marked says that it may show itself as gorxe.
+// hello returns gorxe's first message. marked adds the mark of gorxe.
 func hello(marked bool) []byte {
 	b := make([]byte, versionLen)
 	n := copy(b, announced)
@@ -44,8 +46,8 @@ func hello(marked bool) []byte {
 	return b
 }
 
-// plausibleHello judges the first bytes of a version as they come, so that a
-// stranger who sends a few and waits is told apart at once.
+// plausibleHello returns an error if got cannot be the first bytes of a hello. It recognizes
+// another protocol even if the peer sends only a few bytes and then waits.
 func plausibleHello(got []byte) error {
 	for i, c := range got {
 		switch {
@@ -63,16 +65,16 @@ func plausibleHello(got []byte) error {
 	return nil
 }
 
-// parseHello reads a whole version message.
+// parseHello parses a complete hello.
 func parseHello(b []byte) (Hello, error) {
 	text, rest, _ := bytes.Cut(b, []byte{0})
 	v, err := strconv.ParseFloat(string(text), 64)
 	if err != nil {
-		return Hello{}, fmt.Errorf("%w: it sent %s", ErrGarbage, quote(b))
+		return Hello{}, fmt.Errorf("%w: it sent %s", ErrGarbage, peerio.Quote(b))
 	}
 	h := Hello{Version: string(text), Gorxe: bytes.HasPrefix(rest, []byte(mark))}
 	if v < oldest {
-		return h, fmt.Errorf("%w (it says %q)", ErrVersion, h.Version)
+		return h, fmt.Errorf("%w (it announces %q)", ErrVersion, h.Version)
 	}
 	return h, nil
 }

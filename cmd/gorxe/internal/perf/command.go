@@ -317,7 +317,7 @@ func (f *flags) serveTCP(ctx context.Context, host *Host, once *once) error {
 	srv := &exchange.Server{
 		Sessions: 1,
 		Services: map[string]exchange.Handler{Service: host.Serve},
-		Greet:    host.Greet,
+		Detect:   host.Greet,
 		Log:      func(peer net.Addr, err error) { complain(peer, err) },
 	}
 	return srv.Serve(ctx, ln)

@@ -130,7 +130,7 @@ func newRigOf(t *testing.T, server roce.Progress, opts ...roce.Option) *rig {
 	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
 	srv := &exchange.Server{
 		Services: map[string]exchange.Handler{Service: r.host.Serve},
-		Greet:    r.host.Greet,
+		Detect:   r.host.Greet,
 		Log:      func(_ net.Addr, err error) { r.failed <- err },
 	}
 	ctx, cancel := context.WithCancel(context.Background())

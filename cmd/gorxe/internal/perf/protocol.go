@@ -277,7 +277,7 @@ func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perf
 	if err := perftest.Announce(ctx, link, true); err != nil {
 		return nil, err
 	}
-	switch first, err := conn.First(ctx, perftest.Timeout); {
+	switch first, err := conn.PeekByte(ctx, perftest.Timeout); {
 	case errors.Is(err, exchange.ErrTimeout):
 		return nil, perftest.ErrTimeout
 	case err == nil && first == '{': // a gorxe that has no time for this client, and says so before anything else

@@ -146,7 +146,7 @@ func (r *rig) serveOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
-	srv := &exchange.Server{Sessions: 1, Services: map[string]exchange.Handler{Service: r.host.Serve}, Greet: r.host.Greet}
+	srv := &exchange.Server{Sessions: 1, Services: map[string]exchange.Handler{Service: r.host.Serve}, Detect: r.host.Greet}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, ln) }()

@@ -27,7 +27,7 @@ var errNoTest = errors.New("the client closed before its test began: were its fl
 
 // Greet tells gorxe's clients from perftest's, and how to serve the latter. It is for exchange.Server.
 func (h *Host) Greet(ctx context.Context, conn *exchange.Conn) (serve func(context.Context) error, err error) {
-	first, err := conn.First(ctx, exchange.Timeout)
+	first, err := conn.PeekByte(ctx, exchange.Timeout)
 	if err != nil || first == '{' {
 		return nil, err // the request of a gorxe that knows whom it talks to, such as a ping
 	}

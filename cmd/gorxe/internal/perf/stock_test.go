@@ -259,7 +259,7 @@ func TestStockServerVanishes(t *testing.T) {
 		r.addr = ln.Addr().String()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- (&exchange.Server{Greet: r.host.Greet}).Serve(ctx, ln) }()
+		go func() { served <- (&exchange.Server{Detect: r.host.Greet}).Serve(ctx, ln) }()
 		k, err := dialStock(t, r, p, stockOptions{duration: true})
 		if err != nil {
 			t.Fatal(err)

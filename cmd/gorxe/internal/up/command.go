@@ -161,7 +161,7 @@ func server(pings *ping.Host, perfs *perf.Host, show *shower) *exchange.Server {
 			ping.Service: show.served(ping.Service, pings.Serve),
 			perf.Service: show.served(perf.Service, perfs.Serve),
 		},
-		Greet: show.greeted(perfs.Greet),
+		Detect: show.greeted(perfs.Greet),
 		Log:   func(peer net.Addr, err error) { show.failed(peer, err) },
 	}
 }
