@@ -9,54 +9,54 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// ErrData: what came back is not what was sent.
-var ErrData = errors.New("rping: the text that came back differs: data was corrupted on the way")
+// ErrData means that the returned text differs from the text that was sent.
+var ErrData = errors.New("rping: the returned text differs: the data was corrupted on the way")
 
-// Client is a connection to an rping server.
+// Client is a connection to an rping server. One goroutine may use it at a time.
 type Client struct {
-	e    *end
-	conn *roce.Conn
+	side *side
 	seq  int
 }
 
-// Dial connects to an rping server. Texts have size bytes, 1 to MaxSize.
+// Dial connects to the rping server at addr. The texts have size bytes, 1 to MaxSize.
 func Dial(ctx context.Context, dev *roce.Device, addr netip.AddrPort, size int) (*Client, error) {
-	e, err := newEnd(dev, size)
+	s, err := newSide(dev, size, 0)
 	if err != nil {
 		return nil, err
 	}
-	// rping's own numbers: one READ at a time.
-	conn, err := dev.Dial(ctx, addr, e.qp, roce.DialOptions{ConnectOptions: roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1}})
-	if err != nil {
-		return nil, errors.Join(err, e.close())
+	// Like rping's client, allow one READ at a time.
+	o := roce.DialOptions{ConnectOptions: roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1}}
+	if err := s.Conn.Dial(ctx, addr, o); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	return &Client{e: e, conn: conn}, nil
+	return &Client{side: s}, nil
 }
 
 // Close disconnects.
-func (c *Client) Close() error { return errors.Join(c.conn.Close(), c.e.close()) }
+func (c *Client) Close() error { return c.side.Close() }
 
-// Ping sends one text there and back and compares it.
+// Ping sends one text to the server and back and compares it.
 func (c *Client) Ping(ctx context.Context) error {
-	e := c.e
-	fill(e.out(), c.seq)
-	clear(e.back())
+	s := c.side
+	fill(s.source(), c.seq)
+	clear(s.sink())
 	c.seq++
-	for _, off := range []int{textOff, textOff + e.size} {
-		if err := e.say(ctx, buffer{e.mr.Addr() + uint64(off), e.mr.RKey(), uint32(e.size)}); err != nil {
+	for _, offset := range []int{s.Memory(), s.Memory() + s.size} {
+		b := buffer{s.MR.Addr() + uint64(offset), s.MR.RKey(), uint32(s.size)}
+		if err := s.announce(ctx, b); err != nil {
 			return err
 		}
-		if _, err := e.hear(ctx); err != nil {
+		if _, err := s.receive(ctx); err != nil {
 			return err
 		}
 	}
-	if !bytes.Equal(e.out(), e.back()) {
+	if !bytes.Equal(s.source(), s.sink()) {
 		return ErrData
 	}
 	return nil
 }
 
-// fill writes rping's text: letters that go on from ping to ping, and a zero at the end.
+// fill writes rping's text: letters that start one further for each ping, and a final zero.
 func fill(b []byte, seq int) {
 	const first, last = 'A', 'z'
 	n := copy(b, "rdma-ping: ")

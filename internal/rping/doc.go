@@ -1,6 +1,10 @@
-// Package rping speaks the protocol of rping, the RDMA world's ping: over a connection made by
-// rdma_cm, the client names its source buffer in a SEND, the server READs it and answers by a SEND, the
-// client names its sink, the server WRITEs the text there and answers again; the client compares.
+// Package rping implements the protocol of rping, the ping program of rdma-core, as client and as
+// server. The sides connect by rdma_cm. For each ping, the client announces its source buffer in a
+// SEND, and the server READs it and answers by a SEND. The client then announces its sink buffer, and
+// the server WRITEs the text there and answers again. The client compares the two texts.
 //
-// wire.go has the messages, end.go what both roles share, server.go and client.go the roles.
+// Reading order:
+//   - wire.go: the messages
+//   - side.go: what both sides have in common
+//   - client.go, server.go: the two sides
 package rping

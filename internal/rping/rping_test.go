@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// network is n devices on a link, and where a server on the second one is found.
+// network returns n devices on a link, and the address of a server on the second one.
 func network(t *testing.T, n int) (link *loopback.Link, devs []*roce.Device, server netip.AddrPort) {
 	t.Helper()
 	link, err := loopback.NewLink(loopback.Config{Ports: n})
@@ -40,7 +40,7 @@ func devices(t *testing.T) (a, b *roce.Device, addr netip.AddrPort) {
 	return devs[0], devs[1], addr
 }
 
-// A server answers several clients one after the other, and what it held for them is gone afterwards.
+// A server answers several clients one after the other.
 func TestPingPong(t *testing.T) {
 	a, b, addr := devices(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -78,7 +78,7 @@ func TestPingPong(t *testing.T) {
 	}
 }
 
-// A client that offers too much, or says something else, loses its session; the server goes on.
+// A client that announces too much, or sends garbage, loses its session. The server continues.
 func TestHostileClient(t *testing.T) {
 	a, b, addr := devices(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -91,10 +91,10 @@ func TestHostileClient(t *testing.T) {
 	}
 	go s.Serve(ctx, l)
 	hostile := map[string]func(c *Client) error{
-		"a text of 4 GB": func(c *Client) error { return c.e.say(ctx, buffer{1, 2, 1<<32 - 1}) },
-		"a wrong key":    func(c *Client) error { return c.e.say(ctx, buffer{1, 2, 64}) },
-		"one byte, no info": func(c *Client) error {
-			return c.e.do(ctx, roce.SendWR{Op: roce.OpSend, Inline: []byte{1}})
+		"text of 4 GB": func(c *Client) error { return c.side.announce(ctx, buffer{1, 2, 1<<32 - 1}) },
+		"wrong key":    func(c *Client) error { return c.side.announce(ctx, buffer{1, 2, 64}) },
+		"message of one byte": func(c *Client) error {
+			return c.side.do(ctx, roce.SendWR{Op: roce.OpSend, Inline: []byte{1}})
 		},
 	}
 	for what, act := range hostile {
@@ -106,7 +106,7 @@ func TestHostileClient(t *testing.T) {
 			t.Logf("%s: the client saw %v", what, err)
 		}
 		if err := <-ended; err == nil {
-			t.Errorf("%s: the session ended well", what)
+			t.Errorf("%s: the session ended without an error", what)
 		}
 		c.Close()
 	}
@@ -116,12 +116,12 @@ func TestHostileClient(t *testing.T) {
 	}
 	defer c.Close()
 	if err := c.Ping(ctx); err != nil {
-		t.Errorf("an honest client after the others: %v", err)
+		t.Errorf("a correct client after the others: %v", err)
 	}
 }
 
-// Clients of one address that take what they get and stay leave places for a client from elsewhere.
-func TestGreedyClients(t *testing.T) {
+// Clients of one address that keep their sessions leave slots for a client with another address.
+func TestSlotsAreShared(t *testing.T) {
 	_, devs, addr := network(t, 3)
 	greedy, server, honest := devs[0], devs[1], devs[2]
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -143,9 +143,10 @@ func TestGreedyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		conns = append(conns, c.conn)
+		conns = append(conns, c.side.CM())
 	}
-	// One that came while the one before it was still on its way is sent away when it has come.
+	// The server may close a connection right after it was established, if another one was
+	// established at the same time.
 	held := func() (n int) {
 		for _, c := range conns {
 			if c.Err() == nil {
@@ -169,16 +170,17 @@ func TestGreedyClients(t *testing.T) {
 	}
 }
 
-// Who asks and never comes holds nothing for long, whatever time-outs he asked for.
-func TestNobodyComes(t *testing.T) {
+// A client that sends a request and never completes the connection holds nothing for long, whatever
+// timeouts it requests.
+func TestIncompleteConnection(t *testing.T) {
 	link, devs, addr := network(t, 2)
-	if err := link.SetPlan(1, 0, loopback.Plan{Loss: 1}); err != nil { // the answers do not come back
+	if err := link.SetPlan(1, 0, loopback.Plan{Loss: 1}); err != nil { // the answers are lost
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	s := &Server{Dev: devs[1], patience: 300 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	s := &Server{Dev: devs[1], connectTime: 300 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
 	l, err := s.Listen(DefaultPort)
 	if err != nil {
 		t.Fatal(err)
@@ -191,31 +193,29 @@ func TestNobodyComes(t *testing.T) {
 	}
 }
 
-// A client whose host dies between two pings holds its session only until it is probed; one that is just slow is not disturbed.
+// The server notices by a probe that a client's host has died. It does not disturb a slow client.
 func TestClientDies(t *testing.T) {
 	link, devs, addr := network(t, 2)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	s := &Server{Dev: devs[1], quiet: 10 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	s := &Server{Dev: devs[1], quietTime: 10 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
 	l, err := s.Listen(DefaultPort)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go s.Serve(ctx, l)
-	e, err := newEnd(devs[0], 16)
-	if err != nil {
+	c := new(Client)
+	if c.side, err = newSide(devs[0], 16, 0); err != nil {
 		t.Fatal(err)
 	}
-	defer e.close()
+	defer c.Close()
 	fast := roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1, Timeout: 14, Retries: 3} // 14: 67 ms
-	conn, err := devs[0].Dial(ctx, addr, e.qp, roce.DialOptions{ConnectOptions: fast})
-	if err != nil {
+	if err := c.side.Dial(ctx, addr, roce.DialOptions{ConnectOptions: fast}); err != nil {
 		t.Fatal(err)
 	}
-	c := &Client{e: e, conn: conn}
 	for range 3 {
-		time.Sleep(5 * s.quiet)
+		time.Sleep(5 * s.quietTime)
 		if err := c.Ping(ctx); err != nil {
 			t.Fatalf("a slow client: %v", err)
 		}
@@ -225,16 +225,16 @@ func TestClientDies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := <-ended; !errors.Is(err, errWork) {
-		t.Errorf("the session ended with %v, want %v", err, errWork)
+	if err := <-ended; !errors.Is(err, errOperation) {
+		t.Errorf("the session ended with %v, want %v", err, errOperation)
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoListener(t *testing.T) {
 	a, _, addr := devices(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if _, err := Dial(ctx, a, addr, 64); !errors.Is(err, roce.ErrRefused) {
-		t.Errorf("dialled nobody: %v", err)
+		t.Errorf("Dial() = %v, want ErrRefused", err)
 	}
 }

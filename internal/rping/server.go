@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/session"
@@ -14,144 +13,139 @@ import (
 )
 
 const (
-	// maxSessions bounds the clients served at a time; further ones are refused.
+	// maxSessions is the number of clients that are served at a time.
 	maxSessions = 64
-	// maxMeetings bounds those that have asked and not come yet. Whoever may write any address can ask in vain, so they are
-	// more, and their time is short: a client whose answer was lost on the way has asked again by then.
-	maxMeetings = 512
-	meetingTime = 5 * time.Second
-	// quietTime is how long a client may be silent before this end looks whether it lives.
+	// maxConnecting is the number of connections that are being established. It is larger, because
+	// anyone can send requests with a forged address and never complete them.
+	maxConnecting = 512
+	// connectTime is the time limit for establishing a connection. It is short for the same reason.
+	// A client whose answer was lost repeats its request earlier.
+	connectTime = 5 * time.Second
+	// quietTime is the time after which a silent client is probed.
 	quietTime = 20 * time.Second
 )
+
+// errTooMany means that a client was refused because there are too many sessions.
+var errTooMany = errors.New("refused the client: too many sessions")
+
+// tooMany is the private data of a rejection.
+var tooMany = []byte("too many sessions")
 
 // Server answers rping clients.
 type Server struct {
 	Dev *roce.Device
-	Log func(peer netip.AddrPort, err error) // how a session ended, nil if well; may be nil
+	// Log, if set, is called when a session ends. err is nil if the client disconnected.
+	Log func(peer netip.AddrPort, err error)
 
-	patience time.Duration // 0: meetingTime
-	quiet    time.Duration // 0: quietTime
+	connectTime time.Duration // 0: the constant
+	quietTime   time.Duration // 0: the constant
 }
 
-// Listen takes the port; Serve serves it.
+// Listen listens on an RDMA port.
 func (s *Server) Listen(port int) (*roce.Listener, error) {
-	return s.Dev.Listen(netip.AddrPortFrom(netip.Addr{}, uint16(port)), roce.ListenOptions{Backlog: maxSessions})
+	addr := netip.AddrPortFrom(netip.Addr{}, uint16(port))
+	return s.Dev.Listen(addr, roce.ListenOptions{Backlog: maxSessions})
 }
 
-// Serve answers clients until ctx is done or the listener is closed, and returns when all sessions have ended.
+// Serve answers clients until ctx ends or the listener is closed. It returns when all sessions have
+// ended.
 func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	meetings, sessions := session.NewPlaces(maxMeetings), session.NewPlaces(maxSessions)
-	for {
-		r, err := l.Accept(ctx)
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, roce.ErrClosed) {
-				return nil
-			}
-			return err
-		}
-		done, ok := meetings.Take(r.RemoteAddr().Addr())
+	connecting, sessions := session.NewLimiter(maxConnecting), session.NewLimiter(maxSessions)
+	return session.AcceptLoop(ctx, l, func(r *roce.Request) func(context.Context) {
+		done, ok := connecting.Take(r.RemoteAddr().Addr())
 		if !ok {
 			_ = r.Reject(tooMany)
-			continue
+			return nil
 		}
-		wg.Go(func() {
+		return func(ctx context.Context) {
 			defer done()
 			err := s.session(ctx, r, sessions, done)
 			if s.Log != nil && ctx.Err() == nil {
 				s.Log(r.RemoteAddr(), err)
 			}
-		})
-	}
+		}
+	})
 }
 
-var (
-	tooMany    = []byte("too many sessions")
-	errTooMany = errors.New("too many sessions: this client's was refused")
-)
-
-// meet makes the connection, if there is a place for the client.
-func (s *Server) meet(ctx context.Context, r *roce.Request, e *end, places *session.Places) (c *roce.Conn, leave func(), err error) {
+// accept establishes the connection if the client gets a slot.
+func (s *Server) accept(
+	ctx context.Context, r *roce.Request, c *side, slots *session.Limiter,
+) (release func(), err error) {
 	peer := r.RemoteAddr().Addr()
-	leave, ok := places.Take(peer)
+	release, ok := slots.Take(peer)
 	if !ok {
-		return nil, nil, errors.Join(errTooMany, r.Reject(tooMany))
+		return nil, errors.Join(errTooMany, r.Reject(tooMany))
 	}
-	leave() // not before the client has come
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.patience, meetingTime))
+	release() // a client does not hold a slot until it is connected
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.connectTime, connectTime))
 	defer cancel()
-	if c, err = r.Accept(ctx, e.qp, roce.AcceptOptions{}); err != nil {
-		return nil, nil, err
+	if err = c.Accept(ctx, r, roce.AcceptOptions{}); err != nil {
+		return nil, err
 	}
-	if leave, ok = places.Take(peer); !ok {
-		return nil, nil, errors.Join(errTooMany, c.Close())
+	if release, ok = slots.Take(peer); !ok {
+		return nil, errTooMany // the caller closes the connection
 	}
-	return c, leave, nil
+	return release, nil
 }
 
-// session serves one client to its end. met is called when it has come.
-func (s *Server) session(ctx context.Context, r *roce.Request, places *session.Places, met func()) error {
-	e, err := newEnd(s.Dev, MaxSize)
+// session serves one client. It calls connected when the connection is established.
+func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Limiter, connected func()) error {
+	c, err := newSide(s.Dev, MaxSize, cmp.Or(s.quietTime, quietTime))
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
-	defer e.close()
-	e.quiet = cmp.Or(s.quiet, quietTime)
-	c, leave, err := s.meet(ctx, r, e, places)
+	defer c.Close()
+	release, err := s.accept(ctx, r, c, slots)
 	if err != nil {
 		return err
 	}
-	met()
-	defer leave()
-	defer c.Close()
+	connected()
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-c.Done():
-			if !errors.Is(c.Err(), roce.ErrConnLost) { // else a completion says why
+		case <-c.CM().Done():
+			if !errors.Is(c.CM().Err(), roce.ErrConnLost) { // a failed completion tells more
 				cancel()
 			}
 		case <-ctx.Done():
 		}
 	}()
 	for {
-		err := s.round(ctx, e)
+		err := c.answer(ctx)
 		switch {
-		case errors.Is(c.Err(), roce.ErrDisconnected):
-			return nil // the client has had enough
+		case errors.Is(c.CM().Err(), roce.ErrDisconnected):
+			return nil
 		case err != nil:
 			return err
 		}
 	}
 }
 
-// round answers one ping: source, go-ahead, sink, done.
-func (s *Server) round(ctx context.Context, e *end) error {
-	source, err := e.hear(ctx)
+// answer answers one ping.
+func (s *side) answer(ctx context.Context) error {
+	source, err := s.receive(ctx)
 	if err != nil {
 		return err
 	}
 	if source.size > MaxSize {
-		return fmt.Errorf("%w: it offers a text of %d bytes, the most is %d", errPeer, source.size, MaxSize)
+		return fmt.Errorf("%w: its text has %d bytes, at most %d are allowed", errPeer, source.size, MaxSize)
 	}
-	text := []roce.SGE{e.mr.SGE(textOff, int(source.size))}
-	if err := e.do(ctx, roce.SendWR{Op: roce.OpRead, SGEs: text, RemoteAddr: source.addr, RKey: source.key}); err != nil {
+	text := []roce.SGE{s.MR.SGE(s.Memory(), int(source.size))}
+	if err := s.do(ctx, roce.SendWR{Op: roce.OpRead, SGEs: text, RemoteAddr: source.addr, RKey: source.key}); err != nil {
 		return err
 	}
-	if err := e.say(ctx, buffer{}); err != nil {
+	if err := s.announce(ctx, buffer{}); err != nil {
 		return err
 	}
-	sink, err := e.hear(ctx)
+	sink, err := s.receive(ctx)
 	if err != nil {
 		return err
 	}
 	text[0].Length = min(source.size, sink.size)
-	if err := e.do(ctx, roce.SendWR{Op: roce.OpWrite, SGEs: text, RemoteAddr: sink.addr, RKey: sink.key}); err != nil {
+	if err := s.do(ctx, roce.SendWR{Op: roce.OpWrite, SGEs: text, RemoteAddr: sink.addr, RKey: sink.key}); err != nil {
 		return err
 	}
-	return e.say(ctx, buffer{})
+	return s.announce(ctx, buffer{})
 }

@@ -6,31 +6,32 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// DefaultPort is rping's.
+// DefaultPort is the RDMA port of rping.
 const DefaultPort = 7174
 
-// infoLen is the length of a message: address 8 bytes, R_Key 4, length 4, each big endian.
+// infoLen is the length of a message: an address of 8 bytes, an R_Key of 4 bytes and a length of
+// 4 bytes, all big endian.
 const infoLen = 16
 
-// Sizes of the text that goes to and fro, bytes.
-const (
-	DefaultSize = 64
-	MaxSize     = 64 << 10
-)
+// MaxSize is the largest size of a text in bytes.
+const MaxSize = 64 << 10
 
-// buffer is a piece of the peer's memory, as a message names it.
+// buffer is a buffer of the peer that a message announces.
 type buffer struct {
 	addr uint64
 	key  roce.RKey
 	size uint32
 }
 
-func (b buffer) put(p []byte) {
-	binary.BigEndian.PutUint64(p, b.addr)
-	binary.BigEndian.PutUint32(p[8:], uint32(b.key))
-	binary.BigEndian.PutUint32(p[12:], b.size)
+func (b buffer) marshal() []byte {
+	p := make([]byte, 0, infoLen)
+	p = binary.BigEndian.AppendUint64(p, b.addr)
+	p = binary.BigEndian.AppendUint32(p, uint32(b.key))
+	return binary.BigEndian.AppendUint32(p, b.size)
 }
 
 func parse(p []byte) buffer {
-	return buffer{binary.BigEndian.Uint64(p), roce.RKey(binary.BigEndian.Uint32(p[8:])), binary.BigEndian.Uint32(p[12:])}
+	return buffer{
+		binary.BigEndian.Uint64(p), roce.RKey(binary.BigEndian.Uint32(p[8:])), binary.BigEndian.Uint32(p[12:]),
+	}
 }

@@ -1,6 +1,3 @@
-// Package session holds what the two ends of a ping or perf session have in
-// common: queue pairs with a buffer each, made from what the peer told over oob
-// and taken apart as a whole.
 package session
 
 import (
@@ -10,26 +7,27 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// align keeps the pieces of the buffer on cache lines, and atomics on 8 bytes.
+// align keeps buffers on separate cache lines, and atomics on multiples of 8 bytes.
 const align = 64
 
-// Config says what a session needs.
+// Config describes a session.
 type Config struct {
-	QPs       int  // made by New
-	MaxQPs    int  // that there may be, if Add makes more
-	SendDepth int  // work requests a QP
-	RecvDepth int  // work requests a QP
-	Bytes     int  // of each of a QP's two buffers
-	Shared    bool // all QPs have the same two buffers
+	QPs       int  // created by New
+	MaxQPs    int  // largest number of queue pairs, if the caller adds more
+	SendDepth int  // work requests per queue pair
+	RecvDepth int  // work requests per queue pair
+	Bytes     int  // of each of the two buffers of a queue pair
+	Shared    bool // all queue pairs use the same two buffers
 	MTU       roce.MTU
-	Flags     *device.Flags
+	GID       device.GIDIndex
 }
 
-// Memory is how much of it the session's buffers take.
+// Memory returns the number of bytes that the buffers of the session use.
 func (c *Config) Memory() int64 {
 	pairs := max(c.QPs, c.MaxQPs)
 	if c.Shared {
@@ -40,65 +38,41 @@ func (c *Config) Memory() int64 {
 
 func stride(bytes int) int { return (bytes + align - 1) / align * align }
 
-// Session is one end. All QPs complete into CQ.
+// Session is one side of a session. All queue pairs complete into CQ. MR contains two buffers per
+// queue pair: see In and Out.
 type Session struct {
-	Dev  *roce.Device
-	CQ   *roce.CQ
-	MR   *roce.MR
-	QPs  []*roce.QP
-	Peer []exchange.QP // as the peer told; valid after Connect
+	*endpoint.Endpoint
+	Peer []exchange.QP // the peer's queue pairs, valid after Connect
 
-	pd  *roce.PD
 	gid *int
 	cfg Config
 }
 
-// ErrPeer says that the peer's queue pairs do not fit what was agreed.
-var ErrPeer = errors.New("the peer's queue pairs do not fit the request: use the same gorxe on both ends")
+// ErrPeer means that the peer's queue pairs do not match the request.
+var ErrPeer = errors.New("the peer's queue pairs do not match the request: use the same gorxe on both sides")
 
-// New makes the queue pairs and their memory, for a peer that is reached from the address local.
+// New creates the queue pairs and their memory. local is the local address of the connection to the
+// peer; it determines the GID if cfg does not.
 func New(dev *roce.Device, local netip.Addr, cfg Config) (*Session, error) {
-	s := &Session{Dev: dev, cfg: cfg}
-	if err := s.build(local); err != nil {
-		return nil, errors.Join(err, s.Close())
+	gid, err := cfg.GID.Choose(dev, local)
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
-}
-
-func (s *Session) build(local netip.Addr) (err error) {
-	if s.gid, err = s.cfg.Flags.GIDFor(s.Dev, local); err != nil {
-		return err
+	qps := cfg.QPs
+	if qps == 0 {
+		qps = -1 // none
 	}
-	if s.pd, err = s.Dev.AllocPD(); err != nil {
-		return err
-	}
-	access := roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead | roce.RemoteAtomic
-	if s.MR, err = s.pd.AllocMR(int(s.cfg.Memory()), access); err != nil {
-		return err
-	}
-	if s.CQ, err = s.Dev.CreateCQ(max(s.cfg.QPs, s.cfg.MaxQPs) * (s.cfg.SendDepth + s.cfg.RecvDepth)); err != nil {
-		return err
-	}
-	for range s.cfg.QPs {
-		if _, err := s.Add(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Add makes a further queue pair, the last of QPs.
-func (s *Session) Add() (*roce.QP, error) {
-	qp, err := s.Dev.CreateQP(s.pd, roce.QPConfig{
-		SendCQ: s.CQ, SendDepth: s.cfg.SendDepth, RecvDepth: s.cfg.RecvDepth, GIDIndex: s.gid,
+	e, err := endpoint.New(dev, endpoint.Config{
+		QP:  roce.QPConfig{SendDepth: cfg.SendDepth, RecvDepth: cfg.RecvDepth, GIDIndex: gid},
+		QPs: qps, MaxQPs: cfg.MaxQPs, Memory: int(cfg.Memory()),
 	})
-	if err == nil {
-		s.QPs = append(s.QPs, qp)
+	if err != nil {
+		return nil, err
 	}
-	return qp, err
+	return &Session{Endpoint: e, gid: gid, cfg: cfg}, nil
 }
 
-// In is the offset in MR of QP i's buffer that the peer writes, reads and sends to.
+// In returns the offset in MR of the buffer of queue pair i that the peer accesses and sends to.
 func (s *Session) In(i int) int {
 	if s.cfg.Shared {
 		return 0
@@ -106,10 +80,10 @@ func (s *Session) In(i int) int {
 	return 2 * i * stride(s.cfg.Bytes)
 }
 
-// Out is the offset in MR of QP i's buffer for what this end sends, writes and reads itself.
+// Out returns the offset in MR of the buffer of queue pair i for the local side's own messages.
 func (s *Session) Out(i int) int { return s.In(i) + stride(s.cfg.Bytes) }
 
-// Local is what the peer has to know.
+// Local returns what the peer must know about the queue pairs.
 func (s *Session) Local() []exchange.QP {
 	qps := make([]exchange.QP, len(s.QPs))
 	for i := range s.QPs {
@@ -118,7 +92,7 @@ func (s *Session) Local() []exchange.QP {
 	return qps
 }
 
-// LocalQP is what the peer has to know of QP i.
+// LocalQP returns what the peer must know about queue pair i.
 func (s *Session) LocalQP(i int) exchange.QP {
 	r := s.MR.Remote()
 	r.Addr += uint64(s.In(i))
@@ -126,10 +100,10 @@ func (s *Session) LocalQP(i int) exchange.QP {
 	return exchange.QP{Endpoint: s.QPs[i].Local(), Buffer: r}
 }
 
-// Connect joins the queue pairs to the peer's, in order.
+// Connect connects the queue pairs to those of the peer, in order.
 func (s *Session) Connect(ctx context.Context, peer []exchange.QP) error {
 	if len(peer) != len(s.QPs) {
-		return fmt.Errorf("%w: %d of them instead of %d", ErrPeer, len(peer), len(s.QPs))
+		return fmt.Errorf("%w: %d instead of %d", ErrPeer, len(peer), len(s.QPs))
 	}
 	for i, qp := range s.QPs {
 		if peer[i].Buffer.Len < uint64(s.cfg.Bytes) {
@@ -143,17 +117,17 @@ func (s *Session) Connect(ctx context.Context, peer []exchange.QP) error {
 	return nil
 }
 
-// GID is the one that the session talks from.
+// GID returns the local GID of the session. It fails if the address was removed from the interface.
 func (s *Session) GID() (roce.GIDEntry, error) {
 	for _, g := range s.Dev.GIDs() {
 		if s.gid != nil && g.Index == *s.gid {
 			return g, nil
 		}
 	}
-	return roce.GIDEntry{}, fmt.Errorf("the address to talk from has gone from %s", s.Dev.Info().Name)
+	return roce.GIDEntry{}, fmt.Errorf("the address of this session was removed from %s", s.Dev.Info().Name)
 }
 
-// PathMTU is the path MTU that both ends have agreed on.
+// PathMTU returns the path MTU that both sides have agreed on.
 func (s *Session) PathMTU() roce.MTU {
 	mtu := s.QPs[0].Local().MTU
 	if len(s.Peer) > 0 {
@@ -163,37 +137,4 @@ func (s *Session) PathMTU() roce.MTU {
 		mtu = min(mtu, s.cfg.MTU)
 	}
 	return mtu
-}
-
-// Close takes the session apart. The device stays.
-func (s *Session) Close() error {
-	var err error
-	for _, qp := range s.QPs {
-		err = errors.Join(err, qp.Close())
-	}
-	if s.CQ != nil {
-		err = errors.Join(err, s.CQ.Close())
-	}
-	if s.MR != nil {
-		err = errors.Join(err, s.MR.Close())
-	}
-	if s.pd != nil {
-		err = errors.Join(err, s.pd.Close())
-	}
-	return err
-}
-
-// StatusError says in one line what a failed completion means.
-func StatusError(wc *roce.WC) error {
-	if hint, ok := hints[wc.Status]; ok {
-		return fmt.Errorf("%v failed: %v: %s", wc.Opcode, wc.Status, hint)
-	}
-	return fmt.Errorf("%v failed: %v", wc.Opcode, wc.Status)
-}
-
-var hints = map[roce.Status]string{
-	roce.RetryExcErr:    "the peer's RDMA side does not answer: is its gorxe still there, and does anything between drop UDP port 4791?",
-	roce.RNRRetryExcErr: "the peer posted no receives",
-	roce.RemAccessErr:   "the peer refused access to its memory",
-	roce.WRFlushErr:     "the connection broke",
 }

@@ -1,0 +1,9 @@
+// Package device opens a device from what the user of a command has given: an interface, the name of
+// a peer, or nothing. It also chooses the GID for a connection.
+//
+// Reading order:
+//   - flags.go: Flags, the flags that commands share, and opening the device
+//   - gid.go: GIDIndex chooses a GID
+//   - peer.go: finding the peer and the interface that leads to it
+//   - watch.go: noticing that the interface was removed
+package device

@@ -1,0 +1,131 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+// lookupTimeout limits a name lookup.
+const lookupTimeout = 10 * time.Second
+
+// Peer is a host that the user has named.
+type Peer struct {
+	Host  string     // as the user has written it
+	Addr  netip.Addr // with a zone if it is link-local
+	Iface string     // interface of the route to the host
+}
+
+// FindPeer resolves host. If no interface was chosen, it sets f.Iface to the interface of the route
+// to the host.
+func (f *Flags) FindPeer(ctx context.Context, host string) (*Peer, error) {
+	p, err := findPeer(ctx, host, f.Iface)
+	if err == nil {
+		f.Iface = p.Iface
+	}
+	return p, err
+}
+
+func findPeer(ctx context.Context, host, iface string) (*Peer, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	host = strings.Trim(host, "[]")
+	addrs, err := resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	for _, a := range addrs {
+		p := &Peer{Host: host, Addr: a.Unmap(), Iface: iface}
+		if iface == "" {
+			if p.Iface, err = routeTo(p.Addr); err != nil {
+				failed = errors.Join(failed, err)
+				continue
+			}
+		} else if p.Addr.IsLinkLocalUnicast() && p.Addr.Is6() && p.Addr.Zone() == "" {
+			p.Addr = p.Addr.WithZone(iface)
+		}
+		return p, nil
+	}
+	return nil, failed
+}
+
+// resolve returns the addresses of a host, at least one.
+func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil // the resolver would remove the zone
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err == nil && len(addrs) > 0 {
+		return addrs, nil
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		err = errors.New(dns.Err)
+	}
+	return nil, fmt.Errorf("cannot find host %q: %w: check the name, or use its IP address", host, err)
+}
+
+// routeTo returns the interface of the route to a.
+func routeTo(a netip.Addr) (string, error) {
+	if a.IsLoopback() {
+		return "", ownAddressError(a)
+	}
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		if a.Zone() == "" {
+			return "", cli.Usagef("%v is a link-local address: add the interface, as in %v%%eth0", a, a)
+		}
+		return a.Zone(), nil
+	}
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return "", fmt.Errorf("no route to %v: check the address and 'ip route get %v'", a, a)
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return "", fmt.Errorf("cannot read interface %d of the route to %v: %w", routes[0].LinkIndex, a, err)
+	}
+	if link.Attrs().Flags&net.FlagLoopback != 0 {
+		return "", ownAddressError(a)
+	}
+	return link.Attrs().Name, nil
+}
+
+func ownAddressError(a netip.Addr) error {
+	return fmt.Errorf("%v is an address of this host, and RDMA packets to it never leave the host: "+
+		"name another host, or use 'gorxe demo' to try gorxe on one host", a)
+}
+
+// SetDefaultIface sets f.Iface to the only interface that gorxe can use, unless one was chosen.
+func (f *Flags) SetDefaultIface() error {
+	if f.Iface != "" {
+		return nil
+	}
+	list, err := xdp.Interfaces(0)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i := range list {
+		if list[i].Err == nil {
+			names = append(names, list[i].Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return errors.New("no interface is usable: 'gorxe devices' shows the reasons")
+	case 1:
+		f.Iface = names[0]
+		return nil
+	}
+	return cli.Usagef("several interfaces are usable: choose one with -d: %s", strings.Join(names, ", "))
+}

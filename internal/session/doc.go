@@ -1,0 +1,9 @@
+// Package session contains what the services of gorxe share: the verbs objects of one session,
+// and limits on what clients may use.
+//
+// Reading order:
+//   - session.go: Session, the queue pairs and buffers of one side
+//   - budget.go: Budget limits memory
+//   - limiter.go: Limiter limits the number of peers
+//   - accept.go: serving connections that arrive through the connection manager
+package session
