@@ -72,6 +72,25 @@ func New(dev *roce.Device, local netip.Addr, cfg Config) (*Session, error) {
 	return &Session{Endpoint: e, gid: gid, cfg: cfg}, nil
 }
 
+// NewWithin is like New, but takes the session's memory from a budget. release destroys the session
+// and returns the memory.
+func NewWithin(
+	b *Budget, dev *roce.Device, local netip.Addr, cfg Config,
+) (s *Session, release func(), err error) {
+	giveBack, err := b.Take(cfg.Memory())
+	if err != nil {
+		return nil, nil, err
+	}
+	if s, err = New(dev, local, cfg); err != nil {
+		giveBack()
+		return nil, nil, err
+	}
+	return s, func() {
+		s.Close()
+		giveBack()
+	}, nil
+}
+
 // In returns the offset in MR of the buffer of queue pair i that the peer accesses and sends to.
 func (s *Session) In(i int) int {
 	if s.cfg.Shared {

@@ -3,7 +3,6 @@ package up
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -11,28 +10,29 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/internal/perf/stock"
 	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 )
 
-// memory bounds what the buffers of all sessions take together.
+// memory is the limit for the buffers of all sessions together.
 const memory = 1 << 30
 
 type flags struct {
-	nic  device.Flags
-	port cli.Int
-	json bool
+	device device.Flags
+	port   cli.Int
+	json   bool
 }
 
-// Command is "gorxe up".
+// Command returns the command "gorxe up".
 func Command() *cobra.Command {
 	f := new(flags)
 	cmd := &cobra.Command{
@@ -40,10 +40,12 @@ func Command() *cobra.Command {
 		Short: "Make an interface an RDMA NIC, in the foreground",
 		Long: `Make an interface an RDMA NIC, in the foreground.
 
-It takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other traffic to the
-kernel. It prints the GIDs, the path MTU and the XDP mode, answers 'gorxe ping' and 'gorxe perf'
-from other hosts, and from any RDMA host rping (over rdma_cm, port 7174) and perftest (ib_write_bw and
-its siblings, port 18515), and with Ctrl-C or SIGTERM prints its counters and detaches.`,
+gorxe takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other
+traffic to the kernel. It prints the GIDs, the path MTU and the XDP mode. It
+answers 'gorxe ping' and 'gorxe perf' from other hosts, and rping (over rdma_cm,
+port 7174) and perftest (ib_write_bw and related programs, port 18515) from any
+RDMA host. With Ctrl-C or SIGTERM it prints its counters and detaches from the
+interface.`,
 		Example: `  gorxe up eth0
 
   # from another host
@@ -54,40 +56,40 @@ its siblings, port 18515), and with Ctrl-C or SIGTERM prints its counters and de
   rping -c -a 10.0.0.2 -C 10
   ib_write_bw -x 1 10.0.0.2
 
-  # in the driver, even where auto would choose otherwise; state and counters as JSON
+  # XDP in native mode, even if auto would choose otherwise; output as JSON
   gorxe up eth0 --mode native --json`,
 		Args: cli.Named("IFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.nic.Iface = args[0]
+			f.device.Iface = args[0]
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.port = cli.Int{N: exchange.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
-	f.nic.Register(fs)
-	f.nic.RegisterWindow(fs)
-	f.nic.RegisterGID(fs, "x")
-	fs.VarP(&f.port, "port", "p", "TCP port on which ping asks for a session; perf may, too, beside port 18515")
-	fs.BoolVar(&f.json, "json", false, "print what happens as lines of JSON")
+	f.device.Register(fs)
+	f.device.RegisterWindow(fs)
+	f.device.RegisterGID(fs, "x")
+	fs.VarP(&f.port, "port", "p", "TCP port for gorxe ping; gorxe perf may use it too, or port 18515")
+	fs.BoolVar(&f.json, "json", false, "print events as lines of JSON")
 	return cmd
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
-	dev, err := f.nic.Open(roce.Auto)
+	dev, err := f.device.Open(roce.Auto)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ports, err := f.listen(ctx)
+	listeners, err := f.listen(ctx)
 	if err != nil {
 		return err
 	}
-	show := &shower{out: out, diag: diag, json: f.json}
+	show := &printer{out: out, diag: diag, json: f.json}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx, stop := device.WhileThere(ctx, dev)
+	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
-	rpings := &rping.Server{Dev: dev, Log: show.rping}
+	rpings := &rping.Server{Dev: dev, Log: show.rpingEnded}
 	rl, err := rpings.Listen(rping.DefaultPort)
 	if err != nil {
 		return err
@@ -97,14 +99,14 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	budget := session.NewBudget(memory)
-	perfs := &perf.Host{Dev: dev, Flags: &f.nic, Budget: budget}
-	pings := &ping.Host{Dev: dev, Flags: &f.nic, Budget: budget}
+	perfs := &stock.Server{Host: perf.Host{Dev: dev, GID: f.device.GIDIndex, Budget: budget}}
+	pings := &ping.Host{Dev: dev, GID: f.device.GIDIndex, Budget: budget}
 	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
-	wg.Go(func() { _ = perfs.ServeCM(ctx, pl, show.perftest) })
+	wg.Go(func() { _ = perfs.ServeCM(ctx, pl, show.perftestEnded) })
 	show.up(dev, f.port.N)
-	wg.Go(func() { follow(ctx, dev, show) })
+	wg.Go(func() { followEvents(ctx, dev, show) })
 
-	if err := serve(ctx, server(pings, perfs, show), ports); err != nil {
+	if err := serve(ctx, server(pings, perfs, show), listeners); err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
@@ -115,7 +117,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	return nil
 }
 
-// listen opens the ports of ping and of perf.
+// listen opens the TCP ports.
 func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
 	ports := []int{f.port.N}
 	if f.port.N != perftest.DefaultPort {
@@ -123,7 +125,7 @@ func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
 	}
 	var lns []net.Listener
 	for _, p := range ports {
-		ln, err := exchange.Listen(ctx, f.nic.Iface, p)
+		ln, err := exchange.Listen(ctx, f.device.Iface, p)
 		if err != nil {
 			for _, l := range lns {
 				l.Close()
@@ -135,12 +137,12 @@ func (f *flags) listen(ctx context.Context) ([]net.Listener, error) {
 	return lns, nil
 }
 
-// serve serves all ports until ctx ends or one of them fails.
-func serve(ctx context.Context, s *exchange.Server, ports []net.Listener) error {
+// serve accepts sessions on all listeners until ctx ends or one of them fails.
+func serve(ctx context.Context, s *exchange.Server, listeners []net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make(chan error)
-	for _, ln := range ports {
+	for _, ln := range listeners {
 		go func() {
 			err := s.Serve(ctx, ln)
 			cancel()
@@ -148,46 +150,20 @@ func serve(ctx context.Context, s *exchange.Server, ports []net.Listener) error 
 		}()
 	}
 	var err error
-	for range ports {
+	for range listeners {
 		err = errors.Join(err, <-errs)
 	}
 	return err
 }
 
-// server answers ping and perf.
-func server(pings *ping.Host, perfs *perf.Host, show *shower) *exchange.Server {
+// server returns the server for gorxe ping, gorxe perf and perftest over TCP.
+func server(pings *ping.Host, perfs *stock.Server, show *printer) *exchange.Server {
 	return &exchange.Server{
 		Services: map[string]exchange.Handler{
-			ping.Service: show.served(ping.Service, pings.Serve),
-			perf.Service: show.served(perf.Service, perfs.Serve),
+			ping.Service: show.wrapHandler(ping.Service, pings.Serve),
+			perf.Service: show.wrapHandler(perf.Service, perfs.Serve),
 		},
-		Detect: show.greeted(perfs.Greet),
-		Log:   func(peer net.Addr, err error) { show.failed(peer, err) },
-	}
-}
-
-// follow tells of what happens to the interface, until ctx ends.
-func follow(ctx context.Context, dev *roce.Device, show *shower) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-dev.Events():
-			tell(dev, e.Kind, show)
-		}
-	}
-}
-
-func tell(dev *roce.Device, kind roce.EventKind, show *shower) {
-	info := dev.Info()
-	switch kind {
-	case roce.EventPortActive:
-		show.event("link-up", fmt.Sprintf("%s: the link is up again", info.Name))
-	case roce.EventPortErr:
-		show.event("link-down", fmt.Sprintf("%s: the link is down; waiting for it", info.Name))
-	case roce.EventMTUChange:
-		show.event("mtu", fmt.Sprintf("%s: MTU %d, path MTU %d from now on", info.Name, info.MTU, info.ActiveMTU))
-	case roce.EventGIDChange:
-		show.gids(dev)
+		Detect: show.wrapDetector(perfs.Detect),
+		Log:    show.failed,
 	}
 }

@@ -1,5 +1,8 @@
-// Package up is "gorxe up": the NIC in the foreground, and the services that
-// answer "gorxe ping" and "gorxe perf", rping and perftest.
+// Package up is the command "gorxe up": it makes an interface an RDMA NIC and runs the services for
+// gorxe ping, gorxe perf, rping and perftest.
 //
-// Reading order: command.go (the life of the command), show.go (what it prints).
+// Reading order:
+//   - command.go: the command and its services
+//   - events.go: changes of the interface
+//   - print.go: the output
 package up

@@ -1,0 +1,121 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/internal/perf/stock"
+	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+var (
+	// errServed ends the server after its client.
+	errServed = errors.New("served")
+	// errTaken refuses further clients. With rdma_cm, they can arrive at the same time.
+	errTaken = errors.New("busy with another client: try again when it has ended")
+)
+
+// serve waits for one client and serves it. Connections that are not from clients, and clients of
+// another test, get an error and do not end the wait.
+func (f *flags) serve(ctx context.Context, p *perf.Params, out *printer) (err error) {
+	if err := f.device.SetDefaultIface(); err != nil {
+		return err
+	}
+	dev, err := f.device.Open(f.progress())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	ctx, stop := device.WhilePresent(ctx, dev)
+	defer stop()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	only := &onlySession{want: p, out: out, end: end}
+	srv := &stock.Server{
+		Host: perf.Host{
+			Dev: dev, GID: f.device.GIDIndex, Started: only.started, Ended: only.ended,
+			Finished: func(_ *perf.Params, _ *session.Session, row *perf.Row) { _ = out.row(row) },
+		},
+		Want: p, Size: f.test.Size.Int(), Gbits: f.gbits,
+	}
+	if f.cm {
+		err = f.serveCM(ctx, srv, out)
+	} else {
+		err = f.serveTCP(ctx, srv, out)
+	}
+	if err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, errServed) {
+		return err
+	}
+	out.foot()
+	return nil
+}
+
+func (f *flags) serveTCP(ctx context.Context, s *stock.Server, out *printer) error {
+	ln, err := exchange.Listen(ctx, f.device.Iface, f.port.N)
+	if err != nil {
+		return err
+	}
+	out.waiting(s.Want.Op, "TCP", f.port.N, s.Dev)
+	srv := &exchange.Server{
+		Sessions: 1,
+		Services: map[string]exchange.Handler{perf.Service: s.Serve},
+		Detect:   s.Detect,
+		Log:      func(peer net.Addr, err error) { complain(peer, err) },
+	}
+	return srv.Serve(ctx, ln)
+}
+
+func (f *flags) serveCM(ctx context.Context, s *stock.Server, out *printer) error {
+	l, err := s.Dev.Listen(netip.AddrPortFrom(netip.Addr{}, uint16(f.port.N)), roce.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	out.waiting(s.Want.Op, "rdma_cm", f.port.N, s.Dev)
+	return s.ServeCM(ctx, l, func(peer netip.AddrPort, err error) {
+		if err != nil && ctx.Err() == nil {
+			complain(peer, err)
+		}
+	})
+}
+
+func complain(peer any, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) }
+
+// onlySession ends the server when its only session has ended.
+type onlySession struct {
+	want  *perf.Params
+	out   *printer
+	end   context.CancelCauseFunc
+	begun atomic.Bool
+}
+
+func (o *onlySession) started(p *perf.Params, s *session.Session, peer []exchange.QP) error {
+	if p.Op != o.want.Op {
+		return fmt.Errorf("%w: this server runs %s, but the client requests %s: start both with the same OP",
+			perf.ErrParams, o.want.Op, p.Op)
+	}
+	if o.begun.Swap(true) {
+		return errTaken
+	}
+	o.out.head(p, s, peer)
+	return nil
+}
+
+func (o *onlySession) ended(err error) {
+	if err == nil {
+		err = errServed
+	}
+	o.end(err)
+}

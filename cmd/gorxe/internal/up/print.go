@@ -1,0 +1,154 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/rping"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// line is a line of --json. Fields that an event does not use are left out.
+type line struct {
+	Event    string           `json:"event"` // up, gids, link-up, link-down, mtu, session, error, down
+	Device   *roce.DeviceInfo `json:"device,omitempty"`
+	MAC      string           `json:"mac,omitempty"`
+	GIDs     []roce.GIDEntry  `json:"gids,omitempty"`
+	Port     int              `json:"port,omitempty"`
+	Peer     string           `json:"peer,omitempty"`
+	Service  string           `json:"service,omitempty"`
+	Message  string           `json:"message,omitempty"`
+	Counters *roce.Counters   `json:"counters,omitempty"`
+}
+
+// printer prints events. The state and the counters are the command's result and go to out; other events
+// go to diag. With --json everything goes to out. It is safe for concurrent use.
+type printer struct {
+	mu        sync.Mutex
+	out, diag io.Writer
+	json      bool
+}
+
+// print writes a line of JSON, or calls text. It ignores errors, so that the device stays up if the
+// output is closed.
+func (s *printer) print(l line, text func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.json {
+		_ = cli.JSON(s.out, l)
+		return
+	}
+	text()
+}
+
+func (s *printer) up(dev *roce.Device, port int) {
+	info, gids := dev.Info(), dev.GIDs()
+	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port}, func() {
+		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
+			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
+		if info.Note != "" {
+			fmt.Fprintf(s.out, "Note: %s\n", info.Note)
+		}
+		s.gidTable(gids)
+		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on port %d "+
+			"(TCP and rdma_cm), rping on rdma_cm port %d. Ctrl-C ends gorxe.\n",
+			port, perftest.DefaultPort, rping.DefaultPort)
+	})
+}
+
+func (s *printer) gidTable(gids []roce.GIDEntry) {
+	t := cli.Table{Columns: []cli.Column{
+		{Title: "GID", Align: cli.Right}, {Title: "address"}, {Title: "kind"}, {Title: "as GID"},
+	}}
+	for _, g := range gids {
+		t.Row(g.Index, g.Addr, g.Kind, g.GID)
+	}
+	_ = t.Write(s.out)
+}
+
+func (s *printer) gids(dev *roce.Device) {
+	gids := dev.GIDs()
+	s.print(line{Event: "gids", GIDs: gids}, func() {
+		fmt.Fprintln(s.out, "The addresses of the interface have changed:")
+		s.gidTable(gids)
+	})
+}
+
+func (s *printer) event(kind, text string) {
+	s.print(line{Event: kind, Message: text}, func() { fmt.Fprintln(s.diag, text) })
+}
+
+// failed prints the error of a session.
+func (s *printer) failed(peer net.Addr, err error) {
+	s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() {
+		fmt.Fprintf(s.diag, "%v: %v\n", peer, err)
+	})
+}
+
+// down prints the counters that are not 0.
+func (s *printer) down(dev *roce.Device, gone bool) {
+	c := dev.Counters()
+	s.print(line{Event: "down", Counters: &c}, func() {
+		t := cli.Table{Columns: []cli.Column{{Title: "counter"}, {Title: "value", Align: cli.Right}}}
+		for name, v := range c.All() {
+			if v > 0 {
+				t.Row(name, v)
+			}
+		}
+		_ = t.Write(s.out)
+		if !gone {
+			fmt.Fprintf(s.out, "%s is an ordinary interface again.\n", dev.Info().Name)
+		}
+	})
+}
+
+// wrapHandler returns a handler that prints each session before it calls h.
+func (s *printer) wrapHandler(service string, h exchange.Handler) exchange.Handler {
+	return func(ctx context.Context, c *exchange.Conn, request *exchange.Message) error {
+		peer := c.Remote().String()
+		s.print(line{Event: "session", Peer: peer, Service: service}, func() {
+			fmt.Fprintf(s.diag, "%s for %s\n", service, peer)
+		})
+		return h(ctx, c, request)
+	}
+}
+
+// wrapDetector returns a detector that prints each perftest client that was served.
+func (s *printer) wrapDetector(detect exchange.Detector) exchange.Detector {
+	return func(ctx context.Context, c *exchange.Conn) (func(context.Context) error, error) {
+		serve, err := detect(ctx, c)
+		if serve == nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error {
+			err := serve(ctx)
+			if err == nil { // the server logs errors
+				s.perftestEnded(c.Remote().AddrPort(), nil)
+			}
+			return err
+		}, nil
+	}
+}
+
+func (s *printer) rpingEnded(peer netip.AddrPort, err error)    { s.ended("rping", peer, err) }
+func (s *printer) perftestEnded(peer netip.AddrPort, err error) { s.ended("perftest", peer, err) }
+
+// ended prints how the session of a client has ended.
+func (s *printer) ended(service string, peer netip.AddrPort, err error) {
+	if err != nil {
+		s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() {
+			fmt.Fprintf(s.diag, "%s from %v: %v\n", service, peer, err)
+		})
+		return
+	}
+	s.print(line{Event: "session", Peer: peer.String(), Service: service}, func() {
+		fmt.Fprintf(s.diag, "%s from %v: done\n", service, peer)
+	})
+}

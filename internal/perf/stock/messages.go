@@ -1,0 +1,375 @@
+package stock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/perf"
+	"github.com/gorxe/gorxe/roce"
+)
+
+const (
+	// secondMessage is the time to wait for a second message. The client of a bandwidth test sends it
+	// without waiting for a reply to the first.
+	secondMessage = 20 * time.Millisecond
+	// longestPause is the longest pause between polls if nothing arrives for long.
+	longestPause = time.Millisecond
+	// firstMessage is the time after which a client that sends nothing waits for the server's first
+	// message: it runs write-lat.
+	firstMessage = 500 * time.Millisecond
+	// firstReply is the time in which a write-lat client replies to the first message.
+	firstReply = 3 * time.Second
+)
+
+var (
+	// errImpatient means that too many replies are outstanding. The client of a latency test
+	// acknowledges a reply before it sends its next message.
+	errImpatient = errors.New("the client does not wait for replies: start both sides with the same test")
+	// errTooLarge means that the client's SENDs do not fit into the receives.
+	errTooLarge = errors.New("the client sends messages larger than this server's buffers: " +
+		"start this server with the client's -s")
+)
+
+// pattern describes how the client sends messages.
+type pattern uint8
+
+const (
+	unknown   pattern = iota
+	streaming         // without replies: bandwidth, or nothing that the server sees
+	echoing           // each message waits for its reply
+)
+
+// messageHandler handles the messages of one client: it counts them, reposts receives, and replies if
+// the client waits for it. It belongs to one goroutine.
+type messageHandler struct {
+	*serverSession
+	manual  bool // the goroutine drives the device
+	spin    perf.Spinner
+	pattern pattern
+	wcs     [perf.PollBatch]roce.WC
+	wr      []roce.SendWR // the reply
+	sge     [1]roce.SGE
+	sends   int   // replies that have not completed
+	reposts []int // per queue pair: receives to be posted again
+
+	// Valid after setReplyQP.
+	qp     *roce.QP
+	buffer roce.RemoteBuffer
+	memory *writeWatcher // nil: not watched, or not anymore
+
+	watching   time.Time // when watching began, or when the server sent its first message
+	firstSent  bool      // the server has sent write-lat's first message
+	firstsSent bool      // and those of the larger sizes
+
+	// Of the current run.
+	bytes   int // per message
+	count   int64
+	first   time.Time // of the first message
+	last    time.Time // of the last message
+	replied time.Time
+	trips   *cli.Latency
+}
+
+func newMessageHandler(v *serverSession) *messageHandler {
+	manual := v.s.Dev.Info().Progress == roce.Manual
+	return &messageHandler{
+		serverSession: v, manual: manual, spin: perf.Spinner{Manual: manual, MaxPause: longestPause},
+		reposts: make([]int, maxQPs), wr: make([]roce.SendWR, 1), trips: cli.NewLatency(),
+	}
+}
+
+// run handles messages until the client has ended.
+func (h *messageHandler) run(ctx context.Context) error {
+	if w := h.server.Want; w != nil {
+		switch w.Operation.Reply {
+		case perf.ReplyNone:
+			h.pattern = streaming
+		case perf.ReplySend:
+			h.pattern = echoing
+		}
+	}
+	err := h.waitForRun(ctx)
+	if err == nil && ctx.Err() == nil {
+		err = h.poll(ctx)
+	}
+	if err != nil && !errors.Is(err, errTooLarge) {
+		// A client destroys its queue pairs before it closes its connection.
+		select {
+		case <-h.ended:
+		case <-time.After(closeGrace):
+		}
+	}
+	if h.done.Load() && !errors.Is(err, errTooLarge) {
+		// The client has ended, so failed completions are no error.
+		err = nil
+		h.drain()
+	}
+	h.endRun()
+	if err == nil && ctx.Err() != nil && !h.done.Load() {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// waitForRun handles completions and sleeps between them until a run begins that may need polling, or
+// the client ends.
+func (h *messageHandler) waitForRun(ctx context.Context) error {
+	waiting, cancel := perf.UntilDone(ctx, h.ready)
+	defer cancel()
+	for waiting.Err() == nil {
+		n, err := h.s.CQ.Wait(waiting, h.wcs[:])
+		if err != nil && waiting.Err() == nil {
+			return err
+		}
+		if err := h.complete(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain handles the completions that are left.
+func (h *messageHandler) drain() {
+	for {
+		n := h.s.CQ.Poll(h.wcs[:])
+		if n == 0 || h.complete(n) != nil {
+			return
+		}
+	}
+}
+
+// poll polls completions and memory.
+func (h *messageHandler) poll(ctx context.Context) error {
+	if h.manual {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
+	h.setReplyQP()
+	h.watching = time.Now()
+	if w := h.server.Want; h.memory != nil && w != nil && w.Operation.Reply == perf.ReplyWrite {
+		if err := h.sendFirst(); err != nil {
+			return err
+		}
+	}
+	for !h.done.Load() && ctx.Err() == nil {
+		n := h.s.CQ.Poll(h.wcs[:])
+		if err := h.complete(n); err != nil {
+			return err
+		}
+		if h.memory != nil && h.memory.poll() {
+			n++
+			if err := h.replyToWrite(); err != nil {
+				return err
+			}
+		}
+		if n > 0 {
+			h.spin.Found()
+		} else if h.spin.Empty() {
+			if err := h.check(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setReplyQP sets what replies need of the client's only queue pair.
+func (h *messageHandler) setReplyQP() {
+	if h.qp != nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.qp, h.buffer, h.memory = h.s.QP, h.s.Peer[0].Buffer, h.serverSession.memory
+}
+
+// check is called now and then while nothing arrives. It decides what the client waits for.
+func (h *messageHandler) check() error {
+	if h.pattern == unknown && h.count == 1 && time.Since(h.first) > secondMessage {
+		h.pattern = echoing
+		return h.replyToSend()
+	}
+	if h.memory == nil || h.memory.size > 0 {
+		return nil
+	}
+	if err := h.memory.search(); err != nil || h.memory.size > 0 {
+		return err
+	}
+	waited := time.Since(h.watching)
+	switch {
+	case !h.firstSent && waited > firstMessage:
+		return h.sendFirst()
+	case h.firstSent && waited > firstReply:
+		return errNoWrite
+	}
+	return nil
+}
+
+// sendFirst sends the first message of write-lat, for any size up to a page.
+func (h *messageHandler) sendFirst() error {
+	h.firstSent, h.watching = true, time.Now()
+	ones, n := h.s.Out(0)+h.serverSession.bytes, max(pageBytes, h.server.Size)
+	for off := range n {
+		h.s.MR.Store8(ones+off, 1)
+	}
+	h.sends++
+	h.sge[0] = h.s.MR.SGE(ones, n)
+	h.wr[0] = h.write(h.sge[:])
+	return h.qp.PostSend(h.wr...)
+}
+
+// write returns a signaled WRITE to the client's buffer.
+func (h *messageHandler) write(sges []roce.SGE) roce.SendWR {
+	return roce.SendWR{
+		Op: roce.OpWrite, Flags: roce.Signaled, SGEs: sges, RemoteAddr: h.buffer.Addr, RKey: h.buffer.RKey,
+	}
+}
+
+// sendLargerFirsts sends the first messages for larger sizes, to a client that runs all sizes.
+func (h *messageHandler) sendLargerFirsts() error {
+	h.firstsSent = true
+	one := h.s.MR.SGE(h.s.Out(0)+h.serverSession.bytes, 1)
+	var wrs []roce.SendWR
+	for n := 2 * max(pageBytes, h.server.Size); n <= h.serverSession.bytes; n *= 2 {
+		wrs = append(wrs, roce.SendWR{
+			Op: roce.OpWrite, SGEs: []roce.SGE{one}, RemoteAddr: h.buffer.Addr + uint64(n) - 1, RKey: h.buffer.RKey,
+		})
+	}
+	return h.qp.PostSend(wrs...)
+}
+
+// complete handles the first n polled completions.
+func (h *messageHandler) complete(n int) error {
+	now := time.Time{}
+	for i := range h.wcs[:n] {
+		wc := &h.wcs[i]
+		qp, recv := perf.ParseRecvID(wc.ID)
+		switch {
+		case wc.Status == roce.WRFlushErr && (h.done.Load() || h.disconnected.Load()):
+			return nil
+		case wc.Status == roce.LocLenErr:
+			return errTooLarge
+		case wc.Status != roce.Success:
+			return endpoint.StatusError(wc)
+		case !recv:
+			h.sends--
+			continue
+		}
+		if now.IsZero() {
+			now = time.Now()
+		}
+		if err := h.received(qp, int(wc.ByteLen), now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// received handles a SEND of n bytes on queue pair i.
+func (h *messageHandler) received(i, n int, now time.Time) error {
+	if n != h.bytes {
+		h.endRun() // a test of all sizes has reached the next size
+		h.bytes = n
+	}
+	if h.count == 0 {
+		h.first = h.runStart(now)
+	}
+	h.count++
+	h.last = now
+	h.seen.Store(now.UnixNano())
+	h.memory = nil
+	if h.pattern == unknown && h.count > 1 {
+		h.pattern = streaming
+	}
+	if h.reposts[i]++; h.reposts[i] >= perf.MaxBatch || h.pattern == echoing {
+		h.mu.Lock()
+		err := h.postRecvs(i, h.reposts[i])
+		h.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		h.reposts[i] = 0
+	}
+	if h.pattern == echoing {
+		return h.replyToSend()
+	}
+	return nil
+}
+
+// runStart returns when the run began whose first message has arrived now: at the barrier before it, if
+// there was one.
+func (h *messageHandler) runStart(now time.Time) time.Time {
+	if t := time.Unix(0, h.barrier.Load()); t.After(h.last) && t.Before(now) {
+		return t
+	}
+	return now
+}
+
+// replyToSend replies to a SEND with one of the same size.
+func (h *messageHandler) replyToSend() error {
+	h.wr[0] = roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, SGEs: h.out(max(1, h.bytes))}
+	return h.reply(time.Now())
+}
+
+// replyToWrite replies to a WRITE with one like it.
+func (h *messageHandler) replyToWrite() error {
+	size := h.memory.size
+	if size != h.bytes {
+		h.endRun()
+		h.bytes = size
+	}
+	h.count++
+	if h.memory.more && !h.firstsSent {
+		if err := h.sendLargerFirsts(); err != nil {
+			return err
+		}
+	}
+	h.wrote.Store(true)
+	h.s.MR.Store8(h.s.Out(0)+size-1, h.memory.number+1) // the server is one message ahead
+	h.wr[0] = h.write(h.out(size))
+	return h.reply(time.Now())
+}
+
+func (h *messageHandler) out(n int) []roce.SGE {
+	h.sge[0] = h.s.MR.SGE(h.s.Out(0), n)
+	return h.sge[:]
+}
+
+// reply posts the reply and records the time that the client took since the last one.
+func (h *messageHandler) reply(now time.Time) error {
+	h.pattern = echoing
+	h.setReplyQP() // the first message may arrive before poll is called
+	if h.sends == maxReplies {
+		return errImpatient
+	}
+	if h.count > 1 {
+		h.trips.Record(now.Sub(h.replied) / 2)
+	}
+	h.replied = now
+	h.seen.Store(now.UnixNano())
+	h.sends++
+	return h.qp.PostSend(h.wr...)
+}
+
+// endRun reports the result of the current run and resets it.
+func (h *messageHandler) endRun() {
+	switch {
+	case h.count == 0:
+		return
+	case h.trips.Count() > 0:
+		h.finished(h.bytes, h.count, nil, &perf.NewLatencyResult(h.trips).LatencyColumns)
+	case !h.first.IsZero():
+		// If the server polled so late that it saw all messages at once, the time and the rates are 0.
+		r := perf.BandwidthResult{Messages: h.count, Time: h.last.Sub(h.first)}
+		c := &perf.BandwidthColumns{
+			Average: cli.Round(r.Rate(h.bytes)/perf.MB, 3), MsgRate: cli.Round(r.Rate(1)/1e6, 6), Unit: perf.UnitMB,
+		}
+		c.Peak = c.Average
+		h.finished(h.bytes, h.count, c, nil)
+	}
+	h.count, h.first, h.trips = 0, time.Time{}, cli.NewLatency()
+}

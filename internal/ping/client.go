@@ -1,0 +1,207 @@
+package ping
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// spinTime is how long the client polls for a reply before it sleeps. It is longer than a round trip.
+const spinTime = time.Millisecond
+
+var (
+	errBroken = errors.New("the connection failed")
+	errData   = errors.New("the reply differs from what was sent: " +
+		"the data was corrupted on the way, or the peer is not gorxe")
+)
+
+// Client is a connection to a server that answers pings. One goroutine may use it at a time.
+type Client struct {
+	// Replied is called for each reply, with the sequence number of the ping and the round-trip time.
+	Replied func(seq int, rtt time.Duration)
+
+	conn   *exchange.Conn
+	s      *session.Session
+	p      Params
+	wcs    [sendDepth + slots]roce.WC
+	closed context.Context // ends when the peer closes the connection or sends an error, with the cause
+	stop   context.CancelCauseFunc
+
+	sent      []sentPing // outstanding pings, oldest first; RC keeps their order
+	next      int        // slot of the next ping
+	posted    int        // sends
+	completed int        // sends
+}
+
+// sentPing is an outstanding ping.
+type sentPing struct {
+	seq  int
+	slot int
+	at   time.Time
+}
+
+// Dial connects to the server at addr (host:port).
+func Dial(ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string, p Params) (*Client, error) {
+	conn, err := exchange.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	s, err := session.New(dev, conn.Local().AddrPort().Addr(), p.session(gid))
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c := &Client{conn: conn, s: s, p: p}
+	if err := c.open(ctx); err != nil {
+		if !errors.Is(err, exchange.ErrRemote) && !errors.Is(err, exchange.ErrGone) && !errors.Is(err, cli.ErrInterrupted) {
+			conn.Refuse(err)
+		}
+		conn.Close()
+		return nil, errors.Join(err, s.Close())
+	}
+	c.closed, c.stop = context.WithCancelCause(ctx)
+	go func() {
+		_, err := conn.Await(c.closed, exchange.KindDone)
+		c.stop(err)
+	}()
+	return c, nil
+}
+
+func (c *Client) open(ctx context.Context) error {
+	if err := c.p.postRecvs(c.s); err != nil {
+		return err
+	}
+	qps, err := c.conn.Request(ctx, Service, c.p, c.s.Local())
+	if err != nil {
+		return err
+	}
+	return c.s.Connect(ctx, qps)
+}
+
+// Close closes the connection.
+func (c *Client) Close() error {
+	c.stop(nil)
+	c.conn.Close()
+	return c.s.Close()
+}
+
+// PathMTU returns the path MTU of the connection.
+func (c *Client) PathMTU() roce.MTU { return c.s.PathMTU() }
+
+// Outstanding returns the number of pings without a reply.
+func (c *Client) Outstanding() int { return len(c.sent) }
+
+// in returns the received data of a slot.
+func (c *Client) in(slot int) []byte {
+	return c.s.MR.Bytes()[c.s.In(0)+slot*c.p.slotBytes():][:c.p.Bytes]
+}
+
+// out returns the sent data of a slot.
+func (c *Client) out(slot int) []byte {
+	return c.s.MR.Bytes()[c.s.Out(0)+slot*c.p.slotBytes():][:c.p.Bytes]
+}
+
+// full reports whether another ping must wait for a reply or an acknowledgment.
+func (c *Client) full() bool { return len(c.sent) == slots || c.posted-c.completed == sendDepth }
+
+// WaitReady waits until a ping can be sent.
+func (c *Client) WaitReady(ctx context.Context, deadline time.Time) error {
+	for c.full() {
+		now := time.Now()
+		if !now.Before(deadline) {
+			return fmt.Errorf("%w: %d pings without a reply", errBroken, len(c.sent))
+		}
+		if err := c.Wait(ctx, now.Add(spinTime), false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Send sends the ping with sequence number seq.
+func (c *Client) Send(seq int) error {
+	ping := sentPing{seq: seq, slot: c.next}
+	c.next = (c.next + 1) % slots
+	wr := roce.SendWR{ID: uint64(ping.slot), Op: roce.OpSend, Flags: roce.Signaled}
+	if c.p.Bytes > 0 {
+		fill(c.out(ping.slot), seq)
+		wr.SGEs = []roce.SGE{c.s.MR.SGE(c.s.Out(0)+ping.slot*c.p.slotBytes(), c.p.Bytes)}
+	}
+	ping.at = time.Now()
+	if err := c.s.QP.PostSend(wr); err != nil {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	c.posted++
+	c.sent = append(c.sent, ping)
+	return nil
+}
+
+// fill fills b with pseudo-random data that differs for each ping.
+func fill(b []byte, seq int) {
+	src := rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8), byte(seq >> 16), byte(seq >> 24)})
+	_, _ = src.Read(b) // never fails
+}
+
+// Wait handles replies until the time t. If idle is set, it returns as soon as no ping is outstanding.
+func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
+	spinEnd := time.Now().Add(spinTime)
+	until, cancel := context.WithDeadline(ctx, t)
+	defer cancel()
+	defer context.AfterFunc(c.closed, cancel)()
+	for !idle || len(c.sent) > 0 {
+		n := c.s.CQ.Poll(c.wcs[:])
+		now := time.Now()
+		if n == 0 && (len(c.sent) == 0 || now.After(spinEnd)) {
+			var err error
+			n, err = c.s.CQ.Wait(until, c.wcs[:])
+			now = time.Now()
+			if err != nil && until.Err() == nil {
+				return fmt.Errorf("%w: %w", errBroken, err)
+			}
+		}
+		for i := range c.wcs[:n] {
+			if err := c.complete(&c.wcs[i], now); err != nil {
+				return fmt.Errorf("%w: %w", errBroken, err)
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case c.closed.Err() != nil:
+			return fmt.Errorf("%w: %w", errBroken, context.Cause(c.closed))
+		case !now.Before(t):
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *Client) complete(wc *roce.WC, now time.Time) error {
+	if err := endpoint.StatusError(wc); err != nil {
+		return err
+	}
+	if wc.ID&recvFlag == 0 {
+		c.completed++
+		return nil
+	}
+	if len(c.sent) == 0 || wc.ByteLen != uint32(c.p.Bytes) {
+		return errData
+	}
+	ping, slot := c.sent[0], int(wc.ID&^recvFlag)
+	c.sent = c.sent[1:]
+	if !bytes.Equal(c.in(slot), c.out(ping.slot)) {
+		return errData
+	}
+	c.Replied(ping.seq, now.Sub(ping.at))
+	return c.p.postRecv(c.s, slot)
+}

@@ -1,0 +1,175 @@
+package ping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// tester is a server on one device and a client's device. They exchange messages over TCP.
+type tester struct {
+	host   *Host
+	client *roce.Device
+	addr   string
+	failed chan error
+}
+
+const budget = 64 << 20
+
+func newTester(t *testing.T, plan loopback.Plan) *tester {
+	t.Helper()
+	tb, err := testbed.New(testbed.Config{
+		MTU: 1500, Seed: 1, Plan: plan, Device: [2][]roce.Option{{roce.WithProgress(roce.Manual)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &tester{failed: make(chan error, 10), client: tb.Dev[0]}
+	r.host = &Host{Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget)}
+	ln, err := exchange.Listen(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
+	srv := &exchange.Server{
+		Services: map[string]exchange.Handler{Service: r.host.Serve},
+		Log:      func(_ net.Addr, err error) { r.failed <- err },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, tb.Close()); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.host.Budget.Take(budget); err != nil {
+			t.Errorf("memory was not released: %v", err)
+		}
+	})
+	return r
+}
+
+func (r *tester) dial(t *testing.T, bytes int) *Client {
+	t.Helper()
+	c, err := Dial(t.Context(), r.client, device.AnyGID, r.addr, Params{Bytes: bytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func in(d time.Duration) time.Time { return time.Now().Add(d) }
+
+// Each ping gets one reply, in order, for all sizes, with one and with all slots in use, and with packet
+// loss.
+func TestReplies(t *testing.T) {
+	for _, plan := range []loopback.Plan{{}, {Loss: 0.05}} {
+		r := newTester(t, plan)
+		for _, bytes := range []int{0, 1, 64, 1024, 5000, 100_000} {
+			c := r.dial(t, bytes)
+			var got []int
+			c.Replied = func(seq int, rtt time.Duration) {
+				if rtt <= 0 {
+					t.Errorf("round-trip time %v", rtt)
+				}
+				got = append(got, seq)
+			}
+			sent := 0
+			for range 4 {
+				for _, burst := range []int{1, slots} {
+					for range burst {
+						if err := c.WaitReady(t.Context(), in(30*time.Second)); err != nil {
+							t.Fatal(err)
+						}
+						if err := c.Send(sent); err != nil {
+							t.Fatal(err)
+						}
+						sent++
+					}
+					if err := c.Wait(t.Context(), in(30*time.Second), true); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for i, seq := range got {
+				if seq != i {
+					t.Fatalf("the replies arrived in the order %v", got)
+				}
+			}
+			if len(got) != sent {
+				t.Errorf("loss %v, %d bytes: %d replies, want %d", plan.Loss, bytes, len(got), sent)
+			}
+			c.Close()
+		}
+	}
+}
+
+// The server checks the size that a client requests.
+func TestServerRefuses(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	for _, bytes := range []int{-1, MaxBytes + 1} {
+		conn, err := exchange.Dial(t.Context(), r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = conn.Request(t.Context(), Service, Params{bytes}, nil)
+		if !errors.Is(err, exchange.ErrRemote) || !strings.Contains(err.Error(), "1 MiB") {
+			t.Errorf("pings of %d bytes: error %v, want ErrRemote with the limit", bytes, err)
+		}
+		<-r.failed
+	}
+}
+
+// A client that sends more than it has requested loses its connection. The server serves the next one.
+func TestOversizePing(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	c := r.dial(t, 64)
+	wr := roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{c.s.MR.SGE(0, 65)}}
+	if err := c.s.QP.PostSend(wr); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(t.Context(), in(10*time.Second), false); !errors.Is(err, errBroken) {
+		t.Errorf("Wait() = %v, want errBroken", err)
+	}
+	if err := <-r.failed; err == nil {
+		t.Error("the server has no error")
+	}
+	c.Close()
+	next := r.dial(t, 64)
+	next.Replied = func(int, time.Duration) {}
+	if err := next.Send(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Wait(t.Context(), in(10*time.Second), true); err != nil || next.Outstanding() > 0 {
+		t.Errorf("next client: Wait() = %v with %d pings without a reply", err, next.Outstanding())
+	}
+}
+
+// A reply that differs from what was sent is an error.
+func TestCorruptReply(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	c := r.dial(t, 64)
+	c.Replied = func(int, time.Duration) { t.Error("Replied was called for a corrupt reply") }
+	if err := c.Send(1); err != nil {
+		t.Fatal(err)
+	}
+	c.s.CQ.Poll(nil) // sends the ping
+	c.out(0)[0] ^= 1 // the reply is compared with this
+	if err := c.Wait(t.Context(), in(time.Second), true); !errors.Is(err, errData) {
+		t.Errorf("Wait() = %v, want errData", err)
+	}
+}

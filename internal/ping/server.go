@@ -1,0 +1,93 @@
+package ping
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Host answers pings.
+type Host struct {
+	Dev    *roce.Device
+	GID    device.GIDIndex
+	Budget *session.Budget // of memory; nil: no limit
+}
+
+// Serve answers one client until the client closes the connection. It is an exchange.Handler.
+func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange.Message) error {
+	var p Params
+	if err := request.Decode(&p); err != nil {
+		return err
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(), p.session(h.GID))
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := &echoer{s: s, p: &p}
+	if err := p.postRecvs(s); err != nil {
+		return err
+	}
+	if err := s.Connect(ctx, request.QPs); err != nil {
+		return err
+	}
+	if err := conn.Send(ctx, &exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
+		return err
+	}
+	return e.run(ctx, conn)
+}
+
+// echoer sends back what it receives.
+type echoer struct {
+	s *session.Session
+	p *Params
+}
+
+// run echoes pings until the client closes the connection.
+func (e *echoer) run(ctx context.Context, conn *exchange.Conn) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		_, err := conn.Await(ctx, exchange.KindDone)
+		cancel(err)
+	}()
+	wcs := make([]roce.WC, 2*slots)
+	for {
+		n, err := e.s.CQ.Wait(ctx, wcs)
+		if ctx.Err() != nil {
+			cause := context.Cause(ctx)
+			if errors.Is(cause, exchange.ErrGone) || errors.Is(cause, context.Canceled) {
+				return nil // the client is done
+			}
+			return cause
+		}
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			if err := e.complete(&wcs[i]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (e *echoer) complete(wc *roce.WC) error {
+	if err := endpoint.StatusError(wc); err != nil {
+		return err
+	}
+	slot := int(wc.ID &^ recvFlag)
+	if wc.ID&recvFlag == 0 {
+		return e.p.postRecv(e.s, slot)
+	}
+	sge := []roce.SGE{e.s.MR.SGE(e.s.In(0)+slot*e.p.slotBytes(), int(wc.ByteLen))}
+	return e.s.QP.PostSend(roce.SendWR{ID: uint64(slot), Op: roce.OpSend, Flags: roce.Signaled, SGEs: sge})
+}
