@@ -151,7 +151,7 @@ func endUp(t *testing.T, up *process, pair *veth.Pair) {
 func TestUpShowsItself(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1", "--window", "16")
-	run(t, &pair.A, "up", pair.A.Iface).fails(1, "taken", "gorxe")
+	run(t, &pair.A, "up", pair.A.Iface).fails(1, "in use", "gorxe")
 	run(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-c", "2", "-i", "0.01").ok()
 	up.cmd.Process.Signal(syscall.SIGTERM)
 	r := up.wait().ok()

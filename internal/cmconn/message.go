@@ -102,7 +102,8 @@ func (c *Conn) wait(ctx context.Context) (int, error) {
 			continue // the queue pair retransmits the probe
 		}
 		c.probing = true
-		// An empty WRITE uses no memory, key or receive of the peer, but is acknowledged (IBA, C9-88).
+		// An empty WRITE uses no memory, key or receive of the peer, but is acknowledged (IBA,
+		// C9-88).
 		wr := roce.SendWR{ID: probeID, Op: roce.OpWrite, Flags: roce.Signaled}
 		if err := c.QP.PostSend(wr); err != nil {
 			return 0, err

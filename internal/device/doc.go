@@ -1,5 +1,5 @@
-// Package device opens a device from what the user of a command has given: an interface, the name of
-// a peer, or nothing. It also chooses the GID for a connection.
+// Package device opens a device from what the user of a command has given: an interface, the name
+// of a peer, or nothing. It also chooses the GID for a connection.
 //
 // Reading order:
 //   - flags.go: Flags, the flags that commands share, and opening the device

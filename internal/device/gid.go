@@ -80,6 +80,6 @@ func (g GIDIndex) check(dev *roce.Device) error {
 		}
 		have = append(have, fmt.Sprintf("%d (%v)", e.Index, e.GID))
 	}
-	return cli.Usagef("%s has no GID with index %d: choose one of %s",
-		dev.Info().Name, int(g), strings.Join(have, ", "))
+	return cli.Usagef("GID index %d does not exist on %s: choose one of %s",
+		int(g), dev.Info().Name, strings.Join(have, ", "))
 }

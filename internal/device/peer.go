@@ -101,7 +101,7 @@ func routeTo(a netip.Addr) (string, error) {
 }
 
 func ownAddressError(a netip.Addr) error {
-	return fmt.Errorf("%v is an address of this host, and RDMA packets to it never leave the host: "+
+	return fmt.Errorf("%v is this host's own address, and RDMA packets to it never leave the host: "+
 		"name another host, or use 'gorxe demo' to try gorxe on one host", a)
 }
 

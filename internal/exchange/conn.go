@@ -239,8 +239,8 @@ func clip(s string) string {
 	return s
 }
 
-// Request asks the peer for a service, with its parameters and the local queue pairs, and returns the
-// queue pairs of the peer.
+// Request asks the peer for a service, with its parameters and the local queue pairs, and returns
+// the queue pairs of the peer.
 func (c *Conn) Request(ctx context.Context, service string, params any, qps []QP) ([]QP, error) {
 	m := &Message{Kind: KindRequest, Service: service, Params: Encode(params), QPs: qps}
 	if err := c.Send(ctx, m); err != nil {

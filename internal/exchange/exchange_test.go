@@ -71,7 +71,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Receive recognizes another protocol by its first bytes, without waiting for more, and quotes them.
+// Receive recognizes another protocol by its first bytes, without waiting for more, and quotes
+// them.
 func TestGarbage(t *testing.T) {
 	for _, c := range []struct {
 		name, sent, named string
@@ -318,7 +319,8 @@ func TestServerIsBounded(t *testing.T) {
 	}
 }
 
-// Connections that send nothing do not count as sessions, and a flood of them does not fill the log.
+// Connections that send nothing do not count as sessions, and a flood of them does not fill the
+// log.
 func TestSilentConnectionsAreNoSessions(t *testing.T) {
 	logged := make(chan error, 100)
 	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Log: func(_ net.Addr, err error) { logged <- err }})

@@ -52,8 +52,9 @@ var (
 
 // QP describes one queue pair of the sender.
 type QP struct {
-	Endpoint roce.Endpoint     `json:"endpoint"`
-	Buffer   roce.RemoteBuffer `json:"buffer"` // memory that the receiver may access through this QP
+	Endpoint roce.Endpoint `json:"endpoint"`
+	// memory that the receiver may access through this QP
+	Buffer roce.RemoteBuffer `json:"buffer"`
 }
 
 // Message is one message of the exchange. Fields that a kind does not use are left out.

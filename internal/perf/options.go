@@ -63,8 +63,8 @@ func (o *Options) Register(fs *pflag.FlagSet) {
 	}
 }
 
-// Test returns the test that the flags in fs describe: its parameters and its runs, of which the last
-// has the largest messages.
+// Test returns the test that the flags in fs describe: its parameters and its runs, of which the
+// last has the largest messages.
 func (o *Options) Test(fs *pflag.FlagSet, op string) (*Params, []Run, error) {
 	p := &Params{
 		Op: op, Bytes: o.Size.Int(), QPs: o.qps.N, Depth: o.depth.N, MTU: roce.MTU(o.mtu.N),

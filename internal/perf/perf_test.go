@@ -303,8 +303,8 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// If a client closes the connection or sends garbage during a run, the server releases the session's
-// resources and serves the next client.
+// If a client closes the connection or sends garbage during a run, the server releases the
+// session's resources and serves the next client.
 func TestClientVanishes(t *testing.T) {
 	for _, progress := range []roce.Progress{roce.Auto, roce.Manual} {
 		r := newTester(t, progress)

@@ -31,8 +31,8 @@ func ParseRecvID(id uint64) (qp int, ok bool) {
 	return int(id &^ recvFlag >> idQPShift), id&recvFlag != 0
 }
 
-// Side is one side of a session while it runs. Its methods belong to one goroutine; other goroutines
-// use only PeerDone.
+// Side is one side of a session while it runs. Its methods belong to one goroutine; other
+// goroutines use only PeerDone.
 type Side struct {
 	Session  *session.Session
 	Params   *Params
@@ -82,8 +82,8 @@ func (s *Side) Measure(ctx context.Context, r Run) (own Outcome, err error) {
 	return own, err
 }
 
-// MeasureReplies is like Measure for a write-lat test in which the server sends first. It records the
-// time between the server's messages.
+// MeasureReplies is like Measure for a write-lat test in which the server sends first. It records
+// the time between the server's messages.
 func (s *Side) MeasureReplies(ctx context.Context, r Run) (own Outcome, err error) {
 	times, n, err := newLatency(s, r).measureReplies(ctx)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Side) MeasureReplies(ctx context.Context, r Run) (own Outcome, err erro
 	return own, nil
 }
 
-// AwaitPeer handles completions until done is closed and PeerDone is set. It returns the cause of ctx
-// if ctx ends first.
+// AwaitPeer handles completions until done is closed and PeerDone is set. It returns the cause of
+// ctx if ctx ends first.
 func (s *Side) AwaitPeer(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := UntilDone(ctx, done)
 	defer cancel()
@@ -127,8 +127,8 @@ func UntilDone(ctx context.Context, done <-chan struct{}) (context.Context, cont
 	return ctx, cancel
 }
 
-// poll polls for completions. Unless the goroutine drives the device, it blocks until there are some
-// or ctx ends, which is no error.
+// poll polls for completions. Unless the goroutine drives the device, it blocks until there are
+// some or ctx ends, which is no error.
 func (s *Side) poll(ctx context.Context) (int, error) {
 	n := s.Session.CQ.Poll(s.wcs[:])
 	if n > 0 || s.manual {
@@ -186,8 +186,8 @@ func (s *Side) postRecvBatch(i int) error {
 	return s.Session.QPs[i].PostRecv(s.recvs...)
 }
 
-// repost counts a receive's completion and posts new receives, one batch at a time. It ignores other
-// completions, which are left over from a run that was stopped.
+// repost counts a receive's completion and posts new receives, one batch at a time. It ignores
+// other completions, which are left over from a run that was stopped.
 func (s *Side) repost(wc *roce.WC) error {
 	i, ok := ParseRecvID(wc.ID)
 	if !ok {

@@ -11,8 +11,8 @@ const (
 	minPause   = 20 * time.Microsecond // first pause
 )
 
-// Spinner controls a loop that polls without blocking. It pauses the loop after many empty polls, so
-// that other goroutines and the device's own thread get the core.
+// Spinner controls a loop that polls without blocking. It pauses the loop after many empty polls,
+// so that other goroutines and the device's own thread get the core.
 type Spinner struct {
 	Manual   bool          // the loop drives the device; a pause only yields to other goroutines
 	MaxPause time.Duration // the pauses grow up to this time; 0: they stay at the minimum
@@ -24,8 +24,8 @@ type Spinner struct {
 // Found must be called after a poll that found something.
 func (s *Spinner) Found() { s.idle, s.pause = 0, 0 }
 
-// Empty must be called after an empty poll. It reports whether the loop should check for events that
-// polling does not show.
+// Empty must be called after an empty poll. It reports whether the loop should check for events
+// that polling does not show.
 func (s *Spinner) Empty() (check bool) {
 	if s.idle++; s.idle%checkEvery != 0 {
 		return false

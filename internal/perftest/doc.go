@@ -22,9 +22,9 @@
 // From version 6.28 on, perftest compares the parameters of both sides in an additional step, but
 // only with a peer that announces at least this version. gorxe announces 6.20.
 //
-// With perftest's -R, the two sides connect by rdma_cm instead, on a port with the same number. Each
-// message is then one SEND, and a key has 56 bytes of binary numbers. After the path MTU, the sides
-// exchange two blank keys. Between these, the client connects each queue pair by rdma_cm.
+// With perftest's -R, the two sides connect by rdma_cm instead, on a port with the same number.
+// Each message is then one SEND, and a key has 56 bytes of binary numbers. After the path MTU, the
+// sides exchange two blank keys. Between these, the client connects each queue pair by rdma_cm.
 //
 // Two gorxe sides recognize each other by a mark behind the version's NUL, which perftest ignores.
 // They continue on the same connection with the protocol of package exchange.

@@ -20,20 +20,21 @@ type Key struct {
 	SRQN     uint32
 }
 
-// keyLen is the length of a key as text, including its NUL: LID, outstanding READs, QPN, PSN, R_Key,
-// address, the 16 bytes of the GID and the SRQ number. Each is a hexadecimal number of fixed width,
-// followed by a colon.
+// keyLen is the length of a key as text, including its NUL: LID, outstanding READs, QPN, PSN,
+// R_Key, address, the 16 bytes of the GID and the SRQ number. Each is a hexadecimal number of fixed
+// width, followed by a colon.
 const keyLen = 108
 
 // keyWidths holds the number of digits of each field before the GID.
 var keyWidths = [...]int{4, 4, 6, 6, 8, 16}
 
 const (
-	gidAt  = 4 + 4 + 6 + 6 + 8 + 16 + 6 // offset of the GID: six fields and their colons
-	srqAt  = gidAt + len(roce.GID{})*3  // offset of the SRQ number
-	max24  = 1<<24 - 1                  // largest 24-bit number
-	colon2 = gidAt + 2                  // a key with a GID has a colon here, a key without one a digit
-	maxOut = 255                        // largest number of outstanding READs in the verbs API
+	gidAt = 4 + 4 + 6 + 6 + 8 + 16 + 6 // offset of the GID: six fields and their colons
+	srqAt = gidAt + len(roce.GID{})*3  // offset of the SRQ number
+	max24 = 1<<24 - 1                  // largest 24-bit number
+	// a key with a GID has a colon here, a key without one a digit
+	colon2 = gidAt + 2
+	maxOut = 255 // largest number of outstanding READs in the verbs API
 )
 
 // text returns the key as it is sent over TCP.

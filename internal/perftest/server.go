@@ -15,8 +15,8 @@ const MaxQPs = 256
 // Host provides what a Server tells its client. Serve calls the methods in its own goroutine and
 // returns their errors.
 type Host interface {
-	// QueuePair is called for the first key of each of the client's queue pairs. It connects a local
-	// queue pair to it and returns the key of that queue pair.
+	// QueuePair is called for the first key of each of the client's queue pairs. It connects a
+	// local queue pair to it and returns the key of that queue pair.
 	QueuePair(ctx context.Context, peer Key) (Key, error)
 	// BlankKey is called for each blank key: once before and once after the client connects its
 	// queue pairs by rdma_cm.
@@ -85,8 +85,8 @@ func (s *Server) AgreeMTU(ctx context.Context, mtu roce.MTU) (roce.MTU, error) {
 // to half that size. It is valid after AgreeMTU.
 func (s *Server) Cycle() int { return max(s.cycle, cycleBuffer) }
 
-// Serve answers the client until it closes the connection, which is the normal end of a session, and
-// returns nil.
+// Serve answers the client until it closes the connection, which is the normal end of a session,
+// and returns nil.
 func (s *Server) Serve(ctx context.Context, h Host) error {
 	limit := s.l.timeout // for the first key; a run may take any time
 	for {

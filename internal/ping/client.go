@@ -16,7 +16,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// spinTime is how long the client polls for a reply before it sleeps. It is longer than a round trip.
+// spinTime is how long the client polls for a reply before it sleeps. It is longer than a round
+// trip.
 const spinTime = time.Millisecond
 
 var (
@@ -27,14 +28,16 @@ var (
 
 // Client is a connection to a server that answers pings. One goroutine may use it at a time.
 type Client struct {
-	// Replied is called for each reply, with the sequence number of the ping and the round-trip time.
+	// Replied is called for each reply, with the sequence number of the ping and the round-trip
+	// time.
 	Replied func(seq int, rtt time.Duration)
 
-	conn   *exchange.Conn
-	s      *session.Session
-	p      Params
-	wcs    [sendDepth + slots]roce.WC
-	closed context.Context // ends when the peer closes the connection or sends an error, with the cause
+	conn *exchange.Conn
+	s    *session.Session
+	p    Params
+	wcs  [sendDepth + slots]roce.WC
+	// ends when the peer closes the connection or sends an error, with the cause
+	closed context.Context
 	stop   context.CancelCauseFunc
 
 	sent      []sentPing // outstanding pings, oldest first; RC keeps their order
@@ -152,7 +155,8 @@ func fill(b []byte, seq int) {
 	_, _ = src.Read(b) // never fails
 }
 
-// Wait handles replies until the time t. If idle is set, it returns as soon as no ping is outstanding.
+// Wait handles replies until the time t. If idle is set, it returns as soon as no ping is
+// outstanding.
 func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	spinEnd := time.Now().Add(spinTime)
 	until, cancel := context.WithDeadline(ctx, t)

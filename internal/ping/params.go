@@ -18,7 +18,8 @@ const MaxBytes = 1 << 20
 
 const (
 	slots = 8 // pings that may be outstanding
-	// sendDepth is larger than slots because a reply may arrive before the acknowledgment of its ping.
+	// sendDepth is larger than slots because a reply may arrive before the acknowledgment of its
+	// ping.
 	sendDepth = 2 * slots
 	recvFlag  = uint64(1) << 63 // in a work request's ID: a receive
 )

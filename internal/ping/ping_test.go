@@ -73,8 +73,8 @@ func (r *tester) dial(t *testing.T, bytes int) *Client {
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
-// Each ping gets one reply, in order, for all sizes, with one and with all slots in use, and with packet
-// loss.
+// Each ping gets one reply, in order, for all sizes, with one and with all slots in use, and with
+// packet loss.
 func TestReplies(t *testing.T) {
 	for _, plan := range []loopback.Plan{{}, {Loss: 0.05}} {
 		r := newTester(t, plan)
@@ -134,7 +134,8 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// A client that sends more than it has requested loses its connection. The server serves the next one.
+// A client that sends more than it has requested loses its connection. The server serves the next
+// one.
 func TestOversizePing(t *testing.T) {
 	r := newTester(t, loopback.Plan{})
 	c := r.dial(t, 64)

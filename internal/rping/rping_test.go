@@ -210,7 +210,8 @@ func TestClientDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fast := roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1, Timeout: 14, Retries: 3} // 14: 67 ms
+	// 14: 67 ms
+	fast := roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1, Timeout: 14, Retries: 3}
 	if err := c.side.Dial(ctx, addr, roce.DialOptions{ConnectOptions: fast}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// closeGrace is the time between the end of the peer's connection and the end of the local run. A
-	// server closes its connection after its last message, perhaps before the client has seen that.
+	// closeGrace is the time between the end of the peer's connection and the end of the local run.
+	// A server closes its connection after its last message, perhaps before the client has seen
+	// that.
 	closeGrace = time.Second
 	// leaveTime is the time that a write-lat server gets to close the connection by itself.
 	leaveTime = 250 * time.Millisecond
@@ -41,8 +42,8 @@ type client struct {
 	lastRun perf.Run
 }
 
-// newClient starts a session after the hellos. It returns when both sides are connected and ready. The
-// client owns the link; after an error the caller closes it.
+// newClient starts a session after the hellos. It returns when both sides are connected and ready.
+// The client owns the link; after an error the caller closes it.
 func newClient(
 	ctx context.Context, dev *roce.Device, gid device.GIDIndex, server peer, msgs *perftest.Client,
 	p *perf.Params, o Options,
@@ -105,8 +106,8 @@ func (c *client) connect(ctx context.Context, t perftest.Test) error {
 // Session implements perf.Client.
 func (c *client) Session() *session.Session { return c.Side.Session }
 
-// during calls exchange, which exchanges messages with the server, while the local queue pairs serve
-// the peer.
+// during calls exchange, which exchanges messages with the server, while the local queue pairs
+// serve the peer.
 func (c *client) during(ctx context.Context, exchange func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -131,7 +132,8 @@ func (c *client) during(ctx context.Context, exchange func(context.Context) erro
 
 // Run implements perf.Client.
 func (c *client) Run(ctx context.Context, r perf.Run) (*perf.Row, error) {
-	// A write-lat server sends first, perhaps before this call. Prepare would clear its first message.
+	// A write-lat server sends first, perhaps before this call. Prepare would clear its first
+	// message.
 	if c.Params.Operation.Reply != perf.ReplyWrite {
 		if err := c.Prepare(r); err != nil {
 			return nil, err
@@ -181,8 +183,8 @@ func (c *client) measure(parent context.Context, r perf.Run) (own perf.Outcome, 
 	return own, err
 }
 
-// explain returns ErrServerGone if the server closes the connection soon after a run has failed with
-// err. A server destroys its queue pairs before it closes the connection.
+// explain returns ErrServerGone if the server closes the connection soon after a run has failed
+// with err. A server destroys its queue pairs before it closes the connection.
 func (c *client) explain(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, closeGrace)
 	defer cancel()

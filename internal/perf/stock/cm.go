@@ -20,9 +20,11 @@ const (
 	// queue pairs, so a client tries again.
 	dialTries = 20
 	dialPause = 100 * time.Millisecond
-	// cmSessions is the number of sessions over rdma_cm at a time, divided among the clients' addresses.
+	// cmSessions is the number of sessions over rdma_cm at a time, divided among the clients'
+	// addresses.
 	cmSessions = 32
-	// cmConnectTime is the time limit for establishing a connection, whatever timeouts the client requests.
+	// cmConnectTime is the time limit for establishing a connection, whatever timeouts the client
+	// requests.
 	cmConnectTime = 5 * time.Second
 )
 
@@ -152,7 +154,8 @@ func (a *acceptor) session(ctx context.Context, r *roce.Request) error {
 	return a.server.serve(ctx, peer{link, r.LocalAddr().Addr(), r.RemoteAddr()}, msgs, a)
 }
 
-// BlankKey implements perftest.Host: the client is about to connect its queue pairs, or has done so.
+// BlankKey implements perftest.Host: the client is about to connect its queue pairs, or has done
+// so.
 func (v *serverSession) BlankKey() error {
 	if v.acceptor == nil {
 		return fmt.Errorf("%w: a blank key over TCP", perftest.ErrProtocol)

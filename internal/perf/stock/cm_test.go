@@ -47,7 +47,8 @@ func newTestConn(t *testing.T, r *tester) *messageConn {
 	return m
 }
 
-// The server releases all resources of clients that disconnect at any point of the setup or send garbage.
+// The server releases all resources of clients that disconnect at any point of the setup or send
+// garbage.
 func TestUnexpectedMessages(t *testing.T) {
 	r := newCMTester(t, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -174,8 +175,8 @@ func TestSilentClient(t *testing.T) {
 	r.awaitReleased(t)
 }
 
-// One address gets half of the sessions. A client that sends a request and never completes the connection
-// holds a session only briefly.
+// One address gets half of the sessions. A client that sends a request and never completes the
+// connection holds a session only briefly.
 func TestSessionsAreShared(t *testing.T) {
 	r := newCMTester(t, false)
 	r.server.connectTime = 300 * time.Millisecond

@@ -14,7 +14,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Options are the properties of a test that perftest's protocol depends on, in addition to perf.Params.
+// Options are the properties of a test that perftest's protocol depends on, in addition to
+// perf.Params.
 type Options struct {
 	All      bool // one run per size
 	Duration bool // a run has a duration
@@ -104,8 +105,8 @@ func openCM(
 	return newClient(ctx, dev, gid, peer{link, localAddr(addr), addr}, msgs, p, o)
 }
 
-// localAddr returns the local address of the route to a peer, or an unspecified address of the same IP
-// version. It sends nothing.
+// localAddr returns the local address of the route to a peer, or an unspecified address of the same
+// IP version. It sends nothing.
 func localAddr(peer netip.AddrPort) netip.Addr {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(peer))
 	switch {

@@ -1,19 +1,19 @@
 // Package stock runs the tests of package perf against perftest's own programs (ib_write_bw and
-// related ones, called stock programs here), as client and as server. Package perftest implements the
-// messages that it exchanges with them.
+// related ones, called stock programs here), as client and as server. Package perftest implements
+// the messages that it exchanges with them.
 //
 // The client follows perftest's protocol for the test that the user has chosen. Dial recognizes a
 // gorxe server by its hello and then returns a client of package perf.
 //
-// The server is harder. A perftest client does not say which test it runs: perftest expects the users
-// of both sides to give the same flags. Server infers the test from what the client does:
+// The server is harder. A perftest client does not say which test it runs: perftest expects the
+// users of both sides to give the same flags. Server infers the test from what the client does:
 //
 //   - READs, atomics and WRITEs for bandwidth need nothing from the server but its memory.
-//   - SENDs arrive as receive completions. If a second one follows without a reply, it is a bandwidth
-//     test; otherwise the server replies to each.
+//   - SENDs arrive as receive completions. If a second one follows without a reply, it is a
+//     bandwidth test; otherwise the server replies to each.
 //   - write-lat is recognized by its single queue pair and the number of barriers before the first
-//     message. The server then watches the memory that the client writes to, and finds the size of the
-//     messages by the position of their last byte: see writeWatcher.
+//     message. The server then watches the memory that the client writes to, and finds the size of
+//     the messages by the position of their last byte: see writeWatcher.
 //
 // Reading order:
 //   - params.go: parameters, keys and queue pairs in terms of perftest

@@ -14,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// The server reports unexpected bytes on its TCP port and releases all resources. Package perftest tests
-// many more kinds of unexpected bytes.
+// The server reports unexpected bytes on its TCP port and releases all resources. Package perftest
+// tests many more kinds of unexpected bytes.
 func TestUnexpectedBytes(t *testing.T) {
 	const (
 		hello = "6.06\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -116,7 +116,8 @@ func (r *tester) dialGorxe(t *testing.T, p *perf.Params) (perf.Client, error) {
 	return Dial(t.Context(), r.client, r.gid, r.addr, p, Options{})
 }
 
-// A busy server sends an error in gorxe's exchange before the client has shown which protocol it uses.
+// A busy server sends an error in gorxe's exchange before the client has shown which protocol it
+// uses.
 func TestBusyServer(t *testing.T) {
 	r := newTCPTester(t, roce.Auto)
 	p, _ := parse(t, "write-bw")

@@ -10,7 +10,8 @@ import (
 )
 
 var (
-	// errNotZeros means that the client has written something that perftest's write-lat never writes.
+	// errNotZeros means that the client has written something that perftest's write-lat never
+	// writes.
 	errNotZeros = errors.New("the client's first message does not consist of zeros like ib_write_lat's, " +
 		"so its size cannot be found: start this server with the client's -s")
 	// errNoWrite means that the client has not replied to the server's first message.
@@ -21,15 +22,16 @@ var (
 // searchBytes is the part of the buffer that writeWatcher.search searches at a time.
 const searchBytes = 64 << 10
 
-// writeWatcher watches the memory that a write-lat client writes to. It finds the size of the messages,
-// which perftest does not tell. A message consists of zeros and a last byte that counts the messages of
-// one size, from 1. In a test of all sizes (-a), the first message of the next size has twice the size.
+// writeWatcher watches the memory that a write-lat client writes to. It finds the size of the
+// messages, which perftest does not tell. A message consists of zeros and a last byte that counts
+// the messages of one size, from 1. In a test of all sizes (-a), the first message of the next size
+// has twice the size.
 //
-// In write-lat the server sends first, without knowing the size either. It fills the first page of the
-// client's buffer with ones: every perftest buffer has at least one page, and the last byte of any
-// message up to this size then counts as the client's first message. The server sends larger first
-// messages when it sees a second size, because the client then runs all sizes and has memory for the
-// largest.
+// In write-lat the server sends first, without knowing the size either. It fills the first page of
+// the client's buffer with ones: every perftest buffer has at least one page, and the last byte of
+// any message up to this size then counts as the client's first message. The server sends larger
+// first messages when it sees a second size, because the client then runs all sizes and has memory
+// for the largest.
 type writeWatcher struct {
 	mr     *roce.MR
 	in     int // offset of the buffer
@@ -42,8 +44,8 @@ type writeWatcher struct {
 	searched int // position of search
 }
 
-// newWriteWatcher watches length bytes from offset in for messages of size bytes. With size 0 it finds
-// the size.
+// newWriteWatcher watches length bytes from offset in for messages of size bytes. With size 0 it
+// finds the size.
 func newWriteWatcher(mr *roce.MR, in, length, size int) *writeWatcher {
 	return &writeWatcher{mr: mr, in: in, length: length, size: size, fixed: size > 0}
 }
@@ -83,8 +85,8 @@ func (w *writeWatcher) poll() bool {
 	return false
 }
 
-// search searches the next part of the buffer for the last byte of the first message, whose size need
-// not be a power of two. If it finds the byte, the next poll returns true.
+// search searches the next part of the buffer for the last byte of the first message, whose size
+// need not be a power of two. If it finds the byte, the next poll returns true.
 func (w *writeWatcher) search() error {
 	if w.size > 0 {
 		return nil

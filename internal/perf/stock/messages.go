@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// secondMessage is the time to wait for a second message. The client of a bandwidth test sends it
-	// without waiting for a reply to the first.
+	// secondMessage is the time to wait for a second message. The client of a bandwidth test sends
+	// it without waiting for a reply to the first.
 	secondMessage = 20 * time.Millisecond
 	// longestPause is the longest pause between polls if nothing arrives for long.
 	longestPause = time.Millisecond
@@ -43,8 +43,8 @@ const (
 	echoing           // each message waits for its reply
 )
 
-// messageHandler handles the messages of one client: it counts them, reposts receives, and replies if
-// the client waits for it. It belongs to one goroutine.
+// messageHandler handles the messages of one client: it counts them, reposts receives, and replies
+// if the client waits for it. It belongs to one goroutine.
 type messageHandler struct {
 	*serverSession
 	manual  bool // the goroutine drives the device
@@ -115,8 +115,8 @@ func (h *messageHandler) run(ctx context.Context) error {
 	return err
 }
 
-// waitForRun handles completions and sleeps between them until a run begins that may need polling, or
-// the client ends.
+// waitForRun handles completions and sleeps between them until a run begins that may need polling,
+// or the client ends.
 func (h *messageHandler) waitForRun(ctx context.Context) error {
 	waiting, cancel := perf.UntilDone(ctx, h.ready)
 	defer cancel()
@@ -300,8 +300,8 @@ func (h *messageHandler) received(i, n int, now time.Time) error {
 	return nil
 }
 
-// runStart returns when the run began whose first message has arrived now: at the barrier before it, if
-// there was one.
+// runStart returns when the run began whose first message has arrived now: at the barrier before
+// it, if there was one.
 func (h *messageHandler) runStart(now time.Time) time.Time {
 	if t := time.Unix(0, h.barrier.Load()); t.After(h.last) && t.Before(now) {
 		return t
@@ -363,7 +363,8 @@ func (h *messageHandler) endRun() {
 	case h.trips.Count() > 0:
 		h.finished(h.bytes, h.count, nil, &perf.NewLatencyResult(h.trips).LatencyColumns)
 	case !h.first.IsZero():
-		// If the server polled so late that it saw all messages at once, the time and the rates are 0.
+		// If the server polled so late that it saw all messages at once, the time and the rates are
+		// 0.
 		r := perf.BandwidthResult{Messages: h.count, Time: h.last.Sub(h.first)}
 		c := &perf.BandwidthColumns{
 			Average: cli.Round(r.Rate(h.bytes)/perf.MB, 3), MsgRate: cli.Round(r.Rate(1)/1e6, 6), Unit: perf.UnitMB,

@@ -21,8 +21,8 @@ const (
 	// ipv6Extra is the number of bytes by which an RDMA WRITE Only with Immediate over IPv6 exceeds
 	// the headroom of a path MTU. Package roce reserves it.
 	ipv6Extra = 4
-	// ackTimeout is the Local ACK Timeout, 1.07 s. With all retries, a peer may be silent for 8 s. A
-	// host with one CPU that perftest polls on may not answer for 7 s, not even over TCP.
+	// ackTimeout is the Local ACK Timeout, 1.07 s. With all retries, a peer may be silent for 8 s.
+	// A host with one CPU that perftest polls on may not answer for 7 s, not even over TCP.
 	ackTimeout = 18
 	// pageBytes is the size of the smallest buffer of a perftest program.
 	pageBytes = 4096
@@ -111,7 +111,8 @@ func connect(ctx context.Context, s *session.Session, i int, k perftest.Key, mtu
 	return err
 }
 
-// peerQP returns the peer's queue pair for the session. perftest does not tell the size of its buffer.
+// peerQP returns the peer's queue pair for the session. perftest does not tell the size of its
+// buffer.
 func peerQP(k perftest.Key, mtu roce.MTU, bytes int) exchange.QP {
 	return exchange.QP{
 		Endpoint: k.Endpoint(mtu), Buffer: roce.RemoteBuffer{Addr: k.Addr, RKey: k.RKey, Len: uint64(bytes)},

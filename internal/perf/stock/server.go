@@ -17,18 +17,21 @@ import (
 )
 
 const (
-	maxQPs       = 64               // of a client
-	defaultBytes = perf.LargestSize // largest message, unless the server's user chooses a larger size
-	recvDepth    = 512              // receives posted on each queue pair, as in perftest's servers
-	maxReplies   = 16               // outstanding replies; the send queue is twice as deep for first messages
-	latencySyncs = 3                // barriers of a latency test before its first message
+	maxQPs = 64 // of a client
+	// largest message, unless the server's user chooses a larger size
+	defaultBytes = perf.LargestSize
+	recvDepth    = 512 // receives posted on each queue pair, as in perftest's servers
+	// outstanding replies; the send queue is twice as deep for first messages
+	maxReplies   = 16
+	latencySyncs = 3 // barriers of a latency test before its first message
 )
 
 // errNoTest means that the client closed the connection before its test began.
 var errNoTest = errors.New("the client closed the connection before its test began: " +
 	"check its flags, especially its GID index (-x)")
 
-// Server serves perftest clients. Its embedded Host serves gorxe clients. Set the fields before using it.
+// Server serves perftest clients. Its embedded Host serves gorxe clients. Set the fields before
+// using it.
 type Server struct {
 	perf.Host
 
@@ -109,7 +112,8 @@ func (s *Server) serve(ctx context.Context, p peer, msgs *perftest.Server, a *ac
 	var err error
 	v.s, release, err = session.NewWithin(s.Budget, s.Dev, p.local, session.Config{
 		MaxQPs: maxQPs, SendDepth: 2 * maxReplies, RecvDepth: recvDepth, Shared: true, GID: s.GID,
-		Bytes: 2 * v.bytes, // WRITEs go to the first half, which is watched, and SENDs to the second
+		// WRITEs go to the first half, which is watched, and SENDs to the second
+		Bytes: 2 * v.bytes,
 	})
 	if err != nil {
 		return err
@@ -216,8 +220,8 @@ func (v *serverSession) QueuePair(ctx context.Context, k perftest.Key) (perftest
 	return keyOf(v.s, i), nil
 }
 
-// connectedQP returns the queue pair that is connected to the peer's. Over TCP, it creates and connects
-// it. The caller holds mu.
+// connectedQP returns the queue pair that is connected to the peer's. Over TCP, it creates and
+// connects it. The caller holds mu.
 func (v *serverSession) connectedQP(ctx context.Context, k perftest.Key) (int, error) {
 	if v.acceptor != nil {
 		return v.findQP(k)
@@ -248,7 +252,8 @@ func (v *serverSession) addQP() (int, *roce.QP, error) {
 	return i, qp, v.postRecvs(i, recvDepth)
 }
 
-// postRecvs posts n receives on queue pair i, all of them with the same buffer. The caller holds mu.
+// postRecvs posts n receives on queue pair i, all of them with the same buffer. The caller holds
+// mu.
 func (v *serverSession) postRecvs(i, n int) error {
 	var wrs [perf.MaxBatch]roce.RecvWR
 	sge := []roce.SGE{v.s.MR.SGE(v.s.In(i)+v.bytes, v.bytes)}
@@ -330,8 +335,8 @@ func (v *serverSession) begin() error {
 // Report implements perftest.Host. The client of a test with one direction ignores the report.
 func (v *serverSession) Report() perftest.Report { return perftest.Report{} }
 
-// Reported implements perftest.Host. The report contains what the client of a one-sided bandwidth test
-// measured, in the unit of its flags. The server's user must have given the same flag.
+// Reported implements perftest.Host. The report contains what the client of a one-sided bandwidth
+// test measured, in the unit of its flags. The server's user must have given the same flag.
 func (v *serverSession) Reported(r perftest.Report) {
 	v.mu.Lock()
 	v.reported = true

@@ -21,8 +21,8 @@ var tests = []string{
 	"write-lat -D 0.1", "write-bw -m 256 -s 1k -n 10",
 }
 
-// Each operation works with perftest's protocol, with a server that knows the test and with one that
-// infers it, and with both kinds of progress of the server.
+// Each operation works with perftest's protocol, with a server that knows the test and with one
+// that infers it, and with both kinds of progress of the server.
 func TestOperations(t *testing.T) {
 	for _, progress := range []roce.Progress{roce.Auto, roce.Manual} {
 		r := newTCPTester(t, progress)
@@ -47,8 +47,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// checkUnknownSize checks that write-lat with messages beyond a page fails, soon and with a reason, if
-// the server does not know their size.
+// checkUnknownSize checks that write-lat with messages beyond a page fails, soon and with a reason,
+// if the server does not know their size.
 func (r *tester) checkUnknownSize(t *testing.T, p *perf.Params, run perf.Run) {
 	t.Helper()
 	c, err := r.dial(t, p, Options{})
@@ -64,8 +64,8 @@ func (r *tester) checkUnknownSize(t *testing.T, p *perf.Params, run perf.Run) {
 	}
 }
 
-// In a test of all sizes, the server sees each size. write-lat does not announce a new size; SENDs have
-// a barrier between sizes.
+// In a test of all sizes, the server sees each size. write-lat does not announce a new size; SENDs
+// have a barrier between sizes.
 func TestAllSizes(t *testing.T) {
 	r := newTCPTester(t, roce.Manual)
 	for _, known := range []bool{true, false} {

@@ -247,8 +247,8 @@ func checkColumns(t *testing.T, p *perf.Params, row *perf.Row) {
 }
 
 // checkServed checks the server's row. The server knows the result of one-sided bandwidth from the
-// client, and that of SENDs and write-lat from its own observation. It knows nothing about READs and
-// atomics of latency tests.
+// client, and that of SENDs and write-lat from its own observation. It knows nothing about READs
+// and atomics of latency tests.
 func (r *tester) checkServed(t *testing.T, p *perf.Params, run perf.Run, row *perf.Row) {
 	t.Helper()
 	if p.Operation.Latency && p.Operation.Reply == perf.ReplyNone {

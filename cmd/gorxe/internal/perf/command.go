@@ -158,8 +158,8 @@ func (f *flags) client(
 // errStopped means that the server has ended an endless test.
 var errStopped = errors.New("the server was stopped")
 
-// runs performs the runs, or the only one again and again. Stopping either side ends an endless test
-// without an error.
+// runs performs the runs, or the only one again and again. Stopping either side ends an endless
+// test without an error.
 func (f *flags) runs(ctx context.Context, c perf.Client, runs []perf.Run, out *printer) error {
 	for i := 0; i < len(runs) || f.test.Infinite; i++ {
 		row, err := c.Run(ctx, runs[min(i, len(runs)-1)])

@@ -98,8 +98,8 @@ func TestHeadMentionsReducedMTU(t *testing.T) {
 	}
 }
 
-// If several clients arrive at the same time, the first one is served. Refusing another one does not end
-// the server.
+// If several clients arrive at the same time, the first one is served. Refusing another one does
+// not end the server.
 func TestOnlySession(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	_, p := parse(t, "write-bw")

@@ -12,7 +12,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// minDialTime is the shortest time limit for a connection. A lost message is repeated after a second.
+// minDialTime is the shortest time limit for a connection. A lost message is repeated after a
+// second.
 const minDialTime = 5 * time.Second
 
 // runRping pings an rping server.

@@ -17,7 +17,8 @@ import (
 
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
-	Event    string           `json:"event"` // up, gids, link-up, link-down, mtu, session, error, down
+	// up, gids, link-up, link-down, mtu, session, error, down
+	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
 	GIDs     []roce.GIDEntry  `json:"gids,omitempty"`
@@ -28,8 +29,8 @@ type line struct {
 	Counters *roce.Counters   `json:"counters,omitempty"`
 }
 
-// printer prints events. The state and the counters are the command's result and go to out; other events
-// go to diag. With --json everything goes to out. It is safe for concurrent use.
+// printer prints events. The state and the counters are the command's result and go to out; other
+// events go to diag. With --json everything goes to out. It is safe for concurrent use.
 type printer struct {
 	mu        sync.Mutex
 	out, diag io.Writer
