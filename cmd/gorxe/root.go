@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/bench"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
@@ -16,7 +17,6 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/sim"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/statusbyte"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
-	"github.com/gorxe/gorxe/internal/bench"
 	"github.com/gorxe/gorxe/internal/cli"
 )
 

@@ -13,42 +13,38 @@ import (
 )
 
 const (
-	// bareBatch is how many frames go to the port at once; more gain nothing (the kernel sends some 32 a call).
+	// bareBatch is the number of frames per call of the port. More do not help: the kernel sends
+	// about 32 per system call.
 	bareBatch = 32
-	// Headers of an RC WRITE in IPv4: what its frames have on top of the payload.
-	etherHeader = 14 + 20 + 8
-	rethLen     = 16
-	hopLimit    = 64
+	// Headers of an RC WRITE over IPv4.
+	netHeader = 14 + 20 + 8
+	rethLen   = 16
+	hopLimit  = 64
 )
 
-// errLost: a round trip came to nothing.
-var errLost = errors.New("no answer for a second: something else on this machine takes all its time, or the peer has died")
-
-const patience = time.Second
-
-// bare sends frames as long as gorxe's, on the same port code, without any protocol: the yardstick.
+// bare sends frames as long as gorxe's on the same port code, without a protocol.
 type bare struct {
 	spec *spec
 	port driver.Port
 	addr netip.Addr
 
-	frame []byte // a whole frame; what is sent is a copy
-	at    int    // of its serial number
-	out   []byte // where the receiver copies payloads to, a message at a time; nil: nowhere
-	done  int    // of out
+	frame []byte // every sent frame is a copy of it
+	at    int    // offset of the serial number in it
+	out   []byte // where the receiver copies payloads to, a message at a time; nil: no copy
+	done  int    // bytes in out
 	one   [1]driver.Buf
 }
 
-// frameSize is what a packet of gorxe's occupies: an only packet with RETH for small messages, a middle one
-// for those of many packets.
+// frameSize returns the size of a packet of gorxe: an only packet with RETH for small messages, a
+// middle packet for others.
 func (s *spec) frameSize() int {
 	if s.Size > int(s.MTU) {
-		return etherHeader + bth.HeaderLen + int(s.MTU) + bth.ICRCLen
+		return netHeader + bth.HeaderLen + int(s.MTU) + bth.ICRCLen
 	}
-	return etherHeader + bth.HeaderLen + rethLen + s.Size + bth.ICRCLen
+	return netHeader + bth.HeaderLen + rethLen + s.Size + bth.ICRCLen
 }
 
-// payload is how many bytes of a message one frame stands for.
+// payload returns the number of message bytes in a frame.
 func (s *spec) payload() int { return min(s.Size, int(s.MTU)) }
 
 func newBare(s *spec, port driver.Port) (*bare, error) {
@@ -56,17 +52,12 @@ func newBare(s *spec, port driver.Port) (*bare, error) {
 	if !ok {
 		return nil, errors.New("the port does not know its addresses")
 	}
-	addr, err := ipv4Of(net.Addrs())
-	return &bare{spec: s, port: port, addr: addr}, err
-}
-
-func ipv4Of(list []netip.Prefix) (netip.Addr, error) {
-	for _, p := range list {
+	for _, p := range net.Addrs() {
 		if p.Addr().Is4() {
-			return p.Addr(), nil
+			return &bare{spec: s, port: port, addr: p.Addr()}, nil
 		}
 	}
-	return netip.Addr{}, errors.New("the interface has no IPv4 address")
+	return nil, errors.New("the interface has no IPv4 address")
 }
 
 func (b *bare) hello() hello {
@@ -83,21 +74,20 @@ func (b *bare) run(peer *hello, ready func(), h *halt) (outcome, error) {
 	case b.spec.Test == pingpong && b.spec.Active:
 		return b.ping(h)
 	case b.spec.Test == pingpong:
-		return b.echo(h)
+		return outcome{}, b.echo(h)
 	case b.spec.Active:
-		return b.pour(h)
+		return outcome{}, b.send(h)
 	}
 	return b.count(h)
 }
 
+// build builds the frame.
 func (b *bare) build(peer *hello) {
-	size := b.spec.frameSize()
-	if size > b.port.Info().MaxFrame {
-		size = b.port.Info().MaxFrame
-	}
+	info := b.port.Info()
+	size := min(b.spec.frameSize(), info.MaxFrame)
 	var header [bth.MaxNetHeader]byte
 	n := frame.PutHeaders(header[:], &frame.Address{
-		SrcMAC: b.port.Info().MAC, DstMAC: peer.MAC, Src: bth.GIDFromAddr(b.addr), Dst: bth.GIDFromAddr(peer.Addr),
+		SrcMAC: info.MAC, DstMAC: peer.MAC, Src: bth.GIDFromAddr(b.addr), Dst: bth.GIDFromAddr(peer.Addr),
 		SrcPort: frame.SourcePort(1, 1), HopLimit: hopLimit,
 	})
 	b.frame = make([]byte, size)
@@ -110,30 +100,30 @@ func (b *bare) build(peer *hello) {
 	e.Finish(b.frame, n) // lengths and the IP checksum
 }
 
-// write makes a frame in a transmit buffer.
+// write writes a frame into a transmit buffer.
 func (b *bare) write(buf *driver.Buf, serial uint64) {
 	buf.B = buf.B[:copy(buf.B, b.frame)]
 	binary.LittleEndian.PutUint64(buf.B[b.at:], serial)
 }
 
-// pour sends as fast as it goes. The receiver counts.
-func (b *bare) pour(h *halt) (outcome, error) {
+// send sends as fast as possible. The receiver counts.
+func (b *bare) send(h *halt) error {
 	var bufs [bareBatch]driver.Buf
 	serial := uint64(0)
-	for end := time.Now().Add(b.spec.Warmup + b.spec.Duration); time.Now().Before(end) && !h.now(); {
+	return drive(b.spec, h, func() error {
 		n := b.port.Alloc(bufs[:])
 		for i := range bufs[:n] {
 			b.write(&bufs[i], serial)
 			serial++
 		}
 		if _, err := b.port.Send(bufs[:n]); err != nil {
-			return outcome{}, fmt.Errorf("send bare frames: %w", err)
+			return fmt.Errorf("send bare frames: %w", err)
 		}
-	}
-	return outcome{}, nil
+		return nil
+	})
 }
 
-// count receives until it is told to stop and nothing is left.
+// count receives until halt is set and nothing is left.
 func (b *bare) count(h *halt) (outcome, error) {
 	var bufs [bareBatch]driver.Buf
 	w := window{warmup: b.spec.Warmup}
@@ -150,7 +140,7 @@ func (b *bare) count(h *halt) (outcome, error) {
 			idle = now
 			continue
 		}
-		if h.now() {
+		if h.isSet() {
 			return w.outcome(), nil
 		}
 		if now.Sub(idle) >= idleSpin {
@@ -162,7 +152,7 @@ func (b *bare) count(h *halt) (outcome, error) {
 	}
 }
 
-// deliver copies a frame's payload out, if that is asked for.
+// deliver copies the payload of a frame if the lane copies.
 func (b *bare) deliver(f []byte) {
 	n := b.spec.payload()
 	if b.out == nil || len(f) != len(b.frame) {
@@ -174,19 +164,19 @@ func (b *bare) deliver(f []byte) {
 	b.done += copy(b.out[b.done:], f[len(f)-bth.ICRCLen-n:len(f)-bth.ICRCLen])
 }
 
-// ping sends a frame and waits for its answer, again and again.
+// ping sends a frame and waits for the reply, again and again.
 func (b *bare) ping(h *halt) (outcome, error) {
 	t := newTrips(b.spec)
 	for serial := uint64(1); ; serial++ {
-		if err := b.send(serial); err != nil {
+		if err := b.sendOne(serial); err != nil {
 			return outcome{}, err
 		}
 		for got := uint64(0); got != serial; {
 			var err error
-			if got, err = b.await(h, t.last.Add(patience)); err != nil {
+			if got, err = b.await(h, t.last.Add(replyTimeout)); err != nil {
 				return outcome{}, err
 			}
-			if got == stopped {
+			if got == halted {
 				return t.outcome(), nil
 			}
 		}
@@ -197,21 +187,21 @@ func (b *bare) ping(h *halt) (outcome, error) {
 }
 
 // echo answers every frame with one of the same serial number.
-func (b *bare) echo(h *halt) (outcome, error) {
+func (b *bare) echo(h *halt) error {
 	for {
 		serial, err := b.await(h, time.Time{})
-		if err != nil || serial == stopped {
-			return outcome{}, err
+		if err != nil || serial == halted {
+			return err
 		}
-		if err := b.send(serial); err != nil {
-			return outcome{}, err
+		if err := b.sendOne(serial); err != nil {
+			return err
 		}
 	}
 }
 
-func (b *bare) send(serial uint64) error {
+func (b *bare) sendOne(serial uint64) error {
 	for b.port.Alloc(b.one[:]) == 0 {
-		// The kernel gives the buffers back in time.
+		// The kernel returns the buffers soon.
 	}
 	b.write(&b.one[0], serial)
 	if _, err := b.port.Send(b.one[:]); err != nil {
@@ -220,37 +210,37 @@ func (b *bare) send(serial uint64) error {
 	return nil
 }
 
-// stopped is no serial number: it says that it is time to end.
-const stopped = 0
+// halted is not a serial number: await returns it when halt is set.
+const halted = 0
 
-// await returns the serial number of the next frame.
+// await returns the serial number of the next frame. The zero deadline means none.
 func (b *bare) await(h *halt, deadline time.Time) (uint64, error) {
-	for turns := 1; ; turns++ {
+	for polls := 1; ; polls++ {
 		if b.port.Receive(b.one[:]) == 1 {
 			serial := uint64(0)
 			if len(b.one[0].B) == len(b.frame) {
 				serial = binary.LittleEndian.Uint64(b.one[0].B[b.at:])
 			}
 			b.port.Release(b.one[:])
-			if serial != stopped {
+			if serial != 0 {
 				return serial, nil
 			}
 			continue
 		}
-		if b.spec.Spin && turns%lookEvery != 0 {
+		if b.spec.Spin && polls%haltEvery != 0 {
 			continue
 		}
-		if h.now() {
-			return stopped, nil
+		if h.isSet() {
+			return halted, nil
 		}
 		if !deadline.IsZero() && time.Now().After(deadline) {
-			return stopped, errLost
+			return halted, errLost
 		}
 		if b.spec.Spin {
 			continue
 		}
 		if err := b.port.Wait(napTime); err != nil {
-			return stopped, fmt.Errorf("wait for a bare frame: %w", err)
+			return halted, fmt.Errorf("wait for a bare frame: %w", err)
 		}
 	}
 }

@@ -2,33 +2,33 @@ package bench
 
 import "github.com/gorxe/gorxe/bth"
 
-// kind is who moves the bytes of a lane.
+// kind says what transports the messages of a lane.
 type kind string
 
 const (
 	kindGorxe kind = "gorxe"
 	kindBare  kind = "afxdp"      // bare frames on a Port, AF_XDP or in memory
-	kindCopy  kind = "afxdp-copy" // the same, and the receiver copies each payload out, as whoever delivers it must
+	kindCopy  kind = "afxdp-copy" // the same, and the receiver copies the payloads
 	kindTCP   kind = "tcp"
 	kindNoTSO kind = "tcp-notso" // TCP without segmentation offload, with segments of the path MTU
 	kindUDP   kind = "udp"
 )
 
-// bare tells whether frames without a protocol are meant.
+// bare reports whether the lane sends frames without a protocol.
 func (k kind) bare() bool { return k == kindBare || k == kindCopy }
 
-// test is the shape of a measurement.
+// test is the pattern of the messages.
 type test string
 
 const (
-	stream   test = "stream"   // one way, as fast as it goes
-	pingpong test = "pingpong" // one message at a time, there and back
+	stream   test = "stream"   // one direction, as fast as possible
+	pingpong test = "pingpong" // one message at a time, back and forth
 )
 
-// Names of the lanes besides those of their kinds.
+// Names of lanes that are not names of kinds.
 const (
 	laneLossless    = "lossless"
-	laneMemory      = "memory" // bare frames on the in-memory link
+	laneMemory      = "memory" // bare frames on the link in memory
 	laneMemoryCopy  = "memory-copy"
 	laneTCPLossless = "tcp-lossless"
 )
@@ -40,19 +40,19 @@ const (
 	unitLatency = "us"
 )
 
-// lane is one competitor in a figure.
+// lane is one competitor of a figure.
 type lane struct {
 	name string
 	kind kind
-	loss float64 // share of packets lost, in each direction
+	loss float64 // share of lost packets in each direction
 }
 
-// row sets one lane against another.
+// row compares a lane with another one.
 type row struct {
-	name     string // of the result; the figure's if empty
-	lane     string // empty: gorxe
-	baseline string // as the result calls it
-	against  string // the baseline's lane, if it is called otherwise
+	name     string // of the result; "" means the name of the figure
+	lane     string // "" means gorxe
+	baseline string // name of the baseline in the output
+	against  string // the baseline's lane; "" means that of the same name
 }
 
 func (r *row) lanes() (lane, against string) {
@@ -66,16 +66,16 @@ func (r *row) lanes() (lane, against string) {
 	return lane, against
 }
 
-// figure is one thing to be measured.
+// figure is one quantity to measure.
 type figure struct {
 	name  string
-	title string // for the picture
+	title string // in the plot
 	unit  string
 	test  test
 	size  int // bytes of a message
 	mtu   bth.MTU
-	spin  bool // nobody ever blocks
-	rare  bool // what happens now and then decides: few long measurements instead of many short ones
+	spin  bool // no side ever blocks
+	rare  bool // rare events matter: few long measurements instead of many short ones
 	lanes []lane
 	rows  []row
 }
@@ -86,7 +86,7 @@ const (
 	lossRate  = 0.01
 	smallSize = 64
 	wordSize  = 8
-	// pairMTU lets path MTU 4096 through, with all headers there may be.
+	// pairMTU is the MTU of the veth pair: path MTU 4096 with all headers.
 	pairMTU = 4200
 	// largest is the largest path MTU that fits pairMTU.
 	largest = bth.MTU(4096)
@@ -101,35 +101,41 @@ var (
 	laneUDP   = lane{name: string(kindUDP), kind: kindUDP}
 )
 
-// figures lists what is measured on a veth pair.
+// figures returns the figures on a veth pair.
 func figures() []figure {
 	bandwidth := func(name, title string, mtu bth.MTU) figure {
 		return figure{
 			name: name, title: title, unit: unitBW, test: stream, size: bulk, mtu: mtu,
 			lanes: []lane{laneGorxe, laneBare, laneCopy, laneTCP, laneNoTSO},
-			rows:  []row{{baseline: "afxdp"}, {baseline: "afxdp-copy"}, {baseline: "tcp"}, {baseline: "tcp-notso"}},
+			rows: []row{
+				{baseline: "afxdp"}, {baseline: "afxdp-copy"}, {baseline: "tcp"}, {baseline: "tcp-notso"},
+			},
 		}
 	}
 	return []figure{
 		{
-			name: "write_rate_64B", title: "64 B WRITE", unit: unitRate, test: stream, size: smallSize, mtu: largest,
+			name: "write_rate_64B", title: "64 B WRITE", unit: unitRate, test: stream, size: smallSize,
+			mtu:   largest,
 			lanes: []lane{laneGorxe, laneBare, laneUDP},
 			rows:  []row{{baseline: "afxdp"}, {baseline: "udp"}},
 		},
 		bandwidth("write_bw_64KiB_mtu1024", "64 KiB WRITE, MTU 1024", 1024),
 		bandwidth("write_bw_64KiB_mtu4096", "64 KiB WRITE, MTU 4096", largest),
 		{
-			name: "write_lat_8B", title: "8 B WRITE, spinning", unit: unitLatency, test: pingpong, size: wordSize, mtu: largest, spin: true,
+			name: "write_lat_8B", title: "8 B WRITE, spinning", unit: unitLatency, test: pingpong,
+			size: wordSize, mtu: largest, spin: true,
 			lanes: []lane{laneGorxe, laneBare, laneTCP, laneUDP},
 			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}, {baseline: "udp"}},
 		},
 		{
-			name: "write_lat_8B_blocking", title: "8 B WRITE, blocking", unit: unitLatency, test: pingpong, size: wordSize, mtu: largest,
+			name: "write_lat_8B_blocking", title: "8 B WRITE, blocking", unit: unitLatency, test: pingpong,
+			size: wordSize, mtu: largest,
 			lanes: []lane{laneGorxe, laneBare, laneTCP},
 			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}},
 		},
 		{
-			name: "goodput_1pct_loss", title: "64 KiB WRITE, 1 % loss", unit: unitBW, test: stream, size: bulk, mtu: largest, rare: true,
+			name: "goodput_1pct_loss", title: "64 KiB WRITE, 1 % loss", unit: unitBW, test: stream,
+			size: bulk, mtu: largest, rare: true,
 			lanes: []lane{
 				{name: string(kindGorxe), kind: kindGorxe, loss: lossRate},
 				{name: laneLossless, kind: kindGorxe},
@@ -139,14 +145,17 @@ func figures() []figure {
 			rows: []row{
 				{baseline: laneLossless},
 				{baseline: "tcp"},
-				{name: "tcp_goodput_1pct_loss", lane: "tcp", baseline: laneLossless, against: laneTCPLossless},
+				{
+					name: "tcp_goodput_1pct_loss", lane: "tcp", baseline: laneLossless,
+					against: laneTCPLossless,
+				},
 			},
 		},
 	}
 }
 
-// memoryFigures are those that make sense on the in-memory link: no kernel, so no sockets to compare with, and nothing to
-// wait for.
+// memoryFigures returns the figures on the link in memory. Without a kernel there are no sockets to
+// compare with.
 func memoryFigures() []figure {
 	var list []figure
 	for _, f := range figures() {
@@ -172,11 +181,11 @@ func memoryFigures() []figure {
 	return list
 }
 
-// names lists the figures' names.
-func names(list []figure) []string {
-	n := make([]string, len(list))
-	for i := range list {
-		n[i] = list[i].name
+// Names returns the names of the figures.
+func Names() []string {
+	var n []string
+	for _, f := range figures() {
+		n = append(n, f.name)
 	}
 	return n
 }

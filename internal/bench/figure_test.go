@@ -11,8 +11,8 @@ import (
 	"github.com/gorxe/gorxe/papers/kit"
 )
 
-// What scripts may rely on: these figures against these baselines.
-func TestPromisedRows(t *testing.T) {
+// Scripts rely on these figures and baselines.
+func TestStableRows(t *testing.T) {
 	have := map[string][]string{}
 	for _, f := range figures() {
 		for _, r := range f.results(nil) {
@@ -28,33 +28,33 @@ func TestPromisedRows(t *testing.T) {
 	} {
 		for _, b := range baselines {
 			if !slices.Contains(have[name], b) {
-				t.Errorf("%s is not set against %s", name, b)
+				t.Errorf("%s is not compared with %s", name, b)
 			}
 		}
 	}
 }
 
-// Every row's lanes are measured, on the veth pair and in memory.
+// The lanes of every row are measured, on the veth pair and in memory.
 func TestRowsHaveLanes(t *testing.T) {
 	for _, f := range slices.Concat(figures(), memoryFigures()) {
 		if len(f.rows) == 0 {
-			t.Errorf("%s is compared with nothing", f.name)
+			t.Errorf("%s has no rows", f.name)
 		}
 		for i := range f.rows {
 			lane, against := f.rows[i].lanes()
 			for _, name := range []string{lane, against} {
 				if !slices.ContainsFunc(f.lanes, func(l competitor) bool { return l.name == name }) {
-					t.Errorf("%s needs lane %s, which is not measured", f.name, name)
+					t.Errorf("%s has no lane %s", f.name, name)
 				}
 			}
 		}
 	}
 }
 
-// competitor is lane, where a variable hides that name.
+// competitor is lane where a variable has that name.
 type competitor = lane
 
-// Bare frames are as long as those that gorxe puts on the wire for the same messages.
+// Bare frames have the size of gorxe's packets for the same messages.
 func TestFrameSize(t *testing.T) {
 	for _, c := range []struct {
 		size int
@@ -67,12 +67,13 @@ func TestFrameSize(t *testing.T) {
 	} {
 		s := spec{Size: c.size, MTU: c.mtu}
 		if got := s.frameSize(); got != c.want {
-			t.Errorf("%d bytes at MTU %d: %d, want %d", c.size, c.mtu, got, c.want)
+			t.Errorf("frameSize() = %d for %d bytes at MTU %d, want %d", got, c.size, c.mtu, c.want)
 		}
 	}
 }
 
-// Values come out in the figure's unit, whoever of the two sides counted, and CPU time is that of both and of the kernel's threads.
+// Values are in the unit of the figure, whichever side counted. CPU time is that of both sides
+// and of the kernel's threads.
 func TestSample(t *testing.T) {
 	second := outcome{Messages: 1e6, All: 2e6, Elapsed: time.Second}
 	cpu := outcome{CPU: 200 * time.Millisecond}
@@ -86,41 +87,42 @@ func TestSample(t *testing.T) {
 		{"rate, sender counts", figure{unit: unitRate}, spec{Size: 64, MTU: 4096}, second, cpu, sample{value: 1}},
 		{"bandwidth, sender counts", figure{unit: unitBW}, spec{Kind: kindGorxe, Size: 1000, MTU: 4096}, second, cpu, sample{value: 8, cpu: 0.15}},
 		{"bandwidth, receiver counts", figure{unit: unitBW}, spec{Kind: kindTCP, Size: 1000, MTU: 4096}, cpu, second, sample{value: 8, cpu: 0.15}},
-		{"bare frames count for their payload", figure{unit: unitBW}, spec{Kind: kindBare, Size: 65536, MTU: 1000}, cpu, second, sample{value: 8, cpu: 0.15}},
+		{"only the payload of bare frames counts", figure{unit: unitBW}, spec{Kind: kindBare, Size: 65536, MTU: 1000}, cpu, second, sample{value: 8, cpu: 0.15}},
 		{"latency", figure{unit: unitLatency}, spec{}, outcome{Messages: 9, All: 9, Elapsed: 1, P50: 2500, P99: 9000}, cpu, sample{value: 2.5, p99: 9}},
 	} {
 		got, err := c.f.sample(&c.s, &c.a, &c.b, 100*time.Millisecond)
 		if err != nil || math.Abs(got.value-c.want.value) > 1e-9 || math.Abs(got.cpu-c.want.cpu) > 1e-9 || got.p99 != c.want.p99 {
-			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+			t.Errorf("%s: sample() = %+v, %v, want %+v", c.name, got, err, c.want)
 		}
 	}
 }
 
-// Where nothing arrived there is no figure.
+// A measurement in which nothing arrived has no value.
 func TestEmptySample(t *testing.T) {
 	f := figure{unit: unitBW}
 	for _, b := range []outcome{{}, {Messages: 1000}} {
-		if _, err := f.sample(&spec{Duration: time.Second}, &outcome{}, &b, 0); !errors.Is(err, errNothing) {
-			t.Errorf("%+v: %v; want errNothing", b, err)
+		if _, err := f.sample(&spec{Duration: time.Second}, &outcome{}, &b, 0); !errors.Is(err, kit.ErrIdle) {
+			t.Errorf("sample(%+v) = %v, want ErrIdle", b, err)
 		}
 	}
 }
 
-// What happens now and then is measured in few rounds, and longer; in the first of them, so that one round has everything.
+// Figures with rare events are measured in few rounds, but longer. The first round has all figures.
 func TestRareFigures(t *testing.T) {
 	often, rare := figure{lanes: []lane{laneGorxe}}, figure{lanes: []lane{laneGorxe, laneTCP}, rare: true}
-	b := &bench{figures: []figure{often, rare}, duration: time.Second}
+	b := &bench{figures: []figure{often, rare}, Config: Config{Options: kit.Options{Duration: time.Second}}}
 	for rounds, want := range map[int]int{1: 3, 5: 5 + 2, 6: 6 + 4, 25: 25 + 10} {
-		if b.rounds = rounds; b.steps() != want {
-			t.Errorf("%d measurements in %d rounds, want %d", b.steps(), rounds, want)
+		if b.Rounds = rounds; b.steps() != want {
+			t.Errorf("steps() = %d in %d rounds, want %d", b.steps(), rounds, want)
 		}
 	}
-	if b.durationOf(&often) != time.Second || b.durationOf(&rare) != rarely*time.Second {
-		t.Errorf("they take %v and %v", b.durationOf(&often), b.durationOf(&rare))
+	if b.durationOf(&often) != time.Second || b.durationOf(&rare) != rareRounds*time.Second {
+		t.Errorf("durations are %v and %v, want 1s and 5s", b.durationOf(&often), b.durationOf(&rare))
 	}
 }
 
-// Medians of the rounds, their ratio, and the spread of the single rounds' ratios.
+// Results have the medians of the rounds, their ratio, and the spread of the ratios of single
+// rounds.
 func TestResults(t *testing.T) {
 	f := figure{name: "f", unit: unitBW, rows: []row{{baseline: "afxdp"}, {name: "g", lane: "tcp", baseline: "lossless", against: "other"}}}
 	list := f.results(map[string][]sample{
@@ -129,10 +131,10 @@ func TestResults(t *testing.T) {
 		"tcp":   {{value: 1}}, "other": {{value: 4}},
 	})
 	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Spread: 1.2}, CPU: 2, Retransmits: 3}
-	if list[0] != want { // no ratio: the rounds scatter too far
-		t.Errorf("got  %+v\nwant %+v", list[0], want)
+	if list[0] != want { // no ratio: the rounds differ too much
+		t.Errorf("result is %+v, want %+v", list[0], want)
 	}
 	if r := list[1]; r.Name != "g" || r.Baseline != "lossless" || *r.Ratio != 0.25 {
-		t.Errorf("%+v; want g at 0.25 of lossless", r)
+		t.Errorf("result is %+v, want g at 0.25 of lossless", r)
 	}
 }

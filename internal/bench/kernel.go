@@ -11,20 +11,22 @@ import (
 )
 
 const (
-	udpBatch = 64 // messages a system call
-	// udpBuffer is what a UDP socket may hold: as much as the rings of a port.
+	udpBatch = 64 // datagrams per system call
+	// udpBuffer is the size of a UDP socket's buffers, as much as the rings of a port hold.
 	udpBuffer = 4 << 20
-	// readSize is how much TCP's receiver asks for at a time.
-	readSize  = 256 * kib
-	sleepTime = 100 * time.Millisecond // of a blocked socket, between two looks at the outside world
+	// readSize is the size of a read from TCP.
+	readSize = 256 * kib
+	// socketTimeout is how long a blocked socket waits before it checks halt.
+	socketTimeout = 100 * time.Millisecond
 )
 
-// kernel is TCP or UDP by plain system calls on the measuring thread: no Go net package in between.
+// kernel measures TCP or UDP with plain system calls on the measuring thread, without Go's net
+// package.
 type kernel struct {
 	spec   *spec
 	iface  string
 	addr   netip.Addr
-	listen int // of TCP's passive side
+	listen int // socket of TCP's passive side, otherwise -1
 	fd     int
 	port   uint16
 	undo   func() error
@@ -32,8 +34,10 @@ type kernel struct {
 }
 
 func newKernel(s *spec, iface string, addr netip.Addr) (_ *kernel, err error) {
-	k := &kernel{spec: s, iface: iface, addr: addr, listen: -1, fd: -1, undo: func() error { return nil }}
-	k.buf = make([]byte, max(readSize, s.Size))
+	k := &kernel{
+		spec: s, iface: iface, addr: addr, listen: -1, fd: -1,
+		undo: func() error { return nil }, buf: make([]byte, max(readSize, s.Size)),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -63,7 +67,7 @@ func (k *kernel) open() error {
 	}
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("make a socket: %w", err)
+		return fmt.Errorf("create a socket: %w", err)
 	}
 	k.fd = fd
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: k.addr.As4()}); err != nil {
@@ -74,7 +78,7 @@ func (k *kernel) open() error {
 	}
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
-		return fmt.Errorf("ask for the socket's port: %w", err)
+		return fmt.Errorf("read the port of a socket: %w", err)
 	}
 	in, ok := sa.(*unix.SockaddrInet4)
 	if !ok {
@@ -90,23 +94,24 @@ func (k *kernel) open() error {
 	return nil
 }
 
-// tune sets options; those of a listening socket hold for what it accepts.
+// tune sets socket options. Accepted sockets inherit those of the listening socket.
 func (k *kernel) tune() error {
-	tv := unix.NsecToTimeval(int64(sleepTime))
+	tv := unix.NsecToTimeval(int64(socketTimeout))
 	err := errors.Join(
 		unix.SetsockoptTimeval(k.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv),
 		unix.SetsockoptTimeval(k.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv),
 	)
-	switch {
-	case !k.tcp():
-		err = errors.Join(err,
-			unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpBuffer),
-			unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, udpBuffer))
-	case k.spec.Kind == kindNoTSO:
-		err = errors.Join(err, unix.SetsockoptInt(k.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, int(k.spec.MTU)))
-		fallthrough
-	default:
-		err = errors.Join(err, unix.SetsockoptInt(k.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	set := func(level, option, value int) {
+		err = errors.Join(err, unix.SetsockoptInt(k.fd, level, option, value))
+	}
+	if k.tcp() {
+		if k.spec.Kind == kindNoTSO {
+			set(unix.IPPROTO_TCP, unix.TCP_MAXSEG, int(k.spec.MTU))
+		}
+		set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	} else {
+		set(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpBuffer)
+		set(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, udpBuffer)
 	}
 	if err != nil {
 		return fmt.Errorf("set socket options: %w", err)
@@ -128,7 +133,7 @@ func (k *kernel) close() error {
 
 func (k *kernel) run(peer *hello, ready func(), h *halt) (outcome, error) {
 	if k.listen >= 0 {
-		ready() // the kernel completes the peer's connect by itself
+		ready() // the kernel completes the peer's connect on its own
 		if err := k.accept(h); err != nil || k.fd < 0 {
 			return outcome{}, err
 		}
@@ -143,14 +148,10 @@ func (k *kernel) run(peer *hello, ready func(), h *halt) (outcome, error) {
 		return k.ping(h)
 	case k.spec.Test == pingpong:
 		return outcome{}, k.echo(h)
-	case k.tcp() && k.spec.Active:
-		return outcome{}, k.pour(h)
-	case k.tcp():
-		return k.drain(h)
 	case k.spec.Active:
-		return outcome{}, k.pourUDP(h)
+		return outcome{}, k.send(h)
 	}
-	return k.drainUDP(h)
+	return k.count(h)
 }
 
 func (k *kernel) connect(peer *hello) error {
@@ -164,103 +165,102 @@ func (k *kernel) connect(peer *hello) error {
 }
 
 func (k *kernel) accept(h *halt) error {
-	for !h.now() {
+	for !h.isSet() {
 		fd, _, err := unix.Accept4(k.listen, unix.SOCK_CLOEXEC)
 		if err == nil {
 			k.fd = fd
 			return k.tune()
 		}
-		if !passing(err) {
+		if !temporary(err) {
 			return fmt.Errorf("accept: %w", err)
 		}
 	}
 	return nil
 }
 
-// passing errors are those after which one tries again.
-func passing(err error) bool {
+// temporary reports whether a system call may succeed if it is repeated. connect returns EALREADY or
+// EINPROGRESS after SO_SNDTIMEO.
+func temporary(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) ||
-		errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINPROGRESS) // a connect that ran into SO_SNDTIMEO
+		errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINPROGRESS)
 }
 
-// retry repeats f while its errors are passing ones, for some seconds.
+// retry repeats f while its errors are temporary, for at most connectTimeout.
 func retry(f func() error) error {
-	for deadline := time.Now().Add(connectTime); ; {
+	for deadline := time.Now().Add(connectTimeout); ; {
 		err := f()
 		if err == nil || errors.Is(err, unix.EISCONN) {
 			return nil
 		}
-		if !passing(err) || time.Now().After(deadline) {
+		if !temporary(err) || time.Now().After(deadline) {
 			return err
 		}
 	}
 }
 
-// pour writes messages into the TCP connection as fast as it takes them.
-func (k *kernel) pour(h *halt) error {
+// send sends messages as fast as the socket takes them.
+func (k *kernel) send(h *halt) error {
 	msg := k.buf[:k.spec.Size]
-	for end := time.Now().Add(k.spec.Warmup + k.spec.Duration); time.Now().Before(end) && !h.now(); {
-		if _, err := unix.Write(k.fd, msg); err != nil && !passing(err) {
-			return fmt.Errorf("write to TCP: %w", err)
+	write := func() error {
+		_, err := unix.Write(k.fd, msg)
+		return err
+	}
+	if !k.tcp() {
+		m := newMessages(udpBatch, k.spec.Size)
+		write = func() error {
+			_, err := m.send(k.fd)
+			if errors.Is(err, unix.ENOBUFS) {
+				err = nil // the datagrams are lost
+			}
+			return err
 		}
 	}
-	return nil
+	return drive(k.spec, h, func() error {
+		if err := write(); err != nil && !temporary(err) {
+			return fmt.Errorf("send %s: %w", k.spec.Kind, err)
+		}
+		return nil
+	})
 }
 
-// drain reads from TCP. It counts bytes, and tells them as messages.
-func (k *kernel) drain(h *halt) (outcome, error) {
+// count receives until halt is set and nothing is left.
+func (k *kernel) count(h *halt) (outcome, error) {
+	if !k.tcp() {
+		m := newMessages(udpBatch, k.spec.Size)
+		return k.countWith(h, func() (int, error) { return m.receive(k.fd) })
+	}
+	o, err := k.countWith(h, func() (int, error) { return unix.Read(k.fd, k.buf) })
+	o.Messages /= uint64(k.spec.Size) // bytes
+	o.All /= uint64(k.spec.Size)
+	return o, err
+}
+
+// countWith sums up the results of receive.
+func (k *kernel) countWith(h *halt, receive func() (int, error)) (outcome, error) {
 	w := window{warmup: k.spec.Warmup}
 	for {
-		n, err := unix.Read(k.fd, k.buf)
+		n, err := receive()
 		switch {
 		case n > 0:
 			w.add(time.Now(), uint64(n))
-		case err != nil && !passing(err):
-			return outcome{}, fmt.Errorf("read from TCP: %w", err)
-		case h.now():
-			o := w.outcome()
-			o.Messages /= uint64(k.spec.Size)
-			o.All /= uint64(k.spec.Size)
-			return o, nil
-		}
-	}
-}
-
-func (k *kernel) pourUDP(h *halt) error {
-	m := newMessages(udpBatch, k.spec.Size)
-	for end := time.Now().Add(k.spec.Warmup + k.spec.Duration); time.Now().Before(end) && !h.now(); {
-		if _, err := m.send(k.fd); err != nil && !passing(err) && !errors.Is(err, unix.ENOBUFS) {
-			return fmt.Errorf("send UDP: %w", err)
-		}
-	}
-	return nil
-}
-
-func (k *kernel) drainUDP(h *halt) (outcome, error) {
-	m := newMessages(udpBatch, k.spec.Size)
-	w := window{warmup: k.spec.Warmup}
-	for {
-		n, err := m.receive(k.fd)
-		switch {
-		case n > 0:
-			w.add(time.Now(), uint64(n))
-		case err != nil && !passing(err):
-			return outcome{}, fmt.Errorf("receive UDP: %w", err)
-		case h.now():
+		case err != nil && !temporary(err):
+			return outcome{}, fmt.Errorf("receive %s: %w", k.spec.Kind, err)
+		case h.isSet():
 			return w.outcome(), nil
 		}
 	}
 }
 
+// ping sends a message and waits for the reply, again and again.
 func (k *kernel) ping(h *halt) (outcome, error) {
 	t := newTrips(k.spec)
 	var msg [wordSize]byte
 	for i := uint64(1); ; i++ {
 		binary.LittleEndian.PutUint64(msg[:], i)
-		if err := k.send(msg[:]); err != nil {
+		if err := k.sendOne(msg[:]); err != nil {
 			return outcome{}, err
 		}
-		ok, err := k.receive(h, msg[:])
+		ok, err := k.receiveOne(h, msg[:])
 		if err != nil {
 			return outcome{}, err
 		}
@@ -270,30 +270,31 @@ func (k *kernel) ping(h *halt) (outcome, error) {
 	}
 }
 
+// echo sends every message back.
 func (k *kernel) echo(h *halt) error {
 	var msg [wordSize]byte
 	for {
-		ok, err := k.receive(h, msg[:])
+		ok, err := k.receiveOne(h, msg[:])
 		if err != nil || !ok {
 			return err
 		}
-		if err := k.send(msg[:]); err != nil {
+		if err := k.sendOne(msg[:]); err != nil {
 			return err
 		}
 	}
 }
 
-// send sends a short message whole.
-func (k *kernel) send(msg []byte) error {
+// sendOne sends a short message.
+func (k *kernel) sendOne(msg []byte) error {
 	if err := retry(func() error { return rawSend(k.fd, msg) }); err != nil {
 		return fmt.Errorf("send %s: %w", k.spec.Kind, err)
 	}
 	return nil
 }
 
-// receive takes a short message, spinning or blocking; false: it is time to end.
-func (k *kernel) receive(h *halt, msg []byte) (bool, error) {
-	for turns := 1; ; turns++ {
+// receiveOne receives a short message, spinning or blocking. It returns false if halt is set.
+func (k *kernel) receiveOne(h *halt, msg []byte) (bool, error) {
+	for polls := 1; ; polls++ {
 		var err error
 		if k.spec.Spin {
 			err = rawReceive(k.fd, msg)
@@ -303,10 +304,10 @@ func (k *kernel) receive(h *halt, msg []byte) (bool, error) {
 		switch {
 		case err == nil:
 			return true, nil
-		case !passing(err):
+		case !temporary(err):
 			return false, fmt.Errorf("receive %s: %w", k.spec.Kind, err)
-		case k.spec.Spin && turns%lookEvery != 0:
-		case h.now():
+		case k.spec.Spin && polls%haltEvery != 0:
+		case h.isSet():
 			return false, nil
 		}
 	}

@@ -13,7 +13,7 @@ type mmsghdr struct {
 	_   [unsafe.Sizeof(uintptr(0)) - 4]byte
 }
 
-// messages is a batch of datagrams of one size, for a connected socket or one that does not ask who sends.
+// messages is a batch of datagrams of one size, for a socket whose datagrams need no address.
 type messages struct {
 	headers []mmsghdr
 	vectors []unix.Iovec
@@ -31,36 +31,39 @@ func newMessages(n, size int) *messages {
 	return m
 }
 
-func (m *messages) send(fd int) (int, error) {
-	n, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.headers[0])), uintptr(len(m.headers)), 0, 0, 0)
-	if e != 0 {
-		return 0, e
-	}
-	return int(n), nil
-}
+// send sends the datagrams and returns how many were sent.
+func (m *messages) send(fd int) (int, error) { return m.call(unix.SYS_SENDMMSG, fd, 0) }
 
-// receive blocks for the first datagram and takes what else is there.
+// receive blocks until a datagram arrives, and takes all that have arrived.
 func (m *messages) receive(fd int) (int, error) {
-	n, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.headers[0])), uintptr(len(m.headers)), unix.MSG_WAITFORONE, 0, 0)
+	return m.call(unix.SYS_RECVMMSG, fd, unix.MSG_WAITFORONE)
+}
+
+func (m *messages) call(number uintptr, fd int, flags uintptr) (int, error) {
+	n, _, e := unix.Syscall6(number, uintptr(fd),
+		uintptr(unsafe.Pointer(&m.headers[0])), uintptr(len(m.headers)), flags, 0, 0)
 	if e != 0 {
 		return 0, e
 	}
 	return int(n), nil
 }
 
-// rawSend and rawReceive are system calls without the Go scheduler's bookkeeping, which costs a spinning thread some
-// 50 ns each: kernel TCP shall look as good as it can. They do not block.
-
+// rawSend sends b without blocking. Like rawReceive it bypasses the Go scheduler, whose
+// bookkeeping costs a spinning thread about 50 ns per system call: the comparison should not
+// burden the kernel's TCP.
 func rawSend(fd int, b []byte) error {
-	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	if e != 0 {
 		return e
 	}
 	return nil
 }
 
+// rawReceive receives into b without blocking.
 func rawReceive(fd int, b []byte) error {
-	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
 	switch {
 	case e != 0:
 		return e

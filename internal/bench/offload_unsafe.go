@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtool commands of linux/ethtool.h that x/sys does not name.
+// Commands of linux/ethtool.h that x/sys does not define.
 const (
 	ethtoolSTSO = 0x1f
 	ethtoolSGSO = 0x24
@@ -21,8 +21,9 @@ type ifreqData struct {
 	_    [24 - unsafe.Sizeof(uintptr(0))]byte
 }
 
-// setOffload switches segmentation offload of an interface in this network namespace, GSO included: without it a
-// TCP segment is a packet from the socket on, as it would be on a wire. Checksum offload stays on in both cases.
+// setOffload switches segmentation offload of an interface in this network namespace, including
+// GSO. Without it each TCP segment is a packet from the socket on, as on a wire. Checksum offload
+// stays on in both cases.
 func setOffload(iface string, on bool) error {
 	data := uint32(0)
 	if on {
@@ -30,14 +31,15 @@ func setOffload(iface string, on bool) error {
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("make a socket: %w", err)
+		return fmt.Errorf("create a socket: %w", err)
 	}
 	defer unix.Close(fd)
 	for _, cmd := range [...]uint32{ethtoolSTSO, ethtoolSGSO} {
 		v := ethtoolValue{cmd: cmd, data: data}
 		req := ifreqData{data: unsafe.Pointer(&v)}
 		copy(req.name[:unix.IFNAMSIZ-1], iface)
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); e != 0 {
+		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+		if e != 0 {
 			return fmt.Errorf("switch segmentation offload of %s: %w", iface, e)
 		}
 	}

@@ -1,63 +1,50 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"time"
+
+	"github.com/gorxe/gorxe/papers/kit"
 )
 
-// warmup is how long a measurement runs before it counts, at most; short ones warm up for a quarter of their time.
-const warmup = 60 * time.Millisecond
+// maxWarmup limits the warm-up of a measurement. Short ones warm up for a quarter of their
+// duration.
+const maxWarmup = 60 * time.Millisecond
 
-// bench is a run: two sides and what they measured.
+// bench is a run.
 type bench struct {
-	a, b     *side // a sends
+	Config
+	sides    [2]*side // the first one sends
 	figures  []figure
-	rounds   int
-	duration time.Duration
-	mode     string
 	softirqs softirqs
 
 	datapath string
-	samples  map[string]map[string][]sample // by figure and lane; one a round
-	starved  int                            // samples that are not worth much
+	samples  map[string]map[string][]sample // by figure and lane; one per round
+	starved  int                            // unreliable samples
 }
 
-// sample is one measurement of one lane.
-type sample struct {
-	value       float64 // in the figure's unit
-	p99         float64 // us; latencies only
-	cpu         float64 // CPU seconds per GB of messages; bandwidths only
-	retransmits uint64
-	// elapsed is how long whoever counted did so. A receiver that the scheduler leaves out for most of the time finds everything at
-	// once at the end, and believes in wonders.
-	elapsed time.Duration
-}
+var sideNames = [2]string{"A", "B"}
 
-// rarely is in how many rounds a figure of rare events is measured once, and how many times longer. It is odd, so that lanes turn their order
-// there, too.
-const rarely = 5
+// rareRounds is the number of rounds of which a figure with rare events is measured in one, and the
+// factor by which this measurement is longer. It is odd, so that the order of the lanes changes.
+const rareRounds = 5
 
-// in tells whether a figure is measured in a round.
-func (f *figure) in(round int) bool { return !f.rare || round%rarely == 0 }
+// in reports whether the figure is measured in a round.
+func (f *figure) in(round int) bool { return !f.rare || round%rareRounds == 0 }
 
-// durationOf is how long a figure's measurements take.
+// durationOf returns the duration of a measurement for the figure.
 func (b *bench) durationOf(f *figure) time.Duration {
 	if f.rare {
-		return rarely * b.duration
+		return rareRounds * b.Duration
 	}
-	return b.duration
+	return b.Duration
 }
 
-// steps is how many measurements there will be.
+// steps returns the number of measurements.
 func (b *bench) steps() (n int) {
-	for round := range b.rounds {
+	for round := range b.Rounds {
 		for i := range b.figures {
 			if b.figures[i].in(round) {
 				n += len(b.figures[i].lanes)
@@ -67,25 +54,21 @@ func (b *bench) steps() (n int) {
 	return n
 }
 
-// run measures everything, round by round. step is called before each measurement.
+// run measures all figures, round by round. It calls step before each measurement.
 func (b *bench) run(ctx context.Context, step func(figure, lane string)) error {
 	b.samples = map[string]map[string][]sample{}
-	for round := range b.rounds {
+	for i := range b.figures {
+		b.samples[b.figures[i].name] = map[string][]sample{}
+	}
+	for round := range b.Rounds {
 		for i := range b.figures {
 			f := &b.figures[i]
 			if !f.in(round) {
 				continue
 			}
-			if b.samples[f.name] == nil {
-				b.samples[f.name] = map[string][]sample{}
-			}
-			lanes := slices.Clone(f.lanes)
-			if round%2 == 1 {
-				slices.Reverse(lanes)
-			}
-			for _, l := range lanes {
+			for _, l := range kit.Alternate(f.lanes, round) {
 				step(f.name, l.name)
-				s, err := b.insist(ctx, f, &l, round)
+				s, err := b.repeat(ctx, f, &l, round)
 				if err != nil {
 					return fmt.Errorf("%s of %s: %w", f.name, l.name, err)
 				}
@@ -96,17 +79,15 @@ func (b *bench) run(ctx context.Context, step func(figure, lane string)) error {
 	return nil
 }
 
-// tries is how often a measurement is made in which a side got too little CPU time.
-const tries = 3
+// maxTries is how often a measurement is made in which a side got too little CPU time.
+const maxTries = 3
 
-// errNothing: not one message arrived.
-var errNothing = errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
-
-// insist repeats a measurement in which a side was starved, and in the end takes the longest.
-func (b *bench) insist(ctx context.Context, f *figure, l *lane, round int) (best sample, err error) {
-	for range tries {
+// repeat repeats a measurement in which a side got too little CPU time, and returns the longest
+// one.
+func (b *bench) repeat(ctx context.Context, f *figure, l *lane, round int) (best sample, err error) {
+	for range maxTries {
 		var s sample
-		if s, err = b.measure(ctx, f, l, round); err != nil && !errors.Is(err, errNothing) {
+		if s, err = b.measure(ctx, f, l, round); err != nil && !errors.Is(err, kit.ErrIdle) {
 			return s, err
 		}
 		if s.elapsed > best.elapsed {
@@ -123,97 +104,38 @@ func (b *bench) insist(ctx context.Context, f *figure, l *lane, round int) (best
 	return best, err
 }
 
-// measure lets both sides do one lane of one figure.
+// measure measures one lane of a figure.
 func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sample, error) {
 	d := b.durationOf(f)
-	s := spec{
-		Kind: l.kind, Test: f.test, Size: f.size, MTU: f.mtu, Spin: f.spin, Loss: l.loss, Seed: uint64(round + 1), Mode: b.mode,
-		Warmup: min(warmup, d/4), Duration: d,
+	passive := spec{
+		Kind: l.kind, Test: f.test, Size: f.size, MTU: f.mtu, Spin: f.spin, Loss: l.loss,
+		Seed: uint64(round + 1), Warmup: min(maxWarmup, d/4), Duration: d,
 	}
-	active := s
+	active := passive
 	active.Active = true
-	hb, err := b.b.call(ctx, request{Do: doPrepare, Spec: &s})
-	if err != nil {
-		return sample{}, err
+	// The steps are those of the protocol; see request. Each call needs the success of the
+	// previous one.
+	var err error
+	call := func(s *side, q request) (a reply) {
+		if err == nil {
+			a, err = s.call(ctx, q)
+		}
+		return a
 	}
-	ha, err := b.a.call(ctx, request{Do: doPrepare, Spec: &active})
+	sender, receiver := b.sides[0], b.sides[1]
+	helloB := call(receiver, request{Do: doPrepare, Spec: &passive}).Hello
+	helloA := call(sender, request{Do: doPrepare, Spec: &active}).Hello
+	before := b.softirqs.time()
+	call(receiver, request{Do: doStart, Peer: helloA})
+	outcomeA := call(sender, request{Do: doRun, Peer: helloB}).Outcome
+	outcomeB := call(receiver, request{Do: doStop}).Outcome
+	softirq := b.softirqs.time() - before
+	call(sender, request{Do: doStop})
 	if err != nil {
 		return sample{}, err
 	}
 	if l.kind == kindGorxe {
-		b.datapath = ha.Hello.Datapath
+		b.datapath = helloA.Datapath
 	}
-	softirq := b.softirqs.time()
-	if _, err := b.b.call(ctx, request{Do: doStart, Peer: ha.Hello}); err != nil {
-		return sample{}, err
-	}
-	oa, err := b.a.call(ctx, request{Do: doRun, Peer: hb.Hello})
-	if err != nil {
-		return sample{}, err
-	}
-	ob, err := b.b.call(ctx, request{Do: doStop})
-	if err != nil {
-		return sample{}, err
-	}
-	softirq = b.softirqs.time() - softirq
-	if _, err := b.a.call(ctx, request{Do: doStop}); err != nil {
-		return sample{}, err
-	}
-	return f.sample(&s, oa.Outcome, ob.Outcome, softirq)
-}
-
-// sample puts together what the two sides measured. One of them counted the messages.
-func (f *figure) sample(s *spec, a, b *outcome, softirq time.Duration) (sample, error) {
-	o := a
-	if o.Messages == 0 {
-		o = b
-	}
-	if o.Messages == 0 || o.Elapsed <= 0 {
-		return sample{}, errNothing
-	}
-	r := sample{elapsed: o.Elapsed, retransmits: a.Retransmits + b.Retransmits}
-	size := s.Size
-	if s.Kind.bare() {
-		size = s.payload()
-	}
-	switch f.unit {
-	case unitLatency:
-		r.value, r.p99 = float64(o.P50.Nanoseconds())/1e3, float64(o.P99.Nanoseconds())/1e3
-	case unitRate:
-		r.value = float64(o.Messages) / o.Elapsed.Seconds() / 1e6
-	default:
-		r.value = float64(o.Messages) * float64(size) * 8 / float64(o.Elapsed.Nanoseconds())
-		r.cpu = (a.CPU + b.CPU + softirq).Seconds() / (float64(o.All) * float64(size) / 1e9)
-	}
-	return r, nil
-}
-
-// softirqs are the kernel's threads that do network work when it gets too much for the threads
-// that caused it; their time belongs to the measurement.
-type softirqs []string
-
-func findSoftirqs() (list softirqs) {
-	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is good
-	for _, c := range comms {
-		name, err := os.ReadFile(c)
-		if err == nil && bytes.HasPrefix(name, []byte("ksoftirqd/")) {
-			list = append(list, filepath.Join(filepath.Dir(c), "schedstat"))
-		}
-	}
-	return list
-}
-
-// time is what they have run, by /proc/PID/schedstat; nothing where it cannot be read.
-func (s softirqs) time() (sum time.Duration) {
-	for _, path := range s {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		first, _, _ := bytes.Cut(text, []byte(" "))
-		if ns, err := strconv.ParseInt(string(first), 10, 64); err == nil {
-			sum += time.Duration(ns)
-		}
-	}
-	return sum
+	return f.sample(&passive, outcomeA, outcomeB, softirq)
 }

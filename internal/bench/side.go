@@ -3,227 +3,38 @@ package bench
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
-	"runtime/pprof"
 	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// world is where a side's serve runs: its port, its sockets' interface, its CPU.
-type world struct {
-	cpu    int // negative: not pinned
-	port   func(s *spec) (driver.Port, error)
-	kernel func(s *spec) (job, error)
-	used   func() time.Duration // CPU time; with two sides in one process, the calling thread's
-
-	profile  string // where CPU profiles go: the beginning of their names; empty: nowhere
-	profiles int    // how many have been written
-}
-
-// profiled runs f, with its CPU profile written: of bare frames, too, lest the compiler favour one of the two.
-func (w *world) profiled(s *spec, f func() (outcome, error)) (outcome, error) {
-	if w.profile == "" || (s.Kind != kindGorxe && !s.Kind.bare()) {
-		return f()
-	}
-	side := "passive"
-	if s.Active {
-		side = "active"
-	}
-	w.profiles++
-	file, err := os.Create(fmt.Sprintf("%s-%s-%d.prof", w.profile, side, w.profiles))
-	if err != nil {
-		return outcome{}, err
-	}
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return outcome{}, errors.Join(err, file.Close())
-	}
-	o, err := f()
-	pprof.StopCPUProfile()
-	return o, errors.Join(err, file.Close())
-}
-
-// job makes what spec asks for.
-func (w *world) job(s *spec) (job, error) {
-	if s.Kind != kindGorxe && !s.Kind.bare() {
-		return w.kernel(s)
-	}
-	port, err := w.port(s)
-	if err != nil {
-		return nil, err
-	}
-	if s.Loss > 0 {
-		port = loopback.Inject(port, s.Seed, loopback.Plan{Loss: s.Loss})
-	}
-	if s.Kind == kindGorxe {
-		g, err := newGorxe(s, port)
-		if err != nil {
-			return nil, err
-		}
-		return g, nil
-	}
-	b, err := newBare(s, port)
-	if err != nil {
-		return nil, errors.Join(err, port.Close())
-	}
-	return b, nil
-}
-
-// server does what it is asked, one measurement after the other.
-type server struct {
-	world *world
-	job   job
-	spec  *spec // the job's
-	halt  *halt
-	done  chan reply // of a passive side's run
-}
-
-// serve reads requests until there are no more: then the parent has died, or is done.
-func serve(r io.Reader, w io.Writer, world *world) error {
-	s := &server{world: world}
-	requests := make(chan request)
-	go func() {
-		defer close(requests)
-		for dec := json.NewDecoder(r); ; {
-			var q request
-			if dec.Decode(&q) != nil {
-				return
-			}
-			requests <- q
-		}
-	}()
-	enc := json.NewEncoder(w)
-	for q := range requests {
-		answer := make(chan reply, 1)
-		if q.Do == doPrepare {
-			s.halt = newHalt()
-		}
-		go func() { answer <- s.handle(&q) }()
-		var a reply
-		select {
-		case a = <-answer:
-		case <-requests: // the parent is gone
-			s.halt.set()
-			<-answer
-			s.handle(&request{Do: doStop})
-			return nil
-		}
-		if err := enc.Encode(a); err != nil {
-			break
-		}
-	}
-	s.handle(&request{Do: doStop})
-	return nil
-}
-
-func (s *server) handle(q *request) reply {
-	a, err := s.do(q)
-	if err != nil {
-		a.Error = err.Error()
-	}
-	return a
-}
-
-var errOrder = errors.New("a side was asked for something out of order")
-
-func (s *server) do(q *request) (reply, error) {
-	if (q.Do == doPrepare) == (s.job != nil) && q.Do != doStop {
-		return reply{}, errOrder
-	}
-	switch q.Do {
-	case doPrepare:
-		j, err := s.world.job(q.Spec)
-		if err != nil {
-			return reply{}, err
-		}
-		s.job, s.spec = j, q.Spec
-		h := j.hello()
-		return reply{Hello: &h}, nil
-	case doStart:
-		return s.start(q.Peer)
-	case doRun:
-		o, err := s.run(q.Peer, func() {})
-		return reply{Outcome: &o}, err
-	case doStop:
-		return s.stop()
-	}
-	return reply{}, errOrder
-}
-
-func (s *server) run(peer *hello, ready func()) (outcome, error) {
-	return onThread(s.world.cpu, func() (outcome, error) {
-		before := s.world.used()
-		o, err := s.world.profiled(s.spec, func() (outcome, error) { return s.job.run(peer, ready, s.halt) })
-		o.CPU = s.world.used() - before
-		return o, err
-	})
-}
-
-// start lets a passive side run, and returns once it is ready for its peer.
-func (s *server) start(peer *hello) (reply, error) {
-	ready := make(chan struct{})
-	done := make(chan reply, 1)
-	s.done = done
-	go func() {
-		o, err := s.run(peer, func() { close(ready) })
-		a := reply{Outcome: &o}
-		if err != nil {
-			a.Error = err.Error()
-		}
-		done <- a
-	}()
-	select {
-	case <-ready:
-		return reply{}, nil
-	case a := <-done:
-		s.done = nil
-		if a.Error != "" {
-			return reply{}, errors.New(a.Error)
-		}
-		return reply{}, errOrder
-	}
-}
-
-// stop ends what runs and puts it away.
-func (s *server) stop() (a reply, err error) {
-	if s.done != nil {
-		s.halt.set()
-		a = <-s.done
-		s.done = nil
-		if a.Error != "" {
-			err = errors.New(a.Error)
-		}
-	}
-	if s.job != nil {
-		err = errors.Join(err, s.job.close())
-		s.job = nil
-	}
-	return a, err
-}
-
-// side is how the parent reaches a server. One call at a time.
+// side is the parent's connection to a server. It handles one call at a time.
 type side struct {
 	name string
 	in   io.WriteCloser
 	enc  *json.Encoder
 	dec  *json.Decoder
-	end  func() error // waits for the server to end, after in was closed
+	wait func() error // waits for the end of the server, after in has been closed
 }
 
-func newSide(name string, in io.WriteCloser, out io.Reader, end func() error) *side {
-	return &side{name: name, in: in, enc: json.NewEncoder(in), dec: json.NewDecoder(out), end: end}
+func newSide(name string, in io.WriteCloser, out io.Reader, wait func() error) *side {
+	return &side{name: name, in: in, enc: json.NewEncoder(in), dec: json.NewDecoder(out), wait: wait}
 }
 
-// call asks for something and waits for the answer. If ctx ends first, the side is of no more use.
+// call sends a request and waits for the reply. If ctx ends first, the side cannot be used anymore.
 func (s *side) call(ctx context.Context, q request) (reply, error) {
 	type result struct {
 		a   reply
@@ -241,7 +52,7 @@ func (s *side) call(ctx context.Context, q request) (reply, error) {
 	case r := <-done:
 		switch {
 		case r.err != nil:
-			return r.a, fmt.Errorf("side %s ended too early: %w", s.name, r.err)
+			return r.a, fmt.Errorf("side %s ended unexpectedly: %w", s.name, r.err)
 		case r.a.Error != "":
 			return r.a, fmt.Errorf("side %s: %s", s.name, r.a.Error)
 		}
@@ -254,20 +65,21 @@ func (s *side) call(ctx context.Context, q request) (reply, error) {
 // close ends the side, whatever it is doing.
 func (s *side) close() error {
 	_ = s.in.Close()
-	return s.end()
+	return s.wait()
 }
 
-// endPatience is how long a side may take to put things away.
-const endPatience = 3 * time.Second
+// closeTimeout is how long a process may take to close everything.
+const closeTimeout = 3 * time.Second
 
-// startProcess starts this binary as a side in the namespace of a veth's end. It ends when its standard input does, so when the parent
-// dies. A signal to the terminal's group does not reach it: it is the parent that ends it.
-func startProcess(name string, end *veth.End, o *sideOptions) (*side, error) {
+// startProcess starts this program as a side in the namespace of end. The process ends when its
+// standard input is closed, so it ends with its parent. It is in its own process group: signals
+// from the terminal reach only the parent, which ends it.
+func startProcess(name string, end *veth.End, o *SideOptions) (*side, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	cmd := exec.Command(self, o.args(end)...)
+	cmd := exec.Command(self, o.args()...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
@@ -278,12 +90,12 @@ func startProcess(name string, end *veth.End, o *sideOptions) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A child is in the namespace of the thread that starts it.
+	// A child starts in the namespace of the thread that starts it.
 	if err := end.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start side %s: %w", name, err)
 	}
 	return newSide(name, in, out, func() error {
-		late := time.AfterFunc(endPatience, func() { _ = cmd.Process.Kill() })
+		late := time.AfterFunc(closeTimeout, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		if err := cmd.Wait(); err != nil {
 			return fmt.Errorf("side %s: %w", name, err)
@@ -292,44 +104,72 @@ func startProcess(name string, end *veth.End, o *sideOptions) (*side, error) {
 	}), nil
 }
 
-// sideOptions are what a side's process has to know from the start.
-type sideOptions struct {
-	iface   string
-	addr    string
-	cpu     int
-	profile string
+// SideCommand is the name of the hidden subcommand of "gorxe bench" that runs ServeSide.
+const SideCommand = "side"
+
+// SideOptions configure the process of a side.
+type SideOptions struct {
+	Iface   string
+	Addr    netip.Addr // the interface's IPv4 address
+	CPU     int
+	Mode    xdp.Mode
+	Profile string
+
+	addr, mode string // flags
 }
 
-// sideCommand is the hidden subcommand of bench that a side's process runs.
-const sideCommand = "side"
-
-func (o *sideOptions) args(end *veth.End) []string {
-	return []string{"bench", sideCommand, "--iface", end.Iface, "--addr", end.IPv4.Addr().String(), "--cpu", strconv.Itoa(o.cpu), "--cpuprofile", o.profile}
+// AddFlags adds the flags of the subcommand.
+func (o *SideOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Iface, "iface", "", "interface")
+	fs.StringVar(&o.addr, "addr", "", "IPv4 address of the interface")
+	fs.IntVar(&o.CPU, "cpu", -1, "CPU")
+	fs.StringVar(&o.mode, "mode", xdp.Auto.String(), "XDP mode")
+	fs.StringVar(&o.Profile, "cpuprofile", "", "beginning of the names of CPU profiles")
 }
 
-// startLocal makes a side that is a goroutine of this process.
-func startLocal(name string, w *world) *side {
+// args returns the arguments with which AddFlags restores o.
+func (o *SideOptions) args() []string {
+	return []string{
+		"bench", SideCommand, "--iface", o.Iface, "--addr", o.Addr.String(), "--cpu", strconv.Itoa(o.CPU),
+		"--mode", o.Mode.String(), "--cpuprofile", o.Profile,
+	}
+}
+
+// ServeSide handles the requests of the parent on in and out, with the options from the flags.
+func (o *SideOptions) ServeSide(in io.Reader, out io.Writer) (err error) {
+	if o.Addr, err = netip.ParseAddr(o.addr); err != nil {
+		return cli.Usage(err)
+	}
+	if o.Mode, err = xdp.ParseMode(o.mode); err != nil {
+		return cli.Usage(err)
+	}
+	return serve(in, out, &environment{
+		cpu: o.CPU, cpuTime: kit.ProcessTime, profile: o.Profile,
+		port: func(*spec) (driver.Port, error) {
+			return xdp.Open(o.Iface, xdp.Options{Mode: o.Mode})
+		},
+		kernel: func(s *spec) (job, error) {
+			k, err := newKernel(s, o.Iface, o.Addr)
+			if err != nil {
+				return nil, err // not k: a job with a nil pointer would not be nil
+			}
+			return k, nil
+		},
+	})
+}
+
+// startLocal starts a side as a goroutine of this process.
+func startLocal(name string, env *environment) *side {
 	fromParent, in := io.Pipe()
 	out, toParent := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := serve(fromParent, toParent, w)
+		err := serve(fromParent, toParent, env)
 		_ = toParent.Close()
 		done <- err
 	}()
 	return newSide(name, in, out, func() error {
-		_ = out.Close() // an answer that nobody reads
+		_ = out.Close() // unblocks a server that writes a reply
 		return <-done
 	})
-}
-
-// openXDP is the port of a side in a namespace.
-func openXDP(iface string) func(s *spec) (driver.Port, error) {
-	return func(s *spec) (driver.Port, error) {
-		mode, err := xdp.ParseMode(s.Mode)
-		if err != nil {
-			return nil, err
-		}
-		return xdp.Open(iface, xdp.Options{Mode: mode})
-	}
 }

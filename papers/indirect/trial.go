@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/indirect"
@@ -16,60 +18,73 @@ import (
 )
 
 const (
-	window  = 8 // frames in flight
+	linkMTU = 1500 // Ethernet's, which carries path MTU 1024
+	window  = 8    // packets in flight
 	segment = 16 << 10
-	entries = 16 // transfers that are not released yet, at most; each has memory of its own at both ends
-	// patience bounds a transfer: nothing here takes so long but by mistake.
+	// entries limits the transfers that are not yet released. Each has its own memory on both
+	// sides.
+	entries = 16
+	// patience limits the duration of a transfer. Only a defect makes one take so long.
 	patience = 30 * time.Second
-	stamp    = 8 // bytes at both ends of a transfer that say which one it is
+	// stampLen is the length of the number at the start and at the end of a transfer's data.
+	stampLen = 8
+	// delay is the propagation delay of the link in memory, each way.
+	delay = 5 * time.Microsecond
 )
 
-// trial is one measurement: so many transfers one after the other, by one method.
+// trial is one measurement: a number of transfers in a row with one method.
 type trial struct {
 	*experiment
-	world       *world
-	traditional bool
-	transfers   int
-	size        int
-	timeout     time.Duration
-	rate        int64 // bits per second; 0: as fast as it goes
-	pingEvery   time.Duration
-	seed        uint64
-	cpus        []int
+	*Config
+	direct bool // the traditional method
+	seed   uint64
 }
 
-// outcome is what a trial found.
+// outcome is the result of a trial.
 type outcome struct {
 	total    time.Duration
-	stolen   time.Duration // in real time: when a side's thread did not run, the worse side's
-	waited   time.Duration // from requests to their acknowledgements, real or simulated: before the data could go
+	stolen   time.Duration // in real time: how long a side did not run, the longer one
+	waited   time.Duration // sum over the transfers: from posting until the data could be sent
 	counters core.Counters // of the initiator
 	served   core.Counters // of the responder
 }
 
-// side is one end of a trial.
+// side is one side of a trial: the initiator or the responder.
 type side struct {
 	dev  *roce.Device
 	ep   *indirect.Endpoint
 	conn *indirect.Conn
 	mr   *roce.MR
-	watch
+	gaps gapMeter
 }
 
-// run makes the two ends, lets the transfers happen, and takes everything down.
+// sides are both sides of a trial.
+type sides struct {
+	*testbed.Testbed
+	side    [2]*side
+	rand    func() uint64
+	arrived atomic.Uint64         // transfers
+	corrupt atomic.Pointer[error] // set if a transfer arrived with wrong data
+}
+
+// run creates the two sides, makes the transfers, and removes everything.
 func (t *trial) run(ctx context.Context) (o outcome, err error) {
-	l, err := t.world.wire(t)
-	if err != nil {
+	p := &sides{rand: rand.New(rand.NewPCG(t.seed, 2)).Uint64}
+	if p.Testbed, err = testbed.New(t.testbed(p.rand)); err != nil {
 		return o, err
 	}
-	p := &pair{wire: l}
-	defer func() { err = errors.Join(err, p.close()) }()
-	for i := range p.sides {
-		if err := p.open(t, i); err != nil {
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if p.virtual() && t.lfp > 0 {
+		p.Link.SetFilter(0, 1, newLosses(t.lfp, t.seed).filter)
+		p.Link.SetFilter(1, 0, newLosses(t.lfp, t.seed+1<<32).filter)
+	}
+	for i := range p.side {
+		if p.side[i], err = p.open(t, i); err != nil {
 			return o, err
 		}
 	}
-	if err := join(ctx, p.sides[0].conn, p.sides[1].conn); err != nil {
+	initiator, responder := p.side[0], p.side[1]
+	if err := join(ctx, initiator.conn, responder.conn); err != nil {
 		return o, err
 	}
 	if p.virtual() {
@@ -77,77 +92,78 @@ func (t *trial) run(ctx context.Context) (o outcome, err error) {
 	} else {
 		err = p.measure(ctx, t, &o)
 	}
-	o.counters, o.served = p.sides[0].conn.Counters(), p.sides[1].conn.Counters()
-	if bad := p.wrong.Load(); err == nil && bad != nil {
-		err = *bad
+	o.counters, o.served = initiator.conn.Counters(), responder.conn.Counters()
+	if corrupt := p.corrupt.Load(); err == nil && corrupt != nil {
+		err = *corrupt
 	}
-	if n := p.arrived.Load(); err == nil && n != uint64(t.transfers) {
-		err = fmt.Errorf("%d of %d transfers arrived", n, t.transfers)
+	if n := p.arrived.Load(); err == nil && n != uint64(t.Transfers) {
+		err = fmt.Errorf("%d of %d transfers arrived", n, t.Transfers)
 	}
 	return o, err
 }
 
-// pair is both ends of a trial.
-type pair struct {
-	*wire
-	sides   [2]*side
-	arrived atomic.Uint64         // transfers
-	wrong   atomic.Pointer[error] // with the wrong bytes
+// testbed returns the configuration of the link and the devices. Both methods get the same seed.
+func (t *trial) testbed(rand func() uint64) testbed.Config {
+	c := testbed.Config{
+		MTU: linkMTU, Seed: t.seed, Plan: loopback.Plan{Bandwidth: int64(t.Rate) * 1e6},
+		Options: []roce.Option{
+			roce.WithProgress(roce.Manual), roce.WithExpert(roce.Expert{MaxWindow: window}),
+		},
+	}
+	if t.Link == kit.Veth {
+		c.Veth, c.Mode, c.Plan.Loss = true, t.Mode, t.lfp
+		return c
+	}
+	c.Virtual, c.Plan.Delay = true, delay
+	c.Options = append(c.Options, roce.WithExpert(roce.Expert{Rand: rand}))
+	return c
 }
 
-func (p *pair) close() (err error) {
-	for i := range p.sides {
-		if s := p.sides[i]; s != nil {
-			if s.dev != nil {
-				err = errors.Join(err, s.dev.Close())
-			}
-		} else {
-			err = errors.Join(err, p.ports[i].Close())
-		}
-	}
-	return err
-}
+// virtual reports whether the trial runs in virtual time.
+func (p *sides) virtual() bool { return p.Link != nil }
 
-// open makes one end. Who fails to make a device closes its port, so that close must not do it again.
-func (p *pair) open(t *trial, i int) error {
-	s := &side{}
-	p.sides[i] = s
-	var err error
-	if s.dev, err = roce.New(p.ports[i], p.options()...); err != nil {
-		return err
-	}
+// open creates side i: 0 is the initiator, 1 the responder.
+func (p *sides) open(t *trial, i int) (*side, error) {
+	s := &side{dev: p.Dev[i]}
 	pd, err := s.dev.AllocPD()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.mr, err = pd.AllocMR(entries*t.size, roce.LocalWrite|roce.RemoteWrite); err != nil {
-		return err
+	if s.mr, err = pd.AllocMR(entries*t.Size, roce.LocalWrite|roce.RemoteWrite); err != nil {
+		return nil, err
 	}
 	space := indirect.NewSpace(s.mr)
-	space.Delivered = func(r *indirect.Request, b []byte) {
-		p.arrived.Add(1)
-		if first, last := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[len(b)-stamp:]); first != last || first%entries != r.DBA/uint64(t.size) {
-			err := fmt.Errorf("what arrived at %d has the bytes of transfers %d and %d", r.DBA, first, last)
-			p.wrong.Store(&err)
-		}
+	space.Delivered = func(r *indirect.Request, b []byte) { p.check(t, r, b) }
+	c := indirect.Config{
+		Host: space, Traditional: t.direct, MaxTransfer: t.Size,
+		IndirectBuffer: indirect.DefaultSlots * t.Size, Segment: segment, MaxConns: 1, Timeout: t.Timeout,
+		Patience: patience, Entries: entries, RC: roce.ConnectOptions{MTU: t.mtu},
+		Faults: indirect.Faults{Seed: t.seed}, Rand: p.rand,
 	}
-	frp := 0.0
 	if i == 1 {
-		frp = t.frp
+		c.Faults.FailedRegistration = t.frp
 	}
-	s.ep, err = indirect.New(s.dev, pd, indirect.Config{
-		Host: space, Traditional: t.traditional, MaxTransfer: t.size, IndirectBuffer: indirect.DefaultSlots * t.size, Segment: segment,
-		MaxConns: 1, Timeout: t.timeout, Patience: patience, Entries: entries, RC: roce.ConnectOptions{MTU: t.mtu},
-		Faults: indirect.Faults{Seed: t.seed, FailedRegistration: frp}, Clock: p.clock, Rand: p.rand,
-	})
-	if err != nil {
-		return err
+	if p.virtual() {
+		c.Clock = p.Link.Now
+	}
+	if s.ep, err = indirect.New(s.dev, pd, c); err != nil {
+		return nil, err
 	}
 	s.conn, err = s.ep.Prepare()
-	return err
+	return s, err
 }
 
-// join connects the two halves, each of which knows the other.
+// check compares the numbers in the data of an arrived transfer.
+func (p *sides) check(t *trial, r *indirect.Request, b []byte) {
+	p.arrived.Add(1)
+	first, last := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[len(b)-stampLen:])
+	if first != last || first%entries != r.DBA/uint64(t.Size) {
+		err := fmt.Errorf("the data at address %d is from transfers %d and %d", r.DBA, first, last)
+		p.corrupt.Store(&err)
+	}
+}
+
+// join connects the two halves of a connection.
 func join(ctx context.Context, a, b *indirect.Conn) error {
 	atA, toA := a.Local()
 	atB, toB := b.Local()
@@ -157,174 +173,45 @@ func join(ctx context.Context, a, b *indirect.Conn) error {
 	return b.Join(ctx, atA, toA)
 }
 
-// measure lets time pass, each side on a thread and a CPU of its own.
-func (p *pair) measure(ctx context.Context, t *trial, o *outcome) (err error) {
+// measure makes the transfers in real time, each side on its own thread and CPU.
+func (p *sides) measure(ctx context.Context, t *trial, o *outcome) (err error) {
+	initiator, responder := p.side[0], p.side[1]
 	var stop atomic.Bool
-	served := make(chan error, 1)
-	go func() { served <- onCPU(t.cpus[1], func() error { return p.sides[1].serve(&stop) }) }()
+	served := kit.GoOnCPU(t.CPUs[1], func() error { return responder.serve(&stop) })
+	defer func() {
+		stop.Store(true)
+		err = errors.Join(err, <-served)
+		o.stolen = max(initiator.gaps.sum, responder.gaps.sum)
+	}()
 	if t.pings {
-		end, perr := startPings(t.world.pair, t.pingEvery)
-		if perr != nil {
-			stop.Store(true)
-			return errors.Join(perr, <-served)
+		end, err := startPings(p.Pair, t.PingInterval)
+		if err != nil {
+			return err
 		}
 		defer func() { err = errors.Join(err, end()) }()
 	}
 	start := time.Now()
-	err = onCPU(t.cpus[0], func() error {
-		s := p.sides[0]
-		s.watch.look()
-		return s.pour(t, o, func() int64 { return int64(time.Since(start)) }, s.spinner(ctx))
+	return kit.OnCPU(t.CPUs[0], func() error {
+		now := func() int64 { return int64(time.Since(start)) }
+		initiator.gaps.look()
+		return initiator.transfer(t, o, now, initiator.spinner(ctx))
 	})
-	stop.Store(true)
-	err = errors.Join(err, <-served)
-	o.stolen = max(p.sides[0].watch.stolen, p.sides[1].watch.stolen)
-	return err
 }
 
-// watch notices when its thread did not run.
-type watch struct {
-	last   time.Time
-	stolen time.Duration
+// gapMeter sums up the time during which its thread did not run.
+type gapMeter struct {
+	last time.Time
+	sum  time.Duration
 }
 
-// gap is longer than any turn takes by itself.
+// gap is longer than a step of a side takes by itself.
 const gap = 300 * time.Microsecond
 
-func (w *watch) look() {
+// look is called in each step.
+func (m *gapMeter) look() {
 	now := time.Now()
-	if d := now.Sub(w.last); d > gap && !w.last.IsZero() {
-		w.stolen += d
+	if d := now.Sub(m.last); d > gap && !m.last.IsZero() {
+		m.sum += d
 	}
-	w.last = now
-}
-
-// onCPU runs f on a thread of its own, which ends with it.
-func onCPU(cpu int, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: a pinned thread is not given back
-		if err := kit.Pin(cpu); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
-// serve turns the responder's crank.
-func (s *side) serve(stop *atomic.Bool) error {
-	var evs [4]indirect.Event
-	for !stop.Load() {
-		s.watch.look()
-		if err := ended(evs[:s.ep.Poll(evs[:])]); err != nil {
-			return fmt.Errorf("responder: %w", err)
-		}
-	}
-	return nil
-}
-
-// ended finds the end of the connection among events.
-func ended(evs []indirect.Event) error {
-	for i := range evs {
-		if evs[i].Kind == indirect.Down {
-			return evs[i].Err
-		}
-	}
-	return nil
-}
-
-// pour makes the transfers: the next one begins when the data of the last one is out, and all are over when all have been released. now is in
-// nanoseconds; turn lets things happen.
-func (s *side) pour(t *trial, o *outcome, now func() int64, turn func() error) error {
-	b, start := s.mr.Bytes(), now()
-	r := run{side: s, o: o, now: now}
-	for n := uint64(1); n <= uint64(t.transfers); n++ {
-		off := int(n%entries) * t.size
-		for r.busy[n%entries] { // its memory is that of a transfer that is not released
-			if err := r.until(turn, &r.ended); err != nil {
-				return err
-			}
-		}
-		binary.LittleEndian.PutUint64(b[off:], n)
-		binary.LittleEndian.PutUint64(b[off+t.size-stamp:], n)
-		r.posted, r.busy[n%entries] = now(), true
-		if err := s.conn.Post(&indirect.Transfer{Kind: indirect.Write, MR: s.mr, Off: off, Len: t.size, DBA: uint64(off), Cookie: n}); err != nil {
-			return err
-		}
-		if err := r.until(turn, &r.sent); err != nil {
-			return fmt.Errorf("transfer %d of %d: %w", n, t.transfers, err)
-		}
-	}
-	for r.done < t.transfers {
-		if err := r.until(turn, &r.ended); err != nil {
-			return err
-		}
-	}
-	o.total = time.Duration(now() - start)
-	return nil
-}
-
-// run follows the transfers of a trial.
-type run struct {
-	*side
-	o           *outcome
-	now         func() int64
-	posted      int64
-	sent, ended bool // the last one's data; any one
-	busy        [entries]bool
-	done        int
-	evs         [8]indirect.Event
-}
-
-// until lets things happen until what is true, and makes it false.
-func (r *run) until(turn func() error, what *bool) error {
-	for !*what {
-		if err := r.look(); err != nil {
-			return err
-		}
-		if !*what {
-			if err := turn(); err != nil {
-				return err
-			}
-		}
-	}
-	*what = false
-	return nil
-}
-
-// look takes in events.
-func (r *run) look() error {
-	for _, ev := range r.evs[:r.ep.Poll(r.evs[:])] {
-		switch {
-		case ev.Kind == indirect.Down:
-			return ev.Err
-		case ev.Kind == indirect.Acked:
-			r.o.waited += time.Duration(r.now() - r.posted)
-		case ev.Kind == indirect.Sent:
-			r.sent = true
-		case ev.Status != indirect.StatusOK:
-			return errors.Join(fmt.Errorf("%w: %v", indirect.ErrTransfer, ev.Status), r.conn.Err())
-		default:
-			r.done++
-			r.ended, r.busy[ev.Cookie%entries] = true, false
-		}
-	}
-	return nil
-}
-
-// lookEvery is how many turns pass between two looks at the outside world.
-const lookEvery = 4096
-
-// spinner is a turn in real time: nothing but a look at the outside world now and then.
-func (s *side) spinner(ctx context.Context) func() error {
-	turn := 0
-	return func() error {
-		s.watch.look()
-		if turn++; turn%lookEvery == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return nil
-	}
+	m.last = now
 }

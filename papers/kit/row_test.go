@@ -3,14 +3,12 @@ package kit
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"testing"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/xdp"
 )
 
-// Scripts rely on the keys, and find them at the top level of whatever has a Row in it.
+// Scripts rely on these keys, and on finding them at the top level of a struct that embeds Row.
 func TestRow(t *testing.T) {
 	text, err := json.Marshal(struct {
 		Row
@@ -19,12 +17,13 @@ func TestRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"name":"x","value":2,"unit":"us","baseline":"y","baseline_value":2,"ratio":null,"spread":5,"more":0}`
+	const want = `{"name":"x","value":2,"unit":"us","baseline":"y","baseline_value":2,"ratio":null,` +
+		`"spread":5,"more":0}`
 	if string(text) != want {
-		t.Errorf("%s; want %s", text, want)
+		t.Errorf("JSON is %s, want %s", text, want)
 	}
 	if r := Compare("x", "us", "y", []float64{1}, []float64{0}); *r.Ratio != 0 || r.Spread != 0 {
-		t.Errorf("without a baseline: %+v", r)
+		t.Errorf("Compare() without a baseline = %+v, want ratio and spread 0", r)
 	}
 }
 
@@ -32,25 +31,21 @@ func TestKnown(t *testing.T) {
 	if err := Known("figure", []string{"a"}, []string{"a", "b"}); err != nil {
 		t.Error(err)
 	}
-	if err := Known("figure", []string{"a", "c"}, []string{"a", "b"}); cli.Status(err) != cli.StatusUsage {
-		t.Errorf("%v; want a usage error", err)
-	}
-}
-
-func TestNoVeth(t *testing.T) {
-	if !NoVeth(fmt.Errorf("open: %w", xdp.ErrUnsupported)) || NoVeth(nil) || NoVeth(fmt.Errorf("else")) {
-		t.Error("NoVeth")
+	err := Known("figure", []string{"a", "c"}, []string{"a", "b"})
+	if cli.Status(err) != cli.StatusUsage {
+		t.Errorf("Known() = %v for an unknown name, want a usage error", err)
 	}
 }
 
 func TestWarnStarved(t *testing.T) {
 	var b bytes.Buffer
 	if WarnStarved(&b, 0, 5, "a side"); b.Len() != 0 {
-		t.Errorf("%q", b.String())
+		t.Errorf("WarnStarved() wrote %q without a starved measurement", b.String())
 	}
 	WarnStarved(&b, 1, 5, "a side")
-	const want = "In 1 of 5 measurements a side got too little CPU time: other programs are at work here, so do not trust these figures.\n"
+	const want = "In 1 of 5 measurements a side got too little CPU time because other programs are " +
+		"running: these figures are unreliable.\n"
 	if b.String() != want {
-		t.Errorf("%q", b.String())
+		t.Errorf("WarnStarved() wrote %q, want %q", b.String(), want)
 	}
 }

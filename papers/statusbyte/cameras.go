@@ -3,34 +3,37 @@ package statusbyte
 import (
 	"context"
 	"errors"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/papers/kit/paper"
+	"github.com/gorxe/gorxe/papers/kit"
 )
 
-// The paper's cameras.
+// The cameras of the paper.
 const (
 	cameraCount = 12
-	cameraFrame = 640 * 480 * 3
-	cameraRate  = 25
+	cameraFrame = 640 * 480 * 3 // bytes of a picture
+	cameraRate  = 25            // pictures per second
 	cameraWarm  = 200 * time.Millisecond
+
+	cameraPeriod = time.Second / cameraRate
 )
 
-// video is what a run of the cameras came to.
+// video is the result of a run with all cameras.
 type video struct {
-	at     []float64 // when turns began, ms
-	rate   []float64 // and their throughput, 10^6 bytes a second: see arrivals.rates
-	cpu    float64   // percent of a CPU, both ends
-	memory float64   // 10^6 bytes resident, both ends
-	more   float64   // of them for the connections: what came on top of the idle devices
-	frames int       // delivered
+	at       []float64 // begin of each period, ms
+	rate     []float64 // throughput of each period, 10^6 bytes a second: see arrivals.rates
+	cpu      float64   // of both sides, percent of a CPU
+	memory   float64   // resident memory of both sides, 10^6 bytes
+	more     float64   // what the connections added to it, 10^6 bytes
+	pictures int       // arrived
 }
 
-// arrivals are when frames were handed over.
+// arrivals are the times at which pictures arrived.
 type arrivals struct {
 	mu sync.Mutex
 	at []int64
@@ -42,114 +45,112 @@ func (a *arrivals) add() {
 	a.mu.Unlock()
 }
 
-// rates are the throughput of every turn, and when it began. All cameras have their frames at the same time, once in a
-// period; then all frames are sent, and nothing until the next turn. Such times do not count, as in the paper: a turn's throughput is that of
-// its frames from the turn's beginning to the hand-over of the last one.
+// rates returns the throughput of each period from time from to time to, and the begin of each
+// period in milliseconds. All cameras have their pictures at the begin of a period. After the
+// last picture nothing is sent until the next period; as in the paper, this time does not count.
 func (a *arrivals) rates(begin, from, to int64) (at, rate []float64) {
-	const period = int64(time.Second / cameraRate)
 	slices.Sort(a.at)
-	for turn := begin; turn < to; turn += period {
-		frames, last := 0, int64(0)
+	for period := begin; period < to; period += int64(cameraPeriod) {
+		pictures, last := 0, int64(0)
 		for _, t := range a.at {
-			if t >= turn && t < turn+period {
-				frames, last = frames+1, t
+			if t >= period && t < period+int64(cameraPeriod) {
+				pictures, last = pictures+1, t
 			}
 		}
-		if turn < from || frames == 0 {
+		if period < from || pictures == 0 {
 			continue
 		}
-		at = append(at, float64(turn-begin)/1e6)
-		rate = append(rate, float64(frames)*cameraFrame/(float64(last-turn)/1e9)/1e6)
+		at = append(at, float64(period-begin)/1e6)
+		rate = append(rate, float64(pictures)*cameraFrame/(float64(last-period)/1e9)/1e6)
 	}
 	return at, rate
 }
 
-// cameras lets all cameras run for a while: over one connection of the status byte, or one connection each of the sliding
-// window. The devices have Auto progress.
-func (w *world) cameras(ctx context.Context, lane string, blocks int, d time.Duration) (v video, err error) {
+// cameras lets all cameras send for the time t: over one connection with the status byte, over one
+// connection each with the sliding window. The devices need Auto progress.
+func (d *devices) cameras(ctx context.Context, transport string, t time.Duration) (v video, err error) {
 	runtime.GC()
 	debug.FreeOSMemory()
-	idle := paper.Resident()
+	idle := kit.Resident()
 	connections := 1
-	if lane == laneWindow {
+	if transport == slidingWindow {
 		connections = cameraCount
 	}
-	a := &arrivals{at: make([]int64, 0, 2*cameraCount*cameraRate*int(d/time.Second+1))}
-	var all []*studio
+	a := &arrivals{at: make([]int64, 0, 2*cameraCount*cameraRate*int(t/time.Second+1))}
+	var all []*stream
 	defer func() {
 		for _, s := range all {
 			err = errors.Join(err, s.close())
 		}
 	}()
 	for i := range connections {
-		s, err := w.newStudio(ctx, lane, shape{blocks: blocks, size: cameraFrame}, basePort+1+uint16(i), a)
+		s, err := d.openStream(ctx, transport, basePort+1+uint16(i), a)
 		if err != nil {
 			return v, err
 		}
 		all = append(all, s)
 	}
-	begin, cpu := now(), paper.ProcessTime()
-	err = film(ctx, all, d)
-	wall := now() - begin
-	v.cpu = 100 * float64(paper.ProcessTime()-cpu) / float64(wall)
-	v.memory = float64(paper.Resident()) / 1e6
+	begin, cpu := now(), kit.ProcessTime()
+	err = sendPictures(ctx, all, t)
+	v.cpu = 100 * float64(kit.ProcessTime()-cpu) / float64(now()-begin)
+	v.memory = float64(kit.Resident()) / 1e6
 	v.more = v.memory - float64(idle)/1e6
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	v.at, v.rate = a.rates(begin, begin+int64(cameraWarm), begin+int64(d))
-	v.frames = len(a.at)
+	v.at, v.rate = a.rates(begin, begin+int64(cameraWarm), begin+int64(t))
+	v.pictures = len(a.at)
 	return v, err
 }
 
-// film runs the cameras, each a goroutine; they start together.
-func film(ctx context.Context, all []*studio, d time.Duration) error {
-	const period = time.Second / cameraRate
+// sendPictures runs the cameras, each in a goroutine. They start together.
+func sendPictures(ctx context.Context, all []*stream, t time.Duration) error {
 	start := time.Now()
 	errs := make([]error, cameraCount)
 	var wg sync.WaitGroup
 	for i := range cameraCount {
 		s := all[i%len(all)]
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for next := start; next.Sub(start) < d; next = next.Add(period) {
+		wg.Go(func() {
+			for next := start; next.Sub(start) < t; next = next.Add(cameraPeriod) {
 				time.Sleep(time.Until(next))
 				if errs[i] = s.s.send(ctx, uint8(i), cameraFrame); errs[i] != nil {
 					return
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	for _, s := range all {
-		errs = append(errs, s.s.flush(ctx))
+		errs = append(errs, s.s.Flush(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// studio is a connection of the cameras, with a goroutine that receives.
-type studio struct {
+// stream is a connection of one or more cameras, with a goroutine that receives.
+type stream struct {
 	s    sender
 	r    receiver
 	done chan error
 	stop context.CancelFunc
 }
 
-func (w *world) newStudio(ctx context.Context, lane string, sh shape, port uint16, a *arrivals) (*studio, error) {
-	l, err := w.listen(lane, sh, port)
+func (d *devices) openStream(
+	ctx context.Context, transport string, port uint16, a *arrivals,
+) (*stream, error) {
+	sh := shape{blocks: blocks, size: cameraFrame}
+	l, err := d.listen(transport, sh, port)
 	if err != nil {
 		return nil, err
 	}
-	dial, cancel := context.WithTimeout(ctx, connectTime)
+	connect, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	st := &studio{done: make(chan error, 1)}
+	st := &stream{done: make(chan error, 1)}
 	accepted := make(chan error, 1)
 	go func() {
 		var err error
-		st.r, err = l.accept(dial)
+		st.r, err = l.accept(connect)
 		accepted <- err
 	}()
-	st.s, err = w.dial(dial, lane, sh, port)
+	st.s, err = d.dial(connect, transport, sh, port)
 	if err != nil {
 		cancel()
 	}
@@ -163,11 +164,11 @@ func (w *world) newStudio(ctx context.Context, lane string, sh shape, port uint1
 	return st, nil
 }
 
-func (s *studio) receive(ctx context.Context, a *arrivals) error {
+func (s *stream) receive(ctx context.Context, a *arrivals) error {
 	for {
 		err := s.r.wait(ctx)
 		switch {
-		case over(err) || errors.Is(err, context.Canceled):
+		case errors.Is(err, io.EOF) || errors.Is(err, context.Canceled):
 			return nil
 		case err != nil:
 			return err
@@ -179,8 +180,8 @@ func (s *studio) receive(ctx context.Context, a *arrivals) error {
 	}
 }
 
-func (s *studio) close() error {
-	err := s.s.close()
+func (s *stream) close() error {
+	err := s.s.Close()
 	s.stop()
-	return errors.Join(err, <-s.done, s.r.close())
+	return errors.Join(err, <-s.done, s.r.Close())
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -16,76 +16,86 @@ import (
 const (
 	basePort    = 7500
 	connectTime = 10 * time.Second
-	// closeTime is how long the receiving thread goes on to drive its device, so that the sender's disconnect is answered.
+	// closeTime is how long the receiving thread continues to drive its device after the last
+	// block, so that the sender's disconnect request is answered.
 	closeTime = 100 * time.Millisecond
+	// arrivalTimeout is how long await waits without an arriving block.
+	arrivalTimeout = 5 * time.Second
 )
 
-// pair is a connected sender and receiver. The receiver is its thread's.
+// pair is a connected sender and receiver. The receiver belongs to its thread.
 type pair struct {
-	w *world
+	d *devices
 	s sender
 	r receiver
 
-	arrived     atomic.Uint64                    // blocks
-	first, last atomic.Int64                     // when the first and the last one were handed over
-	tid         atomic.Int64                     // of the receiving thread
-	onBlock     func(r receiver, i uint64) error // has to release the block
-	onIdle      func() error                     // called when there is none; may be nil
+	handler
+	arrived     atomic.Uint64 // blocks
+	first, last atomic.Int64  // time of the first and of the latest arrival
+	tid         atomic.Int64  // ID of the receiving thread
 	halt        atomic.Bool
-	end         chan error
+	done        <-chan error
 }
 
-// release is the receiver's whole work in most experiments.
-func release(r receiver, _ uint64) error { return r.release() }
+// handler is what the receiver does.
+type handler struct {
+	onBlock func(r receiver, i uint64) error // must release the block
+	onIdle  func() error                     // called when there is no block; may be nil
+}
 
-// newPair connects a pair and starts the receiving thread.
-func (w *world) newPair(ctx context.Context, lane string, s shape, on func(r receiver, i uint64) error, idle func() error) (*pair, error) {
-	l, err := w.listen(lane, s, basePort)
+// releaseAll releases every block at once.
+var releaseAll = handler{onBlock: func(r receiver, _ uint64) error { return r.release() }}
+
+// connect connects a pair and starts the receiving thread.
+func (d *devices) connect(ctx context.Context, transport string, s shape, h handler) (*pair, error) {
+	l, err := d.listen(transport, s, basePort)
 	if err != nil {
 		return nil, err
 	}
-	p := &pair{w: w, onBlock: on, onIdle: idle, end: make(chan error, 1)}
+	p := &pair{d: d, handler: h}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	accepted := make(chan error, 1)
-	go p.receive(ctx, l, accepted)
-	p.s, err = w.dial(ctx, lane, s, basePort)
-	if err == nil {
-		err = <-accepted
-	} else {
+	p.done = kit.GoOnCPU(d.cpus[1], func() error { return p.receive(ctx, l, accepted) })
+	p.s, err = d.dial(ctx, transport, s, basePort)
+	if err != nil {
 		cancel()
-		<-accepted
+	}
+	select {
+	case e := <-accepted:
+		err = errors.Join(err, e)
+	case e := <-p.done: // the thread could not be pinned
+		err = errors.Join(err, e)
 	}
 	if err != nil {
 		p.halt.Store(true)
-		<-p.end
-		return nil, fmt.Errorf("connect a %s: %w", lane, err)
+		<-p.done
+		_ = l.close() // closed already unless the thread could not be pinned
+		return nil, fmt.Errorf("connect with %s: %w", transport, err)
 	}
 	return p, nil
 }
 
-// receive is the receiving thread, from the connection's beginning to its end.
-func (p *pair) receive(ctx context.Context, l listener, accepted chan<- error) {
-	runtime.LockOSThread() // never unlocked: a pinned thread is not given back
+// receive runs on the receiving thread as long as the connection lasts.
+func (p *pair) receive(ctx context.Context, l *listener, accepted chan<- error) (err error) {
 	p.tid.Store(int64(unix.Gettid()))
-	err := kit.Pin(p.w.cpus[1])
-	if err == nil {
-		p.r, err = l.accept(ctx)
-	}
+	p.r, err = l.accept(ctx)
 	accepted <- err
 	if err == nil {
-		err = errors.Join(p.serve(), p.r.close())
+		err = errors.Join(p.serve(), p.r.Close())
 	}
-	p.end <- errors.Join(err, l.close())
+	return errors.Join(err, l.close())
 }
 
-// serve takes blocks until it is told to end.
+// serve takes blocks until halt is set or the sender closes.
 func (p *pair) serve() error {
 	for i := uint64(0); ; {
 		ok, err := p.r.poll()
 		switch {
-		case over(err):
-			p.linger()
+		case errors.Is(err, io.EOF):
+			for end := now() + int64(closeTime); now() < end && !p.halt.Load(); {
+				p.d.Dev[1].Progress()
+			}
 			return nil
 		case err != nil:
 			return err
@@ -110,51 +120,58 @@ func (p *pair) serve() error {
 	}
 }
 
-// linger drives the device until the sender has disconnected.
-func (p *pair) linger() {
-	for end := now() + int64(closeTime); now() < end && !p.halt.Load(); {
-		p.w.dev[1].Progress()
-	}
-}
-
-// close ends the connection and the thread, and says what went wrong there.
+// close ends the connection and the thread, and returns the error of both.
 func (p *pair) close() error {
-	err := p.s.close()
+	err := p.s.Close()
 	p.halt.Store(true)
-	return errors.Join(err, <-p.end)
+	return errors.Join(err, <-p.done)
 }
 
-// with connects a pair, runs f on the sending thread, and takes the pair apart.
-func (w *world) with(ctx context.Context, lane string, s shape, on func(r receiver, i uint64) error, f func(p *pair) error) error {
-	return w.withIdle(ctx, lane, s, on, nil, f)
-}
-
-// withIdle is with, for a receiver that has something to do when no block is there.
-func (w *world) withIdle(ctx context.Context, lane string, s shape, on func(r receiver, i uint64) error, idle func() error, f func(p *pair) error) error {
-	p, err := w.newPair(ctx, lane, s, on, idle)
+// with connects a pair, runs f on the calling thread, and closes the pair.
+func (d *devices) with(
+	ctx context.Context, transport string, s shape, h handler, f func(p *pair) error,
+) error {
+	p, err := d.connect(ctx, transport, s, h)
 	if err != nil {
 		return err
 	}
 	begin, ran := now(), p.recvThread()
 	err = f(p)
-	// The receiving thread never sleeps: what it did not run, others did.
-	w.share = min(w.share, float64(p.recvThread()-ran)/float64(max(now()-begin, 1)))
+	// The receiving thread never sleeps: when it does not run, another program has its CPU.
+	d.share = min(d.share, float64(p.recvThread()-ran)/float64(max(now()-begin, 1)))
 	return errors.Join(err, p.close())
 }
 
-// errStuck: a block did not arrive.
-var errStuck = errors.New("a block did not arrive within 5 s: something else takes all of this machine's time, or the peer has died")
+var errNoArrival = fmt.Errorf("no block arrived within %v: "+
+	"end other programs, or check that the peer still runs", arrivalTimeout)
 
-const patience = 5 * time.Second
-
-// await drives the sending device until block n has been handed over.
+// await drives the sending device until n blocks have arrived.
 func (p *pair) await(n uint64) error {
+	const clockEvery = 4096
 	begin := now()
-	for look := 1; p.arrived.Load() < n; look++ {
-		p.w.dev[0].Progress()
-		if look%4096 == 0 && now()-max(begin, p.last.Load()) > int64(patience) {
-			return errStuck
+	for i := 1; p.arrived.Load() < n; i++ {
+		p.d.Dev[0].Progress()
+		if i%clockEvery == 0 && now()-max(begin, p.last.Load()) > int64(arrivalTimeout) {
+			return errNoArrival
 		}
 	}
 	return nil
+}
+
+// finish transmits everything and waits until n blocks have arrived.
+func (p *pair) finish(ctx context.Context, n uint64) error {
+	if err := p.s.Flush(ctx); err != nil {
+		return err
+	}
+	return p.await(n)
+}
+
+// postAll sends n blocks of size bytes one after the other and waits until they have arrived.
+func (p *pair) postAll(ctx context.Context, n uint64, size int) error {
+	for range n {
+		if err := p.s.post(ctx, size); err != nil {
+			return err
+		}
+	}
+	return p.finish(ctx, n)
 }

@@ -7,122 +7,116 @@ import (
 	"time"
 )
 
-// least are the smallest queues with which a lane works: blocks go through, none is held up by a NAK or lost.
-type least struct {
-	sendQP, sendCQ, recvQP, recvCQ int // capacity of both queues of the QP, and of all CQs, at each end
-}
+// minQueues are the smallest queues with which a transport works: all blocks arrive, and none is
+// delayed by an RNR NAK. Each number is the sum of the capacities of both queues of a QP, or of all
+// CQs, of a side.
+type minQueues struct{ sendQP, sendCQ, recvQP, recvCQ int }
 
 const (
 	queueTrialBlocks = 300
-	queueTrials      = 5 // how often queues have to work: with luck, ones that are too small do so once
+	queueTrials      = 5 // queues must work each time: too small ones may work once by chance
 	queueTrialTime   = 3 * time.Second
 	queueSize        = 256
 )
 
-// errTogether: each queue was large enough while the others were ample, but not all of them are at once. How many are needed is a
-// matter of timing, too.
-var errTogether = errors.New("queues that each work do not work together")
+// errTogether means that each queue was large enough while the others were ample, but that they
+// do not work together. Which sizes work depends on timing as well.
+var errTogether = errors.New("queues that work one by one do not work together")
 
-// leastQueues finds them by trying, and tries again if they do not work together.
-func (w *world) leastQueues(ctx context.Context, lane string, blocks int) (l least, err error) {
-	for range tries {
-		if l, err = w.searchQueues(ctx, lane, blocks); !errors.Is(err, errTogether) {
+// minQueues finds the smallest queues by trying. It repeats the search if they do not work
+// together.
+func (d *devices) minQueues(ctx context.Context, transport string) (m minQueues, err error) {
+	for range maxTries {
+		if m, err = d.searchQueues(ctx, transport); !errors.Is(err, errTogether) {
 			break
 		}
 	}
-	return l, err
+	return m, err
 }
 
-// searchQueues tries each queue in turn, the others being ample.
-func (w *world) searchQueues(ctx context.Context, lane string, blocks int) (l least, err error) {
+// searchQueues finds the smallest size of each queue while the others are ample.
+func (d *devices) searchQueues(ctx context.Context, transport string) (m minQueues, err error) {
 	s := shape{blocks: blocks, size: queueSize}
+	together := s
 	type queue struct {
-		set func(s *shape, n int)
-		sum *int
+		size func(s *shape) *int
+		sum  *int
 	}
 	queues := []queue{
-		{func(s *shape, n int) { s.sendSQ = n }, &l.sendQP}, {func(s *shape, n int) { s.sendSCQ = n }, &l.sendCQ},
+		{func(s *shape) *int { return &s.sendSQ }, &m.sendQP},
+		{func(s *shape) *int { return &s.sendSCQ }, &m.sendCQ},
 	}
-	if lane == laneWindow {
+	if transport == slidingWindow {
 		queues = append(queues,
-			queue{func(s *shape, n int) { s.sendRQ = n }, &l.sendQP}, queue{func(s *shape, n int) { s.sendRCQ = n }, &l.sendCQ},
-			queue{func(s *shape, n int) { s.recvSQ = n }, &l.recvQP}, queue{func(s *shape, n int) { s.recvSCQ = n }, &l.recvCQ},
-			queue{func(s *shape, n int) { s.recvRQ = n }, &l.recvQP}, queue{func(s *shape, n int) { s.recvRCQ = n }, &l.recvCQ})
+			queue{func(s *shape) *int { return &s.sendRQ }, &m.sendQP},
+			queue{func(s *shape) *int { return &s.sendRCQ }, &m.sendCQ},
+			queue{func(s *shape) *int { return &s.recvSQ }, &m.recvQP},
+			queue{func(s *shape) *int { return &s.recvSCQ }, &m.recvCQ},
+			queue{func(s *shape) *int { return &s.recvRQ }, &m.recvQP},
+			queue{func(s *shape) *int { return &s.recvRCQ }, &m.recvCQ})
 	} else {
-		l.recvCQ = 1 // the smallest that there is, which it has in all trials: a QP has to name one
+		m.recvCQ = 1 // the smallest possible one, which every trial uses: a QP needs a CQ
 	}
-	together := s
+	const largest = 2*blocks + 1
 	for _, q := range queues {
 		n := 0
-		for try := 1; try <= 2*blocks+1; try++ {
+		for try := 1; try <= largest && n == 0; try++ {
 			t := s
-			q.set(&t, try)
-			ok, err := w.works(ctx, lane, t)
+			*q.size(&t) = try
+			ok, err := d.works(ctx, transport, t)
 			if err != nil {
-				return l, err
+				return m, err
 			}
 			if ok {
 				n = try
-				break
 			}
 		}
 		if n == 0 {
-			return l, fmt.Errorf("%s: no queue of up to %d works", lane, 2*blocks+1)
+			return m, fmt.Errorf("%s: a queue of %d entries does not work", transport, largest)
 		}
 		*q.sum += n
-		q.set(&together, n)
+		*q.size(&together) = n
 	}
-	before := w.dev[1].Counters().Completions
-	switch ok, err := w.works(ctx, lane, together); {
+	before := d.Dev[1].Counters().Completions
+	switch ok, err := d.works(ctx, transport, together); {
 	case err != nil:
-		return l, err
+		return m, err
 	case !ok:
-		return l, fmt.Errorf("%s: %w: %+v", lane, errTogether, together)
+		return m, fmt.Errorf("%s: %w: %+v", transport, errTogether, together)
 	}
-	// The status byte's receiver has a QP with one entry in each queue, the smallest that there is. It needs none of them
-	// if all blocks went through and nothing that it might have posted has completed.
-	if lane == laneStatus && w.dev[1].Counters().Completions != before {
-		l.recvQP = 2
+	// The queues of the status byte's receiver have one entry each, the smallest possible number.
+	// It needs none of them if all blocks arrived without a completion at the receiver.
+	if transport == statusByte && d.Dev[1].Counters().Completions != before {
+		m.recvQP = 2
 	}
-	return l, nil
+	return m, nil
 }
 
-// works tries queues, time and again.
-func (w *world) works(ctx context.Context, lane string, s shape) (ok bool, err error) {
+// works reports whether a connection works queueTrials times.
+func (d *devices) works(ctx context.Context, transport string, s shape) (ok bool, err error) {
 	for range queueTrials {
-		if ok, err = w.worksOnce(ctx, lane, s); !ok || err != nil {
+		if ok, err = d.worksOnce(ctx, transport, s); !ok || err != nil {
 			break
 		}
 	}
 	return ok, err
 }
 
-// worksOnce tries queues: all blocks have to go through in time, without an RNR NAK.
-func (w *world) worksOnce(ctx context.Context, lane string, s shape) (bool, error) {
+// worksOnce reports whether all blocks arrive in time, without an RNR NAK.
+func (d *devices) worksOnce(ctx context.Context, transport string, s shape) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, queueTrialTime)
 	defer cancel()
-	before := w.naks()
-	err := w.with(ctx, lane, s, release, func(p *pair) error {
+	before := d.naks()
+	err := d.with(ctx, transport, s, releaseAll, func(p *pair) error {
 		for range queueTrialBlocks {
 			if err := p.s.send(ctx, 0, s.size); err != nil {
 				return err
 			}
 		}
-		if err := p.s.flush(ctx); err != nil {
-			return err
-		}
-		return p.await(queueTrialBlocks)
+		return p.finish(ctx, queueTrialBlocks)
 	})
-	if ctx.Err() != nil && context.Cause(ctx) != context.DeadlineExceeded {
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return false, context.Cause(ctx)
 	}
-	return err == nil && w.naks() == before, nil
-}
-
-// naks counts the RNR NAKs of both devices.
-func (w *world) naks() (n uint64) {
-	for _, d := range w.dev {
-		n += d.Counters().SentRNR
-	}
-	return n
+	return err == nil && d.naks() == before, nil
 }

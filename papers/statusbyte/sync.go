@@ -5,22 +5,26 @@ import (
 	"slices"
 )
 
-// syncSamples is how often the synchronisation is timed in a measurement, after some that do not count.
 const (
-	syncSamples = 500
-	syncWarmup  = 50
+	syncSamples = 500  // measured synchronizations
+	syncWarmup  = 50   // synchronizations before them
+	warmReads   = 8192 // more than the buffers at one end of the link in memory
 )
 
-// syncTimes measures the synchronisation latency with a number of blocks, in us, in order of time.
+// syncTimes measures the synchronization latency with a number of blocks in microseconds, in the
+// order of time.
 //
-// For the status byte it is the time that the READ of the array blocks the sending thread. For the sliding window it is, as in the paper, the
-// time from a block's hand-over at the receiver until the receiver is ready for the next one: the ACK's SEND is posted,
-// carried, acknowledged and completed.
-func (w *world) syncTimes(ctx context.Context, lane string, blocks int) (us []float64, posted []float64, err error) {
+// For the status byte it is the time for which the READ of the array blocks the sending thread.
+// For the sliding window it is, as in the paper, the time from the arrival of a block until the
+// receiver is ready for the next one: the SEND of the ACK is posted, transmitted, acknowledged
+// and completed. posted is the part of it until the SEND is posted.
+func (d *devices) syncTimes(
+	ctx context.Context, transport string, blocks int,
+) (us, posted []float64, err error) {
 	const size = 64
 	s := shape{blocks: blocks, size: size}
-	if lane == laneStatus {
-		err = w.with(ctx, lane, s, release, func(p *pair) error {
+	if transport == statusByte {
+		err = d.with(ctx, transport, s, releaseAll, func(p *pair) error {
 			for range syncWarmup + syncSamples {
 				begin := now()
 				if err := p.s.sync(ctx); err != nil {
@@ -30,22 +34,22 @@ func (w *world) syncTimes(ctx context.Context, lane string, blocks int) (us []fl
 			}
 			return nil
 		})
-		return cut(us), nil, err
+		return afterWarmup(us), nil, err
 	}
-	on := func(r receiver, _ uint64) error {
+	h := handler{onBlock: func(r receiver, _ uint64) error {
 		begin := now()
 		if err := r.release(); err != nil {
 			return err
 		}
 		post := now()
-		if err := r.drain(ctx); err != nil {
+		if err := r.Drain(ctx); err != nil {
 			return err
 		}
 		us = append(us, micros(now()-begin))
 		posted = append(posted, micros(post-begin))
 		return nil
-	}
-	err = w.with(ctx, lane, s, on, func(p *pair) error {
+	}}
+	err = d.with(ctx, transport, s, h, func(p *pair) error {
 		for i := range uint64(syncWarmup + syncSamples) {
 			if err := p.s.send(ctx, 0, size); err != nil {
 				return err
@@ -56,16 +60,14 @@ func (w *world) syncTimes(ctx context.Context, lane string, blocks int) (us []fl
 		}
 		return nil
 	})
-	return cut(us), cut(posted), err
+	return afterWarmup(us), afterWarmup(posted), err
 }
 
-// warmReads are more than a link in memory has buffers at one end.
-const warmReads = 8192
-
-// warm has every buffer of both ends used once. Those of a link in memory are fresh memory, whose first use costs a page fault (some 25 us,
-// every 17 frames): whoever is measured first would pay for it.
-func (w *world) warm(ctx context.Context) error {
-	return w.with(ctx, laneStatus, shape{blocks: blocks, size: headlineSize}, release, func(p *pair) error {
+// warm uses every buffer of both sides once. The buffers of the link in memory are fresh memory:
+// the page faults of their first use would burden the first measurement.
+func (d *devices) warm(ctx context.Context) error {
+	s := shape{blocks: blocks, size: headlineSize}
+	return d.with(ctx, statusByte, s, releaseAll, func(p *pair) error {
 		for range warmReads {
 			if err := p.s.sync(ctx); err != nil {
 				return err
@@ -75,12 +77,11 @@ func (w *world) warm(ctx context.Context) error {
 	})
 }
 
-// cut leaves the warm-up out.
-func cut(v []float64) []float64 { return v[min(syncWarmup, len(v)):] }
+func afterWarmup(v []float64) []float64 { return v[min(syncWarmup, len(v)):] }
 
 func micros(ns int64) float64 { return float64(ns) / 1e3 }
 
-// percentile is the value below which a share of v lies.
+// percentile returns the value below which the given share of v lies, 0 if v is empty.
 func percentile(v []float64, share float64) float64 {
 	if len(v) == 0 {
 		return 0

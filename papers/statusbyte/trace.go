@@ -11,31 +11,31 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// traceBlocks is how many blocks a trace shows: some turns of the ring.
-const traceBlocks = 60
+// TraceBlocks is the number of blocks in a capture.
+const TraceBlocks = 60
 
-// trace captures what the sending end sees of blocks of a size, a pcap file for each lane, in dir: where a ratio is other
-// than the paper's, it shows why. 'gorxe dump' reads it.
+// trace writes a pcap file for each transport into dir, with the packets that the sending side sees
+// for blocks of size bytes. "gorxe dump" reads the files.
 func (b *bench) trace(ctx context.Context, dir string, size int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write traces: %w", err)
+		return fmt.Errorf("create the directory for traces: %w", err)
 	}
-	for _, lane := range laneNames {
-		if err := b.traceLane(ctx, lane, size, filepath.Join(dir, lane+".pcap")); err != nil {
-			return fmt.Errorf("trace %s: %w", lane, err)
+	for _, transport := range transports {
+		if err := b.traceTransport(ctx, transport, size, filepath.Join(dir, transport+".pcap")); err != nil {
+			return fmt.Errorf("trace %s: %w", transport, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) traceLane(ctx context.Context, lane string, size int, name string) (err error) {
+func (b *bench) traceTransport(ctx context.Context, transport string, size int, name string) (err error) {
 	file, err := os.Create(name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	w, err := newTeedWorld(b.link, b.cpus, manual, func(i int, p driver.Port) driver.Port {
-		if i > 0 {
+	d, err := openDevices(b.Link, b.CPUs, manual, func(side int, p driver.Port) driver.Port {
+		if side > 0 {
 			return p
 		}
 		return loopback.Tee(p, file)
@@ -43,16 +43,9 @@ func (b *bench) traceLane(ctx context.Context, lane string, size int, name strin
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
-	return w.with(ctx, lane, shape{blocks: blocks, size: size}, release, func(p *pair) error {
-		for range traceBlocks {
-			if err := p.s.post(ctx, size); err != nil {
-				return err
-			}
-		}
-		if err := p.s.flush(ctx); err != nil {
-			return err
-		}
-		return p.await(traceBlocks)
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s := shape{blocks: blocks, size: size}
+	return d.with(ctx, transport, s, releaseAll, func(p *pair) error {
+		return p.postAll(ctx, TraceBlocks, size)
 	})
 }

@@ -2,23 +2,25 @@ package statusbyte
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/stat"
+	"github.com/gorxe/gorxe/papers/kit"
 )
 
 const (
-	// latencySamples is how many blocks are timed in a measurement, as in the paper; fewer if the time is up.
-	latencySamples = 100
-	latencyWarmup  = 10
+	latencySamples = 100 // measured blocks, as in the paper, or fewer if the time is up
+	latencyWarmup  = 10  // blocks before them
 )
 
-// latency is the median time, in us, from the call that sends a block to its hand-over, one block at a time. The sender knows of an
-// empty block beforehand.
-func (w *world) latency(ctx context.Context, lane string, blocks, size int, limit time.Duration) (float64, error) {
+// latency returns the median time in microseconds from the call that sends a block until its
+// arrival, one block at a time. The sender knows of an empty block beforehand.
+func (d *devices) latency(
+	ctx context.Context, transport string, size int, limit time.Duration,
+) (float64, error) {
 	var us []float64
-	err := w.with(ctx, lane, shape{blocks: blocks, size: size}, release, func(p *pair) error {
+	s := shape{blocks: blocks, size: size}
+	err := d.with(ctx, transport, s, releaseAll, func(p *pair) error {
 		until := now() + int64(limit)
 		for i := uint64(0); i < latencyWarmup+latencySamples; i++ {
 			if i > latencyWarmup && now() > until {
@@ -43,55 +45,49 @@ func (w *world) latency(ctx context.Context, lane string, blocks, size int, limi
 	return stat.Median(us), err
 }
 
-// errNothing: no block arrived in time.
-var errNothing = errors.New("too few blocks arrived: let other programs on this machine finish, or give it more time by --duration")
-
-// throughput sends blocks as fast as they go: 10^6 bytes a second, and how many frames were on the wire for a block. The receiver
-// releases a block so long after its hand-over.
-func (w *world) throughput(ctx context.Context, lane string, s shape, d, ack time.Duration) (rate, frames float64, err error) {
+// throughput sends blocks of size bytes as fast as possible for the time t. It returns the rate
+// in 10^6 bytes a second and the number of packets per block. The receiver releases each block
+// after the delay.
+func (d *devices) throughput(
+	ctx context.Context, transport string, size int, t, delay time.Duration,
+) (rate, frames float64, err error) {
 	var first, last int64
 	var counted uint64
-	warm := int64(d / 4)
-	on := func(r receiver, i uint64) error {
+	warm := int64(t / 4)
+	h := handler{onBlock: func(r receiver, i uint64) error {
 		at := now()
 		switch {
 		case i == 0:
 			warm += at
 		case at < warm:
 		case first == 0:
-			first = at // starts the clock, and does not count
+			first = at // starts the clock and does not count
 		default:
 			counted++
 			last = at
 		}
-		for end := at + int64(ack); ack > 0 && now() < end; {
-			w.dev[1].Progress()
+		for end := at + int64(delay); delay > 0 && now() < end; {
+			d.Dev[1].Progress()
 		}
 		return r.release()
-	}
-	err = w.with(ctx, lane, s, on, func(p *pair) error {
-		sent, before := uint64(0), w.frames()
-		for end := now() + int64(d) + int64(d/4); now() < end; {
-			if err := p.s.post(ctx, s.size); err != nil {
+	}}
+	err = d.with(ctx, transport, shape{blocks: blocks, size: size}, h, func(p *pair) error {
+		sent, before := uint64(0), d.frames()
+		for end := now() + int64(t) + int64(t/4); now() < end; {
+			if err := p.s.post(ctx, size); err != nil {
 				return err
 			}
 			sent++
 		}
-		if err := p.s.flush(ctx); err != nil {
-			return err
-		}
-		err := p.await(sent)
-		frames = float64(w.frames()-before) / float64(sent)
+		err := p.finish(ctx, sent)
+		frames = float64(d.frames()-before) / float64(sent)
 		return err
 	})
 	if err == nil && (counted == 0 || last <= first) {
-		err = errNothing
+		err = kit.ErrIdle
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	return float64(counted) * float64(s.size) / (float64(last-first) / 1e9) / 1e6, frames, nil
+	return float64(counted) * float64(size) / (float64(last-first) / 1e9) / 1e6, frames, nil
 }
-
-// frames counts what both devices have sent.
-func (w *world) frames() uint64 { return w.dev[0].Counters().TxFrames + w.dev[1].Counters().TxFrames }

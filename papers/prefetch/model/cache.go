@@ -1,31 +1,32 @@
 package model
 
-// cache is a fully associative cache of n entries that displaces the one used least recently. Keys are dense, from 0 on, so
-// that a lookup is an index.
+// cache is a fully associative cache that replaces the least recently used entry. Keys are dense,
+// from 0 on, so that a lookup is an index.
 //
-// LRU, because the paper's own figures 5 and 6 say so: one resource more than entries, used in turns, and all hits are gone.
-// With random replacement 128 QPs in 100 entries would still hit more than half the time.
+// It is LRU because figures 5 and 6 of the paper show LRU: with one resource more than entries,
+// used round robin, no lookup hits. With random replacement, 128 QPs in 100 entries would still
+// hit more than half the time.
 type cache struct {
 	items []item
-	left  int   // entries that are free
-	head  int32 // used last
-	tail  int32 // used least recently
+	free  int   // unused entries
+	head  int32 // most recently used
+	tail  int32 // least recently used
 }
 
 type item struct {
 	prev, next int32
 	resident   bool
-	ready      span   // when what was asked for has arrived
-	batches    []span // WQE: when each turn's worth that is here or under way has arrived
+	ready      span   // arrival of the requested data
+	batches    []span // WQE: arrival of the WQEs of each turn that is present or requested
 }
 
 const none = -1
 
 func newCache(entries, keys int) *cache {
-	return &cache{items: make([]item, keys), left: entries, head: none, tail: none}
+	return &cache{items: make([]item, keys), free: entries, head: none, tail: none}
 }
 
-// find is the entry of key, which counts as used now; nil: a miss.
+// find returns the entry of key and marks it as used. It returns nil if there is none: a miss.
 func (c *cache) find(key uint32) *item {
 	it := &c.items[key]
 	if !it.resident {
@@ -38,14 +39,14 @@ func (c *cache) find(key uint32) *item {
 	return it
 }
 
-// insert makes an entry for key, which has none.
+// insert adds an entry for key, which must have none.
 func (c *cache) insert(key uint32) *item {
-	if c.left == 0 {
+	if c.free == 0 {
 		old := uint32(c.tail)
 		c.unlink(old)
 		c.items[old].resident = false
 	} else {
-		c.left--
+		c.free--
 	}
 	c.link(key)
 	it := &c.items[key]

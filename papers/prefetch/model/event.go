@@ -1,7 +1,7 @@
 package model
 
-// event is something that happens at a time. Events of the same time happen in the order in which they were set, so that a run
-// is the same each time.
+// event is a call of do at a time. Events of the same time happen in the order in which they were
+// scheduled, so that every run is the same.
 type event struct {
 	at  span
 	seq uint64
@@ -10,14 +10,14 @@ type event struct {
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }
 
-// clock is simulated time: the events to come, in a binary heap.
+// clock is simulated time: the future events in a binary heap.
 type clock struct {
 	now    span
 	seq    uint64
 	events []event
 }
 
-// at sets an event for t, or for now if that is past.
+// at schedules an event for t, or for now if t is past.
 func (c *clock) at(t span, do func()) {
 	c.seq++
 	c.events = append(c.events, event{at: max(t, c.now), seq: c.seq, do: do})
@@ -31,7 +31,7 @@ func (c *clock) at(t span, do func()) {
 	}
 }
 
-// step lets the next event happen. There is one.
+// step moves time to the next event and runs it. There must be one.
 func (c *clock) step() {
 	e, last := c.events[0], len(c.events)-1
 	c.events[0] = c.events[last]
@@ -54,14 +54,14 @@ func (c *clock) step() {
 	e.do()
 }
 
-// wire is a serial line: what is put on it leaves in order, at its rate.
+// wire is a serial line: data leaves in order, at its rate.
 type wire struct {
-	rate  int64
-	free  span
-	bytes int64
+	rate  int64 // bits per second
+	free  span  // when the line is idle
+	bytes int64 // sent
 }
 
-// send puts bytes on the line at t at the earliest, and says when the last of them has passed.
+// send puts bytes on the line at t or when it is idle, and returns when the last one has passed.
 func (w *wire) send(t span, bytes int) span {
 	w.free = max(w.free, t) + serial(bytes, w.rate)
 	w.bytes += int64(bytes)

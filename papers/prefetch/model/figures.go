@@ -13,10 +13,10 @@ type Point struct {
 	Series string   `json:"series"`
 	X      int      `json:"x"`
 	Y      float64  `json:"y"`
-	Paper  *float64 `json:"paper"` // null where the paper states none
+	Paper  *float64 `json:"paper"` // null if the paper states none
 }
 
-// Series of the figures.
+// The series of the figures.
 const (
 	Prefetch   = "prefetch"
 	NoPrefetch = "no prefetch"
@@ -24,7 +24,7 @@ const (
 	Units      = "no prefetch, random order, units"
 )
 
-// Figure describes one of the paper's.
+// Figure describes a figure of the paper.
 type Figure struct {
 	Number  int
 	Title   string
@@ -36,7 +36,7 @@ type Figure struct {
 	xs      []int
 }
 
-// What the paper states: message rates in Mop/s, latencies in microseconds, and where things change.
+// Numbers of the paper: message rates in Mop/s, latencies in microseconds, and limits.
 const (
 	PaperPeak    = 70.0
 	PaperHalf    = 35.0  // figure 4 without prefetching; "half of the peak" in figure 3
@@ -45,37 +45,37 @@ const (
 	PaperMissed  = 2.9   // figure 6
 	PaperGain    = 1.25  // abstract: throughput improves by 125 %
 	PaperSaved   = 0.179 // abstract: latency falls by 17.9 %
-	PaperWindow  = 7     // from which on the rate is at its peak
+	PaperWindow  = 7     // smallest window with the peak rate
 	PaperQPs     = 2048  // beyond which the commodity NIC's rate falls
 	PaperMRs     = 256   // MPT and MTT entries of figure 5
 	PaperLight   = 100   // QPC entries of figure 6
 )
 
-// Config says what to simulate.
+// Config is the configuration of a simulation.
 type Config struct {
 	Params
-	Window   int // of the series with prefetching, in figures 3, 5 and 6
+	Window   int // prefetch window in figures 3, 5 and 6
 	Memory   int // MPT and MTT entries of figure 5
 	LightQPC int // QPC entries of figure 6
-	MaxQPs   int // where figures 3 and 4 end
+	MaxQPs   int // largest number of QPs in figures 3 and 4
 	Seed     uint64
 }
 
-// DefaultConfig is the paper's.
+// DefaultConfig returns the configuration of the paper.
 func DefaultConfig() Config {
 	p := Default()
 	return Config{Params: p, Window: p.Window(), Memory: PaperMRs, LightQPC: PaperLight, MaxQPs: 16384, Seed: 1}
 }
 
 const (
-	topWindow = 16 // where figure 4 ends
-	topMRs    = 2048
+	topWindow = 16   // largest window of figure 4
+	topMRs    = 2048 // largest number of MRs of figure 5
 )
 
-// decline are QPs of figure 3 between powers of two, where the rate falls.
+// decline has further points of figure 3, where the rate falls.
 var decline = []int{2176, 2304, 2560, 3072, 6144}
 
-// Figures are the paper's figures 3 to 6.
+// Figures returns the figures 3 to 6 of the paper.
 func (c *Config) Figures() []Figure {
 	return []Figure{
 		{
@@ -98,7 +98,7 @@ func (c *Config) Figures() []Figure {
 	}
 }
 
-// Steps is how many values Run computes.
+// Steps returns the number of values that Run computes.
 func (c *Config) Steps() int {
 	steps := 0
 	for _, f := range c.Figures() {
@@ -107,7 +107,8 @@ func (c *Config) Steps() int {
 	return steps
 }
 
-// Run computes all values; progress, if not nil, is called before each and may end the run by an error.
+// Run computes all values. progress, if not nil, is called before each of them; its error ends
+// the run.
 func (c *Config) Run(progress func(what string) error) ([]Point, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (c *Config) Run(progress func(what string) error) ([]Point, error) {
 	return points, nil
 }
 
-// Check refuses what makes no sense.
+// Check returns an error that wraps ErrParams if a value is out of range.
 func (c *Config) Check() error {
 	if err := c.Params.Check(); err != nil {
 		return err
@@ -145,19 +146,19 @@ func (c *Config) Check() error {
 		what          string
 		v, least, top int
 	}{
-		{"the prefetch window", c.Window, 1, sched.MaxWindow},
-		{"the MPT and MTT caches of figure 5", c.Memory, 1, MaxCache},
-		{"the QPC cache of figure 6", c.LightQPC, 1, MaxCache},
-		{"the QPs of figure 3", c.MaxQPs, 1, MaxQPs},
+		{"prefetch window", c.Window, 1, sched.MaxWindow},
+		{"entries of the MPT and MTT caches of figure 5", c.Memory, 1, MaxCache},
+		{"entries of the QPC cache of figure 6", c.LightQPC, 1, MaxCache},
+		{"QPs of figure 3", c.MaxQPs, 1, MaxQPs},
 	} {
 		if f.v < f.least || f.v > f.top {
-			return fmt.Errorf("%w: %s: %d; choose %d to %d", ErrParams, f.what, f.v, f.least, f.top)
+			return fmt.Errorf("%w: %s: %d: choose %d to %d", ErrParams, f.what, f.v, f.least, f.top)
 		}
 	}
 	return nil
 }
 
-// connections is figure 3: QPs with an MR each.
+// connections computes figure 3: QPs with an MR each.
 func connections(c *Config, series string, x int) (float64, error) {
 	l := Load{QPs: x, MRs: x, Random: series == Unordered || series == Units, Units: series == Units, Seed: c.Seed}
 	if series == Prefetch {
@@ -166,8 +167,9 @@ func connections(c *Config, series string, x int) (float64, error) {
 	return c.rate(&c.Params, l)
 }
 
-// statedConnections: with prefetching "a stable throughput at the peak value under large-scale QPs", without it the peak up to 2048
-// and half of it at 16,384.
+// statedConnections returns the paper's numbers of figure 3: with prefetching "a stable
+// throughput at the peak value under large-scale QPs", without it the peak up to 2048 and half of
+// it at 16,384.
 func statedConnections(series string, x int) (float64, bool) {
 	switch {
 	case x == PaperQPs, x > PaperQPs && series == Prefetch:
@@ -178,12 +180,13 @@ func statedConnections(series string, x int) (float64, bool) {
 	return 0, false
 }
 
-// windows is figure 4: as many QPs as figure 3 has at most.
+// windows computes figure 4, with the largest number of QPs of figure 3.
 func windows(c *Config, _ string, x int) (float64, error) {
 	return c.rate(&c.Params, Load{QPs: c.MaxQPs, MRs: c.MaxQPs, Window: x})
 }
 
-// statedWindows: of many QPs. With so few that the paper's NIC has room for all, it says nothing of windows.
+// statedWindows returns the paper's numbers of figure 4. They are for more QPs than the caches
+// hold.
 func (c *Config) statedWindows(_ string, x int) (float64, bool) {
 	switch {
 	case c.MaxQPs <= PaperQPs:
@@ -195,7 +198,7 @@ func (c *Config) statedWindows(_ string, x int) (float64, bool) {
 	return 0, false
 }
 
-// regions is figure 5: an MR a QP, all QPs and WQEs in their caches, small caches for the MRs.
+// regions computes figure 5: one MR per QP, large caches for QPCs and WQEs, small ones for the MRs.
 func regions(c *Config, series string, x int) (float64, error) {
 	p := c.Params
 	p.Cache[MPT], p.Cache[MTT] = c.Memory, c.Memory
@@ -207,6 +210,7 @@ func regions(c *Config, series string, x int) (float64, error) {
 	return c.rate(&p, l)
 }
 
+// statedRegions returns the paper's numbers of figure 5.
 func statedRegions(series string, x int) (float64, bool) {
 	if series == Prefetch || x <= PaperMRs {
 		return PaperPeak, true
@@ -222,13 +226,14 @@ func (c *Config) rate(p *Params, l Load) (float64, error) {
 	return r.Mops, nil
 }
 
-// latency is figure 6.
+// latency computes figure 6.
 func latency(c *Config, series string, x int) (float64, error) {
 	p := c.Params
 	p.Cache[QPC] = c.LightQPC
 	return RunLight(&p, Light{QPs: x, Window: c.Window, Hint: series == Prefetch})
 }
 
+// statedLatency returns the paper's numbers of figure 6.
 func statedLatency(series string, x int) (float64, bool) {
 	switch {
 	case x <= 64:
@@ -239,7 +244,7 @@ func statedLatency(series string, x int) (float64, bool) {
 	return 0, false
 }
 
-// inOrder puts what more has up to top in its places of list.
+// inOrder returns list and the elements of more up to top in ascending order.
 func inOrder(list, more []int, top int) []int {
 	for _, x := range more {
 		if x <= top {
@@ -250,7 +255,7 @@ func inOrder(list, more []int, top int) []int {
 	return list
 }
 
-// powers are the powers of two from least on, up to top.
+// powers returns least times the powers of two, up to top.
 func powers(least, top int) []int {
 	var list []int
 	for x := least; x <= top; x *= 2 {
@@ -259,7 +264,7 @@ func powers(least, top int) []int {
 	return list
 }
 
-// upTo is 0 to n.
+// upTo returns 0 to n.
 func upTo(n int) []int {
 	list := make([]int, n+1)
 	for i := range list {

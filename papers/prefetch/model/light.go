@@ -2,23 +2,24 @@ package model
 
 import "fmt"
 
-// Light is a light load: one WRITE of one message at a time, over QPs in turns, the next when the completion of the last
-// is seen.
+// Light is a light load: one WRITE of one message at a time, round robin over the QPs. The next
+// one is posted when the host sees the completion of the previous one.
 type Light struct {
 	QPs    int
-	Window int  // of the scheduler's prefetching, and the bound for hints
-	Hint   bool // the host tells the NIC of the QP before it builds the WQE
+	Window int  // of the prefetch queue, and the limit for hints
+	Hint   bool // the host names the QP to the NIC before it builds the WQE
 }
 
-const lightRounds = 4 // each QP's turns measured, after one that is not
+const lightRounds = 4 // measured turns of each QP, after one for warm-up
 
-// RunLight measures the mean latency of a WRITE in microseconds, from the call of PostSend to the completion seen.
+// RunLight returns the mean latency of a WRITE in microseconds, from the call of PostSend until the
+// host sees the completion.
 func RunLight(p *Params, l Light) (float64, error) {
 	if l.QPs < 1 || l.QPs > MaxQPs {
-		return 0, fmt.Errorf("%w: a light load over %d QPs; choose 1 to %d", ErrParams, l.QPs, MaxQPs)
+		return 0, fmt.Errorf("%w: a light load over %d QPs: choose 1 to %d", ErrParams, l.QPs, MaxQPs)
 	}
 	one := *p
-	one.Chunk = one.Message // a turn is the one message that is posted
+	one.Chunk = one.Message // a turn is one message
 	n, err := newNIC(&one, &clock{}, l.QPs, l.QPs, l.Window)
 	if err != nil {
 		return 0, err
@@ -37,17 +38,18 @@ func RunLight(p *Params, l Light) (float64, error) {
 	return float64(n.now-start) / float64(lightRounds*l.QPs) / float64(1000*nanosecond), nil
 }
 
-// host is a program that posts, and the peer's NIC, which has all that it needs at hand: the paper looks at the requester.
+// host is the program that posts, and the peer's NIC, whose lookups always hit: the paper is
+// about the requester.
 type host struct {
 	*nic
-	half span // of a PCIe round trip: a write, either way
+	half span // half of a PCIe round trip: a PCIe write
 	hint bool
 	qps  uint32
 	peer wire
 	done int
 }
 
-// post is PostSend on the next QP: the hint, the WQE, the doorbell.
+// post models PostSend on the next QP: the hint, the WQE, the doorbell.
 func (h *host) post() {
 	qp := uint32(h.done) % h.qps
 	if h.hint {
@@ -63,7 +65,8 @@ func (h *host) post() {
 	})
 }
 
-// sent follows the message to the peer, its acknowledgement back, and the CQE into the host's memory.
+// sent models the message to the peer, its acknowledgment, and the CQE written to the host's
+// memory.
 func (h *host) sent(*job) {
 	pass, cable := spanOf(h.p.Pass), spanOf(h.p.Cable)
 	ack := h.peer.send(h.now+pass+cable+pass+pass, h.p.Ack)

@@ -6,40 +6,41 @@ import (
 	"github.com/gorxe/gorxe/qp/sched"
 )
 
-// The stages of the pipeline: one looks up each kind of resource, then the payload is read, then the chunk is on the link.
+// The stages of the pipeline: one for the lookup of each kind of resource, one that reads the
+// payload, and the link.
 const (
 	payload = int(Kinds) + iota
 	onLink
 	stages
 )
 
-// job is a turn of a QP in the pipeline.
+// job is the turn of a QP in the pipeline.
 type job struct {
 	qp   uint32
 	n    int  // messages
-	done span // when it may leave its stage
+	done span // earliest time at which it may leave its stage
 }
 
-// nic is the requester. Its owner pushes QPs and is told what was sent.
+// nic is the requester. Its user pushes QPs and learns of sent chunks through sent.
 type nic struct {
 	*clock
 	p      *Params
 	queue  *sched.Queue[uint32]
 	caches [Kinds]*cache
 	mrs    uint32 // QP q's memory is in MR q mod mrs
-	pcie   wire   // host to NIC: what reads bring
+	pcie   wire   // host to NIC: the data of reads
 	line   wire
-	stage  [stages][]job // in order: the first leaves first
-	room   [stages]int
-	units  int      // 0: a pipeline; else so many turns look up at once, each at its own pace
-	ahead  int      // turns' worth of WQEs that are read ahead for a QP
-	turn   int      // messages
-	taken  []uint32 // turns whose WQEs were taken, by QP
+	stage  [stages][]job // in order
+	slots  [stages]int
+	units  int      // number of turns that look up independently; 0 means a pipeline
+	ahead  int      // turns for which the WQEs of a QP are read in advance
+	turn   int      // messages per turn
+	taken  []uint32 // turns whose WQEs have been taken, by QP
 
-	pick func() (uint32, bool) // the QP to serve next: queue.Pop, but in a NIC without a scheduling queue
-	more func(qp uint32)       // the WQEs of a turn are taken: the place to push the QP again
-	sent func(j *job)
-	wake func() // advance, as a value made once
+	pick func() (uint32, bool) // returns the next QP: queue.Pop, except in random order
+	more func(qp uint32)       // called when a turn has taken its WQEs; may push the QP again
+	sent func(j *job)          // called when a chunk has been sent
+	wake func()                // advance as a value, to allocate it once
 
 	hits, misses [Kinds]int64
 }
@@ -57,10 +58,10 @@ func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
 			keys = mrs
 		}
 		n.caches[k] = newCache(p.Cache[k], keys)
-		n.room[k] = p.Slots
+		n.slots[k] = p.Slots
 	}
-	n.room[payload] = max(1, p.Reads/n.turn)
-	n.room[onLink] = 1
+	n.slots[payload] = max(1, p.Reads/n.turn)
+	n.slots[onLink] = 1
 	n.pick = q.Pop
 	n.more = func(uint32) {}
 	n.sent = func(*job) {}
@@ -68,10 +69,10 @@ func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
 	return n, nil
 }
 
-// read asks the host for bytes and says when they will be here.
+// read requests bytes from the host and returns when they arrive.
 func (n *nic) read(bytes int) span { return n.pcie.send(n.now+spanOf(n.p.PCIeRTT), bytes) }
 
-// key is what a QP needs of a kind.
+// key returns which resource of a kind a QP needs.
 func (n *nic) key(k Kind, qp uint32) uint32 {
 	if k == MPT || k == MTT {
 		return qp % n.mrs
@@ -79,7 +80,8 @@ func (n *nic) key(k Kind, qp uint32) uint32 {
 	return qp
 }
 
-// fetch looks a resource up and asks the host for it if it is not there or under way already. It says when it will be there.
+// fetch looks up a resource and requests it from the host if it is neither present nor requested.
+// It returns when it is present, and whether the lookup was a hit.
 func (n *nic) fetch(k Kind, qp uint32, messages int) (ready span, hit bool) {
 	c, key := n.caches[k], n.key(k, qp)
 	it := c.find(key)
@@ -100,7 +102,7 @@ func (n *nic) fetch(k Kind, qp uint32, messages int) (ready span, hit bool) {
 	return it.ready, false
 }
 
-// lookup is what the stage of kind k does when j enters it: it waits for what is missing.
+// lookup is done when j enters the stage of kind k: j stays until the resource is present.
 func (n *nic) lookup(k Kind, j *job) {
 	ready, hit := n.fetch(k, j.qp, j.n)
 	if hit {
@@ -114,7 +116,7 @@ func (n *nic) lookup(k Kind, j *job) {
 	}
 }
 
-// takeWQEs uses up a turn's WQEs, and reads ahead.
+// takeWQEs uses up the WQEs of a turn and reads further ones in advance.
 func (n *nic) takeWQEs(j *job) {
 	n.taken[j.qp]++
 	it := &n.caches[WQE].items[j.qp]
@@ -139,7 +141,8 @@ func (n *nic) enter(s int, j job) {
 	n.at(j.done, n.wake)
 }
 
-// ready is the job that may leave stage s now; none: there is none. In a pipeline nothing overtakes; units do.
+// ready returns the index of a job that may leave stage s now, or none. Jobs overtake each other in
+// units, but not in a pipeline.
 func (n *nic) ready(s int) int {
 	for i := range n.stage[s] {
 		if n.stage[s][i].done <= n.now {
@@ -152,17 +155,18 @@ func (n *nic) ready(s int) int {
 	return none
 }
 
-// leave takes job i out of stage s.
+// leave removes job i from stage s.
 func (n *nic) leave(s, i int) job {
 	j := n.stage[s][i]
 	n.stage[s] = slices.Delete(n.stage[s], i, i+1)
 	return j
 }
 
-// accepts tells whether stage s has room: units are taken by the first lookup and free after the last.
+// accepts reports whether stage s has a free slot. A unit is busy from the first lookup to the
+// last.
 func (n *nic) accepts(s int) bool {
 	if n.units == 0 || s >= payload {
-		return len(n.stage[s]) < n.room[s]
+		return len(n.stage[s]) < n.slots[s]
 	}
 	busy := 0
 	for k := range n.stage[:payload] {
@@ -171,7 +175,7 @@ func (n *nic) accepts(s int) bool {
 	return s > 0 || busy < n.units
 }
 
-// advance moves what can move, the last stage first, and takes in new turns.
+// advance moves jobs that can move, beginning with the last stage, and starts new turns.
 func (n *nic) advance() {
 	for moved := true; moved; {
 		moved = false
@@ -204,21 +208,22 @@ func (n *nic) advance() {
 	}
 }
 
-// push puts a QP into the scheduling queue, and thereby into the prefetch queue.
+// push puts a QP into the scheduling queue, and with that into the prefetch queue.
 func (n *nic) push(qp uint32) {
 	n.queue.Push(qp)
 	n.prefetch()
 }
 
-// prefetch starts the chains of the QPs that the window has reached.
+// prefetch starts the chains of the QPs inside the window.
 func (n *nic) prefetch() {
 	for qp, ok := n.queue.Prefetch(); ok; qp, ok = n.queue.Prefetch() {
 		n.chain(QPC, qp, MTT, n.taken[qp])
 	}
 }
 
-// chain fetches what qp needs from kind k on to last, each when the one before it has told where it is. A chain that the turn
-// it is for has overtaken ends: other WQEs may not be written yet.
+// chain fetches the resources of qp from kind k to last, each when the previous one, which says
+// where it is, has arrived. The chain ends if its turn has already taken the WQEs: the WQEs of
+// the next turn may not be written yet.
 func (n *nic) chain(k Kind, qp uint32, last Kind, turn uint32) {
 	if k == WQE && n.taken[qp] != turn {
 		return

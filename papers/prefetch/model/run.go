@@ -5,47 +5,47 @@ import (
 	"math/rand/v2"
 )
 
-// Load is a heavy load: each of QPs QPs always has messages to send.
+// Load is a heavy load: every QP always has messages to send.
 type Load struct {
 	QPs    int
 	MRs    int    // QP q writes to MR q mod MRs
-	Window int    // prefetch window in QPs; 0: no prefetching
-	Random bool   // no queues: any QP may be next, as in a NIC whose order nobody knows
+	Window int    // prefetch window in QPs; 0 means no prefetching
+	Random bool   // no queues: the next QP is random, for a NIC whose order is unknown
 	Seed   uint64 // of the random order
-	Units  bool   // no pipeline: Params.Units turns look up what they need at once, each at its own pace
+	Units  bool   // no pipeline: Params.Units turns look up their resources independently
 }
 
-// Rate is what came of a load.
+// Rate is the result of a load.
 type Rate struct {
-	Mops    float64        // million messages a second
-	HitRate [Kinds]float64 // lookups of the pipeline that found their entry, perhaps still under way
-	PCIe    float64        // share of the PCIe rate in use
+	Mops    float64        // million messages per second
+	HitRate [Kinds]float64 // share of lookups that found their entry, present or requested
+	PCIe    float64        // used share of the PCIe rate
 }
 
-// Turns that are run before and while the rate is measured: at least so many, and at least each QP so often.
+// The minimum of turns before and during the measurement, in total and per QP.
 const (
 	warmTurns    = 2000
 	warmRounds   = 2
-	warmRandom   = 8 // in random order, until all but one in 3000 had a turn
+	warmRandom   = 8 // in random order: then all QPs but one in 3000 had a turn
 	measureTurns = 4000
 )
 
-// Run measures the message rate of a NIC under load.
+// Run returns the message rate of a NIC under load.
 func Run(p *Params, l Load) (*Rate, error) {
 	if l.QPs < 1 || l.QPs > MaxQPs || l.MRs < 1 || l.MRs > MaxQPs {
-		return nil, fmt.Errorf("%w: a load of %d QPs and %d MRs; choose 1 to %d", ErrParams, l.QPs, l.MRs, MaxQPs)
+		return nil, fmt.Errorf("%w: a load of %d QPs and %d MRs: choose 1 to %d", ErrParams, l.QPs, l.MRs, MaxQPs)
 	}
 	n, err := newNIC(p, &clock{}, l.QPs, l.MRs, l.Window)
 	if err != nil {
 		return nil, err
 	}
-	// The WQE cache is shared out among the active QPs; what is not posted cannot be read ahead.
+	// The active QPs share the WQE cache. Only the WQEs of posted messages can be read in advance.
 	n.ahead = min((p.Posted+n.turn-1)/n.turn, p.Cache[WQE]/l.QPs)
 	if l.Units {
 		n.units = p.Units
 	}
 	if l.Random {
-		n.ahead = max(n.ahead, 1) // whoever is next, it may be this one
+		n.ahead = max(n.ahead, 1) // the same QP may be next
 		rng := rand.New(rand.NewPCG(l.Seed, uint64(l.QPs)))
 		n.pick = func() (uint32, bool) { return uint32(rng.IntN(l.QPs)), true }
 	} else {

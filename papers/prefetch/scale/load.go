@@ -3,63 +3,57 @@ package scale
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/prefetch"
-	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/papers/kit"
-	"github.com/gorxe/gorxe/papers/kit/paper"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
 const (
 	pollBatch = 64
-	// patience is how long a lane waits for what is under way to complete.
-	patience = 10 * time.Second
+	// drainTimeout limits the time until all messages in flight have completed.
+	drainTimeout = 10 * time.Second
 )
 
 // load is the traffic of one lane.
 type load struct {
-	w     *world
+	d     *devices
 	lane  *lane
 	burst int
 
-	shots      []shot           // a ring: aimed at, to be posted
-	next       int              // of shots
-	prefetcher *roce.Prefetcher // nil: none
-	qp         picker
-	mr         picker
-	atQP       int // picked for the shot that is aimed next
-	atMR       int
-	free       int    // bursts that may still be posted
-	busy       []bool // by QP: a burst is under way
-	done       uint64
-	wcs        [pollBatch]roce.WC
-	drive      func() // the peer's turn, where one thread drives both
+	batches    []batch          // a ring of prepared work requests
+	next       int              // the next one to post
+	prefetcher *roce.Prefetcher // nil without prefetching
+	qp, mr     picker
+	nextQP     int // picked for the batch that is prepared next
+	nextMR     int
+
+	free  int    // bursts that may be posted
+	busy  []bool // by QP: a burst is in flight; nil if the lane has too few QPs
+	done  uint64 // completed messages
+	wcs   [pollBatch]roce.WC
+	drive func() // drives the peer if one thread drives both devices
 }
 
-// errNothing: not one message was acknowledged.
-var errNothing = errors.New("nothing arrived: let other programs on this machine finish, or give it more time by --duration")
-
-// sample is what a lane measured in a round.
+// sample is the result of a measurement.
 type sample struct {
 	rate   float64 // Mmsg/s
-	misses float64 // of the last-level cache a message; negative: unknown
+	misses float64 // last-level cache misses per message; negative if unknown
 }
 
-// picker says whose turn it is.
+// picker picks QPs or MRs.
 type picker struct {
 	n, next int
 	random  bool
 	state   uint64
 }
 
-func newPicker(n int, o order, seed uint64) picker {
-	return picker{n: n, random: o == random, state: seed}
+func newPicker(n int, o Order, seed uint64) picker {
+	return picker{n: n, random: o == Random, state: seed}
 }
 
 func (p *picker) pick() int {
@@ -70,7 +64,7 @@ func (p *picker) pick() int {
 		}
 		return i
 	}
-	// xorshift64: cheap enough not to be measured.
+	// xorshift64 is cheap enough to not affect the measurement.
 	p.state ^= p.state << 13
 	p.state ^= p.state >> 7
 	p.state ^= p.state << 17
@@ -79,116 +73,43 @@ func (p *picker) pick() int {
 
 const seed = 0x9e3779b97f4a7c15
 
-func newLoad(w *world, l *lane, burst int) *load {
+func newLoad(d *devices, l *lane, burst int) *load {
 	o := &load{
-		w: w, lane: l, burst: burst, free: underWay,
-		shots: make([]shot, min(max(l.prefetch, 1), maxHints)),
-		qp:    newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
+		d: d, lane: l, burst: burst, free: inFlight,
+		batches: make([]batch, min(max(l.prefetch, 1), maxAhead)),
+		qp:      newPicker(l.qps, l.order, seed), mr: newPicker(l.mrs, l.order, seed+1),
 	}
 	if l.prefetch > 0 {
-		o.prefetcher = w.a.dev.NewPrefetcher()
+		o.prefetcher = d.send.Dev.NewPrefetcher()
 	}
-	if l.qps > underWay+len(o.shots)+1 { // atQP
+	const picked = 1 // nextQP
+	switch {
+	case l.qps > inFlight+len(o.batches)+picked:
 		o.busy = make([]bool, l.qps)
-	} else {
-		o.free = min(underWay, l.qps*(sendDepth/burst))
+	case l.qps > 1:
+		o.free = min(inFlight, l.qps*(sendDepth/burst))
 	}
-	if l.qps == 1 {
-		o.free = underWay
-	}
-	o.look()
-	for i := range o.shots {
-		o.shots[i].init(burst)
-		o.aim(&o.shots[i])
+	o.pickNext()
+	for i := range o.batches {
+		o.batches[i].init(burst)
+		o.prepare(&o.batches[i])
 	}
 	return o
 }
 
-// maxHints is how far ahead of a post its QP is known at most.
-const maxHints = 16
-
-// shot is a burst of work requests for one QP.
-type shot struct {
-	q    *roce.QP
-	wrs  []roce.SendWR
-	sges []roce.SGE
-}
-
-func (s *shot) init(burst int) {
-	s.wrs, s.sges = make([]roce.SendWR, burst), make([]roce.SGE, burst)
-	for i := range s.wrs {
-		s.wrs[i] = roce.SendWR{Op: roce.OpWrite, SGEs: s.sges[i : i+1]}
-	}
-	s.wrs[burst-1].Flags = roce.Signaled
-}
-
-// pick is the next QP that has nothing under way, if there are enough.
-func (o *load) pick() int {
-	i := o.qp.pick()
-	if o.busy == nil {
-		return i
-	}
-	for o.busy[i] {
-		i = o.qp.pick()
-	}
-	o.busy[i] = true
-	return i
-}
-
-// look picks whom the next shot will be aimed at. With prefetching, this program's own lists are fetched, too.
-func (o *load) look() {
-	o.atQP = o.pick()
-	at := &o.w.a.qps[o.atQP]
-	if o.lane.name != nameMRs {
-		if o.prefetcher != nil {
-			prefetch.Object(at, 1)
-		}
-		return
-	}
-	o.atMR = o.mr.pick()
-	if o.prefetcher != nil {
-		prefetch.Pair(at, &o.w.targets[o.atMR])
-	}
-}
-
-// aim points a burst at the next QP and at memory. With prefetching, the QP is told that it comes: a program that
-// serves many knows a little ahead whom it will serve.
-func (o *load) aim(s *shot) {
-	i := o.atQP
-	for k := range s.wrs {
-		if o.lane.name == nameMRs {
-			if k > 0 {
-				o.atMR = o.mr.pick()
-			}
-			t := &o.w.targets[o.atMR]
-			s.sges[k], s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.src, t.dst, t.key
-			continue
-		}
-		t, at := &o.w.slot, uint64(i*msgSize)
-		s.sges[k] = roce.SGE{Addr: t.src.Addr + at, Length: msgSize, LKey: t.src.LKey}
-		s.wrs[k].RemoteAddr, s.wrs[k].RKey = t.dst+at, t.key
-	}
-	s.wrs[o.burst-1].ID = uint64(i)
-	s.q = o.w.a.qps[i]
-	if o.prefetcher != nil {
-		o.prefetcher.Prefetch(s.q, &s.wrs[0])
-	}
-	o.look()
-}
-
-// post fills up what may be under way.
+// post posts as many bursts as may be in flight.
 func (o *load) post() error {
 	for o.free > 0 {
-		s := &o.shots[o.next]
-		if err := s.q.PostSend(s.wrs...); err != nil {
-			if errors.Is(err, qp.ErrSQFull) { // a few QPs, and chance chose one too often
+		b := &o.batches[o.next]
+		if err := b.q.PostSend(b.wrs...); err != nil {
+			if errors.Is(err, qp.ErrSQFull) { // few QPs in random order: one was picked too often
 				return nil
 			}
 			return err
 		}
 		o.free--
-		o.aim(s)
-		if o.next++; o.next == len(o.shots) {
+		o.prepare(b)
+		if o.next++; o.next == len(o.batches) {
 			o.next = 0
 		}
 	}
@@ -197,10 +118,10 @@ func (o *load) post() error {
 
 // reap takes completions.
 func (o *load) reap() error {
-	n := o.w.a.cq.Poll(o.wcs[:])
+	n := o.d.send.CQ.Poll(o.wcs[:])
 	for i := range o.wcs[:n] {
 		if o.wcs[i].Status != roce.Success {
-			return session.StatusError(&o.wcs[i])
+			return endpoint.StatusError(&o.wcs[i])
 		}
 		if o.busy != nil {
 			o.busy[o.wcs[i].ID] = false
@@ -211,100 +132,89 @@ func (o *load) reap() error {
 	return nil
 }
 
-func (o *load) turn(more bool) error {
+// step drives the devices once and, if more is set, posts before.
+func (o *load) step(more bool) error {
 	if more {
 		if err := o.post(); err != nil {
 			return err
 		}
 	}
-	o.w.a.dev.Progress()
+	o.d.send.Dev.Progress()
 	o.drive()
 	return o.reap()
 }
 
-// goOn takes turns for d.
-func (o *load) goOn(d time.Duration) error {
-	for start := time.Now(); time.Since(start) < d; {
-		if o.w.interrupted.Load() {
+// sendFor sends for the time t.
+func (o *load) sendFor(t time.Duration) error {
+	for start := time.Now(); time.Since(start) < t; {
+		if o.d.interrupted.Load() {
 			return cli.ErrInterrupted
 		}
-		if err := o.turn(true); err != nil {
+		if err := o.step(true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run measures for d, after a warm-up. Nothing is under way when it returns without an error.
-func (o *load) run(warmup, d time.Duration, m *missCounter) (s sample, err error) {
+// run measures for the time t, after a warm-up. If it returns no error, nothing is in flight
+// anymore.
+func (o *load) run(warmup, t time.Duration, m *missCounter) (s sample, err error) {
 	total := o.free
-	if err := o.goOn(warmup); err != nil {
+	if err := o.sendFor(warmup); err != nil {
 		return s, err
 	}
-	begin, before, missed, used := time.Now(), o.done, m.read(), paper.ThreadTime()
-	if err := o.goOn(d); err != nil {
+	begin, before, missed, used := time.Now(), o.done, m.read(), kit.ThreadTime()
+	if err := o.sendFor(t); err != nil {
 		return s, err
 	}
-	took, n := time.Since(begin), float64(o.done-before)
-	if o.w.link == linkMemory { // one thread does all: what others took of its CPU does not count
-		took = paper.ThreadTime() - used
+	elapsed, n := time.Since(begin), float64(o.done-before)
+	if o.d.link == kit.Memory { // one thread: other programs on its CPU do not count
+		elapsed = kit.ThreadTime() - used
 	}
-	s = sample{rate: n / took.Seconds() / 1e6, misses: -1}
+	s = sample{rate: n / elapsed.Seconds() / 1e6, misses: -1}
 	if missed >= 0 && n > 0 {
 		s.misses = float64(m.read()-missed) / n
 	}
-	for end := time.Now().Add(patience); o.free < total; {
-		if err := o.turn(false); err != nil {
+	for end := time.Now().Add(drainTimeout); o.free < total; {
+		if err := o.step(false); err != nil {
 			return s, err
 		}
 		if time.Now().After(end) {
-			return s, fmt.Errorf("%d of %d messages were not acknowledged within %v", total-o.free, total, patience)
+			return s, fmt.Errorf("%d of %d messages were not acknowledged within %v",
+				total-o.free, total, drainTimeout)
 		}
 	}
 	if n == 0 {
-		return s, errNothing
+		return s, kit.ErrIdle
 	}
 	return s, nil
 }
 
-// measure runs a lane on threads of its own.
-func (w *world) measure(l *lane, burst int, warmup, d time.Duration) (s sample, err error) {
-	o := newLoad(w, l, burst)
-	o.drive = func() { w.b.dev.Progress() }
+// measure runs a lane on its own threads.
+func (d *devices) measure(l *lane, burst int, warmup, t time.Duration) (s sample, err error) {
+	o := newLoad(d, l, burst)
+	o.drive = func() { d.recv.Dev.Progress() }
 	var stop atomic.Bool
-	var served chan error
-	if w.link == linkVeth {
+	var served <-chan error
+	if d.link == kit.Veth {
 		o.drive = func() {}
-		served = make(chan error, 1)
-		go func() { served <- w.serve(&stop) }()
+		served = kit.GoOnCPU(d.cpus[1], func() error {
+			for !stop.Load() {
+				d.recv.Dev.Progress()
+			}
+			return nil
+		})
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: a pinned thread is not given back
-		if err = kit.Pin(w.a.cpu); err != nil {
-			return
-		}
-		m, _ := newMissCounter() // report says why it counts nothing
+	err = kit.OnCPU(d.cpus[0], func() (err error) {
+		m, _ := newMissCounter() // WriteTable reports its error
 		defer m.close()
-		s, err = o.run(warmup, d, m)
-	}()
-	<-done
+		s, err = o.run(warmup, t, m)
+		return err
+	})
 	if served != nil {
 		stop.Store(true)
 		err = errors.Join(err, <-served)
 	}
 	return s, err
-}
-
-// serve drives the passive end.
-func (w *world) serve(stop *atomic.Bool) error {
-	runtime.LockOSThread()
-	if err := kit.Pin(w.b.cpu); err != nil {
-		return err
-	}
-	for !stop.Load() {
-		w.b.dev.Progress()
-	}
-	return nil
 }

@@ -7,12 +7,20 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// order is how a lane goes through its QPs or MRs.
-type order string
+// Order is the order in which a lane uses its QPs or MRs.
+type Order string
 
+// The orders.
 const (
-	roundRobin order = "rr"
-	random     order = "random"
+	RoundRobin Order = "rr"
+	Random     Order = "random"
+)
+
+// Limits of Config.
+const (
+	MaxCount  = 1 << 16        // QPs, and MRs
+	MaxWindow = qp.MaxPrefetch // of prefetching
+	MaxBurst  = sendDepth
 )
 
 const (
@@ -22,30 +30,26 @@ const (
 	unitRate = "Mmsg/s"
 	msgSize  = 64 // bytes
 
-	// baseCount is how many QPs or MRs the baseline has: enough that each message goes elsewhere, few enough for the
-	// nearest caches.
+	// baseCount is the number of QPs or MRs of the baseline: enough for each message to use
+	// another one, few enough for the first-level caches.
 	baseCount = 64
-	// MaxCount bounds QPs and MRs of a run.
-	maxCount = 1 << 16
-	// mrQPs is how many QPs the lanes have that vary MRs.
+	// mrQPs is the number of QPs of the lanes that vary the number of MRs.
 	mrQPs = 64
-	// maxWindow bounds a prefetch window.
-	maxWindow = qp.MaxPrefetch
 )
 
 // lane is one measurement of a round.
 type lane struct {
 	name     string
 	qps, mrs int
-	order    order
-	prefetch int // window; 0: off
+	order    Order
+	prefetch int // window; 0 means off
 }
 
 func (l *lane) String() string {
 	return fmt.Sprintf("%s %d QPs, %d MRs, %s, window %d", l.name, l.qps, l.mrs, l.order, l.prefetch)
 }
 
-// baseline is the name that scripts know it by.
+// baseline returns the name of the baseline in the output.
 func (l *lane) baseline() string {
 	if l.name == nameMRs {
 		return fmt.Sprintf("%d MRs", baseCount)
@@ -53,7 +57,7 @@ func (l *lane) baseline() string {
 	return fmt.Sprintf("%d QPs", baseCount)
 }
 
-// base is the lane that l is set against: everything is the same but the count.
+// base returns the baseline of l, which differs only in the count.
 func (l *lane) base() lane {
 	b := *l
 	if l.name == nameMRs {
@@ -64,15 +68,15 @@ func (l *lane) base() lane {
 	return b
 }
 
-// plan lists the lanes of a round. The baselines are always among them.
-func plan(qps, mrs []int, orders []order, windows []int) []lane {
+// plan returns the lanes of a round, including all baselines.
+func plan(c *Config) []lane {
 	var list []lane
-	for _, w := range windows {
-		for _, o := range orders {
-			for _, n := range withBase(qps) {
+	for _, w := range c.Windows {
+		for _, o := range c.Orders {
+			for _, n := range withBase(c.QPs) {
 				list = append(list, lane{nameQPs, n, 1, o, w})
 			}
-			for _, n := range withBase(mrs) {
+			for _, n := range withBase(c.MRs) {
 				list = append(list, lane{nameMRs, mrQPs, n, o, w})
 			}
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/gorxe/gorxe/papers/prefetch/model"
 )
 
-// gorxeSim is "gorxe sim args".
+// gorxeSim runs "gorxe sim" with args.
 func gorxeSim(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := &cobra.Command{Use: "gorxe", SilenceErrors: true, SilenceUsage: true}
@@ -31,7 +31,7 @@ func gorxeSim(ctx context.Context, args ...string) (stdout, stderr string, err e
 	return out.String(), errs.String(), err
 }
 
-// small makes a run short: the caches are small, and so are the QPs beyond them.
+// small makes a run short, with small caches and few QPs.
 var small = []string{"prefetch", "--cache", "256", "--qps", "1024"}
 
 func TestTable(t *testing.T) {
@@ -46,7 +46,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What scripts may rely on: an array of objects with these five keys, paper null where the paper states nothing.
+// Scripts rely on an array of objects with these five keys; paper is null if the paper states
+// nothing.
 func TestJSON(t *testing.T) {
 	out, _, err := gorxeSim(t.Context(), append(small, "--json")...)
 	if err != nil {
@@ -60,11 +61,11 @@ func TestJSON(t *testing.T) {
 	var null, given int
 	for _, e := range list {
 		if len(e) != 5 {
-			t.Fatalf("%v has other keys than figure, series, x, y and paper", e)
+			t.Fatalf("%v: want the keys figure, series, x, y and paper", e)
 		}
 		have[fmt.Sprint(e["figure"], " ", e["series"])]++
 		if _, ok := e["x"].(float64); !ok || e["y"].(float64) <= 0 {
-			t.Errorf("%v: x and y are numbers, y above 0", e)
+			t.Errorf("%v: want a number x and a positive y", e)
 		}
 		switch paper := e["paper"].(type) {
 		case nil:
@@ -72,26 +73,26 @@ func TestJSON(t *testing.T) {
 		case float64:
 			given++
 			if paper < 2 || paper > 70 {
-				t.Errorf("%v: the paper does not say that", e)
+				t.Errorf("%v: the paper has no such number", e)
 			}
 		default:
-			t.Errorf("%v: paper is neither a number nor null", e)
+			t.Errorf("%v: want a number or null for paper", e)
 		}
 	}
 	for _, want := range []string{"3 prefetch", "3 no prefetch", "4 prefetch", "5 prefetch", "5 no prefetch", "6 prefetch", "6 no prefetch"} {
 		if have[want] < 2 {
-			t.Errorf("%d points of %s", have[want], want)
+			t.Errorf("got %d points of %s, want at least 2", have[want], want)
 		}
 	}
 	if null == 0 || given == 0 {
-		t.Errorf("%d points without a number of the paper, %d with one", null, given)
+		t.Errorf("got %d points without a number of the paper and %d with one, want both", null, given)
 	}
 	if again, _, _ := gorxeSim(t.Context(), append(small, "--json")...); again != out {
-		t.Error("a second run gave something else")
+		t.Error("a second run has different results")
 	}
 }
 
-// The window counts: with a smaller one the rate beyond the caches is smaller.
+// With a smaller window the rate beyond the caches is smaller.
 func TestWindowFlag(t *testing.T) {
 	rate := func(args ...string) float64 {
 		t.Helper()
@@ -108,11 +109,11 @@ func TestWindowFlag(t *testing.T) {
 				return p.Y
 			}
 		}
-		t.Fatal("no such point")
+		t.Fatal("no point of figure 3 with 1024 QPs")
 		return 0
 	}
 	if narrow, wide := rate("--window", "2"), rate(); narrow > 0.8*wide {
-		t.Errorf("window 2: %.1f Mop/s, by the formula: %.1f", narrow, wide)
+		t.Errorf("window 2: %.1f Mop/s, window from the formula: %.1f, want a smaller rate", narrow, wide)
 	}
 }
 
@@ -123,7 +124,7 @@ func TestPlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out, prefix+".svg, "+prefix+".png") {
-		t.Errorf("the files are not named in\n%s", out)
+		t.Errorf("no file names in\n%s", out)
 	}
 	svg, err := os.ReadFile(prefix + ".svg")
 	if err != nil || !strings.Contains(string(svg), "Figure 6: light load") {
@@ -135,27 +136,27 @@ func TestPlot(t *testing.T) {
 	}
 	defer file.Close()
 	if img, err := png.Decode(file); err != nil || img.Bounds().Dx() < 500 {
-		t.Errorf("no PNG to speak of: %v", err)
+		t.Errorf("the PNG is not a picture of at least 500 pixels: %v", err)
 	}
-	// Whoever names a file means both.
+	// A name with an extension means both files as well.
 	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+".SVG")...); err != nil || !strings.Contains(out, prefix+".svg, "+prefix+".png") {
-		t.Errorf("%v, %s", err, out)
+		t.Errorf("--plot %s.SVG: %v, no file names in\n%s", prefix, err, out)
 	}
 	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure || out != "" {
-		t.Errorf("a plot without a folder: %v; want to hear it before anything is computed", err)
+		t.Errorf("a plot in a missing directory: %v with output %q, want an error without output", err, out)
 	}
-	// What was computed is told, though the picture cannot be.
+	// If the plot cannot be written, the results are printed all the same.
 	if err := os.Mkdir(prefix+"2.svg", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+"2")...); cli.Status(err) != cli.StatusFailure || !strings.Contains(out, "figure  series") {
-		t.Errorf("a plot that cannot be written: %v, %s", err, out)
+		t.Errorf("an unwritable plot: %v, want an error and the results:\n%s", err, out)
 	}
 }
 
 func TestExplain(t *testing.T) {
 	if testing.Short() {
-		t.Skip("sixteen variants: skipped by -short")
+		t.Skip("sixteen variants, skipped by -short")
 	}
 	out, _, err := gorxeSim(t.Context(), "prefetch", "--explain")
 	if err != nil {
@@ -164,7 +165,7 @@ func TestExplain(t *testing.T) {
 	c := model.DefaultConfig()
 	for _, a := range c.Assumptions() {
 		if !strings.Contains(out, a.Name) || !strings.Contains(out, a.Why) || a.Why == "" {
-			t.Errorf("%s is not explained", a.Name)
+			t.Errorf("no reason for %s", a.Name)
 		}
 	}
 	for _, v := range model.Variants() {
@@ -200,7 +201,7 @@ func TestUsage(t *testing.T) {
 	} {
 		_, _, err := gorxeSim(t.Context(), strings.Fields(args)...)
 		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), word) {
-			t.Errorf("sim %s: %v; want a usage error with %q", args, err, word)
+			t.Errorf("sim %s: %v, want a usage error with %q", args, err, word)
 		}
 	}
 }
@@ -210,7 +211,7 @@ func TestInterrupt(t *testing.T) {
 	cancel(cli.ErrInterrupted)
 	for _, how := range []string{"--json", "--explain"} {
 		if out, _, err := gorxeSim(ctx, "prefetch", how); !errors.Is(err, cli.ErrInterrupted) || strings.HasPrefix(out, "[") {
-			t.Errorf("%s: %v", how, err)
+			t.Errorf("%s: got %v, want ErrInterrupted and no results", how, err)
 		}
 	}
 }

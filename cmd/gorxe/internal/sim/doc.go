@@ -1,5 +1,7 @@
-// Package sim is "gorxe sim": models of RDMA hardware, run and set beside what their papers report. It has one, "gorxe sim
-// prefetch", of package model.
+// Package sim is the command "gorxe sim": models of RDMA hardware beside what their papers
+// report. Its only model is that of package papers/prefetch, "gorxe sim prefetch".
 //
-// Reading order: command.go (flags and the run), report.go (table, JSON, assumptions), plot.go (the picture).
+// # Reading order
+//
+//   - command.go: flags and run.
 package sim
