@@ -10,7 +10,7 @@ import (
 // including the SQ's first slot, which lies in the QP. The rest of a QP has a constant size; see
 // TestFootprint.
 func (a *InitAttr) Footprint() int {
-	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + a.slotSGEs()*sgeSize)
+	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + max(a.MaxSendSGE, 1)*sgeSize + a.MaxInline)
 	if a.Type == UD {
 		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*frame.Path)(nil)))
 	}
@@ -31,24 +31,12 @@ func (c *SRQConfig) Footprint() int {
 // CQFootprint returns the memory of a CQ with that depth in bytes.
 func CQFootprint(depth int) int { return int(slots(depth)) * int(unsafe.Sizeof(WC{})) }
 
-// inlineAt returns the memory for a slot's inline data, which replaces its SGEs.
-func (s *sendQueue) inlineAt(i uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.slotDataAt(s.slot(i))))), s.maxInline)
-}
-
-// slotDataAt returns a slot's part of slotData. The queue keeps a pointer instead of a slice to
-// save space in its cache line. Slots are masked by the length of the ring, so the pointer stays
-// within the array.
-func (s *sendQueue) slotDataAt(slot uint32) []SGE {
-	n := uintptr(s.slotSGEs)
-	return unsafe.Slice((*SGE)(unsafe.Add(unsafe.Pointer(s.slotData), uintptr(slot)*n*uintptr(sgeSize))), n)
-}
-
 // Memory calls visit with the address and size of each of the QP's rings, for madvise. It reads
 // none of them.
 func (q *QP) Memory(visit func(addr, n uintptr)) {
 	span(visit, q.sq.wqes)
-	span(visit, unsafe.Slice(q.sq.slotData, (1+len(q.sq.wqes))*int(q.sq.slotSGEs)))
+	span(visit, q.sq.data.sges)
+	span(visit, q.sq.data.inline)
 	span(visit, q.rq.wqes)
 	span(visit, q.rq.sges)
 }

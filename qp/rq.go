@@ -69,7 +69,7 @@ func (r *recvQueue) fill(e *Engine, pd *mr.PD, i uint32, wr *RecvWR) error {
 	for j, g := range wr.SGEs {
 		if g.Length > 0 {
 			if _, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr, g.Length, mr.LocalWrite); v != mr.OK {
-				return refuseSGE(j, &g, v)
+				return sgeError(j, g, v)
 			}
 		}
 		n += uint64(g.Length)

@@ -40,7 +40,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("the responder lies at %d, and does not begin with a line", p)
 	}
 	in("off", unsafe.Offsetof(q.off), p, 1)
-	in("sq.rooms", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.slotData), 2*prefetch.Line, 1)
+	in("sq.data", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.data), 2*prefetch.Line, 1)
 	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {

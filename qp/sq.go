@@ -1,6 +1,7 @@
 package qp
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
@@ -15,7 +16,7 @@ import (
 type wqe struct {
 	id     uint64
 	raddr  uint64 // UD: the QPN and Q_Key of the receiver
-	one    [1]SGE // the SGE, if there is one; more are in sendQueue.slotData
+	one    [1]SGE // the SGE, if there is one; more are in slotData
 	length uint32 // of the message, bytes
 	rkey   bth.RKey
 	extra  uint32 // immediate, R_Key to invalidate, or placement and level of a FLUSH
@@ -46,13 +47,12 @@ type sendQueue struct {
 	first wqe   // slot 0
 	wqes  []wqe // slots from 1; with the first, a power of two
 
-	slotData  *SGE // per slot: more than one SGE, inline data, or the operands of an atomic; see slotDataAt
+	data      *slotData
 	cq        *CQ
 	shift     uint32 // maps a counter to a slot; the poster changes it while the queue is empty
 	depth     uint16
 	maxInline uint16
 	maxSGE    uint8
-	slotSGEs  uint8 // size of a slot's part of slotData, in SGEs
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written only by the poster
 	posters   atomic.Uint32 // see QP.Posters
@@ -65,6 +65,12 @@ type sendQueue struct {
 	locals  uint32        // local operations that have run and wait for earlier work requests
 }
 
+// slotData is the memory of the slots beside their WQEs.
+type slotData struct {
+	sges   []SGE  // maxSGE per slot: more than one SGE, or the operands of an atomic
+	inline []byte // maxInline per slot
+}
+
 // initSQ creates the queue.
 func (q *QP) initSQ(a *InitAttr) {
 	s := &q.sq
@@ -72,19 +78,26 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.cq = a.SendCQ
 	s.depth = uint16(a.SQDepth)
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
-	s.signalAll, s.slotSGEs = a.SignalAll, uint8(a.slotSGEs())
+	s.signalAll = a.SignalAll
 	s.wqes = make([]wqe, n-1)
-	s.slotData = &make([]SGE, n*uint32(s.slotSGEs))[0]
+	s.data = &slotData{sges: make([]SGE, n*uint32(s.maxSGE)), inline: make([]byte, n*uint32(s.maxInline))}
 	if a.Type == UD {
 		ahs := make([]*frame.Path, n)
 		q.ahs = &ahs
 	}
 }
 
-// slotSGEs returns the size of a slot's part of slotData, in SGEs. It holds the SGEs of a work
-// request or its inline data.
-func (a *InitAttr) slotSGEs() int {
-	return max(a.MaxSendSGE, 1, (a.MaxInline+sgeSize-1)/sgeSize)
+// slotSGEs returns the SGEs of a slot in slotData.
+func (s *sendQueue) slotSGEs(slot uint32) []SGE {
+	n := uint32(s.maxSGE)
+	return s.data.sges[slot*n : slot*n+n]
+}
+
+// inlineAt returns the memory for the inline data of the WQE of counter i.
+func (s *sendQueue) inlineAt(i uint32) []byte {
+	n := uint32(s.maxInline)
+	at := s.slot(i) * n
+	return s.data.inline[at : at+n]
 }
 
 // used returns the number of slots in use. It is exact for the poster and the engine, and a
@@ -112,7 +125,7 @@ func (s *sendQueue) sgesAt(i uint32) []SGE {
 	if w.nsge <= 1 {
 		return w.one[:w.nsge]
 	}
-	return s.slotDataAt(at)[:w.nsge]
+	return s.slotSGEs(at)[:w.nsge]
 }
 
 // operands returns the place of an atomic's operands, which is the one that its SGEs do not use.
@@ -121,7 +134,7 @@ func (s *sendQueue) operands(i uint32) *SGE {
 	if w := s.in(at); w.nsge > 1 {
 		return &w.one[0]
 	}
-	return &s.slotDataAt(at)[0]
+	return &s.slotSGEs(at)[0]
 }
 
 func (g *SGE) setOperands(compare, swapAdd uint64) {
@@ -185,7 +198,7 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 // or Engine.Posted.
 func (q *QP) Post(wrs []SendWR) (int, error) {
 	if st := q.State(); st < RTS {
-		return 0, refuseState(st)
+		return 0, fmt.Errorf("%w: PostSend in %s; move the QP to RTS first", ErrQPState, st)
 	}
 	s := &q.sq
 	head := s.head.Load()
@@ -218,7 +231,7 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	s := &q.sq
 	if wr.Op >= numOps || opRules[wr.Op].types&(1<<q.typ) == 0 {
-		return q.refuseWR(notOfType, wr, 0)
+		return fmt.Errorf("%w: %s is not an operation of %s QPs", ErrInvalidWR, wr.Op, q.typ)
 	}
 	rule := &opRules[wr.Op]
 	w := s.at(i)
@@ -230,10 +243,10 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return err
 	}
 	if rule.fixed != 0 && n != uint64(rule.fixed) {
-		return q.refuseWR(wrongLength, wr, n)
+		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrInvalidWR, wr.Op, rule.fixed, n)
 	}
 	if n > MaxMessage {
-		return q.refuseWR(tooLong, wr, n)
+		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
 	}
 	if q.typ == UD {
 		var path *frame.Path
@@ -241,10 +254,10 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 			path = wr.AH.Path()
 		}
 		if path == nil || !path.Valid() {
-			return q.refuseWR(noAH, wr, n)
+			return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)
 		}
 		if n > uint64(q.mtu.Load()) {
-			return q.refuseWR(longDatagram, wr, n)
+			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, q.mtu.Load())
 		}
 		*q.ahAt(i) = path
 	}
@@ -269,14 +282,15 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 	s := &q.sq
 	if w.inline = len(wr.Inline) > 0; w.inline {
 		if !rule.inline || len(wr.SGEs) > 0 || len(wr.Inline) > int(s.maxInline) {
-			return 0, q.refuseWR(wrongInline, wr, 0)
+			return 0, fmt.Errorf("%w: %d bytes inline for %s with %d SGEs; the QP's MaxInline is %d",
+				ErrInvalidWR, len(wr.Inline), wr.Op, len(wr.SGEs), s.maxInline)
 		}
 		w.nsge = 0
 		copy(s.inlineAt(i), wr.Inline)
 		return uint64(len(wr.Inline)), nil
 	}
 	if len(wr.SGEs) > int(s.maxSGE) {
-		return 0, q.refuseWR(manySGEs, wr, 0)
+		return 0, fmt.Errorf("%w: %d SGEs, the QP's MaxSendSGE is %d", ErrInvalidWR, len(wr.SGEs), s.maxSGE)
 	}
 	w.nsge = uint8(len(wr.SGEs))
 	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
@@ -289,13 +303,18 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 		if g.Length > 0 {
 			// mr.NotYet: a REG_MR that was posted earlier will make the key live.
 			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK && v != mr.NotYet {
-				return 0, refuseSGE(i, &g, v)
+				return 0, sgeError(i, g, v)
 			}
 		}
 		n += uint64(g.Length)
 		dst[i] = g
 	}
 	return n, nil
+}
+
+// sgeError returns the error for SGE i of a send or receive that failed its key check.
+func sgeError(i int, g SGE, v mr.Verdict) error {
+	return fmt.Errorf("%w: SGE %d, %d bytes at %#x: %s", ErrInvalidKey, i, g.Length, g.Addr, v)
 }
 
 // gather copies bytes [off, off+len(b)) of a WQE's message to b, which starts at offset at of the
