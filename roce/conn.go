@@ -10,61 +10,68 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Conn is a connection made by the connection manager, as rdma_cm makes it. Its QP is in RTS. The QP is the caller's:
-// close it after the Conn. Closing the QP, or the device, ends the connection, too.
+// Conn is a connection that was set up by the connection manager, as rdma_cm does. Its QP is in
+// StateRTS. The QP remains the program's: close it after the Conn. Closing the QP or the Device
+// ends the connection, too.
 type Conn struct {
 	qp            *QP
-	talk          *dialogue
+	id            *cmID
 	local, remote netip.AddrPort
 	private       []byte
 
 	done chan struct{}
 	once sync.Once
-	err  error // before done is closed
+	err  error // set before done is closed
 }
 
-// start makes the dialogue the Conn's. What came meanwhile, and whatever became of the QP, reaches it.
+// start passes the events of the cmID to the Conn, beginning with those that came already.
 func (c *Conn) start() {
 	c.done = make(chan struct{})
-	err := c.qp.device().do(func(now qp.Time) {
-		g := c.qp.device().gsi
-		c.talk.conn = c
-		for e, ok, ended := c.talk.take(); ok || ended; e, ok, ended = c.talk.take() {
+	d := c.qp.device()
+	err := d.do(func(now qp.Time) {
+		c.id.conn = c
+		for e, ok, ended := c.id.take(); ok || ended; e, ok, ended = c.id.take() {
 			if ended {
 				c.ended(now, ErrClosed)
 				return
 			}
-			c.heard(now, &e)
+			c.handle(now, &e)
 		}
 		if c.qp.State() == StateErr {
 			c.ended(now, ErrConnLost)
 		}
-		g.dispatch(now)
+		d.gsi.dispatch(now)
 	})
 	if err != nil {
 		c.finish(err)
 	}
 }
 
-// QP is the connection's queue pair.
+// QP returns the queue pair of the connection.
 func (c *Conn) QP() *QP { return c.qp }
 
-// LocalAddr is this end's address; of a connection that was accepted, with the port that was dialed.
+// LocalAddr returns the local address. For an accepted connection, the port is the one that was
+// dialed.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.local }
 
-// RemoteAddr is the peer's address; of a connection that was accepted, with the port that the peer named as its own.
+// RemoteAddr returns the peer's address. For an accepted connection, the port is the one that the
+// peer states in its request.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
-// PrivateData is what the peer said when it accepted, or asked: the message's whole field, zeros behind the peer's bytes.
+// PrivateData returns the private data of the peer's reply (Dial) or request (Accept). It is the
+// whole field of the message: the peer's data is followed by zeros.
 func (c *Conn) PrivateData() []byte { return c.private }
 
-// Done is closed when the connection has ended, whoever ended it. The QP is in state ERR then. With Manual progress
-// somebody has to drive the device for it.
+// Done returns a channel that is closed when either side has ended the connection. The QP is then
+// in StateErr. With Manual progress, this needs calls that drive the Device.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err says why the connection ended; nil while it lasts. ErrDisconnected: the peer ended it (a *RejectError beside it,
-// if the peer broke it off or had forgotten it). ErrConnLost: the QP went to ERR, as when the peer answers no more and
-// retries run out. ErrClosed: this end closed the Conn, the QP or the device.
+// Err returns nil while the connection exists, then why it ended:
+//
+//   - ErrDisconnected: the peer ended it. If the peer aborted or did not know the connection, a
+//     *RejectError is wrapped, too.
+//   - ErrConnLost: the QP went to StateErr, for example because the peer stopped answering.
+//   - ErrClosed: the Conn, the QP or the Device was closed.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:
@@ -81,8 +88,8 @@ func (c *Conn) finish(err error) {
 	})
 }
 
-// heard takes in an event of the connection manager. Owner only.
-func (c *Conn) heard(now qp.Time, e *cm.Event) {
+// handle handles an event of the connection manager. Owner only.
+func (c *Conn) handle(now qp.Time, e *cm.Event) {
 	if e.Kind != cm.EventDisconnected {
 		return
 	}
@@ -93,39 +100,42 @@ func (c *Conn) heard(now qp.Time, e *cm.Event) {
 	c.ended(now, err)
 }
 
-// ended ends the connection here: the QP flushes, and the peer is told or gets its answer. Owner only.
+// ended ends the connection locally: the QP is flushed, and the peer gets a DREQ or DREP if it has
+// to. Owner only.
 func (c *Conn) ended(now qp.Time, why error) {
 	if !c.qp.closed.Load() && c.qp.State() != StateErr {
-		_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState) // any state goes there
+		_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState) // allowed in every state
 	}
 	g := c.qp.device().gsi
-	if g.conns[c.talk.id] == c.talk {
-		_ = g.cm.Disconnect(cm.Time(now), c.talk.id, nil) // a DREQ or a DREP, if one is due: else ErrState
+	if g.ids[c.id.comm] == c.id {
+		_ = g.cm.Disconnect(cm.Time(now), c.id.comm, nil) // fails if no message has to be sent
 	}
 	c.finish(why)
 }
 
-// Close disconnects: what the QP owes the peer is sent, the peer is told, and the QP goes to ERR, which flushes what is
-// still posted. To finish first, call QP.Drain before. It does not wait for the peer. Closing twice is harmless.
-func (c *Conn) Close() error { return c.hangUp(c.qp.device().loop.SendPending) }
+// Close disconnects. It sends pending acknowledgments of the QP, notifies the peer, and puts the QP
+// into StateErr, which flushes outstanding work requests. To complete them first, call QP.Drain.
+// Close does not wait for the peer. Closing twice is harmless.
+func (c *Conn) Close() error { return c.disconnect(c.qp.device().loop.SendPending) }
 
-// Abort ends the connection at once: the QP goes to ERR without sending anything that it owes, not even
-// acknowledgements, so that the peer does not take for done what this end may not have looked at. The peer is told.
-func (c *Conn) Abort() error { return c.hangUp(func() {}) }
+// Abort disconnects like Close, but does not send pending acknowledgments: the peer cannot assume
+// that its latest messages were processed.
+func (c *Conn) Abort() error { return c.disconnect(func() {}) }
 
-func (c *Conn) hangUp(before func()) error {
-	err := c.qp.device().do(func(now qp.Time) {
+// disconnect ends the connection after calling first.
+func (c *Conn) disconnect(first func()) error {
+	d := c.qp.device()
+	err := d.do(func(now qp.Time) {
 		if c.Err() != nil {
 			return
 		}
-		before()
+		first()
 		c.ended(now, ErrClosed)
-		g := c.qp.device().gsi
-		g.dispatch(now)
-		g.transmit(now)
+		d.gsi.dispatch(now)
+		d.gsi.transmit(now)
 	})
 	if errors.Is(err, ErrClosed) {
-		c.finish(ErrClosed) // the device went before, and took the connection with it
+		c.finish(ErrClosed) // closing the device has ended the connection
 		return nil
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,8 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// attribute is the CM message in a frame, 0 if it is none: the MAD ends the packet, before the ICRC.
+// attribute returns the kind of CM message in a frame, 0 if there is none. The MAD is at the end of
+// the packet, before the ICRC.
 func attribute(f []byte) cm.Attribute {
 	mad := len(f) - bth.ICRCLen - cm.MADLen
 	if mad < 0 || f[mad+1] != 7 { // management class: communication management
@@ -24,8 +26,9 @@ func attribute(f []byte) cm.Attribute {
 	return cm.Attribute(binary.BigEndian.Uint16(f[mad+16:]))
 }
 
-// loseFirst drops the first n frames with a CM message from a to b, and counts all of them.
-func loseFirst(k talkers, from, to int, a cm.Attribute, n int32) *atomic.Int32 {
+// dropFirst drops the first n frames with CM message a on one direction of the link, and counts all
+// of them.
+func dropFirst(k connPair, from, to int, a cm.Attribute, n int32) *atomic.Int32 {
 	seen := new(atomic.Int32)
 	k.link.SetFilter(from, to, func(f []byte) loopback.Action {
 		if attribute(f) == a && seen.Add(1) <= n {
@@ -36,8 +39,8 @@ func loseFirst(k talkers, from, to int, a cm.Attribute, n int32) *atomic.Int32 {
 	return seen
 }
 
-// meet connects the two ends' QPs: a dials.
-func (k talkers) meet(t *testing.T) (a, b *Conn) {
+// meet connects the QPs: a dials.
+func (k connPair) meet(t *testing.T) (a, b *Conn) {
 	t.Helper()
 	l := k.listen(t)
 	ctx := within(t)
@@ -68,30 +71,31 @@ func (k talkers) meet(t *testing.T) (a, b *Conn) {
 	return a, b
 }
 
-func ends(t *testing.T, c *Conn, why error) {
+// ends checks that c ends with an error.
+func ends(t *testing.T, c *Conn, want error) {
 	t.Helper()
 	select {
 	case <-c.Done():
 	case <-time.After(deadline):
-		t.Fatalf("the connection does not end")
+		t.Fatalf("the connection has not ended after %v", deadline)
 	}
-	if !errors.Is(c.Err(), why) {
-		t.Errorf("it ended with %v, want %v", c.Err(), why)
+	if !errors.Is(c.Err(), want) {
+		t.Errorf("Err() = %v, want %v", c.Err(), want)
 	}
 	if st := c.QP().State(); st != StateErr && !c.QP().closed.Load() {
-		t.Errorf("its QP is in %v", st)
+		t.Errorf("the QP is in %v, want ERR", st)
 	}
 }
 
-// Each end knows who it is, whom it talks to, and, when it is over, why.
+// A Conn returns both addresses, and why it ended.
 func TestConnAddressesAndErr(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	a, b := k.meet(t)
 	if a.LocalAddr() != b.RemoteAddr() || b.LocalAddr() != a.RemoteAddr() || b.LocalAddr() != k.addr {
 		t.Errorf("a: %v to %v, b: %v to %v", a.LocalAddr(), a.RemoteAddr(), b.LocalAddr(), b.RemoteAddr())
 	}
 	if a.Err() != nil || b.Err() != nil {
-		t.Errorf("while it lasts: %v and %v", a.Err(), b.Err())
+		t.Errorf("before the end: Err() = %v and %v, want nil", a.Err(), b.Err())
 	}
 	if err := a.Close(); err != nil {
 		t.Error(err)
@@ -103,16 +107,16 @@ func TestConnAddressesAndErr(t *testing.T) {
 	}
 }
 
-// Whatever is closed, in whatever order, the other end hears of it and nothing hangs.
+// Whatever one side closes, the other side's Conn ends, too.
 func TestConnEndsWithItsOwner(t *testing.T) {
-	for name, end := range map[string]func(k talkers, b *Conn) error{
-		"Abort":        func(_ talkers, b *Conn) error { return b.Abort() },
-		"QP.Close":     func(_ talkers, b *Conn) error { return errors.Join(b.QP().Close(), b.Close()) },
-		"QP to ERR":    func(_ talkers, b *Conn) error { return b.QP().Modify(&Attr{State: StateErr}, AttrState) },
-		"Device.Close": func(k talkers, b *Conn) error { return errors.Join(k.b.Close(), b.Close(), b.QP().Close()) },
+	for name, end := range map[string]func(k connPair, b *Conn) error{
+		"Abort":        func(_ connPair, b *Conn) error { return b.Abort() },
+		"QP.Close":     func(_ connPair, b *Conn) error { return errors.Join(b.QP().Close(), b.Close()) },
+		"QP to ERR":    func(_ connPair, b *Conn) error { return b.QP().Modify(&Attr{State: StateErr}, AttrState) },
+		"Device.Close": func(k connPair, b *Conn) error { return errors.Join(k.b.Close(), b.Close(), b.QP().Close()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newTalkers(t, rigConfig{})
+			k := newConnPair(t, rigConfig{})
 			a, b := k.meet(t)
 			if err := end(k, b); err != nil {
 				t.Error(err)
@@ -127,10 +131,10 @@ func TestConnEndsWithItsOwner(t *testing.T) {
 	}
 }
 
-// All of it at once, from many goroutines: one ends it, nobody hangs, nothing races.
+// Everything is closed at the same time by different goroutines.
 func TestConnClosedConcurrently(t *testing.T) {
 	for range 5 {
-		k := newTalkers(t, rigConfig{})
+		k := newConnPair(t, rigConfig{})
 		a, b := k.meet(t)
 		l := k.listen(t)
 		done := make(chan error)
@@ -148,11 +152,11 @@ func TestConnClosedConcurrently(t *testing.T) {
 	}
 }
 
-// A RTU that is lost does not matter: the first message on the QP says as much (COMM_EST, IBA 12.9).
+// If the RTU is lost, the first message on the QP establishes the connection (COMM_EST, IBA 12.9).
 func TestLostRTU(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
-		k := newTalkers(t, rigConfig{opts: []Option{WithProgress(p)}})
-		seen := loseFirst(k, 0, 1, cm.AttrRTU, 1)
+		k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}})
+		seen := dropFirst(k, 0, 1, cm.AttrRTU, 1)
 		l := k.listen(t)
 		ctx := within(t)
 		accepted := make(chan error, 1)
@@ -172,34 +176,33 @@ func TestLostRTU(t *testing.T) {
 		if err := k.a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)}}); err != nil {
 			t.Fatal(err)
 		}
-		start := time.Now()
 		poll(t, 1, k.a.cq, k.b.cq)
 		if err := <-accepted; err != nil {
 			t.Error(err)
 		}
-		if seen.Load() != 1 || time.Since(start) > time.Second {
-			t.Errorf("established after %d RTUs and %v, want it by the first message", seen.Load(), time.Since(start))
+		if n, reps := seen.Load(), k.b.Counters().CM.Sent[cm.AttrREP.Index()]; n != 1 || reps != 1 {
+			t.Errorf("established after %d RTUs and %d REPs, want 1 and 1", n, reps)
 		}
 	})
 }
 
-// A DREQ that is lost is repeated (here after one response time-out), though the QP is gone by then.
+// A lost DREQ is retransmitted, even though the QP is closed by then.
 func TestLostDREQ(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	a, b := k.meet(t)
-	seen := loseFirst(k, 0, 1, cm.AttrDREQ, 1)
+	seen := dropFirst(k, 0, 1, cm.AttrDREQ, 1)
 	if err := errors.Join(a.Close(), a.QP().Close()); err != nil {
 		t.Error(err)
 	}
 	ends(t, b, ErrDisconnected)
 	if seen.Load() != 2 {
-		t.Errorf("%d DREQs", seen.Load())
+		t.Errorf("%d DREQs, want 2", seen.Load())
 	}
 }
 
-// A peer that is killed says nothing. Who has something for it finds out by its retries, and the Conn ends.
+// If the peer vanishes, the retries of the QP are exhausted and the Conn ends.
 func TestPeerKilled(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	l := k.listen(t)
 	ctx := within(t)
 	go func() {
@@ -225,16 +228,16 @@ func TestPeerKilled(t *testing.T) {
 	}
 }
 
-// ctx ends the waiting in every phase, both modes, and what waits leaves nothing behind.
-func TestDialCancelled(t *testing.T) {
+// The end of ctx ends Dial and Accept in every phase.
+func TestDialCanceled(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		for _, lost := range []cm.Attribute{cm.AttrREQ, cm.AttrREP, cm.AttrRTU} {
-			k := newTalkers(t, rigConfig{opts: []Option{WithProgress(p)}})
+			k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}})
 			from := 0
 			if lost == cm.AttrREP {
 				from = 1
 			}
-			loseFirst(k, from, 1-from, lost, 1<<30)
+			seen := dropFirst(k, from, 1-from, lost, 1<<30)
 			l := k.listen(t)
 			ctx, cancel := context.WithCancel(context.Background())
 			accepted := make(chan error, 1)
@@ -245,7 +248,12 @@ func TestDialCancelled(t *testing.T) {
 				}
 				accepted <- err
 			}()
-			time.AfterFunc(30*time.Millisecond, cancel)
+			var canceler sync.WaitGroup
+			canceler.Go(func() {
+				defer cancel()
+				eventually(t, "lost message", func() bool { return seen.Load() > 0 })
+			})
+			defer canceler.Wait()
 			c, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 			if lost == cm.AttrRTU {
 				if err != nil {
@@ -255,7 +263,7 @@ func TestDialCancelled(t *testing.T) {
 			} else if !errors.Is(err, context.Canceled) || k.a.qp.State() != StateInit {
 				t.Errorf("%v lost: Dial: %v, QP in %v", lost, err, k.a.qp.State())
 			}
-			// The peer that gave up says so (REJ), which the other end may hear first.
+			// The dialer sends a REJ, which may arrive before Accept sees the end of ctx.
 			if err := <-accepted; !errors.Is(err, context.Canceled) && !errors.Is(err, ErrRefused) {
 				t.Errorf("%v lost: Accept: %v", lost, err)
 			}
@@ -266,15 +274,13 @@ func TestDialCancelled(t *testing.T) {
 	})
 }
 
-// A path MTU that the listener's interface does not carry is refused with the one that it does, and asked for again.
+// If the listener refuses the path MTU, Dial tries again with the one that the listener supports.
 func TestDialAgainWithSmallerMTU(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	if err := k.link.Port(1).SetMTU(1500); err != nil {
 		t.Fatal(err)
 	}
-	for k.b.Info().ActiveMTU != 1024 {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "path MTU 1024", func() bool { return k.b.Info().ActiveMTU == 1024 })
 	l := k.listen(t)
 	ctx := within(t)
 	answered := make(chan struct{})
@@ -292,7 +298,7 @@ func TestDialAgainWithSmallerMTU(t *testing.T) {
 			}
 			// The text must not ask to change the interface, which is fine.
 			if errors.Is(err, ErrMTU) && !strings.Contains(err.Error(), "asks for path MTU 4096, but this side supports at most 1024") {
-				t.Errorf("the refusal reads %q", err)
+				t.Errorf("unexpected error %q", err)
 			}
 		}
 	}()
@@ -301,13 +307,13 @@ func TestDialAgainWithSmallerMTU(t *testing.T) {
 	}
 	<-answered
 	if at, _ := k.a.qp.Query(); at.PathMTU != 1024 {
-		t.Errorf("path MTU %d", at.PathMTU)
+		t.Errorf("path MTU %d, want 1024", at.PathMTU)
 	}
 }
 
-// A request takes one answer, of the right kind, with private data that fits.
+// A request is answered once, by the right method, with private data that fits.
 func TestAnswerOnce(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	l := k.listen(t)
 	ctx := within(t)
 	dialed := make(chan error, 1)
@@ -320,19 +326,19 @@ func TestAnswerOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Reject(make([]byte, cm.REJPrivateLen+1)); !errors.Is(err, cm.ErrPrivateData) {
-		t.Errorf("a refusal too long: %v", err)
+		t.Errorf("private data of Reject too long: %v", err)
 	}
 	if err := r.AnswerUD(activeUD(t, k.b), nil); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a datagram's answer: %v", err)
+		t.Errorf("AnswerUD: %v", err)
 	}
 	if err := r.AnswerUD(k.b.qp, nil); !errors.Is(err, ErrInvalid) {
-		t.Errorf("an RC QP for datagrams: %v", err)
+		t.Errorf("AnswerUD with an RC QP: %v", err)
 	}
 	if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{PrivateData: make([]byte, cm.REPPrivateLen+1)}); !errors.Is(err, cm.ErrPrivateData) {
-		t.Errorf("an answer too long: %v", err)
+		t.Errorf("private data of Accept too long: %v", err)
 	}
 	for _, mtu := range []MTU{1500, 9000} {
-		if err := (&Request{dev: k.b.Device, req: r.req}).fits(k.b.qp, &AcceptOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
+		if err := (&Request{dev: k.b.Device, req: r.req}).check(k.b.qp, &AcceptOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("accept with path MTU %d: %v", mtu, err)
 		}
 		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
@@ -340,31 +346,41 @@ func TestAnswerOnce(t *testing.T) {
 		}
 	}
 	if err := <-dialed; !errors.Is(err, ErrRefused) || k.b.qp.State() != StateInit {
-		t.Errorf("the dialer: %v; b's QP is in %v", err, k.b.qp.State())
+		t.Errorf("Dial: %v; the listener's QP is in %v", err, k.b.qp.State())
 	}
 	if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{}); !errors.Is(err, ErrAnswered) {
-		t.Errorf("a second answer: %v", err)
+		t.Errorf("second answer: %v", err)
 	}
 	if err := r.Reject(nil); !errors.Is(err, ErrAnswered) {
-		t.Errorf("a third: %v", err)
+		t.Errorf("third answer: %v", err)
 	}
 }
 
-// Whatever closes while a connection is in the making, in whatever moment: both ends return, with an error or a Conn that ends.
+// Whatever is closed while a connection is being set up, in every phase: Dial and Accept return an
+// error or a Conn that ends.
 func TestCloseWhileDialing(t *testing.T) {
-	closers := map[string]func(k talkers, l *Listener) error{
-		"dialer's QP":       func(k talkers, _ *Listener) error { return k.a.qp.Close() },
-		"dialer's device":   func(k talkers, _ *Listener) error { return k.a.Close() },
-		"acceptor's QP":     func(k talkers, _ *Listener) error { return k.b.qp.Close() },
-		"acceptor's device": func(k talkers, _ *Listener) error { return k.b.Close() },
-		"listener":          func(_ talkers, l *Listener) error { return l.Close() },
+	closers := map[string]func(k connPair, l *Listener) error{
+		"dialer's QP":       func(k connPair, _ *Listener) error { return k.a.qp.Close() },
+		"dialer's device":   func(k connPair, _ *Listener) error { return k.a.Close() },
+		"acceptor's QP":     func(k connPair, _ *Listener) error { return k.b.qp.Close() },
+		"acceptor's device": func(k connPair, _ *Listener) error { return k.b.Close() },
+		"listener":          func(_ connPair, l *Listener) error { return l.Close() },
 	}
 	bothModes(t, func(t *testing.T, p Progress) {
 		leakCheck(t)
 		for name, closeIt := range closers {
-			for _, after := range []time.Duration{0, 100 * time.Microsecond, 400 * time.Microsecond, 2 * time.Millisecond} {
-				k := newTalkers(t, rigConfig{opts: []Option{WithProgress(p)}})
+			for phase := range int32(4) { // CM messages before the close: none, REQ, REP, RTU
+				k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}})
 				l := k.listen(t)
+				messages := new(atomic.Int32)
+				for i := range 2 {
+					k.link.SetFilter(i, 1-i, func(f []byte) loopback.Action {
+						if attribute(f) != 0 {
+							messages.Add(1)
+						}
+						return loopback.Pass
+					})
+				}
 				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 				conns := make(chan *Conn, 2)
 				var all sync.WaitGroup
@@ -381,7 +397,9 @@ func TestCloseWhileDialing(t *testing.T) {
 					}
 				})
 				all.Go(func() {
-					time.Sleep(after)
+					for messages.Load() < phase && ctx.Err() == nil {
+						runtime.Gosched()
+					}
 					if err := closeIt(k, l); err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
@@ -403,12 +421,12 @@ func TestCloseWhileDialing(t *testing.T) {
 	})
 }
 
-// A request that the peer refuses ends the connection on both sides. The refusal (NAK) and the peer's DREQ may come in one
-// batch; what came first is why.
+// A NAK of the peer ends the connection on both sides. The NAK and the peer's DREQ may come in one
+// batch: the first one decides the error.
 func TestRefusedRequestEndsConn(t *testing.T) {
-	k := newTalkers(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	k := newConnPair(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	a, b := k.meet(t)
-	for range 20 { // nothing is under way
+	for range 20 { // until nothing is in flight
 		k.a.Progress()
 		k.b.Progress()
 	}

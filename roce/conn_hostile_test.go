@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/loopback"
@@ -15,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// takeBack is how the peer of wish(i) ends its request before it was answered.
-func takeBack(i int) []byte {
+// cancelREQ returns the REJ by which the sender of newREQ(i) cancels its request.
+func cancelREQ(i int) []byte {
 	j := cm.REJ{LocalID: cm.CommID(i + 1), Message: cm.AnswersOther, Reason: cm.ReasonTimeout, InfoLen: 8}
 	binary.BigEndian.PutUint64(j.Info[:], uint64(i+1)) // its GUID
 	var m cm.MAD
@@ -24,29 +23,26 @@ func takeBack(i int) []byte {
 	return m[:]
 }
 
-// Requests whose senders take them back, or wait no longer, leave the listener's queue: they neither take the place of
-// honest ones nor bother the program.
-func TestRequestsTakenBack(t *testing.T) {
-	k := newTalkers(t, rigConfig{link: loopback.Config{Ports: 3}})
+// Requests whose senders cancel them or stop waiting leave the listener's queue.
+func TestCanceledRequests(t *testing.T) {
+	k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
 	l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{Backlog: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stranger{port: k.link.Port(2), to: k.link.Port(1)}
+	s := &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}
 	src := netip.MustParseAddr("fd77::bad")
 	for i := range 64 {
-		s.say(t, src, wish(i))
-		if i%4 != 0 { // the others run out of time, after 2 x 67 ms
-			s.say(t, src, takeBack(i))
+		s.send(t, src, newREQ(i))
+		if i%4 != 0 { // the others expire after 2 x 67 ms
+			s.send(t, src, cancelREQ(i))
 		}
 	}
-	for end := time.Now().Add(deadline); k.b.Counters().CM.Received[cm.AttrREJ.Index()] < 48 || k.b.left().talks > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%+v", k.b.left())
-		}
-	}
+	eventually(t, "end of all requests", func() bool {
+		return k.b.Counters().CM.Received[cm.AttrREJ.Index()] >= 48 && k.b.connState().ids == 0
+	})
 	if l.queue.pending() {
-		t.Error("requests that are over wait for Accept")
+		t.Error("canceled requests wait for Accept")
 	}
 	ctx := within(t)
 	served := make(chan error, 1)
@@ -59,30 +55,30 @@ func TestRequestsTakenBack(t *testing.T) {
 	}()
 	_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 	if err := errors.Join(err, <-served); err != nil {
-		t.Errorf("the honest peer: %v", err)
+		t.Errorf("another peer: %v", err)
 	}
 }
 
-// A peer is who it is on the wire, whatever its request says (wish claims to be fd77::9).
-func TestPeerCannotLieAboutItsAddress(t *testing.T) {
-	k := newTalkers(t, rigConfig{link: loopback.Config{Ports: 3}})
+// RemoteAddr returns the address in the IP header, not the one in the request (newREQ: fd77::9).
+func TestRemoteAddrIsFromIPHeader(t *testing.T) {
+	k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
 	l := k.listen(t)
-	s := &stranger{port: k.link.Port(2), to: k.link.Port(1)}
-	s.say(t, netip.MustParseAddr("fd77::bad"), wish(1))
+	s := &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}
+	s.send(t, netip.MustParseAddr("fd77::bad"), newREQ(1))
 	r, err := l.Accept(within(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := r.RemoteAddr(), netip.MustParseAddrPort("[fd77::bad]:9"); got != want {
-		t.Errorf("the request is from %v, want %v", got, want)
+		t.Errorf("RemoteAddr() = %v, want %v", got, want)
 	}
 	if got := r.Params().Source; got != netip.MustParseAddrPort("[fd77::9]:9") {
-		t.Errorf("its claim is %v", got)
+		t.Errorf("Params().Source = %v", got)
 	}
 }
 
-// A peer that agrees and takes it back in the next packet, before the dialer has looked: the error says who ended it.
-func TestPeerChangesItsMind(t *testing.T) {
+// If the peer disconnects right after its REP, the error of Dial says so.
+func TestPeerDisconnectsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		then func(m *cm.MAD, a *end, id cm.CommID)
 		want error
@@ -105,7 +101,7 @@ func TestPeerChangesItsMind(t *testing.T) {
 			answered := false
 			answer := func(now qp.Time) {
 				g := a.gsi
-				for id, d := range g.conns {
+				for id, d := range g.ids {
 					var rep, then cm.MAD
 					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
 					c.then(&then, a, id)
@@ -118,9 +114,10 @@ func TestPeerChangesItsMind(t *testing.T) {
 					answered = true
 				}
 			}
-			for end := time.Now().Add(deadline); !answered && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			eventually(t, "request", func() bool {
 				must(t, a.do(answer))
-			}
+				return answered
+			})
 			if err := <-dialed; !errors.Is(err, c.want) || a.qp.State() != StateErr {
 				t.Errorf("%v, want %v; the QP is in %v", err, c.want, a.qp.State())
 			}
@@ -128,9 +125,9 @@ func TestPeerChangesItsMind(t *testing.T) {
 	}
 }
 
-// A peer that lost its memory may answer with a QP that counts as connected here. Then it is this end that refuses, and
-// the older connection ends (IBA 12.4.1).
-func TestPeerForgot(t *testing.T) {
+// If the peer replies with a QP that is connected already, Dial refuses the reply and the older
+// connection ends (IBA 12.4.1).
+func TestReplyWithConnectedQP(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0), rigConfig{})
 	answered := map[cm.CommID]bool{}
@@ -140,10 +137,11 @@ func TestPeerForgot(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			for end, n := time.Now().Add(deadline), len(answered); len(answered) == n && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			n := len(answered)
+			eventually(t, "request", func() bool {
 				must(t, a.do(func(now qp.Time) {
 					g := a.gsi
-					for id, d := range g.conns {
+					for id, d := range g.ids {
 						if answered[id] {
 							continue
 						}
@@ -157,7 +155,8 @@ func TestPeerForgot(t *testing.T) {
 						return
 					}
 				}))
-			}
+				return len(answered) > n
+			})
 		}()
 		c, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), q, DialOptions{})
 		<-over
@@ -165,15 +164,15 @@ func TestPeerForgot(t *testing.T) {
 	}
 	first, err := dial()
 	must(t, err)
-	if _, err := dial(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "older connection here") {
-		t.Errorf("a QP that is connected: %v", err)
+	if _, err := dial(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "of an older connection") {
+		t.Errorf("reply with a connected QP: %v", err)
 	}
 	ends(t, first, ErrDisconnected)
 }
 
-// An answer that comes too late, because the dialer has given up, says so.
-func TestAnswerTooLate(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+// An answer returns ErrRequestOver if the dialer has given up.
+func TestLateAnswer(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
 	l := k.listen(t)
 	for name, answer := range map[string]func(r *Request) error{
 		"Reject": func(r *Request) error { return r.Reject(nil) },
@@ -196,7 +195,7 @@ func TestAnswerTooLate(t *testing.T) {
 		if err := <-dialed; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: Dial: %v", name, err)
 		}
-		settled(t, k.b.Device)
+		waitUnused(t, k.b.Device)
 		if err := answer(r); !errors.Is(err, ErrRequestOver) || k.b.qp.State() != StateInit {
 			t.Errorf("%s: %v; the QP is in %v", name, err, k.b.qp.State())
 		}

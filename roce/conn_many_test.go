@@ -17,46 +17,41 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// left is what a device holds of connections.
-type left struct{ qps, talks, held, looked, ways, listeners int }
+// connState is what a device keeps for connections.
+type connState struct{ qps, ids, users, resolved, paths, listeners int }
 
-func (d *Device) left() (l left) {
+func (d *Device) connState() (s connState) {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	_ = d.do(func(qp.Time) {
 		g := d.gsi
-		l = left{talks: len(g.conns), ways: len(g.ways), listeners: len(g.listeners)}
-		for _, e := range g.ways {
-			l.held += e.held
-			l.looked += e.looked
+		s = connState{ids: len(g.ids), paths: len(g.paths.entries), listeners: len(g.listeners)}
+		for _, e := range g.paths.entries {
+			s.users += e.users
+			s.resolved += e.resolved
 		}
 	})
-	l.qps = len(d.qps)
-	return l
+	s.qps = len(d.qps)
+	return s
 }
 
-// settled waits until nothing is left of connections but the rig's QP and what the ring remembers.
-func settled(t *testing.T, devs ...*Device) {
+// waitUnused waits until the devices keep nothing of connections except the QP of the test and
+// unused paths.
+func waitUnused(t *testing.T, devs ...*Device) {
 	t.Helper()
 	for _, d := range devs {
-		var l left
-		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		eventually(t, "end of all connections", func() bool {
 			for _, all := range devs {
 				all.Progress()
 			}
-			if l = d.left(); l.qps <= 1 && l.talks == 0 && l.held == 0 && l.looked == 0 && l.ways <= maxLearnt {
-				break
-			}
-			if time.Now().After(end) {
-				t.Errorf("left behind: %+v", l)
-				break
-			}
-		}
+			s := d.connState()
+			return s.qps <= 1 && s.ids == 0 && s.users == 0 && s.resolved == 0 && s.paths <= maxUnusedPaths
+		})
 	}
 }
 
-// Thousands dial at once, from as many goroutines, and go: half of them decently, the others by closing their QP. Nothing of
-// them stays.
+// Thousands of goroutines dial at once. Half of them close the Conn, the others only the QP.
+// Nothing is left afterwards.
 func TestManyConnections(t *testing.T) {
 	n := 2000
 	if raceEnabled || testing.Short() {
@@ -64,7 +59,7 @@ func TestManyConnections(t *testing.T) {
 	}
 	bothModes(t, func(t *testing.T, p Progress) {
 		leakCheck(t)
-		k := newTalkers(t, rigConfig{opts: []Option{WithProgress(p)}, link: loopback.Config{Queue: 8192, TxBufs: 4096}})
+		k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}, link: loopback.Config{Queue: 8192, TxBufs: 4096}})
 		l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{Backlog: 2 * n})
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +109,7 @@ func TestManyConnections(t *testing.T) {
 				c, err := k.a.Dial(ctx, k.addr, q, DialOptions{})
 				fail("Dial", err)
 				dialed.Done()
-				dialed.Wait() // all of them are there at a time
+				dialed.Wait() // all connections exist at the same time
 				if err == nil && i%2 == 0 {
 					fail("Close", c.Close())
 				}
@@ -125,43 +120,43 @@ func TestManyConnections(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		settled(t, k.a.Device, k.b.Device)
-		if got := k.b.left().listeners; got != 0 {
-			t.Errorf("%d listeners are left", got)
+		waitUnused(t, k.a.Device, k.b.Device)
+		if got := k.b.connState().listeners; got != 0 {
+			t.Errorf("%d listeners, want 0", got)
 		}
 	})
 }
 
 // await waits for the end of a connection, and drives a device with Manual progress meanwhile.
 func await(ctx context.Context, e *end, c *Conn) {
+	progress := time.NewTicker(time.Millisecond)
+	defer progress.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-c.Done():
 			return
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Millisecond):
+		case <-progress.C:
 			e.Progress()
 		}
 	}
 }
 
-// stranger is a raw Port that speaks to QP1 of a device.
-type stranger struct {
+// rawPeer sends packets to QP1 of a device by a raw port.
+type rawPeer struct {
 	port *loopback.Port
 	to   *loopback.Port
 	enc  frame.Encoder
 }
 
-// say sends payload to QP1 in the name of src, and drops what came.
-func (s *stranger) say(t *testing.T, src netip.Addr, payload []byte) {
+// send sends payload to QP1 with source address src, and drops received frames.
+func (s *rawPeer) send(t *testing.T, src netip.Addr, payload []byte) {
 	t.Helper()
 	var in [64]driver.Buf
 	s.port.Release(in[:s.port.Receive(in[:])])
 	var buf [1]driver.Buf
-	for s.port.Alloc(buf[:]) == 0 {
-		time.Sleep(100 * time.Microsecond)
-	}
+	eventually(t, "transmit buffer", func() bool { return s.port.Alloc(buf[:]) == 1 })
 	b := buf[0].B
 	addrs := s.to.Addrs()
 	netLen := frame.PutHeaders(b, &frame.Address{
@@ -180,8 +175,8 @@ func (s *stranger) say(t *testing.T, src netip.Addr, payload []byte) {
 	}
 }
 
-// wish is a REQ for the test's service by a peer that never goes on.
-func wish(i int) []byte {
+// newREQ returns a REQ for the test's service from peer i, which does not continue.
+func newREQ(i int) []byte {
 	r := cm.REQ{
 		LocalID: cm.CommID(i + 1), Service: cm.TCPService(testPort), GUID: cm.GUID(i + 1), QPN: QPN(i + 2), PKey: bth.DefaultPKey, MTU: MTU(1024).Enum(),
 		RemoteTimeout: 14, LocalTimeout: 14, MaxCMRetries: 1,
@@ -193,7 +188,8 @@ func wish(i int) []byte {
 	return m[:]
 }
 
-// A flood of requests, from one address or from many, is bounded and counted, and an honest peer gets its connection.
+// A flood of requests from one or many addresses uses limited memory and is counted. Another peer
+// can still connect.
 func TestFloodOfRequests(t *testing.T) {
 	const flood = 6000
 	for name, src := range map[string]func(i int) netip.Addr{
@@ -203,31 +199,28 @@ func TestFloodOfRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newTalkers(t, rigConfig{link: loopback.Config{Ports: 3}})
+			k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
 			l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{Backlog: 64})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &stranger{port: k.link.Port(2), to: k.link.Port(1)}
+			s := &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}
 			for i := range flood {
-				s.say(t, src(i), wish(i))
+				s.send(t, src(i), newREQ(i))
 			}
-			for i := 0; k.b.Counters().CM.Received[0] < flood/2; i++ { // the port's own queue may lose some: then more
-				s.say(t, src(i%flood), wish(i%flood))
-				if i%100 == 0 {
-					time.Sleep(time.Millisecond)
-				}
+			for i := 0; k.b.Counters().CM.Received[0] < flood/2; i++ { // the port may lose some
+				s.send(t, src(i%flood), newREQ(i%flood))
 			}
-			if got := k.b.left(); got.talks > 64 || got.ways > maxLearnt+64 {
-				t.Errorf("held for strangers: %+v", got)
+			if got := k.b.connState(); got.ids > 64 || got.paths > maxUnusedPaths+64 {
+				t.Errorf("after the flood: %+v", got)
 			}
 			c := k.b.Counters()
 			if c.Get("cm_drop_backlog")+c.Get("cm_drop_source") == 0 {
-				t.Error("drops are not counted")
+				t.Error("no drop was counted")
 			}
 			ctx := within(t)
 			served := make(chan error, 1)
-			go func() { // an application that takes what comes
+			go func() { // refuses all requests of the flood
 				for {
 					r, err := l.Accept(ctx)
 					if err == nil && r.Params().QPN != k.a.qp.QPN() {
@@ -243,7 +236,7 @@ func TestFloodOfRequests(t *testing.T) {
 			}()
 			_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 			if err := errors.Join(err, <-served); err != nil {
-				t.Errorf("the honest peer: %v", err)
+				t.Errorf("another peer: %v", err)
 			}
 			if err := l.Close(); err != nil {
 				t.Error(err)
@@ -252,96 +245,70 @@ func TestFloodOfRequests(t *testing.T) {
 	}
 }
 
-// What is no message of the connection manager is counted under its name, and answered by nothing.
+// Malformed MADs are counted by kind and not answered.
 func TestMalformedMADs(t *testing.T) {
-	k := newTalkers(t, rigConfig{link: loopback.Config{Ports: 3}})
-	s := &stranger{port: k.link.Port(2), to: k.link.Port(1)}
+	k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
+	s := &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}
 	src := netip.MustParseAddr("fd77::3")
-	edit := func(at int, v byte) []byte { b := wish(0); b[at] = v; return b }
+	zeroID := newREQ(0)
+	binary.BigEndian.PutUint32(zeroID[24:], 0)
+	edit := func(at int, v byte) []byte { b := newREQ(0); b[at] = v; return b }
 	for _, c := range []struct {
 		name    string
 		payload []byte
 	}{
-		{"cm_bad_length", wish(0)[:252]}, {"cm_bad_length", append(wish(0), 0, 0, 0, 0)}, {"cm_bad_length", nil},
+		{"cm_bad_length", newREQ(0)[:252]}, {"cm_bad_length", append(newREQ(0), 0, 0, 0, 0)}, {"cm_bad_length", nil},
 		{"cm_bad_header", edit(0, 9)}, {"cm_bad_header", edit(3, 0x81)},
 		{"cm_bad_class", edit(1, 4)},
 		{"cm_bad_attribute", edit(17, 0xff)},
-		{"cm_malformed", func() []byte { b := wish(0); binary.BigEndian.PutUint32(b[24:], 0); return b }()}, // communication ID 0
+		{"cm_malformed", zeroID},
 	} {
 		before := k.b.Counters()
-		s.say(t, src, c.payload)
-		for end := time.Now().Add(deadline); k.b.Counters().GSIReceived == before.GSIReceived && time.Now().Before(end); {
-			time.Sleep(100 * time.Microsecond)
-		}
+		s.send(t, src, c.payload)
+		eventually(t, c.name, func() bool { return k.b.Counters().GSIReceived > before.GSIReceived })
 		after := k.b.Counters()
 		if after.Get(c.name) != before.Get(c.name)+1 || after.GSISent != before.GSISent {
-			t.Errorf("%s: counted %d times; %d answers", c.name, after.Get(c.name)-before.Get(c.name), after.GSISent-before.GSISent)
+			t.Errorf("%s: counted %d times, %d MADs sent; want 1, 0", c.name, after.Get(c.name)-before.Get(c.name), after.GSISent-before.GSISent)
 		}
 	}
-	s.say(t, src, wish(0)) // well-formed, but nobody listens
-	for end := time.Now().Add(deadline); k.b.Counters().CM.Sent[cm.AttrREJ.Index()] == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no REJ")
-		}
-	}
+	s.send(t, src, newREQ(0)) // well-formed, but there is no listener
+	eventually(t, "REJ", func() bool { return k.b.Counters().CM.Sent[cm.AttrREJ.Index()] > 0 })
 }
 
-// moved is a network whose neighbours have got another MAC.
-type moved struct {
-	*loopback.Port
-	changed chan struct{}
-	mu      sync.Mutex
-	mac     bth.MAC
-}
-
-func (m *moved) Changed() <-chan struct{} { return m.changed }
-
-func (m *moved) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
-	h, err := m.Port.Resolve(ctx, src, dst)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mac != (bth.MAC{}) {
-		h.MAC = m.mac
-	}
-	return h, err
-}
-
-// The way that QP1 takes to a connection's peer follows the neighbour, as the QP's path does.
-func TestWaysFollowTheNeighbour(t *testing.T) {
+// The path of MADs to a connected peer follows a change of the neighbor's MAC address, like the
+// QP's path.
+func TestMADPathFollowsNeighbor(t *testing.T) {
 	link := newLink(t, loopback.Config{})
-	n := &moved{Port: link.Port(0), changed: make(chan struct{}, 1)}
-	k := talkers{link: link, a: newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: n})), rigConfig{}), b: newEnd(t, newDevice(t, link, 1), rigConfig{})}
+	n := &changingNet{Network: link.Port(0), changed: make(chan struct{}, 1)}
+	k := connPair{
+		link: link, a: newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: n})), rigConfig{}),
+		b: newEnd(t, newDevice(t, link, 1), rigConfig{}),
+	}
 	addrs := link.Port(1).Addrs()
 	k.addr = netip.AddrPortFrom(addrs[len(addrs)-1].Addr(), testPort)
 	a, _ := k.meet(t)
 	want := bth.MAC{2, 0, 0, 0, 0, 99}
-	n.mu.Lock()
-	n.mac = want
-	n.mu.Unlock()
-	n.changed <- struct{}{}
-	follows := func() (ok bool) {
+	n.change(func() { n.mac = want })
+	current := func() (ok bool) {
 		_ = k.a.do(func(qp.Time) {
-			e := k.a.gsi.ways[a.talk.gids]
-			ok = e != nil && e.path.Address().DstMAC == want
+			p := k.a.gsi.paths.find(a.id.gids)
+			ok = p != nil && p.Address().DstMAC == want
 		})
 		return ok
 	}
-	for end := time.Now().Add(deadline); !follows(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the way does not follow")
-		}
-	}
+	eventually(t, "new path of MADs", current)
 	if at, err := a.QP().Query(); err != nil || at.Path.Address().DstMAC != want {
-		t.Errorf("the QP's path does not follow (%v)", err)
+		t.Errorf("the path of the QP has not changed (%v)", err)
 	}
-	// The peer's packets do not undo it: what was looked up counts.
+	// Packets of the peer do not change a resolved path.
 	_ = k.a.do(func(qp.Time) {
-		k.a.gsi.learnWay(&bth.Packet{Src: a.talk.gids.Remote, Dst: a.talk.gids.Local, SrcMAC: link.Port(1).Info().MAC})
+		p := &bth.Packet{Src: a.id.gids.Remote, Dst: a.id.gids.Local, SrcMAC: link.Port(1).Info().MAC}
+		k.a.gsi.paths.learn(p, k.a.Info().MAC)
 	})
-	if !follows() {
-		t.Error("a packet changed a way that was looked up")
+	if !current() {
+		t.Error("a packet changed a resolved path")
 	}
 	if err := a.Abort(); !errors.Is(a.Err(), ErrClosed) || err != nil {
-		t.Errorf("%v, %v", err, a.Err())
+		t.Errorf("Abort() = %v, Err() = %v", err, a.Err())
 	}
 }

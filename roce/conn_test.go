@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// talkers are two devices with one of everything, not connected; addr is where b listens.
-type talkers struct {
+// connPair is two devices whose QPs are not connected. b listens at addr.
+type connPair struct {
 	link *loopback.Link
 	a, b *end
 	addr netip.AddrPort
@@ -22,14 +23,14 @@ type talkers struct {
 
 const testPort = 7174
 
-func newTalkers(t *testing.T, c rigConfig) talkers {
+func newConnPair(t *testing.T, c rigConfig) connPair {
 	t.Helper()
 	link := newLink(t, c.link)
 	a, b := newEnd(t, newDevice(t, link, 0, c.opts...), c), newEnd(t, newDevice(t, link, 1, c.opts...), c)
-	return talkers{link, a, b, netip.AddrPortFrom(link.Port(1).Addrs()[len(link.Port(1).Addrs())-1].Addr(), testPort)}
+	return connPair{link, a, b, netip.AddrPortFrom(link.Port(1).Addrs()[len(link.Port(1).Addrs())-1].Addr(), testPort)}
 }
 
-func (k talkers) listen(t *testing.T) *Listener {
+func (k connPair) listen(t *testing.T) *Listener {
 	t.Helper()
 	l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
 	if err != nil {
@@ -44,18 +45,17 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-func forAddresses(t *testing.T, f func(t *testing.T, k talkers)) {
+func forModes(t *testing.T, f func(t *testing.T, k connPair)) {
 	for _, auto := range []Progress{Auto, Manual} {
 		t.Run(auto.String(), func(t *testing.T) {
-			f(t, newTalkers(t, rigConfig{opts: []Option{WithProgress(auto)}}))
+			f(t, newConnPair(t, rigConfig{opts: []Option{WithProgress(auto)}}))
 		})
 	}
 }
 
-// The whole life of a connection: asked for with private data, looked at, accepted with an answer, used both ways,
-// ended by one side, noticed by the other.
+// A connection with private data in both directions: request, accept, transfer, disconnect.
 func TestDialAndListen(t *testing.T) {
-	forAddresses(t, func(t *testing.T, k talkers) {
+	forModes(t, func(t *testing.T, k connPair) {
 		l := k.listen(t)
 		ctx := within(t)
 		accepted := make(chan *Conn, 1)
@@ -67,10 +67,10 @@ func TestDialAndListen(t *testing.T) {
 				return
 			}
 			if !bytes.HasPrefix(r.PrivateData(), []byte("may I?")) || !r.RemoteAddr().IsValid() {
-				t.Errorf("request from %v says %q", r.RemoteAddr(), r.PrivateData())
+				t.Errorf("request from %v with private data %q", r.RemoteAddr(), r.PrivateData())
 			}
 			if r.Params().QPN != k.a.qp.QPN() || r.Params().InitiatorDepth != 5 {
-				t.Errorf("request says %+v", r.Params())
+				t.Errorf("request = %+v", r.Params())
 			}
 			c, err := r.Accept(ctx, k.b.qp, AcceptOptions{PrivateData: []byte("you may")})
 			if err != nil {
@@ -88,10 +88,10 @@ func TestDialAndListen(t *testing.T) {
 			t.FailNow()
 		}
 		if !bytes.HasPrefix(a.PrivateData(), []byte("you may")) || a.RemoteAddr() != k.addr {
-			t.Errorf("answer from %v says %q", a.RemoteAddr(), a.PrivateData())
+			t.Errorf("reply from %v with private data %q", a.RemoteAddr(), a.PrivateData())
 		}
 		if at, _ := k.b.qp.Query(); at.MaxDestRdAtomic != 5 || at.State != StateRTS {
-			t.Errorf("b serves %d READs in %v, want the 5 that a asked for in RTS", at.MaxDestRdAtomic, at.State)
+			t.Errorf("b: MaxDestRdAtomic %d in %v, want 5 in RTS", at.MaxDestRdAtomic, at.State)
 		}
 		copy(k.a.mr.Bytes(), "over the wire")
 		if err := k.a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 13)}, RemoteAddr: k.b.mr.Addr() + 100, RKey: k.b.mr.RKey()}); err != nil {
@@ -103,13 +103,13 @@ func TestDialAndListen(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		for !isDone(a) && ctx.Err() == nil {
+		eventually(t, "end of the connection", func() bool {
 			k.a.Progress()
 			k.b.Progress()
-			time.Sleep(time.Millisecond)
-		}
+			return isDone(a)
+		})
 		if k.a.qp.State() != StateErr || k.b.qp.State() != StateErr {
-			t.Errorf("after the end the QPs are in %v and %v, want ERR", k.a.qp.State(), k.b.qp.State())
+			t.Errorf("after the end: QPs in %v and %v, want ERR", k.a.qp.State(), k.b.qp.State())
 		}
 		if err := errors.Join(a.Close(), b.Close(), l.Close(), l.Close()); err != nil {
 			t.Error(err)
@@ -126,8 +126,8 @@ func isDone(c *Conn) bool {
 	}
 }
 
-// drive turns both devices in the background, for tests in which one side only waits.
-func (k talkers) drive(t *testing.T) {
+// drive drives both devices in the background, for tests in which one side only waits.
+func (k connPair) drive(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -137,7 +137,7 @@ func (k talkers) drive(t *testing.T) {
 				return
 			default:
 				if k.a.Progress()+k.b.Progress() == 0 {
-					time.Sleep(100 * time.Microsecond)
+					runtime.Gosched()
 				}
 			}
 		}
@@ -145,39 +145,40 @@ func (k talkers) drive(t *testing.T) {
 	t.Cleanup(func() { close(stop); wg.Wait() })
 }
 
-// A refusal says why: nobody listens (reason 8), or the application does not want to and says so.
+// A RejectError carries the reason: no listener (reason 8), or the reason and private data of the
+// application.
 func TestDialRefused(t *testing.T) {
-	forAddresses(t, func(t *testing.T, k talkers) {
+	forModes(t, func(t *testing.T, k connPair) {
 		k.drive(t)
 		ctx := within(t)
 		_, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 		var no *RejectError
 		if !errors.As(err, &no) || no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("no listener: %v", err)
 		}
-		if want := "roce: connection refused: invalid service ID (reason 8): nobody listens on that port there"; no.Error() != want {
-			t.Errorf("the error reads %q, want %q", no, want)
+		if want := "roce: connection refused: invalid service ID (reason 8): no listener on that port"; no.Error() != want {
+			t.Errorf("error %q, want %q", no, want)
 		}
 		l := k.listen(t)
 		go func() {
 			if r, err := l.Accept(ctx); err == nil {
-				err = r.Reject([]byte("no room"))
+				err = r.Reject([]byte("too busy"))
 				if err != nil {
 					t.Errorf("Reject: %v", err)
 				}
 			}
 		}()
-		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}) // the QP is still in INIT and serves again
-		if !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("no room")) {
+		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}) // the QP is still in INIT
+		if !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("too busy")) {
 			t.Errorf("refused: %v %+v", err, no)
 		}
 		go func() {
 			r, err := l.Accept(ctx)
 			if err != nil {
-				return // the test says why
+				return // Dial fails
 			}
 			if err := r.RejectWith(RejectStale, nil); !errors.Is(err, ErrReason) {
-				t.Errorf("a reason that only the connection manager has: %v", err)
+				t.Errorf("reason for the connection manager only: %v", err)
 			}
 			if err := r.RejectWith(RejectNoResources, []byte("full")); err != nil {
 				t.Errorf("RejectWith: %v", err)
@@ -185,7 +186,7 @@ func TestDialRefused(t *testing.T) {
 		}()
 		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 		if !errors.As(err, &no) || no.Reason != RejectNoResources || !bytes.HasPrefix(no.PrivateData, []byte("full")) {
-			t.Errorf("refused for want of resources: %v %+v", err, no)
+			t.Errorf("refused with RejectNoResources: %v %+v", err, no)
 		}
 		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{PrivateData: make([]byte, 57)}); err == nil || !strings.Contains(err.Error(), "private data") {
 			t.Errorf("57 bytes of private data: %v", err)
@@ -193,9 +194,9 @@ func TestDialRefused(t *testing.T) {
 	})
 }
 
-// What can be nobody's address is an error at once, and names it.
-func TestDialNobody(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+// Dial refuses addresses that are not unicast, and names them in the error.
+func TestDialInvalidAddress(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
 	for _, addr := range []netip.AddrPort{{}, netip.MustParseAddrPort("224.0.0.1:9"), netip.MustParseAddrPort("[::]:9"), netip.AddrPortFrom(k.addr.Addr(), 0)} {
 		if _, err := k.a.Dial(within(t), addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), addr.String()) {
 			t.Errorf("Dial %v: %v", addr, err)
@@ -205,13 +206,13 @@ func TestDialNobody(t *testing.T) {
 		}
 	}
 	if _, err := k.a.Dial(within(t), netip.MustParseAddrPort("192.0.2.1:9"), k.a.qp, DialOptions{}); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "192.0.2.1: ") {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("unknown address: %v", err)
 	}
 }
 
-// Port 0 is any that is free, one for each listener, and can be dialed.
+// Port 0 is replaced by a free port, a different one for each listener.
 func TestListenOnAnyPort(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	ctx := within(t)
 	ports := map[uint16]*Listener{}
 	for range 100 {
@@ -242,7 +243,7 @@ func TestListenOnAnyPort(t *testing.T) {
 	}
 }
 
-// A dead peer costs no more than the context allows, and the QP may try again.
+// Dial returns when its context ends, and the QP can dial again.
 func TestDialGivesUp(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	if err := link.SetPlan(0, 1, loopback.Plan{Loss: 1}); err != nil {
@@ -259,9 +260,9 @@ func TestDialGivesUp(t *testing.T) {
 	}
 }
 
-// Messages of the connection manager are lost and repeated like any others.
+// The connection manager retransmits lost messages.
 func TestDialOverLossyLink(t *testing.T) {
-	k := newTalkers(t, rigConfig{link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: 0.1, Duplicate: 0.2}}})
+	k := newConnPair(t, rigConfig{link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: 0.1, Duplicate: 0.2}}})
 	l := k.listen(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -283,9 +284,9 @@ func TestDialOverLossyLink(t *testing.T) {
 	<-done
 }
 
-// A datagram QP is found by its port (SIDR), and a message reaches it.
+// ResolveUD finds a datagram QP by its port (SIDR), and a message reaches it.
 func TestResolveUD(t *testing.T) {
-	k := newTalkers(t, rigConfig{typ: UD})
+	k := newConnPair(t, rigConfig{typ: UD})
 	for _, q := range []*QP{k.a.qp, k.b.qp} {
 		if err := q.Activate(QKeyUDP); err != nil {
 			t.Fatal(err)
@@ -294,7 +295,7 @@ func TestResolveUD(t *testing.T) {
 	ctx := within(t)
 	var no *RejectError
 	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no listener: %v", err)
 	}
 	l, err := k.b.ListenUD(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
 	if err != nil {
@@ -310,7 +311,7 @@ func TestResolveUD(t *testing.T) {
 		}
 		if err == nil {
 			if e := r.RejectWith(RejectNoResources, nil); !errors.Is(e, ErrReason) {
-				t.Errorf("a reason that datagrams do not know: %v", e)
+				t.Errorf("reason that SIDR does not have: %v", e)
 			}
 			err = r.RejectWith(RejectNoQP, nil)
 		}
@@ -328,7 +329,7 @@ func TestResolveUD(t *testing.T) {
 		t.Errorf("refused: %v %+v", err, no)
 	}
 	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoQP {
-		t.Errorf("refused for want of a QP: %v", err)
+		t.Errorf("refused with RejectNoQP: %v", err)
 	}
 	p, err := k.a.ResolveUD(ctx, k.addr, []byte("where?"))
 	if err != nil {
@@ -349,15 +350,15 @@ func TestResolveUD(t *testing.T) {
 	}
 }
 
-// A listener that closes refuses those who wait in its queue, and lets its callers go.
+// Closing a listener refuses the requests in its queue and ends Accept.
 func TestListenerClose(t *testing.T) {
-	k := newTalkers(t, rigConfig{})
+	k := newConnPair(t, rigConfig{})
 	l := k.listen(t)
 	if _, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{}); err == nil {
-		t.Error("two listeners on one port")
+		t.Error("two listeners on one port: no error")
 	}
 	if _, err := k.b.Listen(netip.MustParseAddrPort("192.0.2.77:1"), ListenOptions{}); !errors.Is(err, ErrNoGID) {
-		t.Errorf("a stranger's address: %v", err)
+		t.Errorf("address of another host: %v", err)
 	}
 	ctx := within(t)
 	dialed := make(chan error)
@@ -365,15 +366,13 @@ func TestListenerClose(t *testing.T) {
 		_, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 		dialed <- err
 	}()
-	for !l.queue.pending() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "request in the queue", l.queue.pending)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	var no *RejectError
 	if err := <-dialed; !errors.As(err, &no) {
-		t.Errorf("the request in the queue: %v", err)
+		t.Errorf("request in the queue: %v", err)
 	}
 	if _, err := l.Accept(ctx); !errors.Is(err, ErrClosed) {
 		t.Errorf("Accept on a closed listener: %v", err)

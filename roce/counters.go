@@ -59,7 +59,7 @@ func (d *Device) counters() Counters {
 	c := Counters{
 		EngineCounters: *d.eng.Counters(),
 		RxFrames:       n.RxFrames, RxBytes: n.RxBytes, TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
-		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused, GSINoPath: g.ctr.noWay, CM: *g.cm.Counters(),
+		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused, GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
 		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Turns: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
 	}
 	if _, open := d.loop.PortInfo(); open {

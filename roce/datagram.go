@@ -11,19 +11,19 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// QKeyUDP is the Q_Key that programs on rdma_cm use for their datagram QPs (RDMA_UDP_QKEY).
+// QKeyUDP is the Q_Key that programs on rdma_cm use for datagrams (RDMA_UDP_QKEY).
 const QKeyUDP QKey = 0x01234567
 
-// UDPeer is a datagram QP that ResolveUD found.
+// UDPeer is a datagram QP that ResolveUD has found.
 type UDPeer struct {
-	AH          *AH // close it when done
+	AH          *AH // close it when it is no longer needed
 	QPN         QPN
 	QKey        QKey
-	PrivateData []byte
+	PrivateData []byte // of the listener, followed by zeros
 }
 
-// ResolveUD asks who listens for datagrams at addr (ListenUD, or a program on rdma_cm) for its QP (IBA 12.11, SIDR).
-// private has 180 bytes at most. Errors are as Dial's.
+// ResolveUD asks the listener at addr (ListenUD, or a program on rdma_cm) for its datagram QP (IBA
+// 12.11, SIDR). private is for the listener: at most 180 bytes. The errors are those of Dial.
 func (d *Device) ResolveUD(ctx context.Context, addr netip.AddrPort, private []byte) (*UDPeer, error) {
 	if err := dialable(addr); err != nil {
 		return nil, err
@@ -43,31 +43,30 @@ func (d *Device) ResolveUD(ctx context.Context, addr netip.AddrPort, private []b
 
 func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte) (*UDPeer, error) {
 	path := ah.Path()
-	var talk *dialogue
+	gids := path.GIDs()
+	var id *cmID
 	var err error
 	gone := d.do(func(now qp.Time) {
-		g := d.gsi
-		var id cm.CommID
-		id, err = g.cm.Resolve(cm.Time(now), &cm.SIDRParams{
-			Local: path.GIDs().Local, Remote: path.GIDs().Remote, Service: cm.UDPService(port), SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,
+		var comm cm.CommID
+		comm, err = d.gsi.cm.Resolve(cm.Time(now), &cm.SIDRParams{
+			Local: gids.Local, Remote: gids.Remote, Service: cm.UDPService(port),
+			SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,
 		})
 		if err != nil {
 			return
 		}
-		talk = newDialogue(id, path.GIDs())
-		g.conns[id] = talk
-		g.holdWay(talk, path)
-		g.transmit(now)
+		id = d.gsi.add(comm, path)
+		d.gsi.transmit(now)
 	})
 	if err := errors.Join(gone, err); err != nil {
 		return nil, err
 	}
-	e, err := d.next(ctx, talk)
+	e, err := d.next(ctx, id)
 	if err == nil {
 		err = refusal(&e, cm.EventSIDRResponse)
 	}
 	if err != nil {
-		d.hangUp(nil, talk)
+		d.giveUp(nil, id)
 		return nil, err
 	}
 	if e.Reply.Status != cm.SIDRSuccess {
@@ -76,7 +75,8 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 	return &UDPeer{AH: ah, QPN: e.Reply.QPN, QKey: e.Reply.QKey, PrivateData: e.PrivateData}, nil
 }
 
-// sidrReasons are the reasons by which a connection would be refused for the same cause (IBA 12.11.2, 12.6.7.2).
+// sidrReasons maps the statuses of SIDR to the reasons of refused connections (IBA 12.11.2,
+// 12.6.7.2).
 var sidrReasons = map[cm.SIDRStatus]RejectReason{
 	cm.SIDRUnsupportedService: RejectNoListener,
 	cm.SIDRRejected:           RejectConsumer,
@@ -85,7 +85,7 @@ var sidrReasons = map[cm.SIDRStatus]RejectReason{
 	cm.SIDRUnsupportedVersion: cm.ReasonInvalidClassVersion,
 }
 
-// refusalUD makes the same error of a datagram listener's no as a connection's would be.
+// refusalUD returns the error of a refused SIDR request. It has the form of a refused connection.
 func refusalUD(e *cm.Event) error {
 	reason, known := sidrReasons[e.Reply.Status]
 	if !known {

@@ -237,7 +237,7 @@ func (d *Device) Close() error {
 	}
 	d.shutMemory()
 	d.ctl.Unlock()
-	d.farewell()
+	d.awaitPeers()
 	_ = d.do(d.gsi.forgetAll)
 	d.watcher.Wait()
 	last := d.Counters()

@@ -167,7 +167,7 @@ func TestVerbsSteps(t *testing.T) {
 		must(t, me.qp.Modify(&Attr{State: StateReset}, AttrState))
 		path, mtu, err := me.ResolvePath(context.Background(), gid.Index, peer.GIDs()[0].GID, PathOptions{TrafficClass: 8})
 		must(t, err)
-		for _, s := range []step{
+		for _, s := range []transition{
 			{Attr{State: StateInit, PKey: DefaultPKey, Access: RemoteWrite | RemoteRead | RemoteAtomic}, AttrState | AttrPKey | AttrAccess},
 			{Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: peer.qp.QPN(), RQPSN: 0xfffffe, MaxDestRdAtomic: 4, MinRNRTimer: 12},
 				AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},

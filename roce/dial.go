@@ -12,54 +12,56 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Reasons that applications meet.
+// Reasons of refused connections that applications see or give.
 const (
-	RejectNoListener = cm.ReasonInvalidServiceID // nobody listens on that port
-	RejectStale      = cm.ReasonStaleConnection  // the peer takes our QP for connected already
-	RejectConsumer   = cm.ReasonConsumer         // the application said no
-
-	RejectNoQP        = cm.ReasonNoQP        // no QP is left for the request
-	RejectNoResources = cm.ReasonNoResources // nor anything else
-	RejectUnsupported = cm.ReasonUnsupported // the service cannot do what the request asks for
+	RejectNoListener  = cm.ReasonInvalidServiceID // no listener on that port
+	RejectStale       = cm.ReasonStaleConnection  // the peer considers the QP connected already
+	RejectConsumer    = cm.ReasonConsumer         // refused by the application
+	RejectNoQP        = cm.ReasonNoQP             // no QP is available
+	RejectNoResources = cm.ReasonNoResources      // another resource is not available
+	RejectUnsupported = cm.ReasonUnsupported      // the service does not support the request
 )
 
-// rejectHints say what the common reasons mean for whoever dials.
+// rejectHints explain the common reasons to the side that dials.
 var rejectHints = map[RejectReason]string{
-	RejectNoListener: ": nobody listens on that port there",
-	RejectStale:      ": the peer takes this QP for connected already: use a new one",
-	RejectConsumer:   ": the program there said no, perhaps with words in PrivateData",
+	RejectNoListener: ": no listener on that port",
+	RejectStale:      ": the peer considers this QP connected already: use a new one",
+	RejectConsumer:   ": refused by the application; PrivateData may say why",
 }
 
-// RejectError is a peer's refusal.
+// RejectError is a refused connection request. It matches ErrRefused.
 type RejectError struct {
 	Reason      RejectReason
-	PrivateData []byte // the application's own words, zeros behind them
+	PrivateData []byte // of the peer's application, followed by zeros
 
-	mtu   MTU  // the largest that the peer would take, if that is what it refused for
-	local bool // this end refused what the peer answered
+	mtu   MTU  // the largest path MTU that the peer supports, if that was the reason
+	local bool // the local side refused the peer's reply
 }
 
+// Error returns the message.
 func (e *RejectError) Error() string {
 	if e.local {
-		return fmt.Sprintf("%v: %v: the QP that the peer named is that of an older connection here, which ends now: dial again", ErrRefused, e.Reason)
+		return fmt.Sprintf("%v: %v: the peer replied with a QP of an older connection, which has been ended: dial again",
+			ErrRefused, e.Reason)
 	}
 	return fmt.Sprintf("%v: %v%s", ErrRefused, e.Reason, rejectHints[e.Reason])
 }
 
-// Unwrap makes errors.Is(err, ErrRefused) hold.
+// Unwrap returns ErrRefused.
 func (e *RejectError) Unwrap() error { return ErrRefused }
 
-// DialOptions shape a connection; the zero value is good.
+// DialOptions are options of Dial. The zero value suits most programs.
 type DialOptions struct {
-	ConnectOptions        // timeouts, retries, depths, path MTU; each with its default
-	PrivateData    []byte // for the listener to look at: 56 bytes at most
+	ConnectOptions
+	PrivateData []byte // for the listener; at most 56 bytes
 }
 
-// Dial connects a QP in INIT, RC or UC, to who listens at addr: any RDMA host whose programs use rdma_cm. Receives may be
-// posted before. It returns when both ends can send, or with ctx's error, ErrNoAnswer, or a *RejectError. A peer that
-// refuses for the path MTU and names a smaller one is asked again with that.
+// Dial connects an RC or UC QP in StateInit to a listener at addr, which may be any program on
+// rdma_cm. Receives may be posted before. Dial returns when both sides can send. It fails with the
+// error of ctx, ErrNoAnswer, or a *RejectError. If the peer refuses the path MTU and names a
+// smaller one, Dial tries again with that.
 //
-// If it fails because of the peer or ctx before the peer has agreed, the QP is still in INIT and may dial again.
+// If Dial fails before the peer has accepted, the QP is still in StateInit and can dial again.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
 	if q.device() != d {
 		return nil, ErrForeign
@@ -73,7 +75,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		return nil, err
 	}
 	if o.MTU != 0 && !o.MTU.Valid() {
-		return nil, fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, o.MTU)
+		return nil, invalidMTU(o.MTU)
 	}
 	path, mtu, err := d.resolve(ctx, local, remote, o.PathOptions)
 	if err != nil {
@@ -81,55 +83,64 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	}
 	mtu = smallestMTU(mtu, o.MTU)
 	for {
-		c, err := d.dial(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))
-		var no *RejectError
-		if !errors.As(err, &no) || !no.mtu.Valid() || no.mtu >= mtu {
+		c, err := d.dialOnce(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))
+		var rejected *RejectError
+		if !errors.As(err, &rejected) || !rejected.mtu.Valid() || rejected.mtu >= mtu {
 			return c, err
 		}
-		mtu = no.mtu
+		mtu = rejected.mtu
 	}
 }
 
-// dialable refuses addresses that can be nobody's.
+// dialable refuses addresses that are not unicast.
 func dialable(addr netip.AddrPort) error {
 	if a := addr.Addr(); !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || addr.Port() == 0 {
-		return fmt.Errorf("%w: %v is no peer's address: it takes a unicast IP address and a port", ErrInvalid, addr)
+		return fmt.Errorf("%w: %v: give a unicast IP address and a port", ErrInvalid, addr)
 	}
 	return nil
 }
 
-// dial asks once.
-func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions, path *Path, p *cm.ConnectParams) (*Conn, error) {
-	talk, err := d.ask(q, path, p)
+func invalidMTU(m MTU) error {
+	return fmt.Errorf("%w: path MTU %d: choose 256, 512, 1024, 2048 or 4096", ErrInvalid, m)
+}
+
+// dialOnce sends one request and waits for the reply.
+func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions, path *Path,
+	p *cm.ConnectParams) (*Conn, error) {
+	id, err := d.sendRequest(q, path, p)
 	if err != nil {
 		return nil, err
 	}
-	e, err := d.next(ctx, talk)
+	e, err := d.next(ctx, id)
 	if err == nil {
 		err = refusal(&e, cm.EventConnectResponse)
 	}
 	if err == nil {
-		err = q.ready(talk, p, e.Response, path, o)
+		err = q.ready(id, p, e.Response, path, o)
 	}
 	if err != nil {
-		d.hangUp(q, talk)
+		d.giveUp(q, id)
 		return nil, err
 	}
 	c := &Conn{
-		qp: q, talk: talk, local: netip.AddrPortFrom(p.Local.Addr(), p.SourcePort), remote: addr, private: e.PrivateData,
+		qp: q, id: id, local: netip.AddrPortFrom(p.Local.Addr(), p.SourcePort), remote: addr,
+		private: e.PrivateData,
 	}
 	c.start()
 	return c, nil
 }
 
-// request fills in what the REQ says.
+// request returns the contents of the REQ.
 func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
 	p := &cm.ConnectParams{
-		Local: local, Remote: remote, Service: cm.TCPService(port), SourcePort: ephemeralPort(uint32(q.QPN())),
-		QPN: q.QPN(), PSN: q.psn, PKey: DefaultPKey, MTU: mtu, SRQ: q.srq != nil,
-		RetryCount: uint8(orDefault(o.Retries, defaultRetries)), RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
-		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel, PrivateData: o.PrivateData,
-		AckTimeout: uint8(orDefault(o.Timeout, defaultTimeout)),
+		Local: local, Remote: remote, Service: cm.TCPService(port),
+		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn, PKey: DefaultPKey,
+		MTU: mtu, SRQ: q.srq != nil,
+		RetryCount:   uint8(orDefault(o.Retries, defaultRetries)),
+		RNRRetry:     uint8(orDefault(o.RNRRetries, defaultRetries)),
+		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
+		PrivateData: o.PrivateData,
+		AckTimeout:  uint8(orDefault(o.Timeout, defaultTimeout)),
 	}
 	if q.Type() == UC {
 		p.Transport = cm.UC
@@ -140,43 +151,41 @@ func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *c
 	return p
 }
 
-// ephemeralPort is the port of the ephemeral range for a number, the QPN say: as source port in the rdma_cm header, on which
-// nothing depends, or to listen on any.
+// ephemeralPort maps a number to the ephemeral port range.
 func ephemeralPort(n uint32) uint16 { return 0xc000 | uint16(n)&0x3fff }
 
-// ask sends the REQ and makes the dialogue.
-func (d *Device) ask(q *QP, path *Path, p *cm.ConnectParams) (talk *dialogue, err error) {
+// sendRequest sends the REQ.
+func (d *Device) sendRequest(q *QP, path *Path, p *cm.ConnectParams) (id *cmID, err error) {
 	gone := d.do(func(now qp.Time) {
 		g := d.gsi
-		if err = q.free(); err != nil {
+		if err = q.checkUnconnected(); err != nil {
 			return
 		}
-		var id cm.CommID
-		if id, err = g.cm.Connect(cm.Time(now), p); err != nil {
+		var comm cm.CommID
+		if comm, err = g.cm.Connect(cm.Time(now), p); err != nil {
 			return
 		}
-		talk = newDialogue(id, path.GIDs())
-		g.conns[id], q.talk = talk, talk
-		g.holdWay(talk, path)
+		id = g.add(comm, path)
+		q.cmID = id
 		g.transmit(now)
 	})
-	return talk, errors.Join(gone, err)
+	return id, errors.Join(gone, err)
 }
 
-// free tells whether the QP may begin a connection. Owner only.
-func (q *QP) free() error {
+// checkUnconnected returns an error if the QP cannot start a connection. Owner only.
+func (q *QP) checkUnconnected() error {
 	switch {
 	case q.closed.Load():
 		return ErrClosed
 	case q.Type() == UD:
-		return fmt.Errorf("%w: a UD QP does not connect; see ResolveUD", ErrInvalid)
-	case q.talk != nil || q.State() != StateInit:
-		return fmt.Errorf("%w: the QP is connected, or was; make a new one", ErrInvalid)
+		return fmt.Errorf("%w: a UD QP cannot connect: use ResolveUD", ErrInvalid)
+	case q.cmID != nil || q.State() != StateInit:
+		return fmt.Errorf("%w: the QP is or was connected: create a new one", ErrInvalid)
 	}
 	return nil
 }
 
-// refusal turns an event that is not the wanted one into an error.
+// refusal returns the error of an event of another kind than want.
 func refusal(e *cm.Event, want cm.EventKind) error {
 	switch e.Kind {
 	case want:
@@ -189,67 +198,67 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 	return ErrDisconnected
 }
 
-// ready brings the QP to RTS with what both ends agreed on and tells the peer.
-func (q *QP) ready(talk *dialogue, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
+// ready brings the QP to RTS with the negotiated attributes and sends the RTU.
+func (q *QP) ready(id *cmID, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
 	attr := p.ActiveQP(r)
+	d := q.device()
 	var err error
-	gone := q.device().do(func(now qp.Time) {
-		if err = q.climb(now, &attr, path, &o.ConnectOptions, StateRTS); err == nil {
-			err = q.device().gsi.cm.Ready(cm.Time(now), talk.id, nil)
-			q.device().gsi.transmit(now)
+	gone := d.do(func(now qp.Time) {
+		if err = q.advance(now, &attr, path, &o.ConnectOptions, StateRTS); err == nil {
+			err = d.gsi.cm.Ready(cm.Time(now), id.comm, nil)
+			d.gsi.transmit(now)
 		}
 	})
 	if err != nil {
-		err = talk.ending(err) // the peer may have ended it right behind its consent
+		err = id.cause(err) // the peer may have disconnected right after its reply
 	}
 	return errors.Join(gone, err)
 }
 
-// climb takes the steps from INIT up to a state. Owner only.
-func (q *QP) climb(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions, to State) error {
+// advance brings the QP from its state to a later one, at most to RTS. Owner only.
+func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions, to State) error {
 	flow := *path
 	flow.SetSourcePort(frame.SourcePort(q.QPN(), a.RemoteQPN))
 	c := *o
-	c.MaxRdAtomic, c.MaxDestRdAtomic = atLeastNone(a.MaxRdAtomic), atLeastNone(a.MaxDestRdAtomic)
-	c.Timeout, c.Retries, c.RNRRetries = atLeastNone(a.Timeout), atLeastNone(a.RetryCount), atLeastNone(a.RNRRetry)
-	for _, s := range q.steps(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
+	c.MaxRdAtomic, c.MaxDestRdAtomic = asOption(a.MaxRdAtomic), asOption(a.MaxDestRdAtomic)
+	c.Timeout, c.Retries, c.RNRRetries = asOption(a.Timeout), asOption(a.RetryCount), asOption(a.RNRRetry)
+	for _, s := range q.transitions(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
 		st := q.State()
 		if done := s.attr.State < st || (s.attr.State == st && st != StateInit); done || s.attr.State > to {
 			continue
 		}
 		s.attr.SQPSN = a.SQPSN
 		if err := q.modify(now, &s.attr, s.mask); err != nil {
-			return fmt.Errorf("roce: bring the QP to %v: %w", s.attr.State, err)
+			return transitionError(s.attr.State, err)
 		}
 	}
 	return nil
 }
 
-// atLeastNone writes a count as options have it: negative means none.
-func atLeastNone(v uint8) int {
+// asOption converts a number to the form of ConnectOptions, where negative means 0.
+func asOption(v uint8) int {
 	if v == 0 {
 		return -1
 	}
 	return int(v)
 }
 
-// hangUp gives up on a dialogue. The QP, if it has got beyond INIT, is of no further use.
-func (d *Device) hangUp(q *QP, talk *dialogue) {
+// giveUp ends a connection attempt. A QP beyond StateInit goes to StateErr.
+func (d *Device) giveUp(q *QP, id *cmID) {
 	_ = d.do(func(now qp.Time) {
-		g := d.gsi
-		if q != nil && q.device() == d && q.talk == talk {
-			q.talk = nil
-			q.spoil(now)
+		if q != nil && q.device() == d && q.cmID == id {
+			q.cmID = nil
+			q.fail(now)
 		}
-		g.abort(now, talk)
-		g.dispatch(now)
-		g.transmit(now)
+		d.gsi.abort(now, id)
+		d.gsi.dispatch(now)
+		d.gsi.transmit(now)
 	})
 }
 
-// spoil puts a QP that was on its way to a connection into ERR, which flushes it. Owner only.
-func (q *QP) spoil(now qp.Time) {
+// fail puts a QP that was being connected into StateErr, which flushes it. Owner only.
+func (q *QP) fail(now qp.Time) {
 	if st := q.State(); !q.closed.Load() && st != StateReset && st != StateInit {
-		_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState) // any state goes there
+		_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState) // allowed in every state
 	}
 }

@@ -77,9 +77,11 @@
 //   - memory.go, region.go, window.go: PD, MR, MW and FastMR
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
 //   - cq.go, srq.go, ah.go: CQ, SRQ and AH
-//   - dial.go, listen.go, conn.go, datagram.go: connections with the connection manager
-//   - gsi.go, dialogue.go, farewell.go: QP1, and how the events of package roce/cm reach their
-//     waiters
+//   - dial.go, listen.go, acceptqueue.go, request.go, conn.go, datagram.go: connections with the
+//     connection manager
+//   - gsi.go, pathcache.go: QP1 and the paths of its messages
+//   - cmid.go, disconnect.go: how the events of package roce/cm reach their waiters, and how Close
+//     disconnects
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go: many QPs and regions in caches and the TLB
 //   - budget.go, rand.go: limits of memory, random numbers

@@ -128,6 +128,6 @@ func ExampleDevice_Listen() {
 		log.Fatal(err)
 	}
 	// Output:
-	// roce: connection refused: invalid service ID (reason 8): nobody listens on that port there
+	// roce: connection refused: invalid service ID (reason 8): no listener on that port
 	// hello, Ada
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// GIDKind says what address a GID stands for.
+// GIDKind is the kind of address of a GID.
 type GIDKind string
 
 // The kinds of GIDs.
@@ -19,8 +19,8 @@ const (
 	GIDIPv6      GIDKind = "ipv6"
 )
 
-// GIDEntry is an entry of the GID table. An address keeps its index as long as the interface has it; the index of an
-// address that went away is given to the next new one.
+// GIDEntry is an entry of the GID table. An address keeps its index as long as the interface has
+// it. The index of a removed address is reused for the next new one.
 type GIDEntry struct {
 	Index int        `json:"index"`
 	GID   GID        `json:"gid"`
@@ -40,15 +40,15 @@ func newGIDEntry(i int, a netip.Addr) GIDEntry {
 	return e
 }
 
-// GIDs lists the addresses of the interface, by index.
+// GIDs returns the GID table: the addresses of the interface, ordered by index.
 func (d *Device) GIDs() []GIDEntry {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(d.gids), func(e GIDEntry) bool { return !e.Addr.IsValid() })
 }
 
-// localGID finds the address to send from: entry index; or, if index is negative, the first of the preferred kind among
-// those of remote's IP version. A zero remote may be of either.
+// localGID returns the entry with an index. For a negative index it returns the first entry of the
+// preferred kind that has the IP version of remote. A zero remote allows both versions.
 func (d *Device) localGID(index int, remote GID) (GIDEntry, error) {
 	gids := d.GIDs()
 	fits := func(e GIDEntry) bool { return remote.IsZero() || e.GID.IsIPv4() == remote.IsIPv4() }
@@ -58,7 +58,7 @@ func (d *Device) localGID(index int, remote GID) (GIDEntry, error) {
 		case i < 0:
 			return GIDEntry{}, fmt.Errorf("%w (index %d)", ErrNoGID, index)
 		case !fits(gids[i]):
-			return GIDEntry{}, fmt.Errorf("%w (here %v, there %v)", ErrFamily, gids[i].Addr, remote)
+			return GIDEntry{}, fmt.Errorf("%w (local %v, remote %v)", ErrFamily, gids[i].Addr, remote)
 		}
 		return gids[i], nil
 	}
@@ -70,12 +70,12 @@ func (d *Device) localGID(index int, remote GID) (GIDEntry, error) {
 		}
 	}
 	if len(gids) > 0 {
-		return GIDEntry{}, fmt.Errorf("%w (no address here fits %v)", ErrFamily, remote)
+		return GIDEntry{}, fmt.Errorf("%w (no local address fits %v)", ErrFamily, remote)
 	}
 	return GIDEntry{}, ErrNoGID
 }
 
-// preferredKinds puts link-local addresses last, except towards a link-local peer.
+// preferredKinds returns the kinds of local addresses to use for a peer, the best one first.
 func preferredKinds(remote GID) []GIDKind {
 	if !remote.IsZero() && remote.Addr().IsLinkLocalUnicast() && !remote.IsIPv4() {
 		return []GIDKind{GIDLinkLocal, GIDIPv6}
@@ -87,7 +87,7 @@ func (d *Device) isOwn(g GID) bool {
 	return slices.ContainsFunc(d.GIDs(), func(e GIDEntry) bool { return e.GID == g })
 }
 
-// readAddrs brings the GID table up to date with the interface, and tells whether it changed.
+// readAddrs updates the GID table from the interface and reports whether it has changed.
 func (d *Device) readAddrs() bool {
 	d.mu.Lock()
 	gids, changed := mergeGIDs(d.gids, d.net.Addrs())
@@ -99,8 +99,8 @@ func (d *Device) readAddrs() bool {
 	return changed
 }
 
-// mergeGIDs keeps the entries whose address is still there in their places, empties the others, and puts new addresses
-// into the first empty places.
+// mergeGIDs updates a GID table: it keeps the entries whose address still exists, clears the
+// others, and puts new addresses into the first free entries.
 func mergeGIDs(old []GIDEntry, addrs []netip.Prefix) ([]GIDEntry, bool) {
 	gids := slices.Clone(old)
 	changed := false
@@ -128,7 +128,7 @@ func mergeGIDs(old []GIDEntry, addrs []netip.Prefix) ([]GIDEntry, bool) {
 	return gids, changed
 }
 
-// setLocal tells the loop which addresses are local.
+// setLocal tells the loop the local addresses.
 func (d *Device) setLocal() {
 	var local []bth.GID
 	for _, e := range d.GIDs() {

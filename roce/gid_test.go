@@ -22,7 +22,7 @@ func prefixes(s ...string) []netip.Prefix {
 	return ps
 }
 
-// TestGIDIndexesAreStable: an address keeps its index while others come and go; a hole is filled by the next new one.
+// An address keeps its GID index while others change. The index of a removed address is reused.
 func TestGIDIndexesAreStable(t *testing.T) {
 	var gids []GIDEntry
 	for _, step := range []struct {
@@ -55,48 +55,48 @@ func TestGIDIndexesAreStable(t *testing.T) {
 	}
 }
 
-// movingNet is a network whose addresses and neighbours a test changes.
-type movingNet struct {
+// changingNet is a network whose addresses and neighbors a test changes.
+type changingNet struct {
 	driver.Network
-	mu    sync.Mutex
-	addrs []netip.Prefix // nil: the inner network's
-	mac   bth.MAC        // zero: the inner network's
-	bell  chan struct{}
+	mu      sync.Mutex
+	addrs   []netip.Prefix // nil: those of Network
+	mac     bth.MAC        // of neighbors; zero: that of Network
+	changed chan struct{}
 }
 
-func (m *movingNet) change(f func()) {
-	m.mu.Lock()
+func (n *changingNet) change(f func()) {
+	n.mu.Lock()
 	f()
-	m.mu.Unlock()
-	m.bell <- struct{}{}
+	n.mu.Unlock()
+	n.changed <- struct{}{}
 }
 
-func (m *movingNet) Addrs() []netip.Prefix {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.addrs != nil {
-		return m.addrs
+func (n *changingNet) Addrs() []netip.Prefix {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.addrs != nil {
+		return n.addrs
 	}
-	return m.Network.Addrs()
+	return n.Network.Addrs()
 }
 
-func (m *movingNet) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
-	h, err := m.Network.Resolve(ctx, src, dst)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mac != (bth.MAC{}) {
-		h.MAC = m.mac
+func (n *changingNet) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
+	h, err := n.Network.Resolve(ctx, src, dst)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mac != (bth.MAC{}) {
+		h.MAC = n.mac
 	}
 	return h, err
 }
 
-func (m *movingNet) Changed() <-chan struct{} { return m.bell }
+func (n *changingNet) Changed() <-chan struct{} { return n.changed }
 
-// TestAddressChange: an address that goes away is not answered any more, a new one gets an entry, and both are events.
+// Packets to a removed address are dropped, a new address gets a GID, and both cause an event.
 func TestAddressChange(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		link := newLink(t, loopback.Config{})
-		net := &movingNet{Network: link.Port(1), bell: make(chan struct{}, 1)}
+		net := &changingNet{Network: link.Port(1), changed: make(chan struct{}, 1)}
 		a := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{})
 		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Network: net})), rigConfig{})
 		connect(t, a.qp, b.qp)
@@ -114,7 +114,7 @@ func TestAddressChange(t *testing.T) {
 		nextEvent(t, b.Device, EventGIDChange)
 		for _, e := range b.GIDs() {
 			if e.GID == used {
-				t.Errorf("%v is still listed", used)
+				t.Errorf("GIDs() still contains %v", used)
 			}
 		}
 		must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
@@ -125,14 +125,14 @@ func TestAddressChange(t *testing.T) {
 
 		net.change(func() { net.addrs = nil })
 		nextEvent(t, b.Device, EventGIDChange)
-		pollOK(t, 1, WCWrite, a.cq, b.cq) // the retry gets through
+		pollOK(t, 1, WCWrite, a.cq, b.cq) // the retransmission arrives
 	})
 }
 
-// TestNeighbourChange: when the peer's MAC changes, running QPs and address handles follow.
-func TestNeighbourChange(t *testing.T) {
+// When the MAC address of a peer changes, QPs and address handles follow.
+func TestNeighborChange(t *testing.T) {
 	link := newLink(t, loopback.Config{})
-	net := &movingNet{Network: link.Port(0), bell: make(chan struct{}, 1)}
+	net := &changingNet{Network: link.Port(0), changed: make(chan struct{}, 1)}
 	a := newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: net})), rigConfig{})
 	b := newEnd(t, newDevice(t, link, 1), rigConfig{})
 	connect(t, a.qp, b.qp)
@@ -142,21 +142,19 @@ func TestNeighbourChange(t *testing.T) {
 	mac := bth.MAC{2, 0, 0, 9, 9, 9}
 	old := *ah.Path()
 	net.change(func() { net.mac = mac })
-	for {
+	eventually(t, "new MAC address in both paths", func() bool {
 		q, err := a.qp.Query()
 		must(t, err)
-		if p := ah.Path(); p.Address().DstMAC == mac && q.Path.Address().DstMAC == mac {
-			want := old.Address()
-			want.DstMAC = mac
-			if *p != frame.NewPath(&want) {
-				t.Errorf("path %+v, want %+v", p.Address(), want)
-			}
-			break
-		}
+		return ah.Path().Address().DstMAC == mac && q.Path.Address().DstMAC == mac
+	})
+	want := old.Address()
+	want.DstMAC = mac
+	if p := ah.Path(); *p != frame.NewPath(&want) {
+		t.Errorf("path %+v, want %+v", p.Address(), want)
 	}
 }
 
-// TestEndpointJSON: what two ends exchange survives JSON, with the GID as text.
+// An Endpoint can be exchanged as JSON, with the GID as text.
 func TestEndpointJSON(t *testing.T) {
 	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	want := a.qp.Local()
@@ -168,11 +166,11 @@ func TestEndpointJSON(t *testing.T) {
 	var got Endpoint
 	must(t, json.Unmarshal(text, &got))
 	if got != want || !strings.Contains(string(text), want.GID.String()) {
-		t.Errorf("%s became %+v", text, got)
+		t.Errorf("%s decodes to %+v", text, got)
 	}
 }
 
-// TestCountersHaveNames: each field of the engine's counters is in the list, and JSON has them all.
+// All counters have a name, and JSON contains them all.
 func TestCountersHaveNames(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
@@ -187,7 +185,7 @@ func TestCountersHaveNames(t *testing.T) {
 	}
 	must(t, a.Close())
 	if after := a.Counters(); after.SentPkts < c.SentPkts {
-		t.Errorf("after Close: %d packets, before %d", after.SentPkts, c.SentPkts)
+		t.Errorf("after Close: %d packets, before: %d", after.SentPkts, c.SentPkts)
 	}
 	checkCounterNames(t)
 }

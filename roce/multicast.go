@@ -10,15 +10,16 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// QPNMulticast is the RemoteQPN of a message to a multicast group.
+// QPNMulticast is the RemoteQPN of messages to a multicast group.
 const QPNMulticast = bth.QPNMulticast
 
-// AttachMulticast lets a UD QP receive what is sent to a group, and makes the host a member of it on the interface, by
-// the kernel (IGMP, MLD). On RoCEv2 a group's GID is its plain IP multicast address, so nothing has to be asked of anybody;
-// programs on rdma_cm use QKeyUDP. Every QP that is attached gets its own copy of a message, if it has a receive for
-// it; the device's own messages do not come back to it. Attaching twice is harmless.
+// AttachMulticast makes a UD QP receive the messages to a multicast group, and joins the group on
+// the interface (IGMP, MLD). The GID of a RoCEv2 group is its IP multicast address. Programs on
+// rdma_cm use QKeyUDP. Each attached QP gets its own copy of a message if it has posted a receive.
+// The device does not receive its own messages. Attaching twice is harmless.
 //
-// To send to a group, create an AH for its address and name QPNMulticast as RemoteQPN; a sender needs no membership.
+// To send to a group, create an AH for its address and use QPNMulticast as RemoteQPN. A sender need
+// not be attached.
 func (q *QP) AttachMulticast(group netip.Addr) error {
 	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
@@ -51,7 +52,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 	return nil
 }
 
-// DetachMulticast ends it. Closing the QP does so, too.
+// DetachMulticast undoes AttachMulticast. Closing the QP does so, too.
 func (q *QP) DetachMulticast(group netip.Addr) error {
 	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
@@ -69,7 +70,8 @@ func (q *QP) DetachMulticast(group netip.Addr) error {
 	return q.leaveGroup(gid)
 }
 
-// leaveGroup ends the host's membership with that of the last QP. The caller holds Device.ctl.
+// leaveGroup removes a group of the QP, and leaves it on the interface after the last QP. The
+// caller holds Device.ctl.
 func (q *QP) leaveGroup(gid GID) error {
 	d := q.device()
 	delete(q.groups, gid)
@@ -83,17 +85,18 @@ func (q *QP) leaveGroup(gid GID) error {
 	return nil
 }
 
-// CreateAHFromWC makes an address handle for the sender of a datagram (ibv_create_ah_from_wc): wc is the receive's
-// completion, grh the first GRHLen bytes of what was received. Answer with it, to WC.SrcQP. The answer leaves from the address
-// that the datagram was sent to; if that is a multicast group's, from the device's first of the same IP version. It may wait
-// for a neighbour look-up until ctx is done.
+// CreateAHFromWC creates an address handle for the sender of a received datagram
+// (ibv_create_ah_from_wc). wc is the completion of the receive, and grh the first GRHLen bytes of
+// the received memory. To reply, send to the QP WC.SrcQP with this AH. The reply comes from the
+// address that the datagram was sent to, or, for a multicast group, from the first address with the
+// same IP version. CreateAHFromWC may wait for a neighbor look-up until ctx is done.
 func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {
 	if wc.Status != Success || wc.Flags&WCGRH == 0 || len(grh) < GRHLen {
-		return nil, fmt.Errorf("%w: an address handle needs the completion of a datagram received, and the first %d bytes of its memory", ErrInvalid, GRHLen)
+		return nil, fmt.Errorf("%w: pass the completion of a received datagram and the first %d bytes of its memory", ErrInvalid, GRHLen)
 	}
 	src, dst, class, ok := parseGRH(grh)
 	if !ok || src.IsMulticast() || src.IsZero() {
-		return nil, fmt.Errorf("%w: no IP header in the first %d bytes of the memory received", ErrInvalid, GRHLen)
+		return nil, fmt.Errorf("%w: no IP header in the first %d bytes of the received memory", ErrInvalid, GRHLen)
 	}
 	a := AHAttr{Remote: src, PathOptions: PathOptions{TrafficClass: class}}
 	for _, e := range d.GIDs() {
@@ -104,7 +107,7 @@ func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, e
 	return d.CreateAH(ctx, a)
 }
 
-// parseGRH reads the header that the NIC put in front of a datagram.
+// parseGRH parses the IP header in front of a received datagram.
 func parseGRH(b []byte) (src, dst GID, class uint8, ok bool) {
 	const v4 = GRHLen - 20
 	switch {

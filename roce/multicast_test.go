@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gorxe/gorxe/bth/bthtest"
 	"github.com/gorxe/gorxe/driver"
@@ -20,8 +19,8 @@ import (
 
 var testGroups = []string{"239.1.1.1", "ff0e::77"}
 
-// tell sends text to a group from e.
-func tell(t *testing.T, e *end, group netip.Addr, text string) {
+// sendGroup sends text to a group from e.
+func sendGroup(t *testing.T, e *end, group netip.Addr, text string) {
 	t.Helper()
 	ah, err := e.CreateAH(within(t), AHAttr{Remote: addrGID(group)})
 	must(t, err)
@@ -33,14 +32,14 @@ func tell(t *testing.T, e *end, group netip.Addr, text string) {
 
 func addrGID(a netip.Addr) GID { return newGIDEntry(0, a).GID }
 
-// hear polls for one datagram into the first bytes of e's memory and returns it without the header.
-func hear(t *testing.T, id uint64, e *end, others ...*CQ) (WC, string) {
+// receiveText polls for the datagram of a receive and returns it without the GRH.
+func receiveText(t *testing.T, id uint64, e *end, others ...*CQ) (WC, string) {
 	t.Helper()
 	wc := pollOK(t, id, WCRecv, e.cq, others...)
 	return wc, string(e.mr.Bytes()[1000*int(id)+GRHLen : 1000*int(id)+int(wc.ByteLen)])
 }
 
-func listenUD(t *testing.T, e *end, q *QP, ids ...uint64) {
+func postRecvs(t *testing.T, e *end, q *QP, ids ...uint64) {
 	t.Helper()
 	for _, id := range ids {
 		must(t, q.PostRecv(RecvWR{ID: id, SGEs: []SGE{e.mr.SGE(1000*int(id), 1000)}}))
@@ -55,8 +54,8 @@ func activeUD(t *testing.T, e *end) *QP {
 	return q
 }
 
-// A message to a group reaches every QP that is attached, on every device, and nobody else; who heard it answers the sender
-// by an address handle of the completion.
+// A message to a group reaches all attached QPs on all devices and no others. A receiver can reply
+// with an address handle that it creates from the completion.
 func TestMulticast(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		link := newLink(t, loopback.Config{Ports: 3})
@@ -69,18 +68,18 @@ func TestMulticast(t *testing.T) {
 		second := activeUD(t, e[1])
 		for _, g := range testGroups {
 			group := netip.MustParseAddr(g)
-			listenUD(t, e[0], e[0].qp, 3)
-			listenUD(t, e[1], e[1].qp, 1)
-			listenUD(t, e[1], second, 2)
-			listenUD(t, e[2], e[2].qp, 1)
+			postRecvs(t, e[0], e[0].qp, 3)
+			postRecvs(t, e[1], e[1].qp, 1)
+			postRecvs(t, e[1], second, 2)
+			postRecvs(t, e[2], e[2].qp, 1)
 			for _, q := range []*QP{e[0].qp, e[1].qp, e[1].qp, second} {
 				must(t, q.AttachMulticast(group))
 			}
 			if !slices.Contains(link.Port(1).Groups(), group) {
-				t.Error("the host did not join")
+				t.Error("the port is not a member of the group")
 			}
 			before := e[2].Counters()
-			tell(t, e[0], group, "hello all")
+			sendGroup(t, e[0], group, "hello all")
 			var wc WC
 			for range 2 {
 				got := poll(t, 1, e[1].cq, e[0].cq)[0]
@@ -91,11 +90,12 @@ func TestMulticast(t *testing.T) {
 					wc = got
 				}
 			}
-			for end := time.Now().Add(deadline); e[2].Counters().DropNotOurs == before.DropNotOurs && time.Now().Before(end); {
+			eventually(t, "drop", func() bool {
 				e[2].Progress()
-			}
+				return e[2].Counters().DropNotOurs > before.DropNotOurs
+			})
 			if n := e[2].Counters().DropNotOurs - before.DropNotOurs; n != 1 {
-				t.Errorf("the third device, no member, dropped %d", n)
+				t.Errorf("a device that is not a member dropped %d packets, want 1", n)
 			}
 
 			ah, err := e[1].CreateAHFromWC(within(t), &wc, e[1].mr.Bytes()[1000:])
@@ -103,53 +103,53 @@ func TestMulticast(t *testing.T) {
 			copy(e[1].mr.Bytes(), "hello you")
 			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled, SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 			pollOK(t, 8, WCSend, e[1].cq)
-			if _, text := hear(t, 3, e[0], e[1].cq); text != "hello you" {
-				t.Errorf("the answer: %q", text)
+			if _, text := receiveText(t, 3, e[0], e[1].cq); text != "hello you" {
+				t.Errorf("reply %q", text)
 			}
 			must(t, ah.Close())
 
 			must(t, e[1].qp.DetachMulticast(group))
 			if !slices.Contains(link.Port(1).Groups(), group) {
-				t.Error("the host left though a QP is attached")
+				t.Error("the port left the group while a QP is attached")
 			}
 			if err := e[1].qp.DetachMulticast(group); !errors.Is(err, ErrNotAttached) {
 				t.Errorf("detached twice: %v", err)
 			}
 			must(t, second.DetachMulticast(group))
 			if len(link.Port(1).Groups()) != 0 {
-				t.Error("the host did not leave")
+				t.Error("the port is still a member of a group")
 			}
 			must(t, e[2].qp.Close())
 			e[2].qp = activeUD(t, e[2])
 		}
 		if got := link.Port(0).Groups(); len(got) != 2 {
-			t.Errorf("member of %v", got)
+			t.Errorf("the port is a member of %v, want 2 groups", got)
 		}
 		must(t, e[0].qp.Close())
 		if got := link.Port(0).Groups(); len(got) != 0 {
-			t.Errorf("after the QP's end member of %v", got)
+			t.Errorf("after QP.Close: the port is a member of %v", got)
 		}
 	})
 }
 
-// What cannot be attached, or answered, is refused with its reason.
+// Errors of AttachMulticast and CreateAHFromWC.
 func TestMulticastRefused(t *testing.T) {
 	a, b := newRig(t, rigConfig{typ: UD})
 	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err, ErrNotMulticast) {
-		t.Errorf("a unicast address: %v", err)
+		t.Errorf("unicast address: %v", err)
 	}
 	group := netip.MustParseAddr("239.1.1.1")
-	must(t, a.net.(*loopback.Port).JoinGroup(group)) // so that the device cannot
+	must(t, a.net.(*loopback.Port).JoinGroup(group)) // so that the device's call fails
 	if err := a.qp.AttachMulticast(group); !errors.Is(err, loopback.ErrConfig) {
-		t.Errorf("a join that fails: %v", err)
+		t.Errorf("JoinGroup fails: %v", err)
 	}
 	if a.Counters(); len(a.members) != 0 || len(a.qp.groups) != 0 {
-		t.Error("a failed join left something")
+		t.Error("state is left after an error of JoinGroup")
 	}
 	rc, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
 	must(t, err)
 	if err := rc.AttachMulticast(group); !errors.Is(err, ErrInvalidAttr) {
-		t.Errorf("an RC QP: %v", err)
+		t.Errorf("RC QP: %v", err)
 	}
 	good := WC{Flags: WCGRH}
 	for name, c := range map[string]struct {
@@ -168,11 +168,11 @@ func TestMulticastRefused(t *testing.T) {
 	}
 	must(t, b.qp.Close())
 	if err := b.qp.AttachMulticast(group); !errors.Is(err, ErrClosed) {
-		t.Errorf("a closed QP: %v", err)
+		t.Errorf("closed QP: %v", err)
 	}
 }
 
-// On a real interface the kernel is a member of the group as long as a QP is attached, and the packets come through.
+// On a veth pair, the kernel is a member of the group while a QP is attached, and packets arrive.
 func TestMulticastVeth(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	c := rigConfig{typ: UD}
@@ -180,7 +180,7 @@ func TestMulticastVeth(t *testing.T) {
 	for _, e := range []*end{a, b} {
 		must(t, e.qp.Activate(QKeyUDP))
 	}
-	// The kernel's lists show IPv4 groups as a word of the host's byte order, IPv6 groups as plain digits.
+	// The kernel lists IPv4 groups as a number in host byte order, and IPv6 groups as bytes.
 	lists := map[string]string{"/proc/thread-self/net/igmp": "010101EF", "/proc/thread-self/net/igmp6": "ff0e0000000000000000000000000077"}
 	members := func() (n int) {
 		must(t, pair.B.Do(func() error {
@@ -202,30 +202,30 @@ func TestMulticastVeth(t *testing.T) {
 		t.Errorf("the kernel is a member of %d groups, want 2", n)
 	}
 	for _, g := range testGroups {
-		listenUD(t, b, b.qp, 1)
-		tell(t, a, netip.MustParseAddr(g), "hello "+g)
-		wc, text := hear(t, 1, b)
+		postRecvs(t, b, b.qp, 1)
+		sendGroup(t, a, netip.MustParseAddr(g), "hello "+g)
+		wc, text := receiveText(t, 1, b)
 		if text != "hello "+g {
 			t.Errorf("%q", text)
 		}
 		ah, err := b.CreateAHFromWC(within(t), &wc, b.mr.Bytes()[1000:])
 		must(t, err)
-		listenUD(t, a, a.qp, 2)
+		postRecvs(t, a, a.qp, 2)
 		copy(b.mr.Bytes(), "thanks")
 		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled, SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 		pollOK(t, 7, WCSend, b.cq)
-		if _, text := hear(t, 2, a); text != "thanks" {
-			t.Errorf("the answer: %q", text)
+		if _, text := receiveText(t, 2, a); text != "thanks" {
+			t.Errorf("reply %q", text)
 		}
 		must(t, ah.Close())
 	}
 	must(t, b.qp.Close())
 	if n := members(); n != 0 {
-		t.Errorf("after the QP's end the kernel is a member of %d groups", n)
+		t.Errorf("after QP.Close: the kernel is a member of %d groups, want 0", n)
 	}
 }
 
-// mckey's messages over rxe, as captured, are heard; and what is sent to the same group looks like them.
+// Captured messages of mckey over rxe are received, and messages to the same group look like them.
 func TestMulticastAsMckey(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	e := newEnd(t, newDevice(t, link, 1), rigConfig{typ: UD})
@@ -236,31 +236,29 @@ func TestMulticastAsMckey(t *testing.T) {
 	frames := bthtest.Frames(t, "ud_multicast_mckey.pcap")
 	for i, f := range frames {
 		id := uint64(i + 1)
-		listenUD(t, e, e.qp, id)
+		postRecvs(t, e, e.qp, id)
 		var buf [1]driver.Buf
 		if wire.Alloc(buf[:]) != 1 {
-			t.Fatal("no buffer")
+			t.Fatal("no transmit buffer")
 		}
 		buf[0].B = buf[0].B[:copy(buf[0].B, f)]
 		if _, err := wire.Send(buf[:]); err != nil {
 			t.Fatal(err)
 		}
-		wc, text := hear(t, id, e)
+		wc, text := receiveText(t, id, e)
 		if wc.Flags&WCWithImm == 0 || wc.SrcQP != 0x3a || len(text) != 100 {
 			t.Errorf("%+v, %d bytes", wc, len(text))
 		}
 		ah, err := e.CreateAHFromWC(within(t), &wc, e.mr.Bytes()[1000*id:])
 		must(t, err)
 		if ah.Remote().Addr() != wire.Addrs()[1].Addr() {
-			t.Errorf("the sender is %v", ah.Remote())
+			t.Errorf("Remote() = %v", ah.Remote())
 		}
 		must(t, ah.Close())
 	}
-	tell(t, e, group, string(make([]byte, 100)))
+	sendGroup(t, e, group, string(make([]byte, 100)))
 	var buf [1]driver.Buf
-	for end := time.Now().Add(deadline); wire.Receive(buf[:]) == 0 && time.Now().Before(end); {
-		time.Sleep(100 * time.Microsecond)
-	}
+	eventually(t, "message", func() bool { return wire.Receive(buf[:]) == 1 })
 	ours, theirs := buf[0].B, frames[0]
 	if len(ours) != len(theirs) {
 		t.Fatalf("%d bytes, rxe sends %d", len(ours), len(theirs))

@@ -28,7 +28,7 @@ type QP struct {
 	send  *CQ
 	recv  *CQ
 	srq   *SRQ
-	talk  *dialogue // with the peer's connection manager. Owner only
+	cmID  *cmID // of the connection manager. Owner only
 
 	groups map[GID]bool // multicast groups; guarded by Device.ctl
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// deadline bounds what a test waits for.
-const deadline = 10 * time.Second
-
 // end is one side of a conversation: a device with one of everything.
 type end struct {
 	*Device

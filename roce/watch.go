@@ -10,14 +10,18 @@ import (
 )
 
 const (
-	// settle is how long the watcher waits after a change, so that a burst of them is one.
-	settle = 5 * time.Millisecond
-	// refreshTimeout bounds the look-up of one neighbour.
+	// settleTime is how long the watcher waits after a change, so that it handles a burst of
+	// changes at once.
+	settleTime = 5 * time.Millisecond
+	// refreshTimeout limits the look-up of one neighbor.
 	refreshTimeout = time.Second
+	// pathsPerCommand limits the QPs that one command of the watcher reads, so that it does not
+	// delay the loop.
+	pathsPerCommand = 256
 )
 
-// watch follows changes of addresses, link, MTU and neighbours. On the caller's clock there is no goroutine: Progress
-// looks.
+// watch starts the watcher, which follows changes of addresses, link, MTU and neighbors. In virtual
+// time there is no goroutine: Progress calls pollNetwork.
 func (d *Device) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -36,14 +40,14 @@ func (d *Device) watch() {
 			select {
 			case <-d.done:
 				return
-			case <-time.After(settle):
+			case <-time.After(settleTime):
 			}
 			d.networkChanged(ctx)
 		}
 	}()
 }
 
-// pollNetwork is the watcher's work for a device on the caller's clock.
+// pollNetwork does the watcher's work in virtual time.
 func (d *Device) pollNetwork() {
 	select {
 	case <-d.net.Changed():
@@ -52,7 +56,7 @@ func (d *Device) pollNetwork() {
 	}
 }
 
-// networkChanged takes over what may have changed, and says so.
+// networkChanged handles changes and emits their events.
 func (d *Device) networkChanged(ctx context.Context) {
 	var p driver.Info
 	open := false
@@ -80,8 +84,8 @@ func (d *Device) networkChanged(ctx context.Context) {
 	d.refreshPaths(ctx)
 }
 
-// refreshPaths looks up the neighbours of all paths again. A peer that cannot be found now keeps its old path: it may
-// just be away for a moment.
+// refreshPaths looks up the next hops of all paths again. Paths to peers that are not found now
+// stay as they are.
 func (d *Device) refreshPaths(ctx context.Context) {
 	d.ctl.Lock()
 	qps := make([]*QP, 0, len(d.qps))
@@ -95,63 +99,63 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	d.ctl.Unlock()
 
 	hops := map[bth.GIDPair]*driver.Hop{}
-	find := func(p *Path) *driver.Hop {
-		r := p.GIDs()
-		h, known := hops[r]
-		if !known {
-			h = d.lookUp(ctx, r)
-			hops[r] = h
-		}
-		return h
-	}
 	mac := d.Info().MAC
+	// relink returns the path with the current next hop; nil if nothing has changed.
+	relink := func(p *Path) *Path {
+		gids := p.GIDs()
+		h, known := hops[gids]
+		if !known {
+			h = d.lookUp(ctx, gids)
+			hops[gids] = h
+		}
+		if h == nil {
+			return nil
+		}
+		n := *p
+		if n.Relink(mac, h.MAC, h.VLAN); n == *p {
+			return nil
+		}
+		return &n
+	}
 	for len(qps) > 0 {
-		n := min(len(qps), pathsATurn)
+		n := min(len(qps), pathsPerCommand)
 		for _, p := range d.pathsOf(qps[:n]) {
-			if h := find(&p.path); h != nil {
-				p.q.repath(&p, mac, h)
+			if path := relink(&p.path); path != nil {
+				p.q.replacePath(&p, path)
 			}
 		}
 		qps = qps[n:]
 	}
 	for _, a := range ahs {
-		p := a.Path()
-		if h := find(p); h != nil {
-			if n := relink(p, mac, h); *n != *p {
-				qp.UpdateAH(a, n)
-			}
+		if path := relink(a.Path()); path != nil {
+			qp.UpdateAH(a, path)
 		}
 	}
-	var ways []Path
-	_ = d.do(func(qp.Time) { ways = d.gsi.lookedUp() })
-	for i := range ways {
-		p := &ways[i]
-		if h := find(p); h != nil {
-			if n := relink(p, mac, h); *n != *p {
-				_ = d.do(func(qp.Time) { d.gsi.repath(p, n) })
-			}
+	var resolved []Path
+	_ = d.do(func(qp.Time) { resolved = d.gsi.paths.resolved() })
+	for i := range resolved {
+		if path := relink(&resolved[i]); path != nil {
+			_ = d.do(func(qp.Time) { d.gsi.paths.replace(&resolved[i], path) })
 		}
 	}
 }
 
-func (d *Device) lookUp(ctx context.Context, r bth.GIDPair) *driver.Hop {
+// lookUp returns the next hop of a path, nil if it is not found.
+func (d *Device) lookUp(ctx context.Context, gids bth.GIDPair) *driver.Hop {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	h, err := d.net.Resolve(ctx, r.Local.Addr(), r.Remote.Addr())
+	h, err := d.net.Resolve(ctx, gids.Local.Addr(), gids.Remote.Addr())
 	if err != nil {
 		return nil
 	}
 	return &h
 }
 
-// pathsATurn bounds the QPs whose paths are asked for at a time, lest the shard's other work waits.
-const pathsATurn = 256
-
-// qpPath is a QP's path at some moment.
+// qpPath is the path of a QP at some moment.
 type qpPath struct {
-	q     *QP
-	path  Path
-	count uint32 // of paths that the QP had been given
+	q       *QP
+	path    Path
+	version uint32 // QP.path
 }
 
 func (d *Device) pathsOf(qps []*QP) (list []qpPath) {
@@ -165,23 +169,12 @@ func (d *Device) pathsOf(qps []*QP) (list []qpPath) {
 	return list
 }
 
-// repath gives the engine a path whose neighbour has changed, unless somebody has given it another one meanwhile.
-func (q *QP) repath(p *qpPath, mac bth.MAC, h *driver.Hop) {
-	n := relink(&p.path, mac, h)
-	if *n == p.path {
-		return
-	}
+// replacePath replaces a path of the QP unless it has changed meanwhile.
+func (q *QP) replacePath(old *qpPath, path *Path) {
 	_ = q.device().do(func(now qp.Time) {
-		if q.path == p.count && !q.closed.Load() {
-			// Refused where the QP is between two states; its next Modify or Connect brings a path of its own.
-			_ = q.modify(now, &Attr{Path: *n}, AttrPath)
+		if q.path == old.version && !q.closed.Load() {
+			// This fails in some states. Then the next Modify or Connect sets a new path.
+			_ = q.modify(now, &Attr{Path: *path}, AttrPath)
 		}
 	})
-}
-
-// relink returns the path with the next hop's Ethernet header.
-func relink(p *Path, mac bth.MAC, h *driver.Hop) *Path {
-	n := *p
-	n.Relink(mac, h.MAC, h.VLAN)
-	return &n
 }
