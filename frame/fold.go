@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
 )
@@ -52,12 +53,10 @@ func icrcMask(ipLen int) *headMask {
 }
 
 func makeICRCMask(ipLen int) (m headMask) {
-	zero, s := make([]byte, lenIPv6+lenUDP+16), new(scratch)
-	s.copyHead(zero, ipLen)
-	copy(m.or[:], s.b[zeroRoom:][:len(zero)])
+	maskHead(m.or[:], ipLen)
+	binary.LittleEndian.PutUint32(m.xor[:], seedRegister)
 	for i := range 4 {
-		m.xor[i] = byte(seedRegister >> (8 * i))
-		m.or[i] ^= m.xor[i]
+		m.or[i] ^= m.xor[i] // maskHead has added the seed
 	}
 	return m
 }

@@ -5,88 +5,63 @@ import (
 	"hash/crc32"
 )
 
-// The ICRC (IBA 7.8.1 and annex A17.3.3) is Ethernet's CRC-32 over the packet from
-// the IP header to the pad, begun as if eight bytes 0xff stood in front, with
-// every field that may change on the way taken as ones. It is sent least
-// significant byte first.
+// The ICRC (IBA 7.8.1 and annex A17.3.3) is the CRC-32 of Ethernet over eight bytes 0xff and the
+// packet from the IP header to the pad. Every field that may change in transit counts as ones. The
+// ICRC is sent with the least significant byte first.
 //
-// Where the processor can, crcAVX512 (fold.go) takes the whole packet in one run, masks included. What follows here is
-// for the others, and for their sake the packet's start is put together in a scratch.
-//
-// Speed comes from two facts there. The processor's code for CRC-32 (hash/crc32 on
-// amd64) takes its fast way for pieces of 64 bytes or more and walks through what
-// a multiple of 16 leaves byte by byte; and zeros in front of a message do not
-// change the CRC's register when it starts at zero. So the start value is folded
-// into the first four bytes, zeros fill up to a multiple of 16 in front, and no
-// byte is ever walked through alone.
+// Processors with AVX-512 compute it with crcAVX512 (fold.go), which masks the fields itself. On
+// others, hash/crc32 computes it from a masked copy of the packet's start and from the rest.
+// hash/crc32 is fast only for multiples of 16 bytes, at least 64 at a time. So zeros precede the
+// packet to fill it up to a multiple of 64; they do not change a CRC register that starts at zero.
+// The effect of the eight bytes 0xff is added to the first four bytes of the packet instead.
 
 const (
-	// seedRegister is the CRC register after the eight bytes 0xff, from the usual start
-	// value of ones.
-	seedRegister uint32 = 0xdebb20e3
-	// zeroRegister makes crc32.Update, which inverts on entry, start with register 0.
-	zeroRegister uint32 = 0xffffffff
-
-	fastBlock = 16   // the fast code's smallest step
-	fastMin   = 64   // below this it is not used; above, its best step
-	wideMin   = 1024 // from here on it uses wider registers, where there are some
-
-	// maxWhole is the longest packet that is copied as a whole rather than taken in two
-	// runs: a copy is cheaper than a second run. It covers full packets of path MTU 1024.
-	maxWhole = 1152
-	// minWiden: from this length on, zeros up to wideMin cost less than they gain.
-	minWiden = 640
-
-	zeroRoom = wideMin - minWiden // zeros in front of the packet; more than fastMin
-
-	headIPv4 = 64 // bytes of the first run: zeros, then at least the 33 up to the masked BTH byte
-	headIPv6 = 80 // likewise, at least 53
-
 	lenIPv4  = 20
 	lenIPv6  = 40
 	lenUDP   = 8
 	protoUDP = 17
+
+	// crcBlock is the size of the smallest piece that hash/crc32 processes with its fastest code,
+	// and headLen the length of the zeros and the masked copy together. It is long enough for the
+	// variant fields of both IP versions after crcBlock-1 zeros.
+	crcBlock = 64
+	headLen  = 2 * crcBlock
+
+	// seedRegister is the CRC register after the eight bytes 0xff.
+	seedRegister uint32 = 0xdebb20e3
+	// zeroRegister makes crc32.Update, which inverts its argument, start with register zero.
+	zeroRegister uint32 = 0xffffffff
 )
 
-// scratch is where the masked start of a packet is put together. It lives in the
-// Decoder or Encoder, since a stack array given to hash/crc32 would escape.
-//
-// The first zeroRoom bytes stay zero for ever.
-type scratch struct {
-	b [zeroRoom + maxWhole]byte
-}
+// scratch holds crcBlock zeros and the masked copy of a packet's start. It is part of the Decoder
+// and the Encoder, because a local array passed to hash/crc32 would escape.
+type scratch [crcBlock + headLen]byte
 
-// prepare is the first half of an ICRC, sum the second.
-// ip reaches from the IP header, of ipLen bytes (20 or 40), to the end of the pad
-// and holds at least UDP header and BTH. Fields that mask overwrites need not be
-// final yet.
-//
-// They are two because the CRC's wide loads have to wait until the
-// narrow stores of copyHead have reached the cache: work between the two calls is free.
-func (s *scratch) prepare(ip []byte, ipLen int) {
-	if foldConstants == nil {
-		s.copyHead(ip, ipLen)
-	}
-}
-
-// sum returns the ICRC of the packet that was prepared.
-func (s *scratch) sum(ip []byte, ipLen int) uint32 {
+// icrc returns the ICRC of ip, which extends from the IP header to the end of the pad and has at
+// least UDP header and BTH. The IP header has ipLen bytes (20 or 40). Variant fields need not be
+// final.
+func (s *scratch) icrc(ip []byte, ipLen int) uint32 {
 	if foldConstants != nil {
 		return crcAVX512(foldConstants, icrcMask(ipLen), &ip[0], len(ip), nil, 0)
 	}
-	return s.sumRuns(ip, ipLen)
+	zeros := -len(ip) & (crcBlock - 1)
+	n := copy(s[crcBlock:][:headLen-zeros], ip)
+	maskHead(s[crcBlock:], ipLen)
+	crc := crc32.Update(zeroRegister, crc32.IEEETable, s[crcBlock-zeros:crcBlock+n])
+	if n < len(ip) {
+		crc = crc32.Update(crc, crc32.IEEETable, ip[n:])
+	}
+	return crc
 }
 
-// fill copies src to ip[at:] and returns the ICRC of the packet, which is whole then and need not have been prepared.
-//
-// Where the processor can, copying and summing 4 KiB at the same time takes 170 ns where one after the other take 198.
+// fill copies src to ip[at:] and returns the ICRC of the packet. With AVX-512, one pass copies and
+// adds all complete steps of foldStep bytes after the first step, which contains the headers.
 func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
-	lead := foldStep - at // the first block has the headers
+	lead := foldStep - at
 	blocks := (len(src) - lead) / foldStep
 	if foldConstants == nil || lead < 0 || blocks <= 0 {
 		copy(ip[at:], src)
-		s.prepare(ip, ipLen)
-		return s.sum(ip, ipLen)
+		return s.icrc(ip, ipLen)
 	}
 	copy(ip[at:], src[:lead])
 	done := lead + blocks*foldStep
@@ -94,58 +69,24 @@ func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
 	return crcAVX512(foldConstants, icrcMask(ipLen), &ip[0], len(ip), &src[lead], blocks)
 }
 
-// copyHead copies the start of an IP packet, or all of a short one, and masks it. It stays a call, out of the way of those who need none.
-//
-//go:noinline
-func (s *scratch) copyHead(ip []byte, ipLen int) {
-	n := len(ip)
-	if n > maxWhole {
-		n = headIPv6
-	}
-	copy(s.b[zeroRoom:], ip[:n])
-	s.mask(ip, ipLen)
-}
-
-// sumRuns returns the ICRC of the packet whose start was put, in one or two runs.
-func (s *scratch) sumRuns(ip []byte, ipLen int) uint32 {
-	if len(ip) <= maxWhole {
-		zeros := -len(ip) & (fastMin - 1)
-		if len(ip) >= minWiden && len(ip) < wideMin {
-			zeros = wideMin - len(ip)
-		}
-		return crc32.Update(zeroRegister, crc32.IEEETable, s.b[zeroRoom-zeros:zeroRoom+len(ip)])
-	}
-	zeros := -len(ip) & (fastBlock - 1)
-	head := headIPv4 - zeros
-	if ipLen == lenIPv6 {
-		head = headIPv6 - zeros
-	}
-	crc := crc32.Update(zeroRegister, crc32.IEEETable, s.b[zeroRoom-zeros:zeroRoom+head])
-	return crc32.Update(crc, crc32.IEEETable, ip[head:])
-}
-
-// mask sets the variant fields of the packet in the scratch to ones and folds the
-// start value in. ip is the packet itself: its first word is read from there,
-// because reading one's own narrow stores back wide is slow.
-func (s *scratch) mask(ip []byte, ipLen int) {
-	first := binary.LittleEndian.Uint32(ip)
-	h := s.b[zeroRoom : zeroRoom+lenIPv6+lenUDP+8]
+// maskHead sets the variant fields of a packet's start to ones and adds seedRegister.
+func maskHead(h []byte, ipLen int) {
 	if ipLen == lenIPv4 {
-		first |= 0xff << 8        // type of service
+		h[1] = 0xff               // type of service
 		h[8] = 0xff               // time to live
 		h[10], h[11] = 0xff, 0xff // header checksum
 	} else {
-		first |= 0xffffff0f // traffic class, flow label
-		h[7] = 0xff         // hop limit
+		h[0] |= 0x0f // traffic class, flow label
+		h[1], h[2], h[3] = 0xff, 0xff, 0xff
+		h[7] = 0xff // hop limit
 	}
-	binary.LittleEndian.PutUint32(h, first^seedRegister)
 	h[ipLen+6], h[ipLen+7] = 0xff, 0xff // UDP checksum
 	h[ipLen+lenUDP+4] = 0xff            // BTH: FECN, BECN, reserved
+	binary.LittleEndian.PutUint32(h, binary.LittleEndian.Uint32(h)^seedRegister)
 }
 
-// ICRC returns the invariant CRC of an IP packet from its IP header to the end of
-// the pad, for tools; it allocates. ok is false if the packet is too short to have
-// one.
+// ICRC returns the invariant CRC of a packet, for tools. ip extends from the IP header to the end
+// of the pad. ok is false if ip is too short. ICRC allocates.
 func ICRC(ip []byte) (crc uint32, ok bool) {
 	ipLen := lenIPv4
 	if len(ip) > 0 && ip[0]>>4 == 6 {
@@ -154,7 +95,5 @@ func ICRC(ip []byte) (crc uint32, ok bool) {
 	if len(ip) < ipLen+lenUDP+12 {
 		return 0, false
 	}
-	s := new(scratch)
-	s.prepare(ip, ipLen)
-	return s.sum(ip, ipLen), true
+	return new(scratch).icrc(ip, ipLen), true
 }
