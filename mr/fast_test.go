@@ -31,20 +31,20 @@ func (r *mwRig) local(m *MR, need Access, want Verdict) {
 	}
 }
 
-// IBA 10.6.6: a fast MR is registered by a work request and ended by another; every registration has
-// keys of its own.
+// IBA 10.6.6: one work request registers a fast MR and another ends it. Every registration has new
+// keys.
 func TestFastMR(t *testing.T) {
 	r := newMWRig(t)
 	f := r.fast(64)
 	if f.Registered() != nil || f.Max() != 64 || f.PD() != r.pd {
-		t.Fatal("a fresh fast MR")
+		t.Fatal("a new fast MR")
 	}
 	m := r.prepare(f, words(64), LocalWrite|RemoteWrite)
-	// Nothing works before REG_MR, but work requests behind it may name the keys already.
+	// Nothing works before REG_MR, but later work requests may already use the keys.
 	r.local(m, 0, NotYet)
 	r.local(m, LocalWrite, NotYet)
 	if _, v := r.tab.CheckLocal(r.pd, m.LKey(), m.Addr(), 65, 0); v != Bounds {
-		t.Fatalf("beyond what is to come: %v", v)
+		t.Fatalf("beyond the prepared range: %v", v)
 	}
 	pd2, _ := r.tab.AllocPD()
 	if _, v := r.tab.CheckLocal(pd2, m.LKey(), m.Addr(), 1, 0); v != WrongPD {
@@ -65,13 +65,13 @@ func TestFastMR(t *testing.T) {
 	}
 	r.want("deregister", r.tab.Deregister(m), ErrAccess)
 
-	// The next registration is prepared while this one lives, and waits for its end.
+	// The next registration is prepared while this one is live, and waits for its end.
 	m2 := r.prepare(f, words(32), RemoteRead)
-	r.want("REG_MR of a live one", r.tab.RegisterFast(r.pd, m2.RKey()), ErrBusy)
+	r.want("REG_MR of a live key", r.tab.RegisterFast(r.pd, m2.RKey()), ErrBusy)
 	r.want("invalidate in another PD", r.tab.Invalidate(pd2, m.RKey()), ErrPD)
 	r.want("invalidate", r.tab.Invalidate(r.pd, m.RKey()), nil)
 	r.want("invalidate twice", r.tab.Invalidate(r.pd, m.RKey()), ErrKey)
-	r.local(m, 0, BadKey) // both keys are over, unlike a plain region's
+	r.local(m, 0, BadKey) // both keys are invalid, unlike those of a plain region
 	r.check(nil, m.RKey(), 0x1000, 8, RemoteWrite, BadKey)
 	if f.Registered() != nil || m.Registered() {
 		t.Fatal("invalidated")
@@ -85,7 +85,7 @@ func TestFastMR(t *testing.T) {
 	r.check(nil, m2.RKey(), 0x1000, 32, RemoteRead, BadKey)
 	r.local(m2, 0, BadKey)
 	_, err := r.tab.Prepare(f, words(8), 0, 0)
-	r.want("prepare a freed one", err, ErrClosed)
+	r.want("prepare a freed fast MR", err, ErrClosed)
 }
 
 func TestPrepareRefuses(t *testing.T) {
@@ -126,7 +126,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// A fast MR with windows bound to it can neither be invalidated nor freed.
+// A fast MR with bound windows can neither be invalidated nor freed.
 func TestWindowOnFastMR(t *testing.T) {
 	r := newMWRig(t)
 	f := r.fast(64)
@@ -145,8 +145,8 @@ func TestWindowOnFastMR(t *testing.T) {
 	r.want("free", r.tab.FreeFastMR(f), nil)
 }
 
-// FLUSH wants the placement's right on the region, for the range or the whole (IBA annex A19);
-// persistence is the region's own affair.
+// FLUSH needs the access flag of its placement, for the range or the whole region (IBA annex A19).
+// The persist function of the region makes it persistent.
 func TestFlush(t *testing.T) {
 	r := newMWRig(t)
 	mem := words(64)
@@ -154,9 +154,9 @@ func TestFlush(t *testing.T) {
 	var fails error
 	persist := func(b []byte) error { flushed = b; return fails }
 	_, err := r.tab.Register(r.pd, mem, 0, FlushPersistent)
-	r.want("persistence without means", err, ErrAccess)
+	r.want("persistence without a persist function", err, ErrAccess)
 	_, err = r.tab.RegisterPersistent(r.pd, mem, 0, 0, nil)
-	r.want("persistence without means", err, ErrAccess)
+	r.want("persistence without a persist function", err, ErrAccess)
 	m, err := r.tab.RegisterPersistent(r.pd, mem, 0x1000, LocalWrite|MWBind|RemoteWrite|FlushGlobal, persist)
 	r.want("register", err, nil)
 	global := register(t, r.tab, r.pd, mem, 0x1000, FlushGlobal)
@@ -174,7 +174,7 @@ func TestFlush(t *testing.T) {
 		{"range", m.RKey(), 0x1008, 8, false, FlushGlobal, OK, -1},
 		{"range, persistent", m.RKey(), 0x1008, 8, false, FlushPersistent, OK, 8},
 		{"range, both", m.RKey(), 0x1000, 64, false, both, OK, 64},
-		{"whole: address and length do not count", m.RKey(), 0xbad, 1 << 31, true, both, OK, 64},
+		{"whole region: address and length are ignored", m.RKey(), 0xbad, 1 << 31, true, both, OK, 64},
 		{"nothing", m.RKey(), 0x1000, 0, false, both, OK, -1},
 		{"out of bounds", m.RKey(), 0x1008, 57, false, both, Bounds, -1},
 		{"unknown key", m.RKey() ^ 1, 0x1008, 8, false, both, BadKey, -1},
@@ -196,7 +196,7 @@ func TestFlush(t *testing.T) {
 	}
 	fails = nil
 
-	// Through a window: its own range and rights, the region's means.
+	// A window uses its own range and access flags, and the persist function of its region.
 	w := r.window(Type2)
 	k := r.bind(&Bind{RKey: r.key(w), LKey: m.LKey(), Addr: 0x1010, Len: 16, Access: FlushPersistent})
 	if v := r.tab.Flush(r.pd, r.s, k, 0, 0, true, FlushPersistent); v != OK || len(flushed) != 16 || &flushed[0] != &mem[16] {
@@ -211,9 +211,9 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// Work requests on two threads against the control plane: windows are bound, invalidated, freed and
-// looked up, their region registered and deregistered, all at once. Nothing is lost or counted twice:
-// at the end every region can go.
+// Work requests on two threads run concurrently with the control plane: windows are bound,
+// invalidated, freed and looked up, and their region is registered and deregistered. At the end
+// every region can be deregistered.
 func TestWindowsConcurrently(t *testing.T) {
 	r := newMWRig(t)
 	s := [2]*Scope{new(Scope), new(Scope)}

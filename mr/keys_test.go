@@ -12,7 +12,7 @@ import (
 	"github.com/gorxe/gorxe/internal/prefetch"
 )
 
-// many is n, or a part of it under the race detector, which is slow.
+// many returns n, or less with the race detector, which is slow.
 func many(n int) int {
 	if raceEnabled {
 		return n / 16
@@ -20,8 +20,7 @@ func many(n int) int {
 	return n
 }
 
-// The permutation gives each of many counters a key of its own, and another seed
-// gives others.
+// The permutation maps different counters to different keys, and depends on the secret.
 func TestPermutation(t *testing.T) {
 	var p, q permutation
 	p.init(seeded(1))
@@ -50,7 +49,7 @@ func TestPermutation(t *testing.T) {
 	}
 }
 
-// A key that is dead stays dead, and a million of them cost nothing.
+// An invalid key stays invalid, and a million of them take no memory.
 func TestStaleKeys(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	mem := words(64)
@@ -65,9 +64,9 @@ func TestStaleKeys(t *testing.T) {
 		}
 	}
 	if size := tab.remote.cur.Load().capacity(); size != minBuckets*bucketSize {
-		t.Errorf("the table grew to %d places", size)
+		t.Errorf("the table grew to %d slots", size)
 	}
-	for range 10 { // young regions in the old places
+	for range 10 { // new regions in the old slots
 		register(t, tab, pd, mem, 0, allRemote)
 	}
 	for _, k := range stale {
@@ -80,7 +79,7 @@ func TestStaleKeys(t *testing.T) {
 	}
 }
 
-// A stranger who tries a million keys finds none of a hundred.
+// A peer that guesses a million keys finds none of a hundred.
 func TestGuessing(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	for range 100 {
@@ -96,7 +95,7 @@ func TestGuessing(t *testing.T) {
 			t.Fatalf("guessed L_Key %#x", k)
 		}
 	}
-	// And neighbours of keys that it knows are no better.
+	// Values near a known key are no better guesses.
 	b := *tab.remote.cur.Load()
 	for i := range b {
 		for j := range b[i].keys {
@@ -125,13 +124,13 @@ func TestExhausted(t *testing.T) {
 		t.Errorf("after the last key: %v", err)
 	}
 	if tab.MRs() != 0 || pd.Refs() != 0 || tab.local.used != 0 {
-		t.Error("the refused registration left something behind")
+		t.Error("the failed registration left something behind")
 	}
 	register(t, tab, pd, mem, 0, 0) // needs no R_Key
 }
 
-// A value that lives in one domain is not given out in the other.
-func TestDrawPassesOver(t *testing.T) {
+// A value that is live as one kind of key is not drawn for the other.
+func TestDrawSkipsFullBuckets(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	next := tab.remote.perm.at(0)
 	tab.local.insert(next, &MR{pd: pd, lkey: next})
@@ -141,8 +140,8 @@ func TestDrawPassesOver(t *testing.T) {
 	}
 }
 
-// A bucket is a cache line, and a table that does not fit the nearest caches begins with one. (Go puts a word of its own in front of
-// smaller memory with pointers.)
+// A bucket is a cache line, and a table that does not fit the nearest caches starts at the start of
+// one. (Go puts a header before smaller memory with pointers.)
 func TestBucketIsALine(t *testing.T) {
 	for n := 4 * nearBuckets; n <= 1<<16; n *= 2 {
 		var x index
@@ -155,7 +154,7 @@ func TestBucketIsALine(t *testing.T) {
 	}
 }
 
-// 65,536 regions and more: all found, each by its own key only.
+// More than 65,536 regions are all found, each only by its own key.
 func TestManyRegions(t *testing.T) {
 	tab, pd := newTable(t, Config{MaxMR: many(100_000)})
 	mem := words(8)
@@ -176,7 +175,7 @@ func TestManyRegions(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	if drawn := tab.remote.next; drawn > uint64(len(all))*4/3 {
-		t.Errorf("%d keys passed over for %d regions", drawn-uint64(len(all)), len(all))
+		t.Errorf("%d keys skipped for %d regions", drawn-uint64(len(all)), len(all))
 	}
 	for i, m := range all {
 		if _, v := tab.CheckRemote(pd, m.RKey(), uint64(i)*8, 8, RemoteWrite); v != OK {
@@ -198,16 +197,16 @@ func TestManyRegions(t *testing.T) {
 	for i := range b {
 		for j := range b[i].mrs {
 			if b[i].mrs[j].Load() != nil {
-				t.Fatal("the table keeps a dead region from the collector")
+				t.Fatal("the table keeps a deregistered region from being garbage collected")
 			}
 		}
 	}
 }
 
-// Regions come and go, tables grow, keys are invalidated, while other threads
-// check: a live key is always found, a dead one never, and what is granted is
-// the region's own memory.
-func TestChecksBesideRegistration(t *testing.T) {
+// Regions are registered and deregistered, tables grow and keys are invalidated while other threads
+// check keys: a live key is always found, an invalid one never, and the result is the region's own
+// memory.
+func TestChecksDuringRegistration(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	const iova = 1 << 40
 	steady := words(64)
@@ -216,7 +215,7 @@ func TestChecksBesideRegistration(t *testing.T) {
 
 	type offer struct {
 		m    *MR
-		dead bool // set before it is offered: deregistered already
+		dead bool // set before the key is published: already deregistered
 	}
 	var current atomic.Pointer[offer]
 	var stop atomic.Bool
@@ -226,7 +225,7 @@ func TestChecksBesideRegistration(t *testing.T) {
 		wg.Go(func() {
 			for !stop.Load() {
 				if b, v := tab.CheckRemote(pd, anchor.RKey(), iova, 64, RemoteRead); v != OK || b[0] != 77 {
-					t.Errorf("the steady key: %v", v)
+					t.Errorf("the permanent key: %v", v)
 					return
 				}
 				runtime.Gosched()
@@ -240,7 +239,7 @@ func TestChecksBesideRegistration(t *testing.T) {
 					t.Errorf("a deregistered key: %v", v)
 					return
 				case v == OK && &b[0] != &o.m.mem[0]:
-					t.Error("a key opened another region's memory")
+					t.Error("a key gave access to another region's memory")
 					return
 				case v == OK:
 					live.Add(1)
@@ -276,7 +275,7 @@ func TestChecksBesideRegistration(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	if live.Load() == 0 {
-		t.Error("no check ever met a live region: the test shows nothing")
+		t.Error("no check found a live region, so the test shows nothing")
 	}
 	if len(crowd)+1 != tab.MRs() {
 		t.Errorf("%d regions left, want %d", tab.MRs(), len(crowd)+1)

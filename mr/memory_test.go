@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// CopyIn and CopyOut are copies: every alignment, every length to 40, and not
-// a byte beside.
+// CopyIn and CopyOut copy exactly the right bytes, for every alignment and every length up to 40.
 func TestCopiesAreExact(t *testing.T) {
 	src := words(64)
 	for i := range src {
@@ -37,7 +36,7 @@ func TestCopiesAreExact(t *testing.T) {
 			}
 		}
 	}
-	// Of unequal lengths the shorter counts.
+	// The shorter length counts.
 	dst := words(16)
 	CopyIn(dst[:8], src[:3])
 	CopyIn(dst[8:11], src)
@@ -100,17 +99,17 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 		t.Errorf("FetchAdd returned %d", old)
 	}
 	if old := CompareSwap(b, 3, 9); old != 4 {
-		t.Errorf("a CMP_SWAP that fails returned %d", old)
+		t.Errorf("a failing CMP_SWAP returned %d", old)
 	}
 	if old := CompareSwap(b, 4, 9); old != 4 {
 		t.Errorf("CMP_SWAP returned %d", old)
 	}
 	if old := FetchAdd(b, 0); old != 9 || !bytes.Equal(b[8:], make([]byte, 8)) {
-		t.Errorf("in the end %d, % x", old, b)
+		t.Errorf("finally %d, % x", old, b)
 	}
 }
 
-// Peers' atomics and the program's meet in one counter and none is lost.
+// A peer's atomics and the program's use one counter without losing an increment.
 func TestAtomicsAreExact(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	m := register(t, tab, pd, words(16), 0, allRemote|ZeroBased)
@@ -144,9 +143,9 @@ func TestAtomicsAreExact(t *testing.T) {
 	}
 }
 
-// Eight bytes of two words have eight writers, by every way there is to write
-// a byte; each finds its own byte as it left it.
-func TestNeighboursSurvive(t *testing.T) {
+// Eight bytes of two words have eight writers, which use every way to write a byte. Each finds its
+// own byte unchanged.
+func TestNeighboringBytes(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	m := register(t, tab, pd, words(8), 0, LocalWrite)
 	var wg sync.WaitGroup
@@ -169,9 +168,9 @@ func TestNeighboursSurvive(t *testing.T) {
 	wg.Wait()
 }
 
-// A region need not end where a word ends. The bytes behind it belong to
-// somebody who knows nothing of peers and stores plainly; none gets lost.
-func TestNeighboursOutsideSurvive(t *testing.T) {
+// A region can end within a word. The bytes after it may belong to code that uses plain stores;
+// none of those stores is lost.
+func TestBytesAfterRegion(t *testing.T) {
 	mem := words(16)
 	region, before, behind := mem[5:7], mem[:5], mem[7:]
 	var stop atomic.Bool
@@ -199,7 +198,7 @@ func TestNeighboursOutsideSurvive(t *testing.T) {
 		}
 		for k, v := range behind {
 			if v != byte(i-k) {
-				t.Fatalf("round %d: byte %d behind the region is %d", i, k, v)
+				t.Fatalf("round %d: byte %d after the region is %d", i, k, v)
 			}
 		}
 	}
@@ -207,10 +206,10 @@ func TestNeighboursOutsideSurvive(t *testing.T) {
 	wg.Wait()
 }
 
-// The status byte: a peer's WRITE of data and status arrives by CopyIn; the
-// program polls the status with Load8, then reads the data with plain loads.
-// The program answers likewise, and the NIC fetches the answer by CopyOut.
-// Every length and alignment of the tail; clean under the race detector.
+// A peer's WRITE of data and a status byte arrives by CopyIn. The program polls the status with
+// Load8 and then reads the data with plain loads. The program answers in the same way, and the NIC
+// reads the answer with CopyOut. The test covers every length and alignment of the tail and must be
+// clean under the race detector.
 func TestStatusByte(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 63, 64, 200} {
 		for at := range 8 {
@@ -228,7 +227,7 @@ func statusByte(t *testing.T, in, out *MR, at, size int) {
 	const rounds = 100
 	tail := at + size - 1
 	done := make(chan struct{})
-	go func() { // the peer, seen through the NIC
+	go func() { // the peer, through the NIC
 		defer close(done)
 		packet, answer := make([]byte, size), make([]byte, size)
 		for r := byte(1); r <= rounds; r++ {
@@ -271,14 +270,14 @@ func statusByte(t *testing.T, in, out *MR, at, size int) {
 	<-done
 }
 
-// Data by one WRITE, flag by another: seeing the second means seeing the
-// first. The flag lies elsewhere, alone or inside a word of others.
-func TestFlagBehindData(t *testing.T) {
+// One WRITE writes data and another a flag: a program that sees the flag sees the data. The flag
+// lies elsewhere, alone or within a word of others.
+func TestFlagAfterData(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	m := register(t, tab, pd, words(1024+16), 0, allRemote|ZeroBased)
 	for _, flag := range []int{1024, 1027, 1030, 1039} {
 		const rounds = 200
-		var read atomic.Int32 // what the program has read, by a way of its own
+		var read atomic.Int32 // what the program has read, reported separately
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -309,7 +308,7 @@ func TestFlagBehindData(t *testing.T) {
 	}
 }
 
-// One aligned word is written and read whole by whatever pair of ways.
+// One aligned word is written and read atomically by every pair of operations.
 func TestWordsAreNotTorn(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	m := register(t, tab, pd, words(8), 0, allRemote|ZeroBased)
@@ -344,9 +343,9 @@ func TestWordsAreNotTorn(t *testing.T) {
 	}
 }
 
-// Two peers that write and read the same bytes at once get what they ask for,
-// but no fault of this program: the race detector is silent.
-func TestPeersMayCollide(t *testing.T) {
+// Two peers that write and read the same bytes concurrently are not an error of this program: the
+// race detector reports nothing.
+func TestConcurrentPeers(t *testing.T) {
 	mem := words(256)
 	var wg sync.WaitGroup
 	for g := range 4 {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// mwRig is a table with a region of 256 bytes at 0x1000 that is closed to peers, but takes windows.
+// mwRig is a table with a region of 256 bytes at 0x1000 that grants peers nothing but can have
+// windows.
 type mwRig struct {
 	t   *testing.T
 	tab *Table
@@ -37,7 +38,7 @@ func (r *mwRig) key(w *Window) Key {
 	return k
 }
 
-// to is a bind of w to the bytes [0x1040, 0x1080).
+// to returns a bind of w to the bytes [0x1040, 0x1080).
 func (r *mwRig) to(w *Window, a Access) *Bind {
 	r.t.Helper()
 	return &Bind{RKey: r.key(w), LKey: r.m.LKey(), Addr: 0x1040, Len: 64, Access: a}
@@ -65,13 +66,13 @@ func (r *mwRig) check(s *Scope, k Key, addr uint64, n uint32, need Access, want 
 	return b
 }
 
-// IBA 10.6.7: a window gives peers its own range and rights of a region that may itself be closed to
-// them, through any QP of the PD (type 1).
+// IBA 10.6.7: a window gives peers its own range and access flags of a region, through any QP of
+// the PD (type 1).
 func TestWindowType1(t *testing.T) {
 	r := newMWRig(t)
 	w := r.window(Type1)
 	if w.RKey() != 0 || w.Type() != Type1 || w.PD() != r.pd {
-		t.Fatal("a fresh window has no key")
+		t.Fatal("a new window has no key")
 	}
 	k := r.bind(r.to(w, RemoteWrite))
 	if w.RKey() != k || k == 0 {
@@ -87,31 +88,31 @@ func TestWindowType1(t *testing.T) {
 	r.check(nil, k, 0x1040, 8, RemoteRead, Denied)
 	r.check(nil, k, 0x1040, 8, RemoteAtomic, Denied)
 
-	// Another bind takes its place; the old key is dead from then on.
+	// Another bind replaces it. The old key becomes invalid.
 	k2 := r.bind(r.to(w, RemoteRead))
 	r.check(nil, k, 0x1040, 8, RemoteWrite, BadKey)
 	r.check(nil, k2, 0x1040, 8, RemoteRead, OK)
 
-	// A bind of length 0 ends it.
+	// A bind of length 0 unbinds the window.
 	r.bind(&Bind{RKey: r.key(w)})
 	r.check(nil, k2, 0x1040, 8, RemoteRead, BadKey)
 	if w.RKey() != 0 {
 		t.Fatal("an unbound window has a key")
 	}
 
-	// Another PD's QPs have nothing to do with it.
+	// QPs of another PD cannot use it.
 	k3 := r.bind(r.to(w, RemoteRead))
 	pd2, _ := r.tab.AllocPD()
 	if _, v := r.tab.CheckScope(pd2, r.s, k3, 0x1040, 8, RemoteRead); v != WrongPD {
 		t.Fatalf("another PD: %v", v)
 	}
-	// o10-37.2.26: invalidate is not for windows of type 1.
+	// o10-37.2.26: windows of type 1 cannot be invalidated.
 	r.want("invalidate", r.tab.InvalidateScope(r.pd, r.s, k3), ErrAccess)
 	r.check(nil, k3, 0x1040, 8, RemoteRead, OK)
 }
 
-// Type 2B: the window opens through the QP that bound it and no other, and has to be invalidated
-// before it is bound again (o10-37.2.30).
+// Type 2B: only the QP that bound the window can use it, and it must be invalidated before the next
+// bind (o10-37.2.30).
 func TestWindowType2(t *testing.T) {
 	r := newMWRig(t)
 	w, other := r.window(Type2), new(Scope)
@@ -137,25 +138,25 @@ func TestWindowType2(t *testing.T) {
 	if w.RKey() != 0 {
 		t.Fatal("an invalidated window has a key")
 	}
-	r.bind(b) // the key that was refused while the window was bound is still good
+	r.bind(b) // the key that was rejected while the window was bound is still good
 	r.check(r.s, b.RKey, 0x1040, 64, RemoteRead, OK)
 	r.check(r.s, k, 0x1040, 64, RemoteRead, BadKey)
 
-	// When the QP is reset, its windows open nothing in its next life, and are free.
+	// When the QP is reset, its windows become invalid and can be bound again.
 	r.s.End()
 	life := new(Scope)
 	r.check(life, b.RKey, 0x1040, 64, RemoteRead, WrongQP)
 	if w.RKey() != 0 {
-		t.Fatal("the window of a QP that is no more has a key")
+		t.Fatal("the window of a reset QP has a key")
 	}
 	r.s = life
 	k = r.bind(r.to(w, RemoteRead))
 	r.check(life, k, 0x1040, 64, RemoteRead, OK)
 	r.want("invalidate", r.tab.InvalidateScope(r.pd, life, k), nil)
-	r.want("deregister", r.tab.Deregister(r.m), nil) // no bind, refused or overtaken, holds the region
+	r.want("deregister", r.tab.Deregister(r.m), nil) // no bind that failed or was replaced holds the region
 }
 
-// A zero-based window of type 2 has addresses of its own.
+// A zero-based window of type 2 has its own addresses.
 func TestWindowZeroBased(t *testing.T) {
 	r := newMWRig(t)
 	k := r.bind(r.to(r.window(Type2), RemoteRead|ZeroBased))
@@ -167,7 +168,7 @@ func TestWindowZeroBased(t *testing.T) {
 	r.check(r.s, k, 0x1040, 1, RemoteRead, Bounds)
 }
 
-// The rules that a bind has to keep, each with the rule's number.
+// The rules for a bind, with their numbers.
 func TestBindRules(t *testing.T) {
 	r := newMWRig(t)
 	w1, w2 := r.window(Type1), r.window(Type2)
@@ -187,22 +188,22 @@ func TestBindRules(t *testing.T) {
 		{"unknown R_Key", w1, func(b *Bind) { b.RKey ^= 1 }, ErrKey},
 		{"a region's R_Key", w1, func(b *Bind) { b.RKey = register(t, r.tab, r.pd, words(8), 0, RemoteRead).RKey() }, ErrKey},
 		{"unknown L_Key", w1, func(b *Bind) { b.LKey ^= 1 }, ErrKey},
-		{"dead region", w1, func(b *Bind) { b.LKey = dead.LKey() }, ErrKey},
+		{"deregistered region", w1, func(b *Bind) { b.LKey = dead.LKey() }, ErrKey},
 		{"an R_Key for the region", w1, func(b *Bind) { b.LKey = b.RKey }, ErrKey},
 		{"C10-72: region of another PD", w1, func(b *Bind) { b.LKey = foreign.LKey() }, ErrPD},
 		{"C10-73: region without MWBind", w1, func(b *Bind) { b.LKey = plain.LKey() }, ErrAccess},
 		{"C10-74: remote write, no local write", w2, func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteWrite }, ErrAccess},
 		{"C10-74: remote atomic, no local write", w2, func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteAtomic }, ErrAccess},
 		{"C10-75: before the region", w1, func(b *Bind) { b.Addr = 0xfff }, ErrLength},
-		{"C10-75: behind the region", w1, func(b *Bind) { b.Addr = 0x10c1 }, ErrLength},
+		{"C10-75: after the region", w1, func(b *Bind) { b.Addr = 0x10c1 }, ErrLength},
 		{"C10-75: longer than the region", w2, func(b *Bind) { b.Addr, b.Len = 0x1000, 257 }, ErrLength},
 		{"C10-75: wraps", w2, func(b *Bind) { b.Addr = 1<<64 - 1 }, ErrLength},
 		{"o10-36.2.2: type 1, zero-based", w1, func(b *Bind) { b.Access |= ZeroBased }, ErrAccess},
 		{"o10-37.2.40: type 2, no length", w2, func(b *Bind) { b.Len = 0 }, ErrLength},
-		{"local write is no right of a window", w2, func(b *Bind) { b.Access |= LocalWrite }, ErrAccess},
-		{"flush-persistent of a region that is not", w2, func(b *Bind) { b.Access = FlushPersistent }, ErrAccess},
-		{"atomics on memory out of step", w2, func(b *Bind) { b.LKey, b.Len, b.Access = odd.LKey(), 8, RemoteAtomic }, ErrAlign},
-		{"zero-based atomics out of step", w2, func(b *Bind) { b.Addr, b.Access = 0x1044, RemoteAtomic|ZeroBased }, ErrAlign},
+		{"local write is not available for a window", w2, func(b *Bind) { b.Access |= LocalWrite }, ErrAccess},
+		{"flush-persistent of a region without it", w2, func(b *Bind) { b.Access = FlushPersistent }, ErrAccess},
+		{"atomics on misaligned memory", w2, func(b *Bind) { b.LKey, b.Len, b.Access = odd.LKey(), 8, RemoteAtomic }, ErrAlign},
+		{"zero-based atomics on misaligned memory", w2, func(b *Bind) { b.Addr, b.Access = 0x1044, RemoteAtomic|ZeroBased }, ErrAlign},
 	} {
 		b := r.to(c.w, RemoteRead)
 		key := b.RKey
@@ -218,16 +219,16 @@ func TestBindRules(t *testing.T) {
 	r.want("a key used twice", r.tab.Bind(r.pd, r.s, b), ErrKey)
 	for m, n := range map[*MR]int{r.m: 1, readOnly: 0, odd: 0} {
 		if got := m.ext.windows.users(); got != n {
-			t.Errorf("%d windows bound, want %d: a refused bind left something behind", got, n)
+			t.Errorf("%d windows bound, want %d: a failed bind left something behind", got, n)
 		}
 	}
 	// Read-only windows need no local write.
 	r.bind(&Bind{RKey: r.key(w2), LKey: readOnly.LKey(), Addr: 0x1040, Len: 64, Access: RemoteRead})
-	// An atomic window in step.
+	// An aligned atomic window.
 	r.bind(&Bind{RKey: r.key(w1), LKey: r.m.LKey(), Addr: 0x1048, Len: 8, Access: RemoteAtomic})
 }
 
-// IBA 10.6.7: a region cannot be deregistered while windows are bound to it.
+// IBA 10.6.7: a region with bound windows cannot be deregistered.
 func TestDeregisterWithWindows(t *testing.T) {
 	r := newMWRig(t)
 	w1, w2, w3 := r.window(Type1), r.window(Type2), r.window(Type1)
@@ -245,7 +246,7 @@ func TestDeregisterWithWindows(t *testing.T) {
 	r.bind(b) // moved to another region
 	r.want("no window", r.tab.Deregister(r.m), nil)
 	r.want("twice", r.tab.Deregister(r.m), ErrClosed)
-	r.want("bind to the dead region", r.tab.Bind(r.pd, r.s, r.to(w2, RemoteRead)), ErrKey)
+	r.want("bind to the deregistered region", r.tab.Bind(r.pd, r.s, r.to(w2, RemoteRead)), ErrKey)
 	r.want("PD in use", r.tab.DeallocPD(r.pd), ErrBusy)
 	for _, w := range []*Window{w2, w3} {
 		r.want("free", r.tab.FreeWindow(w), nil)
@@ -260,8 +261,8 @@ func TestDeregisterWithWindows(t *testing.T) {
 	}
 }
 
-// Keys of windows come from the sequence that never repeats; a stale one never hits, and dead ones
-// do not pile up.
+// Keys of windows come from the sequence without repetitions. A stale key never matches, and
+// invalid keys do not accumulate.
 func TestWindowKeysNeverRepeat(t *testing.T) {
 	r := newMWRig(t)
 	ws := []*Window{r.window(Type1), r.window(Type2)}
@@ -286,7 +287,7 @@ func TestWindowKeysNeverRepeat(t *testing.T) {
 	}
 }
 
-// A key opens nothing before its bind has run, and the keys that wait for one are bounded.
+// A key is invalid before its bind has run, and the number of unused keys is limited.
 func TestPreparedKeys(t *testing.T) {
 	r := newMWRig(t)
 	w := r.window(Type1)
@@ -304,7 +305,7 @@ func TestPreparedKeys(t *testing.T) {
 	r.key(w)
 	b := &Bind{RKey: keys[7], LKey: r.m.LKey(), Addr: 0x1040, Len: 64, Access: RemoteRead}
 	r.bind(b)
-	r.tab.DropRKey(w, keys[7]) // it is used: nothing to drop
+	r.tab.DropRKey(w, keys[7]) // it is in use, so nothing is dropped
 	r.check(nil, keys[7], 0x1040, 64, RemoteRead, OK)
 	r.want("free", r.tab.FreeWindow(w), nil)
 	for _, k := range keys {
@@ -336,7 +337,7 @@ func TestWindowLimits(t *testing.T) {
 	}
 }
 
-// Binding and invalidating are the data path: they allocate nothing.
+// Binding and invalidating are part of the data path and do not allocate.
 func TestBindAllocatesNothing(t *testing.T) {
 	r := newMWRig(t)
 	w := r.window(Type2)
@@ -356,6 +357,6 @@ func TestBindAllocatesNothing(t *testing.T) {
 	}
 	k := r.bind(r.to(w, RemoteRead))
 	if n := testing.AllocsPerRun(100, func() { r.tab.CheckScope(r.pd, r.s, k, 0x1040, 8, RemoteRead) }); n != 0 {
-		t.Errorf("%v allocations in a look-up", n)
+		t.Errorf("%v allocations in a lookup", n)
 	}
 }

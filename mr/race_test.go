@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// What the race detector must and must not say about programs. Each case runs
-// in a process of its own, because a report fails the test it comes from.
+// What the race detector must and must not report about programs. Each case runs in its own
+// process, because a report fails the test.
 var racePrograms = []struct {
 	name   string
 	caught bool
@@ -32,12 +32,12 @@ var racePrograms = []struct {
 			time.Sleep(time.Millisecond)
 		}
 	}},
-	{"reads the data without having seen the status", true, func(m *MR) {
+	{"reads the data without checking the status", true, func(m *MR) {
 		go CopyIn(m.Bytes(), full(m.Len()))
 		time.Sleep(50 * time.Millisecond)
 		_ = m.Bytes()[0]
 	}},
-	{"takes the memory back while a packet still writes it", true, func(m *MR) {
+	{"reuses the memory while a packet still writes it", true, func(m *MR) {
 		b, _ := m.pd.table.CheckRemote(m.pd, m.RKey(), 0, 8, RemoteWrite)
 		go func() {
 			time.Sleep(50 * time.Millisecond)
@@ -47,7 +47,7 @@ var racePrograms = []struct {
 		m.Bytes()[0] = 1
 		time.Sleep(100 * time.Millisecond)
 	}},
-	{"uses the plain bytes beside a byte that a peer writes", false, func(m *MR) {
+	{"uses plain accesses next to a byte that a peer writes", false, func(m *MR) {
 		go CopyIn(m.Bytes()[17:18], full(1))
 		for m.Load8(17) == 0 {
 			m.Bytes()[16]++
@@ -55,7 +55,7 @@ var racePrograms = []struct {
 			m.Bytes()[19]++
 		}
 	}},
-	{"stores beside a byte that a peer reads", false, func(m *MR) {
+	{"stores next to a byte that a peer reads", false, func(m *MR) {
 		done := make(chan bool)
 		go func() {
 			var b [1]byte

@@ -34,7 +34,7 @@ func register(t testing.TB, tab *Table, pd *PD, mem []byte, iova uint64, a Acces
 	return m
 }
 
-// words is n bytes of 8-aligned memory.
+// words returns n bytes of 8-byte aligned memory.
 func words(n int) []byte {
 	b := make([]byte, n+8)
 	skip := int(-AddrOf(b) & 7)
@@ -64,7 +64,7 @@ func TestRegisterRefuses(t *testing.T) {
 		{"unknown right", pd, mem, 0, 1 << 7, ErrAccess},
 		{"remote write needs local write", pd, mem, 0, RemoteWrite, ErrAccess},
 		{"remote atomic needs local write", pd, mem, 0, RemoteAtomic, ErrAccess},
-		{"atomic iova out of step", pd, mem, 4, LocalWrite | RemoteAtomic, ErrAlign},
+		{"atomic iova misaligned", pd, mem, 4, LocalWrite | RemoteAtomic, ErrAlign},
 		{"atomic zero-based, odd memory", pd, mem[1:], 0, LocalWrite | RemoteAtomic | ZeroBased, ErrAlign},
 	} {
 		if m, err := tab.Register(c.pd, c.mem, c.iova, c.a); !errors.Is(err, c.want) || m != nil {
@@ -72,9 +72,9 @@ func TestRegisterRefuses(t *testing.T) {
 		}
 	}
 	if tab.MRs() != 0 || pd.Refs() != 0 || foreign.MRs() != 0 {
-		t.Error("a refused registration left something behind")
+		t.Error("a failed registration left something behind")
 	}
-	// The last address that can be used is 2^64-2.
+	// The last usable address is 2^64-2.
 	register(t, tab, pd, mem, math.MaxUint64-64, LocalWrite)
 }
 
@@ -107,7 +107,7 @@ func TestLimits(t *testing.T) {
 	register(t, tab, pd2, mem, 0, 0)
 }
 
-func TestPDLife(t *testing.T) {
+func TestPDLifecycle(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	m := register(t, tab, pd, words(8), 0, 0)
 	if err := tab.DeallocPD(pd); !errors.Is(err, ErrBusy) {
@@ -136,7 +136,7 @@ func TestPDLife(t *testing.T) {
 		t.Errorf("retained after dealloc: %v", err)
 	}
 	if _, err := tab.Register(pd, words(8), 0, 0); !errors.Is(err, ErrClosed) {
-		t.Errorf("registered in a dead PD: %v", err)
+		t.Errorf("registered in a deallocated PD: %v", err)
 	}
 	if tab.PDs() != 0 || tab.MRs() != 0 {
 		t.Errorf("%d PDs and %d MRs left", tab.PDs(), tab.MRs())
@@ -190,7 +190,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, v, c.want)
 		}
 		if v != OK && b != nil {
-			t.Errorf("%s: bytes with a refusal", c.name)
+			t.Errorf("%s: bytes returned with an error", c.name)
 		}
 		if v == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || c.n > 0 && &b[0] != &mem[c.addr-c.m.Addr()]) {
 			t.Errorf("%s: not the bytes asked for", c.name)

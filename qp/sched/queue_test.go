@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the paper's description word for word: two queues, the second a copy of the first.
+// naive follows the paper's description literally: two queues, the second a copy of the first.
 type naive struct {
 	sched, prefetch []uint32
 	wnd             int
@@ -32,8 +32,8 @@ func (n *naive) pop() (uint32, bool) {
 	return id, true
 }
 
-// next takes from the prefetch queue "once the capacity difference between the prefetch and scheduling queues falls below" the
-// window (III.A).
+// next takes from the prefetch queue "once the capacity difference between the prefetch and
+// scheduling queues falls below" the window (III.A).
 func (n *naive) next() (uint32, bool) {
 	if len(n.prefetch) == 0 || len(n.sched)-len(n.prefetch) >= n.wnd {
 		return 0, false
@@ -43,7 +43,7 @@ func (n *naive) next() (uint32, bool) {
 	return id, true
 }
 
-func TestQueueIsTwoQueues(t *testing.T) {
+func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.IntRange(1, 40).Draw(t, "ids")
 		wnd := rapid.IntRange(0, 12).Draw(t, "window")
@@ -51,7 +51,7 @@ func TestQueueIsTwoQueues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Cursors start anywhere: they wrap in a test too.
+		// The cursors start anywhere, so that they wrap.
 		q.head = rapid.Uint32().Draw(t, "start")
 		q.pre, q.tail = q.head, q.head
 		n := &naive{wnd: wnd}
@@ -96,19 +96,19 @@ func TestQueueIsTwoQueues(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if q.Len() != len(n.sched) || q.Prefetched() != len(n.sched)-len(n.prefetch) || q.Window() != n.wnd {
-					t.Fatalf("Len %d, Ahead %d, Window %d; two queues say %d, %d, %d",
+					t.Fatalf("Len %d, Prefetched %d, Window %d; two queues have %d, %d, %d",
 						q.Len(), q.Prefetched(), q.Window(), len(n.sched), len(n.sched)-len(n.prefetch), n.wnd)
 				}
 				if q.BelowWindow() != (len(n.sched) < n.wnd) {
-					t.Fatalf("Hint %v with %d active and a window of %d", q.BelowWindow(), len(n.sched), n.wnd)
+					t.Fatalf("BelowWindow() = %v with %d active and a window of %d", q.BelowWindow(), len(n.sched), n.wnd)
 				}
 			},
 		})
 	})
 }
 
-// With all QPs busy, each is fetched exactly once a turn, wnd turns before it is served.
-func TestPrefetchRunsAWindowAhead(t *testing.T) {
+// With all QPs busy, each is prefetched once per Pop, wnd pops before it is served.
+func TestPrefetchDistance(t *testing.T) {
 	const qps, wnd = 100, 7
 	q, err := New[uint32](qps, wnd)
 	if err != nil {
@@ -123,7 +123,7 @@ func TestPrefetchRunsAWindowAhead(t *testing.T) {
 			fetched = append(fetched, id)
 		}
 		if len(fetched)-len(served) != wnd {
-			t.Fatalf("after %d turns prefetch is %d ahead, want %d", len(served), len(fetched)-len(served), wnd)
+			t.Fatalf("after %d pops prefetching is %d ahead, want %d", len(served), len(fetched)-len(served), wnd)
 		}
 		id, _ := q.Pop()
 		served = append(served, id)
@@ -134,8 +134,8 @@ func TestPrefetchRunsAWindowAhead(t *testing.T) {
 	}
 }
 
-// A QP with work waits for one turn of each other QP at most, whoever else comes.
-func TestEachWaitsItsShare(t *testing.T) {
+// A QP with work waits until every other QP was served at most once.
+func TestFairness(t *testing.T) {
 	const qps = 10_000
 	q, err := New[uint32](qps, 8)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestEachWaitsItsShare(t *testing.T) {
 	for turn := 1; turn <= 4*qps; turn++ {
 		id, _ := q.Pop()
 		if wait := turn - last[id]; wait > qps {
-			t.Fatalf("QP %d waited %d turns among %d QPs", id, wait, qps)
+			t.Fatalf("QP %d waited %d pops among %d QPs", id, wait, qps)
 		}
 		last[id] = turn
 		q.Push(id)
@@ -169,12 +169,12 @@ func TestBounds(t *testing.T) {
 			t.Errorf("New[uint32](%d, %d): %v, want %v", c.capacity, c.wnd, err, c.want)
 		}
 		if err == nil && q.Cap() < c.capacity {
-			t.Errorf("New[uint32](%d) has room for %d", c.capacity, q.Cap())
+			t.Errorf("New[uint32](%d) has capacity %d", c.capacity, q.Cap())
 		}
 	}
 }
 
-// An owner that breaks the rule of one place an ID is told, and what waits stays whole.
+// An owner that pushes an ID twice gets an error, and the queue stays intact.
 func TestFull(t *testing.T) {
 	q, err := New[uint32](3, 2)
 	if err != nil {
@@ -204,10 +204,10 @@ func TestWindow(t *testing.T) {
 		delay time.Duration
 		want  int
 	}{
-		{1000, 1e9, 1, us, 1}, // a turn of 1 us hides exactly 1 us
+		{1000, 1e9, 1, us, 1}, // 1 us hides exactly 1 us
 		{1000, 1e9, 4, us, 4},
 		{1000, 1e9, 4, us + 1, 5},
-		{1000, 1e9, 1, 1, 1}, // a little is still one QP
+		{1000, 1e9, 1, 1, 1}, // any delay needs one QP
 		{500, 1e9, 4, us, 8}, // smaller chunks need a larger window (III.A)
 		{1, 1e12, 4, time.Second, MaxWindow},
 		{0, 1e9, 4, us, 0}, {-1, 1e9, 4, us, 0}, {1000, 0, 4, us, 0}, {1000, -1, 4, us, 0}, {1000, 1e9, 0, us, 0},
@@ -233,11 +233,11 @@ func TestNoAllocation(t *testing.T) {
 			q.Push(id)
 		}
 	}); n != 0 {
-		t.Errorf("a turn allocates %v times", n)
+		t.Errorf("a pop allocates %v times", n)
 	}
 }
 
-// What was served is not kept alive by the queue.
+// The queue does not keep a popped ID alive.
 func TestPopForgets(t *testing.T) {
 	q, err := New[*int](3, 2)
 	if err != nil {
@@ -252,12 +252,12 @@ func TestPopForgets(t *testing.T) {
 	}
 	for i, p := range q.ring {
 		if p != nil {
-			t.Errorf("place %d holds %v", i, *p)
+			t.Errorf("slot %d holds %v", i, *p)
 		}
 	}
 }
 
-func BenchmarkTurn(b *testing.B) {
+func BenchmarkPop(b *testing.B) {
 	q, err := New[uint32](65536, 7)
 	if err != nil {
 		b.Fatal(err)
