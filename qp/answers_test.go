@@ -6,17 +6,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The queue of answers against what it promises, with fresh requests, duplicates of any part of
-// earlier ones, and packets leaving: order, bounds, and that whatever it took is sent to the end.
+// The answer queue keeps its order and bounds and sends every answer completely, for fresh
+// requests, duplicates of any part of earlier ones, and packets being sent.
 func TestAnswerQueue(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		limit := rapid.IntRange(0, 5).Draw(r, "limit")
 		var a answerQueue
 		a.init(limit)
-		a.list = make([]answer, 0, 2*limit) // as lendAnswers does
+		a.list = make([]answer, 0, 2*limit) // as borrowAnswers does
 		next := uint64(countBase)           // PSN of the next fresh request
 		type span struct{ from, to uint64 }
-		var owed []span // what has to leave yet
+		var owed []span // packets still to be sent
 		capacity := cap(a.list)
 		for range rapid.IntRange(1, 200).Draw(r, "steps") {
 			switch rapid.IntRange(0, 2).Draw(r, "what") {

@@ -12,8 +12,8 @@ func (k *talk) word(off int) uint64 { return binary.NativeEndian.Uint64(k.mem[of
 
 func (k *talk) setWord(off int, v uint64) { binary.NativeEndian.PutUint64(k.mem[off:], v) }
 
-// IBA 9.4.5: FETCH_ADD adds modulo 2^64, CMP_SWAP swaps on equality; both answer with the value
-// before, and nothing but the 8 bytes changes.
+// IBA 9.4.5: FETCH_ADD adds modulo 2^64, CMP_SWAP swaps if equal. Both return the original value
+// and change only the 8 bytes.
 func TestAtomicOperations(t *testing.T) {
 	const off = 64
 	for _, c := range []struct {
@@ -37,8 +37,8 @@ func TestAtomicOperations(t *testing.T) {
 	}
 }
 
-// IBA 9.4.5: the address of an atomic is naturally aligned; else the request is invalid (IBA 9.7.5.2.3)
-// and has no effect.
+// IBA 9.4.5: the address of an atomic must be aligned. Otherwise the request is invalid (IBA
+// 9.7.5.2.3) and has no effect.
 func TestAtomicAlignment(t *testing.T) {
 	for off := 1; off < 8; off++ {
 		k := newTalk(t, RC)
@@ -49,14 +49,14 @@ func TestAtomicAlignment(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.1.3: an atomic is executed once however often its request comes; the answer to a
-// duplicate is the saved one, even if the word has changed since.
+// IBA 9.7.5.1.3: an atomic is executed once, however often its request arrives. A duplicate gets
+// the saved result, even if the word has changed since.
 func TestAtomicExactlyOnce(t *testing.T) {
 	k := newTalk(t, RC)
 	k.setWord(0, 100)
 	p := k.fetchAdd(0, 0, 1)
 	k.say(p, p, p)
-	k.hears("ATOMIC Acknowledge +0 msn=1 orig=100") // the answer had not left yet: one serves all
+	k.hears("ATOMIC Acknowledge +0 msn=1 orig=100") // the answer was still queued: one answers all
 	k.say(k.fetchAdd(1, 0, 1))
 	k.hears("ATOMIC Acknowledge +1 msn=2 orig=101")
 	k.setWord(0, 5000)
@@ -67,8 +67,8 @@ func TestAtomicExactlyOnce(t *testing.T) {
 	k.equal("word", k.word(0), uint64(5000))
 }
 
-// The results of as many atomics are saved as may be outstanding; a duplicate of an older one cannot
-// come from an honest requester and is dropped, never executed.
+// As many results are saved as may be outstanding. A duplicate of an older atomic cannot come from
+// a correct requester; it is dropped and never executed.
 func TestAtomicOlderThanSaved(t *testing.T) {
 	k := newTalk(t, RC) // 4 outstanding
 	for i := range 5 {
@@ -86,7 +86,7 @@ func TestAtomicOlderThanSaved(t *testing.T) {
 	k.is(RTS)
 }
 
-// A duplicate whose PSN belonged to something else than an atomic finds no saved result.
+// A duplicate whose PSN was not an atomic finds no saved result.
 func TestAtomicDuplicateOfAnotherOperation(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)))
@@ -97,8 +97,8 @@ func TestAtomicDuplicateOfAnotherOperation(t *testing.T) {
 	k.equal("word", k.word(0), uint64(1))
 }
 
-// Answers leave in the order of PSNs, atomics and READs mixed; the ACK for what stands behind them
-// comes last (IBA 9.7.5.1.1).
+// Answers to atomics and READs are sent in PSN order. The ACK for what follows them comes last (IBA
+// 9.7.5.1.1).
 func TestAtomicAndReadAnswersInOrder(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.fetchAdd(0, 0, 1), k.read(1, 0, 300), k.fetchAdd(3, 0, 1), k.write(4, seq(8)))
@@ -111,8 +111,8 @@ func TestAtomicAndReadAnswersInOrder(t *testing.T) {
 	k.hears("ACK +4 msn=4")
 }
 
-// IBA 9.7.4.1: more READs and atomics at once than agreed on (max_dest_rd_atomic) are an invalid
-// request, and the one too many is not executed. With none agreed on there are none.
+// IBA 9.7.4.1: more READs and atomics than agreed (max_dest_rd_atomic) are an invalid request, and
+// the excess one is not executed. The limit can be zero.
 func TestTooManyOutstanding(t *testing.T) {
 	k := newTalk(t, RC)
 	for i := range 5 {
@@ -140,7 +140,7 @@ func TestTooManyOutstanding(t *testing.T) {
 	}
 }
 
-// The requester's side: the value before lands in the SGE, in host byte order, also when the SGE
+// At the requester the original value is stored to the SGEs in host byte order, even if the SGE
 // list splits it (IBA 9.4.5, 11.4.1.1).
 func TestAtomicResultAtRequester(t *testing.T) {
 	k := newTalk(t, RC)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// crank drives both engines of a world in real time on one goroutine, the owner's, until stop.
+// crank runs both engines of a world in real time on one goroutine, the owner's, until stop.
 func (w *world) crank(stop *atomic.Bool, owner func()) {
 	start := time.Now()
 	for !stop.Load() {
@@ -35,9 +35,9 @@ func (w *world) crank(stop *atomic.Bool, owner func()) {
 	}
 }
 
-// Posters and pollers on goroutines of their own, while the owner turns the crank: several QPs, each
-// with a goroutine that posts sends and receives and one that polls. Run under -race this shows that
-// the rings, the bell list and the CQ need no lock.
+// Several QPs, each with a goroutine that posts sends and receives and one that polls, run
+// concurrently with the owner. With -race the test shows that the rings, the doorbell list and the
+// CQ need no lock.
 func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 	const qps, each = 4, 400
 	w := newWorld(t, 1)
@@ -102,8 +102,8 @@ func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 	}
 }
 
-// Posting races with the QP's way to ERR: whatever was taken completes exactly once, as a success or
-// flushed, and nothing is left in the queues (IBA 10.3.1.7).
+// Posts race with the QP's change to ERR: every accepted request completes exactly once, as a
+// success or flushed, and nothing stays in the queues (IBA 10.3.1.7).
 func TestPostWhileBreaking(t *testing.T) {
 	for round := range 20 {
 		w := newWorld(t, uint64(round))
@@ -158,8 +158,8 @@ func TestPostWhileBreaking(t *testing.T) {
 	}
 }
 
-// Bells from many goroutines for many QPs: each QP is served, in the order of the bells, and no bell
-// is lost to one that is just being heard.
+// Many goroutines ring the doorbells of many QPs: each QP is served, in the order of the doorbells,
+// and no doorbell is lost while HandleDoorbells runs.
 func TestBellsAreNotLost(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
@@ -168,7 +168,7 @@ func TestBellsAreNotLost(t *testing.T) {
 		q, _ := w.pair(UD)
 		qs = append(qs, q)
 	}
-	w.pump(0) // the QPs' first turns
+	w.pump(0) // serve the QPs for the first time
 	path := w.path(0)
 	ah := NewAH(&path, nil)
 	for i := len(qs) - 1; i >= 0; i-- {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A CQ gives its completions in order, over any number of turns of its ring.
+// A CQ returns completions in order while its ring wraps several times.
 func TestCQOrder(t *testing.T) {
 	c, err := NewCQ(3)
 	must(t, err)
@@ -32,8 +32,8 @@ func TestCQOrder(t *testing.T) {
 	}
 }
 
-// IBA 10.2.2.3: a completion that finds no room breaks the CQ: CQ_ERR once, and every QP that
-// completes into it goes to ERR. What was in the CQ can still be polled.
+// IBA 10.2.2.3: a completion without a free entry breaks the CQ. It raises CQ_ERR once, and every
+// QP that completes to the CQ goes to ERR. Earlier completions can still be polled.
 func TestCQOverrun(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) {
 		var err error
@@ -60,7 +60,7 @@ func TestCQOverrun(t *testing.T) {
 	k.equal("depth", cq.Depth(), 2)
 }
 
-// The same through the receive side, and by flushing: a QP that is in ERR already stays there.
+// The same for receives and for flushing. A QP that is already in ERR stays there.
 func TestCQOverrunByReceives(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) {
 		var err error
@@ -82,7 +82,8 @@ func TestCQOverrunByReceives(t *testing.T) {
 	k.raises("CQ_ERR", "QP_FATAL")
 }
 
-// A message whose completion was lost is not acknowledged: its sender must not take it for received.
+// A message whose completion was lost is not acknowledged: its sender must not believe that it was
+// received.
 func TestCQOverrunIsNotAcknowledged(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.RecvCQ, _ = NewCQ(1) })
 	k.recvs(8, 8)
@@ -92,8 +93,8 @@ func TestCQOverrunIsNotAcknowledged(t *testing.T) {
 	k.hears()
 }
 
-// IBA 11.4.2.2: an armed CQ notifies once, at the next completion or, if armed for
-// solicited ones only, at the next solicited or failed one.
+// IBA 11.4.2.2: an armed CQ notifies once, at the next completion or, if armed for solicited ones,
+// at the next solicited or failed one.
 func TestCQNotify(t *testing.T) {
 	quiet, solicited, failed := WC{}, WC{Flags: WCSolicited}, WC{Status: LocLenErr}
 	for _, c := range []struct {
@@ -127,7 +128,7 @@ func TestCQNotify(t *testing.T) {
 	}
 }
 
-// The solicited bit travels: a SEND's and a WRITE with immediate's last packet carries it.
+// The last packet of a SEND or WRITE with immediate carries the solicited bit.
 func TestSolicitedEndToEnd(t *testing.T) {
 	w := newWorld(t, 1)
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256 })

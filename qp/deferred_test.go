@@ -9,10 +9,11 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// leaves tells whether bodies are left at all: with the race detector packets are whole.
+// leaves reports whether payloads are deferred at all: with the race detector packets are complete.
 func leaves() bool { return mr.CopyOutLast(make([]byte, 16), make([]byte, 16)) > 0 }
 
-// leftOf tells whether so many bytes are left of a piece of n: all but its last word, if anything.
+// leftOf reports whether left is a valid number of deferred bytes of a piece of n bytes: all except
+// its last word.
 func leftOf(n, left int) bool {
 	if !leaves() {
 		return left == 0
@@ -20,7 +21,7 @@ func leftOf(n, left int) bool {
 	return left <= n && left >= n-8
 }
 
-// twins are two engines that differ in nothing but that one leaves bodies.
+// twins are two engines that differ only in that one defers payloads.
 type twins struct {
 	t     *testing.T
 	whole *world
@@ -38,7 +39,8 @@ func newTwins(t *testing.T, typ Type) *twins {
 	return w
 }
 
-// next is the next packet of end 0: once built whole, once left and put together. It returns how much of it was left.
+// next builds the next packet of end 0 with both engines, completes the deferred payload and
+// compares the packets. It returns the number of deferred bytes.
 func (w *twins) next() (left int) {
 	w.t.Helper()
 	want, got := bytes.Repeat([]byte{0x55}, 8192), bytes.Repeat([]byte{0xaa}, 8192)
@@ -57,12 +59,12 @@ func (w *twins) next() (left int) {
 		}
 	}
 	copy(got[at:], body)
-	releaseRunqSlot := func(b []byte) []byte { // addresses, keys and QPNs are each engine's own
+	payload := func(b []byte) []byte { // addresses, keys and QPNs differ between the engines
 		p := &bth.Packet{}
 		must(w.t, p.Parse(b[tx.NetLen:n]))
 		return p.Payload
 	}
-	if !bytes.Equal(releaseRunqSlot(got), releaseRunqSlot(want)) {
+	if !bytes.Equal(payload(got), payload(want)) {
 		w.t.Error("the payloads differ")
 	}
 	return len(body)
@@ -76,7 +78,7 @@ func (w *twins) post(wr func(o *world) SendWR) {
 	}
 }
 
-// A body and the packet that lacks it are the packet, wherever the memory lies and however long it is.
+// A packet with its deferred payload equals the complete packet, for any address and length.
 func TestBody(t *testing.T) {
 	for _, n := range []int{1, minDeferred - 1, minDeferred, minDeferred + 1, 2000, 4093, 4095, 4096} {
 		for off := range 9 {
@@ -95,7 +97,8 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// Of a message of many packets each has its body; of one packet of several pieces the first that is long.
+// Each packet of a long message has its own deferred payload. If a packet has several pieces, the
+// first long one is deferred.
 func TestBodyOfPieces(t *testing.T) {
 	w := newTwins(t, RC)
 	w.post(func(o *world) SendWR {
@@ -111,7 +114,8 @@ func TestBodyOfPieces(t *testing.T) {
 	}
 }
 
-// The packet of a work request whose second key has died is not sent; what was to be left of it is not given to the next.
+// If the second key of a work request is invalid, its packet is not sent, and its deferred payload
+// does not appear in the next one.
 func TestBodyOfADeadKey(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 	k.DeferPayloads()
@@ -127,7 +131,7 @@ func TestBodyOfADeadKey(t *testing.T) {
 	}
 }
 
-// READ responses have bodies, too, and the ACK behind them has none.
+// READ responses have deferred payloads, and the ACK after them has none.
 func TestBodyOfRead(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 	k.DeferPayloads()

@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// A QP that is destroyed in the midst of everything leaves nothing behind: no list, timer, table
-// entry or bell that the engine would touch later. Its packets meet nobody.
+// A destroyed QP leaves nothing that the engine would use later: no list entry, timer, table entry
+// or doorbell. Packets for it are dropped.
 func TestDestroyInTheMidst(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -29,7 +29,7 @@ func TestDestroyInTheMidst(t *testing.T) {
 			k := newTalk(t, RC)
 			c.prep(k)
 			k.DestroyQP(k.q)
-			k.DestroyQP(k.q) // again: nothing
+			k.DestroyQP(k.q) // twice: no effect
 			k.snapshot()
 			k.say(k.write(0, seq(8)), ack(0), send(1, seq(8)))
 			k.hears()
@@ -52,7 +52,7 @@ func TestDestroyInTheMidst(t *testing.T) {
 	}
 }
 
-// The number is free at once, and the old QP's bell does not ring for the new one.
+// The QPN can be used again at once, and the old QP's doorbell does not affect the new one.
 func TestDestroyThenSameQPN(t *testing.T) {
 	k := newTalk(t, RC)
 	old := k.q
@@ -66,7 +66,7 @@ func TestDestroyThenSameQPN(t *testing.T) {
 	k.completes("2 success RDMA_WRITE 8B")
 }
 
-// One of several QPs goes; the lists that ran through it still hold the others.
+// When one of several QPs is destroyed, the lists still contain the others.
 func TestDestroyOneOfMany(t *testing.T) {
 	w := newWorld(t, 1)
 	var as []*QP
@@ -79,7 +79,7 @@ func TestDestroyOneOfMany(t *testing.T) {
 	for i, a := range as {
 		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 100_000)}, RemoteAddr: va, RKey: key})
 	}
-	w.idle(20_000) // all under way
+	w.idle(20_000) // everything is in progress
 	e.DestroyQP(as[0])
 	e.DestroyQP(as[2])
 	e.DestroyQP(as[4])
@@ -89,8 +89,8 @@ func TestDestroyOneOfMany(t *testing.T) {
 	}
 }
 
-// QPs that come and go leave nothing behind, also those that wait for their turn when they go: the run queue does not grow, and keeps
-// room for all that there are.
+// QPs that are created and destroyed leave nothing behind, even if they are destroyed while they
+// are in the run queue. The run queue does not grow, and has space for all QPs.
 func TestDestroyInTheRunQueue(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
@@ -115,7 +115,7 @@ func TestDestroyInTheRunQueue(t *testing.T) {
 	}
 }
 
-// A QP without work costs nothing per turn: no timer, no list, no packet; and its size is known.
+// An idle QP costs nothing per step: no timer, no list entry, no packet. Its size is known.
 func TestIdleQPsCostNothing(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
@@ -132,7 +132,7 @@ func TestIdleQPsCostNothing(t *testing.T) {
 	if at, ok := e.NextTimeout(); ok {
 		t.Errorf("idle QPs keep a timer, at %d", at)
 	}
-	// A QP that was busy and is idle again is off every list as well, once its timer has passed.
+	// A QP that becomes idle again leaves every list once its timer has expired.
 	a, _ := w.pair(RC)
 	va, key := w.ends[1].remote(0)
 	w.post(a, SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key})
@@ -143,7 +143,7 @@ func TestIdleQPsCostNothing(t *testing.T) {
 	}
 }
 
-// The event ring is bounded: what nobody polls is lost and counted.
+// The event ring is bounded. Events that do not fit are lost and counted.
 func TestEventsAreBounded(t *testing.T) {
 	e := newWorld(t, 1).ends[0]
 	for range eventRing + 5 {
@@ -158,7 +158,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// QPs share the wire in turns of chunk bytes: none waits for another's long message.
+// QPs take turns of quantum bytes: none waits for a long message of another.
 func TestTurns(t *testing.T) {
 	w := newWorld(t, 1)
 	a1, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })

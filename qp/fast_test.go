@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// fast prepares a registration of fresh memory.
+// fast prepares a registration of new memory.
 func (k *talk) fast(n int, a mr.Access) *mr.MR {
 	k.t.Helper()
 	f, err := k.mrs.AllocFastMR(k.pd, n)
@@ -19,8 +19,8 @@ func (k *talk) fast(n int, a mr.Access) *mr.MR {
 	return m
 }
 
-// IBA 10.6.6: REG_MR makes memory known in the middle of a list of work requests, which may use its
-// L_Key at once; LOCAL_INV ends it.
+// IBA 10.6.6: REG_MR registers memory within a list of work requests, and later ones may use its
+// L_Key. LOCAL_INV ends the registration.
 func TestFastRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, mr.LocalWrite|mr.RemoteWrite)
@@ -47,7 +47,7 @@ func TestFastRegister(t *testing.T) {
 	k.refused("NAK remote access error +1 msn=1", "QP_ACCESS_ERR")
 }
 
-// Before REG_MR has run, the R_Key opens nothing.
+// Before REG_MR has run, the R_Key is invalid.
 func TestPeerComesBeforeRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, mr.LocalWrite|mr.RemoteWrite)
@@ -56,7 +56,7 @@ func TestPeerComesBeforeRegister(t *testing.T) {
 	k.equal("memory", string(m.Bytes()), string(seq(64)))
 }
 
-// A work request whose L_Key waits for a REG_MR that never comes fails when its turn has come.
+// A work request whose L_Key waits for a REG_MR that was never posted fails when it is executed.
 func TestUseBeforeRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, 0)
@@ -66,8 +66,8 @@ func TestUseBeforeRegister(t *testing.T) {
 	k.is(Err)
 }
 
-// The peer's SEND with invalidate ends a fast MR, as NFS and NVMe over RDMA use it; a fresh
-// registration of the same fast MR can follow.
+// The peer's SEND with invalidate ends a fast MR registration, as NFS and NVMe over RDMA use it.
+// The fast MR can be registered again.
 func TestSendInvalidatesFastMR(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(8)

@@ -28,13 +28,12 @@ func TestFlushAndAtomicWriteAnswers(t *testing.T) {
 	k.equal("word", k.word(64), uint64(77))
 	k.unchanged([2]int{0, 16}, [2]int{64, 72})
 	whole := k.flush(3, 0, 0)
-	whole.level, whole.va, whole.n = FlushRegion, 0, 1<<32-1 // address and length do not count
+	whole.level, whole.va, whole.n = FlushRegion, 0, 1<<32-1 // address and length are ignored
 	k.say(whole, k.flush(4, 1<<20, 0), k.flush(5, 0, 1<<20))
 	k.hears("RDMA READ response Only +3 msn=4", "RDMA READ response Only +4 msn=5", "RDMA READ response Only +5 msn=6")
 }
 
-// What FLUSH and ATOMIC WRITE are refused for, and how (IBA 9.7.4.1, annex A19). Nothing is written
-// then.
+// Reasons for refusing FLUSH and ATOMIC WRITE (IBA 9.7.4.1, annex A19). Nothing is written then.
 func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 	noFlush := func(a *Attr) { a.Access = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic }
 	persist := func(a *Attr) { a.Access |= mr.FlushPersistent }
@@ -93,8 +92,8 @@ func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 	}
 }
 
-// The 8 bytes are stored as one, so the memory has to be aligned as the addresses are; only the
-// region's owner can have got that wrong.
+// The 8 bytes are stored atomically, so the memory must be aligned like the addresses. Only the
+// owner of the region can violate this.
 func TestAtomicWriteToMemoryOutOfStep(t *testing.T) {
 	k := newTalk(t, RC)
 	mem := make([]byte, 72)
@@ -107,8 +106,8 @@ func TestAtomicWriteToMemoryOutOfStep(t *testing.T) {
 	k.refused(invalid, "QP_REQ_ERR")
 }
 
-// A packet with ATOMIC WRITE's opcode and less payload than 8 bytes, or with half a header, has
-// brought other stacks down. Here it does not parse.
+// An ATOMIC WRITE with less than 8 bytes of payload, or with half a header, has crashed other
+// stacks. Here it does not parse.
 func TestShortAtomicWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	p := k.atomicWrite(0, 0, 1)
@@ -127,13 +126,13 @@ func TestShortAtomicWrite(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.1.3: a duplicate ATOMIC WRITE is answered, and not executed again: the word may hold
-// something newer. However old it is, no result can have been lost.
+// IBA 9.7.5.1.3: a duplicate ATOMIC WRITE is answered but not executed again, because the word may
+// have a newer value. Its age does not matter, because no result is saved.
 func TestAtomicWriteExactlyOnce(t *testing.T) {
 	k := newTalk(t, RC) // 4 outstanding
 	p := k.atomicWrite(0, 0, 100)
 	k.say(p, p, p)
-	k.hears("RDMA READ response Only +0 msn=1") // the answer had not left yet: one serves all
+	k.hears("RDMA READ response Only +0 msn=1") // the answer was still queued: one answers all
 	for i := 1; i < 7; i++ {
 		k.say(k.atomicWrite(i, 0, uint64(100+i)))
 		k.hears(fmt.Sprintf("RDMA READ response Only +%d msn=%d", i, i+1))
@@ -146,7 +145,7 @@ func TestAtomicWriteExactlyOnce(t *testing.T) {
 	k.equal("word", k.word(0), uint64(5000))
 }
 
-// IBA 9.7.4.1: ATOMIC WRITEs count against what may be outstanding, as READs do.
+// IBA 9.7.4.1: ATOMIC WRITEs count as outstanding READs.
 func TestTooManyAtomicWrites(t *testing.T) {
 	k := newTalk(t, RC)
 	for i := range 5 {
@@ -157,10 +156,10 @@ func TestTooManyAtomicWrites(t *testing.T) {
 		"RDMA READ response Only +3 msn=4", "NAK invalid request +4 msn=4")
 }
 
-// FLUSHes do not: not every requester counts them. Those for whose answers there is no room for the
-// moment have to come again.
+// FLUSHes do not count, because not every requester counts them. If there is no space for their
+// answers, they are dropped.
 func TestManyFlushes(t *testing.T) {
-	k := newTalk(t, RC) // 4 outstanding, room for 8 answers
+	k := newTalk(t, RC) // 4 outstanding, space for 8 answers
 	var want []string
 	for i := range 10 {
 		k.say(k.flush(i, 0, 8))
@@ -174,8 +173,8 @@ func TestManyFlushes(t *testing.T) {
 	k.is(RTS)
 }
 
-// Persistence is made by the region's own means, once for each FLUSH however often it comes; if they
-// fail, the requester is told.
+// The persist function runs once per FLUSH, however often the request arrives. If it fails, the
+// requester is told.
 func TestPersistentFlush(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Access |= mr.FlushPersistent })
 	runs, fails := 0, error(nil)
@@ -200,7 +199,7 @@ func TestPersistentFlush(t *testing.T) {
 	k.refused("NAK remote operational error +1 msn=1", "QP_FATAL")
 }
 
-// A duplicate of what this QP does not offer cannot have been executed: it is dropped.
+// A duplicate of an operation that this QP does not allow cannot have been executed: it is dropped.
 func TestDuplicateOfRefusedOperation(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Access = mr.RemoteRead })
 	none := k.flush(-3, 0, 8)
@@ -223,7 +222,7 @@ func emptyResponse(psn int) pkt {
 	return pkt{op: bth.RCReadResponseOnly, psn: psn, syndrome: bth.ACKNoLimit}
 }
 
-// The requester's side: what the packets carry, and that only their own answers end them.
+// At the requester: the content of the packets, and that only their own responses complete them.
 func TestFlushAndAtomicWriteAtRequester(t *testing.T) {
 	k := newTalk(t, RC)
 	copy(k.mem, seq(16))
@@ -239,14 +238,14 @@ func TestFlushAndAtomicWriteAtRequester(t *testing.T) {
 	k.equal("inline data", string(ps[2].Payload), string(seq(8)))
 	k.say(emptyResponse(0))
 	k.completes("1 success FLUSH 4096B")
-	k.say(ack(2)) // an ACK is no answer: the one that was due is lost
+	k.say(ack(2)) // an ACK does not complete it: its response was lost
 	k.completes()
 	k.hears("ATOMIC WRITE +1 dma=8 ask 8B", "ATOMIC WRITE +2 dma=8 ask 8B")
 	k.say(emptyResponse(1), emptyResponse(2))
 	k.completes("2 success ATOMIC_WRITE 8B", "3 success ATOMIC_WRITE 8B")
 }
 
-// They wait for a place among the outstanding READs, and a fence waits for them.
+// They count as outstanding READs, and a fence waits for them.
 func TestFlushCountsAsRead(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 2 })
 	fenced := k.sends(4)
@@ -267,7 +266,7 @@ func TestFlushCountsAsRead(t *testing.T) {
 	k.completes("1 local QP operation error", "2 Work Request Flushed Error", "3 Work Request Flushed Error")
 }
 
-// An answer with payload is none (IBA 9.9.2 "bad response").
+// A response with payload is invalid (IBA 9.9.2 "bad response").
 func TestFlushAnswerWithPayload(t *testing.T) {
 	k := newTalk(t, RC)
 	k.postFlushAndWrite()
@@ -278,7 +277,7 @@ func TestFlushAnswerWithPayload(t *testing.T) {
 	k.completes("1 bad response error", "2 Work Request Flushed Error", "3 Work Request Flushed Error")
 }
 
-// ATOMIC WRITE's memory is looked up when the packet is built.
+// The memory of an ATOMIC WRITE is looked up when the packet is built.
 func TestAtomicWriteFromDeadMemory(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 8, 0)
@@ -289,7 +288,7 @@ func TestAtomicWriteFromDeadMemory(t *testing.T) {
 	k.is(Err)
 }
 
-// Through a window that grants flushing alone, and only through the QP that it is bound to.
+// A window that only grants flushing works, and only through the QP that it is bound to.
 func TestFlushThroughWindow(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type2))

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// invariants are what the engine's own structures promise, whatever a peer does.
+// invariants checks the engine's data structures, which must be consistent whatever a peer sends.
 func (q *QP) invariants() error {
 	s := &q.sq
 	tail, head := s.tail.Load(), s.head.Load()
@@ -38,9 +38,9 @@ func (q *QP) invariants() error {
 	return nil
 }
 
-// A peer that says whatever comes to its mind, at PSNs near the right ones, with keys and ranges
-// that are sometimes right: no panic, no byte outside what it was granted, no more completions than
-// posts, and the engine's structures stay sound.
+// A peer sends random packets, with PSNs near the right ones and with keys and ranges that are
+// sometimes right. There must be no panic, no access outside of what was granted, no more
+// completions than posts, and consistent data structures.
 func TestHostilePeer(t *testing.T) {
 	seeds := 150
 	if testing.Short() {
@@ -102,11 +102,11 @@ func hostile(t *testing.T, seed uint64) {
 			t.Fatalf("%s: %d completions of %d posts", what, done, posted)
 		}
 	}
-	k.unchanged([2]int{8192, 10_192}) // only what its own requests and receives name
+	k.unchanged([2]int{8192, 10_192}) // only what its own requests and receives refer to
 	_ = mem
 }
 
-// randomPkt is a packet that is right in most things, most of the time.
+// randomPkt returns a packet that is mostly valid.
 func (k *talk) randomPkt(r *rand.Rand, m *mr.MR, grant int) pkt {
 	op := bth.Opcode(r.IntN(256))
 	for !op.Info().Known || (r.IntN(10) > 0 && op.Info().Transport != [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}[k.q.typ]) {

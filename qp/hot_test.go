@@ -6,8 +6,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// cable joins two engines without a harness in between, as a driver's turn would: everything that is
-// sent arrives in the same turn. It allocates nothing.
+// cable joins two engines directly: everything that is sent arrives in the same step. It does not
+// allocate.
 type cable struct {
 	*world
 	a, b *QP
@@ -23,7 +23,7 @@ func newCable(t testing.TB, typ Type, mtu bth.MTU) *cable {
 	return c
 }
 
-// turn lets a microsecond pass and moves packets until both ends are silent.
+// turn lets a microsecond pass and moves packets until neither end sends.
 func (c *cable) turn() {
 	c.now += 1000
 	for moved := true; moved; {
@@ -50,7 +50,7 @@ func (c *cable) turn() {
 
 var grhZeros [GRHLen]byte
 
-// settle turns until the sender's queue is empty; an ACK that was not asked for takes its time.
+// settle steps until the sender's queue is empty, which takes longer if no ACK was requested.
 func (c *cable) settle() {
 	for i := 0; c.a.SQLen() > 0; i++ {
 		if c.turn(); i > 10_000 {
@@ -59,7 +59,7 @@ func (c *cable) settle() {
 	}
 }
 
-// traffic is what a hot path does again and again.
+// traffic is one iteration of a hot path.
 type traffic struct {
 	name string
 	typ  Type
@@ -117,8 +117,8 @@ func (c *cable) once(tr *traffic, recvs []RecvWR) {
 	}
 }
 
-// Steady state allocates nothing: post, transmit, handle, acknowledge, poll; each operation, small
-// and of many packets, and with losses on the way.
+// The steady state does not allocate: post, transmit, handle, acknowledge and poll, for each
+// operation, for small and long messages, with and without losses.
 func TestHotPathAllocatesNothing(t *testing.T) {
 	for _, size := range []int{64, 20_000} {
 		for i := range hotTraffic(newCable(t, RC, 1024), size) {
@@ -136,8 +136,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Nor do the paths of loss: sequence NAKs, RNR NAKs, duplicates, probes, time-outs; nor a peer's
-// garbage.
+// The loss paths do not allocate either: sequence NAKs, RNR NAKs, duplicates, probes, timeouts and
+// invalid packets.
 func TestRecoveryAllocatesNothing(t *testing.T) {
 	c := newCable(t, RC, 256)
 	a, b := c.ends[0], c.ends[1]
@@ -199,7 +199,7 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 	}
 }
 
-// benchTraffic measures both engines' work for one message: post, transmit, parse, handle,
+// benchTraffic measures the work of both engines for one message: post, transmit, parse, handle,
 // acknowledge, handle, poll. batch messages are posted at once.
 func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags) {
 	c := newCable(b, RC, 4096)

@@ -36,7 +36,7 @@ func regMR(id uint64, m *mr.MR) SendWR {
 	return SendWR{ID: id, Op: OpRegMR, Flags: Signaled, RKey: bth.RKey(m.RKey())}
 }
 
-// opens tells whether a WRITE through the key would be let in by this QP.
+// opens reports whether this QP would accept a WRITE with the key.
 func (k *talk) opens(key bth.RKey) bool {
 	_, v := k.mrs.CheckScope(k.pd, k.q.scope, mr.Key(key), k.at(0), 8, mr.RemoteWrite)
 	return v == mr.OK
@@ -52,8 +52,8 @@ func (k *talk) sends(id uint64) SendWR {
 	return SendWR{ID: id, Op: OpSend, Flags: Signaled, Inline: seq(4)}
 }
 
-// IBA 10.6.7: BIND_MW is a work request like others, but nothing leaves; what stands behind it may
-// use what it made, here a SEND that tells the peer the key.
+// IBA 10.6.7: BIND_MW is a work request that sends no packet. Later ones may use its result, such
+// as a SEND that tells the peer the key.
 func TestBindThenUse(t *testing.T) {
 	for _, typ := range []mr.WindowType{mr.Type1, mr.Type2} {
 		k := newTalk(t, RC)
@@ -74,7 +74,7 @@ func TestBindThenUse(t *testing.T) {
 	}
 }
 
-// A local operation runs when everything before it has been sent, and completes in its turn (IBA
+// A local operation runs when everything before it has been sent, and completes in order (IBA
 // 10.8.3.3).
 func TestLocalCompletesInOrder(t *testing.T) {
 	k := newTalk(t, RC)
@@ -100,7 +100,7 @@ func TestLocalCompletesInOrder(t *testing.T) {
 }
 
 // LOCAL_INV waits until everything before it is complete (IBA 10.6.5, the local invalidate fence):
-// a packet that has to be sent again must find its memory.
+// a retransmitted packet needs its memory.
 func TestLocalInvWaits(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type2))
@@ -120,7 +120,7 @@ func TestLocalInvWaits(t *testing.T) {
 	k.completes("2 success RDMA_WRITE 8B", "3 success LOCAL_INV 0B")
 }
 
-// IBA 11.4.1.1: with Fence a local operation waits for the READs before it.
+// IBA 11.4.1.1: with Fence a local operation waits for earlier READs.
 func TestFencedBind(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type1))
@@ -134,7 +134,8 @@ func TestFencedBind(t *testing.T) {
 	k.completes("1 success RDMA_READ 8B", "2 success BIND_MW 64B")
 }
 
-// Going back over a local operation does not run it again: a second bind of the same key would fail.
+// Going back over a local operation does not run it again: a second bind of the same key would
+// fail.
 func TestLocalRunsOnce(t *testing.T) {
 	k := newTalk(t, RC)
 	w := k.window(mr.Type1)
@@ -148,11 +149,11 @@ func TestLocalRunsOnce(t *testing.T) {
 		k.hears(want...)
 	}
 	k.completes()
-	k.say(ack(0)) // the cursor stands behind all of them
+	k.say(ack(0)) // the cursor is after all of them
 	k.completes("1 success RDMA_WRITE 8B", "2 success BIND_MW 64B", "3 success BIND_MW 64B")
 	k.now += second / 100
 	k.say(nak(1, bth.NAKPSNSequence))
-	k.say(ack(1)) // and here it was put back, and not a packet has left since
+	k.say(ack(1)) // here the cursor went back, and no packet was sent since
 	k.hears(want[2])
 	k.completes("4 success RDMA_WRITE 8B", "5 success BIND_MW 64B")
 	k.say(ack(2))
@@ -161,8 +162,7 @@ func TestLocalRunsOnce(t *testing.T) {
 	must(t, k.q.invariants())
 }
 
-// The oldest packet is sent again alone, and its ACK retires the local operation at which the cursor
-// has come to stand.
+// The oldest packet is sent again alone, and its ACK retires the local operation at the cursor.
 func TestLocalUnderTheCursor(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type1))
@@ -174,7 +174,7 @@ func TestLocalUnderTheCursor(t *testing.T) {
 	if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
 		t.Fatal("nothing to send")
 	}
-	k.say(ack(0)) // before the next packet is asked for
+	k.say(ack(0)) // before the next packet is polled
 	k.completes("1 success RDMA_WRITE 8B", "2 success BIND_MW 64B")
 	k.equal("cursor", k.q.sq.cur, k.q.sq.tail.Load())
 	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
@@ -182,8 +182,8 @@ func TestLocalUnderTheCursor(t *testing.T) {
 	k.completes("3 success RDMA_WRITE 8B")
 }
 
-// IBA 11.6.2: a local operation that fails completes with a memory management operation error, after
-// all before it, and takes the QP to ERR.
+// IBA 11.6.2: a local operation that fails completes with a memory management operation error,
+// after everything before it, and moves the QP to ERR.
 func TestLocalFails(t *testing.T) {
 	bad := func(k *talk) *mr.Window { return k.window(mr.Type2) }
 	for _, c := range []struct {
@@ -218,7 +218,7 @@ func TestLocalFails(t *testing.T) {
 			k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
 			k.completes()
 			k.now += second / 100
-			k.say(nak(0, bth.NAKPSNSequence)) // back over the failed one
+			k.say(nak(0, bth.NAKPSNSequence)) // goes back over the failed one
 			k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
 			k.is(RTS)
 			k.say(ack(0))
@@ -229,7 +229,7 @@ func TestLocalFails(t *testing.T) {
 	}
 }
 
-// On UC too; there an error of the send queue stops that queue alone (SQE).
+// The same on UC, where an error of the send queue stops only that queue (SQE).
 func TestLocalOnUC(t *testing.T) {
 	k := newTalk(t, UC)
 	key := k.nextKey(k.window(mr.Type2))
@@ -248,7 +248,7 @@ func TestLocalOnUC(t *testing.T) {
 	k.completes("7 success SEND 4B")
 }
 
-// In SQD nothing new starts, local operations neither (IBA 10.3.1.5).
+// In SQD nothing new starts, including local operations (IBA 10.3.1.5).
 func TestLocalInSQD(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type1))
@@ -262,7 +262,7 @@ func TestLocalInSQD(t *testing.T) {
 	k.equal("open", k.opens(key), true)
 }
 
-// A QP that leaves its connection leaves its windows of type 2: the next peer gets nothing of them.
+// A QP that ends its connection loses its windows of type 2: the next peer cannot use them.
 func TestWindowsEndWithTheQP(t *testing.T) {
 	k := newTalk(t, RC)
 	w1, w2 := k.window(mr.Type1), k.window(mr.Type2)
@@ -287,7 +287,7 @@ func TestWindowsEndWithTheQP(t *testing.T) {
 	must(t, k.mrs.Deregister(k.mr))
 }
 
-// IBA 9.4.1.1: the peer's SEND with invalidate ends a window of type 2; the window can be bound
+// IBA 9.4.1.1: the peer's SEND with invalidate invalidates a window of type 2, which can be bound
 // again.
 func TestSendInvalidatesWindow(t *testing.T) {
 	k := newTalk(t, RC)
@@ -354,8 +354,8 @@ func TestSendCannotInvalidate(t *testing.T) {
 	}
 }
 
-// IBA 9.7.4.1.5: the key is checked for each packet, so a window that is invalidated in the middle
-// of a WRITE stops it there.
+// IBA 9.7.4.1.5: the key is checked for each packet, so invalidating a window stops a WRITE in
+// progress.
 func TestWindowDiesInMidWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type2))
@@ -374,7 +374,7 @@ func TestWindowDiesInMidWrite(t *testing.T) {
 	k.unchanged()
 }
 
-// What cannot be right is refused when it is posted.
+// Invalid work requests are rejected when they are posted.
 func TestPostLocalRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -410,7 +410,7 @@ func TestPostLocalRefuses(t *testing.T) {
 	}
 }
 
-// Local operations are the data path too: running and completing them allocates nothing.
+// Local operations are part of the data path: running and completing them does not allocate.
 func TestLocalAllocatesNothing(t *testing.T) {
 	k := newTalk(t, RC)
 	w := k.window(mr.Type2)
@@ -434,7 +434,7 @@ func TestLocalAllocatesNothing(t *testing.T) {
 			t.Fatal("completions")
 		}
 	}
-	once() // the first bind of a QP makes its scope
+	once() // the first bind of a QP allocates its scope
 	if a := testing.AllocsPerRun(n-1, once); a != 0 {
 		t.Errorf("%v allocations", a)
 	}

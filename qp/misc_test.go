@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// NewEngine refuses a configuration that cannot work.
+// NewEngine rejects an invalid configuration.
 func TestNewEngineRefuses(t *testing.T) {
 	e := newWorld(t, 1).ends[0]
 	rnd := func() uint64 { return 1 }
@@ -26,7 +26,7 @@ func TestNewEngineRefuses(t *testing.T) {
 	}
 }
 
-// The port's MTU bounds the datagrams of the QPs that are made after it is told.
+// SetPortMTU limits the datagrams of QPs created afterwards.
 func TestPortMTUBoundsDatagrams(t *testing.T) {
 	k := newTalk(t, UD)
 	k.SetPortMTU(1024)
@@ -49,10 +49,10 @@ func TestPortMTUBoundsDatagrams(t *testing.T) {
 	}
 }
 
-// IBA 9.7.7: a message is of 2^31 bytes at most, whatever its SGEs.
+// IBA 9.7.7: a message has at most 2^31 bytes, whatever its SGEs are.
 func TestMessagesOfMoreThan2GiB(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.MaxSendSGE, a.MaxRecvSGE = MaxSGE, MaxSGE })
-	const piece = 1<<31/(MaxSGE-1) + 1 // never touched, so it costs no memory
+	const piece = 1<<31/(MaxSGE-1) + 1 // never used, so it takes no memory
 	m, _ := k.region(k.pd, piece, 1)
 	sges := make([]SGE, MaxSGE-1)
 	for i := range sges {
@@ -72,7 +72,7 @@ func TestMessagesOfMoreThan2GiB(t *testing.T) {
 	k.equal("length", k.listen()[0].RETH().DMALen(), uint32(1<<31))
 }
 
-// RQLen counts the receive that a half-arrived message holds.
+// RQLen includes the receive of a message in progress.
 func TestRQLenCountsTheHeldReceive(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
@@ -83,7 +83,7 @@ func TestRQLenCountsTheHeldReceive(t *testing.T) {
 	k.equal("type", k.q.Type(), RC)
 }
 
-// UC: nothing new starts in SQD, and nothing is taken before RTR or in ERR.
+// UC: nothing new starts in SQD, and nothing is received before RTR or in ERR.
 func TestUCStates(t *testing.T) {
 	k := newTalk(t, UC)
 	must(t, k.modify(SQD))
@@ -101,10 +101,10 @@ func TestUCStates(t *testing.T) {
 	}
 }
 
-// A CQ that overruns in the middle of an answer stops the answer's other effects: what the response
-// acknowledges, and its own READ.
+// A CQ that overruns while a response is processed stops the rest of that processing: what the
+// response acknowledges, and its own READ.
 func TestCQOverrunByResponse(t *testing.T) {
-	for _, space := range []int{1, 2} { // for the WRITE's completion, or for the READ's too
+	for _, space := range []int{1, 2} { // for the WRITE's completion, or also for the READ's
 		k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(space) })
 		k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpRead, 8), k.wr(4, OpWrite, 8))
 		k.listen()
@@ -112,13 +112,13 @@ func TestCQOverrunByResponse(t *testing.T) {
 		k.say(pkt{op: bth.RCReadResponseOnly, psn: 2, data: seq(8)})
 		k.is(Err)
 		if space == 1 {
-			k.unchanged() // the QP broke before the READ's data was taken
+			k.unchanged() // the QP failed before the READ's data was stored
 		}
 		k.raises("CQ_ERR", "QP_FATAL")
 		k.equal("SQLen", k.q.SQLen(), 0)
 		k.hears()
 	}
-	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(1) }) // a fatal NAK meets a full CQ
+	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(1) }) // a fatal NAK with a full CQ
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8))
 	k.listen()
 	k.say(nak(1, bth.NAKRemoteAccess))
@@ -126,9 +126,9 @@ func TestCQOverrunByResponse(t *testing.T) {
 	k.raises("CQ_ERR", "QP_FATAL")
 }
 
-// A repetition that finds no room waits for the requester to come again.
+// A duplicate without space is dropped. The requester must send it again.
 func TestRepetitionsBeyondRoom(t *testing.T) {
-	k := newTalk(t, RC) // room for 8
+	k := newTalk(t, RC) // space for 8
 	for i := range 12 {
 		k.say(k.read(i, 0, 1))
 		k.listen()
@@ -140,7 +140,7 @@ func TestRepetitionsBeyondRoom(t *testing.T) {
 	k.equal("answers", len(k.listen()), 8)
 }
 
-// The names are those of verbs, and a value without a name is told as a number.
+// The names are those of verbs, and an unknown value is shown as a number.
 func TestNames(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{RC.String() + UC.String() + UD.String(), "RCUCUD"},

@@ -10,12 +10,12 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// cell is one field of the architecture's transition table (IBA 11.2.4.2, in the form that verbs
-// users know it): what a transition must be given and what it may be given besides.
+// cell is one field of the transition table (IBA 11.2.4.2, in the form of verbs): the required and
+// optional attributes of a transition.
 type cell struct{ required, optional AttrMask }
 
-// cells is written down from the verbs' rules, not from the code: a transition that is not here
-// does not exist. P_Key and port are settled by the device, so RESET to INIT demands less.
+// cells was written from the rules of verbs, not from the code. Transitions that are not listed do
+// not exist. The device determines P_Key and port, so RESET to INIT requires less.
 var cells = map[Type]map[[2]State]cell{
 	RC: {
 		{Reset, Init}: {0, AttrAccess | AttrPKey},
@@ -53,7 +53,7 @@ var cells = map[Type]map[[2]State]cell{
 
 const allAttrs = AttrRNRRetry<<1 - 1
 
-// bare makes a QP of a type that is set to a state.
+// bare creates a QP and sets its state.
 func ackable(t testing.TB, typ Type, st State) (*world, *QP) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
@@ -63,15 +63,15 @@ func ackable(t testing.TB, typ Type, st State) (*world, *QP) {
 	return w, q
 }
 
-// Every field of the table: with exactly what is required, with all that is optional, with each
-// required attribute missing, with each foreign one added; and the fields that do not exist. RESET
-// and ERR are reached from everywhere, without any attribute.
+// Every field of the table: with the required attributes, with all optional ones, with each
+// required one missing, and with each unlisted one added. Also every transition that does not
+// exist. RESET and ERR can be entered from every state without attributes.
 func TestTransitionTable(t *testing.T) {
 	for typ := range numTypes {
 		w, q := ackable(t, typ, Reset)
 		full := connectAttr()
 		full.Path, full.PKey = w.path(0), bth.DefaultPKey
-		// Each attempt starts from the same QP in the same state.
+		// Each attempt starts with the same QP in the same state.
 		try := func(from, to State, mask AttrMask) error {
 			q.reset()
 			q.setState(from)
@@ -121,7 +121,7 @@ func TestTransitionTable(t *testing.T) {
 	}
 }
 
-// Without AttrState attributes change within a state, as the table's diagonal allows.
+// Without AttrState attributes change within a state, as the diagonal of the table allows.
 func TestModifyWithoutState(t *testing.T) {
 	for typ := range numTypes {
 		for st := range numStates {
@@ -141,7 +141,8 @@ func TestModifyWithoutState(t *testing.T) {
 	}
 }
 
-// Values out of range are refused whole (among them a P_Key without a partition, IBA 10.9.1): no attribute of the same call takes effect.
+// Values out of range are rejected, including a P_Key without partition (IBA 10.9.1), and no
+// attribute of the same call takes effect.
 func TestModifyRanges(t *testing.T) {
 	type edit = func(a *Attr)
 	for _, c := range []struct {
@@ -206,7 +207,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// CreateQP refuses what it cannot make.
+// CreateQP rejects invalid parameters.
 func TestCreateQPRefuses(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]

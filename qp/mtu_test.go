@@ -7,7 +7,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// A path MTU that the port does not carry is refused (IBA 11.2.4.2).
+// A path MTU larger than the port's MTU is rejected (IBA 11.2.4.2).
 func TestPathMTUWithinPorts(t *testing.T) {
 	w, q := ackable(t, RC, Init)
 	q.eng.SetPortMTU(1024)
@@ -21,9 +21,9 @@ func TestPathMTUWithinPorts(t *testing.T) {
 	must(t, q.Modify(0, &a, mask))
 }
 
-// The port's MTU falls while QPs with a larger path MTU live: their long packets are lost on the
-// way, as the network would lose them, and the QP ends by its retries; nothing is written behind the
-// buffer's end. Short messages go on; and so does all when the MTU comes back in time.
+// The port's MTU falls below the path MTU of existing QPs. Their long packets are dropped, as a
+// network would, and the QP fails after its retries. Nothing is written beyond the end of the
+// buffer. Short messages still work, and everything works when the MTU rises again in time.
 func TestPortMTUFalls(t *testing.T) {
 	const small = 300
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU, a.Timeout, a.RetryCnt = 1024, 8, 2 })
@@ -66,7 +66,7 @@ func TestPortMTUFalls(t *testing.T) {
 	k.completes("4 transport retry counter exceeded")
 }
 
-// The same for what answers and for what is not acknowledged at all.
+// The same for responses and for unacknowledged transports.
 func TestPortMTUFallsForOthers(t *testing.T) {
 	var buf [300]byte
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 1024 })

@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// IBA 10.5.2: a multicast packet goes to every QP that is attached to its group, to each under its own rules: Q_Key, a
-// receive, a state that receives. What one loses the others do not.
+// IBA 10.5.2: each QP attached to the group gets a multicast packet under its own conditions:
+// Q_Key, a receive, a state that receives. A QP that drops it does not affect the others.
 func TestMulticast(t *testing.T) {
 	k := newTalk(t, UD)
 	group := bth.GIDFromIPv4([4]byte{239, 1, 1, 1})
@@ -23,7 +23,7 @@ func TestMulticast(t *testing.T) {
 	second := k.q
 	k.world.recv(second, RecvWR{ID: 2, SGEs: []SGE{k.sge(200, 100)}})
 
-	say(group, msg) // nobody is attached
+	say(group, msg) // no QP is attached
 	k.equal("DropMulticast", k.c.DropMulticast, uint64(1))
 	for _, q := range []*QP{first, second, second} {
 		must(t, k.AttachMulticast(q, group))
@@ -56,7 +56,7 @@ func TestMulticast(t *testing.T) {
 	if err := k.DetachMulticast(first, group); !errors.Is(err, ErrNotAttached) {
 		t.Errorf("detached twice: %v", err)
 	}
-	k.DestroyQP(second) // detaches
+	k.DestroyQP(second) // detaches it
 	if k.HasGroup(&group) || len(k.groups) != 0 {
 		t.Error("a group without QPs is left")
 	}
@@ -65,7 +65,7 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// Who may be attached, and how many.
+// Which QPs may be attached, and how many.
 func TestMulticastLimits(t *testing.T) {
 	k := newTalk(t, UD)
 	group := bth.GIDFromIPv4([4]byte{239, 0, 0, 0})
@@ -95,7 +95,7 @@ func TestMulticastLimits(t *testing.T) {
 	}
 }
 
-// The owner hears of a QP that goes to ERR, whatever the reason.
+// The owner is told of a QP that goes to ERR, whatever the reason.
 func TestErrHook(t *testing.T) {
 	k := newTalk(t, RC)
 	var gone []*QP
@@ -106,7 +106,7 @@ func TestErrHook(t *testing.T) {
 	}
 }
 
-// A multicast packet allocates nothing, whoever gets it.
+// Receiving a multicast packet does not allocate.
 func TestMulticastAllocatesNothing(t *testing.T) {
 	k := newTalk(t, UD)
 	group := bth.GIDFromIPv4([4]byte{239, 1, 1, 1})

@@ -10,10 +10,10 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// IBA 10.3.1: posting a send is refused before RTS, a receive before INIT.
+// IBA 10.3.1: sends cannot be posted before RTS, receives not before INIT.
 func TestPostingByState(t *testing.T) {
 	for st := Reset; st < numStates; st++ {
-		k := newTalk(t, UD) // UD knows all the states
+		k := newTalk(t, UD) // UD has all the states
 		k.q.setState(st)
 		_, err := k.q.PostSend([]SendWR{{Op: OpSend, AH: testAH()}})
 		if want := st < RTS; errors.Is(err, ErrQPState) != want {
@@ -32,7 +32,7 @@ func testAH() *AH {
 	return NewAH(&p, nil)
 }
 
-// Work requests that cannot be right are refused when they are posted (IBA 11.4.1.1).
+// Invalid work requests are rejected when they are posted (IBA 11.4.1.1).
 func TestPostSendRefuses(t *testing.T) {
 	path := testAH()
 	big := func(k *talk) SGE { g := k.sge(0, 8); g.Length = 1 << 30; return g }
@@ -84,7 +84,7 @@ func TestPostSendRefuses(t *testing.T) {
 	}
 }
 
-// A list is posted up to the first request that is refused; the count says where (as bad_wr).
+// A list is posted up to the first invalid request. The count tells which one (like bad_wr).
 func TestPostListFailsPartly(t *testing.T) {
 	k := newTalk(t, RC)
 	n, err := k.q.PostSend([]SendWR{k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), {ID: 3, Op: numOps}, k.wr(4, OpWrite, 8)})
@@ -101,7 +101,7 @@ func TestPostListFailsPartly(t *testing.T) {
 	}
 }
 
-// A linked list becomes visible at once: only its last request asks for an ACK.
+// A list becomes visible at once: only its last request asks for an ACK.
 func TestLinkedListIsOneDoorbell(t *testing.T) {
 	k := newTalk(t, RC)
 	rang := 0
@@ -115,8 +115,8 @@ func TestLinkedListIsOneDoorbell(t *testing.T) {
 	k.equal("SQLen", k.q.SQLen(), 5)
 }
 
-// A queue takes exactly its depth, whatever the ring is rounded up to, and slots come back with the
-// acknowledgement.
+// A queue accepts exactly its depth, whatever the size of the ring, and slots are freed by
+// acknowledgments.
 func TestQueueDepths(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth, a.RQDepth = 5, 3 })
 	var wrs []SendWR
@@ -205,7 +205,7 @@ func TestInlineIsCopied(t *testing.T) {
 	k.completes("1 success SEND 100B")
 }
 
-// The message is gathered from the SGEs in order; empty ones may stand anywhere, with any key.
+// The message is gathered from the SGEs in order. Empty SGEs are allowed anywhere, with any key.
 func TestGather(t *testing.T) {
 	copyTo := func(k *talk) []SGE {
 		data := seq(600)
@@ -226,11 +226,12 @@ func TestGather(t *testing.T) {
 	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]}, pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
 	k.completes("2 success RDMA_READ 300B")
 	k.equal("scattered", string(k.mem[2000:2001])+string(k.mem[50:349]), string(seq(300)))
-	k.post(SendWR{ID: 3, Op: OpSend, Flags: Signaled, SGEs: []SGE{{}, {}}}) // nothing but empty ones: a message of no bytes
+	k.post(SendWR{ID: 3, Op: OpSend, Flags: Signaled, SGEs: []SGE{{}, {}}}) // only empty SGEs: a message of no bytes
 	k.hears("SEND Only +5 ask")
 }
 
-// Packets are padded to whole words with zeros, whatever the buffer held (IBA 9.2.4).
+// Packets are padded with zeros to a multiple of 4 bytes, whatever the buffer contained (IBA
+// 9.2.4).
 func TestPadIsZero(t *testing.T) {
 	k := newTalk(t, RC)
 	for n := range 9 {
@@ -251,8 +252,8 @@ func TestPadIsZero(t *testing.T) {
 	}
 }
 
-// IBA 9.9.2: memory that dies after the post fails its request with a local protection error, but
-// only after those before it completed; those behind it are flushed.
+// IBA 9.9.2: if memory is deregistered after the post, the request fails with a local protection
+// error after those before it have completed. Those after it are flushed.
 func TestLocalProtectionErrorInMidQueue(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
@@ -269,7 +270,7 @@ func TestLocalProtectionErrorInMidQueue(t *testing.T) {
 	k.is(Err)
 }
 
-// The same when those before it have to be sent again first.
+// The same if those before it must be sent again first.
 func TestLocalProtectionErrorAfterLoss(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
@@ -289,7 +290,7 @@ func TestLocalProtectionErrorAfterLoss(t *testing.T) {
 	k.completes("1 success RDMA_WRITE 8B", "2 local protection error")
 }
 
-// IBA 9.7.3: READs on a QP that was opened for none (max_rd_atomic 0) fail here.
+// IBA 9.7.3: READs fail locally on a QP with max_rd_atomic 0.
 func TestReadWithoutInitiatorDepth(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 0 })
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8))
@@ -299,7 +300,7 @@ func TestReadWithoutInitiatorDepth(t *testing.T) {
 	k.is(Err)
 }
 
-// No more READs and atomics are outstanding than max_rd_atomic; each answer lets the next go.
+// At most max_rd_atomic READs and atomics are outstanding. Each response lets the next one start.
 func TestInitiatorDepth(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 2 })
 	k.post(k.wr(1, OpRead, 8), k.wr(2, OpFetchAdd, 8), k.wr(3, OpRead, 8), k.wr(4, OpWrite, 8))

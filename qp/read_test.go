@@ -8,8 +8,8 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// IBA 9.7.5.1.3, 9.4.4: a READ is answered with FIRST, MIDDLEs and LAST, or ONLY; its PSNs start at
-// the request's, and the next request's PSN follows the last one.
+// IBA 9.7.5.1.3, 9.4.4: a READ is answered with FIRST, MIDDLE and LAST packets, or with ONLY. Its
+// PSNs start at the request's, and the next request follows the last one.
 func TestReadResponses(t *testing.T) {
 	for _, c := range []struct {
 		n    int
@@ -38,9 +38,9 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.1.3: a duplicate READ is executed again, with the memory as it is now. Retried from the
-// middle, with PSN and address advanced, it is answered from there, and the answer is a message of
-// its own: it begins with FIRST.
+// IBA 9.7.5.1.3: a duplicate READ is executed again with the current memory. A retry from the
+// middle, with PSN and address advanced, is answered from there. Its answer is a message of its
+// own, which starts with FIRST.
 func TestDuplicateReadIsExecutedAgain(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600))
@@ -56,8 +56,8 @@ func TestDuplicateReadIsExecutedAgain(t *testing.T) {
 	k.equal("expected PSN", k.q.epsn&psnMask, uint64(k.base.Add(3)))
 }
 
-// A duplicate READ is checked as any other: key, range, and that it does not reach beyond what was
-// asked for. What fails is dropped, for it harms the QP no more than a stray packet.
+// A duplicate READ is checked like any other, and must not exceed the earlier request. If a check
+// fails, it is dropped without harm to the QP.
 func TestBadDuplicateRead(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -82,8 +82,8 @@ func TestBadDuplicateRead(t *testing.T) {
 	}
 }
 
-// A duplicate that comes while its answer is still leaving sends the answer back to that point; one
-// whose answer has not begun changes nothing.
+// A duplicate that arrives while its answer is being sent sets the answer back. If the answer has
+// not started, nothing changes.
 func TestDuplicateReadWhileAnswering(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600), k.read(0, 0, 600))
@@ -99,8 +99,8 @@ func TestDuplicateReadWhileAnswering(t *testing.T) {
 	k.hears("RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B", "RDMA READ response Only +3 msn=2 10B")
 }
 
-// An earlier READ asked for again goes before what is still to be answered: the requester went back
-// to it, and wants the rest after it.
+// A duplicate of an earlier READ goes before the pending answers: the requester went back to it,
+// and will request the rest after it.
 func TestDuplicateReadOvertakes(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 10))
@@ -112,7 +112,7 @@ func TestDuplicateReadOvertakes(t *testing.T) {
 	k.hears("RDMA READ response Only +0 msn=2 10B", "RDMA READ response Middle +2 256B", "RDMA READ response Last +3 msn=2 88B")
 }
 
-// However many duplicates come, only as many answers wait as there is room for; no memory grows.
+// However many duplicates arrive, the number of pending answers and the memory are bounded.
 func TestDuplicateReadsAreBounded(t *testing.T) {
 	k := newTalk(t, RC) // 4 outstanding
 	for i := range 4 {
@@ -128,15 +128,15 @@ func TestDuplicateReadsAreBounded(t *testing.T) {
 	}
 	k.equal("waiting", len(k.q.answers.list), 8)
 	k.equal("room", cap(k.q.answers.list), 8)
-	k.say(k.read(8, 0, 1)) // a fresh one finds no room: dropped, not refused
+	k.say(k.read(8, 0, 1)) // no space for a fresh one: dropped, not refused
 	k.equal("answers", len(k.listen()), 8)
 	k.is(RTS)
 	k.say(k.read(8, 0, 1))
 	k.hears("RDMA READ response Only +8 msn=9 1B")
 }
 
-// IBA 9.7.5.2.4: a region that dies between request and answer ends the READ with a remote access
-// error at the packet that could not be filled, and the QP with it.
+// IBA 9.7.5.2.4: if a region is deregistered between request and answer, the READ ends with a
+// remote access error at the first packet without memory, and the QP fails.
 func TestRegionDiesInMidReadResponse(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteRead)
@@ -154,8 +154,7 @@ func TestRegionDiesInMidReadResponse(t *testing.T) {
 	k.is(Err)
 }
 
-// A READ at the far end of 2^31 bytes takes 2^23 PSNs at path MTU 256, half of all there are; one
-// byte more is refused.
+// A READ of 2^31 bytes takes 2^23 PSNs at path MTU 256, half of all PSNs. One more byte is refused.
 func TestReadOf2GiB(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(pkt{op: bth.RCReadRequest, va: k.at(0), key: k.rkey(), n: 1<<31 + 1})
@@ -165,8 +164,8 @@ func TestReadOf2GiB(t *testing.T) {
 	k.refused(access, "QP_ACCESS_ERR") // the region is smaller
 }
 
-// The requester takes the answers to a retry in either style: MIDDLE and LAST, as the kernel rxe
-// sends them, or FIRST and LAST, as the architecture has it. What counts is PSN and length.
+// The requester accepts both styles of answers to a retry: MIDDLE and LAST, as the kernel's rxe
+// sends them, or FIRST and LAST, as the architecture requires. PSN and length must be right.
 func TestReadRetryStyles(t *testing.T) {
 	for _, style := range [][2]bth.Opcode{
 		{bth.RCReadResponseMiddle, bth.RCReadResponseLast},
@@ -178,7 +177,7 @@ func TestReadRetryStyles(t *testing.T) {
 		k.hears("RDMA READ Request +0 dma=1000 ask")
 		k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: data[:256]},
 			pkt{op: bth.RCReadResponseMiddle, psn: 1, data: data[256:512]})
-		k.now += initialRTO + second/100 // the rest is lost; a probe or time-out asks for it
+		k.now += initialRTO + second/100 // the rest is lost; a probe or timeout asks for it
 		ps := k.listen()
 		k.equal("retry", k.heard(ps[0]), "RDMA READ Request +2 dma=488 ask")
 		k.equal("retry's address", ps[0].RETH().VA(), uint64(0x1000+512))
@@ -189,8 +188,8 @@ func TestReadRetryStyles(t *testing.T) {
 	}
 }
 
-// A responder that answers the retry from the very first PSN again (a third style that was seen)
-// is understood too: what was taken already is passed over.
+// It also accepts a responder that answers the retry from the first PSN again (a third style that
+// exists). It skips what it already has.
 func TestReadRetryAnsweredFromTheStart(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(700)
@@ -205,8 +204,8 @@ func TestReadRetryAnsweredFromTheStart(t *testing.T) {
 	k.equal("ghosts", k.Counters().DropGhost, uint64(1))
 }
 
-// IBA 9.9.2: a response of the wrong length is a bad response: the READ fails, the QP breaks, and
-// no byte outside the SGE changes.
+// IBA 9.9.2: a response of the wrong length is a bad response: the READ fails, the QP goes to ERR,
+// and no byte outside of the SGE changes.
 func TestReadResponseOfWrongLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 257, 300} {
 		k := newTalk(t, RC)
@@ -220,7 +219,8 @@ func TestReadResponseOfWrongLength(t *testing.T) {
 	}
 }
 
-// The destination's region dies while the answer comes: local protection error (IBA 9.9.2).
+// If the destination is deregistered while the response arrives, the READ ends with a local
+// protection error (IBA 9.9.2).
 func TestReadDestinationDies(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 1024, mr.LocalWrite)
@@ -236,8 +236,8 @@ func TestReadDestinationDies(t *testing.T) {
 	}
 }
 
-// READs longer than a part go out as several READ requests on end (see sendRead); a region is asked
-// for once over, whatever is lost.
+// READs longer than a part are sent as several READ requests in a row (see sendRead). Each byte is
+// requested once if nothing is lost.
 func TestLongReadInParts(t *testing.T) {
 	w := newWorld(t, 3)
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256; at.MaxRdAtomic, at.MaxDestRdAtomic = 2, 2 })

@@ -6,14 +6,14 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// wr is a signalled work request of n bytes to or from remote address 0x1000 on; the R_Key is the
-// peer's affair.
+// wr returns a signaled work request of n bytes for remote address 0x1000. The peer would check the
+// R_Key.
 func (k *talk) wr(id uint64, op Op, n int) SendWR {
 	return SendWR{ID: id, Op: op, Flags: Signaled, SGEs: []SGE{k.sge(0, n)}, RemoteAddr: 0x1000, RKey: 9}
 }
 
-// IBA 9.7.3: requests leave in the order of their posts with consecutive PSNs; the last packet of
-// what is posted asks for an ACK.
+// IBA 9.7.3: requests are sent in the order of their posts with consecutive PSNs. The last posted
+// packet asks for an ACK.
 func TestRequestsInOrder(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpSend, 0), k.wr(3, OpSendImm, 256), k.wr(4, OpRead, 300), k.wr(5, OpWriteImm, 8))
@@ -26,22 +26,22 @@ func TestRequestsInOrder(t *testing.T) {
 	)
 }
 
-// IBA 9.7.5.1.2: an ACK acknowledges its PSN and all before it; completions come in the order of
-// the posts.
+// IBA 9.7.5.1.2: an ACK acknowledges its PSN and everything before it. Completions come in the
+// order of the posts.
 func TestCoalescedACKCompletesAllBefore(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 300), k.wr(3, OpWriteImm, 8), k.wr(4, OpSend, 8))
 	k.listen() // PSNs 0, 1-2, 3, 4
 	k.say(ack(1))
-	k.completes("1 success RDMA_WRITE 8B") // half a SEND is none
+	k.completes("1 success RDMA_WRITE 8B") // half of a SEND does not complete it
 	k.say(ack(3))
 	k.completes("2 success SEND 300B", "3 success RDMA_WRITE 8B")
 	k.say(ack(4))
 	k.completes("4 success SEND 8B")
 }
 
-// IBA 11.4.1.1: an unsignalled request that succeeds writes no CQE; one that fails or is flushed
-// does; and SignalAll overrides.
+// IBA 11.4.1.1: an unsignaled request that succeeds writes no CQE. One that fails or is flushed
+// does. SignalAll overrides this.
 func TestUnsignalled(t *testing.T) {
 	quiet := func(k *talk, id uint64) SendWR { w := k.wr(id, OpWrite, 8); w.Flags = 0; return w }
 	k := newTalk(t, RC)
@@ -59,8 +59,8 @@ func TestUnsignalled(t *testing.T) {
 	k.completes("1 success RDMA_WRITE 8B")
 }
 
-// IBA 9.7.6.1: an answer to what was acknowledged long ago (a ghost), or to what was never sent,
-// is dropped and changes nothing, whatever it says.
+// IBA 9.7.6.1: a response to something acknowledged before (a ghost), or never sent, is dropped and
+// has no effect.
 func TestGhostsAndAnswersToNothing(t *testing.T) {
 	for _, s := range []bth.Syndrome{bth.ACKNoLimit, bth.RNRSyndrome(1), bth.NAKSyndrome(bth.NAKPSNSequence), bth.NAKSyndrome(bth.NAKRemoteAccess)} {
 		for _, psn := range []int{0, -1, -1 << 22, 3, 4, 1 << 22} {
@@ -82,7 +82,7 @@ func TestGhostsAndAnswersToNothing(t *testing.T) {
 	}
 }
 
-// Answers of every kind to an idle QP are ghosts.
+// All kinds of responses to an idle QP are ghosts.
 func TestAnswersToIdleQP(t *testing.T) {
 	for i := range 256 {
 		info := bth.Opcode(i).Info()
@@ -106,8 +106,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// IBA 9.9.2, 11.6.2: each fatal NAK code has its completion status; requests before the refused one
-// succeed, those behind it are flushed, the QP goes to ERR, and nothing is sent again.
+// IBA 9.9.2, 11.6.2: each fatal NAK code has its completion status. Requests before the refused one
+// succeed, those after it are flushed, the QP goes to ERR, and nothing is retransmitted.
 func TestNAKCodes(t *testing.T) {
 	for _, c := range []struct {
 		code bth.NAKCode
@@ -129,8 +129,8 @@ func TestNAKCodes(t *testing.T) {
 	}
 }
 
-// Codes that are reserved, or meant for RD, and reserved syndromes say nothing that could be acted
-// on: what they acknowledge counts, the rest waits for its time-out.
+// Codes and syndromes that are reserved, or only for RD, cause no action. What they acknowledge
+// counts, and the rest waits for its timeout.
 func TestReservedNAKCodes(t *testing.T) {
 	for _, s := range []bth.Syndrome{bth.NAKSyndrome(bth.NAKInvalidRD), bth.NAKSyndrome(5), bth.NAKSyndrome(31), 0x40, 0x80, 0xff} {
 		k := newTalk(t, RC)
@@ -144,8 +144,8 @@ func TestReservedNAKCodes(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.2.2: a sequence NAK acknowledges all before its PSN; from it on everything goes again,
-// at once, with the same PSNs.
+// IBA 9.7.5.2.2: a sequence NAK acknowledges everything before its PSN. Everything from that PSN is
+// retransmitted at once, with the same PSNs.
 func TestSequenceNAKGoesBack(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 600), k.wr(3, OpSend, 8))
@@ -159,7 +159,7 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 	k.completes("2 success RDMA_WRITE 600B", "3 success SEND 8B")
 }
 
-// One loss is often told more than once; what was sent again already is not sent a third time.
+// A loss can be reported several times. What was already retransmitted is not sent a third time.
 func TestSequenceNAKToldTwice(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8))
@@ -168,15 +168,14 @@ func TestSequenceNAKToldTwice(t *testing.T) {
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
 	k.say(nak(0, bth.NAKPSNSequence))
 	k.hears()
-	k.now += 20_000 // by now it is news of another loss
+	k.now += 20_000 // by now it reports another loss
 	k.say(nak(0, bth.NAKPSNSequence))
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
 	k.say(nak(1, bth.NAKPSNSequence)) // another packet is always another loss
 	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
 }
 
-// A peer that answers nothing but sequence NAKs is broken: after maxNAKs without progress the QP
-// gives up rather than sending for ever.
+// If a peer answers with nothing but sequence NAKs, the QP fails after maxNAKs without progress.
 func TestSequenceNAKsWithoutEnd(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8))
@@ -192,8 +191,8 @@ func TestSequenceNAKsWithoutEnd(t *testing.T) {
 	k.completes("1 transport retry counter exceeded")
 }
 
-// IBA 9.7.6.1: a READ or atomic ends by its own response only. An ACK, or the response to a later
-// one, that jumps over it shows that its response was lost: an implied NAK, and it is asked for
+// IBA 9.7.6.1: only its own response completes a READ or atomic. An ACK, or the response to a later
+// one, that skips it shows that its response was lost. This is an implied NAK, and it is requested
 // again at once.
 func TestImpliedNAK(t *testing.T) {
 	resp := func(psn int) pkt {
@@ -218,7 +217,7 @@ func TestImpliedNAK(t *testing.T) {
 			k.snapshot()
 			k.now += 10_000
 			k.say(c.answer)
-			k.completes("1 success RDMA_WRITE 8B") // what stands before the READ is acknowledged
+			k.completes("1 success RDMA_WRITE 8B") // everything before the READ is acknowledged
 			k.unchanged()
 			k.hears(c.again...)
 			k.equal("implied NAKs", k.Counters().ImpliedNAK, uint64(1))
@@ -237,7 +236,7 @@ func TestReadResponseAcknowledgesWhatStandsBefore(t *testing.T) {
 	k.completes("1 success RDMA_WRITE 8B", "2 success SEND 300B", "3 success RDMA_READ 8B")
 }
 
-// A READ response for the PSN of a WRITE, or an atomic's for a READ, is no answer: dropped.
+// A READ response for the PSN of a WRITE, or an atomic response for a READ, is dropped.
 func TestAnswerOfWrongKind(t *testing.T) {
 	k := newTalk(t, RC)
 	k.snapshot()
@@ -256,7 +255,7 @@ func TestAnswerOfWrongKind(t *testing.T) {
 	k.equal("ghosts", k.Counters().DropGhost, uint64(3))
 }
 
-// Credits and MSN are for hardware; an ACK counts by its PSN, whatever they say (as the kernel rxe).
+// Credits and MSN of an ACK are ignored; its PSN counts (as in the kernel's rxe).
 func TestCreditsAndMSNAreIgnored(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
@@ -270,7 +269,7 @@ func TestCreditsAndMSNAreIgnored(t *testing.T) {
 	k.completes("2 success SEND 8B")
 }
 
-// Late ACKs for packets that a retransmission has not reached yet save it the work.
+// Late ACKs for packets that a retransmission has not reached yet are used.
 func TestLateACKOvertakesRetransmission(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
@@ -280,7 +279,7 @@ func TestLateACKOvertakesRetransmission(t *testing.T) {
 	k.hears("RDMA WRITE Only +2 dma=8 ask 8B")
 }
 
-// A message of many packets asks for ACKs on the way, so that the window moves (askEvery).
+// A message of many packets asks for ACKs in between, so that the window moves (ackInterval).
 func TestAsksOnTheWay(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 60*talkMTU))

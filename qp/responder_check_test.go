@@ -22,12 +22,12 @@ const (
 )
 
 // IBA 9.7.4.1.3: a message is an ONLY, or a FIRST, any number of MIDDLE and a LAST of one
-// operation; anything else is an invalid request (IBA 9.7.5.2.3). The table is every pair of
-// opcodes: what is under way, and what comes next.
+// operation. Anything else is an invalid request (IBA 9.7.5.2.3). The table is every pair of
+// opcodes: the message in progress, and the next packet.
 func TestOpcodeSequence(t *testing.T) {
 	for _, before := range []struct {
 		name string
-		op   bth.Opcode // said first; a FIRST leaves its message under way
+		op   bth.Opcode // sent first; a FIRST leaves its message in progress
 		msn  string
 	}{{"nothing", bth.RCWriteOnly, "1"}, {"a SEND", bth.RCSendFirst, "0"}, {"a WRITE", bth.RCWriteFirst, "0"}} {
 		for i := range 256 {
@@ -81,16 +81,16 @@ func invalidable(k *talk) bth.RKey {
 	return bth.RKey(m.RKey())
 }
 
-// IBA 9.7.4.1.6: FIRST and MIDDLE carry exactly the path MTU, LAST 1 to it, ONLY 0 to it; a WRITE's
-// packets add up to its DMALen. Anything else is an invalid request, and the refused packet changes
-// no memory.
+// IBA 9.7.4.1.6: FIRST and MIDDLE carry exactly the path MTU, LAST 1 byte to the path MTU, ONLY 0
+// bytes to the path MTU. A WRITE's packets add up to its DMALen. Anything else is an invalid
+// request, and the refused packet changes no memory.
 func TestLengthRules(t *testing.T) {
 	const mtu = talkMTU
 	for _, c := range []struct {
 		name    string
 		op      bth.Opcode
 		dma     uint32
-		first   int // bytes of a FIRST said before; -1: none
+		first   int // bytes of a FIRST sent before; -1: none
 		payload int
 		ok      bool
 	}{
@@ -158,7 +158,7 @@ func TestLengthRules(t *testing.T) {
 	}
 }
 
-// IBA 9.7.4.1.5: key, domain, range and right are checked for every operation that has a key; a
+// IBA 9.7.4.1.5: key, PD, range and access are checked for every operation that has a key. A
 // violation is a remote access error (IBA 9.7.5.2.4).
 func TestRemoteAccess(t *testing.T) {
 	const all = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
@@ -244,8 +244,8 @@ func opBytes(p *pkt) uint32 {
 	return p.n
 }
 
-// The known killer: address plus length that wraps 64 bits, on a region whose own range would
-// contain the sum. With full-range regions only the start matters.
+// An address plus length that wraps 64 bits, on a region that would contain the sum. This is a
+// known bug in other stacks.
 func TestRangeWrapping64Bits(t *testing.T) {
 	k := newTalk(t, RC)
 	mem := make([]byte, 4096)
@@ -260,8 +260,8 @@ func TestRangeWrapping64Bits(t *testing.T) {
 	k.refused(access, "QP_ACCESS_ERR")
 }
 
-// IBA 9.7.4.1.4: an operation that the QP was not opened for (its access flags) is an invalid
-// request, whatever its key is worth.
+// IBA 9.7.4.1.4: an operation that the QP's access flags do not allow is an invalid request,
+// whatever its key.
 func TestQPAccessFlags(t *testing.T) {
 	for _, c := range []struct {
 		flags mr.Access
@@ -284,8 +284,8 @@ func TestQPAccessFlags(t *testing.T) {
 	k.hears("ACK +0 msn=1")
 }
 
-// IBA 9.7.4.1.5: an operation of no bytes touches no memory, so its key and address are not looked
-// at.
+// IBA 9.7.4.1.5: an operation of no bytes accesses no memory, so its key and address are not
+// checked.
 func TestZeroLengthNeedsNoKey(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(0, 0)
@@ -300,8 +300,8 @@ func TestZeroLengthNeedsNoKey(t *testing.T) {
 	k.completes("1 success RECV 0B", "2 success RECV_RDMA_WITH_IMM 0B imm=5")
 }
 
-// IBA 9.7.4.1.5: the key is checked for each packet, so a WRITE whose region dies half-way stops
-// there, with a remote access error for the packet that found it dead.
+// IBA 9.7.4.1.5: the key is checked for each packet, so a WRITE whose region is deregistered stops
+// with a remote access error.
 func TestRegionDiesInMidWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteWrite)
@@ -319,7 +319,8 @@ func TestRegionDiesInMidWrite(t *testing.T) {
 	}
 }
 
-// After a fatal NAK everything posted is flushed and later packets get no answer (IBA 9.9.3 class C).
+// After a fatal NAK all posted requests are flushed and later packets are not answered (IBA 9.9.3
+// class C).
 func TestFatalNAKEndsTheQP(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(10, 20)
@@ -330,8 +331,8 @@ func TestFatalNAKEndsTheQP(t *testing.T) {
 	k.hears()
 }
 
-// What was accepted before the refused packet is acknowledged by the NAK, and READs asked for
-// before it are answered first (IBA 9.7.5.1.1: answers leave in the order of PSNs).
+// The NAK acknowledges what was accepted before the refused packet, and earlier READs are answered
+// first (IBA 9.7.5.1.1: responses are in PSN order).
 func TestAnswersBeforeTheNAK(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.read(1, 0, 300), pkt{op: bth.RCWriteOnly, psn: 3, va: k.at(0), key: 0xbad, n: 8, data: seq(8)})

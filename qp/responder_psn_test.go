@@ -7,9 +7,9 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// IBA 9.7.4.1.2: the packet with the expected PSN is executed, and each advances the expectation by
-// one. The talk's base lies two before the wrap, so these PSNs are 0xfffffe, 0xffffff, 0, 1.
-// IBA 9.7.7.1: the MSN counts completed messages, so the packets of one message share an MSN.
+// IBA 9.7.4.1.2: the packet with the expected PSN is executed and increments the expected PSN. The
+// test starts two PSNs before the wrap, so these PSNs are 0xfffffe, 0xffffff, 0, 1. IBA 9.7.7.1:
+// the MSN counts completed messages, so the packets of one message share an MSN.
 func TestExpectedPSNAcrossWrap(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(3*talkMTU + 10)
@@ -32,8 +32,8 @@ func TestExpectedPSNAcrossWrap(t *testing.T) {
 	k.hears("ACK +4 msn=2")
 }
 
-// IBA 9.7.5.1.1: without AckReq nothing is owed; the next packet with it acknowledges all.
-// IBA 9.7.5.1.2: one ACK may answer many requests.
+// IBA 9.7.5.1.1: without AckReq no ACK is due. The next packet with AckReq acknowledges all. IBA
+// 9.7.5.1.2: one ACK may answer many requests.
 func TestCoalescedACKs(t *testing.T) {
 	k := newTalk(t, RC)
 	quiet := k.write(0, seq(8))
@@ -45,7 +45,7 @@ func TestCoalescedACKs(t *testing.T) {
 	k.equal("ACKs", k.Counters().SentAcks, uint64(1))
 }
 
-// An ACK waits for company no longer than ackSoon, and not at all for more than ackBatch packets.
+// An ACK is delayed by at most ackSoon, and not at all after ackBatch packets.
 func TestACKDoesNotWaitLong(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)))
@@ -68,8 +68,8 @@ func TestACKDoesNotWaitLong(t *testing.T) {
 	}
 }
 
-// What was not asked for is acknowledged too (IBA 9.7.5.1.2), so that the requester gets its slots
-// back; but that has time.
+// Packets without AckReq are acknowledged too (IBA 9.7.5.1.2), after a longer delay, so that the
+// requester's slots are freed.
 func TestACKThatNobodyAskedFor(t *testing.T) {
 	k := newTalk(t, RC)
 	quiet := k.write(0, seq(8))
@@ -85,7 +85,7 @@ func TestACKThatNobodyAskedFor(t *testing.T) {
 	k.hears("ACK +0 msn=1")
 }
 
-// An owner that is about to block sends what it owes, asked for or not: no timer is left then.
+// An owner that is about to block sends all pending ACKs. No timer is left then.
 func TestACKBeforeTheOwnerBlocks(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		k := newTalk(t, RC)
@@ -108,8 +108,8 @@ func TestACKBeforeTheOwnerBlocks(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.2.2: a packet ahead of the expected one shows a gap. The gap is told once, by a
-// sequence NAK that carries the expected PSN; what follows is dropped until that packet comes.
+// IBA 9.7.5.2.2: a packet after the expected one shows a gap. One sequence NAK with the expected
+// PSN reports it. Further packets are dropped until the expected one arrives.
 func TestOneSequenceNAKForAGap(t *testing.T) {
 	k := newTalk(t, RC)
 	k.snapshot()
@@ -120,15 +120,15 @@ func TestOneSequenceNAKForAGap(t *testing.T) {
 	k.unchanged()
 	k.say(k.write(0, seq(8)))
 	k.hears("ACK +0 msn=1")
-	k.say(k.write(15, seq(8))) // the next gap is another one
+	k.say(k.write(15, seq(8))) // the next gap is a new one
 	k.hears("NAK PSN sequence error +1 msn=1")
 	k.equal("sequence NAKs", k.Counters().SentSeqNAK, uint64(2))
 	k.equal("packets out of sequence", k.Counters().OutOfSeqRequest, uint64(5))
 }
 
-// Beyond IBA 9.7.5.2.2: PSNs that go back inside the gap show that the requester has started again
-// and that the expected packet was lost anew. It is told once more, where the letter of the rule
-// would make it wait for its timer.
+// Beyond IBA 9.7.5.2.2: PSNs that go back within the gap show that the requester has started again
+// and that the expected packet was lost again. A second NAK reports it, so the requester need not
+// wait for its timer.
 func TestGapToldAgainWhenRequesterCameRound(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(1, seq(8)), k.write(2, seq(8)), k.write(3, seq(8)))
@@ -137,8 +137,8 @@ func TestGapToldAgainWhenRequesterCameRound(t *testing.T) {
 	k.hears("NAK PSN sequence error +0 msn=0")
 }
 
-// IBA 9.7.4.1.2: of the 2^24 PSNs the half behind the expected one are duplicates, the half from it
-// on lie ahead.
+// IBA 9.7.4.1.2: half of the 2^24 PSNs, those before the expected one, are duplicates. The others
+// are ahead.
 func TestPSNHalves(t *testing.T) {
 	for _, c := range []struct {
 		psn  int
@@ -159,7 +159,7 @@ func TestPSNHalves(t *testing.T) {
 }
 
 // IBA 9.7.5.1.3: a duplicate SEND or WRITE is not executed again, only acknowledged, with the PSN
-// of the latest packet executed, AckReq or not.
+// of the latest executed packet, with or without AckReq.
 func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(100, 100)
@@ -182,8 +182,9 @@ func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
 	k.completes("2 success RECV 8B")
 }
 
-// A READ and an atomic are acknowledged by their answers alone (IBA 9.7.5.1.1): no ACK names their PSNs, or a requester
-// whose answer was lost would take it for one. The ACK owed for a WRITE in front of a READ leaves with the READ's answer.
+// Only their responses acknowledge READs and atomics (IBA 9.7.5.1.1). No ACK has their PSN, because
+// a requester whose response was lost would mistake it for one. The pending ACK of a WRITE before a
+// READ is covered by the READ's response.
 func TestNoACKNamesAReadOrAtomic(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.read(1, 0, 600))
@@ -198,7 +199,7 @@ func TestNoACKNamesAReadOrAtomic(t *testing.T) {
 	k.hears("ACK +5 msn=4")
 }
 
-// A duplicate in the middle of a message leaves the message under way alone, across the wrap too.
+// A duplicate within a message does not affect the message in progress, even across the wrap.
 func TestDuplicateInMidMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600)
@@ -214,7 +215,8 @@ func TestDuplicateInMidMessage(t *testing.T) {
 	k.equal("received", string(k.mem[512<<10:][:520]), string(data))
 }
 
-// A gap in the middle of a message: what came is kept, and the message goes on from the lost packet.
+// A gap within a message: received packets are kept, and the message continues with the lost
+// packet.
 func TestGapInMidMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(700)
@@ -228,7 +230,7 @@ func TestGapInMidMessage(t *testing.T) {
 	k.equal("written", string(k.mem[:700]), string(data))
 }
 
-// A sequence NAK acknowledges all before its PSN (IBA 9.7.5.2.2): no ACK of its own goes with it.
+// A sequence NAK acknowledges everything before its PSN (IBA 9.7.5.2.2): no separate ACK is sent.
 func TestSequenceNAKTakesTheACKAlong(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.write(1, seq(8)), k.write(3, seq(8)))
@@ -236,7 +238,7 @@ func TestSequenceNAKTakesTheACKAlong(t *testing.T) {
 	k.hears()
 }
 
-// Packets for another QP, from another address or of another transport touch nothing (IBA 9.6.1.1,
+// Packets for another QP, from another address or of another transport have no effect (IBA 9.6.1.1,
 // RoCEv2 A17.4).
 func TestStrangersAreDropped(t *testing.T) {
 	for _, c := range []struct {
@@ -266,7 +268,7 @@ func TestStrangersAreDropped(t *testing.T) {
 	}
 }
 
-// IBA 10.9.3: partition keys match if their low 15 bits do and at least one of the two is a full
+// IBA 10.9.3: partition keys match if their low 15 bits do and at least one of them is a full
 // member's (high bit set).
 func TestPKeyRules(t *testing.T) {
 	for _, c := range []struct {
@@ -276,7 +278,7 @@ func TestPKeyRules(t *testing.T) {
 		{0xffff, 0xffff, true},
 		{0xffff, 0x7fff, true},
 		{0x7fff, 0xffff, true},
-		{0x7fff, 0x7fff, false}, // two limited members must not talk
+		{0x7fff, 0x7fff, false}, // two limited members must not communicate
 		{0x8001, 0x8001, true},
 		{0x8001, 0x0001, true},
 		{0x8001, 0xffff, false},
@@ -294,8 +296,8 @@ func TestPKeyRules(t *testing.T) {
 	}
 }
 
-// A request that comes before the QP is in RTR, or after it broke, is dropped without an answer
-// (IBA 10.3.1.2, 10.3.1.7).
+// A request that arrives before RTR or in ERR is dropped without an answer (IBA 10.3.1.2,
+// 10.3.1.7).
 func TestRequestsInOtherStates(t *testing.T) {
 	for _, st := range []State{Reset, Init, Err} {
 		k := newTalk(t, RC)
@@ -312,7 +314,7 @@ func TestRequestsInOtherStates(t *testing.T) {
 	}
 }
 
-// IBA 11.6.3.1: the first packet that arrives in RTR raises COMM_EST, once.
+// IBA 11.6.3.1: the first packet in RTR raises COMM_EST, once.
 func TestCommunicationEstablished(t *testing.T) {
 	k := newTalk(t, RC)
 	k.q.setState(RTR)

@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// IBA 9.7.5.2.8: a SEND that finds no receive gets an RNR NAK with the QP's timer code. What follows
-// is dropped in silence until the refused packet comes again; then, with a receive posted, it goes on.
+// IBA 9.7.5.2.8: a SEND without a receive gets an RNR NAK with the QP's timer code. Further packets
+// are dropped until the refused packet arrives again and finds a receive.
 func TestRNRNAKThenReceive(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MinRNRTimer = 14 })
 	k.say(k.write(0, seq(8)), send(1, seq(8)))
@@ -17,7 +17,7 @@ func TestRNRNAKThenReceive(t *testing.T) {
 	k.hears()
 	k.recvs(8)
 	k.say(k.write(2, seq(8)))
-	k.hears() // a receive alone changes nothing: the SEND has to come again
+	k.hears() // a receive alone changes nothing: the SEND must arrive again
 	k.say(send(1, seq(8)), k.write(2, seq(8)))
 	k.hears("ACK +2 msn=3")
 	k.completes("1 success RECV 8B")
@@ -25,7 +25,7 @@ func TestRNRNAKThenReceive(t *testing.T) {
 	k.equal("RNR NAKs", k.Counters().SentRNR, uint64(1))
 }
 
-// Every refusal of the same SEND is told: the requester counts them (IBA 9.7.5.2.8).
+// Every refusal of the same SEND is reported: the requester counts them (IBA 9.7.5.2.8).
 func TestRNRNAKEachTime(t *testing.T) {
 	k := newTalk(t, RC)
 	for range 3 {
@@ -34,8 +34,8 @@ func TestRNRNAKEachTime(t *testing.T) {
 	}
 }
 
-// A WRITE with immediate takes a receive with its last packet, and needs none before. Refused, it
-// leaves the memory of that packet alone (IBA 9.7.5.2.8), and goes on from there.
+// The last packet of a WRITE with immediate takes a receive; the others need none. If it is
+// refused, it does not change memory (IBA 9.7.5.2.8), and the WRITE continues from there.
 func TestWriteImmNeedsReceive(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(talkMTU + 8)
@@ -57,8 +57,8 @@ func TestWriteImmNeedsReceive(t *testing.T) {
 	k.unchanged([2]int{talkMTU, talkMTU + 8})
 }
 
-// IBA 9.9.3 class C: a SEND longer than its receive is the sender's mistake. The receive ends with a
-// local length error, the requester learns of an invalid request.
+// IBA 9.9.3 class C: a SEND longer than its receive is an error of the sender. The receive ends
+// with a local length error, and the requester gets an invalid request NAK.
 func TestOversizeSend(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(7, 100)
@@ -75,15 +75,15 @@ func TestOversizeSend(t *testing.T) {
 	k.hears("NAK invalid request +1 msn=0")
 	k.completes("1 local length error")
 
-	k = newTalk(t, RC) // an exact fit is none
+	k = newTalk(t, RC) // an exact fit is valid
 	k.recvs(8)
 	k.say(send(0, seq(8)))
 	k.hears("ACK +0 msn=1")
 	k.completes("1 success RECV 8B")
 }
 
-// IBA 9.9.3 class A: a receive whose memory is gone is this side's mistake: local protection error
-// here, remote operational error there.
+// IBA 9.9.3 class A: a receive with deregistered memory is a local error: local protection error
+// here, remote operational error at the requester.
 func TestReceiveMemoryGone(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 64, mr.LocalWrite)
@@ -95,7 +95,7 @@ func TestReceiveMemoryGone(t *testing.T) {
 	k.is(Err)
 }
 
-// Receives are scattered over their SGEs in order; empty ones count for nothing (IBA 10.7.3).
+// Receives are scattered over their SGEs in order. Empty SGEs are skipped (IBA 10.7.3).
 func TestReceiveScatter(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(600)
@@ -109,8 +109,8 @@ func TestReceiveScatter(t *testing.T) {
 	k.unchanged([2]int{1000, 1100}, [2]int{5000, 5300}, [2]int{3000, 3200})
 }
 
-// IBA 9.4.1.1: SEND with invalidate ends an R_Key of the responder; the completion names it. The
-// region itself lives on.
+// IBA 9.4.1.1: SEND with invalidate invalidates an R_Key of the responder, which the completion
+// names. The region itself stays registered.
 func TestSendWithInvalidate(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 64, mr.LocalWrite|mr.RemoteWrite|mr.RemoteInvalidate)
@@ -130,7 +130,7 @@ func TestSendWithInvalidate(t *testing.T) {
 }
 
 // IBA 9.9.3 class J: a key that cannot be invalidated fails the receive and this QP, without a NAK.
-// Another PD's key, one without the right, a dead one and an L_Key are all out of a peer's reach.
+// Peers cannot invalidate keys of another PD, keys without the right, invalid keys or L_Keys.
 func TestSendWithInvalidateOfWrongKey(t *testing.T) {
 	const grant = mr.LocalWrite | mr.RemoteWrite
 	for _, c := range []struct {
@@ -175,7 +175,7 @@ func TestSendWithInvalidateOfWrongKey(t *testing.T) {
 	}
 }
 
-// A duplicate of SEND with invalidate ends no key a second time (IBA 9.7.5.1.3).
+// A duplicate of SEND with invalidate has no effect (IBA 9.7.5.1.3).
 func TestDuplicateInvalidate(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(8)
@@ -188,8 +188,8 @@ func TestDuplicateInvalidate(t *testing.T) {
 	k.is(RTS)
 }
 
-// Both ends of each refusal: what the responder's receive and the requester's send complete with
-// (IBA 9.9.2, 9.9.3, 11.6.2). The request behind the failed one is flushed.
+// Both sides of each refusal: the statuses of the responder's receive and the requester's send (IBA
+// 9.9.2, 9.9.3, 11.6.2). The request after the failed one is flushed.
 func TestStatusesAtBothEnds(t *testing.T) {
 	for _, c := range []struct {
 		name       string
