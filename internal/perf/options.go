@@ -28,7 +28,7 @@ type Options struct {
 
 	qps           cli.Int
 	depth         cli.Int
-	mtu           cli.Int
+	mtu           cli.MTU
 	atomic        cli.Choice
 	bidirectional bool
 }
@@ -40,7 +40,6 @@ func (o *Options) Register(fs *pflag.FlagSet) {
 	o.Duration = cli.Duration{Min: minDuration, Max: maxDuration}
 	o.qps = cli.Int{N: 1, Min: 1, Max: maxQPs}
 	o.depth = cli.Int{N: DefaultDepth, Min: 1, Max: maxDepth}
-	o.mtu = cli.Int{Min: 256, Max: 4096}
 	o.atomic = cli.Choice{Value: fetchAdd, Words: atomicKinds}
 	fs.VarP(&o.Size, "size", "s", "message size (default 64 KiB for bandwidth, 2 for latency, 8 for atomics)")
 	fs.VarP(&o.Iterations, "iters", "n",
@@ -57,10 +56,7 @@ func (o *Options) Register(fs *pflag.FlagSet) {
 	fs.BoolVarP(&o.bidirectional, "bidirectional", "b", false,
 		"measure both directions at the same time (bandwidth only)")
 	fs.VarP(&o.atomic, "atomic_type", "A", "kind of atomic: FETCH_AND_ADD or CMP_AND_SWAP")
-	// The flags' texts describe these defaults, which depend on the operation.
-	for _, name := range []string{"size", "iters", "duration", "mtu"} {
-		fs.Lookup(name).DefValue = ""
-	}
+	cli.HideDefaults(fs, "size", "iters", "duration", "mtu")
 }
 
 // Test returns the test that the flags in fs describe: its parameters and its runs, of which the

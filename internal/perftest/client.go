@@ -41,11 +41,7 @@ func SendHello(ctx context.Context, l *Link, marked bool) error { return l.send(
 
 // ReceiveHello is the second half of Greet.
 func ReceiveHello(ctx context.Context, l *Link) (*Client, error) {
-	_, b, err := l.receive(ctx, kindHello, l.timeout)
-	if err != nil {
-		return nil, err
-	}
-	h, err := parseHello(b)
+	h, err := l.receiveHello(ctx)
 	if err != nil {
 		return nil, err
 	}

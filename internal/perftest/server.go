@@ -42,11 +42,7 @@ type Server struct {
 // AnswerHello receives the client's hello and answers it. If the client is a gorxe, both sides
 // continue with the protocol of package exchange.
 func AnswerHello(ctx context.Context, l *Link) (*Server, error) {
-	_, b, err := l.receive(ctx, kindHello, l.timeout)
-	if err != nil {
-		return nil, err
-	}
-	h, err := parseHello(b)
+	h, err := l.receiveHello(ctx)
 	if err != nil {
 		return nil, err
 	}

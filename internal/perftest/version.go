@@ -2,6 +2,7 @@ package perftest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 
@@ -63,6 +64,14 @@ func plausibleHello(got []byte) error {
 		return ErrGarbage // a version ends with a NUL
 	}
 	return nil
+}
+
+func (l *Link) receiveHello(ctx context.Context) (Hello, error) {
+	_, b, err := l.receive(ctx, kindHello, l.timeout)
+	if err != nil {
+		return Hello{}, err
+	}
+	return parseHello(b)
 }
 
 // parseHello parses a complete hello.

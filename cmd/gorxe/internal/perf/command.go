@@ -84,13 +84,12 @@ func completeOp(_ *cobra.Command, args []string, _ string) ([]string, cobra.Shel
 
 func (f *flags) register(fs *pflag.FlagSet) {
 	f.test.Register(fs)
-	f.port = cli.Int{N: perftest.DefaultPort, Min: 1, Max: 65535}
-	fs.VarP(&f.port, "port", "p", "TCP port of the server")
+	cli.PortVar(fs, &f.port, "port", "p", perftest.DefaultPort, "TCP port of the server")
 	fs.BoolVarP(&f.cm, "rdma_cm", "R", false, "connect queue pairs by rdma_cm, like perftest's -R; on both sides")
-	f.device.RegisterIface(fs, "the one of the route to HOST, or the only usable one")
+	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
-	fs.BoolVar(&f.json, "json", false, "print one line of JSON per row")
+	cli.JSONVar(fs, &f.json, "print one line of JSON per row")
 	fs.BoolVar(&f.gbits, "report_gbits", false, "show bandwidth in Gb/sec (10^9 bits) instead of MB/sec")
 }
 

@@ -76,23 +76,22 @@ func (f *flags) register(cmd *cobra.Command) {
 	f.interval = cli.Duration{D: defaultInterval, Min: 0, Max: maxTime}
 	f.timeout = cli.Duration{D: defaultTimeout, Min: minTimeout, Max: maxTime}
 	f.size = cli.Size{Bytes: defaultBytes, Min: 0, Max: ping.MaxBytes}
-	f.port = cli.Int{N: exchange.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
 	fs.VarP(&f.count, "count", "c", "number of pings (default: until Ctrl-C)")
-	fs.Lookup("count").DefValue = ""
+	cli.HideDefaults(fs, "count")
 	fs.VarP(&f.interval, "interval", "i",
 		"time between two pings; a plain number is in seconds, 0 sends the next ping after each reply")
 	fs.VarP(&f.size, "size", "s", "bytes per ping")
 	fs.VarP(&f.timeout, "timeout", "t", "how long to wait for a reply")
 	fs.StringVarP(&f.device.Iface, "interface", "I", "",
-		"network interface (default: the one of the route to HOST)")
+		"network interface (default: that of the route to HOST)")
 	fs.StringVarP(&f.dev, "dev", "d", "", "same as --interface")
-	fs.VarP(&f.port, "port", "p", "TCP port of gorxe up")
+	cli.PortVar(fs, &f.port, "port", "p", exchange.DefaultPort, "TCP port of gorxe up")
 	fs.BoolVar(&f.rping, "rping", false, "use rping's protocol over rdma_cm, for any RDMA host that runs "+
 		"'rping -s' or gorxe up; -p is then the RDMA port (default 7174)")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
-	fs.BoolVar(&f.json, "json", false, "print only the summary, as one line of JSON")
+	cli.JSONVar(fs, &f.json, "print only the summary, as one line of JSON")
 }
 
 // Summary is the output of --json. Times are in microseconds.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +85,7 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 	f.qps = cli.Int{Min: 1, Max: pingpong.MaxQPs}
 	fs := cmd.Flags()
 	cli.PortVar(fs, &f.port, "port", "p", defaultPort, "TCP port for the exchange between client and server")
-	fs.StringVarP(&f.device.Iface, "dev", "d", "", "network interface (default: that of the route to HOST, or the only usable one)")
+	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	fs.VarP(&f.size, "size", "s", "size of a message in bytes (default 4 KiB, ud 2 KiB)")
 	fs.VarP(&f.mtu, "mtu", "m", "path MTU: 256, 512, 1024, 2048 or 4096")
 	fs.VarP(&f.iters, "iters", "n", "number of messages in each direction")
@@ -104,7 +103,7 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 func (f *flags) config(kind string) (pingpong.Config, error) {
 	c := pingpong.Config{
 		Kind: pingpong.Kind(kind), Bytes: f.size.Int(), MTU: roce.MTU(f.mtu.N), QPs: 1, RecvDepth: f.depth.N,
-		Iterations: f.iters.N, Check: f.check, GID: f.device.GIDFor,
+		Iterations: f.iters.N, Check: f.check, GID: f.device.GIDIndex.Choose,
 	}
 	switch {
 	case !slices.Contains(kinds, kind):
@@ -129,32 +128,29 @@ func (f *flags) config(kind string) (pingpong.Config, error) {
 }
 
 func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out, diag io.Writer) (err error) {
-	var addr netip.Addr
+	var peer *device.Peer // nil: this side is the server
 	if host != "" {
-		peer, err := device.FindPeer(ctx, host, f.device.Iface)
-		if err != nil {
-			return err
-		}
-		addr, f.device.Iface = peer.Addr, peer.Iface
-	} else if f.device.Iface == "" {
-		if f.device.Iface, err = device.Only(); err != nil {
-			return err
-		}
+		peer, err = f.device.FindPeer(ctx, host)
+	} else {
+		err = f.device.SetDefaultIface()
+	}
+	if err != nil {
+		return err
 	}
 	dev, err := f.device.Open(roce.Manual)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	ctx, stop := device.WhileThere(ctx, dev)
+	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
 	if c.Kind == pingpong.UD && c.Bytes > int(dev.Info().ActiveMTU) {
 		return fmt.Errorf("a datagram of %d bytes does not fit the path MTU of %s, %d: choose a smaller -s on both sides",
 			c.Bytes, f.device.Iface, dev.Info().ActiveMTU)
 	}
-	s := &session{Config: c, dev: dev, client: host != "", json: f.json, out: out}
+	s := &session{Config: c, dev: dev, client: peer != nil, json: f.json, out: out}
 	if s.client {
-		conn, err := pingpong.Dial(ctx, addr, f.port.N)
+		conn, err := pingpong.Dial(ctx, peer.Addr, f.port.N)
 		if err != nil {
 			return err
 		}

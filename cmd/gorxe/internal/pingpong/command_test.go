@@ -27,7 +27,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f := flags{device: device.Flags{GIDIndex: -1}, mtu: cli.MTU{N: 1024}, iters: cli.Int{N: 200}, depth: cli.Int{N: 20}}
+	f := flags{device: device.Flags{GIDIndex: device.AnyGID}, mtu: cli.MTU{N: 1024}, iters: cli.Int{N: 200}, depth: cli.Int{N: 20}}
 	c, err := f.config("rc")
 	if err != nil {
 		t.Fatal(err)

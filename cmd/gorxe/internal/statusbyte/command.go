@@ -60,13 +60,13 @@ type shared struct {
 func (f *shared) register(fs *pflag.FlagSet, defaultDev string) {
 	f.blocks = cli.Int{N: statusbyte.DefaultBlocks, Min: 1, Max: statusbyte.MaxBlocks}
 	f.size = cli.Size{Bytes: statusbyte.DefaultBlockSize, Min: 1, Max: statusbyte.MaxBlockSize}
-	fs.StringVarP(&f.device.Iface, "dev", "d", "", "network interface (default: "+defaultDev+")")
+	f.device.RegisterIface(fs, defaultDev)
 	cli.PortVar(fs, &f.port, "port", "p", defaultPort, "RDMA port on which recv listens (not a TCP port)")
 	fs.Var(&f.blocks, "blocks", "number of blocks on each side")
 	fs.Var(&f.size, "block-size", "size of the data in a block")
 	f.device.Register(fs)
 	cli.JSONVar(fs, &f.json, "print only the final report, as one JSON object")
-	f.device.GIDIndex = -1
+	f.device.GIDIndex = device.AnyGID
 }
 
 // parseDevices parses a list of device numbers such as "0-11,20".

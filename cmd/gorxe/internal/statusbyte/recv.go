@@ -95,10 +95,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if store != nil {
 		defer func() { err = errors.Join(err, store.Close()) }()
 	}
-	if f.device.Iface == "" {
-		if f.device.Iface, err = device.Only(); err != nil {
-			return err
-		}
+	if err := f.device.SetDefaultIface(); err != nil {
+		return err
 	}
 	dev, err := f.device.Open(roce.Auto)
 	if err != nil {
@@ -112,7 +110,7 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		}
 		return err
 	}
-	ctx, stop := device.WhileThere(ctx, dev)
+	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
 		f.device.Iface, dev.Info().Datapath, f.port.N, cli.Count(c.Blocks, "block"), cli.FormatSize(int64(c.BlockSize)))

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
-	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/streams"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
@@ -125,11 +124,10 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 		return err
 	}
 	defer streams.Close(list)
-	peer, err := device.FindPeer(ctx, host, f.device.Iface)
+	peer, err := f.device.FindPeer(ctx, host)
 	if err != nil {
 		return err
 	}
-	f.device.Iface = peer.Iface
 	dev, err := f.device.Open(roce.Auto)
 	if err != nil {
 		return err

@@ -64,13 +64,13 @@ interface.`,
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.port = cli.Int{N: exchange.DefaultPort, Min: 1, Max: 65535}
 	fs := cmd.Flags()
 	f.device.Register(fs)
 	f.device.RegisterWindow(fs)
 	f.device.RegisterGID(fs, "x")
-	fs.VarP(&f.port, "port", "p", "TCP port for gorxe ping; gorxe perf may use it too, or port 18515")
-	fs.BoolVar(&f.json, "json", false, "print events as lines of JSON")
+	cli.PortVar(fs, &f.port, "port", "p", exchange.DefaultPort,
+		"TCP port for gorxe ping; gorxe perf may use it too, or port 18515")
+	cli.JSONVar(fs, &f.json, "print events as lines of JSON")
 	return cmd
 }
 
