@@ -23,7 +23,7 @@ type Counters struct {
 	DropNotOurs       uint64 // received frames whose destination is not an address of the interface
 	PortErrors        uint64 // errors returned by the port
 	EventsDropped     uint64 // asynchronous events lost because Events was not read
-	Turns, Waits      uint64 // steps of the loop, and how often it slept
+	Steps, Waits      uint64 // steps of the loop, and how often it slept
 
 	GSIReceived, GSISent uint64     // datagrams of QP1
 	GSIRefused           uint64     // received by QP1, but not a message of the connection manager
@@ -60,7 +60,7 @@ func (d *Device) counters() Counters {
 		EngineCounters: *d.eng.Counters(),
 		RxFrames:       n.RxFrames, RxBytes: n.RxBytes, TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused, GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
-		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Turns: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
+		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
 	}
 	if _, open := d.loop.PortInfo(); open {
 		c.Port = d.stats()
@@ -194,6 +194,6 @@ var counterNames = []struct {
 	{"port_errors", func(c *Counters) *uint64 { return &c.PortErrors }},
 	{"events_lost", func(c *Counters) *uint64 { return &c.EventsLost }},
 	{"events_dropped", func(c *Counters) *uint64 { return &c.EventsDropped }},
-	{"turns", func(c *Counters) *uint64 { return &c.Turns }},
+	{"turns", func(c *Counters) *uint64 { return &c.Steps }},
 	{"waits", func(c *Counters) *uint64 { return &c.Waits }},
 }

@@ -109,7 +109,7 @@ type Expert struct {
 
 // Defaults and limits of Expert.
 const (
-	DefaultSpin     = loop.DefaultSpin  // 20 us  // about what a wake-up costs: 20 us
+	DefaultSpin     = loop.DefaultSpin  // 20 us
 	NoSpin          = time.Duration(-1) // sleep at once
 	DefaultPrefetch = qp.DefaultPrefetch
 	MaxPrefetch     = qp.MaxPrefetch

@@ -10,16 +10,52 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// Work requests, completions and attributes. The aliased types are described in package qp; the
-// comments name their libibverbs counterparts.
+// Work requests, completions and attributes. The comments name their counterparts in libibverbs.
 type (
-	// SendWR is a send work request for QP.PostSend (ibv_send_wr).
+	// SendWR is a send work request for QP.PostSend (ibv_send_wr). Its fields are:
+	//
+	//	ID         uint64    // returned in WC.ID
+	//	Op         Op
+	//	Flags      SendFlags
+	//	SGEs       []SGE     // source of SEND and WRITE, destination of READ and atomics
+	//	Inline     []byte    // source instead of SGEs, copied by PostSend
+	//	RemoteAddr uint64    // WRITE, READ, atomics, FLUSH: the peer's memory
+	//	RKey       RKey      // its key; OpBindMW, OpRegMR: the key that becomes valid
+	//	Imm        uint32    // OpSendImm, OpWriteImm: immediate data, host byte order
+	//	InvKey     RKey      // OpSendInv, OpLocalInv
+	//	Compare    uint64    // OpCmpSwap
+	//	SwapAdd    uint64    // OpCmpSwap: the new value; OpFetchAdd: the addend
+	//	Length     uint32    // OpFlush: bytes
+	//	Placement  Placement // OpFlush
+	//	Level      Level     // OpFlush
+	//	Access     Access    // OpBindMW: rights that the window grants
+	//	AH         *AH       // UD: the receiver's address
+	//	RemoteQPN  QPN       // UD: the receiver's QP
+	//	RemoteQKey QKey      // UD: the receiver's Q_Key
 	SendWR = qp.SendWR
-	// RecvWR is a receive work request for PostRecv (ibv_recv_wr).
+	// RecvWR is a receive work request for PostRecv (ibv_recv_wr). Its fields are:
+	//
+	//	ID   uint64 // returned in WC.ID
+	//	SGEs []SGE  // destination
 	RecvWR = qp.RecvWR
-	// SGE is a range of registered memory (ibv_sge). MR.SGE returns one.
+	// SGE is a range of registered memory (ibv_sge). MR.SGE returns one. Its fields are:
+	//
+	//	Addr   uint64 // see MR.Addr
+	//	Length uint32 // bytes
+	//	LKey   LKey
 	SGE = qp.SGE
-	// WC is a work completion (ibv_wc).
+	// WC is a work completion (ibv_wc). Only ID, Status and QPN are set unless Status is Success.
+	// Its fields are:
+	//
+	//	ID      uint64 // of the work request
+	//	Status  Status
+	//	Opcode  WCOpcode
+	//	Flags   WCFlags
+	//	ByteLen uint32 // bytes received or transferred, GRHLen included
+	//	Imm     uint32 // with WCWithImm, host byte order
+	//	InvKey  RKey   // with WCWithInv
+	//	QPN     QPN    // the local QP
+	//	SrcQP   QPN    // UD: the sender's QP
 	WC = qp.WC
 	// Status is the status of a work completion (ibv_wc_status).
 	Status = qp.Status
@@ -39,7 +75,22 @@ type (
 	State = qp.State
 	// QPType is the transport service of a QP: RC, UC or UD.
 	QPType = qp.Type
-	// Attr holds the attributes of a QP for Modify and Query (ibv_qp_attr).
+	// Attr holds the attributes of a QP for Modify and Query (ibv_qp_attr). Its fields are:
+	//
+	//	State           State
+	//	PathMTU         MTU
+	//	QKey            QKey   // UD
+	//	RQPSN, SQPSN    PSN    // first PSN expected, first PSN sent
+	//	DestQPN         QPN
+	//	Access          Access // rights of the peer
+	//	PKey            PKey
+	//	Path            Path
+	//	MaxRdAtomic     uint8  // outstanding READs and atomics as requester
+	//	MaxDestRdAtomic uint8  // as responder
+	//	MinRNRTimer     uint8  // timer code of RNR NAKs, 0 to 31
+	//	Timeout         uint8  // Local ACK Timeout, 4.096 us << n, n up to 31; 0: never
+	//	RetryCnt        uint8  // retries after timeouts, 0 to 7
+	//	RNRRetry        uint8  // retries after RNR NAKs, 0 to 6; 7: no limit
 	Attr = qp.Attr
 	// AttrMask selects fields of an Attr (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
