@@ -73,7 +73,7 @@ func available() uint64 {
 	if unix.Sysinfo(&info) == nil {
 		limit = uint64(info.Totalram) * uint64(info.Unit)
 	}
-	groups, _ := os.ReadFile("/proc/self/cgroup") // on an error only the files at the mount points are read
+	groups, _ := os.ReadFile("/proc/self/cgroup") // on error: only the mount points
 	for _, file := range groupFiles(string(groups)) {
 		limit = min(limit, groupLimit(file))
 	}

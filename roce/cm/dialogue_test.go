@@ -33,13 +33,13 @@ func TestConnectTalkDisconnect(t *testing.T) {
 	if e := b.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("bye\x00")) || e.Reason != ReasonNone {
 		t.Errorf("event %+v", e)
 	}
-	b.must(b.m.Disconnect(2, ib, []byte("so long")))
+	b.must(b.m.Disconnect(2, ib, []byte("goodbye")))
 	a.hears(2, b, b.sends(AttrDREP)...)
-	if e := a.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("so long\x00")) {
+	if e := a.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("goodbye\x00")) {
 		t.Errorf("event %+v", e)
 	}
-	// TIME-WAIT is as long as the Local ACK Timeout, 4.096 us x 2^14, on both sides.
-	for _, e := range []*end{a, b} {
+	// TIME-WAIT lasts for the Local ACK Timeout, 4.096 us x 2^14, on both sides.
+	for _, e := range []*side{a, b} {
 		now, _ := e.until(2, e.idle)
 		if want := 2 + Time(bth.AckTimeout(14)); now != want {
 			t.Errorf("TIME-WAIT until %d, want %d", now, want)
@@ -49,17 +49,18 @@ func TestConnectTalkDisconnect(t *testing.T) {
 		e.empty()
 	}
 	if err := a.m.Disconnect(3, ia, nil); !errors.Is(err, ErrUnknownID) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("Disconnect after the side: %v", err)
 	}
 }
 
-// repeated counts how often an end sends its message while time passes without an answer.
-func repeated(t *testing.T, e *end, start Time, interval Time, a Attribute, times int) {
+// retransmitted checks that a side retransmits its message the given number of times, in the given
+// interval.
+func retransmitted(t *testing.T, e *side, start Time, interval Time, a Attribute, times int) {
 	t.Helper()
 	for i := range times {
 		next, ok := e.m.NextTimeout()
 		if want := start + interval*Time(i+1); !ok || next != want {
-			t.Fatalf("repetition %d of %v at %d, want %d", i+1, a, next, want)
+			t.Fatalf("retransmission %d of %v at %d, want %d", i+1, a, next, want)
 		}
 		e.m.HandleTimeout(next)
 		e.sends(a)
@@ -73,10 +74,11 @@ func TestREQIsRepeatedAsItSays(t *testing.T) {
 	ia, err := a.m.Connect(100, p)
 	a.must(err)
 	first := a.sends(AttrREQ)[0]
-	repeated(t, a, 100, Time(bth.AckTimeout(20)), AttrREQ, 5)
+	retransmitted(t, a, 100, Time(bth.AckTimeout(20)), AttrREQ, 5)
 	a.quiet()
-	// The peer got the REQ, though its user was not quick enough to see it; the REJ takes it back by
-	// the GUID, for this end does not know the peer's communication ID.
+	// The peer has received the REQ, but its user has not polled the event. The REJ withdraws the
+	// request; it names it by the GUID, because this side does not know the peer's communication
+	// ID.
 	b.hears(101, a, first)
 	next, _ := a.m.NextTimeout()
 	a.m.HandleTimeout(next)
@@ -108,14 +110,14 @@ func TestREPIsRepeatedAsTheREQSays(t *testing.T) {
 	ib := b.event(EventConnectRequest).ID
 	b.must(b.m.Accept(60, ib, &acceptance))
 	b.sends(AttrREP)
-	repeated(t, b, 60, Time(bth.AckTimeout(19)), AttrREP, 3)
+	retransmitted(t, b, 60, Time(bth.AckTimeout(19)), AttrREP, 3)
 	next, _ := b.m.NextTimeout()
 	b.m.HandleTimeout(next)
 	a.hears(next, b, b.sends(AttrREJ)...)
 	b.event(EventUnreachable)
 	b.event(EventClosed)
 	if e := a.event(EventRejected); e.Reason != ReasonTimeout {
-		t.Errorf("rejected for %v", e.Reason)
+		t.Errorf("rejected with reason %v", e.Reason)
 	}
 	a.event(EventClosed)
 	a.empty()
@@ -124,7 +126,7 @@ func TestREPIsRepeatedAsTheREQSays(t *testing.T) {
 }
 
 func TestLostRTU(t *testing.T) {
-	t.Run("is sent again for the repeated REP", func(t *testing.T) {
+	t.Run("sent again for a retransmitted REP", func(t *testing.T) {
 		a, b := pair(t)
 		ia := a.connect(0, b)
 		b.hears(0, a, a.sends(AttrREQ)...)
@@ -139,26 +141,26 @@ func TestLostRTU(t *testing.T) {
 		a.hears(next, b, b.sends(AttrREP)...)
 		again := a.sends(AttrRTU)
 		if again[0] != rtu[0] {
-			t.Error("not the same RTU")
+			t.Error("the second RTU differs")
 		}
 		b.hears(next, a, again...)
 		if e := b.event(EventEstablished); !bytes.HasPrefix(e.PrivateData, []byte("go\x00")) {
 			t.Errorf("private data %q", e.PrivateData)
 		}
-		b.hears(next, a, again...) // and once more: too late, no second event
+		b.hears(next, a, again...) // once more: too late, no second event
 		b.quiet()
 	})
-	t.Run("is not needed when data came", func(t *testing.T) {
+	t.Run("not needed after CommEstablished", func(t *testing.T) {
 		u := reach(t, StateREPSent)
 		u.m.CommEstablished(u.now, u.id)
 		u.event(EventEstablished)
 		u.m.CommEstablished(u.now, u.id)
 		u.quiet()
 		if !u.idle() {
-			t.Error("the REP would be repeated")
+			t.Error("the retransmission timer of the REP still runs")
 		}
 	})
-	t.Run("leaves before the DREQ behind it", func(t *testing.T) {
+	t.Run("sent before the DREQ that follows", func(t *testing.T) {
 		a, b := pair(t)
 		ia := a.connect(0, b)
 		b.hears(0, a, a.sends(AttrREQ)...)
@@ -175,24 +177,24 @@ func TestMRAPutsOff(t *testing.T) {
 	for _, s := range []State{StateREQSent, StateREPSent} {
 		u := reach(t, s)
 		about := map[State]Answered{StateREQSent: AnswersREQ, StateREPSent: AnswersREP}[s]
-		// One about another message does not count.
+		// An MRA for another message is ignored.
 		before, _ := u.m.NextTimeout()
 		u.hears(u.now, u.peer, u.message(AttrMRA, 1-about))
 		if next, _ := u.m.NextTimeout(); next != before {
-			t.Errorf("%v: a wrong MRA moved the deadline", s)
+			t.Errorf("%v: an MRA for another message moved the deadline", s)
 		}
 		for i := range maxMRA {
 			u.now += 5
 			u.hears(u.now, u.peer, u.message(AttrMRA, about))
 			want := u.now + Time(bth.AckTimeout(20)) + exponentTime(DefaultResponseTimeout)
 			if next, _ := u.m.NextTimeout(); next != want {
-				t.Fatalf("%v: MRA %d puts off to %d, want %d", s, i+1, next, want)
+				t.Fatalf("%v: MRA %d moved the deadline to %d, want %d", s, i+1, next, want)
 			}
 		}
 		before, _ = u.m.NextTimeout()
 		u.hears(u.now+5, u.peer, u.message(AttrMRA, about))
 		if next, _ := u.m.NextTimeout(); next != before {
-			t.Errorf("%v: an endless row of MRAs puts off without end", s)
+			t.Errorf("%v: MRAs move the deadline without limit", s)
 		}
 		if u.m.c.Late[AttrMRA.Index()] != 2 {
 			t.Errorf("%v: %d MRAs counted as late", s, u.m.c.Late[AttrMRA.Index()])
@@ -224,9 +226,9 @@ func TestSlowUserAsksForPatience(t *testing.T) {
 	b.event(EventEstablished)
 }
 
-// TestNetworkDuplicateBringsNoMRA: a REQ or REP that comes twice at once was doubled on the way; its sender waits for
-// the answer as long as it said, and must not be put off.
-func TestNetworkDuplicateBringsNoMRA(t *testing.T) {
+// TestNoMRAForNetworkDuplicate: the network may duplicate a REQ or REP. Its sender waits as long as
+// it said, and must not be told to wait longer.
+func TestNoMRAForNetworkDuplicate(t *testing.T) {
 	a, b := pair(t)
 	const soon = second / 10
 	ia := a.connect(0, b)
@@ -245,18 +247,18 @@ func TestNetworkDuplicateBringsNoMRA(t *testing.T) {
 	if a.m.c.Duplicate[AttrREP.Index()] != 1 || b.m.c.Duplicate[AttrREQ.Index()] != 1 {
 		t.Error("duplicates are not counted")
 	}
-	// The RTU is lost: b repeats its REP after one interval, not after the 17 s of an MRA.
+	// The RTU is lost. b retransmits its REP after one interval, not after the 17 s of an MRA.
 	a.must(a.m.Ready(2*soon, ia, nil))
 	a.sends(AttrRTU)
 	now, _ := b.m.NextTimeout()
 	if now > soon+exponentTime(DefaultResponseTimeout) {
-		t.Errorf("b repeats the REP at %v", now)
+		t.Errorf("b retransmits the REP at %v", now)
 	}
 }
 
-// TestRequestNobodyAnswers: a request is withdrawn when its sender has given up, whether the user has
-// seen it or not.
-func TestRequestNobodyAnswers(t *testing.T) {
+// TestUnansweredRequest: a request expires when its sender has given up, whether or not the user
+// has polled it.
+func TestUnansweredRequest(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		a, b := pair(t)
 		p := a.params(b)
@@ -269,7 +271,7 @@ func TestRequestNobodyAnswers(t *testing.T) {
 		}
 		now, _ := b.until(0, b.idle)
 		if want := 3 * Time(bth.AckTimeout(18)); now != want {
-			t.Errorf("withdrawn at %d, want %d", now, want)
+			t.Errorf("request expired at %d, want %d", now, want)
 		}
 		if seen {
 			b.event(EventUnreachable)
@@ -293,7 +295,7 @@ func TestCrossedDREQs(t *testing.T) {
 	pa, pb := a.sends(AttrDREP), b.sends(AttrDREP)
 	a.hears(2, b, pb...)
 	b.hears(2, a, pa...)
-	for _, e := range []*end{a, b} {
+	for _, e := range []*side{a, b} {
 		e.until(2, e.idle)
 		e.event(EventClosed)
 		e.quiet()
@@ -302,7 +304,7 @@ func TestCrossedDREQs(t *testing.T) {
 }
 
 func TestLostRelease(t *testing.T) {
-	t.Run("the DREP is lost", func(t *testing.T) {
+	t.Run("DREP lost", func(t *testing.T) {
 		a, b := pair(t)
 		ia, ib := establish(0, a, b)
 		a.must(a.m.Disconnect(0, ia, nil))
@@ -310,7 +312,7 @@ func TestLostRelease(t *testing.T) {
 		b.event(EventDisconnected)
 		b.must(b.m.Disconnect(0, ib, nil))
 		b.sends(AttrDREP)
-		b.until(0, b.idle) // TIME-WAIT is over, b has forgotten
+		b.until(0, b.idle) // TIME-WAIT is over at b
 		b.event(EventClosed)
 		b.empty()
 		now, _ := a.m.NextTimeout()
@@ -319,22 +321,22 @@ func TestLostRelease(t *testing.T) {
 		a.hears(now, b, b.sends(AttrDREP)...)
 		a.event(EventDisconnected)
 	})
-	t.Run("the peer is dead", func(t *testing.T) {
+	t.Run("dead peer", func(t *testing.T) {
 		a, b := pair(t)
 		ia, _ := establish(0, a, b)
 		a.must(a.m.Disconnect(0, ia, nil))
 		now, mads := a.until(0, a.idle)
 		if want := 16*exponentTime(DefaultResponseTimeout) + Time(bth.AckTimeout(14)); now != want {
-			t.Errorf("over at %d, want %d", now, want)
+			t.Errorf("connection ended at %d, want %d", now, want)
 		}
 		if len(mads) != 16 {
-			t.Errorf("%d DREQs", len(mads))
+			t.Errorf("%d DREQs sent", len(mads))
 		}
 		a.event(EventDisconnected)
 		a.event(EventClosed)
 		a.empty()
 	})
-	t.Run("the user does not answer", func(t *testing.T) {
+	t.Run("user does not answer", func(t *testing.T) {
 		u := reach(t, StateEstablished)
 		u.hears(0, u.peer, u.message(AttrDREQ, 0))
 		u.event(EventDisconnected)
@@ -343,16 +345,16 @@ func TestLostRelease(t *testing.T) {
 			t.Error("no DREP")
 		}
 		if err := u.m.Disconnect(0, u.id, nil); !errors.Is(err, ErrState) {
-			t.Errorf("then: %v", err)
+			t.Errorf("Disconnect after the DREP: %v", err)
 		}
 	})
-	t.Run("a DREQ for another QP is none", func(t *testing.T) {
+	t.Run("DREQ for another QP", func(t *testing.T) {
 		u := reach(t, StateEstablished)
 		u.localQPN++
 		u.hears(0, u.peer, u.message(AttrDREQ, 0))
 		u.inState(u.id, StateEstablished)
 		if u.m.c.Malformed != 1 {
-			t.Error("not counted")
+			t.Error("the DREQ is not counted as malformed")
 		}
 	})
 }
@@ -363,37 +365,37 @@ func TestRejectWithWords(t *testing.T) {
 	req := a.sends(AttrREQ)
 	b.hears(0, a, req...)
 	ib := b.event(EventConnectRequest).ID
-	b.must(b.m.Reject(0, ib, ReasonConsumer, []byte{1, 2}, []byte("go away")))
+	b.must(b.m.Reject(0, ib, ReasonConsumer, []byte{1, 2}, []byte("refused")))
 	b.event(EventClosed)
 	rej := b.sends(AttrREJ)
-	// The REJ is lost; the repeated REQ gets it again, and the user hears nothing of it.
+	// The REJ is lost. The retransmitted REQ is answered by the same REJ, without an event.
 	b.hears(1, a, req...)
 	if again := b.sends(AttrREJ); again[0] != rej[0] {
-		t.Error("another REJ for the duplicate")
+		t.Error("the second REJ differs")
 	}
 	b.quiet()
 	a.hears(0, b, rej...)
 	e := a.event(EventRejected)
-	if e.ID != ia || e.Reason != ReasonConsumer || !bytes.HasPrefix(e.PrivateData, []byte("go away\x00")) || !slices.Equal(e.Info, []byte{1, 2}) || e.Local {
+	if e.ID != ia || e.Reason != ReasonConsumer || !bytes.HasPrefix(e.PrivateData, []byte("refused\x00")) || !slices.Equal(e.Info, []byte{1, 2}) || e.Local {
 		t.Errorf("event %+v", e)
 	}
 	a.event(EventClosed)
 	a.empty()
 	if err := b.m.Accept(1, ib, &acceptance); !errors.Is(err, ErrUnknownID) {
-		t.Errorf("accepted after the rejection: %v", err)
+		t.Errorf("Accept after Reject: %v", err)
 	}
 	b.until(1, b.idle)
 	b.empty()
 
-	// The active side may refuse the response as well.
+	// The active side may also refuse the response.
 	u := reach(t, StateREPRcvd)
 	u.must(u.m.Reject(u.now, u.id, ReasonConsumer, nil, nil))
-	u.peer.hears(u.now, u.end, u.sends(AttrREJ)...)
+	u.peer.hears(u.now, u.side, u.sends(AttrREJ)...)
 	u.peer.event(EventRejected)
 }
 
-// TestAbort gives connections of each state up: a decent word to the peer, no event but the last, and
-// nothing is left behind.
+// TestAbort aborts connections in each state: the peer gets the right message, EventClosed is the
+// only event, and nothing is left over.
 func TestAbort(t *testing.T) {
 	for s, want := range map[State]string{StateREQSent: "REJ4", StateMRAREQRcvd: "REJ4", StateREPRcvd: "REJ28", StateMRAREPSent: "REJ28",
 		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ28", StateMRAREPRcvd: "REJ28", StateEstablished: "DREQ",
@@ -408,18 +410,18 @@ func TestAbort(t *testing.T) {
 		u.quiet()
 		u.empty()
 		if err := u.m.Abort(u.now, u.id); !errors.Is(err, ErrUnknownID) {
-			t.Errorf("%v, a second time: %v", s, err)
+			t.Errorf("%v, second Abort: %v", s, err)
 		}
 	}
 }
 
-// TestOnlyThePeerIsHeard: messages from another address, or with a wrong communication ID, are for
-// nobody here.
-func TestOnlyThePeerIsHeard(t *testing.T) {
+// TestOnlyPeerIsAccepted: messages from another address or with a wrong communication ID are
+// dropped.
+func TestOnlyPeerIsAccepted(t *testing.T) {
 	for _, a := range []Attribute{AttrDREQ, AttrREJ, AttrRTU} {
 		for _, s := range []State{StateREPSent, StateEstablished} {
 			u := reach(t, s)
-			u.hears(u.now, newEnd(t, gidC, 0xc, 3), u.message(a, AnswersREP))
+			u.hears(u.now, newSide(t, gidC, 0xc, 3), u.message(a, AnswersREP))
 			u.inState(u.id, s)
 			u.peerID++
 			u.hears(u.now, u.peer, u.message(a, AnswersREP))

@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// stranger sends requests of a host that exists nowhere else.
+// stranger sends requests from an address of its own.
 type stranger struct {
 	gid bth.GID
 	n   uint32
@@ -22,7 +22,7 @@ func (s *stranger) addr() Addr {
 	return Addr{GIDPair: bth.GIDPair{Local: gidB, Remote: s.gid}, QPN: 1, PKey: bth.DefaultPKey}
 }
 
-// request is a fresh REQ each time.
+// request returns a new REQ with each call.
 func (s *stranger) request() (m MAD) {
 	s.n++
 	p := ConnectParams{Local: s.gid, Remote: gidB, Service: TCPService(port), QPN: bth.QPN(s.n + 1), MTU: 1024}
@@ -33,7 +33,7 @@ func (s *stranger) request() (m MAD) {
 	return m
 }
 
-func (s *stranger) knocks(b *end, now Time, times int) {
+func (s *stranger) knocks(b *side, now Time, times int) {
 	b.t.Helper()
 	for range times {
 		m := s.request()
@@ -43,16 +43,16 @@ func (s *stranger) knocks(b *end, now Time, times int) {
 	}
 }
 
-func listening(t *testing.T, backlog int, change ...func(*Config)) *end {
-	b := newEnd(t, gidB, guidB, 2, change...)
+func listening(t *testing.T, backlog int, change ...func(*Config)) *side {
+	b := newSide(t, gidB, guidB, 2, change...)
 	if _, err := b.m.Listen(ListenParams{Service: TCPService(port), Backlog: backlog}); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// TestFloodFromOne: one address fills half of the backlog at most; others are served.
-func TestFloodFromOne(t *testing.T) {
+// TestFloodFromOneAddress: one address uses at most half of the backlog, and others are served.
+func TestFloodFromOneAddress(t *testing.T) {
 	b := listening(t, 64)
 	host(1).knocks(b, 0, 1000)
 	if s := b.m.Sizes(); s.Pending != 32 || s.HalfOpen != 32 || s.Conns != 32 {
@@ -65,14 +65,14 @@ func TestFloodFromOne(t *testing.T) {
 		before := b.m.Sizes().Pending
 		host(100+i).knocks(b, 0, 1)
 		if b.m.Sizes().Pending != before+1 {
-			t.Errorf("honest host %d is not served", i)
+			t.Errorf("request of address %d is dropped", i)
 		}
 	}
-	b.sends() // drops are silent: the sender repeats by itself
+	b.sends() // drops are silent
 }
 
-// TestFloodFromSome: n floods leave one part in n+1 free.
-func TestFloodFromSome(t *testing.T) {
+// TestFloodFromSeveralAddresses: n addresses leave 1/(n+1) of the slots free.
+func TestFloodFromSeveralAddresses(t *testing.T) {
 	b := listening(t, 100)
 	for i := range uint32(4) {
 		host(i+1).knocks(b, 0, 1000)
@@ -83,8 +83,8 @@ func TestFloodFromSome(t *testing.T) {
 	}
 }
 
-// TestFloodFromMany: the backlog is the bound, and what the user answers makes room.
-func TestFloodFromMany(t *testing.T) {
+// TestFloodFromManyAddresses: the backlog is the limit, and answered requests free slots.
+func TestFloodFromManyAddresses(t *testing.T) {
 	b := listening(t, 50)
 	for i := range uint32(1000) {
 		host(i+1).knocks(b, 0, 1)
@@ -98,7 +98,7 @@ func TestFloodFromMany(t *testing.T) {
 	if s := b.m.Sizes(); s.Pending != 50 {
 		t.Errorf("%+v", s)
 	}
-	// When their senders have given up, all is forgotten.
+	// When their senders have given up, all requests are removed.
 	b.until(0, b.idle)
 	b.event(EventClosed)
 	b.event(EventUnreachable)
@@ -107,7 +107,8 @@ func TestFloodFromMany(t *testing.T) {
 	b.empty()
 }
 
-// TestHalfOpenFlood: hosts without number are accepted and never go on. The oldest make room.
+// TestHalfOpenFlood: many addresses get connections accepted and do not proceed. The oldest ones
+// are evicted.
 func TestHalfOpenFlood(t *testing.T) {
 	const places = 64
 	b := listening(t, 0, func(c *Config) { c.MaxHalfOpen = places })
@@ -127,7 +128,8 @@ func TestHalfOpenFlood(t *testing.T) {
 	if b.m.c.EvictedHalfOpen != 9*places || b.m.c.DropHalfOpen != 0 {
 		t.Errorf("%d evicted, %d dropped", b.m.c.EvictedHalfOpen, b.m.c.DropHalfOpen)
 	}
-	// Faster than the grace, newcomers are dropped: who is in has the time for a round trip.
+	// Within the grace period new requests are dropped, so that accepted ones have time for a round
+	// trip.
 	for i := range uint32(10 * places) {
 		host(i+100000).knocks(b, now, 1)
 	}
@@ -141,7 +143,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	b.empty()
 }
 
-// TestRefusalsAreBounded: what is kept to be repeated is, too.
+// TestRefusalsAreBounded: the number of refusals that are kept is limited.
 func TestRefusalsAreBounded(t *testing.T) {
 	b := listening(t, 0)
 	for i := range uint32(maxLinger + 100) {
@@ -158,7 +160,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 }
 
 func TestMaxConns(t *testing.T) {
-	a := newEnd(t, gidA, guidA, 1, func(c *Config) { c.MaxConns = 2 })
+	a := newSide(t, gidA, guidA, 1, func(c *Config) { c.MaxConns = 2 })
 	b := listening(t, 0, func(c *Config) { c.MaxConns = 1 })
 	a.connect(0, b)
 	a.connect(0, b)
@@ -175,7 +177,7 @@ func TestMaxConns(t *testing.T) {
 	if b.m.c.DropFull != 1 {
 		t.Errorf("%d dropped", b.m.c.DropFull)
 	}
-	// TIME-WAIT gives way.
+	// A connection in TIME-WAIT is evicted.
 	b.must(b.m.Disconnect(0, id, nil))
 	for range 16 {
 		next, _ := b.m.NextTimeout()
@@ -191,8 +193,9 @@ func TestMaxConns(t *testing.T) {
 	}
 }
 
-// TestReleasesGiveWay: who never answers DREQs, and chose to be asked for nine minutes, takes no room from others.
-func TestReleasesGiveWay(t *testing.T) {
+// TestReleasesAreEvicted: peers that do not answer DREQs, and chose a timeout of nine minutes, do
+// not block new connections.
+func TestReleasesAreEvicted(t *testing.T) {
 	const conns = 4
 	b := listening(t, 0, func(c *Config) { c.MaxConns = conns })
 	for i := range uint32(conns) {
@@ -204,7 +207,7 @@ func TestReleasesGiveWay(t *testing.T) {
 		b.must(b.m.Disconnect(0, id, nil))
 	}
 	oldest := b.seen[0].ID
-	host(100).knocks(b, answerGrace-1, 1) // the honest have their time to answer
+	host(100).knocks(b, answerGrace-1, 1) // too early to evict
 	b.quiet()
 	host(100).knocks(b, answerGrace, 1)
 	for _, k := range []EventKind{EventDisconnected, EventClosed, EventConnectRequest} {
@@ -223,7 +226,7 @@ func TestReleasesGiveWay(t *testing.T) {
 }
 
 func TestAnswersAreBounded(t *testing.T) {
-	b := newEnd(t, gidB, guidB, 1) // nobody listens
+	b := newSide(t, gidB, guidB, 1) // no listener
 	host(1).knocks(b, 0, 3*answerRing)
 	if n := len(b.drain()); n != answerRing || b.m.c.DropAnswer != 2*answerRing {
 		t.Errorf("%d answers, %d dropped", n, b.m.c.DropAnswer)
@@ -231,12 +234,12 @@ func TestAnswersAreBounded(t *testing.T) {
 	b.empty()
 }
 
-// TestAnswersAndConnectionsTakeTurns: a flood that is answered does not hold up connections.
-func TestAnswersAndConnectionsTakeTurns(t *testing.T) {
-	a := newEnd(t, gidB, guidB, 1)
+// TestAnswersAndConnectionsAlternate: many answers do not delay the messages of connections.
+func TestAnswersAndConnectionsAlternate(t *testing.T) {
+	a := newSide(t, gidB, guidB, 1)
 	host(1).knocks(a, 0, answerRing)
 	for range 10 {
-		a.connect(0, newEnd(t, gidA, guidA, 3))
+		a.connect(0, newSide(t, gidA, guidA, 3))
 	}
 	reqs := 0
 	for _, m := range a.drain()[:20] {
@@ -249,7 +252,7 @@ func TestAnswersAndConnectionsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestPeerTimesAreBounded: what a peer writes into its REQ neither makes a storm nor lasts for ever.
+// TestPeerTimesAreBounded: times in a peer's REQ cause neither rapid nor endless retransmissions.
 func TestPeerTimesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		exponent uint8
@@ -272,7 +275,7 @@ func TestPeerTimesAreBounded(t *testing.T) {
 		id := b.event(EventConnectRequest).ID
 		b.must(b.m.Accept(0, id, &AcceptParams{QPN: 7}))
 		if next, _ := b.m.NextTimeout(); next != c.want {
-			t.Errorf("%d: REP repeated at %d", c.exponent, next)
+			t.Errorf("%d: REP retransmitted at %d", c.exponent, next)
 		}
 		b.hears(0, a, func() (m MAD) {
 			d := DREQ{LocalID: r.LocalID, RemoteID: id, RemoteQPN: 7}
@@ -287,7 +290,7 @@ func TestPeerTimesAreBounded(t *testing.T) {
 }
 
 func TestListeners(t *testing.T) {
-	b := newEnd(t, gidB, guidB, 1)
+	b := newSide(t, gidB, guidB, 1)
 	all, err := b.m.Listen(ListenParams{Service: TCPService(port)})
 	b.must(err)
 	one, err := b.m.Listen(ListenParams{Service: TCPService(port), Local: gidB})
@@ -300,7 +303,7 @@ func TestListeners(t *testing.T) {
 			t.Errorf("backlog %d: %v", n, err)
 		}
 	}
-	// The listener on the request's address goes before the one on all.
+	// A listener on the address of the request has precedence over one on all addresses.
 	s := host(1)
 	s.knocks(b, 0, 1)
 	if e := b.event(EventConnectRequest); e.Listener != one {
@@ -322,7 +325,7 @@ func TestListeners(t *testing.T) {
 	b.must(b.m.Unlisten(0, all))
 	s.knocks(b, 0, 1)
 	if got := trace(b.drain(), nil); got != "REJ8" {
-		t.Errorf("nobody listens: %q", got)
+		t.Errorf("no listener: %q", got)
 	}
 }
 
@@ -331,17 +334,17 @@ func TestRefusedRequests(t *testing.T) {
 		spoil func(r *REQ)
 		does  string
 	}{
-		"RD":                   {func(r *REQ) { r.Transport = 2 }, "REJ9"},
-		"XRC":                  {func(r *REQ) { r.Transport, r.ExtendedTransport = 3, 1 }, "REJ9"},
-		"path MTU 0":           {func(r *REQ) { r.MTU = 0 }, "REJ26"},
-		"path MTU 6":           {func(r *REQ) { r.MTU = 6 }, "REJ26"},
-		"nobody's service":     {func(r *REQ) { r.Service++ }, "REJ8"},
-		"rdma_cm version 1":    {func(r *REQ) { r.Private[0] = 0x10 }, "REJ5"},
-		"IP version 5":         {func(r *REQ) { r.Private[1] = 0x50 }, "REJ5"},
-		"communication ID 0":   {func(r *REQ) { r.LocalID = 0 }, ""},
-		"the peer's QP1":       {func(r *REQ) { r.QPN = 1 }, ""},
-		"the multicast QP":     {func(r *REQ) { r.QPN = bth.QPNMulticast }, ""},
-		"as it should be done": {func(r *REQ) {}, "connect request"},
+		"RD":                 {func(r *REQ) { r.Transport = 2 }, "REJ9"},
+		"XRC":                {func(r *REQ) { r.Transport, r.ExtendedTransport = 3, 1 }, "REJ9"},
+		"path MTU 0":         {func(r *REQ) { r.MTU = 0 }, "REJ26"},
+		"path MTU 6":         {func(r *REQ) { r.MTU = 6 }, "REJ26"},
+		"unknown service":    {func(r *REQ) { r.Service++ }, "REJ8"},
+		"rdma_cm version 1":  {func(r *REQ) { r.Private[0] = 0x10 }, "REJ5"},
+		"IP version 5":       {func(r *REQ) { r.Private[1] = 0x50 }, "REJ5"},
+		"communication ID 0": {func(r *REQ) { r.LocalID = 0 }, ""},
+		"QP1 as data QP":     {func(r *REQ) { r.QPN = 1 }, ""},
+		"multicast QP":       {func(r *REQ) { r.QPN = bth.QPNMulticast }, ""},
+		"valid":              {func(r *REQ) {}, "connect request"},
 	} {
 		b := listening(t, 0)
 		m := host(1).request()
@@ -371,13 +374,13 @@ func TestConfig(t *testing.T) {
 			t.Errorf("config %d: %v", i, err)
 		}
 	}
-	// A broken random source is an error, not an endless loop.
+	// A broken random source causes an error, not an endless loop.
 	m, err := New(Config{GUID: 1, Rand: func() uint64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newEnd(t, gidA, guidA, 1)
-	if _, err := m.Connect(0, a.params(newEnd(t, gidB, guidB, 1))); !errors.Is(err, ErrTooMany) {
+	a := newSide(t, gidA, guidA, 1)
+	if _, err := m.Connect(0, a.params(newSide(t, gidB, guidB, 1))); !errors.Is(err, ErrTooMany) {
 		t.Error(err)
 	}
 }
@@ -409,8 +412,8 @@ func TestBadMADsAreCounted(t *testing.T) {
 	b.empty()
 }
 
-// TestDroppingCostsNoMemory: of floods, each kind.
-func TestDroppingCostsNoMemory(t *testing.T) {
+// TestDroppingDoesNotAllocate floods a CM in several ways.
+func TestDroppingDoesNotAllocate(t *testing.T) {
 	full, s := listening(t, 1), host(1)
 	s.knocks(full, 0, 1) // fills the backlog
 	est, tw := reach(t, StateEstablished), reach(t, StateTimeWait)
@@ -432,11 +435,11 @@ func TestDroppingCostsNoMemory(t *testing.T) {
 			_ = tw.m.HandleMAD(0, fromA, dreq[:])
 			tw.m.PollTransmit(0, out[:])
 		},
-		"DREQs for nobody": func() {
+		"DREQs without connection": func() {
 			_ = est.m.HandleMAD(0, fromA, lost[:])
 			est.m.PollTransmit(0, out[:])
 		},
-		"REQs for nobody": func() {
+		"REQs without listener": func() {
 			_ = full.m.HandleMAD(0, s.addr(), nobody[:])
 			full.m.PollTransmit(0, out[:])
 		},
@@ -447,6 +450,6 @@ func TestDroppingCostsNoMemory(t *testing.T) {
 	}
 	if full.m.c.DropSource+full.m.c.DropBacklog < 100 || full.m.c.Sent[AttrREJ.Index()] < 100 || est.m.c.Sent[AttrDREP.Index()] < 100 ||
 		tw.m.c.Sent[AttrDREP.Index()] < 100 || est.m.c.Late[AttrREP.Index()] < 100 {
-		t.Error("not what was meant to be measured")
+		t.Error("the messages were not dropped as intended")
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// captured is a MAD of the kernel's connection manager.
+// captured is a MAD that the kernel's connection manager sent.
 type captured struct {
 	from Addr // as its receiver sees it
 	mad  MAD
 }
 
-// capturedMADs are the MADs to QP1 in one capture.
+// capturedMADs returns the MADs to QP1 in a capture.
 func capturedMADs(t testing.TB, name string) []captured {
 	t.Helper()
 	var all []captured
@@ -36,7 +36,7 @@ func capturedMADs(t testing.TB, name string) []captured {
 	return all
 }
 
-// recode decodes a MAD and encodes what it said.
+// recode decodes a MAD and encodes the result.
 func recode(m *MAD) (out MAD) {
 	switch m.Attribute() {
 	case AttrREQ:
@@ -87,7 +87,7 @@ func recode(m *MAD) (out MAD) {
 	return out
 }
 
-func TestCapturedMADsComeOutAsTheyWentIn(t *testing.T) {
+func TestRecodeCapturedMADs(t *testing.T) {
 	seen := map[Attribute]int{}
 	for _, name := range bthtest.Names(t) {
 		for i, c := range capturedMADs(t, name) {
@@ -108,8 +108,8 @@ func TestCapturedMADsComeOutAsTheyWentIn(t *testing.T) {
 	}
 }
 
-// TestREQAsDissected compares a captured REQ with what tshark says of it.
-func TestREQAsDissected(t *testing.T) {
+// TestREQFields compares a captured REQ with the output of tshark.
+func TestREQFields(t *testing.T) {
 	c := capturedMADs(t, "rdmacm_rping_connect.pcap")[0]
 	var got REQ
 	got.Decode(&c.mad)
@@ -136,8 +136,8 @@ func TestREQAsDissected(t *testing.T) {
 	}
 }
 
-// TestREPAsDissected likewise.
-func TestREPAsDissected(t *testing.T) {
+// TestREPFields compares a captured REP with the output of tshark.
+func TestREPFields(t *testing.T) {
 	c := capturedMADs(t, "rdmacm_rping_connect.pcap")[1]
 	var got REP
 	got.Decode(&c.mad)
@@ -148,9 +148,9 @@ func TestREPAsDissected(t *testing.T) {
 	}
 }
 
-// TestEveryFieldHasItsPlace fills messages by chance: what was encoded is decoded, and re-encoded to
-// the same bytes, so no two fields overlap and none reaches beyond the MAD.
-func TestEveryFieldHasItsPlace(t *testing.T) {
+// TestFieldsDoNotOverlap decodes random bytes as messages and encodes them again. No two fields may
+// overlap, and none may reach beyond the MAD.
+func TestFieldsDoNotOverlap(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, v := range []struct {
 		attr   Attribute
@@ -167,7 +167,7 @@ func TestEveryFieldHasItsPlace(t *testing.T) {
 			for i := range noise {
 				noise[i] = byte(r.Uint32())
 			}
-			// What noise says in this message's fields is a message of chance.
+			// Random bytes give the fields of a random message.
 			want := v.decode(&noise)
 			reflect.ValueOf(v.msg).Elem().Set(reflect.ValueOf(want).Elem())
 			v.encode(&m)
@@ -175,7 +175,7 @@ func TestEveryFieldHasItsPlace(t *testing.T) {
 				t.Fatalf("%v: wrote %+v, read %+v", v.attr, want, got)
 			}
 			if m.Attribute() != v.attr || recode(&m) != m {
-				t.Fatalf("%v does not come out as it went in", v.attr)
+				t.Fatalf("%v changes when it is recoded", v.attr)
 			}
 			if _, err := ParseMAD(m[:]); err != nil {
 				t.Fatalf("%v: %v", v.attr, err)
@@ -214,15 +214,15 @@ func TestParseMADRefuses(t *testing.T) {
 		want error
 	}{
 		{"nothing", func(b []byte) []byte { return nil }, ErrMADLength},
-		{"a byte less", func(b []byte) []byte { return b[:255] }, ErrMADLength},
-		{"a byte more", func(b []byte) []byte { return append(b, 0) }, ErrMADLength},
+		{"one byte less", func(b []byte) []byte { return b[:255] }, ErrMADLength},
+		{"one byte more", func(b []byte) []byte { return append(b, 0) }, ErrMADLength},
 		{"base version 2", func(b []byte) []byte { b[0] = 2; return b }, ErrMADVersion},
 		{"subnet management", func(b []byte) []byte { b[1] = 1; return b }, ErrClass},
 		{"class version 1", func(b []byte) []byte { b[2] = 1; return b }, ErrClassVersion},
-		{"a Get", func(b []byte) []byte { b[3] = 1; return b }, ErrMethod},
+		{"method Get", func(b []byte) []byte { b[3] = 1; return b }, ErrMethod},
 		{"ClassPortInfo", func(b []byte) []byte { b[17] = 1; return b }, ErrAttribute},
-		{"one before REQ", func(b []byte) []byte { b[17] = 0xf; return b }, ErrAttribute},
-		{"one behind APR", func(b []byte) []byte { b[17] = 0x1b; return b }, ErrAttribute},
+		{"attribute before REQ", func(b []byte) []byte { b[17] = 0xf; return b }, ErrAttribute},
+		{"attribute after APR", func(b []byte) []byte { b[17] = 0x1b; return b }, ErrAttribute},
 		{"high byte set", func(b []byte) []byte { b[16] = 1; return b }, ErrAttribute},
 	} {
 		m := good

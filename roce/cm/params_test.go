@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -94,7 +95,7 @@ func TestNegotiation(t *testing.T) {
 		Timeout: 16, RetryCount: 6, RNRRetry: 7}); q != want {
 		t.Errorf("active %+v, want %+v", q, want)
 	}
-	// A REP has no field for the path MTU: a larger one than this end bears is refused by name.
+	// A REP has no field for the path MTU, so a request with a larger one must be refused.
 	if _, ok := r.Negotiate(Limits{MTU: 512}); ok {
 		t.Error("path MTU 1024 granted over 512")
 	}
@@ -104,7 +105,7 @@ func TestNegotiation(t *testing.T) {
 	}
 	for _, c := range [][3]uint8{{18, 15, 19}, {14, 14, 16}, {14, 15, 16}, {10, 15, 15}, {30, 31, 31}, {31, 31, 31}, {0, 0, 2}} {
 		if got := AckTimeout(c[0], c[1]); got != c[2] {
-			t.Errorf("path life time %d and ACK delay %d: %d, want %d", c[0], c[1], got, c[2])
+			t.Errorf("AckTimeout(%d, %d) = %d, want %d", c[0], c[1], got, c[2])
 		}
 	}
 }
@@ -133,14 +134,14 @@ func TestCommandsOutOfRange(t *testing.T) {
 	if _, err := u.m.Resolve(0, &SIDRParams{Local: gidA, Remote: gidB, Service: UDPService(1), PrivateData: make([]byte, 181)}); !errors.Is(err, ErrPrivateData) {
 		t.Error(err)
 	}
-	// Each command names the state that it met.
-	if err := u.m.Ready(u.now, u.id, nil); !errors.Is(err, ErrState) || err.Error() != "cm: the connection is not in a state for this command: it is in REQ Rcvd" {
+	// The error names the current state.
+	if err := u.m.Ready(u.now, u.id, nil); !errors.Is(err, ErrState) || !strings.HasSuffix(err.Error(), "it is in REQ Rcvd") {
 		t.Error(err)
 	}
 }
 
-// TestWrongREPs: what no passive side would say leaves the connection as it is.
-func TestWrongREPs(t *testing.T) {
+// TestInvalidREPs: an invalid REP does not change the connection.
+func TestInvalidREPs(t *testing.T) {
 	for _, spoil := range []func(r *REP){
 		func(r *REP) { r.LocalID = 0 },
 		func(r *REP) { r.QPN = 0 },
@@ -168,22 +169,24 @@ func TestWrongREPs(t *testing.T) {
 	}
 }
 
-// TestAckTimeoutFromPeer: the requester chooses this end's Local ACK Timeout, within reason.
+// TestAckTimeoutFromPeer: the requester chooses the Local ACK Timeout of this side's QP, within
+// bounds.
 func TestAckTimeoutFromPeer(t *testing.T) {
 	for asked, want := range map[uint8]uint8{0: MaxAckTimeout, 1: 1, 14: 14, 19: 19, 20: 20, 21: 20, 31: 20} {
 		if q := (&Request{AckTimeout: asked}).PassiveQP(&AcceptParams{}); q.Timeout != want {
-			t.Errorf("asked for %d: %d, want %d", asked, q.Timeout, want)
+			t.Errorf("requested %d: timeout %d, want %d", asked, q.Timeout, want)
 		}
 	}
-	// The other end's ACK delay lengthens it, within the same bound; what this end's own user chose stands.
+	// The peer's ACK delay lengthens the timeout, within the same bounds. A longer timeout of this
+	// side's user stays.
 	for _, c := range []struct{ own, delay, want uint8 }{{14, 3, 14}, {14, 16, 16}, {0, 15, DefaultAckTimeout}, {14, 31, MaxAckTimeout}, {25, 31, 25}} {
 		if q := (&ConnectParams{AckTimeout: c.own}).ActiveQP(&Response{AckDelay: c.delay}); q.Timeout != c.want {
-			t.Errorf("%d with an ACK delay of %d: %d, want %d", c.own, c.delay, q.Timeout, c.want)
+			t.Errorf("%d with an ACK delay of %d: timeout %d, want %d", c.own, c.delay, q.Timeout, c.want)
 		}
 	}
 }
 
-// TestCounterNames: each counter is found under one name.
+// TestCounterNames: each counter has one name.
 func TestCounterNames(t *testing.T) {
 	typ := reflect.TypeFor[Counters]()
 	for i := range typ.NumField() {

@@ -8,14 +8,13 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-// replay plays one side of a captured dialogue against the CM: what that side sent, the CM has to
-// send, byte for byte, given the random numbers that the kernel drew; what came from the other side
-// is fed to it.
+// replay plays one side of a captured exchange with a CM. The CM must send what that side sent,
+// byte for byte, given the random numbers of the kernel. It receives what the other side sent.
 type replay struct {
-	*end
+	*side
 	talk   []captured
 	random []uint64
-	ids    map[CommID]CommID // the captured communication IDs that are ours, live
+	ids    map[CommID]CommID // captured communication IDs of this side to those of the CM
 	outbox []MAD
 	now    Time
 }
@@ -46,13 +45,13 @@ func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
 	if self != talk[0].from.Remote {
 		guid++
 	}
-	r.end = newEnd(t, self, guid, 0, func(c *Config) { c.Rand = r.rand })
+	r.side = newSide(t, self, guid, 0, func(c *Config) { c.Rand = r.rand })
 	if !nobody {
 		for i := range talk {
 			if talk[i].mad.Attribute() == AttrREQ {
 				var q REQ
 				q.Decode(&talk[i].mad)
-				_, _ = r.m.Listen(ListenParams{Service: q.Service}) // a second connection goes to the same listener
+				_, _ = r.m.Listen(ListenParams{Service: q.Service}) // may be listening already
 			}
 		}
 	}
@@ -86,7 +85,7 @@ func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
 	}
 }
 
-// say makes the CM send what this side sent.
+// say makes the CM send message i, which this side sent.
 func (r *replay) say(i int) {
 	r.t.Helper()
 	mad := &r.talk[i].mad
@@ -103,7 +102,7 @@ func (r *replay) say(i int) {
 	r.outbox = r.outbox[1:]
 }
 
-// command is what a user did to make his CM send this.
+// command calls the command that makes a CM send message i.
 func (r *replay) command(i int) {
 	r.t.Helper()
 	mad := &r.talk[i].mad
@@ -131,11 +130,11 @@ func (r *replay) command(i int) {
 	case AttrDREP:
 		r.must(r.m.Disconnect(r.now, id, nil))
 	default:
-		r.t.Fatalf("%v is for nobody to command", mad.Attribute())
+		r.t.Fatalf("no command sends a %v", mad.Attribute())
 	}
 }
 
-// connectParams are those that make this REQ.
+// connectParams returns the parameters of this REQ.
 func connectParams(q *REQ) *ConnectParams {
 	var h IPCMHeader
 	_ = h.Decode((*[IPCMHeaderLen]byte)(q.Private[:]))
@@ -148,14 +147,14 @@ func connectParams(q *REQ) *ConnectParams {
 	}
 }
 
-// hear feeds what the other side sent and looks at the event that it makes.
+// hear passes message i of the other side to the CM and checks its event.
 func (r *replay) hear(i int) {
 	r.t.Helper()
 	c := &r.talk[i]
 	want := map[Attribute]EventKind{AttrREQ: EventConnectRequest, AttrREP: EventConnectResponse, AttrRTU: EventEstablished,
 		AttrREJ: EventRejected, AttrDREQ: EventDisconnected, AttrDREP: EventDisconnected}[c.mad.Attribute()]
 	switch c.mad.Attribute() {
-	case AttrREQ: // the communication ID that the REP will bring
+	case AttrREQ: // the communication ID in the REP
 		for _, later := range r.talk[i:] {
 			if later.mad.Attribute() == AttrREP && later.mad.RemoteID() == c.mad.LocalID() {
 				r.random = append(r.random, uint64(later.mad.LocalID()))
@@ -165,7 +164,7 @@ func (r *replay) hear(i int) {
 		if len(r.m.listeners) == 0 {
 			want = EventNone
 		}
-	case AttrDREQ: // crossed DREQs: this side sent its own before it saw this one
+	case AttrDREQ: // this side sent its own DREQ before it received this one
 		for j, later := range r.talk[i:] {
 			if later.mad.Attribute() == AttrDREQ && later.mad.LocalID() == c.mad.RemoteID() {
 				r.command(i + j)
@@ -174,7 +173,7 @@ func (r *replay) hear(i int) {
 			}
 		}
 	case AttrDREP:
-		if r.m.State(c.mad.RemoteID()) == StateTimeWait { // crossed: over already
+		if r.m.State(c.mad.RemoteID()) == StateTimeWait { // both sides sent a DREQ
 			want = EventNone
 		}
 	}
@@ -214,8 +213,8 @@ func (r *replay) checkRequest(ev *Event, mad *MAD) {
 	}
 }
 
-// TestStartingPSNs: with which PSNs the kernel's QPs began after the dialogue is what QPAttributes
-// say. A message tells where its receiver shall begin.
+// TestStartingPSNs compares the starting PSNs of the kernel's QPs after the exchange with
+// QPAttributes. A message contains the PSN with which its receiver starts.
 func TestStartingPSNs(t *testing.T) {
 	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap"} {
 		talk := capturedMADs(t, name)
@@ -229,7 +228,7 @@ func TestStartingPSNs(t *testing.T) {
 		if passive.RQPSN != active.SQPSN || passive.SQPSN != active.RQPSN || passive.RemoteQPN != req.QPN || active.RemoteQPN != rep.QPN {
 			t.Errorf("%s: %+v does not fit %+v", name, active, passive)
 		}
-		first := map[bth.GID]bth.PSN{} // of requests, by sender
+		first := map[bth.GID]bth.PSN{} // first PSN of requests, by sender
 		d, p := new(frame.Decoder), new(bth.Packet)
 		for _, f := range bthtest.Frames(t, name) {
 			if d.Decode(f, p) != frame.ReasonOK || p.Info.Transport != bth.RC || !p.Info.Request {

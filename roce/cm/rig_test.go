@@ -22,15 +22,15 @@ const (
 	port       = 7174
 )
 
-// end is a CM in a test's hands, and what its user heard.
-type end struct {
+// side is a CM, with the events that its user has polled.
+type side struct {
 	t    testing.TB
 	m    *CM
 	gid  bth.GID
 	seen []Event
 }
 
-func newEnd(t testing.TB, gid bth.GID, guid GUID, seed uint64, change ...func(*Config)) *end {
+func newSide(t testing.TB, gid bth.GID, guid GUID, seed uint64, change ...func(*Config)) *side {
 	t.Helper()
 	c := Config{GUID: guid, Rand: rand.New(rand.NewPCG(seed, uint64(guid))).Uint64}
 	for _, f := range change {
@@ -40,17 +40,17 @@ func newEnd(t testing.TB, gid bth.GID, guid GUID, seed uint64, change ...func(*C
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &end{t: t, m: m, gid: gid}
+	return &side{t: t, m: m, gid: gid}
 }
 
-// pair is two ends: a connects to b's listener.
-func pair(t testing.TB) (a, b *end) {
-	a, b = newEnd(t, gidA, guidA, 1), newEnd(t, gidB, guidB, 2)
+// pair returns two sides. b listens.
+func pair(t testing.TB) (a, b *side) {
+	a, b = newSide(t, gidA, guidA, 1), newSide(t, gidB, guidB, 2)
 	b.listen()
 	return a, b
 }
 
-func (e *end) listen() ListenerID {
+func (e *side) listen() ListenerID {
 	e.t.Helper()
 	id, err := e.m.Listen(ListenParams{Service: TCPService(port)})
 	if err != nil {
@@ -59,14 +59,14 @@ func (e *end) listen() ListenerID {
 	return id
 }
 
-func (e *end) params(to *end) *ConnectParams {
+func (e *side) params(to *side) *ConnectParams {
 	return &ConnectParams{
 		Local: e.gid, Remote: to.gid, Service: TCPService(port), SourcePort: 999, QPN: 0x111, PSN: 0x123456, MTU: 1024,
 		ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7, RNRRetry: 6, AckTimeout: 14, PrivateData: []byte("hello"),
 	}
 }
 
-func (e *end) connect(now Time, to *end) CommID {
+func (e *side) connect(now Time, to *side) CommID {
 	e.t.Helper()
 	id, err := e.m.Connect(now, e.params(to))
 	e.must(err)
@@ -75,15 +75,15 @@ func (e *end) connect(now Time, to *end) CommID {
 
 var acceptance = AcceptParams{QPN: 0x222, PSN: 0x654321, ResponderResources: 2, InitiatorDepth: 4, RNRRetry: 5, PrivateData: []byte("welcome")}
 
-func (e *end) must(err error) {
+func (e *side) must(err error) {
 	e.t.Helper()
 	if err != nil {
 		e.t.Fatal(err)
 	}
 }
 
-// event polls an event, which has to be of this kind.
-func (e *end) event(k EventKind) Event {
+// event polls an event, which must be of kind k.
+func (e *side) event(k EventKind) Event {
 	e.t.Helper()
 	ev, ok := e.m.PollEvent()
 	if !ok || ev.Kind != k {
@@ -93,16 +93,16 @@ func (e *end) event(k EventKind) Event {
 	return ev
 }
 
-// quiet says that no event waits.
-func (e *end) quiet() {
+// quiet checks that there is no event.
+func (e *side) quiet() {
 	e.t.Helper()
 	if ev, ok := e.m.PollEvent(); ok {
 		e.t.Fatalf("unexpected event %v", ev.Kind)
 	}
 }
 
-// sends polls all MADs, which have to be these.
-func (e *end) sends(attrs ...Attribute) []MAD {
+// sends polls all MADs, which must be of the given types.
+func (e *side) sends(attrs ...Attribute) []MAD {
 	e.t.Helper()
 	mads := e.drain()
 	var got []Attribute
@@ -115,7 +115,7 @@ func (e *end) sends(attrs ...Attribute) []MAD {
 	return mads
 }
 
-func (e *end) drain() (mads []MAD) {
+func (e *side) drain() (mads []MAD) {
 	var m MAD
 	for {
 		if _, ok := e.m.PollTransmit(0, m[:]); !ok {
@@ -125,8 +125,8 @@ func (e *end) drain() (mads []MAD) {
 	}
 }
 
-// hears feeds MADs that come from another end.
-func (e *end) hears(now Time, from *end, mads ...MAD) {
+// hears passes MADs from another side to the CM.
+func (e *side) hears(now Time, from *side, mads ...MAD) {
 	e.t.Helper()
 	for i := range mads {
 		if err := e.m.HandleMAD(now, Addr{GIDPair: bth.GIDPair{Local: e.gid, Remote: from.gid}, QPN: 1, PKey: bth.DefaultPKey}, mads[i][:]); err != nil {
@@ -135,17 +135,17 @@ func (e *end) hears(now Time, from *end, mads ...MAD) {
 	}
 }
 
-// inState checks the connection's state.
-func (e *end) inState(id CommID, s State) {
+// inState checks the state of a connection.
+func (e *side) inState(id CommID, s State) {
 	e.t.Helper()
 	if got := e.m.State(id); got != s {
 		e.t.Fatalf("%v: state %v, want %v", e.gid, got, s)
 	}
 }
 
-// until lets the time pass and fires all timers, however often they are armed again; it returns the
-// time and what was sent.
-func (e *end) until(now Time, stop func() bool) (Time, []MAD) {
+// until advances the time to each timer until stop returns true. It returns the time and the MADs
+// sent.
+func (e *side) until(now Time, stop func() bool) (Time, []MAD) {
 	e.t.Helper()
 	var mads []MAD
 	for range 1000 {
@@ -155,7 +155,7 @@ func (e *end) until(now Time, stop func() bool) (Time, []MAD) {
 		}
 		next, ok := e.m.NextTimeout()
 		if !ok {
-			e.t.Fatal("nothing more will happen")
+			e.t.Fatal("no timer runs, but the condition is not met")
 		}
 		if next < now {
 			next = now
@@ -163,14 +163,14 @@ func (e *end) until(now Time, stop func() bool) (Time, []MAD) {
 		now = next
 		e.m.HandleTimeout(now)
 	}
-	e.t.Fatal("timers without end")
+	e.t.Fatal("the condition is not met after 1000 timers")
 	return 0, nil
 }
 
-func (e *end) idle() bool { _, ok := e.m.NextTimeout(); return !ok }
+func (e *side) idle() bool { _, ok := e.m.NextTimeout(); return !ok }
 
-// empty says that nothing is left behind.
-func (e *end) empty() {
+// empty checks that the CM holds nothing any more.
+func (e *side) empty() {
 	e.t.Helper()
 	s := e.m.Sizes()
 	s.Listeners = 0
@@ -189,8 +189,8 @@ func (e *end) empty() {
 	}
 }
 
-// establish makes a connection; the two IDs name it.
-func establish(now Time, a, b *end) (ia, ib CommID) {
+// establish establishes a connection and returns both IDs.
+func establish(now Time, a, b *side) (ia, ib CommID) {
 	a.t.Helper()
 	ia = a.connect(now, b)
 	b.hears(now, a, a.sends(AttrREQ)...)
@@ -206,7 +206,7 @@ func establish(now Time, a, b *end) (ia, ib CommID) {
 	return ia, ib
 }
 
-// trace says in words what an end did: states, what was sent, events.
+// trace returns the types of MADs and the kinds of events, as text.
 func trace(mads []MAD, events []Event) string {
 	var s []string
 	for i := range mads {

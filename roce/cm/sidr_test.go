@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-func sidrPair(t *testing.T) (a, b *end) {
+func sidrPair(t *testing.T) (a, b *side) {
 	a, b = pair(t)
 	if _, err := b.m.Listen(ListenParams{Service: UDPService(port), Local: gidB}); err != nil {
 		t.Fatal(err)
@@ -16,7 +16,7 @@ func sidrPair(t *testing.T) (a, b *end) {
 	return a, b
 }
 
-func (e *end) resolve(to *end, s ServiceID) CommID {
+func (e *side) resolve(to *side, s ServiceID) CommID {
 	e.t.Helper()
 	id, err := e.m.Resolve(0, &SIDRParams{Local: e.gid, Remote: to.gid, Service: s, SourcePort: 5, PrivateData: []byte("who?")})
 	e.must(err)
@@ -33,12 +33,12 @@ func TestSIDR(t *testing.T) {
 		e.Request.Destination.String() != "10.77.0.2:7174" || e.Request.Addr.Remote != gidA {
 		t.Errorf("event %+v", e)
 	}
-	b.hears(0, a, req...) // the user thinks about it still
+	b.hears(0, a, req...) // the user has not answered yet
 	b.quiet()
 	b.must(b.m.ReplySIDR(0, e.ID, &SIDRReply{QPN: 0x333, QKey: 0x1234567, PrivateData: []byte("me")}))
 	b.event(EventClosed)
 	rep := b.sends(AttrSIDRREP)
-	b.hears(1, a, req...) // the reply is lost, the request comes again
+	b.hears(1, a, req...) // the reply is lost, and the request is retransmitted
 	if again := b.sends(AttrSIDRREP); again[0] != rep[0] {
 		t.Error("another reply for the duplicate")
 	}
@@ -59,7 +59,7 @@ func TestSIDR(t *testing.T) {
 func TestSIDRUnanswered(t *testing.T) {
 	a, b := sidrPair(t)
 	a.resolve(b, UDPService(port))
-	repeated(t, a, 0, Time(bth.AckTimeout(DefaultResponseTimeout)), AttrSIDRREQ, 0)
+	retransmitted(t, a, 0, Time(bth.AckTimeout(DefaultResponseTimeout)), AttrSIDRREQ, 0)
 	_, mads := a.until(0, a.idle)
 	if len(mads) != 16 {
 		t.Errorf("%d requests", len(mads))
@@ -83,7 +83,7 @@ func TestSIDRRefused(t *testing.T) {
 	a, b := sidrPair(t)
 	for s, want := range map[ServiceID]SIDRStatus{
 		UDPService(port + 1): SIDRUnsupportedService,
-		TCPService(port):     SIDRUnsupportedService, // somebody listens there, for connections
+		TCPService(port):     SIDRUnsupportedService, // there is a listener, but for connections
 	} {
 		a.resolve(b, s)
 		b.hears(0, a, a.sends(AttrSIDRREQ)...)
@@ -110,7 +110,7 @@ func TestSIDRRefused(t *testing.T) {
 	if e := a.event(EventSIDRResponse); e.Reply.Status != SIDRRejected {
 		t.Errorf("%v", e.Reply.Status)
 	}
-	// And a connection does not go to a datagram service.
+	// A connection request to a datagram service is refused, too.
 	p := a.params(b)
 	p.Service = UDPService(port)
 	_, err := a.m.Connect(0, p)

@@ -2,17 +2,17 @@ package cm
 
 import "testing"
 
-// reboot is the same host with nothing remembered.
-func reboot(e *end) *end { return newEnd(e.t, e.gid, e.m.guid, 77) }
+// reboot returns the same host with a new CM.
+func reboot(e *side) *side { return newSide(e.t, e.gid, e.m.guid, 77) }
 
 func TestStaleConnection(t *testing.T) {
 	a, b := pair(t)
 	_, ib := establish(0, a, b)
 	a = reboot(a)
-	a.connect(1, b) // with the QP that b takes for connected
+	a.connect(1, b) // with a QP that b takes for connected
 	b.hears(1, a, a.sends(AttrREQ)...)
 
-	// IBA 12.9.8.3.1: the new one is refused for this, the old one ends.
+	// IBA 12.9.8.3.1: the new request is refused, and the old connection ends.
 	if e := b.event(EventDisconnected); e.ID != ib || e.Reason != ReasonStaleConnection {
 		t.Errorf("event %+v", e)
 	}
@@ -32,7 +32,7 @@ func TestStaleConnection(t *testing.T) {
 	if e := a.event(EventRejected); e.Reason != ReasonStaleConnection || e.Local {
 		t.Errorf("event %+v", e)
 	}
-	// a's QP may get packets of the old connection: TIME-WAIT before it is free.
+	// a's QP may receive packets of the old connection, so it goes to TIME-WAIT first.
 	a.quiet()
 	if s := a.m.Sizes(); s.TimeWait != 1 {
 		t.Errorf("%+v", s)
@@ -41,7 +41,7 @@ func TestStaleConnection(t *testing.T) {
 	b.hears(1, a, a.sends(AttrDREP)...)
 	b.inState(ib, StateTimeWait)
 
-	// The next attempt succeeds, TIME-WAIT of the old one or not.
+	// The next attempt succeeds, even while the old connection is in TIME-WAIT.
 	a.connect(2, b)
 	b.hears(2, a, a.sends(AttrREQ)...)
 	b.event(EventConnectRequest)
@@ -53,7 +53,7 @@ func TestStaleConnection(t *testing.T) {
 func TestStaleInEveryState(t *testing.T) {
 	for s, want := range map[State]struct {
 		next State
-		does string // MADs, among them the REJ for the newcomer, then events
+		does string // MADs, including the REJ for the new request, then events
 	}{
 		StateREQRcvd:     {StateIdle, "REJ10 rejected closed"},
 		StateMRAREQSent:  {StateIdle, "REJ10 rejected closed"},
@@ -76,7 +76,7 @@ func TestStaleInEveryState(t *testing.T) {
 			t.Errorf("%v: %v and %q, want %v and %q", s, u.m.State(u.id), got, want.next, want.does)
 		}
 	}
-	// In TIME-WAIT, and after a REJ, the peer's QP is free for another request.
+	// In TIME-WAIT, and after a REJ, another request may use the peer's QP.
 	for _, s := range []State{StateTimeWait, StateRefused} {
 		u := reach(t, s)
 		u.peerID, u.tid = u.peerID+1, 4711
@@ -85,14 +85,14 @@ func TestStaleInEveryState(t *testing.T) {
 	}
 }
 
-// listen2 makes sure that there is a listener on either side of a pair.
+// listen2 makes both sides of a pair listen.
 func (u *subject) listen2() {
 	if len(u.m.listeners) == 0 {
 		u.listen()
 	}
 }
 
-// TestSameIDOtherTransaction: the peer has restarted and drawn the same communication ID again.
+// TestSameIDOtherTransaction: the peer has restarted and chosen the same communication ID.
 func TestSameIDOtherTransaction(t *testing.T) {
 	u := reach(t, StateEstablished)
 	u.tid++
@@ -105,7 +105,7 @@ func TestSameIDOtherTransaction(t *testing.T) {
 	u = reach(t, StateRefused)
 	u.tid++
 	u.hears(u.now, u.peer, u.message(AttrREQ, 0))
-	u.event(EventConnectRequest) // the refused one was over, this is another
+	u.event(EventConnectRequest) // the refused request is over, this is another one
 }
 
 func TestStaleOnTheActiveSide(t *testing.T) {
@@ -118,7 +118,7 @@ func TestStaleOnTheActiveSide(t *testing.T) {
 	id, err := a.m.Connect(1, p)
 	a.must(err)
 	b.hears(1, a, a.sends(AttrREQ)...)
-	b.must(b.m.Accept(1, b.event(EventConnectRequest).ID, &acceptance)) // the QPN of the old connection
+	b.must(b.m.Accept(1, b.event(EventConnectRequest).ID, &acceptance))
 	a.hears(1, b, b.sends(AttrREP)...)
 	first, second := a.event(EventDisconnected), a.event(EventRejected)
 	if first.ID != ia || first.Reason != ReasonStaleConnection {
@@ -135,20 +135,20 @@ func TestStaleOnTheActiveSide(t *testing.T) {
 	}
 }
 
-// TestAnothersGUIDBreaksNothing: who writes another host's GUID and QPN into a REQ ends nothing.
-func TestAnothersGUIDBreaksNothing(t *testing.T) {
+// TestForeignGUID: a REQ with the GUID and QPN of another host ends no connection.
+func TestForeignGUID(t *testing.T) {
 	a, b := pair(t)
 	_, ib := establish(0, a, b)
-	c := newEnd(t, gidC, guidA, 9)
+	c := newSide(t, gidC, guidA, 9)
 	c.connect(1, b)
 	b.hears(1, c, c.sends(AttrREQ)...)
 	b.inState(ib, StateEstablished)
 	b.event(EventConnectRequest)
 }
 
-// TestOneCMWithItself: both ends of a connection in one CM.
-func TestOneCMWithItself(t *testing.T) {
-	a := newEnd(t, gidA, guidA, 1)
+// TestBothSidesInOneCM connects a CM to itself.
+func TestBothSidesInOneCM(t *testing.T) {
+	a := newSide(t, gidA, guidA, 1)
 	a.listen()
 	ia, ib := establish(0, a, a)
 	if ia == ib {

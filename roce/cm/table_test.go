@@ -7,27 +7,27 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// The connection under test in TestStateTables.
+// subject is the connection under test in TestStateTables.
 type subject struct {
-	*end
-	peer     *end
-	id       CommID // ours
+	*side
+	peer     *side
+	id       CommID // of the connection
 	peerID   CommID
-	tid      uint64 // of the set-up
+	tid      uint64 // transaction of the setup
 	localQPN bth.QPN
 	now      Time
 }
 
-// reach brings a connection into a state by the shortest way.
+// reach brings a connection into a state in the shortest way.
 func reach(t *testing.T, s State) *subject {
 	a, b := pair(t)
 	u := &subject{now: 1000, localQPN: 0x222}
-	u.end, u.peer = b, a
-	active := func() { u.end, u.peer, u.localQPN = a, b, 0x111 }
+	u.side, u.peer = b, a
+	active := func() { u.side, u.peer, u.localQPN = a, b, 0x111 }
 	finish := func(err error) *subject {
 		u.must(err)
 		u.drain()
-		for _, e := range []*end{a, b} {
+		for _, e := range []*side{a, b} {
 			for _, ok := e.m.PollEvent(); ok; _, ok = e.m.PollEvent() {
 			}
 		}
@@ -90,11 +90,11 @@ func reach(t *testing.T, s State) *subject {
 	return finish(nil)
 }
 
-// message is what the peer would send to this connection.
+// message returns a message as the peer would send it to this connection.
 func (u *subject) message(a Attribute, about Answered) (m MAD) {
 	switch a {
 	case AttrREQ:
-		p := u.peer.params(u.end)
+		p := u.peer.params(u.side)
 		p.defaults()
 		r := p.request()
 		r.LocalID, r.GUID = u.peerID, u.peer.m.guid
@@ -133,8 +133,8 @@ func (u *subject) message(a Attribute, about Answered) (m MAD) {
 	return m
 }
 
-// TestStateTables tries every message in every state. What the table does not name must change
-// nothing and answer nothing (IBA 12.9).
+// TestStateTables tries every message in every state. A message that the table does not list must
+// change nothing and cause no answer (IBA 12.9).
 func TestStateTables(t *testing.T) {
 	type key struct {
 		s State
@@ -203,7 +203,7 @@ func TestStateTables(t *testing.T) {
 		for a := AttrREQ; a <= AttrAPR; a++ {
 			t.Run(fmt.Sprintf("%v/%v", s, a), func(t *testing.T) {
 				if a == AttrREQ && s <= StateMRAREPSent {
-					t.Skip("nobody sends a REQ to a connection that asked for one")
+					t.Skip("no peer sends a REQ to a connection that this side requested")
 				}
 				u := reach(t, s)
 				about := AnswersREQ
@@ -215,10 +215,10 @@ func TestStateTables(t *testing.T) {
 					w.next = s
 				}
 				if a == AttrSIDRREQ {
-					w.does = "SIDR_REP" // it is for nobody here
+					w.does = "SIDR_REP" // no connection here
 				}
 				late := u.m.c.Late[a.Index()]
-				u.hears(u.now+second, u.peer, u.message(a, about)) // too late for a duplicate that the network made
+				u.hears(u.now+second, u.peer, u.message(a, about)) // not a network duplicate
 				var events []Event
 				mads := u.drain()
 				for ev, ok := u.m.PollEvent(); ok; ev, ok = u.m.PollEvent() {
@@ -235,12 +235,12 @@ func TestStateTables(t *testing.T) {
 	}
 }
 
-// TestIdleAnswers: messages for connections that are not here (IBA 12.9, state Idle).
+// TestIdleAnswers: messages for connections that do not exist (IBA 12.9, state Idle).
 func TestIdleAnswers(t *testing.T) {
 	for a, want := range map[Attribute]string{AttrREQ: "REJ8", AttrMRA: "", AttrREJ: "", AttrREP: "REJ6", AttrRTU: "", AttrDREQ: "DREP",
 		AttrDREP: "", AttrSIDRREQ: "SIDR_REP", AttrSIDRREP: "", AttrLAP: "APR", AttrAPR: ""} {
-		a1, b := newEnd(t, gidA, guidA, 1), newEnd(t, gidB, guidB, 2)
-		u := &subject{end: b, peer: a1, id: 0x1234, peerID: 0x5678, tid: 55}
+		a1, b := newSide(t, gidA, guidA, 1), newSide(t, gidB, guidB, 2)
+		u := &subject{side: b, peer: a1, id: 0x1234, peerID: 0x5678, tid: 55}
 		m := u.message(a, 0)
 		b.hears(1, a1, m)
 		mads := b.drain()
@@ -251,7 +251,8 @@ func TestIdleAnswers(t *testing.T) {
 			if mads[i].TID() != m.TID() {
 				t.Errorf("%v: the answer's TID is %#x, want %#x", a, mads[i].TID(), m.TID())
 			}
-			// Its words are the request's with the places changed; a REJ to a REQ knows one only.
+			// The answer has the communication IDs of the request in reverse; a REJ to a REQ knows
+			// only one.
 			local, remote := m.RemoteID(), m.LocalID()
 			if a == AttrREQ {
 				local = 0
@@ -265,7 +266,7 @@ func TestIdleAnswers(t *testing.T) {
 	}
 }
 
-// TestTimers lets the deadline of each state pass.
+// TestTimers lets the deadline of each state expire.
 func TestTimers(t *testing.T) {
 	for s, want := range map[State]struct {
 		next State

@@ -9,18 +9,18 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// world is two CMs with whimsical users and a bad wire between them, in virtual time: a run replays
-// from its seed.
+// world is two CMs with random users and a bad wire between them, in virtual time. A run is
+// reproducible from its seed.
 type world struct {
 	t     *testing.T
 	r     *rand.Rand
 	now   Time
 	seq   uint64
-	todo  happenings
-	ends  [2]*user
+	todo  eventQueue
+	sides [2]*user
 	plan  wirePlan
 	qpn   bth.QPN
-	ready map[CommID]bool // active connections whose user said Ready
+	ready map[CommID]bool // active connections whose user has called Ready
 }
 
 type wirePlan struct {
@@ -28,30 +28,30 @@ type wirePlan struct {
 	connections               int
 }
 
-// user is one end's application.
+// user is the application of one side.
 type user struct {
-	*end
+	*side
 	w    *world
-	last map[CommID]EventKind // of connections that have not closed
+	last map[CommID]EventKind // last event of connections that are not closed
 	qpns map[CommID]bth.QPN
 	c    map[EventKind]int
 }
 
-type happening struct {
+type scheduled struct {
 	at  Time
 	seq uint64
 	do  func()
 }
 
-type happenings []happening
+type eventQueue []scheduled
 
-func (h happenings) Len() int { return len(h) }
-func (h happenings) Less(i, j int) bool {
+func (h eventQueue) Len() int { return len(h) }
+func (h eventQueue) Less(i, j int) bool {
 	return h[i].at < h[j].at || (h[i].at == h[j].at && h[i].seq < h[j].seq)
 }
-func (h happenings) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *happenings) Push(x any)   { *h = append(*h, x.(happening)) }
-func (h *happenings) Pop() any {
+func (h eventQueue) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventQueue) Push(x any)   { *h = append(*h, x.(scheduled)) }
+func (h *eventQueue) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
 	*h = (*h)[:last]
@@ -60,13 +60,13 @@ func (h *happenings) Pop() any {
 
 func (w *world) after(d Time, do func()) {
 	w.seq++
-	heap.Push(&w.todo, happening{w.now + d, w.seq, do})
+	heap.Push(&w.todo, scheduled{w.now + d, w.seq, do})
 }
 
 func (w *world) chance(p float64) bool { return w.r.Float64() < p }
 func (w *world) upTo(d Time) Time      { return Time(w.r.Int64N(int64(d))) }
 
-// carry brings a MAD to its destination, or not, once or twice, soon or late.
+// carry delivers a MAD once or twice after a delay, or drops it.
 func (w *world) carry(to Addr, m MAD) {
 	for copies := 1; copies > 0; copies-- {
 		if w.chance(w.plan.duplicate) {
@@ -80,7 +80,7 @@ func (w *world) carry(to Addr, m MAD) {
 			delay += w.upTo(4 * second)
 		}
 		w.after(delay, func() {
-			for _, u := range w.ends {
+			for _, u := range w.sides {
 				if u.gid == to.Remote {
 					if err := u.m.HandleMAD(w.now, Addr{GIDPair: bth.GIDPair{Local: to.Remote, Remote: to.Local}, QPN: 1, PKey: to.PKey}, m[:]); err != nil {
 						w.t.Fatal(err)
@@ -91,7 +91,7 @@ func (w *world) carry(to Addr, m MAD) {
 	}
 }
 
-// serve does what a shard does in each turn.
+// serve does what the loop does in each step.
 func (u *user) serve() {
 	u.m.HandleTimeout(u.w.now)
 	for ev, ok := u.m.PollEvent(); ok; ev, ok = u.m.PollEvent() {
@@ -106,7 +106,7 @@ func (u *user) serve() {
 	}
 }
 
-// hear checks the order of events and does what a user might do about them.
+// hear checks the order of events and reacts to them as a user might.
 func (u *user) hear(ev Event) {
 	last, known := u.last[ev.ID]
 	first := ev.Kind == EventConnectRequest || ev.Kind == EventSIDRRequest
@@ -156,7 +156,7 @@ func (u *user) hear(ev Event) {
 	}
 }
 
-// think lets the user take his time: mostly none.
+// think lets the user wait before do, usually not at all.
 func (u *user) think(do func()) {
 	d := Time(0)
 	if u.w.chance(0.1) {
@@ -165,7 +165,7 @@ func (u *user) think(do func()) {
 	u.w.after(d, do)
 }
 
-// decide answers a request; one in twenty never is.
+// decide answers a request, except one in twenty.
 func (u *user) decide(id CommID, r *Request) {
 	w := u.w
 	switch x := w.r.Float64(); {
@@ -177,7 +177,7 @@ func (u *user) decide(id CommID, r *Request) {
 		w.qpn++
 		p.QPN, u.qpns[id] = w.qpn, w.qpn
 		_ = u.m.Accept(w.now, id, &p)
-		w.after(w.upTo(second), func() { // data comes before the RTU
+		w.after(w.upTo(second), func() { // data arrives before the RTU
 			if peer := u.other().m.byID[u.peerOf(id)]; peer != nil && peer.remoteID == id && peer.state == StateEstablished {
 				u.m.CommEstablished(w.now, id)
 			}
@@ -189,7 +189,7 @@ func (u *user) decide(id CommID, r *Request) {
 	}
 }
 
-// begin answers a response and later ends the connection.
+// begin answers a response, and ends the connection later.
 func (u *user) begin(id CommID) {
 	w := u.w
 	switch x := w.r.Float64(); {
@@ -212,10 +212,10 @@ func (u *user) begin(id CommID) {
 }
 
 func (u *user) other() *user {
-	if u.w.ends[0] == u {
-		return u.w.ends[1]
+	if u.w.sides[0] == u {
+		return u.w.sides[1]
 	}
-	return u.w.ends[0]
+	return u.w.sides[0]
 }
 
 func (u *user) peerOf(id CommID) CommID {
@@ -246,14 +246,14 @@ func (u *user) dial() {
 func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 7)), plan: plan, qpn: 1, ready: map[CommID]bool{}}
 	for i, gid := range []bth.GID{gidA, gidB} {
-		u := &user{end: newEnd(t, gid, GUID(i+1), seed), w: w, last: map[CommID]EventKind{}, qpns: map[CommID]bth.QPN{}, c: map[EventKind]int{}}
+		u := &user{side: newSide(t, gid, GUID(i+1), seed), w: w, last: map[CommID]EventKind{}, qpns: map[CommID]bth.QPN{}, c: map[EventKind]int{}}
 		u.listen()
 		_, err := u.m.Listen(ListenParams{Service: UDPService(port)})
 		u.must(err)
-		w.ends[i] = u
+		w.sides[i] = u
 	}
 	for i := range plan.connections {
-		w.after(Time(i)*1e6, w.ends[w.r.IntN(2)].dial)
+		w.after(Time(i)*1e6, w.sides[w.r.IntN(2)].dial)
 	}
 	const patience = 3600 * second
 	for steps := 0; ; steps++ {
@@ -261,7 +261,7 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 		if len(w.todo) > 0 {
 			next = w.todo[0].at
 		}
-		for _, u := range w.ends {
+		for _, u := range w.sides {
 			if at, ok := u.m.NextTimeout(); ok {
 				next = min(next, at)
 			}
@@ -270,20 +270,20 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 			break
 		}
 		if w.now = max(w.now, next); w.now > patience {
-			t.Fatalf("still busy after an hour: %+v, %+v", w.ends[0].m.Sizes(), w.ends[1].m.Sizes())
+			t.Fatalf("still busy after an hour: %+v, %+v", w.sides[0].m.Sizes(), w.sides[1].m.Sizes())
 		}
 		for len(w.todo) > 0 && w.todo[0].at <= w.now {
-			heap.Pop(&w.todo).(happening).do()
+			heap.Pop(&w.todo).(scheduled).do()
 		}
-		for _, u := range w.ends {
+		for _, u := range w.sides {
 			u.serve()
 		}
 	}
 	return w
 }
 
-// TestBadWire sets up and tears down thousands of connections in both directions over a wire that
-// loses, doubles, reorders and delays; afterwards nothing may be left of them anywhere.
+// TestBadWire creates and releases thousands of connections in both directions over a wire that
+// drops, duplicates, reorders and delays. Afterwards neither CM may hold anything.
 func TestBadWire(t *testing.T) {
 	many := 10_000
 	if testing.Short() {
@@ -298,7 +298,7 @@ func TestBadWire(t *testing.T) {
 		t.Run(fmt.Sprintf("%d over %v", plan.connections, plan), func(t *testing.T) {
 			w := runWorld(t, uint64(seed), plan)
 			established, closed := 0, 0
-			for _, u := range w.ends {
+			for _, u := range w.sides {
 				if len(u.last) != 0 {
 					t.Errorf("%v: %d connections never closed", u.gid, len(u.last))
 				}
@@ -314,16 +314,16 @@ func TestBadWire(t *testing.T) {
 			if established < plan.connections/2 || closed < plan.connections {
 				t.Errorf("%d of %d established, %d closed", established, plan.connections, closed)
 			}
-			t.Logf("%d established, over at %.1f s; %+v", established, float64(w.now)/1e9, w.ends[0].m.c)
+			t.Logf("%d established, over at %.1f s; %+v", established, float64(w.now)/1e9, w.sides[0].m.c)
 		})
 	}
 }
 
-// TestSameSeedSameRun: nothing in the CM depends on anything but its inputs.
-func TestSameSeedSameRun(t *testing.T) {
+// TestReproducible: the CM depends on nothing but its inputs.
+func TestReproducible(t *testing.T) {
 	plan := wirePlan{0.1, 0.1, 0.1, 200}
 	a, b := runWorld(t, 5, plan), runWorld(t, 5, plan)
-	if a.now != b.now || a.seq != b.seq || a.ends[0].m.c != b.ends[0].m.c || a.ends[1].m.c != b.ends[1].m.c {
+	if a.now != b.now || a.seq != b.seq || a.sides[0].m.c != b.sides[0].m.c || a.sides[1].m.c != b.sides[1].m.c {
 		t.Error("two runs of one seed differ")
 	}
 }
