@@ -146,10 +146,9 @@ func TestQueueDepths(t *testing.T) {
 	}
 }
 
-// Inline data is copied by the post: the caller's buffer is free at once (IBA 11.4.1.1). Without it
-// the memory is read when the packet leaves, and again for a retransmission.
-// A post to an empty queue begins again at the QP's first slot, whatever was posted before; while something is under way the slots
-// go round, and each work request keeps its own.
+// PostSend copies inline data: the caller may reuse its buffer at once (IBA 11.4.1.1). Other memory
+// is read when the packet is sent, and again for a retransmission. A post to an empty queue starts
+// at the QP's first slot. Otherwise the slots go around, and each work request keeps its own.
 func TestEmptyQueueBeginsAgain(t *testing.T) {
 	c := newCable(t, RC, 1024)
 	q := c.a

@@ -10,8 +10,8 @@ import (
 
 const tick = Time(1) << tickShift
 
-// silence is a pair whose requests all vanish; it runs until the WR fails or d passed, and returns
-// when each Local ACK Timeout struck.
+// dropAnswers runs a pair whose requests are all lost, until the work request fails or d has
+// passed. It returns the times of the Local ACK Timeouts.
 func dropAnswers(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time) {
 	w = newWorld(t, 1)
 	w.filter = func(int, *bth.Packet) bool { return false }
@@ -26,9 +26,9 @@ func dropAnswers(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time)
 	return w, at
 }
 
-// IBA 9.7.6.1.3: with no answer at all, the Local ACK Timeout (4.096 us x 2^t) strikes 1 + retry_cnt
-// times, each a whole time-out after the one before; the last of them fails the request. Probes,
-// which go out in between, neither count nor move it.
+// IBA 9.7.6.1.3: without any answer, the Local ACK Timeout (4.096 us x 2^t) expires 1 + retry_cnt
+// times in intervals of a whole timeout. The last one fails the request. Probes in between neither
+// count nor change it.
 func TestRetryCount(t *testing.T) {
 	for _, timeout := range []uint8{1, 8, 12, 14} {
 		for _, retry := range []uint8{0, 1, 3, 7} {
@@ -40,7 +40,7 @@ func TestRetryCount(t *testing.T) {
 			}
 			one := Time(bth.AckTimeout(timeout))
 			for i, d := range at {
-				// The wheel rounds each up to its tick, never down.
+				// The timer wheel rounds each up to its tick, never down.
 				if min := one * Time(i+1); d < min || d > min+Time(i+2)*tick {
 					t.Errorf("%s: time-out %d at %v, due at %v", what, i, time.Duration(d), time.Duration(min))
 				}
@@ -55,8 +55,8 @@ func TestRetryCount(t *testing.T) {
 	}
 }
 
-// IBA 9.7.6.1.3: timeout 0 means that the timer never strikes. Probes end after maxProbes, so that
-// a QP whose peer is gone costs nothing for ever after.
+// IBA 9.7.6.1.3: timeout 0 means that the timer never expires. Probes end after maxProbes, so a QP
+// whose peer is gone costs nothing in the long run.
 func TestNoTimeout(t *testing.T) {
 	w, at := dropAnswers(t, 3600*second, func(a *Attr) { a.Timeout = AckNever })
 	e := w.ends[0]
@@ -71,13 +71,13 @@ func TestNoTimeout(t *testing.T) {
 	}
 }
 
-// Progress refills the retries: retry_cnt counts time-outs in a row (IBA 9.7.6.1.3).
+// Progress resets the retries: retry_cnt counts timeouts in a row (IBA 9.7.6.1.3).
 func TestRetriesInARow(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout, at.RetryCnt, at.PathMTU = 10, 1, 256 })
 	e, peer := w.ends[0], w.ends[1]
-	// The responder hears a packet only after its first time-out: each of the message's 6 packets
-	// costs one, and one is what may be lost in a row.
+	// The responder receives a packet only after its first timeout. Each of the message's 6 packets
+	// costs one timeout, and one in a row is allowed.
 	seen := map[bth.PSN]uint64{}
 	w.filter = func(from int, p *bth.Packet) bool {
 		if from == 1 {
@@ -102,7 +102,7 @@ func TestRetriesInARow(t *testing.T) {
 	}
 }
 
-// After a time-out the oldest packet goes first and alone; its answer releases the rest.
+// After a timeout the oldest packet is sent alone. Its answer releases the rest.
 func TestTimeoutSendsOneFirst(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Timeout = 4 }) // 65.5 us: before any probe
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
@@ -115,9 +115,9 @@ func TestTimeoutSendsOneFirst(t *testing.T) {
 	k.completes("1 success RDMA_WRITE 8B")
 }
 
-// A probe asks long before the time-out: a lost ACK, and a lost packet, cost a round trip or so.
+// A probe is sent long before the timeout: a lost ACK or packet costs about one round trip.
 func TestProbeRepairsEarly(t *testing.T) {
-	for _, lose := range []int{0, 1} { // 0: the requests' end, 1: the answers'
+	for _, lose := range []int{0, 1} { // 0: lose requests, 1: lose responses
 		w := newWorld(t, 1)
 		a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout = 20 }) // 4.3 s
 		e := w.ends[0]
@@ -143,7 +143,7 @@ func TestProbeRepairsEarly(t *testing.T) {
 	}
 }
 
-// Whatever makes a QP go back ends the calm for a second: a probe, a sequence NAK, an RNR NAK.
+// Every go-back ends the calm for a second: a probe, a sequence NAK, an RNR NAK.
 func TestCalm(t *testing.T) {
 	for name, trouble := range map[string]func(k *talk){
 		"probe": func(k *talk) { k.now += initialRTO + tick },
@@ -165,7 +165,8 @@ func TestCalm(t *testing.T) {
 	}
 }
 
-// Both ends hear of a gap, and expect more for a while. A peer that is only slow, or has no receive posted, is none.
+// Both sides notice a gap and expect more for a while. A slow peer, or one without a receive, does
+// not count.
 func TestGaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(k *talk)
@@ -191,8 +192,9 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// A probe came too early if the answer acknowledges packets that have not been sent again (RFC 5682): sending goes on where it was, in the midst
-// of a message, too. An answer to the probed packet alone proves nothing, and the others go again; so they do with a READ among them.
+// A probe was too early if the answer acknowledges packets that were not retransmitted (RFC 5682).
+// Sending then continues where it was, even within a message. An answer to only the probed packet
+// proves nothing, and the others are retransmitted; so they are if a READ is among them.
 func TestProbeTooEarly(t *testing.T) {
 	probed := func(sizes ...int) *talk {
 		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 256 })
@@ -241,7 +243,7 @@ func TestProbeTooEarly(t *testing.T) {
 	k.hears("RDMA READ Request +2 dma=8 ask")
 }
 
-// Probes without an answer come at doubling distances.
+// Probes without an answer come at doubling intervals.
 func TestProbesBackOff(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout = 0 })
@@ -262,7 +264,7 @@ func TestProbesBackOff(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.2.8: after an RNR NAK nothing is sent for at least the time of its code; then the
+// IBA 9.7.5.2.8: after an RNR NAK nothing is sent for at least the time of its code. Then the
 // requester starts at the refused packet. The table is the architecture's.
 func TestRNRTimerTable(t *testing.T) {
 	for code := range uint8(32) {
@@ -284,14 +286,15 @@ func TestRNRTimerTable(t *testing.T) {
 			t.Fatalf("code %d: next time-out at %v, RNR delay ends at %v", code, next, start+delay)
 		}
 		k.now = next
-		k.hears("SEND Only +0 ask 8B") // one packet asks whether there is a receive by now
+		k.hears("SEND Only +0 ask 8B") // one packet tests whether there is a receive
 		k.say(ack(0))
 		k.hears("SEND Only +1 ask 8B")
 	}
 }
 
-// A peer that posts no receive is asked ever more seldom: its timer is the least to wait (IBA 9.7.5.2.8), which doubles after every eight refusals in
-// a row, up to a tenth of a second. Progress brings it back.
+// If the peer posts no receive, retries become less frequent: the wait starts with the peer's timer
+// (IBA 9.7.5.2.8) and doubles after every eight refusals in a row, up to a tenth of a second.
+// Progress resets it.
 func TestRNRWaitsGrow(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
 	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
@@ -322,7 +325,7 @@ func TestRNRWaitsGrow(t *testing.T) {
 	ask(1, least)
 }
 
-// The wait never falls below the peer's timer, the longest included, and grows no further than it may.
+// The wait is never shorter than the peer's timer, even the longest, and is bounded.
 func TestRNRWaitOfEveryTimer(t *testing.T) {
 	for code := range uint8(32) {
 		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
@@ -343,7 +346,8 @@ func TestRNRWaitOfEveryTimer(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.2.8: rnr_retry counts the RNR NAKs in a row that are survived; 7 is without end.
+// IBA 9.7.5.2.8: rnr_retry is the number of RNR NAKs in a row before the QP fails; 7 means no
+// limit.
 func TestRNRRetryCount(t *testing.T) {
 	for _, retry := range []uint8{0, 1, 6, 7} {
 		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = retry })
@@ -369,7 +373,7 @@ func TestRNRRetryCount(t *testing.T) {
 	}
 }
 
-// The count is of RNR NAKs in a row: progress refills it. Time-outs have a count of their own.
+// Progress resets the count of RNR NAKs. Timeouts have their own count.
 func TestRNRRetriesInARow(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry, a.RetryCnt = 1, 0 })
 	for i := range 5 {
@@ -383,7 +387,8 @@ func TestRNRRetriesInARow(t *testing.T) {
 	}
 }
 
-// Duplicates of an RNR NAK count once; while the timer runs no loss is acted on; a late ACK ends it.
+// Duplicates of an RNR NAK count once. While the timer runs, losses are ignored. A late ACK ends
+// it.
 func TestWhileRNRTimerRuns(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = 1 })
 	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
@@ -396,26 +401,26 @@ func TestWhileRNRTimerRuns(t *testing.T) {
 	k.hears("SEND Only +1 ask 8B")
 }
 
-// An RNR NAK that meets a QP whose RNR time is over, though the timer's tick has not struck, is a
-// new one: it is counted, and it stops sending.
+// An RNR NAK after the end of the RNR time, but before the timer's tick, is a new one: it counts,
+// and stops sending.
 func TestRNRNAKJustAfterTheTimer(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpSend, 8))
 	k.listen()
 	k.say(rnr(0, 1)) // 10 us; a tick is 16
 	k.now += 10_000
-	k.post(k.wr(2, OpSend, 8))     // a doorbell gives the QP its turn before the tick
-	k.hears("SEND Only +0 ask 8B") // one packet asks
+	k.post(k.wr(2, OpSend, 8))     // a doorbell schedules the QP before the tick
+	k.hears("SEND Only +0 ask 8B") // one packet tests
 	start := k.now
 	k.say(rnr(0, 16)) // 2.56 ms
 	k.now = start + 2_000_000
 	k.hears()
 	k.now = start + 2_560_000 + tick
-	k.hears("SEND Only +0 ask 8B") // one packet asks
+	k.hears("SEND Only +0 ask 8B") // one packet tests
 	k.equal("probes", k.Counters().Probes, uint64(0))
 }
 
-// End to end: a receive that comes late costs RNR NAKs, not the connection.
+// End to end: a receive that is posted late costs RNR NAKs, but not the connection.
 func TestRNREndToEnd(t *testing.T) {
 	w := newWorld(t, 1)
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.MinRNRTimer, at.RNRRetry = 12, 7 })

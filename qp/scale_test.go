@@ -14,7 +14,7 @@ import (
 	"github.com/gorxe/gorxe/qp/sched"
 )
 
-// What a message touches lies in the lines that prefetch.go fetches, and a WQE is a line.
+// What a message uses lies in the cache lines that prefetch.go prefetches, and a WQE is a line.
 func TestLayout(t *testing.T) {
 	var q QP
 	in := func(name string, at uintptr, from, lines uintptr) {
@@ -51,7 +51,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// crowd makes n pairs of RC QPs, with short queues.
+// crowd makes n pairs of RC QPs with short queues.
 func (w *world) crowd(n int, change ...func(*InitAttr, *Attr)) (as, bs []*QP) {
 	small := func(ia *InitAttr, _ *Attr) {
 		ia.SQDepth, ia.RQDepth, ia.MaxSendSGE, ia.MaxRecvSGE, ia.MaxInline = 4, 1, 1, 1, 0
@@ -63,7 +63,7 @@ func (w *world) crowd(n int, change ...func(*InitAttr, *Attr)) (as, bs []*QP) {
 	return as, bs
 }
 
-// heap is what lives on it.
+// heap returns the number of live bytes on the heap.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -71,8 +71,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// An idle RC QP takes at most 1 KiB beyond the rings that its owner asked for, however many there are and however many READs and
-// atomics were agreed on.
+// An idle RC QP takes at most 1 KiB besides its rings, whatever the number of QPs and of
+// outstanding READs and atomics.
 func TestFootprint(t *testing.T) {
 	for _, n := range []int{100, 3000, 11000} {
 		w := newWorld(t, 1)
@@ -90,8 +90,8 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// A million packets to QPNs that are nobody's, and to keys that are: each is dropped after a bounded number of probes; nothing grows
-// and nothing is allocated.
+// A million packets to unknown QPNs or keys: each is dropped after a bounded number of lookups,
+// nothing grows and nothing is allocated.
 func TestMillionStaleNames(t *testing.T) {
 	w := newWorld(t, 1)
 	as, bs := w.crowd(2000)
@@ -144,8 +144,8 @@ func TestMillionStaleNames(t *testing.T) {
 	runtime.KeepAlive(as)
 }
 
-// Any packet may be foreseen, to any QP: of another transport, cut short, for a receive that is or is not there, from an SRQ or not.
-// Nothing changes by it.
+// Any packet to any QP may be prefetched: of another transport, truncated, with or without a
+// receive or SRQ. It changes nothing.
 func TestForeseeTakesAnything(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[1]
@@ -173,7 +173,7 @@ func TestForeseeTakesAnything(t *testing.T) {
 				bth.PutBTH(b, &bth.BTHFields{Opcode: bth.Opcode(op), DestQP: q.QPN()})
 				bth.PutRETH(b[bth.HeaderLen:], 64, bth.RKey(e.mr.RKey()), 64)
 				if b = b[:n]; n < bth.HeaderLen {
-					b = nil // Glance gives no less than a BTH
+					b = nil // PeekBTH returns at least a BTH
 				}
 				packets = append(packets, b)
 			}
@@ -185,8 +185,9 @@ func TestForeseeTakesAnything(t *testing.T) {
 	}
 }
 
-// The engine looks ahead in the order of the turns: each QP is in the chain a window before it is served at most, and its links follow
-// each other at parts of the window: QP, WQE, key, region, payload.
+// The engine prefetches in the order in which it serves QPs: a QP enters the chain at most a window
+// before it is served, and its links follow at fractions of the window: QP, WQE, key, region,
+// payload.
 func TestChainRunsAheadOfTurns(t *testing.T) {
 	const n, turns = 200, 1000
 	for _, window := range []uint32{1, 2, 4, 8, 32} {
@@ -208,7 +209,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 		)
 		for served < turns {
 			if tx := e.PollTransmit(w.now, buf[:]); tx == nil || e.runq.Len() <= fewQPs {
-				break // so few have something left that nothing is fetched
+				break // so few QPs have packets that nothing is prefetched
 			}
 			if e.serving == nil || e.serving == last {
 				continue
@@ -225,7 +226,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 					t.Fatalf("window %d: link %d is %d QPs behind, want %d at most", window, link+1, lag, most)
 				}
 			}
-			if served < n { // from the second time round on all is even
+			if served < n { // from the second round on all is even
 				continue
 			}
 			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last)
@@ -239,8 +240,8 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 	}
 }
 
-// A batch is looked through as a whole before any of it is handled: whose each packet is, which key it names, whether it may take a
-// receive.
+// Prefetch examines the whole batch before any packet is handled: the QP of each packet, its key,
+// and whether it may take a receive.
 func TestForeseeFindsThemAll(t *testing.T) {
 	w := newWorld(t, 1)
 	_, bs := w.crowd(2100) // more than stay in the caches
@@ -269,12 +270,12 @@ func TestForeseeFindsThemAll(t *testing.T) {
 	}
 }
 
-// With 10,000 QPs that all have more to send than they may, each has its turn of at most a chunk and a packet, and waits for not
-// more than one such turn of each other.
+// If 10,000 QPs have much to send, each is served for at most a quantum and a packet, and waits for
+// at most one such service of each other QP.
 func TestTurnsAreFair(t *testing.T) {
 	const n, rounds = 10_000, 3
 	w := newWorld(t, 1)
-	// Nothing is acknowledged, so the window has to hold what the turns take.
+	// Nothing is acknowledged, so the window must hold everything that is sent.
 	as, _ := w.crowd(n, func(_ *InitAttr, at *Attr) { at.PathMTU = 1024 })
 	e := w.ends[0]
 	wr := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 60<<10)}}
@@ -287,13 +288,13 @@ func TestTurnsAreFair(t *testing.T) {
 	e.HandleDoorbells(w.now)
 	var (
 		buf          [8192]byte
-		sent, last   [n]int // bytes that had left in all at the end of a QP's latest turn
+		sent, last   [n]int // bytes sent by all QPs at the end of a QP's latest service
 		total        int
 		current      = -1
 		turn         int
 		maxPacketLen int
 	)
-	const most = quantum + maxPacket // of a turn
+	const most = quantum + maxPacket // for one service
 	for range rounds * n * (quantum/1024 + 1) {
 		tx := e.PollTransmit(w.now, buf[:])
 		if tx == nil {
@@ -324,8 +325,8 @@ func TestTurnsAreFair(t *testing.T) {
 	}
 }
 
-// Idle QPs cost nothing: with 20,000 of them an engine's turn does as much as without, in work counted: QPs visited by the run queue,
-// timers that strike, packets.
+// Idle QPs cost nothing: with 20,000 of them a step does the same work as without, counted in QPs
+// popped from the run queue, timers and packets.
 func TestTurnsAmongIdleQPs(t *testing.T) {
 	work := func(idle int) string {
 		w := newWorld(t, 1)
@@ -354,9 +355,9 @@ func TestTurnsAmongIdleQPs(t *testing.T) {
 	}
 }
 
-// QPs in trouble cost the others nothing that grows: a dead peer, a peer without receives (RNR), and one that refuses everything
-// as out of sequence. What the healthy QPs achieve in the same time stays the same, and each of the troubled sends
-// few packets in vain.
+// Failing QPs do not slow down the others: a dead peer, a peer without receives (RNR), and one that
+// refuses everything as out of sequence. The other QPs achieve the same in the same time, and each
+// failing QP sends few useless packets.
 func TestTroubleStaysAtHome(t *testing.T) {
 	const healthy, each = 20, 40
 	for _, trouble := range []string{"dead", "rnr", "storm"} {
@@ -410,7 +411,8 @@ func TestTroubleStaysAtHome(t *testing.T) {
 	}
 }
 
-// The default window is the paper's formula with what was measured, twice, rounded up to a power of two; see DefaultPrefetch.
+// The default window is twice the result of the paper's formula with measured values, rounded up to
+// a power of two; see DefaultPrefetch.
 func TestDefaultWindow(t *testing.T) {
 	const turn, kinds, delay = 300e-9, 5, 200 * time.Nanosecond
 	least := sched.Window(64, 64/turn, kinds, delay)

@@ -11,10 +11,10 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// TestRandomTraffic is a small simulation of the engine alone: one RC pair, random operations in
-// both directions, a wire that loses, repeats and reorders. Everything completes once and in
-// order, memory ends up as if nothing had happened, atomics count exactly. The simulation of the
-// whole stack is in fuzz/sim.
+// TestRandomTraffic is a small simulation of the engine alone: an RC pair, random operations in
+// both directions, and a wire that loses, duplicates and reorders packets. Everything completes
+// once and in order, memory has the right contents, and atomics count exactly. The simulation of
+// the whole stack is in fuzz/sim.
 func TestRandomTraffic(t *testing.T) {
 	n := 300
 	if testing.Short() {
@@ -38,8 +38,8 @@ func randomTraffic(t *testing.T, seed uint64) {
 		at.Timeout = 12
 	})
 	qs := [2]*QP{a, b}
-	// Regions of each end's memory: 0..256K written by the peer, 256K..512K source, 512K.. READ
-	// results, the last 4096 bytes hold counters for atomics and words for ATOMIC WRITEs.
+	// Each end's memory: 0 to 256K is written by the peer, 256K to 512K is the source, READ results
+	// start at 512K, and the last 4096 bytes hold counters for atomics and words for ATOMIC WRITEs.
 	const region = 256 << 10
 	var want [2][]byte
 	for i := range want {
@@ -56,7 +56,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 	var adds [2]uint64
 	const counter = 1<<20 - 4096
 	const words = counter + 512
-	var last [2][16]uint64 // what an ATOMIC WRITE stored last, by word
+	var last [2][16]uint64 // the last value of an ATOMIC WRITE, by word
 	var windows [2]*mr.Window
 	var bound [2]bth.RKey
 	for i, e := range w.ends {
@@ -84,13 +84,13 @@ func randomTraffic(t *testing.T, seed uint64) {
 			wr.RemoteAddr, wr.RKey = peer.remote(words + 8*at)
 			last[1-i][at] = v
 			return op{wr: wr}
-		case 6: // a window of type 2, bound and invalidated by turns: each would fail out of order or twice
+		case 6: // a window of type 2, bound and invalidated in turn: each would fail out of order or twice
 			if wr.SGEs = nil; bound[i] != 0 {
 				wr.Op, wr.InvKey, bound[i] = OpLocalInv, bound[i], 0
 				return op{wr: wr}
 			}
 			key, err := e.mrs.NextRKey(windows[i])
-			if err != nil { // as many as may wait have not run yet
+			if err != nil { // the maximum number has not run yet
 				wr.Op = OpSend
 				return op{wr: wr}
 			}

@@ -2,8 +2,8 @@ package qp
 
 import "testing"
 
-// A QP whose last packet has left has no turn any more: who asks HasTransmit need not ask PollTransmit in vain. What it owes is not forgotten: an
-// ACK that nobody waits for leaves when its time has come.
+// A QP that has sent its last packet leaves the run queue, so HasTransmit is accurate. A pending
+// response is not forgotten: an unrequested ACK is sent when it is due.
 func TestSpentQPStands(t *testing.T) {
 	k := newTalk(t, RC)
 	for _, owes := range []bool{false, true} {

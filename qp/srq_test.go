@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// srqTalk is a conversation with a QP that takes its receives from an SRQ of depth 8.
+// srqTalk is a talk with a QP that uses an SRQ of depth 8.
 func srqTalk(t *testing.T, typ Type) (*talk, *SRQ) {
 	t.Helper()
 	k := newTalk(t, typ)
@@ -27,8 +27,8 @@ func (k *talk) stock(srq *SRQ, ids ...uint64) {
 	}
 }
 
-// IBA 10.2.9: QPs that share an SRQ take its receives in the order in which their messages begin;
-// each completes where its QP says. A half-received message keeps the one it took.
+// IBA 10.2.9: QPs that share an SRQ take its receives in the order in which their messages start,
+// and each completes in its QP's CQ. A partly received message keeps its receive.
 func TestSRQSharedByTwoQPs(t *testing.T) {
 	k, srq := srqTalk(t, RC)
 	cq2, err := NewCQ(16)
@@ -61,8 +61,8 @@ func TestSRQSharedByTwoQPs(t *testing.T) {
 	k.equal("the second QP's", wcText(wcs[0]), "4 success RECV 257B")
 }
 
-// IBA 10.2.9.1: the limit event comes once, when fewer receives than the limit are left; it has to
-// be armed anew.
+// IBA 10.2.9.1: the limit event is raised once, when fewer receives than the limit are left. It
+// must be armed again.
 func TestSRQLimit(t *testing.T) {
 	k, srq := srqTalk(t, RC)
 	k.stock(srq, 1, 2, 3, 4, 5, 6)
@@ -90,8 +90,9 @@ func TestSRQLimit(t *testing.T) {
 	}
 }
 
-// IBA 11.6.3.1: a QP with an SRQ that goes to ERR raises LAST_WQE_REACHED when it will take no more
-// receives. What lies in the SRQ belongs to the others: only a half-received message is flushed.
+// IBA 11.6.3.1: a QP with an SRQ that goes to ERR raises LAST_WQE_REACHED when it takes no more
+// receives. The receives in the SRQ belong to the other QPs: only that of a partly received message
+// is flushed.
 func TestLastWQEReached(t *testing.T) {
 	k, srq := srqTalk(t, RC)
 	k.stock(srq, 1, 2)
@@ -110,7 +111,7 @@ func TestLastWQEReached(t *testing.T) {
 	k.completes("1 success RECV 0B", "2 success RECV 0B", "3 Work Request Flushed Error")
 }
 
-// Posting to the QP itself is refused; the SRQ has bounds of its own.
+// Receives cannot be posted to the QP itself. The SRQ has its own limits.
 func TestSRQPosting(t *testing.T) {
 	k, srq := srqTalk(t, RC)
 	if _, err := k.q.PostRecv([]RecvWR{{}}); !errors.Is(err, ErrHasSRQ) {
@@ -131,8 +132,8 @@ func TestSRQPosting(t *testing.T) {
 	}
 }
 
-// IBA 10.2.9: an SRQ belongs to a PD, and its receives are checked against that one, though the QP
-// that uses them may be of another.
+// IBA 10.2.9: an SRQ belongs to a PD, against which its receives are checked, even if the QP
+// belongs to another.
 func TestSRQOfAnotherPD(t *testing.T) {
 	k := newTalk(t, RC)
 	pd2, err := k.mrs.AllocPD()
@@ -159,8 +160,8 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	}
 }
 
-// The known killer: an SRQ that two QPs drain between a look and a take. Whoever comes last is
-// refused, nothing is taken twice.
+// Two QPs empty an SRQ at the same time, which is a known bug in other stacks. The last one is
+// refused, and no receive is used twice.
 func TestSRQDrainedBetweenQPs(t *testing.T) {
 	k, srq := srqTalk(t, UC)
 	k.stock(srq, 1)

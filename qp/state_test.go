@@ -11,13 +11,13 @@ func (k *talk) modify(st State) error {
 	return k.q.Modify(k.now, &Attr{State: st}, AttrState)
 }
 
-// IBA 10.3.1.7: entering ERR completes everything posted with a flush error, each queue in its own
-// order; the timer stops and nothing is sent.
+// IBA 10.3.1.7: entering ERR completes everything posted with a flush error, in the order of each
+// queue. The timer stops and nothing is sent.
 func TestFlushOnEnteringErr(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(8, 8)
 	quiet := k.wr(2, OpWrite, 8)
-	quiet.Flags = 0 // flushed ones always get a CQE
+	quiet.Flags = 0 // flushed requests always get a CQE
 	k.post(k.wr(1, OpRead, 8), quiet, k.wr(3, OpSend, 8))
 	k.listen()
 	must(t, k.modify(Err))
@@ -32,11 +32,11 @@ func TestFlushOnEnteringErr(t *testing.T) {
 	k.completes()
 }
 
-// IBA 10.3.1.7: posting in ERR succeeds, and what is posted is flushed; receives too.
+// IBA 10.3.1.7: posting in ERR succeeds, and the requests and receives are flushed.
 func TestPostingInErr(t *testing.T) {
 	k := newTalk(t, RC)
 	must(t, k.modify(Err))
-	must(t, k.modify(Err)) // again: nothing happens twice
+	must(t, k.modify(Err)) // a second time has no effect
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8))
 	k.recvs(8)
 	k.completes()
@@ -46,7 +46,7 @@ func TestPostingInErr(t *testing.T) {
 	k.hears()
 }
 
-// A message half received is flushed as one receive.
+// The receive of a partly received message is flushed once.
 func TestFlushOfHalfReceivedMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
@@ -56,8 +56,8 @@ func TestFlushOfHalfReceivedMessage(t *testing.T) {
 	k.completes("1 Work Request Flushed Error", "2 Work Request Flushed Error")
 }
 
-// IBA 10.3.1.1: RESET forgets everything, without completions; the QP can be connected anew, from
-// other PSNs, and works.
+// IBA 10.3.1.1: RESET discards everything without completions. The QP can be connected again with
+// other PSNs.
 func TestResetForgets(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
@@ -81,7 +81,7 @@ func TestResetForgets(t *testing.T) {
 	k.completes("3 success RDMA_WRITE 8B")
 }
 
-// A slot that held a failed request is as good as new after RESET.
+// After RESET a slot of a failed request can be used again.
 func TestResetForgetsFailures(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth = 1 })
 	m, _ := k.region(k.pd, 64, 0)
@@ -96,8 +96,8 @@ func TestResetForgetsFailures(t *testing.T) {
 	k.hears("SEND Only +0 ask 8B")
 }
 
-// IBA 10.3.1.5: in SQD what has begun is finished, whatever it takes; then SQ_DRAINED is raised, and
-// nothing new starts before RTS. Requests can be posted all the while.
+// IBA 10.3.1.5: in SQD requests in progress are completed. Then SQ_DRAINED is raised, and nothing
+// new starts before RTS. Requests can be posted all the time.
 func TestDrain(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpRead, 8))
@@ -122,14 +122,15 @@ func TestDrain(t *testing.T) {
 	k.raises()
 }
 
-// A message is drained when it is whole, not when the packets sent so far are acknowledged.
+// The queue is drained when the message is complete, not when the packets sent so far are
+// acknowledged.
 func TestDrainWaitsForTheWholeMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 600))
 	k.HandleDoorbells(k.now)
 	var buf [2048]byte
 	k.PollTransmit(k.now, buf[:])
-	k.say(ack(0)) // nothing in flight, two packets to come
+	k.say(ack(0)) // nothing in flight, two packets to send
 	must(t, k.modify(SQD))
 	k.raises()
 	k.hears("RDMA WRITE Middle +1 256B", "RDMA WRITE Last +2 ask 88B")
@@ -147,7 +148,7 @@ func TestDrainWaitsForTheWholeMessage(t *testing.T) {
 	u.raises("SQ_DRAINED")
 }
 
-// An idle send queue is drained at once. The responder goes on in SQD.
+// An idle send queue is drained at once. The responder works in SQD.
 func TestDrainOfIdleQueue(t *testing.T) {
 	for _, typ := range []Type{RC, UC, UD} {
 		k := newTalk(t, typ)
@@ -162,8 +163,8 @@ func TestDrainOfIdleQueue(t *testing.T) {
 	k.hears("ACK +0 msn=1")
 }
 
-// IBA 10.3.1.5: attributes change in SQD only once the queue has drained, for what is in flight was
-// begun under the old ones; and what the responder still owes is not forgotten.
+// IBA 10.3.1.5: in SQD attributes change only after the queue has drained, because requests in
+// progress started with the old ones. Pending responses are not lost.
 func TestModifyWhileDraining(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpRead, 8))
@@ -184,7 +185,8 @@ func TestModifyWhileDraining(t *testing.T) {
 	must(t, k.q.Modify(k.now, &a, AttrState|AttrMaxDestRdAtomic))
 }
 
-// Saved results outlive a change of their number: an atomic whose answer was lost is still answered.
+// Saved results are kept when their number changes: an atomic whose response was lost is still
+// answered.
 func TestSavedResultsOutliveModify(t *testing.T) {
 	k := newTalk(t, RC) // 4 saved
 	for i := range 3 {
@@ -199,13 +201,13 @@ func TestSavedResultsOutliveModify(t *testing.T) {
 	k.hears("ATOMIC Acknowledge +1 msn=2 orig=1")
 	k.say(k.fetchAdd(0, 0, 1))
 	k.hears()
-	k.say(k.fetchAdd(3, 0, 1), k.fetchAdd(1, 0, 1)) // the newest pushed the oldest out
+	k.say(k.fetchAdd(3, 0, 1), k.fetchAdd(1, 0, 1)) // the newest replaced the oldest
 	k.hears("ATOMIC Acknowledge +3 msn=4 orig=3")
 	k.equal("word", k.word(0), uint64(4))
 }
 
-// IBA 11.4.1.1, 9.5: a fenced request starts when the READs and atomics before it are done; WRITEs
-// and SENDs it does not wait for.
+// IBA 11.4.1.1, 9.5: a fenced request starts when earlier READs and atomics are complete. It does
+// not wait for WRITEs and SENDs.
 func TestFence(t *testing.T) {
 	k := newTalk(t, RC)
 	fenced := k.wr(4, OpSend, 8)
@@ -224,7 +226,7 @@ func TestFence(t *testing.T) {
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "SEND Only +1 ask 8B")
 }
 
-// The fence holds when the READ before it has to be repeated.
+// The fence works if the READ before it must be retransmitted.
 func TestFenceAcrossRetry(t *testing.T) {
 	k := newTalk(t, RC)
 	fenced := k.wr(2, OpSend, 8)
@@ -238,9 +240,9 @@ func TestFenceAcrossRetry(t *testing.T) {
 	k.hears("SEND Only +2 ask 8B")
 }
 
-// IBA 10.3.1.6: on UC and UD an error of the send queue takes only that queue down (SQE): the failed
-// request and those behind it complete, those posted from now on are flushed, receiving goes on; RTS
-// brings sending back.
+// IBA 10.3.1.6: on UC and UD an error of the send queue stops only that queue (SQE): the failed
+// request and those after it complete, new ones are flushed, receiving continues, and RTS enables
+// sending again.
 func TestSendQueueError(t *testing.T) {
 	for _, typ := range []Type{UC, UD} {
 		k := newTalk(t, typ)

@@ -6,9 +6,9 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// An answer that jumps over a READ asks for it anew (IBA 9.7.6.1), but once: answers that were on
-// their way when the READ was asked for again tell nothing new. Believing each would make more
-// answers of every answer, until the path is full of them; that took down QPs on lossy links.
+// A response that skips a READ requests the READ again (IBA 9.7.6.1), but only once: responses that
+// were in flight at that time tell nothing new. If each counted, each response would cause more
+// responses, until the path is full of them and QPs fail on lossy links.
 func TestStaleAnswersDoNotMultiply(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC)
@@ -21,7 +21,7 @@ func TestStaleAnswersDoNotMultiply(t *testing.T) {
 	w.post(a, read, write)
 	w.idle(20_000)
 	sent := w.pkts
-	for range 100 { // the responder acknowledges the WRITE again and again; the READ's answer is lost
+	for range 100 { // the responder acknowledges the WRITE repeatedly; the READ's response is lost
 		b := make([]byte, bth.RCAck.Info().HeaderLen)
 		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: a.QPN(), PSN: wirePSN(a.max - 1)})
 		bth.PutAETH(b[bth.HeaderLen:], bth.ACKNoLimit, 2)

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The QP table against a map, with QPNs from a small range so that they collide, all over the
-// 24 bits, and such as a user may choose to crowd a few buckets.
+// The QP table against a map, with QPNs from a small range so that they collide, from all 24 bits,
+// and with QPNs that a user chose to overflow a few buckets.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		var table qpTable
@@ -41,7 +41,7 @@ func TestTableAgainstMap(t *testing.T) {
 	})
 }
 
-// alike are QPNs that all belong to one bucket, also of a large table: those with the least hashes.
+// alike are QPNs that belong to one bucket even of a large table: those with the smallest hashes.
 var alike = func() (list []uint32) {
 	var table qpTable
 	table.init(1 << 16)
@@ -54,8 +54,9 @@ var alike = func() (list []uint32) {
 	return list[:100]
 }()
 
-// A look-up reads one line for a QPN that the engine drew. A user may choose a hundred that crowd one bucket, and pays for it in longer
-// look-ups of these; the table grows with the QPs and not with such malice.
+// A lookup reads one line for a QPN that the engine drew. If a user chooses a hundred QPNs of one
+// bucket, only lookups of these take longer. The size of the table depends on the number of QPs
+// only.
 func TestTableIsCompact(t *testing.T) {
 	e := newWorld(t, 1).ends[0]
 	for range 10_000 {
@@ -85,7 +86,7 @@ func TestTableIsCompact(t *testing.T) {
 	}
 }
 
-// Nothing is left of QPs that are gone, neither in their buckets nor in those that they were crowded out of.
+// Destroyed QPs leave nothing behind, neither in their own bucket nor in others.
 func TestTableForgets(t *testing.T) {
 	var table qpTable
 	table.init(1 << 16)
@@ -106,7 +107,7 @@ func TestTableForgets(t *testing.T) {
 	}
 }
 
-// freeQPN draws until it has one that is free and not reserved.
+// freeQPN draws until it finds a QPN that is free and not reserved.
 func TestQPNsAreFree(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]

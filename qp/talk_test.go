@@ -10,19 +10,19 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// talk is a conversation with one QP: the test plays its peer by hand. It says packets and hears
+// talk is a scripted exchange with one QP: the test acts as its peer. It says packets and hears
 // what the QP sends, as text:
 //
 //	k.say(pkt{op: bth.RCWriteOnly, psn: 0, ...})
 //	k.hears("ACK +0 msn=1")
 //
-// PSNs are counted from base, which lies just before the wrap, so that most tests cross it.
+// PSNs are counted from base, which is just before the wrap, so most tests cross it.
 type talk struct {
 	*world
 	*end
 	q     *QP
 	base  bth.PSN
-	saved []byte // the memory as it was at the last snapshot
+	saved []byte // the memory at the last snapshot
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	talkMTU = 256
 )
 
-// newTalk makes a QP in RTS. change may alter how it is made and connected.
+// newTalk creates a QP in RTS. change may modify its parameters and attributes.
 func newTalk(t testing.TB, typ Type, change ...func(*InitAttr, *Attr)) *talk {
 	t.Helper()
 	w := newWorld(t, 1)
@@ -39,7 +39,7 @@ func newTalk(t testing.TB, typ Type, change ...func(*InitAttr, *Attr)) *talk {
 	return k
 }
 
-// renew goes on with a fresh QP.
+// renew replaces the QP with a new one.
 func (k *talk) renew(typ Type, change ...func(*InitAttr, *Attr)) {
 	k.t.Helper()
 	e := k.end
@@ -54,14 +54,14 @@ func (k *talk) renew(typ Type, change ...func(*InitAttr, *Attr)) {
 	must(k.t, err)
 	e.qp, k.q, k.base = q, q, at.RQPSN
 	k.connect(q, at, 1, peerQPN)
-	k.hears() // the QP's first turn
+	k.hears() // serves the QP for the first time
 }
 
-// pkt is a packet that the test says.
+// pkt is a packet from the test.
 type pkt struct {
 	op        bth.Opcode
 	psn       int  // counted from base
-	noAck     bool // AckReq clear
+	noAck     bool // clear AckReq
 	solicited bool
 	va        uint64
 	key       bth.RKey
@@ -84,7 +84,7 @@ type pkt struct {
 	ipv4      bool
 }
 
-// wire is the packet's bytes from the BTH to the pad.
+// wire returns the packet's bytes from the BTH to the pad.
 func (p *pkt) wire(q *QP, base bth.PSN) []byte {
 	info := p.op.Info()
 	pad := -len(p.data) & 3
@@ -115,7 +115,7 @@ func (p *pkt) wire(q *QP, base bth.PSN) []byte {
 	return b
 }
 
-// say hands packets to the QP, one after the other without a pause.
+// say passes packets to the QP, one after the other without a pause.
 func (k *talk) say(ps ...pkt) {
 	k.t.Helper()
 	for i := range ps {
@@ -144,7 +144,7 @@ func (k *talk) sayRaw(b []byte, edit func(*bth.Packet)) {
 	k.HandlePacket(k.now, p)
 }
 
-// listen lets a microsecond pass and returns what the QP sends, parsed.
+// listen lets a microsecond pass and returns the packets that the QP sends.
 func (k *talk) listen() []*bth.Packet {
 	k.now += 1000
 	k.HandleDoorbells(k.now)
@@ -164,7 +164,7 @@ func (k *talk) listen() []*bth.Packet {
 	return out
 }
 
-// heard tells a packet as text: operation, PSN from base, AckReq, MSN, payload, original value.
+// heard describes a packet as text: operation, PSN from base, AckReq, MSN, payload, original value.
 func (k *talk) heard(p *bth.Packet) string {
 	name := strings.TrimPrefix(p.Info.Name, p.Info.Transport.String()+" ")
 	if p.Info.Op == bth.OpAck {
@@ -189,7 +189,7 @@ func (k *talk) heard(p *bth.Packet) string {
 	return s
 }
 
-// hears checks that the QP sends exactly this, in this order; nothing: silence.
+// hears checks that the QP sends exactly these packets, in this order, or none.
 func (k *talk) hears(want ...string) {
 	k.t.Helper()
 	var got []string
@@ -199,7 +199,7 @@ func (k *talk) hears(want ...string) {
 	compare(k.t, "heard", got, want)
 }
 
-// completes checks the completions since the last look: "7 success RECV 64B", or "7 local length
+// completes checks the completions since the last call: "7 success RECV 64B", or "7 local length
 // error" for a failed one.
 func (k *talk) completes(want ...string) {
 	k.t.Helper()
@@ -226,7 +226,7 @@ func wcText(wc WC) string {
 	return s
 }
 
-// raises checks the asynchronous events since the last look.
+// raises checks the asynchronous events since the last call.
 func (k *talk) raises(want ...string) {
 	k.t.Helper()
 	k.collect()
@@ -260,7 +260,7 @@ func (k *talk) equal(what string, got, want any) {
 	}
 }
 
-// snapshot remembers the memory, unchanged checks it since.
+// snapshot saves the memory, and unchanged compares it.
 func (k *talk) snapshot() { k.saved = bytes.Clone(k.mem) }
 
 func (k *talk) unchanged(but ...[2]int) {
@@ -277,14 +277,14 @@ func (k *talk) unchanged(but ...[2]int) {
 	}
 }
 
-// at is the address of byte off of the QP's memory, for a peer.
+// at returns the peer's address of byte off of the QP's memory.
 func (k *talk) at(off int) uint64 { return k.mr.Addr() + uint64(off) }
 
 func (k *talk) rkey() bth.RKey { return bth.RKey(k.mr.RKey()) }
 
 func (k *talk) post(wrs ...SendWR) { k.t.Helper(); k.world.post(k.q, wrs...) }
 
-// recvs posts receives of the given lengths, IDs 1, 2, ..., at offset 512K.
+// recvs posts receives of the given lengths, with IDs 1, 2, ..., at offset 512K.
 func (k *talk) recvs(lengths ...int) {
 	k.t.Helper()
 	off := 512 << 10
@@ -294,7 +294,7 @@ func (k *talk) recvs(lengths ...int) {
 	}
 }
 
-// region registers fresh memory at end 1.
+// region registers new memory at end 1.
 func (k *talk) region(pd *mr.PD, n int, a mr.Access) (*mr.MR, []byte) {
 	k.t.Helper()
 	mem := make([]byte, n)
@@ -311,7 +311,7 @@ func seq(n int) []byte {
 	return b
 }
 
-// Packets that many tests say.
+// Packets that many tests use.
 
 func (k *talk) write(psn int, data []byte) pkt {
 	return pkt{op: bth.RCWriteOnly, psn: psn, va: k.at(0), key: k.rkey(), n: uint32(len(data)), data: data}

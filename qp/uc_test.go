@@ -11,8 +11,8 @@ func (k *talk) ucWrite(op bth.Opcode, psn int, dma int, data []byte) pkt {
 	return pkt{op: op, psn: psn, va: k.at(0), key: k.rkey(), n: uint32(dma), data: data}
 }
 
-// IBA 9.8.2: UC messages are delivered, and completed at the sender when they have left; nothing is
-// acknowledged and no packet asks.
+// IBA 9.8.2: UC messages are delivered, and complete at the sender when they have been sent.
+// Nothing is acknowledged, and no packet asks.
 func TestUCDelivers(t *testing.T) {
 	w := newWorld(t, 1)
 	a, b := w.pair(UC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256 })
@@ -43,8 +43,8 @@ func TestUCDelivers(t *testing.T) {
 	}
 }
 
-// IBA 9.8.2.2: a gap drops the message that it cuts, silently; the next FIRST or ONLY begins anew
-// with whatever PSN it carries, and takes the receive that the cut message had.
+// IBA 9.8.2.2: a gap silently drops the message. The next FIRST or ONLY starts again with any PSN,
+// and takes the receive of the dropped message.
 func TestUCGapDropsTheMessage(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -74,7 +74,7 @@ func TestUCGapDropsTheMessage(t *testing.T) {
 	}
 }
 
-// PSNs wrap in the middle of a message without harm.
+// PSNs can wrap within a message.
 func TestUCAcrossWrap(t *testing.T) {
 	k := newTalk(t, UC)
 	data := seq(900)
@@ -83,8 +83,8 @@ func TestUCAcrossWrap(t *testing.T) {
 	k.equal("written", string(k.mem[:900]), string(data))
 }
 
-// IBA 9.8.2.2: what RC would refuse, UC drops: no answer, no event, the QP lives, and a later good
-// message arrives.
+// IBA 9.8.2.2: what RC refuses, UC drops: there is no answer and no event, the QP works, and a
+// later valid message is delivered.
 func TestUCDropsWhatRCRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -117,7 +117,7 @@ func TestUCDropsWhatRCRefuses(t *testing.T) {
 	k.is(RTS)
 }
 
-// Without a receive a SEND, or a WRITE's immediate, is lost.
+// Without a receive a SEND, or the immediate of a WRITE, is lost.
 func TestUCNoReceive(t *testing.T) {
 	k := newTalk(t, UC)
 	k.snapshot()
@@ -132,8 +132,8 @@ func TestUCNoReceive(t *testing.T) {
 	k.completes("1 success RECV_RDMA_WITH_IMM 8B imm=0")
 }
 
-// IBA 9.9.3 class A holds for every transport: a receive that cannot be used is a local error, and
-// takes the QP to ERR.
+// IBA 9.9.3 class A applies to every transport: an invalid receive is a local error and moves the
+// QP to ERR.
 func TestUnreliableReceiveMemoryGone(t *testing.T) {
 	for _, c := range []struct {
 		typ Type
@@ -153,7 +153,8 @@ func TestUnreliableReceiveMemoryGone(t *testing.T) {
 	}
 }
 
-// The receive that a cut SEND had serves the next message that needs one, a WRITE's immediate too.
+// The receive of a dropped SEND is used by the next message that needs one, including a WRITE's
+// immediate.
 func TestUCHeldReceiveServesWriteImm(t *testing.T) {
 	k := newTalk(t, UC)
 	k.recvs(600, 8)
@@ -163,7 +164,7 @@ func TestUCHeldReceiveServesWriteImm(t *testing.T) {
 	k.completes("2 success RECV 8B")
 }
 
-// UC has no other requests: RC's opcodes never reach it.
+// UC has no other requests: RC opcodes are dropped before.
 func TestUCTakesNoRCPackets(t *testing.T) {
 	k := newTalk(t, UC)
 	k.snapshot()

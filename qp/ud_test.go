@@ -8,10 +8,10 @@ import (
 	"github.com/gorxe/gorxe/frame"
 )
 
-const talkQKey = bth.QKey(0x1234) // what connect sets
+const talkQKey = bth.QKey(0x1234) // set by connect
 
-// IBA 9.8.3, 11.4.1.2: a datagram begins with 40 bytes for the GRH: an IPv6 header fills them, an
-// IPv4 header the last 20 (RoCEv2 A17.4.5.2). The completion names the sender.
+// IBA 9.8.3, 11.4.1.2: a received datagram starts with 40 bytes for the GRH: an IPv6 header fills
+// them, an IPv4 header the last 20 (RoCEv2 A17.4.5.2). The completion names the sender.
 func TestUDReceive(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -23,7 +23,7 @@ func TestUDReceive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, UD)
-			k.world.recv(k.q, RecvWR{ID: 1, SGEs: []SGE{k.sge(0, 10), k.sge(100, 90)}}) // the split lies inside the GRH
+			k.world.recv(k.q, RecvWR{ID: 1, SGEs: []SGE{k.sge(0, 10), k.sge(100, 90)}}) // the split is within the GRH
 			for i := range k.mem[:200] {
 				k.mem[i] = 0xaa
 			}
@@ -43,8 +43,8 @@ func TestUDReceive(t *testing.T) {
 	}
 }
 
-// IBA 9.6.1.4, 9.8.3: wrong Q_Key, no receive and a message too long for it are dropped and counted;
-// a stranger's datagram uses up no receive and breaks nothing.
+// IBA 9.6.1.4, 9.8.3: a datagram with a wrong Q_Key, without a receive, or too long for it is
+// dropped and counted. It uses up no receive and changes nothing.
 func TestUDDrops(t *testing.T) {
 	good := pkt{op: bth.UDSendOnly, data: seq(60), qkey: talkQKey}
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ func TestUDDrops(t *testing.T) {
 		k.equal("no receive", k.Counters().DropNoRecv, uint64(1))
 		k.is(RTS)
 	}
-	k := newTalk(t, UD) // a receive that has no room for the GRH takes nothing, not even 0 bytes
+	k := newTalk(t, UD) // a receive without space for the GRH accepts nothing, not even 0 bytes
 	k.recvs(39)
 	k.say(pkt{op: bth.UDSendOnly, qkey: talkQKey})
 	k.completes()
@@ -80,8 +80,8 @@ func TestUDDrops(t *testing.T) {
 	k.completes("1 success RECV 40B")
 }
 
-// IBA 10.2.5: the request's Q_Key goes out, unless its high bit is set: then the QP's own does. PSNs
-// count up though nobody checks them; each request goes where its AH says.
+// IBA 10.2.5: the request's Q_Key is sent, unless its high bit is set: then the QP's own is. PSNs
+// count up although no receiver checks them. Each request goes to the path of its AH.
 func TestUDSend(t *testing.T) {
 	k := newTalk(t, UD)
 	p := k.path(1)
@@ -111,7 +111,7 @@ func TestUDSend(t *testing.T) {
 	k.completes("1 success SEND 9B", "2 success SEND 1024B")
 }
 
-// The Q_Key of a live QP can change (IBA 11.2.4.2).
+// The Q_Key of a QP can change in RTS (IBA 11.2.4.2).
 func TestUDQKeyChanges(t *testing.T) {
 	k := newTalk(t, UD)
 	k.recvs(100, 100)
@@ -120,7 +120,7 @@ func TestUDQKeyChanges(t *testing.T) {
 	k.completes("1 success RECV 40B")
 }
 
-// States in which nothing is taken (IBA 10.3.1).
+// States in which nothing is received (IBA 10.3.1).
 func TestUDStates(t *testing.T) {
 	for _, st := range []State{Reset, Init, Err} {
 		k := newTalk(t, UD)

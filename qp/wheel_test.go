@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// timerQPs makes QPs whose timers the test sets by hand: one that fires clears its rnrUntil.
+// timerQPs creates QPs whose timers the test sets. A timer that fires clears rnrUntil.
 func timerQPs(t testing.TB, n int) (*Engine, []*QP) {
 	e := newWorld(t, 1).ends[0]
 	qs := make([]*QP, n)
@@ -26,8 +26,9 @@ func (q *QP) setAlarm(t Time) {
 
 func (q *QP) fired() bool { return q.rec.rnrUntil == 0 }
 
-// The wheel against a naive model: a map from QP to deadline, with time that creeps and leaps. No
-// timer fires early, all fire within a tick, cancelled ones never, and NextTimeout never oversleeps.
+// The timer wheel against a simple model, a map from QP to deadline, with small and large steps of
+// time. No timer fires early, all fire within a tick, canceled ones never fire, and NextTimeout is
+// never late.
 func TestWheelAgainstModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		e, qs := timerQPs(t, 8)
@@ -41,7 +42,7 @@ func TestWheelAgainstModel(t *testing.T) {
 				d := now + 1 + Time(span.Draw(r, "after"))
 				q.setAlarm(d)
 				model[q] = d
-			case 2: // dropped: the entry stays in the wheel for a while
+			case 2: // canceled: the entry stays in the wheel for a while
 				q.rec.rnrUntil = 0
 				e.setTimer(q, Never)
 				delete(model, q)
@@ -65,7 +66,7 @@ func TestWheelAgainstModel(t *testing.T) {
 				}
 			}
 		}
-		// In the end everything fires if the engine is driven by its own NextTimeout.
+		// Finally everything fires if time follows NextTimeout.
 		for range 10_000 {
 			next, ok := e.NextTimeout()
 			if !ok {
@@ -82,8 +83,7 @@ func TestWheelAgainstModel(t *testing.T) {
 	})
 }
 
-// checkNext moves time on by at most leap, and checks that NextTimeout does not lie behind a
-// deadline.
+// checkNext advances time by at most leap, and checks that NextTimeout is not after a deadline.
 func checkNext(r *rapid.T, e *Engine, now Time, model map[*QP]Time, leap Time) Time {
 	next, ok := e.NextTimeout()
 	for _, d := range model {
@@ -94,8 +94,8 @@ func checkNext(r *rapid.T, e *Engine, now Time, model map[*QP]Time, leap Time) T
 	return now + leap
 }
 
-// The wheel stands still while no timer runs, and must catch up over any number of its turns (one
-// takes 4.9 hours) when the first is armed after a long rest.
+// The wheel stands still while no timer runs, and must catch up over any number of its revolutions
+// (one takes 4.9 hours) when the first timer is set.
 func TestWheelAfterLongRest(t *testing.T) {
 	const turn = Time(1) << (levelBits*wheelLevels + tickShift)
 	for _, coldFields := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128, 2 * turn, 100*turn + 12345} {
@@ -120,16 +120,17 @@ func TestWheelAfterLongRest(t *testing.T) {
 	}
 }
 
-// A QP keeps the low 32 bits of its tick, which begin again after 20 hours: an alarm may be moved from one side to the other.
+// A QP keeps the low 32 bits of its tick, which wrap after 20 hours. A timer may be moved across
+// the wrap.
 func TestWheelAcrossTheWrap(t *testing.T) {
 	const tick = Time(1) << tickShift
 	const wrap = tick << 32
 	e, qs := timerQPs(t, 2)
 	e.HandleTimeout(wrap - 5*tick)
 	qs[0].setAlarm(wrap + 10*tick)
-	qs[0].setAlarm(wrap - 2*tick) // sooner: moves
+	qs[0].setAlarm(wrap - 2*tick) // earlier: moves
 	qs[1].setAlarm(wrap - 2*tick)
-	qs[1].setAlarm(wrap + 10*tick) // put off: stays, and is armed again
+	qs[1].setAlarm(wrap + 10*tick) // later: stays, and is set again
 	e.HandleTimeout(wrap - tick)
 	if !qs[0].fired() || qs[1].fired() {
 		t.Errorf("just before the wrap: %v, %v", qs[0].fired(), qs[1].fired())
@@ -140,7 +141,7 @@ func TestWheelAcrossTheWrap(t *testing.T) {
 	}
 }
 
-// Time that stands still or goes back does no harm.
+// Time may stand still or go back.
 func TestWheelTimeGoesBack(t *testing.T) {
 	e, qs := timerQPs(t, 1)
 	e.HandleTimeout(second)
@@ -157,8 +158,8 @@ func TestWheelTimeGoesBack(t *testing.T) {
 	}
 }
 
-// A deadline put off leaves the entry where it is; one moved forward moves it; equal ones share a
-// slot, and any of them can be taken out.
+// A later deadline leaves the entry where it is, an earlier one moves it. Equal ones share a slot,
+// and each of them can be removed.
 func TestWheelMoves(t *testing.T) {
 	e, qs := timerQPs(t, 3)
 	for _, q := range qs {

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The window grows by what is acknowledged up to its threshold, then by one for each window; a loss
-// halves it, once for each window of packets, never below lossWindow.
+// The window grows by what is acknowledged up to its threshold, then by one per window. A loss
+// halves it, once per window of packets, never below lossWindow.
 func TestWindowGrowsAndShrinks(t *testing.T) {
 	var w window
 	w.init(256)
@@ -42,11 +42,11 @@ func TestWindowGrowsAndShrinks(t *testing.T) {
 	w.init(maxMaxWindow)
 	w.acked(1 << 20) // more than 16 bits
 	want(maxMaxWindow)
-	w.init(2) // a small limit bounds the first window too
+	w.init(2) // a small limit also bounds the first window
 	want(2)
 }
 
-// Whatever happens, the window stays within its bounds, and grows again after any losses.
+// The window stays within its bounds, and grows again after any losses.
 func TestWindowBounds(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		limit := uint32(rapid.IntRange(minWindow, maxMaxWindow).Draw(r, "limit"))
@@ -81,7 +81,7 @@ func TestWindowBounds(t *testing.T) {
 	})
 }
 
-// No more packets are in flight than the window allows; the one that fills it asks for an ACK.
+// At most a window of packets is in flight. The one that fills it asks for an ACK.
 func TestWindowBoundsFlight(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 200*talkMTU))
@@ -99,8 +99,8 @@ func TestWindowBoundsFlight(t *testing.T) {
 	}
 }
 
-// A READ larger than the window is asked for in parts that fit it (see sendRead), so that the
-// responder's stream stays within it.
+// A READ larger than the window is requested in parts that fit it (see sendRead), so the
+// responder's packets stay within it.
 func TestReadStaysWithinTheWindow(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256 })

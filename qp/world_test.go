@@ -16,9 +16,9 @@ type world struct {
 	t    testing.TB
 	now  Time
 	ends [2]*end
-	wire []inFlight // by arrival, by arrival
+	wire []inFlight // sorted by arrival time
 
-	delay  Time                               // one way
+	delay  Time                               // in each direction
 	filter func(from int, p *bth.Packet) bool // false: the packet is lost
 	faults faults
 	rng    *rand.Rand
@@ -26,7 +26,7 @@ type world struct {
 	pkts   int
 }
 
-// faults are probabilities for each packet, and the longest extra delay of a reordered one.
+// faults holds the probabilities for each packet, and the longest extra delay of a reordered one.
 type faults struct {
 	loss, dup, reorder float64
 	late               Time
@@ -74,7 +74,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		must(t, err)
 		w.ends[i] = e
 	}
-	w.ends[0].DeferPayloads() // the other one copies for itself
+	w.ends[0].DeferPayloads() // the other one copies payloads itself
 	return w
 }
 
@@ -87,13 +87,13 @@ func must(t testing.TB, err error) {
 
 const allAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal
 
-// connectAttr is what connect uses; tests change it.
+// connectAttr returns the attributes that connect uses. Tests modify them.
 func connectAttr() Attr {
 	return Attr{PathMTU: 1024, RQPSN: 0xfffff0, SQPSN: 0xfffff0, Access: allAccess, MaxRdAtomic: 16, MaxDestRdAtomic: 16,
 		MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
 }
 
-// pair makes a QP at each end and connects them.
+// pair creates a QP at each end and connects them.
 func (w *world) pair(typ Type, change ...func(*InitAttr, *Attr)) (a, b *QP) {
 	w.t.Helper()
 	var qs [2]*QP
@@ -133,14 +133,14 @@ func (w *world) connect(q *QP, a Attr, i int, dest bth.QPN) {
 	}
 }
 
-// path leads from end i to the other. The destination MAC names the other end.
+// path returns the path from end i to the other. The destination MAC names the other end.
 func (w *world) path(i int) frame.Path {
 	return frame.NewPath(&frame.Address{DstMAC: endMAC(1 - i), Src: w.ends[i].gid, Dst: w.ends[1-i].gid})
 }
 
 func endMAC(i int) bth.MAC { return bth.MAC{5: byte(i)} }
 
-// pump transmits what end i has.
+// pump transmits the packets of end i.
 func (w *world) pump(i int) bool {
 	e := w.ends[i]
 	e.HandleDoorbells(w.now)
@@ -200,7 +200,7 @@ func (w *world) deliver(from int, data []byte) {
 	w.wire[i] = f
 }
 
-// step lets time pass to the next thing that happens, if any does before the limit.
+// step advances time to the next event, if there is one before the limit.
 func (w *world) step(limit Time) bool {
 	for w.pump(0) || w.pump(1) {
 	}
@@ -248,7 +248,7 @@ func (w *world) collect() {
 
 const second Time = 1e9
 
-// run goes on until done or d has passed.
+// run steps until done returns true or d has passed.
 func (w *world) run(d Time, done func() bool) {
 	w.t.Helper()
 	limit := w.now + d
