@@ -14,46 +14,46 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// The operations that a demo has to show.
+// demoOps are the operations that demo must run.
 var demoOps = []string{
 	"SEND", "SEND imm", "SEND inv", "WRITE", "WRITE imm", "READ", "CMP_SWAP", "FETCH_ADD", "UC SEND", "UC SEND imm",
 	"UC WRITE", "UC WRITE imm", "UD SEND", "UD SEND imm", "bulk WRITE",
 }
 
-// checkDemo checks the shape of demo --json, which scripts rely on.
+// checkDemo checks the output of demo --json.
 func checkDemo(t *testing.T, r *result, datapath string, loss float64, mtu int) {
 	t.Helper()
 	lines := r.json()
 	if len(lines) != 1 {
-		t.Fatalf("%d objects: %s", len(lines), r.stdout)
+		t.Fatalf("%d JSON objects, want 1: %s", len(lines), r.stdout)
 	}
 	m := lines[0]
 	fields(t, m, "datapath", "path_mtu", "loss", "verified", "ops")
 	if m["datapath"] != datapath || m["path_mtu"] != float64(mtu) || m["loss"] != loss || m["verified"] != true {
 		t.Errorf("got %v, %v, %v, %v; want %v, %v, %v, true", m["datapath"], m["path_mtu"], m["loss"], m["verified"], datapath, mtu, loss)
 	}
-	seen, again := map[string]bool{}, 0.0
+	seen, retransmits := map[string]bool{}, 0.0
 	for _, o := range m["ops"].([]any) {
 		op := o.(map[string]any)
 		fields(t, op, "op", "bytes", "count", "gbps", "p50_us", "p99_us", "retransmits")
 		seen[op["op"].(string)] = true
 		for _, k := range []string{"bytes", "count", "p50_us"} {
 			if op[k].(float64) <= 0 {
-				t.Errorf("%s is %v in %v", k, op[k], op)
+				t.Errorf("%s = %v, want more than 0: %v", k, op[k], op)
 			}
 		}
 		if op["p99_us"].(float64) < op["p50_us"].(float64) {
-			t.Errorf("p99 below p50: %v", op)
+			t.Errorf("p99_us < p50_us: %v", op)
 		}
-		again += op["retransmits"].(float64)
+		retransmits += op["retransmits"].(float64)
 	}
 	for _, op := range demoOps {
 		if !seen[op] {
-			t.Errorf("no %s in %v", op, m["ops"])
+			t.Errorf("no operation %s in %v", op, m["ops"])
 		}
 	}
-	if loss > 0 && again == 0 {
-		t.Error("packets were lost, and none was sent again")
+	if loss > 0 && retransmits == 0 {
+		t.Error("packets were lost, but none was retransmitted")
 	}
 }
 
@@ -63,30 +63,30 @@ func TestDemoInMemory(t *testing.T) {
 	r := run(t, nil, "demo", "--memory", "--bulk", "4m").ok()
 	for _, want := range append([]string{"retransmissions", "Data path: memory", "Verified"}, demoOps...) {
 		if !strings.Contains(r.stdout, want) {
-			t.Errorf("the table lacks %q:\n%s", want, r.stdout)
+			t.Errorf("no %q in the table:\n%s", want, r.stdout)
 		}
 	}
 	if r.err != "" {
-		t.Errorf("without a terminal there is no progress bar: %q", r.err)
+		t.Errorf("stderr is %q, want no progress bar without a terminal", r.err)
 	}
 }
 
 func TestDemoOnVeth(t *testing.T) {
-	needRoot(t, veth.Options{}) // only to know that it can be made
+	needRoot(t, veth.Options{}) // skips the test if demo would use the in-memory link
 	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "8m").ok(), "afxdp-generic", 0, 1024)
 	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "8m", "--mode", "native", "--mtu", "4096").ok(), "afxdp-native", 0, 4096)
 	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "4m", "--loss", "1%").ok(), "afxdp-generic", 0.01, 1024)
 }
 
-// However a demo ends, it leaves nothing: interrupted, it removes its interfaces; killed, its programs
-// are detached all the same, and its namespaces live no longer than somebody looks at them.
+// An interrupted demo removes its interfaces. The kernel detaches the programs of a killed demo and
+// removes its namespaces, once the test closes them.
 func TestDemoLeavesNothing(t *testing.T) {
 	needRoot(t, veth.Options{})
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := start(t, nil, "demo", "--bulk", "1g")
-			var held []netns.NsHandle // keeps the namespaces for us to look into
-			eventually(t, "the demo has attached to both ends", func() bool {
+			var held []netns.NsHandle // keeps the namespaces alive
+			eventually(t, "demo attaches programs to both interfaces", func() bool {
 				for _, h := range held {
 					h.Close()
 				}
@@ -98,7 +98,7 @@ func TestDemoLeavesNothing(t *testing.T) {
 					h.Close()
 				}
 			}()
-			time.Sleep(300 * time.Millisecond) // packets are flying
+			time.Sleep(300 * time.Millisecond) // demo sends packets
 			if err := p.cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
@@ -112,14 +112,15 @@ func TestDemoLeavesNothing(t *testing.T) {
 			r.fails(1, "interrupted")
 			for _, h := range held {
 				if n := attached(t, h); n != -1 {
-					t.Errorf("the interface is still there, with %d programs", n)
+					t.Errorf("the interface still exists, with %d programs", n)
 				}
 			}
 		})
 	}
 }
 
-// namespacesOf opens the network namespaces that process pid holds by a file descriptor and is not itself in.
+// namespacesOf opens the network namespaces to which process pid has file descriptors, except its
+// own.
 func namespacesOf(t *testing.T, pid int) []netns.NsHandle {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/net")
@@ -142,7 +143,7 @@ func namespacesOf(t *testing.T, pid int) []netns.NsHandle {
 	return out
 }
 
-// attached counts the XDP programs in a namespace; -1 if it has no veth at all.
+// attached returns the number of XDP programs in a namespace, or -1 if it has no veth interface.
 func attached(t *testing.T, ns netns.NsHandle) int {
 	t.Helper()
 	h, err := netlink.NewHandleAt(ns)

@@ -1,7 +1,5 @@
-// Command gorxe is an RDMA NIC in software: RoCEv2 in user space over AF_XDP.
-//
-// Each subcommand is a package in internal; cli holds what they share. This
-// file only puts them together.
+// Command gorxe is a software RDMA NIC: RoCEv2 in user space over AF_XDP. Each subcommand is a
+// package in directory internal.
 package main
 
 import (

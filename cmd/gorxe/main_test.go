@@ -17,7 +17,7 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// binary is the gorxe that the tests run, built once by TestMain.
+// binary is the path of the gorxe that TestMain builds.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		// Also for the user that tests of missing privileges run it as.
+		// Some tests run the binary as a user without privileges.
 		if err := os.Chmod(dir, 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -44,18 +44,18 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// limit is how long a command of a test may take, on a machine that does other things too.
+// limit bounds the time of a command, on a machine that may be busy.
 const limit = 60 * time.Second
 
-// process is a gorxe that runs.
+// process is a running gorxe.
 type process struct {
 	t        *testing.T
 	cmd      *exec.Cmd
-	out, err bytes.Buffer // to be read when it has ended
+	out, err bytes.Buffer // to be read after ended is closed
 	ended    chan struct{}
 }
 
-// start starts gorxe, within end's network namespace if end is not nil.
+// start starts gorxe, in the network namespace of end unless end is nil.
 func start(t *testing.T, end *veth.End, args ...string) *process {
 	t.Helper()
 	return startAs(t, end, nil, args...)
@@ -87,7 +87,7 @@ func startAs(t *testing.T, end *veth.End, attr *syscall.SysProcAttr, args ...str
 	return p
 }
 
-// result is how a gorxe ended.
+// result is the outcome of a gorxe that has ended.
 type result struct {
 	t           *testing.T
 	args        string
@@ -106,7 +106,7 @@ func run(t *testing.T, end *veth.End, args ...string) *result {
 	return start(t, end, args...).wait()
 }
 
-// ok fails the test unless the command was successful.
+// ok fails the test unless the exit status is 0.
 func (r *result) ok() *result {
 	r.t.Helper()
 	if r.status != 0 {
@@ -115,24 +115,24 @@ func (r *result) ok() *result {
 	return r
 }
 
-// fails fails the test unless the command ended with the status, nothing on stdout
-// and one line on stderr that has all the words.
+// fails fails the test unless the command ended with the status, wrote nothing to stdout, and wrote
+// one line to stderr that contains all words.
 func (r *result) fails(status int, words ...string) {
 	r.t.Helper()
 	if r.status != status {
 		r.t.Errorf("gorxe %s: status %d, want %d\nstdout: %s\nstderr: %s", r.args, r.status, status, r.stdout, r.err)
 	}
 	if strings.Count(r.err, "\n") != 1 || r.stdout != "" {
-		r.t.Errorf("gorxe %s: want one line on stderr and nothing else\nstdout: %s\nstderr: %s", r.args, r.stdout, r.err)
+		r.t.Errorf("gorxe %s: want only one line on stderr\nstdout: %s\nstderr: %s", r.args, r.stdout, r.err)
 	}
 	for _, w := range words {
 		if !strings.Contains(r.err, w) {
-			r.t.Errorf("gorxe %s: want a word about %q: %s", r.args, w, r.err)
+			r.t.Errorf("gorxe %s: want %q on stderr: %s", r.args, w, r.err)
 		}
 	}
 }
 
-// json reads lines of JSON from stdout.
+// json parses the JSON objects on stdout.
 func (r *result) json() []map[string]any {
 	r.t.Helper()
 	return jsonLines(r.t, r.stdout)
@@ -145,14 +145,14 @@ func jsonLines(t *testing.T, text string) []map[string]any {
 	for dec.More() {
 		m := map[string]any{}
 		if err := dec.Decode(&m); err != nil {
-			t.Fatalf("no JSON: %v in %q", err, text)
+			t.Fatalf("invalid JSON: %v in %q", err, text)
 		}
 		out = append(out, m)
 	}
 	return out
 }
 
-// fields fails the test unless the object has exactly these keys.
+// fields fails the test unless the object has these keys and no others.
 func fields(t *testing.T, m map[string]any, keys ...string) {
 	t.Helper()
 	for _, k := range keys {
@@ -161,36 +161,36 @@ func fields(t *testing.T, m map[string]any, keys ...string) {
 		}
 	}
 	if len(m) != len(keys) {
-		t.Errorf("%d fields instead of %q: %v", len(m), keys, m)
+		t.Errorf("%d fields, want %q: %v", len(m), keys, m)
 	}
 }
 
-// eventually waits for what comes soon.
+// eventually waits until ready returns true.
 func eventually(t *testing.T, what string, ready func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit / 2); !ready(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit/2, what)
+			t.Fatalf("timeout after %v: %s", limit/2, what)
 		}
 	}
 }
 
-// needRoot skips a test of real interfaces, and makes a veth pair for it.
+// needRoot creates a veth pair. It skips the test without the privileges for that.
 func needRoot(t *testing.T, o veth.Options) *veth.Pair {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes network namespaces and attaches XDP programs")
+		t.Skip("needs root to create network namespaces and attach XDP programs")
 	}
 	p, err := veth.New(o)
 	if errors.Is(err, veth.ErrPermission) {
-		t.Skipf("this root may not make network namespaces: %v", err)
+		t.Skipf("root is not allowed to create network namespaces: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
-			t.Errorf("removing the veth pair: %v", err)
+			t.Errorf("remove the veth pair: %v", err)
 		}
 	})
 	return p

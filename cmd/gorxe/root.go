@@ -20,26 +20,27 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 )
 
-// version is set when a release is built: -ldflags "-X main.version=v1.2.3".
+// version is set by the build of a release: -ldflags "-X main.version=v1.2.3".
 var version = ""
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gorxe",
-		Short: "An RDMA NIC in software: RoCEv2 in user space over AF_XDP",
-		Long: `gorxe makes an ordinary Linux network interface an RDMA NIC: standard RoCEv2, in user space, over AF_XDP. No
-kernel module, no cgo; the host's other traffic goes on untouched.
+		Short: "A software RDMA NIC: RoCEv2 in user space over AF_XDP",
+		Long: `gorxe turns an ordinary Linux network interface into an RDMA NIC: standard RoCEv2 in
+user space over AF_XDP, without kernel modules or cgo. Other traffic of the interface is
+not affected.
 
-Exit status: 0 done, 1 failed, 2 wrong usage.`,
-		Example: `  gorxe demo                        # everything at once, on a veth pair of its own (as root)
-  gorxe up eth0                     # this interface is an RDMA NIC now
+Exit status: 0 success, 1 failure, 2 wrong usage.`,
+		Example: `  gorxe demo                        # all operations on a temporary veth pair (as root)
+  gorxe up eth0                     # use this interface as an RDMA NIC
   gorxe ping 10.0.0.2               # from another host
   gorxe perf write-bw 10.0.0.2`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			msg := fmt.Sprintf("there is no command %q", args[0])
+			msg := fmt.Sprintf("no such command %q", args[0])
 			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 				msg += fmt.Sprintf(": did you mean %q?", like[0])
 			}
@@ -71,11 +72,11 @@ func versionCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cli.JSONVar(cmd.Flags(), &asJSON, "print one JSON object")
 	return cmd
 }
 
-// buildInfo says what this binary is.
+// buildInfo describes the binary.
 type buildInfo struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`

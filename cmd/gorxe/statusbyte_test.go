@@ -12,25 +12,27 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// statusByteRecv starts "statusbyte recv" on A and gives the result of a first send that finds it listening.
+// statusByteRecv runs "statusbyte recv" on A and "statusbyte send" on B. It repeats send until
+// recv listens, and returns both results.
 func statusByteRecv(t *testing.T, pair *veth.Pair, recv, send []string) (sent, received *result) {
 	t.Helper()
 	p := start(t, &pair.A, append([]string{"statusbyte", "recv", "-d", pair.A.Iface}, recv...)...)
-	eventually(t, "statusbyte recv has the interface", func() bool { return attached(t, ns(&pair.A)) == 1 })
-	eventually(t, "statusbyte send is heard", func() bool {
+	eventually(t, "statusbyte recv attaches to the interface", func() bool { return attached(t, ns(&pair.A)) == 1 })
+	eventually(t, "statusbyte recv answers statusbyte send", func() bool {
 		sent = run(t, &pair.B, append([]string{"statusbyte", "send", pair.A.IPv4.Addr().String()}, send...)...)
 		select {
 		case <-p.ended:
 			return true
 		default:
-			// A receiver that has refused is on its way out: nobody answers a second time.
+			// A receiver that rejected the sender exits and would not answer again.
 			return sent.status == 0 || strings.Contains(sent.err, "do not fit")
 		}
 	})
 	return sent, p.wait()
 }
 
-// Two files and, in another run, three cameras: both ends end with one object and agree on it, and tail gives a file back.
+// Two files and, in another run, three cameras: the reports of both sides agree, and tail writes
+// the content of a file.
 func TestStatusByte(t *testing.T) {
 	pair := needRoot(t, veth.Options{MTU: 4200})
 	dir := t.TempDir()
@@ -52,7 +54,7 @@ func TestStatusByte(t *testing.T) {
 		}
 	}
 	if got := run(t, nil, "statusbyte", "tail", filepath.Join(dir, "data", "device-200")).ok(); got.stdout != string(content) {
-		t.Errorf("tail gave %d bytes", len(got.stdout))
+		t.Errorf("tail wrote %d bytes, want the content of the file", len(got.stdout))
 	}
 
 	sent, received = statusByteRecv(t, pair, []string{"--json", "--blocks", "3", "--devices", "5-7"},
@@ -66,17 +68,17 @@ func TestStatusByte(t *testing.T) {
 	}
 }
 
-// Ends that do not fit end with one line each, which has both ends' numbers.
+// If the number of blocks differs, both sides fail with one line that has both numbers.
 func TestStatusByteMismatch(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	sent, received := statusByteRecv(t, pair, []string{"--blocks", "3"}, []string{"--blocks", "4", "--cameras", "1"})
 	sent.fails(1, "3 blocks", "4 blocks")
 	if received.status != 1 || !strings.Contains(received.err, "3 blocks") || !strings.Contains(received.err, "4 blocks") {
-		t.Errorf("status %d: %s", received.status, received.err)
+		t.Errorf("recv: status %d, stderr %q, want 1 and the blocks of both sides", received.status, received.err)
 	}
 }
 
-// A directory that cannot be used is told before anybody sends.
+// An unusable directory is an error before a sender connects.
 func TestStatusByteDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

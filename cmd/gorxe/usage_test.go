@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// Wrong usage: one line that says what is wrong, exit status 2.
+// Usage errors print one line that says what is wrong; the exit status is 2.
 func TestUsageErrors(t *testing.T) {
-	for args, word := range map[string]string{
+	for args, want := range map[string]string{
 		"prf":                         `did you mean "perf"`,
-		"nonsense":                    `no command "nonsense"`,
+		"nonsense":                    `no such command "nonsense"`,
 		"--bogus":                     "--bogus",
 		"up":                          "IFACE is missing",
 		"up a b":                      "one argument too many",
@@ -60,48 +60,48 @@ func TestUsageErrors(t *testing.T) {
 		"version x":                   "one argument too many",
 	} {
 		t.Run(args, func(t *testing.T) {
-			run(t, nil, strings.Fields(args)...).fails(2, word, "--help")
+			run(t, nil, strings.Fields(args)...).fails(2, want, "--help")
 		})
 	}
 }
 
-// Every command helps, with examples.
+// The help text of every command has examples.
 func TestHelp(t *testing.T) {
 	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump", "version"} {
 		r := run(t, nil, append(strings.Fields(c), "--help")...).ok()
 		if !strings.Contains(r.stdout, "Examples:\n") || r.err != "" {
-			t.Errorf("gorxe %s --help has no examples, or speaks on stderr: %s%s", c, r.stdout, r.err)
+			t.Errorf("gorxe %s --help has no examples or writes to stderr:\n%s%s", c, r.stdout, r.err)
 		}
 	}
 	if r := run(t, nil).ok(); !strings.Contains(r.stdout, "Available Commands") {
-		t.Errorf("gorxe alone: %s", r.stdout)
+		t.Errorf("gorxe without arguments prints no list of commands:\n%s", r.stdout)
 	}
 }
 
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if r := run(t, nil, "completion", shell).ok(); !strings.Contains(r.stdout, "gorxe") {
-			t.Errorf("no completion for %s", shell)
+			t.Errorf("completion %s prints no script", shell)
 		}
 	}
 	if r := run(t, nil, "__complete", "perf", "").ok(); !strings.HasPrefix(r.stdout, "write-bw\nwrite-lat\n") {
-		t.Errorf("perf completes to %s", r.stdout)
+		t.Errorf("completion of perf = %s, want its operations", r.stdout)
 	}
 }
 
 func TestVersion(t *testing.T) {
 	if r := run(t, nil, "version").ok(); !strings.HasPrefix(r.stdout, "gorxe ") {
-		t.Errorf("got %q", r.stdout)
+		t.Errorf("version prints %q", r.stdout)
 	}
 	m := run(t, nil, "version", "--json").ok().json()[0]
 	for _, k := range []string{"version", "go", "platform"} {
 		if m[k] == nil || m[k] == "" {
-			t.Errorf("no %s in %v", k, m)
+			t.Errorf("version --json has no %s: %v", k, m)
 		}
 	}
 }
 
-// What cannot be done without asking the machine fails with status 1, and says what to do.
+// Errors that depend on the machine have exit status 1 and say what to do.
 func TestFailures(t *testing.T) {
 	run(t, nil, "up", "gorxe-none").fails(1, "no such interface", "ip link")
 	run(t, nil, "perf", "write-bw", "-d", "gorxe-none").fails(1, "no such interface")
@@ -110,7 +110,7 @@ func TestFailures(t *testing.T) {
 	run(t, nil, "up", "lo").fails(1, "loopback")
 }
 
-// nobody is a user without privileges.
+// nobody returns the attributes of a process without privileges.
 func nobody(t *testing.T) *syscall.SysProcAttr {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -120,13 +120,13 @@ func nobody(t *testing.T) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 }
 
-// Not root: the demo runs on the in-memory link, says so in one line, and verifies.
+// Without root the demo uses the in-memory link, says so in one line, and verifies all data.
 func TestDemoWithoutPrivileges(t *testing.T) {
 	r := startAs(t, nil, nobody(t), "demo", "--json", "--bulk", "4m").wait().ok()
 	if strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "in-memory link") {
-		t.Errorf("want one line about the in-memory link, got %q", r.err)
+		t.Errorf("stderr is %q, want one line about the in-memory link", r.err)
 	}
 	checkDemo(t, r, "memory", 0, 1024)
-	// A mode that was asked for is not given up in silence.
+	// If the user chose a mode, the demo fails instead.
 	startAs(t, nil, nobody(t), "demo", "--mode", "generic").wait().fails(1, "root")
 }

@@ -39,7 +39,8 @@ func server(t *testing.T, e *veth.End, port int, args ...string) *process {
 	return p
 }
 
-// listens looks for a listener in the namespace's own list, so as not to disturb it with a connection.
+// listens reports whether a process listens on the port. It reads the kernel's list of sockets,
+// because a connection would disturb the server.
 func listens(t *testing.T, e *veth.End, port int) (found bool) {
 	t.Helper()
 	err := e.Do(func() error {
@@ -62,18 +63,18 @@ func listens(t *testing.T, e *veth.End, port int) (found bool) {
 }
 
 const (
-	port     = 18516 // up's, for ping
-	perfPort = 18515 // of a perf server, perftest's
+	port     = 18516 // default of up and ping
+	perfPort = 18515 // default of perf and pingpong
 )
 
 var perfOps = []string{"write-bw", "write-lat", "write-imm-bw", "read-bw", "read-lat", "send-bw", "send-lat", "atomic-bw", "atomic-lat"}
 
-// One host is up, the other pings and measures: over IPv4 and IPv6, every operation.
+// ping and perf work against up: over IPv4 and IPv6, with every operation.
 func TestUpPingPerf(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--json")
 	if n := attached(t, ns(&pair.A)); n != 1 {
-		t.Fatalf("%d programs attached", n)
+		t.Fatalf("%d programs attached, want 1", n)
 	}
 	for _, host := range []string{pair.A.IPv4.Addr().String(), pair.A.IPv6.Addr().String()} {
 		for _, size := range []string{"0", "64", "10000"} {
@@ -92,21 +93,21 @@ func TestUpPingPerf(t *testing.T) {
 	}
 	m := run(t, &pair.B, "perf", "write-bw", host, "-b", "-q", "3", "-n", "50", "-s", "4k", "--json").ok().json()[0]
 	if m["iterations"] != 300.0 || m["qps"] != 3.0 || m["bidirectional"] != true {
-		t.Errorf("-b -q 3 -n 50: %v", m)
+		t.Errorf("perf -b -q 3 -n 50: %v", m)
 	}
 	if rows := run(t, &pair.B, "perf", "send-lat", host, "-a", "-n", "10", "--json").ok().json(); len(rows) != 23 {
-		t.Errorf("-a: %d rows instead of 23", len(rows))
+		t.Errorf("perf -a prints %d rows, want 23", len(rows))
 	}
 	r := run(t, &pair.B, "perf", "write-lat", host, "-D", "0.3", "-m", "512").ok()
 	for _, want := range []string{"RDMA_Write Latency Test", "afxdp-generic", "512[B]", "t_typical[usec]", "99.9% percentile[usec]"} {
 		if !strings.Contains(r.stdout, want) {
-			t.Errorf("perf lacks %q:\n%s", want, r.stdout)
+			t.Errorf("perf prints no %q:\n%s", want, r.stdout)
 		}
 	}
 	endUp(t, up, pair)
 }
 
-// checkPerf checks the shape of perf --json, which scripts rely on.
+// checkPerf checks the output of perf --json.
 func checkPerf(t *testing.T, m map[string]any, op string) {
 	t.Helper()
 	keys := []string{"op", "datapath", "path_mtu", "qps", "bytes", "iterations"}
@@ -122,12 +123,12 @@ func checkPerf(t *testing.T, m map[string]any, op string) {
 	}
 	for _, c := range columns {
 		if c != "t_stdev" && m[c].(float64) <= 0 {
-			t.Errorf("%s: %s is %v", op, c, m[c])
+			t.Errorf("%s: %s = %v, want more than 0", op, c, m[c])
 		}
 	}
 }
 
-// endUp interrupts up: it prints its counters, and leaves the interface as it was.
+// endUp interrupts up and checks that it prints its counters and detaches its program.
 func endUp(t *testing.T, up *process, pair *veth.Pair) {
 	t.Helper()
 	up.cmd.Process.Signal(syscall.SIGINT)
@@ -136,18 +137,19 @@ func endUp(t *testing.T, up *process, pair *veth.Pair) {
 	first, last := lines[0], lines[len(lines)-1]
 	dev, _ := first["device"].(map[string]any)
 	if first["event"] != "up" || dev["datapath"] != "afxdp-generic" || dev["path_mtu"] != 1024.0 || len(first["gids"].([]any)) < 2 {
-		t.Errorf("the first line is %v", first)
+		t.Errorf("first line of up: %v", first)
 	}
 	c, _ := last["counters"].(map[string]any)
 	if last["event"] != "down" || c["rx_frames"] == nil || c["rx_frames"].(float64) < 1000 || c["retry_exceeded_err"] != 0.0 {
-		t.Errorf("the last line is %v", last)
+		t.Errorf("last line of up: %v", last)
 	}
 	if n := attached(t, ns(&pair.A)); n != 0 {
-		t.Errorf("%d programs are still attached", n)
+		t.Errorf("%d programs are still attached, want 0", n)
 	}
 }
 
-// up for people: GIDs and data path first, counters last; and a second one at the same time is told why not.
+// Without --json, up prints GIDs and data path first and the counters last. A second up on the same
+// interface fails.
 func TestUpShowsItself(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1", "--window", "16")
@@ -157,15 +159,15 @@ func TestUpShowsItself(t *testing.T) {
 	r := up.wait().ok()
 	for _, want := range []string{"afxdp-native", "path MTU 1024", "::ffff:10.77.0.1", "18516", "rx_frames", "ordinary interface again"} {
 		if !strings.Contains(r.stdout, want) {
-			t.Errorf("up lacks %q:\n%s", want, r.stdout)
+			t.Errorf("up prints no %q:\n%s", want, r.stdout)
 		}
 	}
 	if !strings.Contains(r.err, "ping for 10.77.0.2") {
-		t.Errorf("up does not tell of its clients: %q", r.err)
+		t.Errorf("up does not report its clients: %q", r.err)
 	}
 }
 
-// Killed, up leaves no program behind, and can be started again at once.
+// After up is killed, no program stays attached, and up can start again at once.
 func TestUpKilled(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	for range 2 {
@@ -177,8 +179,7 @@ func TestUpKilled(t *testing.T) {
 	}
 }
 
-// perf on both ends: each operation has a server of its own, which shows the
-// client's row and ends with it.
+// A perf server prints the same row as its client, and exits after it.
 func TestPerfServer(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
@@ -187,16 +188,16 @@ func TestPerfServer(t *testing.T) {
 		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
 		checkPerf(t, m, op)
 		if served := srv.wait().ok().json(); fmt.Sprint(served[0]) != fmt.Sprint(m) {
-			t.Errorf("%s: the server shows %v, the client %v", op, served[0], m)
+			t.Errorf("%s: the server prints %v, the client %v", op, served[0], m)
 		}
 	}
 	if n := attached(t, ns(&pair.A)) + attached(t, ns(&pair.B)); n != 0 {
-		t.Errorf("%d programs are still attached", n)
+		t.Errorf("%d programs are still attached, want 0", n)
 	}
 }
 
-// A server is not shaken by strangers, and tells them apart: perftest's exchange, and a client of another test.
-func TestPerfServerAndStrangers(t *testing.T) {
+// A perf server rejects clients with another protocol or test, and waits for the next client.
+func TestPerfServerRejects(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
 	srv := server(t, &pair.A, 20000, "perf", "write-bw", "-p", "20000", "-d", pair.A.Iface)
@@ -208,7 +209,7 @@ func TestPerfServerAndStrangers(t *testing.T) {
 		defer c.Close()
 		io.WriteString(c, "0000:0011:5d6b8f:00000000")
 		c.SetReadDeadline(time.Now().Add(limit))
-		_, err = io.ReadAll(c) // until it hangs up
+		_, err = io.ReadAll(c) // until the server closes the connection
 		return err
 	})
 	if err != nil {
@@ -222,32 +223,32 @@ func TestPerfServerAndStrangers(t *testing.T) {
 	}
 }
 
-// A peer that dies in the middle of a test ends it, in one line.
+// If the peer is killed during a test, perf fails with one line.
 func TestPeerDies(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
 	for _, op := range []string{"write-bw", "send-lat", "write-lat"} {
 		srv := server(t, &pair.A, perfPort, "perf", op)
 		client := start(t, &pair.B, "perf", op, host, "-D", "30", "--json")
-		eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
+		eventually(t, "the client attaches to the interface", func() bool { return attached(t, ns(&pair.B)) == 1 })
 		time.Sleep(500 * time.Millisecond)
 		srv.cmd.Process.Kill()
 		client.wait().fails(1, "peer")
 	}
-	// And the other way round: the client is interrupted, the server tells why it ends.
+	// If the client is interrupted, the server fails and says why.
 	srv := server(t, &pair.A, perfPort, "perf", "write-lat", "--json")
 	client := start(t, &pair.B, "perf", "write-lat", host, "-D", "30", "--json")
-	eventually(t, "the client has attached", func() bool { return attached(t, ns(&pair.B)) == 1 })
+	eventually(t, "the client attaches to the interface", func() bool { return attached(t, ns(&pair.B)) == 1 })
 	time.Sleep(500 * time.Millisecond)
 	client.cmd.Process.Signal(syscall.SIGINT)
 	client.wait().fails(1, "interrupted")
 	r := srv.wait()
 	if r.status != 1 || !strings.Contains(r.err, "interrupted") && !strings.Contains(r.err, "closed the connection") {
-		t.Errorf("the server: status %d, %q", r.status, r.err)
+		t.Errorf("server: status %d, stderr %q", r.status, r.err)
 	}
 }
 
-// Interrupted, ping prints its summary.
+// An interrupted ping prints its summary.
 func TestPingInterrupted(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	server(t, &pair.A, port, "up", pair.A.Iface)
@@ -257,13 +258,13 @@ func TestPingInterrupted(t *testing.T) {
 	r := p.wait().ok()
 	for _, want := range []string{"seq=1 time=", "RDMA ping statistics", "0% lost", "min/avg/p50/p99/max = "} {
 		if !strings.Contains(r.stdout, want) {
-			t.Errorf("ping lacks %q:\n%s", want, r.stdout)
+			t.Errorf("ping prints no %q:\n%s", want, r.stdout)
 		}
 	}
 }
 
-// The server goes and comes back: pings are lost meanwhile, and ping goes on.
-func TestPingOutlivesItsServer(t *testing.T) {
+// ping continues when its server is restarted; pings in between are lost.
+func TestPingServerRestarts(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface)
 	p := start(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-i", "0.1", "-c", "30", "-t", "1", "--json")
@@ -279,7 +280,7 @@ func TestPingOutlivesItsServer(t *testing.T) {
 	}
 }
 
-// linkOf is the interface of an end, and what changes it.
+// linkOf returns the interface of an end and a handle to change it.
 func linkOf(t *testing.T, e *veth.End) (*netlink.Handle, netlink.Link) {
 	t.Helper()
 	h, err := netlink.NewHandleAt(ns(e))
@@ -294,7 +295,7 @@ func linkOf(t *testing.T, e *veth.End) (*netlink.Handle, netlink.Link) {
 	return h, link
 }
 
-// A server whose interface is removed while it waits says so and ends.
+// A waiting server whose interface is removed fails and says why.
 func TestServersWithoutInterface(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packets")
 	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
@@ -329,8 +330,9 @@ func TestServersWithoutInterface(t *testing.T) {
 	}
 }
 
-// The link goes down and comes up, the MTU changes: up says so and serves on. The interface is removed: up ends.
-func TestUpSurvives(t *testing.T) {
+// up reports and survives changes of the link state and the MTU. It fails when the interface is
+// removed.
+func TestUpInterfaceChanges(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--json")
 	h, link := linkOf(t, &pair.A)
@@ -347,14 +349,14 @@ func TestUpSurvives(t *testing.T) {
 	}
 	m := run(t, &pair.B, "ping", host, "-c", "3", "-i", "0", "-s", "3000", "--json").ok().json()[0]
 	if m["path_mtu"] != 512.0 {
-		t.Errorf("path MTU %v, want 512: the lesser of both ends", m["path_mtu"])
+		t.Errorf("path MTU %v, want 512, the smaller one of both sides", m["path_mtu"])
 	}
 	if err := h.LinkDel(link); err != nil {
 		t.Fatal(err)
 	}
 	r := up.wait()
 	if r.status != 1 || !strings.Contains(r.err, "removed") {
-		t.Errorf("without its interface: status %d, %q", r.status, r.err)
+		t.Errorf("after removal of the interface: status %d, stderr %q", r.status, r.err)
 	}
 	var events []string
 	for _, m := range r.json() {
@@ -362,12 +364,12 @@ func TestUpSurvives(t *testing.T) {
 	}
 	for _, want := range []string{"up", "link-down", "link-up", "mtu", "session", "down"} {
 		if !slices.Contains(events, want) {
-			t.Errorf("no %q in %q", want, events)
+			t.Errorf("no event %q in %q", want, events)
 		}
 	}
 }
 
-// A link-local peer, with its interface named in either way.
+// A link-local peer can be named with a zone or with -I.
 func TestPingLinkLocal(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	server(t, &pair.A, port, "up", pair.A.Iface)
@@ -394,7 +396,7 @@ func TestPingLinkLocal(t *testing.T) {
 	t.Fatal("the interface has no link-local address")
 }
 
-// Whatever is wrong with an interface is said in one line, and nothing stays attached.
+// Problems of an interface are reported in one line, and no program stays attached.
 func TestInterfaceErrors(t *testing.T) {
 	pair := needRoot(t, veth.Options{NoIPv6: true})
 	e := &pair.A
@@ -441,17 +443,17 @@ func TestInterfaceErrors(t *testing.T) {
 	run(t, e, "up", e.Iface).fails(1, "address", "ip addr add")
 	run(t, e, "perf", "read-bw").fails(1, "gorxe devices")
 	if n := attached(t, ns(e)); n != 0 {
-		t.Errorf("%d programs are attached", n)
+		t.Errorf("%d programs are attached, want 0", n)
 	}
 }
 
-// devices tells of both kinds: what can be used, and what not and why.
+// devices lists usable interfaces and the reason why others are not.
 func TestDevices(t *testing.T) {
 	pair := needRoot(t, veth.Options{MTU: 2200})
 	r := run(t, &pair.A, "devices").ok()
 	for _, want := range []string{pair.A.Iface, "2200", "2048", "10.77.0.1/24", "fd77::1/64", "generic, native", "Not usable", "lo: "} {
 		if !strings.Contains(r.stdout, want) {
-			t.Errorf("devices lacks %q:\n%s", want, r.stdout)
+			t.Errorf("devices prints no %q:\n%s", want, r.stdout)
 		}
 	}
 	var seen bool
@@ -465,7 +467,7 @@ func TestDevices(t *testing.T) {
 			t.Errorf("devices --json: %v", m)
 		}
 		if gids := m["gids"].([]any); len(gids) < 2 {
-			t.Errorf("GIDs: %v", gids)
+			t.Errorf("GIDs = %v, want at least 2", gids)
 		}
 	}
 	if !seen {

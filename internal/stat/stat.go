@@ -1,4 +1,5 @@
-// Package stat is what benchmarks of several rounds have in common: medians, ratios of one round each, and how far rounds differ.
+// Package stat summarizes measurements of several rounds: medians, ratios between rounds and
+// spread.
 package stat
 
 import (
@@ -6,7 +7,8 @@ import (
 	"slices"
 )
 
-// Median is the middle value, or the mean of the two in the middle; 0 of nothing. It leaves v alone.
+// Median returns the middle value of v, or the mean of the two in the middle; 0 if v is empty. It
+// does not change v.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -19,15 +21,14 @@ func Median(v []float64) float64 {
 	return (s[m-1] + s[m]) / 2
 }
 
-// sure is how sure Spread wants to be that the true median lies where it says.
-const sure = 0.95
+// confidence is the probability that the true median is in the interval of Spread.
+const confidence = 0.95
 
-// Spread is how far v leaves its median in doubt, as a share of it: the width of the narrowest interval between two of the values, as
-// many from the lower end as from the upper, that contains the true median with a probability of 95 %, whatever the values'
-// distribution. With 5 values or fewer no interval is that sure, and it is (max-min)/median. 0 if all are equal, or if the median is 0.
-//
-// Half of what is measured is above the true median, so how many of n values are below it is a binomial matter
-// (Conover, Practical Nonparametric Statistics, confidence interval for a quantile).
+// Spread returns the width of the 95 % confidence interval of the median, divided by the median.
+// The interval lies between two of the values and is symmetric in their ranks. It is valid for any
+// distribution: the number of values below the true median has a binomial distribution (Conover,
+// Practical Nonparametric Statistics, confidence interval for a quantile). With 5 values or fewer
+// no such interval exists, and Spread returns (max-min)/median. It returns 0 if the median is 0.
 func Spread(v []float64) float64 {
 	m := Median(v)
 	if m == 0 {
@@ -38,20 +39,21 @@ func Spread(v []float64) float64 {
 	return (s[len(s)-1-k] - s[k]) / m
 }
 
-// outliers is how many of n values Spread leaves out at either end; n is at most 1000, beyond 2^-n is no float64.
+// outliers returns how many of n values are outside the interval of Spread at each end. n is at
+// most 1000, because 2^-n must be a float64.
 func outliers(n int) (k int) {
-	exactly := math.Ldexp(1, -n) // k values are below the median
+	exactly := math.Ldexp(1, -n) // probability that k values are below the median
 	atMost := exactly
 	for ; k < (n-1)/2; k++ {
 		exactly *= float64(n-k) / float64(k+1)
-		if atMost += exactly; 2*atMost > 1-sure {
+		if atMost += exactly; 2*atMost > 1-confidence {
 			break
 		}
 	}
 	return k
 }
 
-// Ratios divides pairwise, round by round. Rounds without a baseline value are left out.
+// Ratios returns v[i]/base[i] for each round i. It omits rounds whose baseline is 0 or missing.
 func Ratios(v, base []float64) []float64 {
 	r := make([]float64, 0, len(v))
 	for i := range min(len(v), len(base)) {

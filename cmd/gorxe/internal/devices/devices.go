@@ -1,5 +1,5 @@
-// Package devices is "gorxe devices": what interfaces there are, and what each
-// offers an RDMA NIC in software.
+// Package devices is the command "gorxe devices", which lists the network interfaces and what each
+// offers to gorxe.
 package devices
 
 import (
@@ -14,18 +14,19 @@ import (
 	"github.com/gorxe/gorxe/xdp"
 )
 
-// Command is "gorxe devices".
+// Command returns the command "gorxe devices".
 func Command() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "devices",
-		Short: "List the interfaces here and what each offers",
-		Long: `List the interfaces here and what each offers: the XDP modes, the mode that 'auto' chooses, queues, MTU,
-the path MTU that it allows, addresses by GID index, and what keeps gorxe from using it, if anything. Nothing is
-attached or changed. It needs no privileges.`,
+		Short: "List the network interfaces and what each offers to gorxe",
+		Long: `List the network interfaces and what each offers to gorxe: XDP modes, with the mode
+that 'auto' selects first, queues, MTU, the largest path MTU, addresses by GID index,
+and the reason if gorxe cannot use the interface. The command changes nothing and needs
+no privileges.`,
 		Example: `  gorxe devices
 
-  # names of the usable interfaces
+  # names of usable interfaces
   gorxe devices --json | jq -r '.[] | select(.usable) | .name'`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,11 +40,11 @@ attached or changed. It needs no privileges.`,
 			return show(cmd.OutOrStdout(), list)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	cli.JSONVar(cmd.Flags(), &asJSON, "print one JSON array")
 	return cmd
 }
 
-// Entry is an element of what --json prints.
+// Entry describes an interface in the output of --json.
 type Entry struct {
 	Name       string   `json:"name"`
 	Kind       string   `json:"kind"`
@@ -51,24 +52,24 @@ type Entry struct {
 	MAC        string   `json:"mac"`
 	Up         bool     `json:"up"`
 	MTU        int      `json:"mtu"`
-	PathMTU    bth.MTU  `json:"path_mtu"` // 0: none fits
+	PathMTU    bth.MTU  `json:"path_mtu"` // 0: the MTU is too small
 	Queues     int      `json:"queues"`
 	Modes      []string `json:"xdp_modes"` // "native", "generic"
-	Auto       string   `json:"xdp_auto"`  // the mode that auto chooses; "" without modes
+	Auto       string   `json:"xdp_auto"`  // mode that auto selects; "" without modes
 	ZeroCopy   bool     `json:"zero_copy"`
 	Multi      bool     `json:"multi_buffer"`
-	Program    uint32   `json:"xdp_program,omitempty"` // ID of a program that is attached
+	Program    uint32   `json:"xdp_program,omitempty"` // ID of the attached program
 	StripsVLAN bool     `json:"strips_vlan"`
 	GIDs       []GID    `json:"gids"`
 	Usable     bool     `json:"usable"`
 	WhyNot     string   `json:"why_not,omitempty"`
 }
 
-// GID is an address of an interface under its GID index.
+// GID is an address of an interface with its GID index.
 type GID struct {
 	Index   int     `json:"index"`
 	GID     bth.GID `json:"gid"`
-	Address string  `json:"address"` // with the length of its prefix
+	Address string  `json:"address"` // with prefix length
 }
 
 func entries(list []xdp.Interface) []Entry {
@@ -94,7 +95,7 @@ func entries(list []xdp.Interface) []Entry {
 	return out
 }
 
-// modes lists the XDP modes that an interface offers, the one that auto chooses first.
+// modes lists the XDP modes of an interface, starting with the mode that auto selects.
 func modes(d *xdp.Interface) []string {
 	m := []string{}
 	if d.XDP.Native {
@@ -112,7 +113,7 @@ func modes(d *xdp.Interface) []string {
 func show(w io.Writer, list []xdp.Interface) error {
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "interface"}, {Title: "driver"}, {Title: "state"}, {Title: "MTU", Align: cli.Right},
-		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right}, {Title: "XDP (auto's first)"},
+		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right}, {Title: "XDP modes"},
 		{Title: "addresses by GID index"},
 	}}
 	var whyNot []string
@@ -130,7 +131,7 @@ func show(w io.Writer, list []xdp.Interface) error {
 	if err := t.Write(w); err != nil || len(whyNot) == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nNot usable as they are:\n  %s\n", strings.Join(whyNot, "\n  "))
+	_, err := fmt.Fprintf(w, "\nNot usable:\n  %s\n", strings.Join(whyNot, "\n  "))
 	return err
 }
 
@@ -141,7 +142,7 @@ func orDash(n int) string {
 	return fmt.Sprint(n)
 }
 
-// offer says what XDP offers, in one cell.
+// offer describes the XDP features of an interface.
 func offer(d *xdp.Interface) string {
 	m := modes(d)
 	if len(m) == 0 {
