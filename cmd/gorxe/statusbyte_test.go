@@ -25,7 +25,7 @@ func statusByteRecv(t *testing.T, pair *veth.Pair, recv, send []string) (sent, r
 			return true
 		default:
 			// A receiver that rejected the sender exits and would not answer again.
-			return sent.status == 0 || strings.Contains(sent.err, "do not fit")
+			return sent.status == 0 || strings.Contains(sent.err, "different sizes")
 		}
 	})
 	return sent, p.wait()
