@@ -21,8 +21,8 @@ func skipDir(name string) bool {
 	return strings.HasPrefix(name, ".") || name == "testdata" || name == "bin"
 }
 
-// TestLayers holds the house to its plan: who may import whom, what the pure packages keep away
-// from, where unsafe code lives, and how long a file gets. ARCHITECTURE.md says why.
+// TestLayers checks import directions, what the pure packages must not use, where unsafe code is
+// allowed, and the length of files. ARCHITECTURE.md explains the rules.
 func TestLayers(t *testing.T) {
 	fset := token.NewFileSet()
 	seen := map[string]bool{}
@@ -57,7 +57,7 @@ func TestLayers(t *testing.T) {
 	}
 	for _, want := range []string{"bth", "mr", "qp", "roce", "frame", "driver", "xdp", "loopback", "transport/statusbyte", "transport/slidingwindow", "cmd/gorxe"} {
 		if !seen[want] {
-			t.Errorf("no Go file in %s: has the tree moved away from this test?", want)
+			t.Errorf("no Go file in %s: adapt this test to the new layout", want)
 		}
 	}
 }
@@ -108,14 +108,14 @@ var allowed = map[string][]string{
 	},
 	"interop": {
 		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...",
-		"internal/...", "cmd/...",
+		"internal/...",
 	},
 }
 
-// pure folders are state machines and formats: no I/O, time or chance of their own.
+// pure lists the packages without I/O, clocks, locks, goroutines and random sources.
 var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm"}
 
-// maxLines is generous: around 500 is the aim.
+// maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600
 
 func checkFile(t *testing.T, fset *token.FileSet, rel string, f *ast.File, lines int) {
@@ -132,26 +132,26 @@ func checkFile(t *testing.T, fset *token.FileSet, rel string, f *ast.File, lines
 			t.Errorf("%s imports unsafe; unsafe code lives in files named *_unsafe.go", rel)
 		}
 		if ours, ok := strings.CutPrefix(p, module); ok && !test && !mayImport(dir, ours) {
-			t.Errorf("%s imports %s: against the import directions", rel, ours)
+			t.Errorf("%s imports %s, which is above it or not allowed for it", rel, ours)
 		}
 	}
-	// mr's hooks for the race detector tell it of an order that it cannot see; no other build has them.
+	// mr's hooks describe an order to the race detector; other builds do not have them.
 	if !test && isPure(dir) && rel != "mr/hooks_race_unsafe.go" {
 		checkPure(t, fset, rel, f, imports)
 	}
 }
 
 func mayImport(dir, ours string) bool {
-	rules, room := []string(nil), ""
+	rules, folder := []string(nil), ""
 	for r, a := range allowed {
-		if (dir == r || strings.HasPrefix(dir, r+"/")) && len(r) > len(room) {
-			rules, room = a, r
+		if (dir == r || strings.HasPrefix(dir, r+"/")) && len(r) > len(folder) {
+			rules, folder = a, r
 		}
 	}
-	if room == "" {
+	if folder == "" {
 		return false
 	}
-	if room != "internal" && (ours == room || strings.HasPrefix(ours, room+"/")) {
+	if folder != "internal" && (ours == folder || strings.HasPrefix(ours, folder+"/")) {
 		return true
 	}
 	for _, r := range rules {
@@ -162,7 +162,7 @@ func mayImport(dir, ours string) bool {
 	return false
 }
 
-// isPure leaves out sub-packages that serve tests and other libraries (bth/layers, bth/bthtest).
+// isPure reports whether dir is pure. Its sub-packages need not be.
 func isPure(dir string) bool {
 	for _, p := range pure {
 		if dir == p {
@@ -181,16 +181,16 @@ var impureTime = map[string]bool{"Now": true, "Since": true, "Until": true, "Sle
 func checkPure(t *testing.T, fset *token.FileSet, rel string, f *ast.File, imports map[string]bool) {
 	for _, p := range impureImports {
 		if imports[p] {
-			t.Errorf("%s imports %s: the packages below roce do no I/O and own no thread, lock, clock or chance", rel, p)
+			t.Errorf("%s imports %s, which a pure package must not use", rel, p)
 		}
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GoStmt:
-			t.Errorf("%s: goroutine below roce", fset.Position(n.Pos()))
+			t.Errorf("%s: goroutine in a pure package", fset.Position(n.Pos()))
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && impureTime[n.Sel.Name] {
-				t.Errorf("%s: time.%s below roce; time is a parameter", fset.Position(n.Pos()), n.Sel.Name)
+				t.Errorf("%s: time.%s in a pure package; pass the time as a parameter", fset.Position(n.Pos()), n.Sel.Name)
 			}
 		}
 		return true
