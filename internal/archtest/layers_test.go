@@ -82,7 +82,7 @@ var allowed = map[string][]string{
 	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/fence"},
 	"roce/cm":           {"bth"},
 	"roce": {
-		"bth", "driver", "frame", "mr", "qp", "xdp", "roce/...", "internal/loop", "internal/clock",
+		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop", "internal/clock",
 		"internal/fence", "internal/prefetch",
 	},
 	"transport": {"roce", "internal/endpoint", "transport/..."},
