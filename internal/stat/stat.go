@@ -39,7 +39,7 @@ func Spread(v []float64) float64 {
 	return (s[len(s)-1-k] - s[k]) / m
 }
 
-// outliers returns how many of n values are outside the interval of Spread at each end. n is at
+// outliers returns how many of n values are outside the interval of Spread on each side. n is at
 // most 1000, because 2^-n must be a float64.
 func outliers(n int) (k int) {
 	exactly := math.Ldexp(1, -n) // probability that k values are below the median

@@ -53,7 +53,7 @@ func TestInterruptedPipe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	src := &file{dev: 1, f: in, len: -1}
 	defer src.close()
-	if _, err := out.WriteString("said"); err != nil {
+	if _, err := out.WriteString("first"); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(100*time.Millisecond, cancel)
@@ -71,8 +71,25 @@ func TestInterruptedPipe(t *testing.T) {
 	}
 	var rep Report
 	d.Fill(&rep)
-	if a := <-sent; a != fmt.Sprint(rep.Devices) || rep.Devices[0].Bytes != 4 {
-		t.Errorf("sent %s, received %v, want 4 bytes", a, rep.Devices)
+	if a := <-sent; a != fmt.Sprint(rep.Devices) || rep.Devices[0].Bytes != 5 {
+		t.Errorf("sent %s, received %v, want 5 bytes", a, rep.Devices)
+	}
+}
+
+// receiveAll receives packets until the sender closes. It returns the numbers of bytes and packets,
+// and whether the last packet had an end mark.
+func receiveAll(ctx context.Context, t *testing.T, r *statusbyte.Receiver) (n, packets int, last bool) {
+	t.Helper()
+	for {
+		b, err := r.Receive(ctx)
+		if err == io.EOF {
+			return n, packets, last
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, packets, last = n+len(b.Data), packets+1, b.Last
+		b.Release()
 	}
 }
 
@@ -112,22 +129,11 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 			<-packets
 			time.Sleep(20 * time.Millisecond) // the third one waits for an empty block
 			cancel()
-			n, last := 0, false
 			ended := make(chan error, 1)
 			go func() { ended <- errors.Join(<-done, s.Close()) }()
 			wait, stop := context.WithTimeout(t.Context(), 10*time.Second)
 			defer stop()
-			for {
-				b, err := r.Receive(wait)
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				n, last = n+len(b.Data), b.Last
-				b.Release()
-			}
+			n, _, last := receiveAll(wait, t, r)
 			if err := <-ended; !errors.Is(err, c.want) {
 				t.Errorf("Send() = %v, want %v", err, c.want)
 			}
@@ -155,7 +161,7 @@ func TestSlowPipe(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for _, text := range []string{"said", "and said again"} {
+	for _, text := range []string{"first", "second part"} {
 		if _, err := out.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
@@ -170,18 +176,7 @@ func TestSlowPipe(t *testing.T) {
 		_, err := out.Write(large)
 		done <- errors.Join(err, out.Close())
 	}()
-	n, packets := 0, 0
-	for {
-		b, err := r.Receive(ctx)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, packets = n+len(b.Data), packets+1
-		b.Release()
-	}
+	n, packets, _ := receiveAll(ctx, t, r)
 	if err := errors.Join(<-done, <-done); err != nil {
 		t.Error(err)
 	}

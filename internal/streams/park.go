@@ -32,13 +32,13 @@ type packet struct {
 
 // directory is the state of a device's directory.
 type directory struct {
-	next    uint64   // number of the next packet if none is missing
-	parked  []packet // in order
-	err     error    // of the last attempt to store
-	failing bool
-	dropped uint64       // packets since failing is set
-	logged  [2]time.Time // last messages about parked and dropped packets
-	told    bool         // a message about dropped packets was logged since failing is set
+	next     uint64   // number of the next packet if none is missing
+	parked   []packet // in order
+	err      error    // of the last attempt to store
+	failing  bool
+	dropped  uint64       // packets since failing is set
+	logged   [2]time.Time // last messages about parked and dropped packets
+	reported bool         // a message about dropped packets was logged since failing is set
 }
 
 // put stores what is not stored yet of a packet, and releases its block.
@@ -116,7 +116,7 @@ func (d *Delivery) mayHold(now time.Time) bool {
 func (d *Delivery) drop(p packet) {
 	dir := &d.dirs[p.Device]
 	if dir.dropped == 0 && d.ctx.Err() == nil {
-		dir.told = d.logf(&dir.logged[1], "device %d: %v; packets from number %d on are lost until the directory can be written",
+		dir.reported = d.logf(&dir.logged[1], "device %d: %v; packets from number %d on are lost until the directory can be written",
 			p.Device, dir.err, p.Seq)
 	}
 	dir.dropped++
@@ -127,10 +127,10 @@ func (d *Delivery) drop(p packet) {
 // recovered records that a directory can be written again and has no parked packets.
 func (d *Delivery) recovered(device uint8) {
 	dir := &d.dirs[device]
-	if dir.told {
+	if dir.reported {
 		fmt.Fprintf(d.Log, "device %d: the directory can be written again; %d packets are missing.\n", device, dir.dropped)
 	}
-	dir.failing, dir.dropped, dir.told = false, 0, false
+	dir.failing, dir.dropped, dir.reported = false, 0, false
 }
 
 // logf logs a message about a directory, and reports whether it did: not within logInterval of
