@@ -178,8 +178,8 @@ func (k *kernel) accept(h *halt) error {
 	return nil
 }
 
-// temporary reports whether a system call may succeed if it is repeated. connect returns EALREADY or
-// EINPROGRESS after SO_SNDTIMEO.
+// temporary reports whether a system call may succeed if it is repeated. connect returns EALREADY
+// or EINPROGRESS after SO_SNDTIMEO.
 func temporary(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) ||
 		errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINPROGRESS)

@@ -31,6 +31,7 @@ const (
 	axisHeight  = 2.2 * vg.Centimeter  // of the title and the axis
 	valueSpace  = 1.25                 // length of the axis relative to the longest bar
 	valueMargin = 4                    // points between the end of a bar and its value
+	labelMargin = 9                    // points between a bar and the middle of its label
 )
 
 var (
@@ -86,7 +87,7 @@ func (b *Bars) draw() (*diagram, error) {
 		texts  plotter.XYLabels
 		offset vg.Point
 	}{
-		{labels, vg.Point{Y: vg.Points(barWidth/2 + 6)}}, {values, vg.Point{X: vg.Points(valueMargin)}},
+		{labels, vg.Point{Y: vg.Points(barWidth/2 + labelMargin)}}, {values, vg.Point{X: vg.Points(valueMargin)}},
 	} {
 		texts, err := plotter.NewLabels(l.texts)
 		if err != nil {

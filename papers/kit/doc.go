@@ -9,7 +9,8 @@
 //   - row.go: Row, one value compared with a baseline, and warnings about unreliable rows.
 //   - result.go: Series, the values of a method, of its baseline and of a paper; as JSON and table.
 //   - stats.go: mean and coefficient of variation.
-//   - plot.go, curves.go, bars.go: plots as SVG and PNG: a grid of panels with curves or bars.
+//   - plot.go, svg.go: plots as SVG and PNG, a grid of panels with legends.
+//   - curves.go, bars.go: panels with curves, and with bars.
 //   - cpu.go: pinned threads, CPU time, memory of the process.
 //   - report.go: Report and its output.
 package kit

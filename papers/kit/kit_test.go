@@ -134,9 +134,10 @@ func TestLegendPosition(t *testing.T) {
 		t.Fatal(err)
 	}
 	type label struct {
-		X    float64 `xml:"x,attr"`
-		Y    float64 `xml:"y,attr"`
-		Text string  `xml:",chardata"`
+		X     float64 `xml:"x,attr"`
+		Y     float64 `xml:"y,attr"`
+		Width float64 `xml:"textLength,attr"`
+		Text  string  `xml:",chardata"`
 	}
 	var list []label
 	lowest := math.Inf(-1) // y grows downward
@@ -156,6 +157,9 @@ func TestLegendPosition(t *testing.T) {
 		var l label
 		if err := dec.DecodeElement(&l, &start); err != nil {
 			t.Fatal(err)
+		}
+		if l.Width <= 0 {
+			t.Errorf("text %q has width %v, want a fixed one", l.Text, l.Width)
 		}
 		switch l.Text {
 		case "line", "dots", "rings":

@@ -1,10 +1,12 @@
 package kit
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"os"
 	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -58,7 +60,20 @@ func newPlot(title, x, y string) *plot.Plot {
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	p.Title.TextStyle.Font.Size = font.Points(titleSize)
 	p.Title.Padding = vg.Points(4)
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(shortTicks), plot.TickerFunc(shortTicks)
 	return p
+}
+
+// shortTicks returns the default ticks with labels as short as possible: 25 instead of 25.00.
+func shortTicks(least, most float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(least, most)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			const digits = 4
+			ticks[i].Label = strconv.FormatFloat(ticks[i].Value, 'g', digits, 64)
+		}
+	}
+	return ticks
 }
 
 // SavePlots draws panels into the file name if it ends in .svg or .png, otherwise into name.svg and
@@ -140,13 +155,13 @@ func (d *diagram) drawLegend(area draw.Canvas) {
 }
 
 func writeFile(name string, canvas vg.CanvasWriterTo) error {
-	file, err := os.Create(name)
-	if err != nil {
+	var b bytes.Buffer
+	if _, err := canvas.WriteTo(&b); err != nil {
 		return err
 	}
-	_, err = canvas.WriteTo(file)
-	if e := file.Close(); err == nil {
-		err = e
+	data := b.Bytes()
+	if PlotFormat(name) == "svg" {
+		data = fixTextWidths(data)
 	}
-	return err
+	return os.WriteFile(name, data, 0o644)
 }
