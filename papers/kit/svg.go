@@ -12,8 +12,9 @@ import (
 
 var svgText = regexp.MustCompile(`<text ([^>]*font-size:([0-9.]+)px[^>]*)>([^<]*)</text>`)
 
-// fixTextWidths gives every text of an SVG plot the width that the layout assumed. A viewer without the
-// plot's font then scales another font, and labels do not grow into the axes beside them.
+// fixTextWidths gives every text of an SVG plot the width that the layout assumed. A viewer
+// without the plot's font then scales another font, and labels do not grow into the axes beside
+// them.
 func fixTextWidths(svg []byte) []byte {
 	return svgText.ReplaceAllFunc(svg, func(element []byte) []byte {
 		m := svgText.FindSubmatch(element)
