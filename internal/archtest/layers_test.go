@@ -92,7 +92,7 @@ var allowed = map[string][]string{
 	},
 	"internal/bench": {
 		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
-		"internal/...", "papers/...",
+		"internal/...", "papers/kit",
 	},
 	"papers": {
 		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
