@@ -266,16 +266,16 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	stranger, err := net.Dial("tcp", addr)
+	other, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close()
-	io.WriteString(stranger, "SSH-2.0-OpenSSH_9.2\r\n")
+	defer other.Close()
+	io.WriteString(other, "SSH-2.0-OpenSSH_9.2\r\n")
 	if err := <-logged; !errors.Is(err, ErrGarbage) || !strings.Contains(err.Error(), "SSH-2.0") {
 		t.Errorf("the log says %v", err)
 	}
-	answer, _ := io.ReadAll(stranger)
+	answer, _ := io.ReadAll(other)
 	if !strings.Contains(string(answer), "SSH-2.0") {
 		t.Errorf("the server answered %q", answer)
 	}
@@ -447,13 +447,13 @@ func FuzzReceive(f *testing.F) {
 	}
 	known := []error{ErrGarbage, ErrVersion, ErrProtocol, ErrTooLong, ErrTimeout, ErrGone, ErrRemote}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ours, theirs := net.Pipe()
-		defer ours.Close()
+		local, remote := net.Pipe()
+		defer local.Close()
 		go func() {
-			theirs.Write(b)
-			theirs.Close()
+			remote.Write(b)
+			remote.Close()
 		}()
-		m, err := NewConn(ours).Receive(t.Context(), KindReady, KindAccept)
+		m, err := NewConn(local).Receive(t.Context(), KindReady, KindAccept)
 		if err == nil {
 			err = m.check()
 			if err == nil {

@@ -153,9 +153,9 @@ func (c *Client) key(ctx context.Context, i int) (Key, error) {
 }
 
 func (c *Client) report(ctx context.Context, own *Report) (*Report, error) {
-	var got [reportWords]uint64
-	for i, v := range own.words() {
-		b, err := c.exchange(ctx, kindWord, word(v))
+	var got [reportValues]uint64
+	for i, v := range own.values() {
+		b, err := c.exchange(ctx, kindValue, encodeValue(v))
 		if err != nil {
 			return nil, err
 		}

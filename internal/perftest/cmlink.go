@@ -67,8 +67,8 @@ func messageKind(n int) kind {
 	switch n {
 	case binaryKeyLen:
 		return kindKey
-	case wordLen:
-		return kindWord
+	case valueLen:
+		return kindValue
 	case len(done):
 		return kindDone
 	}

@@ -70,7 +70,7 @@ var hostile = []struct {
 func TestHostileClients(t *testing.T) {
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
-			l := stranger(t, c.sends, c.hang)
+			l := unexpectedPeer(t, c.sends, c.hang)
 			check(t, serveOnce(t.Context(), l), c.want, c.text)
 		})
 	}
@@ -80,7 +80,7 @@ func TestHostileClients(t *testing.T) {
 func TestHostileServers(t *testing.T) {
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
-			l := stranger(t, c.sends, c.hang)
+			l := unexpectedPeer(t, c.sends, c.hang)
 			err := talkAsClient(t.Context(), l, Test{}, 1, make([]Key, 2), make([]Key, 2), &Report{})
 			check(t, err, c.want, c.text)
 		})
@@ -99,8 +99,8 @@ func check(t *testing.T, err, want error, text string) {
 
 const shortTime = 50 * time.Millisecond
 
-// stranger returns a link to a peer that sends a fixed text and ignores what it receives.
-func stranger(t *testing.T, sends string, hang bool) *Link {
+// unexpectedPeer returns a link to a peer that sends a fixed text and ignores what it receives.
+func unexpectedPeer(t *testing.T, sends string, hang bool) *Link {
 	t.Helper()
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
@@ -163,7 +163,7 @@ func TestHostileMiddle(t *testing.T) {
 		{"a report", start + strings.Repeat("\x00", 40), nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := serveOnce(t.Context(), stranger(t, c.sends, false))
+			err := serveOnce(t.Context(), unexpectedPeer(t, c.sends, false))
 			if c.want == nil {
 				if err != nil {
 					t.Errorf("got %v", err)
@@ -186,12 +186,12 @@ func TestTooManyQueuePairs(t *testing.T) {
 		k.QPN = roce.QPN(i + 1)
 		sends = append(sends, k.text()...)
 	}
-	check(t, serveOnce(t.Context(), stranger(t, string(sends), true)), ErrProtocol, "256")
+	check(t, serveOnce(t.Context(), unexpectedPeer(t, string(sends), true)), ErrProtocol, "256")
 }
 
 // Serve returns the error of its Host.
 func TestHostFails(t *testing.T) {
-	l := stranger(t, goodSetup+goodKey, true)
+	l := unexpectedPeer(t, goodSetup+goodKey, true)
 	s, err := AnswerHello(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)

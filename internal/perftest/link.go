@@ -30,9 +30,9 @@ const (
 	kindInt        // cycle_buffer or cache line size
 	kindMTU
 	kindKey
-	kindWord // one value of a report
+	kindValue // one value of a report
 	kindDone
-	kindAny // key, word or done
+	kindAny // key, value or done
 )
 
 // done is the last message of older versions.
@@ -47,7 +47,7 @@ var kinds = [...]struct {
 	kindInt:   {4, nil},
 	kindMTU:   {2, plausibleMTU},
 	kindKey:   {keyLen, plausibleKey},
-	kindWord:  {wordLen, nil},
+	kindValue: {valueLen, nil},
 	kindDone:  {len(done), plausibleDone},
 }
 
@@ -151,7 +151,7 @@ func kindOf(c byte) (kind, error) {
 	case isHex(c):
 		return kindKey, nil
 	case c == 0:
-		return kindWord, nil
+		return kindValue, nil
 	}
 	return kindAny, ErrGarbage
 }

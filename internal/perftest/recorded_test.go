@@ -107,16 +107,16 @@ func keysOf(t *testing.T, lines []line, from byte) []Key {
 
 // reportOf returns the first report of one side.
 func reportOf(lines []line, from byte) *Report {
-	var words [reportWords]uint64
+	var values [reportValues]uint64
 	n := 0
 	for _, l := range lines {
-		if l.from == from && len(l.msg) == wordLen && n < reportWords {
-			words[n] = binary.BigEndian.Uint64(l.msg)
+		if l.from == from && len(l.msg) == valueLen && n < reportValues {
+			values[n] = binary.BigEndian.Uint64(l.msg)
 			n++
 		}
 	}
 	r := new(Report)
-	r.read(words)
+	r.read(values)
 	return r
 }
 
@@ -156,7 +156,7 @@ func exchangeLines(nc net.Conn, lines []line, as byte) error {
 	return nil
 }
 
-func pipe(t *testing.T) (ours *Link, theirs net.Conn) {
+func pipe(t *testing.T) (local *Link, remote net.Conn) {
 	t.Helper()
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })

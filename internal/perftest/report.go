@@ -17,17 +17,17 @@ type Report struct {
 }
 
 const (
-	wordLen     = 8 // bytes
-	reportWords = 5
+	valueLen     = 8 // bytes
+	reportValues = 5
 )
 
-// words returns the values of the report in the order in which they are sent.
-func (r *Report) words() [reportWords]uint64 {
+// values returns the values of the report in the order in which they are sent.
+func (r *Report) values() [reportValues]uint64 {
 	return [...]uint64{r.Bytes, r.Iterations, math.Float64bits(r.Peak), math.Float64bits(r.Average), math.Float64bits(r.MsgRate)}
 }
 
-// read sets the report from the values of words.
-func (r *Report) read(w [reportWords]uint64) {
+// read sets the report from the values of a received report.
+func (r *Report) read(w [reportValues]uint64) {
 	r.Bytes, r.Iterations = w[0], w[1]
 	r.Peak, r.Average, r.MsgRate = math.Float64frombits(w[2]), math.Float64frombits(w[3]), math.Float64frombits(w[4])
 }
@@ -46,4 +46,4 @@ func (r *Report) Check() error {
 	return nil
 }
 
-func word(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
+func encodeValue(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

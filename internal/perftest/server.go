@@ -104,7 +104,7 @@ func (s *Server) answer(ctx context.Context, h Host, k kind, b []byte) error {
 	switch k {
 	case kindKey:
 		return s.key(ctx, h, b)
-	case kindWord:
+	case kindValue:
 		return s.report(ctx, h, b)
 	}
 	return nil // done: the client closes the connection
@@ -143,17 +143,17 @@ func (s *Server) key(ctx context.Context, h Host, b []byte) error {
 // report exchanges reports. first is the first value of the client's report.
 func (s *Server) report(ctx context.Context, h Host, first []byte) error {
 	own, peer := h.Report(), Report{}
-	var got [reportWords]uint64
-	for i, v := range own.words() {
+	var got [reportValues]uint64
+	for i, v := range own.values() {
 		b := first
 		if i > 0 {
 			var err error
-			if _, b, err = s.l.receive(ctx, kindWord, s.l.timeout); err != nil {
+			if _, b, err = s.l.receive(ctx, kindValue, s.l.timeout); err != nil {
 				return err
 			}
 		}
 		got[i] = binary.BigEndian.Uint64(b)
-		if err := s.l.send(ctx, word(v)); err != nil {
+		if err := s.l.send(ctx, encodeValue(v)); err != nil {
 			return err
 		}
 	}

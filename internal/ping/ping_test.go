@@ -1,9 +1,7 @@
 package ping
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/exchange/exchangetest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
@@ -37,26 +36,17 @@ func newTester(t *testing.T, plan loopback.Plan) *tester {
 	}
 	r := &tester{failed: make(chan error, 10), client: tb.Dev[0]}
 	r.host = &Host{Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget)}
-	ln, err := exchange.Listen(t.Context(), "", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
-	srv := &exchange.Server{
-		Services: map[string]exchange.Handler{Service: r.host.Serve},
-		Log:      func(_ net.Addr, err error) { r.failed <- err },
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ctx, ln) }()
 	t.Cleanup(func() {
-		cancel()
-		if err := errors.Join(<-ended, tb.Close()); err != nil {
+		if err := tb.Close(); err != nil {
 			t.Error(err)
 		}
 		if _, err := r.host.Budget.Take(budget); err != nil {
 			t.Errorf("memory was not released: %v", err)
 		}
+	})
+	r.addr = exchangetest.Start(t, &exchange.Server{
+		Services: map[string]exchange.Handler{Service: r.host.Serve},
+		Log:      func(_ net.Addr, err error) { r.failed <- err },
 	})
 	return r
 }

@@ -3,7 +3,6 @@ package stock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/exchange/exchangetest"
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
@@ -94,27 +94,9 @@ func newTCPTester(t *testing.T, server roce.Progress, opts ...roce.Option) *test
 // serve runs s, which serves r.server's clients, until the test ends.
 func (r *tester) serve(t *testing.T, s *exchange.Server) {
 	t.Helper()
-	ln, err := exchange.Listen(t.Context(), "", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.addr = fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port)
 	s.Services = map[string]exchange.Handler{perf.Service: r.server.Serve}
 	s.Detect = r.server.Detect
-	r.background(t, func(ctx context.Context) error { return s.Serve(ctx, ln) })
-}
-
-// background runs f in a goroutine until the test ends.
-func (r *tester) background(t *testing.T, f func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the server returned %v", err)
-		}
-	})
+	r.addr = exchangetest.Start(t, s)
 }
 
 // newCMTester returns a tester with a server that listens for rdma_cm, with one IP version.
@@ -131,7 +113,7 @@ func newCMTester(t *testing.T, v6 bool) *tester {
 		t.Fatal(err)
 	}
 	r.free = r.freeQPs(t)
-	r.background(t, func(ctx context.Context) error {
+	exchangetest.Background(t, func(ctx context.Context) error {
 		return r.server.ServeCM(ctx, l, func(_ netip.AddrPort, err error) {
 			if err != nil && ctx.Err() == nil {
 				r.failed <- err
