@@ -45,7 +45,7 @@ func (o *Options) Register(fs *pflag.FlagSet) {
 	fs.VarP(&o.Iterations, "iters", "n",
 		"number of messages per queue pair (default 5000 for bandwidth, 1000 for latency)")
 	fs.VarP(&o.Duration, "duration", "D",
-		"run for this time instead of a number of messages; a plain number is in seconds")
+		"run for this time instead of a number of messages; a number without a unit means seconds")
 	fs.VarP(&o.qps, "qp", "q", "number of queue pairs")
 	fs.VarP(&o.depth, "tx-depth", "t", "number of outstanding work requests per queue pair")
 	fs.VarP(&o.mtu, "mtu", "m",

@@ -80,7 +80,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.VarP(&f.count, "count", "c", "number of pings (default: until Ctrl-C)")
 	cli.HideDefaults(fs, "count")
 	fs.VarP(&f.interval, "interval", "i",
-		"time between two pings; a plain number is in seconds, 0 sends the next ping after each reply")
+		"time between two pings; a number without a unit means seconds, 0 sends the next ping after each reply")
 	fs.VarP(&f.size, "size", "s", "bytes per ping")
 	fs.VarP(&f.timeout, "timeout", "t", "how long to wait for a reply")
 	fs.StringVarP(&f.device.Iface, "interface", "I", "",
