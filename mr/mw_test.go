@@ -153,7 +153,8 @@ func TestWindowType2(t *testing.T) {
 	k = r.bind(r.to(w, RemoteRead))
 	r.check(life, k, 0x1040, 64, RemoteRead, OK)
 	r.want("invalidate", r.tab.InvalidateScope(r.pd, life, k), nil)
-	r.want("deregister", r.tab.Deregister(r.m), nil) // no bind that failed or was replaced holds the region
+	// no bind that failed or was replaced holds the region
+	r.want("deregister", r.tab.Deregister(r.m), nil)
 }
 
 // A zero-based window of type 2 has its own addresses.

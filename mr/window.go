@@ -170,7 +170,8 @@ func (w *keyOwner) allows(p *MR, b *Bind) error {
 		return ErrPD
 	case p.access&MWBind == 0: // C10-73
 		return ErrAccess
-	case b.Access&^windowRights != 0, b.Access&ZeroBased != 0 && w.kind == windowType1: // o10-36.2.2
+	// o10-36.2.2
+	case b.Access&^windowRights != 0, b.Access&ZeroBased != 0 && w.kind == windowType1:
 		return ErrAccess
 	case b.Access&(RemoteWrite|RemoteAtomic) != 0 && p.access&LocalWrite == 0: // C10-74
 		return ErrAccess

@@ -24,7 +24,7 @@ func TestAnswerQueue(t *testing.T) {
 				n := uint32(rapid.IntRange(1, 4).Draw(r, "npkts"))
 				verdict := a.freshSpace()
 				if (verdict == refuseInvalid) != (int(a.fresh) >= limit) {
-					r.Fatalf("room says %d with %d fresh of %d", verdict, a.fresh, limit)
+					r.Fatalf("freshSpace() = %d with %d fresh of %d", verdict, a.fresh, limit)
 				}
 				if verdict == accept {
 					a.insert(answer{psn: next, npkts: n, fresh: true})
@@ -40,7 +40,7 @@ func TestAnswerQueue(t *testing.T) {
 				if a.insertDuplicate(answer{psn: psn, npkts: n}) {
 					owed = append(owed, span{psn, psn + 1}) // at least its first packet
 				} else if a.waiting() < capacity {
-					r.Fatal("a repetition found no room though there is some")
+					r.Fatal("a duplicate was rejected although there is space")
 				}
 			case 2:
 				if a.empty() {
@@ -63,14 +63,14 @@ func TestAnswerQueue(t *testing.T) {
 					fresh++
 				}
 				if i > int(a.first) && a.list[i-1].psn > a.list[i].psn {
-					r.Fatalf("PSN %d stands before %d", a.list[i-1].psn, a.list[i].psn)
+					r.Fatalf("PSN %d is before %d", a.list[i-1].psn, a.list[i].psn)
 				}
 				if a.list[i].sent >= a.list[i].npkts {
-					r.Fatal("an answer that has left waits still")
+					r.Fatal("an answer that was sent is still queued")
 				}
 			}
 			if fresh != int(a.fresh) || fresh > limit || cap(a.list) != capacity || a.waiting() > 2*limit {
-				r.Fatalf("%d fresh, counted %d, limit %d; %d wait, room for %d of %d", fresh, a.fresh, limit, a.waiting(), cap(a.list), capacity)
+				r.Fatalf("%d fresh, counted %d, limit %d; %d waiting, capacity %d, want %d", fresh, a.fresh, limit, a.waiting(), cap(a.list), capacity)
 			}
 		}
 		for !a.empty() {
@@ -87,7 +87,7 @@ func TestAnswerQueue(t *testing.T) {
 		}
 		for _, s := range owed {
 			if s.from < s.to {
-				r.Fatalf("packets %d to %d never left", s.from-countBase, s.to-countBase)
+				r.Fatalf("packets %d to %d were never sent", s.from-countBase, s.to-countBase)
 			}
 		}
 	})

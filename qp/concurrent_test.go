@@ -98,7 +98,7 @@ func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 	go func() { wg.Wait(); stop.Store(true) }()
 	w.crank(&stop, func() {})
 	if bells.Load() == 0 {
-		t.Error("no bell rang")
+		t.Error("no doorbell rang")
 	}
 }
 
@@ -160,7 +160,7 @@ func TestPostWhileBreaking(t *testing.T) {
 
 // Many goroutines ring the doorbells of many QPs: each QP is served, in the order of the doorbells,
 // and no doorbell is lost while HandleDoorbells runs.
-func TestBellsAreNotLost(t *testing.T) {
+func TestNoDoorbellIsLost(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
 	var qs []*QP
@@ -179,7 +179,7 @@ func TestBellsAreNotLost(t *testing.T) {
 	for i := len(qs) - 1; i >= 0; i-- {
 		tx := e.PollTransmit(0, buf[:])
 		if got := bth.BTH(buf[tx.NetLen:tx.Len]).DestQP(); got != bth.QPN(i) {
-			t.Fatalf("served %d, want %d: the order of the bells", got, i)
+			t.Fatalf("served %d, want %d, the order of the doorbells", got, i)
 		}
 	}
 	const each = 1000
@@ -207,7 +207,7 @@ func TestBellsAreNotLost(t *testing.T) {
 			sent++
 		}
 		if over && sent < 4*each && !e.DoorbellPending() {
-			t.Fatalf("%d of %d sent, and no bell is pending", sent, 4*each)
+			t.Fatalf("%d of %d sent, and no doorbell is pending", sent, 4*each)
 		}
 		runtime.Gosched()
 	}

@@ -12,10 +12,10 @@ func TestCQOrder(t *testing.T) {
 	next := uint64(0)
 	for i := range uint64(100) {
 		if !c.push(&WC{ID: 2 * i}, false) || !c.push(&WC{ID: 2*i + 1}, false) {
-			t.Fatal("a CQ with room overran")
+			t.Fatal("a CQ with free entries overran")
 		}
 		if c.Len() != 2 {
-			t.Fatalf("Len %d", c.Len())
+			t.Fatalf("Len() = %d", c.Len())
 		}
 		var wcs [4]WC
 		for _, wc := range wcs[:c.Poll(wcs[:])] {

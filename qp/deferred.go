@@ -15,12 +15,13 @@ type Transmit struct {
 }
 
 // DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the
-// packet before it makes another call to the engine, which lets it compute the ICRC during the copy.
-// Set it before use.
+// packet before it makes another call to the engine, which lets it compute the ICRC during the
+// copy. Set it before use.
 func (e *Engine) DeferPayloads() { e.deferring = true }
 
-// copyOut copies registered memory to offset at of the packet, dst being that part of the packet. It
-// may defer most of one piece per packet; the rest is what must be read first, see mr.CopyOutLast.
+// copyOut copies registered memory to offset at of the packet, dst being that part of the packet.
+// It may defer most of one piece per packet; the rest is what must be read first, see
+// mr.CopyOutLast.
 func (e *Engine) copyOut(dst []byte, at int, src []byte) {
 	if !e.deferring || len(src) < minDeferred || e.tx.Payload != nil {
 		mr.CopyOut(dst, src)

@@ -9,29 +9,30 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// leaves reports whether payloads are deferred at all: with the race detector packets are complete.
-func leaves() bool { return mr.CopyOutLast(make([]byte, 16), make([]byte, 16)) > 0 }
+// defersPayloads reports whether payloads are deferred at all: with the race detector packets are
+// complete.
+func defersPayloads() bool { return mr.CopyOutLast(make([]byte, 16), make([]byte, 16)) > 0 }
 
-// leftOf reports whether left is a valid number of deferred bytes of a piece of n bytes: all except
-// its last word.
-func leftOf(n, left int) bool {
-	if !leaves() {
-		return left == 0
+// isDeferredLen reports whether deferred is a valid number of deferred bytes of a piece of n bytes:
+// all except its last word.
+func isDeferredLen(n, deferred int) bool {
+	if !defersPayloads() {
+		return deferred == 0
 	}
-	return left <= n && left >= n-8
+	return deferred <= n && deferred >= n-8
 }
 
 // twins are two engines that differ only in that one defers payloads.
 type twins struct {
-	t     *testing.T
-	whole *world
-	left  *world
+	t        *testing.T
+	complete *world
+	deferred *world
 }
 
 func newTwins(t *testing.T, typ Type) *twins {
-	w := &twins{t: t, whole: newWorld(t, 7), left: newWorld(t, 7)}
-	for _, o := range []*world{w.whole, w.left} {
-		o.ends[0].deferring = o == w.left
+	w := &twins{t: t, complete: newWorld(t, 7), deferred: newWorld(t, 7)}
+	for _, o := range []*world{w.complete, w.deferred} {
+		o.ends[0].deferring = o == w.deferred
 		o.pair(typ, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 		r := rand.NewChaCha8([32]byte{1})
 		_, _ = r.Read(o.ends[0].mem)
@@ -41,45 +42,46 @@ func newTwins(t *testing.T, typ Type) *twins {
 
 // next builds the next packet of end 0 with both engines, completes the deferred payload and
 // compares the packets. It returns the number of deferred bytes.
-func (w *twins) next() (left int) {
+func (w *twins) next() (deferred int) {
 	w.t.Helper()
 	want, got := bytes.Repeat([]byte{0x55}, 8192), bytes.Repeat([]byte{0xaa}, 8192)
-	whole := w.whole.ends[0].PollTransmit(0, want)
-	tx := w.left.ends[0].PollTransmit(0, got)
-	if whole.Payload != nil {
+	complete := w.complete.ends[0].PollTransmit(0, want)
+	tx := w.deferred.ends[0].PollTransmit(0, got)
+	if complete.Payload != nil {
 		w.t.Error("a packet that should be complete has a deferred payload")
 	}
-	n, at, body := tx.Len, tx.PayloadAt, tx.Payload
-	if n == 0 || n != whole.Len || tx.NetLen != whole.NetLen || at+len(body) > n {
-		w.t.Fatalf("complete: %d bytes (%d); deferring: %d bytes (%d), payload of %d at %d", whole.Len, whole.NetLen, n, tx.NetLen, len(body), at)
+	n, at, payload := tx.Len, tx.PayloadAt, tx.Payload
+	if n == 0 || n != complete.Len || tx.NetLen != complete.NetLen || at+len(payload) > n {
+		w.t.Fatalf("complete: %d bytes (%d); deferring: %d bytes (%d), payload of %d at %d", complete.Len, complete.NetLen, n, tx.NetLen, len(payload), at)
 	}
-	for i := max(at, bth.MaxNetHeader); i < at+len(body) && body != nil; i++ { // the path's headers are written in one piece of that size
+	// the path's headers are written in one piece of that size
+	for i := max(at, bth.MaxNetHeader); i < at+len(payload) && payload != nil; i++ {
 		if got[i] != 0xaa {
-			w.t.Fatalf("byte %d of %d has been written though it was left: %x; body %d at %d", i, n, got[i], len(body), at)
+			w.t.Fatalf("byte %d of %d was written although it was deferred: %x; payload of %d at %d", i, n, got[i], len(payload), at)
 		}
 	}
-	copy(got[at:], body)
-	payload := func(b []byte) []byte { // addresses, keys and QPNs differ between the engines
+	copy(got[at:], payload)
+	payloadOf := func(b []byte) []byte { // addresses, keys and QPNs differ between the engines
 		p := &bth.Packet{}
 		must(w.t, p.Parse(b[tx.NetLen:n]))
 		return p.Payload
 	}
-	if !bytes.Equal(payload(got), payload(want)) {
+	if !bytes.Equal(payloadOf(got), payloadOf(want)) {
 		w.t.Error("the payloads differ")
 	}
-	return len(body)
+	return len(payload)
 }
 
 func (w *twins) post(wr func(o *world) SendWR) {
 	w.t.Helper()
-	for _, o := range []*world{w.whole, w.left} {
+	for _, o := range []*world{w.complete, w.deferred} {
 		o.post(o.ends[0].qp, wr(o))
 		o.ends[0].HandleDoorbells(0)
 	}
 }
 
 // A packet with its deferred payload equals the complete packet, for any address and length.
-func TestBody(t *testing.T) {
+func TestDeferredPayload(t *testing.T) {
 	for _, n := range []int{1, minDeferred - 1, minDeferred, minDeferred + 1, 2000, 4093, 4095, 4096} {
 		for off := range 9 {
 			w := newTwins(t, RC)
@@ -88,9 +90,9 @@ func TestBody(t *testing.T) {
 					raddr, rkey := o.ends[1].remote(0)
 					return SendWR{Op: op, SGEs: []SGE{o.ends[0].sge(off, n)}, RemoteAddr: raddr, RKey: rkey}
 				})
-				left := w.next()
-				if n >= minDeferred && !leftOf(n, left) || n < minDeferred && left != 0 {
-					t.Errorf("%s of %d bytes at %d: %d left", op, n, off, left)
+				deferred := w.next()
+				if n >= minDeferred && !isDeferredLen(n, deferred) || n < minDeferred && deferred != 0 {
+					t.Errorf("%s of %d bytes at %d: %d deferred", op, n, off, deferred)
 				}
 			}
 		}
@@ -99,7 +101,7 @@ func TestBody(t *testing.T) {
 
 // Each packet of a long message has its own deferred payload. If a packet has several pieces, the
 // first long one is deferred.
-func TestBodyOfPieces(t *testing.T) {
+func TestDeferredPayloadOfSGEs(t *testing.T) {
 	w := newTwins(t, RC)
 	w.post(func(o *world) SendWR {
 		raddr, rkey := o.ends[1].remote(0)
@@ -108,15 +110,15 @@ func TestBodyOfPieces(t *testing.T) {
 	})
 	// 4096 bytes are 100 + 1501 + 2495, then 3505 + 591, then 4096, then 313.
 	for i, want := range []int{1501, 3505, 4096, 0} {
-		if left := w.next(); !leftOf(want, left) {
-			t.Errorf("packet %d: %d bytes left, want up to %d", i, left, want)
+		if deferred := w.next(); !isDeferredLen(want, deferred) {
+			t.Errorf("packet %d: %d bytes deferred, want up to %d", i, deferred, want)
 		}
 	}
 }
 
 // If the second key of a work request is invalid, its packet is not sent, and its deferred payload
 // does not appear in the next one.
-func TestBodyOfADeadKey(t *testing.T) {
+func TestDeferredPayloadWithInvalidKey(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 	k.DeferPayloads()
 	dies, _ := k.region(k.pd, 64, 0)
@@ -132,7 +134,7 @@ func TestBodyOfADeadKey(t *testing.T) {
 }
 
 // READ responses have deferred payloads, and the ACK after them has none.
-func TestBodyOfRead(t *testing.T) {
+func TestDeferredPayloadOfRead(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
 	k.DeferPayloads()
 	r := rand.NewChaCha8([32]byte{2})
@@ -143,7 +145,7 @@ func TestBodyOfRead(t *testing.T) {
 	for _, want := range []int{4096, 1904, 0} {
 		var buf [8192]byte
 		tx := k.PollTransmit(k.now, buf[:])
-		if !leftOf(want, len(tx.Payload)) {
+		if !isDeferredLen(want, len(tx.Payload)) {
 			t.Errorf("%d bytes deferred of a response of %d", len(tx.Payload), want)
 		}
 		copy(buf[tx.PayloadAt:], tx.Payload)
@@ -152,6 +154,6 @@ func TestBodyOfRead(t *testing.T) {
 		got = append(got, p.Payload...)
 	}
 	if !bytes.Equal(got, k.mem[40:6040]) {
-		t.Error("the READ brought other bytes")
+		t.Error("the READ returned wrong data")
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // A destroyed QP leaves nothing that the engine would use later: no list entry, timer, table entry
 // or doorbell. Packets for it are dropped.
-func TestDestroyInTheMidst(t *testing.T) {
+func TestDestroyBusyQP(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		prep func(k *talk)
@@ -23,7 +23,7 @@ func TestDestroyInTheMidst(t *testing.T) {
 		{"NAK owed", func(k *talk) { k.say(k.write(3, seq(8))) }},
 		{"READ being answered", func(k *talk) { k.say(k.read(0, 0, 900)) }},
 		{"message half received", func(k *talk) { k.recvs(900); k.say(pkt{op: bth.RCSendFirst, data: seq(256)}) }},
-		{"in ERR with a bell", func(k *talk) { must(k.t, k.modify(Err)); k.post(k.wr(1, OpWrite, 8)); k.completes() }},
+		{"in ERR with a doorbell", func(k *talk) { must(k.t, k.modify(Err)); k.post(k.wr(1, OpWrite, 8)); k.completes() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC)
@@ -41,7 +41,7 @@ func TestDestroyInTheMidst(t *testing.T) {
 				t.Error("a timer is still armed")
 			}
 			k.equal("QPs", k.table.used, 0)
-			k.equal("packets to nobody", k.Counters().DropNoQP, uint64(3))
+			k.equal("packets to unknown QPs", k.Counters().DropNoQP, uint64(3))
 			if _, err := k.q.PostSend([]SendWR{k.wr(9, OpWrite, 8)}); !errors.Is(err, ErrQPState) {
 				t.Errorf("PostSend: %v", err)
 			}
@@ -91,7 +91,7 @@ func TestDestroyOneOfMany(t *testing.T) {
 
 // QPs that are created and destroyed leave nothing behind, even if they are destroyed while they
 // are in the run queue. The run queue does not grow, and has space for all QPs.
-func TestDestroyInTheRunQueue(t *testing.T) {
+func TestDestroyQueuedQP(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
 	va, key := w.ends[1].remote(0)
@@ -111,12 +111,12 @@ func TestDestroyInTheRunQueue(t *testing.T) {
 		}
 	}
 	if e.runqSlots != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
-		t.Errorf("places for %d QPs, %d in the table, a queue of %d", e.runqSlots, e.table.used, e.runq.Cap())
+		t.Errorf("%d run queue slots, %d QPs in the table, a queue of %d", e.runqSlots, e.table.used, e.runq.Cap())
 	}
 }
 
 // An idle QP costs nothing per step: no timer, no list entry, no packet. Its size is known.
-func TestIdleQPsCostNothing(t *testing.T) {
+func TestIdleQPs(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
 	const n = 2000
@@ -139,12 +139,12 @@ func TestIdleQPsCostNothing(t *testing.T) {
 	w.wc(0)
 	w.idle(second)
 	if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) || e.Counters().Timers != 0 {
-		t.Error("a QP that fell idle still has something to do")
+		t.Error("an idle QP still has something to do")
 	}
 }
 
 // The event ring is bounded. Events that do not fit are lost and counted.
-func TestEventsAreBounded(t *testing.T) {
+func TestEventLimit(t *testing.T) {
 	e := newWorld(t, 1).ends[0]
 	for range eventRing + 5 {
 		e.event(Event{Kind: EventCommEst})
@@ -159,7 +159,7 @@ func TestEventsAreBounded(t *testing.T) {
 }
 
 // QPs take turns of quantum bytes: none waits for a long message of another.
-func TestTurns(t *testing.T) {
+func TestQuantum(t *testing.T) {
 	w := newWorld(t, 1)
 	a1, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
 	a2, b2 := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
@@ -177,10 +177,10 @@ func TestTurns(t *testing.T) {
 			turns, run, last = turns+1, 0, dest
 		}
 		if run += tx.Len; run > quantum+2*4096 {
-			t.Fatalf("QP %#x sent %d bytes on end", last, run)
+			t.Fatalf("QP %#x sent %d bytes in a row", last, run)
 		}
 	}
 	if turns < 8 {
-		t.Errorf("%d turns; QPN of the second is %#x", turns, b2.QPN())
+		t.Errorf("%d changes of the QP; QPN of the second is %#x", turns, b2.QPN())
 	}
 }

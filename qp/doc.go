@@ -1,10 +1,10 @@
-// Package qp is gorxe's engine: queue pairs that run the reliable (RC), unreliable (UC) and datagram
-// (UD) transports of the InfiniBand architecture, as a pure state machine.
+// Package qp is gorxe's engine: queue pairs that run the reliable (RC), unreliable (UC) and
+// datagram (UD) transports of the InfiniBand architecture, as a pure state machine.
 //
-// The engine does no I/O and has no goroutines, locks, clocks or random source. The caller passes the
-// time to each method and a random source in [Config]. Received packets go to [Engine.HandlePacket],
-// and [Engine.PollTransmit] writes packets to the caller's transmit buffers. A test can therefore
-// replay any sequence of losses and reorderings from a seed.
+// The engine does no I/O and has no goroutines, locks, clocks or random source. The caller passes
+// the time to each method and a random source in [Config]. Received packets go to
+// [Engine.HandlePacket], and [Engine.PollTransmit] writes packets to the caller's transmit buffers.
+// A test can therefore replay any sequence of losses and reorderings from a seed.
 //
 // There are four kinds of methods:
 //
@@ -19,9 +19,9 @@
 //
 // # PSNs
 //
-// A PSN on the wire has 24 bits. Requester and responder count packets in 64 bits, which never wrap.
-// The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend] converts a PSN
-// from the wire to a count.
+// A PSN on the wire has 24 bits. Requester and responder count packets in 64 bits, which never
+// wrap. The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend]
+// converts a PSN from the wire to a count.
 //
 // # Reading order
 //
@@ -31,7 +31,7 @@
 //     share; the memory that a QP needs
 //   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
 //   - timer.go: the timer wheel
-//   - prefetch.go and package sched: which QP is next, and what is prefetched for it
+//   - prefetch.go: what is prefetched for the QPs that are next (see package sched)
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
 //   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
 //   - completer.go: handling of responses

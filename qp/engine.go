@@ -37,10 +37,11 @@ type Engine struct {
 	rand      func() uint64
 	maxWindow uint32
 
-	table       qpTable
-	runqSlots   int // QPs, including destroyed ones that still occupy a run queue slot
-	paths       map[frame.Path]*sharedPath
-	answerLists [MaxRdAtomic + 1][][]answer // unused buffers for answers, indexed by half their capacity
+	table     qpTable
+	runqSlots int // QPs, including destroyed ones that still occupy a run queue slot
+	paths     map[frame.Path]*sharedPath
+	// unused buffers for answers, indexed by half their capacity
+	answerLists [MaxRdAtomic + 1][][]answer
 	lists       [numLists]qpList
 	wheel       wheel
 
@@ -170,9 +171,9 @@ func (e *Engine) Idle() bool {
 }
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
-// pad. The caller appends the ICRC. b holds the largest frame of the port without its ICRC, at least
-// MinBuffer bytes; a packet that does not fit is dropped and counted. The result is valid until the
-// next call. It is nil if there is nothing to send now.
+// pad. The caller appends the ICRC. b holds the largest frame of the port without its ICRC, at
+// least MinBuffer bytes; a packet that does not fit is dropped and counted. The result is valid
+// until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
 	tx.Payload, tx.PayloadAt = nil, 0

@@ -40,7 +40,7 @@ func TestFastRegister(t *testing.T) {
 	k.hears()
 	k.completes("3 success LOCAL_INV 0B")
 	if _, err := k.q.PostSend([]SendWR{use}); !errors.Is(err, ErrInvalidKey) {
-		t.Fatalf("a dead L_Key is posted: %v", err)
+		t.Fatalf("an invalid L_Key was posted: %v", err)
 	}
 	in.psn = 1
 	k.say(in)
@@ -48,7 +48,7 @@ func TestFastRegister(t *testing.T) {
 }
 
 // Before REG_MR has run, the R_Key is invalid.
-func TestPeerComesBeforeRegister(t *testing.T) {
+func TestRemoteAccessBeforeRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, mr.LocalWrite|mr.RemoteWrite)
 	k.say(pkt{op: bth.RCWriteOnly, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8, data: make([]byte, 8)})

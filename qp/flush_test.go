@@ -94,7 +94,7 @@ func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 
 // The 8 bytes are stored atomically, so the memory must be aligned like the addresses. Only the
 // owner of the region can violate this.
-func TestAtomicWriteToMemoryOutOfStep(t *testing.T) {
+func TestAtomicWriteToMisalignedMemory(t *testing.T) {
 	k := newTalk(t, RC)
 	mem := make([]byte, 72)
 	skip := int(-mr.AddrOf(mem) & 7)
@@ -151,7 +151,7 @@ func TestTooManyAtomicWrites(t *testing.T) {
 	for i := range 5 {
 		k.say(k.atomicWrite(i, 8*i, 1))
 	}
-	k.equal("the one too many", k.word(32), uint64(0))
+	k.equal("the excess one", k.word(32), uint64(0))
 	k.hears("RDMA READ response Only +0 msn=1", "RDMA READ response Only +1 msn=2", "RDMA READ response Only +2 msn=3",
 		"RDMA READ response Only +3 msn=4", "NAK invalid request +4 msn=4")
 }
@@ -267,7 +267,7 @@ func TestFlushCountsAsRead(t *testing.T) {
 }
 
 // A response with payload is invalid (IBA 9.9.2 "bad response").
-func TestFlushAnswerWithPayload(t *testing.T) {
+func TestFlushResponseWithPayload(t *testing.T) {
 	k := newTalk(t, RC)
 	k.postFlushAndWrite()
 	k.listen()
@@ -278,7 +278,7 @@ func TestFlushAnswerWithPayload(t *testing.T) {
 }
 
 // The memory of an ATOMIC WRITE is looked up when the packet is built.
-func TestAtomicWriteFromDeadMemory(t *testing.T) {
+func TestAtomicWriteFromDeregisteredMemory(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 8, 0)
 	k.post(SendWR{ID: 1, Op: OpAtomicWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})

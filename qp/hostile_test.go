@@ -23,7 +23,7 @@ func (q *QP) invariants() error {
 	case q.rdUsed > uint32(q.attr.MaxRdAtomic):
 		return fmt.Errorf("%d READs outstanding, %d allowed", q.rdUsed, q.attr.MaxRdAtomic)
 	case tail != s.started && s.at(tail).psn+uint64(s.at(tail).npkts) <= q.una:
-		return fmt.Errorf("the oldest WQE is acknowledged and not retired")
+		return fmt.Errorf("the oldest WQE is acknowledged but not retired")
 	case q.typ == RC && q.State() != Err && tail == s.started && q.una != q.max:
 		return fmt.Errorf("packets in flight without a WQE")
 	case q.recv.held && int(q.recv.nsge) > len(q.recv.sges):
@@ -31,7 +31,7 @@ func (q *QP) invariants() error {
 	case q.answers.fresh > q.answers.limit || len(q.answers.list) > 2*int(q.answers.limit):
 		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
-		return fmt.Errorf("answers owed, but on no list")
+		return fmt.Errorf("responses are pending, but the QP is on no list")
 	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed && q.rec.timeout > 0:
 		return fmt.Errorf("packets in flight without a timer")
 	}

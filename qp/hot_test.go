@@ -54,7 +54,7 @@ var grhZeros [GRHLen]byte
 func (c *cable) settle() {
 	for i := 0; c.a.SQLen() > 0; i++ {
 		if c.turn(); i > 10_000 {
-			c.t.Fatal("does not settle")
+			c.t.Fatal("the queue does not become empty")
 		}
 	}
 }
@@ -195,7 +195,7 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 	}
 	ca, cb := a.Counters(), b.Counters()
 	if ca.Retransmits == 0 || ca.RcvdRNR == 0 || ca.RcvdSeqNAK == 0 || cb.DuplicateRequest == 0 || ca.Probes == 0 {
-		t.Errorf("the test shows nothing: %+v", *ca)
+		t.Errorf("the test covers nothing: %+v", *ca)
 	}
 }
 
@@ -230,7 +230,7 @@ func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags) {
 		}
 	}
 	if src.Counters().CompletionErrors+src.Counters().Retransmits > 0 {
-		b.Fatal("errors or losses on a wire without any")
+		b.Fatal("errors or losses on a perfect wire")
 	}
 }
 

@@ -59,7 +59,7 @@ func TestBindThenUse(t *testing.T) {
 		k := newTalk(t, RC)
 		key := k.nextKey(k.window(typ))
 		k.post(k.bind(1, key), k.sends(2))
-		k.equal("open before its turn", k.opens(key), false)
+		k.equal("valid before the bind has run", k.opens(key), false)
 		k.hears("SEND Only +0 ask 4B")
 		k.completes("1 success BIND_MW 64B")
 		k.say(ack(0))
@@ -113,7 +113,7 @@ func TestLocalInvWaits(t *testing.T) {
 	k.now += second / 1000
 	k.say(nak(0, bth.NAKPSNSequence))
 	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
-	k.equal("still open", k.opens(key), true)
+	k.equal("still valid", k.opens(key), true)
 	k.say(ack(0))
 	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
 	k.equal("open", k.opens(key), false)
@@ -163,7 +163,7 @@ func TestLocalRunsOnce(t *testing.T) {
 }
 
 // The oldest packet is sent again alone, and its ACK retires the local operation at the cursor.
-func TestLocalUnderTheCursor(t *testing.T) {
+func TestLocalAtCursor(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type1))
 	k.post(k.wr(1, OpWrite, 8), k.bind(2, key), k.wr(3, OpWrite, 8))
@@ -263,7 +263,7 @@ func TestLocalInSQD(t *testing.T) {
 }
 
 // A QP that ends its connection loses its windows of type 2: the next peer cannot use them.
-func TestWindowsEndWithTheQP(t *testing.T) {
+func TestWindowsEndWithQP(t *testing.T) {
 	k := newTalk(t, RC)
 	w1, w2 := k.window(mr.Type1), k.window(mr.Type2)
 	key1, key2 := k.nextKey(w1), k.nextKey(w2)
@@ -356,7 +356,7 @@ func TestSendCannotInvalidate(t *testing.T) {
 
 // IBA 9.7.4.1.5: the key is checked for each packet, so invalidating a window stops a WRITE in
 // progress.
-func TestWindowDiesInMidWrite(t *testing.T) {
+func TestWindowInvalidatedDuringWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	key := k.nextKey(k.window(mr.Type2))
 	b := k.bind(1, key)

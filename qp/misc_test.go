@@ -73,7 +73,7 @@ func TestMessagesOfMoreThan2GiB(t *testing.T) {
 }
 
 // RQLen includes the receive of a message in progress.
-func TestRQLenCountsTheHeldReceive(t *testing.T) {
+func TestRQLenCountsHeldReceive(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
 	k.say(pkt{op: bth.RCSendFirst, data: seq(256)})
@@ -118,7 +118,8 @@ func TestCQOverrunByResponse(t *testing.T) {
 		k.equal("SQLen", k.q.SQLen(), 0)
 		k.hears()
 	}
-	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(1) }) // a fatal NAK with a full CQ
+	// a fatal NAK with a full CQ
+	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SendCQ, _ = NewCQ(1) })
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8))
 	k.listen()
 	k.say(nak(1, bth.NAKRemoteAccess))
@@ -127,7 +128,7 @@ func TestCQOverrunByResponse(t *testing.T) {
 }
 
 // A duplicate without space is dropped. The requester must send it again.
-func TestRepetitionsBeyondRoom(t *testing.T) {
+func TestDuplicatesBeyondSpace(t *testing.T) {
 	k := newTalk(t, RC) // space for 8
 	for i := range 12 {
 		k.say(k.read(i, 0, 1))

@@ -10,12 +10,14 @@ import (
 
 // Attr holds the attributes of a QP. A mask selects the valid ones.
 type Attr struct {
-	State           State
-	PathMTU         bth.MTU
-	QKey            bth.QKey
-	RQPSN, SQPSN    bth.PSN // first expected PSN, first sent PSN
-	DestQPN         bth.QPN
-	Access          mr.Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, FlushPersistent
+	State        State
+	PathMTU      bth.MTU
+	QKey         bth.QKey
+	RQPSN, SQPSN bth.PSN // first expected PSN, first sent PSN
+	DestQPN      bth.QPN
+	// Access is what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal,
+	// FlushPersistent
+	Access          mr.Access
 	PKey            bth.PKey
 	Path            frame.Path
 	MaxRdAtomic     uint8 // READs and atomics outstanding as requester, 0 to MaxRdAtomic

@@ -54,7 +54,7 @@ var cells = map[Type]map[[2]State]cell{
 const allAttrs = AttrRNRRetry<<1 - 1
 
 // bare creates a QP and sets its state.
-func ackable(t testing.TB, typ Type, st State) (*world, *QP) {
+func bare(t testing.TB, typ Type, st State) (*world, *QP) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
 	q, err := e.CreateQP(InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 4, RQDepth: 4})
@@ -68,7 +68,7 @@ func ackable(t testing.TB, typ Type, st State) (*world, *QP) {
 // exist. RESET and ERR can be entered from every state without attributes.
 func TestTransitionTable(t *testing.T) {
 	for typ := range numTypes {
-		w, q := ackable(t, typ, Reset)
+		w, q := bare(t, typ, Reset)
 		full := connectAttr()
 		full.Path, full.PKey = w.path(0), bth.DefaultPKey
 		// Each attempt starts with the same QP in the same state.
@@ -99,10 +99,10 @@ func TestTransitionTable(t *testing.T) {
 					continue
 				}
 				if err := try(from, to, c.required); err != nil {
-					t.Errorf("%s with what it requires: %v", what, err)
+					t.Errorf("%s with the required attributes: %v", what, err)
 				}
 				if err := try(from, to, c.required|c.optional); err != nil {
-					t.Errorf("%s with everything: %v", what, err)
+					t.Errorf("%s with all attributes: %v", what, err)
 				}
 				for m := AttrState << 1; m < allAttrs; m <<= 1 {
 					switch {
@@ -125,7 +125,7 @@ func TestTransitionTable(t *testing.T) {
 func TestModifyWithoutState(t *testing.T) {
 	for typ := range numTypes {
 		for st := range numStates {
-			w, q := ackable(t, typ, st)
+			w, q := bare(t, typ, st)
 			a := connectAttr()
 			a.Path, a.QKey, a.PKey = w.path(0), 5, bth.DefaultPKey
 			mask := AttrAccess
@@ -170,7 +170,7 @@ func TestModifyRanges(t *testing.T) {
 	} {
 		all := cells[RC][[2]State{c.from, c.to}]
 		try := func(e edit, want bool) {
-			w, q := ackable(t, RC, c.from)
+			w, q := bare(t, RC, c.from)
 			a := connectAttr()
 			a.State, a.Path, a.PKey = c.to, w.path(0), bth.DefaultPKey
 			e(&a)
@@ -180,7 +180,7 @@ func TestModifyRanges(t *testing.T) {
 				t.Errorf("%s: %v, want accepted %v", c.mask, err, want)
 			}
 			if err != nil && (!errors.Is(err, ErrInvalidAttr) || q.Query() != before) {
-				t.Errorf("%s: %v left something behind", c.mask, err)
+				t.Errorf("%s: %v changed something", c.mask, err)
 			}
 		}
 		for _, e := range c.bad {
@@ -240,7 +240,7 @@ func TestCreateQPRefuses(t *testing.T) {
 	_, err = e.CreateQP(a)
 	must(t, err)
 	if _, err := e.CreateQP(a); !errors.Is(err, ErrInvalidAttr) {
-		t.Errorf("a QPN that is taken: %v", err)
+		t.Errorf("a used QPN: %v", err)
 	}
 	small, err := NewEngine(Config{MRs: e.mrs, Rand: func() uint64 { return 5 }, MaxQP: 1})
 	must(t, err)

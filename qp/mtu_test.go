@@ -9,7 +9,7 @@ import (
 
 // A path MTU larger than the port's MTU is rejected (IBA 11.2.4.2).
 func TestPathMTUWithinPorts(t *testing.T) {
-	w, q := ackable(t, RC, Init)
+	w, q := bare(t, RC, Init)
 	q.eng.SetPortMTU(1024)
 	a := connectAttr()
 	a.State, a.Path, a.PathMTU = RTR, w.path(0), 2048
@@ -49,9 +49,9 @@ func TestPortMTUFalls(t *testing.T) {
 	k.say(ack(0))
 	k.completes("1 success RDMA_WRITE 64B")
 	k.now += 1_100_000
-	k.equal("packets of the repeat", len(poll(small)), 0)
+	k.equal("retransmitted packets", len(poll(small)), 0)
 	k.now += 1_100_000
-	k.equal("packets of the repeat, with a larger MTU", len(poll(1200)), 1) // the oldest first
+	k.equal("retransmitted packets, with a larger MTU", len(poll(1200)), 1) // the oldest first
 	k.say(ack(1))
 	k.equal("the rest", len(poll(1200)), 2)
 	k.say(ack(3))

@@ -58,7 +58,7 @@ func TestMulticast(t *testing.T) {
 	}
 	k.DestroyQP(second) // detaches it
 	if k.HasGroup(&group) || len(k.groups) != 0 {
-		t.Error("a group without QPs is left")
+		t.Error("a group without QPs remains")
 	}
 	if err := k.AttachMulticast(second, group); !errors.Is(err, ErrQPState) {
 		t.Errorf("a destroyed QP: %v", err)

@@ -3,8 +3,8 @@ package qp
 import "github.com/gorxe/gorxe/frame"
 
 // sharedPath is a path that QPs with the same peer share. Its source port is zero: each QP has its
-// own, so that networks spread the QPs over parallel links. Sharing keeps the headers of thousands of
-// QPs in the cache. A sharedPath fills two cache lines.
+// own, so that networks spread the QPs over parallel links. Sharing keeps the headers of thousands
+// of QPs in the cache. A sharedPath fills two cache lines.
 type sharedPath struct {
 	frame.Path
 	uses int32 // QPs

@@ -78,23 +78,23 @@ func TestPostSendRefuses(t *testing.T) {
 		k := newTalk(t, c.typ)
 		n, err := k.q.PostSend([]SendWR{c.wr(k)})
 		if n != 0 || !errors.Is(err, c.want) {
-			t.Errorf("%s: took %d, %v; want %v", c.name, n, err, c.want)
+			t.Errorf("%s: accepted %d, %v; want %v", c.name, n, err, c.want)
 		}
 		k.hears()
 	}
 }
 
 // A list is posted up to the first invalid request. The count tells which one (like bad_wr).
-func TestPostListFailsPartly(t *testing.T) {
+func TestPostListPartly(t *testing.T) {
 	k := newTalk(t, RC)
 	n, err := k.q.PostSend([]SendWR{k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), {ID: 3, Op: numOps}, k.wr(4, OpWrite, 8)})
 	if n != 2 || !errors.Is(err, ErrInvalidWR) {
-		t.Fatalf("took %d: %v", n, err)
+		t.Fatalf("accepted %d: %v", n, err)
 	}
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA WRITE Only +1 dma=8 ask 8B")
 	n, err = k.q.PostRecv([]RecvWR{{ID: 1}, {ID: 2, SGEs: make([]SGE, 5)}, {ID: 3}})
 	if n != 1 || !errors.Is(err, ErrInvalidWR) || k.q.RQLen() != 1 {
-		t.Fatalf("PostRecv took %d: %v", n, err)
+		t.Fatalf("PostRecv accepted %d: %v", n, err)
 	}
 	if n, err := k.q.PostSend(nil); n != 0 || err != nil {
 		t.Errorf("an empty list: %d, %v", n, err)
@@ -125,31 +125,31 @@ func TestQueueDepths(t *testing.T) {
 	}
 	n, err := k.q.PostSend(wrs)
 	if n != 5 || !errors.Is(err, ErrSQFull) {
-		t.Fatalf("took %d: %v", n, err)
+		t.Fatalf("accepted %d: %v", n, err)
 	}
 	k.listen()
 	k.say(ack(1))
 	n, err = k.q.PostSend(wrs[5:])
 	if n != 2 || err != nil {
-		t.Fatalf("after two were done it took %d: %v", n, err)
+		t.Fatalf("after two completions it accepted %d: %v", n, err)
 	}
 	n, err = k.q.PostRecv(make([]RecvWR, 4))
 	if n != 3 || !errors.Is(err, ErrRQFull) {
-		t.Fatalf("PostRecv took %d: %v", n, err)
+		t.Fatalf("PostRecv accepted %d: %v", n, err)
 	}
 	k = newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth, a.RQDepth = 0, 0 })
 	if n, err := k.q.PostSend(wrs[:1]); n != 0 || !errors.Is(err, ErrSQFull) {
-		t.Errorf("an SQ of depth 0 took %d: %v", n, err)
+		t.Errorf("an SQ of depth 0 accepted %d: %v", n, err)
 	}
 	if n, err := k.q.PostRecv(make([]RecvWR, 1)); n != 0 || !errors.Is(err, ErrRQFull) {
-		t.Errorf("an RQ of depth 0 took %d: %v", n, err)
+		t.Errorf("an RQ of depth 0 accepted %d: %v", n, err)
 	}
 }
 
 // PostSend copies inline data: the caller may reuse its buffer at once (IBA 11.4.1.1). Other memory
 // is read when the packet is sent, and again for a retransmission. A post to an empty queue starts
 // at the QP's first slot. Otherwise the slots go around, and each work request keeps its own.
-func TestEmptyQueueBeginsAgain(t *testing.T) {
+func TestEmptyQueueRestarts(t *testing.T) {
 	c := newCable(t, RC, 1024)
 	q := c.a
 	if len(q.sq.wqes) < 3 {
@@ -199,7 +199,7 @@ func TestInlineIsCopied(t *testing.T) {
 	k.equal("sent", string(k.listen()[0].Payload), string(seq(100)))
 	k.now += 10_000
 	k.say(nak(0, bth.NAKPSNSequence))
-	k.equal("sent again", string(k.listen()[0].Payload), string(seq(100)))
+	k.equal("retransmitted", string(k.listen()[0].Payload), string(seq(100)))
 	k.say(ack(0))
 	k.completes("1 success SEND 100B")
 }
@@ -225,7 +225,8 @@ func TestGather(t *testing.T) {
 	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]}, pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
 	k.completes("2 success RDMA_READ 300B")
 	k.equal("scattered", string(k.mem[2000:2001])+string(k.mem[50:349]), string(seq(300)))
-	k.post(SendWR{ID: 3, Op: OpSend, Flags: Signaled, SGEs: []SGE{{}, {}}}) // only empty SGEs: a message of no bytes
+	// only empty SGEs: a message of no bytes
+	k.post(SendWR{ID: 3, Op: OpSend, Flags: Signaled, SGEs: []SGE{{}, {}}})
 	k.hears("SEND Only +5 ask")
 }
 
@@ -253,7 +254,7 @@ func TestPadIsZero(t *testing.T) {
 
 // IBA 9.9.2: if memory is deregistered after the post, the request fails with a local protection
 // error after those before it have completed. Those after it are flushed.
-func TestLocalProtectionErrorInMidQueue(t *testing.T) {
+func TestLocalProtectionErrorInQueue(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
 	dying := SendWR{ID: 3, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}

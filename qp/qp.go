@@ -53,7 +53,8 @@ type QP struct {
 	// Lines 1 to 5. Line 6 holds what only losses, READs and UD use.
 	sq sendQueue
 	requester
-	rdEnds *[]uint64      // ring of the ends of outstanding READs and atomics; made for the first one
+	// ring of the ends of outstanding READs and atomics; made for the first one
+	rdEnds *[]uint64
 	ahs    *[]*frame.Path // UD: the path of each slot's datagram
 	_      [16]byte       // pad to a cache line for the responder
 
@@ -179,8 +180,8 @@ func (q *QP) SetOwner(o any) { q.owner = o }
 // Owner returns what SetOwner has stored. Only the engine's thread may call it.
 func (q *QP) Owner() any { return q.owner }
 
-// Posters returns a word in which the caller can keep a lock for posting sends. It is zero at first.
-// The engine does not use it. It lies in a cache line that posting uses anyway.
+// Posters returns a word in which the caller can keep a lock for posting sends. It is zero at
+// first. The engine does not use it. It lies in a cache line that posting uses anyway.
 func (q *QP) Posters() *atomic.Uint32 { return &q.sq.posters }
 
 // RecvPosters is Posters for receives.

@@ -41,7 +41,7 @@ func TestReadResponses(t *testing.T) {
 // IBA 9.7.5.1.3: a duplicate READ is executed again with the current memory. A retry from the
 // middle, with PSN and address advanced, is answered from there. Its answer is a message of its
 // own, which starts with FIRST.
-func TestDuplicateReadIsExecutedAgain(t *testing.T) {
+func TestDuplicateRead(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600))
 	k.hears("RDMA READ response First +0 msn=1 256B", "RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B")
@@ -58,7 +58,7 @@ func TestDuplicateReadIsExecutedAgain(t *testing.T) {
 
 // A duplicate READ is checked like any other, and must not exceed the earlier request. If a check
 // fails, it is dropped without harm to the QP.
-func TestBadDuplicateRead(t *testing.T) {
+func TestInvalidDuplicateRead(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(k *talk, p *pkt)
@@ -137,7 +137,7 @@ func TestDuplicateReadsAreBounded(t *testing.T) {
 
 // IBA 9.7.5.2.4: if a region is deregistered between request and answer, the READ ends with a
 // remote access error at the first packet without memory, and the QP fails.
-func TestRegionDiesInMidReadResponse(t *testing.T) {
+func TestDeregisterDuringReadResponse(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteRead)
 	copy(mem, seq(4096))
@@ -221,7 +221,7 @@ func TestReadResponseOfWrongLength(t *testing.T) {
 
 // If the destination is deregistered while the response arrives, the READ ends with a local
 // protection error (IBA 9.9.2).
-func TestReadDestinationDies(t *testing.T) {
+func TestDeregisterReadDestination(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 1024, mr.LocalWrite)
 	k.post(SendWR{ID: 1, Op: OpRead, SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 0x1000, RKey: 9})
@@ -232,13 +232,13 @@ func TestReadDestinationDies(t *testing.T) {
 	k.say(pkt{op: bth.RCReadResponseMiddle, psn: 1, data: seq(256)})
 	k.completes("1 local protection error")
 	for _, b := range mem {
-		k.equal("byte of a dead region", b, byte(0))
+		k.equal("byte of a deregistered region", b, byte(0))
 	}
 }
 
 // READs longer than a part are sent as several READ requests in a row (see sendRead). Each byte is
 // requested once if nothing is lost.
-func TestLongReadInParts(t *testing.T) {
+func TestLongRead(t *testing.T) {
 	w := newWorld(t, 3)
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256; at.MaxRdAtomic, at.MaxDestRdAtomic = 2, 2 })
 	_ = b
@@ -264,6 +264,6 @@ func TestLongReadInParts(t *testing.T) {
 		t.Error("data differs")
 	}
 	if len(parts) < 10 || lost == 0 {
-		t.Errorf("%d different requests, %d responses lost: the test shows nothing", len(parts), lost)
+		t.Errorf("%d different requests, %d responses lost: the test covers nothing", len(parts), lost)
 	}
 }

@@ -344,7 +344,8 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 		}
 		q.max = q.nxt
 	}
-	if r := &q.rec; r.ackDeadline == Never || r.probeDeadline == Never { // otherwise both are running
+	// otherwise both are running
+	if r := &q.rec; r.ackDeadline == Never || r.probeDeadline == Never {
 		q.armRetry(now)
 	}
 }

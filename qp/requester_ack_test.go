@@ -42,7 +42,7 @@ func TestCoalescedACKCompletesAllBefore(t *testing.T) {
 
 // IBA 11.4.1.1: an unsignaled request that succeeds writes no CQE. One that fails or is flushed
 // does. SignalAll overrides this.
-func TestUnsignalled(t *testing.T) {
+func TestUnsignaled(t *testing.T) {
 	quiet := func(k *talk, id uint64) SendWR { w := k.wr(id, OpWrite, 8); w.Flags = 0; return w }
 	k := newTalk(t, RC)
 	k.post(quiet(k, 1), quiet(k, 2), k.wr(3, OpWrite, 8), quiet(k, 4), quiet(k, 5))
@@ -61,7 +61,7 @@ func TestUnsignalled(t *testing.T) {
 
 // IBA 9.7.6.1: a response to something acknowledged before (a ghost), or never sent, is dropped and
 // has no effect.
-func TestGhostsAndAnswersToNothing(t *testing.T) {
+func TestGhosts(t *testing.T) {
 	for _, s := range []bth.Syndrome{bth.ACKNoLimit, bth.RNRSyndrome(1), bth.NAKSyndrome(bth.NAKPSNSequence), bth.NAKSyndrome(bth.NAKRemoteAccess)} {
 		for _, psn := range []int{0, -1, -1 << 22, 3, 4, 1 << 22} {
 			k := newTalk(t, RC)
@@ -83,7 +83,7 @@ func TestGhostsAndAnswersToNothing(t *testing.T) {
 }
 
 // All kinds of responses to an idle QP are ghosts.
-func TestAnswersToIdleQP(t *testing.T) {
+func TestResponsesToIdleQP(t *testing.T) {
 	for i := range 256 {
 		info := bth.Opcode(i).Info()
 		if info.Transport != bth.RC || !info.Response {
@@ -160,7 +160,7 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 }
 
 // A loss can be reported several times. What was already retransmitted is not sent a third time.
-func TestSequenceNAKToldTwice(t *testing.T) {
+func TestRepeatedSequenceNAK(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8))
 	k.listen()
@@ -176,7 +176,7 @@ func TestSequenceNAKToldTwice(t *testing.T) {
 }
 
 // If a peer answers with nothing but sequence NAKs, the QP fails after maxNAKs without progress.
-func TestSequenceNAKsWithoutEnd(t *testing.T) {
+func TestEndlessSequenceNAKs(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8))
 	for range maxNAKs {
@@ -228,7 +228,7 @@ func TestImpliedNAK(t *testing.T) {
 }
 
 // A response acknowledges every request before it (IBA 9.7.5.1.1).
-func TestReadResponseAcknowledgesWhatStandsBefore(t *testing.T) {
+func TestReadResponseAcknowledgesEarlierRequests(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 300), k.wr(3, OpRead, 8))
 	k.listen()
@@ -237,7 +237,7 @@ func TestReadResponseAcknowledgesWhatStandsBefore(t *testing.T) {
 }
 
 // A READ response for the PSN of a WRITE, or an atomic response for a READ, is dropped.
-func TestAnswerOfWrongKind(t *testing.T) {
+func TestResponseOfWrongKind(t *testing.T) {
 	k := newTalk(t, RC)
 	k.snapshot()
 	k.post(k.wr(1, OpWrite, 8))
@@ -256,7 +256,7 @@ func TestAnswerOfWrongKind(t *testing.T) {
 }
 
 // Credits and MSN of an ACK are ignored; its PSN counts (as in the kernel's rxe).
-func TestCreditsAndMSNAreIgnored(t *testing.T) {
+func TestCreditsAndMSNIgnored(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpSend, 8), k.wr(2, OpSend, 8))
 	k.listen()
@@ -280,7 +280,7 @@ func TestLateACKOvertakesRetransmission(t *testing.T) {
 }
 
 // A message of many packets asks for ACKs in between, so that the window moves (ackInterval).
-func TestAsksOnTheWay(t *testing.T) {
+func TestAckRequestsWithinMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpWrite, 60*talkMTU))
 	asked := 0

@@ -205,7 +205,8 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 			return 0, 0
 		}
 		if a.sent == 0 {
-			fence.Order() // the READ observes memory after earlier WRITEs: rule 3 of mr's memory model
+			// the READ observes memory after earlier WRITEs: rule 3 of mr's memory model
+			fence.Order()
 		}
 		q.eng.copyOut(rest[hdr:hdr+length], netLen+int(hdr), src)
 		for i := range pad {

@@ -180,7 +180,7 @@ func TestRemoteAccess(t *testing.T) {
 		a    func(need mr.Access) mr.Access
 		ok   bool
 	}{
-		{"all right", nil, nil, true},
+		{"valid", nil, nil, true},
 		{"the last bytes", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = m.Addr() + size - uint64(opBytes(p)) }, nil, true},
 		{"key 0", func(_ *talk, p *pkt, _, _ *mr.MR) { p.key = 0 }, nil, false},
 		{"unknown key", func(_ *talk, p *pkt, _, _ *mr.MR) { p.key ^= 0x5a5a }, nil, false},
@@ -229,7 +229,7 @@ func TestRemoteAccess(t *testing.T) {
 				k.refused(access, "QP_ACCESS_ERR")
 				for i, b := range mem {
 					if b != 0 {
-						t.Fatalf("byte %d changed though the request was refused", i)
+						t.Fatalf("byte %d changed although the request was refused", i)
 					}
 				}
 			})
@@ -302,7 +302,7 @@ func TestZeroLengthNeedsNoKey(t *testing.T) {
 
 // IBA 9.7.4.1.5: the key is checked for each packet, so a WRITE whose region is deregistered stops
 // with a remote access error.
-func TestRegionDiesInMidWrite(t *testing.T) {
+func TestDeregisterDuringWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteWrite)
 	part := func(op bth.Opcode, psn int) pkt {
@@ -315,13 +315,13 @@ func TestRegionDiesInMidWrite(t *testing.T) {
 	k.say(part(bth.RCWriteMiddle, 1))
 	k.refused("NAK remote access error +1 msn=0", "QP_ACCESS_ERR")
 	for _, b := range mem {
-		k.equal("byte of a dead region", b, byte(0))
+		k.equal("byte of a deregistered region", b, byte(0))
 	}
 }
 
 // After a fatal NAK all posted requests are flushed and later packets are not answered (IBA 9.9.3
 // class C).
-func TestFatalNAKEndsTheQP(t *testing.T) {
+func TestFatalNAK(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(10, 20)
 	k.say(pkt{op: bth.RCWriteOnly, va: k.at(0), key: 0xbad, n: 8, data: seq(8)})
@@ -333,7 +333,7 @@ func TestFatalNAKEndsTheQP(t *testing.T) {
 
 // The NAK acknowledges what was accepted before the refused packet, and earlier READs are answered
 // first (IBA 9.7.5.1.1: responses are in PSN order).
-func TestAnswersBeforeTheNAK(t *testing.T) {
+func TestResponsesBeforeNAK(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.read(1, 0, 300), pkt{op: bth.RCWriteOnly, psn: 3, va: k.at(0), key: 0xbad, n: 8, data: seq(8)})
 	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Last +2 msn=2 44B", "NAK remote access error +3 msn=2")

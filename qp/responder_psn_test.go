@@ -46,31 +46,31 @@ func TestCoalescedACKs(t *testing.T) {
 }
 
 // An ACK is delayed by at most ackSoon, and not at all after ackBatch packets.
-func TestACKDoesNotWaitLong(t *testing.T) {
+func TestACKDelay(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)))
 	if k.HasTransmit(k.now) {
-		t.Error("the ACK leaves in the middle of the turn in which its request came")
+		t.Error("the ACK was sent within the step in which its request arrived")
 	}
 	if d, ok := k.NextTimeout(); !ok || d != k.now+ackSoon {
 		t.Errorf("NextTimeout is %v, %v; the ACK is due at %v", d, ok, k.now+ackSoon)
 	}
 	k.now += ackSoon
 	if !k.HasTransmit(k.now) {
-		t.Error("the ACK did not leave in time")
+		t.Error("the ACK was not sent in time")
 	}
 	k.hears("ACK +0 msn=1")
 	for i := range ackBatch {
 		k.say(k.write(1+i, seq(8)))
 	}
 	if !k.HasTransmit(k.now) {
-		t.Error("a batch of packets did not send its ACK at once")
+		t.Error("a batch of packets did not cause an immediate ACK")
 	}
 }
 
 // Packets without AckReq are acknowledged too (IBA 9.7.5.1.2), after a longer delay, so that the
 // requester's slots are freed.
-func TestACKThatNobodyAskedFor(t *testing.T) {
+func TestUnrequestedACK(t *testing.T) {
 	k := newTalk(t, RC)
 	quiet := k.write(0, seq(8))
 	quiet.noAck = true
@@ -86,21 +86,21 @@ func TestACKThatNobodyAskedFor(t *testing.T) {
 }
 
 // An owner that is about to block sends all pending ACKs. No timer is left then.
-func TestACKBeforeTheOwnerBlocks(t *testing.T) {
+func TestReleaseAcks(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		k := newTalk(t, RC)
 		if k.ReleaseAcks() {
-			t.Error("an ACK is owed to nobody")
+			t.Error("an unexpected ACK is pending")
 		}
 		p := k.write(0, seq(8))
 		p.noAck = !asked
 		k.say(p)
 		if !k.ReleaseAcks() || !k.HasTransmit(k.now) {
-			t.Errorf("asked %v: the ACK does not leave", asked)
+			t.Errorf("asked %v: the ACK is not sent", asked)
 		}
 		k.hears("ACK +0 msn=1")
 		if d, ok := k.NextTimeout(); ok {
-			t.Errorf("asked %v: a timer is left, at %v", asked, d)
+			t.Errorf("asked %v: a timer is set, at %v", asked, d)
 		}
 		if k.ReleaseAcks() || !k.Idle() {
 			t.Errorf("asked %v: there is more to do", asked)
@@ -110,7 +110,7 @@ func TestACKBeforeTheOwnerBlocks(t *testing.T) {
 
 // IBA 9.7.5.2.2: a packet after the expected one shows a gap. One sequence NAK with the expected
 // PSN reports it. Further packets are dropped until the expected one arrives.
-func TestOneSequenceNAKForAGap(t *testing.T) {
+func TestOneSequenceNAKPerGap(t *testing.T) {
 	k := newTalk(t, RC)
 	k.snapshot()
 	k.say(k.write(2, seq(8)))
@@ -129,7 +129,7 @@ func TestOneSequenceNAKForAGap(t *testing.T) {
 // Beyond IBA 9.7.5.2.2: PSNs that go back within the gap show that the requester has started again
 // and that the expected packet was lost again. A second NAK reports it, so the requester need not
 // wait for its timer.
-func TestGapToldAgainWhenRequesterCameRound(t *testing.T) {
+func TestSecondSequenceNAKAfterGoBack(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(1, seq(8)), k.write(2, seq(8)), k.write(3, seq(8)))
 	k.hears("NAK PSN sequence error +0 msn=0")
@@ -160,7 +160,7 @@ func TestPSNHalves(t *testing.T) {
 
 // IBA 9.7.5.1.3: a duplicate SEND or WRITE is not executed again, only acknowledged, with the PSN
 // of the latest executed packet, with or without AckReq.
-func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
+func TestDuplicatesAreOnlyAcknowledged(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(100, 100)
 	k.say(k.write(0, seq(8)), send(1, seq(8)), k.write(2, seq(8)))
@@ -185,7 +185,7 @@ func TestDuplicatesAreAcknowledgedOnly(t *testing.T) {
 // Only their responses acknowledge READs and atomics (IBA 9.7.5.1.1). No ACK has their PSN, because
 // a requester whose response was lost would mistake it for one. The pending ACK of a WRITE before a
 // READ is covered by the READ's response.
-func TestNoACKNamesAReadOrAtomic(t *testing.T) {
+func TestNoACKForReadOrAtomic(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.read(1, 0, 600))
 	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Middle +2 256B", "RDMA READ response Last +3 msn=2 88B")
@@ -200,7 +200,7 @@ func TestNoACKNamesAReadOrAtomic(t *testing.T) {
 }
 
 // A duplicate within a message does not affect the message in progress, even across the wrap.
-func TestDuplicateInMidMessage(t *testing.T) {
+func TestDuplicateWithinMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600)
 	data := seq(520)
@@ -217,7 +217,7 @@ func TestDuplicateInMidMessage(t *testing.T) {
 
 // A gap within a message: received packets are kept, and the message continues with the lost
 // packet.
-func TestGapInMidMessage(t *testing.T) {
+func TestGapWithinMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(700)
 	part := func(op bth.Opcode, psn, from, to int) pkt {
@@ -231,7 +231,7 @@ func TestGapInMidMessage(t *testing.T) {
 }
 
 // A sequence NAK acknowledges everything before its PSN (IBA 9.7.5.2.2): no separate ACK is sent.
-func TestSequenceNAKTakesTheACKAlong(t *testing.T) {
+func TestSequenceNAKReplacesACK(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.write(1, seq(8)), k.write(3, seq(8)))
 	k.hears("NAK PSN sequence error +2 msn=2")
@@ -240,7 +240,7 @@ func TestSequenceNAKTakesTheACKAlong(t *testing.T) {
 
 // Packets for another QP, from another address or of another transport have no effect (IBA 9.6.1.1,
 // RoCEv2 A17.4).
-func TestStrangersAreDropped(t *testing.T) {
+func TestUnknownSendersAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(k *talk, p *pkt)

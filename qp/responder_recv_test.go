@@ -84,7 +84,7 @@ func TestOversizeSend(t *testing.T) {
 
 // IBA 9.9.3 class A: a receive with deregistered memory is a local error: local protection error
 // here, remote operational error at the requester.
-func TestReceiveMemoryGone(t *testing.T) {
+func TestReceiveMemoryDeregistered(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 64, mr.LocalWrite)
 	k.world.recv(k.q, RecvWR{ID: 5, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
@@ -168,7 +168,7 @@ func TestSendWithInvalidateOfWrongKey(t *testing.T) {
 			k.is(Err)
 			if m != nil {
 				if _, v := k.mrs.CheckRemote(m.PD(), m.RKey(), m.Addr(), 8, mr.RemoteWrite); v != mr.OK {
-					t.Errorf("the key does not work any more: %v", v)
+					t.Errorf("the key no longer works: %v", v)
 				}
 			}
 		})
@@ -190,7 +190,7 @@ func TestDuplicateInvalidate(t *testing.T) {
 
 // Both sides of each refusal: the statuses of the responder's receive and the requester's send (IBA
 // 9.9.2, 9.9.3, 11.6.2). The request after the failed one is flushed.
-func TestStatusesAtBothEnds(t *testing.T) {
+func TestStatusesOnBothSides(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		wr         func(a, b *end) SendWR
@@ -234,7 +234,7 @@ func TestStatusesAtBothEnds(t *testing.T) {
 					t.Errorf("receive completes as %s, want %s; responder in %s", wc.short(), c.want, b.State())
 				}
 			} else if b.State() != RTS {
-				t.Errorf("an RNR NAK broke the responder: %s", b.State())
+				t.Errorf("an RNR NAK failed the responder: %s", b.State())
 			}
 		})
 	}

@@ -19,7 +19,8 @@ const (
 	maxBound       Time = 16_000_000
 	maxRNRWait     Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery      = 8
-	maxRNRs             = 14 * rnrDoubleEvery // 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
+	// 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
+	maxRNRs = 14 * rnrDoubleEvery
 )
 
 // recovery holds the round trip estimate and the state of the last retransmission.

@@ -36,13 +36,13 @@ func TestRetryCount(t *testing.T) {
 			e := w.ends[0]
 			what := fmt.Sprintf("timeout %d, retry_cnt %d", timeout, retry)
 			if len(at) != int(retry)+1 {
-				t.Fatalf("%s: struck %d times", what, len(at))
+				t.Fatalf("%s: %d timeouts", what, len(at))
 			}
 			one := Time(bth.AckTimeout(timeout))
 			for i, d := range at {
 				// The timer wheel rounds each up to its tick, never down.
 				if min := one * Time(i+1); d < min || d > min+Time(i+2)*tick {
-					t.Errorf("%s: time-out %d at %v, due at %v", what, i, time.Duration(d), time.Duration(min))
+					t.Errorf("%s: timeout %d at %v, want %v", what, i, time.Duration(d), time.Duration(min))
 				}
 			}
 			if len(e.wcs) != 1 || e.wcs[0].Status != RetryExcErr {
@@ -61,7 +61,7 @@ func TestNoTimeout(t *testing.T) {
 	w, at := dropAnswers(t, 3600*second, func(a *Attr) { a.Timeout = AckNever })
 	e := w.ends[0]
 	if len(at) != 0 || len(e.wcs) != 0 || e.qp.State() != RTS {
-		t.Errorf("struck at %v, completions %+v", at, e.wcs)
+		t.Errorf("timeouts at %v, completions %+v", at, e.wcs)
 	}
 	if n := e.Counters().Probes; n != maxProbes {
 		t.Errorf("%d probes, want %d", n, maxProbes)
@@ -98,12 +98,12 @@ func TestRetriesInARow(t *testing.T) {
 		}
 	}
 	if n := e.Counters().AckTimeouts; n != 6 {
-		t.Errorf("%d time-outs, want 6", n)
+		t.Errorf("%d timeouts, want 6", n)
 	}
 }
 
 // After a timeout the oldest packet is sent alone. Its answer releases the rest.
-func TestTimeoutSendsOneFirst(t *testing.T) {
+func TestTimeoutSendsOnePacketFirst(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Timeout = 4 }) // 65.5 us: before any probe
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), k.wr(3, OpWrite, 8))
 	k.listen()
@@ -138,7 +138,7 @@ func TestProbeRepairsEarly(t *testing.T) {
 		w.wc(0)
 		c := e.Counters()
 		if d := w.now - start; d > 1_000_000 || c.Probes != 1 || c.AckTimeouts != 0 {
-			t.Errorf("losing end %d: repaired after %v with %d probes and %d time-outs", lose, time.Duration(d), c.Probes, c.AckTimeouts)
+			t.Errorf("losing at end %d: repaired after %v with %d probes and %d timeouts", lose, time.Duration(d), c.Probes, c.AckTimeouts)
 		}
 	}
 }
@@ -154,40 +154,40 @@ func TestCalm(t *testing.T) {
 		k.post(k.wr(1, OpSend, 8))
 		k.listen()
 		if !k.Calm(k.now) {
-			t.Errorf("%s: no calm before it", name)
+			t.Errorf("%s: Calm() = false before it", name)
 		}
 		trouble(k)
 		k.listen()
 		at := k.now
 		if k.Calm(at) || k.Calm(at+calmAfter/2) || !k.Calm(at+calmAfter) {
-			t.Errorf("%s: calm is %v at once, %v half a second later, %v a second later", name, k.Calm(at), k.Calm(at+calmAfter/2), k.Calm(at+calmAfter))
+			t.Errorf("%s: Calm() = %v at once, %v after half a second, %v after a second", name, k.Calm(at), k.Calm(at+calmAfter/2), k.Calm(at+calmAfter))
 		}
 	}
 }
 
 // Both sides notice a gap and expect more for a while. A slow peer, or one without a receive, does
 // not count.
-func TestGaps(t *testing.T) {
+func TestRecentGaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(k *talk)
 		gap     bool
 	}{
-		"NAK":             {func(k *talk) { k.say(nak(0, bth.NAKPSNSequence)) }, true},
-		"packet too far":  {func(k *talk) { k.say(k.write(1, make([]byte, 8))) }, true},
-		"expected packet": {func(k *talk) { k.say(k.write(0, make([]byte, 8))) }, false},
-		"probe":           {func(k *talk) { k.now += initialRTO + tick }, false},
-		"RNR":             {func(k *talk) { k.say(answerPkt(0, bth.RNRSyndrome(1))) }, false},
+		"NAK":                {func(k *talk) { k.say(nak(0, bth.NAKPSNSequence)) }, true},
+		"packet after a gap": {func(k *talk) { k.say(k.write(1, make([]byte, 8))) }, true},
+		"expected packet":    {func(k *talk) { k.say(k.write(0, make([]byte, 8))) }, false},
+		"probe":              {func(k *talk) { k.now += initialRTO + tick }, false},
+		"RNR":                {func(k *talk) { k.say(answerPkt(0, bth.RNRSyndrome(1))) }, false},
 	} {
 		k := newTalk(t, RC)
 		k.post(k.wr(1, OpSend, 8))
 		k.listen()
 		if k.RecentGaps(k.now) {
-			t.Errorf("%s: gaps before it", name)
+			t.Errorf("%s: RecentGaps() = true before it", name)
 		}
 		c.happens(k)
 		k.listen()
 		if at := k.now; k.RecentGaps(at) != c.gap || k.RecentGaps(at+gapMemory/2) != c.gap || k.RecentGaps(at+gapMemory) {
-			t.Errorf("%s: gaps are %v at once, %v soon after, %v later", name, k.RecentGaps(at), k.RecentGaps(at+gapMemory/2), k.RecentGaps(at+gapMemory))
+			t.Errorf("%s: RecentGaps() = %v at once, %v soon after, %v later", name, k.RecentGaps(at), k.RecentGaps(at+gapMemory/2), k.RecentGaps(at+gapMemory))
 		}
 	}
 }
@@ -219,8 +219,8 @@ func TestProbeTooEarly(t *testing.T) {
 	k.say(ack(2))
 	k.hears()
 	k.completes("3 success SEND 8B")
-	k.equal("sent again", k.Counters().Retransmits, uint64(1))
-	k.equal("the next probe's distance", k.q.rec.bound, 2*minRTO)
+	k.equal("retransmitted", k.Counters().Retransmits, uint64(1))
+	k.equal("interval to the next probe", k.q.rec.bound, 2*minRTO)
 
 	k = probed(8, 8, 8)
 	k.hears("SEND Only +0 ask 8B")
@@ -235,7 +235,7 @@ func TestProbeTooEarly(t *testing.T) {
 	k.hears("SEND Last +6 256B", "SEND Only +7 ask 8B")
 	k.say(ack(7))
 	k.completes("1 success SEND 8B", "2 success SEND 1536B", "3 success SEND 8B")
-	k.equal("sent again", k.Counters().Retransmits, uint64(1))
+	k.equal("retransmitted", k.Counters().Retransmits, uint64(1))
 
 	k = probed(8, 8, -8)
 	k.hears("SEND Only +0 ask 8B")
@@ -283,7 +283,7 @@ func TestRNRTimerTable(t *testing.T) {
 			next, ok = k.NextTimeout()
 		}
 		if !ok || next > start+delay+tick {
-			t.Fatalf("code %d: next time-out at %v, RNR delay ends at %v", code, next, start+delay)
+			t.Fatalf("code %d: next timeout at %v, RNR delay ends at %v", code, next, start+delay)
 		}
 		k.now = next
 		k.hears("SEND Only +0 ask 8B") // one packet tests whether there is a receive
@@ -310,7 +310,7 @@ func TestRNRWaitsGrow(t *testing.T) {
 			}
 		}
 		if d := k.now - start; d < wait || d > wait+2*tick {
-			t.Errorf("%v after the first refusal: asked again after %v, want %v", time.Duration(start-1), time.Duration(d), time.Duration(wait))
+			t.Errorf("%v after the first refusal: retried after %v, want %v", time.Duration(start-1), time.Duration(d), time.Duration(wait))
 		}
 	}
 	first, asks := k.now, 0
@@ -318,7 +318,7 @@ func TestRNRWaitsGrow(t *testing.T) {
 		ask(0, min(least<<(asks/8), 100_000_000))
 	}
 	if asks < 60 || asks > 80 { // with the timer alone: 3125
-		t.Errorf("asked %d times in two seconds", asks)
+		t.Errorf("retried %d times in two seconds", asks)
 	}
 	k.say(ack(0))
 	k.listen()
@@ -326,7 +326,7 @@ func TestRNRWaitsGrow(t *testing.T) {
 }
 
 // The wait is never shorter than the peer's timer, even the longest, and is bounded.
-func TestRNRWaitOfEveryTimer(t *testing.T) {
+func TestRNRWaitForEveryTimer(t *testing.T) {
 	for code := range uint8(32) {
 		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.RNRRetry = RNRInfinite })
 		k.post(k.wr(1, OpSend, 8))
@@ -429,7 +429,7 @@ func TestRNREndToEnd(t *testing.T) {
 	w.post(a, SendWR{ID: 1, Op: OpSend, Flags: Signaled, SGEs: []SGE{e.sge(0, 5000)}})
 	w.idle(10_000_000)
 	if e.Counters().RcvdRNR < 10 {
-		t.Errorf("%d RNR NAKs in 10 ms, one is due each 0.64 ms", e.Counters().RcvdRNR)
+		t.Errorf("%d RNR NAKs in 10 ms, want one each 0.64 ms", e.Counters().RcvdRNR)
 	}
 	w.recv(b, RecvWR{ID: 2, SGEs: []SGE{w.ends[1].sge(0, 5000)}})
 	if wc := w.wc(1); wc.Status != Success || string(w.ends[1].mem[:5000]) != string(data) {

@@ -20,7 +20,7 @@ func TestLayout(t *testing.T) {
 	in := func(name string, at uintptr, from, lines uintptr) {
 		t.Helper()
 		if at < from || at >= from+lines*prefetch.Line {
-			t.Errorf("%s lies at %d, outside of the %d lines from %d", name, at, lines, from)
+			t.Errorf("%s is at offset %d, want it within %d lines from %d", name, at, lines, from)
 		}
 	}
 	in("list", unsafe.Offsetof(q.list), 0, 1)
@@ -37,17 +37,17 @@ func TestLayout(t *testing.T) {
 	}
 	p := unsafe.Offsetof(q.responder)
 	if p%prefetch.Line != 0 {
-		t.Errorf("the responder lies at %d, and does not begin with a line", p)
+		t.Errorf("the responder is at offset %d, want the start of a line", p)
 	}
 	in("off", unsafe.Offsetof(q.off), p, 1)
 	in("sq.data", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.data), 2*prefetch.Line, 1)
 	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {
-		t.Errorf("a WQE has %d bytes", n)
+		t.Errorf("a WQE has %d bytes, want a line", n)
 	}
 	if n := unsafe.Sizeof(q); n > 768 {
-		t.Errorf("a QP has %d bytes, more than are promised", n)
+		t.Errorf("a QP has %d bytes, more than the limit", n)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestFootprint(t *testing.T) {
 		took := heap() - before
 		rings := InitAttr{SQDepth: 4, RQDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 		if each := int(took)/(2*n) - rings.Footprint(); each > 1024 {
-			t.Errorf("%d QPs take %d bytes each beyond their rings of %d", 2*n, each, rings.Footprint())
+			t.Errorf("%d QPs take %d bytes each in addition to their rings of %d", 2*n, each, rings.Footprint())
 		} else {
 			t.Logf("%d QPs: %d bytes each, and rings of %d", 2*n, each, rings.Footprint())
 		}
@@ -92,7 +92,7 @@ func TestFootprint(t *testing.T) {
 
 // A million packets to unknown QPNs or keys: each is dropped after a bounded number of lookups,
 // nothing grows and nothing is allocated.
-func TestMillionStaleNames(t *testing.T) {
+func TestMillionUnknownNumbers(t *testing.T) {
 	w := newWorld(t, 1)
 	as, bs := w.crowd(2000)
 	e := w.ends[1]
@@ -127,7 +127,7 @@ func TestMillionStaleNames(t *testing.T) {
 		t.Errorf("%v allocations a packet", a)
 	}
 	if got := e.c.DropNoQP - dropped; got != packets {
-		t.Errorf("%d of %d dropped for want of a QP", got, packets)
+		t.Errorf("%d of %d dropped because of an unknown QP", got, packets)
 	}
 	for k := range mr.Key(1 << 20) {
 		if k == mr.Key(e.mr.RKey()) {
@@ -146,7 +146,7 @@ func TestMillionStaleNames(t *testing.T) {
 
 // Any packet to any QP may be prefetched: of another transport, truncated, with or without a
 // receive or SRQ. It changes nothing.
-func TestForeseeTakesAnything(t *testing.T) {
+func TestPrefetchAcceptsAnything(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.ends[1]
 	srq, err := e.NewSRQ(e.pd, SRQConfig{Depth: 2})
@@ -181,14 +181,14 @@ func TestForeseeTakesAnything(t *testing.T) {
 		}
 	}
 	if e.c != before {
-		t.Errorf("counters were %+v, are %+v", before, e.c)
+		t.Errorf("counters were %+v, now %+v", before, e.c)
 	}
 }
 
 // The engine prefetches in the order in which it serves QPs: a QP enters the chain at most a window
 // before it is served, and its links follow at fractions of the window: QP, WQE, key, region,
 // payload.
-func TestChainRunsAheadOfTurns(t *testing.T) {
+func TestPrefetchDistance(t *testing.T) {
 	const n, turns = 200, 1000
 	for _, window := range []uint32{1, 2, 4, 8, 32} {
 		w := newWorld(t, 1)
@@ -218,7 +218,7 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 			served++
 			for ; uint32(len(fetched)) < e.pipeIn; fetched = append(fetched, e.pipe[uint32(len(fetched))&uint32(len(e.pipe)-1)]) {
 				if e.pipeIn-uint32(len(fetched)) > uint32(len(e.pipe)) {
-					t.Fatalf("window %d: the chain's ring is overrun", window)
+					t.Fatalf("window %d: the prefetch ring is overrun", window)
 				}
 			}
 			for link, at := range []uint32{e.pipeWQE, e.pipeKey, e.pipeMR, e.pipeMem} {
@@ -231,18 +231,18 @@ func TestChainRunsAheadOfTurns(t *testing.T) {
 			}
 			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last)
 			if at < 0 {
-				t.Fatalf("window %d: QP %d is served and was not fetched in the last %d turns", window, last.qpn, window)
+				t.Fatalf("window %d: QP %d is served and was not prefetched in the last %d pops", window, last.qpn, window)
 			}
 		}
 		if served < 2*n {
-			t.Fatalf("%d turns: the test is too short", served)
+			t.Fatalf("%d pops: the test is too short", served)
 		}
 	}
 }
 
 // Prefetch examines the whole batch before any packet is handled: the QP of each packet, its key,
 // and whether it may take a receive.
-func TestForeseeFindsThemAll(t *testing.T) {
+func TestPrefetchBatch(t *testing.T) {
 	w := newWorld(t, 1)
 	_, bs := w.crowd(2100) // more than stay in the caches
 	e := w.ends[1]
@@ -266,13 +266,13 @@ func TestForeseeFindsThemAll(t *testing.T) {
 	}
 	must(t, e.SetPrefetch(0))
 	if n := e.PrefetchBatch(); n != 0 {
-		t.Errorf("switched off, and batches of %d", n)
+		t.Errorf("prefetching is off, but PrefetchBatch() = %d", n)
 	}
 }
 
 // If 10,000 QPs have much to send, each is served for at most a quantum and a packet, and waits for
 // at most one such service of each other QP.
-func TestTurnsAreFair(t *testing.T) {
+func TestFairness(t *testing.T) {
 	const n, rounds = 10_000, 3
 	w := newWorld(t, 1)
 	// Nothing is acknowledged, so the window must hold everything that is sent.
@@ -312,11 +312,11 @@ func TestTurnsAreFair(t *testing.T) {
 		total += tx.Len
 		sent[i] += tx.Len
 		if turn > most {
-			t.Fatalf("QP %d sends %d bytes in a turn", i, turn)
+			t.Fatalf("QP %d sent %d bytes in one service", i, turn)
 		}
 	}
 	if maxPacketLen > n*most {
-		t.Errorf("a QP waited for %d bytes of others, the bound is %d", maxPacketLen, n*most)
+		t.Errorf("a QP waited for %d bytes of others, the limit is %d", maxPacketLen, n*most)
 	}
 	for i, s := range sent {
 		if s < sent[0]-most || s > sent[0]+most {
@@ -327,7 +327,7 @@ func TestTurnsAreFair(t *testing.T) {
 
 // Idle QPs cost nothing: with 20,000 of them a step does the same work as without, counted in QPs
 // popped from the run queue, timers and packets.
-func TestTurnsAmongIdleQPs(t *testing.T) {
+func TestWorkAmongIdleQPs(t *testing.T) {
 	work := func(idle int) string {
 		w := newWorld(t, 1)
 		as, _ := w.crowd(1)
@@ -346,19 +346,19 @@ func TestTurnsAmongIdleQPs(t *testing.T) {
 		}
 		w.idle(100_000_000)
 		if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) {
-			t.Error("an engine at rest has something to do")
+			t.Error("an idle engine has something to do")
 		}
 		return fmt.Sprintf("%d packets out, %d in, %d timers", e.c.SentPkts-before.SentPkts, e.c.RcvdPkts-before.RcvdPkts, e.c.Timers-before.Timers)
 	}
 	if alone, among := work(0), work(20_000); alone != among {
-		t.Errorf("alone: %s; among idle QPs: %s", alone, among)
+		t.Errorf("alone: %s; with idle QPs: %s", alone, among)
 	}
 }
 
 // Failing QPs do not slow down the others: a dead peer, a peer without receives (RNR), and one that
 // refuses everything as out of sequence. The other QPs achieve the same in the same time, and each
 // failing QP sends few useless packets.
-func TestTroubleStaysAtHome(t *testing.T) {
+func TestFailingQPsDoNotSlowOthers(t *testing.T) {
 	const healthy, each = 20, 40
 	for _, trouble := range []string{"dead", "rnr", "storm"} {
 		run := func(bad int) (took Time, wasted int) {
@@ -402,12 +402,12 @@ func TestTroubleStaysAtHome(t *testing.T) {
 		alone, _ := run(0)
 		among, wasted := run(50)
 		if among > alone+alone/20 {
-			t.Errorf("%s: the healthy take %d ns among 50 QPs in trouble, %d alone", trouble, among, alone)
+			t.Errorf("%s: the others take %d ns among 50 failing QPs, %d alone", trouble, among, alone)
 		}
 		if most := 50 * 40; wasted > most {
-			t.Errorf("%s: %d packets of QPs in trouble in %d us; the bound is %d", trouble, wasted, among/1000, most)
+			t.Errorf("%s: %d packets of failing QPs in %d us; the limit is %d", trouble, wasted, among/1000, most)
 		}
-		t.Logf("%s: %d ns against %d, %d packets of the troubled", trouble, among, alone, wasted)
+		t.Logf("%s: %d ns, alone %d ns, %d packets of failing QPs", trouble, among, alone, wasted)
 	}
 }
 

@@ -84,7 +84,8 @@ func randomTraffic(t *testing.T, seed uint64) {
 			wr.RemoteAddr, wr.RKey = peer.remote(words + 8*at)
 			last[1-i][at] = v
 			return op{wr: wr}
-		case 6: // a window of type 2, bound and invalidated in turn: each would fail out of order or twice
+		// a window of type 2, bound and invalidated in turn: each would fail out of order or twice
+		case 6:
 			if wr.SGEs = nil; bound[i] != 0 {
 				wr.Op, wr.InvKey, bound[i] = OpLocalInv, bound[i], 0
 				return op{wr: wr}
@@ -114,7 +115,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 			wr.RemoteAddr, wr.RKey = peer.remote(from)
 			return op{wr, func() {
 				if !bytes.Equal(e.mem[at:at+size], peer.mem[from:from+size]) {
-					t.Errorf("READ %d of %d bytes brought something else", id, size)
+					t.Errorf("READ %d of %d bytes returned wrong data", id, size)
 				}
 			}}
 		}
@@ -127,7 +128,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 		adds[i]++
 		return op{wr, func() {
 			if got := binary.NativeEndian.Uint64(e.mem[at:]); got != before {
-				t.Errorf("FETCH_ADD %d found %d, want %d", id, got, before)
+				t.Errorf("FETCH_ADD %d returned %d, want %d", id, got, before)
 			}
 		}}
 	}
@@ -178,7 +179,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 		}
 		for at, want := range last[i] {
 			if got := binary.NativeEndian.Uint64(e.mem[words+8*at:]); got != want {
-				t.Errorf("end %d: word %d is %#x, want %#x: an ATOMIC WRITE was lost, or came twice", i, at, got, want)
+				t.Errorf("end %d: word %d is %#x, want %#x: an ATOMIC WRITE was lost or executed twice", i, at, got, want)
 			}
 		}
 	}

@@ -4,7 +4,7 @@ import "testing"
 
 // A QP that has sent its last packet leaves the run queue, so HasTransmit is accurate. A pending
 // response is not forgotten: an unrequested ACK is sent when it is due.
-func TestSpentQPStands(t *testing.T) {
+func TestIdleQPLeavesRunQueue(t *testing.T) {
 	k := newTalk(t, RC)
 	for _, owes := range []bool{false, true} {
 		if owes {
@@ -23,14 +23,14 @@ func TestSpentQPStands(t *testing.T) {
 		var buf [512]byte
 		for i := range 2 {
 			if !k.HasTransmit(k.now) || k.Serving() == nil {
-				t.Fatalf("owes %v: no turn for WRITE %d", owes, i)
+				t.Fatalf("owes %v: WRITE %d is not scheduled", owes, i)
 			}
 			if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
-				t.Fatalf("owes %v: WRITE %d does not leave", owes, i)
+				t.Fatalf("owes %v: WRITE %d is not sent", owes, i)
 			}
 		}
 		if k.HasTransmit(k.now) || k.Serving() != nil {
-			t.Errorf("owes %v: the QP has its turn though nothing is left", owes)
+			t.Errorf("owes %v: the QP is scheduled although nothing is left", owes)
 		}
 		if owes {
 			k.now = due

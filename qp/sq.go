@@ -222,7 +222,8 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 		n = len(wrs)
 	}
 	if n > 0 {
-		fence.Store(&s.head, head+uint32(n)) // the barrier before the engine's state is in RingDoorbell, or in owning the engine
+		// the barrier before the engine's state is in RingDoorbell, or in owning the engine
+		fence.Store(&s.head, head+uint32(n))
 	}
 	return n, err
 }

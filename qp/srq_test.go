@@ -106,7 +106,8 @@ func TestLastWQEReached(t *testing.T) {
 	if n, err := srq.PostRecv([]RecvWR{{ID: 3, SGEs: []SGE{k.sge(0, 600)}}}); n != 1 {
 		t.Fatal(err)
 	}
-	k.say(send(0, nil), send(1, nil), pkt{op: bth.RCSendFirst, psn: 2, data: seq(256)}, k.write(3, nil)) // no LAST: refused
+	// no LAST: refused
+	k.say(send(0, nil), send(1, nil), pkt{op: bth.RCSendFirst, psn: 2, data: seq(256)}, k.write(3, nil))
 	k.raises("QP_REQ_ERR", "QP_LAST_WQE_REACHED")
 	k.completes("1 success RECV 0B", "2 success RECV 0B", "3 Work Request Flushed Error")
 }
@@ -119,7 +120,7 @@ func TestSRQPosting(t *testing.T) {
 	}
 	n, err := srq.PostRecv(make([]RecvWR, 9))
 	if n != 8 || !errors.Is(err, ErrRQFull) {
-		t.Errorf("took %d: %v", n, err)
+		t.Errorf("accepted %d: %v", n, err)
 	}
 	_, err = srq.PostRecv([]RecvWR{{SGEs: make([]SGE, 3)}})
 	if !errors.Is(err, ErrRQFull) && !errors.Is(err, ErrInvalidWR) {
@@ -156,7 +157,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	k.completes("1 success RECV 64B")
 	k.equal("received", string(mem), string(seq(64)))
 	if n, err := srq.PostRecv([]RecvWR{{SGEs: []SGE{k.sge(0, 8)}}}); n != 0 || !errors.Is(err, ErrInvalidKey) {
-		t.Errorf("a receive in the QP's PD: took %d, %v", n, err)
+		t.Errorf("a receive in the QP's PD: accepted %d, %v", n, err)
 	}
 }
 

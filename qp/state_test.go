@@ -33,7 +33,7 @@ func TestFlushOnEnteringErr(t *testing.T) {
 }
 
 // IBA 10.3.1.7: posting in ERR succeeds, and the requests and receives are flushed.
-func TestPostingInErr(t *testing.T) {
+func TestPostInErr(t *testing.T) {
 	k := newTalk(t, RC)
 	must(t, k.modify(Err))
 	must(t, k.modify(Err)) // a second time has no effect
@@ -47,7 +47,7 @@ func TestPostingInErr(t *testing.T) {
 }
 
 // The receive of a partly received message is flushed once.
-func TestFlushOfHalfReceivedMessage(t *testing.T) {
+func TestFlushOfPartlyReceivedMessage(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
 	k.say(pkt{op: bth.RCSendFirst, data: seq(256)})
@@ -58,7 +58,7 @@ func TestFlushOfHalfReceivedMessage(t *testing.T) {
 
 // IBA 10.3.1.1: RESET discards everything without completions. The QP can be connected again with
 // other PSNs.
-func TestResetForgets(t *testing.T) {
+func TestReset(t *testing.T) {
 	k := newTalk(t, RC)
 	k.recvs(600, 600)
 	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpRead, 8))
@@ -82,7 +82,7 @@ func TestResetForgets(t *testing.T) {
 }
 
 // After RESET a slot of a failed request can be used again.
-func TestResetForgetsFailures(t *testing.T) {
+func TestResetAfterFailure(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth = 1 })
 	m, _ := k.region(k.pd, 64, 0)
 	k.post(SendWR{ID: 1, Op: OpSend, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
@@ -187,7 +187,7 @@ func TestModifyWhileDraining(t *testing.T) {
 
 // Saved results are kept when their number changes: an atomic whose response was lost is still
 // answered.
-func TestSavedResultsOutliveModify(t *testing.T) {
+func TestSavedResultsSurviveModify(t *testing.T) {
 	k := newTalk(t, RC) // 4 saved
 	for i := range 3 {
 		k.say(k.fetchAdd(i, 0, 1))

@@ -31,11 +31,11 @@ func TestTableAgainstMap(t *testing.T) {
 			}
 			for n, q := range model {
 				if table.get(n) != q {
-					r.Fatalf("QPN %#x is lost", n)
+					r.Fatalf("QPN %#x not found", n)
 				}
 			}
 			if m := bth.QPN(qpns.Draw(r, "other")); table.get(m) != model[m] {
-				r.Fatalf("QPN %#x found, or not, against the map", m)
+				r.Fatalf("QPN %#x: table and map differ", m)
 			}
 		}
 	})
@@ -65,7 +65,7 @@ func TestTableIsCompact(t *testing.T) {
 	}
 	for i := range e.table.buckets {
 		if e.table.buckets[i].spilled > 0 {
-			t.Fatal("a QPN that the engine drew lies behind its own bucket")
+			t.Fatal("a QPN that the engine drew is not in its own bucket")
 		}
 	}
 	if got, want := len(e.table.buckets), 4096; got != want {
@@ -78,16 +78,16 @@ func TestTableIsCompact(t *testing.T) {
 	}
 	for _, n := range alike {
 		if q := table.get(bth.QPN(n)); q == nil || q.qpn != bth.QPN(n) {
-			t.Errorf("QPN %#x is lost", n)
+			t.Errorf("QPN %#x not found", n)
 		}
 	}
 	if got, want := len(table.buckets), 32; got != want {
-		t.Errorf("%d QPNs have made the table %d buckets large, want %d", len(alike), got, want)
+		t.Errorf("%d QPNs made the table %d buckets large, want %d", len(alike), got, want)
 	}
 }
 
 // Destroyed QPs leave nothing behind, neither in their own bucket nor in others.
-func TestTableForgets(t *testing.T) {
+func TestTableRemovesAll(t *testing.T) {
 	var table qpTable
 	table.init(1 << 16)
 	some := alike[:30] // more than their bucket holds, less than would double the table
@@ -95,7 +95,7 @@ func TestTableForgets(t *testing.T) {
 		table.put(&QP{qpn: bth.QPN(n)})
 	}
 	if table.buckets[0].spilled == 0 || len(table.buckets) != minBuckets {
-		t.Fatalf("nobody was crowded out: %+v", table.buckets[0])
+		t.Fatalf("no bucket overflowed: %+v", table.buckets[0])
 	}
 	for _, n := range some {
 		table.del(bth.QPN(n))

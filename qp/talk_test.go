@@ -134,7 +134,7 @@ func (k *talk) sayRaw(b []byte, edit func(*bth.Packet)) {
 	k.t.Helper()
 	p := &bth.Packet{}
 	if err := p.Parse(b); err != nil {
-		k.t.Fatalf("the test says a packet that does not parse: %v", err)
+		k.t.Fatalf("the test sends a packet that does not parse: %v", err)
 	}
 	p.Src, p.Dst = k.ends[0].gid, k.gid
 	p.NetHeader = bytes.Repeat([]byte{0x60}, 40)

@@ -78,7 +78,9 @@ const (
 	OpRead
 	OpCmpSwap
 	OpFetchAdd
-	OpFlush       // flush RemoteAddr and Length, or the whole region; see Placement and Level (IBA annex A19)
+	// OpFlush flushes RemoteAddr and Length, or the whole region; see Placement and Level (IBA
+	// annex A19)
+	OpFlush
 	OpAtomicWrite // atomic WRITE of 8 aligned bytes, after everything flushed before it
 
 	// Local operations, which send no packet. See local.go.
@@ -101,9 +103,10 @@ func (o Op) String() string {
 type SendFlags uint8
 
 const (
-	Signaled  SendFlags = 1 << iota // write a CQE on success
-	Fence                           // start only when all earlier READs, atomics and FLUSHes are complete
-	Solicited                       // the responder's CQE is a solicited one
+	Signaled SendFlags = 1 << iota // write a CQE on success
+	// Fence starts the request only when all earlier READs, atomics and FLUSHes are complete
+	Fence
+	Solicited // the responder's CQE is a solicited one
 )
 
 // SGE is a piece of local memory within one MR.
@@ -116,11 +119,15 @@ type SGE struct {
 // SendWR is a send work request. PostSend copies it. The caller must not change the memory of the
 // SGEs until the completion.
 type SendWR struct {
-	ID     uint64 // returned in the WC
-	Op     Op
-	Flags  SendFlags
-	SGEs   []SGE  // source (SEND, WRITE, ATOMIC_WRITE: 8 bytes) or destination (READ, atomics: 8 bytes)
-	Inline []byte // replaces SGEs for SEND and the WRITEs; copied by PostSend; at most InitAttr.MaxInline bytes
+	ID    uint64 // returned in the WC
+	Op    Op
+	Flags SendFlags
+	// SGEs are the source (SEND, WRITE, ATOMIC_WRITE: 8 bytes) or the destination (READ, atomics: 8
+	// bytes)
+	SGEs []SGE
+	// Inline replaces SGEs for SEND and the WRITEs. PostSend copies it. It has at most
+	// InitAttr.MaxInline bytes
+	Inline []byte
 
 	RemoteAddr uint64   // WRITE, READ, atomics, FLUSH
 	RKey       bth.RKey // WRITE, READ, atomics, FLUSH; OpBindMW, OpRegMR: the key that becomes live

@@ -134,7 +134,7 @@ func TestUCNoReceive(t *testing.T) {
 
 // IBA 9.9.3 class A applies to every transport: an invalid receive is a local error and moves the
 // QP to ERR.
-func TestUnreliableReceiveMemoryGone(t *testing.T) {
+func TestUnreliableReceiveMemoryDeregistered(t *testing.T) {
 	for _, c := range []struct {
 		typ Type
 		p   pkt
@@ -165,7 +165,7 @@ func TestUCHeldReceiveServesWriteImm(t *testing.T) {
 }
 
 // UC has no other requests: RC opcodes are dropped before.
-func TestUCTakesNoRCPackets(t *testing.T) {
+func TestUCDropsRCPackets(t *testing.T) {
 	k := newTalk(t, UC)
 	k.snapshot()
 	k.say(k.write(0, seq(8)), k.read(0, 0, 8), k.fetchAdd(0, 0, 1), ack(0))

@@ -23,7 +23,8 @@ func TestUDReceive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, UD)
-			k.world.recv(k.q, RecvWR{ID: 1, SGEs: []SGE{k.sge(0, 10), k.sge(100, 90)}}) // the split is within the GRH
+			// the split is within the GRH
+			k.world.recv(k.q, RecvWR{ID: 1, SGEs: []SGE{k.sge(0, 10), k.sge(100, 90)}})
 			for i := range k.mem[:200] {
 				k.mem[i] = 0xaa
 			}
@@ -101,7 +102,7 @@ func TestUDSend(t *testing.T) {
 		var got bth.Packet
 		must(t, got.Parse(buf[tx.NetLen:tx.Len]))
 		k.equal("net header", tx.NetLen, want.netLen)
-		k.equal("its mark", buf[0], want.mark)
+		k.equal("destination MAC", buf[0], want.mark)
 		k.equal("DestQP", got.BTH.DestQP(), want.dest)
 		k.equal("Q_Key", got.DETH().QKey(), want.qkey)
 		k.equal("SrcQP", got.DETH().SrcQP(), k.q.qpn)

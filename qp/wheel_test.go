@@ -57,9 +57,9 @@ func TestWheelAgainstModel(t *testing.T) {
 					due := uint64(d+1<<tickShift-1)>>tickShift <= uint64(now)>>tickShift
 					switch {
 					case q.fired() && d > now:
-						r.Fatalf("fired at %d, due at %d", now, d)
+						r.Fatalf("fired at %d, want %d", now, d)
 					case !q.fired() && due:
-						r.Fatalf("not fired at %d, due at %d", now, d)
+						r.Fatalf("not fired at %d, want %d", now, d)
 					case q.fired():
 						delete(model, q)
 					}
@@ -77,7 +77,7 @@ func TestWheelAgainstModel(t *testing.T) {
 		}
 		for q, d := range model {
 			if !q.fired() {
-				r.Fatalf("never fired, due at %d", d)
+				r.Fatalf("never fired, want %d", d)
 			}
 		}
 	})
@@ -96,7 +96,7 @@ func checkNext(r *rapid.T, e *Engine, now Time, model map[*QP]Time, leap Time) T
 
 // The wheel stands still while no timer runs, and must catch up over any number of its revolutions
 // (one takes 4.9 hours) when the first timer is set.
-func TestWheelAfterLongRest(t *testing.T) {
+func TestWheelAfterLongPause(t *testing.T) {
 	const turn = Time(1) << (levelBits*wheelLevels + tickShift)
 	for _, coldFields := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128, 2 * turn, 100*turn + 12345} {
 		for _, after := range []Time{1, 1 << 20, turn / 64, turn / 2, turn, 3 * turn} {
@@ -108,13 +108,13 @@ func TestWheelAfterLongRest(t *testing.T) {
 			for i := 0; !qs[0].fired(); i++ {
 				next, ok := e.NextTimeout()
 				if !ok || i > 1000 {
-					t.Fatalf("rest %d, after %d: %d steps, NextTimeout %d %v", coldFields, after, i, next, ok)
+					t.Fatalf("pause %d, after %d: %d steps, NextTimeout %d %v", coldFields, after, i, next, ok)
 				}
 				now = max(now, next)
 				e.HandleTimeout(now)
 			}
 			if now < d || now > d+2<<tickShift {
-				t.Errorf("rest %d: fired at %d, due at %d", coldFields, now, d)
+				t.Errorf("pause %d: fired at %d, want %d", coldFields, now, d)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func TestWheelAcrossTheWrap(t *testing.T) {
 	}
 	e.HandleTimeout(wrap + 11*tick)
 	if !qs[1].fired() {
-		t.Error("the other did not fire behind the wrap")
+		t.Error("the other did not fire after the wrap")
 	}
 }
 
@@ -171,11 +171,11 @@ func TestWheelMoves(t *testing.T) {
 	qs[2].rec.rnrUntil = 0
 	e.HandleTimeout(70_000)
 	if qs[0].fired() || !qs[1].fired() {
-		t.Fatal("at 70 us the second alone is due")
+		t.Fatal("at 70 us only the second is due")
 	}
 	e.HandleTimeout(200_000)
 	if qs[0].fired() {
-		t.Fatal("the first was put off")
+		t.Fatal("the first is due later")
 	}
 	e.HandleTimeout(920_000)
 	if !qs[0].fired() {

@@ -101,7 +101,7 @@ func TestWindowBoundsFlight(t *testing.T) {
 
 // A READ larger than the window is requested in parts that fit it (see sendRead), so the
 // responder's packets stay within it.
-func TestReadStaysWithinTheWindow(t *testing.T) {
+func TestReadWithinWindow(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256 })
 	va, key := w.ends[1].remote(0)

@@ -1,14 +1,15 @@
-// Package sched decides which QP is served next, and which QP's resources are prefetched before that.
+// Package sched decides which QP is served next, and which QP's resources are prefetched before
+// that.
 //
-// It implements the scheduling queue and the prefetch queue of "Toward Scalable RDMA Through Resource
-// Prefetching" (Ma et al., IEEE Computer Architecture Letters 24, 2025), section III. A NIC uses the
-// resources of a connection once and then not again until it has served all others, so a cache that
-// keeps recently used entries does not help. But the NIC itself determines the order and knows what it
-// needs next:
+// It implements the scheduling queue and the prefetch queue of "Toward Scalable RDMA Through
+// Resource Prefetching" (Ma et al., IEEE Computer Architecture Letters 24, 2025), section III. A
+// NIC uses the resources of a connection once and then not again until it has served all others, so
+// a cache that keeps recently used entries does not help. But the NIC itself determines the order
+// and knows what it needs next:
 //
-//   - Scheduling triggered (III.A): QPs with work wait in the scheduling queue. Each is served for at
-//     most one chunk of bytes and goes to the back of the queue if it has more. The prefetch queue is
-//     a copy that runs up to a window of QPs ahead.
+//   - Scheduling triggered (III.A): QPs with work wait in the scheduling queue. Each is served for
+//     at most one chunk of bytes and goes to the back of the queue if it has more. The prefetch
+//     queue is a copy that runs up to a window of QPs ahead.
 //   - Software triggered (III.B): if fewer QPs than a window are active, the queue is too short to
 //     prefetch from. Then the poster's call tells which QP is next, before it builds the WQE; see
 //     [Queue.BelowWindow].
@@ -21,7 +22,8 @@
 // saves a table. The QPs themselves have no links, which would not be in the cache.
 //
 // All operations take constant time and do not allocate. They are not safe for concurrent use. The
-// same code runs gorxe's engine (package qp) and the model of the paper's NIC ("gorxe sim prefetch").
+// same code runs gorxe's engine (package qp) and the model of the paper's NIC ("gorxe sim
+// prefetch").
 //
 // # Reading order
 //

@@ -11,7 +11,8 @@ import (
 // Limits of a queue.
 const (
 	MaxCapacity = 1 << 24 // IDs: there are no more QPNs (IBA 9.2.5)
-	MaxWindow   = 4096    // QPs: what is prefetched earlier has left the cache before its QP is served
+	// QPs: what is prefetched earlier has left the cache before its QP is served
+	MaxWindow = 4096
 )
 
 // Errors of New and SetWindow.
