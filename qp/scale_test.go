@@ -46,6 +46,9 @@ func TestLayout(t *testing.T) {
 	if n := unsafe.Sizeof(wqe{}); n != prefetch.Line {
 		t.Errorf("a WQE has %d bytes, want a line", n)
 	}
+	if n := unsafe.Sizeof(sharedPath{}); n != 2*prefetch.Line {
+		t.Errorf("a sharedPath has %d bytes, want two lines", n)
+	}
 	if n := unsafe.Sizeof(q); n > 768 {
 		t.Errorf("a QP has %d bytes, more than the limit", n)
 	}
