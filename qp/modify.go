@@ -43,6 +43,7 @@ type attrs struct {
 // AttrMask is a set of attributes.
 type AttrMask uint32
 
+// The attributes.
 const (
 	AttrState AttrMask = 1 << iota
 	AttrPathMTU
@@ -64,6 +65,7 @@ const (
 var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey", "Path",
 	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry"}
 
+// String lists the names of the attributes.
 func (m AttrMask) String() string {
 	out := ""
 	for i, n := range attrNames {

@@ -37,6 +37,7 @@ const (
 // Type is the transport service of a QP.
 type Type uint8
 
+// The transport services.
 const (
 	RC Type = iota // reliable connection
 	UC             // unreliable connection
@@ -44,6 +45,7 @@ const (
 	numTypes
 )
 
+// String returns "RC", "UC" or "UD".
 func (t Type) String() string {
 	return name([]string{"RC", "UC", "UD"}, int(t))
 }
@@ -51,6 +53,7 @@ func (t Type) String() string {
 // State is the state of a QP (IBA 10.3.1).
 type State uint8
 
+// The states.
 const (
 	Reset State = iota
 	Init
@@ -62,6 +65,7 @@ const (
 	numStates
 )
 
+// String returns the name of the state.
 func (s State) String() string {
 	return name([]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}, int(s))
 }
@@ -69,6 +73,7 @@ func (s State) String() string {
 // Op is the operation of a send work request.
 type Op uint8
 
+// The operations.
 const (
 	OpSend Op = iota
 	OpSendImm
@@ -93,6 +98,7 @@ const (
 // local reports whether the operation sends no packet.
 func (o Op) local() bool { return o >= OpBindMW }
 
+// String returns the name of the operation, as in ibv_wr_opcode.
 func (o Op) String() string {
 	return name([]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM",
 		"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "FLUSH", "ATOMIC_WRITE",
@@ -102,6 +108,7 @@ func (o Op) String() string {
 // SendFlags modify a send work request.
 type SendFlags uint8
 
+// The flags of a SendWR.
 const (
 	Signaled SendFlags = 1 << iota // write a CQE on success
 	// Fence starts the request only when all earlier READs, atomics and FLUSHes are complete
@@ -152,6 +159,7 @@ type SendWR struct {
 // Placement is the purpose of a FLUSH, with the values of the wire format (IBA annex A19).
 type Placement uint8
 
+// The placements.
 const (
 	PlaceGlobal     Placement = 1 << iota // make earlier WRITEs visible
 	PlacePersistent                       // make earlier WRITEs survive a power failure
@@ -161,6 +169,7 @@ const (
 // Level is the extent of a FLUSH.
 type Level uint8
 
+// The levels.
 const (
 	FlushRange  Level = iota // the bytes at RemoteAddr
 	FlushRegion              // the whole region or window of RKey
@@ -176,6 +185,7 @@ type RecvWR struct {
 // Status is the result of a work request. Names and texts are those of ibv_wc_status.
 type Status uint8
 
+// The statuses.
 const (
 	Success Status = iota
 	LocLenErr
@@ -195,6 +205,7 @@ const (
 	GeneralErr
 )
 
+// String returns the text of ibv_wc_status_str.
 func (s Status) String() string {
 	return name([]string{"success", "local length error", "local QP operation error", "local protection error",
 		"Work Request Flushed Error", "memory management operation error", "bad response error",
@@ -206,6 +217,7 @@ func (s Status) String() string {
 // WCOpcode is the kind of work that completed.
 type WCOpcode uint8
 
+// The opcodes of completions.
 const (
 	WCSend WCOpcode = iota
 	WCWrite
@@ -221,6 +233,7 @@ const (
 	WCRegMR
 )
 
+// String returns the name of the opcode, as in ibv_wc_opcode.
 func (o WCOpcode) String() string {
 	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV", "RECV_RDMA_WITH_IMM",
 		"FLUSH", "ATOMIC_WRITE", "BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
@@ -232,6 +245,7 @@ var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRea
 // WCFlags tell which optional fields of a WC are valid.
 type WCFlags uint8
 
+// The flags of a WC.
 const (
 	WCWithImm   WCFlags = 1 << iota // Imm is valid
 	WCWithInv                       // InvKey was invalidated
@@ -256,6 +270,7 @@ type WC struct {
 // EventKind is the kind of an asynchronous event, named after ibv_event_type.
 type EventKind uint8
 
+// The kinds of events.
 const (
 	EventQPFatal EventKind = iota
 	EventQPReqErr
@@ -267,6 +282,7 @@ const (
 	EventSRQLimitReached
 )
 
+// String returns the name of the event, as in ibv_event_type.
 func (k EventKind) String() string {
 	return name([]string{"QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED",
 		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED"}, int(k))
