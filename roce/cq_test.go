@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// waitFor runs CQ.Wait in a goroutine of its own.
+// waitFor runs CQ.Wait in a goroutine.
 func waitFor(ctx context.Context, cq *CQ, solicited bool) <-chan error {
 	out := make(chan error, 1)
 	go func() {
@@ -18,14 +18,14 @@ func waitFor(ctx context.Context, cq *CQ, solicited bool) <-chan error {
 		}
 		n, err := wait(ctx, make([]WC, 4))
 		if err == nil && n == 0 {
-			err = errors.New("Wait returned nothing")
+			err = errors.New("Wait returned no completion and no error")
 		}
 		out <- err
 	}()
 	return out
 }
 
-// drive turns a manual device's crank until stop is closed.
+// drive runs steps of a device until stop is closed.
 func drive(d *Device, stop <-chan struct{}, done *sync.WaitGroup) {
 	done.Add(1)
 	go func() {
@@ -49,7 +49,7 @@ func result(t *testing.T, c <-chan error, want error) {
 			t.Fatalf("Wait: %v, want %v", err, want)
 		}
 	case <-time.After(deadline):
-		t.Fatal("Wait hangs")
+		t.Fatal("Wait does not return")
 	}
 }
 
@@ -67,13 +67,13 @@ func TestWaitCancel(t *testing.T) {
 		defer cancel()
 		result(t, waitFor(ctx, a.cq, false), context.DeadlineExceeded)
 		if _, err := a.cq.Wait(ctx, nil); !errors.Is(err, ErrInvalid) {
-			t.Errorf("Wait without room: %v", err)
+			t.Errorf("Wait with an empty slice: %v", err)
 		}
 	})
 }
 
-// TestWaitWakes: two callers block, on both ends, and a post of a third goroutine gets them going; several rounds, so that
-// every order of arming, sleeping and completing has its chance.
+// TestWaitWakes: two callers block, one on each side, and the post of a third goroutine wakes them.
+// Several rounds cover the orders of arming, sleeping and completing.
 func TestWaitWakes(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
@@ -92,8 +92,8 @@ func TestWaitWakes(t *testing.T) {
 	})
 }
 
-// TestManyWaiters: every completion finds a taker though all callers wait on one CQ, in manual mode with one of them
-// driving at a time.
+// TestManyWaiters: all callers wait on one CQ, and each completion wakes one. With Manual progress
+// one of them runs the protocol at a time.
 func TestManyWaiters(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		const callers, rounds = 4, 50
@@ -116,7 +116,7 @@ func TestManyWaiters(t *testing.T) {
 						t.Error(err)
 					}
 					if n, err := a.cq.Wait(ctx, wcs[:]); n != 1 || err != nil {
-						t.Errorf("Wait: %d, %v", n, err)
+						t.Errorf("Wait = %d, %v", n, err)
 						return
 					}
 				}
@@ -128,7 +128,7 @@ func TestManyWaiters(t *testing.T) {
 	})
 }
 
-// TestWaitSolicited: a plain SEND leaves the caller asleep, a solicited one wakes it (IBA 11.4.2.2).
+// TestWaitSolicited: a solicited SEND wakes the caller, another one does not (IBA 11.4.2.2).
 func TestWaitSolicited(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
@@ -141,7 +141,7 @@ func TestWaitSolicited(t *testing.T) {
 		pollOK(t, 5, WCSend, a.cq)
 		select {
 		case err := <-c:
-			t.Fatalf("woken by an unsolicited completion: %v", err)
+			t.Fatalf("WaitSolicited returned for an unsolicited completion: %v", err)
 		case <-time.After(30 * time.Millisecond):
 		}
 		must(t, a.qp.PostSend(SendWR{ID: 6, Op: OpSend, Flags: Signaled | Solicited}))
@@ -150,7 +150,8 @@ func TestWaitSolicited(t *testing.T) {
 	})
 }
 
-// TestOverrun: a CQ that is too small is lost, says so, and takes its QP with it (IBA 10.2.2.3).
+// TestOverrun: the overrun of a CQ is an event and an error, and moves its QP to ERR (IBA
+// 10.2.2.3).
 func TestOverrun(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
@@ -169,22 +170,22 @@ func TestOverrun(t *testing.T) {
 		}
 		a.Progress()
 		if e := nextEvent(t, a.Device, EventCQErr); e.CQ != small {
-			t.Error("the event names another CQ")
+			t.Error("the event has another CQ")
 		}
 		var wcs [8]WC
 		if n, err := small.Wait(context.Background(), wcs[:]); n != 2 || err != nil {
-			t.Errorf("Wait: %d, %v; want the 2 completions that are there", n, err)
+			t.Errorf("Wait = %d, %v; want 2 completions", n, err)
 		}
 		if _, err := small.Wait(context.Background(), wcs[:]); !errors.Is(err, ErrCQOverrun) {
 			t.Errorf("Wait: %v, want %v", err, ErrCQOverrun)
 		}
 		if s := qa.State(); s != StateErr {
-			t.Errorf("state %v", s)
+			t.Errorf("state %v, want ERR", s)
 		}
 	})
 }
 
-// TestWaitClosed: closing the CQ or the device ends the wait.
+// TestWaitClosed: Wait returns when the CQ or the device is closed.
 func TestWaitClosed(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
@@ -200,13 +201,13 @@ func TestWaitClosed(t *testing.T) {
 	})
 }
 
-// TestDrain: all posted work is done when it returns.
+// TestDrain: all posted work has completed when Drain returns.
 func TestDrain(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 		defer cancel()
-		must(t, a.qp.PostSend(SendWR{Op: OpSend})) // no receive is posted: RNR for ever
+		must(t, a.qp.PostSend(SendWR{Op: OpSend})) // no receive is posted: RNR NAKs without end
 		stop := make(chan struct{})
 		var other sync.WaitGroup
 		if p == Manual {

@@ -17,7 +17,7 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// TestWrappedPort: a device runs on a port that loses frames inside a port that records them.
+// TestWrappedPort runs a device on a port that drops frames, wrapped in one that records them.
 func TestWrappedPort(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	var pcap bytes.Buffer
@@ -29,21 +29,21 @@ func TestWrappedPort(t *testing.T) {
 	conversation(t, a, b)
 	must(t, d.Close())
 	if c := d.Counters(); pcap.Len() < int(c.TxBytes) {
-		t.Errorf("%d bytes recorded, %d sent", pcap.Len(), c.TxBytes)
+		t.Errorf("%d bytes recorded, want at least %d", pcap.Len(), c.TxBytes)
 	}
 }
 
-// deafPort is a port that knows nothing of IP.
-type deafPort struct{ driver.Port }
+// plainPort is a port that does not implement Network.
+type plainPort struct{ driver.Port }
 
 func TestNewRefuses(t *testing.T) {
 	leakCheck(t)
 	port := newLink(t, loopback.Config{}).Port(0)
-	if _, err := New(deafPort{port}); !errors.Is(err, ErrNoNetwork) {
-		t.Errorf("port without addresses: %v", err)
+	if _, err := New(plainPort{port}); !errors.Is(err, ErrNoNetwork) {
+		t.Errorf("port without Network: %v", err)
 	}
 	if _, err := port.Send(nil); !errors.Is(err, loopback.ErrClosed) {
-		t.Errorf("the port that New refused is open: %v", err)
+		t.Errorf("Send on the port after New failed: %v", err)
 	}
 	if _, err := New(newLink(t, loopback.Config{MTU: 256}).Port(0)); !errors.Is(err, ErrMTU) {
 		t.Errorf("MTU 256: %v", err)
@@ -52,7 +52,7 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("CPU 1000: %v", err)
 	}
 	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{MaxQP: -1})); err == nil {
-		t.Error("-1 QPs were accepted")
+		t.Error("MaxQP -1 is accepted")
 	}
 }
 
@@ -63,13 +63,13 @@ func TestLimits(t *testing.T) {
 		t.Errorf("second QP: %v", err)
 	}
 	if _, err := e.pd.AllocMR(8, LocalWrite); err == nil {
-		t.Error("a second region was accepted")
+		t.Error("a second region is accepted")
 	}
 	if _, err := d.AllocPD(); err == nil {
-		t.Error("a second PD was accepted")
+		t.Error("a second PD is accepted")
 	}
 	if _, err := e.pd.AllocMR(0, LocalWrite); !errors.Is(err, ErrInvalid) {
-		t.Errorf("region of no bytes: %v", err)
+		t.Errorf("region of 0 bytes: %v", err)
 	}
 	if _, err := d.CreateCQ(0); !errors.Is(err, ErrInvalidDepth) {
 		t.Errorf("CQ of 0: %v", err)
@@ -78,14 +78,14 @@ func TestLimits(t *testing.T) {
 	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, GIDIndex: &five}); !errors.Is(err, ErrNoGID) {
 		t.Errorf("GID index 5: %v", err)
 	}
-	// What was refused holds nothing.
+	// Failed calls hold no references.
 	must(t, e.qp.Close())
 	must(t, e.mr.Close())
 	must(t, e.pd.Close())
 	must(t, e.cq.Close())
 }
 
-// TestAllocMR: page-aligned, zeroed, outside the heap; WithIOVA and ZeroBased set the address.
+// TestAllocMR: the memory is aligned to a page and zeroed; WithIOVA and ZeroBased set the address.
 func TestAllocMR(t *testing.T) {
 	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0), rigConfig{})
 	for _, c := range []struct {
@@ -100,7 +100,7 @@ func TestAllocMR(t *testing.T) {
 		m, err := e.pd.AllocMR(10000, c.access, c.opts...)
 		must(t, err)
 		if m.Addr() != c.addr || m.Len() != 10000 || m.PD() != e.pd || !bytes.Equal(m.Bytes(), make([]byte, 10000)) {
-			t.Errorf("%+v: address %#x, %d bytes", c, m.Addr(), m.Len())
+			t.Errorf("%+v: address %#x, %d bytes, or the memory is not zero", c, m.Addr(), m.Len())
 		}
 		if g := m.SGE(16, 8); g.Addr != c.addr+16 || g.Length != 8 || g.LKey != m.LKey() {
 			t.Errorf("SGE %+v", g)
@@ -108,11 +108,11 @@ func TestAllocMR(t *testing.T) {
 		must(t, m.Close())
 	}
 	if m := e.mr; m.Addr()%4096 != 0 {
-		t.Errorf("address %#x is not that of a page", m.Addr())
+		t.Errorf("address %#x is not aligned to a page", m.Addr())
 	}
 }
 
-// TestPortChanges: link and MTU while running.
+// TestPortChanges changes the link state and the MTU of a running device.
 func TestPortChanges(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
@@ -120,7 +120,7 @@ func TestPortChanges(t *testing.T) {
 	link.Port(0).SetUp(false)
 	nextEvent(t, a.Device, EventPortErr)
 	if a.Info().Up {
-		t.Error("Info says that the link is up")
+		t.Error("Info().Up = true after the link went down")
 	}
 	link.Port(0).SetUp(true)
 	nextEvent(t, a.Device, EventPortActive)
@@ -134,21 +134,21 @@ func TestPortChanges(t *testing.T) {
 	must(t, err)
 	must(t, q.Connect(context.Background(), b.qp.Local(), ConnectOptions{}))
 	if at, err := q.Query(); err != nil || at.PathMTU != 1024 {
-		t.Errorf("a QP connected after the change has path MTU %d (%v)", at.PathMTU, err)
+		t.Errorf("path MTU of a QP connected after the change: %d (%v), want 1024", at.PathMTU, err)
 	}
 }
 
-// TestEventsAreBounded: nobody reads, nothing blocks, and the loss is counted.
+// TestEventsAreBounded: without a reader events are counted and dropped, and nothing blocks.
 func TestEventsAreBounded(t *testing.T) {
 	d := newDevice(t, newLink(t, loopback.Config{}), 0)
 	for range maxEvents + 7 {
 		d.emit(Event{Kind: EventGIDChange})
 	}
 	if c := d.Counters(); c.EventsDropped != 7 {
-		t.Errorf("%d events dropped, want 7", c.EventsDropped)
+		t.Errorf("EventsDropped = %d, want 7", c.EventsDropped)
 	}
 	must(t, d.Close())
-	d.emit(Event{Kind: EventGIDChange}) // too late: no panic
+	d.emit(Event{Kind: EventGIDChange}) // must not panic
 	n := 0
 	for range d.Events() {
 		n++
@@ -158,7 +158,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestVerbsSteps: RESET to RTS by hand, as a verbs program does it, and into SQD and back.
+// TestVerbsSteps moves QPs from RESET to RTS with Modify, then to SQD and back.
 func TestVerbsSteps(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	gid := a.GIDs()[0]
@@ -177,10 +177,10 @@ func TestVerbsSteps(t *testing.T) {
 			must(t, me.qp.Modify(&s.attr, s.mask))
 		}
 	}
-	conversation(t, a, b) // PSNs wrap in the middle of it
+	conversation(t, a, b) // the PSNs wrap around
 	must(t, a.qp.Modify(&Attr{State: StateSQD}, AttrState))
 	if e := nextEvent(t, a.Device, EventSQDrained); e.QP != a.qp {
-		t.Error("the event names another QP")
+		t.Error("the event has another QP")
 	}
 	must(t, a.qp.Modify(&Attr{State: StateRTS}, AttrState))
 	conversation(t, a, b)
@@ -189,7 +189,7 @@ func TestVerbsSteps(t *testing.T) {
 	}
 }
 
-// TestConnectOptions: zero is a default, negative is 0.
+// TestConnectOptions: 0 is the default, a negative number is 0.
 func TestConnectOptions(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	for _, c := range []struct {
@@ -214,17 +214,17 @@ func TestConnectOptions(t *testing.T) {
 		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry, MinRNRTimer: got.MinRNRTimer,
 			MaxRdAtomic: got.MaxRdAtomic, MaxDestRdAtomic: got.MaxDestRdAtomic, PathMTU: got.PathMTU}
 		if got != c.want {
-			t.Errorf("%+v gave %+v", c.o, got)
+			t.Errorf("%+v: attributes %+v, want %+v", c.o, got, c.want)
 		}
 	}
 	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)
 	if err := q.Connect(context.Background(), b.qp.Local(), ConnectOptions{Timeout: 32}); !errors.Is(err, ErrInvalidAttr) {
-		t.Errorf("time-out exponent 32: %v", err)
+		t.Errorf("timeout exponent 32: %v", err)
 	}
 }
 
-// TestFamilies: IPv6 on both ends, and an error where the ends differ.
+// TestFamilies connects IPv6 GIDs, and fails to connect GIDs of different IP versions.
 func TestFamilies(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	six := -1
@@ -245,17 +245,18 @@ func TestFamilies(t *testing.T) {
 	conversation(t, a, b)
 }
 
-// TestOwnProgressOnly: Progress is for Manual; Auto does it alone.
-func TestOwnProgressOnly(t *testing.T) {
+// TestProgressWithAuto: Progress does nothing with Auto progress.
+func TestProgressWithAuto(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 	if n := a.Progress(); n != 0 {
-		t.Errorf("Progress of a device that progresses by itself: %d", n)
+		t.Errorf("Progress() = %d, want 0", n)
 	}
 	must(t, a.qp.Drain(context.Background()))
 }
 
-// TestPinnedThread: the progress goroutine runs on Expert.CPU, and its thread is not given to others afterwards.
+// TestPinnedThread: the progress goroutine runs on Expert.CPU, and its thread is not reused for
+// other goroutines.
 func TestPinnedThread(t *testing.T) {
 	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{CPU: new(0)}))
 	var set unix.CPUSet
@@ -263,19 +264,19 @@ func TestPinnedThread(t *testing.T) {
 	must(t, d.do(func(qp.Time) { err = unix.SchedGetaffinity(0, &set) }))
 	must(t, err)
 	if set.Count() != 1 || !set.IsSet(0) {
-		t.Errorf("affinity %v", set)
+		t.Errorf("affinity of the progress thread: %v", set)
 	}
 	must(t, d.Close())
 	if runtime.NumCPU() > 1 {
 		must(t, unix.SchedGetaffinity(0, &set))
 		if set.Count() == 1 {
-			t.Error("this thread is pinned now")
+			t.Error("the thread of the test is pinned")
 		}
 	}
 }
 
-// TestMulticastGID: there are no groups yet; a QP cannot connect to one.
-func TestMulticastGID(t *testing.T) {
+// TestConnectToMulticast: a QP cannot connect to a multicast GID.
+func TestConnectToMulticast(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)

@@ -14,8 +14,7 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// TestHotPathDoesNotAllocate: a WRITE posted, carried, executed, acknowledged, completed and polled, both ends in one
-// thread.
+// TestHotPathDoesNotAllocate: a WRITE from post to poll, both devices in one thread.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -33,7 +32,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		}
 	}
 	if n := testing.AllocsPerRun(2000, once); n != 0 {
-		t.Errorf("a WRITE allocates %v times", n)
+		t.Errorf("a WRITE makes %v allocations", n)
 	}
 	recv := RecvWR{SGEs: []SGE{b.mr.SGE(0, 64)}}
 	send := SendWR{Op: OpSend, Flags: Signaled, SGEs: sges}
@@ -48,11 +47,11 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			got += a.cq.Poll(wcs[:]) + b.cq.Poll(wcs[:])
 		}
 	}); n != 0 {
-		t.Errorf("a SEND and its receive allocate %v times", n)
+		t.Errorf("a SEND and its receive make %v allocations", n)
 	}
 }
 
-// TestWaitDoesNotAllocate: nor does a CQ.Wait that blocks, unless it has to watch a context that can end.
+// TestWaitDoesNotAllocate: a CQ.Wait that blocks does not allocate, if its context cannot end.
 func TestWaitDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -71,17 +70,18 @@ func TestWaitDoesNotAllocate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}); n != 0 {
-			t.Errorf("a WRITE and its Wait allocate %v times", n)
+			t.Errorf("a WRITE and its Wait make %v allocations", n)
 		}
 	})
 }
 
-// benchPair makes two manual ends for benchmarks.
+// benchPair returns two endpoints with Manual progress.
 func benchPair(b *testing.B) (x, y *end) {
 	return newRig(b, rigConfig{mem: 1 << 20, link: loopback.Config{}, opts: []Option{WithProgress(Manual)}})
 }
 
-// BenchmarkWriteLatency is an 8-byte WRITE to and fro, both ends polling memory in one thread: half a round trip.
+// BenchmarkWriteLatency measures half the round trip of 8-byte WRITEs, both sides polling memory in
+// one thread.
 func BenchmarkWriteLatency(b *testing.B) {
 	x, y := benchPair(b)
 	var wcs [16]WC
@@ -107,7 +107,7 @@ func pingWR(from, to *end) []SendWR {
 	return []SendWR{{Op: OpWrite, Inline: make([]byte, 8), RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}}
 }
 
-// postPing writes the number n to the peer; one in 64 is signalled.
+// postPing writes the number n to the peer. One in 64 is signaled.
 func postPing(b *testing.B, from *end, wrs []SendWR, n uint64) {
 	binary.NativeEndian.PutUint64(wrs[0].Inline, n)
 	wrs[0].Flags = 0
@@ -125,8 +125,9 @@ func reportTimes(b *testing.B, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds()), "p99-ns")
 }
 
-// BenchmarkTwoThreads are both ends in threads of their own, over the in-memory link and over AF_XDP on a veth pair. The
-// active end has Manual progress. (Two ends with Auto progress and two that poll memory would be four threads that spin.)
+// BenchmarkTwoThreads runs both sides in their own threads, over the in-memory link and over AF_XDP
+// on a veth pair. The active side has Manual progress. (Two sides with Auto progress that poll
+// memory would be four spinning threads.)
 func BenchmarkTwoThreads(b *testing.B) {
 	active := []Option{WithProgress(Manual)}
 	for _, p := range []Progress{Auto, Manual} {
@@ -159,7 +160,7 @@ func BenchmarkTwoThreads(b *testing.B) {
 	}
 }
 
-// reads measures the round trip of 8-byte READs, which the passive end's program has no part in.
+// reads measures the round trip of 8-byte READs.
 func reads(b *testing.B, rig func(*testing.B) (x, y *end)) {
 	x, y := rig(b)
 	times := make([]time.Duration, 0, b.N)
@@ -180,7 +181,7 @@ func reads(b *testing.B, rig func(*testing.B) (x, y *end)) {
 	reportTimes(b, times)
 }
 
-// pingPong measures half the round trip of 8-byte WRITEs, each end polling its memory.
+// pingPong measures half the round trip of 8-byte WRITEs, each side polling its memory.
 func pingPong(b *testing.B, rig func(*testing.B) (x, y *end)) {
 	x, y := rig(b)
 	n := uint64(b.N)
@@ -208,7 +209,7 @@ func pingPong(b *testing.B, rig func(*testing.B) (x, y *end)) {
 	reportTimes(b, times)
 }
 
-// inBackground runs the passive side, and its crank for as long as the active side needs it.
+// inBackground runs the passive side while the active side needs it.
 func inBackground(passive *end, there, here func()) {
 	stop := make(chan struct{})
 	var done sync.WaitGroup
@@ -236,15 +237,16 @@ func inBackground(passive *end, there, here func()) {
 	done.Wait()
 }
 
-// stream keeps 128 WRITEs in flight, one in every signalled.
+// stream keeps 128 WRITEs outstanding; one in every is signaled.
 func stream(b *testing.B, x, y *end, size, every int) {
 	inBackground(y, func() {}, func() { writes(b, x, y, size, every, func() {}) })
 }
 
-// BenchmarkWriteRate is 64-byte WRITEs, one in 16 signalled, both ends in one thread: the cost of a message on both sides.
+// BenchmarkWriteRate sends 64-byte WRITEs, one in 16 signaled, both sides in one thread: the cost
+// of a message on both sides.
 func BenchmarkWriteRate(b *testing.B) { benchWrites(b, 64, 16) }
 
-// BenchmarkWriteBandwidth is 64 KiB WRITEs.
+// BenchmarkWriteBandwidth sends 64 KiB WRITEs.
 func BenchmarkWriteBandwidth(b *testing.B) { benchWrites(b, 64<<10, 1) }
 
 func benchWrites(b *testing.B, size, every int) {
@@ -252,7 +254,8 @@ func benchWrites(b *testing.B, size, every int) {
 	writes(b, x, y, size, every, func() { y.Progress() })
 }
 
-// writes posts b.N WRITEs from x to y, 128 in flight, one in every signalled; peer is called once a round.
+// writes posts b.N WRITEs from x to y, 128 outstanding, one in every signaled. It calls peer once
+// per round.
 func writes(b *testing.B, x, y *end, size, every int, peer func()) {
 	var wcs [64]WC
 	list := make([]SendWR, every)

@@ -6,11 +6,11 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// Few objects are left on ordinary pages; from hugeFrom on, huge pages are asked for wherever a QP, a ring, a region's record or a
-// table is, those made before included.
+// TestHugePages: with few objects nothing is advised. From hugeFrom objects on, all QPs, rings,
+// region records and tables are in advised blocks, including older ones.
 func TestHugePages(t *testing.T) {
 	if !hugeHere() {
-		t.Skip("transparent huge pages are off here, or pages are not of 4 KiB")
+		t.Skip("transparent huge pages are disabled, or the page size is not 4 KiB")
 	}
 	link := newLink(t, loopback.Config{})
 	e := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{}) // one QP, one MR
@@ -23,7 +23,7 @@ func TestHugePages(t *testing.T) {
 		qps = append(qps, newQP(t, e))
 	}
 	if e.huge.blocks != nil {
-		t.Errorf("%d objects are many already", e.huge.objects)
+		t.Errorf("blocks are advised with %d objects", e.huge.objects)
 	}
 	for range 2 * hugeEvery {
 		qps = append(qps, newQP(t, e))
@@ -32,7 +32,7 @@ func TestHugePages(t *testing.T) {
 		return func(addr, n uintptr) {
 			for at := addr &^ (hugeSize - 1); at < addr+n; at += hugeSize {
 				if _, ok := e.huge.blocks[at]; !ok {
-					t.Fatalf("%s at %#x, %d bytes, lies beside the blocks advised", what, addr, n)
+					t.Fatalf("%s at %#x, %d bytes, is outside the advised blocks", what, addr, n)
 				}
 			}
 		}

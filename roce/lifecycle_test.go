@@ -14,8 +14,8 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// TestCloseOrders: whatever is closed first, nothing is left behind, a second Close is harmless, and what others depend on
-// stays until they are gone.
+// TestCloseOrders closes objects in several orders. Nothing is left over, a second Close is
+// harmless, and objects in use stay.
 func TestCloseOrders(t *testing.T) {
 	orders := []string{"qcmpd", "dqcmp", "pmcqd", "cpmqd", "mqpcd", "qqd", "d"}
 	bothModes(t, func(t *testing.T, p Progress) {
@@ -27,12 +27,12 @@ func TestCloseOrders(t *testing.T) {
 				objects := map[rune]io.Closer{'q': a.qp, 'c': a.cq, 'm': a.mr, 'p': a.pd, 'd': a.Device}
 				for _, o := range order {
 					if err := objects[o].Close(); err != nil && !errors.Is(err, ErrInUse) {
-						t.Errorf("closing %c: %v", o, err)
+						t.Errorf("close %c: %v", o, err)
 					}
 				}
 				for _, o := range "dqcmpd" {
 					if err := objects[o].Close(); err != nil {
-						t.Errorf("closing %c again: %v", o, err)
+						t.Errorf("close %c again: %v", o, err)
 					}
 				}
 				if _, err := a.AllocPD(); !errors.Is(err, ErrClosed) {
@@ -50,7 +50,7 @@ func TestCloseOrders(t *testing.T) {
 	})
 }
 
-// TestInUse: verbs' EBUSY.
+// TestInUse: Close returns ErrInUse for objects in use (EBUSY in verbs).
 func TestInUse(t *testing.T) {
 	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	for _, o := range []io.Closer{a.pd, a.cq} {
@@ -67,7 +67,8 @@ func TestInUse(t *testing.T) {
 	must(t, a.cq.Close())
 }
 
-// TestCloseFlushes: a receive that waits completes with an error when its QP or device goes, and can be polled then.
+// TestCloseFlushes: a receive completes with an error when its QP or device is closed, and can
+// still be polled.
 func TestCloseFlushes(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		for _, closer := range []func(*end) error{func(e *end) error { return e.qp.Close() }, func(e *end) error { return e.Close() }} {
@@ -76,14 +77,14 @@ func TestCloseFlushes(t *testing.T) {
 			must(t, closer(b))
 			var wcs [4]WC
 			if n := b.cq.Poll(wcs[:]); n != 2 || wcs[0].ID != 1 || wcs[1].Status != WRFlushErr {
-				t.Fatalf("%d completions: %+v", n, wcs)
+				t.Fatalf("%d completions, want one flushed receive: %+v", n, wcs)
 			}
 		}
 	})
 }
 
-// TestPostMeetsClose: of a QP that is closed while others post, every work request that was taken completes.
-func TestPostMeetsClose(t *testing.T) {
+// TestPostDuringClose: every work request that is posted while its QP is closed completes.
+func TestPostDuringClose(t *testing.T) {
 	const posts, rounds = 200, 100
 	bothModes(t, func(t *testing.T, p Progress) {
 		for range rounds {
@@ -105,7 +106,7 @@ func TestPostMeetsClose(t *testing.T) {
 							continue
 						}
 						if !errors.Is(err, ErrClosed) {
-							t.Errorf("a post that met Close: %v", err)
+							t.Errorf("post during Close: %v", err)
 						}
 						return
 					}
@@ -117,7 +118,7 @@ func TestPostMeetsClose(t *testing.T) {
 			must(t, a.qp.Close())
 			busy.Wait()
 			if n := a.cq.Len(); n != int(taken.Load()) {
-				t.Fatalf("%d work requests were taken, %d completed", taken.Load(), n)
+				t.Fatalf("%d work requests posted, %d completed", taken.Load(), n)
 			}
 			must(t, a.Close())
 			must(t, b.Close())
@@ -125,8 +126,9 @@ func TestPostMeetsClose(t *testing.T) {
 	})
 }
 
-// TestCloseOfOneQPSparesTheOthers: a CQ with no room for the flush is not overrun by it.
-func TestCloseOfOneQPSparesTheOthers(t *testing.T) {
+// TestCloseDoesNotOverrun: closing a QP does not overrun a CQ that lacks the capacity for the flush
+// completions.
+func TestCloseDoesNotOverrun(t *testing.T) {
 	a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	small, err := a.CreateCQ(2)
 	must(t, err)
@@ -135,12 +137,12 @@ func TestCloseOfOneQPSparesTheOthers(t *testing.T) {
 	must(t, q.PostRecv(RecvWR{}, RecvWR{}, RecvWR{}))
 	must(t, q.Close())
 	if small.Err() != nil || small.Len() != 0 {
-		t.Errorf("CQ: %v, %d completions", small.Err(), small.Len())
+		t.Errorf("CQ.Err() = %v, %d completions", small.Err(), small.Len())
 	}
 }
 
-// TestMRCloseWhilePacketsFly: after Close the memory is the owner's: no byte of it changes, though the peer goes on
-// writing. (With -race a late write is a report too.)
+// TestMRCloseWhilePacketsFly: after Close no byte of the memory changes, although the peer keeps
+// writing. With -race, a late write is also reported as a race.
 func TestMRCloseWhilePacketsFly(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		for round := range 10 {
@@ -169,7 +171,7 @@ func TestMRCloseWhilePacketsFly(t *testing.T) {
 					}
 					k, err := a.cq.Wait(context.Background(), wcs[:])
 					if k == 0 || err != nil || wcs[0].Status != Success {
-						return // the region is gone: remote access error
+						return // the region is closed: remote access error
 					}
 				}
 			}()
@@ -202,8 +204,9 @@ func waitState(t *testing.T, q *QP, want State) {
 	}
 }
 
-// TestCloseUnderFire: the device is closed while goroutines post, poll, wait, register and count.
-func TestCloseUnderFire(t *testing.T) {
+// TestCloseUnderLoad closes the device while goroutines post, poll, wait, register memory and read
+// counters.
+func TestCloseUnderLoad(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		leakCheck(t)
 		for range 5 {
@@ -249,7 +252,8 @@ func TestCloseUnderFire(t *testing.T) {
 	})
 }
 
-// TestManyGoroutines: posters and pollers of several QPs on one device, auto mode, data counted by atomics at the peer.
+// TestManyGoroutines uses several QPs of one device from many goroutines, with Auto progress.
+// Atomics at the peer count the messages.
 func TestManyGoroutines(t *testing.T) {
 	const workers, rounds = 8, 100
 	link := newLink(t, loopback.Config{})
@@ -289,18 +293,18 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-// TestForeign: objects of two devices do not mix.
+// TestForeign: objects of two devices cannot be combined.
 func TestForeign(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	if _, err := a.CreateQP(a.pd, QPConfig{SendCQ: b.cq}); !errors.Is(err, ErrForeign) {
-		t.Errorf("QP with another device's CQ: %v", err)
+		t.Errorf("QP with the CQ of another device: %v", err)
 	}
 	if _, err := a.CreateSRQ(b.pd, SRQConfig{Depth: 1}); !errors.Is(err, ErrForeign) {
-		t.Errorf("SRQ in another device's PD: %v", err)
+		t.Errorf("SRQ in the PD of another device: %v", err)
 	}
 }
 
-// TestPostErrors: bad_wr.
+// TestPostErrors checks PostError (bad_wr in verbs).
 func TestPostErrors(t *testing.T) {
 	a, b := newRig(t, rigConfig{depth: 4, opts: []Option{WithProgress(Manual)}})
 	wr := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
@@ -308,17 +312,17 @@ func TestPostErrors(t *testing.T) {
 	bad.SGEs = []SGE{{Addr: 1, Length: 8, LKey: 2}}
 	var part *PostError
 	if err := a.qp.PostSend(wr, wr, bad, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrInvalidKey) {
-		t.Errorf("third of four is bad: %v", err)
+		t.Errorf("list with a bad third work request: %v", err)
 	}
 	if err := a.qp.PostSend(bad); !errors.Is(err, ErrInvalidKey) {
 		t.Errorf("bad key: %v", err)
 	}
 	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrSQFull) {
-		t.Errorf("queue of 4 full: %v", err)
+		t.Errorf("full send queue: %v", err)
 	}
 	recv := RecvWR{}
 	if err := a.qp.PostRecv(recv, recv, recv, recv, recv); !errors.As(err, &part) || part.Posted != 4 || !errors.Is(err, ErrRQFull) {
-		t.Errorf("receive queue of 4 full: %v", err)
+		t.Errorf("full receive queue: %v", err)
 	}
 	fresh, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)

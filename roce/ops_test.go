@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// sizes reach from nothing over one packet's limits to many packets.
+// sizes are message lengths: none, around the limits of a packet, and many packets.
 var sizes = []int{0, 1, 7, 64, 1023, 1024, 1025, 4096, 40000}
 
 func TestWrite(t *testing.T) {
@@ -27,7 +27,8 @@ func TestWrite(t *testing.T) {
 					t.Fatal(err)
 				}
 				pollOK(t, uint64(i), WCWrite, a.cq, b.cq)
-				// UC completes when it is sent; a WRITE with immediate behind it tells that it is there.
+				// A UC WRITE completes when it is sent. A WRITE with immediate after it shows that
+				// it has arrived.
 				flushUC(t, a, b)
 				if !bytes.Equal(b.mr.Bytes()[100:100+n], want) || !bytes.Equal(b.mr.Bytes()[100+n:], after) {
 					t.Fatalf("%v WRITE of %d bytes: memory differs", typ, n)
@@ -37,14 +38,14 @@ func TestWrite(t *testing.T) {
 	})
 }
 
-// flushUC waits until what a sent before has arrived at b.
+// flushUC waits until everything that a has sent before has arrived at b.
 func flushUC(t *testing.T, a, b *end) {
 	t.Helper()
 	must(t, b.qp.PostRecv(RecvWR{ID: 77}))
 	must(t, a.qp.PostSend(SendWR{ID: 78, Op: OpSendImm, Flags: Signaled, Imm: 5}))
 	pollOK(t, 78, WCSend, a.cq, b.cq)
 	if wc := pollOK(t, 77, WCRecv, b.cq, a.cq); wc.Imm != 5 || wc.Flags&WCWithImm == 0 {
-		t.Fatalf("immediate: %+v", wc)
+		t.Fatalf("completion %+v, want the immediate of flushUC", wc)
 	}
 }
 
@@ -61,23 +62,23 @@ func TestSendRecv(t *testing.T) {
 			a, b := newRig(t, rigConfig{typ: typ, opts: []Option{WithProgress(p)}})
 			for i, n := range sizes {
 				want := fill(a.mr.Bytes()[:n], uint64(i))
-				// Scattered over two pieces.
+				// The receive has two SGEs.
 				must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, n/3), b.mr.SGE(n/3, 50000-n/3)}}))
 				must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpSend, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, n/2), a.mr.SGE(n/2, n-n/2)}}))
 				pollOK(t, 2, WCSend, a.cq, b.cq)
 				wc := pollOK(t, 1, WCRecv, b.cq, a.cq)
 				if int(wc.ByteLen) != n || !bytes.Equal(b.mr.Bytes()[:n], want) {
-					t.Fatalf("%v SEND of %d bytes: got %d, or the data differs", typ, n, wc.ByteLen)
+					t.Fatalf("%v SEND of %d bytes: received %d bytes, or the data differs", typ, n, wc.ByteLen)
 				}
 			}
-			// Inline data needs no memory region, and may be reused at once.
-			inline := []byte("written in place")
+			// Inline data needs no memory region, and its buffer may be reused at once.
+			inline := []byte("inline payload")
 			must(t, b.qp.PostRecv(RecvWR{ID: 3, SGEs: []SGE{b.mr.SGE(0, 64)}}))
 			must(t, a.qp.PostSend(SendWR{ID: 4, Op: OpSend, Flags: Signaled, Inline: inline}))
 			inline[0] = 'W'
 			pollOK(t, 4, WCSend, a.cq, b.cq)
-			if wc := pollOK(t, 3, WCRecv, b.cq, a.cq); string(b.mr.Bytes()[:wc.ByteLen]) != "written in place" {
-				t.Fatalf("inline: %q", b.mr.Bytes()[:wc.ByteLen])
+			if wc := pollOK(t, 3, WCRecv, b.cq, a.cq); string(b.mr.Bytes()[:wc.ByteLen]) != "inline payload" {
+				t.Fatalf("inline SEND: received %q", b.mr.Bytes()[:wc.ByteLen])
 			}
 		}
 	})
@@ -115,20 +116,21 @@ func TestReadAndAtomics(t *testing.T) {
 		must(t, a.qp.PostSend(at))
 		pollOK(t, 2, WCFetchAdd, a.cq, b.cq)
 		if old, now := a.mr.Load64(0), b.mr.Load64(16); old != 40 || now != 42 {
-			t.Fatalf("FETCH_ADD: old %d, now %d; want 40, 42", old, now)
+			t.Fatalf("FETCH_ADD: old %d, new %d; want 40, 42", old, now)
 		}
 		for _, c := range []struct{ compare, swap, old, now uint64 }{{41, 1, 42, 42}, {42, 7, 42, 7}} {
 			at.ID, at.Op, at.Compare, at.SwapAdd = 3, OpCmpSwap, c.compare, c.swap
 			must(t, a.qp.PostSend(at))
 			pollOK(t, 3, WCCmpSwap, a.cq, b.cq)
 			if old, now := a.mr.Load64(0), b.mr.Load64(16); old != c.old || now != c.now {
-				t.Fatalf("CMP_SWAP %+v: old %d, now %d", c, old, now)
+				t.Fatalf("CMP_SWAP %+v: old %d, new %d", c, old, now)
 			}
 		}
 	})
 }
 
-// TestDatagram: a UD receive has the sender's network header in its first 40 bytes (IBA 11.4.1.2), and the Q_Key decides.
+// TestDatagram: a UD receive has the sender's network header in its first 40 bytes (IBA 11.4.1.2),
+// and datagrams with a wrong Q_Key are dropped.
 func TestDatagram(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{typ: UD, opts: []Option{WithProgress(p)}})
@@ -137,7 +139,7 @@ func TestDatagram(t *testing.T) {
 			must(t, err)
 			must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 2000)}}))
 			wr := SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, Imm: 9, Inline: []byte("datagram"), AH: ah, RemoteQPN: b.qp.QPN(), RemoteQKey: 0x4321}
-			must(t, a.qp.PostSend(wr)) // wrong Q_Key: dropped in silence (IBA 9.7.1 of UD)
+			must(t, a.qp.PostSend(wr)) // wrong Q_Key: dropped
 			wr.RemoteQKey = 0x1234
 			must(t, a.qp.PostSend(wr))
 			pollOK(t, 2, WCSend, a.cq, b.cq)
@@ -166,7 +168,7 @@ func gidOf(t testing.TB, d *Device, kind GIDKind) GID {
 	return GID{}
 }
 
-// TestErrors: the peer's verdict is the completion's status, by its verbs name, and the rest is flushed.
+// TestErrors: a remote error is the status of the completion, and the rest is flushed.
 func TestErrors(t *testing.T) {
 	cases := []struct {
 		name string
@@ -191,16 +193,16 @@ func TestErrors(t *testing.T) {
 			must(t, a.qp.PostSend(wr, SendWR{ID: 2, Op: OpSend}))
 			wcs := poll(t, 2, a.cq, b.cq)
 			if wcs[0].ID != 1 || wcs[0].Status != c.want || wcs[1].ID != 2 || wcs[1].Status != WRFlushErr {
-				t.Fatalf("%v then %v; want %v then %v", wcs[0].Status, wcs[1].Status, c.want, WRFlushErr)
+				t.Fatalf("statuses %v, %v; want %v, %v", wcs[0].Status, wcs[1].Status, c.want, WRFlushErr)
 			}
 			if s := a.qp.State(); s != StateErr {
-				t.Errorf("state %v", s)
+				t.Errorf("state %v, want ERR", s)
 			}
 		})
 	}
 }
 
-// TestLossyLink: the bytes are right though frames vanish, come twice, late and broken.
+// TestLossyLink transfers data over a link that drops, duplicates, reorders and corrupts frames.
 func TestLossyLink(t *testing.T) {
 	plan := loopback.Plan{Loss: 0.03, Duplicate: 0.03, Reorder: 0.03, Corrupt: 0.03}
 	bothModes(t, func(t *testing.T, p Progress) {
@@ -214,15 +216,15 @@ func TestLossyLink(t *testing.T) {
 			}
 		}
 		if c := a.Counters(); c.Retransmits == 0 {
-			t.Error("nothing was sent again: the link lost nothing?")
+			t.Error("Retransmits = 0, want more")
 		}
 		if c := b.Counters(); c.Drops[frame.ReasonICRC] == 0 {
-			t.Error("no frame with a bad ICRC was counted")
+			t.Error("no frame with a bad ICRC is counted")
 		}
 	})
 }
 
-// TestSRQ: two QPs take from one queue; the limit rings once (IBA 10.2.9.1).
+// TestSRQ: two QPs use one SRQ; the limit event occurs once (IBA 10.2.9.1).
 func TestSRQ(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
@@ -244,7 +246,7 @@ func TestSRQ(t *testing.T) {
 	}
 	must(t, srq.SetLimit(3))
 	if err := b.qp.PostRecv(RecvWR{}); err == nil {
-		t.Error("a QP with an SRQ took a receive of its own")
+		t.Error("PostRecv succeeds on a QP with an SRQ")
 	}
 	for i, q := range []*QP{a.qp, other} {
 		must(t, q.PostSend(SendWR{ID: 1, Op: OpSend, Flags: Signaled}))
@@ -259,18 +261,18 @@ func TestSRQ(t *testing.T) {
 		t.Errorf("event names %p, want %p", e.SRQ, srq)
 	}
 	if err := srq.Close(); err == nil {
-		t.Error("an SRQ in use was closed")
+		t.Error("Close succeeds on an SRQ in use")
 	}
 }
 
-// nextEvent returns the next event of a kind; others are passed over.
+// nextEvent returns the next event of a kind and skips others.
 func nextEvent(t *testing.T, d *Device, kind EventKind) Event {
 	t.Helper()
 	for {
 		select {
 		case e, ok := <-d.Events():
 			if !ok {
-				t.Fatalf("events ended without %s", kind)
+				t.Fatalf("the channel was closed without an event %s", kind)
 			}
 			if e.Kind == kind {
 				return e
@@ -281,7 +283,7 @@ func nextEvent(t *testing.T, d *Device, kind EventKind) Event {
 	}
 }
 
-// TestConnectRefuses: what can be known to be wrong before a packet is sent is said at once.
+// TestConnectRefuses: Connect returns an error for an Endpoint that cannot be right.
 func TestConnectRefuses(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	good := b.qp.Local()
@@ -294,7 +296,7 @@ func TestConnectRefuses(t *testing.T) {
 		{"no GID", func(e *Endpoint) { e.GID = GID{} }, ErrInvalid},
 		{"MTU 1000", func(e *Endpoint) { e.MTU = 1000 }, ErrInvalid},
 		{"own address", func(e *Endpoint) { e.GID = a.qp.Local().GID }, ErrUnreachable},
-		{"nobody there", func(e *Endpoint) { e.GID[15] = 200 }, ErrUnreachable},
+		{"unused address", func(e *Endpoint) { e.GID[15] = 200 }, ErrUnreachable},
 	} {
 		q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 		must(t, err)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// One at a time, whoever comes: also those who find it held for long, as by QP.Close.
+// TestPostLock: one goroutine at a time holds the lock, also when others wait for long, as during
+// QP.Close.
 func TestPostLock(t *testing.T) {
 	l := postLock{new(atomic.Uint32)}
 	const posters, posts = 4, 2000
@@ -23,9 +24,9 @@ func TestPostLock(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(5 * time.Millisecond) // they give up looking, and sleep
+	time.Sleep(5 * time.Millisecond) // the waiters stop yielding and sleep
 	if n != 0 {
-		t.Error("two at a time")
+		t.Error("two goroutines hold the lock")
 	}
 	l.Unlock()
 	all := make(chan struct{})
@@ -33,7 +34,7 @@ func TestPostLock(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(deadline):
-		t.Fatal("somebody was forgotten")
+		t.Fatal("a goroutine still waits for the lock")
 	}
 	if n != posters*posts {
 		t.Errorf("%d posts, want %d", n, posters*posts)

@@ -14,8 +14,9 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// wanderer is a port whose frames leave through the kernel, each from another UDP source port, so that the kernel's hash spreads one
-// QP's packets over all queues: the worst that a NIC's receive side scaling could do.
+// wanderer is a port that sends its frames through the kernel, each from another UDP source port.
+// So the hash of the kernel spreads the packets of one QP over all queues, like the worst case of
+// receive side scaling.
 type wanderer struct {
 	driver.Port
 	fd    int
@@ -55,7 +56,7 @@ func (w *wanderer) Send(bufs []driver.Buf) (n int, err error) {
 		end := len(b.B) - bth.ICRCLen
 		crc, ok := frame.ICRC(b.B[netLen-20-8 : end]) // IPv4, UDP
 		if !ok {
-			err = errors.New("the wanderer wants RoCEv2 over IPv4")
+			err = errors.New("wanderer: not RoCEv2 over IPv4")
 			continue
 		}
 		binary.LittleEndian.PutUint32(b.B[end:], crc)
@@ -69,7 +70,7 @@ func (w *wanderer) Send(bufs []driver.Buf) (n int, err error) {
 	return n, err
 }
 
-// byQueue counts the frames of a port by the queue that they came in on, which is the upper half of their token.
+// byQueue counts the frames of a port by receive queue, which is in the upper half of their token.
 type byQueue struct {
 	driver.Port
 	frames map[uint64]int
@@ -85,8 +86,8 @@ func (c *byQueue) Receive(bufs []driver.Buf) int {
 	return n
 }
 
-// One device serves all queues of its NIC. Even when the packets of a single QP come in on several, and so not in their order, every
-// operation is done and the data is right.
+// TestOneQPOverTwoQueues: a device serves all queues of its interface. When the packets of one QP
+// arrive on several, out of order, all operations still complete with the right data.
 func TestOneQPOverTwoQueues(t *testing.T) {
 	pair := newVeth(t, veth.Options{Queues: 2})
 	p, err := xdp.Open(pair.B.Iface, xdp.Options{NetNS: pair.B.Fd(), Mode: xdp.Native})
@@ -101,7 +102,7 @@ func TestOneQPOverTwoQueues(t *testing.T) {
 	}
 	a, b := ends[0], ends[1]
 	if n := b.Info().Queues; n != 2 {
-		t.Fatalf("%d queues", n)
+		t.Fatalf("%d queues, want 2", n)
 	}
 	connect(t, a.qp, b.qp)
 	for range 5 {
@@ -109,7 +110,7 @@ func TestOneQPOverTwoQueues(t *testing.T) {
 		conversation(t, b, a)
 	}
 	if count.frames[0] == 0 || count.frames[1] == 0 {
-		t.Errorf("frames by queue: %v; the test shows nothing", count.frames)
+		t.Errorf("frames by queue: %v, want some on both", count.frames)
 	}
 	t.Logf("frames by queue: %v, out of order: %d", count.frames, b.Counters().OutOfSeqRequest)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// end is one side of a conversation: a device with one of everything.
+// end is an endpoint: a device with one object of each kind.
 type end struct {
 	*Device
 	pd *PD
@@ -32,7 +32,8 @@ type rigConfig struct {
 	mr    []MROption
 }
 
-// newRig makes two ends on an in-memory link; RC and UC are connected, UD is active with QKey 0x1234.
+// newRig returns two endpoints on an in-memory link. RC and UC are connected; UD is active with
+// Q_Key 0x1234.
 func newRig(t testing.TB, c rigConfig) (a, b *end) {
 	t.Helper()
 	link := newLink(t, c.link)
@@ -109,7 +110,7 @@ func connect(t testing.TB, a, b *QP) {
 	}
 }
 
-// poll drives both ends until cq has given n completions.
+// poll runs both devices until cq has returned n completions.
 func poll(t testing.TB, n int, cq *CQ, others ...*CQ) []WC {
 	t.Helper()
 	var got []WC
@@ -121,7 +122,7 @@ func poll(t testing.TB, n int, cq *CQ, others ...*CQ) []WC {
 			o.dev.Progress()
 		}
 		if k == 0 && time.Now().After(end) {
-			t.Fatalf("%d completions of %d after %v", len(got), n, deadline)
+			t.Fatalf("%d completions after %v, want %d", len(got), deadline, n)
 		}
 		if k == 0 && !cq.dev.manual {
 			runtime.Gosched()
@@ -130,7 +131,7 @@ func poll(t testing.TB, n int, cq *CQ, others ...*CQ) []WC {
 	return got
 }
 
-// pollOK is poll for one completion that must be a success.
+// pollOK polls one completion, which must be successful.
 func pollOK(t testing.TB, id uint64, op WCOpcode, cq *CQ, others ...*CQ) WC {
 	t.Helper()
 	wc := poll(t, 1, cq, others...)[0]
@@ -140,7 +141,7 @@ func pollOK(t testing.TB, id uint64, op WCOpcode, cq *CQ, others ...*CQ) WC {
 	return wc
 }
 
-// fill puts seeded noise into b and returns a copy of it.
+// fill writes random bytes into b and returns a copy.
 func fill(b []byte, seed uint64) []byte {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range b {
@@ -163,12 +164,12 @@ func leakCheck(t testing.TB) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		buf := make([]byte, 1<<16)
-		t.Errorf("left behind: %d goroutines (were %d), %d file descriptors (were %d)\n%s",
+		t.Errorf("%d goroutines (before: %d), %d file descriptors (before: %d)\n%s",
 			g, goroutines, f, fds, buf[:runtime.Stack(buf, true)])
 	})
 }
 
-// openFDs counts open descriptors, except the runtime's own poller.
+// openFDs counts open file descriptors, without the runtime's poller.
 func openFDs(t testing.TB) int {
 	t.Helper()
 	dir, err := os.ReadDir("/proc/self/fd")

@@ -20,8 +20,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// What a connected RC QP and a memory region take of the heap, all of a device's own bookkeeping included: at most 1 KiB beyond the
-// rings that the QP's owner asked for, and 256 bytes for a region beside its memory.
+// TestFootprint measures the heap memory of a connected RC QP (at most 1 KiB without its rings) and
+// of a memory region (at most 256 bytes without its memory), including the device's tables.
 func TestFootprint(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
@@ -42,7 +42,7 @@ func TestFootprint(t *testing.T) {
 	rings := qp.InitAttr{SQDepth: 4, RQDepth: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 	each := int(heap()-before)/(2*n) - rings.Footprint()
 	if each > 1024 {
-		t.Errorf("a QP takes %d bytes beyond its rings", each)
+		t.Errorf("a QP takes %d bytes without its rings", each)
 	}
 	mem := make([]byte, 4096)
 	mrs := make([]*MR, 0, n)
@@ -58,17 +58,17 @@ func TestFootprint(t *testing.T) {
 	if region > 256 {
 		t.Errorf("a memory region takes %d bytes", region)
 	}
-	t.Logf("a QP takes %d bytes beyond its rings, a region %d", each, region)
+	t.Logf("a QP takes %d bytes without its rings, a region %d", each, region)
 	runtime.KeepAlive(qps)
 	runtime.KeepAlive(mrs)
 }
 
-// What is more than was configured, or than the machine has, is refused where it is asked for, and the error names the limit. What
-// is given back can be had again.
+// TestLimitsAreNamed: a call that would exceed a limit fails, and its error names the limit. Closed
+// objects do not count.
 func TestLimitsAreNamed(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	d := newDevice(t, link, 0, WithProgress(Manual), WithExpert(Expert{MaxQP: 3, MaxMR: 5, MaxMemory: 4 << 20}))
-	e := newEnd(t, d, rigConfig{depth: 16, mem: 4096}) // one of each
+	e := newEnd(t, d, rigConfig{depth: 16, mem: 4096}) // one object of each kind
 	refused := func(what string, err, want error, limit string) {
 		t.Helper()
 		if !errors.Is(err, want) || !strings.Contains(err.Error(), limit) {
@@ -103,7 +103,7 @@ func TestLimitsAreNamed(t *testing.T) {
 	refused("a long SRQ", err, ErrNoMemory, bytes)
 	_, err = e.pd.AllocMR(5<<20, LocalWrite)
 	refused("much memory", err, ErrNoMemory, bytes)
-	for range 3 { // each time it is given back
+	for range 3 { // each time it is released again
 		q, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 8192, RecvDepth: 1, MaxSendSGE: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestLimitsAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The machine's own memory is the limit by default.
+	// The default limit is the machine's memory.
 	d = newDevice(t, link, 1, WithProgress(Manual))
 	pd, err := d.AllocPD()
 	if err != nil {
@@ -126,7 +126,8 @@ func TestLimitsAreNamed(t *testing.T) {
 	refused("a pebibyte", err, ErrNoMemory, "the limit is")
 }
 
-// A container has the memory of its control group; where there is no limit the file says "max", or a number beyond any machine.
+// TestGroupLimit reads the limit of a control group. Without a limit the file says "max", or a
+// number beyond any machine.
 func TestGroupLimit(t *testing.T) {
 	for text, want := range map[string]uint64{"536870912\n": 512 << 20, "max\n": 1<<63 - 1, "9223372036854771712\n": 9223372036854771712, "": 1<<63 - 1, "0": 1<<63 - 1} {
 		file := filepath.Join(t.TempDir(), "memory.max")
@@ -138,11 +139,11 @@ func TestGroupLimit(t *testing.T) {
 		}
 	}
 	if got := groupLimit(filepath.Join(t.TempDir(), "none")); got != 1<<63-1 {
-		t.Errorf("no file: %d", got)
+		t.Errorf("missing file: %d", got)
 	}
 }
 
-// A service has the memory of its control group, wherever that lies below the mounted root, and of the groups around it.
+// TestGroupFiles: the files of the control group of the process and of its ancestors.
 func TestGroupFiles(t *testing.T) {
 	const v1, v2 = "/sys/fs/cgroup/memory/", "/sys/fs/cgroup/"
 	root := []string{v2 + "memory.max", v1 + "memory.limit_in_bytes"}
@@ -158,7 +159,7 @@ func TestGroupFiles(t *testing.T) {
 	}
 }
 
-// Devices whose programs set no limit share the machine's: two cannot have three quarters each. What a device had is free when it is closed.
+// TestDevicesShareTheMachine: devices without a limit share one. Close releases their part.
 func TestDevicesShareTheMachine(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	before := common.Load()
@@ -168,12 +169,12 @@ func TestDevicesShareTheMachine(t *testing.T) {
 		pd, err := d.AllocPD()
 		must(t, err)
 		if _, err := pd.AllocMR(half, LocalWrite); errors.Is(err, ErrNoMemory) != (i == 1) {
-			t.Errorf("device %d, half of what there is: %v", i, err)
+			t.Errorf("device %d, half of the limit: %v", i, err)
 		}
 	}
 	must(t, errors.Join(a.Close(), b.Close()))
 	if got := common.Load(); got != before {
-		t.Errorf("%d bytes are in use after the devices' end, %d before", got, before)
+		t.Errorf("%d bytes in use after Close, %d before", got, before)
 	}
 }
 
@@ -228,7 +229,7 @@ func TestPrefetchWindows(t *testing.T) {
 		round()
 		for i := range dst {
 			if string(dst[i].Bytes()) != string(src[i].Bytes()) {
-				t.Fatalf("window %d: region %d has not arrived", window, i)
+				t.Fatalf("window %d: the data of region %d differs", window, i)
 			}
 		}
 		if !raceEnabled {

@@ -11,7 +11,8 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// virtualPair is two devices in virtual time on a bad link, everything from one seed.
+// virtualPair returns two devices in virtual time on a bad link. All random numbers come from one
+// seed.
 func virtualPair(t *testing.T, seed uint64) (*loopback.Link, *end, *end) {
 	link := newLink(t, loopback.Config{
 		Virtual: true, Seed: seed,
@@ -26,7 +27,8 @@ func virtualPair(t *testing.T, seed uint64) (*loopback.Link, *end, *end) {
 	return link, ends[0], ends[1]
 }
 
-// advance turns both cranks until nothing is to be done now, then moves the clock to the next arrival or timer.
+// advance runs both devices until they have nothing to do, then moves the clock to the next arrival
+// or timer.
 func advance(t *testing.T, link *loopback.Link, ds ...*Device) {
 	t.Helper()
 	for busy := true; busy; {
@@ -42,13 +44,13 @@ func advance(t *testing.T, link *loopback.Link, ds ...*Device) {
 		}
 	}
 	if !ok {
-		t.Fatal("nothing under way and no timer runs: the simulation hangs")
+		t.Fatal("no frame is in transit and no timer runs")
 	}
 	link.Advance(time.Duration(max(1, next-link.Now())))
 }
 
-// TestVirtualTimeReplays: the same seed gives the same packets at the same instants.
-func TestVirtualTimeReplays(t *testing.T) {
+// TestVirtualTimeIsReproducible: the same seed causes the same packets at the same times.
+func TestVirtualTimeIsReproducible(t *testing.T) {
 	run := func(seed uint64) (trace uint64, took int64, packets uint64) {
 		link, a, b := virtualPair(t, seed)
 		start := link.Now()
@@ -80,7 +82,7 @@ func TestVirtualTimeReplays(t *testing.T) {
 	}
 }
 
-// TestVirtualTimeDoesNotWait: nobody but the caller moves the clock.
+// TestVirtualTimeDoesNotWait: calls that would have to wait return ErrVirtualTime.
 func TestVirtualTimeDoesNotWait(t *testing.T) {
 	_, a, _ := virtualPair(t, 1)
 	var wcs [1]WC

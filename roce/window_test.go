@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 )
 
-// region is memory of b that is closed to peers and takes windows.
+// region returns memory of n bytes that has no remote rights and allows memory windows.
 func (e *end) region(t *testing.T, n int) *MR {
 	t.Helper()
 	m, err := e.pd.AllocMR(n, LocalWrite|MWBind)
@@ -18,7 +18,8 @@ func (e *end) region(t *testing.T, n int) *MR {
 	return m
 }
 
-// TestWindows: b gives a a part of closed memory by a window and takes it back; a region with windows stays.
+// TestWindows: a window gives the peer access to a part of memory until it is invalidated. A region
+// with bound windows cannot be closed.
 func TestWindows(t *testing.T) {
 	for _, typ := range []MWType{MWType1, MWType2} {
 		t.Run(typ.String(), func(t *testing.T) {
@@ -29,13 +30,13 @@ func TestWindows(t *testing.T) {
 				w, err := b.pd.AllocMW(typ)
 				must(t, err)
 				if w.Type() != typ || w.PD() != b.pd || w.RKey() != 0 {
-					t.Error("a fresh window")
+					t.Error("the new window has an R_Key, or another type or PD")
 				}
 				key, err := b.qp.BindMW(w, MWBindAttr{ID: 5, Flags: Signaled, SGE: m.SGE(64, 64), Access: RemoteWrite})
 				must(t, err)
 				pollOK(t, 5, WCBindMW, b.cq, a.cq)
 				if w.RKey() != key {
-					t.Errorf("key %#x, was promised %#x", w.RKey(), key)
+					t.Errorf("RKey() = %#x, want %#x from NextRKey", w.RKey(), key)
 				}
 				want := fill(a.mr.Bytes()[:64], 1)
 				write := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: m.Addr() + 64, RKey: key}
@@ -45,7 +46,7 @@ func TestWindows(t *testing.T) {
 					t.Error("data differs")
 				}
 				if err := m.Close(); !errors.Is(err, ErrInUse) {
-					t.Errorf("close a region with a window: %v", err)
+					t.Errorf("Close of a region with a window: %v", err)
 				}
 
 				if typ == MWType1 {
@@ -59,32 +60,32 @@ func TestWindows(t *testing.T) {
 				must(t, m.Close())
 				must(t, a.qp.PostSend(write))
 				if wc := poll(t, 1, a.cq, b.cq)[0]; wc.Status != RemAccessErr {
-					t.Errorf("through an old key: %v", wc.Status)
+					t.Errorf("WRITE with an old key: %v", wc.Status)
 				}
 				if err := b.pd.Close(); !errors.Is(err, ErrInUse) {
-					t.Errorf("close a PD with a window: %v", err)
+					t.Errorf("Close of a PD with a window: %v", err)
 				}
 				must(t, w.Close())
 				must(t, w.Close())
 				if _, err := w.NextRKey(); !errors.Is(err, ErrClosed) {
-					t.Errorf("key of a closed window: %v", err)
+					t.Errorf("NextRKey of a closed window: %v", err)
 				}
 			})
 		})
 	}
 }
 
-// TestBindErrors: what BindMW refuses at once, and what comes as a completion.
+// TestBindErrors: errors of BindMW, and errors in its completion.
 func TestBindErrors(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	m := b.region(t, 64)
 	w, err := b.pd.AllocMW(MWType2)
 	must(t, err)
 	if _, err := a.qp.BindMW(w, MWBindAttr{SGE: m.SGE(0, 8)}); !errors.Is(err, ErrForeign) {
-		t.Errorf("window of another device: %v", err)
+		t.Errorf("BindMW with a window of another device: %v", err)
 	}
 	if _, err := b.pd.AllocMW(7); !errors.Is(err, ErrMemoryAccess) {
-		t.Errorf("unknown type: %v", err)
+		t.Errorf("AllocMW with an unknown type: %v", err)
 	}
 	key, err := w.NextRKey()
 	must(t, err)
@@ -97,12 +98,12 @@ func TestBindErrors(t *testing.T) {
 	}
 	must(t, b.qp.Close())
 	if _, err := b.qp.BindMW(w, MWBindAttr{SGE: m.SGE(0, 8)}); !errors.Is(err, ErrClosed) {
-		t.Errorf("through a closed QP: %v", err)
+		t.Errorf("BindMW on a closed QP: %v", err)
 	}
 }
 
-// TestFastMR: memory is registered and told to the peer in one list of work requests; the peer uses it, and ends it by SEND
-// with invalidate.
+// TestFastMR: one list of work requests registers memory and tells the peer its key. The peer uses
+// the memory, then invalidates the key with a SEND.
 func TestFastMR(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
@@ -147,22 +148,22 @@ func TestFastMR(t *testing.T) {
 		must(t, err)
 		pollOK(t, 6, WCBindMW, b.cq, a.cq)
 		if err := f.Close(); !errors.Is(err, ErrInUse) {
-			t.Errorf("close a fast MR with a window: %v", err)
+			t.Errorf("Close of a fast MR with a window: %v", err)
 		}
 		must(t, w.Close())
 		must(t, f.Close())
 		must(t, f.Close())
 		if _, err := f.Prepare(make([]byte, 8), 0); !errors.Is(err, ErrClosed) {
-			t.Errorf("prepare a closed one: %v", err)
+			t.Errorf("Prepare on a closed fast MR: %v", err)
 		}
 		if _, err := b.pd.AllocFastMR(0); !errors.Is(err, ErrMemoryLength) {
-			t.Errorf("no bytes: %v", err)
+			t.Errorf("AllocFastMR(0): %v", err)
 		}
 	})
 }
 
-// TestFlushAndAtomicWrite: a writes, flushes, then commits by an ATOMIC WRITE; b's memory says how it is made to last. On
-// a link that loses frames too.
+// TestFlushAndAtomicWrite: a writes, flushes, and commits with an ATOMIC WRITE. b's memory has
+// WithPersist.
 func TestFlushAndAtomicWrite(t *testing.T) {
 	for name, plan := range map[string]loopback.Plan{"clean": {}, "lossy": {Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 				}))
 				must(t, err)
 				if m.Access()&FlushPersistent == 0 {
-					t.Error("WithPersist grants FlushPersistent")
+					t.Error("WithPersist does not add FlushPersistent")
 				}
 				fill(a.mr.Bytes(), 1)
 				const rounds = 30
@@ -195,22 +196,22 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 					t.Errorf("%d bytes made persistent, want %d", n, 3000*rounds)
 				}
 				if name == "lossy" {
-					return // the NAK might be lost
+					return // the NAK may be lost
 				}
 				must(t, a.qp.PostSend(SendWR{ID: 3, Op: OpFlush, RemoteAddr: b.mr.Addr(), Length: 8, RKey: b.mr.RKey(), Placement: PlacePersistent}))
 				if wc := poll(t, 1, a.cq, b.cq)[0]; wc.Status != RemAccessErr {
-					t.Errorf("FLUSH of memory that does not last: %v", wc.Status)
+					t.Errorf("FLUSH to persistence without WithPersist: %v", wc.Status)
 				}
 			})
 		})
 	}
 	_, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err, ErrMemoryAccess) {
-		t.Errorf("flush-persistent without means: %v", err)
+		t.Errorf("FlushPersistent without WithPersist: %v", err)
 	}
 }
 
-// TestCloseWithWindows: a device closes whatever is bound and registered.
+// TestCloseWithWindows: Close of the device destroys bound windows and registrations.
 func TestCloseWithWindows(t *testing.T) {
 	leakCheck(t)
 	_, b := newRig(t, rigConfig{})
@@ -230,7 +231,7 @@ func TestCloseWithWindows(t *testing.T) {
 	pollOK(t, 2, WCRegMR, b.cq)
 	must(t, b.Device.Close())
 	if reg.Registered() || m.Registered() || b.Device.mrs.MRs() != 0 || b.Device.mrs.PDs() != 0 {
-		t.Error("left behind")
+		t.Error("objects are left over")
 	}
 	if _, err := b.pd.AllocMW(MWType1); !errors.Is(err, ErrClosed) {
 		t.Error(err)
