@@ -254,7 +254,7 @@ func (d *Device) Close() error {
 func (d *Device) shutMemory() {
 	// Windows first: a region with bound windows is in use.
 	for w := range d.mws {
-		w.kill()
+		_ = w.kill()
 	}
 	for f := range d.fasts {
 		_ = f.kill()

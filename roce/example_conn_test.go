@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -31,13 +30,8 @@ func serve(ctx context.Context, h host, l *roce.Listener) {
 
 // A connection with the connection manager. Either side may be a program on rdma_cm.
 func ExampleDevice_Dial() {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, server := newHost(link, 0, roce.RC), newHost(link, 1, roce.RC)
-	defer client.dev.Close()
-	defer server.dev.Close()
+	client, server, closeAll := newHosts(roce.RC)
+	defer closeAll()
 	ctx := context.Background()
 
 	l, err := server.dev.Listen(netip.MustParseAddrPort("10.77.0.2:7471"), roce.ListenOptions{})
@@ -87,13 +81,8 @@ func greet(ctx context.Context, h host, r *roce.Request) error {
 // A server that answers each request in its own goroutine, so that a client that does not complete
 // its connection delays no other.
 func ExampleDevice_Listen() {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, server := newHost(link, 0, roce.RC), newHost(link, 1, roce.RC)
-	defer client.dev.Close()
-	defer server.dev.Close()
+	client, server, closeAll := newHosts(roce.RC)
+	defer closeAll()
 	ctx := context.Background()
 
 	l, err := server.dev.Listen(netip.MustParseAddrPort("10.77.0.2:0"), roce.ListenOptions{}) // port 0: any

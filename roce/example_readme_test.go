@@ -6,7 +6,6 @@ import (
 	"log"
 	"net/netip"
 
-	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -81,13 +80,8 @@ func receive(ctx context.Context, h host, l *roce.Listener) error {
 
 // The function send is the example in README.md.
 func Example() {
-	link, err := loopback.NewLink(loopback.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, server := newHost(link, 0, roce.RC), newHost(link, 1, roce.RC)
-	defer client.dev.Close()
-	defer server.dev.Close()
+	client, server, closeAll := newHosts(roce.RC)
+	defer closeAll()
 	ctx := context.Background()
 	l, err := server.dev.Listen(netip.MustParseAddrPort("10.77.0.2:7471"), roce.ListenOptions{})
 	if err != nil {

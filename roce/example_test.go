@@ -40,14 +40,20 @@ func newHost(link *loopback.Link, i int, typ roce.QPType) (h host) {
 	return h
 }
 
-// twoHosts returns two hosts on an in-memory link. Hosts on a network send their Endpoint (and
-// RemoteBuffer) to each other, for example as JSON over TCP.
-func twoHosts(typ roce.QPType) (a, b host, done func()) {
+// newHosts returns two hosts on an in-memory link.
+func newHosts(typ roce.QPType) (a, b host, done func()) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	a, b = newHost(link, 0, typ), newHost(link, 1, typ)
+	return a, b, func() { _, _ = a.dev.Close(), b.dev.Close() }
+}
+
+// twoHosts returns two hosts whose queue pairs are connected. Hosts on a network send their
+// Endpoint (and RemoteBuffer) to each other, for example as JSON over TCP.
+func twoHosts(typ roce.QPType) (a, b host, done func()) {
+	a, b, done = newHosts(typ)
 	if typ != roce.UD {
 		ctx := context.Background()
 		if err := a.qp.Connect(ctx, b.qp.Local(), roce.ConnectOptions{}); err != nil {
@@ -57,7 +63,7 @@ func twoHosts(typ roce.QPType) (a, b host, done func()) {
 			log.Fatal(err)
 		}
 	}
-	return a, b, func() { _, _ = a.dev.Close(), b.dev.Close() }
+	return a, b, done
 }
 
 // wait returns the next completion.

@@ -54,6 +54,34 @@ func (p *PD) shut() error {
 	return nil
 }
 
+// create runs alloc, which creates an object in the PD, with ctl held.
+func (p *PD) create(what string, alloc func() error) error {
+	p.dev.ctl.Lock()
+	defer p.dev.ctl.Unlock()
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if err := alloc(); err != nil {
+		return fmt.Errorf("roce: allocate %s: %w", what, err)
+	}
+	return nil
+}
+
+// closeMemory destroys a region or window unless it is closed. It runs kill, which invalidates the
+// keys, waits until no packet uses them any more, and runs release.
+func (d *Device) closeMemory(closed *bool, kill, release func() error) error {
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	if *closed {
+		return nil
+	}
+	if err := kill(); err != nil {
+		return err
+	}
+	d.grace()
+	return release()
+}
+
 // usable returns an error if no object can be created in the PD. The caller holds ctl.
 func (p *PD) usable() error {
 	if err := p.dev.open(); err != nil {
@@ -186,17 +214,7 @@ func (m *MR) PD() *PD { return m.pd }
 // the memory any more. It returns ErrInUse while memory windows are bound to the region. Closing
 // twice is harmless.
 func (m *MR) Close() error {
-	d := m.pd.dev
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if m.closed {
-		return nil
-	}
-	if err := m.kill(); err != nil {
-		return err
-	}
-	d.grace()
-	return m.unmap()
+	return m.pd.dev.closeMemory(&m.closed, m.kill, m.unmap)
 }
 
 // kill invalidates the keys. The caller holds ctl.

@@ -33,19 +33,17 @@ type MW struct {
 //
 // Errors: ErrMemoryAccess for an unknown type, ErrTooMany, ErrClosed.
 func (p *PD) AllocMW(t MWType) (*MW, error) {
-	d := p.dev
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if err := p.usable(); err != nil {
+	w := &MW{pd: p}
+	err := p.create("a memory window", func() (err error) {
+		if w.w, err = p.dev.mrs.AllocWindow(p.pd, t); err == nil {
+			p.dev.mws[w] = struct{}{}
+		}
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	w, err := d.mrs.AllocWindow(p.pd, t)
-	if err != nil {
-		return nil, fmt.Errorf("roce: allocate a memory window: %w", err)
-	}
-	m := &MW{pd: p, w: w}
-	d.mws[m] = struct{}{}
-	return m, nil
+	return w, nil
 }
 
 // Type returns the window's type.
@@ -84,23 +82,18 @@ func (w *MW) nextRKey() (RKey, error) {
 // Close destroys the window, bound or not, and returns when no packet can use it any more. Closing
 // twice is harmless.
 func (w *MW) Close() error {
-	d := w.pd.dev
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if w.closed {
-		return nil
-	}
-	w.kill()
-	d.grace()
-	return nil
+	return w.pd.dev.closeMemory(&w.closed, w.kill, nothing)
 }
 
+func nothing() error { return nil }
+
 // kill destroys the window. The caller holds ctl.
-func (w *MW) kill() {
+func (w *MW) kill() error {
 	w.closed = true
 	delete(w.pd.dev.mws, w)
 	// The only error means that the window was freed before.
 	_ = w.pd.dev.mrs.FreeWindow(w.w)
+	return nil
 }
 
 // MWBindAttr describes a bind of a memory window (ibv_mw_bind).
@@ -153,19 +146,17 @@ type FastMR struct {
 //
 // Errors: ErrMemoryLength, ErrTooMany, ErrClosed.
 func (p *PD) AllocFastMR(max int) (*FastMR, error) {
-	d := p.dev
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if err := p.usable(); err != nil {
+	f := &FastMR{pd: p}
+	err := p.create("a fast memory region", func() (err error) {
+		if f.f, err = p.dev.mrs.AllocFastMR(p.pd, max); err == nil {
+			p.dev.fasts[f] = struct{}{}
+		}
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	f, err := d.mrs.AllocFastMR(p.pd, max)
-	if err != nil {
-		return nil, fmt.Errorf("roce: allocate a fast memory region: %w", err)
-	}
-	m := &FastMR{pd: p, f: f}
-	d.fasts[m] = struct{}{}
-	return m, nil
+	return f, nil
 }
 
 // PD returns the protection domain.
@@ -205,17 +196,7 @@ func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg,
 // work request can access the memory any more. It returns ErrInUse while memory windows are bound
 // to it. Closing twice is harmless.
 func (f *FastMR) Close() error {
-	d := f.pd.dev
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if f.closed {
-		return nil
-	}
-	if err := f.kill(); err != nil {
-		return err
-	}
-	d.grace()
-	return nil
+	return f.pd.dev.closeMemory(&f.closed, f.kill, nothing)
 }
 
 func (f *FastMR) kill() error {
