@@ -11,35 +11,40 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// hugePages has the kernel back with huge pages what thousands of QPs and regions are made of. On pages of 4 KiB a message to one
-// of them misses the TLB with nearly every line that it touches; with 2 MiB all of them fit.
+// hugePages advises the kernel to use huge pages for the memory of QPs and regions when there are
+// thousands of them. With pages of 4 KiB, a message to one of them causes many TLB misses; with
+// pages of 2 MiB the TLB covers them all.
 //
-// It is advice on the Go heap's own addresses, in whole blocks that hold at least one of the objects, and changes nothing but
-// time. Where transparent huge pages are switched off nothing happens. Under Device.ctl.
+// The advice is for whole blocks of the Go heap that contain at least one of the objects. It
+// affects only speed, and is not given where transparent huge pages are disabled. Guarded by
+// Device.ctl.
 type hugePages struct {
-	objects int                  // QPs and regions made so far
-	blocks  map[uintptr]struct{} // advised; nil until there are many objects
-	pending []uintptr            // those whose pages are not joined yet
+	objects int                  // QPs and regions created so far
+	blocks  map[uintptr]struct{} // advised; nil while there are few objects
+	pending []uintptr            // advised, but not yet collapsed
 }
 
 const (
-	// hugeFrom is how many objects are many: with fewer the second-level TLB suffices.
+	// hugeFrom is the number of objects from which blocks are advised. The second-level TLB covers
+	// fewer.
 	hugeFrom = 1024
-	// hugeEvery is after how many objects more the tables are looked at again, which move when they grow.
+	// hugeEvery is how many objects are created between two looks at the tables, which move when
+	// they grow.
 	hugeEvery = 1024
-	// hugeBatch is how many blocks are joined together: each call waits for every processor of the machine.
+	// hugeBatch is how many blocks are collapsed together. Each call interrupts all processors.
 	hugeBatch = 8
-	// hugeSize is a huge page, where pages have 4 KiB.
+	// hugeSize is the size of a huge page on machines with pages of 4 KiB.
 	hugeSize = 2 << 20
 )
 
-// hugeHere tells whether there are such pages, and the administrator allows them to those who ask.
+// hugeHere reports whether transparent huge pages are enabled, at least with madvise.
 var hugeHere = sync.OnceValue(func() bool {
 	modes, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
 	return err == nil && !bytes.Contains(modes, []byte("[never]")) && os.Getpagesize() == 4096
 })
 
-// made counts a new object, and tells whether its memory should be named by add, and whether that of all others, too.
+// made counts a new object. It reports whether the memory of the object is to be advised, and
+// whether that of all older objects is, too.
 func (h *hugePages) made() (this, all bool) {
 	if !hugeHere() {
 		return false, false
@@ -54,10 +59,10 @@ func (h *hugePages) made() (this, all bool) {
 	return true, false
 }
 
-// tables tells whether it is time to name the tables again.
+// tables reports whether it is time to advise the tables again.
 func (h *hugePages) tables() bool { return h.blocks != nil && h.objects%hugeEvery == 0 }
 
-// add names n bytes of memory from addr on. Pages of a new block that are not in use yet will be huge from the start.
+// add advises the n bytes at addr. Pages that are not in use yet become huge at once.
 func (h *hugePages) add(addr, n uintptr) {
 	for b := addr &^ (hugeSize - 1); b < addr+n; b += hugeSize {
 		if _, known := h.blocks[b]; known {
@@ -69,7 +74,8 @@ func (h *hugePages) add(addr, n uintptr) {
 	}
 }
 
-// join makes huge pages of those that were in use before the advice came, which kernels before 6.1 leave to a thread of theirs.
+// join makes huge pages of advised pages that were already in use. Kernels before 6.1 do this
+// later, in a kernel thread.
 func (h *hugePages) join() {
 	slices.Sort(h.pending)
 	for len(h.pending) > 0 {
@@ -83,12 +89,13 @@ func (h *hugePages) join() {
 	h.pending = nil
 }
 
-// madvise fails where memory is short or the kernel is old, and then all is as it was.
+// madvise ignores errors, for example of older kernels: then nothing changes.
 func madvise(addr, n uintptr, advice int) {
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, addr, n, uintptr(advice))
 }
 
-// spread names what belongs to a QP or a region that was made just now, and now and then the tables. The caller holds ctl.
+// spread advises the memory of a new QP or region, and from time to time the tables. The caller
+// holds ctl.
 func (d *Device) spread(memory func(visit func(addr, n uintptr))) {
 	this, all := d.huge.made()
 	if !this {

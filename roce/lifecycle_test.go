@@ -141,9 +141,9 @@ func TestCloseDoesNotOverrun(t *testing.T) {
 	}
 }
 
-// TestMRCloseWhilePacketsFly: after Close no byte of the memory changes, although the peer keeps
+// TestMRCloseDuringTraffic: after Close no byte of the memory changes, although the peer keeps
 // writing. With -race, a late write is also reported as a race.
-func TestMRCloseWhilePacketsFly(t *testing.T) {
+func TestMRCloseDuringTraffic(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		for round := range 10 {
 			a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})

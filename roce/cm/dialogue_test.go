@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-func TestConnectTalkDisconnect(t *testing.T) {
+func TestConnectAndDisconnect(t *testing.T) {
 	a, b := pair(t)
 	ia, ib := establish(1, a, b)
 	req, resp := b.seen[0], a.seen[0]
@@ -67,7 +67,7 @@ func retransmitted(t *testing.T, e *side, start Time, interval Time, a Attribute
 	}
 }
 
-func TestREQIsRepeatedAsItSays(t *testing.T) {
+func TestREQRetransmission(t *testing.T) {
 	a, b := pair(t)
 	p := a.params(b)
 	p.ResponseTimeout, p.MaxRetries = 20, 5
@@ -100,7 +100,7 @@ func TestREQIsRepeatedAsItSays(t *testing.T) {
 	}
 }
 
-func TestREPIsRepeatedAsTheREQSays(t *testing.T) {
+func TestREPRetransmission(t *testing.T) {
 	a, b := pair(t)
 	p := a.params(b)
 	p.ResponseTimeout, p.MaxRetries = 19, 3
@@ -173,7 +173,7 @@ func TestLostRTU(t *testing.T) {
 	})
 }
 
-func TestMRAPutsOff(t *testing.T) {
+func TestMRADelaysAnswer(t *testing.T) {
 	for _, s := range []State{StateREQSent, StateREPSent} {
 		u := reach(t, s)
 		about := map[State]Answered{StateREQSent: AnswersREQ, StateREPSent: AnswersREP}[s]
@@ -202,7 +202,7 @@ func TestMRAPutsOff(t *testing.T) {
 	}
 }
 
-func TestSlowUserAsksForPatience(t *testing.T) {
+func TestSlowUserSendsMRA(t *testing.T) {
 	a, b := pair(t)
 	ia := a.connect(0, b)
 	b.hears(0, a, a.sends(AttrREQ)...)
@@ -359,7 +359,7 @@ func TestLostRelease(t *testing.T) {
 	})
 }
 
-func TestRejectWithWords(t *testing.T) {
+func TestRejectWithPrivateData(t *testing.T) {
 	a, b := pair(t)
 	ia := a.connect(0, b)
 	req := a.sends(AttrREQ)

@@ -28,7 +28,7 @@ func (r *replay) rand() uint64 {
 	return v
 }
 
-func TestCapturedDialogues(t *testing.T) {
+func TestCapturedExchanges(t *testing.T) {
 	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap", "rdmacm_reject.pcap",
 		"rdmacm_write_bw.pcap", "mtu4096_rdmacm_write_bw.pcap"} {
 		talk := capturedMADs(t, name)
