@@ -16,7 +16,7 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// newVeth makes a pair of interfaces in two namespaces of their own.
+// newVeth creates a veth pair, each interface in its own network namespace.
 func newVeth(t testing.TB, o veth.Options) *veth.Pair {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -34,7 +34,7 @@ func newVeth(t testing.TB, o veth.Options) *veth.Pair {
 	return pair
 }
 
-// openEnd opens one end of the pair as a device.
+// openEnd opens one interface of the pair as a device.
 func openEnd(t testing.TB, e *veth.End, o xdp.Options, c rigConfig) *end {
 	t.Helper()
 	o.NetNS = e.Fd()
@@ -50,7 +50,7 @@ func openEnd(t testing.TB, e *veth.End, o xdp.Options, c rigConfig) *end {
 	return newEnd(t, d, c)
 }
 
-// conversation does every operation between a and b once, and checks the data.
+// conversation runs every operation between a and b once and checks the data.
 func conversation(t *testing.T, a, b *end) {
 	t.Helper()
 	remote := b.mr.Remote()
@@ -110,7 +110,7 @@ func TestVeth(t *testing.T) {
 	}
 }
 
-// qpOn makes a QP that sends from an address of the given kind.
+// qpOn creates a QP with a local address of the given kind.
 func qpOn(t *testing.T, e *end, kind GIDKind) *QP {
 	t.Helper()
 	for _, g := range e.GIDs() {
@@ -124,7 +124,7 @@ func qpOn(t *testing.T, e *end, kind GIDKind) *QP {
 	return nil
 }
 
-// TestVethBigMTU: path MTU 4096 through frames of more than one buffer, which the multi-buffer path has to carry.
+// TestVethBigMTU: with path MTU 4096 frames need more than one buffer.
 func TestVethBigMTU(t *testing.T) {
 	pair := newVeth(t, veth.Options{MTU: 4300})
 	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{}, rigConfig{})
@@ -138,7 +138,8 @@ func TestVethBigMTU(t *testing.T) {
 	conversation(t, a, b)
 }
 
-// TestVethLinkDown: three lost seconds of cable are survived by retries, and the port's events tell of them.
+// TestVethLinkDown: retries survive a link that is down for three seconds, and the port reports it
+// with events.
 func TestVethLinkDown(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{}, rigConfig{})
@@ -166,7 +167,8 @@ func TestVethLinkDown(t *testing.T) {
 	conversation(t, a, b)
 }
 
-// TestVethAddressChange: addresses added and removed while running come and go in the GID table; an index stays.
+// TestVethAddressChange adds and removes addresses of a running device. The GID table follows, and
+// indexes of other addresses stay.
 func TestVethAddressChange(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	a := openEnd(t, &pair.A, xdp.Options{}, rigConfig{})
@@ -192,7 +194,7 @@ func TestVethAddressChange(t *testing.T) {
 	}
 }
 
-// TestVethBlocking: both ends sleep in the kernel between messages, and each message wakes them.
+// TestVethBlocking: both sides sleep in the kernel between messages, and each message wakes them.
 func TestVethBlocking(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	bothModes(t, func(t *testing.T, p Progress) {
@@ -235,7 +237,7 @@ func TestVethBlocking(t *testing.T) {
 					return
 				}
 			}
-			if err := b.qp.Drain(ctx); err != nil { // else nobody would send the last one in manual mode
+			if err := b.qp.Drain(ctx); err != nil { // with Manual progress nobody else sends the last one
 				t.Errorf("echo: %v", err)
 			}
 		}()
@@ -246,7 +248,7 @@ func TestVethBlocking(t *testing.T) {
 	})
 }
 
-// TestOpenRefuses: one clear error each, and nothing left behind.
+// TestOpenRefuses: Open returns the right error, and nothing is left over.
 func TestOpenRefuses(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	leakCheck(t)
