@@ -43,6 +43,9 @@ const (
 // MaxPrefetch is the largest window in QPs.
 const MaxPrefetch = sched.MaxWindow
 
+// ErrPrefetch: the window is out of range; choose 0 (off) to MaxPrefetch.
+var ErrPrefetch = sched.ErrWindow
+
 // SetPrefetch sets how many QPs in advance the engine prefetches. 0 turns prefetching off.
 func (e *Engine) SetPrefetch(window int) error {
 	if err := e.runq.SetWindow(window); err != nil {

@@ -23,7 +23,8 @@
 // There are two ways to connect RC and UC queue pairs:
 //
 //   - [Device.Dial] and [Device.Listen] use the connection manager, as rdma_cm does. The peer may
-//     be any program on rdma_cm. [Device.ResolveUD] and [Device.ListenUD] do the same for datagrams.
+//     be any program on rdma_cm. [Device.ResolveUD] and [Device.ListenUD] do the same for
+//     datagrams.
 //   - [QP.Connect] takes the peer's [Endpoint], which both sides exchange by other means, such as
 //     TCP. [QP.Local] returns the local one.
 //
@@ -36,8 +37,8 @@
 //
 // Some thread must run the protocol: receive, answer, retransmit. [WithProgress] selects it.
 //
-//   - [Auto], the default: a goroutine of the Device that is locked to its OS thread. It spins for a
-//     while after the last packet, then sleeps in the kernel. Peers' requests are served at any
+//   - [Auto], the default: a goroutine of the Device that is locked to its OS thread. It spins for
+//     a while after the last packet, then sleeps in the kernel. Peers' requests are served at any
 //     time.
 //   - [Manual]: the calls of [CQ.Poll], [CQ.Wait] and [Device.Progress]. This gives the lowest
 //     latency, because no work passes between threads. A program that stops calling them stops

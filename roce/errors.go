@@ -7,7 +7,6 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/qp/sched"
 	"github.com/gorxe/gorxe/roce/cm"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -32,7 +31,7 @@ var (
 	// ErrInvalidDepth: the depth of a queue is out of range.
 	ErrInvalidDepth = qp.ErrInvalidDepth
 	// ErrPrefetch: Expert.Prefetch or the argument of SetPrefetch is out of range.
-	ErrPrefetch = sched.ErrWindow
+	ErrPrefetch = qp.ErrPrefetch
 	// ErrVirtualTime: the call would have to wait, which a device with Expert.Clock cannot do.
 	ErrVirtualTime = errors.New("roce: the device has its own clock (Expert.Clock): " +
 		"call Device.Progress and CQ.Poll instead of waiting")

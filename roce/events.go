@@ -16,7 +16,7 @@ const (
 	EventQPAccessErr EventKind = "QP_ACCESS_ERR"       // the peer lacks an access right
 	EventCommEst     EventKind = "COMM_EST"            // the first packet arrived on a QP in RTR
 	EventSQDrained   EventKind = "SQ_DRAINED"          // the send queue of a QP in SQD has drained
-	EventLastWQE     EventKind = "QP_LAST_WQE_REACHED" // a QP in ERR takes no more receives of its SRQ
+	EventLastWQE     EventKind = "QP_LAST_WQE_REACHED" // a QP in ERR is done with its SRQ
 	EventCQErr       EventKind = "CQ_ERR"              // CQ overrun
 	EventSRQLimit    EventKind = "SRQ_LIMIT_REACHED"   // see SRQ.SetLimit
 	EventPortActive  EventKind = "PORT_ACTIVE"         // the link came up

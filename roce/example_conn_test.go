@@ -85,7 +85,8 @@ func ExampleDevice_Listen() {
 	defer closeAll()
 	ctx := context.Background()
 
-	l, err := server.dev.Listen(netip.MustParseAddrPort("10.77.0.2:0"), roce.ListenOptions{}) // port 0: any
+	anyPort := netip.MustParseAddrPort("10.77.0.2:0")
+	l, err := server.dev.Listen(anyPort, roce.ListenOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -237,7 +237,7 @@ func TestVethBlocking(t *testing.T) {
 					return
 				}
 			}
-			if err := b.qp.Drain(ctx); err != nil { // with Manual progress nobody else sends the last one
+			if err := b.qp.Drain(ctx); err != nil { // Manual: sends the last echo
 				t.Errorf("echo: %v", err)
 			}
 		}()

@@ -90,7 +90,8 @@ func TestBindErrors(t *testing.T) {
 	key, err := w.NextRKey()
 	must(t, err)
 	must(t, b.qp.PostSend(
-		SendWR{ID: 1, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{b.mr.SGE(0, 8)}, Access: RemoteRead}, // no MWBind
+		// The region has no MWBind.
+		SendWR{ID: 1, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{b.mr.SGE(0, 8)}, Access: RemoteRead},
 		SendWR{ID: 2, Op: OpSend}))
 	wcs := poll(t, 2, b.cq, a.cq)
 	if wcs[0].ID != 1 || wcs[0].Status != MWBindErr || wcs[1].Status != WRFlushErr || b.qp.State() != StateErr {
