@@ -81,8 +81,7 @@ type Expert struct {
 
 	// Spin is how long the Device polls for the next packet before it sleeps. The default is
 	// DefaultSpin, or NoSpin while the process has no more cores (GOMAXPROCS) than devices with
-	// Auto progress. The Device spins longer while packets get lost and after a burst of long
-	// messages.
+	// Auto progress. The Device spins longer while packets get lost.
 	Spin time.Duration
 
 	// CPU pins the thread of Auto progress to a CPU.

@@ -7,246 +7,95 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/qp"
 )
 
-func TestCoalesceDelay(t *testing.T) {
-	const pace = 1000 // ns per frame of the stream
-	for _, c := range []struct {
-		name   string
-		before int     // frames of the stream, one by one
-		gap    qp.Time // ns since
-		n      int     // frames that come now
-		middle bool    // the last is in the middle of a message
-		seen   uint32  // packets of that message so far
-		total  uint32  // packets of that message; 0: unknown
-		want   qp.Time
-	}{
-		{"first packet", 0, 0, 1, true, 1, 64, 0},
-		{"second packet", 1, pace, 1, true, 2, 64, 2 * coalescePerFrame},
-		{"first packet of a message, pace unknown", 1, 20 * pace, 1, true, 1, 64, 0},
-		{"end of a message and start of the next, pace unknown", 1, 20 * pace, 2, true, 2, 64, 0},
-		{"fourth packet", 3, pace, 1, true, 4, 64, 4 * coalescePerFrame},
-		{"long stream", 1000, pace, 1, true, 1, 64, min(coalesceTime, coalescePackets*pace*3/4)},
-		{"end of a message", 1000, pace, 1, false, 64, 64, 0},
-		{"two packets before the end", 1000, pace, 1, true, 62, 64, 2 * pace * 3 / 4},
-		{"message of two packets", 1000, pace, 1, true, 1, 2, pace * 3 / 4},
-		{"unknown length", 1000, pace, 1, true, 8, 0, 8 * pace / 4},
-		{"long message of unknown length", 1000, pace, 1, true, 1000, 0, min(coalesceShort, coalescePackets*pace/4)},
-		{"longer than announced", 1000, pace, 1, true, 5, 4, 5 * pace / 4},
-		{"large batch", 1000, coalesceEnough * pace, coalesceEnough, true, 32, 64, 0},
-		{"small batch", 1000, 4 * pace, 4, true, 60, 64, 4 * pace * 3 / 4},
-		{"pace becomes faster", 1000, pace, 2, true, 60, 64, 4 * pace / 2 * 3 / 4},
-		{"pace becomes slower", 1000, 2 * pace, 1, true, 60, 64, 4 * (pace + pace/8) * 3 / 4},
-		{"pause of the sender", 1000, streamGap, 1, true, 60, 64, 4 * (pace + pace/8) * 3 / 4},
-		{"after the end of the stream", 1000, streamGap + 1, 1, true, 32, 64, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g := coalescer{undisturbed: undisturbedEnough}
-			now := qp.Time(1e9)
-			for range c.before {
-				now += pace
-				g.multi, g.middle, g.seen = true, true, 2
-				g.batch(now, 1)
-			}
-			now += c.gap
-			g.multi, g.middle, g.seen, g.total = true, c.middle, c.seen, c.total
-			g.batch(now, c.n)
-			want := c.want
-			if want != 0 {
-				want += now
-			}
-			if g.until != want {
-				t.Errorf("delay %d ns, want %d", g.until-now, c.want)
-			}
-		})
+// packetOf returns a packet without content.
+func packetOf(op bth.Opcode, ask bool) *bth.Packet {
+	b := make([]byte, 64)
+	bth.PutBTH(b, &bth.BTHFields{Opcode: op, AckReq: ask})
+	return &bth.Packet{BTH: b, Info: op.Info()}
+}
+
+// stream records n packets in the middle of a message.
+func (c *coalescer) stream(n int) {
+	for range n {
+		c.packet(packetOf(bth.RCWriteMiddle, false))
 	}
 }
 
-// The delay is short if someone may wait for the end of the message.
-func TestCoalesceShortDelay(t *testing.T) {
-	const pace, rest = 1000, 12
-	message := func(c *coalescer, ask bool) {
-		c.packet(packetOf(bth.RCWriteFirst, false))
-		c.packet(packetOf(bth.RCWriteLast, ask))
+// Frames are coalesced in a stream while nobody may wait for the latest packet.
+func TestCoalesce(t *testing.T) {
+	one := func(op bth.Opcode, ask bool) func(*coalescer) {
+		return func(c *coalescer) { c.packet(packetOf(op, ask)) }
 	}
-	long, short := qp.Time(rest*pace*3/4), qp.Time(rest*pace/4)
 	for _, test := range []struct {
 		name string
-		do   func(*coalescer)
-		want qp.Time
+		do   func(*coalescer) // after coalesceQuiet packets of a stream
+		want bool
 	}{
-		{"nothing", func(*coalescer) {}, long},
-		{"local post", (*coalescer).posted, short},
-		{"local post, then a message", func(c *coalescer) { c.posted(); message(c, false) }, short},
-		{"local post, then many messages", func(c *coalescer) {
+		{"middle of a message", func(*coalescer) {}, true},
+		{"end of a WRITE", one(bth.RCWriteLast, false), true},
+		{"small WRITE", one(bth.RCWriteOnly, false), true},
+		{"UC WRITE", one(bth.UCWriteOnly, false), true},
+		{"request for an ACK", one(bth.RCWriteMiddle, true), false},
+		{"WRITE with immediate", one(bth.RCWriteOnlyImm, false), false},
+		{"middle of a SEND", one(bth.RCSendMiddle, false), true},
+		{"end of a SEND", one(bth.RCSendLast, false), false},
+		{"READ request", one(bth.RCReadRequest, false), false},
+		{"middle of a READ response", one(bth.RCReadResponseMiddle, false), true},
+		{"end of a READ response", one(bth.RCReadResponseLast, false), false},
+		{"ACK", one(bth.RCAck, false), false},
+		{"after a local post", func(c *coalescer) {
 			c.posted()
-			for range undisturbedEnough {
-				message(c, false)
-			}
-		}, long},
-		{"lost packets", (*coalescer).lost, short},
-		{"small WRITE", func(c *coalescer) { c.packet(packetOf(bth.RCWriteOnly, false)) }, short},
-		{"READ request", func(c *coalescer) { c.packet(packetOf(bth.RCReadRequest, false)) }, short},
-		{"READ response", func(c *coalescer) { c.packet(packetOf(bth.RCReadResponseOnly, false)) }, short},
-		{"message to another QP", func(c *coalescer) { message(c, false); c.from++; message(c, false) }, short},
-		{"one request for an ACK", func(c *coalescer) { message(c, true) }, long},
-		{"two requests", func(c *coalescer) { message(c, true); message(c, true) }, short},
-		{"two requests, then none", func(c *coalescer) { message(c, true); message(c, true); message(c, false) }, long},
-		{"two requests not in a row", func(c *coalescer) { message(c, true); message(c, false); message(c, true) }, long},
+			c.stream(coalesceQuiet - 1)
+		}, false},
+		{"long after a local post", func(c *coalescer) {
+			c.posted()
+			c.stream(coalesceQuiet)
+		}, true},
+		{"after a request for an ACK", func(c *coalescer) {
+			c.packet(packetOf(bth.RCWriteLast, true))
+			c.stream(1)
+		}, true},
+		{"after frequent requests for ACKs", func(c *coalescer) {
+			c.packet(packetOf(bth.RCWriteLast, true))
+			c.stream(coalesceAckGap - 1)
+			c.packet(packetOf(bth.RCWriteLast, true))
+			c.stream(coalesceQuiet - 1)
+		}, false},
+		{"after rare requests for ACKs", func(c *coalescer) {
+			c.packet(packetOf(bth.RCWriteLast, true))
+			c.stream(coalesceAckGap)
+			c.packet(packetOf(bth.RCWriteLast, true))
+			c.stream(1)
+		}, true},
+		{"no packet in the batch", func(c *coalescer) { c.batch(1000) }, false},
 	} {
-		c := coalescer{frames: streamFrames, pace: pace, last: 1e9, undisturbed: undisturbedEnough}
+		var c coalescer
+		c.stream(coalesceQuiet)
 		test.do(&c)
-		c.middle, c.seen, c.total = true, 3, 3+rest
-		now := c.last + pace
-		if c.batch(now, 1); c.until != now+test.want {
-			t.Errorf("%s: delay %d ns, want %d", test.name, c.until-now, test.want)
+		const now = 1e9
+		want := qp.Time(0)
+		if test.want {
+			want = now + coalesceTime
 		}
-	}
-	c := coalescer{
-		frames: streamFrames, pace: pace, last: 1e9, middle: true, seen: 3, total: 3 + rest,
-		undisturbed: undisturbedEnough,
-	}
-	c.batch(1e9+pace, 1)
-	if c.posted(); c.until != 1e9+pace+coalesceShort {
-		t.Errorf("local post during a delay: delay %d ns, want %d", c.until-1e9-pace, coalesceShort)
-	}
-	c = coalescer{frames: streamFrames, pace: 2 * pace, last: 1e9, middle: true, seen: 3, total: 103}
-	if c.batch(1e9+pace, 1); c.until != 1e9+pace+coalesceShort {
-		t.Errorf("long message: delay %d ns, want %d", c.until-1e9-pace, coalesceShort)
-	}
-}
-
-// While packets get lost the delay stays short, because the sender waits for a NAK.
-func TestCoalesceAfterLoss(t *testing.T) {
-	for _, loss := range []float64{0, 0.05} {
-		a, b := newPair(t, pairConfig{link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: loss}}})
-		const size, messages = 1 << 14, 4 * undisturbedEnough
-		for range messages {
-			a.write(t, b, size, 0)
-		}
-		driveUntil(t, a, b, func() bool { return a.qp.SQLen() == 0 })
-		if n := b.coalesce.undisturbed; (n >= undisturbedEnough) != (loss == 0) {
-			t.Errorf("loss %v: %d undisturbed messages, enough are %d", loss, n, undisturbedEnough)
+		if c.batch(now); c.until != want {
+			t.Errorf("%s: until = %d, want %d", test.name, c.until, want)
 		}
 	}
 }
 
-// Whatever the sender's pace, and however wrong the first estimate: after a while the end of a
-// message is seen soon after its arrival, and frames are coalesced.
-func TestCoalesceFindsPace(t *testing.T) {
-	const (
-		messages = 400
-		settled  = 200
-	)
-	for _, c := range []struct {
-		estimate, pace qp.Time
-		total          int // packets of a message
-		batches        int // of a message, at most; 0: any number
-	}{
-		{0, 100, 64, 16}, {20_000, 100, 64, 16}, {50, 1300, 64, 16}, {20_000, 1300, 64, 16},
-		{0, 1300, 16, 8}, {20_000, 1300, 16, 8}, {1300, 7000, 64, 0}, {20_000, 1300, 2, 0},
-		{20_000, 1300, 3, 0}, {20_000, 1300, 5, 0}, {20_000, 600, 5, 0}, {20_000, 1300, 8, 0},
-		{0, 1300, 5, 0},
-	} {
-		g := coalescer{
-			pace: c.estimate, frames: streamFrames, last: 1e9, undisturbed: undisturbedEnough,
-		}
-		packets := make([]*bth.Packet, c.total)
-		for i := range packets {
-			packets[i] = packetOf(bth.RCWriteMiddle, false)
-		}
-		packets[0] = packetOf(bth.RCWriteFirst, false)
-		packets[c.total-1] = packetOf(bth.RCWriteLast, false)
-		packets[0].Payload = make([]byte, 256)
-		bth.PutRETH(packets[0].BTH[packets[0].Info.RETH:], 0, 0, uint32(256*c.total))
-		start, work := g.last, min(300, c.pace/2)
-		batches, latest := 0, qp.Time(0)
-		for now, seen := start, 0; seen < messages*c.total; {
-			n := min(int((now-start)/c.pace)-seen, rxBatch)
-			if n <= 0 {
-				g.empty()
-				now += 20
-				continue
-			}
-			polled := now
-			for range n {
-				now += work
-				g.packet(packets[seen%c.total])
-				seen++
-				if seen%c.total == 0 && seen > settled*c.total {
-					latest = max(latest, now-start-qp.Time(seen)*c.pace)
-				}
-			}
-			if seen > settled*c.total {
-				batches++
-			}
-			g.batch(polled, n)
-			now = max(now, g.until)
-		}
-		if limit := max(c.pace, 1300); latest > limit {
-			t.Errorf("pace %d ns, estimate %d, %d packets: message seen %d ns late, want at most %d",
-				c.pace, c.estimate, c.total, latest, limit)
-		}
-		if c.batches > 0 && batches > c.batches*(messages-settled) {
-			t.Errorf("pace %d ns, estimate %d, %d packets: %d batches per message, want at most %d",
-				c.pace, c.estimate, c.total, batches/(messages-settled), c.batches)
-		}
+// A short stream is not coalesced.
+func TestCoalesceShortStream(t *testing.T) {
+	var c coalescer
+	c.stream(coalesceQuiet - 1)
+	if c.batch(1e9); c.until != 0 {
+		t.Errorf("after %d packets: until = %d, want 0", coalesceQuiet-1, c.until)
 	}
-}
-
-// Frames that the decoder dropped or that the engine did not get do not change the pace, and a
-// delay is not a pause of the sender.
-func TestCoalesceOtherFrames(t *testing.T) {
-	g := coalescer{frames: streamFrames, pace: 1000, last: 1e9, undisturbed: undisturbedEnough}
-	now := g.last + 1000
-	for range coalesceEnough {
-		g.multi, g.middle, g.seen, g.total = true, true, 4, 64
-		g.batch(now, 1)
-		if g.until-now <= burstGap {
-			t.Fatalf("delay %d ns, want more than %d", g.until-now, burstGap)
-		}
-		now = g.until + 1000
-	}
-	if !g.paused(now) {
-		t.Error("paused() = false after a coalesced stream")
-	}
-	pace := g.pace
-	for range 100 {
-		now += burstGap
-		g.batch(now, 1)
-	}
-	if g.pace != pace {
-		t.Errorf("unhandled frames changed the pace from %d to %d ns", pace, g.pace)
-	}
-}
-
-// A packet's RETH gives the length of a WRITE. A SEND does not carry its length.
-func TestCoalesceMessageLength(t *testing.T) {
-	const mtu = 1024
-	for _, c := range []struct {
-		op    bth.Opcode
-		dma   uint32
-		total uint32
-	}{
-		{bth.RCWriteFirst, 2 * mtu, 2},
-		{bth.RCWriteFirst, 2*mtu + 1, 3},
-		{bth.UCWriteFirst, 10 * mtu, 10},
-		{bth.RCSendFirst, 0, 0},
-		{bth.RCReadResponseFirst, 0, 0},
-	} {
-		info := c.op.Info()
-		p := bth.Packet{
-			Info: info, BTH: make([]byte, int(info.HeaderLen)+mtu), Payload: make([]byte, mtu),
-		}
-		if info.RETH > 0 {
-			bth.PutRETH(p.BTH[info.RETH:], 0, 0, c.dma)
-		}
-		g := coalescer{seen: 7, total: 9}
-		if g.packet(&p); !g.middle || g.seen != 1 || g.total != c.total {
-			t.Errorf("%s of %d bytes: packet %d of %d, want 1 of %d", info.Name, c.dma, g.seen, g.total, c.total)
-		}
+	c.stream(1)
+	if c.batch(1e9); c.until != 1e9+coalesceTime {
+		t.Errorf("after %d packets: delay %d ns, want %d", coalesceQuiet, c.until-1e9, coalesceTime)
 	}
 }
 
@@ -274,6 +123,9 @@ func TestCoalesceSkipsReceive(t *testing.T) {
 	}})
 	for i := range a.mem {
 		a.mem[i] = byte(i) ^ byte(i>>8)
+	}
+	for range 31 { // a stream that is long enough
+		a.write(t, b, memSize, 0)
 	}
 	a.write(t, b, memSize, qp.Signaled)
 	driveUntil(t, a, b, func() bool { return b.coalesce.until != 0 })

@@ -32,7 +32,7 @@
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
 //   - progress.go: who runs the steps: the progress goroutine, or callers of Await
-//   - coalesce.go, oneway.go: receive coalescing, that is when the receive ring is left alone
+//   - coalesce.go: receive coalescing: when the receive ring is left alone
 //   - counters.go: what the loop counts
 //   - tuning.go: all batch sizes, times and thresholds
 package loop

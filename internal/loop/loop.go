@@ -147,7 +147,7 @@ func (l *Loop) poll() int {
 	l.releaseFrames()
 	n := l.port.Receive(l.rx[:])
 	if n == 0 {
-		l.coalesce.empty()
+		l.coalesce.until = 0
 	}
 	if n == 0 && l.idle && l.ticks.Fresh() && l.eng.Idle() {
 		if n = l.pollAgain(); n == 0 {
@@ -161,10 +161,7 @@ func (l *Loop) poll() int {
 	l.idle = work == 0 && l.ticks != nil
 	l.received = n > 0 && l.ticks != nil
 	if l.received {
-		if l.coalesce.multi && l.eng.RecentGaps(l.last) {
-			l.coalesce.lost()
-		}
-		l.coalesce.batch(l.last, n)
+		l.coalesce.batch(l.last)
 	}
 	return work
 }

@@ -147,7 +147,7 @@ func driveUntil(t *testing.T, a, b *side, cond func() bool) {
 	t.Helper()
 	const (
 		tick  = 100 * time.Nanosecond
-		limit = 10 * time.Second // virtual
+		limit = time.Second // virtual
 	)
 	for passed := time.Duration(0); !cond(); passed += tick {
 		a.TryStep()

@@ -57,18 +57,17 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 
 // spinner decides when an idle owner stops spinning and blocks.
 type spinner struct {
-	eng      *qp.Engine
-	coalesce *coalescer
-	spin     time.Duration // may be AutoSpin
-	cores    int32
-	since    qp.Time // first of the current steps without work; 0: none
+	eng   *qp.Engine
+	spin  time.Duration // may be AutoSpin
+	cores int32
+	since qp.Time // first of the current steps without work; 0: none
 }
 
 // Spins reports whether an idle owner may spin before it blocks.
 func (l *Loop) Spins() bool { return l.spin != 0 }
 
 func (l *Loop) newSpinner() spinner {
-	return spinner{eng: l.eng, coalesce: &l.coalesce, spin: l.spin, cores: int32(runtime.GOMAXPROCS(0))}
+	return spinner{eng: l.eng, spin: l.spin, cores: int32(runtime.GOMAXPROCS(0))}
 }
 
 func (s *spinner) limit() time.Duration {
@@ -89,7 +88,7 @@ func (s *spinner) expired(work int, now qp.Time) bool {
 		return false
 	}
 	spun := now - s.since
-	if s.eng.RecentGaps(now) || s.coalesce.paused(now) {
+	if s.eng.RecentGaps(now) {
 		spun /= longSpin
 	}
 	limit := s.limit()

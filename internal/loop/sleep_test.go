@@ -74,39 +74,6 @@ func TestSpinAfterLoss(t *testing.T) {
 	}
 }
 
-// While a stream of long messages pauses, the owner spins longer. Small messages do not have this
-// effect.
-func TestSpinInStream(t *testing.T) {
-	a, _ := newPair(t, pairConfig{spin: 20 * time.Microsecond})
-	for _, c := range []struct {
-		name   string
-		middle bool
-		n      int
-		small  bool // a small message follows
-		want   qp.Time
-	}{
-		{"stream", true, coalesceEnough, false, streamGap},
-		{"a few packets", true, coalesceEnough - 1, false, 20_000},
-		{"small messages", false, 1000, false, 20_000},
-		{"small message after a stream", true, coalesceEnough, true, 20_000},
-	} {
-		s, now := a.newSpinner(), a.now()
-		s.coalesce = &coalescer{}
-		for range c.n {
-			now += 1000
-			s.coalesce.multi, s.coalesce.middle, s.coalesce.seen = c.middle, c.middle, 2
-			s.coalesce.batch(now, 1)
-		}
-		if c.small {
-			now += coalesceTime + burstGap + 1
-			s.coalesce.batch(now, 1)
-		}
-		if d := spinTime(s, now); d != c.want {
-			t.Errorf("%s: spins %d ns, want %d", c.name, d, c.want)
-		}
-	}
-}
-
 // The owner sends pending ACKs before it blocks, even those that were not requested.
 func TestACKBeforeSleep(t *testing.T) {
 	a, b := newPair(t, pairConfig{})

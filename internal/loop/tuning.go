@@ -25,32 +25,17 @@ const (
 	// as cores.
 	AutoSpin = time.Duration(-1)
 
-	longSpin       = 8                     // factor while packets get lost or a stream pauses
+	longSpin       = 8                     // factor on the spin time while packets get lost
 	minSleep       = 5 * time.Millisecond  // shortest sleep while nothing gets lost
 	stallSleep     = 50 * time.Microsecond // longest sleep without a transmit buffer
 	lockPause      = 10 * time.Microsecond // between two attempts to take the lock
 	portErrorPause = time.Millisecond      // after an error of Port.Wait
 )
 
-// Receive coalescing; see coalescer. Times are in nanoseconds.
+// Receive coalescing; see coalescer.
 const (
-	coalesceTime       qp.Time = 16_000 // upper limit
-	coalesceShort      qp.Time = 4_000  // upper limit if someone may wait for the message
-	coalesceOneWay     qp.Time = 8_000  // in a one-way stream of small WRITEs
-	coalescePerFrame   qp.Time = 125    // upper limit for each frame of the stream so far
-	coalescePackets            = 16     // packets to wait for at most
-	coalesceEnough             = 16     // a batch of this size needs no coalescing
-	coalesceBackground qp.Time = 1000   // interval of all other work while the ring is left alone
-
-	streamGap    qp.Time = 64_000 // a pause of this length ends a stream
-	burstGap     qp.Time = 8_000  // a pause of this length ends a burst
-	streamFrames         = int(coalesceTime / coalescePerFrame)
-
-	undisturbedEnough = 8 // long messages in a row after which the program does not wait
-	askedEnough       = 2 // messages in a row with a request for an ACK: the peer waits
-
-	oneWayWrites   = 128 // small WRITEs without a local post that make a one-way stream
-	oneWayUnasked  = 8   // small WRITEs without a request for an ACK, likewise
-	oneWayFrames   = 3   // frames that a wait has to bring to be worth it
-	oneWayFailures = 3   // tolerated waits in a row that are not worth it
+	coalesceTime       qp.Time = 4_000 // ns for which the receive ring is left alone
+	coalesceQuiet              = 128   // packets of a stream before coalescing starts
+	coalesceAckGap             = 32    // packets between requests for ACKs; a peer with fewer waits
+	coalesceBackground qp.Time = 1_000 // ns between two runs of all other work meanwhile
 )
