@@ -3,9 +3,12 @@ package roce
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gorxe/gorxe/qp"
 )
 
 // waitFor runs CQ.Wait in a goroutine.
@@ -41,6 +44,19 @@ func drive(d *Device, stop <-chan struct{}, done *sync.WaitGroup) {
 	}()
 }
 
+// waiting waits until n callers wait on the CQ.
+func waiting(t *testing.T, cq *CQ, n int32) {
+	t.Helper()
+	eventually(t, "callers of Wait", func() bool { return cq.waiters.Load() == n })
+}
+
+// sleeping waits until the loop of the device has slept.
+func sleeping(t *testing.T, d *Device) {
+	t.Helper()
+	before := d.Counters().Waits
+	eventually(t, "sleep of the loop", func() bool { return d.Counters().Waits > before })
+}
+
 func result(t *testing.T, c <-chan error, want error) {
 	t.Helper()
 	select {
@@ -59,7 +75,8 @@ func TestWaitCancel(t *testing.T) {
 		a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
 		ctx, cancel := context.WithCancel(context.Background())
 		c := waitFor(ctx, a.cq, false)
-		time.Sleep(20 * time.Millisecond) // long enough to block in the port
+		waiting(t, a.cq, 1)
+		sleeping(t, a.Device)
 		cancel()
 		result(t, c, context.Canceled)
 
@@ -83,7 +100,8 @@ func TestWaitWakes(t *testing.T) {
 			must(t, b.qp.PostRecv(RecvWR{ID: 1}))
 			ca, cb := waitFor(ctx, a.cq, false), waitFor(ctx, b.cq, false)
 			if i%2 == 0 {
-				time.Sleep(50 * time.Microsecond)
+				waiting(t, a.cq, 1)
+				waiting(t, b.cq, 1)
 			}
 			must(t, a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled}))
 			result(t, ca, nil)
@@ -136,13 +154,16 @@ func TestWaitSolicited(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
 		c := waitFor(ctx, b.cq, true)
-		time.Sleep(5 * time.Millisecond)
+		waiting(t, b.cq, 1)
 		must(t, a.qp.PostSend(SendWR{ID: 5, Op: OpSend, Flags: Signaled}))
 		pollOK(t, 5, WCSend, a.cq)
-		select {
-		case err := <-c:
-			t.Fatalf("WaitSolicited returned for an unsolicited completion: %v", err)
-		case <-time.After(30 * time.Millisecond):
+		eventually(t, "completion", func() bool { return b.cq.Len() == 1 })
+		for range 100 { // a caller that was woken would take the completion
+			must(t, b.do(func(qp.Time) {}))
+			runtime.Gosched()
+		}
+		if n := b.cq.Len(); n != 1 || len(c) > 0 {
+			t.Fatalf("the caller was woken by an unsolicited completion (%d left in the CQ)", n)
 		}
 		must(t, a.qp.PostSend(SendWR{ID: 6, Op: OpSend, Flags: Signaled | Solicited}))
 		pollOK(t, 6, WCSend, a.cq)
@@ -193,7 +214,7 @@ func TestWaitClosed(t *testing.T) {
 			cq, err := a.CreateCQ(4)
 			must(t, err)
 			first, second := waitFor(context.Background(), cq, false), waitFor(context.Background(), cq, true)
-			time.Sleep(10 * time.Millisecond)
+			waiting(t, cq, 2)
 			must(t, closer(cq))
 			result(t, first, ErrClosed)
 			result(t, second, ErrClosed)

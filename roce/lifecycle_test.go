@@ -162,7 +162,7 @@ func TestMRCloseDuringTraffic(t *testing.T) {
 				var wcs [8]WC
 				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 1<<16)}, RemoteAddr: mr.Addr(), RKey: mr.RKey()}
 				for n := 0; ; n++ {
-					if n == 3 {
+					if n == 3+round {
 						close(first)
 					}
 					if err := a.qp.PostSend(wr); err != nil {
@@ -176,20 +176,18 @@ func TestMRCloseDuringTraffic(t *testing.T) {
 				}
 			}()
 			<-first
-			time.Sleep(time.Duration(round) * 100 * time.Microsecond)
 			must(t, mr.Close())
 			for i := range mem {
 				mem[i] = 0x55
 			}
-			time.Sleep(2 * time.Millisecond)
+			waitState(t, a.qp, StateErr) // by then the peer has processed all packets
+			close(stop)
+			busy.Wait()
 			for i := range mem {
 				if mem[i] != 0x55 {
 					t.Fatalf("byte %d was written after Close", i)
 				}
 			}
-			waitState(t, a.qp, StateErr)
-			close(stop)
-			busy.Wait()
 		}
 	})
 }
@@ -239,7 +237,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				}
 				return mr.Close() == nil
 			})
-			time.Sleep(3 * time.Millisecond)
+			eventually(t, "traffic", func() bool { return a.Counters().Completions > 100 })
 			var closers sync.WaitGroup
 			for range 2 {
 				closers.Add(1)

@@ -1,22 +1,24 @@
 package roce
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// TestPostLock: one goroutine at a time holds the lock, also when others wait for long, as during
-// QP.Close.
+// One poster at a time gets the lock, even if it was held for long, as by QP.Close.
 func TestPostLock(t *testing.T) {
 	l := postLock{new(atomic.Uint32)}
 	const posters, posts = 4, 2000
 	n := 0
+	var started atomic.Int32
 	var done sync.WaitGroup
 	l.Lock()
 	for range posters {
 		done.Go(func() {
+			started.Add(1)
 			for range posts {
 				l.Lock()
 				n++
@@ -24,9 +26,12 @@ func TestPostLock(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(5 * time.Millisecond) // the waiters stop yielding and sleep
+	eventually(t, "posters", func() bool { return started.Load() == posters })
+	for range posters * lockYields { // until they have given up spinning
+		runtime.Gosched()
+	}
 	if n != 0 {
-		t.Error("two goroutines hold the lock")
+		t.Error("two posters hold the lock")
 	}
 	l.Unlock()
 	all := make(chan struct{})
@@ -34,7 +39,7 @@ func TestPostLock(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(deadline):
-		t.Fatal("a goroutine still waits for the lock")
+		t.Fatal("a poster did not get the lock")
 	}
 	if n != posters*posts {
 		t.Errorf("%d posts, want %d", n, posters*posts)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -160,7 +159,7 @@ func TestVethLinkDown(t *testing.T) {
 	setLink(false)
 	nextEvent(t, a.Device, EventPortErr)
 	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-	time.Sleep(100 * time.Millisecond)
+	eventually(t, "probe while the link is down", func() bool { return a.Counters().Probes > 0 })
 	setLink(true)
 	nextEvent(t, a.Device, EventPortActive)
 	pollOK(t, 1, WCWrite, a.cq)

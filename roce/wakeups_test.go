@@ -158,7 +158,7 @@ func (s *storm) commands(e *end) {
 		if err != nil && !errors.Is(err, ErrClosed) {
 			s.t.Error(err)
 		}
-		time.Sleep(20 * time.Microsecond)
+		runtime.Gosched()
 		return err == nil
 	})
 }
