@@ -148,10 +148,11 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 		return ReasonUDPChecksum
 	}
 	end := len(ip) - bth.ICRCLen
+	d.scratch.prepare(ip[:end], ipLen)
 	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
 	// A packet with a wrong ICRC is dropped for that reason, whatever its opcode (IBA 9.6.1).
-	if d.scratch.icrc(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
+	if d.scratch.sum(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
 		return ReasonICRC
 	}
 	if err != nil {

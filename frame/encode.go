@@ -102,7 +102,8 @@ type Encoder struct {
 func (e *Encoder) Finish(f []byte, netLen int) {
 	ip, ipLen := e.finishHeaders(f, netLen)
 	end := len(ip) - bth.ICRCLen
-	binary.LittleEndian.PutUint32(ip[end:], e.scratch.icrc(ip[:end], ipLen))
+	e.scratch.prepare(ip[:end], ipLen)
+	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
 }
 
 // FinishWith is Finish for a frame that lacks the bytes src at f[at:], after the BTH and before the

@@ -37,16 +37,26 @@ const (
 // and the Encoder, because a local array passed to hash/crc32 would escape.
 type scratch [crcBlock + headLen]byte
 
-// icrc returns the ICRC of ip, which extends from the IP header to the end of the pad and has at
-// least UDP header and BTH. The IP header has ipLen bytes (20 or 40). Variant fields need not be
-// final.
-func (s *scratch) icrc(ip []byte, ipLen int) uint32 {
+// prepare is the first half of the computation of an ICRC, sum the second. ip extends from the IP
+// header to the end of the pad and has at least UDP header and BTH. The IP header has ipLen bytes
+// (20 or 40). Variant fields need not be final.
+//
+// If the caller has other work to do in between, the CRC need not wait until the stores of prepare
+// have reached the cache.
+func (s *scratch) prepare(ip []byte, ipLen int) {
+	if foldConstants == nil {
+		copy(s[crcBlock:], ip)
+		maskHead(s[crcBlock:], ipLen)
+	}
+}
+
+// sum returns the ICRC of the prepared packet.
+func (s *scratch) sum(ip []byte, ipLen int) uint32 {
 	if foldConstants != nil {
 		return crcAVX512(foldConstants, icrcMask(ipLen), &ip[0], len(ip), nil, 0)
 	}
 	zeros := -len(ip) & (crcBlock - 1)
-	n := copy(s[crcBlock:][:headLen-zeros], ip)
-	maskHead(s[crcBlock:], ipLen)
+	n := min(len(ip), headLen-zeros)
 	crc := crc32.Update(zeroRegister, crc32.IEEETable, s[crcBlock-zeros:crcBlock+n])
 	if n < len(ip) {
 		crc = crc32.Update(crc, crc32.IEEETable, ip[n:])
@@ -61,7 +71,8 @@ func (s *scratch) fill(ip []byte, ipLen, at int, src []byte) uint32 {
 	blocks := (len(src) - lead) / foldStep
 	if foldConstants == nil || lead < 0 || blocks <= 0 {
 		copy(ip[at:], src)
-		return s.icrc(ip, ipLen)
+		s.prepare(ip, ipLen)
+		return s.sum(ip, ipLen)
 	}
 	copy(ip[at:], src[:lead])
 	done := lead + blocks*foldStep
@@ -95,5 +106,7 @@ func ICRC(ip []byte) (crc uint32, ok bool) {
 	if len(ip) < ipLen+lenUDP+12 {
 		return 0, false
 	}
-	return new(scratch).icrc(ip, ipLen), true
+	s := new(scratch)
+	s.prepare(ip, ipLen)
+	return s.sum(ip, ipLen), true
 }

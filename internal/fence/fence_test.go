@@ -44,57 +44,23 @@ func TestStorePublishes(t *testing.T) {
 	done.Wait()
 }
 
-// dekker runs Dekker's pattern: each of two sides sets its own flag and then reads the other's. At
-// least one of them must see the other's flag. A side stores the round number and returns what it
-// read.
-func dekker(t *testing.T, rounds uint32, a, b func(own, others *atomic.Uint32, i uint32) uint32) {
-	t.Helper()
+// Dekker's pattern: each of two sides sets its own flag and then reads the other's. At least one of
+// them must see the other's flag. Without Order this fails on amd64.
+func TestOrder(t *testing.T) {
 	var flagA, flagB atomic.Uint32
 	var sawA, sawB uint32
-	litmus.Run(t, rounds,
-		func(i uint32) { sawA = a(&flagA, &flagB, i) },
-		func(i uint32) { sawB = b(&flagB, &flagA, i) },
-		func(i uint32) {
-			if sawA != i && sawB != i {
-				t.Fatalf("round %d: neither side saw the other's flag", i)
-			}
-		})
-}
-
-// The frequent side has no barrier. Without Heavy on the rare side, this fails on amd64.
-func TestHeavyOrdersOtherSide(t *testing.T) {
-	if !Asymmetric() {
-		t.Skip("the kernel does not support membarrier")
+	side := func(own, others *atomic.Uint32, saw *uint32) func(uint32) {
+		return func(i uint32) {
+			Store(own, i)
+			Order()
+			*saw = others.Load()
+		}
 	}
-	dekker(t, 20_000, func(own, others *atomic.Uint32, i uint32) uint32 {
-		own.Store(i)
-		Heavy()
-		return others.Load()
-	}, func(own, others *atomic.Uint32, i uint32) uint32 {
-		Store(own, i)
-		return others.Load()
+	litmus.Run(t, 50_000, side(&flagA, &flagB, &sawA), side(&flagB, &flagA, &sawB), func(i uint32) {
+		if sawA != i && sawB != i {
+			t.Fatalf("round %d: neither side saw the other's flag", i)
+		}
 	})
-}
-
-// Both sides call Order between store and load. Without it, this fails on amd64.
-func TestOrder(t *testing.T) {
-	side := func(own, others *atomic.Uint32, i uint32) uint32 {
-		Store(own, i)
-		Order()
-		return others.Load()
-	}
-	dekker(t, 50_000, side, side)
-}
-
-// A kernel that refuses the barrier after a successful registration costs time, but not ordering.
-func TestHeavyRefused(t *testing.T) {
-	if !Asymmetric() {
-		t.Skip("the kernel does not support membarrier")
-	}
-	refused()
-	if Plain && !membarrier(privateExpedited) {
-		t.Error("the process is no longer registered")
-	}
 }
 
 // A reader that sees the value of Store64 also sees all bytes written before it.
@@ -123,7 +89,7 @@ func TestStore64Publishes(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	var v atomic.Uint32
-	if n := testing.AllocsPerRun(100, func() { Store(&v, 1); Order(); Heavy() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { Store(&v, 1); Order() }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
@@ -144,11 +110,6 @@ func BenchmarkStore(b *testing.B) {
 		for b.Loop() {
 			Store(&v, 1)
 			Order()
-		}
-	})
-	b.Run("heavy", func(b *testing.B) {
-		for b.Loop() {
-			Heavy()
 		}
 	})
 }

@@ -4,10 +4,6 @@ package fence
 
 import "sync/atomic"
 
-// Plain reports whether Store is cheaper and weaker than an atomic store, so that a later load may
-// overtake it.
-const Plain = true
-
 // Store publishes v: an atomic load that returns v sees everything written before. Unlike an atomic
 // store, later loads may overtake it.
 //
