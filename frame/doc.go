@@ -3,8 +3,8 @@
 // A17). Package bth handles the bytes in between.
 //
 // A [Decoder] checks a received frame completely and fills in a bth.Packet, or returns the [Reason]
-// for dropping it. To send, a [Path] prepares the headers for a peer once. For each frame the caller
-// copies them with [Path.Put], writes headers and payload from the BTH on, and calls
+// for dropping it. To send, a [Path] prepares the headers for a peer once. For each frame the
+// caller copies them with [Path.Put], writes headers and payload from the BTH on, and calls
 // [Encoder.Finish], which fills in lengths, checksums and the ICRC.
 //
 // Received bytes may have any content: no function panics because of them. Decoding and encoding do
