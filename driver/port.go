@@ -24,7 +24,8 @@ type Port interface {
 	Release(bufs []Buf)
 
 	// Alloc stores up to len(bufs) send buffers in bufs and returns their number. The length of B
-	// is Info().MaxFrame. The owner must return each buffer with Send or Free.
+	// is Info().MaxFrame; the capacity may be larger. The owner must return each buffer with Send
+	// or Free.
 	Alloc(bufs []Buf) int
 
 	// Send sends frames in order and returns the number of frames that it put on the wire. The
