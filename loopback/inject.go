@@ -22,10 +22,10 @@ type InjectConfig struct {
 // ends of a wire are wrapped, the plan applies in each direction. Inject panics if the plan is
 // invalid; see Plan.Validate.
 //
-// The result implements driver.Network and Stats if p does. FaultsOf returns its counters. The
-// result belongs to the owner of p. Delayed frames are sent in time if the owner keeps calling its
-// methods; Wait returns in time to send them. A virtual Link does not know about frames that an
-// injector holds, so use the Link's own plan instead.
+// The result implements driver.Network and driver.StatsReader if p does. FaultsOf returns its
+// counters. The result belongs to the owner of p. Delayed frames are sent in time if the owner
+// keeps calling its methods; Wait returns in time to send them. A virtual Link does not know about
+// frames that an injector holds, so use the Link's own plan instead.
 func Inject(p driver.Port, seed uint64, plan Plan) driver.Port {
 	return InjectWith(p, InjectConfig{Seed: seed, Transmit: plan})
 }
@@ -87,7 +87,7 @@ func (i *injector) Send(bufs []driver.Buf) (int, error) {
 	}
 	i.stageDue(now)
 	for k := range bufs {
-		i.decide(bufs[k], now)
+		i.transmit(bufs[k], now)
 	}
 	i.submit()
 	n, err := max(len(bufs)-i.refused, 0), i.err
@@ -95,7 +95,8 @@ func (i *injector) Send(bufs []driver.Buf) (int, error) {
 	return n, err
 }
 
-func (i *injector) decide(b driver.Buf, now int64) {
+// transmit applies the plan to one frame.
+func (i *injector) transmit(b driver.Buf, now int64) {
 	f := i.tx.decide(b.B, now)
 	if f.lost {
 		i.one[0] = b
