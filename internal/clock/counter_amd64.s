@@ -10,7 +10,7 @@ TEXT ·counter(SB), NOSPLIT, $0-8
 
 // func steady() bool
 //
-// CPUID 0x80000007, EDX bit 8: the time stamp counter is invariant.
+// CPUID 0x80000007, EDX bit 8, reports an invariant time stamp counter.
 TEXT ·steady(SB), NOSPLIT, $0-1
 	MOVL $0x80000000, AX
 	XORL CX, CX

@@ -8,7 +8,7 @@ TEXT ·counter(SB), NOSPLIT, $0-8
 
 // func steady() bool
 //
-// The generic timer's counter is, by its definition.
+// The counter of the generic timer always runs at a constant rate.
 TEXT ·steady(SB), NOSPLIT, $0-1
 	MOVD $1, R0
 	MOVB R0, ret+0(FP)
