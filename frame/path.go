@@ -7,8 +7,8 @@ import (
 )
 
 // Path is the path to one peer: the addresses of both sides and, for ports that send whole Ethernet
-// frames, the headers that precede the BTH of each packet. A path without headers is for ports whose
-// kernel writes them.
+// frames, the headers that precede the BTH of each packet. A path without headers is for ports
+// whose kernel writes them.
 //
 // A Path is a value: it can be copied, compared and used as a map key. The zero Path is not valid.
 type Path struct {
@@ -56,8 +56,8 @@ func (p *Path) SetSourcePort(port uint16) {
 	putSourcePort(p.header[:], int(p.headerLen), port)
 }
 
-// Relink changes the Ethernet addresses and the VLAN tag, after the port's MAC, the next hop's MAC or
-// its VLAN has changed.
+// Relink changes the Ethernet addresses and the VLAN tag, after the port's MAC, the next hop's MAC
+// or its VLAN has changed.
 func (p *Path) Relink(local, remote bth.MAC, vlan uint16) {
 	p.addr.SrcMAC, p.addr.DstMAC, p.addr.VLAN = local, remote, vlan
 	if p.headerLen > 0 {

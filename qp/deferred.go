@@ -2,9 +2,6 @@ package qp
 
 import "github.com/gorxe/gorxe/mr"
 
-// minDeferred is the shortest piece of a payload, in bytes, that is worth deferring.
-const minDeferred = 1024
-
 // Transmit describes a packet that PollTransmit wrote. Its payload may be incomplete: see
 // DeferPayloads.
 type Transmit struct {

@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	// quantum is the number of bytes that a QP may send before the next QP is served.
-	quantum = 16 << 10
 	// maxPacket is the largest packet that the engine writes, in bytes.
 	maxPacket = bth.MaxNetHeader + bth.MaxHeaderLen + 4096
 	// dataHeader is the longest header before a payload, that of a WRITE ONLY with immediate.
@@ -157,9 +155,6 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 func (e *Engine) HasTransmit(now Time) bool {
 	return e.serving != nil || e.hasQueued(now)
 }
-
-// Serving returns the QP that is being served, or nil.
-func (e *Engine) Serving() *QP { return e.serving }
 
 // hasQueued is HasTransmit if no QP is being served.
 func (e *Engine) hasQueued(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }

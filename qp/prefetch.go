@@ -19,21 +19,6 @@ import (
 // Each link is prefetched a few QPs later than the one before it, because its address is in what
 // that one brought. Prefetching changes only the timing.
 
-// DefaultPrefetch is the default window in QPs. The paper's formula (sched.Window) with 300 ns per
-// message and 5 links of up to 200 ns each gives half of it. It is doubled because a message takes
-// less time if everything is in the cache.
-const DefaultPrefetch = 8
-
-// fewQPs is the number of QPs that stay in the nearest caches anyway.
-const fewQPs = 64
-
-// nearQPs and nearKeys are the numbers of QPs and R_Keys that stay near enough in the caches that
-// prefetching for received packets costs more than it saves.
-const (
-	nearQPs  = 2048
-	nearKeys = 4096
-)
-
 // Cache lines of a QP by use; see QP and TestLayout.
 const (
 	sendLines = 6 // from the first line: common fields, send queue and its first slot, requester
@@ -169,9 +154,6 @@ func (e *Engine) Prefetch(packets [][]byte) {
 	}
 }
 
-// nearBuckets is the size of a QP table that stays in the caches.
-const nearBuckets = 1024
-
 // PrefetchBatch returns how many packets to pass to one call of Prefetch. 0 means that prefetching
 // gains nothing.
 func (e *Engine) PrefetchBatch() int {
@@ -180,9 +162,6 @@ func (e *Engine) PrefetchBatch() int {
 	}
 	return min(4*e.window, len(e.incoming))
 }
-
-// maxPrefetchBatch bounds a batch.
-const maxPrefetchBatch = 64
 
 // find prefetches the packet's QP and the bucket of its R_Key.
 func (f *incomingPacket) find(e *Engine) {

@@ -20,16 +20,8 @@ type requester struct {
 	rec recovery
 }
 
-const (
-	// countBase keeps packet counts away from zero, so that subtraction never wraps.
-	countBase = 1 << 32
-	// ackInterval is the largest number of packets between two with AckReq.
-	ackInterval = 32
-	// minReadPart and maxReadPart bound the packets that one READ request asks for; see sendRead.
-	minReadPart, maxReadPart = 8, 64
-	// minReadRetry is the smallest number of packets that a retry asks for; see retryRead.
-	minReadRetry = 2
-)
+// countBase keeps packet counts away from zero, so that subtraction never wraps.
+const countBase = 1 << 32
 
 func (q *QP) startRequester(psn bth.PSN) {
 	r := &q.requester

@@ -229,16 +229,10 @@ func (q *QP) lost(now Time) {
 	q.goBack(now)
 }
 
-// calmAfter is the time without a go-back after which timeouts may be late; see Engine.Calm.
-const calmAfter Time = 1_000_000_000
-
 // Calm reports whether nothing was retransmitted for a second, neither after a loss nor after an
 // RNR NAK. Timeouts may then be a few milliseconds late, which can only delay the recovery from the
 // first loss.
 func (e *Engine) Calm(now Time) bool { return now-e.lastRewind >= calmAfter }
-
-// gapMemory is the time after a gap during which more are expected; see RecentGaps.
-const gapMemory Time = 10_000_000
 
 // RecentGaps reports whether packets were lost recently in either direction. Connections then often
 // wait for responses with little in flight, and a side that sleeps delays the other.

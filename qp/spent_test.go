@@ -22,14 +22,14 @@ func TestIdleQPLeavesRunQueue(t *testing.T) {
 		k.HandleDoorbells(k.now)
 		var buf [512]byte
 		for i := range 2 {
-			if !k.HasTransmit(k.now) || k.Serving() == nil {
+			if !k.HasTransmit(k.now) || k.serving == nil {
 				t.Fatalf("owes %v: WRITE %d is not scheduled", owes, i)
 			}
 			if tx := k.PollTransmit(k.now, buf[:]); tx == nil {
 				t.Fatalf("owes %v: WRITE %d is not sent", owes, i)
 			}
 		}
-		if k.HasTransmit(k.now) || k.Serving() != nil {
+		if k.HasTransmit(k.now) || k.serving != nil {
 			t.Errorf("owes %v: the QP is scheduled although nothing is left", owes)
 		}
 		if owes {
