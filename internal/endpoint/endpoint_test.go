@@ -58,6 +58,34 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// All queue pairs share the SRQ, and AddQPOfType overrides the type of the template.
+func TestSRQAndTypes(t *testing.T) {
+	e, err := New(newDevice(t), Config{
+		QP: roce.QPConfig{SendDepth: 2}, QPs: 2, SendCQ: 10, SRQ: &roce.SRQConfig{Depth: 4},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.SRQ == nil {
+		t.Fatal("New() created no SRQ")
+	}
+	if err := e.QPs[1].PostRecv(roce.RecvWR{}); err == nil {
+		t.Error("PostRecv() = nil on a queue pair with an SRQ")
+	}
+	if err := e.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	if e, err = New(newDevice(t), Config{QPs: -1}); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := e.AddQPOfType(roce.UC); err != nil || q.Type() != roce.UC {
+		t.Errorf("AddQPOfType(UC) = %v, %v", q, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+}
+
 // An error must leave nothing on the device.
 func TestNewFails(t *testing.T) {
 	dev := newDevice(t)
