@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -189,7 +190,7 @@ func (h *messageHandler) setReplyQP() {
 
 // check is called now and then while nothing arrives. It decides what the client waits for.
 func (h *messageHandler) check() error {
-	if h.pattern == unknown && h.count == 1 && time.Since(h.first) > secondMessage {
+	if h.pattern == unknown && h.count == 1 && time.Since(h.first) > cmp.Or(h.server.second, secondMessage) {
 		h.pattern = echoing
 		return h.replyToSend()
 	}

@@ -43,6 +43,7 @@ type Server struct {
 
 	quiet       time.Duration // silence after which a peer over rdma_cm is probed; 0: peerQuiet
 	connectTime time.Duration // for a connection by rdma_cm; 0: cmConnectTime
+	second      time.Duration // to wait for a second message; 0: secondMessage
 }
 
 // Detect recognizes perftest clients. It is an exchange.Detector.

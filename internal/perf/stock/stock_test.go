@@ -17,7 +17,7 @@ var tests = []string{
 	"write-bw -s 3000 -n 200", "read-bw -s 4k -n 100", "send-bw -s 2000 -n 700", "atomic-bw -n 300",
 	"atomic-bw -n 100 -A CMP_AND_SWAP", "write-lat -n 600", "write-lat -s 1 -n 5", "write-lat -s 24 -n 300",
 	"write-lat -s 5000 -n 30", "read-lat -n 50", "send-lat -n 600 -s 1500", "atomic-lat -n 50", "write-bw -q 3 -n 50 -s 2k",
-	"send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50", "send-bw -t 1 -n 20", "write-bw -D 0.1 -s 1k", "send-lat -D 0.1",
+	"send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50", "send-bw -t 1 -n 20", "write-bw -D 0.1 -s 1k", "send-lat -D 0.5",
 	"write-lat -D 0.1", "write-bw -m 256 -s 1k -n 10",
 }
 

@@ -72,7 +72,7 @@ func newTester(t *testing.T, c testbed.Config) *tester {
 	r.server = &Server{Host: perf.Host{
 		Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget),
 		Finished: func(_ *perf.Params, _ *session.Session, row *perf.Row) { r.rows <- row },
-	}}
+	}, second: 100 * time.Millisecond} // longer than the default, for busy machines
 	t.Cleanup(func() {
 		if err := tb.Close(); err != nil {
 			t.Error(err)
