@@ -40,6 +40,9 @@ func (q *QP) Local() Endpoint {
 // the peer's Local. Connect resolves the peer's address, which may wait for a neighbor look-up
 // until ctx is done. Both sides call Connect, in any order. Packets to a peer that has not
 // connected yet are lost; RC retransmits them.
+//
+// Errors: ErrInvalid, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState, ErrInvalidAttr,
+// ErrClosed.
 func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) error {
 	if q.closed.Load() {
 		return ErrClosed
@@ -81,6 +84,8 @@ func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {
 }
 
 // Activate brings a UD QP to StateRTS. Senders have to name qkey in their work requests.
+//
+// Errors: ErrInvalid, ErrQPState, ErrClosed.
 func (q *QP) Activate(qkey QKey) error {
 	if q.Type() != UD {
 		return fmt.Errorf("%w: a QP of type %v cannot be activated: call Connect", ErrInvalid, q.Type())
@@ -181,6 +186,8 @@ func smallestMTU(ms ...MTU) MTU {
 // ResolvePath returns the path from the local GID with index gidIndex to remote, for Modify with
 // AttrPath, and the largest path MTU that the interface and the route support. It may wait for a
 // neighbor look-up until ctx is done.
+//
+// Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (*Path, MTU, error) {
 	local, err := d.localGID(gidIndex, remote)
 	if err != nil {

@@ -62,6 +62,9 @@ type DialOptions struct {
 // smaller one, Dial tries again with that.
 //
 // If Dial fails before the peer has accepted, the QP is still in StateInit and can dial again.
+//
+// Other errors: ErrInvalid, ErrForeign, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,
+// ErrPrivateData, ErrConnParams, ErrTooManyConns, ErrClosed.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
 	if q.device() != d {
 		return nil, ErrForeign

@@ -28,12 +28,16 @@ type ListenOptions struct {
 // Listen starts to listen for connection requests to addr. An unspecified or invalid address means
 // all addresses of the device. Port 0 means any free port, which Listener.Addr returns. Requests to
 // ports without a listener are refused with RejectNoListener.
+//
+// Errors: ErrNoGID, ErrListening, ErrTooManyListeners, ErrConnParams, ErrClosed.
 func (d *Device) Listen(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return d.listen(addr, false, o)
 }
 
 // ListenUD is Listen for datagram QPs. The requests come from ResolveUD, or from programs on
 // rdma_cm. Answer them by Request.AnswerUD.
+//
+// Errors: those of Listen.
 func (d *Device) ListenUD(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return d.listen(addr, true, o)
 }

@@ -20,6 +20,9 @@ const QPNMulticast = bth.QPNMulticast
 //
 // To send to a group, create an AH for its address and use QPNMulticast as RemoteQPN. A sender need
 // not be attached.
+//
+// Errors: ErrNotMulticast, ErrGroupsFull, ErrInvalidAttr for a QP that is not UD, the operating
+// system's error if the interface cannot join the group, ErrClosed.
 func (q *QP) AttachMulticast(group netip.Addr) error {
 	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
@@ -53,6 +56,8 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 }
 
 // DetachMulticast undoes AttachMulticast. Closing the QP does so, too.
+//
+// Errors: ErrNotAttached, ErrClosed.
 func (q *QP) DetachMulticast(group netip.Addr) error {
 	d := q.device()
 	gid := bth.GIDFromAddr(group.Unmap().WithZone(""))
@@ -90,6 +95,8 @@ func (q *QP) leaveGroup(gid GID) error {
 // the received memory. To reply, send to the QP WC.SrcQP with this AH. The reply comes from the
 // address that the datagram was sent to, or, for a multicast group, from the first address with the
 // same IP version. CreateAHFromWC may wait for a neighbor look-up until ctx is done.
+//
+// Errors: ErrInvalid, and those of CreateAH.
 func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {
 	if wc.Status != Success || wc.Flags&WCGRH == 0 || len(grh) < GRHLen {
 		return nil, fmt.Errorf("%w: pass the completion of a received datagram and the first %d bytes of its memory", ErrInvalid, GRHLen)

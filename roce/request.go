@@ -67,6 +67,9 @@ type AcceptOptions struct {
 //
 // Accept waits for the peer, which may never respond. So call it in a goroutine of its own if there
 // may be other requests, and give ctx a deadline.
+//
+// Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrMTU, ErrUnreachable, ErrPrivateData,
+// ErrClosed.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
 	if err := r.claim(); err != nil {
 		return nil, err
@@ -185,12 +188,16 @@ func (q *QP) confirm(attr *cm.QPAttributes, path *Path, o *ConnectOptions) error
 
 // Reject refuses the request with RejectConsumer. private is for the peer: at most 148 bytes, or
 // 136 for datagrams.
+//
+// Errors: ErrAnswered, ErrRequestOver, ErrPrivateData, ErrClosed.
 func (r *Request) Reject(private []byte) error { return r.RejectWith(RejectConsumer, private) }
 
 // RejectWith refuses the request with another reason (IBA 12.6.7.2), such as RejectNoResources. In
 // programs on rdma_cm it is the status of the event. For datagrams only RejectConsumer,
 // RejectNoListener and RejectNoQP exist (IBA 12.11.2). For other reasons RejectWith returns
 // ErrReason, and the request can still be answered.
+//
+// Other errors: those of Reject.
 func (r *Request) RejectWith(reason RejectReason, private []byte) error {
 	if !rejectable[reason] {
 		return fmt.Errorf("%w: %v", ErrReason, reason)
@@ -226,6 +233,8 @@ func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 }
 
 // AnswerUD answers a request for a datagram QP with q, which must be active (QP.Activate).
+//
+// Errors: ErrAnswered, ErrRequestOver, ErrInvalid, ErrForeign, ErrPrivateData, ErrClosed.
 func (r *Request) AnswerUD(q *QP, private []byte) error {
 	switch {
 	case q.device() != r.dev:

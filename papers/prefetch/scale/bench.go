@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/papers/kit"
-	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Config configures a run. Use DefaultConfig and change what differs.
@@ -29,7 +29,7 @@ func DefaultConfig() Config {
 	counts := []int{1, 64, 1024, 16384, 65536}
 	return Config{
 		Options: kit.Options{Link: kit.Memory, Rounds: 15, Duration: 100 * time.Millisecond},
-		QPs:     counts, MRs: counts, Windows: []int{0, qp.DefaultPrefetch},
+		QPs:     counts, MRs: counts, Windows: []int{0, roce.DefaultPrefetch},
 		Orders: []Order{RoundRobin, Random}, Burst: 1,
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/papers/kit"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -102,7 +101,7 @@ func (o *load) post() error {
 	for o.free > 0 {
 		b := &o.batches[o.next]
 		if err := b.q.PostSend(b.wrs...); err != nil {
-			if errors.Is(err, qp.ErrSQFull) { // few QPs in random order: one was picked too often
+			if errors.Is(err, roce.ErrSQFull) { // few QPs in random order: one was picked too often
 				return nil
 			}
 			return err

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Order is the order in which a lane uses its QPs or MRs.
@@ -18,8 +18,8 @@ const (
 
 // Limits of Config.
 const (
-	MaxCount  = 1 << 16        // QPs, and MRs
-	MaxWindow = qp.MaxPrefetch // of prefetching
+	MaxCount  = 1 << 16          // QPs, and MRs
+	MaxWindow = roce.MaxPrefetch // of prefetching
 	MaxBurst  = sendDepth
 )
 
