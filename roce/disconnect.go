@@ -75,7 +75,7 @@ func (g *gsi) endAll(now qp.Time) {
 	}
 }
 
-// forgetAll ends all cmIDs that are left, so that nobody waits for them. Owner only.
+// forgetAll ends all cmIDs that are left, so that no goroutine waits for them. Owner only.
 func (g *gsi) forgetAll(now qp.Time) {
 	for comm := range g.ids {
 		g.forget(now, comm)

@@ -94,9 +94,9 @@ func pairOf(t *testing.T, a, b *end) (x, y *end) {
 	return ends[0], ends[1]
 }
 
-// talk starts two goroutines that send to each other in turn, one SEND at a time, and wait for each
-// completion.
-func (s *storm) talk(a, b *end) {
+// pingPong starts two goroutines that send to each other in turn, one SEND at a time, and wait for
+// each completion.
+func (s *storm) pingPong(a, b *end) {
 	recv := RecvWR{}
 	must(s.t, a.qp.PostRecv(recv))
 	must(s.t, b.qp.PostRecv(recv))
@@ -179,15 +179,15 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		},
 	}
 	for name, make := range links {
-		for _, talks := range []int{1, 3} {
-			t.Run(fmt.Sprintf("%s/talks=%d", name, talks), func(t *testing.T) {
+		for _, pairs := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s/pairs=%d", name, pairs), func(t *testing.T) {
 				bothModes(t, func(t *testing.T, p Progress) {
 					a, b := make(t, WithProgress(p), WithExpert(Expert{Spin: NoSpin}))
 					s := newStorm(t)
-					for range talks {
-						s.talk(pairOf(t, a, b))
+					for range pairs {
+						s.pingPong(pairOf(t, a, b))
 					}
-					if talks > 1 {
+					if pairs > 1 {
 						s.commands(a)
 						s.commands(b)
 					}

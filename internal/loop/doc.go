@@ -31,7 +31,7 @@
 //   - receive.go, transmit.go: how frames come in and go out
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
-//   - progress.go: who runs the steps: the progress goroutine, or callers of Await
+//   - progress.go: what runs the steps: the progress goroutine, or callers of Await
 //   - coalesce.go: receive coalescing: when the receive ring is left alone
 //   - counters.go: what the loop counts
 //   - tuning.go: all batch sizes, times and thresholds
