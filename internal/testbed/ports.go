@@ -9,8 +9,8 @@ import (
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
-// Ports are the two connected ports of a testbed. The caller owns the ports; Close removes only what
-// connects them.
+// Ports are the two connected ports of a testbed. The caller owns the ports; Close removes only
+// what connects them.
 type Ports struct {
 	Port [2]driver.Port
 	Link *loopback.Link // nil on a veth pair

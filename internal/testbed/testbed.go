@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/xdp"
 )
 
-// Config describes a testbed. The zero Config is two devices with Auto progress on a perfect link in
-// memory.
+// Config describes a testbed. The zero Config is two devices with Auto progress on a perfect link
+// in memory.
 type Config struct {
 	// Veth selects AF_XDP on a veth pair in two namespaces instead of memory. It needs root.
 	Veth   bool
