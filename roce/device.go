@@ -61,7 +61,7 @@ type Device struct {
 	finished chan struct{} // closed when Close has ended
 	closeErr error
 	watcher  sync.WaitGroup
-	cancel   context.CancelFunc // ends the watcher's look-ups
+	cancel   context.CancelFunc // ends the watcher's lookups
 
 	// Owner of the loop only.
 	gsi        *gsi

@@ -87,9 +87,9 @@ type Expert struct {
 	// CPU pins the thread of Auto progress to a CPU.
 	CPU *int
 
-	// Prefetch is how many QPs ahead of their turn to send the engine brings their state into the
-	// CPU caches, at most MaxPrefetch; 0 is off. The default is DefaultPrefetch. It matters for
-	// thousands of QPs and memory regions.
+	// Prefetch is how many QPs in advance the engine prefetches the state of the QPs that it serves
+	// next, at most MaxPrefetch; 0 is off. The default is DefaultPrefetch. It matters for thousands
+	// of QPs and memory regions.
 	Prefetch *int
 
 	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and

@@ -21,14 +21,14 @@ type CM struct {
 	listenersBy  map[ListenerID]*listener
 	lastListener ListenerID
 
-	halfOpen pool // slots for connections that peers requested, shared by address
-	pending  int
-	ages     [numAges]list
-	transmit list
-	eventful list
-	timers   timers
-	answers  answers
-	turn     bool // alternates between answers and connections
+	halfOpen    pool // slots for connections that peers requested, shared by address
+	pending     int
+	ages        [numAges]list
+	transmit    list
+	eventful    list
+	timers      timers
+	answers     answers
+	answersNext bool // alternates between answers and connections
 
 	c Counters
 
@@ -232,7 +232,7 @@ func (m *CM) PollTransmit(_ Time, b []byte) (Addr, bool) {
 		return Addr{}, false
 	}
 	out := (*MAD)(b)
-	if m.turn = !m.turn; (m.turn && m.answers.n > 0) || m.transmit.head == nil {
+	if m.answersNext = !m.answersNext; (m.answersNext && m.answers.n > 0) || m.transmit.head == nil {
 		to := m.answers.pop(out)
 		m.c.Sent[out.Attribute().Index()]++
 		return to, true

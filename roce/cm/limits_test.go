@@ -110,13 +110,13 @@ func TestFloodFromManyAddresses(t *testing.T) {
 // TestHalfOpenFlood: many addresses get connections accepted and do not proceed. The oldest ones
 // are evicted.
 func TestHalfOpenFlood(t *testing.T) {
-	const places = 64
-	b := listening(t, 0, func(c *Config) { c.MaxHalfOpen = places })
+	const slots = 64
+	b := listening(t, 0, func(c *Config) { c.MaxHalfOpen = slots })
 	now := Time(0)
-	for i := range uint32(10 * places) {
+	for i := range uint32(10 * slots) {
 		now += answerGrace / 32
 		host(i+1).knocks(b, now, 1)
-		if s := b.m.Sizes(); s.HalfOpen > places || s.Conns > places+maxLinger {
+		if s := b.m.Sizes(); s.HalfOpen > slots || s.Conns > slots+maxLinger {
 			t.Fatalf("%+v", s)
 		}
 		for ev, ok := b.m.PollEvent(); ok; ev, ok = b.m.PollEvent() {
@@ -125,15 +125,15 @@ func TestHalfOpenFlood(t *testing.T) {
 			}
 		}
 	}
-	if b.m.c.EvictedHalfOpen != 9*places || b.m.c.DropHalfOpen != 0 {
+	if b.m.c.EvictedHalfOpen != 9*slots || b.m.c.DropHalfOpen != 0 {
 		t.Errorf("%d evicted, %d dropped", b.m.c.EvictedHalfOpen, b.m.c.DropHalfOpen)
 	}
 	// Within the grace period new requests are dropped, so that accepted ones have time for a round
 	// trip.
-	for i := range uint32(10 * places) {
+	for i := range uint32(10 * slots) {
 		host(i+100000).knocks(b, now, 1)
 	}
-	if b.m.c.DropHalfOpen == 0 || b.m.Sizes().HalfOpen > places {
+	if b.m.c.DropHalfOpen == 0 || b.m.Sizes().HalfOpen > slots {
 		t.Errorf("%d dropped, %+v", b.m.c.DropHalfOpen, b.m.Sizes())
 	}
 	b.drain()
@@ -420,9 +420,9 @@ func TestDroppingDoesNotAllocate(t *testing.T) {
 	fromA := Addr{GIDPair: bth.GIDPair{Local: gidB, Remote: gidA}, QPN: 1, PKey: bth.DefaultPKey}
 
 	req, rep, dreq, lost := s.request(), est.message(AttrREP, 0), tw.message(AttrDREQ, 0), est.message(AttrDREQ, 0)
-	nobody := req
-	nobody[MADHeaderLen+8] = 1 // another service
-	lost[MADHeaderLen+4] ^= 1  // another communication ID
+	unknown := req
+	unknown[MADHeaderLen+8] = 1 // another service
+	lost[MADHeaderLen+4] ^= 1   // another communication ID
 	var out MAD
 	for name, f := range map[string]func(){
 		"garbage":                 func() { _ = full.m.HandleMAD(0, s.addr(), out[:17]) },
@@ -440,7 +440,7 @@ func TestDroppingDoesNotAllocate(t *testing.T) {
 			est.m.PollTransmit(0, out[:])
 		},
 		"REQs without listener": func() {
-			_ = full.m.HandleMAD(0, s.addr(), nobody[:])
+			_ = full.m.HandleMAD(0, s.addr(), unknown[:])
 			full.m.PollTransmit(0, out[:])
 		},
 	} {

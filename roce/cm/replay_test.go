@@ -21,7 +21,7 @@ type replay struct {
 
 func (r *replay) rand() uint64 {
 	if len(r.random) == 0 {
-		r.t.Fatal("a random number that the dialogue has no place for")
+		r.t.Fatal("unexpected call of Rand")
 	}
 	v := r.random[0]
 	r.random = r.random[1:]
@@ -39,14 +39,14 @@ func TestCapturedExchanges(t *testing.T) {
 	}
 }
 
-func replayRole(t *testing.T, talk []captured, self bth.GID, nobody bool) {
+func replayRole(t *testing.T, talk []captured, self bth.GID, noListener bool) {
 	r := &replay{talk: talk, ids: map[CommID]CommID{}}
 	guid := GUID(0x505400fffe770001)
 	if self != talk[0].from.Remote {
 		guid++
 	}
 	r.side = newSide(t, self, guid, 0, func(c *Config) { c.Rand = r.rand })
-	if !nobody {
+	if !noListener {
 		for i := range talk {
 			if talk[i].mad.Attribute() == AttrREQ {
 				var q REQ

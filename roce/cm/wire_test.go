@@ -255,7 +255,7 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 	for i := range plan.connections {
 		w.after(Time(i)*1e6, w.sides[w.r.IntN(2)].dial)
 	}
-	const patience = 3600 * second
+	const deadline = 3600 * second
 	for steps := 0; ; steps++ {
 		next := Never
 		if len(w.todo) > 0 {
@@ -269,7 +269,7 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 		if next == Never {
 			break
 		}
-		if w.now = max(w.now, next); w.now > patience {
+		if w.now = max(w.now, next); w.now > deadline {
 			t.Fatalf("still busy after an hour: %+v, %+v", w.sides[0].m.Sizes(), w.sides[1].m.Sizes())
 		}
 		for len(w.todo) > 0 && w.todo[0].at <= w.now {
