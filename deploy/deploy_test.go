@@ -144,8 +144,14 @@ func TestManifests(t *testing.T) {
 		}
 	}
 	for _, o := range list {
-		if o.Kind == "NetworkPolicy" && !slices.ContainsFunc(list, func(d object) bool { return chosen(o.Spec.PodSelector.MatchLabels, d.Spec.Template.Metadata.Labels) }) {
-			t.Errorf("%s: no pod has the labels %v", o.Metadata.Name, o.Spec.PodSelector.MatchLabels)
+		if o.Kind == "NetworkPolicy" &&
+			!slices.ContainsFunc(list,
+				func(d object) bool {
+					return chosen(o.Spec.PodSelector.MatchLabels,
+						d.Spec.Template.Metadata.Labels)
+				}) {
+			t.Errorf("%s: no pod has the labels %v", o.Metadata.Name,
+				o.Spec.PodSelector.MatchLabels)
 		}
 		if o.Kind != "Deployment" {
 			continue
@@ -158,7 +164,8 @@ func TestManifests(t *testing.T) {
 		for _, v := range pod.Volumes {
 			volumes[v.Name] = true
 			if !claims[o.Metadata.Namespace+"/"+v.PersistentVolumeClaim.ClaimName] {
-				t.Errorf("%s: there is no claim %q", o.Metadata.Name, v.PersistentVolumeClaim.ClaimName)
+				t.Errorf("%s: there is no claim %q", o.Metadata.Name,
+					v.PersistentVolumeClaim.ClaimName)
 			}
 		}
 		for _, c := range pod.Containers {
@@ -166,7 +173,8 @@ func TestManifests(t *testing.T) {
 				if !volumes[m.Name] {
 					t.Errorf("%s: there is no volume %q", o.Metadata.Name, m.Name)
 				}
-				if device := o.Metadata.Labels["device"]; device != "" && m.SubPath != "device-"+device {
+				if device := o.Metadata.Labels["device"]; device != "" && m.SubPath != "device-"+
+					device {
 					t.Errorf("%s of device %s mounts %q", o.Metadata.Name, device, m.SubPath)
 				}
 			}
@@ -190,15 +198,23 @@ func TestSchemaRefuses(t *testing.T) {
 		wrong        [][2]string
 	}{
 		{"kubernetes/receiver.yaml", kubernetes, [][2]string{
-			{"replicas: 1", "replicas: one"}, {"hostNetwork:", "hostnetwork:"}, {"kind: Deployment", "kind: Deploymnet"}, {"mountPath: /data", "mountPath: data"},
-			{"storage: 10Gi", "storage: 10GB"}, {"type: Recreate", "type: Replace"}, {"          image: gorxe:latest\n", ""}, {"add: [NET_ADMIN", "add: [net_admin"},
+			{"replicas: 1", "replicas: one"}, {"hostNetwork:", "hostnetwork:"},
+			{"kind: Deployment", "kind: Deploymnet"}, {"mountPath: /data", "mountPath: data"},
+			{"storage: 10Gi", "storage: 10GB"}, {"type: Recreate", "type: Replace"},
+			{"          image: gorxe:latest\n", ""}, {"add: [NET_ADMIN", "add: [net_admin"},
 			{"name: receiver\n  namespace", "name: Receiver\n  namespace"},
 		}},
-		{"kubernetes/consumers.yaml", kubernetes, [][2]string{{"[Ingress, Egress]", "[Ingres, Egress]"}, {"podSelector:", "selector:"}}},
+		{"kubernetes/consumers.yaml", kubernetes,
+			[][2]string{{"[Ingress, Egress]", "[Ingres, Egress]"}, {"podSelector:", "selector:"}}},
 		{"compose.yaml", compose, [][2]string{
-			{"services:", "service:"}, {"    image: gorxe:latest\n", ""}, {"command: [\"statusbyte\"", "comand: [\"statusbyte\""}, {"network_mode: host", "network_mode: hots"},
-			{"cap_add: [NET_ADMIN", "cap_add: [net-admin"}, {"- streams:/data", "- streams"}, {"type: volume", "type: volumes"}, {"target: /stream", "target: stream"},
-			{"subpath: device-000", "subPath: device-000"}, {"subpath: device-000", "subpath: /device-000"}, {"restart: unless-stopped", "restart: sometimes"},
+			{"services:", "service:"}, {"    image: gorxe:latest\n", ""},
+			{"command: [\"statusbyte\"", "comand: [\"statusbyte\""},
+			{"network_mode: host", "network_mode: hots"},
+			{"cap_add: [NET_ADMIN", "cap_add: [net-admin"}, {"- streams:/data", "- streams"},
+			{"type: volume", "type: volumes"}, {"target: /stream", "target: stream"},
+			{"subpath: device-000", "subPath: device-000"},
+			{"subpath: device-000", "subpath: /device-000"},
+			{"restart: unless-stopped", "restart: sometimes"},
 			{"depends_on: [receiver]", "depends_on: receiver"},
 		}},
 	} {
@@ -249,11 +265,13 @@ func TestCompose(t *testing.T) {
 	}
 	consumer := regexp.MustCompile(`^consumer-(\d{3})$`)
 	for name, s := range c.Services {
-		if s.Image == "" || len(s.Command) == 0 || s.Command[0] != "statusbyte" || len(s.Volumes) != 1 {
+		if s.Image == "" || len(s.Command) == 0 || s.Command[0] != "statusbyte" ||
+			len(s.Volumes) != 1 {
 			t.Errorf("%s: %+v", name, s)
 		}
 		volume := fmt.Sprint(s.Volumes[0])
-		if m := consumer.FindStringSubmatch(name); m != nil && !strings.Contains(volume, "device-"+m[1]) {
+		if m := consumer.FindStringSubmatch(name); m != nil &&
+			!strings.Contains(volume, "device-"+m[1]) {
 			t.Errorf("%s has %s", name, volume)
 		}
 		if !strings.Contains(volume, "streams") {

@@ -58,7 +58,8 @@ func newCMEnd(t *testing.T, r *rig, v variant, kind roce.QPType) *cmEnd {
 
 func (c *cmEnd) dial(addr netip.Addr, port uint16) {
 	c.t.Helper()
-	conn, err := c.dev.Dial(within(c.t), netip.AddrPortFrom(addr, port), c.qp, roce.DialOptions{ConnectOptions: roce.ConnectOptions{MTU: c.s.mtu}})
+	conn, err := c.dev.Dial(within(c.t), netip.AddrPortFrom(addr, port), c.qp,
+		roce.DialOptions{ConnectOptions: roce.ConnectOptions{MTU: c.s.mtu}})
 	c.must(err)
 	c.conn = conn
 }
@@ -96,8 +97,10 @@ type cmTool struct {
 
 var cmTools = []cmTool{
 	{"ucmatose", portCmatose, cmatose + " -b %s", cmatose + " -s %s", cmatoseClient, cmatoseServer},
-	{"rdma_client, rdma_server", portCmatose, "rdma_server -s %s", "rdma_client -s %s", rdmaClient, rdmaServer},
-	{"rstream -T v", portCmatose, rstream + " -b %s", rstream + " -s %s", rstreamClient, rstreamServer},
+	{"rdma_client, rdma_server", portCmatose, "rdma_server -s %s", "rdma_client -s %s", rdmaClient,
+		rdmaServer},
+	{"rstream -T v", portCmatose, rstream + " -b %s", rstream + " -s %s", rstreamClient,
+		rstreamServer},
 	{"udaddy", portUdaddy, udaddy + " -b %s", udaddy + " -s %s", udaddyClient, udaddyServer},
 }
 
@@ -119,9 +122,11 @@ func TestConnections(t *testing.T) {
 // cmVariants: the active side chooses the path MTU, and the kernel takes the largest that its
 // device carries.
 func cmVariants() []variant {
-	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}, {lab.MaxMTU, 4096, true, false}, {lab.MaxMTU, 4096, true, true}}
+	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true},
+		{lab.MaxMTU, 4096, true, false}, {lab.MaxMTU, 4096, true, true}}
 	if !*coreFlag {
-		out = append(out, variant{1500, 1024, false, false}, variant{1500, 1024, false, true}, variant{1500, 1024, true, false}, variant{1500, 1024, true, true})
+		out = append(out, variant{1500, 1024, false, false}, variant{1500, 1024, false, true},
+			variant{1500, 1024, true, false}, variant{1500, 1024, true, true})
 	}
 	return out
 }
@@ -222,7 +227,8 @@ func (c *cmEnd) sent(n int) {
 	}
 	got := statuses(c, sendQueue, n)
 	tail := slices.IndexFunc(got, func(s string) bool { return s != success })
-	if len(got) != n || (tail >= 0 && slices.ContainsFunc(got[tail:], func(s string) bool { return s != flushed })) {
+	if len(got) != n || (tail >= 0 &&
+		slices.ContainsFunc(got[tail:], func(s string) bool { return s != flushed })) {
 		c.t.Errorf("%d of %d SENDs: %q", len(got), n, got)
 	}
 }
@@ -276,14 +282,16 @@ func udaddyClient(t *testing.T, r *rig, v variant) {
 	e := newCMEnd(t, r, v, roce.UD)
 	e.must(e.qp.Activate(roce.QKeyUDP))
 	e.recv(0, cmMsgs, 0, 1000+roce.GRHLen, 2048)
-	peer, err := r.dev.ResolveUD(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portUdaddy), nil)
+	peer, err := r.dev.ResolveUD(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portUdaddy),
+		nil)
 	e.must(err)
 	defer peer.AH.Close()
 	e.sendTo(peer.AH, peer.QPN, peer.QKey)
 	expect(t, "gorxe", e, sendQueue, 0, cmMsgs)
 	for _, w := range expect(t, "gorxe", e, recvQueue, 0, cmMsgs) {
 		if w.src != uint32(peer.QPN) || w.size != 1000+roce.GRHLen {
-			t.Errorf("a reply of %d bytes from QP %#x, want %d from %#x", w.size, w.src, 1000+roce.GRHLen, peer.QPN)
+			t.Errorf("a reply of %d bytes from QP %#x, want %d from %#x", w.size, w.src,
+				1000+roce.GRHLen, peer.QPN)
 		}
 	}
 }
@@ -293,7 +301,8 @@ func (c *cmEnd) sendTo(ah *roce.AH, qpn roce.QPN, qkey roce.QKey) {
 	c.t.Helper()
 	for i := range cmMsgs {
 		c.must(c.qp.PostSend(roce.SendWR{
-			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled, SGEs: []roce.SGE{c.mr.SGE(0, 1000)}, Imm: uint32(c.qp.QPN()),
+			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled,
+			SGEs: []roce.SGE{c.mr.SGE(0, 1000)}, Imm: uint32(c.qp.QPN()),
 			AH: ah, RemoteQPN: qpn, RemoteQKey: qkey,
 		}))
 	}
@@ -310,7 +319,8 @@ func udaddyServer(t *testing.T, r *rig, v variant) {
 	e.must(err)
 	e.must(req.AnswerUD(e.qp, nil))
 	wcs := expect(t, "gorxe", e, recvQueue, 0, cmMsgs)
-	ah, err := r.dev.CreateAH(within(t), roce.AHAttr{Remote: bth.GIDFromAddr(r.Guests[0].Addr(v.v6)), GIDIndex: &e.gid.Index})
+	ah, err := r.dev.CreateAH(within(t),
+		roce.AHAttr{Remote: bth.GIDFromAddr(r.Guests[0].Addr(v.v6)), GIDIndex: &e.gid.Index})
 	e.must(err)
 	defer ah.Close()
 	e.sendTo(ah, roce.QPN(wcs[0].imm), roce.QKeyUDP)
@@ -321,7 +331,8 @@ func udaddyServer(t *testing.T, r *rig, v variant) {
 func refusedPort(t *testing.T, r *rig, v variant) {
 	if !v.gorxePassive {
 		e := newCMEnd(t, r, v, roce.RC)
-		_, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), 9), e.qp, roce.DialOptions{})
+		_, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), 9), e.qp,
+			roce.DialOptions{})
 		var rej *roce.RejectError
 		if !errors.As(err, &rej) || rej.Reason != 8 {
 			t.Errorf("gorxe: %v, want a refusal with reason 8", err)
@@ -347,7 +358,8 @@ func refusedByUser(t *testing.T, r *rig, v variant) {
 		first, second := newCMEnd(t, r, v, roce.RC), newCMEnd(t, r, v, roce.RC)
 		first.dial(r.Guests[0].Addr(v.v6), portCmatose)
 		first.ended()
-		_, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portCmatose), second.qp, roce.DialOptions{})
+		_, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portCmatose),
+			second.qp, roce.DialOptions{})
 		if !errors.Is(err, roce.ErrRefused) {
 			t.Errorf("the second connection: %v, want a refusal", err)
 		}
@@ -361,7 +373,8 @@ func refusedByUser(t *testing.T, r *rig, v variant) {
 	req, err := l.Accept(within(t))
 	check(t, err)
 	check(t, req.Reject([]byte("not today")))
-	if out, err := k.wait(patience); err == nil || !strings.Contains(out, "RDMA_CM_EVENT_REJECTED, error: 28") {
+	if out, err := k.wait(patience); err == nil ||
+		!strings.Contains(out, "RDMA_CM_EVENT_REJECTED, error: 28") {
 		t.Errorf("ucmatose: %v\n%s", err, out)
 	}
 }

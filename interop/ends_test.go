@@ -121,7 +121,8 @@ const (
 )
 
 func (k windowKind) String() string {
-	return [...]string{"memory window type 1", "memory window type 2B", "fast-registered region", "region"}[k]
+	return [...]string{"memory window type 1", "memory window type 2B", "fast-registered region",
+		"region"}[k]
 }
 
 // ends creates both sides, connected, the active one first.

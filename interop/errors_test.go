@@ -54,14 +54,18 @@ func TestErrors(t *testing.T) {
 		set  setting
 		talk func(t *testing.T, v variant, active, passive end)
 	}{
-		{"WRITE with a wrong rkey", setting{}, refusedBy(work{op: roce.OpWrite, size: 64}, wrongKey)},
+		{"WRITE with a wrong rkey", setting{},
+			refusedBy(work{op: roce.OpWrite, size: 64}, wrongKey)},
 		{"READ with a wrong rkey", setting{}, refusedBy(work{op: roce.OpRead, size: 64}, wrongKey)},
-		{"FETCH_ADD with a wrong rkey", setting{}, refusedBy(work{op: roce.OpFetchAdd, size: 8, swap: 1}, wrongKey)},
+		{"FETCH_ADD with a wrong rkey", setting{},
+			refusedBy(work{op: roce.OpFetchAdd, size: 8, swap: 1}, wrongKey)},
 		{"WRITE out of bounds", setting{}, refusedBy(work{op: roce.OpWrite, size: 64}, beyond)},
-		{"WRITE of many packets out of bounds", setting{}, refusedBy(work{op: roce.OpWrite, size: slot}, beyond)},
+		{"WRITE of many packets out of bounds", setting{},
+			refusedBy(work{op: roce.OpWrite, size: slot}, beyond)},
 		{"READ out of bounds", setting{}, refusedBy(work{op: roce.OpRead, size: slot}, beyond)},
 		{"SEND before a receive is posted", setting{}, talkLateReceive},
-		{"SEND without a receive, until RNR retries run out", setting{rnrRetries: 2}, talkNoReceive},
+		{"SEND without a receive, until RNR retries run out", setting{rnrRetries: 2},
+			talkNoReceive},
 		{"SEND longer than the receive", setting{}, talkTooLong},
 	} {
 		play(t, s.name, few(), func(t *testing.T, r *rig, v variant) {
@@ -157,8 +161,10 @@ func wantBroken(t *testing.T, a end, n int) {
 	t.Helper()
 	got := statuses(a, sendQueue, n)
 	i := slices.IndexFunc(got, func(s string) bool { return s != success })
-	if i < 0 || len(got) != n || got[i] != retryOver || slices.ContainsFunc(got[i+1:], func(s string) bool { return s != flushed }) {
-		t.Errorf("%d of %d completions; the first failure is %d of them: %q", len(got), n, i, got[max(i, 0):min(max(i, 0)+3, len(got))])
+	if i < 0 || len(got) != n || got[i] != retryOver ||
+		slices.ContainsFunc(got[i+1:], func(s string) bool { return s != flushed }) {
+		t.Errorf("%d of %d completions; the first failure is %d of them: %q", len(got), n, i,
+			got[max(i, 0):min(max(i, 0)+3, len(got))])
 	}
 	wantState(t, "active", a, "ERR")
 }
@@ -166,26 +172,28 @@ func wantBroken(t *testing.T, a end, n int) {
 // TestAccidents kills the peer or unplugs the cable during a transfer.
 func TestAccidents(t *testing.T) {
 	mortal := setting{retries: 3, timeout: 14}
-	play(t, "peer killed in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
-		a, p := r.ends(t, v, mortal)
-		left := transfer(t, r, a, p, p.kill)
-		wantBroken(t, a, left)
-	})
-	play(t, "peer rebooted in the middle of a transfer", few(), func(t *testing.T, r *rig, v variant) {
-		a, p := r.ends(t, v, mortal)
-		left := transfer(t, r, a, p, func() { r.rebootPassive(t, v) })
-		wantBroken(t, a, left)
-		if !v.gorxePassive {
-			if err := r.Guests[0].Reboot(context.Background()); err != nil {
-				t.Fatal(err)
+	play(t, "peer killed in the middle of a transfer", few(),
+		func(t *testing.T, r *rig, v variant) {
+			a, p := r.ends(t, v, mortal)
+			left := transfer(t, r, a, p, p.kill)
+			wantBroken(t, a, left)
+		})
+	play(t, "peer rebooted in the middle of a transfer", few(),
+		func(t *testing.T, r *rig, v variant) {
+			a, p := r.ends(t, v, mortal)
+			left := transfer(t, r, a, p, func() { r.rebootPassive(t, v) })
+			wantBroken(t, a, left)
+			if !v.gorxePassive {
+				if err := r.Guests[0].Reboot(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				// A guest that has just booted may take longer to resolve a neighbor than
+				// modify_qp's second.
+				r.guest(t, fmt.Sprintf("for i in 1 2 3 4 5 6; do ping -q -c 1 -W 2 %v && exit 0; done; exit 1", r.HostAddr(v.v6)))
 			}
-			// A guest that has just booted may take longer to resolve a neighbor than modify_qp's
-			// second.
-			r.guest(t, fmt.Sprintf("for i in 1 2 3 4 5 6; do ping -q -c 1 -W 2 %v && exit 0; done; exit 1", r.HostAddr(v.v6)))
-		}
-		a, p = r.ends(t, v, mortal)
-		talkWrite(roce.OpWrite)(t, v, a, p)
-	})
+			a, p = r.ends(t, v, mortal)
+			talkWrite(roce.OpWrite)(t, v, a, p)
+		})
 	patient := setting{retries: 7, timeout: 18} // 1.07 s each
 	for _, whose := range []string{"gorxe's", "the kernel's"} {
 		play(t, whose+" cable pulled for 3 s", few(), func(t *testing.T, r *rig, v variant) {

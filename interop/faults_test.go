@@ -33,13 +33,14 @@ func TestFaults(t *testing.T) {
 			if towardsGuest {
 				where = "to the kernel"
 			}
-			play(t, fmt.Sprintf("RC, %s %s", w.name, where), few(), func(t *testing.T, r *rig, v variant) {
-				active, passive := r.ends(t, v, setting{})
-				r.fault(t, towardsGuest, w.rule)
-				for range 3 {
-					talkMixed(t, v, active, passive)
-				}
-			})
+			play(t, fmt.Sprintf("RC, %s %s", w.name, where), few(),
+				func(t *testing.T, r *rig, v variant) {
+					active, passive := r.ends(t, v, setting{})
+					r.fault(t, towardsGuest, w.rule)
+					for range 3 {
+						talkMixed(t, v, active, passive)
+					}
+				})
 		}
 	}
 	play(t, "RC, loss 3 % both ways", few(), func(t *testing.T, r *rig, v variant) {
@@ -54,11 +55,12 @@ func TestFaults(t *testing.T) {
 		if towardsGuest {
 			where = "to the kernel"
 		}
-		play(t, "UC, loss, duplicates and reordering "+where, few(), func(t *testing.T, r *rig, v variant) {
-			active, passive := r.ends(t, v, setting{kind: roce.UC})
-			r.fault(t, towardsGuest, "delay 1ms loss 5% duplicate 5% reorder 95%")
-			talkUnreliable(t, v, active, passive)
-		})
+		play(t, "UC, loss, duplicates and reordering "+where, few(),
+			func(t *testing.T, r *rig, v variant) {
+				active, passive := r.ends(t, v, setting{kind: roce.UC})
+				r.fault(t, towardsGuest, "delay 1ms loss 5% duplicate 5% reorder 95%")
+				talkUnreliable(t, v, active, passive)
+			})
 	}
 }
 
@@ -66,7 +68,8 @@ func TestFaults(t *testing.T) {
 func talkReadStream(t *testing.T, v variant, a, p end) {
 	to := p.address()
 	p.fill(300, 16, 0, slot, slot)
-	a.post(work{op: roce.OpRead, n: 16, off: 8 * slot, size: slot, step: slot, raddr: to.mem, rkey: to.rkey, rstep: slot})
+	a.post(work{op: roce.OpRead, n: 16, off: 8 * slot, size: slot, step: slot, raddr: to.mem,
+		rkey: to.rkey, rstep: slot})
 	expect(t, "active", a, sendQueue, 0, 16)
 	a.check(300, 16, 8*slot, slot, slot)
 }

@@ -30,7 +30,8 @@ type gorxeEnd struct {
 
 func newGorxeEnd(t *testing.T, r *rig, s setting) *gorxeEnd {
 	t.Helper()
-	g := &gorxeEnd{t: t, dev: r.dev, s: s, cqs: map[queue]*roce.CQ{}, ahs: map[netip.Addr]*roce.AH{}}
+	g := &gorxeEnd{t: t, dev: r.dev, s: s, cqs: map[queue]*roce.CQ{},
+		ahs: map[netip.Addr]*roce.AH{}}
 	want := r.HostAddr(s.v6)
 	for _, e := range r.dev.GIDs() {
 		if e.Addr == want {
@@ -41,14 +42,16 @@ func newGorxeEnd(t *testing.T, r *rig, s setting) *gorxeEnd {
 	var err error
 	g.pd, err = r.dev.AllocPD()
 	g.must(err)
-	g.mr, err = g.pd.AllocMR(region, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic|roce.MWBind|roce.FlushGlobal)
+	g.mr, err = g.pd.AllocMR(region,
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic|roce.MWBind|roce.FlushGlobal)
 	g.must(err)
 	for _, q := range []queue{sendQueue, recvQueue} {
 		g.cqs[q], err = r.dev.CreateCQ(2 * depth)
 		g.must(err)
 	}
 	c := roce.QPConfig{
-		Type: s.kind, SendCQ: g.cqs[sendQueue], RecvCQ: g.cqs[recvQueue], SendDepth: depth, RecvDepth: depth, GIDIndex: &g.gid.Index,
+		Type: s.kind, SendCQ: g.cqs[sendQueue], RecvCQ: g.cqs[recvQueue], SendDepth: depth,
+		RecvDepth: depth, GIDIndex: &g.gid.Index,
 	}
 	if s.srq {
 		g.srq, err = r.dev.CreateSRQ(g.pd, roce.SRQConfig{Depth: depth})
@@ -81,9 +84,11 @@ func (g *gorxeEnd) connect(to address) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	g.must(g.qp.Connect(ctx, roce.Endpoint{
-		QPN: roce.QPN(to.qpn), PSN: roce.PSN(to.psn), GID: bth.GIDFromAddr(to.gid), MTU: g.s.mtu, PKey: roce.DefaultPKey,
+		QPN: roce.QPN(to.qpn), PSN: roce.PSN(to.psn), GID: bth.GIDFromAddr(to.gid), MTU: g.s.mtu,
+		PKey: roce.DefaultPKey,
 	}, roce.ConnectOptions{
-		Timeout: g.s.timeout, Retries: g.s.retries, RNRRetries: g.s.rnrRetries, MinRNRTimer: g.s.rnrTimer,
+		Timeout: g.s.timeout, Retries: g.s.retries, RNRRetries: g.s.rnrRetries,
+		MinRNRTimer: g.s.rnrTimer,
 	}))
 }
 
@@ -91,8 +96,10 @@ func (g *gorxeEnd) post(w work) {
 	g.t.Helper()
 	for k := range max(w.n, 1) {
 		wr := roce.SendWR{
-			ID: w.id + uint64(k), Op: w.op, Flags: roce.Signaled, RemoteAddr: w.raddr + uint64(k*w.rstep), RKey: roce.RKey(w.rkey),
-			Imm: w.imm + uint32(k), InvKey: roce.RKey(w.inv), Compare: w.cmp + uint64(k), SwapAdd: w.swap,
+			ID: w.id + uint64(k), Op: w.op, Flags: roce.Signaled,
+			RemoteAddr: w.raddr + uint64(k*w.rstep), RKey: roce.RKey(w.rkey),
+			Imm: w.imm + uint32(k), InvKey: roce.RKey(w.inv), Compare: w.cmp + uint64(k),
+			SwapAdd: w.swap,
 		}
 		if w.op == roce.OpCmpSwap {
 			wr.SwapAdd += uint64(k)
@@ -117,7 +124,8 @@ func (g *gorxeEnd) ah(to netip.Addr) *roce.AH {
 	if g.ahs[to] == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		ah, err := g.dev.CreateAH(ctx, roce.AHAttr{Remote: bth.GIDFromAddr(to), GIDIndex: &g.gid.Index})
+		ah, err := g.dev.CreateAH(ctx,
+			roce.AHAttr{Remote: bth.GIDFromAddr(to), GIDIndex: &g.gid.Index})
 		g.must(err)
 		g.ahs[to] = ah
 	}
@@ -147,7 +155,8 @@ func (g *gorxeEnd) poll(q queue, n int, patience time.Duration) []wc {
 			break
 		}
 		for _, w := range wcs[:got] {
-			o := wc{id: w.ID, status: w.Status.String(), size: w.ByteLen, imm: w.Imm, src: uint32(w.SrcQP)}
+			o := wc{id: w.ID, status: w.Status.String(), size: w.ByteLen, imm: w.Imm,
+				src: uint32(w.SrcQP)}
 			if w.Flags&roce.WCWithInv != 0 {
 				o.imm = uint32(w.InvKey)
 			}
@@ -196,13 +205,17 @@ func (g *gorxeEnd) window(kind windowKind, off, size int) (rkey uint32) {
 		g.closers = append(g.closers, f.Close)
 		reg, err := f.Prepare(mem, rights)
 		g.must(err)
-		g.must(g.qp.PostSend(roce.SendWR{ID: bindID, Op: roce.OpRegMR, RKey: reg.RKey(), Flags: roce.Signaled}))
+		g.must(g.qp.PostSend(roce.SendWR{ID: bindID, Op: roce.OpRegMR, RKey: reg.RKey(),
+			Flags: roce.Signaled}))
 		rkey = uint32(reg.RKey())
 	default:
-		w, err := g.pd.AllocMW(map[windowKind]roce.MWType{window1: roce.MWType1, window2: roce.MWType2}[kind])
+		w, err := g.pd.AllocMW(map[windowKind]roce.MWType{window1: roce.MWType1,
+			window2: roce.MWType2}[kind])
 		g.must(err)
 		g.closers = append(g.closers, w.Close)
-		key, err := g.qp.BindMW(w, roce.MWBindAttr{ID: bindID, Flags: roce.Signaled, SGE: g.mr.SGE(off, size), Access: windowRights})
+		key, err := g.qp.BindMW(w,
+			roce.MWBindAttr{ID: bindID, Flags: roce.Signaled, SGE: g.mr.SGE(off, size),
+				Access: windowRights})
 		g.must(err)
 		rkey = uint32(key)
 	}
@@ -218,7 +231,8 @@ const (
 
 func (g *gorxeEnd) invalidate(rkey uint32) {
 	g.t.Helper()
-	g.must(g.qp.PostSend(roce.SendWR{ID: linvID, Op: roce.OpLocalInv, InvKey: roce.RKey(rkey), Flags: roce.Signaled}))
+	g.must(g.qp.PostSend(roce.SendWR{ID: linvID, Op: roce.OpLocalInv, InvKey: roce.RKey(rkey),
+		Flags: roce.Signaled}))
 	expect(g.t, "gorxe", g, sendQueue, linvID, 1)
 }
 

@@ -51,8 +51,10 @@ func talkIndirect(t *testing.T, r *rig, v variant, frp float64, traditional bool
 	}
 	t.Cleanup(func() { _ = i.mr.Close() })
 	i.ep, err = indirect.New(r.dev, pd, indirect.Config{
-		Host: indirect.NewSpace(i.mr), Traditional: traditional, MaxTransfer: indirectSlot, Slots: indirectSlots, Entries: indirectEntries,
-		Segment: indirectSegment, Timeout: indirectTimeout, Patience: patience, RC: roce.ConnectOptions{MTU: v.mtu, Timeout: 16},
+		Host: indirect.NewSpace(i.mr), Traditional: traditional, MaxTransfer: indirectSlot,
+		Slots: indirectSlots, Entries: indirectEntries,
+		Segment: indirectSegment, Timeout: indirectTimeout, Patience: patience,
+		RC:     roce.ConnectOptions{MTU: v.mtu, Timeout: 16},
 		Faults: indirect.Faults{Seed: 1, FailedRegistration: frp},
 	})
 	if err != nil {
@@ -92,17 +94,22 @@ func (i *indirectRig) join(r *rig, v variant) {
 	if v.v6 {
 		sgid = 2
 	}
-	f := i.do(0, "open sgid=%d mtu=%d mem=%d slots=%d slot=%d entries=%d segment=%d t=%d", sgid, int(v.mtu), indirectMem, indirectSlots, indirectSlot,
+	f := i.do(0, "open sgid=%d mtu=%d mem=%d slots=%d slot=%d entries=%d segment=%d t=%d", sgid,
+		int(v.mtu), indirectMem, indirectSlots, indirectSlot,
 		indirectEntries, indirectSegment, indirectTimeout.Microseconds())
 	own, params := i.conn.Local()
 	gid := roce.GID(r.HostAddr(v.v6).As16())
-	i.do(0, "join qpn=%d psn=%d gid=%v udqpn=%d qkey=%d token=%d base=%d rkey=%d slots=%d slot=%d", own.QPN, own.PSN, gid, params.QPN, params.QKey,
+	i.do(0, "join qpn=%d psn=%d gid=%v udqpn=%d qkey=%d token=%d base=%d rkey=%d slots=%d slot=%d",
+		own.QPN, own.PSN, gid, params.QPN, params.QKey,
 		params.Token, params.Base, params.RKey, params.Slots, params.Slot)
 	err := i.conn.Join(context.Background(), roce.Endpoint{
-		QPN: roce.QPN(f.Num("qpn")), PSN: roce.PSN(f.Num("psn")), GID: roce.GID(addr.As16()), MTU: v.mtu, PKey: roce.DefaultPKey,
+		QPN: roce.QPN(f.Num("qpn")), PSN: roce.PSN(f.Num("psn")), GID: roce.GID(addr.As16()),
+		MTU: v.mtu, PKey: roce.DefaultPKey,
 	}, indirect.Params{
-		QPN: roce.QPN(f.Num("udqpn")), QKey: roce.QKey(f.Num("qkey")), Token: uint32(f.Num("token")), Base: f.Num("base"), RKey: roce.RKey(f.Num("rkey")),
-		Slots: indirectSlots, Slot: indirectSlot, Entries: indirectEntries, Segment: indirectSegment,
+		QPN: roce.QPN(f.Num("udqpn")), QKey: roce.QKey(f.Num("qkey")),
+		Token: uint32(f.Num("token")), Base: f.Num("base"), RKey: roce.RKey(f.Num("rkey")),
+		Slots: indirectSlots, Slot: indirectSlot, Entries: indirectEntries,
+		Segment: indirectSegment,
 	})
 	if err != nil {
 		i.t.Fatal(err)
@@ -146,7 +153,8 @@ func TestIndirect(t *testing.T) {
 		frp  int    // percent, at the responder
 		loss string // percent, both directions
 	}{
-		{name: "direct"}, {name: "refused", frp: 60}, {name: "lossy", loss: "10%"}, {name: "refused, lossy", frp: 50, loss: "20%"},
+		{name: "direct"}, {name: "refused", frp: 60}, {name: "lossy", loss: "10%"},
+		{name: "refused, lossy", frp: 50, loss: "20%"},
 	} {
 		play(t, "indirect WRITE, "+s.name, few(), func(t *testing.T, r *rig, v variant) {
 			i := talkIndirect(t, r, v, float64(s.frp)/100, false)
@@ -179,7 +187,8 @@ func (i *indirectRig) gorxeWrites(n, frp int) {
 	served := i.begin("serve n=%d ms=60000 frp=%d seed=7", n, frp)
 	for k := range n {
 		peer.Fill(i.mr.Bytes()[indirectAt(k):][:indirectSlot-k], uint32(k))
-		if err := i.conn.Write(i.t.Context(), i.mr, indirectAt(k), indirectSlot-k, uint64(indirectAt(k))); err != nil {
+		if err := i.conn.Write(i.t.Context(), i.mr, indirectAt(k), indirectSlot-k,
+			uint64(indirectAt(k))); err != nil {
 			i.t.Fatalf("transfer %d: %v", k, err)
 		}
 	}
@@ -188,7 +197,8 @@ func (i *indirectRig) gorxeWrites(n, frp int) {
 	for k := range n {
 		i.do(0, "check off=%d len=%d seed=%d", indirectAt(k), indirectSlot-k, k)
 	}
-	if f.Num("delivered") != uint64(n) || c.Direct+c.Indirect != uint64(n) || f.Num("parked")+f.Num("straight") != c.Indirect {
+	if f.Num("delivered") != uint64(n) || c.Direct+c.Indirect != uint64(n) ||
+		f.Num("parked")+f.Num("straight") != c.Indirect {
 		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
 	}
 	if frp > 0 && c.Indirect == 0 {
@@ -200,15 +210,18 @@ func (i *indirectRig) guestWrites(n, frp int) {
 	for k := range n {
 		i.do(0, "fill off=%d len=%d seed=%d", indirectAt(k), indirectSlot-32, k)
 	}
-	f := i.do(time.Minute, "put n=%d len=%d src=%d dba=%d step=%d ms=60000", n, indirectSlot-32, indirectAt(0), indirectAt(0), indirectAt(1)-indirectAt(0))
+	f := i.do(time.Minute, "put n=%d len=%d src=%d dba=%d step=%d ms=60000", n, indirectSlot-32,
+		indirectAt(0), indirectAt(0), indirectAt(1)-indirectAt(0))
 	c := i.conn.Counters()
 	i.t.Logf("guest: %v; gorxe: %+v", f, c)
 	for k := range n {
-		if err := peer.Check(i.mr.Bytes()[indirectAt(k):][:indirectSlot-32], uint32(k)); err != nil {
+		if err := peer.Check(i.mr.Bytes()[indirectAt(k):][:indirectSlot-32],
+			uint32(k)); err != nil {
 			i.t.Errorf("transfer %d: %v", k, err)
 		}
 	}
-	if c.Delivered != uint64(n) || f.Num("direct")+f.Num("indirect") != uint64(n) || c.Parked+c.Straight != f.Num("indirect") {
+	if c.Delivered != uint64(n) || f.Num("direct")+f.Num("indirect") != uint64(n) ||
+		c.Parked+c.Straight != f.Num("indirect") {
 		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
 	}
 	// Memory that was registered when the data arrived takes it directly; the rest is parked.
@@ -223,10 +236,12 @@ func (i *indirectRig) gorxeReads(n, frp int) {
 	}
 	served := i.begin("serve n=%d ms=60000 frp=%d seed=7", n, frp)
 	for k := range n {
-		if err := i.conn.Read(i.t.Context(), i.mr, indirectAt(k), indirectSlot, uint64(indirectAt(k))); err != nil {
+		if err := i.conn.Read(i.t.Context(), i.mr, indirectAt(k), indirectSlot,
+			uint64(indirectAt(k))); err != nil {
 			i.t.Fatalf("transfer %d: %v", k, err)
 		}
-		if err := peer.Check(i.mr.Bytes()[indirectAt(k):][:indirectSlot], uint32(100+k)); err != nil {
+		if err := peer.Check(i.mr.Bytes()[indirectAt(k):][:indirectSlot],
+			uint32(100+k)); err != nil {
 			i.t.Errorf("transfer %d: %v", k, err)
 		}
 	}
@@ -240,7 +255,8 @@ func (i *indirectRig) guestReads(n int) {
 	for k := range n {
 		peer.Fill(i.mr.Bytes()[indirectAt(k):][:indirectSlot], uint32(k))
 	}
-	i.do(time.Minute, "get n=%d len=%d dst=%d src=%d dba=%d step=%d ms=60000", n, indirectSlot, indirectAt(0), indirectAt(0), indirectAt(0), indirectAt(1)-indirectAt(0))
+	i.do(time.Minute, "get n=%d len=%d dst=%d src=%d dba=%d step=%d ms=60000", n, indirectSlot,
+		indirectAt(0), indirectAt(0), indirectAt(0), indirectAt(1)-indirectAt(0))
 	for k := range n {
 		i.do(0, "check off=%d len=%d seed=%d", indirectAt(k), indirectSlot, k)
 	}
@@ -252,30 +268,31 @@ func (i *indirectRig) guestReads(n int) {
 // TestIndirectPeerDies: parked data is dropped when its guest is gone, and the buffer is complete
 // again.
 func TestIndirectPeerDies(t *testing.T) {
-	play(t, "indirect WRITE, initiator dies", []variant{{lab.MaxMTU, 1024, false, true}}, func(t *testing.T, r *rig, v variant) {
-		i := talkIndirect(t, r, v, 1, false) // nothing is ever registered
-		i.do(0, "fill off=0 len=%d seed=1", indirectSlot)
-		put := i.begin("put n=1 len=%d src=0 dba=0 ms=1000", indirectSlot)
-		end := time.Now().Add(patience)
-		for i.conn.Counters().ParkedBytes != indirectSlot && time.Now().Before(end) {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if c := i.conn.Counters(); c.ParkedBytes != indirectSlot {
-			t.Fatalf("not parked: %+v", c)
-		}
-		if got := <-put; got.err == nil {
-			t.Error("the guest believes that its transfer is done")
-		}
-		_ = i.p.Kill()
-		// a dead peer sends nothing; Silence would do the same later
-		if err := i.conn.Close(); err != nil {
-			t.Error(err)
-		}
-		if c, _ := i.ep.Counters(); c.Orphaned != 1 || c.ParkedBytes != 0 || c.Delivered != 0 {
-			t.Errorf("%+v", c)
-		}
-		if _, err := i.ep.Prepare(); err != nil {
-			t.Errorf("a new connection: %v", err)
-		}
-	})
+	play(t, "indirect WRITE, initiator dies", []variant{{lab.MaxMTU, 1024, false, true}},
+		func(t *testing.T, r *rig, v variant) {
+			i := talkIndirect(t, r, v, 1, false) // nothing is ever registered
+			i.do(0, "fill off=0 len=%d seed=1", indirectSlot)
+			put := i.begin("put n=1 len=%d src=0 dba=0 ms=1000", indirectSlot)
+			end := time.Now().Add(patience)
+			for i.conn.Counters().ParkedBytes != indirectSlot && time.Now().Before(end) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if c := i.conn.Counters(); c.ParkedBytes != indirectSlot {
+				t.Fatalf("not parked: %+v", c)
+			}
+			if got := <-put; got.err == nil {
+				t.Error("the guest believes that its transfer is done")
+			}
+			_ = i.p.Kill()
+			// a dead peer sends nothing; Silence would do the same later
+			if err := i.conn.Close(); err != nil {
+				t.Error(err)
+			}
+			if c, _ := i.ep.Counters(); c.Orphaned != 1 || c.ParkedBytes != 0 || c.Delivered != 0 {
+				t.Errorf("%+v", c)
+			}
+			if _, err := i.ep.Prepare(); err != nil {
+				t.Errorf("a new connection: %v", err)
+			}
+		})
 }

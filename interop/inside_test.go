@@ -29,22 +29,26 @@ func TestInsideGuest(t *testing.T) {
 		{"auto", []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, true, false}}},
 		{"native", []variant{{lab.MaxMTU, 2048, false, false}}},
 	} {
-		stage(t, "gorxe inside the guest, mode "+c.mode+", after long packets", c.vs, func(t *testing.T, r *rig, v variant) {
-			r.putGorxe(t)
-			p := perftest{op: "write-bw", size: 65536, iters: 200}
-			long := variant{lab.MaxMTU, 4096, false, false}
-			traffic := p.tool(nil)
-			traffic.run(t, r, long) // to the guest's kernel
-			k := r.guestProgram(t, "gorxe perf write-bw -d eth0 --mode "+c.mode)
-			r.awaitTCP(t, 18515, false)
-			host := r.Guests[0].Addr(v.v6).String()
-			g := r.gorxe(t, "perf", p.op, "-d", "gx0", "-m", "4096", "-s", "65536", "-n", "200", "--json", host)
-			gorxe, kernel := both(t, g, k, time.Minute)
-			if want := `"path_mtu":` + strconv.Itoa(int(v.mtu)); !strings.Contains(strings.ReplaceAll(gorxe, " ", ""), want) {
-				t.Errorf("no %s in\n%s\n%s", want, gorxe, kernel)
-			}
-			p.check(t, true, "", kernel)
-		})
+		stage(t, "gorxe inside the guest, mode "+c.mode+", after long packets", c.vs,
+			func(t *testing.T, r *rig, v variant) {
+				r.putGorxe(t)
+				p := perftest{op: "write-bw", size: 65536, iters: 200}
+				long := variant{lab.MaxMTU, 4096, false, false}
+				traffic := p.tool(nil)
+				traffic.run(t, r, long) // to the guest's kernel
+				k := r.guestProgram(t, "gorxe perf write-bw -d eth0 --mode "+c.mode)
+				r.awaitTCP(t, 18515, false)
+				host := r.Guests[0].Addr(v.v6).String()
+				g := r.gorxe(t, "perf", p.op, "-d", "gx0", "-m", "4096", "-s", "65536", "-n", "200",
+					"--json", host)
+				gorxe, kernel := both(t, g, k, time.Minute)
+				if want := `"path_mtu":` +
+					strconv.Itoa(int(v.mtu)); !strings.Contains(strings.ReplaceAll(gorxe, " ", ""),
+					want) {
+					t.Errorf("no %s in\n%s\n%s", want, gorxe, kernel)
+				}
+				p.check(t, true, "", kernel)
+			})
 	}
 }
 

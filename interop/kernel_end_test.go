@@ -84,13 +84,17 @@ func gidText(a netip.Addr) string {
 func (k *kernelEnd) connect(to address) {
 	k.t.Helper()
 	k.dgid = fmt.Sprintf("gid=%s sgid=%d", gidText(to.gid), k.p.GIDs[k.me.gid])
-	k.do("rtr i=0 mtu=%d dqpn=%d psn=%d %s rnr=%d", int(k.s.mtu), to.qpn, to.psn, k.dgid, k.s.rnrTimer)
-	k.do("rts i=0 psn=%d timeout=%d retry=%d rnrretry=%d", k.me.psn, k.s.timeout, k.s.retries, k.s.rnrRetries)
+	k.do("rtr i=0 mtu=%d dqpn=%d psn=%d %s rnr=%d", int(k.s.mtu), to.qpn, to.psn, k.dgid,
+		k.s.rnrTimer)
+	k.do("rts i=0 psn=%d timeout=%d retry=%d rnrretry=%d", k.me.psn, k.s.timeout, k.s.retries,
+		k.s.rnrRetries)
 }
 
 var opNames = map[roce.Op]string{
-	roce.OpSend: "send", roce.OpSendImm: "send_imm", roce.OpSendInv: "send_inv", roce.OpWrite: "write",
-	roce.OpWriteImm: "write_imm", roce.OpRead: "read", roce.OpCmpSwap: "cas", roce.OpFetchAdd: "fadd",
+	roce.OpSend: "send", roce.OpSendImm: "send_imm", roce.OpSendInv: "send_inv",
+	roce.OpWrite:    "write",
+	roce.OpWriteImm: "write_imm", roce.OpRead: "read", roce.OpCmpSwap: "cas",
+	roce.OpFetchAdd: "fadd",
 }
 
 func (k *kernelEnd) post(w work) {
@@ -104,10 +108,12 @@ func (k *kernelEnd) post(w work) {
 	}
 	to := ""
 	if w.to != nil {
-		to = fmt.Sprintf("gid=%s sgid=%d dqpn=%d qkey=%d", gidText(w.to.gid), k.p.GIDs[k.me.gid], w.to.qpn, qkey)
+		to = fmt.Sprintf("gid=%s sgid=%d dqpn=%d qkey=%d", gidText(w.to.gid), k.p.GIDs[k.me.gid],
+			w.to.qpn, qkey)
 	}
 	k.do("post i=0 op=%s id=%d n=%d off=%d len=%d step=%d rva=%d rkey=%d rstep=%d imm=%d inv=%d cmp=%d swap=%d flags=%s %s",
-		opNames[w.op], w.id, max(w.n, 1), w.off, w.size, w.step, w.raddr, w.rkey, w.rstep, w.imm, w.inv, w.cmp, w.swap, flags, to)
+		opNames[w.op], w.id, max(w.n, 1), w.off, w.size, w.step, w.raddr, w.rkey, w.rstep, w.imm,
+		w.inv, w.cmp, w.swap, flags, to)
 }
 
 // postNew posts operations that ibv_post_send lacks. It reports whether it did.
@@ -115,7 +121,8 @@ func (k *kernelEnd) postNew(w work) bool {
 	k.t.Helper()
 	switch w.op {
 	case roce.OpFlush:
-		k.do("flush i=0 id=%d rva=%d len=%d rkey=%d place=%d level=%d", w.id, w.raddr, w.size, w.rkey, roce.PlaceGlobal, w.level)
+		k.do("flush i=0 id=%d rva=%d len=%d rkey=%d place=%d level=%d", w.id, w.raddr, w.size,
+			w.rkey, roce.PlaceGlobal, w.level)
 	case roce.OpAtomicWrite:
 		k.do("awrite i=0 id=%d off=%d rva=%d rkey=%d", w.id, w.off, w.raddr, w.rkey)
 	default:
@@ -137,7 +144,8 @@ func (k *kernelEnd) poll(q queue, n int, patience time.Duration) []wc {
 	}
 	var out []wc
 	for _, l := range r.Lines {
-		o := wc{id: l.Num("id"), status: l["text"], size: uint32(l.Num("len")), imm: uint32(l.Num("imm")), src: uint32(l.Num("src"))}
+		o := wc{id: l.Num("id"), status: l["text"], size: uint32(l.Num("len")),
+			imm: uint32(l.Num("imm")), src: uint32(l.Num("src"))}
 		if l.Num("status") == 0 {
 			o.status = success
 		}
@@ -173,7 +181,8 @@ func (k *kernelEnd) join(group netip.Addr) {
 
 func (k *kernelEnd) window(kind windowKind, off, size int) uint32 {
 	k.t.Helper()
-	rkey := uint32(k.do("mw i=0 mr=0 qp=0 off=%d len=%d type=%d", off, size, map[windowKind]int{window1: 1, window2: 2}[kind]).Num("rkey"))
+	rkey := uint32(k.do("mw i=0 mr=0 qp=0 off=%d len=%d type=%d", off, size,
+		map[windowKind]int{window1: 1, window2: 2}[kind]).Num("rkey"))
 	expect(k.t, "the kernel binds", k, sendQueue, bindID, 1)
 	return rkey
 }

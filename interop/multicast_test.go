@@ -32,7 +32,8 @@ func group(v variant) (addr netip.Addr, mac string) {
 // them.
 func mckey(v variant, flags string) string {
 	addr, _ := group(v)
-	return fmt.Sprintf("mckey -m %v -b %s -C %d -S %d %s", addr, guestAddr(v), groupMsgs, groupSize, flags)
+	return fmt.Sprintf("mckey -m %v -b %s -C %d -S %d %s", addr, guestAddr(v), groupMsgs, groupSize,
+		flags)
 }
 
 // TestMulticast: gorxe (active) sends to a group that a program in the guest has joined, and vice
@@ -73,24 +74,28 @@ func TestMulticast(t *testing.T) {
 func groupSender(t *testing.T, r *rig, v variant, e *cmEnd) {
 	k := r.guestProgram(t, mckey(v, ""))
 	addr, mac := group(v)
-	for end := time.Now().Add(patience); !strings.Contains(r.guest(t, "ip maddr show dev eth0"), mac); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(r.guest(t, "ip maddr show dev eth0"),
+		mac); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("mckey does not join %v", addr)
 		}
 	}
 	// The host is a member now. Its QP becomes one a moment later and then sleeps for 3 s.
 	time.Sleep(time.Second << slow)
-	ah, err := r.dev.CreateAH(within(t), roce.AHAttr{Remote: bth.GIDFromAddr(addr), GIDIndex: &e.gid.Index})
+	ah, err := r.dev.CreateAH(within(t),
+		roce.AHAttr{Remote: bth.GIDFromAddr(addr), GIDIndex: &e.gid.Index})
 	e.must(err)
 	defer ah.Close()
 	for i := range groupMsgs {
 		e.must(e.qp.PostSend(roce.SendWR{
-			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled, SGEs: []roce.SGE{e.mr.SGE(0, groupSize)}, Imm: uint32(e.qp.QPN()),
+			ID: uint64(i), Op: roce.OpSendImm, Flags: roce.Signaled,
+			SGEs: []roce.SGE{e.mr.SGE(0, groupSize)}, Imm: uint32(e.qp.QPN()),
 			AH: ah, RemoteQPN: roce.QPNMulticast, RemoteQKey: roce.QKeyUDP,
 		}))
 	}
 	expect(t, "gorxe", e, sendQueue, 0, groupMsgs)
-	if out, err := k.wait(patience); err != nil || !strings.Contains(out, "data transfers complete") {
+	if out, err := k.wait(patience); err != nil ||
+		!strings.Contains(out, "data transfers complete") {
 		t.Errorf("mckey: %v\n%s", err, out)
 	}
 }

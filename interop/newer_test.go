@@ -92,8 +92,10 @@ func talkFlush(level roce.Level, size int) func(t *testing.T, a, p end) {
 		a.fill(3, n, 0, 5000, slot)
 		for i := range n {
 			off := i * slot
-			a.post(work{op: roce.OpWrite, id: uint64(2 * i), off: off, size: 5000, raddr: to.mem + uint64(off), rkey: to.rkey})
-			a.post(work{op: roce.OpFlush, id: uint64(2*i + 1), size: size, raddr: to.mem + uint64(off), rkey: to.rkey, level: level})
+			a.post(work{op: roce.OpWrite, id: uint64(2 * i), off: off, size: 5000,
+				raddr: to.mem + uint64(off), rkey: to.rkey})
+			a.post(work{op: roce.OpFlush, id: uint64(2*i + 1), size: size,
+				raddr: to.mem + uint64(off), rkey: to.rkey, level: level})
 		}
 		expect(t, "active", a, sendQueue, 0, 2*n)
 		p.check(3, n, 0, 5000, slot)
@@ -102,7 +104,8 @@ func talkFlush(level roce.Level, size int) func(t *testing.T, a, p end) {
 
 func talkFlushRefused(t *testing.T, a, p end) {
 	to := p.address()
-	a.post(work{op: roce.OpFlush, size: 64, raddr: to.mem, rkey: to.rkey ^ 0xff00, level: roce.FlushRange})
+	a.post(work{op: roce.OpFlush, size: 64, raddr: to.mem, rkey: to.rkey ^ 0xff00,
+		level: roce.FlushRange})
 	wantStatuses(t, "active", a, sendQueue, accessError)
 	wantState(t, "active", a, "ERR")
 	wantState(t, "passive", p, "ERR")
@@ -115,7 +118,8 @@ func talkAtomicWrite(t *testing.T, a, p end) {
 	p.poke(64, 0)
 	for i := range n {
 		a.poke(8*i, 1<<60+uint64(i))
-		a.post(work{op: roce.OpAtomicWrite, id: uint64(i), off: 8 * i, size: 8, raddr: to.mem + uint64(64+8*(i%3)), rkey: to.rkey})
+		a.post(work{op: roce.OpAtomicWrite, id: uint64(i), off: 8 * i, size: 8,
+			raddr: to.mem + uint64(64+8*(i%3)), rkey: to.rkey})
 	}
 	expect(t, "active", a, sendQueue, 0, n)
 	for i := n - 3; i < n; i++ {

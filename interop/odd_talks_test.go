@@ -129,7 +129,8 @@ func oddPartialRead(o *oddRig, begin bth.Opcode) {
 	o.send(bth.RCReadResponseMiddle, p.Add(1), false, nil, data[oddMTU:2*oddMTU])
 	rest := o.want(bth.RCReadRequest, p.Add(2))
 	if rest.va != q.va+2*oddMTU || rest.n != 2*oddMTU {
-		o.t.Errorf("the retry asks for %d bytes at +%d, want %d at +%d", rest.n, rest.va-q.va, 2*oddMTU, 2*oddMTU)
+		o.t.Errorf("the retry asks for %d bytes at +%d, want %d at +%d", rest.n, rest.va-q.va,
+			2*oddMTU, 2*oddMTU)
 	}
 	var ext []byte
 	if begin == bth.RCReadResponseFirst {
@@ -280,7 +281,8 @@ func oddDuplicateReadPart(o *oddRig) {
 	whole := o.readData(o.psn, 0, n)
 	part := o.readData(o.psn.Add(2), 2*oddMTU, 2*oddMTU)
 	last := o.readData(o.psn.Add(3), 3*oddMTU, oddMTU)
-	if !bytes.Equal(whole, pattern(30, n)) || !bytes.Equal(part, whole[2*oddMTU:]) || !bytes.Equal(last, whole[3*oddMTU:]) {
+	if !bytes.Equal(whole, pattern(30, n)) || !bytes.Equal(part, whole[2*oddMTU:]) ||
+		!bytes.Equal(last, whole[3*oddMTU:]) {
 		o.t.Error("the parts are not those of the whole")
 	}
 	o.send(bth.RCWriteOnly, o.psn.Add(4), true, reth(o.remote(0), o.mr.RKey(), 8), make([]byte, 8))
@@ -322,7 +324,8 @@ func oddDuplicateSend(o *oddRig) {
 	for range 2 {
 		o.send(bth.RCSendOnly, o.psn, true, nil, pattern(7, 60))
 		o.want(bth.RCAck, o.psn.Add(1))
-		o.send(bth.RCWriteOnly, o.psn.Add(1), true, reth(o.remote(0), o.mr.RKey(), 16), pattern(8, 16))
+		o.send(bth.RCWriteOnly, o.psn.Add(1), true, reth(o.remote(0), o.mr.RKey(), 16),
+			pattern(8, 16))
 		o.want(bth.RCAck, o.psn.Add(1))
 	}
 	o.notDone()
@@ -336,12 +339,14 @@ func oddDuplicateSend(o *oddRig) {
 // oddGap: one NAK per gap, however many packets follow it, then continue where it began.
 func oddGap(o *oddRig) {
 	write := func(i uint32) {
-		o.send(bth.RCWriteOnly, o.psn.Add(i), true, reth(o.remote(int(i)*16), o.mr.RKey(), 16), pattern(i, 16))
+		o.send(bth.RCWriteOnly, o.psn.Add(i), true, reth(o.remote(int(i)*16), o.mr.RKey(), 16),
+			pattern(i, 16))
 	}
 	write(0)
 	o.want(bth.RCAck, o.psn)
 	write(2)
-	if g := o.want(bth.RCAck, o.psn.Add(1)); g.synd.Kind() != bth.SyndromeNAK || g.synd.NAKCode() != bth.NAKPSNSequence {
+	if g := o.want(bth.RCAck, o.psn.Add(1)); g.synd.Kind() != bth.SyndromeNAK ||
+		g.synd.NAKCode() != bth.NAKPSNSequence {
 		o.t.Errorf("the gap is answered with %v", g.synd)
 	}
 	write(3)
@@ -362,7 +367,8 @@ func oddGap(o *oddRig) {
 // harm.
 func oddFarPSN(o *oddRig) {
 	for _, d := range []uint32{1 << 22, 1<<23 - 1, 1 << 23, 1<<23 + 1, 1<<24 - 1} {
-		o.send(bth.RCWriteOnly, o.psn.Add(d), true, reth(o.remote(0), o.mr.RKey(), 16), pattern(99, 16))
+		o.send(bth.RCWriteOnly, o.psn.Add(d), true, reth(o.remote(0), o.mr.RKey(), 16),
+			pattern(99, 16))
 	}
 	o.quiet(20 * time.Millisecond)
 	if !bytes.Equal(o.mr.Bytes()[:16], make([]byte, 16)) {
@@ -377,7 +383,8 @@ func oddFarPSN(o *oddRig) {
 // 9.4.5).
 func oddMisaligned(o *oddRig) {
 	o.send(bth.RCFetchAdd, o.psn, true, fetchAdd(o.remote(4), o.mr.RKey(), 10), nil)
-	if g := o.want(bth.RCAck, o.psn); g.synd.Kind() != bth.SyndromeNAK || g.synd.NAKCode() != bth.NAKInvalidRequest {
+	if g := o.want(bth.RCAck, o.psn); g.synd.Kind() != bth.SyndromeNAK ||
+		g.synd.NAKCode() != bth.NAKInvalidRequest {
 		o.t.Errorf("it is answered with %v", g.synd)
 	}
 	if o.qp.State() != roce.StateErr {

@@ -77,7 +77,8 @@ func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 	pair, err := veth.New(veth.Options{MTU: 1500})
 	check(t, err)
 	t.Cleanup(func() { _ = pair.Close() })
-	o := &oddRig{raw: &raw{t: t, enc: new(frame.Encoder), dec: new(frame.Decoder), psn: first, gpsn: first}}
+	o := &oddRig{raw: &raw{t: t, enc: new(frame.Encoder), dec: new(frame.Decoder), psn: first,
+		gpsn: first}}
 	o.port, err = xdp.Open(pair.B.Iface, xdp.Options{NetNS: pair.B.Fd()})
 	check(t, err)
 	t.Cleanup(func() { _ = o.port.Close() })
@@ -88,7 +89,8 @@ func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 	check(t, err)
 	o.cq, err = o.dev.CreateCQ(64)
 	check(t, err)
-	o.mr, err = o.pd.AllocMR(64<<10, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
+	o.mr, err = o.pd.AllocMR(64<<10,
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
 	check(t, err)
 	o.qp, err = o.dev.CreateQP(o.pd, roce.QPConfig{SendCQ: o.cq})
 	check(t, err)
@@ -97,7 +99,8 @@ func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 		here, there = bth.GIDFromAddr(pair.B.IPv6.Addr()), bth.GIDFromAddr(pair.A.IPv6.Addr())
 	}
 	o.n = frame.PutHeaders(o.head[:], &frame.Address{
-		SrcMAC: bth.MAC(pair.B.MAC), DstMAC: bth.MAC(pair.A.MAC), Src: here, Dst: there, SrcPort: 0xc777, HopLimit: 64,
+		SrcMAC: bth.MAC(pair.B.MAC), DstMAC: bth.MAC(pair.A.MAC), Src: here, Dst: there,
+		SrcPort: 0xc777, HopLimit: 64,
 	})
 	o.to = o.qp.QPN()
 	o.connect(here)
@@ -118,7 +121,8 @@ func (o *oddRig) connect(remote bth.GID) {
 	path, _, err := o.dev.ResolvePath(ctx, -1, remote, roce.PathOptions{})
 	check(o.t, err)
 	check(o.t, o.qp.Modify(&roce.Attr{
-		State: roce.StateRTR, Path: *path, PathMTU: oddMTU, DestQPN: rawQPN, RQPSN: o.psn, MaxDestRdAtomic: 4, MinRNRTimer: 12,
+		State: roce.StateRTR, Path: *path, PathMTU: oddMTU, DestQPN: rawQPN, RQPSN: o.psn,
+		MaxDestRdAtomic: 4, MinRNRTimer: 12,
 	}, roce.AttrState|roce.AttrPath|roce.AttrPathMTU|roce.AttrDestQPN|roce.AttrRQPSN|roce.AttrMaxDestRdAtomic|roce.AttrMinRNRTimer))
 	check(o.t, o.qp.Modify(&roce.Attr{
 		State: roce.StateRTS, SQPSN: o.gpsn, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4,
@@ -135,7 +139,8 @@ func (r *raw) send(op bth.Opcode, psn bth.PSN, ackReq bool, ext, payload []byte)
 	f := append(b[0].B[:0], r.head[:r.n]...)
 	pad := -len(payload) & 3
 	f = f[:r.n+bth.HeaderLen]
-	bth.PutBTH(f[r.n:], &bth.BTHFields{Opcode: op, AckReq: ackReq, PadCount: uint8(pad), PKey: bth.DefaultPKey, DestQP: r.to, PSN: psn})
+	bth.PutBTH(f[r.n:], &bth.BTHFields{Opcode: op, AckReq: ackReq, PadCount: uint8(pad),
+		PKey: bth.DefaultPKey, DestQP: r.to, PSN: psn})
 	f = append(append(append(f, ext...), payload...), make([]byte, pad+bth.ICRCLen)...)
 	r.enc.Finish(f, r.n)
 	b[0].B = f
@@ -157,8 +162,10 @@ func (r *raw) next(d time.Duration) *got {
 				r.t.Fatalf("raw peer: gorxe sent a bad packet: %v", reason)
 			}
 			g := &got{
-				op: p.BTH.Opcode(), psn: p.BTH.PSN(), ackReq: p.BTH.AckReq(), synd: p.AETH().Syndrome(), msn: p.AETH().MSN(),
-				va: p.RETH().VA(), n: p.RETH().DMALen(), atomic: p.AtomicAckETH().Original(), payload: bytes.Clone(p.Payload),
+				op: p.BTH.Opcode(), psn: p.BTH.PSN(), ackReq: p.BTH.AckReq(),
+				synd: p.AETH().Syndrome(), msn: p.AETH().MSN(),
+				va: p.RETH().VA(), n: p.RETH().DMALen(), atomic: p.AtomicAckETH().Original(),
+				payload: bytes.Clone(p.Payload),
 			}
 			r.port.Release(b[:])
 			return g
@@ -231,7 +238,8 @@ func (r *raw) nak(psn bth.PSN, code bth.NAKCode) {
 func (o *oddRig) post(id uint64, op roce.Op, off, n int) {
 	o.t.Helper()
 	check(o.t, o.qp.PostSend(roce.SendWR{
-		ID: id, Op: op, Flags: roce.Signaled, SGEs: []roce.SGE{o.mr.SGE(off, n)}, RemoteAddr: 0x1000, RKey: 0x1234, SwapAdd: 1,
+		ID: id, Op: op, Flags: roce.Signaled, SGEs: []roce.SGE{o.mr.SGE(off, n)},
+		RemoteAddr: 0x1000, RKey: 0x1234, SwapAdd: 1,
 	}))
 }
 
@@ -242,7 +250,8 @@ func (o *oddRig) done(id uint64) {
 	defer cancel()
 	var w [1]roce.WC
 	if _, err := o.cq.Wait(ctx, w[:]); err != nil || w[0].ID != id || w[0].Status != roce.Success {
-		o.t.Fatalf("gorxe: completion of request %d %v (%v), want that of %d", w[0].ID, w[0].Status, err, id)
+		o.t.Fatalf("gorxe: completion of request %d %v (%v), want that of %d", w[0].ID, w[0].Status,
+			err, id)
 	}
 }
 
@@ -276,8 +285,10 @@ func TestOddPackets(t *testing.T) {
 		{"implied NAK: an ACK behind an unanswered READ", "active", oddImpliedNAKByACK},
 		{"implied NAK: READ responses out of order", "active", oddImpliedNAKByRead},
 		{"implied ACK: a READ response behind a WRITE", "active", oddImpliedACK},
-		{"READ retried in part, answered MIDDLE-LAST", "active", func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseMiddle) }},
-		{"READ retried in part, answered FIRST-LAST", "active", func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseFirst) }},
+		{"READ retried in part, answered MIDDLE-LAST", "active",
+			func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseMiddle) }},
+		{"READ retried in part, answered FIRST-LAST", "active",
+			func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseFirst) }},
 		{"READ responses twice", "active", oddReadTwice},
 		{"atomic response twice", "active", oddAtomicTwice},
 		{"NAK during a retry after a time-out", "active", oddNAKDuringRetry},
@@ -304,7 +315,8 @@ func TestOddPackets(t *testing.T) {
 					t.Attr("mtu", fmt.Sprint(oddMTU))
 					o := newOddRig(t, first, v.v6)
 					c.talk(o)
-					if !t.Failed() && o.qp.State() != roce.StateRTS && c.name != "misaligned atomic" {
+					if !t.Failed() && o.qp.State() != roce.StateRTS &&
+						c.name != "misaligned atomic" {
 						t.Errorf("the QP is in %v", o.qp.State())
 					}
 				})

@@ -63,7 +63,8 @@ func (p perftest) kernel(v variant, host string) string {
 	if v.v6 && meetsByIPv6() {
 		ip = " --ipv6-addr"
 	}
-	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.program(), gidIndex(v), int(v.mtu), ip, strings.Join(p.flags(), " "), host)
+	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.program(), gidIndex(v), int(v.mtu),
+		ip, strings.Join(p.flags(), " "), host)
 }
 
 // gorxe returns gorxe's arguments.
@@ -71,7 +72,8 @@ func (p perftest) gorxe(v variant, host string) []string {
 	if p.up && host == "" {
 		return []string{"up", "gx0", "-x", strconv.Itoa(gidIndex(v))}
 	}
-	args := append([]string{"perf", p.op, "-d", "gx0", "-x", strconv.Itoa(gidIndex(v)), "-m", strconv.Itoa(int(v.mtu))}, p.flags()...)
+	args := append([]string{"perf", p.op, "-d", "gx0", "-x", strconv.Itoa(gidIndex(v)), "-m",
+		strconv.Itoa(int(v.mtu))}, p.flags()...)
 	if host != "" {
 		args = append(args, host)
 	}
@@ -80,9 +82,13 @@ func (p perftest) gorxe(v variant, host string) []string {
 
 func (p perftest) tool(vs []variant) tool {
 	t := tool{
-		name: p.program() + " " + strings.Join(p.flags(), " "), port: 18515, cm: p.cm, ready: "Waiting for a client", service: p.up, meet4: !meetsByIPv6(),
+		name: p.program() + " " + strings.Join(p.flags(), " "), port: 18515, cm: p.cm,
+		ready: "Waiting for a client", service: p.up, meet4: !meetsByIPv6(),
 		variants: vs, time: p.time, kernel: p.kernel, gorxe: p.gorxe,
-		check: func(t *testing.T, v variant, gorxe, kernel string) { p.check(t, v.gorxePassive, gorxe, kernel) },
+		check: func(t *testing.T, v variant, gorxe,
+			kernel string) {
+			p.check(t, v.gorxePassive, gorxe, kernel)
+		},
 	}
 	if p.up {
 		t.name += ", gorxe up"
@@ -126,7 +132,8 @@ func perftests() (out []tool) {
 				vs = cmFew()
 			}
 			tests := []perftest{
-				{op: op + "-bw", size: big, iters: 200, cm: cm}, {op: op + "-lat", size: small, iters: 200, cm: cm},
+				{op: op + "-bw", size: big, iters: 200, cm: cm},
+				{op: op + "-lat", size: small, iters: 200, cm: cm},
 				{op: op + "-bw", size: min(big, 4096), iters: 100, qps: 8, cm: cm},
 			}
 			switch {
@@ -143,11 +150,13 @@ func perftests() (out []tool) {
 		}
 		if *coreFlag {
 			if op == "write" {
-				out = append(out, perftest{op: "write-bw", size: 4096, iters: 100, up: true}.tool(both[1:]))
+				out = append(out, perftest{op: "write-bw", size: 4096, iters: 100,
+					up: true}.tool(both[1:]))
 			}
 			continue
 		}
-		out = append(out, perftest{op: op + "-bw", size: min(big, 4096), seconds: 2}.tool(both), perftest{op: op + "-lat", size: small, seconds: 2}.tool(both))
+		out = append(out, perftest{op: op + "-bw", size: min(big, 4096), seconds: 2}.tool(both),
+			perftest{op: op + "-lat", size: small, seconds: 2}.tool(both))
 		if op != "write" && meetsByIPv6() {
 			continue // one version suffices where versions do not differ
 		}
@@ -156,8 +165,10 @@ func perftests() (out []tool) {
 			perftest{op: op + "-lat", size: small, iters: 100, up: true}.tool(both[1:]))
 		if op != "atomic" {
 			out = append(out,
-				perftest{op: op + "-bw", size: 1, iters: 100}.tool(both), perftest{op: op + "-lat", size: 1, iters: 100}.tool(both),
-				perftest{op: op + "-bw", iters: 5, time: 3 * time.Minute}.tool(both), perftest{op: op + "-lat", iters: 5, time: 3 * time.Minute}.tool(both))
+				perftest{op: op + "-bw", size: 1, iters: 100}.tool(both),
+				perftest{op: op + "-lat", size: 1, iters: 100}.tool(both),
+				perftest{op: op + "-bw", iters: 5, time: 3 * time.Minute}.tool(both),
+				perftest{op: op + "-lat", iters: 5, time: 3 * time.Minute}.tool(both))
 		}
 	}
 	return out
@@ -167,7 +178,8 @@ func perftests() (out []tool) {
 func cmFew() []variant {
 	out := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}}
 	if !*coreFlag && meetsByIPv6() {
-		out = append(out, variant{lab.MaxMTU, 4096, true, false}, variant{lab.MaxMTU, 4096, true, true})
+		out = append(out, variant{lab.MaxMTU, 4096, true, false},
+			variant{lab.MaxMTU, 4096, true, true})
 	}
 	return out
 }
@@ -200,28 +212,31 @@ func TestPerftestStops(t *testing.T) {
 			if cm {
 				name += " -R"
 			}
-			stage(t, name+", the "+who+" is stopped", cmFew()[:2], func(t *testing.T, r *rig, v variant) {
-				g, k := p.endless(t, r, v)
-				server := who == "server"
-				if server != v.gorxePassive {
-					if err := k.p.Signal(syscall.SIGINT); err != nil {
-						t.Fatal(err)
+			stage(t, name+", the "+who+" is stopped", cmFew()[:2],
+				func(t *testing.T, r *rig, v variant) {
+					g, k := p.endless(t, r, v)
+					server := who == "server"
+					if server != v.gorxePassive {
+						if err := k.p.Signal(syscall.SIGINT); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						g.interrupt()
 					}
-				} else {
-					g.interrupt()
-				}
-				// A stopped server has not finished its work, and rxe never gives up a silent peer
-				// (retry_cnt 7).
-				if out, err := g.wait(20 * time.Second); errors.Is(err, context.DeadlineExceeded) || err != nil && !(server && v.gorxePassive) {
-					t.Errorf("gorxe: %v\n%s", err, out)
-				}
-				if server || v.gorxePassive {
-					return
-				}
-				if out, err := k.wait(20 * time.Second); err != nil {
-					t.Errorf("the kernel's side: %v\n%s", err, out)
-				}
-			})
+					// A stopped server has not finished its work, and rxe never gives up a silent
+					// peer (retry_cnt 7).
+					if out, err := g.wait(20 * time.Second); errors.Is(err,
+						context.DeadlineExceeded) ||
+						err != nil && !(server && v.gorxePassive) {
+						t.Errorf("gorxe: %v\n%s", err, out)
+					}
+					if server || v.gorxePassive {
+						return
+					}
+					if out, err := k.wait(20 * time.Second); err != nil {
+						t.Errorf("the kernel's side: %v\n%s", err, out)
+					}
+				})
 		}
 	}
 }

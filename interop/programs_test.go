@@ -75,7 +75,8 @@ func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &gorxeProgram{cmd: exec.Command(path, args...), out: new(safeBuffer), done: make(chan error, 1)}
+	p := &gorxeProgram{cmd: exec.Command(path, args...), out: new(safeBuffer),
+		done: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := r.Host.Start(p.cmd); err != nil {
 		t.Fatalf("start gorxe: %v", err)
@@ -186,7 +187,8 @@ func (r *rig) awaitTCP(t *testing.T, port int, gorxe bool) {
 	want := fmt.Sprintf(":%04X ", port)
 	listens := func(table string) bool {
 		for l := range strings.Lines(table) {
-			if f := strings.Fields(l); len(f) > 3 && strings.Contains(f[1]+" ", want) && f[3] == "0A" {
+			if f := strings.Fields(l); len(f) > 3 && strings.Contains(f[1]+" ", want) &&
+				f[3] == "0A" {
 				return true
 			}
 		}

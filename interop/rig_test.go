@@ -25,7 +25,8 @@ import (
 
 var (
 	coreFlag = flag.Bool("core", false, "only the core of the matrix, which a CI run has time for")
-	mustFlag = flag.Bool("must", false, "install what this host lacks, and fail where a test would skip")
+	mustFlag = flag.Bool("must", false,
+		"install what this host lacks, and fail where a test would skip")
 	outFlag  = flag.String("out", "", "folder for a pcap of each scenario that failed")
 	debFlag  = flag.String("debian", "", "Debian release of which guests are made, or this host's")
 	modeFlag = flag.String("mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
@@ -101,12 +102,14 @@ func prepare(release string) (*image.Image, error) {
 	}
 	missing, err := image.Missing()
 	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("this host lacks %s: 'make interop' installs them", strings.Join(missing, " "))
+		err = fmt.Errorf("this host lacks %s: 'make interop' installs them",
+			strings.Join(missing, " "))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return image.Get(ctx, image.Options{Debian: release, Module: "..", Peers: peer.Sources(), Log: say})
+	return image.Get(ctx,
+		image.Options{Debian: release, Module: "..", Peers: peer.Sources(), Log: say})
 }
 
 // labFor returns the lab with that device MTU. Only one runs at a time because the machine may be
@@ -168,7 +171,8 @@ func (r *rig) feelPace(img *image.Image) {
 	for slow = 0; slow < most && took > usual<<slow; slow++ {
 	}
 	patience = usualPatience << slow
-	fmt.Fprintf(os.Stderr, "interop: a guest with Linux %s and device MTU %d took %.1f s to boot; time-outs x %d\n",
+	fmt.Fprintf(os.Stderr,
+		"interop: a guest with Linux %s and device MTU %d took %.1f s to boot; time-outs x %d\n",
 		img.Release, r.MTU(), took.Seconds(), 1<<slow)
 }
 
@@ -185,7 +189,8 @@ func (r *rig) plugIn(t *testing.T) {
 	r.dev = dev
 	if !r.told {
 		r.told = true
-		fmt.Fprintf(os.Stderr, "interop: gorxe's data path at device MTU %d: %s\n", r.MTU(), dev.Info().Datapath)
+		fmt.Fprintf(os.Stderr, "interop: gorxe's data path at device MTU %d: %s\n", r.MTU(),
+			dev.Info().Datapath)
 	}
 }
 
@@ -206,7 +211,8 @@ func (r *rig) open(opts ...roce.Option) (*roce.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return roce.Open(r.Iface(), append(opts, roce.WithXDP(xdp.Options{Mode: mode, NetNS: r.Host.Fd()}))...)
+	return roce.Open(r.Iface(),
+		append(opts, roce.WithXDP(xdp.Options{Mode: mode, NetNS: r.Host.Fd()}))...)
 }
 
 func (r *rig) close() {
@@ -244,7 +250,8 @@ func (r *rig) fault(t *testing.T, towardsGuest bool, rule string) {
 			"tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0 && tc qdisc add dev ifb0 root netem limit 10000 " + rule
 		del = "tc qdisc del dev eth0 ingress; tc qdisc del dev ifb0 root; ip link set ifb0 down"
 	} else {
-		add, del = "tc qdisc add dev eth0 root netem limit 10000 "+rule, "tc qdisc del dev eth0 root"
+		add, del = "tc qdisc add dev eth0 root netem limit 10000 "+
+			rule, "tc qdisc del dev eth0 root"
 	}
 	r.guest(t, add)
 	t.Cleanup(func() {
@@ -269,7 +276,8 @@ func (r *rig) watch(t *testing.T) {
 		if r.dev != nil {
 			t.Logf("gorxe counted: %s", moved(before, r.dev.Counters()))
 		}
-		if res, err := r.Guests[0].Exec("rdma statistic show link rxe0/1", 20*time.Second); err == nil {
+		if res, err := r.Guests[0].Exec("rdma statistic show link rxe0/1",
+			20*time.Second); err == nil {
 			t.Logf("the guest says: %s", res.Stdout)
 		}
 		if !alive(r) {
@@ -308,7 +316,8 @@ func (r *rig) savePCAP(t *testing.T) {
 	if *outFlag == "" {
 		return
 	}
-	name := strings.NewReplacer("/", "_", " ", "_").Replace(strings.TrimPrefix(t.Name(), "Test")) + ".pcap"
+	name := strings.NewReplacer("/", "_", " ", "_").Replace(strings.TrimPrefix(t.Name(), "Test")) +
+		".pcap"
 	f, err := os.Create(filepath.Join(*outFlag, name))
 	if err != nil {
 		t.Log(err)
@@ -372,7 +381,8 @@ func variants(device int) []variant {
 func few() []variant {
 	out := []variant{{lab.MaxMTU, 1024, false, false}, {lab.MaxMTU, 1024, false, true}}
 	if !*coreFlag {
-		out = append(out, variant{lab.MaxMTU, 4096, true, false}, variant{lab.MaxMTU, 4096, true, true})
+		out = append(out, variant{lab.MaxMTU, 4096, true, false},
+			variant{lab.MaxMTU, 4096, true, true})
 	}
 	return out
 }

@@ -53,7 +53,8 @@ const (
 )
 
 func newRsocket(t *testing.T, r *rig, v variant) *rsocket {
-	s := &rsocket{cmEnd: newCMEnd(t, r, v, roce.RC), granted: rsRingLen / 2, taken: rsRingLen / 2, listNext: 1}
+	s := &rsocket{cmEnd: newCMEnd(t, r, v, roce.RC), granted: rsRingLen / 2, taken: rsRingLen / 2,
+		listNext: 1}
 	s.recv(0, rsRecvs, 0, 8, 0) // an immediate takes a receive but no memory
 	s.nextRecv = rsRecvs
 	return s
@@ -79,9 +80,11 @@ func (s *rsocket) greet(b []byte) {
 		s.t.Fatalf("the peer's private data is no rsocket's: % x", b)
 	}
 	s.maySend = binary.BigEndian.Uint16(b[2:])
-	s.list = roce.RemoteBuffer{Addr: binary.BigEndian.Uint64(b[8:]), RKey: roce.RKey(binary.BigEndian.Uint32(b[16:])), Len: 32}
+	s.list = roce.RemoteBuffer{Addr: binary.BigEndian.Uint64(b[8:]),
+		RKey: roce.RKey(binary.BigEndian.Uint32(b[16:])), Len: 32}
 	s.mr.Store64(rsList, binary.BigEndian.Uint64(b[24:]))
-	s.mr.Store64(rsList+8, uint64(binary.BigEndian.Uint32(b[36:]))<<32|uint64(binary.BigEndian.Uint32(b[32:])))
+	s.mr.Store64(rsList+8,
+		uint64(binary.BigEndian.Uint32(b[36:]))<<32|uint64(binary.BigEndian.Uint32(b[32:])))
 }
 
 // grant reports space to the peer when half of the ring or of the receives is free again.
@@ -92,7 +95,9 @@ func (s *rsocket) grant() {
 		return
 	}
 	s.noted = s.messages
-	w := work{op: roce.OpWriteImm, id: s.nextSend, imm: opGrant<<opShift | uint32(s.messages+rsRecvs), raddr: s.list.Addr, rkey: uint32(s.list.RKey)}
+	w := work{op: roce.OpWriteImm, id: s.nextSend,
+		imm: opGrant<<opShift | uint32(s.messages+rsRecvs), raddr: s.list.Addr,
+		rkey: uint32(s.list.RKey)}
 	if room {
 		b := s.mr.Bytes()[rsGrant:]
 		binary.LittleEndian.PutUint64(b, s.mr.Addr()+rsRing+uint64(s.granted))
@@ -176,7 +181,8 @@ func (s *rsocket) give(n int) {
 			s.mr.Bytes()[rsSend+i] = s.ownCount
 			s.ownCount++
 		}
-		s.push(work{op: roce.OpWriteImm, id: s.nextSend, off: rsSend, size: k, imm: uint32(k), raddr: addr, rkey: uint32(rest)})
+		s.push(work{op: roce.OpWriteImm, id: s.nextSend, off: rsSend, size: k, imm: uint32(k),
+			raddr: addr, rkey: uint32(rest)})
 		s.sent++
 		s.mr.Store64(rsList+16*s.entry, addr+uint64(k))
 		s.mr.Store64(rsList+16*s.entry+8, uint64(length-k)<<32|rest&(1<<32-1))
@@ -190,7 +196,8 @@ func (s *rsocket) give(n int) {
 // bye reports that this side sends no more.
 func (s *rsocket) bye() {
 	s.t.Helper()
-	s.push(work{op: roce.OpWriteImm, id: s.nextSend, imm: opControl << opShift, raddr: s.list.Addr, rkey: uint32(s.list.RKey)})
+	s.push(work{op: roce.OpWriteImm, id: s.nextSend, imm: opControl << opShift, raddr: s.list.Addr,
+		rkey: uint32(s.list.RKey)})
 }
 
 // rstream's numbers: -I iterations of -C transfers of -S bytes in each direction.
@@ -202,7 +209,8 @@ var rstream = fmt.Sprintf("rstream -I %d -C %d -S %d -T v", rsIters, rsTransfers
 
 func rstreamClient(t *testing.T, r *rig, v variant) {
 	s := newRsocket(t, r, v)
-	conn, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portCmatose), s.qp, roce.DialOptions{PrivateData: s.hello()})
+	conn, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portCmatose),
+		s.qp, roce.DialOptions{PrivateData: s.hello()})
 	s.must(err)
 	s.conn = conn
 	s.greet(conn.PrivateData())

@@ -32,7 +32,9 @@ var slidingConfig = slidingwindow.Config{Blocks: slidingBlocks, BlockSize: slidi
 // librdmacm on the kernel's rxe as sender and receiver: every byte is compared, acknowledgments are
 // cumulative, packets are lost.
 func TestSlidingWindow(t *testing.T) {
-	playStreams(t, "sliding window", peer.SlidingWindow, []streams{{name: "clean", n: 1}, {name: "cumulative ACKs", n: 3}, {name: "lossy", loss: "2%", n: 1}},
+	playStreams(t, "sliding window", peer.SlidingWindow,
+		[]streams{{name: "clean", n: 1}, {name: "cumulative ACKs", n: 3},
+			{name: "lossy", loss: "2%", n: 1}},
 		[2]func(*testing.T, *rig, variant, *peer.Peer, int){windowSends, windowReceives},
 		[2]func(*testing.T, *rig, variant, *peer.Peer){windowIsRefused, windowRefuses})
 }
@@ -47,13 +49,15 @@ func slidingContent(n int) []byte {
 }
 
 func windowSends(t *testing.T, r *rig, v variant, p *peer.Peer, every int) {
-	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", slidingPort, slidingBlocks, slidingSize); err != nil {
+	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", slidingPort, slidingBlocks,
+		slidingSize); err != nil {
 		t.Fatal(err)
 	}
 	served := command(p, "serve ms=%d every=%d", slidingTime.Milliseconds(), every)
 	ctx, cancel := context.WithTimeout(t.Context(), slidingTime)
 	defer cancel()
-	s, err := slidingwindow.Init(ctx, r.dev, netip.AddrPortFrom(r.Guests[0].Addr(v.v6), slidingPort), slidingConfig)
+	s, err := slidingwindow.Init(ctx, r.dev,
+		netip.AddrPortFrom(r.Guests[0].Addr(v.v6), slidingPort), slidingConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,20 +74,23 @@ func windowSends(t *testing.T, r *rig, v variant, p *peer.Peer, every int) {
 		t.Fatal(f.err)
 	}
 	t.Logf("guest: %v", f.Fields)
-	if f.Num("packets") != slidingPackets || f.Num("wrong") != 0 || f.Num("acks") == 0 || (every > 1 && f.Num("acks") == slidingPackets) {
+	if f.Num("packets") != slidingPackets || f.Num("wrong") != 0 || f.Num("acks") == 0 ||
+		(every > 1 && f.Num("acks") == slidingPackets) {
 		t.Errorf("the guest has %v", f.Fields)
 	}
 }
 
 func windowReceives(t *testing.T, r *rig, v variant, p *peer.Peer, every int) {
-	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort), slidingConfig)
+	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort),
+		slidingConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), slidingTime)
 	defer cancel()
-	sent := command(p, "send addr=%v port=%d blocks=%d size=%d packets=%d ms=%d", r.HostAddr(v.v6), slidingPort, slidingBlocks, slidingSize, slidingPackets, slidingTime.Milliseconds())
+	sent := command(p, "send addr=%v port=%d blocks=%d size=%d packets=%d ms=%d", r.HostAddr(v.v6),
+		slidingPort, slidingBlocks, slidingSize, slidingPackets, slidingTime.Milliseconds())
 	rx, err := l.Accept(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -117,19 +124,23 @@ func windowReceives(t *testing.T, r *rig, v variant, p *peer.Peer, every int) {
 		t.Fatal(f.err)
 	}
 	t.Logf("guest: %v", f.Fields)
-	if want := uint64((slidingPackets + every - 1) / every); f.Num("packets") != slidingPackets || f.Num("acks") != want {
+	if want := uint64((slidingPackets + every - 1) / every); f.Num("packets") != slidingPackets ||
+		f.Num("acks") != want {
 		t.Errorf("the guest has %v, want %d ACKs", f.Fields, want)
 	}
 }
 
 func windowIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
-	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", slidingPort, slidingBlocks, slidingSize); err != nil {
+	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", slidingPort, slidingBlocks,
+		slidingSize); err != nil {
 		t.Fatal(err)
 	}
 	served := command(p, "serve ms=10000")
 	other := slidingConfig
 	other.Blocks++
-	if _, err := slidingwindow.Init(t.Context(), r.dev, netip.AddrPortFrom(r.Guests[0].Addr(v.v6), slidingPort), other); !errors.Is(err, slidingwindow.ErrMismatch) {
+	if _, err := slidingwindow.Init(t.Context(), r.dev,
+		netip.AddrPortFrom(r.Guests[0].Addr(v.v6), slidingPort), other); !errors.Is(err,
+		slidingwindow.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
 	if f := <-served; !errors.Is(f.err, peer.ErrRefused) {
@@ -138,16 +149,19 @@ func windowIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
 }
 
 func windowRefuses(t *testing.T, r *rig, v variant, p *peer.Peer) {
-	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort), slidingConfig)
+	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort),
+		slidingConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6), slidingPort, slidingBlocks, slidingSize-1)
+	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6),
+		slidingPort, slidingBlocks, slidingSize-1)
 	if _, err := l.Accept(t.Context()); !errors.Is(err, slidingwindow.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
-	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) || !strings.Contains(f.err.Error(), fmt.Sprintf("size=%d", slidingSize)) {
+	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) ||
+		!strings.Contains(f.err.Error(), fmt.Sprintf("size=%d", slidingSize)) {
 		t.Errorf("the guest: %v", f.err)
 	}
 }

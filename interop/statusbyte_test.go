@@ -30,7 +30,8 @@ const (
 // the kernel's rxe as sender and receiver: every byte is compared, blocks are retained, packets are
 // lost.
 func TestStatusByte(t *testing.T) {
-	playStreams(t, "status byte", peer.StatusByte, []streams{{name: "clean"}, {name: "blocks retained", n: 7}, {name: "lossy", loss: "2%"}},
+	playStreams(t, "status byte", peer.StatusByte,
+		[]streams{{name: "clean"}, {name: "blocks retained", n: 7}, {name: "lossy", loss: "2%"}},
 		[2]func(*testing.T, *rig, variant, *peer.Peer, int){gorxeSends, gorxeTakes},
 		[2]func(*testing.T, *rig, variant, *peer.Peer){gorxeIsRefused, gorxeRefuses})
 }
@@ -45,7 +46,9 @@ type streams struct {
 // playStreams runs scenarios of a stream transport against its peer in the guest, and a mismatch of
 // block sizes. With the first function gorxe is the sender and the active side, with the second the
 // receiver.
-func playStreams(t *testing.T, title, program string, list []streams, talk [2]func(*testing.T, *rig, variant, *peer.Peer, int), mismatch [2]func(*testing.T, *rig, variant, *peer.Peer)) {
+func playStreams(t *testing.T, title, program string, list []streams,
+	talk [2]func(*testing.T, *rig, variant, *peer.Peer, int),
+	mismatch [2]func(*testing.T, *rig, variant, *peer.Peer)) {
 	role := func(v variant) int {
 		if v.gorxePassive {
 			return 1
@@ -102,7 +105,8 @@ func command(p *peer.Peer, format string, args ...any) <-chan reply {
 }
 
 func gorxeSends(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
-	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", statusPort, statusBlocks, statusSize); err != nil {
+	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", statusPort, statusBlocks,
+		statusSize); err != nil {
 		t.Fatal(err)
 	}
 	served := command(p, "serve ms=%d retain=%d", statusTime.Milliseconds(), retain)
@@ -138,7 +142,8 @@ func gorxeSends(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
 		t.Fatal(f.err)
 	}
 	t.Logf("guest: %v; gorxe: %+v", f.Fields, s.Stats())
-	if f.Num("packets") != statusDevices*statusPackets || f.Num("wrong")+f.Num("gaps")+f.Num("dups")+f.Num("bad") != 0 {
+	if f.Num("packets") != statusDevices*statusPackets ||
+		f.Num("wrong")+f.Num("gaps")+f.Num("dups")+f.Num("bad") != 0 {
 		t.Errorf("the guest has %v", f.Fields)
 	}
 	if retain > 0 && f.Num("retained") == 0 {
@@ -150,14 +155,16 @@ func gorxeSends(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
 }
 
 func gorxeTakes(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
-	l, err := statusbyte.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), statusPort), statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize})
+	l, err := statusbyte.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), statusPort),
+		statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), statusTime)
 	defer cancel()
-	sent := command(p, "send addr=%v port=%d devices=%d packets=%d ms=%d", r.HostAddr(v.v6), statusPort, statusDevices, statusPackets, statusTime.Milliseconds())
+	sent := command(p, "send addr=%v port=%d devices=%d packets=%d ms=%d", r.HostAddr(v.v6),
+		statusPort, statusDevices, statusPackets, statusTime.Milliseconds())
 	rx, err := l.Accept(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +184,8 @@ func gorxeTakes(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
 		switch {
 		case b.Last && n == statusPackets && len(b.Data) == 0:
 		case int(b.Packet) != n || string(b.Data) != string(statusContent(int(b.Device), n)):
-			t.Fatalf("device %d, packet %d with %d bytes, where %d was to come", b.Device, b.Packet, len(b.Data), n)
+			t.Fatalf("device %d, packet %d with %d bytes, where %d was to come", b.Device, b.Packet,
+				len(b.Data), n)
 		default:
 			next[b.Device]++
 		}
@@ -208,11 +216,13 @@ func gorxeTakes(t *testing.T, r *rig, v variant, p *peer.Peer, retain int) {
 }
 
 func gorxeIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
-	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", statusPort, statusBlocks, statusSize); err != nil {
+	if _, err := p.Do(0, "listen port=%d blocks=%d size=%d", statusPort, statusBlocks,
+		statusSize); err != nil {
 		t.Fatal(err)
 	}
 	served := command(p, "serve ms=10000")
-	_, err := statusbyte.Init(t.Context(), r.dev, r.statusAddr(v), statusbyte.Config{Blocks: statusBlocks + 1})
+	_, err := statusbyte.Init(t.Context(), r.dev, r.statusAddr(v),
+		statusbyte.Config{Blocks: statusBlocks + 1})
 	if !errors.Is(err, statusbyte.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
@@ -222,16 +232,19 @@ func gorxeIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
 }
 
 func gorxeRefuses(t *testing.T, r *rig, v variant, p *peer.Peer) {
-	l, err := statusbyte.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), statusPort), statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize})
+	l, err := statusbyte.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), statusPort),
+		statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6), statusPort, statusBlocks, statusSize-1)
+	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6),
+		statusPort, statusBlocks, statusSize-1)
 	if _, err := l.Accept(t.Context()); !errors.Is(err, statusbyte.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
-	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) || !strings.Contains(f.err.Error(), fmt.Sprintf("size=%d", statusSize)) {
+	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) ||
+		!strings.Contains(f.err.Error(), fmt.Sprintf("size=%d", statusSize)) {
 		t.Errorf("the guest: %v", f.err)
 	}
 }

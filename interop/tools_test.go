@@ -29,10 +29,12 @@ func pingpong(kind string, iters int, size func(bth.MTU) int, vs []variant) tool
 			if kind == "ud" {
 				mtu = ""
 			}
-			return fmt.Sprintf("ibv_%s_pingpong -d rxe0 -g %d -n %d -s %d%s %s", kind, gidIndex(v), iters, size(v.mtu), mtu, host)
+			return fmt.Sprintf("ibv_%s_pingpong -d rxe0 -g %d -n %d -s %d%s %s", kind, gidIndex(v),
+				iters, size(v.mtu), mtu, host)
 		},
 		gorxe: func(v variant, host string) []string {
-			args := []string{"pingpong", kind, "-d", "gx0", "-n", strconv.Itoa(iters), "-s", strconv.Itoa(size(v.mtu)), "-m", strconv.Itoa(int(v.mtu)),
+			args := []string{"pingpong", kind, "-d", "gx0", "-n", strconv.Itoa(iters), "-s",
+				strconv.Itoa(size(v.mtu)), "-m", strconv.Itoa(int(v.mtu)),
 				"-g", strconv.Itoa(gidIndex(v))}
 			if kind != "srq" {
 				args = append(args, "--check")
@@ -67,10 +69,12 @@ func rping(count int, vs []variant) tool {
 				return []string{"up", "gx0"}
 			}
 			// On a lossy link an RTU that is lost twice delays the first answer by 2 s.
-			return []string{"ping", host, "-I", "gx0", "--rping", "-c", strconv.Itoa(count), "-i", "0", "-t", "30s"}
+			return []string{"ping", host, "-I", "gx0", "--rping", "-c", strconv.Itoa(count), "-i",
+				"0", "-t", "30s"}
 		},
 		check: func(t *testing.T, v variant, gorxe, kernel string) {
-			if want := fmt.Sprintf("%d sent, %d received", count, count); !v.gorxePassive && !strings.Contains(gorxe, want) {
+			if want := fmt.Sprintf("%d sent, %d received", count, count); !v.gorxePassive &&
+				!strings.Contains(gorxe, want) {
 				t.Errorf("gorxe does not say %q:\n%s", want, gorxe)
 			}
 		},
@@ -109,7 +113,8 @@ func TestTools(t *testing.T) {
 	}
 	perDevice(func(device int, suffix string) {
 		for _, s := range tools {
-			stage(t, s.name+suffix, ofDevice(device, s.variants), func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
+			stage(t, s.name+suffix, ofDevice(device, s.variants),
+				func(t *testing.T, r *rig, v variant) { s.run(t, r, v) })
 		}
 	})
 }

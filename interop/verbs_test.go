@@ -81,7 +81,8 @@ func talkWrite(op roce.Op) func(*testing.T, variant, end, end) {
 		}
 		for i, n := range ss {
 			a.fill(uint32(i), 1, i*slot, n, 0)
-			a.post(work{op: op, id: uint64(i), off: i * slot, size: n, raddr: to.mem + uint64(i*slot), rkey: to.rkey, imm: 0xfee1900d + uint32(i)})
+			a.post(work{op: op, id: uint64(i), off: i * slot, size: n,
+				raddr: to.mem + uint64(i*slot), rkey: to.rkey, imm: 0xfee1900d + uint32(i)})
 		}
 		if op == roce.OpWrite {
 			// A WRITE causes no completion on the remote side, and UC's sender knows only that it
@@ -94,7 +95,8 @@ func talkWrite(op roce.Op) func(*testing.T, variant, end, end) {
 			expect(t, "active", a, sendQueue, 0, len(ss))
 			for i, w := range expect(t, "passive", p, recvQueue, 100, len(ss)) {
 				if w.imm != 0xfee1900d+uint32(i) || w.size != uint32(ss[i]) {
-					t.Errorf("receive %d: immediate %#x, %d bytes; want %#x, %d", i, w.imm, w.size, 0xfee1900d+i, ss[i])
+					t.Errorf("receive %d: immediate %#x, %d bytes; want %#x, %d", i, w.imm, w.size,
+						0xfee1900d+i, ss[i])
 				}
 			}
 		}
@@ -125,13 +127,16 @@ func talkSendTo(t *testing.T, v variant, a, p end, to *address) {
 }
 
 // datagramSizes: a datagram is one packet.
-func datagramSizes(mtu bth.MTU) []int { return []int{1, 3, int(mtu) / 2, int(mtu) - 1, int(mtu), 0} }
+func datagramSizes(mtu bth.MTU) []int {
+	return []int{1, 3, int(mtu) / 2, int(mtu) - 1, int(mtu), 0}
+}
 
 func sendAll(t *testing.T, op roce.Op, a, p end, to *address, ss []int, grh int) {
 	p.recv(200, len(ss), 0, slot, slot)
 	for i, n := range ss {
 		a.fill(uint32(i+40), 1, i*slot, n, 0)
-		a.post(work{op: op, id: uint64(i), off: i * slot, size: n, imm: 0xdead0000 + uint32(i), to: to, solicited: i%2 == 0})
+		a.post(work{op: op, id: uint64(i), off: i * slot, size: n, imm: 0xdead0000 + uint32(i),
+			to: to, solicited: i%2 == 0})
 	}
 	expect(t, "active", a, sendQueue, 0, len(ss))
 	for i, w := range expect(t, "passive", p, recvQueue, 200, len(ss)) {
@@ -153,7 +158,8 @@ func talkRead(t *testing.T, v variant, a, p end) {
 		p.fill(uint32(i+80), 1, i*slot, n, 0)
 	}
 	for i, n := range ss {
-		a.post(work{op: roce.OpRead, id: uint64(i), off: i * slot, size: n, raddr: to.mem + uint64(i*slot), rkey: to.rkey})
+		a.post(work{op: roce.OpRead, id: uint64(i), off: i * slot, size: n,
+			raddr: to.mem + uint64(i*slot), rkey: to.rkey})
 	}
 	expect(t, "active", a, sendQueue, 0, len(ss))
 	for i, n := range ss {
@@ -167,8 +173,10 @@ func talkCmpSwap(t *testing.T, v variant, a, p end) {
 	const n, first = 40, 1 << 40
 	to := p.address()
 	p.poke(64, first)
-	a.post(work{op: roce.OpCmpSwap, n: n, size: 8, step: 8, raddr: to.mem + 64, rkey: to.rkey, cmp: first, swap: first + 1})
-	a.post(work{op: roce.OpCmpSwap, id: n, off: n * 8, size: 8, raddr: to.mem + 64, rkey: to.rkey, cmp: 5, swap: 6})
+	a.post(work{op: roce.OpCmpSwap, n: n, size: 8, step: 8, raddr: to.mem + 64, rkey: to.rkey,
+		cmp: first, swap: first + 1})
+	a.post(work{op: roce.OpCmpSwap, id: n, off: n * 8, size: 8, raddr: to.mem + 64, rkey: to.rkey,
+		cmp: 5, swap: 6})
 	expect(t, "active", a, sendQueue, 0, n+1)
 	for i := range n + 1 {
 		if got := a.peek(i * 8); got != first+uint64(i) {
@@ -184,7 +192,8 @@ func talkFetchAdd(t *testing.T, v variant, a, p end) {
 	const n, first, add = 100, 1<<63 + 5, 3
 	to := p.address()
 	p.poke(72, first)
-	a.post(work{op: roce.OpFetchAdd, n: n, size: 8, step: 8, raddr: to.mem + 72, rkey: to.rkey, swap: add})
+	a.post(work{op: roce.OpFetchAdd, n: n, size: 8, step: 8, raddr: to.mem + 72, rkey: to.rkey,
+		swap: add})
 	expect(t, "active", a, sendQueue, 0, n)
 	for i := range n {
 		if got := a.peek(i * 8); got != first+uint64(i)*add {
@@ -211,9 +220,12 @@ func talkMixed(t *testing.T, v variant, a, p end) {
 		for k := range n {
 			off := k * (slot / 4)
 			e.post(work{op: roce.OpSend, id: uint64(4 * k), off: off, size: size})
-			e.post(work{op: roce.OpWrite, id: uint64(4*k + 1), off: off, size: size, raddr: to.mem + 8*slot + uint64(off), rkey: to.rkey})
-			e.post(work{op: roce.OpFetchAdd, id: uint64(4*k + 2), off: 30 * slot, size: 8, raddr: to.mem + 31*slot, rkey: to.rkey, swap: 1})
-			e.post(work{op: roce.OpRead, id: uint64(4*k + 3), off: 24*slot + (k%8)*(slot/4), size: size, raddr: to.mem + uint64(off), rkey: to.rkey})
+			e.post(work{op: roce.OpWrite, id: uint64(4*k + 1), off: off, size: size,
+				raddr: to.mem + 8*slot + uint64(off), rkey: to.rkey})
+			e.post(work{op: roce.OpFetchAdd, id: uint64(4*k + 2), off: 30 * slot, size: 8,
+				raddr: to.mem + 31*slot, rkey: to.rkey, swap: 1})
+			e.post(work{op: roce.OpRead, id: uint64(4*k + 3), off: 24*slot + (k%8)*(slot/4),
+				size: size, raddr: to.mem + uint64(off), rkey: to.rkey})
 		}
 	}
 	for i, e := range ends {

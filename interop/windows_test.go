@@ -20,23 +20,26 @@ func TestWindows(t *testing.T) {
 			mine = onlyPassive(vs) // libibverbs has neither
 		}
 		if kind != slowReg {
-			play(t, fmt.Sprintf("WRITE and READ by a %v", kind), mine, func(t *testing.T, r *rig, v variant) {
-				a, p := r.ends(t, v, setting{})
-				talkWindow(t, kind, v, a, p)
-			})
+			play(t, fmt.Sprintf("WRITE and READ by a %v", kind), mine,
+				func(t *testing.T, r *rig, v variant) {
+					a, p := r.ends(t, v, setting{})
+					talkWindow(t, kind, v, a, p)
+				})
 		}
 		if kind == window1 {
 			continue // not for invalidation (IBA 10.6.7.2)
 		}
-		play(t, fmt.Sprintf("SEND with invalidate of a %v", kind), mine, func(t *testing.T, r *rig, v variant) {
-			a, p := r.ends(t, v, setting{})
-			talkInvalidate(t, kind, a, p)
-		})
-		if kind != slowReg {
-			play(t, fmt.Sprintf("LOCAL_INV of a %v", kind), mine, func(t *testing.T, r *rig, v variant) {
+		play(t, fmt.Sprintf("SEND with invalidate of a %v", kind), mine,
+			func(t *testing.T, r *rig, v variant) {
 				a, p := r.ends(t, v, setting{})
-				talkLocalInvalidate(t, kind, a, p)
+				talkInvalidate(t, kind, a, p)
 			})
+		if kind != slowReg {
+			play(t, fmt.Sprintf("LOCAL_INV of a %v", kind), mine,
+				func(t *testing.T, r *rig, v variant) {
+					a, p := r.ends(t, v, setting{})
+					talkLocalInvalidate(t, kind, a, p)
+				})
 		}
 	}
 }
@@ -53,7 +56,8 @@ func through(t *testing.T, rkey uint32, a, p end) {
 	to := p.address()
 	a.fill(7, 1, 0, 3000, 0)
 	a.post(work{op: roce.OpWrite, id: 50, size: 3000, raddr: to.mem + windowOff, rkey: rkey})
-	a.post(work{op: roce.OpRead, id: 51, off: slot, size: 3000, raddr: to.mem + windowOff, rkey: rkey})
+	a.post(work{op: roce.OpRead, id: 51, off: slot, size: 3000, raddr: to.mem + windowOff,
+		rkey: rkey})
 	expect(t, "active", a, sendQueue, 50, 2)
 	p.check(7, 1, windowOff, 3000, 0)
 	a.check(7, 1, slot, 3000, 0)

@@ -16,7 +16,8 @@ import (
 
 // demoOps are the operations that demo must run.
 var demoOps = []string{
-	"SEND", "SEND imm", "SEND inv", "WRITE", "WRITE imm", "READ", "CMP_SWAP", "FETCH_ADD", "UC SEND", "UC SEND imm",
+	"SEND", "SEND imm", "SEND inv", "WRITE", "WRITE imm", "READ", "CMP_SWAP", "FETCH_ADD",
+	"UC SEND", "UC SEND imm",
 	"UC WRITE", "UC WRITE imm", "UD SEND", "UD SEND imm", "bulk WRITE",
 }
 
@@ -29,8 +30,10 @@ func checkDemo(t *testing.T, r *result, datapath string, loss float64, mtu int) 
 	}
 	m := lines[0]
 	fields(t, m, "datapath", "path_mtu", "loss", "verified", "ops")
-	if m["datapath"] != datapath || m["path_mtu"] != float64(mtu) || m["loss"] != loss || m["verified"] != true {
-		t.Errorf("got %v, %v, %v, %v; want %v, %v, %v, true", m["datapath"], m["path_mtu"], m["loss"], m["verified"], datapath, mtu, loss)
+	if m["datapath"] != datapath || m["path_mtu"] != float64(mtu) || m["loss"] != loss ||
+		m["verified"] != true {
+		t.Errorf("got %v, %v, %v, %v; want %v, %v, %v, true", m["datapath"], m["path_mtu"],
+			m["loss"], m["verified"], datapath, mtu, loss)
 	}
 	seen, retransmits := map[string]bool{}, 0.0
 	for _, o := range m["ops"].([]any) {
@@ -58,10 +61,13 @@ func checkDemo(t *testing.T, r *result, datapath string, loss float64, mtu int) 
 }
 
 func TestDemoInMemory(t *testing.T) {
-	checkDemo(t, run(t, nil, "demo", "--memory", "--json", "--bulk", "4m", "--mtu", "512").ok(), "memory", 0, 512)
-	checkDemo(t, run(t, nil, "demo", "--memory", "--json", "--bulk", "4m", "--loss", "1%", "--seed", "7").ok(), "memory", 0.01, 1024)
+	checkDemo(t, run(t, nil, "demo", "--memory", "--json", "--bulk", "4m", "--mtu", "512").ok(),
+		"memory", 0, 512)
+	checkDemo(t, run(t, nil, "demo", "--memory", "--json", "--bulk", "4m", "--loss", "1%", "--seed",
+		"7").ok(), "memory", 0.01, 1024)
 	r := run(t, nil, "demo", "--memory", "--bulk", "4m").ok()
-	for _, want := range append([]string{"retransmissions", "Data path: memory", "Verified"}, demoOps...) {
+	for _, want := range append([]string{"retransmissions", "Data path: memory", "Verified"},
+		demoOps...) {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %q in the table:\n%s", want, r.stdout)
 		}
@@ -74,8 +80,10 @@ func TestDemoInMemory(t *testing.T) {
 func TestDemoOnVeth(t *testing.T) {
 	needRoot(t, veth.Options{}) // skips the test if demo would use the in-memory link
 	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "8m").ok(), "afxdp-generic", 0, 1024)
-	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "8m", "--mode", "native", "--mtu", "4096").ok(), "afxdp-native", 0, 4096)
-	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "4m", "--loss", "1%").ok(), "afxdp-generic", 0.01, 1024)
+	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "8m", "--mode", "native", "--mtu",
+		"4096").ok(), "afxdp-native", 0, 4096)
+	checkDemo(t, run(t, nil, "demo", "--json", "--bulk", "4m", "--loss", "1%").ok(),
+		"afxdp-generic", 0.01, 1024)
 }
 
 // An interrupted demo removes its interfaces. The kernel detaches the programs of a killed demo and
@@ -105,7 +113,8 @@ func TestDemoLeavesNothing(t *testing.T) {
 			r := p.wait()
 			if sig == syscall.SIGKILL {
 				for _, h := range held {
-					eventually(t, "the program is detached", func() bool { return attached(t, h) == 0 })
+					eventually(t, "the program is detached",
+						func() bool { return attached(t, h) == 0 })
 				}
 				return
 			}

@@ -98,7 +98,8 @@ type result struct {
 func (p *process) wait() *result {
 	p.t.Helper()
 	<-p.ended
-	return &result{p.t, strings.Join(p.cmd.Args[1:], " "), p.cmd.ProcessState.ExitCode(), p.out.String(), p.err.String()}
+	return &result{p.t, strings.Join(p.cmd.Args[1:], " "), p.cmd.ProcessState.ExitCode(),
+		p.out.String(), p.err.String()}
 }
 
 func run(t *testing.T, end *veth.End, args ...string) *result {
@@ -120,10 +121,12 @@ func (r *result) ok() *result {
 func (r *result) fails(status int, words ...string) {
 	r.t.Helper()
 	if r.status != status {
-		r.t.Errorf("gorxe %s: status %d, want %d\nstdout: %s\nstderr: %s", r.args, r.status, status, r.stdout, r.err)
+		r.t.Errorf("gorxe %s: status %d, want %d\nstdout: %s\nstderr: %s", r.args, r.status, status,
+			r.stdout, r.err)
 	}
 	if strings.Count(r.err, "\n") != 1 || r.stdout != "" {
-		r.t.Errorf("gorxe %s: want only one line on stderr\nstdout: %s\nstderr: %s", r.args, r.stdout, r.err)
+		r.t.Errorf("gorxe %s: want only one line on stderr\nstdout: %s\nstderr: %s", r.args,
+			r.stdout, r.err)
 	}
 	for _, w := range words {
 		if !strings.Contains(r.err, w) {

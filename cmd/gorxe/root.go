@@ -51,7 +51,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(), versionCommand(),
+		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(),
+		versionCommand(),
 	)
 	return cmd
 }
@@ -85,7 +86,8 @@ type buildInfo struct {
 }
 
 func build() buildInfo {
-	b := buildInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := buildInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" +
+		runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if b.Version == "" {
 		b.Version = "(devel)"

@@ -17,9 +17,11 @@ import (
 func statusByteRecv(t *testing.T, pair *veth.Pair, recv, send []string) (sent, received *result) {
 	t.Helper()
 	p := start(t, &pair.A, append([]string{"statusbyte", "recv", "-d", pair.A.Iface}, recv...)...)
-	eventually(t, "statusbyte recv attaches to the interface", func() bool { return attached(t, ns(&pair.A)) == 1 })
+	eventually(t, "statusbyte recv attaches to the interface",
+		func() bool { return attached(t, ns(&pair.A)) == 1 })
 	eventually(t, "statusbyte recv answers statusbyte send", func() bool {
-		sent = run(t, &pair.B, append([]string{"statusbyte", "send", pair.A.IPv4.Addr().String()}, send...)...)
+		sent = run(t, &pair.B,
+			append([]string{"statusbyte", "send", pair.A.IPv4.Addr().String()}, send...)...)
 		select {
 		case <-p.ended:
 			return true
@@ -41,23 +43,28 @@ func TestStatusByte(t *testing.T) {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sent, received := statusByteRecv(t, pair, []string{"--json", "--dir", filepath.Join(dir, "data"), "--block-size", "100000", "--segment", "1m"},
+	sent, received := statusByteRecv(t, pair,
+		[]string{"--json", "--dir", filepath.Join(dir, "data"), "--block-size", "100000",
+			"--segment", "1m"},
 		[]string{"--json", file, "200=" + file})
 	a, b := sent.ok().json()[0]["devices"].([]any), received.ok().json()[0]["devices"].([]any)
 	sum := sha256.Sum256(content)
 	for i, device := range []float64{0, 200} {
 		s, r := a[i].(map[string]any), b[i].(map[string]any)
 		fields(t, r, "device", "packets", "bytes", "gaps", "duplicates", "sha256")
-		if r["device"] != device || r["packets"] != 19.0 || r["bytes"] != 1.9e6 || r["gaps"] != 0.0 || r["duplicates"] != 0.0 ||
+		if r["device"] != device || r["packets"] != 19.0 || r["bytes"] != 1.9e6 ||
+			r["gaps"] != 0.0 || r["duplicates"] != 0.0 ||
 			r["sha256"] != hex.EncodeToString(sum[:]) || r["sha256"] != s["sha256"] {
 			t.Errorf("sent %v, received %v", s, r)
 		}
 	}
-	if got := run(t, nil, "statusbyte", "tail", filepath.Join(dir, "data", "device-200")).ok(); got.stdout != string(content) {
+	if got := run(t, nil, "statusbyte", "tail",
+		filepath.Join(dir, "data", "device-200")).ok(); got.stdout != string(content) {
 		t.Errorf("tail wrote %d bytes, want the content of the file", len(got.stdout))
 	}
 
-	sent, received = statusByteRecv(t, pair, []string{"--json", "--blocks", "3", "--devices", "5-7"},
+	sent, received = statusByteRecv(t, pair,
+		[]string{"--json", "--blocks", "3", "--devices", "5-7"},
 		[]string{"--json", "--cameras", "3", "--device", "5", "--fps", "100", "--duration", "0.2"})
 	a, b = sent.ok().json()[0]["devices"].([]any), received.ok().json()[0]["devices"].([]any)
 	for i := range 3 {
@@ -71,10 +78,13 @@ func TestStatusByte(t *testing.T) {
 // If the number of blocks differs, both sides fail with one line that has both numbers.
 func TestStatusByteMismatch(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
-	sent, received := statusByteRecv(t, pair, []string{"--blocks", "3"}, []string{"--blocks", "4", "--cameras", "1"})
+	sent, received := statusByteRecv(t, pair, []string{"--blocks", "3"},
+		[]string{"--blocks", "4", "--cameras", "1"})
 	sent.fails(1, "3 blocks", "4 blocks")
-	if received.status != 1 || !strings.Contains(received.err, "3 blocks") || !strings.Contains(received.err, "4 blocks") {
-		t.Errorf("recv: status %d, stderr %q, want 1 and the blocks of both sides", received.status, received.err)
+	if received.status != 1 || !strings.Contains(received.err, "3 blocks") ||
+		!strings.Contains(received.err, "4 blocks") {
+		t.Errorf("recv: status %d, stderr %q, want 1 and the blocks of both sides", received.status,
+			received.err)
 	}
 }
 
@@ -84,5 +94,6 @@ func TestStatusByteDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, nil, "statusbyte", "recv", "-d", "lo", "--dir", filepath.Join(file, "data")).fails(1, "cannot store", "choose another directory")
+	run(t, nil, "statusbyte", "recv", "-d", "lo", "--dir", filepath.Join(file, "data")).fails(1,
+		"cannot store", "choose another directory")
 }

@@ -67,10 +67,12 @@ func TestUsageErrors(t *testing.T) {
 
 // The help text of every command has examples.
 func TestHelp(t *testing.T) {
-	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump", "version"} {
+	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump",
+		"version"} {
 		r := run(t, nil, append(strings.Fields(c), "--help")...).ok()
 		if !strings.Contains(r.stdout, "Examples:\n") || r.err != "" {
-			t.Errorf("gorxe %s --help has no examples or writes to stderr:\n%s%s", c, r.stdout, r.err)
+			t.Errorf("gorxe %s --help has no examples or writes to stderr:\n%s%s", c, r.stdout,
+				r.err)
 		}
 	}
 	if r := run(t, nil).ok(); !strings.Contains(r.stdout, "Available Commands") {
@@ -84,7 +86,8 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completion %s prints no script", shell)
 		}
 	}
-	if r := run(t, nil, "__complete", "perf", "").ok(); !strings.HasPrefix(r.stdout, "write-bw\nwrite-lat\n") {
+	if r := run(t, nil, "__complete", "perf", "").ok(); !strings.HasPrefix(r.stdout,
+		"write-bw\nwrite-lat\n") {
 		t.Errorf("completion of perf = %s, want its operations", r.stdout)
 	}
 }

@@ -67,7 +67,8 @@ const (
 	perfPort = 18515 // default of perf and pingpong
 )
 
-var perfOps = []string{"write-bw", "write-lat", "write-imm-bw", "read-bw", "read-lat", "send-bw", "send-lat", "atomic-bw", "atomic-lat"}
+var perfOps = []string{"write-bw", "write-lat", "write-imm-bw", "read-bw", "read-lat", "send-bw",
+	"send-lat", "atomic-bw", "atomic-lat"}
 
 // ping and perf work against up: over IPv4 and IPv6, with every operation.
 func TestUpPingPerf(t *testing.T) {
@@ -78,10 +79,13 @@ func TestUpPingPerf(t *testing.T) {
 	}
 	for _, host := range []string{pair.A.IPv4.Addr().String(), pair.A.IPv6.Addr().String()} {
 		for _, size := range []string{"0", "64", "10000"} {
-			m := run(t, &pair.B, "ping", host, "-c", "20", "-i", "0", "-s", size, "--json").ok().json()[0]
-			fields(t, m, "host", "interface", "datapath", "path_mtu", "bytes", "sent", "received", "loss",
+			m := run(t, &pair.B, "ping", host, "-c", "20", "-i", "0", "-s", size,
+				"--json").ok().json()[0]
+			fields(t, m, "host", "interface", "datapath", "path_mtu", "bytes", "sent", "received",
+				"loss",
 				"min_us", "avg_us", "p50_us", "p99_us", "max_us", "retransmits")
-			if m["sent"] != 20.0 || m["received"] != 20.0 || m["loss"] != 0.0 || m["min_us"].(float64) <= 0 || m["datapath"] != "afxdp-generic" {
+			if m["sent"] != 20.0 || m["received"] != 20.0 || m["loss"] != 0.0 ||
+				m["min_us"].(float64) <= 0 || m["datapath"] != "afxdp-generic" {
 				t.Errorf("ping: %v", m)
 			}
 		}
@@ -91,15 +95,18 @@ func TestUpPingPerf(t *testing.T) {
 		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
 		checkPerf(t, m, op)
 	}
-	m := run(t, &pair.B, "perf", "write-bw", host, "-b", "-q", "3", "-n", "50", "-s", "4k", "--json").ok().json()[0]
+	m := run(t, &pair.B, "perf", "write-bw", host, "-b", "-q", "3", "-n", "50", "-s", "4k",
+		"--json").ok().json()[0]
 	if m["iterations"] != 300.0 || m["qps"] != 3.0 || m["bidirectional"] != true {
 		t.Errorf("perf -b -q 3 -n 50: %v", m)
 	}
-	if rows := run(t, &pair.B, "perf", "send-lat", host, "-a", "-n", "10", "--json").ok().json(); len(rows) != 23 {
+	if rows := run(t, &pair.B, "perf", "send-lat", host, "-a", "-n", "10",
+		"--json").ok().json(); len(rows) != 23 {
 		t.Errorf("perf -a prints %d rows, want 23", len(rows))
 	}
 	r := run(t, &pair.B, "perf", "write-lat", host, "-D", "0.3", "-m", "512").ok()
-	for _, want := range []string{"RDMA_Write Latency Test", "afxdp-generic", "512[B]", "t_typical[usec]", "99.9% percentile[usec]"} {
+	for _, want := range []string{"RDMA_Write Latency Test", "afxdp-generic", "512[B]",
+		"t_typical[usec]", "99.9% percentile[usec]"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("perf prints no %q:\n%s", want, r.stdout)
 		}
@@ -118,7 +125,8 @@ func checkPerf(t *testing.T, m map[string]any, op string) {
 		unit = "t_unit"
 	}
 	fields(t, m, append(append(keys, columns...), unit)...)
-	if m["op"] != op || m["path_mtu"] != 1024.0 || m["iterations"] != 100.0 || m["datapath"] != "afxdp-generic" {
+	if m["op"] != op || m["path_mtu"] != 1024.0 || m["iterations"] != 100.0 ||
+		m["datapath"] != "afxdp-generic" {
 		t.Errorf("%s: %v", op, m)
 	}
 	for _, c := range columns {
@@ -136,11 +144,13 @@ func endUp(t *testing.T, up *process, pair *veth.Pair) {
 	lines := r.json()
 	first, last := lines[0], lines[len(lines)-1]
 	dev, _ := first["device"].(map[string]any)
-	if first["event"] != "up" || dev["datapath"] != "afxdp-generic" || dev["path_mtu"] != 1024.0 || len(first["gids"].([]any)) < 2 {
+	if first["event"] != "up" || dev["datapath"] != "afxdp-generic" || dev["path_mtu"] != 1024.0 ||
+		len(first["gids"].([]any)) < 2 {
 		t.Errorf("first line of up: %v", first)
 	}
 	c, _ := last["counters"].(map[string]any)
-	if last["event"] != "down" || c["rx_frames"] == nil || c["rx_frames"].(float64) < 1000 || c["retry_exceeded_err"] != 0.0 {
+	if last["event"] != "down" || c["rx_frames"] == nil || c["rx_frames"].(float64) < 1000 ||
+		c["retry_exceeded_err"] != 0.0 {
 		t.Errorf("last line of up: %v", last)
 	}
 	if n := attached(t, ns(&pair.A)); n != 0 {
@@ -152,12 +162,14 @@ func endUp(t *testing.T, up *process, pair *veth.Pair) {
 // interface fails.
 func TestUpShowsItself(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
-	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1", "--window", "16")
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1", "--window",
+		"16")
 	run(t, &pair.A, "up", pair.A.Iface).fails(1, "in use", "gorxe")
 	run(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-c", "2", "-i", "0.01").ok()
 	up.cmd.Process.Signal(syscall.SIGTERM)
 	r := up.wait().ok()
-	for _, want := range []string{"afxdp-native", "path MTU 1024", "::ffff:10.77.0.1", "18516", "rx_frames", "ordinary interface again"} {
+	for _, want := range []string{"afxdp-native", "path MTU 1024", "::ffff:10.77.0.1", "18516",
+		"rx_frames", "ordinary interface again"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("up prints no %q:\n%s", want, r.stdout)
 		}
@@ -175,7 +187,8 @@ func TestUpKilled(t *testing.T) {
 		run(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-c", "1").ok()
 		up.cmd.Process.Kill()
 		up.wait()
-		eventually(t, "the program is detached", func() bool { return attached(t, ns(&pair.A)) == 0 })
+		eventually(t, "the program is detached",
+			func() bool { return attached(t, ns(&pair.A)) == 0 })
 	}
 }
 
@@ -218,7 +231,8 @@ func TestPerfServerRejects(t *testing.T) {
 	run(t, &pair.B, "perf", "read-bw", host, "-p", "20000").fails(1, "write-bw", "read-bw")
 	run(t, &pair.B, "perf", "write-bw", host, "-p", "20000", "-n", "50").ok()
 	r := srv.wait().ok()
-	if !strings.Contains(r.err, "0000:0011:5d6b8f") || !strings.Contains(r.stdout, "RDMA_Write BW Test") {
+	if !strings.Contains(r.err, "0000:0011:5d6b8f") ||
+		!strings.Contains(r.stdout, "RDMA_Write BW Test") {
 		t.Errorf("stdout: %s\nstderr: %s", r.stdout, r.err)
 	}
 }
@@ -230,7 +244,8 @@ func TestPeerDies(t *testing.T) {
 	for _, op := range []string{"write-bw", "send-lat", "write-lat"} {
 		srv := server(t, &pair.A, perfPort, "perf", op)
 		client := start(t, &pair.B, "perf", op, host, "-D", "30", "--json")
-		eventually(t, "the client attaches to the interface", func() bool { return attached(t, ns(&pair.B)) == 1 })
+		eventually(t, "the client attaches to the interface",
+			func() bool { return attached(t, ns(&pair.B)) == 1 })
 		time.Sleep(500 * time.Millisecond)
 		srv.cmd.Process.Kill()
 		client.wait().fails(1, "peer")
@@ -238,12 +253,14 @@ func TestPeerDies(t *testing.T) {
 	// If the client is interrupted, the server fails and says why.
 	srv := server(t, &pair.A, perfPort, "perf", "write-lat", "--json")
 	client := start(t, &pair.B, "perf", "write-lat", host, "-D", "30", "--json")
-	eventually(t, "the client attaches to the interface", func() bool { return attached(t, ns(&pair.B)) == 1 })
+	eventually(t, "the client attaches to the interface",
+		func() bool { return attached(t, ns(&pair.B)) == 1 })
 	time.Sleep(500 * time.Millisecond)
 	client.cmd.Process.Signal(syscall.SIGINT)
 	client.wait().fails(1, "interrupted")
 	r := srv.wait()
-	if r.status != 1 || !strings.Contains(r.err, "interrupted") && !strings.Contains(r.err, "closed the connection") {
+	if r.status != 1 || !strings.Contains(r.err, "interrupted") &&
+		!strings.Contains(r.err, "closed the connection") {
 		t.Errorf("server: status %d, stderr %q", r.status, r.err)
 	}
 }
@@ -256,7 +273,8 @@ func TestPingInterrupted(t *testing.T) {
 	time.Sleep(time.Second)
 	p.cmd.Process.Signal(syscall.SIGINT)
 	r := p.wait().ok()
-	for _, want := range []string{"seq=1 time=", "RDMA ping statistics", "0% lost", "min/avg/p50/p99/max = "} {
+	for _, want := range []string{"seq=1 time=", "RDMA ping statistics", "0% lost",
+		"min/avg/p50/p99/max = "} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("ping prints no %q:\n%s", want, r.stdout)
 		}
@@ -267,7 +285,8 @@ func TestPingInterrupted(t *testing.T) {
 func TestPingServerRestarts(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface)
-	p := start(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-i", "0.1", "-c", "30", "-t", "1", "--json")
+	p := start(t, &pair.B, "ping", pair.A.IPv4.Addr().String(), "-i", "0.1", "-c", "30", "-t", "1",
+		"--json")
 	time.Sleep(time.Second)
 	up.cmd.Process.Kill()
 	up.wait()
@@ -275,7 +294,8 @@ func TestPingServerRestarts(t *testing.T) {
 	server(t, &pair.A, port, "up", pair.A.Iface)
 	r := p.wait()
 	m := r.json()[0]
-	if r.status != 1 || m["sent"] != 30.0 || m["received"].(float64) < 10 || m["received"].(float64) >= 30 {
+	if r.status != 1 || m["sent"] != 30.0 || m["received"].(float64) < 10 ||
+		m["received"].(float64) >= 30 {
 		t.Errorf("status %d, %v\n%s", r.status, m, r.err)
 	}
 }
@@ -306,12 +326,14 @@ func TestServersWithoutInterface(t *testing.T) {
 			return server(t, &pair.A, perfPort, "perf", "write-bw", "-d", pair.A.Iface)
 		},
 		"pingpong": func(t *testing.T, pair *veth.Pair) *process {
-			return server(t, &pair.A, perfPort, "pingpong", "rc", "-p", itoa(perfPort), "-d", pair.A.Iface)
+			return server(t, &pair.A, perfPort, "pingpong", "rc", "-p", itoa(perfPort), "-d",
+				pair.A.Iface)
 		},
 		"statusbyte": func(t *testing.T, pair *veth.Pair) *process {
 			p := start(t, &pair.A, "statusbyte", "recv", "--keep", "-d", pair.A.Iface)
 			eventually(t, "statusbyte recv serves", func() bool {
-				return run(t, &pair.B, "statusbyte", "send", pair.A.IPv4.Addr().String(), file).status == 0
+				return run(t, &pair.B, "statusbyte", "send", pair.A.IPv4.Addr().String(),
+					file).status == 0
 			})
 			return p
 		},
@@ -451,19 +473,22 @@ func TestInterfaceErrors(t *testing.T) {
 func TestDevices(t *testing.T) {
 	pair := needRoot(t, veth.Options{MTU: 2200})
 	r := run(t, &pair.A, "devices").ok()
-	for _, want := range []string{pair.A.Iface, "2200", "2048", "10.77.0.1/24", "fd77::1/64", "generic, native", "Not usable", "lo: "} {
+	for _, want := range []string{pair.A.Iface, "2200", "2048", "10.77.0.1/24", "fd77::1/64",
+		"generic, native", "Not usable", "lo: "} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("devices prints no %q:\n%s", want, r.stdout)
 		}
 	}
 	var seen bool
-	text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(run(t, &pair.A, "devices", "--json").ok().stdout), "["), "]")
+	text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(run(t, &pair.A, "devices",
+		"--json").ok().stdout), "["), "]")
 	for _, m := range jsonLines(t, strings.ReplaceAll(text, "},{\"name\"", "}\n{\"name\"")) {
 		if m["name"] != pair.A.Iface {
 			continue
 		}
 		seen = true
-		if m["usable"] != true || m["up"] != true || m["mtu"] != 2200.0 || m["path_mtu"] != 2048.0 || m["queues"] != 1.0 || m["xdp_auto"] != "generic" {
+		if m["usable"] != true || m["up"] != true || m["mtu"] != 2200.0 ||
+			m["path_mtu"] != 2048.0 || m["queues"] != 1.0 || m["xdp_auto"] != "generic" {
 			t.Errorf("devices --json: %v", m)
 		}
 		if gids := m["gids"].([]any); len(gids) < 2 {

@@ -21,7 +21,8 @@ const (
 
 var (
 	self  = bth.GIDFromIPv4([4]byte{10, 0, 0, 1})
-	hosts = [3]bth.GID{bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), bth.GIDFromIPv4([4]byte{10, 0, 0, 3}), self}
+	hosts = [3]bth.GID{bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), bth.GIDFromIPv4([4]byte{10, 0, 0, 3}),
+		self}
 )
 
 var services = [3]cm.ServiceID{cm.TCPService(port), cm.UDPService(port), 1}
@@ -98,7 +99,8 @@ func push[T any](s []T, v T) []T {
 }
 
 func newPlay(t *testing.T, tape []byte) *play {
-	m, err := cm.New(cm.Config{GUID: 1, Rand: rand.New(rand.NewPCG(3, 4)).Uint64, MaxConns: maxConns, MaxHalfOpen: maxHalfOpen})
+	m, err := cm.New(cm.Config{GUID: 1, Rand: rand.New(rand.NewPCG(3, 4)).Uint64,
+		MaxConns: maxConns, MaxHalfOpen: maxHalfOpen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +213,9 @@ func (p *play) along() {
 }
 
 func (p *play) feed(from bth.GID, b []byte) {
-	if p.m.HandleMAD(p.now, cm.Addr{GIDPair: bth.GIDPair{Local: self, Remote: from}, QPN: 1, PKey: bth.DefaultPKey}, b) == nil {
+	if p.m.HandleMAD(p.now,
+		cm.Addr{GIDPair: bth.GIDPair{Local: self, Remote: from}, QPN: 1, PKey: bth.DefaultPKey},
+		b) == nil {
 		if _, err := cm.ParseMAD(b); err != nil {
 			p.t.Fatalf("accepted an invalid MAD: %v", err)
 		}
@@ -259,8 +263,10 @@ func (p *play) request() {
 		h.Encode((*[cm.IPCMHeaderLen]byte)(r.Private[:]))
 		r.Encode(&m, uint64(p.of(2)))
 	} else {
-		r := cm.REQ{LocalID: id, Service: cm.TCPService(port), GUID: cm.GUID(p.of(2)), QPN: bth.QPN(2 + p.of(8)), MTU: 3,
-			RemoteTimeout: p.draw() % 32, LocalTimeout: p.draw() % 32, MaxCMRetries: p.draw() % 16, InitiatorDepth: 1}
+		r := cm.REQ{LocalID: id, Service: cm.TCPService(port), GUID: cm.GUID(p.of(2)),
+			QPN: bth.QPN(2 + p.of(8)), MTU: 3,
+			RemoteTimeout: p.draw() % 32, LocalTimeout: p.draw() % 32, MaxCMRetries: p.draw() % 16,
+			InitiatorDepth: 1}
 		h.Encode((*[cm.IPCMHeaderLen]byte)(r.Private[:]))
 		r.Encode(&m, uint64(p.of(2)))
 	}
@@ -320,10 +326,13 @@ func (p *play) call() {
 	var id cm.CommID
 	var err error
 	if p.of(3) == 0 {
-		id, err = p.m.Resolve(p.now, &cm.SIDRParams{Local: self, Remote: to, Service: cm.UDPService(port)})
+		id, err = p.m.Resolve(p.now,
+			&cm.SIDRParams{Local: self, Remote: to, Service: cm.UDPService(port)})
 	} else {
-		id, err = p.m.Connect(p.now, &cm.ConnectParams{Local: self, Remote: to, Service: cm.TCPService(port), QPN: 3, MTU: 1024,
-			ResponseTimeout: p.draw() % 32, MaxRetries: p.draw() % 16})
+		id, err = p.m.Connect(p.now,
+			&cm.ConnectParams{Local: self, Remote: to, Service: cm.TCPService(port), QPN: 3,
+				MTU:             1024,
+				ResponseTimeout: p.draw() % 32, MaxRetries: p.draw() % 16})
 	}
 	if err == nil {
 		p.ids, p.hold[id] = push(p.ids, id), cm.EventNone
@@ -343,10 +352,12 @@ func (p *play) look() {
 		if err != nil {
 			p.t.Fatalf("sent an invalid MAD: %v: %x", err, m)
 		}
-		if to.Local != self || to.QPN == 0 || (to.Remote != hosts[0] && to.Remote != hosts[1] && to.Remote != hosts[2]) {
+		if to.Local != self || to.QPN == 0 ||
+			(to.Remote != hosts[0] && to.Remote != hosts[1] && to.Remote != hosts[2]) {
 			p.t.Fatalf("sent to %+v", to)
 		}
-		if x := (exchange{peer: to.Remote, local: mad.LocalID(), remote: mad.RemoteID(), tid: mad.TID()}); x.local != 0 {
+		if x := (exchange{peer: to.Remote, local: mad.LocalID(), remote: mad.RemoteID(),
+			tid: mad.TID()}); x.local != 0 {
 			if mad.Attribute() == cm.AttrREQ || mad.Attribute() == cm.AttrSIDRREQ {
 				x.remote = 0 // these have none
 			}
@@ -364,7 +375,8 @@ func (p *play) look() {
 		p.hear(ev)
 	}
 	s := p.m.Sizes()
-	if s.Conns > maxConns || s.HalfOpen > maxHalfOpen || s.Pending > len(services)*backlog || s.Remote > s.Conns || s.QPs > s.Conns || s.Timers > s.Conns ||
+	if s.Conns > maxConns || s.HalfOpen > maxHalfOpen || s.Pending > len(services)*backlog ||
+		s.Remote > s.Conns || s.QPs > s.Conns || s.Timers > s.Conns ||
 		s.Sources > len(hosts) || s.Events != 0 || s.Transmit != 0 || s.Answers != 0 {
 		p.t.Fatalf("holds %+v", s)
 	}
@@ -374,7 +386,8 @@ func (p *play) look() {
 func (p *play) hear(ev cm.Event) {
 	last, known := p.hold[ev.ID]
 	first := ev.Kind == cm.EventConnectRequest || ev.Kind == cm.EventSIDRRequest
-	if known == first || (known && ev.Kind <= last) || (last >= cm.EventRejected && ev.Kind != cm.EventClosed) {
+	if known == first || (known && ev.Kind <= last) ||
+		(last >= cm.EventRejected && ev.Kind != cm.EventClosed) {
 		p.t.Fatalf("connection %#x: %v after %v", ev.ID, ev.Kind, last)
 	}
 	p.hold[ev.ID] = ev.Kind

@@ -58,7 +58,8 @@ func killers() [][]byte {
 		{bth.CNP, 2, 0, 12},
 	} {
 		t := make([]byte, k.n)
-		bth.PutBTH(t, &bth.BTHFields{Opcode: k.opcode, DestQP: k.dest, PadCount: k.pad, PKey: bth.DefaultPKey})
+		bth.PutBTH(t, &bth.BTHFields{Opcode: k.opcode, DestQP: k.dest, PadCount: k.pad,
+			PKey: bth.DefaultPKey})
 		all = append(all, wrap(t, false))
 	}
 	return all
@@ -66,7 +67,8 @@ func killers() [][]byte {
 
 // wrap puts correct headers and a correct ICRC around a transport packet.
 func wrap(transport []byte, ipv6 bool) []byte {
-	a := frame.Address{Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64}
+	a := frame.Address{Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}),
+		Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64}
 	if ipv6 {
 		a.Src, a.Dst = bth.GID{0: 0xfd, 15: 1}, bth.GID{0: 0xfd, 15: 2}
 	}
@@ -208,7 +210,8 @@ func FuzzLayers(f *testing.F) {
 		f.Add(k[42:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g := gopacket.NewPacket(b, layers.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true, NoCopy: true})
+		g := gopacket.NewPacket(b, layers.LayerTypeBTH,
+			gopacket.DecodeOptions{SkipDecodeRecovery: true, NoCopy: true})
 		accepted := len(b) >= bth.ICRCLen && p.Parse(b[:len(b)-bth.ICRCLen]) == nil
 		if accepted != (g.ErrorLayer() == nil) {
 			t.Fatalf("Parse accepts: %v, but gopacket has %v", accepted, g)

@@ -169,8 +169,10 @@ func path(local, remote bth.GID) frame.Path {
 
 // connAttr returns all attributes needed to reach RTS.
 func connAttr(remote bth.GID, dest bth.QPN) qp.Attr {
-	return qp.Attr{PathMTU: mtu, RQPSN: 0xfffff0, SQPSN: 0xfffff8, DestQPN: dest, Path: path(here, remote), QKey: qkey,
-		Access: mr.RemoteRead | mr.RemoteWrite | mr.RemoteAtomic, MaxRdAtomic: 4, MaxDestRdAtomic: 4, MinRNRTimer: 1,
+	return qp.Attr{PathMTU: mtu, RQPSN: 0xfffff0, SQPSN: 0xfffff8, DestQPN: dest,
+		Path: path(here, remote), QKey: qkey,
+		Access: mr.RemoteRead | mr.RemoteWrite | mr.RemoteAtomic, MaxRdAtomic: 4,
+		MaxDestRdAtomic: 4, MinRNRTimer: 1,
 		Timeout: 10, RetryCnt: 3, RNRRetry: 3}
 }
 
@@ -178,9 +180,11 @@ func connAttr(remote bth.GID, dest bth.QPN) qp.Attr {
 func raise(t testing.TB, eng *qp.Engine, now qp.Time, q *qp.QP, a qp.Attr, to qp.State) {
 	t.Helper()
 	masks := map[qp.Type][3]qp.AttrMask{
-		qp.RC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
+		qp.RC: {qp.AttrAccess,
+			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
 			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
-		qp.UC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN, qp.AttrSQPSN},
+		qp.UC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN,
+			qp.AttrSQPSN},
 		qp.UD: {qp.AttrQKey, 0, qp.AttrSQPSN},
 	}
 	for i, st := range []qp.State{qp.Init, qp.RTR, qp.RTS} {
@@ -203,10 +207,12 @@ func (b *bench) next(p *bth.Packet) bool {
 		return false
 	}
 	if err := p.Parse(b.buf[tx.NetLen:tx.Len]); err != nil {
-		b.t.Fatalf("the engine sent a packet that does not parse: %v: % x", err, b.buf[tx.NetLen:tx.Len])
+		b.t.Fatalf("the engine sent a packet that does not parse: %v: % x", err,
+			b.buf[tx.NetLen:tx.Len])
 	}
 	if len(p.Payload) > mtu || (len(p.Payload)+p.BTH.PadCount())%4 != 0 {
-		b.t.Fatalf("%v with %d bytes of payload and pad %d", p.BTH.Opcode(), len(p.Payload), p.BTH.PadCount())
+		b.t.Fatalf("%v with %d bytes of payload and pad %d", p.BTH.Opcode(), len(p.Payload),
+			p.BTH.PadCount())
 	}
 	return true
 }

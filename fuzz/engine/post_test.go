@@ -27,13 +27,15 @@ type poster struct {
 }
 
 func newPoster(t testing.TB, tp *tape) *poster {
-	p := &poster{bench: newBench(t), r: rand.New(tp), pending: map[uint64]int{}, shared: map[uint64]bool{}}
+	p := &poster{bench: newBench(t), r: rand.New(tp), pending: map[uint64]int{},
+		shared: map[uint64]bool{}}
 	p.a = p.register(p.pd, 4096, 8192, mr.LocalWrite|mr.RemoteRead)
 	p.b = p.register(p.pd2, 16384, 4096, mr.LocalWrite)
 	ro := p.register(p.pd, 24000, 1000, 0)
 	// Receives and READs may change what they name. The rest of the arena must not change.
 	p.granted = append(p.granted, span{4096, 8192})
-	p.keys = []bth.RKey{bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()), bth.RKey(p.b.LKey()), bth.RKey(ro.LKey()), bth.RKey(p.a.RKey()), 0}
+	p.keys = []bth.RKey{bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()), bth.RKey(p.a.LKey()),
+		bth.RKey(p.b.LKey()), bth.RKey(ro.LKey()), bth.RKey(p.a.RKey()), 0}
 	var err error
 	p.srq, err = p.eng.NewSRQ(p.pd, qp.SRQConfig{Depth: p.r.IntN(8) + 1, MaxSGE: p.r.IntN(4)})
 	must(t, err)
@@ -45,8 +47,10 @@ func newPoster(t testing.TB, tp *tape) *poster {
 	bare := frame.NewBarePath(&frame.Address{Src: here, Dst: there})
 	ah := qp.NewAH(&good, nil)
 	p.ahs = []*qp.AH{ah, ah, ah, nil, {}, qp.NewAH(&frame.Path{}, nil), qp.NewAH(&bare, nil)}
-	ia := qp.InitAttr{Type: qp.Type(p.r.IntN(3)), PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, SQDepth: p.r.IntN(20), RQDepth: p.r.IntN(20),
-		MaxSendSGE: p.r.IntN(5), MaxRecvSGE: p.r.IntN(5), MaxInline: p.r.IntN(300), SignalAll: p.r.IntN(2) == 0}
+	ia := qp.InitAttr{Type: qp.Type(p.r.IntN(3)), PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq,
+		SQDepth: p.r.IntN(20), RQDepth: p.r.IntN(20),
+		MaxSendSGE: p.r.IntN(5), MaxRecvSGE: p.r.IntN(5), MaxInline: p.r.IntN(300),
+		SignalAll: p.r.IntN(2) == 0}
 	if p.r.IntN(3) == 0 {
 		ia.SRQ = p.srq
 	}
@@ -63,7 +67,8 @@ func (p *poster) restart() {
 
 	attr := connAttr(there, 0x700)
 	attr.MaxRdAtomic = uint8(p.r.IntN(3))
-	to := []qp.State{qp.Reset, qp.Init, qp.RTR, qp.SQD, qp.Err, qp.RTS, qp.RTS, qp.RTS, qp.RTS, qp.RTS}[p.r.IntN(10)]
+	to := []qp.State{qp.Reset, qp.Init, qp.RTR, qp.SQD, qp.Err, qp.RTS, qp.RTS, qp.RTS, qp.RTS,
+		qp.RTS}[p.r.IntN(10)]
 	switch to {
 	case qp.Reset:
 	case qp.SQD:
@@ -79,7 +84,8 @@ func (p *poster) restart() {
 // sge returns a valid SGE or anything.
 func (p *poster) sge() qp.SGE {
 	r := p.r
-	g := qp.SGE{Addr: 0x10000 + 4096 + uint64(r.IntN(8192)), Length: uint32(r.IntN(600)), LKey: bth.LKey(p.keys[r.IntN(len(p.keys))])}
+	g := qp.SGE{Addr: 0x10000 + 4096 + uint64(r.IntN(8192)), Length: uint32(r.IntN(600)),
+		LKey: bth.LKey(p.keys[r.IntN(len(p.keys))])}
 	switch r.IntN(12) {
 	case 0:
 		g.Addr = r.Uint64()
@@ -99,7 +105,8 @@ func (p *poster) sges() []qp.SGE {
 		out = append(out, p.sge())
 	}
 	if p.r.IntN(4) == 0 {
-		out = []qp.SGE{{Addr: 0x10000 + 4096 + uint64(p.r.IntN(1000)), Length: 8, LKey: bth.LKey(p.a.LKey())}}
+		out = []qp.SGE{{Addr: 0x10000 + 4096 + uint64(p.r.IntN(1000)), Length: 8,
+			LKey: bth.LKey(p.a.LKey())}}
 	}
 	return out
 }
@@ -107,10 +114,14 @@ func (p *poster) sges() []qp.SGE {
 func (p *poster) sendWR() qp.SendWR {
 	r := p.r
 	p.nextID++
-	wr := qp.SendWR{ID: p.nextID, Op: qp.Op(r.IntN(int(qp.OpRegMR) + 3)), Flags: qp.SendFlags(r.Uint32()),
-		RemoteAddr: r.Uint64(), RKey: p.keys[r.IntN(len(p.keys))], Imm: r.Uint32(), InvKey: p.keys[r.IntN(len(p.keys))],
-		Compare: r.Uint64(), SwapAdd: r.Uint64(), AH: p.ahs[r.IntN(len(p.ahs))], RemoteQPN: bth.QPN(r.Uint32()), RemoteQKey: bth.QKey(r.Uint32()),
-		Length: r.Uint32(), Placement: qp.Placement(r.IntN(5)), Level: qp.Level(r.IntN(4)), Access: mr.Access(r.Uint32())}
+	wr := qp.SendWR{ID: p.nextID, Op: qp.Op(r.IntN(int(qp.OpRegMR) + 3)),
+		Flags:      qp.SendFlags(r.Uint32()),
+		RemoteAddr: r.Uint64(), RKey: p.keys[r.IntN(len(p.keys))], Imm: r.Uint32(),
+		InvKey:  p.keys[r.IntN(len(p.keys))],
+		Compare: r.Uint64(), SwapAdd: r.Uint64(), AH: p.ahs[r.IntN(len(p.ahs))],
+		RemoteQPN: bth.QPN(r.Uint32()), RemoteQKey: bth.QKey(r.Uint32()),
+		Length: r.Uint32(), Placement: qp.Placement(r.IntN(5)), Level: qp.Level(r.IntN(4)),
+		Access: mr.Access(r.Uint32())}
 	wr.SGEs = p.sges()
 	if r.IntN(3) == 0 {
 		wr.Inline = make([]byte, r.IntN(400))
@@ -131,7 +142,8 @@ func (p *poster) sendWR() qp.SendWR {
 		}
 	}
 	if wr.Op == qp.OpRegMR && r.IntN(2) == 0 {
-		if m, err := p.mrs.Prepare(p.fast, p.mem[4096:4096+1+r.IntN(4096)], r.Uint64()&^7, mr.LocalWrite|mr.Access(r.IntN(16))); err == nil {
+		if m, err := p.mrs.Prepare(p.fast, p.mem[4096:4096+1+r.IntN(4096)], r.Uint64()&^7,
+			mr.LocalWrite|mr.Access(r.IntN(16))); err == nil {
 			wr.RKey = bth.RKey(m.RKey())
 			p.keys = append(p.keys[:6:6], bth.RKey(m.LKey()), wr.RKey)
 		}
@@ -193,7 +205,8 @@ func (p *poster) postRecv() {
 		p.nextID++
 		wrs[i] = qp.RecvWR{ID: p.nextID, SGEs: p.sges()}
 		if p.r.IntN(2) == 0 { // valid if its key is right
-			g := qp.SGE{Addr: 0x10000 + 4096 + uint64(p.r.IntN(7000)), Length: uint32(p.r.IntN(1000)), LKey: bth.LKey(p.a.LKey())}
+			g := qp.SGE{Addr: 0x10000 + 4096 + uint64(p.r.IntN(7000)),
+				Length: uint32(p.r.IntN(1000)), LKey: bth.LKey(p.a.LKey())}
 			if p.r.IntN(4) == 0 {
 				g.Addr, g.LKey = 0x10000+16384+uint64(p.r.IntN(3000)), bth.LKey(p.b.LKey())
 			}
@@ -219,7 +232,8 @@ func (p *poster) postRecv() {
 // ack acknowledges a packet.
 func (p *poster) ack(q *bth.Packet) {
 	b := make([]byte, bth.RCAck.Info().HeaderLen)
-	bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: p.q.QPN(), PSN: q.BTH.PSN()})
+	bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: p.q.QPN(),
+		PSN: q.BTH.PSN()})
 	bth.PutAETH(b[bth.HeaderLen:], bth.ACKNoLimit, 0)
 	var a bth.Packet
 	must(p.t, a.Parse(b))
@@ -301,15 +315,18 @@ func playReceives(t testing.TB, b []byte) *qp.Counters {
 
 // TestReceiveSoak plays random tapes as TestResponderSoak does.
 func TestReceiveSoak(t *testing.T) {
-	soak(t, playReceives, "RcvdPkts", "SentAcks", "Completions", "CompletionErrors", "Flushed", "DropNoRecv", "DropNoQP", "DropLength")
+	soak(t, playReceives, "RcvdPkts", "SentAcks", "Completions", "CompletionErrors", "Flushed",
+		"DropNoRecv", "DropNoQP", "DropLength")
 }
 
 // message delivers a SEND to the QP in sequence.
 func (p *poster) message(psn bth.PSN) bth.PSN {
-	o := map[qp.Type]bth.Opcode{qp.RC: bth.RCSendOnly, qp.UC: bth.UCSendOnly, qp.UD: bth.UDSendOnly}[p.q.Type()]
+	o := map[qp.Type]bth.Opcode{qp.RC: bth.RCSendOnly, qp.UC: bth.UCSendOnly,
+		qp.UD: bth.UDSendOnly}[p.q.Type()]
 	i, n := o.Info(), 4*p.r.IntN(mtu/4+1)
 	b := make([]byte, int(i.HeaderLen)+n)
-	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: p.q.QPN(), PSN: psn, AckReq: p.r.IntN(2) == 0})
+	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: p.q.QPN(), PSN: psn,
+		AckReq: p.r.IntN(2) == 0})
 	if i.DETH != 0 {
 		bth.PutDETH(b[i.DETH:], qkey, 0x700)
 	}

@@ -42,10 +42,12 @@ func newAsker(t testing.TB, tp *tape) *asker {
 	a := &asker{bench: newBench(t), tape: tp, r: rand.New(tp), syndrome: bth.ACKNoLimit}
 	a.mr = a.register(a.pd, 4096, 16384, mr.LocalWrite)
 	var err error
-	a.q, err = a.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, SQDepth: 16, RQDepth: 1, MaxSendSGE: 3, MaxInline: 100, QPN: 0x100})
+	a.q, err = a.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq,
+		SQDepth: 16, RQDepth: 1, MaxSendSGE: 3, MaxInline: 100, QPN: 0x100})
 	must(t, err)
 	a.gen = packets.NewSource(tp, packets.Target{
-		Address: frame.Address{Src: there, Dst: here}, Transport: bth.RC, QPN: 0x100, MTU: mtu, Responses: true, Sound: 0.7,
+		Address: frame.Address{Src: there, Dst: here}, Transport: bth.RC, QPN: 0x100, MTU: mtu,
+		Responses: true, Sound: 0.7,
 		Addr: a.mr.Addr(), RKey: bth.RKey(a.mr.LKey()), Len: 4096,
 	})
 	a.raise()
@@ -90,7 +92,8 @@ func (a *asker) step() {
 // post posts a valid work request.
 func (a *asker) post() {
 	a.nextID++
-	wr := qp.SendWR{ID: a.nextID, Op: qp.Op(a.r.IntN(int(qp.OpAtomicWrite) + 1)), Flags: qp.SendFlags(a.r.IntN(8)), RemoteAddr: a.r.Uint64() &^ 7}
+	wr := qp.SendWR{ID: a.nextID, Op: qp.Op(a.r.IntN(int(qp.OpAtomicWrite) + 1)),
+		Flags: qp.SendFlags(a.r.IntN(8)), RemoteAddr: a.r.Uint64() &^ 7}
 	n := a.r.IntN(3000)
 	if a.r.IntN(2) == 0 {
 		n = a.r.IntN(3 * mtu)
@@ -161,7 +164,8 @@ func (a *asker) help() {
 	}
 	q := a.requests[max(0, len(a.requests)-1-a.r.IntN(8))]
 	if a.r.IntN(12) == 0 {
-		a.syndrome = []bth.Syndrome{bth.NAKSyndrome(bth.NAKCode(a.r.IntN(5))), bth.RNRSyndrome(uint8(a.r.IntN(32)))}[a.r.IntN(2)]
+		a.syndrome = []bth.Syndrome{bth.NAKSyndrome(bth.NAKCode(a.r.IntN(5))),
+			bth.RNRSyndrome(uint8(a.r.IntN(32)))}[a.r.IntN(2)]
 		a.answer(bth.RCAck, q.psn, 0)
 		a.syndrome = bth.ACKNoLimit
 		return
@@ -190,7 +194,8 @@ func (a *asker) help() {
 func (a *asker) answer(o bth.Opcode, psn bth.PSN, n int) {
 	i := o.Info()
 	b := make([]byte, int(i.HeaderLen)+n+(-n&3))
-	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x100, PSN: psn, PadCount: uint8(-n & 3)})
+	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x100, PSN: psn,
+		PadCount: uint8(-n & 3)})
 	if i.AETH != 0 {
 		bth.PutAETH(b[i.AETH:], a.syndrome, 0)
 	}
@@ -250,7 +255,8 @@ func (a *asker) succeed() {
 	}
 	a.end0 += packetsOf(n)
 	if a.end0 > a.sent {
-		a.t.Fatalf("%v %d succeeds, which ends with packet %d; %d were sent", wr.Op, wr.ID, a.end0, a.sent)
+		a.t.Fatalf("%v %d succeeds, which ends with packet %d; %d were sent", wr.Op, wr.ID, a.end0,
+			a.sent)
 	}
 	a.retire()
 }
@@ -302,7 +308,8 @@ func playRequester(t testing.TB, b []byte) *qp.Counters {
 
 // TestRequesterSoak plays random tapes as TestResponderSoak does.
 func TestRequesterSoak(t *testing.T) {
-	soak(t, playRequester, "Completions", "CompletionErrors", "Flushed", "RcvdRNR", "RcvdSeqNAK", "RcvdErrNAK", "ImpliedNAK", "AckTimeouts",
+	soak(t, playRequester, "Completions", "CompletionErrors", "Flushed", "RcvdRNR", "RcvdSeqNAK",
+		"RcvdErrNAK", "ImpliedNAK", "AckTimeouts",
 		"Probes", "Retransmits", "RetryExceeded", "RNRRetryExceeded", "DropGhost")
 }
 

@@ -62,10 +62,12 @@ func newStage(t testing.TB, tp *tape) *stage {
 	s.calmA = s.register(s.pd, 30000, 1024, mr.LocalWrite)
 	var others []packets.Region
 	for _, m := range []*mr.MR{s.wo, s.inv, ro, foreign, dead} {
-		others = append(others, packets.Region{Addr: m.Addr(), RKey: bth.RKey(m.RKey()), Len: uint32(m.Len())})
+		others = append(others,
+			packets.Region{Addr: m.Addr(), RKey: bth.RKey(m.RKey()), Len: uint32(m.Len())})
 	}
 	for _, m := range []*mr.MR{s.rw, s.recv} {
-		others = append(others, packets.Region{Addr: m.Addr(), RKey: bth.RKey(m.LKey()), Len: uint32(m.Len())})
+		others = append(others,
+			packets.Region{Addr: m.Addr(), RKey: bth.RKey(m.LKey()), Len: uint32(m.Len())})
 	}
 
 	var err error
@@ -76,11 +78,14 @@ func newStage(t testing.TB, tp *tape) *stage {
 		srq   bool
 		state qp.State
 	}{
-		{qp.RC, false, qp.RTS}, {qp.RC, true, qp.RTS}, {qp.RC, true, qp.RTS}, {qp.RC, false, qp.RTR}, {qp.RC, false, qp.Init},
-		{qp.UC, false, qp.RTS}, {qp.UC, true, qp.RTS}, {qp.UD, false, qp.RTS}, {qp.UD, true, qp.RTR},
+		{qp.RC, false, qp.RTS}, {qp.RC, true, qp.RTS}, {qp.RC, true, qp.RTS},
+		{qp.RC, false, qp.RTR}, {qp.RC, false, qp.Init},
+		{qp.UC, false, qp.RTS}, {qp.UC, true, qp.RTS}, {qp.UD, false, qp.RTS},
+		{qp.UD, true, qp.RTR},
 	} {
 		vi := &victim{srq: v.srq, attr: connAttr(there, bth.QPN(0x700+i))}
-		ia := qp.InitAttr{Type: v.typ, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, SQDepth: 4, RQDepth: 4, MaxRecvSGE: 3, QPN: bth.QPN(0x100 + 2*i)}
+		ia := qp.InitAttr{Type: v.typ, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, SQDepth: 4, RQDepth: 4,
+			MaxRecvSGE: 3, QPN: bth.QPN(0x100 + 2*i)}
 		if v.srq {
 			ia.SRQ = s.srq
 			vi.attr.MaxDestRdAtomic = 1
@@ -90,12 +95,14 @@ func newStage(t testing.TB, tp *tape) *stage {
 		raise(t, s.eng, s.now, vi.q, vi.attr, v.state)
 		vi.gen = packets.NewSource(tp, packets.Target{
 			Address:   frame.Address{Src: there, Dst: here, SrcPort: 0xc002},
-			Transport: bth.Transport(v.typ) + bth.RC, QPN: vi.q.QPN(), PSN: vi.attr.RQPSN, QKey: qkey, SrcQPN: 0x700, MTU: mtu,
+			Transport: bth.Transport(v.typ) + bth.RC, QPN: vi.q.QPN(), PSN: vi.attr.RQPSN,
+			QKey: qkey, SrcQPN: 0x700, MTU: mtu,
 			Addr: s.rw.Addr(), RKey: bth.RKey(s.rw.RKey()), Len: 4096, Others: others, Sound: 0.6,
 		})
 		s.victims = append(s.victims, vi)
 	}
-	s.calm, err = s.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, SQDepth: 4, RQDepth: 4, QPN: 0x900})
+	s.calm, err = s.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq,
+		SQDepth: 4, RQDepth: 4, QPN: 0x900})
 	must(t, err)
 	raise(t, s.eng, s.now, s.calm, connAttr(witness, 0x901), qp.RTS)
 	return s
@@ -141,7 +148,8 @@ func (s *stage) raw() []byte {
 	var hdr [bth.MaxNetHeader]byte
 	n := frame.PutHeaders(hdr[:], &frame.Address{Src: there, Dst: here, HopLimit: 1})
 	body := s.tape.take(bth.HeaderLen + s.r.IntN(64))
-	f := append(append(hdr[:n:n], body...), make([]byte, max(0, bth.HeaderLen-len(body))+bth.ICRCLen)...)
+	f := append(append(hdr[:n:n], body...),
+		make([]byte, max(0, bth.HeaderLen-len(body))+bth.ICRCLen)...)
 	new(frame.Encoder).Finish(f, n)
 	return f
 }
@@ -206,7 +214,8 @@ func (s *stage) answers(n int) {
 			}
 		}
 		if to == nil || !p.Info.Response {
-			s.t.Fatalf("%v to QP %#x, which sent no request", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
+			s.t.Fatalf("%v to QP %#x, which sent no request", p.BTH.Opcode(),
+				uint32(p.BTH.DestQP()))
 		}
 		if p.Info.Op == bth.OpAck {
 			psn := p.BTH.PSN()
@@ -241,7 +250,8 @@ func (s *stage) postRecv(v *victim) {
 	}
 	cut := s.r.IntN(n + 1)
 	s.nextID++
-	wr := qp.RecvWR{ID: s.nextID, SGEs: []qp.SGE{sge(s.recv, off, cut), {}, sge(s.recv, off+cut, n-cut)}}
+	wr := qp.RecvWR{ID: s.nextID,
+		SGEs: []qp.SGE{sge(s.recv, off, cut), {}, sge(s.recv, off+cut, n-cut)}}
 	post := v.q.PostRecv
 	if v.srq {
 		post = s.srq.PostRecv
@@ -314,7 +324,8 @@ func (s *stage) theRest() {
 
 // bystander sends and receives one message each.
 func (s *stage) bystander() {
-	n, err := s.calm.PostSend([]qp.SendWR{{ID: 1 << 40, Op: qp.OpSend, Flags: qp.Signaled, SGEs: []qp.SGE{sge(s.calmA, 0, 100)}}})
+	n, err := s.calm.PostSend([]qp.SendWR{{ID: 1 << 40, Op: qp.OpSend, Flags: qp.Signaled,
+		SGEs: []qp.SGE{sge(s.calmA, 0, 100)}}})
 	if n != 1 {
 		s.t.Fatal(err)
 	}
@@ -325,16 +336,20 @@ func (s *stage) bystander() {
 	s.grants[1<<41] = []span{{30000 + 512, 100}}
 	s.eng.HandleDoorbells(s.now)
 	var p bth.Packet
-	if !s.next(&p) || p.BTH.Opcode() != bth.RCSendOnly || p.BTH.DestQP() != 0x901 || p.BTH.PSN() != 0xfffff8 {
+	if !s.next(&p) || p.BTH.Opcode() != bth.RCSendOnly || p.BTH.DestQP() != 0x901 ||
+		p.BTH.PSN() != 0xfffff8 {
 		s.t.Fatalf("the bystander's SEND was not transmitted: %v", p.BTH)
 	}
-	s.deliver(bth.RCAck, func(b []byte, i *bth.OpcodeInfo) { bth.PutAETH(b[i.AETH:], bth.ACKNoLimit, 1) }, 0xfffff8, 0)
+	s.deliver(bth.RCAck,
+		func(b []byte, i *bth.OpcodeInfo) { bth.PutAETH(b[i.AETH:], bth.ACKNoLimit, 1) }, 0xfffff8,
+		0)
 	s.deliver(bth.RCSendOnly, func([]byte, *bth.OpcodeInfo) {}, 0xfffff0, 100)
 	if !s.next(&p) || p.BTH.Opcode() != bth.RCAck || p.BTH.PSN() != 0xfffff0 {
 		s.t.Fatal("the bystander does not acknowledge")
 	}
 	wcs := s.poll()
-	if len(wcs) != 2 || wcs[0].ID != 1<<40 || wcs[0].Status != qp.Success || wcs[1].ID != 1<<41 || wcs[1].Status != qp.Success || wcs[1].ByteLen != 100 {
+	if len(wcs) != 2 || wcs[0].ID != 1<<40 || wcs[0].Status != qp.Success || wcs[1].ID != 1<<41 ||
+		wcs[1].Status != qp.Success || wcs[1].ByteLen != 100 {
 		s.t.Fatalf("the bystander's completions: %+v", wcs)
 	}
 	s.check("after the bystander's message")
@@ -345,7 +360,8 @@ func (s *stage) bystander() {
 func (s *stage) deliver(o bth.Opcode, put func([]byte, *bth.OpcodeInfo), psn bth.PSN, n int) {
 	i := o.Info()
 	b := make([]byte, int(i.HeaderLen)+n)
-	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: s.calm.QPN(), PSN: psn, AckReq: true})
+	bth.PutBTH(b, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: s.calm.QPN(), PSN: psn,
+		AckReq: true})
 	put(b, i)
 	var p bth.Packet
 	must(s.t, p.Parse(b))
@@ -372,8 +388,10 @@ func playResponder(t testing.TB, b []byte) *qp.Counters {
 // TestResponderSoak plays random tapes and checks that their packets are executed, refused,
 // repeated and dropped for every reason.
 func TestResponderSoak(t *testing.T) {
-	soak(t, playResponder, "RcvdPkts", "SentPkts", "Completions", "CompletionErrors", "Flushed", "DuplicateRequest", "OutOfSeqRequest",
-		"SentRNR", "SentSeqNAK", "SentErrNAK", "SentAcks", "DropNoQP", "DropType", "DropPKey", "DropNoRecv", "DropLength",
+	soak(t, playResponder, "RcvdPkts", "SentPkts", "Completions", "CompletionErrors", "Flushed",
+		"DuplicateRequest", "OutOfSeqRequest",
+		"SentRNR", "SentSeqNAK", "SentErrNAK", "SentAcks", "DropNoQP", "DropType", "DropPKey",
+		"DropNoRecv", "DropLength",
 		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey")
 }
 
@@ -396,15 +414,19 @@ func TestKnownKillers(t *testing.T) {
 		{"opcode 0xff to the multicast QPN, 48 bytes", 0xff, bth.QPNMulticast, 0, make([]byte, 4)},
 		{"opcode 0xff", 0xff, 0, 0, make([]byte, 4)},
 		{"ATOMIC_WRITE without payload", bth.RCAtomicWrite, 0, 0, reth(s.rw.Addr(), key, 8)},
-		{"ATOMIC_WRITE of zero length", bth.RCAtomicWrite, 0, 0, append(reth(s.rw.Addr(), key, 0), make([]byte, 8)...)},
+		{"ATOMIC_WRITE of zero length", bth.RCAtomicWrite, 0, 0,
+			append(reth(s.rw.Addr(), key, 0), make([]byte, 8)...)},
 		{"pad beyond the payload", bth.RCSendOnly, 0, 3, make([]byte, 2)},
 		{"pad without payload", bth.RCWriteOnly, 0, 3, reth(s.rw.Addr(), key, 0)},
 		{"pad on an ACK", bth.RCAck, 0, 3, make([]byte, 4)},
-		{"WRITE: address and length wrap", bth.RCWriteOnly, 0, 0, append(reth(1<<64-4, key, 16), make([]byte, 16)...)},
-		{"WRITE: address of the region, length to wrap", bth.RCWriteFirst, 0, 0, append(reth(s.rw.Addr(), key, 1<<32-1), make([]byte, mtu)...)},
+		{"WRITE: address and length wrap", bth.RCWriteOnly, 0, 0,
+			append(reth(1<<64-4, key, 16), make([]byte, 16)...)},
+		{"WRITE: address of the region, length to wrap", bth.RCWriteFirst, 0, 0,
+			append(reth(s.rw.Addr(), key, 1<<32-1), make([]byte, mtu)...)},
 		{"READ: address and length wrap", bth.RCReadRequest, 0, 0, reth(1<<64-1, key, 1<<31)},
 		{"READ of 2^32-1 bytes", bth.RCReadRequest, 0, 0, reth(s.rw.Addr(), key, 1<<32-1)},
-		{"atomic at the last address", bth.RCFetchAdd, 0, 0, append(binary.BigEndian.AppendUint64(nil, 1<<64-8), make([]byte, 20)...)},
+		{"atomic at the last address", bth.RCFetchAdd, 0, 0,
+			append(binary.BigEndian.AppendUint64(nil, 1<<64-8), make([]byte, 20)...)},
 		{"SEND with invalidate of key 0", bth.RCSendOnlyInv, 0, 0, make([]byte, 4)},
 		{"UD without DETH", bth.UDSendOnly, 0, 0, nil},
 		{"UD to the management QP", bth.UDSendOnly, bth.QPNGSI, 0, make([]byte, 8)},
@@ -423,7 +445,8 @@ func TestKnownKillers(t *testing.T) {
 			var hdr [bth.MaxNetHeader]byte
 			n := frame.PutHeaders(hdr[:], &frame.Address{Src: there, Dst: here, HopLimit: 1})
 			b := make([]byte, bth.HeaderLen)
-			bth.PutBTH(b, &bth.BTHFields{Opcode: k.op, PadCount: k.pad, PKey: bth.DefaultPKey, DestQP: d, PSN: 0xfffff0, AckReq: true})
+			bth.PutBTH(b, &bth.BTHFields{Opcode: k.op, PadCount: k.pad, PKey: bth.DefaultPKey,
+				DestQP: d, PSN: 0xfffff0, AckReq: true})
 			fr := append(append(append(hdr[:n:n], b...), k.rest...), 0, 0, 0, 0)
 			new(frame.Encoder).Finish(fr, n)
 			s.receive(fr, k.name)
@@ -458,7 +481,8 @@ func TestSRQDrainedBetweenCheckAndUse(t *testing.T) {
 	s.grants[1] = s.spans(wr.SGEs)
 	send := func(v *victim, o bth.Opcode, psn bth.PSN) {
 		m := make([]byte, bth.HeaderLen+mtu)
-		bth.PutBTH(m, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: v.q.QPN(), PSN: psn, AckReq: true})
+		bth.PutBTH(m, &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: v.q.QPN(), PSN: psn,
+			AckReq: true})
 		var p bth.Packet
 		must(t, p.Parse(m))
 		p.Src, p.Dst = there, here
@@ -474,7 +498,8 @@ func TestSRQDrainedBetweenCheckAndUse(t *testing.T) {
 	for s.next(&p) {
 		got[p.BTH.DestQP()] = p.AETH().Syndrome()
 	}
-	if got[a.attr.DestQPN].Kind() != bth.SyndromeACK || got[b.attr.DestQPN].Kind() != bth.SyndromeRNR {
+	if got[a.attr.DestQPN].Kind() != bth.SyndromeACK ||
+		got[b.attr.DestQPN].Kind() != bth.SyndromeRNR {
 		t.Errorf("answers %v; want an ACK and an RNR NAK", got)
 	}
 	if wcs := s.poll(); len(wcs) != 1 || wcs[0].ID != 1 || wcs[0].ByteLen != 2*mtu {

@@ -50,7 +50,8 @@ func psnAny(g *Generator, p *packet) {
 }
 
 func qpn(g *Generator, p *packet) {
-	p.f.DestQP = []bth.QPN{0, bth.QPNGSI, bth.QPNMulticast, bth.QPN(g.r.Uint32() & 0xffffff), p.f.DestQP ^ 1}[g.r.IntN(5)]
+	p.f.DestQP = []bth.QPN{0, bth.QPNGSI, bth.QPNMulticast, bth.QPN(g.r.Uint32() & 0xffffff),
+		p.f.DestQP ^ 1}[g.r.IntN(5)]
 	g.note("QPN %#x", uint32(p.f.DestQP))
 	p.next = g.t.PSN
 }
@@ -78,7 +79,8 @@ func pkey(g *Generator, p *packet) {
 
 // address sets an address at the limits of the region.
 func address(g *Generator, p *packet) {
-	p.va = g.t.Addr + []uint64{math.MaxUint64, 1, uint64(g.t.Len), uint64(g.t.Len) - 1, 1 << 32, g.r.Uint64()}[g.r.IntN(6)]
+	p.va = g.t.Addr + []uint64{math.MaxUint64, 1, uint64(g.t.Len), uint64(g.t.Len) - 1, 1 << 32,
+		g.r.Uint64()}[g.r.IntN(6)]
 	g.note("address %#x", p.va)
 }
 
@@ -120,13 +122,15 @@ func qkey(g *Generator, p *packet) {
 }
 
 func dmaLength(g *Generator, p *packet) {
-	p.dma = []uint32{0, 1, p.dma + 1, p.dma - 1, 1 << 31, 1<<31 + 1, math.MaxUint32, g.r.Uint32()}[g.r.IntN(8)]
+	p.dma = []uint32{0, 1, p.dma + 1, p.dma - 1, 1 << 31, 1<<31 + 1, math.MaxUint32,
+		g.r.Uint32()}[g.r.IntN(8)]
 	g.note("length %#x", p.dma)
 }
 
 func payloadLength(g *Generator, p *packet) {
 	mtu := int(g.t.MTU)
-	p.payload = min(maxPayload, []int{0, 1, mtu - 1, mtu, mtu + 1, mtu + 4, g.r.IntN(maxPayload)}[g.r.IntN(7)])
+	p.payload = min(maxPayload,
+		[]int{0, 1, mtu - 1, mtu, mtu + 1, mtu + 4, g.r.IntN(maxPayload)}[g.r.IntN(7)])
 	if g.r.IntN(2) == 0 {
 		p.f.PadCount = uint8(-p.payload & 3)
 	}

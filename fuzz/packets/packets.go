@@ -142,7 +142,8 @@ func (g *Generator) Frame() []byte {
 // draw makes a valid packet for the target.
 func (g *Generator) draw() {
 	p := &g.pkt
-	*p = packet{va: g.t.Addr, key: g.t.RKey, qkey: g.t.QKey, srcQPN: g.t.SrcQPN, next: g.t.PSN.Next()}
+	*p = packet{va: g.t.Addr, key: g.t.RKey, qkey: g.t.QKey, srcQPN: g.t.SrcQPN,
+		next: g.t.PSN.Next()}
 	p.info = g.opcode().Info()
 	g.what = append(g.what, p.info.Name)
 	p.f = bth.BTHFields{Opcode: p.info.Opcode, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
@@ -189,7 +190,8 @@ func (g *Generator) opcode() bth.Opcode {
 		return []bth.Opcode{bth.RCAck, bth.RCAck, bth.RCReadResponseFirst, bth.RCReadResponseMiddle,
 			bth.RCReadResponseLast, bth.RCReadResponseOnly, bth.RCAtomicAck}[r.IntN(7)]
 	}
-	ops := []bth.Operation{bth.OpSend, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd}
+	ops := []bth.Operation{bth.OpSend, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap,
+		bth.OpFetchAdd}
 	op := ops[r.IntN(len(ops))]
 	switch {
 	case t == bth.UD:

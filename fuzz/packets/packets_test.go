@@ -16,8 +16,10 @@ import (
 
 func target() packets.Target {
 	return packets.Target{
-		Address: frame.Address{Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), SrcPort: 0xc123},
-		QPN:     0x11, PSN: 0xfffffe, MTU: 256, Addr: 0x10000, RKey: 0x1234, Len: 4096, QKey: 7, SrcQPN: 9, Responses: true,
+		Address: frame.Address{Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}),
+			Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), SrcPort: 0xc123},
+		QPN: 0x11, PSN: 0xfffffe, MTU: 256, Addr: 0x10000, RKey: 0x1234, Len: 4096, QKey: 7,
+		SrcQPN: 9, Responses: true,
 	}
 }
 
@@ -36,8 +38,10 @@ func TestSoundFrames(t *testing.T) {
 			if r := d.Decode(f, &p); r != frame.ReasonOK {
 				t.Fatalf("%v: frame %d (%s): %v", tr, g.N(), g.What(), r)
 			}
-			if p.Info.Transport != tr || p.BTH.DestQP() != 0x11 || p.BTH.PSN() != want || len(p.Payload) > 256 {
-				t.Fatalf("%v: %s: to QP %v, PSN %v, want %v, %d bytes", tr, g.What(), p.BTH.DestQP(), p.BTH.PSN(), want, len(p.Payload))
+			if p.Info.Transport != tr || p.BTH.DestQP() != 0x11 || p.BTH.PSN() != want ||
+				len(p.Payload) > 256 {
+				t.Fatalf("%v: %s: to QP %v, PSN %v, want %v, %d bytes", tr, g.What(),
+					p.BTH.DestQP(), p.BTH.PSN(), want, len(p.Payload))
 			}
 			seen[p.BTH.Opcode()] = true
 		}
@@ -74,8 +78,10 @@ func TestMutatedFrames(t *testing.T) {
 	if reasons[frame.ReasonOK] < 10000 {
 		t.Errorf("only %d frames of 30000 pass the decoder", reasons[frame.ReasonOK])
 	}
-	for _, r := range []frame.Reason{frame.ReasonShort, frame.ReasonIPChecksum, frame.ReasonUDPLength, frame.ReasonUDPChecksum,
-		frame.ReasonOpcode, frame.ReasonVersion, frame.ReasonPad, frame.ReasonTruncated, frame.ReasonICRC} {
+	for _, r := range []frame.Reason{frame.ReasonShort, frame.ReasonIPChecksum,
+		frame.ReasonUDPLength, frame.ReasonUDPChecksum,
+		frame.ReasonOpcode, frame.ReasonVersion, frame.ReasonPad, frame.ReasonTruncated,
+		frame.ReasonICRC} {
 		if reasons[r] == 0 {
 			t.Errorf("no frame is dropped for: %v", r)
 		}
@@ -87,7 +93,8 @@ func TestKnownKiller(t *testing.T) {
 	g := packets.New(3, target())
 	for range 200000 {
 		f := g.Frame()
-		if len(f) == 14+48 && strings.Contains(g.What(), "killer") && f[42] == 0xff && binary.BigEndian.Uint32(f[46:]) == 0xffffff {
+		if len(f) == 14+48 && strings.Contains(g.What(), "killer") && f[42] == 0xff &&
+			binary.BigEndian.Uint32(f[46:]) == 0xffffff {
 			return
 		}
 	}
@@ -105,7 +112,8 @@ func ExampleGenerator() {
 	g := packets.New(42, packets.Target{
 		Address: frame.Address{
 			SrcMAC: mine.Info().MAC, DstMAC: link.Port(1).Info().MAC, SrcPort: 0xc000,
-			Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}),
+			Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}),
+			Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}),
 		},
 		Transport: bth.RC, QPN: 0x11, PSN: 100, MTU: 1024, Sound: 0.5,
 	})

@@ -81,11 +81,13 @@ func (h *host) checkShared(i int) {
 	start := binary.NativeEndian.Uint64(h.shared.model(8*i, 8))
 	sum := word(h.shared.at(8*i, 8)) - start
 	if sum < uint64(len(c.seen)) || sum > c.asked {
-		h.w.failf("host %d: shared word %d grew by %d; %d of %d additions succeeded", h.i, i, sum, len(c.seen), c.asked)
+		h.w.failf("host %d: shared word %d grew by %d; %d of %d additions succeeded", h.i, i, sum,
+			len(c.seen), c.asked)
 	}
 	for v := range c.seen {
 		if v-start >= sum {
-			h.w.failf("host %d: shared word %d was %#x; it started at %#x and grew by %d", h.i, i, v, start, sum)
+			h.w.failf("host %d: shared word %d was %#x; it started at %#x and grew by %d", h.i, i,
+				v, start, sum)
 		}
 	}
 	h.shared.accept(8*i, 8)
@@ -143,8 +145,10 @@ func (w *world) checkCounters(i int) {
 // checkClean checks that on a perfect link nothing is sent twice except after an RNR NAK or a late
 // answer.
 func (w *world) checkClean(i int, c *roce.Counters) {
-	if c.SentSeqNAK+c.ImpliedNAK > 0 && w.hosts[1-i].dev.Counters().SentRNR+c.SentRNR == 0 && c.Probes == 0 {
-		w.failf("host %d: gaps on a perfect link: %d sequence NAKs, %d implied", i, c.SentSeqNAK, c.ImpliedNAK)
+	if c.SentSeqNAK+c.ImpliedNAK > 0 && w.hosts[1-i].dev.Counters().SentRNR+c.SentRNR == 0 &&
+		c.Probes == 0 {
+		w.failf("host %d: gaps on a perfect link: %d sequence NAKs, %d implied", i, c.SentSeqNAK,
+			c.ImpliedNAK)
 	}
 	if c.AckTimeouts > 0 && w.elapsed() < time.Second {
 		w.failf("host %d: %d Local ACK Timeouts on a perfect link", i, c.AckTimeouts)

@@ -109,7 +109,8 @@ func (s *side) sent(wc *roce.WC) {
 func (s *side) failed(o *op, st qp.Status) {
 	s.pending = s.pending[1:]
 	s.lost = append(s.lost, o)
-	ok := s.c.doomed != "" && (slices.Contains(o.allow, st) || st == roce.RetryExcErr || st == roce.WRFlushErr)
+	ok := s.c.doomed != "" &&
+		(slices.Contains(o.allow, st) || st == roce.RetryExcErr || st == roce.WRFlushErr)
 	if s.c.doomed == finiteRNR && o.receives() && st == roce.RNRRetryExcErr {
 		ok = true
 	}
@@ -225,7 +226,8 @@ func (s *side) added(o *op) {
 }
 
 func anyPendingOn(ops []*op, o *op) bool {
-	return slices.ContainsFunc(ops, func(p *op) bool { return p.atomic() && p.target == o.target && p.toff == o.toff })
+	return slices.ContainsFunc(ops,
+		func(p *op) bool { return p.atomic() && p.target == o.target && p.toff == o.toff })
 }
 
 // counter is a word that many sides add 1 to: each must find another value.

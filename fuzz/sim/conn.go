@@ -75,7 +75,8 @@ type side struct {
 }
 
 func (c *conn) String() string {
-	out := fmt.Sprintf("(%v, birth %d, doomed %q, dying %v)", c.cfg.typ, c.births, c.doomed, c.dying)
+	out := fmt.Sprintf("(%v, birth %d, doomed %q, dying %v)", c.cfg.typ, c.births, c.doomed,
+		c.dying)
 	for _, s := range c.sides {
 		first := "-"
 		if len(s.pending) > 0 {
@@ -138,7 +139,8 @@ func (s *side) create() {
 	cfg, w := s.c.cfg, s.w
 	var err error
 	qc := roce.QPConfig{
-		Type: cfg.typ, SendCQ: s.h.CQ, RecvCQ: s.h.RecvCQ, SendDepth: cfg.depth[s.i], RecvDepth: cfg.recvs[s.i],
+		Type: cfg.typ, SendCQ: s.h.CQ, RecvCQ: s.h.RecvCQ, SendDepth: cfg.depth[s.i],
+		RecvDepth: cfg.recvs[s.i],
 		MaxInline: cfg.inline, SignalAll: cfg.sigAll, GIDIndex: &cfg.gid,
 	}
 	if cfg.inline < 0 {
@@ -155,7 +157,8 @@ func (s *side) create() {
 	s.word = [privateWords]uint64{}
 
 	far := s.peer.h
-	s.dst = s.region(far, max(64<<10, 2*cfg.largest), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.FlushGlobal)
+	s.dst = s.region(far, max(64<<10, 2*cfg.largest),
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.FlushGlobal)
 	s.words = s.region(far, 8*privateWords, roce.LocalWrite|roce.RemoteAtomic)
 	for i := range s.word {
 		s.word[i] = word(s.words.at(8*i, 8))
@@ -185,7 +188,8 @@ func (s *side) connect() {
 	if s.c.cfg.typ == roce.UD {
 		w.must(s.q.Activate(qkey), "activate")
 		ah, err := s.h.dev.CreateAH(context.Background(), roce.AHAttr{
-			Remote: s.peer.q.Local().GID, GIDIndex: &s.c.cfg.gid, PathOptions: s.c.cfg.options[s.i].PathOptions,
+			Remote: s.peer.q.Local().GID, GIDIndex: &s.c.cfg.gid,
+			PathOptions: s.c.cfg.options[s.i].PathOptions,
 		})
 		w.must(err, "address handle")
 		s.ah = ah
@@ -250,7 +254,8 @@ func (c *conn) maybeEnd() {
 		return
 	}
 	for _, s := range c.sides {
-		if s.todo > 0 || len(s.pending) > 0 || s.drain || s.q.State() < roce.StateRTS || (c.cfg.typ == roce.RC && len(s.inbox) > 0) {
+		if s.todo > 0 || len(s.pending) > 0 || s.drain || s.q.State() < roce.StateRTS ||
+			(c.cfg.typ == roce.RC && len(s.inbox) > 0) {
 			return
 		}
 	}
@@ -363,8 +368,10 @@ func settleWrites(ops []*op) {
 			continue
 		}
 		for i := range real {
-			if real[i] != model[i] && real[i] != o.data[i] && !explained(ops, o.target, o.toff+i, real[i]) {
-				o.s.w.failf("%v: byte %d is %#x: neither the old value nor one of a WRITE", o, i, real[i])
+			if real[i] != model[i] && real[i] != o.data[i] &&
+				!explained(ops, o.target, o.toff+i, real[i]) {
+				o.s.w.failf("%v: byte %d is %#x: neither the old value nor one of a WRITE", o, i,
+					real[i])
 			}
 		}
 	}
@@ -378,7 +385,8 @@ func settleWrites(ops []*op) {
 // explained reports whether a WRITE brings value v to an offset of a region.
 func explained(ops []*op, g *region, off int, v byte) bool {
 	for _, o := range ops {
-		if o.writes() && o.target == g && off >= o.toff && off < o.toff+len(o.data) && o.data[off-o.toff] == v {
+		if o.writes() && o.target == g && off >= o.toff && off < o.toff+len(o.data) &&
+			o.data[off-o.toff] == v {
 			return true
 		}
 	}
@@ -398,7 +406,8 @@ func (s *side) reconcileWord(i int) {
 		}
 	}
 	if v != real {
-		s.w.failf("side %d: word %d is %#x, which no order of the atomics explains; %#x completed", s.i, i, real, s.word[i])
+		s.w.failf("side %d: word %d is %#x, which no order of the atomics explains; %#x completed",
+			s.i, i, real, s.word[i])
 	}
 	s.words.accept(8*i, 8)
 }

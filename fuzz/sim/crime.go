@@ -303,7 +303,8 @@ func (s *side) peerGoes() []*op {
 
 // deadKey uses the key of a deregistered region.
 func (s *side) deadKey() []*op {
-	g := s.region(s.peer.h, 4096, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
+	g := s.region(s.peer.h, 4096,
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
 	addr, key := g.remote(0)
 	g.close()
 	return s.access((addr+7)&^7, key, 1+s.w.rng.IntN(4000), roce.RemAccessErr)

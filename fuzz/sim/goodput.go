@@ -63,7 +63,8 @@ func Measure(s Stream) (g Goodput, err error) {
 			return g, err
 		}
 	}
-	err = endpoint.Connect(context.Background(), m.end[0], m.end[1], roce.ConnectOptions{MTU: s.MTU})
+	err = endpoint.Connect(context.Background(), m.end[0], m.end[1],
+		roce.ConnectOptions{MTU: s.MTU})
 	if err != nil {
 		return g, err
 	}
@@ -126,7 +127,8 @@ func (m *measurement) post(i int) error {
 	m.posted++
 	local, remote := m.end[0], m.end[1]
 	if m.Op == roce.OpSend {
-		if err := remote.QPs[i].PostRecv(roce.RecvWR{SGEs: []roce.SGE{remote.MR.SGE(0, m.Size)}}); err != nil {
+		if err := remote.QPs[i].PostRecv(roce.RecvWR{SGEs: []roce.SGE{remote.MR.SGE(0,
+			m.Size)}}); err != nil {
 			return err
 		}
 	}

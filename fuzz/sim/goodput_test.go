@@ -39,7 +39,8 @@ func TestGoodputByLoss(t *testing.T) {
 			got := meanGoodput(t, row.op, row.mtu, loss)
 			line += fmt.Sprintf("  %g %%: %.0f", loss*100, got)
 			if got < tooLow*row.was[i] || got > tooHigh*row.was[i] {
-				t.Errorf("%v, path MTU %d, %g %% loss: %.0f Mb/s, the table says %.0f", row.op, row.mtu, loss*100, got, row.was[i])
+				t.Errorf("%v, path MTU %d, %g %% loss: %.0f Mb/s, the table says %.0f", row.op,
+					row.mtu, loss*100, got, row.was[i])
 			}
 		}
 		t.Log(line)
@@ -53,7 +54,8 @@ func meanGoodput(t *testing.T, op roce.Op, mtu roce.MTU, loss float64) float64 {
 	}
 	sum := 0.0
 	for seed := range uint64(goodputSeeds) {
-		g, err := Measure(Stream{Seed: seed, Op: op, Size: 64 << 10, Count: count, Depth: 16, MTU: mtu,
+		g, err := Measure(Stream{Seed: seed, Op: op, Size: 64 << 10, Count: count, Depth: 16,
+			MTU:  mtu,
 			Plan: loopback.Plan{Loss: loss, Delay: 5 * time.Microsecond, Bandwidth: 10e9}})
 		if err != nil {
 			t.Fatalf("%v, path MTU %d, %g %% loss, seed %d: %v", op, mtu, loss*100, seed, err)
@@ -76,19 +78,23 @@ func TestCrowdedLink(t *testing.T) {
 			{16, 64, 4000},
 			{64, 32, 800},
 		} {
-			g, err := Measure(Stream{Seed: 1, Op: op, Size: 64 << 10, Count: 800, Depth: 8, MTU: 1024, QPs: c.qps, Queue: c.queue,
+			g, err := Measure(Stream{Seed: 1, Op: op, Size: 64 << 10, Count: 800, Depth: 8,
+				MTU: 1024, QPs: c.qps, Queue: c.queue,
 				Plan: loopback.Plan{Delay: 5 * time.Microsecond, Bandwidth: 10e9}})
 			if err != nil || g.Bits/1e6 < c.least {
-				t.Errorf("%v, %d QPs, queue of %d frames: %.0f Mb/s, want %.0f (%v)", op, c.qps, c.queue, g.Bits/1e6, c.least, err)
+				t.Errorf("%v, %d QPs, queue of %d frames: %.0f Mb/s, want %.0f (%v)", op, c.qps,
+					c.queue, g.Bits/1e6, c.least, err)
 			}
-			t.Logf("%v, %d QPs, queue of %d frames: %.0f Mb/s, %d packets sent again", op, c.qps, c.queue, g.Bits/1e6, g.Retransmits)
+			t.Logf("%v, %d QPs, queue of %d frames: %.0f Mb/s, %d packets sent again", op, c.qps,
+				c.queue, g.Bits/1e6, g.Retransmits)
 		}
 	}
 }
 
 // The same Stream gives the same figures.
 func TestMeasureRepeats(t *testing.T) {
-	s := Stream{Seed: 5, Op: roce.OpWrite, Size: 20000, Count: 200, Depth: 4, MTU: 1024, Plan: loopback.Plan{Loss: 0.05, Reorder: 0.05, Delay: time.Microsecond}}
+	s := Stream{Seed: 5, Op: roce.OpWrite, Size: 20000, Count: 200, Depth: 4, MTU: 1024,
+		Plan: loopback.Plan{Loss: 0.05, Reorder: 0.05, Delay: time.Microsecond}}
 	a, err := Measure(s)
 	if err != nil {
 		t.Fatal(err)

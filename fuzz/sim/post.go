@@ -135,8 +135,10 @@ func (s *side) post(ops []*op) {
 // menu has the weights of the operations by transport.
 var menu = map[roce.QPType][]roce.Op{
 	roce.RC: {
-		roce.OpSend, roce.OpSend, roce.OpSendImm, roce.OpSendInv, roce.OpWrite, roce.OpWrite, roce.OpWrite, roce.OpWriteImm,
-		roce.OpWriteImm, roce.OpRead, roce.OpRead, roce.OpRead, roce.OpCmpSwap, roce.OpFetchAdd, roce.OpFetchAdd,
+		roce.OpSend, roce.OpSend, roce.OpSendImm, roce.OpSendInv, roce.OpWrite, roce.OpWrite,
+		roce.OpWrite, roce.OpWriteImm,
+		roce.OpWriteImm, roce.OpRead, roce.OpRead, roce.OpRead, roce.OpCmpSwap, roce.OpFetchAdd,
+		roce.OpFetchAdd,
 		roce.OpAtomicWrite, roce.OpFlush,
 	},
 	roce.UC: {roce.OpSend, roce.OpSendImm, roce.OpWrite, roce.OpWriteImm},
@@ -247,7 +249,8 @@ func (s *side) makeSend(o *op) {
 // makeInvalidate grants a region of the peer for one WRITE, which the SEND behind it ends.
 func (s *side) makeInvalidate(o *op) []*op {
 	r := s.w.rng
-	o.inv = s.region(s.peer.h, 1+r.IntN(5000), roce.LocalWrite|roce.RemoteWrite|roce.RemoteInvalidate)
+	o.inv = s.region(s.peer.h, 1+r.IntN(5000),
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteInvalidate)
 	write := &op{s: s, target: o.inv}
 	write.wr.Op = roce.OpWrite
 	s.from(write, r.IntN(o.inv.n+1))
@@ -380,7 +383,9 @@ func (s *side) expectWord(i int) uint64 {
 }
 
 // applyTo returns the value that the atomic stores if it finds v.
-func (o *op) applyTo(v uint64) uint64 { return verify.Atomic(o.wr.Op, v, o.wr.Compare, o.wr.SwapAdd) }
+func (o *op) applyTo(v uint64) uint64 {
+	return verify.Atomic(o.wr.Op, v, o.wr.Compare, o.wr.SwapAdd)
+}
 
 // brought returns the value that an atomic fetched, in host byte order.
 func (o *op) brought() uint64 { return binary.NativeEndian.Uint64(gather(o.land)) }

@@ -172,7 +172,8 @@ func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 	}
 	// The peer's QP may have entered ERR meanwhile. Then what it posted behind this message counts
 	// as failed there, and is in flight all the same.
-	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !overlapped(m.o, s.peer.lost) && !m.o.crime {
+	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !overlapped(m.o, s.peer.lost) &&
+		!m.o.crime {
 		if !bytes.Equal(m.o.target.at(m.o.toff, len(m.o.data)), m.o.data) {
 			s.w.failf("side %d: %v was received without its data", s.i, m.o)
 		}
@@ -200,7 +201,8 @@ func (s *side) receivedUnreliable(wc *roce.WC, r *recv) {
 func (m *msg) mismatch(wc *roce.WC, r *recv) string {
 	s, o := m.o.s, m.o
 	why := verify.Receive(wc, &verify.Message{
-		Op: o.wr.Op, Len: len(o.data), SrcQP: s.q.QPN(), Imm: m.imm, InvKey: o.wr.InvKey, UD: s.grh() > 0,
+		Op: o.wr.Op, Len: len(o.data), SrcQP: s.q.QPN(), Imm: m.imm, InvKey: o.wr.InvKey,
+		UD: s.grh() > 0,
 	})
 	if why == "" && !o.writes() && !holds(behind(r.pieces, s.grh()), o.data) {
 		why = "other data"
@@ -253,7 +255,8 @@ func overlapped(o *op, pending []*op) bool {
 		if o.wr.Op == roce.OpRead && p.wr.Flags&roce.Fence != 0 {
 			return false
 		}
-		if p.writes() && p.target == o.target && p.toff < o.toff+o.length() && o.toff < p.toff+len(p.data) {
+		if p.writes() && p.target == o.target && p.toff < o.toff+o.length() &&
+			o.toff < p.toff+len(p.data) {
 			return true
 		}
 	}

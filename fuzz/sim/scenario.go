@@ -125,7 +125,8 @@ func drawPlan(r *rand.Rand, level int) (p loopback.Plan) {
 }
 
 func drawConn(r *rand.Rand, sc *scenario, big bool, level int) connConfig {
-	mtu := min(pick(r, bth.MTU(256), 512, 1024, 2048, 4096), max(bth.MTUFor(sc.linkMTU), smallestPath))
+	mtu := min(pick(r, bth.MTU(256), 512, 1024, 2048, 4096),
+		max(bth.MTUFor(sc.linkMTU), smallestPath))
 	packets := 60 + r.IntN(300) // per side; go-back-N multiplies them under loss
 	if level >= 4 {
 		packets /= 3
@@ -154,7 +155,8 @@ func drawConn(r *rand.Rand, sc *scenario, big bool, level int) connConfig {
 		c.options[i] = roce.ConnectOptions{
 			MTU: mtu, Timeout: 13 + r.IntN(3), MinRNRTimer: 1 + r.IntN(14),
 			MaxRdAtomic: pick(r, 1, 2, 16), MaxDestRdAtomic: 16,
-			PathOptions: roce.PathOptions{TrafficClass: uint8(r.Uint32()), FlowLabel: r.Uint32() & 0xfffff},
+			PathOptions: roce.PathOptions{TrafficClass: uint8(r.Uint32()),
+				FlowLabel: r.Uint32() & 0xfffff},
 		}
 		if oneIn(r, 8) {
 			c.options[i].MinRNRTimer = -1 // code 0: 655 ms

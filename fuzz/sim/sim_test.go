@@ -48,7 +48,8 @@ type totals struct {
 }
 
 func newTotals() *totals {
-	return &totals{statuses: map[qp.Status]uint64{}, opcodes: map[qp.WCOpcode]uint64{}, crimes: map[string]uint64{}, counters: map[string]uint64{}, began: time.Now()}
+	return &totals{statuses: map[qp.Status]uint64{}, opcodes: map[qp.WCOpcode]uint64{},
+		crimes: map[string]uint64{}, counters: map[string]uint64{}, began: time.Now()}
 }
 
 func (s *totals) add(r *Result) {
@@ -77,7 +78,8 @@ func (s *totals) add(r *Result) {
 func (s *totals) String() string {
 	d := time.Since(s.began)
 	return fmt.Sprintf("%d seeds, %d packets, %.1f GB, %d completions, %d connections killed; %.0f seeds/s, %.0f packets/s",
-		s.seeds, s.packets, float64(s.bytes)/1e9, s.ops, s.failures, float64(s.seeds)/d.Seconds(), float64(s.packets)/d.Seconds())
+		s.seeds, s.packets, float64(s.bytes)/1e9, s.ops, s.failures, float64(s.seeds)/d.Seconds(),
+		float64(s.packets)/d.Seconds())
 }
 
 func (s *totals) details() string {
@@ -113,7 +115,8 @@ func TestSim(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", o.Seed, err)
 		}
-		t.Logf("seed %d: hash %016x, %v of virtual time, %d packets, %d completions", o.Seed, r.Hash, r.Virtual, r.Packets, r.Ops)
+		t.Logf("seed %d: hash %016x, %v of virtual time, %d packets, %d completions", o.Seed,
+			r.Hash, r.Virtual, r.Packets, r.Ops)
 		return
 	}
 	n, limit := *countFlag, *forFlag
@@ -130,7 +133,8 @@ func TestSim(t *testing.T) {
 		from = rand.Uint64N(1 << 40)
 	}
 	t.Logf("seeds from %d on", from)
-	for seed := from; (n == 0 || sum.seeds < n) && (limit == 0 || time.Since(sum.began) < limit); seed++ {
+	for seed := from; (n == 0 || sum.seeds < n) &&
+		(limit == 0 || time.Since(sum.began) < limit); seed++ {
 		r, err := run(Options{Seed: seed})
 		sum.add(&r)
 		if err != nil {
@@ -157,7 +161,8 @@ func TestDeterminism(t *testing.T) {
 		}
 		b, err := run(Options{Seed: seed})
 		if err != nil || a.Hash != b.Hash || a.Packets != b.Packets || a.Virtual != b.Virtual {
-			t.Errorf("seed %d: %016x, %d packets, %v; then %016x, %d packets, %v (%v)", seed, a.Hash, a.Packets, a.Virtual, b.Hash, b.Packets, b.Virtual, err)
+			t.Errorf("seed %d: %016x, %d packets, %v; then %016x, %d packets, %v (%v)", seed,
+				a.Hash, a.Packets, a.Virtual, b.Hash, b.Packets, b.Virtual, err)
 		}
 	}
 }

@@ -60,7 +60,8 @@ func describe(p *bth.Packet) string {
 		s += " AckReq"
 	}
 	if i.RETH != 0 {
-		s += fmt.Sprintf(" at %#x key %#x length %d", p.RETH().VA(), uint32(p.RETH().RKey()), p.RETH().DMALen())
+		s += fmt.Sprintf(" at %#x key %#x length %d", p.RETH().VA(), uint32(p.RETH().RKey()),
+			p.RETH().DMALen())
 	}
 	if i.AtomicETH != 0 {
 		s += fmt.Sprintf(" at %#x key %#x", p.AtomicETH().VA(), uint32(p.AtomicETH().RKey()))

@@ -58,7 +58,8 @@ type failure struct{ error }
 func Run(o Options) (res Result, err error) {
 	w := &world{
 		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
-		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{}, Opcodes: map[qp.WCOpcode]uint64{}, Crimes: map[string]uint64{}},
+		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{},
+			Opcodes: map[qp.WCOpcode]uint64{}, Crimes: map[string]uint64{}},
 	}
 	defer func() {
 		res = *w.res
@@ -144,14 +145,19 @@ func (w *world) note(vs ...uint64) {
 func (w *world) build() {
 	sc := &w.sc
 	c := testbed.Config{
-		Virtual: true, Seed: sc.seed, MTU: sc.linkMTU, Link: loopback.Config{Queue: sc.queue, Poison: sc.poison},
+		Virtual: true, Seed: sc.seed, MTU: sc.linkMTU,
+		Link: loopback.Config{Queue: sc.queue, Poison: sc.poison},
 	}
 	for i := range c.Device {
 		r := rand.New(rand.NewPCG(sc.seed, uint64(10+i)))
-		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{Rand: r.Uint64, MaxWindow: sc.window})}
+		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{Rand: r.Uint64,
+			MaxWindow: sc.window})}
 	}
 	if w.out != nil {
-		c.Wrap = func(i int, p driver.Port) driver.Port { return &tracePort{Port: p.(*loopback.Port), w: w, i: i} }
+		c.Wrap = func(i int,
+			p driver.Port) driver.Port {
+			return &tracePort{Port: p.(*loopback.Port), w: w, i: i}
+		}
 	}
 	bed, err := testbed.New(c)
 	w.must(err, "testbed")
@@ -174,7 +180,8 @@ func (w *world) build() {
 
 func (w *world) newHost(i int, dev *roce.Device) *host {
 	h := &host{
-		w: w, i: i, port: w.link.Port(i), dev: dev, sides: map[roce.QPN]*side{}, recvs: map[uint64]*recv{},
+		w: w, i: i, port: w.link.Port(i), dev: dev, sides: map[roce.QPN]*side{},
+		recvs:  map[uint64]*recv{},
 		events: map[roce.EventKind]uint64{},
 	}
 	c := endpoint.Config{QPs: -1, SendCQ: cqDepth}
@@ -194,7 +201,8 @@ func (w *world) newHost(i int, dev *roce.Device) *host {
 func (h *host) newSource() {
 	g := &region{h: h, mem: noise, want: pristine, n: len(noise), alive: true}
 	var err error
-	g.mr, err = h.PD.RegisterMR(noise, roce.RemoteRead, roce.WithIOVA(drawAddr(h.w.rng, len(noise))))
+	g.mr, err = h.PD.RegisterMR(noise, roce.RemoteRead,
+		roce.WithIOVA(drawAddr(h.w.rng, len(noise))))
 	h.w.must(err, "register the source")
 	h.source = g
 }

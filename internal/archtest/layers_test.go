@@ -55,7 +55,8 @@ func TestLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"bth", "mr", "qp", "roce", "frame", "driver", "xdp", "loopback", "transport/statusbyte", "transport/slidingwindow", "cmd/gorxe"} {
+	for _, want := range []string{"bth", "mr", "qp", "roce", "frame", "driver", "xdp", "loopback",
+		"transport/statusbyte", "transport/slidingwindow", "cmd/gorxe"} {
 		if !seen[want] {
 			t.Errorf("no Go file in %s: adapt this test to the new layout", want)
 		}
@@ -82,32 +83,39 @@ var allowed = map[string][]string{
 	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/fence"},
 	"roce/cm":           {"bth"},
 	"roce": {
-		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop", "internal/clock",
+		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
+		"internal/clock",
 		"internal/fence", "internal/prefetch",
 	},
 	"transport": {"roce", "internal/endpoint", "transport/..."},
 	"internal": {
-		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...",
 	},
 	"internal/bench": {
-		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...", "papers/kit",
 	},
 	"papers": {
-		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...", "papers/...",
 	},
 	"fuzz": {
-		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...",
 	},
 	"cmd/gorxe": {
-		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp/...", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...", "papers/...", "cmd/...",
 	},
 	"interop": {
-		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...", "transport/...",
+		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...",
+		"transport/...",
 		"internal/...",
 	},
 }
@@ -155,7 +163,8 @@ func mayImport(dir, ours string) bool {
 		return true
 	}
 	for _, r := range rules {
-		if base, deep := strings.CutSuffix(r, "/..."); ours == base || (deep && strings.HasPrefix(ours, base+"/")) {
+		if base, deep := strings.CutSuffix(r, "/..."); ours == base ||
+			(deep && strings.HasPrefix(ours, base+"/")) {
 			return true
 		}
 	}
@@ -172,13 +181,16 @@ func isPure(dir string) bool {
 	return false
 }
 
-var impureImports = []string{"os", "net", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2",
+var impureImports = []string{"os", "net", "syscall", "golang.org/x/sys/unix", "math/rand",
+	"math/rand/v2",
 	"crypto/rand", "log", "sync", "runtime", "github.com/google/gopacket"}
 
-var impureTime = map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true, "After": true,
+var impureTime = map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true,
+	"After":     true,
 	"AfterFunc": true, "NewTimer": true, "NewTicker": true, "Tick": true}
 
-func checkPure(t *testing.T, fset *token.FileSet, rel string, f *ast.File, imports map[string]bool) {
+func checkPure(t *testing.T, fset *token.FileSet, rel string, f *ast.File,
+	imports map[string]bool) {
 	for _, p := range impureImports {
 		if imports[p] {
 			t.Errorf("%s imports %s, which a pure package must not use", rel, p)
@@ -190,7 +202,8 @@ func checkPure(t *testing.T, fset *token.FileSet, rel string, f *ast.File, impor
 			t.Errorf("%s: goroutine in a pure package", fset.Position(n.Pos()))
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && impureTime[n.Sel.Name] {
-				t.Errorf("%s: time.%s in a pure package; pass the time as a parameter", fset.Position(n.Pos()), n.Sel.Name)
+				t.Errorf("%s: time.%s in a pure package; pass the time as a parameter",
+					fset.Position(n.Pos()), n.Sel.Name)
 			}
 		}
 		return true

@@ -143,7 +143,8 @@ func checkListed(t *testing.T, doc string, listed []string) {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || name == "doc.go" {
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
+			name == "doc.go" {
 			continue
 		}
 		if !slices.Contains(listed, name) && !variant(name, listed) {

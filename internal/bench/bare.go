@@ -87,7 +87,8 @@ func (b *bare) build(peer *hello) {
 	size := min(b.spec.frameSize(), info.MaxFrame)
 	var header [bth.MaxNetHeader]byte
 	n := frame.PutHeaders(header[:], &frame.Address{
-		SrcMAC: info.MAC, DstMAC: peer.MAC, Src: bth.GIDFromAddr(b.addr), Dst: bth.GIDFromAddr(peer.Addr),
+		SrcMAC: info.MAC, DstMAC: peer.MAC, Src: bth.GIDFromAddr(b.addr),
+		Dst:     bth.GIDFromAddr(peer.Addr),
 		SrcPort: frame.SourcePort(1, 1), HopLimit: hopLimit,
 	})
 	b.frame = make([]byte, size)

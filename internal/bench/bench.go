@@ -48,7 +48,8 @@ func Run(ctx context.Context, c Config, stderr io.Writer) (r *Report, err error)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if c.CPUs[0] == c.CPUs[1] {
-		fmt.Fprintln(stderr, "Both sides share one CPU: latencies show the scheduler, not the network.")
+		fmt.Fprintln(stderr,
+			"Both sides share one CPU: latencies show the scheduler, not the network.")
 	}
 	bar := kit.ProgressBar(stderr, b.steps())
 	err = b.run(ctx, func(figure, lane string) {
@@ -115,7 +116,8 @@ func (b *bench) openVeth() (stop func() error, err error) {
 	b.softirqs = findSoftirqs()
 	for i, end := range []*veth.End{&pair.A, &pair.B} {
 		o := SideOptions{
-			Iface: end.Iface, Addr: end.IPv4.Addr(), CPU: b.CPUs[i], Mode: b.Mode, Profile: b.Profile,
+			Iface: end.Iface, Addr: end.IPv4.Addr(), CPU: b.CPUs[i], Mode: b.Mode,
+			Profile: b.Profile,
 		}
 		s, err := startProcess(sideNames[i], end, &o)
 		if err != nil {
@@ -137,7 +139,10 @@ func (b *bench) openMemory() (stop func() error, err error) {
 	for i := range b.sides {
 		b.sides[i] = startLocal(sideNames[i], &environment{
 			cpu: b.CPUs[i], cpuTime: kit.ThreadTime,
-			kernel: func(*spec) (job, error) { return nil, errors.New("an in-memory link has no kernel sockets") },
+			kernel: func(*spec) (job, error) {
+				return nil,
+					errors.New("an in-memory link has no kernel sockets")
+			},
 			port: func(s *spec) (driver.Port, error) {
 				if !s.Active { // the passive side is prepared first
 					var err error

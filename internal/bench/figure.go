@@ -108,13 +108,15 @@ func figures() []figure {
 			name: name, title: title, unit: unitBW, test: stream, size: bulk, mtu: mtu,
 			lanes: []lane{laneGorxe, laneBare, laneCopy, laneTCP, laneNoTSO},
 			rows: []row{
-				{baseline: "afxdp"}, {baseline: "afxdp-copy"}, {baseline: "tcp"}, {baseline: "tcp-notso"},
+				{baseline: "afxdp"}, {baseline: "afxdp-copy"}, {baseline: "tcp"},
+				{baseline: "tcp-notso"},
 			},
 		}
 	}
 	return []figure{
 		{
-			name: "write_rate_64B", title: "64 B WRITE", unit: unitRate, test: stream, size: smallSize,
+			name: "write_rate_64B", title: "64 B WRITE", unit: unitRate, test: stream,
+			size:  smallSize,
 			mtu:   largest,
 			lanes: []lane{laneGorxe, laneBare, laneUDP},
 			rows:  []row{{baseline: "afxdp"}, {baseline: "udp"}},
@@ -128,7 +130,8 @@ func figures() []figure {
 			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}, {baseline: "udp"}},
 		},
 		{
-			name: "write_lat_8B_blocking", title: "8 B WRITE, blocking", unit: unitLatency, test: pingpong,
+			name: "write_lat_8B_blocking", title: "8 B WRITE, blocking", unit: unitLatency,
+			test: pingpong,
 			size: wordSize, mtu: largest,
 			lanes: []lane{laneGorxe, laneBare, laneTCP},
 			rows:  []row{{baseline: "afxdp"}, {baseline: "tcp"}},

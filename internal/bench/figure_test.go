@@ -43,7 +43,8 @@ func TestRowsHaveLanes(t *testing.T) {
 		for i := range f.rows {
 			lane, against := f.rows[i].lanes()
 			for _, name := range []string{lane, against} {
-				if !slices.ContainsFunc(f.lanes, func(l competitor) bool { return l.name == name }) {
+				if !slices.ContainsFunc(f.lanes,
+					func(l competitor) bool { return l.name == name }) {
 					t.Errorf("%s has no lane %s", f.name, name)
 				}
 			}
@@ -84,14 +85,21 @@ func TestSample(t *testing.T) {
 		a, b outcome
 		want sample
 	}{
-		{"rate, sender counts", figure{unit: unitRate}, spec{Size: 64, MTU: 4096}, second, cpu, sample{value: 1}},
-		{"bandwidth, sender counts", figure{unit: unitBW}, spec{Kind: kindGorxe, Size: 1000, MTU: 4096}, second, cpu, sample{value: 8, cpu: 0.15}},
-		{"bandwidth, receiver counts", figure{unit: unitBW}, spec{Kind: kindTCP, Size: 1000, MTU: 4096}, cpu, second, sample{value: 8, cpu: 0.15}},
-		{"only the payload of bare frames counts", figure{unit: unitBW}, spec{Kind: kindBare, Size: 65536, MTU: 1000}, cpu, second, sample{value: 8, cpu: 0.15}},
-		{"latency", figure{unit: unitLatency}, spec{}, outcome{Messages: 9, All: 9, Elapsed: 1, P50: 2500, P99: 9000}, cpu, sample{value: 2.5, p99: 9}},
+		{"rate, sender counts", figure{unit: unitRate}, spec{Size: 64, MTU: 4096}, second, cpu,
+			sample{value: 1}},
+		{"bandwidth, sender counts", figure{unit: unitBW},
+			spec{Kind: kindGorxe, Size: 1000, MTU: 4096}, second, cpu, sample{value: 8, cpu: 0.15}},
+		{"bandwidth, receiver counts", figure{unit: unitBW},
+			spec{Kind: kindTCP, Size: 1000, MTU: 4096}, cpu, second, sample{value: 8, cpu: 0.15}},
+		{"only the payload of bare frames counts", figure{unit: unitBW},
+			spec{Kind: kindBare, Size: 65536, MTU: 1000}, cpu, second, sample{value: 8, cpu: 0.15}},
+		{"latency", figure{unit: unitLatency}, spec{},
+			outcome{Messages: 9, All: 9, Elapsed: 1, P50: 2500, P99: 9000}, cpu,
+			sample{value: 2.5, p99: 9}},
 	} {
 		got, err := c.f.sample(&c.s, &c.a, &c.b, 100*time.Millisecond)
-		if err != nil || math.Abs(got.value-c.want.value) > 1e-9 || math.Abs(got.cpu-c.want.cpu) > 1e-9 || got.p99 != c.want.p99 {
+		if err != nil || math.Abs(got.value-c.want.value) > 1e-9 ||
+			math.Abs(got.cpu-c.want.cpu) > 1e-9 || got.p99 != c.want.p99 {
 			t.Errorf("%s: sample() = %+v, %v, want %+v", c.name, got, err, c.want)
 		}
 	}
@@ -101,7 +109,8 @@ func TestSample(t *testing.T) {
 func TestEmptySample(t *testing.T) {
 	f := figure{unit: unitBW}
 	for _, b := range []outcome{{}, {Messages: 1000}} {
-		if _, err := f.sample(&spec{Duration: time.Second}, &outcome{}, &b, 0); !errors.Is(err, kit.ErrIdle) {
+		if _, err := f.sample(&spec{Duration: time.Second}, &outcome{}, &b, 0); !errors.Is(err,
+			kit.ErrIdle) {
 			t.Errorf("sample(%+v) = %v, want ErrIdle", b, err)
 		}
 	}
@@ -109,28 +118,35 @@ func TestEmptySample(t *testing.T) {
 
 // Figures with rare events are measured in few rounds, but longer. The first round has all figures.
 func TestRareFigures(t *testing.T) {
-	often, rare := figure{lanes: []lane{laneGorxe}}, figure{lanes: []lane{laneGorxe, laneTCP}, rare: true}
-	b := &bench{figures: []figure{often, rare}, Config: Config{Options: kit.Options{Duration: time.Second}}}
+	often, rare := figure{lanes: []lane{laneGorxe}}, figure{lanes: []lane{laneGorxe, laneTCP},
+		rare: true}
+	b := &bench{figures: []figure{often, rare},
+		Config: Config{Options: kit.Options{Duration: time.Second}}}
 	for rounds, want := range map[int]int{1: 3, 5: 5 + 2, 6: 6 + 4, 25: 25 + 10} {
 		if b.Rounds = rounds; b.steps() != want {
 			t.Errorf("steps() = %d in %d rounds, want %d", b.steps(), rounds, want)
 		}
 	}
 	if b.durationOf(&often) != time.Second || b.durationOf(&rare) != rareRounds*time.Second {
-		t.Errorf("durations are %v and %v, want 1s and 5s", b.durationOf(&often), b.durationOf(&rare))
+		t.Errorf("durations are %v and %v, want 1s and 5s", b.durationOf(&often),
+			b.durationOf(&rare))
 	}
 }
 
 // Results have the medians of the rounds, their ratio, and the spread of the ratios of single
 // rounds.
 func TestResults(t *testing.T) {
-	f := figure{name: "f", unit: unitBW, rows: []row{{baseline: "afxdp"}, {name: "g", lane: "tcp", baseline: "lossless", against: "other"}}}
+	f := figure{name: "f", unit: unitBW,
+		rows: []row{{baseline: "afxdp"},
+			{name: "g", lane: "tcp", baseline: "lossless", against: "other"}}}
 	list := f.results(map[string][]sample{
-		"gorxe": {{value: 8, cpu: 1, retransmits: 2}, {value: 2, cpu: 3}, {value: 6, cpu: 2, retransmits: 1}},
+		"gorxe": {{value: 8, cpu: 1, retransmits: 2}, {value: 2, cpu: 3},
+			{value: 6, cpu: 2, retransmits: 1}},
 		"afxdp": {{value: 10}, {value: 10}, {value: 12}},
 		"tcp":   {{value: 1}}, "other": {{value: 4}},
 	})
-	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp", BaselineValue: 10, Spread: 1.2}, CPU: 2, Retransmits: 3}
+	want := Result{Row: kit.Row{Name: "f", Value: 6, Unit: unitBW, Baseline: "afxdp",
+		BaselineValue: 10, Spread: 1.2}, CPU: 2, Retransmits: 3}
 	if list[0] != want { // no ratio: the rounds differ too much
 		t.Errorf("result is %+v, want %+v", list[0], want)
 	}

@@ -41,7 +41,8 @@ func dropPackets(iface string, share float64) (undo func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the XDP program that drops packets: %w", err)
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index, Flags: link.XDPGenericMode})
+	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index,
+		Flags: link.XDPGenericMode})
 	if err != nil {
 		err = fmt.Errorf("attach the XDP program that drops packets to %s: %w", iface, err)
 		return nil, errors.Join(err, prog.Close())

@@ -21,7 +21,8 @@ type messages struct {
 }
 
 func newMessages(n, size int) *messages {
-	m := &messages{headers: make([]mmsghdr, n), vectors: make([]unix.Iovec, n), data: make([]byte, n*size)}
+	m := &messages{headers: make([]mmsghdr, n), vectors: make([]unix.Iovec, n),
+		data: make([]byte, n*size)}
 	for i := range n {
 		m.vectors[i].Base = &m.data[i*size]
 		m.vectors[i].SetLen(size)

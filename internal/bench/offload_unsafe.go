@@ -38,7 +38,8 @@ func setOffload(iface string, on bool) error {
 		v := ethtoolValue{cmd: cmd, data: data}
 		req := ifreqData{data: unsafe.Pointer(&v)}
 		copy(req.name[:unix.IFNAMSIZ-1], iface)
-		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+			uintptr(unsafe.Pointer(&req)))
 		if e != 0 {
 			return fmt.Errorf("switch segmentation offload of %s: %w", iface, e)
 		}

@@ -58,7 +58,8 @@ func (f *figure) results(samples map[string][]sample) []Result {
 		p99 := func(s *sample) float64 { return s.p99 }
 		cpu := func(s *sample) float64 { return s.cpu }
 		r := Result{
-			Row: kit.Compare(name, f.unit, f.rows[i].baseline, kit.Column(v, valueOf), kit.Column(base, valueOf)),
+			Row: kit.Compare(name, f.unit, f.rows[i].baseline, kit.Column(v, valueOf),
+				kit.Column(base, valueOf)),
 			P99: median(v, p99), BaselineP99: median(base, p99),
 			CPU: median(v, cpu), BaselineCPU: median(base, cpu),
 		}

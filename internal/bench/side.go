@@ -31,7 +31,8 @@ type side struct {
 }
 
 func newSide(name string, in io.WriteCloser, out io.Reader, wait func() error) *side {
-	return &side{name: name, in: in, enc: json.NewEncoder(in), dec: json.NewDecoder(out), wait: wait}
+	return &side{name: name, in: in, enc: json.NewEncoder(in), dec: json.NewDecoder(out),
+		wait: wait}
 }
 
 // call sends a request and waits for the reply. If ctx ends first, the side cannot be used anymore.
@@ -130,7 +131,8 @@ func (o *SideOptions) AddFlags(fs *pflag.FlagSet) {
 // args returns the arguments with which AddFlags restores o.
 func (o *SideOptions) args() []string {
 	return []string{
-		"bench", SideCommand, "--iface", o.Iface, "--addr", o.Addr.String(), "--cpu", strconv.Itoa(o.CPU),
+		"bench", SideCommand, "--iface", o.Iface, "--addr", o.Addr.String(), "--cpu",
+		strconv.Itoa(o.CPU),
 		"--mode", o.Mode.String(), "--cpuprofile", o.Profile,
 	}
 }

@@ -21,7 +21,8 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "k", "-1", "1.5k", "1t", "0x10", "9223372036854775808", "9007199254740992k", "8589934592g", "1kk"} {
+	for _, text := range []string{"", "k", "-1", "1.5k", "1t", "0x10", "9223372036854775808",
+		"9007199254740992k", "8589934592g", "1kk"} {
 		if n, err := ParseSize(text); err == nil {
 			t.Errorf("ParseSize(%q) = %d; want an error", text, n)
 		}
@@ -44,7 +45,8 @@ func TestSizeRange(t *testing.T) {
 
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"5": 5 * time.Second, "0.2": 200 * time.Millisecond, "300ms": 300 * time.Millisecond, "1m30s": 90 * time.Second, "0": 0,
+		"5": 5 * time.Second, "0.2": 200 * time.Millisecond, "300ms": 300 * time.Millisecond,
+		"1m30s": 90 * time.Second, "0": 0,
 	} {
 		if got, err := ParseDuration(text); err != nil || got != want {
 			t.Errorf("ParseDuration(%q) = %v, %v; want %v", text, got, err, want)
@@ -58,7 +60,8 @@ func TestParseDuration(t *testing.T) {
 }
 
 func TestParsePercent(t *testing.T) {
-	for text, want := range map[string]float64{"1%": 0.01, "0.5 %": 0.005, "0": 0, "20%": 0.2, "100%": 1} {
+	for text, want := range map[string]float64{"1%": 0.01, "0.5 %": 0.005, "0": 0, "20%": 0.2,
+		"100%": 1} {
 		if got, err := ParsePercent(text); err != nil || math.Abs(got-want) > 1e-12 {
 			t.Errorf("ParsePercent(%q) = %v, %v; want %v", text, got, err, want)
 		}
@@ -185,7 +188,8 @@ func TestLatency(t *testing.T) {
 	}
 	l.Record(time.Hour) // out of the histogram's range: exact in Max, clamped in percentiles
 	if l.Max() != time.Hour || l.Percentile(100) > time.Hour {
-		t.Errorf("Max() = %v, Percentile(100) = %v, want 1h and at most 1h", l.Max(), l.Percentile(100))
+		t.Errorf("Max() = %v, Percentile(100) = %v, want 1h and at most 1h", l.Max(),
+			l.Percentile(100))
 	}
 	if n := testing.AllocsPerRun(100, func() { l.Record(time.Millisecond) }); n != 0 {
 		t.Errorf("Record() allocates %v times, want 0", n)
@@ -202,7 +206,8 @@ func TestNamed(t *testing.T) {
 	check := Named("OP", "[HOST]")
 	for n, want := range map[int]string{0: "OP is missing", 1: "", 2: "", 3: "too many"} {
 		err := check(nil, make([]string, n))
-		if want == "" && err != nil || want != "" && (Status(err) != StatusUsage || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" &&
+			(Status(err) != StatusUsage || !strings.Contains(err.Error(), want)) {
 			t.Errorf("Named() with %d arguments = %v, want %q", n, err, want)
 		}
 	}

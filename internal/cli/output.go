@@ -102,7 +102,8 @@ func NewBar(w io.Writer, total int64, description string, bytes bool) *Bar {
 	opts := []progressbar.Option{
 		progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(width),
 		progressbar.OptionSetVisibility(ok && term.IsTerminal(int(f.Fd()))),
-		progressbar.OptionSetDescription(description), progressbar.OptionThrottle(100 * time.Millisecond),
+		progressbar.OptionSetDescription(description),
+		progressbar.OptionThrottle(100 * time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(false),
 	}
 	if bytes {

@@ -23,7 +23,8 @@ func (s *Size) Set(text string) error {
 		return err
 	}
 	if n < s.Min || n > s.Max {
-		return fmt.Errorf("%s is out of range: choose %s to %s", text, FormatSize(s.Min), FormatSize(s.Max))
+		return fmt.Errorf("%s is out of range: choose %s to %s", text, FormatSize(s.Min),
+			FormatSize(s.Max))
 	}
 	s.Bytes = n
 	return nil
@@ -59,7 +60,8 @@ func ParseSize(text string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(num, 10, 63)
 	if err != nil || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is not a size: write bytes, or a multiple such as 64k or 1MiB", text)
+		return 0, fmt.Errorf("%q is not a size: write bytes, or a multiple such as 64k or 1MiB",
+			text)
 	}
 	return int64(n << shift), nil
 }

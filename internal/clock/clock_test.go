@@ -21,7 +21,8 @@ func (m *machine) pass(ns int64) {
 }
 
 func (m *machine) clock() *Clock {
-	return &Clock{read: func() int64 { m.readings++; return m.ns }, count: func() uint64 { return uint64(m.counts) }}
+	return &Clock{read: func() int64 { m.readings++; return m.ns },
+		count: func() uint64 { return uint64(m.counts) }}
 }
 
 // The counter replaces most readings of the system clock and is accurate to a few nanoseconds.
@@ -53,7 +54,8 @@ func TestCounterReplacesClock(t *testing.T) {
 			}
 		}
 		if m.readings > 100_000*100/trust+2 {
-			t.Errorf("%v counts per ns: %d readings of the system clock in 10 ms", speed, m.readings)
+			t.Errorf("%v counts per ns: %d readings of the system clock in 10 ms", speed,
+				m.readings)
 		}
 	}
 }

@@ -33,7 +33,8 @@ const (
 
 func (c *Conn) postRecv(slot int) error {
 	return c.QP.PostRecv(roce.RecvWR{
-		ID: recvID | uint64(slot), SGEs: []roce.SGE{c.MR.SGE(slot*c.cfg.SlotBytes, c.cfg.SlotBytes)},
+		ID:   recvID | uint64(slot),
+		SGEs: []roce.SGE{c.MR.SGE(slot*c.cfg.SlotBytes, c.cfg.SlotBytes)},
 	})
 }
 

@@ -33,7 +33,8 @@ func (d *Demo) bulk(ctx context.Context, total int64, progress func(n int)) (*Op
 	defer dst.Close()
 	b := &bulk{Demo: d, src: src, dst: dst, lat: cli.NewLatency(), progress: progress}
 	before := d.retransmits()
-	random := rand.NewChaCha8([32]byte{byte(d.Seed), byte(d.Seed >> 8), byte(d.Seed >> 16), byte(d.Seed >> 24)})
+	random := rand.NewChaCha8([32]byte{byte(d.Seed), byte(d.Seed >> 8), byte(d.Seed >> 16),
+		byte(d.Seed >> 24)})
 	for left := total; left > 0; {
 		n := min(left, bulkRegion)
 		_, _ = random.Read(src.Bytes()[:n]) // never fails

@@ -90,7 +90,8 @@ func New(ctx context.Context, c Config) (d *Demo, note string, err error) {
 }
 
 func noAFXDP(err error) string {
-	if os.Geteuid() != 0 && (errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission)) {
+	if os.Geteuid() != 0 &&
+		(errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission)) {
 		return "AF_XDP needs root: using an in-memory link instead (sudo gorxe demo sends real packets)"
 	}
 	return fmt.Sprintf("AF_XDP is not available (%v): using an in-memory link instead", err)
@@ -104,7 +105,8 @@ func open(ctx context.Context, c Config, veth bool) (*Demo, error) {
 	d := &Demo{Config: c}
 	var err error
 	d.bed, err = testbed.New(testbed.Config{
-		Veth: veth, Mode: c.Mode, MTU: c.deviceMTU(), Seed: c.Seed, Plan: loopback.Plan{Loss: c.Loss},
+		Veth: veth, Mode: c.Mode, MTU: c.deviceMTU(), Seed: c.Seed,
+		Plan:   loopback.Plan{Loss: c.Loss},
 		Device: [2][]roce.Option{{roce.WithProgress(roce.Manual)}, {roce.WithExpert(b)}},
 	})
 	if err == nil {

@@ -12,7 +12,8 @@ import (
 // grantKeys creates the memory regions whose keys the next k SEND inv invalidate.
 func (t *trial) grantKeys(k int) error {
 	for range k {
-		m, err := t.d.b.PD.RegisterMR(make([]byte, small), roce.LocalWrite|roce.RemoteWrite|roce.RemoteInvalidate)
+		m, err := t.d.b.PD.RegisterMR(make([]byte, small),
+			roce.LocalWrite|roce.RemoteWrite|roce.RemoteInvalidate)
 		if err != nil {
 			return err
 		}
@@ -35,7 +36,8 @@ func (t *trial) dropKeys() error {
 // of its own because the failure breaks them. If packets are lost, B's NAK may be lost too; B's QP
 // does not answer retransmissions, so A's retries run out instead.
 func (d *Demo) checkInvalidated(ctx context.Context) error {
-	t := newTrial(ctx, d, &operation{name: "SEND inv", qp: rc, op: roce.OpSendInv, recv: true}, small)
+	t := newTrial(ctx, d, &operation{name: "SEND inv", qp: rc, op: roce.OpSendInv, recv: true},
+		small)
 	if err := t.grantKeys(1); err != nil {
 		return err
 	}
@@ -50,7 +52,8 @@ func (d *Demo) checkInvalidated(ctx context.Context) error {
 	qa, err := d.extraPair(ctx)
 	if err == nil {
 		err = qa.PostSend(roce.SendWR{
-			Op: roce.OpWrite, SGEs: []roce.SGE{d.a.MR.SGE(outArea, small)}, RemoteAddr: key.Addr(), RKey: key.RKey(),
+			Op: roce.OpWrite, SGEs: []roce.SGE{d.a.MR.SGE(outArea, small)}, RemoteAddr: key.Addr(),
+			RKey: key.RKey(),
 		})
 	}
 	if err == nil {
@@ -84,7 +87,9 @@ func (d *Demo) awaitFailure(ctx context.Context) error {
 	case s == roce.RemAccessErr, s == roce.RetryExcErr && d.Loss > 0:
 		return nil
 	case s == roce.Success:
-		return fmt.Errorf("%w: a WRITE with a key that SEND inv had invalidated succeeded", errWrong)
+		return fmt.Errorf("%w: a WRITE with a key that SEND inv had invalidated succeeded",
+			errWrong)
 	}
-	return fmt.Errorf("WRITE with a key that SEND inv had invalidated: %w", endpoint.StatusError(&wcs[0]))
+	return fmt.Errorf("WRITE with a key that SEND inv had invalidated: %w",
+		endpoint.StatusError(&wcs[0]))
 }

@@ -28,11 +28,14 @@ var operations = []operation{
 	{name: "CMP_SWAP", qp: rc, op: roce.OpCmpSwap, run: (*trial).atomics},
 	{name: "FETCH_ADD", qp: rc, op: roce.OpFetchAdd, run: (*trial).atomics},
 	{name: "UC SEND", qp: uc, op: roce.OpSend, recv: true, run: (*trial).messages},
-	{name: "UC SEND imm", qp: uc, op: roce.OpSendImm, recv: true, imm: true, run: (*trial).messages},
+	{name: "UC SEND imm", qp: uc, op: roce.OpSendImm, recv: true, imm: true,
+		run: (*trial).messages},
 	{name: "UC WRITE", qp: uc, op: roce.OpWrite, run: (*trial).messages},
-	{name: "UC WRITE imm", qp: uc, op: roce.OpWriteImm, recv: true, imm: true, run: (*trial).messages},
+	{name: "UC WRITE imm", qp: uc, op: roce.OpWriteImm, recv: true, imm: true,
+		run: (*trial).messages},
 	{name: "UD SEND", qp: ud, op: roce.OpSend, recv: true, run: (*trial).messages},
-	{name: "UD SEND imm", qp: ud, op: roce.OpSendImm, recv: true, imm: true, run: (*trial).messages},
+	{name: "UD SEND imm", qp: ud, op: roce.OpSendImm, recv: true, imm: true,
+		run: (*trial).messages},
 }
 
 const (

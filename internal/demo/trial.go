@@ -57,7 +57,8 @@ type trial struct {
 func newTrial(ctx context.Context, d *Demo, o *operation, size int) *trial {
 	t := &trial{
 		ctx: ctx, d: d, o: o, size: size, lat: cli.NewLatency(),
-		seed: d.Seed ^ uint64(size)<<32, expected: make([]byte, size), recv: make([]roce.WC, 0, depth),
+		seed: d.Seed ^ uint64(size)<<32, expected: make([]byte, size),
+		recv: make([]roce.WC, 0, depth),
 	}
 	for _, ch := range o.name {
 		t.seed = t.seed*31 + uint64(ch)
@@ -67,7 +68,8 @@ func newTrial(ctx context.Context, d *Demo, o *operation, size int) *trial {
 
 // wrong returns an error about message n.
 func (t *trial) wrong(n int64, format string, args ...any) error {
-	return fmt.Errorf("%w: %s, %d bytes, message %d: %s", errWrong, t.o.name, t.size, n, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s, %d bytes, message %d: %s", errWrong, t.o.name, t.size, n,
+		fmt.Sprintf(format, args...))
 }
 
 // messages sends messages, batch at a time, until count have arrived.
@@ -75,7 +77,8 @@ func (t *trial) messages(count, batch int) error {
 	// Unreliable messages may be lost, but not most of them.
 	for start, tries := t.arrived, 0; t.arrived-start < int64(count); tries++ {
 		if tries > 4*count+100 {
-			return fmt.Errorf("%w: %s, %d bytes: %d of %d messages lost", errStalled, t.o.name, t.size, t.lost, t.next)
+			return fmt.Errorf("%w: %s, %d bytes: %d of %d messages lost", errStalled, t.o.name,
+				t.size, t.lost, t.next)
 		}
 		k := min(int64(batch), int64(count)-(t.arrived-start))
 		if err := t.round(int(k), batch > 1); err != nil {
@@ -305,7 +308,8 @@ func (t *trial) takeSend(wc *roce.WC) error {
 // barrier waits until B has processed all packets sent so far. The link keeps the order of packets,
 // so the completion of a reliable message that follows them shows it.
 func (t *trial) barrier() error {
-	err := t.d.a.QPs[rc].PostSend(roce.SendWR{ID: barrierID, Op: roce.OpWrite, Flags: roce.Signaled})
+	err := t.d.a.QPs[rc].PostSend(roce.SendWR{ID: barrierID, Op: roce.OpWrite,
+		Flags: roce.Signaled})
 	if err != nil {
 		return err
 	}

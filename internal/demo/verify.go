@@ -207,7 +207,8 @@ func (t *trial) verifyPackets(i int) (whole bool, err error) {
 	for at := 0; at < t.size; at += int(t.d.MTU) {
 		end := min(at+int(t.d.MTU), t.size)
 		if !bytes.Equal(b[at:end], t.expected[at:end]) && !bytes.Equal(b[at:end], old[at:end]) {
-			return false, t.wrong(n, "the packet at byte %d is neither the one sent nor missing", at)
+			return false, t.wrong(n, "the packet at byte %d is neither the one sent nor missing",
+				at)
 		}
 	}
 	return false, nil

@@ -48,8 +48,9 @@ func (f *Flags) RegisterWindow(fs *pflag.FlagSet) {
 // RegisterGID adds the flag for the GID index, with a shorthand if it is not empty.
 func (f *Flags) RegisterGID(fs *pflag.FlagSet, shorthand string) {
 	f.GIDIndex = AnyGID
-	fs.VarP(&f.GIDIndex, "gid-index", shorthand, "index of the GID to use, as listed by 'gorxe devices' "+
-		"(default: the GID with the address that TCP uses)")
+	fs.VarP(&f.GIDIndex, "gid-index", shorthand,
+		"index of the GID to use, as listed by 'gorxe devices' "+
+			"(default: the GID with the address that TCP uses)")
 }
 
 // XDP returns the options for package xdp.

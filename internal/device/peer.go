@@ -72,7 +72,8 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if errors.As(err, &dns) {
 		err = errors.New(dns.Err)
 	}
-	return nil, fmt.Errorf("cannot find host %q: %w: check the name, or use its IP address", host, err)
+	return nil, fmt.Errorf("cannot find host %q: %w: check the name, or use its IP address", host,
+		err)
 }
 
 // routeTo returns the interface of the route to a.
@@ -82,7 +83,8 @@ func routeTo(a netip.Addr) (string, error) {
 	}
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		if a.Zone() == "" {
-			return "", cli.Usagef("%v is a link-local address: add the interface, as in %v%%eth0", a, a)
+			return "", cli.Usagef("%v is a link-local address: add the interface, as in %v%%eth0",
+				a, a)
 		}
 		return a.Zone(), nil
 	}
@@ -92,7 +94,8 @@ func routeTo(a netip.Addr) (string, error) {
 	}
 	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
 	if err != nil {
-		return "", fmt.Errorf("cannot read interface %d of the route to %v: %w", routes[0].LinkIndex, a, err)
+		return "", fmt.Errorf("cannot read interface %d of the route to %v: %w",
+			routes[0].LinkIndex, a, err)
 	}
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
 		return "", ownAddressError(a)
@@ -127,5 +130,6 @@ func (f *Flags) SetDefaultIface() error {
 		f.Iface = names[0]
 		return nil
 	}
-	return cli.Usagef("several interfaces are usable: choose one with -d: %s", strings.Join(names, ", "))
+	return cli.Usagef("several interfaces are usable: choose one with -d: %s",
+		strings.Join(names, ", "))
 }

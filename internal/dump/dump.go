@@ -80,7 +80,8 @@ func (d *Dumper) print(n int, c *Capture, p *bth.Packet, reason frame.Reason) er
 // knows.
 func isRoCE(r frame.Reason) bool {
 	switch r {
-	case frame.ReasonNotRoCE, frame.ReasonShort, frame.ReasonVLAN, frame.ReasonIPOptions, frame.ReasonFragment:
+	case frame.ReasonNotRoCE, frame.ReasonShort, frame.ReasonVLAN, frame.ReasonIPOptions,
+		frame.ReasonFragment:
 		return false
 	}
 	return true
@@ -109,9 +110,11 @@ func (s *summary) count(c *Capture, r frame.Reason) {
 // WriteSummary writes the numbers of frames after Run, with advice about those that were not shown.
 func (d *Dumper) WriteSummary(w io.Writer) {
 	s, lost := &d.sum, d.Source.Lost()
-	fmt.Fprintf(w, "%d frames, %d RoCEv2, %d with a bad ICRC\n", s.frames, s.roce, s.reasons[frame.ReasonICRC])
+	fmt.Fprintf(w, "%d frames, %d RoCEv2, %d with a bad ICRC\n", s.frames, s.roce,
+		s.reasons[frame.ReasonICRC])
 	for r := range frame.NumReasons {
-		if n := s.reasons[r]; n > 0 && r != frame.ReasonOK && r != frame.ReasonNotRoCE && r != frame.ReasonICRC {
+		if n := s.reasons[r]; n > 0 && r != frame.ReasonOK && r != frame.ReasonNotRoCE &&
+			r != frame.ReasonICRC {
 			fmt.Fprintf(w, "%d refused: %v\n", n, r)
 		}
 	}

@@ -44,7 +44,8 @@ type socket struct {
 func findInterface(name string) (*net.Interface, error) {
 	intf, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("no such file or interface %q: 'gorxe devices' lists the interfaces", name)
+		return nil, fmt.Errorf("no such file or interface %q: 'gorxe devices' lists the interfaces",
+			name)
 	}
 	if intf.Flags&net.FlagUp == 0 {
 		return nil, fmt.Errorf("%s is down: bring it up with 'ip link set %s up'", name, name)
@@ -96,7 +97,8 @@ func configure(fd, index int) error {
 		return err
 	}
 	prog := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		prog); err != nil {
 		return fmt.Errorf("packet filter: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {
@@ -109,7 +111,8 @@ func configure(fd, index int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, recvBytes) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, recvBytes)
 	}
-	addr := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}), Ifindex: index}
+	addr := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}),
+		Ifindex: index}
 	if err := unix.Bind(fd, addr); err != nil {
 		return fmt.Errorf("packet socket: %w", err)
 	}
@@ -250,7 +253,8 @@ func (s *socket) Live() bool { return true }
 func (s *socket) Lost() int {
 	_ = s.raw.Control(func(fd uintptr) {
 		// Reading the counters resets them.
-		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET,
+			unix.PACKET_STATISTICS); err == nil {
 			s.drops += int(st.Drops)
 		}
 	})

@@ -85,7 +85,8 @@ func sendFrame(from, to *veth.End, vlan uint16, psn bth.PSN) []byte {
 	f := make([]byte, bth.MaxNetHeader+bth.HeaderLen+8+bth.ICRCLen)
 	n := frame.PutHeaders(f, &frame.Address{
 		SrcMAC: from.MAC, DstMAC: to.MAC, VLAN: vlan, HopLimit: 64,
-		Src: bth.GIDFromAddr(from.IPv4.Addr()), Dst: bth.GIDFromAddr(to.IPv4.Addr()), SrcPort: 0xc000,
+		Src: bth.GIDFromAddr(from.IPv4.Addr()), Dst: bth.GIDFromAddr(to.IPv4.Addr()),
+		SrcPort: 0xc000,
 	})
 	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: bth.RCSendOnly, DestQP: 0x77, PSN: psn})
 	f = f[:n+bth.HeaderLen+8+bth.ICRCLen]
@@ -136,10 +137,16 @@ func TestAFXDPBypassesPacketSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer port.Close()
-			if err := pair.B.Do(func() error { return checkBypassed(pair.B.Iface, true) }); err != nil {
+			if err := pair.B.Do(func() error {
+				return checkBypassed(pair.B.Iface,
+					true)
+			}); err != nil {
 				t.Error(err)
 			}
-			if err := pair.A.Do(func() error { return checkBypassed(pair.A.Iface, false) }); err != nil {
+			if err := pair.A.Do(func() error {
+				return checkBypassed(pair.A.Iface,
+					false)
+			}); err != nil {
 				t.Error(err)
 			}
 			send(sendFrame(&pair.A, &pair.B, 0, 2))
@@ -175,7 +182,8 @@ func received(t *testing.T, port *xdp.Port, psn bth.PSN) bool {
 		found := false
 		for _, b := range bufs[:n] {
 			var p bth.Packet
-			found = found || new(frame.Decoder).Decode(b.B, &p) == frame.ReasonOK && p.BTH.PSN() == psn
+			found = found || new(frame.Decoder).Decode(b.B, &p) == frame.ReasonOK &&
+				p.BTH.PSN() == psn
 		}
 		port.Release(bufs[:n])
 		if found {
@@ -271,7 +279,8 @@ func sendFrame6(from, to *veth.End, psn bth.PSN) []byte {
 	f := make([]byte, bth.MaxNetHeader+bth.HeaderLen+bth.ICRCLen)
 	n := frame.PutHeaders(f, &frame.Address{
 		SrcMAC: from.MAC, DstMAC: to.MAC, HopLimit: 64,
-		Src: bth.GIDFromAddr(from.IPv6.Addr()), Dst: bth.GIDFromAddr(to.IPv6.Addr()), SrcPort: 0xc000,
+		Src: bth.GIDFromAddr(from.IPv6.Addr()), Dst: bth.GIDFromAddr(to.IPv6.Addr()),
+		SrcPort: 0xc000,
 	})
 	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: bth.RCSendOnly, DestQP: 0x77, PSN: psn})
 	f = f[:n+bth.HeaderLen+bth.ICRCLen]
@@ -334,7 +343,8 @@ func TestInterfaceDown(t *testing.T) {
 			return err
 		}
 		want := "ip link set " + pair.B.Iface + " up"
-		if _, err := Open(t.Context(), pair.B.Iface, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Open(t.Context(), pair.B.Iface, nil); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			return fmt.Errorf("Open() = %v, want an error with %q", err, want)
 		}
 		return nil

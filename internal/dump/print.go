@@ -57,8 +57,10 @@ func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
 	r := &record{
 		N: n, Time: c.Info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.Iface,
 		Src: p.Src.Addr().String(), Dst: p.Dst.Addr().String(), VLAN: p.VLAN & vlanID,
-		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()), ICRC: "ok",
-		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(), FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
+		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()),
+		ICRC: "ok",
+		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(),
+		FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
 		Pad: p.BTH.PadCount(), Payload: len(p.Payload), extensions: extensionsOf(p),
 	}
 	switch reason {
@@ -126,7 +128,8 @@ func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason fr
 	default:
 		fields = append(fields, fmt.Sprintf("REFUSED: %v", reason))
 	}
-	line := fmt.Sprintf("%6d %11.6f  %v > %v  %v  qp %v psn %v  %s", n, since.Seconds(), p.Src.Addr(), p.Dst.Addr(),
+	line := fmt.Sprintf("%6d %11.6f  %v > %v  %v  qp %v psn %v  %s", n, since.Seconds(),
+		p.Src.Addr(), p.Dst.Addr(),
 		p.BTH.Opcode(), p.BTH.DestQP(), p.BTH.PSN(), strings.Join(fields, "  "))
 	_, err := fmt.Fprintln(w, strings.TrimRight(line, " "))
 	return err
@@ -163,7 +166,8 @@ func (e extensions) words() []string {
 	case e.DMALen != nil:
 		s = append(s, fmt.Sprintf("va 0x%x rkey 0x%08x len %d", *e.VA, *e.RKey, *e.DMALen))
 	case e.SwapAdd != nil:
-		s = append(s, fmt.Sprintf("va 0x%x rkey 0x%08x swap/add 0x%x compare 0x%x", *e.VA, *e.RKey, *e.SwapAdd, *e.Compare))
+		s = append(s, fmt.Sprintf("va 0x%x rkey 0x%08x swap/add 0x%x compare 0x%x", *e.VA, *e.RKey,
+			*e.SwapAdd, *e.Compare))
 	}
 	if e.Ack != nil {
 		s = append(s, fmt.Sprintf("%s msn %d", *e.Ack, *e.MSN))

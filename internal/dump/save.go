@@ -32,7 +32,8 @@ func NewSaver(name, input string, stdout io.Writer, flush bool) (*Saver, error) 
 	}
 	if a, err := os.Stat(name); err == nil {
 		if b, err := os.Stat(input); err == nil && os.SameFile(a, b) {
-			return nil, cli.Usagef("-w %s would overwrite the input file: choose another name", name)
+			return nil, cli.Usagef("-w %s would overwrite the input file: choose another name",
+				name)
 		}
 	}
 	f, err := os.Create(name)

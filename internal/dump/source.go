@@ -78,7 +78,8 @@ func openFile(name string, f io.ReadCloser) (Source, error) {
 	s := &fileSource{name: name, closer: f}
 	link, err := s.readHeader(bufio.NewReader(f))
 	if err == nil && link != layers.LinkTypeEthernet {
-		err = fmt.Errorf("link type %v is not Ethernet: capture on one interface, not on 'any'", link)
+		err = fmt.Errorf("link type %v is not Ethernet: capture on one interface, not on 'any'",
+			link)
 	}
 	if err != nil {
 		f.Close()
@@ -123,7 +124,8 @@ func (s *fileSource) Next() (*Capture, error) {
 	case err == io.EOF:
 		return nil, io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, fmt.Errorf("%s ends in the middle of frame %d: the file is incomplete", s.name, s.n+1)
+		return nil, fmt.Errorf("%s ends in the middle of frame %d: the file is incomplete", s.name,
+			s.n+1)
 	}
 	return nil, fmt.Errorf("%s cannot be read after frame %d: %w", s.name, s.n, err)
 }

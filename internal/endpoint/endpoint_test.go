@@ -119,7 +119,8 @@ func TestDefaults(t *testing.T) {
 		{Config{SendCQ: 4}, 4, 0},
 	} {
 		if c.setDefaults(); c.SendCQ != c.send || c.Config.RecvCQ != c.recv {
-			t.Errorf("capacities %d and %d, want %d and %d", c.SendCQ, c.Config.RecvCQ, c.send, c.recv)
+			t.Errorf("capacities %d and %d, want %d and %d", c.SendCQ, c.Config.RecvCQ, c.send,
+				c.recv)
 		}
 	}
 }

@@ -149,7 +149,8 @@ func (c *Conn) receive(ctx context.Context, limit time.Duration, kinds []Kind) (
 		return nil, fmt.Errorf("%w: %s", ErrRemote, clip(printable(m.Error)))
 	}
 	if !slices.Contains(kinds, m.Kind) {
-		return nil, fmt.Errorf("%w: it sent %q instead of %q", ErrProtocol, clip(string(m.Kind)), kinds)
+		return nil, fmt.Errorf("%w: it sent %q instead of %q", ErrProtocol, clip(string(m.Kind)),
+			kinds)
 	}
 	return m, nil
 }
@@ -179,7 +180,8 @@ func (c *Conn) readLine() ([]byte, error) {
 		}
 		if err != nil {
 			if len(head) > 0 && errors.Is(err, io.EOF) {
-				return nil, fmt.Errorf("%w: it sent %s and closed the connection", ErrGarbage, peerio.Quote(head))
+				return nil, fmt.Errorf("%w: it sent %s and closed the connection", ErrGarbage,
+					peerio.Quote(head))
 			}
 			return nil, err
 		}

@@ -38,15 +38,17 @@ func socket(t *testing.T) (c *Conn, peer net.Conn) {
 
 func goodQP() QP {
 	return QP{
-		Endpoint: roce.Endpoint{QPN: 0x11, PSN: 0xffffff, GID: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), MTU: 1024, PKey: roce.DefaultPKey},
-		Buffer:   roce.RemoteBuffer{Addr: 1 << 63, RKey: 0xffffffff, Len: 65536},
+		Endpoint: roce.Endpoint{QPN: 0x11, PSN: 0xffffff,
+			GID: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), MTU: 1024, PKey: roce.DefaultPKey},
+		Buffer: roce.RemoteBuffer{Addr: 1 << 63, RKey: 0xffffffff, Len: 65536},
 	}
 }
 
 func TestRoundTrip(t *testing.T) {
 	c, nc := socket(t)
 	peer := NewConn(nc)
-	sent := &Message{Kind: KindRequest, Service: "perf", Params: Encode(map[string]int{"bytes": 5}), QPs: []QP{goodQP()}}
+	sent := &Message{Kind: KindRequest, Service: "perf", Params: Encode(map[string]int{"bytes": 5}),
+		QPs: []QP{goodQP()}}
 	if err := c.Send(t.Context(), sent); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,8 @@ func TestGarbage(t *testing.T) {
 		{"no JSON", `{"gorxe":what` + "\n", "what", ErrGarbage},
 		{"unknown field", `{"gorxe":1,"kind":"ready","color":"red"}` + "\n", "color", ErrGarbage},
 		{"two objects", `{"gorxe":1,"kind":"ready"} {}` + "\n", "more than one", ErrGarbage},
-		{"newer version", `{"gorxe":2,"kind":"ready","color":"red"}` + "\n", "version 2", ErrVersion},
+		{"newer version", `{"gorxe":2,"kind":"ready","color":"red"}` + "\n", "version 2",
+			ErrVersion},
 		{"wrong kind", `{"gorxe":1,"kind":"done"}` + "\n", "done", ErrProtocol},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -121,7 +124,8 @@ func TestOutOfRange(t *testing.T) {
 			c, nc := socket(t)
 			q := goodQP()
 			spoil(&q)
-			if err := NewConn(nc).Send(t.Context(), &Message{Kind: KindAccept, QPs: []QP{q}}); err != nil {
+			if err := NewConn(nc).Send(t.Context(),
+				&Message{Kind: KindAccept, QPs: []QP{q}}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := c.Receive(t.Context(), KindAccept); !errors.Is(err, ErrProtocol) {
@@ -152,7 +156,8 @@ func TestTooLong(t *testing.T) {
 
 // Receive returns if the peer sends nothing, stops or closes the connection.
 func TestSilence(t *testing.T) {
-	for name, sent := range map[string]string{"nothing": "", "half a preamble": `{"go`, "half a message": `{"gorxe":1,"ki`} {
+	for name, sent := range map[string]string{"nothing": "", "half a preamble": `{"go`,
+		"half a message": `{"gorxe":1,"ki`} {
 		t.Run(name, func(t *testing.T) {
 			c, peer := socket(t)
 			io.WriteString(peer, sent)
@@ -258,8 +263,12 @@ func request(t *testing.T, c *Conn, service string) error {
 func TestServer(t *testing.T) {
 	logged := make(chan error, 10)
 	addr := server(t, &Server{
-		Services: map[string]Handler{"hold": hold, "fail": func(context.Context, *Conn, *Message) error { return errors.New("out of memory") }},
-		Log:      func(_ net.Addr, err error) { logged <- err },
+		Services: map[string]Handler{"hold": hold,
+			"fail": func(context.Context, *Conn,
+				*Message) error {
+				return errors.New("out of memory")
+			}},
+		Log: func(_ net.Addr, err error) { logged <- err },
 	})
 	good := dial(t, addr)
 	if err := request(t, good, "hold"); err != nil {
@@ -280,10 +289,12 @@ func TestServer(t *testing.T) {
 		t.Errorf("the server answered %q", answer)
 	}
 
-	if err := request(t, dial(t, addr), "fail"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "out of memory") {
+	if err := request(t, dial(t, addr), "fail"); !errors.Is(err, ErrRemote) ||
+		!strings.Contains(err.Error(), "out of memory") {
 		t.Errorf("a failing service: %v", err)
 	}
-	if err := request(t, dial(t, addr), "nonsense"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "nonsense") {
+	if err := request(t, dial(t, addr), "nonsense"); !errors.Is(err, ErrRemote) ||
+		!strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("an unknown service: %v", err)
 	}
 	// The first client's session still works.
@@ -294,7 +305,8 @@ func TestServer(t *testing.T) {
 
 // The server limits its sessions, in total and per address, and accepts new ones when others end.
 func TestServerIsBounded(t *testing.T) {
-	for name, s := range map[string]*Server{"in total": {Sessions: 2}, "from one address": {PerPeer: 2}} {
+	for name, s := range map[string]*Server{"in total": {Sessions: 2},
+		"from one address": {PerPeer: 2}} {
 		t.Run(name, func(t *testing.T) {
 			s.Services = map[string]Handler{"hold": hold}
 			addr := server(t, s)
@@ -304,7 +316,8 @@ func TestServerIsBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy") {
+			if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) ||
+				!strings.Contains(err.Error(), "busy") {
 				t.Fatalf("a third session: %v, want a busy error", err)
 			}
 			first.Close()
@@ -323,7 +336,8 @@ func TestServerIsBounded(t *testing.T) {
 // log.
 func TestSilentConnectionsAreNoSessions(t *testing.T) {
 	logged := make(chan error, 100)
-	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Log: func(_ net.Addr, err error) { logged <- err }})
+	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold},
+		Log: func(_ net.Addr, err error) { logged <- err }})
 	var silent []net.Conn
 	for range maxPending + 10 {
 		nc, err := net.Dial("tcp", addr)
@@ -342,7 +356,8 @@ func TestSilentConnectionsAreNoSessions(t *testing.T) {
 	if err := request(t, dial(t, addr), "hold"); err != nil {
 		t.Errorf("a client among silent connections: %v", err)
 	}
-	if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
+	if err := request(t, dial(t, addr), "hold"); !errors.Is(err, ErrRemote) ||
+		!strings.Contains(err.Error(), "busy with another client") {
 		t.Errorf("a second client: %v", err)
 	}
 	time.Sleep(50 * time.Millisecond)
@@ -354,7 +369,8 @@ func TestSilentConnectionsAreNoSessions(t *testing.T) {
 // Connections that stop in the middle of a request do not count as sessions either, whether they
 // speak gorxe's exchange or another protocol.
 func TestIncompleteRequestsAreNoSessions(t *testing.T) {
-	for name, say := range map[string]string{"a request": `{"gorxe":1,"kind":"requ`, "another protocol": "6"} {
+	for name, say := range map[string]string{"a request": `{"gorxe":1,"kind":"requ`,
+		"another protocol": "6"} {
 		t.Run(name, func(t *testing.T) {
 			var detected atomic.Int32
 			srv := &Server{
@@ -401,7 +417,8 @@ func TestIncompleteRequestsAreNoSessions(t *testing.T) {
 			if _, err := io.WriteString(nc, say[:1]); err != nil {
 				t.Fatal(err)
 			}
-			if m, err := NewConn(nc).Receive(t.Context()); !errors.Is(err, ErrRemote) || !strings.Contains(err.Error(), "busy with another client") {
+			if m, err := NewConn(nc).Receive(t.Context()); !errors.Is(err, ErrRemote) ||
+				!strings.Contains(err.Error(), "busy with another client") {
 				t.Errorf("a second client receives %v, %v; want a busy error", m, err)
 			}
 		})
@@ -422,7 +439,8 @@ func TestListenPortInUse(t *testing.T) {
 	}
 	defer ln.Close()
 	port := ln.Addr().(*net.TCPAddr).Port
-	if _, err := Listen(t.Context(), "", port); err == nil || !strings.Contains(err.Error(), "--port") {
+	if _, err := Listen(t.Context(), "", port); err == nil ||
+		!strings.Contains(err.Error(), "--port") {
 		t.Errorf("got %v, want advice about --port", err)
 	}
 }
@@ -435,17 +453,20 @@ func TestDialError(t *testing.T) {
 	addr := ln.Addr().String()
 	ln.Close()
 	_, err = Dial(t.Context(), addr)
-	if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "gorxe up") {
+	if err == nil || !strings.Contains(err.Error(), "connection refused") ||
+		!strings.Contains(err.Error(), "gorxe up") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // For any input, Receive returns a message that passed its checks or one of this package's errors.
 func FuzzReceive(f *testing.F) {
-	for _, s := range []string{"", "{", preamble, `{"gorxe":1,"kind":"ready"}` + "\n", `{"gorxe":1,"kind":"accept","qps":[{}]}` + "\n", "0000:0011"} {
+	for _, s := range []string{"", "{", preamble, `{"gorxe":1,"kind":"ready"}` + "\n",
+		`{"gorxe":1,"kind":"accept","qps":[{}]}` + "\n", "0000:0011"} {
 		f.Add([]byte(s))
 	}
-	known := []error{ErrGarbage, ErrVersion, ErrProtocol, ErrTooLong, ErrTimeout, ErrGone, ErrRemote}
+	known := []error{ErrGarbage, ErrVersion, ErrProtocol, ErrTooLong, ErrTimeout, ErrGone,
+		ErrRemote}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		local, remote := net.Pipe()
 		defer local.Close()

@@ -75,10 +75,12 @@ const max24 = 1<<24 - 1
 // check returns an error if m has values that gorxe never sends.
 func (m *Message) check() error {
 	if m.Gorxe != Version {
-		return fmt.Errorf("%w: it sent version %d, this is version %d", ErrVersion, m.Gorxe, Version)
+		return fmt.Errorf("%w: it sent version %d, this is version %d", ErrVersion, m.Gorxe,
+			Version)
 	}
 	if len(m.QPs) > MaxQPs {
-		return fmt.Errorf("%w: %d queue pairs, at most %d are allowed", ErrProtocol, len(m.QPs), MaxQPs)
+		return fmt.Errorf("%w: %d queue pairs, at most %d are allowed", ErrProtocol, len(m.QPs),
+			MaxQPs)
 	}
 	for i := range m.QPs {
 		if err := m.QPs[i].check(); err != nil {

@@ -73,7 +73,10 @@ func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 			return nil
 		}
 		var err error
-		if cerr := rc.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), iface) }); cerr != nil {
+		if cerr := rc.Control(func(fd uintptr) {
+			err = unix.BindToDevice(int(fd),
+				iface)
+		}); cerr != nil {
 			return cerr
 		}
 		return err
@@ -107,7 +110,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 				nc.Close()
 			}
 			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
+			errors.Is(err, unix.ECONNABORTED):
 			time.Sleep(acceptRetry)
 			continue
 		case err != nil:
@@ -124,8 +128,9 @@ func (s *Server) session(ctx context.Context, c *Conn) {
 	defer c.Close()
 	serve, foreign, err := s.start(ctx, c)
 	if s.pending.remove(c) {
-		s.logDropped(ctx, c, dropEvicted, fmt.Errorf("more than %d connections have not sent a request: "+
-			"closed the oldest one", maxPending))
+		s.logDropped(ctx, c, dropEvicted,
+			fmt.Errorf("more than %d connections have not sent a request: "+
+				"closed the oldest one", maxPending))
 		return
 	}
 	if err == nil {
@@ -172,7 +177,8 @@ func (s *Server) logDropped(ctx context.Context, c *Conn, why dropReason, err er
 // start reads what the peer requests and returns a function that serves it. foreign reports that
 // the peer speaks another protocol. When the server is busy, start fails after the first byte: a
 // client of either protocol then reads the error message.
-func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context) error, foreign bool, err error) {
+func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context) error,
+	foreign bool, err error) {
 	if _, err := c.PeekByte(ctx, Timeout); err != nil {
 		return nil, false, err
 	}
@@ -190,7 +196,8 @@ func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context
 	}
 	h := s.Services[req.Service]
 	if h == nil {
-		return nil, false, fmt.Errorf("%w: this server has no service %q", ErrProtocol, clip(printable(req.Service)))
+		return nil, false, fmt.Errorf("%w: this server has no service %q", ErrProtocol,
+			clip(printable(req.Service)))
 	}
 	return func(ctx context.Context) error { return h(ctx, c, req) }, false, nil
 }
@@ -211,7 +218,8 @@ func (s *Server) capacity(peer netip.Addr) error {
 	case s.total >= sessions:
 		return fmt.Errorf("%w with %d sessions: try again later", errBusy, s.total)
 	case s.peers[peer] >= perPeer:
-		return fmt.Errorf("%w with %d sessions of this client: end one of them first", errBusy, perPeer)
+		return fmt.Errorf("%w with %d sessions of this client: end one of them first", errBusy,
+			perPeer)
 	}
 	return nil
 }

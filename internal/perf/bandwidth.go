@@ -56,8 +56,9 @@ type sample struct {
 
 func newBandwidth(s *Side, run Run) *bandwidth {
 	b := &bandwidth{
-		Side: s, run: run, flows: make([]flow, s.Params.QPs), samples: make([]sample, 0, maxSamples),
-		batch: s.Params.Batch(run.Bytes),
+		Side: s, run: run, flows: make([]flow, s.Params.QPs),
+		samples: make([]sample, 0, maxSamples),
+		batch:   s.Params.Batch(run.Bytes),
 	}
 	for i := range b.flows {
 		b.flows[i].wrs = s.sendWRs(i, b.batch, run.Bytes)
@@ -155,7 +156,8 @@ func (b *bandwidth) complete(wc *roce.WC) error {
 func (b *bandwidth) sample(now time.Time) {
 	last := &b.samples[len(b.samples)-1]
 	needed := int64(peakBatches * b.batch * b.Params.QPs)
-	if now.Sub(last.at) >= peakInterval && b.completed-last.completed >= needed && len(b.samples) < cap(b.samples) {
+	if now.Sub(last.at) >= peakInterval && b.completed-last.completed >= needed &&
+		len(b.samples) < cap(b.samples) {
 		b.samples = append(b.samples, sample{now, b.completed})
 	}
 }

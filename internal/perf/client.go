@@ -62,7 +62,8 @@ func (c gorxeClient) Run(ctx context.Context, r Run) (*Row, error) {
 	}
 	// Only the server of a bidirectional test starts before the client. The device answers or
 	// retransmits its first packets as soon as the client's loop runs.
-	if err := c.conn.Send(ctx, &exchange.Message{Kind: exchange.KindRun, Params: exchange.Encode(r)}); err != nil {
+	if err := c.conn.Send(ctx,
+		&exchange.Message{Kind: exchange.KindRun, Params: exchange.Encode(r)}); err != nil {
 		return nil, err
 	}
 	if _, err := c.conn.Receive(ctx, exchange.KindReady); err != nil {

@@ -30,7 +30,8 @@ type Host struct {
 }
 
 // Serve serves one session. It is an exchange.Handler.
-func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange.Message) (err error) {
+func (h *Host) Serve(ctx context.Context, conn *exchange.Conn,
+	request *exchange.Message) (err error) {
 	var p Params
 	if err := request.Decode(&p); err != nil {
 		return err
@@ -56,7 +57,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 	if err := s.Connect(ctx, request.QPs); err != nil {
 		return err
 	}
-	if err := conn.Send(ctx, &exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
+	if err := conn.Send(ctx,
+		&exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
 	ps := &peerSession{Side: NewSide(s, &p), conn: conn, active: p.Bidirectional}

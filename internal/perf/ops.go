@@ -44,16 +44,19 @@ var operations = []Operation{
 		Bytes: bwBytes,
 	},
 	{Name: "read-bw", Title: "RDMA_Read BW Test", Op: roce.OpRead, Bytes: bwBytes},
-	{Name: "read-lat", Title: "RDMA_Read Latency Test", Op: roce.OpRead, Latency: true, Bytes: latBytes},
+	{Name: "read-lat", Title: "RDMA_Read Latency Test", Op: roce.OpRead, Latency: true,
+		Bytes: latBytes},
 	{Name: "send-bw", Title: "Send BW Test", Op: roce.OpSend, Recv: true, Bytes: bwBytes},
 	{
 		Name: "send-lat", Title: "Send Latency Test", Op: roce.OpSend, Latency: true, Recv: true,
 		Bytes: latBytes, Reply: ReplySend,
 	},
-	{Name: "atomic-bw", Title: "Atomic BW Test", Op: roce.OpFetchAdd, Atomic: true, Bytes: AtomicBytes},
+	{Name: "atomic-bw", Title: "Atomic BW Test", Op: roce.OpFetchAdd, Atomic: true,
+		Bytes: AtomicBytes},
 	{
-		Name: "atomic-lat", Title: "Atomic Latency Test", Op: roce.OpFetchAdd, Latency: true, Atomic: true,
-		Bytes: AtomicBytes,
+		Name: "atomic-lat", Title: "Atomic Latency Test", Op: roce.OpFetchAdd, Latency: true,
+		Atomic: true,
+		Bytes:  AtomicBytes,
 	},
 }
 

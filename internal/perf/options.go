@@ -41,7 +41,8 @@ func (o *Options) Register(fs *pflag.FlagSet) {
 	o.qps = cli.Int{N: 1, Min: 1, Max: maxQPs}
 	o.depth = cli.Int{N: DefaultDepth, Min: 1, Max: maxDepth}
 	o.atomic = cli.Choice{Value: fetchAdd, Words: atomicKinds}
-	fs.VarP(&o.Size, "size", "s", "message size (default 64 KiB for bandwidth, 2 for latency, 8 for atomics)")
+	fs.VarP(&o.Size, "size", "s",
+		"message size (default 64 KiB for bandwidth, 2 for latency, 8 for atomics)")
 	fs.VarP(&o.Iterations, "iters", "n",
 		"number of messages per queue pair (default 5000 for bandwidth, 1000 for latency)")
 	fs.VarP(&o.Duration, "duration", "D",

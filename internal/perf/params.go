@@ -73,15 +73,18 @@ func (p *Params) Check() error {
 	o := findOperation(p.Op)
 	p.Operation = o
 	if o == nil {
-		return refuse("no operation is called %q: choose one of %s", p.Op, strings.Join(OperationNames(), ", "))
+		return refuse("no operation is called %q: choose one of %s", p.Op,
+			strings.Join(OperationNames(), ", "))
 	}
 	switch {
 	case p.Bytes < 1 || p.Bytes > maxBytes:
-		return refuse("messages of %d bytes: choose 1 B to %s (-s)", p.Bytes, cli.FormatSize(maxBytes))
+		return refuse("messages of %d bytes: choose 1 B to %s (-s)", p.Bytes,
+			cli.FormatSize(maxBytes))
 	case o.Atomic && p.Bytes != AtomicBytes:
 		return refuse("atomics have %d bytes: do not use -s or -a", AtomicBytes)
 	case o.Atomic && p.Atomic != fetchAdd && p.Atomic != cmpSwap:
-		return refuse("no atomic is called %q: choose one of %s (-A)", p.Atomic, strings.Join(atomicKinds, ", "))
+		return refuse("no atomic is called %q: choose one of %s (-A)", p.Atomic,
+			strings.Join(atomicKinds, ", "))
 	case p.QPs < 1 || p.QPs > maxQPs:
 		return refuse("%d queue pairs: choose 1 to %d (-q)", p.QPs, maxQPs)
 	case p.Depth < 1 || p.Depth > maxDepth:
@@ -98,7 +101,8 @@ func (p *Params) Check() error {
 	}
 	if c := p.SessionConfig(); c.Memory() > maxMemory {
 		return refuse("%d queue pairs with messages of %s need %s of buffers: at most %s are allowed (-q, -s)",
-			p.QPs, cli.FormatSize(int64(p.Bytes)), cli.FormatSize(c.Memory()), cli.FormatSize(maxMemory))
+			p.QPs, cli.FormatSize(int64(p.Bytes)), cli.FormatSize(c.Memory()),
+			cli.FormatSize(maxMemory))
 	}
 	return nil
 }

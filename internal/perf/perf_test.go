@@ -62,8 +62,10 @@ func TestOptions(t *testing.T) {
 		{"write-bw -q 256 -t 8192", "-t"},
 		{"write-bw -q 256 -s 2m", "512 MiB"},
 		// The flags check their own range.
-		{"write-bw -s 0", "-s"}, {"write-bw -s 1g", "-s"}, {"write-bw -n 0", "-n"}, {"write-bw -D 0", "-D"},
-		{"write-bw -D 25h", "-D"}, {"write-bw -q 0", "-q"}, {"write-bw -q 257", "-q"}, {"write-bw -t 0", "-t"},
+		{"write-bw -s 0", "-s"}, {"write-bw -s 1g", "-s"}, {"write-bw -n 0", "-n"},
+		{"write-bw -D 0", "-D"},
+		{"write-bw -D 25h", "-D"}, {"write-bw -q 0", "-q"}, {"write-bw -q 257", "-q"},
+		{"write-bw -t 0", "-t"},
 		{"write-bw -t 9000", "-t"}, {"write-bw -m 128", "-m"}, {"atomic-bw -A ADD", "-A"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -80,7 +82,8 @@ func TestOptions(t *testing.T) {
 
 func TestDefaultsOfPerftest(t *testing.T) {
 	p, runs := mustParse(t, "write-bw")
-	if p.Bytes != 65536 || p.QPs != 1 || p.Depth != 128 || len(runs) != 1 || runs[0].Iterations != 5000 {
+	if p.Bytes != 65536 || p.QPs != 1 || p.Depth != 128 || len(runs) != 1 ||
+		runs[0].Iterations != 5000 {
 		t.Errorf("write-bw: %+v, %+v", p, runs)
 	}
 	p, runs = mustParse(t, "send-lat")
@@ -184,10 +187,14 @@ func TestOperations(t *testing.T) {
 	for _, progress := range []roce.Progress{roce.Auto, roce.Manual} {
 		r := newTester(t, progress)
 		for _, args := range []string{
-			"write-bw -s 3000 -n 200", "write-imm-bw -s 64 -n 700", "read-bw -s 4k -n 100", "send-bw -s 2000 -n 700",
-			"atomic-bw -n 300", "atomic-bw -n 100 -A CMP_AND_SWAP", "write-lat -n 300", "read-lat -n 50",
-			"send-lat -n 600 -s 1500", "atomic-lat -n 50", "write-bw -b -q 3 -n 50 -s 2k", "send-bw -b -q 2 -n 600 -s 100",
-			"read-bw -b -n 50", "write-imm-bw -b -n 600 -s 1", "write-bw -t 1 -n 20", "write-bw -D 0.1 -s 1k",
+			"write-bw -s 3000 -n 200", "write-imm-bw -s 64 -n 700", "read-bw -s 4k -n 100",
+			"send-bw -s 2000 -n 700",
+			"atomic-bw -n 300", "atomic-bw -n 100 -A CMP_AND_SWAP", "write-lat -n 300",
+			"read-lat -n 50",
+			"send-lat -n 600 -s 1500", "atomic-lat -n 50", "write-bw -b -q 3 -n 50 -s 2k",
+			"send-bw -b -q 2 -n 600 -s 100",
+			"read-bw -b -n 50", "write-imm-bw -b -n 600 -s 1", "write-bw -t 1 -n 20",
+			"write-bw -D 0.1 -s 1k",
 			"send-lat -D 0.1", "write-bw -m 256 -s 1k -n 10",
 		} {
 			t.Run(fmt.Sprintf("%v/%s", progress, args), func(t *testing.T) {
@@ -206,7 +213,8 @@ func TestOperations(t *testing.T) {
 func checkRow(t *testing.T, p *Params, run Run, row *Row) {
 	t.Helper()
 	m := fields(t, row)
-	want := map[string]any{"op": p.Op, "datapath": "memory", "path_mtu": 1024.0, "bytes": float64(run.Bytes)}
+	want := map[string]any{"op": p.Op, "datapath": "memory", "path_mtu": 1024.0,
+		"bytes": float64(run.Bytes)}
 	if p.MTU != 0 {
 		want["path_mtu"] = float64(p.MTU)
 	}
@@ -315,7 +323,8 @@ func TestClientVanishes(t *testing.T) {
 					c.conn.Refuse(errors.New("stopped"))
 				}
 				c.Close(nil)
-				if err := <-r.failed; !errors.Is(err, exchange.ErrGone) && !errors.Is(err, exchange.ErrRemote) {
+				if err := <-r.failed; !errors.Is(err, exchange.ErrGone) &&
+					!errors.Is(err, exchange.ErrRemote) {
 					t.Errorf("%s: the server logs %v", op, err)
 				}
 			}

@@ -77,8 +77,9 @@ type LatencyColumns struct {
 // NewRow returns the row of a run that the two sides have measured. The bandwidth is their sum.
 func NewRow(p *Params, r Run, s *session.Session, own, peer Outcome) (*Row, error) {
 	row := &Row{
-		Op: p.Op, Datapath: s.Dev.Info().Datapath, PathMTU: s.PathMTU(), AskedMTU: p.ReducedMTU(s.PathMTU()),
-		QPs: p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes,
+		Op: p.Op, Datapath: s.Dev.Info().Datapath, PathMTU: s.PathMTU(),
+		AskedMTU: p.ReducedMTU(s.PathMTU()),
+		QPs:      p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes,
 	}
 	if p.Operation.Latency {
 		t := own.Latency

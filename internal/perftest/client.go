@@ -37,7 +37,9 @@ func Greet(ctx context.Context, l *Link, marked bool) (*Client, error) {
 }
 
 // SendHello is the first half of Greet.
-func SendHello(ctx context.Context, l *Link, marked bool) error { return l.send(ctx, hello(marked)) }
+func SendHello(ctx context.Context, l *Link, marked bool) error {
+	return l.send(ctx, hello(marked))
+}
 
 // ReceiveHello is the second half of Greet.
 func ReceiveHello(ctx context.Context, l *Link) (*Client, error) {
@@ -78,7 +80,8 @@ func (c *Client) ExchangeKeys(ctx context.Context, t Test, own []Key) ([]Key, er
 		for j := range c.peer {
 			if c.peer[j].QPN == k.QPN {
 				return nil, fmt.Errorf("%w: QPN %#x belongs to two queue pairs: "+
-					"use the same number of queue pairs (-q) on both sides", ErrProtocol, uint32(k.QPN))
+					"use the same number of queue pairs (-q) on both sides", ErrProtocol,
+					uint32(k.QPN))
 			}
 		}
 		c.peer = append(c.peer, k)
@@ -147,7 +150,8 @@ func (c *Client) key(ctx context.Context, i int) (Key, error) {
 	k, err := c.l.decode(b)
 	if err == nil && i < len(c.peer) && k.QPN != c.peer[i].QPN {
 		err = fmt.Errorf("%w: QPN %#x instead of %#x: "+
-			"use the same test and number of queue pairs (-q) on both sides", ErrProtocol, uint32(k.QPN), uint32(c.peer[i].QPN))
+			"use the same test and number of queue pairs (-q) on both sides", ErrProtocol,
+			uint32(k.QPN), uint32(c.peer[i].QPN))
 	}
 	return k, err
 }

@@ -38,7 +38,8 @@ var hostile = []struct {
 	{"TLS", "\x16\x03\x01\x02\x00\x01\x00", true, ErrGarbage, `\x16\x03`},
 	{"JSON", `{"gorxe":1,"kind":"request"}`, true, ErrGarbage, `{\"gorxe\"`},
 	{"a NUL first", strings.Repeat("\x00", 200), true, ErrGarbage, `\x00`},
-	{"ibv_rc_pingpong", "0000:00004a:df2588:00000000000000000000ffff0a4e0001\x00", true, ErrGarbage, "0000:00004a"},
+	{"ibv_rc_pingpong", "0000:00004a:df2588:00000000000000000000ffff0a4e0001\x00", true, ErrGarbage,
+		"0000:00004a"},
 	{"endless digits", strings.Repeat("6", 4000), true, ErrGarbage, "66666"},
 	{"two points", "6.0.6" + strings.Repeat("\x00", 11), true, ErrGarbage, "6.0.6"},
 	{"half a version", "6.0", false, ErrGarbage, `"6.0" of 16 bytes and closed`},
@@ -46,8 +47,10 @@ var hostile = []struct {
 	{"too old", "5.33" + strings.Repeat("\x00", 12), true, ErrVersion, `"5.33"`},
 	{"a page of -1", goodHello + "\xff\xff\xff\xff", true, ErrProtocol, "-1"},
 	{"a page of 2 GiB", goodHello + "\x7f\xff\xff\xff", true, ErrProtocol, "2147483647"},
-	{"a cache line of 0", goodHello + "\x00\x00\x10\x00\x00\x00\x00\x00", true, ErrProtocol, "0 bytes"},
-	{"a letter for an MTU", goodHello + "\x00\x00\x10\x00\x00\x00\x00@M\x00", true, ErrGarbage, `"M\x00"`},
+	{"a cache line of 0", goodHello + "\x00\x00\x10\x00\x00\x00\x00\x00", true, ErrProtocol,
+		"0 bytes"},
+	{"a letter for an MTU", goodHello + "\x00\x00\x10\x00\x00\x00\x00@M\x00", true, ErrGarbage,
+		`"M\x00"`},
 	{"MTU 9", goodHello + "\x00\x00\x10\x00\x00\x00\x00@9\x00", true, ErrProtocol, `"9"`},
 	{"MTU 0", goodHello + "\x00\x00\x10\x00\x00\x00\x00@0\x00", true, ErrProtocol, `"0"`},
 	{"silent after the MTU", goodSetup, true, ErrTimeout, ""},
@@ -60,7 +63,8 @@ var hostile = []struct {
 	{"a letter in the GID", goodSetup + with(gidAt+4, "g"), true, ErrGarbage, "0000:0001"},
 	{"no NUL", goodSetup + with(keyLen-1, "0"), true, ErrGarbage, "0000:0001"},
 	{"no GID", goodSetup + shortKey, true, ErrNoGID, "-x"},
-	{"a zero GID", goodSetup + with(gidAt, "00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:"), true, ErrNoGID, "-x"},
+	{"a zero GID", goodSetup + with(gidAt, "00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:"),
+		true, ErrNoGID, "-x"},
 	{"a multicast GID", goodSetup + with(gidAt, "ff:02:"), true, ErrProtocol, "multicast"},
 	{"QPN 0", goodSetup + with(10, "000000"), true, ErrProtocol, "QPN"},
 	{"QPN of multicast", goodSetup + with(10, "ffffff"), true, ErrProtocol, "QPN"},
@@ -81,7 +85,8 @@ func TestHostileServers(t *testing.T) {
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
 			l := unexpectedPeer(t, c.sends, c.hang)
-			err := talkAsClient(t.Context(), l, Test{}, 1, make([]Key, 2), make([]Key, 2), &Report{})
+			err := talkAsClient(t.Context(), l, Test{}, 1, make([]Key, 2), make([]Key, 2),
+				&Report{})
 			check(t, err, c.want, c.text)
 		})
 	}

@@ -132,7 +132,8 @@ func incomplete(ctx context.Context, k kind, err error, got []byte) error {
 	case len(got) == 0 || ctx.Err() != nil:
 		return err
 	case errors.Is(err, ErrTimeout):
-		return fmt.Errorf("%w: it sent only %s of %d bytes", err, peerio.Quote(got), kinds[k].length)
+		return fmt.Errorf("%w: it sent only %s of %d bytes", err, peerio.Quote(got),
+			kinds[k].length)
 	case k == kindHello:
 		err = ErrGarbage
 	default:

@@ -65,7 +65,8 @@ func recordings(t *testing.T) []string {
 // 6.06_write_bw_b_q2.
 func testOf(name string) (test Test, runs int) {
 	parts := strings.Split(name, "_")
-	test.Verb = map[string]Verb{"write": Write, "read": Read, "send": Send, "atomic": Atomic}[parts[1]]
+	test.Verb = map[string]Verb{"write": Write, "read": Read, "send": Send,
+		"atomic": Atomic}[parts[1]]
 	test.Latency = parts[2] == "lat"
 	runs = 1
 	for _, p := range parts[3:] {
@@ -174,7 +175,8 @@ func TestClientAsRecorded(t *testing.T) {
 			played := make(chan error, 1)
 			go func() { played <- play(server, lines, '<') }()
 			test, runs := testOf(name)
-			err := talkAsClient(t.Context(), l, test, runs, keysOf(t, lines, '>'), keysOf(t, lines, '<'), reportOf(lines, '>'))
+			err := talkAsClient(t.Context(), l, test, runs, keysOf(t, lines, '>'),
+				keysOf(t, lines, '<'), reportOf(lines, '>'))
 			l.Close()
 			if err != nil {
 				t.Error(err)
@@ -186,7 +188,8 @@ func TestClientAsRecorded(t *testing.T) {
 	}
 }
 
-func talkAsClient(ctx context.Context, l *Link, test Test, runs int, own, want []Key, report *Report) error {
+func talkAsClient(ctx context.Context, l *Link, test Test, runs int, own, want []Key,
+	report *Report) error {
 	c, err := Greet(ctx, l, true)
 	if err != nil {
 		return err
@@ -260,7 +263,8 @@ func TestServerAsRecorded(t *testing.T) {
 			if want, _, _ := strings.Cut(name, "_"); s.Peer != (Hello{Version: want}) {
 				t.Errorf("Peer = %+v, want version %q", s.Peer, want)
 			}
-			if mtu, err := s.AgreeMTU(t.Context(), 4096); err != nil || mtu != 4096 || s.Cycle() != 4096 {
+			if mtu, err := s.AgreeMTU(t.Context(), 4096); err != nil || mtu != 4096 ||
+				s.Cycle() != 4096 {
 				t.Errorf("MTU %d, cycle %d, %v", mtu, s.Cycle(), err)
 			}
 			if err := s.Serve(t.Context(), h); err != nil {

@@ -23,7 +23,8 @@ const (
 
 // values returns the values of the report in the order in which they are sent.
 func (r *Report) values() [reportValues]uint64 {
-	return [...]uint64{r.Bytes, r.Iterations, math.Float64bits(r.Peak), math.Float64bits(r.Average), math.Float64bits(r.MsgRate)}
+	return [...]uint64{r.Bytes, r.Iterations, math.Float64bits(r.Peak), math.Float64bits(r.Average),
+		math.Float64bits(r.MsgRate)}
 }
 
 // read sets the report from the values of a received report.
@@ -41,7 +42,8 @@ func (r *Report) Check() error {
 		}
 	}
 	if r.Bytes > math.MaxInt64 || r.Iterations > math.MaxInt64 {
-		return fmt.Errorf("%w: %d messages of %d bytes in its report", ErrProtocol, r.Iterations, r.Bytes)
+		return fmt.Errorf("%w: %d messages of %d bytes in its report", ErrProtocol, r.Iterations,
+			r.Bytes)
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ type steps struct {
 func (t Test) steps() steps {
 	switch {
 	case t.Latency && t.Verb == Send:
-		return steps{start: []step{stepSync, stepKeys}, before: []step{stepSync}, end: []step{stepSync}}
+		return steps{start: []step{stepSync, stepKeys}, before: []step{stepSync},
+			end: []step{stepSync}}
 	case t.Latency && t.Verb == Write:
 		// The server counts the messages and closes the connection, so there is no step at the end.
 		return steps{start: []step{stepKeys, stepKeys, stepSync}}

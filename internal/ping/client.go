@@ -54,7 +54,8 @@ type sentPing struct {
 }
 
 // Dial connects to the server at addr (host:port).
-func Dial(ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string, p Params) (*Client, error) {
+func Dial(ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string,
+	p Params) (*Client, error) {
 	conn, err := exchange.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,8 @@ func Dial(ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr strin
 	}
 	c := &Client{conn: conn, s: s, p: p}
 	if err := c.open(ctx); err != nil {
-		if !errors.Is(err, exchange.ErrRemote) && !errors.Is(err, exchange.ErrGone) && !errors.Is(err, cli.ErrInterrupted) {
+		if !errors.Is(err, exchange.ErrRemote) && !errors.Is(err, exchange.ErrGone) &&
+			!errors.Is(err, cli.ErrInterrupted) {
 			conn.Refuse(err)
 		}
 		conn.Close()

@@ -145,7 +145,8 @@ func TestOversizePing(t *testing.T) {
 	if err := next.Send(1); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Wait(t.Context(), in(10*time.Second), true); err != nil || next.Outstanding() > 0 {
+	if err := next.Wait(t.Context(), in(10*time.Second), true); err != nil ||
+		next.Outstanding() > 0 {
 		t.Errorf("next client: Wait() = %v with %d pings without a reply", err, next.Outstanding())
 	}
 }

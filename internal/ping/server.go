@@ -27,7 +27,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 	if err := p.check(); err != nil {
 		return err
 	}
-	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(), p.session(h.GID))
+	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(),
+		p.session(h.GID))
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 	if err := s.Connect(ctx, request.QPs); err != nil {
 		return err
 	}
-	if err := conn.Send(ctx, &exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
+	if err := conn.Send(ctx,
+		&exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
 	return e.run(ctx, conn)
@@ -89,5 +91,6 @@ func (e *echoer) complete(wc *roce.WC) error {
 		return e.p.postRecv(e.s, slot)
 	}
 	sge := []roce.SGE{e.s.MR.SGE(e.s.In(0)+slot*e.p.slotBytes(), int(wc.ByteLen))}
-	return e.s.QP.PostSend(roce.SendWR{ID: uint64(slot), Op: roce.OpSend, Flags: roce.Signaled, SGEs: sge})
+	return e.s.QP.PostSend(roce.SendWR{ID: uint64(slot), Op: roce.OpSend, Flags: roce.Signaled,
+		SGEs: sge})
 }

@@ -41,7 +41,8 @@ type Address struct {
 
 // String formats the address like the example programs.
 func (a Address) String() string {
-	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %v", 0, uint32(a.QPN), uint32(a.PSN), a.GID)
+	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %v", 0, uint32(a.QPN),
+		uint32(a.PSN), a.GID)
 }
 
 func (a Address) line() []byte {
@@ -96,7 +97,8 @@ func parseHex(s string) (v uint32, err error) {
 }
 
 // clientExchange sends the addresses of the local queue pairs and returns those of the peer.
-func clientExchange(ctx context.Context, conn net.Conn, lines int, local []Address) (peer []Address, err error) {
+func clientExchange(ctx context.Context, conn net.Conn, lines int, local []Address) (peer []Address,
+	err error) {
 	err = withDeadline(ctx, conn, func() (err error) {
 		if err = writeLines(conn, local, lines); err != nil {
 			return err
@@ -136,7 +138,8 @@ func serverExchange(
 		}
 		b := make([]byte, len(done))
 		if n, err := io.ReadFull(conn, b); err != nil || !bytes.Equal(b, []byte(done)) {
-			return fmt.Errorf("%w: it ended the exchange with %q instead of %q", ErrExchange, b[:n], done)
+			return fmt.Errorf("%w: it ended the exchange with %q instead of %q", ErrExchange, b[:n],
+				done)
 		}
 		return nil
 	})
@@ -195,7 +198,8 @@ func readLine(conn io.Reader, b []byte) (got int, err error) {
 	for got < len(b) {
 		n, err := conn.Read(b[got:])
 		for i := got; i < got+n; i++ {
-			if c := b[i]; i < len(b)-1 && c != ':' && (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+			if c := b[i]; i < len(b)-1 && c != ':' && (c < '0' || c > '9') &&
+				(c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
 				return got + n, errNotHex
 			}
 		}

@@ -54,7 +54,8 @@ func (p *player) open(local netip.Addr) (err error) {
 		return err
 	}
 	c := endpoint.Config{
-		QP:  roce.QPConfig{Type: p.transport(), SendDepth: 2, RecvDepth: p.RecvDepth, GIDIndex: p.gid},
+		QP: roce.QPConfig{Type: p.transport(), SendDepth: 2, RecvDepth: p.RecvDepth,
+			GIDIndex: p.gid},
 		QPs: p.QPs, SendCQ: p.RecvDepth + 2*p.QPs,
 		// The receive buffer, which is also the send buffer, and a send buffer for Check.
 		Memory: 2 * p.slot(), Access: roce.LocalWrite,
@@ -110,8 +111,10 @@ func (p *player) connect(ctx context.Context, peer []Address) error {
 			continue
 		}
 		err := q.Connect(ctx, roce.Endpoint{
-			QPN: peer[i].QPN, PSN: peer[i].PSN, GID: peer[i].GID, MTU: p.MTU, PKey: roce.DefaultPKey,
-		}, roce.ConnectOptions{Timeout: timeoutExp, MinRNRTimer: rnrTimer, MaxRdAtomic: 1, MaxDestRdAtomic: 1})
+			QPN: peer[i].QPN, PSN: peer[i].PSN, GID: peer[i].GID, MTU: p.MTU,
+			PKey: roce.DefaultPKey,
+		}, roce.ConnectOptions{Timeout: timeoutExp, MinRNRTimer: rnrTimer, MaxRdAtomic: 1,
+			MaxDestRdAtomic: 1})
 		if err != nil {
 			return err
 		}
@@ -180,7 +183,8 @@ func (p *player) send(i int, check bool) error {
 		p.seq++
 		fill(p.e.MR.Bytes()[off:off+p.Bytes], p.seq)
 	}
-	wr := roce.SendWR{ID: idSend, Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{p.e.MR.SGE(off, p.Bytes)}}
+	wr := roce.SendWR{ID: idSend, Op: roce.OpSend, Flags: roce.Signaled,
+		SGEs: []roce.SGE{p.e.MR.SGE(off, p.Bytes)}}
 	if p.ah != nil {
 		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah, p.peer[0].QPN, qkey
 	}
@@ -218,7 +222,8 @@ func (p *player) wait(ctx context.Context, wcs []roce.WC) (int, error) {
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		why := "the peer is gone, or its -n differs"
 		if p.transport() != roce.RC {
-			why = fmt.Sprintf("a message was lost, which %s does not retransmit, or ", p.transport()) + why
+			why = fmt.Sprintf("a message was lost, which %s does not retransmit, or ",
+				p.transport()) + why
 		}
 		err = fmt.Errorf("no message for %v: %s", silence, why)
 	}
@@ -265,7 +270,8 @@ func fill(b []byte, seq int) {
 func compare(b []byte, seq int) error {
 	for i, v := range b {
 		if want := byte(seq*31 + i*7); v != want {
-			return fmt.Errorf("message %d came back changed: byte %d is 0x%02x instead of 0x%02x", seq, i, v, want)
+			return fmt.Errorf("message %d came back changed: byte %d is 0x%02x instead of 0x%02x",
+				seq, i, v, want)
 		}
 	}
 	return nil

@@ -20,7 +20,8 @@ import (
 const recordedLine = "0000:000011:fffffe:00000000000000000000ffff0a4d0001\x00"
 
 func TestLine(t *testing.T) {
-	a := Address{QPN: 0x11, PSN: 0xfffffe, GID: roce.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 14: 0, 15: 1}}
+	a := Address{QPN: 0x11, PSN: 0xfffffe,
+		GID: roce.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 14: 0, 15: 1}}
 	if got := string(a.line()); got != recordedLine || len(got) != lineLen {
 		t.Errorf("line() = %q (%d bytes), want %q", got, len(got), recordedLine)
 	}
@@ -73,7 +74,8 @@ func TestServeSkipsOtherPrograms(t *testing.T) {
 	go func() {
 		served <- Serve(t.Context(), l, func(c net.Conn) error {
 			defer c.Close()
-			return serverExchange(t.Context(), c, 1, func([]Address) ([]Address, error) { return nil, io.EOF })
+			return serverExchange(t.Context(), c, 1,
+				func([]Address) ([]Address, error) { return nil, io.EOF })
 		}, func(_ net.Addr, err error) {
 			rejected++
 			log.WriteString(err.Error() + "\n")
@@ -143,7 +145,8 @@ func TestSessions(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			bed, err := testbed.New(testbed.Config{
-				Seed: 1, Plan: loopback.Plan{Loss: c.loss}, Options: []roce.Option{roce.WithProgress(roce.Manual)},
+				Seed: 1, Plan: loopback.Plan{Loss: c.loss},
+				Options: []roce.Option{roce.WithProgress(roce.Manual)},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -151,8 +154,9 @@ func TestSessions(t *testing.T) {
 			defer bed.Close()
 			connected := 0
 			cfg := Config{
-				Kind: c.kind, Bytes: 1000, MTU: 1024, QPs: 1, RecvDepth: 20, Iterations: 200, Check: true,
-				GID: func(*roce.Device, netip.Addr) (*int, error) { return new(int), nil },
+				Kind: c.kind, Bytes: 1000, MTU: 1024, QPs: 1, RecvDepth: 20, Iterations: 200,
+				Check: true,
+				GID:   func(*roce.Device, netip.Addr) (*int, error) { return new(int), nil },
 			}
 			if c.kind == SRQ {
 				cfg.QPs = 4

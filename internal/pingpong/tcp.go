@@ -40,7 +40,8 @@ func Listen(ctx context.Context, port int) (net.Listener, error) {
 // ErrExchange, and returns that result. Connections of other programs are passed to rejected with
 // the error and do not end the wait. session must close its connection.
 func Serve(
-	ctx context.Context, l net.Listener, session func(net.Conn) error, rejected func(net.Addr, error),
+	ctx context.Context, l net.Listener, session func(net.Conn) error,
+	rejected func(net.Addr, error),
 ) error {
 	for {
 		conn, err := l.Accept()

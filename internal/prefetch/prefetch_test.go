@@ -22,7 +22,14 @@ func TestNoFaults(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	b := make([]byte, 256)
-	if n := testing.AllocsPerRun(100, func() { Bytes(b, 4); Object(&b[0], 2); Pair(&b[0], &b[100]); Pair(&b[64], &b[9]) }); n != 0 {
+	if n := testing.AllocsPerRun(100,
+		func() {
+			Bytes(b, 4)
+			Object(&b[0], 2)
+			Pair(&b[0], &b[100])
+			Pair(&b[64],
+				&b[9])
+		}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // network returns n devices on a link, and the address of a server on the second one.
-func network(t *testing.T, n int) (link *loopback.Link, devs []*roce.Device, server netip.AddrPort) {
+func network(t *testing.T, n int) (link *loopback.Link, devs []*roce.Device,
+	server netip.AddrPort) {
 	t.Helper()
 	link, err := loopback.NewLink(loopback.Config{Ports: n})
 	if err != nil {
@@ -91,8 +92,11 @@ func TestHostileClient(t *testing.T) {
 	}
 	go s.Serve(ctx, l)
 	hostile := map[string]func(c *Client) error{
-		"text of 4 GB": func(c *Client) error { return c.side.announce(ctx, buffer{1, 2, 1<<32 - 1}) },
-		"wrong key":    func(c *Client) error { return c.side.announce(ctx, buffer{1, 2, 64}) },
+		"text of 4 GB": func(c *Client) error {
+			return c.side.announce(ctx,
+				buffer{1, 2, 1<<32 - 1})
+		},
+		"wrong key": func(c *Client) error { return c.side.announce(ctx, buffer{1, 2, 64}) },
 		"message of one byte": func(c *Client) error {
 			return c.side.do(ctx, roce.SendWR{Op: roce.OpSend, Inline: []byte{1}})
 		},
@@ -180,7 +184,8 @@ func TestIncompleteConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	s := &Server{Dev: devs[1], connectTime: 300 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	s := &Server{Dev: devs[1], connectTime: 300 * time.Millisecond,
+		Log: func(_ netip.AddrPort, err error) { ended <- err }}
 	l, err := s.Listen(DefaultPort)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +193,8 @@ func TestIncompleteConnection(t *testing.T) {
 	go s.Serve(ctx, l)
 	go Dial(ctx, devs[0], addr, 16)
 	start := time.Now()
-	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 10*time.Second {
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(start) > 10*time.Second {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 }
@@ -199,7 +205,8 @@ func TestClientDies(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error, 1)
-	s := &Server{Dev: devs[1], quietTime: 10 * time.Millisecond, Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	s := &Server{Dev: devs[1], quietTime: 10 * time.Millisecond,
+		Log: func(_ netip.AddrPort, err error) { ended <- err }}
 	l, err := s.Listen(DefaultPort)
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,8 @@ func (s *Server) accept(
 }
 
 // session serves one client. It calls connected when the connection is established.
-func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Limiter, connected func()) error {
+func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Limiter,
+	connected func()) error {
 	c, err := newSide(s.Dev, MaxSize, cmp.Or(s.quietTime, quietTime))
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
@@ -130,10 +131,12 @@ func (s *side) answer(ctx context.Context) error {
 		return err
 	}
 	if source.size > MaxSize {
-		return fmt.Errorf("%w: its text has %d bytes, at most %d are allowed", errPeer, source.size, MaxSize)
+		return fmt.Errorf("%w: its text has %d bytes, at most %d are allowed", errPeer, source.size,
+			MaxSize)
 	}
 	text := []roce.SGE{s.MR.SGE(s.Memory(), int(source.size))}
-	if err := s.do(ctx, roce.SendWR{Op: roce.OpRead, SGEs: text, RemoteAddr: source.addr, RKey: source.key}); err != nil {
+	if err := s.do(ctx, roce.SendWR{Op: roce.OpRead, SGEs: text, RemoteAddr: source.addr,
+		RKey: source.key}); err != nil {
 		return err
 	}
 	if err := s.announce(ctx, buffer{}); err != nil {
@@ -144,7 +147,8 @@ func (s *side) answer(ctx context.Context) error {
 		return err
 	}
 	text[0].Length = min(source.size, sink.size)
-	if err := s.do(ctx, roce.SendWR{Op: roce.OpWrite, SGEs: text, RemoteAddr: sink.addr, RKey: sink.key}); err != nil {
+	if err := s.do(ctx, roce.SendWR{Op: roce.OpWrite, SGEs: text, RemoteAddr: sink.addr,
+		RKey: sink.key}); err != nil {
 		return err
 	}
 	return s.announce(ctx, buffer{})

@@ -32,6 +32,7 @@ func (b buffer) marshal() []byte {
 
 func parse(p []byte) buffer {
 	return buffer{
-		binary.BigEndian.Uint64(p), roce.RKey(binary.BigEndian.Uint32(p[8:])), binary.BigEndian.Uint32(p[12:]),
+		binary.BigEndian.Uint64(p), roce.RKey(binary.BigEndian.Uint32(p[8:])),
+		binary.BigEndian.Uint32(p[12:]),
 	}
 }

@@ -22,7 +22,8 @@ func TestLimiterDividesSlots(t *testing.T) {
 	for _, c := range []struct {
 		peer string
 		want int
-	}{{"10.0.0.1", 4}, {"10.0.0.2", 2}, {"10.0.0.3", 1}, {"10.0.0.1", 0}, {"10.0.0.4", 1}, {"10.0.0.5", 0}} {
+	}{{"10.0.0.1", 4}, {"10.0.0.2", 2}, {"10.0.0.3", 1}, {"10.0.0.1", 0}, {"10.0.0.4", 1},
+		{"10.0.0.5", 0}} {
 		if got := takeAll(c.peer); got != c.want {
 			t.Errorf("%s got %d slots, want %d", c.peer, got, c.want)
 		}

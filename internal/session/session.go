@@ -126,9 +126,11 @@ func (s *Session) Connect(ctx context.Context, peer []exchange.QP) error {
 	}
 	for i, qp := range s.QPs {
 		if peer[i].Buffer.Len < uint64(s.cfg.Bytes) {
-			return fmt.Errorf("%w: a buffer of %d bytes instead of %d", ErrPeer, peer[i].Buffer.Len, s.cfg.Bytes)
+			return fmt.Errorf("%w: a buffer of %d bytes instead of %d", ErrPeer, peer[i].Buffer.Len,
+				s.cfg.Bytes)
 		}
-		if err := qp.Connect(ctx, peer[i].Endpoint, roce.ConnectOptions{MTU: s.cfg.MTU}); err != nil {
+		if err := qp.Connect(ctx, peer[i].Endpoint,
+			roce.ConnectOptions{MTU: s.cfg.MTU}); err != nil {
 			return err
 		}
 	}
@@ -143,7 +145,8 @@ func (s *Session) GID() (roce.GIDEntry, error) {
 			return g, nil
 		}
 	}
-	return roce.GIDEntry{}, fmt.Errorf("the address of this session was removed from %s", s.Dev.Info().Name)
+	return roce.GIDEntry{},
+		fmt.Errorf("the address of this session was removed from %s", s.Dev.Info().Name)
 }
 
 // PathMTU returns the path MTU that both sides have agreed on.

@@ -11,7 +11,8 @@ func TestMedian(t *testing.T) {
 		v    []float64
 		want float64
 	}{
-		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}, {[]float64{1, 1e9, 2, 3, 2}, 2},
+		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5},
+		{[]float64{1, 1e9, 2, 3, 2}, 2},
 	} {
 		in := slices.Clone(c.v)
 		if got := Median(c.v); got != c.want {
@@ -28,7 +29,8 @@ func TestSpread(t *testing.T) {
 		v    []float64
 		want float64
 	}{
-		{nil, 0}, {[]float64{5}, 0}, {[]float64{2, 2, 2}, 0}, {[]float64{8, 10, 12}, 0.4}, {[]float64{0, 0}, 0},
+		{nil, 0}, {[]float64{5}, 0}, {[]float64{2, 2, 2}, 0}, {[]float64{8, 10, 12}, 0.4},
+		{[]float64{0, 0}, 0},
 		{[]float64{12, 8, 10, 9, 11, 10}, 0.4},                        // six values: all of them
 		{[]float64{1, 99, 12, 8, 10, 9, 11, 10, 10}, 0.4},             // nine: without the extremes
 		{[]float64{1, 1, 1e9, 99, 8, 12, 9, 11, 10, 10, 10, 10}, 0.4}, // twelve
@@ -42,7 +44,8 @@ func TestSpread(t *testing.T) {
 // The ranks agree with published tables: of 20 values the 6th and the 15th, of 100 the 40th and the
 // 61st.
 func TestOutliers(t *testing.T) {
-	for n, want := range map[int]int{0: 0, 1: 0, 5: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 20: 5, 25: 7, 30: 9, 100: 39, 1000: 468} {
+	for n, want := range map[int]int{0: 0, 1: 0, 5: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 20: 5,
+		25: 7, 30: 9, 100: 39, 1000: 468} {
 		if k := outliers(n); k != want {
 			t.Errorf("outliers(%d) = %d, want %d", n, k, want)
 		}

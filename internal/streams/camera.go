@@ -23,7 +23,8 @@ func (c *Cameras) Sources() []Source {
 	list := make([]Source, c.Count)
 	for i := range list {
 		list[i] = &camera{
-			dev: uint8(c.First + i), frame: c.Frame, period: period, frames: frames(c.Duration, period),
+			dev: uint8(c.First + i), frame: c.Frame, period: period,
+			frames: frames(c.Duration, period),
 			offset: period * time.Duration(i) / time.Duration(c.Count),
 		}
 	}

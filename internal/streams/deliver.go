@@ -48,7 +48,8 @@ func NewDelivery(r *statusbyte.Receiver, store *statusbyte.Store, o Options) *De
 		o.Log = io.Discard
 	}
 	// The other devices need at least one block.
-	return &Delivery{r: r, store: store, Options: o, maxParked: min(max(1, r.Blocks()/2), r.Blocks()-1)}
+	return &Delivery{r: r, store: store, Options: o,
+		maxParked: min(max(1, r.Blocks()/2), r.Blocks()-1)}
 }
 
 // Run takes packets until the sender closes. After an error it has stored what arrived before, as

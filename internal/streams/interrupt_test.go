@@ -37,7 +37,8 @@ func TestInterruptedReceiver(t *testing.T) {
 	if d.Fill(&rep); len(rep.Devices) != 1 || rep.Devices[0].Packets != packets {
 		t.Errorf("Devices = %+v, want one with %d packets", rep.Devices, packets)
 	}
-	if err := errors.Join(s.Write(t.Context(), 3, nil), s.Flush(t.Context())); !errors.Is(err, statusbyte.ErrBroken) {
+	if err := errors.Join(s.Write(t.Context(), 3, nil), s.Flush(t.Context())); !errors.Is(err,
+		statusbyte.ErrBroken) {
 		t.Errorf("the sender got error %v, want ErrBroken", err)
 	}
 }
@@ -78,7 +79,8 @@ func TestInterruptedPipe(t *testing.T) {
 
 // receiveAll receives packets until the sender closes. It returns the numbers of bytes and packets,
 // and whether the last packet had an end mark.
-func receiveAll(ctx context.Context, t *testing.T, r *statusbyte.Receiver) (n, packets int, last bool) {
+func receiveAll(ctx context.Context, t *testing.T, r *statusbyte.Receiver) (n, packets int,
+	last bool) {
 	t.Helper()
 	for {
 		b, err := r.Receive(ctx)
@@ -113,7 +115,10 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 			}
 			return list[0]
 		}, context.Canceled},
-		{"camera", func(*testing.T) Source { return &camera{frame: 400, period: time.Hour, frames: 10} }, nil},
+		{"camera", func(*testing.T) Source {
+			return &camera{frame: 400, period: time.Hour,
+				frames: 10}
+		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, r := newPair(t, statusbyte.Config{Blocks: 2, BlockSize: 100})
@@ -212,7 +217,8 @@ func TestTailOverARestart(t *testing.T) {
 	name := filepath.Join(dir, fmt.Sprintf("%020d%s", 0, statusbyte.StoreSuffix))
 	write := func(text string) {
 		part := filepath.Join(dir, "part")
-		if err := errors.Join(os.WriteFile(part, []byte(text), 0o600), os.Rename(part, name)); err != nil {
+		if err := errors.Join(os.WriteFile(part, []byte(text), 0o600),
+			os.Rename(part, name)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -229,7 +235,8 @@ func TestTailOverARestart(t *testing.T) {
 		}
 	}()
 	var out bytes.Buffer
-	if err := Tail(t.Context(), dir, true, &out, io.Discard); err != nil || out.String() != "before after" {
+	if err := Tail(t.Context(), dir, true, &out, io.Discard); err != nil ||
+		out.String() != "before after" {
 		t.Errorf("Tail() = %v, wrote %q, want \"before after\"", err, out.String())
 	}
 }

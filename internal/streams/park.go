@@ -116,7 +116,8 @@ func (d *Delivery) mayHold(now time.Time) bool {
 func (d *Delivery) drop(p packet) {
 	dir := &d.dirs[p.Device]
 	if dir.dropped == 0 && d.ctx.Err() == nil {
-		dir.reported = d.logf(&dir.logged[1], "device %d: %v; packets from number %d on are lost until the directory can be written",
+		dir.reported = d.logf(&dir.logged[1],
+			"device %d: %v; packets from number %d on are lost until the directory can be written",
 			p.Device, dir.err, p.Seq)
 	}
 	dir.dropped++
@@ -189,10 +190,12 @@ func (d *Delivery) linger() {
 	}
 	for device := range d.dirs {
 		if dir := &d.dirs[device]; len(dir.parked) > 0 {
-			fmt.Fprintf(d.Log, "device %d: %v; the streams have ended, %d packets wait %s.\n", device, dir.err, len(dir.parked), until)
+			fmt.Fprintf(d.Log, "device %d: %v; the streams have ended, %d packets wait %s.\n",
+				device, dir.err, len(dir.parked), until)
 		}
 	}
-	for d.parked > 0 && (d.Lossless || time.Now().Before(end)) && sleepUntil(d.ctx, time.Now().Add(retryInterval)) == nil {
+	for d.parked > 0 && (d.Lossless || time.Now().Before(end)) &&
+		sleepUntil(d.ctx, time.Now().Add(retryInterval)) == nil {
 		d.storeParked()
 	}
 }

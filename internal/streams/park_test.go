@@ -81,7 +81,8 @@ func (x *stuck) stored(device uint8) (list []string) {
 		if err != nil {
 			x.Fatal(err)
 		}
-		number := strings.TrimLeft(strings.TrimSuffix(filepath.Base(name), statusbyte.StoreSuffix), "0")
+		number := strings.TrimLeft(strings.TrimSuffix(filepath.Base(name), statusbyte.StoreSuffix),
+			"0")
 		list = append(list, fmt.Sprintf("%s:%v", number, text))
 	}
 	return list
@@ -108,15 +109,19 @@ func TestUnwritableDirectory(t *testing.T) {
 		t.Errorf("device 2: %+v, stored %q, want %d packets", two, x.stored(2), packets)
 	}
 	// Two of four blocks may hold parked packets. The numbers of the files have a gap.
-	if want := "[:[0] 1:[1] 3:[5]]"; one.Packets != packets+1 || one.Unstored != packets-2 || fmt.Sprint(x.stored(1)) != want {
+	if want := "[:[0] 1:[1] 3:[5]]"; one.Packets != packets+1 || one.Unstored != packets-2 ||
+		fmt.Sprint(x.stored(1)) != want {
 		t.Errorf("device 1: %+v, stored %q, want %s", one, x.stored(1), want)
 	}
-	if err := x.d.Unstored(); !errors.Is(err, statusbyte.ErrStore) || !errors.Is(err, ErrUnstored) || !strings.Contains(err.Error(), "3 of device 1") {
+	if err := x.d.Unstored(); !errors.Is(err, statusbyte.ErrStore) ||
+		!errors.Is(err, ErrUnstored) || !strings.Contains(err.Error(), "3 of device 1") {
 		t.Errorf("Unstored() = %v, want 3 packets of device 1", err)
 	}
 	lines := strings.Split(strings.TrimSpace(x.log.String()), "\n")
-	for i, want := range []string{"its packets wait", "packets from number 2 on are lost", "can be written again; 3 packets are missing"} {
-		if i >= len(lines) || !strings.HasPrefix(lines[i], "device 1: ") || !strings.Contains(lines[i], want) {
+	for i, want := range []string{"its packets wait", "packets from number 2 on are lost",
+		"can be written again; 3 packets are missing"} {
+		if i >= len(lines) || !strings.HasPrefix(lines[i], "device 1: ") ||
+			!strings.Contains(lines[i], want) {
 			t.Errorf("line %d of %q: want %q", i, lines, want)
 		}
 	}
@@ -142,8 +147,10 @@ func TestLossless(t *testing.T) {
 	begin := time.Now()
 	time.AfterFunc(2*holdTime, func() { _ = x.unstick() })
 	rep := x.run(func() error { return x.send(0, packets, 1, 2) })
-	if err := x.d.Unstored(); err != nil || len(x.stored(1)) != packets || len(x.stored(2)) != packets || rep.Devices[0].Unstored != 0 {
-		t.Errorf("Unstored() = %v, stored %q and %q, want %d packets each", err, x.stored(1), x.stored(2), packets)
+	if err := x.d.Unstored(); err != nil || len(x.stored(1)) != packets ||
+		len(x.stored(2)) != packets || rep.Devices[0].Unstored != 0 {
+		t.Errorf("Unstored() = %v, stored %q and %q, want %d packets each", err, x.stored(1),
+			x.stored(2), packets)
 	}
 	if d := time.Since(begin); d < 2*holdTime {
 		t.Errorf("the streams ended after %v, before the directory could be written", d)
@@ -159,14 +166,16 @@ func TestGrace(t *testing.T) {
 			time.AfterFunc(3*retryInterval, func() { _ = x.unstick() })
 			return x.send(0, 2, 1)
 		})
-		if err := x.d.Unstored(); err != nil || len(x.stored(1)) != 2 || !strings.Contains(x.log.String(), "2 packets wait for 10s (--grace)") {
+		if err := x.d.Unstored(); err != nil || len(x.stored(1)) != 2 ||
+			!strings.Contains(x.log.String(), "2 packets wait for 10s (--grace)") {
 			t.Errorf("Unstored() = %v, stored %q, logged %q", err, x.stored(1), x.log.String())
 		}
 	})
 	t.Run("too late", func(t *testing.T) {
 		x := newStuck(t, 4, Options{Grace: 2 * retryInterval})
 		x.run(func() error { return x.send(0, 2, 1) })
-		if err := x.d.Unstored(); !errors.Is(err, ErrUnstored) || !strings.Contains(err.Error(), "2 of device 1") {
+		if err := x.d.Unstored(); !errors.Is(err, ErrUnstored) ||
+			!strings.Contains(err.Error(), "2 of device 1") {
 			t.Errorf("Unstored() = %v, want 2 packets of device 1", err)
 		}
 	})
@@ -185,8 +194,10 @@ func TestGrace(t *testing.T) {
 		if err := <-done; !errors.Is(err, statusbyte.ErrBroken) {
 			t.Errorf("the sender got error %v, want ErrBroken", err)
 		}
-		if one := x.d.all.of(1); one.Unstored < 4 || one.Unstored != one.Packets || !errors.Is(x.d.Unstored(), ErrUnstored) {
-			t.Errorf("%+v, Unstored() = %v, want all packets unstored, at least 4", one.DeviceReport, x.d.Unstored())
+		if one := x.d.all.of(1); one.Unstored < 4 || one.Unstored != one.Packets ||
+			!errors.Is(x.d.Unstored(), ErrUnstored) {
+			t.Errorf("%+v, Unstored() = %v, want all packets unstored, at least 4",
+				one.DeviceReport, x.d.Unstored())
 		}
 	})
 }
@@ -194,11 +205,13 @@ func TestGrace(t *testing.T) {
 // If the end mark cannot be created at first, the data of the last packet is stored only once.
 func TestUnwritableEndMark(t *testing.T) {
 	x := newStuck(t, 4, Options{Grace: 10 * time.Second})
-	if err := errors.Join(x.unstick(), x.store.Open(1), os.Mkdir(filepath.Join(x.store.Dir(1), statusbyte.EndMark), 0o700)); err != nil {
+	if err := errors.Join(x.unstick(), x.store.Open(1),
+		os.Mkdir(filepath.Join(x.store.Dir(1), statusbyte.EndMark), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	x.run(func() error {
-		time.AfterFunc(3*retryInterval, func() { _ = os.Remove(filepath.Join(x.store.Dir(1), statusbyte.EndMark)) })
+		time.AfterFunc(3*retryInterval,
+			func() { _ = os.Remove(filepath.Join(x.store.Dir(1), statusbyte.EndMark)) })
 		f, err := x.s.Fill(t.Context(), 1)
 		if err != nil {
 			return err
@@ -206,7 +219,8 @@ func TestUnwritableEndMark(t *testing.T) {
 		f.Data[0] = 7
 		return f.Send(t.Context(), 1, true)
 	})
-	if info, err := os.Stat(filepath.Join(x.store.Dir(1), statusbyte.EndMark)); err != nil || info.IsDir() || fmt.Sprint(x.stored(1)) != "[:[7]]" {
+	if info, err := os.Stat(filepath.Join(x.store.Dir(1), statusbyte.EndMark)); err != nil ||
+		info.IsDir() || fmt.Sprint(x.stored(1)) != "[:[7]]" {
 		t.Errorf("end mark: %v, stored %q, want one packet", err, x.stored(1))
 	}
 	if err := x.d.Unstored(); err != nil {
@@ -235,8 +249,11 @@ func TestTailOverAGap(t *testing.T) {
 		}
 		var out, diag bytes.Buffer
 		err = Tail(t.Context(), store.Dir(1), remove, &out, &diag)
-		if !errors.Is(err, ErrGaps) || out.String() != "abd" || strings.Count(diag.String(), "\n") != 1 || !strings.Contains(diag.String(), "0003"+statusbyte.StoreSuffix) {
-			t.Errorf("Tail() = %v, wrote %q, reported %q, want ErrGaps, \"abd\" and one line", err, out.String(), diag.String())
+		if !errors.Is(err, ErrGaps) || out.String() != "abd" ||
+			strings.Count(diag.String(), "\n") != 1 ||
+			!strings.Contains(diag.String(), "0003"+statusbyte.StoreSuffix) {
+			t.Errorf("Tail() = %v, wrote %q, reported %q, want ErrGaps, \"abd\" and one line", err,
+				out.String(), diag.String())
 		}
 	}
 }

@@ -18,7 +18,8 @@ const finishTime = 10 * time.Second
 // bytes sent. If one source fails the others end too. When ctx ends, pipes and cameras end their
 // streams properly, and the error is that of ctx if a file was truncated. The reports are valid in
 // any case.
-func Send(ctx context.Context, s *statusbyte.Sender, list []Source, sent func(n int)) ([]DeviceReport, error) {
+func Send(ctx context.Context, s *statusbyte.Sender, list []Source,
+	sent func(n int)) ([]DeviceReport, error) {
 	all := new(tallies)
 	var wg sync.WaitGroup
 	errs := make([]error, len(list))
@@ -41,7 +42,8 @@ func Send(ctx context.Context, s *statusbyte.Sender, list []Source, sent func(n 
 	return all.reports(), errors.Join(errs...)
 }
 
-func sendOne(ctx context.Context, s *statusbyte.Sender, src Source, t *tally, sent func(n int)) error {
+func sendOne(ctx context.Context, s *statusbyte.Sender, src Source, t *tally,
+	sent func(n int)) error {
 	// The data is not read into a send block: while a camera or pipe is silent, other devices need
 	// the block.
 	buf := make([]byte, s.BlockSize())
@@ -50,7 +52,10 @@ func sendOne(ctx context.Context, s *statusbyte.Sender, src Source, t *tally, se
 		if n > 0 {
 			e := s.Write(ctx, src.device(), buf[:n])
 			if e != nil && ctx.Err() != nil && errors.Is(e, ctx.Err()) && !src.truncates() {
-				e = finish(ctx, func(ctx context.Context) error { return s.Write(ctx, src.device(), buf[:n]) })
+				e = finish(ctx, func(ctx context.Context) error {
+					return s.Write(ctx, src.device(),
+						buf[:n])
+				})
 			}
 			if e != nil {
 				return e

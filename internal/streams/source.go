@@ -74,7 +74,8 @@ func OpenFiles(args []string, first int) (list []Source, err error) {
 			return list, cli.Usagef("%s would be device %d: device numbers are 0 to 255", name, dev)
 		}
 		if other, ok := used[dev]; ok {
-			return list, cli.Usagef("%s and %s are both device %d: write one of them as N=FILE", other, name, dev)
+			return list, cli.Usagef("%s and %s are both device %d: write one of them as N=FILE",
+				other, name, dev)
 		}
 		used[dev] = name
 		if name == "-" && stdin {

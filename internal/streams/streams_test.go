@@ -61,7 +61,8 @@ func TestStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		list = append(list, &camera{dev: uint8(i), frame: 2500, period: time.Millisecond, frames: 10})
+		list = append(list, &camera{dev: uint8(i), frame: 2500, period: time.Millisecond,
+			frames: 10})
 	}
 	store, err := statusbyte.OpenStore(filepath.Join(dir, "data"), 0)
 	if err != nil {
@@ -85,14 +86,19 @@ func TestStreams(t *testing.T) {
 		t.Errorf("sent\n%s\nreceived\n%s", a, b)
 	}
 	sum := sha256.Sum256(content)
-	if got := rep.Devices[3]; got.Device != 9 || got.SHA256 != hex.EncodeToString(sum[:]) || got.Packets != 11 || rep.Devices[0].Packets != 30 {
-		t.Errorf("Devices = %+v, want 30 packets of device 0 and 11 of device 9 with hash %x", rep.Devices, sum)
+	if got := rep.Devices[3]; got.Device != 9 || got.SHA256 != hex.EncodeToString(sum[:]) ||
+		got.Packets != 11 || rep.Devices[0].Packets != 30 {
+		t.Errorf("Devices = %+v, want 30 packets of device 0 and 11 of device 9 with hash %x",
+			rep.Devices, sum)
 	}
 	var out bytes.Buffer
-	if err := Tail(t.Context(), store.Dir(9), true, &out, io.Discard); err != nil || !bytes.Equal(out.Bytes(), content) {
-		t.Errorf("Tail() = %v and %d bytes, want the %d bytes of the file", err, out.Len(), len(content))
+	if err := Tail(t.Context(), store.Dir(9), true, &out, io.Discard); err != nil ||
+		!bytes.Equal(out.Bytes(), content) {
+		t.Errorf("Tail() = %v and %d bytes, want the %d bytes of the file", err, out.Len(),
+			len(content))
 	}
-	if left, _ := filepath.Glob(filepath.Join(store.Dir(9), "*"+statusbyte.StoreSuffix)); left != nil {
+	if left, _ := filepath.Glob(filepath.Join(store.Dir(9), "*"+
+		statusbyte.StoreSuffix)); left != nil {
 		t.Errorf("Tail() left %v", left)
 	}
 }

@@ -18,10 +18,13 @@ func TestCost(t *testing.T) {
 		name string
 		unit cpuUnit
 	}{
-		{bw, trial{messages: 1000 + 15259, cpu: 10.3}, 10, "15259 messages of 64 KiB are 1 GB", bw.cpu},
+		{bw, trial{messages: 1000 + 15259, cpu: 10.3}, 10, "15259 messages of 64 KiB are 1 GB",
+			bw.cpu},
 		{rate, trial{messages: 3000, cpu: 0.7}, 200, "0.4 s for 2000 messages", rate.cpu},
-		{rate, trial{messages: 3000, cpu: 0.2}, 0, "cheaper than the short run: unknown, never negative", rate.cpu},
-		{rate, trial{messages: 3000, cpu: 0.5}, 0, "the short run took more than half as much: noise", rate.cpu},
+		{rate, trial{messages: 3000, cpu: 0.2}, 0,
+			"cheaper than the short run: unknown, never negative", rate.cpu},
+		{rate, trial{messages: 3000, cpu: 0.5}, 0,
+			"the short run took more than half as much: noise", rate.cpu},
 		{rate, trial{messages: 1000, cpu: 0.9}, 0, "no more messages than the short run", rate.cpu},
 	} {
 		if got := c.unit.cost(c.f, &c.run, short); math.Abs(got-c.want) > 1e-3*c.want {
@@ -33,7 +36,8 @@ func TestCost(t *testing.T) {
 // The verdict is the median of the rounds' ratios: both runs of a round met the same host.
 func TestCompare(t *testing.T) {
 	r := compare("x", "u", []float64{30, 10, 20}, []float64{10, 10, 10})
-	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 || r.RatioMin != 1 || r.RatioMax != 3 {
+	if r.Value != 20 || r.BaselineValue != 10 || r.Ratio != 2 || r.Spread != 1 || r.RatioMin != 1 ||
+		r.RatioMax != 3 {
 		t.Errorf("%+v; want medians 20 and 10, ratio 2, and (3-1)/2 = 1 of spread", r)
 	}
 	// The host slowed down: medians over all rounds would give 2, but gorxe was behind in two of
@@ -41,10 +45,12 @@ func TestCompare(t *testing.T) {
 	if r = compare("x", "u", []float64{9, 2, 0.9}, []float64{10, 1, 1}); r.Ratio != 0.9 {
 		t.Errorf("%+v; want the median of 0.9, 2 and 0.9", r)
 	}
-	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 || r.Rounds != 0 {
+	if r := compare("x", "u", []float64{1}, []float64{0}); r.Ratio != 0 || r.Spread != 0 ||
+		r.Rounds != 0 {
 		t.Errorf("%+v: there is no ratio to 0", r)
 	}
-	if r := compare("x", "u", []float64{6, 0, 9}, []float64{3, 5, 0}); r.Value != 6 || r.BaselineValue != 3 || r.Ratio != 2 || r.Rounds != 1 {
+	if r := compare("x", "u", []float64{6, 0, 9}, []float64{3, 5, 0}); r.Value != 6 ||
+		r.BaselineValue != 3 || r.Ratio != 2 || r.Rounds != 1 {
 		t.Errorf("%+v: only the first round is known on both sides", r)
 	}
 	if r := compare("x", "u", []float64{1, 2, 3, 4}, []float64{1, 1, 1, 1}); r.Value != 2.5 {
@@ -64,8 +70,10 @@ func TestVerdict(t *testing.T) {
 		{[]float64{2, 2.1, 2.2}, false, "ahead"},
 		{[]float64{2, 2.1, 4}, false, "ahead in every round, by an uncertain factor"},
 		{[]float64{2, 2.1, 4}, true, "behind in every round, by an uncertain factor"},
-		{[]float64{0.9, 2.1, 4}, false, "uncertain: the rounds differ too much (use a quieter host or -rounds)"},
-		{[]float64{2, 2}, false, "unknown: 2 rounds were long enough, 3 are required (-duration, -rounds)"},
+		{[]float64{0.9, 2.1, 4}, false,
+			"uncertain: the rounds differ too much (use a quieter host or -rounds)"},
+		{[]float64{2, 2}, false,
+			"unknown: 2 rounds were long enough, 3 are required (-duration, -rounds)"},
 	} {
 		r := compare("x", "u", c.v, one)
 		if r.less = c.less; r.verdict() != c.want {
@@ -107,7 +115,8 @@ func TestParsePerftest(t *testing.T) {
 	if err != nil || r.typical != 742.97 || r.p99 != 13576.3 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, bad := range []string{"", "#bytes", "#bytes x\n1 2 3\n", "#bytes x\n1 2 3 x 5\n", "#bytes x\n1 2 3 nan 5\n", "#bytes x\n1 2 3 inf 5\n", "#bytes x\n64 0 0 0 0\n"} {
+	for _, bad := range []string{"", "#bytes", "#bytes x\n1 2 3\n", "#bytes x\n1 2 3 x 5\n",
+		"#bytes x\n1 2 3 nan 5\n", "#bytes x\n1 2 3 inf 5\n", "#bytes x\n64 0 0 0 0\n"} {
 		if _, err := parsePerftest(&figures[0], bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -126,7 +135,8 @@ func TestJSON(t *testing.T) {
 		t.Fatalf("%v: %d entries in %s", err, len(list), &b)
 	}
 	for _, e := range list {
-		for _, k := range []string{"name", "value", "unit", "baseline", "baseline_value", "ratio", "spread"} {
+		for _, k := range []string{"name", "value", "unit", "baseline", "baseline_value", "ratio",
+			"spread"} {
 			if _, ok := e[k]; !ok {
 				t.Errorf("no %q in %v", k, e)
 			}
@@ -135,7 +145,8 @@ func TestJSON(t *testing.T) {
 }
 
 func TestPathMTU(t *testing.T) {
-	for device, want := range map[int]int{1280: 1024, 1500: 1024, 2127: 1024, 2128: 2048, 4175: 2048, 4176: 4096, 4200: 4096} {
+	for device, want := range map[int]int{1280: 1024, 1500: 1024, 2127: 1024, 2128: 2048,
+		4175: 2048, 4176: 4096, 4200: 4096} {
 		if got := pathMTU(device); got != want {
 			t.Errorf("device MTU %d: path MTU %d, want %d", device, got, want)
 		}

@@ -64,14 +64,16 @@ func (c *comparison) measure(ctx context.Context) error {
 	for c.rounds = 0; c.rounds < c.o.rounds; c.rounds++ {
 		began := time.Now()
 		if c.rounds > 0 && began.Sub(start)+longest > c.o.budget {
-			c.say(fmt.Sprintf("stopping after %d rounds of %d: %v would be exceeded (-budget)", c.rounds, c.o.rounds, c.o.budget))
+			c.say(fmt.Sprintf("stopping after %d rounds of %d: %v would be exceeded (-budget)",
+				c.rounds, c.o.rounds, c.o.budget))
 			return nil
 		}
 		if err := c.round(ctx); err != nil {
 			return err
 		}
 		longest = max(longest, time.Since(began))
-		c.say(fmt.Sprintf("round %d of %d took %v", c.rounds+1, c.o.rounds, time.Since(began).Round(time.Second)))
+		c.say(fmt.Sprintf("round %d of %d took %v", c.rounds+1, c.o.rounds,
+			time.Since(began).Round(time.Second)))
 	}
 	return nil
 }

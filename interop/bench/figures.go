@@ -20,7 +20,8 @@ type cpuUnit struct {
 // figures are listed in the order of measurement. A latency run spins on both sides, so its CPU
 // time means nothing.
 var figures = []figure{
-	{name: "write_bw_64K", op: "write_bw", bytes: 64 << 10, trial: 50, unit: "MiB/s", cpu: cpuUnit{name: "cpu_write_bw_64K", unit: "s/GB"}},
+	{name: "write_bw_64K", op: "write_bw", bytes: 64 << 10, trial: 50, unit: "MiB/s",
+		cpu: cpuUnit{name: "cpu_write_bw_64K", unit: "s/GB"}},
 	{name: "write_lat_8B", op: "write_lat", bytes: 8, latency: true, trial: 100, unit: "us"},
 	{name: "write_rate_64B", op: "write_bw", bytes: 64, trial: 500, unit: "kmsg/s",
 		cpu: cpuUnit{name: "cpu_write_rate_64B", unit: "us/msg", perMessage: true}},

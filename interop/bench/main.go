@@ -44,10 +44,13 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of all figures on both sides")
 	flag.DurationVar(&o.run, "duration", 3*time.Second, "target length of a single run")
 	flag.DurationVar(&o.budget, "budget", 4*time.Minute, "start no further round after this time")
-	flag.IntVar(&o.mtu, "mtu", 1500, fmt.Sprintf("device MTU, at most %d; 4176 gives path MTU 4096", lab.MaxMTU))
+	flag.IntVar(&o.mtu, "mtu", 1500,
+		fmt.Sprintf("device MTU, at most %d; 4176 gives path MTU 4096", lab.MaxMTU))
 	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe: auto, native or generic")
-	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests (default: this host's); path MTU 4096 needs Linux 6.6 or later (trixie)")
-	flag.StringVar(&o.gorxe, "gorxe", "", "a static gorxe binary to measure (default: built from this tree)")
+	flag.StringVar(&o.debian, "debian", "",
+		"Debian release of the guests (default: this host's); path MTU 4096 needs Linux 6.6 or later (trixie)")
+	flag.StringVar(&o.gorxe, "gorxe", "",
+		"a static gorxe binary to measure (default: built from this tree)")
 	flag.Parse()
 	if err := o.check(); err != nil {
 		fmt.Fprintln(os.Stderr, "interop-bench:", err)
@@ -91,7 +94,8 @@ func bench(ctx context.Context, o *options) error {
 	if err := image.Install(ctx, say); err != nil {
 		return err
 	}
-	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say})
+	img, err := image.Get(ctx,
+		image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say})
 	if err != nil {
 		return err
 	}
@@ -113,7 +117,8 @@ func bench(ctx context.Context, o *options) error {
 		return interrupted(ctx, err)
 	}
 	defer l.Close()
-	c := &comparison{o: o, server: l.Guests[0], client: l.Guests[1], say: say, trials: map[key][]trial{}}
+	c := &comparison{o: o, server: l.Guests[0], client: l.Guests[1], say: say,
+		trials: map[key][]trial{}}
 	if err := c.install(ctx, binary); err != nil {
 		return interrupted(ctx, err)
 	}
@@ -130,7 +135,8 @@ func bench(ctx context.Context, o *options) error {
 
 // build builds the binary for the guests.
 func build(ctx context.Context, to string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./cmd/gorxe")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to,
+		"./cmd/gorxe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return interrupted(ctx, fmt.Errorf("build gorxe: %w\n%s", err, out))

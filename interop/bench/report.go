@@ -40,7 +40,8 @@ func compare(name, unit string, all, allBase []float64) result {
 			v, base = append(v, all[i]), append(base, allBase[i])
 		}
 	}
-	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(stat.Median(v)), BaselineValue: round(stat.Median(base))}
+	r := result{Name: name, Unit: unit, Baseline: "rxe", Value: round(stat.Median(v)),
+		BaselineValue: round(stat.Median(base))}
 	ratios := stat.Ratios(v, base)
 	r.Ratio, r.Spread, r.Rounds = round(stat.Median(ratios)), round(stat.Spread(ratios)), len(ratios)
 	if len(ratios) > 0 {
@@ -69,7 +70,8 @@ func (c *comparison) results() []result {
 		r := row(f.name, f.unit, func(t, _ *trial) float64 { return t.value })
 		if r.less = f.latency; f.latency {
 			p99 := func(t, _ *trial) float64 { return t.p99 }
-			r.P99, r.BaselineP99 = round(stat.Median(column(&sides[0], p99))), round(stat.Median(column(&sides[1], p99)))
+			r.P99, r.BaselineP99 = round(stat.Median(column(&sides[0],
+				p99))), round(stat.Median(column(&sides[1], p99)))
 		}
 		r.Verdict = r.verdict()
 		list = append(list, r)
@@ -135,7 +137,8 @@ func writeTable(w io.Writer, list []result) error {
 			more = fmt.Sprintf(", p99 %.1f / %.1f", r.P99, r.BaselineP99)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%.3f\t%.3f\t%.2f\t%.2f-%.2f\t%.0f%%\t%s%s\n",
-			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.RatioMin, r.RatioMax, r.Spread*100, r.Verdict, more)
+			r.Name, r.Unit, better, r.Value, r.BaselineValue, r.Ratio, r.RatioMin, r.RatioMax,
+			r.Spread*100, r.Verdict, more)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

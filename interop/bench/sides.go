@@ -42,7 +42,8 @@ func pathMTU(device int) int {
 }
 
 func gorxeArgs(f *figure, n int, o *options, host string) []string {
-	args := []string{gorxePath, "perf", strings.ReplaceAll(f.op, "_", "-"), "-d", "eth0", "--mode", o.mode, "-p", strconv.Itoa(tcpPort), "--json",
+	args := []string{gorxePath, "perf", strings.ReplaceAll(f.op, "_", "-"), "-d", "eth0", "--mode",
+		o.mode, "-p", strconv.Itoa(tcpPort), "--json",
 		"-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n), "-m", strconv.Itoa(pathMTU(o.mtu))}
 	if host != "" {
 		args = append(args, host)
@@ -53,7 +54,8 @@ func gorxeArgs(f *figure, n int, o *options, host string) []string {
 // perftestArgs: -x 1 is the GID of the IPv4 address. -F accepts a CPU with a varying clock. -N
 // omits the peak, for which perftest reads the clock for every message.
 func perftestArgs(f *figure, n int, o *options, host string) []string {
-	args := []string{"ib_" + f.op, "-d", "rxe0", "-x", "1", "-F", "-p", strconv.Itoa(tcpPort), "-s", strconv.Itoa(f.bytes), "-n", strconv.Itoa(n),
+	args := []string{"ib_" + f.op, "-d", "rxe0", "-x", "1", "-F", "-p", strconv.Itoa(tcpPort), "-s",
+		strconv.Itoa(f.bytes), "-n", strconv.Itoa(n),
 		"-m", strconv.Itoa(pathMTU(o.mtu))}
 	if !f.latency {
 		args = append(args, "-N")
@@ -77,7 +79,8 @@ func parseGorxe(f *figure, out string) (row, error) {
 	if err := json.Unmarshal([]byte(out), &j); err != nil {
 		return row{}, fmt.Errorf("gorxe perf printed no JSON: %w", err)
 	}
-	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99, mtu: j.MTU, datapath: j.Datapath})
+	return checked(f, row{mib: j.Average, mpps: j.MsgRate, typical: j.Typical, p99: j.P99,
+		mtu: j.MTU, datapath: j.Datapath})
 }
 
 // parsePerftest parses the line below perftest's "#bytes". It reads only the columns that it needs:

@@ -73,10 +73,12 @@ func (c *comparison) try(ctx context.Context, s *side, f *figure, n int) (trial,
 		return trial{}, fmt.Errorf("%w\n%s", err, out)
 	}
 	if want := pathMTU(c.o.mtu); r.mtu != 0 && r.mtu != want {
-		return trial{}, fmt.Errorf("%s with %s ran at path MTU %d instead of %d", f.name, s.name, r.mtu, want)
+		return trial{}, fmt.Errorf("%s with %s ran at path MTU %d instead of %d", f.name, s.name,
+			r.mtu, want)
 	}
 	after, err := c.busy()
-	return trial{messages: n, value: f.value(&r), rate: r.mpps * 1e6, p99: r.p99, cpu: after - before, datapath: r.datapath}, err
+	return trial{messages: n, value: f.value(&r), rate: r.mpps * 1e6, p99: r.p99,
+		cpu: after - before, datapath: r.datapath}, err
 }
 
 // both runs server and client and returns the client's output.
@@ -122,7 +124,8 @@ func (c *comparison) both(ctx context.Context, s *side, f *figure, n int) (strin
 }
 
 // listening succeeds if a process listens on tcpPort (state 0A) on any address.
-var listening = fmt.Sprintf("grep -q ':%04X [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6", tcpPort)
+var listening = fmt.Sprintf("grep -q ':%04X [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6",
+	tcpPort)
 
 // awaitServer returns when the server listens.
 func (c *comparison) awaitServer(ctx context.Context, server *guest.Process) error {
@@ -143,7 +146,8 @@ func (c *comparison) awaitServer(ctx context.Context, server *guest.Process) err
 	select {
 	case <-server.Done():
 		r, _ := server.Wait(ctx)
-		return fmt.Errorf("the server ended before it listened, with status %d\n%s", r.Status, strings.TrimSpace(r.Stdout+r.Stderr))
+		return fmt.Errorf("the server ended before it listened, with status %d\n%s", r.Status,
+			strings.TrimSpace(r.Stdout+r.Stderr))
 	default:
 		return errors.Join(errors.New("the server does not listen"), err)
 	}

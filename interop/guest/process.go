@@ -92,7 +92,8 @@ func (v *VM) Exec(script string, timeout time.Duration) (Result, error) {
 
 // Put writes a file in the guest.
 func (v *VM) Put(ctx context.Context, path string, perm os.FileMode, content io.Reader) error {
-	p, err := v.Start("sh", "-c", fmt.Sprintf("cat > '%s' && chmod %o '%s'", path, perm.Perm(), path))
+	p, err := v.Start("sh", "-c",
+		fmt.Sprintf("cat > '%s' && chmod %o '%s'", path, perm.Perm(), path))
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,8 @@ type stdin struct{ p *Process }
 func (s stdin) Write(b []byte) (int, error) {
 	for n := 0; n < len(b); {
 		piece := b[n:min(n+wire.MaxPayload, len(b))]
-		if err := s.p.vm.send(wire.Frame{Kind: wire.Stdin, Process: s.p.id, Payload: piece}); err != nil {
+		if err := s.p.vm.send(wire.Frame{Kind: wire.Stdin, Process: s.p.id,
+			Payload: piece}); err != nil {
 			return n, err
 		}
 		n += len(piece)
@@ -158,7 +160,8 @@ func (p *Process) Wait(ctx context.Context) (Result, error) {
 			case <-time.After(mercy):
 			}
 		}
-		return Result{Status: StatusGone, Stdout: p.stdout.rest(), Stderr: p.stderr.rest()}, ctx.Err()
+		return Result{Status: StatusGone, Stdout: p.stdout.rest(), Stderr: p.stderr.rest()},
+			ctx.Err()
 	}
 	r := p.result
 	r.Stdout, r.Stderr = p.stdout.rest(), p.stderr.rest()

@@ -87,7 +87,8 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 		cfg.Start = (*exec.Cmd).Start
 	}
 	v := &VM{
-		cfg: cfg, stderr: new(bytes.Buffer), console: new(tailBuffer), procs: map[uint32]*Process{}, next: 1,
+		cfg: cfg, stderr: new(bytes.Buffer), console: new(tailBuffer), procs: map[uint32]*Process{},
+		next: 1,
 		down: make(chan struct{}),
 	}
 	start := time.Now()
@@ -98,7 +99,8 @@ func Boot(ctx context.Context, cfg Config) (*VM, error) {
 	defer cancel()
 	if err := v.greet(ctx); err != nil {
 		v.Close()
-		return nil, fmt.Errorf("guest: %s did not boot: %w\nqemu: %s\nconsole: %s", cfg.Name, err, v.stderr, v.Console())
+		return nil, fmt.Errorf("guest: %s did not boot: %w\nqemu: %s\nconsole: %s", cfg.Name, err,
+			v.stderr, v.Console())
 	}
 	v.Took = time.Since(start)
 	go v.dispatch()
@@ -155,7 +157,8 @@ func socketPair() (net.Conn, *os.File, error) {
 
 func (v *VM) arguments() []string {
 	c := &v.cfg
-	accel := []string{"-accel", "tcg,thread=multi,tb-size=256", "-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdrand,+rdseed"}
+	accel := []string{"-accel", "tcg,thread=multi,tb-size=256", "-cpu",
+		"qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdrand,+rdseed"}
 	if os.Getenv(KVMVariable) != "" {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
 	}
@@ -168,9 +171,11 @@ func (v *VM) arguments() []string {
 	}
 	// Packets leave the guest complete and arrive as they were on the wire: no checksum or
 	// segmentation offload.
-	nic := "virtio-net-pci,netdev=n0,id=nic0,romfile=,mac=" + c.MAC.String() + ",host_mtu=" + strconv.Itoa(c.MTU) +
-		",mrg_rxbuf=on,rx_queue_size=1024" + off("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
-		"host_tso4", "host_tso6", "host_ecn", "host_ufo")
+	nic := "virtio-net-pci,netdev=n0,id=nic0,romfile=,mac=" + c.MAC.String() + ",host_mtu=" +
+		strconv.Itoa(c.MTU) +
+		",mrg_rxbuf=on,rx_queue_size=1024" +
+		off("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
+			"host_tso4", "host_tso6", "host_ecn", "host_ufo")
 	// With one possible processor QEMU 7.2 translates the guest as if nothing ran in parallel,
 	// although the device runs on a thread of its own. About once in a thousand scenarios the guest
 	// stopped transmitting, as if a kick was lost; this cause is likely but not proven. A second
@@ -182,7 +187,8 @@ func (v *VM) arguments() []string {
 		"-name", c.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-M", "pc,hpet=off,vmport=off,usb=off", "-smp", cpus, "-m", strconv.Itoa(c.Memory),
 		"-kernel", c.Image.Kernel, "-initrd", c.Image.Initrd, "-append", boot,
-		"-chardev", "socket,id=agent,fd=3", "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name="+wire.PortName,
+		"-chardev", "socket,id=agent,fd=3", "-device", "virtio-serial-pci", "-device",
+		"virtserialport,chardev=agent,name="+wire.PortName,
 		"-chardev", "socket,id=console,fd=4", "-serial", "chardev:console",
 		"-chardev", "socket,id=control,fd=5", "-mon", "chardev=control,mode=control",
 		"-netdev", "tap,id=n0,fd=6", "-device", nic)

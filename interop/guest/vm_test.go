@@ -11,7 +11,8 @@ func TestParseCPUTime(t *testing.T) {
 	if want := 120 * time.Millisecond; err != nil || got != want {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
-	for _, bad := range []string{"", "42 (x) S 1 2", "42 (x) S 1 42 42 0 -1 4194304 100 200 0 0 seven 5 99"} {
+	for _, bad := range []string{"", "42 (x) S 1 2",
+		"42 (x) S 1 42 42 0 -1 4194304 100 200 0 0 seven 5 99"} {
 		if _, err := parseCPUTime([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

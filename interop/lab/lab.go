@@ -126,7 +126,8 @@ func (g *Guest) boot(ctx context.Context) error {
 		return err
 	}
 	g.VM, err = guest.Boot(ctx, guest.Config{
-		Image: g.lab.opts.Image, Name: fmt.Sprintf("rxe%d", g.id), Tap: tap, MAC: g.MAC, MTU: g.lab.opts.MTU, Start: g.lab.bridge.Start,
+		Image: g.lab.opts.Image, Name: fmt.Sprintf("rxe%d", g.id), Tap: tap, MAC: g.MAC,
+		MTU: g.lab.opts.MTU, Start: g.lab.bridge.Start,
 	})
 	if err != nil {
 		return err

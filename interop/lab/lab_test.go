@@ -54,7 +54,8 @@ func await(t *testing.T, what string, ok func() bool) {
 // Two concurrent labs have the same names and addresses and do not reach each other.
 func TestLabsAreAlone(t *testing.T) {
 	a, b := newEmpty(t), newEmpty(t)
-	if a.Host.Fd() == b.Host.Fd() || a.HostAddr(false) != netip.MustParseAddr("10.77.0.100") || a.HostAddr(true) != netip.MustParseAddr("fd77::64") {
+	if a.Host.Fd() == b.Host.Fd() || a.HostAddr(false) != netip.MustParseAddr("10.77.0.100") ||
+		a.HostAddr(true) != netip.MustParseAddr("fd77::64") {
 		t.Errorf("%v %v", a.HostAddr(false), a.HostAddr(true))
 	}
 	for _, l := range []*Lab{a, b} {

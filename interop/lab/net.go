@@ -32,7 +32,8 @@ func setUp(name string) error {
 // addresses returns the addresses of a host of the lab.
 func addresses(id byte) (v4, v6 netip.Prefix) {
 	a6 := [16]byte{0: 0xfd, 1: 0x77, 15: id}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, id}), 24), netip.PrefixFrom(netip.AddrFrom16(a6), 64)
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, id}), 24),
+		netip.PrefixFrom(netip.AddrFrom16(a6), 64)
 }
 
 func mac(id byte) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, id} }
@@ -44,7 +45,8 @@ func makeBridge(mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = bridgeName, mtu
 	snoop := false
-	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snoop}); err != nil {
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs,
+		MulticastSnooping: &snoop}); err != nil {
 		return fmt.Errorf("lab: create a bridge: %w", err)
 	}
 	return setUp(bridgeName)
@@ -72,8 +74,9 @@ func plug(name string, mtu int) error {
 // makeTap creates a tap device in the switch's namespace that lives as long as its descriptor.
 func makeTap(name string, mtu int) (*os.File, error) {
 	tap := &netlink.Tuntap{
-		LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP, NonPersist: true, Queues: 1,
-		Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_ONE_QUEUE,
+		LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP, NonPersist: true,
+		Queues: 1,
+		Flags:  netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_ONE_QUEUE,
 	}
 	if err := netlink.LinkAdd(tap); err != nil {
 		return nil, fmt.Errorf("lab: create a tap device (check that /dev/net/tun exists): %w", err)
@@ -93,7 +96,8 @@ func makeCable(host *NS, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = hostPort, mtu
 	v := &netlink.Veth{
-		LinkAttrs: attrs, PeerName: hostIface, PeerHardwareAddr: mac(hostID), PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(host.Fd()),
+		LinkAttrs: attrs, PeerName: hostIface, PeerHardwareAddr: mac(hostID), PeerMTU: uint32(mtu),
+		PeerNamespace: netlink.NsFd(host.Fd()),
 	}
 	if err := netlink.LinkAdd(v); err != nil {
 		return fmt.Errorf("lab: create a veth pair: %w", err)
@@ -112,7 +116,8 @@ func configureHost() error {
 	}
 	v4, v6 := addresses(hostID)
 	for _, p := range []netip.Prefix{v4, v6} {
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}, Flags: unix.IFA_F_NODAD}
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}, Flags: unix.IFA_F_NODAD}
 		if err := netlink.AddrAdd(l, a); err != nil {
 			return fmt.Errorf("lab: address %v: %w", p, err)
 		}

@@ -25,7 +25,8 @@ func checksumOffloadOff(iface string) error {
 	}
 	copy(req.name[:unix.IFNAMSIZ-1], iface)
 	req.data = unsafe.Pointer(&value)
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL,
+		uintptr(unsafe.Pointer(&req))); e != 0 {
 		return fmt.Errorf("lab: checksum offload of %s off: %w", iface, e)
 	}
 	return nil

@@ -51,8 +51,10 @@ func newRecorder(index int) (*Recorder, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, recorderSlack)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 	all := uint16(unix.ETH_P_ALL)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: index}); err != nil {
-		return nil, errors.Join(fmt.Errorf("lab: listen on interface %d: %w", index, err), unix.Close(fd))
+	if err := unix.Bind(fd,
+		&unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: index}); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: listen on interface %d: %w", index, err),
+			unix.Close(fd))
 	}
 	r := &Recorder{fd: fd, done: make(chan struct{})}
 	go r.run()

@@ -123,11 +123,13 @@ func (p *Peer) Do(wait time.Duration, format string, args ...any) (Reply, error)
 				r.Fields = f
 				return r, nil
 			case "err":
-				return r, fmt.Errorf("%w: %q: %s", ErrRefused, command, strings.TrimPrefix(line, "err "))
+				return r, fmt.Errorf("%w: %q: %s", ErrRefused, command,
+					strings.TrimPrefix(line, "err "))
 			}
 			r.Lines = append(r.Lines, f)
 		case <-timeout.C:
-			return r, fmt.Errorf("peer: %q: no answer in %v: %w", command, wait+patience, context.DeadlineExceeded)
+			return r, fmt.Errorf("peer: %q: no answer in %v: %w", command, wait+patience,
+				context.DeadlineExceeded)
 		}
 	}
 }
@@ -136,7 +138,8 @@ func (p *Peer) gone(command string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	r, err := p.proc.Wait(ctx)
-	return fmt.Errorf("%w: the verbs peer ended during %q: status %d, %v %s", guest.ErrGone, command, r.Status, err, r.Stderr)
+	return fmt.Errorf("%w: the verbs peer ended during %q: status %d, %v %s", guest.ErrGone,
+		command, r.Status, err, r.Stderr)
 }
 
 // parse splits a line into its first word and its fields. The field "text" takes the rest of the

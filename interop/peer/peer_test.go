@@ -17,7 +17,8 @@ func TestSources(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	f := parse("wc id=7 status=12 text=transport retry counter exceeded")
-	if f[""] != "wc" || f.Num("id") != 7 || f["text"] != "transport retry counter exceeded" || f.Num("nothing") != 0 {
+	if f[""] != "wc" || f.Num("id") != 7 || f["text"] != "transport retry counter exceeded" ||
+		f.Num("nothing") != 0 {
 		t.Errorf("%q", f)
 	}
 	if f := parse("ok addr=0xffffffffffffffff"); f.Num("addr") != 1<<64-1 {

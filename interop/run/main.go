@@ -45,11 +45,16 @@ func main() {
 	var o options
 	flag.BoolVar(&o.core, "core", false, "only the core of the matrix")
 	flag.StringVar(&o.run, "run", "", "regular expression that selects tests, as in go test -run")
-	flag.StringVar(&o.out, "out", "bin/interop", "folder for pcaps of failures and the complete log")
-	flag.StringVar(&o.mode, "mode", "auto", "XDP mode of gorxe's interface: auto, generic or native")
-	flag.StringVar(&o.debian, "debian", "", "Debian release of the guests; trixie brings Linux 6.12 (default: this host's)")
-	flag.DurationVar(&o.timeout, "timeout", 0, "give up after this time (0: 45 min, with -core 15 min)")
-	flag.BoolVar(&o.refresh, "refresh", false, "build the guest again from the packages that the archive has today")
+	flag.StringVar(&o.out, "out", "bin/interop",
+		"folder for pcaps of failures and the complete log")
+	flag.StringVar(&o.mode, "mode", "auto",
+		"XDP mode of gorxe's interface: auto, generic or native")
+	flag.StringVar(&o.debian, "debian", "",
+		"Debian release of the guests; trixie brings Linux 6.12 (default: this host's)")
+	flag.DurationVar(&o.timeout, "timeout", 0,
+		"give up after this time (0: 45 min, with -core 15 min)")
+	flag.BoolVar(&o.refresh, "refresh", false,
+		"build the guest again from the packages that the archive has today")
 	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -81,7 +86,9 @@ func play(ctx context.Context, o *options) (failed int, err error) {
 	if err := image.Install(ctx, say); err != nil {
 		return 0, err
 	}
-	img, err := image.Get(ctx, image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say, Refresh: o.refresh})
+	img, err := image.Get(ctx,
+		image.Options{Debian: o.debian, Module: ".", Peers: peer.Sources(), Log: say,
+			Refresh: o.refresh})
 	if err != nil {
 		return 0, err
 	}
@@ -105,11 +112,13 @@ func play(ctx context.Context, o *options) (failed int, err error) {
 
 // test runs go test and follows its events.
 func test(ctx context.Context, o *options, log io.Writer) (failed int, err error) {
-	args := []string{"test", "-tags", "interop", "-count=1", "-json", "-timeout", o.timeout.String()}
+	args := []string{"test", "-tags", "interop", "-count=1", "-json", "-timeout",
+		o.timeout.String()}
 	if o.run != "" {
 		args = append(args, "-run", o.run)
 	}
-	args = append(args, "./interop", "-args", "-must", "-out", o.out, "-mode", o.mode, "-debian", o.debian)
+	args = append(args, "./interop", "-args", "-must", "-out", o.out, "-mode", o.mode, "-debian",
+		o.debian)
 	if o.core {
 		args = append(args, "-core")
 	}

@@ -27,7 +27,8 @@ type row struct {
 }
 
 func (r *row) String() string {
-	return fmt.Sprintf("%s, gorxe %s, %s, MTU %s: %s in %.1f s", r.scenario, r.role, r.ip, r.mtu, r.result, r.seconds)
+	return fmt.Sprintf("%s, gorxe %s, %s, MTU %s: %s in %.1f s", r.scenario, r.role, r.ip, r.mtu,
+		r.result, r.seconds)
 }
 
 // table collects rows from the events of tests that report a scenario.
@@ -75,7 +76,8 @@ func (t *table) take(line []byte) string {
 
 func (r *row) set(key, value string) {
 	for k, f := range map[string]*string{
-		"scenario": &r.scenario, "role": &r.role, "ip": &r.ip, "mtu": &r.mtu, "pcap": &r.pcap, "figure": &r.figure,
+		"scenario": &r.scenario, "role": &r.role, "ip": &r.ip, "mtu": &r.mtu, "pcap": &r.pcap,
+		"figure": &r.figure,
 	} {
 		if k == key {
 			*f = value
@@ -100,7 +102,8 @@ func (t *table) end(r *row) {
 func (r *row) reason() string {
 	for _, l := range r.output {
 		l = strings.TrimSpace(l)
-		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") || strings.HasPrefix(l, "interop: ") {
+		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") ||
+			strings.HasPrefix(l, "interop: ") {
 			continue
 		}
 		// "file_test.go:12: what is wrong"
@@ -144,7 +147,8 @@ func (t *table) write(w io.Writer, took time.Duration) error {
 		if r.figure != "" {
 			note = "  " + r.figure
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%.1f s%s\n", r.scenario, r.role, r.ip, r.mtu, word(r.result), r.seconds, note)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%.1f s%s\n", r.scenario, r.role, r.ip, r.mtu,
+			word(r.result), r.seconds, note)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -162,7 +166,8 @@ func (t *table) write(w io.Writer, took time.Duration) error {
 	for _, s := range t.skipped {
 		fmt.Fprintln(w, "SKIP", s)
 	}
-	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d skipped in %v\n", count["pass"], count["fail"], count["skip"], took.Round(time.Second))
+	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d skipped in %v\n", count["pass"],
+		count["fail"], count["skip"], took.Round(time.Second))
 	return err
 }
 

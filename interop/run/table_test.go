@@ -66,7 +66,8 @@ func TestAbandoned(t *testing.T) {
 		t.Fatal("a scenario failed that has not ended")
 	}
 	tab.abandon()
-	if len(tab.rows) != 2 || tab.failed() != 2 || !strings.Contains(tab.rows[0].why, "did not end") {
+	if len(tab.rows) != 2 || tab.failed() != 2 ||
+		!strings.Contains(tab.rows[0].why, "did not end") {
 		t.Errorf("%d rows, %d failed", len(tab.rows), tab.failed())
 	}
 }

@@ -122,7 +122,8 @@ func (b *bench) step(x *experiment, method string, into *[]outcome) kit.Step {
 	return kit.Step{
 		Experiment: x.name, Side: method,
 		Run: func(ctx context.Context, round int) error {
-			t := trial{experiment: x, Config: &b.Config, direct: method == methodDirect, seed: uint64(round + 1)}
+			t := trial{experiment: x, Config: &b.Config, direct: method == methodDirect,
+				seed: uint64(round + 1)}
 			o, err := b.repeat(ctx, &t)
 			if err == nil {
 				*into = append(*into, o)

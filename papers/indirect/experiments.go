@@ -39,7 +39,8 @@ func experiments() []experiment {
 		f := float64(p) / 100
 		says := []float64{0.981, 0.951, 0.912}[i] // section 2.1: 1.9, 4.9 and 8.8 % less time
 		list = append(list, experiment{
-			name: fmt.Sprintf("frp_lfp_%d", p), frp: f, lfp: f, mtu: paperMTU, paper: kit.Says(says),
+			name: fmt.Sprintf("frp_lfp_%d", p), frp: f, lfp: f, mtu: paperMTU,
+			paper: kit.Says(says),
 		})
 	}
 	for i, n := range pingSizes {

@@ -27,13 +27,15 @@ func (b *bench) report() *Report {
 		x := &b.experiments[i]
 		o := b.outcomes[x.name]
 		series = append(series, kit.Series{
-			Name: x.name, Unit: "s", Baseline: methodDirect, Values: kit.Column(o.indirect, seconds),
-			Base: kit.Column(o.direct, seconds), Paper: x.paper, Note: o.note(),
+			Name: x.name, Unit: "s", Baseline: methodDirect,
+			Values: kit.Column(o.indirect, seconds),
+			Base:   kit.Column(o.direct, seconds), Paper: x.paper, Note: o.note(),
 		})
 	}
 	return &Report{
 		Results: kit.Results(series),
-		config:  b.Config, datapath: b.datapath, series: series, starved: b.starved, trials: b.trials(),
+		config:  b.Config, datapath: b.datapath, series: series, starved: b.starved,
+		trials: b.trials(),
 	}
 }
 

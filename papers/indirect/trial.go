@@ -136,7 +136,8 @@ func (p *sides) open(t *trial, i int) (*side, error) {
 	space.Delivered = func(r *indirect.Request, b []byte) { p.check(t, r, b) }
 	c := indirect.Config{
 		Host: space, Traditional: t.direct, MaxTransfer: t.Size,
-		IndirectBuffer: indirect.DefaultSlots * t.Size, Segment: segment, MaxConns: 1, Timeout: t.Timeout,
+		IndirectBuffer: indirect.DefaultSlots * t.Size, Segment: segment, MaxConns: 1,
+		Timeout:  t.Timeout,
 		Patience: patience, Entries: entries, RC: roce.ConnectOptions{MTU: t.mtu},
 		Faults: indirect.Faults{Seed: t.seed}, Rand: p.rand,
 	}

@@ -80,8 +80,9 @@ func newSimPing(
 			return nil, err
 		}
 		g.wr[i] = roce.SendWR{
-			Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{e.MR.SGE(roce.GRHLen+size, size)},
-			AH: ah, RemoteQPN: peer.QPN, RemoteQKey: endpoint.QKey,
+			Op: roce.OpSend, Flags: roce.Signaled,
+			SGEs: []roce.SGE{e.MR.SGE(roce.GRHLen+size, size)},
+			AH:   ah, RemoteQPN: peer.QPN, RemoteQKey: endpoint.QKey,
 		}
 		if err := g.postRecv(i); err != nil {
 			return nil, err

@@ -70,7 +70,8 @@ func (b *Bars) draw() (*diagram, error) {
 		labels.XYs = append(labels.XYs, plotter.XY{X: 0, Y: y})
 		labels.Labels = append(labels.Labels, l.Label)
 		ranges.XYs = append(ranges.XYs, plotter.XY{X: m, Y: y})
-		ranges.XErrors = append(ranges.XErrors, struct{ Low, High float64 }{m - slices.Min(v), longest - m})
+		ranges.XErrors = append(ranges.XErrors,
+			struct{ Low, High float64 }{m - slices.Min(v), longest - m})
 		values.XYs = append(values.XYs, plotter.XY{X: longest, Y: y})
 		values.Labels = append(values.Labels, fmt.Sprintf("%.3g", m))
 		p.X.Max = max(p.X.Max, longest*valueSpace)
@@ -87,7 +88,8 @@ func (b *Bars) draw() (*diagram, error) {
 		texts  plotter.XYLabels
 		offset vg.Point
 	}{
-		{labels, vg.Point{Y: vg.Points(barWidth/2 + labelMargin)}}, {values, vg.Point{X: vg.Points(valueMargin)}},
+		{labels, vg.Point{Y: vg.Points(barWidth/2 + labelMargin)}},
+		{values, vg.Point{X: vg.Points(valueMargin)}},
 	} {
 		texts, err := plotter.NewLabels(l.texts)
 		if err != nil {

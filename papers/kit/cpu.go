@@ -48,7 +48,8 @@ func TwoCPUs(chosen []int) ([]int, error) {
 		return []int{allowed[0], allowed[min(1, len(allowed)-1)]}, nil
 	}
 	if len(chosen) != 2 {
-		return nil, cli.Usagef("--cpus takes two CPUs, as in --cpus %d,%d", allowed[0], allowed[len(allowed)-1])
+		return nil, cli.Usagef("--cpus takes two CPUs, as in --cpus %d,%d", allowed[0],
+			allowed[len(allowed)-1])
 	}
 	for _, c := range chosen {
 		if !slices.Contains(allowed, c) {

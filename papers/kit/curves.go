@@ -86,14 +86,16 @@ func (c *Curves) add(d *diagram, l *Line, col color.RGBA) error {
 		return err
 	}
 	line.Color, line.Width = col, vg.Points(lineWidth)
-	dots.GlyphStyle = draw.GlyphStyle{Color: col, Shape: draw.CircleGlyph{}, Radius: vg.Points(dotRadius)}
+	dots.GlyphStyle = draw.GlyphStyle{Color: col, Shape: draw.CircleGlyph{},
+		Radius: vg.Points(dotRadius)}
 	switch l.Style {
 	case Dashed:
 		line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
 	case Markers:
 		dots.Radius = vg.Points(markRadius)
 	case Rings:
-		dots.GlyphStyle = draw.GlyphStyle{Color: color.Black, Shape: draw.RingGlyph{}, Radius: vg.Points(ringRadius)}
+		dots.GlyphStyle = draw.GlyphStyle{Color: color.Black, Shape: draw.RingGlyph{},
+			Radius: vg.Points(ringRadius)}
 	}
 	e := legendEntry{text: l.Name}
 	if l.Style == Solid || l.Style == Dashed || l.Style == Markers {

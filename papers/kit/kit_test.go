@@ -47,7 +47,8 @@ func TestResultsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &list); err != nil {
 		t.Fatal(err)
 	}
-	keys := []string{"name", "value", "unit", "baseline", "baseline_value", "ratio", "spread", "paper"}
+	keys := []string{"name", "value", "unit", "baseline", "baseline_value", "ratio", "spread",
+		"paper"}
 	for _, e := range list {
 		for _, key := range keys {
 			if _, ok := e[key]; !ok {
@@ -55,7 +56,8 @@ func TestResultsJSON(t *testing.T) {
 			}
 		}
 	}
-	if a := list[0]; a["value"] != 2.0 || a["ratio"] != 0.5 || a["spread"] != 0.2 || a["paper"] != 0.073 {
+	if a := list[0]; a["value"] != 2.0 || a["ratio"] != 0.5 || a["spread"] != 0.2 ||
+		a["paper"] != 0.073 {
 		t.Errorf("result a is %v", a)
 	}
 	if b := list[1]; b["paper"] != nil || b["ratio"] != 0.0 || b["paper_value"] != 88.0 {

@@ -47,7 +47,8 @@ func (o *Options) Check(kind string, known []string, bothFormats bool) (err erro
 func Known(kind string, given, known []string) error {
 	for _, name := range given {
 		if !slices.Contains(known, name) {
-			return cli.Usagef("there is no %s %q: choose from %s", kind, name, strings.Join(known, ", "))
+			return cli.Usagef("there is no %s %q: choose from %s", kind, name,
+				strings.Join(known, ", "))
 		}
 	}
 	return nil

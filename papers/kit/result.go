@@ -56,7 +56,8 @@ func WarnScatteredResults(w io.Writer, list []Result) {
 // WriteTable writes results as a table. method is the title of the column with the values.
 func WriteTable(w io.Writer, method string, list []Result) error {
 	t := cli.Table{Columns: []cli.Column{
-		{Title: "experiment"}, {Title: method, Align: cli.Right}, {Title: "unit"}, {Title: "baseline"},
+		{Title: "experiment"}, {Title: method, Align: cli.Right}, {Title: "unit"},
+		{Title: "baseline"},
 		{Title: "value", Align: cli.Right}, {Title: "ratio", Align: cli.Right},
 		{Title: "spread", Align: cli.Right}, {Title: "paper", Align: cli.Right}, {Title: "details"},
 	}}

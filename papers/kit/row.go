@@ -76,7 +76,8 @@ func WarnScattered[T any](w io.Writer, list []T, row func(*T) *Row) {
 	}
 	if n > 0 {
 		fmt.Fprintf(w, "No ratio for %s: the rounds differ too much (spread up to %.0f %%, limit %.0f %%). "+
-			"End other programs, or choose more --rounds.\n", cli.Count(n, "result"), worst*100, MaxSpread*100)
+			"End other programs, or choose more --rounds.\n", cli.Count(n, "result"), worst*100,
+			MaxSpread*100)
 	}
 }
 

@@ -24,7 +24,8 @@ func fixTextWidths(svg []byte) []byte {
 		}
 		face := font.DefaultCache.Lookup(plot.DefaultFont, font.Points(size))
 		width := face.Width(html.UnescapeString(string(m[3]))).Points()
-		return fmt.Appendf(nil, `<text textLength="%.1f" lengthAdjust="spacingAndGlyphs" %s>%s</text>`,
+		return fmt.Appendf(nil,
+			`<text textLength="%.1f" lengthAdjust="spacingAndGlyphs" %s>%s</text>`,
 			width, m[1], m[3])
 	})
 }

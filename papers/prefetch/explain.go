@@ -52,7 +52,8 @@ func writeVariants(ctx context.Context, c *model.Config, w, stderr io.Writer) er
 		if err != nil {
 			return err
 		}
-		t.Row(v.Name, rate(s.Peak), rate(s.NoPrefetch), rate(s.AtWindow), s.Saturates, rate(s.Memory),
+		t.Row(v.Name, rate(s.Peak), rate(s.NoPrefetch), rate(s.AtWindow), s.Saturates,
+			rate(s.Memory),
 			number(s.Hit), number(s.Missed), number(s.Hinted))
 	}
 	return t.Write(w)

@@ -28,7 +28,8 @@ func TestReport(t *testing.T) {
 	for i, f := range figures {
 		lines := panels[i].(*kit.Curves).Lines
 		if want := len(f.Series) + 1; len(lines) != want || lines[want-1].Style != kit.Rings {
-			t.Errorf("figure %d has %d lines, want %d, the last one as rings", f.Number, len(lines), want)
+			t.Errorf("figure %d has %d lines, want %d, the last one as rings", f.Number, len(lines),
+				want)
 		}
 	}
 	var b bytes.Buffer

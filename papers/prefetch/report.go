@@ -49,7 +49,8 @@ func (r *Report) writePoints(w io.Writer) error {
 		if s.first.Paper != nil {
 			difference = fmt.Sprintf("%+.1f%%", (s.first.Y / *s.first.Paper - 1)*100)
 		}
-		t.Row(f.Number, s.first.Series, x, f.X, stated(&s.first), number(s.first.Y), f.Y, difference)
+		t.Row(f.Number, s.first.Series, x, f.X, stated(&s.first), number(s.first.Y), f.Y,
+			difference)
 	}
 	return t.Write(w)
 }

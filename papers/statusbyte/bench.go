@@ -227,7 +227,8 @@ func (b *bench) senderCPU(ctx context.Context, transport string, _ int) ([]float
 
 func (b *bench) minQueues(ctx context.Context, transport string, _ int) ([]float64, error) {
 	m, err := b.d.minQueues(ctx, transport)
-	return []float64{float64(m.sendQP), float64(m.sendCQ), float64(m.recvQP), float64(m.recvCQ)}, err
+	return []float64{float64(m.sendQP), float64(m.sendCQ), float64(m.recvQP), float64(m.recvCQ)},
+		err
 }
 
 // onOtherDevices runs f on new devices and closes them: threads that drive devices would disturb

@@ -35,11 +35,13 @@ type devices struct {
 
 // openDevices creates the link and the devices. wrap may be nil; see testbed.Config.
 func openDevices(
-	link string, cpus []int, progress [2]roce.Progress, wrap func(side int, p driver.Port) driver.Port,
+	link string, cpus []int, progress [2]roce.Progress,
+	wrap func(side int, p driver.Port) driver.Port,
 ) (*devices, error) {
 	bed, err := testbed.New(testbed.Config{
 		Veth: link == kit.Veth, MTU: linkMTU, Wrap: wrap,
-		Device: [2][]roce.Option{{roce.WithProgress(progress[0])}, {roce.WithProgress(progress[1])}},
+		Device: [2][]roce.Option{{roce.WithProgress(progress[0])},
+			{roce.WithProgress(progress[1])}},
 	})
 	if err != nil {
 		return nil, err

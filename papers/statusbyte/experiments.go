@@ -64,7 +64,8 @@ const (
 // Groups returns the groups of experiments.
 func Groups() []string {
 	return []string{
-		groupSync, groupLatency, groupThroughput, groupCPU, groupRetained, groupCameras, groupQueues,
+		groupSync, groupLatency, groupThroughput, groupCPU, groupRetained, groupCameras,
+		groupQueues,
 	}
 }
 
@@ -72,7 +73,8 @@ func Groups() []string {
 var (
 	cameraNames = []string{"cameras12_throughput_cv", "cameras12_cpu", "cameras12_memory"}
 	queueNames  = []string{
-		"min_queues_sender_qp", "min_queues_sender_cq", "min_queues_receiver_qp", "min_queues_receiver_cq",
+		"min_queues_sender_qp", "min_queues_sender_cq", "min_queues_receiver_qp",
+		"min_queues_receiver_cq",
 	}
 )
 

@@ -117,22 +117,23 @@ func (b *bench) observeTransport(
 	}
 	var sent uint64
 	var begin, end int64
-	err = d.with(ctx, transport, shape{blocks: blocks, size: size}, releaseAll, func(p *pair) error {
-		stop := now() + int64(b.Duration)
-		for ; begin == 0 || now() < stop; sent++ {
-			if sent == observeWarmup {
-				observe(true)
-				begin = now()
+	err = d.with(ctx, transport, shape{blocks: blocks, size: size}, releaseAll,
+		func(p *pair) error {
+			stop := now() + int64(b.Duration)
+			for ; begin == 0 || now() < stop; sent++ {
+				if sent == observeWarmup {
+					observe(true)
+					begin = now()
+				}
+				if err := p.s.post(ctx, size); err != nil {
+					return err
+				}
 			}
-			if err := p.s.post(ctx, size); err != nil {
-				return err
-			}
-		}
-		err := p.finish(ctx, sent)
-		end = now()
-		observe(false)
-		return err
-	})
+			err := p.finish(ctx, sent)
+			end = now()
+			observe(false)
+			return err
+		})
 	if err := errors.Join(err, d.Close()); err != nil {
 		return err
 	}
@@ -151,7 +152,8 @@ func (b *bench) writeCosts(w io.Writer, size int) error {
 	fmt.Fprintf(w, "\nA block of %s, medians (us; packets). A side that does not work polls for packets.\n\n",
 		cli.FormatSize(int64(size)))
 	t := cli.Table{Columns: []cli.Column{
-		{Title: "transport"}, {Title: "time", Align: cli.Right}, {Title: "sender works", Align: cli.Right},
+		{Title: "transport"}, {Title: "time", Align: cli.Right},
+		{Title: "sender works", Align: cli.Right},
 		{Title: "waits", Align: cli.Right}, {Title: "receiver works", Align: cli.Right},
 		{Title: "waits", Align: cli.Right}, {Title: "packets out", Align: cli.Right},
 		{Title: "in", Align: cli.Right}, {Title: "READs", Align: cli.Right},

@@ -13,7 +13,8 @@ func (r *Report) Panels() (list []kit.Panel) {
 	b := r.bench
 	for _, c := range []*kit.Curves{
 		b.overBlocks(), b.syncsOverTime(), b.overSizes("Transfer latency", "us", groupLatency),
-		b.overSizes("Throughput", "MB/s", groupThroughput), b.retainedOverTime(), b.camerasOverTime(),
+		b.overSizes("Throughput", "MB/s", groupThroughput), b.retainedOverTime(),
+		b.camerasOverTime(),
 	} {
 		if slices.ContainsFunc(c.Lines, func(l kit.Line) bool { return len(l.X) > 0 }) {
 			list = append(list, c)
@@ -22,9 +23,11 @@ func (r *Report) Panels() (list []kit.Panel) {
 	for i := range r.series {
 		s := &r.series[i]
 		if s.Name == groupCPU || slices.Contains(cameraNames, s.Name) {
-			list = append(list, &kit.Bars{Title: s.Name, X: s.Unit + ", less is better", Bars: []kit.Bar{
-				{Label: statusByte, Values: s.Values, Own: true}, {Label: slidingWindow, Values: s.Base},
-			}})
+			list = append(list, &kit.Bars{Title: s.Name, X: s.Unit + ", less is better",
+				Bars: []kit.Bar{
+					{Label: statusByte, Values: s.Values, Own: true},
+					{Label: slidingWindow, Values: s.Base},
+				}})
 		}
 	}
 	if q := b.queueBars(); len(q.Bars) > 0 {
@@ -114,7 +117,8 @@ func (b *bench) queueBars() *kit.Bars {
 		for _, transport := range transports {
 			if v := b.values[name][transport]; len(v) > 0 {
 				label := strings.TrimPrefix(name, groupQueues+"_") + " " + transport
-				p.Bars = append(p.Bars, kit.Bar{Label: label, Values: v, Own: transport == statusByte})
+				p.Bars = append(p.Bars,
+					kit.Bar{Label: label, Values: v, Own: transport == statusByte})
 			}
 		}
 	}

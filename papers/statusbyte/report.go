@@ -73,7 +73,8 @@ func (b *bench) note(name string) string {
 	switch name {
 	case syncName(blocks):
 		p, q := both(b.syncP99)
-		return fmt.Sprintf("p99 %.1f / %.1f us; the ACK is posted after %.2f us", p, q, stat.Median(b.posted))
+		return fmt.Sprintf("p99 %.1f / %.1f us; the ACK is posted after %.2f us", p, q,
+			stat.Median(b.posted))
 	case groupThroughput + "_" + sizeName(headlineSize):
 		p, q := both(b.frames)
 		return fmt.Sprintf("%.1f / %.1f packets per block", p, q)

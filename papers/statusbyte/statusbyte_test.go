@@ -12,9 +12,11 @@ import (
 func TestNames(t *testing.T) {
 	have := Names()
 	for _, want := range []string{
-		"sync_latency_3blocks", "sync_latency_64blocks", "latency_64B", "latency_4KiB", "latency_8MiB",
+		"sync_latency_3blocks", "sync_latency_64blocks", "latency_64B", "latency_4KiB",
+		"latency_8MiB",
 		"latency_22MiB", "throughput_64B", "throughput_256B", "throughput_8MiB", "throughput_22MiB",
-		"sender_cpu", "retained_block", "cameras12_throughput_cv", "cameras12_cpu", "cameras12_memory",
+		"sender_cpu", "retained_block", "cameras12_throughput_cv", "cameras12_cpu",
+		"cameras12_memory",
 	} {
 		if !slices.Contains(have, want) {
 			t.Errorf("no result is called %s", want)
@@ -41,7 +43,8 @@ func TestRates(t *testing.T) {
 	a := arrivals{at: []int64{50 * ms, 5 * ms, 2 * ms, 42 * ms}}
 	at, rate := a.rates(0, 0, 80*ms)
 	want := []float64{2 * cameraFrame / 5e3, 2 * cameraFrame / 10e3}
-	if len(rate) != 2 || at[1] != 40 || math.Abs(rate[0]-want[0]) > 1e-6 || math.Abs(rate[1]-want[1]) > 1e-6 {
+	if len(rate) != 2 || at[1] != 40 || math.Abs(rate[0]-want[0]) > 1e-6 ||
+		math.Abs(rate[1]-want[1]) > 1e-6 {
 		t.Errorf("rates() = %v, %v, want %v at 0 and 40 ms", at, rate, want)
 	}
 }

@@ -21,14 +21,16 @@ func (b *bench) trace(ctx context.Context, dir string, size int) error {
 		return fmt.Errorf("create the directory for traces: %w", err)
 	}
 	for _, transport := range transports {
-		if err := b.traceTransport(ctx, transport, size, filepath.Join(dir, transport+".pcap")); err != nil {
+		if err := b.traceTransport(ctx, transport, size,
+			filepath.Join(dir, transport+".pcap")); err != nil {
 			return fmt.Errorf("trace %s: %w", transport, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) traceTransport(ctx context.Context, transport string, size int, name string) (err error) {
+func (b *bench) traceTransport(ctx context.Context, transport string, size int,
+	name string) (err error) {
 	file, err := os.Create(name)
 	if err != nil {
 		return err

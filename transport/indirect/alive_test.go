@@ -50,7 +50,8 @@ func TestResponderIsGone(t *testing.T) {
 	v.link.SetFilter(0, 1, func([]byte) loopback.Action { return loopback.Drop })
 	began := v.link.Now()
 	ev, ok := v.goOn(a, Down, time.Minute)
-	if took := time.Duration(v.link.Now() - began); !ok || !errors.Is(ev.Err, ErrLost) || took < silence || took > silence*9/8+10*time.Second {
+	if took := time.Duration(v.link.Now() - began); !ok || !errors.Is(ev.Err, ErrLost) ||
+		took < silence || took > silence*9/8+10*time.Second {
 		t.Errorf("%+v after %v", ev, took)
 	} else {
 		t.Logf("found out after %v", took)
@@ -85,7 +86,8 @@ func TestUnreadEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Config{MaxConns: 1, Entries: 1, Slots: 1, IndirectBuffer: DefaultMaxTransfer}
-	a, b := newEnd(t, newDevice(t, link, 0, roce.WithProgress(roce.Manual)), c), newEnd(t, newDevice(t, link, 1, roce.WithProgress(roce.Manual)), c)
+	a, b := newEnd(t, newDevice(t, link, 0, roce.WithProgress(roce.Manual)), c), newEnd(t,
+		newDevice(t, link, 1, roce.WithProgress(roce.Manual)), c)
 	for range 20 {
 		joinEnds(t, a, b)
 		if err := errors.Join(a.conn.Close(), b.conn.Close()); err != nil {
@@ -97,7 +99,8 @@ func TestUnreadEvents(t *testing.T) {
 		if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size}); err != nil {
 			t.Fatalf("transfer %d: %v", k, err)
 		}
-		for end := time.Now().Add(30 * time.Second); b.conn.Counters().Delivered != uint64(k+1) || a.busyNow() > 0; {
+		for end := time.Now().Add(30 * time.Second); b.conn.Counters().Delivered != uint64(k+1) ||
+			a.busyNow() > 0; {
 			if a.Progress(); time.Now().After(end) {
 				t.Fatalf("transfer %d: no end: %+v", k, b.conn.Counters())
 			}

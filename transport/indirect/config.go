@@ -162,10 +162,12 @@ func (c *Config) check() error {
 		c.IndirectBuffer = DefaultIndirectBuffer
 	}
 	if c.IndirectBuffer > 0 && c.IndirectBuffer < c.MaxTransfer {
-		return fmt.Errorf("%w (%d bytes, transfers of up to %d)", ErrIndirectBuffer, c.IndirectBuffer, c.MaxTransfer)
+		return fmt.Errorf("%w (%d bytes, transfers of up to %d)", ErrIndirectBuffer,
+			c.IndirectBuffer, c.MaxTransfer)
 	}
 	if p := c.Faults.FailedRegistration; !(p >= 0 && p <= 1) {
-		return fmt.Errorf("%w: FailedRegistration is %v; give a probability from 0 to 1", ErrConfig, p)
+		return fmt.Errorf("%w: FailedRegistration is %v; give a probability from 0 to 1", ErrConfig,
+			p)
 	}
 	if c.Timeout < 0 || c.Patience < 0 || c.Silence < 0 {
 		return fmt.Errorf("%w: a time is negative", ErrConfig)

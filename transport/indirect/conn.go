@@ -49,7 +49,8 @@ type waiter struct {
 // caller sends the results of Local to the peer and passes the peer's to Join.
 func (e *Endpoint) Prepare() (*Conn, error) {
 	c := &Conn{
-		ep: e, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries), regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
+		ep: e, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries),
+		regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
 	}
 	e.mu.Lock()
 	err := c.enter()
@@ -75,8 +76,10 @@ func (c *Conn) enter() error {
 		}
 		c.index, c.gen = i, uint16(e.cfg.Rand())
 		c.own = Params{
-			QPN: e.ud.QPN(), QKey: e.qkey, Token: uint32(e.cfg.Rand())&^0xff | uint32(i), Entries: uint16(e.cfg.Entries), Segment: uint32(e.cfg.Segment),
-			Slots: uint16(min(e.cfg.Slots, e.free/e.cfg.MaxTransfer)), Slot: uint32(e.cfg.MaxTransfer),
+			QPN: e.ud.QPN(), QKey: e.qkey, Token: uint32(e.cfg.Rand())&^0xff | uint32(i),
+			Entries: uint16(e.cfg.Entries), Segment: uint32(e.cfg.Segment),
+			Slots: uint16(min(e.cfg.Slots, e.free/e.cfg.MaxTransfer)),
+			Slot:  uint32(e.cfg.MaxTransfer),
 		}
 		e.free -= int(c.own.Slots) * e.cfg.MaxTransfer
 		e.conns[i] = c
@@ -88,14 +91,16 @@ func (c *Conn) enter() error {
 func (c *Conn) open() (err error) {
 	e := c.ep
 	if c.own.Slots > 0 {
-		c.slots, err = e.pd.AllocMR(int(c.own.Slots)*e.cfg.MaxTransfer, roce.LocalWrite|roce.RemoteWrite, roce.WithIOVA(slotsAt))
+		c.slots, err = e.pd.AllocMR(int(c.own.Slots)*e.cfg.MaxTransfer,
+			roce.LocalWrite|roce.RemoteWrite, roce.WithIOVA(slotsAt))
 		if err != nil {
 			return err
 		}
 		r := c.slots.Remote()
 		c.own.Base, c.own.RKey = r.Addr, r.RKey
 	}
-	c.qp, err = e.dev.CreateQP(e.pd, roce.QPConfig{SendCQ: e.cq, SendDepth: 2 * core.Window, RecvDepth: recvDepth})
+	c.qp, err = e.dev.CreateQP(e.pd,
+		roce.QPConfig{SendCQ: e.cq, SendDepth: 2 * core.Window, RecvDepth: recvDepth})
 	if err != nil {
 		return err
 	}
@@ -129,9 +134,12 @@ func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
 	}
 	cfg := &c.ep.cfg
 	m, err := core.New(core.Config{
-		Dynamic: !cfg.Traditional, Entries: cfg.Entries, Timeout: core.Time(cfg.Timeout), Patience: core.Time(cfg.Patience), Silence: core.Time(cfg.Silence),
-		PeerToken: peer.Token, PeerSlots: int(peer.Slots), PeerSlot: peer.Slot, PeerBase: peer.Base, PeerKey: uint32(peer.RKey),
-		Slots: int(c.own.Slots), Slot: c.own.Slot, Segment: c.own.Segment, FirstTID: TID(cfg.Rand()),
+		Dynamic: !cfg.Traditional, Entries: cfg.Entries, Timeout: core.Time(cfg.Timeout),
+		Patience: core.Time(cfg.Patience), Silence: core.Time(cfg.Silence),
+		PeerToken: peer.Token, PeerSlots: int(peer.Slots), PeerSlot: peer.Slot, PeerBase: peer.Base,
+		PeerKey: uint32(peer.RKey),
+		Slots:   int(c.own.Slots), Slot: c.own.Slot, Segment: c.own.Segment,
+		FirstTID: TID(cfg.Rand()),
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), ah.Close())
@@ -158,7 +166,8 @@ func (e *Endpoint) Dial(ctx context.Context, addr netip.AddrPort) (*Conn, error)
 }
 
 func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
-	rc, err := c.ep.dev.Dial(ctx, addr, c.qp, roce.DialOptions{ConnectOptions: c.ep.cfg.RC, PrivateData: c.own.append(nil)})
+	rc, err := c.ep.dev.Dial(ctx, addr, c.qp,
+		roce.DialOptions{ConnectOptions: c.ep.cfg.RC, PrivateData: c.own.append(nil)})
 	if err != nil {
 		return err
 	}

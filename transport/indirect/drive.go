@@ -154,7 +154,8 @@ func (e *Endpoint) sleep(ctx context.Context) error {
 		return ErrClosed
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+	case err != nil && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled):
 		return wrong("wait for completions", err)
 	}
 	return errAgain
@@ -287,7 +288,8 @@ func (c *Conn) do(now core.Time, a *core.Action) {
 		c.register(now, a)
 	case core.DoMove:
 		to := &c.regions[a.Entry]
-		copy(to.MR.Bytes()[to.Off+int(a.Off):][:a.Len], c.slots.Bytes()[int(a.Slot)*int(c.own.Slot)+int(a.Off):])
+		copy(to.MR.Bytes()[to.Off+int(a.Off):][:a.Len],
+			c.slots.Bytes()[int(a.Slot)*int(c.own.Slot)+int(a.Off):])
 	case core.DoRelease:
 		c.ep.cfg.Host.Release(&c.asked[a.Entry], c.regions[a.Entry], a.Delivered)
 		c.regions[a.Entry] = Region{}
@@ -338,12 +340,14 @@ func (c *Conn) sendControl(a *core.Action) {
 func (c *Conn) write(a *core.Action) {
 	e := c.ep
 	wr := roce.SendWR{
-		ID: wrID(wrWrite, c), Op: roce.OpWrite, Flags: roce.Signaled, SGEs: e.sge[:], RemoteAddr: a.RemoteAddr, RKey: roce.RKey(a.RKey),
+		ID: wrID(wrWrite, c), Op: roce.OpWrite, Flags: roce.Signaled, SGEs: e.sge[:],
+		RemoteAddr: a.RemoteAddr, RKey: roce.RKey(a.RKey),
 	}
 	if a.WithImm {
 		wr.Op, wr.Imm = roce.OpWriteImm, a.Imm
 	}
-	if e.sge[0] = (roce.SGE{Addr: a.Local.Addr, Length: a.Len, LKey: roce.LKey(a.Local.LKey)}); a.Len == 0 {
+	if e.sge[0] = (roce.SGE{Addr: a.Local.Addr, Length: a.Len,
+		LKey: roce.LKey(a.Local.LKey)}); a.Len == 0 {
 		wr.SGEs = nil
 	}
 	if err := c.qp.PostSend(wr); err != nil {
@@ -374,5 +378,6 @@ func (c *Conn) register(now core.Time, a *core.Action) {
 	}
 	c.regions[a.Entry] = m
 	addr := m.MR.Addr() + uint64(m.Off)
-	c.m.Registered(now, a.Entry, a.TID, true, core.Local{Addr: addr, LKey: uint32(m.MR.LKey())}, addr, uint32(m.MR.RKey()))
+	c.m.Registered(now, a.Entry, a.TID, true, core.Local{Addr: addr, LKey: uint32(m.MR.LKey())},
+		addr, uint32(m.MR.RKey()))
 }

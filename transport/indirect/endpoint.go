@@ -60,7 +60,8 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{
-		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns), free: max(c.IndirectBuffer, 0),
+		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns),
+		free: max(c.IndirectBuffer, 0),
 		// a privileged Q_Key has the high bit set (IBA 10.2.5)
 		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)),
 	}
@@ -82,7 +83,9 @@ func (e *Endpoint) open() (err error) {
 		return err
 	}
 	e.own = append(e.own, e.ctl)
-	e.ud, err = e.dev.CreateQP(e.pd, roce.QPConfig{Type: roce.UD, SendCQ: e.cq, SendDepth: controlDepth, RecvDepth: controlDepth, MaxInline: core.MessageLen})
+	e.ud, err = e.dev.CreateQP(e.pd,
+		roce.QPConfig{Type: roce.UD, SendCQ: e.cq, SendDepth: controlDepth, RecvDepth: controlDepth,
+			MaxInline: core.MessageLen})
 	if err != nil {
 		return err
 	}

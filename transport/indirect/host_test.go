@@ -51,7 +51,8 @@ func TestRegistersForEachTransfer(t *testing.T) {
 			if h.pd, err = dev.AllocPD(); err != nil {
 				t.Fatal(err)
 			}
-			a := newEnd(t, newDevice(t, link, 0, roce.WithProgress(p)), Config{Timeout: time.Millisecond})
+			a := newEnd(t, newDevice(t, link, 0, roce.WithProgress(p)),
+				Config{Timeout: time.Millisecond})
 			e, err := New(dev, h.pd, Config{Host: h})
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +64,8 @@ func TestRegistersForEachTransfer(t *testing.T) {
 			for k := range 8 {
 				h.refusals = k % 3
 				want := fill(a.mr.Bytes()[:size], uint64(k))
-				if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size, DBA: uint64(k % 4 * size)}); err != nil {
+				if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size,
+					DBA: uint64(k % 4 * size)}); err != nil {
 					t.Fatal(err)
 				}
 				for done, end := false, time.Now().Add(30*time.Second); !done; {
@@ -91,7 +93,8 @@ func TestRegistersForEachTransfer(t *testing.T) {
 // A Host that returns memory too small for the transfer counts as one that refuses.
 func TestBadRegion(t *testing.T) {
 	h := &badHost{}
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: time.Millisecond, Patience: time.Second}, Config{Host: h})
+	a, b := newPair(t, loopback.Plan{}, Config{Timeout: time.Millisecond, Patience: time.Second},
+		Config{Host: h})
 	h.mr = b.mr
 	if err := a.conn.Write(within(t), a.mr, 0, size, 0); !refused(err) {
 		t.Errorf("%v; want ErrTransfer, %v", err, StatusRefused)
@@ -103,8 +106,10 @@ func TestBadRegion(t *testing.T) {
 
 type badHost struct{ mr *roce.MR }
 
-func (h *badHost) Register(r *Request) (Region, bool) { return Region{MR: h.mr, Off: rigMem - 1}, true }
-func (h *badHost) Release(*Request, Region, bool)     {}
+func (h *badHost) Register(r *Request) (Region, bool) {
+	return Region{MR: h.mr, Off: rigMem - 1}, true
+}
+func (h *badHost) Release(*Request, Region, bool) {}
 
 // Faults keep their probability, and attempts are independent.
 func TestFaults(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 )
 
 // manualPair creates two endpoints that the test drives, connected without the connection manager.
-func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (a, b *end) {
+func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (a,
+	b *end) {
 	t.Helper()
 	more := func(i int) []roce.Option {
 		if i < len(opts) {
@@ -60,7 +61,8 @@ func TestNoAllocations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, b := manualPair(t, link, Config{Timeout: 200 * time.Microsecond}, Config{Faults: Faults{Seed: 1, FailedRegistration: c.frp}})
+			a, b := manualPair(t, link, Config{Timeout: 200 * time.Microsecond},
+				Config{Faults: Faults{Seed: 1, FailedRegistration: c.frp}})
 			var evs [4]Event
 			x := Transfer{Kind: c.kind, MR: a.mr, Len: size, DBA: size}
 			one := func() {

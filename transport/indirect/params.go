@@ -58,8 +58,10 @@ func (p *Params) parse(b []byte) error {
 		return ErrPeer
 	}
 	*p = Params{
-		QPN: roce.QPN(be.Uint32(b[4:])), QKey: roce.QKey(be.Uint32(b[8:])), Token: be.Uint32(b[12:]), Base: be.Uint64(b[16:]),
-		RKey: roce.RKey(be.Uint32(b[24:])), Slots: be.Uint16(b[28:]), Entries: be.Uint16(b[30:]), Slot: be.Uint32(b[32:]), Segment: be.Uint32(b[36:]),
+		QPN: roce.QPN(be.Uint32(b[4:])), QKey: roce.QKey(be.Uint32(b[8:])),
+		Token: be.Uint32(b[12:]), Base: be.Uint64(b[16:]),
+		RKey: roce.RKey(be.Uint32(b[24:])), Slots: be.Uint16(b[28:]), Entries: be.Uint16(b[30:]),
+		Slot: be.Uint32(b[32:]), Segment: be.Uint32(b[36:]),
 	}
 	return nil
 }
@@ -67,7 +69,8 @@ func (p *Params) parse(b []byte) error {
 // fits checks the peer's parameters against our own. Errors: ErrMismatch.
 func (p *Params) fits(own *Params) error {
 	if p.Entries != own.Entries || p.Segment != own.Segment {
-		return fmt.Errorf("%w (entries %d here, %d there; segments of %d bytes here, %d there)", ErrMismatch, own.Entries, p.Entries, own.Segment, p.Segment)
+		return fmt.Errorf("%w (entries %d here, %d there; segments of %d bytes here, %d there)",
+			ErrMismatch, own.Entries, p.Entries, own.Segment, p.Segment)
 	}
 	return nil
 }

@@ -32,7 +32,8 @@ func newEnd(t testing.TB, dev *roce.Device, c Config) *end {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.mr, err = pd.AllocMR(rigMem, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead, roce.WithIOVA(1<<40)); err != nil {
+	if e.mr, err = pd.AllocMR(rigMem, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead,
+		roce.WithIOVA(1<<40)); err != nil {
 		t.Fatal(err)
 	}
 	e.space = NewSpace(e.mr)

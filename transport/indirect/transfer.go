@@ -48,7 +48,8 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 	}
 	now := e.now()
 	op := core.Op{
-		Kind: t.Kind, Local: core.Local{Addr: t.MR.Addr() + uint64(t.Off), LKey: uint32(t.MR.LKey())}, RKey: uint32(t.MR.RKey()),
+		Kind: t.Kind, Local: core.Local{Addr: t.MR.Addr() + uint64(t.Off),
+			LKey: uint32(t.MR.LKey())}, RKey: uint32(t.MR.RKey()),
 		DBA: t.DBA, Len: uint32(t.Len), Cookie: t.Cookie,
 	}
 	tid, err := c.m.Post(now, &op)

@@ -60,7 +60,8 @@ func TestParkedUntilRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	var evs [1]Event
-	if _, err := a.Wait(within(t), evs[:]); err != nil || evs[0].Kind != Acked || evs[0].Cookie != 42 {
+	if _, err := a.Wait(within(t), evs[:]); err != nil || evs[0].Kind != Acked ||
+		evs[0].Cookie != 42 {
 		t.Fatalf("%+v, %v", evs[0], err)
 	}
 	serve(t, a)
@@ -79,7 +80,8 @@ func TestParkedUntilRegistered(t *testing.T) {
 		return a.conn.m.Busy() == 0
 	})
 	ca, cb := a.conn.Counters(), b.conn.Counters()
-	if ca.Indirect != 1 || ca.Simulated != 1 || ca.LateAnswers != 1 || cb.Parked != 1 || cb.Straight != 0 || cb.MovedBytes != size || cb.ParkedBytes != 0 {
+	if ca.Indirect != 1 || ca.Simulated != 1 || ca.LateAnswers != 1 || cb.Parked != 1 ||
+		cb.Straight != 0 || cb.MovedBytes != size || cb.ParkedBytes != 0 {
 		t.Errorf("%+v\n%+v", ca, cb)
 	}
 }
@@ -89,7 +91,8 @@ func dropAnswers(link *loopback.Link, n int32) {
 	var seen atomic.Int32
 	link.SetFilter(1, 0, func(f []byte) loopback.Action {
 		const bthAt, udSendOnly = 14 + 20 + 8, 0x64
-		if len(f) > bthAt && f[bthAt] == udSendOnly && binary.BigEndian.Uint32(f[bthAt+4:])&0xffffff != 1 && seen.Add(1) <= n {
+		if len(f) > bthAt && f[bthAt] == udSendOnly &&
+			binary.BigEndian.Uint32(f[bthAt+4:])&0xffffff != 1 && seen.Add(1) <= n {
 			return loopback.Drop
 		}
 		return loopback.Pass
@@ -102,7 +105,8 @@ func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
 	dropAnswers(v.link, 3)
 	v.write(0, 3)
 	ca, cb := v.a.conn.Counters(), v.b.conn.Counters()
-	if ca.Indirect != 1 || ca.Timeouts != 2 || cb.Straight != 1 || cb.Parked != 0 || cb.Refused != 0 {
+	if ca.Indirect != 1 || ca.Timeouts != 2 || cb.Straight != 1 || cb.Parked != 0 ||
+		cb.Refused != 0 {
 		t.Errorf("%+v\n%+v", ca, cb)
 	}
 }
@@ -119,7 +123,8 @@ func TestOneTimeoutIsNotEnough(t *testing.T) {
 
 // The traditional method always waits.
 func TestTraditional(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Traditional: true}, Config{Faults: Faults{Seed: 4, FailedRegistration: 0.7}})
+	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Traditional: true},
+		Config{Faults: Faults{Seed: 4, FailedRegistration: 0.7}})
 	for k := range uint64(10) {
 		write(t, a, b, 0, size, 4096, k)
 	}
@@ -138,12 +143,14 @@ func TestFullBuffer(t *testing.T) {
 		want[k] = fill(a.mr.Bytes()[k*size:][:size], uint64(k))
 	}
 	for k := range 3 {
-		if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Off: k * size, Len: size, DBA: uint64(k * size)}); err != nil {
+		if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Off: k * size, Len: size,
+			DBA: uint64(k * size)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	serve(t, a)
-	until(t, "two wait for the slot that the third has", func() bool { return a.conn.Counters().BufferFull == 2 })
+	until(t, "two wait for the slot that the third has",
+		func() bool { return a.conn.Counters().BufferFull == 2 })
 	if err := a.conn.Write(within(t), a.mr, 3*size, size, 3*size); err != nil {
 		t.Error(err) // parked data is in no other transfer's way
 	}
@@ -169,7 +176,8 @@ func refused(err error) bool {
 func TestNeverRegistered(t *testing.T) {
 	// Patience is long enough for a loaded machine to park the data before it ends: otherwise
 	// nothing could be dropped.
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Patience: time.Second}, Config{Slots: 1})
+	a, b := newPair(t, loopback.Plan{},
+		Config{Timeout: 2 * time.Millisecond, Patience: time.Second}, Config{Slots: 1})
 	b.space.Hold(0, size)
 	ctx := within(t)
 	for k := range 2 {
@@ -179,7 +187,8 @@ func TestNeverRegistered(t *testing.T) {
 		if err := <-failed; !refused(err) {
 			t.Fatalf("%v; want ErrTransfer, %v", err, StatusRefused)
 		}
-		if c := b.conn.Counters(); c.Dropped != uint64(k+1) || c.ParkedBytes != 0 || c.Delivered != 0 {
+		if c := b.conn.Counters(); c.Dropped != uint64(k+1) || c.ParkedBytes != 0 ||
+			c.Delivered != 0 {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -189,7 +198,8 @@ func TestNeverRegistered(t *testing.T) {
 
 // If the initiator dies, its parked data is dropped, and the next connection gets the whole buffer.
 func TestInitiatorDies(t *testing.T) {
-	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Silence: time.Second, IndirectBuffer: DefaultSlots * DefaultMaxTransfer})
+	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond},
+		Config{Silence: time.Second, IndirectBuffer: DefaultSlots * DefaultMaxTransfer})
 	b.space.Hold(0, size)
 	if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size}); err != nil {
 		t.Fatal(err)
@@ -228,7 +238,11 @@ func TestInitiatorHangsUp(t *testing.T) {
 	for k := range 2 {
 		go func() { failed <- a.conn.Write(ctx, a.mr, k*size, size, uint64(k*size)) }()
 	}
-	until(t, "one is parked, one waits", func() bool { return b.conn.Counters().ParkedBytes == size && a.conn.Counters().BufferFull == 1 })
+	until(t, "one is parked, one waits",
+		func() bool {
+			return b.conn.Counters().ParkedBytes == size &&
+				a.conn.Counters().BufferFull == 1
+		})
 	if err := a.conn.Close(); err != nil {
 		t.Error(err)
 	}
@@ -291,7 +305,8 @@ func TestRead(t *testing.T) {
 func TestBadDays(t *testing.T) {
 	// Enough for some registrations to fail on either side in any interleaving.
 	const rounds = 40
-	c := Config{Timeout: 2 * time.Millisecond, Slots: 2, Faults: Faults{Seed: 9, FailedRegistration: 0.3}}
+	c := Config{Timeout: 2 * time.Millisecond, Slots: 2,
+		Faults: Faults{Seed: 9, FailedRegistration: 0.3}}
 	a, b := newPair(t, loopback.Plan{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}, c, c)
 	serve(t, a)
 	done, ctx := make(chan error, 2), within(t)
@@ -368,7 +383,8 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	for k := range 3 {
-		if err := a.conn.Post(&Transfer{MR: a.mr, Len: 8}); (k < 2) != (err == nil) || (k == 2 && !errors.Is(err, ErrFull)) {
+		if err := a.conn.Post(&Transfer{MR: a.mr, Len: 8}); (k < 2) != (err == nil) ||
+			(k == 2 && !errors.Is(err, ErrFull)) {
 			t.Errorf("transfer %d: %v", k, err)
 		}
 	}
@@ -380,7 +396,8 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := newEnd(t, newDevice(t, link, 0), Config{Segment: 4096}), newEnd(t, newDevice(t, link, 1), Config{})
+	a, b := newEnd(t, newDevice(t, link, 0), Config{Segment: 4096}), newEnd(t,
+		newDevice(t, link, 1), Config{})
 	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7001"))
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +426,8 @@ func TestMismatch(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{}, Config{})
 	say := func(msg []byte) {
-		if err := a.ud.PostSend(roce.SendWR{Op: roce.OpSend, Inline: msg, AH: a.conn.ah, RemoteQPN: b.conn.own.QPN, RemoteQKey: b.conn.own.QKey}); err != nil {
+		if err := a.ud.PostSend(roce.SendWR{Op: roce.OpSend, Inline: msg, AH: a.conn.ah,
+			RemoteQPN: b.conn.own.QPN, RemoteQKey: b.conn.own.QKey}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,8 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
 	link, err := loopback.NewLink(loopback.Config{Virtual: true, Seed: seed, Plan: loopback.Plan{
-		Loss: []float64{0, 0.05, 0.2}[seed%3], Duplicate: 0.02, Reorder: 0.02, Delay: 5 * time.Microsecond, Jitter: 2 * time.Microsecond,
+		Loss: []float64{0, 0.05, 0.2}[seed%3], Duplicate: 0.02, Reorder: 0.02,
+		Delay: 5 * time.Microsecond, Jitter: 2 * time.Microsecond,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -25,8 +26,10 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 		return []roce.Option{roce.WithExpert(roce.Expert{Clock: link.Now, Rand: r.Uint64})}
 	}
 	cfg := Config{
-		Clock: link.Now, Rand: r.Uint64, Timeout: 100 * time.Microsecond, Slots: 1 + int(seed%2), MaxTransfer: 16 << 10, Segment: 4 << 10, Entries: 4,
-		RC: roce.ConnectOptions{Timeout: 12}, Faults: Faults{Seed: seed, FailedRegistration: []float64{0, 0.3, 0.6}[seed/3%3]},
+		Clock: link.Now, Rand: r.Uint64, Timeout: 100 * time.Microsecond, Slots: 1 + int(seed%2),
+		MaxTransfer: 16 << 10, Segment: 4 << 10, Entries: 4,
+		RC:     roce.ConnectOptions{Timeout: 12},
+		Faults: Faults{Seed: seed, FailedRegistration: []float64{0, 0.3, 0.6}[seed/3%3]},
 	}
 	a, b := manualPairAt(t, link, cfg, options)
 	start := link.Now()
@@ -34,7 +37,8 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 	var evs [8]Event
 	for posted, done := 0, 0; done < n; {
 		for posted < n {
-			x := Transfer{Kind: Kind(posted % 4 / 3), MR: a.mr, Off: posted * length, Len: length, DBA: uint64(posted * length), Cookie: uint64(posted)}
+			x := Transfer{Kind: Kind(posted % 4 / 3), MR: a.mr, Off: posted * length, Len: length,
+				DBA: uint64(posted * length), Cookie: uint64(posted)}
 			from, salt := a, seed
 			if x.Kind == Read {
 				from = b
@@ -68,7 +72,8 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 	return link.TraceHash(), link.Now() - start, a.conn.Counters(), b.conn.Counters()
 }
 
-func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []roce.Option) (a, b *end) {
+func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []roce.Option) (a,
+	b *end) {
 	return manualPair(t, link, c, c, options(), options())
 }
 
@@ -112,13 +117,15 @@ type virtual struct {
 
 func newVirtual(t *testing.T, c Config) *virtual {
 	t.Helper()
-	link, err := loopback.NewLink(loopback.Config{Virtual: true, Seed: 1, Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
+	link, err := loopback.NewLink(loopback.Config{Virtual: true, Seed: 1,
+		Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Clock = link.Now
 	v := &virtual{t: t, link: link}
-	v.a, v.b = manualPairAt(t, link, c, func() []roce.Option { return []roce.Option{roce.WithExpert(roce.Expert{Clock: link.Now})} })
+	v.a, v.b = manualPairAt(t, link, c,
+		func() []roce.Option { return []roce.Option{roce.WithExpert(roce.Expert{Clock: link.Now})} })
 	return v
 }
 
@@ -169,7 +176,8 @@ func TestVirtualTime(t *testing.T) {
 		sum.Add(&a1)
 		sum.Add(&b1)
 	}
-	if sum.Indirect == 0 || sum.Parked == 0 || sum.Direct == 0 || sum.BufferFull == 0 || sum.ReadDirect == 0 {
+	if sum.Indirect == 0 || sum.Parked == 0 || sum.Direct == 0 || sum.BufferFull == 0 ||
+		sum.ReadDirect == 0 {
 		t.Errorf("not everything happened: %+v", sum)
 	}
 	t.Logf("%+v", sum)

@@ -63,7 +63,8 @@ func (c *Config) check() error {
 	case c.Blocks < 1 || c.Blocks > MaxBlocks:
 		return fmt.Errorf("%w: %d blocks: choose 1 to %d", ErrConfig, c.Blocks, MaxBlocks)
 	case c.BlockSize < 1 || c.BlockSize > MaxBlockSize:
-		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize, MaxBlockSize)
+		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize,
+			MaxBlockSize)
 	case c.Spin > MaxSpin:
 		return fmt.Errorf("%w: Spin is %v: choose at most %v", ErrConfig, c.Spin, MaxSpin)
 	}

@@ -12,7 +12,8 @@ import (
 // address (8) and R_Key (4), big endian.
 const replyLen = blocks.SizesLen + 16
 
-var protocol = blocks.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes"}
+var protocol = blocks.Protocol{Magic: [4]byte{'G', 'X', 'S', 'W'}, ErrPeer: ErrPeer,
+	ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes"}
 
 // memory is what the sender must know about the receiver.
 type memory struct {

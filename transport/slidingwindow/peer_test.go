@@ -58,18 +58,21 @@ func newRogueSender(t *testing.T, cfg Config, receives int) (*rogueSender, *Rece
 		accepted <- err
 	}()
 	g := &rogueSender{t: t}
-	if g.e, err = blocks.NewEndpoint(devs[0], blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, RecvCQ: 16}); err != nil {
+	if g.e, err = blocks.NewEndpoint(devs[0],
+		blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, RecvCQ: 16}); err != nil {
 		t.Fatal(err)
 	}
 	if g.mr, err = g.e.AddMR(4096, roce.LocalWrite); err != nil {
 		t.Fatal(err)
 	}
 	for range receives {
-		if err := g.e.QP.PostRecv(roce.RecvWR{SGEs: []roce.SGE{g.mr.SGE(2048, ackLen)}}); err != nil {
+		if err := g.e.QP.PostRecv(roce.RecvWR{SGEs: []roce.SGE{g.mr.SGE(2048,
+			ackLen)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if g.conn, err = devs[0].Dial(ctx, l.Addr(), g.e.QP, roce.DialOptions{PrivateData: protocol.Put(nil, cfg.sizes())}); err != nil {
+	if g.conn, err = devs[0].Dial(ctx, l.Addr(), g.e.QP,
+		roce.DialOptions{PrivateData: protocol.Put(nil, cfg.sizes())}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-accepted; err != nil {
@@ -107,13 +110,34 @@ func (g *rogueSender) post(wr roce.SendWR) {
 // handed over.
 func TestSenderThatBreaksTheRules(t *testing.T) {
 	for name, f := range map[string]func(g *rogueSender, r *Receiver){
-		"a place that is not next":   func(g *rogueSender, r *Receiver) { g.block(1, 10, immediate(1, 10)) },
-		"a place that is not there":  func(g *rogueSender, r *Receiver) { g.block(0, 10, immediate(63, 10)) },
-		"longer than a block":        func(g *rogueSender, r *Receiver) { g.block(0, 101, immediate(0, 101)) },
-		"longer than what it wrote":  func(g *rogueSender, r *Receiver) { g.block(0, 10, immediate(0, 11)) },
-		"shorter than what it wrote": func(g *rogueSender, r *Receiver) { g.block(0, 10, immediate(0, 9)) },
-		"a SEND":                     func(g *rogueSender, r *Receiver) { g.post(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled}) },
-		"a SEND with an immediate":   func(g *rogueSender, r *Receiver) { g.post(roce.SendWR{Op: roce.OpSendImm, Flags: roce.Signaled}) },
+		"a place that is not next": func(g *rogueSender,
+			r *Receiver) {
+			g.block(1, 10, immediate(1, 10))
+		},
+		"a place that is not there": func(g *rogueSender,
+			r *Receiver) {
+			g.block(0, 10, immediate(63, 10))
+		},
+		"longer than a block": func(g *rogueSender,
+			r *Receiver) {
+			g.block(0, 101, immediate(0, 101))
+		},
+		"longer than what it wrote": func(g *rogueSender,
+			r *Receiver) {
+			g.block(0, 10, immediate(0, 11))
+		},
+		"shorter than what it wrote": func(g *rogueSender,
+			r *Receiver) {
+			g.block(0, 10, immediate(0, 9))
+		},
+		"a SEND": func(g *rogueSender,
+			r *Receiver) {
+			g.post(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled})
+		},
+		"a SEND with an immediate": func(g *rogueSender,
+			r *Receiver) {
+			g.post(roce.SendWR{Op: roce.OpSendImm, Flags: roce.Signaled})
+		},
 		"a block that the program has": func(g *rogueSender, r *Receiver) {
 			for i := range 3 {
 				g.block(i%2, 1, immediate(i%2, 1))
@@ -237,10 +261,12 @@ func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Conf
 	if err != nil {
 		return err
 	}
-	if g.e, err = blocks.NewEndpoint(l.Dev, blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, Inline: 64}); err != nil {
+	if g.e, err = blocks.NewEndpoint(l.Dev,
+		blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, Inline: 64}); err != nil {
 		return err
 	}
-	if g.mr, err = g.e.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err != nil {
+	if g.mr, err = g.e.AddMR(cfg.Blocks*stride(cfg.BlockSize),
+		roce.LocalWrite|roce.RemoteWrite); err != nil {
 		return err
 	}
 	for range 16 {
@@ -248,7 +274,8 @@ func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Conf
 			return err
 		}
 	}
-	m := memory{Sizes: cfg.sizes(), stride: stride(cfg.BlockSize), addr: g.mr.Addr(), rkey: g.mr.RKey()}
+	m := memory{Sizes: cfg.sizes(), stride: stride(cfg.BlockSize), addr: g.mr.Addr(),
+		rkey: g.mr.RKey()}
 	g.conn, err = q.Accept(ctx, g.e.QP, roce.AcceptOptions{PrivateData: m.put(nil)})
 	return err
 }
@@ -273,7 +300,8 @@ func TestReceiverThatBreaksTheRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			if name == "less than was said before" {
-				if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpSend, Inline: ackOf(1)}); err != nil {
+				if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpSend,
+					Inline: ackOf(1)}); err != nil {
 					t.Fatal(err)
 				}
 				if err := s.Flush(ctx); err != nil {
@@ -314,7 +342,8 @@ func TestReasonOfFailure(t *testing.T) {
 	for err == nil {
 		err = s.Write(ctx, []byte{1})
 	}
-	if !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "RDMA_WRITE failed", "refused access to its memory") {
+	if !errors.Is(err, ErrBroken) ||
+		!containsAll(err.Error(), "RDMA_WRITE failed", "refused access to its memory") {
 		t.Errorf("%v", err)
 	}
 }
@@ -332,14 +361,16 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 	if _, err := r.Receive(ctx); err != nil { // and never release it
 		t.Fatal(err)
 	}
-	if err := s.Close(); !errors.Is(err, ErrBroken) || !containsAll(err.Error(), "did not release 3 blocks") {
+	if err := s.Close(); !errors.Is(err, ErrBroken) ||
+		!containsAll(err.Error(), "did not release 3 blocks") {
 		t.Errorf("Close: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("a second Close: %v", err)
 	}
 	_, err := s.Fill(ctx)
-	for name, err := range map[string]error{"Fill": err, "Write": s.Write(ctx, nil), "Post": s.Post(ctx, 0), "Flush": s.Flush(ctx)} {
+	for name, err := range map[string]error{"Fill": err, "Write": s.Write(ctx, nil),
+		"Post": s.Post(ctx, 0), "Flush": s.Flush(ctx)} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s after Close: %v", name, err)
 		}

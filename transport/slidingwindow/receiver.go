@@ -52,8 +52,10 @@ func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
 	if err != nil {
 		return nil, errors.Join(err, q.Reject(nil))
 	}
-	m := memory{Sizes: l.cfg.sizes(), stride: stride(l.cfg.BlockSize), addr: r.data.Addr(), rkey: r.data.RKey()}
-	if r.conn, err = q.Accept(ctx, r.ep.QP, roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
+	m := memory{Sizes: l.cfg.sizes(), stride: stride(l.cfg.BlockSize), addr: r.data.Addr(),
+		rkey: r.data.RKey()}
+	if r.conn, err = q.Accept(ctx, r.ep.QP,
+		roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
 		return nil, errors.Join(err, r.ep.Close())
 	}
 	return r, nil
@@ -90,10 +92,12 @@ type Receiver struct {
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks), manual: dev.Info().Progress == roce.Manual}
+	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks),
+		manual: dev.Info().Progress == roce.Manual}
 	r.wr[0] = roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, Inline: r.ack[:]}
 	var err error
-	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, Inline: ackLen, GID: blocks.GIDFor(dev, own)}
+	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth,
+		RecvCQ: cfg.RecvCQ, Inline: ackLen, GID: blocks.GIDFor(dev, own)}
 	if r.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return nil, err
 	}

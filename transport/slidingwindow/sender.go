@@ -63,7 +63,8 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		return nil, err
 	}
 	cfg.setDefaults()
-	s := &Sender{cfg: cfg, linger: closeTime, manual: dev.Info().Progress == roce.Manual, moved: make(chan struct{}, 1), work: make(chan struct{}, 1)}
+	s := &Sender{cfg: cfg, linger: closeTime, manual: dev.Info().Progress == roce.Manual,
+		moved: make(chan struct{}, 1), work: make(chan struct{}, 1)}
 	if err := s.build(ctx, dev, addr); err != nil {
 		if s.conn != nil {
 			err = errors.Join(err, s.conn.Close())
@@ -82,7 +83,8 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 
 func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (err error) {
 	cfg := &s.cfg
-	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth, RecvCQ: cfg.RecvCQ, GID: blocks.GIDFor(dev, addr.Addr())}
+	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth,
+		RecvCQ: cfg.RecvCQ, GID: blocks.GIDFor(dev, addr.Addr())}
 	if s.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return err
 	}
@@ -109,7 +111,8 @@ func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPor
 	if err := protocol.Agree(s.peer.Sizes, want); err != nil {
 		return err
 	}
-	s.wr[0] = roce.SendWR{Op: roce.OpWriteImm, Flags: roce.Signaled, SGEs: make([]roce.SGE, 1), RKey: s.peer.rkey}
+	s.wr[0] = roce.SendWR{Op: roce.OpWriteImm, Flags: roce.Signaled, SGEs: make([]roce.SGE, 1),
+		RKey: s.peer.rkey}
 	return nil
 }
 
@@ -139,12 +142,15 @@ func (s *Sender) Send(ctx context.Context, n int) error { return s.send(ctx, n, 
 // Post is Send for a program that sends more at once: with Manual progress a block of less than 16
 // KiB leaves in one batch with others, when the window is full or the ACK poller drives the device.
 // With Auto progress there is no difference. No further call is needed for the block to leave.
-func (s *Sender) Post(ctx context.Context, n int) error { return s.send(ctx, n, blocks.TransmitFrom) }
+func (s *Sender) Post(ctx context.Context, n int) error {
+	return s.send(ctx, n, blocks.TransmitFrom)
+}
 
 // send posts a block and transmits it now if it has at least atOnce bytes.
 func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 	if n < 0 || n > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n, s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n,
+			s.cfg.BlockSize)
 	}
 	if err := s.space(ctx); err != nil {
 		return err
@@ -172,7 +178,8 @@ func (s *Sender) send(ctx context.Context, n, atOnce int) error {
 // Write copies data into the next block and sends it: the paper's RmWrite.
 func (s *Sender) Write(ctx context.Context, data []byte) error {
 	if len(data) > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data), s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data),
+			s.cfg.BlockSize)
 	}
 	b, err := s.Fill(ctx)
 	if err != nil {
@@ -301,7 +308,8 @@ func (s *Sender) Close() error {
 	defer cancel()
 	err := s.Flush(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: the receiver did not release %d blocks within %v", ErrBroken, s.head-s.tail.Load(), s.linger)
+		err = fmt.Errorf("%w: the receiver did not release %d blocks within %v", ErrBroken,
+			s.head-s.tail.Load(), s.linger)
 	}
 	s.cancel()
 	err = errors.Join(err, s.conn.Close())

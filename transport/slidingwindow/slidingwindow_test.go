@@ -23,7 +23,8 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-func try(t testing.TB, c loopback.Config, send, recv Config, opts ...roce.Option) (s *Sender, r *Receiver, errS, errR error) {
+func try(t testing.TB, c loopback.Config, send, recv Config, opts ...roce.Option) (s *Sender,
+	r *Receiver, errS, errR error) {
 	t.Helper()
 	link, err := loopback.NewLink(c)
 	if err != nil {
@@ -87,7 +88,8 @@ func TestTransfer(t *testing.T) {
 		loss   float64
 	}{{"3 blocks", 3, 0}, {"1 block", 1, 0}, {"64 blocks", 64, 0}, {"loss", 8, 0.01}} {
 		t.Run(c.name, func(t *testing.T) {
-			s, r := pair(t, loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: c.loss}}, Config{Blocks: c.blocks, BlockSize: 5000})
+			s, r := pair(t, loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: c.loss}},
+				Config{Blocks: c.blocks, BlockSize: 5000})
 			ctx := within(t)
 			const packets = 500
 			go func() {
@@ -150,14 +152,18 @@ func TestReleaseInOrder(t *testing.T) {
 }
 
 func TestMismatch(t *testing.T) {
-	_, _, errS, errR := try(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64}, Config{Blocks: 4, BlockSize: 64})
+	_, _, errS, errR := try(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64},
+		Config{Blocks: 4, BlockSize: 64})
 	if !errors.Is(errS, ErrMismatch) || !errors.Is(errR, ErrMismatch) {
 		t.Errorf("sender: %v; receiver: %v", errS, errR)
 	}
 }
 
 func TestBadConfig(t *testing.T) {
-	for _, c := range []Config{{Blocks: 0, BlockSize: 1}, {Blocks: 65, BlockSize: 1}, {Blocks: 1, BlockSize: 1 << 26}, {Blocks: 1, BlockSize: 0}, {Blocks: 1, BlockSize: 1, RecvCQ: -1}, {Blocks: 1, BlockSize: 1, SendDepth: maxDepth + 1}, {Blocks: 1, BlockSize: 1, Spin: MaxSpin + 1}} {
+	for _, c := range []Config{{Blocks: 0, BlockSize: 1}, {Blocks: 65, BlockSize: 1},
+		{Blocks: 1, BlockSize: 1 << 26}, {Blocks: 1, BlockSize: 0},
+		{Blocks: 1, BlockSize: 1, RecvCQ: -1}, {Blocks: 1, BlockSize: 1, SendDepth: maxDepth + 1},
+		{Blocks: 1, BlockSize: 1, Spin: MaxSpin + 1}} {
 		if err := c.check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -36,7 +36,8 @@ func (h *header) put(b []byte) {
 // parse reads a header.
 func parse(b []byte) (h header) {
 	_ = b[HeaderLen-1]
-	return header{device: b[0], packet: binary.BigEndian.Uint16(b[1:]), flags: b[3], length: binary.BigEndian.Uint32(b[4:])}
+	return header{device: b[0], packet: binary.BigEndian.Uint16(b[1:]), flags: b[3],
+		length: binary.BigEndian.Uint32(b[4:])}
 }
 
 // after returns how far packet number a is behind b in a stream that wraps around; negative if a

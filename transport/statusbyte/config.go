@@ -81,13 +81,16 @@ func (c *Config) check() error {
 	case c.Blocks < 1 || c.Blocks > MaxBlocks:
 		return fmt.Errorf("%w: %d blocks: choose 1 to %d", ErrConfig, c.Blocks, MaxBlocks)
 	case c.BlockSize < 1 || c.BlockSize > MaxBlockSize:
-		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize, MaxBlockSize)
+		return fmt.Errorf("%w: blocks of %d bytes: choose 1 to %d", ErrConfig, c.BlockSize,
+			MaxBlockSize)
 	case c.Blocks*stride(c.BlockSize) > MaxMemory:
 		return fmt.Errorf("%w: %d blocks of %d bytes take more than %d bytes: choose fewer or smaller blocks", ErrConfig, c.Blocks, c.BlockSize, MaxMemory)
 	case c.SendDepth < 0 || c.SendDepth > maxDepth || c.CQDepth < 0 || c.CQDepth > maxDepth:
-		return fmt.Errorf("%w: send queue depth %d, completion queue depth %d: choose 0 to %d", ErrConfig, c.SendDepth, c.CQDepth, maxDepth)
+		return fmt.Errorf("%w: send queue depth %d, completion queue depth %d: choose 0 to %d",
+			ErrConfig, c.SendDepth, c.CQDepth, maxDepth)
 	case c.Idle < 0 || c.Idle > MaxPause || c.Spin > MaxPause:
-		return fmt.Errorf("%w: Spin is %v, Idle is %v: choose at most %v for each", ErrConfig, c.Spin, c.Idle, MaxPause)
+		return fmt.Errorf("%w: Spin is %v, Idle is %v: choose at most %v for each", ErrConfig,
+			c.Spin, c.Idle, MaxPause)
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ import (
 const replyLen = 40
 
 var protocol = blocks.Protocol{
-	Magic: [4]byte{'G', 'X', 'S', 'B'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch, Advice: "start both sides with the same sizes, or the sender without any",
+	Magic: [4]byte{'G', 'X', 'S', 'B'}, ErrPeer: ErrPeer, ErrMismatch: ErrMismatch,
+	Advice: "start both sides with the same sizes, or the sender without any",
 }
 
 // memory is what the sender must know about the receiver.

@@ -26,13 +26,15 @@ func TestReceiverDoesNothing(t *testing.T) {
 	}
 	c := b.Counters()
 	if c.Completions != 0 || c.SentRNR != 0 || r.ep.CQ.Len() != 0 {
-		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR, r.ep.CQ.Len())
+		t.Errorf("%d completions, %d RNR NAKs, %d in the CQ", c.Completions, c.SentRNR,
+			r.ep.CQ.Len())
 	}
 	if _, err := s.Free(ctx); err != nil { // everything outstanding has completed then
 		t.Fatal(err)
 	}
 	// One completion per packet and one per READ, of which there is one for three packets.
-	if st := s.Stats(); st.Packets != packets || st.Syncs < packets/3-1 || a.Counters().Completions != st.Packets+st.Syncs {
+	if st := s.Stats(); st.Packets != packets || st.Syncs < packets/3-1 ||
+		a.Counters().Completions != st.Packets+st.Syncs {
 		t.Errorf("%+v, %d completions", st, a.Counters().Completions)
 	}
 }

@@ -38,7 +38,8 @@ func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := a.Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: protocol.Put(nil, blocks.Sizes{})})
+	conn, err := a.Dial(ctx, l.Addr(), e.QP,
+		roce.DialOptions{PrivateData: protocol.Put(nil, blocks.Sizes{})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,8 @@ func newRogue(t *testing.T, cfg Config) (*rogue, *Receiver) {
 // write writes anywhere in the receiver's memory and waits for the completion.
 func (g *rogue) write(addr uint64, key roce.RKey, b []byte) {
 	g.t.Helper()
-	if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: b, RemoteAddr: addr, RKey: key}); err != nil {
+	if err := g.e.QP.PostSend(roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: b,
+		RemoteAddr: addr, RKey: key}); err != nil {
 		g.t.Fatal(err)
 	}
 	var wcs [1]roce.WC
@@ -360,7 +362,8 @@ func TestCloseEndsWaiting(t *testing.T) {
 // continues.
 func TestMismatch(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
-	_, _, errS, errR := try(t, a, b, Config{Blocks: 4, BlockSize: 100}, Config{Blocks: 3, BlockSize: 100})
+	_, _, errS, errR := try(t, a, b, Config{Blocks: 4, BlockSize: 100},
+		Config{Blocks: 3, BlockSize: 100})
 	if !errors.Is(errS, ErrMismatch) || !errors.Is(errR, ErrMismatch) {
 		t.Errorf("sender: %v; receiver: %v", errS, errR)
 	}
@@ -370,8 +373,10 @@ func TestMismatch(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	for _, c := range []Config{
-		{Blocks: -1}, {Blocks: MaxBlocks + 1}, {BlockSize: -1}, {BlockSize: MaxBlockSize + 1}, {Blocks: MaxBlocks, BlockSize: MaxBlockSize},
-		{SendDepth: -1}, {CQDepth: maxDepth + 1}, {Idle: -1}, {Idle: MaxPause + 1}, {Spin: MaxPause + 1},
+		{Blocks: -1}, {Blocks: MaxBlocks + 1}, {BlockSize: -1}, {BlockSize: MaxBlockSize + 1},
+		{Blocks: MaxBlocks, BlockSize: MaxBlockSize},
+		{SendDepth: -1}, {CQDepth: maxDepth + 1}, {Idle: -1}, {Idle: MaxPause + 1},
+		{Spin: MaxPause + 1},
 	} {
 		if _, err := Listen(b, testAddr(b), c); !errors.Is(err, ErrConfig) {
 			t.Errorf("Listen with %+v: %v", c, err)
@@ -435,7 +440,8 @@ func TestReceiverStatusThatCannotBe(t *testing.T) {
 
 // Private data that is not a valid hello is an error.
 func TestHello(t *testing.T) {
-	m := memory{Sizes: blocks.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40, status: 2, dataKey: 3, statKey: 4}
+	m := memory{Sizes: blocks.Sizes{Blocks: 3, Size: 1000}, stride: stride(1000), data: 1 << 40,
+		status: 2, dataKey: 3, statKey: 4}
 	good := m.put(nil)
 	if got, err := parseMemory(append(good, make([]byte, 100)...)); err != nil || got != m {
 		t.Errorf("%+v, %v", got, err)

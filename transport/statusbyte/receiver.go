@@ -111,7 +111,9 @@ type DeviceStats struct {
 }
 
 func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual, slots: make([]slot, cfg.Blocks), turns: make([]uint64, cfg.Blocks), ready: make([]packet, 0, cfg.Blocks)}
+	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual,
+		slots: make([]slot, cfg.Blocks), turns: make([]uint64, cfg.Blocks),
+		ready: make([]packet, 0, cfg.Blocks)}
 	for _, d := range cfg.Devices {
 		r.taken[d] = true
 	}
@@ -121,11 +123,14 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 		}
 	}
 	var err error
-	if r.ep, err = blocks.NewEndpoint(dev, blocks.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: blocks.GIDFor(dev, own)}); err != nil {
+	if r.ep, err = blocks.NewEndpoint(dev,
+		blocks.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: blocks.GIDFor(dev, own)}); err != nil {
 		return nil, err
 	}
-	if r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite); err == nil {
-		r.status, err = r.ep.AddMR(arrayLen(cfg.Blocks), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
+	if r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize),
+		roce.LocalWrite|roce.RemoteWrite); err == nil {
+		r.status, err = r.ep.AddMR(arrayLen(cfg.Blocks),
+			roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.ep.Close())
@@ -135,8 +140,10 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 
 func (r *Receiver) memory() *memory {
 	return &memory{
-		Sizes: blocks.Sizes{Blocks: r.cfg.Blocks, Size: r.cfg.BlockSize}, stride: stride(r.cfg.BlockSize),
-		data: r.data.Addr(), dataKey: r.data.RKey(), status: r.status.Addr(), statKey: r.status.RKey(),
+		Sizes:  blocks.Sizes{Blocks: r.cfg.Blocks, Size: r.cfg.BlockSize},
+		stride: stride(r.cfg.BlockSize),
+		data:   r.data.Addr(), dataKey: r.data.RKey(), status: r.status.Addr(),
+		statKey: r.status.RKey(),
 	}
 }
 
@@ -185,7 +192,8 @@ func (r *Receiver) Poll() (Block, bool) {
 	at := p.slot*stride(r.cfg.BlockSize) + HeaderLen
 	return Block{
 		Device: p.device, Packet: p.packet, Seq: p.seq, Last: p.flags&FlagLast != 0,
-		Data: r.data.Bytes()[at : at+int(p.length) : at+int(p.length)], r: r, slot: p.slot, turn: r.turns[p.slot],
+		Data: r.data.Bytes()[at : at+int(p.length) : at+int(p.length)], r: r, slot: p.slot,
+		turn: r.turns[p.slot],
 	}, true
 }
 

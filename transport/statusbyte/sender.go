@@ -90,9 +90,12 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		guess.Spin = -1
 	}
 	guess.setDefaults()
-	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), behind: -1, linger: closeTime}
+	s := &Sender{turn: make(chan struct{}, 1), moved: make(chan struct{}, 1), behind: -1,
+		linger: closeTime}
 	var err error
-	if s.ep, err = blocks.NewEndpoint(dev, blocks.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1, GID: blocks.GIDFor(dev, addr.Addr())}); err != nil {
+	if s.ep, err = blocks.NewEndpoint(dev,
+		blocks.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1,
+			GID: blocks.GIDFor(dev, addr.Addr())}); err != nil {
 		return nil, err
 	}
 	if err := s.connect(ctx, addr, guess, want); err != nil {
@@ -104,7 +107,8 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 	return s, nil
 }
 
-func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, want blocks.Sizes) (err error) {
+func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config,
+	want blocks.Sizes) (err error) {
 	o := roce.DialOptions{ConnectOptions: cfg.Connect, PrivateData: protocol.Put(nil, want)}
 	if s.conn, err = s.ep.Dev.Dial(ctx, addr, s.ep.QP, o); err != nil {
 		return protocol.Refused(err, want)
@@ -132,11 +136,13 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config, w
 func (s *Sender) prepare() {
 	s.one[0] = HasData
 	s.wrs[0] = roce.SendWR{
-		ID: syncID, Op: roce.OpRead, Flags: roce.Signaled, SGEs: []roce.SGE{s.look.SGE(0, s.cfg.Blocks)},
+		ID: syncID, Op: roce.OpRead, Flags: roce.Signaled,
+		SGEs:       []roce.SGE{s.look.SGE(0, s.cfg.Blocks)},
 		RemoteAddr: s.peer.status, RKey: s.peer.statKey,
 	}
 	s.wrs[1] = roce.SendWR{Op: roce.OpWrite, SGEs: make([]roce.SGE, 1), RKey: s.peer.dataKey}
-	s.wrs[2] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:], RKey: s.peer.statKey}
+	s.wrs[2] = roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled, Inline: s.one[:],
+		RKey: s.peer.statKey}
 }
 
 // Blocks returns the number of blocks of each side.
@@ -192,7 +198,8 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 		}
 		if i >= 0 {
 			at := i*stride(s.cfg.BlockSize) + HeaderLen
-			return Fill{Data: s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], s: s, block: i, device: device}, nil
+			return Fill{Data: s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], s: s,
+				block: i, device: device}, nil
 		}
 		// Other goroutines are filling all blocks and need turn to send them.
 		select {
@@ -272,7 +279,8 @@ func (f Fill) Post(ctx context.Context, n int, last bool) error {
 func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 	if n < 0 || n > f.s.cfg.BlockSize {
 		f.Drop()
-		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n, f.s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, n,
+			f.s.cfg.BlockSize)
 	}
 	if err := f.s.lock(ctx); err != nil {
 		f.Drop()
@@ -297,7 +305,8 @@ func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 // RmWrite. See Fill.Send.
 func (s *Sender) Write(ctx context.Context, device uint8, data []byte) error {
 	if len(data) > s.cfg.BlockSize {
-		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data), s.cfg.BlockSize)
+		return fmt.Errorf("%w: %d bytes, at most %d fit: split the data", ErrTooLong, len(data),
+			s.cfg.BlockSize)
 	}
 	f, err := s.Fill(ctx, device)
 	if err != nil {
@@ -359,7 +368,8 @@ func (s *Sender) Close() error {
 	defer cancel()
 	var stuck error
 	if s.lock(ctx) != nil {
-		stuck = fmt.Errorf("%w: another call was still waiting for the receiver after %v", ErrBroken, s.linger)
+		stuck = fmt.Errorf("%w: another call was still waiting for the receiver after %v",
+			ErrBroken, s.linger)
 		stuck = errors.Join(stuck, s.conn.Close()) // this flushes its work requests
 		s.turn <- struct{}{}
 	}
@@ -370,7 +380,8 @@ func (s *Sender) Close() error {
 	err := stuck
 	if err == nil {
 		if err = s.drain(ctx); errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: the last packets were not acknowledged within %v", ErrBroken, s.linger)
+			err = fmt.Errorf("%w: the last packets were not acknowledged within %v", ErrBroken,
+				s.linger)
 		}
 	}
 	s.err = ErrClosed

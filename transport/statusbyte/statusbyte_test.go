@@ -74,7 +74,8 @@ func pair(t testing.TB, a, b *roce.Device, send, recv Config) (*Sender, *Receive
 	return s, r
 }
 
-func try(t testing.TB, a, b *roce.Device, send, recv Config) (s *Sender, r *Receiver, errS, errR error) {
+func try(t testing.TB, a, b *roce.Device, send, recv Config) (s *Sender, r *Receiver, errS,
+	errR error) {
 	t.Helper()
 	l := listen(t, b, recv)
 	ctx := within(t)
@@ -97,10 +98,13 @@ func TestTransfer(t *testing.T) {
 		size          int
 		loss          float64
 	}{
-		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0}, {"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
+		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0},
+		{"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
 		// Large blocks synchronize in front of the last block's data.
-		{"large", 3, 0, 2 * largeBlock, 0}, {"2 large blocks", 2, 0, 2 * largeBlock, 0}, {"1 large block", 1, 0, 2 * largeBlock, 0},
-		{"large, least queues", 3, 2, 2 * largeBlock, 0}, {"large, loss", 3, 0, 2 * largeBlock, 0.005},
+		{"large", 3, 0, 2 * largeBlock, 0}, {"2 large blocks", 2, 0, 2 * largeBlock, 0},
+		{"1 large block", 1, 0, 2 * largeBlock, 0},
+		{"large, least queues", 3, 2, 2 * largeBlock, 0},
+		{"large, loss", 3, 0, 2 * largeBlock, 0.005},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := devices(t, loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: c.loss}})

@@ -72,12 +72,15 @@ func OpenStore(root string, segment int64) (*Store, error) {
 		return nil, storeError(err)
 	}
 	s := &Store{root: root, segment: segment}
-	if s.lock, err = os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+	if s.lock, err = os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR,
+		0o644); err != nil {
 		return nil, storeError(err)
 	}
 	// Other errors mean a file system without locks.
-	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.Join(fmt.Errorf("%w: another receiver uses %s: choose another directory", ErrStore, root), s.lock.Close())
+	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err,
+		unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("%w: another receiver uses %s: choose another directory",
+			ErrStore, root), s.lock.Close())
 	}
 	return s, nil
 }

@@ -63,10 +63,12 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := files(t, filepath.Join(root, "device-003")); !equal(got, []string{"first a", "first b", "second a", "second b"}) {
+	if got := files(t, filepath.Join(root, "device-003")); !equal(got,
+		[]string{"first a", "first b", "second a", "second b"}) {
 		t.Errorf("%q", got)
 	}
-	if got := files(t, filepath.Join(root, "device-200")); !equal(got, []string{"first c", "second c"}) {
+	if got := files(t, filepath.Join(root, "device-200")); !equal(got,
+		[]string{"first c", "second c"}) {
 		t.Errorf("%q", got)
 	}
 	if _, err := os.Stat(filepath.Join(root, "device-003", EndMark)); err != nil {
@@ -139,7 +141,8 @@ func TestStoreIsOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(root, 0); !errors.Is(err, ErrStore) || !strings.Contains(err.Error(), "another receiver") {
+	if _, err := OpenStore(root, 0); !errors.Is(err, ErrStore) ||
+		!strings.Contains(err.Error(), "another receiver") {
 		t.Errorf("%v", err)
 	}
 	if err := first.Close(); err != nil {

@@ -34,7 +34,8 @@ func Run(t testing.TB, rounds uint32, a, b, check func(round uint32)) {
 	var started, done atomic.Uint32
 	var other sync.WaitGroup
 	other.Go(func() {
-		for i := uint32(1); await(&started, func(v uint32) bool { return v >= i }) && started.Load() != stop; i++ {
+		for i := uint32(1); await(&started, func(v uint32) bool { return v >= i }) &&
+			started.Load() != stop; i++ {
 			b(i)
 			done.Store(i)
 		}
@@ -58,7 +59,8 @@ func Run(t testing.TB, rounds uint32, a, b, check func(round uint32)) {
 			t.Fatalf("round %d did not end within %v", i, patience)
 		}
 		if i <= MinRounds && time.Since(start) > patience {
-			t.Fatalf("only %d rounds in %v, want at least %d: the machine is too busy", i, patience, MinRounds)
+			t.Fatalf("only %d rounds in %v, want at least %d: the machine is too busy", i, patience,
+				MinRounds)
 		}
 		check(i)
 	}

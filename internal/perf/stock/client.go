@@ -237,7 +237,8 @@ func (c *client) Finish(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, leaveTime)
 		defer cancel()
 		err := c.during(ctx, c.peer.link.WaitClosed)
-		if ctx.Err() != nil || errors.Is(err, perftest.ErrGone) || errors.Is(err, perftest.ErrTimeout) {
+		if ctx.Err() != nil || errors.Is(err, perftest.ErrGone) ||
+			errors.Is(err, perftest.ErrTimeout) {
 			return nil
 		}
 		return err

@@ -52,7 +52,8 @@ func (c *client) dialQP(ctx context.Context, qp *roce.QP) (*roce.Conn, error) {
 	for try := 1; ; try++ {
 		conn, err := c.Side.Session.Dev.Dial(ctx, c.peer.cm, qp, o)
 		var rejected *roce.RejectError
-		if !errors.As(err, &rejected) || rejected.Reason != roce.RejectNoListener || try == dialTries {
+		if !errors.As(err, &rejected) || rejected.Reason != roce.RejectNoListener ||
+			try == dialTries {
 			return conn, err
 		}
 		select {
@@ -75,7 +76,8 @@ type acceptor struct {
 
 // ServeCM serves perftest clients that connect by rdma_cm until ctx ends or l is closed. It returns
 // when all sessions have ended. ended is called with the result of each session.
-func (s *Server) ServeCM(ctx context.Context, l *roce.Listener, ended func(peer netip.AddrPort, err error)) error {
+func (s *Server) ServeCM(ctx context.Context, l *roce.Listener,
+	ended func(peer netip.AddrPort, err error)) error {
 	a := &acceptor{server: s, waiting: make(map[netip.Addr][]*serverSession)}
 	limiter := session.NewLimiter(cmSessions)
 	return session.AcceptLoop(ctx, l, func(r *roce.Request) func(context.Context) {
@@ -238,5 +240,6 @@ func (v *serverSession) findQP(k perftest.Key) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: QPN %#x was not connected by rdma_cm", perftest.ErrProtocol, uint32(k.QPN))
+	return 0, fmt.Errorf("%w: QPN %#x was not connected by rdma_cm", perftest.ErrProtocol,
+		uint32(k.QPN))
 }

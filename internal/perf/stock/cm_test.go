@@ -19,7 +19,8 @@ func TestCM(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		r := newCMTester(t, v6)
 		for i, args := range []string{
-			"write-bw -s 3000 -n 200", "send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50", "atomic-bw -n 100",
+			"write-bw -s 3000 -n 200", "send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50",
+			"atomic-bw -n 100",
 			"write-lat -n 200", "send-lat -n 200", "read-lat -n 50", "atomic-lat -n 50",
 		} {
 			t.Run(fmt.Sprintf("v6=%v/%s", v6, args), func(t *testing.T) {
@@ -64,11 +65,13 @@ func TestUnexpectedMessages(t *testing.T) {
 		text  string
 	}{
 		{"nothing", nil, perftest.ErrGone, ""},
-		{"another protocol", [][]byte{[]byte("GET / HTTP/1.1")}, perftest.ErrGarbage, `"GET / HTTP/1.1"`},
+		{"another protocol", [][]byte{[]byte("GET / HTTP/1.1")}, perftest.ErrGarbage,
+			`"GET / HTTP/1.1"`},
 		{"a long message", [][]byte{make([]byte, 4000)}, perftest.ErrGarbage, "more than"},
 		{"old version", [][]byte{hello("5.33")}, perftest.ErrVersion, `"5.33"`},
 		{"disconnects after the MTU", start, perftest.ErrGone, ""},
-		{"7 bytes instead of a key", append(start[:4:4], make([]byte, 7)), perftest.ErrGarbage, "7 bytes"},
+		{"7 bytes instead of a key", append(start[:4:4], make([]byte, 7)), perftest.ErrGarbage,
+			"7 bytes"},
 		{"disconnects before its queue pairs", append(start[:4:4], blank), perftest.ErrGone, ""},
 		{
 			"a queue pair that is not connected", append(start[:4:4], blank, blank, unknownQP),
@@ -84,7 +87,8 @@ func TestUnexpectedMessages(t *testing.T) {
 			for _, b := range c.sends {
 				if len(b) > messageBytes {
 					all := []roce.SGE{m.c.MR.SGE(0, (messageSlots+1)*messageBytes)}
-					err = m.c.QP.PostSend(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, SGEs: all})
+					err = m.c.QP.PostSend(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled,
+						SGEs: all})
 				} else if err = m.Send(ctx, b); err == nil && len(c.sends) > 1 {
 					_, err = m.Receive(ctx)
 				}
@@ -98,7 +102,8 @@ func TestUnexpectedMessages(t *testing.T) {
 			if err := m.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := <-r.failed; !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+			if err := <-r.failed; !errors.Is(err, c.want) ||
+				!strings.Contains(err.Error(), c.text) {
 				t.Errorf("the server's error is %v, want %v with %q", err, c.want, c.text)
 			}
 			r.awaitReleased(t)
@@ -110,7 +115,8 @@ func TestUnexpectedMessages(t *testing.T) {
 func TestServerDisconnects(t *testing.T) {
 	r := newCMTester(t, false)
 	for _, args := range []string{
-		"write-bw -s 3000 -n 50", "send-bw -q 2 -n 600 -s 100", "read-bw -q 2 -n 50", "write-lat -n 50", "send-lat -n 50",
+		"write-bw -s 3000 -n 50", "send-bw -q 2 -n 600 -s 100", "read-bw -q 2 -n 50",
+		"write-lat -n 50", "send-lat -n 50",
 		"read-lat -n 50", "atomic-bw -n 50",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -169,7 +175,8 @@ func TestSilentClient(t *testing.T) {
 	if err := r.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-r.failed; !errors.Is(err, perftest.ErrGone) || !strings.Contains(err.Error(), "retry") {
+	if err := <-r.failed; !errors.Is(err, perftest.ErrGone) ||
+		!strings.Contains(err.Error(), "retry") {
 		t.Errorf("the server's error is %v, want ErrGone with a retry status", err)
 	}
 	r.awaitReleased(t)
@@ -211,7 +218,8 @@ func TestSessionsAreShared(t *testing.T) {
 		m.Close()
 	}()
 	start := time.Now()
-	if err := <-r.failed; !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+	if err := <-r.failed; !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(start) > 5*time.Second {
 		t.Errorf("after %v the server's error is %v, want DeadlineExceeded", time.Since(start), err)
 	}
 	cancel()
@@ -223,7 +231,8 @@ func TestNoListener(t *testing.T) {
 	r := newCMTester(t, false)
 	p, _ := parse(t, "write-bw -n 5")
 	r.cm = netip.AddrPortFrom(r.cm.Addr(), cmPort+1)
-	if _, err := r.dial(t, p, Options{}); !errors.Is(err, roce.ErrRefused) || !strings.Contains(err.Error(), "-R") {
+	if _, err := r.dial(t, p, Options{}); !errors.Is(err, roce.ErrRefused) ||
+		!strings.Contains(err.Error(), "-R") {
 		t.Errorf("dial() = %v, want ErrRefused with advice about -R", err)
 	}
 }

@@ -24,7 +24,8 @@ const (
 type messageConn struct{ c *cmconn.Conn }
 
 func newMessageConn(dev *roce.Device, quiet time.Duration) (*messageConn, error) {
-	c, err := cmconn.New(dev, cmconn.Config{Slots: messageSlots, SlotBytes: messageBytes, Quiet: quiet})
+	c, err := cmconn.New(dev,
+		cmconn.Config{Slots: messageSlots, SlotBytes: messageBytes, Quiet: quiet})
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +33,9 @@ func newMessageConn(dev *roce.Device, quiet time.Duration) (*messageConn, error)
 }
 
 // Send implements perftest.MessageConn.
-func (m *messageConn) Send(ctx context.Context, b []byte) error { return linkError(m.c.Send(ctx, b)) }
+func (m *messageConn) Send(ctx context.Context, b []byte) error {
+	return linkError(m.c.Send(ctx, b))
+}
 
 // Receive implements perftest.MessageConn.
 func (m *messageConn) Receive(ctx context.Context) ([]byte, error) {
@@ -41,7 +44,9 @@ func (m *messageConn) Receive(ctx context.Context) ([]byte, error) {
 }
 
 // WaitClosed implements perftest.MessageConn.
-func (m *messageConn) WaitClosed(ctx context.Context) error { return linkError(m.c.WaitMessage(ctx)) }
+func (m *messageConn) WaitClosed(ctx context.Context) error {
+	return linkError(m.c.WaitMessage(ctx))
+}
 
 // Close implements perftest.MessageConn.
 func (m *messageConn) Close() error { return m.c.Close() }

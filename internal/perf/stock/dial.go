@@ -25,7 +25,8 @@ type Options struct {
 
 // Dial connects over TCP to the server at addr, gorxe or perftest, and starts a session.
 func Dial(
-	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string, p *perf.Params, o Options,
+	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string, p *perf.Params,
+	o Options,
 ) (perf.Client, error) {
 	conn, err := exchange.Dial(ctx, addr)
 	if err != nil {
@@ -39,7 +40,8 @@ func Dial(
 }
 
 func open(
-	ctx context.Context, dev *roce.Device, gid device.GIDIndex, conn *exchange.Conn, p *perf.Params, o Options,
+	ctx context.Context, dev *roce.Device, gid device.GIDIndex, conn *exchange.Conn, p *perf.Params,
+	o Options,
 ) (perf.Client, error) {
 	link := perftest.NewLink(conn.Stream())
 	msgs, err := greet(ctx, conn, link)
@@ -58,7 +60,8 @@ func open(
 }
 
 // greet exchanges hellos. It announces gorxe to the server.
-func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perftest.Client, error) {
+func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perftest.Client,
+	error) {
 	if err := perftest.SendHello(ctx, link, true); err != nil {
 		return nil, err
 	}
@@ -75,7 +78,8 @@ func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perf
 // DialCM connects by rdma_cm (-R) to the server at addr and starts a session. Two gorxe sides use
 // perftest's protocol, too.
 func DialCM(
-	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr netip.AddrPort, p *perf.Params, o Options,
+	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr netip.AddrPort, p *perf.Params,
+	o Options,
 ) (perf.Client, error) {
 	m, err := newMessageConn(dev, peerQuiet)
 	if err != nil {

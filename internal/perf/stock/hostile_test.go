@@ -37,13 +37,16 @@ func TestUnexpectedBytes(t *testing.T) {
 		{"old version", "5.33" + hello[4:], perftest.ErrVersion, `"5.33"`},
 		{
 			"future version with an additional step",
-			"9.99" + hello[4:] + "\x00\x00\x10\x00\x00\x00\x00@5\x00{\"tests\"", perftest.ErrGarbage, `"{`,
+			"9.99" + hello[4:] + "\x00\x00\x10\x00\x00\x00\x00@5\x00{\"tests\"",
+			perftest.ErrGarbage, `"{`,
 		},
 		{"page of 1 GiB", hello + "\x40\x00\x00\x00", perftest.ErrProtocol, "1073741824"},
-		{"garbage instead of a key", setup + "hello, this is not a key", perftest.ErrGarbage, "hello, this"},
+		{"garbage instead of a key", setup + "hello, this is not a key", perftest.ErrGarbage,
+			"hello, this"},
 		{"one and a half keys", setup + key + key[:50], perftest.ErrProtocol, "0000:0001"},
 		{"two queue pairs, then closes", setup + key + other, errNoTest, ""},
-		{"garbage after the keys", setup + key + other + key + "\xff\xff", perftest.ErrGarbage, `\xff\xff`},
+		{"garbage after the keys", setup + key + other + key + "\xff\xff", perftest.ErrGarbage,
+			`\xff\xff`},
 		{"barriers, then closes", setup + key + key + key + key, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,7 +109,8 @@ func TestIncompleteHellosDoNotBlock(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if !strings.Contains(err.Error(), "busy with another client") || time.Now().After(deadline) {
+		if !strings.Contains(err.Error(), "busy with another client") ||
+			time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}

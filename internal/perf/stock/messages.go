@@ -78,7 +78,8 @@ type messageHandler struct {
 func newMessageHandler(v *serverSession) *messageHandler {
 	manual := v.s.Dev.Info().Progress == roce.Manual
 	return &messageHandler{
-		serverSession: v, manual: manual, spin: perf.Spinner{Manual: manual, MaxPause: longestPause},
+		serverSession: v, manual: manual,
+		spin:    perf.Spinner{Manual: manual, MaxPause: longestPause},
 		reposts: make([]int, maxQPs), wr: make([]roce.SendWR, 1), trips: cli.NewLatency(),
 	}
 }
@@ -190,7 +191,8 @@ func (h *messageHandler) setReplyQP() {
 
 // check is called now and then while nothing arrives. It decides what the client waits for.
 func (h *messageHandler) check() error {
-	if h.pattern == unknown && h.count == 1 && time.Since(h.first) > cmp.Or(h.server.second, secondMessage) {
+	if h.pattern == unknown && h.count == 1 &&
+		time.Since(h.first) > cmp.Or(h.server.second, secondMessage) {
 		h.pattern = echoing
 		return h.replyToSend()
 	}
@@ -226,7 +228,8 @@ func (h *messageHandler) sendFirst() error {
 // write returns a signaled WRITE to the client's buffer.
 func (h *messageHandler) write(sges []roce.SGE) roce.SendWR {
 	return roce.SendWR{
-		Op: roce.OpWrite, Flags: roce.Signaled, SGEs: sges, RemoteAddr: h.buffer.Addr, RKey: h.buffer.RKey,
+		Op: roce.OpWrite, Flags: roce.Signaled, SGEs: sges, RemoteAddr: h.buffer.Addr,
+		RKey: h.buffer.RKey,
 	}
 }
 
@@ -237,7 +240,8 @@ func (h *messageHandler) sendLargerFirsts() error {
 	var wrs []roce.SendWR
 	for n := 2 * max(pageBytes, h.server.Size); n <= h.serverSession.bytes; n *= 2 {
 		wrs = append(wrs, roce.SendWR{
-			Op: roce.OpWrite, SGEs: []roce.SGE{one}, RemoteAddr: h.buffer.Addr + uint64(n) - 1, RKey: h.buffer.RKey,
+			Op: roce.OpWrite, SGEs: []roce.SGE{one}, RemoteAddr: h.buffer.Addr + uint64(n) - 1,
+			RKey: h.buffer.RKey,
 		})
 	}
 	return h.qp.PostSend(wrs...)
@@ -368,7 +372,8 @@ func (h *messageHandler) endRun() {
 		// 0.
 		r := perf.BandwidthResult{Messages: h.count, Time: h.last.Sub(h.first)}
 		c := &perf.BandwidthColumns{
-			Average: cli.Round(r.Rate(h.bytes)/perf.MB, 3), MsgRate: cli.Round(r.Rate(1)/1e6, 6), Unit: perf.UnitMB,
+			Average: cli.Round(r.Rate(h.bytes)/perf.MB, 3), MsgRate: cli.Round(r.Rate(1)/1e6, 6),
+			Unit: perf.UnitMB,
 		}
 		c.Peak = c.Average
 		h.finished(h.bytes, h.count, c, nil)

@@ -115,7 +115,8 @@ func connect(ctx context.Context, s *session.Session, i int, k perftest.Key, mtu
 // buffer.
 func peerQP(k perftest.Key, mtu roce.MTU, bytes int) exchange.QP {
 	return exchange.QP{
-		Endpoint: k.Endpoint(mtu), Buffer: roce.RemoteBuffer{Addr: k.Addr, RKey: k.RKey, Len: uint64(bytes)},
+		Endpoint: k.Endpoint(mtu),
+		Buffer:   roce.RemoteBuffer{Addr: k.Addr, RKey: k.RKey, Len: uint64(bytes)},
 	}
 }
 

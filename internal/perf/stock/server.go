@@ -47,7 +47,8 @@ type Server struct {
 }
 
 // Detect recognizes perftest clients. It is an exchange.Detector.
-func (s *Server) Detect(ctx context.Context, conn *exchange.Conn) (serve func(context.Context) error, err error) {
+func (s *Server) Detect(ctx context.Context,
+	conn *exchange.Conn) (serve func(context.Context) error, err error) {
 	first, err := conn.PeekByte(ctx, exchange.Timeout)
 	if err != nil || first == '{' {
 		return nil, err // a gorxe client that needs no hello, such as gorxe ping
@@ -103,7 +104,8 @@ type serverSession struct {
 // serve serves a perftest client. a is nil if the client connected over TCP.
 func (s *Server) serve(ctx context.Context, p peer, msgs *perftest.Server, a *acceptor) error {
 	v := &serverSession{
-		server: s, peer: p, msgs: msgs, acceptor: a, reqs: make(chan *roce.Request, maxQPs), bytes: defaultBytes,
+		server: s, peer: p, msgs: msgs, acceptor: a, reqs: make(chan *roce.Request, maxQPs),
+		bytes: defaultBytes,
 		ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if s.Want != nil {
@@ -289,7 +291,8 @@ func (v *serverSession) Sync() error {
 		v.disconnect()
 	}
 	want := v.server.Want
-	if v.syncs == latencySyncs && len(v.peers) == 1 && (want == nil || want.Operation.Reply != perf.ReplyNone) {
+	if v.syncs == latencySyncs && len(v.peers) == 1 &&
+		(want == nil || want.Operation.Reply != perf.ReplyNone) {
 		v.memory = v.watchedMemory()
 		close(v.ready)
 	}
@@ -346,8 +349,9 @@ func (v *serverSession) Reported(r perftest.Report) {
 		return
 	}
 	c := &perf.BandwidthColumns{
-		Peak: cli.Round(r.Peak, 3), Average: cli.Round(r.Average, 3), MsgRate: cli.Round(r.MsgRate, 6),
-		Unit: perf.UnitMB,
+		Peak: cli.Round(r.Peak, 3), Average: cli.Round(r.Average, 3),
+		MsgRate: cli.Round(r.MsgRate, 6),
+		Unit:    perf.UnitMB,
 	}
 	if v.server.Gbits {
 		c.Unit = perf.UnitGb
@@ -356,14 +360,17 @@ func (v *serverSession) Reported(r perftest.Report) {
 }
 
 // finished calls Finished with a result.
-func (v *serverSession) finished(bytes int, n int64, bw *perf.BandwidthColumns, lat *perf.LatencyColumns) {
+func (v *serverSession) finished(bytes int, n int64, bw *perf.BandwidthColumns,
+	lat *perf.LatencyColumns) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.params == nil || v.server.Finished == nil {
 		return
 	}
 	v.server.Finished(v.params, v.s, &perf.Row{
-		Op: v.params.Op, Datapath: v.s.Dev.Info().Datapath, PathMTU: v.mtu, AskedMTU: v.params.ReducedMTU(v.mtu),
-		QPs: v.params.QPs, Bytes: bytes, Iterations: n, BandwidthColumns: bw, LatencyColumns: lat,
+		Op: v.params.Op, Datapath: v.s.Dev.Info().Datapath, PathMTU: v.mtu,
+		AskedMTU: v.params.ReducedMTU(v.mtu),
+		QPs:      v.params.QPs, Bytes: bytes, Iterations: n, BandwidthColumns: bw,
+		LatencyColumns: lat,
 	})
 }

@@ -15,9 +15,12 @@ import (
 
 var tests = []string{
 	"write-bw -s 3000 -n 200", "read-bw -s 4k -n 100", "send-bw -s 2000 -n 700", "atomic-bw -n 300",
-	"atomic-bw -n 100 -A CMP_AND_SWAP", "write-lat -n 600", "write-lat -s 1 -n 5", "write-lat -s 24 -n 300",
-	"write-lat -s 5000 -n 30", "read-lat -n 50", "send-lat -n 600 -s 1500", "atomic-lat -n 50", "write-bw -q 3 -n 50 -s 2k",
-	"send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50", "send-bw -t 1 -n 20", "write-bw -D 0.1 -s 1k", "send-lat -D 0.5",
+	"atomic-bw -n 100 -A CMP_AND_SWAP", "write-lat -n 600", "write-lat -s 1 -n 5",
+	"write-lat -s 24 -n 300",
+	"write-lat -s 5000 -n 30", "read-lat -n 50", "send-lat -n 600 -s 1500", "atomic-lat -n 50",
+	"write-bw -q 3 -n 50 -s 2k",
+	"send-bw -q 8 -n 600 -s 100", "read-bw -q 2 -n 50", "send-bw -t 1 -n 20",
+	"write-bw -D 0.1 -s 1k", "send-lat -D 0.5",
 	"write-lat -D 0.1", "write-bw -m 256 -s 1k -n 10",
 }
 
@@ -78,11 +81,13 @@ func TestAllSizes(t *testing.T) {
 			const few = 14 // up to 16 KiB
 			row := r.measure(t, p, Options{All: true}, runs[:few]...)
 			checkRow(t, p, runs[few-1], row)
-			rows := map[string]int{"write-lat": few, "send-lat": few, "send-bw": few, "write-bw": 1}[op]
+			rows := map[string]int{"write-lat": few, "send-lat": few, "send-bw": few,
+				"write-bw": 1}[op]
 			for i := range rows {
 				select {
 				case served := <-r.rows:
-					if want := runs[few-rows+i].Bytes; served.Bytes != want || served.Iterations != 20 {
+					if want := runs[few-rows+i].Bytes; served.Bytes != want ||
+						served.Iterations != 20 {
 						t.Errorf("%s: row %d has %d messages of %d bytes, want 20 of %d bytes",
 							op, i, served.Iterations, served.Bytes, want)
 					}
@@ -103,7 +108,8 @@ func TestIPv6(t *testing.T) {
 		}
 	}
 	p, runs := parse(t, "write-bw -n 50 -s 3000")
-	if _, err := r.dial(t, p, Options{}); err == nil || !strings.Contains(err.Error(), "one IP version") {
+	if _, err := r.dial(t, p, Options{}); err == nil ||
+		!strings.Contains(err.Error(), "one IP version") {
 		t.Errorf("IPv4 to IPv6: error %v, want advice about one IP version", err)
 	}
 	<-r.failed

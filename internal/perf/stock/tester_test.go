@@ -67,7 +67,8 @@ func newTester(t *testing.T, c testbed.Config) *tester {
 		t.Fatal(err)
 	}
 	r := &tester{
-		Testbed: tb, client: tb.Dev[0], gid: device.AnyGID, rows: make(chan *perf.Row, 64), failed: make(chan error, 10),
+		Testbed: tb, client: tb.Dev[0], gid: device.AnyGID, rows: make(chan *perf.Row, 64),
+		failed: make(chan error, 10),
 	}
 	r.server = &Server{Host: perf.Host{
 		Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget),
@@ -157,7 +158,8 @@ func (r *tester) dial(t *testing.T, p *perf.Params, o Options) (*client, error) 
 }
 
 // measure performs runs in one session and returns the last row.
-func (r *tester) measure(t *testing.T, p *perf.Params, o Options, runs ...perf.Run) (row *perf.Row) {
+func (r *tester) measure(t *testing.T, p *perf.Params, o Options,
+	runs ...perf.Run) (row *perf.Row) {
 	t.Helper()
 	c, err := r.dial(t, p, o)
 	if err != nil {
@@ -223,7 +225,8 @@ func checkRow(t *testing.T, p *perf.Params, run perf.Run, row *perf.Row) {
 
 func checkColumns(t *testing.T, p *perf.Params, row *perf.Row) {
 	t.Helper()
-	if p.Operation.Latency != (row.LatencyColumns != nil) || p.Operation.Latency == (row.BandwidthColumns != nil) {
+	if p.Operation.Latency != (row.LatencyColumns != nil) ||
+		p.Operation.Latency == (row.BandwidthColumns != nil) {
 		t.Fatalf("%s has the wrong columns: %+v", p.Op, row)
 	}
 }
@@ -238,7 +241,8 @@ func (r *tester) checkServed(t *testing.T, p *perf.Params, run perf.Run, row *pe
 	}
 	select {
 	case served := <-r.rows:
-		if served.Bytes != run.Bytes || served.Iterations != row.Iterations || served.PathMTU != row.PathMTU {
+		if served.Bytes != run.Bytes || served.Iterations != row.Iterations ||
+			served.PathMTU != row.PathMTU {
 			t.Errorf("the server's row is %+v, the client's %+v", served, row)
 		}
 		checkColumns(t, p, served)

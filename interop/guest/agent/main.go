@@ -44,8 +44,10 @@ func complain(format string, args ...any) {
 }
 
 var mounts = []struct{ dir, kind string }{
-	{"/proc", "proc"}, {"/sys", "sysfs"}, {"/dev", "devtmpfs"}, {"/dev/pts", "devpts"}, {"/dev/shm", "tmpfs"},
-	{"/tmp", "tmpfs"}, {"/run", "tmpfs"}, {"/sys/kernel/debug", "debugfs"}, {"/sys/kernel/config", "configfs"}, {"/sys/fs/bpf", "bpf"},
+	{"/proc", "proc"}, {"/sys", "sysfs"}, {"/dev", "devtmpfs"}, {"/dev/pts", "devpts"},
+	{"/dev/shm", "tmpfs"},
+	{"/tmp", "tmpfs"}, {"/run", "tmpfs"}, {"/sys/kernel/debug", "debugfs"},
+	{"/sys/kernel/config", "configfs"}, {"/sys/fs/bpf", "bpf"},
 }
 
 // boot never returns.
@@ -59,7 +61,8 @@ func boot() {
 	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 	os.Setenv("HOME", "/root")
 	// Peers pin their memory regions.
-	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK,
+		&unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	loadModules()
 	cmd := exec.Command("/init")
 	if err := cmd.Start(); err != nil {

@@ -206,7 +206,8 @@ type output struct {
 func (o *output) Write(b []byte) (int, error) {
 	for n := 0; n < len(b); {
 		piece := b[n:min(n+wire.MaxPayload, len(b))]
-		if err := o.a.send(wire.Frame{Kind: o.kind, Process: o.process, Payload: piece}); err != nil {
+		if err := o.a.send(wire.Frame{Kind: o.kind, Process: o.process,
+			Payload: piece}); err != nil {
 			return n, err
 		}
 		n += len(piece)

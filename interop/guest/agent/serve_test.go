@@ -34,7 +34,8 @@ func newController(t *testing.T) *controller {
 
 func (c *controller) send(k wire.Kind, process uint32, payload []byte) {
 	c.t.Helper()
-	if err := wire.Write(c.conn, wire.Frame{Kind: k, Process: process, Payload: payload}); err != nil {
+	if err := wire.Write(c.conn,
+		wire.Frame{Kind: k, Process: process, Payload: payload}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -109,7 +110,8 @@ func TestSignalKillsChildrenToo(t *testing.T) {
 	}
 	start := time.Now()
 	c.send(wire.Signal, 1, []byte{byte(syscall.SIGKILL)})
-	if _, o := c.end(1); o.Status != 128+int(syscall.SIGKILL) || time.Since(start) > 10*time.Second {
+	if _, o := c.end(1); o.Status != 128+int(syscall.SIGKILL) ||
+		time.Since(start) > 10*time.Second {
 		t.Errorf("%+v after %v", o, time.Since(start))
 	}
 }

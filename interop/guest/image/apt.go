@@ -49,7 +49,8 @@ func Install(ctx context.Context, log func(string)) error {
 	if err := apt(ctx, "", "update", "-qq"); err != nil {
 		return err
 	}
-	return apt(ctx, "", append([]string{"install", "-y", "-qq", "--no-install-recommends"}, pkgs...)...)
+	return apt(ctx, "", append([]string{"install", "-y", "-qq", "--no-install-recommends"},
+		pkgs...)...)
 }
 
 // apt runs apt-get in dir.
@@ -88,14 +89,18 @@ func newSource(ctx context.Context, work, release string) (*source, error) {
 		return nil, err
 	}
 	list, status := filepath.Join(state, "debian.sources"), filepath.Join(state, "status")
-	text := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: " + release + "\nComponents: main\n" +
+	text := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: " + release +
+		"\nComponents: main\n" +
 		"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
-	if err := errors.Join(os.WriteFile(list, []byte(text), 0o644), os.WriteFile(status, nil, 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(list, []byte(text), 0o644),
+		os.WriteFile(status, nil, 0o644)); err != nil {
 		return nil, err
 	}
 	s := &source{[]string{
-		"-o", "Dir::Etc::sourcelist=" + list, "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::lists=" + filepath.Join(state, "lists"),
-		"-o", "Dir::State::status=" + status, "-o", "Dir::Cache=" + state, "-o", "Acquire::Languages=none", "-o", "APT::Sandbox::User=root",
+		"-o", "Dir::Etc::sourcelist=" + list, "-o", "Dir::Etc::sourceparts=-", "-o",
+		"Dir::State::lists=" + filepath.Join(state, "lists"),
+		"-o", "Dir::State::status=" + status, "-o", "Dir::Cache=" + state, "-o",
+		"Acquire::Languages=none", "-o", "APT::Sandbox::User=root",
 	}}
 	return s, apt(ctx, "", append([]string{"update", "-qq"}, s.options...)...)
 }
@@ -118,8 +123,10 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 		return "", "", err
 	}
 	// Without locks: this host's package state is not touched.
-	common := append(slices.Clone(from.options), "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1", "-q")
-	closure := append([]string{"install", "-y", "--download-only", "--no-install-recommends"}, common...)
+	common := append(slices.Clone(from.options), "-o", "APT::Sandbox::User=root", "-o",
+		"Debug::NoLocking=1", "-q")
+	closure := append([]string{"install", "-y", "--download-only", "--no-install-recommends"},
+		common...)
 	closure = append(closure, "-o", "Dir::State::status="+empty, "-o", "Dir::Cache::archives="+debs,
 		"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 	if err := apt(ctx, "", append(closure, s.packages...)...); err != nil {
@@ -134,12 +141,14 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 
 // newestKernel returns the package with files that the given metapackage depends on.
 func (s *source) newestKernel(ctx context.Context, meta string) (string, error) {
-	out, err := exec.CommandContext(ctx, "apt-cache", append(slices.Clone(s.options), "depends", meta)...).Output()
+	out, err := exec.CommandContext(ctx, "apt-cache",
+		append(slices.Clone(s.options), "depends", meta)...).Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-cache depends %s: %w", meta, err)
 	}
 	for _, l := range strings.Split(string(out), "\n") {
-		if p, ok := strings.CutPrefix(strings.TrimSpace(l), "Depends: "); ok && strings.HasPrefix(p, "linux-image-") {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(l), "Depends: "); ok &&
+			strings.HasPrefix(p, "linux-image-") {
 			return p, nil
 		}
 	}
@@ -157,7 +166,8 @@ func unpack(ctx context.Context, debs, root string) ([]string, error) {
 	}
 	var names []string
 	for _, f := range files {
-		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", f, root).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", f,
+			root).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("dpkg-deb -x %s: %w\n%s", filepath.Base(f), err, tail(out))
 		}
 		names = append(names, filepath.Base(f))

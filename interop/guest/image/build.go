@@ -50,7 +50,8 @@ func Get(ctx context.Context, o Options) (*Image, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, fmt.Errorf("%w: no folder for the guest image: set HOME or XDG_CACHE_HOME (%w)", ErrHost, err)
+		return nil, fmt.Errorf("%w: no folder for the guest image: set HOME or XDG_CACHE_HOME (%w)",
+			ErrHost, err)
 	}
 	dir := filepath.Join(cache, "gorxe-interop")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -139,13 +140,15 @@ func packBase(ctx context.Context, out, kroot string, root sysroot, s *spec) err
 		dirs = usr
 	}
 	if err != nil || len(dirs) != 1 {
-		return fmt.Errorf("image: %d kernels in the kernel's package, expected 1 (%v)", len(dirs), err)
+		return fmt.Errorf("image: %d kernels in the kernel's package, expected 1 (%v)", len(dirs),
+			err)
 	}
 	release := filepath.Base(dirs[0])
 	if err := os.WriteFile(filepath.Join(out, releaseFile), []byte(release), 0o644); err != nil {
 		return err
 	}
-	if err := unzipKernel(ctx, filepath.Join(kroot, "boot/vmlinuz-"+release), filepath.Join(out, kernelFile)); err != nil {
+	if err := unzipKernel(ctx, filepath.Join(kroot, "boot/vmlinuz-"+release),
+		filepath.Join(out, kernelFile)); err != nil {
 		return err
 	}
 	mods, err := newModuleSet(dirs[0])
@@ -169,7 +172,8 @@ func packBase(ctx context.Context, out, kroot string, root sysroot, s *spec) err
 
 // fill adds user space to the archive.
 func fill(ctx context.Context, a *archive, root sysroot, s *spec) error {
-	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "var", "usr/sbin", "sbin", "lib64"} {
+	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "var", "usr/sbin",
+		"sbin", "lib64"} {
 		a.dir(d)
 	}
 	a.link("var/run", "/run")
@@ -253,14 +257,16 @@ func overlay(ctx context.Context, base string, o *Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{Kernel: filepath.Join(base, kernelFile), Release: string(release), Packages: filepath.Join(base, packagesFile)}
+	img := &Image{Kernel: filepath.Join(base, kernelFile), Release: string(release),
+		Packages: filepath.Join(base, packagesFile)}
 	img.Initrd, err = join(base, tmp, files)
 	return img, err
 }
 
 // buildAgent compiles the agent. The go command's cache makes it fast the second time.
 func buildAgent(ctx context.Context, module, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./interop/guest/agent")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		"-s -w", "-o", out, "./interop/guest/agent")
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if b, err := cmd.CombinedOutput(); err != nil {
@@ -293,7 +299,8 @@ func join(base, tmp string, files map[string]string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := concat(filepath.Join(tmp, "initrd"), filepath.Join(base, archiveFile), second.Bytes()); err != nil {
+	if err := concat(filepath.Join(tmp, "initrd"), filepath.Join(base, archiveFile),
+		second.Bytes()); err != nil {
 		return "", err
 	}
 	for _, p := range old {

@@ -70,7 +70,8 @@ func TestArchive(t *testing.T) {
 	got, rest := readArchive(t, b.Bytes())
 	want := []member{
 		{"usr", "", 0o040755}, {"usr/bin", "", 0o040755}, {"usr/bin/tool", "#!/bin/sh\n", 0o100755},
-		{"etc", "", 0o040755}, {"etc/x", "abc", 0o100644}, {"bin", "", 0o040755}, {"bin/sh", "/usr/bin/dash", 0o120777},
+		{"etc", "", 0o040755}, {"etc/x", "abc", 0o100644}, {"bin", "", 0o040755},
+		{"bin/sh", "/usr/bin/dash", 0o120777},
 	}
 	if !slices.Equal(got, want) || len(rest) > 0 || b.Len()%4 != 0 {
 		t.Errorf("%+v and %d bytes more", got, len(rest))
@@ -89,22 +90,26 @@ func TestModuleOrder(t *testing.T) {
 	m := &moduleSet{
 		paths: map[string]string{}, builtin: map[string]bool{"core": true},
 		info: map[string]moduleInfo{
-			"rdma_rxe": {depends: []string{"ib_core", "udp_tunnel", "core"}}, "ib_core": {depends: []string{"core"}},
+			"rdma_rxe":   {depends: []string{"ib_core", "udp_tunnel", "core"}},
+			"ib_core":    {depends: []string{"core"}},
 			"udp_tunnel": {}, "ib_uverbs": {depends: []string{"ib_core"}},
 		},
 	}
 	got, err := m.order([]string{"rdma_rxe", "ib_uverbs", "rdma_rxe"})
-	if want := []string{"ib_core", "udp_tunnel", "rdma_rxe", "ib_uverbs"}; err != nil || !slices.Equal(got, want) {
+	if want := []string{"ib_core", "udp_tunnel", "rdma_rxe", "ib_uverbs"}; err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("%q (%v), want %q", got, err, want)
 	}
-	if _, err := m.order([]string{"no_such_module"}); err == nil || !strings.Contains(err.Error(), "no_such_module") {
+	if _, err := m.order([]string{"no_such_module"}); err == nil ||
+		!strings.Contains(err.Error(), "no_such_module") {
 		t.Errorf("a module that is not there: %v", err)
 	}
 }
 
 func TestModuleInfo(t *testing.T) {
 	i := parseModuleInfo([]byte("license=GPL\x00depends=ib-core,udp_tunnel\x00alias=rdma-link-rxe\x00alias=x\x00"))
-	if !slices.Equal(i.depends, []string{"ib_core", "udp_tunnel"}) || !slices.Equal(i.aliases, []string{"rdma-link-rxe", "x"}) {
+	if !slices.Equal(i.depends, []string{"ib_core", "udp_tunnel"}) ||
+		!slices.Equal(i.aliases, []string{"rdma-link-rxe", "x"}) {
 		t.Errorf("%+v", i)
 	}
 	if i := parseModuleInfo([]byte("depends=\x00")); len(i.depends) > 0 {
@@ -128,7 +133,8 @@ func TestSysrootStaysInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, to := range map[string]string{
-		"lib64/ld-linux.so.2": "/lib/" + arch + "/ld.so", "lib/" + arch + "/ld.so": "ld-2.36.so", "lib64/up": "../../../../etc/passwd",
+		"lib64/ld-linux.so.2": "/lib/" + arch + "/ld.so", "lib/" + arch + "/ld.so": "ld-2.36.so",
+		"lib64/up":   "../../../../etc/passwd",
 		"lib64/loop": "loop",
 	} {
 		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
@@ -191,7 +197,8 @@ func TestKernelInside(t *testing.T) {
 	check("another compression", other, other)
 	long := bzImage(nil)
 	binary.LittleEndian.PutUint32(long[bootPayload:], 1<<32-1)
-	for name, image := range map[string][]byte{"short": []byte("bzImage"), "payload outside": long} {
+	for name, image := range map[string][]byte{"short": []byte("bzImage"),
+		"payload outside": long} {
 		check(name, image, image)
 	}
 }

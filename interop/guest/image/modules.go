@@ -29,7 +29,8 @@ func moduleName(path string) string {
 }
 
 func newModuleSet(dir string) (*moduleSet, error) {
-	m := &moduleSet{dir: dir, paths: map[string]string{}, builtin: map[string]bool{}, info: map[string]moduleInfo{}}
+	m := &moduleSet{dir: dir, paths: map[string]string{}, builtin: map[string]bool{},
+		info: map[string]moduleInfo{}}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || !strings.Contains(d.Name(), ".ko") {
 			return err

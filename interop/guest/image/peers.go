@@ -27,7 +27,8 @@ func buildPeers(ctx context.Context, base string, sources fs.FS) (map[string]str
 			return nil, err
 		}
 		defer os.RemoveAll(work)
-		if err := compile(ctx, sysroot(filepath.Join(base, sysrootDir)), sources, names, work); err != nil {
+		if err := compile(ctx, sysroot(filepath.Join(base, sysrootDir)), sources, names,
+			work); err != nil {
 			return nil, err
 		}
 		if err := os.Rename(work, kept); err != nil {
@@ -71,16 +72,19 @@ func compile(ctx context.Context, root sysroot, sources fs.FS, names []string, w
 		return err
 	}
 	// The guest's libraries may need a newer C library than this host's. The guest has it.
-	args := []string{"-O2", "-Wall", "-Werror", "-I", root.host("usr/include"), "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"}
+	args := []string{"-O2", "-Wall", "-Werror", "-I", root.host("usr/include"), "-Wl,--as-needed",
+		"-Wl,--allow-shlib-undefined"}
 	// libibverbs 47 and later can post FLUSH; Debian 12's cannot.
-	if h, err := os.ReadFile(root.host("usr/include/infiniband/verbs.h")); err == nil && bytes.Contains(h, []byte("ibv_wr_flush")) {
+	if h, err := os.ReadFile(root.host("usr/include/infiniband/verbs.h")); err == nil &&
+		bytes.Contains(h, []byte("ibv_wr_flush")) {
 		args = append(args, "-DWITH_FLUSH")
 	}
 	for _, d := range libraryDirs[:2] {
 		args = append(args, "-Wl,-rpath-link,"+root.host(d))
 	}
 	for _, n := range names {
-		cmd := exec.CommandContext(ctx, "gcc", append(args[:len(args):len(args)], "-o", n, n+".c", lib, cm)...)
+		cmd := exec.CommandContext(ctx, "gcc",
+			append(args[:len(args):len(args)], "-o", n, n+".c", lib, cm)...)
 		cmd.Dir = work
 		if b, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("image: compile the peer %s: %w\n%s", n, err, tail(b))

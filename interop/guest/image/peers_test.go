@@ -9,7 +9,8 @@ import (
 
 // Peers are compiled again when any of their files changes, including the common header.
 func TestSurvey(t *testing.T) {
-	files := fstest.MapFS{"a.c": {Data: []byte("x")}, "b.c": {Data: []byte("y")}, "common.h": {Data: []byte("z")}}
+	files := fstest.MapFS{"a.c": {Data: []byte("x")}, "b.c": {Data: []byte("y")},
+		"common.h": {Data: []byte("z")}}
 	sum, names, err := survey(files)
 	if err != nil || !slices.Equal(names, []string{"a", "b"}) {
 		t.Fatalf("programs %q, %v", names, err)

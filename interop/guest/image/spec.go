@@ -42,18 +42,23 @@ func recipe(release string) (*spec, error) {
 var debian = spec{
 	// The cloud kernel has no rdma_rxe.
 	kernel: "linux-image-amd64",
-	packages: []string{"busybox-static", "dash", "ethtool", "ibverbs-providers", "ibverbs-utils", "iproute2", "libibverbs-dev",
+	packages: []string{"busybox-static", "dash", "ethtool", "ibverbs-providers", "ibverbs-utils",
+		"iproute2", "libibverbs-dev",
 		"librdmacm-dev", "perftest", "qperf", "rdmacm-utils"},
 	programs: []string{"dash", "ip", "tc", "rdma", "ethtool", "qperf",
 		"ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong",
-		"ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat", "ib_send_bw", "ib_send_lat", "ib_atomic_bw", "ib_atomic_lat",
+		"ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat", "ib_send_bw", "ib_send_lat",
+		"ib_atomic_bw", "ib_atomic_lat",
 		"rping", "ucmatose", "udaddy", "mckey", "rdma_server", "rdma_client", "rstream"},
 	extra: []string{"libibverbs/librxe-rdmav*.so", "libgcc_s.so.1"},
-	data:  []string{"etc/libibverbs.d/rxe.driver", "etc/iproute2", "usr/share/iproute2", "usr/lib/tc"},
-	boot: []string{"virtio_pci", "virtio_net", "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm",
+	data: []string{"etc/libibverbs.d/rxe.driver", "etc/iproute2", "usr/share/iproute2",
+		"usr/lib/tc"},
+	boot: []string{"virtio_pci", "virtio_net", "virtio_console", "crc32_generic", "rdma_rxe",
+		"ib_uverbs", "rdma_ucm",
 		"ifb", "sch_netem", "sch_ingress", "act_mirred", "cls_matchall"},
 	modules: []string{"ib_umad", "veth", "dummy", "nvme_rdma"},
-	hostTool: []hostTool{{"qemu-system-x86_64", "qemu-system-x86"}, {"gcc", "gcc"}, {"/usr/include/stdio.h", "libc6-dev"},
+	hostTool: []hostTool{{"qemu-system-x86_64", "qemu-system-x86"}, {"gcc", "gcc"},
+		{"/usr/include/stdio.h", "libc6-dev"},
 		{"xz", "xz-utils"}, {"zstd", "zstd"}, {"dpkg-deb", "dpkg"}, {"apt-get", "apt"}},
 }
 

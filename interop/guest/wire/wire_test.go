@@ -20,7 +20,8 @@ func TestFramesComeBackAsTheyWent(t *testing.T) {
 	}
 	for _, want := range frames {
 		got, err := Read(&b)
-		if err != nil || got.Kind != want.Kind || got.Process != want.Process || !bytes.Equal(got.Payload, want.Payload) {
+		if err != nil || got.Kind != want.Kind || got.Process != want.Process ||
+			!bytes.Equal(got.Payload, want.Payload) {
 			t.Fatalf("got %v (%v), want %v", got.Kind, err, want.Kind)
 		}
 	}

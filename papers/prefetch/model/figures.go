@@ -64,7 +64,8 @@ type Config struct {
 // DefaultConfig returns the configuration of the paper.
 func DefaultConfig() Config {
 	p := Default()
-	return Config{Params: p, Window: p.Window(), Memory: PaperMRs, LightQPC: PaperLight, MaxQPs: 16384, Seed: 1}
+	return Config{Params: p, Window: p.Window(), Memory: PaperMRs, LightQPC: PaperLight,
+		MaxQPs: 16384, Seed: 1}
 }
 
 const (
@@ -80,20 +81,24 @@ func (c *Config) Figures() []Figure {
 	return []Figure{
 		{
 			Number: 3, Title: "Figure 3: connections", X: "QPs", Y: "Mop/s", LogX: true,
-			Series: []string{Prefetch, NoPrefetch, Unordered, Units}, measure: connections, paper: statedConnections,
-			xs: inOrder(powers(1, c.MaxQPs), decline, c.MaxQPs),
+			Series: []string{Prefetch, NoPrefetch, Unordered, Units}, measure: connections,
+			paper: statedConnections,
+			xs:    inOrder(powers(1, c.MaxQPs), decline, c.MaxQPs),
 		},
 		{
 			Number: 4, Title: "Figure 4: prefetch window", X: "window, QPs", Y: "Mop/s",
-			Series: []string{Prefetch}, measure: windows, paper: c.statedWindows, xs: upTo(topWindow),
+			Series: []string{Prefetch}, measure: windows, paper: c.statedWindows,
+			xs: upTo(topWindow),
 		},
 		{
 			Number: 5, Title: "Figure 5: memory regions", X: "MRs", Y: "Mop/s", LogX: true,
-			Series: []string{Prefetch, NoPrefetch}, measure: regions, paper: statedRegions, xs: powers(16, topMRs),
+			Series: []string{Prefetch, NoPrefetch}, measure: regions, paper: statedRegions,
+			xs: powers(16, topMRs),
 		},
 		{
 			Number: 6, Title: "Figure 6: light load", X: "QPs", Y: "us", LogX: true,
-			Series: []string{Prefetch, NoPrefetch}, measure: latency, paper: statedLatency, xs: powers(4, 256),
+			Series: []string{Prefetch, NoPrefetch}, measure: latency, paper: statedLatency,
+			xs: powers(4, 256),
 		},
 	}
 }
@@ -160,7 +165,8 @@ func (c *Config) Check() error {
 
 // connections computes figure 3: QPs with an MR each.
 func connections(c *Config, series string, x int) (float64, error) {
-	l := Load{QPs: x, MRs: x, Random: series == Unordered || series == Units, Units: series == Units, Seed: c.Seed}
+	l := Load{QPs: x, MRs: x, Random: series == Unordered || series == Units,
+		Units: series == Units, Seed: c.Seed}
 	if series == Prefetch {
 		l.Window = c.Window
 	}

@@ -16,7 +16,8 @@ const lightRounds = 4 // measured turns of each QP, after one for warm-up
 // host sees the completion.
 func RunLight(p *Params, l Light) (float64, error) {
 	if l.QPs < 1 || l.QPs > MaxQPs {
-		return 0, fmt.Errorf("%w: a light load over %d QPs: choose 1 to %d", ErrParams, l.QPs, MaxQPs)
+		return 0, fmt.Errorf("%w: a light load over %d QPs: choose 1 to %d", ErrParams, l.QPs,
+			MaxQPs)
 	}
 	one := *p
 	one.Chunk = one.Message // a turn is one message

@@ -74,7 +74,8 @@ func TestPaperCurves(t *testing.T) {
 	units := y["3 "+Units]
 	for x := 4096; x <= 16384; x *= 2 {
 		if units[x] > 0.9*units[x/2] {
-			t.Errorf("figure 3: %.1f Mop/s with %d QPs, %.1f with %d: want a decline", units[x], x, units[x/2], x/2)
+			t.Errorf("figure 3: %.1f Mop/s with %d QPs, %.1f with %d: want a decline", units[x], x,
+				units[x/2], x/2)
 		}
 	}
 	if v := units[4096] / peak; v < 0.65 || v > 0.85 {
@@ -101,7 +102,8 @@ func TestPaperCurves(t *testing.T) {
 	for _, qps := range []int{128, 256} {
 		v, missed, hit := y["6 prefetch"][qps], y["6 no prefetch"][qps], y["6 no prefetch"][64]
 		if (missed-v)/(missed-hit) < 0.5 {
-			t.Errorf("figure 6: hints save %.2f us of the %.2f us that misses cost", missed-v, missed-hit)
+			t.Errorf("figure 6: hints save %.2f us of the %.2f us that misses cost", missed-v,
+				missed-hit)
 		}
 	}
 }
@@ -134,7 +136,8 @@ func TestOtherConditions(t *testing.T) {
 	}
 	for _, p := range list {
 		if p.Figure == 4 && p.Paper != nil {
-			t.Errorf("64 QPs, window %d: %.1f Mop/s is compared with %.1f for thousands of QPs", p.X, p.Y, *p.Paper)
+			t.Errorf("64 QPs, window %d: %.1f Mop/s is compared with %.1f for thousands of QPs",
+				p.X, p.Y, *p.Paper)
 		}
 	}
 }
@@ -211,7 +214,8 @@ func TestMechanism(t *testing.T) {
 	wide := run(small, Load{QPs: 4096, MRs: 4096, Window: 512})
 	fit := run(small, Load{QPs: 4096, MRs: 4096, Window: 16})
 	if wide.Mops > 0.6*fit.Mops {
-		t.Errorf("64 entries: %.1f Mop/s with window 512, %.1f with window 16: want a decline", wide.Mops, fit.Mops)
+		t.Errorf("64 entries: %.1f Mop/s with window 512, %.1f with window 16: want a decline",
+			wide.Mops, fit.Mops)
 	}
 }
 

@@ -50,7 +50,8 @@ func newNIC(p *Params, c *clock, qps, mrs, window int) (*nic, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nic{clock: c, p: p, queue: q, mrs: uint32(mrs), turn: p.Turn(), taken: make([]uint32, qps)}
+	n := &nic{clock: c, p: p, queue: q, mrs: uint32(mrs), turn: p.Turn(),
+		taken: make([]uint32, qps)}
 	n.pcie.rate, n.line.rate = p.PCIeRate, p.LinkRate
 	for k := range Kinds {
 		keys := qps

@@ -71,10 +71,12 @@ var ErrParams = errors.New("invalid parameters of the model")
 func (p *Params) Check() error {
 	for k := range Kinds {
 		if p.Cache[k] < 1 || p.Cache[k] > MaxCache {
-			return fmt.Errorf("%w: entries of the %v cache: %d: choose 1 to %d", ErrParams, k, p.Cache[k], MaxCache)
+			return fmt.Errorf("%w: entries of the %v cache: %d: choose 1 to %d", ErrParams, k,
+				p.Cache[k], MaxCache)
 		}
 		if p.Size[k] < 1 || p.Size[k] > 4096 {
-			return fmt.Errorf("%w: bytes of a %v entry: %d: choose 1 to 4096", ErrParams, k, p.Size[k])
+			return fmt.Errorf("%w: bytes of a %v entry: %d: choose 1 to 4096", ErrParams, k,
+				p.Size[k])
 		}
 	}
 	for _, c := range []struct {
@@ -99,7 +101,8 @@ func (p *Params) Check() error {
 		{"cable", int64(p.Cable), 0, 1e6, " ns"},
 	} {
 		if c.v < c.least || c.v > c.top {
-			return fmt.Errorf("%w: %s: %d%s: choose %d to %d", ErrParams, c.what, c.v, c.unit, c.least, c.top)
+			return fmt.Errorf("%w: %s: %d%s: choose %d to %d", ErrParams, c.what, c.v, c.unit,
+				c.least, c.top)
 		}
 	}
 	return nil

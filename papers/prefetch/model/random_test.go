@@ -10,7 +10,10 @@ import (
 // For random NICs and loads the model terminates, and no line exceeds its rate.
 func TestRandomNIC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		draw := func(what string, least, top int) int { return rapid.IntRange(least, top).Draw(t, what) }
+		draw := func(what string, least,
+			top int) int {
+			return rapid.IntRange(least, top).Draw(t, what)
+		}
 		p := Default()
 		for k := range Kinds {
 			p.Cache[k] = draw(k.String(), 1, 80)
@@ -37,7 +40,8 @@ func TestRandomNIC(t *testing.T) {
 		// Reads are counted when they are requested: a few percent may be in flight at the start
 		// or the end.
 		if r.Mops <= 0 || r.Mops > p.Peak()*1.02 || r.PCIe > 1.1 {
-			t.Fatalf("Run() = %.2f Mop/s and %.3f of PCIe, but the link allows %.2f Mop/s", r.Mops, r.PCIe, p.Peak())
+			t.Fatalf("Run() = %.2f Mop/s and %.3f of PCIe, but the link allows %.2f Mop/s", r.Mops,
+				r.PCIe, p.Peak())
 		}
 		us, err := RunLight(&p, Light{QPs: l.QPs, Window: l.Window, Hint: l.Random})
 		if err != nil {

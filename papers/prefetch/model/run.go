@@ -33,7 +33,8 @@ const (
 // Run returns the message rate of a NIC under load.
 func Run(p *Params, l Load) (*Rate, error) {
 	if l.QPs < 1 || l.QPs > MaxQPs || l.MRs < 1 || l.MRs > MaxQPs {
-		return nil, fmt.Errorf("%w: a load of %d QPs and %d MRs: choose 1 to %d", ErrParams, l.QPs, l.MRs, MaxQPs)
+		return nil, fmt.Errorf("%w: a load of %d QPs and %d MRs: choose 1 to %d", ErrParams, l.QPs,
+			l.MRs, MaxQPs)
 	}
 	n, err := newNIC(p, &clock{}, l.QPs, l.MRs, l.Window)
 	if err != nil {

@@ -19,7 +19,8 @@ type missCounter struct {
 // newMissCounter never returns nil. An error says why the counter does not count.
 func newMissCounter() (*missCounter, error) {
 	attr := unix.PerfEventAttr{
-		Type: unix.PERF_TYPE_HARDWARE, Size: unix.PERF_ATTR_SIZE_VER5, Config: unix.PERF_COUNT_HW_CACHE_MISSES,
+		Type: unix.PERF_TYPE_HARDWARE, Size: unix.PERF_ATTR_SIZE_VER5,
+		Config: unix.PERF_COUNT_HW_CACHE_MISSES,
 	}
 	m := &missCounter{}
 	var err error

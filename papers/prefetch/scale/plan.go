@@ -46,7 +46,8 @@ type lane struct {
 }
 
 func (l *lane) String() string {
-	return fmt.Sprintf("%s %d QPs, %d MRs, %s, window %d", l.name, l.qps, l.mrs, l.order, l.prefetch)
+	return fmt.Sprintf("%s %d QPs, %d MRs, %s, window %d", l.name, l.qps, l.mrs, l.order,
+		l.prefetch)
 }
 
 // baseline returns the name of the baseline in the output.

@@ -125,7 +125,8 @@ func (r *Report) Panels() []kit.Panel {
 		{nameQPs, "64 B WRITEs over many QPs", "QPs"},
 		{nameMRs, "64 B WRITEs over many memory regions", "MRs"},
 	} {
-		c := &kit.Curves{Title: p.title, X: p.x, Y: unitRate, LogX: true, PowersOf2: true, ZeroY: true}
+		c := &kit.Curves{Title: p.title, X: p.x, Y: unitRate, LogX: true, PowersOf2: true,
+			ZeroY: true}
 		line := map[string]int{} // index by name
 		for i := range r.Results {
 			x := &r.Results[i]

@@ -62,7 +62,8 @@ func (k *talk) waits(d Time) {
 	k.m.HandleTimeout(k.now)
 }
 
-var oneSlot = Config{Dynamic: true, PeerSlots: 1, PeerSlot: 4096, PeerBase: 1 << 20, PeerKey: 9, Slots: 1, Slot: 4096}
+var oneSlot = Config{Dynamic: true, PeerSlots: 1, PeerSlot: 4096, PeerBase: 1 << 20, PeerKey: 9,
+	Slots: 1, Slot: 4096}
 
 // "After an invalid answer the initiator begins an indirect transfer": at once, and the user is
 // told before anything is sent. The real answer "is recorded in the status block and discarded".
@@ -72,7 +73,8 @@ func TestInvalidAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g := k.says(msgRequest); g.tid != tid || g.flags != 0 || g.sba != 50 || g.dba != 7 || g.len != 1500 {
+	if g := k.says(msgRequest); g.tid != tid || g.flags != 0 || g.sba != 50 || g.dba != 7 ||
+		g.len != 1500 {
 		t.Errorf("%+v", g)
 	}
 	k.silent()
@@ -82,7 +84,9 @@ func TestInvalidAnswer(t *testing.T) {
 	}
 	for i, want := range []struct{ addr, len uint64 }{{1 << 20, 1024}, {1<<20 + 1024, 476}} {
 		a := k.next(DoWrite)
-		if a.RemoteAddr != want.addr || uint64(a.Len) != want.len || !a.WithImm || a.Imm != slotImm(tid, 0, uint32(i)) || a.RKey != 9 || a.Local.Addr != 50+uint64(i)*1024 {
+		if a.RemoteAddr != want.addr || uint64(a.Len) != want.len || !a.WithImm ||
+			a.Imm != slotImm(tid, 0, uint32(i)) || a.RKey != 9 ||
+			a.Local.Addr != 50+uint64(i)*1024 {
 			t.Errorf("segment %d: %+v", i, a)
 		}
 	}
@@ -216,8 +220,10 @@ func TestOverwritingIsTheEnd(t *testing.T) {
 // Limits of Config are checked.
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{
-		{Segment: 0}, {Segment: MaxSegment + 1}, {Segment: 1, Entries: 3}, {Segment: 1, Entries: 512}, {Segment: 1, Slots: 257, Slot: 1}, {Segment: 1, PeerSlots: 1},
-		{Segment: 1, Slots: 1}, {Segment: 1, Timeout: -1}, {Segment: 1, PeerSlots: 1, PeerSlot: 2 << 30},
+		{Segment: 0}, {Segment: MaxSegment + 1}, {Segment: 1, Entries: 3},
+		{Segment: 1, Entries: 512}, {Segment: 1, Slots: 257, Slot: 1}, {Segment: 1, PeerSlots: 1},
+		{Segment: 1, Slots: 1}, {Segment: 1, Timeout: -1},
+		{Segment: 1, PeerSlots: 1, PeerSlot: 2 << 30},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v passes", c)

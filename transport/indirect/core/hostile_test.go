@@ -15,7 +15,8 @@ func TestHostile(t *testing.T) {
 	}
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 3))
-		m, err := New(Config{Dynamic: true, Entries: 4, Timeout: 50, Patience: 2000, Silence: 5000, Slots: 3, Slot: 64, PeerSlots: 2, PeerSlot: 64, Segment: 16})
+		m, err := New(Config{Dynamic: true, Entries: 4, Timeout: 50, Patience: 2000, Silence: 5000,
+			Slots: 3, Slot: 64, PeerSlots: 2, PeerSlot: 64, Segment: 16})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,8 @@ func (h *hostile) act() {
 	case 0, 1, 2:
 		var b [MessageLen]byte
 		g := message{
-			typ: msgType(r.IntN(7)), flags: uint8(r.IntN(16)), slot: uint16(r.IntN(5)), tid: TID(r.IntN(24)), sba: r.Uint64(), dba: uint64(r.IntN(100)),
+			typ: msgType(r.IntN(7)), flags: uint8(r.IntN(16)), slot: uint16(r.IntN(5)),
+			tid: TID(r.IntN(24)), sba: r.Uint64(), dba: uint64(r.IntN(100)),
 			len: uint32(r.IntN(80)), rkey: r.Uint32(),
 		}
 		if r.IntN(4) == 0 {
@@ -59,7 +61,8 @@ func (h *hostile) act() {
 		}
 		m.HandleControl(h.now, b[:n])
 	case 3:
-		m.HandleData(h.now, slotImm(TID(r.IntN(24)), uint16(r.IntN(4)), uint32(r.IntN(4))), uint32(r.IntN(24)))
+		m.HandleData(h.now, slotImm(TID(r.IntN(24)), uint16(r.IntN(4)), uint32(r.IntN(4))),
+			uint32(r.IntN(24)))
 	case 4:
 		m.HandleData(h.now, r.Uint32(), uint32(r.IntN(24)))
 	case 5:
@@ -117,7 +120,8 @@ func (h *hostile) drain() {
 			h.m.Registered(h.now, a.Entry, a.TID, h.r.IntN(2) == 0, Local{}, 0, 0)
 		case DoMove:
 			e := &h.m.in[a.Entry]
-			if int(a.Slot) >= h.m.cfg.Slots || a.Off+a.Len > h.m.cfg.Slot || a.Off+a.Len > e.len || e.kind != Write || e.tid != a.TID {
+			if int(a.Slot) >= h.m.cfg.Slots || a.Off+a.Len > h.m.cfg.Slot || a.Off+a.Len > e.len ||
+				e.kind != Write || e.tid != a.TID {
 				h.t.Fatalf("moves %+v for %+v", a, e)
 			}
 		}

@@ -83,7 +83,8 @@ func (m *Machine) Post(now Time, op *Op) (TID, error) {
 	m.idle = m.idle[:len(m.idle)-1]
 	o := &m.out[i]
 	*o = outgoing{
-		tid: o.tid + m.mask + 1, state: outAsking, op: *op, len: op.Len, slot: NoSlot, began: now, due: Never,
+		tid: o.tid + m.mask + 1, state: outAsking, op: *op, len: op.Len, slot: NoSlot, began: now,
+		due:  Never,
 		todo: o.todo, queued: o.queued, stream: stream{queued: o.stream.queued},
 	}
 	m.request(now, i)

@@ -35,8 +35,10 @@ func New(c Config) (*Machine, error) {
 	}
 	m := &Machine{
 		cfg: c, mask: TID(c.Entries - 1),
-		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries), slots: make([]uint16, 0, c.PeerSlots),
-		in: make([]incoming, c.Entries), ownSlots: make([]slotState, c.Slots), dirty: newRing(2 * c.Entries),
+		out: make([]outgoing, c.Entries), idle: make([]uint16, 0, c.Entries),
+		slots: make([]uint16, 0, c.PeerSlots),
+		in:    make([]incoming, c.Entries), ownSlots: make([]slotState, c.Slots),
+		dirty: newRing(2 * c.Entries),
 	}
 	m.send.queue = newRing(2 * c.Entries)
 	first := c.FirstTID &^ m.mask

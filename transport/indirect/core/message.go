@@ -79,7 +79,8 @@ func (m *message) parse(b []byte) bool {
 	be := binary.BigEndian
 	*m = message{
 		typ: msgType(b[4]), flags: b[5], slot: be.Uint16(b[6:]), tid: TID(be.Uint32(b[12:])),
-		sba: be.Uint64(b[16:]), dba: be.Uint64(b[24:]), len: be.Uint32(b[32:]), rkey: be.Uint32(b[36:]),
+		sba: be.Uint64(b[16:]), dba: be.Uint64(b[24:]), len: be.Uint32(b[32:]),
+		rkey: be.Uint32(b[36:]),
 	}
 	if m.typ < msgRequest || m.typ > msgReleased || m.flags&^allFlags != 0 {
 		return false

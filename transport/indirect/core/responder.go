@@ -87,7 +87,8 @@ func (m *Machine) handleRequest(now Time, g *message) {
 		m.Counters.Stale++
 	default:
 		*e = incoming{
-			tid: g.tid, state: inAsked, seen: true, kind: g.kind(), slot: NoSlot, dba: g.dba, sba: g.sba, len: g.len, rkey: g.rkey,
+			tid: g.tid, state: inAsked, seen: true, kind: g.kind(), slot: NoSlot, dba: g.dba,
+			sba: g.sba, len: g.len, rkey: g.rkey,
 			due: Never, queued: e.queued, stream: stream{queued: e.stream.queued},
 		}
 		m.attach(i, g)
@@ -101,7 +102,8 @@ func (m *Machine) sane(g *message) bool {
 	if !g.has(flagIndirect) {
 		return true
 	}
-	return !g.has(flagRead) && int(g.slot) < len(m.ownSlots) && (g.typ != msgRequest || g.len <= m.cfg.Slot)
+	return !g.has(flagRead) && int(g.slot) < len(m.ownSlots) &&
+		(g.typ != msgRequest || g.len <= m.cfg.Slot)
 }
 
 func (g *message) kind() Kind {
@@ -139,7 +141,8 @@ func (m *Machine) register(i uint16) {
 
 // Registered is the user's answer to DoRegister: ok, the memory, and the address and key by which
 // the peer may write it.
-func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local, addr uint64, key uint32) {
+func (m *Machine) Registered(now Time, entry uint16, tid TID, ok bool, mem Local, addr uint64,
+	key uint32) {
 	e := &m.in[entry]
 	if e.tid != tid || !e.asking {
 		return
@@ -196,7 +199,8 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 	if !l.busy {
 		l.busy, l.tid = true, tid
 	}
-	if l.tid != tid || l.segments&0xff != segment || n == 0 || n > m.cfg.Segment || uint64(l.received)+uint64(n) > uint64(m.cfg.Slot) {
+	if l.tid != tid || l.segments&0xff != segment || n == 0 || n > m.cfg.Segment ||
+		uint64(l.received)+uint64(n) > uint64(m.cfg.Slot) {
 		m.violate()
 		return
 	}
@@ -206,7 +210,8 @@ func (m *Machine) handleSlotData(now Time, imm, n uint32) {
 	m.Counters.ParkedBytes += uint64(n)
 	i := uint16(tid & m.mask)
 	e := &m.in[i]
-	if !l.known && e.kind == Write && e.slot == NoSlot && (e.state == inAsked || e.state == inReady) && e.tid&immTIDMask == tid {
+	if !l.known && e.kind == Write && e.slot == NoSlot &&
+		(e.state == inAsked || e.state == inReady) && e.tid&immTIDMask == tid {
 		l.known, e.slot = true, uint16(slot)
 	}
 	if !l.known {

@@ -96,8 +96,14 @@ func TestSilence(t *testing.T) {
 		{"a registration that was refused", func(k *talk) { k.asked(0, false) }},
 		{"a WRITE's registered memory", func(k *talk) { k.asked(0, true) }},
 		{"a READ's registered memory", func(k *talk) { k.asked(flagRead, true) }},
-		{"parked data, registered", func(k *talk) { k.asked(flagIndirect, true); k.m.HandleData(k.now, slotImm(4, 0, 0), 1024) }},
-		{"parked data that no request has come for", func(k *talk) { k.m.HandleData(k.now, slotImm(4, 0, 0), 1024) }},
+		{"parked data, registered",
+			func(k *talk) {
+				k.asked(flagIndirect, true)
+				k.m.HandleData(k.now, slotImm(4, 0, 0),
+					1024)
+			}},
+		{"parked data that no request has come for",
+			func(k *talk) { k.m.HandleData(k.now, slotImm(4, 0, 0), 1024) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newSlow(t)
@@ -123,7 +129,8 @@ func TestSignsOfLife(t *testing.T) {
 		name string
 		sign func(k *talk)
 	}{
-		{"an answer that is of no use", func(k *talk) { k.hears(message{typ: msgAnswer, tid: 77}) }},
+		{"an answer that is of no use",
+			func(k *talk) { k.hears(message{typ: msgAnswer, tid: 77}) }},
 		{"data", func(k *talk) { k.m.HandleData(k.now, readImm(3), 1) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -264,7 +271,8 @@ func TestTalksButDoesNotRelease(t *testing.T) {
 			for end := k.now + c.talks; k.now < end; k.passes(second) {
 				k.hears(message{typ: msgAnswer, tid: 77})
 			}
-			if broken := errors.Is(k.m.Err(), ErrProtocol); broken != c.broken || (!broken && k.m.Err() != nil) {
+			if broken := errors.Is(k.m.Err(), ErrProtocol); broken != c.broken ||
+				(!broken && k.m.Err() != nil) {
 				t.Fatalf("%v", k.m.Err())
 			}
 			if c.broken {
@@ -305,7 +313,8 @@ func TestOwnPause(t *testing.T) {
 			k := newSlow(t)
 			c.begin(k)
 			k.waits(60 * second) // nothing that arrived meanwhile has been processed
-			if k.passes(second); k.m.Err() != nil || k.m.Counters.Failed != 0 || (k.m.Busy() > 0 && k.m.out[0].state == outAborting) {
+			if k.passes(second); k.m.Err() != nil || k.m.Counters.Failed != 0 ||
+				(k.m.Busy() > 0 && k.m.out[0].state == outAborting) {
 				t.Errorf("%v, %+v", k.m.Err(), k.m.Counters)
 			}
 		})
@@ -330,7 +339,8 @@ func TestWaitingInLine(t *testing.T) {
 	}
 	k.hears(message{typ: msgAnswer, tid: second1})
 	k.hears(message{typ: msgAnswer, flags: flagValid, tid: second1})
-	if o := &k.m.out[second1&k.m.mask]; o.state != outIndirect || !o.answered || o.stream.sent != 0 {
+	if o := &k.m.out[second1&k.m.mask]; o.state != outIndirect || !o.answered ||
+		o.stream.sent != 0 {
 		t.Fatalf("%+v", o)
 	}
 	k.passes(second)

@@ -50,7 +50,12 @@ func (q simQueue) Less(i, j int) bool {
 }
 func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
-func (q *simQueue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(old)-1]; return e }
+func (q *simQueue) Pop() any {
+	old := *q
+	e := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return e
+}
 
 // simTransfer is the model's view of a transfer.
 type simTransfer struct {
@@ -150,7 +155,8 @@ func simPattern(from, n, i int) byte { return byte(from*131 + n*31 + i*7 + 1) }
 // post starts a transfer of a random kind.
 func (s *sim) post(h *simHost) {
 	peer := s.hosts[1-h.id]
-	x := &simTransfer{from: h.id, n: h.posted, len: uint32(1 + s.rng.IntN(simSlot)), hopeless: s.rng.Float64() < s.hopeless}
+	x := &simTransfer{from: h.id, n: h.posted, len: uint32(1 + s.rng.IntN(simSlot)),
+		hopeless: s.rng.Float64() < s.hopeless}
 	if s.rng.IntN(4) == 0 {
 		x.kind = Read
 	}
@@ -166,7 +172,9 @@ func (s *sim) post(h *simHost) {
 	for i := range x.len {
 		from[i] = simPattern(x.from, x.n, int(i))
 	}
-	tid, err := h.m.Post(s.now, &Op{Kind: x.kind, Local: Local{Addr: x.src, LKey: keyUser}, RKey: keyUser, DBA: x.dst, Len: x.len, Cookie: uint64(x.n)})
+	tid, err := h.m.Post(s.now,
+		&Op{Kind: x.kind, Local: Local{Addr: x.src, LKey: keyUser}, RKey: keyUser, DBA: x.dst,
+			Len: x.len, Cookie: uint64(x.n)})
 	if err != nil {
 		h.brk -= simSlot
 		if !errors.Is(err, ErrFull) && h.m.Err() == nil {
@@ -311,21 +319,24 @@ func (s *sim) write(h, peer *simHost, a Action) {
 
 // mayWrite checks that the memory belongs to an unfinished transfer.
 func (s *sim) mayWrite(h, peer *simHost, a *Action) {
-	if x := h.transfers[a.TID]; x != nil && x.kind == Write && a.RemoteAddr >= x.dst && a.RemoteAddr+uint64(a.Len) <= x.dst+uint64(x.len) {
+	if x := h.transfers[a.TID]; x != nil && x.kind == Write && a.RemoteAddr >= x.dst &&
+		a.RemoteAddr+uint64(a.Len) <= x.dst+uint64(x.len) {
 		if !x.registered || x.delivered {
 			s.fail("%08x writes to memory that is not registered", a.TID)
 		}
 		return
 	}
 	x := peer.transfers[a.TID]
-	if x == nil || x.kind != Read || a.RemoteAddr < x.src || a.RemoteAddr+uint64(a.Len) > x.src+uint64(x.len) || x.finished {
+	if x == nil || x.kind != Read || a.RemoteAddr < x.src ||
+		a.RemoteAddr+uint64(a.Len) > x.src+uint64(x.len) || x.finished {
 		s.fail("a READ's data comes to memory that is none of its: %+v", x)
 	}
 }
 
 func (s *sim) register(h, peer *simHost, a *Action) {
 	x := peer.transfers[a.TID]
-	if x == nil || x.registered || x.delivered || x.dst != a.DBA || x.len != a.Len || x.kind != a.Type {
+	if x == nil || x.registered || x.delivered || x.dst != a.DBA || x.len != a.Len ||
+		x.kind != a.Type {
 		s.fail("asked to register what nobody wants: %+v for %+v", a, x)
 		return
 	}

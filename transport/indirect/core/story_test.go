@@ -11,7 +11,8 @@ import (
 func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Counters, Time, error) {
 	sum := fnv.New64a()
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), log: log, hash: sum, now: 1}
-	s.loss, s.dup, s.frp = []float64{0, 0.05, 0.3, 0.6}[s.rng.IntN(4)], 0.1, []float64{0, 0.1, 0.5}[s.rng.IntN(3)]
+	s.loss, s.dup, s.frp = []float64{0, 0.05, 0.3, 0.6}[s.rng.IntN(4)], 0.1, []float64{0, 0.1,
+		0.5}[s.rng.IntN(3)]
 	s.total = 1 + s.rng.IntN(60)
 	if s.rng.IntN(6) == 0 {
 		s.hopeless = 0.2
@@ -26,8 +27,10 @@ func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Coun
 	slots := s.rng.IntN(simSlots + 1)
 	for i := range s.hosts {
 		c := Config{
-			Dynamic: s.rng.IntN(5) > 0, Entries: 1 << s.rng.IntN(4), Timeout: 80, Patience: patience, Silence: 400000,
-			PeerSlots: slots, PeerSlot: simSlot, PeerKey: keySlots, Slots: slots, Slot: simSlot, Segment: simSegment,
+			Dynamic: s.rng.IntN(5) > 0, Entries: 1 << s.rng.IntN(4), Timeout: 80,
+			Patience: patience, Silence: 400000,
+			PeerSlots: slots, PeerSlot: simSlot, PeerKey: keySlots, Slots: slots, Slot: simSlot,
+			Segment:  simSegment,
 			FirstTID: TID(s.rng.Uint32()),
 		}
 		if i == 1 {
@@ -40,7 +43,8 @@ func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Coun
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.hosts[i] = &simHost{id: i, m: m, transfers: map[TID]*simTransfer{}, naps: s.rng.IntN(3) == 0}
+		s.hosts[i] = &simHost{id: i, m: m, transfers: map[TID]*simTransfer{},
+			naps: s.rng.IntN(3) == 0}
 	}
 	s.run()
 	return sum.Sum64(), [2]Counters{s.hosts[0].m.Counters, s.hosts[1].m.Counters}, s.now, s.err
@@ -163,8 +167,10 @@ func TestSim(t *testing.T) {
 	}
 	// A simulation that never meets a case proves nothing about it.
 	for name, n := range map[string]uint64{
-		"direct": sum.Direct, "indirect": sum.Indirect, "late answers": sum.LateAnswers, "full": sum.BufferFull, "straight": sum.Straight,
-		"parked": sum.Parked, "read direct": sum.ReadDirect, "read indirect": sum.ReadIndirect, "dropped": sum.Dropped,
+		"direct": sum.Direct, "indirect": sum.Indirect, "late answers": sum.LateAnswers,
+		"full": sum.BufferFull, "straight": sum.Straight,
+		"parked": sum.Parked, "read direct": sum.ReadDirect, "read indirect": sum.ReadIndirect,
+		"dropped":  sum.Dropped,
 		"orphaned": sum.Orphaned, "failed": sum.Failed, "stale": sum.Stale,
 	} {
 		if n < seeds/50 {

@@ -75,7 +75,8 @@ const (
 )
 
 func (s Status) String() string {
-	if names := [...]string{"success", "registration refused", "no answer", "connection lost"}; int(s) < len(names) {
+	if names := [...]string{"success", "registration refused", "no answer",
+		"connection lost"}; int(s) < len(names) {
 		return names[s]
 	}
 	return fmt.Sprintf("status %d", uint8(s))
@@ -134,13 +135,18 @@ func (c *Config) check() error {
 	}
 	switch {
 	case c.Entries < 1 || c.Entries > MaxEntries || c.Entries&(c.Entries-1) != 0:
-		return fmt.Errorf("%w: %d entries; give a power of two up to %d", ErrConfig, c.Entries, MaxEntries)
+		return fmt.Errorf("%w: %d entries; give a power of two up to %d", ErrConfig, c.Entries,
+			MaxEntries)
 	case c.Slots < 0 || c.Slots > MaxSlots || c.PeerSlots < 0 || c.PeerSlots > MaxSlots:
-		return fmt.Errorf("%w: %d and %d slots; give 0 to %d", ErrConfig, c.Slots, c.PeerSlots, MaxSlots)
+		return fmt.Errorf("%w: %d and %d slots; give 0 to %d", ErrConfig, c.Slots, c.PeerSlots,
+			MaxSlots)
 	case c.Segment < 1 || c.Segment > MaxSegment:
-		return fmt.Errorf("%w: segments of %d bytes; give 1 to %d", ErrConfig, c.Segment, MaxSegment)
-	case c.Slot > MaxLength || c.PeerSlot > MaxLength || (c.Slots > 0 && c.Slot == 0) || (c.PeerSlots > 0 && c.PeerSlot == 0):
-		return fmt.Errorf("%w: slots of %d and %d bytes; give 1 to %d", ErrConfig, c.Slot, c.PeerSlot, MaxLength)
+		return fmt.Errorf("%w: segments of %d bytes; give 1 to %d", ErrConfig, c.Segment,
+			MaxSegment)
+	case c.Slot > MaxLength || c.PeerSlot > MaxLength || (c.Slots > 0 && c.Slot == 0) ||
+		(c.PeerSlots > 0 && c.PeerSlot == 0):
+		return fmt.Errorf("%w: slots of %d and %d bytes; give 1 to %d", ErrConfig, c.Slot,
+			c.PeerSlot, MaxLength)
 	}
 	return nil
 }
@@ -246,8 +252,10 @@ func (c *Counters) Add(d *Counters) {
 
 func (c *Counters) fields() [24]*uint64 {
 	return [...]*uint64{
-		&c.Direct, &c.Indirect, &c.Simulated, &c.LateAnswers, &c.BufferFull, &c.Requests, &c.InvalidAnswers, &c.Timeouts, &c.Reads, &c.Failed,
-		&c.Registered, &c.Refused, &c.Straight, &c.Parked, &c.ParkedBytes, &c.MovedBytes, &c.Delivered, &c.ReadDirect, &c.ReadIndirect,
+		&c.Direct, &c.Indirect, &c.Simulated, &c.LateAnswers, &c.BufferFull, &c.Requests,
+		&c.InvalidAnswers, &c.Timeouts, &c.Reads, &c.Failed,
+		&c.Registered, &c.Refused, &c.Straight, &c.Parked, &c.ParkedBytes, &c.MovedBytes,
+		&c.Delivered, &c.ReadDirect, &c.ReadIndirect,
 		&c.Dropped, &c.Orphaned, &c.Malformed, &c.Stale, &c.Violations,
 	}
 }

@@ -55,15 +55,18 @@ func (p *Protocol) Parse(b []byte) (Sizes, error) {
 	if len(b) < SizesLen || [4]byte(b[:4]) != p.Magic || b[4] != version {
 		return Sizes{}, p.ErrPeer
 	}
-	return Sizes{Blocks: int(binary.BigEndian.Uint16(b[6:])), Size: int(binary.BigEndian.Uint32(b[8:]))}, nil
+	return Sizes{Blocks: int(binary.BigEndian.Uint16(b[6:])),
+		Size: int(binary.BigEndian.Uint32(b[8:]))}, nil
 }
 
 // Agree returns nil if the sender's sizes match the receiver's. Zeros match everything.
 func (p *Protocol) Agree(have, want Sizes) error {
-	if (want.Blocks == 0 || want.Blocks == have.Blocks) && (want.Size == 0 || want.Size == have.Size) {
+	if (want.Blocks == 0 || want.Blocks == have.Blocks) &&
+		(want.Size == 0 || want.Size == have.Size) {
 		return nil
 	}
-	return fmt.Errorf("%w: the receiver has %v, the sender wants %v: %s", p.ErrMismatch, have, want, p.Advice)
+	return fmt.Errorf("%w: the receiver has %v, the sender wants %v: %s", p.ErrMismatch, have, want,
+		p.Advice)
 }
 
 // Refused turns a rejection by the receiver into ErrMismatch if the sizes differ. Other errors are
@@ -118,7 +121,8 @@ func (l *Listener) Next(ctx context.Context) (*roce.Request, error) {
 		err = l.p.Agree(l.have, want)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()), q.Reject(l.p.Put(nil, l.have)))
+		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()),
+			q.Reject(l.p.Put(nil, l.have)))
 	}
 	return q, nil
 }

@@ -12,7 +12,8 @@ import (
 var (
 	errPeer     = errors.New("not this protocol")
 	errMismatch = errors.New("does not fit")
-	proto       = Protocol{Magic: [4]byte{'T', 'E', 'S', 'T'}, ErrPeer: errPeer, ErrMismatch: errMismatch, Advice: "do this"}
+	proto       = Protocol{Magic: [4]byte{'T', 'E', 'S', 'T'}, ErrPeer: errPeer,
+		ErrMismatch: errMismatch, Advice: "do this"}
 )
 
 // A message is parsed whatever follows it. Shorter messages, other protocols and other versions are
@@ -49,13 +50,17 @@ func TestAgree(t *testing.T) {
 		says string // "" means that they agree
 	}{
 		{have, ""}, {Sizes{}, ""}, {Sizes{Blocks: 3}, ""}, {Sizes{Size: 1000}, ""},
-		{Sizes{Blocks: 4, Size: 1000}, "4 blocks of 1000 bytes"}, {Sizes{Blocks: 4}, "wants 4 blocks:"}, {Sizes{Size: 999}, "wants blocks of 999 bytes:"},
+		{Sizes{Blocks: 4, Size: 1000}, "4 blocks of 1000 bytes"},
+		{Sizes{Blocks: 4}, "wants 4 blocks:"}, {Sizes{Size: 999}, "wants blocks of 999 bytes:"},
 	} {
 		err := proto.Agree(have, c.want)
 		switch {
 		case c.says == "" && err != nil, c.says != "" && !errors.Is(err, errMismatch):
 			t.Errorf("%+v: %v", c.want, err)
-		case c.says != "" && (!strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "3 blocks of 1000 bytes") || !strings.HasSuffix(err.Error(), "do this")):
+		case c.says != "" &&
+			(!strings.Contains(err.Error(), c.says) ||
+				!strings.Contains(err.Error(), "3 blocks of 1000 bytes") ||
+				!strings.HasSuffix(err.Error(), "do this")):
 			t.Errorf("%+v: %v", c.want, err)
 		}
 	}
@@ -64,7 +69,8 @@ func TestAgree(t *testing.T) {
 // A rejection with the receiver's sizes becomes a mismatch if they differ. Others stay unchanged.
 func TestRefused(t *testing.T) {
 	no := func(private []byte) error {
-		return fmt.Errorf("dial: %w", &roce.RejectError{Reason: roce.RejectConsumer, PrivateData: private})
+		return fmt.Errorf("dial: %w",
+			&roce.RejectError{Reason: roce.RejectConsumer, PrivateData: private})
 	}
 	want := Sizes{Blocks: 4}
 	other := errors.New("no answer")

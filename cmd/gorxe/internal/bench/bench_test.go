@@ -80,7 +80,8 @@ func TestBenchOnVeth(t *testing.T) {
 
 func TestBenchInMemory(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "bench.png")
-	out := shortRun(t, "--json", "--memory", "--only", "write_rate_64B,goodput_1pct_loss", "--plot", plot)
+	out := shortRun(t, "--json", "--memory", "--only", "write_rate_64B,goodput_1pct_loss", "--plot",
+		plot)
 	checkResults(t, out, []string{"write_rate_64B", "goodput_1pct_loss"}, []string{"lossless"})
 	checkPlots(t, plot)
 }
@@ -88,7 +89,8 @@ func TestBenchInMemory(t *testing.T) {
 // The table names the data path and every figure.
 func TestBenchTable(t *testing.T) {
 	out := shortRun(t, "--memory", "--only", "write_bw_64KiB_mtu4096")
-	for _, want := range []string{"in-memory link", "write_bw_64KiB_mtu4096", "Gb/s", "ratio", "spread"} {
+	for _, want := range []string{"in-memory link", "write_bw_64KiB_mtu4096", "Gb/s", "ratio",
+		"spread"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

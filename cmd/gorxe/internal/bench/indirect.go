@@ -53,9 +53,10 @@ Experiments: ` + strings.Join(indirect.Names(), ", ") + `.`,
 		c.Transfers, c.Size, c.Timeout = transfers.N, size.Int(), timeout.D
 		c.Rate, c.PingInterval = rate.N, pings.D
 		c.Fallback = !fs.Changed("link")
-		return execute(cmd, f, func(ctx context.Context, stderr io.Writer) (*indirect.Report, error) {
-			return indirect.Run(ctx, c, stderr)
-		})
+		return execute(cmd, f,
+			func(ctx context.Context, stderr io.Writer) (*indirect.Report, error) {
+				return indirect.Run(ctx, c, stderr)
+			})
 	}
 	return cmd
 }

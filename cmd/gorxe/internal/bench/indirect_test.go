@@ -19,7 +19,8 @@ func TestIndirect(t *testing.T) {
 }
 
 func TestIndirectJSON(t *testing.T) {
-	out := run(t, "indirect", "--link", "memory", "--rounds", "1", "--transfers", "2", "--size", "8MiB",
+	out := run(t, "indirect", "--link", "memory", "--rounds", "1", "--transfers", "2", "--size",
+		"8MiB",
 		"--only", "frp_10", "--ping-interval", "0", "--json")
 	list := results(t, out, "paper")
 	if len(list) != 1 || list[0]["name"] != "frp_10" || list[0]["baseline"] != "direct" {

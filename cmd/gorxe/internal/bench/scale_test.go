@@ -12,7 +12,8 @@ import (
 )
 
 func TestScaleJSON(t *testing.T) {
-	out, errs, err := gorxeBench(t.Context(), "scale", "--qps", "1,200", "--mrs", "100", "--rounds", "1",
+	out, errs, err := gorxeBench(t.Context(), "scale", "--qps", "1,200", "--mrs", "100", "--rounds",
+		"1",
 		"--duration", "10ms", "--window", "0,4,0", "--order", "rr,random,rr", "--json")
 	if err != nil {
 		t.Fatal(err, errs)
@@ -58,7 +59,8 @@ func TestScaleInterrupted(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(after, func() { cancel(cli.ErrInterrupted) })
 		start := time.Now()
-		_, _, err := gorxeBench(ctx, "scale", "--qps", "64", "--mrs", "none", "--rounds", "1", "--duration", "1m")
+		_, _, err := gorxeBench(ctx, "scale", "--qps", "64", "--mrs", "none", "--rounds", "1",
+			"--duration", "1m")
 		if !errors.Is(err, cli.ErrInterrupted) {
 			t.Errorf("interrupted after %v: got %v, want ErrInterrupted", after, err)
 		}

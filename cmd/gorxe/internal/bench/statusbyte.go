@@ -47,9 +47,10 @@ Experiments: %s.`, statusbyte.TraceBlocks, strings.Join(statusbyte.Groups(), ", 
 	fs.Var(&size, "trace-size", "size of the captured blocks, as in 256KiB")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.TraceSize = size.Int()
-		return execute(cmd, f, func(ctx context.Context, stderr io.Writer) (*statusbyte.Report, error) {
-			return statusbyte.Run(ctx, c, stderr)
-		})
+		return execute(cmd, f,
+			func(ctx context.Context, stderr io.Writer) (*statusbyte.Report, error) {
+				return statusbyte.Run(ctx, c, stderr)
+			})
 	}
 	return cmd
 }

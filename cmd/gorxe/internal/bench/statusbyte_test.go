@@ -19,13 +19,15 @@ func TestStatusByteJSON(t *testing.T) {
 		"--plot", plot, "--only",
 		"sync_latency_3blocks,latency_256B,throughput_256B,sender_cpu,retained_block,min_queues")
 	papers := map[string]any{
-		"sync_latency_3blocks": 0.0729, "latency_256B": nil, "throughput_256B": 4.6, "sender_cpu": 0.8,
+		"sync_latency_3blocks": 0.0729, "latency_256B": nil, "throughput_256B": 4.6,
+		"sender_cpu":     0.8,
 		"retained_block": nil,
 	}
 	list := results(t, out, "paper")
 	for _, e := range list {
 		want, ok := papers[e["name"].(string)]
-		if ok && (e["paper"] != want || e["baseline"] != "slidingwindow" || e["value"].(float64) <= 0) {
+		if ok && (e["paper"] != want || e["baseline"] != "slidingwindow" ||
+			e["value"].(float64) <= 0) {
 			t.Errorf("%v: want a positive value, baseline slidingwindow and paper %v", e, want)
 		}
 		ratio, ok := e["ratio"].(float64) // null if the rounds differ too much

@@ -59,15 +59,18 @@ arrival for UC and UD. Rates are those of batches of up to 64 messages in flight
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.mtu = cli.MTU{N: defaultMTU}
-	f.mode = cli.Choice{Value: xdp.Auto.String(), Words: []string{xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()}}
+	f.mode = cli.Choice{Value: xdp.Auto.String(),
+		Words: []string{xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()}}
 	f.loss = cli.Percent{Max: maxLoss}
 	f.bulk = cli.Size{Bytes: defaultBulk, Min: minBulk, Max: maxBulk}
 	fs := cmd.Flags()
 	fs.Var(&f.mtu, "mtu", "path MTU: 256, 512, 1024, 2048 or 4096")
-	fs.Var(&f.mode, "mode", "XDP mode: auto (generic on veth), native or generic; native and generic fail without AF_XDP")
+	fs.Var(&f.mode, "mode",
+		"XDP mode: auto (generic on veth), native or generic; native and generic fail without AF_XDP")
 	fs.Var(&f.loss, "loss", "percentage of the packets to drop, up to 10%")
 	fs.Uint64Var(&f.seed, "seed", 0, "seed of the data and the losses (default: random)")
-	fs.Var(&f.bulk, "bulk", "size of the bulk WRITE, rounded up to whole MiB (default 256 MiB, with --loss 64 MiB)")
+	fs.Var(&f.bulk, "bulk",
+		"size of the bulk WRITE, rounded up to whole MiB (default 256 MiB, with --loss 64 MiB)")
 	cli.HideDefaults(fs, "bulk")
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even if AF_XDP is available")
 	cli.JSONVar(fs, &f.json, "print one JSON object")
@@ -125,8 +128,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 // printReport writes the report as a table.
 func printReport(w io.Writer, r *demo.Report, seed uint64) error {
 	t := cli.Table{Columns: []cli.Column{
-		{Title: "operation"}, {Title: "size", Align: cli.Right}, {Title: "count", Align: cli.Right}, {Title: "Gb/s", Align: cli.Right},
-		{Title: "p50 us", Align: cli.Right}, {Title: "p99 us", Align: cli.Right}, {Title: "retransmissions", Align: cli.Right},
+		{Title: "operation"}, {Title: "size", Align: cli.Right}, {Title: "count", Align: cli.Right},
+		{Title: "Gb/s", Align: cli.Right},
+		{Title: "p50 us", Align: cli.Right}, {Title: "p99 us", Align: cli.Right},
+		{Title: "retransmissions", Align: cli.Right},
 	}}
 	for i := range r.Ops {
 		o := &r.Ops[i]

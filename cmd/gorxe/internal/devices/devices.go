@@ -77,8 +77,10 @@ func entries(list []xdp.Interface) []Entry {
 	for i := range list {
 		d := &list[i]
 		e := Entry{
-			Name: d.Name, Kind: d.Kind, Driver: d.Driver, MAC: d.MAC.String(), Up: d.Up, MTU: d.MTU, PathMTU: d.PathMTU,
-			Queues: d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer, Program: d.Program,
+			Name: d.Name, Kind: d.Kind, Driver: d.Driver, MAC: d.MAC.String(), Up: d.Up, MTU: d.MTU,
+			PathMTU: d.PathMTU,
+			Queues:  d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer,
+			Program:    d.Program,
 			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Usable: d.Err == nil,
 		}
 		if len(e.Modes) > 0 {
@@ -113,7 +115,8 @@ func modes(d *xdp.Interface) []string {
 func show(w io.Writer, list []xdp.Interface) error {
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "interface"}, {Title: "driver"}, {Title: "state"}, {Title: "MTU", Align: cli.Right},
-		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right}, {Title: "XDP modes"},
+		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right},
+		{Title: "XDP modes"},
 		{Title: "addresses by GID index"},
 	}}
 	var whyNot []string
@@ -123,7 +126,8 @@ func show(w io.Writer, list []xdp.Interface) error {
 		if d.Up {
 			state = "up"
 		}
-		t.Row(d.Name, d.Driver, state, d.MTU, orDash(int(d.PathMTU)), d.Queues, offer(d), addresses(d))
+		t.Row(d.Name, d.Driver, state, d.MTU, orDash(int(d.PathMTU)), d.Queues, offer(d),
+			addresses(d))
 		if d.Err != nil {
 			whyNot = append(whyNot, fmt.Sprintf("%s: %v", d.Name, d.Err))
 		}

@@ -62,14 +62,17 @@ end of the veth pair, on the bridge, or on the remote host instead.`,
 	}
 	fs := cmd.Flags()
 	cli.JSONVar(fs, &f.json, "print one line of JSON for each packet")
-	fs.StringVarP(&f.save, "write", "w", "", "write the RoCEv2 frames to a pcapng file (- for stdout, which replaces the text)")
+	fs.StringVarP(&f.save, "write", "w", "",
+		"write the RoCEv2 frames to a pcapng file (- for stdout, which replaces the text)")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print only the summary")
-	fs.VarP(&f.count, "count", "c", "stop after this number of RoCEv2 packets (default: at the end or Ctrl-C)")
+	fs.VarP(&f.count, "count", "c",
+		"stop after this number of RoCEv2 packets (default: at the end or Ctrl-C)")
 	cli.HideDefaults(fs, "count")
 	return cmd
 }
 
-func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout, stderr io.Writer) (err error) {
+func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout,
+	stderr io.Writer) (err error) {
 	src, err := dump.Open(ctx, arg, stdin)
 	if err != nil {
 		return err

@@ -72,7 +72,8 @@ func writePcap(t *testing.T, frames [][]byte) []byte {
 		t.Fatal(err)
 	}
 	for i, f := range frames {
-		info := gopacket.CaptureInfo{Timestamp: time.Unix(1000+int64(i), 0), CaptureLength: len(f), Length: len(f)}
+		info := gopacket.CaptureInfo{Timestamp: time.Unix(1000+int64(i), 0), CaptureLength: len(f),
+			Length: len(f)}
 		if err := w.WritePacket(info, f); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,8 @@ func TestJSONOfCaptures(t *testing.T) {
 			r := records[0]
 			records = records[1:]
 			total++
-			if r["n"] != float64(i+1) || r["opcode"] != p.BTH.Opcode().String() || r["icrc"] != "ok" ||
+			if r["n"] != float64(i+1) || r["opcode"] != p.BTH.Opcode().String() ||
+				r["icrc"] != "ok" ||
 				r["dest_qp"] != float64(p.BTH.DestQP()) || r["psn"] != float64(p.BTH.PSN()) ||
 				r["payload"] != float64(len(p.Payload)) || r["src"] != p.Src.Addr().String() {
 				t.Fatalf("%s, frame %d: %v", name, i+1, r)
@@ -132,10 +134,12 @@ func packet(o bth.Opcode, put func(t []byte), payload int) []byte {
 	h := int(o.Info().HeaderLen)
 	f := make([]byte, bth.MaxNetHeader+h+payload+3+bth.ICRCLen)
 	n := frame.PutHeaders(f, &frame.Address{
-		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64, SrcPort: 0xc001,
+		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}),
+		HopLimit: 64, SrcPort: 0xc001,
 	})
 	pad := -payload & 3
-	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x11, PSN: 0x500, PadCount: uint8(pad)})
+	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x11, PSN: 0x500,
+		PadCount: uint8(pad)})
 	if put != nil {
 		put(f[n:])
 	}
@@ -153,27 +157,46 @@ func TestFields(t *testing.T) {
 		json   string
 		text   string
 	}{
-		{bth.RCWriteOnlyImm, func(b []byte) { bth.PutRETH(b[12:], 0xffffffffffffffff, 0x42, 5); bth.PutImmDt(b[28:], 0) }, 5,
+		{bth.RCWriteOnlyImm,
+			func(b []byte) {
+				bth.PutRETH(b[12:], 0xffffffffffffffff, 0x42, 5)
+				bth.PutImmDt(b[28:],
+					0)
+			}, 5,
 			`"opcode":"RC RDMA WRITE Only with Immediate" "dest_qp":17 "psn":1280 "icrc":"ok" "pad":3 "payload":5 "va":18446744073709551615 "rkey":66 "dma_len":5 "imm":0`,
 			"RC RDMA WRITE Only with Immediate  qp 0x000011 psn 0x000500  va 0xffffffffffffffff rkey 0x00000042 len 5  imm 0x00000000  5 B"},
-		{bth.RCAck, func(b []byte) { bth.PutAETH(b[12:], bth.NAKSyndrome(bth.NAKRemoteAccess), 7) }, 0,
-			`"syndrome":98 "ack":"NAK remote access error" "msn":7`, "NAK remote access error msn 7"},
-		{bth.RCAtomicAck, func(b []byte) { bth.PutAETH(b[12:], bth.ACKNoLimit, 1); bth.PutAtomicAckETH(b[16:], 9) }, 0,
+		{bth.RCAck, func(b []byte) { bth.PutAETH(b[12:], bth.NAKSyndrome(bth.NAKRemoteAccess), 7) },
+			0,
+			`"syndrome":98 "ack":"NAK remote access error" "msn":7`,
+			"NAK remote access error msn 7"},
+		{bth.RCAtomicAck, func(b []byte) {
+			bth.PutAETH(b[12:], bth.ACKNoLimit,
+				1)
+			bth.PutAtomicAckETH(b[16:], 9)
+		}, 0,
 			`"ack":"ACK" "original":9`, "ACK msn 1  original 0x9"},
 		{bth.RCCmpSwap, func(b []byte) { bth.PutAtomicETH(b[12:], 8, 2, 3, 4) }, 0,
-			`"va":8 "rkey":2 "swap_add":3 "compare":4`, "va 0x8 rkey 0x00000002 swap/add 0x3 compare 0x4"},
-		{bth.RCSendOnlyInv, func(b []byte) { bth.PutIETH(b[12:], 5) }, 4, `"inv_rkey":5 "payload":4`, "invalidate 0x00000005  4 B"},
+			`"va":8 "rkey":2 "swap_add":3 "compare":4`,
+			"va 0x8 rkey 0x00000002 swap/add 0x3 compare 0x4"},
+		{bth.RCSendOnlyInv, func(b []byte) { bth.PutIETH(b[12:], 5) }, 4,
+			`"inv_rkey":5 "payload":4`, "invalidate 0x00000005  4 B"},
 		{bth.UDSendOnly, func(b []byte) { bth.PutDETH(b[12:], bth.QKeyGSI, 1) }, 4,
 			`"qkey":2147549184 "src_qp":1`, "from qp 0x000001 qkey 0x80010000"},
-		{bth.RCFlush, func(b []byte) { bth.PutFETH(b[12:], 2, 1); bth.PutRETH(b[16:], 4096, 3, 64) }, 0,
+		{bth.RCFlush, func(b []byte) {
+			bth.PutFETH(b[12:], 2, 1)
+			bth.PutRETH(b[16:], 4096, 3,
+				64)
+		}, 0,
 			`"placement":2 "selectivity":1 "va":4096`, "placement 2 selectivity 1  va 0x1000"},
 		{bth.RCSendOnly, func(b []byte) { bth.BTH(b)[8] |= 0x80; b[1] |= 0x80; b[4] = 0xc0; b[2] = 0x7f }, 0,
-			`"ack_req":true "se":true "fecn":true "becn":true "pkey":32767`, "ack_req  se  fecn  becn  pkey 0x7fff"},
+			`"ack_req":true "se":true "fecn":true "becn":true "pkey":32767`,
+			"ack_req  se  fecn  becn  pkey 0x7fff"},
 	} {
 		name := writeFile(t, writePcap(t, [][]byte{packet(c.opcode, c.put, c.n)}))
 		asJSON := run(t, nil, "--json", name)
 		for _, field := range strings.SplitAfter(c.json, ` "`) {
-			if field = strings.TrimSuffix(field, ` "`); !strings.Contains(asJSON.out, strings.TrimPrefix(field, `"`)) {
+			if field = strings.TrimSuffix(field, ` "`); !strings.Contains(asJSON.out,
+				strings.TrimPrefix(field, `"`)) {
 				t.Errorf("%v: no %s in %s", c.opcode, field, asJSON.out)
 			}
 		}
@@ -185,8 +208,10 @@ func TestFields(t *testing.T) {
 
 // JSON omits the fields of headers that the packet does not have.
 func TestAbsentFields(t *testing.T) {
-	r := run(t, nil, "--json", writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
-	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn", "original", "imm", "inv_rkey", "qkey", "src_qp", "error"} {
+	r := run(t, nil, "--json",
+		writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
+	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn",
+		"original", "imm", "inv_rkey", "qkey", "src_qp", "error"} {
 		if v, ok := r[f]; ok {
 			t.Errorf("%s = %v in a packet without it", f, v)
 		}
@@ -205,7 +230,9 @@ func TestBadPackets(t *testing.T) {
 	arp := append(bytes.Clone(unknown[:12]), 0x08, 0x06, 0, 0, 0, 0, 0, 0)
 	options := packet(bth.RCSendOnly, nil, 4)
 	options[14] = 0x46
-	name := writeFile(t, writePcap(t, [][]byte{arp, icrc, garbled, unknown, udp, options, packet(bth.RCAck, nil, 0)}))
+	name := writeFile(t,
+		writePcap(t, [][]byte{arp, icrc, garbled, unknown, udp, options,
+			packet(bth.RCAck, nil, 0)}))
 
 	records := run(t, nil, "--json", name).records(t)
 	var got []string
@@ -213,13 +240,15 @@ func TestBadPackets(t *testing.T) {
 		e, _ := r["error"].(string)
 		got = append(got, r["opcode"].(string)+"|"+r["icrc"].(string)+"|"+e)
 	}
-	want := []string{"RC SEND Only|bad|", "unknown 0xff|bad|", "unknown 0xff|ok|unknown opcode", "RC Acknowledge|ok|"}
+	want := []string{"RC SEND Only|bad|", "unknown 0xff|bad|", "unknown 0xff|ok|unknown opcode",
+		"RC Acknowledge|ok|"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
 	text := run(t, nil, name)
-	for _, line := range []string{"RC SEND Only  qp 0x000011 psn 0x000500  4 B  BAD ICRC", "REFUSED: unknown opcode", "REFUSED: bad UDP length"} {
+	for _, line := range []string{"RC SEND Only  qp 0x000011 psn 0x000500  4 B  BAD ICRC",
+		"REFUSED: unknown opcode", "REFUSED: bad UDP length"} {
 		if !strings.Contains(text.out, line) {
 			t.Errorf("no %q in\n%s", line, text.out)
 		}
@@ -259,7 +288,8 @@ func TestSave(t *testing.T) {
 	if r := run(t, nil, "-w", empty, writeFile(t, writePcap(t, nil))); r.err != nil {
 		t.Fatal(r.err)
 	}
-	if r := run(t, nil, empty); r.err != nil || r.errs != "0 frames, 0 RoCEv2, 0 with a bad ICRC\n" {
+	if r := run(t, nil, empty); r.err != nil ||
+		r.errs != "0 frames, 0 RoCEv2, 0 with a bad ICRC\n" {
 		t.Errorf("%v, %q", r.err, r.errs)
 	}
 }
@@ -284,7 +314,8 @@ func TestStdinAndGzip(t *testing.T) {
 		t.Fatal(err)
 	}
 	z.Close()
-	if got := run(t, nil, "--json", writeFile(t, zipped.Bytes())); got.err != nil || got.out != want {
+	if got := run(t, nil, "--json", writeFile(t, zipped.Bytes())); got.err != nil ||
+		got.out != want {
 		t.Errorf("from gzip: %v\n%s", got.err, got.out)
 	}
 }
@@ -294,7 +325,8 @@ func TestCountAndQuiet(t *testing.T) {
 	if r := run(t, nil, "-c", "2", in); r.err != nil || strings.Count(r.out, "\n") != 2 {
 		t.Errorf("-c 2: %v\n%s", r.err, r.out)
 	}
-	if r := run(t, nil, "-q", in); r.err != nil || r.out != "" || !strings.Contains(r.errs, "RoCEv2") {
+	if r := run(t, nil, "-q", in); r.err != nil || r.out != "" ||
+		!strings.Contains(r.errs, "RoCEv2") {
 		t.Errorf("-q: %v\n%s%s", r.err, r.out, r.errs)
 	}
 }
@@ -305,7 +337,8 @@ func TestTruncatedFrames(t *testing.T) {
 	w := pcapgo.NewWriter(&b)
 	w.WriteFileHeader(80, layers.LinkTypeEthernet)
 	f := packet(bth.RCSendOnly, nil, 200)
-	w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: 80, Length: len(f)}, f[:80])
+	w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: 80,
+		Length: len(f)}, f[:80])
 	r := run(t, nil, writeFile(t, b.Bytes()))
 	if r.err != nil || r.out != "" || !strings.Contains(r.errs, "1 truncated by the capture") {
 		t.Errorf("%v\n%s%s", r.err, r.out, r.errs)
@@ -327,11 +360,13 @@ func TestErrors(t *testing.T) {
 	}{
 		{"unknown name", []string{"nosuch0"}, `no such file or interface "nosuch0"`, 1},
 		{"directory", []string{t.TempDir()}, "is a directory", 1},
-		{"text", []string{writeFile(t, []byte("hello, world, this is text"))}, "neither pcap nor pcapng", 1},
+		{"text", []string{writeFile(t, []byte("hello, world, this is text"))},
+			"neither pcap nor pcapng", 1},
 		{"empty file", []string{writeFile(t, nil)}, "neither pcap nor pcapng", 1},
 		{"start of a pcapng", []string{writeFile(t, ng)}, "cannot be read", 1},
 		{"capture of 'any'", []string{writeFile(t, sll)}, "capture on one interface", 1},
-		{"incomplete frame", []string{writeFile(t, good[:len(good)-5])}, "ends in the middle of frame", 1},
+		{"incomplete frame", []string{writeFile(t, good[:len(good)-5])},
+			"ends in the middle of frame", 1},
 		{"two arguments", []string{"a", "b"}, "one argument too many", 2},
 		{"-w names the input", []string{"-w", saved, saved}, "choose another name", 2},
 		{"-w to a missing directory", []string{"-w", "/nonexistent/x", saved}, "cannot write", 1},

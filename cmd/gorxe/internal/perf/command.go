@@ -85,12 +85,14 @@ func completeOp(_ *cobra.Command, args []string, _ string) ([]string, cobra.Shel
 func (f *flags) register(fs *pflag.FlagSet) {
 	f.test.Register(fs)
 	cli.PortVar(fs, &f.port, "port", "p", perftest.DefaultPort, "TCP port of the server")
-	fs.BoolVarP(&f.cm, "rdma_cm", "R", false, "connect queue pairs by rdma_cm, like perftest's -R; on both sides")
+	fs.BoolVarP(&f.cm, "rdma_cm", "R", false,
+		"connect queue pairs by rdma_cm, like perftest's -R; on both sides")
 	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
 	cli.JSONVar(fs, &f.json, "print one line of JSON per row")
-	fs.BoolVar(&f.gbits, "report_gbits", false, "show bandwidth in Gb/sec (10^9 bits) instead of MB/sec")
+	fs.BoolVar(&f.gbits, "report_gbits", false,
+		"show bandwidth in Gb/sec (10^9 bits) instead of MB/sec")
 }
 
 func (f *flags) run(cmd *cobra.Command, args []string) error {

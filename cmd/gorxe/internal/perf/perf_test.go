@@ -79,7 +79,8 @@ func TestHeadMentionsReducedMTU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tb.Close()
-	for args, want := range map[string]bool{"write-bw -m 4096": true, "write-bw -m 1024": false, "write-lat": false} {
+	for args, want := range map[string]bool{"write-bw -m 4096": true, "write-bw -m 1024": false,
+		"write-lat": false} {
 		_, p := parse(t, args)
 		cfg := p.SessionConfig()
 		cfg.GID = device.AnyGID
@@ -89,7 +90,8 @@ func TestHeadMentionsReducedMTU(t *testing.T) {
 		}
 		var head bytes.Buffer
 		(&printer{w: &head}).head(p, s, []exchange.QP{s.LocalQP(0)})
-		if got := strings.Contains(head.String(), "Path MTU 1024, not 4096 as -m requests"); got != want {
+		if got := strings.Contains(head.String(),
+			"Path MTU 1024, not 4096 as -m requests"); got != want {
 			t.Errorf("%s: the head is\n%s", args, head.String())
 		}
 		if err := s.Close(); err != nil {

@@ -132,5 +132,6 @@ func printRow(w io.Writer, r *perf.Row) {
 		return
 	}
 	c := r.BandwidthColumns
-	fmt.Fprintf(w, " %-13d %-14d %-18.2f %-21.2f %.6f\n", r.Bytes, r.Iterations, c.Peak, c.Average, c.MsgRate)
+	fmt.Fprintf(w, " %-13d %-14d %-18.2f %-21.2f %.6f\n", r.Bytes, r.Iterations, c.Peak, c.Average,
+		c.MsgRate)
 }

@@ -87,8 +87,9 @@ func (f *flags) register(cmd *cobra.Command) {
 		"network interface (default: that of the route to HOST)")
 	fs.StringVarP(&f.dev, "dev", "d", "", "same as --interface")
 	cli.PortVar(fs, &f.port, "port", "p", exchange.DefaultPort, "TCP port of gorxe up")
-	fs.BoolVar(&f.rping, "rping", false, "use rping's protocol over rdma_cm, for any RDMA host that runs "+
-		"'rping -s' or gorxe up; -p is then the RDMA port (default 7174)")
+	fs.BoolVar(&f.rping, "rping", false,
+		"use rping's protocol over rdma_cm, for any RDMA host that runs "+
+			"'rping -s' or gorxe up; -p is then the RDMA port (default 7174)")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
 	cli.JSONVar(fs, &f.json, "print only the summary, as one line of JSON")
@@ -126,7 +127,8 @@ type pinger struct {
 func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error) {
 	if f.dev != "" {
 		if f.device.Iface != "" && f.device.Iface != f.dev {
-			return cli.Usagef("-I %s and -d %s mean the same: use only one of them", f.device.Iface, f.dev)
+			return cli.Usagef("-I %s and -d %s mean the same: use only one of them", f.device.Iface,
+				f.dev)
 		}
 		f.device.Iface = f.dev
 	}
@@ -144,7 +146,8 @@ func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error)
 	defer func() { err = errors.Join(err, p.dev.Close()) }()
 	info := p.dev.Info()
 	p.sum = Summary{
-		Host: host, Interface: info.Name, Datapath: info.Datapath, PathMTU: info.ActiveMTU, Bytes: f.size.Int(),
+		Host: host, Interface: info.Name, Datapath: info.Datapath, PathMTU: info.ActiveMTU,
+		Bytes: f.size.Int(),
 	}
 	if f.rping {
 		return p.runRping(ctx)
@@ -153,13 +156,16 @@ func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error)
 }
 
 // addr returns the address of the server.
-func (p *pinger) addr(port int) netip.AddrPort { return netip.AddrPortFrom(p.peer.Addr, uint16(port)) }
+func (p *pinger) addr(port int) netip.AddrPort {
+	return netip.AddrPortFrom(p.peer.Addr, uint16(port))
+}
 
 // replied counts a reply.
 func (p *pinger) replied(seq int, rtt time.Duration) {
 	p.sum.Received++
 	p.times.Record(rtt)
-	p.print("%d bytes from %v: seq=%d time=%.1f us\n", p.sum.Bytes, p.peer.Addr, seq, cli.Micros(rtt))
+	p.print("%d bytes from %v: seq=%d time=%.1f us\n", p.sum.Bytes, p.peer.Addr, seq,
+		cli.Micros(rtt))
 }
 
 func (p *pinger) print(format string, args ...any) {
@@ -187,7 +193,8 @@ func (p *pinger) finish() error {
 	p.print("%d sent, %d received, %s lost, %d packets retransmitted\n",
 		s.Sent, s.Received, cli.FormatPercent(s.Loss), s.Retransmits)
 	if s.Received > 0 {
-		p.print("min/avg/p50/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n", s.Min, s.Avg, s.P50, s.P99, s.Max)
+		p.print("min/avg/p50/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n", s.Min, s.Avg, s.P50, s.P99,
+			s.Max)
 	}
 	if s.Received < s.Sent {
 		return fmt.Errorf("%d of %s not answered", s.Sent-s.Received, cli.Count(s.Sent, "ping"))

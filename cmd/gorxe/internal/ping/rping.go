@@ -25,7 +25,8 @@ func (p *pinger) runRping(ctx context.Context) (err error) {
 		port = rping.DefaultPort
 	}
 	if n := p.sum.Bytes; n < 1 || n > rping.MaxSize {
-		return cli.Usagef("rping's messages have 1 to %d bytes, not %d: choose another size (-s)", rping.MaxSize, n)
+		return cli.Usagef("rping's messages have 1 to %d bytes, not %d: choose another size (-s)",
+			rping.MaxSize, n)
 	}
 	dial, cancel := context.WithTimeout(ctx, max(f.timeout.D, minDialTime))
 	defer cancel()

@@ -33,7 +33,8 @@ const (
 	maxDepth = 1 << 14
 )
 
-var kinds = []string{string(pingpong.RC), string(pingpong.UC), string(pingpong.UD), string(pingpong.SRQ)}
+var kinds = []string{string(pingpong.RC), string(pingpong.UC), string(pingpong.UD),
+	string(pingpong.SRQ)}
 
 type flags struct {
 	device device.Flags
@@ -84,14 +85,16 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 	f.depth = cli.Int{N: defaultDepth, Min: 1, Max: maxDepth}
 	f.qps = cli.Int{Min: 1, Max: pingpong.MaxQPs}
 	fs := cmd.Flags()
-	cli.PortVar(fs, &f.port, "port", "p", defaultPort, "TCP port for the exchange between client and server")
+	cli.PortVar(fs, &f.port, "port", "p", defaultPort,
+		"TCP port for the exchange between client and server")
 	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	fs.VarP(&f.size, "size", "s", "size of a message in bytes (default 4 KiB, ud 2 KiB)")
 	fs.VarP(&f.mtu, "mtu", "m", "path MTU: 256, 512, 1024, 2048 or 4096")
 	fs.VarP(&f.iters, "iters", "n", "number of messages in each direction")
 	fs.VarP(&f.depth, "rx-depth", "r", "number of receives to post")
 	fs.VarP(&f.qps, "num-qp", "q", "number of queue pairs, srq only (default 16)")
-	fs.BoolVarP(&f.check, "check", "c", false, "compare the data that comes back with the data sent (client of rc, uc, ud)")
+	fs.BoolVarP(&f.check, "check", "c", false,
+		"compare the data that comes back with the data sent (client of rc, uc, ud)")
 	cli.HideDefaults(fs, "size", "num-qp")
 	f.device.RegisterGID(fs, "g")
 	f.device.Register(fs)
@@ -102,7 +105,8 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 // config checks the flags and turns them into the configuration of a session.
 func (f *flags) config(kind string) (pingpong.Config, error) {
 	c := pingpong.Config{
-		Kind: pingpong.Kind(kind), Bytes: f.size.Int(), MTU: roce.MTU(f.mtu.N), QPs: 1, RecvDepth: f.depth.N,
+		Kind: pingpong.Kind(kind), Bytes: f.size.Int(), MTU: roce.MTU(f.mtu.N), QPs: 1,
+		RecvDepth:  f.depth.N,
 		Iterations: f.iters.N, Check: f.check, GID: f.device.GIDIndex.Choose,
 	}
 	switch {
@@ -116,7 +120,8 @@ func (f *flags) config(kind string) (pingpong.Config, error) {
 			c.QPs = defaultSRQQPs
 		}
 		if c.RecvDepth < c.QPs {
-			return c, cli.Usagef("%d receives are too few for %d queue pairs: increase -r", c.RecvDepth, c.QPs)
+			return c, cli.Usagef("%d receives are too few for %d queue pairs: increase -r",
+				c.RecvDepth, c.QPs)
 		}
 	}
 	if c.Bytes == 0 {
@@ -127,7 +132,8 @@ func (f *flags) config(kind string) (pingpong.Config, error) {
 	return c, nil
 }
 
-func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out, diag io.Writer) (err error) {
+func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out,
+	diag io.Writer) (err error) {
 	var peer *device.Peer // nil: this side is the server
 	if host != "" {
 		peer, err = f.device.FindPeer(ctx, host)
@@ -161,9 +167,10 @@ func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out, di
 		return err
 	}
 	defer l.Close()
-	return pingpong.Serve(ctx, l, func(conn net.Conn) error { return s.run(ctx, conn) }, func(peer net.Addr, err error) {
-		fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)
-	})
+	return pingpong.Serve(ctx, l, func(conn net.Conn) error { return s.run(ctx, conn) },
+		func(peer net.Addr, err error) {
+			fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)
+		})
 }
 
 // session runs a session and prints its result.
@@ -212,7 +219,8 @@ type Result struct {
 // report prints the result: as JSON, or as the two lines of the example programs.
 func (s *session) report(took time.Duration) error {
 	r := Result{
-		Kind: string(s.Kind), Role: "server", Interface: s.dev.Info().Name, PathMTU: s.MTU, Bytes: s.Bytes, QPs: s.QPs,
+		Kind: string(s.Kind), Role: "server", Interface: s.dev.Info().Name, PathMTU: s.MTU,
+		Bytes: s.Bytes, QPs: s.QPs,
 		Iters: s.Iterations, Seconds: took.Seconds(),
 		Mbits:  cli.Round(float64(s.Bytes)*float64(s.Iterations)*2*8/took.Seconds()/1e6, 3),
 		Micros: cli.Round(took.Seconds()*1e6/float64(s.Iterations), 3),
@@ -223,7 +231,8 @@ func (s *session) report(took time.Duration) error {
 	if s.json {
 		return cli.JSON(s.out, &r)
 	}
-	fmt.Fprintf(s.out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", 2*r.Bytes*r.Iters, r.Seconds, r.Mbits)
+	fmt.Fprintf(s.out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", 2*r.Bytes*r.Iters, r.Seconds,
+		r.Mbits)
 	fmt.Fprintf(s.out, "%d iters in %.2f seconds = %.2f usec/iter\n", r.Iters, r.Seconds, r.Micros)
 	return nil
 }

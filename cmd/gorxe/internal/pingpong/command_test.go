@@ -27,7 +27,8 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f := flags{device: device.Flags{GIDIndex: device.AnyGID}, mtu: cli.MTU{N: 1024}, iters: cli.Int{N: 200}, depth: cli.Int{N: 20}}
+	f := flags{device: device.Flags{GIDIndex: device.AnyGID}, mtu: cli.MTU{N: 1024},
+		iters: cli.Int{N: 200}, depth: cli.Int{N: 20}}
 	c, err := f.config("rc")
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,8 @@ func TestReport(t *testing.T) {
 		t.Error(err)
 	}
 	var r Result
-	if err := json.Unmarshal(clientOut.Bytes(), &r); err != nil || r.Kind != "rc" || r.Role != "client" || r.Iters != 200 || r.Seconds <= 0 {
+	if err := json.Unmarshal(clientOut.Bytes(), &r); err != nil || r.Kind != "rc" ||
+		r.Role != "client" || r.Iters != 200 || r.Seconds <= 0 {
 		t.Errorf("the client printed %q: %v", clientOut.String(), err)
 	}
 	for _, want := range []string{"local address:  LID 0x0000, QPN 0x", "200 iters in "} {

@@ -39,7 +39,8 @@ func TestTable(t *testing.T) {
 	if err != nil || errs != "" {
 		t.Fatal(err, errs)
 	}
-	for _, want := range []string{"figure  series", "no prefetch, random order", "512 to 2048  MRs", "about half", "17.9%", "--explain"} {
+	for _, want := range []string{"figure  series", "no prefetch, random order", "512 to 2048  MRs",
+		"about half", "17.9%", "--explain"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -79,13 +80,15 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%v: want a number or null for paper", e)
 		}
 	}
-	for _, want := range []string{"3 prefetch", "3 no prefetch", "4 prefetch", "5 prefetch", "5 no prefetch", "6 prefetch", "6 no prefetch"} {
+	for _, want := range []string{"3 prefetch", "3 no prefetch", "4 prefetch", "5 prefetch",
+		"5 no prefetch", "6 prefetch", "6 no prefetch"} {
 		if have[want] < 2 {
 			t.Errorf("got %d points of %s, want at least 2", have[want], want)
 		}
 	}
 	if null == 0 || given == 0 {
-		t.Errorf("got %d points without a number of the paper and %d with one, want both", null, given)
+		t.Errorf("got %d points without a number of the paper and %d with one, want both", null,
+			given)
 	}
 	if again, _, _ := gorxeSim(t.Context(), append(small, "--json")...); again != out {
 		t.Error("a second run has different results")
@@ -113,7 +116,8 @@ func TestWindowFlag(t *testing.T) {
 		return 0
 	}
 	if narrow, wide := rate("--window", "2"), rate(); narrow > 0.8*wide {
-		t.Errorf("window 2: %.1f Mop/s, window from the formula: %.1f, want a smaller rate", narrow, wide)
+		t.Errorf("window 2: %.1f Mop/s, window from the formula: %.1f, want a smaller rate", narrow,
+			wide)
 	}
 }
 
@@ -139,17 +143,25 @@ func TestPlot(t *testing.T) {
 		t.Errorf("the PNG is not a picture of at least 500 pixels: %v", err)
 	}
 	// A name with an extension means both files as well.
-	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+".SVG")...); err != nil || !strings.Contains(out, prefix+".svg, "+prefix+".png") {
+	if out, _, err := gorxeSim(t.Context(),
+		append(small, "--plot", prefix+".SVG")...); err != nil ||
+		!strings.Contains(out, prefix+".svg, "+prefix+".png") {
 		t.Errorf("--plot %s.SVG: %v, no file names in\n%s", prefix, err, out)
 	}
-	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure || out != "" {
-		t.Errorf("a plot in a missing directory: %v with output %q, want an error without output", err, out)
+	if out, _, err := gorxeSim(t.Context(),
+		append(small, "--plot",
+			filepath.Join(prefix, "no", "where"))...); cli.Status(err) != cli.StatusFailure ||
+		out != "" {
+		t.Errorf("a plot in a missing directory: %v with output %q, want an error without output",
+			err, out)
 	}
 	// If the plot cannot be written, the results are printed all the same.
 	if err := os.Mkdir(prefix+"2.svg", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, err := gorxeSim(t.Context(), append(small, "--plot", prefix+"2")...); cli.Status(err) != cli.StatusFailure || !strings.Contains(out, "figure  series") {
+	if out, _, err := gorxeSim(t.Context(),
+		append(small, "--plot", prefix+"2")...); cli.Status(err) != cli.StatusFailure ||
+		!strings.Contains(out, "figure  series") {
 		t.Errorf("an unwritable plot: %v, want an error and the results:\n%s", err, out)
 	}
 }
@@ -210,7 +222,8 @@ func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cli.ErrInterrupted)
 	for _, how := range []string{"--json", "--explain"} {
-		if out, _, err := gorxeSim(ctx, "prefetch", how); !errors.Is(err, cli.ErrInterrupted) || strings.HasPrefix(out, "[") {
+		if out, _, err := gorxeSim(ctx, "prefetch", how); !errors.Is(err, cli.ErrInterrupted) ||
+			strings.HasPrefix(out, "[") {
 			t.Errorf("%s: got %v, want ErrInterrupted and no results", how, err)
 		}
 	}

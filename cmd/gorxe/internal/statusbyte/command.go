@@ -61,7 +61,8 @@ func (f *shared) register(fs *pflag.FlagSet, defaultDev string) {
 	f.blocks = cli.Int{N: statusbyte.DefaultBlocks, Min: 1, Max: statusbyte.MaxBlocks}
 	f.size = cli.Size{Bytes: statusbyte.DefaultBlockSize, Min: 1, Max: statusbyte.MaxBlockSize}
 	f.device.RegisterIface(fs, defaultDev)
-	cli.PortVar(fs, &f.port, "port", "p", defaultPort, "RDMA port on which recv listens (not a TCP port)")
+	cli.PortVar(fs, &f.port, "port", "p", defaultPort,
+		"RDMA port on which recv listens (not a TCP port)")
 	fs.Var(&f.blocks, "blocks", "number of blocks on each side")
 	fs.Var(&f.size, "block-size", "size of the data in a block")
 	f.device.Register(fs)

@@ -71,12 +71,16 @@ include packets that arrived and could not be stored.`,
 	f.timeout = cli.Duration{Min: 0, Max: maxDuration}
 	f.grace = cli.Duration{D: defaultGrace, Min: 0, Max: maxDuration}
 	fs.StringVar(&f.dir, "dir", "", "store the packets of each device below this directory")
-	fs.Var(&f.segment, "segment", "combine packets into files of at least this size (default: one file for each packet)")
-	fs.StringVar(&f.devices, "devices", "", "accept packets of these devices only, for example 0-11,20 (default: all)")
+	fs.Var(&f.segment, "segment",
+		"combine packets into files of at least this size (default: one file for each packet)")
+	fs.StringVar(&f.devices, "devices", "",
+		"accept packets of these devices only, for example 0-11,20 (default: all)")
 	fs.BoolVar(&f.keep, "keep", false, "serve one sender after the other until interrupted")
-	fs.BoolVar(&f.lossless, "lossless", false, "while a directory cannot be written, let all devices wait rather than drop packets")
+	fs.BoolVar(&f.lossless, "lossless", false,
+		"while a directory cannot be written, let all devices wait rather than drop packets")
 	fs.Var(&f.grace, "grace", "how long packets wait for such a directory after the last packet")
-	fs.Var(&f.timeout, "timeout", "end a sender's session after this time without a packet (default: never)")
+	fs.Var(&f.timeout, "timeout",
+		"end a sender's session after this time without a packet (default: never)")
 	return cmd
 }
 
@@ -103,7 +107,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	l, err := statusbyte.Listen(dev, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(f.port.N)), c)
+	l, err := statusbyte.Listen(dev, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(f.port.N)),
+		c)
 	if err != nil {
 		if errors.Is(err, statusbyte.ErrConfig) {
 			return cli.Usage(err)
@@ -113,7 +118,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
-		f.device.Iface, dev.Info().Datapath, f.port.N, cli.Count(c.Blocks, "block"), cli.FormatSize(int64(c.BlockSize)))
+		f.device.Iface, dev.Info().Datapath, f.port.N, cli.Count(c.Blocks, "block"),
+		cli.FormatSize(int64(c.BlockSize)))
 	var unstored error // of the last sender whose packets could not be stored
 	for {
 		err := f.serve(ctx, l, dev, store, out, diag)
@@ -152,16 +158,19 @@ func (f *recvFlags) openStore(devices []uint8) (*statusbyte.Store, error) {
 
 // serve receives the streams of one sender and prints the report.
 func (f *recvFlags) serve(
-	ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out, diag io.Writer,
+	ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out,
+	diag io.Writer,
 ) error {
 	r, err := l.Accept(ctx)
 	if err != nil {
 		return err
 	}
 	report := &streams.Report{
-		Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(), BlockSize: r.BlockSize(),
+		Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(),
+		BlockSize: r.BlockSize(),
 	}
-	d := streams.NewDelivery(r, store, streams.Options{Timeout: f.timeout.D, Grace: f.grace.D, Lossless: f.lossless, Log: diag})
+	d := streams.NewDelivery(r, store,
+		streams.Options{Timeout: f.timeout.D, Grace: f.grace.D, Lossless: f.lossless, Log: diag})
 	err = d.Run(ctx)
 	d.Fill(report)
 	if e := r.Close(); err == nil {

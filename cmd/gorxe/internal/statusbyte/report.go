@@ -14,7 +14,8 @@ func printReport(w io.Writer, r *streams.Report, asJSON bool) error {
 		return cli.JSON(w, r)
 	}
 	t := cli.Table{Columns: []cli.Column{
-		{Title: "device", Align: cli.Right}, {Title: "packets", Align: cli.Right}, {Title: "bytes", Align: cli.Right}, {Title: "gaps", Align: cli.Right},
+		{Title: "device", Align: cli.Right}, {Title: "packets", Align: cli.Right},
+		{Title: "bytes", Align: cli.Right}, {Title: "gaps", Align: cli.Right},
 		{Title: "duplicates", Align: cli.Right}, {Title: "SHA-256"},
 	}}
 	var bytes uint64

@@ -79,7 +79,8 @@ The receiver determines the number and size of the blocks. With --blocks and
 	fs.Var(&f.firstDevice, "device", "number of the first file or camera")
 	fs.Var(&f.cameras, "cameras", "send this number of synthetic cameras instead of files")
 	fs.Var(&f.fps, "fps", "frames per second of each camera")
-	fs.StringVar(&f.frame, "frame", "640x480x3", "size of a camera's frame: width x height x bytes per pixel")
+	fs.StringVar(&f.frame, "frame", "640x480x3",
+		"size of a camera's frame: width x height x bytes per pixel")
 	fs.Var(&f.duration, "duration", "how long the cameras run (default: until interrupted)")
 	return cmd
 }
@@ -94,13 +95,15 @@ func (f *sendFlags) sources(files []string) ([]streams.Source, error) {
 	case len(files) > 0:
 		return streams.OpenFiles(files, f.firstDevice.N)
 	case f.firstDevice.N+f.cameras.N > maxDevices:
-		return nil, cli.Usagef("the last camera would be device %d: device numbers are 0 to 255", f.firstDevice.N+f.cameras.N-1)
+		return nil, cli.Usagef("the last camera would be device %d: device numbers are 0 to 255",
+			f.firstDevice.N+f.cameras.N-1)
 	}
 	size, err := parseFrame(f.frame)
 	if err != nil {
 		return nil, err
 	}
-	c := streams.Cameras{First: f.firstDevice.N, Count: f.cameras.N, Frame: size, FPS: f.fps.N, Duration: f.duration.D}
+	c := streams.Cameras{First: f.firstDevice.N, Count: f.cameras.N, Frame: size, FPS: f.fps.N,
+		Duration: f.duration.D}
 	return c.Sources(), nil
 }
 
@@ -118,7 +121,8 @@ func parseFrame(text string) (int, error) {
 	return n, nil
 }
 
-func (f *sendFlags) run(ctx context.Context, host string, files []string, out, diag io.Writer) (err error) {
+func (f *sendFlags) run(ctx context.Context, host string, files []string, out,
+	diag io.Writer) (err error) {
 	list, err := f.sources(files)
 	if err != nil {
 		return err
@@ -137,7 +141,8 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	if err != nil {
 		return fmt.Errorf("connect to 'statusbyte recv' at %s: %w", host, err)
 	}
-	r := &streams.Report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(), BlockSize: s.BlockSize()}
+	r := &streams.Report{Peer: host, Datapath: dev.Info().Datapath, Blocks: s.Blocks(),
+		BlockSize: s.BlockSize()}
 	start := time.Now()
 	bar := cli.NewBar(diag, streams.TotalSize(list), "send", true)
 	r.Devices, err = streams.Send(ctx, s, list, bar.Add)
@@ -161,7 +166,8 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out, d
 	return fmt.Errorf("%w: not all files were sent completely", cli.ErrInterrupted)
 }
 
-func (f *sendFlags) connect(ctx context.Context, dev *roce.Device, addr netip.Addr) (*statusbyte.Sender, error) {
+func (f *sendFlags) connect(ctx context.Context, dev *roce.Device,
+	addr netip.Addr) (*statusbyte.Sender, error) {
 	var c statusbyte.Config
 	if f.changed("blocks") {
 		c.Blocks = f.blocks.N

@@ -13,7 +13,8 @@ import (
 )
 
 func TestParseDevices(t *testing.T) {
-	for text, want := range map[string]string{"0": "[0]", "0-3": "[0 1 2 3]", "7,1-2,2": "[7 1 2]", "255": "[255]"} {
+	for text, want := range map[string]string{"0": "[0]", "0-3": "[0 1 2 3]", "7,1-2,2": "[7 1 2]",
+		"255": "[255]"} {
 		if got, err := parseDevices(text); err != nil || fmt.Sprint(got) != want {
 			t.Errorf("parseDevices(%q) = %v, %v, want %s", text, got, err, want)
 		}
@@ -39,8 +40,11 @@ func TestParseFrame(t *testing.T) {
 // Wrong arguments are rejected before anything is opened.
 func TestUsage(t *testing.T) {
 	for _, args := range []string{
-		"send", "send host", "send host --cameras 3 file", "send host --cameras 300", "send host --cameras 200 --device 100", "send host --cameras 1 --frame x",
-		"send host 3=a 3=b", "send host 256=a", "send host - 5=-", "recv --blocks 0", "recv --block-size 0", "recv --blocks 4096 --block-size 256m -d lo", "recv --devices 300", "recv x", "frobnicate", "tail",
+		"send", "send host", "send host --cameras 3 file", "send host --cameras 300",
+		"send host --cameras 200 --device 100", "send host --cameras 1 --frame x",
+		"send host 3=a 3=b", "send host 256=a", "send host - 5=-", "recv --blocks 0",
+		"recv --block-size 0", "recv --blocks 4096 --block-size 256m -d lo", "recv --devices 300",
+		"recv x", "frobnicate", "tail",
 	} {
 		root := Command()
 		root.SilenceErrors, root.SilenceUsage = true, true
@@ -57,7 +61,8 @@ func TestUsage(t *testing.T) {
 func TestDeployedArguments(t *testing.T) {
 	list := regexp.MustCompile(`(?m)(?:args|command): \[(.*)\]$|^CMD \[(.*)\]$`)
 	found := 0
-	for _, name := range []string{"Containerfile", "compose.yaml", "kubernetes/receiver.yaml", "kubernetes/consumers.yaml"} {
+	for _, name := range []string{"Containerfile", "compose.yaml", "kubernetes/receiver.yaml",
+		"kubernetes/consumers.yaml"} {
 		text, err := os.ReadFile(filepath.Join("../../../../deploy", name))
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,8 @@ continues, and exits with status 1 at the end.`,
 		Example: `  gorxe statusbyte tail /data/device-003 --remove | ffmpeg -f rawvideo ...`,
 		Args:    cli.Named("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return streams.Tail(cmd.Context(), args[0], remove, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return streams.Tail(cmd.Context(), args[0], remove, cmd.OutOrStdout(),
+				cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove files after they were written")

@@ -94,7 +94,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	pl, err := dev.Listen(netip.AddrPortFrom(netip.Addr{}, perftest.DefaultPort), roce.ListenOptions{})
+	pl, err := dev.Listen(netip.AddrPortFrom(netip.Addr{}, perftest.DefaultPort),
+		roce.ListenOptions{})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,8 @@ func printEvent(dev *roce.Device, kind roce.EventKind, show *printer) {
 	case roce.EventPortErr:
 		show.event("link-down", fmt.Sprintf("%s: the link is down", info.Name))
 	case roce.EventMTUChange:
-		show.event("mtu", fmt.Sprintf("%s: the MTU is now %d, the path MTU %d", info.Name, info.MTU, info.ActiveMTU))
+		show.event("mtu", fmt.Sprintf("%s: the MTU is now %d, the path MTU %d", info.Name, info.MTU,
+			info.ActiveMTU))
 	case roce.EventGIDChange:
 		show.gids(dev)
 	}

@@ -51,17 +51,18 @@ func (s *printer) print(l line, text func()) {
 
 func (s *printer) up(dev *roce.Device, port int) {
 	info, gids := dev.Info(), dev.GIDs()
-	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port}, func() {
-		fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
-			info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
-		if info.Note != "" {
-			fmt.Fprintf(s.out, "Note: %s\n", info.Note)
-		}
-		s.gidTable(gids)
-		fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on port %d "+
-			"(TCP and rdma_cm), rping on rdma_cm port %d. Ctrl-C ends gorxe.\n",
-			port, perftest.DefaultPort, rping.DefaultPort)
-	})
+	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port},
+		func() {
+			fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
+				info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
+			if info.Note != "" {
+				fmt.Fprintf(s.out, "Note: %s\n", info.Note)
+			}
+			s.gidTable(gids)
+			fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on port %d "+
+				"(TCP and rdma_cm), rping on rdma_cm port %d. Ctrl-C ends gorxe.\n",
+				port, perftest.DefaultPort, rping.DefaultPort)
+		})
 }
 
 func (s *printer) gidTable(gids []roce.GIDEntry) {
@@ -97,7 +98,8 @@ func (s *printer) failed(peer net.Addr, err error) {
 func (s *printer) down(dev *roce.Device, gone bool) {
 	c := dev.Counters()
 	s.print(line{Event: "down", Counters: &c}, func() {
-		t := cli.Table{Columns: []cli.Column{{Title: "counter"}, {Title: "value", Align: cli.Right}}}
+		t := cli.Table{Columns: []cli.Column{{Title: "counter"},
+			{Title: "value", Align: cli.Right}}}
 		for name, v := range c.All() {
 			if v > 0 {
 				t.Row(name, v)
