@@ -137,8 +137,8 @@ func TestVethBigMTU(t *testing.T) {
 	conversation(t, a, b)
 }
 
-// TestVethLinkDown: a WRITE that is sent while the link is down completes when the link is up again,
-// and the port reports both changes with events.
+// TestVethLinkDown: a WRITE that is sent while the link is down completes when the link is up
+// again, and the port reports both changes with events.
 func TestVethLinkDown(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{}, rigConfig{})
