@@ -24,7 +24,8 @@ func TestGID(t *testing.T) {
 		{"::10.0.0.1", "::a00:1", false, false}, // IPv4-compatible, not IPv4-mapped
 	} {
 		g := GIDFromAddr(netip.MustParseAddr(c.addr))
-		if g.String() != c.text || g.IsIPv4() != c.ipv4 || g.IsMulticast() != c.multicast || g.IsZero() {
+		if g.String() != c.text || g.IsIPv4() != c.ipv4 || g.IsMulticast() != c.multicast ||
+			g.IsZero() {
 			t.Errorf("GIDFromAddr(%s) = %v, IsIPv4 %v, IsMulticast %v",
 				c.addr, g, g.IsIPv4(), g.IsMulticast())
 		}
@@ -80,7 +81,8 @@ func TestMTU(t *testing.T) {
 // Like rxe, MTUFor requires 80 bytes more than the path MTU.
 func TestMTUFor(t *testing.T) {
 	for device, want := range map[int]MTU{
-		-1: 0, 0: 0, 335: 0, 336: 256, 592: 512, 1103: 512, 1104: 1024, 1500: 1024, 2127: 1024, 2128: 2048,
+		-1: 0, 0: 0, 335: 0, 336: 256, 592: 512, 1103: 512, 1104: 1024, 1500: 1024, 2127: 1024,
+		2128: 2048,
 		4175: 2048, 4176: 4096, 9000: 4096, 65535: 4096,
 	} {
 		if got := MTUFor(device); got != want {

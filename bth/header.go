@@ -88,7 +88,8 @@ func PutBTH(b []byte, f *BTHFields) {
 
 // PutPlain is PutBTH for a packet without migration and congestion bits. It is small enough to be
 // inlined.
-func PutPlain(b []byte, op Opcode, solicited, ackReq bool, pad uint8, pkey PKey, dest QPN, psn PSN) {
+func PutPlain(b []byte, op Opcode, solicited, ackReq bool, pad uint8, pkey PKey, dest QPN,
+	psn PSN) {
 	_ = b[HeaderLen-1]
 	w0 := uint32(op)<<24 | uint32(pad&3)<<20 | uint32(pkey)
 	if solicited {

@@ -30,9 +30,11 @@ func TestBTHRoundTrip(t *testing.T) {
 		want := BTHFields{
 			Opcode: Opcode(rapid.Uint8().Draw(t, "opcode")), Solicited: rapid.Bool().Draw(t, "se"),
 			MigReq: rapid.Bool().Draw(t, "mig"), AckReq: rapid.Bool().Draw(t, "ack"),
-			PadCount: rapid.Uint8Range(0, 3).Draw(t, "pad"), PKey: PKey(rapid.Uint16().Draw(t, "pkey")),
-			DestQP: QPN(rapid.Uint32Range(0, mask24).Draw(t, "qp")), PSN: PSN(rapid.Uint32Range(0, mask24).Draw(t, "psn")),
-			FECN: rapid.Bool().Draw(t, "fecn"), BECN: rapid.Bool().Draw(t, "becn"),
+			PadCount: rapid.Uint8Range(0, 3).Draw(t, "pad"),
+			PKey:     PKey(rapid.Uint16().Draw(t, "pkey")),
+			DestQP:   QPN(rapid.Uint32Range(0, mask24).Draw(t, "qp")),
+			PSN:      PSN(rapid.Uint32Range(0, mask24).Draw(t, "psn")),
+			FECN:     rapid.Bool().Draw(t, "fecn"), BECN: rapid.Bool().Draw(t, "becn"),
 		}
 		b := bytes.Repeat([]byte{0xee}, HeaderLen+1)
 		PutBTH(b, &want)
@@ -53,13 +55,17 @@ func TestExtensionBytes(t *testing.T) {
 	}{
 		{"RETH", func(b []byte) { PutRETH(b, 0x0102030405060708, 0x090a0b0c, 0x0d0e0f10) },
 			[]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
-		{"AETH", func(b []byte) { PutAETH(b, NAKSyndrome(NAKRemoteAccess), 0xff010203) }, []byte{0x62, 1, 2, 3}},
+		{"AETH", func(b []byte) { PutAETH(b, NAKSyndrome(NAKRemoteAccess), 0xff010203) },
+			[]byte{0x62, 1, 2, 3}},
 		{"AtomicETH", func(b []byte) { PutAtomicETH(b, 1, 2, 3, 4) },
-			[]byte{0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4}},
-		{"AtomicAckETH", func(b []byte) { PutAtomicAckETH(b, 0x0102030405060708) }, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+			[]byte{0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,
+				4}},
+		{"AtomicAckETH", func(b []byte) { PutAtomicAckETH(b, 0x0102030405060708) },
+			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
 		{"ImmDt", func(b []byte) { PutImmDt(b, 0x01020304) }, []byte{1, 2, 3, 4}},
 		{"IETH", func(b []byte) { PutIETH(b, 0x01020304) }, []byte{1, 2, 3, 4}},
-		{"DETH", func(b []byte) { PutDETH(b, QKeyGSI, 0xff000001) }, []byte{0x80, 1, 0, 0, 0, 0, 0, 1}},
+		{"DETH", func(b []byte) { PutDETH(b, QKeyGSI, 0xff000001) },
+			[]byte{0x80, 1, 0, 0, 0, 0, 0, 1}},
 		{"FETH", func(b []byte) { PutFETH(b, 0x12, 5) }, []byte{0, 0, 0, 0x12}},
 	} {
 		got := bytes.Repeat([]byte{0xee}, len(c.want)+1)
@@ -82,7 +88,8 @@ func TestExtensionRoundTrip(t *testing.T) {
 			t.Fatalf("RETH % x", b)
 		}
 		PutAtomicETH(b, va, key, swap, compare)
-		if h := AtomicETH(b); h.VA() != va || h.RKey() != key || h.SwapAdd() != swap || h.Compare() != compare {
+		if h := AtomicETH(b); h.VA() != va || h.RKey() != key || h.SwapAdd() != swap ||
+			h.Compare() != compare {
 			t.Fatalf("AtomicETH % x", b)
 		}
 		PutAtomicAckETH(b, swap)

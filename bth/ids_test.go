@@ -16,7 +16,8 @@ func TestPSNWrap(t *testing.T) {
 		p, q PSN
 		want int32
 	}{
-		{0, last, 1}, {last, 0, -1}, {5, 5, 0}, {0, 1 << 23, -1 << 23}, {1 << 23, 0, -1 << 23}, {1<<23 - 1, 0, 1<<23 - 1},
+		{0, last, 1}, {last, 0, -1}, {5, 5, 0}, {0, 1 << 23, -1 << 23}, {1 << 23, 0, -1 << 23},
+		{1<<23 - 1, 0, 1<<23 - 1},
 	} {
 		if got := c.p.Sub(c.q); got != c.want {
 			t.Errorf("%v - %v = %d, want %d", c.p, c.q, got, c.want)

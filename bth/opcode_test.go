@@ -68,12 +68,14 @@ func TestOpcodeTable(t *testing.T) {
 		i := o.Info()
 		delete(rest, o)
 		if !i.Known || i.Opcode != o || o.String() != w.name || i.HeaderLen != w.len {
-			t.Errorf("%#02x: %q, %d bytes, known %v; want %q, %d bytes", w.opcode, o, i.HeaderLen, i.Known, w.name, w.len)
+			t.Errorf("%#02x: %q, %d bytes, known %v; want %q, %d bytes", w.opcode, o, i.HeaderLen,
+				i.Known, w.name, w.len)
 		}
 		if got := headersOf(i); got != w.headers {
 			t.Errorf("%v: headers %q, want %q", o, got, w.headers)
 		}
-		if start, end := strings.Contains("FO", w.pos), strings.Contains("LO", w.pos); i.Start != start || i.End != end {
+		if start, end := strings.Contains("FO", w.pos), strings.Contains("LO",
+			w.pos); i.Start != start || i.End != end {
 			t.Errorf("%v: start %v end %v, want %v %v", o, i.Start, i.End, start, end)
 		}
 		if want := strings.HasSuffix(w.name, "Immediate"); i.HasImm != want {
@@ -84,7 +86,8 @@ func TestOpcodeTable(t *testing.T) {
 		}
 	}
 	for o := range rest {
-		if i := o.Info(); i == nil || i.Known || !strings.HasPrefix(o.String(), "unknown 0x") || headersOf(i) != "" {
+		if i := o.Info(); i == nil || i.Known || !strings.HasPrefix(o.String(), "unknown 0x") ||
+			headersOf(i) != "" {
 			t.Errorf("%#02x = %+v, want an unknown opcode without headers", uint8(o), i)
 		}
 	}
@@ -99,7 +102,8 @@ func headersOf(i *OpcodeInfo) string {
 		name string
 	}
 	hs := []at{
-		{i.RETH, "RETH@"}, {i.AETH, "AETH@"}, {i.AtomicETH, "AtomicETH@"}, {i.AtomicAckETH, "AtomicAckETH@"},
+		{i.RETH, "RETH@"}, {i.AETH, "AETH@"}, {i.AtomicETH, "AtomicETH@"},
+		{i.AtomicAckETH, "AtomicAckETH@"},
 		{i.ImmDt, "ImmDt@"}, {i.IETH, "IETH@"}, {i.DETH, "DETH@"}, {i.FETH, "FETH@"},
 	}
 	hs = slices.DeleteFunc(hs, func(h at) bool { return h.off == 0 })
@@ -113,7 +117,8 @@ func headersOf(i *OpcodeInfo) string {
 
 func TestDirections(t *testing.T) {
 	responses := []Opcode{
-		RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, RCAck, RCAtomicAck,
+		RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, RCAck,
+		RCAtomicAck,
 	}
 	noPayload := []Opcode{RCReadRequest, RCAck, RCAtomicAck, RCCmpSwap, RCFetchAdd, RCFlush, CNP}
 	for _, w := range known {
@@ -133,7 +138,8 @@ func TestDirections(t *testing.T) {
 func TestRequestOpcode(t *testing.T) {
 	for _, w := range known {
 		i := Opcode(w.opcode).Info()
-		if got := RequestOpcode(i.Transport, i.Op, i.Start, i.End, i.HasImm, i.HasInv); got != i.Opcode {
+		if got := RequestOpcode(i.Transport, i.Op, i.Start, i.End, i.HasImm,
+			i.HasInv); got != i.Opcode {
 			t.Errorf("RequestOpcode of the position of %v = %v", i.Opcode, got)
 		}
 	}
@@ -159,7 +165,8 @@ func TestRequestOpcode(t *testing.T) {
 		{RC, Operation(200), true, true, false, false, OpcodeNone},
 	} {
 		if got := RequestOpcode(c.t, c.op, c.start, c.end, c.imm, c.inv); got != c.want {
-			t.Errorf("%v %v start %v end %v imm %v inv %v: %v, want %v", c.t, c.op, c.start, c.end, c.imm, c.inv, got, c.want)
+			t.Errorf("%v %v start %v end %v imm %v inv %v: %v, want %v", c.t, c.op, c.start, c.end,
+				c.imm, c.inv, got, c.want)
 		}
 	}
 }
@@ -176,9 +183,11 @@ func TestLongestHeader(t *testing.T) {
 
 func TestTransportAndOperationNames(t *testing.T) {
 	for want, got := range map[string]string{
-		"RC": RC.String(), "UC": UC.String(), "UD": UD.String(), "none": TransportNone.String(), "transport 9": Transport(9).String(),
-		"SEND": OpSend.String(), "RDMA READ Request": OpReadRequest.String(), "ATOMIC WRITE": OpAtomicWrite.String(),
-		"CNP": OpCNP.String(), "operation 99": Operation(99).String(),
+		"RC": RC.String(), "UC": UC.String(), "UD": UD.String(), "none": TransportNone.String(),
+		"transport 9": Transport(9).String(),
+		"SEND":        OpSend.String(), "RDMA READ Request": OpReadRequest.String(),
+		"ATOMIC WRITE": OpAtomicWrite.String(),
+		"CNP":          OpCNP.String(), "operation 99": Operation(99).String(),
 	} {
 		if got != want {
 			t.Errorf("String() = %q, want %q", got, want)

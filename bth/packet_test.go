@@ -93,7 +93,8 @@ func TestParseEveryLength(t *testing.T) {
 					t.Fatalf("%v of %d bytes with pad %d: %v", i.Name, n, pad, err)
 				}
 				if err == nil && len(p.Payload) != n-int(i.HeaderLen)-pad {
-					t.Fatalf("%v of %d bytes with pad %d: payload of %d bytes", i.Name, n, pad, len(p.Payload))
+					t.Fatalf("%v of %d bytes with pad %d: payload of %d bytes", i.Name, n, pad,
+						len(p.Payload))
 				}
 				touch(&p)
 			}
@@ -107,8 +108,10 @@ func TestAbsentHeadersAreZero(t *testing.T) {
 	if err := p.Parse(packet(RCSendOnly, 64, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if p.RETH().VA() != 0 || p.AtomicETH().Compare() != 0 || p.DETH().SrcQP() != 0 || p.AETH().Syndrome() != 0 ||
-		p.ImmDt().Imm() != 0 || p.IETH().RKey() != 0 || p.AtomicAckETH().Original() != 0 || p.FETH().Placement() != 0 {
+	if p.RETH().VA() != 0 || p.AtomicETH().Compare() != 0 || p.DETH().SrcQP() != 0 ||
+		p.AETH().Syndrome() != 0 ||
+		p.ImmDt().Imm() != 0 || p.IETH().RKey() != 0 || p.AtomicAckETH().Original() != 0 ||
+		p.FETH().Placement() != 0 {
 		t.Error("an absent header is not a view of zeros")
 	}
 }
@@ -117,7 +120,8 @@ func TestAbsentHeadersAreZero(t *testing.T) {
 func TestParsedViews(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := make([]byte, 32+8)
-		va, key, imm := rapid.Uint64().Draw(t, "va"), rapid.Uint32().Draw(t, "key"), rapid.Uint32().Draw(t, "imm")
+		va, key, imm := rapid.Uint64().Draw(t, "va"), rapid.Uint32().Draw(t,
+			"key"), rapid.Uint32().Draw(t, "imm")
 		PutBTH(b, &BTHFields{Opcode: RCWriteOnlyImm, PadCount: 3})
 		PutRETH(b[12:], va, RKey(key), 5)
 		PutImmDt(b[28:], imm)
@@ -126,8 +130,10 @@ func TestParsedViews(t *testing.T) {
 		if err := p.Parse(b); err != nil {
 			t.Fatal(err)
 		}
-		if p.RETH().VA() != va || p.RETH().RKey() != RKey(key) || p.RETH().DMALen() != 5 || p.ImmDt().Imm() != imm || string(p.Payload) != "hello" {
-			t.Fatalf("read %x %v %d %x %q", p.RETH().VA(), p.RETH().RKey(), p.RETH().DMALen(), p.ImmDt().Imm(), p.Payload)
+		if p.RETH().VA() != va || p.RETH().RKey() != RKey(key) || p.RETH().DMALen() != 5 ||
+			p.ImmDt().Imm() != imm || string(p.Payload) != "hello" {
+			t.Fatalf("read %x %v %d %x %q", p.RETH().VA(), p.RETH().RKey(), p.RETH().DMALen(),
+				p.ImmDt().Imm(), p.Payload)
 		}
 	})
 }

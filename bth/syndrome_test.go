@@ -48,7 +48,8 @@ func TestSyndromeValues(t *testing.T) {
 	if ACKNoLimit != ACKSyndrome(31) {
 		t.Error("ACKNoLimit is not credit code 31")
 	}
-	if s := RNRSyndrome(9); s.RNRTimer() != 9 || ACKSyndrome(7).Credits() != 7 || NAKSyndrome(3).NAKCode() != NAKRemoteOperational {
+	if s := RNRSyndrome(9); s.RNRTimer() != 9 || ACKSyndrome(7).Credits() != 7 ||
+		NAKSyndrome(3).NAKCode() != NAKRemoteOperational {
 		t.Error("RNRTimer, Credits or NAKCode differs from the encoded value")
 	}
 }
@@ -56,8 +57,10 @@ func TestSyndromeValues(t *testing.T) {
 // The RNR NAK timer values in milliseconds (IBA 9.7.5.2.8).
 func TestRNRDelays(t *testing.T) {
 	ms := []float64{
-		655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
-		2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52,
+		655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
+		1.92,
+		2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84,
+		245.76, 327.68, 491.52,
 	}
 	for code, want := range ms {
 		if got := RNRDelay(uint8(code)); got != time.Duration(want*1000+0.5)*time.Microsecond {
@@ -71,7 +74,8 @@ func TestRNRDelays(t *testing.T) {
 
 func TestAckTimeout(t *testing.T) {
 	for exp, want := range map[uint8]time.Duration{
-		0: 0, 1: 8192 * time.Nanosecond, 14: 67108864 * time.Nanosecond, 31: 4096 << 31, 32: 0, 33: 8192,
+		0: 0, 1: 8192 * time.Nanosecond, 14: 67108864 * time.Nanosecond, 31: 4096 << 31, 32: 0,
+		33: 8192,
 	} {
 		if got := AckTimeout(exp); got != want {
 			t.Errorf("AckTimeout(%d) = %v, want %v", exp, got, want)

@@ -49,13 +49,15 @@ var connected = []row{
 	{RCWriteLast, "RDMA WRITE Last", OpWrite, isLast | hasPayload},
 	{RCWriteLastImm, "RDMA WRITE Last with Immediate", OpWrite, isLast | hasImmDt | hasPayload},
 	{RCWriteOnly, "RDMA WRITE Only", OpWrite, isOnly | hasRETH | hasPayload},
-	{RCWriteOnlyImm, "RDMA WRITE Only with Immediate", OpWrite, isOnly | hasRETH | hasImmDt | hasPayload},
+	{RCWriteOnlyImm, "RDMA WRITE Only with Immediate", OpWrite,
+		isOnly | hasRETH | hasImmDt | hasPayload},
 }
 
 // reliable lists the opcodes that only RC has.
 var reliable = []row{
 	{RCReadRequest, "RDMA READ Request", OpReadRequest, isOnly | hasRETH},
-	{RCReadResponseFirst, "RDMA READ response First", OpReadResponse, isFirst | hasAETH | hasPayload},
+	{RCReadResponseFirst, "RDMA READ response First", OpReadResponse,
+		isFirst | hasAETH | hasPayload},
 	{RCReadResponseMiddle, "RDMA READ response Middle", OpReadResponse, isMiddle | hasPayload},
 	{RCReadResponseLast, "RDMA READ response Last", OpReadResponse, isLast | hasAETH | hasPayload},
 	{RCReadResponseOnly, "RDMA READ response Only", OpReadResponse, isOnly | hasAETH | hasPayload},
@@ -84,7 +86,8 @@ var (
 
 func buildOpcodes() (t [256]OpcodeInfo) {
 	for i := range t {
-		t[i] = OpcodeInfo{Opcode: Opcode(i), Name: fmt.Sprintf("unknown 0x%02x", i), HeaderLen: HeaderLen}
+		t[i] = OpcodeInfo{Opcode: Opcode(i), Name: fmt.Sprintf("unknown 0x%02x", i),
+			HeaderLen: HeaderLen}
 	}
 	for _, r := range connected {
 		t[r.opcode] = r.info(RC, r.opcode)
@@ -97,7 +100,8 @@ func buildOpcodes() (t [256]OpcodeInfo) {
 		t[r.opcode] = r.info(UD, r.opcode)
 	}
 	t[RCAtomicWrite].MinPayload = 8
-	t[CNP] = OpcodeInfo{Opcode: CNP, Name: "CNP", Op: OpCNP, Known: true, Start: true, End: true, HeaderLen: HeaderLen}
+	t[CNP] = OpcodeInfo{Opcode: CNP, Name: "CNP", Op: OpCNP, Known: true, Start: true, End: true,
+		HeaderLen: HeaderLen}
 	return t
 }
 
@@ -108,7 +112,8 @@ func (r row) info(t Transport, o Opcode) OpcodeInfo {
 		Opcode: o, Name: t.String() + " " + r.name, Transport: t, Op: r.op,
 		Known: true, Request: !response, Response: response,
 		Start: r.parts&isStart != 0, End: r.parts&isEnd != 0,
-		HasPayload: r.parts&hasPayload != 0, HasImm: r.parts&hasImmDt != 0, HasInv: r.parts&hasIETH != 0,
+		HasPayload: r.parts&hasPayload != 0, HasImm: r.parts&hasImmDt != 0,
+		HasInv:    r.parts&hasIETH != 0,
 		HeaderLen: HeaderLen,
 	}
 	for _, h := range []struct {

@@ -12,7 +12,8 @@ func writeOnly(a *Address, n int) (f []byte, netLen int) {
 	f = make([]byte, bth.MaxNetHeader+bth.MaxHeaderLen+n+bth.ICRCLen)
 	netLen = PutHeaders(f, a)
 	b := f[netLen:]
-	bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCWriteOnly, PKey: bth.DefaultPKey, DestQP: 0x123, PSN: 77, AckReq: true})
+	bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCWriteOnly, PKey: bth.DefaultPKey, DestQP: 0x123,
+		PSN: 77, AckReq: true})
 	bth.PutRETH(b[bth.HeaderLen:], 0x7f0011223344, 0xdeadbeef, uint32(n))
 	h := bth.HeaderLen + bth.RETHLen
 	for i := range n {

@@ -79,7 +79,8 @@ func TestCapturesRoundTrip(t *testing.T) {
 				want := bytes.Clone(f)
 				var p bth.Packet
 				r := d.Decode(f, &p)
-				if r == ReasonNotRoCE && !bytes.Contains(f[:min(len(f), 66)], []byte{bth.Port >> 8, bth.Port & 0xff}) {
+				if r == ReasonNotRoCE &&
+					!bytes.Contains(f[:min(len(f), 66)], []byte{bth.Port >> 8, bth.Port & 0xff}) {
 					continue // ARP, neighbor discovery, TCP
 				}
 				if r != ReasonOK {
@@ -91,7 +92,8 @@ func TestCapturesRoundTrip(t *testing.T) {
 					t.Fatalf("frame %d: Decode changed the frame", i+1)
 				}
 				if got := reencode(t, f, &p); !bytes.Equal(got, f) {
-					t.Fatalf("frame %d, %v: encoded again\n%x\nwant\n%x", i+1, p.BTH.Opcode(), got, f)
+					t.Fatalf("frame %d, %v: encoded again\n%x\nwant\n%x", i+1, p.BTH.Opcode(), got,
+						f)
 				}
 			}
 			if roce == 0 {

@@ -88,7 +88,8 @@ func TestICRCEveryLength(t *testing.T) {
 				ip := f[atIP:]
 				end := len(ip) - bth.ICRCLen
 				if got, want := binary.LittleEndian.Uint32(ip[end:]), slowICRC(ip[:end]); got != want {
-					t.Fatalf("%d header bytes, %d payload bytes: ICRC = %#08x, want %#08x", netLen, n, got, want)
+					t.Fatalf("%d header bytes, %d payload bytes: ICRC = %#08x, want %#08x", netLen,
+						n, got, want)
 				}
 			}
 		}
@@ -101,7 +102,8 @@ func TestICRCScratchReuse(t *testing.T) {
 		var e Encoder
 		rapid.Check(t, func(t *rapid.T) {
 			a := rapid.SampledFrom([]*Address{&addr4, &addr6}).Draw(t, "family")
-			n := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(300, 700), rapid.IntRange(900, 1300), rapid.IntRange(0, 4096)).Draw(t, "n")
+			n := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(300, 700),
+				rapid.IntRange(900, 1300), rapid.IntRange(0, 4096)).Draw(t, "n")
 			f, netLen := writeOnly(a, n)
 			e.Finish(f, netLen)
 			end := len(f) - bth.ICRCLen
@@ -140,31 +142,54 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		{"unchanged, IPv4", &addr4, func(f []byte) []byte { return f }, ReasonOK},
 		{"unchanged, IPv6", &addr6, func(f []byte) []byte { return f }, ReasonOK},
-		{"Ethernet padding", &addr4, func(f []byte) []byte { return append(f, make([]byte, 18)...) }, ReasonOK},
-		{"Ethernet padding, IPv6", &addr6, func(f []byte) []byte { return append(f, 1, 2, 3) }, ReasonOK},
+		{"Ethernet padding", &addr4,
+			func(f []byte) []byte { return append(f, make([]byte, 18)...) }, ReasonOK},
+		{"Ethernet padding, IPv6", &addr6, func(f []byte) []byte { return append(f, 1, 2, 3) },
+			ReasonOK},
 		{"empty", &addr4, func(f []byte) []byte { return nil }, ReasonShort},
-		{"ends in the IP header", &addr4, func(f []byte) []byte { return f[:atIP+19] }, ReasonShort},
-		{"ends before its IP length", &addr4, func(f []byte) []byte { return f[:len(f)-1] }, ReasonShort},
-		{"ends before its IPv6 length", &addr6, func(f []byte) []byte { return f[:len(f)-1] }, ReasonShort},
-		{"ARP", &addr4, func(f []byte) []byte { put16(f[atType:], 0x0806); return f[:42] }, ReasonNotRoCE},
-		{"RoCEv1", &addr6, func(f []byte) []byte { put16(f[atType:], 0x8915); return f }, ReasonNotRoCE},
+		{"ends in the IP header", &addr4, func(f []byte) []byte { return f[:atIP+19] },
+			ReasonShort},
+		{"ends before its IP length", &addr4, func(f []byte) []byte { return f[:len(f)-1] },
+			ReasonShort},
+		{"ends before its IPv6 length", &addr6, func(f []byte) []byte { return f[:len(f)-1] },
+			ReasonShort},
+		{"ARP", &addr4, func(f []byte) []byte { put16(f[atType:], 0x0806); return f[:42] },
+			ReasonNotRoCE},
+		{"RoCEv1", &addr6, func(f []byte) []byte { put16(f[atType:], 0x8915); return f },
+			ReasonNotRoCE},
 		{"TCP", &addr4, func(f []byte) []byte { f[atIP+9] = 6; return seal(f) }, ReasonNotRoCE},
 		{"TCP over IPv6", &addr6, func(f []byte) []byte { f[atIP+6] = 6; return f }, ReasonNotRoCE},
-		{"another UDP port", &addr4, func(f []byte) []byte { put16(f[atUDP4+2:], 4792); return seal(f) }, ReasonNotRoCE},
-		{"another UDP port, IPv6", &addr6, func(f []byte) []byte { put16(f[atUDP6+2:], 53); return seal(f) }, ReasonNotRoCE},
+		{"another UDP port", &addr4,
+			func(f []byte) []byte { put16(f[atUDP4+2:], 4792); return seal(f) }, ReasonNotRoCE},
+		{"another UDP port, IPv6", &addr6,
+			func(f []byte) []byte { put16(f[atUDP6+2:], 53); return seal(f) }, ReasonNotRoCE},
 		{"IP version 5", &addr4, func(f []byte) []byte { f[atIP] = 0x55; return f }, ReasonNotRoCE},
-		{"IPv4 with the EtherType of IPv6", &addr4, func(f []byte) []byte { put16(f[atType:], etherTypeIPv6); return f }, ReasonNotRoCE},
-		{"IPv4 header of 4 words", &addr4, func(f []byte) []byte { f[atIP] = 0x44; return f }, ReasonNotRoCE},
-		{"IPv4 options", &addr4, func(f []byte) []byte { f[atIP] = 0x46; return f }, ReasonIPOptions},
-		{"IPv6 hop-by-hop options", &addr6, func(f []byte) []byte { f[atIP+6] = 0; return f }, ReasonIPOptions},
-		{"IPv6 routing header", &addr6, func(f []byte) []byte { f[atIP+6] = 43; return f }, ReasonIPOptions},
-		{"IPv6 destination options", &addr6, func(f []byte) []byte { f[atIP+6] = 60; return f }, ReasonIPOptions},
-		{"first fragment", &addr4, func(f []byte) []byte { put16(f[atIP+offFrag:], 0x2000); return seal(f) }, ReasonFragment},
-		{"last fragment", &addr4, func(f []byte) []byte { put16(f[atIP+offFrag:], 0x0001); return seal(f) }, ReasonFragment},
-		{"IPv6 fragment", &addr6, func(f []byte) []byte { f[atIP+6] = 44; return f }, ReasonFragment},
-		{"DF clear", &addr4, func(f []byte) []byte { put16(f[atIP+offFrag:], 0); return seal(f) }, ReasonOK},
-		{"IP checksum", &addr4, func(f []byte) []byte { f[atIP+10] ^= 1; return f }, ReasonIPChecksum},
-		{"hop limit changed without the checksum", &addr4, func(f []byte) []byte { f[atIP+8]--; return f }, ReasonIPChecksum},
+		{"IPv4 with the EtherType of IPv6", &addr4,
+			func(f []byte) []byte { put16(f[atType:], etherTypeIPv6); return f }, ReasonNotRoCE},
+		{"IPv4 header of 4 words", &addr4, func(f []byte) []byte { f[atIP] = 0x44; return f },
+			ReasonNotRoCE},
+		{"IPv4 options", &addr4, func(f []byte) []byte { f[atIP] = 0x46; return f },
+			ReasonIPOptions},
+		{"IPv6 hop-by-hop options", &addr6, func(f []byte) []byte { f[atIP+6] = 0; return f },
+			ReasonIPOptions},
+		{"IPv6 routing header", &addr6, func(f []byte) []byte { f[atIP+6] = 43; return f },
+			ReasonIPOptions},
+		{"IPv6 destination options", &addr6, func(f []byte) []byte { f[atIP+6] = 60; return f },
+			ReasonIPOptions},
+		{"first fragment", &addr4,
+			func(f []byte) []byte { put16(f[atIP+offFrag:], 0x2000); return seal(f) },
+			ReasonFragment},
+		{"last fragment", &addr4,
+			func(f []byte) []byte { put16(f[atIP+offFrag:], 0x0001); return seal(f) },
+			ReasonFragment},
+		{"IPv6 fragment", &addr6, func(f []byte) []byte { f[atIP+6] = 44; return f },
+			ReasonFragment},
+		{"DF clear", &addr4, func(f []byte) []byte { put16(f[atIP+offFrag:], 0); return seal(f) },
+			ReasonOK},
+		{"IP checksum", &addr4, func(f []byte) []byte { f[atIP+10] ^= 1; return f },
+			ReasonIPChecksum},
+		{"hop limit changed without the checksum", &addr4,
+			func(f []byte) []byte { f[atIP+8]--; return f }, ReasonIPChecksum},
 		{"hop limit and TOS changed in transit", &addr4, func(f []byte) []byte {
 			crc := bytes.Clone(f[len(f)-4:])
 			f[atIP+8], f[atIP+1] = 1, 3
@@ -175,31 +200,56 @@ func TestDecodeRefuses(t *testing.T) {
 			f[atIP], f[atIP+1], f[atIP+3], f[atIP+7] = 0x6a, 0xbc, 0, 1
 			return f
 		}, ReasonOK},
-		{"FECN set in transit", &addr4, func(f []byte) []byte { f[atBTH4+4] |= 0x80; return f }, ReasonOK},
-		{"IP length too short for a BTH", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 43); return seal(f) }, ReasonTruncated},
-		{"IP length 0", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 0); return seal(f) }, ReasonTruncated},
-		{"IPv6 length 0", &addr6, func(f []byte) []byte { put16(f[atIP+4:], 0); return f }, ReasonTruncated},
-		{"UDP length too long", &addr4, func(f []byte) []byte { put16(f[atUDP4+offUDP:], 0xffff); return seal(f) }, ReasonUDPLength},
-		{"UDP length too short", &addr4, func(f []byte) []byte { put16(f[atUDP4+offUDP:], 20); return seal(f) }, ReasonUDPLength},
-		{"UDP length 0", &addr6, func(f []byte) []byte { put16(f[atUDP6+offUDP:], 0); return seal(f) }, ReasonUDPLength},
-		{"UDP checksum wrong", &addr4, func(f []byte) []byte { put16(f[atUDP4+offSum:], 0x1234); return f }, ReasonUDPChecksum},
-		{"UDP checksum wrong, IPv6", &addr6, func(f []byte) []byte { put16(f[atUDP6+offSum:], 0x1234); return f }, ReasonUDPChecksum},
-		{"IPv4 source in an IPv6 header", &addr6, func(f []byte) []byte { copy(f[atIP+8:], addr4.Src[:]); return seal(f) }, ReasonAddress},
-		{"IPv4 destination in an IPv6 header", &addr6, func(f []byte) []byte { copy(f[atIP+24:], addr4.Dst[:]); return seal(f) }, ReasonAddress},
-		{"payload bit flipped", &addr4, func(f []byte) []byte { f[len(f)-6] ^= 0x10; return f }, ReasonICRC},
-		{"ICRC bit flipped", &addr4, func(f []byte) []byte { f[len(f)-1] ^= 0x01; return f }, ReasonICRC},
-		{"PSN bit flipped", &addr6, func(f []byte) []byte { f[atBTH6+11] ^= 0x01; return f }, ReasonICRC},
+		{"FECN set in transit", &addr4, func(f []byte) []byte { f[atBTH4+4] |= 0x80; return f },
+			ReasonOK},
+		{"IP length too short for a BTH", &addr4,
+			func(f []byte) []byte { put16(f[atIP+offLen:], 43); return seal(f) }, ReasonTruncated},
+		{"IP length 0", &addr4, func(f []byte) []byte { put16(f[atIP+offLen:], 0); return seal(f) },
+			ReasonTruncated},
+		{"IPv6 length 0", &addr6, func(f []byte) []byte { put16(f[atIP+4:], 0); return f },
+			ReasonTruncated},
+		{"UDP length too long", &addr4,
+			func(f []byte) []byte { put16(f[atUDP4+offUDP:], 0xffff); return seal(f) },
+			ReasonUDPLength},
+		{"UDP length too short", &addr4,
+			func(f []byte) []byte { put16(f[atUDP4+offUDP:], 20); return seal(f) },
+			ReasonUDPLength},
+		{"UDP length 0", &addr6,
+			func(f []byte) []byte { put16(f[atUDP6+offUDP:], 0); return seal(f) }, ReasonUDPLength},
+		{"UDP checksum wrong", &addr4,
+			func(f []byte) []byte { put16(f[atUDP4+offSum:], 0x1234); return f },
+			ReasonUDPChecksum},
+		{"UDP checksum wrong, IPv6", &addr6,
+			func(f []byte) []byte { put16(f[atUDP6+offSum:], 0x1234); return f },
+			ReasonUDPChecksum},
+		{"IPv4 source in an IPv6 header", &addr6,
+			func(f []byte) []byte { copy(f[atIP+8:], addr4.Src[:]); return seal(f) },
+			ReasonAddress},
+		{"IPv4 destination in an IPv6 header", &addr6,
+			func(f []byte) []byte { copy(f[atIP+24:], addr4.Dst[:]); return seal(f) },
+			ReasonAddress},
+		{"payload bit flipped", &addr4, func(f []byte) []byte { f[len(f)-6] ^= 0x10; return f },
+			ReasonICRC},
+		{"ICRC bit flipped", &addr4, func(f []byte) []byte { f[len(f)-1] ^= 0x01; return f },
+			ReasonICRC},
+		{"PSN bit flipped", &addr6, func(f []byte) []byte { f[atBTH6+11] ^= 0x01; return f },
+			ReasonICRC},
 		{"IP identification changed", &addr4, func(f []byte) []byte {
 			crc := bytes.Clone(f[len(f)-4:])
 			f[atIP+5]++
 			copy(seal(f)[len(f)-4:], crc)
 			return f
 		}, ReasonICRC},
-		{"opcode corrupted to an unknown one", &addr4, func(f []byte) []byte { f[atBTH4] = 0xff; return f }, ReasonICRC},
-		{"transport version 1", &addr4, func(f []byte) []byte { f[atBTH4+1] |= 1; return seal(f) }, ReasonVersion},
-		{"reserved opcode", &addr4, func(f []byte) []byte { f[atBTH4] = 0x1f; return seal(f) }, ReasonOpcode},
-		{"opcode whose headers exceed the packet", &addr4, func(f []byte) []byte { f[atBTH4] = byte(bth.RCCmpSwap); return seal(f) }, ReasonTruncated},
-		{"pad count beyond the payload", &addr4, func(f []byte) []byte { f[atBTH4+1] |= 0x30; return seal(f) }, ReasonPad},
+		{"opcode corrupted to an unknown one", &addr4,
+			func(f []byte) []byte { f[atBTH4] = 0xff; return f }, ReasonICRC},
+		{"transport version 1", &addr4, func(f []byte) []byte { f[atBTH4+1] |= 1; return seal(f) },
+			ReasonVersion},
+		{"reserved opcode", &addr4, func(f []byte) []byte { f[atBTH4] = 0x1f; return seal(f) },
+			ReasonOpcode},
+		{"opcode whose headers exceed the packet", &addr4,
+			func(f []byte) []byte { f[atBTH4] = byte(bth.RCCmpSwap); return seal(f) }, ReasonTruncated},
+		{"pad count beyond the payload", &addr4,
+			func(f []byte) []byte { f[atBTH4+1] |= 0x30; return seal(f) }, ReasonPad},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, _ := writeOnly(c.base, 0)
@@ -218,7 +268,8 @@ func TestFramesThatCrashedOthers(t *testing.T) {
 		f := make([]byte, bth.MaxNetHeader+transport+bth.ICRCLen)
 		n := PutHeaders(f, &addr4)
 		f = f[:n+transport+bth.ICRCLen]
-		bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, DestQP: dest, PadCount: pad, PKey: bth.DefaultPKey})
+		bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, DestQP: dest, PadCount: pad,
+			PKey: bth.DefaultPKey})
 		new(Encoder).Finish(f, n)
 		return f
 	}
@@ -233,11 +284,14 @@ func TestFramesThatCrashedOthers(t *testing.T) {
 		want Reason
 	}{
 		{"opcode 0xff to the multicast QPN in 48 bytes", killer, ReasonOpcode},
-		{"ATOMIC WRITE of zero length", build(bth.RCAtomicWrite, 5, 0, bth.HeaderLen+bth.RETHLen), ReasonTruncated},
-		{"ATOMIC WRITE without its RETH", build(bth.RCAtomicWrite, 5, 0, bth.HeaderLen), ReasonTruncated},
+		{"ATOMIC WRITE of zero length", build(bth.RCAtomicWrite, 5, 0, bth.HeaderLen+bth.RETHLen),
+			ReasonTruncated},
+		{"ATOMIC WRITE without its RETH", build(bth.RCAtomicWrite, 5, 0, bth.HeaderLen),
+			ReasonTruncated},
 		{"pad of 3 in an ACK", build(bth.RCAck, 5, 3, bth.HeaderLen+bth.AETHLen), ReasonPad},
 		{"pad of 3 in an empty SEND", build(bth.RCSendOnly, 5, 3, bth.HeaderLen), ReasonPad},
-		{"UD without DETH to QP1", build(bth.UDSendOnly, bth.QPNGSI, 0, bth.HeaderLen), ReasonTruncated},
+		{"UD without DETH to QP1", build(bth.UDSendOnly, bth.QPNGSI, 0, bth.HeaderLen),
+			ReasonTruncated},
 		{"CNP without its reserved bytes", build(bth.CNP, 5, 0, bth.HeaderLen), ReasonOK},
 	} {
 		d, p := new(Decoder), new(bth.Packet)
@@ -252,8 +306,10 @@ func TestVLAN(t *testing.T) {
 		base.VLAN = 5<<13 | 42 // priority 5, VLAN 42
 		f, netLen := writeOnly(&base, 7)
 		d, p := new(Decoder), new(bth.Packet)
-		if r := d.Decode(f, p); r != ReasonOK || !p.HasVLAN || p.VLAN != base.VLAN || len(p.Payload) != 7 || p.Src != base.Src {
-			t.Fatalf("tagged frame with %d bytes of headers: Decode() = %v, VLAN %#x, HasVLAN %v", netLen, r, p.VLAN, p.HasVLAN)
+		if r := d.Decode(f, p); r != ReasonOK || !p.HasVLAN || p.VLAN != base.VLAN ||
+			len(p.Payload) != 7 || p.Src != base.Src {
+			t.Fatalf("tagged frame with %d bytes of headers: Decode() = %v, VLAN %#x, HasVLAN %v",
+				netLen, r, p.VLAN, p.HasVLAN)
 		}
 		plain, _ := writeOnly(&addr4, 0)
 		if r := d.Decode(plain, p); r != ReasonOK || p.HasVLAN || p.VLAN != 0 {
@@ -283,17 +339,20 @@ func TestUDPChecksums(t *testing.T) {
 			if a == &addr6 {
 				addrs = f[netLen-lenUDP-32 : netLen-lenUDP]
 			}
-			pseudo := slowSum(append(append(bytes.Clone(addrs), 0, protoUDP), byte(len(udp)>>8), byte(len(udp))))
+			pseudo := slowSum(append(append(bytes.Clone(addrs), 0, protoUDP), byte(len(udp)>>8),
+				byte(len(udp))))
 			right := ^slowSum(append([]byte{byte(pseudo >> 8), byte(pseudo)}, udp...))
 			for name, c := range map[string]struct {
 				field uint16
 				want  Reason
 			}{
-				"right": {right, ReasonOK}, "partial": {pseudo, ReasonOK}, "wrong": {right ^ 0x0100, ReasonUDPChecksum},
+				"right": {right, ReasonOK}, "partial": {pseudo, ReasonOK},
+				"wrong": {right ^ 0x0100, ReasonUDPChecksum},
 			} {
 				binary.BigEndian.PutUint16(udp[6:], c.field)
 				if got := new(Decoder).Decode(f, new(bth.Packet)); got != c.want {
-					t.Errorf("%s checksum %#04x, %d bytes: Decode() = %v, want %v", name, c.field, n, got, c.want)
+					t.Errorf("%s checksum %#04x, %d bytes: Decode() = %v, want %v", name, c.field,
+						n, got, c.want)
 				}
 			}
 		}
@@ -313,7 +372,8 @@ func slowSum(b []byte) uint16 {
 func TestSum16(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.OneOf(rapid.Byte(), rapid.Just(byte(0xff))), 0, 200).Draw(t, "b")
-		if got, want := sum16(b), slowSum(b); got != want && uint32(got)%0xffff != uint32(want)%0xffff {
+		if got, want := sum16(b), slowSum(b); got != want &&
+			uint32(got)%0xffff != uint32(want)%0xffff {
 			t.Fatalf("sum16() = %#04x, want %#04x", got, want)
 		}
 	})
@@ -342,7 +402,8 @@ func TestBadICRCFillsPacket(t *testing.T) {
 	if r := new(Decoder).Decode(f, &p); r != ReasonICRC {
 		t.Fatal(r)
 	}
-	if p.Info.Opcode != bth.RCWriteOnly || p.RETH().DMALen() != 64 || p.Src != addr4.Src || len(p.Payload) != 64 {
+	if p.Info.Opcode != bth.RCWriteOnly || p.RETH().DMALen() != 64 || p.Src != addr4.Src ||
+		len(p.Payload) != 64 {
 		t.Errorf("opcode %v, DMA length %d, source %v", p.Info.Opcode, p.RETH().DMALen(), p.Src)
 	}
 }

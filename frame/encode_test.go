@@ -16,7 +16,8 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := drawAddress(t)
 		o := rapid.SampledFrom([]bth.Opcode{
-			bth.RCSendOnly, bth.RCWriteFirst, bth.RCWriteOnlyImm, bth.RCAck, bth.RCAtomicAck, bth.RCCmpSwap,
+			bth.RCSendOnly, bth.RCWriteFirst, bth.RCWriteOnlyImm, bth.RCAck, bth.RCAtomicAck,
+			bth.RCCmpSwap,
 			bth.RCFlush, bth.UCWriteLastImm, bth.UDSendOnlyImm, bth.CNP,
 		}).Draw(t, "opcode")
 		payload := rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "payload")
@@ -37,11 +38,14 @@ func TestRoundTrip(t *testing.T) {
 		if r := d.Decode(f, &p); r != ReasonOK {
 			t.Fatal(r)
 		}
-		if p.Src != a.Src || p.Dst != a.Dst || p.SrcPort != a.SrcPort || p.TrafficClass != a.TrafficClass ||
-			p.HopLimit != a.HopLimit || p.VLAN != a.VLAN || p.SrcMAC != a.SrcMAC || bth.MAC(f[:6]) != a.DstMAC {
+		if p.Src != a.Src || p.Dst != a.Dst || p.SrcPort != a.SrcPort ||
+			p.TrafficClass != a.TrafficClass ||
+			p.HopLimit != a.HopLimit || p.VLAN != a.VLAN || p.SrcMAC != a.SrcMAC ||
+			bth.MAC(f[:6]) != a.DstMAC {
 			t.Fatalf("decoded %+v, encoded %+v", p, a)
 		}
-		if p.BTH.Opcode() != o || !bytes.Equal(p.Payload, payload) || !bytes.Equal(p.BTH[bth.HeaderLen:h], ext[:h-bth.HeaderLen]) {
+		if p.BTH.Opcode() != o || !bytes.Equal(p.Payload, payload) ||
+			!bytes.Equal(p.BTH[bth.HeaderLen:h], ext[:h-bth.HeaderLen]) {
 			t.Fatalf("%v: payload %x, want %x", p.BTH.Opcode(), p.Payload, payload)
 		}
 	})
@@ -55,8 +59,10 @@ func drawAddress(t *rapid.T) Address {
 	}
 	a := Address{
 		SrcMAC: bth.MAC{2, 1}, DstMAC: bth.MAC{2, 2}, Src: gid("src"), Dst: gid("dst"),
-		VLAN: rapid.OneOf(rapid.Just(uint16(0)), rapid.Uint16()).Draw(t, "vlan"), SrcPort: rapid.Uint16().Draw(t, "port"),
-		TrafficClass: rapid.Uint8().Draw(t, "class"), HopLimit: rapid.Uint8().Draw(t, "hops"), FlowLabel: rapid.Uint32().Draw(t, "label"),
+		VLAN:         rapid.OneOf(rapid.Just(uint16(0)), rapid.Uint16()).Draw(t, "vlan"),
+		SrcPort:      rapid.Uint16().Draw(t, "port"),
+		TrafficClass: rapid.Uint8().Draw(t, "class"), HopLimit: rapid.Uint8().Draw(t, "hops"),
+		FlowLabel: rapid.Uint32().Draw(t, "label"),
 	}
 	if rapid.Bool().Draw(t, "IPv4") {
 		a.Src, a.Dst = bth.GIDFromIPv4([4]byte(a.Src[12:])), bth.GIDFromIPv4([4]byte(a.Dst[12:]))
@@ -82,7 +88,8 @@ func TestHeadersIPv6(t *testing.T) {
 	a := addr6
 	a.VLAN = 0xa02a
 	f, netLen := writeOnly(&a, 0)
-	want := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0xa0, 0x2a, 0x86, 0xdd, 0x66, 0x8a, 0xbc, 0xde, 0, 40, 17, 64}
+	want := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0xa0, 0x2a, 0x86, 0xdd, 0x66, 0x8a,
+		0xbc, 0xde, 0, 40, 17, 64}
 	want = append(want, addr6.Src[:]...)
 	want = append(want, addr6.Dst[:]...)
 	want = append(want, 0xc1, 0x23, 0x12, 0xb7, 0, 40, 0, 0)

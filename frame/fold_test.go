@@ -35,7 +35,8 @@ func randomBytes(n int) []byte {
 func guarded(t *testing.T, pages int) []byte {
 	t.Helper()
 	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, (pages+2)*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, (pages+2)*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +56,16 @@ func TestAVX512MatchesCRC32(t *testing.T) {
 	b := randomBytes(9000 + 64)
 	for n := 4; n <= 9000; n++ {
 		for _, at := range []int{0, n % 64, n * 7 % 64} {
-			if got, want := crcAVX512(foldConstants, &plainMask, &b[at], n, nil, 0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
+			if got, want := crcAVX512(foldConstants, &plainMask, &b[at], n, nil,
+				0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
 				t.Fatalf("%d bytes at %d: %#08x, want %#08x", n, at, got, want)
 			}
 		}
 	}
 	for at := range 64 {
 		for _, n := range []int{4, 44, 63, 64, 65, 120, 255, 256, 257, 511, 512, 1068, 4140} {
-			if got, want := crcAVX512(foldConstants, &plainMask, &b[at], n, nil, 0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
+			if got, want := crcAVX512(foldConstants, &plainMask, &b[at], n, nil,
+				0), crc32.ChecksumIEEE(b[at:at+n]); got != want {
 				t.Fatalf("%d bytes at %d: %#08x, want %#08x", n, at, got, want)
 			}
 		}
@@ -75,7 +78,8 @@ func TestFinishWith(t *testing.T) {
 	mem := guarded(t, 3)
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range 4000 {
-		a := &Address{Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), VLAN: uint16(i & 2)}
+		a := &Address{Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}),
+			Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2}), VLAN: uint16(i & 2)}
 		if i&1 != 0 {
 			a.Src[0], a.Dst[0] = 0xfd, 0xfd
 			a.Src[10], a.Dst[10] = 1, 1
@@ -96,7 +100,8 @@ func TestFinishWith(t *testing.T) {
 		e.Finish(want[start:start+len(f)], netLen)
 		e2.FinishWith(f, netLen, at, src)
 		if !bytes.Equal(buf, want) {
-			t.Fatalf("%d bytes at %d of a frame of %d: FinishWith and Finish differ", len(src), at, len(f))
+			t.Fatalf("%d bytes at %d of a frame of %d: FinishWith and Finish differ", len(src), at,
+				len(f))
 		}
 		var d Decoder
 		if got := d.Decode(f, new(bth.Packet)); got == ReasonICRC {
@@ -112,7 +117,8 @@ func TestAVX512EveryBit(t *testing.T) {
 		b := make([]byte, n)
 		for i := range 8 * n {
 			b[i/8] = 1 << (i % 8)
-			if got, want := crcAVX512(foldConstants, &headMask{}, &b[0], n, nil, 0), crc32.Update(zeroRegister, crc32.IEEETable, b); got != want {
+			if got, want := crcAVX512(foldConstants, &headMask{}, &b[0], n, nil,
+				0), crc32.Update(zeroRegister, crc32.IEEETable, b); got != want {
 				t.Fatalf("%d bytes, bit %d: %#08x, want %#08x", n, i, got, want)
 			}
 			b[i/8] = 0
@@ -126,7 +132,8 @@ func TestAVX512Bounds(t *testing.T) {
 	b := guarded(t, 2)
 	for n := 4; n <= 700; n++ {
 		for _, p := range [][]byte{b[:n], b[len(b)-n:]} {
-			if got, want := crcAVX512(foldConstants, &plainMask, &p[0], n, nil, 0), crc32.ChecksumIEEE(p); got != want {
+			if got, want := crcAVX512(foldConstants, &plainMask, &p[0], n, nil,
+				0), crc32.ChecksumIEEE(p); got != want {
 				t.Fatalf("%d bytes: %#08x, want %#08x", n, got, want)
 			}
 		}
@@ -232,7 +239,11 @@ func BenchmarkCRC(b *testing.B) {
 		run("FinishWith", func() { copy(f, head); e.FinishWith(f, 42, 54, buf[:n]) })
 		if haveAVX512 {
 			run("avx512", func() { crcAVX512(foldConstants, &plainMask, &buf[14], n, nil, 0) })
-			run("copy+avx512", func() { copy(to, buf[14:14+n]); crcAVX512(foldConstants, &plainMask, &to[0], n, nil, 0) })
+			run("copy+avx512", func() {
+				copy(to, buf[14:14+n])
+				crcAVX512(foldConstants, &plainMask,
+					&to[0], n, nil, 0)
+			})
 		}
 	}
 }

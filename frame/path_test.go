@@ -59,7 +59,8 @@ func TestBarePath(t *testing.T) {
 	}
 	b := make([]byte, bth.MaxNetHeader)
 	if n := p.PutFrom(b, 0xc124); n != 0 || p.HeaderLen() != 0 || !p.Valid() {
-		t.Errorf("PutFrom() = %d, HeaderLen() = %d, Valid() = %v, want 0, 0, true", n, p.HeaderLen(), p.Valid())
+		t.Errorf("PutFrom() = %d, HeaderLen() = %d, Valid() = %v, want 0, 0, true", n,
+			p.HeaderLen(), p.Valid())
 	}
 }
 
@@ -71,7 +72,8 @@ func TestPathMatches(t *testing.T) {
 	for _, c := range []struct {
 		src, dst bth.GID
 		want     bool
-	}{{addr4.Dst, addr4.Src, true}, {addr4.Src, addr4.Dst, false}, {addr4.Dst, addr6.Src, false}, {addr6.Dst, addr4.Src, false}} {
+	}{{addr4.Dst, addr4.Src, true}, {addr4.Src, addr4.Dst, false}, {addr4.Dst, addr6.Src, false},
+		{addr6.Dst, addr4.Src, false}} {
 		if got := p.Matches(&bth.Packet{Src: c.src, Dst: c.dst}); got != c.want {
 			t.Errorf("Matches(%v to %v) = %v, want %v", c.src, c.dst, got, c.want)
 		}

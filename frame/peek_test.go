@@ -18,7 +18,8 @@ func TestPeekBTH(t *testing.T) {
 			}
 			b := PeekBTH(f)
 			if b == nil || &b[0] != &p.BTH[0] {
-				t.Errorf("IPv4 %v, VLAN %d: PeekBTH does not point to the BTH", a.Src.IsIPv4(), vlan)
+				t.Errorf("IPv4 %v, VLAN %d: PeekBTH does not point to the BTH", a.Src.IsIPv4(),
+					vlan)
 			}
 			for n := range f {
 				if b := PeekBTH(f[:n:n]); b != nil && len(b) < bth.HeaderLen {

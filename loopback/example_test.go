@@ -37,7 +37,8 @@ func ExampleNewLink() {
 	if t, ok := link.NextEvent(); ok {
 		link.AdvanceTo(t)
 	}
-	fmt.Printf("after %v: %d, %q\n", time.Duration(link.Now()-sent), b.Receive(bufs), bufs[0].B[14:])
+	fmt.Printf("after %v: %d, %q\n", time.Duration(link.Now()-sent), b.Receive(bufs),
+		bufs[0].B[14:])
 	b.Release(bufs)
 	// Output:
 	// at once: 0

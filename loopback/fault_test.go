@@ -95,18 +95,22 @@ func diffBits(a, b []byte) int {
 // paths are the three places where a plan can be applied.
 var paths = []struct {
 	name  string
-	build func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults)
+	build func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port,
+		func() Faults)
 }{
-	{"link", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
+	{"link", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port,
+		func() Faults) {
 		l := newLink(t, Config{Virtual: true, Seed: seed, Plan: plan, Poison: true})
 		return l, l.Port(0), l.Port(1), func() Faults { return l.Faults(0, 1) }
 	}},
-	{"inject transmit", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
+	{"inject transmit", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port,
+		func() Faults) {
 		l := newLink(t, Config{Virtual: true, Poison: true})
 		p := InjectWith(l.Port(0), InjectConfig{Seed: seed, Transmit: plan, Clock: l.Now})
 		return l, p, l.Port(1), func() Faults { tx, _, _ := FaultsOf(p); return tx }
 	}},
-	{"inject receive", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port, func() Faults) {
+	{"inject receive", func(t testing.TB, plan Plan, seed uint64) (*Link, driver.Port, driver.Port,
+		func() Faults) {
 		l := newLink(t, Config{Virtual: true, Poison: true})
 		p := InjectWith(l.Port(1), InjectConfig{Seed: seed, Receive: plan, Clock: l.Now})
 		return l, l.Port(0), p, func() Faults { _, rx, _ := FaultsOf(p); return rx }
@@ -139,8 +143,12 @@ func TestFaultRates(t *testing.T) {
 			{"duplicate", Plan{Duplicate: 0.1}, time.Microsecond},
 			{"corrupt", Plan{Corrupt: 0.05}, time.Microsecond},
 			{"reorder", Plan{Reorder: 0.05, Hold: 20 * time.Microsecond}, time.Microsecond},
-			{"jitter keeps order", Plan{Delay: 50 * time.Microsecond, Jitter: 40 * time.Microsecond}, time.Microsecond},
-			{"all", Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Hold: 20 * time.Microsecond, Delay: 10 * time.Microsecond, Jitter: 5 * time.Microsecond}, time.Microsecond},
+			{"jitter keeps order",
+				Plan{Delay: 50 * time.Microsecond, Jitter: 40 * time.Microsecond},
+				time.Microsecond},
+			{"all", Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1,
+				Hold: 20 * time.Microsecond, Delay: 10 * time.Microsecond,
+				Jitter: 5 * time.Microsecond}, time.Microsecond},
 		} {
 			t.Run(path.name+"/"+c.name, func(t *testing.T) {
 				l, from, to, faults := path.build(t, c.plan, 7)
@@ -151,16 +159,20 @@ func TestFaultRates(t *testing.T) {
 				near(t, "twice", o.twice, left, c.plan.Duplicate)
 				near(t, "damaged", o.damaged, left+o.twice, c.plan.Corrupt)
 				if o.damagedHeader > 0 || o.maxFlips > 3 {
-					t.Errorf("%d Ethernet headers are damaged, at most %d bits of a frame", o.damagedHeader, o.maxFlips)
+					t.Errorf("%d Ethernet headers are damaged, at most %d bits of a frame",
+						o.damagedHeader, o.maxFlips)
 				}
 				if o.received != left+o.twice {
-					t.Errorf("received %d frames, want %d and %d duplicates", o.received, left, o.twice)
+					t.Errorf("received %d frames, want %d and %d duplicates", o.received, left,
+						o.twice)
 				}
 				near(t, "reordered, as counted", int(f.Reordered), left+o.twice, c.plan.Reorder)
-				if low, high := int(f.Reordered)*8/10, int(f.Reordered); o.overtaken > high || o.overtaken < low {
+				if low, high := int(f.Reordered)*8/10, int(f.Reordered); o.overtaken > high ||
+					o.overtaken < low {
 					t.Errorf("%d frames were overtaken, want %d to %d", o.overtaken, low, high)
 				}
-				if int(f.Frames) != n || int(f.Lost) != o.lost || int(f.Duplicated) != o.twice || f.Overflow != 0 {
+				if int(f.Frames) != n || int(f.Lost) != o.lost || int(f.Duplicated) != o.twice ||
+					f.Overflow != 0 {
 					t.Errorf("counters %+v differ from outcome %+v", f, o)
 				}
 				if held := l.Port(0).held; held != 0 {
@@ -200,7 +212,8 @@ func TestDelayAndJitter(t *testing.T) {
 		}
 	}
 	at := arrivals(t, Plan{Delay: time.Millisecond, Jitter: time.Millisecond}, 100, 100)
-	if !slices.IsSorted(at) || at[0] < time.Millisecond || at[99] >= 2*time.Millisecond || at[0] == at[99] {
+	if !slices.IsSorted(at) || at[0] < time.Millisecond || at[99] >= 2*time.Millisecond ||
+		at[0] == at[99] {
 		t.Errorf("with jitter, arrivals range from %v to %v", at[0], at[99])
 	}
 }
@@ -217,7 +230,8 @@ func TestBandwidth(t *testing.T) {
 // No frame arrives during a pause and all arrive afterwards. Pauses take the expected share of the
 // time.
 func TestPauses(t *testing.T) {
-	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Millisecond, PauseFor: time.Millisecond}, Seed: 3})
+	l := newLink(t, Config{Virtual: true,
+		Plan: Plan{PauseEvery: time.Millisecond, PauseFor: time.Millisecond}, Seed: 3})
 	const n, gap = 20000, 10 * time.Microsecond
 	received, silent, longest, since := 0, 0, 0, 0
 	for range n {
@@ -247,7 +261,8 @@ func TestPauses(t *testing.T) {
 
 // The first frame after a long silence costs no time for the pauses in between.
 func TestPauseAfterLongSilence(t *testing.T) {
-	l := newLink(t, Config{Virtual: true, Plan: Plan{PauseEvery: time.Microsecond, PauseFor: time.Microsecond}})
+	l := newLink(t, Config{Virtual: true,
+		Plan: Plan{PauseEvery: time.Microsecond, PauseFor: time.Microsecond}})
 	for range 100 {
 		l.Advance(24 * time.Hour)
 		send(t, l.Port(0), l.Port(1), 60, 1, 0)
@@ -288,7 +303,8 @@ func TestFilter(t *testing.T) {
 	if s := fmt.Sprintf("%q", got); s != `["10" "12" "12" "13 damaged" "15" "later" "14"]` {
 		t.Errorf("received %s", s)
 	}
-	if f := l.Faults(0, 1); f.Lost != 1 || f.Duplicated != 1 || f.Corrupted != 1 || f.Reordered != 1 {
+	if f := l.Faults(0, 1); f.Lost != 1 || f.Duplicated != 1 || f.Corrupted != 1 ||
+		f.Reordered != 1 {
 		t.Errorf("Faults() = %+v", f)
 	}
 }
@@ -327,7 +343,8 @@ func TestSetPlan(t *testing.T) {
 
 // The same seed and calls give the same trace. Another seed gives a different one.
 func TestReplay(t *testing.T) {
-	plan := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Delay: time.Microsecond, Jitter: time.Microsecond,
+	plan := Plan{Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1, Reorder: 0.1, Delay: time.Microsecond,
+		Jitter:     time.Microsecond,
 		PauseEvery: time.Millisecond, PauseFor: time.Microsecond, Bandwidth: 10e9}
 	run := func(seed uint64) uint64 {
 		l := newLink(t, Config{Virtual: true, Seed: seed, Plan: plan})

@@ -226,7 +226,8 @@ func (l *Link) note(what, from, to int, frame []byte) {
 	h := l.trace
 	for _, w := range [...]uint64{
 		uint64(l.now),
-		uint64(what)<<48 | uint64(from)<<40 | uint64(to)<<32 | uint64(crc32.Checksum(frame, crcTable)),
+		uint64(what)<<48 | uint64(from)<<40 | uint64(to)<<32 | uint64(crc32.Checksum(frame,
+			crcTable)),
 	} {
 		h = (h ^ w) * 0x100000001b3
 		h ^= h >> 32
@@ -238,7 +239,8 @@ func (l *Link) note(what, from, to int, frame []byte) {
 type sharedFaults struct{ v [7]atomic.Uint64 }
 
 func (s *sharedFaults) store(f *Faults) {
-	for i, n := range [...]uint64{f.Frames, f.Lost, f.Duplicated, f.Reordered, f.Corrupted, f.Held, f.Overflow} {
+	for i, n := range [...]uint64{f.Frames, f.Lost, f.Duplicated, f.Reordered, f.Corrupted, f.Held,
+		f.Overflow} {
 		if s.v[i].Load() != n {
 			s.v[i].Store(n)
 		}
@@ -246,6 +248,7 @@ func (s *sharedFaults) store(f *Faults) {
 }
 
 func (s *sharedFaults) load() Faults {
-	return Faults{Frames: s.v[0].Load(), Lost: s.v[1].Load(), Duplicated: s.v[2].Load(), Reordered: s.v[3].Load(),
+	return Faults{Frames: s.v[0].Load(), Lost: s.v[1].Load(), Duplicated: s.v[2].Load(),
+		Reordered: s.v[3].Load(),
 		Corrupted: s.v[4].Load(), Held: s.v[5].Load(), Overflow: s.v[6].Load()}
 }

@@ -124,9 +124,11 @@ func TestRefusedFrames(t *testing.T) {
 		{"half a header", nil, func(b []byte) []byte { return b[:13] }, 0, 0},
 		{"unknown address", nil, func(b []byte) []byte { b[5] = 99; return b[:60] }, 1, 0},
 		{"its own address", nil, func(b []byte) []byte { b[5] = 1; return b[:60] }, 1, 0},
-		{"smaller MTU", func() { _ = a.SetMTU(500) }, func(b []byte) []byte { return b[:515] }, 0, 0},
+		{"smaller MTU", func() { _ = a.SetMTU(500) }, func(b []byte) []byte { return b[:515] }, 0,
+			0},
 		{"down", func() { a.SetUp(false) }, func(b []byte) []byte { return b[:60] }, 0, 0},
-		{"peer down", func() { a.SetUp(true); b.SetUp(false) }, func(b []byte) []byte { return b[:60] }, 1, 0},
+		{"peer down", func() { a.SetUp(true); b.SetUp(false) },
+			func(b []byte) []byte { return b[:60] }, 1, 0},
 		{"up again", func() { b.SetUp(true) }, func(b []byte) []byte { return b[:60] }, 1, 1},
 		{"peer closed", func() { _ = b.Close() }, func(b []byte) []byte { return b[:60] }, 1, 0},
 	} {
@@ -256,17 +258,21 @@ func TestNetwork(t *testing.T) {
 			src = addr(c.src)
 		}
 		h, err := a.Resolve(ctx, src, addr(c.dst))
-		if err != nil || h.MAC != b.Info().MAC || h.Src != addr(c.want) || h.MTU != DefaultMTU || h.VLAN != 0 {
+		if err != nil || h.MAC != b.Info().MAC || h.Src != addr(c.want) || h.MTU != DefaultMTU ||
+			h.VLAN != 0 {
 			t.Errorf("Resolve(%s, %s) = %+v, %v", c.src, c.dst, h, err)
 		}
 	}
-	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil || h.MAC != (bth.MAC{1, 0, 0x5e, 1, 2, 3}) {
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("224.1.2.3")); err != nil ||
+		h.MAC != (bth.MAC{1, 0, 0x5e, 1, 2, 3}) {
 		t.Errorf("Resolve of a multicast address = %v, %v", h, err)
 	}
-	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil || h.MAC != (bth.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
+	if h, err := a.Resolve(ctx, netip.Addr{}, addr("ff02::1:2")); err != nil ||
+		h.MAC != (bth.MAC{0x33, 0x33, 0, 1, 0, 2}) || h.Src != got[0].Addr() {
 		t.Errorf("Resolve of an IPv6 multicast address = %v, %v", h, err)
 	}
-	for _, c := range []struct{ src, dst string }{{"", "10.77.0.9"}, {"", "10.77.0.1"}, {"10.77.0.2", "10.77.0.3"}} {
+	for _, c := range []struct{ src, dst string }{{"", "10.77.0.9"}, {"", "10.77.0.1"},
+		{"10.77.0.2", "10.77.0.3"}} {
 		src, _ := netip.ParseAddr(c.src)
 		if _, err := a.Resolve(ctx, src, addr(c.dst)); !errors.Is(err, ErrNoRoute) {
 			t.Errorf("Resolve(%s, %s) = %v", c.src, c.dst, err)
@@ -308,7 +314,8 @@ func TestClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := a.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) || !errors.Is(err, net.ErrClosed) {
+	if n, err := a.Send(bufs[:]); n != 0 || !errors.Is(err, ErrClosed) ||
+		!errors.Is(err, net.ErrClosed) {
 		t.Errorf("Send() = %d, %v", n, err)
 	}
 	if a.held != 0 {
@@ -324,7 +331,8 @@ func TestClosed(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	for _, c := range []Config{
-		{Ports: 1}, {Ports: MaxPorts + 1}, {MTU: 60}, {MTU: MaxMTU + 1}, {Queue: -1}, {TxBufs: maxQueue + 1},
+		{Ports: 1}, {Ports: MaxPorts + 1}, {MTU: 60}, {MTU: MaxMTU + 1}, {Queue: -1},
+		{TxBufs: maxQueue + 1},
 		{Virtual: true, Clock: func() int64 { return 0 }},
 	} {
 		if _, err := NewLink(c); !errors.Is(err, ErrConfig) {
@@ -332,7 +340,8 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 	nan := 0.0
-	for _, p := range []Plan{{Loss: 1.1}, {Corrupt: -0.1}, {Reorder: nan / nan}, {Delay: -1}, {PauseEvery: 1}} {
+	for _, p := range []Plan{{Loss: 1.1}, {Corrupt: -0.1}, {Reorder: nan / nan}, {Delay: -1},
+		{PauseEvery: 1}} {
 		if _, err := NewLink(Config{Plan: p}); !errors.Is(err, ErrPlan) {
 			t.Errorf("Validate of %+v = %v", p, err)
 		}
@@ -354,7 +363,8 @@ func TestGroups(t *testing.T) {
 		want error
 	}{
 		{"leave before", link.Port(0).LeaveGroup, group, ErrConfig},
-		{"join what is no group", link.Port(0).JoinGroup, netip.MustParseAddr("10.77.0.2"), ErrConfig},
+		{"join what is no group", link.Port(0).JoinGroup, netip.MustParseAddr("10.77.0.2"),
+			ErrConfig},
 		{"join", link.Port(0).JoinGroup, group, nil},
 		{"join again", link.Port(0).JoinGroup, group, ErrConfig},
 		{"leave", link.Port(0).LeaveGroup, group, nil},

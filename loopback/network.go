@@ -43,7 +43,8 @@ func (n *network) init(p *Port) {
 	host := byte(p.index + 1)
 	// Interface identifier derived from the MAC (RFC 4291, appendix A).
 	m := p.mac
-	local := [16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]}
+	local := [16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe,
+		13: m[3], 14: m[4], 15: m[5]}
 	n.addrs = []netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom16(local), 64),
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 0, host}), 24),
@@ -99,7 +100,8 @@ func (p *Port) JoinGroup(group netip.Addr) error {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	if !group.IsMulticast() || p.net.groups[group] {
-		return fmt.Errorf("%w: cannot join %v: it is not a multicast address, or was joined before", ErrConfig, group)
+		return fmt.Errorf("%w: cannot join %v: it is not a multicast address, or was joined before",
+			ErrConfig, group)
 	}
 	if p.net.groups == nil {
 		p.net.groups = map[netip.Addr]bool{}
@@ -191,7 +193,8 @@ func (p *Port) source(src, dst netip.Addr) (netip.Addr, error) {
 	var best netip.Addr
 	for _, own := range p.Addrs() {
 		a := own.Addr()
-		if a.Is4() != dst.Is4() || a.IsLinkLocalUnicast() != (dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast()) {
+		if a.Is4() != dst.Is4() ||
+			a.IsLinkLocalUnicast() != (dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast()) {
 			continue
 		}
 		if own.Contains(dst) {

@@ -23,7 +23,9 @@ func (o *owner) step(t *testing.T) {
 	case 0:
 		n := o.port.Alloc(some)
 		for i := range n {
-			o.held = append(o.held, driver.Buf{B: fill(some[i].B, o.port.Info().MAC, o.peer.Info().MAC, 40+o.r.IntN(200), 1), Token: some[i].Token})
+			o.held = append(o.held,
+				driver.Buf{B: fill(some[i].B, o.port.Info().MAC, o.peer.Info().MAC,
+					40+o.r.IntN(200), 1), Token: some[i].Token})
 		}
 	case 1: // any of the buffers, in any order; some too long or too short
 		some = o.pick(&o.held, some)
@@ -124,7 +126,8 @@ func TestBuffersAreReturned(t *testing.T) {
 		for i := range l.Ports() {
 			p := driver.Port(l.Port(i))
 			if r.IntN(2) == 0 {
-				p = InjectWith(p, InjectConfig{Seed: seed, Transmit: randomPlan(r), Receive: randomPlan(r), Clock: l.Now})
+				p = InjectWith(p, InjectConfig{Seed: seed, Transmit: randomPlan(r),
+					Receive: randomPlan(r), Clock: l.Now})
 			}
 			owners = append(owners, &owner{port: p, peer: l.Port((i + 1) % l.Ports()), r: r})
 		}
@@ -148,7 +151,8 @@ func TestBuffersAreReturned(t *testing.T) {
 			p := l.Port(i)
 			p.collect()
 			if p.held != 0 || len(p.free) != p.bufs {
-				t.Errorf("seed %d: %s: %d buffers held, %d of %d free", seed, p.name, p.held, len(p.free), p.bufs)
+				t.Errorf("seed %d: %s: %d buffers held, %d of %d free", seed, p.name, p.held,
+					len(p.free), p.bufs)
 			}
 		}
 	}
@@ -156,7 +160,8 @@ func TestBuffersAreReturned(t *testing.T) {
 
 // Two owners in two goroutines, in real time, with faults.
 func TestOwnersInParallel(t *testing.T) {
-	l := newLink(t, Config{Plan: Plan{Loss: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.1, Jitter: 20 * time.Microsecond}})
+	l := newLink(t, Config{Plan: Plan{Loss: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.1,
+		Jitter: 20 * time.Microsecond}})
 	done := make(chan *owner)
 	for i := range 2 {
 		o := &owner{port: l.Port(i), peer: l.Port(1 - i), r: rand.New(rand.NewPCG(uint64(i), 9))}

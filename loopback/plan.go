@@ -42,7 +42,8 @@ func (p *Plan) Validate() error {
 	for _, f := range []struct {
 		name string
 		v    float64
-	}{{"Loss", p.Loss}, {"Duplicate", p.Duplicate}, {"Reorder", p.Reorder}, {"Corrupt", p.Corrupt}} {
+	}{{"Loss", p.Loss}, {"Duplicate", p.Duplicate}, {"Reorder", p.Reorder},
+		{"Corrupt", p.Corrupt}} {
 		if !(f.v >= 0 && f.v <= 1) {
 			return fmt.Errorf("%w: %s is %v, want a probability from 0 to 1", ErrPlan, f.name, f.v)
 		}
@@ -50,7 +51,8 @@ func (p *Plan) Validate() error {
 	for _, f := range []struct {
 		name string
 		v    int64
-	}{{"Hold", int64(p.Hold)}, {"Delay", int64(p.Delay)}, {"Jitter", int64(p.Jitter)}, {"Bandwidth", p.Bandwidth},
+	}{{"Hold", int64(p.Hold)}, {"Delay", int64(p.Delay)}, {"Jitter", int64(p.Jitter)},
+		{"Bandwidth", p.Bandwidth},
 		{"PauseEvery", int64(p.PauseEvery)}, {"PauseFor", int64(p.PauseFor)}} {
 		if f.v < 0 {
 			return fmt.Errorf("%w: %s is negative", ErrPlan, f.name)

@@ -76,7 +76,8 @@ type direction struct {
 }
 
 func newPort(l *Link, index int, c *Config) *Port {
-	p := &Port{link: l, index: index, name: fmt.Sprintf("mem%d", index), mac: portMAC(index), maxHeld: c.TxBufs}
+	p := &Port{link: l, index: index, name: fmt.Sprintf("mem%d", index), mac: portMAC(index),
+		maxHeld: c.TxBufs}
 	p.maxFrame = headerLen + vlanLen + c.MTU
 	p.stride = (frameAt + p.maxFrame + cacheLine - 1) &^ (cacheLine - 1)
 	n := c.TxBufs + c.Queue*(c.Ports-1)
@@ -124,7 +125,8 @@ func (p *Port) state(buf uint32) *uint8 { return &p.slab[int(buf)*p.stride+state
 // transition changes the state of a buffer. It panics if the state is not the expected one.
 func (p *Port) transition(buf uint32, from, to uint8) {
 	if int(buf) >= p.bufs || *p.state(buf) != from {
-		panic(fmt.Sprintf("loopback: %s: buffer %d was returned by a caller that does not hold it", p.name, buf))
+		panic(fmt.Sprintf("loopback: %s: buffer %d was returned by a caller that does not hold it",
+			p.name, buf))
 	}
 	*p.state(buf) = to
 	if p.link.poison && (to == bufFree || to == bufBack) {

@@ -38,7 +38,8 @@ func echo(p driver.Port, batch int) error {
 }
 
 // withEcho runs echo on the remote port of a link in real time.
-func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (local, remote driver.Port, stop func()) {
+func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (local, remote driver.Port,
+	stop func()) {
 	l := newLink(t, Config{})
 	local, remote = wrap(l.Port(0)), wrap(l.Port(1))
 	done := make(chan error, 1)
@@ -58,9 +59,12 @@ func withEcho(t testing.TB, wrap func(driver.Port) driver.Port) (local, remote d
 }
 
 var wrappers = map[string]func(driver.Port) driver.Port{
-	"link":   func(p driver.Port) driver.Port { return p },
-	"inject": func(p driver.Port) driver.Port { return Inject(p, 1, Plan{Jitter: 10 * time.Microsecond}) },
-	"tee":    func(p driver.Port) driver.Port { return Tee(p, io.Discard) },
+	"link": func(p driver.Port) driver.Port { return p },
+	"inject": func(p driver.Port) driver.Port {
+		return Inject(p, 1,
+			Plan{Jitter: 10 * time.Microsecond})
+	},
+	"tee": func(p driver.Port) driver.Port { return Tee(p, io.Discard) },
 }
 
 // Two goroutines that sleep whenever they have nothing to do exchange frames one at a time. A lost

@@ -69,7 +69,8 @@ func (c *Capture) record(bufs []driver.Buf) {
 			return
 		}
 		n := len(bufs[i].B)
-		c.err = c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: n, Length: n}, bufs[i].B)
+		c.err = c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: n, Length: n},
+			bufs[i].B)
 	}
 }
 

@@ -35,12 +35,14 @@ func TestWrappersForward(t *testing.T) {
 		for _, c := range []struct {
 			inner      driver.Port
 			net, stats bool
-		}{{p, true, true}, {bare{p}, false, false}, {netOnly{p, p}, true, false}, {statOnly{p, p}, false, true}} {
+		}{{p, true, true}, {bare{p}, false, false}, {netOnly{p, p}, true, false},
+			{statOnly{p, p}, false, true}} {
 			w := wrap(c.inner)
 			n, hasNet := w.(driver.Network)
 			_, hasStats := w.(driver.StatsReader)
 			if hasNet != c.net || hasStats != c.stats {
-				t.Errorf("%s around %T: implements Network %v, Stats %v", name, c.inner, hasNet, hasStats)
+				t.Errorf("%s around %T: implements Network %v, Stats %v", name, c.inner, hasNet,
+					hasStats)
 			}
 			if hasNet && len(n.Addrs()) != 3 {
 				t.Errorf("%s: Addrs() = %v", name, n.Addrs())
@@ -166,8 +168,10 @@ func TestTee(t *testing.T) {
 	want := fill(make([]byte, 100), l.Port(0).mac, l.Port(1).mac, 100, 1)
 	for i, at := range []int64{startTime, startTime + 7} {
 		data, info, err := r.ReadPacketData()
-		if err != nil || !bytes.Equal(data, want) || info.Timestamp.UnixNano() != at || info.Length != 100 {
-			t.Errorf("packet %d: error %v, %d bytes at %d", i, err, len(data), info.Timestamp.UnixNano())
+		if err != nil || !bytes.Equal(data, want) || info.Timestamp.UnixNano() != at ||
+			info.Length != 100 {
+			t.Errorf("packet %d: error %v, %d bytes at %d", i, err, len(data),
+				info.Timestamp.UnixNano())
 		}
 	}
 	if _, _, err := r.ReadPacketData(); err != io.EOF {

@@ -51,7 +51,8 @@ func BenchmarkRegisterDeregister(b *testing.B) {
 func BenchmarkCopy(b *testing.B) {
 	dst, src := words(4096), words(4096)
 	for _, n := range []int{1, 8, 64, 1024, 4096} {
-		for name, f := range map[string]func(dst, src []byte){"in": CopyIn, "out": CopyOut, "plain": func(dst, src []byte) { copy(dst, src) }} {
+		for name, f := range map[string]func(dst, src []byte){"in": CopyIn, "out": CopyOut,
+			"plain": func(dst, src []byte) { copy(dst, src) }} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.SetBytes(int64(n))
 				for b.Loop() {

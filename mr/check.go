@@ -22,7 +22,8 @@ const (
 	Failed
 )
 
-var verdictNames = [...]string{"ok", "bad key", "wrong protection domain", "out of bounds", "access denied",
+var verdictNames = [...]string{"ok", "bad key", "wrong protection domain", "out of bounds",
+	"access denied",
 	"window bound to another queue pair", "not yet registered", "not made persistent"}
 
 // String returns the verdict as text.
@@ -71,7 +72,8 @@ func (t *Table) CheckRemote(pd *PD, key Key, addr uint64, n uint32, need Access)
 
 // CheckScope is CheckRemote for a packet of the QP with scope s. It also accepts windows of type 2
 // that are bound to that QP.
-func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
+func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, need Access) (
+	[]byte, Verdict) {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return nil, BadKey

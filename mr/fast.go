@@ -46,7 +46,8 @@ func (t *Table) Prepare(f *FastMR, mem []byte, iova uint64, a Access) (*MR, erro
 	case a&FlushPersistent != 0:
 		return nil, fmt.Errorf("%v is not available for a fast MR: %w", a, ErrAccess)
 	}
-	m := &MR{pd: f.pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a, ext: &ext{keyOwner: &f.keyOwner}}
+	m := &MR{pd: f.pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a,
+		ext: &ext{keyOwner: &f.keyOwner}}
 	if err := t.prepare(&f.keyOwner, m, true); err != nil {
 		return nil, err
 	}

@@ -53,7 +53,8 @@ func TestFastMR(t *testing.T) {
 	r.check(nil, m.RKey(), 0x1000, 8, RemoteWrite, BadKey)
 	r.want("REG_MR in another PD", r.tab.RegisterFast(pd2, m.RKey()), ErrPD)
 	r.want("REG_MR of an unknown key", r.tab.RegisterFast(r.pd, m.RKey()^1), ErrKey)
-	r.want("REG_MR of a plain region", r.tab.RegisterFast(r.pd, register(t, r.tab, r.pd, words(8), 0, RemoteRead).RKey()), ErrKey)
+	r.want("REG_MR of a plain region",
+		r.tab.RegisterFast(r.pd, register(t, r.tab, r.pd, words(8), 0, RemoteRead).RKey()), ErrKey)
 	r.want("REG_MR of a window", r.tab.RegisterFast(r.pd, r.key(r.window(Type1))), ErrKey)
 	r.want("REG_MR", r.tab.RegisterFast(r.pd, m.RKey()), nil)
 	r.want("REG_MR twice", r.tab.RegisterFast(r.pd, m.RKey()), ErrKey)
@@ -157,7 +158,8 @@ func TestFlush(t *testing.T) {
 	r.want("persistence without a persist function", err, ErrAccess)
 	_, err = r.tab.RegisterPersistent(r.pd, mem, 0, 0, nil)
 	r.want("persistence without a persist function", err, ErrAccess)
-	m, err := r.tab.RegisterPersistent(r.pd, mem, 0x1000, LocalWrite|MWBind|RemoteWrite|FlushGlobal, persist)
+	m, err := r.tab.RegisterPersistent(r.pd, mem, 0x1000, LocalWrite|MWBind|RemoteWrite|FlushGlobal,
+		persist)
 	r.want("register", err, nil)
 	global := register(t, r.tab, r.pd, mem, 0x1000, FlushGlobal)
 	const both = FlushGlobal | FlushPersistent
@@ -174,7 +176,8 @@ func TestFlush(t *testing.T) {
 		{"range", m.RKey(), 0x1008, 8, false, FlushGlobal, OK, -1},
 		{"range, persistent", m.RKey(), 0x1008, 8, false, FlushPersistent, OK, 8},
 		{"range, both", m.RKey(), 0x1000, 64, false, both, OK, 64},
-		{"whole region: address and length are ignored", m.RKey(), 0xbad, 1 << 31, true, both, OK, 64},
+		{"whole region: address and length are ignored", m.RKey(), 0xbad, 1 << 31, true, both, OK,
+			64},
 		{"nothing", m.RKey(), 0x1000, 0, false, both, OK, -1},
 		{"out of bounds", m.RKey(), 0x1008, 57, false, both, Bounds, -1},
 		{"unknown key", m.RKey() ^ 1, 0x1008, 8, false, both, BadKey, -1},
@@ -183,11 +186,14 @@ func TestFlush(t *testing.T) {
 		{"not persistent, whole", global.RKey(), 0, 0, true, both, Denied, -1},
 	} {
 		flushed = nil
-		if v := r.tab.Flush(r.pd, nil, c.key, c.addr, c.n, c.whole, c.need); v != c.want || len(flushed) != max(c.bytes, 0) {
-			t.Errorf("%s: %v with %d bytes made persistent, want %v with %d", c.name, v, len(flushed), c.want, c.bytes)
+		if v := r.tab.Flush(r.pd, nil, c.key, c.addr, c.n, c.whole, c.need); v != c.want ||
+			len(flushed) != max(c.bytes, 0) {
+			t.Errorf("%s: %v with %d bytes made persistent, want %v with %d", c.name, v,
+				len(flushed), c.want, c.bytes)
 		}
 	}
-	if v := r.tab.Flush(r.pd, nil, m.RKey(), 0x1010, 8, false, FlushPersistent); v != OK || &flushed[0] != &mem[16] {
+	if v := r.tab.Flush(r.pd, nil, m.RKey(), 0x1010, 8, false, FlushPersistent); v != OK ||
+		&flushed[0] != &mem[16] {
 		t.Error("other bytes were made persistent")
 	}
 	fails = errors.New("no")
@@ -198,8 +204,10 @@ func TestFlush(t *testing.T) {
 
 	// A window uses its own range and access flags, and the persist function of its region.
 	w := r.window(Type2)
-	k := r.bind(&Bind{RKey: r.key(w), LKey: m.LKey(), Addr: 0x1010, Len: 16, Access: FlushPersistent})
-	if v := r.tab.Flush(r.pd, r.s, k, 0, 0, true, FlushPersistent); v != OK || len(flushed) != 16 || &flushed[0] != &mem[16] {
+	k := r.bind(&Bind{RKey: r.key(w), LKey: m.LKey(), Addr: 0x1010, Len: 16,
+		Access: FlushPersistent})
+	if v := r.tab.Flush(r.pd, r.s, k, 0, 0, true, FlushPersistent); v != OK || len(flushed) != 16 ||
+		&flushed[0] != &mem[16] {
 		t.Errorf("through a window: %v, %d bytes", v, len(flushed))
 	}
 	if v := r.tab.Flush(r.pd, new(Scope), k, 0, 0, true, FlushPersistent); v != WrongQP {
@@ -230,7 +238,8 @@ func TestWindowsConcurrently(t *testing.T) {
 			defer wg.Done()
 			for j := range jobs[i] {
 				if r.tab.Bind(r.pd, s[i], &j.bind) == nil {
-					if b, v := r.tab.CheckScope(r.pd, s[i], j.bind.RKey, 0x1000, 8, RemoteRead); v == OK && len(b) != 8 {
+					if b, v := r.tab.CheckScope(r.pd, s[i], j.bind.RKey, 0x1000, 8,
+						RemoteRead); v == OK && len(b) != 8 {
 						t.Errorf("%d bytes", len(b))
 					}
 					if j.typ2 {
@@ -249,7 +258,8 @@ func TestWindowsConcurrently(t *testing.T) {
 	for i := range rounds {
 		w := ws[i%windows]
 		if k, err := r.tab.NextRKey(w); err == nil {
-			jobs[i/2%2] <- job{Bind{RKey: k, LKey: m.LKey(), Addr: 0x1000, Len: 64, Access: RemoteRead}, w.Type() == Type2}
+			jobs[i/2%2] <- job{Bind{RKey: k, LKey: m.LKey(), Addr: 0x1000, Len: 64,
+				Access: RemoteRead}, w.Type() == Type2}
 		}
 		if i%7 == 0 {
 			r.want("free", r.tab.FreeWindow(w), nil)

@@ -6,7 +6,8 @@ package mr
 //
 // When it returns OK, all earlier writes to those bytes are visible and, with FlushPersistent,
 // persistent. It returns Failed if the region's persist function reported an error.
-func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bool, need Access) Verdict {
+func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bool,
+	need Access) Verdict {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return BadKey

@@ -67,7 +67,8 @@ func (x *index) find(key Key) *MR {
 // key 0. It compares all slots, because a branch for each would often be mispredicted.
 func (b *bucket) indexOf(key Key) int {
 	k := &b.keys
-	return bits.TrailingZeros8(equalBit(&k[0], key) | equalBit(&k[1], key)<<1 | equalBit(&k[2], key)<<2 | equalBit(&k[3], key)<<3 | equalBit(&k[4], key)<<4)
+	return bits.TrailingZeros8(equalBit(&k[0], key) | equalBit(&k[1], key)<<1 | equalBit(&k[2],
+		key)<<2 | equalBit(&k[3], key)<<3 | equalBit(&k[4], key)<<4)
 }
 
 // equalBit returns 1 if the slot has key, and 0 otherwise.

@@ -55,7 +55,8 @@ func (t *Table) prepare(s *keyOwner, m *MR, local bool) error {
 	}
 	s.sweep()
 	if len(s.keys) >= maxOwnerKeys {
-		return fmt.Errorf("%d keys of one object that no work request has used: %w", len(s.keys), ErrTooMany)
+		return fmt.Errorf("%d keys of one object that no work request has used: %w", len(s.keys),
+			ErrTooMany)
 	}
 	var err error
 	if local {

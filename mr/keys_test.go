@@ -167,7 +167,8 @@ func TestManyRegions(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	t.Logf("%d bytes per MR, of which 8 are this test's", (after.HeapAlloc-before.HeapAlloc)/uint64(len(all)))
+	t.Logf("%d bytes per MR, of which 8 are this test's",
+		(after.HeapAlloc-before.HeapAlloc)/uint64(len(all)))
 	for len(all) < cap(all) {
 		all = append(all, register(t, tab, pd, mem, uint64(len(all))*8, allRemote))
 	}
@@ -224,7 +225,8 @@ func TestChecksDuringRegistration(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for !stop.Load() {
-				if b, v := tab.CheckRemote(pd, anchor.RKey(), iova, 64, RemoteRead); v != OK || b[0] != 77 {
+				if b, v := tab.CheckRemote(pd, anchor.RKey(), iova, 64, RemoteRead); v != OK ||
+					b[0] != 77 {
 					t.Errorf("the permanent key: %v", v)
 					return
 				}

@@ -55,7 +55,8 @@ func TestAccessors(t *testing.T) {
 	if got := m.Add64(8, 2); got != 0x112233445566778a {
 		t.Errorf("Add64 returned %#x", got)
 	}
-	if m.CompareAndSwap64(8, 5, 6) || !m.CompareAndSwap64(8, 0x112233445566778a, 6) || m.Load64(8) != 6 {
+	if m.CompareAndSwap64(8, 5, 6) || !m.CompareAndSwap64(8, 0x112233445566778a, 6) ||
+		m.Load64(8) != 6 {
 		t.Error("CompareAndSwap64")
 	}
 	m.Store32(4, 0xcafebabe)

@@ -17,7 +17,8 @@ type mwRig struct {
 
 func newMWRig(t *testing.T) *mwRig {
 	tab, pd := newTable(t, Config{})
-	return &mwRig{t, tab, pd, register(t, tab, pd, words(256), 0x1000, LocalWrite|MWBind), new(Scope)}
+	return &mwRig{t, tab, pd, register(t, tab, pd, words(256), 0x1000, LocalWrite|MWBind),
+		new(Scope)}
 }
 
 func (r *mwRig) window(typ WindowType) *Window {
@@ -187,24 +188,35 @@ func TestBindRules(t *testing.T) {
 		want   error
 	}{
 		{"unknown R_Key", w1, func(b *Bind) { b.RKey ^= 1 }, ErrKey},
-		{"a region's R_Key", w1, func(b *Bind) { b.RKey = register(t, r.tab, r.pd, words(8), 0, RemoteRead).RKey() }, ErrKey},
+		{"a region's R_Key", w1,
+			func(b *Bind) {
+				b.RKey = register(t, r.tab, r.pd, words(8), 0,
+					RemoteRead).RKey()
+			}, ErrKey},
 		{"unknown L_Key", w1, func(b *Bind) { b.LKey ^= 1 }, ErrKey},
 		{"deregistered region", w1, func(b *Bind) { b.LKey = dead.LKey() }, ErrKey},
 		{"an R_Key for the region", w1, func(b *Bind) { b.LKey = b.RKey }, ErrKey},
 		{"C10-72: region of another PD", w1, func(b *Bind) { b.LKey = foreign.LKey() }, ErrPD},
 		{"C10-73: region without MWBind", w1, func(b *Bind) { b.LKey = plain.LKey() }, ErrAccess},
-		{"C10-74: remote write, no local write", w2, func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteWrite }, ErrAccess},
-		{"C10-74: remote atomic, no local write", w2, func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteAtomic }, ErrAccess},
+		{"C10-74: remote write, no local write", w2,
+			func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteWrite }, ErrAccess},
+		{"C10-74: remote atomic, no local write", w2,
+			func(b *Bind) { b.LKey, b.Access = readOnly.LKey(), RemoteAtomic }, ErrAccess},
 		{"C10-75: before the region", w1, func(b *Bind) { b.Addr = 0xfff }, ErrLength},
 		{"C10-75: after the region", w1, func(b *Bind) { b.Addr = 0x10c1 }, ErrLength},
-		{"C10-75: longer than the region", w2, func(b *Bind) { b.Addr, b.Len = 0x1000, 257 }, ErrLength},
+		{"C10-75: longer than the region", w2, func(b *Bind) { b.Addr, b.Len = 0x1000, 257 },
+			ErrLength},
 		{"C10-75: wraps", w2, func(b *Bind) { b.Addr = 1<<64 - 1 }, ErrLength},
 		{"o10-36.2.2: type 1, zero-based", w1, func(b *Bind) { b.Access |= ZeroBased }, ErrAccess},
 		{"o10-37.2.40: type 2, no length", w2, func(b *Bind) { b.Len = 0 }, ErrLength},
-		{"local write is not available for a window", w2, func(b *Bind) { b.Access |= LocalWrite }, ErrAccess},
-		{"flush-persistent of a region without it", w2, func(b *Bind) { b.Access = FlushPersistent }, ErrAccess},
-		{"atomics on misaligned memory", w2, func(b *Bind) { b.LKey, b.Len, b.Access = odd.LKey(), 8, RemoteAtomic }, ErrAlign},
-		{"zero-based atomics on misaligned memory", w2, func(b *Bind) { b.Addr, b.Access = 0x1044, RemoteAtomic|ZeroBased }, ErrAlign},
+		{"local write is not available for a window", w2, func(b *Bind) { b.Access |= LocalWrite },
+			ErrAccess},
+		{"flush-persistent of a region without it", w2,
+			func(b *Bind) { b.Access = FlushPersistent }, ErrAccess},
+		{"atomics on misaligned memory", w2,
+			func(b *Bind) { b.LKey, b.Len, b.Access = odd.LKey(), 8, RemoteAtomic }, ErrAlign},
+		{"zero-based atomics on misaligned memory", w2,
+			func(b *Bind) { b.Addr, b.Access = 0x1044, RemoteAtomic|ZeroBased }, ErrAlign},
 	} {
 		b := r.to(c.w, RemoteRead)
 		key := b.RKey
@@ -258,7 +270,8 @@ func TestDeregisterWithWindows(t *testing.T) {
 	r.want("deregister", r.tab.Deregister(other), nil)
 	r.want("PD", r.tab.DeallocPD(r.pd), nil)
 	if r.tab.MRs() != 0 || r.tab.remote.used != 0 || r.tab.local.used != 0 {
-		t.Fatalf("left behind: %d objects, %d R_Keys, %d L_Keys", r.tab.MRs(), r.tab.remote.used, r.tab.local.used)
+		t.Fatalf("left behind: %d objects, %d R_Keys, %d L_Keys", r.tab.MRs(), r.tab.remote.used,
+			r.tab.local.used)
 	}
 }
 
@@ -302,7 +315,8 @@ func TestPreparedKeys(t *testing.T) {
 	_, err := r.tab.NextRKey(w)
 	r.want("one too many", err, ErrTooMany)
 	r.tab.DropRKey(w, keys[0])
-	r.want("a dropped key", r.tab.Bind(r.pd, r.s, &Bind{RKey: keys[0], LKey: r.m.LKey(), Addr: 0x1000, Len: 1}), ErrKey)
+	r.want("a dropped key",
+		r.tab.Bind(r.pd, r.s, &Bind{RKey: keys[0], LKey: r.m.LKey(), Addr: 0x1000, Len: 1}), ErrKey)
 	r.key(w)
 	b := &Bind{RKey: keys[7], LKey: r.m.LKey(), Addr: 0x1040, Len: 64, Access: RemoteRead}
 	r.bind(b)
@@ -311,7 +325,8 @@ func TestPreparedKeys(t *testing.T) {
 	r.want("free", r.tab.FreeWindow(w), nil)
 	for _, k := range keys {
 		r.check(r.s, k, 0x1040, 1, RemoteRead, BadKey)
-		r.want("bind", r.tab.Bind(r.pd, r.s, &Bind{RKey: k, LKey: r.m.LKey(), Addr: 0x1000, Len: 1}), ErrKey)
+		r.want("bind", r.tab.Bind(r.pd, r.s,
+			&Bind{RKey: k, LKey: r.m.LKey(), Addr: 0x1000, Len: 1}), ErrKey)
 	}
 }
 
@@ -322,7 +337,8 @@ func TestWindowLimits(t *testing.T) {
 		pd   *PD
 		typ  WindowType
 		want error
-	}{{nil, Type1, ErrPD}, {foreign, Type1, ErrPD}, {pd, 0, ErrAccess}, {pd, 3, ErrAccess}, {pd, Type1, nil}, {pd, Type2, nil}, {pd, Type2, nil}, {pd, Type1, ErrTooMany}} {
+	}{{nil, Type1, ErrPD}, {foreign, Type1, ErrPD}, {pd, 0, ErrAccess}, {pd, 3, ErrAccess},
+		{pd, Type1, nil}, {pd, Type2, nil}, {pd, Type2, nil}, {pd, Type1, ErrTooMany}} {
 		if _, err := tab.AllocWindow(c.pd, c.typ); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v, want %v", c.typ, err, c.want)
 		}
@@ -333,7 +349,8 @@ func TestWindowLimits(t *testing.T) {
 	if err := tab.FreeWindow(&Window{}); !errors.Is(err, ErrPD) {
 		t.Error(err)
 	}
-	if s := Type1.String() + ", " + Type2.String() + ", " + WindowType(9).String(); s != "type 1, type 2B, unknown type 9" {
+	if s := Type1.String() + ", " + Type2.String() + ", " +
+		WindowType(9).String(); s != "type 1, type 2B, unknown type 9" {
 		t.Error(s)
 	}
 }
@@ -357,7 +374,8 @@ func TestBindAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	k := r.bind(r.to(w, RemoteRead))
-	if n := testing.AllocsPerRun(100, func() { r.tab.CheckScope(r.pd, r.s, k, 0x1040, 8, RemoteRead) }); n != 0 {
+	if n := testing.AllocsPerRun(100,
+		func() { r.tab.CheckScope(r.pd, r.s, k, 0x1040, 8, RemoteRead) }); n != 0 {
 		t.Errorf("%v allocations in a lookup", n)
 	}
 }

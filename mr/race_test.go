@@ -97,7 +97,8 @@ func TestRaceDetector(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		caught := strings.Contains(string(out), "DATA RACE")
 		if caught != p.caught || caught != (err != nil) {
-			t.Errorf("a program that %s: caught %v, want %v (%v)\n%s", p.name, caught, p.caught, err, out)
+			t.Errorf("a program that %s: caught %v, want %v (%v)\n%s", p.name, caught, p.caught,
+				err, out)
 		}
 	}
 }

@@ -46,7 +46,8 @@ var accessNames = [...]struct {
 	name string
 }{
 	{LocalWrite, "local-write"}, {RemoteWrite, "remote-write"}, {RemoteRead, "remote-read"},
-	{RemoteAtomic, "remote-atomic"}, {MWBind, "mw-bind"}, {ZeroBased, "zero-based"}, {RemoteInvalidate, "remote-invalidate"},
+	{RemoteAtomic, "remote-atomic"}, {MWBind, "mw-bind"}, {ZeroBased, "zero-based"},
+	{RemoteInvalidate, "remote-invalidate"},
 	{FlushGlobal, "flush-global"}, {FlushPersistent, "flush-persistent"},
 }
 

@@ -41,7 +41,8 @@ func NewTable(c Config) (*Table, error) {
 		c.MaxMR = DefaultMaxMR
 	}
 	if c.MaxPD < 0 || c.MaxMR < 0 || c.MaxMR > LimitMaxMR {
-		return nil, fmt.Errorf("%w: MaxPD is %d, MaxMR is %d, want 0 or more, and MaxMR at most %d", ErrConfig, c.MaxPD, c.MaxMR, LimitMaxMR)
+		return nil, fmt.Errorf("%w: MaxPD is %d, MaxMR is %d, want 0 or more, and MaxMR at most %d",
+			ErrConfig, c.MaxPD, c.MaxMR, LimitMaxMR)
 	}
 	t := &Table{maxPD: c.MaxPD, maxMR: c.MaxMR}
 	t.local.init(c.Rand)
@@ -63,14 +64,16 @@ func (t *Table) Register(pd *PD, mem []byte, iova uint64, a Access) (*MR, error)
 // RegisterPersistent registers memory that can survive a power failure and adds FlushPersistent. A
 // FLUSH for persistence calls persist with the bytes to flush and is answered when persist returns
 // nil. For a mapped file, persist is msync. It blocks the thread that handles packets.
-func (t *Table) RegisterPersistent(pd *PD, mem []byte, iova uint64, a Access, persist func([]byte) error) (*MR, error) {
+func (t *Table) RegisterPersistent(pd *PD, mem []byte, iova uint64, a Access,
+	persist func([]byte) error) (*MR, error) {
 	if persist == nil {
 		return nil, fmt.Errorf("persist is nil: %w", ErrAccess)
 	}
 	return t.register(pd, mem, iova, a|FlushPersistent, persist)
 }
 
-func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access, persist func([]byte) error) (*MR, error) {
+func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access,
+	persist func([]byte) error) (*MR, error) {
 	if a&ZeroBased != 0 {
 		iova = 0
 	}
@@ -105,7 +108,8 @@ func (t *Table) checkSpace(pd *PD) error {
 	case pd == nil || pd.table != t:
 		return ErrPD
 	case t.mrs >= t.maxMR:
-		return fmt.Errorf("the limit is %d memory regions, windows and fast regions: %w", t.maxMR, ErrTooMany)
+		return fmt.Errorf("the limit is %d memory regions, windows and fast regions: %w", t.maxMR,
+			ErrTooMany)
 	}
 	return nil
 }
@@ -175,7 +179,8 @@ func (t *Table) Deregister(m *MR) error {
 		return ErrPD
 	case m.ext == nil:
 	case m.ext.keyOwner != nil:
-		return fmt.Errorf("a fast MR's registration ends with LOCAL_INV or FreeFastMR: %w", ErrAccess)
+		return fmt.Errorf("a fast MR's registration ends with LOCAL_INV or FreeFastMR: %w",
+			ErrAccess)
 	case !m.ext.windows.close():
 		if n := m.ext.windows.users(); n > 0 {
 			return fmt.Errorf("%d windows bound to the region: %w", n, ErrBusy)

@@ -65,7 +65,8 @@ func TestRegisterRefuses(t *testing.T) {
 		{"remote write needs local write", pd, mem, 0, RemoteWrite, ErrAccess},
 		{"remote atomic needs local write", pd, mem, 0, RemoteAtomic, ErrAccess},
 		{"atomic iova misaligned", pd, mem, 4, LocalWrite | RemoteAtomic, ErrAlign},
-		{"atomic zero-based, odd memory", pd, mem[1:], 0, LocalWrite | RemoteAtomic | ZeroBased, ErrAlign},
+		{"atomic zero-based, odd memory", pd, mem[1:], 0, LocalWrite | RemoteAtomic | ZeroBased,
+			ErrAlign},
 	} {
 		if m, err := tab.Register(c.pd, c.mem, c.iova, c.a); !errors.Is(err, c.want) || m != nil {
 			t.Errorf("%s: %v, %v; want %v", c.name, m, err, c.want)
@@ -82,7 +83,8 @@ func TestLimits(t *testing.T) {
 	if _, err := NewTable(Config{}); !errors.Is(err, ErrConfig) {
 		t.Errorf("no Rand: %v", err)
 	}
-	if _, err := NewTable(Config{Rand: seeded(1), MaxMR: LimitMaxMR + 1}); !errors.Is(err, ErrConfig) {
+	if _, err := NewTable(Config{Rand: seeded(1), MaxMR: LimitMaxMR + 1}); !errors.Is(err,
+		ErrConfig) {
 		t.Errorf("MaxMR too large: %v", err)
 	}
 	tab, pd := newTable(t, Config{MaxPD: 2, MaxMR: 3})
@@ -173,7 +175,8 @@ func TestVerdicts(t *testing.T) {
 		{"addr+n wraps", pd, rw, math.MaxUint64, 2, RemoteWrite, Bounds},
 		{"addr+n wraps into it", pd, zero, math.MaxUint64 - 7, 16, RemoteWrite, Bounds},
 		{"largest length", pd, rw, iova, math.MaxUint32, RemoteWrite, Bounds},
-		{"largest length, wraps", pd, high, math.MaxUint64 - 127, math.MaxUint32, RemoteWrite, Bounds},
+		{"largest length, wraps", pd, high, math.MaxUint64 - 127, math.MaxUint32, RemoteWrite,
+			Bounds},
 		{"high region", pd, high, math.MaxUint64 - 127, 64, RemoteWrite, OK},
 		{"high region's far side", pd, high, 0, 1, RemoteWrite, Bounds},
 		{"zero-based ignores iova", pd, zero, 0, 64, RemoteAtomic, OK},
@@ -192,7 +195,8 @@ func TestVerdicts(t *testing.T) {
 		if v != OK && b != nil {
 			t.Errorf("%s: bytes returned with an error", c.name)
 		}
-		if v == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || c.n > 0 && &b[0] != &mem[c.addr-c.m.Addr()]) {
+		if v == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || c.n > 0 &&
+			&b[0] != &mem[c.addr-c.m.Addr()]) {
 			t.Errorf("%s: not the bytes asked for", c.name)
 		}
 	}
@@ -214,7 +218,8 @@ func TestKeyDomains(t *testing.T) {
 	seen := map[Key]bool{}
 	for range 1000 {
 		m := register(t, tab, pd, mem, 0, allRemote|ZeroBased)
-		if m.LKey() == 0 || m.RKey() == 0 || seen[m.LKey()] || seen[m.RKey()] || m.LKey() == m.RKey() {
+		if m.LKey() == 0 || m.RKey() == 0 || seen[m.LKey()] || seen[m.RKey()] ||
+			m.LKey() == m.RKey() {
 			t.Fatalf("keys %#x, %#x: zero or repeated", m.LKey(), m.RKey())
 		}
 		seen[m.LKey()], seen[m.RKey()] = true, true
@@ -225,7 +230,8 @@ func TestKeyDomains(t *testing.T) {
 			t.Fatalf("an R_Key passed as L_Key: %v", v)
 		}
 	}
-	for _, check := range []func(*PD, Key, uint64, uint32, Access) ([]byte, Verdict){tab.CheckLocal, tab.CheckRemote} {
+	for _, check := range []func(*PD, Key, uint64, uint32, Access) ([]byte, Verdict){tab.CheckLocal,
+		tab.CheckRemote} {
 		if _, v := check(pd, 0, 0, 0, 0); v != BadKey {
 			t.Errorf("key 0: %v", v)
 		}

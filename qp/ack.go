@@ -57,7 +57,8 @@ func (e *Engine) awaitAck(q *QP) {
 // dueAck returns a QP whose ACK must be sent now. A requested ACK waits until a step in which
 // neither a request for it came nor data was sent.
 func (e *Engine) dueAck(now Time) *QP {
-	if q := e.lists[inAckSoon].head; q != nil && (now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
+	if q := e.lists[inAckSoon].head; q != nil &&
+		(now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
 		return q
 	}
 	if q := e.lists[inAckLate].head; q != nil && now >= q.ackDue() {

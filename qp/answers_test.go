@@ -35,7 +35,8 @@ func TestAnswerQueue(t *testing.T) {
 				if next == countBase {
 					continue
 				}
-				psn := next - 1 - uint64(rapid.IntRange(0, min(20, int(next-countBase)-1)).Draw(r, "back"))
+				psn := next - 1 - uint64(rapid.IntRange(0, min(20, int(next-countBase)-1)).Draw(r,
+					"back"))
 				n := uint32(rapid.IntRange(1, int(next-psn)).Draw(r, "dup"))
 				if a.insertDuplicate(answer{psn: psn, npkts: n}) {
 					owed = append(owed, span{psn, psn + 1}) // at least its first packet
@@ -69,8 +70,10 @@ func TestAnswerQueue(t *testing.T) {
 					r.Fatal("an answer that was sent is still queued")
 				}
 			}
-			if fresh != int(a.fresh) || fresh > limit || cap(a.list) != capacity || a.waiting() > 2*limit {
-				r.Fatalf("%d fresh, counted %d, limit %d; %d waiting, capacity %d, want %d", fresh, a.fresh, limit, a.waiting(), cap(a.list), capacity)
+			if fresh != int(a.fresh) || fresh > limit || cap(a.list) != capacity ||
+				a.waiting() > 2*limit {
+				r.Fatalf("%d fresh, counted %d, limit %d; %d waiting, capacity %d, want %d", fresh,
+					a.fresh, limit, a.waiting(), cap(a.list), capacity)
 			}
 		}
 		for !a.empty() {

@@ -144,16 +144,23 @@ func TestTooManyOutstanding(t *testing.T) {
 // list splits it (IBA 9.4.5, 11.4.1.1).
 func TestAtomicResultAtRequester(t *testing.T) {
 	k := newTalk(t, RC)
-	k.post(SendWR{ID: 1, Op: OpCmpSwap, Flags: Signaled, SGEs: []SGE{k.sge(0, 8)}, RemoteAddr: 0x1000, RKey: 9, Compare: 3, SwapAdd: 4},
-		SendWR{ID: 2, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{k.sge(16, 3), k.sge(32, 5)}, RemoteAddr: 0x1008, RKey: 9, SwapAdd: 7})
+	k.post(SendWR{ID: 1, Op: OpCmpSwap, Flags: Signaled, SGEs: []SGE{k.sge(0, 8)},
+		RemoteAddr: 0x1000, RKey: 9, Compare: 3, SwapAdd: 4},
+		SendWR{ID: 2, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{k.sge(16, 3), k.sge(32, 5)},
+			RemoteAddr: 0x1008, RKey: 9, SwapAdd: 7})
 	ps := k.listen()
 	k.equal("packets", len(ps), 2)
 	cs, fa := ps[0].AtomicETH(), ps[1].AtomicETH()
-	k.equal("CMP_SWAP", fmt.Sprint(ps[0].Info.Op, cs.VA(), cs.RKey(), cs.Compare(), cs.SwapAdd()), fmt.Sprint(bth.OpCmpSwap, 0x1000, 9, 3, 4))
-	k.equal("FETCH_ADD", fmt.Sprint(ps[1].Info.Op, fa.VA(), fa.RKey(), fa.SwapAdd()), fmt.Sprint(bth.OpFetchAdd, 0x1008, 9, 7))
+	k.equal("CMP_SWAP", fmt.Sprint(ps[0].Info.Op, cs.VA(), cs.RKey(), cs.Compare(), cs.SwapAdd()),
+		fmt.Sprint(bth.OpCmpSwap, 0x1000, 9, 3, 4))
+	k.equal("FETCH_ADD", fmt.Sprint(ps[1].Info.Op, fa.VA(), fa.RKey(), fa.SwapAdd()),
+		fmt.Sprint(bth.OpFetchAdd, 0x1008, 9, 7))
 	const v = 0x1122334455667788
-	k.say(pkt{op: bth.RCAtomicAck, psn: 0, syndrome: bth.ACKNoLimit, orig: v}, pkt{op: bth.RCAtomicAck, psn: 1, syndrome: bth.ACKNoLimit, orig: v + 1})
+	k.say(pkt{op: bth.RCAtomicAck, psn: 0, syndrome: bth.ACKNoLimit, orig: v},
+		pkt{op: bth.RCAtomicAck, psn: 1, syndrome: bth.ACKNoLimit, orig: v + 1})
 	k.completes("1 success COMP_SWAP 8B", "2 success FETCH_ADD 8B")
 	k.equal("result", k.word(0), uint64(v))
-	k.equal("split result", binary.NativeEndian.Uint64(append(append([]byte{}, k.mem[16:19]...), k.mem[32:37]...)), uint64(v+1))
+	k.equal("split result",
+		binary.NativeEndian.Uint64(append(append([]byte{}, k.mem[16:19]...), k.mem[32:37]...)),
+		uint64(v+1))
 }

@@ -64,7 +64,8 @@ func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 			var wcs [16]WC
 			for posted, done := 0, 0; done < each; {
 				if posted < each {
-					n, _ := a.PostSend([]SendWR{{ID: uint64(posted), Op: OpSend, Flags: Signaled, SGEs: []SGE{src}}})
+					n, _ := a.PostSend([]SendWR{{ID: uint64(posted), Op: OpSend, Flags: Signaled,
+						SGEs: []SGE{src}}})
 					posted += n
 				}
 				for _, wc := range wcs[:cqs[0].Poll(wcs[:])] {
@@ -119,7 +120,8 @@ func TestPostWhileBreaking(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for range 100 {
-				n, _ := sq.PostSend([]SendWR{{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}})
+				n, _ := sq.PostSend([]SendWR{{ID: 1, Op: OpWrite, Flags: Signaled,
+					SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}})
 				sends += n
 				runtime.Gosched()
 			}
@@ -153,7 +155,8 @@ func TestPostWhileBreaking(t *testing.T) {
 			}
 		}
 		if got[1] != sends || got[2] != recvs || a.SQLen() != 0 || a.RQLen() != 0 {
-			t.Fatalf("round %d: %d of %d sends and %d of %d receives completed; left %d and %d", round, got[1], sends, got[2], recvs, a.SQLen(), a.RQLen())
+			t.Fatalf("round %d: %d of %d sends and %d of %d receives completed; left %d and %d",
+				round, got[1], sends, got[2], recvs, a.SQLen(), a.RQLen())
 		}
 	}
 }

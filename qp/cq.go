@@ -29,7 +29,8 @@ const (
 // NewCQ returns a CQ with exactly depth entries, 1 to MaxCQDepth.
 func NewCQ(depth int) (*CQ, error) {
 	if depth < 1 || depth > MaxCQDepth {
-		return nil, fmt.Errorf("%w: CQ of %d entries, want 1 to %d", ErrInvalidDepth, depth, MaxCQDepth)
+		return nil, fmt.Errorf("%w: CQ of %d entries, want 1 to %d", ErrInvalidDepth, depth,
+			MaxCQDepth)
 	}
 	n := slots(depth)
 	return &CQ{wcs: make([]WC, n), mask: n - 1, depth: uint32(depth)}, nil

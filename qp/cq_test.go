@@ -107,10 +107,13 @@ func TestCQNotify(t *testing.T) {
 		{"not armed", func(*CQ) {}, &solicited, true, 0},
 		{"armed for any", func(c *CQ) { c.Arm(false) }, &quiet, false, 1},
 		{"armed for solicited, plain one comes", func(c *CQ) { c.Arm(true) }, &quiet, false, 0},
-		{"armed for solicited, solicited one comes", func(c *CQ) { c.Arm(true) }, &solicited, true, 1},
+		{"armed for solicited, solicited one comes", func(c *CQ) { c.Arm(true) }, &solicited, true,
+			1},
 		{"armed for solicited, failed one comes", func(c *CQ) { c.Arm(true) }, &failed, false, 1},
-		{"armed for any, then for solicited", func(c *CQ) { c.Arm(false); c.Arm(true) }, &quiet, false, 1},
-		{"armed for solicited, then for any", func(c *CQ) { c.Arm(true); c.Arm(false) }, &quiet, false, 1},
+		{"armed for any, then for solicited", func(c *CQ) { c.Arm(false); c.Arm(true) }, &quiet,
+			false, 1},
+		{"armed for solicited, then for any", func(c *CQ) { c.Arm(true); c.Arm(false) }, &quiet,
+			false, 1},
 	} {
 		cq, err := NewCQ(8)
 		must(t, err)
@@ -142,7 +145,8 @@ func TestSolicitedEndToEnd(t *testing.T) {
 	}{
 		{SendWR{Op: OpSend, SGEs: []SGE{w.ends[0].sge(0, 600)}}, 0},
 		{SendWR{Op: OpSend, Flags: Solicited, SGEs: []SGE{w.ends[0].sge(0, 600)}}, 1},
-		{SendWR{Op: OpWriteImm, Flags: Solicited, RemoteAddr: va, RKey: key, SGEs: []SGE{w.ends[0].sge(0, 600)}}, 1},
+		{SendWR{Op: OpWriteImm, Flags: Solicited, RemoteAddr: va, RKey: key,
+			SGEs: []SGE{w.ends[0].sge(0, 600)}}, 1},
 		{SendWR{Op: OpWriteImm, RemoteAddr: va, RKey: key, SGEs: []SGE{w.ends[0].sge(0, 600)}}, 0},
 	} {
 		w.recv(b, RecvWR{SGEs: []SGE{peer.sge(0, 600)}})
@@ -151,7 +155,8 @@ func TestSolicitedEndToEnd(t *testing.T) {
 		w.post(a, c.wr)
 		wc := w.wc(1)
 		if n != c.want || (wc.Flags&WCSolicited != 0) != (c.want == 1) {
-			t.Errorf("%s with flags %d: notified %d times, want %d; %+v", c.wr.Op, c.wr.Flags, n, c.want, wc)
+			t.Errorf("%s with flags %d: notified %d times, want %d; %+v", c.wr.Op, c.wr.Flags, n,
+				c.want, wc)
 		}
 		peer.cq.armed.Store(armNone)
 	}

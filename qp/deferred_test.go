@@ -52,7 +52,8 @@ func (w *twins) next() (deferred int) {
 	}
 	n, at, payload := tx.Len, tx.PayloadAt, tx.Payload
 	if n == 0 || n != complete.Len || tx.NetLen != complete.NetLen || at+len(payload) > n {
-		w.t.Fatalf("complete: %d bytes (%d); deferring: %d bytes (%d), payload of %d at %d", complete.Len, complete.NetLen, n, tx.NetLen, len(payload), at)
+		w.t.Fatalf("complete: %d bytes (%d); deferring: %d bytes (%d), payload of %d at %d",
+			complete.Len, complete.NetLen, n, tx.NetLen, len(payload), at)
 	}
 	// the path's headers are written in one piece of that size
 	for i := max(at, bth.MaxNetHeader); i < at+len(payload) && payload != nil; i++ {
@@ -82,16 +83,19 @@ func (w *twins) post(wr func(o *world) SendWR) {
 
 // A packet with its deferred payload equals the complete packet, for any address and length.
 func TestDeferredPayload(t *testing.T) {
-	for _, n := range []int{1, minDeferred - 1, minDeferred, minDeferred + 1, 2000, 4093, 4095, 4096} {
+	for _, n := range []int{1, minDeferred - 1, minDeferred, minDeferred + 1, 2000, 4093, 4095,
+		4096} {
 		for off := range 9 {
 			w := newTwins(t, RC)
 			for _, op := range []Op{OpWrite, OpSend} {
 				w.post(func(o *world) SendWR {
 					raddr, rkey := o.ends[1].remote(0)
-					return SendWR{Op: op, SGEs: []SGE{o.ends[0].sge(off, n)}, RemoteAddr: raddr, RKey: rkey}
+					return SendWR{Op: op, SGEs: []SGE{o.ends[0].sge(off, n)}, RemoteAddr: raddr,
+						RKey: rkey}
 				})
 				deferred := w.next()
-				if n >= minDeferred && !isDeferredLen(n, deferred) || n < minDeferred && deferred != 0 {
+				if n >= minDeferred && !isDeferredLen(n, deferred) || n < minDeferred &&
+					deferred != 0 {
 					t.Errorf("%s of %d bytes at %d: %d deferred", op, n, off, deferred)
 				}
 			}
@@ -106,7 +110,8 @@ func TestDeferredPayloadOfSGEs(t *testing.T) {
 	w.post(func(o *world) SendWR {
 		raddr, rkey := o.ends[1].remote(0)
 		return SendWR{Op: OpWrite, RemoteAddr: raddr, RKey: rkey,
-			SGEs: []SGE{o.ends[0].sge(64, 100), o.ends[0].sge(5000, 1501), o.ends[0].sge(20001, 6000), o.ends[0].sge(3, 5000)}}
+			SGEs: []SGE{o.ends[0].sge(64, 100), o.ends[0].sge(5000, 1501),
+				o.ends[0].sge(20001, 6000), o.ends[0].sge(3, 5000)}}
 	})
 	// 4096 bytes are 100 + 1501 + 2495, then 3505 + 591, then 4096, then 313.
 	for i, want := range []int{1501, 3505, 4096, 0} {

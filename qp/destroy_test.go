@@ -16,14 +16,18 @@ func TestDestroyBusyQP(t *testing.T) {
 	}{
 		{"idle", func(*talk) {}},
 		{"doorbell rung", func(k *talk) { k.post(k.wr(1, OpWrite, 8)) }},
-		{"requests to send", func(k *talk) { k.post(k.wr(1, OpWrite, 8)); k.HandleDoorbells(k.now) }},
+		{"requests to send",
+			func(k *talk) { k.post(k.wr(1, OpWrite, 8)); k.HandleDoorbells(k.now) }},
 		{"requests in flight", func(k *talk) { k.post(k.wr(1, OpWrite, 8)); k.listen() }},
-		{"RNR timer running", func(k *talk) { k.post(k.wr(1, OpSend, 8)); k.listen(); k.say(rnr(0, 1)) }},
+		{"RNR timer running",
+			func(k *talk) { k.post(k.wr(1, OpSend, 8)); k.listen(); k.say(rnr(0, 1)) }},
 		{"ACK owed", func(k *talk) { k.say(k.write(0, seq(8))) }},
 		{"NAK owed", func(k *talk) { k.say(k.write(3, seq(8))) }},
 		{"READ being answered", func(k *talk) { k.say(k.read(0, 0, 900)) }},
-		{"message half received", func(k *talk) { k.recvs(900); k.say(pkt{op: bth.RCSendFirst, data: seq(256)}) }},
-		{"in ERR with a doorbell", func(k *talk) { must(k.t, k.modify(Err)); k.post(k.wr(1, OpWrite, 8)); k.completes() }},
+		{"message half received",
+			func(k *talk) { k.recvs(900); k.say(pkt{op: bth.RCSendFirst, data: seq(256)}) }},
+		{"in ERR with a doorbell",
+			func(k *talk) { must(k.t, k.modify(Err)); k.post(k.wr(1, OpWrite, 8)); k.completes() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC)
@@ -77,7 +81,8 @@ func TestDestroyOneOfMany(t *testing.T) {
 	e, peer := w.ends[0], w.ends[1]
 	va, key := peer.remote(0)
 	for i, a := range as {
-		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 100_000)}, RemoteAddr: va, RKey: key})
+		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled,
+			SGEs: []SGE{e.sge(0, 100_000)}, RemoteAddr: va, RKey: key})
 	}
 	w.idle(20_000) // everything is in progress
 	e.DestroyQP(as[0])
@@ -100,7 +105,8 @@ func TestDestroyQueuedQP(t *testing.T) {
 	for range 20 * minRunq {
 		a, b := w.pair(RC)
 		for _, q := range []*QP{stay, a} {
-			if _, err := q.PostSend([]SendWR{{Op: OpWrite, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}}); err != nil && !errors.Is(err, ErrSQFull) {
+			if _, err := q.PostSend([]SendWR{{Op: OpWrite, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va,
+				RKey: key}}); err != nil && !errors.Is(err, ErrSQFull) {
 				t.Fatal(err)
 			}
 		}
@@ -111,7 +117,8 @@ func TestDestroyQueuedQP(t *testing.T) {
 		}
 	}
 	if e.runqSlots != 1 || e.table.used != 1 || e.runq.Cap() != minRunq {
-		t.Errorf("%d run queue slots, %d QPs in the table, a queue of %d", e.runqSlots, e.table.used, e.runq.Cap())
+		t.Errorf("%d run queue slots, %d QPs in the table, a queue of %d", e.runqSlots,
+			e.table.used, e.runq.Cap())
 	}
 }
 
@@ -135,7 +142,8 @@ func TestIdleQPs(t *testing.T) {
 	// A QP that becomes idle again leaves every list once its timer has expired.
 	a, _ := w.pair(RC)
 	va, key := w.ends[1].remote(0)
-	w.post(a, SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key})
+	w.post(a, SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va,
+		RKey: key})
 	w.wc(0)
 	w.idle(second)
 	if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) || e.Counters().Timers != 0 {

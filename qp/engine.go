@@ -94,9 +94,12 @@ func NewEngine(c Config) (*Engine, error) {
 		return nil, fmt.Errorf("qp: MaxQP is %d, want 1 to %d", c.MaxQP, maxMaxQP)
 	}
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
-		return nil, fmt.Errorf("qp: MaxWindow is %d packets, want %d to %d", c.MaxWindow, minWindow, maxMaxWindow)
+		return nil, fmt.Errorf("qp: MaxWindow is %d packets, want %d to %d", c.MaxWindow, minWindow,
+			maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory, paths: map[frame.Path]*sharedPath{}}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024,
+		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.growRunq()
 	for id := range e.lists {
@@ -162,7 +165,8 @@ func (e *Engine) hasQueued(now Time) bool { return e.runq.Len() > 0 || e.dueAck(
 // Idle reports whether another step would do nothing: no QP has packets to send, no requested ACK
 // waits, and there is no doorbell and no event. Timers may be running.
 func (e *Engine) Idle() bool {
-	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil && e.runq.Len() == 0 && e.eventHead == e.eventTail
+	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil &&
+		e.runq.Len() == 0 && e.eventHead == e.eventTail
 }
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
@@ -219,7 +223,8 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 // A pending ACK does not count: see endService. The responder's fields are read only if the QP owes
 // a response, because with thousands of QPs they are not in the cache.
 func (q *QP) doneSending() bool {
-	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && (!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
+	return q.sq.cur == q.sq.head.Load() && q.list == inRunq &&
+		(!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
 }
 
 // endService takes a QP without packets off the run queue. A pending ACK stays scheduled.

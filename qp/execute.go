@@ -204,7 +204,8 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 	if q.access&mr.RemoteAtomic == 0 || h.VA()&(atomicLen-1) != 0 || len(p.Payload) > 0 {
 		return refuseInvalid // IBA 9.4.5: the address must be aligned
 	}
-	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteAtomic)
+	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen,
+		mr.RemoteAtomic)
 	if v != mr.OK {
 		return refuseAccess
 	}

@@ -24,14 +24,16 @@ func (k *talk) fast(n int, a mr.Access) *mr.MR {
 func TestFastRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, mr.LocalWrite|mr.RemoteWrite)
-	use := SendWR{ID: 2, Op: OpWrite, Flags: Signaled, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}
+	use := SendWR{ID: 2, Op: OpWrite, Flags: Signaled,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}
 	k.post(regMR(1, m), use)
 	ps := k.listen()
 	k.equal("packets", len(ps), 1)
 	k.equal("data", string(ps[0].Payload), string(seq(64)))
 	k.say(ack(0))
 	k.completes("1 success REG_MR 0B", "2 success RDMA_WRITE 64B")
-	in := pkt{op: bth.RCWriteOnly, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8, data: make([]byte, 8)}
+	in := pkt{op: bth.RCWriteOnly, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8,
+		data: make([]byte, 8)}
 	k.say(in)
 	k.hears("ACK +0 msn=1")
 	k.equal("written", string(m.Bytes()[:8]), string(make([]byte, 8)))
@@ -51,7 +53,8 @@ func TestFastRegister(t *testing.T) {
 func TestRemoteAccessBeforeRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, mr.LocalWrite|mr.RemoteWrite)
-	k.say(pkt{op: bth.RCWriteOnly, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8, data: make([]byte, 8)})
+	k.say(pkt{op: bth.RCWriteOnly, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8,
+		data: make([]byte, 8)})
 	k.refused(access, "QP_ACCESS_ERR")
 	k.equal("memory", string(m.Bytes()), string(seq(64)))
 }
@@ -60,7 +63,8 @@ func TestRemoteAccessBeforeRegister(t *testing.T) {
 func TestUseBeforeRegister(t *testing.T) {
 	k := newTalk(t, RC)
 	m := k.fast(64, 0)
-	k.post(SendWR{ID: 1, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
+	k.post(SendWR{ID: 1, Op: OpWrite,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
 	k.hears()
 	k.completes("1 local protection error")
 	k.is(Err)

@@ -43,7 +43,8 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 	info := bth.RCAtomicWrite.Info()
 	rest, netLen := q.header(b, bth.RCAtomicWrite, q.nxt, true, 0)
 	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, atomicLen)
-	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], netLen+int(info.HeaderLen), q.sq.cur, 0); st != Success {
+	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], netLen+int(info.HeaderLen),
+		q.sq.cur, 0); st != Success {
 		q.halt(w, st)
 		return 0, 0
 	}
@@ -101,7 +102,8 @@ func (q *QP) executeFlush(p *bth.Packet) verdict {
 	if v := q.answers.space(); v != accept {
 		return v
 	}
-	switch q.eng.mrs.Flush(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), h.DMALen(), level == FlushRegion, need) {
+	switch q.eng.mrs.Flush(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), h.DMALen(),
+		level == FlushRegion, need) {
 	case mr.OK:
 		return q.queue(answer{psn: q.epsn, npkts: 1})
 	case mr.Failed:
@@ -114,10 +116,12 @@ func (q *QP) executeFlush(p *bth.Packet) verdict {
 // other atomics, the bytes are stored in the order of the payload. It needs RemoteWrite.
 func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	h := p.RETH()
-	if q.access&mr.RemoteWrite == 0 || len(p.Payload) != atomicLen || h.DMALen() != atomicLen || h.VA()&(atomicLen-1) != 0 {
+	if q.access&mr.RemoteWrite == 0 || len(p.Payload) != atomicLen || h.DMALen() != atomicLen ||
+		h.VA()&(atomicLen-1) != 0 {
 		return refuseInvalid // A19.4.2: the address must be aligned
 	}
-	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen, mr.RemoteWrite)
+	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen,
+		mr.RemoteWrite)
 	if v != mr.OK {
 		return refuseAccess
 	}
@@ -138,7 +142,8 @@ func (q *QP) duplicateEmpty(psn uint64, p *bth.Packet) {
 	if p.Info.Op == bth.OpFlush {
 		need, _, _ = flushNeeds(p)
 	}
-	if need == 0 || q.access&need != need || !q.queueDuplicate(answer{psn: psn, npkts: 1, msn: q.msn}) {
+	if need == 0 || q.access&need != need ||
+		!q.queueDuplicate(answer{psn: psn, npkts: 1, msn: q.msn}) {
 		q.eng.c.DropReplay++
 		return
 	}

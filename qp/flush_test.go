@@ -11,11 +11,13 @@ import (
 )
 
 func (k *talk) flush(psn, off, n int) pkt {
-	return pkt{op: bth.RCFlush, psn: psn, va: k.at(off), key: k.rkey(), n: uint32(n), placement: PlaceGlobal}
+	return pkt{op: bth.RCFlush, psn: psn, va: k.at(off), key: k.rkey(), n: uint32(n),
+		placement: PlaceGlobal}
 }
 
 func (k *talk) atomicWrite(psn, off int, v uint64) pkt {
-	return pkt{op: bth.RCAtomicWrite, psn: psn, va: k.at(off), key: k.rkey(), n: 8, data: binary.NativeEndian.AppendUint64(nil, v)}
+	return pkt{op: bth.RCAtomicWrite, psn: psn, va: k.at(off), key: k.rkey(), n: 8,
+		data: binary.NativeEndian.AppendUint64(nil, v)}
 }
 
 // IBA annex A19: FLUSH and ATOMIC WRITE are each answered by a READ response ONLY without payload,
@@ -30,7 +32,8 @@ func TestFlushAndAtomicWriteAnswers(t *testing.T) {
 	whole := k.flush(3, 0, 0)
 	whole.level, whole.va, whole.n = FlushRegion, 0, 1<<32-1 // address and length are ignored
 	k.say(whole, k.flush(4, 1<<20, 0), k.flush(5, 0, 1<<20))
-	k.hears("RDMA READ response Only +3 msn=4", "RDMA READ response Only +4 msn=5", "RDMA READ response Only +5 msn=6")
+	k.hears("RDMA READ response Only +3 msn=4", "RDMA READ response Only +4 msn=5",
+		"RDMA READ response Only +5 msn=6")
 }
 
 // Reasons for refusing FLUSH and ATOMIC WRITE (IBA 9.7.4.1, annex A19). Nothing is written then.
@@ -47,28 +50,52 @@ func TestFlushAndAtomicWriteRefusals(t *testing.T) {
 		change func(p *pkt)
 		want   string
 	}{
-		{"FLUSH through a QP without the right", noFlush, func(k *talk) pkt { return k.flush(0, 0, 8) }, nil, invalid},
-		{"FLUSH, persistent, through a QP without the right", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, both, invalid},
-		{"FLUSH, persistent, of memory that is not", persist, func(k *talk) pkt { return k.flush(0, 0, 8) }, both, access},
-		{"FLUSH to nowhere", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.placement = 0 }, invalid},
-		{"FLUSH of a reserved placement", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.placement = PlaceGlobal | 4 }, invalid},
-		{"FLUSH of a reserved level", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.level = 2 }, invalid},
-		{"FLUSH of more than 2^31 bytes", nil, func(k *talk) pkt { return k.flush(0, 0, MaxMessage+1) }, nil, invalid},
-		{"FLUSH out of bounds", nil, func(k *talk) pkt { return k.flush(0, 1<<20-8, 9) }, nil, access},
-		{"FLUSH with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 8) }, func(p *pkt) { p.key ^= 1 }, access},
-		{"FLUSH of nothing with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 0) }, func(p *pkt) { p.key ^= 1 }, access},
-		{"FLUSH of all with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 0) }, func(p *pkt) { p.key ^= 1; p.level = FlushRegion }, access},
-		{"FLUSH with none agreed on", noDepth, func(k *talk) pkt { return k.flush(0, 0, 8) }, nil, invalid},
+		{"FLUSH through a QP without the right", noFlush,
+			func(k *talk) pkt { return k.flush(0, 0, 8) }, nil, invalid},
+		{"FLUSH, persistent, through a QP without the right", nil,
+			func(k *talk) pkt { return k.flush(0, 0, 8) }, both, invalid},
+		{"FLUSH, persistent, of memory that is not", persist,
+			func(k *talk) pkt { return k.flush(0, 0, 8) }, both, access},
+		{"FLUSH to nowhere", nil, func(k *talk) pkt { return k.flush(0, 0, 8) },
+			func(p *pkt) { p.placement = 0 }, invalid},
+		{"FLUSH of a reserved placement", nil, func(k *talk) pkt { return k.flush(0, 0, 8) },
+			func(p *pkt) { p.placement = PlaceGlobal | 4 }, invalid},
+		{"FLUSH of a reserved level", nil, func(k *talk) pkt { return k.flush(0, 0, 8) },
+			func(p *pkt) { p.level = 2 }, invalid},
+		{"FLUSH of more than 2^31 bytes", nil,
+			func(k *talk) pkt { return k.flush(0, 0, MaxMessage+1) }, nil, invalid},
+		{"FLUSH out of bounds", nil, func(k *talk) pkt { return k.flush(0, 1<<20-8, 9) }, nil,
+			access},
+		{"FLUSH with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 8) },
+			func(p *pkt) { p.key ^= 1 }, access},
+		{"FLUSH of nothing with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 0) },
+			func(p *pkt) { p.key ^= 1 }, access},
+		{"FLUSH of all with a wrong key", nil, func(k *talk) pkt { return k.flush(0, 0, 0) },
+			func(p *pkt) { p.key ^= 1; p.level = FlushRegion }, access},
+		{"FLUSH with none agreed on", noDepth, func(k *talk) pkt { return k.flush(0, 0, 8) }, nil,
+			invalid},
 
-		{"ATOMIC WRITE through a QP without the right", noWrite, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, nil, invalid},
-		{"ATOMIC WRITE, misaligned", nil, func(k *talk) pkt { return k.atomicWrite(0, 4, 1) }, nil, invalid},
-		{"ATOMIC WRITE with another length in its RETH", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.n = 16 }, invalid},
-		{"ATOMIC WRITE with length 0 in its RETH", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.n = 0 }, invalid},
-		{"ATOMIC WRITE of 16 bytes", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.data, p.n = seq(16), 16 }, invalid},
-		{"ATOMIC WRITE of 9 bytes", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.data = seq(9) }, invalid},
-		{"ATOMIC WRITE out of bounds", nil, func(k *talk) pkt { return k.atomicWrite(0, 1<<20, 1) }, nil, access},
-		{"ATOMIC WRITE with a wrong key", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.key ^= 1 }, access},
-		{"ATOMIC WRITE with none agreed on", noDepth, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, nil, invalid},
+		{"ATOMIC WRITE through a QP without the right", noWrite,
+			func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, nil, invalid},
+		{"ATOMIC WRITE, misaligned", nil, func(k *talk) pkt { return k.atomicWrite(0, 4, 1) }, nil,
+			invalid},
+		{"ATOMIC WRITE with another length in its RETH", nil,
+			func(k *talk) pkt {
+				return k.atomicWrite(0, 0,
+					1)
+			}, func(p *pkt) { p.n = 16 }, invalid},
+		{"ATOMIC WRITE with length 0 in its RETH", nil,
+			func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, func(p *pkt) { p.n = 0 }, invalid},
+		{"ATOMIC WRITE of 16 bytes", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) },
+			func(p *pkt) { p.data, p.n = seq(16), 16 }, invalid},
+		{"ATOMIC WRITE of 9 bytes", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) },
+			func(p *pkt) { p.data = seq(9) }, invalid},
+		{"ATOMIC WRITE out of bounds", nil, func(k *talk) pkt { return k.atomicWrite(0, 1<<20, 1) },
+			nil, access},
+		{"ATOMIC WRITE with a wrong key", nil, func(k *talk) pkt { return k.atomicWrite(0, 0, 1) },
+			func(p *pkt) { p.key ^= 1 }, access},
+		{"ATOMIC WRITE with none agreed on", noDepth,
+			func(k *talk) pkt { return k.atomicWrite(0, 0, 1) }, nil, invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC, func(_ *InitAttr, a *Attr) {
@@ -152,7 +179,8 @@ func TestTooManyAtomicWrites(t *testing.T) {
 		k.say(k.atomicWrite(i, 8*i, 1))
 	}
 	k.equal("the excess one", k.word(32), uint64(0))
-	k.hears("RDMA READ response Only +0 msn=1", "RDMA READ response Only +1 msn=2", "RDMA READ response Only +2 msn=3",
+	k.hears("RDMA READ response Only +0 msn=1", "RDMA READ response Only +1 msn=2",
+		"RDMA READ response Only +2 msn=3",
 		"RDMA READ response Only +3 msn=4", "NAK invalid request +4 msn=4")
 }
 
@@ -179,15 +207,17 @@ func TestPersistentFlush(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Access |= mr.FlushPersistent })
 	runs, fails := 0, error(nil)
 	mem := make([]byte, 64)
-	m, err := k.mrs.RegisterPersistent(k.pd, mem, 0x1000, mr.LocalWrite|mr.RemoteWrite, func(b []byte) error {
-		if len(b) != 16 || &b[0] != &mem[8] {
-			t.Errorf("%d bytes", len(b))
-		}
-		runs++
-		return fails
-	})
+	m, err := k.mrs.RegisterPersistent(k.pd, mem, 0x1000, mr.LocalWrite|mr.RemoteWrite,
+		func(b []byte) error {
+			if len(b) != 16 || &b[0] != &mem[8] {
+				t.Errorf("%d bytes", len(b))
+			}
+			runs++
+			return fails
+		})
 	must(t, err)
-	p := pkt{op: bth.RCFlush, va: 0x1008, key: bth.RKey(m.RKey()), n: 16, placement: PlacePersistent}
+	p := pkt{op: bth.RCFlush, va: 0x1008, key: bth.RKey(m.RKey()), n: 16,
+		placement: PlacePersistent}
 	k.say(p, p)
 	k.hears("RDMA READ response Only +0 msn=1")
 	k.say(p)
@@ -212,9 +242,12 @@ func TestDuplicateOfRefusedOperation(t *testing.T) {
 
 func (k *talk) postFlushAndWrite() {
 	k.post(
-		SendWR{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: 0x1000, RKey: 9, Length: 4096, Placement: PlaceGlobal | PlacePersistent, Level: FlushRegion},
-		SendWR{ID: 2, Op: OpAtomicWrite, Flags: Signaled, RemoteAddr: 0x2000, RKey: 8, SGEs: []SGE{k.sge(0, 3), k.sge(8, 5)}},
-		SendWR{ID: 3, Op: OpAtomicWrite, Flags: Signaled, RemoteAddr: 0x2008, RKey: 8, Inline: seq(8)},
+		SendWR{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: 0x1000, RKey: 9, Length: 4096,
+			Placement: PlaceGlobal | PlacePersistent, Level: FlushRegion},
+		SendWR{ID: 2, Op: OpAtomicWrite, Flags: Signaled, RemoteAddr: 0x2000, RKey: 8,
+			SGEs: []SGE{k.sge(0, 3), k.sge(8, 5)}},
+		SendWR{ID: 3, Op: OpAtomicWrite, Flags: Signaled, RemoteAddr: 0x2008, RKey: 8,
+			Inline: seq(8)},
 	)
 }
 
@@ -230,10 +263,13 @@ func TestFlushAndAtomicWriteAtRequester(t *testing.T) {
 	ps := k.listen()
 	k.equal("packets", len(ps), 3)
 	f, h := ps[0].FETH(), ps[0].RETH()
-	k.equal("FLUSH", fmt.Sprint(ps[0].Info.Opcode, f.Placement(), f.Selectivity(), h.VA(), h.RKey(), h.DMALen(), len(ps[0].Payload), ps[0].BTH.AckReq()),
+	k.equal("FLUSH", fmt.Sprint(ps[0].Info.Opcode, f.Placement(), f.Selectivity(), h.VA(), h.RKey(),
+		h.DMALen(), len(ps[0].Payload), ps[0].BTH.AckReq()),
 		fmt.Sprint(bth.RCFlush, 3, 1, 0x1000, 9, 4096, 0, true))
 	h = ps[1].RETH()
-	k.equal("ATOMIC WRITE", fmt.Sprint(ps[1].Info.Opcode, h.VA(), h.RKey(), h.DMALen(), ps[1].BTH.AckReq()), fmt.Sprint(bth.RCAtomicWrite, 0x2000, 8, 8, true))
+	k.equal("ATOMIC WRITE",
+		fmt.Sprint(ps[1].Info.Opcode, h.VA(), h.RKey(), h.DMALen(), ps[1].BTH.AckReq()),
+		fmt.Sprint(bth.RCAtomicWrite, 0x2000, 8, 8, true))
 	k.equal("data", string(ps[1].Payload), string(seq(16)[:3])+string(seq(16)[8:13]))
 	k.equal("inline data", string(ps[2].Payload), string(seq(8)))
 	k.say(emptyResponse(0))
@@ -263,7 +299,8 @@ func TestFlushCountsAsRead(t *testing.T) {
 	k = newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.MaxRdAtomic = 0 })
 	k.postFlushAndWrite()
 	k.hears()
-	k.completes("1 local QP operation error", "2 Work Request Flushed Error", "3 Work Request Flushed Error")
+	k.completes("1 local QP operation error", "2 Work Request Flushed Error",
+		"3 Work Request Flushed Error")
 }
 
 // A response with payload is invalid (IBA 9.9.2 "bad response").
@@ -274,14 +311,16 @@ func TestFlushResponseWithPayload(t *testing.T) {
 	p := emptyResponse(0)
 	p.data = seq(8)
 	k.say(p)
-	k.completes("1 bad response error", "2 Work Request Flushed Error", "3 Work Request Flushed Error")
+	k.completes("1 bad response error", "2 Work Request Flushed Error",
+		"3 Work Request Flushed Error")
 }
 
 // The memory of an ATOMIC WRITE is looked up when the packet is built.
 func TestAtomicWriteFromDeregisteredMemory(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 8, 0)
-	k.post(SendWR{ID: 1, Op: OpAtomicWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
+	k.post(SendWR{ID: 1, Op: OpAtomicWrite,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
 	must(t, k.mrs.Deregister(m))
 	k.hears()
 	k.completes("1 local protection error")

@@ -10,7 +10,8 @@ import (
 // including the SQ's first slot, which lies in the QP. The rest of a QP has a constant size; see
 // TestFootprint.
 func (a *InitAttr) Footprint() int {
-	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + max(a.MaxSendSGE, 1)*sgeSize + a.MaxInline)
+	n := int(slots(max(a.SQDepth, 1))) * (int(unsafe.Sizeof(wqe{})) + max(a.MaxSendSGE,
+		1)*sgeSize + a.MaxInline)
 	if a.Type == UD {
 		n += int(slots(max(a.SQDepth, 1))) * int(unsafe.Sizeof((*frame.Path)(nil)))
 	}

@@ -29,10 +29,12 @@ func (q *QP) invariants() error {
 	case q.recv.held && int(q.recv.nsge) > len(q.recv.sges):
 		return fmt.Errorf("%d SGEs held", q.recv.nsge)
 	case q.answers.fresh > q.answers.limit || len(q.answers.list) > 2*int(q.answers.limit):
-		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list), q.answers.limit)
+		return fmt.Errorf("%d fresh answers of %d, limit %d", q.answers.fresh, len(q.answers.list),
+			q.answers.limit)
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("responses are pending, but the QP is on no list")
-	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed && q.rec.timeout > 0:
+	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed &&
+		q.rec.timeout > 0:
 		return fmt.Errorf("packets in flight without a timer")
 	}
 	return nil
@@ -56,7 +58,8 @@ func hostile(t *testing.T, seed uint64) {
 	typ := Type(r.IntN(int(numTypes)))
 	k := newTalk(t, typ)
 	const grant = 4096
-	m, mem := k.region(k.pd, grant, mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic|mr.RemoteInvalidate)
+	m, mem := k.region(k.pd, grant,
+		mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic|mr.RemoteInvalidate)
 	k.snapshot()
 	posted, done := 0, 0
 	for step := range 400 {
@@ -73,7 +76,8 @@ func hostile(t *testing.T, seed uint64) {
 		switch r.IntN(6) {
 		case 0:
 			op := Op(r.IntN(int(numOps)))
-			wr := SendWR{Op: op, Flags: SendFlags(r.IntN(8)) | Signaled, SGEs: []SGE{k.sge(8192, r.IntN(2000))}, RemoteAddr: 5, RKey: 1}
+			wr := SendWR{Op: op, Flags: SendFlags(r.IntN(8)) | Signaled,
+				SGEs: []SGE{k.sge(8192, r.IntN(2000))}, RemoteAddr: 5, RKey: 1}
 			if op >= OpCmpSwap {
 				wr.SGEs[0].Length = 8
 			}
@@ -109,7 +113,9 @@ func hostile(t *testing.T, seed uint64) {
 // randomPkt returns a packet that is mostly valid.
 func (k *talk) randomPkt(r *rand.Rand, m *mr.MR, grant int) pkt {
 	op := bth.Opcode(r.IntN(256))
-	for !op.Info().Known || (r.IntN(10) > 0 && op.Info().Transport != [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}[k.q.typ]) {
+	for !op.Info().Known ||
+		(r.IntN(10) > 0 && op.Info().Transport != [numTypes]bth.Transport{bth.RC, bth.UC,
+			bth.UD}[k.q.typ]) {
 		op = bth.Opcode(r.IntN(256))
 	}
 	info := op.Info()
@@ -117,8 +123,10 @@ func (k *talk) randomPkt(r *rand.Rand, m *mr.MR, grant int) pkt {
 	if info.Response {
 		expected = int(bth.PSN(k.q.una & psnMask).Sub(k.base))
 	}
-	p := pkt{op: op, psn: expected + []int{0, 0, 0, 0, 1, -1, 2, r.IntN(40) - 20, r.IntN(1 << 24)}[r.IntN(9)],
-		key: bth.RKey(m.RKey()), va: m.Addr() + uint64(r.IntN(grant)), noAck: r.IntN(2) == 0, qkey: 0x1234, syndrome: bth.Syndrome(r.Uint32())}
+	p := pkt{op: op, psn: expected + []int{0, 0, 0, 0, 1, -1, 2, r.IntN(40) - 20,
+		r.IntN(1 << 24)}[r.IntN(9)],
+		key: bth.RKey(m.RKey()), va: m.Addr() + uint64(r.IntN(grant)), noAck: r.IntN(2) == 0,
+		qkey: 0x1234, syndrome: bth.Syndrome(r.Uint32())}
 	if r.IntN(2) == 0 {
 		p.syndrome = bth.ACKNoLimit
 	}

@@ -72,7 +72,8 @@ func hotTraffic(c *cable, size int) []traffic {
 	a, b := c.ends[0], c.ends[1]
 	va, key := b.remote(0)
 	wr := func(op Op, n int) SendWR {
-		return SendWR{ID: 1, Op: op, Flags: Signaled, SGEs: []SGE{a.sge(0, n)}, RemoteAddr: va, RKey: key, SwapAdd: 1}
+		return SendWR{ID: 1, Op: op, Flags: Signaled, SGEs: []SGE{a.sge(0, n)}, RemoteAddr: va,
+			RKey: key, SwapAdd: 1}
 	}
 	path := c.path(0)
 	ud := wr(OpSend, min(size, 1000))
@@ -87,9 +88,11 @@ func hotTraffic(c *cable, size int) []traffic {
 		{"READ", RC, []SendWR{wr(OpRead, size)}, false, 1},
 		{"FETCH_ADD", RC, []SendWR{wr(OpFetchAdd, 8)}, false, 1},
 		{"CMP_SWAP", RC, []SendWR{wr(OpCmpSwap, 8)}, false, 1},
-		{"FLUSH", RC, []SendWR{{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: va, RKey: key, Length: 64, Placement: PlaceGlobal}}, false, 1},
+		{"FLUSH", RC, []SendWR{{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: va, RKey: key,
+			Length: 64, Placement: PlaceGlobal}}, false, 1},
 		{"ATOMIC_WRITE", RC, []SendWR{wr(OpAtomicWrite, 8)}, false, 1},
-		{"all mixed", RC, []SendWR{wr(OpWrite, size), wr(OpRead, size), wr(OpFetchAdd, 8), wr(OpSend, size)}, true, 5},
+		{"all mixed", RC, []SendWR{wr(OpWrite, size), wr(OpRead, size), wr(OpFetchAdd, 8),
+			wr(OpSend, size)}, true, 5},
 		{"UC SEND", UC, []SendWR{wr(OpSend, size)}, true, 2},
 		{"UD SEND", UD, []SendWR{ud}, true, 2},
 	}
@@ -194,7 +197,8 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	ca, cb := a.Counters(), b.Counters()
-	if ca.Retransmits == 0 || ca.RcvdRNR == 0 || ca.RcvdSeqNAK == 0 || cb.DuplicateRequest == 0 || ca.Probes == 0 {
+	if ca.Retransmits == 0 || ca.RcvdRNR == 0 || ca.RcvdSeqNAK == 0 || cb.DuplicateRequest == 0 ||
+		ca.Probes == 0 {
 		t.Errorf("the test covers nothing: %+v", *ca)
 	}
 }
@@ -207,7 +211,8 @@ func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags) {
 	va, key := dst.remote(0)
 	wrs := make([]SendWR, batch)
 	for i := range wrs {
-		wrs[i] = SendWR{Op: op, Flags: flags, SGEs: []SGE{src.sge(0, size)}, RemoteAddr: va, RKey: key}
+		wrs[i] = SendWR{Op: op, Flags: flags, SGEs: []SGE{src.sge(0, size)}, RemoteAddr: va,
+			RKey: key}
 	}
 	wrs[batch-1].Flags = Signaled
 	recvs := make([]RecvWR, batch)

@@ -25,7 +25,8 @@ func (k *talk) nextKey(w *mr.Window) bth.RKey {
 
 // bind binds a window to the first 64 bytes of the memory, for WRITEs.
 func (k *talk) bind(id uint64, key bth.RKey) SendWR {
-	return SendWR{ID: id, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{k.sge(0, 64)}, Access: mr.RemoteWrite}
+	return SendWR{ID: id, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{k.sge(0, 64)},
+		Access: mr.RemoteWrite}
 }
 
 func localInv(id uint64, key bth.RKey) SendWR {
@@ -140,8 +141,10 @@ func TestLocalRunsOnce(t *testing.T) {
 	k := newTalk(t, RC)
 	w := k.window(mr.Type1)
 	k1, k2 := k.nextKey(w), k.nextKey(w)
-	k.post(k.wr(1, OpWrite, 8), k.bind(2, k1), k.bind(3, k2), k.wr(4, OpWrite, 8), k.bind(5, k.nextKey(w)), k.wr(6, OpWrite, 8))
-	want := []string{"RDMA WRITE Only +0 dma=8 ask 8B", "RDMA WRITE Only +1 dma=8 ask 8B", "RDMA WRITE Only +2 dma=8 ask 8B"}
+	k.post(k.wr(1, OpWrite, 8), k.bind(2, k1), k.bind(3, k2), k.wr(4, OpWrite, 8),
+		k.bind(5, k.nextKey(w)), k.wr(6, OpWrite, 8))
+	want := []string{"RDMA WRITE Only +0 dma=8 ask 8B", "RDMA WRITE Only +1 dma=8 ask 8B",
+		"RDMA WRITE Only +2 dma=8 ask 8B"}
 	k.hears(want...)
 	for range 3 {
 		k.now += second / 100
@@ -208,9 +211,12 @@ func TestLocalFails(t *testing.T) {
 		}},
 		{"LOCAL_INV of an unknown key", func(*talk) SendWR { return localInv(2, 0xbad) }},
 		{"LOCAL_INV of a plain region", func(k *talk) SendWR { return localInv(2, k.rkey()) }},
-		{"LOCAL_INV of a prepared key", func(k *talk) SendWR { return localInv(2, k.nextKey(bad(k))) }},
-		{"REG_MR of an unknown key", func(*talk) SendWR { return SendWR{ID: 2, Op: OpRegMR, RKey: 0xbad} }},
-		{"REG_MR of a window's key", func(k *talk) SendWR { return SendWR{ID: 2, Op: OpRegMR, RKey: k.nextKey(bad(k))} }},
+		{"LOCAL_INV of a prepared key",
+			func(k *talk) SendWR { return localInv(2, k.nextKey(bad(k))) }},
+		{"REG_MR of an unknown key",
+			func(*talk) SendWR { return SendWR{ID: 2, Op: OpRegMR, RKey: 0xbad} }},
+		{"REG_MR of a window's key",
+			func(k *talk) SendWR { return SendWR{ID: 2, Op: OpRegMR, RKey: k.nextKey(bad(k))} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC)
@@ -223,7 +229,8 @@ func TestLocalFails(t *testing.T) {
 			k.is(RTS)
 			k.say(ack(0))
 			k.hears()
-			k.completes("1 success RDMA_WRITE 8B", "2 memory management operation error", "3 Work Request Flushed Error")
+			k.completes("1 success RDMA_WRITE 8B", "2 memory management operation error",
+				"3 Work Request Flushed Error")
 			k.is(Err)
 		})
 	}
@@ -240,7 +247,8 @@ func TestLocalOnUC(t *testing.T) {
 	k.equal("written", string(k.mem[:8]), string(seq(8)))
 	k.post(localInv(4, key), localInv(5, key), k.sends(6))
 	k.hears()
-	k.completes("4 success LOCAL_INV 0B", "5 memory management operation error", "6 Work Request Flushed Error")
+	k.completes("4 success LOCAL_INV 0B", "5 memory management operation error",
+		"6 Work Request Flushed Error")
 	k.is(SQE)
 	must(t, k.modify(RTS))
 	k.post(k.sends(7))
@@ -271,7 +279,12 @@ func TestWindowsEndWithQP(t *testing.T) {
 	k.hears()
 	k.completes("1 success BIND_MW 64B", "2 success BIND_MW 64B")
 	must(t, k.modify(Reset))
-	k.connect(k.q, func() Attr { a := connectAttr(); a.PathMTU, a.RQPSN, a.SQPSN = talkMTU, k.base, k.base; return a }(), 1, peerQPN)
+	k.connect(k.q, func() Attr {
+		a := connectAttr()
+		a.PathMTU, a.RQPSN, a.SQPSN = talkMTU, k.base,
+			k.base
+		return a
+	}(), 1, peerQPN)
 	k.hears()
 	k.equal("window of type 1", k.opens(key1), true)
 	k.equal("window of type 2", k.opens(key2), false)
@@ -324,15 +337,18 @@ func TestSendCannotInvalidate(t *testing.T) {
 		}},
 		{"another QP's window", func(k *talk) bth.RKey {
 			key := k.nextKey(k.window(mr.Type2))
-			must(k.t, k.mrs.Bind(k.pd, new(mr.Scope), &mr.Bind{RKey: mr.Key(key), LKey: k.mr.LKey(), Addr: k.at(0), Len: 64}))
+			must(k.t, k.mrs.Bind(k.pd, new(mr.Scope),
+				&mr.Bind{RKey: mr.Key(key), LKey: k.mr.LKey(), Addr: k.at(0), Len: 64}))
 			return key
 		}},
-		{"a window that is not bound", func(k *talk) bth.RKey { return k.nextKey(k.window(mr.Type2)) }},
+		{"a window that is not bound",
+			func(k *talk) bth.RKey { return k.nextKey(k.window(mr.Type2)) }},
 		{"a fast MR with a window bound to it", func(k *talk) bth.RKey {
 			m := k.fast(64, mr.MWBind)
 			key := k.nextKey(k.window(mr.Type2))
 			b := k.bind(9, key)
-			b.SGEs[0], b.Access = SGE{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}, mr.RemoteRead
+			b.SGEs[0], b.Access = SGE{Addr: m.Addr(), Length: 8,
+				LKey: bth.LKey(m.LKey())}, mr.RemoteRead
 			reg := regMR(8, m)
 			reg.Flags = 0
 			k.post(reg, b)
@@ -382,25 +398,42 @@ func TestPostLocalRefuses(t *testing.T) {
 		wr   func(k *talk) SendWR
 		want string
 	}{
-		{"BIND_MW on UD", UD, func(k *talk) SendWR { return k.bind(1, 1) }, "not an operation of UD"},
-		{"LOCAL_INV on UD", UD, func(*talk) SendWR { return localInv(1, 1) }, "not an operation of UD"},
-		{"REG_MR on UD", UD, func(*talk) SendWR { return SendWR{Op: OpRegMR} }, "not an operation of UD"},
-		{"FLUSH on UC", UC, func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: PlaceGlobal} }, "not an operation of UC"},
-		{"ATOMIC_WRITE on UC", UC, func(*talk) SendWR { return SendWR{Op: OpAtomicWrite, Inline: seq(8)} }, "not an operation of UC"},
+		{"BIND_MW on UD", UD, func(k *talk) SendWR { return k.bind(1, 1) },
+			"not an operation of UD"},
+		{"LOCAL_INV on UD", UD, func(*talk) SendWR { return localInv(1, 1) },
+			"not an operation of UD"},
+		{"REG_MR on UD", UD, func(*talk) SendWR { return SendWR{Op: OpRegMR} },
+			"not an operation of UD"},
+		{"FLUSH on UC", UC, func(*talk) SendWR {
+			return SendWR{Op: OpFlush,
+				Placement: PlaceGlobal}
+		}, "not an operation of UC"},
+		{"ATOMIC_WRITE on UC", UC,
+			func(*talk) SendWR { return SendWR{Op: OpAtomicWrite, Inline: seq(8)} },
+			"not an operation of UC"},
 		{"BIND_MW of two ranges", RC, func(k *talk) SendWR {
 			return SendWR{Op: OpBindMW, SGEs: []SGE{k.sge(0, 8), k.sge(8, 8)}}
 		}, "one SGE"},
-		{"BIND_MW with data", RC, func(*talk) SendWR { return SendWR{Op: OpBindMW, Inline: seq(8)} }, "takes no data"},
-		{"LOCAL_INV with data", RC, func(k *talk) SendWR { return SendWR{Op: OpLocalInv, SGEs: []SGE{k.sge(0, 8)}} }, "takes no data"},
+		{"BIND_MW with data", RC,
+			func(*talk) SendWR { return SendWR{Op: OpBindMW, Inline: seq(8)} }, "takes no data"},
+		{"LOCAL_INV with data", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpLocalInv, SGEs: []SGE{k.sge(0, 8)}} },
+			"takes no data"},
 		{"FLUSH with data", RC, func(k *talk) SendWR {
 			return SendWR{Op: OpFlush, Placement: PlaceGlobal, SGEs: []SGE{k.sge(0, 8)}}
 		}, "takes no data"},
 		{"FLUSH to nowhere", RC, func(*talk) SendWR { return SendWR{Op: OpFlush} }, "placement 0"},
-		{"FLUSH of a reserved placement", RC, func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 4} }, "placement 4"},
-		{"FLUSH of a reserved level", RC, func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 1, Level: 2} }, "level 2"},
-		{"FLUSH of too much", RC, func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 1, Length: MaxMessage + 1} }, "2^31"},
-		{"ATOMIC_WRITE of 4 bytes", RC, func(*talk) SendWR { return SendWR{Op: OpAtomicWrite, Inline: seq(4)} }, "8 bytes"},
-		{"ATOMIC_WRITE of nothing", RC, func(*talk) SendWR { return SendWR{Op: OpAtomicWrite} }, "8 bytes"},
+		{"FLUSH of a reserved placement", RC,
+			func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 4} }, "placement 4"},
+		{"FLUSH of a reserved level", RC,
+			func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 1, Level: 2} }, "level 2"},
+		{"FLUSH of too much", RC,
+			func(*talk) SendWR { return SendWR{Op: OpFlush, Placement: 1, Length: MaxMessage + 1} },
+			"2^31"},
+		{"ATOMIC_WRITE of 4 bytes", RC,
+			func(*talk) SendWR { return SendWR{Op: OpAtomicWrite, Inline: seq(4)} }, "8 bytes"},
+		{"ATOMIC_WRITE of nothing", RC, func(*talk) SendWR { return SendWR{Op: OpAtomicWrite} },
+			"8 bytes"},
 	} {
 		k := newTalk(t, c.typ)
 		_, err := k.q.PostSend([]SendWR{c.wr(k)})
@@ -430,7 +463,8 @@ func TestLocalAllocatesNothing(t *testing.T) {
 		i++
 		k.HandleDoorbells(k.now)
 		k.PollTransmit(k.now, buf[:])
-		if k.cq.Poll(wcs[:]) != 2 || wcs[0].Opcode != WCBindMW || wcs[1].Opcode != WCLocalInv || wcs[1].Status != Success {
+		if k.cq.Poll(wcs[:]) != 2 || wcs[0].Opcode != WCBindMW || wcs[1].Opcode != WCLocalInv ||
+			wcs[1].Status != Success {
 			t.Fatal("completions")
 		}
 	}

@@ -66,7 +66,8 @@ func TestMessagesOfMoreThan2GiB(t *testing.T) {
 	}
 	over := uint32(MaxSGE-1)*piece - 1<<31
 	sges[0].Length -= over
-	if _, err := k.q.PostSend([]SendWR{{Op: OpWrite, SGEs: sges, RemoteAddr: 1, RKey: 1}}); err != nil {
+	if _, err := k.q.PostSend([]SendWR{{Op: OpWrite, SGEs: sges, RemoteAddr: 1,
+		RKey: 1}}); err != nil {
 		t.Errorf("exactly 2^31 bytes: %v", err)
 	}
 	k.equal("length", k.listen()[0].RETH().DMALen(), uint32(1<<31))

@@ -62,7 +62,8 @@ const (
 	AttrRNRRetry
 )
 
-var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey", "Path",
+var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey",
+	"Path",
 	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry"}
 
 // String lists the names of the attributes.
@@ -98,24 +99,32 @@ const (
 var transitions = []transition{
 	{from: Reset, to: Init,
 		required: [numTypes]AttrMask{UD: AttrQKey},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
+			UD: AttrPKey}},
 	{from: Init, to: Init,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
+			UD: AttrPKey | AttrQKey}},
 	{from: Init, to: RTR,
-		required: [numTypes]AttrMask{RC: connAttrs | AttrMaxDestRdAtomic | AttrMinRNRTimer, UC: connAttrs},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+		required: [numTypes]AttrMask{RC: connAttrs | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+			UC: connAttrs},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
+			UD: AttrPKey | AttrQKey}},
 	{from: RTR, to: RTS,
 		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath,
+			UC: AttrAccess | AttrPath, UD: AttrQKey}},
 	// An extension of the table: the path of a connected QP may change, because MAC addresses of
 	// neighbors do.
 	{from: RTS, to: RTS,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath, UC: AttrAccess | AttrPath, UD: AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath,
+			UC: AttrAccess | AttrPath, UD: AttrQKey}},
 	{from: RTS, to: SQD},
 	{from: SQD, to: SQD,
-		optional: [numTypes]AttrMask{RC: sqdAttrsRC, UC: AttrPath | AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
+		optional: [numTypes]AttrMask{RC: sqdAttrsRC, UC: AttrPath | AttrAccess | AttrPKey,
+			UD: AttrPKey | AttrQKey}},
 	{from: SQD, to: RTS,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer, UC: AttrAccess, UD: AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer, UC: AttrAccess,
+			UD: AttrQKey}},
 	{from: SQE, to: RTS,
 		optional: [numTypes]AttrMask{UC: AttrAccess, UD: AttrQKey}},
 }
@@ -145,7 +154,8 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 		return fmt.Errorf("%w: %s to %s needs %s", ErrInvalidAttr, from, to, missing)
 	}
 	if extra := mask &^ (AttrState | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
-		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask", ErrInvalidAttr, from, to, extra)
+		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask",
+			ErrInvalidAttr, from, to, extra)
 	}
 	if err := q.checkAttr(a, mask); err != nil {
 		return err
@@ -161,7 +171,8 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 // abandon moves the QP to RESET or ERR.
 func (q *QP) abandon(to State, mask AttrMask) error {
 	if extra := mask &^ AttrState; extra != 0 {
-		return fmt.Errorf("%w: a change to %s accepts no other attribute, got %s", ErrInvalidAttr, to, extra)
+		return fmt.Errorf("%w: a change to %s accepts no other attribute, got %s", ErrInvalidAttr,
+			to, extra)
 	}
 	if to == Reset {
 		q.setState(Reset)
@@ -220,8 +231,10 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return bad("P_Key is %#04x; its low 15 bits name the partition and must not be 0 (IBA 10.9.1)", uint16(a.PKey))
 	case has(AttrAccess) && a.Access&^qpAccess != 0:
 		return bad("access %s is not for QPs; use remote-write, remote-read, remote-atomic, flush-global and flush-persistent", a.Access&^qpAccess)
-	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
-		return bad("MaxRdAtomic is %d, MaxDestRdAtomic is %d, want at most %d", a.MaxRdAtomic, a.MaxDestRdAtomic, MaxRdAtomic)
+	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) &&
+		a.MaxDestRdAtomic > MaxRdAtomic:
+		return bad("MaxRdAtomic is %d, MaxDestRdAtomic is %d, want at most %d", a.MaxRdAtomic,
+			a.MaxDestRdAtomic, MaxRdAtomic)
 	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:
 		return bad("MinRNRTimer is %d, want 0 to 31", a.MinRNRTimer)
 	case has(AttrTimeout) && a.Timeout > 31:
@@ -251,11 +264,18 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrPKey, func() { q.pkey = a.PKey })
 	set(AttrPath, func() { q.setPath(a.Path) })
 	set(AttrMaxRdAtomic, func() { at.MaxRdAtomic = a.MaxRdAtomic; q.sizeReads() })
-	set(AttrMaxDestRdAtomic, func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
+	set(AttrMaxDestRdAtomic,
+		func() { at.MaxDestRdAtomic = a.MaxDestRdAtomic; q.sizeResources(a.MaxDestRdAtomic) })
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
 	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.rec.timeout = a.Timeout })
-	set(AttrRetryCnt, func() { at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt, a.RetryCnt })
-	set(AttrRNRRetry, func() { at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry, a.RNRRetry, a.RNRRetry })
+	set(AttrRetryCnt, func() {
+		at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt,
+			a.RetryCnt
+	})
+	set(AttrRNRRetry, func() {
+		at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry,
+			a.RNRRetry, a.RNRRetry
+	})
 }
 
 // enter performs the actions of a new state.
@@ -277,8 +297,11 @@ func (q *QP) enter(now Time, from, to State) {
 func (q *QP) Query() Attr {
 	at := &q.attr
 	return Attr{
-		State: q.State(), PathMTU: bth.MTU(at.PathMTU), QKey: q.qkey, RQPSN: at.RQPSN, SQPSN: at.SQPSN, DestQPN: q.destQP,
-		Access: q.access, PKey: q.pkey, Path: q.fullPath(), MaxRdAtomic: at.MaxRdAtomic, MaxDestRdAtomic: at.MaxDestRdAtomic,
-		MinRNRTimer: at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt, RNRRetry: at.RNRRetry,
+		State: q.State(), PathMTU: bth.MTU(at.PathMTU), QKey: q.qkey, RQPSN: at.RQPSN,
+		SQPSN: at.SQPSN, DestQPN: q.destQP,
+		Access: q.access, PKey: q.pkey, Path: q.fullPath(), MaxRdAtomic: at.MaxRdAtomic,
+		MaxDestRdAtomic: at.MaxDestRdAtomic,
+		MinRNRTimer:     at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt,
+		RNRRetry: at.RNRRetry,
 	}
 }

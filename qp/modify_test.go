@@ -21,11 +21,12 @@ var cells = map[Type]map[[2]State]cell{
 		{Reset, Init}: {0, AttrAccess | AttrPKey},
 		{Init, Init}:  {0, AttrAccess | AttrPKey},
 		{Init, RTR}:   {AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer, AttrAccess | AttrPKey},
-		{RTR, RTS}:    {AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, AttrAccess | AttrMinRNRTimer | AttrPath},
-		{RTS, RTS}:    {0, AttrAccess | AttrMinRNRTimer | AttrPath},
-		{RTS, SQD}:    {0, 0},
-		{SQD, SQD}:    {0, AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey},
-		{SQD, RTS}:    {0, AttrAccess | AttrMinRNRTimer},
+		{RTR, RTS}: {AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic,
+			AttrAccess | AttrMinRNRTimer | AttrPath},
+		{RTS, RTS}: {0, AttrAccess | AttrMinRNRTimer | AttrPath},
+		{RTS, SQD}: {0, 0},
+		{SQD, SQD}: {0, AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey},
+		{SQD, RTS}: {0, AttrAccess | AttrMinRNRTimer},
 	},
 	UC: {
 		{Reset, Init}: {0, AttrAccess | AttrPKey},
@@ -57,7 +58,8 @@ const allAttrs = AttrRNRRetry<<1 - 1
 func bare(t testing.TB, typ Type, st State) (*world, *QP) {
 	w := newWorld(t, 1)
 	e := w.ends[0]
-	q, err := e.CreateQP(InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 4, RQDepth: 4})
+	q, err := e.CreateQP(InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 4,
+		RQDepth: 4})
 	must(t, err)
 	q.setState(st)
 	return w, q
@@ -79,7 +81,8 @@ func TestTransitionTable(t *testing.T) {
 			a.State = to
 			err := q.Modify(0, &a, mask|AttrState)
 			if want := to; err == nil && q.State() != want || err != nil && q.State() != from {
-				t.Errorf("%s, %s to %s with %s: %v, and the QP is in %s", typ, from, to, mask, err, q.State())
+				t.Errorf("%s, %s to %s with %s: %v, and the QP is in %s", typ, from, to, mask, err,
+					q.State())
 			}
 			return err
 		}
@@ -107,7 +110,8 @@ func TestTransitionTable(t *testing.T) {
 				for m := AttrState << 1; m < allAttrs; m <<= 1 {
 					switch {
 					case c.required&m != 0:
-						if err := try(from, to, c.required&^m|c.optional&^m); !errors.Is(err, ErrInvalidAttr) {
+						if err := try(from, to, c.required&^m|c.optional&^m); !errors.Is(err,
+							ErrInvalidAttr) {
 							t.Errorf("%s without %s: %v", what, m, err)
 						}
 					case c.optional&m == 0:
@@ -152,21 +156,34 @@ func TestModifyRanges(t *testing.T) {
 		good     []edit
 	}{
 		{AttrPathMTU, Init, RTR,
-			[]edit{func(a *Attr) { a.PathMTU = 0 }, func(a *Attr) { a.PathMTU = 1500 }, func(a *Attr) { a.PathMTU = 8192 }, func(a *Attr) { a.PathMTU = -256 }},
+			[]edit{func(a *Attr) { a.PathMTU = 0 }, func(a *Attr) { a.PathMTU = 1500 },
+				func(a *Attr) { a.PathMTU = 8192 }, func(a *Attr) { a.PathMTU = -256 }},
 			[]edit{func(a *Attr) { a.PathMTU = 256 }, func(a *Attr) { a.PathMTU = 4096 }}},
-		{AttrRQPSN, Init, RTR, []edit{func(a *Attr) { a.RQPSN = 1 << 24 }}, []edit{func(a *Attr) { a.RQPSN = 1<<24 - 1 }}},
-		{AttrDestQPN, Init, RTR, []edit{func(a *Attr) { a.DestQPN = 1 << 24 }}, []edit{func(a *Attr) { a.DestQPN = 1<<24 - 1 }}},
-		{AttrMaxDestRdAtomic, Init, RTR, []edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic + 1 }}, []edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic }}},
-		{AttrMinRNRTimer, Init, RTR, []edit{func(a *Attr) { a.MinRNRTimer = 32 }}, []edit{func(a *Attr) { a.MinRNRTimer = 31 }}},
+		{AttrRQPSN, Init, RTR, []edit{func(a *Attr) { a.RQPSN = 1 << 24 }},
+			[]edit{func(a *Attr) { a.RQPSN = 1<<24 - 1 }}},
+		{AttrDestQPN, Init, RTR, []edit{func(a *Attr) { a.DestQPN = 1 << 24 }},
+			[]edit{func(a *Attr) { a.DestQPN = 1<<24 - 1 }}},
+		{AttrMaxDestRdAtomic, Init, RTR,
+			[]edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic + 1 }}, []edit{func(a *Attr) { a.MaxDestRdAtomic = MaxRdAtomic }}},
+		{AttrMinRNRTimer, Init, RTR, []edit{func(a *Attr) { a.MinRNRTimer = 32 }},
+			[]edit{func(a *Attr) { a.MinRNRTimer = 31 }}},
 		{AttrPath, Init, RTR, []edit{func(a *Attr) { a.Path = frame.Path{} }},
 			[]edit{func(a *Attr) { a.Path = frame.NewBarePath(&frame.Address{Dst: bth.GID{15: 1}}) }}},
-		{AttrPKey, Init, RTR, []edit{func(a *Attr) { a.PKey = 0 }, func(a *Attr) { a.PKey = 0x8000 }}, []edit{func(a *Attr) { a.PKey = 1 }}},
-		{AttrSQPSN, RTR, RTS, []edit{func(a *Attr) { a.SQPSN = 1 << 24 }}, []edit{func(a *Attr) { a.SQPSN = 1<<24 - 1 }}},
-		{AttrTimeout, RTR, RTS, []edit{func(a *Attr) { a.Timeout = 32 }}, []edit{func(a *Attr) { a.Timeout = 31 }, func(a *Attr) { a.Timeout = 0 }}},
-		{AttrRetryCnt, RTR, RTS, []edit{func(a *Attr) { a.RetryCnt = 8 }}, []edit{func(a *Attr) { a.RetryCnt = 7 }}},
-		{AttrRNRRetry, RTR, RTS, []edit{func(a *Attr) { a.RNRRetry = 8 }}, []edit{func(a *Attr) { a.RNRRetry = 7 }}},
-		{AttrMaxRdAtomic, RTR, RTS, []edit{func(a *Attr) { a.MaxRdAtomic = MaxRdAtomic + 1 }}, []edit{func(a *Attr) { a.MaxRdAtomic = MaxRdAtomic }}},
-		{AttrAccess, Reset, Init, []edit{func(a *Attr) { a.Access = mr.ZeroBased }}, []edit{func(a *Attr) { a.Access = allAccess | mr.LocalWrite }}},
+		{AttrPKey, Init, RTR,
+			[]edit{func(a *Attr) { a.PKey = 0 },
+				func(a *Attr) { a.PKey = 0x8000 }}, []edit{func(a *Attr) { a.PKey = 1 }}},
+		{AttrSQPSN, RTR, RTS, []edit{func(a *Attr) { a.SQPSN = 1 << 24 }},
+			[]edit{func(a *Attr) { a.SQPSN = 1<<24 - 1 }}},
+		{AttrTimeout, RTR, RTS, []edit{func(a *Attr) { a.Timeout = 32 }},
+			[]edit{func(a *Attr) { a.Timeout = 31 }, func(a *Attr) { a.Timeout = 0 }}},
+		{AttrRetryCnt, RTR, RTS, []edit{func(a *Attr) { a.RetryCnt = 8 }},
+			[]edit{func(a *Attr) { a.RetryCnt = 7 }}},
+		{AttrRNRRetry, RTR, RTS, []edit{func(a *Attr) { a.RNRRetry = 8 }},
+			[]edit{func(a *Attr) { a.RNRRetry = 7 }}},
+		{AttrMaxRdAtomic, RTR, RTS, []edit{func(a *Attr) { a.MaxRdAtomic = MaxRdAtomic + 1 }},
+			[]edit{func(a *Attr) { a.MaxRdAtomic = MaxRdAtomic }}},
+		{AttrAccess, Reset, Init, []edit{func(a *Attr) { a.Access = mr.ZeroBased }},
+			[]edit{func(a *Attr) { a.Access = allAccess | mr.LocalWrite }}},
 	} {
 		all := cells[RC][[2]State{c.from, c.to}]
 		try := func(e edit, want bool) {

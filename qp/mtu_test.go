@@ -26,7 +26,10 @@ func TestPathMTUWithinPorts(t *testing.T) {
 // buffer. Short messages still work, and everything works when the MTU rises again in time.
 func TestPortMTUFalls(t *testing.T) {
 	const small = 300
-	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU, a.Timeout, a.RetryCnt = 1024, 8, 2 })
+	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) {
+		a.PathMTU, a.Timeout, a.RetryCnt = 1024, 8,
+			2
+	})
 	poll := func(space int) []int {
 		k.now += 1000
 		k.HandleDoorbells(k.now)

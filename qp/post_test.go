@@ -44,36 +44,69 @@ func TestPostSendRefuses(t *testing.T) {
 	}{
 		{"unknown operation", RC, func(*talk) SendWR { return SendWR{Op: numOps} }, ErrInvalidWR},
 		{"READ on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpRead} }, ErrInvalidWR},
-		{"SEND with invalidate on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpSendInv} }, ErrInvalidWR},
-		{"atomic on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd, SGEs: []SGE{k.sge(0, 8)}} }, ErrInvalidWR},
-		{"WRITE on UD", UD, func(k *talk) SendWR { return SendWR{Op: OpWrite, AH: path} }, ErrInvalidWR},
+		{"SEND with invalidate on UC", UC, func(k *talk) SendWR { return SendWR{Op: OpSendInv} },
+			ErrInvalidWR},
+		{"atomic on UC", UC,
+			func(k *talk) SendWR { return SendWR{Op: OpFetchAdd, SGEs: []SGE{k.sge(0, 8)}} },
+			ErrInvalidWR},
+		{"WRITE on UD", UD, func(k *talk) SendWR { return SendWR{Op: OpWrite, AH: path} },
+			ErrInvalidWR},
 		{"UD without AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend} }, ErrInvalidWR},
-		{"UD with a zero AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: new(AH)} }, ErrInvalidWR},
-		{"UD with an empty AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&frame.Path{}, nil)} }, ErrInvalidWR},
-		{"UD longer than the path MTU", UD, func(k *talk) SendWR { return SendWR{Op: OpSend, AH: path, SGEs: []SGE{k.sge(0, 4097)}} }, ErrInvalidWR},
-		{"atomic of 4 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} }, ErrInvalidWR},
-		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} }, ErrInvalidWR},
-		{"too many SGEs", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: make([]SGE, 5)} }, ErrInvalidWR},
-		{"inline and SGEs", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, Inline: seq(1), SGEs: []SGE{k.sge(0, 1)}} }, ErrInvalidWR},
-		{"inline too long", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, Inline: seq(257)} }, ErrInvalidWR},
-		{"inline READ", RC, func(k *talk) SendWR { return SendWR{Op: OpRead, Inline: seq(8)} }, ErrInvalidWR},
-		{"unknown lkey", RC, func(k *talk) SendWR { g := k.sge(0, 8); g.LKey ^= 1; return SendWR{Op: OpSend, SGEs: []SGE{g}} }, ErrInvalidKey},
+		{"UD with a zero AH", UD, func(*talk) SendWR { return SendWR{Op: OpSend, AH: new(AH)} },
+			ErrInvalidWR},
+		{"UD with an empty AH", UD,
+			func(*talk) SendWR { return SendWR{Op: OpSend, AH: NewAH(&frame.Path{}, nil)} },
+			ErrInvalidWR},
+		{"UD longer than the path MTU", UD,
+			func(k *talk) SendWR {
+				return SendWR{Op: OpSend, AH: path,
+					SGEs: []SGE{k.sge(0, 4097)}}
+			}, ErrInvalidWR},
+		{"atomic of 4 bytes", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpCmpSwap, SGEs: []SGE{k.sge(0, 4)}} },
+			ErrInvalidWR},
+		{"atomic of no bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpFetchAdd} },
+			ErrInvalidWR},
+		{"too many SGEs", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: make([]SGE, 5)} }, ErrInvalidWR},
+		{"inline and SGEs", RC,
+			func(k *talk) SendWR {
+				return SendWR{Op: OpSend, Inline: seq(1),
+					SGEs: []SGE{k.sge(0, 1)}}
+			}, ErrInvalidWR},
+		{"inline too long", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpSend, Inline: seq(257)} }, ErrInvalidWR},
+		{"inline READ", RC, func(k *talk) SendWR { return SendWR{Op: OpRead, Inline: seq(8)} },
+			ErrInvalidWR},
+		{"unknown lkey", RC,
+			func(k *talk) SendWR {
+				g := k.sge(0, 8)
+				g.LKey ^= 1
+				return SendWR{Op: OpSend,
+					SGEs: []SGE{g}}
+			}, ErrInvalidKey},
 		{"R_Key as lkey", RC, func(k *talk) SendWR {
 			g := k.sge(0, 8)
 			g.LKey = bth.LKey(k.mr.RKey())
 			return SendWR{Op: OpSend, SGEs: []SGE{g}}
 		}, ErrInvalidKey},
-		{"beyond the region", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{k.sge(1<<20-7, 8)}} }, ErrInvalidKey},
+		{"beyond the region", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{k.sge(1<<20-7, 8)}} },
+			ErrInvalidKey},
 		{"another PD's region", RC, func(k *talk) SendWR {
 			pd, _ := k.mrs.AllocPD()
 			m, _ := k.region(pd, 64, mr.LocalWrite)
-			return SendWR{Op: OpSend, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
+			return SendWR{Op: OpSend,
+				SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
 		}, ErrInvalidKey},
 		{"READ into read-only memory", RC, func(k *talk) SendWR {
 			m, _ := k.region(k.pd, 64, mr.RemoteRead)
-			return SendWR{Op: OpRead, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
+			return SendWR{Op: OpRead,
+				SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}}
 		}, ErrInvalidKey},
-		{"more than 2^31 bytes", RC, func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{big(k), big(k), big(k)}} }, ErrInvalidKey},
+		{"more than 2^31 bytes", RC,
+			func(k *talk) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{big(k), big(k), big(k)}} },
+			ErrInvalidKey},
 	} {
 		k := newTalk(t, c.typ)
 		n, err := k.q.PostSend([]SendWR{c.wr(k)})
@@ -87,7 +120,8 @@ func TestPostSendRefuses(t *testing.T) {
 // A list is posted up to the first invalid request. The count tells which one (like bad_wr).
 func TestPostListPartly(t *testing.T) {
 	k := newTalk(t, RC)
-	n, err := k.q.PostSend([]SendWR{k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), {ID: 3, Op: numOps}, k.wr(4, OpWrite, 8)})
+	n, err := k.q.PostSend([]SendWR{k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 8), {ID: 3, Op: numOps},
+		k.wr(4, OpWrite, 8)})
 	if n != 2 || !errors.Is(err, ErrInvalidWR) {
 		t.Fatalf("accepted %d: %v", n, err)
 	}
@@ -109,7 +143,8 @@ func TestLinkedListIsOneDoorbell(t *testing.T) {
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpSend, 8), k.wr(3, OpWrite, 8))
 	k.post(k.wr(4, OpWrite, 8))
 	k.equal("bells", rang, 1)
-	k.hears("RDMA WRITE Only +0 dma=8 8B", "SEND Only +1 8B", "RDMA WRITE Only +2 dma=8 8B", "RDMA WRITE Only +3 dma=8 ask 8B")
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "SEND Only +1 8B", "RDMA WRITE Only +2 dma=8 8B",
+		"RDMA WRITE Only +3 dma=8 ask 8B")
 	k.post(k.wr(5, OpWrite, 8))
 	k.equal("bells", rang, 2)
 	k.equal("SQLen", k.q.SQLen(), 5)
@@ -158,7 +193,8 @@ func TestEmptyQueueRestarts(t *testing.T) {
 	va, key := c.ends[1].remote(0)
 	post := func(id uint64) uint32 {
 		t.Helper()
-		wr := SendWR{ID: id, Op: OpWrite, Flags: Signaled, SGEs: []SGE{c.ends[0].sge(0, 8)}, RemoteAddr: va, RKey: key}
+		wr := SendWR{ID: id, Op: OpWrite, Flags: Signaled, SGEs: []SGE{c.ends[0].sge(0, 8)},
+			RemoteAddr: va, RKey: key}
 		if n, err := q.PostSend([]SendWR{wr}); n != 1 {
 			t.Fatal(err)
 		}
@@ -220,9 +256,12 @@ func TestGather(t *testing.T) {
 		got.Write(p.Payload)
 	}
 	k.equal("sent", got.String(), string(seq(600)))
-	k.post(SendWR{ID: 2, Op: OpRead, Flags: Signaled, SGEs: []SGE{{LKey: 7}, k.sge(2000, 1), {LKey: 8}, k.sge(50, 299)}, RemoteAddr: 0x1000, RKey: 9})
+	k.post(SendWR{ID: 2, Op: OpRead, Flags: Signaled,
+		SGEs: []SGE{{LKey: 7}, k.sge(2000, 1), {LKey: 8}, k.sge(50, 299)}, RemoteAddr: 0x1000,
+		RKey: 9})
 	k.listen()
-	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]}, pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
+	k.say(pkt{op: bth.RCReadResponseFirst, psn: 3, data: seq(300)[:256]},
+		pkt{op: bth.RCReadResponseLast, psn: 4, data: seq(300)[256:]})
 	k.completes("2 success RDMA_READ 300B")
 	k.equal("scattered", string(k.mem[2000:2001])+string(k.mem[50:349]), string(seq(300)))
 	// only empty SGEs: a message of no bytes
@@ -244,7 +283,8 @@ func TestPadIsZero(t *testing.T) {
 		tx := k.PollTransmit(k.now, buf[:])
 		body := buf[tx.NetLen+bth.HeaderLen : tx.Len]
 		if len(body) != (n+3)/4*4 || bth.BTH(buf[tx.NetLen:]).PadCount() != -n&3 {
-			t.Fatalf("%d bytes: %d on the wire, pad count %d", n, len(body), bth.BTH(buf[tx.NetLen:]).PadCount())
+			t.Fatalf("%d bytes: %d on the wire, pad count %d", n, len(body),
+				bth.BTH(buf[tx.NetLen:]).PadCount())
 		}
 		for _, b := range body[n:] {
 			k.equal("pad byte", b, byte(0))
@@ -257,7 +297,8 @@ func TestPadIsZero(t *testing.T) {
 func TestLocalProtectionErrorInQueue(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
-	dying := SendWR{ID: 3, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}
+	dying := SendWR{ID: 3, Op: OpWrite,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}
 	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8), dying, k.wr(4, OpWrite, 8))
 	must(t, k.mrs.Deregister(m))
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA READ Request +1 dma=8 ask")
@@ -266,7 +307,8 @@ func TestLocalProtectionErrorInQueue(t *testing.T) {
 	k.completes("1 success RDMA_WRITE 8B")
 	k.is(RTS)
 	k.say(pkt{op: bth.RCReadResponseOnly, psn: 1, data: seq(8)})
-	k.completes("2 success RDMA_READ 8B", "3 local protection error", "4 Work Request Flushed Error")
+	k.completes("2 success RDMA_READ 8B", "3 local protection error",
+		"4 Work Request Flushed Error")
 	k.is(Err)
 }
 
@@ -274,7 +316,9 @@ func TestLocalProtectionErrorInQueue(t *testing.T) {
 func TestLocalProtectionErrorAfterLoss(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 1024, mr.LocalWrite)
-	dying := SendWR{ID: 2, Op: OpWrite, SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1, RKey: 1}
+	dying := SendWR{ID: 2, Op: OpWrite,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 1,
+		RKey: 1}
 	k.post(k.wr(1, OpWrite, 8), dying)
 	k.HandleDoorbells(k.now)
 	var buf [2048]byte

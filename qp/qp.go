@@ -109,7 +109,8 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 		return err
 	}
 	if a.SRQ != nil && a.SRQ.eng != e {
-		return fmt.Errorf("%w: the SRQ belongs to another engine; use one of this engine", ErrInvalidAttr)
+		return fmt.Errorf("%w: the SRQ belongs to another engine; use one of this engine",
+			ErrInvalidAttr)
 	}
 	if e.table.used >= e.table.max {
 		return fmt.Errorf("%w: the limit is %d", ErrTooManyQPs, e.table.max)
@@ -117,7 +118,8 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	if a.QPN == 0 {
 		a.QPN = e.freeQPN()
 	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
-		return fmt.Errorf("%w: QPN %#x is in use or out of range; choose another or 0", ErrInvalidAttr, uint32(a.QPN))
+		return fmt.Errorf("%w: QPN %#x is in use or out of range; choose another or 0",
+			ErrInvalidAttr, uint32(a.QPN))
 	}
 	q.eng, q.typ, q.qpn, q.pd, q.recvCQ, q.srq = e, a.Type, a.QPN, a.PD, a.RecvCQ, a.SRQ
 	e.reserveRunqSlot()
@@ -139,13 +141,17 @@ func (a *InitAttr) Check() error {
 	case a.Type >= numTypes:
 		return fmt.Errorf("%w: unknown QP type %d; use RC, UC or UD", ErrInvalidAttr, a.Type)
 	case a.PD == nil || a.SendCQ == nil || a.RecvCQ == nil:
-		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ; set all three", ErrInvalidAttr)
+		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ; set all three",
+			ErrInvalidAttr)
 	case a.SQDepth < 0 || a.SQDepth > MaxQueueDepth || a.RQDepth < 0 || a.RQDepth > MaxQueueDepth:
-		return fmt.Errorf("%w: SQDepth is %d, RQDepth is %d, want 0 to %d", ErrInvalidDepth, a.SQDepth, a.RQDepth, MaxQueueDepth)
+		return fmt.Errorf("%w: SQDepth is %d, RQDepth is %d, want 0 to %d", ErrInvalidDepth,
+			a.SQDepth, a.RQDepth, MaxQueueDepth)
 	case a.MaxSendSGE < 0 || a.MaxSendSGE > MaxSGE || a.MaxRecvSGE < 0 || a.MaxRecvSGE > MaxSGE:
-		return fmt.Errorf("%w: MaxSendSGE is %d, MaxRecvSGE is %d, want 0 to %d", ErrInvalidAttr, a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
+		return fmt.Errorf("%w: MaxSendSGE is %d, MaxRecvSGE is %d, want 0 to %d", ErrInvalidAttr,
+			a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
 	case a.MaxInline < 0 || a.MaxInline > MaxInline:
-		return fmt.Errorf("%w: MaxInline is %d bytes, want 0 to %d", ErrInvalidAttr, a.MaxInline, MaxInline)
+		return fmt.Errorf("%w: MaxInline is %d bytes, want 0 to %d", ErrInvalidAttr, a.MaxInline,
+			MaxInline)
 	}
 	return nil
 }

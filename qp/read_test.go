@@ -20,7 +20,8 @@ func TestReadResponses(t *testing.T) {
 		{256, []string{"Only +0 msn=1 256B"}},
 		{257, []string{"First +0 msn=1 256B", "Last +1 msn=1 1B"}},
 		{768, []string{"First +0 msn=1 256B", "Middle +1 256B", "Last +2 msn=1 256B"}},
-		{770, []string{"First +0 msn=1 256B", "Middle +1 256B", "Middle +2 256B", "Last +3 msn=1 2B"}},
+		{770, []string{"First +0 msn=1 256B", "Middle +1 256B", "Middle +2 256B",
+			"Last +3 msn=1 2B"}},
 	} {
 		k := newTalk(t, RC)
 		copy(k.mem[100:], seq(1000))
@@ -44,7 +45,8 @@ func TestReadResponses(t *testing.T) {
 func TestDuplicateRead(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600))
-	k.hears("RDMA READ response First +0 msn=1 256B", "RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B")
+	k.hears("RDMA READ response First +0 msn=1 256B", "RDMA READ response Middle +1 256B",
+		"RDMA READ response Last +2 msn=1 88B")
 	copy(k.mem, seq(600))
 	k.say(k.read(0, 0, 600))
 	k.equal("new data", string(k.listen()[0].Payload), string(seq(600)[:256]))
@@ -52,7 +54,8 @@ func TestDuplicateRead(t *testing.T) {
 	k.hears("RDMA READ response First +1 msn=1 256B", "RDMA READ response Last +2 msn=1 88B")
 	k.say(k.read(2, 512, 88))
 	ps := k.listen()
-	k.equal("last part", k.heard(ps[0])+string(ps[0].Payload), "RDMA READ response Only +2 msn=1 88B"+string(seq(600)[512:]))
+	k.equal("last part", k.heard(ps[0])+string(ps[0].Payload),
+		"RDMA READ response Only +2 msn=1 88B"+string(seq(600)[512:]))
 	k.equal("expected PSN", k.q.epsn&psnMask, uint64(k.base.Add(3)))
 }
 
@@ -87,7 +90,8 @@ func TestInvalidDuplicateRead(t *testing.T) {
 func TestDuplicateReadWhileAnswering(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600), k.read(0, 0, 600))
-	k.hears("RDMA READ response First +0 msn=1 256B", "RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B")
+	k.hears("RDMA READ response First +0 msn=1 256B", "RDMA READ response Middle +1 256B",
+		"RDMA READ response Last +2 msn=1 88B")
 
 	k = newTalk(t, RC)
 	k.say(k.read(0, 0, 600), k.read(3, 0, 10))
@@ -96,7 +100,8 @@ func TestDuplicateReadWhileAnswering(t *testing.T) {
 		k.PollTransmit(k.now, buf[:])
 	}
 	k.say(k.read(1, 256, 344))
-	k.hears("RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B", "RDMA READ response Only +3 msn=2 10B")
+	k.hears("RDMA READ response Middle +1 256B", "RDMA READ response Last +2 msn=1 88B",
+		"RDMA READ response Only +3 msn=2 10B")
 }
 
 // A duplicate of an earlier READ goes before the pending answers: the requester went back to it,
@@ -109,7 +114,8 @@ func TestDuplicateReadOvertakes(t *testing.T) {
 	var buf [4096]byte
 	k.PollTransmit(k.now, buf[:])
 	k.say(k.read(0, 0, 10))
-	k.hears("RDMA READ response Only +0 msn=2 10B", "RDMA READ response Middle +2 256B", "RDMA READ response Last +3 msn=2 88B")
+	k.hears("RDMA READ response Only +0 msn=2 10B", "RDMA READ response Middle +2 256B",
+		"RDMA READ response Last +3 msn=2 88B")
 }
 
 // However many duplicates arrive, the number of pending answers and the memory are bounded.
@@ -173,7 +179,8 @@ func TestReadRetryStyles(t *testing.T) {
 	} {
 		k := newTalk(t, RC)
 		data := seq(1000)
-		k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 1000)}, RemoteAddr: 0x1000, RKey: 9})
+		k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 1000)},
+			RemoteAddr: 0x1000, RKey: 9})
 		k.hears("RDMA READ Request +0 dma=1000 ask")
 		k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: data[:256]},
 			pkt{op: bth.RCReadResponseMiddle, psn: 1, data: data[256:512]})
@@ -193,11 +200,14 @@ func TestReadRetryStyles(t *testing.T) {
 func TestReadRetryAnsweredFromTheStart(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(700)
-	k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 700)}, RemoteAddr: 0x1000, RKey: 9})
+	k.post(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{k.sge(0, 700)},
+		RemoteAddr: 0x1000, RKey: 9})
 	k.listen()
 	k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: data[:256]})
-	for i, op := range []bth.Opcode{bth.RCReadResponseFirst, bth.RCReadResponseMiddle, bth.RCReadResponseLast} {
-		k.say(pkt{op: op, psn: i, syndrome: bth.ACKNoLimit, data: data[i*256 : min(i*256+256, 700)]})
+	for i, op := range []bth.Opcode{bth.RCReadResponseFirst, bth.RCReadResponseMiddle,
+		bth.RCReadResponseLast} {
+		k.say(pkt{op: op, psn: i, syndrome: bth.ACKNoLimit,
+			data: data[i*256 : min(i*256+256, 700)]})
 	}
 	k.completes("1 success RDMA_READ 700B")
 	k.equal("data", string(k.mem[:700]), string(data))
@@ -209,7 +219,8 @@ func TestReadRetryAnsweredFromTheStart(t *testing.T) {
 func TestReadResponseOfWrongLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 257, 300} {
 		k := newTalk(t, RC)
-		k.post(SendWR{ID: 1, Op: OpRead, SGEs: []SGE{k.sge(0, 400)}, RemoteAddr: 0x1000, RKey: 9}, SendWR{ID: 2, Op: OpSend})
+		k.post(SendWR{ID: 1, Op: OpRead, SGEs: []SGE{k.sge(0, 400)}, RemoteAddr: 0x1000, RKey: 9},
+			SendWR{ID: 2, Op: OpSend})
 		k.listen()
 		k.snapshot()
 		k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: seq(n)})
@@ -224,7 +235,9 @@ func TestReadResponseOfWrongLength(t *testing.T) {
 func TestDeregisterReadDestination(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 1024, mr.LocalWrite)
-	k.post(SendWR{ID: 1, Op: OpRead, SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 0x1000, RKey: 9})
+	k.post(SendWR{ID: 1, Op: OpRead,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 600, LKey: bth.LKey(m.LKey())}}, RemoteAddr: 0x1000,
+		RKey: 9})
 	k.listen()
 	k.say(pkt{op: bth.RCReadResponseFirst, psn: 0, syndrome: bth.ACKNoLimit, data: seq(256)})
 	must(t, k.mrs.Deregister(m))
@@ -240,7 +253,11 @@ func TestDeregisterReadDestination(t *testing.T) {
 // requested once if nothing is lost.
 func TestLongRead(t *testing.T) {
 	w := newWorld(t, 3)
-	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 256; at.MaxRdAtomic, at.MaxDestRdAtomic = 2, 2 })
+	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) {
+		at.PathMTU = 256
+		at.MaxRdAtomic,
+			at.MaxDestRdAtomic = 2, 2
+	})
 	_ = b
 	const n = 300_000
 	w.ends[1].fill(0, n, 3)
@@ -256,7 +273,8 @@ func TestLongRead(t *testing.T) {
 		return true
 	}
 	va, key := w.ends[1].remote(0)
-	w.post(a, SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{w.ends[0].sge(512<<10, n)}, RemoteAddr: va, RKey: key})
+	w.post(a, SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{w.ends[0].sge(512<<10, n)},
+		RemoteAddr: va, RKey: key})
 	if wc := w.wc(0); wc.Status != Success || wc.ByteLen != n {
 		t.Fatal(wc.short())
 	}
@@ -264,6 +282,7 @@ func TestLongRead(t *testing.T) {
 		t.Error("data differs")
 	}
 	if len(parts) < 10 || lost == 0 {
-		t.Errorf("%d different requests, %d responses lost: the test covers nothing", len(parts), lost)
+		t.Errorf("%d different requests, %d responses lost: the test covers nothing", len(parts),
+			lost)
 	}
 }

@@ -44,14 +44,16 @@ var opcodes = buildOpcodes()
 
 func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 	transports := [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}
-	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite, bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd,
+	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite,
+		bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd,
 		bth.OpFlush, bth.OpAtomicWrite}
 	for typ, tr := range transports {
 		for op, o := range ops {
 			for pos := range 4 {
 				end := pos&2 != 0
 				imm := (Op(op) == OpSendImm || Op(op) == OpWriteImm) && end
-				t[typ][op][pos] = bth.RequestOpcode(tr, o, pos&1 != 0, end, imm, Op(op) == OpSendInv && end)
+				t[typ][op][pos] = bth.RequestOpcode(tr, o, pos&1 != 0, end, imm,
+					Op(op) == OpSendInv && end)
 			}
 		}
 	}
@@ -83,17 +85,9 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return 0, 0
 	}
 	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
-	w := s.at(s.cur)
-	if w.op.local() {
-		if w = q.passLocals(); w == nil {
-			return 0, 0
-		}
-	}
-	if s.cur == s.started && !q.startWQE(w) {
-		return 0, 0
-	}
+	w := q.nextWQE()
 	space := int(q.win.size()) - int(q.nxt-q.una)
-	if space <= 0 || w.status != Success {
+	if w == nil || space <= 0 || w.status != Success {
 		return 0, 0
 	}
 	switch w.op {
@@ -107,6 +101,22 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return q.sendAtomicWrite(now, b, w)
 	}
 	return q.sendData(now, b, w, space)
+}
+
+// nextWQE returns the work request whose packet is sent next, started; nil if it must wait. Local
+// work requests before it are executed. The send queue must not be empty.
+func (q *QP) nextWQE() *wqe {
+	s := &q.sq
+	w := s.at(s.cur)
+	if w.op.local() {
+		if w = q.passLocals(); w == nil {
+			return nil
+		}
+	}
+	if s.cur == s.started && !q.startWQE(w) {
+		return nil
+	}
+	return w
 }
 
 // startWQE assigns PSNs to a work request if it may start. A fence delays the start (IBA 9.5).
@@ -128,7 +138,8 @@ func (q *QP) startWQE(w *wqe) bool {
 
 // header writes the network headers and the BTH of a packet of a connected QP. It returns the
 // packet from the BTH on and the length of the network headers.
-func (q *QP) header(b []byte, op bth.Opcode, psn uint64, ackReq bool, pad uint32) (rest []byte, netLen int) {
+func (q *QP) header(b []byte, op bth.Opcode, psn uint64, ackReq bool, pad uint32) (
+	rest []byte, netLen int) {
 	netLen = q.path.PutFrom(b, q.srcPort)
 	rest = b[netLen:]
 	bth.PutPlain(rest, op, false, ackReq, uint8(pad), q.pkey, q.destQP, wirePSN(psn))
@@ -203,7 +214,8 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 		netLen = q.path.PutFrom(b, q.srcPort)
 	}
 	rest := b[netLen : netLen+int(hdr+n+pad)]
-	bth.PutPlain(rest, op, last && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, dest, wirePSN(q.nxt))
+	bth.PutPlain(rest, op, last && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, dest,
+		wirePSN(q.nxt))
 	if info.RETH != 0 {
 		bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
 	}

@@ -9,14 +9,16 @@ import (
 // wr returns a signaled work request of n bytes for remote address 0x1000. The peer would check the
 // R_Key.
 func (k *talk) wr(id uint64, op Op, n int) SendWR {
-	return SendWR{ID: id, Op: op, Flags: Signaled, SGEs: []SGE{k.sge(0, n)}, RemoteAddr: 0x1000, RKey: 9}
+	return SendWR{ID: id, Op: op, Flags: Signaled, SGEs: []SGE{k.sge(0, n)}, RemoteAddr: 0x1000,
+		RKey: 9}
 }
 
 // IBA 9.7.3: requests are sent in the order of their posts with consecutive PSNs. The last posted
 // packet asks for an ACK.
 func TestRequestsInOrder(t *testing.T) {
 	k := newTalk(t, RC)
-	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpSend, 0), k.wr(3, OpSendImm, 256), k.wr(4, OpRead, 300), k.wr(5, OpWriteImm, 8))
+	k.post(k.wr(1, OpWrite, 600), k.wr(2, OpSend, 0), k.wr(3, OpSendImm, 256), k.wr(4, OpRead, 300),
+		k.wr(5, OpWriteImm, 8))
 	k.hears(
 		"RDMA WRITE First +0 dma=600 256B", "RDMA WRITE Middle +1 256B", "RDMA WRITE Last +2 88B",
 		"SEND Only +3",
@@ -62,7 +64,8 @@ func TestUnsignaled(t *testing.T) {
 // IBA 9.7.6.1: a response to something acknowledged before (a ghost), or never sent, is dropped and
 // has no effect.
 func TestGhosts(t *testing.T) {
-	for _, s := range []bth.Syndrome{bth.ACKNoLimit, bth.RNRSyndrome(1), bth.NAKSyndrome(bth.NAKPSNSequence), bth.NAKSyndrome(bth.NAKRemoteAccess)} {
+	for _, s := range []bth.Syndrome{bth.ACKNoLimit, bth.RNRSyndrome(1),
+		bth.NAKSyndrome(bth.NAKPSNSequence), bth.NAKSyndrome(bth.NAKRemoteAccess)} {
 		for _, psn := range []int{0, -1, -1 << 22, 3, 4, 1 << 22} {
 			k := newTalk(t, RC)
 			k.post(k.wr(1, OpWrite, 8))
@@ -122,7 +125,8 @@ func TestNAKCodes(t *testing.T) {
 		k.post(k.wr(1, OpWrite, 8), k.wr(2, OpWrite, 600), k.wr(3, OpSend, 8), k.wr(4, OpRead, 8))
 		k.listen()
 		k.say(nak(3, c.code)) // the last packet of the second
-		k.completes("1 success RDMA_WRITE 8B", "2 "+c.want, "3 Work Request Flushed Error", "4 Work Request Flushed Error", "1 Work Request Flushed Error")
+		k.completes("1 success RDMA_WRITE 8B", "2 "+c.want, "3 Work Request Flushed Error",
+			"4 Work Request Flushed Error", "1 Work Request Flushed Error")
 		k.hears()
 		k.is(Err)
 		k.equal("fatal NAKs", k.Counters().RcvdErrNAK, uint64(1))
@@ -132,7 +136,8 @@ func TestNAKCodes(t *testing.T) {
 // Codes and syndromes that are reserved, or only for RD, cause no action. What they acknowledge
 // counts, and the rest waits for its timeout.
 func TestReservedNAKCodes(t *testing.T) {
-	for _, s := range []bth.Syndrome{bth.NAKSyndrome(bth.NAKInvalidRD), bth.NAKSyndrome(5), bth.NAKSyndrome(31), 0x40, 0x80, 0xff} {
+	for _, s := range []bth.Syndrome{bth.NAKSyndrome(bth.NAKInvalidRD), bth.NAKSyndrome(5),
+		bth.NAKSyndrome(31), 0x40, 0x80, 0xff} {
 		k := newTalk(t, RC)
 		k.post(k.wr(1, OpWrite, 8))
 		k.listen()
@@ -204,11 +209,16 @@ func TestImpliedNAK(t *testing.T) {
 		answer pkt
 		again  []string
 	}{
-		{"by an ACK", OpWrite, ack(2), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
-		{"by a later READ response", OpRead, resp(2), []string{"RDMA READ Request +1 dma=8 ask", "RDMA READ Request +2 dma=8 ask"}},
-		{"by a later atomic's response", OpFetchAdd, pkt{op: bth.RCAtomicAck, psn: 2}, []string{"RDMA READ Request +1 dma=8 ask", "FetchAdd +2 ask"}},
-		{"by a sequence NAK", OpWrite, nak(2, bth.NAKPSNSequence), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
-		{"by a plain ACK of the READ itself", OpWrite, ack(1), []string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+		{"by an ACK", OpWrite, ack(2),
+			[]string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+		{"by a later READ response", OpRead, resp(2),
+			[]string{"RDMA READ Request +1 dma=8 ask", "RDMA READ Request +2 dma=8 ask"}},
+		{"by a later atomic's response", OpFetchAdd, pkt{op: bth.RCAtomicAck, psn: 2},
+			[]string{"RDMA READ Request +1 dma=8 ask", "FetchAdd +2 ask"}},
+		{"by a sequence NAK", OpWrite, nak(2, bth.NAKPSNSequence),
+			[]string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
+		{"by a plain ACK of the READ itself", OpWrite, ack(1),
+			[]string{"RDMA READ Request +1 dma=8 ask", "RDMA WRITE Only +2 dma=8 ask 8B"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC)
@@ -242,7 +252,8 @@ func TestResponseOfWrongKind(t *testing.T) {
 	k.snapshot()
 	k.post(k.wr(1, OpWrite, 8))
 	k.listen()
-	k.say(pkt{op: bth.RCReadResponseOnly, psn: 0, data: seq(8)}, pkt{op: bth.RCAtomicAck, psn: 0, orig: 5})
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 0, data: seq(8)},
+		pkt{op: bth.RCAtomicAck, psn: 0, orig: 5})
 	k.completes()
 	k.unchanged()
 	k.say(ack(0))

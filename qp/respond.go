@@ -200,7 +200,8 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 	hdr, pad := uint32(info.HeaderLen), -length&3
 	rest, netLen := q.header(b, op, a.psn+uint64(a.sent), false, pad)
 	if length > 0 {
-		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length, mr.RemoteRead)
+		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length,
+			mr.RemoteRead)
 		if v != mr.OK {
 			return 0, 0
 		}

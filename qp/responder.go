@@ -256,7 +256,8 @@ func (q *QP) duplicateRead(psn uint64, p *bth.Packet) {
 	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), msn: q.msn}
 	a.npkts = q.readPackets(a.length)
 	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
-	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn || !q.queueDuplicate(a) {
+	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn ||
+		!q.queueDuplicate(a) {
 		q.eng.c.DropReplay++
 		return
 	}
@@ -267,7 +268,8 @@ func (q *QP) duplicateAtomic(psn uint64) {
 	if r := q.saved; r != nil {
 		for i := range r.list {
 			if s := &r.list[i]; s.psn == psn {
-				if q.queueDuplicate(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig, msn: s.msn}) {
+				if q.queueDuplicate(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig,
+					msn: s.msn}) {
 					q.eng.schedule(q)
 				}
 				return

@@ -29,7 +29,8 @@ func TestOpcodeSequence(t *testing.T) {
 		name string
 		op   bth.Opcode // sent first; a FIRST leaves its message in progress
 		msn  string
-	}{{"nothing", bth.RCWriteOnly, "1"}, {"a SEND", bth.RCSendFirst, "0"}, {"a WRITE", bth.RCWriteFirst, "0"}} {
+	}{{"nothing", bth.RCWriteOnly, "1"}, {"a SEND", bth.RCSendFirst, "0"},
+		{"a WRITE", bth.RCWriteFirst, "0"}} {
 		for i := range 256 {
 			info := bth.Opcode(i).Info()
 			if info.Transport != bth.RC || !info.Request {
@@ -50,7 +51,8 @@ func TestOpcodeSequence(t *testing.T) {
 			if before.op != bth.RCWriteOnly {
 				first.data, first.n = seq(talkMTU), 2*talkMTU
 			}
-			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU, placement: PlaceGlobal}
+			next := pkt{op: info.Opcode, psn: 1, va: k.at(0), key: k.rkey(), n: 2 * talkMTU,
+				placement: PlaceGlobal}
 			switch {
 			case info.Op == bth.OpAtomicWrite:
 				next.data, next.n = seq(8), 8
@@ -137,11 +139,13 @@ func TestLengthRules(t *testing.T) {
 				if c.op.Info().Op == bth.OpSend {
 					op = bth.RCSendFirst
 				}
-				k.say(pkt{op: op, psn: 0, noAck: true, va: k.at(0), key: k.rkey(), n: c.dma, data: seq(c.first)})
+				k.say(pkt{op: op, psn: 0, noAck: true, va: k.at(0), key: k.rkey(), n: c.dma,
+					data: seq(c.first)})
 				psn = 1
 			}
 			k.snapshot()
-			k.say(pkt{op: c.op, psn: psn, va: k.at(0), key: k.rkey(), n: c.dma, data: seq(c.payload)})
+			k.say(pkt{op: c.op, psn: psn, va: k.at(0), key: k.rkey(), n: c.dma,
+				data: seq(c.payload)})
 			answers := k.listen()
 			want := bth.SyndromeACK
 			if !c.ok {
@@ -181,16 +185,29 @@ func TestRemoteAccess(t *testing.T) {
 		ok   bool
 	}{
 		{"valid", nil, nil, true},
-		{"the last bytes", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = m.Addr() + size - uint64(opBytes(p)) }, nil, true},
+		{"the last bytes", func(_ *talk, p *pkt, m,
+			_ *mr.MR) {
+			p.va = m.Addr() + size - uint64(opBytes(p))
+		}, nil, true},
 		{"key 0", func(_ *talk, p *pkt, _, _ *mr.MR) { p.key = 0 }, nil, false},
 		{"unknown key", func(_ *talk, p *pkt, _, _ *mr.MR) { p.key ^= 0x5a5a }, nil, false},
-		{"L_Key instead", func(_ *talk, p *pkt, m, _ *mr.MR) { p.key = bth.RKey(m.LKey()) }, nil, false},
-		{"stale key", func(k *talk, _ *pkt, m, _ *mr.MR) { must(k.t, k.mrs.Deregister(m)) }, nil, false},
-		{"key of another PD", func(_ *talk, p *pkt, _, o *mr.MR) { p.key, p.va = bth.RKey(o.RKey()), o.Addr() }, nil, false},
+		{"L_Key instead", func(_ *talk, p *pkt, m, _ *mr.MR) { p.key = bth.RKey(m.LKey()) }, nil,
+			false},
+		{"stale key", func(k *talk, _ *pkt, m, _ *mr.MR) { must(k.t, k.mrs.Deregister(m)) }, nil,
+			false},
+		{"key of another PD",
+			func(_ *talk, p *pkt, _, o *mr.MR) {
+				p.key, p.va = bth.RKey(o.RKey()),
+					o.Addr()
+			}, nil, false},
 		{"8 bytes below", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = m.Addr() - 8 }, nil, false},
-		{"8 bytes too far", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = m.Addr() + size - uint64(opBytes(p)) + 8 }, nil, false},
+		{"8 bytes too far", func(_ *talk, p *pkt, m,
+			_ *mr.MR) {
+			p.va = m.Addr() + size - uint64(opBytes(p)) + 8
+		}, nil, false},
 		{"at the end", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = m.Addr() + size }, nil, false},
-		{"address wraps to the region", func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = math.MaxUint64 - 7 }, nil, false},
+		{"address wraps to the region",
+			func(_ *talk, p *pkt, m, _ *mr.MR) { p.va = math.MaxUint64 - 7 }, nil, false},
 		{"right not granted", nil, func(need mr.Access) mr.Access { return all &^ need }, false},
 	} {
 		for _, o := range ops {
@@ -251,12 +268,14 @@ func TestRangeWrapping64Bits(t *testing.T) {
 	mem := make([]byte, 4096)
 	m, err := k.mrs.Register(k.pd, mem, math.MaxUint64-8191, mr.LocalWrite|mr.RemoteWrite)
 	must(t, err)
-	k.say(pkt{op: bth.RCWriteFirst, va: m.Addr() + 4000, key: bth.RKey(m.RKey()), n: 1 << 31, data: seq(talkMTU)})
+	k.say(pkt{op: bth.RCWriteFirst, va: m.Addr() + 4000, key: bth.RKey(m.RKey()), n: 1 << 31,
+		data: seq(talkMTU)})
 	k.refused(access, "QP_ACCESS_ERR")
 	k = newTalk(t, RC)
 	m, err = k.mrs.Register(k.pd, mem, 0, mr.LocalWrite|mr.RemoteWrite|mr.ZeroBased)
 	must(t, err)
-	k.say(pkt{op: bth.RCWriteOnly, va: math.MaxUint64 - 3, key: bth.RKey(m.RKey()), n: 64, data: seq(64)})
+	k.say(pkt{op: bth.RCWriteOnly, va: math.MaxUint64 - 3, key: bth.RKey(m.RKey()), n: 64,
+		data: seq(64)})
 	k.refused(access, "QP_ACCESS_ERR")
 }
 
@@ -306,7 +325,8 @@ func TestDeregisterDuringWrite(t *testing.T) {
 	k := newTalk(t, RC)
 	m, mem := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteWrite)
 	part := func(op bth.Opcode, psn int) pkt {
-		return pkt{op: op, psn: psn, va: m.Addr(), key: bth.RKey(m.RKey()), n: 3 * talkMTU, data: seq(talkMTU)}
+		return pkt{op: op, psn: psn, va: m.Addr(), key: bth.RKey(m.RKey()), n: 3 * talkMTU,
+			data: seq(talkMTU)}
 	}
 	k.say(part(bth.RCWriteFirst, 0))
 	k.hears("ACK +0 msn=0")
@@ -335,6 +355,8 @@ func TestFatalNAK(t *testing.T) {
 // first (IBA 9.7.5.1.1: responses are in PSN order).
 func TestResponsesBeforeNAK(t *testing.T) {
 	k := newTalk(t, RC)
-	k.say(k.write(0, seq(8)), k.read(1, 0, 300), pkt{op: bth.RCWriteOnly, psn: 3, va: k.at(0), key: 0xbad, n: 8, data: seq(8)})
-	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Last +2 msn=2 44B", "NAK remote access error +3 msn=2")
+	k.say(k.write(0, seq(8)), k.read(1, 0, 300),
+		pkt{op: bth.RCWriteOnly, psn: 3, va: k.at(0), key: 0xbad, n: 8, data: seq(8)})
+	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Last +2 msn=2 44B",
+		"NAK remote access error +3 msn=2")
 }

@@ -24,7 +24,8 @@ func TestExpectedPSNAcrossWrap(t *testing.T) {
 		{bth.RCWriteMiddle, 0, 512, 768},
 		{bth.RCWriteLast, 1, 768, 778},
 	} {
-		k.say(pkt{op: p.op, psn: i, va: k.at(0), key: k.rkey(), n: uint32(len(data)), data: data[p.from:p.to]})
+		k.say(pkt{op: p.op, psn: i, va: k.at(0), key: k.rkey(), n: uint32(len(data)),
+			data: data[p.from:p.to]})
 		k.hears(fmt.Sprintf("ACK %+d msn=%d", i, p.msn))
 	}
 	k.equal("written", string(k.mem[:len(data)]), string(data))
@@ -188,7 +189,8 @@ func TestDuplicatesAreOnlyAcknowledged(t *testing.T) {
 func TestNoACKForReadOrAtomic(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.write(0, seq(8)), k.read(1, 0, 600))
-	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Middle +2 256B", "RDMA READ response Last +3 msn=2 88B")
+	k.hears("RDMA READ response First +1 msn=2 256B", "RDMA READ response Middle +2 256B",
+		"RDMA READ response Last +3 msn=2 88B")
 	k.hears()
 	k.say(k.write(0, seq(8)))
 	k.hears("ACK +0 msn=2")
@@ -246,13 +248,20 @@ func TestUnknownSendersAreDropped(t *testing.T) {
 		edit func(k *talk, p *pkt)
 		n    func(c *Counters) uint64
 	}{
-		{"unknown QPN", func(k *talk, p *pkt) { p.dest = k.q.qpn + 1 }, func(c *Counters) uint64 { return c.DropNoQP }},
-		{"multicast QPN", func(_ *talk, p *pkt) { p.dest = bth.QPNMulticast }, func(c *Counters) uint64 { return c.DropMulticast }},
-		{"other source address", func(_ *talk, p *pkt) { p.from = bth.GID{15: 9} }, func(c *Counters) uint64 { return c.DropAddress }},
-		{"UC opcode", func(_ *talk, p *pkt) { p.op = bth.UCWriteOnly }, func(c *Counters) uint64 { return c.DropType }},
-		{"UD opcode", func(_ *talk, p *pkt) { p.op = bth.UDSendOnly }, func(c *Counters) uint64 { return c.DropType }},
-		{"CNP", func(_ *talk, p *pkt) { p.op = bth.CNP }, func(c *Counters) uint64 { return c.DropType }},
-		{"other partition", func(_ *talk, p *pkt) { p.pkey = 0x8001 }, func(c *Counters) uint64 { return c.DropPKey }},
+		{"unknown QPN", func(k *talk, p *pkt) { p.dest = k.q.qpn + 1 },
+			func(c *Counters) uint64 { return c.DropNoQP }},
+		{"multicast QPN", func(_ *talk, p *pkt) { p.dest = bth.QPNMulticast },
+			func(c *Counters) uint64 { return c.DropMulticast }},
+		{"other source address", func(_ *talk, p *pkt) { p.from = bth.GID{15: 9} },
+			func(c *Counters) uint64 { return c.DropAddress }},
+		{"UC opcode", func(_ *talk, p *pkt) { p.op = bth.UCWriteOnly },
+			func(c *Counters) uint64 { return c.DropType }},
+		{"UD opcode", func(_ *talk, p *pkt) { p.op = bth.UDSendOnly },
+			func(c *Counters) uint64 { return c.DropType }},
+		{"CNP", func(_ *talk, p *pkt) { p.op = bth.CNP },
+			func(c *Counters) uint64 { return c.DropType }},
+		{"other partition", func(_ *talk, p *pkt) { p.pkey = 0x8001 },
+			func(c *Counters) uint64 { return c.DropPKey }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, RC)
@@ -291,7 +300,8 @@ func TestPKeyRules(t *testing.T) {
 		p.pkey = c.theirs
 		k.say(p)
 		if got := len(k.listen()) == 1; got != c.ok {
-			t.Errorf("P_Key %#04x at a QP with %#04x: accepted %v, want %v", c.theirs, c.own, got, c.ok)
+			t.Errorf("P_Key %#04x at a QP with %#04x: accepted %v, want %v", c.theirs, c.own, got,
+				c.ok)
 		}
 	}
 }

@@ -39,7 +39,8 @@ func TestRNRNAKEachTime(t *testing.T) {
 func TestWriteImmNeedsReceive(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(talkMTU + 8)
-	first := pkt{op: bth.RCWriteFirst, va: k.at(0), key: k.rkey(), n: talkMTU + 8, data: data[:talkMTU]}
+	first := pkt{op: bth.RCWriteFirst, va: k.at(0), key: k.rkey(), n: talkMTU + 8,
+		data: data[:talkMTU]}
 	last := pkt{op: bth.RCWriteLastImm, psn: 1, data: data[talkMTU:], imm: 77}
 	k.say(first)
 	k.hears("ACK +0 msn=0")
@@ -52,7 +53,8 @@ func TestWriteImmNeedsReceive(t *testing.T) {
 	k.hears("ACK +1 msn=1")
 	k.completes("1 success RECV_RDMA_WITH_IMM 264B imm=77")
 	k.equal("written", string(k.mem[:len(data)]), string(data))
-	k.say(pkt{op: bth.RCWriteOnlyImm, psn: 2, va: k.at(0), key: k.rkey(), n: 8, data: make([]byte, 8)})
+	k.say(pkt{op: bth.RCWriteOnlyImm, psn: 2, va: k.at(0), key: k.rkey(), n: 8,
+		data: make([]byte, 8)})
 	k.hears("RNR NAK timer 12 +2 msn=1")
 	k.unchanged([2]int{talkMTU, talkMTU + 8})
 }
@@ -71,7 +73,8 @@ func TestOversizeSend(t *testing.T) {
 
 	k = newTalk(t, RC) // in the middle of the message
 	k.recvs(talkMTU + 10)
-	k.say(pkt{op: bth.RCSendFirst, data: seq(talkMTU)}, pkt{op: bth.RCSendLast, psn: 1, data: seq(11)})
+	k.say(pkt{op: bth.RCSendFirst, data: seq(talkMTU)},
+		pkt{op: bth.RCSendLast, psn: 1, data: seq(11)})
 	k.hears("NAK invalid request +1 msn=0")
 	k.completes("1 local length error")
 
@@ -87,7 +90,8 @@ func TestOversizeSend(t *testing.T) {
 func TestReceiveMemoryDeregistered(t *testing.T) {
 	k := newTalk(t, RC)
 	m, _ := k.region(k.pd, 64, mr.LocalWrite)
-	k.world.recv(k.q, RecvWR{ID: 5, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
+	k.world.recv(k.q, RecvWR{ID: 5,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}})
 	must(t, k.mrs.Deregister(m))
 	k.say(send(0, seq(8)))
 	k.hears("NAK remote operational error +0 msn=0")
@@ -99,9 +103,12 @@ func TestReceiveMemoryDeregistered(t *testing.T) {
 func TestReceiveScatter(t *testing.T) {
 	k := newTalk(t, RC)
 	data := seq(600)
-	k.world.recv(k.q, RecvWR{ID: 9, SGEs: []SGE{k.sge(1000, 100), {}, k.sge(5000, 300), k.sge(3000, 250)}})
+	k.world.recv(k.q, RecvWR{ID: 9,
+		SGEs: []SGE{k.sge(1000, 100), {}, k.sge(5000, 300), k.sge(3000, 250)}})
 	k.snapshot()
-	k.say(pkt{op: bth.RCSendFirst, data: data[:256]}, pkt{op: bth.RCSendMiddle, psn: 1, data: data[256:512]}, pkt{op: bth.RCSendLast, psn: 2, data: data[512:]})
+	k.say(pkt{op: bth.RCSendFirst, data: data[:256]},
+		pkt{op: bth.RCSendMiddle, psn: 1, data: data[256:512]},
+		pkt{op: bth.RCSendLast, psn: 2, data: data[512:]})
 	k.hears("ACK +2 msn=1")
 	k.completes("9 success RECV 600B")
 	got := string(k.mem[1000:1100]) + string(k.mem[5000:5300]) + string(k.mem[3000:3200])
@@ -167,7 +174,8 @@ func TestSendWithInvalidateOfWrongKey(t *testing.T) {
 			k.completes("1 memory management operation error", "2 Work Request Flushed Error")
 			k.is(Err)
 			if m != nil {
-				if _, v := k.mrs.CheckRemote(m.PD(), m.RKey(), m.Addr(), 8, mr.RemoteWrite); v != mr.OK {
+				if _, v := k.mrs.CheckRemote(m.PD(), m.RKey(), m.Addr(), 8,
+					mr.RemoteWrite); v != mr.OK {
 					t.Errorf("the key no longer works: %v", v)
 				}
 			}
@@ -197,7 +205,10 @@ func TestStatusesOnBothSides(t *testing.T) {
 		recv       int // bytes of b's receive; -1: none
 		send, want string
 	}{
-		{"SEND too long", func(a, _ *end) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}} }, 99,
+		{"SEND too long", func(a,
+			_ *end) SendWR {
+			return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}}
+		}, 99,
 			"remote invalid request error", "local length error"},
 		{"bad R_Key", func(a, b *end) SendWR {
 			return SendWR{Op: OpWrite, SGEs: []SGE{a.sge(0, 100)}, RemoteAddr: b.mr.Addr(), RKey: 1}
@@ -206,9 +217,13 @@ func TestStatusesOnBothSides(t *testing.T) {
 			return SendWR{Op: OpRead, SGEs: []SGE{a.sge(0, 100)}, RemoteAddr: b.mr.Addr(), RKey: 1}
 		}, 99, "remote access error", "Work Request Flushed Error"},
 		{"misaligned atomic", func(a, b *end) SendWR {
-			return SendWR{Op: OpFetchAdd, SGEs: []SGE{a.sge(0, 8)}, RemoteAddr: b.mr.Addr() + 4, RKey: bth.RKey(b.mr.RKey())}
+			return SendWR{Op: OpFetchAdd, SGEs: []SGE{a.sge(0, 8)}, RemoteAddr: b.mr.Addr() + 4,
+				RKey: bth.RKey(b.mr.RKey())}
 		}, 99, "remote invalid request error", "Work Request Flushed Error"},
-		{"no receive", func(a, _ *end) SendWR { return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}} }, -1,
+		{"no receive", func(a,
+			_ *end) SendWR {
+			return SendWR{Op: OpSend, SGEs: []SGE{a.sge(0, 100)}}
+		}, -1,
 			"RNR retry counter exceeded", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -231,7 +246,8 @@ func TestStatusesOnBothSides(t *testing.T) {
 			}
 			if c.want != "" {
 				if wc := w.wc(1); wc.Status.String() != c.want || b.State() != Err {
-					t.Errorf("receive completes as %s, want %s; responder in %s", wc.short(), c.want, b.State())
+					t.Errorf("receive completes as %s, want %s; responder in %s", wc.short(),
+						c.want, b.State())
 				}
 			} else if b.State() != RTS {
 				t.Errorf("an RNR NAK failed the responder: %s", b.State())

@@ -32,7 +32,8 @@ func dropAnswers(t *testing.T, d Time, change func(*Attr)) (w *world, at []Time)
 func TestRetryCount(t *testing.T) {
 	for _, timeout := range []uint8{1, 8, 12, 14} {
 		for _, retry := range []uint8{0, 1, 3, 7} {
-			w, at := dropAnswers(t, 60*second, func(a *Attr) { a.Timeout, a.RetryCnt = timeout, retry })
+			w, at := dropAnswers(t, 60*second,
+				func(a *Attr) { a.Timeout, a.RetryCnt = timeout, retry })
 			e := w.ends[0]
 			what := fmt.Sprintf("timeout %d, retry_cnt %d", timeout, retry)
 			if len(at) != int(retry)+1 {
@@ -42,7 +43,8 @@ func TestRetryCount(t *testing.T) {
 			for i, d := range at {
 				// The timer wheel rounds each up to its tick, never down.
 				if min := one * Time(i+1); d < min || d > min+Time(i+2)*tick {
-					t.Errorf("%s: timeout %d at %v, want %v", what, i, time.Duration(d), time.Duration(min))
+					t.Errorf("%s: timeout %d at %v, want %v", what, i, time.Duration(d),
+						time.Duration(min))
 				}
 			}
 			if len(e.wcs) != 1 || e.wcs[0].Status != RetryExcErr {
@@ -74,7 +76,10 @@ func TestNoTimeout(t *testing.T) {
 // Progress resets the retries: retry_cnt counts timeouts in a row (IBA 9.7.6.1.3).
 func TestRetriesInARow(t *testing.T) {
 	w := newWorld(t, 1)
-	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout, at.RetryCnt, at.PathMTU = 10, 1, 256 })
+	a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) {
+		at.Timeout, at.RetryCnt, at.PathMTU = 10, 1,
+			256
+	})
 	e, peer := w.ends[0], w.ends[1]
 	// The responder receives a packet only after its first timeout. Each of the message's 6 packets
 	// costs one timeout, and one in a row is allowed.
@@ -92,7 +97,8 @@ func TestRetriesInARow(t *testing.T) {
 	}
 	va, key := peer.remote(0)
 	for i := range 6 {
-		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key})
+		w.post(a, SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)},
+			RemoteAddr: va, RKey: key})
 		if wc := w.wc(0); wc.Status != Success {
 			t.Fatal(wc.short())
 		}
@@ -122,7 +128,8 @@ func TestProbeRepairsEarly(t *testing.T) {
 		a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Timeout = 20 }) // 4.3 s
 		e := w.ends[0]
 		va, key := w.ends[1].remote(0)
-		wr := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va, RKey: key}
+		wr := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 8)}, RemoteAddr: va,
+			RKey: key}
 		w.post(a, wr)
 		w.wc(0) // now a round trip is known
 		lost := false
@@ -138,7 +145,8 @@ func TestProbeRepairsEarly(t *testing.T) {
 		w.wc(0)
 		c := e.Counters()
 		if d := w.now - start; d > 1_000_000 || c.Probes != 1 || c.AckTimeouts != 0 {
-			t.Errorf("losing at end %d: repaired after %v with %d probes and %d timeouts", lose, time.Duration(d), c.Probes, c.AckTimeouts)
+			t.Errorf("losing at end %d: repaired after %v with %d probes and %d timeouts", lose,
+				time.Duration(d), c.Probes, c.AckTimeouts)
 		}
 	}
 }
@@ -160,7 +168,8 @@ func TestCalm(t *testing.T) {
 		k.listen()
 		at := k.now
 		if k.Calm(at) || k.Calm(at+calmAfter/2) || !k.Calm(at+calmAfter) {
-			t.Errorf("%s: Calm() = %v at once, %v after half a second, %v after a second", name, k.Calm(at), k.Calm(at+calmAfter/2), k.Calm(at+calmAfter))
+			t.Errorf("%s: Calm() = %v at once, %v after half a second, %v after a second", name,
+				k.Calm(at), k.Calm(at+calmAfter/2), k.Calm(at+calmAfter))
 		}
 	}
 }
@@ -186,8 +195,10 @@ func TestRecentGaps(t *testing.T) {
 		}
 		c.happens(k)
 		k.listen()
-		if at := k.now; k.RecentGaps(at) != c.gap || k.RecentGaps(at+gapMemory/2) != c.gap || k.RecentGaps(at+gapMemory) {
-			t.Errorf("%s: RecentGaps() = %v at once, %v soon after, %v later", name, k.RecentGaps(at), k.RecentGaps(at+gapMemory/2), k.RecentGaps(at+gapMemory))
+		if at := k.now; k.RecentGaps(at) != c.gap || k.RecentGaps(at+gapMemory/2) != c.gap ||
+			k.RecentGaps(at+gapMemory) {
+			t.Errorf("%s: RecentGaps() = %v at once, %v soon after, %v later", name,
+				k.RecentGaps(at), k.RecentGaps(at+gapMemory/2), k.RecentGaps(at+gapMemory))
 		}
 	}
 }
@@ -310,7 +321,8 @@ func TestRNRWaitsGrow(t *testing.T) {
 			}
 		}
 		if d := k.now - start; d < wait || d > wait+2*tick {
-			t.Errorf("%v after the first refusal: retried after %v, want %v", time.Duration(start-1), time.Duration(d), time.Duration(wait))
+			t.Errorf("%v after the first refusal: retried after %v, want %v",
+				time.Duration(start-1), time.Duration(d), time.Duration(wait))
 		}
 	}
 	first, asks := k.now, 0
@@ -335,7 +347,8 @@ func TestRNRWaitForEveryTimer(t *testing.T) {
 		for range 400 {
 			k.say(rnr(0, code))
 			if d := k.q.rec.rnrUntil - k.now; d < least || d > max(least, maxRNRWait) {
-				t.Fatalf("code %d: waits %v, the timer is %v", code, time.Duration(d), time.Duration(least))
+				t.Fatalf("code %d: waits %v, the timer is %v", code, time.Duration(d),
+					time.Duration(least))
 			}
 			k.now = k.q.rec.rnrUntil
 			k.listen()

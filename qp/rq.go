@@ -68,7 +68,8 @@ func (r *recvQueue) fill(e *Engine, pd *mr.PD, i uint32, wr *RecvWR) error {
 	var n uint64
 	for j, g := range wr.SGEs {
 		if g.Length > 0 {
-			if _, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr, g.Length, mr.LocalWrite); v != mr.OK {
+			if _, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr, g.Length,
+				mr.LocalWrite); v != mr.OK {
 				return sgeError(j, g, v)
 			}
 		}

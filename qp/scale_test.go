@@ -32,7 +32,9 @@ func TestLayout(t *testing.T) {
 	in("una", unsafe.Offsetof(q.una), 0, sendLines)
 	in("timer.armed", unsafe.Offsetof(q.rec)+unsafe.Offsetof(q.rec.timer)+unsafe.Offsetof(q.rec.timer.armed), 0, sendLines)
 	coldFields := unsafe.Offsetof(q.coldFields)
-	for name, at := range map[string]uintptr{"recvCQ": unsafe.Offsetof(q.recvCQ), "rq.tail": unsafe.Offsetof(q.rq) + unsafe.Offsetof(q.rq.tail), "recv.held": unsafe.Offsetof(q.recv) + unsafe.Offsetof(q.recv.held)} {
+	for name, at := range map[string]uintptr{"recvCQ": unsafe.Offsetof(q.recvCQ),
+		"rq.tail":   unsafe.Offsetof(q.rq) + unsafe.Offsetof(q.rq.tail),
+		"recv.held": unsafe.Offsetof(q.recv) + unsafe.Offsetof(q.recv.held)} {
 		in(name, at, coldFields&^(prefetch.Line-1), restLines)
 	}
 	p := unsafe.Offsetof(q.responder)
@@ -84,7 +86,8 @@ func TestFootprint(t *testing.T) {
 		took := heap() - before
 		rings := InitAttr{SQDepth: 4, RQDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 		if each := int(took)/(2*n) - rings.Footprint(); each > 1024 {
-			t.Errorf("%d QPs take %d bytes each in addition to their rings of %d", 2*n, each, rings.Footprint())
+			t.Errorf("%d QPs take %d bytes each in addition to their rings of %d", 2*n, each,
+				rings.Footprint())
 		} else {
 			t.Logf("%d QPs: %d bytes each, and rings of %d", 2*n, each, rings.Footprint())
 		}
@@ -116,7 +119,8 @@ func TestMillionUnknownNumbers(t *testing.T) {
 	stray := func() {
 		for n++; live[n&psnMask] || n&psnMask <= bth.QPNGSI || n&psnMask == bth.QPNMulticast; n++ {
 		}
-		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCWriteOnly, PKey: bth.DefaultPKey, DestQP: n & psnMask})
+		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCWriteOnly, PKey: bth.DefaultPKey,
+			DestQP: n & psnMask})
 		bth.PutRETH(b[bth.HeaderLen:], uint64(n), bth.RKey(n*0x9e3779b1), 0)
 		if err := p.Parse(b); err != nil {
 			t.Fatal(err)
@@ -141,7 +145,8 @@ func TestMillionUnknownNumbers(t *testing.T) {
 			t.Fatalf("key %#x: %v", k, v)
 		}
 	}
-	if len(e.table.buckets) != buckets || e.mrs.RemoteCapacity() != runqSlots || e.runq.Cap() != queue {
+	if len(e.table.buckets) != buckets || e.mrs.RemoteCapacity() != runqSlots ||
+		e.runq.Cap() != queue {
 		t.Error("a table has grown")
 	}
 	runtime.KeepAlive(as)
@@ -219,14 +224,17 @@ func TestPrefetchDistance(t *testing.T) {
 			}
 			last = e.serving
 			served++
-			for ; uint32(len(fetched)) < e.pipeIn; fetched = append(fetched, e.pipe[uint32(len(fetched))&uint32(len(e.pipe)-1)]) {
+			for ; uint32(len(fetched)) < e.pipeIn; fetched = append(fetched,
+				e.pipe[uint32(len(fetched))&uint32(len(e.pipe)-1)]) {
 				if e.pipeIn-uint32(len(fetched)) > uint32(len(e.pipe)) {
 					t.Fatalf("window %d: the prefetch ring is overrun", window)
 				}
 			}
 			for link, at := range []uint32{e.pipeWQE, e.pipeKey, e.pipeMR, e.pipeMem} {
-				if lag, most := e.pipeIn-at, []uint32{window / 4, window / 2, window/2 + window/8, window - window/8}[link]; lag > most {
-					t.Fatalf("window %d: link %d is %d QPs behind, want %d at most", window, link+1, lag, most)
+				if lag, most := e.pipeIn-at, []uint32{window / 4, window / 2, window/2 + window/8,
+					window - window/8}[link]; lag > most {
+					t.Fatalf("window %d: link %d is %d QPs behind, want %d at most", window, link+1,
+						lag, most)
 				}
 			}
 			if served < n { // from the second round on all is even
@@ -234,7 +242,8 @@ func TestPrefetchDistance(t *testing.T) {
 			}
 			at := slices.Index(fetched[max(0, len(fetched)-int(window)-2):], last)
 			if at < 0 {
-				t.Fatalf("window %d: QP %d is served and was not prefetched in the last %d pops", window, last.qpn, window)
+				t.Fatalf("window %d: QP %d is served and was not prefetched in the last %d pops",
+					window, last.qpn, window)
 			}
 		}
 		if served < 2*n {
@@ -351,7 +360,8 @@ func TestWorkAmongIdleQPs(t *testing.T) {
 		if _, ok := e.NextTimeout(); ok || e.HasTransmit(w.now) {
 			t.Error("an idle engine has something to do")
 		}
-		return fmt.Sprintf("%d packets out, %d in, %d timers", e.c.SentPkts-before.SentPkts, e.c.RcvdPkts-before.RcvdPkts, e.c.Timers-before.Timers)
+		return fmt.Sprintf("%d packets out, %d in, %d timers", e.c.SentPkts-before.SentPkts,
+			e.c.RcvdPkts-before.RcvdPkts, e.c.Timers-before.Timers)
 	}
 	if alone, among := work(0), work(20_000); alone != among {
 		t.Errorf("alone: %s; with idle QPs: %s", alone, among)
@@ -405,10 +415,12 @@ func TestFailingQPsDoNotSlowOthers(t *testing.T) {
 		alone, _ := run(0)
 		among, wasted := run(50)
 		if among > alone+alone/20 {
-			t.Errorf("%s: the others take %d ns among 50 failing QPs, %d alone", trouble, among, alone)
+			t.Errorf("%s: the others take %d ns among 50 failing QPs, %d alone", trouble, among,
+				alone)
 		}
 		if most := 50 * 40; wasted > most {
-			t.Errorf("%s: %d packets of failing QPs in %d us; the limit is %d", trouble, wasted, among/1000, most)
+			t.Errorf("%s: %d packets of failing QPs in %d us; the limit is %d", trouble, wasted,
+				among/1000, most)
 		}
 		t.Logf("%s: %d ns, alone %d ns, %d packets of failing QPs", trouble, among, alone, wasted)
 	}

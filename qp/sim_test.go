@@ -29,7 +29,8 @@ func randomTraffic(t *testing.T, seed uint64) {
 	w := newWorld(t, seed)
 	r := rand.New(rand.NewPCG(seed, 99))
 	f := r.Float64() * 0.2
-	w.faults = faults{loss: f * r.Float64(), dup: f * r.Float64(), reorder: f * r.Float64(), late: 20000}
+	w.faults = faults{loss: f * r.Float64(), dup: f * r.Float64(), reorder: f * r.Float64(),
+		late: 20000}
 	mtus := []int{256, 512, 1024, 2048, 4096}
 	mtu := mtus[r.IntN(len(mtus))]
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) {

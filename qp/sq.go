@@ -80,7 +80,8 @@ func (q *QP) initSQ(a *InitAttr) {
 	s.maxSGE, s.maxInline = uint8(max(a.MaxSendSGE, 1)), uint16(a.MaxInline)
 	s.signalAll = a.SignalAll
 	s.wqes = make([]wqe, n-1)
-	s.data = &slotData{sges: make([]SGE, n*uint32(s.maxSGE)), inline: make([]byte, n*uint32(s.maxInline))}
+	s.data = &slotData{sges: make([]SGE, n*uint32(s.maxSGE)),
+		inline: make([]byte, n*uint32(s.maxInline))}
 	if a.Type == UD {
 		ahs := make([]*frame.Path, n)
 		q.ahs = &ahs
@@ -244,7 +245,8 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return err
 	}
 	if rule.fixed != 0 && n != uint64(rule.fixed) {
-		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrInvalidWR, wr.Op, rule.fixed, n)
+		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrInvalidWR, wr.Op,
+			rule.fixed, n)
 	}
 	if n > MaxMessage {
 		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
@@ -258,7 +260,8 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 			return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)
 		}
 		if n > uint64(q.mtu.Load()) {
-			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n, q.mtu.Load())
+			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n,
+				q.mtu.Load())
 		}
 		*q.ahAt(i) = path
 	}
@@ -291,7 +294,8 @@ func (q *QP) fillData(i uint32, w *wqe, wr *SendWR, rule *opRule) (uint64, error
 		return uint64(len(wr.Inline)), nil
 	}
 	if len(wr.SGEs) > int(s.maxSGE) {
-		return 0, fmt.Errorf("%w: %d SGEs, the QP's MaxSendSGE is %d", ErrInvalidWR, len(wr.SGEs), s.maxSGE)
+		return 0, fmt.Errorf("%w: %d SGEs, the QP's MaxSendSGE is %d", ErrInvalidWR, len(wr.SGEs),
+			s.maxSGE)
 	}
 	w.nsge = uint8(len(wr.SGEs))
 	return q.fillSGEs(s.sgesAt(i), wr.SGEs, rule.need)
@@ -303,7 +307,8 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 	for i, g := range src {
 		if g.Length > 0 {
 			// mr.NotYet: a REG_MR that was posted earlier will make the key live.
-			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, need); v != mr.OK && v != mr.NotYet {
+			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length,
+				need); v != mr.OK && v != mr.NotYet {
 				return 0, sgeError(i, g, v)
 			}
 		}

@@ -33,7 +33,8 @@ func TestSRQSharedByTwoQPs(t *testing.T) {
 	k, srq := srqTalk(t, RC)
 	cq2, err := NewCQ(16)
 	must(t, err)
-	q2, err := k.CreateQP(InitAttr{Type: RC, PD: k.pd, SendCQ: cq2, RecvCQ: cq2, SRQ: srq, SQDepth: 4})
+	q2, err := k.CreateQP(InitAttr{Type: RC, PD: k.pd, SendCQ: cq2, RecvCQ: cq2, SRQ: srq,
+		SQDepth: 4})
 	must(t, err)
 	at := connectAttr()
 	at.PathMTU, at.RQPSN = talkMTU, k.base
@@ -107,7 +108,8 @@ func TestLastWQEReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	// no LAST: refused
-	k.say(send(0, nil), send(1, nil), pkt{op: bth.RCSendFirst, psn: 2, data: seq(256)}, k.write(3, nil))
+	k.say(send(0, nil), send(1, nil), pkt{op: bth.RCSendFirst, psn: 2, data: seq(256)},
+		k.write(3, nil))
 	k.raises("QP_REQ_ERR", "QP_LAST_WQE_REACHED")
 	k.completes("1 success RECV 0B", "2 success RECV 0B", "3 Work Request Flushed Error")
 }
@@ -126,7 +128,8 @@ func TestSRQPosting(t *testing.T) {
 	if !errors.Is(err, ErrRQFull) && !errors.Is(err, ErrInvalidWR) {
 		t.Errorf("too many SGEs: %v", err)
 	}
-	for _, c := range []SRQConfig{{Depth: 0}, {Depth: MaxQueueDepth + 1}, {Depth: 1, MaxSGE: MaxSGE + 1}} {
+	for _, c := range []SRQConfig{{Depth: 0}, {Depth: MaxQueueDepth + 1},
+		{Depth: 1, MaxSGE: MaxSGE + 1}} {
 		if _, err := k.NewSRQ(k.pd, c); !errors.Is(err, ErrInvalidDepth) {
 			t.Errorf("NewSRQ(%+v): %v", c, err)
 		}
@@ -142,13 +145,15 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	m, mem := k.region(pd2, 64, mr.LocalWrite)
 	srq, err := k.NewSRQ(pd2, SRQConfig{Depth: 4})
 	must(t, err)
-	q, err := k.CreateQP(InitAttr{Type: RC, PD: k.pd, SendCQ: k.cq, RecvCQ: k.cq, SRQ: srq, SQDepth: 4})
+	q, err := k.CreateQP(InitAttr{Type: RC, PD: k.pd, SendCQ: k.cq, RecvCQ: k.cq, SRQ: srq,
+		SQDepth: 4})
 	must(t, err)
 	at := connectAttr()
 	at.RQPSN = k.base
 	k.connect(q, at, 1, peerQPN)
 	k.listen()
-	if n, err := srq.PostRecv([]RecvWR{{ID: 1, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}}); n != 1 {
+	if n, err := srq.PostRecv([]RecvWR{{ID: 1,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}}); n != 1 {
 		t.Fatal(err)
 	}
 	p := send(0, seq(64))
@@ -156,7 +161,8 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	k.say(p)
 	k.completes("1 success RECV 64B")
 	k.equal("received", string(mem), string(seq(64)))
-	if n, err := srq.PostRecv([]RecvWR{{SGEs: []SGE{k.sge(0, 8)}}}); n != 0 || !errors.Is(err, ErrInvalidKey) {
+	if n, err := srq.PostRecv([]RecvWR{{SGEs: []SGE{k.sge(0, 8)}}}); n != 0 ||
+		!errors.Is(err, ErrInvalidKey) {
 		t.Errorf("a receive in the QP's PD: accepted %d, %v", n, err)
 	}
 }

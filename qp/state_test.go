@@ -85,7 +85,8 @@ func TestReset(t *testing.T) {
 func TestResetAfterFailure(t *testing.T) {
 	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.SQDepth = 1 })
 	m, _ := k.region(k.pd, 64, 0)
-	k.post(SendWR{ID: 1, Op: OpSend, SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
+	k.post(SendWR{ID: 1, Op: OpSend,
+		SGEs: []SGE{{Addr: m.Addr(), Length: 8, LKey: bth.LKey(m.LKey())}}})
 	must(t, k.mrs.Deregister(m))
 	k.hears()
 	k.completes("1 local protection error")
@@ -212,7 +213,8 @@ func TestFence(t *testing.T) {
 	k := newTalk(t, RC)
 	fenced := k.wr(4, OpSend, 8)
 	fenced.Flags |= Fence
-	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8), k.wr(3, OpFetchAdd, 8), fenced, k.wr(5, OpWrite, 8))
+	k.post(k.wr(1, OpWrite, 8), k.wr(2, OpRead, 8), k.wr(3, OpFetchAdd, 8), fenced,
+		k.wr(5, OpWrite, 8))
 	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA READ Request +1 dma=8 ask", "FetchAdd +2 ask")
 	k.say(pkt{op: bth.RCReadResponseOnly, psn: 1, data: seq(8)})
 	k.hears()
@@ -248,7 +250,8 @@ func TestSendQueueError(t *testing.T) {
 		k := newTalk(t, typ)
 		ok := func(id uint64) SendWR {
 			p := k.path(1)
-			return SendWR{ID: id, Op: OpSend, Flags: Signaled, Inline: seq(4), AH: NewAH(&p, nil), RemoteQPN: peerQPN}
+			return SendWR{ID: id, Op: OpSend, Flags: Signaled, Inline: seq(4), AH: NewAH(&p, nil),
+				RemoteQPN: peerQPN}
 		}
 		m, _ := k.region(k.pd, 64, 0)
 		dying := ok(2)

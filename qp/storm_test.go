@@ -23,7 +23,8 @@ func TestStaleResponsesDoNotMultiply(t *testing.T) {
 	sent := w.pkts
 	for range 100 { // the responder acknowledges the WRITE repeatedly; the READ's response is lost
 		b := make([]byte, bth.RCAck.Info().HeaderLen)
-		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: a.QPN(), PSN: wirePSN(a.max - 1)})
+		bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: a.QPN(),
+			PSN: wirePSN(a.max - 1)})
 		bth.PutAETH(b[bth.HeaderLen:], bth.ACKNoLimit, 2)
 		e.HandlePacket(w.now, w.parse(1, b))
 		w.idle(3000)

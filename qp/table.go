@@ -60,7 +60,8 @@ func (t *qpTable) bucket(n bth.QPN, i int) *qpBucket {
 // slots, because a branch for each would often be mispredicted.
 func (b *qpBucket) slotOf(n bth.QPN) int {
 	k := &b.qpns
-	return bits.TrailingZeros8(equalBit(k[0], n) | equalBit(k[1], n)<<1 | equalBit(k[2], n)<<2 | equalBit(k[3], n)<<3 | equalBit(k[4], n)<<4)
+	return bits.TrailingZeros8(equalBit(k[0], n) | equalBit(k[1], n)<<1 | equalBit(k[2],
+		n)<<2 | equalBit(k[3], n)<<3 | equalBit(k[4], n)<<4)
 }
 
 // equalBit returns 1 if a == b, and 0 otherwise.

@@ -15,7 +15,8 @@ func TestTableAgainstMap(t *testing.T) {
 		table.init(1 << 16)
 		model := map[bth.QPN]*QP{}
 		qpns := rapid.OneOf(rapid.Uint32Range(0, 40), rapid.Uint32Range(0, psnMask),
-			rapid.Map(rapid.Uint32Range(0, 40), func(n uint32) uint32 { return n << 18 }), rapid.SampledFrom(alike))
+			rapid.Map(rapid.Uint32Range(0, 40), func(n uint32) uint32 { return n << 18 }),
+			rapid.SampledFrom(alike))
 		for range rapid.IntRange(1, 300).Draw(r, "steps") {
 			n := bth.QPN(qpns.Draw(r, "qpn"))
 			if _, there := model[n]; n != 0 && !there && rapid.Bool().Draw(r, "put") {

@@ -43,7 +43,8 @@ func newTalk(t testing.TB, typ Type, change ...func(*InitAttr, *Attr)) *talk {
 func (k *talk) renew(typ Type, change ...func(*InitAttr, *Attr)) {
 	k.t.Helper()
 	e := k.end
-	ia := InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 64, RQDepth: 16, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 256}
+	ia := InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 64, RQDepth: 16,
+		MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 256}
 	at := connectAttr()
 	at.PathMTU, at.RQPSN, at.SQPSN = talkMTU, 0xfffffe, 0xfffffe
 	at.MaxRdAtomic, at.MaxDestRdAtomic = 4, 4
@@ -89,7 +90,8 @@ func (p *pkt) wire(q *QP, base bth.PSN) []byte {
 	info := p.op.Info()
 	pad := -len(p.data) & 3
 	b := make([]byte, int(info.HeaderLen)+len(p.data)+pad)
-	f := bth.BTHFields{Opcode: p.op, PadCount: uint8(pad), PKey: p.pkey, DestQP: p.dest, PSN: base.Add(uint32(p.psn) & psnMask),
+	f := bth.BTHFields{Opcode: p.op, PadCount: uint8(pad), PKey: p.pkey, DestQP: p.dest,
+		PSN:    base.Add(uint32(p.psn) & psnMask),
 		AckReq: !p.noAck && info.Request, Solicited: p.solicited}
 	if f.PKey == 0 {
 		f.PKey = bth.DefaultPKey
@@ -314,7 +316,8 @@ func seq(n int) []byte {
 // Packets that many tests use.
 
 func (k *talk) write(psn int, data []byte) pkt {
-	return pkt{op: bth.RCWriteOnly, psn: psn, va: k.at(0), key: k.rkey(), n: uint32(len(data)), data: data}
+	return pkt{op: bth.RCWriteOnly, psn: psn, va: k.at(0), key: k.rkey(), n: uint32(len(data)),
+		data: data}
 }
 
 func send(psn int, data []byte) pkt { return pkt{op: bth.RCSendOnly, psn: psn, data: data} }

@@ -100,7 +100,8 @@ func (o Op) local() bool { return o >= OpBindMW }
 
 // String returns the name of the operation, as in ibv_wr_opcode.
 func (o Op) String() string {
-	return name([]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM",
+	return name([]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE",
+		"RDMA_WRITE_WITH_IMM",
 		"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "FLUSH", "ATOMIC_WRITE",
 		"BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
 }
@@ -207,9 +208,11 @@ const (
 
 // String returns the text of ibv_wc_status_str.
 func (s Status) String() string {
-	return name([]string{"success", "local length error", "local QP operation error", "local protection error",
+	return name([]string{"success", "local length error", "local QP operation error",
+		"local protection error",
 		"Work Request Flushed Error", "memory management operation error", "bad response error",
-		"local access error", "remote invalid request error", "remote access error", "remote operation error",
+		"local access error", "remote invalid request error", "remote access error",
+		"remote operation error",
 		"transport retry counter exceeded", "RNR retry counter exceeded", "operation aborted",
 		"fatal error", "general error"}, int(s))
 }
@@ -235,11 +238,13 @@ const (
 
 // String returns the name of the opcode, as in ibv_wc_opcode.
 func (o WCOpcode) String() string {
-	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV", "RECV_RDMA_WITH_IMM",
+	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV",
+		"RECV_RDMA_WITH_IMM",
 		"FLUSH", "ATOMIC_WRITE", "BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
 }
 
-var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap, WCFetchAdd,
+var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap,
+	WCFetchAdd,
 	WCFlush, WCAtomicWrite, WCBindMW, WCLocalInv, WCRegMR}
 
 // WCFlags tell which optional fields of a WC are valid.

@@ -25,15 +25,19 @@ func TestUCDelivers(t *testing.T) {
 	data := e.fill(0, 2000, 5)
 	va, key := peer.remote(0)
 	w.recv(b, RecvWR{ID: 1, SGEs: []SGE{peer.sge(4096, 2000)}}, RecvWR{ID: 2})
-	w.post(a, SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 2000)}, RemoteAddr: va, RKey: key},
+	w.post(a, SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{e.sge(0, 2000)},
+		RemoteAddr: va, RKey: key},
 		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{e.sge(0, 2000)}, Imm: 9},
-		SendWR{ID: 3, Op: OpWriteImm, Flags: Signaled, SGEs: []SGE{e.sge(0, 10)}, RemoteAddr: va + 9000, RKey: key, Imm: 8})
-	for _, want := range []string{"1 success RDMA_WRITE 2000B", "2 success SEND 2000B", "3 success RDMA_WRITE 10B"} {
+		SendWR{ID: 3, Op: OpWriteImm, Flags: Signaled, SGEs: []SGE{e.sge(0, 10)},
+			RemoteAddr: va + 9000, RKey: key, Imm: 8})
+	for _, want := range []string{"1 success RDMA_WRITE 2000B", "2 success SEND 2000B",
+		"3 success RDMA_WRITE 10B"} {
 		if got := wcText(w.wc(0)); got != want {
 			t.Errorf("sender: %s, want %s", got, want)
 		}
 	}
-	for _, want := range []string{"1 success RECV 2000B imm=9", "2 success RECV_RDMA_WITH_IMM 10B imm=8"} {
+	for _, want := range []string{"1 success RECV 2000B imm=9",
+		"2 success RECV_RDMA_WITH_IMM 10B imm=8"} {
 		if got := wcText(w.wc(1)); got != want {
 			t.Errorf("receiver: %s, want %s", got, want)
 		}
@@ -50,12 +54,21 @@ func TestUCGapDropsTheMessage(t *testing.T) {
 		name string
 		ps   []pkt
 	}{
-		{"MIDDLE lost", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)}, {op: bth.UCSendLast, psn: 2, data: seq(8)}}},
+		{"MIDDLE lost", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)},
+			{op: bth.UCSendLast, psn: 2, data: seq(8)}}},
 		{"LAST lost", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)}}},
-		{"FIRST lost", []pkt{{op: bth.UCSendMiddle, psn: 1, data: seq(256)}, {op: bth.UCSendLast, psn: 2, data: seq(8)}}},
-		{"MIDDLE twice", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)}, {op: bth.UCSendMiddle, psn: 1, data: seq(256)}, {op: bth.UCSendMiddle, psn: 1, data: seq(256)}, {op: bth.UCSendLast, psn: 2, data: seq(8)}}},
-		{"out of order", []pkt{{op: bth.UCSendMiddle, psn: 1, data: seq(256)}, {op: bth.UCSendFirst, psn: 0, data: seq(256)}, {op: bth.UCSendLast, psn: 2, data: seq(8)}}},
-		{"two halves of different messages", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)}, {op: bth.UCWriteLast, psn: 1, data: seq(8)}}},
+		{"FIRST lost", []pkt{{op: bth.UCSendMiddle, psn: 1, data: seq(256)},
+			{op: bth.UCSendLast, psn: 2, data: seq(8)}}},
+		{"MIDDLE twice", []pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)},
+			{op: bth.UCSendMiddle, psn: 1, data: seq(256)},
+			{op: bth.UCSendMiddle, psn: 1, data: seq(256)},
+			{op: bth.UCSendLast, psn: 2, data: seq(8)}}},
+		{"out of order", []pkt{{op: bth.UCSendMiddle, psn: 1, data: seq(256)},
+			{op: bth.UCSendFirst, psn: 0, data: seq(256)},
+			{op: bth.UCSendLast, psn: 2, data: seq(8)}}},
+		{"two halves of different messages",
+			[]pkt{{op: bth.UCSendFirst, psn: 0, data: seq(256)},
+				{op: bth.UCWriteLast, psn: 1, data: seq(8)}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newTalk(t, UC)
@@ -78,8 +91,10 @@ func TestUCGapDropsTheMessage(t *testing.T) {
 func TestUCAcrossWrap(t *testing.T) {
 	k := newTalk(t, UC)
 	data := seq(900)
-	k.say(k.ucWrite(bth.UCWriteFirst, 0, 900, data[:256]), k.ucWrite(bth.UCWriteMiddle, 1, 0, data[256:512]),
-		k.ucWrite(bth.UCWriteMiddle, 2, 0, data[512:768]), k.ucWrite(bth.UCWriteLast, 3, 0, data[768:]))
+	k.say(k.ucWrite(bth.UCWriteFirst, 0, 900, data[:256]),
+		k.ucWrite(bth.UCWriteMiddle, 1, 0, data[256:512]),
+		k.ucWrite(bth.UCWriteMiddle, 2, 0, data[512:768]),
+		k.ucWrite(bth.UCWriteLast, 3, 0, data[768:]))
 	k.equal("written", string(k.mem[:900]), string(data))
 }
 
@@ -91,11 +106,21 @@ func TestUCDropsWhatRCRefuses(t *testing.T) {
 		p    func(k *talk) pkt
 		n    func(c *Counters) uint64
 	}{
-		{"bad key", func(k *talk) pkt { p := k.ucWrite(bth.UCWriteOnly, 0, 8, seq(8)); p.key = 1; return p }, func(c *Counters) uint64 { return c.DropAccess }},
-		{"DMALen wrong", func(k *talk) pkt { return k.ucWrite(bth.UCWriteOnly, 0, 9, seq(8)) }, func(c *Counters) uint64 { return c.DropLength }},
-		{"FIRST short", func(k *talk) pkt { return k.ucWrite(bth.UCWriteFirst, 0, 500, seq(8)) }, func(c *Counters) uint64 { return c.DropLength }},
-		{"SEND too long", func(k *talk) pkt { return pkt{op: bth.UCSendOnly, data: seq(51)} }, func(c *Counters) uint64 { return c.DropLength }},
-		{"SEND FIRST too long", func(k *talk) pkt { return pkt{op: bth.UCSendFirst, data: seq(256)} }, func(c *Counters) uint64 { return c.DropLength }},
+		{"bad key", func(k *talk) pkt {
+			p := k.ucWrite(bth.UCWriteOnly, 0, 8,
+				seq(8))
+			p.key = 1
+			return p
+		}, func(c *Counters) uint64 { return c.DropAccess }},
+		{"DMALen wrong", func(k *talk) pkt { return k.ucWrite(bth.UCWriteOnly, 0, 9, seq(8)) },
+			func(c *Counters) uint64 { return c.DropLength }},
+		{"FIRST short", func(k *talk) pkt { return k.ucWrite(bth.UCWriteFirst, 0, 500, seq(8)) },
+			func(c *Counters) uint64 { return c.DropLength }},
+		{"SEND too long", func(k *talk) pkt { return pkt{op: bth.UCSendOnly, data: seq(51)} },
+			func(c *Counters) uint64 { return c.DropLength }},
+		{"SEND FIRST too long",
+			func(k *talk) pkt { return pkt{op: bth.UCSendFirst, data: seq(256)} },
+			func(c *Counters) uint64 { return c.DropLength }},
 	} {
 		k := newTalk(t, UC)
 		k.recvs(50)
@@ -144,7 +169,8 @@ func TestUnreliableReceiveMemoryDeregistered(t *testing.T) {
 	} {
 		k := newTalk(t, c.typ)
 		m, _ := k.region(k.pd, 64, mr.LocalWrite)
-		k.world.recv(k.q, RecvWR{ID: 5, SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}, RecvWR{ID: 6})
+		k.world.recv(k.q, RecvWR{ID: 5,
+			SGEs: []SGE{{Addr: m.Addr(), Length: 64, LKey: bth.LKey(m.LKey())}}}, RecvWR{ID: 6})
 		must(t, k.mrs.Deregister(m))
 		k.say(c.p)
 		k.hears()
@@ -158,7 +184,8 @@ func TestUnreliableReceiveMemoryDeregistered(t *testing.T) {
 func TestUCHeldReceiveServesWriteImm(t *testing.T) {
 	k := newTalk(t, UC)
 	k.recvs(600, 8)
-	k.say(pkt{op: bth.UCSendFirst, psn: 0, data: seq(256)}, k.ucWrite(bth.UCWriteOnlyImm, 5, 8, seq(8)))
+	k.say(pkt{op: bth.UCSendFirst, psn: 0, data: seq(256)},
+		k.ucWrite(bth.UCWriteOnlyImm, 5, 8, seq(8)))
 	k.completes("1 success RECV_RDMA_WITH_IMM 8B imm=0")
 	k.say(pkt{op: bth.UCSendOnly, psn: 6, data: seq(8)})
 	k.completes("2 success RECV 8B")

@@ -29,7 +29,8 @@ func TestUDReceive(t *testing.T) {
 				k.mem[i] = 0xaa
 			}
 			k.snapshot()
-			k.say(pkt{op: bth.UDSendOnlyImm, data: seq(60), qkey: talkQKey, src: 0x4711, imm: 6, ipv4: c.ipv4, from: bth.GID{3: 4}})
+			k.say(pkt{op: bth.UDSendOnlyImm, data: seq(60), qkey: talkQKey, src: 0x4711, imm: 6,
+				ipv4: c.ipv4, from: bth.GID{3: 4}})
 			k.hears()
 			k.collect()
 			wc := k.wcs[0]
@@ -53,8 +54,10 @@ func TestUDDrops(t *testing.T) {
 		p    pkt
 		n    func(c *Counters) uint64
 	}{
-		{"wrong Q_Key", pkt{op: bth.UDSendOnly, data: seq(8), qkey: talkQKey + 1}, func(c *Counters) uint64 { return c.DropQKey }},
-		{"too long by one", pkt{op: bth.UDSendOnly, data: seq(61), qkey: talkQKey}, func(c *Counters) uint64 { return c.DropLength }},
+		{"wrong Q_Key", pkt{op: bth.UDSendOnly, data: seq(8), qkey: talkQKey + 1},
+			func(c *Counters) uint64 { return c.DropQKey }},
+		{"too long by one", pkt{op: bth.UDSendOnly, data: seq(61), qkey: talkQKey},
+			func(c *Counters) uint64 { return c.DropLength }},
 	} {
 		k := newTalk(t, UD)
 		k.recvs(100)
@@ -86,9 +89,12 @@ func TestUDDrops(t *testing.T) {
 func TestUDSend(t *testing.T) {
 	k := newTalk(t, UD)
 	p := k.path(1)
-	far := frame.NewPath(&frame.Address{DstMAC: bth.MAC{99}, Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2})})
-	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: NewAH(&p, nil), RemoteQPN: 5, RemoteQKey: 77},
-		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)}, AH: NewAH(&far, nil), RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
+	far := frame.NewPath(&frame.Address{DstMAC: bth.MAC{99},
+		Src: bth.GIDFromIPv4([4]byte{10, 0, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 0, 0, 2})})
+	k.post(SendWR{ID: 1, Op: OpSend, Flags: Signaled, Inline: seq(9), AH: NewAH(&p, nil),
+		RemoteQPN: 5, RemoteQKey: 77},
+		SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, SGEs: []SGE{k.sge(0, 1024)},
+			AH: NewAH(&far, nil), RemoteQPN: 6, RemoteQKey: 0x80000000, Imm: 3})
 	k.HandleDoorbells(k.now)
 	var buf [2048]byte
 	for i, want := range []struct {

@@ -11,13 +11,8 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	if s.cur == s.head.Load() {
 		return 0, 0
 	}
-	w := s.at(s.cur)
-	if w.op.local() {
-		if w = q.passLocals(); w == nil {
-			return 0, 0
-		}
-	}
-	if s.cur == s.started && !q.startWQE(w) {
+	w := q.nextWQE()
+	if w == nil {
 		return 0, 0
 	}
 	mtu := q.mtu.Load()

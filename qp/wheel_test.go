@@ -34,7 +34,8 @@ func TestWheelAgainstModel(t *testing.T) {
 		e, qs := timerQPs(t, 8)
 		now := Time(rapid.Int64Range(0, 1<<50).Draw(r, "start"))
 		model := map[*QP]Time{}
-		span := rapid.OneOf(rapid.Int64Range(0, 100_000), rapid.Int64Range(0, 1<<32), rapid.Int64Range(0, 1<<44), rapid.Int64Range(0, 1<<47))
+		span := rapid.OneOf(rapid.Int64Range(0, 100_000), rapid.Int64Range(0, 1<<32),
+			rapid.Int64Range(0, 1<<44), rapid.Int64Range(0, 1<<47))
 		for range rapid.IntRange(1, 60).Draw(r, "steps") {
 			q := qs[rapid.IntRange(0, len(qs)-1).Draw(r, "qp")]
 			switch rapid.IntRange(0, 4).Draw(r, "what") {
@@ -98,7 +99,8 @@ func checkNext(r *rapid.T, e *Engine, now Time, model map[*QP]Time, leap Time) T
 // (one takes 4.9 hours) when the first timer is set.
 func TestWheelAfterLongPause(t *testing.T) {
 	const turn = Time(1) << (levelBits*wheelLevels + tickShift)
-	for _, coldFields := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128, 2 * turn, 100*turn + 12345} {
+	for _, coldFields := range []Time{turn - 1, turn, 2*turn - turn/64, 2*turn - turn/64 + turn/128,
+		2 * turn, 100*turn + 12345} {
 		for _, after := range []Time{1, 1 << 20, turn / 64, turn / 2, turn, 3 * turn} {
 			e, qs := timerQPs(t, 1)
 			e.HandleTimeout(1000)
@@ -108,7 +110,8 @@ func TestWheelAfterLongPause(t *testing.T) {
 			for i := 0; !qs[0].fired(); i++ {
 				next, ok := e.NextTimeout()
 				if !ok || i > 1000 {
-					t.Fatalf("pause %d, after %d: %d steps, NextTimeout %d %v", coldFields, after, i, next, ok)
+					t.Fatalf("pause %d, after %d: %d steps, NextTimeout %d %v", coldFields, after,
+						i, next, ok)
 				}
 				now = max(now, next)
 				e.HandleTimeout(now)

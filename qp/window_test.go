@@ -54,14 +54,17 @@ func TestWindowBounds(t *testing.T) {
 		w.init(limit)
 		una := uint64(countBase)
 		for range rapid.IntRange(0, 200).Draw(r, "steps") {
-			n := uint64(rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, maxPSNCount)).Draw(r, "n"))
+			n := uint64(rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, maxPSNCount)).Draw(r,
+				"n"))
 			switch rapid.IntRange(0, 2).Draw(r, "what") {
 			case 0:
 				una += n
 				before := w.cwnd
 				w.acked(uint32(n))
-				if w.cwnd < before || (before < w.threshold && n >= uint64(w.threshold) && w.cwnd != w.threshold) {
-					r.Fatalf("%d acknowledged: window %d -> %d, threshold %d", n, before, w.cwnd, w.threshold)
+				if w.cwnd < before ||
+					(before < w.threshold && n >= uint64(w.threshold) && w.cwnd != w.threshold) {
+					r.Fatalf("%d acknowledged: window %d -> %d, threshold %d", n, before, w.cwnd,
+						w.threshold)
 				}
 			case 1:
 				w.loss(una, una+n)
@@ -111,7 +114,8 @@ func TestReadWithinWindow(t *testing.T) {
 			most = d
 		}
 	}
-	w.post(a, SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{w.ends[0].sge(0, 500_000)}, RemoteAddr: va, RKey: key})
+	w.post(a, SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{w.ends[0].sge(0, 500_000)},
+		RemoteAddr: va, RKey: key})
 	if wc := w.wc(0); wc.Status != Success {
 		t.Fatal(wc.short())
 	}

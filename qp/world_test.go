@@ -89,8 +89,9 @@ const allAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlo
 
 // connectAttr returns the attributes that connect uses. Tests modify them.
 func connectAttr() Attr {
-	return Attr{PathMTU: 1024, RQPSN: 0xfffff0, SQPSN: 0xfffff0, Access: allAccess, MaxRdAtomic: 16, MaxDestRdAtomic: 16,
-		MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
+	return Attr{PathMTU: 1024, RQPSN: 0xfffff0, SQPSN: 0xfffff0, Access: allAccess, MaxRdAtomic: 16,
+		MaxDestRdAtomic: 16,
+		MinRNRTimer:     12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
 }
 
 // pair creates a QP at each end and connects them.
@@ -99,7 +100,8 @@ func (w *world) pair(typ Type, change ...func(*InitAttr, *Attr)) (a, b *QP) {
 	var qs [2]*QP
 	attr := connectAttr()
 	for i, e := range w.ends {
-		ia := InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 128, RQDepth: 128, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 256}
+		ia := InitAttr{Type: typ, PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQDepth: 128, RQDepth: 128,
+			MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 256}
 		for _, c := range change {
 			c(&ia, &attr)
 		}
@@ -135,7 +137,8 @@ func (w *world) connect(q *QP, a Attr, i int, dest bth.QPN) {
 
 // path returns the path from end i to the other. The destination MAC names the other end.
 func (w *world) path(i int) frame.Path {
-	return frame.NewPath(&frame.Address{DstMAC: endMAC(1 - i), Src: w.ends[i].gid, Dst: w.ends[1-i].gid})
+	return frame.NewPath(&frame.Address{DstMAC: endMAC(1 - i), Src: w.ends[i].gid,
+		Dst: w.ends[1-i].gid})
 }
 
 func endMAC(i int) bth.MAC { return bth.MAC{5: byte(i)} }
@@ -312,4 +315,6 @@ func (w *world) recv(q *QP, wrs ...RecvWR) {
 	}
 }
 
-func (w WC) short() string { return fmt.Sprintf("%d:%s:%s:%d", w.ID, w.Opcode, w.Status, w.ByteLen) }
+func (w WC) short() string {
+	return fmt.Sprintf("%d:%s:%s:%d", w.ID, w.Opcode, w.Status, w.ByteLen)
+}

@@ -29,7 +29,8 @@ func testWritePackets(t *testing.T, change func(*SendWR)) {
 	for i := range k.mem {
 		k.mem[i] = byte(i*7 + i>>8) // no two regions are alike
 	}
-	for _, n := range []int{0, 1, 2, 3, 4, 5, 8, 63, 64, 65, mtu - 1, mtu, mtu + 1, 2*mtu - 3, 2 * mtu, 2*mtu + 2, 3 * mtu} {
+	for _, n := range []int{0, 1, 2, 3, 4, 5, 8, 63, 64, 65, mtu - 1, mtu, mtu + 1, 2*mtu - 3,
+		2 * mtu, 2*mtu + 2, 3 * mtu} {
 		for _, flags := range []SendFlags{0, Solicited} {
 			for _, ask := range []bool{false, true} {
 				k.renew(RC, func(ia *InitAttr, _ *Attr) { ia.MaxInline = 3 * mtu })
@@ -55,16 +56,20 @@ func testWritePackets(t *testing.T, change func(*SendWR)) {
 					}
 					last := off+part == n
 					op := bth.RequestOpcode(bth.RC, bth.OpWrite, off == 0, last, false, false)
-					if p.BTH.Opcode() != op || p.BTH.AckReq() != ask || p.BTH.Solicited() != (last && flags != 0) || p.BTH.PadCount() != -part&3 {
-						t.Errorf("%d bytes from %d: BTH %x, want %v with flags %v, ask %v", n, off, b[netLen:netLen+bth.HeaderLen], op, flags, ask)
+					if p.BTH.Opcode() != op || p.BTH.AckReq() != ask ||
+						p.BTH.Solicited() != (last && flags != 0) || p.BTH.PadCount() != -part&3 {
+						t.Errorf("%d bytes from %d: BTH %x, want %v with flags %v, ask %v", n, off,
+							b[netLen:netLen+bth.HeaderLen], op, flags, ask)
 					}
-					if off == 0 && (p.RETH().VA() != wr.RemoteAddr || p.RETH().RKey() != wr.RKey || p.RETH().DMALen() != uint32(n)) {
+					if off == 0 && (p.RETH().VA() != wr.RemoteAddr || p.RETH().RKey() != wr.RKey ||
+						p.RETH().DMALen() != uint32(n)) {
 						t.Errorf("%d bytes: wrong RETH %x", n, b[netLen+bth.HeaderLen:total])
 					}
 					if !bytes.Equal(p.Payload, msg[off:off+part]) {
 						t.Errorf("%d bytes from %d: wrong payload", n, off)
 					}
-					if pad := b[total-p.BTH.PadCount() : total]; !bytes.Equal(pad, make([]byte, len(pad))) {
+					if pad := b[total-p.BTH.PadCount() : total]; !bytes.Equal(pad,
+						make([]byte, len(pad))) {
 						t.Errorf("%d bytes from %d: pad % x, want zeros", n, off, pad)
 					}
 				}

@@ -17,7 +17,8 @@ func TestBurstArrivesComplete(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
-			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode, Chunks: 2048})
+			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B,
+				Options{Mode: mode, Chunks: 2048})
 			frames := make([][]byte, 2000)
 			for i := range frames {
 				frames[i] = packet{}.build(pattern(64, i))
@@ -66,7 +67,8 @@ func TestNoBufferIsLost(t *testing.T) {
 			pair := newPair(t, veth.Options{MTU: 12000})
 			small := Options{Mode: mode, RingSize: 64}
 			a, b := openEnd(t, &pair.A, small), openEnd(t, &pair.B, small)
-			long, short := packet{}.build(pattern(a.Info().MTU-28, 1)), packet{}.build(pattern(10, 2))
+			long, short := packet{}.build(pattern(a.Info().MTU-28, 1)), packet{}.build(pattern(10,
+				2))
 			for range 50 {
 				exchange(t, a, b, long, short, short, long, short)
 				sendUDP(t, &pair.A, "10.77.0.2:4791", make([]byte, 11000)) // three chunks
@@ -109,10 +111,12 @@ func TestOverflowIsCounted(t *testing.T) {
 	}
 	send(t, a, frames...)
 	got := receive(t, b, 100, 50*time.Millisecond)
-	if s := b.Stats(); len(got) != 64 || s.RxDropped != 36 || s.RxFrames != 64 || s.RxBytes != uint64(64*len(f)) {
+	if s := b.Stats(); len(got) != 64 || s.RxDropped != 36 || s.RxFrames != 64 ||
+		s.RxBytes != uint64(64*len(f)) {
 		t.Errorf("received %d frames, stats %+v", len(got), s)
 	}
-	if s := a.Stats(); s.TxFrames != 100 || s.TxBytes != uint64(100*len(f)) || s.TxDropped != 0 || s.Kicks == 0 {
+	if s := a.Stats(); s.TxFrames != 100 || s.TxBytes != uint64(100*len(f)) || s.TxDropped != 0 ||
+		s.Kicks == 0 {
 		t.Errorf("Stats() = %+v", s)
 	}
 	exchange(t, a, b, frames[:64]...) // the port still works
@@ -124,7 +128,8 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
 	onLink(t, &pair.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1500) })
 	await(t, b, "MTU", func() bool { return b.Info().MTU == 1500 })
-	frames := [][]byte{packet{}.build(pattern(100, 1)), packet{}.build(pattern(4000, 2)), packet{}.build(pattern(200, 3))}
+	frames := [][]byte{packet{}.build(pattern(100, 1)), packet{}.build(pattern(4000, 2)),
+		packet{}.build(pattern(200, 3))}
 	if sent := sendCounting(t, a, frames); sent != 2 || a.Stats().TxDropped != 1 {
 		t.Errorf("sent %d of 3 frames, stats %+v", sent, a.Stats())
 	}
@@ -139,7 +144,8 @@ func TestNoAllocations(t *testing.T) {
 	for _, mode := range modesFor(4200) {
 		pair := newPair(t, veth.Options{MTU: 4200})
 		a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
-		short, long := packet{}.build(pattern(64, 1)), packet{}.build(pattern(min(4096, a.Info().MTU-28), 2))
+		short, long := packet{}.build(pattern(64,
+			1)), packet{}.build(pattern(min(4096, a.Info().MTU-28), 2))
 		var tx, rx [8]driver.Buf
 		lost := 0
 		allocs := testing.AllocsPerRun(200, func() {

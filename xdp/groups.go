@@ -53,11 +53,13 @@ func (m *membership) change(index int, a netip.Addr, opt4, opt6 int) error {
 	case m.v4 < 0:
 		return ErrClosed
 	case a.Is4():
-		return unix.SetsockoptIPMreqn(m.v4, unix.IPPROTO_IP, opt4, &unix.IPMreqn{Multiaddr: a.As4(), Ifindex: int32(index)})
+		return unix.SetsockoptIPMreqn(m.v4, unix.IPPROTO_IP, opt4,
+			&unix.IPMreqn{Multiaddr: a.As4(), Ifindex: int32(index)})
 	case m.v6 < 0:
 		return fmt.Errorf("%w: the kernel does not support IPv6", ErrUnsupported)
 	}
-	return unix.SetsockoptIPv6Mreq(m.v6, unix.IPPROTO_IPV6, opt6, &unix.IPv6Mreq{Multiaddr: a.As16(), Interface: uint32(index)})
+	return unix.SetsockoptIPv6Mreq(m.v6, unix.IPPROTO_IPV6, opt6,
+		&unix.IPv6Mreq{Multiaddr: a.As16(), Interface: uint32(index)})
 }
 
 // JoinGroup makes the host a member of a multicast group on the interface; see driver.Groups. The
@@ -78,7 +80,8 @@ func (p *Port) JoinGroup(group netip.Addr) error {
 // LeaveGroup ends a membership; see driver.Groups. It is safe for concurrent use.
 func (p *Port) LeaveGroup(group netip.Addr) error {
 	group = group.Unmap().WithZone("")
-	if err := p.net.groups.change(p.net.index, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP); err != nil {
+	if err := p.net.groups.change(p.net.index, group, unix.IP_DROP_MEMBERSHIP,
+		unix.IPV6_LEAVE_GROUP); err != nil {
 		return fmt.Errorf("leave %v: %w", group, err)
 	}
 	return nil

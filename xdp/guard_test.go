@@ -12,7 +12,8 @@ import (
 // without Hold. With plain stores, this fails on amd64.
 func TestCloseWaitsForOwner(t *testing.T) {
 	for _, hold := range []bool{true, false} {
-		t.Run(fmt.Sprintf("hold=%v", hold), func(t *testing.T) { testCloseWaits(t, new(Port), hold) })
+		t.Run(fmt.Sprintf("hold=%v", hold),
+			func(t *testing.T) { testCloseWaits(t, new(Port), hold) })
 	}
 }
 

@@ -150,7 +150,8 @@ func send(t testing.TB, p *Port, frames ...[]byte) {
 		for i := range n {
 			bufs[i].B = bufs[i].B[:copy(bufs[i].B, frames[i])]
 			if len(bufs[i].B) != len(frames[i]) {
-				t.Fatalf("frame of %d bytes does not fit in a buffer of %d", len(frames[i]), len(bufs[i].B))
+				t.Fatalf("frame of %d bytes does not fit in a buffer of %d", len(frames[i]),
+					len(bufs[i].B))
 			}
 		}
 		if sent, err := p.Send(bufs[:n]); err != nil || sent != n {
@@ -193,11 +194,13 @@ func exchange(t testing.TB, from, to *Port, frames ...[]byte) {
 	send(t, from, frames...)
 	got := receive(t, to, len(frames), 2*time.Second)
 	if len(got) != len(frames) {
-		t.Fatalf("received %d of %d frames (sender %+v, receiver %+v)", len(got), len(frames), from.Stats(), to.Stats())
+		t.Fatalf("received %d of %d frames (sender %+v, receiver %+v)", len(got), len(frames),
+			from.Stats(), to.Stats())
 	}
 	for i := range got {
 		if !bytes.Equal(got[i], frames[i]) {
-			t.Fatalf("frame %d of %d bytes arrived as %d bytes, first difference at %d", i, len(frames[i]), len(got[i]), differ(got[i], frames[i]))
+			t.Fatalf("frame %d of %d bytes arrived as %d bytes, first difference at %d", i,
+				len(frames[i]), len(got[i]), differ(got[i], frames[i]))
 		}
 	}
 }

@@ -152,7 +152,8 @@ func (p *prober) features(a *netlink.LinkAttrs, driver string) Features {
 	}
 	if f, ok := p.xdpFeatures(a.Index); ok {
 		native := f&(actBasic|actRedirect) == actBasic|actRedirect
-		return Features{Generic: true, Native: native, ZeroCopy: native && f&actZeroCopy != 0, MultiBuffer: native && f&actRxSG != 0, Reported: true}
+		return Features{Generic: true, Native: native, ZeroCopy: native && f&actZeroCopy != 0,
+			MultiBuffer: native && f&actRxSG != 0, Reported: true}
 	}
 	zero, known := nativeDrivers[driver]
 	return Features{Generic: true, Native: known, ZeroCopy: zero}
@@ -161,9 +162,12 @@ func (p *prober) features(a *netlink.LinkAttrs, driver string) Features {
 // nativeDrivers lists the drivers that have XDP with redirection, for kernels that do not report
 // features. The value is true if the driver supports zero-copy.
 var nativeDrivers = map[string]bool{
-	"bnxt_en": false, "ena": false, "gve": false, "hv_netvsc": false, "i40e": true, "ice": true, "igb": false,
-	"igc": true, "ixgbe": true, "ixgbevf": false, "mlx4_en": false, "mlx5_core": true, "mvneta": false, "mvpp2": false,
-	"nfp": false, "qede": false, "sfc": false, "stmmac": true, "tun": false, "veth": false, "virtio_net": false,
+	"bnxt_en": false, "ena": false, "gve": false, "hv_netvsc": false, "i40e": true, "ice": true,
+	"igb": false,
+	"igc": true, "ixgbe": true, "ixgbevf": false, "mlx4_en": false, "mlx5_core": true,
+	"mvneta": false, "mvpp2": false,
+	"nfp": false, "qede": false, "sfc": false, "stmmac": true, "tun": false, "veth": false,
+	"virtio_net": false,
 }
 
 // Constants of linux/netdev.h.

@@ -31,7 +31,8 @@ func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
 	}
 	t.Cleanup(func() { ns.Close() })
 	err = osnet.In(int(ns.Fd()), func() error {
-		if wire, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		if wire, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK,
+			0); err != nil {
 			return err
 		}
 		req, err := unix.NewIfreq("tap0")
@@ -100,13 +101,15 @@ func TestTap(t *testing.T) {
 		f := packet{}.build(pattern(n*29, n))
 		send(t, p, f)
 		if got := readWire(t, wire); !bytes.Equal(got, f) {
-			t.Fatalf("sent %d bytes, found %d on the wire, first difference at %d", len(f), len(got), differ(got, f))
+			t.Fatalf("sent %d bytes, found %d on the wire, first difference at %d", len(f),
+				len(got), differ(got, f))
 		}
 		if _, err := unix.Write(wire, f); err != nil {
 			t.Fatal(err)
 		}
 		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
-			t.Fatalf("frame of %d bytes did not arrive complete: received %d frames", len(f), len(got))
+			t.Fatalf("frame of %d bytes did not arrive complete: received %d frames", len(f),
+				len(got))
 		}
 	}
 }
@@ -130,7 +133,8 @@ func TestTapLongFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := receive(t, p, 1, 2*time.Second); len(got) != 1 || !bytes.Equal(got[0], f) {
-			t.Errorf("frame of %d bytes did not arrive complete: received %d frames, stats %+v", len(f), len(got), p.Stats())
+			t.Errorf("frame of %d bytes did not arrive complete: received %d frames, stats %+v",
+				len(f), len(got), p.Stats())
 		}
 	}
 }
@@ -181,15 +185,18 @@ func TestStackedInterfaces(t *testing.T) {
 		make func(attrs netlink.LinkAttrs, parent netlink.Link) error
 	}{
 		{"bridge", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
-			return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), netlink.LinkSetMasterByIndex(parent, linkIndex(attrs.Name)))
+			return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}),
+				netlink.LinkSetMasterByIndex(parent, linkIndex(attrs.Name)))
 		}},
 		{"macvlan", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
 			attrs.ParentIndex = parent.Attrs().Index
-			return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+			return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs,
+				Mode: netlink.MACVLAN_MODE_BRIDGE})
 		}},
 		{"vlan", func(attrs netlink.LinkAttrs, parent netlink.Link) error {
 			attrs.ParentIndex = parent.Attrs().Index
-			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 7,
+				VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 		}},
 	} {
 		pair := newPair(t, veth.Options{})
@@ -199,7 +206,8 @@ func TestStackedInterfaces(t *testing.T) {
 		for i, e := range []*veth.End{&pair.A, &pair.B} {
 			onLink(t, e, func(l netlink.Link) error {
 				// Each interface answers ARP only for its own addresses.
-				if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0); err != nil {
+				if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"),
+					0); err != nil {
 					return err
 				}
 				if err = kind.make(attrs, l); err != nil {
@@ -232,7 +240,8 @@ func bringUp(name string, ip net.IP) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}); err != nil {
+	if err := netlink.AddrAdd(l,
+		&netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}); err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(l)
@@ -255,9 +264,11 @@ func tryStacked(t *testing.T, pair *veth.Pair, name string) {
 	if err != nil || hop.MAC != b.Info().MAC || hop.VLAN != 0 || hop.Src != addr("10.78.0.1") {
 		t.Fatalf("Resolve() = %+v, %v", hop, err)
 	}
-	exchange(t, a, b, packet{dst: hop.MAC}.build(pattern(100, 1)), packet{dst: hop.MAC}.build(pattern(1400, 2)))
+	exchange(t, a, b, packet{dst: hop.MAC}.build(pattern(100, 1)),
+		packet{dst: hop.MAC}.build(pattern(1400, 2)))
 	sendUDP(t, &pair.A, "10.78.0.2:4791", []byte("by the kernel"))
-	if got := receive(t, b, 1, 2*time.Second); len(got) != 1 || !bytes.HasSuffix(got[0], []byte("by the kernel")) {
+	if got := receive(t, b, 1, 2*time.Second); len(got) != 1 ||
+		!bytes.HasSuffix(got[0], []byte("by the kernel")) {
 		t.Errorf("frames from the kernel: %q", got)
 	}
 }

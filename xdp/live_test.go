@@ -32,7 +32,8 @@ func TestLinkDownAndUp(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
-			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B,
+				Options{Mode: mode})
 			exchange(t, a, b, packet{}.build(pattern(64, 1)))
 			for round := range 2 {
 				onLink(t, &pair.A, netlink.LinkSetDown)
@@ -93,7 +94,8 @@ func TestMTUChanges(t *testing.T) {
 	for _, mode := range modesFor(9000) {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{MTU: 1500})
-			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B,
+				Options{Mode: mode})
 			for _, mtu := range []int{4200, 1100, 9000, 4200} {
 				for _, e := range []*veth.End{&pair.A, &pair.B} {
 					onLink(t, e, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
@@ -101,7 +103,10 @@ func TestMTUChanges(t *testing.T) {
 				// 9000 is more than a buffer holds.
 				want := min(mtu, a.capacity-etherLen-vlanLen)
 				for _, p := range []*Port{a, b} {
-					await(t, p, "MTU", func() bool { return p.Info().MTU == want && p.Info().MaxFrame == want+18 && p.Info().Up })
+					await(t, p, "MTU", func() bool {
+						return p.Info().MTU == want &&
+							p.Info().MaxFrame == want+18 && p.Info().Up
+					})
 				}
 				f := packet{}.build(pattern(want-28, mtu))
 				exchange(t, a, b, f, packet{}.build(pattern(64, 1)), f)
@@ -116,7 +121,8 @@ func TestAddressChanges(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
 	first := a.Addrs()
-	if len(first) != 3 || !first[0].Addr().IsLinkLocalUnicast() || first[1] != pair.A.IPv4 || first[2] != pair.A.IPv6 {
+	if len(first) != 3 || !first[0].Addr().IsLinkLocalUnicast() || first[1] != pair.A.IPv4 ||
+		first[2] != pair.A.IPv6 {
 		t.Fatalf("Addrs() = %v", first)
 	}
 	extra := netip.MustParsePrefix("192.0.2.9/28")
@@ -137,13 +143,15 @@ func TestInterfaceRemoved(t *testing.T) {
 	for _, mode := range modesToTest {
 		t.Run(mode.String(), func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
-			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+			a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B,
+				Options{Mode: mode})
 			exchange(t, a, b, packet{}.build(nil))
 			onLink(t, &pair.B, netlink.LinkDel)
 			for _, p := range []*Port{a, b} {
 				await(t, p, "removed", func() bool { return !p.Info().Up })
 				start := time.Now()
-				if err := p.Wait(20 * time.Millisecond); !errors.Is(err, ErrGone) || time.Since(start) < 10*time.Millisecond {
+				if err := p.Wait(20 * time.Millisecond); !errors.Is(err, ErrGone) ||
+					time.Since(start) < 10*time.Millisecond {
 					t.Errorf("Wait() = %v after %v", err, time.Since(start))
 				}
 				var bufs [1]driver.Buf

@@ -44,7 +44,8 @@ type state struct {
 // newNetwork opens the netlink sockets in the namespace of the calling thread. It subscribes to
 // notifications before anything is read, so that no change is missed.
 func newNetwork() (*network, error) {
-	n := &network{changed: make(chan struct{}, 1), limit: func(mtu int) (int, string) { return mtu, "" }}
+	n := &network{changed: make(chan struct{}, 1),
+		limit: func(mtu int) (int, string) { return mtu, "" }}
 	var err error
 	n.events, err = nl.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,

@@ -120,7 +120,8 @@ func (o *opener) checkLink() error {
 func checkAttrs(a *netlink.LinkAttrs) error {
 	switch {
 	case a.EncapType != "ether":
-		return fmt.Errorf("%w: an interface of type %s does not carry Ethernet frames", ErrUnsupported, a.EncapType)
+		return fmt.Errorf("%w: an interface of type %s does not carry Ethernet frames",
+			ErrUnsupported, a.EncapType)
 	case a.RawFlags&unix.IFF_UP == 0:
 		return fmt.Errorf("%w: set it up with `ip link set dev %s up`", ErrLinkDown, a.Name)
 	case bth.MTUFor(a.MTU) == 0:
@@ -134,7 +135,8 @@ func checkAttrs(a *netlink.LinkAttrs) error {
 }
 
 func noAddress(name string) error {
-	return fmt.Errorf("%w and therefore no GID: add one with `ip addr add ADDRESS/PREFIX dev %s`", ErrNoAddress, name)
+	return fmt.Errorf("%w and therefore no GID: add one with `ip addr add ADDRESS/PREFIX dev %s`",
+		ErrNoAddress, name)
 }
 
 func busyError(name string, id uint32) error {
@@ -174,7 +176,8 @@ func (o *opener) countQueues() error {
 		o.count = have
 	}
 	if o.count > have {
-		return fmt.Errorf("%w: %d queues requested, but %s has %d", ErrOptions, o.count, o.link.Attrs().Name, have)
+		return fmt.Errorf("%w: %d queues requested, but %s has %d", ErrOptions, o.count,
+			o.link.Attrs().Name, have)
 	}
 	return o.sizes(o.count)
 }
@@ -211,7 +214,8 @@ func (o *opener) attach() (err error) {
 	// The program accepts multi-buffer frames only if the sockets do. Otherwise drivers would
 	// deliver such frames and the socket would drop them, whereas now the drivers refuse large
 	// MTUs.
-	if o.frags = !isFalse(o.MultiBuffer) && kernelHasMultiBuffer(); !o.frags && isTrue(o.MultiBuffer) {
+	if o.frags = !isFalse(o.MultiBuffer) && kernelHasMultiBuffer(); !o.frags &&
+		isTrue(o.MultiBuffer) {
 		return fmt.Errorf("%w: multi-buffer AF_XDP sockets require Linux 6.6", ErrUnsupported)
 	}
 	if o.prog, err = loadProgram(o.count, o.frags); err != nil {
@@ -236,7 +240,8 @@ func (o *opener) attachError(m Mode, err error) error {
 		return fmt.Errorf("%w by an XDP program: end the process that attached it, or detach it with "+
 			"`ip link set dev %s xdp off`: %w", ErrBusy, name, err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: attaching an XDP program requires CAP_NET_ADMIN and CAP_BPF: %w", ErrPermission, err)
+		return fmt.Errorf("%w: attaching an XDP program requires CAP_NET_ADMIN and CAP_BPF: %w",
+			ErrPermission, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("%w: BPF links for XDP require Linux 5.9: %w", ErrUnsupported, err)
 	case m == Native:
@@ -282,7 +287,8 @@ func (o *opener) bindFirst() error {
 	var err error
 	bindings := o.bindings()
 	if len(bindings) == 0 {
-		return fmt.Errorf("%w: frames of MTU %d do not fit zero-copy sockets without multi-buffer", ErrUnsupported, o.link.Attrs().MTU)
+		return fmt.Errorf("%w: frames of MTU %d do not fit zero-copy sockets without multi-buffer",
+			ErrUnsupported, o.link.Attrs().MTU)
 	}
 	for _, w := range bindings {
 		if err = o.bind(0, w); err == nil {
@@ -313,7 +319,8 @@ func (o *opener) bindOthers() error {
 }
 
 func (o *opener) bind(id uint32, w binding) error {
-	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, adapt: o.adapt, multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
+	q, err := newQueue(&layout{id: id, ring: o.RingSize, chunks: o.Chunks, adapt: o.adapt,
+		multi: w.multi, transmit: id == 0, busyPoll: o.BusyPoll})
 	if err != nil {
 		return err
 	}
@@ -342,7 +349,8 @@ func (o *opener) readState() error {
 		o.datapath = "afxdp-native"
 	}
 	a := o.link.Attrs()
-	o.net.state.Store(&state{info: driver.Info{Name: a.Name, Datapath: o.datapath, Queues: o.count}})
+	o.net.state.Store(&state{info: driver.Info{Name: a.Name, Datapath: o.datapath,
+		Queues: o.count}})
 	o.net.refresh()
 	s := o.net.state.Load()
 	if s.gone {

@@ -64,15 +64,23 @@ func TestRefusals(t *testing.T) {
 	}{
 		{name: "no such interface", iface: "nix0", want: ErrNoInterface, says: "ip link"},
 		{name: "loopback", iface: "lo", want: ErrUnsupported, says: "Ethernet"},
-		{name: "down", prepare: func(t *testing.T, e *veth.End) { onLink(t, e, netlink.LinkSetDown) }, want: ErrLinkDown, says: "ip link set dev gorxe-a up"},
-		{name: "no address", prepare: func(t *testing.T, e *veth.End) { flush(t, e) }, want: ErrNoAddress, says: "ip addr add"},
+		{name: "down", prepare: func(t *testing.T,
+			e *veth.End) {
+			onLink(t, e, netlink.LinkSetDown)
+		}, want: ErrLinkDown, says: "ip link set dev gorxe-a up"},
+		{name: "no address", prepare: func(t *testing.T, e *veth.End) { flush(t, e) },
+			want: ErrNoAddress, says: "ip addr add"},
 		{name: "MTU", prepare: func(t *testing.T, e *veth.End) {
 			onLink(t, e, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 335) })
 		}, want: ErrMTUTooSmall, says: "336"},
 		{name: "too many queues", options: Options{Queues: 2}, want: ErrOptions, says: "has 1"},
-		{name: "zero-copy on veth", options: Options{ZeroCopy: &yes}, want: ErrUnsupported, says: "bind"},
-		{name: "in use", prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "another gorxe"},
-		{name: "in use in the other mode", options: Options{Mode: Native}, prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy, says: "xdp off"},
+		{name: "zero-copy on veth", options: Options{ZeroCopy: &yes}, want: ErrUnsupported,
+			says: "bind"},
+		{name: "in use", prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) },
+			want: ErrBusy, says: "another gorxe"},
+		{name: "in use in the other mode", options: Options{Mode: Native},
+			prepare: func(t *testing.T, e *veth.End) { openEnd(t, e, Options{}) }, want: ErrBusy,
+			says: "xdp off"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,7 +127,8 @@ func TestPermission(t *testing.T) {
 		{[]int{unix.CAP_NET_RAW}, "CAP_NET_RAW"},
 		{[]int{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "CAP_BPF"},
 		{[]int{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}, "CAP_NET_ADMIN"},
-		{[]int{unix.CAP_BPF, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}, "run as root"},
+		{[]int{unix.CAP_BPF, unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE, unix.CAP_NET_ADMIN,
+			unix.CAP_NET_RAW}, "run as root"},
 	} {
 		t.Run(c.says, func(t *testing.T) {
 			pair := newPair(t, veth.Options{})
@@ -176,7 +185,8 @@ func TestNothingLeaks(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatalf("second Close: %v", err)
 		}
-		if _, err := Open(pair.A.Iface, Options{NetNS: pair.A.Fd(), ZeroCopy: &yes}); !errors.Is(err, ErrUnsupported) {
+		if _, err := Open(pair.A.Iface,
+			Options{NetNS: pair.A.Fd(), ZeroCopy: &yes}); !errors.Is(err, ErrUnsupported) {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +203,8 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	f, g, m := resources(t)
 	if f > fds || g > goroutines || m > maps {
-		t.Errorf("descriptors %d -> %d, goroutines %d -> %d, AF_XDP mappings %d -> %d", fds, f, goroutines, g, maps, m)
+		t.Errorf("descriptors %d -> %d, goroutines %d -> %d, AF_XDP mappings %d -> %d", fds, f,
+			goroutines, g, maps, m)
 	}
 	if id := attached(t, &pair.A); id != 0 {
 		t.Errorf("program %d is still attached", id)
@@ -210,7 +221,8 @@ func resources(t *testing.T) (fds, goroutines, mappings int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(d), runtime.NumGoroutine(), strings.Count(string(m), "socket:") + strings.Count(string(m), "[eventfd]")
+	return len(d), runtime.NumGoroutine(),
+		strings.Count(string(m), "socket:") + strings.Count(string(m), "[eventfd]")
 }
 
 // childEnv makes the test binary open a port on the named interface and sleep.
@@ -280,11 +292,14 @@ func TestInterfaces(t *testing.T) {
 				t.Errorf("lo: %+v", d)
 			}
 		case pair.A.Iface:
-			if d.Err != nil || d.Kind != "veth" || d.Driver != "veth" || !d.Up || d.MTU != 4200 || d.PathMTU != 4096 || d.Queues != 2 ||
-				!d.XDP.Generic || !d.XDP.Native || d.XDP.ZeroCopy || d.Auto != Generic || d.MAC != pair.A.MAC || d.Program != 0 {
+			if d.Err != nil || d.Kind != "veth" || d.Driver != "veth" || !d.Up || d.MTU != 4200 ||
+				d.PathMTU != 4096 || d.Queues != 2 ||
+				!d.XDP.Generic || !d.XDP.Native || d.XDP.ZeroCopy || d.Auto != Generic ||
+				d.MAC != pair.A.MAC || d.Program != 0 {
 				t.Errorf("%+v", d)
 			}
-			if len(d.Addrs) != 3 || !d.Addrs[0].Addr().IsLinkLocalUnicast() || d.Addrs[1] != pair.A.IPv4 || d.Addrs[2] != pair.A.IPv6 {
+			if len(d.Addrs) != 3 || !d.Addrs[0].Addr().IsLinkLocalUnicast() ||
+				d.Addrs[1] != pair.A.IPv4 || d.Addrs[2] != pair.A.IPv6 {
 				t.Errorf("Addrs = %v", d.Addrs)
 			}
 		}
@@ -293,12 +308,14 @@ func TestInterfaces(t *testing.T) {
 		t.Errorf("Interfaces() = %v", names)
 	}
 	openEnd(t, &pair.A, Options{})
-	if d, err := Probe(pair.A.Iface, pair.A.Fd()); err != nil || d.Program == 0 || !errors.Is(d.Err, ErrBusy) {
+	if d, err := Probe(pair.A.Iface, pair.A.Fd()); err != nil || d.Program == 0 ||
+		!errors.Is(d.Err, ErrBusy) {
 		t.Errorf("Probe() with an open port = %+v, %v", d, err)
 	}
 	flush(t, &pair.B)
 	onLink(t, &pair.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 300) })
-	if d, err := Probe(pair.B.Iface, pair.B.Fd()); err != nil || !errors.Is(d.Err, ErrMTUTooSmall) || d.PathMTU != 0 || len(d.Addrs) != 0 {
+	if d, err := Probe(pair.B.Iface, pair.B.Fd()); err != nil ||
+		!errors.Is(d.Err, ErrMTUTooSmall) || d.PathMTU != 0 || len(d.Addrs) != 0 {
 		t.Errorf("Probe() with MTU 300 and no address = %+v, %v", d, err)
 	}
 	if _, err := Probe("nix0", pair.A.Fd()); !errors.Is(err, ErrNoInterface) {

@@ -105,8 +105,10 @@ func (o *Options) check() error {
 		return bad("unknown mode %d", uint8(o.Mode))
 	case o.Queues < 0 || o.Queues > maxQueues:
 		return bad("%d queues, want 0 to %d", o.Queues, maxQueues)
-	case o.RingSize != 0 && (o.RingSize < minRing || o.RingSize > maxRing || o.RingSize&(o.RingSize-1) != 0):
-		return bad("ring size is %d, want a power of two from %d to %d", o.RingSize, minRing, maxRing)
+	case o.RingSize != 0 &&
+		(o.RingSize < minRing || o.RingSize > maxRing || o.RingSize&(o.RingSize-1) != 0):
+		return bad("ring size is %d, want a power of two from %d to %d", o.RingSize, minRing,
+			maxRing)
 	case o.Chunks < 0 || o.Chunks > maxRing:
 		return bad("%d chunks, want 0 to %d", o.Chunks, maxRing)
 	case o.BusyPoll < 0 || o.BusyPoll > 1_000_000:

@@ -31,7 +31,8 @@ func TestFramesBothWays(t *testing.T) {
 		for _, mode := range modesFor(mtu) {
 			t.Run(fmt.Sprintf("%v/mtu%d", mode, mtu), func(t *testing.T) {
 				pair := newPair(t, veth.Options{MTU: mtu})
-				a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+				a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B,
+					Options{Mode: mode})
 				if want := "afxdp-" + mode.String(); a.Info().Datapath != want {
 					t.Errorf("Datapath = %q, want %q", a.Info().Datapath, want)
 				}
@@ -43,7 +44,8 @@ func TestFramesBothWays(t *testing.T) {
 				for n := 0; n <= mtu-28; n += 97 {
 					frames = append(frames, packet{}.build(pattern(n, n)))
 				}
-				for _, n := range []int{3840 - 42 - 1, 3840 - 42, 3840 - 42 + 1, 4096 - 42 - 1, 4096 - 42, 4096 - 42 + 1, mtu - 28} {
+				for _, n := range []int{3840 - 42 - 1, 3840 - 42, 3840 - 42 + 1, 4096 - 42 - 1,
+					4096 - 42, 4096 - 42 + 1, mtu - 28} {
 					if n <= mtu-28 {
 						frames = append(frames, packet{}.build(pattern(n, n)))
 					}
@@ -62,7 +64,8 @@ func linux66() bool {
 	if unix.Uname(&u) != nil {
 		return false
 	}
-	if _, err := fmt.Sscanf(strings.ReplaceAll(unix.ByteSliceToString(u.Release[:]), ".", " "), "%d %d", &major, &minor); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(unix.ByteSliceToString(u.Release[:]), ".", " "),
+		"%d %d", &major, &minor); err != nil {
 		return false
 	}
 	return major > 6 || (major == 6 && minor >= 6)
@@ -73,13 +76,16 @@ func linux66() bool {
 func TestWithoutMultiBuffer(t *testing.T) {
 	no := false
 	pair := newPair(t, veth.Options{MTU: 4200})
-	if p, err := Open(pair.A.Iface, Options{NetNS: pair.A.Fd(), Mode: Native, MultiBuffer: &no}); !errors.Is(err, ErrUnsupported) {
+	if p, err := Open(pair.A.Iface,
+		Options{NetNS: pair.A.Fd(), Mode: Native, MultiBuffer: &no}); !errors.Is(err,
+		ErrUnsupported) {
 		if p != nil {
 			p.Close()
 		}
 		t.Errorf("Open in native mode at MTU 4200: %v", err)
 	}
-	a, b := openEnd(t, &pair.A, Options{MultiBuffer: &no}), openEnd(t, &pair.B, Options{MultiBuffer: &no})
+	a, b := openEnd(t, &pair.A, Options{MultiBuffer: &no}), openEnd(t, &pair.B,
+		Options{MultiBuffer: &no})
 	const capacity = chunkSize - headroom
 	if i := a.Info(); i.MaxFrame != capacity || i.MTU != capacity-etherLen-vlanLen {
 		t.Errorf("Info() = %+v", i)

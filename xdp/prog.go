@@ -152,7 +152,8 @@ func loadProgram(queues int, frags bool) (*program, error) {
 	if err != nil {
 		return nil, bpfError("create the map of sockets", err)
 	}
-	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "Apache-2.0", Instructions: steering(p.sockets)}
+	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP,
+		License: "Apache-2.0", Instructions: steering(p.sockets)}
 	if frags {
 		spec.Flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
@@ -166,10 +167,13 @@ func loadProgram(queues int, frags bool) (*program, error) {
 func bpfError(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM): // omit the library's hint about MEMLOCK, which is misleading
-		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN", ErrPermission, what)
+		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN",
+			ErrPermission, what)
 	case errors.Is(err, unix.EACCES): // err contains the verifier's message
-		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w", ErrPermission, what, err)
-	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w",
+			ErrPermission, what, err)
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w: cannot %s on this kernel: %w", ErrUnsupported, what, err)
 	}
 	return fmt.Errorf("cannot %s: %w", what, err)

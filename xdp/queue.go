@@ -98,9 +98,11 @@ func openSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT):
-		return -1, fmt.Errorf("%w: the kernel does not support AF_XDP sockets (CONFIG_XDP_SOCKETS)", ErrUnsupported)
+		return -1, fmt.Errorf("%w: the kernel does not support AF_XDP sockets (CONFIG_XDP_SOCKETS)",
+			ErrUnsupported)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return -1, fmt.Errorf("%w: AF_XDP sockets require CAP_NET_RAW: run as root or grant it", ErrPermission)
+		return -1, fmt.Errorf("%w: AF_XDP sockets require CAP_NET_RAW: run as root or grant it",
+			ErrPermission)
 	case err != nil:
 		return -1, fmt.Errorf("create AF_XDP socket: %w", err)
 	}
@@ -117,7 +119,8 @@ func kernelHasMultiBuffer() bool {
 	}
 	defer unix.Close(fd)
 	const noInterface = 1<<31 - 1
-	return errors.Is(unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_USE_SG, Ifindex: noInterface}), unix.ENODEV)
+	return errors.Is(unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_USE_SG, Ifindex: noInterface}),
+		unix.ENODEV)
 }
 
 func (q *queue) makeUMEM(l *layout) error {
@@ -130,7 +133,8 @@ func (q *queue) makeUMEM(l *layout) error {
 			q.txFree = append(q.txFree, uint32(l.chunks+i-1))
 		}
 	}
-	mem, err := unix.Mmap(-1, 0, buffers<<q.shift, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, buffers<<q.shift, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("map %d MiB of packet memory: %w", buffers<<q.shift>>20, err)
 	}
@@ -180,7 +184,8 @@ func (q *queue) makeRings(l *layout) error {
 func (q *queue) tune(l *layout) {
 	if l.transmit {
 		_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
-		_ = unix.SetsockoptInt(q.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, min(kickBudget, l.ring))
+		_ = unix.SetsockoptInt(q.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET,
+			min(kickBudget, l.ring))
 	}
 	if l.busyPoll > 0 {
 		_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, soPreferBusyPoll, 1)
@@ -192,7 +197,8 @@ func (q *queue) tune(l *layout) {
 // bind binds the socket to its queue of the interface. It retries for a while if a closed socket
 // still holds the queue.
 func (q *queue) bind(index int, flags uint16) error {
-	sa := &unix.SockaddrXDP{Flags: flags | unix.XDP_USE_NEED_WAKEUP, Ifindex: uint32(index), QueueID: q.id}
+	sa := &unix.SockaddrXDP{Flags: flags | unix.XDP_USE_NEED_WAKEUP, Ifindex: uint32(index),
+		QueueID: q.id}
 	deadline := time.Now().Add(bindPatience)
 	for {
 		err := unix.Bind(q.fd, sa)
@@ -204,7 +210,8 @@ func (q *queue) bind(index int, flags uint16) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: another AF_XDP socket uses queue %d: end its process", ErrBusy, q.id)
+			return fmt.Errorf("%w: another AF_XDP socket uses queue %d: end its process", ErrBusy,
+				q.id)
 		}
 		time.Sleep(bindPause)
 	}

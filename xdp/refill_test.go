@@ -6,7 +6,8 @@ import (
 )
 
 func fakeRing[T any](size int) ring[T] {
-	return ring[T]{producer: new(atomic.Uint32), consumer: new(atomic.Uint32), flags: new(atomic.Uint32), slots: make([]T, size), mask: uint32(size - 1)}
+	return ring[T]{producer: new(atomic.Uint32), consumer: new(atomic.Uint32),
+		flags: new(atomic.Uint32), slots: make([]T, size), mask: uint32(size - 1)}
 }
 
 // fakeQueue is a queue with rings in ordinary memory. The test acts as the kernel.
@@ -49,19 +50,22 @@ func TestRefillFollowsTheLoad(t *testing.T) {
 		deliver(8)
 	}
 	if q.target != minFill || len(used) > startFill {
-		t.Errorf("receiver keeps up: the kernel has %d buffers and used %d, want %d and at most %d", q.target, len(used), minFill, startFill)
+		t.Errorf("receiver keeps up: the kernel has %d buffers and used %d, want %d and at most %d",
+			q.target, len(used), minFill, startFill)
 	}
 	for range 10 {
 		deliver(int(q.target)*3/4 - 1)
 	}
 	if q.target != all || q.posted != all {
-		t.Errorf("frames accumulate: the kernel has %d of %d buffers, want all %d", q.posted, q.target, all)
+		t.Errorf("frames accumulate: the kernel has %d of %d buffers, want all %d", q.posted,
+			q.target, all)
 	}
 	for range 4 * calmFrames / 16 {
 		deliver(16)
 	}
 	if q.target != minFill || q.posted > 2*minFill {
-		t.Errorf("after a calm time: the kernel has %d of %d buffers, want %d", q.posted, q.target, minFill)
+		t.Errorf("after a calm time: the kernel has %d of %d buffers, want %d", q.posted, q.target,
+			minFill)
 	}
 }
 

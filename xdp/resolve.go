@@ -42,7 +42,8 @@ func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, er
 	case has(s.addrs, dst) || dst.IsLoopback():
 		return driver.Hop{}, fmt.Errorf("%w: %v on %s", ErrLocal, dst, s.info.Name)
 	case src.IsValid() && !has(s.addrs, src):
-		return driver.Hop{}, fmt.Errorf("%w %v: the addresses of %s are %v", ErrNoAddress, src, s.info.Name, s.addrs)
+		return driver.Hop{},
+			fmt.Errorf("%w %v: the addresses of %s are %v", ErrNoAddress, src, s.info.Name, s.addrs)
 	}
 	hop, next, err := p.net.route(src, dst, s)
 	if err != nil {
@@ -67,7 +68,8 @@ func has(list []netip.Prefix, a netip.Addr) bool {
 
 // route asks the kernel for the route to dst over this interface. next is the address whose MAC is
 // needed.
-func (n *network) route(src, dst netip.Addr, s *state) (hop driver.Hop, next netip.Addr, err error) {
+func (n *network) route(src, dst netip.Addr, s *state) (
+	hop driver.Hop, next netip.Addr, err error) {
 	r, err := n.routeTo(src, dst)
 	switch {
 	case errors.Is(err, ErrClosed):
@@ -191,7 +193,8 @@ func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
 func (n *network) solicit(ip netip.Addr) error {
 	return n.query(func(h *netlink.Handle) error {
 		return h.NeighSet(&netlink.Neigh{
-			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE, IP: ip.AsSlice(),
+			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE,
+			IP: ip.AsSlice(),
 		})
 	})
 }

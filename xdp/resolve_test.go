@@ -23,7 +23,8 @@ func addRoute(t *testing.T, e *veth.End, dst, via string, mtu int) {
 		if err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: n, Gw: net.ParseIP(via), MTU: mtu})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: n,
+			Gw: net.ParseIP(via), MTU: mtu})
 	})
 }
 
@@ -43,15 +44,20 @@ func TestResolve(t *testing.T) {
 		want     driver.Hop
 	}{
 		{"IPv4 neighbor", none, hostB4, driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
-		{"IPv4 neighbor, mapped", none, addr("::ffff:10.77.0.2"), driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
+		{"IPv4 neighbor, mapped", none, addr("::ffff:10.77.0.2"),
+			driver.Hop{MAC: peer, Src: hostA4, MTU: mtu}},
 		{"IPv6 neighbor", none, hostB6, driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
 		{"link-local neighbor", none, llb, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
-		{"link-local with a zone", none, llb.WithZone("gorxe-a"), driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
+		{"link-local with a zone", none, llb.WithZone("gorxe-a"),
+			driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
 		{"source given", lla, hostB6, driver.Hop{MAC: peer, Src: lla, MTU: mtu}},
-		{"IPv4 gateway, route with an MTU", none, addr("198.51.100.77"), driver.Hop{MAC: peer, Src: hostA4, MTU: 1400}},
+		{"IPv4 gateway, route with an MTU", none, addr("198.51.100.77"),
+			driver.Hop{MAC: peer, Src: hostA4, MTU: 1400}},
 		{"IPv6 gateway", none, addr("2001:db8:5::1"), driver.Hop{MAC: peer, Src: hostA6, MTU: mtu}},
-		{"IPv4 multicast", hostA4, addr("239.129.2.3"), driver.Hop{MAC: bth.MAC{1, 0, 0x5e, 1, 2, 3}, Src: hostA4, MTU: mtu}},
-		{"IPv6 multicast", lla, addr("ff02::1:a2:b3"), driver.Hop{MAC: bth.MAC{0x33, 0x33, 0, 0xa2, 0, 0xb3}, Src: lla, MTU: mtu}},
+		{"IPv4 multicast", hostA4, addr("239.129.2.3"),
+			driver.Hop{MAC: bth.MAC{1, 0, 0x5e, 1, 2, 3}, Src: hostA4, MTU: mtu}},
+		{"IPv6 multicast", lla, addr("ff02::1:a2:b3"),
+			driver.Hop{MAC: bth.MAC{0x33, 0x33, 0, 0xa2, 0, 0xb3}, Src: lla, MTU: mtu}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 2 { // the second time the entry exists
@@ -108,7 +114,8 @@ func TestResolveFails(t *testing.T) {
 func TestResolveWaits(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a := openEnd(t, &pair.A, Options{})
-	late := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 0, 60), Mask: net.CIDRMask(24, 32)}}
+	late := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 0, 60),
+		Mask: net.CIDRMask(24, 32)}}
 	done := make(chan struct{})
 	time.AfterFunc(50*time.Millisecond, func() {
 		defer close(done)
@@ -130,7 +137,8 @@ func TestNeighborChange(t *testing.T) {
 	}
 	moved := net.HardwareAddr{0x02, 0x77, 0, 0, 0, 0x99}
 	onLink(t, &pair.A, func(l netlink.Link) error {
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: hostB4.AsSlice(), HardwareAddr: moved, State: netlink.NUD_PERMANENT})
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: hostB4.AsSlice(),
+			HardwareAddr: moved, State: netlink.NUD_PERMANENT})
 	})
 	await(t, a, "new MAC", func() bool {
 		hop, err := a.Resolve(context.Background(), netip.Addr{}, hostB4)

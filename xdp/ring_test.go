@@ -15,7 +15,8 @@ func twoSides(size int, start uint32) (producer, consumer *ring[uint64]) {
 	c.Store(start)
 	slots := make([]uint64, size)
 	side := func() *ring[uint64] {
-		return &ring[uint64]{producer: &p, consumer: &c, flags: &f, slots: slots, mask: uint32(size - 1), own: start, seen: start}
+		return &ring[uint64]{producer: &p, consumer: &c, flags: &f, slots: slots,
+			mask: uint32(size - 1), own: start, seen: start}
 	}
 	return side(), side()
 }
@@ -39,7 +40,8 @@ func TestRingWraps(t *testing.T) {
 		}
 		out.publish()
 		if out.space(1) != 0 || out.queued() != size {
-			t.Fatalf("round %d: full ring: space() = %d, queued() = %d", round, out.space(1), out.queued())
+			t.Fatalf("round %d: full ring: space() = %d, queued() = %d", round, out.space(1),
+				out.queued())
 		}
 		k := in.ready(1)
 		if k != size {
@@ -89,7 +91,8 @@ func TestRingBetweenThreads(t *testing.T) {
 func TestOptions(t *testing.T) {
 	yes := true
 	for _, o := range []Options{
-		{Mode: 9}, {Queues: -1}, {Queues: 10000}, {RingSize: 100}, {RingSize: 16}, {RingSize: 1 << 20}, {Chunks: -1},
+		{Mode: 9}, {Queues: -1}, {Queues: 10000}, {RingSize: 100}, {RingSize: 16},
+		{RingSize: 1 << 20}, {Chunks: -1},
 		{BusyPoll: -1}, {Mode: Generic, ZeroCopy: &yes},
 	} {
 		if _, err := Open("lo", o); !errors.Is(err, ErrOptions) {
@@ -113,7 +116,8 @@ func TestDefaultSizesAreBounded(t *testing.T) {
 		if err := o.sizes(queues); err != nil {
 			t.Fatal(err)
 		}
-		if total := (queues + 1) * o.Chunks * 2 * chunkSize; total > maxUMEM || o.RingSize < minRing {
+		if total := (queues + 1) * o.Chunks * 2 * chunkSize; total > maxUMEM ||
+			o.RingSize < minRing {
 			t.Fatalf("%d queues: ring size %d, %d MiB", queues, o.RingSize, total>>20)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 func mapRing[T any](r *ring[T], fd int, pgoff int64, size int, off *unix.XDPRingOffset) error {
 	var slot T
 	length := int(off.Desc) + size*int(unsafe.Sizeof(slot))
-	mem, err := unix.Mmap(fd, pgoff, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(fd, pgoff, length, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return fmt.Errorf("map AF_XDP ring: %w", err)
 	}
@@ -49,7 +50,8 @@ func registerUMEM(fd int, mem []byte) error {
 }
 
 func ringOffsets(fd int) (off unix.XDPMmapOffsets, err error) {
-	err = getsockopt(fd, unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&off), unsafe.Sizeof(off))
+	err = getsockopt(fd, unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&off),
+		unsafe.Sizeof(off))
 	return off, err
 }
 
@@ -61,12 +63,14 @@ func xskStatistics(fd int) (s unix.XDPStatistics, err error) {
 // isZeroCopy reports whether the driver accesses the packet memory of the bound socket directly.
 func isZeroCopy(fd int) bool {
 	var flags uint32
-	err := getsockopt(fd, unix.SOL_XDP, unix.XDP_OPTIONS, unsafe.Pointer(&flags), unsafe.Sizeof(flags))
+	err := getsockopt(fd, unix.SOL_XDP, unix.XDP_OPTIONS, unsafe.Pointer(&flags),
+		unsafe.Sizeof(flags))
 	return err == nil && flags&unix.XDP_OPTIONS_ZEROCOPY != 0
 }
 
 func setsockopt(fd, level, opt int, p unsafe.Pointer, n uintptr) error {
-	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p), n, 0)
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt),
+		uintptr(p), n, 0)
 	if e != 0 {
 		return e
 	}
@@ -75,7 +79,8 @@ func setsockopt(fd, level, opt int, p unsafe.Pointer, n uintptr) error {
 
 func getsockopt(fd, level, opt int, p unsafe.Pointer, n uintptr) error {
 	size := uint32(n)
-	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p), uintptr(unsafe.Pointer(&size)), 0)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt),
+		uintptr(p), uintptr(unsafe.Pointer(&size)), 0)
 	if e != 0 {
 		return e
 	}

@@ -26,7 +26,8 @@ func (p *Port) Alloc(bufs []driver.Buf) int {
 		index := q.txFree[last]
 		q.txFree = q.txFree[:last]
 		at := uint64(index) << q.shift
-		bufs[i] = driver.Buf{B: q.umem[at : at+size : at+uint64(q.stride())], Token: token(0, index)}
+		bufs[i] = driver.Buf{B: q.umem[at : at+size : at+uint64(q.stride())],
+			Token: token(0, index)}
 	}
 	p.out += n
 	p.leave()

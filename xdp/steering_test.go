@@ -24,7 +24,8 @@ func packetSocket(t testing.TB, e *veth.End) int {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 500_000}); err != nil {
+		if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+			&unix.Timeval{Usec: 500_000}); err != nil {
 			return err
 		}
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all & 0xffff, Ifindex: e.Index})
@@ -234,7 +235,8 @@ func TestTwoQueues(t *testing.T) {
 				t.Errorf("frames by queue: %v, want a total of %d", seen, flows)
 			}
 			a := openEnd(t, &pair.A, Options{Mode: mode})
-			exchange(t, a, b, packet{}.build(pattern(100, 1)), packet{v6: true}.build(pattern(1000, 2)))
+			exchange(t, a, b, packet{}.build(pattern(100, 1)),
+				packet{v6: true}.build(pattern(1000, 2)))
 			exchange(t, b, a, packet{}.build(pattern(100, 3)))
 		})
 	}

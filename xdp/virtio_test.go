@@ -44,15 +44,20 @@ func TestLimiter(t *testing.T) {
 	}{
 		{"native", "virtio_net", Native, Native, false, double, 4176, 2128, 2048, true},
 		{"native, small", "virtio_net", Native, Native, false, double, 4175, 4175, 2048, false},
-		{"MTU raised after Open", "virtio_net", Auto, Native, false, double, 9000, 2128, 2048, true},
+		{"MTU raised after Open", "virtio_net", Auto, Native, false, double, 9000, 2128, 2048,
+			true},
 		{"auto", "virtio_net", Auto, Generic, false, double, 4176, 4176, 4096, true},
-		{"auto, MTU lowered after Open", "virtio_net", Auto, Generic, false, double, 1500, 1500, 1024, false},
-		{"generic requested", "virtio_net", Generic, Generic, false, double, 4176, 4176, 4096, false},
-		{"kernel without multi-buffer", "virtio_net", Auto, Generic, false, single, 4176, single, 2048, false},
+		{"auto, MTU lowered after Open", "virtio_net", Auto, Generic, false, double, 1500, 1500,
+			1024, false},
+		{"generic requested", "virtio_net", Generic, Generic, false, double, 4176, 4176, 4096,
+			false},
+		{"kernel without multi-buffer", "virtio_net", Auto, Generic, false, single, 4176, single,
+			2048, false},
 		{"zero-copy", "virtio_net", Native, Native, true, double, 4176, 4176, 4096, false},
 		{"another driver", "mlx5_core", Auto, Native, false, double, 9000, double, 4096, false},
 	} {
-		o := &opener{Port: Port{prog: &program{mode: c.mode}, queues: []*queue{{zeroCopy: c.zero}}}, Options: Options{Mode: c.asked}, driver: c.driver}
+		o := &opener{Port: Port{prog: &program{mode: c.mode}, queues: []*queue{{zeroCopy: c.zero}}},
+			Options: Options{Mode: c.asked}, driver: c.driver}
 		use, note := o.limiter(c.most)(c.mtu)
 		if use != c.use || int(bth.MTUFor(use)) != c.pathMTU || note != "" != c.note {
 			t.Errorf("%s: limit of MTU %[3]d = %[2]d with path MTU %[4]d, want %[6]d with %[5]d; note %[7]q", c.name, use, c.mtu, bth.MTUFor(use), c.pathMTU, c.use, note)

@@ -52,7 +52,8 @@ func Frames(t testing.TB, name string) [][]byte {
 			t.Fatalf("%s, frame %d: %v", name, len(frames)+1, err)
 		}
 		if info.CaptureLength != info.Length {
-			t.Fatalf("%s, frame %d: truncated from %d to %d bytes", name, len(frames)+1, info.Length, info.CaptureLength)
+			t.Fatalf("%s, frame %d: truncated from %d to %d bytes", name, len(frames)+1,
+				info.Length, info.CaptureLength)
 		}
 		frames = append(frames, b)
 	}

@@ -39,10 +39,12 @@ func Example() {
 func someWrite() []byte {
 	f := make([]byte, 256)
 	n := frame.PutHeaders(f, &frame.Address{
-		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}), HopLimit: 64,
+		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}),
+		HopLimit: 64,
 	})
 	t := f[n:]
-	bth.PutBTH(t, &bth.BTHFields{Opcode: bth.RCWriteOnly, PadCount: 3, PKey: bth.DefaultPKey, DestQP: 0x11, PSN: 0x500})
+	bth.PutBTH(t, &bth.BTHFields{Opcode: bth.RCWriteOnly, PadCount: 3, PKey: bth.DefaultPKey,
+		DestQP: 0x11, PSN: 0x500})
 	bth.PutRETH(t[12:], 0x7f0000001000, 0x1234, 5)
 	copy(t[28:], "hello")
 	f = f[:n+28+5+3+bth.ICRCLen]

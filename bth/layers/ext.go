@@ -34,7 +34,8 @@ func standalone(n int, layer func([]byte) gopacket.Layer) gopacket.Decoder {
 	return gopacket.DecodeFunc(func(data []byte, p gopacket.PacketBuilder) error {
 		if len(data) < n {
 			p.SetTruncated()
-			return fmt.Errorf("extension header of %d bytes has only %d: %w", n, len(data), bth.ErrTruncated)
+			return fmt.Errorf("extension header of %d bytes has only %d: %w", n, len(data),
+				bth.ErrTruncated)
 		}
 		p.AddLayer(layer(data))
 		return p.NextDecoder(gopacket.LayerTypePayload)

@@ -35,11 +35,12 @@ var (
 	LayerTypeRETH         = register(1792, "RETH", standalone(bth.RETHLen, newRETH))
 	LayerTypeAETH         = register(1793, "AETH", standalone(bth.AETHLen, newAETH))
 	LayerTypeAtomicETH    = register(1794, "AtomicETH", standalone(bth.AtomicETHLen, newAtomicETH))
-	LayerTypeAtomicAckETH = register(1795, "AtomicAckETH", standalone(bth.AtomicAckETHLen, newAtomicAckETH))
-	LayerTypeImmDt        = register(1796, "ImmDt", standalone(bth.ImmDtLen, newImmDt))
-	LayerTypeIETH         = register(1797, "IETH", standalone(bth.IETHLen, newIETH))
-	LayerTypeDETH         = register(1798, "DETH", standalone(bth.DETHLen, newDETH))
-	LayerTypeFETH         = register(1799, "FETH", standalone(bth.FETHLen, newFETH))
+	LayerTypeAtomicAckETH = register(1795, "AtomicAckETH",
+		standalone(bth.AtomicAckETHLen, newAtomicAckETH))
+	LayerTypeImmDt = register(1796, "ImmDt", standalone(bth.ImmDtLen, newImmDt))
+	LayerTypeIETH  = register(1797, "IETH", standalone(bth.IETHLen, newIETH))
+	LayerTypeDETH  = register(1798, "DETH", standalone(bth.DETHLen, newDETH))
+	LayerTypeFETH  = register(1799, "FETH", standalone(bth.FETHLen, newFETH))
 )
 
 func register(number int, name string, d gopacket.Decoder) gopacket.LayerType {

@@ -43,14 +43,16 @@ func TestCaptures(t *testing.T) {
 
 func compare(t *testing.T, p gopacket.Packet, want *bth.Packet) {
 	l := p.Layer(LayerTypeBTH).(*BTH)
-	if l.BTHFields != want.BTH.Fields() || l.Version != 0 || !bytes.Equal(l.Contents, want.BTH[:bth.HeaderLen]) {
+	if l.BTHFields != want.BTH.Fields() || l.Version != 0 ||
+		!bytes.Equal(l.Contents, want.BTH[:bth.HeaderLen]) {
 		t.Errorf("BTH %+v", l)
 	}
 	if !bytes.Equal(l.Payload, want.Payload) || len(l.Pad) != want.BTH.PadCount() {
 		t.Errorf("payload of %d bytes, pad %d", len(l.Payload), len(l.Pad))
 	}
 	net := p.NetworkLayer()
-	if crc, ok := frame.ICRC(append(bytes.Clone(net.LayerContents()), net.LayerPayload()[:8+len(want.BTH)]...)); !ok || crc != l.ICRC {
+	if crc, ok := frame.ICRC(append(bytes.Clone(net.LayerContents()),
+		net.LayerPayload()[:8+len(want.BTH)]...)); !ok || crc != l.ICRC {
 		t.Errorf("ICRC %#08x, want %#08x", l.ICRC, crc)
 	}
 	var got []string
@@ -77,7 +79,8 @@ func extensionNames(i *bth.OpcodeInfo) string {
 		offset uint8
 		name   string
 	}{
-		{i.FETH, "FETH"}, {i.DETH, "DETH"}, {i.RETH, "RETH"}, {i.AtomicETH, "AtomicETH"}, {i.AETH, "AETH"},
+		{i.FETH, "FETH"}, {i.DETH, "DETH"}, {i.RETH, "RETH"}, {i.AtomicETH, "AtomicETH"},
+		{i.AETH, "AETH"},
 		{i.AtomicAckETH, "AtomicAckETH"}, {i.ImmDt, "ImmDt"}, {i.IETH, "IETH"},
 	} {
 		if h.offset != 0 {
@@ -96,7 +99,8 @@ func compareExtension(t *testing.T, l gopacket.Layer, p *bth.Packet) {
 		ok = l.Syndrome == p.AETH().Syndrome() && l.MSN == p.AETH().MSN()
 	case *AtomicETH:
 		h := p.AtomicETH()
-		ok = l.VA == h.VA() && l.RKey == h.RKey() && l.SwapAdd == h.SwapAdd() && l.Compare == h.Compare()
+		ok = l.VA == h.VA() && l.RKey == h.RKey() && l.SwapAdd == h.SwapAdd() &&
+			l.Compare == h.Compare()
 	case *AtomicAckETH:
 		ok = l.Original == p.AtomicAckETH().Original()
 	case *ImmDt:
@@ -125,7 +129,8 @@ func transport(o bth.Opcode, n, pad int) []byte {
 
 // The captures contain no FLUSH and no SEND with invalidate.
 func TestRareHeaders(t *testing.T) {
-	for _, o := range []bth.Opcode{bth.RCFlush, bth.RCSendOnlyInv, bth.RCWriteLastImm, bth.CNP, bth.RCAtomicWrite} {
+	for _, o := range []bth.Opcode{bth.RCFlush, bth.RCSendOnlyInv, bth.RCWriteLastImm, bth.CNP,
+		bth.RCAtomicWrite} {
 		b := transport(o, 16, 0)
 		var want bth.Packet
 		if err := want.Parse(b[:len(b)-bth.ICRCLen]); err != nil {
@@ -172,13 +177,15 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: BTH shown: %v", c.name, shown)
 		}
 	}
-	for _, lt := range []gopacket.LayerType{LayerTypeRETH, LayerTypeAETH, LayerTypeAtomicETH, LayerTypeDETH} {
+	for _, lt := range []gopacket.LayerType{LayerTypeRETH, LayerTypeAETH, LayerTypeAtomicETH,
+		LayerTypeDETH} {
 		p := gopacket.NewPacket([]byte{1, 2, 3}, lt, gopacket.Default)
 		if e := p.ErrorLayer(); e == nil || !errors.Is(e.Error(), bth.ErrTruncated) {
 			t.Errorf("%v of 3 bytes: %v", lt, e)
 		}
 	}
-	if l := gopacket.NewPacket(make([]byte, 20), LayerTypeRETH, gopacket.Default).Layer(LayerTypeRETH); l == nil || len(l.LayerPayload()) != 4 {
+	if l := gopacket.NewPacket(make([]byte, 20), LayerTypeRETH,
+		gopacket.Default).Layer(LayerTypeRETH); l == nil || len(l.LayerPayload()) != 4 {
 		t.Errorf("standalone RETH: %v", l)
 	}
 }
@@ -193,7 +200,8 @@ func TestDecodingLayerParser(t *testing.T) {
 		payload gopacket.Payload
 		decoded []gopacket.LayerType
 	)
-	parser := gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &eth, &ip4, &udp, &transp, &payload)
+	parser := gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &eth, &ip4, &udp, &transp,
+		&payload)
 	f := bthtest.Frames(t, "rc_write_only.pcap")
 	var want bth.Packet
 	for _, b := range f {

@@ -84,8 +84,8 @@ const maxTries = 3
 
 // repeat repeats a measurement in which a side got too little CPU time, and returns the longest
 // one.
-func (b *bench) repeat(ctx context.Context, f *figure, l *lane, round int) (best sample,
-	err error) {
+func (b *bench) repeat(ctx context.Context, f *figure, l *lane, round int) (
+	best sample, err error) {
 	for range maxTries {
 		var s sample
 		if s, err = b.measure(ctx, f, l, round); err != nil && !errors.Is(err, kit.ErrIdle) {

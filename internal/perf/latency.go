@@ -169,8 +169,8 @@ func (l *latency) roundTrip(ctx context.Context, i int64) (bool, error) {
 
 // measureReplies performs the run as a client whose server sends first, as in ib_write_lat. It
 // returns the times between the server's messages, and the number of messages.
-func (l *latency) measureReplies(ctx context.Context) (times *cli.Latency, messages int64,
-	err error) {
+func (l *latency) measureReplies(ctx context.Context) (
+	times *cli.Latency, messages int64, err error) {
 	defer l.lockThread()()
 	times = cli.NewLatency()
 	var last time.Time

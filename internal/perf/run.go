@@ -22,8 +22,8 @@ type peerResult struct {
 
 // watch waits for the peer's last message of a run in a goroutine. The returned context ends if the
 // peer fails or closes the connection; its cause is the reason.
-func (p *peerSession) watch(ctx context.Context) (context.Context, context.CancelCauseFunc,
-	*peerResult) {
+func (p *peerSession) watch(ctx context.Context) (
+	context.Context, context.CancelCauseFunc, *peerResult) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	peer := &peerResult{done: make(chan struct{})}
 	p.PeerDone.Store(false)
@@ -44,8 +44,8 @@ func (p *peerSession) watch(ctx context.Context) (context.Context, context.Cance
 
 // run performs one run and returns what both sides measured. It calls start when the local side
 // accepts the peer's messages.
-func (p *peerSession) run(parent context.Context, r Run, start func() error) (own, peer Outcome,
-	err error) {
+func (p *peerSession) run(parent context.Context, r Run, start func() error) (
+	own, peer Outcome, err error) {
 	ctx, cancel, result := p.watch(parent)
 	defer cancel(nil)
 	if err = start(); err != nil {

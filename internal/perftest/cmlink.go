@@ -30,8 +30,8 @@ const MaxMessage = binaryKeyLen
 func NewMessageLink(m MessageConn) *Link { return &Link{msgs: m, timeout: Timeout} }
 
 // receiveMessage is receive over rdma_cm, where the length of a message determines its kind.
-func (l *Link) receiveMessage(ctx context.Context, k kind, limit time.Duration) (kind, []byte,
-	error) {
+func (l *Link) receiveMessage(ctx context.Context, k kind, limit time.Duration) (
+	kind, []byte, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, ErrTimeout)

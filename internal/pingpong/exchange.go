@@ -97,8 +97,8 @@ func parseHex(s string) (v uint32, err error) {
 }
 
 // clientExchange sends the addresses of the local queue pairs and returns those of the peer.
-func clientExchange(ctx context.Context, conn net.Conn, lines int, local []Address) (peer []Address,
-	err error) {
+func clientExchange(ctx context.Context, conn net.Conn, lines int, local []Address) (
+	peer []Address, err error) {
 	err = withDeadline(ctx, conn, func() (err error) {
 		if err = writeLines(conn, local, lines); err != nil {
 			return err

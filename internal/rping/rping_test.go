@@ -12,8 +12,8 @@ import (
 )
 
 // network returns n devices on a link, and the address of a server on the second one.
-func network(t *testing.T, n int) (link *loopback.Link, devs []*roce.Device,
-	server netip.AddrPort) {
+func network(t *testing.T, n int) (
+	link *loopback.Link, devs []*roce.Device, server netip.AddrPort) {
 	t.Helper()
 	link, err := loopback.NewLink(loopback.Config{Ports: n})
 	if err != nil {

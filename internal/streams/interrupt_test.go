@@ -79,8 +79,8 @@ func TestInterruptedPipe(t *testing.T) {
 
 // receiveAll receives packets until the sender closes. It returns the numbers of bytes and packets,
 // and whether the last packet had an end mark.
-func receiveAll(ctx context.Context, t *testing.T, r *statusbyte.Receiver) (n, packets int,
-	last bool) {
+func receiveAll(ctx context.Context, t *testing.T, r *statusbyte.Receiver) (
+	n, packets int, last bool) {
 	t.Helper()
 	for {
 		b, err := r.Receive(ctx)

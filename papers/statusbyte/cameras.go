@@ -68,8 +68,8 @@ func (a *arrivals) rates(begin, from, to int64) (at, rate []float64) {
 
 // cameras lets all cameras send for the time t: over one connection with the status byte, over one
 // connection each with the sliding window. The devices need Auto progress.
-func (d *devices) cameras(ctx context.Context, transport string, t time.Duration) (v video,
-	err error) {
+func (d *devices) cameras(ctx context.Context, transport string, t time.Duration) (
+	v video, err error) {
 	runtime.GC()
 	debug.FreeOSMemory()
 	idle := kit.Resident()

@@ -47,8 +47,8 @@ type handler struct {
 var releaseAll = handler{onBlock: func(r receiver, _ uint64) error { return r.release() }}
 
 // connect connects a pair and starts the receiving thread.
-func (d *devices) connect(ctx context.Context, transport string, s shape, h handler) (*pair,
-	error) {
+func (d *devices) connect(ctx context.Context, transport string, s shape, h handler) (
+	*pair, error) {
 	l, err := d.listen(transport, s, basePort)
 	if err != nil {
 		return nil, err

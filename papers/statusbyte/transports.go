@@ -80,8 +80,8 @@ func (d *devices) listen(transport string, s shape, port uint16) (*listener, err
 }
 
 // dial creates the sending side of a transport.
-func (d *devices) dial(ctx context.Context, transport string, s shape, port uint16) (sender,
-	error) {
+func (d *devices) dial(ctx context.Context, transport string, s shape, port uint16) (
+	sender, error) {
 	if transport == statusByte {
 		x, err := statusbyte.Init(ctx, d.Dev[0], d.Addr(1, port), statusbyte.Config{
 			Blocks: s.blocks, BlockSize: s.size, SendDepth: s.sendSQ, CQDepth: s.sendSCQ,

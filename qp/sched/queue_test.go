@@ -95,12 +95,15 @@ func TestQueueModel(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if q.Len() != len(n.sched) || q.Prefetched() != len(n.sched)-len(n.prefetch) || q.Window() != n.wnd {
+				if q.Len() != len(n.sched) || q.Prefetched() != len(n.sched)-len(n.prefetch) ||
+					q.Window() != n.wnd {
 					t.Fatalf("Len %d, Prefetched %d, Window %d; two queues have %d, %d, %d",
-						q.Len(), q.Prefetched(), q.Window(), len(n.sched), len(n.sched)-len(n.prefetch), n.wnd)
+						q.Len(), q.Prefetched(), q.Window(), len(n.sched),
+						len(n.sched)-len(n.prefetch), n.wnd)
 				}
 				if q.BelowWindow() != (len(n.sched) < n.wnd) {
-					t.Fatalf("BelowWindow() = %v with %d active and a window of %d", q.BelowWindow(), len(n.sched), n.wnd)
+					t.Fatalf("BelowWindow() = %v with %d active and a window of %d",
+						q.BelowWindow(), len(n.sched), n.wnd)
 				}
 			},
 		})
@@ -123,7 +126,8 @@ func TestPrefetchDistance(t *testing.T) {
 			fetched = append(fetched, id)
 		}
 		if len(fetched)-len(served) != wnd {
-			t.Fatalf("after %d pops prefetching is %d ahead, want %d", len(served), len(fetched)-len(served), wnd)
+			t.Fatalf("after %d pops prefetching is %d ahead, want %d", len(served),
+				len(fetched)-len(served), wnd)
 		}
 		id, _ := q.Pop()
 		served = append(served, id)
@@ -161,7 +165,8 @@ func TestBounds(t *testing.T) {
 		want          error
 	}{
 		{1, 0, nil}, {1, 7, nil}, {65536, MaxWindow, nil}, {65537, 1, nil},
-		{0, 7, ErrCapacity}, {-1, 7, ErrCapacity}, {MaxCapacity + 1, 7, ErrCapacity}, {math.MaxInt, 7, ErrCapacity},
+		{0, 7, ErrCapacity}, {-1, 7, ErrCapacity}, {MaxCapacity + 1, 7, ErrCapacity},
+		{math.MaxInt, 7, ErrCapacity},
 		{64, -1, ErrWindow}, {64, MaxWindow + 1, ErrWindow}, {64, math.MinInt, ErrWindow},
 	} {
 		q, err := New[uint32](c.capacity, c.wnd)
@@ -210,11 +215,13 @@ func TestWindow(t *testing.T) {
 		{1000, 1e9, 1, 1, 1}, // any delay needs one QP
 		{500, 1e9, 4, us, 8}, // smaller chunks need a larger window (III.A)
 		{1, 1e12, 4, time.Second, MaxWindow},
-		{0, 1e9, 4, us, 0}, {-1, 1e9, 4, us, 0}, {1000, 0, 4, us, 0}, {1000, -1, 4, us, 0}, {1000, 1e9, 0, us, 0},
+		{0, 1e9, 4, us, 0}, {-1, 1e9, 4, us, 0}, {1000, 0, 4, us, 0}, {1000, -1, 4, us, 0},
+		{1000, 1e9, 0, us, 0},
 		{1000, 1e9, 4, 0, 0}, {1000, math.NaN(), 4, us, 0}, {1000, math.Inf(1), 4, us, MaxWindow},
 	} {
 		if got := Window(c.chunk, c.bw, c.kinds, c.delay); got != c.want {
-			t.Errorf("Window(%d, %g, %d, %v) = %d, want %d", c.chunk, c.bw, c.kinds, c.delay, got, c.want)
+			t.Errorf("Window(%d, %g, %d, %v) = %d, want %d", c.chunk, c.bw, c.kinds, c.delay, got,
+				c.want)
 		}
 	}
 }

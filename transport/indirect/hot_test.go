@@ -9,8 +9,8 @@ import (
 )
 
 // manualPair creates two endpoints that the test drives, connected without the connection manager.
-func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (a,
-	b *end) {
+func manualPair(t testing.TB, link *loopback.Link, ca, cb Config, opts ...[]roce.Option) (
+	a, b *end) {
 	t.Helper()
 	more := func(i int) []roce.Option {
 		if i < len(opts) {

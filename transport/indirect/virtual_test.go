@@ -72,8 +72,8 @@ func replay(t *testing.T, seed uint64) (trace uint64, took int64, ca, cb core.Co
 	return link.TraceHash(), link.Now() - start, a.conn.Counters(), b.conn.Counters()
 }
 
-func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []roce.Option) (a,
-	b *end) {
+func manualPairAt(t *testing.T, link *loopback.Link, c Config, options func() []roce.Option) (
+	a, b *end) {
 	return manualPair(t, link, c, c, options(), options())
 }
 

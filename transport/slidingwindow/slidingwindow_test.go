@@ -23,8 +23,8 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-func try(t testing.TB, c loopback.Config, send, recv Config, opts ...roce.Option) (s *Sender,
-	r *Receiver, errS, errR error) {
+func try(t testing.TB, c loopback.Config, send, recv Config, opts ...roce.Option) (
+	s *Sender, r *Receiver, errS, errR error) {
 	t.Helper()
 	link, err := loopback.NewLink(c)
 	if err != nil {

@@ -74,8 +74,8 @@ func pair(t testing.TB, a, b *roce.Device, send, recv Config) (*Sender, *Receive
 	return s, r
 }
 
-func try(t testing.TB, a, b *roce.Device, send, recv Config) (s *Sender, r *Receiver, errS,
-	errR error) {
+func try(t testing.TB, a, b *roce.Device, send, recv Config) (
+	s *Sender, r *Receiver, errS, errR error) {
 	t.Helper()
 	l := listen(t, b, recv)
 	ctx := within(t)

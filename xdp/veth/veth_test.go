@@ -66,8 +66,10 @@ func TestPairHasRequestedProperties(t *testing.T) {
 				return err
 			}
 			a := l.Attrs()
-			if a.MTU != 9000 || a.NumRxQueues != 3 || a.NumTxQueues != 3 || a.Index != e.Index || string(a.HardwareAddr) != string(e.MAC[:]) {
-				t.Errorf("%s: MTU %d, %d/%d queues, index %d, MAC %v", e.Iface, a.MTU, a.NumRxQueues, a.NumTxQueues, a.Index, a.HardwareAddr)
+			if a.MTU != 9000 || a.NumRxQueues != 3 || a.NumTxQueues != 3 || a.Index != e.Index ||
+				string(a.HardwareAddr) != string(e.MAC[:]) {
+				t.Errorf("%s: MTU %d, %d/%d queues, index %d, MAC %v", e.Iface, a.MTU,
+					a.NumRxQueues, a.NumTxQueues, a.Index, a.HardwareAddr)
 			}
 			return nil
 		})

@@ -60,7 +60,8 @@ func (t *frameTemplate) write(b []byte, seq uint64) []byte {
 // newTemplate builds the frame. seqAt is the offset of its payload.
 func newTemplate(from, to End, payload int) (t frameTemplate, seqAt int, err error) {
 	if from.Addr.Is4() != to.Addr.Is4() {
-		return t, 0, fmt.Errorf("addresses %v and %v are of different IP versions", from.Addr, to.Addr)
+		return t, 0, fmt.Errorf("addresses %v and %v are of different IP versions", from.Addr,
+			to.Addr)
 	}
 	header := make([]byte, bth.MaxNetHeader)
 	seqAt = frame.PutHeaders(header, &frame.Address{

@@ -37,7 +37,9 @@ func ends(t testing.TB, mtu int, o xdp.Options) (a, b End) {
 func TestOneWayDelivers(t *testing.T) {
 	a, b := ends(t, 4200, xdp.Options{})
 	for _, payload := range []int{64, 4096} {
-		r, err := OneWay(a, b, OneWayConfig{Payload: payload, Duration: 50 * time.Millisecond, Spin: 20 * time.Microsecond})
+		r, err := OneWay(a, b,
+			OneWayConfig{Payload: payload, Duration: 50 * time.Millisecond,
+				Spin: 20 * time.Microsecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +66,8 @@ func TestPingPongMeasures(t *testing.T) {
 func TestPayloadBounds(t *testing.T) {
 	a, b := ends(t, 1500, xdp.Options{})
 	for _, n := range []int{0, MinPayload - 1, 1500} {
-		if _, err := OneWay(a, b, OneWayConfig{Payload: n, Duration: time.Millisecond}); err == nil {
+		if _, err := OneWay(a, b,
+			OneWayConfig{Payload: n, Duration: time.Millisecond}); err == nil {
 			t.Errorf("payload of %d bytes was accepted", n)
 		}
 	}
@@ -79,7 +82,8 @@ func BenchmarkOneWay(bm *testing.B) {
 				a, b := ends(bm, 4200, xdp.Options{Mode: mode})
 				b.CPU = 1
 				for bm.Loop() {
-					r, err := OneWay(a, b, OneWayConfig{Payload: payload, Duration: 200 * time.Millisecond, Spin: -1})
+					r, err := OneWay(a, b,
+						OneWayConfig{Payload: payload, Duration: 200 * time.Millisecond, Spin: -1})
 					if err != nil {
 						bm.Fatal(err)
 					}
@@ -105,7 +109,9 @@ func BenchmarkPingPong(bm *testing.B) {
 					a, b := ends(bm, 4200, xdp.Options{Mode: mode})
 					b.CPU = 1
 					for bm.Loop() {
-						l, err := PingPong(a, b, PingPongConfig{Payload: payload, Rounds: 10000, Warmup: 1000, Spin: how.spin})
+						l, err := PingPong(a, b,
+							PingPongConfig{Payload: payload, Rounds: 10000, Warmup: 1000,
+								Spin: how.spin})
 						if err != nil {
 							bm.Fatal(err)
 						}

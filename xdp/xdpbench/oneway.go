@@ -63,10 +63,12 @@ func OneWay(from, to End, c OneWayConfig) (Rate, error) {
 	if err != nil {
 		return Rate{}, err
 	}
-	w := &oneWay{OneWayConfig: c, template: template, run: runs.Add(1) << 32, rate: Rate{Payload: c.Payload}}
+	w := &oneWay{OneWayConfig: c, template: template, run: runs.Add(1) << 32,
+		rate: Rate{Payload: c.Payload}}
 	received := make(chan error, 1)
 	go func() {
-		received <- onThread(to.CPU, &w.rate.ReceiverCPU, func() error { return w.receiveAll(to.Port) })
+		received <- onThread(to.CPU, &w.rate.ReceiverCPU,
+			func() error { return w.receiveAll(to.Port) })
 	}()
 	sent := make(chan error, 1)
 	go func() {
@@ -144,7 +146,8 @@ func (w *oneWay) receiveAll(p driver.Port) error {
 func (w *oneWay) countOwn(bufs []driver.Buf) (n uint64) {
 	for i := range bufs {
 		b := bufs[i].B
-		if len(b) >= w.template.seqAt+MinPayload && binary.LittleEndian.Uint64(b[w.template.seqAt:])>>32 == w.run>>32 {
+		if len(b) >= w.template.seqAt+MinPayload &&
+			binary.LittleEndian.Uint64(b[w.template.seqAt:])>>32 == w.run>>32 {
 			n++
 		}
 	}

@@ -45,7 +45,8 @@ func PingPong(a, b End, c PingPongConfig) (Latency, error) {
 	var stop atomic.Bool
 	echoed := make(chan error, 1)
 	go func() {
-		echoed <- onThread(b.CPU, nil, func() error { return echo(b.Port, pong, at, &stop, c.Spin) })
+		echoed <- onThread(b.CPU, nil,
+			func() error { return echo(b.Port, pong, at, &stop, c.Spin) })
 	}()
 	times := make([]time.Duration, 0, c.Rounds)
 	err = runThread(a.CPU, func() error {
@@ -68,11 +69,13 @@ func summarize(payload int, times []time.Duration) Latency {
 	n := len(times)
 	return Latency{
 		Payload: payload, Rounds: n,
-		Min: times[0], P50: times[n/2], P99: times[n*99/100], Max: times[n-1], Mean: sum / time.Duration(n),
+		Min: times[0], P50: times[n/2], P99: times[n*99/100], Max: times[n-1],
+		Mean: sum / time.Duration(n),
 	}
 }
 
-func pings(p driver.Port, t frameTemplate, at int, c *PingPongConfig, times *[]time.Duration) error {
+func pings(p driver.Port, t frameTemplate, at int, c *PingPongConfig,
+	times *[]time.Duration) error {
 	run := runs.Add(1) << 32
 	for i := range uint64(c.Warmup + c.Rounds) {
 		start := time.Now()
@@ -123,7 +126,8 @@ func sendOne(p driver.Port, t frameTemplate, seq uint64) error {
 
 // receiveOne waits for a frame and repolls its sequence number. ok is false if the deadline has
 // passed or stop was set.
-func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time, stop *atomic.Bool) (seq uint64, ok bool, err error) {
+func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time,
+	stop *atomic.Bool) (seq uint64, ok bool, err error) {
 	var bufs [1]driver.Buf
 	const pollsPerCheck = 64 // polls between two readings of the clock
 	var idle time.Time

@@ -60,8 +60,8 @@ func open(
 }
 
 // greet exchanges hellos. It announces gorxe to the server.
-func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (*perftest.Client,
-	error) {
+func greet(ctx context.Context, conn *exchange.Conn, link *perftest.Link) (
+	*perftest.Client, error) {
 	if err := perftest.SendHello(ctx, link, true); err != nil {
 		return nil, err
 	}

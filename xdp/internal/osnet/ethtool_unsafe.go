@@ -44,7 +44,8 @@ func ethtool(iface string, arg unsafe.Pointer) error {
 	defer unix.Close(fd)
 	req := ifreqData{data: arg}
 	copy(req.name[:], iface)
-	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+		uintptr(unsafe.Pointer(&req)))
 	if e != 0 {
 		return e
 	}
