@@ -58,8 +58,10 @@ func (d *Device) counters() Counters {
 	n, g := d.loop.Counters(), d.gsi
 	c := Counters{
 		EngineCounters: *d.eng.Counters(),
-		RxFrames:       n.RxFrames, RxBytes: n.RxBytes, TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
-		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused, GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
+		RxFrames:       n.RxFrames, RxBytes: n.RxBytes,
+		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
+		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
+		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
 		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
 	}
 	if _, open := d.loop.PortInfo(); open {

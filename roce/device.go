@@ -111,11 +111,14 @@ func New(port Port, opts ...Option) (*Device, error) {
 
 func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
-		manual: c.progress == Manual, net: networkOf(port, c), rand: safeRand(c.rand), virtual: c.clock != nil, stats: statsOf(port),
-		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{},
-		srqs: map[*SRQ]struct{}{}, qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
+		manual: c.progress == Manual, virtual: c.clock != nil,
+		net: networkOf(port, c), stats: statsOf(port), rand: safeRand(c.rand),
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
+		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
-		events: make(chan Event, maxEvents), done: make(chan struct{}), finished: make(chan struct{}),
+		events: make(chan Event, maxEvents),
+		done:   make(chan struct{}), finished: make(chan struct{}),
 	}
 	d.mem = newBudget(c.maxMemory)
 	if d.net == nil {
@@ -159,7 +162,8 @@ func (d *Device) start(c *config, info driver.Info) error {
 		return nil
 	}
 	if err := d.loop.Start(c.cpu); err != nil {
-		return fmt.Errorf("roce: pin the progress thread to CPU %d: %w; choose a CPU that this process may use", c.cpu, err)
+		return fmt.Errorf("roce: pin the progress thread to CPU %d: %w; "+
+			"choose a CPU that this process may use", c.cpu, err)
 	}
 	d.watch()
 	return nil

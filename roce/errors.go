@@ -16,14 +16,16 @@ var (
 	// ErrClosed: the Device or the object was closed before or during the call.
 	ErrClosed = errors.New("roce: closed: open the device or create the object again")
 	// ErrInUse: other objects depend on the object.
-	ErrInUse = errors.New("roce: still in use: close the objects that depend on it first, or close the device")
+	ErrInUse = errors.New("roce: still in use: " +
+		"close the objects that depend on it first, or close the device")
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = errors.New("roce: invalid argument")
 	// ErrForeign: an argument belongs to another Device.
 	ErrForeign = errors.New("roce: object of another device: use objects of one device together")
 	// ErrNoMemory: the object would exceed Expert.MaxMemory, or the process's share of the
 	// machine's memory.
-	ErrNoMemory = errors.New("roce: not enough memory: create fewer or shorter queues, or raise Expert.MaxMemory")
+	ErrNoMemory = errors.New("roce: not enough memory: " +
+		"create fewer or shorter queues, or raise Expert.MaxMemory")
 	// ErrTooMany: Expert.MaxPD or Expert.MaxMR is reached.
 	ErrTooMany = mr.ErrTooMany
 	// ErrTooManyQPs: Expert.MaxQP is reached.
@@ -97,12 +99,15 @@ var (
 // Errors of addresses and paths.
 var (
 	// ErrNoGID: the interface has no address with the GID index, or none at all.
-	ErrNoGID = errors.New("roce: no such GID: add an address (ip addr add) or choose an index listed by Device.GIDs")
+	ErrNoGID = errors.New("roce: no such GID: " +
+		"add an address (ip addr add) or choose an index listed by Device.GIDs")
 	// ErrFamily: one GID is IPv4, the other is IPv6.
-	ErrFamily = errors.New("roce: the GIDs have different IP versions: choose GIDs of one IP version on both sides")
+	ErrFamily = errors.New("roce: the GIDs have different IP versions: " +
+		"choose GIDs of one IP version on both sides")
 	// ErrUnreachable: the next hop to the peer was not found. ErrNoRoute, ErrNoNeighbor or
 	// ErrLocalAddress may say why.
-	ErrUnreachable = errors.New("roce: peer not reachable: check its address and the route, and that it answers ping")
+	ErrUnreachable = errors.New("roce: peer not reachable: " +
+		"check its address and the route, and that it answers ping")
 	// ErrNoRoute: no route to the peer leads over the interface.
 	ErrNoRoute = xdp.ErrNoRoute
 	// ErrNoNeighbor: the peer or its gateway did not answer ARP or neighbor discovery.
@@ -111,7 +116,8 @@ var (
 	ErrLocalAddress = xdp.ErrLocal
 	// ErrMTU: no path MTU fits the interface and the route, or the one in a peer's connection
 	// request is too large.
-	ErrMTU = errors.New("roce: no RoCE path MTU fits: raise the MTU of the interface to at least 336 (1104 for path MTU 1024)")
+	ErrMTU = errors.New("roce: no RoCE path MTU fits: " +
+		"raise the MTU of the interface to at least 336 (1104 for path MTU 1024)")
 	// ErrNotMulticast: the address is not a multicast address.
 	ErrNotMulticast = qp.ErrNotMulticast
 	// ErrGroupsFull: too many multicast groups, or too many QPs in one.
@@ -133,11 +139,14 @@ var (
 	ErrConnLost = errors.New("roce: connection lost because its QP went to the error state: " +
 		"the status of the first failed completion says why")
 	// ErrRequestOver: the peer stopped waiting before its request was answered.
-	ErrRequestOver = errors.New("roce: the peer no longer waits for an answer to this request: answer sooner")
+	ErrRequestOver = errors.New("roce: the peer no longer waits for an answer to this request: " +
+		"answer sooner")
 	// ErrAnswered: the request was answered before.
-	ErrAnswered = errors.New("roce: the request is answered already: call one of Accept, Reject and AnswerUD, once")
+	ErrAnswered = errors.New("roce: the request is answered already: " +
+		"call one of Accept, Reject and AnswerUD, once")
 	// ErrReason: RejectWith was given a reason that only the connection manager may use.
-	ErrReason = errors.New("roce: not a reason for applications: use RejectConsumer, RejectNoListener or RejectNoQP, " +
+	ErrReason = errors.New("roce: not a reason for applications: " +
+		"use RejectConsumer, RejectNoListener or RejectNoQP, " +
 		"or for connections RejectNoResources or RejectUnsupported")
 	// ErrPrivateData: the private data is longer than the message allows.
 	ErrPrivateData = cm.ErrPrivateData

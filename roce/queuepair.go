@@ -99,16 +99,19 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 }
 
 func (c *QPConfig) setDefaults() {
-	for _, f := range []struct {
-		v *int
-		d int
-	}{{&c.SendDepth, defaultDepth}, {&c.RecvDepth, defaultDepth}, {&c.MaxSendSGE, defaultSGE}, {&c.MaxRecvSGE, defaultSGE}, {&c.MaxInline, defaultInline}} {
-		if *f.v == 0 {
-			*f.v = f.d
-		}
-	}
+	setDefault(&c.SendDepth, defaultDepth)
+	setDefault(&c.RecvDepth, defaultDepth)
+	setDefault(&c.MaxSendSGE, defaultSGE)
+	setDefault(&c.MaxRecvSGE, defaultSGE)
+	setDefault(&c.MaxInline, defaultInline)
 	if c.RecvCQ == nil {
 		c.RecvCQ = c.SendCQ
+	}
+}
+
+func setDefault(v *int, def int) {
+	if *v == 0 {
+		*v = def
 	}
 }
 
@@ -121,7 +124,8 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
 	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
 		return ErrForeign
-	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load() || (c.SRQ != nil && c.SRQ.closed.Load()):
+	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load(),
+		c.SRQ != nil && c.SRQ.closed.Load():
 		return fmt.Errorf("%w: the PD, a CQ or the SRQ", ErrClosed)
 	}
 	return nil

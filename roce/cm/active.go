@@ -18,18 +18,24 @@ func (m *CM) Connect(now Time, p *ConnectParams) (CommID, error) {
 	}
 	q := *p
 	q.defaults()
-	c := m.newConn(now, Addr{GIDPair: bth.GIDPair{Local: q.Local, Remote: q.Remote}, QPN: bth.QPNGSI, PKey: q.PKey})
+	c := m.newConn(now, gsiAddr(q.Local, q.Remote, q.PKey))
 	if c == nil {
 		return 0, ErrTooMany
 	}
 	c.active, c.service, c.localQPN = true, q.Service, q.QPN
 	c.tid = m.rand()
-	c.interval, c.maxRetries, c.timeWait = exponentTime(q.ResponseTimeout), q.MaxRetries, peerTime(q.AckTimeout)
+	c.interval, c.maxRetries = exponentTime(q.ResponseTimeout), q.MaxRetries
+	c.timeWait = peerTime(q.AckTimeout)
 	r := q.request()
 	r.LocalID, r.GUID = c.id, m.guid
 	r.Encode(c.message(), c.tid)
 	m.await(now, c, StateREQSent)
 	return c.id, nil
+}
+
+// gsiAddr returns the address of QP1 of a peer.
+func gsiAddr(local, remote bth.GID, key bth.PKey) Addr {
+	return Addr{GIDPair: bth.GIDPair{Local: local, Remote: remote}, QPN: bth.QPNGSI, PKey: key}
 }
 
 // privateLen returns how much of n bytes of private data a request leaves to the user.
@@ -48,7 +54,8 @@ func checkPrivate(p []byte, n int, what string) error {
 }
 
 func checkAddrs(local, remote bth.GID) error {
-	if local.IsZero() || remote.IsZero() || local.IsMulticast() || remote.IsMulticast() || local.IsIPv4() != remote.IsIPv4() {
+	if local.IsZero() || remote.IsZero() || local.IsMulticast() || remote.IsMulticast() ||
+		local.IsIPv4() != remote.IsIPv4() {
 		return fmt.Errorf("%w: addresses %v and %v", ErrParams, local, remote)
 	}
 	return nil
@@ -106,7 +113,8 @@ func (p *ConnectParams) request() REQ {
 		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ,
 		Primary: Path{
 			LocalLID: permissiveLID, RemoteLID: permissiveLID, LocalGID: p.Local, RemoteGID: p.Remote,
-			FlowLabel: p.FlowLabel, TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, AckTimeout: p.AckTimeout,
+			FlowLabel: p.FlowLabel, TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
+			AckTimeout: p.AckTimeout,
 		},
 	}
 	putRequestPrivate(r.Private[:], p.Service, p.Local, p.Remote, p.SourcePort, p.PrivateData)
@@ -149,7 +157,8 @@ func (m *CM) handleREP(now Time, c *conn, p *packet) {
 	m.emit(c, Event{
 		Kind: EventConnectResponse,
 		Response: &Response{
-			GUID: r.GUID, QPN: r.QPN, PSN: r.PSN, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
+			GUID: r.GUID, QPN: r.QPN, PSN: r.PSN,
+			ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
 			AckDelay: r.AckDelay, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
 		},
 		PrivateData: append([]byte(nil), r.Private[:]...),

@@ -53,5 +53,8 @@ func (r *answers) pop(out *MAD) Addr {
 
 // refuseREQ answers the request in m.req with a REJ, without a connection.
 func (m *CM) refuseREQ(p *packet, reason Reason) {
-	m.answer(answer{to: p.from, attr: AttrREJ, tid: p.m.TID(), remote: m.req.LocalID, reason: reason, message: AnswersREQ})
+	m.answer(answer{
+		to: p.from, attr: AttrREJ, tid: p.m.TID(), remote: m.req.LocalID,
+		reason: reason, message: AnswersREQ,
+	})
 }

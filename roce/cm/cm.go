@@ -59,7 +59,8 @@ func New(c Config) (*CM, error) {
 		return nil, ErrConfig
 	}
 	if c.MaxConns < 1 || c.MaxConns > maxMaxConns || c.MaxHalfOpen < 1 || c.MaxHalfOpen > c.MaxConns {
-		return nil, fmt.Errorf("%w: MaxConns %d (1 to %d), MaxHalfOpen %d (1 to MaxConns)", ErrConfig, c.MaxConns, maxMaxConns, c.MaxHalfOpen)
+		return nil, fmt.Errorf("%w: MaxConns %d (1 to %d), MaxHalfOpen %d (1 to MaxConns)",
+			ErrConfig, c.MaxConns, maxMaxConns, c.MaxHalfOpen)
 	}
 	m := &CM{
 		guid: c.GUID, rand: c.Rand, ackDelay: c.AckDelay, maxConns: c.MaxConns,
@@ -79,7 +80,8 @@ func New(c Config) (*CM, error) {
 // dropped; after ErrClass, another agent of QP1 may handle it.
 func (m *CM) HandleMAD(now Time, from Addr, b []byte) error {
 	mad, err := ParseMAD(b)
-	if err == nil && (from.Remote.IsZero() || from.Remote.IsMulticast() || from.QPN == 0 || from.QPN >= bth.QPNMulticast) {
+	if err == nil && (from.Remote.IsZero() || from.Remote.IsMulticast() ||
+		from.QPN == 0 || from.QPN >= bth.QPNMulticast) {
 		err = ErrSource
 	}
 	if err != nil {
@@ -150,7 +152,7 @@ func (m *CM) findID(p *packet, id, remote CommID) *conn {
 	switch {
 	case c == nil:
 		return nil
-	case c.addr.Remote != p.from.Remote || c.addr.Local != p.from.Local || (c.remoteID != 0 && c.remoteID != remote):
+	case c.addr.GIDPair != p.from.GIDPair, c.remoteID != 0 && c.remoteID != remote:
 		m.c.WrongPeer++
 		return nil
 	}

@@ -25,13 +25,15 @@ const (
 // Errors of ParseMAD and CM.HandleMAD. They are returned unwrapped, because the receive path does
 // not allocate.
 var (
-	ErrMADLength    = errors.New("cm: MAD is not 256 bytes long: drop it")
-	ErrMADVersion   = errors.New("cm: MAD base version is not 1: drop it")
-	ErrClass        = errors.New("cm: MAD is not of the communication management class: pass it to another agent of QP1")
+	ErrMADLength  = errors.New("cm: MAD is not 256 bytes long: drop it")
+	ErrMADVersion = errors.New("cm: MAD base version is not 1: drop it")
+	ErrClass      = errors.New("cm: MAD is not of the communication management class: " +
+		"pass it to another agent of QP1")
 	ErrClassVersion = errors.New("cm: MAD's class version is not 2: drop it")
 	ErrMethod       = errors.New("cm: MAD's method is not Send: drop it")
-	ErrAttribute    = errors.New("cm: MAD's attribute is not a message of communication management: drop it")
-	ErrSource       = errors.New("cm: MAD came from an address that cannot be answered: drop it")
+	ErrAttribute    = errors.New("cm: MAD's attribute is not a message of communication management: " +
+		"drop it")
+	ErrSource = errors.New("cm: MAD came from an address that cannot be answered: drop it")
 )
 
 // Attribute is the attribute ID of a MAD: the type of its message (IBA 12.6).
@@ -55,7 +57,9 @@ const (
 	NumAttributes = int(AttrAPR-attrBase) + 1
 )
 
-var attrNames = [NumAttributes]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
+var attrNames = [NumAttributes]string{
+	"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
+}
 
 // Known reports whether a is one of the types above.
 func (a Attribute) Known() bool { return a >= attrBase && a <= AttrAPR }

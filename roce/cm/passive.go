@@ -109,7 +109,10 @@ func (m *CM) newRequest(now Time, p *packet) {
 	m.setState(now, c, StateREQRcvd)
 	// The peer waits no longer than this without an MRA.
 	m.arm(c, min(now+peerTime(r.RemoteTimeout)*Time(r.MaxCMRetries+1), c.lastCall))
-	e := Event{Kind: EventConnectRequest, Listener: l.id, Request: r.event(p), PrivateData: requestPrivate(r.Service, r.Private[:])}
+	e := Event{
+		Kind: EventConnectRequest, Listener: l.id, Request: r.event(p),
+		PrivateData: requestPrivate(r.Service, r.Private[:]),
+	}
 	e.Request.setIPCM(&h)
 	m.emit(c, e)
 }
@@ -119,7 +122,8 @@ func (r *REQ) event(p *packet) *Request {
 		Addr: p.from, Service: r.Service, GUID: r.GUID, Transport: r.Transport, QPN: r.QPN, PSN: r.PSN, PKey: r.PKey,
 		MTU: bth.MTUFromEnum(r.MTU), ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
 		RetryCount: r.RetryCount, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
-		AckTimeout: r.Primary.AckTimeout, FlowLabel: r.Primary.FlowLabel, TrafficClass: r.Primary.TrafficClass, HopLimit: r.Primary.HopLimit,
+		AckTimeout: r.Primary.AckTimeout, FlowLabel: r.Primary.FlowLabel,
+		TrafficClass: r.Primary.TrafficClass, HopLimit: r.Primary.HopLimit,
 	}
 }
 

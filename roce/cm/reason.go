@@ -113,8 +113,10 @@ const (
 	SIDRUnsupportedVersion SIDRStatus = 5
 )
 
-var sidrNames = [...]string{"success", "service ID not supported", "rejected by the service provider", "no QP available",
-	"redirect", "class version not supported"}
+var sidrNames = [...]string{
+	"success", "service ID not supported", "rejected by the service provider", "no QP available",
+	"redirect", "class version not supported",
+}
 
 func (s SIDRStatus) String() string {
 	if int(s) < len(sidrNames) {

@@ -185,5 +185,8 @@ func (m *CM) handleLateREJ(now Time, c *conn, _ *packet) {
 
 // refuseLAP answers a LAP: RoCE has no alternate paths.
 func (m *CM) refuseLAP(_ Time, c *conn, p *packet) {
-	m.answer(answer{to: p.from, attr: AttrAPR, tid: p.m.TID(), local: c.id, remote: c.remoteID, status: aprUnsupported})
+	m.answer(answer{
+		to: p.from, attr: AttrAPR, tid: p.m.TID(), local: c.id, remote: c.remoteID,
+		status: aprUnsupported,
+	})
 }

@@ -2,8 +2,6 @@ package cm
 
 import (
 	"fmt"
-
-	"github.com/gorxe/gorxe/bth"
 )
 
 // Resolve asks a peer for the datagram QP of a service (IBA 12.11). EventSIDRResponse or
@@ -19,12 +17,13 @@ func (m *CM) Resolve(now Time, p *SIDRParams) (CommID, error) {
 	if err := checkAddrs(p.Local, p.Remote); err != nil {
 		return 0, err
 	}
-	if err := checkPrivate(p.PrivateData, privateLen(p.Service, SIDRREQPrivateLen), "SIDR request for this service"); err != nil {
+	n := privateLen(p.Service, SIDRREQPrivateLen)
+	if err := checkPrivate(p.PrivateData, n, "SIDR request for this service"); err != nil {
 		return 0, err
 	}
 	q := ConnectParams{PKey: p.PKey, ResponseTimeout: p.ResponseTimeout, MaxRetries: p.MaxRetries}
 	q.defaults()
-	c := m.newConn(now, Addr{GIDPair: bth.GIDPair{Local: p.Local, Remote: p.Remote}, QPN: bth.QPNGSI, PKey: q.PKey})
+	c := m.newConn(now, gsiAddr(p.Local, p.Remote, q.PKey))
 	if c == nil {
 		return 0, ErrTooMany
 	}
@@ -51,7 +50,10 @@ func (m *CM) newSIDR(now Time, p *packet) {
 		status = SIDRRejected
 	}
 	if status != SIDRSuccess {
-		m.answer(answer{to: p.from, attr: AttrSIDRREP, tid: p.m.TID(), remote: r.RequestID, service: r.Service, status: uint8(status)})
+		m.answer(answer{
+			to: p.from, attr: AttrSIDRREP, tid: p.m.TID(), remote: r.RequestID,
+			service: r.Service, status: uint8(status),
+		})
 		return
 	}
 	c := m.admit(now, l, p, remoteKey{p.from.Remote, 0, r.RequestID, true})
@@ -91,7 +93,10 @@ func (m *CM) ReplySIDR(now Time, id CommID, r *SIDRReply) error {
 }
 
 func (m *CM) replySIDR(now Time, c *conn, r *SIDRReply) {
-	s := SIDRREP{RequestID: c.remoteID, Service: c.service, Status: r.Status, QPN: r.QPN, QKey: r.QKey, InfoLen: uint8(len(r.Info))}
+	s := SIDRREP{
+		RequestID: c.remoteID, Service: c.service, Status: r.Status, QPN: r.QPN, QKey: r.QKey,
+		InfoLen: uint8(len(r.Info)),
+	}
 	copy(s.Info[:], r.Info)
 	copy(s.Private[:], r.PrivateData)
 	s.Encode(c.message(), c.tid)
@@ -112,6 +117,8 @@ func (m *CM) handleSIDRREP(now Time, c *conn, p *packet) {
 	if n := min(int(r.InfoLen), InfoLen); n > 0 {
 		reply.Info = append([]byte(nil), r.Info[:n]...)
 	}
-	m.emit(c, Event{Kind: EventSIDRResponse, Reply: reply, PrivateData: append([]byte(nil), r.Private[:]...)})
+	m.emit(c, Event{
+		Kind: EventSIDRResponse, Reply: reply, PrivateData: append([]byte(nil), r.Private[:]...),
+	})
 	m.closed(now, c)
 }

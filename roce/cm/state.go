@@ -27,8 +27,11 @@ const (
 	numStates
 )
 
-var stateNames = [numStates]string{"Idle", "REQ Sent", "MRA(REQ) Rcvd", "REP Rcvd", "MRA(REP) Sent", "REQ Rcvd", "MRA(REQ) Sent",
-	"REP Sent", "MRA(REP) Rcvd", "Established", "DREQ Sent", "DREQ Rcvd", "TIME-WAIT", "Refused", "SIDR_REQ Sent", "SIDR_REQ Rcvd", "SIDR_REP Sent"}
+var stateNames = [numStates]string{
+	"Idle", "REQ Sent", "MRA(REQ) Rcvd", "REP Rcvd", "MRA(REP) Sent", "REQ Rcvd", "MRA(REQ) Sent",
+	"REP Sent", "MRA(REP) Rcvd", "Established", "DREQ Sent", "DREQ Rcvd", "TIME-WAIT", "Refused",
+	"SIDR_REQ Sent", "SIDR_REQ Rcvd", "SIDR_REP Sent",
+}
 
 func (s State) String() string {
 	if s < numStates {
@@ -85,21 +88,63 @@ type handler func(m *CM, now Time, c *conn, p *packet)
 // onMessage lists the handler of each message in each state. Other messages are too late or too
 // early: they are counted and dropped.
 var onMessage = [numStates][AttrAPR + 1]handler{
-	StateREQSent:     {AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ, AttrREJ: (*CM).handleREJ},
-	StateMRAREQRcvd:  {AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ, AttrREJ: (*CM).handleREJ},
-	StateREPRcvd:     {AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).answerDREQNow},
-	StateMRAREPSent:  {AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).answerDREQNow},
-	StateREQRcvd:     {AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ},
-	StateMRAREQSent:  {AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ},
-	StateREPSent:     {AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU, AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).handleDREQ},
-	StateMRAREPRcvd:  {AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU, AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ, AttrDREQ: (*CM).handleDREQ},
-	StateEstablished: {AttrREP: (*CM).resendRTU, AttrREJ: (*CM).handleLateREJ, AttrDREQ: (*CM).handleDREQ, AttrLAP: (*CM).refuseLAP},
-	StateDREQSent:    {AttrREQ: (*CM).staleREQ, AttrREJ: (*CM).handleLateREJ, AttrDREQ: (*CM).answerDREQNow, AttrDREP: (*CM).handleDREP},
-	StateDREQRcvd:    {AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).duplicateDREQ, AttrREJ: (*CM).handleLateREJ},
-	StateTimeWait:    {AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).resendDREP},
-	StateRefused:     {AttrREQ: (*CM).answerDuplicate, AttrREP: (*CM).answerDuplicate, AttrDREQ: (*CM).answerDREQOnly},
-	StateSIDRREQSent: {AttrSIDRREP: (*CM).handleSIDRREP},
-	StateSIDRREPSent: {AttrSIDRREQ: (*CM).answerDuplicate},
+	StateREQSent: {
+		AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ,
+		AttrREJ: (*CM).handleREJ,
+	},
+	StateMRAREQRcvd: {
+		AttrREP: (*CM).handleREP, AttrMRA: (*CM).handleMRAForREQ,
+		AttrREJ: (*CM).handleREJ,
+	},
+	StateREPRcvd: {
+		AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ,
+		AttrDREQ: (*CM).answerDREQNow,
+	},
+	StateMRAREPSent: {
+		AttrREP: (*CM).duplicateREP, AttrREJ: (*CM).handleREJ,
+		AttrDREQ: (*CM).answerDREQNow,
+	},
+	StateREQRcvd: {
+		AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ,
+	},
+	StateMRAREQSent: {
+		AttrREQ: (*CM).duplicateREQ, AttrREJ: (*CM).handleREJ,
+	},
+	StateREPSent: {
+		AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU,
+		AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ,
+		AttrDREQ: (*CM).handleDREQ,
+	},
+	StateMRAREPRcvd: {
+		AttrREQ: (*CM).answerDuplicate, AttrRTU: (*CM).handleRTU,
+		AttrMRA: (*CM).handleMRAForREP, AttrREJ: (*CM).handleREJ,
+		AttrDREQ: (*CM).handleDREQ,
+	},
+	StateEstablished: {
+		AttrREP: (*CM).resendRTU, AttrREJ: (*CM).handleLateREJ,
+		AttrDREQ: (*CM).handleDREQ, AttrLAP: (*CM).refuseLAP,
+	},
+	StateDREQSent: {
+		AttrREQ: (*CM).staleREQ, AttrREJ: (*CM).handleLateREJ,
+		AttrDREQ: (*CM).answerDREQNow, AttrDREP: (*CM).handleDREP,
+	},
+	StateDREQRcvd: {
+		AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).duplicateDREQ,
+		AttrREJ: (*CM).handleLateREJ,
+	},
+	StateTimeWait: {
+		AttrREQ: (*CM).staleREQ, AttrDREQ: (*CM).resendDREP,
+	},
+	StateRefused: {
+		AttrREQ: (*CM).answerDuplicate, AttrREP: (*CM).answerDuplicate,
+		AttrDREQ: (*CM).answerDREQOnly,
+	},
+	StateSIDRREQSent: {
+		AttrSIDRREP: (*CM).handleSIDRREP,
+	},
+	StateSIDRREPSent: {
+		AttrSIDRREQ: (*CM).answerDuplicate,
+	},
 }
 
 // onTimer lists the handlers of an expired deadline.

@@ -239,8 +239,10 @@ const (
 	EventClosed                    // the ID is invalid from now on
 )
 
-var eventNames = [...]string{"none", "connect request", "SIDR request", "connect response", "SIDR response", "established",
-	"rejected", "unreachable", "disconnected", "closed"}
+var eventNames = [...]string{
+	"none", "connect request", "SIDR request", "connect response", "SIDR response", "established",
+	"rejected", "unreachable", "disconnected", "closed",
+}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {
