@@ -25,7 +25,9 @@ type acceptQueue struct {
 	over bool
 }
 
-func newAcceptQueue(n int) *acceptQueue { return &acceptQueue{wake: make(chan struct{}, 1), max: n} }
+func newAcceptQueue(n int) *acceptQueue {
+	return &acceptQueue{wake: make(chan struct{}, 1), max: n}
+}
 
 // put appends a request. It returns false if the queue is full or shut.
 func (q *acceptQueue) put(in incoming) bool {

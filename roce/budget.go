@@ -52,7 +52,8 @@ func (b *budget) take(n int, what string) error {
 	for {
 		used := b.used.Load()
 		if uint64(n) > b.limit-min(used, b.limit) {
-			return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d", ErrNoMemory, b.limit, used, what, n)
+			return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d",
+				ErrNoMemory, b.limit, used, what, n)
 		}
 		if b.used.CompareAndSwap(used, used+uint64(n)) {
 			return nil
@@ -108,7 +109,8 @@ func groupFiles(groups string) []string {
 // say "max".
 func groupLimit(file string) uint64 {
 	text, err := os.ReadFile(file)
-	if n, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 63); err == nil && bad == nil && n > 0 {
+	if n, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 63); err == nil &&
+		bad == nil && n > 0 {
 		return n
 	}
 	return noLimit

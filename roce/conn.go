@@ -95,7 +95,8 @@ func (c *Conn) handle(now qp.Time, e *cm.Event) {
 	}
 	err := ErrDisconnected
 	if e.Reason != 0 {
-		err = fmt.Errorf("%w: %w", ErrDisconnected, &RejectError{Reason: e.Reason, PrivateData: e.PrivateData})
+		err = fmt.Errorf("%w: %w", ErrDisconnected,
+			&RejectError{Reason: e.Reason, PrivateData: e.PrivateData})
 	}
 	c.ended(now, err)
 }

@@ -91,8 +91,10 @@ func ends(t *testing.T, c *Conn, want error) {
 func TestConnAddressesAndErr(t *testing.T) {
 	k := newConnPair(t, rigConfig{})
 	a, b := k.meet(t)
-	if a.LocalAddr() != b.RemoteAddr() || b.LocalAddr() != a.RemoteAddr() || b.LocalAddr() != k.addr {
-		t.Errorf("a: %v to %v, b: %v to %v", a.LocalAddr(), a.RemoteAddr(), b.LocalAddr(), b.RemoteAddr())
+	if a.LocalAddr() != b.RemoteAddr() || b.LocalAddr() != a.RemoteAddr() ||
+		b.LocalAddr() != k.addr {
+		t.Errorf("a: %v to %v, b: %v to %v", a.LocalAddr(), a.RemoteAddr(), b.LocalAddr(),
+			b.RemoteAddr())
 	}
 	if a.Err() != nil || b.Err() != nil {
 		t.Errorf("before the end: Err() = %v and %v, want nil", a.Err(), b.Err())
@@ -110,10 +112,19 @@ func TestConnAddressesAndErr(t *testing.T) {
 // Whatever one side closes, the other side's Conn ends, too.
 func TestConnEndsWithItsOwner(t *testing.T) {
 	for name, end := range map[string]func(k connPair, b *Conn) error{
-		"Abort":        func(_ connPair, b *Conn) error { return b.Abort() },
-		"QP.Close":     func(_ connPair, b *Conn) error { return errors.Join(b.QP().Close(), b.Close()) },
-		"QP to ERR":    func(_ connPair, b *Conn) error { return b.QP().Modify(&Attr{State: StateErr}, AttrState) },
-		"Device.Close": func(k connPair, b *Conn) error { return errors.Join(k.b.Close(), b.Close(), b.QP().Close()) },
+		"Abort": func(_ connPair, b *Conn) error { return b.Abort() },
+		"QP.Close": func(_ connPair,
+			b *Conn) error {
+			return errors.Join(b.QP().Close(), b.Close())
+		},
+		"QP to ERR": func(_ connPair,
+			b *Conn) error {
+			return b.QP().Modify(&Attr{State: StateErr}, AttrState)
+		},
+		"Device.Close": func(k connPair,
+			b *Conn) error {
+			return errors.Join(k.b.Close(), b.Close(), b.QP().Close())
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newConnPair(t, rigConfig{})
@@ -138,7 +149,8 @@ func TestConnClosedConcurrently(t *testing.T) {
 		a, b := k.meet(t)
 		l := k.listen(t)
 		done := make(chan error)
-		closers := []func() error{a.Close, a.Abort, a.QP().Close, k.a.Close, b.Close, b.QP().Close, b.Abort, l.Close, k.b.Close}
+		closers := []func() error{a.Close, a.Abort, a.QP().Close, k.a.Close, b.Close, b.QP().Close,
+			b.Abort, l.Close, k.b.Close}
 		for _, f := range closers {
 			go func() { done <- f() }()
 		}
@@ -173,7 +185,8 @@ func TestLostRTU(t *testing.T) {
 		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := k.a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)}}); err != nil {
+		if err := k.a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled,
+			SGEs: []SGE{k.a.mr.SGE(0, 8)}}); err != nil {
 			t.Fatal(err)
 		}
 		poll(t, 1, k.a.cq, k.b.cq)
@@ -210,7 +223,8 @@ func TestPeerKilled(t *testing.T) {
 			_, _ = r.Accept(ctx, k.b.qp, AcceptOptions{})
 		}
 	}()
-	a, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{ConnectOptions: ConnectOptions{Timeout: 10, Retries: 1}})
+	a, err := k.a.Dial(ctx, k.addr, k.a.qp,
+		DialOptions{ConnectOptions: ConnectOptions{Timeout: 10, Retries: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +233,8 @@ func TestPeerKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := k.a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)}, RemoteAddr: k.b.mr.Addr(), RKey: k.b.mr.RKey()}); err != nil {
+	if err := k.a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)},
+		RemoteAddr: k.b.mr.Addr(), RKey: k.b.mr.RKey()}); err != nil {
 		t.Fatal(err)
 	}
 	ends(t, a, ErrConnLost)
@@ -297,7 +312,9 @@ func TestDialAgainWithSmallerMTU(t *testing.T) {
 				t.Errorf("MTU %d: %v", r.Params().MTU, err)
 			}
 			// The text must not ask to change the interface, which is fine.
-			if errors.Is(err, ErrMTU) && !strings.Contains(err.Error(), "asks for path MTU 4096, but this side supports at most 1024") {
+			if errors.Is(err, ErrMTU) &&
+				!strings.Contains(err.Error(),
+					"asks for path MTU 4096, but this side supports at most 1024") {
 				t.Errorf("unexpected error %q", err)
 			}
 		}
@@ -334,14 +351,18 @@ func TestAnswerOnce(t *testing.T) {
 	if err := r.AnswerUD(k.b.qp, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("AnswerUD with an RC QP: %v", err)
 	}
-	if _, err := r.Accept(ctx, k.b.qp, AcceptOptions{PrivateData: make([]byte, cm.REPPrivateLen+1)}); !errors.Is(err, cm.ErrPrivateData) {
+	if _, err := r.Accept(ctx, k.b.qp,
+		AcceptOptions{PrivateData: make([]byte, cm.REPPrivateLen+1)}); !errors.Is(err,
+		cm.ErrPrivateData) {
 		t.Errorf("private data of Accept too long: %v", err)
 	}
 	for _, mtu := range []MTU{1500, 9000} {
-		if err := (&Request{dev: k.b.Device, req: r.req}).check(k.b.qp, &AcceptOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
+		if err := (&Request{dev: k.b.Device, req: r.req}).check(k.b.qp,
+			&AcceptOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("accept with path MTU %d: %v", mtu, err)
 		}
-		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
+		if _, err := k.a.Dial(ctx, k.addr, k.a.qp,
+			DialOptions{ConnectOptions: ConnectOptions{MTU: mtu}}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("dial with path MTU %d: %v", mtu, err)
 		}
 	}
@@ -413,7 +434,8 @@ func TestCloseWhileDialing(t *testing.T) {
 					}
 					<-c.Done()
 				}
-				if err := errors.Join(l.Close(), k.a.qp.Close(), k.b.qp.Close(), k.a.Close(), k.b.Close()); err != nil && !errors.Is(err, ErrClosed) {
+				if err := errors.Join(l.Close(), k.a.qp.Close(), k.b.qp.Close(), k.a.Close(),
+					k.b.Close()); err != nil && !errors.Is(err, ErrClosed) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -430,7 +452,8 @@ func TestRefusedRequestEndsConn(t *testing.T) {
 		k.a.Progress()
 		k.b.Progress()
 	}
-	must(t, k.a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 8)}, RemoteAddr: k.b.mr.Addr(), RKey: k.b.mr.RKey() + 1}))
+	must(t, k.a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled,
+		SGEs: []SGE{k.a.mr.SGE(0, 8)}, RemoteAddr: k.b.mr.Addr(), RKey: k.b.mr.RKey() + 1}))
 	k.a.Progress()
 	for range 20 {
 		k.b.Progress()

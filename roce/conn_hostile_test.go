@@ -16,7 +16,8 @@ import (
 
 // cancelREQ returns the REJ by which the sender of newREQ(i) cancels its request.
 func cancelREQ(i int) []byte {
-	j := cm.REJ{LocalID: cm.CommID(i + 1), Message: cm.AnswersOther, Reason: cm.ReasonTimeout, InfoLen: 8}
+	j := cm.REJ{LocalID: cm.CommID(i + 1), Message: cm.AnswersOther, Reason: cm.ReasonTimeout,
+		InfoLen: 8}
 	binary.BigEndian.PutUint64(j.Info[:], uint64(i+1)) // its GUID
 	var m cm.MAD
 	j.Encode(&m, uint64(i+1))
@@ -84,7 +85,8 @@ func TestPeerDisconnectsAtOnce(t *testing.T) {
 		want error
 	}{
 		"REJ": {func(m *cm.MAD, _ *end, id cm.CommID) {
-			(&cm.REJ{LocalID: 77, RemoteID: id, Message: cm.AnswersOther, Reason: cm.ReasonConsumer}).Encode(m, 1)
+			(&cm.REJ{LocalID: 77, RemoteID: id, Message: cm.AnswersOther,
+				Reason: cm.ReasonConsumer}).Encode(m, 1)
 		}, ErrRefused},
 		"DREQ": {func(m *cm.MAD, a *end, id cm.CommID) {
 			(&cm.DREQ{LocalID: 77, RemoteID: id, RemoteQPN: a.qp.QPN()}).Encode(m, 2)
@@ -95,7 +97,8 @@ func TestPeerDisconnectsAtOnce(t *testing.T) {
 			a := newEnd(t, newDevice(t, link, 0), rigConfig{})
 			dialed := make(chan error, 1)
 			go func() {
-				_, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), a.qp, DialOptions{})
+				_, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9),
+					a.qp, DialOptions{})
 				dialed <- err
 			}()
 			answered := false
@@ -103,10 +106,14 @@ func TestPeerDisconnectsAtOnce(t *testing.T) {
 				g := a.gsi
 				for id, d := range g.ids {
 					var rep, then cm.MAD
-					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
+					(&cm.REP{LocalID: 77, RemoteID: id, QPN: 99, GUID: 88,
+						RNRRetry: 7}).Encode(&rep, 1)
 					c.then(&then, a, id)
 					for _, m := range []*cm.MAD{&rep, &then} {
-						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local, Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey}, m[:]); err != nil {
+						if err := g.cm.HandleMAD(cm.Time(now),
+							cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local,
+								Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey},
+							m[:]); err != nil {
 							t.Error(err)
 						}
 					}
@@ -147,8 +154,12 @@ func TestReplyWithConnectedQP(t *testing.T) {
 						}
 						answered[id] = true
 						var rep cm.MAD
-						(&cm.REP{LocalID: cm.CommID(len(answered)), RemoteID: id, QPN: 99, GUID: 88, RNRRetry: 7}).Encode(&rep, 1)
-						if err := g.cm.HandleMAD(cm.Time(now), cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local, Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey}, rep[:]); err != nil {
+						(&cm.REP{LocalID: cm.CommID(len(answered)), RemoteID: id, QPN: 99, GUID: 88,
+							RNRRetry: 7}).Encode(&rep, 1)
+						if err := g.cm.HandleMAD(cm.Time(now),
+							cm.Addr{GIDPair: bth.GIDPair{Local: d.gids.Local,
+								Remote: d.gids.Remote}, QPN: 1, PKey: bth.DefaultPKey},
+							rep[:]); err != nil {
 							t.Error(err)
 						}
 						g.dispatch(now)
@@ -158,13 +169,15 @@ func TestReplyWithConnectedQP(t *testing.T) {
 				return len(answered) > n
 			})
 		}()
-		c, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), q, DialOptions{})
+		c, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), q,
+			DialOptions{})
 		<-over
 		return c, err
 	}
 	first, err := dial()
 	must(t, err)
-	if _, err := dial(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "of an older connection") {
+	if _, err := dial(); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "of an older connection") {
 		t.Errorf("reply with a connected QP: %v", err)
 	}
 	ends(t, first, ErrDisconnected)

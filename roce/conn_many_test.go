@@ -45,7 +45,8 @@ func waitUnused(t *testing.T, devs ...*Device) {
 				all.Progress()
 			}
 			s := d.connState()
-			return s.qps <= 1 && s.ids == 0 && s.users == 0 && s.resolved == 0 && s.paths <= maxUnusedPaths
+			return s.qps <= 1 && s.ids == 0 && s.users == 0 && s.resolved == 0 &&
+				s.paths <= maxUnusedPaths
 		})
 	}
 }
@@ -59,15 +60,18 @@ func TestManyConnections(t *testing.T) {
 	}
 	bothModes(t, func(t *testing.T, p Progress) {
 		leakCheck(t)
-		k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}, link: loopback.Config{Queue: 8192, TxBufs: 4096}})
-		l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{Backlog: 2 * n})
+		k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)},
+			link: loopback.Config{Queue: 8192, TxBufs: 4096}})
+		l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort),
+			ListenOptions{Backlog: 2 * n})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		newQP := func(e *end) *QP {
-			q, err := e.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+			q, err := e.CreateQP(e.pd,
+				QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
 			if err != nil {
 				t.Error(err)
 			}
@@ -164,7 +168,8 @@ func (s *rawPeer) send(t *testing.T, src netip.Addr, payload []byte) {
 		Src: bth.GIDFromAddr(src), Dst: bth.GIDFromAddr(addrs[len(addrs)-1].Addr()),
 	})
 	info := bth.UDSendOnly.Info()
-	bth.PutBTH(b[netLen:], &bth.BTHFields{Opcode: bth.UDSendOnly, PKey: bth.DefaultPKey, DestQP: bth.QPNGSI})
+	bth.PutBTH(b[netLen:],
+		&bth.BTHFields{Opcode: bth.UDSendOnly, PKey: bth.DefaultPKey, DestQP: bth.QPNGSI})
 	bth.PutDETH(b[netLen+int(info.DETH):], bth.QKeyGSI, bth.QPNGSI)
 	n := netLen + int(info.HeaderLen)
 	n += copy(b[n:], payload)
@@ -178,10 +183,12 @@ func (s *rawPeer) send(t *testing.T, src netip.Addr, payload []byte) {
 // newREQ returns a REQ for the test's service from peer i, which does not continue.
 func newREQ(i int) []byte {
 	r := cm.REQ{
-		LocalID: cm.CommID(i + 1), Service: cm.TCPService(testPort), GUID: cm.GUID(i + 1), QPN: QPN(i + 2), PKey: bth.DefaultPKey, MTU: MTU(1024).Enum(),
+		LocalID: cm.CommID(i + 1), Service: cm.TCPService(testPort), GUID: cm.GUID(i + 1),
+		QPN: QPN(i + 2), PKey: bth.DefaultPKey, MTU: MTU(1024).Enum(),
 		RemoteTimeout: 14, LocalTimeout: 14, MaxCMRetries: 1,
 	}
-	h := cm.IPCMHeader{Src: netip.MustParseAddrPort("[fd77::9]:9"), Dst: netip.MustParseAddr("fd77::2")}
+	h := cm.IPCMHeader{Src: netip.MustParseAddrPort("[fd77::9]:9"),
+		Dst: netip.MustParseAddr("fd77::2")}
 	h.Encode((*[cm.IPCMHeaderLen]byte)(r.Private[:]))
 	var m cm.MAD
 	r.Encode(&m, uint64(i+1))
@@ -200,7 +207,8 @@ func TestFloodOfRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
-			l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{Backlog: 64})
+			l, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort),
+				ListenOptions{Backlog: 64})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +265,8 @@ func TestMalformedMADs(t *testing.T) {
 		name    string
 		payload []byte
 	}{
-		{"cm_bad_length", newREQ(0)[:252]}, {"cm_bad_length", append(newREQ(0), 0, 0, 0, 0)}, {"cm_bad_length", nil},
+		{"cm_bad_length", newREQ(0)[:252]}, {"cm_bad_length", append(newREQ(0), 0, 0, 0, 0)},
+		{"cm_bad_length", nil},
 		{"cm_bad_header", edit(0, 9)}, {"cm_bad_header", edit(3, 0x81)},
 		{"cm_bad_class", edit(1, 4)},
 		{"cm_bad_attribute", edit(17, 0xff)},
@@ -265,10 +274,12 @@ func TestMalformedMADs(t *testing.T) {
 	} {
 		before := k.b.Counters()
 		s.send(t, src, c.payload)
-		eventually(t, c.name, func() bool { return k.b.Counters().GSIReceived > before.GSIReceived })
+		eventually(t, c.name,
+			func() bool { return k.b.Counters().GSIReceived > before.GSIReceived })
 		after := k.b.Counters()
 		if after.Get(c.name) != before.Get(c.name)+1 || after.GSISent != before.GSISent {
-			t.Errorf("%s: counted %d times, %d MADs sent; want 1, 0", c.name, after.Get(c.name)-before.Get(c.name), after.GSISent-before.GSISent)
+			t.Errorf("%s: counted %d times, %d MADs sent; want 1, 0", c.name,
+				after.Get(c.name)-before.Get(c.name), after.GSISent-before.GSISent)
 		}
 	}
 	s.send(t, src, newREQ(0)) // well-formed, but there is no listener
@@ -281,7 +292,8 @@ func TestMADPathFollowsNeighbor(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	n := &changingNet{Network: link.Port(0), changed: make(chan struct{}, 1)}
 	k := connPair{
-		link: link, a: newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: n})), rigConfig{}),
+		link: link, a: newEnd(t, newDevice(t, link, 0, WithExpert(Expert{Network: n})),
+			rigConfig{}),
 		b: newEnd(t, newDevice(t, link, 1), rigConfig{}),
 	}
 	addrs := link.Port(1).Addrs()
@@ -302,7 +314,8 @@ func TestMADPathFollowsNeighbor(t *testing.T) {
 	}
 	// Packets of the peer do not change a resolved path.
 	_ = k.a.do(func(qp.Time) {
-		p := &bth.Packet{Src: a.id.gids.Remote, Dst: a.id.gids.Local, SrcMAC: link.Port(1).Info().MAC}
+		p := &bth.Packet{Src: a.id.gids.Remote, Dst: a.id.gids.Local,
+			SrcMAC: link.Port(1).Info().MAC}
 		k.a.gsi.paths.learn(p, k.a.Info().MAC)
 	})
 	if !current() {

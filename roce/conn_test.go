@@ -26,8 +26,10 @@ const testPort = 7174
 func newConnPair(t *testing.T, c rigConfig) connPair {
 	t.Helper()
 	link := newLink(t, c.link)
-	a, b := newEnd(t, newDevice(t, link, 0, c.opts...), c), newEnd(t, newDevice(t, link, 1, c.opts...), c)
-	return connPair{link, a, b, netip.AddrPortFrom(link.Port(1).Addrs()[len(link.Port(1).Addrs())-1].Addr(), testPort)}
+	a, b := newEnd(t, newDevice(t, link, 0, c.opts...), c), newEnd(t,
+		newDevice(t, link, 1, c.opts...), c)
+	return connPair{link, a, b,
+		netip.AddrPortFrom(link.Port(1).Addrs()[len(link.Port(1).Addrs())-1].Addr(), testPort)}
 }
 
 func (k connPair) listen(t *testing.T) *Listener {
@@ -79,7 +81,9 @@ func TestDialAndListen(t *testing.T) {
 			}
 			accepted <- c
 		}()
-		a, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{PrivateData: []byte("may I?"), ConnectOptions: ConnectOptions{MaxRdAtomic: 5}})
+		a, err := k.a.Dial(ctx, k.addr, k.a.qp,
+			DialOptions{PrivateData: []byte("may I?"),
+				ConnectOptions: ConnectOptions{MaxRdAtomic: 5}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,10 +98,13 @@ func TestDialAndListen(t *testing.T) {
 			t.Errorf("b: MaxDestRdAtomic %d in %v, want 5 in RTS", at.MaxDestRdAtomic, at.State)
 		}
 		copy(k.a.mr.Bytes(), "over the wire")
-		if err := k.a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{k.a.mr.SGE(0, 13)}, RemoteAddr: k.b.mr.Addr() + 100, RKey: k.b.mr.RKey()}); err != nil {
+		if err := k.a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled,
+			SGEs: []SGE{k.a.mr.SGE(0, 13)}, RemoteAddr: k.b.mr.Addr() + 100,
+			RKey: k.b.mr.RKey()}); err != nil {
 			t.Fatal(err)
 		}
-		if wc := poll(t, 1, k.a.cq, k.b.cq); wc[0].Status != Success || string(k.b.mr.Bytes()[100:113]) != "over the wire" {
+		if wc := poll(t, 1, k.a.cq, k.b.cq); wc[0].Status != Success ||
+			string(k.b.mr.Bytes()[100:113]) != "over the wire" {
 			t.Errorf("%v: %q", wc[0].Status, k.b.mr.Bytes()[100:113])
 		}
 		if err := b.Close(); err != nil {
@@ -169,7 +176,8 @@ func TestDialRefused(t *testing.T) {
 			}
 		}()
 		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}) // the QP is still in INIT
-		if !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("too busy")) {
+		if !errors.As(err, &no) || no.Reason != RejectConsumer ||
+			!bytes.HasPrefix(no.PrivateData, []byte("too busy")) {
 			t.Errorf("refused: %v %+v", err, no)
 		}
 		go func() {
@@ -185,10 +193,13 @@ func TestDialRefused(t *testing.T) {
 			}
 		}()
 		_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
-		if !errors.As(err, &no) || no.Reason != RejectNoResources || !bytes.HasPrefix(no.PrivateData, []byte("full")) {
+		if !errors.As(err, &no) || no.Reason != RejectNoResources ||
+			!bytes.HasPrefix(no.PrivateData, []byte("full")) {
 			t.Errorf("refused with RejectNoResources: %v %+v", err, no)
 		}
-		if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{PrivateData: make([]byte, 57)}); err == nil || !strings.Contains(err.Error(), "private data") {
+		if _, err := k.a.Dial(ctx, k.addr, k.a.qp,
+			DialOptions{PrivateData: make([]byte, 57)}); err == nil ||
+			!strings.Contains(err.Error(), "private data") {
 			t.Errorf("57 bytes of private data: %v", err)
 		}
 	})
@@ -197,15 +208,19 @@ func TestDialRefused(t *testing.T) {
 // Dial refuses addresses that are not unicast, and names them in the error.
 func TestDialInvalidAddress(t *testing.T) {
 	k := newConnPair(t, rigConfig{})
-	for _, addr := range []netip.AddrPort{{}, netip.MustParseAddrPort("224.0.0.1:9"), netip.MustParseAddrPort("[::]:9"), netip.AddrPortFrom(k.addr.Addr(), 0)} {
-		if _, err := k.a.Dial(within(t), addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), addr.String()) {
+	for _, addr := range []netip.AddrPort{{}, netip.MustParseAddrPort("224.0.0.1:9"),
+		netip.MustParseAddrPort("[::]:9"), netip.AddrPortFrom(k.addr.Addr(), 0)} {
+		if _, err := k.a.Dial(within(t), addr, k.a.qp, DialOptions{}); !errors.Is(err,
+			ErrInvalid) || !strings.Contains(err.Error(), addr.String()) {
 			t.Errorf("Dial %v: %v", addr, err)
 		}
 		if _, err := k.a.ResolveUD(within(t), addr, nil); !errors.Is(err, ErrInvalid) {
 			t.Errorf("ResolveUD %v: %v", addr, err)
 		}
 	}
-	if _, err := k.a.Dial(within(t), netip.MustParseAddrPort("192.0.2.1:9"), k.a.qp, DialOptions{}); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "192.0.2.1: ") {
+	if _, err := k.a.Dial(within(t), netip.MustParseAddrPort("192.0.2.1:9"), k.a.qp,
+		DialOptions{}); !errors.Is(err, ErrUnreachable) ||
+		!strings.Contains(err.Error(), "192.0.2.1: ") {
 		t.Errorf("unknown address: %v", err)
 	}
 }
@@ -232,7 +247,8 @@ func TestListenOnAnyPort(t *testing.T) {
 			}
 		}()
 		var no *RejectError
-		if _, err := k.a.Dial(ctx, l.Addr(), k.a.qp, DialOptions{}); !errors.As(err, &no) || !bytes.HasPrefix(no.PrivateData, []byte("it is me")) {
+		if _, err := k.a.Dial(ctx, l.Addr(), k.a.qp, DialOptions{}); !errors.As(err, &no) ||
+			!bytes.HasPrefix(no.PrivateData, []byte("it is me")) {
 			t.Errorf("%v: %v", l.Addr(), err)
 		}
 		break
@@ -262,7 +278,8 @@ func TestDialGivesUp(t *testing.T) {
 
 // The connection manager retransmits lost messages.
 func TestDialOverLossyLink(t *testing.T) {
-	k := newConnPair(t, rigConfig{link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: 0.1, Duplicate: 0.2}}})
+	k := newConnPair(t, rigConfig{link: loopback.Config{Seed: 3,
+		Plan: loopback.Plan{Loss: 0.1, Duplicate: 0.2}}})
 	l := k.listen(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -294,7 +311,8 @@ func TestResolveUD(t *testing.T) {
 	}
 	ctx := within(t)
 	var no *RejectError
-	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
+	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) ||
+		no.Reason != RejectNoListener || !errors.Is(err, ErrRefused) {
 		t.Errorf("no listener: %v", err)
 	}
 	l, err := k.b.ListenUD(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
@@ -325,7 +343,8 @@ func TestResolveUD(t *testing.T) {
 			t.Errorf("answer: %v", err)
 		}
 	}()
-	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("not now")) {
+	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) ||
+		no.Reason != RejectConsumer || !bytes.HasPrefix(no.PrivateData, []byte("not now")) {
 		t.Errorf("refused: %v %+v", err, no)
 	}
 	if _, err := k.a.ResolveUD(ctx, k.addr, nil); !errors.As(err, &no) || no.Reason != RejectNoQP {
@@ -335,17 +354,20 @@ func TestResolveUD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.QPN != k.b.qp.QPN() || p.QKey != QKeyUDP || !bytes.HasPrefix(p.PrivateData, []byte("here")) {
+	if p.QPN != k.b.qp.QPN() || p.QKey != QKeyUDP ||
+		!bytes.HasPrefix(p.PrivateData, []byte("here")) {
 		t.Errorf("%+v", p)
 	}
 	if err := k.b.qp.PostRecv(RecvWR{SGEs: []SGE{k.b.mr.SGE(0, 100)}}); err != nil {
 		t.Fatal(err)
 	}
 	copy(k.a.mr.Bytes(), "hello")
-	if err := k.a.qp.PostSend(SendWR{Op: OpSend, SGEs: []SGE{k.a.mr.SGE(0, 5)}, AH: p.AH, RemoteQPN: p.QPN, RemoteQKey: p.QKey}); err != nil {
+	if err := k.a.qp.PostSend(SendWR{Op: OpSend, SGEs: []SGE{k.a.mr.SGE(0, 5)}, AH: p.AH,
+		RemoteQPN: p.QPN, RemoteQKey: p.QKey}); err != nil {
 		t.Fatal(err)
 	}
-	if wc := poll(t, 1, k.b.cq, k.a.cq); wc[0].Status != Success || string(k.b.mr.Bytes()[40:45]) != "hello" {
+	if wc := poll(t, 1, k.b.cq, k.a.cq); wc[0].Status != Success ||
+		string(k.b.mr.Bytes()[40:45]) != "hello" {
 		t.Errorf("%v %q", wc[0].Status, k.b.mr.Bytes()[40:45])
 	}
 }
@@ -354,10 +376,12 @@ func TestResolveUD(t *testing.T) {
 func TestListenerClose(t *testing.T) {
 	k := newConnPair(t, rigConfig{})
 	l := k.listen(t)
-	if _, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{}); err == nil {
+	if _, err := k.b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort),
+		ListenOptions{}); err == nil {
 		t.Error("two listeners on one port: no error")
 	}
-	if _, err := k.b.Listen(netip.MustParseAddrPort("192.0.2.77:1"), ListenOptions{}); !errors.Is(err, ErrNoGID) {
+	if _, err := k.b.Listen(netip.MustParseAddrPort("192.0.2.77:1"),
+		ListenOptions{}); !errors.Is(err, ErrNoGID) {
 		t.Errorf("address of another host: %v", err)
 	}
 	ctx := within(t)

@@ -88,7 +88,8 @@ func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {
 // Errors: ErrInvalid, ErrQPState, ErrClosed.
 func (q *QP) Activate(qkey QKey) error {
 	if q.Type() != UD {
-		return fmt.Errorf("%w: a QP of type %v cannot be activated: call Connect", ErrInvalid, q.Type())
+		return fmt.Errorf("%w: a QP of type %v cannot be activated: call Connect", ErrInvalid,
+			q.Type())
 	}
 	init, initMask := initAttr(UD, 0, qkey)
 	return q.apply([]transition{
@@ -188,7 +189,8 @@ func smallestMTU(ms ...MTU) MTU {
 // neighbor look-up until ctx is done.
 //
 // Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
-func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (*Path, MTU, error) {
+func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (
+	*Path, MTU, error) {
 	local, err := d.localGID(gidIndex, remote)
 	if err != nil {
 		return nil, 0, err
@@ -197,7 +199,8 @@ func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o Pa
 }
 
 // resolve builds the path from a local address to a peer.
-func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o PathOptions) (*Path, MTU, error) {
+func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o PathOptions) (
+	*Path, MTU, error) {
 	if d.closing.Load() {
 		return nil, 0, ErrClosed
 	}
@@ -225,7 +228,8 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 	}
 	p := frame.NewPath(&frame.Address{
 		SrcMAC: info.MAC, DstMAC: hop.MAC, VLAN: hop.VLAN, Src: local.GID, Dst: remote,
-		SrcPort: o.SourcePort, TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
+		SrcPort: o.SourcePort, TrafficClass: o.TrafficClass, HopLimit: o.HopLimit,
+		FlowLabel: o.FlowLabel,
 	})
 	return &p, mtu, nil
 }

@@ -62,7 +62,8 @@ func (d *Device) counters() Counters {
 		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
 		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
-		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps, Drops: n.Drops,
+		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
+		Drops: n.Drops,
 	}
 	if _, open := d.loop.PortInfo(); open {
 		c.Port = d.stats()

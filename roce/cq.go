@@ -105,7 +105,9 @@ func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ct
 // of a receive is solicited if the peer posted the SEND or WRITE with immediate with the flag
 // Solicited. Completions that are present at the call, or at the wake-up, are returned, solicited
 // or not.
-func (c *CQ) WaitSolicited(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, true) }
+func (c *CQ) WaitSolicited(ctx context.Context, wcs []WC) (int, error) {
+	return c.wait(ctx, wcs, true)
+}
 
 func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	if len(wcs) == 0 {

@@ -129,7 +129,8 @@ func TestManyWaiters(t *testing.T) {
 				defer all.Done()
 				var wcs [1]WC
 				for range rounds {
-					wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+					wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+						RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 					if err := a.qp.PostSend(wr); err != nil {
 						t.Error(err)
 					}
@@ -183,7 +184,8 @@ func TestOverrun(t *testing.T) {
 		qb, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
 		must(t, err)
 		connect(t, qa, qb)
-		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 		must(t, qa.PostSend(wr, wr, wr, wr))
 		for end := time.Now().Add(deadline); small.Err() == nil && time.Now().Before(end); {
 			a.Progress()
@@ -210,10 +212,12 @@ func TestOverrun(t *testing.T) {
 func TestWaitClosed(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, _ := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
-		for _, closer := range []func(*CQ) error{(*CQ).Close, func(*CQ) error { return a.Close() }} {
+		for _, closer := range []func(*CQ) error{(*CQ).Close,
+			func(*CQ) error { return a.Close() }} {
 			cq, err := a.CreateCQ(4)
 			must(t, err)
-			first, second := waitFor(context.Background(), cq, false), waitFor(context.Background(), cq, true)
+			first, second := waitFor(context.Background(), cq, false), waitFor(context.Background(),
+				cq, true)
 			waiting(t, cq, 2)
 			must(t, closer(cq))
 			result(t, first, ErrClosed)

@@ -24,7 +24,8 @@ type UDPeer struct {
 
 // ResolveUD asks the listener at addr (ListenUD, or a program on rdma_cm) for its datagram QP (IBA
 // 12.11, SIDR). private is for the listener: at most 180 bytes. The errors are those of Dial.
-func (d *Device) ResolveUD(ctx context.Context, addr netip.AddrPort, private []byte) (*UDPeer, error) {
+func (d *Device) ResolveUD(ctx context.Context, addr netip.AddrPort, private []byte) (
+	*UDPeer, error) {
 	if err := dialable(addr); err != nil {
 		return nil, err
 	}

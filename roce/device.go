@@ -125,14 +125,16 @@ func build(port driver.Port, c *config) (*Device, error) {
 		return nil, ErrNoNetwork
 	}
 	var err error
-	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand}); err != nil {
+	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
+		Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("%w: memory table: %w", ErrInvalid, err)
 	}
 	d.window = qp.DefaultPrefetch
 	if c.prefetch != nil {
 		d.window = *c.prefetch
 	}
-	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, MaxWindow: c.maxWindow})
+	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
+		MaxWindow: c.maxWindow})
 	if err == nil && c.prefetch != nil {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}

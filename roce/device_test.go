@@ -48,16 +48,19 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := New(newLink(t, loopback.Config{MTU: 256}).Port(0)); !errors.Is(err, ErrMTU) {
 		t.Errorf("MTU 256: %v", err)
 	}
-	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{CPU: new(1000)})); !errors.Is(err, unix.EINVAL) {
+	if _, err := New(newLink(t, loopback.Config{}).Port(0),
+		WithExpert(Expert{CPU: new(1000)})); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("CPU 1000: %v", err)
 	}
-	if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{MaxQP: -1})); err == nil {
+	if _, err := New(newLink(t, loopback.Config{}).Port(0),
+		WithExpert(Expert{MaxQP: -1})); err == nil {
 		t.Error("MaxQP -1 is accepted")
 	}
 }
 
 func TestLimits(t *testing.T) {
-	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithExpert(Expert{MaxQP: 1, MaxMR: 1, MaxPD: 1, CPU: new(0), Spin: time.Millisecond}))
+	d := newDevice(t, newLink(t, loopback.Config{}), 0,
+		WithExpert(Expert{MaxQP: 1, MaxMR: 1, MaxPD: 1, CPU: new(0), Spin: time.Millisecond}))
 	e := newEnd(t, d, rigConfig{})
 	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, ErrTooManyQPs) {
 		t.Errorf("second QP: %v", err)
@@ -75,7 +78,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("CQ of 0: %v", err)
 	}
 	five := 5
-	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, GIDIndex: &five}); !errors.Is(err, ErrNoGID) {
+	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, GIDIndex: &five}); !errors.Is(err,
+		ErrNoGID) {
 		t.Errorf("GID index 5: %v", err)
 	}
 	// Failed calls hold no references.
@@ -99,7 +103,8 @@ func TestAllocMR(t *testing.T) {
 	} {
 		m, err := e.pd.AllocMR(10000, c.access, c.opts...)
 		must(t, err)
-		if m.Addr() != c.addr || m.Len() != 10000 || m.PD() != e.pd || !bytes.Equal(m.Bytes(), make([]byte, 10000)) {
+		if m.Addr() != c.addr || m.Len() != 10000 || m.PD() != e.pd ||
+			!bytes.Equal(m.Bytes(), make([]byte, 10000)) {
 			t.Errorf("%+v: address %#x, %d bytes, or the memory is not zero", c, m.Addr(), m.Len())
 		}
 		if g := m.SGE(16, 8); g.Addr != c.addr+16 || g.Length != 8 || g.LKey != m.LKey() {
@@ -115,7 +120,8 @@ func TestAllocMR(t *testing.T) {
 // TestPortChanges changes the link state and the MTU of a running device.
 func TestPortChanges(t *testing.T) {
 	link := newLink(t, loopback.Config{})
-	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1),
+		rigConfig{})
 	connect(t, a.qp, b.qp)
 	link.Port(0).SetUp(false)
 	nextEvent(t, a.Device, EventPortErr)
@@ -165,13 +171,18 @@ func TestVerbsSteps(t *testing.T) {
 	for _, pair := range [][2]*end{{a, b}, {b, a}} {
 		me, peer := pair[0], pair[1]
 		must(t, me.qp.Modify(&Attr{State: StateReset}, AttrState))
-		path, mtu, err := me.ResolvePath(context.Background(), gid.Index, peer.GIDs()[0].GID, PathOptions{TrafficClass: 8})
+		path, mtu, err := me.ResolvePath(context.Background(), gid.Index, peer.GIDs()[0].GID,
+			PathOptions{TrafficClass: 8})
 		must(t, err)
 		for _, s := range []transition{
-			{Attr{State: StateInit, PKey: DefaultPKey, Access: RemoteWrite | RemoteRead | RemoteAtomic}, AttrState | AttrPKey | AttrAccess},
-			{Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: peer.qp.QPN(), RQPSN: 0xfffffe, MaxDestRdAtomic: 4, MinRNRTimer: 12},
+			{Attr{State: StateInit, PKey: DefaultPKey,
+				Access: RemoteWrite | RemoteRead | RemoteAtomic},
+				AttrState | AttrPKey | AttrAccess},
+			{Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: peer.qp.QPN(),
+				RQPSN: 0xfffffe, MaxDestRdAtomic: 4, MinRNRTimer: 12},
 				AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
-			{Attr{State: StateRTS, SQPSN: 0xfffffe, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4},
+			{Attr{State: StateRTS, SQPSN: 0xfffffe, Timeout: 14, RetryCnt: 7, RNRRetry: 7,
+				MaxRdAtomic: 4},
 				AttrState | AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic},
 		} {
 			must(t, me.qp.Modify(&s.attr, s.mask))
@@ -196,9 +207,14 @@ func TestConnectOptions(t *testing.T) {
 		o    ConnectOptions
 		want Attr
 	}{
-		{ConnectOptions{}, Attr{Timeout: defaultTimeout, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12, MaxRdAtomic: 16, MaxDestRdAtomic: 16, PathMTU: 4096}},
-		{ConnectOptions{Timeout: -1, Retries: -1, RNRRetries: -1, MinRNRTimer: -1, MaxRdAtomic: -1, MaxDestRdAtomic: -1, MTU: 512}, Attr{PathMTU: 512}},
-		{ConnectOptions{Timeout: 3, Retries: 2, RNRRetries: 1, MinRNRTimer: 31, MaxRdAtomic: 1, MaxDestRdAtomic: 2}, Attr{Timeout: 3, RetryCnt: 2, RNRRetry: 1, MinRNRTimer: 31, MaxRdAtomic: 1, MaxDestRdAtomic: 2, PathMTU: 4096}},
+		{ConnectOptions{}, Attr{Timeout: defaultTimeout, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12,
+			MaxRdAtomic: 16, MaxDestRdAtomic: 16, PathMTU: 4096}},
+		{ConnectOptions{Timeout: -1, Retries: -1, RNRRetries: -1, MinRNRTimer: -1, MaxRdAtomic: -1,
+			MaxDestRdAtomic: -1, MTU: 512}, Attr{PathMTU: 512}},
+		{ConnectOptions{Timeout: 3, Retries: 2, RNRRetries: 1, MinRNRTimer: 31, MaxRdAtomic: 1,
+			MaxDestRdAtomic: 2},
+			Attr{Timeout: 3, RetryCnt: 2, RNRRetry: 1, MinRNRTimer: 31, MaxRdAtomic: 1,
+				MaxDestRdAtomic: 2, PathMTU: 4096}},
 	} {
 		q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 		must(t, err)
@@ -211,15 +227,18 @@ func TestConnectOptions(t *testing.T) {
 		if h[15] != 0x20 || h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
 			t.Errorf("IPv4 and UDP headers %x", h[14:42])
 		}
-		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry, MinRNRTimer: got.MinRNRTimer,
-			MaxRdAtomic: got.MaxRdAtomic, MaxDestRdAtomic: got.MaxDestRdAtomic, PathMTU: got.PathMTU}
+		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry,
+			MinRNRTimer: got.MinRNRTimer,
+			MaxRdAtomic: got.MaxRdAtomic, MaxDestRdAtomic: got.MaxDestRdAtomic,
+			PathMTU: got.PathMTU}
 		if got != c.want {
 			t.Errorf("%+v: attributes %+v, want %+v", c.o, got, c.want)
 		}
 	}
 	q, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})
 	must(t, err)
-	if err := q.Connect(context.Background(), b.qp.Local(), ConnectOptions{Timeout: 32}); !errors.Is(err, ErrInvalidAttr) {
+	if err := q.Connect(context.Background(), b.qp.Local(),
+		ConnectOptions{Timeout: 32}); !errors.Is(err, ErrInvalidAttr) {
 		t.Errorf("timeout exponent 32: %v", err)
 	}
 }
@@ -237,7 +256,8 @@ func TestFamilies(t *testing.T) {
 	must(t, err)
 	qb, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq, GIDIndex: &six})
 	must(t, err)
-	if err := qa.Connect(context.Background(), b.qp.Local(), ConnectOptions{}); !errors.Is(err, ErrFamily) {
+	if err := qa.Connect(context.Background(), b.qp.Local(), ConnectOptions{}); !errors.Is(err,
+		ErrFamily) {
 		t.Errorf("IPv6 to IPv4: %v", err)
 	}
 	connect(t, qa, qb)
@@ -248,7 +268,8 @@ func TestFamilies(t *testing.T) {
 // TestProgressWithAuto: Progress does nothing with Auto progress.
 func TestProgressWithAuto(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
-	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(),
+		RKey: b.mr.RKey()}))
 	if n := a.Progress(); n != 0 {
 		t.Errorf("Progress() = %d, want 0", n)
 	}

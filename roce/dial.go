@@ -65,7 +65,8 @@ type DialOptions struct {
 //
 // Other errors: ErrInvalid, ErrForeign, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,
 // ErrPrivateData, ErrConnParams, ErrTooManyConns, ErrClosed.
-func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (*Conn, error) {
+func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
+	*Conn, error) {
 	if q.device() != d {
 		return nil, ErrForeign
 	}
@@ -86,7 +87,8 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	}
 	mtu = smallestMTU(mtu, o.MTU)
 	for {
-		c, err := d.dialOnce(ctx, addr, q, &o, path, q.request(&o, local.GID, remote, addr.Port(), mtu))
+		c, err := d.dialOnce(ctx, addr, q, &o, path,
+			q.request(&o, local.GID, remote, addr.Port(), mtu))
 		var rejected *RejectError
 		if !errors.As(err, &rejected) || !rejected.mtu.Valid() || rejected.mtu >= mtu {
 			return c, err
@@ -108,7 +110,8 @@ func invalidMTU(m MTU) error {
 }
 
 // dialOnce sends one request and waits for the reply.
-func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions, path *Path,
+func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions,
+	path *Path,
 	p *cm.ConnectParams) (*Conn, error) {
 	id, err := d.sendRequest(q, path, p)
 	if err != nil {
@@ -194,7 +197,8 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 	case want:
 		return nil
 	case cm.EventRejected:
-		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData, mtu: e.RejectedMTU(), local: e.Local}
+		return &RejectError{Reason: e.Reason, PrivateData: e.PrivateData, mtu: e.RejectedMTU(),
+			local: e.Local}
 	case cm.EventUnreachable:
 		return ErrNoAnswer
 	}
@@ -202,7 +206,8 @@ func refusal(e *cm.Event, want cm.EventKind) error {
 }
 
 // ready brings the QP to RTS with the negotiated attributes and sends the RTU.
-func (q *QP) ready(id *cmID, p *cm.ConnectParams, r *cm.Response, path *Path, o *DialOptions) error {
+func (q *QP) ready(id *cmID, p *cm.ConnectParams, r *cm.Response, path *Path,
+	o *DialOptions) error {
 	attr := p.ActiveQP(r)
 	d := q.device()
 	var err error
@@ -219,7 +224,8 @@ func (q *QP) ready(id *cmID, p *cm.ConnectParams, r *cm.Response, path *Path, o 
 }
 
 // advance brings the QP from its state to a later one, at most to RTS. Owner only.
-func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions, to State) error {
+func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOptions,
+	to State) error {
 	flow := *path
 	flow.SetSourcePort(frame.SourcePort(q.QPN(), a.RemoteQPN))
 	c := *o
@@ -227,7 +233,8 @@ func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOpti
 	c.Timeout, c.Retries, c.RNRRetries = asOption(a.Timeout), asOption(a.RetryCount), asOption(a.RNRRetry)
 	for _, s := range q.transitions(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
 		st := q.State()
-		if done := s.attr.State < st || (s.attr.State == st && st != StateInit); done || s.attr.State > to {
+		if done := s.attr.State < st || (s.attr.State == st && st != StateInit); done ||
+			s.attr.State > to {
 			continue
 		}
 		s.attr.SQPSN = a.SQPSN

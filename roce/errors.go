@@ -171,7 +171,8 @@ type PostError struct {
 
 // Error returns the message.
 func (e *PostError) Error() string {
-	return fmt.Sprintf("roce: work request %d failed, those before it are posted: %v", e.Posted, e.Err)
+	return fmt.Sprintf("roce: work request %d failed, those before it are posted: %v", e.Posted,
+		e.Err)
 }
 
 // Unwrap returns Err.
@@ -192,7 +193,8 @@ type mtuError struct{ asked, ours bth.MTU }
 
 func (e *mtuError) Error() string {
 	return fmt.Sprintf("roce: the peer asks for path MTU %d, but this side supports at most %d: "+
-		"the peer was told and may send another request, which can be accepted", int(e.asked), int(e.ours))
+		"the peer was told and may send another request, which can be accepted", int(e.asked),
+		int(e.ours))
 }
 
 func (e *mtuError) Is(target error) bool { return target == ErrMTU }

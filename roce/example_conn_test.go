@@ -44,7 +44,8 @@ func ExampleDevice_Dial() {
 		close(served)
 	}()
 
-	c, err := client.dev.Dial(ctx, l.Addr(), client.qp, roce.DialOptions{PrivateData: []byte("hello")})
+	c, err := client.dev.Dial(ctx, l.Addr(), client.qp,
+		roce.DialOptions{PrivateData: []byte("hello")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +71,8 @@ func greet(ctx context.Context, h host, r *roce.Request) error {
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	name := bytes.TrimRight(r.PrivateData(), "\x00")
-	c, err := r.Accept(soon, qp, roce.AcceptOptions{PrivateData: fmt.Appendf(nil, "hello, %s", name)})
+	c, err := r.Accept(soon, qp,
+		roce.AcceptOptions{PrivateData: fmt.Appendf(nil, "hello, %s", name)})
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,8 @@ func ExampleDevice_Listen() {
 	nobody := netip.AddrPortFrom(l.Addr().Addr(), 1)
 	_, err = client.dev.Dial(ctx, nobody, client.qp, roce.DialOptions{})
 	fmt.Println(err)
-	c, err := client.dev.Dial(ctx, l.Addr(), client.qp, roce.DialOptions{PrivateData: []byte("Ada")})
+	c, err := client.dev.Dial(ctx, l.Addr(), client.qp,
+		roce.DialOptions{PrivateData: []byte("Ada")})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,7 +31,8 @@ func newHost(link *loopback.Link, i int, typ roce.QPType) (h host) {
 	if h.cq, err = h.dev.CreateCQ(64); err != nil {
 		log.Fatal(err)
 	}
-	if h.mr, err = h.pd.AllocMR(4096, roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic); err != nil {
+	if h.mr, err = h.pd.AllocMR(4096,
+		roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic); err != nil {
 		log.Fatal(err)
 	}
 	if h.qp, err = h.dev.CreateQP(h.pd, roce.QPConfig{Type: typ, SendCQ: h.cq}); err != nil {
@@ -108,7 +109,8 @@ func ExampleQP_sendRecv() {
 	if err := b.qp.PostRecv(roce.RecvWR{ID: 7, SGEs: []roce.SGE{b.mr.SGE(0, 4096)}}); err != nil {
 		log.Fatal(err)
 	}
-	if err := a.qp.PostSend(roce.SendWR{Op: roce.OpSendImm, Imm: 42, Inline: []byte("hello, peer")}); err != nil {
+	if err := a.qp.PostSend(roce.SendWR{Op: roce.OpSendImm, Imm: 42,
+		Inline: []byte("hello, peer")}); err != nil {
 		log.Fatal(err)
 	}
 	wc := b.wait()
@@ -248,7 +250,8 @@ func ExampleMW() {
 	fmt.Println(a.wait().Status)
 	fmt.Printf("%s\n", private.Bytes()[128:146])
 
-	if err := b.qp.PostSend(roce.SendWR{Op: roce.OpLocalInv, InvKey: key, Flags: roce.Signaled}); err != nil {
+	if err := b.qp.PostSend(roce.SendWR{Op: roce.OpLocalInv, InvKey: key,
+		Flags: roce.Signaled}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(b.wait().Opcode)

@@ -44,7 +44,8 @@ func newGIDEntry(i int, a netip.Addr) GIDEntry {
 func (d *Device) GIDs() []GIDEntry {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(d.gids), func(e GIDEntry) bool { return !e.Addr.IsValid() })
+	return slices.DeleteFunc(slices.Clone(d.gids),
+		func(e GIDEntry) bool { return !e.Addr.IsValid() })
 }
 
 // localGID returns the entry with an index. For a negative index it returns the first entry of the
@@ -58,7 +59,8 @@ func (d *Device) localGID(index int, remote GID) (GIDEntry, error) {
 		case i < 0:
 			return GIDEntry{}, fmt.Errorf("%w (index %d)", ErrNoGID, index)
 		case !fits(gids[i]):
-			return GIDEntry{}, fmt.Errorf("%w (local %v, remote %v)", ErrFamily, gids[i].Addr, remote)
+			return GIDEntry{}, fmt.Errorf("%w (local %v, remote %v)", ErrFamily, gids[i].Addr,
+				remote)
 		}
 		return gids[i], nil
 	}
@@ -109,12 +111,14 @@ func mergeGIDs(old []GIDEntry, addrs []netip.Prefix) ([]GIDEntry, bool) {
 		entries[i] = newGIDEntry(0, p.Addr())
 	}
 	for i, e := range gids {
-		if e.Addr.IsValid() && !slices.ContainsFunc(entries, func(n GIDEntry) bool { return n.GID == e.GID }) {
+		if e.Addr.IsValid() &&
+			!slices.ContainsFunc(entries, func(n GIDEntry) bool { return n.GID == e.GID }) {
 			gids[i], changed = GIDEntry{}, true
 		}
 	}
 	for _, n := range entries {
-		if slices.ContainsFunc(gids, func(e GIDEntry) bool { return e.Addr.IsValid() && e.GID == n.GID }) {
+		if slices.ContainsFunc(gids,
+			func(e GIDEntry) bool { return e.Addr.IsValid() && e.GID == n.GID }) {
 			continue
 		}
 		i := slices.IndexFunc(gids, func(e GIDEntry) bool { return !e.Addr.IsValid() })

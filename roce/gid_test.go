@@ -32,9 +32,12 @@ func TestGIDIndexesAreStable(t *testing.T) {
 	}{
 		{prefixes("fe80::1/64", "10.0.0.1/24"), "0=fe80::1 1=10.0.0.1", true},
 		{prefixes("fe80::1/64", "10.0.0.1/24"), "0=fe80::1 1=10.0.0.1", false},
-		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.1/24", "fd00::1/64"), "0=fe80::1 1=10.0.0.1 2=10.0.0.9 3=fd00::1", true},
-		{prefixes("fe80::1/64", "10.0.0.9/24", "fd00::1/64"), "0=fe80::1 2=10.0.0.9 3=fd00::1", true},
-		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.77/8", "fd00::1/64"), "0=fe80::1 1=10.0.0.77 2=10.0.0.9 3=fd00::1", true},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.1/24", "fd00::1/64"),
+			"0=fe80::1 1=10.0.0.1 2=10.0.0.9 3=fd00::1", true},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "fd00::1/64"), "0=fe80::1 2=10.0.0.9 3=fd00::1",
+			true},
+		{prefixes("fe80::1/64", "10.0.0.9/24", "10.0.0.77/8", "fd00::1/64"),
+			"0=fe80::1 1=10.0.0.77 2=10.0.0.9 3=fd00::1", true},
 		{nil, "", true},
 	} {
 		var changed bool
@@ -50,7 +53,8 @@ func TestGIDIndexesAreStable(t *testing.T) {
 			got = append(got, string(rune('0'+i))+"="+e.Addr.String())
 		}
 		if s := strings.Join(got, " "); s != step.want || changed != step.changed {
-			t.Errorf("%v: %q changed %v; want %q, %v", step.addrs, s, changed, step.want, step.changed)
+			t.Errorf("%v: %q changed %v; want %q, %v", step.addrs, s, changed, step.want,
+				step.changed)
 		}
 	}
 }
@@ -98,7 +102,8 @@ func TestAddressChange(t *testing.T) {
 		link := newLink(t, loopback.Config{})
 		net := &changingNet{Network: link.Port(1), changed: make(chan struct{}, 1)}
 		a := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{})
-		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Network: net})), rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Network: net})),
+			rigConfig{})
 		connect(t, a.qp, b.qp)
 		before := b.GIDs()
 		used := b.qp.Local().GID
@@ -117,7 +122,8 @@ func TestAddressChange(t *testing.T) {
 				t.Errorf("GIDs() still contains %v", used)
 			}
 		}
-		must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled,
+			SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 		for c := b.Counters(); c.DropNotOurs == 0; c = b.Counters() {
 			a.Progress()
 			b.Progress()
@@ -173,7 +179,8 @@ func TestEndpointJSON(t *testing.T) {
 // All counters have a name, and JSON contains them all.
 func TestCountersHaveNames(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
-	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 	pollOK(t, 1, WCWrite, a.cq, b.cq)
 	c := a.Counters()
 	text, err := json.Marshal(c)

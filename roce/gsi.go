@@ -51,7 +51,8 @@ func newGSI(d *Device, mac bth.MAC, random func() uint64) (*gsi, error) {
 
 // guidOf returns the GUID of a channel adapter with a MAC address (EUI-64, as rxe does).
 func guidOf(m bth.MAC) cm.GUID {
-	return cm.GUID(binary.BigEndian.Uint64([]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}))
+	return cm.GUID(binary.BigEndian.Uint64([]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4],
+		m[5]}))
 }
 
 // handle handles a packet to QP1. It drops and counts packets that are not valid MADs.

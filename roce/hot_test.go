@@ -22,7 +22,8 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
 	var wcs [4]WC
 	sges := []SGE{a.mr.SGE(0, 64)}
-	wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: sges, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: sges, RemoteAddr: b.mr.Addr(),
+		RKey: b.mr.RKey()}
 	once := func() {
 		if err := a.qp.PostSend(wr); err != nil {
 			t.Fatal(err)
@@ -58,10 +59,12 @@ func TestWaitDoesNotAllocate(t *testing.T) {
 	}
 	bothModes(t, func(t *testing.T, p Progress) {
 		link := newLink(t, loopback.Config{})
-		a, b := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+		a, b := newEnd(t, newDevice(t, link, 0, WithProgress(p)), rigConfig{}), newEnd(t,
+			newDevice(t, link, 1), rigConfig{})
 		connect(t, a.qp, b.qp)
 		var wcs [4]WC
-		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 		if n := testing.AllocsPerRun(300, func() {
 			if err := a.qp.PostSend(wr); err != nil {
 				t.Fatal(err)
@@ -77,7 +80,8 @@ func TestWaitDoesNotAllocate(t *testing.T) {
 
 // benchPair returns two endpoints with Manual progress.
 func benchPair(b *testing.B) (x, y *end) {
-	return newRig(b, rigConfig{mem: 1 << 20, link: loopback.Config{}, opts: []Option{WithProgress(Manual)}})
+	return newRig(b, rigConfig{mem: 1 << 20, link: loopback.Config{},
+		opts: []Option{WithProgress(Manual)}})
 }
 
 // BenchmarkWriteLatency measures half the round trip of 8-byte WRITEs, both sides polling memory in
@@ -104,7 +108,8 @@ func BenchmarkWriteLatency(b *testing.B) {
 }
 
 func pingWR(from, to *end) []SendWR {
-	return []SendWR{{Op: OpWrite, Inline: make([]byte, 8), RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}}
+	return []SendWR{{Op: OpWrite, Inline: make([]byte, 8), RemoteAddr: to.mr.Addr(),
+		RKey: to.mr.RKey()}}
 }
 
 // postPing writes the number n to the peer. One in 64 is signaled.
@@ -134,7 +139,8 @@ func BenchmarkTwoThreads(b *testing.B) {
 		passive := []Option{WithProgress(p)}
 		memory := func(b *testing.B) (x, y *end) {
 			link, c := newLink(b, loopback.Config{}), rigConfig{mem: 1 << 20}
-			x, y = newEnd(b, newDevice(b, link, 0, active...), c), newEnd(b, newDevice(b, link, 1, passive...), c)
+			x, y = newEnd(b, newDevice(b, link, 0, active...), c), newEnd(b,
+				newDevice(b, link, 1, passive...), c)
 			connect(b, x.qp, y.qp)
 			return x, y
 		}
@@ -154,8 +160,10 @@ func BenchmarkTwoThreads(b *testing.B) {
 				b.Run(name+"/write-lat-8", func(b *testing.B) { pingPong(b, r.rig) })
 			}
 			b.Run(name+"/read-lat-8", func(b *testing.B) { reads(b, r.rig) })
-			b.Run(name+"/write-rate-64", func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64, 16) })
-			b.Run(name+"/write-bw-64K", func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64<<10, 1) })
+			b.Run(name+"/write-rate-64",
+				func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64, 16) })
+			b.Run(name+"/write-bw-64K",
+				func(b *testing.B) { x, y := r.rig(b); stream(b, x, y, 64<<10, 1) })
 		}
 	}
 }
@@ -164,7 +172,8 @@ func BenchmarkTwoThreads(b *testing.B) {
 func reads(b *testing.B, rig func(*testing.B) (x, y *end)) {
 	x, y := rig(b)
 	times := make([]time.Duration, 0, b.N)
-	wrs := []SendWR{{Op: OpRead, Flags: Signaled, SGEs: []SGE{x.mr.SGE(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}}
+	wrs := []SendWR{{Op: OpRead, Flags: Signaled, SGEs: []SGE{x.mr.SGE(0, 8)},
+		RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}}
 	b.ResetTimer()
 	inBackground(y, func() {}, func() {
 		var wcs [1]WC
@@ -260,7 +269,8 @@ func writes(b *testing.B, x, y *end, size, every int, peer func()) {
 	var wcs [64]WC
 	list := make([]SendWR, every)
 	for i := range list {
-		list[i] = SendWR{Op: OpWrite, SGEs: []SGE{x.mr.SGE(0, size)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
+		list[i] = SendWR{Op: OpWrite, SGEs: []SGE{x.mr.SGE(0, size)}, RemoteAddr: y.mr.Addr(),
+			RKey: y.mr.RKey()}
 	}
 	list[every-1].Flags = Signaled
 	depth := 128 / every

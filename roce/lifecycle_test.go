@@ -24,7 +24,8 @@ func TestCloseOrders(t *testing.T) {
 				leakCheck(t)
 				a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
 				must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 8)}}))
-				objects := map[rune]io.Closer{'q': a.qp, 'c': a.cq, 'm': a.mr, 'p': a.pd, 'd': a.Device}
+				objects := map[rune]io.Closer{'q': a.qp, 'c': a.cq, 'm': a.mr, 'p': a.pd,
+					'd': a.Device}
 				for _, o := range order {
 					if err := objects[o].Close(); err != nil && !errors.Is(err, ErrInUse) {
 						t.Errorf("close %c: %v", o, err)
@@ -71,7 +72,8 @@ func TestInUse(t *testing.T) {
 // still be polled.
 func TestCloseFlushes(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
-		for _, closer := range []func(*end) error{func(e *end) error { return e.qp.Close() }, func(e *end) error { return e.Close() }} {
+		for _, closer := range []func(*end) error{func(e *end) error { return e.qp.Close() },
+			func(e *end) error { return e.Close() }} {
 			_, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
 			must(t, b.qp.PostRecv(RecvWR{ID: 1}, RecvWR{ID: 2}))
 			must(t, closer(b))
@@ -93,7 +95,8 @@ func TestPostDuringClose(t *testing.T) {
 			var busy sync.WaitGroup
 			for _, post := range []func() error{
 				func() error {
-					return a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+					return a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled,
+						SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
 				},
 				func() error { return a.qp.PostRecv(RecvWR{SGEs: []SGE{a.mr.SGE(8, 8)}}) },
 			} {
@@ -160,7 +163,8 @@ func TestMRCloseDuringTraffic(t *testing.T) {
 			go func() {
 				defer busy.Done()
 				var wcs [8]WC
-				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 1<<16)}, RemoteAddr: mr.Addr(), RKey: mr.RKey()}
+				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 1<<16)},
+					RemoteAddr: mr.Addr(), RKey: mr.RKey()}
 				for n := 0; ; n++ {
 					if n == 3+round {
 						close(first)
@@ -218,7 +222,8 @@ func TestCloseUnderLoad(t *testing.T) {
 					}
 				}()
 			}
-			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 4096)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 4096)},
+				RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 			run(func() bool {
 				err := a.qp.PostSend(wr)
 				return err == nil || errors.Is(err, ErrSQFull)
@@ -269,7 +274,9 @@ func TestManyGoroutines(t *testing.T) {
 		mr, err := a.pd.AllocMR(4096, LocalWrite)
 		must(t, err)
 		for range rounds {
-			must(t, qa.PostSend(SendWR{ID: 9, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), SwapAdd: uint64(w + 1)}))
+			must(t, qa.PostSend(SendWR{ID: 9, Op: OpFetchAdd, Flags: Signaled,
+				SGEs: []SGE{mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
+				SwapAdd: uint64(w + 1)}))
 			b.mr.Add64(8, 1)
 			pollOK(t, 9, WCFetchAdd, cq)
 		}
@@ -305,21 +312,25 @@ func TestForeign(t *testing.T) {
 // TestPostErrors checks PostError (bad_wr in verbs).
 func TestPostErrors(t *testing.T) {
 	a, b := newRig(t, rigConfig{depth: 4, opts: []Option{WithProgress(Manual)}})
-	wr := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(),
+		RKey: b.mr.RKey()}
 	bad := wr
 	bad.SGEs = []SGE{{Addr: 1, Length: 8, LKey: 2}}
 	var part *PostError
-	if err := a.qp.PostSend(wr, wr, bad, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrInvalidKey) {
+	if err := a.qp.PostSend(wr, wr, bad, wr); !errors.As(err, &part) || part.Posted != 2 ||
+		!errors.Is(err, ErrInvalidKey) {
 		t.Errorf("list with a bad third work request: %v", err)
 	}
 	if err := a.qp.PostSend(bad); !errors.Is(err, ErrInvalidKey) {
 		t.Errorf("bad key: %v", err)
 	}
-	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 || !errors.Is(err, ErrSQFull) {
+	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 ||
+		!errors.Is(err, ErrSQFull) {
 		t.Errorf("full send queue: %v", err)
 	}
 	recv := RecvWR{}
-	if err := a.qp.PostRecv(recv, recv, recv, recv, recv); !errors.As(err, &part) || part.Posted != 4 || !errors.Is(err, ErrRQFull) {
+	if err := a.qp.PostRecv(recv, recv, recv, recv, recv); !errors.As(err, &part) ||
+		part.Posted != 4 || !errors.Is(err, ErrRQFull) {
 		t.Errorf("full receive queue: %v", err)
 	}
 	fresh, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq})

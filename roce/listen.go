@@ -97,7 +97,8 @@ func (l *Listener) Addr() netip.AddrPort { return l.addr }
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		if in, ok := l.queue.get(); ok {
-			return &Request{dev: l.dev, id: in.id, req: in.event.Request, private: in.event.PrivateData}, nil
+			return &Request{dev: l.dev, id: in.id, req: in.event.Request,
+				private: in.event.PrivateData}, nil
 		}
 		if l.queue.isShut() || l.dev.closing.Load() {
 			return nil, ErrClosed

@@ -157,13 +157,15 @@ func (p *PD) RegisterMR(mem []byte, access Access, opts ...MROption) (*MR, error
 // Errors: those of RegisterMR, and ErrInvalid.
 func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 	if size <= 0 {
-		return nil, fmt.Errorf("%w: a memory region of %d bytes; it needs at least 1", ErrInvalid, size)
+		return nil, fmt.Errorf("%w: a memory region of %d bytes; it needs at least 1", ErrInvalid,
+			size)
 	}
 	d := p.dev
 	if err := d.mem.take(size, "AllocMR"); err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err == nil && size >= hugeSize && hugeHere() {
 		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only advice
 	}

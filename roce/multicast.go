@@ -103,7 +103,8 @@ func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, e
 	}
 	src, dst, class, ok := parseGRH(grh)
 	if !ok || src.IsMulticast() || src.IsZero() {
-		return nil, fmt.Errorf("%w: no IP header in the first %d bytes of the received memory", ErrInvalid, GRHLen)
+		return nil, fmt.Errorf("%w: no IP header in the first %d bytes of the received memory",
+			ErrInvalid, GRHLen)
 	}
 	a := AHAttr{Remote: src, PathOptions: PathOptions{TrafficClass: class}}
 	for _, e := range d.GIDs() {

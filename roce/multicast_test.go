@@ -26,7 +26,8 @@ func sendGroup(t *testing.T, e *end, group netip.Addr, text string) {
 	must(t, err)
 	defer ah.Close()
 	copy(e.mr.Bytes(), text)
-	must(t, e.qp.PostSend(SendWR{ID: 9, Op: OpSendImm, Flags: Signaled, Imm: 5, SGEs: []SGE{e.mr.SGE(0, len(text))}, AH: ah, RemoteQPN: QPNMulticast, RemoteQKey: QKeyUDP}))
+	must(t, e.qp.PostSend(SendWR{ID: 9, Op: OpSendImm, Flags: Signaled, Imm: 5,
+		SGEs: []SGE{e.mr.SGE(0, len(text))}, AH: ah, RemoteQPN: QPNMulticast, RemoteQKey: QKeyUDP}))
 	pollOK(t, 9, WCSend, e.cq)
 }
 
@@ -101,7 +102,8 @@ func TestMulticast(t *testing.T) {
 			ah, err := e[1].CreateAHFromWC(within(t), &wc, e[1].mr.Bytes()[1000:])
 			must(t, err)
 			copy(e[1].mr.Bytes(), "hello you")
-			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled, SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+			must(t, e[1].qp.PostSend(SendWR{ID: 8, Op: OpSend, Flags: Signaled,
+				SGEs: []SGE{e[1].mr.SGE(0, 9)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 			pollOK(t, 8, WCSend, e[1].cq)
 			if _, text := receiveText(t, 3, e[0], e[1].cq); text != "hello you" {
 				t.Errorf("reply %q", text)
@@ -135,7 +137,8 @@ func TestMulticast(t *testing.T) {
 // Errors of AttachMulticast and CreateAHFromWC.
 func TestMulticastRefused(t *testing.T) {
 	a, b := newRig(t, rigConfig{typ: UD})
-	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err, ErrNotMulticast) {
+	if err := a.qp.AttachMulticast(netip.MustParseAddr("10.77.0.2")); !errors.Is(err,
+		ErrNotMulticast) {
 		t.Errorf("unicast address: %v", err)
 	}
 	group := netip.MustParseAddr("239.1.1.1")
@@ -156,13 +159,16 @@ func TestMulticastRefused(t *testing.T) {
 		wc  WC
 		grh []byte
 	}{
-		"no GRH":       {WC{}, make([]byte, GRHLen)},
-		"failed":       {WC{Flags: WCGRH, Status: WRFlushErr}, make([]byte, GRHLen)},
-		"short":        {good, make([]byte, GRHLen-1)},
-		"zeros":        {good, make([]byte, GRHLen)},
-		"from a group": {good, append(bytes.Repeat([]byte{0}, 20), append([]byte{0x45, 11: 0, 12: 239, 15: 1}, 10, 77, 0, 1)...)},
+		"no GRH": {WC{}, make([]byte, GRHLen)},
+		"failed": {WC{Flags: WCGRH, Status: WRFlushErr}, make([]byte, GRHLen)},
+		"short":  {good, make([]byte, GRHLen-1)},
+		"zeros":  {good, make([]byte, GRHLen)},
+		"from a group": {good,
+			append(bytes.Repeat([]byte{0}, 20),
+				append([]byte{0x45, 11: 0, 12: 239, 15: 1}, 10, 77, 0, 1)...)},
 	} {
-		if _, err := b.CreateAHFromWC(context.Background(), &c.wc, c.grh); !errors.Is(err, ErrInvalid) {
+		if _, err := b.CreateAHFromWC(context.Background(), &c.wc, c.grh); !errors.Is(err,
+			ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -181,7 +187,8 @@ func TestMulticastVeth(t *testing.T) {
 		must(t, e.qp.Activate(QKeyUDP))
 	}
 	// The kernel lists IPv4 groups as a number in host byte order, and IPv6 groups as bytes.
-	lists := map[string]string{"/proc/thread-self/net/igmp": "010101EF", "/proc/thread-self/net/igmp6": "ff0e0000000000000000000000000077"}
+	lists := map[string]string{"/proc/thread-self/net/igmp": "010101EF",
+		"/proc/thread-self/net/igmp6": "ff0e0000000000000000000000000077"}
 	members := func() (n int) {
 		must(t, pair.B.Do(func() error {
 			for file, entry := range lists {
@@ -212,7 +219,8 @@ func TestMulticastVeth(t *testing.T) {
 		must(t, err)
 		postRecvs(t, a, a.qp, 2)
 		copy(b.mr.Bytes(), "thanks")
-		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled, SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
+		must(t, b.qp.PostSend(SendWR{ID: 7, Op: OpSend, Flags: Signaled,
+			SGEs: []SGE{b.mr.SGE(0, 6)}, AH: ah, RemoteQPN: wc.SrcQP, RemoteQKey: QKeyUDP}))
 		pollOK(t, 7, WCSend, b.cq)
 		if _, text := receiveText(t, 2, a); text != "thanks" {
 			t.Errorf("reply %q", text)
@@ -263,7 +271,8 @@ func TestMulticastAsMckey(t *testing.T) {
 	if len(ours) != len(theirs) {
 		t.Fatalf("%d bytes, rxe sends %d", len(ours), len(theirs))
 	}
-	for name, at := range map[string][2]int{"MAC": {0, 6}, "EtherType to length": {12, 18}, "TTL and protocol": {22, 24}, "group": {30, 34},
+	for name, at := range map[string][2]int{"MAC": {0, 6}, "EtherType to length": {12, 18},
+		"TTL and protocol": {22, 24}, "group": {30, 34},
 		"UDP port": {36, 38}, "BTH": {42, 50}, "Q_Key": {54, 58}} {
 		if !bytes.Equal(ours[at[0]:at[1]], theirs[at[0]:at[1]]) {
 			t.Errorf("%s: %x, rxe sends %x", name, ours[at[0]:at[1]], theirs[at[0]:at[1]])

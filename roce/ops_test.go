@@ -22,7 +22,8 @@ func TestWrite(t *testing.T) {
 				want := fill(a.mr.Bytes()[:n], uint64(i))
 				fill(b.mr.Bytes(), 99)
 				after := bytes.Clone(b.mr.Bytes()[100+n:])
-				wr := SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + 100, RKey: b.mr.RKey()}
+				wr := SendWR{ID: uint64(i), Op: OpWrite, Flags: Signaled,
+					SGEs: []SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr() + 100, RKey: b.mr.RKey()}
 				if err := a.qp.PostSend(wr); err != nil {
 					t.Fatal(err)
 				}
@@ -30,7 +31,8 @@ func TestWrite(t *testing.T) {
 				// A UC WRITE completes when it is sent. A WRITE with immediate after it shows that
 				// it has arrived.
 				flushUC(t, a, b)
-				if !bytes.Equal(b.mr.Bytes()[100:100+n], want) || !bytes.Equal(b.mr.Bytes()[100+n:], after) {
+				if !bytes.Equal(b.mr.Bytes()[100:100+n], want) ||
+					!bytes.Equal(b.mr.Bytes()[100+n:], after) {
 					t.Fatalf("%v WRITE of %d bytes: memory differs", typ, n)
 				}
 			}
@@ -63,12 +65,15 @@ func TestSendRecv(t *testing.T) {
 			for i, n := range sizes {
 				want := fill(a.mr.Bytes()[:n], uint64(i))
 				// The receive has two SGEs.
-				must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, n/3), b.mr.SGE(n/3, 50000-n/3)}}))
-				must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpSend, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, n/2), a.mr.SGE(n/2, n-n/2)}}))
+				must(t, b.qp.PostRecv(RecvWR{ID: 1,
+					SGEs: []SGE{b.mr.SGE(0, n/3), b.mr.SGE(n/3, 50000-n/3)}}))
+				must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpSend, Flags: Signaled,
+					SGEs: []SGE{a.mr.SGE(0, n/2), a.mr.SGE(n/2, n-n/2)}}))
 				pollOK(t, 2, WCSend, a.cq, b.cq)
 				wc := pollOK(t, 1, WCRecv, b.cq, a.cq)
 				if int(wc.ByteLen) != n || !bytes.Equal(b.mr.Bytes()[:n], want) {
-					t.Fatalf("%v SEND of %d bytes: received %d bytes, or the data differs", typ, n, wc.ByteLen)
+					t.Fatalf("%v SEND of %d bytes: received %d bytes, or the data differs", typ, n,
+						wc.ByteLen)
 				}
 			}
 			// Inline data needs no memory region, and its buffer may be reused at once.
@@ -77,7 +82,8 @@ func TestSendRecv(t *testing.T) {
 			must(t, a.qp.PostSend(SendWR{ID: 4, Op: OpSend, Flags: Signaled, Inline: inline}))
 			inline[0] = 'W'
 			pollOK(t, 4, WCSend, a.cq, b.cq)
-			if wc := pollOK(t, 3, WCRecv, b.cq, a.cq); string(b.mr.Bytes()[:wc.ByteLen]) != "inline payload" {
+			if wc := pollOK(t, 3, WCRecv, b.cq,
+				a.cq); string(b.mr.Bytes()[:wc.ByteLen]) != "inline payload" {
 				t.Fatalf("inline SEND: received %q", b.mr.Bytes()[:wc.ByteLen])
 			}
 		}
@@ -90,10 +96,12 @@ func TestWriteImm(t *testing.T) {
 			a, b := newRig(t, rigConfig{typ: typ, opts: []Option{WithProgress(p)}})
 			want := fill(a.mr.Bytes()[:3000], 7)
 			must(t, b.qp.PostRecv(RecvWR{ID: 1}))
-			must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpWriteImm, Flags: Signaled, Imm: 0xdeadbeef, SGEs: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpWriteImm, Flags: Signaled, Imm: 0xdeadbeef,
+				SGEs: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			pollOK(t, 2, WCWrite, a.cq, b.cq)
 			wc := pollOK(t, 1, WCRecvWriteImm, b.cq, a.cq)
-			if wc.Imm != 0xdeadbeef || wc.ByteLen != 3000 || !bytes.Equal(b.mr.Bytes()[:3000], want) {
+			if wc.Imm != 0xdeadbeef || wc.ByteLen != 3000 ||
+				!bytes.Equal(b.mr.Bytes()[:3000], want) {
 				t.Fatalf("%v: %+v, or the data differs", typ, wc)
 			}
 		}
@@ -105,20 +113,23 @@ func TestReadAndAtomics(t *testing.T) {
 		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})
 		for i, n := range sizes {
 			want := fill(b.mr.Bytes()[:n], uint64(i))
-			must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpRead, Flags: Signaled, SGEs: []SGE{a.mr.SGE(8, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpRead, Flags: Signaled,
+				SGEs: []SGE{a.mr.SGE(8, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			pollOK(t, 1, WCRead, a.cq, b.cq)
 			if !bytes.Equal(a.mr.Bytes()[8:8+n], want) {
 				t.Fatalf("READ of %d bytes: data differs", n)
 			}
 		}
 		b.mr.Store64(16, 40)
-		at := SendWR{ID: 2, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr() + 16, RKey: b.mr.RKey(), SwapAdd: 2}
+		at := SendWR{ID: 2, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+			RemoteAddr: b.mr.Addr() + 16, RKey: b.mr.RKey(), SwapAdd: 2}
 		must(t, a.qp.PostSend(at))
 		pollOK(t, 2, WCFetchAdd, a.cq, b.cq)
 		if old, now := a.mr.Load64(0), b.mr.Load64(16); old != 40 || now != 42 {
 			t.Fatalf("FETCH_ADD: old %d, new %d; want 40, 42", old, now)
 		}
-		for _, c := range []struct{ compare, swap, old, now uint64 }{{41, 1, 42, 42}, {42, 7, 42, 7}} {
+		for _, c := range []struct{ compare, swap, old, now uint64 }{{41, 1, 42, 42},
+			{42, 7, 42, 7}} {
 			at.ID, at.Op, at.Compare, at.SwapAdd = 3, OpCmpSwap, c.compare, c.swap
 			must(t, a.qp.PostSend(at))
 			pollOK(t, 3, WCCmpSwap, a.cq, b.cq)
@@ -135,17 +146,20 @@ func TestDatagram(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{typ: UD, opts: []Option{WithProgress(p)}})
 		for _, gid := range []string{"ipv4", "ipv6"} {
-			ah, err := a.CreateAH(context.Background(), AHAttr{Remote: gidOf(t, b.Device, GIDKind(gid))})
+			ah, err := a.CreateAH(context.Background(),
+				AHAttr{Remote: gidOf(t, b.Device, GIDKind(gid))})
 			must(t, err)
 			must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 2000)}}))
-			wr := SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, Imm: 9, Inline: []byte("datagram"), AH: ah, RemoteQPN: b.qp.QPN(), RemoteQKey: 0x4321}
+			wr := SendWR{ID: 2, Op: OpSendImm, Flags: Signaled, Imm: 9, Inline: []byte("datagram"),
+				AH: ah, RemoteQPN: b.qp.QPN(), RemoteQKey: 0x4321}
 			must(t, a.qp.PostSend(wr)) // wrong Q_Key: dropped
 			wr.RemoteQKey = 0x1234
 			must(t, a.qp.PostSend(wr))
 			pollOK(t, 2, WCSend, a.cq, b.cq)
 			pollOK(t, 2, WCSend, a.cq, b.cq)
 			wc := pollOK(t, 1, WCRecv, b.cq, a.cq)
-			if wc.SrcQP != a.qp.QPN() || wc.Flags&WCGRH == 0 || wc.Imm != 9 || string(b.mr.Bytes()[GRHLen:wc.ByteLen]) != "datagram" {
+			if wc.SrcQP != a.qp.QPN() || wc.Flags&WCGRH == 0 || wc.Imm != 9 ||
+				string(b.mr.Bytes()[GRHLen:wc.ByteLen]) != "datagram" {
 				t.Fatalf("%s: %+v %q", gid, wc, b.mr.Bytes()[GRHLen:wc.ByteLen])
 			}
 			must(t, ah.Close())
@@ -176,13 +190,16 @@ func TestErrors(t *testing.T) {
 		want Status
 	}{
 		{"wrong rkey", func(a, b *end) SendWR {
-			return SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() ^ 1}
+			return SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(),
+				RKey: b.mr.RKey() ^ 1}
 		}, RemAccessErr},
 		{"beyond the region", func(a, b *end) SendWR {
-			return SendWR{Op: OpRead, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr() + uint64(b.mr.Len()) - 7, RKey: b.mr.RKey()}
+			return SendWR{Op: OpRead, SGEs: []SGE{a.mr.SGE(0, 8)},
+				RemoteAddr: b.mr.Addr() + uint64(b.mr.Len()) - 7, RKey: b.mr.RKey()}
 		}, RemAccessErr},
 		{"misaligned atomic", func(a, b *end) SendWR {
-			return SendWR{Op: OpFetchAdd, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr() + 4, RKey: b.mr.RKey()}
+			return SendWR{Op: OpFetchAdd, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr() + 4,
+				RKey: b.mr.RKey()}
 		}, RemInvReqErr},
 	}
 	for _, c := range cases {
@@ -192,8 +209,10 @@ func TestErrors(t *testing.T) {
 			wr.ID = 1
 			must(t, a.qp.PostSend(wr, SendWR{ID: 2, Op: OpSend}))
 			wcs := poll(t, 2, a.cq, b.cq)
-			if wcs[0].ID != 1 || wcs[0].Status != c.want || wcs[1].ID != 2 || wcs[1].Status != WRFlushErr {
-				t.Fatalf("statuses %v, %v; want %v, %v", wcs[0].Status, wcs[1].Status, c.want, WRFlushErr)
+			if wcs[0].ID != 1 || wcs[0].Status != c.want || wcs[1].ID != 2 ||
+				wcs[1].Status != WRFlushErr {
+				t.Fatalf("statuses %v, %v; want %v, %v", wcs[0].Status, wcs[1].Status, c.want,
+					WRFlushErr)
 			}
 			if s := a.qp.State(); s != StateErr {
 				t.Errorf("state %v, want ERR", s)
@@ -206,10 +225,12 @@ func TestErrors(t *testing.T) {
 func TestLossyLink(t *testing.T) {
 	plan := loopback.Plan{Loss: 0.03, Duplicate: 0.03, Reorder: 0.03, Corrupt: 0.03}
 	bothModes(t, func(t *testing.T, p Progress) {
-		a, b := newRig(t, rigConfig{mem: 1 << 20, opts: []Option{WithProgress(p)}, link: loopback.Config{Seed: 3, Plan: plan}})
+		a, b := newRig(t, rigConfig{mem: 1 << 20, opts: []Option{WithProgress(p)},
+			link: loopback.Config{Seed: 3, Plan: plan}})
 		for i := range 20 {
 			want := fill(a.mr.Bytes()[:100_000], uint64(i))
-			must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 100_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled,
+				SGEs: []SGE{a.mr.SGE(0, 100_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			pollOK(t, 1, WCWrite, a.cq, b.cq)
 			if !bytes.Equal(b.mr.Bytes()[:100_000], want) {
 				t.Fatal("data differs")

@@ -135,8 +135,9 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 func (q *QP) create(c *QPConfig) error {
 	init := qp.InitAttr{
 		Type: c.Type, PD: q.pd.pd, SendCQ: q.send.cq, RecvCQ: q.recv.cq,
-		SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE,
-		MaxInline: c.MaxInline, SignalAll: c.SignalAll, QPN: c.QPN,
+		SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE,
+		MaxRecvSGE: c.MaxRecvSGE,
+		MaxInline:  c.MaxInline, SignalAll: c.SignalAll, QPN: c.QPN,
 	}
 	if c.SRQ != nil {
 		init.SRQ = c.SRQ.srq
@@ -277,7 +278,8 @@ func (q *QP) Drain(ctx context.Context) error {
 	pause := shortest
 	for q.qp.SQLen() > 0 {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("roce: %d send work requests are still outstanding: %w", q.qp.SQLen(), err)
+			return fmt.Errorf("roce: %d send work requests are still outstanding: %w", q.qp.SQLen(),
+				err)
 		}
 		if q.closed.Load() {
 			return ErrClosed

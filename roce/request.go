@@ -134,7 +134,8 @@ func (r *Request) check(q *QP, o *AcceptOptions) error {
 	case r.req.Service.IsUDP():
 		return fmt.Errorf("%w: the peer requests a datagram QP: call AnswerUD", ErrInvalid)
 	case q.Type() != want:
-		return fmt.Errorf("%w: the peer requests a QP of type %v, not %v", ErrInvalid, want, q.Type())
+		return fmt.Errorf("%w: the peer requests a QP of type %v, not %v", ErrInvalid, want,
+			q.Type())
 	case o.MTU != 0 && !o.MTU.Valid():
 		return invalidMTU(o.MTU)
 	}
@@ -143,7 +144,8 @@ func (r *Request) check(q *QP, o *AcceptOptions) error {
 
 func checkPrivate(b []byte, limit int) error {
 	if len(b) > limit {
-		return fmt.Errorf("%w: %d bytes, the message carries at most %d", ErrPrivateData, len(b), limit)
+		return fmt.Errorf("%w: %d bytes, the message carries at most %d", ErrPrivateData, len(b),
+			limit)
 	}
 	return nil
 }
@@ -156,7 +158,8 @@ func (r *Request) resolve(ctx context.Context, o *AcceptOptions) (MTU, *Path, er
 }
 
 // reply brings the QP to RTR, so that it can receive the peer's first packet, and sends the REP.
-func (r *Request) reply(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path *Path, o *AcceptOptions) error {
+func (r *Request) reply(q *QP, a *cm.AcceptParams, attr *cm.QPAttributes, path *Path,
+	o *AcceptOptions) error {
 	var err error
 	gone := r.dev.do(func(now qp.Time) {
 		g := r.dev.gsi
@@ -255,7 +258,10 @@ func (r *Request) answerUD(a *cm.SIDRReply) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
-	return r.answer(func(now qp.Time, m *cm.CM) error { return m.ReplySIDR(cm.Time(now), r.id.comm, a) })
+	return r.answer(func(now qp.Time,
+		m *cm.CM) error {
+		return m.ReplySIDR(cm.Time(now), r.id.comm, a)
+	})
 }
 
 // answer runs f, which gives the connection manager an answer for the peer.

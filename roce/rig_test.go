@@ -37,7 +37,8 @@ type rigConfig struct {
 func newRig(t testing.TB, c rigConfig) (a, b *end) {
 	t.Helper()
 	link := newLink(t, c.link)
-	a, b = newEnd(t, newDevice(t, link, 0, c.opts...), c), newEnd(t, newDevice(t, link, 1, c.opts...), c)
+	a, b = newEnd(t, newDevice(t, link, 0, c.opts...), c), newEnd(t,
+		newDevice(t, link, 1, c.opts...), c)
 	connect(t, a.qp, b.qp)
 	return a, b
 }
@@ -178,7 +179,8 @@ func openFDs(t testing.TB) int {
 	}
 	n := 0
 	for _, e := range dir {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:[eventpoll]") {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil &&
+			!strings.HasPrefix(to, "anon_inode:[eventpoll]") {
 			n++
 		}
 	}

@@ -31,7 +31,9 @@ func TestFootprint(t *testing.T) {
 	before := heap()
 	for range n {
 		for _, e := range []*end{a, b} {
-			q, err := e.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 4, RecvDepth: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16})
+			q, err := e.CreateQP(e.pd,
+				QPConfig{SendCQ: e.cq, SendDepth: 4, RecvDepth: 4, MaxSendSGE: 1, MaxRecvSGE: 1,
+					MaxInline: 16})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +69,8 @@ func TestFootprint(t *testing.T) {
 // objects do not count.
 func TestLimitsAreNamed(t *testing.T) {
 	link := newLink(t, loopback.Config{})
-	d := newDevice(t, link, 0, WithProgress(Manual), WithExpert(Expert{MaxQP: 3, MaxMR: 5, MaxMemory: 4 << 20}))
+	d := newDevice(t, link, 0, WithProgress(Manual),
+		WithExpert(Expert{MaxQP: 3, MaxMR: 5, MaxMemory: 4 << 20}))
 	e := newEnd(t, d, rigConfig{depth: 16, mem: 4096}) // one object of each kind
 	refused := func(what string, err, want error, limit string) {
 		t.Helper()
@@ -104,7 +107,8 @@ func TestLimitsAreNamed(t *testing.T) {
 	_, err = e.pd.AllocMR(5<<20, LocalWrite)
 	refused("much memory", err, ErrNoMemory, bytes)
 	for range 3 { // each time it is released again
-		q, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 8192, RecvDepth: 1, MaxSendSGE: 1})
+		q, err := d.CreateQP(e.pd,
+			QPConfig{SendCQ: e.cq, SendDepth: 8192, RecvDepth: 1, MaxSendSGE: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +133,8 @@ func TestLimitsAreNamed(t *testing.T) {
 // TestGroupLimit reads the limit of a control group. Without a limit the file says "max", or a
 // number beyond any machine.
 func TestGroupLimit(t *testing.T) {
-	for text, want := range map[string]uint64{"536870912\n": 512 << 20, "max\n": 1<<63 - 1, "9223372036854771712\n": 9223372036854771712, "": 1<<63 - 1, "0": 1<<63 - 1} {
+	for text, want := range map[string]uint64{"536870912\n": 512 << 20, "max\n": 1<<63 - 1,
+		"9223372036854771712\n": 9223372036854771712, "": 1<<63 - 1, "0": 1<<63 - 1} {
 		file := filepath.Join(t.TempDir(), "memory.max")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -149,11 +154,13 @@ func TestGroupFiles(t *testing.T) {
 	root := []string{v2 + "memory.max", v1 + "memory.limit_in_bytes"}
 	for groups, below := range map[string][]string{
 		"": nil, "0::/\n": nil, "nonsense\n1:2\n": nil,
-		"0::/system.slice/a.service\n":              {v2 + "system.slice/a.service/memory.max", v2 + "system.slice/memory.max"},
+		"0::/system.slice/a.service\n": {v2 + "system.slice/a.service/memory.max", v2 +
+			"system.slice/memory.max"},
 		"9:cpu:/x\n4:hugetlb,memory:/y\n0::/\n":     {v1 + "y/memory.limit_in_bytes"},
 		"0::/../../outside\n1:name=systemd:/init\n": {v2 + "outside/memory.max"},
 	} {
-		if got, want := groupFiles(groups), append(slices.Clone(root), below...); !slices.Equal(got, want) {
+		if got, want := groupFiles(groups), append(slices.Clone(root), below...); !slices.Equal(got,
+			want) {
 			t.Errorf("%q: %q, want %q", groups, got, want)
 		}
 	}
@@ -183,7 +190,8 @@ func TestDevicesShareTheMachine(t *testing.T) {
 func TestPrefetchWindows(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0, WithProgress(Manual)), rigConfig{})
-	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual), WithExpert(Expert{Prefetch: new(2)})), rigConfig{})
+	b := newEnd(t, newDevice(t, link, 1, WithProgress(Manual),
+		WithExpert(Expert{Prefetch: new(2)})), rigConfig{})
 	const n = 300
 	var as []*QP
 	var src, dst []*MR
@@ -198,7 +206,8 @@ func TestPrefetchWindows(t *testing.T) {
 	wrs := make([]SendWR, n)
 	for i := range wrs {
 		sges[i] = src[i].SGE(0, 64)
-		wrs[i] = SendWR{Op: OpWrite, Flags: Signaled, SGEs: sges[i : i+1], RemoteAddr: dst[i].Addr(), RKey: dst[i].RKey()}
+		wrs[i] = SendWR{Op: OpWrite, Flags: Signaled, SGEs: sges[i : i+1],
+			RemoteAddr: dst[i].Addr(), RKey: dst[i].RKey()}
 	}
 	wcs := make([]WC, n)
 	round := func() {
@@ -242,7 +251,8 @@ func TestPrefetchWindows(t *testing.T) {
 		if err := a.SetPrefetch(bad); err == nil {
 			t.Errorf("SetPrefetch(%d) succeeded", bad)
 		}
-		if _, err := New(newLink(t, loopback.Config{}).Port(0), WithExpert(Expert{Prefetch: new(bad)})); !errors.Is(err, ErrPrefetch) {
+		if _, err := New(newLink(t, loopback.Config{}).Port(0),
+			WithExpert(Expert{Prefetch: new(bad)})); !errors.Is(err, ErrPrefetch) {
 			t.Errorf("Expert.Prefetch = %d: %v", bad, err)
 		}
 	}
@@ -276,7 +286,8 @@ func TestPostPrefetch(t *testing.T) {
 			t.Errorf("%s: %d devices prefetch, want %d", what, got, want)
 		}
 	}
-	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual)), rigConfig{depth: 1})
+	e := newEnd(t, newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual)),
+		rigConfig{depth: 1})
 	for len(e.qps) < postPrefetchFrom-1 {
 		newQP(t, e)
 	}

@@ -15,7 +15,8 @@ func TestDocumentedFields(t *testing.T) {
 		reflect.TypeFor[SendWR](), reflect.TypeFor[RecvWR](), reflect.TypeFor[SGE](),
 		reflect.TypeFor[WC](), reflect.TypeFor[Attr](),
 	} {
-		comment := regexp.MustCompile(`(?s)// ` + typ.Name() + ` .*?\s` + typ.Name() + ` = `).Find(text)
+		comment := regexp.MustCompile(`(?s)// ` + typ.Name() + ` .*?\s` + typ.Name() +
+			` = `).Find(text)
 		for i := range typ.NumField() {
 			name := typ.Field(i).Name
 			if !regexp.MustCompile(`//\t(\w+, )?` + name + `\b`).Match(comment) {

@@ -54,24 +54,29 @@ func conversation(t *testing.T, a, b *end) {
 	t.Helper()
 	remote := b.mr.Remote()
 	want := fill(a.mr.Bytes()[:30000], 1)
-	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 30000)}, RemoteAddr: remote.Addr, RKey: remote.RKey}))
+	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled,
+		SGEs: []SGE{a.mr.SGE(0, 30000)}, RemoteAddr: remote.Addr, RKey: remote.RKey}))
 	pollOK(t, 1, WCWrite, a.cq, b.cq)
 	if !bytes.Equal(b.mr.Bytes()[:30000], want) {
 		t.Fatal("WRITE: data differs")
 	}
-	must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpRead, Flags: Signaled, SGEs: []SGE{a.mr.SGE(30000, 30000)}, RemoteAddr: remote.Addr, RKey: remote.RKey}))
+	must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpRead, Flags: Signaled,
+		SGEs: []SGE{a.mr.SGE(30000, 30000)}, RemoteAddr: remote.Addr, RKey: remote.RKey}))
 	pollOK(t, 2, WCRead, a.cq, b.cq)
 	if !bytes.Equal(a.mr.Bytes()[30000:60000], want) {
 		t.Fatal("READ: data differs")
 	}
 	must(t, b.qp.PostRecv(RecvWR{ID: 3, SGEs: []SGE{b.mr.SGE(32000, 10000)}}))
-	must(t, a.qp.PostSend(SendWR{ID: 4, Op: OpSend, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 9999)}}))
+	must(t, a.qp.PostSend(SendWR{ID: 4, Op: OpSend, Flags: Signaled,
+		SGEs: []SGE{a.mr.SGE(0, 9999)}}))
 	pollOK(t, 4, WCSend, a.cq, b.cq)
-	if wc := pollOK(t, 3, WCRecv, b.cq, a.cq); wc.ByteLen != 9999 || !bytes.Equal(b.mr.Bytes()[32000:32000+9999], want[:9999]) {
+	if wc := pollOK(t, 3, WCRecv, b.cq, a.cq); wc.ByteLen != 9999 ||
+		!bytes.Equal(b.mr.Bytes()[32000:32000+9999], want[:9999]) {
 		t.Fatal("SEND: data differs")
 	}
 	b.mr.Store64(0, 5)
-	must(t, a.qp.PostSend(SendWR{ID: 5, Op: OpFetchAdd, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: remote.Addr, RKey: remote.RKey, SwapAdd: 6}))
+	must(t, a.qp.PostSend(SendWR{ID: 5, Op: OpFetchAdd, Flags: Signaled,
+		SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: remote.Addr, RKey: remote.RKey, SwapAdd: 6}))
 	pollOK(t, 5, WCFetchAdd, a.cq, b.cq)
 	if a.mr.Load64(0) != 5 || b.mr.Load64(0) != 11 {
 		t.Fatalf("FETCH_ADD: old %d, now %d", a.mr.Load64(0), b.mr.Load64(0))
@@ -95,7 +100,8 @@ func TestVeth(t *testing.T) {
 				bothModes(t, func(t *testing.T, p Progress) {
 					leakCheck(t)
 					c := rigConfig{opts: []Option{WithProgress(p)}}
-					a, b := openEnd(t, &pair.A, xdp.Options{Mode: mode}, c), openEnd(t, &pair.B, xdp.Options{Mode: mode}, c)
+					a, b := openEnd(t, &pair.A, xdp.Options{Mode: mode}, c), openEnd(t, &pair.B,
+						xdp.Options{Mode: mode}, c)
 					qa, qb := qpOn(t, a, kind), qpOn(t, b, kind)
 					connect(t, qa, qb)
 					must(t, a.qp.Close())
@@ -126,7 +132,8 @@ func qpOn(t *testing.T, e *end, kind GIDKind) *QP {
 // TestVethBigMTU: with path MTU 4096 frames need more than one buffer.
 func TestVethBigMTU(t *testing.T) {
 	pair := newVeth(t, veth.Options{MTU: 4300})
-	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{}, rigConfig{})
+	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{},
+		rigConfig{})
 	connect(t, a.qp, b.qp)
 	if m := a.Info().ActiveMTU; m != 4096 {
 		t.Skipf("path MTU %d: this kernel has no AF_XDP multi-buffer", m)
@@ -141,7 +148,8 @@ func TestVethBigMTU(t *testing.T) {
 // again, and the port reports both changes with events.
 func TestVethLinkDown(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
-	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{}, rigConfig{})
+	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{},
+		rigConfig{})
 	connect(t, a.qp, b.qp)
 	conversation(t, a, b)
 	setLink := func(up bool) {
@@ -160,7 +168,8 @@ func TestVethLinkDown(t *testing.T) {
 	nextEvent(t, a.Device, EventPortErr)
 	requests := func() uint64 { c := a.Counters(); return c.SentPkts - c.SentAcks }
 	before := requests()
-	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	must(t, a.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 	eventually(t, "packet while the link is down", func() bool { return requests() > before })
 	setLink(true)
 	nextEvent(t, a.Device, EventPortActive)

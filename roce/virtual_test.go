@@ -16,12 +16,15 @@ import (
 func virtualPair(t *testing.T, seed uint64) (*loopback.Link, *end, *end) {
 	link := newLink(t, loopback.Config{
 		Virtual: true, Seed: seed,
-		Plan: loopback.Plan{Loss: 0.05, Duplicate: 0.02, Reorder: 0.05, Corrupt: 0.02, Delay: 5 * time.Microsecond, Jitter: 2 * time.Microsecond},
+		Plan: loopback.Plan{Loss: 0.05, Duplicate: 0.02, Reorder: 0.05, Corrupt: 0.02,
+			Delay: 5 * time.Microsecond, Jitter: 2 * time.Microsecond},
 	})
 	var ends [2]*end
 	for i := range ends {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		ends[i] = newEnd(t, newDevice(t, link, i, WithExpert(Expert{Clock: link.Now, Rand: r.Uint64})), rigConfig{mem: 1 << 20, mr: []MROption{WithIOVA(0x10000)}})
+		ends[i] = newEnd(t, newDevice(t, link, i,
+			WithExpert(Expert{Clock: link.Now, Rand: r.Uint64})),
+			rigConfig{mem: 1 << 20, mr: []MROption{WithIOVA(0x10000)}})
 	}
 	connect(t, ends[0].qp, ends[1].qp)
 	return link, ends[0], ends[1]
@@ -56,8 +59,10 @@ func TestVirtualTimeIsReproducible(t *testing.T) {
 		start := link.Now()
 		want := fill(a.mr.Bytes()[:300_000], seed)
 		must(t, a.qp.PostSend(
-			SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 300_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
-			SendWR{ID: 2, Op: OpRead, Flags: Signaled, SGEs: []SGE{a.mr.SGE(400_000, 300_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 300_000)},
+				RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
+			SendWR{ID: 2, Op: OpRead, Flags: Signaled, SGEs: []SGE{a.mr.SGE(400_000, 300_000)},
+				RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 		var wcs [4]WC
 		for got := 0; got < 2; {
 			advance(t, link, a.Device, b.Device)
@@ -68,7 +73,8 @@ func TestVirtualTimeIsReproducible(t *testing.T) {
 				}
 			}
 		}
-		if !bytes.Equal(b.mr.Bytes()[:300_000], want) || !bytes.Equal(a.mr.Bytes()[400_000:700_000], want) {
+		if !bytes.Equal(b.mr.Bytes()[:300_000], want) ||
+			!bytes.Equal(a.mr.Bytes()[400_000:700_000], want) {
 			t.Fatalf("seed %d: data differs", seed)
 		}
 		return link.TraceHash(), link.Now() - start, a.Counters().SentPkts
@@ -77,7 +83,8 @@ func TestVirtualTimeIsReproducible(t *testing.T) {
 		h1, t1, p1 := run(seed)
 		h2, t2, p2 := run(seed)
 		if h1 != h2 || t1 != t2 || p1 != p2 {
-			t.Errorf("seed %d: %x in %d ns with %d packets, then %x in %d ns with %d packets", seed, h1, t1, p1, h2, t2, p2)
+			t.Errorf("seed %d: %x in %d ns with %d packets, then %x in %d ns with %d packets", seed,
+				h1, t1, p1, h2, t2, p2)
 		}
 	}
 }

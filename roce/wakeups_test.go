@@ -18,7 +18,8 @@ import (
 
 // stress is how long each stress test runs. Lost wake-ups that happen once in a million times need
 // 10 s and more, on a machine whose CPUs are busy.
-var stress = flag.Duration("stress", 60*time.Millisecond, "how long each test of lost wake-ups runs")
+var stress = flag.Duration("stress", 60*time.Millisecond,
+	"how long each test of lost wake-ups runs")
 
 // stuck is how long a stress test may make no progress.
 const stuck = 10 * time.Second
@@ -63,7 +64,8 @@ func (s *storm) end(f func()) {
 			last, since = now, time.Now()
 		} else if time.Since(since) > stuck {
 			buf := make([]byte, 1<<20)
-			panic(fmt.Sprintf("%s is stuck after %d rounds (it was to end: %v)\n%s", s.t.Name(), last, ended, buf[:runtime.Stack(buf, true)]))
+			panic(fmt.Sprintf("%s is stuck after %d rounds (it was to end: %v)\n%s", s.t.Name(),
+				last, ended, buf[:runtime.Stack(buf, true)]))
 		}
 		if !ended && time.Since(begin) > *stress {
 			ended, since = true, time.Now()
@@ -126,7 +128,8 @@ func (s *storm) pingPong(a, b *end) {
 		return true
 	}
 	s.run(func() bool {
-		return !over(a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled})) && wait(a, 2) && !over(a.qp.PostRecv(recv))
+		return !over(a.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled})) && wait(a, 2) &&
+			!over(a.qp.PostRecv(recv))
 	})
 	first := true
 	s.run(func() bool { // the completion of its own SEND comes with the next receive
@@ -135,7 +138,8 @@ func (s *storm) pingPong(a, b *end) {
 			n = 1
 		}
 		first = false
-		return wait(b, n) && !over(b.qp.PostRecv(recv)) && !over(b.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled}))
+		return wait(b, n) && !over(b.qp.PostRecv(recv)) &&
+			!over(b.qp.PostSend(SendWR{Op: OpSend, Flags: Signaled}))
 	})
 }
 
@@ -151,7 +155,8 @@ func (s *storm) commands(e *end) {
 		}
 		if err == nil {
 			var q *QP
-			if q, err = e.CreateQP(e.pd, QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1}); err == nil {
+			if q, err = e.CreateQP(e.pd,
+				QPConfig{SendCQ: e.cq, SendDepth: 1, RecvDepth: 1}); err == nil {
 				err = q.Close()
 			}
 		}
@@ -174,7 +179,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				newEnd(t, newDevice(t, link, 1, opts...), rigConfig{})
 		},
 		"veth": func(t *testing.T, opts ...Option) (a, b *end) {
-			pair, c, o := newVeth(t, veth.Options{}), rigConfig{opts: opts}, xdp.Options{Mode: xdp.Generic}
+			pair, c, o := newVeth(t,
+				veth.Options{}), rigConfig{opts: opts}, xdp.Options{Mode: xdp.Generic}
 			return openEnd(t, &pair.A, o, c), openEnd(t, &pair.B, o, c)
 		},
 	}
@@ -207,8 +213,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func TestEveryPostCompletes(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		link := newLink(t, loopback.Config{})
-		a := newEnd(t, newDevice(t, link, 0, WithProgress(p), WithExpert(Expert{Spin: NoSpin})), rigConfig{})
-		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Spin: NoSpin})), rigConfig{})
+		a := newEnd(t, newDevice(t, link, 0, WithProgress(p), WithExpert(Expert{Spin: NoSpin})),
+			rigConfig{})
+		b := newEnd(t, newDevice(t, link, 1, WithProgress(p), WithExpert(Expert{Spin: NoSpin})),
+			rigConfig{})
 		s := newStorm(t)
 		s.run(func() bool {
 			x, y := pairOf(t, a, b)
@@ -250,7 +258,8 @@ func TestEveryPostCompletes(t *testing.T) {
 
 // A post rings the doorbell while another goroutine owns the loop, awake or asleep.
 func TestPostsBesideOwner(t *testing.T) {
-	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual), WithExpert(Expert{Spin: NoSpin})}, depth: 512})
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual),
+		WithExpert(Expert{Spin: NoSpin})}, depth: 512})
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	stop := make(chan struct{})
@@ -261,7 +270,8 @@ func TestPostsBesideOwner(t *testing.T) {
 	for range posters {
 		busy.Go(func() {
 			for range each {
-				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+				wr := SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+					RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 				if err := a.qp.PostSend(wr); err != nil {
 					t.Error(err)
 				}
@@ -284,7 +294,8 @@ func TestPostsBesideOwner(t *testing.T) {
 func TestLossWhileBlocking(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		a, b := newRig(t, rigConfig{
-			link: loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: 0.2}}, opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})},
+			link: loopback.Config{Seed: 7, Plan: loopback.Plan{Loss: 0.2}},
+			opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})},
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		done := make(chan struct{})
@@ -296,7 +307,8 @@ func TestLossWhileBlocking(t *testing.T) {
 		defer func() { cancel(); <-done }()
 		var wcs [1]WC
 		for i := range 50 {
-			must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+				RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			if _, err := a.cq.Wait(ctx, wcs[:]); err != nil || wcs[0].Status != Success {
 				t.Fatalf("WRITE %d: %v, %v", i, err, wcs[0].Status)
 			}

@@ -32,14 +32,16 @@ func TestWindows(t *testing.T) {
 				if w.Type() != typ || w.PD() != b.pd || w.RKey() != 0 {
 					t.Error("the new window has an R_Key, or another type or PD")
 				}
-				key, err := b.qp.BindMW(w, MWBindAttr{ID: 5, Flags: Signaled, SGE: m.SGE(64, 64), Access: RemoteWrite})
+				key, err := b.qp.BindMW(w,
+					MWBindAttr{ID: 5, Flags: Signaled, SGE: m.SGE(64, 64), Access: RemoteWrite})
 				must(t, err)
 				pollOK(t, 5, WCBindMW, b.cq, a.cq)
 				if w.RKey() != key {
 					t.Errorf("RKey() = %#x, want %#x from NextRKey", w.RKey(), key)
 				}
 				want := fill(a.mr.Bytes()[:64], 1)
-				write := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: m.Addr() + 64, RKey: key}
+				write := SendWR{ID: 1, Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 64)},
+					RemoteAddr: m.Addr() + 64, RKey: key}
 				must(t, a.qp.PostSend(write))
 				pollOK(t, 1, WCWrite, a.cq, b.cq)
 				if !bytes.Equal(m.Bytes()[64:128], want) {
@@ -54,7 +56,8 @@ func TestWindows(t *testing.T) {
 					must(t, err)
 					pollOK(t, 6, WCBindMW, b.cq, a.cq)
 				} else {
-					must(t, b.qp.PostSend(SendWR{ID: 6, Op: OpLocalInv, Flags: Signaled, InvKey: key}))
+					must(t, b.qp.PostSend(SendWR{ID: 6, Op: OpLocalInv, Flags: Signaled,
+						InvKey: key}))
 					pollOK(t, 6, WCLocalInv, b.cq, a.cq)
 				}
 				must(t, m.Close())
@@ -91,10 +94,12 @@ func TestBindErrors(t *testing.T) {
 	must(t, err)
 	must(t, b.qp.PostSend(
 		// The region has no MWBind.
-		SendWR{ID: 1, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{b.mr.SGE(0, 8)}, Access: RemoteRead},
+		SendWR{ID: 1, Op: OpBindMW, Flags: Signaled, RKey: key, SGEs: []SGE{b.mr.SGE(0, 8)},
+			Access: RemoteRead},
 		SendWR{ID: 2, Op: OpSend}))
 	wcs := poll(t, 2, b.cq, a.cq)
-	if wcs[0].ID != 1 || wcs[0].Status != MWBindErr || wcs[1].Status != WRFlushErr || b.qp.State() != StateErr {
+	if wcs[0].ID != 1 || wcs[0].Status != MWBindErr || wcs[1].Status != WRFlushErr ||
+		b.qp.State() != StateErr {
 		t.Errorf("%v then %v, QP in %v", wcs[0].Status, wcs[1].Status, b.qp.State())
 	}
 	must(t, b.qp.Close())
@@ -130,7 +135,8 @@ func TestFastMR(t *testing.T) {
 			addr, key := binary.BigEndian.Uint64(told), RKey(binary.BigEndian.Uint32(told[8:]))
 			want := fill(a.mr.Bytes()[:len(mem)], uint64(i))
 			must(t, a.qp.PostSend(
-				SendWR{ID: 4, Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, len(mem))}, RemoteAddr: addr, RKey: key},
+				SendWR{ID: 4, Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, len(mem))}, RemoteAddr: addr,
+					RKey: key},
 				SendWR{ID: 5, Op: OpSendInv, InvKey: key, Flags: Signaled}))
 			pollOK(t, 5, WCSend, a.cq, b.cq)
 			if wc := pollOK(t, 2, WCRecv, b.cq, a.cq); wc.Flags&WCWithInv == 0 || wc.InvKey != key {
@@ -145,7 +151,8 @@ func TestFastMR(t *testing.T) {
 		w, err := b.pd.AllocMW(MWType1)
 		must(t, err)
 		must(t, b.qp.PostSend(SendWR{Op: OpRegMR, RKey: reg.RKey()}))
-		_, err = b.qp.BindMW(w, MWBindAttr{ID: 6, Flags: Signaled, SGE: reg.SGE(0, 8), Access: RemoteRead})
+		_, err = b.qp.BindMW(w,
+			MWBindAttr{ID: 6, Flags: Signaled, SGE: reg.SGE(0, 8), Access: RemoteRead})
 		must(t, err)
 		pollOK(t, 6, WCBindMW, b.cq, a.cq)
 		if err := f.Close(); !errors.Is(err, ErrInUse) {
@@ -166,16 +173,19 @@ func TestFastMR(t *testing.T) {
 // TestFlushAndAtomicWrite: a writes, flushes, and commits with an ATOMIC WRITE. b's memory has
 // WithPersist.
 func TestFlushAndAtomicWrite(t *testing.T) {
-	for name, plan := range map[string]loopback.Plan{"clean": {}, "lossy": {Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}} {
+	for name, plan := range map[string]loopback.Plan{"clean": {},
+		"lossy": {Loss: 0.05, Duplicate: 0.05, Reorder: 0.05}} {
 		t.Run(name, func(t *testing.T) {
 			bothModes(t, func(t *testing.T, p Progress) {
-				a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}, link: loopback.Config{Seed: 7, Plan: plan}})
+				a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)},
+					link: loopback.Config{Seed: 7, Plan: plan}})
 				var flushed atomic.Int64
 				mem := make([]byte, 1<<16)
-				m, err := b.pd.RegisterMR(mem, LocalWrite|RemoteWrite|FlushGlobal, WithPersist(func(b []byte) error {
-					flushed.Add(int64(len(b)))
-					return nil
-				}))
+				m, err := b.pd.RegisterMR(mem, LocalWrite|RemoteWrite|FlushGlobal,
+					WithPersist(func(b []byte) error {
+						flushed.Add(int64(len(b)))
+						return nil
+					}))
 				must(t, err)
 				if m.Access()&FlushPersistent == 0 {
 					t.Error("WithPersist does not add FlushPersistent")
@@ -184,9 +194,13 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 				const rounds = 30
 				for i := range uint64(rounds) {
 					must(t, a.qp.PostSend(
-						SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: m.Addr() + 8, RKey: m.RKey()},
-						SendWR{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: m.Addr() + 8, Length: 3000, RKey: m.RKey(), Placement: PlaceGlobal | PlacePersistent},
-						SendWR{ID: 2, Op: OpAtomicWrite, Flags: Signaled, Inline: binary.NativeEndian.AppendUint64(nil, i+1), RemoteAddr: m.Addr(), RKey: m.RKey()}))
+						SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 3000)},
+							RemoteAddr: m.Addr() + 8, RKey: m.RKey()},
+						SendWR{ID: 1, Op: OpFlush, Flags: Signaled, RemoteAddr: m.Addr() + 8,
+							Length: 3000, RKey: m.RKey(), Placement: PlaceGlobal | PlacePersistent},
+						SendWR{ID: 2, Op: OpAtomicWrite, Flags: Signaled,
+							Inline:     binary.NativeEndian.AppendUint64(nil, i+1),
+							RemoteAddr: m.Addr(), RKey: m.RKey()}))
 					pollOK(t, 1, WCFlush, a.cq, b.cq)
 					pollOK(t, 2, WCAtomicWrite, a.cq, b.cq)
 					if got := m.Load64(0); got != i+1 {
@@ -199,7 +213,8 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 				if name == "lossy" {
 					return // the NAK may be lost
 				}
-				must(t, a.qp.PostSend(SendWR{ID: 3, Op: OpFlush, RemoteAddr: b.mr.Addr(), Length: 8, RKey: b.mr.RKey(), Placement: PlacePersistent}))
+				must(t, a.qp.PostSend(SendWR{ID: 3, Op: OpFlush, RemoteAddr: b.mr.Addr(), Length: 8,
+					RKey: b.mr.RKey(), Placement: PlacePersistent}))
 				if wc := poll(t, 1, a.cq, b.cq)[0]; wc.Status != RemAccessErr {
 					t.Errorf("FLUSH to persistence without WithPersist: %v", wc.Status)
 				}
@@ -207,7 +222,8 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 		})
 	}
 	_, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
-	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err, ErrMemoryAccess) {
+	if _, err := b.pd.RegisterMR(make([]byte, 8), FlushPersistent); !errors.Is(err,
+		ErrMemoryAccess) {
 		t.Errorf("FlushPersistent without WithPersist: %v", err)
 	}
 }
@@ -220,7 +236,8 @@ func TestCloseWithWindows(t *testing.T) {
 	for _, typ := range []MWType{MWType1, MWType2} {
 		w, err := b.pd.AllocMW(typ)
 		must(t, err)
-		_, err = b.qp.BindMW(w, MWBindAttr{ID: 1, Flags: Signaled, SGE: m.SGE(0, 8), Access: RemoteRead})
+		_, err = b.qp.BindMW(w,
+			MWBindAttr{ID: 1, Flags: Signaled, SGE: m.SGE(0, 8), Access: RemoteRead})
 		must(t, err)
 		pollOK(t, 1, WCBindMW, b.cq)
 	}
@@ -240,7 +257,8 @@ func TestCloseWithWindows(t *testing.T) {
 	if _, err := b.pd.AllocFastMR(8); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	if err := b.qp.PostSend(SendWR{Op: OpLocalInv}); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQPState) {
+	if err := b.qp.PostSend(SendWR{Op: OpLocalInv}); !errors.Is(err, ErrClosed) &&
+		!errors.Is(err, ErrQPState) {
 		t.Error(err)
 	}
 }

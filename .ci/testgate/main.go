@@ -1,5 +1,5 @@
-// Command testgate runs go test and fails if a test fails, if no test ran, or, as root, if a test that
-// needs AF_XDP and network namespaces was skipped.
+// Command testgate runs go test and fails if a test fails, if no test ran, or, as root, if a test
+// that needs AF_XDP and network namespaces was skipped.
 //
 // It prints one line per package as go test does, the output of failing tests, every skip with its
 // reason, and the counts. Arguments are passed to go test; the default is ./...
@@ -109,7 +109,8 @@ func (g *gate) unfinished(pkg string) {
 func reason(out []string) string {
 	var s []string
 	for _, l := range out {
-		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "=== ") && !strings.HasPrefix(l, "--- ") {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "=== ") &&
+			!strings.HasPrefix(l, "--- ") {
 			s = append(s, l)
 		}
 	}

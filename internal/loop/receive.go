@@ -53,7 +53,8 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 		l.ctr.Drops[r]++
 		return
 	}
-	if !l.isLocal(&l.pkt.Dst) && (l.pkt.BTH.DestQP() != bth.QPNMulticast || !l.eng.HasGroup(&l.pkt.Dst)) {
+	if !l.isLocal(&l.pkt.Dst) &&
+		(l.pkt.BTH.DestQP() != bth.QPNMulticast || !l.eng.HasGroup(&l.pkt.Dst)) {
 		l.ctr.NotLocal++
 		return
 	}

@@ -73,7 +73,8 @@ func newSide(t *testing.T, link *loopback.Link, i int, c *pairConfig) *side {
 	if c.wrap != nil {
 		port = c.wrap(i, port)
 	}
-	l := New(Config{Port: port, Engine: eng, Host: noHost{}, Manual: true, Spin: c.spin, Clock: link.Now})
+	l := New(Config{Port: port, Engine: eng, Host: noHost{}, Manual: true, Spin: c.spin,
+		Clock: link.Now})
 	l.ticks = clock.NewPlain(link.Now)
 	l.SetLocal([]bth.GID{gidOf(link, i)})
 	t.Cleanup(func() { must(t, l.Stop()) })
@@ -109,8 +110,10 @@ func (s *side) connect(t *testing.T, peer *side, i int) {
 		attr qp.Attr
 		mask qp.AttrMask
 	}{
-		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote}, qp.AttrPKey | qp.AttrAccess},
-		{qp.Attr{State: qp.RTR, Path: path, PathMTU: 1024, DestQPN: peer.qp.QPN(), MaxDestRdAtomic: 16, MinRNRTimer: 12},
+		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote},
+			qp.AttrPKey | qp.AttrAccess},
+		{qp.Attr{State: qp.RTR, Path: path, PathMTU: 1024, DestQPN: peer.qp.QPN(),
+			MaxDestRdAtomic: 16, MinRNRTimer: 12},
 			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
 		{qp.Attr{State: qp.RTS, Timeout: 17, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 16},
 			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
@@ -130,7 +133,8 @@ func (s *side) write(t *testing.T, peer *side, n int, flags qp.SendFlags) {
 func (s *side) writeQuietly(t *testing.T, peer *side, n int, flags qp.SendFlags) {
 	t.Helper()
 	_, err := s.qp.Post([]qp.SendWR{{
-		Op: qp.OpWrite, Flags: flags, SGEs: []qp.SGE{{Length: uint32(n), LKey: bth.LKey(s.mr.LKey())}},
+		Op: qp.OpWrite, Flags: flags,
+		SGEs: []qp.SGE{{Length: uint32(n), LKey: bth.LKey(s.mr.LKey())}},
 		RKey: bth.RKey(peer.mr.RKey()),
 	}})
 	must(t, err)

@@ -23,7 +23,8 @@ func (l *Loop) sleep(quit func() bool) {
 	l.coalesce.until = 0
 	l.sleeping.Store(true)
 	defer l.sleeping.Store(false)
-	if l.eng.DoorbellPending() || l.cmdReady.Load() || l.stopping.Load() || (quit != nil && quit()) {
+	if l.eng.DoorbellPending() || l.cmdReady.Load() || l.stopping.Load() ||
+		(quit != nil && quit()) {
 		return
 	}
 	l.ctr.Sleeps++

@@ -22,7 +22,8 @@ func TestMinimumSleep(t *testing.T) {
 	a.write(t, b, 8, 0) // b does nothing
 	a.TryStep()
 	if sleep, exact := until(0); sleep != minSleep || exact >= minSleep {
-		t.Errorf("before a loss: sleepTime() = %v, want %v; the timer is due in %v", sleep, minSleep, exact)
+		t.Errorf("before a loss: sleepTime() = %v, want %v; the timer is due in %v", sleep,
+			minSleep, exact)
 	}
 	for a.eng.Counters().Probes == 0 {
 		next, ok := a.NextTimeout()

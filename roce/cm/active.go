@@ -83,7 +83,8 @@ func (p *ConnectParams) check() error {
 	if err := checkAddrs(p.Local, p.Remote); err != nil {
 		return err
 	}
-	return checkPrivate(p.PrivateData, privateLen(p.Service, REQPrivateLen), "request for this service")
+	return checkPrivate(p.PrivateData, privateLen(p.Service, REQPrivateLen),
+		"request for this service")
 }
 
 func (p *ConnectParams) defaults() {
@@ -107,12 +108,15 @@ func (p *ConnectParams) defaults() {
 func (p *ConnectParams) request() REQ {
 	const permissiveLID = 0xffff
 	r := REQ{
-		Service: p.Service, QPN: p.QPN, PSN: p.PSN, PKey: p.PKey, MTU: p.MTU.Enum(), Transport: p.Transport,
+		Service: p.Service, QPN: p.QPN, PSN: p.PSN, PKey: p.PKey, MTU: p.MTU.Enum(),
+		Transport:          p.Transport,
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
-		RemoteTimeout: p.ResponseTimeout, LocalTimeout: p.ResponseTimeout, MaxCMRetries: p.MaxRetries,
-		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ,
+		RemoteTimeout: p.ResponseTimeout, LocalTimeout: p.ResponseTimeout,
+		MaxCMRetries: p.MaxRetries,
+		RetryCount:   p.RetryCount, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ,
 		Primary: Path{
-			LocalLID: permissiveLID, RemoteLID: permissiveLID, LocalGID: p.Local, RemoteGID: p.Remote,
+			LocalLID: permissiveLID, RemoteLID: permissiveLID, LocalGID: p.Local,
+			RemoteGID: p.Remote,
 			FlowLabel: p.FlowLabel, TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
 			AckTimeout: p.AckTimeout,
 		},

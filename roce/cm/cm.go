@@ -58,7 +58,8 @@ func New(c Config) (*CM, error) {
 	if c.Rand == nil || c.GUID == 0 || c.AckDelay > maxExponent {
 		return nil, ErrConfig
 	}
-	if c.MaxConns < 1 || c.MaxConns > maxMaxConns || c.MaxHalfOpen < 1 || c.MaxHalfOpen > c.MaxConns {
+	if c.MaxConns < 1 || c.MaxConns > maxMaxConns || c.MaxHalfOpen < 1 ||
+		c.MaxHalfOpen > c.MaxConns {
 		return nil, fmt.Errorf("%w: MaxConns %d (1 to %d), MaxHalfOpen %d (1 to MaxConns)",
 			ErrConfig, c.MaxConns, maxMaxConns, c.MaxHalfOpen)
 	}
@@ -234,7 +235,8 @@ func (m *CM) PollTransmit(_ Time, b []byte) (Addr, bool) {
 		return Addr{}, false
 	}
 	out := (*MAD)(b)
-	if m.answersNext = !m.answersNext; (m.answersNext && m.answers.n > 0) || m.transmit.head == nil {
+	if m.answersNext = !m.answersNext; (m.answersNext && m.answers.n > 0) ||
+		m.transmit.head == nil {
 		to := m.answers.pop(out)
 		m.c.Sent[out.Attribute().Index()]++
 		return to, true

@@ -13,24 +13,29 @@ func TestConnectAndDisconnect(t *testing.T) {
 	a, b := pair(t)
 	ia, ib := establish(1, a, b)
 	req, resp := b.seen[0], a.seen[0]
-	if r := req.Request; r.QPN != 0x111 || r.PSN != 0x123456 || r.MTU != 1024 || r.ResponderResources != 4 || r.InitiatorDepth != 2 ||
-		r.RetryCount != 7 || r.RNRRetry != 6 || r.AckTimeout != 14 || r.GUID != guidA || r.Addr.Remote != gidA || r.Source.Port() != 999 {
+	if r := req.Request; r.QPN != 0x111 || r.PSN != 0x123456 || r.MTU != 1024 ||
+		r.ResponderResources != 4 || r.InitiatorDepth != 2 ||
+		r.RetryCount != 7 || r.RNRRetry != 6 || r.AckTimeout != 14 || r.GUID != guidA ||
+		r.Addr.Remote != gidA || r.Source.Port() != 999 {
 		t.Errorf("request %+v", *r)
 	}
 	if !bytes.HasPrefix(req.PrivateData, []byte("hello\x00")) || len(req.PrivateData) != 56 {
 		t.Errorf("private data %q", req.PrivateData)
 	}
-	if r := resp.Response; r.QPN != 0x222 || r.PSN != 0x654321 || r.ResponderResources != 2 || r.InitiatorDepth != 4 || r.RNRRetry != 5 ||
+	if r := resp.Response; r.QPN != 0x222 || r.PSN != 0x654321 || r.ResponderResources != 2 ||
+		r.InitiatorDepth != 4 || r.RNRRetry != 5 ||
 		r.AckDelay != DefaultAckDelay || r.GUID != guidB {
 		t.Errorf("response %+v", *r)
 	}
-	if !bytes.HasPrefix(resp.PrivateData, []byte("welcome\x00")) || len(resp.PrivateData) != REPPrivateLen {
+	if !bytes.HasPrefix(resp.PrivateData, []byte("welcome\x00")) ||
+		len(resp.PrivateData) != REPPrivateLen {
 		t.Errorf("private data %q", resp.PrivateData)
 	}
 
 	a.must(a.m.Disconnect(2, ia, []byte("bye")))
 	b.hears(2, a, a.sends(AttrDREQ)...)
-	if e := b.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("bye\x00")) || e.Reason != ReasonNone {
+	if e := b.event(EventDisconnected); !bytes.HasPrefix(e.PrivateData, []byte("bye\x00")) ||
+		e.Reason != ReasonNone {
 		t.Errorf("event %+v", e)
 	}
 	b.must(b.m.Disconnect(2, ib, []byte("goodbye")))
@@ -85,7 +90,8 @@ func TestREQRetransmission(t *testing.T) {
 	rej := a.sends(AttrREJ)
 	var j REJ
 	j.Decode(&rej[0])
-	if j.LocalID != ia || j.RemoteID != 0 || j.Reason != ReasonTimeout || j.Message != AnswersOther || j.InfoLen != 8 || j.guid() != guidA {
+	if j.LocalID != ia || j.RemoteID != 0 || j.Reason != ReasonTimeout ||
+		j.Message != AnswersOther || j.InfoLen != 8 || j.guid() != guidA {
 		t.Errorf("REJ %+v", j)
 	}
 	b.hears(next, a, rej...)
@@ -376,7 +382,9 @@ func TestRejectWithPrivateData(t *testing.T) {
 	b.quiet()
 	a.hears(0, b, rej...)
 	e := a.event(EventRejected)
-	if e.ID != ia || e.Reason != ReasonConsumer || !bytes.HasPrefix(e.PrivateData, []byte("refused\x00")) || !slices.Equal(e.Info, []byte{1, 2}) || e.Local {
+	if e.ID != ia || e.Reason != ReasonConsumer ||
+		!bytes.HasPrefix(e.PrivateData, []byte("refused\x00")) ||
+		!slices.Equal(e.Info, []byte{1, 2}) || e.Local {
 		t.Errorf("event %+v", e)
 	}
 	a.event(EventClosed)
@@ -397,8 +405,10 @@ func TestRejectWithPrivateData(t *testing.T) {
 // TestAbort aborts connections in each state: the peer gets the right message, EventClosed is the
 // only event, and nothing is left over.
 func TestAbort(t *testing.T) {
-	for s, want := range map[State]string{StateREQSent: "REJ4", StateMRAREQRcvd: "REJ4", StateREPRcvd: "REJ28", StateMRAREPSent: "REJ28",
-		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ28", StateMRAREPRcvd: "REJ28", StateEstablished: "DREQ",
+	for s, want := range map[State]string{StateREQSent: "REJ4", StateMRAREQRcvd: "REJ4",
+		StateREPRcvd: "REJ28", StateMRAREPSent: "REJ28",
+		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ28",
+		StateMRAREPRcvd: "REJ28", StateEstablished: "DREQ",
 		StateDREQSent: "", StateDREQRcvd: "DREP", StateTimeWait: ""} {
 		u := reach(t, s)
 		u.must(u.m.Abort(u.now, u.id))

@@ -25,7 +25,8 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 // that has waited longest for its DREP. Otherwise peers that do not answer, and choose long
 // timeouts, could fill the table with connections that have ended.
 func (m *CM) makeSpace(now Time) bool {
-	if m.evict(now, ageLinger, &m.c.EvictedLinger) || m.evict(now, ageTimeWait, &m.c.EvictedTimeWait) {
+	if m.evict(now, ageLinger, &m.c.EvictedLinger) ||
+		m.evict(now, ageTimeWait, &m.c.EvictedTimeWait) {
 		return true
 	}
 	c := m.ages[ageRelease].head
@@ -102,7 +103,8 @@ func (m *CM) conclude(c *conn, e Event) {
 		return
 	}
 	c.ended = true
-	if len(c.events) > 0 && (c.events[0].Kind == EventConnectRequest || c.events[0].Kind == EventSIDRRequest) {
+	if len(c.events) > 0 &&
+		(c.events[0].Kind == EventConnectRequest || c.events[0].Kind == EventSIDRRequest) {
 		m.silence(c)
 		c.user = false
 		return

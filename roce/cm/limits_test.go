@@ -25,7 +25,8 @@ func (s *stranger) addr() Addr {
 // request returns a new REQ with each call.
 func (s *stranger) request() (m MAD) {
 	s.n++
-	p := ConnectParams{Local: s.gid, Remote: gidB, Service: TCPService(port), QPN: bth.QPN(s.n + 1), MTU: 1024}
+	p := ConnectParams{Local: s.gid, Remote: gidB, Service: TCPService(port), QPN: bth.QPN(s.n + 1),
+		MTU: 1024}
 	p.defaults()
 	r := p.request()
 	r.LocalID, r.GUID = CommID(s.n), GUID(s.gid[15])
@@ -295,7 +296,8 @@ func TestListeners(t *testing.T) {
 	b.must(err)
 	one, err := b.m.Listen(ListenParams{Service: TCPService(port), Local: gidB})
 	b.must(err)
-	if _, err := b.m.Listen(ListenParams{Service: TCPService(port)}); !errors.Is(err, ErrListening) {
+	if _, err := b.m.Listen(ListenParams{Service: TCPService(port)}); !errors.Is(err,
+		ErrListening) {
 		t.Error(err)
 	}
 	for _, n := range []int{-1, maxBacklog + 1} {
@@ -368,8 +370,10 @@ func TestRefusedRequests(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1)).Uint64
-	for i, c := range []Config{{}, {GUID: 1}, {Rand: r}, {GUID: 1, Rand: r, AckDelay: 32}, {GUID: 1, Rand: r, MaxConns: -1},
-		{GUID: 1, Rand: r, MaxConns: maxMaxConns + 1}, {GUID: 1, Rand: r, MaxConns: 5, MaxHalfOpen: 6}} {
+	for i, c := range []Config{{}, {GUID: 1}, {Rand: r}, {GUID: 1, Rand: r, AckDelay: 32},
+		{GUID: 1, Rand: r, MaxConns: -1},
+		{GUID: 1, Rand: r, MaxConns: maxMaxConns + 1},
+		{GUID: 1, Rand: r, MaxConns: 5, MaxHalfOpen: 6}} {
 		if _, err := New(c); !errors.Is(err, ErrConfig) {
 			t.Errorf("config %d: %v", i, err)
 		}
@@ -397,8 +401,10 @@ func TestBadMADsAreCounted(t *testing.T) {
 		{func(m *MAD, a *Addr) int { m[0] = 9; return MADLen }, &b.m.c.BadHeader, ErrMADVersion},
 		{func(m *MAD, a *Addr) int { m[1] = 9; return MADLen }, &b.m.c.BadClass, ErrClass},
 		{func(m *MAD, a *Addr) int { m[17] = 9; return MADLen }, &b.m.c.BadAttribute, ErrAttribute},
-		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{}; return MADLen }, &b.m.c.BadSource, ErrSource},
-		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{0: 0xff}; return MADLen }, &b.m.c.BadSource, ErrSource},
+		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{}; return MADLen }, &b.m.c.BadSource,
+			ErrSource},
+		{func(m *MAD, a *Addr) int { a.Remote = bth.GID{0: 0xff}; return MADLen }, &b.m.c.BadSource,
+			ErrSource},
 		{func(m *MAD, a *Addr) int { a.QPN = 0; return MADLen }, &b.m.c.BadSource, ErrSource},
 	} {
 		m, from, before := good, host(1).addr(), *c.count
@@ -419,7 +425,8 @@ func TestDroppingDoesNotAllocate(t *testing.T) {
 	est, tw := reach(t, StateEstablished), reach(t, StateTimeWait)
 	fromA := Addr{GIDPair: bth.GIDPair{Local: gidB, Remote: gidA}, QPN: 1, PKey: bth.DefaultPKey}
 
-	req, rep, dreq, lost := s.request(), est.message(AttrREP, 0), tw.message(AttrDREQ, 0), est.message(AttrDREQ, 0)
+	req, rep, dreq, lost := s.request(), est.message(AttrREP, 0), tw.message(AttrDREQ,
+		0), est.message(AttrDREQ, 0)
 	unknown := req
 	unknown[MADHeaderLen+8] = 1 // another service
 	lost[MADHeaderLen+4] ^= 1   // another communication ID
@@ -448,7 +455,8 @@ func TestDroppingDoesNotAllocate(t *testing.T) {
 			t.Errorf("%s: %.1f allocations each", name, n)
 		}
 	}
-	if full.m.c.DropSource+full.m.c.DropBacklog < 100 || full.m.c.Sent[AttrREJ.Index()] < 100 || est.m.c.Sent[AttrDREP.Index()] < 100 ||
+	if full.m.c.DropSource+full.m.c.DropBacklog < 100 || full.m.c.Sent[AttrREJ.Index()] < 100 ||
+		est.m.c.Sent[AttrDREP.Index()] < 100 ||
 		tw.m.c.Sent[AttrDREP.Index()] < 100 || est.m.c.Late[AttrREP.Index()] < 100 {
 		t.Error("the messages were not dropped as intended")
 	}

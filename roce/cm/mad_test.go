@@ -31,7 +31,8 @@ func capturedMADs(t testing.TB, name string) []captured {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		all = append(all, captured{Addr{GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src}, QPN: p.DETH().SrcQP(), PKey: p.BTH.PKey()}, *m})
+		all = append(all, captured{Addr{GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src},
+			QPN: p.DETH().SrcQP(), PKey: p.BTH.PKey()}, *m})
 	}
 	return all
 }
@@ -126,9 +127,12 @@ func TestREQFields(t *testing.T) {
 	}
 	got.Private = [REQPrivateLen]byte{}
 	want := REQ{
-		LocalID: 0xaafa7d4f, Service: TCPService(7174), GUID: 0x505400fffe770001, QPN: 0x33, ResponderResources: 1, InitiatorDepth: 1,
-		RemoteTimeout: 20, PSN: 0x7ed48d, LocalTimeout: 20, RetryCount: 7, PKey: 0xffff, MTU: 3, RNRRetry: 7, MaxCMRetries: 15,
-		Primary: Path{LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: bth.GIDFromAddr(a), RemoteGID: bth.GIDFromAddr(b),
+		LocalID: 0xaafa7d4f, Service: TCPService(7174), GUID: 0x505400fffe770001, QPN: 0x33,
+		ResponderResources: 1, InitiatorDepth: 1,
+		RemoteTimeout: 20, PSN: 0x7ed48d, LocalTimeout: 20, RetryCount: 7, PKey: 0xffff, MTU: 3,
+		RNRRetry: 7, MaxCMRetries: 15,
+		Primary: Path{LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: bth.GIDFromAddr(a),
+			RemoteGID: bth.GIDFromAddr(b),
 			FlowLabel: 0x20d98, HopLimit: 64, AckTimeout: 19},
 	}
 	if got != want {
@@ -141,7 +145,8 @@ func TestREPFields(t *testing.T) {
 	c := capturedMADs(t, "rdmacm_rping_connect.pcap")[1]
 	var got REP
 	got.Decode(&c.mad)
-	want := REP{LocalID: 0x27e26508, RemoteID: 0xaafa7d4f, QPN: 0x33, PSN: 0x6731e4, ResponderResources: 1, InitiatorDepth: 1,
+	want := REP{LocalID: 0x27e26508, RemoteID: 0xaafa7d4f, QPN: 0x33, PSN: 0x6731e4,
+		ResponderResources: 1, InitiatorDepth: 1,
 		AckDelay: 15, RNRRetry: 7, GUID: 0x505400fffe770002}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -158,8 +163,10 @@ func TestFieldsDoNotOverlap(t *testing.T) {
 		encode func(m *MAD)
 		decode func(m *MAD) any
 	}{
-		testMessage[REQ](AttrREQ), testMessage[MRA](AttrMRA), testMessage[REJ](AttrREJ), testMessage[REP](AttrREP),
-		testMessage[RTU](AttrRTU), testMessage[DREQ](AttrDREQ), testMessage[DREP](AttrDREP), testMessage[SIDRREQ](AttrSIDRREQ),
+		testMessage[REQ](AttrREQ), testMessage[MRA](AttrMRA), testMessage[REJ](AttrREJ),
+		testMessage[REP](AttrREP),
+		testMessage[RTU](AttrRTU), testMessage[DREQ](AttrDREQ), testMessage[DREP](AttrDREP),
+		testMessage[SIDRREQ](AttrSIDRREQ),
 		testMessage[SIDRREP](AttrSIDRREP), testMessage[LAP](AttrLAP), testMessage[APR](AttrAPR),
 	} {
 		for range 200 {

@@ -15,7 +15,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 	p := a.params(b)
 	for n, ok := range map[int]bool{56: true, 57: false} {
 		p.PrivateData = long[:n]
-		if _, err := a.m.Connect(0, p); (err == nil) != ok || (!ok && !errors.Is(err, ErrPrivateData)) {
+		if _, err := a.m.Connect(0, p); (err == nil) != ok ||
+			(!ok && !errors.Is(err, ErrPrivateData)) {
 			t.Errorf("Connect with %d bytes: %v", n, err)
 		}
 	}
@@ -24,8 +25,11 @@ func TestPrivateDataTooLong(t *testing.T) {
 		t.Error(err)
 	}
 	for s, f := range map[State]func(u *subject) error{
-		StateREQRcvd:     func(u *subject) error { p := acceptance; p.PrivateData = long[:197]; return u.m.Accept(0, u.id, &p) },
-		StateMRAREQSent:  func(u *subject) error { return u.m.Reject(0, u.id, ReasonConsumer, nil, long[:149]) },
+		StateREQRcvd: func(u *subject) error { p := acceptance; p.PrivateData = long[:197]; return u.m.Accept(0, u.id, &p) },
+		StateMRAREQSent: func(u *subject) error {
+			return u.m.Reject(0, u.id, ReasonConsumer, nil,
+				long[:149])
+		},
 		StateREPRcvd:     func(u *subject) error { return u.m.Ready(0, u.id, long[:225]) },
 		StateEstablished: func(u *subject) error { return u.m.Disconnect(0, u.id, long[:221]) },
 	} {
@@ -79,19 +83,25 @@ func TestParamsOutOfRange(t *testing.T) {
 }
 
 func TestNegotiation(t *testing.T) {
-	r := &Request{MTU: 1024, ResponderResources: 4, InitiatorDepth: 2, RNRRetry: 3, RetryCount: 6, AckTimeout: 15, QPN: 5, PSN: 9, FlowControl: true}
+	r := &Request{MTU: 1024, ResponderResources: 4, InitiatorDepth: 2, RNRRetry: 3, RetryCount: 6,
+		AckTimeout: 15, QPN: 5, PSN: 9, FlowControl: true}
 	p, ok := r.Negotiate(Limits{MTU: 4096, ResponderResources: 16, InitiatorDepth: 3, RNRRetry: 7})
-	if !ok || p.ResponderResources != 2 || p.InitiatorDepth != 3 || p.RNRRetry != 7 || !p.FlowControl {
+	if !ok || p.ResponderResources != 2 || p.InitiatorDepth != 3 || p.RNRRetry != 7 ||
+		!p.FlowControl {
 		t.Errorf("%+v, %v", p, ok)
 	}
 	p.PSN = 77
-	if q, want := r.PassiveQP(&p), (QPAttributes{RemoteQPN: 5, RQPSN: 77, SQPSN: 9, MTU: 1024, MaxRdAtomic: 3, MaxDestRdAtomic: 2,
+	if q, want := r.PassiveQP(&p), (QPAttributes{RemoteQPN: 5, RQPSN: 77, SQPSN: 9, MTU: 1024,
+		MaxRdAtomic: 3, MaxDestRdAtomic: 2,
 		Timeout: 15, RetryCount: 6, RNRRetry: 3}); q != want {
 		t.Errorf("passive %+v, want %+v", q, want)
 	}
-	c := &ConnectParams{MTU: 1024, PSN: 9, ResponderResources: 4, InitiatorDepth: 2, RetryCount: 6, AckTimeout: 15}
-	resp := &Response{QPN: 8, PSN: 77, ResponderResources: 2, InitiatorDepth: 9, RNRRetry: 7, AckDelay: 16}
-	if q, want := c.ActiveQP(resp), (QPAttributes{RemoteQPN: 8, RQPSN: 9, SQPSN: 77, MTU: 1024, MaxRdAtomic: 2, MaxDestRdAtomic: 4,
+	c := &ConnectParams{MTU: 1024, PSN: 9, ResponderResources: 4, InitiatorDepth: 2, RetryCount: 6,
+		AckTimeout: 15}
+	resp := &Response{QPN: 8, PSN: 77, ResponderResources: 2, InitiatorDepth: 9, RNRRetry: 7,
+		AckDelay: 16}
+	if q, want := c.ActiveQP(resp), (QPAttributes{RemoteQPN: 8, RQPSN: 9, SQPSN: 77, MTU: 1024,
+		MaxRdAtomic: 2, MaxDestRdAtomic: 4,
 		Timeout: 16, RetryCount: 6, RNRRetry: 7}); q != want {
 		t.Errorf("active %+v, want %+v", q, want)
 	}
@@ -103,7 +113,8 @@ func TestNegotiation(t *testing.T) {
 	if e := (Event{Kind: EventRejected, Reason: reason, Info: info}); e.RejectedMTU() != 512 {
 		t.Errorf("path MTU %d of the REJ", e.RejectedMTU())
 	}
-	for _, c := range [][3]uint8{{18, 15, 19}, {14, 14, 16}, {14, 15, 16}, {10, 15, 15}, {30, 31, 31}, {31, 31, 31}, {0, 0, 2}} {
+	for _, c := range [][3]uint8{{18, 15, 19}, {14, 14, 16}, {14, 15, 16}, {10, 15, 15},
+		{30, 31, 31}, {31, 31, 31}, {0, 0, 2}} {
 		if got := AckTimeout(c[0], c[1]); got != c[2] {
 			t.Errorf("AckTimeout(%d, %d) = %d, want %d", c[0], c[1], got, c[2])
 		}
@@ -118,7 +129,8 @@ func TestCommandsOutOfRange(t *testing.T) {
 	if err := u.m.SendMRA(u.now, 1, 20); !errors.Is(err, ErrUnknownID) {
 		t.Errorf("MRA: %v", err)
 	}
-	if err := u.m.Reject(u.now, u.id, ReasonConsumer, make([]byte, InfoLen+1), nil); !errors.Is(err, ErrParams) {
+	if err := u.m.Reject(u.now, u.id, ReasonConsumer, make([]byte, InfoLen+1), nil); !errors.Is(err,
+		ErrParams) {
 		t.Errorf("REJ: %v", err)
 	}
 	u.sends()
@@ -131,11 +143,14 @@ func TestCommandsOutOfRange(t *testing.T) {
 			t.Errorf("Resolve %d: %v", i, err)
 		}
 	}
-	if _, err := u.m.Resolve(0, &SIDRParams{Local: gidA, Remote: gidB, Service: UDPService(1), PrivateData: make([]byte, 181)}); !errors.Is(err, ErrPrivateData) {
+	if _, err := u.m.Resolve(0,
+		&SIDRParams{Local: gidA, Remote: gidB, Service: UDPService(1),
+			PrivateData: make([]byte, 181)}); !errors.Is(err, ErrPrivateData) {
 		t.Error(err)
 	}
 	// The error names the current state.
-	if err := u.m.Ready(u.now, u.id, nil); !errors.Is(err, ErrState) || !strings.HasSuffix(err.Error(), "it is in REQ Rcvd") {
+	if err := u.m.Ready(u.now, u.id, nil); !errors.Is(err, ErrState) ||
+		!strings.HasSuffix(err.Error(), "it is in REQ Rcvd") {
 		t.Error(err)
 	}
 }
@@ -161,7 +176,8 @@ func TestInvalidREPs(t *testing.T) {
 	}
 	a, b := sidrPair(t)
 	id := a.resolve(b, UDPService(port))
-	for _, r := range []SIDRREP{{RequestID: id, Service: UDPService(port + 1), QPN: 5}, {RequestID: id, Service: UDPService(port), QPN: 1}} {
+	for _, r := range []SIDRREP{{RequestID: id, Service: UDPService(port + 1), QPN: 5},
+		{RequestID: id, Service: UDPService(port), QPN: 1}} {
 		var m MAD
 		r.Encode(&m, 1)
 		a.hears(0, b, m)
@@ -172,16 +188,19 @@ func TestInvalidREPs(t *testing.T) {
 // TestAckTimeoutFromPeer: the requester chooses the Local ACK Timeout of this side's QP, within
 // bounds.
 func TestAckTimeoutFromPeer(t *testing.T) {
-	for asked, want := range map[uint8]uint8{0: MaxAckTimeout, 1: 1, 14: 14, 19: 19, 20: 20, 21: 20, 31: 20} {
+	for asked, want := range map[uint8]uint8{0: MaxAckTimeout, 1: 1, 14: 14, 19: 19, 20: 20, 21: 20,
+		31: 20} {
 		if q := (&Request{AckTimeout: asked}).PassiveQP(&AcceptParams{}); q.Timeout != want {
 			t.Errorf("requested %d: timeout %d, want %d", asked, q.Timeout, want)
 		}
 	}
 	// The peer's ACK delay lengthens the timeout, within the same bounds. A longer timeout of this
 	// side's user stays.
-	for _, c := range []struct{ own, delay, want uint8 }{{14, 3, 14}, {14, 16, 16}, {0, 15, DefaultAckTimeout}, {14, 31, MaxAckTimeout}, {25, 31, 25}} {
+	for _, c := range []struct{ own, delay, want uint8 }{{14, 3, 14}, {14, 16, 16},
+		{0, 15, DefaultAckTimeout}, {14, 31, MaxAckTimeout}, {25, 31, 25}} {
 		if q := (&ConnectParams{AckTimeout: c.own}).ActiveQP(&Response{AckDelay: c.delay}); q.Timeout != c.want {
-			t.Errorf("%d with an ACK delay of %d: timeout %d, want %d", c.own, c.delay, q.Timeout, c.want)
+			t.Errorf("%d with an ACK delay of %d: timeout %d, want %d", c.own, c.delay, q.Timeout,
+				c.want)
 		}
 	}
 }

@@ -25,7 +25,8 @@ func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	if len(m.listeners) >= maxListeners {
 		return 0, ErrTooManyListen
 	}
-	for m.lastListener++; m.lastListener == 0 || m.listenersBy[m.lastListener] != nil; m.lastListener++ {
+	for m.lastListener++; m.lastListener == 0 ||
+		m.listenersBy[m.lastListener] != nil; m.lastListener++ {
 	}
 	l := &listener{id: m.lastListener, key: k, pending: newPool(p.Backlog)}
 	m.listeners[k], m.listenersBy[l.id] = l, l
@@ -45,7 +46,8 @@ func (m *CM) Unlisten(now Time, id ListenerID) error {
 	delete(m.listenersBy, id)
 	for c := m.eventful.head; c != nil; {
 		next := c.links[linkEvent].next
-		if c.listener == l && (c.events[0].Kind == EventConnectRequest || c.events[0].Kind == EventSIDRRequest) {
+		if c.listener == l &&
+			(c.events[0].Kind == EventConnectRequest || c.events[0].Kind == EventSIDRRequest) {
 			m.silence(c)
 			c.user = false
 			if c.state == StateSIDRREQRcvd {
@@ -119,9 +121,11 @@ func (m *CM) newRequest(now Time, p *packet) {
 
 func (r *REQ) event(p *packet) *Request {
 	return &Request{
-		Addr: p.from, Service: r.Service, GUID: r.GUID, Transport: r.Transport, QPN: r.QPN, PSN: r.PSN, PKey: r.PKey,
-		MTU: bth.MTUFromEnum(r.MTU), ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
-		RetryCount: r.RetryCount, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
+		Addr: p.from, Service: r.Service, GUID: r.GUID, Transport: r.Transport, QPN: r.QPN,
+		PSN: r.PSN, PKey: r.PKey,
+		MTU: bth.MTUFromEnum(r.MTU), ResponderResources: r.ResponderResources,
+		InitiatorDepth: r.InitiatorDepth,
+		RetryCount:     r.RetryCount, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
 		AckTimeout: r.Primary.AckTimeout, FlowLabel: r.Primary.FlowLabel,
 		TrafficClass: r.Primary.TrafficClass, HopLimit: r.Primary.HopLimit,
 	}
@@ -215,7 +219,8 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	r := REP{
 		LocalID: c.id, RemoteID: c.remoteID, QPN: p.QPN, PSN: p.PSN,
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
-		AckDelay: m.ackDelay, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ, GUID: m.guid,
+		AckDelay: m.ackDelay, RNRRetry: p.RNRRetry, FlowControl: p.FlowControl, SRQ: p.SRQ,
+		GUID: m.guid,
 	}
 	copy(r.Private[:], p.PrivateData)
 	r.Encode(c.message(), c.tid)
@@ -234,7 +239,8 @@ func (m *CM) Reject(now Time, id CommID, reason Reason, info, private []byte) er
 		return err
 	}
 	if len(info) > InfoLen {
-		return fmt.Errorf("%w: %d bytes of additional information; at most %d", ErrParams, len(info), InfoLen)
+		return fmt.Errorf("%w: %d bytes of additional information; at most %d", ErrParams,
+			len(info), InfoLen)
 	}
 	if err := checkPrivate(private, REJPrivateLen, "REJ"); err != nil {
 		return err

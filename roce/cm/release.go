@@ -119,7 +119,8 @@ func (m *CM) takeDREQ(c *conn, p *packet) bool {
 
 // concludeDREQ queues the event of the DREQ in m.dreq.
 func (m *CM) concludeDREQ(c *conn) {
-	m.conclude(c, Event{Kind: EventDisconnected, PrivateData: append([]byte(nil), m.dreq.Private[:]...)})
+	m.conclude(c, Event{Kind: EventDisconnected,
+		PrivateData: append([]byte(nil), m.dreq.Private[:]...)})
 }
 
 // handleDREQ handles a DREQ. It gives the user time before the DREP is sent (Established -> DREQ

@@ -29,12 +29,14 @@ func (r *replay) rand() uint64 {
 }
 
 func TestCapturedExchanges(t *testing.T) {
-	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap", "rdmacm_reject.pcap",
+	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap",
+		"rdmacm_ucmatose.pcap", "rdmacm_reject.pcap",
 		"rdmacm_write_bw.pcap", "mtu4096_rdmacm_write_bw.pcap"} {
 		talk := capturedMADs(t, name)
 		active, passive := talk[0].from.Remote, talk[0].from.Local
 		for role, gid := range map[string]bth.GID{"active": active, "passive": passive} {
-			t.Run(name+"/"+role, func(t *testing.T) { replayRole(t, talk, gid, name == "rdmacm_reject.pcap") })
+			t.Run(name+"/"+role,
+				func(t *testing.T) { replayRole(t, talk, gid, name == "rdmacm_reject.pcap") })
 		}
 	}
 }
@@ -120,8 +122,10 @@ func (r *replay) command(i int) {
 	case AttrREP:
 		var q REP
 		q.Decode(mad)
-		r.must(r.m.Accept(r.now, id, &AcceptParams{QPN: q.QPN, PSN: q.PSN, ResponderResources: q.ResponderResources,
-			InitiatorDepth: q.InitiatorDepth, RNRRetry: q.RNRRetry, FlowControl: q.FlowControl, SRQ: q.SRQ, PrivateData: q.Private[:]}))
+		r.must(r.m.Accept(r.now, id,
+			&AcceptParams{QPN: q.QPN, PSN: q.PSN, ResponderResources: q.ResponderResources,
+				InitiatorDepth: q.InitiatorDepth, RNRRetry: q.RNRRetry, FlowControl: q.FlowControl,
+				SRQ: q.SRQ, PrivateData: q.Private[:]}))
 	case AttrRTU:
 		r.must(r.m.Ready(r.now, id, nil))
 	case AttrDREQ:
@@ -139,11 +143,16 @@ func connectParams(q *REQ) *ConnectParams {
 	var h IPCMHeader
 	_ = h.Decode((*[IPCMHeaderLen]byte)(q.Private[:]))
 	return &ConnectParams{
-		Local: q.Primary.LocalGID, Remote: q.Primary.RemoteGID, Service: q.Service, SourcePort: h.Src.Port(), Transport: q.Transport,
-		QPN: q.QPN, PSN: q.PSN, PKey: q.PKey, MTU: bth.MTUFromEnum(q.MTU), ResponderResources: q.ResponderResources,
-		InitiatorDepth: q.InitiatorDepth, RetryCount: q.RetryCount, RNRRetry: q.RNRRetry, FlowControl: q.FlowControl, SRQ: q.SRQ,
-		AckTimeout: q.Primary.AckTimeout, ResponseTimeout: q.RemoteTimeout, MaxRetries: q.MaxCMRetries, FlowLabel: q.Primary.FlowLabel,
-		TrafficClass: q.Primary.TrafficClass, HopLimit: q.Primary.HopLimit, PrivateData: q.Private[IPCMHeaderLen:],
+		Local: q.Primary.LocalGID, Remote: q.Primary.RemoteGID, Service: q.Service,
+		SourcePort: h.Src.Port(), Transport: q.Transport,
+		QPN: q.QPN, PSN: q.PSN, PKey: q.PKey, MTU: bth.MTUFromEnum(q.MTU),
+		ResponderResources: q.ResponderResources,
+		InitiatorDepth:     q.InitiatorDepth, RetryCount: q.RetryCount, RNRRetry: q.RNRRetry,
+		FlowControl: q.FlowControl, SRQ: q.SRQ,
+		AckTimeout: q.Primary.AckTimeout, ResponseTimeout: q.RemoteTimeout,
+		MaxRetries: q.MaxCMRetries, FlowLabel: q.Primary.FlowLabel,
+		TrafficClass: q.Primary.TrafficClass, HopLimit: q.Primary.HopLimit,
+		PrivateData: q.Private[IPCMHeaderLen:],
 	}
 }
 
@@ -151,8 +160,10 @@ func connectParams(q *REQ) *ConnectParams {
 func (r *replay) hear(i int) {
 	r.t.Helper()
 	c := &r.talk[i]
-	want := map[Attribute]EventKind{AttrREQ: EventConnectRequest, AttrREP: EventConnectResponse, AttrRTU: EventEstablished,
-		AttrREJ: EventRejected, AttrDREQ: EventDisconnected, AttrDREP: EventDisconnected}[c.mad.Attribute()]
+	want := map[Attribute]EventKind{AttrREQ: EventConnectRequest, AttrREP: EventConnectResponse,
+		AttrRTU: EventEstablished,
+		AttrREJ: EventRejected, AttrDREQ: EventDisconnected,
+		AttrDREP: EventDisconnected}[c.mad.Attribute()]
 	switch c.mad.Attribute() {
 	case AttrREQ: // the communication ID in the REP
 		for _, later := range r.talk[i:] {
@@ -201,11 +212,15 @@ func (r *replay) checkRequest(ev *Event, mad *MAD) {
 	var q REQ
 	q.Decode(mad)
 	e := ev.Request
-	if e.Service != q.Service || e.QPN != q.QPN || e.PSN != q.PSN || e.MTU.Enum() != q.MTU || e.AckTimeout != 19 || e.RNRRetry != q.RNRRetry ||
-		e.RetryCount != q.RetryCount || e.InitiatorDepth != q.InitiatorDepth || e.Addr.Remote != q.Primary.LocalGID {
+	if e.Service != q.Service || e.QPN != q.QPN || e.PSN != q.PSN || e.MTU.Enum() != q.MTU ||
+		e.AckTimeout != 19 || e.RNRRetry != q.RNRRetry ||
+		e.RetryCount != q.RetryCount || e.InitiatorDepth != q.InitiatorDepth ||
+		e.Addr.Remote != q.Primary.LocalGID {
 		r.t.Errorf("request %+v", *e)
 	}
-	if e.Source.Addr() != q.Primary.LocalGID.Addr() || e.Destination.Addr() != q.Primary.RemoteGID.Addr() || e.Destination.Port() != q.Service.Port() {
+	if e.Source.Addr() != q.Primary.LocalGID.Addr() ||
+		e.Destination.Addr() != q.Primary.RemoteGID.Addr() ||
+		e.Destination.Port() != q.Service.Port() {
 		r.t.Errorf("from %v to %v", e.Source, e.Destination)
 	}
 	if len(ev.PrivateData) != REQPrivateLen-IPCMHeaderLen {
@@ -216,7 +231,8 @@ func (r *replay) checkRequest(ev *Event, mad *MAD) {
 // TestStartingPSNs compares the starting PSNs of the kernel's QPs after the exchange with
 // QPAttributes. A message contains the PSN with which its receiver starts.
 func TestStartingPSNs(t *testing.T) {
-	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap", "rdmacm_ucmatose.pcap"} {
+	for _, name := range []string{"rdmacm_rping_connect.pcap", "v6_rdmacm_rping.pcap",
+		"rdmacm_ucmatose.pcap"} {
 		talk := capturedMADs(t, name)
 		var req REQ
 		var rep REP
@@ -225,7 +241,8 @@ func TestStartingPSNs(t *testing.T) {
 		r := req.event(&packet{from: talk[0].from})
 		passive := r.PassiveQP(&AcceptParams{QPN: rep.QPN, PSN: rep.PSN})
 		active := connectParams(&req).ActiveQP(&Response{QPN: rep.QPN, PSN: rep.PSN})
-		if passive.RQPSN != active.SQPSN || passive.SQPSN != active.RQPSN || passive.RemoteQPN != req.QPN || active.RemoteQPN != rep.QPN {
+		if passive.RQPSN != active.SQPSN || passive.SQPSN != active.RQPSN ||
+			passive.RemoteQPN != req.QPN || active.RemoteQPN != rep.QPN {
 			t.Errorf("%s: %+v does not fit %+v", name, active, passive)
 		}
 		first := map[bth.GID]bth.PSN{} // first PSN of requests, by sender

@@ -61,8 +61,10 @@ func (e *side) listen() ListenerID {
 
 func (e *side) params(to *side) *ConnectParams {
 	return &ConnectParams{
-		Local: e.gid, Remote: to.gid, Service: TCPService(port), SourcePort: 999, QPN: 0x111, PSN: 0x123456, MTU: 1024,
-		ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7, RNRRetry: 6, AckTimeout: 14, PrivateData: []byte("hello"),
+		Local: e.gid, Remote: to.gid, Service: TCPService(port), SourcePort: 999, QPN: 0x111,
+		PSN: 0x123456, MTU: 1024,
+		ResponderResources: 4, InitiatorDepth: 2, RetryCount: 7, RNRRetry: 6, AckTimeout: 14,
+		PrivateData: []byte("hello"),
 	}
 }
 
@@ -73,7 +75,8 @@ func (e *side) connect(now Time, to *side) CommID {
 	return id
 }
 
-var acceptance = AcceptParams{QPN: 0x222, PSN: 0x654321, ResponderResources: 2, InitiatorDepth: 4, RNRRetry: 5, PrivateData: []byte("welcome")}
+var acceptance = AcceptParams{QPN: 0x222, PSN: 0x654321, ResponderResources: 2, InitiatorDepth: 4,
+	RNRRetry: 5, PrivateData: []byte("welcome")}
 
 func (e *side) must(err error) {
 	e.t.Helper()
@@ -129,7 +132,9 @@ func (e *side) drain() (mads []MAD) {
 func (e *side) hears(now Time, from *side, mads ...MAD) {
 	e.t.Helper()
 	for i := range mads {
-		if err := e.m.HandleMAD(now, Addr{GIDPair: bth.GIDPair{Local: e.gid, Remote: from.gid}, QPN: 1, PKey: bth.DefaultPKey}, mads[i][:]); err != nil {
+		if err := e.m.HandleMAD(now,
+			Addr{GIDPair: bth.GIDPair{Local: e.gid, Remote: from.gid}, QPN: 1,
+				PKey: bth.DefaultPKey}, mads[i][:]); err != nil {
 			e.t.Fatal(err)
 		}
 	}

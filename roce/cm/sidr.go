@@ -64,7 +64,8 @@ func (m *CM) newSIDR(now Time, p *packet) {
 	m.setState(now, c, StateSIDRREQRcvd)
 	m.arm(c, now+sidrPending)
 	e := Event{
-		Kind: EventSIDRRequest, Listener: l.id, Request: &Request{Addr: p.from, Service: r.Service, PKey: r.PKey},
+		Kind: EventSIDRRequest, Listener: l.id,
+		Request:     &Request{Addr: p.from, Service: r.Service, PKey: r.PKey},
 		PrivateData: requestPrivate(r.Service, r.Private[:]),
 	}
 	e.Request.setIPCM(&h)
@@ -83,7 +84,8 @@ func (m *CM) ReplySIDR(now Time, id CommID, r *SIDRReply) error {
 		return fmt.Errorf("%w: QPN %v", ErrParams, r.QPN)
 	}
 	if len(r.Info) > InfoLen {
-		return fmt.Errorf("%w: %d bytes of additional information; at most %d", ErrParams, len(r.Info), InfoLen)
+		return fmt.Errorf("%w: %d bytes of additional information; at most %d", ErrParams,
+			len(r.Info), InfoLen)
 	}
 	if err := checkPrivate(r.PrivateData, SIDRREPPrivateLen, "SIDR reply"); err != nil {
 		return err

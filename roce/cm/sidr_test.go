@@ -18,7 +18,9 @@ func sidrPair(t *testing.T) (a, b *side) {
 
 func (e *side) resolve(to *side, s ServiceID) CommID {
 	e.t.Helper()
-	id, err := e.m.Resolve(0, &SIDRParams{Local: e.gid, Remote: to.gid, Service: s, SourcePort: 5, PrivateData: []byte("who?")})
+	id, err := e.m.Resolve(0,
+		&SIDRParams{Local: e.gid, Remote: to.gid, Service: s, SourcePort: 5,
+			PrivateData: []byte("who?")})
 	e.must(err)
 	return id
 }
@@ -29,13 +31,15 @@ func TestSIDR(t *testing.T) {
 	req := a.sends(AttrSIDRREQ)
 	b.hears(0, a, req...)
 	e := b.event(EventSIDRRequest)
-	if !bytes.HasPrefix(e.PrivateData, []byte("who?\x00")) || len(e.PrivateData) != 180 || e.Request.Source.String() != "10.77.0.1:5" ||
+	if !bytes.HasPrefix(e.PrivateData, []byte("who?\x00")) || len(e.PrivateData) != 180 ||
+		e.Request.Source.String() != "10.77.0.1:5" ||
 		e.Request.Destination.String() != "10.77.0.2:7174" || e.Request.Addr.Remote != gidA {
 		t.Errorf("event %+v", e)
 	}
 	b.hears(0, a, req...) // the user has not answered yet
 	b.quiet()
-	b.must(b.m.ReplySIDR(0, e.ID, &SIDRReply{QPN: 0x333, QKey: 0x1234567, PrivateData: []byte("me")}))
+	b.must(b.m.ReplySIDR(0, e.ID,
+		&SIDRReply{QPN: 0x333, QKey: 0x1234567, PrivateData: []byte("me")}))
 	b.event(EventClosed)
 	rep := b.sends(AttrSIDRREP)
 	b.hears(1, a, req...) // the reply is lost, and the request is retransmitted
@@ -45,7 +49,8 @@ func TestSIDR(t *testing.T) {
 	b.quiet()
 	a.hears(1, b, rep...)
 	r := a.event(EventSIDRResponse)
-	if r.ID != ia || r.Reply.Status != SIDRSuccess || r.Reply.QPN != 0x333 || r.Reply.QKey != 0x1234567 || !bytes.HasPrefix(r.PrivateData, []byte("me\x00")) {
+	if r.ID != ia || r.Reply.Status != SIDRSuccess || r.Reply.QPN != 0x333 ||
+		r.Reply.QKey != 0x1234567 || !bytes.HasPrefix(r.PrivateData, []byte("me\x00")) {
 		t.Errorf("event %+v, reply %+v", r, *r.Reply)
 	}
 	a.event(EventClosed)
@@ -101,7 +106,8 @@ func TestSIDRRefused(t *testing.T) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
-	if err := b.m.ReplySIDR(0, id, &SIDRReply{QPN: 5, PrivateData: make([]byte, 137)}); !errors.Is(err, ErrPrivateData) {
+	if err := b.m.ReplySIDR(0, id,
+		&SIDRReply{QPN: 5, PrivateData: make([]byte, 137)}); !errors.Is(err, ErrPrivateData) {
 		t.Error(err)
 	}
 	b.must(b.m.Abort(0, id))

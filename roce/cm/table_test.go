@@ -227,7 +227,8 @@ func TestStateTables(t *testing.T) {
 				if got := trace(mads, events); got != w.does || u.m.State(u.id) != w.next {
 					t.Errorf("%v and %q, want %v and %q", u.m.State(u.id), got, w.next, w.does)
 				}
-				if isLate := u.m.c.Late[a.Index()] != late; a != AttrSIDRREP && isLate != (!named && a != AttrSIDRREQ) {
+				if isLate := u.m.c.Late[a.Index()] != late; a != AttrSIDRREP &&
+					isLate != (!named && a != AttrSIDRREQ) {
 					t.Errorf("counted as late: %v", isLate)
 				}
 			})
@@ -237,7 +238,8 @@ func TestStateTables(t *testing.T) {
 
 // TestIdleAnswers: messages for connections that do not exist (IBA 12.9, state Idle).
 func TestIdleAnswers(t *testing.T) {
-	for a, want := range map[Attribute]string{AttrREQ: "REJ8", AttrMRA: "", AttrREJ: "", AttrREP: "REJ6", AttrRTU: "", AttrDREQ: "DREP",
+	for a, want := range map[Attribute]string{AttrREQ: "REJ8", AttrMRA: "", AttrREJ: "",
+		AttrREP: "REJ6", AttrRTU: "", AttrDREQ: "DREP",
 		AttrDREP: "", AttrSIDRREQ: "SIDR_REP", AttrSIDRREP: "", AttrLAP: "APR", AttrAPR: ""} {
 		a1, b := newSide(t, gidA, guidA, 1), newSide(t, gidB, guidB, 2)
 		u := &subject{side: b, peer: a1, id: 0x1234, peerID: 0x5678, tid: 55}
@@ -258,7 +260,8 @@ func TestIdleAnswers(t *testing.T) {
 				local = 0
 			}
 			if a != AttrSIDRREQ && (mads[i].LocalID() != local || mads[i].RemoteID() != remote) {
-				t.Errorf("%v: the answer is from %#x to %#x", a, mads[i].LocalID(), mads[i].RemoteID())
+				t.Errorf("%v: the answer is from %#x to %#x", a, mads[i].LocalID(),
+					mads[i].RemoteID())
 			}
 		}
 		b.quiet()

@@ -82,7 +82,9 @@ func (w *world) carry(to Addr, m MAD) {
 		w.after(delay, func() {
 			for _, u := range w.sides {
 				if u.gid == to.Remote {
-					if err := u.m.HandleMAD(w.now, Addr{GIDPair: bth.GIDPair{Local: to.Remote, Remote: to.Local}, QPN: 1, PKey: to.PKey}, m[:]); err != nil {
+					if err := u.m.HandleMAD(w.now,
+						Addr{GIDPair: bth.GIDPair{Local: to.Remote, Remote: to.Local}, QPN: 1,
+							PKey: to.PKey}, m[:]); err != nil {
 						w.t.Fatal(err)
 					}
 				}
@@ -110,7 +112,8 @@ func (u *user) serve() {
 func (u *user) hear(ev Event) {
 	last, known := u.last[ev.ID]
 	first := ev.Kind == EventConnectRequest || ev.Kind == EventSIDRRequest
-	if known == first || (known && ev.Kind <= last) || (last >= EventRejected && ev.Kind != EventClosed) {
+	if known == first || (known && ev.Kind <= last) ||
+		(last >= EventRejected && ev.Kind != EventClosed) {
 		u.t.Fatalf("%v, connection %#x: %v after %v", u.gid, ev.ID, ev.Kind, last)
 	}
 	u.last[ev.ID] = ev.Kind
@@ -150,7 +153,8 @@ func (u *user) hear(ev Event) {
 		}
 	case EventClosed:
 		delete(u.last, id)
-		if u.m.State(id) != StateIdle && u.m.State(id) != StateRefused && u.m.State(id) != StateSIDRREPSent {
+		if u.m.State(id) != StateIdle && u.m.State(id) != StateRefused &&
+			u.m.State(id) != StateSIDRREPSent {
 			u.t.Fatalf("closed in %v", u.m.State(id))
 		}
 	}
@@ -170,7 +174,8 @@ func (u *user) decide(id CommID, r *Request) {
 	w := u.w
 	switch x := w.r.Float64(); {
 	case x < 0.80:
-		p, ok := r.Negotiate(Limits{MTU: 4096, ResponderResources: 1, InitiatorDepth: 1, RNRRetry: 7})
+		p, ok := r.Negotiate(Limits{MTU: 4096, ResponderResources: 1, InitiatorDepth: 1,
+			RNRRetry: 7})
 		if !ok {
 			u.t.Fatal("no agreement")
 		}
@@ -178,7 +183,8 @@ func (u *user) decide(id CommID, r *Request) {
 		p.QPN, u.qpns[id] = w.qpn, w.qpn
 		_ = u.m.Accept(w.now, id, &p)
 		w.after(w.upTo(second), func() { // data arrives before the RTU
-			if peer := u.other().m.byID[u.peerOf(id)]; peer != nil && peer.remoteID == id && peer.state == StateEstablished {
+			if peer := u.other().m.byID[u.peerOf(id)]; peer != nil && peer.remoteID == id &&
+				peer.state == StateEstablished {
 				u.m.CommEstablished(w.now, id)
 			}
 		})
@@ -229,13 +235,16 @@ func (u *user) dial() {
 	w := u.w
 	w.qpn++
 	if w.chance(0.1) {
-		id, err := u.m.Resolve(w.now, &SIDRParams{Local: u.gid, Remote: u.other().gid, Service: UDPService(port)})
+		id, err := u.m.Resolve(w.now,
+			&SIDRParams{Local: u.gid, Remote: u.other().gid, Service: UDPService(port)})
 		u.must(err)
 		u.last[id] = EventNone
 		return
 	}
-	id, err := u.m.Connect(w.now, &ConnectParams{Local: u.gid, Remote: u.other().gid, Service: TCPService(port), QPN: w.qpn, MTU: 1024,
-		ResponderResources: 1, InitiatorDepth: 1, AckTimeout: 17})
+	id, err := u.m.Connect(w.now,
+		&ConnectParams{Local: u.gid, Remote: u.other().gid, Service: TCPService(port), QPN: w.qpn,
+			MTU:                1024,
+			ResponderResources: 1, InitiatorDepth: 1, AckTimeout: 17})
 	u.must(err)
 	u.last[id] = EventNone
 	if w.chance(0.03) {
@@ -244,9 +253,11 @@ func (u *user) dial() {
 }
 
 func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 7)), plan: plan, qpn: 1, ready: map[CommID]bool{}}
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 7)), plan: plan, qpn: 1,
+		ready: map[CommID]bool{}}
 	for i, gid := range []bth.GID{gidA, gidB} {
-		u := &user{side: newSide(t, gid, GUID(i+1), seed), w: w, last: map[CommID]EventKind{}, qpns: map[CommID]bth.QPN{}, c: map[EventKind]int{}}
+		u := &user{side: newSide(t, gid, GUID(i+1), seed), w: w, last: map[CommID]EventKind{},
+			qpns: map[CommID]bth.QPN{}, c: map[EventKind]int{}}
 		u.listen()
 		_, err := u.m.Listen(ListenParams{Service: UDPService(port)})
 		u.must(err)
@@ -270,7 +281,8 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 			break
 		}
 		if w.now = max(w.now, next); w.now > deadline {
-			t.Fatalf("still busy after an hour: %+v, %+v", w.sides[0].m.Sizes(), w.sides[1].m.Sizes())
+			t.Fatalf("still busy after an hour: %+v, %+v", w.sides[0].m.Sizes(),
+				w.sides[1].m.Sizes())
 		}
 		for len(w.todo) > 0 && w.todo[0].at <= w.now {
 			heap.Pop(&w.todo).(scheduled).do()
@@ -314,7 +326,8 @@ func TestBadWire(t *testing.T) {
 			if established < plan.connections/2 || closed < plan.connections {
 				t.Errorf("%d of %d established, %d closed", established, plan.connections, closed)
 			}
-			t.Logf("%d established, over at %.1f s; %+v", established, float64(w.now)/1e9, w.sides[0].m.c)
+			t.Logf("%d established, over at %.1f s; %+v", established, float64(w.now)/1e9,
+				w.sides[0].m.c)
 		})
 	}
 }
@@ -323,7 +336,8 @@ func TestBadWire(t *testing.T) {
 func TestReproducible(t *testing.T) {
 	plan := wirePlan{0.1, 0.1, 0.1, 200}
 	a, b := runWorld(t, 5, plan), runWorld(t, 5, plan)
-	if a.now != b.now || a.seq != b.seq || a.sides[0].m.c != b.sides[0].m.c || a.sides[1].m.c != b.sides[1].m.c {
+	if a.now != b.now || a.seq != b.seq || a.sides[0].m.c != b.sides[0].m.c ||
+		a.sides[1].m.c != b.sides[1].m.c {
 		t.Error("two runs of one seed differ")
 	}
 }
