@@ -5,17 +5,20 @@
 // side. `go run ./interop/run -h` explains how to choose scenarios. The scenarios are the tests in
 // this folder, with the build tag "interop".
 //
-// Reading guide:
+// Reading guide for the tests and the folders below this one:
 //
 //   - guest: virtual machines with kernel rxe, made of Debian packages.
 //   - lab: the Ethernet that connects gorxe with them.
-//   - peer: the kernel's side of a conversation over plain verbs.
+//   - peer: a verbs program in a guest, the kernel's side of a scenario.
 //   - rig_test.go: labs, faults and captures that the scenarios share.
-//   - ends_test.go, gorxe_end_test.go, kernel_end_test.go: the two kinds of sides.
-//   - verbs_test.go, windows_test.go, faults_test.go, errors_test.go: conversations.
+//   - ends_test.go, gorxe_end_test.go, kernel_end_test.go: the two sides of a scenario, gorxe and
+//     kernel.
+//   - verbs_test.go, windows_test.go, faults_test.go, errors_test.go: verbs, memory windows, bad
+//     links, errors.
 //   - odd_test.go, odd_talks_test.go: a peer that sends unusual packets.
 //   - newer_test.go: features of newer kernels.
-//   - cm_test.go, multicast_test.go, rsocket_test.go, programs_test.go: rdma_cm and its programs.
+//   - cm_test.go, cmfaults_test.go, multicast_test.go, rsocket_test.go, programs_test.go: rdma_cm
+//     and its programs.
 //   - tools_test.go, perftest_test.go: stock tools.
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
 //   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go: the transports against programs

@@ -1,27 +1,28 @@
 // Package mr holds protection domains (PD), memory regions (MR) and their keys, and contains all
-// code that accesses registered memory for the NIC.
+// code that accesses registered memory for the engine.
 //
 // # Concurrency
 //
 // Only one caller at a time may change a [Table] (AllocPD, DeallocPD, Register, Deregister, the
 // same for windows and fast MRs, NextRKey, Prepare); package roce serializes these calls. The
-// checks, Flush, Bind, RegisterFast and the Invalidates may run concurrently with such a change and
-// with each other, on any number of threads. They are lock-free. PD.Retain and PD.Release may be
-// called from any goroutine. The package has no goroutines, clocks or random source.
+// checks, Flush, Bind, RegisterFast and the Invalidate methods may run concurrently with such a
+// change and with each other, on any number of threads. They are lock-free. PD.Retain and
+// PD.Release may be called from any goroutine. The package has no goroutines, clocks or random
+// source.
 //
 // # Keys
 //
 // An L_Key or R_Key is a counter value under a secret permutation of all 32-bit values. No key is
-// used twice until all values are used (then [ErrExhausted]), so a stale key never matches a newer
-// MR. A peer that knows some keys learns nothing about others: with N regions registered, a guess
-// matches one with a probability of N in 2^32, and must still match its PD, range and access flags.
-// Local and remote keys come from two unrelated permutations and are kept in two tables. A live
-// value is never in both. An MR without remote access has no R_Key.
+// used twice; when all values are used, registration fails with [ErrExhausted]. A stale key
+// therefore never matches a newer MR. A peer that knows some keys learns nothing about others: with
+// N regions registered, a guess matches one with a probability of N in 2^32, and must still match
+// its PD, range and access flags. Local and remote keys come from two unrelated permutations and
+// are kept in two tables. A live value is never in both. An MR without remote access has no R_Key.
 //
 // # Memory model
 //
-// Registered memory is accessed by peers (through copies of the NIC), by the NIC's atomics and by
-// the program. The rules are:
+// Three parties access registered memory: peers, whose data the device copies; the device's
+// atomics; and the program. The rules are:
 //
 //  1. [CopyIn] stores the last aligned word of a packet's data atomically, with release semantics,
 //     after all bytes before it. That word is the aligned 8 bytes if the data ends on such a
@@ -53,9 +54,9 @@
 // even of the MR. It stores back the value that it finds there at that moment, so no other write is
 // lost.
 //
-// With the race detector (go build -race) the accesses of the NIC are hidden from the detector and
-// the order above is reported to it explicitly. CopyIn is reported as an ordinary write. A program
-// that follows the rules has no reports, and one that reads a buffer too early has one.
+// With the race detector (go build -race) the accesses of the device are hidden from the detector
+// and the order above is reported to it explicitly. CopyIn is reported as an ordinary write. A
+// program that follows the rules has no reports, and one that reads a buffer too early has one.
 //
 // # Reading order
 //

@@ -83,7 +83,8 @@ type DeviceInfo struct {
 }
 
 // Open creates a Device on a network interface, over AF_XDP. Other traffic of the interface is not
-// affected. It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.
+// affected. It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and
+// CAP_IPC_LOCK.
 //
 // Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall,
 // ErrUnsupported, ErrXDPOptions, and those of New.

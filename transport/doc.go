@@ -1,5 +1,5 @@
-// Package transport contains message layers over verbs from papers. Each is a package that imports
-// only package roce.
+// Package transport contains message layers over verbs from papers. Each is a package that uses
+// the public API of package roce.
 //
 //   - statusbyte: blocks with one status byte each, one-sided only (Xiao et al., Appl. Sci. 2024,
 //     14, 7437).

@@ -73,9 +73,9 @@
 // accept multi-buffer frames, 6.3 for querying XDP features, 6.6 for multi-buffer sockets, 6.17 for
 // sending more than 32 descriptors per system call.
 //
-// The process needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, before Linux 5.11 also a limit of
-// locked memory that it can raise, and CAP_SYS_ADMIN to open an interface in another network
-// namespace.
+// The process needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked
+// memory (ulimit -l) that is large enough for the packet memory. Before Linux 5.11 it also needs
+// CAP_SYS_RESOURCE, and to open an interface in another network namespace CAP_SYS_ADMIN.
 //
 // # Reading order
 //

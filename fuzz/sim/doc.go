@@ -1,7 +1,7 @@
-// Package sim runs complete gorxe devices against each other in virtual time, one random story per
-// seed, and checks everything that they do.
+// Package sim runs complete gorxe devices against each other in virtual time, one random scenario
+// per seed, and checks everything that they do.
 //
-// A story has two roce.Devices on a loopback link: real frames with real headers and ICRCs pass
+// A scenario has two roce.Devices on a loopback link: real frames with real headers and ICRCs pass
 // through the real decoder, engine and encoder. The seed decides how many connections there are, of
 // which type (RC, UC, UD), over which addresses and path MTUs; which operations they post, of which
 // sizes, from how many pieces; what the link does to the frames (loss, duplication, reordering,
@@ -17,7 +17,7 @@
 //   - nothing hangs: everything completes, and all traffic ends, within a bound of virtual time;
 //   - the counters of devices and link match.
 //
-// The same seed gives the same story to the last frame. A failure replays with
+// The same seed gives the same scenario, frame by frame. A failure replays with
 //
 //	go test ./fuzz/sim -run 'TestSim$' -sim.seed=N -sim.trace
 //

@@ -11,7 +11,7 @@ import (
 )
 
 // noise is the initial content of all memory and the content of everything that is sent. It is the
-// same for all stories; the offset of data identifies it.
+// same for all scenarios; the offset of data identifies it.
 var noise = func() []byte {
 	b := make([]byte, bigOp+1<<20)
 	r := rand.NewPCG(4791, 17)

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Limits of a story.
+// Limits of a scenario.
 const (
 	maxConns     = 6
 	maxRebirths  = 2       // connections created again after a failure

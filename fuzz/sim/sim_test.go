@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seedFlag  = flag.Int64("sim.seed", -1, "run the story of this seed alone")
+	seedFlag  = flag.Int64("sim.seed", -1, "run the scenario of this seed alone")
 	traceFlag = flag.Bool("sim.trace", false, "with -sim.seed: print every frame and completion")
 	countFlag = flag.Int("sim.n", 0, "run this many seeds")
 	forFlag   = flag.Duration("sim.for", 0, "run for this long")
@@ -104,7 +104,7 @@ func replay(seed uint64) string {
 	return fmt.Sprintf("make sim SEED=%d, or with every frame: go test ./fuzz/sim -run 'TestSim$' -sim.seed=%d -sim.trace", seed, seed)
 }
 
-// TestSim runs as many stories as the flags say, or for a limited time.
+// TestSim runs as many scenarios as the flags say, or for a limited time.
 func TestSim(t *testing.T) {
 	if *seedFlag >= 0 {
 		o := Options{Seed: uint64(*seedFlag)}
@@ -152,7 +152,7 @@ func TestSim(t *testing.T) {
 	t.Logf("%v\n%s", sum, sum.details())
 }
 
-// TestDeterminism checks that the same seed gives the same story to the last frame.
+// TestDeterminism checks that the same seed gives the same scenario to the last frame.
 func TestDeterminism(t *testing.T) {
 	for seed := range uint64(60) {
 		a, err := run(Options{Seed: seed})

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// maxVirtual bounds a story. A story that takes longer hangs.
+	// maxVirtual bounds a scenario. A scenario that takes longer hangs.
 	maxVirtual = 300 * time.Second
 	// maxQuiet bounds the time from the last completion until no side sends anymore.
 	maxQuiet = 5 * time.Second
-	// maxTurns bounds a story in which time hardly passes.
+	// maxTurns bounds a scenario in which time hardly passes.
 	maxTurns = 20_000_000
 	// lookAgain is when a frame for a stopped host is delivered again.
 	lookAgain = 5 * time.Microsecond
@@ -35,7 +35,7 @@ type Options struct {
 	Trace io.Writer // every frame, completion and event; nil: none
 }
 
-// Result is what a story did.
+// Result is what a scenario did.
 type Result struct {
 	Seed     uint64
 	Hash     uint64        // digest of every frame, completion and instant
@@ -51,10 +51,10 @@ type Result struct {
 	Counters [2]roce.Counters
 }
 
-// failure ends a story.
+// failure ends a scenario.
 type failure struct{ error }
 
-// Run runs the story of one seed. An error says which check failed.
+// Run runs the scenario of one seed. An error says which check failed.
 func Run(o Options) (res Result, err error) {
 	w := &world{
 		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
@@ -319,7 +319,7 @@ func (w *world) open() string {
 	return out
 }
 
-// timer is an event of the story itself.
+// timer is an event of the scenario itself.
 type timer struct {
 	at  int64
 	seq int

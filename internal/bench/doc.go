@@ -1,5 +1,5 @@
 // Package bench measures message rate, bandwidth, latency and goodput under loss of gorxe, side
-// by side with bare AF_XDP frames and with TCP and UDP of the kernel, on one veth pair in one
+// by side with bare AF_XDP frames and with the kernel's TCP and UDP, on one veth pair in one
 // run.
 //
 // # Fairness

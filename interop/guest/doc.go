@@ -1,8 +1,8 @@
 // Package guest boots virtual machines with a kernel that has rdma_rxe, and runs programs in them.
 //
-// A guest has no disk, no user on its console and no name on the host. qemu gets its network
-// device, the agent's stream, its console and its control channel as open descriptors, and dies
-// with the thread that started it. Nothing is left however the controlling process ends.
+// A guest has no disk and leaves nothing on the host. qemu gets the network device, the agent's
+// stream, the console and the control channel as open descriptors. It is killed when the thread
+// that started it ends, however the controlling process ends.
 //
 // Reading order:
 //

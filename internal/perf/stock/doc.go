@@ -18,8 +18,8 @@
 // Reading order:
 //   - params.go: parameters, keys and queue pairs in terms of perftest
 //   - dial.go, client.go: the client
-//   - server.go: the server, one session of which exchanges messages in one goroutine and
-//   - messages.go: handles the client's RDMA messages in another one
+//   - server.go: the server; a session has a goroutine for the messages of perftest's protocol
+//   - messages.go: the session's other goroutine, which handles the client's RDMA messages
 //   - memory.go: finding the messages of write-lat in memory
 //   - cm.go, cmlink.go: connections by rdma_cm (-R)
 //   - disconnect.go: ending sessions over rdma_cm

@@ -1,5 +1,5 @@
-// Package sim is the command "gorxe sim": models of RDMA hardware beside what their papers
-// report. Its only model is that of package papers/prefetch, "gorxe sim prefetch".
+// Package sim is the command "gorxe sim", which runs models of RDMA hardware and compares them with
+// their papers. Its only model is that of package papers/prefetch, "gorxe sim prefetch".
 //
 // # Reading order
 //
