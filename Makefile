@@ -19,10 +19,10 @@ build: ## build bin/gorxe, one static binary
 demo: build ## run every operation on a veth pair (as root) or in memory
 	./$(BIN) demo
 
-test: ## run all tests; as root, tests on veth pairs must not skip
+test: ## run all tests (as root, none on veth pairs may be skipped)
 	$(GO) run ./.ci/testgate $(PKGS)
 
-check: ## gofmt, vet for amd64 and arm64, staticcheck, rules of the source tree
+check: ## run gofmt, vet for amd64 and arm64, staticcheck, and the rules of the source tree
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(PKGS)
@@ -33,21 +33,21 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, rules of the source tree
 race: ## run the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race $(PKGS)
 
-sim: ## simulate random seeds for SIMTIME, or one: make sim SEED=42
+sim: ## simulate random seeds for SIMTIME (1m), or one seed: make sim SEED=42
 ifeq ($(SEED),)
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
 else
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.seed=$(SEED)
 endif
 
-fuzz: ## run each fuzz target for FUZZTIME
+fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@for p in $$($(GO) list ./fuzz/...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
 	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$p || exit 1; \
 	  done; \
 	done
 
-bench: build ## compare with bare AF_XDP frames and kernel TCP (root)
+bench: build ## compare gorxe with bare AF_XDP frames and kernel TCP (root)
 	./$(BIN) bench --plot bin/bench.svg
 
 pgo: build ## record a new profile for the compiler, cmd/gorxe/default.pgo (root)
@@ -56,16 +56,16 @@ pgo: build ## record a new profile for the compiler, cmd/gorxe/default.pgo (root
 	@# Replace the path of this machine in the profile.
 	$(GO) tool pprof -proto bin/pgo/*.prof | gunzip | perl -pe 's|\Q$(abspath $(BIN))\E|"g" x length $$&|ge' | gzip -n9 > cmd/gorxe/default.pgo
 
-interop: ## test against the kernel's rxe in virtual machines (root); installs qemu
+interop: ## test against the kernel's rxe in virtual machines (root, Debian); installs qemu
 	$(GO) run ./interop/run $(INTEROP)
 
-interop-core: ## run the part of interop that CI runs
+interop-core: ## run the part of interop that CI runs (root, Debian)
 	$(GO) run ./interop/run -core
 
-interop-bench: ## compare gorxe with the kernel's rxe inside the same two guests (root)
+interop-bench: ## compare gorxe with the kernel's rxe inside the same two guests (root, Debian)
 	$(GO) run ./interop/bench $(INTEROPBENCH)
 
-compliance: ## list the architecture's rules with the code and tests that cite them
+compliance: ## list the rules of the InfiniBand architecture with the code and tests that cite them
 	@bash .ci/compliance
 
 clean: ## remove bin
