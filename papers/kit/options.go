@@ -74,7 +74,7 @@ func CheckPlot(name string, bothFormats bool) error {
 		return cli.Usagef("%s: the name of a plot must end in .svg or .png", name)
 	}
 	if _, err := os.Stat(filepath.Dir(name)); err != nil {
-		return fmt.Errorf("the plot's directory is not accessible: %w", err)
+		return fmt.Errorf("cannot write the plot: %w: create the directory or choose another", err)
 	}
 	return nil
 }

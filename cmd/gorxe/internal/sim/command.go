@@ -72,7 +72,7 @@ assumptions.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
-	fs.Var(&f.window, "window", "prefetch window in QPs (default: from the paper's formula)")
+	fs.Var(&f.window, "window", "prefetch window in QPs, by default from the paper's formula")
 	fs.Var(&f.chunk, "chunk", "payload that a QP sends in a turn")
 	fs.Var(&f.qps, "qps", "largest number of QPs in figures 3 and 4")
 	fs.Var(&f.cache, "cache", "entries of each of the QPC, WQE, MPT and MTT caches")

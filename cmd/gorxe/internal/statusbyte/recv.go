@@ -78,9 +78,11 @@ include packets that arrived and could not be stored.`,
 	fs.BoolVar(&f.keep, "keep", false, "serve one sender after the other until interrupted")
 	fs.BoolVar(&f.lossless, "lossless", false,
 		"while a directory cannot be written, let all devices wait rather than drop packets")
-	fs.Var(&f.grace, "grace", "how long packets wait for such a directory after the last packet")
+	fs.Var(&f.grace, "grace",
+		"after the last packet, how long to retry if a directory cannot be written")
 	fs.Var(&f.timeout, "timeout",
 		"end a sender's session after this time without a packet (default: never)")
+	cli.HideDefaults(fs, "segment", "timeout")
 	return cmd
 }
 

@@ -82,6 +82,7 @@ The receiver determines the number and size of the blocks. With --blocks and
 	fs.StringVar(&f.frame, "frame", "640x480x3",
 		"size of a camera's frame: width x height x bytes per pixel")
 	fs.Var(&f.duration, "duration", "how long the cameras run (default: until interrupted)")
+	cli.HideDefaults(fs, "duration")
 	return cmd
 }
 
