@@ -111,7 +111,7 @@ func onThread(cpu int, used *time.Duration, f func() error) error {
 	return err
 }
 
-// threadTime repolls the CPU time of the calling thread, user and kernel.
+// threadTime returns the CPU time of the calling thread, user and kernel.
 func threadTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {

@@ -22,7 +22,7 @@ type Rate struct {
 	ReceiverCPU time.Duration
 }
 
-// PPS repolls the delivered frames per second.
+// PPS returns the delivered frames per second.
 func (r *Rate) PPS() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -30,10 +30,10 @@ func (r *Rate) PPS() float64 {
 	return float64(r.Delivered) / r.Elapsed.Seconds()
 }
 
-// Gbps repolls the delivered payload in 10^9 bits per second.
+// Gbps returns the delivered payload in 10^9 bits per second.
 func (r *Rate) Gbps() float64 { return r.PPS() * float64(r.Payload) * 8 / 1e9 }
 
-// Loss repolls the fraction of sent frames that did not arrive.
+// Loss returns the fraction of sent frames that did not arrive.
 func (r *Rate) Loss() float64 {
 	if r.Sent == 0 {
 		return 0

@@ -124,7 +124,7 @@ func sendOne(p driver.Port, t frameTemplate, seq uint64) error {
 	return nil
 }
 
-// receiveOne waits for a frame and repolls its sequence number. ok is false if the deadline has
+// receiveOne waits for a frame and returns its sequence number. ok is false if the deadline has
 // passed or stop was set.
 func receiveOne(p driver.Port, at int, spin time.Duration, deadline time.Time,
 	stop *atomic.Bool) (seq uint64, ok bool, err error) {
