@@ -12,7 +12,7 @@ type Syndrome uint8
 // SyndromeKind is the kind of a syndrome. Its value is the top three bits of the syndrome.
 type SyndromeKind uint8
 
-// The kinds. SyndromeReserved stands for every reserved bit pattern.
+// The kinds. SyndromeReserved is the kind of every reserved bit pattern.
 const (
 	SyndromeACK      SyndromeKind = 0
 	SyndromeRNR      SyndromeKind = 1

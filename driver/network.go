@@ -20,7 +20,7 @@ type Network interface {
 	Resolve(ctx context.Context, src, dst netip.Addr) (Hop, error)
 
 	// Changed returns a channel of capacity 1 that receives a value after addresses, link, MTU,
-	// routes or neighbors have changed. One value may stand for several changes.
+	// routes or neighbors have changed. One value may report several changes.
 	Changed() <-chan struct{}
 }
 

@@ -127,7 +127,7 @@ func decodeIPv6(ip []byte, p *bth.Packet) ([]byte, Reason) {
 	}
 	p.TrafficClass, p.HopLimit = ip[0]<<4|ip[1]>>4, ip[7]
 	p.Src, p.Dst = bth.GID(ip[8:24]), bth.GID(ip[24:40])
-	// The GID ::ffff:a.b.c.d stands for an IPv4 address. If it were accepted in an IPv6 header, an
+	// The GID ::ffff:a.b.c.d represents an IPv4 address. If it were accepted in an IPv6 header, an
 	// IPv6 sender could impersonate an IPv4 sender (RFC 4038, section 4.2).
 	if p.Src.IsIPv4() || p.Dst.IsIPv4() {
 		return nil, ReasonAddress

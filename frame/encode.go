@@ -135,7 +135,7 @@ func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
 }
 
 // finishIPv4 sets length, identification and checksum. The checksum field holds the sum of all
-// other words, so only these two have to be added (RFC 1071, section 2 (A)).
+// other words, so only these two must be added (RFC 1071, section 2 (A)).
 func finishIPv4(h []byte, n int, id uint16) {
 	sum := uint32(binary.BigEndian.Uint16(h[10:])) + uint32(uint16(n)) + uint32(id)
 	sum = sum>>16 + sum&0xffff

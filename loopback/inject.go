@@ -19,7 +19,7 @@ type InjectConfig struct {
 }
 
 // Inject returns a Port that applies the plan to the frames that its owner sends through p. If both
-// ends of a wire are wrapped, the plan applies in each direction. Inject panics if the plan is
+// ports of a link are wrapped, the plan applies in each direction. Inject panics if the plan is
 // invalid; see Plan.Validate.
 //
 // The result implements driver.Network and driver.StatsReader if p does. FaultsOf returns its

@@ -39,7 +39,7 @@ var (
 	ErrNoRoute = errors.New("loopback: no port of this link has the address")
 )
 
-// Config configures a Link. The zero value gives two Ports on a perfect wire in real time.
+// Config configures a Link. The zero value gives two Ports on a perfect link in real time.
 type Config struct {
 	Ports  int    // number of ports, 2 to MaxPorts; 0 means 2
 	Seed   uint64 // seed of all random faults

@@ -13,7 +13,7 @@ const DefaultHold = 100 * time.Microsecond
 // ErrPlan means that a Plan has a probability outside 0 to 1 or a negative duration.
 var ErrPlan = errors.New("loopback: invalid fault plan")
 
-// Plan describes the faults of one direction. The zero Plan is a perfect wire. Probabilities are
+// Plan describes the faults of one direction. The zero Plan is a perfect link. Probabilities are
 // per frame, from 0 to 1, and independent of each other.
 type Plan struct {
 	Loss      float64 // the frame is lost
@@ -25,7 +25,7 @@ type Plan struct {
 	// reordered independently.
 	Hold time.Duration
 
-	// Delay is the time on the wire, and Jitter the upper limit of a random addition, uniformly
+	// Delay is the time on the link, and Jitter the upper limit of a random addition, uniformly
 	// distributed. Neither changes the order of frames.
 	Delay, Jitter time.Duration
 
@@ -87,7 +87,7 @@ type dice struct {
 	perfect bool // plan is the zero Plan
 	rng     rand.PCG
 	last    int64 // when the last frame in order is due; 0 = not after now
-	busy    int64 // when the wire has sent everything
+	busy    int64 // when the link has sent everything
 	pause   int64 // start of the current or next pause; 0 = not drawn yet
 	counts  Faults
 }

@@ -20,7 +20,7 @@ const (
 )
 
 // Offsets in a slot: its state, then the frame. The frame starts at offset 2, so that the IP header
-// is aligned and the state needs no cache line of its own.
+// is aligned and the state does not need a separate cache line.
 const (
 	stateAt = 0
 	frameAt = 2
@@ -29,7 +29,7 @@ const (
 // poison is the value with which Config.Poison overwrites returned buffers.
 const poison = 0xdb
 
-// Port is one end of a Link. It implements driver.Port, driver.Network and driver.Groups.
+// Port is a port of a Link. It implements driver.Port, driver.Network and driver.Groups.
 type Port struct {
 	link  *Link
 	index int
@@ -60,8 +60,8 @@ type Port struct {
 	sleep  sleeper
 }
 
-// direction is the wire from one Port to another: a ring of frames, and a ring of buffers in the
-// opposite direction.
+// direction carries frames from one Port to another: it has a ring of frames, and a ring of buffers
+// in the opposite direction.
 type direction struct {
 	from, to *Port
 	frames   ring[arrival]

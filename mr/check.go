@@ -98,8 +98,8 @@ func (m *MR) scoped(pd *PD, s *Scope) Verdict {
 	return OK
 }
 
-// grant checks range and access. It adds no addresses: the distance from the start modulo 2^64 is
-// too large for every address outside of the region, so nothing overflows.
+// grant checks range and access. It does not add addresses, which could overflow: modulo 2^64, the
+// distance from the start is too large for every address outside of the region.
 func (m *MR) grant(addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	off, size := addr-m.addr, uint64(len(m.mem))
 	switch {

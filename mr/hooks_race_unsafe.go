@@ -11,7 +11,7 @@ import (
 const raceEnabled = true
 
 // The race detector knows plain accesses and sync/atomic operations of 4 and 8 bytes. The copies of
-// the NIC fit neither: a copy is plain and of byte granularity, but must not conflict with an
+// the device fit neither: a copy is plain and of byte granularity, but must not conflict with an
 // atomic on a word that it overlaps, and an atomic on a word must not conflict with plain accesses
 // to its other bytes. Copying with atomic words would cause false reports for neighboring bytes and
 // cost the detector 2 KiB for every 8 bytes.

@@ -116,7 +116,7 @@ func (x *index) remove(key Key) {
 }
 
 // grow doubles the table. Each bucket is split into two, so all keys fit. Readers use the old table
-// until they see the new one; MR.live tells whether an MR is still valid.
+// until they see the new one; MR.live shows whether an MR is still valid.
 func (x *index) grow() {
 	old := *x.cur.Load()
 	b := newBuckets(2 * len(old))

@@ -2,7 +2,7 @@ package mr
 
 import "sync/atomic"
 
-// refsClosed is the value of a closed count. It stays negative whatever later retain calls do.
+// refsClosed is the value of a closed count. Later retain calls cannot make it positive.
 const refsClosed = -1 << 62
 
 // refs counts the users of an object that can be closed when it has none. It may be used from any

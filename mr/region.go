@@ -13,7 +13,7 @@ type Key uint32
 type Access uint16
 
 const (
-	// LocalWrite lets the NIC write for the local side: receives, READ responses and results of
+	// LocalWrite lets the device write for the local side: receives, READ responses and results of
 	// atomics. Local reading is always allowed.
 	LocalWrite Access = 1 << 0
 	// RemoteWrite lets peers WRITE. It requires LocalWrite.

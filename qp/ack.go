@@ -54,8 +54,8 @@ func (e *Engine) awaitAck(q *QP) {
 	}
 }
 
-// dueAck returns a QP whose ACK must be sent now. A requested ACK waits until a step in which
-// neither a request for it came nor data was sent.
+// dueAck returns a QP whose ACK must be sent now. A requested ACK waits for a step in which the
+// requester did not request it again and no data was sent.
 func (e *Engine) dueAck(now Time) *QP {
 	if q := e.lists[inAckSoon].head; q != nil &&
 		(now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
@@ -67,7 +67,7 @@ func (e *Engine) dueAck(now Time) *QP {
 	return nil
 }
 
-// ReleaseAcks makes all pending ACKs leave with the next transmissions and reports whether there
+// ReleaseAcks schedules all pending ACKs for the next transmissions and reports whether there
 // are any. An owner calls it before it blocks: then neither side needs a timer for them.
 func (e *Engine) ReleaseAcks() bool {
 	some := false

@@ -13,9 +13,10 @@
 //   - outputs to the owner: PollTransmit, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.
 //
-// One thread, the owner, has an engine and everything in it. Other goroutines may only call methods
-// whose comments say so: PostSend and PostRecv (rings with one producer, and a lock-free list of
-// doorbells), CQ.Poll and CQ.Arm (a ring with one consumer), and the getters QPN, Type and State.
+// An engine and everything in it belong to one thread, the owner. Other goroutines may only call
+// methods whose comments say so: PostSend and PostRecv (rings with one producer, and a lock-free
+// list of doorbells), CQ.Poll and CQ.Arm (a ring with one consumer), and the getters QPN, Type and
+// State.
 //
 // # PSNs
 //

@@ -127,8 +127,8 @@ type incomingPacket struct {
 }
 
 // Prefetch brings what packets will use into the cache. HandlePacket must get the same packets
-// next, in the same order. Each starts at its BTH and is not yet checked; nil stands for a packet
-// that is not for this engine. See PrefetchBatch for the number of packets.
+// next, in the same order. Each starts at its BTH and is not yet checked. A nil packet is skipped:
+// it is not for this engine. See PrefetchBatch for the number of packets.
 func (e *Engine) Prefetch(packets [][]byte) {
 	f := e.incoming[:min(len(packets), len(e.incoming))]
 	far := len(e.table.buckets) > nearBuckets

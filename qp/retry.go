@@ -109,8 +109,8 @@ func (r *recovery) probeTooEarly() {
 	r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
 }
 
-// repairedRecently reports whether a loss was already repaired: the news arrived less than a round
-// trip after the last go-back to the same packet.
+// repairedRecently reports whether a loss was already repaired: the report arrived less than a
+// round trip after the last go-back to the same packet.
 func (r *recovery) repairedRecently(now Time, una uint64) bool {
 	return una == r.rewoundTo && now-r.rewoundAt < max(r.srtt*3/4, minRewindGap)
 }
@@ -258,7 +258,7 @@ func (q *QP) goBack(now Time) {
 // resume continues where sending was before a go-back, if that was a probe and the answer shows
 // that it was too early. The answer acknowledges packets that were not retransmitted, so the peer
 // was only slow (like F-RTO in TCP, RFC 5682). If later packets were lost, a NAK or the next probe
-// will tell. With READs in progress or a failed work request, everything is retransmitted.
+// will show it. With READs in progress or a failed work request, everything is retransmitted.
 func (q *QP) resume() bool {
 	if !q.rec.probed {
 		return false

@@ -129,7 +129,8 @@ func (s *sendQueue) sgesAt(i uint32) []SGE {
 	return s.slotSGEs(at)[:w.nsge]
 }
 
-// operands returns the place of an atomic's operands, which is the one that its SGEs do not use.
+// operands returns the memory for an atomic's operands: wqe.one or the slot's first SGE, whichever
+// the work request's own SGEs do not use.
 func (s *sendQueue) operands(i uint32) *SGE {
 	at := s.slot(i)
 	if w := s.in(at); w.nsge > 1 {
@@ -146,7 +147,7 @@ func (g *SGE) getOperands() (compare, swapAdd uint64) {
 	return g.Addr, uint64(g.LKey)<<32 | uint64(g.Length)
 }
 
-// ahAt returns the slot of the path of a UD work request.
+// ahAt returns the entry for the path of a UD work request.
 func (q *QP) ahAt(i uint32) **frame.Path { return &(*q.ahs)[q.sq.slot(i)] }
 
 // opRule holds the rules for one operation (IBA 9.4, 11.4.1.1).

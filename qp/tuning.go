@@ -32,7 +32,7 @@ const DefaultPrefetch = 8
 // Prefetching.
 const (
 	fewQPs           = 64   // QPs that stay in the nearest caches anyway
-	nearQPs          = 2048 // with at most so many QPs and nearKeys R_Keys, prefetching for
+	nearQPs          = 2048 // with at most this many QPs and nearKeys R_Keys, prefetching for
 	nearKeys         = 4096 // received packets costs more than it saves
 	nearBuckets      = 1024 // buckets of a QP table that stays in the caches
 	maxPrefetchBatch = 64   // received packets in a batch

@@ -32,7 +32,7 @@ const (
 // defaultShare is the part of the memory that is left to others by default: 1/4.
 const defaultShare = 4
 
-// common is the memory in use by all devices without a limit of their own.
+// common is the memory in use by all devices that do not set Expert.MaxMemory.
 var common atomic.Uint64
 
 var commonLimit = sync.OnceValue(func() uint64 {

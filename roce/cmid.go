@@ -13,7 +13,7 @@ import (
 )
 
 // cmID is the counterpart of a communication ID of the connection manager (rdma_cm_id): a
-// connection or datagram look-up that is being set up or established. The connection manager runs
+// connection or datagram lookup that is being set up or established. The connection manager runs
 // on the loop. The owner appends events to the cmID, and the goroutine that sets up the connection
 // waits for them. No event follows after the connection manager has discarded the communication ID.
 type cmID struct {

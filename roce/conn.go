@@ -101,15 +101,15 @@ func (c *Conn) handle(now qp.Time, e *cm.Event) {
 	c.ended(now, err)
 }
 
-// ended ends the connection locally: the QP is flushed, and the peer gets a DREQ or DREP if it has
-// to. Owner only.
+// ended ends the connection locally: the QP is flushed, and a DREQ or DREP is sent if the state of
+// the connection requires one. Owner only.
 func (c *Conn) ended(now qp.Time, why error) {
 	if !c.qp.closed.Load() && c.qp.State() != StateErr {
 		_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState) // allowed in every state
 	}
 	g := c.qp.device().gsi
 	if g.ids[c.id.comm] == c.id {
-		_ = g.cm.Disconnect(cm.Time(now), c.id.comm, nil) // fails if no message has to be sent
+		_ = g.cm.Disconnect(cm.Time(now), c.id.comm, nil) // fails if no message is due
 	}
 	c.finish(why)
 }

@@ -11,7 +11,7 @@ import (
 
 // Defaults of ConnectOptions.
 const (
-	// Probes find lost packets much sooner than the time-out (see package qp). A long time-out
+	// Probes find lost packets much sooner than the timeout (see package qp). A long timeout
 	// keeps the connection to a peer that gets no CPU time for a while: 8 x 0.54 s.
 	defaultTimeout  = 17
 	defaultRetries  = 7
@@ -26,7 +26,7 @@ const (
 	allRemote = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
 )
 
-// Local returns what the peer has to know of the QP before it calls Connect.
+// Local returns what the peer must know about the QP before it calls Connect.
 func (q *QP) Local() Endpoint {
 	// Without an address the GID is zero, which Connect refuses.
 	g, _ := q.device().localGID(int(q.gid), GID{})
@@ -37,7 +37,7 @@ func (q *QP) Local() Endpoint {
 }
 
 // Connect brings an RC or UC QP from StateReset or StateInit to StateRTS. remote is the result of
-// the peer's Local. Connect resolves the peer's address, which may wait for a neighbor look-up
+// the peer's Local. Connect resolves the peer's address, which may wait for a neighbor lookup
 // until ctx is done. Both sides call Connect, in any order. Packets to a peer that has not
 // connected yet are lost; RC retransmits them.
 //
@@ -83,7 +83,7 @@ func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {
 	return nil
 }
 
-// Activate brings a UD QP to StateRTS. Senders have to name qkey in their work requests.
+// Activate brings a UD QP to StateRTS. Senders must set qkey in their work requests.
 //
 // Errors: ErrInvalid, ErrQPState, ErrClosed.
 func (q *QP) Activate(qkey QKey) error {
@@ -186,7 +186,7 @@ func smallestMTU(ms ...MTU) MTU {
 
 // ResolvePath returns the path from the local GID with index gidIndex to remote, for Modify with
 // AttrPath, and the largest path MTU that the interface and the route support. It may wait for a
-// neighbor look-up until ctx is done.
+// neighbor lookup until ctx is done.
 //
 // Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (

@@ -20,7 +20,7 @@ type CQ struct {
 	closed  atomic.Bool
 	refs    int          // uses by QPs; guarded by Device.ctl
 	waiters atomic.Int32 // callers in Wait or WaitSolicited
-	anyone  atomic.Int32 // those in Wait, whom any completion wakes
+	anyone  atomic.Int32 // those in Wait, which any completion wakes
 }
 
 // CreateCQ creates a completion queue for n completions, 1 to MaxCQDepth. It must be large enough
@@ -204,7 +204,7 @@ func (c *CQ) enter(solicited bool) {
 	}
 }
 
-// leave passes the wake-up on: one signal may stand for completions for several callers, and a
+// leave passes the wake-up on: one signal may announce completions for several callers, and a
 // caller that gives up may have consumed it.
 func (c *CQ) leave(solicited bool) {
 	if !solicited {

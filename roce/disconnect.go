@@ -10,7 +10,7 @@ import (
 // How Device.Close disconnects its peers.
 //
 // A DREQ can be lost. The connection manager would retransmit it after the peer's response
-// time-out, which takes seconds. A process that ends does not live that long, and a peer that never
+// timeout, which takes seconds. A process that ends does not live that long, and a peer that never
 // gets the DREQ keeps the connection: the kernel's rxe retries forever if it was asked for 7
 // retries. So Close retransmits DREQs at short intervals, and returns as soon as all peers have
 // answered.

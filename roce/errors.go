@@ -34,7 +34,7 @@ var (
 	ErrInvalidDepth = qp.ErrInvalidDepth
 	// ErrPrefetch: Expert.Prefetch or the argument of SetPrefetch is out of range.
 	ErrPrefetch = qp.ErrPrefetch
-	// ErrVirtualTime: the call would have to wait, which a device with Expert.Clock cannot do.
+	// ErrVirtualTime: the call would need to wait, which a device with Expert.Clock cannot do.
 	ErrVirtualTime = errors.New("roce: the device has its own clock (Expert.Clock): " +
 		"call Device.Progress and CQ.Poll instead of waiting")
 )
@@ -193,7 +193,7 @@ type mtuError struct{ asked, ours bth.MTU }
 
 func (e *mtuError) Error() string {
 	return fmt.Sprintf("roce: the peer asks for path MTU %d, but this side supports at most %d: "+
-		"the peer was told and may send another request, which can be accepted", int(e.asked),
+		"the peer was notified and may send another request, which can be accepted", int(e.asked),
 		int(e.ours))
 }
 

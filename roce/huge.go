@@ -28,8 +28,8 @@ const (
 	// hugeFrom is the number of objects from which blocks are advised. The second-level TLB covers
 	// fewer.
 	hugeFrom = 1024
-	// hugeEvery is how many objects are created between two looks at the tables, which move when
-	// they grow.
+	// hugeEvery is how many objects are created before the tables, which move when they grow, are
+	// advised again.
 	hugeEvery = 1024
 	// hugeBatch is how many blocks are collapsed together. Each call interrupts all processors.
 	hugeBatch = 8

@@ -94,7 +94,7 @@ func (q *QP) leaveGroup(gid GID) error {
 // (ibv_create_ah_from_wc). wc is the completion of the receive, and grh the first GRHLen bytes of
 // the received memory. To reply, send to the QP WC.SrcQP with this AH. The reply comes from the
 // address that the datagram was sent to, or, for a multicast group, from the first address with the
-// same IP version. CreateAHFromWC may wait for a neighbor look-up until ctx is done.
+// same IP version. CreateAHFromWC may wait for a neighbor lookup until ctx is done.
 //
 // Errors: ErrInvalid, and those of CreateAH.
 func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {

@@ -62,7 +62,8 @@ const (
 // Port moves Ethernet frames for a Device: see New and package driver.
 type Port = driver.Port
 
-// Network tells the addresses of a Port and finds the next hop towards a peer: see package driver.
+// Network reports the addresses of a Port and finds the next hop towards a peer: see package
+// driver.
 type Network = driver.Network
 
 // Expert holds settings that few programs need, for WithExpert. A zero field means the default.

@@ -10,8 +10,8 @@ import (
 const maxUnusedPaths = 1024
 
 // pathCache holds the paths of MADs by GID pair. A path is either resolved or learned. A resolved
-// path comes from a look-up of the next hop, and the watcher keeps it up to date. A learned path
-// reverses the headers of the peer's latest MAD, so that a response needs no look-up. Received
+// path comes from a lookup of the next hop, and the watcher keeps it up to date. A learned path
+// reverses the headers of the peer's latest MAD, so that a response needs no lookup. Received
 // packets never change a resolved path, because anyone can send them.
 type pathCache struct {
 	entries map[bth.GIDPair]*cachedPath

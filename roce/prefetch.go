@@ -67,7 +67,7 @@ func (d *Device) SetPrefetch(window int) error {
 }
 
 // postPrefetch counts the devices whose QPs are prefetched by PostSend: those with prefetching on
-// and many QPs. It is global because PostSend cannot look at the QP's device without reading the
+// and many QPs. It is global because PostSend cannot find the QP's device without reading the
 // memory that it is about to prefetch.
 var postPrefetch atomic.Int32
 

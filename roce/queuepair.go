@@ -344,7 +344,7 @@ func (q *QP) shut() error {
 }
 
 // flushFits reports whether the flush completions fit, so that closing one QP does not overrun a CQ
-// that others use. Owner only: nobody else adds completions.
+// that others use. Owner only, because only the owner adds completions.
 func (q *QP) flushFits() bool {
 	send, recv := q.qp.SQLen(), q.qp.RQLen()
 	free := func(c *CQ) int { return c.cq.Depth() - c.cq.Len() }

@@ -31,8 +31,8 @@ func (r *Request) claim() error {
 }
 
 // RemoteAddr returns the IP address that the request came from, which an accepted QP will send to,
-// and the port in the rdma_cm header, 0 if there is none. To decide by address whom to serve, use
-// this method: the address in the rdma_cm header (Params().Source) is only the peer's claim.
+// and the port in the rdma_cm header, 0 if there is none. Use this address for access control. The
+// address in the rdma_cm header (Params().Source) is only the peer's claim.
 func (r *Request) RemoteAddr() netip.AddrPort {
 	return netip.AddrPortFrom(r.req.Addr.Remote.Addr(), r.req.Source.Port())
 }
@@ -46,7 +46,7 @@ func (r *Request) LocalAddr() netip.AddrPort {
 // peer's data is followed by zeros.
 func (r *Request) PrivateData() []byte { return r.private }
 
-// Params returns the contents of the request, such as the peer's QPN, depths and time-outs.
+// Params returns the contents of the request, such as the peer's QPN, depths and timeouts.
 func (r *Request) Params() *ConnRequest { return r.req }
 
 // AcceptOptions are options of Request.Accept. The zero value suits most programs. The values that
@@ -65,8 +65,8 @@ type AcceptOptions struct {
 // returns when the peer has confirmed the connection. Otherwise it refuses the peer and returns the
 // error of ctx, ErrRequestOver, ErrNoAnswer or a *RejectError, and the QP cannot be used again.
 //
-// Accept waits for the peer, which may never respond. So call it in a goroutine of its own if there
-// may be other requests, and give ctx a deadline.
+// Accept waits for the peer, which may never respond. Call it in a separate goroutine if there may
+// be other requests, and give ctx a deadline.
 //
 // Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrMTU, ErrUnreachable, ErrPrivateData,
 // ErrClosed.

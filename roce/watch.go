@@ -13,7 +13,7 @@ const (
 	// settleTime is how long the watcher waits after a change, so that it handles a burst of
 	// changes at once.
 	settleTime = 5 * time.Millisecond
-	// refreshTimeout limits the look-up of one neighbor.
+	// refreshTimeout limits the lookup of one neighbor.
 	refreshTimeout = time.Second
 	// pathsPerCommand limits the QPs that one command of the watcher reads, so that it does not
 	// delay the loop.

@@ -105,7 +105,7 @@ type MWBindAttr struct {
 }
 
 // BindMW posts an OpBindMW and returns the window's new key. A work request that is posted after it
-// may already tell the key to the peer. If the bind itself fails (bounds, rights), it completes
+// may already send the key to the peer. If the bind itself fails (bounds, rights), it completes
 // with status MWBindErr, and the QP goes to ERR. BindMW may wait for other goroutines that create
 // or close objects. To avoid that on the data path, obtain keys in advance with NextRKey and post
 // OpBindMW.

@@ -227,5 +227,5 @@ func (n *network) close() {
 func (p *Port) Addrs() []netip.Prefix { return p.net.state.Load().addrs }
 
 // Changed returns a channel that receives a value after a change of the interface's addresses,
-// link, MTU or neighbors, or of any route. One value may stand for several changes.
+// link, MTU or neighbors, or of any route. One value may report several changes.
 func (p *Port) Changed() <-chan struct{} { return p.net.changed }

@@ -212,7 +212,7 @@ func (o *opener) modes() []Mode {
 // attach loads the program and attaches it in the first mode that works.
 func (o *opener) attach() (err error) {
 	// The program accepts multi-buffer frames only if the sockets do. Otherwise drivers would
-	// deliver such frames and the socket would drop them, whereas now the drivers refuse large
+	// deliver such frames and the socket would drop them. Without the flag, drivers refuse large
 	// MTUs.
 	if o.frags = !isFalse(o.MultiBuffer) && kernelHasMultiBuffer(); !o.frags &&
 		isTrue(o.MultiBuffer) {

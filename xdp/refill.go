@@ -1,6 +1,6 @@
 package xdp
 
-// The number of receive buffers that the kernel gets.
+// Limits of the number of receive buffers that the kernel gets.
 //
 // The kernel uses buffers in the order of the fill ring. If it has all buffers, each frame is
 // written to the least recently used memory, which is in no cache; on a veth this reduces the

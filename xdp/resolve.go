@@ -144,7 +144,7 @@ func addrOf(ip net.IP) netip.Addr {
 const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
 // neighbor returns the MAC of ip. If the entry is missing, it makes the kernel resolve it. A stale
-// entry is used, and the kernel is told to verify it.
+// entry is used, and the kernel is asked to verify it.
 func (n *network) neighbor(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
 	for pause, first := neighPause, true; ; pause, first = min(2*pause, maxNeighPause), false {
 		e, err := n.lookup(ip)

@@ -94,7 +94,7 @@ func (g *gate) take(e event) {
 }
 
 // unfinished prints the output of the tests that were running when their package failed as a whole,
-// by a panic or a time-out.
+// by a panic or a timeout.
 func (g *gate) unfinished(pkg string) {
 	for k, out := range g.output {
 		if k.pkg == pkg {

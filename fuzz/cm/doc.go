@@ -1,6 +1,6 @@
-// Package cm has the fuzz target for the connection manager, package roce/cm: MADs from strangers,
-// and from a peer that knows the communication IDs, arrive while a user connects, accepts, rejects
-// and disconnects. Everything is in the tests.
+// Package cm has the fuzz target for the connection manager, package roce/cm: MADs from unknown
+// hosts, and from a peer that knows the communication IDs, arrive while a user connects, accepts,
+// rejects and disconnects. Everything is in the tests.
 //
 // The input is a tape of decisions, so most inputs pass the first checks. After each step the CM
 // must be within its limits, and everything that it sends must be a well-formed MAD for a known

@@ -1,5 +1,5 @@
-// Package engine has the fuzz targets for the engine, package qp: a stranger's packets, a peer's
-// answers and a user's work requests. Everything is in the tests.
+// Package engine has the fuzz targets for the engine, package qp: packets from unknown hosts, a
+// peer's answers and a user's work requests. Everything is in the tests.
 //
 //   - FuzzResponder: QPs of every type and state get arbitrary sequences of packets.
 //   - FuzzRequester: a QP with posted work gets arbitrary answers.
@@ -12,6 +12,6 @@
 //
 //	go test ./fuzz/engine -run '^$' -fuzz FuzzResponder -fuzztime 5m
 //
-// harness_test.go has what the targets share: the tape, and memory with a record of who may change
-// each byte.
+// harness_test.go has what the targets share: the tape, and memory with a record of which side may
+// change each byte.
 package engine

@@ -14,7 +14,7 @@ const (
 	MaxFrame = bth.MaxNetHeader + bth.MaxHeaderLen + maxPayload + 3 + bth.ICRCLen + maxTail
 	// maxPayload exceeds the largest path MTU, because oversized packets are worth trying.
 	maxPayload = 4096 + 64
-	// maxTail is the largest Ethernet padding behind the ICRC, in bytes.
+	// maxTail is the largest Ethernet padding after the ICRC, in bytes.
 	maxTail = 64
 )
 
@@ -149,17 +149,17 @@ func (g *Generator) draw() {
 	p.f = bth.BTHFields{Opcode: p.info.Opcode, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
 		AckReq: g.r.IntN(3) == 0, Solicited: g.r.IntN(8) == 0}
 	mtu := int(g.t.MTU)
-	room := int(g.t.Len)
+	avail := int(g.t.Len)
 	switch {
 	case p.info.Op == bth.OpReadRequest:
-		p.dma = uint32(g.r.IntN(room + 1))
+		p.dma = uint32(g.r.IntN(avail + 1))
 		p.next = g.t.PSN.Add(max(1, (p.dma+uint32(mtu)-1)/uint32(mtu)))
 	case p.info.AtomicETH != 0:
 		p.va = (p.va + 7) &^ 7
 	case p.info.HasPayload && !p.info.End:
 		p.payload = mtu
 	case p.info.HasPayload && p.info.Start:
-		p.payload = g.r.IntN(min(mtu, max(room, 8)) + 1)
+		p.payload = g.r.IntN(min(mtu, max(avail, 8)) + 1)
 	case p.info.HasPayload:
 		p.payload = 1 + g.r.IntN(mtu)
 	}
@@ -169,8 +169,8 @@ func (g *Generator) draw() {
 			g.left = 1 + g.r.IntN(4)
 			p.dma = uint32(mtu*g.left + 1 + g.r.IntN(mtu))
 		}
-		if int(p.dma) < room {
-			p.va += uint64(g.r.IntN(room - int(p.dma)))
+		if int(p.dma) < avail {
+			p.va += uint64(g.r.IntN(avail - int(p.dma)))
 		}
 	}
 	p.f.PadCount = uint8(-p.payload & 3)

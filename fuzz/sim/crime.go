@@ -310,7 +310,7 @@ func (s *side) deadKey() []*op {
 	return s.access((addr+7)&^7, key, 1+s.w.rng.IntN(4000), roce.RemAccessErr)
 }
 
-// invalidatedKey uses a key behind the SEND that invalidates it.
+// invalidatedKey uses a key after the SEND that invalidates it.
 func (s *side) invalidatedKey() []*op {
 	send := &op{s: s}
 	send.wr.Op = roce.OpSendInv

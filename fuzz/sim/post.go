@@ -246,7 +246,7 @@ func (s *side) makeSend(o *op) {
 	s.arrives(o)
 }
 
-// makeInvalidate grants a region of the peer for one WRITE, which the SEND behind it ends.
+// makeInvalidate grants a region of the peer for one WRITE, which the SEND after it ends.
 func (s *side) makeInvalidate(o *op) []*op {
 	r := s.w.rng
 	o.inv = s.region(s.peer.h, 1+r.IntN(5000),

@@ -170,8 +170,8 @@ func (s *side) receivedReliable(wc *roce.WC, r *recv) {
 	if m.onReceive != nil {
 		m.onReceive()
 	}
-	// The peer's QP may have entered ERR meanwhile. Then what it posted behind this message counts
-	// as failed there, and is in flight all the same.
+	// The peer's QP may have entered ERR meanwhile. Then what it posted after this message counts
+	// as failed there, but is still in flight.
 	if m.o.writes() && !overlapped(m.o, s.peer.pending) && !overlapped(m.o, s.peer.lost) &&
 		!m.o.crime {
 		if !bytes.Equal(m.o.target.at(m.o.toff, len(m.o.data)), m.o.data) {
@@ -240,7 +240,7 @@ func behind(ps []piece, n int) []piece {
 	return out
 }
 
-// overlapped reports whether a WRITE behind o may have changed what o wrote or read. For a READ
+// overlapped reports whether a WRITE after o may have changed what o wrote or read. For a READ
 // only unfenced ones count.
 func overlapped(o *op, pending []*op) bool {
 	behind := o.done || !slices.Contains(pending, o)

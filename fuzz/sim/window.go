@@ -106,7 +106,7 @@ func (s *side) ended(w *window, o *op) {
 func (s *side) invalidate(w *window) []*op {
 	o := &op{s: s}
 	o.wr.Op, o.wr.InvKey = roce.OpSendInv, w.key
-	// An unfenced READ is not done when the SEND behind it is executed (IBA 10.8.3.3).
+	// An unfenced READ is not done when the SEND after it is executed (IBA 10.8.3.3).
 	o.wr.Flags |= roce.Fence
 	s.from(o, s.size(s.c.cfg.slot))
 	s.arrives(o)

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maxVirtual bounds a scenario. A scenario that takes longer hangs.
+	// maxVirtual bounds a scenario. A scenario that takes longer counts as hung.
 	maxVirtual = 300 * time.Second
 	// maxQuiet bounds the time from the last completion until no side sends anymore.
 	maxQuiet = 5 * time.Second
@@ -35,7 +35,7 @@ type Options struct {
 	Trace io.Writer // every frame, completion and event; nil: none
 }
 
-// Result is what a scenario did.
+// Result describes what happened in a scenario.
 type Result struct {
 	Seed     uint64
 	Hash     uint64        // digest of every frame, completion and instant
@@ -319,7 +319,7 @@ func (w *world) open() string {
 	return out
 }
 
-// timer is an event of the scenario itself.
+// timer is an event that the scenario schedules.
 type timer struct {
 	at  int64
 	seq int

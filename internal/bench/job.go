@@ -52,7 +52,7 @@ func (h *halt) set() {
 
 func (h *halt) isSet() bool { return h.flag.Load() }
 
-// onThread runs f on a thread of its own, pinned to a CPU unless that is negative.
+// onThread runs f on a separate thread, pinned to a CPU unless that is negative.
 func onThread(cpu int, f func() (outcome, error)) (o outcome, err error) {
 	err = kit.OnCPU(cpu, func() (err error) {
 		o, err = f()

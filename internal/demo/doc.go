@@ -2,8 +2,8 @@
 // time.
 //
 // Device A has manual progress and is driven by the goroutine that runs the demo. Device B has a
-// thread of its own. As on two hosts, only packets connect them. A row of the report is one
-// operation with one message size:
+// separate thread. As on two hosts, only packets connect them. A row of the report is one operation
+// with one message size:
 //
 //   - P50 and P99 are latencies of single messages. For RC they end with the completion of the send
 //     work request, for UC and UD with the arrival at B.

@@ -32,9 +32,9 @@ func (t *trial) dropKeys() error {
 	return err
 }
 
-// checkInvalidated checks that a WRITE with an invalidated key fails. It uses a pair of queue pairs
-// of its own because the failure breaks them. If packets are lost, B's NAK may be lost too; B's QP
-// does not answer retransmissions, so A's retries run out instead.
+// checkInvalidated checks that a WRITE with an invalidated key fails. It uses an extra pair of
+// queue pairs, because the failure breaks them. If packets are lost, B's NAK may be lost too; B's
+// QP does not answer retransmissions, so A's retries run out instead.
 func (d *Demo) checkInvalidated(ctx context.Context) error {
 	t := newTrial(ctx, d, &operation{name: "SEND inv", qp: rc, op: roce.OpSendInv, recv: true},
 		small)

@@ -4,7 +4,7 @@
 //
 // Reading order:
 //
-//   - endpoint.go: Config, Endpoint and its life.
+//   - endpoint.go: Config, Endpoint, New and Close.
 //   - connect.go: connecting two endpoints of the same process.
 //   - status.go: errors made from failed completions.
 package endpoint

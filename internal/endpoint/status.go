@@ -15,7 +15,7 @@ var advice = map[roce.Status]string{
 	roce.WRFlushErr:     "the connection has ended",
 }
 
-// StatusError returns the error that a completion stands for, nil if it succeeded.
+// StatusError returns an error that describes a failed completion, or nil if it succeeded.
 func StatusError(wc *roce.WC) error {
 	if wc.Status == roce.Success {
 		return nil

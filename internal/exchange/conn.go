@@ -126,7 +126,7 @@ func (c *Conn) Receive(ctx context.Context, kinds ...Kind) (*Message, error) {
 	return c.receive(ctx, Timeout, kinds)
 }
 
-// Await is like Receive but has no time limit of its own. Use it to wait for the end of a run. TCP
+// Await is like Receive but has no time limit besides ctx. Use it to wait for the end of a run. TCP
 // keep-alives detect a peer that has died.
 func (c *Conn) Await(ctx context.Context, kinds ...Kind) (*Message, error) {
 	return c.receive(ctx, 0, kinds)

@@ -5,23 +5,23 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// coalescer implements receive coalescing: while a peer streams data and nobody waits for it, the
-// loop leaves the receive ring alone for a moment after each batch, so that it processes several
-// frames at once.
+// coalescer implements receive coalescing: while a peer streams data and neither side waits for a
+// packet, the loop leaves the receive ring alone for a moment after each batch, so that it
+// processes several frames at once.
 //
 // A frame that is processed alone costs about four cache lines that move between the two CPUs
 // involved: the index of the receive ring, its descriptors (four to a line), the entries of the
 // fill ring (eight to a line) and its index. A batch of frames shares them. On a veth pair the
 // sender's thread waits for these lines, and the sender is the bottleneck.
 //
-// Someone may wait if the local program posts work requests, which may be responses; if the peer
-// requests ACKs often, because it has few packets in flight; and after a packet that completes
+// A side may be waiting if the local program posts work requests, which may be responses; if the
+// peer requests ACKs often, because it has few packets in flight; and after a packet that completes
 // something, that is, every last packet except that of a WRITE without immediate.
 type coalescer struct {
 	until    qp.Time // do not poll before; 0: poll now
-	quiet    int     // packets since someone may have waited; at most coalesceQuiet
+	quiet    int     // packets since a side may have waited; at most coalesceQuiet
 	sinceAck int     // packets since the peer requested an ACK
-	open     bool    // nobody waits for the latest packet
+	open     bool    // neither side waits for the latest packet
 }
 
 // packet records a received packet.

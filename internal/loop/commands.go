@@ -58,7 +58,7 @@ func (l *Loop) runCommands() {
 }
 
 // unlock releases ownership. It runs commands that were published meanwhile and wakes a goroutine
-// that waits in waitForLock. Every owner has to release the lock this way.
+// that waits in waitForLock. Every owner must release the lock this way.
 func (l *Loop) unlock() {
 	l.mu.Unlock()
 	for l.cmdReady.Load() && l.mu.TryLock() {

@@ -2,11 +2,11 @@ package loop
 
 import "github.com/gorxe/gorxe/frame"
 
-// Counters are what a loop has counted since New. The engine has counters of its own.
+// Counters are the counters of a loop since New. The engine has its own.
 type Counters struct {
 	RxFrames, RxBytes uint64 // frames taken from the port, and their bytes
-	TxFrames, TxBytes uint64 // frames that the wire took, and bytes built
-	TxDropped         uint64 // frames that the wire did not take
+	TxFrames, TxBytes uint64 // frames that the port accepted, and bytes built
+	TxDropped         uint64 // frames that the port did not accept
 	NotLocal          uint64 // packets to an address that is not a local one
 	PortErrors        uint64 // errors of Port.Send and Port.Wait
 	Steps, Sleeps     uint64

@@ -17,17 +17,17 @@ import (
 type Host interface {
 	// HandleQP1 handles a packet to QP1. p is valid during the call only.
 	HandleQP1(now qp.Time, p *bth.Packet)
-	// Work does what is due at time now, and sends what is ready by Buffer and Send. It returns how
-	// much it did, 0 for nothing. The loop calls it in every step, but may leave it out for a few
-	// steps that receive frames.
+	// Work does what is due at time now, and sends packets with Loop.Buffer and Loop.Send. It
+	// returns the amount of work done, 0 for none. The loop calls it in every step, but may skip it
+	// in a few steps that receive frames.
 	Work(now qp.Time) int
-	// NextTimeout returns when Work has to be called at the latest; false: no timer runs.
+	// NextTimeout returns the latest time at which Work must be called; false: no timer runs.
 	NextTimeout() (qp.Time, bool)
 	// HandleEvent handles an asynchronous event of the engine.
 	HandleEvent(now qp.Time, e qp.Event)
 }
 
-// Config says what New makes.
+// Config holds the parameters of New.
 type Config struct {
 	Port   driver.Port
 	Engine *qp.Engine
@@ -78,14 +78,14 @@ type Loop struct {
 	tx         [txBatch]driver.Buf // free transmit buffers are tx[txAt:txAt+txn]
 	txAt       int
 	txn        int
-	postponed  int  // consecutive steps that left out the background work
+	postponed  int  // consecutive steps that skipped the background work
 	stalled    bool // the port had no transmit buffer for a packet
 	local      []bth.GID
 	ctr        Counters
 	coalesce   coalescer
 }
 
-// New makes a loop and sets the engine's hooks. It becomes the engine's Host.
+// New creates a loop and sets the engine's hooks. It becomes the engine's Host.
 func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,

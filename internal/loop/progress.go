@@ -76,7 +76,7 @@ func (l *Loop) TryStep() int {
 
 // Await drives the loop until ready returns true or ctx is done. It is for manual progress. The
 // first caller becomes the owner and blocks in the port. Others wait for a value on wake, or until
-// the lock is free. ready is called with and without the lock; it has to become true when the
+// the lock is free. ready is called with and without the lock; it must become true when the
 // device closes.
 func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() bool) {
 	var stop func() bool // set once the end of ctx wakes the port

@@ -9,7 +9,7 @@ import (
 
 // sleep blocks the owner until a frame, a timer, a doorbell or a command needs it. quit is an
 // additional reason not to sleep. It is called once after "sleeping" is set; a goroutine that makes
-// it true has to call Port.Wake afterwards.
+// it true must call Port.Wake afterwards.
 //
 // Timers within milliseconds are expensive on virtual machines, because the kernel has to program
 // the processor's timer for each sleep. Most of them are canceled. So pending ACKs leave before the

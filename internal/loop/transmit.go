@@ -69,8 +69,9 @@ func (l *Loop) flush(n int) {
 	l.txAt, l.txn = l.txAt+n, l.txn-n
 }
 
-// SendPending sends pending ACKs and what else the engine has ready. Call it before a QP goes away:
-// the peer would retransmit in vain if the ACK of its last message were missing. Owner only.
+// SendPending sends pending ACKs and everything else that the engine has ready. Call it before a QP
+// goes away: the peer would retransmit in vain if the ACK of its last message were missing. Owner
+// only.
 func (l *Loop) SendPending() {
 	for range 2 { // an ACK waits for the step after the last data
 		if !l.closed {

@@ -11,7 +11,7 @@ import (
 )
 
 // MessageConn is the connection that a Link uses when the sides connected by rdma_cm (-R). Each
-// message of the protocol is one SEND on a queue pair of its own. The errors are those of this
+// message of the protocol is one SEND on a separate queue pair. The errors are those of this
 // package or the cause of the context.
 type MessageConn interface {
 	// Send sends b. The caller may reuse b when Send returns.

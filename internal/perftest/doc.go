@@ -26,7 +26,7 @@
 // Each message is then one SEND, and a key has 56 bytes of binary numbers. After the path MTU, the
 // sides exchange two blank keys. Between these, the client connects each queue pair by rdma_cm.
 //
-// Two gorxe sides recognize each other by a mark behind the version's NUL, which perftest ignores.
+// Two gorxe sides recognize each other by a mark after the version's NUL, which perftest ignores.
 // They continue on the same connection with the protocol of package exchange.
 //
 // A peer that speaks another protocol or an unknown version, or sends nothing, costs a bounded

@@ -27,7 +27,7 @@ const (
 // ErrExchange means that the peer sent something that does not belong to the protocol.
 var ErrExchange = errors.New("the peer does not speak the protocol of ibv_*_pingpong")
 
-// notAClient marks the error of a connection that never was a client's. It lets Serve go on.
+// notAClient marks the error of a connection that is not from a client. Serve continues after it.
 type notAClient struct{ error }
 
 func (e notAClient) Unwrap() error { return e.error }
@@ -160,7 +160,7 @@ func withDeadline(ctx context.Context, conn net.Conn, f func() error) error {
 	return err
 }
 
-// writeLines sends n addresses; those beyond the end of addrs are zero. Each is a write of its own
+// writeLines sends n addresses; those beyond the end of addrs are zero. Each is a separate write
 // because the example programs read one address at a time.
 func writeLines(conn io.Writer, addrs []Address, n int) error {
 	for i := range n {

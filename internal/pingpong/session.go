@@ -69,12 +69,12 @@ func (c *Config) slot() int { return c.grh() + c.Bytes }
 // lines returns the number of addresses that the example program sends.
 func (c *Config) lines() int {
 	if c.Kind == SRQ {
-		return MaxQPs // whatever number of queue pairs it uses
+		return MaxQPs // however many queue pairs it uses
 	}
 	return 1
 }
 
-// Client runs the client's side of a session with the server at the other end of conn. It returns
+// Client runs the client's side of a session with the server that conn is connected to. It returns
 // the time from the first message to the last. The caller closes conn.
 func Client(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (time.Duration, error) {
 	return run(ctx, dev, c, func(p *player) error {
@@ -89,7 +89,7 @@ func Client(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (tim
 	}, true)
 }
 
-// Server runs the server's side of a session with the client at the other end of conn, as Client
+// Server runs the server's side of a session with the client that conn is connected to, as Client
 // does. It returns an error that wraps ErrExchange if the peer does not speak the protocol.
 func Server(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (time.Duration, error) {
 	return run(ctx, dev, c, func(p *player) error {

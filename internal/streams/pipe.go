@@ -13,7 +13,7 @@ const (
 	pipeDelay = 20 * time.Millisecond
 )
 
-// pipe reads in a goroutine of its own, because a read from a silent pipe or terminal cannot be
+// pipe reads in a separate goroutine, because a read from a silent pipe or terminal cannot be
 // canceled.
 type pipe struct {
 	full, empty chan []byte // together they have the capacity for all chunks

@@ -16,7 +16,7 @@ import (
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
-// tailPause is the time between two looks at a directory without new files.
+// tailPause is the interval at which a directory without new files is checked.
 const tailPause = 20 * time.Millisecond
 
 // ErrGaps means that a directory lacked packets of its stream.

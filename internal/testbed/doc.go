@@ -2,12 +2,11 @@
 // link in memory in real time, on the same link in virtual time, or over AF_XDP on a veth pair in
 // two network namespaces.
 //
-// Everything that a testbed creates is gone after Close, and after the process ends, however it
-// ends.
+// Everything that a testbed creates is removed by Close, or when the process ends for any reason.
 //
 // Reading order:
 //
-//   - testbed.go: Config, Testbed and its life.
-//   - ports.go: the two ports alone, for those who measure bare frames.
+//   - testbed.go: Config, Testbed, New and Close.
+//   - ports.go: the two ports without devices, for measurements of bare frames.
 //   - virtual.go: moving virtual time forward.
 package testbed

@@ -66,7 +66,7 @@ func openMemory(c *Config) (*Ports, error) {
 	return &Ports{Link: link, Port: [2]driver.Port{link.Port(0), link.Port(1)}}, nil
 }
 
-// inject wraps a port of a veth pair if faults are wanted. Each direction has a seed of its own.
+// inject wraps a port of a veth pair if faults are wanted. Each direction has its own seed.
 func (c *Config) inject(p driver.Port, side int) driver.Port {
 	if c.Plan == (loopback.Plan{}) {
 		return p

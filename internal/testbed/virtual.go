@@ -22,7 +22,7 @@ type Party interface {
 	NextTimeout() (int64, bool)
 }
 
-// Progress gives both devices, and then the parties, turns until none has work at this instant.
+// Progress drives both devices, and then the parties, until none has work at this instant.
 func (t *Testbed) Progress(parties ...Party) {
 	for busy := true; busy; {
 		busy = false

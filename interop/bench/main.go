@@ -128,7 +128,7 @@ func bench(ctx context.Context, o *options) error {
 	if o.json {
 		return writeJSON(os.Stdout, c.results())
 	}
-	fmt.Printf("gorxe (%s) against rxe (%s), both ends in two emulated guests of one CPU, path MTU %d; medians of %d rounds\n\n",
+	fmt.Printf("gorxe (%s) against rxe (%s), both sides in two emulated guests of one CPU, path MTU %d; medians of %d rounds\n\n",
 		c.datapath, img.Release, pathMTU(o.mtu), c.rounds)
 	return writeTable(os.Stdout, c.results())
 }

@@ -177,7 +177,7 @@ func (v *VM) arguments() []string {
 		off("csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
 			"host_tso4", "host_tso6", "host_ecn", "host_ufo")
 	// With one possible processor QEMU 7.2 translates the guest as if nothing ran in parallel,
-	// although the device runs on a thread of its own. About once in a thousand scenarios the guest
+	// although the device runs on a separate thread. About once in a thousand scenarios the guest
 	// stopped transmitting, as if a kick was lost; this cause is likely but not proven. A second
 	// possible processor makes QEMU translate for parallel execution.
 	cpus := fmt.Sprintf("%d,maxcpus=%d", c.CPUs, c.CPUs+1)

@@ -1,4 +1,4 @@
-// Package peer controls the kernel's side of a conversation: a small verbs program in a guest
+// Package peer controls the kernel's side of a scenario: a small verbs program in a guest
 // (src/verbs-peer.c, libibverbs only), which the guest image contains as /usr/bin/verbs-peer.
 package peer
 

@@ -73,7 +73,7 @@ func pin(cpu int) error {
 	return nil
 }
 
-// GoOnCPU runs f in a new goroutine with a thread of its own, pinned to cpu unless that is
+// GoOnCPU runs f in a new goroutine on a separate thread, pinned to cpu unless that is
 // negative, sends its error on the returned channel and closes the channel. The thread ends with
 // f.
 func GoOnCPU(cpu int, f func() error) <-chan error {

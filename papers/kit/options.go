@@ -29,8 +29,8 @@ type Options struct {
 
 // Check refuses names in o.Only that are not among known, a plot that could not be written, and
 // CPUs that this process may not use. It chooses the CPUs if o.CPUs is nil. kind says what the
-// names are, for the error message; bothFormats allows a plot name without extension, which
-// stands for an SVG and a PNG file.
+// names are, for the error message; bothFormats allows a plot name without extension, which means
+// both an SVG and a PNG file.
 func (o *Options) Check(kind string, known []string, bothFormats bool) (err error) {
 	if err := Known(kind, o.Only, known); err != nil {
 		return err

@@ -22,8 +22,7 @@ type Report interface {
 }
 
 // Print writes r to stdout as a table or, with asJSON, as JSON, warnings to stderr, and the plot
-// into the file plot unless that is empty. If the plot fails, the figures are written all the
-// same.
+// into the file plot unless that is empty. If the plot fails, the figures are still written.
 func Print(r Report, asJSON bool, plot string, stdout, stderr io.Writer) error {
 	r.Warn(stderr)
 	var files []string

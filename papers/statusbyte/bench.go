@@ -213,7 +213,7 @@ func (b *bench) cameras(ctx context.Context, transport string, _ int) ([]float64
 }
 
 // senderCPU runs on its own devices. A thread drives the sending device, as a NIC would. The
-// receiving thread drives its device itself, so that its CPU time can be told from the sending
+// receiving thread drives its device itself, so that its CPU time can be separated from the sending
 // side's.
 func (b *bench) senderCPU(ctx context.Context, transport string, _ int) ([]float64, error) {
 	var percent, sleeps float64

@@ -16,7 +16,7 @@ type conn struct {
 	localQPN     bth.QPN
 	active       bool // this side sent the request
 	user         bool // the user may name it
-	ended        bool // the user has been told that it ends
+	ended        bool // the user has got the event that ends it
 	inRemote     bool // in CM.byRemote under the key remote
 	inQPs        bool
 	tid          uint64 // transaction of the setup or of the SIDR exchange

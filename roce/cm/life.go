@@ -2,9 +2,9 @@ package cm
 
 import "encoding/binary"
 
-// newConn creates a connection in StateIdle with a random communication ID, so that no one who does
-// not see the packets can end it. It returns nil if the table is full and nothing can be evicted
-// (see makeSpace), or if it finds no free ID.
+// newConn creates a connection in StateIdle with a random communication ID, so that a host that
+// does not see the packets cannot end it. It returns nil if the table is full and nothing can be
+// evicted (see makeSpace), or if it finds no free ID.
 func (m *CM) newConn(now Time, a Addr) *conn {
 	if len(m.byID) >= m.maxConns && !m.makeSpace(now) {
 		return nil
@@ -204,8 +204,8 @@ func (m *CM) giveUp(now Time, c *conn) {
 	m.refuse(now, c, m.timeoutREJ())
 }
 
-// timeoutREJ returns the REJ of a side that stops waiting. By the GUID in it, the peer finds the
-// request even if it has sent no communication ID of its own.
+// timeoutREJ returns the REJ of a side that stops waiting. The GUID in it lets the peer find the
+// request even if this side has not received the peer's communication ID.
 func (m *CM) timeoutREJ() REJ {
 	j := REJ{Message: AnswersOther, Reason: ReasonTimeout, InfoLen: 8}
 	binary.BigEndian.PutUint64(j.Info[:], uint64(m.guid))

@@ -16,7 +16,7 @@ type Limits struct {
 // then ok is false, and RejectMTU returns the arguments for Reject (IBA 12.6.7.2).
 func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
 	return AcceptParams{
-		// What one side has outstanding, the other side must accept (IBA 12.7).
+		// Each side must accept what the other side has outstanding (IBA 12.7).
 		ResponderResources: min(l.ResponderResources, r.InitiatorDepth),
 		InitiatorDepth:     min(l.InitiatorDepth, r.ResponderResources),
 		RNRRetry:           min(l.RNRRetry, maxRetryCount),

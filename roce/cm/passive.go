@@ -33,8 +33,8 @@ func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	return l.id, nil
 }
 
-// Unlisten stops a listener. Requests whose events have not been polled are refused; the user still
-// has to answer the others.
+// Unlisten stops a listener. Requests whose events have not been polled are refused; the user must
+// still answer the others.
 //
 // Errors: ErrNoListener.
 func (m *CM) Unlisten(now Time, id ListenerID) error {

@@ -115,9 +115,9 @@ type Config struct {
 // Faults injects failures. The same seed gives the same failures.
 type Faults struct {
 	Seed uint64
-	// FailedRegistration is the probability that a request for registration fails whatever Host
-	// returns (the paper's FRP). Each attempt of each TID is drawn independently of the order of
-	// events.
+	// FailedRegistration is the probability that a request for registration fails regardless of
+	// what Host returns (the paper's FRP). Each attempt of each TID is drawn independently of the
+	// order of events.
 	FailedRegistration float64
 }
 

@@ -17,7 +17,7 @@ type Conn struct {
 	index int
 	// distinguishes completions of this connection from those of an earlier one with the same index
 	gen  uint16
-	own  Params // what the peer is told
+	own  Params // sent to the peer
 	peer Params
 
 	qp    *roce.QP

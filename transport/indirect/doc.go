@@ -6,18 +6,18 @@
 // # Usage
 //
 // Both sides create an Endpoint on a device (New). One listens (Endpoint.Listen, Listener.Accept),
-// the other dials (Endpoint.Dial). Peers that meet by other means use Endpoint.Prepare and
-// Conn.Join. Both sides may then start transfers: Conn.Write and Conn.Read block; Conn.Post does
-// not, and its events come from Endpoint.Poll or Wait. A side that serves transfers has a Host,
-// which maps addresses to memory and says whether it is ready. Space is a Host over a single memory
-// region.
+// the other dials (Endpoint.Dial). Peers that exchange their parameters by other means use
+// Endpoint.Prepare and Conn.Join. Both sides may then start transfers: Conn.Write and Conn.Read
+// block; Conn.Post does not, and its events come from Endpoint.Poll or Wait. A side that serves
+// transfers has a Host, which maps addresses to memory and says whether it is ready. Space is a
+// Host over a single memory region.
 //
 // An Endpoint has no goroutine: Poll, Wait, Serve, Write and Read drive it. A side that only serves
 // calls Serve.
 //
 // A program does not notice how a transfer travels. Acked means that the request was taken, really
 // or by the transport's simulation. Sent means that a Write's source may be reused. Done with
-// StatusOK means that every byte is at its destination. Counters tell which way the data went.
+// StatusOK means that every byte is at its destination. Counters show which way the data went.
 //
 // # Wire format
 //
@@ -31,7 +31,7 @@
 // # Indirect buffer
 //
 // Config.IndirectBuffer bytes are reserved. Each new connection is granted slots of MaxTransfer
-// bytes in a memory region of its own, whose key ends with the connection. When the buffer has been
+// bytes in a separate memory region, whose key ends with the connection. When the buffer has been
 // given away, further connections get fewer slots or none; their transfers wait for their answers.
 // A slot belongs to the initiator while it is free, and to one transfer from its first byte until
 // the responder has released it. An initiator without a free slot keeps its data and keeps asking.

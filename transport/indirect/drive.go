@@ -68,7 +68,7 @@ func (e *Endpoint) nextTimer() core.Time {
 }
 
 // Wait is Poll that blocks until there is an event, ctx is done, or the Endpoint is closed
-// (ErrClosed). It allocates when it has to sleep.
+// (ErrClosed). It allocates only to sleep.
 func (e *Endpoint) Wait(ctx context.Context, evs []Event) (n int, err error) {
 	err = e.drive(ctx, nil, func() bool {
 		n = e.events.take(evs)
@@ -91,13 +91,13 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 	}
 }
 
-// drive makes steps until enough returns true. enough is called with the lock held. hint, if not
-// nil, is closed when that is likely.
-func (e *Endpoint) drive(ctx context.Context, hint <-chan struct{}, enough func() bool) error {
+// drive makes steps until enough returns true. enough is called with the lock held. likely, if not
+// nil, is closed when enough will probably return true.
+func (e *Endpoint) drive(ctx context.Context, likely <-chan struct{}, enough func() bool) error {
 	for {
 		select {
 		case e.turn <- struct{}{}:
-		case <-hint:
+		case <-likely:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -184,7 +184,7 @@ func (e *Endpoint) step(n int) int {
 	}
 	e.mu.Unlock()
 	for _, c := range dead[:gone] {
-		_ = c.dispose() // no one is waiting for the error; the device closes what is left
+		_ = c.dispose() // no caller waits for the error; the device closes what is left
 	}
 	return n
 }
@@ -240,7 +240,7 @@ func (e *Endpoint) control(now core.Time, wc *roce.WC) {
 	if wc.Status != roce.Success {
 		return // flushed
 	}
-	b := e.ctl.Bytes()[i*controlRoom:][:min(int(wc.ByteLen), controlRoom)]
+	b := e.ctl.Bytes()[i*controlSize:][:min(int(wc.ByteLen), controlSize)]
 	var c *Conn
 	if len(b) >= roce.GRHLen {
 		b = b[roce.GRHLen:]
@@ -264,7 +264,7 @@ func (e *Endpoint) postControl(i int) error {
 }
 
 func (e *Endpoint) controlSGE(i int) []roce.SGE {
-	e.sge[0] = e.ctl.SGE(i*controlRoom, controlRoom)
+	e.sge[0] = e.ctl.SGE(i*controlSize, controlSize)
 	return e.sge[:]
 }
 

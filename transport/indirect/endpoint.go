@@ -17,7 +17,7 @@ const (
 	recvDepth   = 64
 	pollBatch   = 64  // completions processed at a time
 	eventsEach  = 3   // events per transfer: Acked, Sent, Done
-	controlRoom = 128 // bytes of a receive for a control message
+	controlSize = 128 // bytes of a receive for a control message
 )
 
 // Endpoint is one side of any number of connections on one device: their datagram QP, their
@@ -79,7 +79,7 @@ func (e *Endpoint) open() (err error) {
 		return err
 	}
 	e.own = append(e.own, e.cq)
-	if e.ctl, err = e.pd.AllocMR(controlDepth*controlRoom, roce.LocalWrite); err != nil {
+	if e.ctl, err = e.pd.AllocMR(controlDepth*controlSize, roce.LocalWrite); err != nil {
 		return err
 	}
 	e.own = append(e.own, e.ctl)

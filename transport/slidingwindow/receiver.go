@@ -22,7 +22,7 @@ type Listener struct {
 	l   *blocks.Listener
 }
 
-// Listen makes dev accept senders at addr. Each gets a ring of its own.
+// Listen makes dev accept senders at addr. Each gets its own ring.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -229,9 +229,9 @@ func (r *Receiver) awaitEnd() {
 	}
 }
 
-// Release returns the block. The sender is told as soon as all earlier blocks have been released
-// too. It waits only while the queue is full of ACKs. The error is what keeps ACKs from the sender;
-// a sender that has closed needs none. Releasing twice has no effect.
+// Release returns the block. The sender is notified as soon as all earlier blocks have been
+// released too. It waits only while the queue is full of ACKs. The error is what keeps ACKs from
+// the sender; a sender that has closed needs none. Releasing twice has no effect.
 func (b Block) Release() error {
 	r := b.r
 	r.mu.Lock()

@@ -19,8 +19,8 @@
 // sender's view has no empty receive block does it synchronize: one RDMA READ fetches the third
 // array into the second. The READ is posted early. With blocks of 16 KiB and more it precedes the
 // WRITEs into the last empty block, whose data keeps the link and the receiver busy meanwhile. With
-// smaller blocks Send posts it behind them, and a sequence of Posts waits for its WRITEs first,
-// because a READ right behind them would be answered before the receiver has scanned them.
+// smaller blocks Send posts it after them, and a sequence of Posts waits for its WRITEs first,
+// because a READ right after them would be answered before the receiver has scanned them.
 //
 // The receiver posts no receives and sends nothing. It knows only the memory that its sender
 // writes.
@@ -51,7 +51,7 @@
 // A device with Manual progress is driven only by calls. Send drives it for one step. If that step
 // is used for something else, such as a retransmission, the block leaves in a later step. A program
 // that stops calling the Sender must call Flush first, or Device.Progress repeatedly. A receiver
-// that nobody polls does not acknowledge, and its sender's retries run out.
+// that is not polled does not acknowledge, and its sender's retries run out.
 //
 // # Reading order
 //

@@ -58,8 +58,8 @@ func (s *Sender) send(ctx context.Context, i int, h *header) error {
 }
 
 // early reports whether the READ is posted before the WRITEs into block j. The READ would come next
-// in any case because no other block is empty. In front of the WRITEs, and in a batch of its own,
-// it is answered while a large block is built and sent. It reports on the blocks before this one.
+// in any case because no other block is empty. Before the WRITEs, and in a separate batch, it is
+// answered while a large block is built and sent. It reports on the blocks before this one.
 func (s *Sender) early(j, length int) bool {
 	if length < earlyFrom || !s.fits(1+blockWRs, 2) {
 		return false
@@ -129,7 +129,7 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 		return 0, s.err
 	}
 	if !s.reading {
-		// A READ right behind the WRITEs would be answered before the receiver has scanned them.
+		// A READ right after the WRITEs would be answered before the receiver has scanned them.
 		if err := s.drain(ctx); err != nil {
 			return 0, err
 		}
@@ -159,8 +159,8 @@ func (s *Sender) sync(ctx context.Context) (int, error) {
 	return free, nil
 }
 
-// postRead posts the READ of the array, in front of the WRITEs into block behind unless that is
-// negative.
+// postRead posts the READ of the array. If behind is not negative, the WRITEs into that block
+// follow the READ.
 func (s *Sender) postRead(behind int) error {
 	if err := s.ep.QP.PostSend(s.wrs[:1]...); err != nil {
 		return s.broken(err)

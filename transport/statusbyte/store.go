@@ -29,7 +29,7 @@ const (
 // ErrStore means that a device's directory does not accept data.
 var ErrStore = errors.New("statusbyte: cannot store data")
 
-// Store writes each device's packets into a directory of its own: files that appear complete, by
+// Store writes the packets of each device into a separate directory: files that appear complete, by
 // rename, in the order of their names. A consumer that sees only its device's directory can follow
 // and remove them. A Store must be used by one goroutine.
 type Store struct {
@@ -186,7 +186,7 @@ func (s *Store) Put(device uint8, data []byte) error {
 }
 
 // Gap records that packets of a device are missing before its next one. The packets before the gap
-// are published in a file of their own, and the next file skips one number.
+// are published in a separate file, and the next file skips one number.
 func (s *Store) Gap(device uint8) { s.gaps[device] = true }
 
 // skip applies a recorded gap.

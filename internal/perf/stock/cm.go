@@ -23,8 +23,8 @@ const (
 	// cmSessions is the number of sessions over rdma_cm at a time, divided among the clients'
 	// addresses.
 	cmSessions = 32
-	// cmConnectTime is the time limit for establishing a connection, whatever timeouts the client
-	// requests.
+	// cmConnectTime is the time limit for establishing a connection, regardless of the timeouts
+	// that the client requests.
 	cmConnectTime = 5 * time.Second
 )
 

@@ -20,7 +20,7 @@ const (
 )
 
 // messageConn is the connection for perftest's messages when the sides use rdma_cm (-R): each
-// message is a SEND on a queue pair of its own. It implements perftest.MessageConn.
+// message is a SEND on a separate queue pair. It implements perftest.MessageConn.
 type messageConn struct{ c *cmconn.Conn }
 
 func newMessageConn(dev *roce.Device, quiet time.Duration) (*messageConn, error) {

@@ -152,7 +152,7 @@ func (s *source) newestKernel(ctx context.Context, meta string) (string, error) 
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no kernel package behind %s", ErrHost, meta)
+	return "", fmt.Errorf("%w: no kernel package for %s", ErrHost, meta)
 }
 
 // unpack extracts every package of a folder into root and returns their names.

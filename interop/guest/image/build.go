@@ -304,7 +304,7 @@ func join(base, tmp string, files map[string]string) (string, error) {
 		return "", err
 	}
 	for _, p := range old {
-		// Another run may be about to boot from a young one.
+		// Another run may be about to boot from a recent one.
 		if st, err := os.Stat(p); err == nil && now.Sub(st.ModTime()) > initrdAge {
 			_ = os.Remove(p)
 		}

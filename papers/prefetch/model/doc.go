@@ -44,22 +44,21 @@
 //     slot and twenty messages give nearly the same rates, but reach the peak with a window of 4:
 //     see Variants.
 //
-// The 35 and 40 Mop/s, the slope between windows 0 and 7, and the difference in latency follow.
-// The peak is that of the link with RoCEv2 frames over IPv4, tagged for a lossless class;
-// untagged it is 77 Mop/s. The latency without misses is a sum of assumed times, of which only
-// the PCIe part is the paper's: the agreement with its 2.4 us says only that the assumptions are
-// plausible.
+// The 35 and 40 Mop/s, the slope between windows 0 and 7, and the difference in latency follow. The
+// peak is that of the link with RoCEv2 frames over IPv4, tagged for a lossless class; untagged it
+// is 77 Mop/s. The latency without misses is a sum of assumed times, of which only the PCIe part is
+// the paper's: the agreement with its 2.4 us shows only that the assumptions are plausible.
 //
 // # Differences from the paper
 //
-//   - The commodity NIC of figure 3 is a measured ConnectX-5, whose internals are unknown. Its
-//     rate falls slowly beyond 2048 QPs, to half at 16,384. In round robin order, LRU falls at
-//     once. In random order a pipeline falls over the next thousand QPs: it waits for the slowest
-//     of its QPs, so a few misses cost nearly as much as many. A NIC of a third kind falls
-//     slowly, the series Units: instead of a pipeline it has a few units that look up everything
-//     for one QP each and overtake each other. Then the rate follows the share of misses. The
-//     number of units is calibrated with the half at 16,384 QPs, so that point is no evidence,
-//     but the shape is.
+//   - The commodity NIC of figure 3 is a measured ConnectX-5, whose internals are unknown. Its rate
+//     falls slowly beyond 2048 QPs, to half at 16,384. With LRU and round robin order, the model's
+//     rate falls at once. With random order, the rate of a pipeline falls over the next thousand
+//     QPs: it waits for the slowest of its QPs, so a few misses cost nearly as much as many. The
+//     rate of a third kind of NIC (the series Units) falls slowly: instead of a pipeline it has a
+//     few units that look up everything for one QP each and overtake each other. Its rate follows
+//     the share of misses. The number of units is calibrated with the half at 16,384 QPs, so that
+//     point is no evidence, but the shape is.
 //   - The paper's rate reaches its peak with a window of 7. The model reaches 93 % of the link
 //     there, and all of it at 10: PCIe is three quarters busy, and fetches wait for payload.
 //   - The abstract's 125 % more throughput is not what figure 4 shows, 100 % (from 35 to 70 Mop/s).

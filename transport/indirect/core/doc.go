@@ -16,7 +16,7 @@
 // destination and answers: valid, or invalid if it could not.
 //
 //   - A valid answer: the data goes by RDMA WRITE to the address in the answer (direct).
-//   - An invalid answer, or none until the second time-out: the initiator tells its user that the
+//   - An invalid answer, or none until the second timeout: the initiator tells its user that the
 //     request was taken (the paper's simulated acknowledgment) and sends the data at once into a
 //     slot of the responder's indirect buffer, which was granted with the connection (indirect).
 //     Requests continue. The real answer is recorded when it arrives, and otherwise ignored.
@@ -28,11 +28,11 @@
 //     every byte is at its destination. Only then is the transfer done and its slot free.
 //
 // A READ works in the other direction: the responder sends. It waits for the initiator's
-// confirmation of its valid answer. If none arrives until the second time-out it sends anyway. The
+// confirmation of its valid answer. If none arrives until the second timeout it sends anyway. The
 // initiator's memory was registered before the request, so no buffer is needed.
 //
 // The traditional method, the paper's comparison, is the same machine with Config.Dynamic false.
-// After an invalid answer or a time-out the initiator waits for its timer and asks again, as often
+// After an invalid answer or a timeout the initiator waits for its timer and asks again, as often
 // as necessary.
 //
 // # Failures
@@ -48,8 +48,8 @@
 //     less often. After Silence it probes the responder's NIC with empty RDMA WRITEs. As long as
 //     the NIC acknowledges, the responder counts as busy. If it does not, RC ends the connection. A
 //     responder waits at most Silence for its initiator (ErrSilent), because memory is at stake. A
-//     side that was held up itself does not count that time against its peer. While no transfer is
-//     unfinished, an empty WRITE every three times Silence detects a dead host.
+//     side whose driver did not run for a while does not count that time against its peer. While no
+//     transfer is unfinished, an empty WRITE every three times Silence detects a dead host.
 //   - The initiator dies with data parked: its transfers were never done, so nothing was promised.
 //     When the connection ends, parked data is dropped and counted (Orphaned), and registered
 //     memory is released as undelivered.

@@ -137,8 +137,8 @@ func (m *Machine) expireOut(now, late Time, i uint16) {
 		m.keepAlive(now, i)
 	case outReleasing, outAborting:
 		if now-o.began >= m.cfg.Silence && m.watch.talks > keepalives {
-			// it answered other messages all the time, and every request for this release had its
-			// chance
+			// the peer has answered other messages, but none of the repeated requests for this
+			// release
 			m.violate()
 			return
 		}

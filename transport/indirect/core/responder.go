@@ -336,8 +336,8 @@ func (m *Machine) tryRelease(i uint16) {
 	m.wantIn(i, sendReleased)
 }
 
-// forget drops the entry's work. A user who has not been asked for the memory yet will not be
-// asked.
+// forget drops the entry's work. If the user has not been asked for the memory yet, the request is
+// dropped.
 func (e *incoming) forget() {
 	if e.todo&askRegister != 0 {
 		e.asking = false
@@ -431,7 +431,7 @@ func (m *Machine) pollIn(now Time, i uint16, a *Action) (ok, more bool) {
 		if e.delivered && e.kind == Write {
 			m.Counters.Delivered++
 		}
-		if e.todo == 0 { // orphaned: no one waits for an answer
+		if e.todo == 0 { // orphaned: the initiator is gone
 			e.state = inFree
 		}
 	case sendReleased:

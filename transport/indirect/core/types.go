@@ -31,7 +31,7 @@ const (
 	DefaultPatience = Time(10e9) // 10 s
 	DefaultSilence  = Time(20e9) // 20 s
 
-	indirectAfter = 2 // time-outs without an answer after which data is sent indirectly
+	indirectAfter = 2 // timeouts without an answer after which data is sent indirectly
 	// signs of life, and checks of the peer, per Silence while a transfer is unfinished
 	keepalives = 8
 	idleTimes  = 3 // times Silence between two checks while no transfer is unfinished

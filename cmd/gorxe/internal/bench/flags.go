@@ -42,7 +42,7 @@ func newFlags(cmd *cobra.Command, o *kit.Options, maxRounds int, plotUsage strin
 	return f
 }
 
-// What --plot draws.
+// Usage texts of --plot.
 const (
 	onePlot   = "draw the results into this file, .svg or .png"
 	bothPlots = "draw the results into this file, .svg or .png; a name with another ending gives both"

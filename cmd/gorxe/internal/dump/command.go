@@ -80,7 +80,7 @@ func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout,
 	defer src.Close()
 	if src.Live() && dump.Bypassed(arg) {
 		fmt.Fprintf(stderr, "%s has an XDP program (gorxe up?). Packets that it handles are not visible here: "+
-			"capture at the other end of the link.\n", arg)
+			"capture on the peer's interface.\n", arg)
 	}
 	lines := stdout
 	var save *dump.Saver

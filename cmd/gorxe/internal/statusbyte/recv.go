@@ -40,7 +40,7 @@ func recvCommand() *cobra.Command {
 		Use:   "recv",
 		Short: "Receive the streams of 'statusbyte send' into one directory for each device",
 		Long: `Receive the streams of 'statusbyte send', check their order and hash them. With --dir
-the packets of each device are stored in a directory of their own, DIR/device-NNN, in
+the packets of each device are stored in a separate directory, DIR/device-NNN, in
 files that appear complete and in the order of their names. The directory can be
 mounted into a consumer's container; see 'statusbyte tail'.
 
