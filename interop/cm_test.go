@@ -111,7 +111,7 @@ func TestConnections(t *testing.T) {
 		for _, c := range cmTools {
 			play(t, c.name+suffix, vs, func(t *testing.T, r *rig, v variant) { c.run(t, r, v) })
 		}
-		play(t, "connection to a port where nobody listens"+suffix, vs, refusedPort)
+		play(t, "connection to a port without a listener"+suffix, vs, refusedPort)
 		if device == lab.MaxMTU {
 			play(t, "connection refused by the application", vs[:2], refusedByUser)
 		}

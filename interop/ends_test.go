@@ -91,7 +91,7 @@ const (
 	recvQueue queue = 'r'
 )
 
-// end is one side of a conversation. Errors that cannot happen between correct sides fail the test.
+// end is one side of a scenario. Errors that cannot happen between correct sides fail the test.
 type end interface {
 	address() address
 	connect(remote address)

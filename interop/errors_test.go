@@ -102,7 +102,7 @@ func talkLateReceive(t *testing.T, v variant, a, p end) {
 	a.fill(9, 3, 0, 5000, slot)
 	a.post(work{op: roce.OpSend, n: 3, size: 5000, step: slot})
 	if w := a.poll(sendQueue, 1, 300*time.Millisecond); len(w) > 0 {
-		t.Fatalf("a SEND that nobody received completed: %+v", w)
+		t.Fatalf("a SEND without a receiver completed: %+v", w)
 	}
 	p.recv(0, 3, 0, 5000, slot)
 	expect(t, "active", a, sendQueue, 0, 3)

@@ -189,7 +189,7 @@ func (g *gorxeEnd) join(group netip.Addr) { g.t.Helper(); g.must(g.qp.AttachMult
 
 const windowRights = roce.RemoteWrite | roce.RemoteRead
 
-// window's addresses are those of the memory behind it.
+// window's addresses are those of the memory that it covers.
 func (g *gorxeEnd) window(kind windowKind, off, size int) (rkey uint32) {
 	g.t.Helper()
 	mem, rights := g.mr.Bytes()[off:off+size], roce.LocalWrite|windowRights|roce.RemoteInvalidate

@@ -13,7 +13,7 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect"
 )
 
-// Parameters of the indirect transport's conversations. A guest's round trip takes milliseconds.
+// Parameters of the indirect transport's scenarios. A guest's round trip takes milliseconds.
 const (
 	indirectTimeout = 30 * time.Millisecond
 	indirectMem     = 1 << 20
@@ -199,7 +199,7 @@ func (i *indirectRig) gorxeWrites(n, frp int) {
 	}
 	if f.Num("delivered") != uint64(n) || c.Direct+c.Indirect != uint64(n) ||
 		f.Num("parked")+f.Num("straight") != c.Indirect {
-		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
+		i.t.Errorf("the two sides disagree: guest %v, gorxe %+v", f, c)
 	}
 	if frp > 0 && c.Indirect == 0 {
 		i.t.Error("registrations failed, and nothing went indirectly")
@@ -222,7 +222,7 @@ func (i *indirectRig) guestWrites(n, frp int) {
 	}
 	if c.Delivered != uint64(n) || f.Num("direct")+f.Num("indirect") != uint64(n) ||
 		c.Parked+c.Straight != f.Num("indirect") {
-		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
+		i.t.Errorf("the two sides disagree: guest %v, gorxe %+v", f, c)
 	}
 	// Memory that was registered when the data arrived takes it directly; the rest is parked.
 	if frp > 0 && c.Refused > 0 && c.Parked+c.Straight == 0 {
@@ -247,7 +247,7 @@ func (i *indirectRig) gorxeReads(n, frp int) {
 	}
 	f, c := i.await(served), i.conn.Counters()
 	if f.Num("readdirect")+f.Num("readindirect") != uint64(n) || c.Reads != uint64(n) {
-		i.t.Errorf("the ends do not agree: guest %v, gorxe %+v", f, c)
+		i.t.Errorf("the two sides disagree: guest %v, gorxe %+v", f, c)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestNewer(t *testing.T) {
 	})
 }
 
-// onBadWires runs a conversation several times at 1 and 5 % loss.
+// onBadWires runs a scenario several times at 1 and 5 % loss.
 func onBadWires(t *testing.T, name string, talk func(t *testing.T, a, p end)) {
 	for _, w := range badWires[:2] {
 		for _, towardsGuest := range []bool{false, true} {
@@ -78,7 +78,7 @@ func (r *rig) needsRightFlush(t *testing.T) {
 	to := gorxe.address()
 	kernel.post(work{op: roce.OpFlush, size: 64, raddr: to.mem, rkey: to.rkey})
 	if len(kernel.poll(sendQueue, 1, 200*time.Millisecond)) == 0 && dropped() > before {
-		t.Skip("the kernel's rxe puts the headers of a FLUSH into its ICRC twice: no other NIC can talk FLUSH to it")
+		t.Skip("the kernel's rxe puts the headers of a FLUSH into its ICRC twice: it cannot exchange FLUSHes with other NICs")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Conversations with the raw peer, first with gorxe as requester, then as responder.
+// Scenarios with the raw peer, first with gorxe as requester, then as responder.
 
 // oddGhostACKs: a repeated acknowledgment changes nothing (IBA 9.7.5.1: it is outside the
 // outstanding PSNs).
@@ -66,7 +66,7 @@ func oddCoalescedACK(o *oddRig) {
 	}
 }
 
-// oddImpliedNAKByACK: an ACK of a request behind a READ, before the READ's response, means that the
+// oddImpliedNAKByACK: an ACK of a request after a READ, before the READ's response, means that the
 // response was lost (IBA 9.7.5.1.1).
 func oddImpliedNAKByACK(o *oddRig) {
 	p := o.gpsn
@@ -115,8 +115,8 @@ func oddImpliedACK(o *oddRig) {
 }
 
 // oddPartialRead: half of a response is lost. The retry asks for the rest. Most responders answer
-// it as a READ of its own (FIRST-LAST, IBA 9.7.5.1.1), rxe as a continuation (MIDDLE-LAST). Both
-// must work.
+// it as a separate READ (FIRST-LAST, IBA 9.7.5.1.1), rxe as a continuation (MIDDLE-LAST). Both must
+// work.
 func oddPartialRead(o *oddRig, begin bth.Opcode) {
 	const total = 4 * oddMTU
 	p, data := o.gpsn, pattern(9, total)
@@ -186,7 +186,7 @@ func oddNAKDuringRetry(o *oddRig) {
 	p := o.gpsn
 	o.post(0, roce.OpWrite, 0, 4*oddMTU)
 	o.want(bth.RCWriteLast, p.Add(3))
-	o.want(bth.RCWriteFirst, p) // retransmitted by a probe or the time-out of 67 ms
+	o.want(bth.RCWriteFirst, p) // retransmitted by a probe or the timeout of 67 ms
 	o.nak(p, bth.NAKPSNSequence)
 	o.nak(p, bth.NAKPSNSequence)
 	o.notDone()

@@ -114,7 +114,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// connect uses verbs' own steps because they allow to choose the PSNs.
+// connect uses the steps of verbs, because they allow the caller to choose the PSNs.
 func (o *oddRig) connect(remote bth.GID) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -272,7 +272,7 @@ func pattern(seed uint32, n int) []byte {
 }
 
 // TestOddPackets sends packets that no correct NIC sends, or that a bad link makes of correct ones,
-// with PSNs in the middle of the space and PSNs that wrap around within the conversation.
+// with PSNs in the middle of the space and PSNs that wrap around within the scenario.
 func TestOddPackets(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -282,16 +282,16 @@ func TestOddPackets(t *testing.T) {
 		{"ghost ACKs", "active", oddGhostACKs},
 		{"ACK beyond what was sent", "active", oddACKBeyond},
 		{"coalesced ACK", "active", oddCoalescedACK},
-		{"implied NAK: an ACK behind an unanswered READ", "active", oddImpliedNAKByACK},
+		{"implied NAK: an ACK after an unanswered READ", "active", oddImpliedNAKByACK},
 		{"implied NAK: READ responses out of order", "active", oddImpliedNAKByRead},
-		{"implied ACK: a READ response behind a WRITE", "active", oddImpliedACK},
+		{"implied ACK: a READ response after a WRITE", "active", oddImpliedACK},
 		{"READ retried in part, answered MIDDLE-LAST", "active",
 			func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseMiddle) }},
 		{"READ retried in part, answered FIRST-LAST", "active",
 			func(o *oddRig) { oddPartialRead(o, bth.RCReadResponseFirst) }},
 		{"READ responses twice", "active", oddReadTwice},
 		{"atomic response twice", "active", oddAtomicTwice},
-		{"NAK during a retry after a time-out", "active", oddNAKDuringRetry},
+		{"NAK during a retry after a timeout", "active", oddNAKDuringRetry},
 		{"RNR NAK of what is acknowledged", "active", oddGhostRNR},
 		{"duplicate READ", "passive", oddDuplicateRead},
 		{"duplicate READ of a part", "passive", oddDuplicateReadPart},

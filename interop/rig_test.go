@@ -48,7 +48,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// The labs disappear with the process however it ends. A signal only has to end it.
+	// The labs disappear with the process, so a signal needs only to end it.
 	sig := make(chan os.Signal, 1)
 	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -156,23 +156,23 @@ func newRig(img *image.Image, mtu int) (*rig, error) {
 		return nil, err
 	}
 	r := &rig{Lab: l, release: release}
-	r.feelPace(img)
+	r.setPace(img)
 	return r, nil
 }
 
-// slow is the number of times that time-outs for guests are doubled, on a busy host or with a slow
+// slow is the number of times that timeouts for guests are doubled, on a busy host or with a slow
 // emulator.
 var slow int
 
-// feelPace derives time-outs from the time that the guest took to boot.
-func (r *rig) feelPace(img *image.Image) {
+// setPace derives the timeouts from the boot time of the guest.
+func (r *rig) setPace(img *image.Image) {
 	const usual, most = 6 * time.Second, 4
 	took := r.Guests[0].Took
 	for slow = 0; slow < most && took > usual<<slow; slow++ {
 	}
 	patience = usualPatience << slow
 	fmt.Fprintf(os.Stderr,
-		"interop: a guest with Linux %s and device MTU %d took %.1f s to boot; time-outs x %d\n",
+		"interop: a guest with Linux %s and device MTU %d took %.1f s to boot; timeouts x %d\n",
 		img.Release, r.MTU(), took.Seconds(), 1<<slow)
 }
 

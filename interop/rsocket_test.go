@@ -90,15 +90,15 @@ func (s *rsocket) greet(b []byte) {
 // grant reports space to the peer when half of the ring or of the receives is free again.
 func (s *rsocket) grant() {
 	s.t.Helper()
-	room := s.taken >= rsRingLen/2
-	if !room && s.messages-s.noted < rsRecvs/2 {
+	freeSpace := s.taken >= rsRingLen/2
+	if !freeSpace && s.messages-s.noted < rsRecvs/2 {
 		return
 	}
 	s.noted = s.messages
 	w := work{op: roce.OpWriteImm, id: s.nextSend,
 		imm: opGrant<<opShift | uint32(s.messages+rsRecvs), raddr: s.list.Addr,
 		rkey: uint32(s.list.RKey)}
-	if room {
+	if freeSpace {
 		b := s.mr.Bytes()[rsGrant:]
 		binary.LittleEndian.PutUint64(b, s.mr.Addr()+rsRing+uint64(s.granted))
 		binary.LittleEndian.PutUint32(b[8:], uint32(s.mr.RKey()))

@@ -17,7 +17,7 @@ import (
 	"github.com/gorxe/gorxe/transport/slidingwindow"
 )
 
-// Parameters of the sliding window's conversations. Blocks are larger than any path MTU.
+// Parameters of the sliding window's scenarios. Blocks are larger than any path MTU.
 const (
 	slidingPort    = 7481
 	slidingBlocks  = 4

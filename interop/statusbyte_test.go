@@ -16,7 +16,7 @@ import (
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
-// Parameters of the status byte's conversations. Blocks are larger than any path MTU.
+// Parameters of the status byte's scenarios. Blocks are larger than any path MTU.
 const (
 	statusPort    = 7480
 	statusBlocks  = 4

@@ -11,7 +11,7 @@ import (
 )
 
 // patience bounds a completion on an overloaded machine. It grows if guests are slow
-// (rig.feelPace).
+// (rig.setPace).
 var patience = usualPatience
 
 const usualPatience = 30 * time.Second

@@ -80,7 +80,7 @@ func receive(t testing.TB, p driver.Port) (numbers []uint64) {
 	}
 }
 
-func TestPerfectWire(t *testing.T) {
+func TestPerfectLink(t *testing.T) {
 	l := newLink(t, Config{Virtual: true})
 	a, b := l.Port(0), l.Port(1)
 	if n := send(t, a, b, 100, 50, 1); n != 50 {

@@ -142,7 +142,7 @@ func TestDrawSkipsFullBuckets(t *testing.T) {
 
 // A bucket is a cache line, and a table that does not fit the nearest caches starts at the start of
 // one. (Go puts a header before smaller memory with pointers.)
-func TestBucketIsALine(t *testing.T) {
+func TestBucketIsCacheLine(t *testing.T) {
 	for n := 4 * nearBuckets; n <= 1<<16; n *= 2 {
 		var x index
 		x.cur.Store(newBuckets(n))
@@ -192,7 +192,8 @@ func TestManyRegions(t *testing.T) {
 		}
 	}
 	if tab.local.used != 0 || tab.remote.used != 0 || pd.Refs() != 0 {
-		t.Error("something is left")
+		t.Errorf("%d L_Keys, %d R_Keys and %d references left, want 0", tab.local.used,
+			tab.remote.used, pd.Refs())
 	}
 	b := *tab.remote.cur.Load()
 	for i := range b {

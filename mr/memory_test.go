@@ -208,9 +208,9 @@ func TestBytesAfterRegion(t *testing.T) {
 }
 
 // A peer's WRITE of data and a status byte arrives by CopyIn. The program polls the status with
-// Load8 and then reads the data with plain loads. The program answers in the same way, and the NIC
-// reads the answer with CopyOut. The test covers every length and alignment of the tail and must be
-// clean under the race detector.
+// Load8 and then reads the data with plain loads. The program answers in the same way, and the
+// device reads the answer with CopyOut. The test covers every length and alignment of the tail and
+// must be clean under the race detector.
 func TestStatusByte(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 63, 64, 200} {
 		for at := range 8 {
@@ -228,7 +228,7 @@ func statusByte(t *testing.T, in, out *MR, at, size int) {
 	const rounds = 100
 	tail := at + size - 1
 	done := make(chan struct{})
-	go func() { // the peer, through the NIC
+	go func() { // the peer, through the device
 		defer close(done)
 		packet, answer := make([]byte, size), make([]byte, size)
 		for r := byte(1); r <= rounds; r++ {
@@ -363,7 +363,7 @@ func TestConcurrentPeers(t *testing.T) {
 				CopyOut(buf[:n], mem[at:at+n])
 				for i, b := range buf[:n] {
 					if b != 0 && b != 1 && b != 3 {
-						t.Errorf("byte %d is %d, which nobody wrote", at+i, b)
+						t.Errorf("byte %d is %d, which no writer stored", at+i, b)
 						return
 					}
 				}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// What the race detector must and must not report about programs. Each case runs in its own
-// process, because a report fails the test.
+// racePrograms are programs that the race detector must report (caught) or must not report. Each
+// runs in its own process, because a report fails the test.
 var racePrograms = []struct {
 	name   string
 	caught bool

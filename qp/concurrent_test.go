@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// crank runs both engines of a world in real time on one goroutine, the owner's, until stop.
-func (w *world) crank(stop *atomic.Bool, owner func()) {
+// runOwner runs both engines of a world in real time on one goroutine, the owner's, until stop.
+func (w *world) runOwner(stop *atomic.Bool, owner func()) {
 	start := time.Now()
 	for !stop.Load() {
 		w.now = Time(time.Since(start))
@@ -97,7 +97,7 @@ func TestPostAndPollFromOtherGoroutines(t *testing.T) {
 		}()
 	}
 	go func() { wg.Wait(); stop.Store(true) }()
-	w.crank(&stop, func() {})
+	w.runOwner(&stop, func() {})
 	if bells.Load() == 0 {
 		t.Error("no doorbell rang")
 	}
@@ -136,7 +136,7 @@ func TestPostWhileBreaking(t *testing.T) {
 		}()
 		go func() { wg.Wait(); posted.Store(true) }()
 		turns, after := 0, 0
-		w.crank(&stop, func() {
+		w.runOwner(&stop, func() {
 			w.collect()
 			if turns++; turns == 3*round+1 {
 				must(t, a.Modify(w.now, &Attr{State: Err}, AttrState))

@@ -50,7 +50,7 @@ func TestCQOverrun(t *testing.T) {
 	k.say(ack(3))
 	k.is(Err)
 	k.raises("CQ_ERR", "QP_FATAL")
-	k.completes("1 Work Request Flushed Error") // the receive, in a CQ of its own
+	k.completes("1 Work Request Flushed Error") // the receive, in a separate CQ
 	k.equal("overrun", cq.Overrun(), true)
 	k.equal("notified", notified, 1)
 	k.equal("SQLen", k.q.SQLen(), 0)

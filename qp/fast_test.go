@@ -87,7 +87,7 @@ func TestSendInvalidatesFastMR(t *testing.T) {
 		k.collect()
 		k.wcs = nil
 		if old != 0 && old == bth.RKey(m.RKey()) {
-			t.Fatal("the same key again")
+			t.Fatal("prepare() returned the same key twice")
 		}
 		old = bth.RKey(m.RKey())
 		k.world.recv(k.q, RecvWR{ID: 7, SGEs: []SGE{k.sge(0, 8)}})

@@ -202,7 +202,7 @@ func TestManyFlushes(t *testing.T) {
 }
 
 // The persist function runs once per FLUSH, however often the request arrives. If it fails, the
-// requester is told.
+// requester gets a NAK.
 func TestPersistentFlush(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.Access |= mr.FlushPersistent })
 	runs, fails := 0, error(nil)

@@ -23,7 +23,7 @@ func newCable(t testing.TB, typ Type, mtu bth.MTU) *cable {
 	return c
 }
 
-// turn lets a microsecond pass and moves packets until neither end sends.
+// turn lets a microsecond pass and moves packets until neither side sends.
 func (c *cable) turn() {
 	c.now += 1000
 	for moved := true; moved; {
@@ -65,7 +65,7 @@ type traffic struct {
 	typ  Type
 	wrs  []SendWR
 	recv bool
-	wcs  int // completions at both ends
+	wcs  int // completions on both sides
 }
 
 func hotTraffic(c *cable, size int) []traffic {

@@ -95,7 +95,7 @@ func TestMulticastLimits(t *testing.T) {
 	}
 }
 
-// The owner is told of a QP that goes to ERR, whatever the reason.
+// The hook is called for every QP that goes to ERR, for any reason.
 func TestErrHook(t *testing.T) {
 	k := newTalk(t, RC)
 	var gone []*QP

@@ -40,8 +40,8 @@ func TestReadResponses(t *testing.T) {
 }
 
 // IBA 9.7.5.1.3: a duplicate READ is executed again with the current memory. A retry from the
-// middle, with PSN and address advanced, is answered from there. Its answer is a message of its
-// own, which starts with FIRST.
+// middle, with PSN and address advanced, is answered from there. Its answer is a separate message,
+// which starts with FIRST.
 func TestDuplicateRead(t *testing.T) {
 	k := newTalk(t, RC)
 	k.say(k.read(0, 0, 600))
@@ -133,7 +133,7 @@ func TestDuplicateReadsAreBounded(t *testing.T) {
 		k.say(k.read(i, 0, 1))
 	}
 	k.equal("waiting", len(k.q.answers.list), 8)
-	k.equal("room", cap(k.q.answers.list), 8)
+	k.equal("capacity", cap(k.q.answers.list), 8)
 	k.say(k.read(8, 0, 1)) // no space for a fresh one: dropped, not refused
 	k.equal("answers", len(k.listen()), 8)
 	k.is(RTS)

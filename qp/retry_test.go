@@ -115,7 +115,7 @@ func TestTimeoutSendsOnePacketFirst(t *testing.T) {
 	k.listen()
 	k.now += 100_000
 	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
-	k.equal("time-outs", k.Counters().AckTimeouts, uint64(1))
+	k.equal("timeouts", k.Counters().AckTimeouts, uint64(1))
 	k.say(ack(0))
 	k.hears("RDMA WRITE Only +1 dma=8 8B", "RDMA WRITE Only +2 dma=8 ask 8B")
 	k.completes("1 success RDMA_WRITE 8B")
@@ -416,7 +416,7 @@ func TestWhileRNRTimerRuns(t *testing.T) {
 
 // An RNR NAK after the end of the RNR time, but before the timer's tick, is a new one: it counts,
 // and stops sending.
-func TestRNRNAKJustAfterTheTimer(t *testing.T) {
+func TestRNRNAKJustAfterTimer(t *testing.T) {
 	k := newTalk(t, RC)
 	k.post(k.wr(1, OpSend, 8))
 	k.listen()

@@ -14,7 +14,8 @@ import (
 	"github.com/gorxe/gorxe/qp/sched"
 )
 
-// What a message uses lies in the cache lines that prefetch.go prefetches, and a WQE is a line.
+// Everything that a message uses lies in the cache lines that prefetch.go prefetches, and a WQE is
+// a line.
 func TestLayout(t *testing.T) {
 	var q QP
 	in := func(name string, at uintptr, from, lines uintptr) {

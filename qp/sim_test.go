@@ -12,7 +12,7 @@ import (
 )
 
 // TestRandomTraffic is a small simulation of the engine alone: an RC pair, random operations in
-// both directions, and a wire that loses, duplicates and reorders packets. Everything completes
+// both directions, and a link that loses, duplicates and reorders packets. Everything completes
 // once and in order, memory has the right contents, and atomics count exactly. The simulation of
 // the whole stack is in fuzz/sim.
 func TestRandomTraffic(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 )
 
 // A response that skips a READ requests the READ again (IBA 9.7.6.1), but only once: responses that
-// were in flight at that time tell nothing new. If each counted, each response would cause more
-// responses, until the path is full of them and QPs fail on lossy links.
+// were in flight at that time carry no new information. If each counted, each response would cause
+// more responses, until the path is full of them and QPs fail on lossy links.
 func TestStaleResponsesDoNotMultiply(t *testing.T) {
 	w := newWorld(t, 1)
 	a, _ := w.pair(RC)

@@ -125,7 +125,7 @@ func TestWheelAfterLongPause(t *testing.T) {
 
 // A QP keeps the low 32 bits of its tick, which wrap after 20 hours. A timer may be moved across
 // the wrap.
-func TestWheelAcrossTheWrap(t *testing.T) {
+func TestWheelAcrossWrap(t *testing.T) {
 	const tick = Time(1) << tickShift
 	const wrap = tick << 32
 	e, qs := timerQPs(t, 2)
@@ -185,6 +185,7 @@ func TestWheelMoves(t *testing.T) {
 		t.Fatal("the first did not fire")
 	}
 	if _, ok := e.NextTimeout(); ok || e.Counters().Timers != 2 {
-		t.Errorf("something is left, or fired twice: %d", e.Counters().Timers)
+		t.Errorf("after all timers: NextTimeout() = %v, %d timers fired; want false, 2", ok,
+			e.Counters().Timers)
 	}
 }

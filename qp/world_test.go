@@ -11,7 +11,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// world is two engines and the wire between them, in virtual time.
+// world is two engines and the link between them, in virtual time.
 type world struct {
 	t    testing.TB
 	now  Time
@@ -94,7 +94,7 @@ func connectAttr() Attr {
 		MinRNRTimer:     12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
 }
 
-// pair creates a QP at each end and connects them.
+// pair creates a QP on each engine and connects them.
 func (w *world) pair(typ Type, change ...func(*InitAttr, *Attr)) (a, b *QP) {
 	w.t.Helper()
 	var qs [2]*QP
@@ -135,7 +135,7 @@ func (w *world) connect(q *QP, a Attr, i int, dest bth.QPN) {
 	}
 }
 
-// path returns the path from end i to the other. The destination MAC names the other end.
+// path returns the path from end i to the other end. The destination MAC identifies that end.
 func (w *world) path(i int) frame.Path {
 	return frame.NewPath(&frame.Address{DstMAC: endMAC(1 - i), Src: w.ends[i].gid,
 		Dst: w.ends[1-i].gid})

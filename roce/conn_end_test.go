@@ -109,8 +109,8 @@ func TestConnAddressesAndErr(t *testing.T) {
 	}
 }
 
-// Whatever one side closes, the other side's Conn ends, too.
-func TestConnEndsWithItsOwner(t *testing.T) {
+// When one side closes its Conn, QP or Device, the other side's Conn ends, too.
+func TestConnEndsWithQPOrDevice(t *testing.T) {
 	for name, end := range map[string]func(k connPair, b *Conn) error{
 		"Abort": func(_ connPair, b *Conn) error { return b.Abort() },
 		"QP.Close": func(_ connPair,

@@ -108,8 +108,8 @@ func ExampleDevice_Listen() {
 		}
 	})
 
-	nobody := netip.AddrPortFrom(l.Addr().Addr(), 1)
-	_, err = client.dev.Dial(ctx, nobody, client.qp, roce.DialOptions{})
+	noListener := netip.AddrPortFrom(l.Addr().Addr(), 1)
+	_, err = client.dev.Dial(ctx, noListener, client.qp, roce.DialOptions{})
 	fmt.Println(err)
 	c, err := client.dev.Dial(ctx, l.Addr(), client.qp,
 		roce.DialOptions{PrivateData: []byte("Ada")})

@@ -166,8 +166,8 @@ func TestGroupFiles(t *testing.T) {
 	}
 }
 
-// TestDevicesShareTheMachine: devices without a limit share one. Close releases their part.
-func TestDevicesShareTheMachine(t *testing.T) {
+// TestDevicesShareMemoryLimit: devices without a limit share one. Close releases their part.
+func TestDevicesShareMemoryLimit(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	before := common.Load()
 	a, b := newDevice(t, link, 0, WithProgress(Manual)), newDevice(t, link, 1, WithProgress(Manual))

@@ -89,7 +89,7 @@ func TestVirtualTimeIsReproducible(t *testing.T) {
 	}
 }
 
-// TestVirtualTimeDoesNotWait: calls that would have to wait return ErrVirtualTime.
+// TestVirtualTimeDoesNotWait: calls that would need to wait return ErrVirtualTime.
 func TestVirtualTimeDoesNotWait(t *testing.T) {
 	_, a, _ := virtualPair(t, 1)
 	var wcs [1]WC

@@ -79,7 +79,7 @@ func (s *storm) end(f func()) {
 	}
 }
 
-// pairOf makes another pair of connected QPs with CQs of their own.
+// pairOf creates another pair of connected QPs with separate CQs.
 func pairOf(t *testing.T, a, b *end) (x, y *end) {
 	t.Helper()
 	var ends [2]*end

@@ -131,8 +131,8 @@ func TestFastMR(t *testing.T) {
 				SendWR{Op: OpSend, Inline: tell}))
 			pollOK(t, 3, WCRegMR, b.cq, a.cq)
 			pollOK(t, 1, WCRecv, a.cq, b.cq)
-			told := a.mr.Bytes()[1000:]
-			addr, key := binary.BigEndian.Uint64(told), RKey(binary.BigEndian.Uint32(told[8:]))
+			received := a.mr.Bytes()[1000:]
+			addr, key := binary.BigEndian.Uint64(received), RKey(binary.BigEndian.Uint32(received[8:]))
 			want := fill(a.mr.Bytes()[:len(mem)], uint64(i))
 			must(t, a.qp.PostSend(
 				SendWR{ID: 4, Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, len(mem))}, RemoteAddr: addr,

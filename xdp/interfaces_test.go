@@ -18,7 +18,7 @@ import (
 )
 
 // newTap creates a tap device with address 10.77.0.1/24 in a new namespace. The returned descriptor
-// is the other end of the wire, where a virtual machine would be.
+// is the other side of the tap, where a virtual machine would be.
 func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
 	t.Helper()
 	needRoot(t)
@@ -139,8 +139,8 @@ func TestTapLongFrames(t *testing.T) {
 	}
 }
 
-// If the other end of the wire is not read, the sender does not block or lose buffers.
-func TestStuckWire(t *testing.T) {
+// If the other side of the tap is not read, the sender does not block or lose buffers.
+func TestUnreadTap(t *testing.T) {
 	ns, wire := newTap(t, 1500)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packetSocket opens a socket that receives every frame that reaches the kernel on this end of the
+// packetSocket opens a socket that receives every frame that reaches the kernel on this side of the
 // pair.
 func packetSocket(t testing.TB, e *veth.End) int {
 	t.Helper()

@@ -113,8 +113,8 @@ func TestFailures(t *testing.T) {
 	run(t, nil, "up", "lo").fails(1, "loopback")
 }
 
-// nobody returns the attributes of a process without privileges.
-func nobody(t *testing.T) *syscall.SysProcAttr {
+// unprivileged returns the attributes of a process without privileges.
+func unprivileged(t *testing.T) *syscall.SysProcAttr {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		return nil
@@ -125,11 +125,11 @@ func nobody(t *testing.T) *syscall.SysProcAttr {
 
 // Without root the demo uses the in-memory link, says so in one line, and verifies all data.
 func TestDemoWithoutPrivileges(t *testing.T) {
-	r := startAs(t, nil, nobody(t), "demo", "--json", "--bulk", "4m").wait().ok()
+	r := startAs(t, nil, unprivileged(t), "demo", "--json", "--bulk", "4m").wait().ok()
 	if strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "in-memory link") {
 		t.Errorf("stderr is %q, want one line about the in-memory link", r.err)
 	}
 	checkDemo(t, r, "memory", 0, 1024)
 	// If the user chose a mode, the demo fails instead.
-	startAs(t, nil, nobody(t), "demo", "--mode", "generic").wait().fails(1, "root")
+	startAs(t, nil, unprivileged(t), "demo", "--mode", "generic").wait().fails(1, "root")
 }

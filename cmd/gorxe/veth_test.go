@@ -160,7 +160,7 @@ func endUp(t *testing.T, up *process, pair *veth.Pair) {
 
 // Without --json, up prints GIDs and data path first and the counters last. A second up on the same
 // interface fails.
-func TestUpShowsItself(t *testing.T) {
+func TestUpOutput(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	up := server(t, &pair.A, port, "up", pair.A.Iface, "--mode", "native", "-x", "1", "--window",
 		"16")
@@ -442,8 +442,8 @@ func TestInterfaceErrors(t *testing.T) {
 	run(t, e, "ping", "203.0.113.1").fails(1, "no route")
 	run(t, e, "ping", "10.77.0.2", "-c", "1").fails(1, "connection refused", "gorxe up")
 	run(t, e, "perf", "write-bw", "10.77.0.2").fails(1, "connection refused")
-	startAs(t, e, nobody(t), "up", e.Iface).wait().fails(1, "permission", "run as root")
-	startAs(t, e, nobody(t), "ping", "10.77.0.2").wait().fails(1, "permission", "run as root")
+	startAs(t, e, unprivileged(t), "up", e.Iface).wait().fails(1, "permission", "run as root")
+	startAs(t, e, unprivileged(t), "ping", "10.77.0.2").wait().fails(1, "permission", "run as root")
 	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 300) })
 	run(t, e, "up", e.Iface).fails(1, "MTU", "300")
 	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 1500) })

@@ -11,7 +11,7 @@ import (
 // FuzzICRC compares the ICRC, which uses wide registers where the processor has them, with a plain
 // implementation of the rule (IBA 7.8.1, annex A17.3.3), at every length and alignment.
 func FuzzICRC(f *testing.F) {
-	const room = 128
+	const margin = 128
 	for i, s := range seeds(f) {
 		if len(s) > 14 {
 			f.Add(s[14:], uint8(i))
@@ -21,11 +21,11 @@ func FuzzICRC(f *testing.F) {
 		if len(ip) > 9000 {
 			return
 		}
-		mem := make([]byte, room+len(ip)+room)
+		mem := make([]byte, margin+len(ip)+margin)
 		for i := range mem {
 			mem[i] = 0xa5
 		}
-		p := mem[at%room:][:len(ip):len(ip)]
+		p := mem[at%margin:][:len(ip):len(ip)]
 		copy(p, ip)
 		crc, ok := frame.ICRC(p)
 		if want, long := plainICRC(ip); ok != long || crc != want {
@@ -37,7 +37,7 @@ func FuzzICRC(f *testing.F) {
 	})
 }
 
-// plainICRC masks a copy behind eight bytes 0xff and applies hash/crc32.
+// plainICRC applies hash/crc32 to eight bytes 0xff and a masked copy of the packet.
 func plainICRC(ip []byte) (crc uint32, ok bool) {
 	ipLen, variant := 20, []int{1, 8, 10, 11}
 	if len(ip) > 0 && ip[0]>>4 == 6 {

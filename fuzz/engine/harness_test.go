@@ -159,7 +159,7 @@ func (b *bench) spans(sges []qp.SGE) []span {
 
 var (
 	here    = bth.GIDFromIPv4([4]byte{10, 0, 0, 1})
-	there   = bth.GIDFromIPv4([4]byte{10, 0, 0, 2}) // the stranger
+	there   = bth.GIDFromIPv4([4]byte{10, 0, 0, 2}) // the sender of the fuzzed packets
 	witness = bth.GIDFromIPv4([4]byte{10, 0, 0, 3}) // another peer
 )
 

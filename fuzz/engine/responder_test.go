@@ -20,7 +20,7 @@ const (
 	maxAnswers = 2*4096/mtu + 2
 )
 
-// victim is a QP that a stranger sends packets to.
+// victim is a QP that receives the fuzzed packets.
 type victim struct {
 	q    *qp.QP
 	attr qp.Attr
@@ -395,8 +395,8 @@ func TestResponderSoak(t *testing.T) {
 		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey")
 }
 
-// TestKnownKillers sends packets that crashed other stacks to every QP.
-func TestKnownKillers(t *testing.T) {
+// TestKnownCrashPackets sends packets that crashed other stacks to every QP.
+func TestKnownCrashPackets(t *testing.T) {
 	reth := func(va uint64, key bth.RKey, n uint32) []byte {
 		b := make([]byte, bth.RETHLen)
 		bth.PutRETH(b, va, key, n)

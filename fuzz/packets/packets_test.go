@@ -24,7 +24,7 @@ func target() packets.Target {
 }
 
 // Without mutations a decoder accepts every frame, with the expected PSN.
-func TestSoundFrames(t *testing.T) {
+func TestValidFrames(t *testing.T) {
 	for _, tr := range []bth.Transport{bth.RC, bth.UC, bth.UD} {
 		tg := target()
 		tg.Sound, tg.Transport, tg.Responses = 1, tr, false
@@ -89,7 +89,7 @@ func TestMutatedFrames(t *testing.T) {
 }
 
 // The packet with 48 bytes of IP: opcode 0xff to the multicast QPN.
-func TestKnownKiller(t *testing.T) {
+func TestKnownCrashPacket(t *testing.T) {
 	g := packets.New(3, target())
 	for range 200000 {
 		f := g.Frame()
@@ -101,7 +101,7 @@ func TestKnownKiller(t *testing.T) {
 	t.Error("never made")
 }
 
-// The Generator can be used on any stack, here one behind a Port.
+// The Generator can be used on any stack, here one that is reached through a Port.
 func ExampleGenerator() {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {

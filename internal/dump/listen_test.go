@@ -118,7 +118,7 @@ func sees(t *testing.T, s Source, psn bth.PSN, d time.Duration) bool {
 }
 
 // The help text says that packet sockets see neither what AF_XDP receives on the same interface nor
-// what it sends, in both modes, and that the other end of the link sees both.
+// what it sends, in both modes, and that a socket on the peer's interface sees both.
 func TestAFXDPBypassesPacketSockets(t *testing.T) {
 	for _, mode := range []xdp.Mode{xdp.Native, xdp.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAFXDPBypassesPacketSockets(t *testing.T) {
 
 			send(sendFrame(&pair.A, &pair.B, 0, 1))
 			if !sees(t, atA, 1, patience) || !sees(t, atB, 1, patience) {
-				t.Fatal("without AF_XDP, an end did not see the packet")
+				t.Fatal("without AF_XDP, an interface did not see the packet")
 			}
 
 			port, err := xdp.Open(pair.B.Iface, xdp.Options{Mode: mode, NetNS: pair.B.Fd()})
@@ -158,7 +158,7 @@ func TestAFXDPBypassesPacketSockets(t *testing.T) {
 			}
 			transmit(t, port, sendFrame(&pair.B, &pair.A, 0, 3))
 			if !sees(t, atA, 3, patience) {
-				t.Error("the other end did not see the packet that AF_XDP sent")
+				t.Error("the peer's interface did not see the packet that AF_XDP sent")
 			}
 			if sees(t, atB, 3, silence) {
 				t.Error("the packet socket saw a packet that AF_XDP sent")

@@ -24,7 +24,7 @@ func (c *coalescer) stream(n int) {
 	}
 }
 
-// Frames are coalesced in a stream while nobody may wait for the latest packet.
+// Frames of a stream are coalesced while neither side may be waiting for the latest packet.
 func TestCoalesce(t *testing.T) {
 	one := func(op bth.Opcode, ask bool) func(*coalescer) {
 		return func(c *coalescer) { c.packet(packetOf(op, ask)) }

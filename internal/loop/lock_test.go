@@ -39,13 +39,13 @@ func TestOwnerLockSeesRequests(t *testing.T) {
 		}
 	}, func(round uint32) {
 		if request.Load() {
-			t.Errorf("round %d: nobody saw the request", round)
+			t.Errorf("round %d: the owner did not see the request", round)
 		}
 	})
 }
 
 // A command that comes at the end of a step is run, by its sender or by the owner that unlocks,
-// even if nobody drives the loop afterwards.
+// even if no goroutine drives the loop afterwards.
 func TestDoDuringStep(t *testing.T) {
 	l := newLoop(t, Config{Manual: true})
 	ran := false

@@ -37,16 +37,16 @@ func (noHost) Work(qp.Time) int               { return 0 }
 func (noHost) NextTimeout() (qp.Time, bool)   { return 0, false }
 func (noHost) HandleEvent(qp.Time, qp.Event)  {}
 
-// pairConfig says how newPair makes two sides.
+// pairConfig holds the parameters of newPair.
 type pairConfig struct {
 	link loopback.Config
 	spin time.Duration
 	wrap func(i int, p driver.Port) driver.Port // nil: the link's own port
 }
 
-// newPair makes two loops with manual progress and a connected RC QP each. They run in virtual
-// time, but with everything that is otherwise done in real time only: receive coalescing, immediate
-// replies and delayed release of frames.
+// newPair creates two loops with manual progress and a connected RC QP each. They run in virtual
+// time, but with everything that is otherwise enabled only in real time: receive coalescing,
+// immediate replies and delayed release of frames.
 func newPair(t *testing.T, c pairConfig) (a, b *side) {
 	t.Helper()
 	c.link.Virtual = true
@@ -129,7 +129,7 @@ func (s *side) write(t *testing.T, peer *side, n int, flags qp.SendFlags) {
 	s.Posted(s.qp)
 }
 
-// writeQuietly is write without telling the loop.
+// writeQuietly is write without a call of Loop.Posted.
 func (s *side) writeQuietly(t *testing.T, peer *side, n int, flags qp.SendFlags) {
 	t.Helper()
 	_, err := s.qp.Post([]qp.SendWR{{

@@ -338,7 +338,7 @@ func TestClientVanishes(t *testing.T) {
 	}
 }
 
-// A path MTU that is smaller than requested is no error, but the row tells.
+// A path MTU that is smaller than requested is no error, but the row reports it.
 func TestReducedMTU(t *testing.T) {
 	r := newTester(t, roce.Auto) // path MTU 1024
 	for asked, want := range map[string]roce.MTU{"4096": 4096, "1024": 0, "256": 0} {

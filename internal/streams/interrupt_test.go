@@ -212,7 +212,7 @@ func TestSources(t *testing.T) {
 }
 
 // Tail with remove follows a receiver that restarts and numbers its files from 0 again.
-func TestTailOverARestart(t *testing.T) {
+func TestTailOverRestart(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, fmt.Sprintf("%020d%s", 0, statusbyte.StoreSuffix))
 	write := func(text string) {

@@ -229,7 +229,7 @@ func TestUnwritableEndMark(t *testing.T) {
 }
 
 // Tail reports where packets are missing, writes the others and returns ErrGaps.
-func TestTailOverAGap(t *testing.T) {
+func TestTailOverGap(t *testing.T) {
 	for _, remove := range []bool{false, true} {
 		store, err := statusbyte.OpenStore(t.TempDir(), 0)
 		if err != nil {

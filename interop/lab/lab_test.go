@@ -52,7 +52,7 @@ func await(t *testing.T, what string, ok func() bool) {
 }
 
 // Two concurrent labs have the same names and addresses and do not reach each other.
-func TestLabsAreAlone(t *testing.T) {
+func TestLabsAreIsolated(t *testing.T) {
 	a, b := newEmpty(t), newEmpty(t)
 	if a.Host.Fd() == b.Host.Fd() || a.HostAddr(false) != netip.MustParseAddr("10.77.0.100") ||
 		a.HostAddr(true) != netip.MustParseAddr("fd77::64") {

@@ -32,7 +32,7 @@ func TestPatternsDiffer(t *testing.T) {
 	Fill(a, 1)
 	Fill(b, 2)
 	if bytes.Equal(a, b) || Check(a, 1) != nil || Check(a, 2) == nil || Check(a[1:], 1) == nil {
-		t.Error("patterns cannot be told from each other")
+		t.Error("two patterns are equal")
 	}
 	if bytes.Contains(b, a[:8]) {
 		t.Error("the pattern of seed 1 begins somewhere in that of seed 2")

@@ -73,7 +73,7 @@ func TestAbandoned(t *testing.T) {
 }
 
 // A test binary that does not build reports lines that are not events. They must not be lost.
-func TestForeignLinesReachTheLog(t *testing.T) {
+func TestForeignLinesAreLogged(t *testing.T) {
 	if got := newTable().take([]byte("# build failed")); got != "# build failed\n" {
 		t.Errorf("%q", got)
 	}

@@ -124,8 +124,8 @@ func TestSavePlots(t *testing.T) {
 	}
 }
 
-// The texts of a legend start to the right of their symbols, below the axis, each on a line of
-// its own: then no font can make them overlap anything.
+// The texts of a legend start to the right of their symbols, below the axis, each on a separate
+// line, so that they overlap nothing with any font.
 func TestLegendPosition(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "plot.svg")
 	if _, err := SavePlots(name, panels[1:2]); err != nil {

@@ -245,7 +245,7 @@ func TestNoAllocation(t *testing.T) {
 }
 
 // The queue does not keep a popped ID alive.
-func TestPopForgets(t *testing.T) {
+func TestPopReleasesID(t *testing.T) {
 	q, err := New[*int](3, 2)
 	if err != nil {
 		t.Fatal(err)

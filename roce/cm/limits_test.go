@@ -8,7 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// stranger sends requests from an address of its own.
+// stranger sends requests from its own address.
 type stranger struct {
 	gid bth.GID
 	n   uint32

@@ -152,7 +152,7 @@ func TestBothSidesInOneCM(t *testing.T) {
 	a.listen()
 	ia, ib := establish(0, a, a)
 	if ia == ib {
-		t.Fatal("one ID for two ends")
+		t.Fatalf("both sides have communication ID %v", ia)
 	}
 	a.must(a.m.Disconnect(0, ia, nil))
 	a.hears(0, a, a.sends(AttrDREQ)...)

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// world is two CMs with random users and a bad wire between them, in virtual time. A run is
+// world is two CMs with random users and a faulty link between them, in virtual time. A run is
 // reproducible from its seed.
 type world struct {
 	t     *testing.T
@@ -294,9 +294,9 @@ func runWorld(t *testing.T, seed uint64, plan wirePlan) *world {
 	return w
 }
 
-// TestBadWire creates and releases thousands of connections in both directions over a wire that
+// TestFaultyLink creates and releases thousands of connections in both directions over a link that
 // drops, duplicates, reorders and delays. Afterwards neither CM may hold anything.
-func TestBadWire(t *testing.T) {
+func TestFaultyLink(t *testing.T) {
 	many := 10_000
 	if testing.Short() {
 		many = 1000

@@ -12,9 +12,9 @@ import (
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
 
-// A program that gets no processor time is not dead: its NIC still acknowledges. Transfers with it
-// finish when it runs again, even after ten minutes.
-func TestResponderStandsStill(t *testing.T) {
+// A program that gets no processor time does not count as dead: its NIC still acknowledges.
+// Transfers with it finish when it runs again, even after ten minutes.
+func TestResponderPaused(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
 	want := fill(a.mr.Bytes()[:size], 1)
@@ -38,7 +38,7 @@ func TestResponderStandsStill(t *testing.T) {
 }
 
 // A dead host is detected although only a release is outstanding, which RC does not know about.
-func TestResponderIsGone(t *testing.T) {
+func TestResponderDies(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a := v.a
 	if err := a.conn.Post(&Transfer{Kind: Write, MR: a.mr, Len: size}); err != nil {
@@ -61,7 +61,7 @@ func TestResponderIsGone(t *testing.T) {
 const silence = time.Duration(core.DefaultSilence)
 
 // An idle connection to a dead host ends on both sides. A connection to a live host continues.
-func TestIdleHostIsGone(t *testing.T) {
+func TestIdleHostDies(t *testing.T) {
 	v := newVirtual(t, Config{})
 	a, b := v.a, v.b
 	if ev, ok := v.goOn(a, Down, time.Hour); ok {
@@ -102,7 +102,7 @@ func TestUnreadEvents(t *testing.T) {
 		for end := time.Now().Add(30 * time.Second); b.conn.Counters().Delivered != uint64(k+1) ||
 			a.busyNow() > 0; {
 			if a.Progress(); time.Now().After(end) {
-				t.Fatalf("transfer %d: no end: %+v", k, b.conn.Counters())
+				t.Fatalf("transfer %d did not end: %+v", k, b.conn.Counters())
 			}
 			b.Progress()
 		}
@@ -124,7 +124,7 @@ func (e *end) busyNow() int {
 }
 
 // A connection that ends during its setup leaves nothing behind.
-func TestEndsBeforeItIsHeld(t *testing.T) {
+func TestEndsDuringSetup(t *testing.T) {
 	link, err := loopback.NewLink(loopback.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestEndsBeforeItIsHeld(t *testing.T) {
 
 // A connection ends for its waiters and for the memory of its transfers even if no datagram can be
 // sent.
-func TestEndsWithoutRoom(t *testing.T) {
+func TestEndsWithFullQueue(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{})
 	b.space.Hold(0, size)
 	failed, ctx := make(chan error, 1), within(t)

@@ -71,11 +71,11 @@ func Example() {
 		}
 		b.space.Free(4096, 100)
 	}()
-	copy(a.mr.Bytes(), "sent before anybody was ready")
-	if err := conn.Write(ctx, a.mr, 0, 29, 4096); err != nil {
+	copy(a.mr.Bytes(), "sent before b was registered")
+	if err := conn.Write(ctx, a.mr, 0, 28, 4096); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s\n", b.mr.Bytes()[4096:][:29])
+	fmt.Printf("%s\n", b.mr.Bytes()[4096:][:28])
 	c := conn.Counters()
 	fmt.Println(c.Direct, c.Indirect)
 
@@ -84,6 +84,6 @@ func Example() {
 		log.Fatal(err)
 	}
 	// Output:
-	// sent before anybody was ready
+	// sent before b was registered
 	// 0 1
 }

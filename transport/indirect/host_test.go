@@ -76,7 +76,7 @@ func TestRegistersForEachTransfer(t *testing.T) {
 						}
 					}
 					if time.Now().After(end) {
-						t.Fatal("no end")
+						t.Fatal("the transfer did not end within 30 s")
 					}
 				}
 				if !bytes.Equal(h.mem[k%4*size:][:size], want) {

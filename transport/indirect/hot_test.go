@@ -71,7 +71,7 @@ func TestNoAllocations(t *testing.T) {
 				}
 				for end := time.Now().Add(30 * time.Second); ; {
 					if time.Now().After(end) {
-						t.Fatal("no end")
+						t.Fatal("the transfer did not end within 30 s")
 					}
 					b.Poll(evs[:])
 					for _, ev := range evs[:a.Poll(evs[:])] {

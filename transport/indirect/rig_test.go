@@ -24,7 +24,7 @@ type end struct {
 
 const rigMem = 4 << 20
 
-// newEnd creates an Endpoint with memory, unless c has a Host of its own.
+// newEnd creates an Endpoint with memory, unless c has its own Host.
 func newEnd(t testing.TB, dev *roce.Device, c Config) *end {
 	t.Helper()
 	e := &end{dev: dev}
@@ -61,7 +61,7 @@ func newDevice(t testing.TB, link *loopback.Link, i int, opts ...roce.Option) *r
 	return d
 }
 
-// within returns a context that ends before the test binary's time-out.
+// within returns a context that ends before the test binary's timeout.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

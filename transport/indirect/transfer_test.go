@@ -100,7 +100,7 @@ func dropAnswers(link *loopback.Link, n int32) {
 }
 
 // Only the answers were lost: the memory is ready when the data arrives, and nothing is parked.
-func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
+func TestRegisteredIsNotParked(t *testing.T) {
 	v := newVirtual(t, Config{})
 	dropAnswers(v.link, 3)
 	v.write(0, 3)
@@ -111,8 +111,8 @@ func TestStraightWhenOnlyTheAnswerWasLost(t *testing.T) {
 	}
 }
 
-// One lost answer is asked for again. Only the second time-out makes a transfer indirect.
-func TestOneTimeoutIsNotEnough(t *testing.T) {
+// One lost answer is asked for again. Only the second timeout makes a transfer indirect.
+func TestIndirectAfterTwoTimeouts(t *testing.T) {
 	v := newVirtual(t, Config{})
 	dropAnswers(v.link, 1)
 	v.write(0, 4)
@@ -121,7 +121,7 @@ func TestOneTimeoutIsNotEnough(t *testing.T) {
 	}
 }
 
-// The traditional method always waits.
+// The traditional method always waits for the valid answer.
 func TestTraditional(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond, Traditional: true},
 		Config{Faults: Faults{Seed: 4, FailedRegistration: 0.7}})
@@ -152,7 +152,7 @@ func TestFullBuffer(t *testing.T) {
 	until(t, "two wait for the slot that the third has",
 		func() bool { return a.conn.Counters().BufferFull == 2 })
 	if err := a.conn.Write(within(t), a.mr, 3*size, size, 3*size); err != nil {
-		t.Error(err) // parked data is in no other transfer's way
+		t.Error(err) // parked data does not block other transfers
 	}
 	if c := a.conn.Counters(); c.Indirect != 1 || c.Direct != 1 {
 		t.Errorf("%+v", c)
@@ -230,8 +230,8 @@ func TestInitiatorDies(t *testing.T) {
 }
 
 // The initiator disconnects with data parked and another transfer waiting for a slot: both sides
-// learn of it at once.
-func TestInitiatorHangsUp(t *testing.T) {
+// notice it at once.
+func TestInitiatorDisconnects(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{Timeout: 2 * time.Millisecond}, Config{Slots: 1})
 	b.space.Hold(0, 2*size)
 	failed, ctx := make(chan error, 2), within(t)
@@ -302,7 +302,7 @@ func TestRead(t *testing.T) {
 
 // Both sides start transfers at once, on a lossy link, with failing registrations. Everything
 // arrives.
-func TestBadDays(t *testing.T) {
+func TestLossAndFailedRegistrations(t *testing.T) {
 	// Enough for some registrations to fail on either side in any interleaving.
 	const rounds = 40
 	c := Config{Timeout: 2 * time.Millisecond, Slots: 2,
@@ -423,7 +423,7 @@ func TestMismatch(t *testing.T) {
 
 // Datagrams from strangers and invalid datagrams of peers are counted and dropped. Transfers
 // continue.
-func TestNonsense(t *testing.T) {
+func TestInvalidDatagrams(t *testing.T) {
 	a, b := newPair(t, loopback.Plan{}, Config{}, Config{})
 	say := func(msg []byte) {
 		if err := a.ud.PostSend(roce.SendWR{Op: roce.OpSend, Inline: msg, AH: a.conn.ah,

@@ -102,7 +102,7 @@ func advance(t *testing.T, link *loopback.Link, ends ...*end) {
 		}
 	}
 	if !ok {
-		t.Fatal("nothing under way and no timer runs")
+		t.Fatal("nothing is outstanding and no timer runs")
 	}
 	link.Advance(time.Duration(max(1, next-link.Now())))
 }

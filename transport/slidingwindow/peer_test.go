@@ -108,7 +108,7 @@ func (g *rogueSender) post(wr roce.SendWR) {
 
 // A sender that violates the protocol gets a final error, and no byte that it may not write is
 // handed over.
-func TestSenderThatBreaksTheRules(t *testing.T) {
+func TestSenderViolatesProtocol(t *testing.T) {
 	for name, f := range map[string]func(g *rogueSender, r *Receiver){
 		"a place that is not next": func(g *rogueSender,
 			r *Receiver) {
@@ -158,10 +158,10 @@ func TestSenderThatBreaksTheRules(t *testing.T) {
 			}
 			g.block(0, 1, immediate(0, 1))
 			if _, again := r.Receive(within(t)); !errors.Is(again, ErrPeer) {
-				t.Errorf("it goes on: %v", again)
+				t.Errorf("Receive() after the violation: %v, want ErrPeer", again)
 			}
 			if _, ok, again := r.Poll(); ok || !errors.Is(again, ErrPeer) {
-				t.Errorf("it goes on: %v", again)
+				t.Errorf("Poll() after the violation: %v, %v, want ErrPeer", ok, again)
 			}
 		})
 	}
@@ -283,7 +283,7 @@ func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Conf
 func ackOf(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
 // A receiver that violates the protocol ends the connection. Every further call returns the error.
-func TestReceiverThatBreaksTheRules(t *testing.T) {
+func TestReceiverViolatesProtocol(t *testing.T) {
 	for name, wr := range map[string]roce.SendWR{
 		"more than was sent":        {Op: roce.OpSend, Inline: ackOf(3)},
 		"far more than was sent":    {Op: roce.OpSend, Inline: ackOf(1<<64 - 1)},
@@ -349,7 +349,7 @@ func TestReasonOfFailure(t *testing.T) {
 }
 
 // A Sender whose receiver keeps a block forever can be closed and reports what was not released.
-func TestCloseWithDataUnderWay(t *testing.T) {
+func TestCloseWithUnreleasedData(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	s.linger = 30 * time.Millisecond
 	ctx := within(t)
@@ -388,7 +388,7 @@ func TestCloseWithDataUnderWay(t *testing.T) {
 
 // A receiver that disappears during a stream is an error of the sender, which does not wait for its
 // context.
-func TestReceiverGoes(t *testing.T) {
+func TestReceiverDisappears(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 5000})
 	time.AfterFunc(20*time.Millisecond, func() { _ = r.Close() })
 	ctx := within(t)
@@ -415,7 +415,7 @@ func TestReceiverGoes(t *testing.T) {
 
 // A receive is posted again before its block or ACK allows the peer to send more. So with
 // sufficient queues no RNR NAK is ever sent.
-func TestNobodyIsNotReady(t *testing.T) {
+func TestNoRNRNAKs(t *testing.T) {
 	for _, blocks := range []int{1, 2, 3} {
 		s, r := pair(t, loopback.Config{}, Config{Blocks: blocks, BlockSize: 64})
 		ctx := within(t)

@@ -122,8 +122,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// A block that is kept blocks the window, whatever is released behind it. Its release frees all at
-// once.
+// A block that is not released keeps the window closed, even if later blocks are released. Its
+// release frees all of them at once.
 func TestReleaseInOrder(t *testing.T) {
 	s, r := pair(t, loopback.Config{}, Config{Blocks: 3, BlockSize: 64})
 	ctx := within(t)
@@ -214,7 +214,7 @@ func manualPair(t *testing.T, p roce.Progress, cfg Config) (*Sender, *Receiver) 
 
 // With Manual progress no further call is needed: what Post or Write has posted reaches the
 // receiver, and its ACK the sender, while the sender's program does something else.
-func TestManualSenderIsDrivenByItsPoller(t *testing.T) {
+func TestManualSenderProgress(t *testing.T) {
 	s, r := manualPair(t, roce.Manual, Config{Blocks: 3, BlockSize: 5000})
 	ctx := within(t)
 	for n := range 3 {

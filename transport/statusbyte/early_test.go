@@ -22,10 +22,10 @@ func post(t *testing.T, ctx context.Context, s *Sender, n int, v byte) error {
 	return f.Post(ctx, n, false)
 }
 
-// "Synchronise only when nothing is free": the READ leaves with the block that uses the last empty
-// one, not before, and only if the block is large. It reports on the blocks before it, so a stream
-// of large blocks never waits for its own last one.
-func TestEarlySynchronisation(t *testing.T) {
+// Synchronization starts only when no block is empty: the READ leaves with the block that uses the
+// last empty one, not before, and only if the block is large. It reports on the blocks before it,
+// so a stream of large blocks never waits for its own last one.
+func TestEarlySynchronization(t *testing.T) {
 	for _, c := range []struct {
 		size  int
 		syncs [4]uint64 // after each Post
@@ -55,7 +55,7 @@ func TestEarlySynchronisation(t *testing.T) {
 
 // The READ is answered before the WRITEs that follow it. Its value for their block, empty, is
 // ignored.
-func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
+func TestEarlySynchronizationIgnoresOwnBlock(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: earlyFrom}
 	s, r := pair(t, a, b, cfg, cfg)
@@ -90,7 +90,7 @@ func TestEarlySynchronisationHidesItsOwnBlock(t *testing.T) {
 
 // If the queues have no space for a READ beside a block's WRITEs, or no other block can have become
 // empty, the READ follows the WRITEs.
-func TestEarlySynchronisationNeedsRoom(t *testing.T) {
+func TestEarlySynchronizationNeedsSpace(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cfg  Config

@@ -8,7 +8,7 @@ import (
 
 // One-sided only: however much is sent, the receiver's device has no completions, needs no receives
 // and sends no requests.
-func TestReceiverDoesNothing(t *testing.T) {
+func TestReceiverIsPassive(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 3, BlockSize: 5000}
 	s, r := pair(t, a, b, cfg, cfg)

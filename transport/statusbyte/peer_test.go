@@ -102,9 +102,8 @@ func nothing(t *testing.T, r *Receiver) {
 	}
 }
 
-// "A peer that writes status values other than 0 to 2": counted, the block is empty again, and the
-// stream continues.
-func TestStatusThatCannotBe(t *testing.T) {
+// Status values other than 0 to 2 are counted, the block is empty again, and the stream continues.
+func TestInvalidStatus(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 10, BlockSize: 100})
 	for slot, v := range map[int]byte{0: 3, 1: 255, 9: Unavailable} {
 		g.status(slot, v)
@@ -118,9 +117,9 @@ func TestStatusThatCannotBe(t *testing.T) {
 	expect(t, r, 1, 1)
 }
 
-// "Packet numbers that jump": gaps are counted, earlier packets are not handed over again, and
-// numbers wrap around.
-func TestNumbersThatJump(t *testing.T) {
+// Gaps in the packet numbers are counted, earlier packets are not handed over again, and numbers
+// wrap around.
+func TestPacketNumberGaps(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 4, BlockSize: 100})
 	for _, n := range []uint16{0, 5, 5, 4, 6} {
 		g.packet(0, 7, n)
@@ -144,7 +143,7 @@ func TestNumbersThatJump(t *testing.T) {
 
 // Blocks lie in the array in any order. They are handed over by number, separately for each device,
 // and a packet that is there is not a gap.
-func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
+func TestDeliveryOrder(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 8, BlockSize: 100})
 	for i, slot := range []int{6, 2, 7, 0} {
 		g.packet(slot, 3, uint16(i))
@@ -159,8 +158,8 @@ func TestOrderOfTheArrayDoesNotCount(t *testing.T) {
 	}
 }
 
-// "Device numbers nobody registered": counted, and the others continue. The same for impossible
-// lengths.
+// Packets with unregistered device numbers are counted, and other devices continue. The same holds
+// for impossible lengths.
 func TestUnknownDevice(t *testing.T) {
 	g, r := newRogue(t, Config{Blocks: 3, BlockSize: 100, Devices: []uint8{1, 2}})
 	g.packet(0, 9, 0)
@@ -201,7 +200,7 @@ func TestOverwrite(t *testing.T) {
 
 // A released block may be in use again. Releasing or retaining the old Block does not affect the
 // new one.
-func TestReleasedForGood(t *testing.T) {
+func TestStaleBlock(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 1, BlockSize: 100}
 	s, r := pair(t, a, b, cfg, cfg)
@@ -274,7 +273,7 @@ func TestRetain(t *testing.T) {
 
 // While all blocks are kept a Write waits. It can be canceled, and the packet has not been sent
 // then.
-func TestGiveUp(t *testing.T) {
+func TestCancelWrite(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 1, BlockSize: 100}
 	s, r := pair(t, a, b, cfg, cfg)
@@ -358,7 +357,7 @@ func TestCloseEndsWaiting(t *testing.T) {
 	}
 }
 
-// "Mismatch between the two ends": one clear error on both sides, nothing is sent, and the listener
+// If the sizes of the two sides differ, both get one clear error, nothing is sent, and the listener
 // continues.
 func TestMismatch(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
@@ -369,7 +368,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// "Block sizes or counts out of range".
+// Block sizes or counts that are out of range are errors.
 func TestBadConfig(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	for _, c := range []Config{
@@ -393,7 +392,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 // A receiver that disappears is an error of the sender with the reason.
-func TestReceiverGoes(t *testing.T) {
+func TestReceiverDisappears(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 10}
 	s, r := pair(t, a, b, cfg, cfg)
@@ -412,7 +411,7 @@ func TestReceiverGoes(t *testing.T) {
 
 // Invalid status bytes of a receiver: such blocks are counted and not used. A Write that finds no
 // other block can be canceled.
-func TestReceiverStatusThatCannotBe(t *testing.T) {
+func TestInvalidReceiverStatus(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
 	cfg := Config{Blocks: 2, BlockSize: 10}
 	s, r := pair(t, a, b, cfg, cfg)

@@ -100,7 +100,7 @@ func TestTransfer(t *testing.T) {
 	}{
 		{"3 blocks", 3, 0, 5000, 0}, {"1 block", 1, 0, 5000, 0}, {"64 blocks", 64, 0, 5000, 0},
 		{"least queues", 3, 2, 5000, 0}, {"loss", 8, 0, 5000, 0.01},
-		// Large blocks synchronize in front of the last block's data.
+		// With large blocks, synchronization starts before the last block's data is sent.
 		{"large", 3, 0, 2 * largeBlock, 0}, {"2 large blocks", 2, 0, 2 * largeBlock, 0},
 		{"1 large block", 1, 0, 2 * largeBlock, 0},
 		{"large, least queues", 3, 2, 2 * largeBlock, 0},

@@ -101,7 +101,7 @@ func TestStoreSegments(t *testing.T) {
 
 // A root that is not writable is reported at once, a device's directory with its first packet.
 // Other devices continue.
-func TestStoreThatCannot(t *testing.T) {
+func TestStoreUnwritable(t *testing.T) {
 	root := t.TempDir()
 	file := filepath.Join(root, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -135,7 +135,7 @@ func TestStoreThatCannot(t *testing.T) {
 }
 
 // Two receivers cannot share a root: their files would have the same names and replace each other.
-func TestStoreIsOnes(t *testing.T) {
+func TestStoreRootIsExclusive(t *testing.T) {
 	root := t.TempDir()
 	first, err := OpenStore(root, 0)
 	if err != nil {
@@ -158,7 +158,7 @@ func TestStoreIsOnes(t *testing.T) {
 }
 
 // A receiver that is killed loses no packet that it took and shows none that it took partly.
-func TestStoreAfterACrash(t *testing.T) {
+func TestStoreAfterCrash(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 100)
 	if err != nil {
@@ -183,7 +183,7 @@ func TestStoreAfterACrash(t *testing.T) {
 
 // A device's directory that disappears is created again with what was not published yet. Without
 // the root, which may be an unmounted volume, nothing is stored.
-func TestStoreThatVanishes(t *testing.T) {
+func TestStoreRemovedDirectory(t *testing.T) {
 	for _, segment := range []int64{0, 6, 100} {
 		root := filepath.Join(t.TempDir(), "data")
 		s, err := OpenStore(root, segment)
@@ -237,8 +237,8 @@ func limited(t *testing.T, n uint64, f func()) {
 }
 
 // If a directory becomes full in the middle of a packet, nothing of the packet is visible: not as a
-// file, not behind later data, and not twice when the packet is stored after all.
-func TestStoreThatFillsUp(t *testing.T) {
+// file, not after later data, and not twice when the packet is stored after all.
+func TestStoreFull(t *testing.T) {
 	for _, segment := range []int64{0, 100} {
 		s, err := OpenStore(t.TempDir(), segment)
 		if err != nil {
@@ -276,7 +276,7 @@ func TestStoreThatFillsUp(t *testing.T) {
 }
 
 // A device that starts again after its end is not at its end.
-func TestStoreAfterTheEnd(t *testing.T) {
+func TestStoreAfterEnd(t *testing.T) {
 	s, err := OpenStore(t.TempDir(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +291,8 @@ func TestStoreAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A missing number marks missing packets: once, whatever fails meanwhile, and also at the end.
+// A missing number marks missing packets: once, even after failures in between, and also at the
+// end.
 func TestStoreGap(t *testing.T) {
 	root := t.TempDir()
 	s, err := OpenStore(root, 10)

@@ -81,7 +81,7 @@ func TestUnexpectedBytes(t *testing.T) {
 }
 
 // Connections that stop in the middle of the first message do not block a server for one client,
-// whichever protocol they use.
+// with either protocol.
 func TestIncompleteHellosDoNotBlock(t *testing.T) {
 	r := newTCPTester(t, roce.Auto)
 	r.serve(t, &exchange.Server{Sessions: 1})

@@ -163,7 +163,7 @@ func TestServerVanishes(t *testing.T) {
 	}
 }
 
-// A path MTU that is smaller than requested is no error, but the row tells.
+// A path MTU that is smaller than requested is no error, but the row reports it.
 func TestReducedMTU(t *testing.T) {
 	r := newTCPTester(t, roce.Auto) // path MTU 1024
 	for asked, want := range map[string]roce.MTU{"4096": 4096, "1024": 0, "256": 0} {

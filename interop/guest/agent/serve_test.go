@@ -78,7 +78,7 @@ func TestOutputAndStatus(t *testing.T) {
 	}
 }
 
-func TestLongOutputComesWhole(t *testing.T) {
+func TestLongOutputIsComplete(t *testing.T) {
 	c := newController(t)
 	c.run(1, "sh", "-c", "head -c 300000 /dev/zero")
 	if out, o := c.end(1); len(out[wire.Stdout]) != 300000 || o.Status != 0 {
@@ -117,7 +117,7 @@ func TestSignalKillsChildrenToo(t *testing.T) {
 }
 
 // A command's background process with open output does not delay the command's end.
-func TestBackgroundDoesNotHoldUpTheEnd(t *testing.T) {
+func TestBackgroundDoesNotDelayExit(t *testing.T) {
 	c := newController(t)
 	start := time.Now()
 	c.run(1, "sh", "-c", "sleep 5 & echo done")
@@ -126,7 +126,7 @@ func TestBackgroundDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeStarted(t *testing.T) {
+func TestStartFails(t *testing.T) {
 	c := newController(t)
 	for i, argv := range [][]string{{"/nowhere/at/all"}, {}} {
 		c.run(uint32(i), argv...)

@@ -78,7 +78,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-func TestArchiveTellsOfMissingFiles(t *testing.T) {
+func TestArchiveReportsMissingFiles(t *testing.T) {
 	a := newArchive(io.Discard)
 	a.file("init", "/nowhere/at/all")
 	if err := a.close(); err == nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestFramesComeBackAsTheyWent(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	frames := []Frame{
 		{Hello, 0, []byte("3.1")}, {Run, 1, []byte(`{"argv":["true"]}`)}, {Stdin, 0xfffffffe, nil},

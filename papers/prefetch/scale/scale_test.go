@@ -10,7 +10,7 @@ import (
 	"github.com/gorxe/gorxe/papers/kit"
 )
 
-// There is no ratio if the rounds differ too much, but a warning.
+// If the rounds differ too much, the result has no ratio, and there is a warning.
 func TestScatter(t *testing.T) {
 	few := lane{name: nameQPs, qps: 64, mrs: 1, order: RoundRobin}
 	many := few

@@ -47,7 +47,7 @@ func (k *talk) silent() {
 	k.t.Helper()
 	var a Action
 	if k.m.Poll(k.now, &a) {
-		k.t.Fatalf("the machine wants %+v; the protocol, nothing", a)
+		k.t.Fatalf("unexpected action %+v", a)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestInvalidAnswer(t *testing.T) {
 	k.silent()
 }
 
-// "If the initiator has not received any valid answer before the second time-out of the timer, it
+// "If the initiator has not received any valid answer before the second timeout of the timer, it
 // begins an indirect transfer", and continues to ask.
 func TestSecondTimeout(t *testing.T) {
 	k := newTalk(t, oneSlot)
@@ -161,7 +161,7 @@ func TestTraditionalWaits(t *testing.T) {
 }
 
 // The responder moves parked data "only when it finds that the answer has been sent".
-func TestMoveAfterTheAnswer(t *testing.T) {
+func TestMoveAfterAnswer(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4
 	// no request has arrived: "no information in the status block"
@@ -204,7 +204,7 @@ func TestMoveAfterTheAnswer(t *testing.T) {
 }
 
 // A segment for a slot of another transfer may have overwritten data: the connection is unusable.
-func TestOverwritingIsTheEnd(t *testing.T) {
+func TestOverwrittenSlotIsFatal(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	k.m.HandleData(k.now, slotImm(4, 0, 0), 1024)
 	k.m.HandleData(k.now, slotImm(5, 0, 0), 1024)
@@ -267,7 +267,7 @@ func TestSlowRead(t *testing.T) {
 // A request and its abort arrive before the driver acts. The user is not asked, so no answer is
 // awaited. (Before a fix the responder never answered that transfer again, and its initiator
 // considered it dead.)
-func TestRequestAndAbortAtOnce(t *testing.T) {
+func TestRequestAndAbortTogether(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		flags uint8
@@ -287,7 +287,7 @@ func TestRequestAndAbortAtOnce(t *testing.T) {
 			k.says(msgReleased)
 			k.silent()
 			if k.m.owing() || k.m.Counters.ParkedBytes != 0 {
-				t.Errorf("something is left: %+v", k.m.Counters)
+				t.Errorf("unfinished work: %+v", k.m.Counters)
 			}
 			// The entry is usable for the next transfer.
 			k.hears(message{typ: msgRequest, tid: tid + TID(len(k.m.in)), dba: 7, len: 1500})
@@ -298,7 +298,7 @@ func TestRequestAndAbortAtOnce(t *testing.T) {
 
 // The user was asked and takes time. An initiator that has abandoned the transfer meanwhile gets
 // its answer when the user has answered.
-func TestAbortWhileTheUserIsAsked(t *testing.T) {
+func TestAbortDuringRegistration(t *testing.T) {
 	k := newTalk(t, oneSlot)
 	const tid = 4
 	k.hears(message{typ: msgRequest, tid: tid, dba: 7, len: 1500})

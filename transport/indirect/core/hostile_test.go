@@ -113,7 +113,7 @@ func (h *hostile) drain() {
 	var a Action
 	for n := 0; h.m.Poll(h.now, &a); n++ {
 		if n > 1000 {
-			h.t.Fatal("Poll has no end")
+			h.t.Fatal("Poll returns actions without end")
 		}
 		switch a.Kind {
 		case DoRegister:

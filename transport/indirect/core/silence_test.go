@@ -117,7 +117,7 @@ func TestSilence(t *testing.T) {
 			}
 			k.m.Fail(k.now)
 			if k.passes(second); k.m.Counters.ParkedBytes != 0 || k.m.owing() {
-				t.Errorf("something is left: %+v", k.m.Counters)
+				t.Errorf("unfinished work: %+v", k.m.Counters)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestSilentResponder(t *testing.T) {
 
 // A responder whose NIC acknowledges is waited for as long as necessary, with an empty WRITE from
 // time to time.
-func TestNICLives(t *testing.T) {
+func TestResponderNICAlive(t *testing.T) {
 	k := newSlow(t)
 	tid := k.releasing()
 	probes := 0
@@ -212,8 +212,8 @@ func TestNICLives(t *testing.T) {
 }
 
 // For a responder, which has memory at stake, the initiator's NIC is not enough, even if this side
-// has a transfer of its own outstanding.
-func TestNICAloneIsNotEnough(t *testing.T) {
+// has an outstanding transfer.
+func TestInitiatorNICIsNotEnough(t *testing.T) {
 	k := newSlow(t)
 	k.releasing()
 	k.wrote = func(*Action) { k.m.DataDone(k.now) }
@@ -252,7 +252,7 @@ func TestIdle(t *testing.T) {
 
 // A responder that sends other messages but never answers a release is broken: its initiator does
 // not wait forever. One that has just returned from a long pause is not.
-func TestTalksButDoesNotRelease(t *testing.T) {
+func TestUnansweredRelease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		quiet  Time // before it sends
@@ -287,7 +287,7 @@ func TestTalksButDoesNotRelease(t *testing.T) {
 }
 
 // A driver that was stopped for a minute does not count that minute against the peer.
-func TestOwnPause(t *testing.T) {
+func TestLocalPauseDoesNotCount(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		begin func(k *talk)
@@ -323,7 +323,7 @@ func TestOwnPause(t *testing.T) {
 
 // An indirect transfer with a known answer whose data waits behind others sends a sign of life from
 // time to time: nothing else shows the responder that this side lives.
-func TestWaitingInLine(t *testing.T) {
+func TestKeepAliveWhileQueued(t *testing.T) {
 	k := newSlow(t)
 	k.m.cfg.PeerSlots = 0 // the first one goes directly
 	first, err := k.m.Post(k.now, &Op{Len: 1 << 20})

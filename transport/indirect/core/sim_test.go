@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// The simulation runs two machines, both initiators and responders, in virtual time, one story per
-// seed. Datagrams are lost, duplicated and delayed. WRITEs arrive in order, delayed. Registrations
-// fail. Users reuse their memory as soon as they may. Some connections die, and some drivers stop
-// for long. A model of the memory on both sides checks that
+// The simulation runs two machines, both initiators and responders, in virtual time, one scenario
+// per seed. Datagrams are lost, duplicated and delayed. WRITEs arrive in order, delayed.
+// Registrations fail. Users reuse their memory as soon as they may. Some connections die, and some
+// drivers stop for long. A model of the memory on both sides checks that
 //
 //   - each transfer is acknowledged to its user at most once and ends exactly once;
 //   - one that ends successfully was delivered exactly once before, every byte correct, and one
@@ -23,7 +23,7 @@ import (
 //   - READs never use the buffer;
 //   - everything ends in bounded virtual time, and no live peer is considered dead.
 var (
-	simSeed  = flag.Int64("core.seed", -1, "run the story of this seed alone, and print it")
+	simSeed  = flag.Int64("core.seed", -1, "run the scenario of this seed alone, and print it")
 	simSeeds = flag.Uint64("core.n", 1000, "run this many seeds")
 )
 
@@ -337,7 +337,7 @@ func (s *sim) register(h, peer *simHost, a *Action) {
 	x := peer.transfers[a.TID]
 	if x == nil || x.registered || x.delivered || x.dst != a.DBA || x.len != a.Len ||
 		x.kind != a.Type {
-		s.fail("asked to register what nobody wants: %+v for %+v", a, x)
+		s.fail("asked to register for a transfer that was not requested: %+v for %+v", a, x)
 		return
 	}
 	entry, tid := a.Entry, a.TID

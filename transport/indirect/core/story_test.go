@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// story runs one seed.
-func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Counters, Time, error) {
+// runSeed runs one seed.
+func runSeed(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Counters, Time, error) {
 	sum := fnv.New64a()
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), log: log, hash: sum, now: 1}
 	s.loss, s.dup, s.frp = []float64{0, 0.05, 0.3, 0.6}[s.rng.IntN(4)], 0.1, []float64{0, 0.1,
@@ -52,7 +52,7 @@ func story(t testing.TB, seed uint64, log func(string, ...any)) (uint64, [2]Coun
 
 const (
 	simEnd    = Time(60e6)
-	simFreeze = Time(300000) // three quarters of Silence; 3750 time-outs
+	simFreeze = Time(300000) // three quarters of Silence; 3750 timeouts
 )
 
 func (s *sim) run() {
@@ -146,7 +146,7 @@ func (s *sim) settle() {
 
 func TestSim(t *testing.T) {
 	if *simSeed >= 0 {
-		if _, _, _, err := story(t, uint64(*simSeed), t.Logf); err != nil {
+		if _, _, _, err := runSeed(t, uint64(*simSeed), t.Logf); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -157,7 +157,7 @@ func TestSim(t *testing.T) {
 	}
 	var sum Counters
 	for seed := range seeds {
-		_, c, _, err := story(t, seed, nil)
+		_, c, _, err := runSeed(t, seed, nil)
 		if err != nil {
 			t.Fatalf("seed %d: %v\nreplay: go test ./transport/indirect/core -run 'TestSim$' -core.seed=%d -v", seed, err, seed)
 		}
@@ -180,11 +180,11 @@ func TestSim(t *testing.T) {
 	t.Logf("%+v", sum)
 }
 
-// TestReplay checks that the same seed gives the same story.
+// TestReplay checks that the same seed gives the same run.
 func TestReplay(t *testing.T) {
 	for seed := range uint64(40) {
-		a, ca, ta, _ := story(t, seed, nil)
-		b, cb, tb, _ := story(t, seed, nil)
+		a, ca, ta, _ := runSeed(t, seed, nil)
+		b, cb, tb, _ := runSeed(t, seed, nil)
 		if a != b || ca != cb || ta != tb {
 			t.Fatalf("seed %d: %x and %x", seed, a, b)
 		}

@@ -155,7 +155,7 @@ func TestPlot(t *testing.T) {
 		t.Errorf("a plot in a missing directory: %v with output %q, want an error without output",
 			err, out)
 	}
-	// If the plot cannot be written, the results are printed all the same.
+	// If the plot cannot be written, the results are still printed.
 	if err := os.Mkdir(prefix+"2.svg", 0o700); err != nil {
 		t.Fatal(err)
 	}
