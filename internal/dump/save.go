@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/google/gopacket/layers"
@@ -90,8 +91,8 @@ func (s *Saver) Close() error {
 }
 
 func (s *Saver) wrap(err error) error {
-	if err == nil {
-		return nil
+	if path := new(fs.PathError); err == nil || errors.As(err, &path) {
+		return err // a PathError names the file
 	}
 	return fmt.Errorf("write %s: %w", s.name, err)
 }

@@ -30,7 +30,7 @@ func Dial(ctx context.Context, addr netip.Addr, port int) (net.Conn, error) {
 func Listen(ctx context.Context, port int) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
-		return nil, fmt.Errorf("%w: choose another port on both sides", err)
+		return nil, fmt.Errorf("%w: choose another port with -p on both sides", err)
 	}
 	context.AfterFunc(ctx, func() { l.Close() })
 	return l, nil
