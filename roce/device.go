@@ -299,23 +299,22 @@ func networkOf(port driver.Port, c *config) driver.Network {
 	if c.network != nil {
 		return c.network
 	}
-	for port != nil {
-		if n, ok := port.(driver.Network); ok {
-			return n
-		}
-		u, ok := port.(unwrapper)
-		if !ok {
-			return nil
-		}
-		port = u.Unwrap()
-	}
-	return nil
+	n, _ := find[driver.Network](port)
+	return n
 }
 
 func statsOf(port driver.Port) func() driver.Stats {
+	if s, ok := find[driver.StatsReader](port); ok {
+		return s.Stats
+	}
+	return func() driver.Stats { return driver.Stats{} }
+}
+
+// find returns the first of port and the ports that it wraps that implements T.
+func find[T any](port driver.Port) (T, bool) {
 	for port != nil {
-		if s, ok := port.(interface{ Stats() driver.Stats }); ok {
-			return s.Stats
+		if t, ok := port.(T); ok {
+			return t, true
 		}
 		u, ok := port.(unwrapper)
 		if !ok {
@@ -323,5 +322,6 @@ func statsOf(port driver.Port) func() driver.Stats {
 		}
 		port = u.Unwrap()
 	}
-	return func() driver.Stats { return driver.Stats{} }
+	var none T
+	return none, false
 }
