@@ -81,6 +81,7 @@ var allowed = map[string][]string{
 	"bth":               {},
 	"internal/clock":    {},
 	"internal/fence":    {},
+	"internal/limit":    {},
 	"internal/prefetch": {},
 	"internal/stat":     {},
 	"internal/cli":      {},
@@ -90,11 +91,11 @@ var allowed = map[string][]string{
 	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
 	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/prefetch"},
 	"loopback":          {"bth", "driver", "frame"},
-	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock"},
-	"roce/cm":           {"bth"},
+	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/limit"},
+	"roce/cm":           {"bth", "internal/limit"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
-		"internal/clock", "internal/fence", "internal/prefetch",
+		"internal/clock", "internal/fence", "internal/limit", "internal/prefetch",
 	},
 	"transport":      {"roce", "internal/endpoint", "transport/..."},
 	"internal":       tools,
@@ -106,7 +107,7 @@ var allowed = map[string][]string{
 }
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
-var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm"}
+var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/limit"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600

@@ -1,0 +1,21 @@
+package limit
+
+import "net/netip"
+
+// Bits of the prefixes that Prefix returns.
+const (
+	BitsIPv4 = 32
+	BitsIPv6 = 64
+)
+
+// Prefix returns the prefix that a's limits apply to: the address itself for IPv4 (also in its
+// IPv4-mapped form), the /64 for IPv6. It ignores the zone.
+func Prefix(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := BitsIPv6
+	if a.Is4() {
+		bits = BitsIPv4
+	}
+	p, _ := a.Prefix(bits) // fails only for the zero Addr, which has the zero Prefix
+	return p
+}
