@@ -3,6 +3,10 @@
 //
 // It prints one line per package as go test does, the output of failing tests, every skip with its
 // reason, and the counts. Arguments are passed to go test; the default is ./...
+//
+// Tests of connections over real devices depend on the time that a shared machine gives them. A few
+// failed tests are therefore run once more, alone. Those that pass then are reported as FLAKY with
+// the output of the first run, and count as passed.
 package main
 
 import (
@@ -11,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -24,10 +29,22 @@ const timeout = "5m"
 
 type key struct{ pkg, test string }
 
+// maxRetries bounds the failed tests that are run again. More failures than that have a common
+// cause.
+const maxRetries = 3
+
 type gate struct {
 	passed, failed int
 	skipped        []string
 	output         map[key][]string
+	failures       []failure
+	broken         bool // a package failed as a whole: build error, panic, timeout
+}
+
+// failure is a failed test, or subtest, and its output.
+type failure struct {
+	key
+	output []string
 }
 
 func main() {
@@ -57,13 +74,60 @@ func main() {
 		g.take(e)
 	}
 	err = cmd.Wait()
+	if err != nil && g.retry() {
+		err = nil
+	}
 	os.Exit(g.close(err))
+}
+
+// retry runs the failed tests again, each alone. It reports whether all of them passed.
+func (g *gate) retry() bool {
+	tests := g.failedTests()
+	if g.broken || len(tests) == 0 || len(tests) > maxRetries {
+		return false
+	}
+	for _, k := range tests {
+		cmd := exec.Command("go", "test", "-count=1", "-timeout", timeout,
+			"-run", "^"+k.test+"$", k.pkg)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Printf("%s failed twice; the second run:\n%s", k.test, out)
+			return false
+		}
+	}
+	for _, f := range g.failures {
+		fmt.Printf("FLAKY %s %s failed and then passed alone; the first run:\n", f.pkg, f.test)
+		for _, l := range f.output {
+			fmt.Print("  | ", l)
+		}
+	}
+	g.passed += g.failed
+	g.failed = 0
+	return true
+}
+
+// crash reports whether line is the first of a panic, a fatal error or a data race. These are faults
+// whatever the machine does, and the other tests of the package may not have run.
+func crash(line string) bool {
+	return strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") ||
+		strings.HasPrefix(line, "WARNING: DATA RACE")
+}
+
+// failedTests returns the top-level tests that failed.
+func (g *gate) failedTests() []key {
+	var tests []key
+	for _, f := range g.failures {
+		if !strings.Contains(f.test, "/") {
+			tests = append(tests, f.key)
+		}
+	}
+	return tests
 }
 
 func (g *gate) take(e event) {
 	k := key{e.Package, e.Test}
 	switch e.Action {
 	case "output", "build-output":
+		g.broken = g.broken || crash(e.Output)
 		if e.Test == "" {
 			if e.Output != "PASS\n" {
 				fmt.Print(e.Output)
@@ -75,7 +139,7 @@ func (g *gate) take(e event) {
 	case "fail":
 		if e.Test != "" {
 			g.failed++
-			fmt.Print(strings.Join(g.output[k], ""))
+			g.failures = append(g.failures, failure{k, g.output[k]})
 		} else {
 			g.unfinished(e.Package)
 		}
@@ -94,10 +158,13 @@ func (g *gate) take(e event) {
 }
 
 // unfinished prints the output of the tests that were running when their package failed as a whole,
-// by a panic or a timeout.
+// by a panic or a timeout. A package also fails because of its tests.
 func (g *gate) unfinished(pkg string) {
+	failed := slices.ContainsFunc(g.failures, func(f failure) bool { return f.pkg == pkg })
+	g.broken = g.broken || !failed
 	for k, out := range g.output {
 		if k.pkg == pkg {
+			g.broken = true
 			g.failed++
 			fmt.Print(strings.Join(out, ""))
 			delete(g.output, k)
@@ -122,6 +189,11 @@ func (g *gate) close(err error) int {
 	status := 0
 	if err != nil {
 		status = 1
+	}
+	if g.failed > 0 {
+		for _, f := range g.failures {
+			fmt.Print(strings.Join(f.output, ""))
+		}
 	}
 	root := os.Geteuid() == 0
 	for _, s := range g.skipped {
