@@ -22,10 +22,11 @@ type InjectConfig struct {
 // ports of a link are wrapped, the plan applies in each direction. Inject panics if the plan is
 // invalid; see Plan.Validate.
 //
-// The result implements driver.Network and driver.StatsReader if p does. FaultsOf returns its
-// counters. The result belongs to the owner of p. Delayed frames are sent in time if the owner
-// keeps calling its methods; Wait returns in time to send them. A virtual Link does not know about
-// frames that an injector holds, so use the Link's own plan instead.
+// The result implements driver.Network and driver.StatsReader if p does; driver.Find finds the
+// other interfaces of p. FaultsOf returns its counters. The result belongs to the owner of p.
+// Delayed frames are sent in time if the owner keeps calling its methods; Wait returns in time to
+// send them. A virtual Link does not know about frames that an injector holds, so use the Link's
+// own plan instead.
 func Inject(p driver.Port, seed uint64, plan Plan) driver.Port {
 	return InjectWith(p, InjectConfig{Seed: seed, Transmit: plan})
 }

@@ -41,7 +41,8 @@ func NewCapture(w io.Writer, clock func() int64) *Capture {
 }
 
 // Tee returns a Port that records the frames that p's owner sends, at the time of Send, and
-// receives. The result implements driver.Network and driver.StatsReader if p does.
+// receives. The result implements driver.Network and driver.StatsReader if p does; driver.Find
+// finds the other interfaces of p.
 func (c *Capture) Tee(p driver.Port) driver.Port {
 	return withInterfaces(&tee{Port: p, capture: c}, p)
 }

@@ -5,14 +5,14 @@ import "github.com/gorxe/gorxe/driver"
 // wrapper is a Port around another Port.
 type wrapper interface {
 	driver.Port
-	// Unwrap returns the inner Port.
-	Unwrap() driver.Port
+	driver.Wrapper
 	// bare returns the wrapper without the interfaces added by withInterfaces.
 	bare() any
 }
 
 // withInterfaces adds driver.Network and driver.StatsReader to a wrapper if the inner Port
-// implements them, so that type assertions on the result are correct.
+// implements them, so that type assertions on the result are correct. driver.Find finds the other
+// optional interfaces of the inner Port.
 func withInterfaces(w wrapper, inner driver.Port) driver.Port {
 	net, hasNet := inner.(driver.Network)
 	st, hasStats := inner.(driver.StatsReader)
@@ -45,7 +45,7 @@ func outermost[T any](p driver.Port) (t T, ok bool) {
 				return t, true
 			}
 		}
-		u, is := p.(interface{ Unwrap() driver.Port })
+		u, is := p.(driver.Wrapper)
 		if !is {
 			return t, false
 		}

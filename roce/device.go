@@ -21,6 +21,7 @@ type Device struct {
 	eng     *qp.Engine
 	manual  bool
 	net     driver.Network
+	groups  driver.Groups // nil: the host cannot join groups
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
 	virtual bool          // Expert.Clock is set
@@ -113,7 +114,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
 		manual: c.progress == Manual, virtual: c.clock != nil,
-		net: networkOf(port, c), stats: statsOf(port), rand: safeRand(c.rand),
+		stats: statsOf(port), rand: safeRand(c.rand),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
@@ -122,7 +123,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		done:   make(chan struct{}), finished: make(chan struct{}),
 	}
 	d.mem = newBudget(c.maxMemory)
-	if d.net == nil {
+	if d.net, d.groups = networkOf(port, c); d.net == nil {
 		return nil, ErrNoNetwork
 	}
 	var err error
@@ -292,36 +293,20 @@ func (d *Device) open() error {
 	return nil
 }
 
-// unwrapper is a Port that wraps another one.
-type unwrapper interface{ Unwrap() driver.Port }
-
-func networkOf(port driver.Port, c *config) driver.Network {
+// networkOf returns the network of a port, and what joins multicast groups there, which may be nil.
+func networkOf(port driver.Port, c *config) (n driver.Network, g driver.Groups) {
 	if c.network != nil {
-		return c.network
+		g, _ = c.network.(driver.Groups)
+		return c.network, g
 	}
-	n, _ := find[driver.Network](port)
-	return n
+	n, _ = driver.Find[driver.Network](port)
+	g, _ = driver.Find[driver.Groups](port)
+	return n, g
 }
 
 func statsOf(port driver.Port) func() driver.Stats {
-	if s, ok := find[driver.StatsReader](port); ok {
+	if s, ok := driver.Find[driver.StatsReader](port); ok {
 		return s.Stats
 	}
 	return func() driver.Stats { return driver.Stats{} }
-}
-
-// find returns the first of port and the ports that it wraps that implements T.
-func find[T any](port driver.Port) (T, bool) {
-	for port != nil {
-		if t, ok := port.(T); ok {
-			return t, true
-		}
-		u, ok := port.(unwrapper)
-		if !ok {
-			break
-		}
-		port = u.Unwrap()
-	}
-	var none T
-	return none, false
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -41,8 +40,8 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if g, ok := d.net.(driver.Groups); ok && d.members[gid] == 0 {
-		if err := g.JoinGroup(gid.Addr()); err != nil {
+	if d.groups != nil && d.members[gid] == 0 {
+		if err := d.groups.JoinGroup(gid.Addr()); err != nil {
 			_ = d.do(func(qp.Time) { _ = d.eng.DetachMulticast(&q.qp, gid) })
 			return fmt.Errorf("roce: %w", err)
 		}
@@ -84,8 +83,8 @@ func (q *QP) leaveGroup(gid GID) error {
 		return nil
 	}
 	delete(d.members, gid)
-	if g, ok := d.net.(driver.Groups); ok {
-		return g.LeaveGroup(gid.Addr())
+	if d.groups != nil {
+		return d.groups.LeaveGroup(gid.Addr())
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -132,6 +133,34 @@ func TestMulticast(t *testing.T) {
 			t.Errorf("after QP.Close: the port is a member of %v", got)
 		}
 	})
+}
+
+// A device on a wrapped port joins groups on the inner port.
+func TestMulticastThroughWrappers(t *testing.T) {
+	group := netip.MustParseAddr("239.1.1.1")
+	for name, wrap := range map[string]func(driver.Port) driver.Port{
+		"Inject": func(p driver.Port) driver.Port { return loopback.Inject(p, 1, loopback.Plan{}) },
+		"Tee":    func(p driver.Port) driver.Port { return loopback.Tee(p, io.Discard) },
+		"own wrapper": func(p driver.Port) driver.Port {
+			return &byQueue{Port: p, frames: map[uint64]int{}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			link := newLink(t, loopback.Config{})
+			d, err := New(wrap(link.Port(0)))
+			must(t, err)
+			defer d.Close()
+			e := newEnd(t, d, rigConfig{typ: UD})
+			must(t, e.qp.AttachMulticast(group))
+			if got := link.Port(0).Groups(); !slices.Contains(got, group) {
+				t.Errorf("the port is a member of %v, want %v", got, group)
+			}
+			must(t, e.qp.DetachMulticast(group))
+			if got := link.Port(0).Groups(); len(got) != 0 {
+				t.Errorf("after DetachMulticast the port is a member of %v", got)
+			}
+		})
+	}
 }
 
 // Errors of AttachMulticast and CreateAHFromWC.

@@ -48,7 +48,7 @@ func (s *spec) frameSize() int {
 func (s *spec) payload() int { return min(s.Size, int(s.MTU)) }
 
 func newBare(s *spec, port driver.Port) (*bare, error) {
-	net, ok := port.(driver.Network)
+	net, ok := driver.Find[driver.Network](port)
 	if !ok {
 		return nil, errors.New("the port does not know its addresses")
 	}

@@ -91,7 +91,7 @@ func New(c Config) *Loop {
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
 		free: make(chan struct{}, 1),
 	}
-	l.holder, _ = c.Port.(driver.Holder)
+	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	if l.clock == nil {
 		start := time.Now()
 		l.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })
