@@ -130,7 +130,8 @@ var transitions = []transition{
 }
 
 // Modify changes attributes and, with AttrState, the state. RESET and ERR can be entered from every
-// state.
+// state. No other goroutine may post to the QP during a change to RESET: a work request that was
+// checked before it and published after it would stay in the queue.
 //
 // After an error nothing has changed. Errors: ErrQPState for a transition that does not exist and,
 // in SQD, before the send queue has drained; ErrInvalidAttr for a missing, unexpected or

@@ -10,8 +10,8 @@ import (
 
 // postLock is a spin lock that serializes posters. It is held for about ten nanoseconds per work
 // request, mostly without contention. Unlock is a plain store, which is cheaper than the atomic
-// instruction of sync.Mutex. Waiters yield, and later sleep briefly: only QP.Close holds the lock
-// for long.
+// instruction of sync.Mutex. Waiters yield, and later sleep briefly: only QP.Close and a change
+// to StateReset hold the lock for long.
 type postLock struct{ v *atomic.Uint32 }
 
 // How a goroutine waits for a postLock: it yields a few times, then it sleeps between attempts.

@@ -229,17 +229,36 @@ func (q *QP) refused(n int, err error) error {
 // control than Connect gives. mask selects fields of a. Device.ResolvePath returns a value for
 // a.Path.
 //
+// A change to StateErr flushes all outstanding work requests: they complete with WRFlushErr, and
+// then the Device no longer uses their memory. A change to StateReset discards them without
+// completions. A PostSend or PostRecv that runs concurrently with it either posts before the
+// change, so that its work requests are discarded, or fails with ErrQPState.
+//
 // Errors: ErrQPState for a transition that does not exist, ErrInvalidAttr, ErrClosed. After an
 // error nothing has changed.
 func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
+	if mask&AttrState != 0 && a.State == StateReset {
+		defer q.lockPosters()()
+	}
 	var err error
 	if gone := q.device().do(func(now qp.Time) { err = q.modify(now, a, mask) }); gone != nil {
 		return gone
 	}
 	return err
+}
+
+// lockPosters makes posters wait until unlock is called. A poster that has checked the state of the
+// QP publishes its work requests before lockPosters returns, and later ones check the state again.
+func (q *QP) lockPosters() (unlock func()) {
+	q.sendLock().Lock()
+	q.recvLock().Lock()
+	return func() {
+		q.recvLock().Unlock()
+		q.sendLock().Unlock()
+	}
 }
 
 // modify changes the attributes, and keeps what the device needs to know of them. Owner only.
@@ -315,8 +334,7 @@ func (q *QP) shut() error {
 	d := q.device()
 	// Posters wait until the QP is destroyed. What was posted before is flushed, and later posts
 	// fail, so that no work request is accepted and never completes.
-	q.sendLock().Lock()
-	q.recvLock().Lock()
+	unlock := q.lockPosters()
 	err := d.do(func(now qp.Time) {
 		d.loop.SendPending()
 		d.gsi.abandon(now, q)
@@ -326,8 +344,7 @@ func (q *QP) shut() error {
 		}
 		q.destroy(now)
 	})
-	q.recvLock().Unlock()
-	q.sendLock().Unlock()
+	unlock()
 	for g := range q.groups {
 		_ = q.leaveGroup(g) // fails if the port is closed, which ended the memberships
 	}

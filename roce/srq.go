@@ -64,12 +64,12 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 //
 // Errors: ErrRQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
-	if s.closed.Load() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() { // checked under the lock: after Close nothing is posted
 		return ErrClosed
 	}
-	s.mu.Lock()
 	n, err := s.srq.PostRecv(wrs)
-	s.mu.Unlock()
 	return postError(n, err)
 }
 
@@ -94,7 +94,10 @@ func (s *SRQ) Close() error {
 
 // shut destroys the SRQ. The caller holds Device.ctl.
 func (s *SRQ) shut() error {
-	if s.closed.Swap(true) {
+	s.mu.Lock()
+	again := s.closed.Swap(true)
+	s.mu.Unlock()
+	if again {
 		return nil
 	}
 	s.dev.mem.give(s.bytes)
