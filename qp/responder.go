@@ -101,6 +101,11 @@ const (
 	refuseOperation
 )
 
+// commEstWindow is how far the PSN of the first packet may be from the expected one, because packets
+// before it were lost. Other packets do not show that their sender knows the starting PSN, so they
+// do not establish a connection.
+const commEstWindow = 256
+
 // handleRequest processes a request packet of an RC QP. Before RTR and in ERR it is dropped (IBA
 // 10.3.1.2, 10.3.1.7). Otherwise the PSN decides (IBA 9.7.4.1.2).
 func (q *QP) handleRequest(now Time, p *bth.Packet) {
@@ -108,13 +113,14 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 		q.eng.c.DropNoQP++
 		return
 	}
-	if !q.established {
+	psn := extend(q.epsn, p.BTH.PSN())
+	if !q.established && psn+1 >= q.epsn && psn < q.epsn+commEstWindow {
 		q.established = true
 		if q.State() == RTR {
 			q.eng.event(Event{Kind: EventCommEst, QP: q})
 		}
 	}
-	switch psn := extend(q.epsn, p.BTH.PSN()); {
+	switch {
 	case psn > q.epsn:
 		q.outOfSequence(now, psn)
 	case psn < q.epsn:

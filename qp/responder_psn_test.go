@@ -328,6 +328,11 @@ func TestRequestsInOtherStates(t *testing.T) {
 func TestCommunicationEstablished(t *testing.T) {
 	k := newTalk(t, RC)
 	k.q.setState(RTR)
+	for _, psn := range []int{-1000, -2, 256, 1 << 22} { // a sender that guesses the PSN
+		k.say(k.write(psn, seq(1)))
+	}
+	k.raises()
+	k.listen()
 	k.say(k.write(0, seq(1)))
 	k.hears("ACK +0 msn=1")
 	k.raises("COMM_EST")

@@ -136,7 +136,7 @@ func (m *CM) find(now Time, p *packet) *conn {
 		m.sreq.Decode(p.m)
 		return m.findRequest(now, p, remoteKey{p.from.Remote, 0, m.sreq.RequestID, true})
 	case AttrSIDRREP:
-		return m.findID(p, p.m.LocalID(), 0)
+		return m.findID(now, p, p.m.LocalID(), 0)
 	case AttrREJ:
 		m.rej.Decode(p.m)
 		if m.rej.RemoteID == 0 && m.rej.Reason == ReasonTimeout {
@@ -145,10 +145,10 @@ func (m *CM) find(now Time, p *packet) *conn {
 			return m.byRemote[remoteKey{p.from.Remote, m.rej.guid(), m.rej.LocalID, false}]
 		}
 	}
-	return m.findID(p, p.m.RemoteID(), p.m.LocalID())
+	return m.findID(now, p, p.m.RemoteID(), p.m.LocalID())
 }
 
-func (m *CM) findID(p *packet, id, remote CommID) *conn {
+func (m *CM) findID(now Time, p *packet, id, remote CommID) *conn {
 	c := m.byID[id]
 	switch {
 	case c == nil:
@@ -157,6 +157,7 @@ func (m *CM) findID(p *packet, id, remote CommID) *conn {
 		m.c.WrongPeer++
 		return nil
 	}
+	c.verify(now)
 	return c
 }
 
@@ -164,7 +165,11 @@ func (m *CM) findID(p *packet, id, remote CommID) *conn {
 // same but the transaction differs, the peer has forgotten the earlier request.
 func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	c := m.byRemote[k]
-	if c == nil || c.tid == p.m.TID() {
+	if c == nil {
+		return nil
+	}
+	c.grant()
+	if c.tid == p.m.TID() {
 		return c
 	}
 	switch c.state {

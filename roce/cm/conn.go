@@ -4,6 +4,7 @@ import (
 	"container/heap"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
 // conn is a connection or a SIDR exchange.
@@ -25,11 +26,13 @@ type conn struct {
 	again        Time   // a retransmission from then on is answered by an MRA; see extend
 	timeWait     Time
 	deadline     Time // when onTimer is called
-	lastCall     Time // pending requests: latest deadline
+	lastCall     Time // half-open connections: latest deadline
 	since        Time // when it entered its age list
 	retries      uint8
 	maxRetries   uint8
 	mras         uint8
+	verified     bool  // the peer receives our messages, or this side sent the request
+	budget       uint8 // MADs that may be sent before the peer is verified
 	responder    uint8 // pending requests: the largest responder resources and
 	depth        uint8 // initiator depth that the request allows
 
@@ -157,12 +160,22 @@ func (m *CM) disarm(c *conn) {
 	}
 }
 
-// pool shares slots among keys: a key that holds k slots gets another one only while more than k
-// are free. So one greedy key gets at most half of the slots, n greedy keys get n/(n+1) of them,
-// and a new key always finds one (dynamic thresholds, as in shared packet buffers).
+// pool shares slots among the prefixes of peers' addresses: a prefix that holds k slots gets another
+// one only while more than k are free. So one greedy prefix gets at most half of the slots, n greedy
+// prefixes get n/(n+1) of them, and a new prefix always finds one (dynamic thresholds, as in shared
+// packet buffers).
 type pool struct {
 	size, total int
-	held        map[bth.GID]int
+	held        map[bth.GID]int // by prefixOf
+}
+
+// prefixOf returns the address that stands for all addresses that one host can easily have: an IPv4
+// address itself, the first address of an IPv6 /64.
+func prefixOf(g bth.GID) bth.GID {
+	if !g.IsIPv4() {
+		clear(g[limit.BitsIPv6/8:])
+	}
+	return g
 }
 
 func newPool(size int) pool { return pool{size: size, held: map[bth.GID]int{}} }
@@ -176,23 +189,24 @@ const (
 	shareTaken
 )
 
-func (p *pool) admit(key bth.GID) verdict {
+func (p *pool) admit(peer bth.GID) verdict {
 	free := p.size - p.total
 	switch {
 	case free <= 0:
 		return poolFull
-	case p.held[key] >= free:
+	case p.held[prefixOf(peer)] >= free:
 		return shareTaken
 	}
 	return admitted
 }
 
-func (p *pool) add(key bth.GID) {
-	p.held[key]++
+func (p *pool) add(peer bth.GID) {
+	p.held[prefixOf(peer)]++
 	p.total++
 }
 
-func (p *pool) remove(key bth.GID) {
+func (p *pool) remove(peer bth.GID) {
+	key := prefixOf(peer)
 	p.total--
 	if p.held[key]--; p.held[key] == 0 {
 		delete(p.held, key)

@@ -116,10 +116,14 @@ func TestREPRetransmission(t *testing.T) {
 	ib := b.event(EventConnectRequest).ID
 	b.must(b.m.Accept(60, ib, &acceptance))
 	b.sends(AttrREP)
-	retransmitted(t, b, 60, Time(bth.AckTimeout(19)), AttrREP, 3)
-	next, _ := b.m.NextTimeout()
-	b.m.HandleTimeout(next)
-	a.hears(next, b, b.sends(AttrREJ)...)
+	// Only one: a has not shown that it receives anything.
+	retransmitted(t, b, 60, Time(bth.AckTimeout(19)), AttrREP, 1)
+	next, mads := b.until(60, func() bool { return b.m.Sizes().HalfOpen == 0 })
+	mads = append(mads, b.drain()...)
+	if got := trace(mads, nil); got != "REJ4" || next != 60+4*Time(bth.AckTimeout(19)) {
+		t.Errorf("the end at %d causes %q, want REJ4 after four timeouts", next, got)
+	}
+	a.hears(next, b, mads...)
 	b.event(EventUnreachable)
 	b.event(EventClosed)
 	if e := a.event(EventRejected); e.Reason != ReasonTimeout {

@@ -32,11 +32,15 @@
 // The CM accepts a MAD for a connection only if it comes from the peer's address and names both
 // communication IDs, which are random. The CM holds at most Config.MaxConns connections. At most
 // Config.MaxHalfOpen of them were requested by peers and are not established, and a listener has at
-// most its backlog of unanswered requests. Both limits are shared fairly among source addresses, so
-// one address cannot use them up. When the limits are reached by many addresses, new requests
-// replace the oldest accepted connections whose peers do not proceed; connections that have ended
-// are replaced, too. Times that a peer chooses are bounded. Dropped MADs are counted and use no
-// memory.
+// most its backlog of unanswered requests. Both limits are shared fairly among the prefixes of
+// source addresses (IPv4 /32, IPv6 /64), so one host cannot use them up. When the limits are reached
+// by many prefixes, new requests replace the oldest accepted connections whose peers do not proceed;
+// connections that have ended are replaced, too. Times that a peer chooses are bounded. Dropped MADs
+// are counted and use no memory.
+//
+// The source address of a request may be forged. Until the peer has shown that it receives our
+// messages, by sending our communication ID or data, the CM sends it at most three MADs per request
+// received, and ends an accepted connection after 15 s.
 //
 // # Differences from the architecture
 //

@@ -14,7 +14,7 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 		if id == 0 || m.byID[id] != nil {
 			continue
 		}
-		c := &conn{id: id, addr: a, user: true, heap: -1}
+		c := &conn{id: id, addr: a, user: true, verified: true, heap: -1}
 		m.byID[id] = c
 		return c
 	}
@@ -147,15 +147,45 @@ func (c *conn) message() *MAD {
 	return &c.sent
 }
 
-// send queues the connection's message for transmission.
-func (m *CM) send(c *conn) { m.transmit.push(c) }
+// send queues the connection's message for transmission. It drops the message if the peer's address
+// may be forged and the budget for it is used up.
+func (m *CM) send(c *conn) {
+	if !c.verified {
+		if c.budget == 0 {
+			m.c.DropUnverified++
+			return
+		}
+		c.budget--
+	}
+	m.transmit.push(c)
+}
+
+// grant adds what a request from an unverified address permits to send to it.
+func (c *conn) grant() { c.budget = uint8(min(int(c.budget)+amplification, maxBudget)) }
+
+// verify records that the peer has sent our communication ID, which is random, or data. So it
+// receives what this side sends.
+func (c *conn) verify(now Time) {
+	if !c.verified {
+		c.verified = true
+		c.lastCall = now + maxHalfOpen
+	}
+}
 
 // await sends the connection's message and enters state s, which waits for the answer.
 func (m *CM) await(now Time, c *conn, s State) {
 	c.retries, c.mras = 0, 0
 	m.setState(now, c, s)
-	m.arm(c, now+c.interval)
+	m.arm(c, c.bound(now+c.interval))
 	m.send(c)
+}
+
+// bound limits a deadline of a half-open connection.
+func (c *conn) bound(t Time) Time {
+	if memberships[c.state].halfOpen {
+		return min(t, c.lastCall)
+	}
+	return t
 }
 
 // unsend removes messages that have not been sent yet.
@@ -179,10 +209,13 @@ func (m *CM) answerDuplicate(_ Time, c *conn, p *packet) {
 // retry handles the timeout of an answer.
 func (m *CM) retry(now Time, c *conn) {
 	m.c.Timeouts++
-	if c.retries < c.maxRetries {
+	if c.retries < c.maxRetries && c.bound(now+1) > now {
 		c.retries++
-		m.retransmit(c)
-		m.arm(c, now+c.interval)
+		// The last MAD for an unverified address is the REJ of giveUp.
+		if c.verified || c.budget > 1 {
+			m.retransmit(c)
+		}
+		m.arm(c, c.bound(now+c.interval))
 		return
 	}
 	m.c.GaveUp++
@@ -262,7 +295,7 @@ func (m *CM) handleMRA(now Time, c *conn, p *packet, about Answered, s State) {
 	c.mras++
 	m.unsend(c)
 	m.setState(now, c, s)
-	m.arm(c, now+exponentTime(min(r.ServiceTimeout, maxMRAExponent))+c.interval)
+	m.arm(c, c.bound(now+exponentTime(min(r.ServiceTimeout, maxMRAExponent))+c.interval))
 }
 
 // sendMRA asks the peer to wait for 4.096 us x 2^t.

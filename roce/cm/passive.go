@@ -164,6 +164,8 @@ func (m *CM) admit(now Time, l *listener, p *packet, k remoteKey) *conn {
 		return nil
 	}
 	c.listener, c.remoteID, c.tid, c.remote = l, k.id, p.m.TID(), k
+	c.verified = false
+	c.grant()
 	m.byRemote[k] = c
 	c.inRemote = true
 	return c
@@ -224,6 +226,10 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	}
 	copy(r.Private[:], p.PrivateData)
 	r.Encode(c.message(), c.tid)
+	c.lastCall = now + maxHalfOpen
+	if !c.verified {
+		c.lastCall = now + maxUnverified
+	}
 	m.await(now, c, StateREPSent)
 	return nil
 }
@@ -280,6 +286,7 @@ func (m *CM) handleRTU(now Time, c *conn, p *packet) {
 }
 
 func (m *CM) established(now Time, c *conn, private []byte) {
+	c.verify(now)
 	m.disarm(c)
 	m.unsend(c)
 	m.setState(now, c, StateEstablished)

@@ -65,6 +65,12 @@ const (
 	maxMRA          = 8      // MRAs by which a peer may delay one answer
 	commIDTries     = 32     // attempts to find a free communication ID
 
+	// amplification is how many MADs may be sent, per MAD received, to an address that has not
+	// shown that it receives them. All MADs are equally long, and the frames that carry them have
+	// equally long headers, so that this is also the ratio of bytes.
+	amplification = 3
+	maxBudget     = 255
+
 	// DefaultBacklog is the default number of unanswered requests of a listener.
 	DefaultBacklog = 1 << 10
 	maxBacklog     = 1 << 14
@@ -83,9 +89,10 @@ const (
 	MaxAckTimeout = 20
 	// DefaultAckDelay is the value that the kernel's rxe sends in a REP.
 	DefaultAckDelay = 15
-	// Bounds of the values that a peer chooses: 17 ms to 34 s, and 69 s for an MRA.
+	// Bounds of the values that a peer chooses: 17 ms to 8.6 s, and 69 s for an MRA. The kernel's
+	// rdma_cm sends 20.
 	minPeerExponent = 12
-	maxPeerExponent = 23
+	maxPeerExponent = 21
 	maxMRAExponent  = 24
 	// mraExponent is the time that an automatic MRA asks for, about 17 s. Each further
 	// retransmission of the peer causes another MRA.
@@ -95,7 +102,12 @@ const (
 const (
 	second Time = 1e9
 	// maxPending limits how long a request waits for the user's answer.
-	maxPending = 300 * second
+	maxPending = 60 * second
+	// maxUnverified limits how long an accepted connection waits for the RTU of a peer that has
+	// not shown that it receives our messages. The kernel's rdma_cm needs 4.3 s to retransmit.
+	maxUnverified = 15 * second
+	// maxHalfOpen limits how long it waits for other peers, which may ask for more time by an MRA.
+	maxHalfOpen = 300 * second
 	// answerGrace is the age at which an accepted connection without RTU, or a release without
 	// DREP, can be evicted. It is ample for a round trip.
 	answerGrace = second / 4
