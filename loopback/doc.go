@@ -5,7 +5,8 @@
 // # Real and virtual time
 //
 // In real time each Port may have its own goroutine as owner. Frames cross in single-producer
-// single-consumer rings, and Wait blocks.
+// single-consumer rings, and Wait blocks. In a bubble of testing/synctest, "real" time is the time
+// of the bubble: a delayed frame arrives exactly when it is due.
 //
 // In virtual time (Config.Virtual) the whole Link belongs to one goroutine, and nothing happens
 // between its calls. It moves the clock with Link.Advance, finds the next arrival with

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/clock"
 )
 
 // Default values of Config fields and their limits.
@@ -89,8 +91,9 @@ type Link struct {
 	virtual bool
 	poison  bool
 	clock   func() int64
-	now     int64  // virtual time, ns
-	trace   uint64 // digest of all events in virtual time
+	yields  time.Duration // Wait yields instead of sleeping this long before a frame is due
+	now     int64         // virtual time, ns
+	trace   uint64        // digest of all events in virtual time
 }
 
 // NewLink creates a link and its Ports.
@@ -98,7 +101,10 @@ func NewLink(c Config) (*Link, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	l := &Link{virtual: c.Virtual, poison: c.Poison, clock: c.Clock, now: startTime}
+	l := &Link{virtual: c.Virtual, poison: c.Poison, clock: c.Clock, yields: spinFor, now: startTime}
+	if clock.Simulated() {
+		l.yields = 0 // time passes only while Wait sleeps, and timers are exact
+	}
 	switch {
 	case c.Virtual:
 		l.clock = l.Now

@@ -84,7 +84,7 @@ func (p *Port) Wait(d time.Duration) error {
 		case done || p.link.virtual:
 			return nil
 		case due != 0 && (end == 0 || due < end):
-			p.pause(due, spinFor)
+			p.pause(due, p.link.yields)
 		case p.pause(end, 0):
 			return nil
 		}

@@ -71,15 +71,25 @@ func (c *CQ) take(wcs []WC) int {
 }
 
 // Poll stores up to len(wcs) completions in wcs, oldest first, and returns their number. It does
-// not block and does not allocate. With Manual progress, and if the CQ is empty, it runs one step
-// of the protocol. Completions can be polled even after Close.
+// not block and does not allocate. If the CQ is empty, Poll runs one step of the protocol with
+// Manual progress; with Auto progress it yields the processor from time to time, so that a program
+// may call it in a loop on any number of cores. Completions can be polled even after Close.
 func (c *CQ) Poll(wcs []WC) int {
-	n := c.take(wcs)
-	if n > 0 || !c.dev.manual {
-		return n
+	n, work := c.poll(wcs)
+	if n == 0 && work == 0 && c.dev.yields {
+		c.dev.loop.Yield()
+		n = c.take(wcs)
 	}
-	c.dev.loop.TryStep()
-	return c.take(wcs)
+	return n
+}
+
+// poll is Poll without yielding. work is what a step of the protocol did, 0 for nothing or no step.
+func (c *CQ) poll(wcs []WC) (n, work int) {
+	if n = c.take(wcs); n > 0 || !c.dev.manual {
+		return n, 0
+	}
+	work = c.dev.loop.TryStep()
+	return c.take(wcs), work
 }
 
 // Len returns the number of completions that can be polled.
@@ -114,7 +124,7 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		return 0, fmt.Errorf("%w: Wait needs a slice of at least one completion", ErrInvalid)
 	}
 	if c.dev.virtual {
-		if n := c.Poll(wcs); n > 0 {
+		if n, _ := c.poll(wcs); n > 0 {
 			return n, nil
 		}
 		return 0, ErrVirtualTime
@@ -158,7 +168,7 @@ func (c *CQ) pollFirst(wcs []WC) (n int) {
 		steps = unarmed
 	}
 	for ; steps > 0 && n == 0; steps-- {
-		n = c.Poll(wcs)
+		n, _ = c.poll(wcs)
 	}
 	return n
 }

@@ -25,6 +25,7 @@ type Device struct {
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
 	virtual bool          // Expert.Clock is set
+	yields  bool          // polls without result call Loop.Yield
 	stats   func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
@@ -146,6 +147,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
 	})
+	d.yields = !d.manual || d.loop.Simulated()
 	info := port.Info()
 	if d.gsi, err = newGSI(d, info.MAC, d.rand); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
@@ -195,16 +197,24 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 }
 
 // Progress runs one step of the protocol on a Device with Manual progress. It returns the amount of
-// work done, 0 for none. It does nothing with Auto progress, or while another goroutine runs a
-// step.
+// work done, 0 for none or while another goroutine runs a step. With Auto progress it only yields
+// the processor from time to time. A program calls it in loops that poll memory:
+//
+//	for mr.Load64(0) == 0 {
+//		dev.Progress()
+//	}
 func (d *Device) Progress() int {
-	if !d.manual {
-		return 0
+	work := 0
+	if d.manual {
+		if d.virtual {
+			d.pollNetwork()
+		}
+		work = d.loop.TryStep()
 	}
-	if d.virtual {
-		d.pollNetwork()
+	if work == 0 && d.yields {
+		d.loop.Yield()
 	}
-	return d.loop.TryStep()
+	return work
 }
 
 // NextTimeout returns the time, in nanoseconds of Expert.Clock, at which Progress must be called

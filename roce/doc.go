@@ -44,7 +44,17 @@
 //     latency, because no work passes between threads. A program that stops calling them stops
 //     answering, and its peers' retries are exhausted.
 //
-// With [Expert].Clock the program also controls the time, and a simulation is reproducible.
+// A program that polls memory or a CQ in a loop calls [Device.Progress] or [CQ.Poll] in it. With
+// Auto progress these yield the processor, so the loop may share it with the Device.
+//
+// # Simulated time
+//
+// In a bubble of testing/synctest, devices on a link of package loopback run in the bubble's time:
+// delays are exact, and a test of time-outs takes microseconds. Create the link and the devices in
+// the bubble, and close the devices in it. There, [CQ.Poll] and [Device.Progress] sleep for 10 us
+// of the bubble's time if they find nothing to do.
+//
+// With [Expert].Clock the program itself controls the time, and a simulation is reproducible.
 //
 // # Memory
 //

@@ -20,9 +20,9 @@ type host struct {
 	qp  *roce.QP
 }
 
-func newHost(link *loopback.Link, i int, typ roce.QPType) (h host) {
+func newHost(port roce.Port, typ roce.QPType, opts ...roce.Option) (h host) {
 	var err error
-	if h.dev, err = roce.New(link.Port(i)); err != nil {
+	if h.dev, err = roce.New(port, opts...); err != nil {
 		log.Fatal(err)
 	}
 	if h.pd, err = h.dev.AllocPD(); err != nil {
@@ -47,7 +47,7 @@ func newHosts(typ roce.QPType) (a, b host, done func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	a, b = newHost(link, 0, typ), newHost(link, 1, typ)
+	a, b = newHost(link.Port(0), typ), newHost(link.Port(1), typ)
 	return a, b, func() { _, _ = a.dev.Close(), b.dev.Close() }
 }
 
@@ -93,6 +93,7 @@ func ExampleQP_write() {
 	fmt.Println(a.wait().Status)
 
 	for b.mr.Load8(12) == 0 { // b may poll the last byte: the others become visible before it
+		b.dev.Progress() // yields the processor to the device
 	}
 	fmt.Printf("%s\n", b.mr.Bytes()[:13])
 	// Output:

@@ -6,4 +6,5 @@
 //
 //   - clock.go: Clock
 //   - counter_asm.go, counter_none.go: the processor's counter
+//   - simulated.go: whether time is simulated by testing/synctest
 package clock

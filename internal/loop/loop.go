@@ -51,6 +51,10 @@ type Loop struct {
 	manual bool
 	spin   time.Duration
 
+	// simulated is set in a bubble of testing/synctest, where time passes only while all goroutines
+	// block: the loop never spins there.
+	simulated bool
+
 	// Shared with other goroutines.
 	mu       ownerLock
 	sleeping atomic.Bool // the owner is in Port.Wait or about to call it
@@ -58,8 +62,9 @@ type Loop struct {
 	cmdReady atomic.Bool // cmds is not empty
 	cmdMu    sync.Mutex
 	cmds     []*command
-	dead     bool         // under cmdMu: commands are refused
-	waiters  atomic.Int32 // goroutines in waitForLock
+	dead     bool          // under cmdMu: commands are refused
+	waiters  atomic.Int32  // goroutines in waitForLock
+	empty    atomic.Uint32 // calls of Yield
 	free     chan struct{}
 	ended    chan struct{} // closed at the end of the progress goroutine; nil if there is none
 
@@ -93,8 +98,11 @@ func New(c Config) *Loop {
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	if l.clock == nil {
-		start := time.Now()
-		l.ticks = clock.New(func() int64 { return int64(time.Since(start)) + 1 })
+		start, newClock := time.Now(), clock.New
+		if l.simulated = clock.Simulated(); l.simulated {
+			l.spin, newClock = 0, clock.NewPlain
+		}
+		l.ticks = newClock(func() int64 { return int64(time.Since(start)) + 1 })
 		l.clock = l.ticks.Now
 	}
 	l.eng.SetDoorbellHook(l.Wake)

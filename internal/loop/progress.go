@@ -74,6 +74,25 @@ func (l *Loop) TryStep() int {
 	return n
 }
 
+// Yield is called after a poll that found nothing. It keeps a caller that spins from taking the
+// processor from the progress goroutine, which would stop both until the scheduler preempts the
+// caller. With manual progress it does nothing: the caller drives the loop itself. In a bubble of
+// testing/synctest it sleeps with both, so that time passes.
+func (l *Loop) Yield() {
+	switch {
+	case l.simulated:
+		time.Sleep(simulatedPause)
+	case !l.manual && l.empty.Add(1)%yieldEvery == 0:
+		// The progress goroutine may wait for a processor of the Go scheduler, or its thread for
+		// one of the kernel.
+		runtime.Gosched()
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+}
+
+// Simulated reports whether the loop runs in a bubble of testing/synctest.
+func (l *Loop) Simulated() bool { return l.simulated }
+
 // Await drives the loop until ready returns true or ctx is done. It is for manual progress. The
 // first caller becomes the owner and blocks in the port. Others wait for a value on wake, or until
 // the lock is free. ready is called with and without the lock; it must become true when the

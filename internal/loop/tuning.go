@@ -30,6 +30,8 @@ const (
 	stallSleep     = 50 * time.Microsecond // longest sleep without a transmit buffer
 	lockPause      = 10 * time.Microsecond // between two attempts to take the lock
 	portErrorPause = time.Millisecond      // after an error of Port.Wait
+	yieldEvery     = 16                    // calls of Yield until one of them yields
+	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
 
 // Receive coalescing; see coalescer.
