@@ -50,6 +50,13 @@ func (c *CQ) Len() int { return int(c.used()) }
 // 10.2.2.3): destroy the CQ and create a larger one.
 func (c *CQ) Overrun() bool { return c.overrun.Load() }
 
+// Release discards the completions and releases the memory of the CQ, which no QP may use any more.
+// No other goroutine may poll meanwhile; later polls return none.
+func (c *CQ) Release() {
+	c.tail.Store(c.head.Load())
+	c.wcs = nil
+}
+
 // Poll copies up to len(wcs) completions to wcs, oldest first, and returns their number. Any
 // goroutine may call it, but only one at a time.
 func (c *CQ) Poll(wcs []WC) int {

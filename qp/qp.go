@@ -167,17 +167,30 @@ func (e *Engine) freeQPN() bth.QPN {
 	}
 }
 
-// DestroyQP removes a QP. Its work requests do not complete.
+// DestroyQP removes a QP and releases the memory of its queues. Its work requests do not complete.
+// No other goroutine may post to the QP meanwhile; later posts fail.
 func (e *Engine) DestroyQP(q *QP) {
 	if q.dead {
 		return
 	}
 	q.dead = true
-	q.reset()
 	q.setState(Reset)
+	q.reset()
 	e.table.del(q.qpn)
 	e.detachAll(q)
 	e.releaseRunqSlot(q)
+	q.releaseQueues()
+}
+
+// releaseQueues drops the references to the queues, whose memory is many times that of the QP. The
+// user, and other QPs that were allocated together with this one, may keep the QP alive.
+func (q *QP) releaseQueues() {
+	s := &q.sq
+	s.wqes, s.data, s.cq, s.depth = nil, nil, nil, 0
+	q.ahs = nil
+	q.rq.release()
+	q.recv.sges = nil
+	q.recvCQ = nil
 }
 
 // SetOwner stores the object that the QP belongs to. Only the engine's thread may call it.

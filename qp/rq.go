@@ -37,6 +37,12 @@ func (r *recvQueue) init(depth, maxSGE int) {
 	r.sges = make([]SGE, n*uint32(r.maxSGE))
 }
 
+// release drops the receives and the memory of the ring. Later posts fail with ErrRQFull.
+func (r *recvQueue) release() {
+	r.tail.Store(r.head.Load())
+	r.wqes, r.sges, r.depth, r.mask = nil, nil, 0, 0
+}
+
 // post checks the keys of receives and appends them.
 func (r *recvQueue) post(e *Engine, pd *mr.PD, wrs []RecvWR) (int, error) {
 	head := r.head.Load()
@@ -176,6 +182,10 @@ func (s *SRQ) SetLimit(n int) error {
 	s.limit.Store(uint32(n))
 	return nil
 }
+
+// Release discards the receives and releases the memory of the SRQ, which no QP may use any more.
+// No other goroutine may post meanwhile; later posts fail with ErrRQFull.
+func (s *SRQ) Release() { s.release() }
 
 // Len returns the number of posted receives.
 func (s *SRQ) Len() int { return int(s.used()) }

@@ -5,11 +5,13 @@ import (
 	"math"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,23 +19,38 @@ import (
 // budget limits the memory of QPs, regions, queues and AllocMR. Without it, a program that exceeds
 // the machine's memory would be killed long after the call that was too much. It is safe for
 // concurrent use.
+//
+// Memory of a closed object that the program may still refer to counts until the garbage collector
+// has freed it.
 type budget struct {
-	used  *atomic.Uint64
+	*account
 	limit uint64
 }
 
+// account is the memory in use, in bytes.
+type account struct {
+	used    atomic.Uint64
+	garbage atomic.Uint64 // part of used: closed objects that are not freed yet
+}
+
 // Upper bounds of the bytes of a QP and of a region, without rings and memory. TestFootprint checks
-// them.
+// them. QPs are counted by slabs.
 const (
 	qpBytes = 1024
 	mrBytes = 256
 )
 
+// How long take waits for the cleanups of a garbage collection.
+const (
+	cleanupTries = 20
+	cleanupPause = time.Millisecond
+)
+
 // defaultShare is the part of the memory that is left to others by default: 1/4.
 const defaultShare = 4
 
-// common is the memory in use by all devices that do not set Expert.MaxMemory.
-var common atomic.Uint64
+// common is the account of all devices that do not set Expert.MaxMemory.
+var common account
 
 var commonLimit = sync.OnceValue(func() uint64 {
 	limit := available()
@@ -42,26 +59,62 @@ var commonLimit = sync.OnceValue(func() uint64 {
 
 func newBudget(limit uint64) budget {
 	if limit == 0 {
-		return budget{used: &common, limit: commonLimit()}
+		return budget{account: &common, limit: commonLimit()}
 	}
-	return budget{used: new(atomic.Uint64), limit: limit}
+	return budget{account: new(account), limit: limit}
 }
 
-// take reserves n bytes for what, or returns ErrNoMemory.
+// take reserves n bytes for what, or returns ErrNoMemory. If closed objects are in the way, it runs
+// the garbage collector first.
 func (b *budget) take(n int, what string) error {
-	for {
-		used := b.used.Load()
-		if uint64(n) > b.limit-min(used, b.limit) {
-			return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d",
-				ErrNoMemory, b.limit, used, what, n)
+	used, ok := b.reserve(uint64(n))
+	if !ok && uint64(n) <= b.limit && b.garbage.Load() > 0 {
+		runtime.GC()
+		// The cleanups run in goroutines of the runtime after the collection.
+		for i := 0; i < cleanupTries && !ok; i++ {
+			time.Sleep(cleanupPause)
+			used, ok = b.reserve(uint64(n))
 		}
-		if b.used.CompareAndSwap(used, used+uint64(n)) {
-			return nil
+	}
+	if !ok {
+		return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d",
+			ErrNoMemory, b.limit, used, what, n)
+	}
+	if err := probe(n); err != nil {
+		b.give(n)
+		return fmt.Errorf("%w: %s needs %d bytes, which the operating system refuses: %w",
+			ErrNoMemory, what, n, err)
+	}
+	return nil
+}
+
+// reserve takes n bytes if they are free. It returns how many were in use.
+func (b *budget) reserve(n uint64) (used uint64, ok bool) {
+	for {
+		used = b.used.Load()
+		if n > b.limit-min(used, b.limit) {
+			return used, false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			return used, true
 		}
 	}
 }
 
-func (b *budget) give(n int) { b.used.Add(-uint64(n)) }
+// give returns n bytes.
+func (a *account) give(n int) { a.used.Add(-uint64(n)) }
+
+// lapse returns n bytes when the garbage collector has freed the object that p points to.
+func lapse[T any](a *account, p *T, n int) runtime.Cleanup {
+	a.garbage.Add(uint64(n))
+	return runtime.AddCleanup(p, a.collected, n)
+}
+
+// collected returns n bytes of garbage.
+func (a *account) collected(n int) {
+	a.garbage.Add(-uint64(n))
+	a.give(n)
+}
 
 // noLimit is more memory than any machine has.
 const noLimit = math.MaxInt64

@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,10 @@ type CQ struct {
 	cq  *qp.CQ
 	mu  sync.Mutex    // serializes consumers
 	sig chan struct{} // signaled by a completion while the CQ is armed; capacity 1
+
+	// Guarded by mu. A closed CQ keeps its memory until its completions have been polled.
+	lapsed  bool
+	cleanup runtime.Cleanup
 
 	done    chan struct{} // closed by Close
 	closed  atomic.Bool
@@ -66,6 +71,9 @@ func (c *CQ) take(wcs []WC) int {
 	}
 	c.mu.Lock()
 	n := c.cq.Poll(wcs)
+	if c.lapsed {
+		c.releaseEmpty()
+	}
 	c.mu.Unlock()
 	return n
 }
@@ -245,11 +253,30 @@ func (c *CQ) Close() error {
 // shut destroys the CQ. The caller holds Device.ctl.
 func (c *CQ) shut() error {
 	delete(c.dev.cqs, c)
-	c.dev.mem.give(qp.CQFootprint(c.cq.Depth()))
 	c.closed.Store(true)
 	close(c.done)
 	c.signal() // wakes a caller that waits while another one is the owner; each wakes the next
 	// After the command no step can add a completion any more. It also wakes an owner that sleeps
 	// in Wait for this CQ.
-	return c.dev.do(func(qp.Time) { delete(c.dev.engineCQs, c.cq) })
+	err := c.dev.do(func(qp.Time) { delete(c.dev.engineCQs, c.cq) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lapsed = true
+	c.cleanup = lapse(c.dev.mem.account, c, c.bytes())
+	c.releaseEmpty()
+	return err
+}
+
+// bytes returns the memory of the queue.
+func (c *CQ) bytes() int { return qp.CQFootprint(c.cq.Depth()) }
+
+// releaseEmpty releases the memory of a closed CQ whose completions have been polled. The caller
+// holds mu.
+func (c *CQ) releaseEmpty() {
+	if c.lapsed && c.cq.Len() == 0 {
+		c.lapsed = false
+		c.cleanup.Stop()
+		c.dev.mem.collected(c.bytes())
+		c.cq.Release()
+	}
 }

@@ -37,8 +37,8 @@ type Device struct {
 	fasts  map[*FastMR]struct{}
 	cqs    map[*CQ]struct{}
 	srqs   map[*SRQ]struct{}
-	qps    map[*QP]struct{}
-	slab   []QP // unused QPs; see newQP
+	qps    map[*QP]*slab
+	slab   *slab // the slab of the next QP
 	mem    budget
 	huge   hugePages
 	window int // of prefetching
@@ -118,7 +118,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		stats: statsOf(port), rand: safeRand(c.rand),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
-		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
+		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
 		events: make(chan Event, maxEvents),
 		done:   make(chan struct{}), finished: make(chan struct{}),
@@ -246,6 +246,9 @@ func (d *Device) Close() error {
 	for q := range d.qps {
 		q.shut()
 	}
+	if d.slab != nil { // no QP of it is open
+		d.dropSlab(d.slab)
+	}
 	_ = d.do(d.gsi.endAll)
 	for s := range d.srqs {
 		s.shut()
@@ -284,7 +287,7 @@ func (d *Device) shutMemory() {
 	}
 	d.grace()
 	for _, m := range mems {
-		m.unmap()
+		_ = m.free()
 	}
 	for p := range d.pds {
 		p.shut()

@@ -85,7 +85,7 @@
 //
 //   - types.go, options.go, errors.go: the vocabulary
 //   - device.go, host.go: a Device, and its part of the loop (package internal/loop)
-//   - memory.go, region.go, window.go: PD, MR, MW and FastMR
+//   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
 //   - cq.go, srq.go, ah.go: CQ, SRQ and AH
 //   - dial.go, listen.go, acceptqueue.go, request.go, conn.go, datagram.go: connections with the

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -137,22 +135,26 @@ type MR struct {
 	region
 
 	pd     *PD
-	mapped []byte // memory of AllocMR
+	own    []byte // memory of AllocMR; nil after Close
 	closed bool   // guarded by Device.ctl
 }
 
-// RegisterMR registers mem as a memory region. The caller keeps mem, and must not reuse it or
-// release it before Close returns; the region keeps a Go slice alive. RemoteWrite and RemoteAtomic
-// need LocalWrite (IBA 10.6.3.1).
+// RegisterMR registers mem as a memory region. The caller keeps mem, and must not reuse it before
+// Close returns. RemoteWrite and RemoteAtomic need LocalWrite (IBA 10.6.3.1).
+//
+// The region refers to mem even after Close, which keeps memory of the Go heap alive. Memory that
+// the program has mapped itself must stay mapped until Close has returned, and as long as it calls
+// the methods of the region that access it, such as Load64.
 //
 // Errors: ErrMemoryLength, ErrMemoryAlign, ErrMemoryAccess, ErrTooMany, ErrNoMemory, ErrClosed.
 func (p *PD) RegisterMR(mem []byte, access Access, opts ...MROption) (*MR, error) {
 	return p.register(mem, nil, access, opts)
 }
 
-// AllocMR allocates size bytes and registers them as a memory region. The memory is zeroed, aligned
-// to a page and outside the Go heap. Close releases it, so slices of Bytes must not be used after
-// that.
+// AllocMR allocates size bytes and registers them as a memory region. The memory is zeroed and
+// aligned to a page. It is memory of the Go heap: after Close, slices of Bytes and the methods of
+// the region can still be used, and the garbage collector frees the memory when there are no
+// references to it. It counts as memory in use until then.
 //
 // Errors: those of RegisterMR, and ErrInvalid.
 func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
@@ -161,27 +163,19 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 			size)
 	}
 	d := p.dev
-	if err := d.mem.take(size, "AllocMR"); err != nil {
+	n := allocLen(size)
+	if err := d.mem.take(n, "AllocMR"); err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err == nil && size >= hugeSize && hugeHere() {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only advice
-	}
-	var m *MR
+	own := make([]byte, n)
+	m, err := p.register(aligned(own, size), own, access, opts)
 	if err != nil {
-		err = fmt.Errorf("roce: map %d bytes of memory: %w", size, err)
-	} else if m, err = p.register(mem, mem, access, opts); err != nil {
-		_ = unix.Munmap(mem)
-	}
-	if err != nil {
-		d.mem.give(size)
+		lapse(d.mem.account, &own[0], n)
 	}
 	return m, err
 }
 
-func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, error) {
+func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, error) {
 	c := mrOptions(mem, opts)
 	d := p.dev
 	d.ctl.Lock()
@@ -203,7 +197,7 @@ func (p *PD) register(mem, mapped []byte, access Access, opts []MROption) (*MR, 
 		d.mem.give(mrBytes)
 		return nil, fmt.Errorf("roce: register %d bytes: %w", len(mem), err)
 	}
-	m := &MR{region: region{inner}, pd: p, mapped: mapped}
+	m := &MR{region: region{inner}, pd: p, own: own}
 	d.mems[m] = struct{}{}
 	d.spread(m.memory)
 	return m, nil
@@ -216,7 +210,7 @@ func (m *MR) PD() *PD { return m.pd }
 // the memory any more. It returns ErrInUse while memory windows are bound to the region. Closing
 // twice is harmless.
 func (m *MR) Close() error {
-	return m.pd.dev.closeMemory(&m.closed, m.kill, m.unmap)
+	return m.pd.dev.closeMemory(&m.closed, m.kill, m.free)
 }
 
 // kill invalidates the keys. The caller holds ctl.
@@ -231,16 +225,11 @@ func (m *MR) kill() error {
 	return nil
 }
 
-// unmap releases the memory of AllocMR, after the grace period.
-func (m *MR) unmap() error {
-	if m.mapped == nil {
-		return nil
-	}
-	mem := m.mapped
-	m.mapped = nil
-	m.pd.dev.mem.give(len(mem))
-	if err := unix.Munmap(mem); err != nil {
-		return fmt.Errorf("roce: unmap memory: %w", err)
+// free leaves the memory of AllocMR to the garbage collector, after the grace period.
+func (m *MR) free() error {
+	if m.own != nil {
+		lapse(m.pd.dev.mem.account, &m.own[0], len(m.own))
+		m.own = nil
 	}
 	return nil
 }

@@ -49,15 +49,45 @@ func (q *QP) device() *Device {
 	return q.pd.dev
 }
 
-// newQP returns a QP of the current slab, aligned to a cache line. Its memory is never reused for
-// another QP, so an old pointer always finds a closed QP. The caller holds ctl.
-func (d *Device) newQP() *QP {
-	if len(d.slab) == 0 {
-		d.slab = make([]QP, qpSlab)
+// slab is the memory of qpSlab QPs. It counts as memory in use as a whole: one QP that is open
+// keeps all of it. The memory of a QP is never reused for another one, so an old pointer always
+// finds a closed QP.
+type slab struct {
+	qps  []QP
+	used int // QPs handed out
+	open int // of them, QPs that are not closed
+}
+
+// newQP returns a QP of the current slab, aligned to a cache line. The caller holds ctl, and calls
+// freeQP when the QP is closed or was not needed.
+func (d *Device) newQP() (*QP, *slab, error) {
+	s := d.slab
+	if s == nil || s.used == len(s.qps) {
+		if err := d.mem.take(qpSlab*qpBytes, "a slab of QPs"); err != nil {
+			return nil, nil, err
+		}
+		s = &slab{qps: make([]QP, qpSlab)}
+		d.slab = s
 	}
-	q := &d.slab[0]
-	d.slab = d.slab[1:]
-	return q
+	q := &s.qps[s.used]
+	s.used++
+	s.open++
+	return q, s, nil
+}
+
+// freeQP records that a QP of the slab was closed. A slab without open QPs is dropped: its memory
+// is free as soon as the program has no pointer to one of its QPs. The caller holds ctl.
+func (d *Device) freeQP(s *slab) {
+	if s.open--; s.open == 0 && s.used == len(s.qps) {
+		d.dropSlab(s)
+	}
+}
+
+func (d *Device) dropSlab(s *slab) {
+	if s == d.slab {
+		d.slab = nil
+	}
+	lapse(d.mem.account, &s.qps[0], qpSlab*qpBytes)
 }
 
 // CreateQP creates a queue pair in state INIT: receives can be posted at once, and Connect, Dial or
@@ -72,30 +102,42 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	if err := d.checkQP(pd, &c); err != nil {
 		return nil, err
 	}
-	q := d.newQP()
+	q, slab, err := d.newQP()
+	if err != nil {
+		return nil, fmt.Errorf("roce: create a QP: %w", err)
+	}
+	if err := d.initQP(q, pd, &c); err != nil {
+		d.freeQP(slab)
+		return nil, err
+	}
+	d.qps[q] = slab
+	d.spread(q.memory)
+	d.setPostPrefetch(d.window)
+	return q, nil
+}
+
+// initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
+func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 	q.pd, q.send, q.recv, q.srq, q.gid, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, -1, PSN(d.rand()&0xffffff)
 	if c.GIDIndex != nil {
 		q.gid = int32(min(*c.GIDIndex, math.MaxInt32))
 	}
 	if _, err := d.localGID(int(q.gid), GID{}); err != nil {
-		return nil, err
+		return err
 	}
 	if err := pd.pd.Retain(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
+		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
-	if err := q.create(&c); err != nil {
+	if err := q.create(c); err != nil {
 		pd.pd.Release()
-		return nil, fmt.Errorf("roce: create a QP: %w", err)
+		return fmt.Errorf("roce: create a QP: %w", err)
 	}
 	q.send.refs++
 	q.recv.refs++
 	if q.srq != nil {
 		q.srq.refs++
 	}
-	d.qps[q] = struct{}{}
-	d.spread(q.memory)
-	d.setPostPrefetch(d.window)
-	return q, nil
+	return nil
 }
 
 func (c *QPConfig) setDefaults() {
@@ -145,7 +187,7 @@ func (q *QP) create(c *QPConfig) error {
 	if err := init.Check(); err != nil {
 		return err
 	}
-	q.bytes = uint32(qpBytes + init.Footprint())
+	q.bytes = uint32(init.Footprint())
 	d := q.device()
 	if err := d.mem.take(int(q.bytes), "a QP of these depths"); err != nil {
 		return err
@@ -355,6 +397,8 @@ func (q *QP) shut() error {
 	}
 	q.pd.pd.Release()
 	d.mem.give(int(q.bytes))
+	q.send, q.recv = nil, nil
+	d.freeQP(d.qps[q])
 	delete(d.qps, q)
 	d.setPostPrefetch(d.window)
 	return err

@@ -24,7 +24,8 @@ func (r *region) Len() int { return r.m.Len() }
 func (r *region) Access() Access { return r.m.Access() }
 
 // Bytes returns the memory itself. Use the Load and Store methods on bytes that a peer may be
-// writing or reading; see the package comment.
+// writing or reading; see the package comment. After Close the memory is still accessible, and no
+// longer changed by the Device.
 func (r *region) Bytes() []byte { return r.m.Bytes() }
 
 // Registered reports whether the L_Key is valid.

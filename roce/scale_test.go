@@ -168,21 +168,31 @@ func TestGroupFiles(t *testing.T) {
 
 // TestDevicesShareMemoryLimit: devices without a limit share one. Close releases their part.
 func TestDevicesShareMemoryLimit(t *testing.T) {
+	const size = 1 << 20
 	link := newLink(t, loopback.Config{})
-	before := common.Load()
+	eventually(t, "memory of other tests to be free", func() bool {
+		runtime.GC()
+		return common.garbage.Load() == 0
+	})
+	before := common.used.Load()
 	a, b := newDevice(t, link, 0, WithProgress(Manual)), newDevice(t, link, 1, WithProgress(Manual))
-	half := int(commonLimit()-before)/2 + 4096
-	for i, d := range []*Device{a, b} {
-		pd, err := d.AllocPD()
-		must(t, err)
-		if _, err := pd.AllocMR(half, LocalWrite); errors.Is(err, ErrNoMemory) != (i == 1) {
-			t.Errorf("device %d, half of the limit: %v", i, err)
-		}
+	rest := int(commonLimit()-before) - size
+	must(t, a.mem.take(rest, "this test"))
+	pd, err := b.AllocPD()
+	must(t, err)
+	if _, err := pd.AllocMR(2*size, LocalWrite); !errors.Is(err, ErrNoMemory) {
+		t.Errorf("AllocMR with almost all memory in use by another device: %v, want %v", err,
+			ErrNoMemory)
 	}
+	a.mem.give(rest)
+	_, err = pd.AllocMR(2*size, LocalWrite)
+	must(t, err)
 	must(t, errors.Join(a.Close(), b.Close()))
-	if got := common.Load(); got != before {
-		t.Errorf("%d bytes in use after Close, %d before", got, before)
-	}
+	pd = nil
+	eventually(t, "memory to be free after Close", func() bool {
+		runtime.GC()
+		return common.used.Load() <= before
+	})
 }
 
 // TestPrefetchWindows sends messages over a few hundred QPs and regions with several prefetch

@@ -100,8 +100,12 @@ func (s *SRQ) shut() error {
 	if again {
 		return nil
 	}
+	err := s.dev.do(func(qp.Time) {
+		delete(s.dev.engineSRQs, s.srq)
+		s.srq.Release()
+	})
 	s.dev.mem.give(s.bytes)
 	delete(s.dev.srqs, s)
 	s.pd.pd.Release()
-	return s.dev.do(func(qp.Time) { delete(s.dev.engineSRQs, s.srq) })
+	return err
 }
