@@ -160,6 +160,22 @@ func TestDeregisterDuringReadResponse(t *testing.T) {
 	k.is(Err)
 }
 
+// A peer that has the answer to its READ may invalidate the key. If a duplicate of the READ is
+// still waiting for its turn to be answered then, it is dropped without harm to the QP.
+func TestInvalidateBeforeDuplicateReadResponse(t *testing.T) {
+	k := newTalk(t, RC)
+	m, _ := k.region(k.pd, 4096, mr.LocalWrite|mr.RemoteRead)
+	p := k.read(0, 0, 600)
+	p.va, p.key = m.Addr(), bth.RKey(m.RKey())
+	k.say(p)
+	k.listen()
+	k.say(p, k.read(3, 0, 10))
+	must(t, k.mrs.Deregister(m))
+	k.hears("RDMA READ response Only +3 msn=2 10B")
+	k.is(RTS)
+	k.equal("drops", k.Counters().DropReplay, uint64(1))
+}
+
 // A READ of 2^31 bytes takes 2^23 PSNs at path MTU 256, half of all PSNs. One more byte is refused.
 func TestReadOf2GiB(t *testing.T) {
 	k := newTalk(t, RC)

@@ -163,7 +163,13 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 			}
 			return n, netLen
 		}
-		// The region was deregistered after the request.
+		// The region was deregistered after the request. The peer may have the first answer to a
+		// duplicate, and may have invalidated the key itself; then this is no error.
+		if !a.fresh {
+			q.eng.c.DropReplay++
+			q.popAnswer()
+			continue
+		}
 		q.nakPSN = a.psn + uint64(a.sent)
 		q.eng.returnAnswers(&q.answers)
 		q.refuseAt(q.nakPSN)
