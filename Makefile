@@ -7,9 +7,10 @@ PKGS     := ./...
 SEED     ?=
 SIMTIME  ?= 1m
 FUZZTIME ?= 30s
+TIME     ?= 2h
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim fuzz bench pgo interop interop-core interop-bench compliance clean help
+.PHONY: all build demo test check race sim fuzz soak bench pgo interop interop-core interop-bench compliance clean help
 
 all: build
 
@@ -46,6 +47,9 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$p || exit 1; \
 	  done; \
 	done
+
+soak: ## run honest and hostile peers for TIME (2h) on a quarter of a core, or again: make soak SEED=42
+	$(GO) test -count=1 -timeout 0 -v ./fuzz/soak -args -soak.for=$(TIME) -soak.cpu=25 $(if $(SEED),-soak.seed=$(SEED))
 
 bench: build ## compare gorxe with bare AF_XDP frames and kernel TCP (root)
 	./$(BIN) bench --plot bin/bench.svg
