@@ -8,10 +8,20 @@
 //
 // # Which frames go where
 //
-// UDP packets to port 4791, in IPv4 without options and fragments or in IPv6 without extension
-// headers, with at most one VLAN tag, go to the AF_XDP socket of the receive queue on which they
-// arrived. All other frames go to the kernel unchanged, as do RoCE frames on a queue without a
-// socket. ARP and neighbor discovery remain with the kernel.
+// UDP packets to port 4791 of this interface go to the AF_XDP socket of the receive queue on which
+// they arrived, if all of the following is true:
+//
+//   - The destination address is an address of the interface and the destination MAC is the
+//     interface's, or they are those of a multicast group that was joined with JoinGroup. The Port
+//     follows changes of addresses and MAC.
+//   - The frame is untagged, or has a priority tag (VLAN ID 0).
+//   - The packet is IPv4 without options and fragments, or IPv6 without extension headers.
+//
+// All other frames go to the kernel unchanged, for example packets that the host forwards as a
+// router or bridge and frames of VLAN devices on the interface. So do RoCE frames on a queue
+// without a socket. ARP and neighbor discovery remain with the kernel.
+//
+// A Port receives on at most 1024 addresses of each IP version.
 //
 // The XDP program is attached by a BPF link. The kernel detaches it when the link is closed: by
 // Close, or when the process ends for any reason. Open refuses an interface that already has an XDP
@@ -30,12 +40,11 @@
 // 2048, and Info.Note says so.
 //
 // Attaching in native mode resets the link of some NICs for a moment. If a driver strips VLAN tags,
-// tagged frames arrive untagged; turn that off with `ethtool -K IFACE rxvlan off`.
-// Interface.StripsVLAN reports such drivers.
+// the program cannot see them, and takes tagged frames for untagged ones. To keep VLANs apart, turn
+// that off with `ethtool -K IFACE rxvlan off`. Interface.StripsVLAN reports such drivers.
 //
-// Bridges, macvlans and VLAN devices work like other interfaces, in generic mode. On a VLAN device
-// the kernel adds and removes the tag, so Hop.VLAN is always zero. Tagged frames that arrive on
-// another interface are received with their tag.
+// Bridges, macvlans and VLAN devices work like other interfaces, in generic mode. To use a VLAN,
+// open its VLAN device: the kernel adds and removes the tag, so Hop.VLAN is always zero.
 //
 // # Buffers
 //
@@ -83,6 +92,7 @@
 //   - open.go: how a Port is set up, with all fallbacks
 //   - virtio.go: how virtio_net treats long frames, and the choice of the mode
 //   - prog.go: the XDP program that redirects RoCE frames to the sockets
+//   - own.go: the addresses whose packets the program redirects
 //   - queue.go: the AF_XDP socket and the packet memory of one NIC queue
 //   - ring.go, ring_unsafe.go: the rings shared with the kernel and their memory order
 //   - port.go: ownership, counters, Close

@@ -70,7 +70,11 @@ func (p *Port) JoinGroup(group netip.Addr) error {
 	err := p.net.groups.change(p.net.index, group, unix.IP_ADD_MEMBERSHIP, unix.IPV6_JOIN_GROUP)
 	switch {
 	case err == nil:
-		return nil
+		if err = p.net.own.addGroup(group); err == nil {
+			return nil
+		}
+		_ = p.net.groups.change(p.net.index, group, unix.IP_DROP_MEMBERSHIP,
+			unix.IPV6_LEAVE_GROUP)
 	case errors.Is(err, unix.ENOBUFS):
 		return fmt.Errorf("join %v: %w; leave other groups, or raise sysctl net.ipv4.igmp_max_memberships", group, err)
 	}
@@ -84,5 +88,6 @@ func (p *Port) LeaveGroup(group netip.Addr) error {
 		unix.IPV6_LEAVE_GROUP); err != nil {
 		return fmt.Errorf("leave %v: %w", group, err)
 	}
+	p.net.own.removeGroup(group)
 	return nil
 }

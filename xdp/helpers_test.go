@@ -45,12 +45,15 @@ func openEnd(t testing.TB, e *veth.End, o Options) *Port {
 // packet describes a test frame. The zero value is an IPv4 UDP packet to port 4791.
 type packet struct {
 	v6      bool
-	vlans   []uint16 // EtherTypes of VLAN tags
-	proto   byte     // 0 = UDP
-	port    uint16   // 0 = 4791
-	options bool     // IPv4 options, or a hop-by-hop header in IPv6
-	frag    uint16   // IPv4 flags and fragment offset
-	dst     bth.MAC  // zero = MAC of B
+	back    bool       // from B to A
+	to      netip.Addr // destination instead of the peer's address
+	vlans   []uint16   // EtherTypes of VLAN tags
+	tci     uint16     // tag control information of the tags; 0 = VLAN ID 7
+	proto   byte       // 0 = UDP
+	port    uint16     // 0 = 4791
+	options bool       // IPv4 options, or a hop-by-hop header in IPv6
+	frag    uint16     // IPv4 flags and fragment offset
+	dst     bth.MAC    // zero = MAC of the peer
 }
 
 var (
@@ -59,15 +62,28 @@ var (
 	macA, macB     = bth.MAC{0x02, 0x77, 0, 0, 0, 1}, bth.MAC{0x02, 0x77, 0, 0, 0, 2}
 )
 
-// build returns the frame from A to B with the given UDP payload.
+// build returns the frame with the given UDP payload.
 func (k packet) build(payload []byte) []byte {
-	if k.dst == (bth.MAC{}) {
-		k.dst = macB
+	src, dst, mac, peer := hostA4, hostB4, macA, macB
+	if k.v6 {
+		src, dst = hostA6, hostB6
 	}
-	f := append(append([]byte(nil), k.dst[:]...), macA[:]...)
+	if k.back {
+		src, dst, mac, peer = dst, src, peer, mac
+	}
+	if k.to.IsValid() {
+		dst = k.to
+	}
+	if k.dst == (bth.MAC{}) {
+		k.dst = peer
+	}
+	if k.tci == 0 {
+		k.tci = 7
+	}
+	f := append(append([]byte(nil), k.dst[:]...), mac[:]...)
 	for _, tag := range k.vlans {
 		f = binary.BigEndian.AppendUint16(f, tag)
-		f = append(f, 0, 7)
+		f = binary.BigEndian.AppendUint16(f, k.tci)
 	}
 	if k.proto == 0 {
 		k.proto = 17
@@ -84,8 +100,8 @@ func (k packet) build(payload []byte) []byte {
 		}
 		f = binary.BigEndian.AppendUint16(f, uint16(udp+len(hop)))
 		f = append(f, next, 64)
-		f = append(f, hostA6.AsSlice()...)
-		f = append(f, hostB6.AsSlice()...)
+		f = append(f, src.AsSlice()...)
+		f = append(f, dst.AsSlice()...)
 		f = append(f, hop...)
 	} else {
 		f = append(f, 0x08, 0x00)
@@ -99,8 +115,8 @@ func (k packet) build(payload []byte) []byte {
 		f = append(f, 0, 1)
 		f = binary.BigEndian.AppendUint16(f, k.frag)
 		f = append(f, 64, k.proto, 0, 0)
-		f = append(f, hostA4.AsSlice()...)
-		f = append(f, hostB4.AsSlice()...)
+		f = append(f, src.AsSlice()...)
+		f = append(f, dst.AsSlice()...)
 		if k.options {
 			f = append(f, 1, 1, 1, 0)
 		}

@@ -104,6 +104,7 @@ func TestTap(t *testing.T) {
 			t.Fatalf("sent %d bytes, found %d on the wire, first difference at %d", len(f),
 				len(got), differ(got, f))
 		}
+		f = packet{dst: p.Info().MAC, to: hostA4}.build(pattern(n, n+1))
 		if _, err := unix.Write(wire, f); err != nil {
 			t.Fatal(err)
 		}
@@ -129,6 +130,7 @@ func TestTapLongFrames(t *testing.T) {
 		if got := readWire(t, wire); !bytes.Equal(got, f) {
 			t.Fatalf("sent %d bytes, found %d on the wire", len(f), len(got))
 		}
+		f = packet{dst: p.Info().MAC, to: hostA4}.build(pattern(n, n+1))
 		if _, err := unix.Write(wire, f); err != nil {
 			t.Fatal(err)
 		}
@@ -264,8 +266,8 @@ func tryStacked(t *testing.T, pair *veth.Pair, name string) {
 	if err != nil || hop.MAC != b.Info().MAC || hop.VLAN != 0 || hop.Src != addr("10.78.0.1") {
 		t.Fatalf("Resolve() = %+v, %v", hop, err)
 	}
-	exchange(t, a, b, packet{dst: hop.MAC}.build(pattern(100, 1)),
-		packet{dst: hop.MAC}.build(pattern(1400, 2)))
+	to := packet{dst: hop.MAC, to: addr("10.78.0.2")}
+	exchange(t, a, b, to.build(pattern(100, 1)), to.build(pattern(1400, 2)))
 	sendUDP(t, &pair.A, "10.78.0.2:4791", []byte("by the kernel"))
 	if got := receive(t, b, 1, 2*time.Second); len(got) != 1 ||
 		!bytes.HasSuffix(got[0], []byte("by the kernel")) {

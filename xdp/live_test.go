@@ -64,7 +64,7 @@ func TestLinkDownAndUp(t *testing.T) {
 				if len(got) == 0 || len(got) > 33 || string(got[len(got)-1]) != string(fresh) {
 					t.Fatalf("received %d frames after the link came back", len(got))
 				}
-				exchange(t, b, a, fresh)
+				exchange(t, b, a, packet{back: true}.build(pattern(200, round)))
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func TestMTUChanges(t *testing.T) {
 				}
 				f := packet{}.build(pattern(want-28, mtu))
 				exchange(t, a, b, f, packet{}.build(pattern(64, 1)), f)
-				exchange(t, b, a, f)
+				exchange(t, b, a, packet{back: true}.build(pattern(want-28, mtu)))
 			}
 		})
 	}

@@ -22,6 +22,7 @@ type network struct {
 	handle   *netlink.Handle   // requests, in the interface's namespace
 	events   *nl.NetlinkSocket // notifications, in the interface's namespace
 	limit    limit
+	own      *ownAddrs // the addresses that the XDP program redirects
 	state    atomic.Pointer[state]
 	groups   membership
 	changed  chan struct{}
@@ -133,11 +134,23 @@ func (n *network) refresh() {
 		return
 	}
 	n.describe(&next.info, l.Attrs())
-	if addrs, err := n.readAddrs(l); err == nil {
-		next.addrs = addrs.usable
+	addrs, err := n.readAddrs(l)
+	if err != nil {
+		addrs.usable = next.addrs
+	}
+	// Addresses that the program does not redirect are not offered as GIDs.
+	if next.addrs, err = n.own.setHosts(addrs.usable, next.info.MAC); err != nil {
+		next.info.Note = joinNotes(next.info.Note, err.Error())
 	}
 	next.gone = false
 	n.state.Store(&next)
+}
+
+func joinNotes(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
 }
 
 // describe sets the fields of info that may change while the Port is open.

@@ -351,12 +351,16 @@ func (o *opener) readState() error {
 	a := o.link.Attrs()
 	o.net.state.Store(&state{info: driver.Info{Name: a.Name, Datapath: o.datapath,
 		Queues: o.count}})
+	o.net.own = o.prog.own
 	o.net.refresh()
 	s := o.net.state.Load()
 	if s.gone {
 		return ErrNoInterface
 	}
 	if len(s.addrs) == 0 {
+		if s.info.Note != "" {
+			return errors.New(s.info.Note)
+		}
 		return noAddress(a.Name)
 	}
 	return nil

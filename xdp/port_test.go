@@ -40,18 +40,22 @@ func TestFramesBothWays(t *testing.T) {
 					t.Error("multi-buffer is not used")
 				}
 				mtu := a.Info().MTU // less than requested if the kernel has no multi-buffer
-				var frames [][]byte
+				var there, back [][]byte
+				add := func(n int) {
+					there = append(there, packet{}.build(pattern(n, n)))
+					back = append(back, packet{back: true}.build(pattern(n, n)))
+				}
 				for n := 0; n <= mtu-28; n += 97 {
-					frames = append(frames, packet{}.build(pattern(n, n)))
+					add(n)
 				}
 				for _, n := range []int{3840 - 42 - 1, 3840 - 42, 3840 - 42 + 1, 4096 - 42 - 1,
 					4096 - 42, 4096 - 42 + 1, mtu - 28} {
 					if n <= mtu-28 {
-						frames = append(frames, packet{}.build(pattern(n, n)))
+						add(n)
 					}
 				}
-				exchange(t, a, b, frames...)
-				exchange(t, b, a, frames...)
+				exchange(t, a, b, there...)
+				exchange(t, b, a, back...)
 			})
 		}
 	}

@@ -33,36 +33,43 @@ const (
 	etherIPv4     = 0x0800
 	etherIPv6     = 0x86dd
 	etherVLAN     = 0x8100
-	etherQinQ     = 0x88a8
+	vlanID        = 0x0fff // the VLAN ID in the tag control information
 	protoUDP      = 17
 	ipv4Len       = 20
 	ipv6Len       = 40
 	udpLen        = 8
 	udpDstOff     = 2
+	ipv4DstOff    = 16
+	ipv6DstOff    = 24
 	ipv4NoOptions = 0x45   // version 4, header of 5 32-bit words
 	ipv4Fragment  = 0x3fff // "more fragments" flag and fragment offset
 )
 
-// steering builds the program. It redirects UDP packets to port 4791 to the socket of their receive
-// queue: in IPv4 without options and fragments, or in IPv6 without extension headers, with at most
-// one VLAN tag. Other frames, and frames of a queue without a socket, go to the kernel unchanged.
+// steering builds the program. It redirects UDP packets to port 4791 of an own address to the
+// socket of their receive queue: in IPv4 without options and fragments, or in IPv6 without
+// extension headers, untagged or priority-tagged (VLAN ID 0), and with the destination MAC that
+// belongs to the address. Other frames, and frames of a queue without a socket, go to the kernel
+// unchanged. The maps own4 and own6 hold the own addresses; see ownAddrs.
 //
-// Registers: R6 is the context, R2 the start of the headers (4 bytes later after a VLAN tag), R3
-// the end of the packet, R4 and R5 are scratch.
-func steering(sockets asm.FDer) asm.Instructions {
+// Registers: R6 is the context, R7 the start of the packet, R2 the start of the headers (4 bytes
+// later after a VLAN tag), R3 the end of the packet, R4 and R5 are scratch.
+func steering(sockets, own4, own6 asm.FDer) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, mdData, asm.Word),
 		asm.LoadMem(asm.R3, asm.R6, mdDataEnd, asm.Word),
+		asm.Mov.Reg(asm.R7, asm.R2),
 	}
 	ins = append(ins, need(etherLen)...)
 	ins = append(ins,
 		asm.LoadMem(asm.R5, asm.R2, etherTypeOff, asm.Half),
-		asm.JEq.Imm(asm.R5, wire16(etherVLAN), "vlan"),
-		asm.JNE.Imm(asm.R5, wire16(etherQinQ), "network"),
+		asm.JNE.Imm(asm.R5, wire16(etherVLAN), "network"),
 	)
-	ins = append(ins, labeled("vlan", need(etherLen+vlanLen))...)
+	ins = append(ins, need(etherLen+vlanLen)...)
 	ins = append(ins,
+		asm.LoadMem(asm.R5, asm.R2, etherLen, asm.Half),
+		asm.And.Imm(asm.R5, wire16(vlanID)),
+		asm.JNE.Imm(asm.R5, 0, "pass"),
 		asm.Add.Imm(asm.R2, vlanLen),
 		asm.LoadMem(asm.R5, asm.R2, etherTypeOff, asm.Half),
 		asm.JEq.Imm(asm.R5, wire16(etherIPv4), "ipv4").WithSymbol("network"),
@@ -80,7 +87,12 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+9, asm.Byte),
 		asm.JNE.Imm(asm.R4, protoUDP, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv4Len+udpDstOff, asm.Half),
-		asm.Ja.Label("port"),
+		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
+	)
+	ins = append(ins, loadKey(etherLen+ipv4DstOff, ipv4KeyLen)...)
+	ins = append(ins,
+		asm.LoadMapPtr(asm.R1, own4.FD()),
+		asm.Ja.Label("lookup"),
 	)
 
 	ins = append(ins, labeled("ipv6", need(etherLen+ipv6Len+udpLen))...)
@@ -88,10 +100,24 @@ func steering(sockets asm.FDer) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+6, asm.Byte),
 		asm.JNE.Imm(asm.R4, protoUDP, "pass"),
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv6Len+udpDstOff, asm.Half),
+		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
-
+	ins = append(ins, loadKey(etherLen+ipv6DstOff, ipv6KeyLen)...)
+	ins = append(ins,
+		asm.LoadMapPtr(asm.R1, own6.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP).WithSymbol("lookup"),
+		asm.Add.Imm(asm.R2, -ipv6KeyLen),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+	)
+	for off := int16(0); off < macLen; off += 2 {
+		ins = append(ins,
+			asm.LoadMem(asm.R4, asm.R7, off, asm.Half),
+			asm.LoadMem(asm.R5, asm.R0, off, asm.Half),
+			asm.JNE.Reg(asm.R4, asm.R5, "pass"),
+		)
+	}
 	return append(ins,
-		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass").WithSymbol("port"),
 		asm.LoadMem(asm.R2, asm.R6, mdRxQueueIndex, asm.Word),
 		asm.LoadMapPtr(asm.R1, sockets.FD()),
 		asm.Mov.Imm(asm.R3, xdpPass), // verdict if the map has no socket for the queue
@@ -112,6 +138,17 @@ func need(n int32) asm.Instructions {
 	}
 }
 
+// loadKey copies n bytes at R2+off to the start of the key on the stack.
+func loadKey(off int16, n int16) (ins asm.Instructions) {
+	for i := int16(0); i < n; i += 4 {
+		ins = append(ins,
+			asm.LoadMem(asm.R4, asm.R2, off+i, asm.Word),
+			asm.StoreMem(asm.RFP, i-ipv6KeyLen, asm.R4, asm.Word),
+		)
+	}
+	return ins
+}
+
 func labeled(label string, ins asm.Instructions) asm.Instructions {
 	ins[0] = ins[0].WithSymbol(label)
 	return ins
@@ -124,11 +161,12 @@ func wire16(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(b[:]))
 }
 
-// program is the loaded XDP program, its map of sockets, and the link that attaches it to the
+// program is the loaded XDP program, its maps, and the link that attaches it to the
 // interface. The program is detached when the link is closed, also by the kernel at the end of the
 // process.
 type program struct {
 	sockets *ebpf.Map
+	own     *ownAddrs
 	prog    *ebpf.Program
 	link    link.Link
 	mode    Mode // Native or Generic, after attach
@@ -152,8 +190,12 @@ func loadProgram(queues int, frags bool) (*program, error) {
 	if err != nil {
 		return nil, bpfError("create the map of sockets", err)
 	}
+	if p.own, err = newOwnAddrs(); err != nil {
+		p.close()
+		return nil, bpfError("create the maps of addresses", err)
+	}
 	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP,
-		License: "Apache-2.0", Instructions: steering(p.sockets)}
+		License: "Apache-2.0", Instructions: steering(p.sockets, p.own.v4, p.own.v6)}
 	if frags {
 		spec.Flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
@@ -212,6 +254,9 @@ func (p *program) close() (err error) {
 	}
 	if p.sockets != nil {
 		p.sockets.Close()
+	}
+	if p.own != nil {
+		p.own.close()
 	}
 	return err
 }

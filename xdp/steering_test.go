@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"golang.org/x/sys/unix"
@@ -51,10 +53,12 @@ func kernelSaw(fd int, mark []byte) bool {
 	}
 }
 
-// UDP to port 4791 in plain IPv4 or IPv6, with at most one VLAN tag, goes to the port. All other
-// frames go to the kernel.
+// UDP to port 4791 of an own address and MAC in plain IPv4 or IPv6, untagged or priority-tagged,
+// goes to the port. All other frames go to the kernel.
 func TestSteering(t *testing.T) {
 	const vlan, qinq = 0x8100, 0x88a8
+	group4, group6 := addr("239.1.2.4"), addr("ff0e::4791")
+	broadcastMAC := bth.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	cases := []struct {
 		name string
 		packet
@@ -62,9 +66,27 @@ func TestSteering(t *testing.T) {
 	}{
 		{"IPv4", packet{}, true},
 		{"IPv6", packet{v6: true}, true},
-		{"IPv4 in a VLAN", packet{vlans: []uint16{vlan}}, true},
-		{"IPv6 in a VLAN", packet{v6: true, vlans: []uint16{vlan}}, true},
-		{"IPv4 with a service tag", packet{vlans: []uint16{qinq}}, true},
+		{"IPv4 with a priority tag", packet{vlans: []uint16{vlan}, tci: 5 << 13}, true},
+		{"IPv6 with a priority tag", packet{v6: true, vlans: []uint16{vlan}, tci: 5 << 13}, true},
+		{"IPv4 group", packet{to: group4, dst: multicastMAC(group4)}, true},
+		{"IPv6 group", packet{v6: true, to: group6, dst: multicastMAC(group6)}, true},
+		{"IPv4 in a VLAN", packet{vlans: []uint16{vlan}}, false},
+		{"IPv6 in a VLAN", packet{v6: true, vlans: []uint16{vlan}}, false},
+		{"IPv4 with a service tag", packet{vlans: []uint16{qinq}, tci: 5 << 13}, false},
+		{"to another host through this one", packet{to: addr("10.77.0.3")}, false},
+		{"to another IPv6 host through this one", packet{v6: true, to: addr("fd77::3")}, false},
+		{"to another MAC", packet{dst: bth.MAC{0x02, 0x77, 0, 0, 0, 3}}, false},
+		{"to another MAC, IPv6", packet{v6: true, dst: bth.MAC{0x02, 0x77, 0, 0, 0, 3}}, false},
+		{"own address, broadcast MAC", packet{dst: broadcastMAC}, false},
+		{"own address, MAC of a group", packet{dst: multicastMAC(group4)}, false},
+		{"group, own MAC", packet{to: group4}, false},
+		{"group that was not joined", packet{to: group4.Next(),
+			dst: multicastMAC(group4.Next())}, false},
+		{"group with the MAC of a joined one", packet{to: addr("239.129.2.4"),
+			dst: multicastMAC(group4)}, false},
+		{"limited broadcast", packet{to: addr("255.255.255.255"), dst: broadcastMAC}, false},
+		{"subnet broadcast", packet{to: addr("10.77.0.255"), dst: broadcastMAC}, false},
+		{"IPv4-mapped address in IPv6", packet{v6: true, to: addr("::ffff:10.77.0.2")}, false},
 		{"don't-fragment set", packet{frag: 0x4000}, true},
 		{"two VLAN tags", packet{vlans: []uint16{qinq, vlan}}, false},
 		{"another UDP port", packet{port: 4790}, false},
@@ -80,6 +102,11 @@ func TestSteering(t *testing.T) {
 	for _, mode := range modesToTest {
 		pair := newPair(t, veth.Options{})
 		a, b := openEnd(t, &pair.A, Options{Mode: mode}), openEnd(t, &pair.B, Options{Mode: mode})
+		for _, g := range []netip.Addr{group4, group6} {
+			if err := b.JoinGroup(g); err != nil {
+				t.Fatal(err)
+			}
+		}
 		fd := packetSocket(t, &pair.B)
 		for i, c := range cases {
 			t.Run(fmt.Sprintf("%v/%s", mode, c.name), func(t *testing.T) {
@@ -119,7 +146,7 @@ func TestSteering(t *testing.T) {
 func TestShortFramesPass(t *testing.T) {
 	pair := newPair(t, veth.Options{})
 	a, b := openEnd(t, &pair.A, Options{}), openEnd(t, &pair.B, Options{})
-	for _, k := range []packet{{}, {v6: true}, {vlans: []uint16{0x8100}}} {
+	for _, k := range []packet{{}, {v6: true}, {vlans: []uint16{0x8100}, tci: 5 << 13}} {
 		f := k.build(nil)
 		for n := minFrame; n < len(f); n++ {
 			send(t, a, f[:n])
@@ -237,7 +264,7 @@ func TestTwoQueues(t *testing.T) {
 			a := openEnd(t, &pair.A, Options{Mode: mode})
 			exchange(t, a, b, packet{}.build(pattern(100, 1)),
 				packet{v6: true}.build(pattern(1000, 2)))
-			exchange(t, b, a, packet{}.build(pattern(100, 3)))
+			exchange(t, b, a, packet{back: true}.build(pattern(100, 3)))
 		})
 	}
 }
