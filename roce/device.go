@@ -1,9 +1,12 @@
 package roce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -41,7 +44,8 @@ type Device struct {
 	slab   *slab // the slab of the next QP
 	mem    budget
 	huge   hugePages
-	window int // of prefetching
+	iovas  iovaCounter // in use if runs are reproducible
+	window int         // of prefetching
 	ahs    map[*AH]struct{}
 
 	postPrefetch bool // counted in the global postPrefetch
@@ -124,6 +128,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 		done:   make(chan struct{}), finished: make(chan struct{}),
 	}
 	d.mem = newBudget(c.maxMemory)
+	if c.clock != nil || c.rand != nil {
+		d.iovas.next = firstIOVA
+	}
 	if d.net, d.groups = networkOf(port, c); d.net == nil {
 		return nil, ErrNoNetwork
 	}
@@ -243,7 +250,7 @@ func (d *Device) Close() error {
 	close(d.done)
 	d.cancel()
 	d.setPostPrefetch(d.window)
-	for q := range d.qps {
+	for _, q := range d.sortedQPs() {
 		q.shut()
 	}
 	if d.slab != nil { // no QP of it is open
@@ -269,6 +276,13 @@ func (d *Device) Close() error {
 	d.endEvents()
 	close(d.finished)
 	return d.closeErr
+}
+
+// sortedQPs returns the QPs in an order that a replay repeats. The caller holds ctl.
+func (d *Device) sortedQPs() []*QP {
+	return slices.SortedFunc(maps.Keys(d.qps), func(a, b *QP) int {
+		return cmp.Compare(a.QPN(), b.QPN())
+	})
 }
 
 // shutMemory destroys all memory regions and PDs, with one grace period.

@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/qp"
@@ -64,7 +66,7 @@ func (d *Device) awaitDREPs(limit time.Duration, poll *time.Duration) (missing b
 // endAll ends all connections and connection attempts, notifies the peers, and shuts all listeners.
 // Owner only.
 func (g *gsi) endAll(now qp.Time) {
-	for comm := range g.ids {
+	for _, comm := range slices.Sorted(maps.Keys(g.ids)) { // in an order that a replay repeats
 		_ = g.cm.Abort(cm.Time(now), comm)
 	}
 	for _, l := range g.listeners {

@@ -54,7 +54,9 @@
 // the bubble, and close the devices in it. There, [CQ.Poll] and [Device.Progress] sleep for 10 us
 // of the bubble's time if they find nothing to do.
 //
-// With [Expert].Clock the program itself controls the time, and a simulation is reproducible.
+// With [Expert].Clock the program itself controls the time. With [Expert].Rand, too, and a virtual
+// link of package loopback, a run replays from its seeds: every packet has the same bytes at the
+// same time.
 //
 // # Memory
 //

@@ -100,19 +100,41 @@ type mrConfig struct {
 	persist func([]byte) error
 }
 
-func mrOptions(mem []byte, opts []MROption) mrConfig {
+// mrOptions returns the options of a region that covers mem. The caller holds ctl.
+func (d *Device) mrOptions(mem []byte, opts []MROption) mrConfig {
 	var c mrConfig
 	for _, o := range opts {
 		o(&c)
 	}
-	if !c.hasIOVA {
+	switch {
+	case c.hasIOVA:
+	case d.iovas.next != 0:
+		c.iova = d.iovas.take(mem)
+	default:
 		c.iova = mr.AddrOf(mem)
 	}
 	return c
 }
 
+// iovaCounter assigns addresses to regions that do not depend on where their memory is.
+type iovaCounter struct{ next uint64 } // 0: not in use
+
+const (
+	firstIOVA = 1 << 40
+	iovaPage  = 4096
+)
+
+// take returns the next address for mem, modulo 8 that of the memory, as atomics need it. An unused
+// page follows each region.
+func (c *iovaCounter) take(mem []byte) uint64 {
+	addr := c.next + mr.AddrOf(mem)%8
+	c.next += (uint64(len(mem)) + 3*iovaPage - 1) &^ (iovaPage - 1)
+	return addr
+}
+
 // WithIOVA sets the address with which work requests and peers name the first byte of the region.
-// The default is the address of the memory, or 0 with ZeroBased.
+// The default is the address of the memory, or 0 with ZeroBased. With Expert.Clock or Expert.Rand
+// it is the next number of a counter, so that two runs give the same addresses.
 func WithIOVA(addr uint64) MROption {
 	return func(c *mrConfig) { c.iova, c.hasIOVA = addr, true }
 }
@@ -176,13 +198,13 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 }
 
 func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, error) {
-	c := mrOptions(mem, opts)
 	d := p.dev
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
+	c := d.mrOptions(mem, opts)
 	err := d.mem.take(mrBytes, "a memory region")
 	if err != nil {
 		return nil, err

@@ -100,7 +100,8 @@ type Expert struct {
 	Clock func() int64
 
 	// Rand replaces the cryptographic random source of keys, QPNs and PSNs, for reproducible runs.
-	// The Device serializes its calls.
+	// The Device serializes its calls. With Clock and Rand, a program that makes the same calls in
+	// one goroutine sends the same bytes at the same times in every run.
 	Rand func() uint64
 
 	// Network is for a Port that does not implement Network itself.

@@ -178,13 +178,13 @@ type FastReg struct{ region }
 //
 // Errors: those of RegisterMR.
 func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg, error) {
-	c := mrOptions(mem, opts)
 	d := f.pd.dev
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if f.closed {
 		return nil, fmt.Errorf("%w: the fast memory region", ErrClosed)
 	}
+	c := d.mrOptions(mem, opts)
 	m, err := d.mrs.Prepare(f.f, mem, c.iova, access)
 	if err != nil {
 		return nil, fmt.Errorf("roce: prepare %d bytes for fast registration: %w", len(mem), err)
