@@ -180,10 +180,15 @@ func (g *gsi) abandon(now qp.Time, q *QP) {
 // next waits for the next event of id, until ctx is done.
 func (d *Device) next(ctx context.Context, id *cmID) (cm.Event, error) {
 	for {
-		if e, ok, ended := id.take(); ok {
+		e, ok, ended := id.take()
+		if ok {
 			return e, nil
-		} else if ended || d.closing.Load() {
-			return cm.Event{}, ErrClosed
+		}
+		if err := d.Err(); err != nil {
+			return e, err
+		}
+		if ended {
+			return e, ErrClosed
 		}
 		if err := d.await(ctx, id.wake, id.pending); err != nil {
 			return cm.Event{}, err
@@ -198,7 +203,7 @@ func (d *Device) await(ctx context.Context, wake <-chan struct{}, ready func() b
 	case d.virtual:
 		return ErrVirtualTime
 	case d.manual:
-		d.loop.Await(ctx, wake, func() bool { return ready() || d.closing.Load() })
+		d.loop.Await(ctx, wake, func() bool { return ready() || d.Err() != nil })
 	default:
 		select {
 		case <-wake:

@@ -201,8 +201,8 @@ func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o Pa
 // resolve builds the path from a local address to a peer.
 func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o PathOptions) (
 	*Path, MTU, error) {
-	if d.closing.Load() {
-		return nil, 0, ErrClosed
+	if err := d.Err(); err != nil {
+		return nil, 0, err
 	}
 	if d.isOwn(remote) {
 		return nil, 0, fmt.Errorf("%w: %v is an address of this device, which cannot send to itself: use two devices", ErrUnreachable, remote.Addr())

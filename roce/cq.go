@@ -103,20 +103,20 @@ func (c *CQ) poll(wcs []WC) (n, work int) {
 // Len returns the number of completions that can be polled.
 func (c *CQ) Len() int { return c.cq.Len() }
 
-// Err returns ErrClosed, ErrCQOverrun or nil.
+// Err returns ErrClosed, ErrCQOverrun, the error of Device.Err, or nil.
 func (c *CQ) Err() error {
 	switch {
 	case c.cq.Overrun():
 		return ErrCQOverrun
-	case c.closed.Load() || c.dev.closing.Load():
+	case c.closed.Load():
 		return ErrClosed
 	}
-	return nil
+	return c.dev.Err()
 }
 
 // Wait is like Poll, but blocks until there is a completion. It returns an error only if there is
-// none: ctx's error, ErrClosed or ErrCQOverrun; ErrVirtualTime on a device with Expert.Clock. With
-// Manual progress it runs the protocol while it waits.
+// none: ctx's error, ErrClosed, ErrGone or ErrCQOverrun; ErrVirtualTime on a device with
+// Expert.Clock. With Manual progress it runs the protocol while it waits.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 
 // WaitSolicited is like Wait, but only a failed or a solicited completion wakes it. The completion

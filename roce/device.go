@@ -63,8 +63,11 @@ type Device struct {
 	eventDrops atomic.Uint64
 
 	closing  atomic.Bool
-	done     chan struct{} // closed when Close starts
-	finished chan struct{} // closed when Close has ended
+	done     chan struct{} // closed by stop
+	doneOnce sync.Once
+	failure  atomic.Pointer[error] // of the port; see Err
+	release  func()                // see claim
+	finished chan struct{}         // closed when Close has ended
 	closeErr error
 	watcher  sync.WaitGroup
 	cancel   context.CancelFunc // ends the watcher's lookups
@@ -103,16 +106,27 @@ func Open(iface string, opts ...Option) (*Device, error) {
 }
 
 // New creates a Device on a Port. The Device owns the port and closes it, even if New returns an
-// error. The port, or a port that it wraps and returns from a method Unwrap, must implement
-// Network; otherwise set Expert.Network.
+// error, except ErrPortInUse. The port, or a port that it wraps and returns from a method Unwrap,
+// must implement Network; otherwise set Expert.Network.
 //
-// Errors: ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range, ErrPrefetch,
+// Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
+// ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range, ErrPrefetch,
 // and the operating system's error for a bad Expert.CPU.
 func New(port Port, opts ...Option) (*Device, error) {
+	if port == nil {
+		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
+	}
+	release, err := claim(port)
+	if err != nil {
+		return nil, err
+	}
 	d, err := build(port, newConfig(opts))
 	if err != nil {
-		return nil, errors.Join(err, port.Close())
+		err = errors.Join(err, port.Close())
+		release()
+		return nil, err
 	}
+	d.release = release
 	return d, nil
 }
 
@@ -126,6 +140,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
 		events: make(chan Event, maxEvents),
 		done:   make(chan struct{}), finished: make(chan struct{}),
+	}
+	if err := checkPort(port); err != nil {
+		return nil, err
 	}
 	d.mem = newBudget(c.maxMemory)
 	if c.clock != nil || c.rand != nil {
@@ -153,6 +170,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
+		Failed: d.fail,
 	})
 	d.yields = !d.manual || d.loop.Simulated()
 	info := port.Info()
@@ -247,7 +265,7 @@ func (d *Device) Close() error {
 		<-d.finished
 		return d.closeErr
 	}
-	close(d.done)
+	d.stop()
 	d.cancel()
 	d.setPostPrefetch(d.window)
 	for _, q := range d.sortedQPs() {
@@ -274,6 +292,7 @@ func (d *Device) Close() error {
 	d.end = &last
 	d.mu.Unlock()
 	d.endEvents()
+	d.release()
 	close(d.finished)
 	return d.closeErr
 }
@@ -312,13 +331,9 @@ func (d *Device) shutMemory() {
 // still being copied. The stores of such copies happen before grace returns.
 func (d *Device) grace() { _ = d.do(func(qp.Time) {}) }
 
-// open returns ErrClosed if the device is closed. The caller holds ctl.
-func (d *Device) open() error {
-	if d.closing.Load() {
-		return ErrClosed
-	}
-	return nil
-}
+// open returns an error if the device is closed or gone. If it is closed while the caller holds
+// ctl, Close waits.
+func (d *Device) open() error { return d.Err() }
 
 // networkOf returns the network of a port, and what joins multicast groups there, which may be nil.
 func networkOf(port driver.Port, c *config) (n driver.Network, g driver.Groups) {

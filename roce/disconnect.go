@@ -28,10 +28,10 @@ const (
 	firstDREQPoll = 50 * time.Microsecond
 )
 
-// awaitPeers waits for the peers' answers to the DREQs that endAll has sent. In virtual time it
-// does nothing.
+// awaitPeers waits for the peers' answers to the DREQs that endAll has sent. It does nothing in
+// virtual time, and if the port does not work any more.
 func (d *Device) awaitPeers() {
-	if d.virtual {
+	if d.virtual || d.failure.Load() != nil {
 		return
 	}
 	interval, poll := firstDREQInterval, firstDREQPoll

@@ -75,6 +75,8 @@
 // Failed calls return errors that wrap a sentinel of this package, such as [ErrSQFull]; test for it
 // with errors.Is. A failed work request completes with a [Status] other than [Success], and on RC
 // its QP goes to [StateErr]. Events that concern no single work request come from [Device.Events].
+// When the network interface disappears, [Device.Done] is closed, and calls that wait return
+// [ErrGone].
 //
 // # Concurrency
 //
@@ -86,7 +88,7 @@
 // For maintainers:
 //
 //   - types.go, options.go, errors.go: the vocabulary
-//   - device.go, host.go: a Device, and its part of the loop (package internal/loop)
+//   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
 //   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
 //   - cq.go, srq.go, ah.go: CQ, SRQ and AH

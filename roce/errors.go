@@ -15,6 +15,10 @@ import (
 var (
 	// ErrClosed: the Device or the object was closed before or during the call.
 	ErrClosed = errors.New("roce: closed: open the device or create the object again")
+	// ErrGone: the network interface was removed, or the Port was closed, while the Device was
+	// open. See Device.Err.
+	ErrGone = errors.New("roce: the network interface is gone: " +
+		"close the device, and open one on an interface that exists")
 	// ErrInUse: other objects depend on the object.
 	ErrInUse = errors.New("roce: still in use: " +
 		"close the objects that depend on it first, or close the device")
@@ -41,6 +45,9 @@ var (
 
 // Errors of Open and New.
 var (
+	// ErrPortInUse: another Device uses the Port.
+	ErrPortInUse = errors.New("roce: another device uses this port: " +
+		"close that device, or create one port for each device")
 	// ErrNoInterface: there is no interface of that name.
 	ErrNoInterface = xdp.ErrNoInterface
 	// ErrNoAddress: the interface has no usable IP address.

@@ -19,6 +19,7 @@ const (
 	EventLastWQE     EventKind = "QP_LAST_WQE_REACHED" // a QP in ERR is done with its SRQ
 	EventCQErr       EventKind = "CQ_ERR"              // CQ overrun
 	EventSRQLimit    EventKind = "SRQ_LIMIT_REACHED"   // see SRQ.SetLimit
+	EventDeviceFatal EventKind = "DEVICE_FATAL"        // see Device.Err
 	EventPortActive  EventKind = "PORT_ACTIVE"         // the link came up
 	EventPortErr     EventKind = "PORT_ERR"            // the link went down
 	EventGIDChange   EventKind = "GID_CHANGE"          // addresses were added or removed

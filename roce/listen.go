@@ -100,7 +100,12 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			return &Request{dev: l.dev, id: in.id, req: in.event.Request,
 				private: in.event.PrivateData}, nil
 		}
-		if l.queue.isShut() || l.dev.closing.Load() {
+		shut := l.queue.isShut()
+		if err := l.dev.Err(); err != nil {
+			l.queue.signal() // the next caller
+			return nil, err
+		}
+		if shut {
 			return nil, ErrClosed
 		}
 		if err := l.dev.await(ctx, l.queue.wake, l.queue.pending); err != nil {

@@ -159,9 +159,10 @@ func setDefault(v *int, def int) {
 
 // checkQP checks the objects of c; the engine checks the numbers.
 func (d *Device) checkQP(pd *PD, c *QPConfig) error {
+	err := d.open()
 	switch {
-	case d.closing.Load():
-		return ErrClosed
+	case err != nil:
+		return err
 	case pd == nil || c.SendCQ == nil:
 		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
 	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
@@ -333,7 +334,7 @@ func (q *QP) Query() (Attr, error) {
 // Drain waits until every posted send work request has completed, successfully or not, or ctx is
 // done. It does not poll their completions. With Manual progress it runs the protocol meanwhile.
 //
-// Errors: ctx's error, ErrVirtualTime, ErrClosed.
+// Errors: ctx's error, ErrVirtualTime, ErrClosed, ErrGone.
 func (q *QP) Drain(ctx context.Context) error {
 	const shortest, longest = 10 * time.Microsecond, time.Millisecond
 	pause := shortest
@@ -344,6 +345,9 @@ func (q *QP) Drain(ctx context.Context) error {
 		}
 		if q.closed.Load() {
 			return ErrClosed
+		}
+		if err := q.device().Err(); err != nil {
+			return err
 		}
 		if q.device().virtual {
 			return ErrVirtualTime

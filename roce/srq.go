@@ -32,8 +32,11 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	}
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
+	err := d.open()
 	switch {
-	case d.closing.Load() || pd.closed:
+	case err != nil:
+		return nil, err
+	case pd.closed:
 		return nil, ErrClosed
 	case pd.dev != d:
 		return nil, ErrForeign

@@ -61,6 +61,7 @@ func (d *Device) networkChanged(ctx context.Context) {
 	var p driver.Info
 	open := false
 	if d.do(func(qp.Time) {
+		d.loop.CheckPort()
 		if p, open = d.loop.PortInfo(); open {
 			d.setPortMTU(p.MTU)
 		}

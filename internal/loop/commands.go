@@ -36,7 +36,18 @@ func (l *Loop) Do(f func(now qp.Time)) bool {
 // Wake wakes the owner if it sleeps. Any goroutine may call it.
 func (l *Loop) Wake() {
 	if l.sleeping.Load() {
-		l.port.Wake()
+		l.wakePort()
+	}
+}
+
+// wakePort ends the current or the next sleep of the owner.
+func (l *Loop) wakePort() {
+	l.port.Wake()
+	if l.failed.Load() { // Port.Wait does not block any more
+		select {
+		case l.nudge <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -35,6 +35,10 @@ type Config struct {
 	Manual bool          // steps are run by TryStep and Await, not by a goroutine
 	Spin   time.Duration // time to spin before blocking; AutoSpin for the default
 
+	// Failed is called once by the owner when the port does not work any more: it was closed, or
+	// its interface was removed. It must not call Do. It may be nil.
+	Failed func(now qp.Time, err error)
+
 	// Clock is virtual time in nanoseconds, starting above 0. Nil is the system's clock. With a
 	// Clock the loop must be driven by TryStep alone.
 	Clock func() int64
@@ -66,9 +70,12 @@ type Loop struct {
 	waiters  atomic.Int32  // goroutines in waitForLock
 	empty    atomic.Uint32 // calls of Yield
 	free     chan struct{}
+	failed   atomic.Bool   // the port does not work any more
+	nudge    chan struct{} // wakes an owner that sleeps although the port has failed
 	ended    chan struct{} // closed at the end of the progress goroutine; nil if there is none
 
 	// owner
+	onFailed   func(now qp.Time, err error) // Config.Failed
 	closed     bool
 	last       qp.Time       // the time that the latest step read
 	idle       bool          // the latest complete step found nothing to do
@@ -94,7 +101,7 @@ type Loop struct {
 func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
-		free: make(chan struct{}, 1),
+		free: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	if l.clock == nil {
@@ -120,6 +127,22 @@ func (l *Loop) PortInfo() (driver.Info, bool) {
 		return driver.Info{}, false
 	}
 	return l.port.Info(), true
+}
+
+// CheckPort calls Config.Failed if the port does not work any more. Owner only.
+func (l *Loop) CheckPort() {
+	if !l.closed {
+		if err := l.port.Wait(0); err != nil {
+			l.fail(err)
+		}
+	}
+}
+
+// fail records that the port does not work any more.
+func (l *Loop) fail(err error) {
+	if !l.failed.Swap(true) && l.onFailed != nil {
+		l.onFailed(l.now(), err)
+	}
 }
 
 func (l *Loop) now() qp.Time {

@@ -127,7 +127,7 @@ func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() boo
 				continue
 			}
 			if stop == nil && ctx.Done() != nil {
-				stop = context.AfterFunc(ctx, l.port.Wake)
+				stop = context.AfterFunc(ctx, l.wakePort)
 			}
 			l.sleep(quit)
 		}
@@ -158,7 +158,7 @@ func (l *Loop) waitForLock(ctx context.Context, wake <-chan struct{}) bool {
 // commands. Later commands are refused. It returns the error of Port.Close.
 func (l *Loop) Stop() error {
 	l.stopping.Store(true)
-	l.port.Wake()
+	l.wakePort()
 	if l.ended != nil {
 		<-l.ended
 	}

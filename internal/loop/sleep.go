@@ -31,7 +31,11 @@ func (l *Loop) sleep(quit func() bool) {
 	l.idle = false
 	if err := l.port.Wait(l.sleepTime(l.last)); err != nil {
 		l.ctr.PortErrors++
-		time.Sleep(portErrorPause)
+		l.fail(err)
+		select { // commands and timers still run
+		case <-l.nudge:
+		case <-time.After(failedSleep):
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 	minSleep       = 5 * time.Millisecond  // shortest sleep while nothing gets lost
 	stallSleep     = 50 * time.Microsecond // longest sleep without a transmit buffer
 	lockPause      = 10 * time.Microsecond // between two attempts to take the lock
-	portErrorPause = time.Millisecond      // after an error of Port.Wait
+	failedSleep    = 10 * time.Millisecond // longest sleep when the port does not work any more
 	yieldEvery     = 16                    // calls of Yield until one of them yields
 	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
