@@ -15,7 +15,6 @@ import (
 	"github.com/gorxe/gorxe/internal/streams"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
-	"github.com/gorxe/gorxe/xdp"
 )
 
 type recvFlags struct {
@@ -128,8 +127,8 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		switch {
 		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
 			return unstored
-		case errors.Is(context.Cause(ctx), xdp.ErrGone):
-			return context.Cause(ctx)
+		case dev.Err() != nil: // its interface was removed
+			return dev.Err()
 		case !f.keep:
 			return err
 		case errors.Is(err, streams.ErrUnstored):

@@ -20,7 +20,6 @@ import (
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
-	"github.com/gorxe/gorxe/xdp"
 )
 
 // memory is the limit for the buffers of all sessions together.
@@ -110,7 +109,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := serve(ctx, server(pings, perfs, show), listeners); err != nil {
 		return err
 	}
-	gone := errors.Is(context.Cause(ctx), xdp.ErrGone)
+	gone := errors.Is(context.Cause(ctx), roce.ErrGone)
 	show.down(dev, gone)
 	if gone {
 		return context.Cause(ctx)
