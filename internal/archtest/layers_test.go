@@ -83,6 +83,7 @@ var allowed = map[string][]string{
 	"internal/fence":    {},
 	"internal/limit":    {},
 	"internal/prefetch": {},
+	"internal/safefile": {},
 	"internal/stat":     {},
 	"internal/cli":      {},
 	"frame":             {"bth"},
@@ -97,7 +98,9 @@ var allowed = map[string][]string{
 		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
 		"internal/clock", "internal/fence", "internal/limit", "internal/prefetch",
 	},
-	"transport":      {"roce", "internal/endpoint", "transport/..."},
+	"transport": {
+		"roce", "internal/endpoint", "internal/limit", "internal/safefile", "transport/...",
+	},
 	"internal":       tools,
 	"internal/bench": append(slices.Clone(tools), "papers/kit"),
 	"papers":         append(slices.Clone(tools), "papers/..."),
