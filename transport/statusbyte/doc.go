@@ -60,4 +60,7 @@
 //   - sender.go, post.go: filling, sending and synchronizing.
 //   - receiver.go, scan.go, order.go: receiving; each device's packets in order.
 //   - store.go: a directory for each device.
+//   - shelf.go, part.go: one directory; a file that has not appeared yet.
+//   - disk.go: syncing files in the background.
+//   - resume.go: continuing after an earlier run.
 package statusbyte

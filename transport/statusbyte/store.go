@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/safefile"
 )
 
 // Names in a Store. A consumer reads the files with StoreSuffix in the order of their names, which
@@ -19,8 +20,7 @@ import (
 const (
 	StoreSuffix = ".blk"
 	EndMark     = "end"
-	// followed by ".N": the first N bytes are complete packets, which survive a crash
-	partFile   = ".part"
+
 	lockFile   = ".lock"
 	devicePath = "device-%03d"
 	seqDigits  = 20
@@ -31,58 +31,125 @@ var ErrStore = errors.New("statusbyte: cannot store data")
 
 // Store writes the packets of each device into a separate directory: files that appear complete, by
 // rename, in the order of their names. A consumer that sees only its device's directory can follow
-// and remove them. A Store must be used by one goroutine.
+// and remove them.
+//
+// A file appears when its data is on disk (fsync), which goroutines of the Store wait for, and
+// Advance makes it appear. Sync waits for everything. After a power failure all files that are
+// there are complete. See WithoutSync for the alternative.
+//
+// Consumers may own their directories. Whatever they plant there, the Store neither accesses other
+// files nor blocks; at worst their own packets cannot be stored.
+//
+// A Store must be used by one goroutine.
 type Store struct {
-	root    string
-	lock    *os.File // locked while the Store is open
-	segment int64    // minimum size of a file in bytes; 0: one file per packet
-	devices [256]*shelf
-	gaps    [256]bool // packets are missing before the next one
+	path     string
+	root     *os.Root
+	lock     *os.File // locked while the Store is open
+	segment  int64    // minimum size of a file in bytes; 0: one file per packet
+	disk     *disk    // nil: nothing is synced
+	rebooted bool     // the host has started again since another Store used the root
+	dirty    bool     // root has entries that are not synced
+	devices  [256]*shelf
+	open     []*shelf  // those in devices
+	gaps     [256]bool // packets are missing before the next one
+	lost     [256]Loss
 }
 
-// shelf is a device's directory.
-type shelf struct {
-	dir     string
-	next    uint64 // number of the next file
-	part    *os.File
-	name    string // current name of part, which tells how much of it counts
-	size    int64  // bytes of part that count
-	packets int    // packets in those bytes
-	torn    bool   // part may be longer: a write was interrupted
-	ended   bool   // EndMark exists
+// Loss are packets that were stored but whose data did not reach the disk.
+type Loss struct {
+	Packets uint64
+	Err     error // the last reason
 }
+
+// StoreOption is an option of OpenStore.
+type StoreOption func(*Store)
+
+// WithoutSync makes files appear without waiting for the disk. A power failure may then lose files,
+// or leave files without their data.
+func WithoutSync() StoreOption { return func(s *Store) { s.disk = nil } }
 
 // OpenStore creates root if necessary and checks that it is writable. Each file has one packet or,
 // if segment is positive, packets one after the other until segment bytes are reached. A directory
 // that has files is continued. Only one Store at a time can use a root, because two would use the
 // same file names.
-func OpenStore(root string, segment int64) (*Store, error) {
+func OpenStore(root string, segment int64, opts ...StoreOption) (*Store, error) {
 	if segment < 0 {
 		return nil, fmt.Errorf("%w: segments of %d bytes: choose 0 or more", ErrConfig, segment)
 	}
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, storeError(err)
 	}
-	probe, err := os.CreateTemp(root, partFile)
-	if err != nil {
-		return nil, storeError(err)
+	s := &Store{path: root, segment: segment, disk: &disk{}, dirty: true}
+	for _, o := range opts {
+		o(s)
 	}
-	_, err = probe.WriteString("gorxe")
-	if err := errors.Join(err, probe.Close(), os.Remove(probe.Name())); err != nil {
-		return nil, storeError(err)
-	}
-	s := &Store{root: root, segment: segment}
-	if s.lock, err = os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR,
-		0o644); err != nil {
-		return nil, storeError(err)
-	}
-	// Other errors mean a file system without locks.
-	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err,
-		unix.EWOULDBLOCK) {
-		return nil, errors.Join(fmt.Errorf("%w: another receiver uses %s: choose another directory",
-			ErrStore, root), s.lock.Close())
+	if err := s.openRoot(); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+// openRoot opens the root and locks it.
+func (s *Store) openRoot() error {
+	root, err := os.OpenRoot(s.path)
+	if err != nil {
+		return storeError(err)
+	}
+	lock, err := safefile.Open(root, lockFile, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
+		lock, err = safefile.Create(root, lockFile)
+	}
+	if err != nil {
+		return errors.Join(storeError(err), root.Close())
+	}
+	// Other errors mean a file system without locks.
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err,
+		unix.EWOULDBLOCK) {
+		return errors.Join(fmt.Errorf("%w: another receiver uses %s: choose another directory",
+			ErrStore, s.path), lock.Close(), root.Close())
+	}
+	if s.rebooted, err = s.probe(lock); err != nil {
+		return errors.Join(storeError(err), lock.Close(), root.Close())
+	}
+	if s.root != nil { // it was removed
+		_, _ = s.root.Close(), s.lock.Close()
+	}
+	s.root, s.lock = root, lock
+	return nil
+}
+
+// probe writes to the lock file, which shows whether the root is writable. What it writes tells a
+// later Store whether the host was restarted meanwhile.
+func (s *Store) probe(lock *os.File) (rebooted bool, err error) {
+	before, err := io.ReadAll(io.LimitReader(lock, maxBootID))
+	if err != nil {
+		return false, err
+	}
+	now := bootID()
+	if err := lock.Truncate(0); err != nil {
+		return false, err
+	}
+	if _, err := lock.WriteAt([]byte(now), 0); err != nil {
+		return false, err
+	}
+	if s.disk != nil {
+		err = lock.Sync()
+	}
+	return len(before) > 0 && string(before) != now, err
+}
+
+const (
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
+	maxBootID  = 64
+)
+
+// bootID identifies the time since the host was started.
+func bootID() string {
+	id, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(id))
 }
 
 func storeError(err error) error {
@@ -90,9 +157,9 @@ func storeError(err error) error {
 }
 
 // Dir returns the directory of a device.
-func (s *Store) Dir(device uint8) string {
-	return filepath.Join(s.root, fmt.Sprintf(devicePath, device))
-}
+func (s *Store) Dir(device uint8) string { return filepath.Join(s.path, deviceDir(device)) }
+
+func deviceDir(device uint8) string { return fmt.Sprintf(devicePath, device) }
 
 // Open creates a device's directory now, so a consumer finds it before the first packet.
 func (s *Store) Open(device uint8) error {
@@ -104,73 +171,20 @@ func (s *Store) shelf(device uint8) (*shelf, error) {
 	if d := s.devices[device]; d != nil {
 		return d, nil
 	}
-	d := &shelf{dir: s.Dir(device)}
-	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+	d := &shelf{s: s, device: device}
+	if err := d.openDir(); err != nil {
 		return nil, storeError(err)
 	}
 	if err := d.resume(); err != nil {
-		return nil, storeError(err)
+		return nil, errors.Join(storeError(err), d.dir.Close())
 	}
-	s.devices[device] = d
+	s.devices[device], s.open = d, append(s.open, d)
 	return d, nil
 }
 
-// resume continues after the files of an earlier run, however that ended.
-func (d *shelf) resume() error {
-	list, err := os.ReadDir(d.dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range list {
-		number, ok := strings.CutSuffix(e.Name(), StoreSuffix)
-		if n, err := strconv.ParseUint(number, 10, 64); ok && err == nil && n >= d.next {
-			d.next = n + 1
-		}
-	}
-	for _, e := range list {
-		if size, ok := strings.CutPrefix(e.Name(), partFile+"."); ok {
-			if err := d.adopt(e.Name(), size); err != nil {
-				return err
-			}
-		}
-	}
-	if err := remove(filepath.Join(d.dir, partFile)); err != nil {
-		return err
-	}
-	return remove(filepath.Join(d.dir, EndMark))
-}
-
-// adopt publishes the part of an interrupted run up to its last complete packet.
-func (d *shelf) adopt(name, size string) error {
-	n, err := strconv.ParseInt(size, 10, 64)
-	if err != nil {
-		return nil // not ours
-	}
-	path := filepath.Join(d.dir, name)
-	if err := os.Truncate(path, n); err != nil {
-		return err
-	}
-	if err := os.Rename(path, d.file(d.next)); err != nil {
-		return err
-	}
-	d.next++
-	return nil
-}
-
-func (d *shelf) file(n uint64) string {
-	return filepath.Join(d.dir, fmt.Sprintf("%0*d%s", seqDigits, n, StoreSuffix))
-}
-
-// remove deletes a file if it exists.
-func remove(name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // Put stores a packet's data. After an error nothing of it is stored, and Put may be called again
-// with the same data. A device directory that was removed is created again.
+// with the same data. A device directory that was removed is created again. Put waits for the disk
+// while maxUnsynced bytes wait for it.
 func (s *Store) Put(device uint8, data []byte) error {
 	d, err := s.shelf(device)
 	if err == nil {
@@ -202,137 +216,35 @@ func (s *Store) skip(device uint8, d *shelf) error {
 	return nil
 }
 
-func (d *shelf) put(data []byte, segment int64) error {
-	before := d.size
-	if err := d.write(data); err != nil {
-		return err
+// Advance makes the files appear whose data is on disk meanwhile, and reports whether others are
+// left. It does not wait.
+func (s *Store) Advance() (more bool) {
+	for _, d := range s.open {
+		_ = d.advance(false) // the next Put or Sync reports the error
+		more = more || len(d.full) > 0
 	}
-	d.packets++
-	if d.size >= segment && (d.publish() == nil || d.part == nil) {
-		return nil
+	return more
+}
+
+// Sync waits until everything that was stored is on disk. The packets of a file that is not full
+// yet do not appear. See Lost for packets that did not reach the disk. The error is that of a
+// directory in which files could not be made visible.
+func (s *Store) Sync() error {
+	for _, d := range s.open { // all at once, so the file system can combine its work
+		d.start()
 	}
-	// Either more packets follow, or the file is published with the next packet or at the end.
-	err := d.count()
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = d.rescue(); err == nil && d.size >= segment {
-			_ = d.publish() // on failure it is published with the next packet; this one is stored
+	var errs []error
+	for _, d := range s.open {
+		if err := d.settle(); err != nil {
+			errs = append(errs, storeError(err))
 		}
 	}
-	if err != nil {
-		d.size, d.torn = before, true
-		d.packets--
-		err = errors.Join(err, d.mend())
-	}
-	return err
+	return errors.Join(errs...)
 }
 
-// mend removes what was written of an incomplete packet.
-func (d *shelf) mend() error {
-	if !d.torn {
-		return nil
-	}
-	if err := d.part.Truncate(d.size); err != nil {
-		return err
-	}
-	d.torn = false
-	return nil
-}
-
-// open creates a new part.
-func (d *shelf) open() (*os.File, error) {
-	const flags = os.O_CREATE | os.O_TRUNC | os.O_RDWR
-	name := filepath.Join(d.dir, partFile)
-	f, err := os.OpenFile(name, flags, 0o644)
-	if errors.Is(err, fs.ErrNotExist) {
-		// Create only the device's own directory: if the root is missing the path is not what the
-		// user chose.
-		if err = os.Mkdir(d.dir, 0o755); err == nil {
-			d.ended = false
-			f, err = os.OpenFile(name, flags, 0o644)
-		}
-	}
-	return f, err
-}
-
-func (d *shelf) write(data []byte) (err error) {
-	if d.ended { // the device starts again: consumers must not stop at the mark
-		if err := remove(filepath.Join(d.dir, EndMark)); err != nil {
-			return err
-		}
-		d.ended = false
-	}
-	if d.part == nil {
-		f, err := d.open()
-		if err != nil {
-			return err
-		}
-		d.part, d.name, d.size, d.packets, d.torn = f, f.Name(), 0, 0, false
-	}
-	if _, err := d.part.WriteAt(data, d.size); err != nil {
-		d.torn = true // WriteAt does not report how much it wrote
-		return errors.Join(err, d.mend())
-	}
-	d.size += int64(len(data))
-	return nil
-}
-
-// count renames the part so that its name has its size. A restart after a crash then knows what is
-// complete.
-func (d *shelf) count() error {
-	name := filepath.Join(d.dir, fmt.Sprintf("%s.%d", partFile, d.size))
-	if err := os.Rename(d.name, name); err != nil {
-		return err
-	}
-	d.name = name
-	return nil
-}
-
-// rescue copies the part of a removed directory to a new one.
-func (d *shelf) rescue() error {
-	f, err := d.open()
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(f, io.NewSectionReader(d.part, 0, d.size)); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(f.Name()))
-	}
-	_ = d.part.Close() // that file has no name anymore
-	d.part, d.name, d.torn = f, f.Name(), false
-	return d.count()
-}
-
-// publish makes the part visible to consumers if it has a packet.
-func (d *shelf) publish() error {
-	if d.part == nil {
-		return nil
-	}
-	if d.packets == 0 {
-		err := errors.Join(remove(d.name), d.part.Close())
-		d.part = nil
-		return err
-	}
-	if err := d.mend(); err != nil {
-		return err
-	}
-	if err := os.Rename(d.name, d.file(d.next)); err != nil {
-		return err
-	}
-	d.next++
-	err := d.part.Close()
-	d.part, d.size = nil, 0
-	return err
-}
-
-// finish is publish that also works if the directory was removed.
-func (d *shelf) finish() error {
-	err := d.publish()
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = d.rescue(); err == nil {
-			err = d.publish()
-		}
-	}
-	return err
-}
+// Lost returns how many packets of a device were stored but did not reach the disk, since
+// OpenStore. Advance, Put, End and Sync update it.
+func (s *Store) Lost(device uint8) Loss { return s.lost[device] }
 
 // End publishes the rest of a device's stream and marks its end. A gap before the end appears as an
 // empty last file. After an error End may be called again.
@@ -346,26 +258,24 @@ func (s *Store) End(device uint8) error {
 	if err != nil {
 		return err
 	}
-	if err := d.finish(); err != nil {
+	if err := d.end(); err != nil {
 		return storeError(err)
 	}
-	mark, err := os.OpenFile(filepath.Join(d.dir, EndMark), os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return storeError(err)
-	}
-	d.ended = true
-	return mark.Close()
+	return nil
 }
 
-// Close publishes the rest of all streams and unlocks the root.
+// Close publishes the rest of all streams, waits for the disk, and unlocks the root.
 func (s *Store) Close() error {
-	errs := []error{s.lock.Close()}
-	for _, d := range s.devices {
-		if d != nil {
-			if err := d.finish(); err != nil {
-				errs = append(errs, storeError(err))
-			}
+	var errs []error
+	for _, d := range s.open {
+		if err := d.finish(); err != nil {
+			errs = append(errs, storeError(err))
 		}
 	}
-	return errors.Join(errs...)
+	errs = append(errs, s.Sync())
+	for _, d := range s.open {
+		errs = append(errs, d.dir.Close())
+	}
+	s.disk.stop()
+	return errors.Join(append(errs, s.root.Close(), s.lock.Close())...)
 }

@@ -17,6 +17,9 @@ func put(t *testing.T, s *Store, device uint8, texts ...string) {
 			t.Fatal(err)
 		}
 	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // files returns a device's files as a consumer sees them.
@@ -166,7 +169,7 @@ func TestStoreAfterCrash(t *testing.T) {
 	}
 	put(t, s, 0, "taken ", "too")
 	// Killed here: no Close.
-	if err := errors.Join(s.devices[0].write([]byte(" half")), s.lock.Close()); err != nil {
+	if err := errors.Join(s.devices[0].part.write([]byte(" half")), s.lock.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if s, err = OpenStore(root, 0); err != nil {
@@ -217,15 +220,18 @@ func TestStoreRemovedDirectory(t *testing.T) {
 	}
 }
 
-// limited makes files longer than n bytes impossible while f runs: a write across the limit stops
-// in the middle, as on a full volume.
-func limited(t *testing.T, n uint64, f func()) {
+// fullAt is the limit of limited. Files that the Go test runner writes stay below it.
+const fullAt = 1 << 20
+
+// limited makes files longer than fullAt impossible while f runs: a write across the limit stops in
+// the middle, as on a full volume.
+func limited(t *testing.T, f func()) {
 	t.Helper()
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: old.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: fullAt, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -239,34 +245,39 @@ func limited(t *testing.T, n uint64, f func()) {
 // If a directory becomes full in the middle of a packet, nothing of the packet is visible: not as a
 // file, not after later data, and not twice when the packet is stored after all.
 func TestStoreFull(t *testing.T) {
-	for _, segment := range []int64{0, 100} {
+	for _, segment := range []int64{0, fullAt} {
 		s, err := OpenStore(t.TempDir(), segment)
 		if err != nil {
 			t.Fatal(err)
 		}
-		long := []byte("too long for what is left")
-		limited(t, 10, func() {
+		short, long := strings.Repeat("s", fullAt-10), strings.Repeat("l", fullAt+10)
+		limited(t, func() {
 			for device := range uint8(3) {
+				data := long
 				if device == 2 {
-					put(t, s, device, "short")
+					put(t, s, device, short)
+					if segment > 0 {
+						data = "more than ten bytes"
+					}
 				}
-				if err := s.Put(device, long); !errors.Is(err, ErrStore) {
-					t.Errorf("device %d: %v", device, err)
+				if err := s.Put(device, []byte(data)); !errors.Is(err, ErrStore) {
+					t.Errorf("device %d: Put() = %v, want ErrStore", device, err)
 				}
 			}
 		})
 		put(t, s, 1, "next")
-		put(t, s, 2, string(long))
+		put(t, s, 2, long)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		want := [][]string{nil, {"next"}, {"short", string(long)}}
+		want := [][]string{nil, {"next"}, {short, long}}
 		if segment > 0 {
-			want[2] = []string{"short" + string(long)}
+			want[2] = []string{short + long}
 		}
 		for device, want := range want {
 			if got := files(t, s.Dir(uint8(device))); !equal(got, want) {
-				t.Errorf("segments of %d, device %d: %q, want %q", segment, device, got, want)
+				t.Errorf("segments of %d, device %d: %d files, want %d with the packets stored",
+					segment, device, len(got), len(want))
 			}
 		}
 		if left, err := os.ReadDir(s.Dir(0)); err != nil || len(left) != 0 {
