@@ -38,7 +38,9 @@ type Delivery struct {
 	hold        time.Time       // when receiving was last stopped for a directory
 	ctx         context.Context // of Run
 	timeout     *timeout
-	first, last time.Time // of the packets
+	first, last time.Time   // of the packets
+	pending     bool        // files wait for the disk
+	lost        [256]uint64 // packets that the store had lost before
 }
 
 // NewDelivery returns a Delivery from r to store. Without a store packets are only counted and
@@ -48,8 +50,14 @@ func NewDelivery(r *statusbyte.Receiver, store *statusbyte.Store, o Options) *De
 		o.Log = io.Discard
 	}
 	// The other devices need at least one block.
-	return &Delivery{r: r, store: store, Options: o,
+	d := &Delivery{r: r, store: store, Options: o,
 		maxParked: min(max(1, r.Blocks()/2), r.Blocks()-1)}
+	if store != nil {
+		for device := range d.lost {
+			d.lost[device] = store.Lost(uint8(device)).Packets
+		}
+	}
+	return d
 }
 
 // Run takes packets until the sender closes. After an error it has stored what arrived before, as
@@ -67,12 +75,15 @@ func (d *Delivery) Run(ctx context.Context) error {
 			return ErrTimeout
 		case err != nil:
 			return errors.Join(err, d.drain())
-		case b.Data == nil: // only time to retry
+		case b.Data == nil: // only time to retry or to advance
 		default:
 			d.timeout.reset()
 			d.take(b)
 		}
 		d.retryParked(time.Now())
+		if d.store != nil {
+			d.pending = d.store.Advance()
+		}
 	}
 }
 
@@ -91,12 +102,20 @@ func (d *Delivery) drain() error {
 	}
 }
 
-// receive is Receiver.Receive. If packets are parked it returns an empty Block after retryInterval.
+// advanceInterval is how often the store is asked whether files have reached the disk.
+const advanceInterval = 2 * time.Millisecond
+
+// receive is Receiver.Receive. If packets are parked or files wait for the disk, it returns an
+// empty Block after a while.
 func (d *Delivery) receive(ctx context.Context) (statusbyte.Block, error) {
-	if d.parked == 0 {
+	wait := retryInterval
+	switch {
+	case d.pending:
+		wait = advanceInterval
+	case d.parked == 0:
 		return d.r.Receive(ctx)
 	}
-	short, cancel := context.WithTimeout(ctx, retryInterval)
+	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	b, err := d.r.Receive(short)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

@@ -217,4 +217,22 @@ func (d *Delivery) finish() {
 		d.parked -= len(dir.parked)
 		dir.parked = nil
 	}
+	d.sync()
+}
+
+// sync waits for the disk, and counts the packets that did not reach it.
+func (d *Delivery) sync() {
+	if d.store == nil {
+		return
+	}
+	if err := d.store.Sync(); err != nil {
+		fmt.Fprintf(d.Log, "%v; the last files appear when that is possible.\n", err)
+	}
+	for device, before := range d.lost {
+		if lost := d.store.Lost(uint8(device)); lost.Packets > before {
+			d.all.of(uint8(device)).Unstored += lost.Packets - before
+			d.dirs[device].err = lost.Err
+			d.lost[device] = lost.Packets
+		}
+	}
 }

@@ -8,11 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/safefile"
 	"github.com/gorxe/gorxe/transport/statusbyte"
 )
 
@@ -23,8 +25,8 @@ const tailPause = 20 * time.Millisecond
 var ErrGaps = errors.New("packets are missing from the stream: the receiver or its sender lost them")
 
 // Tail writes the stream in the directory dir of a device to out until the stream ends. It removes
-// the files that it has written if remove is set. Missing packets are reported on diag and, at the
-// end, by ErrGaps. The end of ctx is not an error.
+// the files that it has written if remove is set. Missing packets and a missing directory are
+// reported on diag, missing packets also by ErrGaps at the end. The end of ctx is not an error.
 func Tail(ctx context.Context, dir string, remove bool, out, diag io.Writer) error {
 	err := tail(ctx, dir, remove, out, diag)
 	if err != nil && !errors.Is(err, ErrGaps) {
@@ -34,43 +36,96 @@ func Tail(ctx context.Context, dir string, remove bool, out, diag io.Writer) err
 }
 
 func tail(ctx context.Context, dir string, remove bool, out, diag io.Writer) error {
-	last, gaps := "", 0
-	number := numbers{next: -1}
+	t := follower{dir: dir, remove: remove, out: out, diag: diag, number: numbers{next: -1}}
 	for {
-		// When the end mark exists, all files exist. So check it before listing them.
-		_, err := os.Stat(filepath.Join(dir, statusbyte.EndMark))
-		end := err == nil
-		names, err := filesAfter(dir, last)
-		if err != nil {
+		more, end, err := t.poll()
+		switch {
+		case err != nil:
 			return err
-		}
-		for _, name := range names {
-			if number.skipped(name) {
-				gaps++
-				fmt.Fprintf(diag, "Packets are missing before %s.\n", filepath.Join(dir, name))
-			}
-			if err := copyFile(filepath.Join(dir, name), remove, out); err != nil {
-				return err
-			}
-			// Numbers may start at 0 again in a directory that was emptied, so there last stays
-			// empty.
-			if !remove {
-				last = name
-			}
-		}
-		if end && len(names) == 0 {
-			if gaps > 0 {
-				return fmt.Errorf("%w (%s)", ErrGaps, cli.Count(gaps, "gap"))
-			}
+		case end && t.gaps > 0:
+			return fmt.Errorf("%w (%s)", ErrGaps, cli.Count(t.gaps, "gap"))
+		case end:
 			return nil
-		}
-		if len(names) > 0 {
+		case more:
 			continue
 		}
 		if err := sleepUntil(ctx, time.Now().Add(tailPause)); err != nil {
 			return nil
 		}
 	}
+}
+
+// follower is the state of Tail.
+type follower struct {
+	dir       string
+	remove    bool
+	out, diag io.Writer
+	last      string // the last file that was written
+	number    numbers
+	gaps      int
+	missing   bool // a message says that dir is missing
+}
+
+// poll writes the files that are there. It reports whether there were any, and whether the stream
+// has ended. The directory is opened each time, because it may be created again.
+func (t *follower) poll() (more, end bool, err error) {
+	info, err := os.Stat(t.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if !t.missing {
+			t.missing = true
+			fmt.Fprintf(t.diag, "%s does not exist yet; waiting for it.\n", t.dir)
+		}
+		return false, false, nil
+	case err != nil:
+		return false, false, err
+	case !info.IsDir():
+		return false, false, fmt.Errorf("%s is not a directory: "+
+			"name a directory below that of 'statusbyte recv --dir'", t.dir)
+	}
+	root, err := os.OpenRoot(t.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	// When the end mark exists, all files exist. So check it before listing them.
+	_, err = root.Lstat(statusbyte.EndMark)
+	end = err == nil
+	names, err := filesAfter(root, t.last)
+	if err != nil {
+		return false, false, err
+	}
+	for _, name := range names {
+		if err := t.write(root, name); err != nil {
+			return false, false, err
+		}
+	}
+	return len(names) > 0, end && len(names) == 0, nil
+}
+
+// write writes a file to out. It does not follow links, because others may write to the directory.
+func (t *follower) write(root *os.Root, name string) error {
+	if t.number.skipped(name) {
+		t.gaps++
+		fmt.Fprintf(t.diag, "Packets are missing before %s.\n", filepath.Join(t.dir, name))
+	}
+	f, err := safefile.Open(root, name, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(t.out, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// Numbers may start at 0 again in a directory that was emptied, so there last stays empty.
+	if t.remove {
+		return safefile.Remove(root, name)
+	}
+	t.last = name
+	return nil
 }
 
 // numbers follows the numbers of the files of a directory.
@@ -88,31 +143,18 @@ func (n *numbers) skipped(name string) bool {
 	return skipped
 }
 
-// filesAfter lists the files of a store whose names follow last, in order. A directory that does
-// not exist yet has none.
-func filesAfter(dir, last string) ([]string, error) {
-	list, err := os.ReadDir(dir) // sorted
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var names []string
-	for _, e := range list {
-		if strings.HasSuffix(e.Name(), statusbyte.StoreSuffix) && e.Name() > last {
-			names = append(names, e.Name())
-		}
-	}
-	return names, err
-}
-
-func copyFile(name string, remove bool, out io.Writer) error {
-	f, err := os.Open(name)
+// filesAfter lists the files of a store whose names follow last, in order.
+func filesAfter(root *os.Root, last string) ([]string, error) {
+	f, err := root.Open(".")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = io.Copy(out, f)
-	err = errors.Join(err, f.Close())
-	if err == nil && remove {
-		err = os.Remove(name)
+	all, err := f.Readdirnames(-1)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err
 	}
-	return err
+	slices.Sort(all)
+	return slices.DeleteFunc(all, func(name string) bool {
+		return !strings.HasSuffix(name, statusbyte.StoreSuffix) || name <= last
+	}), nil
 }

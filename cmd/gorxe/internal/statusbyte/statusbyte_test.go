@@ -57,6 +57,19 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// Flags that are about the directory are usage errors without one, rather than ignored.
+func TestRecvFlagsNeedDir(t *testing.T) {
+	for _, flag := range []string{"--segment=1m", "--lossless", "--grace=1s", "--sync=false"} {
+		root := Command()
+		root.SilenceErrors, root.SilenceUsage = true, true
+		root.SetArgs([]string{"recv", "-d", "lo", flag})
+		err := root.ExecuteContext(t.Context())
+		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), "--dir") {
+			t.Errorf("recv %s: error %v, want a usage error about --dir", flag, err)
+		}
+	}
+}
+
 // The commands in the manifests of directory deploy are valid.
 func TestDeployedArguments(t *testing.T) {
 	list := regexp.MustCompile(`(?m)(?:args|command): \[(.*)\]$|^CMD \[(.*)\]$`)
