@@ -39,7 +39,7 @@
 //   - completer.go: handling of responses
 //   - retry.go, window.go: go-back-N, timeouts, RNR waits; the limit of packets in flight
 //   - responder.go, execute.go: checks and execution of request packets
-//   - respond.go, ack.go: responses; when ACKs are sent
+//   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - unreliable.go, multicast.go: UC and UD; multicast groups

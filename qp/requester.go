@@ -63,7 +63,7 @@ func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 // transmit writes the QP's next packet: responses first, then requests.
 func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 	if q.owes && q.hasAnswer(now) {
-		if n, netLen = q.sendAnswer(b); n > 0 {
+		if n, netLen = q.sendAnswer(now, b); n > 0 {
 			return n, netLen
 		}
 	}

@@ -17,8 +17,10 @@ type answer struct {
 	npkts  uint32
 	sent   uint32
 	msn    bth.MSN
+	top    uint32 // largest value of sent
 	atomic bool
 	fresh  bool // counts against MaxDestRdAtomic: neither a duplicate nor a FLUSH
+	again  bool // answers a duplicate READ
 }
 
 // answerQueue holds answers in PSN order: up to limit fresh ones, and in all up to twice as many,
@@ -113,14 +115,8 @@ func (a *answerQueue) insert(n answer) {
 // insertDuplicate adds the answer to a duplicate request. If a queued answer still covers it,
 // nothing is added. If that answer is past the requested packet, it goes back to it.
 func (a *answerQueue) insertDuplicate(n answer) bool {
-	for i := int(a.first); i < len(a.list); i++ {
-		w := &a.list[i]
-		if n.psn < w.psn || n.psn >= w.psn+uint64(w.npkts) || w.atomic != n.atomic {
-			continue
-		}
-		if at := uint32(n.psn - w.psn); at < w.sent {
-			w.sent = at
-		}
+	if w := a.covering(&n); w != nil {
+		w.sent = min(w.sent, uint32(n.psn-w.psn))
 		return true
 	}
 	if a.waiting() >= 2*int(a.limit) {
@@ -128,6 +124,17 @@ func (a *answerQueue) insertDuplicate(n answer) bool {
 	}
 	a.insert(n)
 	return true
+}
+
+// covering returns the queued answer that contains the first packet of n, or nil.
+func (a *answerQueue) covering(n *answer) *answer {
+	for i := int(a.first); i < len(a.list); i++ {
+		w := &a.list[i]
+		if n.psn >= w.psn && n.psn < w.psn+uint64(w.npkts) && w.atomic == n.atomic {
+			return w
+		}
+	}
+	return nil
 }
 
 func (a *answerQueue) pop() {
@@ -149,7 +156,7 @@ func (q *QP) hasAnswer(now Time) bool {
 
 // sendAnswer writes the next response (IBA 9.7.5.1.1): READs and atomics in order, then a NAK or
 // ACK.
-func (q *QP) sendAnswer(b []byte) (n, netLen int) {
+func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 	for !q.answers.empty() {
 		a := &q.answers.list[q.answers.first]
 		if a.atomic {
@@ -157,8 +164,15 @@ func (q *QP) sendAnswer(b []byte) (n, netLen int) {
 			q.popAnswer()
 			return n, netLen
 		}
+		if !q.mayResend(now, a) {
+			q.eng.c.DropReplay++
+			q.popAnswer()
+			continue
+		}
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
-			if a.sent++; a.sent == a.npkts {
+			a.sent++
+			a.top = max(a.top, a.sent)
+			if a.sent == a.npkts {
 				q.popAnswer()
 			}
 			return n, netLen

@@ -31,7 +31,7 @@ type responder struct {
 	lastBeyondGap uint64    // last packet received after a gap
 	nakPSN        uint64
 	nak           bth.Syndrome
-	saved         *savedAtomics // nil until the first atomic
+	history       *history // nil until the first atomic or duplicate READ
 	answers       answerQueue
 }
 
@@ -44,14 +44,6 @@ const (
 	msgWrite
 )
 
-// savedAtomic is the result of an atomic, kept in case its acknowledgment is lost (IBA 9.7.5.1.3):
-// an atomic must not be executed twice.
-type savedAtomic struct {
-	psn  uint64 // 0: empty
-	orig uint64
-	msn  bth.MSN
-}
-
 func (q *QP) startResponder(psn bth.PSN) {
 	q.epsn = countBase + uint64(psn)
 	q.ackable = q.epsn
@@ -62,30 +54,17 @@ func (q *QP) startResponder(psn bth.PSN) {
 func (q *QP) sizeResources(n uint8) {
 	q.eng.returnAnswers(&q.answers)
 	q.answers.init(int(n))
-	old := q.saved
-	if q.saved = nil; old == nil {
+	h := q.history
+	if h == nil {
 		return
 	}
-	for i := range old.list {
-		if s := old.list[(int(old.next)+i)%len(old.list)]; s.psn != 0 {
+	old, next := h.atomics, int(h.next)
+	h.atomics, h.next = nil, 0
+	for i := range old {
+		if s := old[(next+i)%len(old)]; s.psn != 0 {
 			q.save(s)
 		}
 	}
-}
-
-// savedAtomics is a ring of the results of the latest atomics.
-type savedAtomics struct {
-	list []savedAtomic
-	next uint32
-}
-
-func (q *QP) save(s savedAtomic) {
-	if q.saved == nil {
-		q.saved = &savedAtomics{list: make([]savedAtomic, max(q.attr.MaxDestRdAtomic, 1))}
-	}
-	r := q.saved
-	r.list[r.next] = s
-	r.next = (r.next + 1) % uint32(len(r.list))
 }
 
 // verdict is the result of executing a request packet.
@@ -101,7 +80,7 @@ const (
 	refuseOperation
 )
 
-// commEstWindow is how far the PSN of the first packet may be from the expected one, because packets
+// commEstWindow is how far the PSN of the first packet may be from the expected one, as packets
 // before it were lost. Other packets do not show that their sender knows the starting PSN, so they
 // do not establish a connection.
 const commEstWindow = 256
@@ -245,7 +224,7 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	case bth.OpSend, bth.OpWrite:
 		q.oweAckNow(now)
 	case bth.OpReadRequest:
-		q.duplicateRead(psn, p)
+		q.duplicateRead(now, psn, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
 		q.duplicateAtomic(psn)
 	case bth.OpFlush, bth.OpAtomicWrite:
@@ -256,14 +235,15 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 }
 
 // duplicateRead executes a READ again, or the rest of one whose answer was cut short. In that case
-// the request starts at a later PSN and address. It must lie within the earlier request.
-func (q *QP) duplicateRead(psn uint64, p *bth.Packet) {
+// the request starts at a later PSN and address. It must lie within the earlier request. See
+// history for the limit on repeated packets.
+func (q *QP) duplicateRead(now Time, psn uint64, p *bth.Packet) {
 	h := p.RETH()
-	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), msn: q.msn}
+	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), msn: q.msn, again: true}
 	a.npkts = q.readPackets(a.length)
 	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
 	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn ||
-		!q.queueDuplicate(a) {
+		!q.mayRepeat(now, &a) || !q.queueDuplicate(a) {
 		q.eng.c.DropReplay++
 		return
 	}
@@ -271,9 +251,9 @@ func (q *QP) duplicateRead(psn uint64, p *bth.Packet) {
 }
 
 func (q *QP) duplicateAtomic(psn uint64) {
-	if r := q.saved; r != nil {
-		for i := range r.list {
-			if s := &r.list[i]; s.psn == psn {
+	if h := q.history; h != nil {
+		for i := range h.atomics {
+			if s := &h.atomics[i]; s.psn == psn {
 				if q.queueDuplicate(answer{psn: psn, npkts: 1, atomic: true, orig: s.orig,
 					msn: s.msn}) {
 					q.eng.schedule(q)
