@@ -238,6 +238,22 @@ func TestSteeringFollowsAddresses(t *testing.T) {
 		}
 		arrives(late, false)
 	}
+	// More addresses than fit in the map of first addresses.
+	onLink(t, &pair.B, func(l netlink.Link) error {
+		for i := range byte(2 * first4) {
+			four := netip.AddrFrom4([4]byte{10, 77, 1, i + 1})
+			six := netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 14: 1, 15: i + 1})
+			if err := errors.Join(netlink.AddrAdd(l, addrIn(netip.PrefixFrom(four, 24))),
+				netlink.AddrAdd(l, addrIn(netip.PrefixFrom(six, 64)))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	await(t, b, "many addresses", func() bool { return len(b.Addrs()) == 3+4*first4 })
+	for _, p := range b.Addrs() {
+		arrives(packet{v6: p.Addr().Is6(), to: p.Addr()}, true)
+	}
 	group := addr("239.1.2.3")
 	late := packet{to: group, dst: multicastMAC(group)}
 	arrives(late, false)

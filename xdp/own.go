@@ -19,30 +19,49 @@ const (
 	ownLen     = macLen + 2 // a value of the maps: the MAC and padding
 	ipv4KeyLen = 4
 	ipv6KeyLen = 16
+
+	// The value of the map of first addresses: the MAC of the interface, IPv4 addresses, IPv6
+	// addresses.
+	first4    = 4
+	first6    = 2
+	first4Off = ownLen
+	first6Off = first4Off + first4*ipv4KeyLen
+	firstLen  = first6Off + first6*ipv6KeyLen
 )
+
+// Unused slots for first addresses hold loopback addresses, which the kernel never accepts from an
+// interface.
+var unused4, unused6 = netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
 
 // ownAddrs holds the addresses whose packets the XDP program redirects: the interface's unicast
 // addresses with its MAC, and the groups that were joined with their multicast MACs. The program
-// reads them from two hash maps, so changes take effect at once.
+// reads them from three maps, so changes take effect at once: an array with the first few addresses
+// of the interface, for speed, and hash maps with all addresses and groups.
 type ownAddrs struct {
-	v4, v6 *ebpf.Map
+	first, v4, v6 *ebpf.Map
 
-	mu     sync.Mutex
-	hosts  map[netip.Addr]bth.MAC
-	groups map[netip.Addr]bool
-	closed bool
+	mu         sync.Mutex
+	firstValue [firstLen]byte // what first contains
+	hosts      map[netip.Addr]bth.MAC
+	groups     map[netip.Addr]bool
+	closed     bool
 }
 
 func newOwnAddrs() (*ownAddrs, error) {
 	o := &ownAddrs{hosts: map[netip.Addr]bth.MAC{}, groups: map[netip.Addr]bool{}}
 	for _, m := range []struct {
-		to  **ebpf.Map
-		key uint32
-	}{{&o.v4, ipv4KeyLen}, {&o.v6, ipv6KeyLen}} {
+		to   **ebpf.Map
+		spec ebpf.MapSpec
+	}{
+		{&o.first, ebpf.MapSpec{Name: "gorxe_first", Type: ebpf.Array, KeySize: 4,
+			ValueSize: firstLen, MaxEntries: 1}},
+		{&o.v4, ebpf.MapSpec{Name: "gorxe_addrs4", Type: ebpf.Hash, KeySize: ipv4KeyLen,
+			ValueSize: ownLen, MaxEntries: maxAddrs + maxGroups}},
+		{&o.v6, ebpf.MapSpec{Name: "gorxe_addrs6", Type: ebpf.Hash, KeySize: ipv6KeyLen,
+			ValueSize: ownLen, MaxEntries: maxAddrs + maxGroups}},
+	} {
 		var err error
-		*m.to, err = ebpf.NewMap(&ebpf.MapSpec{Name: "gorxe_addrs", Type: ebpf.Hash,
-			KeySize: m.key, ValueSize: ownLen, MaxEntries: maxAddrs + maxGroups})
-		if err != nil {
+		if *m.to, err = ebpf.NewMap(&m.spec); err != nil {
 			o.close()
 			return nil, err
 		}
@@ -54,7 +73,7 @@ func (o *ownAddrs) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	for _, m := range []*ebpf.Map{o.v4, o.v6} {
+	for _, m := range []*ebpf.Map{o.first, o.v4, o.v6} {
 		if m != nil {
 			m.Close()
 		}
@@ -116,7 +135,33 @@ func (o *ownAddrs) setHosts(addrs []netip.Prefix, m bth.MAC) (set []netip.Prefix
 		}
 	}
 	o.hosts = hosts
-	return set, err
+	return set, errors.Join(err, o.setFirst(set, m))
+}
+
+// setFirst writes the first addresses of each IP version.
+func (o *ownAddrs) setFirst(set []netip.Prefix, m bth.MAC) error {
+	var value [firstLen]byte
+	copy(value[:], m[:])
+	at4, at6 := value[first4Off:first6Off], value[first6Off:]
+	for _, p := range set {
+		a := p.Addr().AsSlice()
+		if len(a) == ipv4KeyLen {
+			at4 = at4[copy(at4, a):]
+		} else {
+			at6 = at6[copy(at6, a):]
+		}
+	}
+	for len(at4) > 0 {
+		at4 = at4[copy(at4, unused4.AsSlice()):]
+	}
+	for len(at6) > 0 {
+		at6 = at6[copy(at6, unused6.AsSlice()):]
+	}
+	if value == o.firstValue {
+		return nil
+	}
+	o.firstValue = value
+	return o.first.Put(uint32(0), value[:])
 }
 
 // addGroup makes the program redirect packets to a multicast group.

@@ -49,11 +49,12 @@ const (
 // socket of their receive queue: in IPv4 without options and fragments, or in IPv6 without
 // extension headers, untagged or priority-tagged (VLAN ID 0), and with the destination MAC that
 // belongs to the address. Other frames, and frames of a queue without a socket, go to the kernel
-// unchanged. The maps own4 and own6 hold the own addresses; see ownAddrs.
+// unchanged.
 //
 // Registers: R6 is the context, R7 the start of the packet, R2 the start of the headers (4 bytes
-// later after a VLAN tag), R3 the end of the packet, R4 and R5 are scratch.
-func steering(sockets, own4, own6 asm.FDer) asm.Instructions {
+// later after a VLAN tag), R3 the end of the packet, R0 the MAC that belongs to the address, R4 and
+// R5 are scratch.
+func steering(sockets asm.FDer, own *ownAddrs) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, mdData, asm.Word),
@@ -89,9 +90,10 @@ func steering(sockets, own4, own6 asm.FDer) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv4Len+udpDstOff, asm.Half),
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
+	ins = append(ins, findFirst4(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv4DstOff, ipv4KeyLen)...)
 	ins = append(ins,
-		asm.LoadMapPtr(asm.R1, own4.FD()),
+		asm.LoadMapPtr(asm.R1, own.v4.FD()),
 		asm.Ja.Label("lookup"),
 	)
 
@@ -102,21 +104,16 @@ func steering(sockets, own4, own6 asm.FDer) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv6Len+udpDstOff, asm.Half),
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
+	ins = append(ins, findFirst6(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv6DstOff, ipv6KeyLen)...)
 	ins = append(ins,
-		asm.LoadMapPtr(asm.R1, own6.FD()),
+		asm.LoadMapPtr(asm.R1, own.v6.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP).WithSymbol("lookup"),
 		asm.Add.Imm(asm.R2, -ipv6KeyLen),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "pass"),
 	)
-	for off := int16(0); off < macLen; off += 2 {
-		ins = append(ins,
-			asm.LoadMem(asm.R4, asm.R7, off, asm.Half),
-			asm.LoadMem(asm.R5, asm.R0, off, asm.Half),
-			asm.JNE.Reg(asm.R4, asm.R5, "pass"),
-		)
-	}
+	ins = append(ins, labeled("mac", compareMAC())...)
 	return append(ins,
 		asm.LoadMem(asm.R2, asm.R6, mdRxQueueIndex, asm.Word),
 		asm.LoadMapPtr(asm.R1, sockets.FD()),
@@ -136,6 +133,56 @@ func need(n int32) asm.Instructions {
 		asm.Add.Imm(asm.R4, n),
 		asm.JGT.Reg(asm.R4, asm.R3, "pass"),
 	}
+}
+
+// findFirst4 jumps to "mac" if the IPv4 destination is one of the first addresses. Comparing a few
+// addresses takes much less time than a lookup in a hash map.
+func findFirst4(first int) asm.Instructions {
+	ins := asm.Instructions{
+		asm.LoadMapValue(asm.R0, first, 0),
+		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv4DstOff, asm.Word),
+	}
+	for i := range int16(first4) {
+		ins = append(ins,
+			asm.LoadMem(asm.R5, asm.R0, first4Off+i*ipv4KeyLen, asm.Word),
+			asm.JEq.Reg(asm.R4, asm.R5, "mac"),
+		)
+	}
+	return ins
+}
+
+// findFirst6 is findFirst4 for IPv6.
+func findFirst6(first int) asm.Instructions {
+	const half = ipv6KeyLen / 2
+	ins := asm.Instructions{
+		asm.LoadMapValue(asm.R0, first, 0),
+		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv6DstOff, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R2, etherLen+ipv6DstOff+half, asm.DWord),
+	}
+	for i := range int16(first6) {
+		off := first6Off + i*ipv6KeyLen
+		ins = append(ins,
+			asm.LoadMem(asm.R5, asm.R0, off, asm.DWord),
+			asm.Xor.Reg(asm.R5, asm.R4),
+			asm.LoadMem(asm.R3, asm.R0, off+half, asm.DWord),
+			asm.Xor.Reg(asm.R3, asm.R1),
+			asm.Or.Reg(asm.R5, asm.R3),
+			asm.JEq.Imm(asm.R5, 0, "mac"),
+		)
+	}
+	return ins
+}
+
+// compareMAC jumps to "pass" unless the frame's destination MAC is the one at R0.
+func compareMAC() (ins asm.Instructions) {
+	for off := int16(0); off < macLen; off += 2 {
+		ins = append(ins,
+			asm.LoadMem(asm.R4, asm.R7, off, asm.Half),
+			asm.LoadMem(asm.R5, asm.R0, off, asm.Half),
+			asm.JNE.Reg(asm.R4, asm.R5, "pass"),
+		)
+	}
+	return ins
 }
 
 // loadKey copies n bytes at R2+off to the start of the key on the stack.
@@ -195,7 +242,7 @@ func loadProgram(queues int, frags bool) (*program, error) {
 		return nil, bpfError("create the maps of addresses", err)
 	}
 	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP,
-		License: "Apache-2.0", Instructions: steering(p.sockets, p.own.v4, p.own.v6)}
+		License: "Apache-2.0", Instructions: steering(p.sockets, p.own)}
 	if frags {
 		spec.Flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
