@@ -25,9 +25,17 @@ type Packet struct {
 	TrafficClass uint8  // IPv4 TOS or IPv6 traffic class; the ECN bits are the low two
 	HopLimit     uint8
 	SrcMAC       [6]byte
-	VLAN         uint16 // tag control information: 3 bits priority, 1 bit DEI, 12 bits VLAN ID
-	HasVLAN      bool
+	// tag control information: 3 bits priority, 1 bit DEI, 12 bits VLAN ID; 0: no tag
+	VLAN    uint16
+	HasVLAN bool
 }
+
+// VLANID returns the ID of the packet's VLAN. It is 0 if the frame was untagged or had only a
+// priority tag, which belongs to no VLAN (IEEE 802.1Q).
+func (p *Packet) VLANID() uint16 { return p.VLAN & MaskVLANID }
+
+// MaskVLANID selects the VLAN ID in the tag control information.
+const MaskVLANID = 0xfff
 
 // zeros is the view of a header that a packet does not have.
 var zeros [MaxHeaderLen]byte

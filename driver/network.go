@@ -27,9 +27,17 @@ type Network interface {
 // Hop describes how to reach a destination.
 type Hop struct {
 	MAC  bth.MAC    // of the next hop, or the multicast MAC
-	VLAN uint16     // tag control information; 0 = untagged
+	VLAN uint16     // tag control information; 0 = untagged; the ID is that of Info.VLAN
 	Src  netip.Addr // local address to send from
 	MTU  int        // of the route: largest IP packet, bytes
+}
+
+// Router is an optional interface of a Network that knows where routes lead. A device refuses
+// datagrams from other addresses. All methods are safe for concurrent use.
+type Router interface {
+	// Routes returns the prefixes that routes over the port's interface lead to, in any order. The
+	// result must not be modified. If it is nil, the routes are not known.
+	Routes() []netip.Prefix
 }
 
 // Groups is an optional interface of a Network that can join multicast groups, so that switches,

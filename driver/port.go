@@ -64,6 +64,7 @@ type Info struct {
 	MTU      int    // largest IP packet, bytes
 	MaxFrame int    // largest Ethernet frame, bytes
 	Up       bool   // the link is up
+	VLAN     uint16 // ID of the VLAN whose frames the port carries; 0 = untagged
 	Queues   int    // receive queues served
 	Note     string // advice for the user about the mode or MTU, or ""
 }

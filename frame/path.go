@@ -42,9 +42,10 @@ func (p *Path) Address() Address { return p.addr }
 // GIDs returns the addresses of both sides.
 func (p *Path) GIDs() bth.GIDPair { return bth.GIDPair{Local: p.addr.Src, Remote: p.addr.Dst} }
 
-// Matches reports whether a received packet came from the path's remote GID to its local GID.
+// Matches reports whether a received packet came from the path's remote GID to its local GID, in
+// the path's VLAN. The priority in a tag does not matter.
 func (p *Path) Matches(pkt *bth.Packet) bool {
-	return pkt.Src == p.addr.Dst && pkt.Dst == p.addr.Src
+	return pkt.Src == p.addr.Dst && pkt.Dst == p.addr.Src && (pkt.VLAN^p.addr.VLAN)&bth.MaskVLANID == 0
 }
 
 // SourcePort returns the UDP source port.

@@ -29,7 +29,7 @@ type Counters struct {
 
 	DropNoQP      uint64 // the QP does not exist, or is in RESET, INIT or ERR
 	DropType      uint64 // opcode of another transport than the QP's
-	DropAddress   uint64 // source or destination is not that of the QP's path
+	DropAddress   uint64 // source, destination or VLAN is not that of the QP's path
 	DropPKey      uint64
 	DropQKey      uint64
 	DropNoRecv    uint64 // UC and UD: no receive posted

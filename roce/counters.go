@@ -21,6 +21,9 @@ type Counters struct {
 	TxFrames, TxBytes uint64 // frames accepted by the port, and bytes of frames built
 	TxDropped         uint64 // frames that the port did not accept
 	DropNotOurs       uint64 // received frames whose destination is not an address of the interface
+	DropMAC           uint64 // received frames whose destination MAC does not belong to the address
+	DropVLAN          uint64 // received datagrams of another VLAN
+	DropSource        uint64 // received datagrams from an address that cannot be a peer
 	PortErrors        uint64 // errors returned by the port
 	EventsDropped     uint64 // asynchronous events lost because Events was not read
 	Steps, Waits      uint64 // steps of the loop, and how often it slept
@@ -62,7 +65,8 @@ func (d *Device) counters() Counters {
 		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
 		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
-		DropNotOurs: n.NotLocal, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
+		DropNotOurs: n.NotLocal, DropMAC: n.WrongMAC, DropVLAN: n.WrongVLAN,
+		DropSource: n.BadSource, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
 		Drops: n.Drops,
 	}
 	if _, open := d.loop.PortInfo(); open {
@@ -171,6 +175,9 @@ var counterNames = []struct {
 	{"drop_qp_type", func(c *Counters) *uint64 { return &c.DropType }},
 	{"drop_peer_address", func(c *Counters) *uint64 { return &c.DropAddress }},
 	{"drop_not_ours", func(c *Counters) *uint64 { return &c.DropNotOurs }},
+	{"drop_mac", func(c *Counters) *uint64 { return &c.DropMAC }},
+	{"drop_vlan", func(c *Counters) *uint64 { return &c.DropVLAN }},
+	{"drop_source", func(c *Counters) *uint64 { return &c.DropSource }},
 	{"drop_pkey", func(c *Counters) *uint64 { return &c.DropPKey }},
 	{"drop_qkey", func(c *Counters) *uint64 { return &c.DropQKey }},
 	{"drop_no_recv", func(c *Counters) *uint64 { return &c.DropNoRecv }},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,10 @@ type Device struct {
 	eng     *qp.Engine
 	manual  bool
 	net     driver.Network
-	groups  driver.Groups // nil: the host cannot join groups
+	groups  driver.Groups  // nil: the host cannot join groups
+	router  driver.Router  // nil: the routes are not known
+	addrs   []netip.Prefix // what the loop knows; watcher only
+	routes  []netip.Prefix
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
 	virtual bool          // Expert.Clock is set
@@ -148,7 +152,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if c.clock != nil || c.rand != nil {
 		d.iovas.next = firstIOVA
 	}
-	if d.net, d.groups = networkOf(port, c); d.net == nil {
+	d.groups = networkOf[driver.Groups](port, c)
+	d.router = networkOf[driver.Router](port, c)
+	if d.net = networkOf[driver.Network](port, c); d.net == nil {
 		return nil, ErrNoNetwork
 	}
 	var err error
@@ -335,15 +341,15 @@ func (d *Device) grace() { _ = d.do(func(qp.Time) {}) }
 // ctl, Close waits.
 func (d *Device) open() error { return d.Err() }
 
-// networkOf returns the network of a port, and what joins multicast groups there, which may be nil.
-func networkOf(port driver.Port, c *config) (n driver.Network, g driver.Groups) {
+// networkOf returns what Expert.Network or the port implements of the network, as an interface T,
+// or nil.
+func networkOf[T any](port driver.Port, c *config) (t T) {
 	if c.network != nil {
-		g, _ = c.network.(driver.Groups)
-		return c.network, g
+		t, _ = c.network.(T)
+		return t
 	}
-	n, _ = driver.Find[driver.Network](port)
-	g, _ = driver.Find[driver.Groups](port)
-	return n, g
+	t, _ = driver.Find[T](port)
+	return t
 }
 
 func statsOf(port driver.Port) func() driver.Stats {

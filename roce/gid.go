@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -89,14 +90,21 @@ func (d *Device) isOwn(g GID) bool {
 	return slices.ContainsFunc(d.GIDs(), func(e GIDEntry) bool { return e.GID == g })
 }
 
-// readAddrs updates the GID table from the interface and reports whether it has changed.
+// readAddrs updates the GID table from the interface and reports whether it has changed. It also
+// tells the loop the new addresses and routes. Only the watcher calls it.
 func (d *Device) readAddrs() bool {
+	addrs := d.net.Addrs()
+	var routes []netip.Prefix
+	if d.router != nil {
+		routes = d.router.Routes()
+	}
 	d.mu.Lock()
-	gids, changed := mergeGIDs(d.gids, d.net.Addrs())
+	gids, changed := mergeGIDs(d.gids, addrs)
 	d.gids = gids
 	d.mu.Unlock()
-	if changed {
-		d.setLocal()
+	if changed || !slices.Equal(addrs, d.addrs) || !slices.Equal(routes, d.routes) {
+		d.setLocal(addrs, routes)
+		d.addrs, d.routes = addrs, routes
 	}
 	return changed
 }
@@ -132,11 +140,12 @@ func mergeGIDs(old []GIDEntry, addrs []netip.Prefix) ([]GIDEntry, bool) {
 	return gids, changed
 }
 
-// setLocal tells the loop the local addresses.
-func (d *Device) setLocal() {
+// setLocal tells the loop the local addresses and the routes.
+func (d *Device) setLocal(addrs, routes []netip.Prefix) {
 	var local []bth.GID
 	for _, e := range d.GIDs() {
 		local = append(local, e.GID)
 	}
-	_ = d.do(func(qp.Time) { d.loop.SetLocal(local) })
+	sources := loop.NewSources(addrs, routes)
+	_ = d.do(func(qp.Time) { d.loop.SetLocal(local, sources) })
 }

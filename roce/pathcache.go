@@ -45,9 +45,9 @@ func (c *pathCache) learn(p *bth.Packet, local bth.MAC) {
 	if e.users == 0 && e.slot < 0 {
 		c.keep(e)
 	}
-	vlan := uint16(0)
-	if p.HasVLAN {
-		vlan = p.VLAN
+	vlan := p.VLAN
+	if p.VLANID() == 0 { // a priority tag belongs to no VLAN: answer without a tag
+		vlan = 0
 	}
 	if e.resolved > 0 || (e.path.Valid() && e.mac == p.SrcMAC && e.vlan == vlan) {
 		return

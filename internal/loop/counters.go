@@ -8,6 +8,9 @@ type Counters struct {
 	TxFrames, TxBytes uint64 // frames that the port accepted, and bytes built
 	TxDropped         uint64 // frames that the port did not accept
 	NotLocal          uint64 // packets to an address that is not a local one
+	WrongMAC          uint64 // packets whose destination MAC does not belong to the address
+	WrongVLAN         uint64 // datagrams of another VLAN than the port's
+	BadSource         uint64 // datagrams from an address that cannot be a peer; see Sources
 	PortErrors        uint64 // errors of Port.Send and Port.Wait
 	Steps, Sleeps     uint64
 	Drops             [frame.NumReasons]uint64 // frames that the decoder dropped, by frame.Reason

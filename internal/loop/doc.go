@@ -29,6 +29,7 @@
 //
 //   - loop.go: the types Loop, Host and Config, and one step
 //   - receive.go, transmit.go: how frames come in and go out
+//   - source.go: which addresses datagrams may come from
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
 //   - progress.go: what runs the steps: the progress goroutine, or callers of Await

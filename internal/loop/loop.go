@@ -93,6 +93,8 @@ type Loop struct {
 	postponed  int  // consecutive steps that skipped the background work
 	stalled    bool // the port had no transmit buffer for a packet
 	local      []bth.GID
+	sources    *Sources
+	vlan       uint16 // ID of the port's VLAN, 0: untagged
 	ctr        Counters
 	coalesce   coalescer
 }
@@ -102,6 +104,7 @@ func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
 		free: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
+		sources: NewSources(nil, nil),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	if l.clock == nil {
@@ -118,8 +121,12 @@ func New(c Config) *Loop {
 	return l
 }
 
-// SetLocal sets the addresses that packets may be sent to. The loop keeps the slice. Owner only.
-func (l *Loop) SetLocal(gids []bth.GID) { l.local = gids }
+// SetLocal sets the addresses that packets may be sent to, and those that datagrams may come from.
+// The loop keeps the slice. Owner only.
+func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
+	l.local, l.sources = gids, s
+	l.vlan = l.port.Info().VLAN
+}
 
 // PortInfo describes the port; false: it is closed. Owner only.
 func (l *Loop) PortInfo() (driver.Info, bool) {

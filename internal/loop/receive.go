@@ -53,9 +53,21 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 		l.ctr.Drops[r]++
 		return
 	}
-	if !l.isLocal(&l.pkt.Dst) &&
-		(l.pkt.BTH.DestQP() != bth.QPNMulticast || !l.eng.HasGroup(&l.pkt.Dst)) {
-		l.ctr.NotLocal++
+	if !l.isLocal(&l.pkt.Dst) {
+		if l.pkt.BTH.DestQP() != bth.QPNMulticast || !l.eng.HasGroup(&l.pkt.Dst) {
+			l.ctr.NotLocal++
+			return
+		}
+		if !groupMACOK(b[:6], &l.pkt.Dst) {
+			l.ctr.WrongMAC++
+			return
+		}
+	} else if b[0]&groupBit != 0 { // a unicast packet in a multicast frame
+		l.ctr.WrongMAC++
+		return
+	}
+	// The engine compares the addresses and the VLAN of other packets with the path of their QP.
+	if l.pkt.Info.Transport == bth.UD && !l.acceptDatagram() {
 		return
 	}
 	if l.pkt.BTH.DestQP() == bth.QPNGSI {
@@ -64,6 +76,23 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 	}
 	l.eng.HandlePacket(now, &l.pkt)
 	l.coalesce.packet(&l.pkt)
+}
+
+// groupBit is the bit in the first byte of a MAC that marks multicast and broadcast.
+const groupBit = 1
+
+// acceptDatagram checks the VLAN and the source address of the packet, and counts it if it must be
+// dropped.
+func (l *Loop) acceptDatagram() bool {
+	if l.pkt.VLANID() != l.vlan {
+		l.ctr.WrongVLAN++
+		return false
+	}
+	if !l.sources.accept(&l.pkt.Src) {
+		l.ctr.BadSource++
+		return false
+	}
+	return true
 }
 
 // isLocal keeps the address that was used last at the front, because most traffic goes to one

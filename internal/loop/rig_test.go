@@ -76,7 +76,7 @@ func newSide(t *testing.T, link *loopback.Link, i int, c *pairConfig) *side {
 	l := New(Config{Port: port, Engine: eng, Host: noHost{}, Manual: true, Spin: c.spin,
 		Clock: link.Now})
 	l.ticks = clock.NewPlain(link.Now)
-	l.SetLocal([]bth.GID{gidOf(link, i)})
+	l.SetLocal([]bth.GID{gidOf(link, i)}, NewSources(link.Port(i).Addrs(), nil))
 	t.Cleanup(func() { must(t, l.Stop()) })
 
 	s := &side{Loop: l, link: link, mem: make([]byte, memSize)}
