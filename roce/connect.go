@@ -29,10 +29,10 @@ const (
 // Local returns what the peer must know about the QP before it calls Connect.
 func (q *QP) Local() Endpoint {
 	// Without an address the GID is zero, which Connect refuses.
-	g, _ := q.device().localGID(int(q.gid), GID{})
+	g, _ := q.device().localGID(q.gidIndex(), GID{})
 	return Endpoint{
 		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.device().Info().ActiveMTU,
-		PKey: DefaultPKey, QKey: QKey(q.qkey.Load()),
+		PKey: q.pkey(), QKey: QKey(q.qkey.Load()),
 	}
 }
 
@@ -41,8 +41,8 @@ func (q *QP) Local() Endpoint {
 // until ctx is done. Both sides call Connect, in any order. Packets to a peer that has not
 // connected yet are lost; RC retransmits them.
 //
-// Errors: ErrInvalid, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState, ErrInvalidAttr,
-// ErrClosed.
+// Errors: ErrInvalid, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState,
+// ErrInvalidAttr, ErrClosed.
 func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) error {
 	if q.closed.Load() {
 		return ErrClosed
@@ -50,7 +50,12 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	if err := q.checkRemote(&remote, &o); err != nil {
 		return err
 	}
-	local, err := q.device().localGID(int(q.gid), remote.GID)
+	if remote.PKey != 0 {
+		if err := q.checkPKey(remote.PKey); err != nil {
+			return err
+		}
+	}
+	local, err := q.device().localGID(q.gidIndex(), remote.GID)
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,7 @@ func (q *QP) Activate(qkey QKey) error {
 		return fmt.Errorf("%w: a QP of type %v cannot be activated: call Connect", ErrInvalid,
 			q.Type())
 	}
-	init, initMask := initAttr(UD, 0, qkey)
+	init, initMask := q.initAttr(UD, 0, qkey)
 	return q.apply([]transition{
 		{init, initMask},
 		{Attr{State: StateRTR}, AttrState},
@@ -127,8 +132,8 @@ func (q *QP) apply(list []transition) error {
 	return err
 }
 
-func initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
-	a := Attr{State: StateInit, PKey: DefaultPKey, Access: access, QKey: qkey}
+func (q *QP) initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
+	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey}
 	if t == UD {
 		return a, AttrState | AttrPKey | AttrQKey
 	}
@@ -142,7 +147,7 @@ func (q *QP) transitions(remote *Endpoint, o *ConnectOptions, path *Path, mtu MT
 	if access == 0 {
 		access = allRemote
 	}
-	init, initMask := initAttr(q.Type(), access, 0)
+	init, initMask := q.initAttr(q.Type(), access, 0)
 	rtr := transition{
 		Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN},
 		AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN,

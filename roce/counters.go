@@ -69,6 +69,8 @@ func (d *Device) counters() Counters {
 		DropSource: n.BadSource, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
 		Drops: n.Drops,
 	}
+	c.DropPKey += g.ctr.badPKey
+	c.DropQKey += g.ctr.badQKey
 	if _, open := d.loop.PortInfo(); open {
 		c.Port = d.stats()
 	}

@@ -51,7 +51,7 @@ func (d *Device) askUD(ctx context.Context, ah *AH, port uint16, private []byte)
 		var comm cm.CommID
 		comm, err = d.gsi.cm.Resolve(cm.Time(now), &cm.SIDRParams{
 			Local: gids.Local, Remote: gids.Remote, Service: cm.UDPService(port),
-			SourcePort: madSourcePort, PKey: DefaultPKey, PrivateData: private,
+			SourcePort: madSourcePort, PKey: d.pkeys[0], PrivateData: private,
 		})
 		if err != nil {
 			return

@@ -31,8 +31,9 @@ type Device struct {
 	routes  []netip.Prefix
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
-	virtual bool          // Expert.Clock is set
-	yields  bool          // polls without result call Loop.Yield
+	pkeys   pkeyTable
+	virtual bool // Expert.Clock is set
+	yields  bool // polls without result call Loop.Yield
 	stats   func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
@@ -115,7 +116,7 @@ func Open(iface string, opts ...Option) (*Device, error) {
 //
 // Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
 // ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range, ErrPrefetch,
-// and the operating system's error for a bad Expert.CPU.
+// ErrPKey, and the operating system's error for a bad Expert.CPU.
 func New(port Port, opts ...Option) (*Device, error) {
 	if port == nil {
 		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
@@ -158,6 +159,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 		return nil, ErrNoNetwork
 	}
 	var err error
+	if d.pkeys, err = newPKeyTable(c.pkeys); err != nil {
+		return nil, err
+	}
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
 		Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("%w: memory table: %w", ErrInvalid, err)

@@ -74,7 +74,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 		return nil, err
 	}
 	remote := bth.GIDFromAddr(addr.Addr())
-	local, err := d.localGID(int(q.gid), remote)
+	local, err := d.localGID(q.gidIndex(), remote)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *Di
 func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
 	p := &cm.ConnectParams{
 		Local: local, Remote: remote, Service: cm.TCPService(port),
-		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn, PKey: DefaultPKey,
+		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn, PKey: q.pkey(),
 		MTU: mtu, SRQ: q.srq != nil,
 		RetryCount:   uint8(orDefault(o.Retries, defaultRetries)),
 		RNRRetry:     uint8(orDefault(o.RNRRetries, defaultRetries)),

@@ -33,11 +33,11 @@ type gsi struct {
 
 // gsiCounters are the counters of QP1.
 type gsiCounters struct {
-	received, sent, refused, noPath uint64
+	received, sent, refused, noPath, badPKey, badQKey uint64
 }
 
 func newGSI(d *Device, mac bth.MAC, random func() uint64) (*gsi, error) {
-	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random})
+	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random, PKeys: d.pkeys})
 	if err != nil {
 		return nil, err
 	}
@@ -55,19 +55,28 @@ func guidOf(m bth.MAC) cm.GUID {
 		m[5]}))
 }
 
-// handle handles a packet to QP1. It drops and counts packets that are not valid MADs.
+// handle handles a packet to QP1. It drops and counts packets that are not valid MADs. QP1 belongs
+// to all partitions of the device (IBA 9.6.1.1).
 func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 	g.ctr.received++
-	d := p.DETH()
-	if p.Info.Transport != bth.UD || !p.Info.Start || !p.Info.End || d.QKey() != bth.QKeyGSI ||
-		!p.BTH.PKey().Matches(DefaultPKey) {
+	if p.Info.Transport != bth.UD || !p.Info.Start || !p.Info.End {
 		g.ctr.refused++
+		return
+	}
+	key, ok := g.dev.pkeys.matching(p.BTH.PKey())
+	if !ok {
+		g.ctr.badPKey++
+		return
+	}
+	d := p.DETH()
+	if d.QKey() != bth.QKeyGSI {
+		g.ctr.badQKey++
 		return
 	}
 	g.endFailed(now) // QPs that failed before this message came
 	g.paths.learn(p, g.dev.Info().MAC)
 	from := cm.Addr{
-		GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src}, QPN: d.SrcQP(), PKey: DefaultPKey,
+		GIDPair: bth.GIDPair{Local: p.Dst, Remote: p.Src}, QPN: d.SrcQP(), PKey: key,
 	}
 	if err := g.cm.HandleMAD(cm.Time(now), from, p.Payload); err != nil {
 		g.ctr.refused++

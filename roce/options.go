@@ -118,6 +118,7 @@ const (
 
 type config struct {
 	progress  Progress
+	pkeys     []PKey
 	xdp       xdp.Options
 	rand      func() uint64
 	clock     func() int64
@@ -192,6 +193,8 @@ type QPConfig struct {
 	GIDIndex *int
 	// QPN requests a number; 0: a random one.
 	QPN QPN
+	// PKey selects the partition among Device.PKeys by its low 15 bits; 0: the first one.
+	PKey PKey
 }
 
 // Defaults of QPConfig.

@@ -18,7 +18,7 @@ type QP struct {
 	// else.
 	qp     qp.QP
 	closed atomic.Bool
-	gid    int32 // GID index; -1: the default
+	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
 
 	psn   PSN // the first PSN that this side sends
 	qkey  atomic.Uint32
@@ -36,6 +36,18 @@ type QP struct {
 // qpSlab is how many QPs are allocated together: enough for the allocator to align them to pages. A
 // QP fills whole cache lines; TestLayout checks it.
 const qpSlab = 64
+
+// setIDs sets the GID index and the P_Key.
+func (q *QP) setIDs(gid int, key PKey) {
+	gid = max(math.MinInt16, min(gid, math.MaxInt16)) // beyond, no table has an entry
+	q.ids.Store(uint32(uint16(gid))<<16 | uint32(key))
+}
+
+// gidIndex returns the index in Device.GIDs of the local address; -1: the default.
+func (q *QP) gidIndex() int { return int(int16(q.ids.Load() >> 16)) }
+
+// pkey returns the QP's P_Key.
+func (q *QP) pkey() PKey { return PKey(q.ids.Load()) }
 
 // sendLock serializes posters of sends, recvLock posters of receives.
 func (q *QP) sendLock() postLock { return postLock{q.qp.Posters()} }
@@ -118,11 +130,17 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 
 // initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
 func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
-	q.pd, q.send, q.recv, q.srq, q.gid, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, -1, PSN(d.rand()&0xffffff)
-	if c.GIDIndex != nil {
-		q.gid = int32(min(*c.GIDIndex, math.MaxInt32))
+	q.pd, q.send, q.recv, q.srq, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, PSN(d.rand()&0xffffff)
+	key, err := d.pkeys.find(c.PKey)
+	if err != nil {
+		return err
 	}
-	if _, err := d.localGID(int(q.gid), GID{}); err != nil {
+	gid := -1
+	if c.GIDIndex != nil {
+		gid = *c.GIDIndex
+	}
+	q.setIDs(gid, key)
+	if _, err := d.localGID(q.gidIndex(), GID{}); err != nil {
 		return err
 	}
 	if err := pd.pd.Retain(); err != nil {
@@ -199,7 +217,7 @@ func (q *QP) create(c *QPConfig) error {
 			return
 		}
 		q.qp.SetOwner(q)
-		a, mask := initAttr(c.Type, allRemote, 0)
+		a, mask := q.initAttr(c.Type, allRemote, 0)
 		if err = q.qp.Modify(now, &a, mask); err != nil {
 			q.destroy(now)
 		}
@@ -270,15 +288,15 @@ func (q *QP) refused(n int, err error) error {
 
 // Modify changes attributes and the state as ibv_modify_qp does, for programs that need more
 // control than Connect gives. mask selects fields of a. Device.ResolvePath returns a value for
-// a.Path.
+// a.Path. a.PKey selects a partition of Device.PKeys by its low 15 bits.
 //
 // A change to StateErr flushes all outstanding work requests: they complete with WRFlushErr, and
 // then the Device no longer uses their memory. A change to StateReset discards them without
 // completions. A PostSend or PostRecv that runs concurrently with it either posts before the
 // change, so that its work requests are discarded, or fails with ErrQPState.
 //
-// Errors: ErrQPState for a transition that does not exist, ErrInvalidAttr, ErrClosed. After an
-// error nothing has changed.
+// Errors: ErrQPState for a transition that does not exist, ErrInvalidAttr, ErrPKey, ErrClosed.
+// After an error nothing has changed.
 func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if q.closed.Load() {
 		return ErrClosed
@@ -306,8 +324,19 @@ func (q *QP) lockPosters() (unlock func()) {
 
 // modify changes the attributes, and keeps what the device needs to know of them. Owner only.
 func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
+	if mask&AttrPKey != 0 && a.PKey != 0 { // the engine refuses 0
+		own := *a
+		var err error
+		if own.PKey, err = q.device().pkeys.find(a.PKey); err != nil {
+			return err
+		}
+		a = &own
+	}
 	if err := q.qp.Modify(now, a, mask); err != nil {
 		return err
+	}
+	if mask&AttrPKey != 0 {
+		q.setIDs(q.gidIndex(), a.PKey)
 	}
 	if mask&AttrPath != 0 {
 		q.path++

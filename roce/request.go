@@ -68,8 +68,8 @@ type AcceptOptions struct {
 // Accept waits for the peer, which may never respond. Call it in a separate goroutine if there may
 // be other requests, and give ctx a deadline.
 //
-// Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrMTU, ErrUnreachable, ErrPrivateData,
-// ErrClosed.
+// Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
+// ErrPrivateData, ErrClosed.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
 	if err := r.claim(); err != nil {
 		return nil, err
@@ -138,6 +138,9 @@ func (r *Request) check(q *QP, o *AcceptOptions) error {
 			q.Type())
 	case o.MTU != 0 && !o.MTU.Valid():
 		return invalidMTU(o.MTU)
+	}
+	if err := q.checkPKey(r.req.PKey); err != nil {
+		return err
 	}
 	return checkPrivate(o.PrivateData, cm.REPPrivateLen)
 }
@@ -237,13 +240,16 @@ func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 
 // AnswerUD answers a request for a datagram QP with q, which must be active (QP.Activate).
 //
-// Errors: ErrAnswered, ErrRequestOver, ErrInvalid, ErrForeign, ErrPrivateData, ErrClosed.
+// Errors: ErrAnswered, ErrRequestOver, ErrInvalid, ErrForeign, ErrPKey, ErrPrivateData, ErrClosed.
 func (r *Request) AnswerUD(q *QP, private []byte) error {
 	switch {
 	case q.device() != r.dev:
 		return ErrForeign
 	case q.Type() != UD || q.closed.Load():
 		return fmt.Errorf("%w: answer a request for datagrams with an active UD QP", ErrInvalid)
+	}
+	if err := q.checkPKey(r.req.PKey); err != nil {
+		return err
 	}
 	return r.answerUD(&cm.SIDRReply{QPN: q.QPN(), QKey: QKey(q.qkey.Load()), PrivateData: private})
 }

@@ -116,7 +116,8 @@ type (
 	RKey = bth.RKey
 	// LKey is the key with which local work requests name a memory region.
 	LKey = bth.LKey
-	// PKey is a partition key. RoCE uses DefaultPKey.
+	// PKey is a partition key: bit 15 marks a full member, the other bits name the partition. See
+	// WithPKeys.
 	PKey = bth.PKey
 	// QKey authorizes datagrams to a UD queue pair.
 	QKey = bth.QKey
@@ -284,7 +285,8 @@ const (
 	MaxAckTimeout = cm.MaxAckTimeout // Local ACK Timeout that Accept takes from the peer: 4.3 s
 )
 
-// DefaultPKey is the only partition key that RoCE uses.
+// DefaultPKey is the key of a full member of the default partition, the only one of the kernel's
+// rxe.
 const DefaultPKey = bth.DefaultPKey
 
 // GRHLen is the number of bytes at the front of a UD receive buffer that hold the sender's network
@@ -306,6 +308,6 @@ type Endpoint struct {
 	PSN  PSN  `json:"psn"`  // the first PSN that this side sends
 	GID  GID  `json:"gid"`  // this side's address
 	MTU  MTU  `json:"mtu"`  // the largest path MTU that this side's interface supports
-	PKey PKey `json:"pkey"` // DefaultPKey
+	PKey PKey `json:"pkey"` // the partition; 0: not known
 	QKey QKey `json:"qkey"` // UD only
 }

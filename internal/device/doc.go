@@ -4,6 +4,7 @@
 // Reading order:
 //   - flags.go: Flags, the flags that commands share, and opening the device
 //   - gid.go: GIDIndex chooses a GID
+//   - pkey.go: the flag --pkey
 //   - peer.go: finding the peer and the interface that leads to it
 //   - watch.go: noticing that the interface was removed
 package device

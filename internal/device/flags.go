@@ -19,10 +19,11 @@ type Flags struct {
 	Mode     cli.Choice
 	Queues   cli.Int
 	GIDIndex GIDIndex
+	PKey     PKey
 	Window   cli.Int
 }
 
-// Register adds the flags for the XDP mode and the queues.
+// Register adds the flags for the XDP mode, the queues and the partition.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	auto, native, generic := xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()
 	f.Mode = cli.Choice{Value: auto, Words: []string{auto, native, generic}}
@@ -30,6 +31,8 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.Var(&f.Mode, "mode", "XDP mode: auto, native or generic (auto is generic on veth, "+
 		"and on virtio_net for path MTU 4096; otherwise native)")
 	fs.Var(&f.Queues, "queues", "number of the interface's receive queues to use, 0 = all")
+	fs.Var(&f.PKey, "pkey", "partition key: ignore packets of other partitions "+
+		"(default: 0xffff, the only one of the kernel's rxe)")
 }
 
 // RegisterIface adds the flag -d for the interface. byDefault describes the interface that is used
@@ -67,6 +70,9 @@ func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
 	opts := []roce.Option{roce.WithXDP(f.XDP()), roce.WithProgress(progress)}
 	if f.Window.Max > 0 { // the command has a --window flag
 		opts = append(opts, roce.WithExpert(roce.Expert{Prefetch: new(f.Window.N)}))
+	}
+	if f.PKey != 0 {
+		opts = append(opts, roce.WithPKeys(roce.PKey(f.PKey)))
 	}
 	dev, err := roce.Open(f.Iface, opts...)
 	if err != nil {

@@ -128,7 +128,7 @@ func (k *Key) check() error {
 
 // Endpoint returns the queue pair as a roce.Endpoint with path MTU mtu, which is not part of a key.
 func (k *Key) Endpoint(mtu roce.MTU) roce.Endpoint {
-	return roce.Endpoint{QPN: k.QPN, PSN: k.PSN, GID: k.GID, MTU: mtu, PKey: roce.DefaultPKey}
+	return roce.Endpoint{QPN: k.QPN, PSN: k.PSN, GID: k.GID, MTU: mtu}
 }
 
 // Reads returns how many READs and atomics may be outstanding towards the peer, at least 1 and at

@@ -112,7 +112,6 @@ func (p *player) connect(ctx context.Context, peer []Address) error {
 		}
 		err := q.Connect(ctx, roce.Endpoint{
 			QPN: peer[i].QPN, PSN: peer[i].PSN, GID: peer[i].GID, MTU: p.MTU,
-			PKey: roce.DefaultPKey,
 		}, roce.ConnectOptions{Timeout: timeoutExp, MinRNRTimer: rnrTimer, MaxRdAtomic: 1,
 			MaxDestRdAtomic: 1})
 		if err != nil {

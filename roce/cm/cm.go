@@ -12,6 +12,7 @@ type CM struct {
 	rand     func() uint64
 	ackDelay uint8
 	maxConns int
+	pkeys    []bth.PKey
 
 	byID     map[CommID]*conn
 	byRemote map[remoteKey]*conn
@@ -64,7 +65,7 @@ func New(c Config) (*CM, error) {
 			ErrConfig, c.MaxConns, maxMaxConns, c.MaxHalfOpen)
 	}
 	m := &CM{
-		guid: c.GUID, rand: c.Rand, ackDelay: c.AckDelay, maxConns: c.MaxConns,
+		guid: c.GUID, rand: c.Rand, ackDelay: c.AckDelay, maxConns: c.MaxConns, pkeys: c.PKeys,
 		byID: map[CommID]*conn{}, byRemote: map[remoteKey]*conn{}, byQP: map[qpKey]*conn{},
 		listeners: map[listenKey]*listener{}, listenersBy: map[ListenerID]*listener{},
 		halfOpen: newPool(c.MaxHalfOpen),

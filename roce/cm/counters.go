@@ -26,6 +26,7 @@ type Counters struct {
 	DropHalfOpen    uint64 // requests dropped: too many half-open connections
 	DropFull        uint64 // requests dropped: too many connections
 	DropAnswer      uint64 // answers dropped: too many are queued
+	BadPKey         uint64 // requests refused: they name a partition that the port is not in
 	DropUnverified  uint64 // messages not sent: the peer may have forged its address
 	Stale           uint64 // stale connections found
 	EvictedHalfOpen uint64 // accepted connections given up for a new request
@@ -83,6 +84,7 @@ var (
 		{"drop_half_open", func(c *Counters) *uint64 { return &c.DropHalfOpen }},
 		{"drop_full", func(c *Counters) *uint64 { return &c.DropFull }},
 		{"drop_answer", func(c *Counters) *uint64 { return &c.DropAnswer }},
+		{"bad_pkey", func(c *Counters) *uint64 { return &c.BadPKey }},
 		{"drop_unverified", func(c *Counters) *uint64 { return &c.DropUnverified }},
 		{"stale", func(c *Counters) *uint64 { return &c.Stale }},
 		{"evicted_half_open", func(c *Counters) *uint64 { return &c.EvictedHalfOpen }},

@@ -3,6 +3,7 @@ package cm
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/gorxe/gorxe/bth"
 )
@@ -90,6 +91,10 @@ func (m *CM) newRequest(now Time, p *packet) {
 	case r.Transport > UC || r.ExtendedTransport != 0:
 		m.refuseREQ(p, ReasonInvalidTransport)
 		return
+	case !m.hasPKey(r.PKey):
+		m.c.BadPKey++
+		m.refuseREQ(p, ReasonUnsupported)
+		return
 	case bth.MTUFromEnum(r.MTU) == 0:
 		m.refuseREQ(p, ReasonInvalidMTU)
 		return
@@ -117,6 +122,11 @@ func (m *CM) newRequest(now Time, p *packet) {
 	}
 	e.Request.setIPCM(&h)
 	m.emit(c, e)
+}
+
+// hasPKey reports whether a request may name the partition of key.
+func (m *CM) hasPKey(key bth.PKey) bool {
+	return m.pkeys == nil || slices.ContainsFunc(m.pkeys, key.Matches)
 }
 
 func (r *REQ) event(p *packet) *Request {

@@ -45,6 +45,9 @@ func (m *CM) newSIDR(now Time, p *packet) {
 	switch {
 	case l == nil || r.Service.IsTCP():
 		status = SIDRUnsupportedService
+	case !m.hasPKey(r.PKey):
+		m.c.BadPKey++
+		status = SIDRRejected
 	case r.Service.IsIP() && h.Decode((*[IPCMHeaderLen]byte)(r.Private[:])) != nil:
 		m.c.Malformed++
 		status = SIDRRejected

@@ -129,6 +129,7 @@ type Config struct {
 	AckDelay    uint8         // target ACK delay in REPs, exponent; 0: DefaultAckDelay
 	MaxConns    int           // 0: 65,536
 	MaxHalfOpen int           // requested by peers, not established; 0: 4,096, at most MaxConns
+	PKeys       []bth.PKey    // of the local port; requests for others are refused; nil: any
 }
 
 // ListenParams are the parameters of Listen.
