@@ -125,6 +125,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	hugeHere() // reads a file now; the program may give up access to files later
 	d, err := build(port, newConfig(opts))
 	if err != nil {
 		err = errors.Join(err, port.Close())

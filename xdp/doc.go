@@ -86,6 +86,10 @@
 // memory (ulimit -l) that is large enough for the packet memory. Before Linux 5.11 it also needs
 // CAP_SYS_RESOURCE, and to open an interface in another network namespace CAP_SYS_ADMIN.
 //
+// An open Port needs no capabilities, except CAP_BPF before Linux 6.0 if unprivileged BPF is
+// disabled. Without CAP_NET_ADMIN, Resolve makes the kernel resolve a neighbor by sending it an
+// empty UDP datagram to the discard port.
+//
 // # Reading order
 //
 //   - options.go, errors.go: the options of Open and its errors
@@ -98,6 +102,7 @@
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
 //   - wait.go: blocking and waking
-//   - network.go, resolve.go, groups.go: addresses, link state, routes, neighbors, multicast groups
+//   - network.go, resolve.go, solicit.go, groups.go: addresses, link state, routes, neighbors,
+//     multicast groups
 //   - interfaces.go, genl.go: descriptions of the interfaces of the machine
 package xdp

@@ -25,6 +25,7 @@ type network struct {
 	own      *ownAddrs // the addresses that the XDP program redirects
 	state    atomic.Pointer[state]
 	groups   membership
+	probe    probeSockets
 	changed  chan struct{}
 	finished chan struct{} // closed when the watcher has ended; nil if it never ran
 
@@ -59,6 +60,7 @@ func newNetwork() (*network, error) {
 		n.events.Close()
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
+	n.probe.open()
 	if err = n.groups.open(); err != nil {
 		n.close()
 		return nil, err
@@ -222,6 +224,7 @@ func (n *network) query(f func(h *netlink.Handle) error) error {
 // close ends the watcher and closes the sockets.
 func (n *network) close() {
 	n.groups.close()
+	n.probe.close()
 	n.events.Close()
 	if n.finished != nil {
 		<-n.finished

@@ -189,16 +189,6 @@ func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
 	return netlink.Neigh{State: netlink.NUD_NONE}, nil
 }
 
-// solicit makes the kernel resolve or verify a neighbor as if it had a packet for it.
-func (n *network) solicit(ip netip.Addr) error {
-	return n.query(func(h *netlink.Handle) error {
-		return h.NeighSet(&netlink.Neigh{
-			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE,
-			IP: ip.AsSlice(),
-		})
-	})
-}
-
 func family(a netip.Addr) int {
 	if a.Is4() {
 		return netlink.FAMILY_V4
