@@ -222,18 +222,19 @@ type program struct {
 // loadProgram loads the program for an interface with the given number of queues. frags declares
 // that the program accepts multi-buffer frames, which drivers require at large MTUs.
 func loadProgram(queues int, frags bool) (*program, error) {
-	// Kernels before 5.11 count maps against RLIMIT_MEMLOCK.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		// Without CAP_BPF the library cannot find out how the kernel counts, so unprivileged users
-		// get this error on every kernel.
-		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK "+
-			"(before Linux 5.11 also CAP_SYS_RESOURCE): %w", ErrPermission, err)
-	}
+	// Kernels before 5.11 count maps against RLIMIT_MEMLOCK. On newer ones the error has no
+	// meaning: the library tries to find out how the kernel counts when the process starts, which
+	// fails if the process raises its capabilities later.
+	locked := rlimit.RemoveMemlock()
 	p := new(program)
 	var err error
 	p.sockets, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "gorxe_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
 	})
+	if errors.Is(err, unix.EPERM) && locked != nil {
+		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK "+
+			"(before Linux 5.11 also CAP_SYS_RESOURCE)", ErrPermission)
+	}
 	if err != nil {
 		return nil, bpfError("create the map of sockets", err)
 	}
