@@ -249,6 +249,8 @@ func TestPeerDies(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		srv.cmd.Process.Kill()
 		client.wait().fails(1, "peer")
+		eventually(t, "the killed server's program is detached",
+			func() bool { return attached(t, ns(&pair.A)) == 0 })
 	}
 	// If the client is interrupted, the server fails and says why.
 	srv := server(t, &pair.A, perfPort, "perf", "write-lat", "--json")
