@@ -3,9 +3,17 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/confine"
 )
 
-func main() { os.Exit(cli.Run(root(), os.Args[1:])) }
+func main() {
+	if err := confine.Raise(); err != nil {
+		fmt.Fprintln(os.Stderr, "gorxe:", err)
+		os.Exit(cli.StatusFailure)
+	}
+	os.Exit(cli.Run(root(), os.Args[1:]))
+}

@@ -21,6 +21,7 @@ func TestUsageErrors(t *testing.T) {
 		"up a --window much":          "not a whole number",
 		"up a --mode fast":            "auto, native, generic",
 		"up a --port 70000":           "1 to 65535",
+		"up a --user no-such-user":    "NAME, UID or UID:GID",
 		"devices eth0":                "one argument too many",
 		"ping":                        "HOST is missing",
 		"ping h -c 0":                 "1 to",

@@ -6,5 +6,6 @@
 //   - gid.go: GIDIndex chooses a GID
 //   - pkey.go: the flag --pkey
 //   - peer.go: finding the peer and the interface that leads to it
+//   - confine.go: dropping the privileges of servers
 //   - watch.go: noticing that the interface was removed
 package device

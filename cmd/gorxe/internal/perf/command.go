@@ -21,12 +21,13 @@ import (
 )
 
 type flags struct {
-	device device.Flags
-	test   perf.Options
-	port   cli.Int
-	cm     bool
-	json   bool
-	gbits  bool
+	device  device.Flags
+	confine device.Confinement
+	test    perf.Options
+	port    cli.Int
+	cm      bool
+	json    bool
+	gbits   bool
 }
 
 // Command returns the command "gorxe perf".
@@ -90,6 +91,7 @@ func (f *flags) register(fs *pflag.FlagSet) {
 	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
+	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print one line of JSON per row")
 	fs.BoolVar(&f.gbits, "report_gbits", false,
 		"show bandwidth in Gb/sec (10^9 bits) instead of MB/sec")

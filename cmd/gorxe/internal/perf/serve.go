@@ -67,6 +67,10 @@ func (f *flags) serveTCP(ctx context.Context, s *stock.Server, out *printer) err
 	if err != nil {
 		return err
 	}
+	if err := f.confine.ApplyAndLog(os.Stderr); err != nil {
+		ln.Close()
+		return err
+	}
 	out.waiting(s.Want.Op, "TCP", f.port.N, s.Dev)
 	srv := &exchange.Server{
 		Sessions: 1,
@@ -83,6 +87,9 @@ func (f *flags) serveCM(ctx context.Context, s *stock.Server, out *printer) erro
 		return err
 	}
 	defer l.Close()
+	if err := f.confine.ApplyAndLog(os.Stderr); err != nil {
+		return err
+	}
 	out.waiting(s.Want.Op, "rdma_cm", f.port.N, s.Dev)
 	return s.ServeCM(ctx, l, func(peer netip.AddrPort, err error) {
 		if err != nil && ctx.Err() == nil {

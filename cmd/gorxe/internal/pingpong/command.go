@@ -37,15 +37,16 @@ var kinds = []string{string(pingpong.RC), string(pingpong.UC), string(pingpong.U
 	string(pingpong.SRQ)}
 
 type flags struct {
-	device device.Flags
-	port   cli.Int
-	size   cli.Size
-	mtu    cli.MTU
-	iters  cli.Int
-	depth  cli.Int
-	qps    cli.Int
-	check  bool
-	json   bool
+	device  device.Flags
+	confine device.Confinement
+	port    cli.Int
+	size    cli.Size
+	mtu     cli.MTU
+	iters   cli.Int
+	depth   cli.Int
+	qps     cli.Int
+	check   bool
+	json    bool
 }
 
 // Command returns the command "gorxe pingpong".
@@ -98,6 +99,7 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 	cli.HideDefaults(fs, "size", "num-qp")
 	f.device.RegisterGID(fs, "g")
 	f.device.Register(fs)
+	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print only the result, as one line of JSON")
 	return cmd
 }
@@ -167,6 +169,9 @@ func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out,
 		return err
 	}
 	defer l.Close()
+	if err := f.confine.ApplyAndLog(diag); err != nil {
+		return err
+	}
 	return pingpong.Serve(ctx, l, func(conn net.Conn) error { return s.run(ctx, conn) },
 		func(peer net.Addr, err error) {
 			fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)

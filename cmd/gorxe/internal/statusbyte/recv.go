@@ -19,6 +19,7 @@ import (
 
 type recvFlags struct {
 	shared
+	confine  device.Confinement
 	dir      string
 	segment  cli.Size
 	devices  string
@@ -60,6 +61,10 @@ last moments: about 64 MiB, and 1 s of files that are not full. It leaves no inc
 files. With --sync=false files appear at once, and a power failure may leave empty or
 incomplete ones.
 
+When its sockets are open, recv drops its privileges and prints what it kept. It can
+then access only DIR. Restart it if DIR itself was replaced. With --user, it stores
+files as that user, who must be able to write to DIR; otherwise it keeps its user.
+
 Without --keep, recv serves one sender and exits. A sender whose host has crashed
 looks like a sender without data, because the receiver sends nothing. So set --timeout
 with --keep; otherwise such a sender blocks the next one. The final counts and SHA-256
@@ -91,6 +96,7 @@ include packets that arrived and could not be stored.`,
 	fs.BoolVar(&f.sync, "sync", true, "let files appear, and count packets, only when they are on disk")
 	fs.Var(&f.timeout, "timeout",
 		"end a sender's session after this time without a packet (default: never)")
+	f.confine.Register(fs, "with --dir root, otherwise "+device.DefaultUser)
 	cli.HideDefaults(fs, "segment", "timeout")
 	return cmd
 }
@@ -110,6 +116,9 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		}
 	}
 	// Fail before the first sender connects if the directory cannot be used.
+	if err := f.confine.AccessFiles(); err != nil {
+		return err
+	}
 	store, err := f.openStore(c.Devices, diag)
 	if err != nil {
 		return err
@@ -131,6 +140,9 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		if errors.Is(err, statusbyte.ErrConfig) {
 			return cli.Usage(err)
 		}
+		return err
+	}
+	if err := f.confine.ApplyAndLog(diag, f.dirs()...); err != nil {
 		return err
 	}
 	ctx, stop := device.WhilePresent(ctx, dev)
@@ -155,6 +167,14 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 			fmt.Fprintf(diag, "%v\n", err)
 		}
 	}
+}
+
+// dirs lists the directories in which recv stores files.
+func (f *recvFlags) dirs() []string {
+	if f.dir == "" {
+		return nil
+	}
+	return []string{f.dir}
 }
 
 // openStore opens the store and the directories of the devices, or returns nil without --dir. The

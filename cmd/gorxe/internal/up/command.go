@@ -26,9 +26,10 @@ import (
 const memory = 1 << 30
 
 type flags struct {
-	device device.Flags
-	port   cli.Int
-	json   bool
+	device  device.Flags
+	confine device.Confinement
+	port    cli.Int
+	json    bool
 }
 
 // Command returns the command "gorxe up".
@@ -43,7 +44,8 @@ gorxe takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other
 traffic to the kernel. It prints the GIDs, the path MTU and the XDP mode. It
 answers 'gorxe ping' and 'gorxe perf' from other hosts, and rping (over rdma_cm,
 port 7174) and perftest (ib_write_bw and related programs, port 18515) from any
-RDMA host. With Ctrl-C or SIGTERM it prints its counters and detaches from the
+RDMA host. When its sockets are open, it drops its privileges (see --user) and
+prints what it kept. With Ctrl-C or SIGTERM it prints its counters and detaches from the
 interface.`,
 		Example: `  gorxe up eth0
 
@@ -69,6 +71,7 @@ interface.`,
 	f.device.RegisterGID(fs, "x")
 	cli.PortVar(fs, &f.port, "port", "p", exchange.DefaultPort,
 		"TCP port for gorxe ping; gorxe perf may use it too, or port 18515")
+	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print events as lines of JSON")
 	return cmd
 }
@@ -98,12 +101,17 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	kept, err := f.confine.Apply()
+	if err != nil {
+		return err
+	}
 	budget := session.NewBudget(memory)
 	perfs := &stock.Server{Host: perf.Host{Dev: dev, GID: f.device.GIDIndex, Budget: budget}}
 	pings := &ping.Host{Dev: dev, GID: f.device.GIDIndex, Budget: budget}
 	wg.Go(func() { _ = rpings.Serve(ctx, rl) })
 	wg.Go(func() { _ = perfs.ServeCM(ctx, pl, show.perftestEnded) })
 	show.up(dev, f.port.N)
+	show.event("confined", kept)
 	wg.Go(func() { followEvents(ctx, dev, show) })
 
 	if err := serve(ctx, server(pings, perfs, show), listeners); err != nil {

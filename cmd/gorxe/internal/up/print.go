@@ -17,7 +17,7 @@ import (
 
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
-	// up, gids, link-up, link-down, mtu, session, error, down
+	// up, confined, gids, link-up, link-down, mtu, session, error, down
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
