@@ -14,6 +14,7 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 	}
 	psn := extend(q.una, p.BTH.PSN())
 	if psn < q.una || psn >= q.max {
+		q.contact = true
 		if p.Info.Op == bth.OpReadResponse {
 			q.rec.spuriousProbe(psn)
 		}

@@ -42,5 +42,6 @@
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
+//   - alive.go: keepalives, and why a QP failed
 //   - unreliable.go, multicast.go: UC and UD; multicast groups
 package qp

@@ -56,7 +56,10 @@ type QP struct {
 	// ring of the ends of outstanding READs and atomics; made for the first one
 	rdEnds *[]uint64
 	ahs    *[]*frame.Path // UD: the path of each slot's datagram
-	_      [16]byte       // pad to a cache line for the responder
+	// The peer sent something that is neither a new request nor an acknowledgment; see Contact.
+	contact bool
+	cause   Status   // see Cause
+	_       [14]byte // pad to a cache line for the responder
 
 	// Line 7. Line 8 holds what only long WRITEs, READs, atomics and losses use.
 	responder
@@ -253,6 +256,7 @@ func (q *QP) reset() {
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0
+	q.contact, q.cause = false, Success
 	q.dropPath()
 	q.attr = attrs{}
 	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
@@ -284,6 +288,9 @@ func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
 		e.c.Flushed++
 	default:
 		e.c.CompletionErrors++
+		if q.cause == Success {
+			q.cause = wc.Status
+		}
 	}
 	first := !cq.overrun.Load()
 	if cq.push(wc, solicited) {

@@ -220,6 +220,7 @@ func (q *QP) queue(a answer) verdict {
 // acknowledged, a READ is executed again, and for an atomic the saved result is sent again.
 func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.DuplicateRequest++
+	q.contact = true
 	switch p.Info.Op {
 	case bth.OpSend, bth.OpWrite:
 		q.oweAckNow(now)

@@ -97,6 +97,10 @@ func (g *gsi) dispatch(now qp.Time) {
 			id := g.ids[e.ID]
 			switch {
 			case id == nil:
+			case e.Kind == cm.EventSuspect:
+				if id.conn != nil {
+					g.alive.suspect(g, now, id.conn.qp)
+				}
 			case id.conn != nil:
 				id.conn.handle(now, &e)
 			default:
@@ -164,6 +168,7 @@ func (g *gsi) established(now qp.Time, q *QP) {
 
 // abandon ends the connection of a QP that is being closed. Owner only.
 func (g *gsi) abandon(now qp.Time, q *QP) {
+	g.alive.forget(q)
 	id := q.cmID
 	if id == nil {
 		return

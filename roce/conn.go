@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -24,8 +25,9 @@ type Conn struct {
 	err  error // set before done is closed
 }
 
-// start passes the events of the cmID to the Conn, beginning with those that came already.
-func (c *Conn) start() {
+// start passes the events of the cmID to the Conn, beginning with those that came already, and
+// starts keepalives: the first one after the time first.
+func (c *Conn) start(keepAlive, first time.Duration) {
 	c.done = make(chan struct{})
 	d := c.qp.device()
 	err := d.do(func(now qp.Time) {
@@ -38,7 +40,9 @@ func (c *Conn) start() {
 			c.handle(now, &e)
 		}
 		if c.qp.State() == StateErr {
-			c.ended(now, ErrConnLost)
+			c.ended(now, lostBy(c.qp.qp.Cause()))
+		} else if period := keepAlivePeriod(keepAlive); period > 0 {
+			d.gsi.alive.watch(now, c.qp, period, first)
 		}
 		d.gsi.dispatch(now)
 	})
@@ -70,7 +74,9 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 //
 //   - ErrDisconnected: the peer ended it. If the peer aborted or did not know the connection, a
 //     *RejectError is wrapped, too.
-//   - ErrConnLost: the QP went to StateErr, for example because the peer stopped answering.
+//   - ErrConnLost: the QP went to StateErr, for example because the peer stopped answering. A
+//     *StatusError with the status of the first failed work request is wrapped, too; it is
+//     RetryExcErr if keepalives were not answered.
 //   - ErrClosed: the Conn, the QP or the Device was closed.
 func (c *Conn) Err() error {
 	select {

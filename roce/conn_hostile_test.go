@@ -132,8 +132,8 @@ func TestPeerDisconnectsAtOnce(t *testing.T) {
 	}
 }
 
-// If the peer replies with a QP that is connected already, Dial refuses the reply and the older
-// connection ends (IBA 12.4.1).
+// If the peer replies with a QP that is connected already, Dial refuses the reply. The older
+// connection ends because its QP does not answer (IBA 12.4.1).
 func TestReplyWithConnectedQP(t *testing.T) {
 	link := newLink(t, loopback.Config{})
 	a := newEnd(t, newDevice(t, link, 0), rigConfig{})
@@ -170,7 +170,7 @@ func TestReplyWithConnectedQP(t *testing.T) {
 			})
 		}()
 		c, err := a.Dial(within(t), netip.AddrPortFrom(link.Port(1).Addrs()[0].Addr(), 9), q,
-			DialOptions{})
+			DialOptions{ConnectOptions: ConnectOptions{Timeout: 10, KeepAlive: -1}})
 		<-over
 		return c, err
 	}
@@ -180,7 +180,7 @@ func TestReplyWithConnectedQP(t *testing.T) {
 		!strings.Contains(err.Error(), "of an older connection") {
 		t.Errorf("reply with a connected QP: %v", err)
 	}
-	ends(t, first, ErrDisconnected)
+	ends(t, first, ErrConnLost)
 }
 
 // An answer returns ErrRequestOver if the dialer has given up.

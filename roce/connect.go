@@ -69,7 +69,12 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	if mtu = smallestMTU(mtu, remote.MTU, o.MTU); mtu == 0 {
 		return ErrMTU
 	}
-	return q.apply(q.transitions(&remote, &o, path, mtu))
+	if err := q.apply(q.transitions(&remote, &o, path, mtu)); err != nil || o.KeepAlive <= 0 {
+		return err
+	}
+	return q.device().do(func(now qp.Time) {
+		q.device().gsi.alive.watch(now, q, o.KeepAlive, o.KeepAlive)
+	})
 }
 
 func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {

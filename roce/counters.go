@@ -31,6 +31,8 @@ type Counters struct {
 	GSIReceived, GSISent uint64     // datagrams of QP1
 	GSIRefused           uint64     // received by QP1, but not a message of the connection manager
 	GSINoPath            uint64     // messages not sent because the path to the peer was discarded
+	KeepAlivesSent       uint64     // see ConnectOptions.KeepAlive
+	KeepAlivesFailed     uint64     // QPs whose peer did not answer
 	CM                   CMCounters // of the connection manager
 
 	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by DropReason
@@ -65,6 +67,7 @@ func (d *Device) counters() Counters {
 		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
 		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
+		KeepAlivesSent: g.alive.sent, KeepAlivesFailed: g.alive.failed,
 		DropNotOurs: n.NotLocal, DropMAC: n.WrongMAC, DropVLAN: n.WrongVLAN,
 		DropSource: n.BadSource, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
 		Drops: n.Drops,
@@ -194,6 +197,8 @@ var counterNames = []struct {
 	{"gsi_sent", func(c *Counters) *uint64 { return &c.GSISent }},
 	{"gsi_refused", func(c *Counters) *uint64 { return &c.GSIRefused }},
 	{"gsi_no_way", func(c *Counters) *uint64 { return &c.GSINoPath }},
+	{"keepalives_sent", func(c *Counters) *uint64 { return &c.KeepAlivesSent }},
+	{"keepalives_failed", func(c *Counters) *uint64 { return &c.KeepAlivesFailed }},
 
 	{"rx_frames", func(c *Counters) *uint64 { return &c.RxFrames }},
 	{"rx_bytes", func(c *Counters) *uint64 { return &c.RxBytes }},

@@ -41,7 +41,7 @@ type RejectError struct {
 // Error returns the message.
 func (e *RejectError) Error() string {
 	if e.local {
-		return fmt.Sprintf("%v: %v: the peer replied with a QP of an older connection, which has been ended: dial again",
+		return fmt.Sprintf("%v: %v: the peer replied with a QP of an older connection, which ends unless its peer answers: dial again later",
 			ErrRefused, e.Reason)
 	}
 	return fmt.Sprintf("%v: %v%s", ErrRefused, e.Reason, rejectHints[e.Reason])
@@ -132,7 +132,7 @@ func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *Di
 		qp: q, id: id, local: netip.AddrPortFrom(p.Local.Addr(), p.SourcePort), remote: addr,
 		private: e.PrivateData,
 	}
-	c.start()
+	c.start(o.KeepAlive, dialProbe)
 	return c, nil
 }
 

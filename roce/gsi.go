@@ -28,6 +28,7 @@ type gsi struct {
 	ids       map[cm.CommID]*cmID
 	listeners map[cm.ListenerID]*acceptQueue
 	failed    []*qp.QP // went to ERR since the last step
+	alive     keepAlives
 	ctr       gsiCounters
 }
 
@@ -90,8 +91,11 @@ func (g *gsi) endFailed(now qp.Time) int {
 		return 0
 	}
 	for i, f := range g.failed {
-		if q, _ := f.Owner().(*QP); q != nil && q.cmID != nil && q.cmID.conn != nil {
-			q.cmID.conn.ended(now, ErrConnLost)
+		if q, _ := f.Owner().(*QP); q != nil {
+			g.alive.forget(q)
+			if q.cmID != nil && q.cmID.conn != nil {
+				q.cmID.conn.ended(now, lostBy(f.Cause()))
+			}
 		}
 		g.failed[i] = nil
 	}

@@ -17,12 +17,15 @@ func (h host) HandleQP1(now qp.Time, p *bth.Packet) { h.dev.gsi.handle(now, p) }
 // Work implements loop.Host.
 func (h host) Work(now qp.Time) int {
 	g := h.dev.gsi
-	return g.endFailed(now) + g.handleTimeout(now) + g.transmit(now)
+	return g.alive.work(g, now) + g.endFailed(now) + g.handleTimeout(now) + g.transmit(now)
 }
 
 // NextTimeout implements loop.Host.
 func (h host) NextTimeout() (qp.Time, bool) {
 	t, ok := h.dev.gsi.cm.NextTimeout()
+	if a, more := h.dev.gsi.alive.next(); more && (!ok || a < qp.Time(t)) {
+		return a, true
+	}
 	return qp.Time(t), ok
 }
 

@@ -130,7 +130,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 
 // initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
 func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
-	q.pd, q.send, q.recv, q.srq, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, PSN(d.rand()&0xffffff)
+	q.pd, q.send, q.recv, q.srq, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, qp.StartPSN(d.rand())
 	key, err := d.pkeys.find(c.PKey)
 	if err != nil {
 		return err

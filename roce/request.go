@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync/atomic"
 
@@ -55,8 +56,8 @@ func (r *Request) Params() *ConnRequest { return r.req }
 // The peer chooses Timeout, Retries and RNRRetries of the QP (IBA 12.7). Its Local ACK Timeout is
 // limited to MaxAckTimeout, 4.3 s. A positive Timeout limits it further.
 type AcceptOptions struct {
-	// Accept uses MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU and
-	// the PathOptions.
+	// Accept uses MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU,
+	// KeepAlive and the PathOptions.
 	ConnectOptions
 	PrivateData []byte // for the peer; at most 196 bytes
 }
@@ -118,7 +119,7 @@ func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, e
 		return nil, err
 	}
 	c := &Conn{qp: q, id: r.id, local: r.LocalAddr(), remote: r.RemoteAddr(), private: r.private}
-	c.start()
+	c.start(o.KeepAlive, math.MaxInt64)
 	return c, nil
 }
 

@@ -147,9 +147,9 @@ func (m *CM) handleREP(now Time, c *conn, p *packet) {
 	c.remoteID = r.LocalID
 	c.qp = qpKey{c.addr.Remote, r.GUID, r.QPN}
 	if old := m.byQP[c.qp]; old != nil {
-		// An older connection here uses the peer's QP, and the peer has forgotten it. Both end (IBA
+		// An older connection here uses the peer's QP, so the peer may have forgotten it (IBA
 		// 12.4.1, 12.9.8.3.1).
-		m.stale(now, old)
+		m.suspect(now, old)
 		m.conclude(c, Event{Kind: EventRejected, Local: true, Reason: ReasonStaleConnection})
 		m.refuse(now, c, REJ{Message: AnswersREP, Reason: ReasonStaleConnection})
 		return

@@ -103,6 +103,11 @@ func (m *CM) dispatch(now Time, p *packet) {
 		m.idle(now, p)
 		return
 	}
+	if p.attr == AttrREQ && c.tid != p.m.TID() {
+		m.suspect(now, c)
+		m.refuseREQ(p, ReasonStaleConnection)
+		return
+	}
 	if h := onMessage[c.state][p.attr]; h != nil {
 		h(m, now, c, p)
 	} else {
@@ -162,8 +167,8 @@ func (m *CM) findID(now Time, p *packet, id, remote CommID) *conn {
 	return c
 }
 
-// findRequest returns the connection of a retransmitted request. If the communication ID is the
-// same but the transaction differs, the peer has forgotten the earlier request.
+// findRequest returns the connection of a retransmitted request, or of a request with the same
+// communication ID in another transaction, whose sender has forgotten the earlier one.
 func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	c := m.byRemote[k]
 	if c == nil {
@@ -173,15 +178,8 @@ func (m *CM) findRequest(now Time, p *packet, k remoteKey) *conn {
 	if c.tid == p.m.TID() {
 		return c
 	}
-	switch c.state {
-	case StateRefused, StateSIDRREPSent:
+	if c.state == StateRefused || c.state == StateSIDRREPSent {
 		m.closed(now, c)
-		return nil
-	case StateSIDRREQRcvd, StateDREQSent, StateDREQRcvd, StateTimeWait:
-		return c
-	}
-	m.stale(now, c)
-	if c.state == StateIdle {
 		return nil
 	}
 	return c

@@ -28,6 +28,7 @@ type conn struct {
 	deadline     Time // when onTimer is called
 	lastCall     Time // half-open connections: latest deadline
 	since        Time // when it entered its age list
+	suspectAt    Time // earliest time of the next EventSuspect
 	retries      uint8
 	maxRetries   uint8
 	mras         uint8
@@ -160,10 +161,10 @@ func (m *CM) disarm(c *conn) {
 	}
 }
 
-// pool shares slots among the prefixes of peers' addresses: a prefix that holds k slots gets another
-// one only while more than k are free. So one greedy prefix gets at most half of the slots, n greedy
-// prefixes get n/(n+1) of them, and a new prefix always finds one (dynamic thresholds, as in shared
-// packet buffers).
+// pool shares slots among the prefixes of peers' addresses: a prefix that holds k slots gets
+// another one only while more than k are free. So one greedy prefix gets at most half of the slots,
+// n greedy prefixes get n/(n+1) of them, and a new prefix always finds one (dynamic thresholds, as
+// in shared packet buffers).
 type pool struct {
 	size, total int
 	held        map[bth.GID]int // by prefixOf

@@ -28,7 +28,7 @@ type Counters struct {
 	DropAnswer      uint64 // answers dropped: too many are queued
 	BadPKey         uint64 // requests refused: they name a partition that the port is not in
 	DropUnverified  uint64 // messages not sent: the peer may have forged its address
-	Stale           uint64 // stale connections found
+	Stale           uint64 // messages that name the peer's QP of another connection
 	EvictedHalfOpen uint64 // accepted connections given up for a new request
 	EvictedTimeWait uint64 // TIME-WAITs ended early to free a slot
 	EvictedRelease  uint64 // connections removed before their DREP, to free a slot

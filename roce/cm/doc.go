@@ -33,10 +33,10 @@
 // communication IDs, which are random. The CM holds at most Config.MaxConns connections. At most
 // Config.MaxHalfOpen of them were requested by peers and are not established, and a listener has at
 // most its backlog of unanswered requests. Both limits are shared fairly among the prefixes of
-// source addresses (IPv4 /32, IPv6 /64), so one host cannot use them up. When the limits are reached
-// by many prefixes, new requests replace the oldest accepted connections whose peers do not proceed;
-// connections that have ended are replaced, too. Times that a peer chooses are bounded. Dropped MADs
-// are counted and use no memory.
+// source addresses (IPv4 /32, IPv6 /64), so one host cannot use them up. When the limits are
+// reached by many prefixes, new requests replace the oldest accepted connections whose peers do not
+// proceed; connections that have ended are replaced, too. Times that a peer chooses are bounded.
+// Dropped MADs are counted and use no memory.
 //
 // The source address of a request may be forged. Until the peer has shown that it receives our
 // messages, by sending our communication ID or data, the CM sends it at most three MADs per request
@@ -53,8 +53,10 @@
 //     it.
 //   - The CM sends a DREP by itself if the user does not call Disconnect soon after
 //     EventDisconnected.
-//   - A stale connection is recognized by its address as well as by GUID and QPN. Otherwise any
-//     host could break connections of others.
+//   - A stale connection is recognized by its address as well as by GUID and QPN, and it is not
+//     ended at once: any host could forge a message that ends connections of others. The user gets
+//     EventSuspect instead, checks the peer's QP, and calls Disconnect if it does not answer. The
+//     new request is refused, as the architecture demands.
 //   - RoCE has no alternate paths: a LAP is answered by an APR that says so. Redirection,
 //     peer-to-peer connections and RD are not supported.
 //

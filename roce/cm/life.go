@@ -342,21 +342,14 @@ func (j *REJ) event(k EventKind) Event {
 	return e
 }
 
-// stale ends a connection that the peer has forgotten, as a request or reply with the same QP shows
-// (IBA 12.4.1, 12.9.8.3.1).
-func (m *CM) stale(now Time, c *conn) {
+// suspect handles a message by which the peer seems to have forgotten the connection. The message
+// may be forged, so nothing ends: the user of an established connection is told, and other states
+// have deadlines.
+func (m *CM) suspect(now Time, c *conn) {
 	m.c.Stale++
-	e := Event{Kind: EventRejected, Local: true, Reason: ReasonStaleConnection}
-	switch c.state {
-	case StateREQRcvd, StateMRAREQSent:
-		m.conclude(c, e)
-		m.closed(now, c)
-	case StateREPRcvd, StateMRAREPSent:
-		m.conclude(c, e)
-		m.refuse(now, c, REJ{Message: AnswersREP, Reason: ReasonStaleConnection})
-	case StateREPSent, StateMRAREPRcvd, StateEstablished:
-		e.Kind = EventDisconnected
-		m.conclude(c, e)
-		m.startDREQ(now, c, nil)
+	if c.state != StateEstablished || c.ended || now < c.suspectAt {
+		return
 	}
+	c.suspectAt = now + suspectInterval
+	m.emit(c, Event{Kind: EventSuspect})
 }

@@ -78,7 +78,7 @@ func (m *CM) newRequest(now Time, p *packet) {
 	}
 	k := qpKey{p.from.Remote, r.GUID, r.QPN}
 	if old := m.byQP[k]; old != nil {
-		m.stale(now, old)
+		m.suspect(now, old)
 		m.refuseREQ(p, ReasonStaleConnection)
 		return
 	}

@@ -12,11 +12,12 @@ func TestStaleConnection(t *testing.T) {
 	a.connect(1, b) // with a QP that b takes for connected
 	b.hears(1, a, a.sends(AttrREQ)...)
 
-	// IBA 12.9.8.3.1: the new request is refused, and the old connection ends.
-	if e := b.event(EventDisconnected); e.ID != ib || e.Reason != ReasonStaleConnection {
+	// IBA 12.9.8.3.1: the new request is refused, and the user ends the old connection.
+	if e := b.event(EventSuspect); e.ID != ib {
 		t.Errorf("event %+v", e)
 	}
-	b.inState(ib, StateDREQSent)
+	b.inState(ib, StateEstablished)
+	b.must(b.m.Disconnect(1, ib, nil))
 	var rej, dreq MAD
 	for _, m := range b.drain() {
 		switch m.Attribute() {
@@ -39,6 +40,7 @@ func TestStaleConnection(t *testing.T) {
 	}
 	a.hears(1, b, dreq)
 	b.hears(1, a, a.sends(AttrDREP)...)
+	b.event(EventDisconnected)
 	b.inState(ib, StateTimeWait)
 
 	// The next attempt succeeds, even while the old connection is in TIME-WAIT.
@@ -55,11 +57,11 @@ func TestStaleInEveryState(t *testing.T) {
 		next State
 		does string // MADs, including the REJ for the new request, then events
 	}{
-		StateREQRcvd:     {StateIdle, "REJ10 rejected closed"},
-		StateMRAREQSent:  {StateIdle, "REJ10 rejected closed"},
-		StateREPSent:     {StateDREQSent, "DREQ REJ10 disconnected"},
-		StateMRAREPRcvd:  {StateDREQSent, "DREQ REJ10 disconnected"},
-		StateEstablished: {StateDREQSent, "DREQ REJ10 disconnected"},
+		StateREQRcvd:     {StateREQRcvd, "REJ10"},
+		StateMRAREQSent:  {StateMRAREQSent, "REJ10"},
+		StateREPSent:     {StateREPSent, "REJ10"},
+		StateMRAREPRcvd:  {StateMRAREPRcvd, "REJ10"},
+		StateEstablished: {StateEstablished, "REJ10 suspect"},
 		StateDREQSent:    {StateDREQSent, "REJ10"},
 		StateDREQRcvd:    {StateDREQRcvd, "REJ10"},
 	} {
@@ -97,10 +99,9 @@ func TestSameIDOtherTransaction(t *testing.T) {
 	u := reach(t, StateEstablished)
 	u.tid++
 	u.hears(u.now, u.peer, u.message(AttrREQ, 0))
-	if e := u.event(EventDisconnected); e.Reason != ReasonStaleConnection {
-		t.Errorf("event %+v", e)
-	}
-	u.inState(u.id, StateDREQSent)
+	u.event(EventSuspect)
+	u.sends(AttrREJ)
+	u.inState(u.id, StateEstablished)
 
 	u = reach(t, StateRefused)
 	u.tid++
@@ -120,10 +121,11 @@ func TestStaleOnTheActiveSide(t *testing.T) {
 	b.hears(1, a, a.sends(AttrREQ)...)
 	b.must(b.m.Accept(1, b.event(EventConnectRequest).ID, &acceptance))
 	a.hears(1, b, b.sends(AttrREP)...)
-	first, second := a.event(EventDisconnected), a.event(EventRejected)
-	if first.ID != ia || first.Reason != ReasonStaleConnection {
+	first, second := a.event(EventSuspect), a.event(EventRejected)
+	if first.ID != ia {
 		t.Errorf("event %+v", first)
 	}
+	a.inState(ia, StateEstablished)
 	if second.ID != id || second.Reason != ReasonStaleConnection || !second.Local {
 		t.Errorf("event %+v", second)
 	}
@@ -132,6 +134,31 @@ func TestStaleOnTheActiveSide(t *testing.T) {
 	}
 	if e := b.event(EventRejected); e.Reason != ReasonStaleConnection {
 		t.Errorf("event %+v", e)
+	}
+}
+
+// TestForgedStaleREQ: requests that name an established connection's QP neither end it nor cause
+// more than one event per second.
+func TestForgedStaleREQ(t *testing.T) {
+	a, b := pair(t)
+	_, ib := establish(0, a, b)
+	forger := newSide(t, gidA, guidA, 99) // uses a's address, GUID and QPN
+	events := 0
+	for i := range 3000 {
+		now := Time(i) * second / 1000
+		forger.connect(now, b)
+		b.hears(now, a, forger.drain()...)
+		b.sends(AttrREJ)
+		for e, ok := b.m.PollEvent(); ok; e, ok = b.m.PollEvent() {
+			if e.Kind != EventSuspect || e.ID != ib {
+				t.Fatalf("event %+v", e)
+			}
+			events++
+		}
+	}
+	b.inState(ib, StateEstablished)
+	if events != 3 || b.m.c.Stale != 3000 {
+		t.Errorf("%d events in 3 s for %d requests, want 3", events, b.m.c.Stale)
 	}
 }
 

@@ -118,6 +118,8 @@ const (
 	sidrRepeat = 5 * second
 	// maxLingerTime limits how long a refusal or SIDR reply is kept to answer duplicates.
 	maxLingerTime = 30 * second
+	// suspectInterval is the shortest time between two EventSuspect of a connection.
+	suspectInterval = second
 	// drepGrace limits how long a DREQ waits for the user to call Disconnect.
 	drepGrace = second / 2
 )
@@ -237,8 +239,9 @@ type SIDRReply struct {
 // EventKind is the kind of an event.
 type EventKind uint8
 
-// The kinds of events. Those of one connection come in this order, each at most once. At most one
-// of Rejected, Unreachable and Disconnected occurs. Closed is always the last one.
+// The kinds of events. Those of one connection come in this order, each at most once, but Suspect
+// at most once per second. At most one of Rejected, Unreachable and Disconnected occurs. Closed is
+// always the last one.
 const (
 	EventNone            EventKind = iota
 	EventConnectRequest            // Request, Listener: answer with Accept, Reject or Abort
@@ -246,14 +249,20 @@ const (
 	EventConnectResponse           // Response: bring the QP to RTS and call Ready, Reject or Abort
 	EventSIDRResponse              // Reply
 	EventEstablished               // passive side: the peer is ready
+	EventSuspect                   // the peer may have forgotten the connection; see below
 	EventRejected                  // Reason, Info: by the peer, or for a stale connection (Local)
 	EventUnreachable               // no answer in time
 	EventDisconnected              // by either side; Reason: by a REJ or for a stale connection
 	EventClosed                    // the ID is invalid from now on
 )
 
+// EventSuspect means that a REQ or REP names the peer's QP of an established connection as the QP
+// of a new one. Either the peer has restarted, and the connection is stale (IBA 12.9.8.3.1), or the
+// message is forged. So the user should check whether the peer's QP still answers, and call
+// Disconnect if it does not.
+
 var eventNames = [...]string{
-	"none", "connect request", "SIDR request", "connect response", "SIDR response", "established",
+	"none", "connect request", "SIDR request", "connect response", "SIDR response", "established", "suspect",
 	"rejected", "unreachable", "disconnected", "closed",
 }
 
