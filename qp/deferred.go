@@ -12,9 +12,19 @@ type Transmit struct {
 }
 
 // DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the
-// packet before it makes another call to the engine, which lets it compute the ICRC during the
-// copy. Set it before use.
+// packet and calls Copied before it makes another call to the engine, which lets it compute the
+// ICRC during the copy. Set it before use.
 func (e *Engine) DeferPayloads() { e.deferring = true }
+
+// Copied must be called when the deferred payload of a packet was copied. Nothing acknowledges UC
+// and UD messages: only now may their work request complete, because the program may then reuse the
+// memory.
+func (e *Engine) Copied() {
+	if q := e.uncopied; q != nil {
+		e.uncopied = nil
+		q.retireSent()
+	}
+}
 
 // copyOut copies registered memory to offset at of the packet, dst being that part of the packet.
 // It may defer most of one piece per packet; the rest is what must be read first, see

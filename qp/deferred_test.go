@@ -138,6 +138,34 @@ func TestDeferredPayloadWithInvalidKey(t *testing.T) {
 	}
 }
 
+// A UC message completes when its last payload was copied, not before: after the completion the
+// program may change the memory.
+func TestDeferredPayloadCompletesAfterCopy(t *testing.T) {
+	if !defersPayloads() {
+		t.Skip("payloads are not deferred with the race detector")
+	}
+	w := newWorld(t, 7)
+	e := w.ends[0] // defers payloads
+	w.pair(UC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })
+	for _, n := range []int{minDeferred, 4096, 4096 + minDeferred} {
+		w.post(e.qp, SendWR{ID: 5, Op: OpSend, Flags: Signaled, SGEs: []SGE{e.sge(0, n)}})
+		e.HandleDoorbells(0)
+		var buf [8192]byte
+		for left := n; left > 0; left -= 4096 {
+			tx := e.PollTransmit(0, buf[:])
+			if tx == nil || tx.Payload == nil || e.cq.Len() != 0 {
+				t.Fatalf("message of %d bytes: %+v with %d completions, want a deferred payload and none",
+					n, tx, e.cq.Len())
+			}
+			e.Copied()
+		}
+		var wc [2]WC
+		if got := e.cq.Poll(wc[:]); got != 1 || wc[0].ID != 5 || wc[0].Status != Success {
+			t.Errorf("message of %d bytes: %d completions, %+v; want 1", n, got, wc[0])
+		}
+	}
+}
+
 // READ responses have deferred payloads, and the ACK after them has none.
 func TestDeferredPayloadOfRead(t *testing.T) {
 	k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 4096 })

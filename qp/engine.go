@@ -75,6 +75,7 @@ type Engine struct {
 	word      [atomicLen]byte // scratch
 	grh       [GRHLen]byte    // scratch
 	deferring bool            // see DeferPayloads
+	uncopied  *QP             // whose sent work request completes in Copied
 	tx        Transmit        // the result of PollTransmit
 	spill     [maxPacket]byte // for packets that may not fit the caller's buffer
 }
@@ -201,6 +202,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		if n > len(b) { // the port's MTU fell below the path MTU: drop the packet, as a link would
 			e.c.DropLength++
 			tx.Payload, tx.PayloadAt = nil, 0
+			e.Copied()
 			continue
 		}
 		if short {

@@ -29,10 +29,19 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	q.eng.c.SentBytes += uint64(length)
 	if s.curPkt++; s.curPkt == w.npkts {
 		s.cur, s.curPkt = s.cur+1, 0
-		q.retire(Success)
-		q.checkDrained()
+		if e := q.eng; e.tx.Payload != nil {
+			e.uncopied = q
+		} else {
+			q.retireSent()
+		}
 	}
 	return n, netLen
+}
+
+// retireSent completes the work request whose last packet was sent.
+func (q *QP) retireSent() {
+	q.retire(Success)
+	q.checkDrained()
 }
 
 // handleUC processes a packet of an unreliable connection. Any error silently drops the message

@@ -156,6 +156,7 @@ func (w *world) pump(i int) bool {
 		}
 		did = true
 		copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
+		e.Copied()
 		if to := endMAC(1 - i); tx.NetLen != bth.MaxNetHeader-4 || bth.MAC(buf[:6]) != to {
 			w.t.Fatalf("network header missing: % x", buf[:tx.NetLen])
 		}

@@ -50,6 +50,7 @@ func (l *Loop) build(now qp.Time, i int) bool {
 	f := buf.B[:tx.Len+bth.ICRCLen]
 	if tx.Payload != nil {
 		l.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
+		l.eng.Copied()
 	} else {
 		l.enc.Finish(f, tx.NetLen)
 	}
