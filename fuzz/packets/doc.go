@@ -19,4 +19,14 @@
 // The same seed makes the same frames, so a crash replays. Generator.N returns the number of
 // frames, and Generator.What what was wrong with the last one. Use it only on machines that you
 // own.
+//
+// Generator.Frame draws packets and their errors at random. Generator.Make makes short sequences of
+// a Class: a kind of packets that RoCE stacks are known to have mishandled.
+//
+// # Reading order
+//
+//   - packets.go: Target, Generator, valid packets.
+//   - mutate.go: errors at random.
+//   - corpus.go: classes of packets that have broken RoCE stacks.
+//   - network.go: the classes about Ethernet, IP, UDP and MADs.
 package packets

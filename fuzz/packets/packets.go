@@ -118,6 +118,17 @@ func (g *Generator) Packet() []byte {
 // Frame makes an Ethernet frame around a Packet. It is valid until the next call.
 func (g *Generator) Frame() []byte {
 	p := g.Packet()
+	b, n, short := g.frame(p)
+	if g.r.Float64() >= g.t.Sound {
+		b = g.damage(b, n)
+	}
+	return b[:max(0, len(b)-short)]
+}
+
+// frame puts headers in front of p, which lies in g.buf, and an ICRC behind it. n is the length of
+// the headers before the BTH. short is the number of bytes at the end of b that the frame does not
+// have, because p is shorter than a BTH.
+func (g *Generator) frame(p []byte) (b []byte, n, short int) {
 	a := g.t.Address
 	if a.HopLimit == 0 {
 		a.HopLimit = 64
@@ -126,27 +137,27 @@ func (g *Generator) Frame() []byte {
 		a.Dst = a.Src
 	}
 	var hdr [bth.MaxNetHeader]byte
-	n := frame.PutHeaders(hdr[:], &a)
-	b := g.buf[bth.MaxNetHeader-n:]
+	n = frame.PutHeaders(hdr[:], &a)
+	b = g.buf[bth.MaxNetHeader-n:]
 	copy(b, hdr[:n])
 	// Finish needs a BTH; what the packet lacks is cut off later
-	short := max(0, bth.HeaderLen-len(p))
+	short = max(0, bth.HeaderLen-len(p))
 	b = b[:n+len(p)+short+bth.ICRCLen]
 	g.enc.Finish(b, n)
-	if g.r.Float64() >= g.t.Sound {
-		b = g.damage(b, n)
-	}
-	return b[:max(0, len(b)-short)]
+	return b, n, short
 }
 
 // draw makes a valid packet for the target.
-func (g *Generator) draw() {
+func (g *Generator) draw() { g.fill(g.opcode()) }
+
+// fill makes a valid packet with an opcode.
+func (g *Generator) fill(o bth.Opcode) {
 	p := &g.pkt
 	*p = packet{va: g.t.Addr, key: g.t.RKey, qkey: g.t.QKey, srcQPN: g.t.SrcQPN,
 		next: g.t.PSN.Next()}
-	p.info = g.opcode().Info()
+	p.info = o.Info()
 	g.what = append(g.what, p.info.Name)
-	p.f = bth.BTHFields{Opcode: p.info.Opcode, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
+	p.f = bth.BTHFields{Opcode: o, PKey: g.t.PKey, DestQP: g.t.QPN, PSN: g.t.PSN,
 		AckReq: g.r.IntN(3) == 0, Solicited: g.r.IntN(8) == 0}
 	mtu := int(g.t.MTU)
 	avail := int(g.t.Len)

@@ -101,6 +101,84 @@ func TestKnownCrashPacket(t *testing.T) {
 	t.Error("never made")
 }
 
+// Every class makes frames of every size that fit the limit, for each transport and IP version, and
+// the same frames for the same seed. Some frames of each class are not valid.
+func TestClasses(t *testing.T) {
+	names := map[string]bool{}
+	for i := range packets.Classes() {
+		c := &packets.Classes()[i]
+		if names[c.Name] {
+			t.Errorf("two classes are named %q", c.Name)
+		}
+		names[c.Name] = true
+		var d frame.Decoder
+		var p bth.Packet
+		refused, frames := 0, 0
+		for seed := range uint64(400) {
+			tg := target()
+			tg.Transport = []bth.Transport{bth.RC, bth.UC, bth.UD}[seed%3]
+			if seed%2 == 1 {
+				tg.Address.Src, _ = bth.ParseGID("fd00::1")
+				tg.Address.Dst, _ = bth.ParseGID("fd00::2")
+			}
+			var again [][]byte
+			packets.New(seed, tg).Make(c, func(f []byte) { again = append(again, bytes.Clone(f)) })
+			g := packets.New(seed, tg)
+			g.Make(c, func(f []byte) {
+				frames++
+				if len(f) > packets.MaxFrame || len(again) == 0 || !bytes.Equal(f, again[0]) {
+					t.Fatalf("%s, seed %d: frame of %d bytes, or another one the second time", c.Name,
+						seed, len(f))
+				}
+				again = again[1:]
+				if d.Decode(f, &p) != frame.ReasonOK || g.What() != "" {
+					refused++
+				}
+			})
+			if len(again) > 0 || g.N() == 0 {
+				t.Fatalf("%s, seed %d: %d frames less than the first time", c.Name, seed, len(again))
+			}
+		}
+		if frames < 400 || refused == 0 {
+			t.Errorf("%s: %d frames, %d with errors", c.Name, frames, refused)
+		}
+	}
+	if len(names) < 20 {
+		t.Errorf("only %d classes", len(names))
+	}
+}
+
+// Fragments and extension headers have correct IP checksums, so that the stack itself must refuse
+// them.
+func TestFragmentsAndOptions(t *testing.T) {
+	for i := range packets.Classes() {
+		c := &packets.Classes()[i]
+		if c.Name != "IP fragments" {
+			continue
+		}
+		for seed := range uint64(100) {
+			packets.New(seed, target()).Make(c, func(f []byte) {
+				ip := f[14:34]
+				sum := uint32(0)
+				for i := 0; i < len(ip); i += 2 {
+					sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+				}
+				if sum = sum>>16 + sum&0xffff; sum != 0xffff {
+					t.Fatalf("seed %d: IPv4 header with checksum %#x", seed, sum)
+				}
+				if binary.BigEndian.Uint16(ip[6:])&0x3fff == 0 {
+					t.Fatalf("seed %d: not a fragment", seed)
+				}
+				if int(binary.BigEndian.Uint16(ip[2:])) != len(f)-14 {
+					t.Fatalf("seed %d: IP length does not match the frame", seed)
+				}
+			})
+		}
+		return
+	}
+	t.Fatal("no class of fragments")
+}
+
 // The Generator can be used on any stack, here one that is reached through a Port.
 func ExampleGenerator() {
 	link, err := loopback.NewLink(loopback.Config{})
