@@ -9,4 +9,5 @@
 //   - testbed.go: Config, Testbed, New and Close.
 //   - ports.go: the two ports without devices, for measurements of bare frames.
 //   - virtual.go: moving virtual time forward.
+//   - forge.go: connection requests of a host that does not answer.
 package testbed

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -102,6 +103,9 @@ type Config struct {
 
 	// RC has the attributes of the connections that carry data.
 	RC roce.ConnectOptions
+	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
+	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
+	Refused func(peer netip.AddrPort, err error)
 
 	Faults Faults
 

@@ -199,61 +199,6 @@ func (c *Conn) hold(rc *roce.Conn) error {
 	return nil
 }
 
-// Listener accepts connections.
-type Listener struct {
-	ep *Endpoint
-	l  *roce.Listener
-}
-
-// Listen makes the Endpoint accept connections at addr. See roce.Device.Listen.
-func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
-	l, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns})
-	if err != nil {
-		return nil, err
-	}
-	return &Listener{e, l}, nil
-}
-
-// Addr returns the address that the Listener listens on.
-func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
-
-// Close stops listening.
-func (l *Listener) Close() error { return l.l.Close() }
-
-// Accept waits for a peer and connects to it. A peer that does not speak the protocol or is
-// configured differently is rejected and returned as an error; call Accept again for the next one.
-// ctx's error and roce.ErrClosed are final.
-func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
-	r, err := l.l.Accept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var peer Params
-	if err := peer.parse(r.PrivateData()); err != nil {
-		return nil, errors.Join(err, r.Reject(nil))
-	}
-	c, err := l.ep.Prepare()
-	if err != nil {
-		return nil, errors.Join(err, r.Reject(nil))
-	}
-	if err := peer.fits(&c.own); err != nil {
-		return nil, errors.Join(err, r.Reject(c.own.append(nil)), c.Close())
-	}
-	// Requests may arrive as soon as the peer has its answer, before Accept returns.
-	if err := c.join(ctx, gidOf(r.RemoteAddr()), &peer); err != nil {
-		return nil, errors.Join(err, r.Reject(nil), c.Close())
-	}
-	o := roce.AcceptOptions{ConnectOptions: l.ep.cfg.RC, PrivateData: c.own.append(nil)}
-	rc, err := r.Accept(ctx, c.qp, o)
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	if err := c.hold(rc); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
 // Err returns why the connection has ended, nil while it lasts.
 func (c *Conn) Err() error {
 	c.ep.mu.Lock()

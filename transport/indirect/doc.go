@@ -41,7 +41,7 @@
 // # Reading order
 //
 //   - config.go, host.go, params.go: what programs configure.
-//   - endpoint.go, conn.go: the objects.
+//   - endpoint.go, conn.go, listen.go: the objects.
 //   - transfer.go: what they do.
 //   - drive.go: completions in, actions out.
 //

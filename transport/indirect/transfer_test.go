@@ -396,13 +396,15 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	refused, ctx := make(chan error, 1), within(t)
 	a, b := newEnd(t, newDevice(t, link, 0), Config{Segment: 4096}), newEnd(t,
-		newDevice(t, link, 1), Config{})
+		newDevice(t, link, 1),
+		Config{Refused: func(_ netip.AddrPort, err error) { refused <- err }})
 	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7001"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	accepted, ctx := make(chan error, 1), within(t)
+	accepted := make(chan error, 1)
 	go func() {
 		_, err := l.Accept(ctx)
 		accepted <- err
@@ -410,8 +412,14 @@ func TestMismatch(t *testing.T) {
 	if _, err := a.Dial(ctx, l.Addr()); !errors.Is(err, roce.ErrRefused) {
 		t.Errorf("Dial: %v; want ErrRefused", err)
 	}
-	if err := <-accepted; !errors.Is(err, ErrMismatch) {
-		t.Errorf("Accept: %v; want ErrMismatch", err)
+	if err := <-refused; !errors.Is(err, ErrMismatch) {
+		t.Errorf("Refused got %v; want ErrMismatch", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-accepted; !errors.Is(err, roce.ErrClosed) {
+		t.Errorf("Accept: %v; want that of Close", err)
 	}
 	var p Params
 	for _, bad := range [][]byte{nil, make([]byte, 56), (&Params{}).append(nil)[:39]} {

@@ -3,6 +3,7 @@ package slidingwindow
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -56,6 +57,9 @@ type Config struct {
 	Spin time.Duration
 	// Connect has the connection's attributes.
 	Connect roce.ConnectOptions
+	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
+	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
+	Refused func(peer netip.AddrPort, err error)
 }
 
 func (c *Config) check() error {

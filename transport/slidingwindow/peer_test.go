@@ -237,14 +237,14 @@ type rogueReceiver struct {
 func newRogueReceiver(t *testing.T, cfg Config) (*rogueReceiver, *Sender) {
 	t.Helper()
 	devs := devices(t)
-	l, err := protocol.Listen(devs[1], testAddr(devs[1]), cfg.sizes())
+	l, err := devs[1].Listen(testAddr(devs[1]), roce.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := within(t)
 	g := &rogueReceiver{t: t}
 	accepted := make(chan error, 1)
-	go func() { accepted <- g.accept(ctx, l, cfg) }()
+	go func() { accepted <- g.accept(ctx, devs[1], l, cfg) }()
 	s, err := Init(ctx, devs[0], l.Addr(), cfg)
 	if err := errors.Join(err, <-accepted); err != nil {
 		t.Fatal(err)
@@ -256,12 +256,13 @@ func newRogueReceiver(t *testing.T, cfg Config) (*rogueReceiver, *Sender) {
 	return g, s
 }
 
-func (g *rogueReceiver) accept(ctx context.Context, l *blocks.Listener, cfg Config) error {
-	q, err := l.Next(ctx)
+func (g *rogueReceiver) accept(ctx context.Context, dev *roce.Device, l *roce.Listener,
+	cfg Config) error {
+	q, err := l.Accept(ctx)
 	if err != nil {
 		return err
 	}
-	if g.e, err = blocks.NewEndpoint(l.Dev,
+	if g.e, err = blocks.NewEndpoint(dev,
 		blocks.Depths{Send: 16, SendCQ: 16, Recv: 16, Inline: 64}); err != nil {
 		return err
 	}

@@ -13,13 +13,13 @@ import (
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/accept"
 	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
-	cfg Config
-	l   *blocks.Listener
+	l *blocks.Listener[*Receiver]
 }
 
 // Listen makes dev accept senders at addr. Each gets its own ring.
@@ -28,37 +28,54 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		return nil, err
 	}
 	cfg.setDefaults()
-	l, err := protocol.Listen(dev, addr, cfg.sizes())
+	l, err := blocks.Listen(dev, addr, blocks.ListenConfig[*Receiver]{
+		Protocol: &protocol, Have: cfg.sizes(), Memory: cfg.Blocks * stride(cfg.BlockSize),
+		Open: func(ctx context.Context, q *roce.Request, m *accept.Memory) (*Receiver, error) {
+			return accepted(ctx, dev, cfg, q, m)
+		},
+		Refused: cfg.Refused,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{cfg: cfg, l: l}, nil
+	return &Listener{l}, nil
 }
 
 // Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close stops listening. Receivers continue.
+// Close stops listening. Receivers that Accept has returned continue.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for the next sender. A sender with other sizes or another protocol is rejected and
-// returned as ErrMismatch or ErrPeer; the Listener continues.
-func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
-	q, err := l.l.Next(ctx)
+// Accept waits for the next sender. Its error is that of ctx, roce.ErrClosed, or that of a device
+// that failed. Requests with other sizes or of another protocol are rejected, and several requests
+// are answered at a time, so that a sender that does not exist keeps nobody waiting; see
+// Config.Refused. Senders that connect while nobody calls Accept wait.
+func (l *Listener) Accept(ctx context.Context) (*Receiver, error) { return l.l.Accept(ctx) }
+
+// accepted accepts a request.
+func accepted(ctx context.Context, dev *roce.Device, cfg Config, q *roce.Request,
+	mem *accept.Memory) (*Receiver, error) {
+	r, err := newReceiver(dev, cfg, q.LocalAddr().Addr(), mem)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}
-	r, err := newReceiver(l.l.Dev, l.cfg, q.LocalAddr().Addr())
-	if err != nil {
-		return nil, errors.Join(err, q.Reject(nil))
-	}
-	m := memory{Sizes: l.cfg.sizes(), stride: stride(l.cfg.BlockSize), addr: r.data.Addr(),
+	m := memory{Sizes: cfg.sizes(), stride: stride(cfg.BlockSize), addr: r.data.Addr(),
 		rkey: r.data.RKey()}
 	if r.conn, err = q.Accept(ctx, r.ep.QP,
-		roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: m.put(nil)}); err != nil {
-		return nil, errors.Join(err, r.ep.Close())
+		roce.AcceptOptions{ConnectOptions: cfg.Connect, PrivateData: m.put(nil)}); err != nil {
+		return nil, errors.Join(err, r.destroy())
 	}
 	return r, nil
+}
+
+// free destroys everything but the memory.
+func (r *Receiver) destroy() error {
+	var err error
+	if r.data != nil {
+		err = r.data.Close()
+	}
+	return errors.Join(err, r.ep.Close())
 }
 
 // Receiver is the receiving side of a connection. Receive and Poll must be called by one goroutine.
@@ -70,6 +87,7 @@ type Receiver struct {
 	cfg    Config
 	ep     *endpoint.Endpoint
 	conn   *roce.Conn
+	mem    *accept.Memory
 	data   *roce.MR
 	manual bool
 
@@ -91,8 +109,9 @@ type Receiver struct {
 	err    error // why no more ACKs are sent
 }
 
-func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, free: make([]bool, cfg.Blocks),
+func newReceiver(dev *roce.Device, cfg Config, own netip.Addr,
+	m *accept.Memory) (*Receiver, error) {
+	r := &Receiver{cfg: cfg, mem: m, free: make([]bool, cfg.Blocks),
 		manual: dev.Info().Progress == roce.Manual}
 	r.wr[0] = roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, Inline: r.ack[:]}
 	var err error
@@ -101,12 +120,12 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 	if r.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return nil, err
 	}
-	r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite|roce.RemoteWrite)
+	r.data, err = r.ep.PD.RegisterMR(m.Bytes(), roce.LocalWrite|roce.RemoteWrite)
 	for i := 0; i < cfg.RecvDepth && err == nil; i++ {
 		err = r.ep.QP.PostRecv(r.recv[:]...)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.ep.Close())
+		return nil, errors.Join(err, r.destroy())
 	}
 	return r, nil
 }
@@ -328,5 +347,5 @@ func (r *Receiver) Close() error {
 	err := r.conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return errors.Join(err, r.ep.Close())
+	return errors.Join(err, r.destroy(), r.mem.Close())
 }

@@ -37,18 +37,27 @@ func try(t testing.TB, c loopback.Config, send, recv Config, opts ...roce.Option
 		}
 		t.Cleanup(func() { _ = devs[i].Close() })
 	}
+	refused := make(chan error, 1)
+	recv.Refused = func(_ netip.AddrPort, err error) { refused <- err }
 	l, err := Listen(devs[1], netip.AddrPortFrom(devs[1].GIDs()[0].Addr, 7481), recv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := within(t)
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		r, errR = l.Accept(ctx)
 	}()
-	s, errS = Init(ctx, devs[0], l.Addr(), send)
+	if s, errS = Init(ctx, devs[0], l.Addr(), send); errS != nil {
+		cancel()
+	}
 	<-done
+	select {
+	case errR = <-refused: // the Listener continues
+	default:
+	}
 	return s, r, errS, errR
 }
 

@@ -3,6 +3,7 @@ package statusbyte
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -73,6 +74,9 @@ type Config struct {
 
 	// Connect has the connection's attributes.
 	Connect roce.ConnectOptions
+	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
+	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
+	Refused func(peer netip.AddrPort, err error)
 }
 
 // check returns ErrConfig for fields out of range. Zeros have been replaced.

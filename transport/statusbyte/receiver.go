@@ -11,13 +11,13 @@ import (
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/accept"
 	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Listener accepts senders. Its methods are safe for concurrent use.
 type Listener struct {
-	cfg Config
-	l   *blocks.Listener
+	l *blocks.Listener[*Receiver]
 }
 
 // Listen makes dev accept senders at addr. Each sender gets its own memory, as cfg describes.
@@ -32,34 +32,43 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		return nil, err
 	}
 	cfg.setDefaults()
-	l, err := protocol.Listen(dev, addr, blocks.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize})
+	l, err := blocks.Listen(dev, addr, blocks.ListenConfig[*Receiver]{
+		Protocol: &protocol, Have: blocks.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize},
+		Memory: cfg.Blocks*stride(cfg.BlockSize) + arrayLen(cfg.Blocks),
+		Open: func(ctx context.Context, q *roce.Request, m *accept.Memory) (*Receiver, error) {
+			return accepted(ctx, dev, cfg, q, m)
+		},
+		Refused: cfg.Refused,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{cfg: cfg, l: l}, nil
+	return &Listener{l}, nil
 }
 
 // Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close stops listening. Receivers continue.
+// Close stops listening. Receivers that Accept has returned continue.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Accept waits for the next sender. A sender with other sizes or another protocol is rejected and
-// returned as ErrMismatch or ErrPeer; the Listener continues.
-func (l *Listener) Accept(ctx context.Context) (*Receiver, error) {
-	q, err := l.l.Next(ctx)
+// Accept waits for the next sender. Its error is that of ctx, roce.ErrClosed, or that of a device
+// that failed. Requests with other sizes or of another protocol are rejected, and several requests
+// are answered at a time, so that a sender that does not exist keeps nobody waiting; see
+// Config.Refused. Senders that connect while nobody calls Accept wait.
+func (l *Listener) Accept(ctx context.Context) (*Receiver, error) { return l.l.Accept(ctx) }
+
+// accepted accepts a request.
+func accepted(ctx context.Context, dev *roce.Device, cfg Config, q *roce.Request,
+	m *accept.Memory) (*Receiver, error) {
+	r, err := newReceiver(dev, cfg, q.LocalAddr().Addr(), m)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}
-	r, err := newReceiver(l.l.Dev, l.cfg, q.LocalAddr().Addr())
-	if err != nil {
-		return nil, errors.Join(err, q.Reject(nil))
-	}
-	o := roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: r.memory().put(nil)}
+	o := roce.AcceptOptions{ConnectOptions: cfg.Connect, PrivateData: r.memory().put(nil)}
 	o.Access = roce.RemoteWrite | roce.RemoteRead
 	if r.conn, err = q.Accept(ctx, r.ep.QP, o); err != nil {
-		return nil, errors.Join(err, r.ep.Close())
+		return nil, errors.Join(err, r.destroy())
 	}
 	return r, nil
 }
@@ -69,6 +78,7 @@ type Receiver struct {
 	cfg    Config
 	ep     *endpoint.Endpoint
 	conn   *roce.Conn
+	mem    *accept.Memory
 	data   *roce.MR // the receive blocks
 	status *roce.MR // the third array
 	manual bool
@@ -110,8 +120,9 @@ type DeviceStats struct {
 	Duplicates uint64 // packets that came again or too late; not handed over
 }
 
-func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error) {
-	r := &Receiver{cfg: cfg, manual: dev.Info().Progress == roce.Manual,
+func newReceiver(dev *roce.Device, cfg Config, own netip.Addr,
+	m *accept.Memory) (*Receiver, error) {
+	r := &Receiver{cfg: cfg, mem: m, manual: dev.Info().Progress == roce.Manual,
 		slots: make([]slot, cfg.Blocks), turns: make([]uint64, cfg.Blocks),
 		ready: make([]packet, 0, cfg.Blocks)}
 	for _, d := range cfg.Devices {
@@ -127,15 +138,28 @@ func newReceiver(dev *roce.Device, cfg Config, own netip.Addr) (*Receiver, error
 		blocks.Depths{Send: 1, SendCQ: 1, Recv: 1, GID: blocks.GIDFor(dev, own)}); err != nil {
 		return nil, err
 	}
-	if r.data, err = r.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize),
+	mem, size := m.Bytes(), cfg.Blocks*stride(cfg.BlockSize)
+	clear(mem[size:])
+	if r.data, err = r.ep.PD.RegisterMR(mem[:size],
 		roce.LocalWrite|roce.RemoteWrite); err == nil {
-		r.status, err = r.ep.AddMR(arrayLen(cfg.Blocks),
+		r.status, err = r.ep.PD.RegisterMR(mem[size:],
 			roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.ep.Close())
+		return nil, errors.Join(err, r.destroy())
 	}
 	return r, nil
+}
+
+// free destroys everything but the memory.
+func (r *Receiver) destroy() error {
+	var errs []error
+	for _, mr := range []*roce.MR{r.status, r.data} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
+	}
+	return errors.Join(append(errs, r.ep.Close())...)
 }
 
 func (r *Receiver) memory() *memory {
@@ -315,5 +339,5 @@ func (r *Receiver) Close() error {
 	if gone {
 		return nil
 	}
-	return errors.Join(r.conn.Close(), r.ep.Close())
+	return errors.Join(r.conn.Close(), r.destroy(), r.mem.Close())
 }

@@ -77,15 +77,24 @@ func pair(t testing.TB, a, b *roce.Device, send, recv Config) (*Sender, *Receive
 func try(t testing.TB, a, b *roce.Device, send, recv Config) (
 	s *Sender, r *Receiver, errS, errR error) {
 	t.Helper()
+	refused := make(chan error, 1)
+	recv.Refused = func(_ netip.AddrPort, err error) { refused <- err }
 	l := listen(t, b, recv)
-	ctx := within(t)
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		r, errR = l.Accept(ctx)
 	}()
-	s, errS = Init(ctx, a, l.Addr(), send)
+	if s, errS = Init(ctx, a, l.Addr(), send); errS != nil {
+		cancel()
+	}
 	<-done
+	select {
+	case errR = <-refused: // the Listener continues
+	default:
+	}
 	return s, r, errS, errR
 }
 

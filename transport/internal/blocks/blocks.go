@@ -4,6 +4,7 @@
 // Reading order:
 //
 //   - sizes.go: the agreement on sizes.
+//   - listener.go: accepting connections with the same sizes.
 //   - blocks.go: endpoints and local addresses.
 package blocks
 

@@ -1,11 +1,9 @@
 package blocks
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -84,47 +82,6 @@ func (p *Protocol) Refused(err error, want Sizes) error {
 		return e
 	}
 	return err
-}
-
-// Listener accepts senders of one protocol. Its methods are safe for concurrent use.
-type Listener struct {
-	Dev  *roce.Device // the device that listens
-	p    *Protocol
-	have Sizes
-	l    *roce.Listener
-}
-
-// Listen makes dev accept senders of the protocol at addr.
-func (p *Protocol) Listen(dev *roce.Device, addr netip.AddrPort, have Sizes) (*Listener, error) {
-	l, err := dev.Listen(addr, roce.ListenOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return &Listener{Dev: dev, p: p, have: have, l: l}, nil
-}
-
-// Addr returns the address that the Listener listens on.
-func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
-
-// Close stops listening. Accepted connections continue.
-func (l *Listener) Close() error { return l.l.Close() }
-
-// Next waits for the next request with matching sizes, which the caller accepts or rejects. A
-// request with other sizes is rejected and returned as an error; the Listener continues.
-func (l *Listener) Next(ctx context.Context) (*roce.Request, error) {
-	q, err := l.l.Accept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	want, err := l.p.Parse(q.PrivateData())
-	if err == nil {
-		err = l.p.Agree(l.have, want)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (asked by %v)", err, q.RemoteAddr()),
-			q.Reject(l.p.Put(nil, l.have)))
-	}
-	return q, nil
 }
 
 // blockAlign keeps blocks on separate cache lines.
