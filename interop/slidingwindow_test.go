@@ -149,15 +149,18 @@ func windowIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
 }
 
 func windowRefuses(t *testing.T, r *rig, v variant, p *peer.Peer) {
-	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort),
-		slidingConfig)
+	refused := make(chan error, 1)
+	cfg := slidingConfig
+	cfg.Refused = func(_ netip.AddrPort, err error) { refused <- err }
+	l, err := slidingwindow.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), slidingPort), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
+	go func() { _, _ = l.Accept(t.Context()) }() // until Close
 	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6),
 		slidingPort, slidingBlocks, slidingSize-1)
-	if _, err := l.Accept(t.Context()); !errors.Is(err, slidingwindow.ErrMismatch) {
+	if err := <-refused; !errors.Is(err, slidingwindow.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
 	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) ||

@@ -232,15 +232,18 @@ func gorxeIsRefused(t *testing.T, r *rig, v variant, p *peer.Peer) {
 }
 
 func gorxeRefuses(t *testing.T, r *rig, v variant, p *peer.Peer) {
+	refused := make(chan error, 1)
 	l, err := statusbyte.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), statusPort),
-		statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize})
+		statusbyte.Config{Blocks: statusBlocks, BlockSize: statusSize,
+			Refused: func(_ netip.AddrPort, err error) { refused <- err }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
+	go func() { _, _ = l.Accept(t.Context()) }() // until Close
 	sent := command(p, "send addr=%v port=%d blocks=%d size=%d ms=10000", r.HostAddr(v.v6),
 		statusPort, statusBlocks, statusSize-1)
-	if _, err := l.Accept(t.Context()); !errors.Is(err, statusbyte.ErrMismatch) {
+	if err := <-refused; !errors.Is(err, statusbyte.ErrMismatch) {
 		t.Errorf("%v", err)
 	}
 	if f := <-sent; !errors.Is(f.err, peer.ErrRefused) ||

@@ -65,7 +65,8 @@ When its sockets are open, recv drops its privileges and prints what it kept. It
 then access only DIR. Restart it if DIR itself was replaced. With --user, it stores
 files as that user, who must be able to write to DIR; otherwise it keeps its user.
 
-Without --keep, recv serves one sender and exits. A sender whose host has crashed
+Without --keep, recv serves one sender and exits. Senders with other sizes are refused,
+and do not count. A sender whose host has crashed
 looks like a sender without data, because the receiver sends nothing. So set --timeout
 with --keep; otherwise such a sender blocks the next one. The final counts and SHA-256
 include packets that arrived and could not be stored.`,
@@ -134,6 +135,11 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	log := cli.NewLog(diag)
+	defer log.Flush()
+	c.Refused = func(peer netip.AddrPort, err error) {
+		log.Printf("A request of %v was refused: %v.", peer.Addr(), err)
+	}
 	l, err := statusbyte.Listen(dev, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(f.port.N)),
 		c)
 	if err != nil {
@@ -145,26 +151,39 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := f.confine.ApplyAndLog(diag, f.dirs()...); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, l.Close()) }()
 	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
 		f.device.Iface, dev.Info().Datapath, f.port.N, cli.Count(c.Blocks, "block"),
 		cli.FormatSize(int64(c.BlockSize)))
+	return f.serveAll(ctx, l, dev, store, out, diag, log)
+}
+
+// serveAll serves one sender or, with --keep, one after the other.
+func (f *recvFlags) serveAll(
+	ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out,
+	diag io.Writer, log *cli.Log,
+) error {
 	var unstored error // of the last sender whose packets could not be stored
 	for {
-		err := f.serve(ctx, l, dev, store, out, diag)
+		r, err := l.Accept(ctx)
+		listening := err == nil
+		if listening {
+			err = f.serve(ctx, r, dev, store, out, diag)
+		}
 		switch {
 		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
 			return unstored
 		case dev.Err() != nil: // its interface was removed
 			return dev.Err()
-		case !f.keep:
+		case !f.keep || !listening:
 			return err
 		case errors.Is(err, streams.ErrUnstored):
 			unstored = err
 			fallthrough
 		case err != nil:
-			fmt.Fprintf(diag, "%v\n", err)
+			log.Printf("%v", err)
 		}
 	}
 }
@@ -201,20 +220,16 @@ func (f *recvFlags) openStore(devices []uint8, diag io.Writer) (*statusbyte.Stor
 
 // serve receives the streams of one sender and prints the report.
 func (f *recvFlags) serve(
-	ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out,
+	ctx context.Context, r *statusbyte.Receiver, dev *roce.Device, store *statusbyte.Store, out,
 	diag io.Writer,
 ) error {
-	r, err := l.Accept(ctx)
-	if err != nil {
-		return err
-	}
 	report := &streams.Report{
 		Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(),
 		BlockSize: r.BlockSize(),
 	}
 	d := streams.NewDelivery(r, store,
 		streams.Options{Timeout: f.timeout.D, Grace: f.grace.D, Lossless: f.lossless, Log: diag})
-	err = d.Run(ctx)
+	err := d.Run(ctx)
 	d.Fill(report)
 	if e := r.Close(); err == nil {
 		err = e
