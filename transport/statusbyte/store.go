@@ -47,6 +47,7 @@ type Store struct {
 	lock     *os.File // locked while the Store is open
 	segment  int64    // minimum size of a file in bytes; 0: one file per packet
 	disk     *disk    // nil: nothing is synced
+	boot     string   // identifies the time since the host was started
 	rebooted bool     // the host has started again since another Store used the root
 	dirty    bool     // root has entries that are not synced
 	devices  [256]*shelf
@@ -125,7 +126,10 @@ func (s *Store) probe(lock *os.File) (rebooted bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	now := bootID()
+	if s.boot == "" {
+		s.boot = bootID() // later, the process may have no access to it
+	}
+	now := s.boot
 	if err := lock.Truncate(0); err != nil {
 		return false, err
 	}
