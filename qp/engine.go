@@ -117,27 +117,28 @@ func (e *Engine) SetPortMTU(m bth.MTU) { e.portMTU = m }
 func (e *Engine) Counters() *Counters { return &e.c }
 
 // HandlePacket processes a received packet. It finds the QP and makes the checks that do not depend
-// on the QP's state (IBA 9.6.1.1; RoCEv2 A17.4). It does not keep references to p.
-func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
+// on the QP's state (IBA 9.6.1.1; RoCEv2 A17.4). It does not keep references to p. It returns false
+// if the packet was dropped because it belongs to no QP.
+func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(len(p.Payload))
 	dest := p.BTH.DestQP()
 	if dest == bth.QPNMulticast {
 		e.handleMulticast(p)
-		return
+		return true
 	}
 	q := e.table.get(dest)
 	if q == nil {
 		e.c.DropNoQP++
-		return
+		return false
 	}
 	if !q.pkeyOK(p.BTH.PKey()) {
 		e.c.DropPKey++
-		return
+		return false
 	}
 	if q.typ != UD && !q.path.Matches(p) {
 		e.c.DropAddress++
-		return
+		return false
 	}
 	switch {
 	case q.typ == RC && p.Info.Transport == bth.RC:
@@ -152,7 +153,9 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) {
 		q.handleUD(p)
 	default:
 		e.c.DropType++
+		return false
 	}
+	return true
 }
 
 // HasTransmit reports whether PollTransmit may have a packet at time now.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -162,4 +163,41 @@ func (s *side) sleepOnce(t *testing.T) {
 	}
 	s.sleep(func() bool { return true })
 	s.unlock()
+}
+
+// Packets that the engine drops because they belong to no QP are not part of a stream: an attacker
+// could otherwise delay the packets of others.
+func TestCoalesceIgnoresDropped(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(a *frame.Address, f *bth.BTHFields)
+		counts bool
+	}{
+		"of the QP":       {func(*frame.Address, *bth.BTHFields) {}, true},
+		"unknown QP":      {func(_ *frame.Address, f *bth.BTHFields) { f.DestQP += 1000 }, false},
+		"wrong P_Key":     {func(_ *frame.Address, f *bth.BTHFields) { f.PKey = 7 }, false},
+		"another source":  {func(a *frame.Address, _ *bth.BTHFields) { a.Src[15]++ }, false},
+		"wrong transport": {func(_ *frame.Address, f *bth.BTHFields) { f.Opcode = bth.UCWriteMiddle }, false},
+	} {
+		_, b := newPair(t, pairConfig{})
+		addr := frame.Address{
+			SrcMAC: b.link.Port(0).Info().MAC, DstMAC: b.link.Port(1).Info().MAC,
+			Src: gidOf(b.link, 0), Dst: gidOf(b.link, 1), SrcPort: 0xc000, HopLimit: 64,
+		}
+		fields := bth.BTHFields{Opcode: bth.RCWriteMiddle, PKey: bth.DefaultPKey,
+			DestQP: b.qp.QPN(), PSN: 1}
+		c.change(&addr, &fields)
+		buf := make([]byte, 2048)
+		netLen := frame.PutHeaders(buf, &addr)
+		bth.PutBTH(buf[netLen:], &fields)
+		buf = buf[:netLen+int(fields.Opcode.Info().HeaderLen)+1024+bth.ICRCLen]
+		new(frame.Encoder).Finish(buf, netLen)
+		for range 2 * coalesceQuiet {
+			b.handleFrame(b.now(), buf)
+		}
+		b.coalesce.batch(b.now())
+		if got := b.coalesce.until != 0; got != c.counts || b.ctr.RxFrames != 2*coalesceQuiet {
+			t.Errorf("%s: coalescing = %v after %d frames, want %v", name, got, b.ctr.RxFrames,
+				c.counts)
+		}
+	}
 }

@@ -74,8 +74,10 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 		l.host.HandleQP1(now, &l.pkt)
 		return
 	}
-	l.eng.HandlePacket(now, &l.pkt)
-	l.coalesce.packet(&l.pkt)
+	// Packets that belong to no QP must not delay those that do.
+	if l.eng.HandlePacket(now, &l.pkt) {
+		l.coalesce.packet(&l.pkt)
+	}
 }
 
 // groupBit is the bit in the first byte of a MAC that marks multicast and broadcast.
