@@ -19,6 +19,11 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 			q.rec.spuriousProbe(psn)
 		}
 		q.eng.c.DropGhost++ // acknowledged before, or never sent (IBA 9.7.6.1 "ghost")
+		if psn >= q.max {
+			q.eng.c.OutOfWindow++
+		} else {
+			q.eng.checkDistance(q.una - psn)
+		}
 		return
 	}
 	switch p.Info.Op {

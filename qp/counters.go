@@ -27,6 +27,9 @@ type Counters struct {
 	CompletionErrors uint64 // with a status other than Success or WRFlushErr
 	Flushed          uint64
 
+	BadRKey     uint64 // requests refused: wrong R_Key, range or access right
+	OutOfWindow uint64 // packets of connected QPs with an implausible PSN: see checkDistance
+
 	DropNoQP      uint64 // the QP does not exist, or is in RESET, INIT or ERR
 	DropType      uint64 // opcode of another transport than the QP's
 	DropAddress   uint64 // source, destination or VLAN is not that of the QP's path

@@ -110,11 +110,24 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 	}
 }
 
+// maxDistance is how far the PSN of a request from an honest peer usually is from the expected one.
+// A forged packet that guesses its PSN is within this distance in one of 128 attempts.
+const maxDistance = 1 << 16
+
+// checkDistance counts a packet whose PSN is far from the expected one. Such packets are handled
+// like others: a peer may have a long queue of large READs.
+func (e *Engine) checkDistance(d uint64) {
+	if d > maxDistance {
+		e.c.OutOfWindow++
+	}
+}
+
 // outOfSequence handles a packet after a gap. It sends one NAK per gap (IBA 9.7.5.2.2). If PSNs go
 // back, the requester has gone back too and the expected packet was lost again, so it sends another
 // NAK.
 func (q *QP) outOfSequence(now Time, psn uint64) {
 	q.eng.c.OutOfSeqRequest++
+	q.eng.checkDistance(psn - q.epsn)
 	q.eng.lastGap = now
 	again := !q.refusedRNR && psn <= q.lastBeyondGap
 	q.lastBeyondGap = psn
@@ -191,6 +204,9 @@ var refusals = map[verdict]struct {
 func (q *QP) refuseFatally(v verdict) {
 	r := refusals[v]
 	q.eng.c.SentErrNAK++
+	if v == refuseAccess {
+		q.eng.c.BadRKey++
+	}
 	q.oweNAK(bth.NAKSyndrome(r.code))
 	q.eng.event(Event{Kind: r.event, QP: q})
 	if q.State() != Err {
@@ -221,6 +237,9 @@ func (q *QP) queue(a answer) verdict {
 func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.DuplicateRequest++
 	q.contact = true
+	if p.Info.Op != bth.OpReadRequest { // each one uses the PSNs of all its responses
+		q.eng.checkDistance(q.epsn - psn)
+	}
 	switch p.Info.Op {
 	case bth.OpSend, bth.OpWrite:
 		q.oweAckNow(now)
@@ -243,6 +262,9 @@ func (q *QP) duplicateRead(now Time, psn uint64, p *bth.Packet) {
 	a := answer{psn: psn, va: h.VA(), key: h.RKey(), length: h.DMALen(), msn: q.msn, again: true}
 	a.npkts = q.readPackets(a.length)
 	_, v := q.checkRemote(a.key, a.va, a.length, mr.RemoteRead)
+	if v == refuseAccess {
+		q.eng.c.BadRKey++
+	}
 	if v != accept || q.access&mr.RemoteRead == 0 || psn+uint64(a.npkts) > q.epsn ||
 		!q.mayRepeat(now, &a) || !q.queueDuplicate(a) {
 		q.eng.c.DropReplay++

@@ -92,6 +92,7 @@ func (q *QP) executeUC(p *bth.Packet) *uint64 {
 	case refuseRNR:
 		return &c.DropNoRecv
 	case refuseAccess:
+		c.BadRKey++
 		return &c.DropAccess
 	case refuseOperation: // an invalid receive, which is a local error (IBA 9.9.3 class A)
 		q.toErr()

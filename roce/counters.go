@@ -176,6 +176,9 @@ var counterNames = []struct {
 	{"completion_errors", func(c *Counters) *uint64 { return &c.CompletionErrors }},
 	{"flushed", func(c *Counters) *uint64 { return &c.Flushed }},
 
+	{"bad_rkey", func(c *Counters) *uint64 { return &c.BadRKey }},
+	{"out_of_window", func(c *Counters) *uint64 { return &c.OutOfWindow }},
+
 	{"drop_no_qp", func(c *Counters) *uint64 { return &c.DropNoQP }},
 	{"drop_qp_type", func(c *Counters) *uint64 { return &c.DropType }},
 	{"drop_peer_address", func(c *Counters) *uint64 { return &c.DropAddress }},

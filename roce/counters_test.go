@@ -1,7 +1,11 @@
 package roce
 
 import (
+	"maps"
+	"os"
 	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/qp"
@@ -31,5 +35,45 @@ func checkCounterNames(t *testing.T) {
 			t.Errorf("two counters are named %s", n)
 		}
 		seen[n] = true
+	}
+}
+
+// docs/counters.md lists every counter, and no others.
+func TestCountersAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/counters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := map[string]bool{}
+	var c Counters
+	for n := range c.All() {
+		missing[n] = true
+	}
+	known := maps.Clone(missing)
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([a-zA-Z_]+)`").FindAllStringSubmatch(cells[1], -1) {
+			names := []string{m[1]}
+			if base, pattern := strings.CutSuffix(m[1], "MSG"); pattern {
+				names = nil
+				for n := range c.CM.All() {
+					if strings.HasPrefix("cm_"+n, base) {
+						names = append(names, "cm_"+n)
+					}
+				}
+			}
+			for _, n := range names {
+				if !known[n] {
+					t.Errorf("docs/counters.md describes %s, which is not a counter", n)
+				}
+				delete(missing, n)
+			}
+		}
+	}
+	for n := range missing {
+		t.Errorf("docs/counters.md does not describe %s: add it to the table", n)
 	}
 }

@@ -45,8 +45,9 @@ traffic to the kernel. It prints the GIDs, the path MTU and the XDP mode. It
 answers 'gorxe ping' and 'gorxe perf' from other hosts, and rping (over rdma_cm,
 port 7174) and perftest (ib_write_bw and related programs, port 18515) from any
 RDMA host. When its sockets are open, it drops its privileges (see --user) and
-prints what it kept. With Ctrl-C or SIGTERM it prints its counters and detaches from the
-interface.`,
+prints what it kept. It warns of packets that honest peers rarely send, at most
+once per minute and kind. With Ctrl-C or SIGTERM it prints its counters and
+detaches from the interface.`,
 		Example: `  gorxe up eth0
 
   # from another host
@@ -113,6 +114,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show.up(dev, f.port.N)
 	show.event("confined", kept)
 	wg.Go(func() { followEvents(ctx, dev, show) })
+	wg.Go(func() { warn(ctx, dev, show) })
 
 	if err := serve(ctx, server(pings, perfs, show), listeners); err != nil {
 		return err

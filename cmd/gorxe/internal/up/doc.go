@@ -4,5 +4,6 @@
 // Reading order:
 //   - command.go: the command and its services
 //   - events.go: changes of the interface
+//   - warn.go: warnings about suspicious packets
 //   - print.go: the output
 package up

@@ -17,7 +17,7 @@ import (
 
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
-	// up, confined, gids, link-up, link-down, mtu, session, error, down
+	// up, confined, gids, link-up, link-down, mtu, session, warning, error, down
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
@@ -26,6 +26,8 @@ type line struct {
 	Peer     string           `json:"peer,omitempty"`
 	Service  string           `json:"service,omitempty"`
 	Message  string           `json:"message,omitempty"`
+	Counter  string           `json:"counter,omitempty"` // of a warning
+	Count    uint64           `json:"count,omitempty"`
 	Counters *roce.Counters   `json:"counters,omitempty"`
 }
 
