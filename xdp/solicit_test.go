@@ -3,37 +3,12 @@ package xdp
 import (
 	"context"
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
-
-// withoutCapabilities runs f on a thread that has no effective capabilities.
-func withoutCapabilities(t *testing.T, f func()) {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var had [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &had[0]); err != nil {
-		t.Fatal(err)
-	}
-	none := had
-	none[0].Effective, none[1].Effective = 0, 0
-	if err := unix.Capset(&hdr, &none[0]); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Capset(&hdr, &had[0]); err != nil {
-			t.Errorf("restore the capabilities: %v", err)
-		}
-	}()
-	f()
-}
 
 // Resolve works without capabilities: for unknown neighbors, known ones and gateways.
 func TestResolveWithoutCapabilities(t *testing.T) {
@@ -53,7 +28,7 @@ func TestResolveWithoutCapabilities(t *testing.T) {
 		}
 		return nil
 	})
-	withoutCapabilities(t, func() {
+	withCapabilities(t, nil, func() {
 		for _, dst := range []netip.Addr{hostB4, hostB6, b.Addrs()[0].Addr(), hostB4,
 			addr("198.51.100.7")} {
 			hop, err := a.Resolve(context.Background(), netip.Addr{}, dst)
