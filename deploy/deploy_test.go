@@ -31,10 +31,20 @@ type object struct {
 		Template    struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     struct {
-				HostNetwork bool
-				Containers  []struct {
-					Name         string
-					Args         []string
+				HostNetwork     bool
+				SecurityContext struct {
+					RunAsNonRoot bool
+					RunAsUser    int
+				}
+				Containers []struct {
+					Name            string
+					Args            []string
+					SecurityContext struct {
+						ReadOnlyRootFilesystem   bool
+						AllowPrivilegeEscalation *bool
+						SeccompProfile           struct{ Type string }
+						Capabilities             struct{ Add, Drop []string }
+					}
 					VolumeMounts []struct{ Name, MountPath, SubPath string }
 				}
 				Volumes []struct {
@@ -199,6 +209,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}{
 		{"kubernetes/receiver.yaml", kubernetes, [][2]string{
 			{"replicas: 1", "replicas: one"}, {"hostNetwork:", "hostnetwork:"},
+			{"type: RuntimeDefault", "type: Default"},
 			{"kind: Deployment", "kind: Deploymnet"}, {"mountPath: /data", "mountPath: data"},
 			{"storage: 10Gi", "storage: 10GB"}, {"type: Recreate", "type: Replace"},
 			{"          image: gorxe:latest\n", ""}, {"add: [NET_ADMIN", "add: [net_admin"},
@@ -210,6 +221,7 @@ func TestSchemaRefuses(t *testing.T) {
 			{"services:", "service:"}, {"    image: gorxe:latest\n", ""},
 			{"command: [\"statusbyte\"", "comand: [\"statusbyte\""},
 			{"network_mode: host", "network_mode: hots"},
+			{"read_only: true", "read_only: yes please"},
 			{"cap_add: [NET_ADMIN", "cap_add: [net-admin"}, {"- streams:/data", "- streams"},
 			{"type: volume", "type: volumes"}, {"target: /stream", "target: stream"},
 			{"subpath: device-000", "subPath: device-000"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -127,8 +128,10 @@ func switchUser(c *Config, r *Report) error {
 func dropGroups(r *Report) error {
 	err := syscall.Setgroups(nil)
 	if errors.Is(err, unix.EPERM) {
-		if groups, e := os.Getgroups(); e == nil && len(groups) > 0 {
-			r.missing("supplementary groups %v kept: no CAP_SETGID", groups)
+		groups, e := os.Getgroups()
+		others := slices.DeleteFunc(groups, func(g int) bool { return g == os.Getegid() })
+		if e == nil && len(others) > 0 {
+			r.missing("supplementary groups %v kept: no CAP_SETGID", others)
 		}
 		return nil
 	}
