@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -305,5 +306,33 @@ func TestConnectToMulticast(t *testing.T) {
 	copy(e.GID[:], netip.MustParseAddr("ff02::1").AsSlice())
 	if err := q.Connect(context.Background(), e, ConnectOptions{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("multicast: %v", err)
+	}
+}
+
+// A device cannot send to one of its own addresses, and says so at once.
+func TestDeviceCannotSendToItself(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	e := newEnd(t, newDevice(t, link, 0), rigConfig{})
+	other, err := e.CreateQP(e.pd, QPConfig{SendCQ: e.cq})
+	must(t, err)
+	l, err := e.Listen(netip.AddrPort{}, ListenOptions{})
+	must(t, err)
+	defer l.Close()
+	for _, g := range e.GIDs() {
+		addr := netip.AddrPortFrom(g.Addr, l.Addr().Port())
+		_, dial := e.Dial(within(t), addr, e.qp, DialOptions{})
+		_, ah := e.CreateAH(within(t), AHAttr{Remote: g.GID})
+		_, resolve := e.ResolveUD(within(t), addr, nil)
+		peer := other.Local()
+		peer.GID = g.GID
+		for call, err := range map[string]error{
+			"Dial": dial, "CreateAH": ah, "ResolveUD": resolve,
+			"Connect": e.qp.Connect(within(t), peer, ConnectOptions{}),
+		} {
+			if !errors.Is(err, ErrUnreachable) ||
+				!strings.Contains(err.Error(), "cannot send to itself") {
+				t.Errorf("%s to %v, its own address: %v", call, g.Addr, err)
+			}
+		}
 	}
 }

@@ -90,7 +90,7 @@ func TestSynctestSpinning(t *testing.T) {
 				const delay = 20 * time.Millisecond
 				a, b, _ := delayedHosts(t, delay, roce.WithProgress(p),
 					roce.WithExpert(roce.Expert{Spin: spin}))
-				connect(t, a, b)
+				connectHosts(a, b)
 				start := time.Now()
 				if err := a.qp.PostSend(roce.SendWR{Op: roce.OpWrite, Flags: roce.Signaled,
 					Inline: []byte{1}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}); err != nil {
@@ -120,15 +120,6 @@ func TestSynctestSpinning(t *testing.T) {
 	}
 }
 
-func connect(t *testing.T, a, b host) {
-	t.Helper()
-	ctx := context.Background()
-	if err := errors.Join(a.qp.Connect(ctx, b.qp.Local(), roce.ConnectOptions{}),
-		b.qp.Connect(ctx, a.qp.Local(), roce.ConnectOptions{})); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A bad link with delay and jitter, made by Inject, carries a stream in a bubble.
 func TestSynctestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +134,7 @@ func TestSynctestStream(t *testing.T) {
 			defer hosts[i].dev.Close()
 		}
 		a, b := hosts[0], hosts[1]
-		connect(t, a, b)
+		connectHosts(a, b)
 		start := time.Now()
 		const size, count = 4096, 500
 		for i := range count {
