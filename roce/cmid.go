@@ -195,15 +195,16 @@ func (d *Device) next(ctx context.Context, id *cmID) (cm.Event, error) {
 		if ended {
 			return e, ErrClosed
 		}
-		if err := d.await(ctx, id.wake, id.pending); err != nil {
+		if err := d.await(ctx, "the peer", id.wake, id.pending); err != nil {
 			return cm.Event{}, err
 		}
 	}
 }
 
 // await waits for a value on wake, or until ctx is done. With Manual progress it drives the loop
-// until ready returns true.
-func (d *Device) await(ctx context.Context, wake <-chan struct{}, ready func() bool) error {
+// until ready returns true. what names what the caller waits for.
+func (d *Device) await(ctx context.Context, what string, wake <-chan struct{},
+	ready func() bool) error {
 	switch {
 	case d.virtual:
 		return ErrVirtualTime
@@ -217,9 +218,14 @@ func (d *Device) await(ctx context.Context, wake <-chan struct{}, ready func() b
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("roce: waiting for the peer: %w", err)
+		return waitError(what, err)
 	}
 	return nil
+}
+
+// waitError is the error of a wait for what that its context has ended.
+func waitError(what string, err error) error {
+	return fmt.Errorf("roce: waiting for %s: %w", what, err)
 }
 
 // serviceOf returns the service ID of a port, as rdma_cm defines it.

@@ -185,7 +185,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	})
 	d.yields = !d.manual || d.loop.Simulated()
 	info := port.Info()
-	if d.gsi, err = newGSI(d, info.MAC, d.rand); err != nil {
+	if d.gsi, err = newGSI(d, info.MAC, d.rand, c.peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
 	return d, d.start(c, info)

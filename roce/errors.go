@@ -157,6 +157,8 @@ var (
 	ErrReason = errors.New("roce: not a reason for applications: " +
 		"use RejectConsumer, RejectNoListener or RejectNoQP, " +
 		"or for connections RejectNoResources or RejectUnsupported")
+	// ErrIgnore is for ListenOptions.Admit: it discards the request without an answer.
+	ErrIgnore = errors.New("roce: request ignored")
 	// ErrPrivateData: the private data is longer than the message allows.
 	ErrPrivateData = cm.ErrPrivateData
 	// ErrConnParams: an option of a connection is out of range.

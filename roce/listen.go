@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -16,6 +17,7 @@ type Listener struct {
 	queue *acceptQueue
 	addr  netip.AddrPort
 	id    cm.ListenerID
+	admit func(*Request) error
 }
 
 // ListenOptions are options of Listen and ListenUD.
@@ -23,6 +25,17 @@ type ListenOptions struct {
 	// Backlog is the maximum number of requests that wait for Accept; 0 means 1,024. Further
 	// requests are dropped, and their senders retransmit them.
 	Backlog int
+
+	// Peers restricts who may send requests, in addition to WithPeers. Requests of others are
+	// dropped without an answer and cost no resources.
+	Peers PeerList
+
+	// Admit, if not nil, decides on each request before Accept returns it; for example by its
+	// RemoteAddr or PrivateData. Accept calls it in its own goroutine, so it may block. If it
+	// returns an error, Accept waits for the next request, and the peer gets the Reason and the
+	// PrivateData of a *RejectError; no answer for ErrIgnore; RejectConsumer for other errors. A
+	// peer without an answer repeats its request. Admit may also answer the request itself.
+	Admit func(*Request) error
 }
 
 // Listen starts to listen for connection requests to addr. An unspecified or invalid address means
@@ -53,11 +66,12 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	if !addr.Addr().IsValid() {
 		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port())
 	}
-	l := &Listener{dev: d, addr: addr, queue: newAcceptQueue(o.Backlog)}
+	l := &Listener{dev: d, addr: addr, admit: o.Admit, queue: newAcceptQueue(o.Backlog)}
 	gone := d.do(func(qp.Time) {
 		if err = d.open(); err == nil {
 			err = l.bind(cm.ListenParams{
 				Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog,
+				Peers: limit.Access(o.Peers),
 			}, datagram)
 		}
 	})
@@ -97,8 +111,15 @@ func (l *Listener) Addr() netip.AddrPort { return l.addr }
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		if in, ok := l.queue.get(); ok {
-			return &Request{dev: l.dev, id: in.id, req: in.event.Request,
-				private: in.event.PrivateData}, nil
+			r := &Request{dev: l.dev, id: in.id, req: in.event.Request,
+				private: in.event.PrivateData}
+			if l.admits(r) {
+				return r, nil
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, waitError("a connection request", err)
+			}
+			continue
 		}
 		shut := l.queue.isShut()
 		if err := l.dev.Err(); err != nil {
@@ -108,11 +129,31 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		if shut {
 			return nil, ErrClosed
 		}
-		if err := l.dev.await(ctx, l.queue.wake, l.queue.pending); err != nil {
+		err := l.dev.await(ctx, "a connection request", l.queue.wake, l.queue.pending)
+		if err != nil {
 			l.queue.pass() // this caller may have consumed the signal for another
 			return nil, err
 		}
 	}
+}
+
+// admits asks ListenOptions.Admit whether Accept returns a request, and answers it if not.
+func (l *Listener) admits(r *Request) bool {
+	if l.admit == nil {
+		return true
+	}
+	err := l.admit(r)
+	var no *RejectError
+	switch {
+	case r.over.Load(): // answered by the function
+	case err == nil:
+		return true
+	case errors.Is(err, ErrIgnore):
+		r.ignore()
+	case !errors.As(err, &no) || r.RejectWith(no.Reason, no.PrivateData) != nil:
+		_ = r.Reject(nil) // fails if the peer no longer waits
+	}
+	return false
 }
 
 // Close stops listening. It refuses requests that Accept has not returned yet. Existing connections

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
@@ -21,6 +22,18 @@ func WithXDP(o XDPOptions) Option { return func(c *config) { c.xdp = o } }
 // WithExpert sets what few programs need. If it is given more than once, each one overrides only
 // the fields that it sets.
 func WithExpert(e Expert) Option { return e.apply }
+
+// WithPeers restricts which peers may send connection requests and datagram lookups to the Device's
+// listeners. Requests of others are dropped without an answer and counted (cm_drop_peer). It does
+// not restrict QP.Connect, Dial, or datagrams to QPs of type UD.
+func WithPeers(l PeerList) Option { return func(c *config) { c.peers = l } }
+
+// PeerList permits or refuses peers by the address from which their packets come. Deny has
+// precedence. An empty Allow permits all addresses that Deny does not contain, so the zero PeerList
+// permits everyone. IPv4 prefixes match IPv4 addresses only.
+type PeerList struct {
+	Allow, Deny []netip.Prefix
+}
 
 // Progress says which thread runs the protocol of a Device: receives, answers, retransmits and
 // completes.
@@ -118,6 +131,7 @@ const (
 
 type config struct {
 	progress  Progress
+	peers     PeerList
 	pkeys     []PKey
 	xdp       xdp.Options
 	rand      func() uint64

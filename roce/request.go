@@ -239,6 +239,14 @@ func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 	})
 }
 
+// ignore discards the request without an answer.
+func (r *Request) ignore() {
+	if r.claim() != nil {
+		return
+	}
+	_ = r.answer(func(now qp.Time, m *cm.CM) error { return m.Ignore(cm.Time(now), r.id.comm) })
+}
+
 // AnswerUD answers a request for a datagram QP with q, which must be active (QP.Activate).
 //
 // Errors: ErrAnswered, ErrRequestOver, ErrInvalid, ErrForeign, ErrPKey, ErrPrivateData, ErrClosed.

@@ -25,6 +25,7 @@ func (m *CM) answer(a answer) {
 		m.c.DropAnswer++
 		return
 	}
+	m.responded = true
 	r.ring[(r.head+r.n)%answerRing] = a
 	r.n++
 }

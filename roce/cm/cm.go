@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
 // CM is a connection manager. It is not safe for concurrent use.
@@ -22,7 +23,9 @@ type CM struct {
 	listenersBy  map[ListenerID]*listener
 	lastListener ListenerID
 
-	halfOpen    pool // slots for connections that peers requested, shared by address
+	peers       limit.Access
+	rate        *limit.Rate // of MADs that belong to no connection
+	halfOpen    pool        // slots for connections that peers requested, shared by address
 	pending     int
 	ages        [numAges]list
 	transmit    list
@@ -30,6 +33,7 @@ type CM struct {
 	timers      timers
 	answers     answers
 	answersNext bool // alternates between answers and connections
+	responded   bool // see Responded
 
 	c Counters
 
@@ -68,7 +72,11 @@ func New(c Config) (*CM, error) {
 		guid: c.GUID, rand: c.Rand, ackDelay: c.AckDelay, maxConns: c.MaxConns, pkeys: c.PKeys,
 		byID: map[CommID]*conn{}, byRemote: map[remoteKey]*conn{}, byQP: map[qpKey]*conn{},
 		listeners: map[listenKey]*listener{}, listenersBy: map[ListenerID]*listener{},
-		halfOpen: newPool(c.MaxHalfOpen),
+		halfOpen: newPool(c.MaxHalfOpen), peers: c.Peers,
+	}
+	if c.Rate != (limit.RateConfig{}) {
+		c.Rate.Seed = c.Rand()
+		m.rate = limit.NewRate(c.Rate)
 	}
 	m.transmit.k, m.eventful.k = linkTransmit, linkEvent
 	for i := range m.ages {
@@ -81,6 +89,7 @@ func New(c Config) (*CM, error) {
 // is not a valid message of the connection manager. It has been counted, and the MAD can be
 // dropped; after ErrClass, another agent of QP1 may handle it.
 func (m *CM) HandleMAD(now Time, from Addr, b []byte) error {
+	m.responded = false
 	mad, err := ParseMAD(b)
 	if err == nil && (from.Remote.IsZero() || from.Remote.IsMulticast() ||
 		from.QPN == 0 || from.QPN >= bth.QPNMulticast) {
@@ -97,10 +106,19 @@ func (m *CM) HandleMAD(now Time, from Addr, b []byte) error {
 	return nil
 }
 
+// Responded reports whether the latest HandleMAD has caused a message to its sender or an event.
+func (m *CM) Responded() bool { return m.responded }
+
 func (m *CM) dispatch(now Time, p *packet) {
+	request := p.attr == AttrREQ || p.attr == AttrSIDRREQ
+	if request && !m.allow(now, p) {
+		return
+	}
 	c := m.find(now, p)
 	if c == nil {
-		m.idle(now, p)
+		if request || m.allow(now, p) {
+			m.idle(now, p)
+		}
 		return
 	}
 	if p.attr == AttrREQ && c.tid != p.m.TID() {
@@ -113,6 +131,16 @@ func (m *CM) dispatch(now Time, p *packet) {
 	} else {
 		m.c.Late[p.attr.Index()]++
 	}
+}
+
+// allow reports whether a message that may belong to no connection is within the rate limit. Other
+// messages are not limited, so that a flood does not disturb established connections.
+func (m *CM) allow(now Time, p *packet) bool {
+	if m.rate == nil || m.rate.Allow(int64(now), p.from.Remote.Addr(), 1) {
+		return true
+	}
+	m.c.DropRate++
+	return false
 }
 
 func (m *CM) countBad(err error) {

@@ -218,6 +218,7 @@ type listener struct {
 	id      ListenerID
 	key     listenKey
 	pending pool
+	peers   limit.Access
 }
 
 type listenKey struct {

@@ -21,6 +21,8 @@ type Counters struct {
 	Malformed       uint64 // invalid field
 	UnknownID       uint64 // unknown communication ID
 	WrongPeer       uint64 // communication ID of another peer's connection
+	DropRate        uint64 // messages without connection dropped: rate limit
+	DropPeer        uint64 // requests dropped: Config.Peers or ListenParams.Peers
 	DropBacklog     uint64 // requests dropped: the listener's backlog is full
 	DropSource      uint64 // requests dropped: their source has used its share of the backlog
 	DropHalfOpen    uint64 // requests dropped: too many half-open connections
@@ -79,6 +81,8 @@ var (
 		{"malformed", func(c *Counters) *uint64 { return &c.Malformed }},
 		{"unknown_id", func(c *Counters) *uint64 { return &c.UnknownID }},
 		{"wrong_peer", func(c *Counters) *uint64 { return &c.WrongPeer }},
+		{"drop_rate", func(c *Counters) *uint64 { return &c.DropRate }},
+		{"drop_peer", func(c *Counters) *uint64 { return &c.DropPeer }},
 		{"drop_backlog", func(c *Counters) *uint64 { return &c.DropBacklog }},
 		{"drop_source", func(c *Counters) *uint64 { return &c.DropSource }},
 		{"drop_half_open", func(c *Counters) *uint64 { return &c.DropHalfOpen }},

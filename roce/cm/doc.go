@@ -38,6 +38,10 @@
 // proceed; connections that have ended are replaced, too. Times that a peer chooses are bounded.
 // Dropped MADs are counted and use no memory.
 //
+// Config.Rate limits the MADs that belong to no connection, per prefix and in total, so that a
+// flood of requests does not take the time of the data path. Config.Peers and ListenParams.Peers
+// restrict who may send requests.
+//
 // The source address of a request may be forged. Until the peer has shown that it receives our
 // messages, by sending our communication ID or data, the CM sends it at most three MADs per request
 // received, and ends an accepted connection after 15 s.

@@ -48,6 +48,16 @@ func (m *CM) evict(now Time, age int, count *uint64) bool {
 	return true
 }
 
+// permits reports whether a peer may send requests to a listener; l may be nil.
+func (m *CM) permits(p *packet, l *listener) bool {
+	a := p.from.Remote.Addr()
+	if m.peers.Permits(a) && (l == nil || l.peers.Permits(a)) {
+		return true
+	}
+	m.c.DropPeer++
+	return false
+}
+
 // setState changes the state of a connection, and the lists and tables that it is in because of its
 // state. Nothing else changes them.
 func (m *CM) setState(now Time, c *conn, s State) {
@@ -92,6 +102,7 @@ func (m *CM) emit(c *conn, e Event) {
 		return
 	}
 	e.ID = c.id
+	m.responded = true
 	c.events = append(c.events, e)
 	m.eventful.push(c)
 }
@@ -157,6 +168,7 @@ func (m *CM) send(c *conn) {
 		}
 		c.budget--
 	}
+	m.responded = true
 	m.transmit.push(c)
 }
 

@@ -29,7 +29,7 @@ func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	for m.lastListener++; m.lastListener == 0 ||
 		m.listenersBy[m.lastListener] != nil; m.lastListener++ {
 	}
-	l := &listener{id: m.lastListener, key: k, pending: newPool(p.Backlog)}
+	l := &listener{id: m.lastListener, key: k, pending: newPool(p.Backlog), peers: p.Peers}
 	m.listeners[k], m.listenersBy[l.id] = l, l
 	return l.id, nil
 }
@@ -76,13 +76,16 @@ func (m *CM) newRequest(now Time, p *packet) {
 		m.c.Malformed++
 		return
 	}
+	l := m.listenerFor(r.Service, p.from.Local)
+	if !m.permits(p, l) {
+		return
+	}
 	k := qpKey{p.from.Remote, r.GUID, r.QPN}
 	if old := m.byQP[k]; old != nil {
 		m.suspect(now, old)
 		m.refuseREQ(p, ReasonStaleConnection)
 		return
 	}
-	l := m.listenerFor(r.Service, p.from.Local)
 	var h IPCMHeader
 	switch {
 	case l == nil || r.Service.IsUDP():

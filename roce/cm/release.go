@@ -71,6 +71,20 @@ func (m *CM) Abort(now Time, id CommID) error {
 	return nil
 }
 
+// Ignore discards a request without an answer: EventConnectRequest or EventSIDRRequest. Its sender
+// will repeat it, which is a new request. EventClosed follows.
+//
+// Errors: ErrUnknownID, ErrState.
+func (m *CM) Ignore(now Time, id CommID) error {
+	c, err := m.inState(id, StateREQRcvd, StateMRAREQSent, StateSIDRREQRcvd)
+	if err != nil {
+		return err
+	}
+	m.silence(c)
+	m.closed(now, c)
+	return nil
+}
+
 // Releasing returns the number of connections that wait for a DREP.
 func (m *CM) Releasing() int { return m.ages[ageRelease].n }
 

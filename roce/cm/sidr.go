@@ -40,6 +40,9 @@ func (m *CM) Resolve(now Time, p *SIDRParams) (CommID, error) {
 func (m *CM) newSIDR(now Time, p *packet) {
 	r := &m.sreq
 	l := m.listenerFor(r.Service, p.from.Local)
+	if !m.permits(p, l) {
+		return
+	}
 	var h IPCMHeader
 	status := SIDRSuccess
 	switch {

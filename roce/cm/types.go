@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
 // Time is a time or duration in nanoseconds, on a clock of the caller's choice.
@@ -132,6 +133,12 @@ type Config struct {
 	MaxConns    int           // 0: 65,536
 	MaxHalfOpen int           // requested by peers, not established; 0: 4,096, at most MaxConns
 	PKeys       []bth.PKey    // of the local port; requests for others are refused; nil: any
+
+	// Peers restricts who may send requests. Requests of others are dropped.
+	Peers limit.Access
+	// Rate limits the MADs that belong to no connection: requests, and messages that name none. The
+	// zero Rate has no limit. Seed is ignored.
+	Rate limit.RateConfig
 }
 
 // ListenParams are the parameters of Listen.
@@ -139,6 +146,7 @@ type ListenParams struct {
 	Service ServiceID
 	Local   bth.GID // zero: all addresses
 	Backlog int     // unanswered requests; 0: DefaultBacklog
+	Peers   limit.Access
 }
 
 // ListenerID identifies a listener.
@@ -262,7 +270,8 @@ const (
 // Disconnect if it does not.
 
 var eventNames = [...]string{
-	"none", "connect request", "SIDR request", "connect response", "SIDR response", "established", "suspect",
+	"none", "connect request", "SIDR request", "connect response", "SIDR response", "established",
+	"suspect",
 	"rejected", "unreachable", "disconnected", "closed",
 }
 

@@ -71,7 +71,8 @@ func TestRepeatedForgedREQ(t *testing.T) {
 		sent := len(b.drain())
 		for i := range n {
 			s.says(b, Time(i)*second, req)
-			for next, ok := b.m.NextTimeout(); ok && next < Time(i+1)*second; next, ok = b.m.NextTimeout() {
+			for next, ok := b.m.NextTimeout(); ok &&
+				next < Time(i+1)*second; next, ok = b.m.NextTimeout() {
 				b.m.HandleTimeout(next)
 				sent += len(b.drain())
 			}
