@@ -255,7 +255,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	if q.typ == UD {
 		var path *frame.Path
 		if wr.AH != nil {
-			path = wr.AH.Path()
+			path = noescape(wr.AH).Path()
 		}
 		if path == nil || !path.Valid() {
 			return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)

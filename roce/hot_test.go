@@ -52,6 +52,29 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestWorkRequestsDoNotEscape: work requests that are written out in the call, with their SGEs, cost
+// no allocation.
+func TestWorkRequestsDoNotEscape(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+	srq, err := b.CreateSRQ(b.pd, SRQConfig{Depth: 4096})
+	must(t, err)
+	var wcs [4]WC
+	if n := testing.AllocsPerRun(1000, func() {
+		must(t, b.qp.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 64)}}))
+		must(t, srq.PostRecv(RecvWR{ID: 1, SGEs: []SGE{b.mr.SGE(0, 64), b.mr.SGE(64, 64)}}))
+		must(t, a.qp.PostSend(SendWR{ID: 2, Op: OpSend, Flags: Signaled,
+			SGEs: []SGE{a.mr.SGE(0, 32), a.mr.SGE(32, 32)}}))
+		for got := 0; got < 2; {
+			got += a.cq.Poll(wcs[:]) + b.cq.Poll(wcs[:])
+		}
+	}); n != 0 {
+		t.Errorf("a SEND and its receives make %v allocations, want 0", n)
+	}
+}
+
 // TestWaitDoesNotAllocate: a CQ.Wait that blocks does not allocate, if its context cannot end.
 func TestWaitDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
