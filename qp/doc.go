@@ -26,7 +26,8 @@
 //
 // # Reading order
 //
-//   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states, counters
+//   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states,
+//     counters
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
 //   - qp.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; paths that QPs
 //     share; the memory that a QP needs

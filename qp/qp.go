@@ -147,8 +147,8 @@ func (a *InitAttr) Check() error {
 		return fmt.Errorf("%w: a QP needs a PD, a SendCQ and a RecvCQ; set all three",
 			ErrInvalidAttr)
 	case a.SQDepth < 0 || a.SQDepth > MaxQueueDepth || a.RQDepth < 0 || a.RQDepth > MaxQueueDepth:
-		return fmt.Errorf("%w: SQDepth is %d, RQDepth is %d, want 0 to %d", ErrInvalidDepth,
-			a.SQDepth, a.RQDepth, MaxQueueDepth)
+		return fmt.Errorf("%w: send queue of %d, receive queue of %d work requests, want 0 to %d",
+			ErrInvalidDepth, a.SQDepth, a.RQDepth, MaxQueueDepth)
 	case a.MaxSendSGE < 0 || a.MaxSendSGE > MaxSGE || a.MaxRecvSGE < 0 || a.MaxRecvSGE > MaxSGE:
 		return fmt.Errorf("%w: MaxSendSGE is %d, MaxRecvSGE is %d, want 0 to %d", ErrInvalidAttr,
 			a.MaxSendSGE, a.MaxRecvSGE, MaxSGE)
@@ -215,6 +215,10 @@ func (q *QP) QPN() bth.QPN { return q.qpn }
 // Type returns the QP's transport. It may be called from any goroutine.
 func (q *QP) Type() Type { return q.typ }
 
+// Depths returns the depths of the QP's send queue and of its own receive queue. It returns 0 after
+// DestroyQP.
+func (q *QP) Depths() (send, recv int) { return int(q.sq.depth), int(q.rq.depth) }
+
 // SQLen returns the number of send work requests that are posted and not completed. It may be
 // called from any goroutine.
 func (q *QP) SQLen() int { return int(q.sq.used()) }
@@ -228,6 +232,10 @@ func (q *QP) RQLen() int {
 	}
 	return n
 }
+
+// PeerNotReady reports whether the QP waits because the peer has posted no receive. Only the
+// engine's thread may call it.
+func (q *QP) PeerNotReady() bool { return q.rec.rnrUntil != 0 }
 
 // State returns the QP's state. It may be called from any goroutine.
 func (q *QP) State() State { return State(q.state.Load()) }

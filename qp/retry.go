@@ -21,6 +21,9 @@ const (
 	rnrDoubleEvery      = 8
 	// 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
 	maxRNRs = 14 * rnrDoubleEvery
+	// stalledRNRs is the number of RNR NAKs in a row after which EventRNR reports that the peer
+	// seems to post no receives. With the timer of 0.64 ms that is the default, they take 1.3 s.
+	stalledRNRs = 8 * rnrDoubleEvery
 )
 
 // recovery holds the round trip estimate and the state of the last retransmission.
@@ -315,7 +318,11 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 	q.win.collapse() // one packet tests whether there is a receive, not a whole window
 	least := Time(bth.RNRDelay(timer))
 	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrDoubleEvery), maxRNRWait))
-	r.rnrs = min(r.rnrs+1, maxRNRs)
+	if r.rnrs < maxRNRs {
+		if r.rnrs++; r.rnrs == stalledRNRs {
+			q.eng.event(Event{Kind: EventRNR, QP: q})
+		}
+	}
 	r.ackDeadline, r.probeDeadline = Never, Never
 	q.rec.timer.deadline = Never
 	q.setRetryTimer()

@@ -187,6 +187,9 @@ func (s *SRQ) SetLimit(n int) error {
 // No other goroutine may post meanwhile; later posts fail with ErrRQFull.
 func (s *SRQ) Release() { s.release() }
 
+// Depth returns the number of receives that the SRQ holds.
+func (s *SRQ) Depth() int { return int(s.depth) }
+
 // Len returns the number of posted receives.
 func (s *SRQ) Len() int { return int(s.used()) }
 

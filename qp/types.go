@@ -285,12 +285,13 @@ const (
 	EventQPLastWQEReached
 	EventCQErr
 	EventSRQLimitReached
+	EventRNR // see stalledRNRs
 )
 
 // String returns the name of the event, as in ibv_event_type.
 func (k EventKind) String() string {
 	return name([]string{"QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED",
-		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED"}, int(k))
+		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED", "PEER_NOT_READY"}, int(k))
 }
 
 // Event is an asynchronous event (IBA 11.6.3.1). One of QP, CQ and SRQ is set, depending on Kind.
@@ -304,7 +305,7 @@ type Event struct {
 // Errors of posting, Modify and the constructors.
 var (
 	ErrQPState      = errors.New("qp: operation not allowed in this QP state; change the state with Modify or Connect first")
-	ErrSQFull       = errors.New("qp: send queue full; poll completions first, or create the QP with a larger SQDepth")
+	ErrSQFull       = errors.New("qp: send queue full; wait for completions, or create the QP with a deeper send queue")
 	ErrRQFull       = errors.New("qp: receive queue full; wait for receives to complete, or create a deeper queue")
 	ErrHasSRQ       = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
 	ErrInvalidWR    = errors.New("qp: invalid work request")

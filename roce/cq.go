@@ -24,13 +24,17 @@ type CQ struct {
 	done    chan struct{} // closed by Close
 	closed  atomic.Bool
 	refs    int          // uses by QPs; guarded by Device.ctl
+	needed  atomic.Int64 // see Needed
+	srqs    map[*SRQ]int // number of QPs with that SRQ; guarded by Device.ctl
 	waiters atomic.Int32 // callers in Wait or WaitSolicited
 	anyone  atomic.Int32 // those in Wait, which any completion wakes
 }
 
 // CreateCQ creates a completion queue for n completions, 1 to MaxCQDepth. It must be large enough
-// for all work requests that may be outstanding on its QPs; otherwise it overruns (ErrCQOverrun)
-// and must be replaced.
+// for all completions that have not been polled; otherwise it overruns (ErrCQOverrun), completions
+// are lost, and it must be replaced. CQ.Needed returns a size that always suffices. A smaller one
+// suffices if the program has fewer work requests outstanding than its queues hold, or if some of
+// them complete without a completion (SendWR.Flags without Signaled).
 //
 // Errors: ErrInvalidDepth, ErrNoMemory, ErrClosed.
 func (d *Device) CreateCQ(n int) (*CQ, error) {
@@ -103,11 +107,40 @@ func (c *CQ) poll(wcs []WC) (n, work int) {
 // Len returns the number of completions that can be polled.
 func (c *CQ) Len() int { return c.cq.Len() }
 
+// Depth returns the number of completions that the CQ holds.
+func (c *CQ) Depth() int { return c.cq.Depth() }
+
+// Needed returns the depth with which the CQ cannot overrun, as long as it is polled before new
+// work requests are posted: the sum of the depths of all queues that complete into it,
+// QPConfig.SendDepth and RecvDepth of each QP, or instead of RecvDepth once that of their SRQ. If
+// it is larger than Depth, the program must limit its outstanding work requests.
+func (c *CQ) Needed() int { return int(c.needed.Load()) }
+
+// serve adds a queue of the given depth, or one more QP with an SRQ, to the users of the CQ. With
+// negative numbers it removes one. The caller holds Device.ctl.
+func (c *CQ) serve(depth int, s *SRQ, qps int) {
+	c.refs += qps
+	if s != nil { // QPs share its receives
+		if c.srqs == nil {
+			c.srqs = map[*SRQ]int{}
+		}
+		before := c.srqs[s]
+		if c.srqs[s] += qps; c.srqs[s] == 0 {
+			delete(c.srqs, s)
+			depth = -s.srq.Depth()
+		} else if before == 0 {
+			depth = s.srq.Depth()
+		}
+	}
+	c.needed.Add(int64(depth))
+}
+
 // Err returns ErrClosed, ErrCQOverrun, the error of Device.Err, or nil.
 func (c *CQ) Err() error {
 	switch {
 	case c.cq.Overrun():
-		return ErrCQOverrun
+		return fmt.Errorf("%w (it holds %d, and its QPs can have %d work requests outstanding)",
+			ErrCQOverrun, c.Depth(), c.Needed())
 	case c.closed.Load():
 		return ErrClosed
 	}

@@ -20,10 +20,12 @@ const (
 	EventCQErr       EventKind = "CQ_ERR"              // CQ overrun
 	EventSRQLimit    EventKind = "SRQ_LIMIT_REACHED"   // see SRQ.SetLimit
 	EventDeviceFatal EventKind = "DEVICE_FATAL"        // see Device.Err
-	EventPortActive  EventKind = "PORT_ACTIVE"         // the link came up
-	EventPortErr     EventKind = "PORT_ERR"            // the link went down
-	EventGIDChange   EventKind = "GID_CHANGE"          // addresses were added or removed
-	EventMTUChange   EventKind = "MTU_CHANGE"          // the path MTU changed (not in verbs)
+	// the peer of an RC QP posts no receives for its SENDs (not in verbs)
+	EventPeerNotReady EventKind = "PEER_NOT_READY"
+	EventPortActive   EventKind = "PORT_ACTIVE" // the link came up
+	EventPortErr      EventKind = "PORT_ERR"    // the link went down
+	EventGIDChange    EventKind = "GID_CHANGE"  // addresses were added or removed
+	EventMTUChange    EventKind = "MTU_CHANGE"  // the path MTU changed (not in verbs)
 )
 
 // eventKinds maps the engine's kinds.
@@ -36,6 +38,7 @@ var eventKinds = map[qp.EventKind]EventKind{
 	qp.EventQPLastWQEReached: EventLastWQE,
 	qp.EventCQErr:            EventCQErr,
 	qp.EventSRQLimitReached:  EventSRQLimit,
+	qp.EventRNR:              EventPeerNotReady,
 }
 
 // Event is an asynchronous event. The field of the object that it concerns is set; for events of

@@ -52,8 +52,8 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestWorkRequestsDoNotEscape: work requests that are written out in the call, with their SGEs, cost
-// no allocation.
+// TestWorkRequestsDoNotEscape: work requests that are written out in the call, with their SGEs,
+// cost no allocation.
 func TestWorkRequestsDoNotEscape(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -150,8 +150,9 @@ func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 		pd.pd.Release()
 		return fmt.Errorf("roce: create a QP: %w", err)
 	}
-	q.send.refs++
-	q.recv.refs++
+	send, recv := q.qp.Depths()
+	q.send.serve(send, nil, 1)
+	q.recv.serve(recv, q.srq, 1)
 	if q.srq != nil {
 		q.srq.refs++
 	}
@@ -244,6 +245,11 @@ func (q *QP) State() State { return q.qp.State() }
 //
 // If a work request fails, those before it are posted, and the error is a *PostError that says how
 // many. In state ERR posting succeeds, and the work requests complete with WRFlushErr.
+//
+// A SEND or WRITE with immediate on RC waits while the peer has posted no receive. The peer then
+// sends RNR NAKs (Counters.RcvdRNR), and after many of them Events reports EventPeerNotReady.
+// ConnectOptions.RNRRetries limits the retries, without limit by default; then the work request
+// completes with RNRRetryExcErr.
 //
 // Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
@@ -369,8 +375,8 @@ func (q *QP) Drain(ctx context.Context) error {
 	pause := shortest
 	for q.qp.SQLen() > 0 {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("roce: %d send work requests are still outstanding: %w", q.qp.SQLen(),
-				err)
+			return fmt.Errorf("roce: %d send work requests are still outstanding%s: %w",
+				q.qp.SQLen(), q.waitsFor(), err)
 		}
 		if q.closed.Load() {
 			return ErrClosed
@@ -391,6 +397,23 @@ func (q *QP) Drain(ctx context.Context) error {
 	return nil
 }
 
+// waitsFor explains why the send queue makes no progress, if the device knows.
+func (q *QP) waitsFor() (why string) {
+	_ = q.device().do(func(qp.Time) {
+		if q.qp.PeerNotReady() {
+			why = ", because the peer has posted no receive"
+		}
+	})
+	return why
+}
+
+// Cancel ends all outstanding work requests: it changes the QP to StateErr. They complete with
+// WRFlushErr, and when Cancel returns, the Device no longer uses their memory. The completions must
+// be polled as usual. To use the QP again, change it to StateReset and connect it again.
+//
+// Errors: ErrClosed.
+func (q *QP) Cancel() error { return q.Modify(&Attr{State: StateErr}, AttrState) }
+
 // Close destroys the QP. Outstanding work requests complete with WRFlushErr, unless a CQ lacks the
 // capacity for all of them. A concurrent PostSend or PostRecv either succeeds, and its work
 // requests are flushed, or returns ErrClosed. Closing twice is harmless.
@@ -410,6 +433,7 @@ func (q *QP) shut() error {
 	// Posters wait until the QP is destroyed. What was posted before is flushed, and later posts
 	// fail, so that no work request is accepted and never completes.
 	unlock := q.lockPosters()
+	send, recv := q.qp.Depths()
 	err := d.do(func(now qp.Time) {
 		d.loop.SendPending()
 		d.gsi.abandon(now, q)
@@ -423,8 +447,8 @@ func (q *QP) shut() error {
 	for g := range q.groups {
 		_ = q.leaveGroup(g) // fails if the port is closed, which ended the memberships
 	}
-	q.send.refs--
-	q.recv.refs--
+	q.send.serve(-send, nil, -1)
+	q.recv.serve(-recv, q.srq, -1)
 	if q.srq != nil {
 		q.srq.refs--
 	}
