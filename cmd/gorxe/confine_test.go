@@ -215,6 +215,38 @@ func TestRecvConfined(t *testing.T) {
 	}
 }
 
+// dump has no privileges while it decodes packets, and can still write its file.
+func TestDumpConfined(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	file := filepath.Join(t.TempDir(), "file.pcapng")
+	p := start(t, &pair.A, "dump", "-c", "3", "-w", file, pair.A.Iface)
+	confined(t, p, nobody, noCaps)
+	eventually(t, "dump ends", func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+		}
+		err := pair.B.Do(func() error {
+			c, err := net.Dial("udp", net.JoinHostPort(pair.A.IPv4.Addr().String(), "4791"))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write(make([]byte, 64))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
+	p.wait().ok()
+	if info, err := os.Stat(file); err != nil || info.Size() < 200 {
+		t.Errorf("%s: %v, %v; want three frames", file, info, err)
+	}
+}
+
 // --user selects the user, and --no-confine keeps the privileges.
 func TestConfineFlags(t *testing.T) {
 	pair := needRoot(t, veth.Options{})

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/dump"
 )
 
@@ -20,6 +21,8 @@ type flags struct {
 	quiet bool
 	save  string
 	count cli.Int
+
+	confine device.Confinement
 }
 
 // Command returns the command "gorxe dump".
@@ -30,7 +33,8 @@ func Command() *cobra.Command {
 		Short: "Print RoCEv2 packets and check their ICRCs",
 		Long: `Print the RoCEv2 packets of a capture file (pcap or pcapng, optionally gzipped; - for
 stdin) or of an interface, one line each, and check their ICRCs. Without an argument
-dump captures on all interfaces. Capturing on interfaces needs root.
+dump captures on all interfaces. Capturing on interfaces needs root or CAP_NET_RAW;
+dump drops its privileges when the capture has started.
 
 The first column is the number of the frame in the file, or since the capture
 started. Times are relative to the first frame.
@@ -67,6 +71,7 @@ end of the veth pair, on the bridge, or on the remote host instead.`,
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print only the summary")
 	fs.VarP(&f.count, "count", "c",
 		"stop after this number of RoCEv2 packets (default: at the end or Ctrl-C)")
+	f.confine.Register(fs, device.DefaultUser)
 	cli.HideDefaults(fs, "count")
 	return cmd
 }
@@ -92,6 +97,11 @@ func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout,
 	}
 	if f.quiet || f.save == dump.Stdio {
 		lines = io.Discard
+	}
+	if src.Live() {
+		if err := f.confine.ApplyAndLog(stderr); err != nil {
+			return err
+		}
 	}
 	out := bufio.NewWriter(lines)
 	d := &dump.Dumper{Source: src, Save: save, JSON: f.json, Out: out, Limit: f.count.N}
