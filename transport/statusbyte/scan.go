@@ -1,5 +1,10 @@
 package statusbyte
 
+import (
+	"cmp"
+	"slices"
+)
+
 // packet is a block that has data.
 type packet struct {
 	header
@@ -16,7 +21,11 @@ type packet struct {
 // at least one block or is the last.
 func (r *Receiver) gather() {
 	r.ready, r.from = r.ready[:0], 0
-	for r.scan() && r.missing() {
+	for r.scan() {
+		slices.SortFunc(r.ready, r.order)
+		if !r.missing() {
+			break
+		}
 	}
 	r.settle()
 }
@@ -56,24 +65,20 @@ func (r *Receiver) look(j int) bool {
 		r.stats.Unknown++
 	default:
 		r.slots[j] = slotFound
-		r.insert(packet{header: h, slot: j})
+		r.ready = append(r.ready, packet{header: h, slot: j}) // at most Blocks entries
 		return true
 	}
 	r.status.Store8(j, Empty)
 	return false
 }
 
-// insert keeps ready ordered by device and packet number. It never has more than Blocks entries.
-func (r *Receiver) insert(p packet) {
-	r.ready = append(r.ready, p)
-	for i := len(r.ready) - 1; i > 0 && before(&p, &r.ready[i-1]); i-- {
-		r.ready[i], r.ready[i-1] = r.ready[i-1], r.ready[i]
+// order compares packets by device and, within a device, by their distance from the next packet of
+// its stream. A peer can write any numbers; their distances are ordered in any case.
+func (r *Receiver) order(a, b packet) int {
+	if c := cmp.Compare(a.device, b.device); c != 0 {
+		return c
 	}
-}
-
-func before(a, b *packet) bool {
-	if a.device != b.device {
-		return a.device < b.device
-	}
-	return after(a.packet, b.packet) < 0
+	next := uint16(r.flows[a.device].next)
+	return cmp.Or(cmp.Compare(after(a.packet, next), after(b.packet, next)),
+		cmp.Compare(a.slot, b.slot))
 }
