@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +55,48 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(),
 		versionCommand(),
 	)
+	cmd.SetHelpCommand(helpCommand())
+	setCompletion(cmd)
 	return cmd
+}
+
+// helpCommand replaces cobra's command, which does not report a wrong name by its exit status.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Print the help text of a command",
+		Example: "  gorxe help perf",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return cli.Usagef("no such command %q", strings.Join(args, " "))
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
+}
+
+// setCompletion makes cobra's command "completion" report wrong arguments as the others do.
+func setCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "completion" {
+			continue
+		}
+		var shells []string
+		for _, shell := range cmd.Commands() {
+			shell.Args = cli.Named()
+			shells = append(shells, shell.Name())
+		}
+		cmd.Args = func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("no such shell %q: choose %s", args[0], strings.Join(shells, ", "))
+			}
+			return nil
+		}
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 }
 
 func versionCommand() *cobra.Command {

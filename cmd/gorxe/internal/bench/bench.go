@@ -43,6 +43,9 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 	_ = fs.MarkHidden("cpuprofile") // for make pgo
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if memory {
+			if fs.Changed("mode") {
+				return cli.Usagef("--memory and --mode exclude each other: choose one of them")
+			}
 			c.Link = kit.Memory
 		}
 		return execute(cmd, f, func(ctx context.Context, stderr io.Writer) (*bench.Report, error) {

@@ -76,6 +76,9 @@ func (f *flags) apply() (err error) {
 		f.options.Link = f.link.Value
 	}
 	if f.mode != nil {
+		if f.options.Link == kit.Memory && f.fs.Changed("mode") {
+			return cli.Usagef("--mode is about AF_XDP: it cannot be used with a link in memory")
+		}
 		*f.xdpMode, err = xdp.ParseMode(f.mode.Value)
 	}
 	return cli.Usage(err)

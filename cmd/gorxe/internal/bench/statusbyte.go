@@ -46,6 +46,9 @@ Experiments: %s.`, statusbyte.TraceBlocks, strings.Join(statusbyte.Groups(), ", 
 		"write captures of either transport into this directory, for 'gorxe dump', and print the cost of a block")
 	fs.Var(&size, "trace-size", "size of the captured blocks, as in 256KiB")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if fs.Changed("trace-size") && c.TraceDir == "" {
+			return cli.Usagef("--trace-size needs --trace")
+		}
 		c.TraceSize = size.Int()
 		return execute(cmd, f,
 			func(ctx context.Context, stderr io.Writer) (*statusbyte.Report, error) {

@@ -94,6 +94,11 @@ func (f *sendFlags) sources(files []string) ([]streams.Source, error) {
 	case f.cameras.N == 0 && len(files) == 0:
 		return nil, cli.Usagef("nothing to send: name files, - for standard input, or use --cameras")
 	case len(files) > 0:
+		for _, name := range []string{"fps", "frame", "duration"} {
+			if f.changed(name) {
+				return nil, cli.Usagef("--%s is about cameras: it needs --cameras", name)
+			}
+		}
 		return streams.OpenFiles(files, f.firstDevice.N)
 	case f.firstDevice.N+f.cameras.N > maxDevices:
 		return nil, cli.Usagef("the last camera would be device %d: device numbers are 0 to 255",
@@ -110,10 +115,10 @@ func (f *sendFlags) sources(files []string) ([]streams.Source, error) {
 
 // parseFrame parses a frame size such as "640x480x3" and returns the product, in bytes.
 func parseFrame(text string) (int, error) {
-	n := 1
-	for _, part := range strings.Split(text, "x") {
+	n, parts := 1, strings.Split(text, "x")
+	for _, part := range parts {
 		k, err := strconv.Atoi(part)
-		if err != nil || k < 1 || n > maxFrame/k {
+		if err != nil || k < 1 || n > maxFrame/k || len(parts) != 3 {
 			return 0, cli.Usagef("%q is not a frame size: write it as 640x480x3 (width, height, bytes per pixel), at most %s",
 				text, cli.FormatSize(maxFrame))
 		}

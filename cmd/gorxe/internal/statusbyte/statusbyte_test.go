@@ -30,7 +30,7 @@ func TestParseFrame(t *testing.T) {
 	if n, err := parseFrame("640x480x3"); err != nil || n != 921600 {
 		t.Errorf("parseFrame() = %d, %v, want 921600", n, err)
 	}
-	for _, text := range []string{"", "0x1", "640x", "99999x99999x99999", "-1x-1"} {
+	for _, text := range []string{"", "0x1", "640", "640x", "640x480", "640x480x3x1", "99999x99999x99999", "-1x-1"} {
 		if _, err := parseFrame(text); cli.Status(err) != cli.StatusUsage {
 			t.Errorf("%q: error %v, want a usage error", text, err)
 		}
