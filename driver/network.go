@@ -32,6 +32,16 @@ type Hop struct {
 	MTU  int        // of the route: largest IP packet, bytes
 }
 
+// Finder is an optional interface of a Network that remembers next hops and follows their changes.
+// All methods are safe for concurrent use.
+type Finder interface {
+	// Find returns the next hop towards dst if it is known, without waiting for other hosts. src
+	// must be an address of the interface. Otherwise it starts to look for it, and Changed reports
+	// when it is known. Calls are cheap as long as nothing has changed, and must be repeated at
+	// least every two minutes for next hops that are to be followed.
+	Find(src, dst netip.Addr) (hop Hop, ok bool)
+}
+
 // Router is an optional interface of a Network that knows where routes lead. A device refuses
 // datagrams from other addresses. All methods are safe for concurrent use.
 type Router interface {

@@ -26,6 +26,7 @@ type Device struct {
 	manual  bool
 	net     driver.Network
 	groups  driver.Groups  // nil: the host cannot join groups
+	finder  driver.Finder  // nil: the network does not remember next hops
 	router  driver.Router  // nil: the routes are not known
 	addrs   []netip.Prefix // what the loop knows; watcher only
 	routes  []netip.Prefix
@@ -155,6 +156,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		d.iovas.next = firstIOVA
 	}
 	d.groups = networkOf[driver.Groups](port, c)
+	d.finder = networkOf[driver.Finder](port, c)
 	d.router = networkOf[driver.Router](port, c)
 	if d.net = networkOf[driver.Network](port, c); d.net == nil {
 		return nil, ErrNoNetwork

@@ -13,7 +13,14 @@ const (
 	// settleTime is how long the watcher waits after a change, so that it handles a burst of
 	// changes at once.
 	settleTime = 5 * time.Millisecond
-	// refreshTimeout limits the lookup of one neighbor.
+	// refreshInterval is the time between two looks at all paths if nothing changes, which keep
+	// the network following them.
+	refreshInterval = time.Minute
+	// After its work the watcher pauses for watcherShare times as long as it took, at most
+	// maxPause, so that a flood of changes costs little.
+	watcherShare = 10
+	maxPause     = time.Second
+	// refreshTimeout limits the lookup of one neighbor if the network is not a driver.Finder.
 	refreshTimeout = time.Second
 	// pathsPerCommand limits the QPs that one command of the watcher reads, so that it does not
 	// delay the loop.
@@ -31,18 +38,34 @@ func (d *Device) watch() {
 	d.watcher.Add(1)
 	go func() {
 		defer d.watcher.Done()
+		var tick <-chan time.Time
+		if d.finder != nil {
+			ticker := time.NewTicker(refreshInterval)
+			defer ticker.Stop()
+			tick = ticker.C
+		}
+		var rest time.Time // the watcher pauses until then
 		for {
+			changed := false
 			select {
 			case <-d.done:
 				return
+			case <-tick:
 			case <-d.net.Changed():
+				changed = true
 			}
 			select {
 			case <-d.done:
 				return
-			case <-time.After(settleTime):
+			case <-time.After(max(settleTime, time.Until(rest))):
 			}
-			d.networkChanged(ctx)
+			began := time.Now()
+			if changed {
+				d.networkChanged(ctx)
+			} else {
+				d.refreshPaths(ctx)
+			}
+			rest = time.Now().Add(min(watcherShare*time.Since(began), maxPause))
 		}
 	}()
 }
@@ -143,6 +166,12 @@ func (d *Device) refreshPaths(ctx context.Context) {
 
 // lookUp returns the next hop of a path, nil if it is not found.
 func (d *Device) lookUp(ctx context.Context, gids bth.GIDPair) *driver.Hop {
+	if d.finder != nil {
+		if h, ok := d.finder.Find(gids.Local.Addr(), gids.Remote.Addr()); ok {
+			return &h
+		}
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	h, err := d.net.Resolve(ctx, gids.Local.Addr(), gids.Remote.Addr())

@@ -59,6 +59,15 @@
 // By default a queue has 2048 receive buffers, and the first queue has as many send buffers: 16 MiB
 // each. With many queues the numbers shrink so that a port uses at most 512 MiB.
 //
+// # Neighbors and routes
+//
+// Resolve asks the kernel for a route and for one entry of the neighbor table. The Port remembers
+// the next hops that it has found and follows the kernel's notifications about them, so Find costs
+// nothing until one of them changes. Notifications about other neighbors and routes are ignored.
+// Stale neighbors are verified, because the kernel does not see the Port's traffic. The number of
+// lookups and of ARP and neighbor discovery requests per second is limited, whatever other hosts
+// do.
+//
 // # Queues
 //
 // A port serves all receive queues of the interface, with one socket per queue, and polls them in
@@ -102,7 +111,8 @@
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
 //   - wait.go: blocking and waking
-//   - network.go, resolve.go, solicit.go, groups.go: addresses, link state, routes, neighbors,
-//     multicast groups
+//   - network.go, watch.go, rtnl.go: addresses, link state and routes, and how they are followed
+//   - resolve.go, neighbors.go, solicit.go: next hops
+//   - groups.go: multicast groups
 //   - interfaces.go, genl.go: descriptions of the interfaces of the machine
 package xdp

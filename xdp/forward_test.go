@@ -58,11 +58,11 @@ func addAddr(t *testing.T, e *veth.End, iface string, prefix netip.Prefix) {
 		if err != nil {
 			return err
 		}
-		return netlink.AddrAdd(l, addrIn(prefix))
+		return netlink.AddrAdd(l, netlinkAddr(prefix))
 	})
 }
 
-func addrIn(p netip.Prefix) *netlink.Addr {
+func netlinkAddr(p netip.Prefix) *netlink.Addr {
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(),
 		Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	if p.Addr().Is6() {
@@ -227,12 +227,12 @@ func TestSteeringFollowsAddresses(t *testing.T) {
 		for range 2 {
 			arrives(late, false)
 			onLink(t, &pair.B, func(l netlink.Link) error {
-				return netlink.AddrAdd(l, addrIn(prefix))
+				return netlink.AddrAdd(l, netlinkAddr(prefix))
 			})
 			await(t, b, "new address", func() bool { return has(b.Addrs(), prefix.Addr()) })
 			arrives(late, true)
 			onLink(t, &pair.B, func(l netlink.Link) error {
-				return netlink.AddrDel(l, addrIn(prefix))
+				return netlink.AddrDel(l, netlinkAddr(prefix))
 			})
 			await(t, b, "removed address", func() bool { return !has(b.Addrs(), prefix.Addr()) })
 		}
@@ -243,8 +243,8 @@ func TestSteeringFollowsAddresses(t *testing.T) {
 		for i := range byte(2 * first4) {
 			four := netip.AddrFrom4([4]byte{10, 77, 1, i + 1})
 			six := netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 14: 1, 15: i + 1})
-			if err := errors.Join(netlink.AddrAdd(l, addrIn(netip.PrefixFrom(four, 24))),
-				netlink.AddrAdd(l, addrIn(netip.PrefixFrom(six, 64)))); err != nil {
+			if err := errors.Join(netlink.AddrAdd(l, netlinkAddr(netip.PrefixFrom(four, 24))),
+				netlink.AddrAdd(l, netlinkAddr(netip.PrefixFrom(six, 64)))); err != nil {
 				return err
 			}
 		}

@@ -1,63 +1,92 @@
 package xdp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// network is the state of the interface and of the IP network around it. A watcher goroutine
-// follows the kernel's notifications and publishes snapshots.
+// network is the state of the interface and of the IP network around it. Two goroutines keep it up
+// to date: one receives the kernel's notifications, the other does the work that they cause.
 type network struct {
 	index    int
-	handle   *netlink.Handle   // requests, in the interface's namespace
-	events   *nl.NetlinkSocket // notifications, in the interface's namespace
-	limit    limit
+	handle   *netlink.Handle // requests, in the interface's namespace
+	requests *rtnl           // requests about neighbors and routes
+	events   *events         // notifications
+	limit    mtuLimit
 	own      *ownAddrs // the addresses that the XDP program redirects
 	state    atomic.Pointer[state]
 	groups   membership
 	probe    probeSockets
 	changed  chan struct{}
-	finished chan struct{} // closed when the watcher has ended; nil if it never ran
+	finished sync.WaitGroup // of the two goroutines
+	start    time.Time
 
 	mu     sync.RWMutex // held for writing while handle is closed
 	closed bool         // guarded by mu
+
+	// The next hops; see neighbors.go and resolve.go.
+	hops          sync.Mutex // guards the fields below
+	neighbors     map[netip.Addr]*neighbor
+	dests         map[destKey]*dest
+	callerBudget  *limit.Rate
+	watcherBudget *limit.Rate
+	solicitBudget *limit.Rate
+	generation    atomic.Uint32 // counts what makes dests stale
+
+	todo work // for the worker
+	kick chan struct{}
+	stop chan struct{}
+
+	count struct{ neighbors, solicits, routes, routeDumps, addrDumps atomic.Uint64 }
 }
 
-// limit returns how much of an IP MTU the Port can use, and a text for Info.Note.
-type limit func(mtu int) (use int, note string)
+// mtuLimit returns how much of an IP MTU the Port can use, and a text for Info.Note.
+type mtuLimit func(mtu int) (use int, note string)
 
 // state is a snapshot. It is not modified after it was published.
 type state struct {
 	info  driver.Info
 	addrs []netip.Prefix
 	gone  bool
+
+	routes []netip.Prefix // destinations of routes over the interface; nil: unknown
 }
 
 // newNetwork opens the netlink sockets in the namespace of the calling thread. It subscribes to
 // notifications before anything is read, so that no change is missed.
 func newNetwork() (*network, error) {
-	n := &network{changed: make(chan struct{}, 1),
-		limit: func(mtu int) (int, string) { return mtu, "" }}
+	n := &network{
+		start: time.Now(), changed: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		stop: make(chan struct{}), neighbors: map[netip.Addr]*neighbor{},
+		dests:         map[destKey]*dest{},
+		callerBudget:  limit.NewRate(limit.RateConfig{Total: callerLookups}),
+		watcherBudget: limit.NewRate(limit.RateConfig{Total: watcherLookups}),
+		solicitBudget: limit.NewRate(limit.RateConfig{Total: solicitations}),
+		limit:         func(mtu int) (int, string) { return mtu, "" },
+	}
 	var err error
-	n.events, err = nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+	if n.events, err = openEvents(unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to link and address changes: %w", err)
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP); err != nil {
+		return nil, err
+	}
+	if n.requests, err = openRTNL(); err != nil {
+		n.events.close()
+		return nil, err
 	}
 	if n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		n.events.Close()
+		n.events.close()
+		n.requests.close()
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	n.probe.open()
@@ -66,61 +95,6 @@ func newNetwork() (*network, error) {
 		return nil, err
 	}
 	return n, nil
-}
-
-// watch starts the watcher, which runs until close.
-func (n *network) watch() {
-	n.finished = make(chan struct{})
-	go func() {
-		defer close(n.finished)
-		for {
-			msgs, _, err := n.events.Receive()
-			switch {
-			case errors.Is(err, unix.ENOBUFS): // notifications were lost: read everything
-				n.refresh()
-				n.notify()
-			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
-			case err != nil:
-				return
-			default:
-				n.handleMessages(msgs)
-			}
-		}
-	}()
-}
-
-func (n *network) handleMessages(msgs []syscall.NetlinkMessage) {
-	refresh, notify := false, false
-	for i := range msgs {
-		m := &msgs[i]
-		switch m.Header.Type {
-		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-			refresh = refresh || n.concerns(m)
-		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			notify = notify || n.concerns(m)
-		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-			notify = true
-		}
-	}
-	if refresh {
-		n.refresh()
-	}
-	if refresh || notify {
-		n.notify()
-	}
-}
-
-// concerns reports whether a message is about the Port's interface. Link, address and neighbor
-// messages have the interface index in their second 32-bit word.
-func (n *network) concerns(m *syscall.NetlinkMessage) bool {
-	return len(m.Data) >= 8 && binary.NativeEndian.Uint32(m.Data[4:]) == uint32(n.index)
-}
-
-func (n *network) notify() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
 }
 
 // refresh reads link and addresses and publishes a snapshot. If reading fails although the
@@ -179,6 +153,7 @@ type addresses struct {
 
 // readAddrs lists the addresses in the order of the GID table.
 func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
+	n.count.addrDumps.Add(1)
 	list, err := n.handle.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return a, fmt.Errorf("list addresses: %w", err)
@@ -221,20 +196,27 @@ func (n *network) query(f func(h *netlink.Handle) error) error {
 	return f(n.handle)
 }
 
-// close ends the watcher and closes the sockets.
+// now returns the time since the network was opened.
+func (n *network) now() time.Duration { return time.Since(n.start) }
+
+// close ends the goroutines and closes the sockets.
 func (n *network) close() {
+	n.mu.Lock()
+	again := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	if again {
+		return
+	}
+	close(n.stop)
 	n.groups.close()
 	n.probe.close()
-	n.events.Close()
-	if n.finished != nil {
-		<-n.finished
-	}
+	n.events.close()
+	n.finished.Wait()
+	n.requests.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.closed {
-		n.closed = true
-		n.handle.Close()
-	}
+	n.handle.Close()
 }
 
 // Addrs lists the interface's addresses: link-local IPv6 addresses first, then IPv4, then other
@@ -242,6 +224,12 @@ func (n *network) close() {
 // and must not be modified. Addrs is safe for concurrent use.
 func (p *Port) Addrs() []netip.Prefix { return p.net.state.Load().addrs }
 
+// Routes returns the prefixes that routes over the interface lead to, in all routing tables. It is
+// nil if there are more than 16384 routes. The slice is shared and must not be modified. Routes is
+// safe for concurrent use.
+func (p *Port) Routes() []netip.Prefix { return p.net.state.Load().routes }
+
 // Changed returns a channel that receives a value after a change of the interface's addresses,
-// link, MTU or neighbors, or of any route. One value may report several changes.
+// link, MTU or routes, or of a neighbor that Resolve or Find has returned. One value may report
+// several changes.
 func (p *Port) Changed() <-chan struct{} { return p.net.changed }

@@ -353,6 +353,7 @@ func (o *opener) readState() error {
 		Queues: o.count}})
 	o.net.own = o.prog.own
 	o.net.refresh()
+	o.net.readRoutes()
 	s := o.net.state.Load()
 	if s.gone {
 		return ErrNoInterface

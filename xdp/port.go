@@ -55,6 +55,8 @@ type Port struct {
 var (
 	_ driver.Port        = (*Port)(nil)
 	_ driver.Network     = (*Port)(nil)
+	_ driver.Finder      = (*Port)(nil)
+	_ driver.Router      = (*Port)(nil)
 	_ driver.Groups      = (*Port)(nil)
 	_ driver.Holder      = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)

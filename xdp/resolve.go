@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -19,9 +20,11 @@ const (
 	// resolvePatience is how long Resolve waits for a neighbor if its context has no deadline. The
 	// kernel sends three requests, one per second.
 	resolvePatience = 3 * time.Second
-	// Interval between two lookups in the neighbor table.
-	neighPause    = 500 * time.Microsecond
-	maxNeighPause = 20 * time.Millisecond
+	// resolveRetry is how long Resolve waits for a notification before it reads the neighbor's
+	// entry and solicits it again.
+	resolveRetry = time.Second
+	// limitPause is how long Resolve waits when the limit of lookups is reached.
+	limitPause = 10 * time.Millisecond
 )
 
 // Resolve finds the next hop towards dst from the kernel's routes and neighbor table. If the
@@ -30,67 +33,148 @@ const (
 // routes select the source address. Errors: ErrNoRoute, ErrNoNeighbor, ErrLocal, ErrClosed, or
 // ErrNoAddress if src is not an address of the interface. Resolve is safe for concurrent use.
 //
-// IPv6 neighbor discovery requires a link-local address on the interface.
+// The number of lookups per second is limited, for all callers together, so that peers cannot use
+// up a CPU by connecting. IPv6 neighbor discovery requires a link-local address on the interface.
 func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	src, dst = src.Unmap(), dst.Unmap().WithZone("")
-	s := p.net.state.Load()
-	switch {
-	case p.closed.Load():
-		return driver.Hop{}, ErrClosed
-	case !dst.IsValid() || dst.IsUnspecified():
-		return driver.Hop{}, fmt.Errorf("%w: cannot send to %v", ErrNoRoute, dst)
-	case has(s.addrs, dst) || dst.IsLoopback():
-		return driver.Hop{}, fmt.Errorf("%w: %v on %s", ErrLocal, dst, s.info.Name)
-	case src.IsValid() && !has(s.addrs, src):
-		return driver.Hop{},
-			fmt.Errorf("%w %v: the addresses of %s are %v", ErrNoAddress, src, s.info.Name, s.addrs)
-	}
-	hop, next, err := p.net.route(src, dst, s)
+	s, err := p.checkDest(src, dst)
 	if err != nil {
 		return driver.Hop{}, err
-	}
-	if dst.IsMulticast() {
-		hop.MAC = multicastMAC(dst)
-		return hop, nil
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, resolvePatience)
 		defer cancel()
 	}
-	hop.MAC, err = p.net.neighbor(ctx, next, s.info.Name)
-	return hop, err
+	if err := p.net.awaitBudget(ctx, p.net.callerBudget); err != nil {
+		return driver.Hop{}, fmt.Errorf("%w: %v on %s (%w): too many lookups", ErrNoRoute, dst,
+			s.info.Name, err)
+	}
+	d, err := p.net.route(src, dst, s)
+	if err != nil {
+		return driver.Hop{}, err
+	}
+	if dst.IsMulticast() {
+		d.hop.MAC = multicastMAC(dst)
+		return d.hop, nil
+	}
+	d.hop.MAC, err = p.net.awaitNeighbor(ctx, d.next, s.info.Name)
+	return d.hop, err
+}
+
+// Find returns the next hop towards dst if it is known; see driver.Finder. It never waits for
+// packets. If nothing has changed since the last call, it makes no system call.
+func (p *Port) Find(src, dst netip.Addr) (driver.Hop, bool) {
+	src, dst = src.Unmap(), dst.Unmap().WithZone("")
+	s, err := p.checkDest(src, dst)
+	if err != nil {
+		return driver.Hop{}, false
+	}
+	d, ok := p.net.findRoute(src, dst, s)
+	if !ok {
+		return driver.Hop{}, false
+	}
+	if dst.IsMulticast() {
+		d.hop.MAC = multicastMAC(dst)
+		return d.hop, true
+	}
+	d.hop.MAC, ok = p.net.findNeighbor(d.next)
+	return d.hop, ok
+}
+
+// checkDest checks the arguments of Resolve and Find.
+func (p *Port) checkDest(src, dst netip.Addr) (*state, error) {
+	s := p.net.state.Load()
+	switch {
+	case p.closed.Load():
+		return nil, ErrClosed
+	case !dst.IsValid() || dst.IsUnspecified():
+		return nil, fmt.Errorf("%w: cannot send to %v", ErrNoRoute, dst)
+	case has(s.addrs, dst) || dst.IsLoopback():
+		return nil, fmt.Errorf("%w: %v on %s", ErrLocal, dst, s.info.Name)
+	case src.IsValid() && !has(s.addrs, src):
+		return nil,
+			fmt.Errorf("%w %v: the addresses of %s are %v", ErrNoAddress, src, s.info.Name, s.addrs)
+	}
+	return s, nil
 }
 
 func has(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// route asks the kernel for the route to dst over this interface. next is the address whose MAC is
-// needed.
-func (n *network) route(src, dst netip.Addr, s *state) (
-	hop driver.Hop, next netip.Addr, err error) {
+// destKey identifies a destination.
+type destKey struct{ src, dst netip.Addr }
+
+// dest is the route to a destination, which is kept until the routes towards it change.
+type dest struct {
+	hop   driver.Hop // without the MAC
+	next  netip.Addr // the address whose MAC is needed
+	stale bool       // the route may have changed
+	used  time.Duration
+}
+
+// findRoute returns the route to dst. If it may have changed and the limit of lookups is reached,
+// it returns the old one and makes the watcher announce another change later.
+func (n *network) findRoute(src, dst netip.Addr, s *state) (dest, bool) {
+	n.hops.Lock()
+	known := n.dests[destKey{src, dst}]
+	if known != nil {
+		known.used = n.now()
+		if !known.stale {
+			defer n.hops.Unlock()
+			return *known, true
+		}
+	}
+	if !n.watcherBudget.Allow(int64(n.now()), netip.Addr{}, 1) {
+		n.announceLater()
+		defer n.hops.Unlock()
+		if known == nil {
+			return dest{}, false
+		}
+		return *known, true
+	}
+	n.hops.Unlock()
+	d, err := n.route(src, dst, s)
+	return d, err == nil
+}
+
+// route asks the kernel for the route to dst over this interface.
+func (n *network) route(src, dst netip.Addr, s *state) (d dest, err error) {
+	generation := n.generation.Load()
 	r, err := n.routeTo(src, dst)
 	switch {
 	case errors.Is(err, ErrClosed):
-		return hop, next, err
+		return d, err
 	case err == nil && r.Type == unix.RTN_LOCAL:
-		return hop, next, fmt.Errorf("%w: %v", ErrLocal, dst)
+		return d, fmt.Errorf("%w: %v", ErrLocal, dst)
 	case err == nil && !slices.Contains(usableRoutes, r.Type):
 		err = errors.New("the route does not deliver packets")
 	}
 	if err != nil {
-		return hop, next, fmt.Errorf("%w: %v on %s: %w: check `ip route get %v oif %s`",
+		return d, fmt.Errorf("%w: %v on %s: %w: check `ip route get %v oif %s`",
 			ErrNoRoute, dst, s.info.Name, err, dst, s.info.Name)
 	}
-	hop = driver.Hop{Src: src, MTU: s.info.MTU}
+	d.hop = driver.Hop{Src: src, MTU: s.info.MTU}
 	if !src.IsValid() {
-		hop.Src = addrOf(r.Src)
+		d.hop.Src = addrOf(r.Src)
 	}
 	if r.MTU > 0 {
-		hop.MTU = min(hop.MTU, r.MTU)
+		d.hop.MTU = min(d.hop.MTU, r.MTU)
 	}
-	return hop, gateway(&r, dst), nil
+	d.next, d.used = gateway(&r, dst), n.now()
+	// A change that the worker has handled meanwhile may concern this route.
+	d.stale = n.generation.Load() != generation
+
+	n.hops.Lock()
+	defer n.hops.Unlock()
+	key := destKey{src, dst}
+	if n.dests[key] == nil && len(n.dests) >= maxDests {
+		dropOne(n.dests)
+	}
+	kept := d
+	n.dests[key] = &kept
+	return d, nil
 }
 
 var usableRoutes = []int{unix.RTN_UNSPEC, unix.RTN_UNICAST, unix.RTN_MULTICAST, unix.RTN_ANYCAST}
@@ -100,6 +184,7 @@ func (n *network) routeTo(src, dst netip.Addr) (r netlink.Route, err error) {
 	if src.IsValid() {
 		o.SrcAddr = src.AsSlice()
 	}
+	n.count.routes.Add(1)
 	err = n.query(func(h *netlink.Handle) error {
 		if dst.Is4() && !dst.IsMulticast() {
 			// If the interface is given, the kernel treats an IPv4 address without a route as a
@@ -140,60 +225,88 @@ func addrOf(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// States of a neighbor entry with a usable MAC.
-const neighUsable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
-
-// neighbor returns the MAC of ip. If the entry is missing, it makes the kernel resolve it. A stale
-// entry is used, and the kernel is asked to verify it.
-func (n *network) neighbor(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
-	for pause, first := neighPause, true; ; pause, first = min(2*pause, maxNeighPause), false {
-		e, err := n.lookup(ip)
-		if err != nil {
-			return bth.MAC{}, err
-		}
-		if e.State&neighUsable != 0 && len(e.HardwareAddr) == len(bth.MAC{}) {
-			if e.State&netlink.NUD_STALE != 0 {
-				_ = n.solicit(ip)
-			}
-			return bth.MAC(e.HardwareAddr), nil
-		}
-		if first || e.State&^netlink.NUD_FAILED == netlink.NUD_NONE {
-			if err := n.solicit(ip); err != nil {
-				return bth.MAC{}, fmt.Errorf("resolve neighbor %v on %s: %w", ip, name, err)
-			}
+// awaitBudget waits until a lookup is within the limit.
+func (n *network) awaitBudget(ctx context.Context, budget *limit.Rate) error {
+	for {
+		n.hops.Lock()
+		ok := budget.Allow(int64(n.now()), netip.Addr{}, 1)
+		n.hops.Unlock()
+		if ok {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return bth.MAC{}, fmt.Errorf("%w: %v on %s (%w): check that the peer is up and on this network",
-				ErrNoNeighbor, ip, name, ctx.Err())
-		case <-time.After(pause):
+			return ctx.Err()
+		case <-n.stop:
+			return ErrClosed
+		case <-time.After(limitPause):
 		}
 	}
 }
 
-// lookup returns the neighbor entry of ip, or an entry in state NONE.
-func (n *network) lookup(ip netip.Addr) (netlink.Neigh, error) {
-	var list []netlink.Neigh
-	err := n.query(func(h *netlink.Handle) (err error) {
-		list, err = h.NeighList(n.index, family(ip))
-		return err
-	})
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return netlink.Neigh{}, fmt.Errorf("read neighbor table: %w", err)
+// findNeighbor returns the last known MAC of ip, and makes the worker look for it if there is none.
+func (n *network) findNeighbor(ip netip.Addr) (bth.MAC, bool) {
+	n.hops.Lock()
+	defer n.hops.Unlock()
+	x := n.follow(ip)
+	if allowed, err := n.refreshNeighbor(ip, x, n.watcherBudget); !allowed || err != nil {
+		n.announceLater()
 	}
-	for i := range list {
-		if addrOf(list[i].IP) == ip {
-			return list[i], nil
-		}
+	if !x.known && x.due == 0 {
+		n.plan(x, n.now())
 	}
-	return netlink.Neigh{State: netlink.NUD_NONE}, nil
+	return x.mac, x.known
 }
 
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return netlink.FAMILY_V4
+// awaitNeighbor returns the MAC of ip. If the kernel does not have it, it makes the kernel look for
+// it, and waits for the notification.
+func (n *network) awaitNeighbor(ctx context.Context, ip netip.Addr, name string) (bth.MAC, error) {
+	missing := func(err error) error {
+		return fmt.Errorf("%w: %v on %s (%w): check that the peer is up and on this network",
+			ErrNoNeighbor, ip, name, err)
 	}
-	return netlink.FAMILY_V6
+	n.hops.Lock()
+	defer n.hops.Unlock()
+	for {
+		x := n.follow(ip)
+		if allowed, err := n.refreshNeighbor(ip, x, n.callerBudget); err != nil {
+			return bth.MAC{}, fmt.Errorf("read the neighbor table: %w", err)
+		} else if x.usable {
+			return x.mac, nil
+		} else if allowed && n.solicitBudget.Allow(int64(n.now()), netip.Addr{}, 1) {
+			n.solicited(x, n.now())
+			n.hops.Unlock()
+			err := n.solicit(ip)
+			n.hops.Lock()
+			if err != nil {
+				return bth.MAC{}, fmt.Errorf("resolve neighbor %v on %s: %w", ip, name, err)
+			}
+			if x.usable {
+				return x.mac, nil
+			}
+		}
+		if x.wake == nil {
+			x.wake = make(chan struct{})
+		}
+		wake := x.wake
+		n.hops.Unlock()
+		var err error
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			err = missing(ctx.Err())
+		case <-n.stop:
+			err = ErrClosed
+		case <-time.After(resolveRetry):
+			n.hops.Lock()
+			x.check = true
+			n.hops.Unlock()
+		}
+		n.hops.Lock()
+		if err != nil {
+			return bth.MAC{}, err
+		}
+	}
 }
 
 // multicastMAC maps a multicast address to an Ethernet address (RFC 1112, section 6.4; RFC 2464,

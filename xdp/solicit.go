@@ -12,6 +12,7 @@ import (
 // solicit makes the kernel resolve or verify a neighbor as if it had a packet for it. Without
 // CAP_NET_ADMIN, which a program may have dropped after Open, it gives the kernel such a packet.
 func (n *network) solicit(ip netip.Addr) error {
+	n.count.solicits.Add(1)
 	return n.query(func(h *netlink.Handle) error {
 		err := h.NeighSet(&netlink.Neigh{
 			LinkIndex: n.index, Family: family(ip), State: netlink.NUD_NONE, Flags: netlink.NTF_USE,

@@ -35,7 +35,7 @@ func autoMode(kind, driver string, mtu int) Mode {
 
 // limiter returns the function for network.limit. most is the largest IP packet that a buffer
 // holds.
-func (o *opener) limiter(most int) limit {
+func (o *opener) limiter(most int) mtuLimit {
 	native := o.prog.mode == Native && !o.Port.queues[0].zeroCopy
 	return func(mtu int) (int, string) {
 		use := min(mtu, most)

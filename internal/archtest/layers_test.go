@@ -90,7 +90,7 @@ var allowed = map[string][]string{
 	"driver":            {"bth"},
 	"mr":                {"internal/fence", "internal/prefetch"},
 	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
-	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/prefetch"},
+	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/prefetch"},
 	"loopback":          {"bth", "driver", "frame", "internal/clock"},
 	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/limit"},
 	"roce/cm":           {"bth", "internal/limit"},
