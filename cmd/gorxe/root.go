@@ -111,8 +111,9 @@ func versionCommand() *cobra.Command {
 			if asJSON {
 				return cli.JSON(cmd.OutOrStdout(), v)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "gorxe %s (%s, %s)\n", v.Version, v.Go, v.Platform)
-			return nil
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gorxe %s (%s, %s)\n", v.Version, v.Go,
+				v.Platform)
+			return err
 		},
 	}
 	cli.JSONVar(cmd.Flags(), &asJSON, "print one JSON object")

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +58,9 @@ func TestUsageErrors(t *testing.T) {
 		"demo --bulk 1":                "1 MiB",
 		"demo --seed x":                "seed",
 		"dump a b":                     "one argument too many",
+		"dump a --json -w -":           "stdout",
+		"ping 10.0.0.2:18516":          "choose the port by a flag",
+		"ping [fe80::1%eth0]:7":        "choose the port by a flag",
 		"pingpong":                     "KIND",
 		"pingpong rc a b":              "one argument too many",
 		"version x":                    "one argument too many",
@@ -74,6 +79,33 @@ func TestUsageErrors(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			run(t, nil, strings.Fields(args)...).fails(2, want, "--help")
 		})
+	}
+}
+
+// An empty argument, probably an unset variable of a script, is not taken for a missing one.
+func TestEmptyArguments(t *testing.T) {
+	for _, args := range [][]string{
+		{"up", ""}, {"ping", ""}, {"perf", "write-bw", ""}, {"pingpong", "rc", ""}, {"dump", ""},
+		{"statusbyte", "tail", ""},
+	} {
+		run(t, nil, args...).fails(2, "is empty")
+	}
+}
+
+// A full disk behind stdout is an error.
+func TestFullStdout(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, args := range []string{"version", "version --json", "devices", "devices --json"} {
+		cmd := exec.Command(binary, strings.Fields(args)...)
+		cmd.Stdout = full
+		var exit *exec.ExitError
+		if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("gorxe %s > /dev/full: %v, want exit status 1", args, err)
+		}
 	}
 }
 

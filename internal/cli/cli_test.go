@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -205,10 +206,14 @@ func TestCount(t *testing.T) {
 func TestNamed(t *testing.T) {
 	check := Named("OP", "[HOST]")
 	for n, want := range map[int]string{0: "OP is missing", 1: "", 2: "", 3: "too many"} {
-		err := check(nil, make([]string, n))
+		err := check(nil, slices.Repeat([]string{"x"}, n))
 		if want == "" && err != nil || want != "" &&
 			(Status(err) != StatusUsage || !strings.Contains(err.Error(), want)) {
 			t.Errorf("Named() with %d arguments = %v, want %q", n, err, want)
 		}
+	}
+	if err := check(nil, []string{"a", ""}); Status(err) != StatusUsage ||
+		err.Error() != "HOST is empty" {
+		t.Errorf("Named() with an empty argument = %v, want a usage error", err)
 	}
 }

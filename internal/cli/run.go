@@ -47,8 +47,12 @@ func Usagef(format string, args ...any) error {
 func Named(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		for i, name := range names {
-			if i >= len(args) && !strings.HasPrefix(name, "[") {
+			switch {
+			case i >= len(args) && !strings.HasPrefix(name, "["):
 				return Usagef("%s is missing", name)
+			case i < len(args) && args[i] == "":
+				// Probably an unset variable of a script.
+				return Usagef("%s is empty", strings.Trim(name, "[]"))
 			}
 		}
 		if len(args) > len(names) {

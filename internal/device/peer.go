@@ -38,6 +38,10 @@ func (f *Flags) FindPeer(ctx context.Context, host string) (*Peer, error) {
 func findPeer(ctx context.Context, host, iface string) (*Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
+	if name, port, err := net.SplitHostPort(host); err == nil && port != "" {
+		return nil, cli.Usagef("%s has a port: name the host alone, %s, and choose the port by a flag",
+			host, name)
+	}
 	host = strings.Trim(host, "[]")
 	addrs, err := resolve(ctx, host)
 	if err != nil {

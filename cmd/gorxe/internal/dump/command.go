@@ -78,6 +78,9 @@ end of the veth pair, on the bridge, or on the remote host instead.`,
 
 func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout,
 	stderr io.Writer) (err error) {
+	if f.json && f.save == dump.Stdio {
+		return cli.Usagef("--json and -w - both write to stdout: use only one of them")
+	}
 	src, err := dump.Open(ctx, arg, stdin)
 	if err != nil {
 		return err
