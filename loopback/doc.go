@@ -11,7 +11,7 @@
 // In virtual time (Config.Virtual) the whole Link belongs to one goroutine, and nothing happens
 // between its calls. It moves the clock with Link.Advance, finds the next arrival with
 // Link.NextEvent, and Wait returns at once. The same seed and the same calls give the same frames
-// at the same times; Link.TraceHash is a digest of all of them.
+// at the same times; Link.TraceHash is a digest of all of them. A [Sim] runs programs that block.
 //
 // # Buffers
 //
@@ -31,5 +31,6 @@
 //   - network.go: addresses, neighbors and multicast groups
 //   - inject.go, inject_rx.go, lane.go: Inject, faults on any port
 //   - tee.go: Tee, a capture on any port
+//   - sim.go: Sim, programs that block in virtual time
 //   - wrap.go: how a wrapper offers the inner port's other interfaces
 package loopback

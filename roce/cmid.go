@@ -207,7 +207,10 @@ func (d *Device) await(ctx context.Context, what string, wake <-chan struct{},
 	ready func() bool) error {
 	switch {
 	case d.virtual:
-		return ErrVirtualTime
+		if err := d.waitVirtual(ctx, ready); err != nil {
+			return waitError(what, err)
+		}
+		return nil
 	case d.manual:
 		d.loop.Await(ctx, wake, func() bool { return ready() || d.Err() != nil })
 	default:
@@ -221,6 +224,14 @@ func (d *Device) await(ctx context.Context, what string, wake <-chan struct{},
 		return waitError(what, err)
 	}
 	return nil
+}
+
+// waitVirtual waits in virtual time until ready returns true or the device cannot work any more.
+func (d *Device) waitVirtual(ctx context.Context, ready func() bool) error {
+	if d.wait == nil {
+		return ErrVirtualTime
+	}
+	return d.wait(ctx, func() bool { return ready() || d.Err() != nil })
 }
 
 // waitError is the error of a wait for what that its context has ended.

@@ -253,9 +253,18 @@ func TestListenOnAnyPort(t *testing.T) {
 		}
 		break
 	}
+	// The address of a listener on all addresses can be dialed.
 	l, err := k.b.ListenUD(netip.AddrPort{}, ListenOptions{})
-	if err != nil || l.Addr().Port() < 0xc000 || !l.Addr().Addr().IsUnspecified() {
+	if err != nil || l.Addr().Port() < 0xc000 {
 		t.Errorf("%v, %v", l, err)
+	}
+	go func() {
+		if r, err := l.Accept(ctx); err == nil {
+			_ = r.Reject(nil)
+		}
+	}()
+	if _, err := k.a.ResolveUD(ctx, l.Addr(), nil); !errors.Is(err, ErrRefused) {
+		t.Errorf("ResolveUD(%v) = %v", l.Addr(), err)
 	}
 }
 

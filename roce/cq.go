@@ -149,7 +149,7 @@ func (c *CQ) Err() error {
 
 // Wait is like Poll, but blocks until there is a completion. It returns an error only if there is
 // none: ctx's error, ErrClosed, ErrGone or ErrCQOverrun; ErrVirtualTime on a device with
-// Expert.Clock. With Manual progress it runs the protocol while it waits.
+// Expert.Clock and without Expert.Wait. With Manual progress it runs the protocol while it waits.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 
 // WaitSolicited is like Wait, but only a failed or a solicited completion wakes it. The completion
@@ -165,10 +165,7 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		return 0, fmt.Errorf("%w: Wait needs a slice of at least one completion", ErrInvalid)
 	}
 	if c.dev.virtual {
-		if n, _ := c.poll(wcs); n > 0 {
-			return n, nil
-		}
-		return 0, ErrVirtualTime
+		return c.waitVirtual(ctx, wcs)
 	}
 	if c.dev.manual {
 		// One more step sends the ACK for what was received, which must not wait for the caller's
@@ -194,6 +191,22 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 		}
 		c.block(ctx)
 		c.arm()
+	}
+}
+
+// waitVirtual is wait in virtual time.
+func (c *CQ) waitVirtual(ctx context.Context, wcs []WC) (int, error) {
+	for {
+		if n, _ := c.poll(wcs); n > 0 {
+			return n, nil
+		}
+		if err := c.Err(); err != nil {
+			return c.last(wcs, err)
+		}
+		err := c.dev.waitVirtual(ctx, func() bool { return c.cq.Len() > 0 || c.Err() != nil })
+		if err != nil {
+			return 0, err
+		}
 	}
 }
 

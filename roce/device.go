@@ -33,8 +33,9 @@ type Device struct {
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
 	pkeys   pkeyTable
-	virtual bool // Expert.Clock is set
-	yields  bool // polls without result call Loop.Yield
+	virtual bool                                     // Expert.Clock is set
+	wait    func(context.Context, func() bool) error // Expert.Wait
+	yields  bool                                     // polls without result call Loop.Yield
 	stats   func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
@@ -139,7 +140,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 
 func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
-		manual: c.progress == Manual, virtual: c.clock != nil,
+		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
 		stats: statsOf(port), rand: safeRand(c.rand),
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},

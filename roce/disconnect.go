@@ -79,7 +79,7 @@ func (g *gsi) endAll(now qp.Time) {
 
 // forgetAll ends all cmIDs that are left, so that no goroutine waits for them. Owner only.
 func (g *gsi) forgetAll(now qp.Time) {
-	for comm := range g.ids {
+	for _, comm := range slices.Sorted(maps.Keys(g.ids)) {
 		g.forget(now, comm)
 	}
 }

@@ -56,7 +56,8 @@
 //
 // With [Expert].Clock the program itself controls the time. With [Expert].Rand, too, and a virtual
 // link of package loopback, a run replays from its seeds: every packet has the same bytes at the
-// same time.
+// same time. [Expert].Wait, for example that of a loopback.Sim, lets calls such as Dial, Accept and
+// [CQ.Wait] block in virtual time.
 //
 // # Memory
 //

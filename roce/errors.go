@@ -40,9 +40,11 @@ var (
 	ErrPKey = errors.New("roce: P_Key")
 	// ErrPrefetch: Expert.Prefetch or the argument of SetPrefetch is out of range.
 	ErrPrefetch = qp.ErrPrefetch
-	// ErrVirtualTime: the call would need to wait, which a device with Expert.Clock cannot do.
+	// ErrVirtualTime: the call would need to wait, which a device with Expert.Clock cannot do
+	// without Expert.Wait.
 	ErrVirtualTime = errors.New("roce: the device has its own clock (Expert.Clock): " +
-		"call Device.Progress and CQ.Poll instead of waiting")
+		"set Expert.Wait, for example to loopback.Sim.Wait, " +
+		"or call Device.Progress and CQ.Poll instead of waiting")
 )
 
 // Errors of Open and New.

@@ -103,8 +103,18 @@ func (l *Listener) bind(p cm.ListenParams, datagram bool) (err error) {
 	return nil
 }
 
-// Addr returns the address that was passed to Listen, with the port in use.
-func (l *Listener) Addr() netip.AddrPort { return l.addr }
+// Addr returns an address that peers can dial: the one that was passed to Listen, or for a listener
+// on all addresses the device's default address (see QPConfig.GIDIndex), with the port in use.
+func (l *Listener) Addr() netip.AddrPort {
+	a := l.addr.Addr()
+	if !a.IsUnspecified() {
+		return l.addr
+	}
+	if g, err := l.dev.localGID(-1, GID{}); err == nil { // otherwise the device has no address
+		a = g.Addr
+	}
+	return netip.AddrPortFrom(a, l.addr.Port())
+}
 
 // Accept waits for the next request, until ctx is done or the listener is closed (ErrClosed).
 // Answer the request by its methods Accept, Reject or AnswerUD.

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -109,8 +110,13 @@ type Expert struct {
 	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and
 	// never decreasing. It implies Manual progress. The Device starts no goroutine and never
 	// blocks: the program calls Device.Progress, and Device.NextTimeout says when the next call is
-	// due. CQ.Wait returns ErrVirtualTime.
+	// due.
 	Clock func() int64
+
+	// Wait lets calls block on a device with Clock: Dial, Accept, CQ.Wait, QP.Drain and others. It
+	// must drive all devices and move the clock until ready returns true, or return an error, for
+	// example ctx's. loopback.Sim implements it. Without it these calls return ErrVirtualTime.
+	Wait func(ctx context.Context, ready func() bool) error
 
 	// Rand replaces the cryptographic random source of keys, QPNs and PSNs, for reproducible runs.
 	// The Device serializes its calls. With Clock and Rand, a program that makes the same calls in
@@ -136,6 +142,7 @@ type config struct {
 	xdp       xdp.Options
 	rand      func() uint64
 	clock     func() int64
+	wait      func(context.Context, func() bool) error
 	spin      time.Duration
 	cpu       int
 	maxQP     int
@@ -174,6 +181,9 @@ func (e Expert) apply(c *config) {
 	}
 	if e.Clock != nil {
 		c.clock = e.Clock
+	}
+	if e.Wait != nil {
+		c.wait = e.Wait
 	}
 	if e.Rand != nil {
 		c.rand = e.Rand
@@ -243,8 +253,8 @@ type ConnectOptions struct {
 	// QP.Connect; negative: none. The check is a packet that every RDMA NIC answers without the
 	// help of the application. If several in a row are not answered, one per Timeout, Retries + 1
 	// but at least 3, the QP goes to StateErr with the event EventQPFatal, and Conn.Err returns
-	// ErrConnLost. With the defaults a dead peer is detected 12 to 20 s after its last packet, or
-	// 4.3 s after work that waits for its answer was posted. Without Timeout there is no check.
+	// ErrConnLost. With the defaults a dead peer is detected at most 20 s after its last packet,
+	// or 4.3 s after work that waits for its answer was posted. Without Timeout there is no check.
 	KeepAlive time.Duration
 
 	PathOptions

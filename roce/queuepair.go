@@ -385,7 +385,13 @@ func (q *QP) Drain(ctx context.Context) error {
 			return err
 		}
 		if q.device().virtual {
-			return ErrVirtualTime
+			err := q.device().waitVirtual(ctx, func() bool {
+				return q.qp.SQLen() == 0 || q.closed.Load()
+			})
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		if q.device().manual && q.device().loop.TryStep() > 0 {
 			pause = shortest

@@ -24,7 +24,7 @@ type Config struct {
 	Plan loopback.Plan
 	Seed uint64
 
-	// Virtual gives the link a clock that only Step and Run move. The devices use it.
+	// Virtual gives the link a clock that only Step, Run and Testbed.Sim move. The devices use it.
 	Virtual bool
 	// Link has further settings of the link in memory.
 	Link loopback.Config
@@ -42,6 +42,7 @@ type Config struct {
 type Testbed struct {
 	*Ports
 	Dev [2]*roce.Device
+	Sim *loopback.Sim // of Virtual: runs programs that block; nil in real time
 }
 
 // New opens the ports and creates the devices. After an error nothing is left.
@@ -51,11 +52,17 @@ func New(c Config) (*Testbed, error) {
 		return nil, err
 	}
 	t := &Testbed{Ports: ports}
+	if c.Virtual || c.Link.Virtual {
+		t.Sim = loopback.NewSim(ports.Link)
+	}
 	for i := range t.Dev {
 		if t.Dev[i], err = roce.New(ports.Port[i], t.options(&c, i)...); err != nil {
 			// New closed this port. The other one belongs to no device yet, or to Dev[0].
 			ports.Port[i] = nil
 			return nil, errors.Join(err, t.Close())
+		}
+		if t.Sim != nil {
+			t.Sim.Add(t.Dev[i])
 		}
 	}
 	return t, nil
@@ -63,8 +70,8 @@ func New(c Config) (*Testbed, error) {
 
 func (t *Testbed) options(c *Config, i int) []roce.Option {
 	var o []roce.Option
-	if c.Virtual || c.Link.Virtual {
-		o = append(o, roce.WithExpert(roce.Expert{Clock: t.Link.Now}))
+	if t.Sim != nil {
+		o = append(o, roce.WithExpert(roce.Expert{Clock: t.Link.Now, Wait: t.Sim.Wait}))
 	}
 	o = append(o, c.Options...)
 	return append(o, c.Device[i]...)
