@@ -51,6 +51,8 @@ var (
 	ErrMismatch = errors.New("indirect: the sides are configured differently: give both the same Entries and Segment")
 	// ErrTooManyConns means that Config.MaxConns is reached.
 	ErrTooManyConns = errors.New("indirect: too many connections: close one or raise MaxConns")
+	// ErrTooManyPeerConns means that a peer has Config.MaxPeerConns connections.
+	ErrTooManyPeerConns = errors.New("indirect: too many connections from one peer: raise MaxPeerConns if that is intended")
 	// ErrTransfer means that a transfer failed. It is wrapped with the cause.
 	ErrTransfer = errors.New("indirect: transfer failed")
 	// ErrClosed means that the Endpoint or the connection was closed.
@@ -103,6 +105,11 @@ type Config struct {
 
 	// RC has the attributes of the connections that carry data.
 	RC roce.ConnectOptions
+	// Peers restricts who may connect to a Listener; others get no answer.
+	Peers roce.PeerList
+	// MaxPeerConns bounds the connections that Listeners accept from one peer: an IPv4 address or
+	// an IPv6 /64 prefix. 0 means half of MaxConns, at least 1; at most MaxConns.
+	MaxPeerConns int
 	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
 	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
 	Refused func(peer netip.AddrPort, err error)
@@ -175,6 +182,13 @@ func (c *Config) check() error {
 	}
 	if c.Timeout < 0 || c.Patience < 0 || c.Silence < 0 {
 		return fmt.Errorf("%w: a time is negative", ErrConfig)
+	}
+	if c.MaxPeerConns == 0 {
+		c.MaxPeerConns = max(1, c.MaxConns/2)
+	}
+	if c.MaxPeerConns < 0 || c.MaxPeerConns > c.MaxConns {
+		return fmt.Errorf("%w: MaxPeerConns is %d; give 0 to MaxConns (%d)", ErrConfig,
+			c.MaxPeerConns, c.MaxConns)
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Uint64

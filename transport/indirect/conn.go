@@ -27,9 +27,10 @@ type Conn struct {
 
 	m        *core.Machine // nil until joined
 	up       bool
-	err      error     // why the connection has ended
-	asked    []Request // by entry, like the next two fields
-	attempts []uint32  // how often the Host was asked for the entry
+	from     netip.Addr // of an accepted connection: it counts in Endpoint.peers
+	err      error      // why the connection has ended
+	asked    []Request  // by entry, like the next two fields
+	attempts []uint32   // how often the Host was asked for the entry
 	regions  []Region
 	waiters  []*waiter
 }
@@ -47,9 +48,12 @@ type waiter struct {
 
 // Prepare creates a connection's local side, for peers that do not use the connection manager. The
 // caller sends the results of Local to the peer and passes the peer's to Join.
-func (e *Endpoint) Prepare() (*Conn, error) {
+func (e *Endpoint) Prepare() (*Conn, error) { return e.prepare(netip.Addr{}) }
+
+// prepare is Prepare for a connection that the peer from asked for, unless from is invalid.
+func (e *Endpoint) prepare(from netip.Addr) (*Conn, error) {
 	c := &Conn{
-		ep: e, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries),
+		ep: e, from: from, asked: make([]Request, e.cfg.Entries), attempts: make([]uint32, e.cfg.Entries),
 		regions: make([]Region, e.cfg.Entries), waiters: make([]*waiter, e.cfg.Entries),
 	}
 	e.mu.Lock()
@@ -73,6 +77,9 @@ func (c *Conn) enter() error {
 	for i := range e.conns {
 		if e.conns[i] != nil {
 			continue
+		}
+		if c.from.IsValid() && !e.peers.Take(c.from, 1) {
+			return ErrTooManyPeerConns
 		}
 		c.index, c.gen = i, uint16(e.cfg.Rand())
 		c.own = Params{
@@ -276,6 +283,9 @@ func (c *Conn) dispose() error {
 	defer e.mu.Unlock()
 	if e.conns[c.index] == c {
 		e.conns[c.index] = nil
+		if c.from.IsValid() {
+			e.peers.Return(c.from, 1)
+		}
 		e.free += int(c.own.Slots) * e.cfg.MaxTransfer
 	}
 	return errors.Join(errs...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/indirect/core"
 )
@@ -37,9 +38,10 @@ type Endpoint struct {
 
 	mu      sync.Mutex
 	closed  bool
-	conns   []*Conn // by index
-	free    int     // bytes of the indirect buffer that are not granted
-	udOut   int     // datagrams posted
+	conns   []*Conn       // by index
+	free    int           // bytes of the indirect buffer that are not granted
+	peers   *limit.Shares // accepted connections
+	udOut   int           // datagrams posted
 	events  eventRing
 	busy    int // unfinished transfers of all connections
 	wake    context.CancelFunc
@@ -61,7 +63,7 @@ func New(dev *roce.Device, pd *roce.PD, c Config) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: c, dev: dev, pd: pd, turn: make(chan struct{}, 1), conns: make([]*Conn, c.MaxConns),
-		free: max(c.IndirectBuffer, 0),
+		free: max(c.IndirectBuffer, 0), peers: limit.NewShares(int64(c.MaxPeerConns), 0),
 		// a privileged Q_Key has the high bit set (IBA 10.2.5)
 		qkey: roce.QKey(uint32(c.Rand()) &^ (1 << 31)),
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/accept"
 )
 
@@ -37,7 +38,7 @@ func TestForgedRequests(t *testing.T) {
 	}()
 	right := Params{Entries: uint16(b.cfg.Entries), Segment: uint32(b.cfg.Segment)}
 	first, second := testbed.NewForger(link, 2, 1), testbed.NewForger(link, 3, 1)
-	const n = 4
+	const n = 3 // all fit into the backlog
 	for range n {
 		if err := errors.Join(first.REQ(port, right.append(nil)), first.REQ(port, []byte("x")),
 			second.REQ(port, right.append(nil)), second.REQ(port, nil)); err != nil {
@@ -62,5 +63,61 @@ func TestForgedRequests(t *testing.T) {
 	}
 	if n := len(b.all()); n != 1 {
 		t.Errorf("%d connections are left, want 1", n)
+	}
+}
+
+// One peer cannot take all connections.
+func TestMaxPeerConns(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{Ports: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	greedy := newEnd(t, newDevice(t, link, 0), Config{})
+	b := newEnd(t, newDevice(t, link, 1), Config{MaxConns: 4,
+		Refused: func(_ netip.AddrPort, err error) { refused <- err }})
+	other := newEnd(t, newDevice(t, link, 2), Config{})
+	l, err := b.Listen(netip.MustParseAddrPort("10.77.0.2:7004"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	got := make(chan *Conn, 8)
+	go func() {
+		for {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			got <- c
+		}
+	}()
+	for range 2 {
+		if _, err := greedy.Dial(ctx, l.Addr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := greedy.Dial(ctx, l.Addr()); !errors.Is(err, roce.ErrRefused) {
+		t.Errorf("a third Dial() = %v, want ErrRefused", err)
+	}
+	if err := <-refused; !errors.Is(err, ErrTooManyPeerConns) {
+		t.Errorf("Refused got %v, want ErrTooManyPeerConns", err)
+	}
+	if _, err := other.Dial(ctx, l.Addr()); err != nil {
+		t.Errorf("another peer: %v", err)
+	}
+	if err := (<-got).Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := greedy.Dial(ctx, l.Addr()); err != nil {
+		t.Errorf("after a connection ended: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []Config{{MaxPeerConns: -1}, {MaxConns: 2, MaxPeerConns: 3}} {
+		if err := c.check(); !errors.Is(err, ErrConfig) {
+			t.Errorf("check() = %v, want ErrConfig", err)
+		}
 	}
 }

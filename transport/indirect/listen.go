@@ -18,7 +18,7 @@ type Listener struct {
 
 // Listen makes the Endpoint accept connections at addr. See roce.Device.Listen.
 func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
-	r, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns})
+	r, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns, Peers: e.cfg.Peers})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (l *Listener) open(ctx context.Context, q *roce.Request) (*Conn, error) {
 	if err := peer.parse(q.PrivateData()); err != nil {
 		return nil, err
 	}
-	c, err := l.ep.Prepare()
+	c, err := l.ep.prepare(q.RemoteAddr().Addr())
 	if err != nil {
 		return nil, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}

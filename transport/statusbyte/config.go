@@ -19,6 +19,10 @@ const (
 	// MaxMemory bounds all blocks of one side together, in bytes.
 	MaxMemory = 4 << 30
 
+	// MaxOffered bounds the memory, in bytes, that a sender allocates if the receiver determines
+	// the number or the size of the blocks.
+	MaxOffered = 1 << 30
+
 	// MaxPause bounds Config.Spin and Config.Idle. A context that ends during a pause is noticed
 	// after it.
 	MaxPause = time.Second
@@ -74,6 +78,8 @@ type Config struct {
 
 	// Connect has the connection's attributes.
 	Connect roce.ConnectOptions
+	// Peers restricts who may connect to a Listener; others get no answer.
+	Peers roce.PeerList
 	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
 	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
 	Refused func(peer netip.AddrPort, err error)

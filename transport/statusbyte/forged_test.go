@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/accept"
 	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
@@ -76,5 +77,59 @@ func TestForgedRequests(t *testing.T) {
 	}
 	if _, err := l.Accept(ctx); err == nil {
 		t.Error("Accept() after Close succeeded")
+	}
+}
+
+// A receiver cannot make a sender that accepts its sizes allocate gigabytes.
+func TestReceiverOffersTooMuch(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	l, err := b.Listen(testAddr(b), roce.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(within(t))
+	offer := memory{Sizes: blocks.Sizes{Blocks: MaxBlocks, Size: 512 << 10},
+		stride: stride(512 << 10)}
+	done := make(chan error, 1)
+	go func() {
+		for {
+			q, err := l.Accept(ctx)
+			if err != nil {
+				done <- nil
+				return
+			}
+			e, err := blocks.NewEndpoint(b, blocks.Depths{Send: 1, SendCQ: 1, Recv: 1})
+			if err == nil {
+				_, err = q.Accept(ctx, e.QP, roce.AcceptOptions{PrivateData: offer.put(nil)})
+			}
+			if err != nil && ctx.Err() == nil && !errors.Is(err, roce.ErrRequestOver) {
+				done <- err
+				return
+			}
+		}
+	}()
+	for _, c := range []Config{{}, {Blocks: MaxBlocks}, {BlockSize: 512 << 10}} {
+		if _, err := Init(ctx, a, l.Addr(), c); !errors.Is(err, ErrMismatch) {
+			t.Errorf("Init() with %d blocks of %d bytes = %v, want ErrMismatch", c.Blocks,
+				c.BlockSize, err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Only permitted peers can connect.
+func TestPeers(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	cfg := Config{Blocks: 1, BlockSize: 10,
+		Peers: roce.PeerList{Deny: []netip.Prefix{netip.PrefixFrom(addrOf(a), 32)}}}
+	l := listen(t, b, cfg)
+	ctx, cancel := context.WithTimeout(within(t), 50*time.Millisecond)
+	defer cancel()
+	go func() { _, _ = l.Accept(ctx) }()
+	if _, err := Init(ctx, a, l.Addr(), Config{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Init() of a peer that is denied = %v, want DeadlineExceeded", err)
 	}
 }

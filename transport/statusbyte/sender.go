@@ -119,6 +119,11 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config,
 	if err := protocol.Agree(s.peer.Sizes, want); err != nil {
 		return err
 	}
+	if n := s.peer.Blocks * stride(s.peer.Size); (want.Blocks == 0 || want.Size == 0) &&
+		n > MaxOffered {
+		return fmt.Errorf("%w: it has %v, which take %d bytes: set both sizes here to allow that",
+			ErrMismatch, s.peer.Sizes, n)
+	}
 	cfg.Blocks, cfg.BlockSize = s.peer.Blocks, s.peer.Size
 	s.cfg = cfg
 	if s.data, err = s.ep.AddMR(cfg.Blocks*stride(cfg.BlockSize), roce.LocalWrite); err != nil {

@@ -18,8 +18,10 @@ const (
 	Time = 10 * time.Second
 	// Max is the largest number of requests that are answered at a time.
 	Max = 16
-	// share is the fraction of them that one prefix may use (limit.Prefix).
+	// share is the fraction of them that one prefix (limit.Prefix) may keep for longer than minTime.
 	share = 4
+	// minTime is how long a request is answered before it can be replaced.
+	minTime = 50 * time.Millisecond
 )
 
 // ErrReplaced means that a request was given up because of newer requests.
@@ -55,8 +57,9 @@ type Acceptor[R interface{ Close() error }] struct {
 
 // answer is a request that is being answered.
 type answer struct {
-	from netip.Prefix
-	stop context.CancelCauseFunc
+	from  netip.Prefix
+	since time.Time
+	stop  context.CancelCauseFunc
 }
 
 // New returns an Acceptor. The Acceptor owns the roce.Listener.
@@ -113,11 +116,9 @@ func (a *Acceptor[R]) refused(q *roce.Request, err error) {
 // begin answers a request in a new goroutine.
 func (a *Acceptor[R]) begin(ctx context.Context, q *roce.Request) error {
 	from := limit.Prefix(q.RemoteAddr().Addr())
-	a.makeSpace(from)
-	select {
-	case a.slots <- struct{}{}:
-	case <-ctx.Done(): // all slots have confirmed connections
-		return ctx.Err()
+	a.replaceOwn(from)
+	if err := a.take(ctx); err != nil {
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,14 +127,35 @@ func (a *Acceptor[R]) begin(ctx context.Context, q *roce.Request) error {
 		return roce.ErrClosed
 	}
 	one, stop := context.WithCancelCause(a.base)
-	w := &answer{from: from, stop: stop}
+	w := &answer{from: from, since: time.Now(), stop: stop}
 	a.open = append(a.open, w)
 	a.wg.Go(func() { a.answer(one, q, w) })
 	return nil
 }
 
-// makeSpace gives up the oldest request if there are too many, if possible of the same prefix.
-func (a *Acceptor[R]) makeSpace(from netip.Prefix) {
+// take waits for a slot.
+func (a *Acceptor[R]) take(ctx context.Context) error {
+	for {
+		select {
+		case a.slots <- struct{}{}:
+			return nil
+		default:
+		}
+		retry := time.NewTimer(a.replaceAny())
+		select {
+		case a.slots <- struct{}{}:
+			retry.Stop()
+			return nil
+		case <-ctx.Done(): // for example because a connection was confirmed
+			retry.Stop()
+			return ctx.Err()
+		case <-retry.C:
+		}
+	}
+}
+
+// replaceOwn gives up the oldest request of a prefix that has its share.
+func (a *Acceptor[R]) replaceOwn(from netip.Prefix) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	own, oldest := 0, -1
@@ -144,14 +166,42 @@ func (a *Acceptor[R]) makeSpace(from netip.Prefix) {
 			}
 		}
 	}
-	if own < max(1, a.c.Max/share) {
-		if len(a.slots) < a.c.Max || len(a.open) == 0 {
-			return
-		}
-		oldest = 0
+	if own >= max(1, a.c.Max/share) && time.Since(a.open[oldest].since) >= minTime {
+		a.replace(oldest)
 	}
-	a.open[oldest].stop(ErrReplaced)
-	a.open = slices.Delete(a.open, oldest, oldest+1)
+}
+
+// replaceAny gives up the oldest request of the prefix that has the most. It returns when to try
+// again if its slot is not free by then.
+func (a *Acceptor[R]) replaceAny() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	count := map[netip.Prefix]int{}
+	most, victim := 0, -1
+	for _, w := range a.open {
+		count[w.from]++
+		most = max(most, count[w.from])
+	}
+	for i, w := range a.open {
+		if count[w.from] == most {
+			victim = i
+			break
+		}
+	}
+	if victim < 0 { // all slots have confirmed connections, or become free
+		return minTime
+	}
+	if age := time.Since(a.open[victim].since); age < minTime {
+		return minTime - age
+	}
+	a.replace(victim)
+	return minTime
+}
+
+// replace gives up a request. The caller holds mu.
+func (a *Acceptor[R]) replace(i int) {
+	a.open[i].stop(ErrReplaced)
+	a.open = slices.Delete(a.open, i, i+1)
 }
 
 func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, w *answer) {

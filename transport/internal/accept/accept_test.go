@@ -156,26 +156,40 @@ func (g *rig) accept(ctx context.Context) <-chan *conn {
 	return got
 }
 
-// One address can have a quarter of the answers in progress, all together can have Max. Newer
-// requests replace older ones, so a sender that confirms is accepted.
+// At most Max requests are answered at a time. Newer requests replace older ones, first those of the
+// address that has the most, so a sender that confirms is accepted. No request is replaced at once.
 func TestLimits(t *testing.T) {
 	g := newRig(t, Max)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	got := g.accept(ctx)
-	g.send(0, 3*Max, "yes")
-	g.eventually("limiting one address", func() bool {
-		return g.refused[ErrReplaced] >= 3*Max-Max/share && g.open[g.addr(0)] == Max/share
+	begin := time.Now()
+	g.send(0, Max, "yes")
+	g.eventually("answering one address", func() bool { return g.open[g.addr(0)] == Max })
+	g.send(1, 1, "yes")
+	g.eventually("replacing one of many", func() bool {
+		return g.open[g.addr(0)] == Max-1 && g.open[g.addr(1)] == 1
+	})
+	if d := time.Since(begin); d < minTime {
+		t.Errorf("a request was replaced after %v", d)
+	}
+	g.send(0, 1, "yes") // of the address that has the most: replaces its own
+	g.eventually("replacing its own", func() bool {
+		return g.refused[ErrReplaced] >= 2 && g.open[g.addr(1)] == 1
 	})
 	for i := 1; i < 5; i++ {
-		g.send(i, Max/share, "yes")
+		g.send(i, Max, "yes")
 	}
-	g.eventually("limiting all addresses", func() bool {
+	g.eventually("all addresses", func() bool {
 		n := 0
-		for _, k := range g.open {
+		for i := range 5 {
+			k := g.open[g.addr(i)]
 			n += k
+			if k < 2 {
+				return false
+			}
 		}
-		return n == Max && g.open[g.addr(0)] == 0 // the oldest ones were replaced
+		return n == Max
 	})
 	g.mu.Lock()
 	g.confirm[g.addr(5)] = true

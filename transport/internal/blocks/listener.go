@@ -24,7 +24,8 @@ type ListenConfig[R Receiver] struct {
 	Memory   int   // bytes that each receiver needs
 	// Open accepts a request with a new receiver, which uses memory. After an error, no peer can
 	// access memory.
-	Open func(ctx context.Context, q *roce.Request, memory *accept.Memory) (R, error)
+	Open  func(ctx context.Context, q *roce.Request, memory *accept.Memory) (R, error)
+	Peers roce.PeerList // who may connect
 	// Refused, if set, is called concurrently for each request that is rejected or fails.
 	Refused func(peer netip.AddrPort, err error)
 }
@@ -40,7 +41,7 @@ type Listener[R Receiver] struct {
 // Listen makes dev accept senders at addr.
 func Listen[R Receiver](dev *roce.Device, addr netip.AddrPort,
 	c ListenConfig[R]) (*Listener[R], error) {
-	l, err := dev.Listen(addr, roce.ListenOptions{})
+	l, err := dev.Listen(addr, roce.ListenOptions{Peers: c.Peers})
 	if err != nil {
 		return nil, err
 	}
