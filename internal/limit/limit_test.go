@@ -97,6 +97,44 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// One prefix gets half of the units, further ones share the rest.
+func TestTakeFair(t *testing.T) {
+	s := NewShares(0, 8)
+	for _, c := range []struct {
+		peer string
+		want int
+	}{{"192.0.2.1", 4}, {"2001:db8::1", 2}, {"2001:db8::2", 0}, {"192.0.2.3", 1},
+		{"192.0.2.1", 0}, {"192.0.2.4", 1}, {"192.0.2.5", 0}} {
+		got := 0
+		for s.TakeFair(addr(c.peer), 1) {
+			got++
+		}
+		if got != c.want {
+			t.Errorf("%s got %d units, want %d", c.peer, got, c.want)
+		}
+	}
+	s = NewShares(0, 1000)
+	for _, c := range []struct {
+		peer string
+		n    int64
+		want bool
+	}{{"192.0.2.1", 501, false}, {"192.0.2.1", 500, true}, {"192.0.2.1", 1, false},
+		{"192.0.2.2", 500, false}, {"192.0.2.2", 250, true}, {"192.0.2.3", 1 << 62, false}} {
+		if got := s.TakeFair(addr(c.peer), c.n); got != c.want {
+			t.Errorf("TakeFair(%s, %d) = %v, want %v", c.peer, c.n, got, c.want)
+		}
+	}
+	if !NewShares(0, 1).TakeFair(addr("192.0.2.1"), 1) {
+		t.Error("the only unit cannot be taken")
+	}
+	if s := NewShares(2, 8); !s.TakeFair(addr("::1"), 2) || s.TakeFair(addr("::1"), 1) {
+		t.Error("TakeFair ignores the limit per prefix")
+	}
+	if !NewShares(0, 0).TakeFair(addr("::1"), 1<<62) {
+		t.Error("TakeFair limits without a limit")
+	}
+}
+
 func TestRate(t *testing.T) {
 	r := NewRate(RateConfig{PerPrefix: Budget{10, 5}, Total: Budget{1000, 100}, Seed: 1})
 	now := int64(time.Hour)

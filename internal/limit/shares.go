@@ -27,6 +27,17 @@ func (s *Shares) Take(a netip.Addr, n int64) bool {
 	return true
 }
 
+// TakeFair is Take, but it also returns false if the prefix would then hold more units than are
+// left for all others. One unit in excess is allowed, so that a single unit can be taken. One
+// prefix therefore gets at most half of the total, and a new prefix finds something as long as
+// there are few others.
+func (s *Shares) TakeFair(a netip.Addr, n int64) bool {
+	if left := s.total - s.used; s.total > 0 && (n > left || s.by[Prefix(a)]+n > left-n+1) {
+		return false
+	}
+	return s.Take(a, n)
+}
+
 // exceeds reports whether used+n exceeds limit, without overflow.
 func exceeds(used, n, limit int64) bool { return limit > 0 && n > limit-used }
 
