@@ -223,6 +223,10 @@ func (q *QP) Depths() (send, recv int) { return int(q.sq.depth), int(q.rq.depth)
 // called from any goroutine.
 func (q *QP) SQLen() int { return int(q.sq.used()) }
 
+// Activity returns a number that changes when the QP accepts a request packet from the peer, or
+// when the peer acknowledges a packet. Only the engine's thread may call it.
+func (q *QP) Activity() uint64 { return q.epsn + q.una }
+
 // RQLen returns the number of receives that are posted to the QP's own queue and not completed.
 // Only the engine's thread may call it.
 func (q *QP) RQLen() int {

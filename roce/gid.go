@@ -49,6 +49,19 @@ func (d *Device) GIDs() []GIDEntry {
 		func(e GIDEntry) bool { return !e.Addr.IsValid() })
 }
 
+// Subnets returns the subnets of the interface's addresses, without duplicates. A host with an
+// address in one of them is usually reachable without a router.
+func (d *Device) Subnets() []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range d.net.Addrs() {
+		p = netip.PrefixFrom(p.Addr().WithZone(""), p.Bits()).Masked()
+		if p.IsValid() && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // localGID returns the entry with an index. For a negative index it returns the first entry of the
 // preferred kind that has the IP version of remote. A zero remote allows both versions.
 func (d *Device) localGID(index int, remote GID) (GIDEntry, error) {

@@ -3,6 +3,8 @@ package roce
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -133,6 +135,53 @@ func TestAddressChange(t *testing.T) {
 		nextEvent(t, b.Device, EventGIDChange)
 		pollOK(t, 1, WCWrite, a.cq, b.cq) // the retransmission arrives
 	})
+}
+
+// Subnets follows the addresses of the interface.
+func TestSubnets(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	net := &changingNet{Network: link.Port(0), changed: make(chan struct{}, 1)}
+	d := newDevice(t, link, 0, WithExpert(Expert{Network: net}))
+	for _, c := range []struct {
+		addrs []netip.Prefix
+		want  string
+	}{
+		{[]netip.Prefix{netip.MustParsePrefix("192.0.2.7/24"), netip.MustParsePrefix("fe80::7/64"),
+			netip.MustParsePrefix("192.0.2.9/24")}, "[192.0.2.0/24 fe80::/64]"},
+		{[]netip.Prefix{netip.MustParsePrefix("198.51.100.1/32")}, "[198.51.100.1/32]"},
+	} {
+		net.change(func() { net.addrs = c.addrs })
+		if got := fmt.Sprint(d.Subnets()); got != c.want {
+			t.Errorf("Subnets() = %s, want %s", got, c.want)
+		}
+	}
+}
+
+// Activity changes when the peer sends something and when it acknowledges something.
+func TestActivity(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1),
+		rigConfig{})
+	connect(t, a.qp, b.qp)
+	activity := func(q *QP) uint64 {
+		n, err := q.Activity()
+		must(t, err)
+		return n
+	}
+	sender, receiver := activity(a.qp), activity(b.qp)
+	if sender != activity(a.qp) {
+		t.Error("Activity changed without traffic")
+	}
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 8)},
+		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	pollOK(t, 0, WCWrite, a.cq, b.cq)
+	if activity(a.qp) == sender || activity(b.qp) == receiver {
+		t.Error("Activity did not change on both sides of a WRITE")
+	}
+	must(t, a.qp.Close())
+	if _, err := a.qp.Activity(); !errors.Is(err, ErrClosed) {
+		t.Errorf("Activity() = %v after Close, want ErrClosed", err)
+	}
 }
 
 // When the MAC address of a peer changes, QPs and address handles follow.

@@ -366,6 +366,18 @@ func (q *QP) Query() (Attr, error) {
 	return a, err
 }
 
+// Activity returns a number that changes when a connected QP accepts a request packet from its peer
+// or the peer acknowledges a packet, so that a program can recognize an idle peer.
+//
+// Errors: ErrClosed.
+func (q *QP) Activity() (n uint64, err error) {
+	if q.closed.Load() {
+		return 0, ErrClosed
+	}
+	err = q.device().do(func(qp.Time) { n = q.qp.Activity() })
+	return n, err
+}
+
 // Drain waits until every posted send work request has completed, successfully or not, or ctx is
 // done. It does not poll their completions. With Manual progress it runs the protocol meanwhile.
 //
