@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/peerio"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Timeout is the time limit for an answer that does not depend on a user.
@@ -29,6 +31,8 @@ var transportErrors = peerio.Errors{Timeout: ErrTimeout, Gone: ErrGone}
 type Conn struct {
 	nc net.Conn
 	r  *bufio.Reader
+
+	checkGID func(context.Context, netip.Addr, roce.GID) error // of the server; nil: SameAddr
 }
 
 // NewConn returns a Conn that uses the stream nc.

@@ -29,5 +29,7 @@
 //   - message.go: the messages, their limits and the errors
 //   - conn.go: Conn sends and receives messages
 //   - server.go: Server accepts sessions and passes them to services
+//   - gid.go: which GIDs a client may name
+//   - limits.go: the limits of a Server
 //   - pending.go: connections that have not sent a request yet
 package exchange

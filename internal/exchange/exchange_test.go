@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -268,7 +271,7 @@ func TestServer(t *testing.T) {
 				*Message) error {
 				return errors.New("out of memory")
 			}},
-		Log: func(_ net.Addr, err error) { logged <- err },
+		Log: func(_ netip.AddrPort, err error) { logged <- err },
 	})
 	good := dial(t, addr)
 	if err := request(t, good, "hold"); err != nil {
@@ -305,8 +308,8 @@ func TestServer(t *testing.T) {
 
 // The server limits its sessions, in total and per address, and accepts new ones when others end.
 func TestServerIsBounded(t *testing.T) {
-	for name, s := range map[string]*Server{"in total": {Sessions: 2},
-		"from one address": {PerPeer: 2}} {
+	for name, s := range map[string]*Server{"in total": {Sessions: 3},
+		"from one address": {PerPrefix: 2}} {
 		t.Run(name, func(t *testing.T) {
 			s.Services = map[string]Handler{"hold": hold}
 			addr := server(t, s)
@@ -336,8 +339,9 @@ func TestServerIsBounded(t *testing.T) {
 // log.
 func TestSilentConnectionsAreNoSessions(t *testing.T) {
 	logged := make(chan error, 100)
-	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold},
-		Log: func(_ net.Addr, err error) { logged <- err }})
+	g := guard.New(limit.Access{}, nil)
+	addr := server(t, &Server{Sessions: 1, Services: map[string]Handler{"hold": hold}, Guard: g,
+		Log: g.Limit(func(_ netip.AddrPort, err error) { logged <- err })})
 	var silent []net.Conn
 	for range maxPending + 10 {
 		nc, err := net.Dial("tcp", addr)
@@ -360,10 +364,27 @@ func TestSilentConnectionsAreNoSessions(t *testing.T) {
 		!strings.Contains(err.Error(), "busy with another client") {
 		t.Errorf("a second client: %v", err)
 	}
-	time.Sleep(50 * time.Millisecond)
-	if n := len(logged); n == 0 || n > 6 {
-		t.Errorf("%d log lines for 10 closed connections and one refused one, want 1 to 6", n)
+	for deadline := time.Now().Add(5 * time.Second); counted(g, "refused_lobby") < 10; {
+		if time.Now().After(deadline) {
+			t.Fatalf("refused_lobby = %d, want at least 10", counted(g, "refused_lobby"))
+		}
+		time.Sleep(time.Millisecond)
 	}
+	if n := counted(g, "refused_busy"); n != 1 {
+		t.Errorf("refused_busy = %d, want 1", n)
+	}
+	if n := len(logged); n == 0 || n > 8 {
+		t.Errorf("%d log lines for the connections without a session, want 1 to 8", n)
+	}
+}
+
+func counted(g *guard.Guard, name string) uint64 {
+	for n, v := range g.Counts() {
+		if n == name {
+			return v
+		}
+	}
+	return 0
 }
 
 // Connections that stop in the middle of a request do not count as sessions either, whether they

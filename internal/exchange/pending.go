@@ -1,8 +1,11 @@
 package exchange
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
 // maxPending is the number of connections without a request that a Server keeps.
@@ -10,22 +13,40 @@ const maxPending = 64
 
 // pendingConns holds the connections that have not sent a complete request yet. They do not count
 // as sessions, so port scans, health checks and peers that stop in the middle of a request cannot
-// block other clients. When it is full, the oldest connection is closed: a real client sends its
-// request at once.
+// block other clients. When it is full, the oldest connection of the prefix with the most
+// connections is closed: a real client sends its request at once, and a prefix that opens many
+// connections closes only its own.
 type pendingConns struct {
 	mu    sync.Mutex
 	conns []*Conn // oldest first
 }
 
-// add adds c and closes the oldest connection if there are too many.
+// add adds c and closes another connection if there are too many.
 func (p *pendingConns) add(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conns = append(p.conns, c)
 	if len(p.conns) > maxPending {
-		p.conns[0].Close()
-		p.conns = slices.Delete(p.conns, 0, 1)
+		i := p.oldestOfMost()
+		p.conns[i].Close()
+		p.conns = slices.Delete(p.conns, i, i+1)
 	}
+}
+
+// oldestOfMost returns the index of the oldest connection of the prefix with the most connections.
+func (p *pendingConns) oldestOfMost() (oldest int) {
+	number, first := map[netip.Prefix]int{}, map[netip.Prefix]int{}
+	most := 0
+	for i, c := range p.conns {
+		prefix := limit.Prefix(c.peer())
+		if number[prefix]++; number[prefix] == 1 {
+			first[prefix] = i
+		}
+		if number[prefix] > most {
+			most, oldest = number[prefix], first[prefix]
+		}
+	}
+	return oldest
 }
 
 // remove removes c. It reports whether c was closed because there were too many connections.

@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,13 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/peerio"
-)
-
-// Default limits of a Server.
-const (
-	DefaultSessions = 32 // at a time, from all peers
-	DefaultPerPeer  = 8  // at a time, from one address
+	"github.com/gorxe/gorxe/roce"
 )
 
 // acceptRetry is the pause after an accept error that passes when sessions end.
@@ -31,7 +26,8 @@ const acceptRetry = 50 * time.Millisecond
 type Handler func(ctx context.Context, c *Conn, request *Message) error
 
 // Detector recognizes a peer that speaks another protocol than the exchange. If it does, serve
-// serves the peer; otherwise serve and err are nil.
+// serves the peer; otherwise serve and err are nil. A Detector must pass the GIDs that the peer
+// sends to Conn.CheckGID.
 type Detector func(ctx context.Context, c *Conn) (serve func(context.Context) error, err error)
 
 // Server accepts sessions and passes each one to the handler of the service that it requests. Set
@@ -39,31 +35,24 @@ type Detector func(ctx context.Context, c *Conn) (serve func(context.Context) er
 type Server struct {
 	Services map[string]Handler
 	Sessions int // at a time; 0: DefaultSessions
-	PerPeer  int // at a time from one address; 0: DefaultPerPeer
+	// PerPrefix is the number of sessions of one prefix (see package limit) at a time; 0:
+	// DefaultPerPrefix. A prefix also gets no more sessions than it leaves for all others.
+	PerPrefix int
+	// Guard decides which peers are served, and counts those that are not; nil: everyone.
+	Guard *guard.Guard
+	// CheckGID reports whether the peer of a TCP connection may use a GID; nil: SameAddr.
+	CheckGID func(ctx context.Context, peer netip.Addr, gid roce.GID) error
 	// Detect, if set, is called before the server reads a request. If it returns a function, the
 	// server calls that function as soon as it admits the session.
 	Detect Detector
 	// Log, if set, is called for each session that failed, possibly by several goroutines at once.
-	Log func(peer net.Addr, err error)
+	// Guard.Limit bounds the number of lines.
+	Log guard.Log
 
 	pending pendingConns
-	mu      sync.Mutex
-	total   int
-	peers   map[netip.Addr]int
-	drops   [numDropReasons]int
+	once    sync.Once
+	limits  limits
 }
-
-// dropReason is the reason why a connection gets no session.
-type dropReason uint8
-
-const (
-	dropEvicted dropReason = iota // it was the oldest of too many without a request
-	dropBusy                      // there are too many sessions
-	numDropReasons
-)
-
-// errBusy means that there are too many sessions.
-var errBusy = errors.New("busy")
 
 // Listen listens on a TCP port. If iface is not empty, it listens on that interface only, so that
 // servers on different interfaces of a host can use the same port.
@@ -95,6 +84,7 @@ func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 // Serve accepts sessions until ctx ends. It then closes ln, waits for the sessions to end and
 // returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	s.once.Do(func() { s.limits.init(s.Sessions, s.PerPrefix) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx) // an accept error ends the sessions too
@@ -110,17 +100,42 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 				nc.Close()
 			}
 			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
-			errors.Is(err, unix.ECONNABORTED):
+		case passes(err):
 			time.Sleep(acceptRetry)
 			continue
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", peerio.Reason(err))
 		}
 		c := NewConn(nc)
-		s.pending.add(c)
-		wg.Go(func() { s.session(ctx, c) })
+		c.checkGID = s.CheckGID
+		if s.Guard.Permits(c.peer()) {
+			s.pending.add(c)
+			wg.Go(func() { s.session(ctx, c) })
+			continue
+		}
+		s.log(ctx, c, guard.ErrRefused)
+		s.refuse(c, guard.ErrRefused, wg.Go)
 	}
+}
+
+// passes reports whether an accept error passes when other connections end.
+func passes(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) ||
+		errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) ||
+		errors.Is(err, unix.ECONNABORTED)
+}
+
+// refuse sends an error to the peer and closes the connection. run runs the part that waits for the
+// peer. If too many peers are being refused, refuse only closes the connection.
+func (s *Server) refuse(c *Conn, err error, run func(func())) {
+	if !s.limits.startRefusal(c.peer()) {
+		c.Close()
+		return
+	}
+	run(func() {
+		defer s.limits.endRefusal(c.peer())
+		c.Refuse(err)
+	})
 }
 
 // session runs one session.
@@ -128,49 +143,41 @@ func (s *Server) session(ctx context.Context, c *Conn) {
 	defer c.Close()
 	serve, foreign, err := s.start(ctx, c)
 	if s.pending.remove(c) {
-		s.logDropped(ctx, c, dropEvicted,
-			fmt.Errorf("more than %d connections have not sent a request: "+
-				"closed the oldest one", maxPending))
+		s.Guard.Count(guard.Lobby)
+		s.log(ctx, c, errEvicted)
 		return
 	}
 	if err == nil {
-		err = s.admit(c)
+		err = s.limits.admit(c.peer())
 	}
 	if err == nil {
 		err = serve(ctx)
-		s.leave(c)
+		s.limits.leave(c.peer())
 	}
 	if err == nil {
 		return
 	}
-	if !foreign && !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
-		c.Refuse(err)
-	}
-	if errors.Is(err, errBusy) {
-		s.logDropped(ctx, c, dropBusy, err)
-		return
-	}
 	s.log(ctx, c, err)
+	s.Guard.Count(reason(err))
+	if !foreign && !errors.Is(err, ErrRemote) && !errors.Is(err, ErrGone) {
+		s.refuse(c, err, func(f func()) { f() })
+	}
+}
+
+// reason returns the counter of an error.
+func reason(err error) guard.Reason {
+	switch {
+	case errors.Is(err, errBusy):
+		return guard.Busy
+	case errors.Is(err, ErrAddress):
+		return guard.Address
+	}
+	return guard.Failed
 }
 
 func (s *Server) log(ctx context.Context, c *Conn, err error) {
 	if s.Log != nil && ctx.Err() == nil {
-		s.Log(c.nc.RemoteAddr(), err)
-	}
-}
-
-// logDropped logs a connection that gets no session. It logs the first, second, fourth, eighth
-// and so on, so that a flood of connections cannot fill the log.
-func (s *Server) logDropped(ctx context.Context, c *Conn, why dropReason, err error) {
-	s.mu.Lock()
-	s.drops[why]++
-	n := s.drops[why]
-	s.mu.Unlock()
-	switch {
-	case n == 1:
-		s.log(ctx, c, err)
-	case n&(n-1) == 0:
-		s.log(ctx, c, fmt.Errorf("%w (%d times so far)", err, n))
+		s.Log(c.Remote().AddrPort(), err)
 	}
 }
 
@@ -182,7 +189,7 @@ func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context
 	if _, err := c.PeekByte(ctx, Timeout); err != nil {
 		return nil, false, err
 	}
-	if err := s.checkCapacity(c); err != nil {
+	if err := s.limits.check(c.peer()); err != nil {
 		return nil, false, err
 	}
 	if s.Detect != nil {
@@ -199,55 +206,10 @@ func (s *Server) start(ctx context.Context, c *Conn) (serve func(context.Context
 		return nil, false, fmt.Errorf("%w: this server has no service %q", ErrProtocol,
 			clip(printable(req.Service)))
 	}
-	return func(ctx context.Context) error { return h(ctx, c, req) }, false, nil
+	return func(ctx context.Context) error {
+		if err := c.checkGIDs(ctx, req.QPs); err != nil {
+			return err
+		}
+		return h(ctx, c, req)
+	}, false, nil
 }
-
-// checkCapacity returns an error if there are too many sessions for another one.
-func (s *Server) checkCapacity(c *Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.capacity(c.peer())
-}
-
-// capacity is checkCapacity with s.mu held.
-func (s *Server) capacity(peer netip.Addr) error {
-	sessions, perPeer := cmp.Or(s.Sessions, DefaultSessions), cmp.Or(s.PerPeer, DefaultPerPeer)
-	switch {
-	case s.total >= sessions && sessions == 1:
-		return fmt.Errorf("%w with another client: try again when it has ended", errBusy)
-	case s.total >= sessions:
-		return fmt.Errorf("%w with %d sessions: try again later", errBusy, s.total)
-	case s.peers[peer] >= perPeer:
-		return fmt.Errorf("%w with %d sessions of this client: end one of them first", errBusy,
-			perPeer)
-	}
-	return nil
-}
-
-// admit counts a new session, or returns an error if there are too many.
-func (s *Server) admit(c *Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.capacity(c.peer()); err != nil {
-		return err
-	}
-	if s.peers == nil {
-		s.peers = make(map[netip.Addr]int)
-	}
-	s.total++
-	s.peers[c.peer()]++
-	return nil
-}
-
-func (s *Server) leave(c *Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	peer := c.peer()
-	s.total--
-	if s.peers[peer]--; s.peers[peer] == 0 {
-		delete(s.peers, peer)
-	}
-}
-
-// peer returns the address that the session counts for.
-func (c *Conn) peer() netip.Addr { return c.Remote().AddrPort().Addr().Unmap() }

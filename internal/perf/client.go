@@ -36,7 +36,7 @@ func NewClient(
 	if err != nil {
 		return nil, err
 	}
-	c := gorxeClient{&peerSession{Side: NewSide(s, p), conn: conn, active: true}}
+	c := gorxeClient{&peerSession{Side: NewSide(s, p), conn: conn, active: true, proven: true}}
 	if err := c.open(ctx); err != nil {
 		c.Close(err)
 		return nil, err

@@ -26,6 +26,7 @@
 //   - side.go: one side of a session while it runs
 //   - bandwidth.go, latency.go, spinner.go: the loops that measure
 //   - row.go: the result of a run
+//   - prove.go: what a client must prove before a server streams to it
 //   - run.go: one run between two sides
 //   - client.go, host.go: the two sides
 package perf

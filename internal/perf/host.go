@@ -3,6 +3,7 @@ package perf
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
@@ -13,11 +14,22 @@ import (
 // Service is the name of the service in package exchange.
 const Service = "perf"
 
+// runGrace is the part of Host.MaxRun that a run may take in addition.
+const runGrace = 8
+
+// ErrRunTooLong means that a server has ended a run that took too long.
+var ErrRunTooLong = errors.New("the run took longer than this server permits: " +
+	"start 'gorxe perf' as the server for long runs")
+
 // Host serves gorxe clients. Set the fields before using it.
 type Host struct {
 	Dev    *roce.Device
 	GID    device.GIDIndex
 	Budget *session.Budget // of memory; nil: each session has only its own limit
+
+	// Limits in time; 0: unlimited.
+	Idle   time.Duration // without a packet from the client, also between runs
+	MaxRun time.Duration // of one run
 
 	// The callbacks may be nil. Each session's goroutine calls them.
 
@@ -41,7 +53,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn,
 	}
 	cfg := p.SessionConfig()
 	cfg.GID = h.GID
-	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(), cfg)
+	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(),
+		conn.Remote().AddrPort().Addr(), cfg)
 	if err != nil {
 		return err
 	}
@@ -61,6 +74,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn,
 		&exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
+	ctx, stop := session.WatchIdle(ctx, h.Idle, func() []*roce.QP { return s.QPs })
+	defer stop()
 	ps := &peerSession{Side: NewSide(s, &p), conn: conn, active: p.Bidirectional}
 	for {
 		if more, err := h.serveRun(ctx, ps); !more || err != nil {
@@ -84,6 +99,16 @@ func (h *Host) serveRun(ctx context.Context, p *peerSession) (more bool, err err
 	}
 	if err := r.check(p.Params); err != nil {
 		return false, err
+	}
+	if h.MaxRun > 0 {
+		if r.Duration > h.MaxRun {
+			return false, refuse("a run of %v: this server permits %v: choose a shorter time (-D), "+
+				"or start 'gorxe perf' as the server", r.Duration, h.MaxRun)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, h.MaxRun+h.MaxRun/runGrace,
+			ErrRunTooLong)
+		defer cancel()
 	}
 	if err := p.Prepare(r); err != nil {
 		return false, err

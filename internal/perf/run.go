@@ -12,6 +12,10 @@ type peerSession struct {
 	*Side
 	conn   *exchange.Conn
 	active bool // the local side measures
+
+	// proven is set when the peer has shown that it receives RDMA packets. A client need not check
+	// this, because its user has named the server.
+	proven bool
 }
 
 // peerResult receives the peer's last message of a run.
@@ -50,6 +54,12 @@ func (p *peerSession) run(parent context.Context, r Run, start func() error) (
 	defer cancel(nil)
 	if err = start(); err != nil {
 		return own, peer, err
+	}
+	if p.active && !p.proven {
+		if err = p.prove(ctx); err != nil {
+			return own, peer, Cause(ctx, err)
+		}
+		p.proven = true
 	}
 	if p.active {
 		if own, err = p.Measure(ctx, r); err == nil {

@@ -6,16 +6,19 @@ import (
 )
 
 const (
-	checkEvery = 256                   // polls between two checks of contexts and times
-	pauseEvery = 2048                  // empty polls between two pauses, a multiple of checkEvery
-	minPause   = 20 * time.Microsecond // first pause
+	checkEvery = 256                    // polls between two checks of contexts and times
+	pauseEvery = 2048                   // empty polls between two pauses, a multiple of checkEvery
+	minPause   = 20 * time.Microsecond  // first pause
+	longPause  = 500 * time.Microsecond // from here on, the loop pauses after checkEvery polls
+	maxPause   = 5 * time.Millisecond
 )
 
 // Spinner controls a loop that polls without blocking. It pauses the loop after many empty polls,
-// so that other goroutines and the device's own thread get the core.
+// so that other goroutines and the device's own thread get the core. The pauses grow with the time
+// in which nothing was found, up to a ninth of it and at most 5 ms, so that an idle session uses
+// little CPU time.
 type Spinner struct {
-	Manual   bool          // the loop drives the device; a pause only yields to other goroutines
-	MaxPause time.Duration // the pauses grow up to this time; 0: they stay at the minimum
+	Manual bool // the loop drives the device; a pause only yields to other goroutines
 
 	idle  int // empty polls in a row
 	pause time.Duration
@@ -30,7 +33,7 @@ func (s *Spinner) Empty() (check bool) {
 	if s.idle++; s.idle%checkEvery != 0 {
 		return false
 	}
-	if s.idle >= pauseEvery {
+	if s.idle >= pauseEvery || s.pause >= longPause {
 		s.idle = 0
 		s.sleep()
 	}
@@ -42,6 +45,6 @@ func (s *Spinner) sleep() {
 		runtime.Gosched()
 		return
 	}
-	s.pause = max(minPause, min(s.pause+s.pause/4, s.MaxPause))
+	s.pause = max(minPause, min(s.pause+s.pause/8, maxPause))
 	time.Sleep(s.pause)
 }

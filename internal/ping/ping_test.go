@@ -2,7 +2,7 @@ package ping
 
 import (
 	"errors"
-	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -40,13 +40,13 @@ func newTester(t *testing.T, plan loopback.Plan) *tester {
 		if err := tb.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := r.host.Budget.Take(budget); err != nil {
-			t.Errorf("memory was not released: %v", err)
+		if n := r.host.Budget.Used(); n != 0 {
+			t.Errorf("%d bytes were not released", n)
 		}
 	})
 	r.addr = exchangetest.Start(t, &exchange.Server{
 		Services: map[string]exchange.Handler{Service: r.host.Serve},
-		Log:      func(_ net.Addr, err error) { r.failed <- err },
+		Log:      func(_ netip.AddrPort, err error) { r.failed <- err },
 	})
 	return r
 }

@@ -3,6 +3,7 @@ package ping
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/endpoint"
@@ -16,6 +17,7 @@ type Host struct {
 	Dev    *roce.Device
 	GID    device.GIDIndex
 	Budget *session.Budget // of memory; nil: no limit
+	Idle   time.Duration   // longest time between two pings of a client; 0: unlimited
 }
 
 // Serve answers one client until the client closes the connection. It is an exchange.Handler.
@@ -28,7 +30,7 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 		return err
 	}
 	s, release, err := session.NewWithin(h.Budget, h.Dev, conn.Local().AddrPort().Addr(),
-		p.session(h.GID))
+		conn.Remote().AddrPort().Addr(), p.session(h.GID))
 	if err != nil {
 		return err
 	}
@@ -44,6 +46,8 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 		&exchange.Message{Kind: exchange.KindAccept, QPs: s.Local()}); err != nil {
 		return err
 	}
+	ctx, stop := session.WatchIdle(ctx, h.Idle, func() []*roce.QP { return s.QPs })
+	defer stop()
 	return e.run(ctx, conn)
 }
 

@@ -19,8 +19,8 @@ const (
 	// peer may vanish.
 	silence = 20 * time.Second
 	// linger is the time during which a finished side still answers: the ACK of the peer's last
-	// message may have been lost.
-	linger = 250 * time.Millisecond
+	// message may have been lost. The example programs retransmit seven times after 67 ms.
+	linger = 500 * time.Millisecond
 
 	// Queue pair attributes of the example programs.
 	timeoutExp = 14

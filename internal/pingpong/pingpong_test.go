@@ -72,11 +72,11 @@ func TestServeSkipsOtherPrograms(t *testing.T) {
 	garbage := []string{"GET / HTTP/1.1\r\n", "6.06\x00\x00", "\xff\xff", Address{QPN: 1}.String()}
 	served := make(chan error, 1)
 	go func() {
-		served <- Serve(t.Context(), l, func(c net.Conn) error {
+		served <- Serve(t.Context(), l, nil, func(c net.Conn) error {
 			defer c.Close()
 			return serverExchange(t.Context(), c, 1,
 				func([]Address) ([]Address, error) { return nil, io.EOF })
-		}, func(_ net.Addr, err error) {
+		}, func(_ netip.AddrPort, err error) {
 			rejected++
 			log.WriteString(err.Error() + "\n")
 		})
@@ -155,8 +155,9 @@ func TestSessions(t *testing.T) {
 			connected := 0
 			cfg := Config{
 				Kind: c.kind, Bytes: 1000, MTU: 1024, QPs: 1, RecvDepth: 20, Iterations: 200,
-				Check: true,
-				GID:   func(*roce.Device, netip.Addr) (*int, error) { return new(int), nil },
+				Check:    true,
+				GID:      func(*roce.Device, netip.Addr) (*int, error) { return new(int), nil },
+				CheckGID: func(context.Context, netip.Addr, roce.GID) error { return nil },
 			}
 			if c.kind == SRQ {
 				cfg.QPs = 4

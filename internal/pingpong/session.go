@@ -41,6 +41,10 @@ type Config struct {
 	// GID returns the index of the GID for a session whose TCP connection has the address local.
 	GID func(dev *roce.Device, local netip.Addr) (*int, error)
 
+	// CheckGID reports whether a server may send to a GID that a client with the TCP address peer
+	// has named.
+	CheckGID func(ctx context.Context, peer netip.Addr, gid roce.GID) error
+
 	// Connected, if set, is called before the first message with the addresses of all queue pairs.
 	Connected func(local, remote []Address)
 }
@@ -97,6 +101,9 @@ func Server(ctx context.Context, dev *roce.Device, c Config, conn net.Conn) (tim
 			if err := peer[0].check(); err != nil {
 				return nil, err
 			}
+			if err := c.checkGIDs(ctx, remoteAddr(conn).Addr(), peer); err != nil {
+				return nil, err
+			}
 			// The TCP connection and the RDMA traffic may use different IP versions.
 			local := localAddr(conn)
 			if peer[0].GID.IsIPv4() != local.Unmap().Is4() {
@@ -123,6 +130,25 @@ func run(
 		c.Connected(p.addresses(), p.peer[:p.QPs])
 	}
 	return p.play(ctx, client)
+}
+
+// checkGIDs checks the GIDs of a client's queue pairs. A client with another GID does not end the
+// wait of Serve.
+func (c *Config) checkGIDs(ctx context.Context, client netip.Addr, peer []Address) error {
+	for i := range peer[:c.QPs] {
+		if i > 0 && peer[i].GID == peer[i-1].GID {
+			continue
+		}
+		if err := c.CheckGID(ctx, client, peer[i].GID); err != nil {
+			return notAClient{err}
+		}
+	}
+	return nil
+}
+
+func remoteAddr(conn net.Conn) netip.AddrPort {
+	a := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 func localAddr(conn net.Conn) netip.Addr {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+
+	"github.com/gorxe/gorxe/internal/guard"
 )
 
 // Dial connects to the server that listens on a TCP port at addr.
@@ -37,11 +39,12 @@ func Listen(ctx context.Context, port int) (net.Listener, error) {
 }
 
 // Serve accepts connections one at a time until session returns without an error that wraps
-// ErrExchange, and returns that result. Connections of other programs are passed to rejected with
-// the error and do not end the wait. session must close its connection.
+// ErrExchange, and returns that result. Connections of other programs, and of peers that g does not
+// permit, are passed to rejected with the error and do not end the wait. session must close its
+// connection.
 func Serve(
-	ctx context.Context, l net.Listener, session func(net.Conn) error,
-	rejected func(net.Addr, error),
+	ctx context.Context, l net.Listener, g *guard.Guard, session func(net.Conn) error,
+	rejected guard.Log,
 ) error {
 	for {
 		conn, err := l.Accept()
@@ -54,7 +57,12 @@ func Serve(
 		if err != nil {
 			return err
 		}
-		peer := conn.RemoteAddr()
+		peer := remoteAddr(conn)
+		if !g.Permits(peer.Addr()) {
+			conn.Close()
+			rejected(peer, guard.ErrRefused)
+			continue
+		}
 		err = session(conn)
 		if !errors.As(err, new(notAClient)) {
 			return err

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -33,7 +34,9 @@ var tooMany = []byte("too many sessions")
 
 // Server answers rping clients.
 type Server struct {
-	Dev *roce.Device
+	Dev   *roce.Device
+	Guard *guard.Guard  // decides which clients are served; nil: all
+	Idle  time.Duration // longest time between two pings of a client; 0: unlimited
 	// Log, if set, is called when a session ends. err is nil if the client disconnected.
 	Log func(peer netip.AddrPort, err error)
 
@@ -51,9 +54,10 @@ func (s *Server) Listen(port int) (*roce.Listener, error) {
 // ended.
 func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
 	connecting, sessions := session.NewLimiter(maxConnecting), session.NewLimiter(maxSessions)
-	return session.AcceptLoop(ctx, l, func(r *roce.Request) func(context.Context) {
+	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
 		done, ok := connecting.Take(r.RemoteAddr().Addr())
 		if !ok {
+			s.Guard.Count(guard.Busy)
 			_ = r.Reject(tooMany)
 			return nil
 		}
@@ -114,7 +118,7 @@ func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Li
 		}
 	}()
 	for {
-		err := c.answer(ctx)
+		err := c.answer(ctx, s.Idle)
 		switch {
 		case errors.Is(c.CM().Err(), roce.ErrDisconnected):
 			return nil
@@ -124,9 +128,10 @@ func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Li
 	}
 }
 
-// answer answers one ping.
-func (s *side) answer(ctx context.Context) error {
-	source, err := s.receive(ctx)
+// answer answers one ping. It returns session.ErrIdle if the ping does not begin within the time
+// idle.
+func (s *side) answer(ctx context.Context, idle time.Duration) error {
+	source, err := s.receiveWithin(ctx, idle)
 	if err != nil {
 		return err
 	}

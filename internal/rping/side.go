@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cmconn"
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -63,6 +64,16 @@ func (s *side) receive(ctx context.Context) (buffer, error) {
 		return buffer{}, fmt.Errorf("%w: it sent %d bytes instead of %d", errPeer, len(b), infoLen)
 	}
 	return parse(b), nil
+}
+
+// receiveWithin is receive with a time limit; 0 means none.
+func (s *side) receiveWithin(ctx context.Context, limit time.Duration) (buffer, error) {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, session.ErrIdle)
+		defer cancel()
+	}
+	return s.receive(ctx)
 }
 
 func failure(err error) error {

@@ -2,38 +2,50 @@ package session
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
-// Budget limits the memory that all sessions of a server use together. It is safe for concurrent
-// use. A nil Budget has no limit.
+// Budget limits the memory that all sessions of a server use together. The sessions of one prefix
+// (see package limit) get no more than they leave for all others, so one prefix gets at most half.
+// It is safe for concurrent use. A nil Budget has no limit.
 type Budget struct {
 	mu   sync.Mutex
-	left int64
+	used *limit.Shares
 	size int64
 }
 
 // NewBudget returns a budget of size bytes.
-func NewBudget(size int64) *Budget { return &Budget{left: size, size: size} }
+func NewBudget(size int64) *Budget { return &Budget{used: limit.NewShares(0, size), size: size} }
 
-// Take reserves n bytes until the caller calls release.
-func (b *Budget) Take(n int64) (release func(), err error) {
+// Take reserves n bytes for a peer until the caller calls release.
+func (b *Budget) Take(peer netip.Addr, n int64) (release func(), err error) {
 	if b == nil {
 		return func() {}, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n > b.left {
-		return nil, fmt.Errorf("the session needs %s for buffers, but the server has only %s left of %s: "+
-			"use smaller messages or fewer queue pairs, or try again later",
-			cli.FormatSize(n), cli.FormatSize(b.left), cli.FormatSize(b.size))
+	if !b.used.TakeFair(peer, n) {
+		own, total := b.used.Used(peer)
+		left := max(0, (b.size-total-own)/2)
+		return nil, fmt.Errorf("the session needs %s for buffers, but the server has only %s left for "+
+			"clients in %v: use smaller messages or fewer queue pairs, or try again later",
+			cli.FormatSize(n), cli.FormatSize(left), limit.Prefix(peer))
 	}
-	b.left -= n
 	return sync.OnceFunc(func() {
 		b.mu.Lock()
-		b.left += n
+		b.used.Return(peer, n)
 		b.mu.Unlock()
 	}), nil
+}
+
+// Used returns the bytes that all sessions use.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, total := b.used.Used(netip.Addr{})
+	return total
 }

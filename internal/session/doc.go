@@ -5,5 +5,7 @@
 //   - session.go: Session, the queue pairs and buffers of one side
 //   - budget.go: Budget limits memory
 //   - limiter.go: Limiter limits the number of peers
+//   - gid.go: CheckGID decides which GIDs a client may name
+//   - idle.go: WatchIdle ends sessions whose peer is silent
 //   - accept.go: serving connections that arrive through the connection manager
 package session

@@ -72,12 +72,12 @@ func New(dev *roce.Device, local netip.Addr, cfg Config) (*Session, error) {
 	return &Session{Endpoint: e, gid: gid, cfg: cfg}, nil
 }
 
-// NewWithin is like New, but takes the session's memory from a budget. release destroys the session
-// and returns the memory.
+// NewWithin is like New, but takes the session's memory from a budget. peer is the address of the
+// peer. release destroys the session and returns the memory.
 func NewWithin(
-	b *Budget, dev *roce.Device, local netip.Addr, cfg Config,
+	b *Budget, dev *roce.Device, local, peer netip.Addr, cfg Config,
 ) (s *Session, release func(), err error) {
-	giveBack, err := b.Take(cfg.Memory())
+	giveBack, err := b.Take(peer, cfg.Memory())
 	if err != nil {
 		return nil, nil, err
 	}

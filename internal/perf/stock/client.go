@@ -16,10 +16,11 @@ import (
 const (
 	// closeGrace is the time between the end of the peer's connection and the end of the local run.
 	// A server closes its connection after its last message, perhaps before the client has seen
-	// that.
-	closeGrace = time.Second
-	// leaveTime is the time that a write-lat server gets to close the connection by itself.
-	leaveTime = 250 * time.Millisecond
+	// that. A client that was stopped for longer still handles all messages first.
+	closeGrace = 2 * time.Second
+	// leaveTime is the time that a write-lat server gets to close the connection by itself. It
+	// covers perftest's retransmissions, if the acknowledgment of its last message was lost.
+	leaveTime = 500 * time.Millisecond
 	// finishTime is the time for the last messages of an interrupted client.
 	finishTime = 3 * time.Second
 )
@@ -133,8 +134,9 @@ func (c *client) during(ctx context.Context, exchange func(context.Context) erro
 // Run implements perf.Client.
 func (c *client) Run(ctx context.Context, r perf.Run) (*perf.Row, error) {
 	// A write-lat server sends first, perhaps before this call. Prepare would clear its first
-	// message.
-	if c.Params.Operation.Reply != perf.ReplyWrite {
+	// message. The client of a bandwidth test posts no receives: a server recognizes the test by
+	// it.
+	if c.Params.Operation.Reply == perf.ReplySend {
 		if err := c.Prepare(r); err != nil {
 			return nil, err
 		}

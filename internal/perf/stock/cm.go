@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -21,7 +22,7 @@ const (
 	dialTries = 20
 	dialPause = 100 * time.Millisecond
 	// cmSessions is the number of sessions over rdma_cm at a time, divided among the clients'
-	// addresses.
+	// prefixes.
 	cmSessions = 32
 	// cmConnectTime is the time limit for establishing a connection, regardless of the timeouts
 	// that the client requests.
@@ -80,12 +81,13 @@ func (s *Server) ServeCM(ctx context.Context, l *roce.Listener,
 	ended func(peer netip.AddrPort, err error)) error {
 	a := &acceptor{server: s, waiting: make(map[netip.Addr][]*serverSession)}
 	limiter := session.NewLimiter(cmSessions)
-	return session.AcceptLoop(ctx, l, func(r *roce.Request) func(context.Context) {
+	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
 		if a.offer(r) {
 			return nil
 		}
 		release, ok := limiter.Take(r.RemoteAddr().Addr())
 		if !ok {
+			s.Guard.Count(guard.Busy)
 			_ = r.Reject(nil) // if the rejection is lost, the peer asks again
 			return nil
 		}
@@ -135,13 +137,13 @@ func (a *acceptor) stopWaiting(v *serverSession) {
 
 // session serves one client.
 func (a *acceptor) session(ctx context.Context, r *roce.Request) error {
-	m, err := newMessageConn(a.server.Dev, cmp.Or(a.server.quiet, peerQuiet))
+	m, err := newMessageConn(a.server.Dev, cmp.Or(a.server.times.quiet, peerQuiet))
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
 	link := perftest.NewMessageLink(m)
 	defer link.Close()
-	connecting, cancel := context.WithTimeout(ctx, cmp.Or(a.server.connectTime, cmConnectTime))
+	connecting, cancel := context.WithTimeout(ctx, cmp.Or(a.server.times.connect, cmConnectTime))
 	defer cancel()
 	if err = m.c.Accept(connecting, r, roce.AcceptOptions{}); err != nil {
 		return err
@@ -153,7 +155,9 @@ func (a *acceptor) session(ctx context.Context, r *roce.Request) error {
 	if msgs.Peer.Gorxe {
 		return fmt.Errorf("%w: a client with -R sent the mark of gorxe", perftest.ErrProtocol)
 	}
-	return a.server.serve(ctx, peer{link, r.LocalAddr().Addr(), r.RemoteAddr()}, msgs, a)
+	p := peer{link: link, local: r.LocalAddr().Addr(), remote: r.RemoteAddr().Addr(),
+		cm: r.RemoteAddr()}
+	return a.server.serve(ctx, p, msgs, a)
 }
 
 // BlankKey implements perftest.Host: the client is about to connect its queue pairs, or has done
@@ -176,7 +180,7 @@ func (v *serverSession) acceptQPs(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
-		v.disconnectWhenOver(ctx)
+		v.disconnectWhenSilent(ctx)
 		close(watched)
 	}()
 	defer func() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -111,26 +112,44 @@ func TestUnexpectedMessages(t *testing.T) {
 	}
 }
 
-// The server disconnects the queue pairs at the end, which clients of later versions wait for.
+// The server disconnects the queue pairs at the end, which clients of later versions wait for. It
+// recognizes the end by messages and barriers, and by silence only if these do not tell.
 func TestServerDisconnects(t *testing.T) {
 	r := newCMTester(t, false)
-	for _, args := range []string{
-		"write-bw -s 3000 -n 50", "send-bw -q 2 -n 600 -s 100", "read-bw -q 2 -n 50",
-		"write-lat -n 50", "send-lat -n 50",
-		"read-lat -n 50", "atomic-bw -n 50",
+	const never = time.Hour
+	for _, c := range []struct {
+		args  string
+		known bool // the server's user gives the same arguments
+		over  time.Duration
+	}{
+		{"write-bw -s 3000 -n 50", false, never}, {"send-bw -q 2 -n 600 -s 100", false, never},
+		{"send-bw -n 600 -s 100", false, never}, {"read-bw -q 2 -n 50", false, never},
+		{"send-lat -s 8 -n 50", false, never}, {"read-lat -n 50", false, never},
+		{"atomic-bw -n 50", false, never}, {"send-lat -s 2 -n 50", true, never},
+		{"write-lat -s 2 -n 50", true, never}, {"send-lat -a -n 5", false, never},
+		{"send-bw -a -n 5", false, never}, {"send-bw -a -q 2 -n 5", true, never},
+		{"write-lat -n 50", false, time.Second}, {"send-lat -n 50", false, time.Second},
 	} {
-		t.Run(args, func(t *testing.T) {
-			p, runs := parse(t, args)
-			k, err := r.dial(t, p, Options{})
+		t.Run(c.args, func(t *testing.T) {
+			p, runs := parse(t, c.args)
+			r.reset(nil)
+			r.server.Iterations, r.server.times.over = 0, c.over
+			if c.known {
+				r.reset(p)
+				r.server.Iterations = runs[0].Iterations
+			}
+			k, err := r.dial(t, p, Options{All: len(runs) > 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer k.Close(nil)
-			if _, err := k.Run(t.Context(), runs[0]); err != nil {
-				t.Fatal(err)
+			for i, run := range runs {
+				if _, err := k.Run(t.Context(), run); err != nil {
+					t.Fatalf("run %d: %v", i, err)
+				}
 			}
 			for _, c := range k.conns {
-				if c.Err() != nil {
+				if k.Params.Operation.Reply != perf.ReplyWrite && c.Err() != nil {
 					t.Fatalf("before the end: %v", c.Err())
 				}
 			}
@@ -140,7 +159,7 @@ func TestServerDisconnects(t *testing.T) {
 			for i, c := range k.conns {
 				select {
 				case <-c.Done():
-				case <-time.After(10 * time.Second):
+				case <-time.After(30 * time.Second):
 					t.Fatalf("queue pair %d is still connected", i)
 				}
 			}
@@ -152,10 +171,56 @@ func TestServerDisconnects(t *testing.T) {
 	}
 }
 
+// A client that pauses within a test is not taken for one that has ended.
+func TestSlowClient(t *testing.T) {
+	r := newCMTester(t, false)
+	p, runs := parse(t, "send-bw -n 10 -s 100")
+	r.reset(nil)
+	r.server.times.second = time.Millisecond
+	k, err := r.dial(t, p, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close(nil)
+	if err := k.during(t.Context(), k.msgs.BeforeRun); err != nil {
+		t.Fatal(err)
+	}
+	s := k.Side.Session
+	send := func() {
+		t.Helper()
+		wr := roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled, SGEs: []roce.SGE{s.MR.SGE(0, 100)}}
+		if err := s.QP.PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		var wc [1]roce.WC
+		if _, err := s.CQ.Wait(t.Context(), wc[:]); err != nil || wc[0].Status != roce.Success {
+			t.Fatalf("SEND: %v, %v", wc[0].Status, err)
+		}
+	}
+	send()
+	// The server now tries whether the client waits for a reply. The client has no receive.
+	for deadline := time.Now().Add(10 * time.Second); k.Session().Dev.Counters().SentRNR == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the server does not reply")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for range runs[0].Iterations - 1 {
+		send()
+	}
+	if err := k.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.Close(nil)
+	if row := <-r.rows; row.Iterations != 10 || row.BandwidthColumns == nil {
+		t.Errorf("the server's row is %+v, want 10 messages of a bandwidth test", row)
+	}
+}
+
 // The server notices that a client's host has died. It does not disconnect a slow client.
 func TestSilentClient(t *testing.T) {
 	r := newCMTester(t, false)
-	r.server.quiet = 20 * time.Millisecond
+	r.server.times.quiet = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	m := newTestConn(t, r)
@@ -186,7 +251,7 @@ func TestSilentClient(t *testing.T) {
 // connection holds a session only briefly.
 func TestSessionsAreShared(t *testing.T) {
 	r := newCMTester(t, false)
-	r.server.connectTime = 300 * time.Millisecond
+	r.server.times.connect = 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var conns []*messageConn

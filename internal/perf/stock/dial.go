@@ -106,7 +106,7 @@ func openCM(
 	if err != nil {
 		return nil, err
 	}
-	return newClient(ctx, dev, gid, peer{link, localAddr(addr), addr}, msgs, p, o)
+	return newClient(ctx, dev, gid, peer{link: link, local: localAddr(addr), cm: addr}, msgs, p, o)
 }
 
 // localAddr returns the local address of the route to a peer, or an unspecified address of the same

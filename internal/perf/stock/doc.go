@@ -10,7 +10,8 @@
 //
 //   - READs, atomics and WRITEs for bandwidth need nothing from the server but its memory.
 //   - SENDs arrive as receive completions. If a second one follows without a reply, it is a
-//     bandwidth test; otherwise the server replies to each.
+//     bandwidth test. Otherwise the server replies to the first one. If the client has a receive
+//     for the reply, it is a latency test, and the server replies to each message.
 //   - write-lat is recognized by its single queue pair and the number of barriers before the first
 //     message. The server then watches the memory that the client writes to, and finds the size of
 //     the messages by the position of their last byte: see writeWatcher.
@@ -22,5 +23,5 @@
 //   - messages.go: the session's other goroutine, which handles the client's RDMA messages
 //   - memory.go: finding the messages of write-lat in memory
 //   - cm.go, cmlink.go: connections by rdma_cm (-R)
-//   - disconnect.go: ending sessions over rdma_cm
+//   - ends.go: recognizing the end of a test over rdma_cm
 package stock

@@ -4,13 +4,18 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/perftest"
+	"github.com/gorxe/gorxe/internal/session"
+	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -116,6 +121,60 @@ func TestIncompleteHellosDoNotBlock(t *testing.T) {
 	}
 }
 
+// The server does not connect a queue pair to a GID that is not the client's address.
+func TestForeignGID(t *testing.T) {
+	r := newTester(t, testbed.Config{})
+	g := guard.New(limit.Access{}, nil)
+	r.serve(t, &exchange.Server{Guard: g, CheckGID: exchange.SameAddr,
+		Log: func(_ netip.AddrPort, err error) { r.failed <- err }})
+	p, _ := parse(t, "write-bw")
+	if _, err := r.dial(t, p, Options{}); err == nil {
+		t.Error("the server accepted a GID that is not the address of the TCP connection")
+	}
+	if err := <-r.failed; !errors.Is(err, exchange.ErrAddress) {
+		t.Errorf("the server's error is %v, want ErrAddress", err)
+	}
+	for name, n := range g.Counts() {
+		if name == "refused_address" && n != 1 {
+			t.Errorf("%s = %d, want 1", name, n)
+		}
+	}
+}
+
+// The server ends the session of a client that sends nothing.
+func TestIdleClient(t *testing.T) {
+	for _, args := range []string{"write-lat", "send-bw -q 2"} {
+		r := newTCPTester(t, roce.Auto)
+		r.server.Idle = 300 * time.Millisecond
+		p, _ := parse(t, args)
+		c, err := r.dial(t, p, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(nil)
+		if err := <-r.failed; !errors.Is(err, session.ErrIdle) {
+			t.Errorf("%s: the server's error is %v, want ErrIdle", args, err)
+		}
+		r.awaitIdle(t)
+	}
+}
+
+// The server does not send write-lat's first message to a client that does not answer on the RDMA
+// path.
+func TestNoFirstMessageWithoutAnswer(t *testing.T) {
+	r := newTCPTester(t, roce.Auto)
+	p, _ := parse(t, "write-lat")
+	r.reset(p)                                         // the server sends the first message at once
+	if _, err := r.dial(t, p, Options{}); err != nil { // the client's device does not run
+		t.Fatal(err)
+	}
+	before := r.server.Dev.Counters().SentBytes
+	time.Sleep(200 * time.Millisecond)
+	if n := r.server.Dev.Counters().SentBytes - before; n > 1000 {
+		t.Errorf("the server has sent %d bytes, want at most 1000", n)
+	}
+}
+
 func (r *tester) dialGorxe(t *testing.T, p *perf.Params) (perf.Client, error) {
 	return Dial(t.Context(), r.client, r.gid, r.addr, p, Options{})
 }
@@ -125,7 +184,7 @@ func (r *tester) dialGorxe(t *testing.T, p *perf.Params) (perf.Client, error) {
 func TestBusyServer(t *testing.T) {
 	r := newTCPTester(t, roce.Auto)
 	p, _ := parse(t, "write-bw")
-	for range exchange.DefaultPerPeer {
+	for range exchange.DefaultPerPrefix {
 		c, err := r.dialGorxe(t, p)
 		if err != nil {
 			t.Fatal(err)

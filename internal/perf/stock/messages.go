@@ -14,17 +14,21 @@ import (
 )
 
 const (
-	// secondMessage is the time to wait for a second message. The client of a bandwidth test sends
-	// it without waiting for a reply to the first.
+	// secondMessage is the time to wait for a second message before the server tries whether the
+	// client waits for a reply.
 	secondMessage = 20 * time.Millisecond
-	// longestPause is the longest pause between polls if nothing arrives for long.
-	longestPause = time.Millisecond
 	// firstMessage is the time after which a client that sends nothing waits for the server's first
-	// message: it runs write-lat.
-	firstMessage = 500 * time.Millisecond
+	// message: it runs write-lat. It is long because a client that is about to SEND does not permit
+	// WRITEs, so a first message would end its test.
+	firstMessage = 3 * time.Second
 	// firstReply is the time in which a write-lat client replies to the first message.
-	firstReply = 3 * time.Second
+	firstReply = 10 * time.Second
+	// endTime is the time that a client has to close its connection after its queue pairs.
+	endTime = 5 * time.Second
 )
+
+// proofID is the ID of the empty WRITE that precedes the first message of write-lat.
+const proofID = uint64(1) << 62
 
 var (
 	// errImpatient means that too many replies are outstanding. The client of a latency test
@@ -39,9 +43,14 @@ var (
 type pattern uint8
 
 const (
-	unknown   pattern = iota
-	streaming         // without replies: bandwidth, or nothing that the server sees
-	echoing           // each message waits for its reply
+	unknown pattern = iota
+	// The server has replied to the first message. Either the client acknowledges the reply, which
+	// requires a receive, so it runs a latency test. Or it has no receive and sends a third message
+	// (the second one may overtake the acknowledgment), so it runs a bandwidth test. The queue pair
+	// of the server then repeats the reply in vain, once per RNR timer, until the test ends.
+	trying
+	streaming // without replies: bandwidth, or nothing that the server sees
+	echoing   // each message waits for its reply
 )
 
 // messageHandler handles the messages of one client: it counts them, reposts receives, and replies
@@ -62,6 +71,12 @@ type messageHandler struct {
 	buffer roce.RemoteBuffer
 	memory *writeWatcher // nil: not watched, or not anymore
 
+	// For the end of the test.
+	firstBytes int   // size of the first message of the test; 0: there was none yet
+	barriers   int   // that the client has passed since the last message
+	seen       int32 // barriers of serverSession.passed
+	lastReply  bool  // the reply to the last message is outstanding
+
 	watching   time.Time // when watching began, or when the server sent its first message
 	firstSent  bool      // the server has sent write-lat's first message
 	firstsSent bool      // and those of the larger sizes
@@ -79,7 +94,7 @@ func newMessageHandler(v *serverSession) *messageHandler {
 	manual := v.s.Dev.Info().Progress == roce.Manual
 	return &messageHandler{
 		serverSession: v, manual: manual,
-		spin:    perf.Spinner{Manual: manual, MaxPause: longestPause},
+		spin:    perf.Spinner{Manual: manual},
 		reposts: make([]int, maxQPs), wr: make([]roce.SendWR, 1), trips: cli.NewLatency(),
 	}
 }
@@ -98,17 +113,18 @@ func (h *messageHandler) run(ctx context.Context) error {
 	if err == nil && ctx.Err() == nil {
 		err = h.poll(ctx)
 	}
-	if err != nil && !errors.Is(err, errTooLarge) {
+	close(h.deaf)
+	if err != nil && !isVerdict(err) {
 		// A client destroys its queue pairs before it closes its connection.
 		select {
 		case <-h.ended:
-		case <-time.After(closeGrace):
+		case <-time.After(endTime):
 		}
 	}
-	if h.done.Load() && !errors.Is(err, errTooLarge) {
+	if h.done.Load() && !isVerdict(err) {
 		// The client has ended, so failed completions are no error.
 		err = nil
-		h.drain()
+		_ = h.drain()
 	}
 	h.endRun()
 	if err == nil && ctx.Err() != nil && !h.done.Load() {
@@ -117,10 +133,39 @@ func (h *messageHandler) run(ctx context.Context) error {
 	return err
 }
 
+// isVerdict reports whether err says what the client does wrong, and is not the consequence of its
+// end.
+func isVerdict(err error) bool {
+	return errors.Is(err, errTooLarge) || errors.Is(err, errImpatient) ||
+		errors.Is(err, errNoWrite) || errors.Is(err, errNotZeros)
+}
+
 // waitForRun handles completions and sleeps between them until a run begins that may need polling,
 // or the client ends.
 func (h *messageHandler) waitForRun(ctx context.Context) error {
-	waiting, cancel := perf.UntilDone(ctx, h.ready)
+	for ctx.Err() == nil {
+		if err := h.waitForBarrier(ctx); err != nil {
+			return err
+		}
+		if err := h.drain(); err != nil {
+			return err
+		}
+		if ctx.Err() == nil {
+			h.passBarrier()
+		}
+		select {
+		case <-h.ready:
+			return nil
+		default:
+		}
+	}
+	return nil
+}
+
+// waitForBarrier handles completions and sleeps between them until the client passes a barrier or
+// ctx ends.
+func (h *messageHandler) waitForBarrier(ctx context.Context) error {
+	waiting, cancel := perf.UntilDone(ctx, h.wake)
 	defer cancel()
 	for waiting.Err() == nil {
 		n, err := h.s.CQ.Wait(waiting, h.wcs[:])
@@ -135,11 +180,14 @@ func (h *messageHandler) waitForRun(ctx context.Context) error {
 }
 
 // drain handles the completions that are left.
-func (h *messageHandler) drain() {
+func (h *messageHandler) drain() error {
 	for {
 		n := h.s.CQ.Poll(h.wcs[:])
-		if n == 0 || h.complete(n) != nil {
-			return
+		if n == 0 {
+			return nil
+		}
+		if err := h.complete(n); err != nil {
+			return err
 		}
 	}
 }
@@ -158,6 +206,7 @@ func (h *messageHandler) poll(ctx context.Context) error {
 		}
 	}
 	for !h.done.Load() && ctx.Err() == nil {
+		passed := h.passed.Load() // before the poll, which finds the messages before a barrier
 		n := h.s.CQ.Poll(h.wcs[:])
 		if err := h.complete(n); err != nil {
 			return err
@@ -168,9 +217,13 @@ func (h *messageHandler) poll(ctx context.Context) error {
 				return err
 			}
 		}
-		if n > 0 {
+		switch {
+		case n > 0:
 			h.spin.Found()
-		} else if h.spin.Empty() {
+		case passed != h.seen:
+			<-h.wake
+			h.passBarrier()
+		case h.spin.Empty():
 			if err := h.check(); err != nil {
 				return err
 			}
@@ -186,14 +239,17 @@ func (h *messageHandler) setReplyQP() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.qp, h.buffer, h.memory = h.s.QP, h.s.Peer[0].Buffer, h.serverSession.memory
+	h.qp, h.buffer = h.s.QP, h.s.Peer[0].Buffer
+	if h.firstBytes == 0 { // not a client that SENDs
+		h.memory = h.serverSession.memory
+	}
 }
 
 // check is called now and then while nothing arrives. It decides what the client waits for.
 func (h *messageHandler) check() error {
 	if h.pattern == unknown && h.count == 1 &&
-		time.Since(h.first) > cmp.Or(h.server.second, secondMessage) {
-		h.pattern = echoing
+		time.Since(h.first) > cmp.Or(h.server.times.second, secondMessage) {
+		h.pattern = trying
 		return h.replyToSend()
 	}
 	if h.memory == nil || h.memory.size > 0 {
@@ -204,17 +260,29 @@ func (h *messageHandler) check() error {
 	}
 	waited := time.Since(h.watching)
 	switch {
-	case !h.firstSent && waited > firstMessage:
+	case !h.firstSent && waited > cmp.Or(h.server.times.first, firstMessage):
 		return h.sendFirst()
-	case h.firstSent && waited > firstReply:
+	case h.firstSent && waited > cmp.Or(h.server.times.reply, firstReply):
 		return errNoWrite
 	}
 	return nil
 }
 
-// sendFirst sends the first message of write-lat, for any size up to a page.
+func (h *messageHandler) overTime() time.Duration { return cmp.Or(h.server.times.over, overTime) }
+
+// sendFirst sends the first message of write-lat. An empty WRITE precedes it, so that a peer that
+// does not answer on the RDMA path receives little.
 func (h *messageHandler) sendFirst() error {
 	h.firstSent, h.watching = true, time.Now()
+	h.sends++
+	h.wr[0] = h.write(nil)
+	h.wr[0].ID = proofID
+	return h.qp.PostSend(h.wr...)
+}
+
+// writeFirst writes the first message, for any size up to a page.
+func (h *messageHandler) writeFirst() error {
+	h.watching = time.Now()
 	ones, n := h.s.Out(0)+h.serverSession.bytes, max(pageBytes, h.server.Size)
 	for off := range n {
 		h.s.MR.Store8(ones+off, 1)
@@ -261,7 +329,9 @@ func (h *messageHandler) complete(n int) error {
 		case wc.Status != roce.Success:
 			return endpoint.StatusError(wc)
 		case !recv:
-			h.sends--
+			if err := h.sent(wc.ID == proofID); err != nil {
+				return err
+			}
 			continue
 		}
 		if now.IsZero() {
@@ -269,6 +339,23 @@ func (h *messageHandler) complete(n int) error {
 		}
 		if err := h.received(qp, int(wc.ByteLen), now); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// sent handles the acknowledgment of a reply, or of the empty WRITE before the first message.
+func (h *messageHandler) sent(proof bool) error {
+	h.sends--
+	switch {
+	case proof:
+		return h.writeFirst()
+	case h.lastReply && h.sends == 0:
+		h.testOver()
+	case h.pattern == trying:
+		h.pattern = echoing
+		if h.count > 1 {
+			return h.replyToSend() // the message overtook the acknowledgment
 		}
 	}
 	return nil
@@ -285,9 +372,10 @@ func (h *messageHandler) received(i, n int, now time.Time) error {
 	}
 	h.count++
 	h.last = now
-	h.seen.Store(now.UnixNano())
+	h.firstBytes, h.barriers = cmp.Or(h.firstBytes, n), 0
+	h.expect(time.Time{})
 	h.memory = nil
-	if h.pattern == unknown && h.count > 1 {
+	if h.pattern == unknown && h.count > 1 || h.pattern == trying && h.count > 2 {
 		h.pattern = streaming
 	}
 	if h.reposts[i]++; h.reposts[i] >= perf.MaxBatch || h.pattern == echoing {
@@ -333,7 +421,9 @@ func (h *messageHandler) replyToWrite() error {
 			return err
 		}
 	}
-	h.wrote.Store(true)
+	h.firstBytes, h.pattern = cmp.Or(h.firstBytes, size), echoing
+	h.expect(time.Now().Add(h.overTime()))
+	h.lastReply = h.lastWrite()
 	h.s.MR.Store8(h.s.Out(0)+size-1, h.memory.number+1) // the server is one message ahead
 	h.wr[0] = h.write(h.out(size))
 	return h.reply(time.Now())
@@ -346,16 +436,19 @@ func (h *messageHandler) out(n int) []roce.SGE {
 
 // reply posts the reply and records the time that the client took since the last one.
 func (h *messageHandler) reply(now time.Time) error {
-	h.pattern = echoing
 	h.setReplyQP() // the first message may arrive before poll is called
 	if h.sends == maxReplies {
+		if w := h.server.Want; w == nil && h.memory == nil {
+			// The client has receives, but it does not wait for replies.
+			h.pattern, h.trips = streaming, cli.NewLatency()
+			return nil
+		}
 		return errImpatient
 	}
 	if h.count > 1 {
 		h.trips.Record(now.Sub(h.replied) / 2)
 	}
 	h.replied = now
-	h.seen.Store(now.UnixNano())
 	h.sends++
 	return h.qp.PostSend(h.wr...)
 }

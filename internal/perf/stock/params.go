@@ -122,9 +122,13 @@ func peerQP(k perftest.Key, mtu roce.MTU, bytes int) exchange.QP {
 
 // peer is a connected perftest program.
 type peer struct {
-	link  *perftest.Link
-	local netip.Addr     // address of the local side
-	cm    netip.AddrPort // address of the peer if the sides use rdma_cm (-R), otherwise not valid
+	link   *perftest.Link
+	local  netip.Addr     // address of the local side
+	remote netip.Addr     // address of the peer; server only
+	cm     netip.AddrPort // address of the peer if the sides use rdma_cm (-R), otherwise not valid
+	// checkGID checks the GIDs that the peer sends. It is nil if the connection manager has
+	// connected the queue pairs, and on the client.
+	checkGID func(ctx context.Context, gid roce.GID) error
 }
 
 func (p *peer) byCM() bool { return p.cm.IsValid() }

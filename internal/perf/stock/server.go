@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
@@ -37,13 +39,24 @@ type Server struct {
 
 	// Perftest clients do not tell which test they run, but the server's user may know it.
 
-	Want  *perf.Params // nil: any test
-	Size  int          // of the messages; 0: not known
-	Gbits bool         // the clients' reports use perf.UnitGb
+	Want       *perf.Params // nil: any test
+	Size       int          // of the messages; 0: not known
+	Iterations int          // of a run; 0: not known
+	Gbits      bool         // the clients' reports use perf.UnitGb
 
-	quiet       time.Duration // silence after which a peer over rdma_cm is probed; 0: peerQuiet
-	connectTime time.Duration // for a connection by rdma_cm; 0: cmConnectTime
-	second      time.Duration // to wait for a second message; 0: secondMessage
+	Guard *guard.Guard // decides which clients by rdma_cm are served; nil: all
+
+	times times
+}
+
+// times holds the times that tests change; 0 means the constant.
+type times struct {
+	quiet   time.Duration // peerQuiet
+	connect time.Duration // cmConnectTime
+	second  time.Duration // secondMessage
+	first   time.Duration // firstMessage
+	reply   time.Duration // firstReply
+	over    time.Duration // overTime
 }
 
 // Detect recognizes perftest clients. It is an exchange.Detector.
@@ -58,7 +71,9 @@ func (s *Server) Detect(ctx context.Context,
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		return s.serve(ctx, peer{local: conn.Local().AddrPort().Addr()}, msgs, nil)
+		p := peer{local: conn.Local().AddrPort().Addr(), remote: conn.Remote().AddrPort().Addr(),
+			checkGID: conn.CheckGID}
+		return s.serve(ctx, p, msgs, nil)
 	}, nil
 }
 
@@ -82,9 +97,13 @@ type serverSession struct {
 	conns        []*roce.Conn
 	disconnected atomic.Bool // by the server
 
-	seen    atomic.Int64 // time of the last message that the server sees, Unix nanoseconds
-	wrote   atomic.Bool  // it was a WRITE
 	barrier atomic.Int64 // time of the last barrier, Unix nanoseconds
+	passed  atomic.Int32 // number of barriers
+	// of capacity 1: there is a barrier that the message handler has not handled
+	wake    chan struct{}
+	handled chan struct{} // of capacity 1: the handler has handled the barrier
+	deaf    chan struct{} // closed when the handler does not handle barriers anymore
+	overAt  atomic.Int64  // when the test is over unless something happens, Unix nanoseconds; or 0
 
 	stop  context.CancelCauseFunc
 	done  atomic.Bool   // the exchange of messages has ended
@@ -105,7 +124,8 @@ type serverSession struct {
 func (s *Server) serve(ctx context.Context, p peer, msgs *perftest.Server, a *acceptor) error {
 	v := &serverSession{
 		server: s, peer: p, msgs: msgs, acceptor: a, reqs: make(chan *roce.Request, maxQPs),
-		bytes: defaultBytes,
+		bytes: defaultBytes, wake: make(chan struct{}, 1),
+		handled: make(chan struct{}, 1), deaf: make(chan struct{}),
 		ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if s.Want != nil {
@@ -113,7 +133,7 @@ func (s *Server) serve(ctx context.Context, p peer, msgs *perftest.Server, a *ac
 	}
 	var release func()
 	var err error
-	v.s, release, err = session.NewWithin(s.Budget, s.Dev, p.local, session.Config{
+	v.s, release, err = session.NewWithin(s.Budget, s.Dev, p.local, p.remote, session.Config{
 		MaxQPs: maxQPs, SendDepth: 2 * maxReplies, RecvDepth: recvDepth, Shared: true, GID: s.GID,
 		// WRITEs go to the first half, which is watched, and SENDs to the second
 		Bytes: 2 * v.bytes,
@@ -144,7 +164,9 @@ func (v *serverSession) serve(parent context.Context) error {
 	if err := v.setup(parent); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(parent)
+	limited, release := v.limitTime(parent)
+	defer release()
+	ctx, stop := context.WithCancelCause(limited)
 	defer stop(nil)
 	v.stop = stop
 	exchanged := make(chan error, 1)
@@ -175,6 +197,23 @@ func (v *serverSession) serve(parent context.Context) error {
 		err = v.unserved()
 	}
 	return err
+}
+
+// limitTime returns a context that ends when the session is idle or takes too long.
+func (v *serverSession) limitTime(ctx context.Context) (context.Context, func()) {
+	ctx, stop := session.WatchIdle(ctx, v.server.Idle, func() []*roce.QP {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return slices.Clone(v.s.QPs)
+	})
+	if v.server.MaxRun == 0 {
+		return ctx, stop
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, v.server.MaxRun, perf.ErrRunTooLong)
+	return ctx, func() {
+		cancel()
+		stop()
+	}
 }
 
 // setup agrees on the path MTU and checks what the client announces.
@@ -229,6 +268,9 @@ func (v *serverSession) connectedQP(ctx context.Context, k perftest.Key) (int, e
 	if v.acceptor != nil {
 		return v.findQP(k)
 	}
+	if err := v.peer.checkGID(ctx, k.GID); err != nil {
+		return 0, err
+	}
 	i, _, err := v.addQP()
 	if err != nil {
 		return 0, err
@@ -273,8 +315,23 @@ func (v *serverSession) postRecvs(i, n int) error {
 	return nil
 }
 
-// Sync implements perftest.Host. A barrier also ends a run of a test of all sizes.
+// Sync implements perftest.Host. A barrier may end a run. Sync returns when the message handler has
+// handled the messages that the client sent before the barrier. The client sends further ones when
+// the barrier is answered.
 func (v *serverSession) Sync() error {
+	if err := v.sync(); err != nil {
+		return err
+	}
+	v.passed.Add(1)
+	v.wake <- struct{}{}
+	select {
+	case <-v.handled:
+	case <-v.deaf:
+	}
+	return nil
+}
+
+func (v *serverSession) sync() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.syncs++

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/exchange/exchangetest"
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -54,6 +55,8 @@ func TestOperations(t *testing.T) {
 // if the server does not know their size.
 func (r *tester) checkUnknownSize(t *testing.T, p *perf.Params, run perf.Run) {
 	t.Helper()
+	defer func(old times) { r.server.times = old }(r.server.times)
+	r.server.times.reply = 100 * time.Millisecond
 	c, err := r.dial(t, p, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +148,10 @@ func TestServerVanishes(t *testing.T) {
 		r.addr = ln.Addr().String()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- (&exchange.Server{Detect: r.server.Detect}).Serve(ctx, ln) }()
+		go func() {
+			served <- (&exchange.Server{
+				Detect: r.server.Detect, CheckGID: exchangetest.AnyGID}).Serve(ctx, ln)
+		}()
 		c, err := r.dial(t, p, Options{Duration: true})
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/perf/stock"
 	"github.com/gorxe/gorxe/internal/perftest"
@@ -22,6 +23,7 @@ import (
 
 type flags struct {
 	device  device.Flags
+	access  guard.Flags
 	confine device.Confinement
 	test    perf.Options
 	port    cli.Int
@@ -90,6 +92,7 @@ func (f *flags) register(fs *pflag.FlagSet) {
 		"connect queue pairs by rdma_cm, like perftest's -R; on both sides")
 	f.device.RegisterIface(fs, "that of the route to HOST, or the only usable one")
 	f.device.RegisterGID(fs, "x")
+	f.access.Register(fs)
 	f.device.Register(fs)
 	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print one line of JSON per row")

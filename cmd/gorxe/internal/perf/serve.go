@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -45,7 +44,8 @@ func (f *flags) serve(ctx context.Context, p *perf.Params, out *printer) (err er
 			Dev: dev, GID: f.device.GIDIndex, Started: only.started, Ended: only.ended,
 			Finished: func(_ *perf.Params, _ *session.Session, row *perf.Row) { _ = out.row(row) },
 		},
-		Want: p, Size: f.test.Size.Int(), Gbits: f.gbits,
+		Want: p, Size: f.test.Size.Int(), Iterations: f.test.Iterations.N, Gbits: f.gbits,
+		Guard: f.access.Guard(dev),
 	}
 	if f.cm {
 		err = f.serveCM(ctx, srv, out)
@@ -76,7 +76,9 @@ func (f *flags) serveTCP(ctx context.Context, s *stock.Server, out *printer) err
 		Sessions: 1,
 		Services: map[string]exchange.Handler{perf.Service: s.Serve},
 		Detect:   s.Detect,
-		Log:      func(peer net.Addr, err error) { complain(peer, err) },
+		Guard:    s.Guard,
+		CheckGID: session.CheckGID(s.Dev),
+		Log:      s.Guard.Limit(complain),
 	}
 	return srv.Serve(ctx, ln)
 }
@@ -91,14 +93,17 @@ func (f *flags) serveCM(ctx context.Context, s *stock.Server, out *printer) erro
 		return err
 	}
 	out.waiting(s.Want.Op, "rdma_cm", f.port.N, s.Dev)
+	log := s.Guard.Limit(complain)
 	return s.ServeCM(ctx, l, func(peer netip.AddrPort, err error) {
 		if err != nil && ctx.Err() == nil {
-			complain(peer, err)
+			log(peer, err)
 		}
 	})
 }
 
-func complain(peer any, err error) { fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err) }
+func complain(peer netip.AddrPort, err error) {
+	fmt.Fprintf(os.Stderr, "gorxe perf: %v: %v\n", peer, err)
+}
 
 // onlySession ends the server when its only session has ended.
 type onlySession struct {

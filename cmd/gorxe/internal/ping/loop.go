@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/ping"
+	"github.com/gorxe/gorxe/internal/session"
 )
 
 // runPing pings a gorxe.
@@ -62,9 +63,15 @@ func (p *pinger) loop(ctx context.Context) {
 	}
 }
 
+// longPauses reports whether servers would end an idle connection between two pings.
+func (f *flags) longPauses() bool { return f.interval.D > session.IdleTimeout/2 }
+
 // pause waits until the time of the next ping. It returns false if ctx ends first.
 func (p *pinger) pause(ctx context.Context, start time.Time) bool {
 	next := start.Add(p.f.interval.D)
+	if p.f.longPauses() {
+		p.disconnect() // before the server does
+	}
 	if p.client == nil {
 		if p.f.interval.D < minTimeout {
 			next = start.Add(p.f.timeout.D) // do not reconnect without a pause

@@ -20,22 +20,13 @@ const minDialTime = 5 * time.Second
 func (p *pinger) runRping(ctx context.Context) (err error) {
 	f := p.f
 	p.sum.Host = p.peer.Host
-	port := f.port.N
-	if port == exchange.DefaultPort {
-		port = rping.DefaultPort
-	}
 	if n := p.sum.Bytes; n < 1 || n > rping.MaxSize {
 		return cli.Usagef("rping's messages have 1 to %d bytes, not %d: choose another size (-s)",
 			rping.MaxSize, n)
 	}
-	dial, cancel := context.WithTimeout(ctx, max(f.timeout.D, minDialTime))
-	defer cancel()
-	c, err := rping.Dial(dial, p.dev, p.addr(port), p.sum.Bytes)
+	c, err := p.dialRping(ctx)
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = roce.ErrNoAnswer
-		}
-		return fmt.Errorf("rping %v, port %d: %w", p.peer.Addr, port, err)
+		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	p.print("RDMA ping %s (%v): %d bytes by rping over %s (%s)\n",
@@ -45,14 +36,46 @@ func (p *pinger) runRping(ctx context.Context) (err error) {
 		if err = p.rpingOnce(ctx, c, seq); err != nil {
 			break
 		}
-		if seq != f.count.N && !sleep(ctx, time.Until(start.Add(f.interval.D))) {
+		if seq == f.count.N {
 			break
 		}
+		if !f.longPauses() {
+			if !sleep(ctx, time.Until(start.Add(f.interval.D))) {
+				break
+			}
+			continue
+		}
+		if err = c.Close(); err != nil || !sleep(ctx, time.Until(start.Add(f.interval.D))) {
+			break
+		}
+		next, e := p.dialRping(ctx)
+		if err = e; err != nil {
+			break
+		}
+		c = next
 	}
 	if ctx.Err() != nil {
 		err = nil
 	}
 	return errors.Join(err, p.finish())
+}
+
+// dialRping connects to the server.
+func (p *pinger) dialRping(ctx context.Context) (*rping.Client, error) {
+	port := p.f.port.N
+	if port == exchange.DefaultPort {
+		port = rping.DefaultPort
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(p.f.timeout.D, minDialTime))
+	defer cancel()
+	c, err := rping.Dial(ctx, p.dev, p.addr(port), p.sum.Bytes)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = roce.ErrNoAnswer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rping %v, port %d: %w", p.peer.Addr, port, err)
+	}
+	return c, nil
 }
 
 func (p *pinger) rpingOnce(ctx context.Context, c *rping.Client, seq int) error {

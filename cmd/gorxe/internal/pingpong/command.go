@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/pingpong"
+	sessions "github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -38,6 +41,7 @@ var kinds = []string{string(pingpong.RC), string(pingpong.UC), string(pingpong.U
 
 type flags struct {
 	device  device.Flags
+	access  guard.Flags
 	confine device.Confinement
 	port    cli.Int
 	size    cli.Size
@@ -98,6 +102,7 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 		"compare the data that comes back with the data sent (client of rc, uc, ud)")
 	cli.HideDefaults(fs, "size", "num-qp")
 	f.device.RegisterGID(fs, "g")
+	f.access.Register(fs)
 	f.device.Register(fs)
 	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print only the result, as one line of JSON")
@@ -172,10 +177,12 @@ func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out,
 	if err := f.confine.ApplyAndLog(diag); err != nil {
 		return err
 	}
-	return pingpong.Serve(ctx, l, func(conn net.Conn) error { return s.run(ctx, conn) },
-		func(peer net.Addr, err error) {
+	s.CheckGID = sessions.CheckGID(dev)
+	g := f.access.Guard(dev)
+	return pingpong.Serve(ctx, l, g, func(conn net.Conn) error { return s.run(ctx, conn) },
+		g.Limit(func(peer netip.AddrPort, err error) {
 			fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)
-		})
+		}))
 }
 
 // session runs a session and prints its result.

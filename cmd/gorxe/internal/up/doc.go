@@ -2,7 +2,8 @@
 // gorxe ping, gorxe perf, rping and perftest.
 //
 // Reading order:
-//   - command.go: the command and its services
+//   - command.go: the command
+//   - services.go: the services
 //   - events.go: changes of the interface
 //   - warn.go: warnings about suspicious packets
 //   - print.go: the output

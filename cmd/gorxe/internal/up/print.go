@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
+	"maps"
 	"net/netip"
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/exchange"
-	"github.com/gorxe/gorxe/internal/perftest"
-	"github.com/gorxe/gorxe/internal/rping"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -29,6 +28,11 @@ type line struct {
 	Counter  string           `json:"counter,omitempty"` // of a warning
 	Count    uint64           `json:"count,omitempty"`
 	Counters *roce.Counters   `json:"counters,omitempty"`
+
+	Services []string          `json:"services,omitempty"` // of the event up
+	Allow    []netip.Prefix    `json:"allow,omitempty"`    // of the event up; none: nobody
+	Deny     []netip.Prefix    `json:"deny,omitempty"`     // of the event up
+	Peers    map[string]uint64 `json:"peers,omitempty"`    // counters of refused peers
 }
 
 // printer prints events. The state and the counters are the command's result and go to out; other
@@ -37,6 +41,7 @@ type printer struct {
 	mu        sync.Mutex
 	out, diag io.Writer
 	json      bool
+	guard     *guard.Guard
 }
 
 // print writes a line of JSON, or calls text. It ignores errors, so that the device stays up if the
@@ -51,9 +56,10 @@ func (s *printer) print(l line, text func()) {
 	text()
 }
 
-func (s *printer) up(dev *roce.Device, port int) {
+func (s *printer) up(dev *roce.Device, services serviceList, port int) {
 	info, gids := dev.Info(), dev.GIDs()
-	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port},
+	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port,
+		Services: services, Allow: s.guard.Allowed(), Deny: s.guard.Denied()},
 		func() {
 			fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 				info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
@@ -61,9 +67,8 @@ func (s *printer) up(dev *roce.Device, port int) {
 				fmt.Fprintf(s.out, "Note: %s\n", info.Note)
 			}
 			s.gidTable(gids)
-			fmt.Fprintf(s.out, "Answering gorxe ping and gorxe perf on TCP port %d, perftest on port %d "+
-				"(TCP and rdma_cm), rping on rdma_cm port %d. Ctrl-C ends gorxe.\n",
-				port, perftest.DefaultPort, rping.DefaultPort)
+			fmt.Fprintf(s.out, "Answering %s. Ctrl-C ends gorxe.\n", services.describe(port))
+			fmt.Fprintf(s.out, "Serving %v.\n", s.guard)
 		})
 }
 
@@ -90,7 +95,7 @@ func (s *printer) event(kind, text string) {
 }
 
 // failed prints the error of a session.
-func (s *printer) failed(peer net.Addr, err error) {
+func (s *printer) failed(peer netip.AddrPort, err error) {
 	s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() {
 		fmt.Fprintf(s.diag, "%v: %v\n", peer, err)
 	})
@@ -99,10 +104,15 @@ func (s *printer) failed(peer net.Addr, err error) {
 // down prints the counters that are not 0.
 func (s *printer) down(dev *roce.Device, gone bool) {
 	c := dev.Counters()
-	s.print(line{Event: "down", Counters: &c}, func() {
+	s.print(line{Event: "down", Counters: &c, Peers: maps.Collect(s.guard.Counts())}, func() {
 		t := cli.Table{Columns: []cli.Column{{Title: "counter"},
 			{Title: "value", Align: cli.Right}}}
 		for name, v := range c.All() {
+			if v > 0 {
+				t.Row(name, v)
+			}
+		}
+		for name, v := range s.guard.Counts() {
 			if v > 0 {
 				t.Row(name, v)
 			}
@@ -117,10 +127,12 @@ func (s *printer) down(dev *roce.Device, gone bool) {
 // wrapHandler returns a handler that prints each session before it calls h.
 func (s *printer) wrapHandler(service string, h exchange.Handler) exchange.Handler {
 	return func(ctx context.Context, c *exchange.Conn, request *exchange.Message) error {
-		peer := c.Remote().String()
-		s.print(line{Event: "session", Peer: peer, Service: service}, func() {
-			fmt.Fprintf(s.diag, "%s for %s\n", service, peer)
-		})
+		if s.guard.ShowSession(c.Remote().AddrPort().Addr()) {
+			peer := c.Remote().String()
+			s.print(line{Event: "session", Peer: peer, Service: service}, func() {
+				fmt.Fprintf(s.diag, "%s for %s\n", service, peer)
+			})
+		}
 		return h(ctx, c, request)
 	}
 }
@@ -148,9 +160,15 @@ func (s *printer) perftestEnded(peer netip.AddrPort, err error) { s.ended("perft
 // ended prints how the session of a client has ended.
 func (s *printer) ended(service string, peer netip.AddrPort, err error) {
 	if err != nil {
-		s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() {
-			fmt.Fprintf(s.diag, "%s from %v: %v\n", service, peer, err)
-		})
+		s.guard.Count(guard.Failed)
+		s.guard.Limit(func(peer netip.AddrPort, err error) {
+			s.print(line{Event: "error", Peer: peer.String(), Message: err.Error()}, func() {
+				fmt.Fprintf(s.diag, "%s from %v: %v\n", service, peer, err)
+			})
+		})(peer, err)
+		return
+	}
+	if !s.guard.ShowSession(peer.Addr()) {
 		return
 	}
 	s.print(line{Event: "session", Peer: peer.String(), Service: service}, func() {
