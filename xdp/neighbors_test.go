@@ -340,6 +340,37 @@ func TestStaleNeighborIsVerified(t *testing.T) {
 	}
 }
 
+// Notifications about the interface that change nothing, such as those of router advertisements,
+// cost no lookups of peers and wake nobody.
+func TestLinkNotificationsWithoutChange(t *testing.T) {
+	_, p, peers := manyNeighbors(t)
+	peers = peers[:50]
+	for _, a := range peers {
+		if _, err := p.Resolve(context.Background(), netip.Addr{}, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Events of the test's own setup come first.
+	await(t, p, "peers", func() bool { return findAll(p, peers) == len(peers) })
+	before := requestsOf(p)
+	deadline := time.Now().Add(5 * time.Second)
+	for range 3 {
+		p.net.leave(func(w *work) { w.link = true })
+		for dumps := requestsOf(p).routeDumps; requestsOf(p).routeDumps < dumps+2; {
+			if time.Now().After(deadline) {
+				t.Fatal("the addresses and routes were not read within 5 s")
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if findAll(p, peers) != len(peers) {
+		t.Error("a peer was not found")
+	}
+	if got := requestsOf(p).since(before); got.neighbors+got.routes+got.solicits > 0 {
+		t.Errorf("a notification without a change: %+v", got)
+	}
+}
+
 // Routes follows the routing tables.
 func TestRoutes(t *testing.T) {
 	pair := newPair(t, veth.Options{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,29 +98,38 @@ func newNetwork() (*network, error) {
 	return n, nil
 }
 
-// refresh reads link and addresses and publishes a snapshot. If reading fails although the
-// interface exists, the old snapshot remains.
-func (n *network) refresh() {
-	next := *n.state.Load()
+// refresh reads link and addresses, publishes a snapshot, and reports whether it differs from the
+// old one. If reading fails although the interface exists, the old snapshot remains.
+func (n *network) refresh() (changed bool) {
+	old := n.state.Load()
+	next := *old
 	l, err := n.handle.LinkByIndex(n.index)
-	if err != nil {
-		if errors.As(err, new(netlink.LinkNotFoundError)) {
-			next.info.Up, next.gone = false, true
-			n.state.Store(&next)
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		next.info.Up, next.gone = false, true
+	case err != nil:
+		return false
+	default:
+		next.gone = false
+		n.describe(&next.info, l.Attrs())
+		addrs, err := n.readAddrs(l)
+		if err != nil {
+			addrs.usable = old.addrs
 		}
-		return
+		// Addresses that the program does not redirect are not offered as GIDs.
+		next.addrs, err = n.own.setHosts(addrs.usable, next.info.MAC)
+		if errors.Is(err, ErrClosed) {
+			return false
+		}
+		if err != nil {
+			next.info.Note = joinNotes(next.info.Note, err.Error())
+		}
 	}
-	n.describe(&next.info, l.Attrs())
-	addrs, err := n.readAddrs(l)
-	if err != nil {
-		addrs.usable = next.addrs
+	if next.info == old.info && next.gone == old.gone && slices.Equal(next.addrs, old.addrs) {
+		return false
 	}
-	// Addresses that the program does not redirect are not offered as GIDs.
-	if next.addrs, err = n.own.setHosts(addrs.usable, next.info.MAC); err != nil {
-		next.info.Note = joinNotes(next.info.Note, err.Error())
-	}
-	next.gone = false
 	n.state.Store(&next)
+	return true
 }
 
 func joinNotes(a, b string) string {

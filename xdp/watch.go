@@ -177,14 +177,14 @@ func (n *network) runWork() (next time.Duration) {
 	w.link, w.routes, w.lost, w.changed = false, false, false, nil
 	n.todo.mu.Unlock()
 
-	if link {
-		n.refresh()
+	// Most notifications about an interface change nothing, for example each router advertisement
+	// that extends the lifetime of an address.
+	differs := link && n.refresh()
+	differs = (link || routes) && n.readRoutes() || differs
+	if lost || link && differs {
 		changed = everywhere
-		announce = true
 	}
-	if link || routes {
-		announce = n.readRoutes() || announce
-	}
+	announce = announce || differs
 	if len(changed) > 0 {
 		announce = n.markStale(changed) || announce
 	}
