@@ -16,12 +16,12 @@ import (
 type Forger struct {
 	port, to *loopback.Port
 	enc      frame.Encoder
-	sent     int
+	sent     int // the ID of the last request
 }
 
 // NewForger returns a Forger at port from, without a device, that sends to port to.
 func NewForger(l *loopback.Link, from, to int) *Forger {
-	return &Forger{port: l.Port(from), to: l.Port(to)}
+	return &Forger{port: l.Port(from), to: l.Port(to), sent: from << 16} // IDs are unique
 }
 
 // errNoBuffer means that the receiver holds all frames.

@@ -38,7 +38,7 @@ func TestForgedRequests(t *testing.T) {
 	}()
 	right := Params{Entries: uint16(b.cfg.Entries), Segment: uint32(b.cfg.Segment)}
 	first, second := testbed.NewForger(link, 2, 1), testbed.NewForger(link, 3, 1)
-	const n = 3 // all fit into the backlog
+	const n = 2 // all fit into the backlog, of which each source has a share
 	for range n {
 		if err := errors.Join(first.REQ(port, right.append(nil)), first.REQ(port, []byte("x")),
 			second.REQ(port, right.append(nil)), second.REQ(port, nil)); err != nil {

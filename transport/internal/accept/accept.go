@@ -18,7 +18,8 @@ const (
 	Time = 10 * time.Second
 	// Max is the largest number of requests that are answered at a time.
 	Max = 16
-	// share is the fraction of them that one prefix (limit.Prefix) may keep for longer than minTime.
+	// share is the fraction of them that one prefix (limit.Prefix) may keep for longer than
+	// minTime.
 	share = 4
 	// minTime is how long a request is answered before it can be replaced.
 	minTime = 50 * time.Millisecond

@@ -156,8 +156,9 @@ func (g *rig) accept(ctx context.Context) <-chan *conn {
 	return got
 }
 
-// At most Max requests are answered at a time. Newer requests replace older ones, first those of the
-// address that has the most, so a sender that confirms is accepted. No request is replaced at once.
+// At most Max requests are answered at a time. Newer requests replace older ones, first those of
+// the address that has the most, so a sender that confirms is accepted. No request is replaced at
+// once.
 func TestLimits(t *testing.T) {
 	g := newRig(t, Max)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
