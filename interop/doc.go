@@ -21,6 +21,7 @@
 //     and its programs.
 //   - tools_test.go, perftest_test.go: stock tools.
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
+//   - fuzz_test.go: gorxe fuzz against the kernel and against gorxe.
 //   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go: the transports against programs
 //     on plain verbs.
 //   - run: the table that make interop prints.

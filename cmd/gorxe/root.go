@@ -12,6 +12,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/fuzz"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
@@ -53,7 +54,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
 		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(),
-		versionCommand(),
+		fuzz.Command(), versionCommand(),
 	)
 	cmd.SetHelpCommand(helpCommand())
 	setCompletion(cmd)

@@ -111,7 +111,7 @@ func TestFullStdout(t *testing.T) {
 
 // The help text of every command has examples.
 func TestHelp(t *testing.T) {
-	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump",
+	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump", "fuzz",
 		"version"} {
 		r := run(t, nil, append(strings.Fields(c), "--help")...).ok()
 		if !strings.Contains(r.stdout, "Examples:\n") || r.err != "" {

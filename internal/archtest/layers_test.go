@@ -101,12 +101,13 @@ var allowed = map[string][]string{
 	"transport": {
 		"roce", "internal/endpoint", "internal/limit", "internal/safefile", "transport/...",
 	},
-	"internal":       tools,
-	"internal/bench": append(slices.Clone(tools), "papers/kit"),
-	"papers":         append(slices.Clone(tools), "papers/..."),
-	"fuzz":           tests,
-	"interop":        tests,
-	"cmd/gorxe":      append(slices.Clone(tools), "papers/...", "cmd/..."),
+	"internal":            tools,
+	"internal/bench":      append(slices.Clone(tools), "papers/kit"),
+	"internal/packetfuzz": append(slices.Clone(tools), "fuzz/packets"),
+	"papers":              append(slices.Clone(tools), "papers/..."),
+	"fuzz":                tests,
+	"interop":             tests,
+	"cmd/gorxe":           append(slices.Clone(tools), "papers/...", "cmd/..."),
 }
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.

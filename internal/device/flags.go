@@ -65,16 +65,21 @@ func (f *Flags) XDP() xdp.Options {
 	return xdp.Options{Mode: mode, Queues: f.Queues.N}
 }
 
-// Open opens the interface. It fails if the chosen GID index does not exist.
-func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
-	opts := []roce.Option{roce.WithXDP(f.XDP()), roce.WithProgress(progress)}
+// Options returns the options of the device, without those for package xdp.
+func (f *Flags) Options() (opts []roce.Option) {
 	if f.Window.Max > 0 { // the command has a --window flag
 		opts = append(opts, roce.WithExpert(roce.Expert{Prefetch: new(f.Window.N)}))
 	}
 	if f.PKey != 0 {
 		opts = append(opts, roce.WithPKeys(roce.PKey(f.PKey)))
 	}
-	dev, err := roce.Open(f.Iface, opts...)
+	return opts
+}
+
+// Open opens the interface. It fails if the chosen GID index does not exist.
+func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
+	dev, err := roce.Open(f.Iface,
+		append(f.Options(), roce.WithXDP(f.XDP()), roce.WithProgress(progress))...)
 	if err != nil {
 		return nil, err
 	}
