@@ -38,7 +38,8 @@
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
 //   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
 //   - completer.go: handling of responses
-//   - retry.go, window.go: go-back-N, timeouts, RNR waits; the limit of packets in flight
+//   - retry.go, silence.go, window.go: go-back-N, timeouts, RNR waits; probes of peers that answer
+//     nothing; the limit of packets in flight
 //   - responder.go, execute.go: checks and execution of request packets
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR

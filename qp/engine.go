@@ -62,6 +62,8 @@ type Engine struct {
 	lastRewind Time // time of the last go-back; see Calm
 	lastGap    Time // time of the last gap in received PSNs; see RecentGaps
 
+	peers peerTable // see silence.go
+
 	doorbells    atomic.Pointer[QP] // list of QPs posted to by other goroutines, newest first
 	doorbellHook func()
 	errHook      func(*QP)
@@ -142,6 +144,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
 	}
 	switch {
 	case q.typ == RC && p.Info.Transport == bth.RC:
+		e.peers.heard[p.Src[peerByte]] = now
 		if p.Info.Response {
 			q.handleResponse(now, p)
 		} else {

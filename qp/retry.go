@@ -177,7 +177,11 @@ func (q *QP) onTimer(now Time) {
 		q.ackTimedOut(now)
 		return
 	case r.probeDeadline <= now:
-		q.probe(now)
+		if later := q.awaitOtherProbe(now); later > now {
+			r.probeDeadline = later
+		} else {
+			q.probe(now)
+		}
 	}
 	q.rec.timer.deadline = Never
 	q.setRetryTimer()
@@ -203,6 +207,7 @@ func (q *QP) ackTimedOut(now Time) {
 // probe sends the oldest packet alone. The packets after it wait for the answer.
 func (q *QP) probe(now Time) {
 	q.eng.c.Probes++
+	q.noteProbe(now)
 	q.rec.probes++
 	q.rec.probeDeadline = Never
 	q.win.collapse()
