@@ -63,7 +63,7 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.local }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
 // PrivateData returns the private data of the peer's reply (Dial) or request (Accept). It is the
-// whole field of the message: the peer's data is followed by zeros.
+// whole field of the message: the peer's data is followed by zeros. See EncodePrivateData.
 func (c *Conn) PrivateData() []byte { return c.private }
 
 // Done returns a channel that is closed when either side has ended the connection. The QP is then

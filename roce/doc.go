@@ -99,6 +99,7 @@
 //   - cmid.go, disconnect.go: how the events of package roce/cm reach their waiters, and how Close
 //     disconnects
 //   - alive.go: keepalives
+//   - private.go: what private data can carry
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go: many QPs and regions in caches and the TLB
 //   - budget.go, rand.go: limits of memory, random numbers

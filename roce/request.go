@@ -44,7 +44,7 @@ func (r *Request) LocalAddr() netip.AddrPort {
 }
 
 // PrivateData returns the private data of the request. It is the whole field of the message: the
-// peer's data is followed by zeros.
+// peer's data is followed by zeros. See EncodePrivateData.
 func (r *Request) PrivateData() []byte { return r.private }
 
 // Params returns the contents of the request, such as the peer's QPN, depths and timeouts.

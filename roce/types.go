@@ -294,7 +294,8 @@ const DefaultPKey = bth.DefaultPKey
 const GRHLen = qp.GRHLen
 
 // RemoteBuffer describes a memory region to a peer, which needs it for WRITE, READ and atomics. It
-// marshals to JSON.
+// marshals to JSON, and to a binary form of RemoteBufferLen bytes that fits in the private data of
+// a connection.
 type RemoteBuffer struct {
 	Addr uint64 `json:"addr"` // address of the first byte, for SendWR.RemoteAddr
 	RKey RKey   `json:"rkey"`
