@@ -119,3 +119,7 @@ func lacks(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, unix.EINVAL)
 }
+
+// forbidden reports whether an error means that a sandbox around this process forbids a system
+// call that needs no privilege.
+func forbidden(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) }

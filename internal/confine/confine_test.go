@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,6 +68,13 @@ func child(mode string) int {
 		c.User, c.UserOptional = DefaultUser(), true
 		c.UserOptional = dir == ""
 	}
+	if e, ok := absent[mode]; ok {
+		if err := forbid(e, unix.SYS_SECCOMP, unix.SYS_LANDLOCK_CREATE_RULESET); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		c.User, c.UserOptional = DefaultUser(), true
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		fmt.Println(err)
@@ -106,6 +114,27 @@ func child(mode string) int {
 	return 0
 }
 
+// absent has the modes in which seccomp and Landlock fail, and with which error.
+var absent = map[string]syscall.Errno{"lacking": unix.ENOSYS, "forbidden": unix.EPERM}
+
+// forbid makes system calls fail with an error, on all threads.
+func forbid(e syscall.Errno, calls ...uint32) error {
+	prog := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetNr, Size: wordSize}}
+	for _, nr := range calls {
+		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpEqual, Val: nr, SkipFalse: 1},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(e)})
+	}
+	raw, err := bpf.Assemble(append(prog, bpf.RetConstant{Val: allow}))
+	if err != nil {
+		return err
+	}
+	if err := setNoNewPrivs(); err != nil {
+		return err
+	}
+	_, err = loadFilter(raw, filterFlags)
+	return err
+}
+
 // attempts tries what a confined process can and cannot do.
 func attempts(ln net.Listener, dir string) map[string]string {
 	got := map[string]string{}
@@ -136,7 +165,7 @@ func attempts(ln net.Listener, dir string) map[string]string {
 	}
 	try("execute", call(unix.SYS_EXECVE))
 	try("mount", call(unix.SYS_MOUNT))
-	try("ptrace", call(unix.SYS_PTRACE))
+	try("ptrace", call(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 0))
 	try("unshare", call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER))
 	try("load a program", call(unix.SYS_BPF, 5, 0, 0))
 	try("become root", call(unix.SYS_SETUID, 0))
@@ -364,6 +393,21 @@ func TestApplyUserNotPermitted(t *testing.T) {
 	checkThreads(t, pid, map[string]string{"CapEff": mask(), "CapPrm": mask(), "NoNewPrivs": "1"})
 	if a, _ = start(t, "stuck", t.TempDir()); !strings.Contains(a.Error, "switch the user") {
 		t.Errorf("Apply() = %q, want an error about the user", a.Error)
+	}
+}
+
+// Apply continues without seccomp and Landlock, and says so.
+func TestApplyAbsent(t *testing.T) {
+	for mode := range absent {
+		a, pid := start(t, mode, "")
+		expect(t, a, map[string]string{"UDP socket": "", "collect garbage": ""})
+		missing := strings.Join(a.Report.Missing, " ")
+		if !strings.Contains(missing, "seccomp") || !strings.Contains(missing, "Landlock") ||
+			a.Report.Syscalls != 0 || a.Report.Landlock != 0 {
+			t.Errorf("%s: Apply() = %+v, want seccomp and Landlock as missing", mode, a.Report)
+		}
+		checkThreads(t, pid, map[string]string{"CapEff": mask(), "CapPrm": mask(),
+			"NoNewPrivs": "1"})
 	}
 }
 

@@ -4,7 +4,8 @@
 //
 // A [Config] says what the process still needs. Apply changes all threads of the process, with and
 // without cgo, and cannot be undone. Its [Report] says what the process has kept. A kernel without
-// seccomp or Landlock is not an error; Report.Missing names what it lacks.
+// seccomp or Landlock, or a sandbox that forbids them, is not an error; Report.Missing names what
+// is missing.
 //
 // After Apply the process
 //

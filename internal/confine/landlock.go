@@ -1,7 +1,6 @@
 package confine
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -64,8 +63,7 @@ func newRuleset(dirs []string, r *Report) (fd int, err error) {
 		r.missing("no Landlock in this kernel")
 		return -1, nil
 	}
-	// A sandbox around this process may forbid the system call.
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+	if forbidden(err) {
 		r.missing("Landlock is not permitted here")
 		return -1, nil
 	}

@@ -88,6 +88,9 @@ func installFilter(writeFiles bool, r *Report) error {
 	case lacks(err):
 		r.missing("no seccomp filters in this kernel")
 		return nil
+	case forbidden(err):
+		r.missing("seccomp filters are not permitted here")
+		return nil
 	case err != nil:
 		return err
 	case thread != 0:
