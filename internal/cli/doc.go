@@ -12,5 +12,4 @@
 //   - values.go: flag values: sizes, durations, percentages, bounded integers and choices.
 //   - output.go: tables, JSON and progress bars.
 //   - stats.go: latency summaries and rates.
-//   - log.go: Log, lines at a limited rate.
 package cli

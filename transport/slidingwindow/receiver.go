@@ -33,7 +33,7 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error
 		Open: func(ctx context.Context, q *roce.Request, m *accept.Memory) (*Receiver, error) {
 			return accepted(ctx, dev, cfg, q, m)
 		},
-		Peers: cfg.Peers, Refused: cfg.Refused,
+		Peers: cfg.Peers, Permits: cfg.Permits, Refused: cfg.Refused,
 	})
 	if err != nil {
 		return nil, err

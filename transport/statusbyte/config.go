@@ -78,8 +78,10 @@ type Config struct {
 
 	// Connect has the connection's attributes.
 	Connect roce.ConnectOptions
-	// Peers restricts who may connect to a Listener; others get no answer.
-	Peers roce.PeerList
+	// Peers restricts who may connect to a Listener, and so does Permits, if set. Others get no
+	// answer.
+	Peers   roce.PeerList
+	Permits func(peer netip.Addr) bool
 	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
 	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
 	Refused func(peer netip.AddrPort, err error)

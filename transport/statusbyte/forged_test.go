@@ -123,13 +123,21 @@ func TestReceiverOffersTooMuch(t *testing.T) {
 // Only permitted peers can connect.
 func TestPeers(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
-	cfg := Config{Blocks: 1, BlockSize: 10,
-		Peers: roce.PeerList{Deny: []netip.Prefix{netip.PrefixFrom(addrOf(a), 32)}}}
-	l := listen(t, b, cfg)
-	ctx, cancel := context.WithTimeout(within(t), 50*time.Millisecond)
-	defer cancel()
-	go func() { _, _ = l.Accept(ctx) }()
-	if _, err := Init(ctx, a, l.Addr(), Config{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Init() of a peer that is denied = %v, want DeadlineExceeded", err)
+	own := netip.PrefixFrom(addrOf(a), 32)
+	for name, cfg := range map[string]Config{
+		"Peers":   {Peers: roce.PeerList{Deny: []netip.Prefix{own}}},
+		"Permits": {Permits: func(peer netip.Addr) bool { return !own.Contains(peer) }},
+	} {
+		cfg.Blocks, cfg.BlockSize = 1, 10
+		l := listen(t, b, cfg)
+		ctx, cancel := context.WithTimeout(within(t), 50*time.Millisecond)
+		go func() { _, _ = l.Accept(ctx) }()
+		if _, err := Init(ctx, a, l.Addr(), Config{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: Init() of a peer that is denied = %v, want DeadlineExceeded", name, err)
+		}
+		cancel()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

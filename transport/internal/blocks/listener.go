@@ -24,8 +24,9 @@ type ListenConfig[R Receiver] struct {
 	Memory   int   // bytes that each receiver needs
 	// Open accepts a request with a new receiver, which uses memory. After an error, no peer can
 	// access memory.
-	Open  func(ctx context.Context, q *roce.Request, memory *accept.Memory) (R, error)
-	Peers roce.PeerList // who may connect
+	Open    func(ctx context.Context, q *roce.Request, memory *accept.Memory) (R, error)
+	Peers   roce.PeerList              // who may connect
+	Permits func(peer netip.Addr) bool // the same; nil: everyone
 	// Refused, if set, is called concurrently for each request that is rejected or fails.
 	Refused func(peer netip.AddrPort, err error)
 }
@@ -41,7 +42,16 @@ type Listener[R Receiver] struct {
 // Listen makes dev accept senders at addr.
 func Listen[R Receiver](dev *roce.Device, addr netip.AddrPort,
 	c ListenConfig[R]) (*Listener[R], error) {
-	l, err := dev.Listen(addr, roce.ListenOptions{Peers: c.Peers})
+	o := roce.ListenOptions{Peers: c.Peers}
+	if c.Permits != nil {
+		o.Admit = func(q *roce.Request) error {
+			if !c.Permits(q.RemoteAddr().Addr()) {
+				return roce.ErrIgnore
+			}
+			return nil
+		}
+	}
+	l, err := dev.Listen(addr, o)
 	if err != nil {
 		return nil, err
 	}

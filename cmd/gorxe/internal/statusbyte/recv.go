@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/streams"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/statusbyte"
@@ -19,6 +20,7 @@ import (
 
 type recvFlags struct {
 	shared
+	access   guard.Flags
 	confine  device.Confinement
 	dir      string
 	segment  cli.Size
@@ -97,6 +99,7 @@ include packets that arrived and could not be stored.`,
 	fs.BoolVar(&f.sync, "sync", true, "let files appear, and count packets, only when they are on disk")
 	fs.Var(&f.timeout, "timeout",
 		"end a sender's session after this time without a packet (default: never)")
+	f.access.Register(fs)
 	f.confine.Register(fs, "with --dir root, otherwise "+device.DefaultUser)
 	cli.HideDefaults(fs, "segment", "timeout")
 	return cmd
@@ -135,11 +138,11 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	log := cli.NewLog(diag)
-	defer log.Flush()
-	c.Refused = func(peer netip.AddrPort, err error) {
-		log.Printf("A request of %v was refused: %v.", peer.Addr(), err)
-	}
+	peers := f.access.Guard(dev)
+	c.Permits = peers.Permits
+	c.Refused = peers.Limit(func(peer netip.AddrPort, err error) {
+		fmt.Fprintf(diag, "A request of %v was refused: %v.\n", peer.Addr(), err)
+	})
 	l, err := statusbyte.Listen(dev, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(f.port.N)),
 		c)
 	if err != nil {
@@ -154,17 +157,18 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	defer func() { err = errors.Join(err, l.Close()) }()
 	ctx, stop := device.WhilePresent(ctx, dev)
 	defer stop()
-	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s.\n",
+	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d: %s of %s, from %v.\n",
 		f.device.Iface, dev.Info().Datapath, f.port.N, cli.Count(c.Blocks, "block"),
-		cli.FormatSize(int64(c.BlockSize)))
-	return f.serveAll(ctx, l, dev, store, out, diag, log)
+		cli.FormatSize(int64(c.BlockSize)), peers)
+	return f.serveAll(ctx, l, dev, store, out, diag, peers)
 }
 
 // serveAll serves one sender or, with --keep, one after the other.
 func (f *recvFlags) serveAll(
 	ctx context.Context, l *statusbyte.Listener, dev *roce.Device, store *statusbyte.Store, out,
-	diag io.Writer, log *cli.Log,
+	diag io.Writer, peers *guard.Guard,
 ) error {
+	failed := peers.Limit(func(_ netip.AddrPort, err error) { fmt.Fprintf(diag, "%v\n", err) })
 	var unstored error // of the last sender whose packets could not be stored
 	for {
 		r, err := l.Accept(ctx)
@@ -183,7 +187,7 @@ func (f *recvFlags) serveAll(
 			unstored = err
 			fallthrough
 		case err != nil:
-			log.Printf("%v", err)
+			failed(r.Remote(), err)
 		}
 	}
 }
