@@ -37,7 +37,7 @@ var (
 	// ErrInvalidDepth: the depth of a queue is out of range.
 	ErrInvalidDepth = qp.ErrInvalidDepth
 	// ErrPKey: a P_Key is not valid, or names a partition that the Device or the peer is not in.
-	ErrPKey = errors.New("roce: P_Key")
+	ErrPKey = errors.New("roce: wrong P_Key")
 	// ErrPrefetch: Expert.Prefetch or the argument of SetPrefetch is out of range.
 	ErrPrefetch = qp.ErrPrefetch
 	// ErrVirtualTime: the call would need to wait, which a device with Expert.Clock cannot do

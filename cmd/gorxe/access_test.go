@@ -116,3 +116,24 @@ func TestForeignGID(t *testing.T) {
 		t.Errorf("counters %v, want 1 in refused_address", peers)
 	}
 }
+
+// With --pkey, up serves peers of the same partition only, and counts and reports the others.
+func TestPKey(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	host := pair.A.IPv4.Addr().String()
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--pkey", "0x8001", "--json")
+	run(t, &pair.B, "ping", host, "-c", "1", "--pkey", "0x8001").ok()
+	run(t, &pair.B, "ping", host, "-c", "1", "--pkey", "1", "--rping").ok()
+	run(t, &pair.B, "ping", host, "-c", "1").fails(1, "P_Key", "0x8001", "0xffff")
+	run(t, &pair.B, "ping", host, "-c", "1", "--rping").fails(1, "no answer")
+	up.cmd.Process.Signal(syscall.SIGINT)
+	r := up.wait().ok()
+	lines := r.json()
+	counters, _ := lines[len(lines)-1]["counters"].(map[string]any)
+	if n, _ := counters["drop_pkey"].(float64); n == 0 {
+		t.Errorf("drop_pkey is 0")
+	}
+	if !strings.Contains(r.stdout, `"counter":"drop_pkey"`) {
+		t.Errorf("up prints no warning:\n%s", r.stdout)
+	}
+}

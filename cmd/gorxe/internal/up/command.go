@@ -106,12 +106,14 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show.up(dev, f.services, f.port.N)
 	show.event("confined", kept)
 	wg.Go(func() { followEvents(ctx, dev, show) })
-	wg.Go(func() { warn(ctx, dev, show) })
+	var w warner
+	wg.Go(func() { w.run(ctx, dev, show) })
 
 	if err := s.serve(ctx); err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), roce.ErrGone)
+	w.now(dev, show)
 	show.down(dev, gone)
 	if gone {
 		return context.Cause(ctx)

@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -41,12 +42,15 @@ var warnings = []warning{
 
 // warner turns growing counters into warnings, at most one per kind and warnInterval.
 type warner struct {
+	mu       sync.Mutex
 	reported map[string]uint64 // counter at the last warning
 	next     map[string]time.Time
 }
 
 // check calls report with the number of new packets of each kind that is due.
 func (w *warner) check(now time.Time, c *roce.Counters, report func(warning, uint64)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.reported == nil {
 		w.reported, w.next = map[string]uint64{}, map[string]time.Time{}
 	}
@@ -59,25 +63,31 @@ func (w *warner) check(now time.Time, c *roce.Counters, report func(warning, uin
 	}
 }
 
-// warn prints warnings until ctx ends.
-func warn(ctx context.Context, dev *roce.Device, show *printer) {
+// run prints warnings until ctx ends.
+func (w *warner) run(ctx context.Context, dev *roce.Device, show *printer) {
 	tick := time.NewTicker(warnCheck)
 	defer tick.Stop()
-	var w warner
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
-			c := dev.Counters()
-			w.check(now, &c, show.warning)
+		case <-tick.C:
+			if ctx.Err() == nil {
+				w.now(dev, show)
+			}
 		}
 	}
 }
 
+// now prints the warnings that are due.
+func (w *warner) now(dev *roce.Device, show *printer) {
+	c := dev.Counters()
+	w.check(time.Now(), &c, show.warning)
+}
+
 // warning prints the number of new packets of a kind.
 func (s *printer) warning(k warning, n uint64) {
-	text := fmt.Sprintf("%d new %s (%s)", n, k.text, k.counter)
+	text := fmt.Sprintf("%s: %d new (%s)", k.text, n, k.counter)
 	s.print(line{Event: "warning", Counter: k.counter, Count: n, Message: text}, func() {
 		fmt.Fprintln(s.diag, text)
 	})

@@ -28,7 +28,7 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 	partition := func(n string) string {
-		return n + " new packets of another partition (drop_pkey)\n"
+		return "packets of another partition: " + n + " new (drop_pkey)\n"
 	}
 	check()
 	c.DropPKey = 3
@@ -37,7 +37,7 @@ func TestWarnings(t *testing.T) {
 	now = now.Add(warnInterval / 2)
 	check()
 	c.DropQKey = 1
-	check("1 new datagrams with a wrong Q_Key (drop_qkey)\n")
+	check("datagrams with a wrong Q_Key: 1 new (drop_qkey)\n")
 	now = now.Add(warnInterval / 2)
 	check(partition("7"))
 	now = now.Add(warnInterval)
@@ -45,7 +45,7 @@ func TestWarnings(t *testing.T) {
 
 	show = &printer{out: &out, json: true}
 	c.DropPKey++
-	check(`{"event":"warning","message":"1 new packets of another partition (drop_pkey)",` +
+	check(`{"event":"warning","message":"packets of another partition: 1 new (drop_pkey)",` +
 		`"counter":"drop_pkey","count":1}` + "\n")
 }
 
