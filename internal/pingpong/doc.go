@@ -12,6 +12,7 @@
 //
 //   - session.go: Config, Client and Server.
 //   - exchange.go: the addresses of queue pairs and their exchange over TCP.
-//   - tcp.go: connecting to a server and accepting clients.
+//   - tcp.go: TCP connections of both sides.
+//   - serve.go: Serve accepts clients.
 //   - messages.go: the queue pairs and the messages.
 package pingpong

@@ -67,21 +67,25 @@ func TestServeSkipsOtherPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	var log strings.Builder
-	rejected := 0
+	log := make(chan error, 10)
 	garbage := []string{"GET / HTTP/1.1\r\n", "6.06\x00\x00", "\xff\xff", Address{QPN: 1}.String()}
 	served := make(chan error, 1)
 	go func() {
-		served <- Serve(t.Context(), l, nil, func(c net.Conn) error {
+		served <- Serve(t.Context(), l, RC, nil, func(c net.Conn) error {
 			defer c.Close()
 			return serverExchange(t.Context(), c, 1,
 				func([]Address) ([]Address, error) { return nil, io.EOF })
 		}, func(_ netip.AddrPort, err error) {
-			rejected++
-			log.WriteString(err.Error() + "\n")
+			log <- err
 		})
 	}()
-	for _, s := range append(garbage, "", string(Address{QPN: 0x11}.line())) {
+	quoted := false
+	silent, err := net.Dial("tcp", l.Addr().String()) // sends nothing and blocks nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for i, s := range append(garbage, "", string(Address{QPN: 0x11}.line())) {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -92,6 +96,16 @@ func TestServeSkipsOtherPrograms(t *testing.T) {
 		}
 		if s == "" { // closes the connection; the others wait for an answer
 			c.Close()
+		}
+		if i <= len(garbage) {
+			select {
+			case err := <-log:
+				quoted = quoted || strings.Contains(err.Error(), "HTTP")
+			case <-time.After(exchangeTimeout / 2):
+				t.Errorf("the server does not reject %q", s)
+			}
+		}
+		if s == "" {
 			continue
 		}
 		_ = c.SetReadDeadline(time.Now().Add(exchangeTimeout / 2))
@@ -102,8 +116,32 @@ func TestServeSkipsOtherPrograms(t *testing.T) {
 	if err := <-served; !errors.Is(err, io.EOF) {
 		t.Errorf("Serve() = %v, want the result of the client's session, io.EOF", err)
 	}
-	if rejected != len(garbage)+1 || !strings.Contains(log.String(), "HTTP") {
-		t.Errorf("%d connections rejected, want %d:\n%s", rejected, len(garbage)+1, log.String())
+	if len(log) > 0 || !quoted {
+		t.Errorf("%d more connections were rejected, and the garbage was quoted: %v", len(log),
+			quoted)
+	}
+}
+
+// A server does not send to a host that is not its client, and keeps waiting for its client.
+func TestForeignGID(t *testing.T) {
+	client, server := connPair(t)
+	foreign := errors.New("the GID of another host")
+	cfg := Config{Kind: SRQ, QPs: 2, MTU: 1024, Bytes: 1, RecvDepth: 2, Iterations: 1,
+		GID: func(*roce.Device, netip.Addr) (*int, error) { return new(int), nil },
+		CheckGID: func(_ context.Context, peer netip.Addr, gid roce.GID) error {
+			if gid.Addr() != peer {
+				return foreign
+			}
+			return nil
+		}}
+	go func() {
+		own := Address{QPN: 1, GID: roce.GIDFromAddr(netip.MustParseAddr("127.0.0.1"))}
+		other := Address{QPN: 2, GID: roce.GIDFromAddr(netip.MustParseAddr("192.0.2.1"))}
+		_ = writeLines(client, []Address{own, other}, cfg.lines())
+	}()
+	_, err := Server(t.Context(), nil, cfg, server)
+	if !errors.Is(err, foreign) || !errors.As(err, new(notAClient)) {
+		t.Errorf("Server() = %v, want the error of CheckGID, which does not end Serve", err)
 	}
 }
 

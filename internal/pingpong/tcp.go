@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-
-	"github.com/gorxe/gorxe/internal/guard"
 )
 
 // Dial connects to the server that listens on a TCP port at addr.
@@ -36,37 +34,4 @@ func Listen(ctx context.Context, port int) (net.Listener, error) {
 	}
 	context.AfterFunc(ctx, func() { l.Close() })
 	return l, nil
-}
-
-// Serve accepts connections one at a time until session returns without an error that wraps
-// ErrExchange, and returns that result. Connections of other programs, and of peers that g does not
-// permit, are passed to rejected with the error and do not end the wait. session must close its
-// connection.
-func Serve(
-	ctx context.Context, l net.Listener, g *guard.Guard, session func(net.Conn) error,
-	rejected guard.Log,
-) error {
-	for {
-		conn, err := l.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				conn.Close()
-			}
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		peer := remoteAddr(conn)
-		if !g.Permits(peer.Addr()) {
-			conn.Close()
-			rejected(peer, guard.ErrRefused)
-			continue
-		}
-		err = session(conn)
-		if !errors.As(err, new(notAClient)) {
-			return err
-		}
-		rejected(peer, err)
-	}
 }

@@ -179,7 +179,7 @@ func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out,
 	}
 	s.CheckGID = sessions.CheckGID(dev)
 	g := f.access.Guard(dev)
-	return pingpong.Serve(ctx, l, g, func(conn net.Conn) error { return s.run(ctx, conn) },
+	return pingpong.Serve(ctx, l, c.Kind, g, func(conn net.Conn) error { return s.run(ctx, conn) },
 		g.Limit(func(peer netip.AddrPort, err error) {
 			fmt.Fprintf(diag, "gorxe pingpong: %v: %v\n", peer, err)
 		}))
