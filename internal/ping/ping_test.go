@@ -124,6 +124,20 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
+// The server ends the session of a client that sends no pings.
+func TestIdleClient(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	r.host.Idle = 100 * time.Millisecond
+	c := r.dial(t, 64)
+	if err := <-r.failed; !errors.Is(err, session.ErrIdle) {
+		t.Errorf("the server's error is %v, want ErrIdle", err)
+	}
+	if err := c.Wait(t.Context(), in(30*time.Second), false); !errors.Is(err, errBroken) ||
+		!strings.Contains(err.Error(), "idle") {
+		t.Errorf("Wait() = %v, want the server's reason", err)
+	}
+}
+
 // A client that sends more than it has requested loses its connection. The server serves the next
 // one.
 func TestOversizePing(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -235,6 +236,29 @@ func TestClientDies(t *testing.T) {
 	}
 	if err := <-ended; !errors.Is(err, errOperation) {
 		t.Errorf("the session ended with %v, want %v", err, errOperation)
+	}
+}
+
+// The server ends the session of a client that is alive and sends no pings.
+func TestIdleClient(t *testing.T) {
+	a, b, addr := devices(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	s := &Server{Dev: b, Idle: 100 * time.Millisecond, quietTime: 10 * time.Millisecond,
+		Log: func(_ netip.AddrPort, err error) { ended <- err }}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(ctx, l)
+	c, err := Dial(ctx, a, addr, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-ended; !errors.Is(err, session.ErrIdle) {
+		t.Errorf("the session ended with %v, want ErrIdle", err)
 	}
 }
 
