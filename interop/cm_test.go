@@ -47,6 +47,8 @@ type cmEnd struct {
 	*gorxeEnd
 	conn  *roce.Conn
 	lossy bool
+
+	keepAlive time.Duration
 }
 
 func newCMEnd(t *testing.T, r *rig, v variant, kind roce.QPType) *cmEnd {
@@ -59,7 +61,9 @@ func newCMEnd(t *testing.T, r *rig, v variant, kind roce.QPType) *cmEnd {
 func (c *cmEnd) dial(addr netip.Addr, port uint16) {
 	c.t.Helper()
 	conn, err := c.dev.Dial(within(c.t), netip.AddrPortFrom(addr, port), c.qp,
-		roce.DialOptions{ConnectOptions: roce.ConnectOptions{MTU: c.s.mtu}})
+		roce.DialOptions{ConnectOptions: roce.ConnectOptions{
+			MTU: c.s.mtu, KeepAlive: c.keepAlive,
+		}})
 	c.must(err)
 	c.conn = conn
 }
@@ -68,8 +72,28 @@ func (c *cmEnd) accept(l *roce.Listener) {
 	c.t.Helper()
 	req, err := l.Accept(within(c.t))
 	c.must(err)
-	c.conn, err = req.Accept(within(c.t), c.qp, roce.AcceptOptions{})
+	c.conn, err = req.Accept(within(c.t), c.qp,
+		roce.AcceptOptions{ConnectOptions: roce.ConnectOptions{KeepAlive: c.keepAlive}})
 	c.must(err)
+}
+
+// often is the KeepAlive of connections that idle tests.
+const often = 100 * time.Millisecond
+
+// idle sends nothing until the peer has answered some keepalives.
+func (c *cmEnd) idle() {
+	c.t.Helper()
+	const want = 10 // more unanswered ones would end the connection
+	before := c.dev.Counters().KeepAlivesSent
+	for end := time.Now().Add(patience); ; time.Sleep(often) {
+		n := c.dev.Counters().KeepAlivesSent - before
+		if n >= want || time.Now().After(end) || c.conn.Err() != nil {
+			if n < want || c.conn.Err() != nil {
+				c.t.Errorf("gorxe: %d keepalives, Err() = %v", n, c.conn.Err())
+			}
+			return
+		}
+	}
 }
 
 // ended waits until the peer has disconnected. On a lossy link its DREQ may be lost forever: it is
@@ -99,6 +123,8 @@ var cmTools = []cmTool{
 	{"ucmatose", portCmatose, cmatose + " -b %s", cmatose + " -s %s", cmatoseClient, cmatoseServer},
 	{"rdma_client, rdma_server", portCmatose, "rdma_server -s %s", "rdma_client -s %s", rdmaClient,
 		rdmaServer},
+	{"rdma_client, rdma_server, keepalives", portCmatose, "rdma_server -s %s", "rdma_client -s %s",
+		idleClient, idleServer},
 	{"rstream -T v", portCmatose, rstream + " -b %s", rstream + " -s %s", rstreamClient,
 		rstreamServer},
 	{"udaddy", portUdaddy, udaddy + " -b %s", udaddy + " -s %s", udaddyClient, udaddyServer},
@@ -269,6 +295,33 @@ func rdmaServer(t *testing.T, r *rig, v variant) {
 	e.recv(0, 1, 0, 16, 0)
 	e.accept(l)
 	expect(t, "gorxe", e, recvQueue, 0, 1)
+	e.post(work{op: roce.OpSend, size: 16})
+	expect(t, "gorxe", e, sendQueue, 0, 1)
+	e.ended()
+}
+
+// idleClient and idleServer are rdmaClient and rdmaServer that are idle before the first request of
+// gorxe, and after it. The kernel must answer the keepalives in both cases.
+func idleClient(t *testing.T, r *rig, v variant) {
+	e := newCMEnd(t, r, v, roce.RC)
+	e.keepAlive = often
+	e.recv(0, 1, 0, 16, 0)
+	e.dial(r.Guests[0].Addr(v.v6), portCmatose)
+	e.idle()
+	e.post(work{op: roce.OpSend, size: 16})
+	expect(t, "gorxe", e, sendQueue, 0, 1)
+	expect(t, "gorxe", e, recvQueue, 0, 1)
+	e.must(e.conn.Close())
+}
+
+func idleServer(t *testing.T, r *rig, v variant) {
+	l := r.listen(t, v, portCmatose)
+	e := newCMEnd(t, r, v, roce.RC)
+	e.keepAlive = often
+	e.recv(0, 1, 0, 16, 0)
+	e.accept(l)
+	expect(t, "gorxe", e, recvQueue, 0, 1)
+	e.idle()
 	e.post(work{op: roce.OpSend, size: 16})
 	expect(t, "gorxe", e, sendQueue, 0, 1)
 	e.ended()
