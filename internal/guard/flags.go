@@ -23,16 +23,10 @@ type Flags struct {
 	allow, deny prefixes
 }
 
-// Register adds --allow and --deny, for a server that serves the subnets of its interface by
-// default.
-func (f *Flags) Register(fs *pflag.FlagSet) { f.register(fs, "the subnets of the interface") }
-
-// RegisterOpen adds --allow and --deny, for a server that serves everyone by default.
-func (f *Flags) RegisterOpen(fs *pflag.FlagSet) { f.register(fs, all) }
-
-func (f *Flags) register(fs *pflag.FlagSet, byDefault string) {
+// Register adds --allow and --deny.
+func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.Var(&f.allow, "allow", "serve only peers with these addresses: a list of prefixes such as "+
-		"10.0.0.0/8,2001:db8::/32, or all (default: "+byDefault+")")
+		"10.0.0.0/8,2001:db8::/32, or all (default: the subnets of the interface)")
 	fs.Var(&f.deny, "deny",
 		"do not serve peers with these addresses, even if --allow contains them")
 }
@@ -41,9 +35,6 @@ func (f *Flags) register(fs *pflag.FlagSet, byDefault string) {
 func (f *Flags) Guard(dev *roce.Device) *Guard {
 	return New(f.access(), dev.Subnets)
 }
-
-// PeerList returns the lists for a listener of the connection manager.
-func (f *Flags) PeerList() roce.PeerList { return roce.PeerList(f.access()) }
 
 func (f *Flags) access() limit.Access { return limit.Access{Allow: f.allow, Deny: f.deny} }
 

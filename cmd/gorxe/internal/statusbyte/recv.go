@@ -83,7 +83,6 @@ include packets that arrived and could not be stored.`,
 	}
 	fs := cmd.Flags()
 	f.register(fs, "the only usable one")
-	f.access.RegisterOpen(fs)
 	f.segment = cli.Size{Min: 0, Max: maxSegment}
 	f.timeout = cli.Duration{Min: 0, Max: maxDuration}
 	f.grace = cli.Duration{D: defaultGrace, Min: 0, Max: maxDuration}
@@ -107,7 +106,7 @@ include packets that arrived and could not be stored.`,
 }
 
 func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
-	c := statusbyte.Config{Blocks: f.blocks.N, BlockSize: f.size.Int(), Peers: f.access.PeerList()}
+	c := statusbyte.Config{Blocks: f.blocks.N, BlockSize: f.size.Int()}
 	if f.devices != "" {
 		if c.Devices, err = parseDevices(f.devices); err != nil {
 			return err
