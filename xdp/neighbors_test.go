@@ -371,6 +371,34 @@ func TestLinkNotificationsWithoutChange(t *testing.T) {
 	}
 }
 
+// Truncated and malformed netlink messages are ignored.
+func TestMalformedNetlink(t *testing.T) {
+	n := &network{index: 3}
+	whole := neighborMessage(unix.RTM_NEWNEIGH, hostB4, macB, unix.NUD_REACHABLE).data
+	route := make([]byte, rtmsgLen)
+	route[rtType] = unix.RTN_UNICAST
+	route = appendAttribute(route, unix.RTA_MULTIPATH, []byte{0, 0, 0, 0, 9, 0, 0, 0})
+	for _, b := range [][]byte{whole, route} {
+		for i := range len(b) + 1 {
+			for _, garbage := range [][]byte{nil, {3, 0, 1, 0}, {0xff, 0xff, 1, 0, 1}} {
+				m := message{data: append(b[:i:i], garbage...)}
+				e := parseNeighbor(m)
+				_, ours, _ := n.parseRoute(m)
+				if e.usable() && i < len(whole)-2 || ours { // 2 bytes of padding
+					t.Errorf("%x: %+v, %v", m.data, e, ours)
+				}
+				_, _ = m.index(), m.errno()
+			}
+		}
+	}
+	for _, b := range [][]byte{nil, make([]byte, nlHeader-1), make([]byte, nlHeader),
+		append([]byte{0xff}, make([]byte, nlHeader)...)} {
+		for m := range messages(b) {
+			t.Errorf("%x contains %+v", b, m)
+		}
+	}
+}
+
 // Routes follows the routing tables.
 func TestRoutes(t *testing.T) {
 	pair := newPair(t, veth.Options{})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -55,11 +56,16 @@ func (n *network) receiveEvents() {
 	for {
 		err := n.events.receive(n.handleEvent)
 		switch {
-		case errors.Is(err, unix.ENOBUFS):
-			n.leave(func(w *work) { w.link, w.lost = true, true })
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
+		case err == nil, errors.Is(err, unix.EINTR):
+		case errors.Is(err, os.ErrClosed):
 			return
+		default: // ENOBUFS: notifications were lost; ENOMEM and the like may pass
+			n.leave(func(w *work) { w.link, w.lost = true, true })
+			select {
+			case <-n.stop:
+				return
+			case <-time.After(workerPause):
+			}
 		}
 	}
 }
