@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/limit"
 )
 
@@ -18,13 +19,9 @@ const (
 	maxRefusals      = 64
 )
 
-var (
-	// errBusy means that there are too many sessions.
-	errBusy = errors.New("busy")
-	// errEvicted means that a connection was closed before it sent a request.
-	errEvicted = errors.New("too many connections have not sent a request: " +
-		"closed the oldest one of the prefix that has most of them")
-)
+// errEvicted means that a connection was closed before it sent a request.
+var errEvicted = errors.New("too many connections have not sent a request: " +
+	"closed the oldest one of the prefix that has most of them")
 
 // limits counts the sessions and refusals of a Server.
 type limits struct {
@@ -64,11 +61,12 @@ func (l *limits) take(peer netip.Addr) error {
 	}
 	switch own, total := l.sessions.Used(peer); {
 	case total >= int64(l.max) && l.max == 1:
-		return fmt.Errorf("%w with another client: try again when it has ended", errBusy)
+		return fmt.Errorf("%w with another client: try again when it has ended", guard.ErrBusy)
 	case total >= int64(l.max):
-		return fmt.Errorf("%w with %d sessions: try again later", errBusy, total)
+		return fmt.Errorf("%w with %d sessions: try again later", guard.ErrBusy, total)
 	default:
-		return fmt.Errorf("%w with %d sessions of clients in %v: end one of them first", errBusy,
+		return fmt.Errorf("%w with %d sessions of clients in %v: end one of them first",
+			guard.ErrBusy,
 			own, limit.Prefix(peer))
 	}
 }

@@ -167,7 +167,7 @@ func (s *Server) session(ctx context.Context, c *Conn) {
 // reason returns the counter of an error.
 func reason(err error) guard.Reason {
 	switch {
-	case errors.Is(err, errBusy):
+	case errors.Is(err, guard.ErrBusy):
 		return guard.Busy
 	case errors.Is(err, ErrAddress):
 		return guard.Address

@@ -15,6 +15,9 @@ import (
 // ErrRefused means that the access lists do not permit a peer.
 var ErrRefused = errors.New("this server does not serve your address: see its --allow and --deny")
 
+// ErrBusy means that a server has no session or memory left for a peer.
+var ErrBusy = errors.New("busy")
+
 // loopback are the addresses of clients on the same host.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::1/128")}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/limit"
 )
 
@@ -31,9 +32,9 @@ func (b *Budget) Take(peer netip.Addr, n int64) (release func(), err error) {
 	if !b.used.TakeFair(peer, n) {
 		own, total := b.used.Used(peer)
 		left := max(0, (b.size-total-own)/2)
-		return nil, fmt.Errorf("the session needs %s for buffers, but the server has only %s left for "+
+		return nil, fmt.Errorf("%w: the session needs %s for buffers, but the server has only %s left for "+
 			"clients in %v: use smaller messages or fewer queue pairs, or try again later",
-			cli.FormatSize(n), cli.FormatSize(left), limit.Prefix(peer))
+			guard.ErrBusy, cli.FormatSize(n), cli.FormatSize(left), limit.Prefix(peer))
 	}
 	return sync.OnceFunc(func() {
 		b.mu.Lock()

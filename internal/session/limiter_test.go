@@ -1,8 +1,11 @@
 package session
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+
+	"github.com/gorxe/gorxe/internal/guard"
 )
 
 // One prefix gets half of the slots, further ones share the rest, and all slots become free again.
@@ -52,6 +55,9 @@ func TestBudgetIsShared(t *testing.T) {
 		release, err := b.Take(netip.MustParseAddr(c.peer), c.n)
 		if (err == nil) != c.want {
 			t.Errorf("Take(%s, %d) = %v", c.peer, c.n, err)
+		}
+		if err != nil && !errors.Is(err, guard.ErrBusy) {
+			t.Errorf("Take(%s, %d) = %v, want ErrBusy", c.peer, c.n, err)
 		}
 		if err == nil {
 			taken = append(taken, release)

@@ -61,7 +61,8 @@ func Command() *cobra.Command {
 		Short: "Exchange messages with ibv_rc_pingpong and similar programs",
 		Long: `Exchange messages with the example programs of rdma-core: 'pingpong rc' works with
 ibv_rc_pingpong, and uc, ud and srq with their counterparts. With HOST this is the
-client. Without HOST it is the server, which serves one client and exits.
+client. Without HOST it is the server, which serves one client and exits. It
+accepts clients in the subnets of its interface, see --allow and --deny.
 
 The flags are those of the example programs. Both sides need the same -s, -n, -m
 and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`,

@@ -44,10 +44,10 @@ from another address of the same host in these subnets. One IPv4 address or IPv6
 /64 subnet gets at most half of the memory and of the sessions. A session ends
 after 2 minutes without a packet, and a run of perf after 1 hour.
 
-When its sockets are open, it drops its privileges (see --user) and
-prints what it kept. It warns of packets that honest peers rarely send, at most
-once per minute and kind. With Ctrl-C or SIGTERM it prints its counters and
-detaches from the interface.`,
+When its sockets are open, it drops its privileges (see --user) and prints what
+it kept. It warns of packets that honest peers rarely send, at most once per
+minute and kind, and counts the peers that it refuses. With Ctrl-C or SIGTERM it
+prints its counters and detaches from the interface.`,
 		Example: `  gorxe up eth0
 
   # from another host
