@@ -28,7 +28,7 @@ type Device struct {
 	groups  driver.Groups  // nil: the host cannot join groups
 	finder  driver.Finder  // nil: the network does not remember next hops
 	router  driver.Router  // nil: the routes are not known
-	addrs   []netip.Prefix // what the loop knows; watcher only
+	addrs   []netip.Prefix // what the loop knows; guarded by mu, like routes
 	routes  []netip.Prefix
 	mrs     *mr.Table
 	rand    func() uint64 // safe for concurrent use
@@ -59,7 +59,7 @@ type Device struct {
 
 	members map[GID]int // multicast groups that the host has joined: number of QPs in each
 
-	mu   sync.Mutex // guards gids, info and end
+	mu   sync.Mutex // guards gids, addrs, routes, info and end
 	gids []GIDEntry
 	info DeviceInfo
 	end  *Counters // the last counters, after Close

@@ -104,7 +104,7 @@ func (d *Device) isOwn(g GID) bool {
 }
 
 // readAddrs updates the GID table from the interface and reports whether it has changed. It also
-// tells the loop the new addresses and routes. Only the watcher calls it.
+// tells the loop the new addresses and routes.
 func (d *Device) readAddrs() bool {
 	addrs := d.net.Addrs()
 	var routes []netip.Prefix
@@ -113,11 +113,11 @@ func (d *Device) readAddrs() bool {
 	}
 	d.mu.Lock()
 	gids, changed := mergeGIDs(d.gids, addrs)
-	d.gids = gids
+	tell := changed || !slices.Equal(addrs, d.addrs) || !slices.Equal(routes, d.routes)
+	d.gids, d.addrs, d.routes = gids, addrs, routes
 	d.mu.Unlock()
-	if changed || !slices.Equal(addrs, d.addrs) || !slices.Equal(routes, d.routes) {
+	if tell {
 		d.setLocal(addrs, routes)
-		d.addrs, d.routes = addrs, routes
 	}
 	return changed
 }
