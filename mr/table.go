@@ -201,3 +201,19 @@ func (t *Table) MRs() int { return t.mrs }
 
 // PDs returns the number of protection domains. Control plane only.
 func (t *Table) PDs() int { return t.pds }
+
+// Contains reports whether the memory of a region contains the address addr of this process. It
+// may run concurrently with registrations.
+func (t *Table) Contains(addr uintptr) bool {
+	buckets := *t.local.cur.Load()
+	for i := range buckets {
+		b := &buckets[i]
+		for j := range b.mrs {
+			m := b.mrs[j].Load()
+			if m != nil && m.live.Load() != 0 && uint64(addr)-AddrOf(m.mem) < uint64(len(m.mem)) {
+				return true
+			}
+		}
+	}
+	return false
+}

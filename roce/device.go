@@ -184,7 +184,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
-		Failed: d.fail,
+		Failed: d.fail, IsMemory: d.mrs.Contains,
 	})
 	d.yields = !d.manual || d.loop.Simulated()
 	info := port.Info()

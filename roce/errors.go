@@ -19,6 +19,10 @@ var (
 	// open. See Device.Err.
 	ErrGone = errors.New("roce: the network interface is gone: " +
 		"close the device, and open one on an interface that exists")
+	// ErrMemoryFault: an access to a registered region failed, for example because it is a mapped
+	// file that was truncated. The Device has stopped; see Device.Err.
+	ErrMemoryFault = errors.New("roce: the device has stopped: " +
+		"close it, and open it again with memory that stays accessible")
 	// ErrInUse: other objects depend on the object.
 	ErrInUse = errors.New("roce: still in use: " +
 		"close the objects that depend on it first, or close the device")

@@ -1,6 +1,10 @@
 package loop
 
-import "github.com/gorxe/gorxe/qp"
+import (
+	"runtime/debug"
+
+	"github.com/gorxe/gorxe/qp"
+)
 
 // command is a function that the owner runs for another goroutine.
 type command struct {
@@ -63,9 +67,14 @@ func (l *Loop) runCommands() {
 	l.cmdMu.Unlock()
 	l.idle = false
 	for _, c := range cmds {
-		c.f(l.now())
-		close(c.done)
+		l.runCommand(c)
 	}
+}
+
+func (l *Loop) runCommand(c *command) {
+	defer close(c.done)
+	defer l.catch(debug.SetPanicOnFault(true))
+	c.f(l.now())
 }
 
 // unlock releases ownership. It runs commands that were published meanwhile and wakes a goroutine
@@ -106,9 +115,15 @@ func (l *Loop) Posted(q *qp.QP) {
 		l.coalesce.posted()
 		if l.received {
 			l.received = false
-			l.last = l.now()
-			l.transmit(l.last)
+			l.reply()
 		}
 	}
 	l.unlock()
+}
+
+// reply transmits what was posted.
+func (l *Loop) reply() {
+	defer l.catch(debug.SetPanicOnFault(true))
+	l.last = l.now()
+	l.transmit(l.last)
 }

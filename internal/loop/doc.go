@@ -33,6 +33,7 @@
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
 //   - progress.go: what runs the steps: the progress goroutine, or callers of Await
+//   - fault.go: registered memory that cannot be accessed
 //   - coalesce.go: receive coalescing: when the receive ring is left alone
 //   - counters.go: what the loop counts
 //   - tuning.go: all batch sizes, times and thresholds

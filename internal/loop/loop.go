@@ -38,6 +38,10 @@ type Config struct {
 	// Failed is called once by the owner when the port does not work any more: it was closed, or
 	// its interface was removed. It must not call Do. It may be nil.
 	Failed func(now qp.Time, err error)
+	// IsMemory reports whether a registered region contains the address. The owner calls it when an
+	// access to memory fails. If it returns true, the loop closes the port and calls Failed with
+	// ErrFault. If it is nil or returns false, the program ends.
+	IsMemory func(addr uintptr) bool
 
 	// Clock is virtual time in nanoseconds, starting above 0. Nil is the system's clock. With a
 	// Clock the loop must be driven by TryStep alone.
@@ -76,6 +80,7 @@ type Loop struct {
 
 	// owner
 	onFailed   func(now qp.Time, err error) // Config.Failed
+	isMemory   func(addr uintptr) bool      // Config.IsMemory
 	closed     bool
 	last       qp.Time       // the time that the latest step read
 	idle       bool          // the latest complete step found nothing to do
@@ -104,7 +109,8 @@ func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
 		free: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
-		sources: NewSources(nil, nil),
+		isMemory: c.IsMemory,
+		sources:  NewSources(nil, nil),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	if l.clock == nil {

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,14 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	defer autoLoops.Add(-1)
 	s := l.newSpinner()
 	for !l.stopping.Load() {
+		l.steps(&s)
+	}
+}
+
+// steps runs steps until Stop is called or memory faults.
+func (l *Loop) steps(s *spinner) {
+	defer l.catch(debug.SetPanicOnFault(true))
+	for !l.stopping.Load() {
 		if s.expired(l.step(), l.last) {
 			l.sleep(nil)
 		}
@@ -69,7 +78,7 @@ func (l *Loop) TryStep() int {
 	if !l.mu.TryLock() {
 		return 0
 	}
-	n := l.step()
+	n := l.guardedStep()
 	l.unlock()
 	return n
 }
@@ -118,20 +127,27 @@ func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() boo
 			}
 			continue
 		}
-		for !l.closed && !l.stopping.Load() {
-			work := l.step()
-			if quit() {
-				break
-			}
-			if !s.expired(work, l.last) {
-				continue
-			}
+		l.drive(&s, quit, func() {
 			if stop == nil && ctx.Done() != nil {
 				stop = context.AfterFunc(ctx, l.wakePort)
 			}
+		})
+		l.unlock()
+	}
+}
+
+// drive runs steps until quit returns true or the loop stops. It calls asleep before it sleeps.
+func (l *Loop) drive(s *spinner, quit func() bool, asleep func()) {
+	defer l.catch(debug.SetPanicOnFault(true))
+	for !l.closed && !l.stopping.Load() {
+		work := l.step()
+		if quit() {
+			return
+		}
+		if s.expired(work, l.last) {
+			asleep()
 			l.sleep(quit)
 		}
-		l.unlock()
 	}
 }
 

@@ -12,6 +12,7 @@ func (l *Loop) receive(now qp.Time, n int) int {
 	if n == 0 {
 		return 0
 	}
+	l.unreleased = n
 	ahead := 0
 	if n >= minPrefetch {
 		ahead = l.eng.PrefetchBatch()
@@ -22,7 +23,6 @@ func (l *Loop) receive(now qp.Time, n int) int {
 		}
 		l.handleFrame(now, l.rx[i].B)
 	}
-	l.unreleased = n
 	if l.ticks == nil { // in virtual time there is no latency to save
 		l.releaseFrames()
 	}
