@@ -48,14 +48,15 @@ func TestSpinningPollsYield(t *testing.T) {
 			const messages = 500
 			start := time.Now()
 			var wcs [4]WC
-			for n := 0; n < messages && time.Since(start) < deadline; {
+			n := 0
+			for n < messages && time.Since(start) < deadline {
 				for range wcs[:a.cq.Poll(wcs[:])] {
 					n++
 					reply(t, a)
 				}
 			}
-			if took := time.Since(start); took > messages*5*time.Millisecond {
-				t.Errorf("%d round trips took %v", messages, took)
+			if n < messages {
+				t.Errorf("%d round trips in %v, want %d", n, deadline, messages)
 			}
 		})
 	}
@@ -65,7 +66,7 @@ func TestSpinningPollsYield(t *testing.T) {
 func TestProgressYields(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	a, b := newRig(t, rigConfig{})
-	const writes = 200
+	const writes = 1000
 	start := time.Now()
 	for i := range uint64(writes) {
 		a.mr.Store64(0, i+1)
@@ -77,9 +78,6 @@ func TestProgressYields(t *testing.T) {
 				t.Fatalf("write %d has not arrived after %v", i, deadline)
 			}
 		}
-	}
-	if took := time.Since(start); took > writes*5*time.Millisecond {
-		t.Errorf("%d writes took %v", writes, took)
 	}
 	must(t, a.qp.Drain(context.Background()))
 }
