@@ -9,7 +9,7 @@ import (
 
 var (
 	// ErrStuck: nothing will ever happen in virtual time: no frame is in flight, no timer runs, and
-	// the processes wait.
+	// the processes wait. Or frames lie at a port that no node receives from.
 	ErrStuck = errors.New("loopback: virtual time is stuck: " +
 		"no frame is in flight and no timer runs")
 	// ErrTimeout: Sim.Run has reached its limit of virtual time.
@@ -68,7 +68,8 @@ func NewSim(link *Link) *Sim {
 	return &Sim{link: link, yield: make(chan struct{})}
 }
 
-// Add makes the Sim drive nodes, in this order.
+// Add makes the Sim drive nodes, in this order. Something must receive from every port to which
+// frames are sent; otherwise Run and Wait return ErrStuck.
 func (s *Sim) Add(nodes ...Node) { s.nodes = append(s.nodes, nodes...) }
 
 // Go adds a process. It starts during Run or Wait.
@@ -145,7 +146,8 @@ func (a *alarm) NextTimeout() (int64, bool) { return a.at, a.at > a.link.Now() }
 // until runs processes and nodes until done returns true. A negative limit means none.
 func (s *Sim) until(ctx context.Context, limit time.Duration, done func() bool) error {
 	end := s.link.Now() + int64(limit)
-	for {
+	const patience = 1000 // steps in which something is due and nobody does it
+	for idle := 0; ; {
 		for s.runProcesses() {
 		}
 		if done() {
@@ -158,8 +160,11 @@ func (s *Sim) until(ctx context.Context, limit time.Duration, done func() bool) 
 			continue
 		}
 		next, ok := s.nextEvent()
+		if idle++; next > s.link.Now() {
+			idle = 0
+		}
 		switch {
-		case !ok:
+		case !ok, idle > patience:
 			return ErrStuck
 		case limit >= 0 && next > end:
 			return fmt.Errorf("%w (%v)", ErrTimeout, limit)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/gorxe/gorxe/driver"
 )
 
 func newSim(t *testing.T) (*Sim, *Link) {
@@ -87,5 +89,17 @@ func TestSimEndsWaits(t *testing.T) {
 	}
 	if err := s.Wait(context.Background(), never); !errors.Is(err, ErrStuck) {
 		t.Errorf("Wait() outside of a process = %v", err)
+	}
+	// A frame at a port that no node receives from.
+	s, link := newSim(t)
+	var b [1]driver.Buf
+	if link.Port(0).Alloc(b[:]) != 1 {
+		t.Fatal("no transmit buffer")
+	}
+	if _, err := link.Port(0).Send(b[:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Wait(context.Background(), never); !errors.Is(err, ErrStuck) {
+		t.Errorf("Wait() with a frame that nobody receives = %v", err)
 	}
 }

@@ -66,8 +66,9 @@ type AcceptOptions struct {
 // returns when the peer has confirmed the connection. Otherwise it refuses the peer and returns the
 // error of ctx, ErrRequestOver, ErrNoAnswer or a *RejectError, and the QP cannot be used again.
 //
-// Accept waits for the peer, which may never respond. Call it in a separate goroutine if there may
-// be other requests, and give ctx a deadline.
+// The request may be forged, and then the peer never confirms: Accept gives up after 15 s. If the
+// peer asks for more time, it gets up to 5 minutes. So call Accept in a separate goroutine if there
+// may be other requests, and give ctx a deadline.
 //
 // Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
 // ErrPrivateData, ErrClosed.

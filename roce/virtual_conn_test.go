@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce/cm"
 )
 
 // simulation is two devices in virtual time whose blocking calls work.
@@ -176,3 +178,65 @@ func TestDetectionTimes(t *testing.T) {
 		}
 	}
 }
+
+// One forged REQ with short timeouts makes the device send at most three times its bytes to the
+// spoofed host, and blocks Accept for at most 15 s, whatever it says about times.
+func TestForgedREQOnTheWire(t *testing.T) {
+	for _, exponent := range []uint8{12, 31} {
+		link := newLink(t, loopback.Config{Virtual: true, Seed: 1, Ports: 3})
+		sim := loopback.NewSim(link)
+		b := newEnd(t, newDevice(t, link, 1, WithExpert(Expert{Clock: link.Now, Wait: sim.Wait})),
+			rigConfig{})
+		v := &silentHost{port: link.Port(2)}
+		sim.Add(b.Device, v)
+		l, err := b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
+		must(t, err)
+		s := &rawPeer{port: link.Port(2), to: link.Port(1)}
+		var req cm.REQ
+		var m cm.MAD
+		copy(m[:], newREQ(1))
+		req.Decode(&m)
+		req.LocalTimeout, req.RemoteTimeout, req.MaxCMRetries = exponent, exponent, 15
+		req.Encode(&m, 1)
+		addrs := link.Port(2).Addrs()
+		victim := addrs[len(addrs)-1].Addr()
+		start := link.Now()
+		sim.Go(func() {
+			r, err := l.Accept(context.Background())
+			if err == nil {
+				_, err = r.Accept(context.Background(), b.qp, AcceptOptions{})
+			}
+			took := time.Duration(link.Now() - start)
+			if !errors.Is(err, ErrNoAnswer) || took > 15*time.Second {
+				t.Errorf("exponent %d: Accept() = %v after %v", exponent, err, took)
+			}
+			must(t, sim.Sleep(time.Minute)) // for late retransmissions
+		})
+		s.send(t, victim, m[:])
+		must(t, sim.Run(time.Hour))
+		const reqLen = 14 + 40 + 8 + 12 + 8 + cm.MADLen + 4 // over IPv6
+		if v.frames == 0 || v.bytes > 3*reqLen {
+			t.Errorf("exponent %d: %d frames with %d bytes for one of %d", exponent, v.frames,
+				v.bytes, reqLen)
+		}
+	}
+}
+
+// silentHost receives frames and sends nothing.
+type silentHost struct {
+	port          *loopback.Port
+	frames, bytes int
+}
+
+func (h *silentHost) Progress() int {
+	var in [64]driver.Buf
+	n := h.port.Receive(in[:])
+	for _, f := range in[:n] {
+		h.frames++
+		h.bytes += len(f.B)
+	}
+	h.port.Release(in[:n])
+	return n
+}
+
+func (h *silentHost) NextTimeout() (int64, bool) { return 0, false }
