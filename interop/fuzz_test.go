@@ -21,7 +21,7 @@ func fuzzCases() int {
 	if *coreFlag {
 		return 300
 	}
-	return 20000
+	return 5000
 }
 
 func fuzzArgs(iface, host string) []string {
@@ -50,7 +50,7 @@ func TestFuzz(t *testing.T) {
 		up := r.gorxe(t, "up", "gx0")
 		up.says(t, "Ctrl-C ends")
 		command := "gorxe " + strings.Join(fuzzArgs("eth0", r.HostAddr(v.v6).String()), " ")
-		out, err := r.guestProgram(t, command).wait(5 * time.Minute)
+		out, err := r.guestProgram(t, command).wait(10 * time.Minute)
 		if err != nil {
 			t.Fatalf("gorxe fuzz: %v\n%s", err, out)
 		}
@@ -73,7 +73,7 @@ func fuzzKernel(t *testing.T, r *rig, v variant) {
 	r.guestProgram(t, "sh -c 'while :; do rping -s -P -a "+guestAddr(v)+"; done'")
 	r.awaitCM(t, 7174)
 	g := r.gorxe(t, fuzzArgs("gx0", r.Guests[0].Addr(v.v6).String())...)
-	out, err := g.wait(5 * time.Minute)
+	out, err := g.wait(10 * time.Minute)
 	rep := fuzzReport(t, out)
 	if rep.Serving {
 		if err != nil || rep.Cases != uint64(fuzzCases()) {
