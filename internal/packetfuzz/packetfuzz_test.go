@@ -15,6 +15,7 @@ import (
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/fuzz/packets"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
@@ -210,6 +211,37 @@ func TestAim(t *testing.T) {
 	}
 	if r.Cases != 200 || r.Skipped == 0 || r.Skipped > 100 {
 		t.Errorf("%d cases, %d skipped", r.Cases, r.Skipped)
+	}
+}
+
+// With the numbers of a real queue pair and its memory, packets are executed: they change the memory.
+func TestAimReachesMemory(t *testing.T) {
+	h := newHost(t)
+	const size = 4096
+	e, err := endpoint.New(h.dev, endpoint.Config{QP: roce.QPConfig{Type: roce.UC}, Memory: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	network, _ := driver.Find[driver.Network](h.Port[1])
+	var from bth.GID
+	for _, a := range network.Addrs() {
+		if a.Addr().Is4() {
+			from = bth.GIDFromAddr(a.Addr())
+		}
+	}
+	err = e.QP.Connect(context.Background(), roce.Endpoint{QPN: 5, GID: from, MTU: 1024,
+		PKey: roce.DefaultPKey}, roce.ConnectOptions{MTU: 1024})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := h.config()
+	c.Aim = &Aim{QPN: e.QP.QPN(), MTU: 1024, Addr: e.MR.Addr(), RKey: e.MR.RKey(), Len: size}
+	if r, err := Run(context.Background(), c); err != nil {
+		t.Fatalf("Run() = %v; %+v", err, r)
+	}
+	if bytes.Equal(e.MR.Bytes(), make([]byte, size)) {
+		t.Error("no packet changed the memory")
 	}
 }
 
