@@ -8,6 +8,8 @@ import (
 	"github.com/gorxe/gorxe/internal/packetfuzz"
 )
 
+const bytesPerMB = 1e6
+
 // write prints the report as text.
 func write(w io.Writer, r *packetfuzz.Report) error {
 	kinds := cli.Table{Columns: []cli.Column{{Title: "cases", Align: cli.Right},
@@ -33,10 +35,10 @@ func write(w io.Writer, r *packetfuzz.Report) error {
 		state = "The host does not serve."
 	}
 	_, err := fmt.Fprintf(w, `
-%d cases, %d frames (%d not sent: wrong length), %s in %.1f s
+%d cases, %d frames (%d not sent: wrong length), %.1f MB in %.1f s
 %d connections attacked, %d ended by the host, %d not opened
 %s %s, the last good one after case %d.
-`, r.Cases, r.Frames, r.NotSent, cli.FormatSize(int64(r.Bytes)), r.Seconds, r.Sessions, r.Ended,
+`, r.Cases, r.Frames, r.NotSent, float64(r.Bytes)/bytesPerMB, r.Seconds, r.Sessions, r.Ended,
 		r.Refused, state, cli.Count(int(r.Checks), "check"), r.First+r.LastCheck)
 	return err
 }
