@@ -48,8 +48,10 @@ func TestAccess(t *testing.T) {
 			ping.fails(1, "--allow")
 			rping.fails(1, "rping")
 		}
-		if peers := stopUp(t, up); peers["refused_access"] != want {
-			t.Errorf("%v: counters %v, want %v in refused_access", c.flags, peers, want)
+		// The client of rping may repeat its request.
+		n, _ := stopUp(t, up)["refused_access"].(float64)
+		if n < want || (want == 0) != (n == 0) {
+			t.Errorf("%v: refused_access = %v, want %v", c.flags, n, want)
 		}
 	}
 	srv := server(t, &pair.A, perfPort, "pingpong", "rc", "-d", pair.A.Iface, "--deny", client)

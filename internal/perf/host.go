@@ -106,7 +106,7 @@ func (h *Host) serveRun(ctx context.Context, p *peerSession) (more bool, err err
 				"or start 'gorxe perf' as the server", r.Duration, h.MaxRun)
 		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, h.MaxRun+h.MaxRun/runGrace,
+		ctx, cancel = session.LimitTime(ctx, h.MaxRun+h.MaxRun/runGrace,
 			ErrRunTooLong)
 		defer cancel()
 	}

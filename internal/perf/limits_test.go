@@ -89,9 +89,7 @@ func TestIdleSession(t *testing.T) {
 		defer c.Close(nil)
 		if op == "write-lat" { // the server waits for the first message of a run
 			run := &exchange.Message{Kind: exchange.KindRun, Params: exchange.Encode(runs[0])}
-			if err := c.conn.Send(t.Context(), run); err != nil {
-				t.Fatal(err)
-			}
+			_ = c.conn.Send(t.Context(), run) // fails if the session has ended already
 		}
 		select {
 		case err := <-r.failed:
@@ -120,6 +118,7 @@ func TestMaxRun(t *testing.T) {
 		}
 		<-r.failed
 	}
+	r.host.MaxRun = time.Minute
 	p, runs := mustParse(t, "write-bw -D 0.1")
 	r.measure(t, p, runs...)
 }
@@ -138,7 +137,7 @@ func TestIdleSpinner(t *testing.T) {
 		t.Errorf("%d empty polls in 100 ms, want at most 100000", n)
 	}
 	s.Found()
-	if n := polls(time.Millisecond); n < 256 {
-		t.Errorf("%d empty polls in 1 ms after a message, want more", n)
+	if s.pause != 0 {
+		t.Errorf("the next pause after a message is %v, want none", s.pause)
 	}
 }

@@ -6,6 +6,6 @@
 //   - budget.go: Budget limits memory
 //   - limiter.go: Limiter limits the number of peers
 //   - gid.go: CheckGID decides which GIDs a client may name
-//   - idle.go: WatchIdle ends sessions whose peer is silent
+//   - idle.go: WatchIdle and LimitTime end sessions
 //   - accept.go: serving connections that arrive through the connection manager
 package session

@@ -47,6 +47,18 @@ func WatchIdle(ctx context.Context, limit time.Duration, qps func() []*roce.QP) 
 	return ctx, func() { cancel(nil) }
 }
 
+// LimitTime returns a context that ends after a time limit, with the cause err. Unlike a context
+// with a deadline, it is canceled, so that reads and writes that it ends return the cause.
+func LimitTime(ctx context.Context, limit time.Duration, err error) (
+	context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(limit, func() { cancel(err) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
 // activity returns a number that changes when a queue pair accepts a packet or is added.
 func activity(qps []*roce.QP) (sum uint64) {
 	for _, q := range qps {

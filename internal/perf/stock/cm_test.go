@@ -128,7 +128,7 @@ func TestServerDisconnects(t *testing.T) {
 		{"atomic-bw -n 50", false, never}, {"send-lat -s 2 -n 50", true, never},
 		{"write-lat -s 2 -n 50", true, never}, {"send-lat -a -n 5", false, never},
 		{"send-bw -a -n 5", false, never}, {"send-bw -a -q 2 -n 5", true, never},
-		{"write-lat -n 50", false, time.Second}, {"send-lat -n 50", false, time.Second},
+		{"write-lat -n 50", false, 2 * time.Second}, {"send-lat -n 50", false, 2 * time.Second},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			p, runs := parse(t, c.args)

@@ -16,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -147,11 +148,9 @@ func TestIdleClient(t *testing.T) {
 		r := newTCPTester(t, roce.Auto)
 		r.server.Idle = 300 * time.Millisecond
 		p, _ := parse(t, args)
-		c, err := r.dial(t, p, Options{})
-		if err != nil {
-			t.Fatal(err)
+		if c, err := r.dial(t, p, Options{}); err == nil { // the session may end before
+			defer c.Close(nil)
 		}
-		defer c.Close(nil)
 		if err := <-r.failed; !errors.Is(err, session.ErrIdle) {
 			t.Errorf("%s: the server's error is %v, want ErrIdle", args, err)
 		}
@@ -159,19 +158,45 @@ func TestIdleClient(t *testing.T) {
 	}
 }
 
+// The server limits the time of a session.
+func TestMaxRun(t *testing.T) {
+	r := newTCPTester(t, roce.Auto)
+	r.server.MaxRun = 200 * time.Millisecond
+	p, _ := parse(t, "write-bw")
+	if c, err := r.dial(t, p, Options{}); err == nil { // the session may end before
+		defer c.Close(nil)
+	}
+	if err := <-r.failed; !errors.Is(err, perf.ErrRunTooLong) {
+		t.Errorf("the server's error is %v, want ErrRunTooLong", err)
+	}
+	r.awaitIdle(t)
+}
+
 // The server does not send write-lat's first message to a client that does not answer on the RDMA
 // path.
 func TestNoFirstMessageWithoutAnswer(t *testing.T) {
 	r := newTCPTester(t, roce.Auto)
 	p, _ := parse(t, "write-lat")
-	r.reset(p)                                         // the server sends the first message at once
-	if _, err := r.dial(t, p, Options{}); err != nil { // the client's device does not run
+	r.reset(p) // the server sends the first message at once
+	if err := r.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}); err != nil {
 		t.Fatal(err)
 	}
-	before := r.server.Dev.Counters().SentBytes
-	time.Sleep(200 * time.Millisecond)
-	if n := r.server.Dev.Counters().SentBytes - before; n > 1000 {
-		t.Errorf("the server has sent %d bytes, want at most 1000", n)
+	c, err := r.dial(t, p, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(nil)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n := r.server.Dev.Counters()
+		if n.SentBytes > 0 {
+			t.Fatalf("the server has sent %d bytes of payload, want 0", n.SentBytes)
+		}
+		if n.SentPkts > 2 { // the empty WRITE was repeated
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server has sent %d packets, want a few", n.SentPkts)
+		}
 	}
 }
 

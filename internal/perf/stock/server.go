@@ -209,7 +209,7 @@ func (v *serverSession) limitTime(ctx context.Context) (context.Context, func())
 	if v.server.MaxRun == 0 {
 		return ctx, stop
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, v.server.MaxRun, perf.ErrRunTooLong)
+	ctx, cancel := session.LimitTime(ctx, v.server.MaxRun, perf.ErrRunTooLong)
 	return ctx, func() {
 		cancel()
 		stop()
