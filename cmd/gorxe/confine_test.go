@@ -42,6 +42,12 @@ func threadStatus(t *testing.T, p *process) (threads []map[string]string) {
 // set of capabilities.
 func confined(t *testing.T, p *process, uid int, caps string) {
 	t.Helper()
+	defer func() {
+		if t.Failed() { // show what it does
+			p.cmd.Process.Signal(syscall.SIGQUIT)
+			t.Logf("gorxe %s: %s", strings.Join(p.cmd.Args[1:], " "), p.wait().err)
+		}
+	}()
 	eventually(t, "gorxe is confined", func() bool {
 		select {
 		case <-p.ended:

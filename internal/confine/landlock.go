@@ -68,7 +68,7 @@ func newRuleset(dirs []string, r *Report) (fd int, err error) {
 		return -1, nil
 	}
 	if err != nil {
-		return -1, fmt.Errorf("Landlock: %w", err)
+		return -1, fmt.Errorf("read the version of Landlock: %w", err)
 	}
 	attr, size := rightsOf(abi)
 	if fd, err = landlockCreate(&attr, size, 0); err != nil {
