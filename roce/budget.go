@@ -42,7 +42,7 @@ const (
 
 // How long take waits for the cleanups of a garbage collection.
 const (
-	cleanupTries = 20
+	cleanupTries = 100
 	cleanupPause = time.Millisecond
 )
 
