@@ -56,17 +56,22 @@ var shortKeepAlive = ConnectOptions{KeepAlive: 20 * time.Millisecond, Timeout: 1
 // retries, without completions in the user's CQ.
 func TestKeepAliveFindsDeadPeer(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
-		k := newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}})
-		a, b := k.meetWith(t, shortKeepAlive)
-		if p == Manual {
-			k.drive(t)
+		pair := func(o ConnectOptions) (k connPair, a, b *Conn) {
+			k = newConnPair(t, rigConfig{opts: []Option{WithProgress(p)}})
+			a, b = k.meetWith(t, o)
+			if p == Manual {
+				k.drive(t)
+			}
+			return k, a, b
 		}
+		k, a, b := pair(ConnectOptions{KeepAlive: 20 * time.Millisecond})
 		eventually(t, "answered keepalives", func() bool { // of one side: its peer hears them
 			return k.a.Counters().KeepAlivesSent+k.b.Counters().KeepAlivesSent > 5
 		})
 		if a.Err() != nil || b.Err() != nil {
 			t.Fatalf("connections to live peers ended: %v, %v", a.Err(), b.Err())
 		}
+		k, a, b = pair(shortKeepAlive)
 		k.cut(t)
 		for _, c := range []*Conn{a, b} {
 			ends(t, c, ErrConnLost)
@@ -140,9 +145,12 @@ func TestKeepAliveOfConnect(t *testing.T) {
 // Many forged requests that name a live connection's QP as their own do not end it. If the peer is
 // dead, they do.
 func TestForgedStaleRequest(t *testing.T) {
-	k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
-	a, b := k.meetWith(t, ConnectOptions{KeepAlive: -1, Timeout: 14})
-	s := &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}
+	pair := func(timeout int) (connPair, *rawPeer, *Conn, *Conn) {
+		k := newConnPair(t, rigConfig{link: loopback.Config{Ports: 3}})
+		a, b := k.meetWith(t, ConnectOptions{KeepAlive: -1, Timeout: timeout})
+		return k, &rawPeer{port: k.link.Port(2), to: k.link.Port(1)}, a, b
+	}
+	k, s, a, b := pair(0)
 	forge := func(i int) {
 		r := cm.REQ{
 			LocalID: cm.CommID(i + 1000), Service: cm.TCPService(testPort),
@@ -166,6 +174,7 @@ func TestForgedStaleRequest(t *testing.T) {
 	if a.Err() != nil || b.Err() != nil {
 		t.Fatalf("a forged request ended the connection: %v, %v", a.Err(), b.Err())
 	}
+	k, s, a, b = pair(14)
 	k.cut(t)
 	for i := 100; !isDone(b) && i < 1000; i++ { // one request per second counts
 		forge(i)

@@ -294,7 +294,7 @@ func (p *play) user() {
 		return
 	}
 	id, private := p.ids[len(p.ids)-1-p.of(len(p.ids))], p.take(p.of(8))
-	switch p.of(9) {
+	switch p.of(10) {
 	case 0:
 		_ = p.m.Accept(p.now, id, &cm.AcceptParams{QPN: bth.QPN(2 + p.of(4)), PrivateData: private})
 	case 1:
@@ -317,6 +317,8 @@ func (p *play) user() {
 			p.t.Fatal(err)
 		}
 		p.listen(i)
+	case 9:
+		_ = p.m.Ignore(p.now, id)
 	}
 }
 
