@@ -221,8 +221,19 @@ func (w *world) finish(before state) {
 	}
 	w.tb, w.attack = nil, nil
 	w.targets.set(nil) // for the garbage collector
+	w.covered()
 	after := w.settled(before)
 	w.t.Log(w.summary(before, after))
+}
+
+// covered checks that the run did something of everything. A short one has no time for all of it.
+func (w *world) covered() {
+	for i, name := range statNames {
+		rare := stat(i) != messages && stat(i) != hostilePackets
+		if w.n[i].Load() == 0 && (!rare || *forFlag >= time.Minute && stat(i) != devicesXDP) {
+			w.fail("no %s", name)
+		}
+	}
 }
 
 // drops counts the packets that the device under test did not execute.
