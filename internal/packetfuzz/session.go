@@ -19,7 +19,7 @@ const (
 	// dialTime limits the time to connect. A lost message is repeated after a second.
 	dialTime = 5 * time.Second
 	// readTime is how long the host may take until it READs.
-	readTime = 100 * time.Millisecond
+	readTime = 50 * time.Millisecond
 	// sessionCases is how many cases use a connection before the next one is opened.
 	sessionCases = 64
 	// memory is the number of bytes that the host may access.
