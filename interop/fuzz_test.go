@@ -36,12 +36,21 @@ func TestFuzz(t *testing.T) {
 	if !*coreFlag {
 		vs = append(vs, variant{lab.MaxMTU, 4096, true, false})
 	}
-	stage(t, "gorxe fuzz against the kernel", vs, fuzzKernel)
+	kernel := func(t *testing.T, r *rig, v variant) { fuzzKernel(t, r, v) }
+	stage(t, "gorxe fuzz against the kernel", vs, kernel)
 	if *coreFlag {
 		return // AF_XDP in a guest needs Debian 13, see TestInsideGuest
 	}
 	newerGuests(t)
-	stage(t, "gorxe fuzz against a newer kernel", vs[:1], fuzzKernel)
+	stage(t, "gorxe fuzz against a newer kernel", vs[:1], kernel)
+	stage(t, "gorxe fuzz against memory of a newer kernel", vs[:1],
+		func(t *testing.T, r *rig, v variant) {
+			r.plugOut(t)
+			r.guestProgram(t, "sh -c 'while :; do ib_write_bw -d rxe0 -x 1 -F; sleep 0.1; done'")
+			t.Cleanup(func() { _, _ = r.Guests[0].Exec("killall -q ib_write_bw", patience) })
+			r.awaitTCP(t, 18515, false)
+			fuzzKernel(t, r, v, "--via", "perftest")
+		})
 	vs = []variant{{lab.MaxMTU, 4096, false, true}, {lab.MaxMTU, 4096, true, true}}
 	stage(t, "gorxe fuzz against gorxe", vs, func(t *testing.T, r *rig, v variant) {
 		r.putGorxe(t)
@@ -66,13 +75,13 @@ func TestFuzz(t *testing.T) {
 
 // fuzzKernel attacks the guest's rxe. Kernels exist whose rxe does not survive all cases (see
 // docs/interop.md), so the test demands only that gorxe fuzz finds out which happened.
-func fuzzKernel(t *testing.T, r *rig, v variant) {
+func fuzzKernel(t *testing.T, r *rig, v variant, flags ...string) {
 	r.plugOut(t)
 	r.Recorder.Reset()
 	// rping ends when one of its connections fails in a way that it does not expect.
 	r.guestProgram(t, "sh -c 'while :; do rping -s -P -a "+guestAddr(v)+"; done'")
 	r.awaitCM(t, 7174)
-	g := r.gorxe(t, fuzzArgs("gx0", r.Guests[0].Addr(v.v6).String())...)
+	g := r.gorxe(t, append(fuzzArgs("gx0", r.Guests[0].Addr(v.v6).String()), flags...)...)
 	out, err := g.wait(10 * time.Minute)
 	rep := fuzzReport(t, out)
 	if rep.Serving {

@@ -34,6 +34,16 @@ func TestFuzz(t *testing.T) {
 			t.Errorf("want %q in the output:\n%s", want, text.stdout)
 		}
 	}
+	// With perftest's protocol the fuzzer knows memory, so the host answers READs.
+	r = run(t, &pair.B, append(fuzz, "--count", "200", "--seed", "7", "--json", "--via",
+		"perftest")...).ok().json()[0]
+	read := false
+	for _, a := range r["answers"].([]any) {
+		read = read || a.(map[string]any)["name"] == "READ response"
+	}
+	if !read || r["connections"].(float64) < 2 || r["connections_refused"] != 0.0 {
+		t.Errorf("report with --via perftest: %v", r)
+	}
 	up.cmd.Process.Kill()
 	up.wait()
 }

@@ -17,6 +17,12 @@ const (
 	CheckPing  = "ping"  // a gorxe ping, with a host that runs gorxe up
 )
 
+// Servers to which the fuzzer connects in order to attack a queue pair.
+const (
+	ViaRping    = "rping"    // by the connection manager
+	ViaPerftest = "perftest" // over TCP; the host also tells the address and key of its memory
+)
+
 // Defaults of Config.
 const (
 	DefaultRate       = 1000
@@ -40,9 +46,10 @@ type Config struct {
 	CheckEvery uint64        // cases between two checks; 0: DefaultCheckEvery
 	Patience   time.Duration // of a check, with three attempts; 0: DefaultPatience
 
-	RpingPort int      // of the connections that cases aim at; 0: the default
-	Aim       *Aim     // nil: a connection
-	PKey      bth.PKey // of the packets; 0: the default
+	Via     string   // how to connect the queue pair to attack; empty: ViaRping
+	ViaPort int      // RDMA port of rping, or TCP port of perftest; 0: the default
+	Aim     *Aim     // a queue pair to attack instead; nil: a connection
+	PKey    bth.PKey // of the packets; 0: the default
 
 	// Started, if not nil, is called when the first check has succeeded.
 	Started func()

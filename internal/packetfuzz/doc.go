@@ -9,7 +9,8 @@
 // Most errors of a stack are behind its first checks. So the fuzzer connects to the host by the
 // connection manager, as an rping client, and sends most cases to the queue pair of that
 // connection, with the PSN that it expects. Before some cases it lets the host READ, and answers
-// that READ only by the packets of the case.
+// that READ only by the packets of the case. Or it connects as a perftest client, and then also
+// knows memory that it may access.
 //
 // All frames have the sender's own address, except where an error of a case is in the address.
 //

@@ -208,7 +208,8 @@ func TestAim(t *testing.T) {
 	}
 }
 
-// With the numbers of a real queue pair and its memory, packets are executed: they change the memory.
+// With the numbers of a real queue pair and its memory, packets are executed: they change the
+// memory.
 func TestAimReachesMemory(t *testing.T) {
 	h := newHost(t)
 	const size = 4096

@@ -12,6 +12,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/fuzz/packets"
+	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -180,7 +181,7 @@ func (f *fuzzer) one(ctx context.Context, n uint64) error {
 	f.connect(ctx)
 	to := f.to
 	if f.s != nil {
-		if p.readFirst {
+		if p.readFirst && f.s.read {
 			f.s.announce()
 		}
 		to = f.s.target(p)
@@ -246,7 +247,11 @@ func (f *fuzzer) connect(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(dialTime, f.Patience))
 	defer cancel()
-	s, err := openSession(ctx, f.tap, f.dev, f.gid, rpingAddr(f.Target, f.RpingPort), f.to)
+	addr := rpingAddr(f.Target, f.ViaPort)
+	if f.Via == ViaPerftest && f.ViaPort == 0 {
+		addr = netip.AddrPortFrom(f.Target, perftest.DefaultPort)
+	}
+	s, err := openSession(ctx, f.tap, f.dev, f.gid, addr, f.to, f.Via == ViaPerftest)
 	if err != nil {
 		f.rep.Refused++
 		f.noDial = redial

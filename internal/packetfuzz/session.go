@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/fuzz/packets"
 	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/rping"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -22,6 +25,8 @@ const (
 	readTime = 50 * time.Millisecond
 	// sessionCases is how many cases use a connection before the next one is opened.
 	sessionCases = 64
+	// perftestMemory is the least memory that a perftest server has by default.
+	perftestMemory = 64 << 10
 	// memory is the number of bytes that the host may access.
 	memory = 4096
 )
@@ -30,7 +35,9 @@ const (
 type session struct {
 	t    *tap
 	e    *endpoint.Endpoint
-	conn *roce.Conn
+	hang func() error    // ends the connection
+	done <-chan struct{} // closed when the host has ended it
+	read bool            // the host READs when it gets an rping message
 	to   packets.Target
 	psn  bth.PSN // expected by the host
 	peer bth.PSN // of the host's first request
@@ -38,9 +45,10 @@ type session struct {
 	enc  frame.Encoder
 }
 
-// openSession connects to the rping server at addr.
+// openSession connects to the server at addr: rping, or perftest if viaPerftest is set.
 func openSession(
-	ctx context.Context, t *tap, dev *roce.Device, gid *int, addr netip.AddrPort, to packets.Target,
+	ctx context.Context, t *tap, dev *roce.Device, gid *int, addr netip.AddrPort,
+	to packets.Target, viaPerftest bool,
 ) (*session, error) {
 	e, err := endpoint.New(dev, endpoint.Config{
 		QP:     roce.QPConfig{SendDepth: 4, RecvDepth: 4, GIDIndex: gid},
@@ -50,19 +58,66 @@ func openSession(
 		return nil, err
 	}
 	s := &session{t: t, e: e, to: to, left: sessionCases}
-	s.conn, err = dev.Dial(ctx, addr, e.QP, roce.DialOptions{ConnectOptions: roce.ConnectOptions{
-		MaxRdAtomic: 1, MaxDestRdAtomic: 1, Retries: 1}})
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
+	if viaPerftest {
+		err = s.openPerftest(ctx, addr)
+	} else {
+		err = s.openRping(ctx, addr)
 	}
-	a, err := e.QP.Query()
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	s.psn, s.peer = a.SQPSN, a.RQPSN
-	s.to.QPN, s.to.MTU = a.DestQPN, a.PathMTU
 	t.follow(e.QP.QPN())
 	return s, nil
+}
+
+// openRping connects by the connection manager.
+func (s *session) openRping(ctx context.Context, addr netip.AddrPort) error {
+	conn, err := s.e.Dev.Dial(ctx, addr, s.e.QP, roce.DialOptions{
+		ConnectOptions: roce.ConnectOptions{MaxRdAtomic: 1, MaxDestRdAtomic: 1, Retries: 1}})
+	if err != nil {
+		return err
+	}
+	s.hang, s.done, s.read = conn.Close, conn.Done(), true
+	a, err := s.e.QP.Query()
+	if err != nil {
+		return err
+	}
+	s.psn, s.peer = a.SQPSN, a.RQPSN
+	s.to.QPN, s.to.MTU = a.DestQPN, a.PathMTU
+	return nil
+}
+
+// openPerftest exchanges keys with a perftest server over TCP. The host connects its queue pair and
+// waits. The local one stays unconnected, so that only the fuzzer answers.
+func (s *session) openPerftest(ctx context.Context, addr netip.AddrPort) error {
+	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	s.hang, s.done = nc.Close, done
+	c, err := perftest.Greet(ctx, perftest.NewLink(nc), false)
+	if err != nil {
+		return err
+	}
+	if s.to.MTU, err = c.AgreeMTU(ctx, s.e.Dev.Info().ActiveMTU); err != nil {
+		return err
+	}
+	own := s.e.QP.Local()
+	keys, err := c.ExchangeKeys(ctx, perftest.Test{Verb: perftest.Write}, []perftest.Key{{
+		OutReads: 1, QPN: own.QPN, PSN: own.PSN, GID: own.GID,
+		RKey: s.e.MR.RKey(), Addr: s.e.MR.Addr()}})
+	if err != nil {
+		return err
+	}
+	k := keys[0]
+	s.psn, s.peer, s.to.QPN = own.PSN, k.PSN, k.QPN
+	s.to.Addr, s.to.RKey, s.to.Len = k.Addr, k.RKey, perftestMemory
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, nc) // until either side closes it
+	}()
+	return nil
 }
 
 // over reports whether the connection has ended, or has served enough cases.
@@ -71,7 +126,7 @@ func (s *session) over() bool { return s.left == 0 || s.ended() }
 // ended reports whether the host has ended the connection.
 func (s *session) ended() bool {
 	select {
-	case <-s.conn.Done():
+	case <-s.done:
 		return true
 	default:
 		return s.t.dead.Load()
@@ -143,8 +198,8 @@ func (s *session) sent(p *plan, psn bth.PSN) {
 func (s *session) close() error {
 	s.t.follow(0)
 	var err error
-	if s.conn != nil {
-		err = s.conn.Close()
+	if s.hang != nil {
+		err = s.hang()
 	}
 	return errors.Join(err, s.e.Close())
 }

@@ -37,6 +37,8 @@ type flags struct {
 	from, only uint64
 	count      cli.Int
 	rate       cli.Int
+	via        cli.Choice
+	viaPort    cli.Int
 	check      cli.Choice
 	port       cli.Int
 	every      cli.Int
@@ -78,6 +80,9 @@ host, repeat a part of the run with --from and --count, then single cases with -
   # an hour's work, slowly, with a check after every 100 cases
   gorxe fuzz -d eth0 --target 10.0.0.2 --yes --count 100000 --rate 100 --check-every 100
 
+  # attack the memory of 'ib_write_bw', which runs in a loop on the host
+  gorxe fuzz -d eth0 --target 10.0.0.2 --yes --via perftest
+
   # case 4217 of an earlier run again
   gorxe fuzz -d eth0 --target 10.0.0.2 --yes --seed 42 --only 4217
 
@@ -104,6 +109,8 @@ func (f *flags) register(cmd *cobra.Command) {
 		Max: time.Hour}
 	f.check = cli.Choice{Value: packetfuzz.CheckRping,
 		Words: []string{packetfuzz.CheckRping, packetfuzz.CheckPing}}
+	f.via = cli.Choice{Value: packetfuzz.ViaRping,
+		Words: []string{packetfuzz.ViaRping, packetfuzz.ViaPerftest}}
 	f.qpn, f.psn = cli.Int{Min: 0, Max: max24}, cli.Int{Max: max24}
 	f.length = cli.Size{Max: math.MaxUint32}
 	fs := cmd.Flags()
@@ -117,6 +124,10 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.Uint64Var(&f.only, "only", 0, "send only the case with this number")
 	fs.VarP(&f.count, "count", "c", "number of cases")
 	fs.Var(&f.rate, "rate", "largest number of frames per second")
+	fs.Var(&f.via, "via", "attack the queue pair of a connection to rping, or to a perftest server "+
+		"such as ib_write_bw, which also gives access to memory")
+	cli.PortVar(fs, &f.viaPort, "via-port", "", 0,
+		"port of that server (default: RDMA port 7174 of rping, TCP port 18515 of perftest)")
 	fs.StringSliceVar(&f.skip, "skip", nil,
 		"kinds of cases not to send, for example because the host "+
 			"is known not to survive them: "+strings.Join(packetfuzz.Kinds(), ", "))
@@ -131,7 +142,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.Uint64Var(&f.addr, "addr", 0, "with --qpn: address of that memory")
 	fs.Var(&f.length, "len", "with --qpn: size of that memory")
 	fs.Var(&f.mtu, "mtu", "with --qpn: its path MTU (default 1024)")
-	cli.HideDefaults(fs, "port", "qpn", "psn", "len", "mtu")
+	cli.HideDefaults(fs, "port", "via-port", "qpn", "psn", "len", "mtu")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
 	cli.JSONVar(fs, &f.json, "print the report as one line of JSON")
@@ -186,7 +197,7 @@ func (f *flags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		Count: uint64(f.count.N), Rate: f.rate.N, Check: f.check.Value, CheckPort: f.port.N,
 		CheckEvery: uint64(f.every.N), Progress: func() { bar.Add(1) },
 		PKey: bth.PKey(f.device.PKey), Options: f.device.Options(),
-		Patience: f.timeout.D, Skip: f.skip,
+		Patience: f.timeout.D, Skip: f.skip, Via: f.via.Value, ViaPort: f.viaPort.N,
 	}
 	if f.qpn.N != 0 {
 		c.Aim = &packetfuzz.Aim{QPN: bth.QPN(f.qpn.N), PSN: bth.PSN(f.psn.N), MTU: bth.MTU(f.mtu.N),
