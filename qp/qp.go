@@ -237,9 +237,9 @@ func (q *QP) RQLen() int {
 	return n
 }
 
-// PeerNotReady reports whether the QP waits because the peer has posted no receive. Only the
-// engine's thread may call it.
-func (q *QP) PeerNotReady() bool { return q.rec.rnrUntil != 0 }
+// PeerNotReady reports whether the peer's latest answer said that it had posted no receive. Only
+// the engine's thread may call it.
+func (q *QP) PeerNotReady() bool { return q.rec.rnrs != 0 }
 
 // State returns the QP's state. It may be called from any goroutine.
 func (q *QP) State() State { return State(q.state.Load()) }

@@ -13,8 +13,10 @@ const (
 	peerSlots = 256
 	// maxSilence is the longest time that a QP waits for the answer to another QP's probe, in ns.
 	maxSilence Time = 2_000_000
-	maxUnheard      = 5 // minRTO << maxUnheard exceeds maxSilence
 )
+
+// maxUnheard bounds the exponent of a wait: minRTO << maxUnheard exceeds maxSilence.
+const maxUnheard = 5
 
 // peerTable holds when the engine has heard of its peers and when it probed them.
 type peerTable struct {

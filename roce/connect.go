@@ -2,11 +2,13 @@ package roce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/xdp"
 )
 
 // Defaults of ConnectOptions.
@@ -218,7 +220,9 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		return nil, 0, fmt.Errorf("%w: %v is an address of this device, which cannot send to itself: use two devices", ErrUnreachable, remote.Addr())
 	}
 	hop, err := d.net.Resolve(ctx, local.Addr, remote.Addr())
-	if err != nil {
+	if errors.Is(err, xdp.ErrGone) { // before the loop has noticed
+		return nil, 0, fmt.Errorf("%w: %w", ErrGone, err)
+	} else if err != nil {
 		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote.Addr(), err)
 	}
 	info := d.Info()

@@ -52,14 +52,22 @@ func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, er
 	}
 	d, err := p.net.route(src, dst, s)
 	if err != nil {
-		return driver.Hop{}, err
+		return driver.Hop{}, removed(err)
 	}
 	if dst.IsMulticast() {
 		d.hop.MAC = multicastMAC(dst)
 		return d.hop, nil
 	}
 	d.hop.MAC, err = p.net.awaitNeighbor(ctx, d.next, s.info.Name)
-	return d.hop, err
+	return d.hop, removed(err)
+}
+
+// removed adds ErrGone to the kernel's error for an interface that does not exist.
+func removed(err error) error {
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return err
 }
 
 // Find returns the next hop towards dst if it is known; see driver.Finder. It never waits for
