@@ -109,6 +109,9 @@ func (s *side) sent(wc *roce.WC) {
 func (s *side) failed(o *op, st qp.Status) {
 	s.pending = s.pending[1:]
 	s.lost = append(s.lost, o)
+	if st == roce.RetryExcErr && s.c.doomed == "" && s.w.mayRunOut() {
+		s.c.doomed = retriesRanOut
+	}
 	ok := s.c.doomed != "" &&
 		(slices.Contains(o.allow, st) || st == roce.RetryExcErr || st == roce.WRFlushErr)
 	if s.c.doomed == finiteRNR && o.receives() && st == roce.RNRRetryExcErr {
@@ -129,6 +132,20 @@ func (s *side) failed(o *op, st qp.Status) {
 		return
 	}
 	s.c.die(s.w.randomDelay(maxStall))
+}
+
+// retriesRanOut is the doom of a connection of which the link lost every retransmission.
+const retriesRanOut = "retries ran out"
+
+// mayRunOut reports whether the link may lose all retransmissions of a packet or all their answers:
+// once in a scenario, and only if more than a third of all round trips fail.
+func (w *world) mayRunOut() bool {
+	arrives := 1.0
+	for _, p := range w.sc.plans {
+		arrives *= (1 - p.Loss) * (1 - p.Corrupt)
+	}
+	w.ranOut++
+	return w.ranOut == 1 && arrives < 2.0/3
 }
 
 // revive takes an unreliable QP from SQE back to RTS when everything is flushed.

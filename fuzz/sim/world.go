@@ -89,6 +89,7 @@ type world struct {
 	turns  int
 	nextID uint64
 	flaps  int
+	ranOut int // times that the retries of a connection ran out without a reason
 	digest uint64
 	out    io.Writer
 	res    *Result
