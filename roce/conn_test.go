@@ -55,6 +55,59 @@ func forModes(t *testing.T, f func(t *testing.T, k connPair)) {
 	}
 }
 
+// Dial sends from the address that the route selects, or from the one that GIDIndex selects.
+func TestDialSourceAddress(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	addrs := func(last string) (list []netip.Prefix) {
+		for _, subnet := range []string{"10.77.1.", "10.77.2."} {
+			list = append(list, netip.MustParsePrefix(subnet+last+"/24"))
+		}
+		return list
+	}
+	for i, last := range []string{"1", "2"} {
+		link.Port(i).SetAddrs(addrs(last)...)
+	}
+	a, b := newDevice(t, link, 0), newDevice(t, link, 1)
+	l, err := b.Listen(netip.AddrPortFrom(netip.Addr{}, testPort), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := 0
+	for _, c := range []struct {
+		index      *int
+		dial, want string
+	}{{nil, "10.77.1.2", "10.77.1.1"}, {nil, "10.77.2.2", "10.77.2.1"},
+		{&first, "10.77.2.2", "10.77.1.1"}} {
+		ctx := within(t)
+		accepted := make(chan netip.Addr, 1)
+		server := newEnd(t, b, rigConfig{})
+		go func() {
+			defer close(accepted)
+			r, err := l.Accept(ctx)
+			if err == nil {
+				_, err = r.Accept(ctx, server.qp, AcceptOptions{})
+			}
+			if err != nil {
+				t.Errorf("Accept: %v", err)
+				return
+			}
+			accepted <- r.RemoteAddr().Addr()
+		}()
+		client := newEnd(t, a, rigConfig{qp: QPConfig{GIDIndex: c.index}})
+		conn, err := a.Dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(c.dial), testPort),
+			client.qp, DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conn.LocalAddr().Addr().String(); got != c.want {
+			t.Errorf("Dial(%s) used the address %s, want %s", c.dial, got, c.want)
+		}
+		if got := (<-accepted).String(); got != c.want {
+			t.Errorf("Dial(%s) sent the request from %s, want %s", c.dial, got, c.want)
+		}
+	}
+}
+
 // A connection with private data in both directions: request, accept, transfer, disconnect.
 func TestDialAndListen(t *testing.T) {
 	forModes(t, func(t *testing.T, k connPair) {

@@ -210,7 +210,8 @@ func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o Pa
 	return d.resolve(ctx, local, remote, o)
 }
 
-// resolve builds the path from a local address to a peer.
+// resolve builds the path from a local address to a peer. If local has no Addr, the route selects
+// the source; local.GID is used if the route names no address of the device.
 func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o PathOptions) (
 	*Path, MTU, error) {
 	if err := d.Err(); err != nil {
@@ -224,6 +225,12 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		return nil, 0, fmt.Errorf("%w: %w", ErrGone, err)
 	} else if err != nil {
 		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote.Addr(), err)
+	}
+	src := local.GID
+	if !local.Addr.IsValid() && hop.Src.IsValid() {
+		if g := bth.GIDFromAddr(hop.Src); d.isOwn(g) {
+			src = g
+		}
 	}
 	info := d.Info()
 	ipMTU := minMTU(hop.MTU, info.MTU)
@@ -241,7 +248,7 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		o.SourcePort = frame.SourcePort(0, QPN(remote[13])<<16|QPN(remote[14])<<8|QPN(remote[15]))
 	}
 	p := frame.NewPath(&frame.Address{
-		SrcMAC: info.MAC, DstMAC: hop.MAC, VLAN: hop.VLAN, Src: local.GID, Dst: remote,
+		SrcMAC: info.MAC, DstMAC: hop.MAC, VLAN: hop.VLAN, Src: src, Dst: remote,
 		SrcPort: o.SourcePort, TrafficClass: o.TrafficClass, HopLimit: o.HopLimit,
 		FlowLabel: o.FlowLabel,
 	})

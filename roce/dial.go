@@ -59,7 +59,8 @@ type DialOptions struct {
 // Dial connects an RC or UC QP in StateInit to a listener at addr, which may be any program on
 // rdma_cm. Receives may be posted before. Dial returns when both sides can send. It fails with the
 // error of ctx, ErrNoAnswer, or a *RejectError. If the peer refuses the path MTU and names a
-// smaller one, Dial tries again with that.
+// smaller one, Dial tries again with that. Without QPConfig.GIDIndex, the route to addr selects the
+// local address.
 //
 // If Dial fails before the peer has accepted, the QP is still in StateInit and can dial again.
 //
@@ -81,6 +82,9 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if o.MTU != 0 && !o.MTU.Valid() {
 		return nil, invalidMTU(o.MTU)
 	}
+	if q.gidIndex() < 0 {
+		local.Addr = netip.Addr{} // the route selects it
+	}
 	path, mtu, err := d.resolve(ctx, local, remote, o.PathOptions)
 	if err != nil {
 		return nil, err
@@ -88,7 +92,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	mtu = smallestMTU(mtu, o.MTU)
 	for {
 		c, err := d.dialOnce(ctx, addr, q, &o, path,
-			q.request(&o, local.GID, remote, addr.Port(), mtu))
+			q.request(&o, path.GIDs().Local, remote, addr.Port(), mtu))
 		var rejected *RejectError
 		if !errors.As(err, &rejected) || !rejected.mtu.Valid() || rejected.mtu >= mtu {
 			return c, err

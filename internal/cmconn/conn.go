@@ -20,6 +20,7 @@ type Config struct {
 	Memory    int           // additional bytes of MR for the caller, see Conn.Memory
 	Access    roce.Access   // rights of MR; 0 means roce.LocalWrite
 	Quiet     time.Duration // silence of the peer after which it is probed; 0: never
+	GIDIndex  *int          // of the local GID; nil: the route selects it
 }
 
 // Conn is a connection for messages. Its methods must be called by one goroutine at a time, except
@@ -41,7 +42,7 @@ func New(dev *roce.Device, cfg Config) (*Conn, error) {
 		cfg.Access = roce.LocalWrite
 	}
 	e, err := endpoint.New(dev, endpoint.Config{
-		QP:     roce.QPConfig{SendDepth: sendDepth, RecvDepth: cfg.Slots},
+		QP:     roce.QPConfig{SendDepth: sendDepth, RecvDepth: cfg.Slots, GIDIndex: cfg.GIDIndex},
 		Memory: (cfg.Slots+1)*cfg.SlotBytes + cfg.Memory, Access: cfg.Access,
 	})
 	if err != nil {

@@ -84,7 +84,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 func (s *Sender) build(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (err error) {
 	cfg := &s.cfg
 	depths := blocks.Depths{Send: cfg.SendDepth, SendCQ: cfg.SendCQ, Recv: cfg.RecvDepth,
-		RecvCQ: cfg.RecvCQ, GID: blocks.GIDFor(dev, addr.Addr())}
+		RecvCQ: cfg.RecvCQ}
 	if s.ep, err = blocks.NewEndpoint(dev, depths); err != nil {
 		return err
 	}

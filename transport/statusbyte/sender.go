@@ -94,8 +94,7 @@ func Init(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 		linger: closeTime}
 	var err error
 	if s.ep, err = blocks.NewEndpoint(dev,
-		blocks.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1,
-			GID: blocks.GIDFor(dev, addr.Addr())}); err != nil {
+		blocks.Depths{Send: guess.SendDepth, SendCQ: guess.CQDepth, Recv: 1, Inline: 1}); err != nil {
 		return nil, err
 	}
 	if err := s.connect(ctx, addr, guess, want); err != nil {

@@ -137,7 +137,7 @@ func (a *acceptor) stopWaiting(v *serverSession) {
 
 // session serves one client.
 func (a *acceptor) session(ctx context.Context, r *roce.Request) error {
-	m, err := newMessageConn(a.server.Dev, cmp.Or(a.server.times.quiet, peerQuiet))
+	m, err := newMessageConn(a.server.Dev, nil, cmp.Or(a.server.times.quiet, peerQuiet))
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}

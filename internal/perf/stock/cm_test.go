@@ -42,7 +42,7 @@ func TestCM(t *testing.T) {
 
 func newTestConn(t *testing.T, r *tester) *messageConn {
 	t.Helper()
-	m, err := newMessageConn(r.client, peerQuiet)
+	m, err := newMessageConn(r.client, nil, peerQuiet)
 	if err != nil {
 		t.Fatal(err)
 	}

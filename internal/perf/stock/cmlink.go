@@ -23,9 +23,10 @@ const (
 // message is a SEND on a separate queue pair. It implements perftest.MessageConn.
 type messageConn struct{ c *cmconn.Conn }
 
-func newMessageConn(dev *roce.Device, quiet time.Duration) (*messageConn, error) {
+// newMessageConn creates the queue pair. A nil gid lets Dial select the local GID.
+func newMessageConn(dev *roce.Device, gid *int, quiet time.Duration) (*messageConn, error) {
 	c, err := cmconn.New(dev,
-		cmconn.Config{Slots: messageSlots, SlotBytes: messageBytes, Quiet: quiet})
+		cmconn.Config{Slots: messageSlots, SlotBytes: messageBytes, Quiet: quiet, GIDIndex: gid})
 	if err != nil {
 		return nil, err
 	}

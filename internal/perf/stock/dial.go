@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/gorxe/gorxe/internal/device"
@@ -81,7 +80,12 @@ func DialCM(
 	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr netip.AddrPort, p *perf.Params,
 	o Options,
 ) (perf.Client, error) {
-	m, err := newMessageConn(dev, peerQuiet)
+	var index *int
+	if gid >= 0 {
+		i := int(gid)
+		index = &i
+	}
+	m, err := newMessageConn(dev, index, peerQuiet)
 	if err != nil {
 		return nil, err
 	}
@@ -106,19 +110,8 @@ func openCM(
 	if err != nil {
 		return nil, err
 	}
-	return newClient(ctx, dev, gid, peer{link: link, local: localAddr(addr), cm: addr}, msgs, p, o)
-}
-
-// localAddr returns the local address of the route to a peer, or an unspecified address of the same
-// IP version. It sends nothing.
-func localAddr(peer netip.AddrPort) netip.Addr {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(peer))
-	switch {
-	case err == nil:
-		defer c.Close()
-		return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-	case peer.Addr().Unmap().Is4():
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
+	// The server recognizes the requests for the queue pairs by the client's address, so they use
+	// the same one.
+	server := peer{link: link, local: m.c.CM().LocalAddr().Addr(), cm: addr}
+	return newClient(ctx, dev, gid, server, msgs, p, o)
 }
