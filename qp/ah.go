@@ -13,15 +13,23 @@ import (
 // goroutine.
 type AH struct {
 	path   atomic.Pointer[frame.Path] // replaced, never changed in place
+	eng    *Engine                    // whose QPs may use it; nil: any
 	closed atomic.Bool
 	close  func(*AH)
 }
 
 // NewAH returns an address handle with path p, which must not change afterwards. The first call of
-// Close calls onClose, which may be nil.
+// Close calls onClose, which may be nil. QPs of all engines can use it.
 func NewAH(p *frame.Path, onClose func(*AH)) *AH {
 	a := &AH{close: onClose}
 	a.path.Store(p)
+	return a
+}
+
+// NewAH is the function NewAH, but only QPs of the engine can use the address handle.
+func (e *Engine) NewAH(p *frame.Path, onClose func(*AH)) *AH {
+	a := NewAH(p, onClose)
+	a.eng = e
 	return a
 }
 

@@ -255,7 +255,11 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 	if q.typ == UD {
 		var path *frame.Path
 		if wr.AH != nil {
-			path = noescape(wr.AH).Path()
+			ah := noescape(wr.AH)
+			if ah.eng != nil && ah.eng != q.eng {
+				return fmt.Errorf("%w: the address handle (AH)", ErrForeign)
+			}
+			path = ah.Path()
 		}
 		if path == nil || !path.Valid() {
 			return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)

@@ -307,6 +307,7 @@ var (
 	ErrQPState      = errors.New("qp: operation not allowed in this QP state; change the state with Modify or Connect first")
 	ErrSQFull       = errors.New("qp: send queue full; wait for completions, or create the QP with a deeper send queue")
 	ErrRQFull       = errors.New("qp: receive queue full; wait for receives to complete, or create a deeper queue")
+	ErrForeign      = errors.New("qp: object of another device; use objects of one device together")
 	ErrHasSRQ       = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
 	ErrInvalidWR    = errors.New("qp: invalid work request")
 	ErrInvalidKey   = errors.New("qp: lkey does not cover the SGE's memory; register it with the access that the operation needs")

@@ -30,7 +30,7 @@ func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	ah := qp.NewAH(path, d.forgetAH)
+	ah := d.eng.NewAH(path, d.forgetAH)
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if err := d.open(); err != nil {

@@ -29,7 +29,7 @@ var (
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = errors.New("roce: invalid argument")
 	// ErrForeign: an argument belongs to another Device.
-	ErrForeign = errors.New("roce: object of another device: use objects of one device together")
+	ErrForeign = qp.ErrForeign
 	// ErrNoMemory: the object would exceed Expert.MaxMemory, or the process's share of the
 	// machine's memory.
 	ErrNoMemory = errors.New("roce: not enough memory: " +

@@ -207,6 +207,19 @@ func TestMulticastRefused(t *testing.T) {
 	}
 }
 
+// An AH of another device, whose path has the addresses of that device, is refused.
+func TestForeignAH(t *testing.T) {
+	a, b := newRig(t, rigConfig{typ: UD})
+	ah, err := b.CreateAH(within(t), AHAttr{Remote: a.qp.Local().GID})
+	must(t, err)
+	wr := SendWR{Op: OpSend, SGEs: []SGE{a.mr.SGE(0, 8)}, AH: ah, RemoteQPN: 5, RemoteQKey: 0x1234}
+	if err := a.qp.PostSend(wr); !errors.Is(err, ErrForeign) {
+		t.Errorf("PostSend with an AH of another device: %v, want %v", err, ErrForeign)
+	}
+	wr.SGEs[0] = b.mr.SGE(0, 8)
+	must(t, b.qp.PostSend(wr))
+}
+
 // On a veth pair, the kernel is a member of the group while a QP is attached, and packets arrive.
 func TestMulticastVeth(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
