@@ -18,12 +18,13 @@ func EncodePrivateData(data []byte) []byte {
 // DecodePrivateData returns the data that the peer passed to EncodePrivateData, a part of private.
 // It returns an error that wraps ErrPrivateData if private has another form.
 func DecodePrivateData(private []byte) ([]byte, error) {
-	if len(private) == 0 || int(private[0]) > len(private)-1 ||
-		!padded(private, 1+int(private[0])) {
-		return nil, fmt.Errorf("%w: the peer has not sent what EncodePrivateData returns",
-			ErrPrivateData)
+	if len(private) > 0 {
+		if end := 1 + int(private[0]); end <= len(private) && padded(private, end) {
+			return private[1:end], nil
+		}
 	}
-	return private[1 : 1+private[0]], nil
+	return nil, fmt.Errorf("%w: the peer has not sent what EncodePrivateData returns",
+		ErrPrivateData)
 }
 
 // padded reports whether b has only zeros from n on.

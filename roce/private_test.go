@@ -90,4 +90,9 @@ func TestPrivateDataOfAnyLength(t *testing.T) {
 			t.Errorf("DecodePrivateData(%x) = %x, %v", bad, got, err)
 		}
 	}
+	longest := bytes.Repeat([]byte{7}, 255)
+	if got, err := DecodePrivateData(EncodePrivateData(longest)); err != nil ||
+		!bytes.Equal(got, longest) {
+		t.Errorf("255 bytes: DecodePrivateData() = %x, %v", got, err)
+	}
 }
