@@ -57,6 +57,7 @@ func TestFuzzUsageErrors(t *testing.T) {
 		"-d a --target h --yes --only 3 -c 2":   "--only",
 		"-d a --target h --yes --psn 3":         "--qpn",
 		"-d a --target h --yes --rate 0":        "1 to",
+		"-d a --target h --yes --qpn 0":         "1 to",
 		"-d a --target h --yes --check none":    "rping",
 		"-d a --target h --yes --skip anything": "VLAN tags",
 	} {

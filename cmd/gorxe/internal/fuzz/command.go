@@ -111,7 +111,7 @@ func (f *flags) register(cmd *cobra.Command) {
 		Words: []string{packetfuzz.CheckRping, packetfuzz.CheckPing}}
 	f.via = cli.Choice{Value: packetfuzz.ViaRping,
 		Words: []string{packetfuzz.ViaRping, packetfuzz.ViaPerftest}}
-	f.qpn, f.psn = cli.Int{Min: 0, Max: max24}, cli.Int{Max: max24}
+	f.qpn, f.psn = cli.Int{Min: 1, Max: max24}, cli.Int{Max: max24}
 	f.length = cli.Size{Max: math.MaxUint32}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.device.Iface, "dev", "d", "", "network interface (required)")
