@@ -174,7 +174,7 @@ func (f *recvFlags) serveAll(
 		r, err := l.Accept(ctx)
 		listening := err == nil
 		if listening {
-			err = f.serve(ctx, r, dev, store, out, diag)
+			err = f.serve(ctx, r, dev, store, out, diag, peers)
 		}
 		switch {
 		case cli.Interrupted(ctx) && (err == nil || errors.Is(err, context.Canceled)):
@@ -222,10 +222,16 @@ func (f *recvFlags) openStore(devices []uint8, diag io.Writer) (*statusbyte.Stor
 	return store, nil
 }
 
+// shows reports whether the report about a sender is printed. With --keep, any number of senders
+// may fail, so reports about those are limited.
+func (f *recvFlags) shows(peers *guard.Guard, sender netip.Addr, failed bool) bool {
+	return !failed || !f.keep || peers.ShowSession(sender)
+}
+
 // serve receives the streams of one sender and prints the report.
 func (f *recvFlags) serve(
 	ctx context.Context, r *statusbyte.Receiver, dev *roce.Device, store *statusbyte.Store, out,
-	diag io.Writer,
+	diag io.Writer, peers *guard.Guard,
 ) error {
 	report := &streams.Report{
 		Peer: r.Remote().Addr().String(), Datapath: dev.Info().Datapath, Blocks: r.Blocks(),
@@ -239,6 +245,9 @@ func (f *recvFlags) serve(
 		err = e
 	}
 	interrupted := cli.Interrupted(ctx) && errors.Is(err, context.Canceled)
+	if !f.shows(peers, r.Remote().Addr(), err != nil && !interrupted) {
+		return err
+	}
 	if e := printReport(out, report, f.json); e != nil || (err != nil && !interrupted) {
 		return errors.Join(err, e)
 	}

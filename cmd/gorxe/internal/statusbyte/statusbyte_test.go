@@ -3,6 +3,7 @@ package statusbyte
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
 func TestParseDevices(t *testing.T) {
@@ -101,5 +104,25 @@ func TestDeployedArguments(t *testing.T) {
 	}
 	if found < 7 {
 		t.Errorf("%d commands found, want at least 7", found)
+	}
+}
+
+// Senders that fail cannot fill the output of recv --keep. Other reports are always printed.
+func TestReportsOfFailedSenders(t *testing.T) {
+	sender := netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		keep, failed, limited bool
+	}{{keep: true, failed: true, limited: true}, {failed: true}, {keep: true}} {
+		f, peers := recvFlags{keep: c.keep}, guard.New(limit.Access{}, nil)
+		const senders = 10_000
+		shown := 0
+		for range senders {
+			if f.shows(peers, sender, c.failed) {
+				shown++
+			}
+		}
+		if shown == 0 || (shown < senders) != c.limited {
+			t.Errorf("%+v: %d of %d reports are shown", c, shown, senders)
+		}
 	}
 }
