@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/limit"
 )
@@ -45,6 +46,8 @@ type Guard struct {
 	access limit.Access
 	local  func() []netip.Prefix // permitted if access.Allow is empty; nil: everyone
 
+	start time.Time // times are counted from here, so that setting the clock changes nothing
+
 	mu       sync.Mutex
 	counts   [numReasons]uint64
 	lines    *limit.Rate // about errors
@@ -56,7 +59,7 @@ type Guard struct {
 // New returns a Guard. If access.Allow is empty, it permits the prefixes that local returns at the
 // time and loopback addresses, or everyone if local is nil. access.Deny has precedence.
 func New(access limit.Access, local func() []netip.Prefix) *Guard {
-	return &Guard{access: access, local: local, lines: newLines(rand.Uint64()),
+	return &Guard{access: access, local: local, start: time.Now(), lines: newLines(rand.Uint64()),
 		sessions: newSessionLines(rand.Uint64())}
 }
 

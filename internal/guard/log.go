@@ -38,7 +38,7 @@ func newSessionLines(seed uint64) *limit.Rate {
 func (g *Guard) ShowSession(peer netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.sessions.Allow(time.Now().UnixNano(), peer, 1) {
+	if g.sessions.Allow(int64(time.Since(g.start)), peer, 1) {
 		return true
 	}
 	g.total++
@@ -66,7 +66,7 @@ func (g *Guard) Limit(log Log) Log {
 func (g *Guard) line(now time.Time, peer netip.Addr) (hidden uint64, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.lines.Allow(now.UnixNano()/lineUnit, peer, 1) {
+	if !g.lines.Allow(int64(now.Sub(g.start)/lineUnit), peer, 1) {
 		g.hidden++
 		g.total++
 		return 0, false
