@@ -131,6 +131,51 @@ func TestPeerLists(t *testing.T) {
 	}
 }
 
+// A prefix that matches no address must not make a list weaker than its author believes, and the
+// list cannot be changed later.
+func TestPeerListsChecked(t *testing.T) {
+	bad := PeerList{Deny: []netip.Prefix{{}}}
+	link := newLink(t, loopback.Config{})
+	if _, err := New(link.Port(0), WithPeers(bad)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("New: %v, want %v", err, ErrInvalid)
+	}
+	k := newConnPair(t, rigConfig{})
+	if _, err := k.b.Listen(k.addr, ListenOptions{Peers: bad}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("Listen: %v, want %v", err, ErrInvalid)
+	}
+	list := []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("::ffff:10.77.0.0"), 120)}
+	anyAddr := netip.AddrPortFrom(netip.Addr{}, testPort)
+	l, err := k.b.Listen(anyAddr, ListenOptions{Peers: PeerList{Allow: list},
+		Admit: func(*Request) error { return errors.New("no") }})
+	must(t, err)
+	list[0] = netip.MustParsePrefix("192.0.2.0/24")
+	ctx := within(t)
+	go l.Accept(ctx)
+	addr := netip.AddrPortFrom(netip.MustParseAddr("10.77.0.2"), testPort)
+	if _, err := k.a.Dial(ctx, addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("Dial: %v, want %v", err, ErrRefused)
+	}
+}
+
+// If Admit panics, and the program recovers, the peer gets an answer.
+func TestAdmitPanics(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
+	l, err := k.b.Listen(k.addr, ListenOptions{Admit: func(*Request) error { panic("test") }})
+	must(t, err)
+	ctx := within(t)
+	recovered := make(chan any, 1)
+	go func() {
+		defer func() { recovered <- recover() }()
+		l.Accept(ctx)
+	}()
+	if _, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("Dial: %v, want %v", err, ErrRefused)
+	}
+	if r := <-recovered; r != "test" {
+		t.Errorf("recovered %v", r)
+	}
+}
+
 // madPacket returns a MAD to QP1 of d as the decoder delivers it.
 func madPacket(t *testing.T, d *Device, mad []byte) *bth.Packet {
 	t.Helper()

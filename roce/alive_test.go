@@ -182,3 +182,39 @@ func TestForgedStaleRequest(t *testing.T) {
 	}
 	ends(t, b, ErrConnLost)
 }
+
+// TestKeepAliveEndsAtReset: a change to RESET ends the keepalives. The next connection of the QP
+// has its own option.
+func TestKeepAliveEndsAtReset(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	reset := func() {
+		for _, e := range []*end{a, b} {
+			must(t, e.qp.Modify(&Attr{State: StateReset}, AttrState))
+		}
+	}
+	reset()
+	ctx := within(t)
+	must(t, b.qp.Connect(ctx, a.qp.Local(), ConnectOptions{}))
+	must(t, a.qp.Connect(ctx, b.qp.Local(), shortKeepAlive))
+	eventually(t, "keepalives", func() bool { return a.Counters().KeepAlivesSent > 0 })
+	reset()
+	connect(t, a.qp, b.qp)
+	must(t, a.do(func(qp.Time) {
+		if n := len(a.gsi.alive.due) + len(a.gsi.alive.of); n != 0 {
+			t.Errorf("%d keepalives are scheduled after the reset, want none", n)
+		}
+	}))
+}
+
+// TestDialTimeoutNever: a request cannot ask for no timeout, so Dial takes the longest.
+func TestDialTimeoutNever(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
+	k.meetWith(t, ConnectOptions{Timeout: -1})
+	for _, e := range []*end{k.a, k.b} {
+		attr, err := e.qp.Query()
+		must(t, err)
+		if attr.Timeout != MaxAckTimeout {
+			t.Errorf("Timeout = %d, want %d", attr.Timeout, MaxAckTimeout)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ func alignment(size int) int {
 // allocLen returns the length of the allocation that contains size aligned bytes.
 func allocLen(size int) int {
 	page := os.Getpagesize()
+	if size > math.MaxInt-2*hugeSize { // more than any machine has, without overflow
+		return math.MaxInt
+	}
 	n := (size + page - 1) &^ (page - 1)
 	if align := alignment(size); align > heapAlign {
 		n += align - heapAlign
@@ -46,6 +50,9 @@ const heapAlign = 4096
 func probe(n int) error {
 	if n < probeFrom {
 		return nil
+	}
+	if n > math.MaxInt-arenaSize {
+		return unix.ENOMEM
 	}
 	mem, err := unix.Mmap(-1, 0, n+arenaSize, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

@@ -40,6 +40,9 @@ type CQ struct {
 func (d *Device) CreateCQ(n int) (*CQ, error) {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
+	if err := d.open(); err != nil {
+		return nil, err
+	}
 	bytes := 0
 	if n > 0 && n <= qp.MaxCQDepth { // otherwise NewCQ returns the error
 		bytes = qp.CQFootprint(n)

@@ -117,8 +117,9 @@ func Open(iface string, opts ...Option) (*Device, error) {
 // must implement Network; otherwise set Expert.Network.
 //
 // Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
-// ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range, ErrPrefetch,
-// ErrPKey, and the operating system's error for a bad Expert.CPU.
+// ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range or a prefix of
+// WithPeers that is not valid, ErrPrefetch, ErrPKey, and the operating system's error for a bad
+// Expert.CPU.
 func New(port Port, opts ...Option) (*Device, error) {
 	if port == nil {
 		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
@@ -187,8 +188,12 @@ func build(port driver.Port, c *config) (*Device, error) {
 		Failed: d.fail, IsMemory: d.mrs.Contains,
 	})
 	d.yields = !d.manual || d.loop.Simulated()
+	peers, err := c.peers.access()
+	if err != nil {
+		return nil, err
+	}
 	info := port.Info()
-	if d.gsi, err = newGSI(d, info.MAC, d.rand, c.peers); err != nil {
+	if d.gsi, err = newGSI(d, info.MAC, d.rand, peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
 	return d, d.start(c, info)

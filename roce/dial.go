@@ -152,6 +152,9 @@ func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *c
 		PrivateData: o.PrivateData,
 		AckTimeout:  uint8(orDefault(o.Timeout, defaultTimeout)),
 	}
+	if o.Timeout < 0 { // a REQ cannot say never: 0 means the default
+		p.AckTimeout = MaxAckTimeout
+	}
 	if q.Type() == UC {
 		p.Transport = cm.UC
 		return p

@@ -110,6 +110,7 @@ func failWhileWaiting(t *testing.T, a, b *end, cause error, remove func()) {
 		}
 	}
 	_, errs["AllocPD"] = b.AllocPD()
+	_, errs["CreateCQ"] = b.CreateCQ(1)
 	_, errs["CreateQP"] = b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})
 	_, errs["Listen"] = b.Listen(netip.AddrPort{}, ListenOptions{})
 	_, errs["Dial"] = b.Dial(ctx, peer, b.qp, DialOptions{})

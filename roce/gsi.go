@@ -46,9 +46,9 @@ var gsiRate = limit.RateConfig{
 	Total:     limit.Budget{PerSecond: 20_000, Burst: 20_000},
 }
 
-func newGSI(d *Device, mac bth.MAC, random func() uint64, peers PeerList) (*gsi, error) {
+func newGSI(d *Device, mac bth.MAC, random func() uint64, peers limit.Access) (*gsi, error) {
 	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random, PKeys: d.pkeys,
-		Peers: limit.Access(peers), Rate: gsiRate})
+		Peers: peers, Rate: gsiRate})
 	if err != nil {
 		return nil, err
 	}

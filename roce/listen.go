@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -34,7 +33,8 @@ type ListenOptions struct {
 	// RemoteAddr or PrivateData. Accept calls it in its own goroutine, so it may block. If it
 	// returns an error, Accept waits for the next request, and the peer gets the Reason and the
 	// PrivateData of a *RejectError; no answer for ErrIgnore; RejectConsumer for other errors. A
-	// peer without an answer repeats its request. Admit may also answer the request itself.
+	// peer without an answer repeats its request. Admit may also answer the request itself. If it
+	// panics, the peer gets RejectConsumer, and Accept panics.
 	Admit func(*Request) error
 }
 
@@ -42,7 +42,7 @@ type ListenOptions struct {
 // all addresses of the device. Port 0 means any free port, which Listener.Addr returns. Requests to
 // ports without a listener are refused with RejectNoListener.
 //
-// Errors: ErrNoGID, ErrListening, ErrTooManyListeners, ErrConnParams, ErrClosed.
+// Errors: ErrInvalid, ErrNoGID, ErrListening, ErrTooManyListeners, ErrConnParams, ErrClosed.
 func (d *Device) Listen(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return d.listen(addr, false, o)
 }
@@ -67,11 +67,15 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port())
 	}
 	l := &Listener{dev: d, addr: addr, admit: o.Admit, queue: newAcceptQueue(o.Backlog)}
+	peers, err := o.Peers.access()
+	if err != nil {
+		return nil, err
+	}
 	gone := d.do(func(qp.Time) {
 		if err = d.open(); err == nil {
 			err = l.bind(cm.ListenParams{
 				Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog,
-				Peers: limit.Access(o.Peers),
+				Peers: peers,
 			}, datagram)
 		}
 	})
@@ -152,7 +156,14 @@ func (l *Listener) admits(r *Request) bool {
 	if l.admit == nil {
 		return true
 	}
+	decided := false
+	defer func() {
+		if !decided { // the function panics: refuse the request, which nobody else will answer
+			_ = r.Reject(nil)
+		}
+	}()
 	err := l.admit(r)
+	decided = true
 	var no *RejectError
 	switch {
 	case r.over.Load(): // answered by the function

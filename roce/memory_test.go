@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -137,6 +138,19 @@ func TestAllocMRAlignment(t *testing.T) {
 			}
 			fill(m.Bytes(), 1)
 			must(t, m.Close())
+		}
+	}
+}
+
+// TestAllocMRHuge: sizes whose rounding overflows are refused, even without a limit.
+func TestAllocMRHuge(t *testing.T) {
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithProgress(Manual),
+		WithExpert(Expert{MaxMemory: math.MaxUint64}))
+	pd, err := d.AllocPD()
+	must(t, err)
+	for _, size := range []int{math.MaxInt, math.MaxInt - 4096, math.MaxInt - arenaSize, 1 << 62} {
+		if _, err := pd.AllocMR(size, LocalWrite); !errors.Is(err, ErrNoMemory) {
+			t.Errorf("AllocMR(%d): %v, want %v", size, err, ErrNoMemory)
 		}
 	}
 }

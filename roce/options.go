@@ -2,10 +2,12 @@ package roce
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
@@ -31,9 +33,19 @@ func WithPeers(l PeerList) Option { return func(c *config) { c.peers = l } }
 
 // PeerList permits or refuses peers by the address from which their packets come. Deny has
 // precedence. An empty Allow permits all addresses that Deny does not contain, so the zero PeerList
-// permits everyone. IPv4 prefixes match IPv4 addresses only.
+// permits everyone. IPv4 prefixes match IPv4 addresses only, and IPv6 prefixes IPv6 addresses. A
+// prefix that is not valid is refused with ErrInvalid.
 type PeerList struct {
 	Allow, Deny []netip.Prefix
+}
+
+// access returns a copy of the list for the connection manager.
+func (l PeerList) access() (limit.Access, error) {
+	a, err := (*limit.Access)(&l).Checked()
+	if err != nil {
+		return a, fmt.Errorf("%w: list of peers: %w", ErrInvalid, err)
+	}
+	return a, nil
 }
 
 // Progress says which thread runs the protocol of a Device: receives, answers, retransmits and
@@ -238,7 +250,9 @@ type ConnectOptions struct {
 	MTU    MTU    // limit of the path MTU; 0: the largest that both sides support
 	Access Access // what the peer may do through this QP; 0: RDMA WRITE, READ, atomics and FLUSH
 
-	Timeout    int // Local ACK Timeout, 4.096 us << n; 0: 17 (0.54 s); negative: never
+	// Timeout is the Local ACK Timeout, 4.096 us << n; 0: 17 (0.54 s); negative: never, or for Dial
+	// MaxAckTimeout.
+	Timeout    int
 	Retries    int // retries after timeouts and sequence errors, 1 to 7; 0: 7; negative: none
 	RNRRetries int // retries after RNR NAKs, 1 to 6, or 7 for no limit; 0: 7; negative: none
 	// MinRNRTimer is the timer code of the RNR NAKs that this side sends, 1 to 31; 0: 12 (0.64 ms);

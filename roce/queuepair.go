@@ -251,7 +251,7 @@ func (q *QP) State() State { return q.qp.State() }
 // ConnectOptions.RNRRetries limits the retries, without limit by default; then the work request
 // completes with RNRRetryExcErr.
 //
-// Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrClosed.
+// Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrForeign, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	if postPrefetch.Load() > 0 {
 		q.prefetch()
@@ -348,6 +348,7 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 		q.path++
 	}
 	if mask&AttrState != 0 && a.State == StateReset {
+		q.device().gsi.alive.forget(q)
 		q.path = 0
 	}
 	if mask&AttrQKey != 0 {

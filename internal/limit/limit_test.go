@@ -56,6 +56,22 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+func TestAccessChecked(t *testing.T) {
+	mapped := netip.PrefixFrom(netip.MustParseAddr("::ffff:192.0.2.0"), 120)
+	a := Access{Deny: []netip.Prefix{mapped}}
+	checked, err := a.Checked()
+	if err != nil || checked.Permits(addr("192.0.2.9")) || !checked.Permits(addr("192.0.3.9")) {
+		t.Errorf("Checked() = %v, %v", checked, err)
+	}
+	for _, p := range []netip.Prefix{{}, netip.PrefixFrom(mapped.Addr(), 90)} {
+		for _, bad := range []Access{{Allow: []netip.Prefix{p}}, {Deny: []netip.Prefix{p}}} {
+			if _, err := bad.Checked(); err == nil {
+				t.Errorf("%v: Checked() returns no error", bad)
+			}
+		}
+	}
+}
+
 func TestParsePrefixesRefuses(t *testing.T) {
 	for in, want := range map[string]string{
 		"192.0.2.7/24":      "write 192.0.2.0/24",
