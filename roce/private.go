@@ -16,15 +16,14 @@ func EncodePrivateData(data []byte) []byte {
 }
 
 // DecodePrivateData returns the data that the peer passed to EncodePrivateData, a part of private.
-// It returns an error that wraps ErrPrivateData if private has another form.
+// It returns an error that wraps ErrInvalid if private has another form.
 func DecodePrivateData(private []byte) ([]byte, error) {
 	if len(private) > 0 {
 		if end := 1 + int(private[0]); end <= len(private) && padded(private, end) {
 			return private[1:end], nil
 		}
 	}
-	return nil, fmt.Errorf("%w: the peer has not sent what EncodePrivateData returns",
-		ErrPrivateData)
+	return nil, fmt.Errorf("%w: the private data is not what EncodePrivateData returns", ErrInvalid)
 }
 
 // padded reports whether b has only zeros from n on.

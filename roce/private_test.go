@@ -86,7 +86,7 @@ func TestPrivateDataOfAnyLength(t *testing.T) {
 		}
 	}
 	for _, bad := range [][]byte{nil, {1}, {56, 0, 0}, {1, 2, 3}, []byte("text")} {
-		if got, err := DecodePrivateData(bad); !errors.Is(err, ErrPrivateData) {
+		if got, err := DecodePrivateData(bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("DecodePrivateData(%x) = %x, %v", bad, got, err)
 		}
 	}
