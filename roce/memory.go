@@ -101,7 +101,7 @@ type mrConfig struct {
 }
 
 // mrOptions returns the options of a region that covers mem. The caller holds ctl.
-func (d *Device) mrOptions(mem []byte, opts []MROption) mrConfig {
+func (d *Device) mrOptions(mem []byte, access Access, opts []MROption) mrConfig {
 	var c mrConfig
 	for _, o := range opts {
 		o(&c)
@@ -109,7 +109,7 @@ func (d *Device) mrOptions(mem []byte, opts []MROption) mrConfig {
 	switch {
 	case c.hasIOVA:
 	case d.iovas.next != 0:
-		c.iova = d.iovas.take(mem)
+		c.iova = d.iovas.take(mem, access)
 	default:
 		c.iova = mr.AddrOf(mem)
 	}
@@ -124,17 +124,21 @@ const (
 	iovaPage  = 4096
 )
 
-// take returns the next address for mem, modulo 8 that of the memory, as atomics need it. An unused
-// page follows each region.
-func (c *iovaCounter) take(mem []byte) uint64 {
-	addr := c.next + mr.AddrOf(mem)%8
+// take returns the next address for mem, modulo 8 that of the memory if peers may use atomics,
+// which need it. An unused page follows each region.
+func (c *iovaCounter) take(mem []byte, access Access) uint64 {
+	addr := c.next
+	if access&(RemoteAtomic|MWBind) != 0 {
+		addr += mr.AddrOf(mem) % 8
+	}
 	c.next += (uint64(len(mem)) + 3*iovaPage - 1) &^ (iovaPage - 1)
 	return addr
 }
 
 // WithIOVA sets the address with which work requests and peers name the first byte of the region.
 // The default is the address of the memory, or 0 with ZeroBased. With Expert.Clock or Expert.Rand
-// it is the next number of a counter, so that two runs give the same addresses.
+// it is the next number of a counter, so that two runs give the same addresses. With RemoteAtomic
+// or MWBind it equals the address of the memory modulo 8, which is always the same for AllocMR.
 func WithIOVA(addr uint64) MROption {
 	return func(c *mrConfig) { c.iova, c.hasIOVA = addr, true }
 }
@@ -204,7 +208,7 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	c := d.mrOptions(mem, opts)
+	c := d.mrOptions(mem, access, opts)
 	err := d.mem.take(mrBytes, "a memory region")
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/mr"
 )
 
 // replay runs every kind of operation on several QPs over a bad link in virtual time, and returns
@@ -147,5 +148,29 @@ func TestReproducibleAddresses(t *testing.T) {
 	}
 	if e.mr.Addr() != firstIOVA {
 		t.Errorf("the first address is %#x, want %#x", e.mr.Addr(), firstIOVA)
+	}
+}
+
+// TestAddressesOfSmallRegions: the address of a small Go slice modulo 8 depends on what the runtime
+// has allocated before. It must not show in packets.
+func TestAddressesOfSmallRegions(t *testing.T) {
+	link := newLink(t, loopback.Config{Virtual: true})
+	d := newDevice(t, link, 0, WithExpert(Expert{Clock: link.Now}))
+	pd, err := d.AllocPD()
+	must(t, err)
+	mem := make([]byte, 64)
+	for i := range 8 {
+		m, err := pd.RegisterMR(mem[i:], LocalWrite|RemoteWrite)
+		must(t, err)
+		if m.Addr()%8 != 0 {
+			t.Errorf("address %#x of memory at offset %d, want a multiple of 8", m.Addr(), i)
+		}
+		for _, access := range []Access{LocalWrite | RemoteAtomic, LocalWrite | MWBind} {
+			m, err := pd.RegisterMR(mem[i:], access)
+			must(t, err)
+			if m.Addr()%8 != mr.AddrOf(mem[i:])%8 {
+				t.Errorf("access %v: address %#x of memory at offset %d", access, m.Addr(), i)
+			}
+		}
 	}
 }

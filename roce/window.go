@@ -184,7 +184,7 @@ func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg,
 	if f.closed {
 		return nil, fmt.Errorf("%w: the fast memory region", ErrClosed)
 	}
-	c := d.mrOptions(mem, opts)
+	c := d.mrOptions(mem, access, opts)
 	m, err := d.mrs.Prepare(f.f, mem, c.iova, access)
 	if err != nil {
 		return nil, fmt.Errorf("roce: prepare %d bytes for fast registration: %w", len(mem), err)
