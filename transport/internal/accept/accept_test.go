@@ -207,7 +207,14 @@ func TestLimits(t *testing.T) {
 	if err := g.a.Close(); err != nil {
 		t.Error(err)
 	}
-	g.eventually("end of all answers", func() bool { return g.refused[context.Canceled] == Max-1 })
+	// On a busy machine, more than one request may have been replaced for the last one.
+	g.eventually("end of all answers", func() bool {
+		n := 0
+		for _, k := range g.open {
+			n += k
+		}
+		return n == 0 && g.refused[context.Canceled] > 0
+	})
 	if _, err := g.a.Accept(ctx); !errors.Is(err, roce.ErrClosed) {
 		t.Errorf("Accept() after Close = %v, want ErrClosed", err)
 	}
