@@ -151,7 +151,7 @@ func (c *CQ) Err() error {
 }
 
 // Wait is like Poll, but blocks until there is a completion. It returns an error only if there is
-// none: ctx's error, ErrClosed, ErrGone or ErrCQOverrun; ErrVirtualTime on a device with
+// none: ctx's error, ErrClosed, ErrCQOverrun or that of Device.Err; ErrVirtualTime on a device with
 // Expert.Clock and without Expert.Wait. With Manual progress it runs the protocol while it waits.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 

@@ -382,7 +382,7 @@ func (q *QP) Activity() (n uint64, err error) {
 // Drain waits until every posted send work request has completed, successfully or not, or ctx is
 // done. It does not poll their completions. With Manual progress it runs the protocol meanwhile.
 //
-// Errors: ctx's error, ErrVirtualTime, ErrClosed, ErrGone.
+// Errors: ctx's error, ErrVirtualTime, ErrClosed, that of Device.Err.
 func (q *QP) Drain(ctx context.Context) error {
 	const shortest, longest = 10 * time.Microsecond, time.Millisecond
 	pause := shortest

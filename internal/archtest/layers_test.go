@@ -92,11 +92,11 @@ var allowed = map[string][]string{
 	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
 	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/prefetch"},
 	"loopback":          {"bth", "driver", "frame", "internal/clock"},
-	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/limit"},
+	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock"},
 	"roce/cm":           {"bth", "internal/limit"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
-		"internal/clock", "internal/fence", "internal/limit", "internal/prefetch",
+		"internal/fence", "internal/limit", "internal/prefetch",
 	},
 	"transport": {
 		"roce", "internal/endpoint", "internal/limit", "internal/safefile", "transport/...",

@@ -69,7 +69,7 @@ func TestTailMissingDirectory(t *testing.T) {
 	}
 }
 
-// Whoever can write to the directory cannot make Tail show another file or wait forever.
+// A user who can write to the directory cannot make Tail show another file or wait forever.
 func TestTailPlantedFile(t *testing.T) {
 	for name, plant := range map[string]func(secret, name string) error{
 		"symbolic link": os.Symlink,
