@@ -44,10 +44,11 @@ type Server struct {
 	quietTime   time.Duration // 0: the constant
 }
 
-// Listen listens on an RDMA port.
+// Listen listens on an RDMA port. Half of the backlog, a prefix's share, is as large as the number
+// of connections that Serve establishes at a time.
 func (s *Server) Listen(port int) (*roce.Listener, error) {
 	addr := netip.AddrPortFrom(netip.Addr{}, uint16(port))
-	return s.Dev.Listen(addr, roce.ListenOptions{Backlog: maxSessions})
+	return s.Dev.Listen(addr, roce.ListenOptions{Backlog: 2 * maxConnecting})
 }
 
 // Serve answers clients until ctx ends or the listener is closed. It returns when all sessions have
