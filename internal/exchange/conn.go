@@ -61,9 +61,11 @@ func (c *Conn) Local() *net.TCPAddr { return tcpAddr(c.nc.LocalAddr()) }
 // Remote returns the address of the peer.
 func (c *Conn) Remote() *net.TCPAddr { return tcpAddr(c.nc.RemoteAddr()) }
 
+// tcpAddr returns a with the IPv4 form of an IPv4-mapped address.
 func tcpAddr(a net.Addr) *net.TCPAddr {
 	if t, ok := a.(*net.TCPAddr); ok {
-		return t
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.AddrPort().Addr().Unmap(),
+			t.AddrPort().Port()))
 	}
 	return &net.TCPAddr{} // a pipe in a test
 }

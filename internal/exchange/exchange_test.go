@@ -76,6 +76,34 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// A listener for both IP versions reports IPv4 peers by their IPv4 addresses.
+func TestAddressesAreUnmapped(t *testing.T) {
+	ln, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"),
+		uint16(ln.Addr().(*net.TCPAddr).Port))
+	peer, err := net.Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewConn(nc)
+	defer c.Close()
+	if got := c.Local().AddrPort(); got != to {
+		t.Errorf("Local() = %v, want %v", got, to)
+	}
+	if got := c.Remote().AddrPort().String(); got != peer.LocalAddr().String() {
+		t.Errorf("Remote() = %v, want %v", got, peer.LocalAddr())
+	}
+}
+
 // Receive recognizes another protocol by its first bytes, without waiting for more, and quotes
 // them.
 func TestGarbage(t *testing.T) {
