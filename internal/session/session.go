@@ -87,6 +87,7 @@ func NewWithin(
 	}
 	return s, func() {
 		s.Close()
+		b.collect(cfg.Memory())
 		giveBack()
 	}, nil
 }

@@ -1,0 +1,44 @@
+package session
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/testbed"
+)
+
+// The memory of a large session is free when its share of the budget is.
+func TestMemoryOfEndedSessionIsFree(t *testing.T) {
+	bed, err := testbed.New(testbed.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bed.Close()
+	const bytes = 64 << 20
+	b, peer := NewBudget(4*bytes), netip.MustParseAddr("10.77.0.9")
+	inUse := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse
+	}
+	runtime.GC()
+	before := inUse()
+	_, release, err := NewWithin(b, bed.Dev[0], peer, peer, Config{
+		QPs: 1, SendDepth: 1, RecvDepth: 1, Bytes: bytes / 2, GID: device.AnyGID,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if during := inUse(); during < before+bytes {
+		t.Fatalf("the session uses %d bytes, want at least %d", during-before, bytes)
+	}
+	release()
+	if used := b.Used(); used != 0 {
+		t.Errorf("Used() = %d after the session, want 0", used)
+	}
+	if after := inUse(); after > before+bytes/2 {
+		t.Errorf("the heap has %d bytes more than before the session", after-before)
+	}
+}
