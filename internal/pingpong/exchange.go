@@ -74,7 +74,7 @@ func parseLine(b []byte) (a Address, err error) {
 		}
 	}
 	gid, err := hex.DecodeString(f[3])
-	if err != nil || len(gid) != len(a.GID) || n[1] > 0xffffff || n[2] > 0xffffff {
+	if err != nil || len(gid) != len(a.GID) || n[1] >= 0xffffff || n[2] > 0xffffff {
 		return a, bad
 	}
 	return Address{roce.QPN(n[1]), roce.PSN(n[2]), roce.GID(gid)}, nil

@@ -37,6 +37,7 @@ func TestBadLines(t *testing.T) {
 		"sign":          strings.Replace(recordedLine, "000011", "-00011", 1),
 		"short GID":     strings.Replace(recordedLine, "0a4d0001", "0a4d:001", 1),
 		"QPN too large": "0000:1000011:fffff:00000000000000000000ffff0a4d0001\x00",
+		"multicast QPN": "0000:ffffff:fffffe:00000000000000000000ffff0a4d0001\x00",
 		"empty":         strings.Repeat("\x00", lineLen),
 	} {
 		if a, err := parseLine([]byte(line)); err == nil {
