@@ -27,14 +27,14 @@ var errEvicted = errors.New("too many connections have not sent a request: " +
 type limits struct {
 	mu       sync.Mutex
 	sessions *limit.Shares
-	refusals *limit.Shares
+	refusals *guard.Limiter
 	max      int // sessions
 }
 
 func (l *limits) init(sessions, perPrefix int) {
 	l.max = cmp.Or(sessions, DefaultSessions)
 	l.sessions = limit.NewShares(int64(cmp.Or(perPrefix, DefaultPerPrefix)), int64(l.max))
-	l.refusals = limit.NewShares(0, maxRefusals)
+	l.refusals = guard.NewLimiter(maxRefusals)
 }
 
 // check returns an error if the peer gets no session at the moment.
@@ -75,16 +75,4 @@ func (l *limits) leave(peer netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sessions.Return(peer, 1)
-}
-
-func (l *limits) startRefusal(peer netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.refusals.TakeFair(peer, 1)
-}
-
-func (l *limits) endRefusal(peer netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refusals.Return(peer, 1)
 }

@@ -128,12 +128,13 @@ func passes(err error) bool {
 // refuse sends an error to the peer and closes the connection. run runs the part that waits for the
 // peer. If too many peers are being refused, refuse only closes the connection.
 func (s *Server) refuse(c *Conn, err error, run func(func())) {
-	if !s.limits.startRefusal(c.peer()) {
+	end, ok := s.limits.refusals.Take(c.peer())
+	if !ok {
 		c.Close()
 		return
 	}
 	run(func() {
-		defer s.limits.endRefusal(c.peer())
+		defer end()
 		c.Refuse(err)
 	})
 }

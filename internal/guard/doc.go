@@ -7,6 +7,7 @@
 //
 // Reading order:
 //   - guard.go: Guard and what it counts
+//   - limiter.go: Limiter, the number of peers that a server serves at a time
 //   - log.go: the limit on log lines
 //   - flags.go: the flags --allow and --deny
 package guard

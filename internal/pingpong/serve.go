@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/guard"
-	"github.com/gorxe/gorxe/internal/limit"
 )
 
 // maxWaiting is the number of connections that a server keeps while it waits for their addresses
@@ -33,7 +32,7 @@ func Serve(
 	c := Config{Kind: kind}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &lobby{lines: c.lines(), guard: g, rejected: rejected, clients: make(chan net.Conn),
-		waiting: limit.NewShares(0, maxWaiting)}
+		waiting: guard.NewLimiter(maxWaiting)}
 	failed := make(chan error, 1)
 	s.wg.Go(func() { failed <- s.accept(ctx, l) })
 	defer s.wg.Wait()
@@ -63,12 +62,11 @@ func Serve(
 type lobby struct {
 	lines    int
 	guard    *guard.Guard
+	mu       sync.Mutex // serializes calls of rejected
 	rejected guard.Log
 	clients  chan net.Conn
+	waiting  *guard.Limiter
 	wg       sync.WaitGroup
-
-	mu      sync.Mutex
-	waiting *limit.Shares
 }
 
 // accept accepts connections until l is closed.
@@ -79,35 +77,30 @@ func (s *lobby) accept(ctx context.Context, l net.Listener) error {
 			return err
 		}
 		peer := remoteAddr(conn)
-		switch {
-		case !s.guard.Permits(peer.Addr()):
-			err = guard.ErrRefused
-		case !s.enter(peer.Addr()):
-			s.guard.Count(guard.Lobby)
-			err = errCrowded
-		}
+		leave, err := s.admit(peer.Addr())
 		if err != nil {
 			s.reject(ctx, peer, err)
 			conn.Close()
 			continue
 		}
 		s.wg.Go(func() {
-			defer s.leave(peer.Addr())
+			defer leave()
 			s.wait(ctx, conn, peer)
 		})
 	}
 }
 
-func (s *lobby) enter(peer netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.waiting.TakeFair(peer, 1)
-}
-
-func (s *lobby) leave(peer netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting.Return(peer, 1)
+// admit lets a connection wait until the caller calls leave, or returns why it may not.
+func (s *lobby) admit(peer netip.Addr) (leave func(), err error) {
+	if !s.guard.Permits(peer) {
+		return nil, guard.ErrRefused
+	}
+	leave, ok := s.waiting.Take(peer)
+	if !ok {
+		s.guard.Count(guard.Lobby)
+		return nil, errCrowded
+	}
+	return leave, nil
 }
 
 // wait waits for the addresses of a client and then for its session.

@@ -54,7 +54,7 @@ func (s *Server) Listen(port int) (*roce.Listener, error) {
 // Serve answers clients until ctx ends or the listener is closed. It returns when all sessions have
 // ended.
 func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
-	connecting, sessions := session.NewLimiter(maxConnecting), session.NewLimiter(maxSessions)
+	connecting, sessions := guard.NewLimiter(maxConnecting), guard.NewLimiter(maxSessions)
 	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
 		done, ok := connecting.Take(r.RemoteAddr().Addr())
 		if !ok {
@@ -74,7 +74,7 @@ func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
 
 // accept establishes the connection if the client gets a slot.
 func (s *Server) accept(
-	ctx context.Context, r *roce.Request, c *side, slots *session.Limiter,
+	ctx context.Context, r *roce.Request, c *side, slots *guard.Limiter,
 ) (release func(), err error) {
 	peer := r.RemoteAddr().Addr()
 	release, ok := slots.Take(peer)
@@ -94,7 +94,7 @@ func (s *Server) accept(
 }
 
 // session serves one client. It calls connected when the connection is established.
-func (s *Server) session(ctx context.Context, r *roce.Request, slots *session.Limiter,
+func (s *Server) session(ctx context.Context, r *roce.Request, slots *guard.Limiter,
 	connected func()) error {
 	c, err := newSide(s.Dev, MaxSize, cmp.Or(s.quietTime, quietTime))
 	if err != nil {

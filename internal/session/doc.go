@@ -4,7 +4,6 @@
 // Reading order:
 //   - session.go: Session, the queue pairs and buffers of one side
 //   - budget.go: Budget limits memory
-//   - limiter.go: Limiter limits the number of peers
 //   - gid.go: CheckGID decides which GIDs a client may name
 //   - idle.go: WatchIdle and LimitTime end sessions
 //   - accept.go: serving connections that arrive through the connection manager

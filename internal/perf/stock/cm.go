@@ -80,7 +80,7 @@ type acceptor struct {
 func (s *Server) ServeCM(ctx context.Context, l *roce.Listener,
 	ended func(peer netip.AddrPort, err error)) error {
 	a := &acceptor{server: s, waiting: make(map[netip.Addr][]*serverSession)}
-	limiter := session.NewLimiter(cmSessions)
+	limiter := guard.NewLimiter(cmSessions)
 	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
 		if a.offer(r) {
 			return nil

@@ -1,4 +1,4 @@
-package session
+package guard
 
 import (
 	"net/netip"
