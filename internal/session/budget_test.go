@@ -1,9 +1,12 @@
 package session
 
 import (
+	"errors"
 	"net/netip"
 	"runtime"
 	"testing"
+
+	"github.com/gorxe/gorxe/internal/guard"
 
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/testbed"
@@ -40,5 +43,40 @@ func TestMemoryOfEndedSessionIsFree(t *testing.T) {
 	}
 	if after := inUse(); after > before+bytes/2 {
 		t.Errorf("the heap has %d bytes more than before the session", after-before)
+	}
+}
+
+// Sessions of one prefix cannot use the whole memory, whatever their sizes are.
+func TestBudgetIsShared(t *testing.T) {
+	b := NewBudget(1024)
+	var taken []func()
+	for _, c := range []struct {
+		peer string
+		n    int64
+		want bool
+	}{
+		{"2001:db8::1", 513, false}, {"2001:db8::1", 512, true}, {"2001:db8::2", 512, false},
+		{"10.0.0.1", 512, false}, {"10.0.0.1", 256, true}, {"10.0.0.2", 128, true},
+	} {
+		release, err := b.Take(netip.MustParseAddr(c.peer), c.n)
+		if (err == nil) != c.want {
+			t.Errorf("Take(%s, %d) = %v", c.peer, c.n, err)
+		}
+		if err != nil && !errors.Is(err, guard.ErrBusy) {
+			t.Errorf("Take(%s, %d) = %v, want ErrBusy", c.peer, c.n, err)
+		}
+		if err == nil {
+			taken = append(taken, release)
+		}
+	}
+	if got := b.Used(); got != 896 {
+		t.Errorf("Used() = %d, want 896", got)
+	}
+	for _, release := range taken {
+		release()
+		release()
+	}
+	if got := b.Used(); got != 0 {
+		t.Errorf("Used() = %d after all were released", got)
 	}
 }
