@@ -6,9 +6,8 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/gorxe/gorxe/internal/guard"
-
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/testbed"
 )
 
