@@ -26,6 +26,8 @@ type Attr struct {
 	Timeout         uint8 // Local ACK Timeout of 4.096 us x 2^Timeout, 0 to 31; 0: none
 	RetryCnt        uint8 // timeouts in a row before the QP fails, 0 to 7
 	RNRRetry        uint8 // RNR NAKs in a row before the QP fails, 0 to 6; 7: no limit
+	// Selective turns on selective repeat in both directions (RC). The peer must have agreed to it.
+	Selective bool
 }
 
 // attrs holds the attributes that the QP stores only for Query.
@@ -38,6 +40,7 @@ type attrs struct {
 	Timeout         uint8
 	RetryCnt        uint8
 	RNRRetry        uint8
+	Selective       bool
 }
 
 // AttrMask is a set of attributes.
@@ -60,11 +63,12 @@ const (
 	AttrTimeout
 	AttrRetryCnt
 	AttrRNRRetry
+	AttrSelective
 )
 
 var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey",
 	"Path",
-	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry"}
+	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry", "Selective"}
 
 // String lists the names of the attributes.
 func (m AttrMask) String() string {
@@ -99,16 +103,16 @@ const (
 var transitions = []transition{
 	{from: Reset, to: Init,
 		required: [numTypes]AttrMask{UD: AttrQKey},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
-			UD: AttrPKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+			UC: AttrAccess | AttrPKey, UD: AttrPKey}},
 	{from: Init, to: Init,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
-			UD: AttrPKey | AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+			UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
 	{from: Init, to: RTR,
 		required: [numTypes]AttrMask{RC: connAttrs | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 			UC: connAttrs},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey, UC: AttrAccess | AttrPKey,
-			UD: AttrPKey | AttrQKey}},
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+			UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
 	{from: RTR, to: RTS,
 		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
 		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath,
@@ -303,6 +307,6 @@ func (q *QP) Query() Attr {
 		Access: q.access, PKey: q.pkey, Path: q.fullPath(), MaxRdAtomic: at.MaxRdAtomic,
 		MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer:     at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt,
-		RNRRetry: at.RNRRetry,
+		RNRRetry: at.RNRRetry, Selective: at.Selective,
 	}
 }

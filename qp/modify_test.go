@@ -18,9 +18,10 @@ type cell struct{ required, optional AttrMask }
 // not exist. The device determines P_Key and port, so RESET to INIT requires less.
 var cells = map[Type]map[[2]State]cell{
 	RC: {
-		{Reset, Init}: {0, AttrAccess | AttrPKey},
-		{Init, Init}:  {0, AttrAccess | AttrPKey},
-		{Init, RTR}:   {AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer, AttrAccess | AttrPKey},
+		{Reset, Init}: {0, AttrAccess | AttrPKey | AttrSelective},
+		{Init, Init}:  {0, AttrAccess | AttrPKey | AttrSelective},
+		{Init, RTR}: {AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+			AttrAccess | AttrPKey | AttrSelective},
 		{RTR, RTS}: {AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic,
 			AttrAccess | AttrMinRNRTimer | AttrPath},
 		{RTS, RTS}: {0, AttrAccess | AttrMinRNRTimer | AttrPath},
@@ -52,7 +53,7 @@ var cells = map[Type]map[[2]State]cell{
 	},
 }
 
-const allAttrs = AttrRNRRetry<<1 - 1
+const allAttrs = AttrSelective<<1 - 1
 
 // bare creates a QP and sets its state.
 func bare(t testing.TB, typ Type, st State) (*world, *QP) {

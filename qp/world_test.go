@@ -127,7 +127,7 @@ func (w *world) connect(q *QP, a Attr, i int, dest bth.QPN) {
 			if tr := &transitions[j]; tr.from == q.State() && tr.to == st {
 				mask |= tr.required[q.typ]
 				if st == Init {
-					mask |= tr.optional[q.typ] & AttrAccess
+					mask |= tr.optional[q.typ] & (AttrAccess | AttrSelective)
 				}
 			}
 		}
