@@ -19,6 +19,8 @@
 //   - opcode.go, table.go: Opcode, OpcodeInfo, and the table that defines every packet layout
 //   - header.go: BTH and its writer
 //   - ext.go: views and writers of the extension headers
+//   - selack.go: the selective acknowledgment in an ACKNOWLEDGE between gorxe peers
+//   - cnp.go: the congestion notification packet
 //   - syndrome.go: the AETH syndrome, RNR timers and ACK timeouts
 //   - packet.go: Packet and its parser
 //   - gid.go, mtu.go: GIDs and path MTUs

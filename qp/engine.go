@@ -16,8 +16,9 @@ const (
 	maxPacket = bth.MaxNetHeader + bth.MaxHeaderLen + 4096
 	// dataHeader is the longest header before a payload, that of a WRITE ONLY with immediate.
 	dataHeader = bth.HeaderLen + bth.RETHLen + bth.ImmDtLen
-	// MinBuffer is the size in bytes of a buffer that holds any packet without payload.
-	MinBuffer = bth.MaxNetHeader + bth.MaxHeaderLen
+	// MinBuffer is the size in bytes of a buffer that holds any packet without message payload. The
+	// longest is an ACKNOWLEDGE with a SelACK.
+	MinBuffer = bth.MaxNetHeader + bth.MaxAckLen
 )
 
 // Config holds the parameters of an engine.
