@@ -12,6 +12,7 @@
 // between its calls. It moves the clock with Link.Advance, finds the next arrival with
 // Link.NextEvent, and Wait returns at once. The same seed and the same calls give the same frames
 // at the same times; Link.TraceHash is a digest of all of them. A [Sim] runs programs that block.
+// Link.SetBottleneck adds a queue that several senders share, with tail drop and ECN marks.
 //
 // # Buffers
 //
@@ -27,6 +28,7 @@
 //   - link.go: Link, its clock and virtual time
 //   - port.go, receive.go: the path of a frame from Send to Receive, and of its buffer back
 //   - ring.go, due.go: the queues in between
+//   - bottleneck.go: Bottleneck, a queue that all frames to a Port share
 //   - wait.go: Wait, Wake, Close
 //   - network.go: addresses, neighbors and multicast groups
 //   - inject.go, inject_rx.go, lane.go: Inject, faults on any port

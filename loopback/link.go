@@ -90,6 +90,7 @@ type Link struct {
 	ports   []*Port
 	virtual bool
 	poison  bool
+	seed    uint64
 	clock   func() int64
 	yields  time.Duration // Wait yields instead of sleeping this long before a frame is due
 	now     int64         // virtual time, ns
@@ -101,7 +102,8 @@ func NewLink(c Config) (*Link, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	l := &Link{virtual: c.Virtual, poison: c.Poison, clock: c.Clock, yields: spinFor, now: startTime}
+	l := &Link{virtual: c.Virtual, poison: c.Poison, seed: c.Seed, clock: c.Clock, yields: spinFor,
+		now: startTime}
 	if clock.Simulated() {
 		l.yields = 0 // time passes only while Wait sleeps, and timers are exact
 	}

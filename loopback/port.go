@@ -51,6 +51,7 @@ type Port struct {
 	delayed dueQueue // the receive side: frames that arrived but are not due
 	timed   bool     // some frames in flight have, or had, a due time
 	nextIn  int      // where Receive starts to poll
+	egress  *egress  // the switch's output to this Port; nil = unlimited
 
 	mtu    atomic.Int64
 	up     atomic.Bool
@@ -299,6 +300,9 @@ func (d *direction) launch(buf uint32, n int, due int64) {
 	d.from.transition(buf, bufHeld, bufWire)
 	d.from.held--
 	d.inFlight++
+	if due == 0 && d.to.egress != nil {
+		due = d.from.link.now // a queue needs the time of arrival
+	}
 	if !d.frames.stage(arrival{due: due, buf: buf, n: uint32(n), from: uint32(d.from.index)}) {
 		panic("loopback: a ring with space for all frames in flight is full")
 	}

@@ -12,9 +12,12 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 		return 0
 	}
 	n, bytes := 0, 0
-	if p.timed {
+	switch {
+	case p.egress != nil:
+		n = p.receiveQueued(bufs)
+	case p.timed:
 		n = p.receiveDue(bufs)
-	} else {
+	default:
 		n = p.receiveNow(bufs)
 	}
 	for i := range bufs[:n] {
@@ -101,6 +104,9 @@ func (p *Port) deliver(a *arrival) driver.Buf {
 func (p *Port) nextArrival() (int64, bool) {
 	if p.closed.Load() {
 		return 0, false
+	}
+	if p.egress != nil {
+		return p.nextQueued()
 	}
 	p.drain()
 	t, ok := p.delayed.next()
