@@ -378,3 +378,40 @@ func TestGroups(t *testing.T) {
 		t.Errorf("joined %d groups", n)
 	}
 }
+
+// In a star, Port 0 and the others reach each other, and the others do not reach each other.
+func TestStar(t *testing.T) {
+	l := newLink(t, Config{Ports: 4, Virtual: true, Star: true, Queue: 8, TxBufs: 1})
+	for from := range 4 {
+		for to := range 4 {
+			want := 1
+			if from == to || from != 0 && to != 0 {
+				want = 0
+			}
+			send(t, l.Port(from), l.Port(to), 100, 1, 7)
+			if got := len(receive(t, l.Port(to))); got != want {
+				t.Errorf("from port %d to port %d: %d frames, want %d", from, to, got, want)
+			}
+		}
+	}
+}
+
+// Each direction of the largest link has its own random numbers.
+func TestStreamsDiffer(t *testing.T) {
+	seen := map[int]bool{MaxPorts * MaxPorts: true} // the first stream of a bottleneck
+	for from := range MaxPorts {
+		for to := range MaxPorts {
+			s := streamOf(from, to)
+			if seen[s] || s < 0 || s > MaxPorts*MaxPorts {
+				t.Fatalf("streamOf(%d, %d) = %d, want an unused number below %d", from, to, s,
+					MaxPorts*MaxPorts)
+			}
+			seen[s] = true
+		}
+	}
+	if a, b := streamOf(0, 1), streamOf(1, 0); a != 1 || b != 16 {
+		t.Errorf("streamOf(0, 1), streamOf(1, 0) = %d, %d, want 1, 16 as in older versions",
+			a,
+			b)
+	}
+}

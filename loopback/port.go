@@ -45,8 +45,8 @@ type Port struct {
 	held     int // number of buffers with the owner
 	maxHeld  int
 
-	out []*direction // by receiver; nil at index
-	in  []*direction // by sender; nil at index
+	out []*direction // by receiver; nil at index and at Ports without a connection
+	in  []*direction // by sender; as out
 
 	delayed dueQueue // the receive side: frames that arrived but are not due
 	timed   bool     // some frames in flight have, or had, a due time
@@ -81,7 +81,13 @@ func newPort(l *Link, index int, c *Config) *Port {
 		maxHeld: c.TxBufs}
 	p.maxFrame = headerLen + vlanLen + c.MTU
 	p.stride = (frameAt + p.maxFrame + cacheLine - 1) &^ (cacheLine - 1)
-	n := c.TxBufs + c.Queue*(c.Ports-1)
+	inFlight := 0
+	for i := range c.Ports {
+		if c.connects(index, i) {
+			inFlight += c.Queue
+		}
+	}
+	n := c.TxBufs + inFlight
 	p.bufs = n
 	p.slab = make([]byte, n*p.stride)
 	p.free = make([]uint32, n)
@@ -90,7 +96,7 @@ func newPort(l *Link, index int, c *Config) *Port {
 	}
 	p.out = make([]*direction, c.Ports)
 	p.in = make([]*direction, c.Ports)
-	p.delayed.init(c.Queue * (c.Ports - 1))
+	p.delayed.init(inFlight)
 	p.mtu.Store(int64(c.MTU))
 	p.up.Store(true)
 	p.net.init(p)
@@ -102,9 +108,16 @@ func connect(from, to *Port, c *Config) {
 	d := &direction{from: from, to: to, queue: c.Queue}
 	d.frames.init(c.Queue)
 	d.back.init(c.Queue)
-	d.dice = newDice(c.Plan, c.Seed, from.index*MaxPorts+to.index)
+	d.dice = newDice(c.Plan, c.Seed, streamOf(from.index, to.index))
 	from.out[to.index] = d
 	to.in[from.index] = d
+}
+
+// streamOf numbers the direction between two Ports, to draw its faults. Blocks of 16 Ports follow
+// each other, so that the numbers do not depend on MaxPorts.
+func streamOf(from, to int) int {
+	const block = 16
+	return ((from/block)*(MaxPorts/block)+to/block)*block*block + from%block*block + to%block
 }
 
 // Info implements driver.Port.
@@ -236,7 +249,7 @@ func tagLen(f []byte) int {
 func (p *Port) forward(buf uint32, n int) {
 	b := p.bytes(buf)[:n]
 	if b[0]&1 == 0 {
-		if to := portOf(b); to >= 0 && to < len(p.out) && to != p.index {
+		if to := portOf(b); to >= 0 && to < len(p.out) && p.out[to] != nil {
 			p.out[to].send(buf, b)
 			return
 		}
