@@ -86,6 +86,7 @@ var allowed = map[string][]string{
 	"internal/safefile": {},
 	"internal/stat":     {},
 	"internal/cli":      {},
+	"internal/halfopen": {"internal/limit"},
 	"frame":             {"bth"},
 	"driver":            {"bth"},
 	"mr":                {"internal/fence", "internal/prefetch"},
@@ -99,7 +100,8 @@ var allowed = map[string][]string{
 		"internal/fence", "internal/limit", "internal/prefetch",
 	},
 	"transport": {
-		"roce", "internal/endpoint", "internal/limit", "internal/safefile", "transport/...",
+		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
+		"transport/...",
 	},
 	"internal":            tools,
 	"internal/bench":      append(slices.Clone(tools), "papers/kit"),

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 )
@@ -30,7 +31,7 @@ func TestBacklog(t *testing.T) {
 			t.Fatalf("%d of %d requests were dropped, want 0", n, sent)
 		}
 		got := c.Get("cm_received_req")
-		if got == maxConnecting {
+		if got == session.MaxConnecting {
 			return
 		}
 		if time.Now().After(end) {

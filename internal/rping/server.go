@@ -16,21 +16,9 @@ import (
 const (
 	// maxSessions is the number of clients that are served at a time.
 	maxSessions = 64
-	// maxConnecting is the number of connections that are being established. It is larger, because
-	// anyone can send requests with a forged address and never complete them.
-	maxConnecting = 512
-	// connectTime is the time limit for establishing a connection. It is short for the same reason.
-	// A client whose answer was lost repeats its request earlier.
-	connectTime = 5 * time.Second
 	// quietTime is the time after which a silent client is probed.
 	quietTime = 20 * time.Second
 )
-
-// errTooMany means that a client was refused because there are too many sessions.
-var errTooMany = errors.New("refused the client: too many sessions")
-
-// tooMany is the private data of a rejection.
-var tooMany = []byte("too many sessions")
 
 // Server answers rping clients.
 type Server struct {
@@ -48,65 +36,41 @@ type Server struct {
 // of connections that Serve establishes at a time.
 func (s *Server) Listen(port int) (*roce.Listener, error) {
 	addr := netip.AddrPortFrom(netip.Addr{}, uint16(port))
-	return s.Dev.Listen(addr, roce.ListenOptions{Backlog: 2 * maxConnecting})
+	return s.Dev.Listen(addr, roce.ListenOptions{Backlog: 2 * session.MaxConnecting})
 }
 
 // Serve answers clients until ctx ends or the listener is closed. It returns when all sessions have
 // ended.
 func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
-	connecting, sessions := guard.NewLimiter(maxConnecting), guard.NewLimiter(maxSessions)
-	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
-		done, ok := connecting.Take(r.RemoteAddr().Addr())
-		if !ok {
-			s.Guard.Count(guard.Busy)
-			_ = r.Reject(tooMany)
-			return nil
-		}
-		return func(ctx context.Context) {
-			defer done()
-			err := s.session(ctx, r, sessions, done)
+	a := session.Acceptor[*side]{
+		Guard: s.Guard, Sessions: maxSessions, ConnectTime: s.connectTime,
+		Open: s.open,
+		Serve: func(ctx context.Context, _ *roce.Request, c *side) error {
+			return s.serve(ctx, c)
+		},
+		Ended: func(peer netip.AddrPort, err error) {
 			if s.Log != nil && ctx.Err() == nil {
-				s.Log(r.RemoteAddr(), err)
+				s.Log(peer, err)
 			}
-		}
-	})
+		},
+	}
+	return a.Run(ctx, l)
 }
 
-// accept establishes the connection if the client gets a slot.
-func (s *Server) accept(
-	ctx context.Context, r *roce.Request, c *side, slots *guard.Limiter,
-) (release func(), err error) {
-	peer := r.RemoteAddr().Addr()
-	release, ok := slots.Take(peer)
-	if !ok {
-		return nil, errors.Join(errTooMany, r.Reject(tooMany))
-	}
-	release() // a client does not hold a slot until it is connected
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.connectTime, connectTime))
-	defer cancel()
-	if err = c.Accept(ctx, r, roce.AcceptOptions{}); err != nil {
-		return nil, err
-	}
-	if release, ok = slots.Take(peer); !ok {
-		return nil, errTooMany // the caller closes the connection
-	}
-	return release, nil
-}
-
-// session serves one client. It calls connected when the connection is established.
-func (s *Server) session(ctx context.Context, r *roce.Request, slots *guard.Limiter,
-	connected func()) error {
+// open establishes the connection to a client.
+func (s *Server) open(ctx context.Context, r *roce.Request) (*side, error) {
 	c, err := newSide(s.Dev, MaxSize, cmp.Or(s.quietTime, quietTime))
 	if err != nil {
-		return errors.Join(err, r.Reject(nil))
+		return nil, errors.Join(err, r.Reject(nil))
 	}
-	defer c.Close()
-	release, err := s.accept(ctx, r, c, slots)
-	if err != nil {
-		return err
+	if err := c.Accept(ctx, r, roce.AcceptOptions{}); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	connected()
-	defer release()
+	return c, nil
+}
+
+// serve serves one client.
+func (s *Server) serve(ctx context.Context, c *side) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {

@@ -5,41 +5,95 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// AcceptLoop rejects and counts clients that the Guard does not permit.
-func TestAcceptLoopRefuses(t *testing.T) {
-	tb, err := testbed.New(testbed.Config{})
+// conn is the connection of a served client.
+type conn struct {
+	*endpoint.Endpoint
+	cm *roce.Conn
+}
+
+func (c *conn) Close() error { return errors.Join(c.cm.Close(), c.Endpoint.Close()) }
+
+const acceptPort = 4000
+
+// startAcceptor runs an Acceptor on device 1. Its sessions last until the client disconnects.
+func startAcceptor(t *testing.T, tb *testbed.Testbed, g *guard.Guard,
+	ended func(netip.AddrPort, error)) {
+	t.Helper()
+	dev := tb.Dev[1]
+	l, err := dev.Listen(netip.AddrPortFrom(netip.Addr{}, acceptPort), roce.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tb.Close()
-	const port = 4000
-	l, err := tb.Dev[1].Listen(netip.AddrPortFrom(netip.Addr{}, port), roce.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer := tb.Addr(0, 0).Addr()
-	g := guard.New(limit.Access{Deny: []netip.Prefix{netip.PrefixFrom(peer, peer.BitLen())}}, nil)
-	ended := make(chan error, 1)
-	go func() {
-		ended <- AcceptLoop(t.Context(), l, g, func(*roce.Request) func(context.Context) {
-			t.Error("AcceptLoop passed on a request that is not permitted")
+	a := Acceptor[*conn]{
+		Guard: g, Sessions: 2, Ended: ended,
+		Open: func(ctx context.Context, r *roce.Request) (*conn, error) {
+			e, err := endpoint.New(dev, endpoint.Config{})
+			if err != nil {
+				return nil, err
+			}
+			c := &conn{Endpoint: e}
+			if c.cm, err = r.Accept(ctx, e.QP, roce.AcceptOptions{}); err != nil {
+				return nil, errors.Join(err, e.Close())
+			}
+			return c, nil
+		},
+		Serve: func(ctx context.Context, _ *roce.Request, c *conn) error {
+			select {
+			case <-ctx.Done():
+			case <-c.cm.Done():
+			}
 			return nil
-		})
-	}()
+		},
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(t.Context(), l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), <-done); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// dialAcceptor connects device 0 and disconnects at the end of the test.
+func dialAcceptor(t *testing.T, tb *testbed.Testbed) error {
+	t.Helper()
 	e, err := endpoint.New(tb.Dev[0], endpoint.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
-	if _, err := tb.Dev[0].Dial(t.Context(), tb.Addr(1, port), e.QP, roce.DialOptions{}); !errors.Is(err, roce.ErrRefused) {
+	t.Cleanup(func() { e.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	c, err := tb.Dev[0].Dial(ctx, tb.Addr(1, acceptPort), e.QP, roce.DialOptions{})
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return err
+}
+
+// An Acceptor rejects and counts clients that the Guard does not permit.
+func TestAcceptorRefuses(t *testing.T) {
+	tb, err := testbed.New(testbed.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tb.Close() })
+	peer := tb.Addr(0, 0).Addr()
+	g := guard.New(limit.Access{Deny: []netip.Prefix{netip.PrefixFrom(peer, peer.BitLen())}}, nil)
+	startAcceptor(t, tb, g, func(_ netip.AddrPort, err error) {
+		t.Errorf("a request that is not permitted ended with %v", err)
+	})
+	if err := dialAcceptor(t, tb); !errors.Is(err, roce.ErrRefused) {
 		t.Errorf("Dial() = %v, want ErrRefused", err)
 	}
 	for name, n := range g.Counts() {
@@ -47,10 +101,53 @@ func TestAcceptLoopRefuses(t *testing.T) {
 			t.Errorf("%s = %d, want more", name, n)
 		}
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
+}
+
+// Requests of hundreds of addresses that are never confirmed do not keep an honest client out, and
+// take no sessions. They are replaced by newer ones, which is counted.
+func TestFloodOfRequests(t *testing.T) {
+	const forgers = MaxConnecting + 8
+	tb, err := testbed.New(testbed.Config{Link: loopback.Config{Ports: 3}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
-		t.Errorf("AcceptLoop() = %v", err)
+	t.Cleanup(func() { tb.Close() })
+	g := guard.New(limit.Access{}, nil)
+	startAcceptor(t, tb, g, func(_ netip.AddrPort, err error) {
+		if err != nil && t.Context().Err() == nil {
+			t.Errorf("a session ended with %v", err)
+		}
+	})
+	var sources []netip.Prefix
+	for i := range forgers {
+		a := netip.AddrFrom4([4]byte{10, 77, byte(1 + i/256), byte(i)})
+		sources = append(sources, netip.PrefixFrom(a, 16))
+	}
+	tb.Link.Port(2).SetAddrs(sources...)
+	f := testbed.NewForger(tb.Link, 2, 1)
+	deadline := time.Now().Add(30 * time.Second)
+	for i, from := range sources {
+		f.Source = from.Addr()
+		if err := f.REQ(acceptPort, nil); err != nil {
+			t.Fatal(err)
+		}
+		for { // do not overflow the receive ring
+			c := tb.Dev[1].Counters()
+			if c.Get("cm_received_req") > uint64(i) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("request %d did not arrive", i)
+			}
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
+	if err := dialAcceptor(t, tb); err != nil {
+		t.Errorf("Dial() = %v", err)
+	}
+	for name, n := range g.Counts() {
+		if name == "refused_busy" && n < forgers-MaxConnecting {
+			t.Errorf("%s = %d, want at least %d", name, n, forgers-MaxConnecting)
+		}
 	}
 }

@@ -6,5 +6,5 @@
 //   - budget.go: Budget limits memory
 //   - gid.go: CheckGID decides which GIDs a client may name
 //   - idle.go: WatchIdle and LimitTime end sessions
-//   - accept.go: serving connections that arrive through the connection manager
+//   - accept.go: Acceptor serves clients that connect through the connection manager
 package session

@@ -17,21 +17,25 @@ type Forger struct {
 	port, to *loopback.Port
 	enc      frame.Encoder
 	sent     int // the ID of the last request
+
+	// Source is the address that requests come from. NewForger sets it to the IPv4 address of the
+	// port.
+	Source netip.Addr
 }
 
 // NewForger returns a Forger at port from, without a device, that sends to port to.
 func NewForger(l *loopback.Link, from, to int) *Forger {
-	return &Forger{port: l.Port(from), to: l.Port(to), sent: from << 16} // IDs are unique
+	p := l.Port(from)
+	return &Forger{port: p, to: l.Port(to), sent: from << 16, Source: ipv4(p)} // IDs are unique
 }
 
 // errNoBuffer means that the receiver holds all frames.
 var errNoBuffer = errors.New("testbed: no transmit buffer: try again")
 
 // REQ sends a new request for a connection to an RDMA port, with the longest time-outs that exist.
-// The source is the IPv4 address of the Forger's port.
 func (f *Forger) REQ(port uint16, private []byte) error {
 	f.sent++
-	src, dst := ipv4(f.port), ipv4(f.to)
+	src, dst := f.Source, ipv4(f.to)
 	r := cm.REQ{
 		LocalID: cm.CommID(f.sent), Service: cm.TCPService(port), GUID: cm.GUID(f.sent),
 		QPN: bth.QPN(f.sent + 1), PKey: bth.DefaultPKey, MTU: bth.MTU(1024).Enum(),

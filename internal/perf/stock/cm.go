@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/perftest"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -24,9 +23,6 @@ const (
 	// cmSessions is the number of sessions over rdma_cm at a time, divided among the clients'
 	// prefixes.
 	cmSessions = 32
-	// cmConnectTime is the time limit for establishing a connection, regardless of the timeouts
-	// that the client requests.
-	cmConnectTime = 5 * time.Second
 )
 
 // dialQPs connects all queue pairs by rdma_cm and returns their path MTU.
@@ -80,22 +76,11 @@ type acceptor struct {
 func (s *Server) ServeCM(ctx context.Context, l *roce.Listener,
 	ended func(peer netip.AddrPort, err error)) error {
 	a := &acceptor{server: s, waiting: make(map[netip.Addr][]*serverSession)}
-	limiter := guard.NewLimiter(cmSessions)
-	return session.AcceptLoop(ctx, l, s.Guard, func(r *roce.Request) func(context.Context) {
-		if a.offer(r) {
-			return nil
-		}
-		release, ok := limiter.Take(r.RemoteAddr().Addr())
-		if !ok {
-			s.Guard.Count(guard.Busy)
-			_ = r.Reject(nil) // if the rejection is lost, the peer asks again
-			return nil
-		}
-		return func(ctx context.Context) {
-			defer release()
-			ended(r.RemoteAddr(), a.session(ctx, r))
-		}
-	})
+	clients := session.Acceptor[*messageConn]{
+		Guard: s.Guard, Sessions: cmSessions, ConnectTime: s.times.connect,
+		Offer: a.offer, Open: a.open, Serve: a.session, Ended: ended,
+	}
+	return clients.Run(ctx, l)
 }
 
 // offer gives a request to a session that waits for it. It reports whether there is one.
@@ -135,19 +120,21 @@ func (a *acceptor) stopWaiting(v *serverSession) {
 	}
 }
 
-// session serves one client.
-func (a *acceptor) session(ctx context.Context, r *roce.Request) error {
+// open accepts the connection for a client's messages.
+func (a *acceptor) open(ctx context.Context, r *roce.Request) (*messageConn, error) {
 	m, err := newMessageConn(a.server.Dev, nil, cmp.Or(a.server.times.quiet, peerQuiet))
 	if err != nil {
-		return errors.Join(err, r.Reject(nil))
+		return nil, errors.Join(err, r.Reject(nil))
 	}
+	if err := m.c.Accept(ctx, r, roce.AcceptOptions{}); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// session serves one client.
+func (a *acceptor) session(ctx context.Context, r *roce.Request, m *messageConn) error {
 	link := perftest.NewMessageLink(m)
-	defer link.Close()
-	connecting, cancel := context.WithTimeout(ctx, cmp.Or(a.server.times.connect, cmConnectTime))
-	defer cancel()
-	if err = m.c.Accept(connecting, r, roce.AcceptOptions{}); err != nil {
-		return err
-	}
 	msgs, err := perftest.AnswerHello(ctx, link)
 	if err != nil {
 		return err

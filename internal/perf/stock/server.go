@@ -52,7 +52,7 @@ type Server struct {
 // times holds the times that tests change; 0 means the constant.
 type times struct {
 	quiet   time.Duration // peerQuiet
-	connect time.Duration // cmConnectTime
+	connect time.Duration // session.Acceptor.ConnectTime
 	second  time.Duration // secondMessage
 	first   time.Duration // firstMessage
 	reply   time.Duration // firstReply

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/internal/limit"
+	"github.com/gorxe/gorxe/internal/halfopen"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -18,15 +17,7 @@ const (
 	Time = 10 * time.Second
 	// Max is the largest number of requests that are answered at a time.
 	Max = 16
-	// share is the fraction of them that one prefix (limit.Prefix) may keep for longer than
-	// minTime.
-	share = 4
-	// minTime is how long a request is answered before it can be replaced.
-	minTime = 50 * time.Millisecond
 )
-
-// ErrReplaced means that a request was given up because of newer requests.
-var ErrReplaced = errors.New("the peer did not confirm the connection before too many others asked for one")
 
 // Config describes an Acceptor.
 type Config[R interface{ Close() error }] struct {
@@ -47,26 +38,24 @@ type Acceptor[R interface{ Close() error }] struct {
 	c     Config[R]
 	base  context.Context // of all answers
 	end   context.CancelFunc
-	slots chan struct{} // one for each request being answered or in ready
-	ready chan R        // confirmed, waiting for Accept
+	slots *halfopen.Slots // for each request being answered or in ready
+	ready chan confirmed[R]
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
-	open   []*answer // in the order of their beginning
 	closed bool
 }
 
-// answer is a request that is being answered.
-type answer struct {
-	from  netip.Prefix
-	since time.Time
-	stop  context.CancelCauseFunc
+// confirmed is a connection that waits for Accept.
+type confirmed[R any] struct {
+	conn R
+	slot *halfopen.Slot
 }
 
 // New returns an Acceptor. The Acceptor owns the roce.Listener.
 func New[R interface{ Close() error }](c Config[R]) *Acceptor[R] {
 	c.Max = min(max(c.Max, 1), Max)
-	a := &Acceptor[R]{c: c, slots: make(chan struct{}, c.Max), ready: make(chan R, c.Max)}
+	a := &Acceptor[R]{c: c, slots: halfopen.New(c.Max), ready: make(chan confirmed[R], c.Max)}
 	a.base, a.end = context.WithCancel(context.Background())
 	return a
 }
@@ -80,10 +69,10 @@ func (a *Acceptor[R]) Accept(ctx context.Context) (R, error) {
 	go func() { failed <- a.listen(ctx) }()
 	select {
 	case r := <-a.ready:
-		<-a.slots
+		r.slot.Release()
 		cancel()
 		<-failed
-		return r, nil
+		return r.conn, nil
 	case err := <-failed:
 		cancel()
 		var none R
@@ -116,110 +105,39 @@ func (a *Acceptor[R]) refused(q *roce.Request, err error) {
 
 // begin answers a request in a new goroutine.
 func (a *Acceptor[R]) begin(ctx context.Context, q *roce.Request) error {
-	from := limit.Prefix(q.RemoteAddr().Addr())
-	a.replaceOwn(from)
-	if err := a.take(ctx); err != nil {
+	one, stop := context.WithCancelCause(a.base)
+	// ctx ends, for example, because a connection was confirmed.
+	slot, err := a.slots.Take(ctx, q.RemoteAddr().Addr(), stop)
+	if err != nil {
+		stop(nil)
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		<-a.slots
+		slot.Release()
+		stop(nil)
 		return roce.ErrClosed
 	}
-	one, stop := context.WithCancelCause(a.base)
-	w := &answer{from: from, since: time.Now(), stop: stop}
-	a.open = append(a.open, w)
-	a.wg.Go(func() { a.answer(one, q, w) })
+	a.wg.Go(func() {
+		defer stop(nil)
+		a.answer(one, q, slot)
+	})
 	return nil
 }
 
-// take waits for a slot.
-func (a *Acceptor[R]) take(ctx context.Context) error {
-	for {
-		select {
-		case a.slots <- struct{}{}:
-			return nil
-		default:
-		}
-		retry := time.NewTimer(a.replaceAny())
-		select {
-		case a.slots <- struct{}{}:
-			retry.Stop()
-			return nil
-		case <-ctx.Done(): // for example because a connection was confirmed
-			retry.Stop()
-			return ctx.Err()
-		case <-retry.C:
-		}
-	}
-}
-
-// replaceOwn gives up the oldest request of a prefix that has its share.
-func (a *Acceptor[R]) replaceOwn(from netip.Prefix) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	own, oldest := 0, -1
-	for i, w := range a.open {
-		if w.from == from {
-			if own++; oldest < 0 {
-				oldest = i
-			}
-		}
-	}
-	if own >= max(1, a.c.Max/share) && time.Since(a.open[oldest].since) >= minTime {
-		a.replace(oldest)
-	}
-}
-
-// replaceAny gives up the oldest request of the prefix that has the most. It returns when to try
-// again if its slot is not free by then.
-func (a *Acceptor[R]) replaceAny() time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	count := map[netip.Prefix]int{}
-	most, victim := 0, -1
-	for _, w := range a.open {
-		count[w.from]++
-		most = max(most, count[w.from])
-	}
-	for i, w := range a.open {
-		if count[w.from] == most {
-			victim = i
-			break
-		}
-	}
-	if victim < 0 { // all slots have confirmed connections, or become free
-		return minTime
-	}
-	if age := time.Since(a.open[victim].since); age < minTime {
-		return minTime - age
-	}
-	a.replace(victim)
-	return minTime
-}
-
-// replace gives up a request. The caller holds mu.
-func (a *Acceptor[R]) replace(i int) {
-	a.open[i].stop(ErrReplaced)
-	a.open = slices.Delete(a.open, i, i+1)
-}
-
-func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, w *answer) {
-	defer w.stop(nil)
+func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, slot *halfopen.Slot) {
 	ctx, cancel := context.WithTimeout(ctx, Time)
 	defer cancel()
 	r, err := a.c.Open(ctx, q)
-	a.mu.Lock()
-	a.open = slices.DeleteFunc(a.open, func(o *answer) bool { return o == w })
-	a.mu.Unlock()
 	if err == nil {
-		a.ready <- r // never waits: this request has a slot
+		slot.Keep()
+		a.ready <- confirmed[R]{r, slot} // never waits: this request has a slot
 		return
 	}
-	<-a.slots
+	slot.Release()
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, ErrReplaced):
+	case errors.Is(cause, halfopen.ErrReplaced):
 		err = cause
 	case errors.Is(cause, context.DeadlineExceeded):
 		err = fmt.Errorf("the peer did not confirm the connection within %v: %w", Time, err)
@@ -238,8 +156,8 @@ func (a *Acceptor[R]) Close() error {
 	for {
 		select {
 		case r := <-a.ready:
-			<-a.slots
-			errs = append(errs, r.Close())
+			r.slot.Release()
+			errs = append(errs, r.conn.Close())
 		default:
 			return errors.Join(errs...)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/halfopen"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -37,7 +38,7 @@ type rig struct {
 	open    map[netip.Addr]int // answers in progress
 	most    int                // of all addresses at a time
 	confirm map[netip.Addr]bool
-	refused map[error]int // by ErrReplaced and others
+	refused map[error]int // by halfopen.ErrReplaced and others
 }
 
 func newRig(t *testing.T, limit int) *rig {
@@ -68,7 +69,7 @@ func newRig(t *testing.T, limit int) *rig {
 		Refused: func(_ netip.AddrPort, err error) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			for _, kind := range []error{ErrReplaced, errWrong, context.Canceled} {
+			for _, kind := range []error{halfopen.ErrReplaced, errWrong, context.Canceled} {
 				if errors.Is(err, kind) {
 					g.refused[kind]++
 				}
@@ -171,12 +172,12 @@ func TestLimits(t *testing.T) {
 	g.eventually("replacing one of many", func() bool {
 		return g.open[g.addr(0)] == Max-1 && g.open[g.addr(1)] == 1
 	})
-	if d := time.Since(begin); d < minTime {
+	if d := time.Since(begin); d < halfopen.MinTime {
 		t.Errorf("a request was replaced after %v", d)
 	}
 	g.send(0, 1, "yes") // of the address that has the most: replaces its own
 	g.eventually("replacing its own", func() bool {
-		return g.refused[ErrReplaced] >= 2 && g.open[g.addr(1)] == 1
+		return g.refused[halfopen.ErrReplaced] >= 2 && g.open[g.addr(1)] == 1
 	})
 	for i := 1; i < 5; i++ {
 		g.send(i, Max, "yes")
@@ -251,7 +252,7 @@ func TestLaterCallers(t *testing.T) {
 	if err := g.a.Close(); err != nil {
 		t.Error(err)
 	}
-	<-third.closed
+	<-third.conn.closed
 	select {
 	case <-first.closed:
 		t.Error("Close() closed a connection that Accept had returned")

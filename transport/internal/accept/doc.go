@@ -7,6 +7,6 @@
 //
 // Reading order:
 //
-//   - accept.go: Acceptor.
+//   - accept.go: Acceptor; internal/halfopen replaces requests.
 //   - memory.go: memory of connections that were not confirmed is used again.
 package accept
