@@ -23,6 +23,7 @@ func (m *CM) Connect(now Time, p *ConnectParams) (CommID, error) {
 		return 0, ErrTooMany
 	}
 	c.active, c.service, c.localQPN = true, q.Service, q.QPN
+	c.psn, c.features = q.PSN, q.Features
 	c.tid = m.rand()
 	c.interval, c.maxRetries = exponentTime(q.ResponseTimeout), q.MaxRetries
 	c.timeWait = peerTime(q.AckTimeout)
@@ -103,6 +104,10 @@ func (p *ConnectParams) defaults() {
 	if p.HopLimit == 0 {
 		p.HopLimit = 64
 	}
+	if p.Transport != RC ||
+		!trailerFits(len(p.PrivateData), privateLen(p.Service, REQPrivateLen)) {
+		p.Features = 0
+	}
 }
 
 func (p *ConnectParams) request() REQ {
@@ -122,6 +127,7 @@ func (p *ConnectParams) request() REQ {
 		},
 	}
 	putRequestPrivate(r.Private[:], p.Service, p.Local, p.Remote, p.SourcePort, p.PrivateData)
+	putTrailer(r.Private[:], offerMagic, p.Features, binding{p.QPN, p.PSN})
 	return r
 }
 
@@ -158,12 +164,15 @@ func (m *CM) handleREP(now Time, c *conn, p *packet) {
 	m.unsend(c)
 	c.again = now + c.interval/2 // the REQ told the peer to retransmit after the interval
 	m.setState(now, c, StateREPRcvd)
+	accepted := takeTrailer(r.Private[:], acceptMagic, binding{r.QPN, r.PSN},
+		binding{c.localQPN, c.psn}) & c.features
 	m.emit(c, Event{
 		Kind: EventConnectResponse,
 		Response: &Response{
 			GUID: r.GUID, QPN: r.QPN, PSN: r.PSN,
 			ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
 			AckDelay: r.AckDelay, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
+			Features: accepted,
 		},
 		PrivateData: append([]byte(nil), r.Private[:]...),
 	})

@@ -15,10 +15,12 @@ type conn struct {
 	remote       remoteKey // of the request's sender; on the active side zero until the REP
 	qp           qpKey
 	localQPN     bth.QPN
-	active       bool // this side sent the request
-	user         bool // the user may name it
-	ended        bool // the user has got the event that ends it
-	inRemote     bool // in CM.byRemote under the key remote
+	psn          bth.PSN  // starting PSN in the REQ
+	features     Features // offered in the REQ
+	active       bool     // this side sent the request
+	user         bool     // the user may name it
+	ended        bool     // the user has got the event that ends it
+	inRemote     bool     // in CM.byRemote under the key remote
 	inQPs        bool
 	tid          uint64 // transaction of the setup or of the SIDR exchange
 	releaseTID   uint64 // transaction of the DREQ

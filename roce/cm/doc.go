@@ -68,6 +68,7 @@
 //
 //   - mad.go, codec.go, message.go, sidrmsg.go, ipcm.go, reason.go: the messages
 //   - types.go: parameters, events and all limits
+//   - features.go: extensions of RoCEv2, and the trailer by which two sides agree on them
 //   - negotiate.go: attributes of the QP of a connection
 //   - state.go: the states, and the table of what each message does in each state
 //   - cm.go: inputs and outputs

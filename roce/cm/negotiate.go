@@ -9,12 +9,18 @@ type Limits struct {
 	InitiatorDepth     uint8   // READs and atomics that it wants to have outstanding
 	RNRRetry           uint8   // for the peer's QP
 	SRQ                bool
+	Features           Features // that the local QP supports
+	PrivateLen         int      // bytes of private data that the REP will have
 }
 
 // Negotiate returns the largest values for a REP that the request and l allow. The caller adds QPN,
 // PSN and private data. A REP cannot lower the path MTU, so a request above l.MTU must be refused:
 // then ok is false, and RejectMTU returns the arguments for Reject (IBA 12.6.7.2).
 func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
+	features := l.Features & r.Features
+	if !trailerFits(l.PrivateLen, REPPrivateLen) {
+		features = 0
+	}
 	return AcceptParams{
 		// Each side must accept what the other side has outstanding (IBA 12.7).
 		ResponderResources: min(l.ResponderResources, r.InitiatorDepth),
@@ -22,6 +28,7 @@ func (r *Request) Negotiate(l Limits) (p AcceptParams, ok bool) {
 		RNRRetry:           min(l.RNRRetry, maxRetryCount),
 		FlowControl:        r.FlowControl,
 		SRQ:                l.SRQ,
+		Features:           features,
 	}, r.MTU <= l.MTU
 }
 
@@ -52,6 +59,7 @@ type QPAttributes struct {
 	Timeout         uint8 // Local ACK Timeout, exponent
 	RetryCount      uint8
 	RNRRetry        uint8
+	Features        Features // that the connection uses
 }
 
 // PassiveQP returns the attributes for the side that accepts the request with a. The requester
@@ -62,6 +70,7 @@ func (r *Request) PassiveQP(a *AcceptParams) QPAttributes {
 		RemoteQPN: r.QPN, RQPSN: a.PSN, SQPSN: r.PSN, MTU: r.MTU,
 		MaxRdAtomic: a.InitiatorDepth, MaxDestRdAtomic: a.ResponderResources,
 		Timeout: boundAckTimeout(r.AckTimeout), RetryCount: r.RetryCount, RNRRetry: r.RNRRetry,
+		Features: a.Features,
 	}
 }
 
@@ -88,6 +97,7 @@ func (p *ConnectParams) ActiveQP(r *Response) QPAttributes {
 		Timeout:         max(timeout, min(r.AckDelay, MaxAckTimeout)),
 		RetryCount:      p.RetryCount,
 		RNRRetry:        r.RNRRetry,
+		Features:        r.Features,
 	}
 }
 

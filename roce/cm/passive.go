@@ -111,6 +111,7 @@ func (m *CM) newRequest(now Time, p *packet) {
 		return
 	}
 	c.qp, c.localQPN = k, 0
+	c.psn, c.features = r.PSN, r.offer()
 	c.interval, c.timeWait = peerTime(r.LocalTimeout), peerTime(r.Primary.AckTimeout)
 	c.maxRetries = r.MaxCMRetries
 	c.responder, c.depth = r.InitiatorDepth, r.ResponderResources
@@ -124,7 +125,16 @@ func (m *CM) newRequest(now Time, p *packet) {
 		PrivateData: requestPrivate(r.Service, r.Private[:]),
 	}
 	e.Request.setIPCM(&h)
+	e.Request.Features = c.features
 	m.emit(c, e)
+}
+
+// offer returns the features that the request offers, and removes them from the private data.
+func (r *REQ) offer() Features {
+	if r.Transport != RC {
+		return 0
+	}
+	return takeTrailer(r.Private[:], offerMagic, binding{r.QPN, r.PSN})
 }
 
 // hasPKey reports whether a request may name the partition of key.
@@ -226,8 +236,15 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	case p.ResponderResources > c.responder || p.InitiatorDepth > c.depth:
 		return fmt.Errorf("%w: responder resources %d and initiator depth %d; the request allows %d and %d",
 			ErrParams, p.ResponderResources, p.InitiatorDepth, c.responder, c.depth)
+	case p.Features&^c.features != 0:
+		return fmt.Errorf("%w: features %#x; the request offers %#x", ErrParams, p.Features,
+			c.features)
 	}
-	if err := checkPrivate(p.PrivateData, REPPrivateLen, "REP"); err != nil {
+	limit := REPPrivateLen
+	if p.Features != 0 {
+		limit -= trailerLen
+	}
+	if err := checkPrivate(p.PrivateData, limit, "REP"); err != nil {
 		return err
 	}
 	c.localQPN = p.QPN
@@ -238,6 +255,8 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 		GUID: m.guid,
 	}
 	copy(r.Private[:], p.PrivateData)
+	putTrailer(r.Private[:], acceptMagic, p.Features, binding{r.QPN, r.PSN},
+		binding{c.qp.qpn, c.psn})
 	r.Encode(c.message(), c.tid)
 	c.lastCall = now + maxHalfOpen
 	if !c.verified {

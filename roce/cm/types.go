@@ -173,7 +173,10 @@ type ConnectParams struct {
 	FlowLabel          uint32
 	TrafficClass       uint8
 	HopLimit           uint8 // 0: 64
-	PrivateData        []byte
+	// Features are offered to the peer (RC). The offer uses 8 bytes of the private data and is left
+	// out if PrivateData leaves less.
+	Features    Features
+	PrivateData []byte
 }
 
 // AcceptParams are the contents of a REP.
@@ -184,7 +187,8 @@ type AcceptParams struct {
 	InitiatorDepth     uint8   // at most the request's ResponderResources
 	RNRRetry           uint8
 	FlowControl, SRQ   bool
-	PrivateData        []byte // at most REPPrivateLen
+	Features           Features // at most those of the request; Negotiate sets them
+	PrivateData        []byte   // at most REPPrivateLen; with Features 8 bytes less
 }
 
 // Request holds the contents of a peer's REQ or SIDR_REQ. Responder resources and initiator depth
@@ -207,6 +211,7 @@ type Request struct {
 	FlowLabel          uint32
 	TrafficClass       uint8
 	HopLimit           uint8
+	Features           Features       // that the peer offers
 	Source             netip.AddrPort // from the rdma_cm header; invalid for other services
 	Destination        netip.AddrPort
 }
@@ -222,6 +227,7 @@ type Response struct {
 	AckDelay           uint8
 	RNRRetry           uint8
 	FlowControl, SRQ   bool
+	Features           Features // that the peer has accepted
 }
 
 // SIDRParams are the contents of a SIDR_REQ.
@@ -285,16 +291,18 @@ func (k EventKind) String() string {
 // Event reports a change of a connection or SIDR exchange. The CM keeps no reference to its
 // contents.
 type Event struct {
-	Kind        EventKind
-	ID          CommID
-	Listener    ListenerID
-	Request     *Request
-	Response    *Response
-	Reply       *SIDRReply
-	Reason      Reason
-	Local       bool   // EventRejected: this side refused
-	Info        []byte // additional information of a REJ
-	PrivateData []byte // without the rdma_cm header; zeros after what the peer sent
+	Kind     EventKind
+	ID       CommID
+	Listener ListenerID
+	Request  *Request
+	Response *Response
+	Reply    *SIDRReply
+	Reason   Reason
+	Local    bool   // EventRejected: this side refused
+	Info     []byte // additional information of a REJ
+	// PrivateData is the whole field, without the rdma_cm header: zeros follow the data that the
+	// peer's user sent, also in place of a trailer with features.
+	PrivateData []byte
 }
 
 // exponentTime returns 4.096 us x 2^t.
