@@ -101,7 +101,8 @@
 //   - alive.go: keepalives
 //   - private.go: what private data can carry
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
-//   - prefetch.go, huge.go, huge_unsafe.go: many QPs and regions in caches and the TLB
+//   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
+//     the TLB
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
 //   - events.go, counters.go: asynchronous events and counters

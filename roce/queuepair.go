@@ -16,7 +16,13 @@ import (
 type QP struct {
 	// The engine's part comes first, aligned to cache lines (newQP). PostSend accesses nothing
 	// else.
-	qp     qp.QP
+	qp qp.QP
+	qpState
+	_ [qpPadding]byte
+}
+
+// qpState is what package roce adds to the engine's QP.
+type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
 

@@ -1,0 +1,12 @@
+package roce
+
+import (
+	"unsafe"
+
+	"github.com/gorxe/gorxe/internal/prefetch"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// qpPadding fills the last cache line of a QP.
+const qpPadding = (prefetch.Line - (unsafe.Sizeof(qp.QP{})+unsafe.Sizeof(qpState{}))%prefetch.Line) %
+	prefetch.Line
