@@ -281,6 +281,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 		at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry,
 			a.RNRRetry, a.RNRRetry
 	})
+	set(AttrSelective, func() { at.Selective = a.Selective })
 }
 
 // enter performs the actions of a new state.
