@@ -34,14 +34,15 @@ func (q *QP) Local() Endpoint {
 	g, _ := q.device().localGID(q.gidIndex(), GID{})
 	return Endpoint{
 		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.device().Info().ActiveMTU,
-		PKey: q.pkey(), QKey: QKey(q.qkey.Load()),
+		PKey: q.pkey(), QKey: QKey(q.qkey.Load()), Features: q.features,
 	}
 }
 
 // Connect brings an RC or UC QP from StateReset or StateInit to StateRTS. remote is the result of
 // the peer's Local. Connect resolves the peer's address, which may wait for a neighbor lookup
 // until ctx is done. Both sides call Connect, in any order. Packets to a peer that has not
-// connected yet are lost; RC retransmits them.
+// connected yet are lost; RC retransmits them. The connection uses the features that remote and
+// this QP have in common, so both sides must get the peer's Features unchanged.
 //
 // Errors: ErrInvalid, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState,
 // ErrInvalidAttr, ErrClosed.
@@ -163,7 +164,8 @@ func (q *QP) transitions(remote *Endpoint, o *ConnectOptions, path *Path, mtu MT
 	if q.Type() == RC {
 		rtr.attr.MaxDestRdAtomic = uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic))
 		rtr.attr.MinRNRTimer = uint8(orDefault(o.MinRNRTimer, defaultRNRTimer))
-		rtr.mask |= AttrMaxDestRdAtomic | AttrMinRNRTimer
+		rtr.attr.Selective = q.features&remote.Features&SelectiveRepeat != 0
+		rtr.mask |= AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrSelective
 		rts.attr.Timeout = uint8(orDefault(o.Timeout, defaultTimeout))
 		rts.attr.RetryCnt = uint8(orDefault(o.Retries, defaultRetries))
 		rts.attr.RNRRetry = uint8(orDefault(o.RNRRetries, defaultRetries))

@@ -21,22 +21,23 @@ import (
 
 // Device is a software RDMA NIC on one Port. Its methods are safe for concurrent use.
 type Device struct {
-	loop    *loop.Loop
-	eng     *qp.Engine
-	manual  bool
-	net     driver.Network
-	groups  driver.Groups  // nil: the host cannot join groups
-	finder  driver.Finder  // nil: the network does not remember next hops
-	router  driver.Router  // nil: the routes are not known
-	addrs   []netip.Prefix // what the loop knows; guarded by mu, like routes
-	routes  []netip.Prefix
-	mrs     *mr.Table
-	rand    func() uint64 // safe for concurrent use
-	pkeys   pkeyTable
-	virtual bool                                     // Expert.Clock is set
-	wait    func(context.Context, func() bool) error // Expert.Wait
-	yields  bool                                     // polls without result call Loop.Yield
-	stats   func() driver.Stats
+	loop     *loop.Loop
+	eng      *qp.Engine
+	manual   bool
+	net      driver.Network
+	groups   driver.Groups  // nil: the host cannot join groups
+	finder   driver.Finder  // nil: the network does not remember next hops
+	router   driver.Router  // nil: the routes are not known
+	addrs    []netip.Prefix // what the loop knows; guarded by mu, like routes
+	routes   []netip.Prefix
+	mrs      *mr.Table
+	rand     func() uint64 // safe for concurrent use
+	pkeys    pkeyTable
+	features Features
+	virtual  bool                                     // Expert.Clock is set
+	wait     func(context.Context, func() bool) error // Expert.Wait
+	yields   bool                                     // polls without result call Loop.Yield
+	stats    func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
 	// locks it.
@@ -142,7 +143,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
 		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
-		stats: statsOf(port), rand: safeRand(c.rand),
+		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
 		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},

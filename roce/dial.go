@@ -53,7 +53,7 @@ func (e *RejectError) Unwrap() error { return ErrRefused }
 // DialOptions are options of Dial. The zero value suits most programs.
 type DialOptions struct {
 	ConnectOptions
-	PrivateData []byte // for the listener; at most 56 bytes
+	PrivateData []byte // for the listener; at most 56 bytes, 48 for selective repeat
 }
 
 // Dial connects an RC or UC QP in StateInit to a listener at addr, which may be any program on
@@ -149,8 +149,8 @@ func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *c
 		RetryCount:   uint8(orDefault(o.Retries, defaultRetries)),
 		RNRRetry:     uint8(orDefault(o.RNRRetries, defaultRetries)),
 		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
-		PrivateData: o.PrivateData,
-		AckTimeout:  uint8(orDefault(o.Timeout, defaultTimeout)),
+		PrivateData: o.PrivateData, Features: q.features,
+		AckTimeout: uint8(orDefault(o.Timeout, defaultTimeout)),
 	}
 	if o.Timeout < 0 { // a REQ cannot say never: 0 means the default
 		p.AckTimeout = MaxAckTimeout
@@ -238,7 +238,8 @@ func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOpti
 	c := *o
 	c.MaxRdAtomic, c.MaxDestRdAtomic = asOption(a.MaxRdAtomic), asOption(a.MaxDestRdAtomic)
 	c.Timeout, c.Retries, c.RNRRetries = asOption(a.Timeout), asOption(a.RetryCount), asOption(a.RNRRetry)
-	for _, s := range q.transitions(&Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN}, &c, &flow, a.MTU) {
+	remote := Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN, Features: a.Features}
+	for _, s := range q.transitions(&remote, &c, &flow, a.MTU) {
 		st := q.State()
 		if done := s.attr.State < st || (s.attr.State == st && st != StateInit); done ||
 			s.attr.State > to {

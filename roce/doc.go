@@ -99,7 +99,7 @@
 //   - cmid.go, disconnect.go: how the events of package roce/cm reach their waiters, and how Close
 //     disconnects
 //   - alive.go: keepalives
-//   - private.go: what private data can carry
+//   - private.go, features.go: what private data can carry; extensions of RoCEv2
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
 //     the TLB

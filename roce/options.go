@@ -164,10 +164,14 @@ type config struct {
 	prefetch  *int // nil: the default
 	maxMemory uint64
 	network   driver.Network
+	features  Features
 }
 
+// defaultFeatures are the features of a Device unless an option changes them.
+const defaultFeatures Features = 0
+
 func newConfig(opts []Option) *config {
-	c := &config{spin: loop.AutoSpin, cpu: -1}
+	c := &config{spin: loop.AutoSpin, cpu: -1, features: defaultFeatures}
 	for _, o := range opts {
 		o(c)
 	}
@@ -231,6 +235,9 @@ type QPConfig struct {
 	QPN QPN
 	// PKey selects the partition among Device.PKeys by its low 15 bits; 0: the first one.
 	PKey PKey
+
+	// GoBackN makes the QP refuse selective repeat: see WithSelectiveRepeat.
+	GoBackN bool
 }
 
 // Defaults of QPConfig.

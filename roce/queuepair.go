@@ -26,15 +26,16 @@ type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
 
-	psn   PSN // the first PSN that this side sends
-	qkey  atomic.Uint32
-	path  uint32 // number of paths set so far; 0: no path now. Owner only
-	bytes uint32 // taken from Device.mem
-	pd    *PD
-	send  *CQ
-	recv  *CQ
-	srq   *SRQ
-	cmID  *cmID // of the connection manager. Owner only
+	features Features // that this side offers to peers
+	psn      PSN      // the first PSN that this side sends
+	qkey     atomic.Uint32
+	path     uint32 // number of paths set so far; 0: no path now. Owner only
+	bytes    uint32 // taken from Device.mem
+	pd       *PD
+	send     *CQ
+	recv     *CQ
+	srq      *SRQ
+	cmID     *cmID // of the connection manager. Owner only
 
 	groups map[GID]bool // multicast groups; guarded by Device.ctl
 }
@@ -146,6 +147,7 @@ func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 		gid = *c.GIDIndex
 	}
 	q.setIDs(gid, key)
+	q.features = d.featuresFor(c)
 	if _, err := d.localGID(q.gidIndex(), GID{}); err != nil {
 		return err
 	}

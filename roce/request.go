@@ -59,7 +59,7 @@ type AcceptOptions struct {
 	// Accept uses MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU,
 	// KeepAlive and the PathOptions.
 	ConnectOptions
-	PrivateData []byte // for the peer; at most 196 bytes
+	PrivateData []byte // for the peer; at most 196 bytes, 188 for selective repeat
 }
 
 // Accept accepts the request with a QP in StateInit of the type that the peer requests (Params). It
@@ -96,6 +96,7 @@ func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, e
 		MTU: mtu, SRQ: q.srq != nil, RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
 		ResponderResources: uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic)),
 		InitiatorDepth:     uint8(orDefault(o.MaxRdAtomic, defaultRdAtomic)),
+		Features:           q.features, PrivateLen: len(o.PrivateData),
 	})
 	if !ok {
 		reason, info := cm.RejectMTU(mtu)

@@ -91,6 +91,7 @@ type (
 	//	Timeout         uint8  // Local ACK Timeout, 4.096 us << n, n up to 31; 0: never
 	//	RetryCnt        uint8  // retries after timeouts, 0 to 7
 	//	RNRRetry        uint8  // retries after RNR NAKs, 0 to 6; 7: no limit
+	//	Selective       bool   // RC: use selective repeat; both sides must agree
 	Attr = qp.Attr
 	// AttrMask selects fields of an Attr (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
@@ -272,6 +273,7 @@ const (
 	AttrTimeout         = qp.AttrTimeout
 	AttrRetryCnt        = qp.AttrRetryCnt
 	AttrRNRRetry        = qp.AttrRNRRetry
+	AttrSelective       = qp.AttrSelective
 )
 
 // Limits of queues, work requests and QP attributes.
@@ -311,4 +313,7 @@ type Endpoint struct {
 	MTU  MTU  `json:"mtu"`  // the largest path MTU that this side's interface supports
 	PKey PKey `json:"pkey"` // the partition; 0: not known
 	QKey QKey `json:"qkey"` // UD only
+	// Features are the extensions of RoCEv2 that this side supports (RC). JSON without them, as of
+	// peers that do not know them, means none.
+	Features Features `json:"features,omitzero"`
 }
