@@ -187,23 +187,27 @@ func (e *egress) marks(waiting int) bool {
 	return float64(e.rng.Uint64()>>11)/(1<<53) < p
 }
 
-// Length of an IPv4 header in bytes, and the ECN codepoint CE (RFC 3168, section 5).
 const (
-	lenIPv4 = 20
-	ce      = 3
+	etherTypeIPv4 = 0x0800
+	etherTypeIPv6 = 0x86dd
+
+	lenIPv4 = 20 // bytes
+	ce      = 3  // the ECN codepoint CE (RFC 3168, section 5)
 )
 
-// markCE sets the ECN codepoint CE in a packet with ECT(0) or ECT(1). It reports whether it did.
+// markCE sets the ECN codepoint CE in an IP packet with ECT(0) or ECT(1). It reports whether it
+// did.
 func markCE(f []byte) bool {
-	at := headerLen + tagLen(f)
+	tag := tagLen(f)
+	at := headerLen + tag
 	if len(f) < at+lenIPv4 {
 		return false
 	}
-	switch h := f[at:]; h[0] >> 4 {
-	case 4:
-		return markIPv4(h)
-	case 6:
-		return markIPv6(h)
+	switch binary.BigEndian.Uint16(f[12+tag:]) {
+	case etherTypeIPv4:
+		return markIPv4(f[at:])
+	case etherTypeIPv6:
+		return markIPv6(f[at:])
 	}
 	return false
 }

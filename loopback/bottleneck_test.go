@@ -129,6 +129,28 @@ func TestBottleneckMarks(t *testing.T) {
 	}
 }
 
+// A frame that is not IP is not marked, nor is one whose IP header is behind a VLAN tag missed.
+func TestBottleneckMarksIPOnly(t *testing.T) {
+	ip := make([]byte, 100)
+	ip[headerLen], ip[headerLen+1] = 0x45, 2
+	tagged := make([]byte, 100)
+	binary.BigEndian.PutUint16(tagged[12:], 0x8100)
+	binary.BigEndian.PutUint16(tagged[16:], 0x0800)
+	tagged[18], tagged[19] = 0x45, 2
+	for _, c := range []struct {
+		frame []byte
+		proto uint16 // EtherType at byte 12
+		want  bool
+	}{{ip, 0x0800, true}, {ip, 0x88b5, false}, {ip[:33], 0x0800, false}, {tagged, 0x8100, true},
+		{tagged[:37], 0x8100, false}} {
+		f := append([]byte(nil), c.frame...)
+		binary.BigEndian.PutUint16(f[12:], c.proto)
+		if got := markCE(f); got != c.want {
+			t.Errorf("markCE(%#x, %d bytes) = %v, want %v", c.proto, len(f), got, c.want)
+		}
+	}
+}
+
 // Between MarkMin and MarkMax the probability rises linearly.
 func TestBottleneckMarkChance(t *testing.T) {
 	l := newLink(t, Config{Virtual: true, Queue: 4096, TxBufs: 1024})

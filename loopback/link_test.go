@@ -410,8 +410,6 @@ func TestStreamsDiffer(t *testing.T) {
 		}
 	}
 	if a, b := streamOf(0, 1), streamOf(1, 0); a != 1 || b != 16 {
-		t.Errorf("streamOf(0, 1), streamOf(1, 0) = %d, %d, want 1, 16 as in older versions",
-			a,
-			b)
+		t.Errorf("streamOf(0, 1), streamOf(1, 0) = %d, %d, want 1, 16", a, b)
 	}
 }
