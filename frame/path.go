@@ -6,6 +6,12 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
+// The ECN bits of the IPv4 TOS and the IPv6 traffic class.
+const (
+	ecnMask = 3
+	ecnECT0 = 2
+)
+
 // Path is the path to one peer: the addresses of both sides and, for ports that send whole Ethernet
 // frames, the headers that precede the BTH of each packet. A path without headers is for ports
 // whose kernel writes them.
@@ -61,6 +67,18 @@ func (p *Path) SetSourcePort(port uint16) {
 // or its VLAN has changed.
 func (p *Path) Relink(local, remote bth.MAC, vlan uint16) {
 	p.addr.SrcMAC, p.addr.DstMAC, p.addr.VLAN = local, remote, vlan
+	if p.headerLen > 0 {
+		p.build()
+	}
+}
+
+// SetECT sets the ECN bits of the traffic class to ECT(0), ECN-capable transport (RFC 3168), unless
+// they are already set.
+func (p *Path) SetECT() {
+	if p.addr.TrafficClass&ecnMask != 0 {
+		return
+	}
+	p.addr.TrafficClass |= ecnECT0
 	if p.headerLen > 0 {
 		p.build()
 	}

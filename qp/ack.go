@@ -1,10 +1,11 @@
 package qp
 
-// ackState describes the ACK that a responder must send.
+// ackState describes the ACK that a responder must send, and whether a CNP is pending.
 type ackState struct {
 	ackOwed  bool
 	ackAsked bool   // the requester set AckReq
 	ackNow   bool   // send it with the next transmission
+	cnpOwed  bool   // a CNP is pending; see cnp.go
 	unacked  uint32 // packets that the ACK will cover
 	ackSince Time   // time since when it is pending, or requested
 }
@@ -17,7 +18,7 @@ func (a *ackState) ackDue() Time {
 	return a.ackSince + ackLate
 }
 
-func (a *ackState) acked() { *a = ackState{} }
+func (a *ackState) acked() { *a = ackState{cnpOwed: a.cnpOwed} }
 
 // oweAck records that an ACK is pending, and whether the requester asked for it.
 func (q *QP) oweAck(now Time, asked bool) {

@@ -22,6 +22,9 @@ type Counters struct {
 	Retransmits      uint64 // retransmitted packets
 	RetryExceeded    uint64
 	RNRRetryExceeded uint64
+	MarkedPkts       uint64 // received with the ECN mark "congestion experienced" (RC)
+	SentCNPs         uint64 // congestion notification packets (CNPs) sent; see cnp.go
+	RcvdCNPs         uint64 // CNPs received from the peers of RC QPs
 	Timers           uint64
 	Completions      uint64
 	CompletionErrors uint64 // with a status other than Success or WRFlushErr

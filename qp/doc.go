@@ -42,6 +42,7 @@
 //     nothing; the limit of packets in flight
 //   - responder.go, execute.go: checks and execution of request packets
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
+//   - cnp.go: ECN marks and congestion notification packets
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - alive.go: keepalives, and why a QP failed

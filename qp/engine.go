@@ -146,6 +146,9 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
 	switch {
 	case q.typ == RC && p.Info.Transport == bth.RC:
 		e.peers.heard[p.Src[peerByte]] = now
+		if p.TrafficClass&ecnMask == ecnCE {
+			q.handleMarked(now, p)
+		}
 		if p.Info.Response {
 			q.handleResponse(now, p)
 		} else {
@@ -155,6 +158,8 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
 		q.handleUC(now, p)
 	case q.typ == UD && p.Info.Transport == bth.UD:
 		q.handleUD(p)
+	case q.typ == RC && p.Info.Op == bth.OpCNP:
+		q.handleCNP(now)
 	default:
 		e.c.DropType++
 		return false
@@ -233,7 +238,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 // a response, because with thousands of QPs they are not in the cache.
 func (q *QP) doneSending() bool {
 	return q.sq.cur == q.sq.head.Load() && q.list == inRunq &&
-		(!q.owes || !q.nakOwed && !q.ackNow && q.answers.empty())
+		(!q.owes || !q.nakOwed && !q.ackNow && !q.cnpOwed && q.answers.empty())
 }
 
 // endService takes a QP without packets off the run queue. A pending ACK stays scheduled.

@@ -216,6 +216,7 @@ func TestQuery(t *testing.T) {
 	a, b := w.pair(RC)
 	want := connectAttr()
 	want.State, want.DestQPN, want.Path, want.PKey = RTS, b.QPN(), w.path(0), bth.DefaultPKey
+	want.Path.SetECT()
 	if got := a.Query(); got != want {
 		t.Errorf("Query %+v\nwant  %+v", got, want)
 	}

@@ -20,9 +20,13 @@ func (q *QP) fullPath() frame.Path {
 	return p
 }
 
-// setPath replaces the QP's path.
+// setPath replaces the QP's path. An ECN-capable QP marks its packets as ECT(0), unless the ECN
+// bits of the path are set.
 func (q *QP) setPath(p frame.Path) {
 	q.dropPath()
+	if q.ecnCapable() {
+		p.SetECT()
+	}
 	port := p.SourcePort()
 	p.SetSourcePort(0)
 	e := q.eng

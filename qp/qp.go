@@ -75,6 +75,7 @@ type coldFields struct {
 	recv        heldRecv
 	attr        attrs         // as last set
 	recvPosters atomic.Uint32 // see RecvPosters
+	lastCNP     cnpTime       // when the last CNP was sent
 	groups      uint16        // number of multicast groups that it is attached to
 	rdHead      uint8         // of rdEnds
 	dead        bool
@@ -268,6 +269,7 @@ func (q *QP) reset() {
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0
+	q.lastCNP = 0
 	q.contact, q.cause = false, Success
 	q.dropPath()
 	q.attr = attrs{}

@@ -148,15 +148,18 @@ func (a *answerQueue) pop() {
 
 // hasAnswer reports whether transmit has a response to send now.
 func (q *QP) hasAnswer(now Time) bool {
-	if q.owes = q.ackOwed || q.nakOwed || !q.answers.empty(); !q.owes {
+	if q.owes = q.ackOwed || q.nakOwed || q.cnpOwed || !q.answers.empty(); !q.owes {
 		return false
 	}
-	return !q.answers.empty() || q.nakOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
+	return !q.answers.empty() || q.nakOwed || q.cnpOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
 // sendAnswer writes the next response (IBA 9.7.5.1.1): READs and atomics in order, then a NAK or
-// ACK.
+// ACK. A CNP goes before them.
 func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
+	if q.cnpOwed {
+		return q.sendCNP(now, b)
+	}
 	for !q.answers.empty() {
 		a := &q.answers.list[q.answers.first]
 		if a.atomic {

@@ -296,7 +296,7 @@ func (q *QP) oweNAK(s bth.Syndrome) {
 // dropAnswers discards all pending responses.
 func (q *QP) dropAnswers() {
 	q.eng.returnAnswers(&q.answers)
-	q.nakOwed, q.owes = false, false
+	q.nakOwed, q.cnpOwed, q.owes = false, false, false
 	q.acked()
 	if q.list != inRunq {
 		q.eng.unlist(q)

@@ -258,8 +258,6 @@ func TestUnknownSendersAreDropped(t *testing.T) {
 			func(c *Counters) uint64 { return c.DropType }},
 		{"UD opcode", func(_ *talk, p *pkt) { p.op = bth.UDSendOnly },
 			func(c *Counters) uint64 { return c.DropType }},
-		{"CNP", func(_ *talk, p *pkt) { p.op = bth.CNP },
-			func(c *Counters) uint64 { return c.DropType }},
 		{"other partition", func(_ *talk, p *pkt) { p.pkey = 0x8001 },
 			func(c *Counters) uint64 { return c.DropPKey }},
 	} {

@@ -169,6 +169,9 @@ func (k *talk) listen() []*bth.Packet {
 // heard describes a packet as text: operation, PSN from base, AckReq, MSN, payload, original value.
 func (k *talk) heard(p *bth.Packet) string {
 	name := strings.TrimPrefix(p.Info.Name, p.Info.Transport.String()+" ")
+	if p.Info.Op == bth.OpCNP {
+		return name
+	}
 	if p.Info.Op == bth.OpAck {
 		name = p.AETH().Syndrome().String()
 	}

@@ -225,7 +225,8 @@ func TestConnectOptions(t *testing.T) {
 		must(t, err)
 		var h [bth.MaxNetHeader]byte
 		got.Path.Put(h[:])
-		if h[15] != 0x20 || h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
+		if h[15] != 0x22 || // with ECT(0)
+			h[22] != 7 || h[34] != 0xc1 || h[35] != 0x23 {
 			t.Errorf("IPv4 and UDP headers %x", h[14:42])
 		}
 		got = Attr{Timeout: got.Timeout, RetryCnt: got.RetryCnt, RNRRetry: got.RNRRetry,
