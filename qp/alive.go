@@ -30,8 +30,9 @@ func (q *QP) ambiguousAck() bool {
 }
 
 // maxKeepAlivePSN is the largest starting PSN of a QP that can send keepalives before its first
-// request has been acknowledged. The distance to 0xffffff is more than a QP can have outstanding.
-const maxKeepAlivePSN bth.PSN = psnMask - 2*maxMaxWindow
+// request has been acknowledged. The distance to 0xffffff is more than a QP can have outstanding
+// until then, see firstWindow.
+const maxKeepAlivePSN bth.PSN = psnMask - 1<<15
 
 // StartPSN makes a starting PSN of a random number. A QP that starts with it can send keepalives at
 // any time.

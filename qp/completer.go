@@ -124,8 +124,9 @@ func (q *QP) progress(now Time, n uint64) {
 	}
 	q.rdPop()
 	q.retries, q.rnrRetries = q.rec.retryCnt, q.rec.rnrRetryCnt
-	q.win.acked(uint32(min(n, maxPSNCount)))
-	q.rec.progress(now, q.una)
+	q.rec.progress()
+	q.delivered(now, n)
+	q.reached(now, q.una)
 	q.restartRetry(now)
 	if s.cur != s.head.Load() {
 		q.eng.schedule(q)

@@ -38,8 +38,9 @@
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
 //   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
 //   - completer.go: handling of responses
-//   - retry.go, silence.go, window.go: go-back-N, timeouts, RNR waits; probes of peers that answer
-//     nothing; the limit of packets in flight
+//   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
+//   - window.go, congestion.go, pacing.go: the limit of packets in flight; the algorithms that
+//     adapt it to the path; when the next packet may be sent
 //   - responder.go, execute.go: checks and execution of request packets
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
 //   - cnp.go: ECN marks and congestion notification packets

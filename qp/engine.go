@@ -23,18 +23,24 @@ const (
 
 // Config holds the parameters of an engine.
 type Config struct {
-	MRs       *mr.Table
-	Rand      func() uint64 // source of QPNs; cryptographic in production, seeded in tests
-	MaxQP     int           // limit of QPs; 0: 65,536
-	MaxWindow int           // limit of packets in flight per RC QP; 0: DefaultWindow
+	MRs   *mr.Table
+	Rand  func() uint64 // source of QPNs; cryptographic in production, seeded in tests
+	MaxQP int           // limit of QPs; 0: 65,536
+
+	// MaxWindow limits the packets in flight of an RC QP, 2 to 2^23. 0 means DefaultWindow with
+	// CongestionNone, otherwise 2^23.
+	MaxWindow  int
+	Congestion Congestion // of QPs for which Modify does not set it
 }
 
 // Engine owns queue pairs and runs their protocol. The package comment lists which methods may be
 // called from which goroutine.
 type Engine struct {
-	mrs       *mr.Table
-	rand      func() uint64
-	maxWindow uint32
+	mrs         *mr.Table
+	rand        func() uint64
+	maxWindow   uint32
+	fixedWindow uint32 // of QPs with CongestionNone
+	congestion  Congestion
 
 	table     qpTable
 	runqSlots int // QPs, including destroyed ones that still occupy a run queue slot
@@ -91,8 +97,9 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxQP == 0 {
 		c.MaxQP = defaultMaxQP
 	}
+	fixed := c.MaxWindow
 	if c.MaxWindow == 0 {
-		c.MaxWindow = DefaultWindow
+		c.MaxWindow, fixed = maxMaxWindow, DefaultWindow
 	}
 	if c.MaxQP < 1 || c.MaxQP > maxMaxQP {
 		return nil, fmt.Errorf("qp: MaxQP is %d, want 1 to %d", c.MaxQP, maxMaxQP)
@@ -101,8 +108,11 @@ func NewEngine(c Config) (*Engine, error) {
 		return nil, fmt.Errorf("qp: MaxWindow is %d packets, want %d to %d", c.MaxWindow, minWindow,
 			maxMaxWindow)
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow), portMTU: 1024,
-		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+	if c.Congestion >= numCongestion {
+		return nil, fmt.Errorf("qp: unknown congestion control %d", c.Congestion)
+	}
+	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
+		fixedWindow: uint32(fixed), congestion: c.Congestion, portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.growRunq()

@@ -28,6 +28,9 @@ type Attr struct {
 	RNRRetry        uint8 // RNR NAKs in a row before the QP fails, 0 to 6; 7: no limit
 	// Selective turns on selective repeat in both directions (RC). The peer must have agreed to it.
 	Selective bool
+	// Congestion is the algorithm that limits what the QP sends (RC). The default is that of
+	// Config.
+	Congestion Congestion
 }
 
 // attrs holds the attributes that the QP stores only for Query.
@@ -41,6 +44,7 @@ type attrs struct {
 	RetryCnt        uint8
 	RNRRetry        uint8
 	Selective       bool
+	Congestion      Congestion
 }
 
 // AttrMask is a set of attributes.
@@ -64,11 +68,13 @@ const (
 	AttrRetryCnt
 	AttrRNRRetry
 	AttrSelective
+	AttrCongestion
 )
 
 var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey",
 	"Path",
-	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry", "Selective"}
+	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry", "Selective",
+	"Congestion"}
 
 // String lists the names of the attributes.
 func (m AttrMask) String() string {
@@ -97,37 +103,37 @@ const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomi
 
 const (
 	connAttrs  = AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN
-	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey
+	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey | AttrCongestion
 )
 
 var transitions = []transition{
 	{from: Reset, to: Init,
 		required: [numTypes]AttrMask{UD: AttrQKey},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective | AttrCongestion,
 			UC: AttrAccess | AttrPKey, UD: AttrPKey}},
 	{from: Init, to: Init,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective | AttrCongestion,
 			UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
 	{from: Init, to: RTR,
 		required: [numTypes]AttrMask{RC: connAttrs | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 			UC: connAttrs},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective | AttrCongestion,
 			UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
 	{from: RTR, to: RTS,
 		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath | AttrCongestion,
 			UC: AttrAccess | AttrPath, UD: AttrQKey}},
-	// An extension of the table: the path of a connected QP may change, because MAC addresses of
-	// neighbors do.
+	// Extensions of the table: the path of a connected QP may change, because MAC addresses of
+	// neighbors do, and so may the congestion control.
 	{from: RTS, to: RTS,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath | AttrCongestion,
 			UC: AttrAccess | AttrPath, UD: AttrQKey}},
 	{from: RTS, to: SQD},
 	{from: SQD, to: SQD,
 		optional: [numTypes]AttrMask{RC: sqdAttrsRC, UC: AttrPath | AttrAccess | AttrPKey,
 			UD: AttrPKey | AttrQKey}},
 	{from: SQD, to: RTS,
-		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer, UC: AttrAccess,
+		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrCongestion, UC: AttrAccess,
 			UD: AttrQKey}},
 	{from: SQE, to: RTS,
 		optional: [numTypes]AttrMask{UC: AttrAccess, UD: AttrQKey}},
@@ -206,7 +212,7 @@ func findTransition(from, to State, typ Type) *transition {
 // checkBusy rejects changes in SQD that would affect requests in progress: the send queue must be
 // drained (IBA 10.3.1.5), and the peer's READs must be answered before their limit changes.
 func (q *QP) checkBusy(from State, mask AttrMask) error {
-	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer
+	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer | AttrCongestion
 	switch {
 	case from != SQD || mask&^live == 0:
 	case !q.drained():
@@ -246,6 +252,8 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return bad("Timeout is %d, want 0 to 31", a.Timeout)
 	case has(AttrRetryCnt) && a.RetryCnt > 7, has(AttrRNRRetry) && a.RNRRetry > 7:
 		return bad("RetryCnt is %d, RNRRetry is %d, want 0 to 7", a.RetryCnt, a.RNRRetry)
+	case has(AttrCongestion) && a.Congestion >= numCongestion:
+		return bad("unknown congestion control %d", a.Congestion)
 	case has(AttrPath) && !a.Path.Valid():
 		return bad("the path is empty; use one from Device.ResolvePath")
 	}
@@ -261,6 +269,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	}
 	at := &q.attr
 	set(AttrPathMTU, func() { at.PathMTU = uint16(a.PathMTU); q.mtu.Store(uint32(a.PathMTU)) })
+	set(AttrCongestion, func() { q.setCongestion(a.Congestion) }) // before SQPSN
 	set(AttrQKey, func() { q.qkey = a.QKey })
 	set(AttrRQPSN, func() { at.RQPSN = a.RQPSN; q.startResponder(a.RQPSN) })
 	set(AttrSQPSN, func() { at.SQPSN = a.SQPSN; q.startRequester(a.SQPSN) })
@@ -308,6 +317,6 @@ func (q *QP) Query() Attr {
 		Access: q.access, PKey: q.pkey, Path: q.fullPath(), MaxRdAtomic: at.MaxRdAtomic,
 		MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer:     at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt,
-		RNRRetry: at.RNRRetry, Selective: at.Selective,
+		RNRRetry: at.RNRRetry, Selective: at.Selective, Congestion: at.Congestion,
 	}
 }

@@ -18,16 +18,16 @@ type cell struct{ required, optional AttrMask }
 // not exist. The device determines P_Key and port, so RESET to INIT requires less.
 var cells = map[Type]map[[2]State]cell{
 	RC: {
-		{Reset, Init}: {0, AttrAccess | AttrPKey | AttrSelective},
-		{Init, Init}:  {0, AttrAccess | AttrPKey | AttrSelective},
+		{Reset, Init}: {0, AttrAccess | AttrPKey | AttrSelective | AttrCongestion},
+		{Init, Init}:  {0, AttrAccess | AttrPKey | AttrSelective | AttrCongestion},
 		{Init, RTR}: {AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-			AttrAccess | AttrPKey | AttrSelective},
+			AttrAccess | AttrPKey | AttrSelective | AttrCongestion},
 		{RTR, RTS}: {AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic,
-			AttrAccess | AttrMinRNRTimer | AttrPath},
-		{RTS, RTS}: {0, AttrAccess | AttrMinRNRTimer | AttrPath},
+			AttrAccess | AttrMinRNRTimer | AttrPath | AttrCongestion},
+		{RTS, RTS}: {0, AttrAccess | AttrMinRNRTimer | AttrPath | AttrCongestion},
 		{RTS, SQD}: {0, 0},
-		{SQD, SQD}: {0, AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey},
-		{SQD, RTS}: {0, AttrAccess | AttrMinRNRTimer},
+		{SQD, SQD}: {0, AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey | AttrCongestion},
+		{SQD, RTS}: {0, AttrAccess | AttrMinRNRTimer | AttrCongestion},
 	},
 	UC: {
 		{Reset, Init}: {0, AttrAccess | AttrPKey},
@@ -53,7 +53,7 @@ var cells = map[Type]map[[2]State]cell{
 	},
 }
 
-const allAttrs = AttrSelective<<1 - 1
+const allAttrs = AttrCongestion<<1 - 1
 
 // bare creates a QP and sets its state.
 func bare(t testing.TB, typ Type, st State) (*world, *QP) {

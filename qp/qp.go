@@ -58,8 +58,9 @@ type QP struct {
 	ahs    *[]*frame.Path // UD: the path of each slot's datagram
 	// The peer sent something that is neither a new request nor an acknowledgment; see Contact.
 	contact bool
-	cause   Status   // see Cause
-	_       [14]byte // pad to a cache line for the responder
+	cause   Status      // see Cause
+	_       [6]byte     // pad to a cache line for the responder
+	cc      *congestion // nil unless win.modeled
 
 	// Line 7. Line 8 holds what only long WRITEs, READs, atomics and losses use.
 	responder
@@ -265,14 +266,14 @@ func (q *QP) reset() {
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
 	q.eng.returnAnswers(&q.answers)
-	q.requester = requester{}
+	q.requester, q.cc = requester{}, nil
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0
 	q.lastCNP = 0
 	q.contact, q.cause = false, Success
 	q.dropPath()
-	q.attr = attrs{}
+	q.attr = attrs{Congestion: q.eng.congestion}
 	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }

@@ -1,6 +1,8 @@
 package qp
 
 import (
+	"math/bits"
+
 	"github.com/gorxe/gorxe/bth"
 )
 
@@ -27,7 +29,7 @@ func (q *QP) startRequester(psn bth.PSN) {
 	r := &q.requester
 	r.una = countBase + uint64(psn)
 	r.nxt, r.max, r.lastAsked = r.una, r.una, r.una
-	r.win.init(q.eng.maxWindow)
+	q.initWindow()
 	r.rec.init()
 }
 
@@ -87,7 +89,7 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
 	w := q.nextWQE()
 	space := int(q.win.size()) - int(q.nxt-q.una)
-	if w == nil || space <= 0 || w.status != Success {
+	if w == nil || space <= 0 || w.status != Success || (q.win.modeled && q.awaitPace(now)) {
 		return 0, 0
 	}
 	switch w.op {
@@ -130,7 +132,7 @@ func (q *QP) startWQE(w *wqe) bool {
 		w.npkts = (w.length + mtu - 1) / mtu
 	}
 	if w.op == OpRead {
-		w.part = uint8(min(max(q.win.cwnd/4, minReadPart), maxReadPart))
+		w.part = uint8(bits.Len32(max(q.win.cwnd/4, minReadPart)) - 1)
 	}
 	q.sq.started++
 	return true
@@ -179,7 +181,7 @@ func (q *QP) wantsAck(w *wqe, space int, end bool) bool {
 	q.completionWanted = q.completionWanted || w.flags&Signaled != 0 || s.signalAll
 	next := s.cur + 1
 	switch {
-	case space == 1 || q.nxt-q.lastAsked >= min(ackInterval, uint64(q.win.size()+1)/2):
+	case space == 1 || q.nxt-q.lastAsked >= q.win.ackInterval():
 		return true
 	case !end:
 		return false
@@ -239,13 +241,13 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 	return netLen + len(rest), netLen, Success
 }
 
-// sendRead requests the next part of a READ. A READ of more than w.part packets is sent as several
-// READ requests with consecutive PSNs, so that the window limits what the responder sends. The
-// parts are fixed when the READ starts. A retry requests a part or the rest of one, but never
+// sendRead requests the next part of a READ. A READ of more than 1<<w.part packets is sent as
+// several READ requests with consecutive PSNs, so that the window limits what the responder sends.
+// The parts are fixed when the READ starts. A retry requests a part or the rest of one, but never
 // crosses its end, because the responder knows only the requests that it received.
 func (q *QP) sendRead(now Time, b []byte, w *wqe, space uint32) (int, int) {
 	s := &q.sq
-	part := uint32(w.part)
+	part := uint32(1) << w.part
 	npkts := min(part-s.curPkt%part, w.npkts-s.curPkt)
 	if q.nxt < q.max {
 		npkts = q.retryRead(s.curPkt%part == 0, npkts, space)
@@ -337,14 +339,18 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 	psn := q.nxt
 	if psn < q.max {
 		q.eng.c.Retransmits++
+		q.model().retransmits++
 	}
 	q.nxt += n
+	q.paced(now, uint32(n)*q.mtu.Load())
 	if ask {
 		q.lastAsked, q.completionWanted = q.nxt, false
 	}
 	if q.nxt > q.max {
 		if ask && psn >= q.max {
-			q.rec.startSample(now, q.nxt)
+			if q.rec.startSample(now, psn+1); q.win.modeled && q.rec.samplePSN == psn+1 {
+				q.cc.started = q.cc.total
+			}
 		}
 		q.max = q.nxt
 	}

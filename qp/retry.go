@@ -16,7 +16,7 @@ const (
 	maxNAKs             = 64        // sequence NAKs in a row without progress before the QP fails
 	minRewindGap   Time = 2_000     // see recovery.repairedRecently
 	maxRewinds          = 3         // see recovery.ambiguous
-	maxBound       Time = 16_000_000
+	maxBound       Time = 1_000_000_000
 	maxRNRWait     Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery      = 8
 	// 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
@@ -70,20 +70,32 @@ func (r *recovery) startSample(now Time, psn uint64) {
 	}
 }
 
-func (r *recovery) progress(now Time, una uint64) {
-	r.naks, r.probes, r.rnrs, r.rnrUntil = 0, 0, 0, 0
-	if r.samplePSN == 0 || una < r.samplePSN {
-		return
+// progress resets what counts failures in a row.
+func (r *recovery) progress() { r.naks, r.probes, r.rnrs, r.rnrUntil = 0, 0, 0, 0 }
+
+// endSample ends the RTT sample if its packet, which is before psn, has arrived. It returns the
+// round trip, or 0 if none was measured. The round trip of a packet that was retransmitted is only
+// an upper bound. It is used until the next sample replaces it, because the first timeout is too
+// short for long paths.
+func (r *recovery) endSample(now Time, psn uint64) Time {
+	if r.samplePSN == 0 || psn < r.samplePSN {
+		return 0
 	}
+	ambiguous := r.samplePSN <= r.rewoundMax
 	r.samplePSN, r.bound = 0, 0
 	rtt := max(now-r.sampleAt, 1)
-	if r.srtt == 0 {
+	if r.srtt == 0 || r.srtt == r.rttvar {
 		r.srtt, r.rttvar = rtt, rtt/2
-		return
+		if ambiguous {
+			r.rttvar = rtt // marks an upper bound
+			return 0
+		}
+		return rtt
 	}
 	d := rtt - r.srtt
 	r.srtt += d / 8
 	r.rttvar += (max(d, -d) - r.rttvar) / 4
+	return rtt
 }
 
 // rto returns the time without progress after which a probe is sent.
@@ -157,6 +169,9 @@ func (q *QP) setRetryTimer() {
 	if q.rec.rnrUntil != 0 {
 		t = q.rec.rnrUntil
 	}
+	if q.win.modeled && q.cc.wake != 0 {
+		t = min(t, q.cc.wake)
+	}
 	if t != q.rec.timer.deadline {
 		q.eng.setTimer(q, t)
 	}
@@ -165,6 +180,10 @@ func (q *QP) setRetryTimer() {
 // onTimer is called at the QP's deadline.
 func (q *QP) onTimer(now Time) {
 	r := &q.rec
+	if q.win.modeled && q.cc.wake != 0 && q.cc.wake <= now {
+		q.cc.wake = 0
+		q.eng.schedule(q)
+	}
 	switch {
 	case r.rnrUntil != 0:
 		if r.rnrUntil <= now {
@@ -197,7 +216,7 @@ func (q *QP) ackTimedOut(now Time) {
 		return
 	}
 	q.retries--
-	q.win.loss(q.una, q.max)
+	q.lossEvent(now, 1)
 	q.win.collapse()
 	q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
 	q.goBack(now)
@@ -232,7 +251,7 @@ func (q *QP) lost(now Time) {
 		q.fail(RetryExcErr)
 		return
 	}
-	q.win.loss(q.una, q.max)
+	q.lossEvent(now, 1)
 	r.probeDeadline = Never
 	q.goBack(now)
 }
@@ -255,7 +274,10 @@ func (q *QP) goBack(now Time) {
 	} else if r.rewinds < maxRewinds {
 		r.rewinds++
 	}
-	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.samplePSN = q.una, q.max, now, 0
+	r.rewoundTo, r.rewoundMax, r.rewoundAt = q.una, q.max, now
+	if r.srtt != 0 {
+		r.samplePSN = 0 // Karn's rule; see endSample for the first sample
+	}
 	r.probed = false
 	q.nxt, q.lastAsked, q.completionWanted = q.una, q.una, true
 	q.rdHead, q.rdUsed = 0, 0
@@ -320,6 +342,7 @@ func (q *QP) rnrWait(now Time, timer uint8) {
 		q.rnrRetries--
 	}
 	q.goBack(now)
+	r.samplePSN = 0  // it would include the wait
 	q.win.collapse() // one packet tests whether there is a receive, not a whole window
 	least := Time(bth.RNRDelay(timer))
 	r.rnrUntil = now + max(least, min(least<<(r.rnrs/rnrDoubleEvery), maxRNRWait))

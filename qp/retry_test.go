@@ -209,7 +209,7 @@ func TestRecentGaps(t *testing.T) {
 func TestProbeTooEarly(t *testing.T) {
 	probed := func(sizes ...int) *talk {
 		k := newTalk(t, RC, func(_ *InitAttr, a *Attr) { a.PathMTU = 256 })
-		k.q.win.cwnd, k.q.win.max, k.q.win.threshold = 4, 4, 4
+		k.q.win.cwnd, k.q.win.threshold = 4, 4
 		for i, n := range sizes {
 			op := OpSend
 			if n < 0 {
@@ -227,11 +227,15 @@ func TestProbeTooEarly(t *testing.T) {
 	k.say(ack(1))
 	k.hears()
 	k.completes("1 success SEND 8B", "2 success SEND 8B")
-	k.say(ack(2))
+	k.equal("interval to the next probe", k.q.rec.bound, 2*minRTO)
+	k.say(ack(2)) // the first round trip that is measured
 	k.hears()
 	k.completes("3 success SEND 8B")
 	k.equal("retransmitted", k.Counters().Retransmits, uint64(1))
-	k.equal("interval to the next probe", k.q.rec.bound, 2*minRTO)
+	k.equal("interval after a round trip", k.q.rec.bound, Time(0))
+	if got := k.q.rec.srtt; got < initialRTO || got > initialRTO+2*tick {
+		t.Errorf("RTT is %d, want about %d", got, initialRTO+tick)
+	}
 
 	k = probed(8, 8, 8)
 	k.hears("SEND Only +0 ask 8B")

@@ -27,7 +27,7 @@ type wqe struct {
 
 	psn    uint64 // count of its first packet
 	npkts  uint32
-	part   uint8  // READ: packets per request
+	part   uint8  // READ: log2 of the packets per request
 	status Status // set if the WQE failed before all of it was sent
 }
 

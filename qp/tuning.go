@@ -6,7 +6,6 @@ const (
 	minDeferred  = 1024     // shortest piece of a payload that is worth deferring, bytes
 	ackInterval  = 32       // largest number of packets between two with AckReq
 	minReadPart  = 8        // packets of a part of a READ, at least; see sendRead
-	maxReadPart  = 64       // packets of a part of a READ, at most
 	minReadRetry = 2        // packets that a retry of a READ requests, at least; see retryRead
 )
 

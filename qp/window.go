@@ -1,25 +1,57 @@
 package qp
 
-// The window limits the packets in flight of an RC QP. Like TCP's window, it grows additively and
-// shrinks multiplicatively. With go-back-N a loss costs a whole window, so a lossy path needs a
-// small one, while a large one hides the round trip of a clean path.
+// The window limits the packets in flight of an RC QP. Up to DefaultWindow packets it grows with
+// every acknowledgment and needs no further state. Beyond, or after a loss or a CNP, a model of the
+// path decides: see congestion.
 const (
 	minWindow    = 2 // smallest Config.MaxWindow
 	lossWindow   = 4 // minimum after losses: with fewer packets, none may be left to reveal a gap
 	firstWindow  = 64
-	maxMaxWindow = 1 << 14
+	maxMaxWindow = maxPSNCount // IBA 9.7.3.1
 )
 
 type window struct {
-	recover   uint64 // losses before this packet were already counted
-	cwnd, max uint16 // packets, at most maxMaxWindow
-	threshold uint16 // growth is exponential below it
-	credit    uint16 // packets acknowledged since the last linear step
-	probing   bool   // one packet at a time until there is an answer
+	recover   uint64     // losses before this packet were already counted
+	cwnd      uint32     // packets
+	threshold uint32     // growth is exponential below it
+	credit    uint32     // acknowledged packets times growth that have not enlarged the window yet
+	probing   bool       // one packet at a time until there is an answer
+	algorithm Congestion // see Attr.Congestion
+	modeled   bool       // QP.cc is set
 }
 
-func (w *window) init(limit uint32) {
-	*w = window{cwnd: uint16(min(firstWindow, limit)), max: uint16(limit), threshold: uint16(limit)}
+// init sets the window of a QP that has not sent anything. limit is its maximum, in packets.
+func (w *window) init(limit uint32, a Congestion) {
+	*w = window{cwnd: min(firstWindow, limit), threshold: limit, algorithm: a, modeled: w.modeled}
+	if a == CongestionNone {
+		w.cwnd = limit
+	}
+}
+
+// initWindow sets the first window of a QP, or that after a change of the algorithm.
+func (q *QP) initWindow() {
+	limit := q.eng.maxWindow
+	if q.attr.Congestion == CongestionNone {
+		limit = q.eng.fixedWindow
+	}
+	q.win.init(limit, q.attr.Congestion)
+}
+
+// setCongestion selects the algorithm. A QP that uses another one starts with the first window.
+func (q *QP) setCongestion(a Congestion) {
+	if q.attr.Congestion == a {
+		return
+	}
+	q.attr.Congestion = a
+	if q.State() >= RTS {
+		recover := q.win.recover
+		q.initWindow()
+		q.win.recover = recover
+		if q.win.modeled {
+			q.cc.init()
+			q.setPace()
+		}
+	}
 }
 
 // size returns how many packets may be in flight.
@@ -27,31 +59,39 @@ func (w *window) size() uint32 {
 	if w.probing {
 		return 1
 	}
-	return uint32(w.cwnd)
+	return w.cwnd
 }
 
-func (w *window) acked(n uint32) {
-	w.probing = false
-	n = min(n, maxMaxWindow) // sums of two stay within 16 bits
+// ackInterval returns after how many packets one must ask for an ACK. If the window was made
+// smaller, or is being measured, ACKs are more frequent, so that few packets wait for each.
+func (w *window) ackInterval() uint64 {
+	if w.modeled {
+		return uint64(min(ackInterval, (w.size()+7)/8))
+	}
+	return uint64(min(ackInterval, (w.size()+1)/2))
+}
+
+// grow enlarges the window after n packets were acknowledged, up to limit: by n below the
+// threshold, otherwise by growth for each window of packets.
+func (w *window) grow(n, growth, limit uint32) {
+	if w.cwnd >= limit {
+		return
+	}
 	if w.cwnd < w.threshold {
-		w.cwnd = min(w.cwnd+uint16(n), w.threshold, w.max)
+		w.cwnd = min(w.cwnd+min(n, limit), w.threshold, limit)
 		return
 	}
-	if w.credit += uint16(n); w.credit >= w.cwnd {
-		w.credit = 0
-		w.cwnd = min(w.cwnd+1, w.max)
-	}
+	sum := uint64(w.credit) + uint64(n)*uint64(growth)
+	step := min(sum/uint64(w.cwnd), uint64(limit-w.cwnd))
+	w.credit = uint32(sum % uint64(w.cwnd))
+	w.cwnd += uint32(step)
 }
 
-// loss halves the window, once per window of packets.
-func (w *window) loss(una, highest uint64) {
-	if una < w.recover {
-		return
-	}
-	w.recover = highest
-	w.cwnd = max(w.cwnd/2, min(lossWindow, w.max))
-	w.threshold = w.cwnd
-	w.credit = 0
+// shrink makes the window smaller. Growth is not exponential until the window is made larger by
+// other means.
+func (w *window) shrink(size uint32) {
+	w.cwnd = min(w.cwnd, size)
+	w.threshold, w.credit = w.cwnd, 0
 }
 
 // collapse limits the window to one packet until the peer answers.

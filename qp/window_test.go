@@ -7,43 +7,46 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The window grows by what is acknowledged up to its threshold, then by one per window. A loss
-// halves it, once per window of packets, never below lossWindow.
+// The window grows by what is acknowledged up to its threshold, then by the given growth per
+// window, up to a limit.
 func TestWindowGrowsAndShrinks(t *testing.T) {
 	var w window
-	w.init(256)
+	w.init(256, CongestionAdaptive)
 	want := func(n uint32) {
 		t.Helper()
 		if w.size() != n {
-			t.Fatalf("window %d, want %d", w.size(), n)
+			t.Fatalf("size() = %d, want %d", w.size(), n)
 		}
 	}
 	want(firstWindow)
-	w.acked(10)
+	w.grow(10, 1, 256)
 	want(74)
-	w.acked(1000)
+	w.grow(1000, 1, 200)
+	want(200)
+	w.grow(1000, 1, 256)
 	want(256)
-	w.loss(1000, 1256)
+	w.shrink(128)
 	want(128)
-	w.loss(1100, 1256) // the same window of packets
+	w.grow(127, 1, 256)
 	want(128)
-	w.acked(127)
-	want(128)
-	w.acked(1)
+	w.grow(1, 1, 256)
 	want(129) // linear now
-	for range 20 {
-		w.loss(w.recover, w.recover+1)
-	}
-	want(lossWindow)
+	w.grow(129, 10, 256)
+	want(139)
+	w.grow(1, 1, 100) // a limit below the window does not shrink it
+	want(139)
 	w.collapse()
 	want(1)
-	w.acked(1)
-	want(lossWindow)
-	w.init(maxMaxWindow)
-	w.acked(1 << 20) // more than 16 bits
+	w.init(maxMaxWindow, CongestionAdaptive)
+	w.grow(maxPSNCount, 1, maxMaxWindow)
 	want(maxMaxWindow)
-	w.init(2) // a small limit also bounds the first window
+	w.shrink(4)
+	w.grow(maxPSNCount, 1<<31, maxMaxWindow)
+	want(maxMaxWindow)
+	w.init(2, CongestionAdaptive) // a small limit also bounds the first window
 	want(2)
+	w.init(1000, CongestionNone)
+	want(1000)
 }
 
 // The window stays within its bounds, and grows again after any losses.
@@ -51,23 +54,21 @@ func TestWindowBounds(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		limit := uint32(rapid.IntRange(minWindow, maxMaxWindow).Draw(r, "limit"))
 		var w window
-		w.init(limit)
-		una := uint64(countBase)
+		w.init(limit, CongestionAdaptive)
 		for range rapid.IntRange(0, 200).Draw(r, "steps") {
-			n := uint64(rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, maxPSNCount)).Draw(r,
+			n := uint32(rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, maxPSNCount)).Draw(r,
 				"n"))
 			switch rapid.IntRange(0, 2).Draw(r, "what") {
 			case 0:
-				una += n
 				before := w.cwnd
-				w.acked(uint32(n))
+				w.grow(n, rapid.Uint32Range(1, maxMaxWindow).Draw(r, "growth"), limit)
 				if w.cwnd < before ||
-					(before < w.threshold && n >= uint64(w.threshold) && w.cwnd != w.threshold) {
+					(before < w.threshold && n >= w.threshold && w.cwnd != w.threshold) {
 					r.Fatalf("%d acknowledged: window %d -> %d, threshold %d", n, before, w.cwnd,
 						w.threshold)
 				}
 			case 1:
-				w.loss(una, una+n)
+				w.shrink(max(n, minWindow))
 			case 2:
 				w.collapse()
 			}
@@ -75,8 +76,9 @@ func TestWindowBounds(t *testing.T) {
 				r.Fatalf("window %d, limit %d", s, limit)
 			}
 		}
-		for range 40_000 {
-			w.acked(limit)
+		w.probing = false
+		for range 40 {
+			w.grow(limit, w.cwnd, limit)
 		}
 		if w.size() != limit {
 			r.Fatalf("window %d after a long time without loss, limit %d", w.size(), limit)
@@ -95,11 +97,8 @@ func TestWindowBoundsFlight(t *testing.T) {
 	k.equal("ten more, and ten for growth", len(k.listen()), 20)
 	k.now += 10_000
 	k.say(nak(20, bth.NAKPSNSequence))
-	// Eleven more were acknowledged (growth), then the loss halved it.
-	want := (firstWindow + 10 + 10) / 2
-	if got := len(k.listen()); got < want || got > want+1 {
-		t.Errorf("%d packets after a loss, want %d", got, want)
-	}
+	// Ten more were acknowledged, then the loss reduced the window.
+	k.equal("packets after a loss", len(k.listen()), (firstWindow+10+10)*7/10)
 }
 
 // A READ larger than the window is requested in parts that fit it (see sendRead), so the

@@ -103,7 +103,8 @@ type Expert struct {
 	// that the machine, or the process's control group, has.
 	MaxMemory uint64
 
-	// MaxWindow limits the unacknowledged packets of each QP. The default is 256.
+	// MaxWindow limits the unacknowledged packets of each QP. The default is 2^23, and 256 without
+	// congestion control.
 	MaxWindow int
 
 	// Spin is how long the Device polls for the next packet before it sleeps. The default is

@@ -1,0 +1,215 @@
+package qp
+
+import (
+	"fmt"
+	"math"
+)
+
+// Congestion is an algorithm that limits what an RC QP sends. See docs/congestion.md.
+type Congestion uint8
+
+// The algorithms.
+const (
+	// CongestionAdaptive combines the window growth of CUBIC with a model of the path: losses that
+	// the model does not explain by a full queue do not make the window smaller than the product of
+	// bandwidth and delay. CNPs reduce it as in DCTCP. It is the default.
+	CongestionAdaptive Congestion = iota
+	// CongestionDCQCN is the algorithm of RDMA NICs (Zhu et al., SIGCOMM 2015): CNPs reduce the
+	// rate.
+	CongestionDCQCN
+	// CongestionNone keeps the window at its maximum and ignores CNPs. Losses are repaired.
+	CongestionNone
+	numCongestion
+)
+
+var congestionNames = []string{"adaptive", "dcqcn", "none"}
+
+// String returns "adaptive", "dcqcn" or "none".
+func (c Congestion) String() string { return name(congestionNames, int(c)) }
+
+// ParseCongestion returns the algorithm with the given name.
+func ParseCongestion(s string) (Congestion, error) {
+	for i, n := range congestionNames {
+		if s == n {
+			return Congestion(i), nil
+		}
+	}
+	return 0, fmt.Errorf("%w: unknown congestion control %q; use adaptive, dcqcn or none",
+		ErrInvalidAttr, s)
+}
+
+// congestion is the model of the path of a QP. It is allocated when a QP has more than firstWindow
+// packets in flight, loses a packet, or receives a CNP.
+type congestion struct {
+	total    uint64     // packets delivered
+	minRTT   Time       // 0: no round trip was measured
+	minRTTAt Time       // when it was measured
+	rate     [2]float64 // largest delivery rates of this and the previous period, packets per ns
+	rounds   uint8      // round trips in this period
+	started  uint64     // total at the start of the RTT sample
+
+	wmax   float64 // window before the last reduction, packets
+	epoch  Time    // time of the last reduction; 0: none yet
+	growth uint32  // packets per round trip, see window.grow
+
+	lossFrom uint64 // total at the start of the period in which losses are counted
+	lost     uint64 // packets lost in it
+	heavy    bool   // the last period had too many losses, see lossPeriod
+
+	alpha    float64 // fraction of the time in which the path marks packets (RFC 8257)
+	cnps     uint32  // received since the last RTT sample
+	reducing Time    // when CNPs reduce the window again
+
+	pacer
+
+	spurious, retransmits, rcvdCNPs uint64
+}
+
+const (
+	cubicBeta  = 0.7            // RFC 9438, section 4.6
+	cubicC     = 0.4            // packets per second cubed (RFC 9438, section 4.1)
+	ratePeriod = 8              // round trips
+	minRTTAge  = 10_000_000_000 // ns, as in BBR
+
+	// Random losses do not reduce the window below the product of bandwidth and delay. If more than
+	// 1 of heavyLoss packets is lost in a period of lossPeriod packets, they do: the path is
+	// overloaded in a way that neither the RTT nor the delivery rate shows.
+	lossPeriod = 512
+	heavyLoss  = 25
+
+	alphaGain        = 1.0 / 16 // RFC 8257, section 3.3
+	cnpInterval Time = 50_000   // the shortest interval between CNPs of a QP, ns
+)
+
+// model returns the QP's congestion state.
+func (q *QP) model() *congestion {
+	if !q.win.modeled {
+		q.cc = new(congestion)
+		q.cc.init()
+		q.win.modeled = true
+	}
+	return q.cc
+}
+
+func (c *congestion) init() { *c = congestion{growth: 1, alpha: 1} }
+
+// delivered handles n packets that were acknowledged or newly reported as held.
+func (q *QP) delivered(_ Time, n uint64) {
+	w := &q.win
+	w.probing = false
+	k := uint32(min(n, maxPSNCount))
+	switch {
+	case w.algorithm == CongestionNone:
+	case !w.modeled:
+		w.grow(k, 1, min(q.eng.maxWindow, DefaultWindow))
+	case 2*(q.max-q.una+n) >= uint64(w.cwnd): // the window limits the QP (RFC 9438, section 5.8)
+		w.grow(k, q.cc.growth, q.cc.limit(q.eng.maxWindow))
+	}
+	if w.modeled {
+		q.cc.total += n
+	}
+}
+
+// reached ends the RTT sample if all packets up to that of the sample, which is before psn, have
+// arrived.
+func (q *QP) reached(now Time, psn uint64) {
+	rtt := q.rec.endSample(now, psn)
+	if rtt == 0 {
+		return
+	}
+	if !q.win.modeled {
+		if q.win.cwnd <= firstWindow {
+			return
+		}
+		c := q.model()
+		c.minRTT, c.minRTTAt = rtt, now
+		return
+	}
+	q.cc.sampled(now, rtt, q.win.cwnd)
+	q.setPace()
+}
+
+// bdp returns the number of packets that fill the path.
+func (c *congestion) bdp() uint32 {
+	return uint32(min(max(c.rate[0], c.rate[1])*float64(c.minRTT), maxMaxWindow)) + 1
+}
+
+// limit returns the largest useful window.
+func (c *congestion) limit(most uint32) uint32 {
+	return min(most, max(DefaultWindow, 4*c.bdp()))
+}
+
+// sampled handles a measured round trip.
+func (c *congestion) sampled(now, rtt Time, cwnd uint32) {
+	if c.minRTT == 0 || rtt <= c.minRTT || now-c.minRTTAt > minRTTAge {
+		c.minRTT, c.minRTTAt = rtt, now
+	}
+	c.rate[0] = max(c.rate[0], float64(c.total-c.started)/float64(rtt))
+	if c.rounds++; c.rounds == ratePeriod {
+		c.rounds = 0
+		c.rate[1], c.rate[0] = c.rate[0], 0
+	}
+	marked := min(float64(c.cnps)*float64(cnpInterval)/float64(rtt), 1)
+	c.alpha += (marked - c.alpha) * alphaGain
+	c.cnps = 0
+	c.growth = c.cubic(now, rtt, float64(cwnd))
+}
+
+// cubic returns by how much the window grows in the next round trip (RFC 9438, sections 4.2, 4.3).
+func (c *congestion) cubic(now, rtt Time, cwnd float64) uint32 {
+	if c.epoch == 0 {
+		return 1
+	}
+	k := math.Cbrt(c.wmax * (1 - cubicBeta) / cubicC)
+	t := float64(now-c.epoch+rtt)/1e9 - k
+	target := cubicC*t*t*t + c.wmax
+	return uint32(min(max(target-cwnd, 1), cwnd/2+1))
+}
+
+// reduced records that the window is made smaller.
+func (c *congestion) reduced(now Time, cwnd uint32) { c.wmax, c.epoch = float64(cwnd), now }
+
+// lossEvent handles n packets that were found lost. The window is reduced once per window of
+// packets.
+func (q *QP) lossEvent(now Time, n uint64) {
+	c, w := q.model(), &q.win
+	c.countLoss(n)
+	if q.una < w.recover || w.algorithm == CongestionNone {
+		return
+	}
+	w.recover = q.max
+	size := uint32(cubicBeta * float64(w.cwnd))
+	if !c.heavy {
+		size = max(size, c.bdp())
+	}
+	c.reduced(now, w.cwnd)
+	w.shrink(max(size, min(lossWindow, q.eng.maxWindow)))
+	q.setPace()
+}
+
+// countLoss updates heavy.
+func (c *congestion) countLoss(n uint64) {
+	c.lost += n
+	if all := c.total - c.lossFrom + c.lost; all >= lossPeriod {
+		c.heavy = c.lost*heavyLoss > all
+		c.lossFrom, c.lost = c.total, 0
+	}
+}
+
+// cnpReceived handles a congestion notification packet.
+func (q *QP) cnpReceived(now Time) {
+	w := &q.win
+	if w.algorithm == CongestionNone {
+		return
+	}
+	c := q.model()
+	c.cnps++
+	c.rcvdCNPs++
+	if now < c.reducing {
+		return
+	}
+	c.reducing = now + max(q.rec.srtt, cnpInterval)
+	c.reduced(now, w.cwnd)
+	w.shrink(max(uint32(float64(w.cwnd)*(1-c.alpha/2)), min(lossWindow, q.eng.maxWindow)))
+	q.setPace()
+}
