@@ -32,6 +32,9 @@ type Conn struct {
 	nc net.Conn
 	r  *bufio.Reader
 
+	addr     string // that Dial has connected to
+	features bool   // the client knows features of endpoints; set by its request
+
 	checkGID func(context.Context, netip.Addr, roce.GID) error // of the server; nil: SameAddr
 }
 
@@ -40,6 +43,16 @@ func NewConn(nc net.Conn) *Conn { return &Conn{nc: nc, r: bufio.NewReader(nc)} }
 
 // Dial connects to the gorxe server at addr (host:port).
 func Dial(ctx context.Context, addr string) (*Conn, error) {
+	nc, err := dialTCP(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := NewConn(nc)
+	c.addr = addr
+	return c, nil
+}
+
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: Timeout}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -52,7 +65,7 @@ func Dial(ctx context.Context, addr string) (*Conn, error) {
 		return nil, fmt.Errorf("cannot reach gorxe at %s: %w: check that 'gorxe up' or a 'gorxe perf' "+
 			"server runs there and that no firewall blocks the port", addr, peerio.Reason(err))
 	}
-	return NewConn(nc), nil
+	return nc, nil
 }
 
 // Local returns the local address of the connection.
@@ -98,6 +111,9 @@ func (c *Conn) Close() error { return c.nc.Close() }
 // Send sends one message. It fails after Timeout or when ctx ends.
 func (c *Conn) Send(ctx context.Context, m *Message) error {
 	m.Gorxe = Version
+	if m.Kind == KindAccept && !c.features {
+		m.QPs = withoutFeatures(m.QPs)
+	}
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -157,6 +173,9 @@ func (c *Conn) receive(ctx context.Context, limit time.Duration, kinds []Kind) (
 	if !slices.Contains(kinds, m.Kind) {
 		return nil, fmt.Errorf("%w: it sent %q instead of %q", ErrProtocol, clip(string(m.Kind)),
 			kinds)
+	}
+	if m.Kind == KindRequest {
+		c.features = haveFeatures(m.QPs)
 	}
 	return m, nil
 }
@@ -245,18 +264,4 @@ func clip(s string) string {
 		return strings.ToValidUTF8(s[:maxText], "") + "..."
 	}
 	return s
-}
-
-// Request asks the peer for a service, with its parameters and the local queue pairs, and returns
-// the queue pairs of the peer.
-func (c *Conn) Request(ctx context.Context, service string, params any, qps []QP) ([]QP, error) {
-	m := &Message{Kind: KindRequest, Service: service, Params: Encode(params), QPs: qps}
-	if err := c.Send(ctx, m); err != nil {
-		return nil, err
-	}
-	m, err := c.Receive(ctx, KindAccept)
-	if err != nil {
-		return nil, err
-	}
-	return m.QPs, nil
 }

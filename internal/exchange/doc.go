@@ -22,12 +22,17 @@
 // Either side may instead send an error, with a text for the user of the other side, and close the
 // connection. A session ends when its connection ends.
 //
+// Endpoints of queue pairs may have features (roce.Features). A server sends its own only to a
+// client whose request has some, because old versions refuse fields that they do not know. A client
+// that an old server refuses for that reason repeats its request without features.
+//
 // The parameters of run and done belong to the service: see packages ping and perf. Package
 // perftest implements another protocol on port 18515; Server.Detect lets a server support both.
 //
 // Reading order:
 //   - message.go: the messages, their limits and the errors
 //   - conn.go: Conn sends and receives messages
+//   - request.go: the client's request, also to old servers
 //   - server.go: Server accepts sessions and passes them to services
 //   - gid.go: which GIDs a client may name
 //   - limits.go: the limits of a Server
