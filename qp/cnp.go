@@ -32,7 +32,7 @@ func (c cnpTime) recent(now Time) bool {
 }
 
 // ecnCapable reports whether the packets of the QP are sent as ECN-capable.
-func (q *QP) ecnCapable() bool { return q.typ == RC }
+func (q *QP) ecnCapable() bool { return q.typ == RC && q.attr.Congestion != CongestionNone }
 
 // handleMarked handles the mark of a packet that experienced congestion. Marked data leads to a
 // CNP. The window of the requester limits the READ responses that the peer sends, so a marked
@@ -66,6 +66,3 @@ func (q *QP) handleCNP(now Time) {
 		q.cnpReceived(now)
 	}
 }
-
-// cnpReceived slows the QP down, because its packets meet congestion.
-func (q *QP) cnpReceived(Time) {}

@@ -77,8 +77,7 @@ const (
 	lossPeriod = 512
 	heavyLoss  = 25
 
-	alphaGain        = 1.0 / 16 // RFC 8257, section 3.3
-	cnpInterval Time = 50_000   // the shortest interval between CNPs of a QP, ns
+	alphaGain = 1.0 / 16 // RFC 8257, section 3.3
 )
 
 // model returns the QP's congestion state.
