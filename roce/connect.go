@@ -142,8 +142,12 @@ func (q *QP) apply(list []transition) error {
 
 func (q *QP) initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
 	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey}
-	if t == UD {
+	switch t {
+	case UD:
 		return a, AttrState | AttrPKey | AttrQKey
+	case RC:
+		a.Congestion = CongestionControl(q.congestion.Load())
+		return a, AttrState | AttrPKey | AttrAccess | AttrCongestion
 	}
 	return a, AttrState | AttrPKey | AttrAccess
 }

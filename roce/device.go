@@ -21,23 +21,24 @@ import (
 
 // Device is a software RDMA NIC on one Port. Its methods are safe for concurrent use.
 type Device struct {
-	loop     *loop.Loop
-	eng      *qp.Engine
-	manual   bool
-	net      driver.Network
-	groups   driver.Groups  // nil: the host cannot join groups
-	finder   driver.Finder  // nil: the network does not remember next hops
-	router   driver.Router  // nil: the routes are not known
-	addrs    []netip.Prefix // what the loop knows; guarded by mu, like routes
-	routes   []netip.Prefix
-	mrs      *mr.Table
-	rand     func() uint64 // safe for concurrent use
-	pkeys    pkeyTable
-	features Features
-	virtual  bool                                     // Expert.Clock is set
-	wait     func(context.Context, func() bool) error // Expert.Wait
-	yields   bool                                     // polls without result call Loop.Yield
-	stats    func() driver.Stats
+	loop       *loop.Loop
+	eng        *qp.Engine
+	manual     bool
+	net        driver.Network
+	groups     driver.Groups  // nil: the host cannot join groups
+	finder     driver.Finder  // nil: the network does not remember next hops
+	router     driver.Router  // nil: the routes are not known
+	addrs      []netip.Prefix // what the loop knows; guarded by mu, like routes
+	routes     []netip.Prefix
+	mrs        *mr.Table
+	rand       func() uint64 // safe for concurrent use
+	pkeys      pkeyTable
+	features   Features
+	congestion CongestionControl
+	virtual    bool                                     // Expert.Clock is set
+	wait       func(context.Context, func() bool) error // Expert.Wait
+	yields     bool                                     // polls without result call Loop.Yield
+	stats      func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
 	// locks it.
@@ -144,7 +145,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
 		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
 		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
-		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		congestion: c.congestion,
+		pds:        map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
@@ -177,7 +179,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		d.window = *c.prefetch
 	}
 	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
-		MaxWindow: c.maxWindow})
+		MaxWindow: c.maxWindow, Congestion: c.congestion})
 	if err == nil && c.prefetch != nil {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}

@@ -149,23 +149,24 @@ const (
 )
 
 type config struct {
-	progress  Progress
-	peers     PeerList
-	pkeys     []PKey
-	xdp       xdp.Options
-	rand      func() uint64
-	clock     func() int64
-	wait      func(context.Context, func() bool) error
-	spin      time.Duration
-	cpu       int
-	maxQP     int
-	maxMR     int
-	maxPD     int
-	maxWindow int
-	prefetch  *int // nil: the default
-	maxMemory uint64
-	network   driver.Network
-	features  Features
+	progress   Progress
+	peers      PeerList
+	pkeys      []PKey
+	xdp        xdp.Options
+	rand       func() uint64
+	clock      func() int64
+	wait       func(context.Context, func() bool) error
+	spin       time.Duration
+	cpu        int
+	maxQP      int
+	maxMR      int
+	maxPD      int
+	maxWindow  int
+	prefetch   *int // nil: the default
+	maxMemory  uint64
+	network    driver.Network
+	features   Features
+	congestion CongestionControl
 }
 
 // defaultFeatures are the features of a Device unless an option changes them.
@@ -239,6 +240,8 @@ type QPConfig struct {
 
 	// GoBackN makes the QP refuse selective repeat: see WithSelectiveRepeat.
 	GoBackN bool
+	// Congestion is the algorithm of congestion control of an RC QP; nil: the Device's.
+	Congestion *CongestionControl
 }
 
 // Defaults of QPConfig.

@@ -26,16 +26,17 @@ type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
 
-	features Features // that this side offers to peers
-	psn      PSN      // the first PSN that this side sends
-	qkey     atomic.Uint32
-	path     uint32 // number of paths set so far; 0: no path now. Owner only
-	bytes    uint32 // taken from Device.mem
-	pd       *PD
-	send     *CQ
-	recv     *CQ
-	srq      *SRQ
-	cmID     *cmID // of the connection manager. Owner only
+	features   Features      // that this side offers to peers
+	congestion atomic.Uint32 // a CongestionControl
+	psn        PSN           // the first PSN that this side sends
+	qkey       atomic.Uint32
+	path       uint32 // number of paths set so far; 0: no path now. Owner only
+	bytes      uint32 // taken from Device.mem
+	pd         *PD
+	send       *CQ
+	recv       *CQ
+	srq        *SRQ
+	cmID       *cmID // of the connection manager. Owner only
 
 	groups map[GID]bool // multicast groups; guarded by Device.ctl
 }
@@ -49,6 +50,9 @@ func (q *QP) setIDs(gid int, key PKey) {
 	gid = max(math.MinInt16, min(gid, math.MaxInt16)) // beyond, no table has an entry
 	q.ids.Store(uint32(uint16(gid))<<16 | uint32(key))
 }
+
+// setCongestion keeps the algorithm for the transition to INIT.
+func (q *QP) setCongestion(c CongestionControl) { q.congestion.Store(uint32(c)) }
 
 // gidIndex returns the index in Device.GIDs of the local address; -1: the default.
 func (q *QP) gidIndex() int { return int(int16(q.ids.Load() >> 16)) }
@@ -148,6 +152,10 @@ func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 	}
 	q.setIDs(gid, key)
 	q.features = d.featuresFor(c)
+	q.setCongestion(d.congestion)
+	if c.Congestion != nil {
+		q.setCongestion(*c.Congestion)
+	}
 	if _, err := d.localGID(q.gidIndex(), GID{}); err != nil {
 		return err
 	}
@@ -358,6 +366,9 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 	if mask&AttrState != 0 && a.State == StateReset {
 		q.device().gsi.alive.forget(q)
 		q.path = 0
+	}
+	if mask&AttrCongestion != 0 {
+		q.setCongestion(a.Congestion)
 	}
 	if mask&AttrQKey != 0 {
 		q.qkey.Store(uint32(a.QKey))

@@ -92,6 +92,7 @@ type (
 	//	RetryCnt        uint8  // retries after timeouts, 0 to 7
 	//	RNRRetry        uint8  // retries after RNR NAKs, 0 to 6; 7: no limit
 	//	Selective       bool   // RC: use selective repeat; both sides must agree
+	//	Congestion      CongestionControl // RC: what limits this side's packets
 	Attr = qp.Attr
 	// AttrMask selects fields of an Attr (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
@@ -274,6 +275,7 @@ const (
 	AttrRetryCnt        = qp.AttrRetryCnt
 	AttrRNRRetry        = qp.AttrRNRRetry
 	AttrSelective       = qp.AttrSelective
+	AttrCongestion      = qp.AttrCongestion
 )
 
 // Limits of queues, work requests and QP attributes.
