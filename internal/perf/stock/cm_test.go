@@ -119,24 +119,32 @@ func TestServerDisconnects(t *testing.T) {
 	const never = time.Hour
 	for _, c := range []struct {
 		args  string
-		known bool // the server's user gives the same arguments
+		knows string // what the server's user has given besides the test
 		over  time.Duration
 	}{
-		{"write-bw -s 3000 -n 50", false, never}, {"send-bw -q 2 -n 600 -s 100", false, never},
-		{"send-bw -n 600 -s 100", false, never}, {"read-bw -q 2 -n 50", false, never},
-		{"send-lat -s 8 -n 50", false, never}, {"read-lat -n 50", false, never},
-		{"atomic-bw -n 50", false, never}, {"send-lat -s 2 -n 50", true, never},
-		{"write-lat -s 2 -n 50", true, never}, {"send-lat -a -n 5", false, never},
-		{"send-bw -a -n 5", false, never}, {"send-bw -a -q 2 -n 5", true, never},
-		{"write-lat -n 50", false, 2 * time.Second}, {"send-lat -n 50", false, 2 * time.Second},
+		{"write-bw -s 3000 -n 50", "", never}, {"send-bw -q 2 -n 600 -s 100", "", never},
+		{"send-bw -n 600 -s 100", "", never}, {"read-bw -q 2 -n 50", "", never},
+		{"send-lat -s 8 -n 50", "", never}, {"read-lat -n 50", "", never},
+		{"atomic-bw -n 50", "", never}, {"send-lat -s 2 -n 50", "-s", never},
+		{"send-lat -a -n 5", "", never}, {"send-bw -a -n 5", "", never},
+		{"send-bw -a -q 2 -n 5", "-n -a", never},
+		{"write-lat -n 50", "-n", never}, {"send-lat -n 50", "-n", never},
+		{"send-lat -a -n 5", "-a", never}, {"write-lat -a -n 5", "-n -a", never},
+		{"write-lat -n 50", "", 2 * time.Second}, {"send-lat -n 50", "", 2 * time.Second},
 	} {
-		t.Run(c.args, func(t *testing.T) {
+		t.Run(c.args+" knowing "+c.knows, func(t *testing.T) {
 			p, runs := parse(t, c.args)
 			r.reset(nil)
-			r.server.Iterations, r.server.times.over = 0, c.over
-			if c.known {
-				r.reset(p)
-				r.server.Iterations = runs[0].Iterations
+			s := r.server
+			s.Iterations, s.AllSizes, s.times.over = 0, strings.Contains(c.knows, "-a"), c.over
+			if c.knows != "" {
+				s.Want = p
+			}
+			if strings.Contains(c.knows, "-s") {
+				s.Size = p.Bytes
+			}
+			if strings.Contains(c.knows, "-n") {
+				s.Iterations = runs[0].Iterations
 			}
 			k, err := r.dial(t, p, Options{All: len(runs) > 1})
 			if err != nil {

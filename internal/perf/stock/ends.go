@@ -15,14 +15,19 @@ import (
 //   - Tests with SENDs end with a barrier. In a test of all sizes (-a), there are barriers between
 //     the sizes too. Such a test begins with messages of 2 bytes, so any other first size means
 //     that the first barrier after a message is the last one.
-//   - write-lat has no barrier. The server's user may know the number of messages (-n).
-//   - If there is nothing else, silence for overTime means the end.
+//   - write-lat has no barrier. It ends with its last message, if the server's user has told their
+//     number (-n).
+//
+// In two cases, the client sends nothing by which the server could recognize the end: after
+// write-lat without -n, and after a test with SENDs of 2 bytes if the server's user has given none
+// of -s, -n and -a. The client then waits without a time limit, and its connection stays open. Only
+// then, silence for overTime means the end.
 
 const (
 	// lastToDisconnect is the last version whose clients disconnect by themselves.
 	lastToDisconnect = 6.06
-	// overTime is the time without a message that means the end of write-lat, and the end of a test
-	// that may have another size, after a barrier. A client on a busy host may pause for seconds.
+	// overTime is the silence that means the end if nothing else can tell. A client on a busy host
+	// may pause for seconds.
 	overTime = 10 * time.Second
 	// answerTime is the time between the last barrier and the end. The client reads the answer to
 	// the barrier before it learns that its queue pairs were disconnected.
@@ -83,9 +88,16 @@ func (v *serverSession) disconnectWhenSilent(ctx context.Context) {
 	}
 }
 
-// mayHaveAllSizes reports whether the test may be one of all sizes.
-func (h *messageHandler) mayHaveAllSizes() bool {
-	return h.server.Size == 0 && h.firstBytes == firstSize
+// mayHaveAllSizes reports whether the test may be one of all sizes. known means that it certainly
+// is.
+func (h *messageHandler) mayHaveAllSizes() (may, known bool) {
+	switch s := h.server; {
+	case s.AllSizes:
+		return true, true
+	case s.Size != 0 || s.Iterations != 0:
+		return false, true
+	}
+	return h.firstBytes == firstSize, false
 }
 
 // passBarrier handles a barrier, after all messages that the client sent before it.
@@ -102,8 +114,10 @@ func (h *messageHandler) checkEnd() {
 		return // before the first message, or write-lat
 	}
 	needed := 1
-	if h.mayHaveAllSizes() {
+	if may, known := h.mayHaveAllSizes(); may {
 		switch {
+		case h.bytes != perf.LargestSize && known:
+			return
 		case h.bytes != perf.LargestSize:
 			h.expect(time.Now().Add(h.overTime()))
 			return
@@ -119,6 +133,6 @@ func (h *messageHandler) checkEnd() {
 // lastWrite reports whether the current message is the last one of write-lat, as far as the number
 // of messages is known.
 func (h *messageHandler) lastWrite() bool {
-	return h.count == int64(h.server.Iterations) &&
-		(!h.mayHaveAllSizes() || h.bytes == perf.LargestSize)
+	allSizes, _ := h.mayHaveAllSizes()
+	return h.count == int64(h.server.Iterations) && (!allSizes || h.bytes == perf.LargestSize)
 }

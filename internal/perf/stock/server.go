@@ -42,6 +42,7 @@ type Server struct {
 	Want       *perf.Params // nil: any test
 	Size       int          // of the messages; 0: not known
 	Iterations int          // of a run; 0: not known
+	AllSizes   bool         // the client runs all sizes; must be set if Iterations is
 	Gbits      bool         // the clients' reports use perf.UnitGb
 
 	Guard *guard.Guard // decides which clients by rdma_cm are served; nil: all

@@ -48,9 +48,10 @@ Either side may also be perftest: ib_write_bw for write-bw, ib_send_lat for
 send-lat and so on, on any RDMA NIC or the kernel's rxe. gorxe recognizes it by
 its first message. Give a perftest server the client's flags (-s, -n, -D, -a, -q,
 -R), as perftest requires. A gorxe server finds them out by itself, except -R, and
--s above 4 KiB for write-lat. With -R, -n tells a gorxe server when write-lat is
-over; without -n it waits for 10 s of silence. -b and write-imm-bw need gorxe on
-both sides, and do not work with -R.
+-s above 4 KiB for write-lat. With -R, a gorxe server cannot see the end of
+write-lat, and of SENDs of 2 bytes: give it the client's -n and -a, or it waits for
+10 s of silence. -b and write-imm-bw need gorxe on both sides, and do not work with
+-R.
 
 By default a server accepts clients in the subnets of its interface. A client
 must connect over TCP from the address of its GID, or from another address of the

@@ -44,8 +44,8 @@ func (f *flags) serve(ctx context.Context, p *perf.Params, out *printer) (err er
 			Dev: dev, GID: f.device.GIDIndex, Started: only.started, Ended: only.ended,
 			Finished: func(_ *perf.Params, _ *session.Session, row *perf.Row) { _ = out.row(row) },
 		},
-		Want: p, Size: f.test.Size.Int(), Iterations: f.test.Iterations.N, Gbits: f.gbits,
-		Guard: f.access.Guard(dev),
+		Want: p, Size: f.test.Size.Int(), Iterations: f.test.Iterations.N,
+		AllSizes: f.test.All, Gbits: f.gbits, Guard: f.access.Guard(dev),
 	}
 	if f.cm {
 		err = f.serveCM(ctx, srv, out)
