@@ -4,9 +4,10 @@
 //	import _ "github.com/gorxe/gorxe/bth/layers"
 //
 // A packet then has the layers Ethernet, IP, UDP, BTH, the extension headers of its opcode, and the
-// payload. The pad and the ICRC are not part of the payload; they are fields of the BTH layer. With
-// a gopacket.DecodingLayerParser, the BTH layer decodes all transport headers at once, and its
-// Packet field gives access to the extension headers.
+// payload. A selective acknowledgment in an ACKNOWLEDGE is a layer before the payload. The pad and
+// the ICRC are not part of the payload; they are fields of the BTH layer. With a
+// gopacket.DecodingLayerParser, the BTH layer decodes all transport headers at once, and its Packet
+// field gives access to the extension headers.
 //
 // The ICRC is not checked, because gopacket gives a layer no access to the IP header before it. The
 // example shows how to check it with package frame.
@@ -17,6 +18,7 @@
 //
 //   - layers.go: registration and the BTH layer
 //   - ext.go: the layers of the extension headers
+//   - selack.go: the layer of a selective acknowledgment
 package layers
 
 import (
@@ -41,6 +43,8 @@ var (
 	LayerTypeIETH  = register(1797, "IETH", standalone(bth.IETHLen, newIETH))
 	LayerTypeDETH  = register(1798, "DETH", standalone(bth.DETHLen, newDETH))
 	LayerTypeFETH  = register(1799, "FETH", standalone(bth.FETHLen, newFETH))
+
+	LayerTypeSelACK = register(1800, "SelACK", gopacket.DecodeFunc(decodeSelACK))
 )
 
 func register(number int, name string, d gopacket.Decoder) gopacket.LayerType {
@@ -114,7 +118,13 @@ func decodeBTH(data []byte, p gopacket.PacketBuilder) error {
 			at = at[h.len:]
 		}
 	}
-	if len(l.Payload) == 0 {
+	if l.Packet.Info.Op == bth.OpAck {
+		if h, ok := newSelACK(l.Payload); ok {
+			p.AddLayer(h)
+			at = h.Payload
+		}
+	}
+	if len(at) == 0 {
 		return nil
 	}
 	return p.NextDecoder(gopacket.LayerTypePayload)

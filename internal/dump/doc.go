@@ -6,6 +6,6 @@
 //   - dump.go: Dumper, which turns frames into lines, and the summary.
 //   - source.go: opening a source; capture files.
 //   - listen.go: packet sockets.
-//   - print.go: a packet as text and as JSON.
+//   - print.go, selack.go: a packet as text and as JSON.
 //   - save.go: writing pcapng files.
 package dump

@@ -28,6 +28,7 @@ type record struct {
 	AckReq  bool   `json:"ack_req"`
 	FECN    bool   `json:"fecn"`
 	BECN    bool   `json:"becn"`
+	ECN     uint8  `json:"ecn"` // ECN bits of the IP header: 2 is ECT(0), 3 is CE
 	Pad     int    `json:"pad"`
 	Payload int    `json:"payload"`         // bytes, without pad
 	Error   string `json:"error,omitempty"` // why a receiver drops it although the ICRC is correct
@@ -51,6 +52,7 @@ type extensions struct {
 	SrcQP       *uint32 `json:"src_qp,omitempty"`    // DETH
 	Placement   *uint8  `json:"placement,omitempty"` // FETH
 	Selectivity *uint8  `json:"selectivity,omitempty"`
+	SelACK      *selACK `json:"selack,omitempty"`
 }
 
 func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
@@ -60,7 +62,7 @@ func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
 		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()),
 		ICRC: "ok",
 		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(),
-		FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
+		FECN: p.BTH.FECN(), BECN: p.BTH.BECN(), ECN: p.TrafficClass & ecnCE,
 		Pad: p.BTH.PadCount(), Payload: len(p.Payload), extensions: extensionsOf(p),
 	}
 	switch reason {
@@ -73,7 +75,10 @@ func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
 	return r
 }
 
-const vlanID = 1<<12 - 1
+const (
+	vlanID = 1<<12 - 1
+	ecnCE  = 3
+)
 
 func extensionsOf(p *bth.Packet) (e extensions) {
 	i := p.Info
@@ -104,6 +109,7 @@ func extensionsOf(p *bth.Packet) (e extensions) {
 	if i.FETH != 0 {
 		e.Placement, e.Selectivity = ptr(p.FETH().Placement()), ptr(p.FETH().Selectivity())
 	}
+	e.SelACK = selACKOf(p)
 	return e
 }
 
@@ -117,8 +123,9 @@ func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason fr
 		_, err := fmt.Fprintf(w, "%6d %11.6f  REFUSED: %v\n", n, since.Seconds(), reason)
 		return err
 	}
-	fields := append(flagsOf(p), extensionsOf(p).words()...)
-	if len(p.Payload) > 0 {
+	e := extensionsOf(p)
+	fields := append(flagsOf(p), e.words()...)
+	if len(p.Payload) > 0 && e.SelACK == nil && p.Info.Op != bth.OpCNP {
 		fields = append(fields, fmt.Sprintf("%d B", len(p.Payload)))
 	}
 	switch reason {
@@ -146,7 +153,7 @@ func flagsOf(p *bth.Packet) []string {
 	add(p.HasVLAN, "vlan %d", p.VLAN&vlanID)
 	add(p.BTH.AckReq(), "ack_req")
 	add(p.BTH.Solicited(), "se")
-	add(p.TrafficClass&3 == 3, "ce")
+	add(p.TrafficClass&ecnCE == ecnCE, "ce")
 	add(p.BTH.FECN(), "fecn")
 	add(p.BTH.BECN(), "becn")
 	add(p.BTH.PKey() != bth.DefaultPKey, "pkey 0x%04x", uint16(p.BTH.PKey()))
@@ -180,6 +187,9 @@ func (e extensions) words() []string {
 	}
 	if e.InvRKey != nil {
 		s = append(s, fmt.Sprintf("invalidate 0x%08x", *e.InvRKey))
+	}
+	if e.SelACK != nil {
+		s = append(s, e.SelACK.String())
 	}
 	return s
 }

@@ -39,6 +39,10 @@ dump drops its privileges when the capture has started.
 The first column is the number of the frame in the file, or since the capture
 started. Times are relative to the first frame.
 
+A selective acknowledgment, which gorxe peers send after a loss, is printed as the
+PSNs that the receiver holds ("held") and the number of packets that it received
+more than once ("dup").
+
 A capture on an interface shows packets of the kernel's rxe driver and packets that
 are forwarded to other guests, namespaces or hosts. It does not show the packets that
 an AF_XDP program such as 'gorxe up' receives or sends on the same interface, in

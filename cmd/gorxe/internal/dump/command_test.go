@@ -191,6 +191,21 @@ func TestFields(t *testing.T) {
 		{bth.RCSendOnly, func(b []byte) { bth.BTH(b)[8] |= 0x80; b[1] |= 0x80; b[4] = 0xc0; b[2] = 0x7f }, 0,
 			`"ack_req":true "se":true "fecn":true "becn":true "pkey":32767`,
 			"ack_req  se  fecn  becn  pkey 0x7fff"},
+		{bth.RCAck, func(b []byte) {
+			bth.PutAETH(b[12:], bth.NAKSyndrome(bth.NAKPSNSequence), 7)
+			bth.PutSelACK(b[16:], 0xfffff0, 2, []uint32{0x60000001, 0x80000000})
+		}, 16,
+			`"ack":"NAK PSN sequence error" "payload":16 "ecn":0 "selack":{"duplicates":2,"start":16777200,"packets":64,"held":[[16777201,16777202],[15,16]]}`,
+			"NAK PSN sequence error msn 7  held 0xfffff1-0xfffff2 0x00000f-0x000010 dup 2\n"},
+		{bth.RCAck, func(b []byte) { bth.PutSelACK(b[16:], 5, 3, nil) }, 8,
+			`"selack":{"duplicates":3,"start":5,"packets":0,"held":[]}`, "held none dup 3\n"},
+		{bth.RCAck, func(b []byte) { bth.PutSelACK(b[16:], 0, 0, []uint32{0x55555555}) }, 12,
+			`"held":[[1,1],[3,3],`, "held 0x000001 0x000003 0x000005 0x000007 0x000009 0x00000b " +
+				"0x00000d 0x00000f and 8 more dup 0\n"},
+		{bth.RCAck, func(b []byte) { b[16] = 2 }, 8, `"payload":8`, "  8 B\n"},
+		{bth.CNP, func(b []byte) { bth.PutCNP(b, bth.DefaultPKey, 9) }, 16,
+			`"opcode":"CNP" "becn":true "dest_qp":9 "psn":0 "payload":16`,
+			"CNP  qp 0x000009 psn 0x000000  becn\n"},
 	} {
 		name := writeFile(t, writePcap(t, [][]byte{packet(c.opcode, c.put, c.n)}))
 		asJSON := run(t, nil, "--json", name)
@@ -211,7 +226,7 @@ func TestAbsentFields(t *testing.T) {
 	r := run(t, nil, "--json",
 		writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
 	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn",
-		"original", "imm", "inv_rkey", "qkey", "src_qp", "error"} {
+		"original", "imm", "inv_rkey", "qkey", "src_qp", "selack", "error"} {
 		if v, ok := r[f]; ok {
 			t.Errorf("%s = %v in a packet without it", f, v)
 		}
