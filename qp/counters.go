@@ -13,6 +13,10 @@ type Counters struct {
 	RcvdRNR          uint64
 	SentSeqNAK       uint64
 	RcvdSeqNAK       uint64
+	SentSelAcks      uint64 // acknowledgments with a SelACK
+	HeldPkts         uint64 // responder: packets after a gap that were held
+	ReorderDrops     uint64 // responder: packets after a gap for which there was no memory
+	ParkedBytes      uint64 // gauge: memory in use for held packets, bytes
 	SentErrNAK       uint64 // invalid request, access error, operational error
 	RcvdErrNAK       uint64
 	SentAcks         uint64

@@ -31,6 +31,10 @@ type Config struct {
 	// CongestionNone, otherwise 2^23.
 	MaxWindow  int
 	Congestion Congestion // of QPs for which Modify does not set it
+
+	// MaxReorderMemory limits the memory in bytes for packets that are received out of order with
+	// selective repeat. 0 means DefaultReorderMemory.
+	MaxReorderMemory int
 }
 
 // Engine owns queue pairs and runs their protocol. The package comment lists which methods may be
@@ -47,6 +51,7 @@ type Engine struct {
 	paths     map[frame.Path]*sharedPath
 	// unused buffers for answers, indexed by half their capacity
 	answerLists [MaxRdAtomic + 1][][]answer
+	pool        reorderPool
 	lists       [numLists]qpList
 	wheel       wheel
 
@@ -81,12 +86,14 @@ type Engine struct {
 	eventTail uint32
 	c         Counters
 	portMTU   bth.MTU
-	word      [atomicLen]byte // scratch
-	grh       [GRHLen]byte    // scratch
-	deferring bool            // see DeferPayloads
-	uncopied  *QP             // whose sent work request completes in Copied
-	tx        Transmit        // the result of PollTransmit
-	spill     [maxPacket]byte // for packets that may not fit the caller's buffer
+	parked    bth.Packet                 // scratch
+	selWords  [bth.MaxSelACKWords]uint32 // scratch
+	word      [atomicLen]byte            // scratch
+	grh       [GRHLen]byte               // scratch
+	deferring bool                       // see DeferPayloads
+	uncopied  *QP                        // whose sent work request completes in Copied
+	tx        Transmit                   // the result of PollTransmit
+	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
 }
 
 // NewEngine returns an engine without QPs.
@@ -111,10 +118,18 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.Congestion >= numCongestion {
 		return nil, fmt.Errorf("qp: unknown congestion control %d", c.Congestion)
 	}
+	if c.MaxReorderMemory == 0 {
+		c.MaxReorderMemory = DefaultReorderMemory
+	}
+	if c.MaxReorderMemory < 0 {
+		return nil, fmt.Errorf("qp: MaxReorderMemory is %d bytes, want at least 0",
+			c.MaxReorderMemory)
+	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
+	e.pool.limit = c.MaxReorderMemory
 	e.growRunq()
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
@@ -127,7 +142,10 @@ func NewEngine(c Config) (*Engine, error) {
 func (e *Engine) SetPortMTU(m bth.MTU) { e.portMTU = m }
 
 // Counters returns the engine's counters. Only the engine's thread may read them.
-func (e *Engine) Counters() *Counters { return &e.c }
+func (e *Engine) Counters() *Counters {
+	e.c.ParkedBytes = uint64(e.pool.used)
+	return &e.c
+}
 
 // HandlePacket processes a received packet. It finds the QP and makes the checks that do not depend
 // on the QP's state (IBA 9.6.1.1; RoCEv2 A17.4). It does not keep references to p. It returns false

@@ -266,6 +266,7 @@ func (q *QP) reset() {
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
 	q.eng.returnAnswers(&q.answers)
+	q.releaseReorder()
 	q.requester, q.cc = requester{}, nil
 	q.responder = responder{}
 	q.owes = false
@@ -338,6 +339,7 @@ func (q *QP) fail(st Status) {
 func (q *QP) toErr() {
 	q.setState(Err)
 	q.eng.setTimer(q, Never)
+	q.releaseReorder()
 	q.flush()
 	if q.eng.errHook != nil {
 		q.eng.errHook(q)

@@ -177,6 +177,9 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 			a.top = max(a.top, a.sent)
 			if a.sent == a.npkts {
 				q.popAnswer()
+				if r := q.reorder; r != nil && r.stalled {
+					q.fill(now)
+				}
 			}
 			return n, netLen
 		}
@@ -269,6 +272,9 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 // response may mistake the ACK for it. (rxe of Linux 6.1 then completes a READ that lacks its last
 // bytes.)
 func (q *QP) sendAck(b []byte) (n, netLen int) {
+	if (q.refused || q.selAck) && q.attr.Selective {
+		return q.sendSelAck(b)
+	}
 	q.acked()
 	q.eng.c.SentAcks++
 	return q.putAck(b, q.ackable-1, bth.ACKNoLimit)
@@ -278,6 +284,9 @@ func (q *QP) sendAck(b []byte) (n, netLen int) {
 func (q *QP) sendNAK(b []byte) (n, netLen int) {
 	q.nakOwed = false
 	q.acked()
+	if q.reorder != nil {
+		return q.putSelAck(b, q.nakPSN, q.nak)
+	}
 	return q.putAck(b, q.nakPSN, q.nak)
 }
 

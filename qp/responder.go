@@ -12,9 +12,10 @@ type responder struct {
 	ackable uint64  // count after the last packet that a plain ACK may acknowledge: see sendAck
 	msn     bth.MSN // messages completed (IBA 9.7.7.1)
 
-	// After a NAK, packets are dropped until the refused one arrives again.
+	// After a NAK, packets are dropped until the refused one arrives again. With selective repeat
+	// they are held.
 	refused     bool
-	refusedRNR  bool
+	selAck      bool      // selective repeat: the next ACK reports a duplicate
 	access      mr.Access // what the peer may do
 	nakOwed     bool
 	msg         msgKind // message in progress
@@ -28,9 +29,12 @@ type responder struct {
 	dma           uint32    // its total length
 	key           bth.RKey  // its R_Key
 	scope         *mr.Scope // the type 2 windows bound to the QP; nil until the first
-	lastBeyondGap uint64    // last packet received after a gap
+	reorder       *reorder  // packets held after a gap; nil without a gap and with go-back-N
 	nakPSN        uint64
+	lastBeyondGap bth.PSN // last packet received after a gap
 	nak           bth.Syndrome
+	refusedRNR    bool     // the refused packet got an RNR NAK; valid if refused is set
+	duplicates    uint16   // selective repeat: packets received again
 	history       *history // nil until the first atomic or duplicate READ
 	answers       answerQueue
 }
@@ -101,11 +105,12 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 	}
 	switch {
 	case psn > q.epsn:
-		q.outOfSequence(now, psn)
+		q.outOfSequence(now, psn, p)
 	case psn < q.epsn:
 		q.duplicate(now, psn, p)
+	case q.refused:
+		q.afterGap(now, p)
 	default:
-		q.refused, q.refusedRNR = false, false
 		q.respond(now, q.execute(p), p)
 	}
 }
@@ -122,14 +127,24 @@ func (e *Engine) checkDistance(d uint64) {
 	}
 }
 
-// outOfSequence handles a packet after a gap. It sends one NAK per gap (IBA 9.7.5.2.2). If PSNs go
-// back, the requester has gone back too and the expected packet was lost again, so it sends another
-// NAK.
-func (q *QP) outOfSequence(now Time, psn uint64) {
+// outOfSequence handles a packet after a gap. With selective repeat it is held. Otherwise it is
+// dropped; see sequenceNAK.
+func (q *QP) outOfSequence(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.OutOfSeqRequest++
 	q.eng.checkDistance(psn - q.epsn)
 	q.eng.lastGap = now
-	again := !q.refusedRNR && psn <= q.lastBeyondGap
+	if q.attr.Selective {
+		q.hold(now, psn, p)
+		return
+	}
+	q.sequenceNAK(p.BTH.PSN())
+}
+
+// sequenceNAK handles a packet after a gap that is dropped. It sends one NAK per gap (IBA
+// 9.7.5.2.2). If PSNs go back, the requester has gone back too and the expected packet was lost
+// again, so it sends another NAK.
+func (q *QP) sequenceNAK(psn bth.PSN) {
+	again := !q.refusedRNR && !psn.After(q.lastBeyondGap)
 	q.lastBeyondGap = psn
 	if q.refused && !again {
 		return
@@ -242,6 +257,9 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	}
 	switch p.Info.Op {
 	case bth.OpSend, bth.OpWrite:
+		if q.attr.Selective && len(p.Payload) > 0 { // a keepalive has no payload
+			q.countDuplicate()
+		}
 		q.oweAckNow(now)
 	case bth.OpReadRequest:
 		q.duplicateRead(now, psn, p)

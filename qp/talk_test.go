@@ -188,8 +188,26 @@ func (k *talk) heard(p *bth.Packet) string {
 	if p.BTH.AckReq() {
 		s += " ask"
 	}
-	if len(p.Payload) > 0 {
+	switch h, ok := bth.ParseSelACK(p.Payload); {
+	case ok && p.Info.Op == bth.OpAck:
+		s += k.heardHeld(h)
+	case len(p.Payload) > 0:
 		s += fmt.Sprintf(" %dB", len(p.Payload))
+	}
+	return s
+}
+
+// heardHeld describes a SelACK as text: the held packets and the number of duplicates.
+func (k *talk) heardHeld(h bth.SelACK) string {
+	s := " held"
+	start := int(h.Start().Sub(k.base))
+	for a, b := h.Run(0); a < b; a, b = h.Run(b) {
+		if s += fmt.Sprintf(" %+d", start+a); b-a > 1 {
+			s += fmt.Sprintf("..%+d", start+b-1)
+		}
+	}
+	if n := h.Duplicates(); n > 0 {
+		s += fmt.Sprintf(" dup=%d", n)
 	}
 	return s
 }

@@ -1,0 +1,235 @@
+package qp
+
+import (
+	"math/bits"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// DefaultReorderMemory is the default of Config.MaxReorderMemory in bytes.
+const DefaultReorderMemory = 64 << 20
+
+// reorderPool is the memory of an engine for packets that are held after gaps. A QP may take as
+// much as is left for others: one alone gets half of the limit, two get a third each, and there is
+// always some left for the next one. Memory that is given back is kept for the next gap while other
+// sizes do not need it.
+type reorderPool struct {
+	limit  int // bytes
+	used   int // by QPs
+	cached int // given back
+	users  int // QPs that hold packets
+
+	states  []*reorder
+	rings   [maxRingBits + 1][]psnRing
+	packets [len(parkedSizes)]*parkedPacket
+}
+
+// parkedPacket is a packet that waits for its predecessors.
+type parkedPacket struct {
+	next  *parkedPacket // in the list of free ones
+	b     []byte        // from the BTH to the pad in b[:n]
+	n     uint16
+	class uint8
+}
+
+// parkedSizes are the sizes of buffers for parked packets: for short messages, and for each path
+// MTU with headers.
+var parkedSizes = [...]int{64, 128, 256 + 64, 512 + 64, 1024 + 64, 2048 + 64, 4096 + 64}
+
+// parkedOverhead approximates the memory in bytes of a parkedPacket besides its buffer.
+const parkedOverhead = 48
+
+// psnRing records packets by PSN. Its size is a power of 2.
+type psnRing struct {
+	mask   uint64
+	bitmap []uint64        // bit psn&63 of word psn&mask/64
+	parked []*parkedPacket // at psn&mask; nil: not held, or the data is in memory
+}
+
+const (
+	minRingBits = 8
+	maxRingBits = 20 // maxReorderSpan
+)
+
+func ringBytes(size int) int { return size/8 + size*8 }
+
+// holds reports whether the packet is held. It must be within the ring.
+func (r *psnRing) holds(psn uint64) bool {
+	i := psn & r.mask
+	return r.bitmap[i/64]>>(i%64)&1 != 0
+}
+
+func (r *psnRing) set(psn uint64) {
+	i := psn & r.mask
+	r.bitmap[i/64] |= 1 << (i % 64)
+}
+
+// bits returns 32 packets from psn on, the first one in the most significant bit.
+func (r *psnRing) bits(psn uint64) uint32 {
+	i := psn & r.mask
+	w := r.bitmap[i/64] >> (i % 64)
+	if s := i % 64; s > 32 {
+		w |= r.bitmap[(i/64+1)&(r.mask/64)] << (64 - s)
+	}
+	return bits.Reverse32(uint32(w))
+}
+
+// take returns the state for a QP, without memory for packets. It is nil if there is no memory.
+func (e *reorderPool) take() *reorder {
+	var r *reorder
+	if n := len(e.states); n > 0 {
+		r, e.states = e.states[n-1], e.states[:n-1]
+	} else {
+		r = new(reorder)
+	}
+	e.users++
+	if !e.reach(r, 0) {
+		e.users--
+		e.states = append(e.states, r)
+		return nil
+	}
+	return r
+}
+
+// give takes back the state of a QP and everything that it holds.
+func (e *reorderPool) give(r *reorder) {
+	r.discard(e, r.top)
+	e.giveRing(r, r.psnRing)
+	*r = reorder{placement: placement{extents: r.extents[:0]}}
+	e.states = append(e.states, r)
+	if e.users--; e.users == 0 && e.cached > idleReorderMemory {
+		e.flush()
+	}
+}
+
+// idleReorderMemory is how much memory the pool keeps in bytes while no QP holds packets.
+const idleReorderMemory = 4 << 20
+
+// charge takes n bytes for a QP if its share and the limit allow it.
+func (e *reorderPool) charge(r *reorder, n int) bool {
+	if r.bytes+n > e.limit-e.used {
+		return false
+	}
+	r.bytes += n
+	e.used += n
+	return true
+}
+
+func (e *reorderPool) refund(r *reorder, n int) {
+	r.bytes -= n
+	e.used -= n
+	e.cached += n
+}
+
+// reuse takes n bytes that have been charged from the memory that was given back, or makes space
+// for new memory.
+func (e *reorderPool) reuse(n int, found bool) {
+	switch {
+	case found:
+		e.cached -= n
+	case e.used+e.cached > e.limit:
+		e.flush()
+	}
+}
+
+// flush leaves the memory that was given back to the garbage collector.
+func (e *reorderPool) flush() {
+	e.cached = 0
+	clear(e.rings[:])
+	clear(e.packets[:])
+}
+
+// reach makes the ring large enough for a packet at this distance from the expected one.
+func (e *reorderPool) reach(r *reorder, distance uint64) bool {
+	if r.bitmap != nil && distance <= r.mask {
+		return true
+	}
+	n := max(bits.Len64(distance), minRingBits)
+	size := 1 << n
+	if !e.charge(r, ringBytes(size)) {
+		return false
+	}
+	var next psnRing
+	k := len(e.rings[n])
+	e.reuse(ringBytes(size), k > 0)
+	if k > 0 {
+		next, e.rings[n] = e.rings[n][k-1], e.rings[n][:k-1]
+	} else {
+		next = psnRing{mask: uint64(size - 1), bitmap: make([]uint64, size/64),
+			parked: make([]*parkedPacket, size)}
+	}
+	old := r.psnRing
+	for psn := r.from; psn < r.top; psn++ {
+		if !old.holds(psn) {
+			continue
+		}
+		next.set(psn)
+		i := psn & old.mask
+		next.parked[psn&next.mask], old.parked[i] = old.parked[i], nil
+	}
+	r.psnRing = next
+	if old.bitmap != nil {
+		clear(old.bitmap)
+		e.giveRing(r, old)
+	}
+	return true
+}
+
+// giveRing takes back a ring, which must be empty.
+func (e *reorderPool) giveRing(r *reorder, old psnRing) {
+	e.refund(r, ringBytes(len(old.parked)))
+	n := bits.Len64(old.mask)
+	e.rings[n] = append(e.rings[n], old)
+}
+
+// park copies a packet. It reports false if there is no memory.
+func (e *reorderPool) park(r *reorder, psn uint64, p *bth.Packet) bool {
+	class := 0
+	for parkedSizes[class] < len(p.BTH) {
+		if class++; class == len(parkedSizes) {
+			return false // longer than any valid packet
+		}
+	}
+	size := parkedSizes[class]
+	if !e.charge(r, size+parkedOverhead) {
+		return false
+	}
+	h := e.packets[class]
+	e.reuse(size+parkedOverhead, h != nil)
+	if h != nil {
+		e.packets[class] = h.next
+	} else {
+		h = &parkedPacket{b: make([]byte, size), class: uint8(class)}
+	}
+	h.next, h.n = nil, uint16(copy(h.b, p.BTH))
+	r.parked[psn&r.mask] = h
+	return true
+}
+
+// drop forgets a held packet.
+func (r *reorder) drop(e *reorderPool, psn uint64) {
+	i := psn & r.mask
+	r.bitmap[i/64] &^= 1 << (i % 64)
+	r.held--
+	if h := r.parked[i]; h != nil {
+		r.parked[i] = nil
+		h.next, e.packets[h.class] = e.packets[h.class], h
+		e.refund(r, parkedSizes[h.class]+parkedOverhead)
+	}
+}
+
+// discard forgets the held packets before psn.
+func (r *reorder) discard(e *reorderPool, psn uint64) {
+	for end := min(psn, r.top); r.from < end; {
+		i := r.from & r.mask
+		w := r.bitmap[i/64] >> (i % 64)
+		if w == 0 {
+			r.from += 64 - i%64
+			continue
+		}
+		if r.from += uint64(bits.TrailingZeros64(w)); r.from < end {
+			r.drop(e, r.from)
+		}
+	}
+	r.from = psn
+}
