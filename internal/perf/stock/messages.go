@@ -23,8 +23,8 @@ const (
 	// empty one, would end its test. It does not matter if the server's user has told the test, nor
 	// for SENDs of rxe, which announces no key for memory without remote access.
 	firstMessage = 3 * time.Second
-	// firstReply is the time in which a write-lat client replies to the first message. A client with
-	// larger messages does not see it and waits without a time limit.
+	// firstReply is the time in which a write-lat client replies to the first message. A client
+	// with larger messages does not see it and waits without a time limit.
 	firstReply = 10 * time.Second
 	// endTime is the time that a client has to close its connection after its queue pairs.
 	endTime = 5 * time.Second
