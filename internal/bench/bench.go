@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/xdp"
@@ -23,7 +24,8 @@ type Config struct {
 	// With Link kit.Veth the run uses kit.Memory if AF_XDP on a veth pair is not available.
 	kit.Options
 
-	Mode xdp.Mode // of the AF_XDP ports
+	Mode      xdp.Mode         // of the AF_XDP ports
+	Transport device.Transport // of gorxe
 	// Profile is the beginning of the names of files for CPU profiles of gorxe and of bare frames
 	// on a veth pair; "" means none.
 	Profile string

@@ -44,8 +44,8 @@ func newGorxe(s *spec, port driver.Port) (*gorxe, error) {
 	if s.Test == pingpong {
 		spin = roce.NoSpin // a spinning test does not call Wait
 	}
-	dev, err := roce.New(port, roce.WithProgress(roce.Manual),
-		roce.WithExpert(roce.Expert{Spin: spin}))
+	dev, err := roce.New(port, append(s.Transport.Options(), roce.WithProgress(roce.Manual),
+		roce.WithExpert(roce.Expert{Spin: spin}))...)
 	if err != nil {
 		return nil, err
 	}

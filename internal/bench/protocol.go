@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -20,6 +21,8 @@ type spec struct {
 	Active   bool          `json:"active"` // this side sends; the other one receives or answers
 	Warmup   time.Duration `json:"warmup_ns"`
 	Duration time.Duration `json:"duration_ns"`
+
+	Transport device.Transport `json:"transport"` // of gorxe
 }
 
 // The requests of a measurement, in this order. The passive side starts before the active one

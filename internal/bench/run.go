@@ -111,6 +111,7 @@ func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sam
 	passive := spec{
 		Kind: l.kind, Test: f.test, Size: f.size, MTU: f.mtu, Spin: f.spin, Loss: l.loss,
 		Seed: uint64(round + 1), Warmup: min(maxWarmup, d/4), Duration: d,
+		Transport: b.Transport,
 	}
 	active := passive
 	active.Active = true

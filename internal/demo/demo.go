@@ -62,6 +62,8 @@ type Config struct {
 
 	Memory bool // use a memory link even if AF_XDP is available
 	Strict bool // fail if AF_XDP is not available
+
+	Options []roce.Option // of both devices
 }
 
 // deviceMTU returns the MTU of interfaces that carry the path MTU.
@@ -106,8 +108,9 @@ func open(ctx context.Context, c Config, veth bool) (*Demo, error) {
 	var err error
 	d.bed, err = testbed.New(testbed.Config{
 		Veth: veth, Mode: c.Mode, MTU: c.deviceMTU(), Seed: c.Seed,
-		Plan:   loopback.Plan{Loss: c.Loss},
-		Device: [2][]roce.Option{{roce.WithProgress(roce.Manual)}, {roce.WithExpert(b)}},
+		Plan:    loopback.Plan{Loss: c.Loss},
+		Options: c.Options,
+		Device:  [2][]roce.Option{{roce.WithProgress(roce.Manual)}, {roce.WithExpert(b)}},
 	})
 	if err == nil {
 		err = d.connect(ctx)

@@ -5,6 +5,7 @@
 //   - flags.go: Flags, the flags that commands share, and opening the device
 //   - gid.go: GIDIndex chooses a GID
 //   - pkey.go: the flag --pkey
+//   - transport.go: the flags about lost packets and congestion
 //   - peer.go: finding the peer and the interface that leads to it
 //   - confine.go: dropping the privileges of servers
 //   - watch.go: noticing that the interface was removed

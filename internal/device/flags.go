@@ -21,9 +21,11 @@ type Flags struct {
 	GIDIndex GIDIndex
 	PKey     PKey
 	Window   cli.Int
+
+	Transport Transport
 }
 
-// Register adds the flags for the XDP mode, the queues and the partition.
+// Register adds the flags for the XDP mode, the queues, the partition and the transport.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	auto, native, generic := xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()
 	f.Mode = cli.Choice{Value: auto, Words: []string{auto, native, generic}}
@@ -33,6 +35,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.Var(&f.Queues, "queues", "number of the interface's receive queues to use, 0 = all")
 	fs.Var(&f.PKey, "pkey", "partition key: ignore packets of other partitions "+
 		"(default: 0xffff, the only one of the kernel's rxe)")
+	f.Transport.Register(fs)
 }
 
 // RegisterIface adds the flag -d for the interface. byDefault describes the interface that is used
@@ -66,7 +69,8 @@ func (f *Flags) XDP() xdp.Options {
 }
 
 // Options returns the options of the device, without those for package xdp.
-func (f *Flags) Options() (opts []roce.Option) {
+func (f *Flags) Options() []roce.Option {
+	opts := f.Transport.Options()
 	if f.Window.Max > 0 { // the command has a --window flag
 		opts = append(opts, roce.WithExpert(roce.Expert{Prefetch: new(f.Window.N)}))
 	}

@@ -37,6 +37,7 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 	f.addOnly("measure only these figures")
 	f.addMode(&c.Mode)
 	fs := cmd.Flags()
+	c.Transport.Register(fs)
 	fs.BoolVar(&memory, "memory", false, "use the in-memory link even as root")
 	fs.StringVar(&c.Profile, "cpuprofile", "",
 		"write CPU profiles of gorxe and of bare frames on a veth pair into files with this prefix")

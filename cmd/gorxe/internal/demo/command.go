@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/demo"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -32,6 +33,8 @@ type flags struct {
 	seed   uint64
 	memory bool
 	json   bool
+
+	transport device.Transport
 }
 
 // Command returns the command "gorxe demo".
@@ -72,6 +75,7 @@ arrival for UC and UD. Rates are those of batches of up to 64 messages in flight
 	fs.Var(&f.bulk, "bulk",
 		"size of the bulk WRITE, rounded up to whole MiB (default 256 MiB, with --loss 64 MiB)")
 	cli.HideDefaults(fs, "bulk")
+	f.transport.Register(fs)
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even if AF_XDP is available")
 	cli.JSONVar(fs, &f.json, "print one JSON object")
 	return cmd
@@ -85,7 +89,7 @@ func (f *flags) config(cmd *cobra.Command) (demo.Config, error) {
 	}
 	c := demo.Config{
 		MTU: roce.MTU(f.mtu.N), Mode: mode, Loss: f.loss.Fraction, Seed: f.seed, Bulk: f.bulk.Bytes,
-		Memory: f.memory, Strict: mode != xdp.Auto,
+		Memory: f.memory, Strict: mode != xdp.Auto, Options: f.transport.Options(),
 	}
 	if c.Memory && c.Strict {
 		return c, cli.Usagef("--memory and --mode %v exclude each other: choose one of them", mode)
