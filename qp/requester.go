@@ -348,7 +348,7 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 	}
 	if q.nxt > q.max {
 		if ask && psn >= q.max {
-			if q.rec.startSample(now, psn+1); q.win.modeled && q.rec.samplePSN == psn+1 {
+			if q.rec.startSample(now, q.nxt); q.win.modeled && q.rec.samplePSN == q.nxt {
 				q.cc.started = q.cc.total
 			}
 		}
