@@ -81,10 +81,10 @@ func (d *Device) counters() Counters {
 }
 
 // All returns an iterator over the names and values of all counters, in a fixed order.
-func (c *Counters) All() iter.Seq2[string, uint64] {
+func (c Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, n := range counterNames {
-			if !yield(n.name, *n.of(c)) {
+			if !yield(n.name, *n.of(&c)) {
 				return
 			}
 		}
@@ -102,7 +102,7 @@ func (c *Counters) All() iter.Seq2[string, uint64] {
 }
 
 // Get returns the counter that All names so, or 0 if there is none.
-func (c *Counters) Get(name string) uint64 {
+func (c Counters) Get(name string) uint64 {
 	for n, v := range c.All() {
 		if n == name {
 			return v

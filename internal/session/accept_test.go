@@ -132,8 +132,7 @@ func TestFloodOfRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for { // do not overflow the receive ring
-			c := tb.Dev[1].Counters()
-			if c.Get("cm_received_req") > uint64(i) {
+			if tb.Dev[1].Counters().Get("cm_received_req") > uint64(i) {
 				break
 			}
 			if time.Now().After(deadline) {

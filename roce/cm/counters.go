@@ -102,17 +102,17 @@ var (
 
 // All returns an iterator over the names and values of all counters, in a fixed order:
 // received_req, received_mra ...
-func (c *Counters) All() iter.Seq2[string, uint64] {
+func (c Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for _, n := range perMessage {
-			for i, v := range n.of(c) {
+			for i, v := range n.of(&c) {
 				if !yield(n.name+"_"+strings.ToLower(attrNames[i]), v) {
 					return
 				}
 			}
 		}
 		for _, n := range single {
-			if !yield(n.name, *n.of(c)) {
+			if !yield(n.name, *n.of(&c)) {
 				return
 			}
 		}
