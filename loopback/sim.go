@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -54,8 +55,12 @@ type process struct {
 	resume chan error
 	ctx    context.Context
 	ready  func() bool // nil: ready
+	failed int         // waits that returned an error of Run
 	ended  bool
 }
+
+// maxFailures is the number of waits that return an error of Run to one process.
+const maxFailures = 1000
 
 // canRun reports whether the process no longer has to wait.
 func (p *process) canRun() bool { return p.ready == nil || p.ctx.Err() != nil || p.ready() }
@@ -87,7 +92,8 @@ func (s *Sim) Go(f func()) {
 }
 
 // Run runs the processes until all have ended. It returns ErrStuck or ErrTimeout if they do not end
-// within limit of virtual time: then all waits return that error, until the processes end.
+// within limit of virtual time: then all waits return that error, until the processes end. A
+// process that goes on waiting nevertheless is ended as by runtime.Goexit, after maxFailures waits.
 func (s *Sim) Run(limit time.Duration) error {
 	err := s.until(context.Background(), limit, func() bool { return len(s.procs) == 0 })
 	if err == nil {
@@ -110,6 +116,9 @@ func (s *Sim) Wait(ctx context.Context, ready func() bool) error {
 	p.ctx, p.ready = ctx, ready
 	s.yield <- struct{}{}
 	if err := <-p.resume; err != nil {
+		if p.failed++; p.failed > maxFailures {
+			runtime.Goexit()
+		}
 		return err
 	}
 	if !ready() {

@@ -80,6 +80,17 @@ func TestSimEndsWaits(t *testing.T) {
 		}
 	}
 	s, _ := newSim(t)
+	cleaned := false
+	s.Go(func() {
+		defer func() { cleaned = true }()
+		for { // ignores errors
+			_ = s.Wait(context.Background(), never)
+		}
+	})
+	if err := s.Run(time.Minute); !errors.Is(err, ErrStuck) || !cleaned {
+		t.Errorf("Run() with an endless process = %v, want ErrStuck; it was ended: %v", err, cleaned)
+	}
+	s, _ = newSim(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var got error
 	s.Go(func() { got = s.Wait(ctx, never) })
