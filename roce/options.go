@@ -280,6 +280,9 @@ type ConnectOptions struct {
 	// but at least 3, the QP goes to StateErr with the event EventQPFatal, and Conn.Err returns
 	// ErrConnLost. With the defaults a dead peer is detected at most 20 s after its last packet,
 	// or 4.3 s after work that waits for its answer was posted. Without Timeout there is no check.
+	// These timeouts together must be longer than the longest round trip and the longest pause of
+	// the peer's host. Otherwise the check, like the retries of a work request, ends a healthy
+	// connection. 1 s is safe in a data center, for example Timeout 15 (134 ms) with 7 retries.
 	KeepAlive time.Duration
 
 	PathOptions
