@@ -69,15 +69,19 @@ type StoreOption func(*Store)
 // or leave files without their data.
 func WithoutSync() StoreOption { return func(s *Store) { s.disk = nil } }
 
-// OpenStore creates root if necessary and checks that it is writable. Each file has one packet or,
-// if segment is positive, packets one after the other until segment bytes are reached. A directory
-// that has files is continued. Only one Store at a time can use a root, because two would use the
-// same file names.
+// OpenStore creates root if necessary, but not its parent, and checks that it is writable. Each
+// file has one packet or, if segment is positive, packets one after the other until segment bytes
+// are reached. A directory that has files is continued. Only one Store at a time can use a root,
+// because two would use the same file names.
 func OpenStore(root string, segment int64, opts ...StoreOption) (*Store, error) {
 	if segment < 0 {
 		return nil, fmt.Errorf("%w: segments of %d bytes: choose 0 or more", ErrConfig, segment)
 	}
-	if err := os.MkdirAll(root, 0o755); err != nil {
+	err := os.Mkdir(root, 0o755)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %w: create %s first", ErrStore, err, filepath.Dir(filepath.Clean(root)))
+	case err != nil && !errors.Is(err, fs.ErrExist):
 		return nil, storeError(err)
 	}
 	s := &Store{path: root, segment: segment, disk: &disk{}, dirty: true}

@@ -2,6 +2,7 @@ package statusbyte
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,6 +182,30 @@ func TestStoreAfterCrash(t *testing.T) {
 	}
 	if list, err := os.ReadDir(s.Dir(0)); err != nil || len(list) != 2 {
 		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
+// OpenStore creates its directory, but not the parent: a mistyped path is an error.
+func TestStoreNeedsParent(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "parent", "data")
+	_, err := OpenStore(root, 0)
+	if !errors.Is(err, ErrStore) || !strings.Contains(err.Error(), "create "+filepath.Dir(root)) {
+		t.Errorf("OpenStore() without a parent = %v, want ErrStore with advice", err)
+	}
+	if _, err := os.Stat(filepath.Dir(root)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("OpenStore() created the parent: %v", err)
+	}
+	if err := os.Mkdir(filepath.Dir(root), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // creates the directory, and uses an existing one
+		s, err := OpenStore(root, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -86,7 +86,8 @@ include packets that arrived and could not be stored.`,
 	f.segment = cli.Size{Min: 0, Max: maxSegment}
 	f.timeout = cli.Duration{Min: 0, Max: maxDuration}
 	f.grace = cli.Duration{D: defaultGrace, Min: 0, Max: maxDuration}
-	fs.StringVar(&f.dir, "dir", "", "store the packets of each device below this directory")
+	fs.StringVar(&f.dir, "dir", "",
+		"store the packets of each device below this directory, which is created in an existing one")
 	fs.Var(&f.segment, "segment",
 		"combine packets into files of at least this size (default: one file for each packet)")
 	fs.StringVar(&f.devices, "devices", "",
