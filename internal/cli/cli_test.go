@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func TestParseSize(t *testing.T) {
@@ -132,6 +133,23 @@ func TestStatus(t *testing.T) {
 	}
 	if !errors.Is(Usage(failure), failure) {
 		t.Error("Usage(err) does not wrap err")
+	}
+}
+
+// The errors of boolean flags name the flag and the value, and not the function of package strconv.
+func TestFlagError(t *testing.T) {
+	fs := pflag.NewFlagSet("recv", pflag.ContinueOnError)
+	fs.Bool("sync", true, "")
+	fs.Int("n", 0, "")
+	for arg, want := range map[string]string{
+		"--sync=maybe": `"maybe" for the flag --sync is neither true nor false`,
+		"--n=maybe":    `invalid argument "maybe" for "--n" flag`,
+		"--other":      "unknown flag: --other",
+	} {
+		err := flagError(fs.Parse([]string{arg}))
+		if Status(err) != StatusUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want a usage error with %q", arg, err, want)
+		}
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit statuses of gorxe.
@@ -82,12 +84,22 @@ func Run(root *cobra.Command, args []string) int {
 	defer stop()
 	root.SetArgs(args)
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
 		report(os.Stderr, cmd, err)
 	}
 	return Status(err)
+}
+
+// flagError returns the usage error for an error of pflag.
+func flagError(err error) error {
+	invalid, number := new(pflag.InvalidValueError), new(strconv.NumError)
+	if errors.As(err, &invalid) && errors.As(err, &number) && number.Func == "ParseBool" {
+		return Usagef("%q for the flag --%s is neither true nor false", invalid.GetValue(),
+			invalid.GetFlag().Name)
+	}
+	return Usage(err)
 }
 
 // report writes err as one line, even if its message has several.

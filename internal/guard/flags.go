@@ -43,7 +43,14 @@ type prefixes []netip.Prefix
 
 // Set implements pflag.Value.
 func (p *prefixes) Set(text string) error {
-	if strings.TrimSpace(text) == all {
+	for field := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(field) != all {
+			continue
+		}
+		if strings.TrimSpace(text) != all {
+			return cli.Usagef("%q is not a list of prefixes: %s means every address, write it alone",
+				text, all)
+		}
 		*p = append(*p, anyone...)
 		return nil
 	}

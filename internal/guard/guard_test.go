@@ -54,9 +54,12 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%q: String() = %q, want %q", c.args, g, c.text)
 		}
 	}
-	for _, bad := range []string{"", " , ", "10.0.0.1/8", "eth0", "all,all"} {
-		if err := new(prefixes).Set(bad); err == nil {
-			t.Errorf("Set(%q) = nil, want an error", bad)
+	for bad, want := range map[string]string{
+		"": "empty", " , ": "empty", "10.0.0.1/8": "write 10.0.0.0/8", "eth0": "neither",
+		"all,all": "write it alone", "10.0.0.0/8, all": "write it alone",
+	} {
+		if err := new(prefixes).Set(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Set(%q) = %v, want an error with %q", bad, err, want)
 		}
 	}
 }

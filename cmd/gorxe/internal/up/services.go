@@ -52,6 +52,10 @@ func (s *serviceList) Set(text string) error {
 	}
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
+		if name == noServices {
+			return cli.Usagef("%q is not a list of services: %s turns all of them off, write it alone",
+				text, noServices)
+		}
 		if !slices.Contains(allServices, name) {
 			return cli.Usagef("no service is called %q: choose some of %s, or %s", name,
 				strings.Join(allServices, ","), noServices)
