@@ -24,7 +24,7 @@ func SameAddr(_ context.Context, peer netip.Addr, gid roce.GID) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the GID is %v, but the client connected from %v: "+
-		"choose the GID with that address (-x)", ErrAddress, gid.Addr().Unmap(), peer)
+		"let the client use the GID with that address (-x, or -g of a ping-pong program)", ErrAddress, gid.Addr().Unmap(), peer)
 }
 
 // CheckGID returns an error if the peer may not use gid. A server must call it for each GID that
