@@ -1,10 +1,13 @@
 package cmconn
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
+	"unicode"
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
@@ -57,10 +60,26 @@ func New(dev *roce.Device, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
-// Dial connects to the listener at addr.
+// Dial connects to the listener at addr. If the peer rejects the connection with a text in its
+// private data, as gorxe's servers do, the error contains it.
 func (c *Conn) Dial(ctx context.Context, addr netip.AddrPort, o roce.DialOptions) (err error) {
 	c.cm, err = c.Dev.Dial(ctx, addr, c.QP, o)
+	rejected := new(roce.RejectError)
+	if errors.As(err, &rejected) {
+		if why := reason(rejected.PrivateData); why != "" {
+			return fmt.Errorf("%w: the server says %q", err, why)
+		}
+	}
 	return err
+}
+
+// reason returns the text that the private data of a rejection contains, or "" for other data.
+func reason(private []byte) string {
+	text := bytes.TrimRight(private, "\x00")
+	if bytes.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsPrint(r) }) {
+		return ""
+	}
+	return string(text)
 }
 
 // Accept accepts a connection request.

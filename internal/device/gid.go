@@ -42,9 +42,8 @@ func (g *GIDIndex) Type() string { return "int" }
 // local, which is the local address of the TCP connection to the same peer. If there is none, it is
 // the first GID of the same IP version.
 func (g GIDIndex) Choose(dev *roce.Device, local netip.Addr) (*int, error) {
-	if g >= 0 {
-		i := int(g)
-		return &i, nil
+	if i := g.Chosen(); i != nil {
+		return i, nil
 	}
 	local = local.Unmap().WithZone("")
 	family := -1
@@ -66,6 +65,15 @@ func (g GIDIndex) Choose(dev *roce.Device, local netip.Addr) (*int, error) {
 			dev.Info().Name, version)
 	}
 	return &family, nil
+}
+
+// Chosen returns the index that the user has chosen, or nil for AnyGID.
+func (g GIDIndex) Chosen() *int {
+	if g < 0 {
+		return nil
+	}
+	i := int(g)
+	return &i
 }
 
 // check returns an error if the device has no GID with this index.

@@ -60,7 +60,7 @@ func (c *checker) check(ctx context.Context) error {
 }
 
 func (c *checker) rping(ctx context.Context) (err error) {
-	s, err := rping.Dial(ctx, c.dev, rpingAddr(c.target, c.port), rpingBytes)
+	s, err := rping.Dial(ctx, c.dev, c.gid.Chosen(), rpingAddr(c.target, c.port), rpingBytes)
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,11 @@ type Client struct {
 	seq  int
 }
 
-// Dial connects to the rping server at addr. The texts have size bytes, 1 to MaxSize.
-func Dial(ctx context.Context, dev *roce.Device, addr netip.AddrPort, size int) (*Client, error) {
-	s, err := newSide(dev, size, 0)
+// Dial connects to the rping server at addr, from the GID with an index; if gid is nil, the route
+// selects it. The texts have size bytes, 1 to MaxSize.
+func Dial(ctx context.Context, dev *roce.Device, gid *int, addr netip.AddrPort, size int) (
+	*Client, error) {
+	s, err := newSide(dev, gid, size, 0)
 	if err != nil {
 		return nil, err
 	}

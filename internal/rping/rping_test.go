@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -56,7 +59,7 @@ func TestPingPong(t *testing.T) {
 	served := make(chan error)
 	go func() { served <- s.Serve(ctx, l) }()
 	for _, size := range []int{16, 64, MaxSize} {
-		c, err := Dial(ctx, a, addr, size)
+		c, err := Dial(ctx, a, nil, addr, size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +106,7 @@ func TestHostileClient(t *testing.T) {
 		},
 	}
 	for what, act := range hostile {
-		c, err := Dial(ctx, a, addr, 64)
+		c, err := Dial(ctx, a, nil, addr, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +118,7 @@ func TestHostileClient(t *testing.T) {
 		}
 		c.Close()
 	}
-	c, err := Dial(ctx, a, addr, 64)
+	c, err := Dial(ctx, a, nil, addr, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +142,7 @@ func TestSlotsAreShared(t *testing.T) {
 	go s.Serve(ctx, l)
 	var conns []*roce.Conn
 	for {
-		c, err := Dial(ctx, greedy, addr, 16)
+		c, err := Dial(ctx, greedy, nil, addr, 16)
 		var no *roce.RejectError
 		if errors.As(err, &no) {
 			break
@@ -165,7 +168,7 @@ func TestSlotsAreShared(t *testing.T) {
 			t.Fatalf("one address holds %d sessions of %d", held(), maxSessions)
 		}
 	}
-	c, err := Dial(ctx, honest, addr, 16)
+	c, err := Dial(ctx, honest, nil, addr, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +195,7 @@ func TestIncompleteConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	go s.Serve(ctx, l)
-	go Dial(ctx, devs[0], addr, 16)
+	go Dial(ctx, devs[0], nil, addr, 16)
 	start := time.Now()
 	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) ||
 		time.Since(start) > 10*time.Second {
@@ -214,7 +217,7 @@ func TestClientDies(t *testing.T) {
 	}
 	go s.Serve(ctx, l)
 	c := new(Client)
-	if c.side, err = newSide(devs[0], 16, 0); err != nil {
+	if c.side, err = newSide(devs[0], nil, 16, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
@@ -252,7 +255,7 @@ func TestIdleClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	go s.Serve(ctx, l)
-	c, err := Dial(ctx, a, addr, 16)
+	c, err := Dial(ctx, a, nil, addr, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,11 +265,65 @@ func TestIdleClient(t *testing.T) {
 	}
 }
 
+// The error of a client that the server refuses contains the server's reason.
+func TestRefusalHasReason(t *testing.T) {
+	a, b, addr := devices(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	deny := limit.Access{Deny: []netip.Prefix{netip.PrefixFrom(addr.Addr(), 8)}}
+	s := &Server{Dev: b, Guard: guard.New(deny, nil)}
+	l, err := s.Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(ctx, l)
+	if _, err := Dial(ctx, a, nil, addr, 64); !errors.Is(err, roce.ErrRefused) ||
+		!strings.Contains(err.Error(), "not permitted") {
+		t.Errorf("Dial() = %v, want ErrRefused with the server's reason", err)
+	}
+}
+
+// A client uses the GID that its user has chosen.
+func TestChosenGID(t *testing.T) {
+	link, devs, addr := network(t, 2)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	l, err := (&Server{Dev: devs[1]}).Listen(DefaultPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go (&Server{Dev: devs[1]}).Serve(ctx, l)
+	extra := netip.MustParsePrefix("10.77.0.9/24")
+	link.Port(0).SetAddrs(append(link.Port(0).Addrs(), extra)...)
+	index := -1
+	for index < 0 {
+		for _, g := range devs[0].GIDs() {
+			if g.Addr == extra.Addr() {
+				index = g.Index
+			}
+		}
+		if time.Sleep(time.Millisecond); ctx.Err() != nil {
+			t.Fatal("the device does not have its second IPv4 address")
+		}
+	}
+	c, err := Dial(ctx, devs[0], &index, addr, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.side.CM().LocalAddr().Addr(); got != extra.Addr() {
+		t.Errorf("the client's address is %v, want %v", got, extra.Addr())
+	}
+	if err := c.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNoListener(t *testing.T) {
 	a, _, addr := devices(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if _, err := Dial(ctx, a, addr, 64); !errors.Is(err, roce.ErrRefused) {
+	if _, err := Dial(ctx, a, nil, addr, 64); !errors.Is(err, roce.ErrRefused) {
 		t.Errorf("Dial() = %v, want ErrRefused", err)
 	}
 }

@@ -59,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, l *roce.Listener) error {
 
 // open establishes the connection to a client.
 func (s *Server) open(ctx context.Context, r *roce.Request) (*side, error) {
-	c, err := newSide(s.Dev, MaxSize, cmp.Or(s.quietTime, quietTime))
+	c, err := newSide(s.Dev, nil, MaxSize, cmp.Or(s.quietTime, quietTime))
 	if err != nil {
 		return nil, errors.Join(err, r.Reject(nil))
 	}

@@ -27,12 +27,12 @@ type side struct {
 	size int // of a text
 }
 
-// newSide creates the queue pair and the memory. It probes a peer that is silent for quiet; 0 means
-// never.
-func newSide(dev *roce.Device, size int, quiet time.Duration) (*side, error) {
+// newSide creates the queue pair and the memory. A nil gid lets the route select the local GID. It
+// probes a peer that is silent for quiet; 0 means never.
+func newSide(dev *roce.Device, gid *int, size int, quiet time.Duration) (*side, error) {
 	c, err := cmconn.New(dev, cmconn.Config{
 		Slots: slots, SlotBytes: infoLen, Memory: 2 * size, Quiet: quiet,
-		Access: roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead,
+		GIDIndex: gid, Access: roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead,
 	})
 	if err != nil {
 		return nil, err

@@ -80,12 +80,7 @@ func DialCM(
 	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr netip.AddrPort, p *perf.Params,
 	o Options,
 ) (perf.Client, error) {
-	var index *int
-	if gid >= 0 {
-		i := int(gid)
-		index = &i
-	}
-	m, err := newMessageConn(dev, index, peerQuiet)
+	m, err := newMessageConn(dev, gid.Chosen(), peerQuiet)
 	if err != nil {
 		return nil, err
 	}

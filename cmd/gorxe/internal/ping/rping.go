@@ -68,7 +68,7 @@ func (p *pinger) dialRping(ctx context.Context) (*rping.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(p.f.timeout.D, minDialTime))
 	defer cancel()
-	c, err := rping.Dial(ctx, p.dev, p.addr(port), p.sum.Bytes)
+	c, err := rping.Dial(ctx, p.dev, p.f.device.GIDIndex.Chosen(), p.addr(port), p.sum.Bytes)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = roce.ErrNoAnswer
 	}
