@@ -5,6 +5,7 @@
 //     14, 7437).
 //   - slidingwindow: the transport that it is compared with: WRITE with immediate, ACKs by SEND.
 //   - indirect: data goes to a reserved buffer while its destination is not registered yet.
+//   - flow: tasks and channels with priorities and deadlines (Abaza et al., 2023).
 //
 // The papers' experiments are "gorxe bench statusbyte" and "gorxe bench indirect".
 package transport

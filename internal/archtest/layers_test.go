@@ -113,7 +113,8 @@ var allowed = map[string][]string{
 }
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
-var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/limit"}
+var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/limit",
+	"transport/flow/core"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600

@@ -1,0 +1,94 @@
+package flow
+
+import "fmt"
+
+// Mode is which messages of a channel a reader gets.
+type Mode uint8
+
+const (
+	// Each reads every message once, in order.
+	Each Mode = iota
+	// Latest reads the newest message, which may be the same several times. So a reader with a
+	// higher rate than the writer always has data.
+	Latest
+)
+
+// Reader reads the messages of a channel at its own pace. Its methods are safe for concurrent use.
+type Reader struct {
+	ch     *Channel
+	mode   Mode
+	index  int
+	missed uint64 // guarded by Layer.mu
+}
+
+// NewReader adds a reader, which gets the messages from now on. A channel needs two slots for a
+// Latest reader: one that it keeps, and one for the writer.
+func (c *Channel) NewReader(m Mode) (*Reader, error) {
+	c.layer.mu.Lock()
+	defer c.layer.mu.Unlock()
+	switch {
+	case m > Latest:
+		return nil, fmt.Errorf("%w: a reader of channel %q: unknown mode %d", ErrConfig, c.cfg.Name,
+			m)
+	case m == Latest && len(c.slots) < 2:
+		return nil, fmt.Errorf("%w: channel %q has 1 slot: a reader of the latest message needs 2",
+			ErrConfig, c.cfg.Name)
+	case len(c.readers) == MaxReaders:
+		return nil, fmt.Errorf("%w: channel %q has more than %d readers", ErrConfig, c.cfg.Name,
+			MaxReaders)
+	}
+	r := &Reader{ch: c, mode: m, index: len(c.readers)}
+	c.readers = append(c.readers, r)
+	if m == Latest {
+		c.latest = true
+	} else {
+		c.each |= 1 << r.index
+	}
+	return r, nil
+}
+
+// Next returns the next message, or nil if there is none. The caller releases it.
+func (r *Reader) Next() *Message {
+	r.ch.layer.mu.Lock()
+	defer r.ch.layer.mu.Unlock()
+	return r.next()
+}
+
+func (r *Reader) next() *Message {
+	c := r.ch
+	at := -1
+	if r.mode == Latest {
+		at = c.newest
+	} else {
+		for i := range c.slots {
+			s := &c.slots[i]
+			if s.filled && s.unread>>r.index&1 != 0 && (at < 0 || s.order < c.slots[at].order) {
+				at = i
+			}
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	s := &c.slots[at]
+	s.unread &^= 1 << r.index
+	s.refs++
+	return &s.Message
+}
+
+// Missed returns the number of messages that the channel gave up before this reader had read them.
+func (r *Reader) Missed() uint64 {
+	r.ch.layer.mu.Lock()
+	defer r.ch.layer.mu.Unlock()
+	return r.missed
+}
+
+// stop makes a reader get no more messages.
+func (r *Reader) stop() {
+	c := r.ch
+	c.each &^= 1 << r.index
+	for i := range c.slots {
+		c.slots[i].unread &^= 1 << r.index
+		c.settle(i)
+	}
+}
