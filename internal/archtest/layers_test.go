@@ -103,13 +103,14 @@ var allowed = map[string][]string{
 		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
 		"transport/...",
 	},
-	"internal":            tools,
-	"internal/bench":      append(slices.Clone(tools), "papers/kit"),
-	"internal/packetfuzz": append(slices.Clone(tools), "fuzz/packets"),
-	"papers":              append(slices.Clone(tools), "papers/..."),
-	"fuzz":                tests,
-	"interop":             tests,
-	"cmd/gorxe":           append(slices.Clone(tools), "papers/...", "cmd/..."),
+	"internal":                tools,
+	"internal/bench":          append(slices.Clone(tools), "papers/kit"),
+	"internal/netsim/figures": append(slices.Clone(tools), "papers/kit"),
+	"internal/packetfuzz":     append(slices.Clone(tools), "fuzz/packets"),
+	"papers":                  append(slices.Clone(tools), "papers/..."),
+	"fuzz":                    tests,
+	"interop":                 tests,
+	"cmd/gorxe":               append(slices.Clone(tools), "papers/...", "cmd/..."),
 }
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.

@@ -189,7 +189,7 @@ func TestExplain(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for args, word := range map[string]string{
-		"nothing":                           `"nothing": choose prefetch`,
+		"nothing":                           `"nothing": choose network`,
 		"prefetch now":                      "one argument too many",
 		"prefetch --window 0":               "1 to 4096",
 		"prefetch --window -1":              "1 to 4096",

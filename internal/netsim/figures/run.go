@@ -1,0 +1,121 @@
+package figures
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/gorxe/gorxe/internal/netsim"
+	"github.com/gorxe/gorxe/papers/kit"
+)
+
+// Options are the settings of Run.
+type Options struct {
+	Seed uint64
+	Only []string // names of figures; empty means all
+	Plot string   // a plot is drawn later: run what it needs too, and take samples
+}
+
+// Check returns a usage error if a name is unknown, or an error if the plot could not be written.
+func (o *Options) Check() error {
+	if err := kit.Known("figure", o.Only, Names()); err != nil {
+		return err
+	}
+	return kit.CheckPlot(o.Plot, true)
+}
+
+// Run runs the experiments in parallel, and shows its progress on stderr if that is a terminal.
+func Run(ctx context.Context, o Options, stderr io.Writer) (*Report, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	list := o.choose(experiments())
+	if o.Plot != "" {
+		list = append(list, curves()...)
+	}
+	for i := range list {
+		list[i].scenario.Seed = o.Seed
+	}
+	results, err := runAll(ctx, list, stderr)
+	if err != nil {
+		return nil, err
+	}
+	return newReport(&o, list, results), nil
+}
+
+// choose returns the experiments with the chosen figures, and those to which their targets refer.
+func (o *Options) choose(all []experiment) (list []experiment) {
+	if len(o.Only) == 0 {
+		return all
+	}
+	needed := slices.Clone(o.Only)
+	for _, e := range all {
+		for _, f := range e.figures {
+			if f.of != "" && slices.Contains(o.Only, f.name) {
+				needed = append(needed, f.of)
+			}
+		}
+	}
+	for _, e := range all {
+		if slices.ContainsFunc(e.figures, func(f figure) bool {
+			return slices.Contains(needed, f.name)
+		}) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// runAll runs experiments on all CPUs.
+func runAll(ctx context.Context, list []experiment, stderr io.Writer) ([]netsim.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	bar := kit.ProgressBar(stderr, len(list))
+	defer func() { _ = bar.Exit() }()
+	results := make([]netsim.Result, len(list))
+	jobs := make(chan int, len(list))
+	for _, i := range longestFirst(list) {
+		jobs <- i
+	}
+	close(jobs)
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(list)) {
+		wg.Go(func() {
+			for i := range jobs {
+				if ctx.Err() != nil {
+					return
+				}
+				r, err := netsim.Run(ctx, &list[i].scenario)
+				if err != nil {
+					cancel(fmt.Errorf("%s: %w", list[i].name, err))
+					return
+				}
+				results[i] = r
+				_ = bar.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, kit.Ended(ctx)
+	}
+	return results, nil
+}
+
+// longestFirst returns the indexes of experiments with the most traffic first, so that all CPUs end
+// at about the same time.
+func longestFirst(list []experiment) (order []int) {
+	for i := range list {
+		order = append(order, i)
+	}
+	traffic := func(i int) float64 {
+		s := &list[i].scenario
+		return list[i].bits * (s.Warmup + s.Time).Seconds()
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(traffic(b), traffic(a)) })
+	return order
+}

@@ -1,0 +1,143 @@
+package figures
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/netsim"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// The bottleneck of most experiments, and the round trip through it.
+const (
+	sharedBits = 25 * gbps
+	sharedRTT  = 100 * us
+	// bdp is the bandwidth-delay product in bytes.
+	bdp = sharedBits / 8 * int64(sharedRTT) / int64(time.Second)
+)
+
+// Targets of fairness.
+const (
+	fairIndex   = 0.95    // Jain's index of equal flows
+	incastShare = 0.95    // of the link
+	incastLeast = 1.0 / 3 // of the fair share
+)
+
+// queue is a bottleneck's queue.
+type queue struct {
+	suffix, about string
+	bytes         int
+	mark          int // threshold of ECN marks in bytes; 0 means none
+}
+
+// queues returns the queues with which flows compete: with space for a bandwidth-delay product, an
+// eighth of it, and both with ECN.
+func queues() []queue {
+	const short = int(bdp) / 8
+	return []queue{
+		{"", "queue of 1 BDP", int(bdp), 0},
+		{"_short", "queue of 1/8 BDP", short, 0},
+		{"_ecn", "queue of 1 BDP, ECN", int(bdp), int(bdp) / 5},
+		{"_short_ecn", "queue of 1/8 BDP, ECN", short, short / 2},
+	}
+}
+
+func (q *queue) bottleneck() *loopback.Bottleneck {
+	b := &loopback.Bottleneck{Bandwidth: sharedBits, Queue: q.bytes, MarkMin: q.mark,
+		MarkMax: q.mark}
+	if q.mark > 0 {
+		b.MarkChance = 1
+	}
+	return b
+}
+
+// shared returns the experiments with a bottleneck.
+func shared() (list []experiment) {
+	for _, q := range queues() {
+		list = append(list, fair8(q))
+	}
+	list = append(list, oneAgainst8(), shortAndLong())
+	for _, q := range queues() {
+		list = append(list, incast(q))
+	}
+	return list
+}
+
+// stagger is the time between the starts of senders, so that they do not act in step.
+const stagger = 13 * us
+
+// senders returns n senders that write.
+func senders(n int) (list []netsim.Sender) {
+	for i := range n {
+		list = append(list, netsim.Sender{Op: roce.OpWrite, Size: load64K.size,
+			Depth: load64K.depth, Start: time.Duration(i) * stagger,
+			Plan: loopback.Plan{Bandwidth: sharedBits, Delay: sharedRTT / 2}})
+	}
+	return list
+}
+
+func sharedScenario(list []netsim.Sender, q queue) netsim.Scenario {
+	return netsim.Scenario{Senders: list, Bottleneck: q.bottleneck(), Frames: 2048,
+		Warmup: 100 * ms, Time: 300 * ms, Connect: roce.ConnectOptions{MTU: pathMTU}}
+}
+
+func fair8(q queue) experiment {
+	return experiment{
+		name: "fair_8" + q.suffix, about: "8 equal QPs on 8 hosts, " + q.about, bits: sharedBits,
+		scenario: sharedScenario(senders(8), q),
+		figures: []figure{
+			{name: "fair_8" + q.suffix + "_jain", unit: unitIndex, value: (*netsim.Result).Jain,
+				low: fairIndex},
+			{name: "fair_8" + q.suffix + "_share", unit: unitBW},
+		},
+	}
+}
+
+// oneAgainst8 has one QP on one host and eight on another. The figure is the rate of the one,
+// relative to the mean of all.
+func oneAgainst8() experiment {
+	list := senders(2)
+	list[1].QPs = 8
+	return experiment{
+		name: "fair_1v8", about: "1 QP against 8 of another host: its rate to the mean",
+		bits: sharedBits, scenario: sharedScenario(list, queues()[0]),
+		figures: []figure{
+			{name: "fair_1v8", unit: unitRatio,
+				value: func(r *netsim.Result) float64 { return r.Share(0) * 9 }},
+			{name: "fair_1v8_jain", unit: unitIndex, value: (*netsim.Result).Jain},
+		},
+	}
+}
+
+// shortAndLong has two flows with different round-trip times. The figure is the rate of the long
+// one relative to that of the short one.
+func shortAndLong() experiment {
+	list := senders(2)
+	const factor = 5
+	list[1].Plan.Delay *= factor
+	return experiment{
+		name: "rtt_short_long",
+		about: fmt.Sprintf("RTT %v against %v: rate of the long one to the short one", sharedRTT,
+			sharedRTT*factor),
+		bits: sharedBits, scenario: sharedScenario(list, queues()[0]),
+		figures: []figure{{name: "rtt_short_long", unit: unitRatio,
+			value: func(r *netsim.Result) float64 {
+				return r.Flows[1].Bits / max(1, r.Flows[0].Bits)
+			}}},
+	}
+}
+
+func incast(q queue) experiment {
+	return experiment{
+		name: "incast_32" + q.suffix, about: "32 hosts to 1, " + q.about, bits: sharedBits,
+		scenario: sharedScenario(senders(32), q),
+		figures: []figure{
+			{name: "incast_32" + q.suffix + "_share", unit: unitBW, low: incastShare},
+			{name: "incast_32" + q.suffix + "_least", unit: unitRatio,
+				value: (*netsim.Result).Least, low: incastLeast},
+			{name: "incast_32" + q.suffix + "_jain", unit: unitIndex,
+				value: (*netsim.Result).Jain},
+		},
+	}
+}
