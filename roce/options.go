@@ -107,6 +107,11 @@ type Expert struct {
 	// congestion control.
 	MaxWindow int
 
+	// MaxReorderMemory limits the bytes of packets that the QPs of the Device together keep because
+	// they arrived out of order: see WithSelectiveRepeat. Packets beyond it are dropped. The
+	// default is 64 MiB.
+	MaxReorderMemory int
+
 	// Spin is how long the Device polls for the next packet before it sleeps. The default is
 	// DefaultSpin, or NoSpin while the process has no more cores (GOMAXPROCS) than devices with
 	// Auto progress. The Device spins longer while packets get lost.
@@ -162,6 +167,7 @@ type config struct {
 	maxMR      int
 	maxPD      int
 	maxWindow  int
+	maxReorder int
 	prefetch   *int // nil: the default
 	maxMemory  uint64
 	network    driver.Network
@@ -189,6 +195,7 @@ func (e Expert) apply(c *config) {
 	override(&c.maxQP, e.MaxQP)
 	override(&c.maxMemory, e.MaxMemory)
 	override(&c.maxWindow, e.MaxWindow)
+	override(&c.maxReorder, e.MaxReorderMemory)
 	override(&c.prefetch, e.Prefetch)
 	override(&c.network, e.Network)
 	if e.Spin != 0 {
