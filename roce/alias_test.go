@@ -14,7 +14,8 @@ import (
 // notForPrograms are the exported constants and errors of the packages below that no program needs:
 // parameters of the engine, and errors that this package replaces.
 var notForPrograms = map[string][]string{
-	"qp": {"Never", "MinBuffer", "AckNever", "RNRInfinite", "DefaultWindow", "PrefetchLines"},
+	"qp": {"Never", "MinBuffer", "AckNever", "RNRInfinite", "DefaultWindow", "PrefetchLines",
+		"DefaultReorderMemory"},
 	"mr": {"DefaultMax*", "LimitMaxMR", "ErrConfig", "ErrBusy", "ErrClosed", "ErrPD", "ErrQP",
 		"ErrKey", "OK", "BadKey", "WrongPD", "Bounds", "Denied", "WrongQP", "NotYet", "Failed"},
 	"xdp": {"ErrClosed", "ErrGone"},
@@ -24,7 +25,8 @@ var notForPrograms = map[string][]string{
 // this package, so that programs need not import them.
 func TestAliasesAreComplete(t *testing.T) {
 	var text strings.Builder
-	for _, f := range []string{"types.go", "errors.go", "options.go", "window.go", "events.go"} {
+	for _, f := range []string{"types.go", "errors.go", "options.go", "window.go", "events.go",
+		"congestion.go"} {
 		b, err := os.ReadFile(f)
 		must(t, err)
 		text.Write(b)
