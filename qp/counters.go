@@ -15,6 +15,7 @@ type Counters struct {
 	RcvdSeqNAK       uint64
 	SentSelAcks      uint64 // acknowledgments with a SelACK
 	HeldPkts         uint64 // responder: packets after a gap that were held
+	PlacedPkts       uint64 // of these, packets whose data went to memory at once
 	ReorderDrops     uint64 // responder: packets after a gap for which there was no memory
 	ParkedBytes      uint64 // gauge: memory in use for held packets, bytes
 	SentErrNAK       uint64 // invalid request, access error, operational error

@@ -61,7 +61,10 @@ func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	}
 	isNew := psn > r.top
 	r.learn(q, psn, p)
-	if !r.place(q, psn, p) && !e.pool.park(r, psn, p) {
+	switch {
+	case r.place(q, psn, p):
+		e.c.PlacedPkts++
+	case !e.pool.park(r, psn, p):
 		e.c.ReorderDrops++
 		q.oweAck(now, true)
 		return
@@ -107,7 +110,7 @@ func (q *QP) fill(now Time) {
 	if r.held == 0 {
 		q.releaseReorder()
 	} else {
-		r.compact()
+		r.compact(q.epsn)
 		q.refused = true
 	}
 	if q.refused || q.unacked > 0 {
@@ -149,7 +152,7 @@ func (q *QP) countPlaced(now Time, r *reorder) bool {
 	v := refuseInvalid
 	switch x := r.current(q.epsn); {
 	case x != nil && x.first == q.epsn && q.msg == msgNone:
-		q.va, q.key, q.dma, q.off, q.msg = x.va, x.key, x.length, q.mtu.Load(), msgWrite
+		q.va, q.key, q.dma, q.off, q.msg = x.va, x.key, uint32(x.size), q.mtu.Load(), msgWrite
 		v = accept
 	case q.msg == msgSend && q.recv.held, x != nil && q.msg == msgWrite:
 		q.off += q.mtu.Load()

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
 )
 
 // newSelectiveTalk creates an RC QP with selective repeat.
@@ -131,4 +132,170 @@ func TestSelectiveReturnsMemory(t *testing.T) {
 			t.Errorf("%s: ParkedBytes = %d, want 0", name, k.Counters().ParkedBytes)
 		}
 	}
+}
+
+// writeParts returns the packets of a WRITE of data to offset off.
+func (k *talk) writeParts(psn, off int, data []byte) []pkt {
+	var ps []pkt
+	for at := 0; at < len(data); at += talkMTU {
+		end := min(at+talkMTU, len(data))
+		ps = append(ps, pkt{op: bth.RequestOpcode(bth.RC, bth.OpWrite, at == 0, end == len(data), false,
+			false), psn: psn + len(ps), va: k.at(off), key: k.rkey(), n: uint32(len(data)),
+			data: data[at:end]})
+	}
+	return ps
+}
+
+// written reports whether the memory at offset off contains data.
+func (k *talk) written(off int, data []byte) bool {
+	return string(k.mem[off:off+len(data)]) == string(data)
+}
+
+// placed checks the number of packets that went to memory out of order.
+func (k *talk) placed(want uint64) {
+	k.t.Helper()
+	if n := k.Counters().PlacedPkts; n != want {
+		k.t.Fatalf("PlacedPkts = %d, want %d", n, want)
+	}
+}
+
+// FIRST and MIDDLE packets of WRITEs go to memory at once, also those of later messages. LAST
+// packets are parked, so a flag at the end is never visible before the data: rule 2 of mr's memory
+// model.
+func TestSelectivePlacesWRITEs(t *testing.T) {
+	k := newSelectiveTalk(t)
+	data, next := seq(5*talkMTU), seq(3*talkMTU+9)
+	ps := append(k.writeParts(0, 0, data), k.writeParts(5, 8192, next)...)
+	k.say(ps[0], ps[2], ps[3], ps[4], ps[5], ps[6], ps[7], ps[8])
+	k.hears("NAK PSN sequence error +1 msn=0 held +2..+8")
+	k.placed(5) // not the two LAST packets
+	for _, p := range []struct {
+		at      int
+		written bool
+	}{{0, true}, {256, false}, {512, true}, {768, true}, {1024, false}, {8192, true}, {8448, true},
+		{8704, true}, {8960, false}} {
+		want := data[min(p.at, 1024):]
+		if p.at >= 8192 {
+			want = next[p.at-8192:]
+		}
+		if got := k.written(p.at, want[:min(len(want), talkMTU)]); got != p.written {
+			t.Errorf("packet at offset %d: in memory = %v, want %v", p.at, got, p.written)
+		}
+	}
+	k.say(ps[1])
+	k.hears("ACK +8 msn=2")
+	k.equal("first message", k.written(0, data), true)
+	k.equal("second message", k.written(8192, next), true)
+}
+
+// A packet whose FIRST is missing is parked, because its address is not known, and so are all
+// packets after it, because nobody knows where the missing one writes.
+func TestSelectiveParksAfterUnknownAddress(t *testing.T) {
+	k := newSelectiveTalk(t)
+	a, b := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(3, 8192, seq(3*talkMTU))
+	k.say(a[1], b[0], b[1])
+	k.hears("NAK PSN sequence error +0 msn=0 held +1 +3..+4")
+	k.placed(0)
+	k.say(a[0], a[2])
+	k.say(b[2])
+	k.hears("ACK +5 msn=2")
+	k.equal("first message", k.written(0, seq(3*talkMTU)), true)
+	k.equal("second message", k.written(8192, seq(3*talkMTU)), true)
+}
+
+// Overlapping WRITEs leave the memory as in order: only packets that write to the bytes of an
+// earlier packet that is missing or parked must wait.
+func TestSelectiveOverlappingWRITEs(t *testing.T) {
+	k := newSelectiveTalk(t)
+	first, second := seq(4*talkMTU), make([]byte, 4*talkMTU)
+	for i := range second {
+		second[i] = byte(i*3 + 5)
+	}
+	a, b := k.writeParts(0, 0, first), k.writeParts(4, 0, second)
+	k.say(a[0], a[2], a[3], b[0], b[1], b[2], b[3]) // a[1] is missing, a[3] and b[3] are parked
+	k.hears("NAK PSN sequence error +1 msn=0 held +2..+7")
+	k.placed(3) // a[2], b[0], b[2]
+	k.equal("b[0] in memory", k.written(0, second[:talkMTU]), true)
+	k.equal("b[2] in memory", k.written(512, second[512:768]), true)
+	k.say(a[1])
+	k.hears("ACK +7 msn=2")
+	k.equal("the second message", k.written(0, second), true)
+}
+
+// Atomics and WRITEs of one packet are executed in order, so a WRITE that overlaps one that is
+// parked is parked too.
+func TestSelectiveOverlappingAtomics(t *testing.T) {
+	k := newSelectiveTalk(t)
+	data := seq(3 * talkMTU)
+	ps := k.writeParts(0, 4096, data)
+	w := k.writeParts(4, 0, data)
+	k.say(ps[0], ps[2], k.fetchAdd(3, 264, 1), w[0], w[1], w[2])
+	k.hears("NAK PSN sequence error +1 msn=0 held +2..+6")
+	k.placed(1) // w[0]; w[1] overlaps the atomic
+	k.say(ps[1])
+	k.hears("ATOMIC Acknowledge +3 msn=2 orig=0", "ACK +6 msn=3")
+	k.equal("the message", k.written(0, data), true)
+}
+
+// MIDDLE packets of the SEND in progress are scattered at once. After two missing packets it is not
+// certain that a packet belongs to that SEND.
+func TestSelectivePlacesSENDs(t *testing.T) {
+	k := newSelectiveTalk(t)
+	data := seq(7 * talkMTU)
+	k.recvs(len(data), 64)
+	parts := func(psn int, data []byte) []pkt {
+		ps := k.writeParts(psn, 0, data)
+		for i := range ps {
+			ps[i].op = bth.RequestOpcode(bth.RC, bth.OpSend, i == 0, i == len(ps)-1, false, false)
+		}
+		return ps
+	}
+	ps := parts(0, data)
+	k.say(ps[0], ps[2], ps[4])
+	k.hears("NAK PSN sequence error +1 msn=0 held +2 +4")
+	k.placed(2)
+	k.say(ps[6], send(7, seq(8)))
+	k.hears("NAK PSN sequence error +1 msn=0 held +2 +4 +6..+7")
+	k.placed(2)
+	k.equal("packet 2 in memory", k.written(512<<10+512, data[512:768]), true)
+	k.completes()
+	k.say(ps[3], ps[5])
+	k.placed(4)
+	k.say(ps[1])
+	k.completes("1 success RECV 1792B", "2 success RECV 8B")
+	k.equal("the receive", k.written(512<<10, data), true)
+
+	k = newSelectiveTalk(t)
+	k.recvs(len(data))
+	k.say(ps[0], ps[3]) // 1 and 2 may be a LAST and a FIRST
+	k.placed(0)
+	k.say(ps[2], ps[4])
+	k.placed(2) // packet 3 stays parked
+	k.say(ps[1], ps[5], ps[6])
+	k.completes("1 success RECV 1792B")
+	k.equal("the receive", k.written(512<<10, data), true)
+}
+
+// A key that is invalidated after a gap is refused when its next packet is executed. What was
+// placed before stays, and nothing more is placed.
+func TestSelectiveKeyRevoked(t *testing.T) {
+	k := newSelectiveTalk(t)
+	m, mem := k.region(k.pd, 8*talkMTU, allAccess|mr.LocalWrite)
+	ps := k.writeParts(0, 0, seq(5*talkMTU))
+	for i := range ps {
+		ps[i].va, ps[i].key = m.Addr(), bth.RKey(m.RKey())
+	}
+	k.say(ps[0], ps[2])
+	k.placed(1)
+	must(t, k.mrs.Deregister(m))
+	k.say(ps[3])
+	k.placed(1)
+	k.hears("NAK PSN sequence error +1 msn=0 held +2..+3")
+	k.say(ps[1])
+	k.hears("NAK remote access error +1 msn=0")
+	k.is(Err)
+	k.raises("QP_ACCESS_ERR")
+	k.equal("packet 2", string(mem[512:768]), string(ps[2].data))
+	k.equal("packet 3", string(mem[768:1024]), string(make([]byte, talkMTU)))
+	k.equal("ParkedBytes", k.Counters().ParkedBytes, uint64(0))
 }

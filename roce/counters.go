@@ -170,6 +170,7 @@ var counterNames = []struct {
 	{"sent_acks", func(c *Counters) *uint64 { return &c.SentAcks }},
 	{"sent_sel_acks", func(c *Counters) *uint64 { return &c.SentSelAcks }},
 	{"held_pkts", func(c *Counters) *uint64 { return &c.HeldPkts }},
+	{"placed_pkts", func(c *Counters) *uint64 { return &c.PlacedPkts }},
 	{"reorder_drops", func(c *Counters) *uint64 { return &c.ReorderDrops }},
 	{"parked_bytes", func(c *Counters) *uint64 { return &c.ParkedBytes }},
 	{"retransmits", func(c *Counters) *uint64 { return &c.Retransmits }},
