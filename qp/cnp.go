@@ -40,7 +40,11 @@ func (q *QP) ecnCapable() bool { return q.typ == RC && q.attr.Congestion != Cong
 func (q *QP) handleMarked(now Time, p *bth.Packet) {
 	q.eng.c.MarkedPkts++
 	st := q.State()
-	if !p.Info.HasPayload || st < RTR || st == Err || q.cnpOwed || q.lastCNP.recent(now) {
+	if !p.Info.HasPayload || st < RTR || st == Err {
+		return
+	}
+	q.model().marked++
+	if q.cnpOwed || q.lastCNP.recent(now) {
 		return
 	}
 	q.cnpOwed, q.owes = true, true
@@ -54,6 +58,7 @@ func (q *QP) handleMarked(now Time, p *bth.Packet) {
 func (q *QP) sendCNP(now Time, b []byte) (n, netLen int) {
 	q.cnpOwed, q.lastCNP = false, cnpTimeOf(now)
 	q.eng.c.SentCNPs++
+	q.model().sentCNPs++
 	netLen = q.path.PutFrom(b, q.srcPort)
 	bth.PutCNP(b[netLen:], q.pkey, q.destQP)
 	return netLen + bth.CNPLen, netLen

@@ -39,7 +39,7 @@ func ParseCongestion(s string) (Congestion, error) {
 }
 
 // congestion is the model of the path of a QP. It is allocated when a QP has more than firstWindow
-// packets in flight, loses a packet, or receives a CNP.
+// packets in flight, loses a packet, or receives a CNP or a marked packet.
 type congestion struct {
 	total    uint64     // packets delivered
 	minRTT   Time       // 0: no round trip was measured
@@ -62,7 +62,13 @@ type congestion struct {
 
 	pacer
 
-	spurious, retransmits, rcvdCNPs uint64
+	pathCounts
+}
+
+// pathCounts are counts for PathStats.
+type pathCounts struct {
+	spurious, retransmits      uint64
+	marked, sentCNPs, rcvdCNPs uint64
 }
 
 const (
@@ -90,7 +96,7 @@ func (q *QP) model() *congestion {
 	return q.cc
 }
 
-func (c *congestion) init() { *c = congestion{growth: 1, alpha: 1} }
+func (c *congestion) init() { *c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts} }
 
 // delivered handles n packets that were acknowledged or newly reported as held.
 func (q *QP) delivered(_ Time, n uint64) {

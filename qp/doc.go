@@ -45,7 +45,7 @@
 //   - reorder.go, reorder_place.go, reorder_pool.go: selective repeat at the responder: what it
 //     holds after a gap, what it can put in memory at once, the memory for the rest
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
-//   - cnp.go: ECN marks and congestion notification packets
+//   - cnp.go, pathstats.go: ECN marks and congestion notification packets; statistics of a QP
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - alive.go: keepalives, and why a QP failed
