@@ -27,6 +27,15 @@ var congestionNames = []string{"adaptive", "dcqcn", "none"}
 // String returns "adaptive", "dcqcn" or "none".
 func (c Congestion) String() string { return name(congestionNames, int(c)) }
 
+// MarshalText returns the name.
+func (c Congestion) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText parses a name.
+func (c *Congestion) UnmarshalText(b []byte) (err error) {
+	*c, err = ParseCongestion(string(b))
+	return err
+}
+
 // ParseCongestion returns the algorithm with the given name.
 func ParseCongestion(s string) (Congestion, error) {
 	for i, n := range congestionNames {

@@ -100,7 +100,7 @@
 //     disconnects
 //   - alive.go: keepalives
 //   - private.go, features.go: what private data can carry; extensions of RoCEv2
-//   - congestion.go: algorithms of congestion control
+//   - congestion.go, stats.go: algorithms of congestion control; statistics of a QP
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
 //     the TLB

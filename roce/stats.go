@@ -1,0 +1,58 @@
+package roce
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// QPStats describes how a connected RC QP uses the network. It marshals to JSON. The counts start
+// when the QP is created or reset; Counters has those of all QPs.
+type QPStats struct {
+	SelectiveRepeat bool              `json:"selective_repeat"` // both sides use it
+	Congestion      CongestionControl `json:"congestion"`
+
+	Window   uint32 `json:"window_packets"`    // packets that may be in flight
+	InFlight uint32 `json:"in_flight_packets"` // packets sent and not acknowledged
+
+	RTT    time.Duration `json:"rtt_ns"`     // smoothed round trip time; 0: not measured
+	RTTVar time.Duration `json:"rtt_var_ns"` // its mean variation
+	MinRTT time.Duration `json:"min_rtt_ns"` // shortest of the last seconds; 0: not measured
+
+	// Rates are in bytes of payload per second. DeliveryRate is the largest rate of the last round
+	// trips at which packets arrived at the peer; 0 means not measured, as for a QP that needs only
+	// a small window and loses nothing. PacingRate limits what the QP sends; 0 means no limit.
+	DeliveryRate float64 `json:"delivery_rate"`
+	PacingRate   float64 `json:"pacing_rate"`
+
+	Retransmits uint64 `json:"retransmits"`          // packets sent again
+	Spurious    uint64 `json:"spurious_retransmits"` // of them, packets that were not lost
+	Marked      uint64 `json:"rcvd_ecn_marked"`      // data packets received with an ECN mark
+	CNPsSent    uint64 `json:"sent_cnps"`            // because of such marks
+	CNPsRcvd    uint64 `json:"rcvd_cnps"`            // received and not ignored
+}
+
+// Stats returns statistics of an RC QP. It costs a round trip to the device's thread.
+//
+// Errors: ErrInvalid for a QP of another type, ErrClosed.
+func (q *QP) Stats() (QPStats, error) {
+	if q.closed.Load() {
+		return QPStats{}, ErrClosed
+	}
+	if q.Type() != RC {
+		return QPStats{}, fmt.Errorf("%w: QPs of type %v have no statistics", ErrInvalid, q.Type())
+	}
+	var s qp.PathStats
+	if err := q.device().do(func(qp.Time) { s = q.qp.PathStats() }); err != nil {
+		return QPStats{}, err
+	}
+	return QPStats{
+		SelectiveRepeat: s.Selective, Congestion: s.Congestion,
+		Window: s.Window, InFlight: s.InFlight,
+		RTT: time.Duration(s.RTT), RTTVar: time.Duration(s.RTTVar), MinRTT: time.Duration(s.MinRTT),
+		DeliveryRate: s.DeliveryRate, PacingRate: s.PacingRate,
+		Retransmits: s.Retransmits, Spurious: s.Spurious,
+		Marked: s.Marked, CNPsSent: s.SentCNPs, CNPsRcvd: s.RcvdCNPs,
+	}, nil
+}

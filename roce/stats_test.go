@@ -1,0 +1,64 @@
+package roce
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/gorxe/gorxe/loopback"
+)
+
+// Stats describes a connection over a lossy link.
+func TestQPStats(t *testing.T) {
+	a, b := newRig(t, rigConfig{link: loopback.Config{Seed: 1, Plan: loopback.Plan{Loss: 0.1}},
+		opts: []Option{WithSelectiveRepeat(true), WithCongestionControl(CongestionDCQCN)}})
+	const size = 32 << 10
+	var s QPStats
+	for i := 0; s.Retransmits == 0; i++ {
+		if i == 100 {
+			t.Fatalf("no retransmission after %d WRITEs of 32 KiB: %+v", i, s)
+		}
+		must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, size)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		pollOK(t, 0, WCWrite, a.cq)
+		var err error
+		s, err = a.qp.Stats()
+		must(t, err)
+	}
+	if !s.SelectiveRepeat || s.Congestion != CongestionDCQCN || s.RTT <= 0 || s.RTTVar <= 0 ||
+		s.Window == 0 || s.InFlight != 0 {
+		t.Errorf("Stats() = %+v", s)
+	}
+	if n := a.Counters().Get("retransmits"); n != s.Retransmits {
+		t.Errorf("the device counts %d retransmissions, its only QP %d", n, s.Retransmits)
+	}
+	text, err := json.Marshal(s)
+	must(t, err)
+	var m map[string]any
+	must(t, json.Unmarshal(text, &m))
+	if m["congestion"] != "dcqcn" || m["selective_repeat"] != true ||
+		m["retransmits"] != float64(s.Retransmits) {
+		t.Errorf("JSON %s", text)
+	}
+	var got QPStats
+	must(t, json.Unmarshal(text, &got))
+	if got != s {
+		t.Errorf("from JSON: %+v, want %+v", got, s)
+	}
+}
+
+func TestQPStatsErrors(t *testing.T) {
+	a, _ := newRig(t, rigConfig{typ: UD})
+	if _, err := a.qp.Stats(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("Stats() of a UD QP = %v, want ErrInvalid", err)
+	}
+	must(t, a.qp.Close())
+	if _, err := a.qp.Stats(); !errors.Is(err, ErrClosed) {
+		t.Errorf("Stats() of a closed QP = %v, want ErrClosed", err)
+	}
+	_, err := New(newLink(t, loopback.Config{}).Port(0),
+		WithExpert(Expert{MaxReorderMemory: -1}))
+	if !errors.Is(err, ErrInvalid) {
+		t.Errorf("New() with MaxReorderMemory -1 = %v, want ErrInvalid", err)
+	}
+}
