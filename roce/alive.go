@@ -1,10 +1,10 @@
 package roce
 
 import (
-	heaps "container/heap"
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/due"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -27,7 +27,7 @@ const (
 // methods.
 type keepAlives struct {
 	of           map[*QP]*keepAlive
-	due          keepAliveHeap
+	due          due.Queue[*keepAlive]
 	sent, failed uint64
 }
 
@@ -40,7 +40,7 @@ type keepAlive struct {
 	unanswered     int
 	requests, acks uint64 // of QP.Contact, at the previous check
 	at             qp.Time
-	slot           int // in keepAlives.due
+	slot           int // of keepAlives.due
 }
 
 // watch begins to check q: at first after the time first, then every half period. A period of 0
@@ -65,7 +65,7 @@ func (k *keepAlives) watch(now qp.Time, q *QP, period, first time.Duration) *kee
 	}
 	a.requests, a.acks, _ = q.qp.Contact()
 	k.of[q] = a
-	heaps.Push(&k.due, a)
+	k.due.Set(a)
 	return a
 }
 
@@ -73,7 +73,7 @@ func (k *keepAlives) watch(now qp.Time, q *QP, period, first time.Duration) *kee
 func (k *keepAlives) forget(q *QP) {
 	if a := k.of[q]; a != nil {
 		delete(k.of, q)
-		heaps.Remove(&k.due, a.slot)
+		k.due.Remove(a)
 	}
 }
 
@@ -95,8 +95,8 @@ func (k *keepAlives) suspect(g *gsi, now qp.Time, q *QP) {
 // work does the checks that are due and returns their number.
 func (k *keepAlives) work(g *gsi, now qp.Time) int {
 	n := 0
-	for ; len(k.due) > 0 && k.due[0].at <= now && n < madsPerStep; n++ {
-		k.look(g, now, k.due[0])
+	for ; k.due.Len() > 0 && k.due.First().at <= now && n < madsPerStep; n++ {
+		k.look(g, now, k.due.First())
 	}
 	return n
 }
@@ -152,40 +152,22 @@ func (k *keepAlives) probe(g *gsi, now qp.Time, a *keepAlive) {
 
 func (k *keepAlives) schedule(a *keepAlive, at qp.Time) {
 	a.at = at
-	heaps.Fix(&k.due, a.slot)
+	k.due.Set(a)
 }
 
 // next returns the time of the next check; false if there is none.
 func (k *keepAlives) next() (qp.Time, bool) {
-	if len(k.due) == 0 || k.due[0].at == qp.Never {
+	if k.due.Len() == 0 || k.due.First().at == qp.Never {
 		return qp.Never, false
 	}
-	return k.due[0].at, true
+	return k.due.First().at, true
 }
 
-// keepAliveHeap is ordered by time.
-type keepAliveHeap []*keepAlive
+// Due implements due.Item.
+func (a *keepAlive) Due() int64 { return int64(a.at) }
 
-func (h keepAliveHeap) Len() int           { return len(h) }
-func (h keepAliveHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h keepAliveHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].slot, h[j].slot = i, j
-}
-
-func (h *keepAliveHeap) Push(x any) {
-	a := x.(*keepAlive)
-	a.slot = len(*h)
-	*h = append(*h, a)
-}
-
-func (h *keepAliveHeap) Pop() any {
-	last := len(*h) - 1
-	a := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return a
-}
+// Slot implements due.Item.
+func (a *keepAlive) Slot() *int { return &a.slot }
 
 // keepAlivePeriod returns the period that an option of Dial or Accept means; 0: none.
 func keepAlivePeriod(o time.Duration) time.Duration {

@@ -200,7 +200,7 @@ func TestKeepAliveEndsAtReset(t *testing.T) {
 	reset()
 	connect(t, a.qp, b.qp)
 	must(t, a.do(func(qp.Time) {
-		if n := len(a.gsi.alive.due) + len(a.gsi.alive.of); n != 0 {
+		if n := a.gsi.alive.due.Len() + len(a.gsi.alive.of); n != 0 {
 			t.Errorf("%d keepalives are scheduled after the reset, want none", n)
 		}
 	}))

@@ -80,6 +80,7 @@ var (
 var allowed = map[string][]string{
 	"bth":               {},
 	"internal/clock":    {},
+	"internal/due":      {},
 	"internal/fence":    {},
 	"internal/limit":    {},
 	"internal/prefetch": {},
@@ -94,10 +95,10 @@ var allowed = map[string][]string{
 	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/prefetch"},
 	"loopback":          {"bth", "driver", "frame", "internal/clock"},
 	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock"},
-	"roce/cm":           {"bth", "internal/limit"},
+	"roce/cm":           {"bth", "internal/due", "internal/limit"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
-		"internal/fence", "internal/limit", "internal/prefetch",
+		"internal/due", "internal/fence", "internal/limit", "internal/prefetch",
 	},
 	"transport": {
 		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
@@ -114,8 +115,8 @@ var allowed = map[string][]string{
 }
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
-var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/limit",
-	"transport/flow/core"}
+var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/due",
+	"internal/limit", "transport/flow/core"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/due"
 	"github.com/gorxe/gorxe/internal/limit"
 )
 
@@ -30,7 +31,7 @@ type CM struct {
 	ages        [numAges]list
 	transmit    list
 	eventful    list
-	timers      timers
+	timers      due.Queue[*conn] // by deadline
 	answers     answers
 	answersNext bool // alternates between answers and connections
 	responded   bool // see Responded
@@ -239,8 +240,8 @@ func (m *CM) idle(now Time, p *packet) {
 
 // HandleTimeout handles all timers that have expired at now.
 func (m *CM) HandleTimeout(now Time) {
-	for len(m.timers) > 0 && m.timers[0].deadline <= now {
-		c := m.timers[0]
+	for m.timers.Len() > 0 && m.timers.First().deadline <= now {
+		c := m.timers.First()
 		m.disarm(c)
 		if f := onTimer[c.state]; f != nil {
 			f(m, now, c)
@@ -250,10 +251,10 @@ func (m *CM) HandleTimeout(now Time) {
 
 // NextTimeout returns when the next timer expires, or false if none runs.
 func (m *CM) NextTimeout() (Time, bool) {
-	if len(m.timers) == 0 {
+	if m.timers.Len() == 0 {
 		return Never, false
 	}
-	return m.timers[0].deadline, true
+	return m.timers.First().deadline, true
 }
 
 // HasTransmit reports whether PollTransmit has a MAD.
@@ -310,7 +311,7 @@ func (m *CM) Sizes() Sizes {
 		Conns: len(m.byID), Remote: len(m.byRemote), QPs: len(m.byQP),
 		HalfOpen: m.halfOpen.total, Sources: len(m.halfOpen.held), Pending: m.pending,
 		TimeWait: m.ages[ageTimeWait].n, Linger: m.ages[ageLinger].n,
-		Timers: len(m.timers), Events: m.eventful.n, Transmit: m.transmit.n, Answers: m.answers.n,
+		Timers: m.timers.Len(), Events: m.eventful.n, Transmit: m.transmit.n, Answers: m.answers.n,
 		Listeners: len(m.listeners),
 	}
 }

@@ -1,8 +1,6 @@
 package cm
 
 import (
-	"container/heap"
-
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/limit"
 )
@@ -47,7 +45,7 @@ type conn struct {
 	service  ServiceID
 	listener *listener
 	events   []Event // to be polled; at most one of each kind
-	heap     int     // index in CM.timers; -1: none
+	timer    int     // of CM.timers
 	links    [numLinks]link
 }
 
@@ -124,44 +122,19 @@ func (c *conn) leave(k uint8) {
 	c.links[k] = link{}
 }
 
-// timers is a heap ordered by deadline.
-type timers []*conn
+// Due implements due.Item.
+func (c *conn) Due() int64 { return int64(c.deadline) }
 
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].deadline < t[j].deadline }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].heap, t[j].heap = i, j
-}
-func (t *timers) Push(x any) {
-	c := x.(*conn)
-	c.heap = len(*t)
-	*t = append(*t, c)
-}
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	c := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	c.heap = -1
-	return c
-}
+// Slot implements due.Item.
+func (c *conn) Slot() *int { return &c.timer }
 
 // arm sets the connection's deadline.
 func (m *CM) arm(c *conn, t Time) {
 	c.deadline = t
-	if c.heap >= 0 {
-		heap.Fix(&m.timers, c.heap)
-	} else {
-		heap.Push(&m.timers, c)
-	}
+	m.timers.Set(c)
 }
 
-func (m *CM) disarm(c *conn) {
-	if c.heap >= 0 {
-		heap.Remove(&m.timers, c.heap)
-	}
-}
+func (m *CM) disarm(c *conn) { m.timers.Remove(c) }
 
 // pool shares slots among the prefixes of peers' addresses: a prefix that holds k slots gets
 // another one only while more than k are free. So one greedy prefix gets at most half of the slots,

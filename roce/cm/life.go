@@ -14,7 +14,7 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 		if id == 0 || m.byID[id] != nil {
 			continue
 		}
-		c := &conn{id: id, addr: a, user: true, verified: true, heap: -1}
+		c := &conn{id: id, addr: a, user: true, verified: true}
 		m.byID[id] = c
 		return c
 	}
