@@ -104,6 +104,10 @@ var allowed = map[string][]string{
 		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
 		"transport/...",
 	},
+	// A helper of the transports' tests.
+	"transport/internal/accept/accepttest": {
+		"roce", "loopback", "internal/testbed", "transport/internal/accept",
+	},
 	"internal":                tools,
 	"internal/bench":          append(slices.Clone(tools), "papers/kit"),
 	"internal/netsim/figures": append(slices.Clone(tools), "papers/kit"),
