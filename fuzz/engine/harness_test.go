@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/fuzz/packets"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 )
@@ -180,7 +181,7 @@ func connAttr(remote bth.GID, dest bth.QPN) qp.Attr {
 func raise(t testing.TB, eng *qp.Engine, now qp.Time, q *qp.QP, a qp.Attr, to qp.State) {
 	t.Helper()
 	masks := map[qp.Type][3]qp.AttrMask{
-		qp.RC: {qp.AttrAccess,
+		qp.RC: {qp.AttrAccess | qp.AttrSelective,
 			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
 			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
 		qp.UC: {qp.AttrAccess, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN,
@@ -283,4 +284,15 @@ func soak(t *testing.T, play func(testing.TB, []byte) *qp.Counters, names ...str
 		}
 	}
 	t.Log(sum)
+}
+
+// classes returns the classes of packets with these names.
+func classes(names ...string) []*packets.Class {
+	var out []*packets.Class
+	all := packets.Classes()
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(c packets.Class) bool { return c.Name == name })
+		out = append(out, &all[i])
+	}
+	return out
 }

@@ -29,6 +29,7 @@ type asker struct {
 	nextID   uint64
 	broken   bool
 	syndrome bth.Syndrome // of help
+	classes  []*packets.Class
 }
 
 // request is a packet that the QP sent.
@@ -50,6 +51,8 @@ func newAsker(t testing.TB, tp *tape) *asker {
 		Responses: true, Sound: 0.7,
 		Addr: a.mr.Addr(), RKey: bth.RKey(a.mr.LKey()), Len: 4096,
 	})
+	a.classes = classes("false selective acknowledgment", "CNPs and ECN marks",
+		"ACK outside the window", "READ response of wrong length")
 	a.raise()
 	return a
 }
@@ -62,15 +65,23 @@ func (a *asker) raise() {
 	attr.SQPSN = bth.PSN(0xfffff0 + a.r.IntN(16))
 	a.first, a.sent, a.end0 = attr.SQPSN, 0, 0
 	attr.Access = 0
+	attr.Selective = a.r.IntN(3) > 0
 	raise(a.t, a.eng, a.now, a.q, attr, qp.RTS)
 	a.requests, a.broken = nil, false
 }
 
 func (a *asker) step() {
-	switch a.r.IntN(12) {
+	switch a.r.IntN(13) {
 	case 0, 1:
 		a.post()
-	case 2, 3, 4:
+	case 7:
+		a.aim()
+		a.gen.Make(a.classes[a.r.IntN(len(a.classes))], func(f []byte) {
+			a.deliver(f, a.gen.What())
+		})
+	case 8:
+		a.holds()
+	case 2, 3, 4, 9:
 		a.help()
 	case 5:
 		a.pass(qp.Time(a.r.Int64N(1 << a.r.IntN(32))))
@@ -79,14 +90,42 @@ func (a *asker) step() {
 			a.restart()
 		}
 	default:
-		if n := len(a.requests); n > 0 && a.r.IntN(4) > 0 {
-			a.gen.SetPSN(a.requests[n-1-a.r.IntN(n)].psn)
-		}
+		a.aim()
 		a.deliver(a.gen.Frame(), a.gen.What())
 	}
 	a.transmit(a.r.IntN(40))
 	a.completions()
 	a.check("after a step")
+}
+
+// aim makes the next packets answer one of the latest requests.
+func (a *asker) aim() {
+	if n := len(a.requests); n > 0 && a.r.IntN(4) > 0 {
+		a.gen.SetPSN(a.requests[n-1-a.r.IntN(n)].psn)
+	}
+}
+
+// holds claims that some of the packets after a request have arrived.
+func (a *asker) holds() {
+	if len(a.requests) == 0 {
+		return
+	}
+	q := a.requests[max(0, len(a.requests)-1-a.r.IntN(32))]
+	words := make([]uint32, a.r.IntN(3))
+	for i := range words {
+		words[i] = a.r.Uint32()
+	}
+	b := make([]byte, bth.MaxAckLen)
+	bth.PutBTH(b, &bth.BTHFields{Opcode: bth.RCAck, PKey: bth.DefaultPKey, DestQP: 0x100,
+		PSN: q.psn})
+	bth.PutAETH(b[bth.HeaderLen:], bth.NAKSyndrome(bth.NAKPSNSequence), 0)
+	const at = bth.HeaderLen + bth.AETHLen
+	n := bth.PutSelACK(b[at:], q.psn, uint16(a.r.IntN(4)), words)
+	var p bth.Packet
+	must(a.t, p.Parse(b[:at+n]))
+	p.Src, p.Dst = there, here
+	a.eng.HandlePacket(a.now, &p)
+	a.check("a selective acknowledgment")
 }
 
 // post posts a valid work request.
@@ -139,7 +178,7 @@ func (a *asker) transmit(n int) {
 		if !a.next(&p) {
 			return
 		}
-		if !p.Info.Request && p.Info.Op != bth.OpAck || p.BTH.DestQP() != 0x700 {
+		if !p.Info.Request && p.Info.Op != bth.OpAck && p.Info.Op != bth.OpCNP || p.BTH.DestQP() != 0x700 {
 			a.t.Fatalf("%v to QP %#x", p.BTH.Opcode(), uint32(p.BTH.DestQP()))
 		}
 		if p.Info.Request {
@@ -310,7 +349,8 @@ func playRequester(t testing.TB, b []byte) *qp.Counters {
 func TestRequesterSoak(t *testing.T) {
 	soak(t, playRequester, "Completions", "CompletionErrors", "Flushed", "RcvdRNR", "RcvdSeqNAK",
 		"RcvdErrNAK", "ImpliedNAK", "AckTimeouts",
-		"Probes", "Retransmits", "RetryExceeded", "RNRRetryExceeded", "DropGhost")
+		"Probes", "Retransmits", "RetryExceeded", "RNRRetryExceeded", "DropGhost",
+		"RcvdCNPs", "SentCNPs")
 }
 
 // TestHelpedRequester checks that with correct answers everything succeeds, so the fuzz target sees

@@ -34,6 +34,7 @@ type stage struct {
 	r       *rand.Rand
 	tape    *tape
 	victims []*victim
+	classes []*packets.Class
 	srq     *qp.SRQ
 	rw, wo  *mr.MR
 	inv     *mr.MR
@@ -48,7 +49,8 @@ type stage struct {
 }
 
 func newStage(t testing.TB, tp *tape) *stage {
-	s := &stage{bench: newBench(t), tape: tp, r: rand.New(tp), named: map[bth.QPN][]named{}}
+	s := &stage{bench: newBench(t), tape: tp, r: rand.New(tp), named: map[bth.QPN][]named{},
+		classes: classes("packets after a gap", "CNPs and ECN marks", "message out of order")}
 	const all = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
 	s.rw = s.register(s.pd, 4096, 4096, all)
 	s.wo = s.register(s.pd, 12288, 1000, mr.LocalWrite|mr.RemoteWrite)
@@ -77,11 +79,12 @@ func newStage(t testing.TB, tp *tape) *stage {
 		typ   qp.Type
 		srq   bool
 		state qp.State
+		sel   bool // selective repeat
 	}{
-		{qp.RC, false, qp.RTS}, {qp.RC, true, qp.RTS}, {qp.RC, true, qp.RTS},
-		{qp.RC, false, qp.RTR}, {qp.RC, false, qp.Init},
-		{qp.UC, false, qp.RTS}, {qp.UC, true, qp.RTS}, {qp.UD, false, qp.RTS},
-		{qp.UD, true, qp.RTR},
+		{qp.RC, false, qp.RTS, false}, {qp.RC, true, qp.RTS, false}, {qp.RC, true, qp.RTS, true},
+		{qp.RC, false, qp.RTR, false}, {qp.RC, false, qp.Init, true}, {qp.RC, false, qp.RTS, true},
+		{qp.UC, false, qp.RTS, false}, {qp.UC, true, qp.RTS, false}, {qp.UD, false, qp.RTS, false},
+		{qp.UD, true, qp.RTR, false},
 	} {
 		vi := &victim{srq: v.srq, attr: connAttr(there, bth.QPN(0x700+i))}
 		ia := qp.InitAttr{Type: v.typ, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, SQDepth: 4, RQDepth: 4,
@@ -90,6 +93,7 @@ func newStage(t testing.TB, tp *tape) *stage {
 			ia.SRQ = s.srq
 			vi.attr.MaxDestRdAtomic = 1
 		}
+		vi.attr.Selective = v.sel
 		vi.q, err = s.eng.CreateQP(ia)
 		must(t, err)
 		raise(t, s.eng, s.now, vi.q, vi.attr, v.state)
@@ -114,7 +118,11 @@ func (s *stage) step() {
 	if v.q.State() == qp.Err && s.r.IntN(3) > 0 {
 		s.revive(v, qp.RTS)
 	}
-	switch k := s.r.IntN(20); k {
+	switch k := s.r.IntN(23); k {
+	case 20, 21, 22:
+		v.gen.Make(s.classes[s.r.IntN(len(s.classes))], func(f []byte) {
+			s.receive(f, v.gen.What())
+		})
 	default:
 		s.receive(v.gen.Frame(), v.gen.What())
 	case 12:
@@ -213,7 +221,7 @@ func (s *stage) answers(n int) {
 				to = v
 			}
 		}
-		if to == nil || !p.Info.Response {
+		if to == nil || !p.Info.Response && p.Info.Op != bth.OpCNP {
 			s.t.Fatalf("%v to QP %#x, which sent no request", p.BTH.Opcode(),
 				uint32(p.BTH.DestQP()))
 		}
@@ -392,7 +400,8 @@ func TestResponderSoak(t *testing.T) {
 		"DuplicateRequest", "OutOfSeqRequest",
 		"SentRNR", "SentSeqNAK", "SentErrNAK", "SentAcks", "DropNoQP", "DropType", "DropPKey",
 		"DropNoRecv", "DropLength",
-		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey")
+		"DropSequence", "DropAccess", "DropReplay", "DropMulticast", "DropQKey", "HeldPkts",
+		"SentSelAcks", "SentCNPs")
 }
 
 // TestKnownCrashPackets sends packets that crashed other stacks to every QP.

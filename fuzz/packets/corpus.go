@@ -44,6 +44,9 @@ var classes = []Class{
 	{"IP fragments", fragments},
 	{"IP options and extension headers", extensionHeaders},
 	{"VLAN tags", vlanTags},
+	{"false selective acknowledgment", selectiveAck},
+	{"packets after a gap", afterGap},
+	{"CNPs and ECN marks", congestion},
 }
 
 // Make makes a short sequence of frames of a class. Each frame is valid only during the call of

@@ -28,5 +28,6 @@
 //   - packets.go: Target, Generator, valid packets.
 //   - mutate.go: errors at random.
 //   - corpus.go: classes of packets that have broken RoCE stacks.
+//   - congestion.go: the classes about selective repeat and congestion.
 //   - network.go: the classes about Ethernet, IP, UDP and MADs.
 package packets
