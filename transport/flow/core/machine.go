@@ -133,9 +133,11 @@ func (m *Machine) Advance(now int64) (n int) {
 		t := m.timers.all[id]
 		switch t.kind {
 		case tick:
-			// After a long pause, several arrivals count at once.
 			s := &m.sources[t.of]
 			missed := (now - at) / s.period
+			if missed < maxCatchUp {
+				missed = 0
+			}
 			m.timers.set(id, at+(missed+1)*s.period)
 			m.arrive(at, SourceID(t.of), int(min(missed, maxArrivals-1))+1)
 		case expiry:

@@ -20,6 +20,9 @@ const (
 	// MaxPeriod bounds periods, phases and deadlines.
 	MaxPeriod = 24 * time.Hour
 
+	// maxCatchUp is how many arrivals of a timer Advance handles one by one if it is called late.
+	// More count at once.
+	maxCatchUp = 1000
 	// maxArrivals is where the count of an input stops.
 	maxArrivals = 1 << 30
 )
