@@ -16,7 +16,7 @@ const (
 	maxNAKs             = 64        // sequence NAKs in a row without progress before the QP fails
 	minRewindGap   Time = 2_000     // see recovery.repairedRecently
 	maxRewinds          = 3         // see recovery.ambiguous
-	maxBound       Time = 1_000_000_000
+	maxBound       Time = 16_000_000
 	maxRNRWait     Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery      = 8
 	// 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
@@ -74,37 +74,50 @@ func (r *recovery) startSample(now Time, psn uint64) {
 func (r *recovery) progress() { r.naks, r.probes, r.rnrs, r.rnrUntil = 0, 0, 0, 0 }
 
 // endSample ends the RTT sample if its packet, which is before psn, has arrived. It returns the
-// round trip, or 0 if none was measured. The round trip of a packet that was retransmitted is only
-// an upper bound. It is used until the next sample replaces it, because the first timeout is too
-// short for long paths.
+// round trip, or 0 if none was measured. The round trip of a packet that was retransmitted is only an
+// upper bound. It is used until there is a sample, because the first timeout is shorter than many
+// round trips.
 func (r *recovery) endSample(now Time, psn uint64) Time {
 	if r.samplePSN == 0 || psn < r.samplePSN {
 		return 0
 	}
-	ambiguous := r.samplePSN <= r.rewoundMax
-	r.samplePSN, r.bound = 0, 0
 	rtt := max(now-r.sampleAt, 1)
-	if r.srtt == 0 || r.srtt == r.rttvar {
-		r.srtt, r.rttvar = rtt, rtt/2
-		if ambiguous {
-			r.rttvar = rtt // marks an upper bound
-			return 0
+	ambiguous := r.sampleMayRepeat() && r.samplePSN <= r.rewoundMax
+	r.samplePSN, r.bound = 0, 0
+	switch {
+	case ambiguous:
+		if r.srtt == 0 || rtt < r.srtt {
+			r.srtt, r.rttvar = rtt, rtt
 		}
-		return rtt
+		return 0
+	case r.sampleMayRepeat():
+		r.srtt, r.rttvar = rtt, rtt/2
+	default:
+		d := rtt - r.srtt
+		r.srtt += d / 8
+		r.rttvar += (max(d, -d) - r.rttvar) / 4
 	}
-	d := rtt - r.srtt
-	r.srtt += d / 8
-	r.rttvar += (max(d, -d) - r.rttvar) / 4
 	return rtt
 }
 
+// sampleMayRepeat reports whether srtt is not known, or is an upper bound. Then rttvar has the same
+// value.
+func (r *recovery) sampleMayRepeat() bool { return r.srtt == r.rttvar }
+
 // rto returns the time without progress after which a probe is sent.
 func (r *recovery) rto() Time {
-	t := initialRTO
-	if r.srtt != 0 {
-		t = max(r.srtt+4*r.rttvar, minRTO)
+	return max(r.longestRTT(), minRTO, r.bound) << r.probes
+}
+
+// longestRTT returns a time within which a response should arrive (RFC 6298).
+func (r *recovery) longestRTT() Time {
+	switch {
+	case r.srtt == 0:
+		return initialRTO
+	case r.sampleMayRepeat():
+		return r.srtt + r.srtt/4
 	}
-	return max(t, r.bound) << r.probes
+	return r.srtt + 4*r.rttvar
 }
 
 // spuriousProbe handles the answer to a packet that was answered before. If the last probe asked
@@ -121,7 +134,8 @@ func (r *recovery) spuriousProbe(psn uint64) {
 // probeTooEarly delays the next probes.
 func (r *recovery) probeTooEarly() {
 	r.probed = false
-	r.bound = min(2*max(r.bound, r.srtt+4*r.rttvar, minRTO), maxBound)
+	longest := r.longestRTT()
+	r.bound = min(2*max(r.bound, longest, minRTO), max(maxBound, 4*longest))
 }
 
 // repairedRecently reports whether a loss was already repaired: the report arrived less than a
@@ -135,9 +149,9 @@ func (r *recovery) repairedRecently(now Time, una uint64) bool {
 // could fill the path with duplicates. The response therefore counts only after a round trip, and
 // after longer times while go-backs follow each other.
 func (r *recovery) ambiguous(now Time, psn uint64) bool {
-	wait := initialRTO
-	if r.srtt != 0 {
-		wait = (r.srtt + 4*r.rttvar) << r.rewinds
+	wait := r.longestRTT()
+	if !r.sampleMayRepeat() {
+		wait <<= r.rewinds
 	}
 	return psn < r.rewoundMax && now-r.rewoundAt < wait
 }
@@ -240,10 +254,11 @@ func (q *QP) lost(now Time) {
 	if r.rnrUntil != 0 || r.repairedRecently(now, q.una) {
 		return
 	}
-	if r.srtt == 0 && r.samplePSN != 0 { // a loss report has also made the round trip
+	if r.sampleMayRepeat() && r.samplePSN > r.rewoundMax { // the report has made the round trip
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
+	r.samplePSN = 0
 	q.eng.lastGap = now
 	r.bound /= 2 // packets are lost, so probes are needed
 	if r.naks++; r.naks > maxNAKs {
@@ -275,8 +290,8 @@ func (q *QP) goBack(now Time) {
 		r.rewinds++
 	}
 	r.rewoundTo, r.rewoundMax, r.rewoundAt = q.una, q.max, now
-	if r.srtt != 0 {
-		r.samplePSN = 0 // Karn's rule; see endSample for the first sample
+	if !r.sampleMayRepeat() {
+		r.samplePSN = 0 // Karn's rule
 	}
 	r.probed = false
 	q.nxt, q.lastAsked, q.completionWanted = q.una, q.una, true

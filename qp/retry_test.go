@@ -227,7 +227,7 @@ func TestProbeTooEarly(t *testing.T) {
 	k.say(ack(1))
 	k.hears()
 	k.completes("1 success SEND 8B", "2 success SEND 8B")
-	k.equal("interval to the next probe", k.q.rec.bound, 2*minRTO)
+	k.equal("interval to the next probe", k.q.rec.bound, 2*initialRTO)
 	k.say(ack(2)) // the first round trip that is measured
 	k.hears()
 	k.completes("3 success SEND 8B")
