@@ -9,5 +9,6 @@
 //   - scenario.go: Scenario and Sender, what is simulated
 //   - run.go: the clock, and the life of a scenario
 //   - sender.go: QPs that always have operations outstanding
+//   - tcp.go, tcp_sender.go, tcp_receiver.go, cubic.go: a model of TCP CUBIC
 //   - result.go: Result, the rates of all flows
 package netsim

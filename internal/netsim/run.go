@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -16,9 +17,11 @@ type world struct {
 	*Scenario
 	ctx   context.Context
 	link  *loopback.Link
-	devs  []*roce.Device
-	hosts []*host
-	start int64 // when the first sender may begin
+	tap   *tap           // port 0
+	devs  []*roce.Device // the receiver's, then those of the senders that have one
+	hosts []host
+	alive []bool // hosts that have started
+	start int64  // when the first sender may begin
 
 	samples []Sample
 	last    []uint64 // bytes at the last sample, by flow
@@ -61,10 +64,9 @@ func (w *world) open() (err error) {
 			return err
 		}
 	}
-	for i := range w.link.Ports() {
-		if err := w.openDevice(i); err != nil {
-			return err
-		}
+	w.tap = newTap(w.link)
+	if _, err := w.openDevice(w.tap, 0); err != nil {
+		return err
 	}
 	for i := range w.Senders {
 		if err := w.addSender(i); err != nil {
@@ -74,16 +76,17 @@ func (w *world) open() (err error) {
 	return nil
 }
 
-func (w *world) openDevice(port int) error {
-	r := rand.New(rand.NewPCG(w.Seed, uint64(port)))
+// openDevice opens a device whose random numbers come from a stream of the seed.
+func (w *world) openDevice(p driver.Port, stream int) (*roce.Device, error) {
+	r := rand.New(rand.NewPCG(w.Seed, uint64(stream)))
 	o := append([]roce.Option{roce.WithExpert(roce.Expert{Clock: w.link.Now, Rand: r.Uint64})},
 		w.Options...)
-	d, err := roce.New(w.link.Port(port), o...)
+	d, err := roce.New(p, o...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.devs = append(w.devs, d)
-	return nil
+	return d, nil
 }
 
 func (w *world) addSender(i int) error {
@@ -93,7 +96,16 @@ func (w *world) addSender(i int) error {
 			return err
 		}
 	}
-	h, err := newHost(s, w.devs[i+1], w.devs[0], w.Connect)
+	w.alive = append(w.alive, false)
+	if s.TCP != nil {
+		w.hosts = append(w.hosts, newTCPHost(s.TCP, w.link, i+1, w.tap))
+		return nil
+	}
+	d, err := w.openDevice(w.link.Port(i+1), i+1)
+	if err != nil {
+		return err
+	}
+	h, err := newQPHost(s, d, w.devs[0], w.Connect)
 	if err != nil {
 		return err
 	}
@@ -122,9 +134,10 @@ func (w *world) until(t int64) error {
 
 func (w *world) startHosts() error {
 	for i, h := range w.hosts {
-		if h.started || w.link.Now() < w.start+int64(h.Start) {
+		if w.alive[i] || w.link.Now() < w.start+int64(w.Senders[i].Start) {
 			continue
 		}
+		w.alive[i] = true
 		if err := h.start(); err != nil {
 			return fmt.Errorf("sender %d: %w", i, err)
 		}
@@ -139,6 +152,7 @@ func (w *world) progress() error {
 		for _, d := range w.devs {
 			busy = d.Progress() > 0 || busy
 		}
+		w.tap.progress()
 		for i, h := range w.hosts {
 			n, err := h.progress()
 			if err != nil {
@@ -161,9 +175,15 @@ func (w *world) advance(t int64) {
 			next = min(next, at)
 		}
 	}
-	for _, h := range w.hosts {
-		if !h.started {
-			next = min(next, w.start+int64(h.Start))
+	if at, ok := w.tap.nextTimeout(); ok {
+		next = min(next, at)
+	}
+	for i, h := range w.hosts {
+		if at, ok := h.nextTimeout(); ok {
+			next = min(next, at)
+		}
+		if !w.alive[i] {
+			next = min(next, w.start+int64(w.Senders[i].Start))
 		}
 	}
 	if w.Sample > 0 {
@@ -195,7 +215,7 @@ func (w *world) sample() {
 // bytes returns the completed bytes since the start, by flow.
 func (w *world) bytes() (list []uint64) {
 	for _, h := range w.hosts {
-		list = append(list, h.bytes...)
+		list = append(list, h.bytes()...)
 	}
 	return list
 }
@@ -203,7 +223,7 @@ func (w *world) bytes() (list []uint64) {
 func (w *world) result(before []uint64) (r Result) {
 	bytes := w.bytes()
 	for i, h := range w.hosts {
-		for range h.bytes {
+		for range h.bytes() {
 			n := bytes[len(r.Flows)] - before[len(r.Flows)]
 			bits := float64(n) * 8 / w.Time.Seconds()
 			r.Flows = append(r.Flows, Flow{Sender: i, Bits: bits})

@@ -13,8 +13,10 @@ import (
 var ErrScenario = errors.New("netsim: invalid scenario")
 
 // Sender is a host that sends to the receiver for the whole time. It has one device and one or more
-// QPs, each of which always has Depth operations outstanding.
+// QPs, each of which always has Depth operations outstanding. With TCP it has one TCP flow instead,
+// and Op, QPs, Size and Depth are not used.
 type Sender struct {
+	TCP   *TCP
 	Op    roce.Op       // OpWrite, OpSend, or OpRead, in which the data flows to the Sender
 	QPs   int           // 0 means 1
 	Size  int           // bytes of each operation
@@ -68,13 +70,27 @@ func (s *Scenario) check() error {
 
 func (s *Sender) check() error {
 	switch {
+	case s.Start < 0:
+		return fmt.Errorf("Start is %v, want no negative time", s.Start)
+	case s.TCP != nil:
+		return s.checkTCP()
 	case s.Op != roce.OpWrite && s.Op != roce.OpRead && s.Op != roce.OpSend:
 		return fmt.Errorf("operation %v, want WRITE, READ or SEND", s.Op)
 	case s.Size <= 0 || s.Depth <= 0 || s.Size > maxMemory/s.Depth:
 		return fmt.Errorf("%d operations of %d bytes, want 1 to %d bytes in total", s.Depth, s.Size,
 			maxMemory)
-	case s.QPs < 0 || s.Start < 0:
-		return fmt.Errorf("QPs %d and Start %v, want no negative values", s.QPs, s.Start)
+	case s.QPs < 0:
+		return fmt.Errorf("%d QPs, want a number that is not negative", s.QPs)
+	}
+	return nil
+}
+
+func (s *Sender) checkTCP() error {
+	switch most := loopback.DefaultMTU - tcpHeaders; {
+	case s.TCP.mss() < minMSS || s.TCP.mss() > most:
+		return fmt.Errorf("an MSS of %d bytes, want %d to %d", s.TCP.MSS, minMSS, most)
+	case s.Plan.Corrupt > 0:
+		return errors.New("corrupted frames of TCP, whose model has no checksums")
 	}
 	return nil
 }

@@ -3,23 +3,34 @@ package netsim
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// host is the state of a Sender: its endpoint, and that of the receiver for it.
-type host struct {
+// host is the running state of a Sender.
+type host interface {
+	start() error
+	// progress does what is due, and returns how much it did.
+	progress() (int, error)
+	// nextTimeout returns when progress must be called even if no frame arrives.
+	nextTimeout() (int64, bool)
+	// bytes returns the payload transferred since the start, by flow.
+	bytes() []uint64
+}
+
+// qpHost is a host with QPs: its endpoint, and that of the receiver for it.
+type qpHost struct {
 	*Sender
 	from, to *endpoint.Endpoint
 	posted   []int    // operations, by QP
-	bytes    []uint64 // completed since the start, by QP
-	started  bool
+	done     []uint64 // bytes of completed operations, by QP
 }
 
-// newHost creates and connects the QPs of a sender.
-func newHost(s *Sender, from, to *roce.Device, o roce.ConnectOptions) (*host, error) {
-	h := &host{Sender: s, posted: make([]int, s.qps()), bytes: make([]uint64, s.qps())}
+// newQPHost creates and connects the QPs of a sender.
+func newQPHost(s *Sender, from, to *roce.Device, o roce.ConnectOptions) (*qpHost, error) {
+	h := &qpHost{Sender: s, posted: make([]int, s.qps()), done: make([]uint64, s.qps())}
 	// Operations that are outstanding at the same time write to different memory. Otherwise a
 	// device must not place packets of one before all packets of the previous one.
 	source, target := h.config(s.Size), h.config(s.Size*s.Depth)
@@ -36,14 +47,18 @@ func newHost(s *Sender, from, to *roce.Device, o roce.ConnectOptions) (*host, er
 	return h, endpoint.Connect(context.Background(), h.from, h.to, o)
 }
 
-func (h *host) config(memory int) endpoint.Config {
+func (h *qpHost) config(memory int) endpoint.Config {
 	return endpoint.Config{QPs: h.qps(), SendCQ: 4 * h.Depth * h.qps(), Memory: memory,
 		QP: roce.QPConfig{SendDepth: h.Depth, RecvDepth: 2 * h.Depth}}
 }
 
+func (h *qpHost) bytes() []uint64 { return slices.Clone(h.done) }
+
+// nextTimeout implements host: only the device has timers.
+func (h *qpHost) nextTimeout() (int64, bool) { return 0, false }
+
 // start posts the first operations.
-func (h *host) start() error {
-	h.started = true
+func (h *qpHost) start() error {
 	for q := range h.qps() {
 		for range h.Depth {
 			if err := h.post(q); err != nil {
@@ -55,7 +70,7 @@ func (h *host) start() error {
 }
 
 // post posts the next operation of a QP.
-func (h *host) post(q int) error {
+func (h *qpHost) post(q int) error {
 	slot := h.posted[q] % h.Depth * h.Size
 	h.posted[q]++
 	source, target := h.from.MR.SGE(0, h.Size), slot
@@ -76,7 +91,7 @@ func (h *host) post(q int) error {
 }
 
 // progress polls the completions, and posts an operation for each. It returns their number.
-func (h *host) progress() (done int, err error) {
+func (h *qpHost) progress() (done int, err error) {
 	var wcs [64]roce.WC
 	for h.from.CQ.Len() > 0 {
 		for _, wc := range wcs[:h.from.CQ.Poll(wcs[:])] {
@@ -84,7 +99,7 @@ func (h *host) progress() (done int, err error) {
 				return done, fmt.Errorf("QP %d: %w", wc.ID, err)
 			}
 			done++
-			h.bytes[wc.ID] += uint64(h.Size)
+			h.done[wc.ID] += uint64(h.Size)
 			if err := h.post(int(wc.ID)); err != nil {
 				return done, err
 			}

@@ -31,7 +31,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"fair_8_jain", "fair_8_share", "incast_32_share",
-		"incast_32_least", "fair_1v8", "rtt_short_long"} {
+		"incast_32_least", "fair_1v8", "rtt_short_long", "tcp_cubic_share"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no figure %s", want)
 		}
@@ -54,7 +54,9 @@ func TestExperiments(t *testing.T) {
 		s := e.scenario
 		s.Warmup, s.Time, s.Sample, s.Frames = 0, 20*time.Microsecond, 0, 64
 		for i := range s.Senders {
-			s.Senders[i].Depth, s.Senders[i].Size = 2, 4096
+			if s.Senders[i].TCP == nil {
+				s.Senders[i].Depth, s.Senders[i].Size = 2, 4096
+			}
 			s.Senders[i].QPs = min(s.Senders[i].QPs, 2)
 		}
 		if _, err := netsim.Run(t.Context(), &s); err != nil {

@@ -22,6 +22,8 @@ const (
 	fairIndex   = 0.95    // Jain's index of equal flows
 	incastShare = 0.95    // of the link
 	incastLeast = 1.0 / 3 // of the fair share
+	tcpLow      = 1.0 / 3 // of what a QP and a TCP flow have together
+	tcpHigh     = 2.0 / 3
 )
 
 // queue is a bottleneck's queue.
@@ -61,7 +63,7 @@ func shared() (list []experiment) {
 	for _, q := range queues() {
 		list = append(list, incast(q))
 	}
-	return list
+	return append(list, nextToTCP()...)
 }
 
 // stagger is the time between the starts of senders, so that they do not act in step.
@@ -140,4 +142,42 @@ func incast(q queue) experiment {
 				value: (*netsim.Result).Jain},
 		},
 	}
+}
+
+// nextToTCP returns experiments with one QP and one TCP CUBIC flow, whose segments are as long as
+// the path MTU. The figure is what the QP has of the sum.
+func nextToTCP() (list []experiment) {
+	for _, n := range []struct {
+		suffix, about string
+		bits          int64
+		rtt           time.Duration
+		queue         int64 // in bandwidth-delay products
+		warmup, time  time.Duration
+	}{
+		{"", "1 Gb/s, 10 ms", gbps, 10 * ms, 1, 10 * time.Second, 30 * time.Second},
+		{"_deep", "1 Gb/s, 10 ms, queue of 4 BDP", gbps, 10 * ms, 4, 10 * time.Second,
+			30 * time.Second},
+		{"_10g_100us", "10 Gb/s, 100 us", 10 * gbps, 100 * us, 1, 200 * ms, 800 * ms},
+	} {
+		plan := loopback.Plan{Bandwidth: n.bits, Delay: n.rtt / 2}
+		name := "tcp_cubic" + n.suffix + "_share"
+		list = append(list, experiment{
+			name: name, about: "1 QP next to a TCP CUBIC flow: its part; " + n.about,
+			bits: float64(n.bits),
+			scenario: netsim.Scenario{
+				Senders: []netsim.Sender{
+					{Op: roce.OpWrite, Size: load64K.size, Depth: load64K.depth, Plan: plan},
+					{TCP: &netsim.TCP{MSS: int(pathMTU)}, Plan: plan},
+				},
+				Bottleneck: &loopback.Bottleneck{Bandwidth: n.bits,
+					Queue: int(n.queue * n.bits / 8 * int64(n.rtt) / int64(time.Second))},
+				Frames: 1 << 13, Warmup: n.warmup, Time: n.time,
+				Connect: roce.ConnectOptions{MTU: pathMTU},
+			},
+			figures: []figure{{name: name, unit: unitRatio,
+				value: func(r *netsim.Result) float64 { return r.Share(0) },
+				low:   tcpLow, high: tcpHigh}},
+		})
+	}
+	return list
 }
