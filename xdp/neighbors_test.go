@@ -260,6 +260,19 @@ func TestSolicitationsAreLimited(t *testing.T) {
 	}
 }
 
+// The worker pauses in proportion to its work, but not for long: it may have taken long because the
+// host is busy, and nobody else handles changes of addresses and routes.
+func TestWorkerPause(t *testing.T) {
+	for run, want := range map[time.Duration]time.Duration{
+		0: workerPause, 10 * time.Millisecond: workerShare * 10 * time.Millisecond,
+		3 * time.Second: maxPause,
+	} {
+		if got := pauseAfter(run); got != want {
+			t.Errorf("pauseAfter(%v) = %v, want %v", run, got, want)
+		}
+	}
+}
+
 // The memory for next hops is limited, whatever addresses are asked for.
 func TestNextHopsAreLimited(t *testing.T) {
 	n, err := newNetwork()

@@ -95,6 +95,11 @@ func newNetwork() (*network, error) {
 		n.close()
 		return nil, err
 	}
+	// Without a limit, an answer that is lost would block the caller forever.
+	if err = n.handle.SetSocketTimeout(rtnlTimeout * time.Second); err != nil {
+		n.close()
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
 	return n, nil
 }
 

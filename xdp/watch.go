@@ -15,9 +15,10 @@ import (
 const (
 	// workerPause is the shortest time between two runs of the worker, so that a flood of
 	// notifications costs little. A run that takes long is followed by a pause of workerShare times
-	// its duration.
+	// its duration, at most maxPause: on a busy host, a run takes long because other processes run.
 	workerPause = 20 * time.Millisecond
 	workerShare = 20
+	maxPause    = time.Second
 	// forgetInterval is the time between two searches for what is not used any more.
 	forgetInterval = time.Minute
 	// maxChangedRoutes is the number of route changes that the worker handles one by one. If there
@@ -164,10 +165,15 @@ func (n *network) work() {
 		select {
 		case <-n.stop:
 			return
-		case <-time.After(max(workerPause, workerShare*(now-began))):
+		case <-time.After(pauseAfter(now - began)):
 		}
 		timer.Reset(max(next-n.now(), 0))
 	}
+}
+
+// pauseAfter returns the pause of the worker after a run that took d.
+func pauseAfter(d time.Duration) time.Duration {
+	return min(max(workerPause, workerShare*d), maxPause)
 }
 
 // runWork does what there is to do, and returns when there is more; 0: unknown.
