@@ -32,11 +32,17 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 	case bth.OpAtomicAck:
 		q.handleAtomicAck(now, psn, p)
 	default:
-		q.handleAck(now, psn, p.AETH().Syndrome())
+		q.handleAck(now, psn, p)
 	}
 }
 
-func (q *QP) handleAck(now Time, psn uint64, s bth.Syndrome) {
+func (q *QP) handleAck(now Time, psn uint64, p *bth.Packet) {
+	s := p.AETH().Syndrome()
+	if q.win.repairing || len(p.Payload) > 0 {
+		if q.selectiveAck(now, psn, s, p.Payload) {
+			return
+		}
+	}
 	switch s.Kind() {
 	case bth.SyndromeACK:
 		q.ackThrough(now, psn)
@@ -108,7 +114,10 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 	}
 	if implied && q.State() != Err {
 		q.eng.c.ImpliedNAK++
-		if !q.rec.ambiguous(now, psn) {
+		if q.attr.Selective {
+			q.openScoreboard()
+			q.handleSelectiveAck(now, psn, bth.ACKNoLimit, nil)
+		} else if !q.rec.ambiguous(now, psn) {
 			q.lost(now)
 		}
 	}
@@ -139,12 +148,18 @@ func (q *QP) progress(now Time, n uint64) {
 // request, after the response has acknowledged everything before it. If it is nil, drop the
 // response.
 func (q *QP) expects(now Time, psn uint64) *wqe {
+	if q.win.repairing {
+		return nil
+	}
 	if psn > q.una && !q.ackThrough(now, psn-1) {
 		return nil
 	}
 	s := &q.sq
 	tail := s.tail.Load()
 	if psn != q.una || tail == s.started {
+		if psn > q.una && q.attr.Selective {
+			q.openScoreboard()
+		}
 		return nil // a gap: ackThrough has started the retransmission
 	}
 	return s.at(tail)
@@ -153,6 +168,11 @@ func (q *QP) expects(now Time, psn uint64) *wqe {
 func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 	w := q.expects(now, psn)
 	switch {
+	case q.win.repairing:
+		if q.State() != Err {
+			q.handleSelectiveResponse(now, psn, p)
+		}
+		return
 	case w != nil && w.op == OpRead:
 	case w != nil && (w.op == OpFlush || w.op == OpAtomicWrite):
 		q.handleEmptyResponse(now, w, p)
@@ -175,6 +195,10 @@ func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 
 func (q *QP) handleAtomicAck(now Time, psn uint64, p *bth.Packet) {
 	w := q.expects(now, psn)
+	if q.win.repairing {
+		q.handleSelectiveResponse(now, psn, p)
+		return
+	}
 	if w == nil || (w.op != OpCmpSwap && w.op != OpFetchAdd) {
 		q.eng.c.DropGhost++
 		return

@@ -72,6 +72,8 @@ type congestion struct {
 	pacer
 
 	pathCounts
+
+	board *scoreboard // see selective.go; nil unless win.repairing
 }
 
 // pathCounts are counts for PathStats.
@@ -105,7 +107,9 @@ func (q *QP) model() *congestion {
 	return q.cc
 }
 
-func (c *congestion) init() { *c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts} }
+func (c *congestion) init() {
+	*c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts, board: c.board}
+}
 
 // delivered handles n packets that were acknowledged or newly reported as held.
 func (q *QP) delivered(_ Time, n uint64) {

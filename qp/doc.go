@@ -39,6 +39,8 @@
 //   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
 //   - completer.go: handling of responses
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
+//   - selective.go, selective_ack.go, selective_send.go, selective_read.go: selective repeat at the
+//     requester: which packets are held or lost; acknowledgments; retransmission; READ responses
 //   - window.go, congestion.go, pacing.go: the limit of packets in flight; the algorithms that
 //     adapt it to the path; when the next packet may be sent
 //   - responder.go, execute.go: checks and execution of request packets

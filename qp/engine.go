@@ -76,6 +76,9 @@ type Engine struct {
 
 	peers peerTable // see silence.go
 
+	boards     []*scoreboard // unused ones
+	boardBytes int           // of boards
+
 	doorbells    atomic.Pointer[QP] // list of QPs posted to by other goroutines, newest first
 	doorbellHook func()
 	errHook      func(*QP)
@@ -265,7 +268,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 // A pending ACK does not count: see endService. The responder's fields are read only if the QP owes
 // a response, because with thousands of QPs they are not in the cache.
 func (q *QP) doneSending() bool {
-	return q.sq.cur == q.sq.head.Load() && q.list == inRunq &&
+	return q.sq.cur == q.sq.head.Load() && q.list == inRunq && !q.win.repairing &&
 		(!q.owes || !q.nakOwed && !q.ackNow && !q.cnpOwed && q.answers.empty())
 }
 

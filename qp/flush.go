@@ -28,11 +28,17 @@ func (q *QP) sendFlush(now Time, b []byte, w *wqe) (int, int) {
 	if !q.canSendRead(w) {
 		return 0, 0
 	}
+	n, netLen := q.putFlush(b, w, q.nxt)
+	q.sq.cur++
+	q.sentRead(now, 1)
+	return n, netLen
+}
+
+func (q *QP) putFlush(b []byte, w *wqe, psn uint64) (total, netLen int) {
 	info := bth.RCFlush.Info()
-	rest, netLen := q.header(b, bth.RCFlush, q.nxt, true, 0)
+	rest, netLen := q.header(b, bth.RCFlush, psn, true, 0)
 	bth.PutFETH(rest[info.FETH:], uint8(w.extra), uint8(w.extra>>8))
 	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
-	q.sentOne(now)
 	return netLen + int(info.HeaderLen), netLen
 }
 
@@ -40,24 +46,25 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 	if !q.canSendRead(w) {
 		return 0, 0
 	}
-	info := bth.RCAtomicWrite.Info()
-	rest, netLen := q.header(b, bth.RCAtomicWrite, q.nxt, true, 0)
-	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, atomicLen)
-	if st := q.gather(rest[info.HeaderLen:info.HeaderLen+atomicLen], netLen+int(info.HeaderLen),
-		q.sq.cur, 0); st != Success {
+	n, netLen, st := q.putAtomicWrite(b, q.sq.cur, q.nxt)
+	if st != Success {
 		q.halt(w, st)
 		return 0, 0
 	}
 	q.eng.c.SentBytes += atomicLen
-	q.sentOne(now)
-	return netLen + int(info.HeaderLen) + atomicLen, netLen
+	q.sq.cur++
+	q.sentRead(now, 1)
+	return n, netLen
 }
 
-// sentOne updates the state for a request of one packet that its own response completes.
-func (q *QP) sentOne(now Time) {
-	q.sq.cur++
-	q.rdPush(q.nxt + 1)
-	q.sent(now, 1, true)
+// putAtomicWrite writes the request of WQE i, an ATOMIC WRITE.
+func (q *QP) putAtomicWrite(b []byte, i uint32, psn uint64) (total, netLen int, st Status) {
+	info, w := bth.RCAtomicWrite.Info(), q.sq.at(i)
+	rest, netLen := q.header(b, bth.RCAtomicWrite, psn, true, 0)
+	bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, atomicLen)
+	n := int(info.HeaderLen)
+	st = q.gather(rest[n:n+atomicLen], netLen+n, i, 0)
+	return netLen + n + atomicLen, netLen, st
 }
 
 // handleEmptyResponse completes the FLUSH or ATOMIC WRITE that is the oldest work request.

@@ -2,6 +2,7 @@ package qp
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -34,8 +35,48 @@ func (q *QP) invariants() error {
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("responses are pending, but the QP is on no list")
 	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed &&
-		q.rec.timeout > 0:
+		q.rec.timeout > 0 && !(q.win.repairing && q.list == inRunq):
 		return fmt.Errorf("packets in flight without a timer")
+	}
+	if q.win.repairing {
+		return q.scoreboardInvariants()
+	}
+	return nil
+}
+
+// scoreboardInvariants checks the counts of a scoreboard against its bitmaps.
+func (q *QP) scoreboardInvariants() error {
+	b := q.cc.board
+	held, lost := uint32(0), uint32(0)
+	for p := q.una; p < q.max; p++ {
+		switch {
+		case b.isHeld(p) && b.isLost(p):
+			return fmt.Errorf("packet %d is held and lost", p)
+		case b.isHeld(p):
+			held++
+		case b.isLost(p):
+			if lost++; p < b.scan {
+				return fmt.Errorf("packet %d is lost, but the search starts at %d", p, b.scan)
+			}
+		}
+	}
+	set := uint32(0)
+	for i := range b.heldBits {
+		set += uint32(bits.OnesCount64(b.heldBits[i] | b.lostBits[i]))
+	}
+	switch {
+	case held != b.held || lost != b.lost || set != held+lost:
+		return fmt.Errorf("%d held, %d lost, %d bits, counted %d and %d", b.held, b.lost, set, held,
+			lost)
+	case int(q.max-q.una) > len(b.slots):
+		return fmt.Errorf("%d packets in flight, %d slots", q.max-q.una, len(b.slots))
+	case len(b.reads) > int(q.attr.MaxRdAtomic):
+		return fmt.Errorf("%d READ requests, %d allowed", len(b.reads), q.attr.MaxRdAtomic)
+	}
+	for _, t := range b.tracks {
+		if int(t.head-t.tail) > len(t.log) || len(t.log) > 2*len(b.slots) {
+			return fmt.Errorf("%d transmissions in a log of %d", t.head-t.tail, len(t.log))
+		}
 	}
 	return nil
 }

@@ -57,10 +57,12 @@ type QP struct {
 	rdEnds *[]uint64
 	ahs    *[]*frame.Path // UD: the path of each slot's datagram
 	// The peer sent something that is neither a new request nor an acknowledgment; see Contact.
-	contact bool
-	cause   Status      // see Cause
-	_       [6]byte     // pad to a cache line for the responder
-	cc      *congestion // nil unless win.modeled
+	contact   bool
+	cause     Status      // see Cause
+	tolerance uint16      // transmissions by which packets may be late; see QP.late
+	resent    uint16      // retransmissions that the peer may still report as duplicates
+	dups      uint16      // duplicates that the peer has reported, modulo 2^16
+	cc        *congestion // nil unless win.modeled
 
 	// Line 7. Line 8 holds what only long WRITEs, READs, atomics and losses use.
 	responder
@@ -267,12 +269,14 @@ func (q *QP) reset() {
 	q.recv.held = false
 	q.eng.returnAnswers(&q.answers)
 	q.releaseReorder()
+	q.closeScoreboard()
 	q.requester, q.cc = requester{}, nil
 	q.responder = responder{}
 	q.owes = false
 	q.rdEnds, q.rdHead = nil, 0
 	q.lastCNP = 0
 	q.contact, q.cause = false, Success
+	q.tolerance, q.resent, q.dups = minTolerance, 0, 0
 	q.dropPath()
 	q.attr = attrs{Congestion: q.eng.congestion}
 	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
@@ -373,5 +377,6 @@ func (q *QP) flushSends() {
 		q.retire(WRFlushErr)
 	}
 	s.started, s.cur, s.curPkt, s.locals = s.tail.Load(), s.tail.Load(), 0, 0
+	q.closeScoreboard()
 	q.una, q.nxt = q.max, q.max
 }

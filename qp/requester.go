@@ -83,18 +83,25 @@ func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 // window, an RNR timer, a fence or an outstanding READ, or if the send queue is draining or broken.
 func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	s := &q.sq
-	if s.cur == s.head.Load() || q.rec.rnrUntil > now {
+	if q.rec.rnrUntil > now {
+		return 0, 0
+	}
+	if q.win.repairing && q.cc.board.due() {
+		q.rec.rnrUntil = 0
+		return q.sendRepair(now, b)
+	}
+	if s.cur == s.head.Load() {
 		return 0, 0
 	}
 	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
 	w := q.nextWQE()
-	space := int(q.win.size()) - int(q.nxt-q.una)
+	space := q.space()
 	if w == nil || space <= 0 || w.status != Success || (q.win.modeled && q.awaitPace(now)) {
 		return 0, 0
 	}
 	switch w.op {
 	case OpRead:
-		return q.sendRead(now, b, w, uint32(space))
+		return q.sendRead(now, b, w, space)
 	case OpCmpSwap, OpFetchAdd:
 		return q.sendAtomic(now, b, w)
 	case OpFlush:
@@ -103,6 +110,15 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return q.sendAtomicWrite(now, b, w)
 	}
 	return q.sendData(now, b, w, space)
+}
+
+// space returns how many more packets may be in flight. It is negative after the window has shrunk.
+func (q *QP) space() int {
+	n := int(q.win.size()) - int(q.nxt-q.una)
+	if q.win.repairing {
+		n = q.repairSpace(n)
+	}
+	return n
 }
 
 // nextWQE returns the work request whose packet is sent next, started; nil if it must wait. Local
@@ -159,7 +175,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int)
 		end = s.curPkt == w.npkts-1
 	}
 	ask := q.wantsAck(w, space, end)
-	total, netLen, st := q.putData(b, w, off, n, ask)
+	total, netLen, st := q.putData(b, s.cur, q.nxt, off, n, ask)
 	if st != Success {
 		q.halt(w, st)
 		return 0, 0
@@ -168,6 +184,9 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int)
 		s.cur, s.curPkt = s.cur+1, 0
 	} else {
 		s.curPkt++
+	}
+	if q.win.repairing {
+		q.cc.board.sentRequest(q.una, q.nxt, false)
 	}
 	q.sent(now, 1, ask)
 	q.eng.c.SentBytes += uint64(n)
@@ -196,9 +215,11 @@ func (q *QP) wantsAck(w *wqe, space int, end bool) bool {
 	return q.completionWanted || 2*s.used() >= uint32(s.depth)
 }
 
-// putData writes the packet that carries bytes [off, off+n) of a SEND or WRITE message. The payload
-// is padded with zeros to a multiple of 4 bytes (IBA 9.2.4).
-func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen int, st Status) {
+// putData writes the packet that carries bytes [off, off+n) of the SEND or WRITE message of WQE i.
+// The payload is padded with zeros to a multiple of 4 bytes (IBA 9.2.4).
+func (q *QP) putData(b []byte, i uint32, psn uint64, off, n uint32, ask bool) (
+	total, netLen int, st Status) {
+	w := q.sq.at(i)
 	pos, last := 0, off+n == w.length
 	if off == 0 {
 		pos |= 1
@@ -211,13 +232,13 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 	hdr, pad := uint32(info.HeaderLen), -n&3
 	dest := q.destQP
 	if q.typ == UD {
-		netLen, dest = (*q.ahAt(q.sq.cur)).Put(b), w.destQP()
+		netLen, dest = (*q.ahAt(i)).Put(b), w.destQP()
 	} else {
 		netLen = q.path.PutFrom(b, q.srcPort)
 	}
 	rest := b[netLen : netLen+int(hdr+n+pad)]
 	bth.PutPlain(rest, op, last && w.flags&Solicited != 0, ask, uint8(pad), q.pkey, dest,
-		wirePSN(q.nxt))
+		wirePSN(psn))
 	if info.RETH != 0 {
 		bth.PutRETH(rest[info.RETH:], w.raddr, w.rkey, w.length)
 	}
@@ -234,7 +255,7 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 		}
 		bth.PutDETH(rest[info.DETH:], qkey, q.qpn)
 	}
-	if st = q.gather(rest[hdr:hdr+n], netLen+int(hdr), q.sq.cur, off); st != Success {
+	if st = q.gather(rest[hdr:hdr+n], netLen+int(hdr), i, off); st != Success {
 		return 0, 0, st
 	}
 	clear(rest[hdr+n:])
@@ -245,27 +266,40 @@ func (q *QP) putData(b []byte, w *wqe, off, n uint32, ask bool) (total, netLen i
 // several READ requests with consecutive PSNs, so that the window limits what the responder sends.
 // The parts are fixed when the READ starts. A retry requests a part or the rest of one, but never
 // crosses its end, because the responder knows only the requests that it received.
-func (q *QP) sendRead(now Time, b []byte, w *wqe, space uint32) (int, int) {
+func (q *QP) sendRead(now Time, b []byte, w *wqe, space int) (int, int) {
 	s := &q.sq
 	part := uint32(1) << w.part
 	npkts := min(part-s.curPkt%part, w.npkts-s.curPkt)
 	if q.nxt < q.max {
-		npkts = q.retryRead(s.curPkt%part == 0, npkts, space)
+		npkts = q.retryRead(s.curPkt%part == 0, npkts, uint32(space))
 	}
-	if npkts == 0 || !q.canSendRead(w) || (space < npkts && q.nxt != q.una) {
+	if npkts == 0 || !q.canSendRead(w) || (space < int(npkts) && space < int(q.win.size())) {
 		return 0, 0
 	}
-	mtu := q.mtu.Load()
-	off := s.curPkt * mtu
-	length := min(w.length-off, npkts*mtu)
-	rest, netLen := q.header(b, bth.RCReadRequest, q.nxt, true, 0)
-	bth.PutRETH(rest[bth.HeaderLen:], w.raddr+uint64(off), w.rkey, length)
+	n, netLen := q.putRead(b, w, q.nxt, s.curPkt, npkts)
 	if s.curPkt += npkts; s.curPkt == w.npkts {
 		s.cur, s.curPkt = s.cur+1, 0
 	}
-	q.rdPush(q.nxt + uint64(npkts))
-	q.sent(now, uint64(npkts), true)
+	q.sentRead(now, uint64(npkts))
+	return n, netLen
+}
+
+// putRead writes a request for packets [pkt, pkt+n) of a READ.
+func (q *QP) putRead(b []byte, w *wqe, psn uint64, pkt, n uint32) (total, netLen int) {
+	mtu := q.mtu.Load()
+	off := pkt * mtu
+	rest, netLen := q.header(b, bth.RCReadRequest, psn, true, 0)
+	bth.PutRETH(rest[bth.HeaderLen:], w.raddr+uint64(off), w.rkey, min(w.length-off, n*mtu))
 	return netLen + int(bth.RCReadRequest.Info().HeaderLen), netLen
+}
+
+// sentRead updates the state for a READ, atomic, FLUSH or ATOMIC WRITE request that takes n PSNs.
+func (q *QP) sentRead(now Time, n uint64) {
+	q.rdPush(q.nxt + n)
+	if q.win.repairing {
+		q.cc.board.sentRead(q.una, q.nxt, n, false)
+	}
+	q.sent(now, n, true)
 }
 
 // retryRead returns how many of the n remaining packets of a part to request again now; 0 means
@@ -293,16 +327,21 @@ func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {
 	if !q.canSendRead(w) {
 		return 0, 0
 	}
-	op := bth.RCCmpSwap
+	n, netLen := q.putAtomic(b, q.sq.cur, q.nxt)
+	q.sq.cur++
+	q.sentRead(now, 1)
+	return n, netLen
+}
+
+// putAtomic writes the request of WQE i, an atomic.
+func (q *QP) putAtomic(b []byte, i uint32, psn uint64) (total, netLen int) {
+	w, op := q.sq.at(i), bth.RCCmpSwap
 	if w.op == OpFetchAdd {
 		op = bth.RCFetchAdd
 	}
-	rest, netLen := q.header(b, op, q.nxt, true, 0)
-	compare, swapAdd := q.sq.operands(q.sq.cur).getOperands()
+	rest, netLen := q.header(b, op, psn, true, 0)
+	compare, swapAdd := q.sq.operands(i).getOperands()
 	bth.PutAtomicETH(rest[bth.HeaderLen:], w.raddr, w.rkey, swapAdd, compare)
-	q.sq.cur++
-	q.rdPush(q.nxt + 1)
-	q.sent(now, 1, true)
 	return netLen + int(op.Info().HeaderLen), netLen
 }
 
@@ -369,7 +408,8 @@ func (q *QP) halt(w *wqe, st Status) {
 // checkHalted completes the failed work request once it is the oldest.
 func (q *QP) checkHalted() {
 	s := &q.sq
-	if tail := s.tail.Load(); tail == s.cur && tail != s.started && s.at(tail).status != Success {
+	if tail := s.tail.Load(); (tail == s.cur || q.win.repairing) && tail != s.started &&
+		s.at(tail).status != Success {
 		q.fail(s.at(tail).status)
 	}
 }

@@ -243,6 +243,10 @@ func (q *QP) probe(now Time) {
 	q.noteProbe(now)
 	q.rec.probes++
 	q.rec.probeDeadline = Never
+	if q.attr.Selective {
+		q.askAgain()
+		return
+	}
 	q.win.collapse()
 	q.goBack(now)
 	q.rec.probed = true
@@ -282,6 +286,10 @@ func (e *Engine) RecentGaps(now Time) bool { return now-e.lastGap < gapMemory }
 
 // goBack resumes sending at una.
 func (q *QP) goBack(now Time) {
+	if q.attr.Selective {
+		q.loseAll(now)
+		return
+	}
 	q.eng.lastRewind = now
 	r := &q.rec
 	if q.una >= r.rewoundMax {

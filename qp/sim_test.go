@@ -21,11 +21,22 @@ func TestRandomTraffic(t *testing.T) {
 		n = 50
 	}
 	for seed := range n {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed)) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), false) })
 	}
 }
 
-func randomTraffic(t *testing.T, seed uint64) {
+// TestSelectiveRandomTraffic is TestRandomTraffic with selective repeat.
+func TestSelectiveRandomTraffic(t *testing.T) {
+	n := 300
+	if testing.Short() {
+		n = 50
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), true) })
+	}
+}
+
+func randomTraffic(t *testing.T, seed uint64, selective bool) {
 	w := newWorld(t, seed)
 	r := rand.New(rand.NewPCG(seed, 99))
 	f := r.Float64() * 0.2
@@ -37,6 +48,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 		at.PathMTU = bth.MTU(mtu)
 		at.MaxRdAtomic, at.MaxDestRdAtomic = 4, 4
 		at.Timeout = 12
+		at.Selective = selective
 	})
 	qs := [2]*QP{a, b}
 	// Each end's memory: 0 to 256K is written by the peer, 256K to 512K is the source, READ results

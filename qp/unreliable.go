@@ -18,7 +18,7 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	mtu := q.mtu.Load()
 	off := s.curPkt * mtu
 	length := min(mtu, w.length-off)
-	n, netLen, st := q.putData(b, w, off, length, false)
+	n, netLen, st := q.putData(b, q.sq.cur, q.nxt, off, length, false)
 	if st != Success {
 		s.curPkt = 0
 		q.fail(st)

@@ -18,11 +18,13 @@ type window struct {
 	probing   bool       // one packet at a time until there is an answer
 	algorithm Congestion // see Attr.Congestion
 	modeled   bool       // QP.cc is set
+	repairing bool       // the scoreboard is open: congestion.board
 }
 
 // init sets the window of a QP that has not sent anything. limit is its maximum, in packets.
 func (w *window) init(limit uint32, a Congestion) {
-	*w = window{cwnd: min(firstWindow, limit), threshold: limit, algorithm: a, modeled: w.modeled}
+	*w = window{cwnd: min(firstWindow, limit), threshold: limit, algorithm: a, modeled: w.modeled,
+		repairing: w.repairing}
 	if a == CongestionNone {
 		w.cwnd = limit
 	}

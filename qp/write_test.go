@@ -45,11 +45,10 @@ func testWritePackets(t *testing.T, change func(*SendWR)) {
 				if _, err := k.q.Post([]SendWR{wr}); err != nil {
 					t.Fatal(err)
 				}
-				w := k.q.sq.at(0)
 				for off := 0; off == 0 || off < n; off += mtu {
 					part := min(n-off, mtu)
 					b := bytes.Repeat([]byte{0x55}, 512)
-					total, netLen, st := k.q.putData(b, w, uint32(off), uint32(part), ask)
+					total, netLen, st := k.q.putData(b, 0, k.q.nxt, uint32(off), uint32(part), ask)
 					var p bth.Packet
 					if err := p.Parse(b[netLen:total]); err != nil || st != Success {
 						t.Fatalf("%d bytes from %d: status %s, %v", n, off, st, err)

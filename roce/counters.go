@@ -174,6 +174,7 @@ var counterNames = []struct {
 	{"reorder_drops", func(c *Counters) *uint64 { return &c.ReorderDrops }},
 	{"parked_bytes", func(c *Counters) *uint64 { return &c.ParkedBytes }},
 	{"retransmits", func(c *Counters) *uint64 { return &c.Retransmits }},
+	{"spurious_retransmits", func(c *Counters) *uint64 { return &c.SpuriousRetransmits }},
 	{"implied_nak", func(c *Counters) *uint64 { return &c.ImpliedNAK }},
 	{"probes", func(c *Counters) *uint64 { return &c.Probes }},
 	{"rcvd_ecn_marked", func(c *Counters) *uint64 { return &c.MarkedPkts }},

@@ -1,0 +1,388 @@
+package qp
+
+import (
+	"math/bits"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// selectiveAck handles an ACKNOWLEDGE with selective repeat. It reports false if it is to be
+// handled as with go-back-N.
+func (q *QP) selectiveAck(now Time, psn uint64, s bth.Syndrome, payload []byte) bool {
+	if !q.attr.Selective {
+		return false
+	}
+	ack, ok := bth.ParseSelACK(payload)
+	if ok {
+		q.reportedDuplicates(now, ack.Duplicates())
+		ok = ack.Words() > 0
+	}
+	if !ok && !q.win.repairing {
+		return false
+	}
+	switch {
+	case s.Kind() == bth.SyndromeRNR:
+		q.eng.c.RcvdRNR++
+	case s.Kind() != bth.SyndromeNAK:
+	case s.NAKCode() == bth.NAKPSNSequence:
+		q.eng.c.RcvdSeqNAK++
+	default:
+		q.eng.c.RcvdErrNAK++
+	}
+	if !ok {
+		ack = nil // the peer holds nothing: it has no memory
+	}
+	q.handleSelectiveAck(now, psn, s, ack)
+	return true
+}
+
+// handleSelectiveAck processes an ACKNOWLEDGE while a scoreboard is open. psn is within [una, max).
+// ack is empty if the packet carries no SelACK.
+func (q *QP) handleSelectiveAck(now Time, psn uint64, s bth.Syndrome, ack bth.SelACK) {
+	b := q.openScoreboard()
+	end := psn
+	if s.Kind() == bth.SyndromeACK {
+		end++
+	}
+	q.executedTo(now, b, end)
+	if len(ack) > 0 {
+		q.reportedHeld(now, b, ack)
+	}
+	if q.settle(now); q.State() == Err {
+		return
+	}
+	switch s.Kind() {
+	case bth.SyndromeRNR:
+		q.refusedPacket(psn)
+		q.rnrWait(now, s.RNRTimer())
+	case bth.SyndromeNAK:
+		if st, fatal := nakStatus[s.NAKCode()]; fatal && q.una == psn {
+			q.fail(st)
+		} else if !fatal && len(ack) == 0 {
+			q.lost(now)
+		}
+	}
+}
+
+// refusedPacket handles an RNR NAK: the peer does not hold the packet any more.
+func (q *QP) refusedPacket(p uint64) {
+	if b := q.openScoreboard(); p >= q.una && b.isHeld(p) && *b.slot(p)&slotResponse == 0 {
+		b.heldBits[b.at(p)] &^= 1 << (p % 64)
+		b.held--
+	}
+}
+
+// executedTo records that the responder has executed all requests before end. It delivers the SENDs
+// and WRITEs among them. READs and atomics are only complete with their responses.
+func (q *QP) executedTo(now Time, b *scoreboard, end uint64) {
+	for p := max(b.executed, q.una); p < end; p++ {
+		if *b.slot(p)&slotResponse == 0 {
+			q.deliver(now, b, p)
+		}
+	}
+	if end > b.executed {
+		b.executed = end
+		b.dropReads()
+	}
+}
+
+// dropReads removes the READ requests that the responder has executed.
+func (b *scoreboard) dropReads() {
+	keep := b.reads[:0]
+	for _, r := range b.reads {
+		switch {
+		case r.psn >= b.executed:
+			keep = append(keep, r)
+		case !r.again:
+			b.tracks[requestTrack].arrived(r.serial)
+		}
+	}
+	b.reads = keep
+}
+
+// reportedHeld processes the bitmap of a SelACK. Bits of packets that were not sent, of
+// acknowledged ones and of READ responses are ignored.
+func (q *QP) reportedHeld(now Time, b *scoreboard, ack bth.SelACK) {
+	start := extend(q.una, ack.Start())
+	q.readsHeld(b, start, ack)
+	for i := range ack.Words() {
+		p := start + 32*uint64(i)
+		if p+32 <= q.una || p >= q.max {
+			continue
+		}
+		word := uint64(bits.Reverse32(ack.Word(i)))
+		if p < q.una {
+			word, p = word>>(q.una-p), q.una
+		}
+		if left := q.max - p; left < 32 {
+			word &= 1<<left - 1
+		}
+		// The word covers at most two words of the scoreboard.
+		word &^= b.heldBits[b.at(p)] >> (p % 64)
+		if p%64 > 32 {
+			word &^= b.heldBits[b.at(p+32)] << (64 - p%64)
+		}
+		for ; word != 0; word &= word - 1 {
+			at := p + uint64(bits.TrailingZeros64(word))
+			if *b.slot(at)&slotResponse == 0 {
+				q.deliver(now, b, at)
+			}
+		}
+	}
+}
+
+// readsHeld finds the requests of READs that the peer holds.
+func (q *QP) readsHeld(b *scoreboard, start uint64, ack bth.SelACK) {
+	for i := range b.reads {
+		r := &b.reads[i]
+		if at := r.psn - start; r.psn >= start && !r.held && at < uint64(ack.Bits()) &&
+			ack.Word(int(at/32))>>(31-at%32)&1 != 0 {
+			r.held = true
+			if !r.again {
+				b.tracks[requestTrack].arrived(r.serial)
+			}
+		}
+	}
+}
+
+// deliver records that packet p, which is in flight, has arrived: at the peer, or the response from
+// there.
+func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
+	if b.isHeld(p) {
+		return
+	}
+	if b.isLost(p) {
+		b.unmarkLost(p)
+	}
+	b.heldBits[b.at(p)] |= 1 << (p % 64)
+	b.held++
+	b.news++
+	v := *b.slot(p)
+	t, serial := &b.tracks[v&slotResponse], v>>slotBits
+	if v&slotAgain == 0 {
+		if late := t.arrived(serial); late > 0 {
+			q.late(b, late)
+		}
+		return
+	}
+	// Perhaps an earlier transmission arrived, which says nothing about those after it, unless all
+	// retransmissions were long ago.
+	if now-b.againAt < q.rec.srtt*3/4 {
+		if t.probing && serial == t.probe&serialMask {
+			t.probing = false
+			q.rec.probeTooEarly()
+		}
+		return
+	}
+	if t.probing && t.since(serial) <= t.since(t.probe) {
+		t.probing, t.sure = false, t.probe
+	}
+	// The responder sends repeated READ responses before those of later requests.
+	if v&slotResponse == 0 {
+		t.arrived(serial)
+	}
+}
+
+// since returns how many transmissions ago a serial of 30 or 32 bits was assigned.
+func (t *track) since(serial uint32) uint32 { return (t.head - serial) & serialMask }
+
+// arrived records that a transmission has arrived. It returns how many later ones arrived before
+// it.
+func (t *track) arrived(serial uint32) (late uint32) {
+	next := t.head - t.since(serial) + 1
+	if d := int32(next - t.high); d < 0 {
+		return uint32(-d)
+	}
+	t.high = next
+	return 0
+}
+
+// late adapts tolerance to a packet that arrived after n packets that were sent after it.
+func (q *QP) late(b *scoreboard, n uint32) {
+	if n >= uint32(q.tolerance) {
+		q.tolerance = uint16(min(n+n/4+1, q.toleranceLimit()))
+		b.decayAt = q.max
+	}
+}
+
+func (q *QP) toleranceLimit() uint32 { return min(max(q.win.size()/2, minTolerance), maxTolerance) }
+
+// reportedDuplicates processes the count of a SelACK. Duplicates show unnecessary retransmissions:
+// packets were late instead of lost. The network may duplicate packets too, so at most as many
+// count as were retransmitted.
+func (q *QP) reportedDuplicates(now Time, total uint16) {
+	n := total - q.dups
+	if int16(n) <= 0 { // an older report was overtaken
+		return
+	}
+	q.dups = total
+	q.spurious(now, n)
+}
+
+// spurious handles the report that n packets arrived twice, of which those that were retransmitted
+// were late instead of lost. tolerance doubles at most once per round trip, because one late burst
+// causes many of them.
+func (q *QP) spurious(now Time, n uint16) {
+	n = min(n, q.resent)
+	if n == 0 {
+		return
+	}
+	q.resent -= n
+	q.eng.c.SpuriousRetransmits += uint64(n)
+	q.model().spurious += uint64(n)
+	if q.win.repairing {
+		b := q.cc.board
+		if b.grownAt != 0 && now-b.grownAt < q.rec.srtt {
+			return
+		}
+		b.grownAt, b.decayAt = now, q.max
+	}
+	q.tolerance = uint16(min(2*uint32(q.tolerance), q.toleranceLimit()))
+}
+
+// decayTolerance lowers tolerance by a sixteenth of what is above the minimum, once per window.
+func (q *QP) decayTolerance() { q.tolerance -= (q.tolerance - minTolerance + 15) / 16 }
+
+// settle draws the conclusions from what was delivered: it completes work requests, finds lost
+// packets and updates window and timers. It closes a scoreboard that is not needed any more.
+func (q *QP) settle(now Time) {
+	b, from := q.cc.board, q.una
+	if !q.advance(b) {
+		return
+	}
+	if q.una >= b.decayAt {
+		b.decayAt = q.max
+		q.decayTolerance()
+	}
+	lost := q.findLost(b, requestTrack) + q.findLost(b, responseTrack)
+	if news := b.news; news > 0 {
+		b.news, b.probe = 0, false
+		q.delivered(now, uint64(news))
+		q.arrivedSome(now, b, from)
+	}
+	if lost > 0 {
+		q.eng.lastGap, q.eng.lastRewind = now, now
+		q.rec.bound /= 2 // packets are lost, so probes are needed
+		q.lossEvent(now, uint64(lost))
+	}
+	if b.held == 0 && b.lost == 0 && !b.probe && q.una >= b.againEnd {
+		q.closeScoreboard()
+	}
+	if q.win.repairing || q.sq.cur != q.sq.head.Load() {
+		q.eng.schedule(q)
+	}
+	q.checkHalted()
+	q.checkDrained()
+}
+
+// arrivedSome updates the timers after packets were delivered. from is una before.
+func (q *QP) arrivedSome(now Time, b *scoreboard, from uint64) {
+	r := &q.rec
+	reached := q.una
+	if s := r.samplePSN; s > q.una && s <= q.max && b.isHeld(s-1) {
+		reached = s
+	}
+	q.reached(now, reached)
+	if q.una > from {
+		q.rdPop()
+		q.retries, q.rnrRetries = r.retryCnt, r.rnrRetryCnt
+		r.progress()
+	}
+	if r.rnrUntil == 0 {
+		r.probes = 0
+		q.restartRetry(now)
+	}
+}
+
+// advance moves una to the first packet that is not complete and retires work requests. It reports
+// whether the QP still works.
+func (q *QP) advance(b *scoreboard) bool {
+	s, from := &q.sq, q.una
+	for s.tail.Load() != s.started {
+		w := s.at(s.tail.Load())
+		if w.op.local() { // it has failed
+			break
+		}
+		end := w.psn + uint64(w.npkts)
+		to := min(end, q.max)
+		if w.op < OpRead {
+			to = min(to, b.executed)
+		} else {
+			to = b.heldRun(q.una, to)
+		}
+		q.una = max(q.una, to)
+		if q.una != end {
+			break
+		}
+		b.forget(from, q.una)
+		from = q.una
+		if q.retire(Success); q.State() == Err {
+			return false
+		}
+		if s.locals > 0 {
+			if q.retireLocals(); q.State() == Err {
+				return false
+			}
+		}
+	}
+	b.forget(from, q.una)
+	return true
+}
+
+// findLost marks packets of a track as lost and returns how many.
+func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
+	t := &b.tracks[track]
+	limit := t.high - uint32(q.tolerance)
+	if t.high == t.head && q.tolerance == minTolerance {
+		limit = t.high - 1 // nothing else is on the way that could show the loss
+	}
+	if int32(t.sure-limit) > 0 {
+		limit = t.sure
+	}
+	for ; int32(limit-t.tail) > 0; t.tail++ {
+		entry := t.log[t.tail&uint32(len(t.log)-1)]
+		if entry&logRead != 0 {
+			lost += q.lostRead(b, t.tail)
+			continue
+		}
+		p := extend(q.una, bth.PSN(entry))
+		if p < q.una || p >= q.max || b.isHeld(p) || b.isLost(p) {
+			continue
+		}
+		if v := *b.slot(p); v&slotResponse == track && v>>slotBits == t.tail&serialMask {
+			b.markLost(p)
+			lost++
+		}
+	}
+	t.sure = t.tail
+	return lost
+}
+
+// lostRead handles the transmission of a READ request that is lost unless it was delivered. All its
+// responses are requested again.
+func (q *QP) lostRead(b *scoreboard, serial uint32) (lost uint32) {
+	for i := range b.reads {
+		r := &b.reads[i]
+		if r.serial != serial {
+			continue
+		}
+		if !r.held && r.psn >= b.executed {
+			lost = q.loseRead(b, r.psn)
+		}
+		b.reads = append(b.reads[:i], b.reads[i+1:]...)
+		break
+	}
+	return lost
+}
+
+// loseRead marks the responses to the request at PSN p as lost.
+func (q *QP) loseRead(b *scoreboard, p uint64) (lost uint32) {
+	_, end := q.sq.at(q.workRequest(p)).partOf(p)
+	for ; p < end; p++ {
+		if p >= q.una && !b.isHeld(p) && !b.isLost(p) {
+			b.markLost(p)
+			lost++
+		}
+	}
+	return lost
+}

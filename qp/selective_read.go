@@ -1,0 +1,111 @@
+package qp
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// handleSelectiveResponse processes the response to a READ, atomic, FLUSH or ATOMIC WRITE while a
+// scoreboard is open. It places the data at once, whatever is missing before it. psn is within
+// [una, max).
+func (q *QP) handleSelectiveResponse(now Time, psn uint64, p *bth.Packet) {
+	b, i := q.cc.board, q.workRequest(psn)
+	w := q.sq.at(i)
+	switch {
+	case !w.answeredBy(p.Info.Op):
+		q.eng.c.DropGhost++
+		return
+	case b.isHeld(psn):
+		q.eng.c.DropGhost++
+		q.spurious(now, 1)
+		return
+	case w.status != Success || q.overlaps(b, i):
+		return
+	}
+	if st := q.place(i, psn, p); st != Success {
+		q.halt(w, st)
+		return
+	}
+	_, end := w.partOf(psn)
+	q.executedTo(now, b, end)
+	q.deliver(now, b, psn)
+	q.settle(now)
+}
+
+// answeredBy reports whether a response of this operation may answer the work request.
+func (w *wqe) answeredBy(op bth.Operation) bool {
+	switch w.op {
+	case OpRead, OpFlush, OpAtomicWrite:
+		return op == bth.OpReadResponse
+	case OpCmpSwap, OpFetchAdd:
+		return op == bth.OpAtomicAck
+	}
+	return false
+}
+
+// place copies a response to the memory of WQE i.
+func (q *QP) place(i uint32, psn uint64, p *bth.Packet) Status {
+	w := q.sq.at(i)
+	switch w.op {
+	case OpRead:
+		mtu := q.mtu.Load()
+		off := uint32(psn-w.psn) * mtu
+		if uint32(len(p.Payload)) != min(mtu, w.length-off) {
+			return BadRespErr
+		}
+		return q.eng.scatter(q.pd, q.sq.sgesAt(i), off, p.Payload)
+	case OpCmpSwap, OpFetchAdd:
+		v := q.eng.word[:]
+		binary.NativeEndian.PutUint64(v, p.AtomicAckETH().Original())
+		return q.eng.scatter(q.pd, q.sq.sgesAt(i), 0, v)
+	}
+	if len(p.Payload) != 0 {
+		return BadRespErr
+	}
+	return Success
+}
+
+// overlaps reports whether WQE i writes to memory that an earlier, incomplete one also writes to.
+// Its responses are dropped until the earlier one is complete, because the memory must end up with
+// the data of the later one.
+func (q *QP) overlaps(b *scoreboard, i uint32) bool {
+	s := &q.sq
+	tail := s.tail.Load()
+	if i == tail || (b.isApart && b.apart == i) {
+		return false
+	}
+	for j := tail; j != i; j++ {
+		if s.at(j).op.fetches() && q.sharesMemory(i, j) {
+			return true
+		}
+	}
+	b.apart, b.isApart = i, true
+	return false
+}
+
+// fetches reports whether the operation writes to local memory.
+func (o Op) fetches() bool { return o == OpRead || o == OpCmpSwap || o == OpFetchAdd }
+
+// sharesMemory reports whether two WQEs have a byte of memory in common. Two regions may contain
+// the same memory, so addresses in memory are compared. It also returns true if a key has become
+// invalid, which fails the WQE in its turn.
+func (q *QP) sharesMemory(i, j uint32) bool {
+	for _, g := range q.sq.sgesAt(i) {
+		for _, h := range q.sq.sgesAt(j) {
+			if g.Length == 0 || h.Length == 0 {
+				continue
+			}
+			x, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, mr.LocalWrite)
+			y, u := q.eng.mrs.CheckLocal(q.pd, mr.Key(h.LKey), h.Addr, h.Length, mr.LocalWrite)
+			if v != mr.OK || u != mr.OK {
+				return true
+			}
+			if a, c := mr.AddrOf(x), mr.AddrOf(y); a < c+uint64(len(y)) && c < a+uint64(len(x)) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package qp
+
+// repairSpace returns how many more packets may be in flight, n being what the window permits if
+// all packets from una on are in flight. Packets that are held or lost are not.
+func (q *QP) repairSpace(n int) int {
+	b := q.cc.board
+	return min(n+int(b.held+b.lost), selectiveSpan-int(q.max-q.una))
+}
+
+// workRequest returns the counter of the work request that packet p, which was sent, belongs to.
+func (q *QP) workRequest(p uint64) uint32 {
+	s := &q.sq
+	low, n := s.tail.Load(), s.started-s.tail.Load()
+	for n > 1 { // the last one that starts at p or before; local operations have no packets
+		half := n / 2
+		if s.at(low+half).psn <= p {
+			low, n = low+half, n-half
+		} else {
+			n = half
+		}
+	}
+	return low
+}
+
+// sendRepair retransmits the lowest lost packet, or the oldest one as a probe.
+func (q *QP) sendRepair(now Time, b []byte) (total, netLen int) {
+	s := q.cc.board
+	space, probe := q.windowSpace(), s.probe
+	var p uint64
+	switch {
+	case probe:
+		p = q.una
+		if s.isHeld(p) { // the peer contradicts itself
+			s.heldBits[s.at(p)] &^= 1 << (p % 64)
+			s.held--
+		}
+		space = max(space, 1)
+	case space <= 0 || (q.win.modeled && q.awaitPace(now)):
+		return 0, 0
+	default:
+		p = s.firstLost()
+	}
+	i := q.workRequest(p)
+	w := q.sq.at(i)
+	if w.status != Success {
+		return 0, 0 // earlier requests complete first
+	}
+	var st Status
+	n := uint64(1)
+	switch {
+	case w.op < OpRead:
+		mtu := q.mtu.Load()
+		off := uint32(p-w.psn) * mtu
+		length := min(mtu, w.length-off)
+		total, netLen, st = q.putData(b, i, p, off, length, q.asks(s, space))
+		q.eng.c.SentBytes += uint64(length)
+	case w.op == OpRead:
+		if p, n = q.repairedRun(w, p, space); n == 0 {
+			return 0, 0
+		}
+		total, netLen = q.putRead(b, w, p, uint32(p-w.psn), uint32(n))
+	case w.op == OpFlush:
+		total, netLen = q.putFlush(b, w, p)
+	case w.op == OpAtomicWrite:
+		total, netLen, st = q.putAtomicWrite(b, i, p)
+	default:
+		total, netLen = q.putAtomic(b, i, p)
+	}
+	if st != Success {
+		q.halt(w, st)
+		return 0, 0
+	}
+	q.repaired(now, w, p, n)
+	return total, netLen
+}
+
+// windowSpace returns how many packets may be retransmitted now.
+func (q *QP) windowSpace() int {
+	b := q.cc.board
+	return int(q.win.size()) - int(q.max-q.una) + int(b.held+b.lost)
+}
+
+// asks reports whether the next retransmitted packet sets AckReq: a probe, the last one that is
+// lost or fits the window, and some of the others.
+func (q *QP) asks(b *scoreboard, space int) bool {
+	b.asked++
+	if !b.probe && b.lost > 1 && space > 1 && b.asked < ackInterval {
+		return false
+	}
+	b.asked = 0
+	return true
+}
+
+// repairedRun returns the responses of a READ to request again, from p on. If the responder may not
+// have executed the request, it is repeated as it was: its PSNs must not overlap another request.
+// Otherwise the missing responses from p on are requested, as many as are lost and fit the window.
+func (q *QP) repairedRun(w *wqe, p uint64, space int) (from, n uint64) {
+	b := q.cc.board
+	start, end := w.partOf(p)
+	if start >= b.executed {
+		if n = end - start; int(n) > space && space < int(q.win.size()) && !b.probe {
+			return 0, 0
+		}
+		return start, n
+	}
+	if b.probe {
+		return p, min(end-p, uint64(max(space, minReadRetry)))
+	}
+	for n = 1; p+n < end && n < uint64(space) && b.isLost(p+n); n++ {
+	}
+	return p, n
+}
+
+// repaired updates the state after n packets from p on were retransmitted or requested again.
+func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
+	b, r := q.cc.board, &q.rec
+	for at := p; at < p+n; at++ {
+		if b.isLost(at) {
+			b.unmarkLost(at)
+		}
+	}
+	if r.samplePSN > p && r.samplePSN <= p+n {
+		if r.rewoundMax = q.max; r.srtt != 0 {
+			r.samplePSN = 0 // Karn's rule
+		}
+	}
+	track := responseTrack
+	if w.op < OpRead {
+		track = requestTrack
+	}
+	if t := &b.tracks[track]; b.probe {
+		b.probe, t.probing, t.probe = false, true, t.head
+	} else {
+		q.resent = uint16(min(uint64(q.resent)+n, 1<<15-1))
+	}
+	if track == requestTrack {
+		b.sentRequest(q.una, p, true)
+	} else {
+		b.sentRead(q.una, p, n, true)
+	}
+	b.againAt = now
+	q.eng.c.Retransmits++
+	q.model().retransmits++
+	q.paced(now, uint32(n)*q.mtu.Load())
+	if r.ackDeadline == Never || r.probeDeadline == Never {
+		q.armRetry(now)
+	}
+}
+
+// loseAll marks everything that is not held as lost, after a timeout, an RNR NAK, or a NAK without
+// a SelACK. It replaces goBack on a connection with selective repeat.
+func (q *QP) loseAll(now Time) {
+	b, r := q.openScoreboard(), &q.rec
+	q.eng.lastRewind = now
+	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.probed = q.una, q.max, now, false
+	if r.srtt != 0 {
+		r.samplePSN = 0 // Karn's rule; see endSample for the first sample
+	}
+	for p := q.una; p < q.max; p++ {
+		if !b.isHeld(p) && !b.isLost(p) {
+			b.markLost(p)
+		}
+	}
+	for i := range b.tracks {
+		t := &b.tracks[i]
+		t.tail, t.sure, t.probing = t.head, t.head, false
+	}
+	b.reads = b.reads[:0]
+	q.eng.schedule(q)
+}
+
+// askAgain makes the QP send its oldest packet, whose answer shows what the peer holds. The other
+// packets do not wait for the answer.
+func (q *QP) askAgain() {
+	q.openScoreboard().probe = true
+	q.rec.probed = true
+	q.eng.schedule(q)
+}
