@@ -15,9 +15,9 @@ import (
 
 // Limits of what a responder holds. Memory has a limit too: Config.MaxReorderMemory.
 const (
-	maxReorderSpan = 1 << 20 // packets from the expected one to the last one that is held
-	maxExtents     = 256     // messages whose memory is known, per QP
-	selAckBatch    = 4       // held packets between two selective acknowledgments
+	reorderSpan = 1 << 20 // packets from the expected one to the last one that is held
+	maxExtents  = 256     // messages whose memory is known, per QP
+	selAckBatch = 4       // held packets between two selective acknowledgments
 )
 
 // reorder is what a responder holds after a gap. A QP has one from the first packet after a gap
@@ -31,6 +31,7 @@ type reorder struct {
 
 	last     uint64 // the held packet that arrived most recently
 	repeated bool   // last was a duplicate
+	dropped  bool   // a packet after the gap was dropped and a NAK said so
 	stalled  bool   // the expected packet is parked and waits for space in the answer queue
 
 	placement
@@ -41,20 +42,25 @@ func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	e := q.eng
 	r := q.reorder
 	if r == nil {
-		if r = e.pool.take(); r != nil {
-			r.from, r.top = q.epsn, q.epsn
-			q.reorder = r
+		if r = e.pool.take(); r == nil {
+			e.c.ReorderDrops++
+			q.sequenceNAK(p.BTH.PSN())
+			return
 		}
+		r.from, r.top = q.epsn, q.epsn
+		q.reorder = r
 	}
 	q.refused = true
-	switch {
-	case r == nil || psn-q.epsn >= maxReorderSpan || !e.pool.reach(r, psn-q.epsn):
-		e.c.ReorderDrops++
-		q.oweAck(now, true)
+	if psn-q.epsn >= reorderSpan || !e.pool.reach(r, psn-q.epsn) {
+		q.cannotHold(r)
 		return
-	case r.holds(psn):
+	}
+	if r.holds(psn) {
 		e.c.DuplicateRequest++
 		r.last, r.repeated = psn, true
+		if p.BTH.AckReq() { // a probe asks for everything
+			r.last, r.repeated = r.top-1, false
+		}
 		q.countDuplicate()
 		q.oweAckNow(now)
 		return
@@ -65,8 +71,7 @@ func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	case r.place(q, psn, p):
 		e.c.PlacedPkts++
 	case !e.pool.park(r, psn, p):
-		e.c.ReorderDrops++
-		q.oweAck(now, true)
+		q.cannotHold(r)
 		return
 	}
 	r.set(psn)
@@ -78,6 +83,17 @@ func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	q.oweAck(now, p.BTH.AckReq())
 	if isNew || q.unacked >= selAckBatch || p.BTH.AckReq() {
 		q.ackAtOnce()
+	}
+}
+
+// cannotHold drops a packet after a gap. Once per gap it sends a NAK without a SelACK, which means
+// that everything that has not been reported as held is lost.
+func (q *QP) cannotHold(r *reorder) {
+	q.eng.c.ReorderDrops++
+	if !r.dropped && !q.refusedRNR {
+		r.dropped = true
+		q.eng.c.SentSeqNAK++
+		q.oweNAK(bth.NAKSyndrome(bth.NAKPSNSequence))
 	}
 }
 
@@ -94,7 +110,7 @@ func (q *QP) afterGap(now Time, p *bth.Packet) {
 // fill executes the held packets that follow the ones executed.
 func (q *QP) fill(now Time) {
 	r := q.reorder
-	r.stalled = false
+	r.stalled, r.dropped = false, false
 	for {
 		r.discard(&q.eng.pool, q.epsn)
 		if r.held == 0 || !r.holds(q.epsn) {
@@ -112,6 +128,9 @@ func (q *QP) fill(now Time) {
 	} else {
 		r.compact(q.epsn)
 		q.refused = true
+	}
+	if q.nakOwed && !q.refusedRNR { // cannotHold dropped a packet before this one arrived
+		q.nakPSN = q.epsn
 	}
 	if q.refused || q.unacked > 0 {
 		q.oweAck(now, true)

@@ -9,10 +9,9 @@ import (
 // DefaultReorderMemory is the default of Config.MaxReorderMemory in bytes.
 const DefaultReorderMemory = 64 << 20
 
-// reorderPool is the memory of an engine for packets that are held after gaps. A QP may take as
-// much as is left for others: one alone gets half of the limit, two get a third each, and there is
-// always some left for the next one. Memory that is given back is kept for the next gap while other
-// sizes do not need it.
+// reorderPool is the memory of an engine for packets that are held after gaps. A QP may take half
+// as much as is left: one alone gets a third of the limit, the next one a third of the rest, and so
+// on. Memory that is given back is kept for the next gap while other sizes do not need it.
 type reorderPool struct {
 	limit  int // bytes
 	used   int // by QPs
@@ -48,7 +47,7 @@ type psnRing struct {
 
 const (
 	minRingBits = 8
-	maxRingBits = 20 // maxReorderSpan
+	maxRingBits = 20 // reorderSpan
 )
 
 func ringBytes(size int) int { return size/8 + size*8 }
@@ -107,7 +106,7 @@ const idleReorderMemory = 4 << 20
 
 // charge takes n bytes for a QP if its share and the limit allow it.
 func (e *reorderPool) charge(r *reorder, n int) bool {
-	if r.bytes+n > e.limit-e.used {
+	if left := e.limit - e.used - n; 2*(r.bytes+n) > left {
 		return false
 	}
 	r.bytes += n

@@ -284,7 +284,7 @@ func (q *QP) sendAck(b []byte) (n, netLen int) {
 func (q *QP) sendNAK(b []byte) (n, netLen int) {
 	q.nakOwed = false
 	q.acked()
-	if q.reorder != nil {
+	if q.reorder != nil && q.refusedRNR {
 		return q.putSelAck(b, q.nakPSN, q.nak)
 	}
 	return q.putAck(b, q.nakPSN, q.nak)

@@ -259,6 +259,9 @@ func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	case bth.OpSend, bth.OpWrite:
 		if q.attr.Selective && len(p.Payload) > 0 { // a keepalive has no payload
 			q.countDuplicate()
+			if r := q.reorder; r != nil { // a probe asks for everything
+				r.last, r.repeated = r.top-1, false
+			}
 		}
 		q.oweAckNow(now)
 	case bth.OpReadRequest:
