@@ -106,7 +106,7 @@ func TestUpPingPerf(t *testing.T) {
 	}
 	r := run(t, &pair.B, "perf", "write-lat", host, "-D", "0.3", "-m", "512").ok()
 	for _, want := range []string{"RDMA_Write Latency Test", "afxdp-generic", "512[B]",
-		"t_typical[usec]", "99.9% percentile[usec]"} {
+		"t_typical[usec]", "99.9% percentile[usec]", "Lost packets:"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("perf prints no %q:\n%s", want, r.stdout)
 		}
@@ -117,7 +117,7 @@ func TestUpPingPerf(t *testing.T) {
 // checkPerf checks the output of perf --json.
 func checkPerf(t *testing.T, m map[string]any, op string) {
 	t.Helper()
-	keys := []string{"op", "datapath", "path_mtu", "qps", "bytes", "iterations"}
+	keys := []string{"op", "datapath", "path_mtu", "qps", "bytes", "iterations", "network"}
 	columns := []string{"bw_peak", "bw_average", "msg_rate"}
 	unit := "bw_unit"
 	if strings.HasSuffix(op, "-lat") {
@@ -125,6 +125,10 @@ func checkPerf(t *testing.T, m map[string]any, op string) {
 		unit = "t_unit"
 	}
 	fields(t, m, append(append(keys, columns...), unit)...)
+	network, _ := m["network"].(map[string]any)
+	fields(t, network, "selective_repeat", "congestion", "rtt_us", "min_rtt_us", "window_packets",
+		"rate_gbps", "retransmits", "spurious_retransmits", "rcvd_ecn_marked", "sent_cnps",
+		"rcvd_cnps")
 	if m["op"] != op || m["path_mtu"] != 1024.0 || m["iterations"] != 100.0 ||
 		m["datapath"] != "afxdp-generic" {
 		t.Errorf("%s: %v", op, m)
@@ -192,7 +196,8 @@ func TestUpKilled(t *testing.T) {
 	}
 }
 
-// A perf server prints the same row as its client, and exits after it.
+// A perf server prints the same row as its client, but its own view of the network, and exits after
+// it.
 func TestPerfServer(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	host := pair.A.IPv4.Addr().String()
@@ -200,8 +205,12 @@ func TestPerfServer(t *testing.T) {
 		srv := server(t, &pair.A, perfPort, "perf", op, "--json")
 		m := run(t, &pair.B, "perf", op, host, "-n", "100", "--json").ok().json()[0]
 		checkPerf(t, m, op)
-		if served := srv.wait().ok().json(); fmt.Sprint(served[0]) != fmt.Sprint(m) {
-			t.Errorf("%s: the server prints %v, the client %v", op, served[0], m)
+		served := srv.wait().ok().json()[0]
+		checkPerf(t, served, op)
+		delete(served, "network")
+		delete(m, "network")
+		if fmt.Sprint(served) != fmt.Sprint(m) {
+			t.Errorf("%s: the server prints %v, the client %v", op, served, m)
 		}
 	}
 	if n := attached(t, ns(&pair.A)) + attached(t, ns(&pair.B)); n != 0 {

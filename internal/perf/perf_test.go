@@ -201,7 +201,9 @@ func TestOperations(t *testing.T) {
 				p, runs := mustParse(t, args)
 				row := r.measure(t, p, runs[0])
 				checkRow(t, p, runs[0], row)
-				served := fmt.Sprintf("%+v", fields(t, <-r.rows))
+				other := <-r.rows
+				row.Network, other.Network = nil, nil // each side has its own
+				served := fmt.Sprintf("%+v", fields(t, other))
 				if want := fmt.Sprintf("%+v", fields(t, row)); served != want {
 					t.Errorf("the server's row is %v, the client's %v", served, want)
 				}
@@ -246,6 +248,9 @@ func checkRow(t *testing.T, p *Params, run Run, row *Row) {
 		if k != "t_avg" {
 			last = v
 		}
+	}
+	if n := row.Network; n == nil || n.Window == 0 {
+		t.Errorf("network statistics %+v, want a window", n)
 	}
 	if !p.Operation.Latency && row.Peak < row.Average {
 		t.Errorf("peak %v is below the average %v", row.Peak, row.Average)

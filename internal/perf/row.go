@@ -52,6 +52,8 @@ type Row struct {
 
 	*BandwidthColumns
 	*LatencyColumns
+
+	Network *session.Network `json:"network,omitempty"` // of this side
 }
 
 // BandwidthColumns are the columns of a bandwidth test.
@@ -79,7 +81,7 @@ func NewRow(p *Params, r Run, s *session.Session, own, peer Outcome) (*Row, erro
 	row := &Row{
 		Op: p.Op, Datapath: s.Dev.Info().Datapath, PathMTU: s.PathMTU(),
 		AskedMTU: p.ReducedMTU(s.PathMTU()),
-		QPs:      p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes,
+		QPs:      p.QPs, Bidirectional: p.Bidirectional, Bytes: r.Bytes, Network: s.Network(),
 	}
 	if p.Operation.Latency {
 		t := own.Latency

@@ -2,7 +2,8 @@
 // and limits on what clients may use.
 //
 // Reading order:
-//   - session.go: Session, the queue pairs and buffers of one side
+//   - session.go, network.go: Session, the queue pairs and buffers of one side; how they use the
+//     network
 //   - budget.go: Budget limits memory
 //   - gid.go: CheckGID decides which GIDs a client may name
 //   - idle.go: WatchIdle and LimitTime end sessions

@@ -16,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/roce"
 )
 
 func parse(t *testing.T, args string) (*flags, *perf.Params) {
@@ -68,6 +69,36 @@ func TestColumns(t *testing.T) {
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
 			t.Fatalf("got\n%s\nwant\n%s", b.String(), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// The foot shows how the local side has used the network.
+func TestFoot(t *testing.T) {
+	for _, c := range []struct {
+		network session.Network
+		want    string
+	}{
+		{session.Network{Congestion: roce.CongestionDCQCN, Window: 1},
+			" Lost packets: go-back-N, 0 retransmitted, 0 of them needlessly\n" +
+				" Congestion: dcqcn, 0 ECN marks received, 0 CNPs sent, 0 received\n" +
+				" RTT: 0.00 usec, window: 1 packet\n"},
+		{session.Network{SelectiveRepeat: true, RTT: 12.345, Window: 300, Rate: 9.87,
+			Retransmits: 4, Spurious: 3, Marked: 2, CNPsSent: 1, CNPsRcvd: 5},
+			" Lost packets: selective repeat, 4 retransmitted, 3 of them needlessly\n" +
+				" Congestion: adaptive, 2 ECN marks received, 1 CNPs sent, 5 received\n" +
+				" RTT: 12.35 usec, window: 300 packets, delivery rate: 9.87 Gb/sec\n"},
+	} {
+		var b bytes.Buffer
+		o := &printer{w: &b, headed: true}
+		row := &perf.Row{BandwidthColumns: &perf.BandwidthColumns{}, Network: &c.network}
+		if err := o.row(row); err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		o.foot()
+		if want := ruler + "\n" + c.want + ruler + "\n"; b.String() != want {
+			t.Errorf("foot() printed\n%s\nwant\n%s", b.String(), want)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type printer struct {
 	w           io.Writer
 	json, gbits bool
 	headed      bool
+	network     *session.Network // of the last row
 }
 
 // waiting says that a server is ready.
@@ -54,14 +55,37 @@ func (o *printer) row(r *perf.Row) error {
 	if o.json {
 		return cli.JSON(o.w, r)
 	}
+	o.network = r.Network
 	printRow(o.w, r)
 	return nil
 }
 
 func (o *printer) foot() {
-	if !o.json && o.headed {
+	if o.json || !o.headed {
+		return
+	}
+	fmt.Fprintln(o.w, ruler)
+	if o.network != nil {
+		printNetwork(o.w, o.network)
 		fmt.Fprintln(o.w, ruler)
 	}
+}
+
+// printNetwork prints how this side has used the network.
+func printNetwork(w io.Writer, n *session.Network) {
+	recovery := "go-back-N"
+	if n.SelectiveRepeat {
+		recovery = "selective repeat"
+	}
+	fmt.Fprintf(w, " Lost packets: %s, %d retransmitted, %d of them needlessly\n", recovery,
+		n.Retransmits, n.Spurious)
+	fmt.Fprintf(w, " Congestion: %v, %d ECN marks received, %d CNPs sent, %d received\n",
+		n.Congestion, n.Marked, n.CNPsSent, n.CNPsRcvd)
+	fmt.Fprintf(w, " RTT: %.2f usec, window: %s", n.RTT, cli.Count(int(n.Window), "packet"))
+	if n.Rate > 0 {
+		fmt.Fprintf(w, ", delivery rate: %.2f Gb/sec", n.Rate)
+	}
+	fmt.Fprintln(w)
 }
 
 // printHead prints what perftest prints before its columns.
