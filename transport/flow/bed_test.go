@@ -9,6 +9,7 @@ import (
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/internal/drive"
 )
 
 const testTime = 20 * time.Second
@@ -26,6 +27,35 @@ type bed struct {
 	t     testing.TB
 	layer [2]*Layer
 	port  uint16
+	sched []*Scheduler
+	conns []interface{ Close() error }
+}
+
+// close closes everything in the right order.
+func (b *bed) close() {
+	for _, s := range b.sched {
+		if err := s.Close(); err != nil {
+			b.t.Errorf("Scheduler.Close() = %v", err)
+		}
+	}
+	stop := b.drive()
+	for _, c := range b.conns {
+		if err := c.Close(); err != nil {
+			b.t.Errorf("%T.Close() = %v", c, err)
+		}
+	}
+	stop()
+	for _, l := range b.layer {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			b.t.Errorf("Layer.Close() = %v", err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		b.t.Errorf("Close() = %v", err)
+	}
 }
 
 func newBed(t testing.TB, c testbed.Config) *bed {
@@ -35,11 +65,7 @@ func newBed(t testing.TB, c testbed.Config) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{Testbed: tb, t: t, port: 7500}
-	t.Cleanup(func() {
-		if err := tb.Close(); err != nil {
-			t.Errorf("Close() = %v", err)
-		}
-	})
+	t.Cleanup(b.close)
 	for i := range b.layer {
 		var lc LayerConfig
 		if tb.Sim != nil {
@@ -48,11 +74,6 @@ func newBed(t testing.TB, c testbed.Config) *bed {
 		if b.layer[i], err = NewLayer(tb.Dev[i], lc); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := b.layer[i].Close(); err != nil {
-				t.Errorf("Layer.Close() = %v", err)
-			}
-		})
 	}
 	return b
 }
@@ -61,6 +82,13 @@ func newBed(t testing.TB, c testbed.Config) *bed {
 func virtualBed(t testing.TB) *bed {
 	return newBed(t, testbed.Config{Virtual: true,
 		Plan: loopback.Plan{Delay: 5 * time.Microsecond, Bandwidth: 978e6}})
+}
+
+// replayBed is a lossy bed in virtual time with a random source of its own.
+func replayBed(t testing.TB, rand func() uint64) *bed {
+	link := loopback.Plan{Delay: 5 * time.Microsecond, Bandwidth: 978e6, Loss: 0.001}
+	return newBed(t, testbed.Config{Virtual: true, Seed: 3, Plan: link,
+		Options: []roce.Option{roce.WithExpert(roce.Expert{Rand: rand})}})
 }
 
 // connect connects a sender of layer 0 to a receiver of layer 1.
@@ -103,15 +131,30 @@ func (b *bed) connect(sc SenderConfig, rc ReceiverConfig) (s *Sender, r *Receive
 	if errS != nil || errR != nil {
 		b.t.Fatalf("Dial() = %v, Accept() = %v", errS, errR)
 	}
-	b.t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			b.t.Errorf("Sender.Close() = %v", err)
-		}
-		if err := r.Close(); err != nil {
-			b.t.Errorf("Receiver.Close() = %v", err)
-		}
-	})
+	b.conns = append(b.conns, s, r)
 	return s, r
+}
+
+// drivenConnect is connect for devices with any progress.
+func (b *bed) drivenConnect(sc SenderConfig, rc ReceiverConfig) (*Sender, *Receiver) {
+	b.t.Helper()
+	defer b.drive()()
+	return b.connect(sc, rc)
+}
+
+// drive drives devices with Manual progress until the returned function is called.
+func (b *bed) drive() (stop func()) {
+	var stops []func()
+	for _, d := range b.Dev {
+		if b.Sim == nil && d.Info().Progress == roce.Manual {
+			stops = append(stops, drive.Device(d))
+		}
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 // schedulers returns a scheduler for each layer.
@@ -126,11 +169,7 @@ func (b *bed) schedulers(c SchedulerConfig) (s [2]*Scheduler) {
 		if s[i], err = NewScheduler(c); err != nil {
 			b.t.Fatal(err)
 		}
-		b.t.Cleanup(func() {
-			if err := s[i].Close(); err != nil {
-				b.t.Errorf("Scheduler.Close() = %v", err)
-			}
-		})
+		b.sched = append(b.sched, s[i])
 		if b.Sim != nil {
 			b.Sim.Add(s[i])
 		}

@@ -193,6 +193,18 @@ func (c *Channel) filled() (n int) {
 	return n
 }
 
+// unread returns the number of messages that some reader has not read.
+func (c *Channel) unread() (n int) {
+	c.layer.mu.Lock()
+	defer c.layer.mu.Unlock()
+	for i := range c.slots {
+		if c.slots[i].filled && c.slots[i].unread != 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // settle frees a slot that nobody needs.
 func (c *Channel) settle(i int) {
 	s := &c.slots[i]
@@ -234,8 +246,8 @@ func (c *Channel) dropOldest() {
 	c.settle(oldest)
 }
 
-// Release tells the channel that a reader no longer uses the message. Tasks release what they have
-// read when they end.
+// Release tells the channel that a reader no longer uses the message. It is called once for each
+// message that Reader.Next or Receiver.Receive has returned. Run.Next needs none.
 func (m *Message) Release() {
 	l := m.ch.layer
 	l.mu.Lock()

@@ -21,8 +21,9 @@ type Reader struct {
 	missed uint64 // guarded by Layer.mu
 }
 
-// NewReader adds a reader, which gets the messages from now on. A channel needs two slots for a
-// Latest reader: one that it keeps, and one for the writer.
+// NewReader adds a reader, which gets the messages that are in the channel, and all later ones. A
+// channel needs two slots for a Latest reader: one that it keeps, and one for the writer. If the
+// channel belongs to a Receiver, Receiver.Receive can no longer be used.
 func (c *Channel) NewReader(m Mode) (*Reader, error) {
 	c.layer.mu.Lock()
 	defer c.layer.mu.Unlock()
@@ -43,6 +44,15 @@ func (c *Channel) NewReader(m Mode) (*Reader, error) {
 		c.latest = true
 	} else {
 		c.each |= 1 << r.index
+		for i := range c.slots {
+			if c.slots[i].filled {
+				c.slots[i].unread |= 1 << r.index
+			}
+		}
+	}
+	if c.recv != nil && c.recv.direct != nil {
+		c.recv.direct.stop()
+		c.recv.direct = nil
 	}
 	return r, nil
 }

@@ -28,7 +28,7 @@ type Receiver struct {
 	memory *accept.Memory
 
 	// Guarded by Layer.mu.
-	direct *Reader // of Receive; nil if a scheduler reads the channel
+	direct *Reader // of Receive; nil if there is another reader
 	owed   uint64  // slots that are free and that the sender does not know yet
 	sends  int     // SENDs that have not completed
 	err    error
@@ -126,7 +126,7 @@ func (r *Receiver) Err() error {
 }
 
 // Receive waits for the next message. The caller releases it. At the end of the connection Receive
-// returns io.EOF, or the error that ended it. While a scheduler reads the channel, it returns
+// returns io.EOF, or the error that ended it. If the channel has another reader, it returns
 // ErrBusy.
 func (r *Receiver) Receive(ctx context.Context) (m *Message, err error) {
 	l := r.layer
@@ -134,7 +134,7 @@ func (r *Receiver) Receive(ctx context.Context) (m *Message, err error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if r.direct == nil {
-			err = fmt.Errorf("%w: a task reads channel %q", ErrBusy, r.ch.cfg.Name)
+			err = fmt.Errorf("%w: channel %q has another reader", ErrBusy, r.ch.cfg.Name)
 			return true
 		}
 		if m = r.direct.next(); m == nil {
@@ -145,7 +145,10 @@ func (r *Receiver) Receive(ctx context.Context) (m *Message, err error) {
 	if m != nil {
 		return m, nil
 	}
-	return nil, errors.Join(wait, err)
+	if err == nil {
+		err = wait
+	}
+	return nil, err
 }
 
 // complete implements conn.

@@ -89,8 +89,8 @@ func (s *Scheduler) work() {
 	}
 }
 
-// drive runs the protocol of a device with Manual progress until ctx ends.
-func drive(ctx context.Context, l *Layer) {
+// driveLayer runs the protocol of a device with Manual progress until ctx ends.
+func driveLayer(ctx context.Context, l *Layer) {
 	for ctx.Err() == nil {
 		if l.Poll() == 0 {
 			runtime.Gosched()

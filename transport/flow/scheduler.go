@@ -40,6 +40,7 @@ type Scheduler struct {
 	mu       sync.Mutex
 	m        core.Machine
 	tasks    []*Task
+	channels []*Channel
 	pending  []core.SourceID // to push after the machine's current step
 	running  bool
 	closed   bool
@@ -176,10 +177,7 @@ func (s *Scheduler) attach(c *Channel) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.sched, c.source = s, id
-	if c.recv != nil && c.recv.direct != nil {
-		c.recv.direct.stop()
-		c.recv.direct = nil
-	}
+	s.channels = append(s.channels, c)
 	return nil
 }
 
@@ -195,6 +193,11 @@ func (s *Scheduler) Start() error {
 		return configError(err)
 	}
 	s.running = true
+	for _, c := range s.channels {
+		for range c.unread() { // they came before
+			s.pushed(c)
+		}
+	}
 	if s.cfg.Clock == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel = cancel
@@ -204,7 +207,7 @@ func (s *Scheduler) Start() error {
 		}
 		for _, l := range s.cfg.Layers {
 			if l.manual {
-				s.routines.Go(func() { drive(ctx, l) })
+				s.routines.Go(func() { driveLayer(ctx, l) })
 			}
 		}
 	}
@@ -236,7 +239,7 @@ func (s *Scheduler) Close() error {
 
 // pushed counts a message of a channel. The caller holds mu.
 func (s *Scheduler) pushed(c *Channel) {
-	if c.sched == s {
+	if c.sched == s && s.running {
 		s.m.Push(s.clock(), c.source)
 	}
 }

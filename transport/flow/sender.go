@@ -123,40 +123,54 @@ func (s *Sender) Send(ctx context.Context, region *roce.MR, off, n int) error {
 		return fmt.Errorf("%w: push a message into the channel of its task", ErrBusy)
 	case n < 0 || n > s.peer.size:
 		return fmt.Errorf("%w: %d bytes, the receiver takes %d", ErrTooLong, n, s.peer.size)
-	case off < 0 || off+n > region.Len():
+	case region == nil || region.PD() != l.pd:
+		return fmt.Errorf("%w: the memory of the message is not from Layer.Alloc of its layer",
+			ErrConfig)
+	case off < 0 || off > region.Len()-n:
 		return fmt.Errorf("%w: %d bytes at %d of a region of %d", ErrConfig, n, off, region.Len())
 	}
 	var failed error
 	var goal uint64
-	posted := false
-	if err := l.await(ctx, s.wake, func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if failed = s.err; failed != nil {
-			return true
-		}
-		if s.free == 0 || s.posts >= senderQueue {
-			return false
-		}
-		posted = true
-		s.seq++
-		goal = s.done + uint64(s.posts) + 1
-		o := outgoing{mr: region, off: off, n: n, local: noSlot, remote: -1,
-			head: header{seq: s.seq, time: l.now(), n: n}}
-		failed = s.post(&o, n)
-		return true
-	}); err != nil || !posted || failed != nil {
-		return errors.Join(err, failed)
+	if err := l.await(ctx, s.wake, func() (done bool) {
+		goal, done, failed = s.try(region, off, n)
+		return done
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
 	}
 	if l.manual {
 		l.dev.Progress()
 	}
-	return errors.Join(l.await(ctx, s.wake, func() bool {
+	if err := l.await(ctx, s.wake, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		failed = s.err
 		return failed != nil || s.done >= goal
-	}), failed)
+	}); err != nil {
+		return err
+	}
+	return failed
+}
+
+// try posts a message of Send if the queue and the receiver have space, and returns how many
+// messages will have completed when it has.
+func (s *Sender) try(region *roce.MR, off, n int) (goal uint64, done bool, err error) {
+	l := s.layer
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.err != nil {
+		return 0, true, s.err
+	}
+	if s.free == 0 || s.posts >= senderQueue {
+		return 0, false, nil
+	}
+	s.seq++
+	goal = s.done + uint64(s.posts) + 1
+	o := outgoing{mr: region, off: off, n: n, local: noSlot, remote: -1,
+		head: header{seq: s.seq, time: l.now(), n: n}}
+	return goal, true, s.post(&o, n)
 }
 
 // outgoing is a message that is being sent.

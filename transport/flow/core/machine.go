@@ -97,10 +97,14 @@ func (m *Machine) Start(now int64) error {
 			m.timers.set(s.timer, now+s.phase)
 		}
 	}
+	for i := range m.tasks {
+		m.activate(now, TaskID(i)) // arrivals before
+	}
 	return nil
 }
 
 // Push reports an arrival of a source. It activates the tasks whose inputs are satisfied now.
+// Before Start it only counts.
 func (m *Machine) Push(now int64, id SourceID) { m.arrive(now, id, 1) }
 
 // arrive counts n arrivals.
