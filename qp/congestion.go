@@ -61,6 +61,8 @@ type congestion struct {
 	epoch  Time    // time of the last reduction; 0: none yet
 	growth uint32  // packets per round trip, see window.grow
 
+	limited bool // since the last RTT sample, the window limited what the QP sent
+
 	lossFrom uint64 // total at the start of the period in which losses are counted
 	lost     uint64 // packets lost in it
 	heavy    bool   // the last period had too many losses, see lossPeriod
@@ -70,6 +72,7 @@ type congestion struct {
 	reducing Time    // when CNPs reduce the window again
 
 	pacer
+	control *rateControl // CongestionDCQCN; nil until the first CNP
 
 	pathCounts
 
@@ -121,6 +124,7 @@ func (q *QP) delivered(_ Time, n uint64) {
 	case !w.modeled:
 		w.grow(k, 1, min(q.eng.maxWindow, DefaultWindow))
 	case 2*(q.max-q.una+n) >= uint64(w.cwnd): // the window limits the QP (RFC 9438, section 5.8)
+		q.cc.limited = true
 		w.grow(k, q.cc.growth, q.cc.limit(q.eng.maxWindow))
 	}
 	if w.modeled {
@@ -163,10 +167,18 @@ func (c *congestion) sampled(now, rtt Time, cwnd uint32) {
 		c.minRTT, c.minRTTAt = rtt, now
 	}
 	c.rate[0] = max(c.rate[0], float64(c.total-c.started)/float64(rtt))
-	if c.rounds++; c.rounds == ratePeriod {
+	switch {
+	case !c.limited: // the rate is that of the user, not that of the path
+		if c.epoch != 0 {
+			c.epoch = min(c.epoch+rtt, now)
+		}
+	case c.rounds < ratePeriod-1:
+		c.rounds++
+	default:
 		c.rounds = 0
 		c.rate[1], c.rate[0] = c.rate[0], 0
 	}
+	c.limited = false
 	marked := min(float64(c.cnps)*float64(cnpInterval)/float64(rtt), 1)
 	c.alpha += (marked - c.alpha) * alphaGain
 	c.cnps = 0
@@ -223,6 +235,10 @@ func (q *QP) cnpReceived(now Time) {
 	c := q.model()
 	c.cnps++
 	c.rcvdCNPs++
+	if w.algorithm == CongestionDCQCN {
+		q.reduceRate(now)
+		return
+	}
 	if now < c.reducing {
 		return
 	}

@@ -41,8 +41,8 @@
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
 //   - selective.go, selective_ack.go, selective_send.go, selective_read.go: selective repeat at the
 //     requester: which packets are held or lost; acknowledgments; retransmission; READ responses
-//   - window.go, congestion.go, pacing.go: the limit of packets in flight; the algorithms that
-//     adapt it to the path; when the next packet may be sent
+//   - window.go, congestion.go, pacing.go, dcqcn.go: the limit of packets in flight; the algorithms
+//     that adapt it to the path; when the next packet may be sent
 //   - responder.go, execute.go: checks and execution of request packets
 //   - reorder.go, reorder_place.go, reorder_pool.go: selective repeat at the responder: what it
 //     holds after a gap, what it can put in memory at once, the memory for the rest

@@ -31,6 +31,7 @@ type Config struct {
 	// CongestionNone, otherwise 2^23.
 	MaxWindow  int
 	Congestion Congestion // of QPs for which Modify does not set it
+	DCQCN      DCQCN      // parameters of QPs with CongestionDCQCN
 
 	// MaxReorderMemory limits the memory in bytes for packets that are received out of order with
 	// selective repeat. 0 means DefaultReorderMemory.
@@ -45,6 +46,7 @@ type Engine struct {
 	maxWindow   uint32
 	fixedWindow uint32 // of QPs with CongestionNone
 	congestion  Congestion
+	dcqcn       DCQCN
 
 	table     qpTable
 	runqSlots int // QPs, including destroyed ones that still occupy a run queue slot
@@ -128,8 +130,12 @@ func NewEngine(c Config) (*Engine, error) {
 		return nil, fmt.Errorf("qp: MaxReorderMemory is %d bytes, want at least 0",
 			c.MaxReorderMemory)
 	}
+	if err := c.DCQCN.fill(); err != nil {
+		return nil, err
+	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
-		fixedWindow: uint32(fixed), congestion: c.Congestion, portMTU: 1024, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
+		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.pool.limit = c.MaxReorderMemory

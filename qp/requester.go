@@ -94,6 +94,9 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return 0, 0
 	}
 	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
+	if q.una == q.max {
+		q.afterIdle(now)
+	}
 	w := q.nextWQE()
 	space := q.space()
 	if w == nil || space <= 0 || w.status != Success || (q.win.modeled && q.awaitPace(now)) {

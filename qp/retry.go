@@ -74,9 +74,9 @@ func (r *recovery) startSample(now Time, psn uint64) {
 func (r *recovery) progress() { r.naks, r.probes, r.rnrs, r.rnrUntil = 0, 0, 0, 0 }
 
 // endSample ends the RTT sample if its packet, which is before psn, has arrived. It returns the
-// round trip, or 0 if none was measured. The round trip of a packet that was retransmitted is only an
-// upper bound. It is used until there is a sample, because the first timeout is shorter than many
-// round trips.
+// round trip, or 0 if none was measured. The round trip of a packet that was retransmitted is only
+// an upper bound. It is used until there is a sample, because the first timeout is shorter than
+// many round trips.
 func (r *recovery) endSample(now Time, psn uint64) Time {
 	if r.samplePSN == 0 || psn < r.samplePSN {
 		return 0
