@@ -127,24 +127,33 @@ func TestSelectiveReportsRange(t *testing.T) {
 	}
 }
 
-// Beyond maxExtents messages whose memory is known, packets are parked, also if they would not
-// overlap.
+// Of at most maxExtents messages the memory is known. Nothing is placed after a held packet whose
+// memory is not known, also when there is space for other messages again.
 func TestSelectiveManyMessages(t *testing.T) {
 	k := newSelectiveTalk(t)
-	first := k.writeParts(0, 0, seq(3*talkMTU))
+	first, second := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(203, 0, seq(3*talkMTU))
 	k.say(first[0], first[2])
-	const n = maxExtents + 10
-	for i := range n {
+	for i := range 200 {
 		k.say(k.writeTo(3+i, 8*i, seq(8)))
 	}
+	k.say(second[0], second[2])
+	const n = maxExtents - 100
+	for i := range n {
+		k.say(k.writeTo(206+i, 8*i, seq(8)))
+	}
 	k.placed(0)
-	long := k.writeParts(3+n, 8*(n-1), seq(3*talkMTU)) // overlaps the last short one
-	k.say(long...)
+	k.say(first[1]) // up to second[0]
+	long := k.writeParts(206+n, 8*(n-1), seq(3*talkMTU))
+	for i := range long {
+		long[i].data = make([]byte, talkMTU)
+	}
+	k.say(long[0]) // overlaps the last short message
 	k.placed(0)
-	k.say(first[1])
-	k.equal("the last message", k.written(8*(n-1), seq(3*talkMTU)), true)
-	k.say(long[0]) // a duplicate
-	k.hears("ACK +271 msn=268 held dup=1")
+	k.say(second[1])
+	k.equal("the memory", k.written(8*(n-1), make([]byte, talkMTU)), true)
+	next := k.writeParts(209+n, 0, seq(3*talkMTU))
+	k.say(long[2], next[0])
+	k.placed(1)
 }
 
 // Random packets to a QP with selective repeat neither panic nor leave memory behind, and never

@@ -37,29 +37,37 @@ type extent struct {
 func (r *reorder) learn(q *QP, psn uint64, p *bth.Packet) {
 	r.learnCurrent(q)
 	info := p.Info
-	if !info.Start || info.Op == bth.OpSend || info.Op == bth.OpFlush {
+	switch {
+	case info.HasInv: // it may end the access of later requests
+		r.wall(psn)
+		return
+	case !info.Start, info.Op == bth.OpSend, info.Op == bth.OpFlush:
 		return
 	}
 	x := extent{first: psn, end: psn + 1}
 	var b []byte
-	v := accept
+	need, v := mr.RemoteWrite, accept
 	switch info.Op {
 	case bth.OpReadRequest:
-		x.end = psn + uint64(q.readPackets(p.RETH().DMALen()))
+		h := p.RETH()
+		need = mr.RemoteRead
+		x.end = psn + uint64(q.readPackets(h.DMALen()))
+		_, v = q.checkRemote(h.RKey(), h.VA(), h.DMALen(), need)
 	case bth.OpWrite, bth.OpAtomicWrite:
 		h := p.RETH()
 		x.va, x.key, x.size = h.VA(), h.RKey(), uint64(h.DMALen())
 		if !info.End {
 			x.end = psn + uint64(q.readPackets(h.DMALen()))
 		}
-		b, v = q.checkRemote(x.key, x.va, h.DMALen(), mr.RemoteWrite)
+		b, v = q.checkRemote(x.key, x.va, h.DMALen(), need)
 	default:
 		h := p.AtomicETH()
-		x.size = atomicLen
-		b, v = q.checkRemote(h.RKey(), h.VA(), atomicLen, mr.RemoteAtomic)
+		x.size, need = atomicLen, mr.RemoteAtomic
+		b, v = q.checkRemote(h.RKey(), h.VA(), atomicLen, need)
 	}
 	x.addr = mr.AddrOf(b)
-	if v != accept || !r.insert(x) {
+	// A request that will be refused stops placement too.
+	if v != accept || q.access&need == 0 || !r.insert(x) {
 		r.wall(psn)
 	}
 }

@@ -203,6 +203,45 @@ func TestSelectiveParksAfterUnknownAddress(t *testing.T) {
 	k.equal("second message", k.written(8192, seq(3*talkMTU)), true)
 }
 
+// A parked SEND or FLUSH does not keep later WRITEs from being placed.
+func TestSelectivePlacesAfterSENDs(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.recvs(8)
+	a, b := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(5, 8192, seq(3*talkMTU))
+	k.say(a[0], a[2], send(3, seq(8)), pkt{op: bth.RCFlush, psn: 4, va: k.at(0), key: k.rkey(), n: 8,
+		placement: PlaceGlobal}, b[0])
+	k.hears("NAK PSN sequence error +1 msn=0 held +2..+5")
+	k.placed(1)
+	k.say(a[1])
+	k.completes("1 success RECV 8B")
+}
+
+// After a request that will be refused, or that may invalidate a key, nothing is placed.
+func TestSelectivePlacesNothingAfterRefusal(t *testing.T) {
+	for name, refused := range map[string]func(k *talk) pkt{
+		"WRITE": func(k *talk) pkt { p := k.write(3, seq(8)); p.key++; return p },
+		"READ":  func(k *talk) pkt { p := k.read(3, 0, 8); p.key++; return p },
+		"atomic": func(k *talk) pkt {
+			p := k.fetchAdd(3, 0, 1)
+			p.va = k.at(len(k.mem))
+			return p
+		},
+		"SEND with invalidate": func(k *talk) pkt {
+			return pkt{op: bth.RCSendOnlyInv, psn: 3, inv: k.rkey(), data: seq(8)}
+		},
+	} {
+		k := newSelectiveTalk(t)
+		k.recvs(8)
+		a, b := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(4, 8192, seq(3*talkMTU))
+		k.say(a[0], a[2], refused(k), b[0], b[1])
+		if n := k.Counters().PlacedPkts; n != 0 {
+			t.Errorf("after a refused %s: PlacedPkts = %d, want 0", name, n)
+		}
+		k.say(a[1])
+		k.equal("memory after "+name, k.mem[8192], byte(0))
+	}
+}
+
 // Overlapping WRITEs leave the memory as in order: only packets that write to the bytes of an
 // earlier packet that is missing or parked must wait.
 func TestSelectiveOverlappingWRITEs(t *testing.T) {
