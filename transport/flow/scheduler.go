@@ -23,8 +23,9 @@ type SchedulerConfig struct {
 	// Workers is the number of tasks that run at a time, sending tasks excepted; 0 means 1.
 	Workers int
 	// InFlight is the number of parts of messages in flight on each layer, at most MaxInFlight; 0
-	// means 1. With 1 the link is idle for a round trip after each part. A message waits for at
-	// most InFlight parts of lower priorities.
+	// means 1. With 1 the link is idle for a round trip after each part. More parts are those of
+	// one message, and of messages with higher priorities. A message waits for at most InFlight
+	// parts of lower priorities.
 	InFlight int
 	// Trace, if not nil, is called for each event of the schedule, in their order. It must be short
 	// and must not call methods of this package.
@@ -95,7 +96,7 @@ func NewScheduler(c SchedulerConfig) (*Scheduler, error) {
 			s.detach(i)
 			return nil, fmt.Errorf("%w: the scheduler and its layers need the same Clock", ErrConfig)
 		}
-		if _, err := s.m.AddPool(c.InFlight); err != nil {
+		if _, err := s.m.AddLink(c.InFlight); err != nil {
 			s.detach(i)
 			return nil, err
 		}
@@ -289,7 +290,7 @@ func (s *Scheduler) happened(h happening) {
 	}
 	t := h.sender.task
 	if h.part {
-		s.m.Free(t.pool)
+		s.m.Free(t.id)
 		if h.last {
 			t.sent(s.clock())
 		}
@@ -307,7 +308,7 @@ func (s *Scheduler) abandoned(sender *Sender, posts int) {
 		return
 	}
 	for range posts {
-		s.m.Free(t.pool)
+		s.m.Free(t.id)
 	}
 	if s.m.Running(t.id) {
 		t.sent(s.clock())

@@ -176,7 +176,7 @@ func (t *Task) send(now int64, restart bool) {
 		t.stats.Failed++
 		t.refuse(now, Failed, err)
 	case !posted:
-		t.s.m.Free(t.pool)
+		t.s.m.Free(t.id)
 		t.s.m.Park(now, t.id)
 	case t.out.at < t.out.n:
 		t.s.m.Requeue(now, t.id)
@@ -270,7 +270,7 @@ func (t *Task) refuse(now int64, k ReportKind, err error) {
 
 // end ends an activation without a part in flight.
 func (t *Task) end(now int64) {
-	t.s.m.Free(t.pool)
+	t.s.m.Free(t.id)
 	t.s.m.Finish(now, t.id)
 }
 

@@ -244,5 +244,5 @@ func (t *Task) execute() {
 		return
 	}
 	s.m.Finish(now, t.id)
-	s.m.Free(workers)
+	s.m.Free(t.id)
 }

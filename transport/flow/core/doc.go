@@ -9,7 +9,7 @@
 // one source. When the inputs of an idle task are satisfied, the task is activated and queued in
 // its pool. Machine.Take returns the task of a pool that runs next: the one with the highest
 // priority, and among equals the one that was queued first. A pool bounds how many units of work
-// are in progress, for example workers, or parts of messages on a link.
+// are in progress: functions that run, or parts of messages on a link.
 //
 // A running task is never interrupted. It may offer preemption points: Machine.Requeue puts it back
 // in front of its equals, and the next Take prefers a task with a higher priority.

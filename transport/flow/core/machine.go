@@ -35,7 +35,14 @@ type inputRef struct {
 }
 
 // AddPool adds a pool in which at most capacity units of work are in progress.
-func (m *Machine) AddPool(capacity int) (PoolID, error) {
+func (m *Machine) AddPool(capacity int) (PoolID, error) { return m.addPool(capacity, false) }
+
+// AddLink adds a pool whose units of work, the parts of messages, share a link. While units are in
+// progress, only the task that they belong to gets more, or a task with a higher priority.
+// Otherwise units of lower priorities, or of later equals, would slow them down.
+func (m *Machine) AddLink(capacity int) (PoolID, error) { return m.addPool(capacity, true) }
+
+func (m *Machine) addPool(capacity int, link bool) (PoolID, error) {
 	switch {
 	case m.started:
 		return 0, errStarted
@@ -44,7 +51,7 @@ func (m *Machine) AddPool(capacity int) (PoolID, error) {
 	case len(m.pools) == MaxPools:
 		return 0, fmt.Errorf("%w: more than %d pools", ErrConfig, MaxPools)
 	}
-	m.pools = append(m.pools, newPool(capacity))
+	m.pools = append(m.pools, newPool(capacity, link))
 	return PoolID(len(m.pools) - 1), nil
 }
 
@@ -150,7 +157,7 @@ func (m *Machine) Advance(now int64) (n int) {
 		case hold:
 			m.timers.clear(id)
 			m.Finish(at, TaskID(t.of))
-			m.Free(m.tasks[t.of].pool)
+			m.Free(TaskID(t.of))
 		}
 	}
 }

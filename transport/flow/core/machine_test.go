@@ -88,7 +88,7 @@ func TestInputs(t *testing.T) {
 				}
 				got = append(got, '1')
 				m.Finish(int64(i), id)
-				m.Free(0)
+				m.Free(id)
 			}
 			if string(got) != c.want {
 				t.Errorf("runs %s, want %s", got, c.want)
@@ -109,7 +109,7 @@ func TestArrivalsWhileRunning(t *testing.T) {
 	}
 	m.Push(1, 0)
 	m.Finish(2, a)
-	m.Free(0)
+	m.Free(a)
 	for _, want := range []TaskID{b, a} {
 		if id, _, ok := m.Take(3, 0); !ok || id != want {
 			t.Errorf("Take() = %d, %v, want %d", id, ok, want)
@@ -119,7 +119,7 @@ func TestArrivalsWhileRunning(t *testing.T) {
 		t.Error("Take() returned a task from a pool without capacity")
 	}
 	m.Finish(4, b)
-	m.Free(0)
+	m.Free(b)
 	if _, _, ok := m.Take(4, 0); ok {
 		t.Error("Take() returned a task that was not activated")
 	}
@@ -153,11 +153,51 @@ func TestRequeue(t *testing.T) {
 		} else {
 			m.Finish(now, id)
 		}
-		m.Free(0)
+		m.Free(id)
 	}
 	if want := []TaskID{low, low, high, low, equal}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
+}
+
+// On a link, only the task whose units are in progress gets more, or one with a higher priority.
+func TestLink(t *testing.T) {
+	m := &Machine{}
+	if _, err := m.AddLink(3); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := m.AddSource("source"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	low := add(t, m, TaskConfig{Name: "low", Priority: 1, Inputs: []Input{{Source: 0}}})
+	equal := add(t, m, TaskConfig{Name: "equal", Priority: 1, Inputs: []Input{{Source: 1}}})
+	high := add(t, m, TaskConfig{Name: "high", Priority: 2, Inputs: []Input{{Source: 2}}})
+	start(t, m)
+	m.Push(0, 0)
+	m.Push(0, 1)
+	take := func(want TaskID) {
+		t.Helper()
+		id, _, ok := m.Take(0, 0)
+		if ok != (want != none) || (ok && id != want) {
+			t.Fatalf("Take() = %d, %v, want %d", id, ok, want)
+		}
+	}
+	take(low)
+	m.Requeue(0, low)
+	take(low) // a second unit
+	m.Finish(0, low)
+	take(none) // equal would share the link with low
+	m.Push(0, 2)
+	take(high)
+	m.Finish(0, high)
+	take(none) // capacity
+	m.Free(low)
+	m.Free(low)
+	take(none) // equal would slow down high
+	m.Free(high)
+	take(equal)
 }
 
 func TestTimers(t *testing.T) {
@@ -201,7 +241,7 @@ func TestTimers(t *testing.T) {
 			runs++
 		}
 		m.Finish(46, id)
-		m.Free(0)
+		m.Free(id)
 	}
 	if st := m.Stats(ta); runs != 5 || st.Overruns != 4 || st.Finished != 5 {
 		t.Errorf("%d runs, %+v; want 5 runs with 4 overruns", runs, st)
@@ -356,11 +396,11 @@ func TestLateDoesNotBlock(t *testing.T) {
 			t.Fatalf("at %d: Take() = task %d, want %d", now, id, high)
 		}
 		m.Finish(now, id)
-		m.Free(0)
+		m.Free(id)
 		if now%30 == 0 { // less than its share
 			id, _, _ = m.Take(now, 0)
 			m.Finish(now, id)
-			m.Free(0)
+			m.Free(id)
 		}
 	}
 	if st := m.Stats(high); st.MaxResponse != 0 || st.Finished != 100 {
@@ -489,7 +529,7 @@ func TestNoAllocations(t *testing.T) {
 			} else {
 				m.Finish(now, id)
 			}
-			m.Free(0)
+			m.Free(id)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)

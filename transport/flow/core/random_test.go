@@ -14,8 +14,9 @@ type naive struct {
 	tasks    []*naiveTask
 	timers   []naiveTimer
 	queue    []*naiveTask // in the order in which equals run
-	load     int
+	units    []*naiveTask // in progress
 	capacity int
+	link     bool
 }
 
 type naiveTask struct {
@@ -151,7 +152,7 @@ func (n *naive) dropped(now int64, t *naiveTask) {
 }
 
 func (n *naive) take() (t *naiveTask, restart bool) {
-	if n.load >= n.capacity || len(n.queue) == 0 {
+	if len(n.units) >= n.capacity || len(n.queue) == 0 {
 		return nil, false
 	}
 	best := 0
@@ -161,8 +162,14 @@ func (n *naive) take() (t *naiveTask, restart bool) {
 		}
 	}
 	t = n.queue[best]
+	for _, u := range n.units {
+		if n.link && u.c.Priority >= t.c.Priority && slices.ContainsFunc(n.units,
+			func(u *naiveTask) bool { return u != t }) {
+			return nil, false
+		}
+	}
 	n.queue = slices.Delete(n.queue, best, best+1)
-	n.load++
+	n.units = append(n.units, t)
 	if !t.begun {
 		t.begun, t.restart = true, true
 		n.consume(t)
@@ -188,7 +195,19 @@ func (n *naive) finish(now int64, t *naiveTask) {
 func randomPair(t *testing.T, r *rand.Rand) (*Machine, *naive, int) {
 	sources := 1 + r.IntN(4)
 	capacity := 1 + r.IntN(3)
-	m, n := newMachine(t, capacity, sources), &naive{capacity: capacity}
+	m, n := &Machine{}, &naive{capacity: capacity, link: r.IntN(2) == 0}
+	pool := m.AddPool
+	if n.link {
+		pool = m.AddLink
+	}
+	if _, err := pool(capacity); err != nil {
+		t.Fatal(err)
+	}
+	for range sources {
+		if _, err := m.AddSource("source"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	total := sources
 	for range r.IntN(4) {
 		period, phase := int64(1+r.IntN(40)), int64(1+r.IntN(40))
@@ -224,7 +243,7 @@ func randomPair(t *testing.T, r *rand.Rand) (*Machine, *naive, int) {
 // and all counters. So it covers priorities, FIFO among equals, AND and OR, thresholds, final,
 // optional and synchron inputs, preemption points and deadlines.
 func TestRandomSchedules(t *testing.T) {
-	seeds := uint64(3000)
+	seeds := uint64(1200)
 	if testing.Short() {
 		seeds = 300
 	}
@@ -240,7 +259,7 @@ func TestRandomSchedules(t *testing.T) {
 			m.Advance(now)
 			n.advance(now)
 			where := fmt.Sprintf("seed %d, step %d", seed, step)
-			switch r.IntN(4) {
+			switch r.IntN(5) {
 			case 0, 1:
 				s := SourceID(r.IntN(sources))
 				m.Push(now, s)
@@ -256,6 +275,11 @@ func TestRandomSchedules(t *testing.T) {
 					running[id] = want
 				}
 			case 3:
+				if len(n.units) > 0 {
+					m.Free(n.units[0].id)
+					n.units = n.units[1:]
+				}
+			case 4:
 				parked = step3(t, r, now, m, n, running, parked)
 			}
 			for _, w := range n.tasks {
@@ -295,8 +319,6 @@ func step3(t *testing.T, r *rand.Rand, now int64, m *Machine, n *naive,
 			continue
 		}
 		delete(running, w.id)
-		m.Free(0)
-		n.load--
 		switch r.IntN(3) {
 		case 0:
 			m.Finish(now, w.id)

@@ -5,7 +5,10 @@ import "math/bits"
 // pool is a set of queues, one for each priority, and the work in progress.
 type pool struct {
 	capacity, load int
-	used           uint64 // priorities whose queue is not empty
+	link           bool                 // see Machine.AddLink
+	loads          [MaxPriority + 1]int // load by priority
+	busy           uint64               // priorities that have load
+	used           uint64               // priorities whose queue is not empty
 	queues         [MaxPriority + 1]queue
 }
 
@@ -14,8 +17,8 @@ type queue struct{ head, tail TaskID }
 
 const none TaskID = -1
 
-func newPool(capacity int) pool {
-	p := pool{capacity: capacity}
+func newPool(capacity int, link bool) pool {
+	p := pool{capacity: capacity, link: link}
 	for i := range p.queues {
 		p.queues[i] = queue{none, none}
 	}
@@ -40,11 +43,36 @@ func (m *Machine) queue(id TaskID, front bool) {
 	}
 }
 
-// dequeue removes the first task of the highest priority.
-func (m *Machine) dequeue(p *pool) (TaskID, bool) {
-	if p.used == 0 {
-		return 0, false
+// runnable reports whether the first task of the highest priority may run now.
+func (m *Machine) runnable(p *pool) bool {
+	if p.used == 0 || p.load >= p.capacity {
+		return false
 	}
+	if !p.link || p.load == 0 {
+		return true
+	}
+	priority := bits.Len64(p.used) - 1
+	return priority >= bits.Len64(p.busy) || m.tasks[p.queues[priority].head].units == p.load
+}
+
+// begin and end count a unit of work of a task.
+func (p *pool) begin(t *task) {
+	p.load++
+	p.loads[t.priority]++
+	p.busy |= 1 << t.priority
+	t.units++
+}
+
+func (p *pool) end(t *task) {
+	p.load--
+	t.units--
+	if p.loads[t.priority]--; p.loads[t.priority] == 0 {
+		p.busy &^= 1 << t.priority
+	}
+}
+
+// dequeue removes the first task of the highest priority. There is one.
+func (m *Machine) dequeue(p *pool) TaskID {
 	priority := bits.Len64(p.used) - 1
 	q := &p.queues[priority]
 	id := q.head
@@ -52,7 +80,7 @@ func (m *Machine) dequeue(p *pool) (TaskID, bool) {
 		q.tail = none
 		p.used &^= 1 << priority
 	}
-	return id, true
+	return id
 }
 
 // unqueue removes a task from the middle of its queue.

@@ -29,6 +29,7 @@ type task struct {
 	fired     uint64 // inputs that were satisfied when it started
 	activated int64
 	tries     int
+	units     int // in progress
 	expiry    timerID
 	hold      timerID
 	next      TaskID // in the queue
@@ -104,14 +105,12 @@ func (m *Machine) arm(t *task, now int64) { m.timers.set(t.expiry, now+t.deadlin
 // Finish, Requeue or Park, and Free when the unit of work is over.
 func (m *Machine) Take(now int64, p PoolID) (id TaskID, restart, ok bool) {
 	pool := &m.pools[p]
-	if pool.load >= pool.capacity {
+	if !m.runnable(pool) {
 		return 0, false, false
 	}
-	if id, ok = m.dequeue(pool); !ok {
-		return 0, false, false
-	}
-	pool.load++
+	id = m.dequeue(pool)
 	t := &m.tasks[id]
+	pool.begin(t)
 	kind := Resumed
 	if !t.begun {
 		t.begun, kind = true, Started
@@ -126,11 +125,14 @@ func (m *Machine) Take(now int64, p PoolID) (id TaskID, restart, ok bool) {
 
 // Runnable reports whether Take would return a task.
 func (m *Machine) Runnable(p PoolID) bool {
-	return m.pools[p].used != 0 && m.pools[p].load < m.pools[p].capacity
+	return m.runnable(&m.pools[p])
 }
 
-// Free ends a unit of work of a pool.
-func (m *Machine) Free(p PoolID) { m.pools[p].load-- }
+// Free ends a unit of work of a task.
+func (m *Machine) Free(id TaskID) {
+	t := &m.tasks[id]
+	m.pools[t.pool].end(t)
+}
 
 // Requeue offers a preemption point: a running task waits in front of its equals. The unit of work
 // continues until Free. If the task has been dropped, it ends here, and Requeue returns false.
