@@ -153,6 +153,9 @@ func (c *CQ) Err() error {
 // Wait is like Poll, but blocks until there is a completion. It returns an error only if there is
 // none: ctx's error, ErrClosed, ErrCQOverrun or that of Device.Err; ErrVirtualTime on a device with
 // Expert.Clock and without Expert.Wait. With Manual progress it runs the protocol while it waits.
+//
+// The end of ctx ends only the wait. The work requests remain outstanding, and the device uses
+// their memory, until their completions were polled: wait again, or end them with QP.Cancel.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) { return c.wait(ctx, wcs, false) }
 
 // WaitSolicited is like Wait, but only a failed or a solicited completion wakes it. The completion
