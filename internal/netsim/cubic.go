@@ -14,7 +14,8 @@ const (
 	leastWindow = 2.0  // after a loss
 )
 
-// cubic is the congestion window of a TCP flow (RFC 9438), in segments. The zero value is not valid.
+// cubic is the congestion window of a TCP flow (RFC 9438), in segments. The zero value is not
+// valid.
 type cubic struct {
 	window    float64
 	threshold float64 // of slow start

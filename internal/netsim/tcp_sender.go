@@ -137,8 +137,8 @@ func (s *tcpSender) arrived(seq uint32) {
 	s.delivered = max(s.delivered, g.serial)
 }
 
-// findLost marks segments that later transmissions have overtaken. The first one of a window reduces
-// it.
+// findLost marks segments that later transmissions have overtaken. The first one of a window
+// reduces it.
 func (s *tcpSender) findLost() {
 	for ; s.head < len(s.order); s.head++ {
 		t := s.order[s.head]
