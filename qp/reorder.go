@@ -111,6 +111,7 @@ func (q *QP) afterGap(now Time, p *bth.Packet) {
 func (q *QP) fill(now Time) {
 	r := q.reorder
 	r.stalled, r.dropped = false, false
+	first := q.epsn
 	for {
 		r.discard(&q.eng.pool, q.epsn)
 		if r.held == 0 || !r.holds(q.epsn) {
@@ -132,9 +133,12 @@ func (q *QP) fill(now Time) {
 	if q.nakOwed && !q.refusedRNR { // cannotHold dropped a packet before this one arrived
 		q.nakPSN = q.epsn
 	}
-	if q.refused || q.unacked > 0 {
+	switch {
+	case q.epsn != first && (q.refused || q.unacked > 0), q.unacked >= selAckBatch:
 		q.oweAck(now, true)
 		q.ackAtOnce()
+	case q.refused && !q.ackOwed:
+		q.oweAck(now, true)
 	}
 }
 
