@@ -176,7 +176,7 @@ type config struct {
 }
 
 // defaultFeatures are the features of a Device unless an option changes them.
-const defaultFeatures Features = 0
+const defaultFeatures = SelectiveRepeat
 
 func newConfig(opts []Option) *config {
 	c := &config{spin: loop.AutoSpin, cpu: -1, features: defaultFeatures}
