@@ -78,6 +78,7 @@
 //   - scheduler.go, task.go, send.go: what the scheduler runs.
 //   - run.go: how it runs: virtual time, or goroutines.
 //   - report.go: what is late.
+//   - model.go, bound.go, admit.go: worst-case response times.
 //
 // Package core decides which task runs.
 package flow

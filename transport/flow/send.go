@@ -58,7 +58,7 @@ func (s *Scheduler) SendTask(c SendConfig) (*Task, error) {
 	if c.Channel == nil || c.To == nil {
 		return nil, fmt.Errorf("%w: task %q needs a channel and a sender", ErrConfig, c.Name)
 	}
-	ends, err := c.parts()
+	ends, err := splitEnds(fmt.Sprintf("task %q", c.Name), c.Channel.cfg.Size, c.Split, c.Part)
 	if err != nil {
 		return nil, err
 	}
@@ -130,35 +130,34 @@ func (s *Scheduler) checkSend(c *SendConfig) (core.PoolID, error) {
 	return 0, fmt.Errorf("%w: task %q: no such layer", ErrConfig, c.Name) // attach has found it
 }
 
-// parts returns where the parts of a message end.
-func (c *SendConfig) parts() (ends []int, err error) {
-	size := c.Channel.cfg.Size
+// splitEnds returns where the parts of a message of size bytes end. name is for errors.
+func splitEnds(name string, size int, split []int, part int) (ends []int, err error) {
 	switch {
-	case len(c.Split) > 0 && c.Part != 0:
-		return nil, fmt.Errorf("%w: task %q has Split and Part: choose one", ErrConfig, c.Name)
-	case c.Part < 0:
-		return nil, fmt.Errorf("%w: task %q has parts of %d bytes: choose at least 1", ErrConfig,
-			c.Name, c.Part)
-	case c.Part > 0:
-		for at := c.Part; at < size; at += c.Part {
+	case len(split) > 0 && part != 0:
+		return nil, fmt.Errorf("%w: %s has Split and Part: choose one", ErrConfig, name)
+	case part < 0:
+		return nil, fmt.Errorf("%w: %s has parts of %d bytes: choose at least 1", ErrConfig, name,
+			part)
+	case part > 0:
+		for at := part; at < size; at += part {
 			ends = append(ends, at)
 		}
 		return append(ends, size), nil
-	case len(c.Split) == 0:
+	case len(split) == 0:
 		return []int{size}, nil
 	}
 	sum := 0
-	for i, n := range c.Split {
+	for i, n := range split {
 		if n < 1 || n > size {
-			return nil, fmt.Errorf("%w: part %d of task %q has %d bytes: choose 1 to %d", ErrConfig,
-				i, c.Name, n, size)
+			return nil, fmt.Errorf("%w: part %d of %s has %d bytes: choose 1 to %d", ErrConfig, i,
+				name, n, size)
 		}
 		sum += n
 		ends = append(ends, sum)
 	}
 	if sum != size {
-		return nil, fmt.Errorf("%w: the parts of task %q add up to %d bytes, and messages of "+
-			"channel %q have %d: change the split", ErrConfig, c.Name, sum, c.Channel.cfg.Name, size)
+		return nil, fmt.Errorf("%w: the parts of %s add up to %d bytes, and its messages have %d: "+
+			"change the split", ErrConfig, name, sum, size)
 	}
 	return ends, nil
 }
