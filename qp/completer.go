@@ -17,6 +17,9 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 		q.contact = true
 		if p.Info.Op == bth.OpReadResponse {
 			q.rec.spuriousProbe(psn)
+			if psn < q.una {
+				q.spurious(now, 1)
+			}
 		}
 		q.eng.c.DropGhost++ // acknowledged before, or never sent (IBA 9.7.6.1 "ghost")
 		if psn >= q.max {

@@ -77,6 +77,7 @@ type congestion struct {
 	pathCounts
 
 	board *scoreboard // see selective.go; nil unless win.repairing
+	lateness
 }
 
 // pathCounts are counts for PathStats.
@@ -111,7 +112,8 @@ func (q *QP) model() *congestion {
 }
 
 func (c *congestion) init() {
-	*c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts, board: c.board}
+	*c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts, board: c.board,
+		lateness: c.lateness}
 }
 
 // delivered handles n packets that were acknowledged or newly reported as held.

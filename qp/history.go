@@ -58,7 +58,7 @@ func (q *QP) mayRepeat(now Time, a *answer) bool {
 	h := q.keep()
 	h.fill(now)
 	switch w := q.answers.covering(a); {
-	case w == nil:
+	case w == nil, q.attr.Selective:
 		return h.credit > 0
 	case w.again:
 		return true

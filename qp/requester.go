@@ -87,13 +87,13 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 		return 0, 0
 	}
 	if q.win.repairing && q.cc.board.due() {
-		q.rec.rnrUntil = 0
+		q.endRNRWait(now)
 		return q.sendRepair(now, b)
 	}
 	if s.cur == s.head.Load() {
 		return 0, 0
 	}
-	q.rec.rnrUntil = 0 // expired, even if the timer's tick comes later
+	q.endRNRWait(now)
 	if q.una == q.max {
 		q.afterIdle(now)
 	}

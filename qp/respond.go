@@ -65,6 +65,9 @@ func (q *QP) queueDuplicate(n answer) bool {
 		return false
 	}
 	q.borrowAnswers()
+	if q.attr.Selective && q.answers.repeatsPart(&n, q.mtu.Load()) {
+		return q.answers.insertRepeat(n)
+	}
 	return q.answers.insertDuplicate(n)
 }
 
@@ -119,10 +122,28 @@ func (a *answerQueue) insertDuplicate(n answer) bool {
 		w.sent = min(w.sent, uint32(n.psn-w.psn))
 		return true
 	}
+	return a.insertRepeat(n)
+}
+
+// insertRepeat adds the answer to a duplicate request that no queued answer covers.
+func (a *answerQueue) insertRepeat(n answer) bool {
 	if a.waiting() >= 2*int(a.limit) {
 		return false
 	}
 	a.insert(n)
+	return true
+}
+
+// repeatsPart reports whether a queued answer has sent the first of the requested packets. With
+// selective repeat only these are sent again, by an answer of their own: n is shortened to what the
+// queued answer has sent.
+func (a *answerQueue) repeatsPart(n *answer, mtu uint32) bool {
+	w := a.covering(n)
+	if w == nil || n.psn >= w.psn+uint64(w.sent) {
+		return false
+	}
+	n.npkts = min(n.npkts, uint32(w.psn+uint64(w.sent)-n.psn))
+	n.length = min(n.length, n.npkts*mtu)
 	return true
 }
 

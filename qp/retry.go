@@ -164,6 +164,9 @@ func (q *QP) armRetry(now Time) {
 	}
 	if r.probeDeadline == Never && r.probes < maxProbes {
 		r.probeDeadline = now + r.rto()
+		if q.win.repairing { // other reports show most losses, so there is no hurry
+			r.probeDeadline += r.srtt / 2
+		}
 	}
 	q.setRetryTimer()
 }
@@ -201,7 +204,7 @@ func (q *QP) onTimer(now Time) {
 	switch {
 	case r.rnrUntil != 0:
 		if r.rnrUntil <= now {
-			r.rnrUntil = 0
+			q.endRNRWait(now)
 			q.eng.schedule(q)
 		}
 	case q.una == q.max:
@@ -344,6 +347,18 @@ func (q *QP) pointCursor(i uint32) {
 	s.cur, s.curPkt = i, 0
 	if s.cur != s.started {
 		s.curPkt = uint32(q.nxt - s.at(s.cur).psn)
+	}
+}
+
+// endRNRWait ends the wait after an RNR NAK, perhaps before the timer's tick. With selective repeat
+// there may be nothing to retransmit, because the peer holds everything and the ACK was lost.
+func (q *QP) endRNRWait(now Time) {
+	if q.rec.rnrUntil == 0 {
+		return
+	}
+	q.rec.rnrUntil = 0
+	if q.win.repairing && q.una < q.max {
+		q.armRetry(now)
 	}
 }
 

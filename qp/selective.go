@@ -15,6 +15,9 @@ import (
 const (
 	minTolerance = 3       // transmissions; initial value of QP.tolerance
 	maxTolerance = 1 << 12 // transmissions
+	// minToleranceLimit is the limit for small windows. That for others is part of the window.
+	minToleranceLimit = 32
+	decayWindows      = 16 // windows of packets after which tolerance decreases
 	// selectiveSpan limits the packets from the oldest missing one to the newest, which is more
 	// than the window while packets are held.
 	selectiveSpan = 1 << 16
@@ -39,8 +42,6 @@ type scoreboard struct {
 	executed uint64 // the responder has executed all requests before it
 	againEnd uint64 // packets from it on were sent once
 	againAt  Time   // time of the last retransmission
-	decayAt  uint64 // when una reaches it, tolerance decreases
-	grownAt  Time   // when tolerance doubled
 
 	tracks [2]track // of request packets and of responses
 	reads  []readRequest
@@ -50,6 +51,12 @@ type scoreboard struct {
 	// no READ before WQE apart writes to the same memory as apart; see overlaps
 	apart   uint32
 	isApart bool
+}
+
+// lateness is when QP.tolerance changed.
+type lateness struct {
+	decayAt uint64 // when una reaches it, tolerance decreases
+	grownAt Time   // when it doubled
 }
 
 // track is the order of transmissions in one direction. Serial numbers count transmissions, modulo
@@ -99,7 +106,7 @@ func (q *QP) openScoreboard() *scoreboard {
 		b = &scoreboard{}
 		b.grow(0, 0, minSlots)
 	}
-	b.scan, b.executed, b.againEnd, b.decayAt = q.una, q.una, q.una, q.max
+	b.scan, b.executed, b.againEnd = q.una, q.una, q.una
 	q.model().board, q.win.repairing = b, true
 	s := &q.sq
 	for i := s.tail.Load(); i != s.started; i++ {
@@ -121,9 +128,6 @@ func (q *QP) openScoreboard() *scoreboard {
 				p = end
 			}
 		}
-	}
-	if q.tolerance > minTolerance {
-		q.decayTolerance()
 	}
 	return b
 }

@@ -2,6 +2,7 @@ package qp
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/gorxe/gorxe/bth"
 )
@@ -161,7 +162,7 @@ func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
 	t, serial := &b.tracks[v&slotResponse], v>>slotBits
 	if v&slotAgain == 0 {
 		if late := t.arrived(serial); late > 0 {
-			q.late(b, late)
+			q.late(late)
 		}
 		return
 	}
@@ -198,14 +199,19 @@ func (t *track) arrived(serial uint32) (late uint32) {
 }
 
 // late adapts tolerance to a packet that arrived after n packets that were sent after it.
-func (q *QP) late(b *scoreboard, n uint32) {
+func (q *QP) late(n uint32) {
 	if n >= uint32(q.tolerance) {
 		q.tolerance = uint16(min(n+n/4+1, q.toleranceLimit()))
-		b.decayAt = q.max
+		q.keepTolerance()
 	}
 }
 
-func (q *QP) toleranceLimit() uint32 { return min(max(q.win.size()/2, minTolerance), maxTolerance) }
+// keepTolerance delays the next decrease.
+func (q *QP) keepTolerance() { q.cc.decayAt = q.max + decayWindows*uint64(q.win.size()) }
+
+func (q *QP) toleranceLimit() uint32 {
+	return min(max(q.win.size()*3/4, minToleranceLimit), maxTolerance)
+}
 
 // reportedDuplicates processes the count of a SelACK. Duplicates show unnecessary retransmissions:
 // packets were late instead of lost. The network may duplicate packets too, so at most as many
@@ -229,19 +235,24 @@ func (q *QP) spurious(now Time, n uint16) {
 	}
 	q.resent -= n
 	q.eng.c.SpuriousRetransmits += uint64(n)
-	q.model().spurious += uint64(n)
-	if q.win.repairing {
-		b := q.cc.board
-		if b.grownAt != 0 && now-b.grownAt < q.rec.srtt {
-			return
-		}
-		b.grownAt, b.decayAt = now, q.max
+	c := q.model()
+	c.spurious += uint64(n)
+	c.lost -= min(c.lost, uint64(n))
+	if c.grownAt != 0 && now-c.grownAt < q.rec.srtt {
+		return
 	}
+	c.grownAt = now
+	q.keepTolerance()
 	q.tolerance = uint16(min(2*uint32(q.tolerance), q.toleranceLimit()))
 }
 
-// decayTolerance lowers tolerance by a sixteenth of what is above the minimum, once per window.
-func (q *QP) decayTolerance() { q.tolerance -= (q.tolerance - minTolerance + 15) / 16 }
+// decayTolerance lowers tolerance after decayWindows without a late packet.
+func (q *QP) decayTolerance() {
+	if q.tolerance > minTolerance && q.una >= q.cc.decayAt {
+		q.tolerance -= (q.tolerance - minTolerance + 7) / 8
+		q.keepTolerance()
+	}
+}
 
 // settle draws the conclusions from what was delivered: it completes work requests, finds lost
 // packets and updates window and timers. It closes a scoreboard that is not needed any more.
@@ -250,12 +261,9 @@ func (q *QP) settle(now Time) {
 	if !q.advance(b) {
 		return
 	}
-	if q.una >= b.decayAt {
-		b.decayAt = q.max
-		q.decayTolerance()
-	}
+	q.decayTolerance()
 	lost := q.findLost(b, requestTrack) + q.findLost(b, responseTrack)
-	if news := b.news; news > 0 {
+	if news := b.news; news > 0 || q.una > from {
 		b.news, b.probe = 0, false
 		q.delivered(now, uint64(news))
 		q.arrivedSome(now, b, from)
@@ -359,30 +367,23 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 }
 
 // lostRead handles the transmission of a READ request that is lost unless it was delivered. All its
-// responses are requested again.
-func (q *QP) lostRead(b *scoreboard, serial uint32) (lost uint32) {
-	for i := range b.reads {
-		r := &b.reads[i]
+// responses are requested again. It returns the number of packets that the path has lost.
+func (q *QP) lostRead(b *scoreboard, serial uint32) uint32 {
+	for i, r := range b.reads {
 		if r.serial != serial {
 			continue
 		}
-		if !r.held && r.psn >= b.executed {
-			lost = q.loseRead(b, r.psn)
+		b.reads = slices.Delete(b.reads, i, i+1)
+		if r.held || r.psn < b.executed {
+			return 0
 		}
-		b.reads = append(b.reads[:i], b.reads[i+1:]...)
-		break
-	}
-	return lost
-}
-
-// loseRead marks the responses to the request at PSN p as lost.
-func (q *QP) loseRead(b *scoreboard, p uint64) (lost uint32) {
-	_, end := q.sq.at(q.workRequest(p)).partOf(p)
-	for ; p < end; p++ {
-		if p >= q.una && !b.isHeld(p) && !b.isLost(p) {
-			b.markLost(p)
-			lost++
+		_, end := q.sq.at(q.workRequest(r.psn)).partOf(r.psn)
+		for p := r.psn; p < end; p++ {
+			if !b.isHeld(p) && !b.isLost(p) {
+				b.markLost(p)
+			}
 		}
+		return 1
 	}
-	return lost
+	return 0
 }

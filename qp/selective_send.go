@@ -35,10 +35,17 @@ func (q *QP) sendRepair(now Time, b []byte) (total, netLen int) {
 			s.held--
 		}
 		space = max(space, 1)
-	case space <= 0 || (q.win.modeled && q.awaitPace(now)):
+	case q.awaitPace(now):
 		return 0, 0
 	default:
-		p = s.firstLost()
+		// The oldest packet does not wait for the window: the READs behind it, which fill the
+		// window, wait for it.
+		if p = s.firstLost(); p == q.una {
+			space = max(space, 1)
+		}
+		if space <= 0 {
+			return 0, 0
+		}
 	}
 	i := q.workRequest(p)
 	w := q.sq.at(i)
@@ -55,9 +62,7 @@ func (q *QP) sendRepair(now Time, b []byte) (total, netLen int) {
 		total, netLen, st = q.putData(b, i, p, off, length, q.asks(s, space))
 		q.eng.c.SentBytes += uint64(length)
 	case w.op == OpRead:
-		if p, n = q.repairedRun(w, p, space); n == 0 {
-			return 0, 0
-		}
+		p, n = q.repairedRun(w, p, space)
 		total, netLen = q.putRead(b, w, p, uint32(p-w.psn), uint32(n))
 	case w.op == OpFlush:
 		total, netLen = q.putFlush(b, w, p)
@@ -98,10 +103,7 @@ func (q *QP) repairedRun(w *wqe, p uint64, space int) (from, n uint64) {
 	b := q.cc.board
 	start, end := w.partOf(p)
 	if start >= b.executed {
-		if n = end - start; int(n) > space && space < int(q.win.size()) && !b.probe {
-			return 0, 0
-		}
-		return start, n
+		return start, end - start
 	}
 	if b.probe {
 		return p, min(end-p, uint64(max(space, minReadRetry)))
@@ -142,6 +144,9 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 	q.eng.c.Retransmits++
 	q.model().retransmits++
 	q.paced(now, uint32(n)*q.mtu.Load())
+	if p == q.una {
+		r.probeDeadline = Never // the answer takes another round trip
+	}
 	if r.ackDeadline == Never || r.probeDeadline == Never {
 		q.armRetry(now)
 	}
@@ -166,6 +171,7 @@ func (q *QP) loseAll(now Time) {
 		t.tail, t.sure, t.probing = t.head, t.head, false
 	}
 	b.reads = b.reads[:0]
+	b.probe = q.una < q.max && b.isHeld(q.una) // the ACK was lost
 	q.eng.schedule(q)
 }
 
