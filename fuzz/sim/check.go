@@ -8,6 +8,9 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
+// cnpInterval is the shortest time between two CNPs of a QP.
+const cnpInterval = 50 * time.Microsecond
+
 // pristine is the noise that must never change.
 var pristine = bytes.Clone(noise)
 
@@ -111,11 +114,12 @@ func (w *world) checkCounters(i int) {
 	}
 	equal("packets built, frames sent or refused", tx.SentPkts, tx.TxFrames+tx.TxDropped)
 	equal("frames sent, frames on the link", tx.TxFrames, f.Frames)
-	atMost("frames received, frames on the link", rx.RxFrames, f.Frames-f.Lost+f.Duplicated)
+	arrived := f.Frames - f.Lost + f.Duplicated - w.link.Bottleneck(1-i).Dropped
+	atMost("frames received, frames on the link", rx.RxFrames, arrived)
 	if !w.sc.flaps {
 		equal("frames refused", tx.TxDropped, 0)
 		if f.Overflow == 0 { // otherwise frames count as retransmitted that were not
-			equal("frames on the link, frames received", f.Frames-f.Lost+f.Duplicated, rx.RxFrames)
+			equal("frames on the link, frames received", arrived, rx.RxFrames)
 		}
 	}
 	drops := rx.DropNotOurs
@@ -128,6 +132,9 @@ func (w *world) checkCounters(i int) {
 	equal("flushed", tx.Flushed, h.flushed)
 	equal("completion errors", tx.CompletionErrors, h.failed)
 	equal("events lost", tx.EventsLost+tx.EventsDropped, 0)
+	equal("bytes of packets held for QPs that were closed", tx.ParkedBytes, 0)
+	atMost("CNPs sent by the QPs at the highest rate", tx.SentCNPs,
+		w.qps/2*(uint64(w.elapsed()/cnpInterval)+1))
 	if w.sc.clean && f.Overflow+w.link.Faults(1-i, i).Overflow == 0 {
 		w.checkClean(i, &tx)
 	}
@@ -138,7 +145,8 @@ func (w *world) checkCounters(i int) {
 	}
 	if f.Duplicated == 0 {
 		atMost("RNR NAKs received, sent", rx.RcvdRNR, tx.SentRNR)
-		atMost("sequence NAKs received, sent", rx.RcvdSeqNAK, tx.SentSeqNAK)
+		atMost("sequence NAKs received, sent", rx.RcvdSeqNAK, tx.SentSeqNAK+tx.SentSelAcks)
+		atMost("CNPs received, sent", rx.RcvdCNPs, tx.SentCNPs)
 	}
 }
 

@@ -55,6 +55,7 @@ type side struct {
 	dstAt int     // unreliable: each byte is written once
 	words *region // at the peer: targets of atomics
 	word  [privateWords]uint64
+	watch watch
 	land  *region // here: destination of READs and atomics
 	slots *slots  // receives
 
@@ -72,6 +73,7 @@ type side struct {
 	drain   bool // in SQD
 
 	patience time.Duration // with a full send queue
+	pathMTU  int           // bytes
 }
 
 func (c *conn) String() string {
@@ -143,18 +145,23 @@ func (s *side) create() {
 		RecvDepth: cfg.recvs[s.i],
 		MaxInline: cfg.inline, SignalAll: cfg.sigAll, GIDIndex: &cfg.gid,
 	}
+	if cfg.typ == roce.RC {
+		qc.GoBackN, qc.Congestion = cfg.goBackN[s.i], &cfg.congestion[s.i]
+	}
 	if cfg.inline < 0 {
 		qc.MaxInline = 0
 	}
 	if cfg.srq[s.i] {
 		qc.SRQ = s.h.srq.srq
 	}
+	s.w.qps++
 	s.q, err = s.h.dev.CreateQP(s.h.PD, qc)
 	w.must(err, "create a QP")
 	s.h.sides[s.q.QPN()] = s
 	s.pending, s.lost, s.inbox, s.recvs = nil, nil, nil, nil
 	s.broken, s.deaf, s.mute, s.drain, s.got, s.dstAt = false, false, false, false, 0, 0
 	s.word = [privateWords]uint64{}
+	s.watch = watch{}
 
 	far := s.peer.h
 	s.dst = s.region(far, max(64<<10, 2*cfg.largest),
@@ -195,6 +202,7 @@ func (s *side) connect() {
 		s.ah = ah
 	} else {
 		w.must(s.q.Connect(context.Background(), s.peer.q.Local(), s.c.cfg.options[s.i]), "connect")
+		s.connected()
 	}
 	s.c.live(w.randomDelay(pace), s.tick)
 }

@@ -5,13 +5,15 @@
 // through the real decoder, engine and encoder. The seed decides how many connections there are, of
 // which type (RC, UC, UD), over which addresses and path MTUs; which operations they post, of which
 // sizes, from how many pieces; what the link does to the frames (loss, duplication, reordering,
-// corruption, delay, jitter, pauses); when a host is too busy to run; when a region is deregistered
-// while packets are in flight; and which side breaks which rule.
+// corruption, delay, jitter, pauses, bottlenecks with short queues and ECN); whether a connection
+// uses selective repeat or go-back-N, and how it reacts to congestion; when a host is too busy to
+// run; when a region is deregistered while packets are in flight; and which side breaks which rule.
 //
 // What must always hold:
 //
 //   - every work request completes once, in order, with the right status;
 //   - data arrives intact: a model of every byte of registered memory is compared with it;
+//   - the last bytes of a WRITE never become visible before the rest of it and earlier WRITEs;
 //   - atomics happen exactly once;
 //   - no byte changes outside a granted range, or after the grant ended;
 //   - nothing hangs: everything completes, and all traffic ends, within a bound of virtual time;
@@ -23,13 +25,14 @@
 //
 // # Reading order
 //
-//   - scenario.go: what a seed decides.
+//   - scenario.go, network.go: what a seed decides.
 //   - world.go: the clock, the two hosts, one step after another.
 //   - memory.go: regions, their model and their borders.
 //   - conn.go: the life of a connection.
 //   - post.go: what it posts.
 //   - receive.go: its receives.
 //   - complete.go: checks of completions.
+//   - visible.go: checks of the memory model.
 //   - window.go: memory windows.
 //   - crime.go: errors on purpose.
 //   - check.go: what must hold at the end.

@@ -112,6 +112,8 @@ func (s *side) post(ops []*op) {
 	for _, o := range ops[:n] {
 		w.tracef("side %d posts %v flags %d", s.i, o, o.wr.Flags)
 		s.pending = append(s.pending, o)
+		s.overwrites(o)
+		s.watchFor(o)
 		if o.m != nil {
 			s.peer.inbox = append(s.peer.inbox, o.m)
 		}

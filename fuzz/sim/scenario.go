@@ -34,6 +34,8 @@ type scenario struct {
 	drains  bool // send queues go through SQD
 	clean   bool // a perfect link and no crime: nothing may be sent twice
 	plans   [2]loopback.Plan
+	necks   [2]*loopback.Bottleneck // towards each host; nil: none
+	reorder [2]int                  // Expert.MaxReorderMemory of each host; 0: the default
 	conns   []connConfig
 }
 
@@ -51,6 +53,9 @@ type connConfig struct {
 	largest int // bytes of one operation
 	slot    int // bytes of the largest SEND
 	options [2]roce.ConnectOptions
+
+	goBackN    [2]bool // refuses selective repeat
+	congestion [2]roce.CongestionControl
 }
 
 // pick returns one of the values.
@@ -89,6 +94,7 @@ func drawScenario(seed uint64) scenario {
 	for range n {
 		sc.conns = append(sc.conns, drawConn(r, &sc, big, level))
 	}
+	drawNetwork(&sc)
 	return sc
 }
 

@@ -40,6 +40,7 @@ type Result struct {
 	Seed     uint64
 	Hash     uint64        // digest of every frame, completion and instant
 	Virtual  time.Duration // duration
+	Watched  uint64        // WRITEs whose bytes became visible in the right order
 	Packets  uint64        // processed by both engines
 	Frames   uint64        // handed to the link
 	Bytes    uint64        // payload sent
@@ -89,7 +90,8 @@ type world struct {
 	turns  int
 	nextID uint64
 	flaps  int
-	ranOut int // times that the retries of a connection ran out without a reason
+	qps    uint64 // created, in pairs
+	ranOut int    // times that the retries of a connection ran out without a reason
 	digest uint64
 	out    io.Writer
 	res    *Result
@@ -151,8 +153,9 @@ func (w *world) build() {
 	}
 	for i := range c.Device {
 		r := rand.New(rand.NewPCG(sc.seed, uint64(10+i)))
-		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{Rand: r.Uint64,
-			MaxWindow: sc.window})}
+		c.Device[i] = []roce.Option{roce.WithSelectiveRepeat(true),
+			roce.WithExpert(roce.Expert{Rand: r.Uint64, MaxWindow: sc.window,
+				MaxReorderMemory: sc.reorder[i]})}
 	}
 	if w.out != nil {
 		c.Wrap = func(i int,
@@ -166,6 +169,9 @@ func (w *world) build() {
 	for i := range w.hosts {
 		w.hosts[i] = w.newHost(i, bed.Dev[i])
 		w.must(w.link.SetPlan(i, 1-i, sc.plans[i]), "plan")
+		if b := sc.necks[i]; b != nil {
+			w.must(w.link.SetBottleneck(i, *b), "bottleneck")
+		}
 	}
 	w.tracef("scenario %+v", *sc)
 	for i := range sc.conns {
@@ -263,6 +269,9 @@ func (w *world) turn() bool {
 			continue
 		}
 		did = h.dev.Progress() > 0 || did
+		for _, c := range w.conns {
+			c.sides[1-h.i].look()
+		}
 		did = h.reap() || did
 	}
 	return did
