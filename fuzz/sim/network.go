@@ -29,8 +29,8 @@ func drawNetwork(sc *scenario) {
 	}
 }
 
-// drawCongestion draws an algorithm. Without one, the large operations of a lossy link would be sent
-// a thousand times by go-back-N.
+// drawCongestion draws an algorithm. Without one, the large operations of a lossy link would be
+// sent a thousand times by go-back-N.
 func drawCongestion(r *rand.Rand, big bool) roce.CongestionControl {
 	c := pick(r, roce.CongestionAdaptive, roce.CongestionAdaptive, roce.CongestionAdaptive,
 		roce.CongestionDCQCN, roce.CongestionNone)
