@@ -28,13 +28,15 @@
 //     after all bytes before it. That word is the aligned 8 bytes if the data ends on such a
 //     boundary and fills them, and otherwise the aligned 4 bytes with the last byte. In this word
 //     only the bytes of the packet change (compare-and-swap), so concurrent writes to neighboring
-//     bytes are preserved. A message of several packets is copied packet by packet in PSN order, so
-//     its last word comes last.
+//     bytes are preserved. The last packet of a message is copied after all packets before it, so
+//     its last word comes last. With selective repeat, the other packets may be copied in any order
+//     and before earlier messages are complete, but never over the data of a later packet.
 //  2. A program that polls a byte or word that a peer writes must read it with the accessors of the
 //     MR ([MR.Load8], [MR.Load64], ...), which have acquire semantics. When it sees the last value
-//     of a WRITE, it may read the rest of that WRITE, and everything that the same connection wrote
-//     earlier, with plain loads. The completion of a receive (SEND, WRITE with immediate) has the
-//     same effect.
+//     of a WRITE in its last byte or word, it may read the rest of that WRITE, and everything that
+//     the same connection wrote earlier, with plain loads. Other bytes of a WRITE of several
+//     packets prove nothing. The completion of a receive (SEND, WRITE with immediate) has the same
+//     effect.
 //  3. The accessors for stores have release semantics: a program may fill a buffer with plain
 //     stores and publish it with [MR.Store8] or [MR.Store64] for a peer that READs it. [CopyOut]
 //     loads the last aligned word of its range first, with acquire semantics, and then the rest. A

@@ -24,6 +24,12 @@
 // wrap. The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend]
 // converts a PSN from the wire to a count.
 //
+// # Selective repeat
+//
+// With [Attr.Selective] the responder of an RC QP holds packets that arrive after a gap and reports
+// them, and the requester retransmits only what is missing; see docs/selective-repeat.md. Without
+// it, and on UC, the QP works as the architecture specifies.
+//
 // # Reading order
 //
 //   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states,
