@@ -56,6 +56,8 @@ type Config struct {
 	Clock func() int64
 	// Poison overwrites every returned buffer, so that a later read of it is noticed.
 	Poison bool
+	// NoTrace leaves TraceHash 0, which saves time in virtual time.
+	NoTrace bool
 	// Star connects the other Ports with Port 0 only, which saves memory and time if there are
 	// many.
 	Star bool
@@ -98,6 +100,7 @@ type Link struct {
 	ports   []*Port
 	virtual bool
 	poison  bool
+	traced  bool
 	seed    uint64
 	clock   func() int64
 	yields  time.Duration // Wait yields instead of sleeping this long before a frame is due
@@ -110,8 +113,8 @@ func NewLink(c Config) (*Link, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	l := &Link{virtual: c.Virtual, poison: c.Poison, seed: c.Seed, clock: c.Clock, yields: spinFor,
-		now: startTime}
+	l := &Link{virtual: c.Virtual, poison: c.Poison, traced: c.Virtual && !c.NoTrace, seed: c.Seed,
+		clock: c.Clock, yields: spinFor, now: startTime}
 	if clock.Simulated() {
 		l.yields = 0 // time passes only while Wait sleeps, and timers are exact
 	}
@@ -228,15 +231,23 @@ func (l *Link) NextEvent() (int64, bool) {
 	return best, ok
 }
 
+// NextEventAt is NextEvent of one Port.
+func (l *Link) NextEventAt(port int) (int64, bool) {
+	if !l.virtual {
+		panic("loopback: NextEventAt requires a virtual link")
+	}
+	return l.ports[port].nextArrival()
+}
+
 // TraceHash returns a digest of all frames sent and received so far, their times and their fates.
-// It is 0 in real time.
+// It is 0 in real time and with Config.NoTrace.
 func (l *Link) TraceHash() uint64 { return l.trace }
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
 // note adds an event to the digest (FNV-1a on 64-bit words).
 func (l *Link) note(what, from, to int, frame []byte) {
-	if !l.virtual {
+	if !l.traced {
 		return
 	}
 	h := l.trace

@@ -413,3 +413,25 @@ func TestStreamsDiffer(t *testing.T) {
 		t.Errorf("streamOf(0, 1), streamOf(1, 0) = %d, %d, want 1, 16", a, b)
 	}
 }
+
+// Without a trace, everything but TraceHash is the same. NextEventAt tells the ports apart.
+func TestNoTrace(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		l := newLink(t, Config{Ports: 3, Virtual: true, NoTrace: off, Plan: Plan{Delay: 1000}})
+		start := l.Now()
+		send(t, l.Port(0), l.Port(2), 100, 2, 0)
+		if _, ok := l.NextEventAt(1); ok {
+			t.Error("NextEventAt(1) has an event, want none")
+		}
+		if at, ok := l.NextEventAt(2); !ok || at != start+1000 {
+			t.Errorf("NextEventAt(2) = %d, %v, want %d, true", at-start, ok, 1000)
+		}
+		l.Advance(1000)
+		if n := len(receive(t, l.Port(2))); n != 2 {
+			t.Errorf("%d frames, want 2", n)
+		}
+		if (l.TraceHash() == 0) != off {
+			t.Errorf("NoTrace %v: TraceHash() = %#x", off, l.TraceHash())
+		}
+	}
+}

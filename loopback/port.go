@@ -51,6 +51,7 @@ type Port struct {
 	delayed dueQueue // the receive side: frames that arrived but are not due
 	timed   bool     // some frames in flight have, or had, a due time
 	nextIn  int      // where Receive starts to poll
+	idle    bool     // virtual time: the rings from all senders are empty
 	egress  *egress  // the switch's output to this Port; nil = unlimited
 
 	mtu    atomic.Int64
@@ -293,7 +294,7 @@ func (d *direction) hasSpace() bool {
 // send sends a frame according to the filter and the plan.
 func (d *direction) send(buf uint32, b []byte) {
 	f := d.fate(b)
-	if d.from.link.virtual {
+	if d.from.link.traced {
 		d.note(&f, b)
 	}
 	switch {
@@ -313,6 +314,9 @@ func (d *direction) launch(buf uint32, n int, due int64) {
 	d.from.transition(buf, bufHeld, bufWire)
 	d.from.held--
 	d.inFlight++
+	if d.from.link.virtual {
+		d.to.idle = false
+	}
 	if due == 0 && d.to.egress != nil {
 		due = d.from.link.now // a queue needs the time of arrival
 	}

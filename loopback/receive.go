@@ -13,6 +13,7 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 	}
 	n, bytes := 0, 0
 	switch {
+	case p.idle && p.delayed.len() == 0 && p.egress == nil:
 	case p.egress != nil:
 		n = p.receiveQueued(bufs)
 	case p.timed:
@@ -73,6 +74,10 @@ func (p *Port) receiveDue(bufs []driver.Buf) int {
 // without a due time are queued after those that are already due.
 func (p *Port) drain() (now int64) {
 	now = p.link.clock()
+	if p.idle {
+		return now
+	}
+	p.idle = p.link.virtual
 	for _, d := range p.in {
 		if d == nil {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -17,15 +18,27 @@ type world struct {
 	*Scenario
 	ctx   context.Context
 	link  *loopback.Link
-	tap   *tap           // port 0
-	devs  []*roce.Device // the receiver's, then those of the senders that have one
-	hosts []host
-	alive []bool // hosts that have started
-	start int64  // when the first sender may begin
+	tap   *tap    // port 0
+	nodes []*node // by port
+	hosts []host  // by port - 1
+	alive []bool  // hosts that have started
+	start int64   // when the first sender may begin
 
 	samples []Sample
 	last    []uint64 // bytes at the last sample, by flow
 }
+
+// node is what uses a port. It is only called when it has something to do.
+type node struct {
+	dev    *roce.Device // nil for TCP
+	host   host         // nil for the receiver
+	tap    *tap         // of the receiver
+	next   int64        // when its next timer expires
+	active bool         // it may have something to do now
+}
+
+// never is the value of node.next without a timer.
+const never = math.MaxInt64
 
 // Run runs a Scenario. It returns an error if an operation fails, or when ctx ends.
 func Run(ctx context.Context, s *Scenario) (r Result, err error) {
@@ -55,7 +68,8 @@ func (w *world) open() (err error) {
 		frames = DefaultFrames
 	}
 	w.link, err = loopback.NewLink(loopback.Config{Ports: 1 + len(w.Senders), Seed: w.Seed,
-		Virtual: true, Star: true, Queue: frames})
+		Virtual: true, NoTrace: true,
+		Star: true, Queue: frames})
 	if err != nil {
 		return err
 	}
@@ -65,9 +79,10 @@ func (w *world) open() (err error) {
 		}
 	}
 	w.tap = newTap(w.link)
-	if _, err := w.openDevice(w.tap, 0); err != nil {
+	if err := w.openNode(w.tap, 0); err != nil {
 		return err
 	}
+	w.nodes[0].tap = w.tap
 	for i := range w.Senders {
 		if err := w.addSender(i); err != nil {
 			return fmt.Errorf("sender %d: %w", i, err)
@@ -76,40 +91,40 @@ func (w *world) open() (err error) {
 	return nil
 }
 
-// openDevice opens a device whose random numbers come from a stream of the seed.
-func (w *world) openDevice(p driver.Port, stream int) (*roce.Device, error) {
-	r := rand.New(rand.NewPCG(w.Seed, uint64(stream)))
+// openNode opens a device on a port. Its random numbers come from a stream of the seed.
+func (w *world) openNode(p driver.Port, port int) error {
+	r := rand.New(rand.NewPCG(w.Seed, uint64(port)))
 	o := append([]roce.Option{roce.WithExpert(roce.Expert{Clock: w.link.Now, Rand: r.Uint64})},
 		w.Options...)
 	d, err := roce.New(p, o...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	w.devs = append(w.devs, d)
-	return d, nil
+	w.nodes = append(w.nodes, &node{dev: d, active: true})
+	return nil
 }
 
-func (w *world) addSender(i int) error {
-	s := &w.Senders[i]
-	for _, d := range [][2]int{{0, i + 1}, {i + 1, 0}} {
+func (w *world) addSender(i int) (err error) {
+	s, port := &w.Senders[i], i+1
+	for _, d := range [][2]int{{0, port}, {port, 0}} {
 		if err := w.link.SetPlan(d[0], d[1], s.Plan); err != nil {
 			return err
 		}
 	}
-	w.alive = append(w.alive, false)
+	var h host
 	if s.TCP != nil {
-		w.hosts = append(w.hosts, newTCPHost(s.TCP, w.link, i+1, w.tap))
-		return nil
+		w.nodes = append(w.nodes, &node{})
+		h = newTCPHost(s.TCP, w.link, port, w.tap)
+	} else {
+		if err := w.openNode(w.link.Port(port), port); err != nil {
+			return err
+		}
+		if h, err = newQPHost(s, w.nodes[port].dev, w.nodes[0].dev, w.Connect); err != nil {
+			return err
+		}
 	}
-	d, err := w.openDevice(w.link.Port(i+1), i+1)
-	if err != nil {
-		return err
-	}
-	h, err := newQPHost(s, d, w.devs[0], w.Connect)
-	if err != nil {
-		return err
-	}
-	w.hosts = append(w.hosts, h)
+	w.nodes[port].host = h
+	w.hosts, w.alive = append(w.hosts, h), append(w.alive, false)
 	return nil
 }
 
@@ -137,7 +152,7 @@ func (w *world) startHosts() error {
 		if w.alive[i] || w.link.Now() < w.start+int64(w.Senders[i].Start) {
 			continue
 		}
-		w.alive[i] = true
+		w.alive[i], w.nodes[0].active, w.nodes[i+1].active = true, true, true
 		if err := h.start(); err != nil {
 			return fmt.Errorf("sender %d: %w", i, err)
 		}
@@ -147,21 +162,65 @@ func (w *world) startHosts() error {
 
 // progress does everything that is due now.
 func (w *world) progress() error {
-	for busy := true; busy; {
-		busy = false
-		for _, d := range w.devs {
-			busy = d.Progress() > 0 || busy
-		}
-		w.tap.progress()
-		for i, h := range w.hosts {
-			n, err := h.progress()
-			if err != nil {
-				return fmt.Errorf("sender %d: %w", i, err)
+	for again := true; again; {
+		again = false
+		for port, n := range w.nodes {
+			if !n.active && n.next > w.link.Now() && !w.arrived(port) {
+				continue
 			}
-			busy = busy || n > 0
+			work, err := w.step(n)
+			if err != nil {
+				return fmt.Errorf("sender %d: %w", port-1, err)
+			}
+			if n.active = work; work {
+				again = true
+				continue
+			}
+			n.next = n.timer()
 		}
 	}
 	return nil
+}
+
+// arrived reports whether a port has a frame to receive.
+func (w *world) arrived(port int) bool {
+	at, ok := w.link.NextEventAt(port)
+	return ok && at <= w.link.Now()
+}
+
+// step lets a node do something, and reports whether it did.
+func (w *world) step(n *node) (work bool, err error) {
+	if n.dev != nil {
+		work = n.dev.Progress() > 0
+	}
+	if n.tap != nil {
+		n.tap.progress()
+		return work, nil
+	}
+	done, err := n.host.progress()
+	if done > 0 {
+		work = true
+		w.nodes[0].active = true // it may have got a receive
+	}
+	return work, err
+}
+
+// timer returns when the node's next timer expires.
+func (n *node) timer() int64 {
+	next := int64(never)
+	if n.dev != nil {
+		if at, ok := n.dev.NextTimeout(); ok {
+			next = at
+		}
+	}
+	timers := interface{ nextTimeout() (int64, bool) }(n.host)
+	if n.tap != nil {
+		timers = n.tap
+	}
+	if at, ok := timers.nextTimeout(); ok {
+		next = min(next, at)
+	}
+	return next
 }
 
 // advance moves the clock to the next event, at most to t.
@@ -170,18 +229,10 @@ func (w *world) advance(t int64) {
 	if at, ok := w.link.NextEvent(); ok {
 		next = min(next, at)
 	}
-	for _, d := range w.devs {
-		if at, ok := d.NextTimeout(); ok {
-			next = min(next, at)
-		}
+	for _, n := range w.nodes {
+		next = min(next, n.next)
 	}
-	if at, ok := w.tap.nextTimeout(); ok {
-		next = min(next, at)
-	}
-	for i, h := range w.hosts {
-		if at, ok := h.nextTimeout(); ok {
-			next = min(next, at)
-		}
+	for i := range w.hosts {
 		if !w.alive[i] {
 			next = min(next, w.start+int64(w.Senders[i].Start))
 		}
@@ -230,8 +281,11 @@ func (w *world) result(before []uint64) (r Result) {
 			r.Bits += bits
 		}
 	}
-	for _, d := range w.devs[1:] {
-		c := d.Counters()
+	for _, n := range w.nodes[1:] {
+		if n.dev == nil {
+			continue
+		}
+		c := n.dev.Counters()
 		r.Packets += c.SentPkts
 		r.Retransmits += c.Retransmits
 		r.Timeouts += c.AckTimeouts
@@ -243,8 +297,10 @@ func (w *world) result(before []uint64) (r Result) {
 
 func (w *world) close() error {
 	var errs []error
-	for _, d := range w.devs {
-		errs = append(errs, d.Close())
+	for _, n := range w.nodes {
+		if n.dev != nil {
+			errs = append(errs, n.dev.Close())
+		}
 	}
 	if w.link != nil {
 		errs = append(errs, w.link.Close())
