@@ -57,7 +57,14 @@ func TestInvalidCongestionControl(t *testing.T) {
 	if !errors.Is(err, ErrInvalid) {
 		t.Errorf("New() = %v, want ErrInvalid", err)
 	}
-	a, _ := newRig(t, rigConfig{})
+	for _, bad := range []DCQCN{{Gain: 2}, {AlphaTimer: -1}, {RateTimer: 1}, {ByteCounter: 1},
+		{FastRecovery: -1}, {Additive: -1}, {Hyper: -1}, {MinRate: 1}} {
+		_, err := New(newLink(t, rigConfig{}.link).Port(0), WithExpert(Expert{DCQCN: bad}))
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("New() with %+v = %v, want ErrInvalid", bad, err)
+		}
+	}
+	a, _ := newRig(t, rigConfig{opts: []Option{WithExpert(Expert{DCQCN: DCQCN{Gain: 1}})}})
 	if _, err := a.CreateQP(a.pd, QPConfig{SendCQ: a.cq, Congestion: &bad}); !errors.Is(err,
 		ErrInvalidAttr) {
 		t.Errorf("CreateQP() = %v, want ErrInvalidAttr", err)

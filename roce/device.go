@@ -179,7 +179,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 		d.window = *c.prefetch
 	}
 	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
-		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder, Congestion: c.congestion})
+		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder, Congestion: c.congestion,
+		DCQCN: c.dcqcn.engine()})
 	if err == nil && c.prefetch != nil {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}

@@ -112,6 +112,9 @@ type Expert struct {
 	// default is 64 MiB.
 	MaxReorderMemory int
 
+	// DCQCN holds the parameters of CongestionDCQCN.
+	DCQCN DCQCN
+
 	// Spin is how long the Device polls for the next packet before it sleeps. The default is
 	// DefaultSpin, or NoSpin while the process has no more cores (GOMAXPROCS) than devices with
 	// Auto progress. The Device spins longer while packets get lost.
@@ -168,6 +171,7 @@ type config struct {
 	maxPD      int
 	maxWindow  int
 	maxReorder int
+	dcqcn      DCQCN
 	prefetch   *int // nil: the default
 	maxMemory  uint64
 	network    driver.Network
@@ -196,6 +200,7 @@ func (e Expert) apply(c *config) {
 	override(&c.maxMemory, e.MaxMemory)
 	override(&c.maxWindow, e.MaxWindow)
 	override(&c.maxReorder, e.MaxReorderMemory)
+	override(&c.dcqcn, e.DCQCN)
 	override(&c.prefetch, e.Prefetch)
 	override(&c.network, e.Network)
 	if e.Spin != 0 {
