@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/qp"
@@ -10,6 +11,9 @@ import (
 // QPStats describes how a connected RC QP uses the network. It marshals to JSON. The counts start
 // when the QP is created or reset; Counters has those of all QPs.
 type QPStats struct {
+	QPN    QPN `json:"qpn"`
+	Remote GID `json:"remote"` // the peer; zero before the QP is connected
+
 	SelectiveRepeat bool              `json:"selective_repeat"` // both sides use it
 	Congestion      CongestionControl `json:"congestion"`
 
@@ -43,16 +47,51 @@ func (q *QP) Stats() (QPStats, error) {
 	if q.Type() != RC {
 		return QPStats{}, fmt.Errorf("%w: QPs of type %v have no statistics", ErrInvalid, q.Type())
 	}
-	var s qp.PathStats
-	if err := q.device().do(func(qp.Time) { s = q.qp.PathStats() }); err != nil {
-		return QPStats{}, err
+	var s QPStats
+	err := q.device().do(func(qp.Time) { s = q.stats() })
+	return s, err
+}
+
+// stats returns the statistics of an RC QP. Owner only.
+func (q *QP) stats() QPStats {
+	s, a := q.qp.PathStats(), q.qp.Query()
+	var remote GID
+	if a.Path.Valid() {
+		remote = a.Path.GIDs().Remote
 	}
 	return QPStats{
+		QPN: q.QPN(), Remote: remote,
 		SelectiveRepeat: s.Selective, Congestion: s.Congestion,
 		Window: s.Window, InFlight: s.InFlight,
 		RTT: time.Duration(s.RTT), RTTVar: time.Duration(s.RTTVar), MinRTT: time.Duration(s.MinRTT),
 		DeliveryRate: s.DeliveryRate, PacingRate: s.PacingRate,
 		Retransmits: s.Retransmits, Spurious: s.Spurious,
 		Marked: s.Marked, CNPsSent: s.SentCNPs, CNPsRcvd: s.RcvdCNPs,
-	}, nil
+	}
+}
+
+// statsBatch is how many QPs Device.QPStats reads in one step of the loop.
+const statsBatch = 64
+
+// QPStats returns the statistics of the RC QPs that can send, in the order of their numbers. It
+// costs a round trip to the device's thread for each 64 QPs of the Device. After Close it returns
+// nothing.
+func (d *Device) QPStats() []QPStats {
+	d.ctl.Lock()
+	qps := d.sortedQPs()
+	d.ctl.Unlock()
+	var all []QPStats
+	for batch := range slices.Chunk(qps, statsBatch) {
+		err := d.do(func(qp.Time) {
+			for _, q := range batch {
+				if !q.closed.Load() && q.Type() == RC && q.State() == StateRTS {
+					all = append(all, q.stats())
+				}
+			}
+		})
+		if err != nil {
+			return nil
+		}
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package roce
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/gorxe/gorxe/loopback"
@@ -32,6 +33,10 @@ func TestQPStats(t *testing.T) {
 	if n := a.Counters().Get("retransmits"); n != s.Retransmits {
 		t.Errorf("the device counts %d retransmissions, its only QP %d", n, s.Retransmits)
 	}
+	if s.QPN != a.qp.QPN() || s.Remote != b.qp.Local().GID {
+		t.Errorf("Stats() of QP %v to %v, want %v to %v", s.QPN, s.Remote, a.qp.QPN(),
+			b.qp.Local().GID)
+	}
 	text, err := json.Marshal(s)
 	must(t, err)
 	var m map[string]any
@@ -44,6 +49,35 @@ func TestQPStats(t *testing.T) {
 	must(t, json.Unmarshal(text, &got))
 	if got != s {
 		t.Errorf("from JSON: %+v, want %+v", got, s)
+	}
+}
+
+// Device.QPStats has the connected RC QPs.
+func TestDeviceQPStats(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	want := []QPN{a.qp.QPN()}
+	for i := range 2 * statsBatch {
+		q, err := a.CreateQP(a.pd, QPConfig{Type: QPType(i % 3), SendCQ: a.cq, SendDepth: 1,
+			RecvDepth: 1})
+		must(t, err)
+		if i%4 == 0 && q.Type() != UD { // others are not connected
+			must(t, q.Connect(within(t), b.qp.Local(), ConnectOptions{}))
+		}
+		if i%4 == 0 && q.Type() == RC {
+			want = append(want, q.QPN())
+		}
+	}
+	slices.Sort(want)
+	var got []QPN
+	for _, s := range a.QPStats() {
+		got = append(got, s.QPN)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("QPStats() of %v, want %v", got, want)
+	}
+	must(t, a.qp.Close())
+	if n := len(a.QPStats()); n != len(want)-1 {
+		t.Errorf("QPStats() returns %d QPs after Close, want %d", n, len(want)-1)
 	}
 }
 

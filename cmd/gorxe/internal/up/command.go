@@ -108,6 +108,9 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	wg.Go(func() { followEvents(ctx, dev, show) })
 	var w warner
 	wg.Go(func() { w.run(ctx, dev, show) })
+	if f.json {
+		wg.Go(func() { new(monitor).run(ctx, dev, show) })
+	}
 
 	if err := s.serve(ctx); err != nil {
 		return err

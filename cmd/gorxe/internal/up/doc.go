@@ -6,5 +6,6 @@
 //   - services.go: the services
 //   - events.go: changes of the interface
 //   - warn.go: warnings about suspicious packets
+//   - network.go: loss and congestion
 //   - print.go: the output
 package up

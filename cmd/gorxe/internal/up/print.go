@@ -16,7 +16,7 @@ import (
 
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
-	// up, confined, gids, link-up, link-down, mtu, session, warning, error, down
+	// up, confined, gids, link-up, link-down, mtu, session, network, warning, error, down
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
@@ -28,6 +28,7 @@ type line struct {
 	Counter  string           `json:"counter,omitempty"` // of a warning
 	Count    uint64           `json:"count,omitempty"`
 	Counters *roce.Counters   `json:"counters,omitempty"`
+	Network  *network         `json:"network,omitempty"`
 
 	Services []string          `json:"services,omitempty"` // of the event up
 	Allow    []netip.Prefix    `json:"allow,omitempty"`    // of the event up; none: nobody
