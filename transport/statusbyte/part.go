@@ -13,7 +13,7 @@ import (
 )
 
 // partFile is the name of a file before its first packet is complete. Afterwards it is followed by
-// three numbers (see partName), so that a later Store knows what of it counts.
+// three numbers (see partName), which tell a later Store which bytes are complete packets.
 const partFile = ".part"
 
 // part is a file that has not appeared yet.

@@ -62,8 +62,8 @@ func (d *shelf) openDir() error {
 	return nil
 }
 
-// mkdir creates only the device's own directory: if the root is missing, for example because its
-// volume is not mounted, the path is not what the user chose.
+// mkdir creates the device's directory. It does not create a missing root, whose volume may not be
+// mounted.
 func (d *shelf) mkdir(name string) error {
 	err := d.s.root.Mkdir(name, 0o755)
 	if errors.Is(err, fs.ErrNotExist) { // the root was removed, and maybe created again
@@ -152,8 +152,7 @@ func (d *shelf) renumber() error {
 	return nil
 }
 
-// put stores a packet: in the file that is being filled, which disappears from the Store's view
-// when it is full.
+// put appends a packet to the file that is being filled, and finishes the file when it is full.
 func (d *shelf) put(data []byte, segment int64) error {
 	if err := d.ready(); err != nil {
 		return err
