@@ -66,7 +66,7 @@ func confined(t *testing.T, p *process, uid int, caps string) {
 	for _, s := range threads {
 		for key, want := range map[string]string{
 			"Uid": fmt.Sprintf("%d %[1]d %[1]d %[1]d", uid), "Groups": "", "CapInh": none,
-			"CapPrm": caps, "CapEff": caps, "CapBnd": caps, "CapAmb": none, "NoNewPrivs": "1",
+			"CapPrm": caps, "CapEff": caps, "CapAmb": none, "NoNewPrivs": "1",
 			"Seccomp": "2",
 		} {
 			if s[key] != want {

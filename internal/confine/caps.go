@@ -1,9 +1,7 @@
 package confine
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -95,43 +93,10 @@ func MapsNeedBPF() bool {
 // capState has the capability sets of a thread that capget returns.
 type capState struct{ effective, permitted, inheritable capSet }
 
-// dropBounding removes all capabilities but keep from the bounding set.
-func dropBounding(keep []Cap, r *Report) error {
-	have, err := getCaps()
-	if err != nil {
-		return err
-	}
-	var bounded []Cap
-	for c := Cap(0); c < 64; c++ {
-		in, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) {
-			break // the kernel has fewer capabilities
-		}
-		if err != nil {
-			return err
-		}
-		if in == 1 && !slices.Contains(keep, c) {
-			bounded = append(bounded, c)
-		}
-	}
-	if len(bounded) > 0 && have.effective>>unix.CAP_SETPCAP&1 == 0 {
-		// With no_new_privs, the process cannot gain them.
-		r.missing("bounding set kept: no CAP_SETPCAP")
-		return nil
-	}
-	for _, c := range bounded {
-		if err := prctlAll(unix.PR_CAPBSET_DROP, uintptr(c)); err != nil {
-			return fmt.Errorf("%v: %w", c, err)
-		}
-	}
-	return nil
-}
-
-func clearAmbient() error {
-	return prctlAll(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL)
-}
-
-// dropCaps drops all capabilities but keep.
+// dropCaps drops all capabilities but keep. The kernel clears the ambient set with the inheritable
+// one. The bounding set stays as it is: it limits what executed files can add, which no_new_privs
+// and seccomp forbid, and dropping it takes a system call for each capability, on all threads. On a
+// busy host, that could delay a server for a minute.
 func dropCaps(keep []Cap, r *Report) error {
 	have, err := getCaps()
 	if err != nil {

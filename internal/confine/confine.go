@@ -71,8 +71,6 @@ func Apply(c Config) (*Report, error) {
 		do   func() error
 	}{
 		{"set no_new_privs", setNoNewPrivs},
-		{"drop the bounding set", func() error { return dropBounding(c.Keep, r) }},
-		{"clear the ambient set", clearAmbient},
 		{"switch the user", func() error { return switchUser(&c, r) }},
 		{"drop capabilities", func() error { return dropCaps(c.Keep, r) }},
 		{"forbid debuggers", forbidDebuggers},

@@ -336,7 +336,7 @@ func TestApply(t *testing.T) {
 	}
 	if os.Geteuid() == 0 {
 		u := DefaultUser()
-		status["CapBnd"], status["Groups"] = mask(), ""
+		status["Groups"] = ""
 		status["Uid"] = fmt.Sprintf("%d %[1]d %[1]d %[1]d", u.UID)
 		status["Gid"] = fmt.Sprintf("%d %[1]d %[1]d %[1]d", u.GID)
 	}
@@ -365,7 +365,7 @@ func TestApplyFiles(t *testing.T) {
 	if os.Geteuid() == 0 {
 		checkThreads(t, pid, map[string]string{
 			"CapPrm": mask(DACOverride), "CapEff": mask(DACOverride), "CapInh": mask(),
-			"CapBnd": mask(DACOverride), "NoNewPrivs": "1", "Seccomp": "2",
+			"CapAmb": mask(), "NoNewPrivs": "1", "Seccomp": "2",
 		})
 	}
 }

@@ -10,8 +10,8 @@
 // After Apply the process
 //
 //   - runs as Config.User, without supplementary groups;
-//   - has the capabilities in Config.Keep and no others in its permitted, effective, inheritable,
-//     ambient and (with CAP_SETPCAP) bounding set, and is not dumpable;
+//   - has the capabilities in Config.Keep and no others in its permitted and effective sets, none
+//     in its inheritable and ambient sets, and is not dumpable;
 //   - cannot gain privileges by executing a file (no_new_privs);
 //   - can create only UDP and netlink sockets, can send signals only to itself, and cannot map
 //     executable memory;
