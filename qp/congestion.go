@@ -215,8 +215,16 @@ func (q *QP) lossEvent(now Time, n uint64) {
 		size = max(size, c.bdp())
 	}
 	c.reduced(now, w.cwnd)
-	w.shrink(max(size, min(lossWindow, q.eng.maxWindow)))
+	w.shrink(max(size, q.leastWindow()))
 	q.setPace()
+}
+
+// leastWindow returns the smallest window after losses.
+func (q *QP) leastWindow() uint32 {
+	if q.attr.Selective {
+		return min(selectiveLossWindow, q.eng.maxWindow)
+	}
+	return min(lossWindow, q.eng.maxWindow)
 }
 
 // countLoss updates heavy.
@@ -246,6 +254,6 @@ func (q *QP) cnpReceived(now Time) {
 	}
 	c.reducing = now + max(q.rec.srtt, cnpInterval)
 	c.reduced(now, w.cwnd)
-	w.shrink(max(uint32(float64(w.cwnd)*(1-c.alpha/2)), min(lossWindow, q.eng.maxWindow)))
+	w.shrink(max(uint32(float64(w.cwnd)*(1-c.alpha/2)), q.leastWindow()))
 	q.setPace()
 }

@@ -10,12 +10,13 @@ import "github.com/gorxe/gorxe/bth"
 // answers this duplicate, so probes need no negotiation. They do not count against retry_cnt, which
 // limits Local ACK Timeouts in a row, as in verbs.
 const (
-	minRTO         Time = 100_000   // ns between the last progress and the first probe
-	initialRTO     Time = 4_000_000 // before the first round trip is measured
-	maxProbes           = 8         // in a row without progress
-	maxNAKs             = 64        // sequence NAKs in a row without progress before the QP fails
-	minRewindGap   Time = 2_000     // see recovery.repairedRecently
-	maxRewinds          = 3         // see recovery.ambiguous
+	minRTO         Time = 100_000     // ns between the last progress and the first probe
+	initialRTO     Time = 4_000_000   // before the first round trip is measured
+	longestUnsure  Time = 100_000_000 // of an upper bound of the round trip
+	maxProbes           = 8           // in a row without progress
+	maxNAKs             = 64          // sequence NAKs in a row without progress before the QP fails
+	minRewindGap   Time = 2_000       // see recovery.repairedRecently
+	maxRewinds          = 3           // see recovery.ambiguous
 	maxBound       Time = 16_000_000
 	maxRNRWait     Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery      = 8
@@ -86,7 +87,7 @@ func (r *recovery) endSample(now Time, psn uint64) Time {
 	r.samplePSN, r.bound = 0, 0
 	switch {
 	case ambiguous:
-		if r.srtt == 0 || rtt < r.srtt {
+		if rtt = min(rtt, longestUnsure); r.srtt == 0 || rtt < r.srtt {
 			r.srtt, r.rttvar = rtt, rtt
 		}
 		return 0
@@ -140,8 +141,18 @@ func (r *recovery) probeTooEarly() {
 
 // repairedRecently reports whether a loss was already repaired: the report arrived less than a
 // round trip after the last go-back to the same packet.
-func (r *recovery) repairedRecently(now Time, una uint64) bool {
-	return una == r.rewoundTo && now-r.rewoundAt < max(r.srtt*3/4, minRewindGap)
+func (q *QP) repairedRecently(now Time) bool {
+	return q.una == q.rec.rewoundTo && now-q.rec.rewoundAt < max(q.soonestAnswer(), minRewindGap)
+}
+
+// soonestAnswer returns the time after a transmission before which there is no answer to it. The
+// average can be longer than today's round trips, if there were no samples for a while.
+func (q *QP) soonestAnswer() Time {
+	t := q.rec.srtt * 3 / 4
+	if q.win.modeled && q.cc.minRTT != 0 {
+		t = min(t, q.cc.minRTT*7/8)
+	}
+	return t
 }
 
 // ambiguous reports whether a response to packet psn that skips a READ may have been sent before
@@ -258,7 +269,7 @@ func (q *QP) probe(now Time) {
 // lost handles a reported gap. It repairs each gap once, whatever the number of reports.
 func (q *QP) lost(now Time) {
 	r := &q.rec
-	if r.rnrUntil != 0 || r.repairedRecently(now, q.una) {
+	if r.rnrUntil != 0 || q.repairedRecently(now) {
 		return
 	}
 	if r.sampleMayRepeat() && r.samplePSN > r.rewoundMax { // the report has made the round trip

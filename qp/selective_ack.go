@@ -167,8 +167,9 @@ func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
 		return
 	}
 	// Perhaps an earlier transmission arrived, which says nothing about those after it, unless all
-	// retransmissions were long ago.
-	if now-b.againAt < q.rec.srtt*3/4 {
+	// retransmissions were long ago. If that seems to happen again before a round trip is measured,
+	// round trips have become shorter.
+	if now-b.againAt < q.soonestAnswer() && q.rec.bound == 0 {
 		if t.probing && serial == t.probe&serialMask {
 			t.probing = false
 			q.rec.probeTooEarly()

@@ -122,8 +122,11 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 		}
 	}
 	if r.samplePSN > p && r.samplePSN <= p+n {
-		if r.rewoundMax = q.max; r.srtt != 0 {
+		switch r.rewoundMax = q.max; {
+		case !r.sampleMayRepeat():
 			r.samplePSN = 0 // Karn's rule
+		case !b.probe: // the first transmission is lost, so measure this one
+			r.rewoundMax, r.sampleAt = q.una, now
 		}
 	}
 	track := responseTrack

@@ -4,10 +4,12 @@ package qp
 // every acknowledgment and needs no further state. Beyond, or after a loss or a CNP, a model of the
 // path decides: see congestion.
 const (
-	minWindow    = 2 // smallest Config.MaxWindow
-	lossWindow   = 4 // minimum after losses: with fewer packets, none may be left to reveal a gap
-	firstWindow  = 64
-	maxMaxWindow = maxPSNCount // IBA 9.7.3.1
+	minWindow  = 2 // smallest Config.MaxWindow
+	lossWindow = 4 // minimum after losses: with fewer packets, none may be left to reveal a gap
+	// selectiveLossWindow is lossWindow with selective repeat, whose probes cost little.
+	selectiveLossWindow = 2
+	firstWindow         = 64
+	maxMaxWindow        = maxPSNCount // IBA 9.7.3.1
 )
 
 type window struct {
