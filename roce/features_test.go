@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/gorxe/gorxe/loopback"
 )
 
 // selective returns whether a QP uses selective repeat.
@@ -172,5 +174,32 @@ func TestEndpointFeaturesJSON(t *testing.T) {
 	must(t, json.Unmarshal(b, &got))
 	if got != e {
 		t.Errorf("read %+v, want %+v", got, e)
+	}
+}
+
+// If only one side uses selective repeat, against the rules, the connection still delivers
+// everything.
+func TestSelectiveRepeatOnOneSide(t *testing.T) {
+	link := newLink(t, loopback.Config{Seed: 1, Plan: loopback.Plan{Loss: 0.05}})
+	a, b := newEnd(t, newDevice(t, link, 0), rigConfig{}), newEnd(t, newDevice(t, link, 1), rigConfig{})
+	remote := a.qp.Local()
+	must(t, a.qp.Connect(within(t), b.qp.Local(), ConnectOptions{}))
+	remote.Features = 0
+	must(t, b.qp.Connect(within(t), remote, ConnectOptions{}))
+	if !selective(t, a.qp) || selective(t, b.qp) {
+		t.Fatal("both sides agree")
+	}
+	const n, size = 20, 32 << 10
+	for i := range n {
+		for _, s := range [][2]*end{{a, b}, {b, a}} {
+			want := fill(s[0].mr.Bytes()[:size], uint64(i))
+			must(t, s[0].qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled,
+				SGEs:       []SGE{s[0].mr.SGE(0, size)},
+				RemoteAddr: s[1].mr.Addr() + size, RKey: s[1].mr.RKey()}))
+			pollOK(t, 0, WCWrite, s[0].cq)
+			if !bytes.Equal(s[1].mr.Bytes()[size:], want) {
+				t.Fatalf("WRITE %d arrived with other data", i)
+			}
+		}
 	}
 }
