@@ -55,8 +55,7 @@ func confined(t *testing.T, p *process, uid int, caps string) {
 			t.Fatalf("gorxe %s ended: status %d\n%s%s", r.args, r.status, r.stdout, r.err)
 		default:
 		}
-		threads := threadStatus(t, p)
-		return len(threads) > 0 && threads[0]["Seccomp"] == "2"
+		return restricted(t, p)
 	})
 	const none = "0000000000000000"
 	threads := threadStatus(t, p)

@@ -23,7 +23,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func ns(e *veth.End) netns.NsHandle { return netns.NsHandle(e.Fd()) }
 
-// server starts gorxe and waits until it listens on the TCP port.
+// server starts gorxe and waits until it listens on the TCP port and has dropped its privileges.
 func server(t *testing.T, e *veth.End, port int, args ...string) *process {
 	t.Helper()
 	p := start(t, e, args...)
@@ -34,9 +34,17 @@ func server(t *testing.T, e *veth.End, port int, args ...string) *process {
 			t.Fatalf("gorxe %s ended: status %d\n%s%s", r.args, r.status, r.stdout, r.err)
 		default:
 		}
-		return listens(t, e, port)
+		return listens(t, e, port) && (slices.Contains(args, "--no-confine") || restricted(t, p))
 	})
 	return p
+}
+
+// restricted reports whether a process has dropped its privileges. A server does so when its port
+// is open, and then serves. On a busy host, that takes seconds.
+func restricted(t *testing.T, p *process) bool {
+	t.Helper()
+	threads := threadStatus(t, p)
+	return len(threads) > 0 && threads[0]["Seccomp"] == "2"
 }
 
 // listens reports whether a process listens on the port. It reads the kernel's list of sockets,
