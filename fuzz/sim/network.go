@@ -66,6 +66,13 @@ func (s *side) connected() {
 	at, err := s.q.Query()
 	s.w.must(err, "query")
 	s.pathMTU = int(at.PathMTU)
+	switch {
+	case s.i == 0 || s.c.cfg.typ != roce.RC:
+	case at.Selective:
+		s.w.res.Selective++
+	default:
+		s.w.res.GoBackN++
+	}
 	if want := s.c.cfg.agreed(); at.Selective != want {
 		s.w.failf("side %d: selective repeat %v, want %v", s.i, at.Selective, want)
 	}

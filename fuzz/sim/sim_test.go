@@ -40,6 +40,7 @@ func run(o Options) (Result, error) {
 type totals struct {
 	seeds, failed                         int
 	packets, frames, bytes, ops, failures uint64
+	selective, goBackN, watched           uint64
 	statuses                              map[qp.Status]uint64
 	opcodes                               map[qp.WCOpcode]uint64
 	crimes                                map[string]uint64
@@ -59,6 +60,9 @@ func (s *totals) add(r *Result) {
 	s.bytes += r.Bytes
 	s.ops += r.Ops
 	s.failures += r.Failures
+	s.selective += r.Selective
+	s.goBackN += r.GoBackN
+	s.watched += r.Watched
 	for st, n := range r.Statuses {
 		s.statuses[st] += n
 	}
@@ -83,7 +87,9 @@ func (s *totals) String() string {
 }
 
 func (s *totals) details() string {
-	out := ""
+	out := fmt.Sprintf("%8d RC connections with selective repeat, %d without\n", s.selective,
+		s.goBackN)
+	out += fmt.Sprintf("%8d WRITEs watched while they became visible\n", s.watched)
 	for _, st := range slices.Sorted(maps.Keys(s.statuses)) {
 		out += fmt.Sprintf("%8d %v\n", s.statuses[st], st)
 	}

@@ -37,19 +37,22 @@ type Options struct {
 
 // Result describes what happened in a scenario.
 type Result struct {
-	Seed     uint64
-	Hash     uint64        // digest of every frame, completion and instant
-	Virtual  time.Duration // duration
-	Watched  uint64        // WRITEs whose bytes became visible in the right order
-	Packets  uint64        // processed by both engines
-	Frames   uint64        // handed to the link
-	Bytes    uint64        // payload sent
-	Ops      uint64        // work requests completed, receives included
-	Failures uint64        // connections that failed
-	Statuses map[qp.Status]uint64
-	Opcodes  map[qp.WCOpcode]uint64 // of successful completions
-	Crimes   map[string]uint64
-	Counters [2]roce.Counters
+	Seed    uint64
+	Hash    uint64        // digest of every frame, completion and instant
+	Virtual time.Duration // duration
+	Watched uint64        // WRITEs whose bytes became visible in the right order
+
+	// RC connections with and without selective repeat.
+	Selective, GoBackN uint64
+	Packets            uint64 // processed by both engines
+	Frames             uint64 // handed to the link
+	Bytes              uint64 // payload sent
+	Ops                uint64 // work requests completed, receives included
+	Failures           uint64 // connections that failed
+	Statuses           map[qp.Status]uint64
+	Opcodes            map[qp.WCOpcode]uint64 // of successful completions
+	Crimes             map[string]uint64
+	Counters           [2]roce.Counters
 }
 
 // failure ends a scenario.
