@@ -15,7 +15,7 @@ import (
 
 // Limits of what a responder holds. Memory has a limit too: Config.MaxReorderMemory.
 const (
-	reorderSpan = 1 << 20 // packets from the expected one to the last one that is held
+	reorderSpan = 1 << 17 // packets from the expected one to the last one that is held
 	maxExtents  = 256     // messages whose memory is known, per QP
 	selAckBatch = 4       // held packets between two selective acknowledgments
 )
@@ -126,6 +126,7 @@ func (q *QP) fill(now Time) {
 	}
 	if r.held == 0 {
 		q.releaseReorder()
+		q.refused = q.refusedRNR
 	} else {
 		r.compact(q.epsn)
 		q.refused = true

@@ -73,7 +73,7 @@ func TestSelectiveSpan(t *testing.T) {
 	if used, most := k.Counters().ParkedBytes, uint64(9*reorderSpan); used > most {
 		t.Errorf("ParkedBytes = %d, want at most %d", used, most)
 	}
-	k.hears("NAK PSN sequence error +0 msn=0 held +1048575")
+	k.hears("NAK PSN sequence error +0 msn=0 held +131071")
 }
 
 // The bitmap ends with the packet that arrived most recently. After a duplicate without AckReq it
@@ -213,6 +213,105 @@ func TestSelectiveSurvivesRandomPackets(t *testing.T) {
 				k.pool.users)
 		}
 	}
+}
+
+// Peers that make QPs take much memory and give it back, again and again, do not make the engine
+// allocate each time. After a pause the engine keeps little.
+func TestReorderPoolReusesMemory(t *testing.T) {
+	e := &reorderPool{limit: DefaultReorderMemory}
+	p := &bth.Packet{BTH: make(bth.BTH, 1000)}
+	var rs []*reorder
+	round := func() {
+		for range 8 {
+			r := e.take()
+			rs = append(rs, r)
+			if !e.reach(r, reorderSpan-1) || !e.park(r, 1, p) {
+				t.Fatal("no memory")
+			}
+			r.set(1)
+			r.held, r.top = 1, 2
+		}
+		for _, r := range rs {
+			e.give(r)
+		}
+		rs = rs[:0]
+	}
+	round()
+	if n := testing.AllocsPerRun(20, round); n != 0 {
+		t.Errorf("%v allocations per round, want 0", n)
+	}
+	full := e.cached
+	if e.trim(reorderIdle - 1); e.cached != full {
+		t.Errorf("cached = %d before the pause is over, want %d", e.cached, full)
+	}
+	if e.trim(reorderIdle); e.cached > idleReorderMemory || e.cached == 0 {
+		t.Errorf("cached = %d after a pause, want at most %d", e.cached, idleReorderMemory)
+	}
+}
+
+// Whatever QPs take and give back, the memory in use and the memory that was given back stay below
+// the limit, and their sums are right.
+func TestReorderPoolAccounting(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		e := &reorderPool{limit: 20_000 << r.IntN(8)}
+		p := &bth.Packet{BTH: make(bth.BTH, 5000)}
+		p.BTH = p.BTH[:parkedSizes[len(parkedSizes)-1]]
+		long := p.BTH
+		var users []*reorder
+		for range 300 {
+			switch r.IntN(10) {
+			case 0, 1:
+				if q := e.take(); q != nil {
+					users = append(users, q)
+				}
+			case 2:
+				if n := len(users); n > 0 {
+					i := r.IntN(n)
+					e.give(users[i])
+					users[i] = users[n-1]
+					users = users[:n-1]
+				}
+			default:
+				if len(users) == 0 {
+					continue
+				}
+				q := users[r.IntN(len(users))]
+				psn := q.from + uint64(r.IntN(100<<r.IntN(6)))
+				p.BTH = long[:1+r.IntN(len(long))]
+				if e.reach(q, psn-q.from) && !q.holds(psn) && e.park(q, psn, p) {
+					q.set(psn)
+					q.held++
+					q.top = max(q.top, psn+1)
+				}
+				if r.IntN(3) == 0 {
+					q.discard(e, q.from+uint64(r.IntN(300)))
+					q.top = max(q.top, q.from)
+				}
+			}
+			used := 0
+			for _, q := range users {
+				used += q.bytes
+			}
+			if e.used != used || e.used+e.cached > e.limit || e.cached != e.unused() {
+				t.Fatalf("seed %d: used = %d, want %d; cached = %d, want %d; the limit is %d", seed,
+					e.used, used, e.cached, e.unused(), e.limit)
+			}
+		}
+	}
+}
+
+// unused returns the sum of the memory that was given back.
+func (e *reorderPool) unused() (n int) {
+	for i, list := range e.rings {
+		n += len(list) * ringBytes(1<<i)
+	}
+	for i, list := range e.packets {
+		for h := list.first; h != nil; h = h.next {
+			n += parkedSizes[i] + parkedOverhead
+		}
+	}
+	return n
 }
 
 // In steady state, gaps do not allocate: messages of one packet are parked, long ones are placed.

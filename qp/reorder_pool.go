@@ -18,9 +18,13 @@ type reorderPool struct {
 	cached int // given back
 	users  int // QPs that hold packets
 
+	// given back
 	states  []*reorder
-	rings   [maxRingBits + 1][]psnRing
-	packets [len(parkedSizes)]*parkedPacket
+	rings   [maxRingBits + 1][]psnRing // by size
+	packets [len(parkedSizes)]struct {
+		first *parkedPacket
+		n     int
+	}
 }
 
 // parkedPacket is a packet that waits for its predecessors.
@@ -47,7 +51,7 @@ type psnRing struct {
 
 const (
 	minRingBits = 8
-	maxRingBits = 20 // reorderSpan
+	maxRingBits = 17 // reorderSpan
 )
 
 func ringBytes(size int) int { return size/8 + size*8 }
@@ -96,13 +100,22 @@ func (e *reorderPool) give(r *reorder) {
 	e.giveRing(r, r.psnRing)
 	*r = reorder{placement: placement{extents: r.extents[:0]}}
 	e.states = append(e.states, r)
-	if e.users--; e.users == 0 && e.cached > idleReorderMemory {
-		e.flush()
-	}
+	e.users--
 }
 
-// idleReorderMemory is how much memory the pool keeps in bytes while no QP holds packets.
-const idleReorderMemory = 4 << 20
+// The pool keeps idleReorderMemory bytes, and more only for reorderIdle after the last gap. If it
+// did not wait, a peer could make the engine allocate memory again and again.
+const (
+	idleReorderMemory      = 1 << 20
+	reorderIdle       Time = 1_000_000_000 // ns
+)
+
+// trim releases memory if there has been no gap for a while.
+func (e *reorderPool) trim(sinceGap Time) {
+	if sinceGap >= reorderIdle {
+		e.evict(e.cached - idleReorderMemory)
+	}
+}
 
 // charge takes n bytes for a QP if its share and the limit allow it.
 func (e *reorderPool) charge(r *reorder, n int) bool {
@@ -123,19 +136,32 @@ func (e *reorderPool) refund(r *reorder, n int) {
 // reuse takes n bytes that have been charged from the memory that was given back, or makes space
 // for new memory.
 func (e *reorderPool) reuse(n int, found bool) {
-	switch {
-	case found:
+	if found {
 		e.cached -= n
-	case e.used+e.cached > e.limit:
-		e.flush()
+	} else {
+		e.evict(e.used + e.cached - e.limit)
 	}
 }
 
-// flush leaves the memory that was given back to the garbage collector.
-func (e *reorderPool) flush() {
-	e.cached = 0
-	clear(e.rings[:])
-	clear(e.packets[:])
+// evict leaves n bytes that were given back, or a little more, to the garbage collector.
+func (e *reorderPool) evict(n int) {
+	for i := len(e.rings) - 1; i >= minRingBits && n > 0; i-- {
+		list := &e.rings[i]
+		for size := ringBytes(1 << i); len(*list) > 0 && n > 0; n -= size {
+			last := len(*list) - 1
+			(*list)[last] = psnRing{}
+			*list = (*list)[:last]
+			e.cached -= size
+		}
+	}
+	for i := len(e.packets) - 1; i >= 0 && n > 0; i-- {
+		list, size := &e.packets[i], parkedSizes[i]+parkedOverhead
+		for ; list.n > 0 && n > 0; n -= size {
+			list.first = list.first.next
+			list.n--
+			e.cached -= size
+		}
+	}
 }
 
 // reach makes the ring large enough for a packet at this distance from the expected one.
@@ -193,10 +219,12 @@ func (e *reorderPool) park(r *reorder, psn uint64, p *bth.Packet) bool {
 	if !e.charge(r, size+parkedOverhead) {
 		return false
 	}
-	h := e.packets[class]
+	list := &e.packets[class]
+	h := list.first
 	e.reuse(size+parkedOverhead, h != nil)
 	if h != nil {
-		e.packets[class] = h.next
+		list.first = h.next
+		list.n--
 	} else {
 		h = &parkedPacket{b: make([]byte, size), class: uint8(class)}
 	}
@@ -212,7 +240,9 @@ func (r *reorder) drop(e *reorderPool, psn uint64) {
 	r.held--
 	if h := r.parked[i]; h != nil {
 		r.parked[i] = nil
-		h.next, e.packets[h.class] = e.packets[h.class], h
+		list := &e.packets[h.class]
+		h.next, list.first = list.first, h
+		list.n++
 		e.refund(r, parkedSizes[h.class]+parkedOverhead)
 	}
 }

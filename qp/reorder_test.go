@@ -1,6 +1,7 @@
 package qp
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -95,6 +96,20 @@ func TestSelectiveRNR(t *testing.T) {
 	k.completes("1 success RECV 8B", "2 success RECV 4B")
 	k.say(k.writeTo(3, 0, seq(8)))
 	k.hears("ACK +4 msn=5")
+}
+
+// A held request that finds the queue of answers full waits for a slot.
+func TestSelectiveWaitsForAnswers(t *testing.T) {
+	k := newSelectiveTalk(t)
+	const n = 20
+	var want []string
+	for i := range n {
+		k.say(pkt{op: bth.RCFlush, psn: 1 + i, va: k.at(0), key: k.rkey(), n: 8,
+			placement: PlaceGlobal})
+		want = append(want, fmt.Sprintf("RDMA READ response Only %+d msn=%d", 1+i, 2+i))
+	}
+	k.say(k.writeTo(0, 0, seq(8)), k.writeTo(n+1, 0, seq(8)))
+	k.hears(append(want, fmt.Sprintf("ACK %+d msn=%d", n+1, n+2))...)
 }
 
 // Duplicates are counted and reported once. Keepalives and READs do not count.

@@ -185,22 +185,19 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 		a := &q.answers.list[q.answers.first]
 		if a.atomic {
 			n, netLen = q.sendAtomicAck(b, a)
-			q.popAnswer()
+			q.popAnswer(now)
 			return n, netLen
 		}
 		if !q.mayResend(now, a) {
 			q.eng.c.DropReplay++
-			q.popAnswer()
+			q.popAnswer(now)
 			continue
 		}
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
 			a.sent++
 			a.top = max(a.top, a.sent)
 			if a.sent == a.npkts {
-				q.popAnswer()
-				if r := q.reorder; r != nil && r.stalled {
-					q.fill(now)
-				}
+				q.popAnswer(now)
 			}
 			return n, netLen
 		}
@@ -208,7 +205,7 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 		// duplicate, and may have invalidated the key itself; then this is no error.
 		if !a.fresh {
 			q.eng.c.DropReplay++
-			q.popAnswer()
+			q.popAnswer(now)
 			continue
 		}
 		q.nakPSN = a.psn + uint64(a.sent)
@@ -225,10 +222,14 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 	return 0, 0
 }
 
-// popAnswer removes an answer that has been sent completely.
-func (q *QP) popAnswer() {
+// popAnswer removes an answer that has been sent completely. A held request may have waited for its
+// slot.
+func (q *QP) popAnswer(now Time) {
 	if q.answers.pop(); q.answers.empty() {
 		q.eng.returnAnswers(&q.answers)
+	}
+	if r := q.reorder; r != nil && r.stalled {
+		q.fill(now)
 	}
 }
 

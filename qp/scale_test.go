@@ -43,6 +43,8 @@ func TestLayout(t *testing.T) {
 		t.Errorf("the responder is at offset %d, want the start of a line", p)
 	}
 	in("off", unsafe.Offsetof(q.off), p, 1)
+	in("refused", unsafe.Offsetof(q.refused), p, 1)
+	in("selAck", unsafe.Offsetof(q.selAck), p, 1)
 	in("sq.data", unsafe.Offsetof(q.sq)+unsafe.Offsetof(q.sq.data), 2*prefetch.Line, 1)
 	in("unacked", unsafe.Offsetof(q.unacked), p, 1)
 	in("listPrev", unsafe.Offsetof(q.listPrev), p, 1)

@@ -122,6 +122,9 @@ func (e *Engine) HandleTimeout(now Time) {
 	if target < w.now {
 		return
 	}
+	if e.pool.cached > idleReorderMemory {
+		e.pool.trim(now - e.lastGap)
+	}
 	for {
 		level, slot, tick, ok := w.next()
 		if !ok || tick > target {
