@@ -204,6 +204,32 @@ func TestUpKilled(t *testing.T) {
 	}
 }
 
+// The flags about lost packets and congestion reach the queue pairs. One side is enough to turn
+// selective repeat off.
+func TestTransportFlags(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	host := pair.A.IPv4.Addr().String()
+	for _, c := range []struct {
+		server, client []string
+		selective      bool
+		congestion     string
+	}{
+		{nil, nil, true, "adaptive"},
+		{nil, []string{"--congestion", "dcqcn"}, true, "dcqcn"},
+		{[]string{"--congestion", "none"}, []string{"--selective-repeat=false"}, false, "adaptive"},
+		{[]string{"--selective-repeat=false"}, nil, false, "adaptive"},
+	} {
+		srv := server(t, &pair.A, perfPort, append([]string{"perf", "write-bw"}, c.server...)...)
+		args := append([]string{"perf", "write-bw", host, "-n", "10", "--json"}, c.client...)
+		m := run(t, &pair.B, args...).ok().json()[0]
+		srv.wait().ok()
+		n, _ := m["network"].(map[string]any)
+		if n["selective_repeat"] != c.selective || n["congestion"] != c.congestion {
+			t.Errorf("server %q, client %q: %v", c.server, c.client, n)
+		}
+	}
+}
+
 // A perf server prints the same row as its client, but its own view of the network, and exits after
 // it.
 func TestPerfServer(t *testing.T) {
