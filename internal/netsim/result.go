@@ -30,9 +30,10 @@ type Flow struct {
 
 // Sample is what happened in an interval.
 type Sample struct {
-	At    time.Duration // end of the interval, since the start
-	Bits  []float64     // payload per second, by flow
-	Queue int           // bytes in the Bottleneck at the end
+	At      time.Duration // end of the interval, since the start
+	Bits    []float64     // payload per second, by flow
+	Windows []float64     // packets that may be in flight at the end, by flow
+	Queue   int           // bytes in the Bottleneck at the end
 }
 
 // Jain returns Jain's fairness index of the flows: 1 if all have the same rate, 1/n if one of n has

@@ -260,6 +260,9 @@ func (w *world) sample() {
 		}
 		s.Bits = append(s.Bits, float64(n-before)*8/w.Sample.Seconds())
 	}
+	for _, h := range w.hosts {
+		s.Windows = append(s.Windows, h.windows()...)
+	}
 	w.samples, w.last = append(w.samples, s), now
 }
 

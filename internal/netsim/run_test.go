@@ -115,6 +115,9 @@ func TestSamples(t *testing.T) {
 		if p.At != time.Duration(i+1)*s.Sample || len(p.Bits) != 2 {
 			t.Fatalf("sample %d is %+v, want 2 flows at %v", i, p, time.Duration(i+1)*s.Sample)
 		}
+		if len(p.Windows) != 2 || p.Windows[0] < 1 {
+			t.Fatalf("sample %d has the windows %v, want 2", i, p.Windows)
+		}
 		if p.At <= s.Senders[1].Start && p.Bits[1] != 0 {
 			t.Errorf("the second sender has sent at %v, before its start", p.At)
 		}

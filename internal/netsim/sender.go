@@ -18,6 +18,8 @@ type host interface {
 	nextTimeout() (int64, bool)
 	// bytes returns the payload transferred since the start, by flow.
 	bytes() []uint64
+	// windows returns the packets that may be in flight, by flow.
+	windows() []float64
 }
 
 // qpHost is a host with QPs: its endpoint, and that of the receiver for it.
@@ -53,6 +55,14 @@ func (h *qpHost) config(memory int) endpoint.Config {
 }
 
 func (h *qpHost) bytes() []uint64 { return slices.Clone(h.done) }
+
+func (h *qpHost) windows() (list []float64) {
+	for _, q := range h.from.QPs {
+		s, _ := q.Stats() // fails only after Close
+		list = append(list, float64(s.Window))
+	}
+	return list
+}
 
 // nextTimeout implements host: only the device has timers.
 func (h *qpHost) nextTimeout() (int64, bool) { return 0, false }

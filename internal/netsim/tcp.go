@@ -132,6 +132,8 @@ func (h *tcpHost) start() error {
 // bytes returns the payload that has arrived in order.
 func (h *tcpHost) bytes() []uint64 { return []uint64{h.remote.total * uint64(h.mss)} }
 
+func (h *tcpHost) windows() []float64 { return []float64{h.flow.window} }
+
 // progress handles acknowledgments and timeouts, and sends.
 func (h *tcpHost) progress() (work int, err error) {
 	var bufs [64]driver.Buf

@@ -14,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/netsim"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -163,6 +164,47 @@ func TestReport(t *testing.T) {
 	}
 	if _, ok := chosen.verdict(&chosen.Values[0]); !ok {
 		t.Error("b_share misses its target, which refers to a figure that was not chosen")
+	}
+}
+
+// The plot has a panel for each kind of experiment that was run, and no empty one.
+func TestPanels(t *testing.T) {
+	list := append(experiments(), curves()...)
+	results := make([]netsim.Result, len(list))
+	for i := range list {
+		results[i].Bits, results[i].Flows = list[i].bits/2, make([]netsim.Flow, 9)
+		flows := make([]float64, 8)
+		results[i].Samples = []netsim.Sample{{At: ms, Bits: flows, Windows: flows},
+			{At: 2 * ms, Bits: flows, Windows: flows}}
+	}
+	r := newReport(&Options{}, list, results)
+	titles := map[string]int{}
+	for _, p := range r.Panels() {
+		c := p.(*kit.Curves)
+		titles[c.Title+": "+c.Y] = len(c.Lines)
+		for _, l := range c.Lines {
+			if len(l.X) < 2 || len(l.X) != len(l.Y) {
+				t.Errorf("%s, %s: %d and %d coordinates", c.Title, l.Name, len(l.X), len(l.Y))
+			}
+		}
+	}
+	for title, lines := range map[string]int{
+		"25 Gb/s, 100 us, 1 QP: share of the link":         4,
+		"10 Gb/s, 49 ms, 1 QP, WRITE: Gb/s":                3,
+		"10 Gb/s, 49 ms, 1 QP, WRITE: window, packets":     3,
+		"4 QPs that start one after the other: Gb/s":       4,
+		"1 QP next to TCP, 1 Gb/s, 10 ms: Gb/s":            2,
+		"1 QP next to TCP, 1 Gb/s, 10 ms: window, packets": 2,
+		"32 hosts to 1: queue of the switch: KB":           4,
+	} {
+		if titles[title] != lines {
+			t.Errorf("panel %q has %d lines, want %d", title, titles[title], lines)
+		}
+	}
+	one := (&Options{Only: []string{"incast_32_share"}}).choose(experiments())
+	r = newReport(&Options{}, one, make([]netsim.Result, 1))
+	if p := r.Panels(); len(p) != 1 {
+		t.Errorf("%d panels for one experiment, want 1", len(p))
 	}
 }
 

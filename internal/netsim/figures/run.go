@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Seed uint64
 	Only []string // names of figures; empty means all
-	Plot string   // a plot is drawn later: run what it needs too, and take samples
+	Plot string   // file in which a plot of the results will be drawn; empty means none
 }
 
 // Check returns a usage error if a name is unknown, or an error if the plot could not be written.
@@ -34,11 +34,14 @@ func Run(ctx context.Context, o Options, stderr io.Writer) (*Report, error) {
 		return nil, err
 	}
 	list := o.choose(experiments())
-	if o.Plot != "" {
+	if o.Plot != "" && len(o.Only) == 0 {
 		list = append(list, curves()...)
 	}
 	for i := range list {
 		list[i].scenario.Seed = o.Seed
+		if o.Plot != "" {
+			setSample(&list[i].scenario)
+		}
 	}
 	results, err := runAll(ctx, list, stderr)
 	if err != nil {

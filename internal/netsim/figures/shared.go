@@ -26,32 +26,43 @@ const (
 	tcpHigh     = 2.0 / 3
 )
 
-// queue is a bottleneck's queue.
+// queue is a bottleneck's queue, and the algorithm of congestion control of the QPs that share it.
 type queue struct {
-	suffix, about string
-	bytes         int
-	mark          int // threshold of ECN marks in bytes; 0 means none
+	suffix, about    string
+	bytes            int
+	markMin, markMax int // thresholds of ECN marks in bytes; 0 means none
+	markChance       float64
+	dcqcn            bool
 }
 
 // queues returns the queues with which flows compete: with space for a bandwidth-delay product, an
-// eighth of it, and both with ECN.
+// eighth of it, both with an ECN threshold, and one for DCQCN with the thresholds of its paper (Zhu
+// et al., SIGCOMM 2015, section 5.2).
 func queues() []queue {
-	const short = int(bdp) / 8
+	const full, short = int(bdp), int(bdp) / 8
 	return []queue{
-		{"", "queue of 1 BDP", int(bdp), 0},
-		{"_short", "queue of 1/8 BDP", short, 0},
-		{"_ecn", "queue of 1 BDP, ECN", int(bdp), int(bdp) / 5},
-		{"_short_ecn", "queue of 1/8 BDP, ECN", short, short / 2},
+		{suffix: "", about: "queue of 1 BDP", bytes: full},
+		{suffix: "_short", about: "queue of 1/8 BDP", bytes: short},
+		{suffix: "_ecn", about: "queue of 1 BDP, ECN", bytes: full,
+			markMin: full / 5, markMax: full / 5, markChance: 1},
+		{suffix: "_short_ecn", about: "queue of 1/8 BDP, ECN", bytes: short,
+			markMin: short / 2, markMax: short / 2, markChance: 1},
+		{suffix: "_dcqcn", about: "queue of 4 BDP, ECN, DCQCN", bytes: 4 * full,
+			markMin: 5e3, markMax: 200e3, markChance: 0.01, dcqcn: true},
 	}
 }
 
 func (q *queue) bottleneck() *loopback.Bottleneck {
-	b := &loopback.Bottleneck{Bandwidth: sharedBits, Queue: q.bytes, MarkMin: q.mark,
-		MarkMax: q.mark}
-	if q.mark > 0 {
-		b.MarkChance = 1
+	return &loopback.Bottleneck{Bandwidth: sharedBits, Queue: q.bytes,
+		MarkMin: q.markMin, MarkMax: q.markMax, MarkChance: q.markChance}
+}
+
+// low returns the target of a figure. Only the default algorithm has targets.
+func (q *queue) low(target float64) float64 {
+	if q.dcqcn {
+		return 0
 	}
-	return b
+	return target
 }
 
 // shared returns the experiments with a bottleneck.
@@ -80,7 +91,11 @@ func senders(n int) (list []netsim.Sender) {
 }
 
 func sharedScenario(list []netsim.Sender, q queue) netsim.Scenario {
-	return netsim.Scenario{Senders: list, Bottleneck: q.bottleneck(), Frames: 2048,
+	var o []roce.Option
+	if q.dcqcn {
+		o = append(o, roce.WithCongestionControl(roce.CongestionDCQCN))
+	}
+	return netsim.Scenario{Options: o, Senders: list, Bottleneck: q.bottleneck(), Frames: 2048,
 		Warmup: 100 * ms, Time: 300 * ms, Connect: roce.ConnectOptions{MTU: pathMTU}}
 }
 
@@ -90,7 +105,7 @@ func fair8(q queue) experiment {
 		scenario: sharedScenario(senders(8), q),
 		figures: []figure{
 			{name: "fair_8" + q.suffix + "_jain", unit: unitIndex, value: (*netsim.Result).Jain,
-				low: fairIndex},
+				low: q.low(fairIndex)},
 			{name: "fair_8" + q.suffix + "_share", unit: unitBW},
 		},
 	}
@@ -135,9 +150,9 @@ func incast(q queue) experiment {
 		name: "incast_32" + q.suffix, about: "32 hosts to 1, " + q.about, bits: sharedBits,
 		scenario: sharedScenario(senders(32), q),
 		figures: []figure{
-			{name: "incast_32" + q.suffix + "_share", unit: unitBW, low: incastShare},
+			{name: "incast_32" + q.suffix + "_share", unit: unitBW, low: q.low(incastShare)},
 			{name: "incast_32" + q.suffix + "_least", unit: unitRatio,
-				value: (*netsim.Result).Least, low: incastLeast},
+				value: (*netsim.Result).Least, low: q.low(incastLeast)},
 			{name: "incast_32" + q.suffix + "_jain", unit: unitIndex,
 				value: (*netsim.Result).Jain},
 		},

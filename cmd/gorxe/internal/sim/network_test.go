@@ -60,6 +60,18 @@ func TestNetworkJSON(t *testing.T) {
 	}
 }
 
+func TestNetworkPlot(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "net")
+	out, _, err := gorxeSim(t.Context(), "network", "--only", "rtt_short_long", "--plot", prefix)
+	if err != nil || !strings.Contains(out, prefix+".svg, "+prefix+".png") {
+		t.Fatalf("%v, want file names in\n%s", err, out)
+	}
+	if svg, err := os.ReadFile(prefix + ".svg"); err != nil ||
+		!strings.Contains(string(svg), "RTT") {
+		t.Errorf("the SVG has no curves of flows with different RTTs (%v)", err)
+	}
+}
+
 func TestNetworkUsage(t *testing.T) {
 	for args, word := range map[string]string{
 		"network now":                      "one argument too many",
