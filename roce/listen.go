@@ -30,10 +30,10 @@ type ListenOptions struct {
 	Peers PeerList
 
 	// Admit, if not nil, decides on each request before Accept returns it; for example by its
-	// RemoteAddr or PrivateData. Accept calls it in its own goroutine, so it may block. If it
-	// returns an error, Accept waits for the next request, and the peer gets the Reason and the
-	// PrivateData of a *RejectError; no answer for ErrIgnore; RejectConsumer for other errors. A
-	// peer without an answer repeats its request. Admit may also answer the request itself. If it
+	// RemoteAddr or PrivateData. Accept calls it in the goroutine of its caller, so it may block.
+	// If it returns an error, Accept waits for the next request, and the peer gets the Reason and
+	// the PrivateData of a *RejectError; no answer for ErrIgnore; RejectConsumer for other errors.
+	// A peer without an answer repeats its request. Admit may also answer the request itself. If it
 	// panics, the peer gets RejectConsumer, and Accept panics.
 	Admit func(*Request) error
 }
