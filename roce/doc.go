@@ -71,10 +71,10 @@
 //
 // WRITEs and atomics of a peer cause no completion on this side. A program may poll the memory that
 // a peer writes, with [MR.Load8], [MR.Load32] or [MR.Load64]. The Device stores the last aligned
-// word of each packet atomically, after all other bytes of the packet, and stores the last packet of
-// each WRITE after all packets before it. So a program that loads a new value at the end of a WRITE
-// sees all bytes of that WRITE and of earlier ones. Atomics of peers are atomic with respect to
-// [MR.Add64], [MR.CompareAndSwap64], [MR.Load64] and [MR.Store64].
+// word of each packet atomically, after all other bytes of the packet, and stores the last packet
+// of each WRITE after all packets before it. So a program that loads a new value at the end of a
+// WRITE sees all bytes of that WRITE and of earlier ones. Atomics of peers are atomic with respect
+// to [MR.Add64], [MR.CompareAndSwap64], [MR.Load64] and [MR.Store64].
 //
 // # Errors
 //
