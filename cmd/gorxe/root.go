@@ -12,6 +12,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/demo"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/devices"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/dump"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/flow"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/fuzz"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
@@ -53,8 +54,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), dump.Command(),
-		fuzz.Command(), versionCommand(),
+		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), flow.Command(),
+		dump.Command(), fuzz.Command(), versionCommand(),
 	)
 	cmd.SetHelpCommand(helpCommand())
 	setCompletion(cmd)

@@ -28,8 +28,8 @@ type Response struct {
 	Load float64
 }
 
-// maxSteps bounds the messages that Bound examines for a flow. Sets that need more are nearly
-// overloaded.
+// maxSteps bounds the work of Bound for a flow, in steps of its iterations. A flow that needs more
+// is nearly overloaded, and counts as unbounded.
 const maxSteps = 1 << 20
 
 // Bound computes the worst-case response time of each flow under fixed priorities, FIFO among
@@ -102,6 +102,7 @@ type analysis struct {
 	last   int64   // of the own message, which is not preempted
 	load   float64 // of all, with the own flow
 	linear float64 // load of the token buckets in higher
+	steps  int     // that were taken
 }
 
 func newAnalysis(l *Link, all []*demand, i int, fifo bool) *analysis {
@@ -188,7 +189,6 @@ func (a *analysis) periodic() (worst, at int64) {
 	if end == math.MaxInt64 {
 		return end, 0
 	}
-	steps := 0
 	for _, d := range append([]*demand{a.own}, a.equal...) {
 		for k := int64(0); ; k++ {
 			t := max(k*d.period-d.jitter, 0)
@@ -196,7 +196,7 @@ func (a *analysis) periodic() (worst, at int64) {
 				break
 			}
 			finish := a.finish(t)
-			if steps++; finish == math.MaxInt64 || steps > maxSteps {
+			if finish == math.MaxInt64 {
 				return math.MaxInt64, 0
 			}
 			if finish-t > worst {
@@ -212,7 +212,7 @@ func (a *analysis) periodic() (worst, at int64) {
 func (a *analysis) busy() int64 {
 	all := append(append([]*demand{a.own}, a.equal...), a.higher...)
 	length := int64(1)
-	for range maxSteps {
+	for a.step(len(all)) {
 		need := a.block
 		for _, d := range all {
 			if d.period == 0 {
@@ -245,7 +245,7 @@ func (a *analysis) finish(t int64) int64 {
 	}
 	// The start of the last part: until then, messages of higher priorities are sent before.
 	start := t
-	for range maxSteps {
+	for a.step(1 + len(a.equal) + len(a.higher)) {
 		need := base
 		for _, d := range a.higher {
 			if d.period > 0 {
@@ -262,6 +262,12 @@ func (a *analysis) finish(t int64) int64 {
 		start = next
 	}
 	return math.MaxInt64
+}
+
+// step counts the work of one iteration, and reports whether it may be done.
+func (a *analysis) step(work int) bool {
+	a.steps += work
+	return a.steps <= maxSteps
 }
 
 // scale returns how long work takes while the token buckets of higher priorities use their rates.

@@ -353,8 +353,8 @@ func jittered(r *rand.Rand, due []int64, jitter int64, worst bool) (list []int64
 
 // TestTokenBuckets compares with values that were computed by hand.
 func TestTokenBuckets(t *testing.T) {
-	// Messages of 1,000 bytes take 1000 + 32 + 20 bytes in two packets of at most 1,000 bytes: 1,052
-	// bytes and no overhead.
+	// Messages of 1,000 bytes take 1000 + 32 + 20 bytes in two packets of at most 1,000 bytes:
+	// 1,052 bytes and no overhead.
 	l := Link{Rate: 8e9, MTU: 1 << 15, Overhead: 1, Delay: 500, Backlog: 100, Points: true}
 	bucket := func(name string, priority, burst int, share float64) Flow {
 		return Flow{Name: name, Priority: priority, Size: 1000, Burst: burst * 1000,
@@ -397,6 +397,21 @@ func TestDeferredPreemption(t *testing.T) {
 	if bounds[0].Bound != 2000+3000 || bounds[1].Bound != 32000+3000-28400 ||
 		bounds[1].Offset != 28400 {
 		t.Errorf("bounds %+v", bounds)
+	}
+}
+
+// A nearly overloaded link ends in time, without a bound.
+func TestBoundGivesUp(t *testing.T) {
+	// A message with a high priority takes 999,968 ns.
+	bounds, err := Bound(Link{Rate: 1e9, MTU: 1<<16 - 1}, []Flow{
+		{Name: "high", Priority: 1, Size: 124780, Period: 999970},
+		{Name: "low", Size: 1 << 20, Part: 1 << 10, Period: core.MaxPeriod},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bounds[0].Bound == Unbounded || bounds[1].Bound != Unbounded || bounds[1].Load >= 1 {
+		t.Errorf("bounds %+v, want one for the high priority only", bounds)
 	}
 }
 
@@ -459,6 +474,7 @@ func TestModelErrors(t *testing.T) {
 		{"deadline", nil, func(f *Flow) { f.Deadline = -1 }, "deadline"},
 		{"both", nil, func(f *Flow) { f.Rate = 1 }, "choose one"},
 		{"burst", nil, func(f *Flow) { f.Period, f.Rate, f.Burst = 0, 1, 99 }, "token bucket"},
+		{"parts", nil, func(f *Flow) { f.Size, f.Part = MaxSize, 1 }, "more than 65536 parts"},
 		{"split", nil, func(f *Flow) { f.Split = []int{50, 49} }, "add up to 99"},
 	} {
 		l, f := gigabit, good

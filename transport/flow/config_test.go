@@ -101,6 +101,7 @@ func TestConfigErrors(t *testing.T) {
 		{"split", send(SendConfig{Split: []int{500, 400}}), ErrConfig, "add up to 900 bytes"},
 		{"empty part", send(SendConfig{Split: []int{1000, 0}}), ErrConfig, "part 1"},
 		{"negative part", send(SendConfig{Part: -1}), ErrConfig, "parts of -1"},
+		{"many parts", send(SendConfig{Split: make([]int, maxParts+1)}), ErrConfig, "choose longer"},
 		{"split and part", send(SendConfig{Part: 1, Split: []int{1000}}), ErrConfig, "choose one"},
 		{"age", send(SendConfig{MaxAge: -1}), ErrConfig, "greatest age"},
 		{"too long", send(SendConfig{Channel: long}), ErrTooLong, "takes 1000"},

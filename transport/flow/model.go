@@ -205,6 +205,19 @@ func (l *Link) demand(f *Flow) (*demand, error) {
 	return d, nil
 }
 
+// PartTimes returns how long each part of a message of f takes, with Gap.
+func (l Link) PartTimes(f Flow) ([]time.Duration, error) {
+	demands, err := demandsOf(&l, []Flow{f})
+	if err != nil {
+		return nil, err
+	}
+	times := make([]time.Duration, len(demands[0].parts))
+	for i, p := range demands[0].parts {
+		times[i] = time.Duration(p)
+	}
+	return times, nil
+}
+
 // add adds times that are not negative. It stops at the greatest one.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {

@@ -130,6 +130,9 @@ func (s *Scheduler) checkSend(c *SendConfig) (core.PoolID, error) {
 	return 0, fmt.Errorf("%w: task %q: no such layer", ErrConfig, c.Name) // attach has found it
 }
 
+// maxParts bounds the parts of a message.
+const maxParts = 1 << 16
+
 // splitEnds returns where the parts of a message of size bytes end. name is for errors.
 func splitEnds(name string, size int, split []int, part int) (ends []int, err error) {
 	switch {
@@ -138,6 +141,9 @@ func splitEnds(name string, size int, split []int, part int) (ends []int, err er
 	case part < 0:
 		return nil, fmt.Errorf("%w: %s has parts of %d bytes: choose at least 1", ErrConfig, name,
 			part)
+	case part > 0 && (size-1)/part >= maxParts, len(split) > maxParts:
+		return nil, fmt.Errorf("%w: %s has more than %d parts: choose longer ones", ErrConfig, name,
+			maxParts)
 	case part > 0:
 		for at := part; at < size; at += part {
 			ends = append(ends, at)
@@ -226,16 +232,11 @@ func (t *Task) post() (bool, error) {
 		return false, nil
 	}
 	if o.at == 0 {
+		o.part = 0
 		o.mr, o.off, o.n, o.local = m.ch.mr, m.ch.offset(int(m.slot)), len(m.Data), int(m.slot)
 		o.head = header{seq: m.Seq, time: m.Time, n: len(m.Data)}
 	}
-	end := o.n
-	for _, e := range t.ends {
-		if e > o.at {
-			end = min(e, o.n)
-			break
-		}
-	}
+	end := min(t.ends[o.part], o.n)
 	if err := t.to.post(o, end); err != nil {
 		return false, err
 	}

@@ -180,6 +180,7 @@ type outgoing struct {
 	local  int // slot of a channel, or noSlot
 	remote int // the receiver's slot, -1: none yet
 	at     int // bytes that were posted
+	part   int // parts that were posted
 	head   header
 }
 
@@ -217,6 +218,7 @@ func (s *Sender) post(o *outgoing, end int) error {
 	}
 	s.posts++
 	o.at = end
+	o.part++
 	return nil
 }
 

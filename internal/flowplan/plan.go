@@ -1,0 +1,242 @@
+package flowplan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gorxe/gorxe/transport/flow"
+	"github.com/gorxe/gorxe/transport/flow/core"
+)
+
+// ErrPlan means that a description cannot be used.
+var ErrPlan = errors.New("invalid description")
+
+const (
+	// maxText bounds a description in bytes, maxFlows its flows, and maxSplit the parts of a
+	// message.
+	maxText  = 1 << 20
+	maxFlows = 256
+	maxSplit = 1 << 12
+	// maxRetries bounds the retries of a late message.
+	maxRetries = 1000
+	// ackLen is the length of an acknowledgment on an Ethernet link, in bytes, rounded up.
+	ackLen = 100
+)
+
+// Plan is a description of flows.
+type Plan struct {
+	Link flow.Link
+	// Delay is the propagation of the link in one direction.
+	Delay time.Duration
+	Flows []Flow
+}
+
+// Flow is one flow of a Plan.
+type Flow struct {
+	flow.Flow
+	Phase   time.Duration
+	OnLate  flow.Action
+	Retries int
+	MaxAge  time.Duration
+}
+
+// Class returns the traffic class of the flow.
+func (f *Flow) Class() int { return min(f.Priority, flow.MaxClass) }
+
+// EffectiveDeadline returns the deadline of the flow: its period if it has none, 0 for a token
+// bucket.
+func (f *Flow) EffectiveDeadline() time.Duration {
+	if f.Deadline == 0 {
+		return f.Period
+	}
+	return f.Deadline
+}
+
+// Model returns the flows for flow.Bound.
+func (p *Plan) Model() []flow.Flow {
+	list := make([]flow.Flow, len(p.Flows))
+	for i := range p.Flows {
+		list[i] = p.Flows[i].Flow
+	}
+	return list
+}
+
+// description is the text form of a Plan.
+type description struct {
+	Link  linkText   `yaml:"link"`
+	Flows []flowText `yaml:"flows"`
+}
+
+type linkText struct {
+	Rate     rate  `yaml:"rate"`
+	MTU      int   `yaml:"mtu"`
+	Overhead int   `yaml:"overhead"`
+	Delay    span  `yaml:"delay"`
+	Gap      *span `yaml:"gap"`
+	Backlog  size  `yaml:"backlog"`
+	InFlight int   `yaml:"in_flight"`
+}
+
+type flowText struct {
+	Name     string `yaml:"name"`
+	Priority int    `yaml:"priority"`
+	Size     size   `yaml:"size"`
+	Period   span   `yaml:"period"`
+	Phase    span   `yaml:"phase"`
+	Jitter   span   `yaml:"jitter"`
+	Burst    size   `yaml:"burst"`
+	Rate     rate   `yaml:"rate"`
+	Split    []size `yaml:"split"`
+	Part     size   `yaml:"part"`
+	Deadline span   `yaml:"deadline"`
+	OnLate   string `yaml:"on_late"`
+	Retries  int    `yaml:"retries"`
+	MaxAge   span   `yaml:"max_age"`
+}
+
+// Parse reads a description in YAML or JSON. It refuses unknown keys and values out of range with
+// ErrPlan.
+func Parse(text []byte) (*Plan, error) {
+	p, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+	}
+	return p, nil
+}
+
+func parse(text []byte) (*Plan, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("more than %d bytes", maxText)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	var d description
+	if err := dec.Decode(&d); err != nil {
+		if err == io.EOF {
+			return nil, errors.New("the file is empty")
+		}
+		return nil, readable(err)
+	}
+	switch {
+	case d.Link.Delay < 0:
+		return nil, fmt.Errorf("link has the delay %v: choose 0 or more",
+			time.Duration(d.Link.Delay))
+	case d.Link.Rate == 0:
+		return nil, errors.New("link has no rate: write for example rate: 978Mb/s")
+	case len(d.Flows) == 0:
+		return nil, errors.New("there are no flows")
+	case len(d.Flows) > maxFlows:
+		return nil, fmt.Errorf("%d flows, at most %d are possible", len(d.Flows), maxFlows)
+	}
+	p := d.Link.plan()
+	names := map[string]bool{}
+	for i := range d.Flows {
+		f := &d.Flows[i]
+		switch {
+		case f.Name == "":
+			return nil, fmt.Errorf("flow %d has no name", i+1)
+		case names[f.Name]:
+			return nil, fmt.Errorf("two flows have the name %q", f.Name)
+		}
+		names[f.Name] = true
+		to, err := f.flow()
+		if err != nil {
+			return nil, fmt.Errorf("flow %q: %w", f.Name, err)
+		}
+		p.Flows = append(p.Flows, to)
+	}
+	bounds, err := flow.Bound(p.Link, p.Model())
+	if err != nil {
+		return nil, err
+	}
+	return p, p.checkDeadlines(bounds)
+}
+
+var (
+	unknownField = regexp.MustCompile(`^(line \d+): field (.*) not found in type .*$`)
+	wrongKind    = regexp.MustCompile(`^(line \d+): cannot unmarshal \S+ ?(.*?) into .*$`)
+)
+
+// readable removes the names of Go types from an error of package yaml.
+func readable(err error) error {
+	var t *yaml.TypeError
+	if !errors.As(err, &t) {
+		return err
+	}
+	var list []string
+	for _, e := range t.Errors {
+		e = unknownField.ReplaceAllString(e, `$1: unknown key "$2"`)
+		list = append(list, wrongKind.ReplaceAllString(e, `$1: wrong kind of value $2`))
+	}
+	return errors.New(strings.Join(list, "; "))
+}
+
+// plan returns a plan without flows.
+func (l *linkText) plan() *Plan {
+	p := &Plan{Link: flow.Link{Rate: int64(l.Rate), MTU: l.MTU, Overhead: l.Overhead,
+		Backlog: int(l.Backlog), InFlight: l.InFlight}, Delay: time.Duration(l.Delay)}
+	if l.Gap != nil {
+		p.Link.Gap = time.Duration(*l.Gap)
+	} else {
+		p.Link.Gap = 2*p.Delay + time.Duration(ackLen*8e9/p.Link.Rate)
+	}
+	return p
+}
+
+// flow returns the flow.
+func (f *flowText) flow() (Flow, error) {
+	to := Flow{Flow: flow.Flow{Name: f.Name, Priority: f.Priority, Size: int(f.Size),
+		Period: time.Duration(f.Period), Jitter: time.Duration(f.Jitter), Burst: int(f.Burst),
+		Rate: int64(f.Rate), Part: int(f.Part), Deadline: time.Duration(f.Deadline)},
+		Phase: time.Duration(f.Phase), Retries: f.Retries, MaxAge: time.Duration(f.MaxAge)}
+	switch {
+	case len(f.Split) > maxSplit:
+		return to, fmt.Errorf("%d parts, at most %d are possible", len(f.Split), maxSplit)
+	case f.Phase < 0 || time.Duration(f.Phase) > core.MaxPeriod:
+		return to, fmt.Errorf("the phase is %v: choose 0 to %v", to.Phase, core.MaxPeriod)
+	case f.MaxAge < 0:
+		return to, fmt.Errorf("max_age is %v: choose 0 (any) or more", to.MaxAge)
+	case f.Retries < 0 || f.Retries > maxRetries:
+		return to, fmt.Errorf("%d retries: choose 0 to %d", f.Retries, maxRetries)
+	}
+	for _, n := range f.Split {
+		to.Split = append(to.Split, int(n))
+	}
+	var err error
+	if to.OnLate, err = action(f.OnLate); to.OnLate == flow.Retry {
+		to.Retries = max(to.Retries, 1)
+	}
+	return to, err
+}
+
+// checkDeadlines refuses deadlines that are shorter than the transmission.
+func (p *Plan) checkDeadlines(bounds []flow.Response) error {
+	for i, f := range p.Flows {
+		if f.Deadline > 0 && f.Deadline < bounds[i].Alone {
+			return fmt.Errorf("flow %q has the deadline %v, but a message takes %v without other "+
+				"flows: make the deadline longer or the messages shorter", f.Name, f.Deadline,
+				bounds[i].Alone)
+		}
+	}
+	return nil
+}
+
+// action parses the name of an action.
+func action(name string) (flow.Action, error) {
+	if name == "" {
+		return flow.Warn, nil
+	}
+	for a := flow.Warn; a <= flow.Drop; a++ {
+		if a.String() == name {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("on_late is %q: choose warn, retry or drop", name)
+}

@@ -1,0 +1,139 @@
+package flowplan
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/testbed"
+)
+
+// In virtual time, observed response times do not exceed the bounds, and come close.
+func TestRunVirtual(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 978Mb/s, delay: 5us, overhead: 58}
+flows:
+  - {name: high, priority: 7, size: 64, period: 1ms, phase: 10us}
+  - {name: middle, priority: 3, size: 100KiB, part: 16KiB, period: 7ms, deadline: 5ms}
+  - {name: low, size: 64KiB, part: 32KiB, burst: 128KiB, rate: 100Mb/s}
+`)
+	list, err := Run(t.Context(), p, Virtual, 100*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint64{100, 15, 20} {
+		o := list[i]
+		if !o.Within || o.Sent < want-1 || o.Late+o.Dropped+o.Missed != 0 || o.Max < o.Mean {
+			t.Errorf("%+v, want %d messages within the bound", o, want)
+		}
+	}
+	if o := list[0]; float64(o.Max) < 0.9*float64(o.Bound) {
+		t.Errorf("%+v, want a maximum near the bound", o)
+	}
+}
+
+// An overload delays and drops only the low priority.
+func TestRunOverload(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 978Mb/s, delay: 5us, overhead: 58}
+flows:
+  - {name: high, priority: 7, size: 1000, period: 1ms}
+  - {name: low, size: 2MiB, part: 32KiB, period: 10ms, deadline: 30ms, on_late: drop}
+`)
+	list, err := Run(t.Context(), p, Virtual, 100*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := list[0]; !o.Within || o.Late+o.Missed != 0 || o.Sent < 99 {
+		t.Errorf("high priority: %+v", o)
+	}
+	if o := list[1]; o.Bound != -1 || o.Missed+o.Late == 0 {
+		t.Errorf("low priority: %+v", o)
+	}
+}
+
+func TestRunRealTime(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 978Mb/s}
+flows:
+  - {name: a, priority: 1, size: 1000, period: 1ms}
+`)
+	for _, kind := range []LinkKind{Memory, Veth} {
+		list, err := Run(t.Context(), p, kind, 50*time.Millisecond)
+		if testbed.Unavailable(err) {
+			t.Logf("%s: %v", kind, err)
+			continue
+		}
+		if err != nil || len(list) != 1 || list[0].Sent == 0 {
+			t.Errorf("%s: Run() = %+v, %v", kind, list, err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("stopped")
+	cancel(stopped)
+	if _, err := Run(ctx, p, Memory, time.Hour); !errors.Is(err, stopped) &&
+		!errors.Is(err, context.Canceled) {
+		t.Errorf("Run() = %v, want that it was stopped", err)
+	}
+}
+
+// Parts do not overlap, higher priorities come first, and late messages are marked.
+func TestTimeline(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 1Gb/s}
+flows:
+  - {name: high <&>, priority: 7, size: 1000, period: 1ms, phase: 50us}
+  - {name: low, size: 200KiB, part: 16KiB, period: 4ms, deadline: 1800us}
+  - {name: burst, size: 10KiB, burst: 40KiB, rate: 1Mb/s, phase: 2ms}
+`)
+	line, err := NewTimeline(p, 8*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := map[int]int{}
+	for i, q := range line.Parts {
+		if i > 0 && q.Start < line.Parts[i-1].End {
+			t.Errorf("part %d begins at %v, before the previous one ends", i, q.Start)
+		}
+		if q.Last {
+			sent[q.Flow]++
+		}
+	}
+	if sent[0] != 8 || sent[1] != 2 || sent[2] != 4 {
+		t.Errorf("messages %v, want 8, 2 and 4", sent)
+	}
+	late, arrived := map[int]int{}, map[int]int{}
+	for _, m := range line.Marks {
+		if m.Late {
+			late[m.Flow]++
+		} else {
+			arrived[m.Flow]++
+		}
+	}
+	if late[1] != 2 || late[0] != 0 || arrived[0] != 8 || arrived[2] != 4 {
+		t.Errorf("late %v, arrived %v", late, arrived)
+	}
+	var b bytes.Buffer
+	if err := line.SVG(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for dec := xml.NewDecoder(&b); ; {
+		if _, err := dec.Token(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatalf("the drawing is not XML: %v", err)
+		}
+	}
+	if !strings.Contains(text, "high &lt;&amp;&gt; (7)") || strings.Count(text, "red") != 2 {
+		t.Errorf("the drawing lacks a name or a late message:\n%s", text)
+	}
+	if _, err := NewTimeline(p, time.Hour); err == nil {
+		t.Error("NewTimeline() draws an hour")
+	}
+}

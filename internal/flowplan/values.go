@@ -1,0 +1,91 @@
+package flowplan
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gorxe/gorxe/internal/cli"
+)
+
+// size, rate and span are values of a description.
+type (
+	size int
+	rate int64
+	span time.Duration
+)
+
+// scalar decodes a value with parse. Errors name the line.
+func scalar[T any](n *yaml.Node, to *T, parse func(string) (T, error)) error {
+	if n.Kind != yaml.ScalarNode {
+		return fmt.Errorf("line %d: want one value", n.Line)
+	}
+	v, err := parse(n.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	*to = v
+	return nil
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *size) UnmarshalYAML(n *yaml.Node) error {
+	return scalar(n, s, func(text string) (size, error) {
+		v, err := cli.ParseSize(text)
+		return size(v), err
+	})
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (r *rate) UnmarshalYAML(n *yaml.Node) error { return scalar(n, r, parseRate) }
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *span) UnmarshalYAML(n *yaml.Node) error {
+	return scalar(n, s, func(text string) (span, error) {
+		d, err := time.ParseDuration(text)
+		if text == "0" {
+			err = nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a duration: write 500us, 33ms or 1s", text)
+		}
+		return span(d), nil
+	})
+}
+
+var rateUnits = []struct {
+	suffix string
+	factor float64
+}{{"kb/s", 1e3}, {"mb/s", 1e6}, {"gb/s", 1e9}, {"bit/s", 1}, {"b/s", 1}}
+
+// parseRate parses bits per second.
+func parseRate(text string) (rate, error) {
+	num, factor := strings.ToLower(strings.TrimSpace(text)), 1.0
+	for _, u := range rateUnits {
+		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+			num, factor = strings.TrimSpace(rest), u.factor
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(num, 64)
+	if v *= factor; err != nil || !(v >= 1 && v < math.MaxInt64) {
+		return 0, fmt.Errorf("%q is not a rate: write bits per second, 100Mb/s or 1Gb/s", text)
+	}
+	return rate(v), nil
+}
+
+// FormatRate formats bits per second: 978 Mb/s.
+func FormatRate(bits int64) string {
+	switch f := float64(bits); {
+	case bits >= 1e9:
+		return strconv.FormatFloat(f/1e9, 'g', 4, 64) + " Gb/s"
+	case bits >= 1e6:
+		return strconv.FormatFloat(f/1e6, 'g', 4, 64) + " Mb/s"
+	default:
+		return strconv.FormatFloat(f/1e3, 'g', 4, 64) + " kb/s"
+	}
+}
