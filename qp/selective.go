@@ -47,6 +47,7 @@ type scoreboard struct {
 	reads  []readRequest
 	asked  uint32 // retransmissions since the last one with AckReq
 	probe  bool   // send the oldest packet now, whatever the window
+	early  bool   // the ACK that is being handled answers a packet from before the last probe
 
 	// no READ before WQE apart writes to the same memory as apart; see overlaps
 	apart   uint32

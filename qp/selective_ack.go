@@ -76,14 +76,30 @@ func (q *QP) refusedPacket(p uint64) {
 // executedTo records that the responder has executed all requests before end. It delivers the SENDs
 // and WRITEs among them. READs and atomics are only complete with their responses.
 func (q *QP) executedTo(now Time, b *scoreboard, end uint64) {
+	q.checkProbe(b, end)
 	for p := max(b.executed, q.una); p < end; p++ {
 		if *b.slot(p)&slotResponse == 0 {
 			q.deliver(now, b, p)
 		}
 	}
+	b.early = false
 	if end > b.executed {
 		b.executed = end
 		b.dropReads()
+	}
+}
+
+// checkProbe finds out whether an ACK of all packets before end answers a probe that was too early:
+// it acknowledges a packet that was sent once, before the probe, and that the peer did not report
+// (like F-RTO, RFC 5682). So no packet needs to be lost.
+func (q *QP) checkProbe(b *scoreboard, end uint64) {
+	t, next := &b.tracks[requestTrack], q.una+1
+	if !t.probing || next >= end || b.isHeld(next) {
+		return
+	}
+	if v := *b.slot(next); v&(slotAgain|slotResponse) == 0 && t.since(v>>slotBits) > t.since(t.probe) {
+		t.probing, b.early = false, true
+		q.rec.probeTooEarly()
 	}
 }
 
@@ -169,7 +185,7 @@ func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
 	// Perhaps an earlier transmission arrived, which says nothing about those after it, unless all
 	// retransmissions were long ago. If that seems to happen again before a round trip is measured,
 	// round trips have become shorter.
-	if now-b.againAt < q.soonestAnswer() && q.rec.bound == 0 {
+	if b.early || now-b.againAt < q.soonestAnswer() && q.rec.bound == 0 {
 		if t.probing && serial == t.probe&serialMask {
 			t.probing = false
 			q.rec.probeTooEarly()

@@ -122,11 +122,8 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 		}
 	}
 	if r.samplePSN > p && r.samplePSN <= p+n {
-		switch r.rewoundMax = q.max; {
-		case !r.sampleMayRepeat():
+		if r.rewoundMax = q.max; !r.sampleMayRepeat() {
 			r.samplePSN = 0 // Karn's rule
-		case !b.probe: // the first transmission is lost, so measure this one
-			r.rewoundMax, r.sampleAt = q.una, now
 		}
 	}
 	track := responseTrack
