@@ -15,6 +15,7 @@ const reordering = 3
 // segment is the state of a segment in flight.
 type segment struct {
 	serial uint64 // number of its last transmission
+	sent   int64  // when that was
 	held   bool   // reported by a selective acknowledgment
 	lost   bool   // and not sent again
 }
@@ -22,6 +23,7 @@ type segment struct {
 // transmission is an entry of tcpSender.order.
 type transmission struct {
 	serial uint64
+	sent   int64
 	seq    uint32
 }
 
@@ -40,10 +42,12 @@ type tcpSender struct {
 
 	order     []transmission // by serial; entries of delivered segments are skipped
 	head      int            // the first of them
-	delivered uint64         // latest transmission that is known to have arrived
+	delivered transmission   // latest one that is known to have arrived
 
 	srtt, rttvar, rto time.Duration
 	timeout           int64 // when it expires; 0: none
+	probeAt           int64 // when to send a probe; 0: never
+	probing           bool  // the next segment to send is the probe
 }
 
 func (s *tcpSender) init() {
@@ -54,29 +58,54 @@ func (s *tcpSender) at(seq uint32) *segment { return &s.segs[seq%maxSegments] }
 
 // maySend reports whether the window has space for a segment.
 func (s *tcpSender) maySend() bool {
-	return float64(s.pipe) < s.window && (s.lost > 0 || s.nxt-s.una < maxSegments)
+	return s.probing || float64(s.pipe) < s.window && (s.lost > 0 || s.nxt-s.una < maxSegments)
 }
 
-// next returns the segment to send now: the first lost one, or a new one.
+// next returns the segment to send now: the probe, the first lost one, or a new one.
 func (s *tcpSender) next(now int64) uint32 {
 	seq := s.nxt
-	if s.lost > 0 {
+	switch {
+	case s.probing: // the last segment again; if it was in flight, it is still counted
+		seq, s.probing = s.nxt-1, false
+		if s.at(seq).lost {
+			s.lost--
+			s.pipe++
+		}
+	case s.lost > 0:
 		for !s.at(s.search).lost {
 			s.search++
 		}
 		seq = s.search
 		s.lost--
-	} else {
+		s.pipe++
+	default:
 		s.nxt++
+		s.pipe++
 	}
 	s.serials++
-	*s.at(seq) = segment{serial: s.serials}
-	s.order = append(s.order, transmission{s.serials, seq})
-	s.pipe++
+	*s.at(seq) = segment{serial: s.serials, sent: now}
+	s.order = append(s.order, transmission{s.serials, now, seq})
 	if s.timeout == 0 {
-		s.timeout = now + int64(s.rto)
+		s.restart(now)
 	}
 	return seq
+}
+
+// restart starts the timers, if anything is outstanding. A probe is sent before the timeout, to
+// learn what was lost at the end of a burst (RFC 8985, section 7).
+func (s *tcpSender) restart(now int64) {
+	s.timeout, s.probeAt = 0, 0
+	if s.una == s.nxt {
+		return
+	}
+	s.timeout = now + int64(s.rto)
+	after := 2 * s.srtt
+	if s.pipe <= 1 {
+		after += time.Duration(delayedAck)
+	}
+	if s.srtt > 0 && after < s.rto {
+		s.probeAt = now + int64(after)
+	}
 }
 
 // acknowledged handles an acknowledgment.
@@ -101,10 +130,7 @@ func (s *tcpSender) acknowledged(now int64, f *tcpFrame) {
 	if s.una >= s.frozen {
 		s.acked(now, s.srtt, acked)
 	}
-	s.timeout = 0
-	if s.una != s.nxt {
-		s.timeout = now + int64(s.rto)
-	}
+	s.restart(now)
 }
 
 // hold notes that the segments of a block have arrived, except those of the last acknowledgment.
@@ -134,7 +160,9 @@ func (s *tcpSender) arrived(seq uint32) {
 	default:
 		s.pipe--
 	}
-	s.delivered = max(s.delivered, g.serial)
+	if g.serial > s.delivered.serial {
+		s.delivered = transmission{g.serial, g.sent, seq}
+	}
 }
 
 // findLost marks segments that later transmissions have overtaken. The first one of a window
@@ -142,7 +170,8 @@ func (s *tcpSender) arrived(seq uint32) {
 func (s *tcpSender) findLost() {
 	for ; s.head < len(s.order); s.head++ {
 		t := s.order[s.head]
-		if t.serial+reordering > s.delivered {
+		near := t.serial+reordering > s.delivered.serial
+		if near && (t.serial >= s.delivered.serial || t.sent+int64(s.srtt)/4 > s.delivered.sent) {
 			break
 		}
 		g := s.at(t.seq)
@@ -179,10 +208,19 @@ func (s *tcpSender) sample(rtt time.Duration) {
 	s.rto = min(max(s.srtt+4*s.rttvar, leastRTO), mostRTO)
 }
 
-func (s *tcpSender) nextTimeout() (int64, bool) { return s.timeout, s.timeout != 0 }
+func (s *tcpSender) nextTimeout() (int64, bool) {
+	if s.probeAt != 0 {
+		return s.probeAt, true // it precedes the timeout
+	}
+	return s.timeout, s.timeout != 0
+}
 
-// checkTimeout sends everything again that is not held if the timeout has expired.
+// checkTimeout sends a probe, or everything again that is not held, if the time has come.
 func (s *tcpSender) checkTimeout(now int64) {
+	if s.probeAt != 0 && now >= s.probeAt {
+		s.probeAt = 0
+		s.probing = !s.at(s.nxt - 1).held
+	}
 	if s.timeout == 0 || now < s.timeout {
 		return
 	}
