@@ -13,6 +13,10 @@ import (
 const (
 	sharedBits = 25 * gbps
 	sharedRTT  = 100 * us
+	// access is how much faster than the bottleneck the links of the senders are. If they were not,
+	// a flow that has the bottleneck for itself would fill the queue of its own host, where nothing
+	// is dropped.
+	access = 4
 	// bdp is the bandwidth-delay product in bytes.
 	bdp = sharedBits / 8 * int64(sharedRTT) / int64(time.Second)
 )
@@ -85,7 +89,7 @@ func senders(n int) (list []netsim.Sender) {
 	for i := range n {
 		list = append(list, netsim.Sender{Op: roce.OpWrite, Size: load64K.size,
 			Depth: load64K.depth, Start: time.Duration(i) * stagger,
-			Plan: loopback.Plan{Bandwidth: sharedBits, Delay: sharedRTT / 2}})
+			Plan: loopback.Plan{Bandwidth: access * sharedBits, Delay: sharedRTT / 2}})
 	}
 	return list
 }
@@ -174,7 +178,7 @@ func nextToTCP() (list []experiment) {
 			30 * time.Second},
 		{"_10g_100us", "10 Gb/s, 100 us", 10 * gbps, 100 * us, 1, 200 * ms, 800 * ms},
 	} {
-		plan := loopback.Plan{Bandwidth: n.bits, Delay: n.rtt / 2}
+		plan := loopback.Plan{Bandwidth: access * n.bits, Delay: n.rtt / 2}
 		name := "tcp_cubic" + n.suffix + "_share"
 		list = append(list, experiment{
 			name: name, about: "1 QP next to a TCP CUBIC flow: its part; " + n.about,
