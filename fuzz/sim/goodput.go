@@ -25,6 +25,11 @@ type Stream struct {
 	Queue int
 	MTU   roce.MTU      // path MTU
 	Plan  loopback.Plan // of both directions
+
+	GoBackN bool // without selective repeat
+	// Shared means that all operations of a side use the same memory, as with many benchmarks.
+	// Otherwise those in flight on a QP use different memory.
+	Shared bool
 }
 
 // Goodput is the result of a Stream.
@@ -56,8 +61,9 @@ func Measure(s Stream) (g Goodput, err error) {
 	defer m.bed.Close()
 	for i, dev := range m.bed.Dev {
 		m.end[i], err = endpoint.New(dev, endpoint.Config{
-			QP:  roce.QPConfig{SendDepth: m.Depth, RecvDepth: 2 * m.Depth},
-			QPs: m.QPs, SendCQ: 4 * m.Depth * m.QPs, Memory: m.Size,
+			QP: roce.QPConfig{SendDepth: m.Depth, RecvDepth: 2 * m.Depth,
+				GoBackN: s.GoBackN},
+			QPs: m.QPs, SendCQ: 4 * m.Depth * m.QPs, Memory: m.Depth * m.Size,
 		})
 		if err != nil {
 			return g, err
@@ -124,17 +130,21 @@ func (m *measurement) post(i int) error {
 	if m.posted == m.Count {
 		return nil
 	}
+	at := m.posted % m.Depth * m.Size
+	if m.Shared {
+		at = 0
+	}
 	m.posted++
 	local, remote := m.end[0], m.end[1]
 	if m.Op == roce.OpSend {
-		if err := remote.QPs[i].PostRecv(roce.RecvWR{SGEs: []roce.SGE{remote.MR.SGE(0,
+		if err := remote.QPs[i].PostRecv(roce.RecvWR{SGEs: []roce.SGE{remote.MR.SGE(at,
 			m.Size)}}); err != nil {
 			return err
 		}
 	}
 	to := remote.MR.Remote()
 	return local.QPs[i].PostSend(roce.SendWR{
-		ID: uint64(i), Op: m.Op, Flags: roce.Signaled, SGEs: []roce.SGE{local.MR.SGE(0, m.Size)},
-		RemoteAddr: to.Addr, RKey: to.RKey,
+		ID: uint64(i), Op: m.Op, Flags: roce.Signaled, SGEs: []roce.SGE{local.MR.SGE(at, m.Size)},
+		RemoteAddr: to.Addr + uint64(at), RKey: to.RKey,
 	})
 }

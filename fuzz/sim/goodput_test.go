@@ -14,15 +14,20 @@ import (
 // goodputSeeds seeds. If a change of the protocol changes a figure for the better or for a good
 // reason, take the new figure, which the test prints.
 var goodputTable = []struct {
-	op  roce.Op
-	mtu roce.MTU
-	was [5]float64 // by loss
+	op      roce.Op
+	mtu     roce.MTU
+	goBackN bool
+	shared  bool // all operations use the same memory
+	was     [5]float64 // by loss
 }{
-	{roce.OpWrite, 1024, [5]float64{9463, 8828, 5427, 2216, 252}},
-	{roce.OpWrite, 4096, [5]float64{9850, 8947, 7894, 5086, 764}},
-	{roce.OpRead, 1024, [5]float64{9464, 8584, 4500, 1390, 108}},
-	{roce.OpRead, 4096, [5]float64{9854, 8430, 7289, 3784, 412}},
-	{roce.OpSend, 4096, [5]float64{9852, 8947, 7914, 4969, 835}},
+	{roce.OpWrite, 1024, false, false, [5]float64{9460, 9452, 9366, 5099, 829}},
+	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9835, 9753, 9223, 2546}},
+	{roce.OpRead, 1024, false, false, [5]float64{9464, 9421, 8992, 1991, 186}},
+	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9324, 4704, 436}},
+	{roce.OpRead, 4096, false, true, [5]float64{9854, 5665, 3995, 1662, 297}},
+	{roce.OpSend, 4096, false, false, [5]float64{9852, 9837, 9756, 9202, 3308}},
+	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8633, 6775, 5640, 835}},
+	{roce.OpRead, 4096, true, false, [5]float64{9854, 8293, 7082, 3963, 440}},
 }
 
 var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
@@ -34,31 +39,33 @@ const (
 
 func TestGoodputByLoss(t *testing.T) {
 	for _, row := range goodputTable {
-		line := fmt.Sprintf("%-10v path MTU %d:", row.op, row.mtu)
+		name := fmt.Sprintf("%v, path MTU %d, go-back-N %v, shared memory %v", row.op, row.mtu,
+			row.goBackN, row.shared)
+		line := name + ":"
 		for i, loss := range losses {
-			got := meanGoodput(t, row.op, row.mtu, loss)
+			got := meanGoodput(t, &Stream{Op: row.op, MTU: row.mtu, GoBackN: row.goBackN,
+				Shared: row.shared, Plan: loopback.Plan{Loss: loss}})
 			line += fmt.Sprintf("  %g %%: %.0f", loss*100, got)
 			if got < tooLow*row.was[i] || got > tooHigh*row.was[i] {
-				t.Errorf("%v, path MTU %d, %g %% loss: %.0f Mb/s, the table says %.0f", row.op,
-					row.mtu, loss*100, got, row.was[i])
+				t.Errorf("%s, %g %% loss: %.0f Mb/s, the table says %.0f", name, loss*100, got,
+					row.was[i])
 			}
 		}
 		t.Log(line)
 	}
 }
 
-func meanGoodput(t *testing.T, op roce.Op, mtu roce.MTU, loss float64) float64 {
-	count := 300
-	if loss > 0.1 {
-		count = 60
+func meanGoodput(t *testing.T, s *Stream) float64 {
+	s.Size, s.Depth, s.Count = 64<<10, 16, 300
+	if s.Plan.Loss == 0.2 {
+		s.Count = 60
 	}
+	s.Plan.Delay, s.Plan.Bandwidth = 5*time.Microsecond, 10e9
 	sum := 0.0
-	for seed := range uint64(goodputSeeds) {
-		g, err := Measure(Stream{Seed: seed, Op: op, Size: 64 << 10, Count: count, Depth: 16,
-			MTU:  mtu,
-			Plan: loopback.Plan{Loss: loss, Delay: 5 * time.Microsecond, Bandwidth: 10e9}})
+	for s.Seed = range uint64(goodputSeeds) {
+		g, err := Measure(*s)
 		if err != nil {
-			t.Fatalf("%v, path MTU %d, %g %% loss, seed %d: %v", op, mtu, loss*100, seed, err)
+			t.Errorf("%+v: %v", *s, err)
 		}
 		sum += g.Bits / 1e6
 	}
