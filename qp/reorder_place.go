@@ -1,6 +1,8 @@
 package qp
 
 import (
+	"math/bits"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 )
@@ -67,7 +69,7 @@ func (r *reorder) learn(q *QP, psn uint64, p *bth.Packet) {
 	}
 	x.addr = mr.AddrOf(b)
 	// A request that will be refused stops placement too.
-	if v != accept || q.access&need == 0 || !r.insert(x) {
+	if v != accept || q.access&need == 0 || !r.insert(&q.eng.pool, x) {
 		r.wall(psn)
 	}
 }
@@ -87,7 +89,7 @@ func (r *reorder) learnCurrent(q *QP) {
 			va: q.va, key: q.key, clear: true}
 		x.end = x.first + uint64(q.readPackets(q.dma))
 		if v == accept && q.epsn < x.end {
-			r.insert(x)
+			r.insert(&q.eng.pool, x)
 		}
 	}
 }
@@ -102,7 +104,7 @@ func (r *reorder) wall(psn uint64) {
 
 // insert adds an extent. It reports false if there is no space for it or it contradicts another
 // one.
-func (r *reorder) insert(x extent) bool {
+func (r *reorder) insert(e *reorderPool, x extent) bool {
 	i := r.after(x.first)
 	if i < len(r.extents) && r.extents[i].first < x.end {
 		return false
@@ -114,7 +116,8 @@ func (r *reorder) insert(x extent) bool {
 		r.extents[i-1] = x // its packet was received before, but there was no memory to hold it
 		return true
 	}
-	if len(r.extents)-r.done >= maxExtents {
+	if len(r.extents)-r.done >= maxExtents ||
+		len(r.extents) == cap(r.extents) && !e.growExtents(r) {
 		return false
 	}
 	r.extents = append(r.extents, extent{})
@@ -256,10 +259,9 @@ func (r *reorder) knows(psn uint64) bool {
 // overlap the message's memory.
 func (r *reorder) pending(y *extent, addr, n, mtu uint64) bool {
 	last := min(addr+n, y.addr+y.size) - 1
-	for psn := y.first + (max(addr, y.addr)-y.addr)/mtu; psn <= y.first+(last-y.addr)/mtu; psn++ {
-		if psn < r.from {
-			continue
-		}
+	shift := bits.TrailingZeros64(mtu) // it is a power of 2
+	psn := max(r.from, y.first+(max(addr, y.addr)-y.addr)>>shift)
+	for end := y.first + (last-y.addr)>>shift; psn <= end; psn++ {
 		if psn >= r.top || !r.holds(psn) || r.parked[psn&r.mask] != nil {
 			return true
 		}

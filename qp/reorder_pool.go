@@ -16,7 +16,6 @@ type reorderPool struct {
 	limit  int // bytes
 	used   int // by QPs
 	cached int // given back
-	users  int // QPs that hold packets
 
 	// given back
 	states  []*reorder
@@ -77,18 +76,32 @@ func (r *psnRing) bits(psn uint64) uint32 {
 	return bits.Reverse32(uint32(w))
 }
 
+// Approximate sizes in bytes.
+const (
+	reorderBytes = 256 // of a reorder
+	extentBytes  = 48
+)
+
+// size returns the memory of the state without what it holds.
+func (r *reorder) size() int { return reorderBytes + cap(r.extents)*extentBytes }
+
 // take returns the state for a QP, without memory for packets. It is nil if there is no memory.
 func (e *reorderPool) take() *reorder {
 	var r *reorder
-	if n := len(e.states); n > 0 {
-		r, e.states = e.states[n-1], e.states[:n-1]
+	n := len(e.states)
+	if n > 0 {
+		r = e.states[n-1]
 	} else {
 		r = new(reorder)
 	}
-	e.users++
+	if !e.charge(r, r.size()) {
+		return nil
+	}
+	if e.reuse(r.size(), n > 0); n > 0 {
+		e.states = e.states[:n-1]
+	}
 	if !e.reach(r, 0) {
-		e.users--
-		e.states = append(e.states, r)
+		e.giveState(r)
 		return nil
 	}
 	return r
@@ -98,9 +111,25 @@ func (e *reorderPool) take() *reorder {
 func (e *reorderPool) give(r *reorder) {
 	r.discard(e, r.top)
 	e.giveRing(r, r.psnRing)
+	e.giveState(r)
+}
+
+func (e *reorderPool) giveState(r *reorder) {
+	e.refund(r, r.size())
 	*r = reorder{placement: placement{extents: r.extents[:0]}}
 	e.states = append(e.states, r)
-	e.users--
+}
+
+// growExtents makes space for another extent. It reports false if there is no memory.
+func (e *reorderPool) growExtents(r *reorder) bool {
+	old := cap(r.extents)
+	more := max(8, old)
+	if !e.charge(r, more*extentBytes) {
+		return false
+	}
+	e.reuse(more*extentBytes, false)
+	r.extents = append(make([]extent, 0, old+more), r.extents...)
+	return true
 }
 
 // The pool keeps idleReorderMemory bytes, and more only for reorderIdle after the last gap. If it
@@ -161,6 +190,12 @@ func (e *reorderPool) evict(n int) {
 			list.n--
 			e.cached -= size
 		}
+	}
+	for ; len(e.states) > 0 && n > 0; e.states = e.states[:len(e.states)-1] {
+		r := e.states[len(e.states)-1]
+		e.states[len(e.states)-1] = nil
+		e.cached -= r.size()
+		n -= r.size()
 	}
 }
 

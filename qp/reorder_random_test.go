@@ -355,7 +355,7 @@ func TestRandomOrderEqualsInOrder(t *testing.T) {
 		b.DestroyQP(b.q)
 	}
 	c := mixed.Counters()
-	if c.PlacedPkts < 10_000 || c.HeldPkts < c.PlacedPkts+10_000 || c.ReorderDrops < 1000 {
+	if c.PlacedPkts < 5000 || c.HeldPkts < c.PlacedPkts+5000 || c.ReorderDrops < 1000 {
 		t.Errorf("HeldPkts = %d, PlacedPkts = %d, ReorderDrops = %d: the test is too tame",
 			c.HeldPkts, c.PlacedPkts, c.ReorderDrops)
 	}

@@ -353,3 +353,21 @@ func TestSelectiveKeyRevoked(t *testing.T) {
 	k.equal("packet 3", string(mem[768:1024]), string(make([]byte, talkMTU)))
 	k.equal("ParkedBytes", k.Counters().ParkedBytes, uint64(0))
 }
+
+// Held SENDs take receives of an SRQ when they are executed, not when they arrive.
+func TestSelectiveSRQ(t *testing.T) {
+	w := newWorld(t, 1)
+	k := &talk{world: w, end: w.ends[1]}
+	srq, err := k.NewSRQ(k.pd, SRQConfig{Depth: 4})
+	must(t, err)
+	k.renew(RC, func(ia *InitAttr, at *Attr) { ia.SRQ, at.Selective = srq, true })
+	for i := range 3 {
+		_, err := srq.PostRecv([]RecvWR{{ID: uint64(i + 1), SGEs: []SGE{k.sge(i*1024, 1024)}}})
+		must(t, err)
+	}
+	k.say(send(1, seq(8)), send(2, seq(8)))
+	k.equal("receives", srq.Len(), 3)
+	k.say(send(0, seq(4)), send(3, seq(8)))
+	k.completes("1 success RECV 4B", "2 success RECV 8B", "3 success RECV 8B")
+	k.hears("RNR NAK timer 12 +3 msn=3")
+}
