@@ -17,7 +17,7 @@ var goodputTable = []struct {
 	op      roce.Op
 	mtu     roce.MTU
 	goBackN bool
-	shared  bool // all operations use the same memory
+	shared  bool       // all operations use the same memory
 	was     [5]float64 // by loss
 }{
 	{roce.OpWrite, 1024, false, false, [5]float64{9460, 9452, 9366, 5099, 829}},
