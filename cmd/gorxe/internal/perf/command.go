@@ -61,7 +61,9 @@ OP is one of ` + strings.Join(perf.OperationNames(), ", ") + `.
 
 The flags and columns are those of perftest. MB are 2^20 bytes. write-lat and
 send-lat show half of the round trip; read-lat and atomic-lat show the time from
-post to completion.`,
+post to completion. The last lines show whether both sides use selective repeat
+(see --selective-repeat), what this side retransmitted, its congestion control, RTT
+and window. With --json they are the field network of each row.`,
 		Example: `  # bandwidth of 64 KiB WRITEs: on host A, then on host B
   gorxe perf write-bw -d eth0
   gorxe perf write-bw hostA
@@ -71,6 +73,9 @@ post to completion.`,
 
   # latency of 8-byte WRITEs for 5 seconds, as JSON
   gorxe perf write-lat hostA -s 8 -D 5 --json
+
+  # how much selective repeat gains on a network with loss
+  gorxe perf write-bw hostA --selective-repeat=false
 
   # with the kernel's RDMA: on host C 'ib_send_bw -x 1 -q 8', and here
   gorxe perf send-bw hostC -q 8`,

@@ -46,8 +46,9 @@ after 2 minutes without a packet, and a run of perf after 1 hour.
 
 When its sockets are open, it drops its privileges (see --user) and prints what
 it kept. It warns of packets that honest peers rarely send, at most once per
-minute and kind, and counts the peers that it refuses. With Ctrl-C or SIGTERM it
-prints its counters and detaches from the interface.`,
+minute and kind, and counts the peers that it refuses. With --json it also prints an
+event "network" every 5 seconds while packets get lost or the network is congested.
+With Ctrl-C or SIGTERM it prints its counters and detaches from the interface.`,
 		Example: `  gorxe up eth0
 
   # from another host
