@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/cmconn"
 	"github.com/gorxe/gorxe/internal/guard"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
@@ -84,6 +85,14 @@ func (s *Server) serve(ctx context.Context, c *side) error {
 	}()
 	for {
 		err := c.answer(ctx, s.Idle)
+		if failed := new(cmconn.StatusError); errors.As(err, &failed) &&
+			failed.Status == roce.WRFlushErr {
+			// The connection has ended. The flushed receive may be seen before its end.
+			select {
+			case <-c.CM().Done():
+			case <-ctx.Done():
+			}
+		}
 		switch {
 		case errors.Is(c.CM().Err(), roce.ErrDisconnected):
 			return nil
