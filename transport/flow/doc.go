@@ -49,6 +49,15 @@
 // (Scheduler.Reports): deadlines that are exceeded, timers that fire although their task has not
 // finished, messages that were refused or lost. Messages that a reader has missed are counted.
 //
+// # Worst-case response times
+//
+// Bound computes the longest time that each Flow of a Link can take, from its period or token
+// bucket, its priority and its parts. Admit compares the bounds with deadlines and names the flows
+// that do not fit. The bounds hold without packet loss, if nothing else uses the link, receivers
+// release their messages in time, and the processors keep up: the scheduler of an operating system
+// that is not a real-time system gives no guarantee. "gorxe flow check" does this for a description
+// in a file, and "gorxe flow run" compares bounds with what it observes.
+//
 // # Virtual time
 //
 // With SchedulerConfig.Clock, LayerConfig.Clock and devices with roce.Expert.Clock, nothing runs

@@ -2,6 +2,7 @@ package flow_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/netip"
@@ -151,4 +152,24 @@ func ExampleScheduler() {
 	fmt.Println(<-done)
 	// Output:
 	// frame of 1048576 bytes, brake full
+}
+
+// A brake command of 64 bytes waits for a video frame, unless the frame is sent in parts.
+func ExampleAdmit() {
+	link := flow.Link{Rate: 978e6, Gap: 11 * time.Microsecond}
+	brake := flow.Flow{Name: "brake", Priority: 7, Size: 64, Period: time.Millisecond,
+		Deadline: 500 * time.Microsecond}
+	video := flow.Flow{Name: "video", Priority: 1, Size: 1 << 20, Period: 33 * time.Millisecond}
+	_, err := flow.Admit(link, []flow.Flow{brake, video})
+	var a *flow.AdmitError
+	if errors.As(err, &a) {
+		fmt.Println(a.Misfits[0].Flow, "takes up to", a.Misfits[0].Bound)
+	}
+
+	video.Part = 16 << 10
+	bounds, err := flow.Admit(link, []flow.Flow{brake, video})
+	fmt.Println(bounds[0].Flow, "takes up to", bounds[0].Bound, err)
+	// Output:
+	// brake takes up to 9.28888ms
+	// brake takes up to 169.436µs <nil>
 }

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -193,12 +194,13 @@ func (l *Layer) await(ctx context.Context, wake <-chan struct{}, ready func() bo
 		})
 	case l.manual:
 		for !ready() {
-			if l.Poll() == 0 {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				runtime.Gosched()
+			if l.Poll() > 0 {
+				continue
 			}
+			if err := cmp.Or(ctx.Err(), l.dev.Err()); err != nil {
+				return err
+			}
+			runtime.Gosched()
 		}
 		return nil
 	}

@@ -1,6 +1,9 @@
 package flow
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Mode is which messages of a channel a reader gets.
 type Mode uint8
@@ -34,12 +37,18 @@ func (c *Channel) NewReader(m Mode) (*Reader, error) {
 	case m == Latest && len(c.slots) < 2:
 		return nil, fmt.Errorf("%w: channel %q has 1 slot: a reader of the latest message needs 2",
 			ErrConfig, c.cfg.Name)
-	case len(c.readers) == MaxReaders:
+	}
+	index := slices.Index(c.readers, nil)
+	if index < 0 && len(c.readers) == MaxReaders {
 		return nil, fmt.Errorf("%w: channel %q has more than %d readers", ErrConfig, c.cfg.Name,
 			MaxReaders)
 	}
-	r := &Reader{ch: c, mode: m, index: len(c.readers)}
-	c.readers = append(c.readers, r)
+	if index < 0 {
+		index = len(c.readers)
+		c.readers = append(c.readers, nil)
+	}
+	r := &Reader{ch: c, mode: m, index: index}
+	c.readers[index] = r
 	if m == Latest {
 		c.latest = true
 	} else {
@@ -51,7 +60,7 @@ func (c *Channel) NewReader(m Mode) (*Reader, error) {
 		}
 	}
 	if c.recv != nil && c.recv.direct != nil {
-		c.recv.direct.stop()
+		c.recv.direct.end()
 		c.recv.direct = nil
 	}
 	return r, nil
@@ -67,6 +76,9 @@ func (r *Reader) Next() *Message {
 func (r *Reader) next() *Message {
 	c := r.ch
 	at := -1
+	if c.readers[r.index] != r {
+		return nil // closed
+	}
 	if r.mode == Latest {
 		at = c.newest
 	} else {
@@ -93,10 +105,24 @@ func (r *Reader) Missed() uint64 {
 	return r.missed
 }
 
-// stop makes a reader get no more messages.
-func (r *Reader) stop() {
+// Close ends the use of the reader: the channel keeps no messages for it. Closing twice is
+// harmless.
+func (r *Reader) Close() {
+	r.ch.layer.mu.Lock()
+	defer r.ch.layer.mu.Unlock()
+	r.end()
+}
+
+// end makes the channel forget a reader. The caller holds Layer.mu.
+func (r *Reader) end() {
 	c := r.ch
+	if c.readers[r.index] != r {
+		return
+	}
+	c.readers[r.index] = nil
 	c.each &^= 1 << r.index
+	c.latest = slices.ContainsFunc(c.readers,
+		func(r *Reader) bool { return r != nil && r.mode == Latest })
 	for i := range c.slots {
 		c.slots[i].unread &^= 1 << r.index
 		c.settle(i)

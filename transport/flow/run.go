@@ -89,11 +89,16 @@ func (s *Scheduler) work() {
 	}
 }
 
-// driveLayer runs the protocol of a device with Manual progress until ctx ends.
+// driveLayer runs the protocol of a device with Manual progress until ctx ends or the device fails.
 func driveLayer(ctx context.Context, l *Layer) {
 	for ctx.Err() == nil {
-		if l.Poll() == 0 {
-			runtime.Gosched()
+		if l.Poll() > 0 {
+			continue
 		}
+		if err := l.dev.Err(); err != nil {
+			l.fail(err)
+			return
+		}
+		runtime.Gosched()
 	}
 }

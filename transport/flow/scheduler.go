@@ -216,7 +216,8 @@ func (s *Scheduler) Start() error {
 }
 
 // Close stops the scheduler. It waits for functions that run, and abandons messages that have not
-// been sent. Senders, receivers and channels can be closed afterwards. Closing twice is harmless.
+// been sent. Afterwards its layers, channels, senders and receivers can be used without it, or with
+// another scheduler. Closing twice is harmless.
 func (s *Scheduler) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -233,6 +234,9 @@ func (s *Scheduler) Close() error {
 	s.detach(len(s.cfg.Layers))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		t.stop()
+	}
 	close(s.reports)
 	s.reports = nil
 	return nil

@@ -85,14 +85,11 @@ func (s *Scheduler) SendTask(c SendConfig) (*Task, error) {
 		return nil, err
 	}
 	if err := s.add(t, config, inputs); err != nil {
-		c.Channel.layer.mu.Lock()
-		t.reader.stop()
-		c.Channel.layer.mu.Unlock()
 		return nil, err
 	}
 	c.To.task = t
 	c.To.layer.mu.Lock()
-	c.To.source = c.Channel
+	c.To.source, c.To.used = c.Channel, true
 	c.To.layer.mu.Unlock()
 	return t, nil
 }
@@ -112,6 +109,10 @@ func (s *Scheduler) checkSend(c *SendConfig) (core.PoolID, error) {
 	case c.MaxAge < 0:
 		return 0, fmt.Errorf("%w: task %q has the greatest age %v: choose 0 (any) or more",
 			ErrConfig, c.Name, c.MaxAge)
+	}
+	if c.To.busy(c.Channel) {
+		return 0, fmt.Errorf("%w: sender %q still sends a message of another channel", ErrBusy,
+			c.To.cfg.Name)
 	}
 	for _, o := range []*Source{c.Done, c.NotDone} {
 		if o != nil && (o.s != s || o.tick) {

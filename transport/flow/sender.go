@@ -24,7 +24,8 @@ type Sender struct {
 	wake  chan struct{}
 
 	// Guarded by Layer.mu.
-	source *Channel // of the scheduler's task, if there is one
+	source *Channel // of the scheduler's task that uses it, or has used it
+	used   bool     // by a scheduler
 	free   uint64   // the receiver's free slots
 	posts  int      // parts that have not completed
 	seq    uint64   // of messages that come from no channel
@@ -96,6 +97,13 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort) (err error) {
 	return nil
 }
 
+// busy reports whether parts of another channel than c are in flight.
+func (s *Sender) busy(c *Channel) bool {
+	s.layer.mu.Lock()
+	defer s.layer.mu.Unlock()
+	return s.posts > 0 && s.source != c
+}
+
 // Name returns the name of the sender.
 func (s *Sender) Name() string { return s.cfg.Name }
 
@@ -116,10 +124,10 @@ func (s *Sender) Err() error {
 func (s *Sender) Send(ctx context.Context, region *roce.MR, off, n int) error {
 	l := s.layer
 	l.mu.Lock()
-	source := s.source
+	used := s.used
 	l.mu.Unlock()
 	switch {
-	case source != nil:
+	case used:
 		return fmt.Errorf("%w: push a message into the channel of its task", ErrBusy)
 	case n < 0 || n > s.peer.size:
 		return fmt.Errorf("%w: %d bytes, the receiver takes %d", ErrTooLong, n, s.peer.size)

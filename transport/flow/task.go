@@ -138,6 +138,11 @@ func (s *Scheduler) Task(c TaskConfig) (*Task, error) {
 
 // add adds a task to the machine. The caller holds mu.
 func (s *Scheduler) add(t *Task, c core.TaskConfig, inputs []Input) (err error) {
+	defer func() {
+		if err != nil {
+			t.stop()
+		}
+	}()
 	for i := range inputs {
 		in := &inputs[i]
 		var r *Reader
@@ -151,6 +156,26 @@ func (s *Scheduler) add(t *Task, c core.TaskConfig, inputs []Input) (err error) 
 	}
 	s.tasks = append(s.tasks, t)
 	return nil
+}
+
+// stop ends the use of channels and of the sender. The caller holds mu.
+func (t *Task) stop() {
+	for _, r := range t.readers {
+		if r != nil {
+			r.Close()
+		}
+	}
+	if t.sending == nil {
+		return
+	}
+	t.abandon()
+	t.reader.Close()
+	if t.to.task == t {
+		t.to.task = nil
+		t.to.layer.mu.Lock()
+		t.to.used = false
+		t.to.layer.mu.Unlock()
+	}
 }
 
 // input adds an input to the configuration of a task. It returns the reader of a channel.
