@@ -67,9 +67,9 @@ func (w *window) size() uint32 {
 }
 
 // ackInterval returns after how many packets one must ask for an ACK. If the window was made
-// smaller, or is being measured, ACKs are more frequent, so that few packets wait for each.
+// smaller, ACKs are more frequent, so that few packets wait for each.
 func (w *window) ackInterval() uint64 {
-	if w.modeled {
+	if w.cwnd >= w.threshold {
 		return uint64(min(ackInterval, (w.size()+7)/8))
 	}
 	return uint64(min(ackInterval, (w.size()+1)/2))
