@@ -207,9 +207,10 @@ func (q *QP) releaseReorder() {
 }
 
 // sendSelAck sends an acknowledgment with what the responder holds. If the expected packet is
-// missing it is a NAK for it. After an RNR NAK the requester waits, so it is an ACK.
+// missing it is a NAK for it. After an RNR NAK for that packet it is a NAK only if others are held,
+// because a NAK without held packets would make the requester send them again.
 func (q *QP) sendSelAck(b []byte) (n, netLen int) {
-	gap := q.refused && !q.refusedRNR
+	gap := q.refused && (!q.refusedRNR || q.reorder != nil)
 	q.acked()
 	q.eng.c.SentSelAcks++
 	if gap {

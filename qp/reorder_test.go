@@ -89,13 +89,17 @@ func TestSelectiveRNR(t *testing.T) {
 	k.say(k.write(0, seq(8)))
 	k.hears("RNR NAK timer 12 +1 msn=1 held +2")
 	k.say(k.writeTo(4, 0, seq(8)))
-	k.hears("ACK +0 msn=1 held +2 +4") // no sequence error: the requester waits
+	k.hears("NAK PSN sequence error +1 msn=1 held +2 +4")
 	k.recvs(8, 8)
 	k.say(send(1, seq(8)))
 	k.hears("NAK PSN sequence error +3 msn=3 held +4")
 	k.completes("1 success RECV 8B", "2 success RECV 4B")
 	k.say(k.writeTo(3, 0, seq(8)))
 	k.hears("ACK +4 msn=5")
+	k.say(send(5, seq(8)))
+	k.hears("RNR NAK timer 12 +5 msn=5")
+	k.say(k.write(0, nil)) // a keepalive: nothing is held, so there is no sequence error
+	k.hears("ACK +4 msn=5 held")
 }
 
 // A held request that finds the queue of answers full waits for a slot.
