@@ -56,6 +56,8 @@ type congestion struct {
 	rate     [2]float64 // largest delivery rates of this and the previous period, packets per ns
 	rounds   uint8      // round trips in this period
 	started  uint64     // total at the start of the RTT sample
+	ended    uint64     // total at the end of the previous one
+	endedAt  Time       // end of the previous one; 0: there was none
 
 	wmax   float64 // window before the last reduction, packets
 	epoch  Time    // time of the last reduction; 0: none yet
@@ -169,6 +171,11 @@ func (c *congestion) sampled(now, rtt Time, cwnd uint32) {
 		c.minRTT, c.minRTTAt = rtt, now
 	}
 	c.rate[0] = max(c.rate[0], float64(c.total-c.started)/float64(rtt))
+	if c.endedAt != 0 && now > c.endedAt {
+		// A sample of a READ includes its transfer, and the average does not.
+		c.rate[0] = max(c.rate[0], float64(c.total-c.ended)/float64(now-c.endedAt))
+	}
+	c.ended, c.endedAt = c.total, now
 	switch {
 	case !c.limited: // the rate is that of the user, not that of the path
 		if c.epoch != 0 {
@@ -212,7 +219,7 @@ func (q *QP) lossEvent(now Time, n uint64) {
 	w.recover = q.max
 	size := uint32(cubicBeta * float64(w.cwnd))
 	if !c.heavy {
-		size = max(size, c.bdp())
+		size = max(size, c.bdp()+q.unusable())
 	}
 	c.reduced(now, w.cwnd)
 	w.shrink(max(size, q.leastWindow()))
@@ -225,6 +232,16 @@ func (q *QP) leastWindow() uint32 {
 		return min(selectiveLossWindow, q.eng.maxWindow)
 	}
 	return min(lossWindow, q.eng.maxWindow)
+}
+
+// unusable returns how much of the window may stay unused, in packets, because the next part of a
+// READ is only requested when all of it fits.
+func (q *QP) unusable() uint32 {
+	s := &q.sq
+	if tail := s.tail.Load(); tail != s.started && s.at(tail).op == OpRead {
+		return min(1<<s.at(tail).part, s.at(tail).npkts)
+	}
+	return 0
 }
 
 // countLoss updates heavy.
