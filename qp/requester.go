@@ -405,6 +405,9 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 // halt stops the send queue at a work request that failed locally. Earlier requests complete first.
 func (q *QP) halt(w *wqe, st Status) {
 	w.status = st
+	if q.win.repairing {
+		q.cc.board.halted = true
+	}
 	q.checkHalted()
 }
 

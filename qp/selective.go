@@ -49,9 +49,12 @@ type scoreboard struct {
 	probe  bool   // send the oldest packet now, whatever the window
 	early  bool   // the ACK that is being handled answers a packet from before the last probe
 
-	// no READ before WQE apart writes to the same memory as apart; see overlaps
+	halted bool // a work request failed, and waits until it is the oldest
+
+	// no READ before WQE apart must write to the memory of apart first; see overlaps
 	apart   uint32
 	isApart bool
+	shared  bool // some READs write to the same memory; see superseded
 }
 
 // lateness is when QP.tolerance changed.

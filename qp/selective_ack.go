@@ -185,7 +185,8 @@ func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
 	// Perhaps an earlier transmission arrived, which says nothing about those after it, unless all
 	// retransmissions were long ago. If that seems to happen again before a round trip is measured,
 	// round trips have become shorter.
-	if b.early || now-b.againAt < q.soonestAnswer() && q.rec.bound == 0 {
+	if r := &q.rec; b.early ||
+		((r.srtt == 0 || now-b.againAt < q.soonestAnswer()) && r.bound == 0) {
 		if t.probing && serial == t.probe&serialMask {
 			t.probing = false
 			q.rec.probeTooEarly()
@@ -290,7 +291,7 @@ func (q *QP) settle(now Time) {
 		q.rec.bound /= 2 // packets are lost, so probes are needed
 		q.lossEvent(now, uint64(lost))
 	}
-	if b.held == 0 && b.lost == 0 && !b.probe && q.una >= b.againEnd {
+	if b.held == 0 && b.lost == 0 && !b.probe && !b.halted && q.una >= b.againEnd {
 		q.closeScoreboard()
 	}
 	if q.win.repairing || q.sq.cur != q.sq.head.Load() {

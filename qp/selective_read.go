@@ -24,7 +24,7 @@ func (q *QP) handleSelectiveResponse(now Time, psn uint64, p *bth.Packet) {
 	case w.status != Success || q.overlaps(b, i):
 		return
 	}
-	if st := q.place(i, psn, p); st != Success {
+	if st := q.place(b, i, psn, p); st != Success {
 		q.halt(w, st)
 		return
 	}
@@ -46,7 +46,7 @@ func (w *wqe) answeredBy(op bth.Operation) bool {
 }
 
 // place copies a response to the memory of WQE i.
-func (q *QP) place(i uint32, psn uint64, p *bth.Packet) Status {
+func (q *QP) place(b *scoreboard, i uint32, psn uint64, p *bth.Packet) Status {
 	w := q.sq.at(i)
 	switch w.op {
 	case OpRead:
@@ -55,8 +55,14 @@ func (q *QP) place(i uint32, psn uint64, p *bth.Packet) Status {
 		if uint32(len(p.Payload)) != min(mtu, w.length-off) {
 			return BadRespErr
 		}
+		if b.shared && q.superseded(b, i, psn-w.psn) {
+			return Success
+		}
 		return q.eng.scatter(q.pd, q.sq.sgesAt(i), off, p.Payload)
 	case OpCmpSwap, OpFetchAdd:
+		if b.shared && q.superseded(b, i, 0) {
+			return Success
+		}
 		v := q.eng.word[:]
 		binary.NativeEndian.PutUint64(v, p.AtomicAckETH().Original())
 		return q.eng.scatter(q.pd, q.sq.sgesAt(i), 0, v)
@@ -67,9 +73,10 @@ func (q *QP) place(i uint32, psn uint64, p *bth.Packet) Status {
 	return Success
 }
 
-// overlaps reports whether WQE i writes to memory that an earlier, incomplete one also writes to.
-// Its responses are dropped until the earlier one is complete, because the memory must end up with
-// the data of the later one.
+// overlaps reports whether WQE i writes to part of the memory that an earlier, incomplete one also
+// writes to. Its responses are dropped until the earlier one is complete, because the memory must
+// end up with the data of the later one. If both write to the same memory, their responses may
+// arrive in any order: see superseded.
 func (q *QP) overlaps(b *scoreboard, i uint32) bool {
 	s := &q.sq
 	tail := s.tail.Load()
@@ -77,12 +84,35 @@ func (q *QP) overlaps(b *scoreboard, i uint32) bool {
 		return false
 	}
 	for j := tail; j != i; j++ {
-		if s.at(j).op.fetches() && q.sharesMemory(i, j) {
+		switch w := s.at(j); {
+		case !w.op.fetches():
+		case w.sameMemory(s.at(i)):
+			b.shared = true
+		case q.sharesMemory(i, j):
 			return true
 		}
 	}
 	b.apart, b.isApart = i, true
 	return false
+}
+
+// superseded reports whether the memory for response n of WQE i has the data of a later WQE
+// already, which must stay there.
+func (q *QP) superseded(b *scoreboard, i uint32, n uint64) bool {
+	s := &q.sq
+	w := s.at(i)
+	for j := i + 1; j != s.started; j++ {
+		later := s.at(j)
+		if p := later.psn + n; p < q.max && w.sameMemory(later) && b.isHeld(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameMemory reports whether two WQEs write to exactly the same memory, in one piece.
+func (w *wqe) sameMemory(v *wqe) bool {
+	return w.op.fetches() && v.op.fetches() && w.nsge == 1 && v.nsge == 1 && w.one == v.one
 }
 
 // fetches reports whether the operation writes to local memory.
