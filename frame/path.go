@@ -84,6 +84,17 @@ func (p *Path) SetECT() {
 	}
 }
 
+// ClearECT changes ECT(0) in the traffic class to not ECN-capable.
+func (p *Path) ClearECT() {
+	if p.addr.TrafficClass&ecnMask != ecnECT0 {
+		return
+	}
+	p.addr.TrafficClass &^= ecnMask
+	if p.headerLen > 0 {
+		p.build()
+	}
+}
+
 // HeaderLen returns the number of header bytes: 0 for a path without headers.
 func (p *Path) HeaderLen() int { return int(p.headerLen) }
 

@@ -34,6 +34,18 @@ func (c cnpTime) recent(now Time) bool {
 // ecnCapable reports whether the packets of the QP are sent as ECN-capable.
 func (q *QP) ecnCapable() bool { return q.typ == RC && q.attr.Congestion != CongestionNone }
 
+// changeECT adapts a path that was set before the congestion control changed.
+func (q *QP) changeECT() {
+	if !q.path.Valid() {
+		return
+	}
+	p := q.fullPath()
+	if !q.ecnCapable() {
+		p.ClearECT()
+	}
+	q.setPath(p)
+}
+
 // handleMarked handles the mark of a packet that experienced congestion. Marked data leads to a
 // CNP. The window of the requester limits the READ responses that the peer sends, so a marked
 // response also slows down this QP.

@@ -204,6 +204,35 @@ func TestECT(t *testing.T) {
 	}
 }
 
+// Packets are not ECN-capable while a QP has no congestion control.
+func TestECTFollowsCongestionControl(t *testing.T) {
+	class := func(k *talk) uint8 {
+		p := k.q.fullPath()
+		b := make([]byte, bth.MaxNetHeader)
+		p.Put(b)
+		if got := b[14]<<4 | b[15]>>4; got != p.Address().TrafficClass {
+			t.Errorf("traffic class of the headers = %#x, want %#x", got, p.Address().TrafficClass)
+		}
+		return p.Address().TrafficClass
+	}
+	k := newTalk(t, RC)
+	k.equal("traffic class", class(k), uint8(2))
+	for _, c := range []struct {
+		a    Congestion
+		want uint8
+	}{{CongestionNone, 0}, {CongestionDCQCN, 2}, {CongestionAdaptive, 2}, {CongestionNone, 0}} {
+		must(t, k.q.Modify(k.now, &Attr{Congestion: c.a}, AttrCongestion))
+		k.equal("traffic class", class(k), c.want)
+	}
+	path := k.q.fullPath()
+	must(t, k.q.Modify(k.now, &Attr{Path: path}, AttrPath))
+	k.equal("traffic class of a new path", class(k), uint8(0))
+	k.post(k.wr(1, OpWrite, 8))
+	if got := k.listen(); len(got) != 1 {
+		t.Errorf("%d packets, want the WRITE", len(got))
+	}
+}
+
 // Marks and CNPs cause no allocations.
 func TestMarksAllocateNothing(t *testing.T) {
 	c := newCable(t, RC, 1024)

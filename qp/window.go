@@ -47,6 +47,7 @@ func (q *QP) setCongestion(a Congestion) {
 		return
 	}
 	q.attr.Congestion = a
+	q.changeECT()
 	if q.State() >= RTS {
 		recover := q.win.recover
 		q.initWindow()
