@@ -70,7 +70,7 @@ func (w *window) size() uint32 {
 // ackInterval returns after how many packets one must ask for an ACK. If the window was made
 // smaller, ACKs are more frequent, so that few packets wait for each.
 func (w *window) ackInterval() uint64 {
-	if w.cwnd >= w.threshold {
+	if w.modeled && w.cwnd >= w.threshold {
 		return uint64(min(ackInterval, (w.size()+7)/8))
 	}
 	return uint64(min(ackInterval, (w.size()+1)/2))
