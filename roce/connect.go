@@ -33,8 +33,8 @@ func (q *QP) Local() Endpoint {
 	// Without an address the GID is zero, which Connect refuses.
 	g, _ := q.device().localGID(q.gidIndex(), GID{})
 	return Endpoint{
-		QPN: q.QPN(), PSN: q.psn, GID: g.GID, MTU: q.device().Info().ActiveMTU,
-		PKey: q.pkey(), QKey: QKey(q.qkey.Load()), Features: q.features,
+		QPN: q.QPN(), PSN: q.psn(), GID: g.GID, MTU: q.device().Info().ActiveMTU,
+		PKey: q.pkey(), QKey: q.qkey(), Features: q.features(),
 	}
 }
 
@@ -108,7 +108,7 @@ func (q *QP) Activate(qkey QKey) error {
 	return q.apply([]transition{
 		{init, initMask},
 		{Attr{State: StateRTR}, AttrState},
-		{Attr{State: StateRTS, SQPSN: q.psn}, AttrState | AttrSQPSN},
+		{Attr{State: StateRTS, SQPSN: q.psn()}, AttrState | AttrSQPSN},
 	})
 }
 
@@ -146,7 +146,7 @@ func (q *QP) initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
 	case UD:
 		return a, AttrState | AttrPKey | AttrQKey
 	case RC:
-		a.Congestion = CongestionControl(q.congestion.Load())
+		a.Congestion = CongestionControl(q.chosen.Load())
 		return a, AttrState | AttrPKey | AttrAccess | AttrCongestion
 	}
 	return a, AttrState | AttrPKey | AttrAccess
@@ -164,11 +164,11 @@ func (q *QP) transitions(remote *Endpoint, o *ConnectOptions, path *Path, mtu MT
 		Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN},
 		AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN,
 	}
-	rts := transition{Attr{State: StateRTS, SQPSN: q.psn}, AttrState | AttrSQPSN}
+	rts := transition{Attr{State: StateRTS, SQPSN: q.psn()}, AttrState | AttrSQPSN}
 	if q.Type() == RC {
 		rtr.attr.MaxDestRdAtomic = uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic))
 		rtr.attr.MinRNRTimer = uint8(orDefault(o.MinRNRTimer, defaultRNRTimer))
-		rtr.attr.Selective = q.features&remote.Features&SelectiveRepeat != 0
+		rtr.attr.Selective = q.features()&remote.Features&SelectiveRepeat != 0
 		rtr.mask |= AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrSelective
 		rts.attr.Timeout = uint8(orDefault(o.Timeout, defaultTimeout))
 		rts.attr.RetryCnt = uint8(orDefault(o.Retries, defaultRetries))

@@ -59,7 +59,8 @@ type Device struct {
 
 	postPrefetch bool // counted in the global postPrefetch
 
-	members map[GID]int // multicast groups that the host has joined: number of QPs in each
+	members map[GID]int          // multicast groups that the host has joined: number of QPs in each
+	joined  map[*QP]map[GID]bool // the groups of each QP that is in one
 
 	mu   sync.Mutex // guards gids, addrs, routes, info and end
 	gids []GIDEntry
@@ -149,6 +150,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		pds:        map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
+		joined:    map[*QP]map[GID]bool{},
 		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
 		events: make(chan Event, maxEvents),
 		done:   make(chan struct{}), finished: make(chan struct{}),

@@ -144,12 +144,12 @@ func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *Di
 func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
 	p := &cm.ConnectParams{
 		Local: local, Remote: remote, Service: cm.TCPService(port),
-		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn, PKey: q.pkey(),
+		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn(), PKey: q.pkey(),
 		MTU: mtu, SRQ: q.srq != nil,
 		RetryCount:   uint8(orDefault(o.Retries, defaultRetries)),
 		RNRRetry:     uint8(orDefault(o.RNRRetries, defaultRetries)),
 		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
-		PrivateData: o.PrivateData, Features: q.features,
+		PrivateData: o.PrivateData, Features: q.features(),
 		AckTimeout: uint8(orDefault(o.Timeout, defaultTimeout)),
 	}
 	if o.Timeout < 0 { // a REQ cannot say never: 0 means the default

@@ -7,6 +7,5 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// qpPadding fills the last cache line of a QP.
-const qpPadding = (prefetch.Line - (unsafe.Sizeof(qp.QP{})+unsafe.Sizeof(qpState{}))%prefetch.Line) %
-	prefetch.Line
+// qpPadding fills the last cache line of the engine's part of a QP.
+const qpPadding = (prefetch.Line - unsafe.Sizeof(qp.QP{})%prefetch.Line) % prefetch.Line

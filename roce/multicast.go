@@ -30,7 +30,7 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	if q.groups[gid] {
+	if d.joined[q][gid] {
 		return nil
 	}
 	var err error
@@ -46,10 +46,10 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 			return fmt.Errorf("roce: %w", err)
 		}
 	}
-	if q.groups == nil {
-		q.groups = map[GID]bool{}
+	if d.joined[q] == nil {
+		d.joined[q] = map[GID]bool{}
 	}
-	q.groups[gid] = true
+	d.joined[q][gid] = true
 	d.members[gid]++
 	return nil
 }
@@ -65,7 +65,7 @@ func (q *QP) DetachMulticast(group netip.Addr) error {
 	switch {
 	case q.closed.Load():
 		return ErrClosed
-	case !q.groups[gid]:
+	case !d.joined[q][gid]:
 		return fmt.Errorf("%w: %v", qp.ErrNotAttached, group)
 	}
 	if gone := d.do(func(qp.Time) { _ = d.eng.DetachMulticast(&q.qp, gid) }); gone != nil {
@@ -78,7 +78,10 @@ func (q *QP) DetachMulticast(group netip.Addr) error {
 // caller holds Device.ctl.
 func (q *QP) leaveGroup(gid GID) error {
 	d := q.device()
-	delete(q.groups, gid)
+	delete(d.joined[q], gid)
+	if len(d.joined[q]) == 0 {
+		delete(d.joined, q)
+	}
 	if d.members[gid]--; d.members[gid] > 0 {
 		return nil
 	}

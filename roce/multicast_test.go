@@ -175,7 +175,7 @@ func TestMulticastRefused(t *testing.T) {
 	if err := a.qp.AttachMulticast(group); !errors.Is(err, loopback.ErrConfig) {
 		t.Errorf("JoinGroup fails: %v", err)
 	}
-	if a.Counters(); len(a.members) != 0 || len(a.qp.groups) != 0 {
+	if a.Counters(); len(a.members) != 0 || len(a.joined) != 0 {
 		t.Error("state is left after an error of JoinGroup")
 	}
 	rc, err := b.CreateQP(b.pd, QPConfig{SendCQ: b.cq})

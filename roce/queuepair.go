@@ -17,28 +17,23 @@ type QP struct {
 	// The engine's part comes first, aligned to cache lines (newQP). PostSend accesses nothing
 	// else.
 	qp qp.QP
+	_  [qpPadding]byte // not last: Go would add a byte after an empty array
 	qpState
-	_ [qpPadding]byte
 }
 
-// qpState is what package roce adds to the engine's QP.
+// qpState is what package roce adds to the engine's QP. It fills one cache line.
 type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
-
-	features   Features      // that this side offers to peers
-	congestion atomic.Uint32 // a CongestionControl
-	psn        PSN           // the first PSN that this side sends
-	qkey       atomic.Uint32
-	path       uint32 // number of paths set so far; 0: no path now. Owner only
-	bytes      uint32 // taken from Device.mem
-	pd         *PD
-	send       *CQ
-	recv       *CQ
-	srq        *SRQ
-	cmID       *cmID // of the connection manager. Owner only
-
-	groups map[GID]bool // multicast groups; guarded by Device.ctl
+	start  uint32        // features (upper 8 bits) and first PSN (lower 24)
+	chosen atomic.Uint32 // Q_Key of a UD QP, CongestionControl of an RC QP
+	path   uint32        // number of paths set so far; 0: no path now. Owner only
+	bytes  uint32        // taken from Device.mem
+	pd     *PD
+	send   *CQ
+	recv   *CQ
+	srq    *SRQ
+	cmID   *cmID // of the connection manager. Owner only
 }
 
 // qpSlab is how many QPs are allocated together: enough for the allocator to align them to pages. A
@@ -51,8 +46,29 @@ func (q *QP) setIDs(gid int, key PKey) {
 	q.ids.Store(uint32(uint16(gid))<<16 | uint32(key))
 }
 
-// setCongestion keeps the algorithm for the transition to INIT.
-func (q *QP) setCongestion(c CongestionControl) { q.congestion.Store(uint32(c)) }
+// setStart sets the features and the first PSN. They do not change later.
+func (q *QP) setStart(f Features, psn PSN) { q.start = uint32(f)<<24 | uint32(psn) }
+
+// psn returns the first PSN that this side sends.
+func (q *QP) psn() PSN { return PSN(q.start & (1<<24 - 1)) }
+
+// features returns the features that this side offers to peers.
+func (q *QP) features() Features { return Features(q.start >> 24) }
+
+// qkey returns the Q_Key of a UD QP, 0 for others.
+func (q *QP) qkey() QKey {
+	if q.Type() != UD {
+		return 0
+	}
+	return QKey(q.chosen.Load())
+}
+
+// setCongestion keeps the algorithm of an RC QP for the transition to INIT.
+func (q *QP) setCongestion(c CongestionControl) {
+	if q.Type() == RC {
+		q.chosen.Store(uint32(c))
+	}
+}
 
 // gidIndex returns the index in Device.GIDs of the local address; -1: the default.
 func (q *QP) gidIndex() int { return int(int16(q.ids.Load() >> 16)) }
@@ -141,7 +157,8 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 
 // initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
 func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
-	q.pd, q.send, q.recv, q.srq, q.psn = pd, c.SendCQ, c.RecvCQ, c.SRQ, qp.StartPSN(d.rand())
+	q.pd, q.send, q.recv, q.srq = pd, c.SendCQ, c.RecvCQ, c.SRQ
+	q.setStart(d.featuresFor(c), qp.StartPSN(d.rand()))
 	key, err := d.pkeys.find(c.PKey)
 	if err != nil {
 		return err
@@ -151,10 +168,11 @@ func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 		gid = *c.GIDIndex
 	}
 	q.setIDs(gid, key)
-	q.features = d.featuresFor(c)
-	q.setCongestion(d.congestion)
-	if c.Congestion != nil {
-		q.setCongestion(*c.Congestion)
+	if c.Type == RC {
+		q.chosen.Store(uint32(d.congestion))
+		if c.Congestion != nil {
+			q.chosen.Store(uint32(*c.Congestion))
+		}
 	}
 	if _, err := d.localGID(q.gidIndex(), GID{}); err != nil {
 		return err
@@ -371,7 +389,7 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 		q.setCongestion(a.Congestion)
 	}
 	if mask&AttrQKey != 0 {
-		q.qkey.Store(uint32(a.QKey))
+		q.chosen.Store(uint32(a.QKey))
 	}
 	return nil
 }
@@ -482,7 +500,7 @@ func (q *QP) shut() error {
 		q.destroy(now)
 	})
 	unlock()
-	for g := range q.groups {
+	for g := range d.joined[q] {
 		_ = q.leaveGroup(g) // fails if the port is closed, which ended the memberships
 	}
 	q.send.serve(-send, nil, -1)

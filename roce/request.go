@@ -96,13 +96,13 @@ func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, e
 		MTU: mtu, SRQ: q.srq != nil, RNRRetry: uint8(orDefault(o.RNRRetries, defaultRetries)),
 		ResponderResources: uint8(orDefault(o.MaxDestRdAtomic, defaultRdAtomic)),
 		InitiatorDepth:     uint8(orDefault(o.MaxRdAtomic, defaultRdAtomic)),
-		Features:           q.features, PrivateLen: len(o.PrivateData),
+		Features:           q.features(), PrivateLen: len(o.PrivateData),
 	})
 	if !ok {
 		reason, info := cm.RejectMTU(mtu)
 		return nil, errors.Join(&mtuError{asked: r.req.MTU, ours: mtu}, r.refuse(reason, info, nil))
 	}
-	a.QPN, a.PSN, a.PrivateData = q.QPN(), q.psn, o.PrivateData
+	a.QPN, a.PSN, a.PrivateData = q.QPN(), q.psn(), o.PrivateData
 	attr := r.req.PassiveQP(&a)
 	if o.Timeout > 0 {
 		attr.Timeout = min(attr.Timeout, uint8(orDefault(o.Timeout, 0)))
@@ -262,7 +262,7 @@ func (r *Request) AnswerUD(q *QP, private []byte) error {
 	if err := q.checkPKey(r.req.PKey); err != nil {
 		return err
 	}
-	return r.answerUD(&cm.SIDRReply{QPN: q.QPN(), QKey: QKey(q.qkey.Load()), PrivateData: private})
+	return r.answerUD(&cm.SIDRReply{QPN: q.QPN(), QKey: q.qkey(), PrivateData: private})
 }
 
 func (r *Request) answerUD(a *cm.SIDRReply) error {
