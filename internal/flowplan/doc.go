@@ -36,5 +36,6 @@
 //   - plan.go: reading a description.
 //   - values.go: sizes, rates and durations.
 //   - timeline.go, svg.go: how flows share an ideal link.
-//   - run.go, measure.go: sending the messages of a description between two devices.
+//   - run.go, measure.go: sending the messages of a description.
+//   - serve.go: receiving them on another host.
 package flowplan

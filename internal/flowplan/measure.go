@@ -26,8 +26,9 @@ func (r *runner) observed(bounds []flow.Response) []Observed {
 	for i, t := range r.tasks {
 		f, st := &r.plan.Flows[i], t.Stats()
 		o := Observed{Flow: f.Name, Priority: f.Priority, Sent: st.Sent,
-			Max: time.Duration(st.MaxResponse), Bound: bounds[i].Bound, Deadline: f.EffectiveDeadline(),
-			Late: st.Late, Dropped: st.Dropped, Missed: st.Missed + st.Refused + st.Failed}
+			Max: time.Duration(st.MaxResponse), Bound: bounds[i].Bound,
+			Deadline: f.EffectiveDeadline(),
+			Late:     st.Late, Dropped: st.Dropped, Missed: st.Missed + st.Refused + st.Failed}
 		if st.Finished > 0 {
 			o.Mean = time.Duration(st.SumResponse / int64(st.Finished))
 		}

@@ -23,14 +23,17 @@ const (
 	Veth    LinkKind = "veth"    // AF_XDP on a veth pair
 )
 
+// DefaultPort is the RDMA port of the first flow of a plan. The others follow.
+const DefaultPort = 7600
+
 // slots is the capacity of channels, in messages.
 const slots = 4
 
 // runner sends the messages of a plan.
 type runner struct {
 	plan  *Plan
-	bed   *testbed.Testbed
-	layer [2]*flow.Layer
+	bed   *testbed.Testbed // nil for a peer on another host
+	layer [2]*flow.Layer   // the second one receives; nil for a peer on another host
 	sched *flow.Scheduler
 	conns []interface{ Close() error }
 	tasks []*flow.Task
@@ -38,34 +41,73 @@ type runner struct {
 
 // Run sends the messages of p for some time between two devices, and returns what it observed.
 func Run(ctx context.Context, p *Plan, kind LinkKind, length time.Duration) ([]Observed, error) {
-	bounds, err := flow.Bound(p.Link, p.Model())
+	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual}
+	if kind == Virtual {
+		c.Plan = loopback.Plan{Bandwidth: p.Link.Rate, Delay: p.Delay}
+	}
+	bed, err := testbed.New(c)
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{plan: p}
-	if err := r.open(ctx, kind); err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	err = r.run(ctx, length)
-	list := r.observed(bounds)
-	return list, errors.Join(err, r.close())
+	r := &runner{plan: p, bed: bed}
+	return r.do(ctx, length, bed.Dev[:], func(f *Flow, port uint16) (*flow.Sender, error) {
+		return r.connect(ctx, f, bed.Addr(1, port))
+	})
 }
 
-func (r *runner) open(ctx context.Context, kind LinkKind) (err error) {
-	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual}
-	if kind == Virtual {
-		c.Plan = loopback.Plan{Bandwidth: r.plan.Link.Rate, Delay: r.plan.Delay}
+// Send is like Run, but sends from dev to Serve on another host. Port is that of the first flow.
+func Send(ctx context.Context, p *Plan, dev *roce.Device, peer netip.Addr, port uint16,
+	length time.Duration) ([]Observed, error) {
+	r := &runner{plan: p}
+	return r.do(ctx, length, []*roce.Device{dev}, func(f *Flow, n uint16) (*flow.Sender, error) {
+		return r.layer[0].Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort),
+			flow.SenderConfig{Name: f.Name, Class: f.Class()})
+	})
+}
+
+// do sends the messages on devs, the first of which sends. dial connects a flow.
+func (r *runner) do(ctx context.Context, length time.Duration, devs []*roce.Device,
+	dial func(f *Flow, port uint16) (*flow.Sender, error)) (list []Observed, err error) {
+	defer func() { err = errors.Join(err, r.close()) }()
+	bounds, err := flow.Bound(r.plan.Link, r.plan.Model())
+	if err != nil {
+		return nil, err
 	}
-	if r.bed, err = testbed.New(c); err != nil {
-		return err
+	if err := r.open(devs); err != nil {
+		return nil, err
 	}
-	lc := flow.LayerConfig{Completions: max(flow.DefaultCompletions, 128*len(r.plan.Flows))}
+	for i := range r.plan.Flows {
+		f := &r.plan.Flows[i]
+		from, err := dial(f, DefaultPort+uint16(i))
+		if err != nil {
+			return nil, fmt.Errorf("connect flow %q: %w", f.Name, err)
+		}
+		r.conns = append(r.conns, from)
+		if err := r.add(f, from); err != nil {
+			return nil, err
+		}
+	}
+	err = r.run(ctx, length)
+	return r.observed(bounds), err
+}
+
+// sim returns the simulation of virtual time, or nil.
+func (r *runner) sim() *loopback.Sim {
+	if r.bed == nil {
+		return nil
+	}
+	return r.bed.Sim
+}
+
+// open creates the layers and the scheduler.
+func (r *runner) open(devs []*roce.Device) (err error) {
+	lc := layerConfig(r.plan)
 	sc := flow.SchedulerConfig{InFlight: r.plan.Link.InFlight}
-	if kind == Virtual {
-		lc.Clock, lc.Wait, sc.Clock = r.bed.Link.Now, r.bed.Sim.Wait, r.bed.Link.Now
+	if sim := r.sim(); sim != nil {
+		lc.Clock, lc.Wait, sc.Clock = r.bed.Link.Now, sim.Wait, r.bed.Link.Now
 	}
-	for i := range r.layer {
-		if r.layer[i], err = flow.NewLayer(r.bed.Dev[i], lc); err != nil {
+	for i, dev := range devs {
+		if r.layer[i], err = flow.NewLayer(dev, lc); err != nil {
 			return err
 		}
 	}
@@ -73,15 +115,15 @@ func (r *runner) open(ctx context.Context, kind LinkKind) (err error) {
 	if r.sched, err = flow.NewScheduler(sc); err != nil {
 		return err
 	}
-	if r.bed.Sim != nil {
-		r.bed.Sim.Add(r.sched, poller{r.layer[1]})
-	}
-	for i := range r.plan.Flows {
-		if err := r.add(ctx, i); err != nil {
-			return err
-		}
+	if sim := r.sim(); sim != nil {
+		sim.Add(r.sched, poller{r.layer[1]})
 	}
 	return nil
+}
+
+// layerConfig returns a configuration with enough completions for the flows.
+func layerConfig(p *Plan) flow.LayerConfig {
+	return flow.LayerConfig{Completions: max(flow.DefaultCompletions, 128*len(p.Flows))}
 }
 
 // poller receives messages in virtual time.
@@ -93,23 +135,14 @@ func (p poller) Progress() int { return p.Poll() }
 // NextTimeout implements loopback.Node.
 func (poller) NextTimeout() (int64, bool) { return 0, false }
 
-// firstPort is the RDMA port of the first flow.
-const firstPort = 7600
-
-// add connects a flow and adds its tasks.
-func (r *runner) add(ctx context.Context, i int) error {
-	f := &r.plan.Flows[i]
-	from, to, err := r.connect(ctx, f, r.bed.Addr(1, firstPort+uint16(i)))
-	if err != nil {
-		return fmt.Errorf("connect flow %q: %w", f.Name, err)
-	}
-	r.conns = append(r.conns, from, to)
+// add adds the tasks of a flow.
+func (r *runner) add(f *Flow, to *flow.Sender) error {
 	ch, err := r.layer[0].NewChannel(flow.ChannelConfig{Name: f.Name, Size: f.Size,
 		Slots: max(slots, min(flow.MaxSlots, newArrivals(f).burst+1))})
 	if err != nil {
 		return err
 	}
-	c := flow.SendConfig{Name: f.Name, Priority: f.Priority, Channel: ch, To: from, Split: f.Split,
+	c := flow.SendConfig{Name: f.Name, Priority: f.Priority, Channel: ch, To: to, Split: f.Split,
 		Part: f.Part, MaxAge: f.MaxAge, Deadline: f.EffectiveDeadline(), OnLate: f.OnLate,
 		Retries: f.Retries}
 	if c.Deadline == 0 {
@@ -145,12 +178,14 @@ func (r *runner) produce(f *Flow, ch *flow.Channel) error {
 }
 
 // connect connects a sender of layer 0 to a receiver of layer 1.
-func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (from *flow.Sender,
-	to *flow.Receiver, err error) {
+func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (*flow.Sender, error) {
 	l, err := r.bed.Dev[1].Listen(addr, roce.ListenOptions{})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var from *flow.Sender
 	var errs [2]error
 	accept := func() {
 		q, err := l.Accept(ctx)
@@ -158,37 +193,37 @@ func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (fro
 			errs[1] = err
 			return
 		}
-		to, errs[1] = r.layer[1].AcceptRequest(ctx, q, flow.ReceiverConfig{
+		to, err := r.layer[1].AcceptRequest(ctx, q, flow.ReceiverConfig{
 			Channel: flow.ChannelConfig{Name: f.Name, Size: f.Size, Slots: slots}})
+		if errs[1] = err; err == nil {
+			r.conns = append(r.conns, to)
+		}
 	}
 	dial := func() {
-		from, errs[0] = r.layer[0].Dial(ctx, addr, flow.SenderConfig{Name: f.Name, Class: f.Class()})
+		from, errs[0] = r.layer[0].Dial(ctx, addr,
+			flow.SenderConfig{Name: f.Name, Class: f.Class()})
+		if errs[0] != nil {
+			cancel()
+		}
 	}
-	if r.bed.Sim != nil {
-		r.bed.Sim.Go(accept)
-		r.bed.Sim.Go(dial)
-		err = r.bed.Sim.Run(time.Minute)
+	if sim := r.sim(); sim != nil {
+		sim.Go(accept)
+		sim.Go(dial)
+		err = sim.Run(time.Minute)
 	} else {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			accept()
 		}()
-		if dial(); errs[0] != nil {
-			err = l.Close()
-		}
+		dial()
 		<-done
 	}
 	err = errors.Join(err, errs[0], errs[1], l.Close())
-	if err != nil {
-		if from != nil {
-			err = errors.Join(err, from.Close())
-		}
-		if to != nil {
-			err = errors.Join(err, to.Close())
-		}
+	if err != nil && from != nil {
+		r.conns = append(r.conns, from)
 	}
-	return from, to, err
+	return from, err
 }
 
 // run lets the schedule run.
@@ -196,9 +231,9 @@ func (r *runner) run(ctx context.Context, length time.Duration) error {
 	if err := r.sched.Start(); err != nil {
 		return err
 	}
-	if r.bed.Sim != nil {
-		r.bed.Sim.Go(func() { _ = r.bed.Sim.Sleep(length) })
-		return r.bed.Sim.Run(2 * length)
+	if sim := r.sim(); sim != nil {
+		sim.Go(func() { _ = sim.Sleep(length) })
+		return sim.Run(2 * length)
 	}
 	t := time.NewTimer(length)
 	defer t.Stop()

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,64 @@ flows:
 	if _, err := Run(ctx, p, Memory, time.Hour); !errors.Is(err, stopped) &&
 		!errors.Is(err, context.Canceled) {
 		t.Errorf("Run() = %v, want that it was stopped", err)
+	}
+}
+
+// A server receives what another host sends, from one sender after the other.
+func TestSendServe(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 978Mb/s}
+flows:
+  - {name: a, priority: 1, size: 1000, period: 1ms}
+  - {name: b, size: 10000, part: 4096, period: 3ms}
+`)
+	bed, err := testbed.New(testbed.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bed.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, stop := context.WithCancel(t.Context())
+	listening, served := make(chan struct{}), make(chan error)
+	ended := make(chan Received, 4)
+	go func() {
+		served <- Serve(ctx, p, bed.Dev[1], ServeConfig{Port: 7700,
+			Permits:   func(a netip.Addr) bool { return a == bed.Addr(0, 0).Addr() },
+			Listening: func() error { close(listening); return nil },
+			Ended:     func(r Received) { ended <- r }})
+	}()
+	<-listening
+	for range 2 {
+		list, err := Send(t.Context(), p, bed.Dev[0], bed.Addr(1, 0).Addr(), 7700,
+			20*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := map[string]uint64{}
+		for _, o := range list {
+			sent[o.Flow] = o.Sent
+		}
+		for range 2 {
+			r := <-ended
+			size := map[string]uint64{"a": 1000, "b": 10000}[r.Flow]
+			// A message may have been on its way at the end.
+			if r.Err != nil || r.Messages == 0 || r.Messages < sent[r.Flow] ||
+				r.Bytes != r.Messages*size || r.Peer != bed.Addr(0, 0).Addr() {
+				t.Errorf("received %+v, sent %v", r, sent)
+			}
+		}
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("Serve() = %v", err)
+	}
+	refusal := errors.New("no")
+	if err := Serve(t.Context(), p, bed.Dev[1], ServeConfig{Port: 7700,
+		Listening: func() error { return refusal }}); !errors.Is(err, refusal) {
+		t.Errorf("Serve() = %v, want the error of Listening", err)
 	}
 }
 

@@ -55,7 +55,8 @@ func (t *Timeline) SVG(w io.Writer) error {
 		}
 		base := svgTop + m.Flow*svgRow + svgRow - 4
 		if m.Late {
-			fmt.Fprintf(&b, `<path d="M%.2f %dv-%d" stroke="red" stroke-width="2"/>`+"\n", t.x(m.At),
+			fmt.Fprintf(&b, `<path d="M%.2f %dv-%d" stroke="red" stroke-width="2"/>`+"\n",
+				t.x(m.At),
 				base, svgRow-6)
 			continue
 		}

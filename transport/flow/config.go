@@ -130,8 +130,10 @@ type ReceiverConfig struct {
 	Channel ChannelConfig
 	// Connect has the connection's attributes. The sender's class replaces its TrafficClass.
 	Connect roce.ConnectOptions
-	// Peers restricts who may connect to a Listener. Others get no answer.
-	Peers roce.PeerList
+	// Peers restricts who may connect to a Listener, and so does Permits, if set. Others get no
+	// answer.
+	Peers   roce.PeerList
+	Permits func(peer netip.Addr) bool
 	// Refused, if set, is called for each request that a Listener rejects or whose sender does not
 	// confirm the connection. It may be called concurrently, and anybody can cause such requests.
 	Refused func(peer netip.AddrPort, err error)

@@ -25,7 +25,16 @@ func (l *Layer) Listen(addr netip.AddrPort, c ReceiverConfig) (*Listener, error)
 	if err := c.Channel.check(); err != nil {
 		return nil, err
 	}
-	rl, err := l.dev.Listen(addr, roce.ListenOptions{Peers: c.Peers})
+	o := roce.ListenOptions{Peers: c.Peers}
+	if c.Permits != nil {
+		o.Admit = func(q *roce.Request) error {
+			if !c.Permits(q.RemoteAddr().Addr()) {
+				return roce.ErrIgnore
+			}
+			return nil
+		}
+	}
+	rl, err := l.dev.Listen(addr, o)
 	if err != nil {
 		return nil, err
 	}

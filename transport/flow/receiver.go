@@ -118,6 +118,13 @@ func (r *Receiver) Channel() *Channel { return r.ch }
 // Class returns the traffic class of the connection, which the sender has chosen.
 func (r *Receiver) Class() int { return r.class }
 
+// Remote returns the address of the sender.
+func (r *Receiver) Remote() netip.Addr {
+	r.layer.mu.Lock()
+	defer r.layer.mu.Unlock()
+	return r.conn.RemoteAddr().Addr()
+}
+
 // Err returns why the connection ended, or nil. It is io.EOF if the sender has closed it.
 func (r *Receiver) Err() error {
 	r.layer.mu.Lock()

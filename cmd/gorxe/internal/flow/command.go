@@ -37,13 +37,14 @@ period if missing), on_late (warn, retry, drop), retries and max_age.`,
   gorxe flow run flows.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("there is no command flow %q: choose check or run", args[0])
+				return cli.Usagef("there is no command flow %q: choose check, run or serve",
+					args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(checkCommand(), runCommand())
+	cmd.AddCommand(checkCommand(), runCommand(), serveCommand())
 	return cmd
 }
 

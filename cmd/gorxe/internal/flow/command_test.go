@@ -67,11 +67,13 @@ func TestCheck(t *testing.T) {
 func TestCheckErrors(t *testing.T) {
 	long := strings.Replace(plan, "part: 16KiB, ", "", 1)
 	out, errs, err := gorxeFlow(t, long, "check", "-")
-	if cli.Status(err) != cli.StatusFailure || !strings.Contains(err.Error(), "1 flow does not meet") {
+	if cli.Status(err) != cli.StatusFailure ||
+		!strings.Contains(err.Error(), "1 flow does not meet") {
 		t.Errorf("error %v, want that 1 flow does not meet its deadline", err)
 	}
 	if !strings.Contains(errs, `flow "brake" takes up to 2.`) ||
-		!strings.Contains(errs, "more than its deadline of 500") || !strings.Contains(out, "brake") {
+		!strings.Contains(errs, "more than its deadline of 500") ||
+		!strings.Contains(out, "brake") {
 		t.Errorf("%s%s", out, errs)
 	}
 	for _, c := range []struct {
@@ -88,7 +90,10 @@ func TestCheckErrors(t *testing.T) {
 		{plan, []string{"check", "/nonexistent"}, "no such file"},
 		{plan, []string{"check", "-", "--svg", "x.svg", "--length", "1h"}, "choose a shorter time"},
 		{plan, []string{"run", "-", "--link", "carrier"}, "virtual, memory, veth"},
-		{plan, []string{"draw"}, "choose check or run"},
+		{plan, []string{"run", "-", "host", "--link", "memory"}, "without HOST"},
+		{plan, []string{"run", "-", "host", "-p", "65535"}, "need more ports"},
+		{plan, []string{"serve", "-", "-p", "65535"}, "need more ports"},
+		{plan, []string{"draw"}, "choose check, run or serve"},
 	} {
 		_, _, err := gorxeFlow(t, c.text, c.args...)
 		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), c.want) {

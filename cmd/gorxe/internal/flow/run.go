@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -8,10 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/flowplan"
+	"github.com/gorxe/gorxe/roce"
 )
 
 type runFlags struct {
+	device   device.Flags
+	port     cli.Int
 	json     bool
 	link     cli.Choice
 	duration cli.Duration
@@ -24,34 +29,49 @@ func runCommand() *cobra.Command {
 		duration: cli.Duration{D: time.Second, Min: time.Millisecond, Max: time.Hour},
 	}
 	cmd := &cobra.Command{
-		Use:   "run FILE",
+		Use:   "run FILE [HOST]",
 		Short: "Send the messages of flows and compare the response times with their bounds",
 		Long: `Send the messages of a description between two devices, and compare the observed response times with
 the bounds. The response time ends when the sender knows that the message is in the receiver's memory.
 
---link virtual is a link in memory in virtual time with the rate and delay of the description: no
-response time exceeds its bound there, otherwise the exit status is 1. --link memory and --link veth
-(as root) run in real time on this machine. They have another rate than the description, and their
-response times depend on the load of the machine, so bounds are no guarantee there.`,
+With HOST, the messages go to 'gorxe flow serve FILE' on another host. Otherwise both devices are in
+this process: --link virtual is a link in memory in virtual time with the rate and delay of the
+description. No response time exceeds its bound there, otherwise the exit status is 1. --link memory and
+--link veth (as root) run in real time. Response times in real time depend on the load of the machine, so
+bounds are no guarantee there, and the link may have another rate than the description.`,
 		Example: `  gorxe flow run flows.yaml
-  gorxe flow run flows.yaml --link veth --duration 10s --json`,
-		Args: cli.Named("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+  gorxe flow run flows.yaml --link veth --duration 10s --json
+  gorxe flow run flows.yaml 10.0.0.2`,
+		Args: cli.Named("FILE", "[HOST]"),
+		RunE: f.run,
 	}
 	fs := cmd.Flags()
-	fs.Var(&f.link, "link", "virtual, memory or veth")
+	fs.Var(&f.link, "link", "without HOST: virtual, memory or veth")
+	cli.PortVar(fs, &f.port, "port", "p", flowplan.DefaultPort,
+		"with HOST: its RDMA port of the first flow")
+	f.device.RegisterIface(fs, "that of the route to HOST")
+	f.device.Register(fs)
 	fs.VarP(&f.duration, "duration", "D", "how long to send")
 	cli.JSONVar(fs, &f.json, "print one JSON array")
 	return cmd
 }
 
-func (f *runFlags) run(cmd *cobra.Command, file string) error {
-	p, err := load(cmd, file)
+func (f *runFlags) run(cmd *cobra.Command, args []string) error {
+	p, err := load(cmd, args[0])
 	if err != nil {
 		return err
 	}
 	kind := flowplan.LinkKind(f.link.Value)
-	list, err := flowplan.Run(cmd.Context(), p, kind, f.duration.D)
+	var list []flowplan.Observed
+	if len(args) == 2 {
+		if cmd.Flags().Changed("link") {
+			return cli.Usagef("--link is for runs without HOST")
+		}
+		kind = ""
+		list, err = f.send(cmd.Context(), p, args[1])
+	} else {
+		list, err = flowplan.Run(cmd.Context(), p, kind, f.duration.D)
+	}
 	if err != nil && !(cli.Interrupted(cmd.Context()) && errors.Is(err, cli.ErrInterrupted)) {
 		return err
 	}
@@ -70,6 +90,27 @@ func (f *runFlags) run(cmd *cobra.Command, file string) error {
 		}
 	}
 	return nil
+}
+
+// send sends to another host.
+func (f *runFlags) send(ctx context.Context, p *flowplan.Plan, host string) (
+	list []flowplan.Observed, err error) {
+	if f.port.N+len(p.Flows) > maxPort {
+		return nil, cli.Usagef("--port %d: %d flows need more ports than there are", f.port.N,
+			len(p.Flows))
+	}
+	peer, err := f.device.FindPeer(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := f.device.Open(roce.Auto)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	ctx, stop := device.WhilePresent(ctx, dev)
+	defer stop()
+	return flowplan.Send(ctx, p, dev, peer.Addr, uint16(f.port.N), f.duration.D)
 }
 
 func observed(list []flowplan.Observed) *cli.Table {
