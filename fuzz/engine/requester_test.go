@@ -374,7 +374,7 @@ func TestHelpedRequester(t *testing.T) {
 		a.transmit(1000)
 		for range 20 {
 			a.help()
-			a.now += 10_000
+			a.pass(10_000) // also for pacing
 			a.transmit(1000)
 		}
 		before = len(a.posted)

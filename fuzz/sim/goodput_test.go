@@ -22,12 +22,12 @@ var goodputTable = []struct {
 }{
 	{roce.OpWrite, 1024, false, false, [5]float64{9460, 9452, 9366, 5099, 829}},
 	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9835, 9753, 9223, 2546}},
-	{roce.OpRead, 1024, false, false, [5]float64{9464, 9421, 8992, 1991, 186}},
-	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9324, 4704, 436}},
-	{roce.OpRead, 4096, false, true, [5]float64{9854, 5665, 3995, 1662, 297}},
+	{roce.OpRead, 1024, false, false, [5]float64{9464, 9422, 9212, 1998, 250}},
+	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9360, 4840, 672}},
+	{roce.OpRead, 4096, false, true, [5]float64{9854, 9836, 9360, 4840, 672}},
 	{roce.OpSend, 4096, false, false, [5]float64{9852, 9837, 9756, 9202, 3308}},
 	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8633, 6775, 5640, 835}},
-	{roce.OpRead, 4096, true, false, [5]float64{9854, 8293, 7082, 3963, 440}},
+	{roce.OpRead, 4096, true, false, [5]float64{9854, 8293, 6647, 3802, 457}},
 }
 
 var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
