@@ -40,6 +40,7 @@ type scoreboard struct {
 
 	scan     uint64 // no packet before it is lost
 	executed uint64 // the responder has executed all requests before it
+	piece    uint64 // READ responses before it were requested in pieces; see repairedRun
 	againEnd uint64 // packets from it on were sent once
 	againAt  Time   // time of the last retransmission
 
@@ -124,10 +125,7 @@ func (q *QP) openScoreboard() *scoreboard {
 			}
 		default:
 			for p := from; p < to; {
-				start, end := w.partOf(p)
-				if start < q.una { // some of its responses have arrived
-					b.executed = end
-				}
+				_, end := w.partOf(p)
 				b.sentRead(q.una, p, min(end, to)-p, false)
 				p = end
 			}

@@ -291,7 +291,8 @@ func (q *QP) settle(now Time) {
 		q.rec.bound /= 2 // packets are lost, so probes are needed
 		q.lossEvent(now, uint64(lost))
 	}
-	if b.held == 0 && b.lost == 0 && !b.probe && !b.halted && q.una >= b.againEnd {
+	if b.held == 0 && b.lost == 0 && !b.probe && !b.halted && q.una >= b.againEnd &&
+		!slices.ContainsFunc(b.reads, func(r readRequest) bool { return r.held }) {
 		q.closeScoreboard()
 	}
 	if q.win.repairing || q.sq.cur != q.sq.head.Load() {
@@ -358,7 +359,7 @@ func (q *QP) advance(b *scoreboard) bool {
 // findLost marks packets of a track as lost and returns how many.
 func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 	t := &b.tracks[track]
-	limit := t.high - uint32(q.tolerance)
+	limit := t.high - q.tolerated(track)
 	if t.high == t.head && q.tolerance == minTolerance {
 		limit = t.high - 1 // nothing else is on the way that could show the loss
 	}
@@ -382,6 +383,16 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 	}
 	t.sure = t.tail
 	return lost
+}
+
+// tolerated returns the tolerance in packets of a track. One request is for many responses.
+func (q *QP) tolerated(track uint32) uint32 {
+	n, s := uint32(q.tolerance), &q.sq
+	if w := s.at(s.tail.Load()); track == requestTrack && s.tail.Load() != s.started &&
+		w.op == OpRead {
+		n = max(n>>w.part, minTolerance)
+	}
+	return n
 }
 
 // lostRead handles the transmission of a READ request that is lost unless it was delivered. All its

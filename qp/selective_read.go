@@ -29,6 +29,9 @@ func (q *QP) handleSelectiveResponse(now Time, psn uint64, p *bth.Packet) {
 		return
 	}
 	_, end := w.partOf(psn)
+	if psn < b.piece {
+		end = b.piece
+	}
 	q.executedTo(now, b, end)
 	q.deliver(now, b, psn)
 	q.settle(now)

@@ -96,21 +96,30 @@ func (q *QP) asks(b *scoreboard, space int) bool {
 	return true
 }
 
-// repairedRun returns the responses of a READ to request again, from p on. If the responder may not
-// have executed the request, it is repeated as it was: its PSNs must not overlap another request.
-// Otherwise the missing responses from p on are requested, as many as are lost and fit the window.
+// repairedRun returns the responses of a READ to request again because packet p is missing.
+//
+// If the responder has executed the request, they are those that are lost from p on, as many as fit
+// the window. Otherwise it may know nothing of the request, and then accepts only requests that end
+// where an earlier one ended. So the rest of the part is requested, whatever the window. Only after
+// a timeout, when that much may be lost again, the oldest packets are requested alone; until they
+// have arrived, no request crosses the end of that piece.
 func (q *QP) repairedRun(w *wqe, p uint64, space int) (from, n uint64) {
 	b := q.cc.board
 	start, end := w.partOf(p)
-	if start >= b.executed {
-		return start, end - start
+	switch {
+	case p < b.executed:
+		end = min(end, b.executed)
+		for n = 1; p+n < end && n < uint64(space) && b.isLost(p+n); n++ {
+		}
+		return p, n
+	case p < b.piece:
+		return p, b.piece - p
+	case p == q.una && q.win.probing:
+		b.piece = min(end, p+uint64(max(space, minReadRetry)))
+		return p, b.piece - p
 	}
-	if b.probe {
-		return p, min(end-p, uint64(max(space, minReadRetry)))
-	}
-	for n = 1; p+n < end && n < uint64(space) && b.isLost(p+n); n++ {
-	}
-	return p, n
+	from = max(start, b.executed, b.piece)
+	return from, end - from
 }
 
 // repaired updates the state after n packets from p on were retransmitted or requested again.
@@ -131,7 +140,8 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 		track = requestTrack
 	}
 	if t := &b.tracks[track]; b.probe {
-		b.probe, t.probing, t.probe = false, true, t.head
+		// If the responder executes the READ only now, it answers later requests afterwards.
+		b.probe, t.probing, t.probe = false, track == requestTrack || p < b.executed, t.head
 	} else {
 		q.resent = uint16(min(uint64(q.resent)+n, 1<<15-1))
 	}
