@@ -17,6 +17,10 @@ const (
 	// a flow that has the bottleneck for itself would fill the queue of its own host, where nothing
 	// is dropped.
 	access = 4
+	// jitter is a random delay of up to so many packets of the bottleneck. Without it packets would
+	// arrive in step with the departures from the queue, and the same flows would always find it
+	// full (Floyd and Jacobson, On Traffic Phase Effects in Packet-Switched Gateways, 1991).
+	jitter = 3
 	// bdp is the bandwidth-delay product in bytes.
 	bdp = sharedBits / 8 * int64(sharedRTT) / int64(time.Second)
 )
@@ -89,9 +93,15 @@ func senders(n int) (list []netsim.Sender) {
 	for i := range n {
 		list = append(list, netsim.Sender{Op: roce.OpWrite, Size: load64K.size,
 			Depth: load64K.depth, Start: time.Duration(i) * stagger,
-			Plan: loopback.Plan{Bandwidth: access * sharedBits, Delay: sharedRTT / 2}})
+			Plan: accessPlan(sharedBits, sharedRTT)})
 	}
 	return list
+}
+
+// accessPlan returns the link of a sender to the switch.
+func accessPlan(bits int64, rtt time.Duration) loopback.Plan {
+	packet := time.Duration(int64(pathMTU) * 8 * int64(time.Second) / bits)
+	return loopback.Plan{Bandwidth: access * bits, Delay: rtt / 2, Jitter: jitter * packet}
 }
 
 func sharedScenario(list []netsim.Sender, q queue) netsim.Scenario {
@@ -178,7 +188,7 @@ func nextToTCP() (list []experiment) {
 			30 * time.Second},
 		{"_10g_100us", "10 Gb/s, 100 us", 10 * gbps, 100 * us, 1, 200 * ms, 800 * ms},
 	} {
-		plan := loopback.Plan{Bandwidth: access * n.bits, Delay: n.rtt / 2}
+		plan := accessPlan(n.bits, n.rtt)
 		name := "tcp_cubic" + n.suffix + "_share"
 		list = append(list, experiment{
 			name: name, about: "1 QP next to a TCP CUBIC flow: its part; " + n.about,
