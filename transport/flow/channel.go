@@ -101,7 +101,7 @@ func (c *Channel) Reserve() (*Message, error) {
 	switch {
 	case c.closed:
 		return nil, ErrClosed
-	case c.recv != nil:
+	case c.recv != nil: // and Push finds no reserved message
 		return nil, fmt.Errorf("%w: the peer writes channel %q", ErrConfig, c.cfg.Name)
 	}
 	if c.free == 0 {
@@ -126,9 +126,9 @@ func (c *Channel) Push(m *Message, n int) error {
 			c.cfg.Size)
 	}
 	s := c.lock()
-	c.push(int(m.slot), n, c.layer.now())
-	c.unlock(s)
-	return nil
+	err := c.push(m, n)
+	c.unlock(s, err == nil)
+	return err
 }
 
 // Write copies data into a message and pushes it.
@@ -152,18 +152,29 @@ func (c *Channel) lock() *Scheduler {
 	return s
 }
 
-// unlock reports a push to the scheduler.
-func (c *Channel) unlock(s *Scheduler) {
+// unlock undoes lock. It reports a message to the scheduler if there is one.
+func (c *Channel) unlock(s *Scheduler, pushed bool) {
 	c.layer.mu.Unlock()
-	if s != nil {
-		s.pushed(c)
-		s.unlock()
+	if s == nil {
+		return
 	}
+	if pushed {
+		s.pushed(c)
+	}
+	s.unlock()
 }
 
-// push fills a slot as the newest message. The caller holds Layer.mu.
-func (c *Channel) push(i, n int, now int64) {
-	c.fill(i, header{seq: c.seq + 1, time: now, n: n})
+// push makes a reserved message the newest one. The caller holds Layer.mu.
+func (c *Channel) push(m *Message, n int) error {
+	switch {
+	case c.closed:
+		return ErrClosed
+	case m.ch != c || c.free>>m.slot&1 != 0 || c.slots[m.slot].filled:
+		return fmt.Errorf("%w: Push of a message that Reserve of channel %q did not return, or twice",
+			ErrConfig, c.cfg.Name)
+	}
+	c.fill(int(m.slot), header{seq: c.seq + 1, time: c.layer.now(), n: n})
+	return nil
 }
 
 // fill stores a message in a slot as the newest one.

@@ -113,3 +113,64 @@ func TestReaderClose(t *testing.T) {
 		t.Errorf("the other reader got %v, want 3", m)
 	}
 }
+
+// A message that a closed scheduler has sent in part does not keep the receiver's slot.
+func TestCloseInMessage(t *testing.T) {
+	b := virtualBed(t)
+	const size = 1 << 20
+	from, to := b.connect(SenderConfig{Name: "link"}, ReceiverConfig{
+		Channel: ChannelConfig{Name: "remote", Size: size, Slots: 1, Overflow: Refuse}})
+	ch := b.channel(ChannelConfig{Name: "data", Size: size})
+	config := SchedulerConfig{Layers: b.layer[:1], Clock: b.Link.Now}
+	for i := range 3 {
+		s := must(NewScheduler(config))(t)
+		b.Sim.Add(s)
+		task := must(s.SendTask(SendConfig{Name: "send", Channel: ch, To: from, Part: 64 << 10}))(t)
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		write(t, ch, byte(i), size)
+		if i < 2 {
+			b.run(time.Millisecond)
+		} else {
+			b.until("the message", func() bool { return task.Stats().Sent == 1 })
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := <-s.Reports(); ok {
+			t.Error("a report after Close()")
+		}
+	}
+	if m := must(to.Receive(within(t)))(t); m.Data[0] != 2 || len(m.Data) != size {
+		t.Errorf("received message %d, want 2", m.Data[0])
+	}
+}
+
+// Only a reserved message can be pushed, once.
+func TestPushTwice(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	one := b.channel(ChannelConfig{Name: "one", Size: 8})
+	other := b.channel(ChannelConfig{Name: "other", Size: 8})
+	r := must(one.NewReader(Each))(t)
+	m := must(one.Reserve())(t)
+	if err := other.Push(m, 1); !errors.Is(err, ErrConfig) {
+		t.Errorf("Push() to another channel = %v, want ErrConfig", err)
+	}
+	if err := one.Push(m, 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := one.Push(m, 1); !errors.Is(err, ErrConfig) {
+			t.Errorf("second Push() = %v, want ErrConfig", err)
+		}
+		r.Next().Release() // now the slot is free
+		if err := one.Push(m, 1); !errors.Is(err, ErrConfig) {
+			t.Errorf("Push() after Release() = %v, want ErrConfig", err)
+		}
+		m = must(one.Reserve())(t)
+		if err := one.Push(m, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -24,9 +24,9 @@ type Reader struct {
 	missed uint64 // guarded by Layer.mu
 }
 
-// NewReader adds a reader, which gets the messages that are in the channel, and all later ones. A
-// channel needs two slots for a Latest reader: one that it keeps, and one for the writer. If the
-// channel belongs to a Receiver, Receiver.Receive can no longer be used.
+// NewReader adds a reader, which gets the messages that another one has not read yet, and all later
+// ones. A channel needs two slots for a Latest reader: one that it keeps, and one for the writer.
+// If the channel belongs to a Receiver, Receiver.Receive can no longer be used.
 func (c *Channel) NewReader(m Mode) (*Reader, error) {
 	c.layer.mu.Lock()
 	defer c.layer.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *Channel) NewReader(m Mode) (*Reader, error) {
 	} else {
 		c.each |= 1 << r.index
 		for i := range c.slots {
-			if c.slots[i].filled {
+			if c.slots[i].unread != 0 {
 				c.slots[i].unread |= 1 << r.index
 			}
 		}
@@ -76,8 +76,8 @@ func (r *Reader) Next() *Message {
 func (r *Reader) next() *Message {
 	c := r.ch
 	at := -1
-	if c.readers[r.index] != r {
-		return nil // closed
+	if c.closed || c.readers[r.index] != r {
+		return nil
 	}
 	if r.mode == Latest {
 		at = c.newest

@@ -38,11 +38,7 @@ type Report struct {
 // Reports returns the channel of reports. It is closed when the scheduler is closed. It holds 256
 // reports; while it is full, further reports are lost and counted by ReportsLost. Nothing waits for
 // its reader.
-func (s *Scheduler) Reports() <-chan Report {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reports
-}
+func (s *Scheduler) Reports() <-chan Report { return s.reports }
 
 // ReportsLost returns the number of reports that were lost because Reports was not read.
 func (s *Scheduler) ReportsLost() uint64 {
@@ -53,6 +49,9 @@ func (s *Scheduler) ReportsLost() uint64 {
 
 // report reports what happened. The caller holds mu.
 func (s *Scheduler) report(r Report) {
+	if s.closed {
+		return
+	}
 	select {
 	case s.reports <- r:
 	default:

@@ -238,7 +238,6 @@ func (s *Scheduler) Close() error {
 		t.stop()
 	}
 	close(s.reports)
-	s.reports = nil
 	return nil
 }
 

@@ -172,7 +172,7 @@ func splitEnds(name string, size int, split []int, part int) (ends []int, err er
 // send posts the next part of a message. The caller holds Scheduler.mu and has taken the task.
 func (t *Task) send(now int64, restart bool) {
 	if restart {
-		t.out.at = 0
+		t.out.at, t.out.part = 0, 0
 	}
 	if t.out.at == 0 && !t.begin(now) {
 		return
@@ -233,7 +233,6 @@ func (t *Task) post() (bool, error) {
 		return false, nil
 	}
 	if o.at == 0 {
-		o.part = 0
 		o.mr, o.off, o.n, o.local = m.ch.mr, m.ch.offset(int(m.slot)), len(m.Data), int(m.slot)
 		o.head = header{seq: m.Seq, time: m.Time, n: len(m.Data)}
 	}
@@ -282,7 +281,7 @@ func (t *Task) abandon() {
 		t.msg.Release()
 	}
 	t.msg = nil
-	t.out.at = 0
+	t.out.at, t.out.part = 0, 0
 }
 
 func (t *Task) signal(now int64, o *Source) {

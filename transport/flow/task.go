@@ -168,14 +168,19 @@ func (t *Task) stop() {
 	if t.sending == nil {
 		return
 	}
+	complete := t.out.part > 0 && t.out.at == t.out.n // on its way to the receiver
 	t.abandon()
 	t.reader.Close()
-	if t.to.task == t {
-		t.to.task = nil
-		t.to.layer.mu.Lock()
-		t.to.used = false
-		t.to.layer.mu.Unlock()
+	if t.to.task != t {
+		return
 	}
+	t.to.task = nil
+	t.to.layer.mu.Lock()
+	t.to.used = false
+	if t.out.remote >= 0 && !complete {
+		t.to.free |= 1 << t.out.remote
+	}
+	t.to.layer.mu.Unlock()
 }
 
 // input adds an input to the configuration of a task. It returns the reader of a channel.
