@@ -42,6 +42,21 @@ func TestSelectiveMemoryBound(t *testing.T) {
 	}
 }
 
+// Without any memory, a QP works like one with go-back-N.
+func TestSelectiveWithoutMemory(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.pool.limit = 1
+	k.say(k.writeTo(1, 0, seq(8)), k.writeTo(2, 0, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0")
+	k.say(k.writeTo(1, 0, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0")
+	k.say(k.writeTo(0, 0, seq(8)))
+	k.hears("ACK +0 msn=1")
+	c := k.Counters()
+	k.equal("HeldPkts", c.HeldPkts, uint64(0))
+	k.equal("ReorderDrops", c.ReorderDrops, uint64(3))
+}
+
 // A QP that holds as much as it can leaves two thirds for other QPs, and all together stay below
 // the limit.
 func TestSelectiveMemoryIsShared(t *testing.T) {

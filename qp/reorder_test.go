@@ -113,6 +113,7 @@ func TestSelectiveWaitsForAnswers(t *testing.T) {
 		want = append(want, fmt.Sprintf("RDMA READ response Only %+d msn=%d", 1+i, 2+i))
 	}
 	k.say(k.writeTo(0, 0, seq(8)), k.writeTo(n+1, 0, seq(8)))
+	k.say(pkt{op: bth.RCFlush, psn: 9, va: k.at(0), key: k.rkey(), n: 8, placement: PlaceGlobal})
 	k.hears(append(want, fmt.Sprintf("ACK %+d msn=%d", n+1, n+2))...)
 }
 
