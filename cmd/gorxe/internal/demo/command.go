@@ -112,6 +112,9 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if note != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "gorxe demo: "+note)
 	}
+	if cli.Interrupted(cmd.Context()) && err != nil {
+		return cli.ErrInterrupted
+	}
 	if err != nil {
 		return err
 	}
