@@ -125,9 +125,10 @@ func (q *QP) delivered(_ Time, n uint64) {
 	k := uint32(min(n, maxPSNCount))
 	switch {
 	case w.algorithm == CongestionNone:
+	case 2*(q.max-q.una+n) < uint64(w.cwnd): // it does not limit the QP (RFC 9438, section 5.8)
 	case !w.modeled:
 		w.grow(k, 1, min(q.eng.maxWindow, DefaultWindow))
-	case 2*(q.max-q.una+n) >= uint64(w.cwnd): // the window limits the QP (RFC 9438, section 5.8)
+	default:
 		q.cc.limited = true
 		w.grow(k, q.cc.growth, q.cc.limit(q.eng.maxWindow))
 	}

@@ -122,3 +122,18 @@ func TestReadWithinWindow(t *testing.T) {
 		t.Errorf("at most %d packets outstanding, the window is %d", most, DefaultWindow)
 	}
 }
+
+// The window of a QP that does not fill it does not grow, and its path needs no model.
+func TestWindowOfLightLoad(t *testing.T) {
+	k := newTalk(t, RC)
+	for i := range 3 * firstWindow {
+		k.post(k.wr(1, OpWrite, 8))
+		k.listen()
+		k.now += 10_000
+		k.say(ack(i))
+	}
+	if k.q.win.size() != firstWindow || k.q.win.modeled {
+		t.Errorf("window %d, modeled %v; want %d and false", k.q.win.size(), k.q.win.modeled,
+			firstWindow)
+	}
+}
