@@ -108,8 +108,9 @@ func (a *answerQueue) insert(n answer) {
 	i := len(a.list)
 	a.list = append(a.list, n)
 	// It may go before an answer that is partly sent: the requester went back to the earlier PSN,
-	// and will request the rest of the other one again.
-	for ; i > int(a.first) && a.list[i-1].psn > n.psn; i-- {
+	// and will request the rest of the other one again. With selective repeat the rest of the other
+	// one follows.
+	for ; i > int(a.first) && a.list[i-1].psn+uint64(a.list[i-1].sent) > n.psn; i-- {
 		a.list[i] = a.list[i-1]
 	}
 	a.list[i] = n
