@@ -96,9 +96,12 @@ const (
 
 	// Random losses do not reduce the window below the product of bandwidth and delay. If more than
 	// 1 of heavyLoss packets is lost in a period of lossPeriod packets, they do: the path is
-	// overloaded in a way that neither the RTT nor the delivery rate shows.
+	// overloaded in a way that neither the RTT nor the delivery rate shows. They also do if the
+	// product is less than minFloor packets. Such small windows fill the path in spite of random
+	// losses, and steps of a packet would be too coarse for a fair share.
 	lossPeriod = 512
 	heavyLoss  = 25
+	minFloor   = 16
 
 	alphaGain = 1.0 / 16 // RFC 8257, section 3.3
 )
@@ -219,8 +222,8 @@ func (q *QP) lossEvent(now Time, n uint64) {
 	}
 	w.recover = q.max
 	size := uint32(cubicBeta * float64(w.cwnd))
-	if !c.heavy {
-		size = max(size, c.bdp()+q.unusable())
+	if bdp := c.bdp(); !c.heavy && bdp >= minFloor {
+		size = max(size, bdp+q.unusable())
 	}
 	c.reduced(now, w.cwnd)
 	w.shrink(max(size, q.leastWindow()))

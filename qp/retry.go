@@ -10,16 +10,19 @@ import "github.com/gorxe/gorxe/bth"
 // answers this duplicate, so probes need no negotiation. They do not count against retry_cnt, which
 // limits Local ACK Timeouts in a row, as in verbs.
 const (
-	minRTO         Time = 100_000     // ns between the last progress and the first probe
-	initialRTO     Time = 4_000_000   // before the first round trip is measured
-	longestUnsure  Time = 100_000_000 // of an upper bound of the round trip
-	maxProbes           = 8           // in a row without progress
-	maxNAKs             = 64          // sequence NAKs in a row without progress before the QP fails
-	minRewindGap   Time = 2_000       // see recovery.repairedRecently
-	maxRewinds          = 3           // see recovery.ambiguous
-	maxBound       Time = 16_000_000
-	maxRNRWait     Time = 100_000_000 // see rnrWait
-	rnrDoubleEvery      = 8
+	minRTO        Time = 100_000     // ns between the last progress and the first probe
+	initialRTO    Time = 4_000_000   // before the first round trip is measured
+	longestUnsure Time = 100_000_000 // of an upper bound of the round trip
+	// maxProbeInterval ends the doubling of the interval between probes, unless RTTs are long. On a
+	// full queue, a QP that starts would lose all of its rare probes.
+	maxProbeInterval Time = 2_000_000
+	maxProbes             = 24    // in a row without progress
+	maxNAKs               = 64    // sequence NAKs in a row without progress before the QP fails
+	minRewindGap     Time = 2_000 // see recovery.repairedRecently
+	maxRewinds            = 3     // see recovery.ambiguous
+	maxBound         Time = 16_000_000
+	maxRNRWait       Time = 100_000_000 // see rnrWait
+	rnrDoubleEvery        = 8
 	// 2^14 times the shortest timer, 10 us, exceeds maxRNRWait
 	maxRNRs = 14 * rnrDoubleEvery
 	// stalledRNRs is the number of RNR NAKs in a row after which EventRNR reports that the peer
@@ -107,7 +110,8 @@ func (r *recovery) sampleMayRepeat() bool { return r.srtt == r.rttvar }
 
 // rto returns the time without progress after which a probe is sent.
 func (r *recovery) rto() Time {
-	return max(r.longestRTT(), minRTO, r.bound) << r.probes
+	t := max(r.longestRTT(), minRTO, r.bound)
+	return min(t<<r.probes, max(maxProbeInterval, t<<2))
 }
 
 // longestRTT returns a time within which a response should arrive (RFC 6298).

@@ -1,0 +1,249 @@
+package qp
+
+import (
+	"math"
+	"testing"
+)
+
+const ms = Time(1_000_000)
+
+// After a loss, the window grows as RFC 9438 computes it: W(t) = C (t - K)^3 + Wmax.
+func TestCubicGrowth(t *testing.T) {
+	c := &congestion{}
+	c.init()
+	c.reduced(ms, 1000)
+	k := math.Cbrt(1000 * 0.3 / 0.4)
+	const rtt = 100 * ms
+	for _, s := range []float64{0, 1, 3, 5, 9, 9.1, 12, 20} {
+		cwnd := 700.0
+		target := 0.4*math.Pow(s+0.1-k, 3) + 1000
+		want := uint32(math.Min(math.Max(target-cwnd, 1), cwnd/2+1))
+		if got := c.cubic(ms+Time(s*1e9), rtt, cwnd); got != want {
+			t.Errorf("after %v s the window grows by %d packets in a round trip, want %d", s, got, want)
+		}
+	}
+	if got := new(congestion).cubic(0, rtt, 100); got != 1 {
+		t.Errorf("growth before the first loss is %d, want 1", got)
+	}
+}
+
+// lossy returns a QP with a window and a model of its path.
+func lossy(t *testing.T, cwnd uint32, packetsPerMs, minRTTms float64) *talk {
+	k := newTalk(t, RC)
+	c := k.q.model()
+	k.q.win.cwnd, k.q.win.threshold = cwnd, cwnd
+	c.rate[0], c.minRTT = packetsPerMs/1e6, Time(minRTTms*1e6)
+	c.minRTTAt = k.now
+	k.q.rec.srtt, k.q.rec.rttvar = c.minRTT, 1
+	return k
+}
+
+// A loss makes the window 0.7 times as large, but random losses not less than the product of
+// bandwidth and delay, unless that is small or too many packets are lost.
+func TestWindowAfterLoss(t *testing.T) {
+	for _, c := range []struct {
+		cwnd, bdp uint32
+		heavy     bool
+		selective bool
+		want      uint32
+	}{
+		{cwnd: 1000, bdp: 500, want: 700},
+		{cwnd: 1000, bdp: 900, want: 900},
+		{cwnd: 1000, bdp: 1200, want: 1000}, // never larger than before
+		{cwnd: 1000, bdp: 900, heavy: true, want: 700},
+		{cwnd: 16, bdp: 14, want: 11}, // the product is less than minFloor
+		{cwnd: 5, bdp: 1, want: lossWindow},
+		{cwnd: 2, bdp: 1, selective: true, want: selectiveLossWindow},
+	} {
+		k := lossy(t, c.cwnd, float64(c.bdp-1)+0.5, 1)
+		k.q.cc.heavy, k.q.attr.Selective = c.heavy, c.selective
+		k.q.max += 10
+		k.q.lossEvent(k.now, 1)
+		if got := k.q.win.size(); got != c.want {
+			t.Errorf("%+v: window %d after a loss", c, got)
+		}
+		k.q.lossEvent(k.now, 1)
+		if got := k.q.win.size(); got != c.want {
+			t.Errorf("%+v: window %d after two losses in a window of packets", c, got)
+		}
+	}
+}
+
+// Losses count as heavy if more than 1 of 25 packets is lost, in periods of 512 packets.
+func TestHeavyLoss(t *testing.T) {
+	c := &congestion{}
+	c.init()
+	for _, p := range []struct {
+		lost, delivered uint64
+		heavy           bool
+	}{{100, 100, false}, {200, 200, true}, {5, 1000, false}, {1 << 40, 1 << 40, true}} {
+		c.total += p.delivered
+		c.countLoss(p.lost)
+		if c.heavy != p.heavy {
+			t.Errorf("%+v: heavy is %v", p, c.heavy)
+		}
+	}
+}
+
+// With CNPs in every round trip, the window is halved; with rare ones it is reduced a little, once
+// per round trip (RFC 8257). Without congestion control it stays.
+func TestCNPReducesWindow(t *testing.T) {
+	for _, c := range []struct {
+		alg   Congestion
+		alpha float64
+		want  uint32
+	}{
+		{CongestionAdaptive, 1, 500}, {CongestionAdaptive, 0.1, 950}, {CongestionNone, 1, 1000},
+	} {
+		k := lossy(t, 1000, 1000, 1)
+		k.q.win.algorithm = c.alg
+		k.q.cc.alpha = c.alpha
+		k.q.cnpReceived(k.now)
+		k.q.cnpReceived(k.now + ms/2)
+		if got := k.q.win.size(); got != c.want {
+			t.Errorf("%v, alpha %v: window %d after CNPs in a round trip, want %d", c.alg, c.alpha,
+				got, c.want)
+		}
+		k.q.cnpReceived(k.now + ms)
+		if got := k.q.win.size(); (got < c.want) != (c.alg != CongestionNone) {
+			t.Errorf("%v, alpha %v: window %d in the next round trip", c.alg, c.alpha, got)
+		}
+	}
+}
+
+// alpha follows the part of the time in which CNPs arrive.
+func TestAlpha(t *testing.T) {
+	c := &congestion{}
+	c.init()
+	for range 200 {
+		c.cnps = 5
+		c.sampled(0, ms/2, 100)
+	}
+	if math.Abs(c.alpha-0.5) > 0.01 {
+		t.Errorf("alpha is %v with CNPs in half of the time, want 0.5", c.alpha)
+	}
+	for range 100 {
+		c.sampled(0, ms/2, 100)
+	}
+	if c.alpha > 0.01 {
+		t.Errorf("alpha is %v after 100 round trips without CNPs", c.alpha)
+	}
+}
+
+// A flood of CNPs slows only the QP that it names. That QP still works.
+func TestCNPFlood(t *testing.T) {
+	for _, alg := range []Congestion{CongestionAdaptive, CongestionDCQCN} {
+		k := newTalk(t, RC)
+		other := k.q
+		k.renew(RC)
+		must(t, k.q.Modify(k.now, &Attr{Congestion: alg}, AttrCongestion))
+		k.q.rec.srtt, k.q.rec.rttvar = 100_000, 1
+		for range 100_000 {
+			k.now += 100
+			k.q.cnpReceived(k.now)
+		}
+		if other.win.modeled || other.win.size() != firstWindow {
+			t.Errorf("%v: the window of another QP is %d", alg, other.win.size())
+		}
+		if s := k.q.win.size(); s < lossWindow {
+			t.Errorf("%v: window %d, want at least %d", alg, s, lossWindow)
+		}
+		k.post(k.wr(1, OpWrite, 8))
+		for range 100 {
+			if len(k.listen()) > 0 {
+				break
+			}
+			k.now += 10 * ms
+			k.HandleTimeout(k.now)
+		}
+		k.say(ack(0))
+		k.completes("1 success RDMA_WRITE 8B")
+	}
+}
+
+// The rate is kept as the largest of the last round trips, unless the user limited it. The limit of
+// the window is four times the product of rate and round trip.
+func TestPathModel(t *testing.T) {
+	c := &congestion{}
+	c.init()
+	sample := func(n uint64, limited bool) {
+		c.started = c.total
+		c.total += n
+		c.limited = limited
+		c.sampled(ms, ms, 100)
+	}
+	sample(1000, true)
+	if got := c.limit(maxMaxWindow); got != 4*1001 {
+		t.Errorf("limit() = %d, want 4 times the packets of a round trip", got)
+	}
+	for range 10 * ratePeriod {
+		sample(10, false)
+	}
+	if got := c.bdp(); got != 1001 {
+		t.Errorf("bdp() = %d after a pause of the user, want 1001", got)
+	}
+	for range 2 * ratePeriod {
+		sample(10, true)
+	}
+	if got := c.bdp(); got != 11 {
+		t.Errorf("bdp() = %d on a slower path, want 11", got)
+	}
+	if got := c.limit(maxMaxWindow); got != DefaultWindow {
+		t.Errorf("limit() = %d on a short path, want %d", got, DefaultWindow)
+	}
+}
+
+// ParseCongestion is the inverse of String.
+func TestParseCongestion(t *testing.T) {
+	for c := range numCongestion {
+		if got, err := ParseCongestion(c.String()); got != c || err != nil {
+			t.Errorf("ParseCongestion(%q) = %v, %v", c.String(), got, err)
+		}
+	}
+	if _, err := ParseCongestion("bbr"); err == nil {
+		t.Error("ParseCongestion of an unknown name did not fail")
+	}
+	if _, q := bare(t, RC, RTS); q.Modify(0, &Attr{Congestion: numCongestion}, AttrCongestion) == nil {
+		t.Error("Modify accepted an unknown algorithm")
+	}
+}
+
+// A changed algorithm takes effect at once.
+func TestChangeAlgorithm(t *testing.T) {
+	k := lossy(t, 1000, 1000, 1)
+	set := func(c Congestion) {
+		must(t, k.q.Modify(k.now, &Attr{Congestion: c}, AttrCongestion))
+		k.equal("algorithm", k.q.Query().Congestion, c)
+	}
+	set(CongestionNone)
+	k.equal("window", k.q.win.size(), uint32(DefaultWindow))
+	k.q.max += 10
+	k.q.lossEvent(k.now, 1)
+	k.q.cnpReceived(k.now)
+	k.equal("window after a loss and a CNP", k.q.win.size(), uint32(DefaultWindow))
+	set(CongestionDCQCN)
+	k.equal("window", k.q.win.size(), uint32(firstWindow))
+}
+
+// On a path with a round trip of 49 ms, the first timeout is too short. The round trip is measured
+// nevertheless, and the next packet is sent once.
+func TestFirstRoundTripIsLong(t *testing.T) {
+	w := newWorld(t, 1)
+	w.delay = 24_500_000
+	a, b := w.pair(RC)
+	w.recv(b, RecvWR{ID: 1}, RecvWR{ID: 2})
+	w.post(a, SendWR{ID: 1, Op: OpSend, Flags: Signaled})
+	w.idle(second)
+	sent := w.ends[0].Counters().Retransmits
+	if sent == 0 || sent > 5 {
+		t.Errorf("%d retransmissions of the first packet, want 1 to 5", sent)
+	}
+	w.post(a, SendWR{ID: 2, Op: OpSend, Flags: Signaled})
+	w.idle(second)
+	if n := w.ends[0].Counters().Retransmits - sent; n != 0 {
+		t.Errorf("%d retransmissions of the second packet, want none", n)
+	}
+	if len(w.ends[0].wcs) != 2 || w.ends[0].wcs[1].Status != Success {
+		t.Errorf("completions %v", w.ends[0].wcs)
+	}
+}
