@@ -9,8 +9,8 @@
 //	  mtu: 1024         # path MTU; 1024 if missing
 //	  overhead: 82      # bytes per packet besides its payload; 82 if missing
 //	  delay: 5us        # propagation; 0 if missing
-//	  gap: 11us         # from the end of a part until its acknowledgment has arrived; twice the
-//	                    # delay and 100 bytes if missing
+//	  gap: 16us         # from the end of a part until its acknowledgment has arrived; twice the
+//	                    # delay, 100 bytes and 5 us if missing
 //	  backlog: 0        # bytes that may be queued below the scheduler
 //	  in_flight: 1      # parts in flight
 //	flows:

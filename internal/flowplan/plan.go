@@ -26,8 +26,12 @@ const (
 	maxSplit = 1 << 12
 	// maxRetries bounds the retries of a late message.
 	maxRetries = 1000
+	// minMTU and maxMTU are the limits of a path MTU, a power of 2.
+	minMTU, maxMTU, defaultMTU = 256, 4096, 1024
 	// ackLen is the length of an acknowledgment on an Ethernet link, in bytes, rounded up.
 	ackLen = 100
+	// ackDelay is how long a receiver delays an acknowledgment, rounded up.
+	ackDelay = 5 * time.Microsecond
 )
 
 // Plan is a description of flows.
@@ -135,6 +139,9 @@ func parse(text []byte) (*Plan, error) {
 	case len(d.Flows) > maxFlows:
 		return nil, fmt.Errorf("%d flows, at most %d are possible", len(d.Flows), maxFlows)
 	}
+	if m := d.Link.MTU; m != 0 && (m < minMTU || m > maxMTU || m&(m-1) != 0) {
+		return nil, fmt.Errorf("mtu is %d: choose 256, 512, 1024, 2048 or 4096", m)
+	}
 	p := d.Link.plan()
 	names := map[string]bool{}
 	for i := range d.Flows {
@@ -180,12 +187,15 @@ func readable(err error) error {
 
 // plan returns a plan without flows.
 func (l *linkText) plan() *Plan {
+	if l.MTU == 0 {
+		l.MTU = defaultMTU
+	}
 	p := &Plan{Link: flow.Link{Rate: int64(l.Rate), MTU: l.MTU, Overhead: l.Overhead,
 		Backlog: int(l.Backlog), InFlight: l.InFlight}, Delay: time.Duration(l.Delay)}
 	if l.Gap != nil {
 		p.Link.Gap = time.Duration(*l.Gap)
 	} else {
-		p.Link.Gap = 2*p.Delay + time.Duration(ackLen*8e9/p.Link.Rate)
+		p.Link.Gap = 2*p.Delay + time.Duration(ackLen*8e9/p.Link.Rate) + ackDelay
 	}
 	return p
 }

@@ -66,8 +66,8 @@ func TestParse(t *testing.T) {
 	// JSON is YAML.
 	text := `{"link": {"rate": 1e9, "delay": "5us"},
 		"flows": [{"name": "a", "size": 1000, "period": "1ms"}]}`
-	// Twice 5 us, and 100 bytes.
-	if p := parsed(t, text); p.Link.Rate != 1e9 || p.Link.Gap != 10800 ||
+	// Twice 5 us, 100 bytes, and 5 us.
+	if p := parsed(t, text); p.Link.Rate != 1e9 || p.Link.Gap != 15800 ||
 		p.Flows[0].EffectiveDeadline() != time.Millisecond || p.Flows[0].Class() != 0 {
 		t.Errorf("Parse() = %+v", p)
 	}
@@ -86,7 +86,7 @@ func TestParseErrors(t *testing.T) {
 		"link: {rate: NaN}":            "not a rate",
 		"link: {rate: 1, delay: -1us}": "delay -1",
 		"link: [1]":                    "line 1",
-		"link: {rate: 1Gb/s, mtu: -5}\nflows: [{name: x, size: 1, period: 1s}]":   "path MTU of -5",
+		"link: {rate: 1Gb/s, mtu: -5}\nflows: [{name: x, size: 1, period: 1s}]":   "choose 256",
 		"link: {rate: 1Gb/s}\nflows: [{size: 1, period: 1s}]":                     "flow 1 has no name",
 		"link: {rate: 1Gb/s}\nflows: [{name: a, size: 1, period: 1s}, {name: a}]": "two flows",
 		flows("size: 1, perod: 1s"):                                               `line 2: unknown key "perod"`,

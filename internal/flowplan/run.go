@@ -60,8 +60,7 @@ func Send(ctx context.Context, p *Plan, dev *roce.Device, peer netip.Addr, port 
 	length time.Duration) ([]Observed, error) {
 	r := &runner{plan: p}
 	return r.do(ctx, length, []*roce.Device{dev}, func(f *Flow, n uint16) (*flow.Sender, error) {
-		return r.layer[0].Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort),
-			flow.SenderConfig{Name: f.Name, Class: f.Class()})
+		return r.layer[0].Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort), p.sender(f))
 	})
 }
 
@@ -89,6 +88,12 @@ func (r *runner) do(ctx context.Context, length time.Duration, devs []*roce.Devi
 	}
 	err = r.run(ctx, length)
 	return r.observed(bounds), err
+}
+
+// sender returns the configuration of the sender of f.
+func (p *Plan) sender(f *Flow) flow.SenderConfig {
+	return flow.SenderConfig{Name: f.Name, Class: f.Class(),
+		Connect: roce.ConnectOptions{MTU: roce.MTU(p.Link.MTU)}}
 }
 
 // sim returns the simulation of virtual time, or nil.
@@ -201,7 +206,7 @@ func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (*fl
 	}
 	dial := func() {
 		from, errs[0] = r.layer[0].Dial(ctx, addr,
-			flow.SenderConfig{Name: f.Name, Class: f.Class()})
+			r.plan.sender(f))
 		if errs[0] != nil {
 			cancel()
 		}

@@ -144,10 +144,10 @@ flows:
 // Parts do not overlap, higher priorities come first, and late messages are marked.
 func TestTimeline(t *testing.T) {
 	p := parsed(t, `
-link: {rate: 1Gb/s}
+link: {rate: 1Gb/s, gap: 0s}
 flows:
   - {name: high <&>, priority: 7, size: 1000, period: 1ms, phase: 50us}
-  - {name: low, size: 200KiB, part: 16KiB, period: 4ms, deadline: 1800us}
+  - {name: low, size: 200KiB, part: 16KiB, period: 4ms, deadline: 1785us}
   - {name: burst, size: 10KiB, burst: 40KiB, rate: 1Mb/s, phase: 2ms}
 `)
 	line, err := NewTimeline(p, 8*time.Millisecond)

@@ -14,7 +14,7 @@ import (
 // ServeConfig describes a server of Serve.
 type ServeConfig struct {
 	Port uint16 // RDMA port of the first flow
-	// Permits says who may send; nil: everyone.
+	// Permits reports whether a peer may send; nil: all may.
 	Permits func(peer netip.Addr) bool
 	// Refused, if set, is called for each request that is refused, concurrently.
 	Refused func(peer netip.AddrPort, err error)

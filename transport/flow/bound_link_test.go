@@ -11,8 +11,9 @@ import (
 // splits messages. With the phases of the critical instant, the flow reaches 0.95 of its bound if
 // one part is in flight.
 func TestBoundOnLink(t *testing.T) {
-	// The acknowledgment of a part: twice 5 us, and 62 bytes.
-	link := Link{Rate: 978e6, Overhead: 58, Gap: 10600 * time.Nanosecond}
+	// The acknowledgment of a part: twice 5 us, 62 bytes, and 4 us for which the receiver delays
+	// it.
+	link := Link{Rate: 978e6, MTU: 4096, Overhead: 58, Gap: 14520 * time.Nanosecond}
 	for seed := range uint64(12) {
 		link.InFlight = 1 + max(0, int(seed)-8)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

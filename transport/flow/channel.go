@@ -216,7 +216,7 @@ func (c *Channel) unread() (n int) {
 	return n
 }
 
-// settle frees a slot that nobody needs.
+// settle frees a slot that is not needed.
 func (c *Channel) settle(i int) {
 	s := &c.slots[i]
 	if !s.filled || s.refs > 0 || s.unread != 0 || (i == c.newest && c.latest) {
@@ -233,7 +233,8 @@ func (c *Channel) settle(i int) {
 	c.free |= 1 << i
 }
 
-// dropOldest frees the oldest message that nobody holds, except the newest one, if the channel may.
+// dropOldest frees the oldest message that no reader holds, except the newest one, if the channel
+// may.
 func (c *Channel) dropOldest() {
 	if c.cfg.Overflow != DropOldest {
 		return

@@ -68,8 +68,8 @@ type LayerConfig struct {
 type Overflow uint8
 
 const (
-	// DropOldest gives up the oldest message that nobody holds, although not every reader has read
-	// it. Readers count it as missed.
+	// DropOldest gives up the oldest message that no reader holds, although not every reader has
+	// read it. Readers count it as missed.
 	DropOldest Overflow = iota
 	// Refuse keeps all messages until they are read. The writer gets ErrFull, and a sender waits.
 	Refuse

@@ -28,11 +28,10 @@
 //
 // # Order
 //
-// Of the tasks that are activated, the one with the highest priority runs first, and among equals
-// the one that was activated first. Nothing that runs is interrupted. A long message is split at
-// fixed points (SendConfig.Split, SendConfig.Part): between two parts, messages of higher
-// priorities are sent. So a message waits for at most SchedulerConfig.InFlight parts of lower
-// priorities.
+// The activated task with the highest priority runs first, and among equals the one that was
+// activated first. Nothing that runs is interrupted. A long message is split at fixed points
+// (SendConfig.Split, SendConfig.Part): between two parts, messages of higher priorities are sent.
+// So a message waits for at most SchedulerConfig.InFlight parts of lower priorities.
 //
 // The device sends the packets of all its queue pairs in turns. Therefore the scheduler gives it
 // few parts at a time. SenderConfig.Class marks the packets for switches (DSCP 8*Class).
@@ -82,7 +81,7 @@
 //
 //   - config.go, hello.go: what programs configure; the agreement of both sides.
 //   - layer.go: a layer and its completions.
-//   - channel.go, reader.go: messages, and who reads them.
+//   - channel.go, reader.go: messages and their readers.
 //   - sender.go, receiver.go, listen.go: connections.
 //   - scheduler.go, task.go, send.go: what the scheduler runs.
 //   - run.go: how it runs: virtual time, or goroutines.

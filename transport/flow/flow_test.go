@@ -104,3 +104,38 @@ func TestSendReceive(t *testing.T) {
 	}
 	<-sent
 }
+
+// Calls that block work in processes of virtual time.
+func TestSendReceiveVirtual(t *testing.T) {
+	b := virtualBed(t)
+	s, r := b.connect(SenderConfig{}, ReceiverConfig{Channel: ChannelConfig{Size: 100, Slots: 2,
+		Overflow: Refuse}})
+	mr := must(b.layer[0].Alloc(100))(t)
+	defer func() { _ = mr.Close() }()
+	ctx := within(t)
+	const messages = 10
+	b.Sim.Go(func() {
+		for i := range messages {
+			mr.Bytes()[0] = byte(i)
+			if err := s.Send(ctx, mr, 0, 10+i); err != nil {
+				t.Errorf("Send(%d) = %v", i, err)
+			}
+		}
+	})
+	b.Sim.Go(func() {
+		for i := range messages {
+			m, err := r.Receive(ctx)
+			if err != nil {
+				t.Errorf("Receive() = %v", err)
+				return
+			}
+			if m.Seq != uint64(i+1) || len(m.Data) != 10+i || m.Data[0] != byte(i) {
+				t.Errorf("message %d: number %d with %d bytes", i, m.Seq, len(m.Data))
+			}
+			m.Release()
+		}
+	})
+	if err := b.Sim.Run(time.Second); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -183,14 +183,17 @@ func (l *Layer) fail(err error) {
 	s.unlock()
 }
 
-// await waits until ready returns true. wake is signaled when it may have changed.
+// await waits until ready returns true, and then does not call it again. wake is signaled when it
+// may have changed.
 func (l *Layer) await(ctx context.Context, wake <-chan struct{}, ready func() bool) error {
 	switch {
 	case l.cfg.Wait != nil:
+		done := false // Wait may ask several times
 		return l.cfg.Wait(ctx, func() bool {
-			for l.Poll() > 0 {
+			for !done && l.Poll() > 0 {
 			}
-			return ready()
+			done = done || ready()
+			return done
 		})
 	case l.manual:
 		for !ready() {

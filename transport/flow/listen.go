@@ -72,7 +72,7 @@ func (n *Listener) Addr() netip.AddrPort { return n.l.Addr() }
 
 // Accept waits for the next sender. Its error is that of ctx or of the roce.Listener. Requests of
 // other protocols are rejected, and several requests are answered at a time, so that a sender that
-// does not exist keeps nobody waiting; see ReceiverConfig.Refused.
+// does not exist delays no others; see ReceiverConfig.Refused.
 func (n *Listener) Accept(ctx context.Context) (*Receiver, error) { return n.a.Accept(ctx) }
 
 // Close stops listening. Receivers that Accept has returned continue.
