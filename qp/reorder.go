@@ -206,11 +206,11 @@ func (q *QP) releaseReorder() {
 	}
 }
 
-// sendSelAck sends an acknowledgment with what the responder holds. If the expected packet is
-// missing it is a NAK for it. After an RNR NAK for that packet it is a NAK only if others are held,
-// because a NAK without held packets would make the requester send them again.
+// sendSelAck sends an acknowledgment with what the responder holds: a NAK for the expected packet if
+// later ones are held. If none is held it is an ACK, because a NAK without held packets makes the
+// requester send all of them again; the packet after the gap has caused one.
 func (q *QP) sendSelAck(b []byte) (n, netLen int) {
-	gap := q.refused && (!q.refusedRNR || q.reorder != nil)
+	gap := q.refused && q.reorder != nil && q.reorder.held > 0
 	q.acked()
 	q.eng.c.SentSelAcks++
 	if gap {

@@ -1,6 +1,7 @@
 package qp
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -55,6 +56,21 @@ func TestSelectiveWithoutMemory(t *testing.T) {
 	c := k.Counters()
 	k.equal("HeldPkts", c.HeldPkts, uint64(0))
 	k.equal("ReorderDrops", c.ReorderDrops, uint64(3))
+}
+
+// If nothing can be held, a gap causes one NAK. Duplicates that arrive meanwhile cause ACKs: a NAK
+// for each would make the requester send everything again each time.
+func TestSelectiveDuplicatesAfterDrop(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.say(k.writeTo(0, 0, seq(8)))
+	k.hears("ACK +0 msn=1")
+	k.pool.limit = 0
+	k.say(k.writeTo(2, 16, seq(8)))
+	k.hears("NAK PSN sequence error +1 msn=1")
+	for i := range 3 {
+		k.say(k.writeTo(0, 0, seq(8)))
+		k.hears(fmt.Sprintf("ACK +0 msn=1 held dup=%d", i+1))
+	}
 }
 
 // A QP that holds as much as it can leaves two thirds for other QPs, and all together stay below
