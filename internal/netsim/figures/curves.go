@@ -80,7 +80,7 @@ func (r *Report) Panels() (list []kit.Panel) {
 	}
 	list = append(list,
 		r.panel(longLink, "Gb/s", time.Second, longLines, rates(0)),
-		r.panel(longLink, "window, packets", time.Second, longLines, windows(0)),
+		r.panel(longLink, "window, 1000 packets", time.Second, longLines, thousands(windows(0))),
 		r.flows("4 QPs that start one after the other", "Gb/s", joining, time.Millisecond,
 			[]string{"first", "second", "third", "fourth"}, rates),
 	)
@@ -136,6 +136,10 @@ func windows(flow int) func(*netsim.Sample) float64 {
 	return func(s *netsim.Sample) float64 { return s.Windows[flow] }
 }
 
+func thousands(f func(*netsim.Sample) float64) func(*netsim.Sample) float64 {
+	return func(s *netsim.Sample) float64 { return f(s) / 1e3 }
+}
+
 // panel shows a value of several experiments over time.
 func (r *Report) panel(title, y string, unit time.Duration, list []overTime,
 	value func(*netsim.Sample) float64) *kit.Curves {
@@ -160,9 +164,9 @@ func (r *Report) flows(title, y, name string, unit time.Duration, names []string
 }
 
 func timeCurves(title, y string, unit time.Duration) *kit.Curves {
-	x := "s"
+	x := "time, s"
 	if unit == time.Millisecond {
-		x = "ms"
+		x = "time, ms"
 	}
 	return &kit.Curves{Title: title, X: x, Y: y, ZeroY: true}
 }

@@ -189,13 +189,13 @@ func TestPanels(t *testing.T) {
 		}
 	}
 	for title, lines := range map[string]int{
-		"25 Gb/s, 100 us, 1 QP: share of the link":         4,
-		"10 Gb/s, 49 ms, 1 QP, WRITE: Gb/s":                3,
-		"10 Gb/s, 49 ms, 1 QP, WRITE: window, packets":     3,
-		"4 QPs that start one after the other: Gb/s":       4,
-		"1 QP next to TCP, 1 Gb/s, 10 ms: Gb/s":            2,
-		"1 QP next to TCP, 1 Gb/s, 10 ms: window, packets": 2,
-		"32 hosts to 1: queue of the switch: KB":           4,
+		"25 Gb/s, 100 us, 1 QP: share of the link":          4,
+		"10 Gb/s, 49 ms, 1 QP, WRITE: Gb/s":                 3,
+		"10 Gb/s, 49 ms, 1 QP, WRITE: window, 1000 packets": 3,
+		"4 QPs that start one after the other: Gb/s":        4,
+		"1 QP next to TCP, 1 Gb/s, 10 ms: Gb/s":             2,
+		"1 QP next to TCP, 1 Gb/s, 10 ms: window, packets":  2,
+		"32 hosts to 1: queue of the switch: KB":            4,
 	} {
 		if titles[title] != lines {
 			t.Errorf("panel %q has %d lines, want %d", title, titles[title], lines)
