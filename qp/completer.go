@@ -20,6 +20,10 @@ func (q *QP) handleResponse(now Time, p *bth.Packet) {
 			if psn < q.una {
 				q.spurious(now, 1)
 			}
+		} else if len(p.Payload) > 0 && psn < q.una && q.attr.Selective {
+			if ack, ok := bth.ParseSelACK(p.Payload); ok {
+				q.reportedDuplicates(now, ack.Duplicates())
+			}
 		}
 		q.eng.c.DropGhost++ // acknowledged before, or never sent (IBA 9.7.6.1 "ghost")
 		if psn >= q.max {

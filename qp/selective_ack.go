@@ -55,13 +55,26 @@ func (q *QP) handleSelectiveAck(now Time, psn uint64, s bth.Syndrome, ack bth.Se
 	switch s.Kind() {
 	case bth.SyndromeRNR:
 		q.refusedPacket(psn)
+		if q.rnrRetries == 0 && q.una < psn {
+			q.eng.c.RNRRetryExceeded++
+			q.failAt(psn, RNRRetryExcErr)
+			return
+		}
 		q.rnrWait(now, s.RNRTimer())
 	case bth.SyndromeNAK:
-		if st, fatal := nakStatus[s.NAKCode()]; fatal && q.una == psn {
-			q.fail(st)
-		} else if !fatal && len(ack) == 0 {
+		if st, fatal := nakStatus[s.NAKCode()]; fatal {
+			q.failAt(psn, st)
+		} else if len(ack) == 0 {
 			q.lost(now)
 		}
+	}
+}
+
+// failAt fails the work request of packet p. Earlier ones complete first: the peer has executed
+// them, but responses to READs may be missing.
+func (q *QP) failAt(p uint64, st Status) {
+	if q.openScoreboard(); p >= q.una {
+		q.halt(q.sq.at(q.workRequest(p)), st)
 	}
 }
 
@@ -306,7 +319,10 @@ func (q *QP) settle(now Time) {
 func (q *QP) arrivedSome(now Time, b *scoreboard, from uint64) {
 	r := &q.rec
 	reached := q.una
-	if s := r.samplePSN; s > q.una && s <= q.max && b.isHeld(s-1) {
+	if s := r.samplePSN; s > q.una && s <= q.max && (b.isHeld(s-1) || r.srtt == 0) {
+		if !b.isHeld(s - 1) { // it is lost, but later ones have made the round trip
+			r.rewoundMax = q.max
+		}
 		reached = s
 	}
 	q.reached(now, reached)

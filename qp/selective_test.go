@@ -143,6 +143,7 @@ func TestSelectiveRepairsAgain(t *testing.T) {
 func TestSelectiveToleratesReordering(t *testing.T) {
 	k := newSelectiveTalk(t)
 	k.writes(16)
+	k.now += 50_000 // the round trip
 	k.say(k.missing(0, 1, 2, 3))
 	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
 	k.say(k.selAck(7, bth.ACKNoLimit, 1))
@@ -156,6 +157,59 @@ func TestSelectiveToleratesReordering(t *testing.T) {
 	k.say(k.selAck(15, bth.ACKNoLimit, 9)) // more than were retransmitted
 	k.equal("spurious retransmissions", k.Counters().SpuriousRetransmits, uint64(2))
 	k.done(0, 15)
+}
+
+// The count of duplicates also comes with an ACK of packets that are acknowledged already.
+func TestSelectiveCountsLateDuplicates(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.writes(4)
+	k.now += 50_000 // the round trip
+	k.say(k.missing(0, 1, 2, 3))
+	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
+	k.say(ack(3), k.selAck(3, bth.ACKNoLimit, 1))
+	k.done(0, 3)
+	k.equal("spurious retransmissions", k.Counters().SpuriousRetransmits, uint64(1))
+}
+
+// The first report of held packets measures the round trip if the sampled packet is lost.
+func TestSelectiveMeasuresRoundTripAfterLoss(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.post(k.wr(0, OpWrite, 8))
+	k.listen()
+	k.now += 100_000
+	for i := range 3 {
+		k.post(k.wr(uint64(1+i), OpWrite, 8))
+	}
+	k.listen()
+	k.now += 100_000
+	k.say(k.missing(0, 1))
+	if got := k.q.rec.srtt; got < 100_000 || got > 300_000 {
+		t.Errorf("round trip is %d ns, want about 200000", got)
+	}
+}
+
+// A request that fails while responses to an earlier READ are missing fails after that READ, with
+// the status of the NAK.
+func TestSelectiveFailsAfterREAD(t *testing.T) {
+	for name, c := range map[string]struct {
+		syndrome bth.Syndrome
+		want     string
+	}{
+		"NAK":     {bth.NAKSyndrome(bth.NAKRemoteAccess), "2 remote access error"},
+		"RNR NAK": {bth.RNRSyndrome(1), "2 RNR retry counter exceeded"},
+	} {
+		k := newSelectiveTalk(t, func(_ *InitAttr, at *Attr) { at.RNRRetry = 0 })
+		k.post(k.wr(1, OpRead, 2*talkMTU), k.wr(2, OpSend, 8), k.wr(3, OpSend, 8))
+		k.listen()
+		k.say(response(1, make([]byte, talkMTU)), pkt{op: bth.RCAck, psn: 2, syndrome: c.syndrome})
+		k.completes()
+		k.is(RTS)
+		k.say(response(0, make([]byte, talkMTU)))
+		k.completes("1 success RDMA_READ 512B", c.want, "3 Work Request Flushed Error")
+		if k.q.Cause() == Success {
+			t.Errorf("%s: Cause() = success", name)
+		}
+	}
 }
 
 // An RNR NAK says that its packet is not held any more. The others are not retransmitted.
