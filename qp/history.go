@@ -19,7 +19,7 @@ type history struct {
 
 // Limits of repeated READ responses of a QP, in packets.
 const (
-	repeatBurst      = 1 << 14
+	repeatBurst      = 1 << 17 // several windows of a long path
 	repeatsPerNew    = 8
 	repeatInterval   = Time(500_000) // ns per packet
 	repeatFullPeriod = repeatBurst * repeatInterval

@@ -32,7 +32,9 @@ func TestRepeatedReadsAreLimited(t *testing.T) {
 	k.equal("responses to a new READ", len(k.listen()), 4)
 	k.equal("repeated packets after it", repeat(100), 4*repeatsPerNew)
 	k.now += 10 * repeatInterval
-	k.equal("repeated packets later", repeat(100), 10)
+	if n := repeat(100); n < 10 || n > 11 { // the clock also advances with each request
+		t.Errorf("%d repeated packets later, want 10 or 11", n)
+	}
 	k.now += 2 * repeatFullPeriod
 	burst("after a long time")
 	k.is(RTS)
