@@ -206,9 +206,9 @@ func (q *QP) releaseReorder() {
 	}
 }
 
-// sendSelAck sends an acknowledgment with what the responder holds: a NAK for the expected packet if
-// later ones are held. If none is held it is an ACK, because a NAK without held packets makes the
-// requester send all of them again; the packet after the gap has caused one.
+// sendSelAck sends an acknowledgment with what the responder holds: a NAK for the expected packet
+// if later ones are held. If none is held it is an ACK, because a NAK without held packets makes
+// the requester send all of them again; the packet after the gap has caused one.
 func (q *QP) sendSelAck(b []byte) (n, netLen int) {
 	gap := q.refused && q.reorder != nil && q.reorder.held > 0
 	q.acked()
