@@ -63,6 +63,7 @@ type congestion struct {
 	epoch  Time    // time of the last reduction; 0: none yet
 	growth uint32  // packets per round trip, see window.grow
 
+	full    bool // the last round trip was longer than the path without a queue
 	limited bool // since the last RTT sample, the window limited what the QP sent
 
 	lossFrom uint64 // total at the start of the period in which losses are counted
@@ -156,7 +157,22 @@ func (q *QP) reached(now Time, psn uint64) {
 		return
 	}
 	q.cc.sampled(now, rtt, q.win.cwnd)
+	q.endStartup(now, rtt)
 	q.setPace()
+}
+
+// endStartup ends exponential growth beyond DefaultWindow when a queue builds up (like HyStart, RFC
+// 9406), before it overflows. Growth continues as in CUBIC from the middle of its curve.
+func (q *QP) endStartup(now, rtt Time) {
+	c, w := q.cc, &q.win
+	c.full = rtt > c.minRTT*5/4
+	if w.cwnd >= w.threshold || w.cwnd <= DefaultWindow || !c.full {
+		return
+	}
+	w.shrink(max(DefaultWindow, 2*c.bdp()))
+	c.wmax = float64(w.cwnd)
+	k := math.Cbrt(c.wmax * (1 - cubicBeta) / cubicC)
+	c.epoch = max(now-Time(k*1e9), 1)
 }
 
 // bdp returns the number of packets that fill the path.
@@ -226,9 +242,15 @@ func (q *QP) lossEvent(now Time, n uint64) {
 		size = max(size, bdp+q.unusable())
 	}
 	c.reduced(now, w.cwnd)
-	w.shrink(max(size, q.leastWindow()))
+	threshold, exponential := w.threshold, w.cwnd < w.threshold
+	if w.shrink(max(size, q.leastWindow())); exponential && c.random() {
+		w.threshold = threshold // a random loss does not end exponential growth
+	}
 	q.setPace()
 }
+
+// random reports whether losses are likely to have other causes than a full queue.
+func (c *congestion) random() bool { return !c.full && !c.heavy && c.bdp() >= minFloor }
 
 // leastWindow returns the smallest window after losses.
 func (q *QP) leastWindow() uint32 {
