@@ -5,6 +5,7 @@ BIN      := bin/gorxe
 VERSION  ?= $(shell git describe --always --dirty 2>/dev/null || echo devel)
 PKGS     := ./...
 SEED     ?=
+SEEDS    ?=
 SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 TIME     ?= 2h
@@ -34,11 +35,13 @@ check: ## run gofmt, vet for amd64 and arm64, staticcheck, and the rules of the 
 race: ## run the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race $(PKGS)
 
-sim: ## simulate random seeds for SIMTIME (1m), or one seed: make sim SEED=42
-ifeq ($(SEED),)
-	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
-else
+sim: ## simulate random seeds for SIMTIME (1m), or: make sim SEEDS=200000, make sim SEED=42
+ifneq ($(SEED),)
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.seed=$(SEED)
+else ifneq ($(SEEDS),)
+	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.n=$(SEEDS)
+else
+	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
 endif
 
 fuzz: ## run each fuzz target for FUZZTIME (30s)
