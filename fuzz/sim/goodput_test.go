@@ -21,11 +21,11 @@ var goodputTable = []struct {
 	was     [5]float64 // by loss
 }{
 	{roce.OpWrite, 1024, false, false, [5]float64{9460, 9452, 9366, 5099, 829}},
-	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9835, 9753, 9223, 2546}},
+	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9835, 9753, 9200, 2800}},
 	{roce.OpRead, 1024, false, false, [5]float64{9464, 9422, 9214, 1800, 180}},
 	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9330, 4700, 520}},
 	{roce.OpRead, 4096, false, true, [5]float64{9854, 9836, 9330, 4700, 520}},
-	{roce.OpSend, 4096, false, false, [5]float64{9852, 9837, 9756, 9202, 3308}},
+	{roce.OpSend, 4096, false, false, [5]float64{9852, 9837, 9756, 9200, 2700}},
 	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8633, 6775, 5640, 835}},
 	{roce.OpRead, 4096, true, false, [5]float64{9854, 8293, 6647, 3802, 457}},
 }
