@@ -63,7 +63,6 @@ type congestion struct {
 	epoch  Time    // time of the last reduction; 0: none yet
 	growth uint32  // packets per round trip, see window.grow
 
-	full    bool // the last round trip was longer than the path without a queue
 	limited bool // since the last RTT sample, the window limited what the QP sent
 
 	lossFrom uint64 // total at the start of the period in which losses are counted
@@ -165,8 +164,7 @@ func (q *QP) reached(now Time, psn uint64) {
 // 9406), before it overflows. Growth continues as in CUBIC from the middle of its curve.
 func (q *QP) endStartup(now, rtt Time) {
 	c, w := q.cc, &q.win
-	c.full = rtt > c.minRTT*5/4
-	if w.cwnd >= w.threshold || w.cwnd <= DefaultWindow || !c.full {
+	if w.cwnd >= w.threshold || w.cwnd <= DefaultWindow || rtt <= c.minRTT*5/4 {
 		return
 	}
 	w.shrink(max(DefaultWindow, 2*c.bdp()))
@@ -242,15 +240,9 @@ func (q *QP) lossEvent(now Time, n uint64) {
 		size = max(size, bdp+q.unusable())
 	}
 	c.reduced(now, w.cwnd)
-	threshold, exponential := w.threshold, w.cwnd < w.threshold
-	if w.shrink(max(size, q.leastWindow())); exponential && c.random() {
-		w.threshold = threshold // a random loss does not end exponential growth
-	}
+	w.shrink(max(size, q.leastWindow()))
 	q.setPace()
 }
-
-// random reports whether losses are likely to have other causes than a full queue.
-func (c *congestion) random() bool { return !c.full && !c.heavy && c.bdp() >= minFloor }
 
 // leastWindow returns the smallest window after losses.
 func (q *QP) leastWindow() uint32 {
