@@ -404,9 +404,10 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 // tolerated returns the tolerance in packets of a track. One request is for many responses.
 func (q *QP) tolerated(track uint32) uint32 {
 	n, s := uint32(q.tolerance), &q.sq
-	if w := s.at(s.tail.Load()); track == requestTrack && s.tail.Load() != s.started &&
-		w.op == OpRead {
-		n = max(n>>w.part, minTolerance)
+	if tail := s.tail.Load(); track == requestTrack && tail != s.started {
+		if w := s.at(tail); w.op == OpRead { // the slots of an empty queue belong to the poster
+			n = max(n>>w.part, minTolerance)
+		}
 	}
 	return n
 }
