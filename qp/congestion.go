@@ -92,6 +92,7 @@ const (
 	cubicBeta  = 0.7            // RFC 9438, section 4.6
 	cubicC     = 0.4            // packets per second cubed (RFC 9438, section 4.1)
 	ratePeriod = 8              // round trips
+	shortRTT   = 250_000        // ns; DefaultWindow packets of 4 KiB per shortRTT are 33 Gb/s
 	minRTTAge  = 10_000_000_000 // ns, as in BBR
 
 	// Random losses do not reduce the window below the product of bandwidth and delay. If more than
@@ -178,8 +179,12 @@ func (c *congestion) bdp() uint32 {
 	return uint32(min(max(c.rate[0], c.rate[1])*float64(c.minRTT), maxMaxWindow)) + 1
 }
 
-// limit returns the largest useful window.
+// limit returns the largest useful window. On short paths DefaultWindow is enough, and ACKs that
+// arrive in batches make the delivery rate appear too large.
 func (c *congestion) limit(most uint32) uint32 {
+	if c.minRTT < shortRTT {
+		return min(most, DefaultWindow)
+	}
 	return min(most, max(DefaultWindow, 4*c.bdp()))
 }
 

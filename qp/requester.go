@@ -384,7 +384,9 @@ func (q *QP) sent(now Time, n uint64, ask bool) {
 		q.model().retransmits++
 	}
 	q.nxt += n
-	q.paced(now, uint32(n)*q.mtu.Load())
+	if q.win.modeled {
+		q.paced(now, uint32(n)*q.mtu.Load())
+	}
 	if ask {
 		q.lastAsked, q.completionWanted = q.nxt, false
 	}
