@@ -1,6 +1,7 @@
 package qp
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -29,14 +30,14 @@ const (
 func (d *DCQCN) fill() error {
 	def := DCQCN{Gain: 1.0 / 256, AlphaTimer: 55_000, RateTimer: 55_000, ByteCounter: 10_000_000,
 		FastRecovery: 5, Additive: 40e6, Hyper: 400e6, MinRate: 10e6}
-	fallback(&d.Gain, def.Gain)
-	fallback(&d.AlphaTimer, def.AlphaTimer)
-	fallback(&d.RateTimer, def.RateTimer)
-	fallback(&d.ByteCounter, def.ByteCounter)
-	fallback(&d.FastRecovery, def.FastRecovery)
-	fallback(&d.Additive, def.Additive)
-	fallback(&d.Hyper, def.Hyper)
-	fallback(&d.MinRate, def.MinRate)
+	d.Gain = cmp.Or(d.Gain, def.Gain)
+	d.AlphaTimer = cmp.Or(d.AlphaTimer, def.AlphaTimer)
+	d.RateTimer = cmp.Or(d.RateTimer, def.RateTimer)
+	d.ByteCounter = cmp.Or(d.ByteCounter, def.ByteCounter)
+	d.FastRecovery = cmp.Or(d.FastRecovery, def.FastRecovery)
+	d.Additive = cmp.Or(d.Additive, def.Additive)
+	d.Hyper = cmp.Or(d.Hyper, def.Hyper)
+	d.MinRate = cmp.Or(d.MinRate, def.MinRate)
 	switch {
 	case !(d.Gain > 0 && d.Gain <= 1):
 		return fmt.Errorf("qp: DCQCN.Gain is %v, want more than 0 to 1", d.Gain)
@@ -53,12 +54,6 @@ func (d *DCQCN) fill() error {
 			"of at least %g", d.Additive, d.Hyper, d.MinRate, minDCQCNRate)
 	}
 	return nil
-}
-
-func fallback[T comparable](field *T, value T) {
-	if *field == *new(T) {
-		*field = value
-	}
 }
 
 // rateControl is the state of the reaction point of DCQCN. Rates are in bytes per ns. The timers

@@ -70,16 +70,5 @@ func (m *monitor) now(dev *roce.Device, show *printer) {
 
 // run prints events until ctx ends. Only --json shows them.
 func (m *monitor) run(ctx context.Context, dev *roce.Device, show *printer) {
-	tick := time.NewTicker(networkCheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if ctx.Err() == nil {
-				m.now(dev, show)
-			}
-		}
-	}
+	every(ctx, networkCheck, func() { m.now(dev, show) })
 }

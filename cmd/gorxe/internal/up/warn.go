@@ -65,7 +65,12 @@ func (w *warner) check(now time.Time, c *roce.Counters, report func(warning, uin
 
 // run prints warnings until ctx ends.
 func (w *warner) run(ctx context.Context, dev *roce.Device, show *printer) {
-	tick := time.NewTicker(warnCheck)
+	every(ctx, warnCheck, func() { w.now(dev, show) })
+}
+
+// every calls f at intervals until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -73,7 +78,7 @@ func (w *warner) run(ctx context.Context, dev *roce.Device, show *printer) {
 			return
 		case <-tick.C:
 			if ctx.Err() == nil {
-				w.now(dev, show)
+				f()
 			}
 		}
 	}
