@@ -148,6 +148,7 @@ func (q *QP) reached(now Time, psn uint64) {
 	if rtt == 0 {
 		return
 	}
+	q.measuredRTT()
 	if !q.win.modeled {
 		if q.win.cwnd <= firstWindow {
 			return

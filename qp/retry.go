@@ -13,9 +13,11 @@ const (
 	minRTO        Time = 100_000     // ns between the last progress and the first probe
 	initialRTO    Time = 4_000_000   // before the first round trip is measured
 	longestUnsure Time = 100_000_000 // of an upper bound of the round trip
-	// maxProbeInterval ends the doubling of the interval between probes, unless RTTs are long. On a
-	// full queue, a QP that starts would lose all of its rare probes.
+	// maxProbeInterval limits the interval between probes, unless RTTs are long. On a full queue, a
+	// QP that starts would lose all of its rare probes. It doubles after slowerProbes probes, so
+	// that the last of maxProbes comes after more than 100 ms.
 	maxProbeInterval Time = 2_000_000
+	slowerProbes          = 8
 	maxProbes             = 24    // in a row without progress
 	maxNAKs               = 64    // sequence NAKs in a row without progress before the QP fails
 	minRewindGap     Time = 2_000 // see recovery.repairedRecently
@@ -111,7 +113,7 @@ func (r *recovery) sampleMayRepeat() bool { return r.srtt == r.rttvar }
 // rto returns the time without progress after which a probe is sent.
 func (r *recovery) rto() Time {
 	t := max(r.longestRTT(), minRTO, r.bound)
-	return min(t<<r.probes, max(maxProbeInterval, t<<2))
+	return min(t<<r.probes, max(maxProbeInterval<<(r.probes/slowerProbes), t<<2))
 }
 
 // longestRTT returns a time within which a response should arrive (RFC 6298).
@@ -179,6 +181,9 @@ func (q *QP) armRetry(now Time) {
 	}
 	if r.probeDeadline == Never && r.probes < maxProbes {
 		r.probeDeadline = now + r.rto()
+		if r.probes > 0 { // QPs whose probes were lost in a full queue must not meet there again
+			r.probeDeadline += r.rto() * Time(q.qpn%16) / 32
+		}
 		if q.win.repairing { // other reports show most losses, so there is no hurry
 			r.probeDeadline += r.srtt / 2
 		}
@@ -258,6 +263,7 @@ func (q *QP) ackTimedOut(now Time) {
 // probe sends the oldest packet alone. The packets after it wait for the answer.
 func (q *QP) probe(now Time) {
 	q.eng.c.Probes++
+	q.borrowRTT()
 	q.noteProbe(now)
 	q.rec.probes++
 	q.rec.probeDeadline = Never

@@ -52,6 +52,8 @@ type scoreboard struct {
 
 	halted bool // a work request failed, and waits until it is the oldest
 
+	lostAgain bool // settle has found a response lost that had been requested again
+
 	// no READ before WQE apart must write to the memory of apart first; see overlaps
 	apart   uint32
 	isApart bool
@@ -90,6 +92,7 @@ const (
 	slotResponse  = 1 << iota // the serial belongs to the track of responses
 	slotAgain                 // it was a retransmission
 	slotBits      = iota
+	slotBoth      = slotResponse | slotAgain
 	serialMask    = 1<<(32-slotBits) - 1
 	requestTrack  = 0
 	responseTrack = 1

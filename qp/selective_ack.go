@@ -302,6 +302,12 @@ func (q *QP) settle(now Time) {
 	if lost > 0 {
 		q.eng.lastGap, q.eng.lastRewind = now, now
 		q.rec.bound /= 2 // packets are lost, so probes are needed
+		if b.lostAgain && now-q.cc.epoch > q.rec.srtt {
+			// The window is too large even for the repairs, so the next reduction does not wait
+			// until all of them have arrived.
+			q.win.recover = q.una
+		}
+		b.lostAgain = false
 		q.lossEvent(now, uint64(lost))
 	}
 	if b.held == 0 && b.lost == 0 && !b.probe && !b.halted && q.una >= b.againEnd &&
@@ -395,6 +401,7 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 		if v := *b.slot(p); v&slotResponse == track && v>>slotBits == t.tail&serialMask {
 			b.markLost(p)
 			lost++
+			b.lostAgain = b.lostAgain || v&slotBoth == slotBoth
 		}
 	}
 	t.sure = t.tail

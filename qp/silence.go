@@ -1,5 +1,7 @@
 package qp
 
+import "github.com/gorxe/gorxe/bth"
+
 // A peer that gets no CPU time answers nothing. Then the probe timers of all QPs to that peer
 // expire, and without further measures each of them would send probes. So a QP whose timer expires
 // waits for the answer to another QP's probe of the same peer, if nothing has arrived from the peer
@@ -18,10 +20,18 @@ const (
 // maxUnheard bounds the exponent of a wait: minRTO << maxUnheard exceeds maxSilence.
 const maxUnheard = 5
 
-// peerTable holds when the engine has heard of its peers and when it probed them.
+// peerTable holds when the engine has heard of its peers, when it probed them, and how long their
+// answers take.
 type peerTable struct {
 	heard  [peerSlots]Time // of the last packet of an RC QP
 	probes [peerSlots]peerProbe
+	rtts   [peerSlots]peerRTT
+}
+
+// peerRTT is the estimate of the last QP that measured a round trip.
+type peerRTT struct {
+	peer    bth.GID
+	longest Time // see recovery.longestRTT
 }
 
 // peerProbe is the latest probe that was sent to a peer.
@@ -31,6 +41,22 @@ type peerProbe struct {
 }
 
 func (q *QP) peer() uint8 { return q.path.GIDs().Remote[peerByte] }
+
+// measuredRTT records the estimate of a QP that has measured a round trip.
+func (q *QP) measuredRTT() {
+	g := q.path.GIDs().Remote
+	q.eng.peers.rtts[g[peerByte]] = peerRTT{g, q.rec.longestRTT()}
+}
+
+// borrowRTT uses the estimate of other QPs to the same peer as an upper bound if the QP has none,
+// because its first packets were lost. The time until their repetitions are answered would be a
+// much worse bound.
+func (q *QP) borrowRTT() {
+	r, g := &q.rec, q.path.GIDs().Remote
+	if p := &q.eng.peers.rtts[g[peerByte]]; r.srtt == 0 && p.peer == g {
+		r.srtt, r.rttvar = p.longest, p.longest
+	}
+}
 
 // awaitOtherProbe returns when the QP, whose probe timer has expired, looks again for the answer to
 // another QP's probe. It is not after now if the QP must send its own.

@@ -76,3 +76,44 @@ func TestLossOnOneQPIsProbed(t *testing.T) {
 		t.Errorf("%d probes, want %d", a.c.Probes, n/2)
 	}
 }
+
+// TestFirstPacketsLost: a QP whose first packets are lost uses the round trip that another QP has
+// measured, and does not wait for several times initialRTO.
+func TestFirstPacketsLost(t *testing.T) {
+	w, _ := busyPair(t, 1)
+	as, _ := w.crowd(1)
+	a, q := w.ends[0], as[0]
+	raddr, rkey := w.ends[1].remote(0)
+	lost := 0
+	w.filter = func(from int, _ *bth.Packet) bool {
+		if from == 0 && lost < 4 {
+			lost++
+			return false
+		}
+		return true
+	}
+	w.post(q, SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.sge(0, 64)}, RemoteAddr: raddr,
+		RKey: rkey})
+	start := w.now
+	w.run(second, func() bool { return len(a.wcs) == 1 })
+	if d := w.now - start; lost != 4 || d > 2*initialRTO {
+		t.Errorf("%d packets lost, recovered after %d ns, want 4 and at most %d", lost, d,
+			2*initialRTO)
+	}
+}
+
+// TestProbesSpread: QPs whose probes were lost together do not send the next ones together.
+func TestProbesSpread(t *testing.T) {
+	const n = 16
+	w := newWorld(t, 1)
+	as, _ := w.crowd(n)
+	deadlines := map[Time]bool{}
+	for _, q := range as {
+		q.rec.probes = 1
+		q.armRetry(w.now)
+		deadlines[q.rec.probeDeadline] = true
+	}
+	if len(deadlines) < n/2 {
+		t.Errorf("%d QPs probe at %d different times, want at least %d", n, len(deadlines), n/2)
+	}
+}

@@ -83,7 +83,7 @@ func TestCrowdedLink(t *testing.T) {
 			{4, 16384, 7000}, // space for all: nothing is lost, only the round trip grows
 			{4, 64, 6000},
 			{16, 64, 4000},
-			{64, 32, 800},
+			{64, 32, 2000},
 		} {
 			g, err := Measure(Stream{Seed: 1, Op: op, Size: 64 << 10, Count: 800, Depth: 8,
 				MTU: 1024, QPs: c.qps, Queue: c.queue,
