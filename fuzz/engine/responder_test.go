@@ -123,8 +123,6 @@ func (s *stage) step() {
 		v.gen.Make(s.classes[s.r.IntN(len(s.classes))], func(f []byte) {
 			s.receive(f, v.gen.What())
 		})
-	default:
-		s.receive(v.gen.Frame(), v.gen.What())
 	case 12:
 		s.receive(s.raw(), "raw bytes")
 	case 13, 14:
@@ -141,6 +139,8 @@ func (s *stage) step() {
 		s.drainSRQ()
 	case 19:
 		must(s.t, s.srq.SetLimit(s.r.IntN(5)))
+	default:
+		s.receive(v.gen.Frame(), v.gen.What())
 	}
 	if s.r.IntN(4) > 0 {
 		s.answers(s.r.IntN(64))

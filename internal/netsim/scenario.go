@@ -71,7 +71,7 @@ func (s *Scenario) check() error {
 func (s *Sender) check() error {
 	switch {
 	case s.Start < 0:
-		return fmt.Errorf("Start is %v, want no negative time", s.Start)
+		return fmt.Errorf("start at %v, want no negative time", s.Start)
 	case s.TCP != nil:
 		return s.checkTCP()
 	case s.Op != roce.OpWrite && s.Op != roce.OpRead && s.Op != roce.OpSend:
