@@ -15,12 +15,14 @@ type Address struct {
 	SrcPort        uint16 // UDP source port; see SourcePort
 	TrafficClass   uint8  // IPv4 TOS or IPv6 traffic class
 	HopLimit       uint8
+	PCP            uint8  // 1 to 7: replaces the priority in VLAN, if there is a tag
 	FlowLabel      uint32 // 20 bits, IPv6 only
 }
 
 const (
 	ipv4DontFragment = 0x4000
 	flowLabelMask    = 1<<20 - 1
+	pcpShift         = 13 // of the priority in the tag control information
 )
 
 // PutHeaders writes the headers from Ethernet to UDP as a template for Encoder.Finish and returns
@@ -39,7 +41,7 @@ func PutHeaders(b []byte, a *Address) int {
 	n := 12
 	if a.VLAN != 0 {
 		binary.BigEndian.PutUint16(b[n:], etherTypeVLAN)
-		binary.BigEndian.PutUint16(b[n+2:], a.VLAN)
+		binary.BigEndian.PutUint16(b[n+2:], a.tag())
 		n += lenVLAN
 	}
 	if a.Src.IsIPv4() {
@@ -56,6 +58,14 @@ func PutHeaders(b []byte, a *Address) int {
 	binary.BigEndian.PutUint16(udp[2:], bth.Port)
 	binary.BigEndian.PutUint32(udp[4:], 0)
 	return n + lenUDP
+}
+
+// tag returns the tag control information of the VLAN tag.
+func (a *Address) tag() uint16 {
+	if a.PCP == 0 {
+		return a.VLAN
+	}
+	return a.VLAN&(1<<pcpShift-1) | uint16(a.PCP)<<pcpShift
 }
 
 func putIPv4(b []byte, a *Address) int {

@@ -64,7 +64,7 @@ func (p *Path) SetSourcePort(port uint16) {
 }
 
 // Relink changes the Ethernet addresses and the VLAN tag, after the port's MAC, the next hop's MAC
-// or its VLAN has changed.
+// or its VLAN has changed. Address.PCP applies to the new tag, too.
 func (p *Path) Relink(local, remote bth.MAC, vlan uint16) {
 	p.addr.SrcMAC, p.addr.DstMAC, p.addr.VLAN = local, remote, vlan
 	if p.headerLen > 0 {

@@ -2,6 +2,7 @@ package frame
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -80,5 +81,37 @@ func TestPathMatches(t *testing.T) {
 	}
 	if new(Path).Valid() {
 		t.Error("the zero Path is valid")
+	}
+}
+
+// The PCP of an address replaces the priority of each VLAN tag, survives Relink, and adds no tag.
+func TestPathPriority(t *testing.T) {
+	for _, c := range []struct {
+		vlan uint16
+		pcp  uint8
+		want uint16 // tag control information; 0: no tag
+	}{
+		{0, 0, 0}, {0, 7, 0}, {5, 0, 5}, {5, 7, 7<<13 | 5}, {3<<13 | 5, 0, 3<<13 | 5},
+		{3<<13 | 1<<12 | 5, 1, 1<<13 | 1<<12 | 5},
+	} {
+		for _, a := range []Address{addr4, addr6} {
+			a.VLAN, a.PCP = c.vlan, c.pcp
+			relinked := a
+			relinked.VLAN = 6
+			moved := NewPath(&relinked)
+			moved.Relink(a.SrcMAC, a.DstMAC, a.VLAN)
+			p := NewPath(&a)
+			if moved != p {
+				t.Errorf("%+v: Relink() = %+v, want %+v", c, moved, p)
+			}
+			p.SetECT()
+			b, tci := headersOf(&p), uint16(0)
+			if binary.BigEndian.Uint16(b[12:]) == etherTypeVLAN {
+				tci = binary.BigEndian.Uint16(b[14:])
+			}
+			if tci != c.want {
+				t.Errorf("VLAN %#x with PCP %d: tag %#04x, want %#04x", c.vlan, c.pcp, tci, c.want)
+			}
+		}
 	}
 }
