@@ -78,8 +78,8 @@ func (p *ConnectParams) check() error {
 	case p.AckTimeout > maxExponent || p.ResponseTimeout > maxExponent:
 		return fmt.Errorf("%w: timeout exponents %d and %d; at most 31",
 			ErrParams, p.AckTimeout, p.ResponseTimeout)
-	case p.FlowLabel > 1<<20-1:
-		return fmt.Errorf("%w: flow label %#x", ErrParams, p.FlowLabel)
+	case p.FlowLabel > 1<<20-1 || p.SL > maxSL:
+		return fmt.Errorf("%w: flow label %#x or service level %d", ErrParams, p.FlowLabel, p.SL)
 	}
 	if err := checkAddrs(p.Local, p.Remote); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (p *ConnectParams) request() REQ {
 			LocalLID: permissiveLID, RemoteLID: permissiveLID, LocalGID: p.Local,
 			RemoteGID: p.Remote,
 			FlowLabel: p.FlowLabel, TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
-			AckTimeout: p.AckTimeout,
+			SL: p.SL, AckTimeout: p.AckTimeout,
 		},
 	}
 	putRequestPrivate(r.Private[:], p.Service, p.Local, p.Remote, p.SourcePort, p.PrivateData)

@@ -20,6 +20,7 @@ const (
 	maxExponent   = 31 // of times: 5 bits
 	maxCMRetries  = 15 // 4 bits
 	maxRetryCount = 7  // 3 bits
+	maxSL         = 15 // 4 bits
 )
 
 // Errors of ParseMAD and CM.HandleMAD. They are returned unwrapped, because the receive path does

@@ -55,6 +55,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		func(p *ConnectParams) { p.AckTimeout = 32 },
 		func(p *ConnectParams) { p.ResponseTimeout = 32 },
 		func(p *ConnectParams) { p.FlowLabel = 1 << 20 },
+		func(p *ConnectParams) { p.SL = 16 },
 		func(p *ConnectParams) { p.Transport = 2 },
 		func(p *ConnectParams) { p.Remote = bth.GID{} },
 		func(p *ConnectParams) { p.Remote = bth.GID{0: 0xfd, 15: 1} },
@@ -79,6 +80,30 @@ func TestParamsOutOfRange(t *testing.T) {
 			t.Errorf("case %d: %v", i, err)
 		}
 		u.inState(u.id, StateREQRcvd)
+	}
+}
+
+// The passive side learns every traffic class and service level, at the offsets of the message (IBA
+// 12.6.5).
+func TestTrafficClass(t *testing.T) {
+	const offTrafficClass, offSL = MADHeaderLen + 92, MADHeaderLen + 94
+	for class := range 256 {
+		a, b := pair(t)
+		p := a.params(b)
+		p.TrafficClass, p.SL = uint8(class), uint8(class)&maxSL
+		_, err := a.m.Connect(0, p)
+		a.must(err)
+		mads := a.sends(AttrREQ)
+		if m := mads[0]; m[offTrafficClass] != p.TrafficClass || m[offSL]>>4 != p.SL {
+			t.Fatalf("traffic class %#x and SL %d in the REQ, want %#x and %d", m[offTrafficClass],
+				m[offSL]>>4, p.TrafficClass, p.SL)
+		}
+		b.hears(0, a, mads...)
+		if r := b.event(EventConnectRequest).Request; r.TrafficClass != p.TrafficClass ||
+			r.SL != p.SL {
+			t.Fatalf("traffic class %#x and SL %d in the event, want %#x and %d", r.TrafficClass,
+				r.SL, p.TrafficClass, p.SL)
+		}
 	}
 }
 

@@ -150,7 +150,7 @@ func (r *REQ) event(p *packet) *Request {
 		InitiatorDepth: r.InitiatorDepth,
 		RetryCount:     r.RetryCount, RNRRetry: r.RNRRetry, FlowControl: r.FlowControl, SRQ: r.SRQ,
 		AckTimeout: r.Primary.AckTimeout, FlowLabel: r.Primary.FlowLabel,
-		TrafficClass: r.Primary.TrafficClass, HopLimit: r.Primary.HopLimit,
+		TrafficClass: r.Primary.TrafficClass, SL: r.Primary.SL, HopLimit: r.Primary.HopLimit,
 	}
 }
 

@@ -151,7 +151,7 @@ func connectParams(q *REQ) *ConnectParams {
 		FlowControl: q.FlowControl, SRQ: q.SRQ,
 		AckTimeout: q.Primary.AckTimeout, ResponseTimeout: q.RemoteTimeout,
 		MaxRetries: q.MaxCMRetries, FlowLabel: q.Primary.FlowLabel,
-		TrafficClass: q.Primary.TrafficClass, HopLimit: q.Primary.HopLimit,
+		TrafficClass: q.Primary.TrafficClass, SL: q.Primary.SL, HopLimit: q.Primary.HopLimit,
 		PrivateData: q.Private[IPCMHeaderLen:],
 	}
 }

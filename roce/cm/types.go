@@ -171,7 +171,8 @@ type ConnectParams struct {
 	ResponseTimeout    uint8 // interval of retransmissions on both sides; 0: DefaultResponseTimeout
 	MaxRetries         uint8 // retransmissions, 1 to 15; 0: 15
 	FlowLabel          uint32
-	TrafficClass       uint8
+	TrafficClass       uint8 // IPv4 TOS or IPv6 traffic class that the peer should use, too
+	SL                 uint8 // service level, 0 to 15; on RoCE the priority of VLAN tags
 	HopLimit           uint8 // 0: 64
 	// Features are offered to the peer (RC). The offer uses 8 bytes of the private data and is left
 	// out if PrivateData leaves less.
@@ -210,6 +211,7 @@ type Request struct {
 	AckTimeout         uint8
 	FlowLabel          uint32
 	TrafficClass       uint8
+	SL                 uint8
 	HopLimit           uint8
 	Features           Features       // that the peer offers
 	Source             netip.AddrPort // from the rdma_cm header; invalid for other services
