@@ -38,6 +38,7 @@
 //   - qp.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; paths that QPs
 //     share; the memory that a QP needs
 //   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
+//   - class.go: traffic classes
 //   - tuning.go: thresholds and delays that affect only performance
 //   - timer.go: the timer wheel
 //   - prefetch.go: what is prefetched for the QPs that are next (see package sched)

@@ -36,6 +36,8 @@ type Config struct {
 	// MaxReorderMemory limits the memory in bytes for packets that are received out of order with
 	// selective repeat. 0 means DefaultReorderMemory.
 	MaxReorderMemory int
+
+	Classes [NumClasses]ClassConfig // traffic classes
 }
 
 // Engine owns queue pairs and runs their protocol. The package comment lists which methods may be
@@ -69,6 +71,12 @@ type Engine struct {
 	pipeMR   uint32
 	pipeMem  uint32
 	incoming [maxPrefetchBatch]incomingPacket
+
+	config     [NumClasses]ClassConfig
+	classes    [NumClasses]ClassCounters // without class 0
+	users      [NumClasses]int           // QPs of each class
+	used       uint8                     // classes with QPs, a bit set
+	backlogged bool                      // see SetBacklogged
 
 	groups map[bth.GID][]*QP // multicast groups
 
@@ -133,9 +141,14 @@ func NewEngine(c Config) (*Engine, error) {
 	if err := c.DCQCN.fill(); err != nil {
 		return nil, err
 	}
+	for i := range c.Classes {
+		if err := c.Classes[i].Check(); err != nil {
+			return nil, fmt.Errorf("class %d: %w", i, err)
+		}
+	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
-		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		config: c.Classes, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.pool.limit = c.MaxReorderMemory

@@ -31,6 +31,13 @@ type Attr struct {
 	// Congestion is the algorithm that limits what the QP sends (RC). The default is that of
 	// Config.
 	Congestion Congestion
+	// Class is the traffic class, 0 to 7. Everything that the QP sends has this class.
+	Class uint8
+	// Rate limits what the QP sends, in bytes per second of frames from the Ethernet header to the
+	// ICRC; 0: no limit. Burst is what it may send at once after a pause, in bytes, at least one
+	// frame. ACKs, NAKs and CNPs count, but do not wait.
+	Rate  uint64
+	Burst int
 }
 
 // attrs holds the attributes that the QP stores only for Query.
@@ -69,12 +76,14 @@ const (
 	AttrRNRRetry
 	AttrSelective
 	AttrCongestion
+	AttrClass
+	AttrRate // Rate and Burst
 )
 
 var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey",
 	"Path",
 	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry", "Selective",
-	"Congestion"}
+	"Congestion", "Class", "Rate"}
 
 // String lists the names of the attributes.
 func (m AttrMask) String() string {
@@ -164,7 +173,7 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	if missing := t.required[q.typ] &^ mask; missing != 0 {
 		return fmt.Errorf("%w: %s to %s needs %s", ErrInvalidAttr, from, to, missing)
 	}
-	if extra := mask &^ (AttrState | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
+	if extra := mask &^ (AttrState | AttrClass | AttrRate | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
 		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask",
 			ErrInvalidAttr, from, to, extra)
 	}
@@ -212,7 +221,7 @@ func findTransition(from, to State, typ Type) *transition {
 // checkBusy rejects changes in SQD that would affect requests in progress: the send queue must be
 // drained (IBA 10.3.1.5), and the peer's READs must be answered before their limit changes.
 func (q *QP) checkBusy(from State, mask AttrMask) error {
-	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer | AttrCongestion
+	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer | AttrCongestion | AttrClass | AttrRate
 	switch {
 	case from != SQD || mask&^live == 0:
 	case !q.drained():
@@ -229,6 +238,16 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 		return fmt.Errorf("%w: %s", ErrInvalidAttr, fmt.Sprintf(f, args...))
 	}
 	has := func(m AttrMask) bool { return mask&m != 0 }
+	if has(AttrClass) {
+		if err := CheckClass(int(a.Class)); err != nil {
+			return err
+		}
+	}
+	if has(AttrRate) {
+		if err := checkRate(a.Rate, a.Burst); err != nil {
+			return err
+		}
+	}
 	switch {
 	case has(AttrPathMTU) && !a.PathMTU.Valid():
 		return bad("path MTU is %d, want 256, 512, 1024, 2048 or 4096", a.PathMTU)
@@ -291,6 +310,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 			a.RNRRetry, a.RNRRetry
 	})
 	set(AttrSelective, func() { at.Selective = a.Selective })
+	set(AttrClass, func() { q.setClass(a.Class) })
 }
 
 // enter performs the actions of a new state.
@@ -318,5 +338,6 @@ func (q *QP) Query() Attr {
 		MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer:     at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt,
 		RNRRetry: at.RNRRetry, Selective: at.Selective, Congestion: at.Congestion,
+		Class: q.Class(),
 	}
 }

@@ -37,7 +37,7 @@ type QP struct {
 	path         *sharedPath
 	pd           *mr.PD
 	doorbellNext *QP
-	state        atomic.Uint32
+	state        atomic.Uint32 // and the traffic class; see classShift
 	mtu          atomic.Uint32 // path MTU in bytes; read by posters of UD sends
 	rung         atomic.Bool   // on the doorbell list
 	destQP       bth.QPN
@@ -137,6 +137,7 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	} else {
 		q.recv.sges = make([]SGE, a.SRQ.maxSGE)
 	}
+	e.joinClass(q, 0)
 	q.reset()
 	e.table.put(q)
 	return nil
@@ -183,6 +184,7 @@ func (e *Engine) DestroyQP(q *QP) {
 	q.dead = true
 	q.setState(Reset)
 	q.reset()
+	e.leaveClass(q)
 	e.table.del(q.qpn)
 	e.detachAll(q)
 	e.releaseRunqSlot(q)
@@ -246,9 +248,9 @@ func (q *QP) RQLen() int {
 func (q *QP) PeerNotReady() bool { return q.rec.rnrs != 0 }
 
 // State returns the QP's state. It may be called from any goroutine.
-func (q *QP) State() State { return State(q.state.Load()) }
+func (q *QP) State() State { return State(q.state.Load() & stateMask) }
 
-func (q *QP) setState(s State) { q.state.Store(uint32(s)) }
+func (q *QP) setState(s State) { q.setFlags(stateMask, uint32(s)) }
 
 // pkeyOK makes the partition check of IBA 10.9.3: the same partition, and at least one side is a
 // full member.
@@ -279,6 +281,7 @@ func (q *QP) reset() {
 	q.tolerance, q.resent, q.dups = minTolerance, 0, 0
 	q.dropPath()
 	q.attr = attrs{Congestion: q.eng.congestion}
+	q.setClass(0)
 	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }
