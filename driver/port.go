@@ -79,6 +79,19 @@ type Holder interface {
 	Unhold()
 }
 
+// Backlogger is an optional interface of a Port that knows how many bytes are queued below it: in
+// its rings, in the network driver, in the NIC, or on a simulated link. A device with traffic
+// classes uses it to keep that queue short, so that an urgent frame does not wait behind many
+// others. A device without classes does not call it.
+type Backlogger interface {
+	// Backlog returns the length in bytes of the frames that were passed to Send and have not left
+	// the port, including the rest of the frame that is being sent. rate is the number of bits per
+	// second with which they leave, so that the owner can compute when the backlog will have
+	// shrunk; 0 means that it is not known. Only the owner may call Backlog. It makes no system
+	// call.
+	Backlog() (bytes int, rate int64)
+}
+
 // StatsReader is an optional interface of a Port that counts frames.
 type StatsReader interface {
 	// Stats returns the counters. Only the owner may call it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"github.com/gorxe/gorxe/driver"
 )
@@ -63,7 +62,7 @@ type egress struct {
 	Bottleneck
 	queue []arrival // frames in the queue; due is when they have been sent
 	head  int       // the first of them
-	busy  int64     // when the last of them has been sent
+	out   output
 	rng   rand.PCG
 	stats BottleneckStats
 }
@@ -78,7 +77,7 @@ func (l *Link) SetBottleneck(to int, b Bottleneck) error {
 		return err
 	}
 	// The random stream differs from those of the directions, which are numbered from 1.
-	l.ports[to].egress = &egress{Bottleneck: b,
+	l.ports[to].egress = &egress{Bottleneck: b, out: output{bandwidth: b.Bandwidth},
 		rng: *rand.NewPCG(l.seed, uint64(MaxPorts*MaxPorts+to)+1)}
 	return nil
 }
@@ -143,11 +142,8 @@ func (p *Port) nextQueued() (int64, bool) {
 		return 0, false
 	}
 	first := &p.delayed.heap[0]
-	return max(e.busy, first.due) + e.sending(int(first.n)), true
+	return max(e.out.busy, first.due) + e.out.duration(int(first.n)), true
 }
-
-// sending returns how long a frame of n bytes is sent, ns.
-func (e *egress) sending(n int) int64 { return int64(n) * 8 * int64(time.Second) / e.Bandwidth }
 
 // admit queues the frame that arrived at a.due, and may mark it. It returns false if the queue is
 // full.
@@ -160,8 +156,7 @@ func (e *egress) admit(a *arrival, frame []byte) bool {
 	if e.marks(waiting) && markCE(frame) {
 		e.stats.Marked++
 	}
-	e.busy = max(e.busy, a.due) + e.sending(len(frame))
-	a.due = e.busy
+	a.due = e.out.send(a.due, len(frame))
 	e.queue = append(e.queue, *a)
 	e.stats.Frames++
 	e.stats.Bytes += uint64(len(frame))
@@ -171,7 +166,7 @@ func (e *egress) admit(a *arrival, frame []byte) bool {
 
 // waiting returns the bytes that the queue has not sent yet.
 func (e *egress) waiting(now int64) int {
-	left := max(0, e.busy-now)
+	left := max(0, e.out.busy-now)
 	return int(float64(left) * float64(e.Bandwidth) / 8e9)
 }
 

@@ -14,6 +14,9 @@
 // at the same times; Link.TraceHash is a digest of all of them. A [Sim] runs programs that block.
 // Link.SetBottleneck adds a queue that several senders share, with tail drop and ECN marks.
 //
+// Link.SetBandwidth limits what a Port sends, in real and virtual time, and Port.Backlog reports
+// what waits for it.
+//
 // # Buffers
 //
 // A Port sends from its own buffers, which are allocated once. The receiver borrows the buffer of a
@@ -27,6 +30,7 @@
 //   - plan.go: Plan, the possible faults, and how the fate of a frame is drawn
 //   - link.go: Link, its clock and virtual time
 //   - port.go, receive.go: the path of a frame from Send to Receive, and of its buffer back
+//   - output.go: the bandwidth of a Port or direction, and its backlog
 //   - ring.go, due.go: the queues in between
 //   - bottleneck.go: Bottleneck, a queue that all frames to a Port share
 //   - wait.go: Wait, Wake, Close

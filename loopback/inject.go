@@ -46,6 +46,9 @@ func InjectWith(p driver.Port, c InjectConfig) driver.Port {
 	i.tx.init(c.Transmit, c.Seed, 0)
 	i.rx.init(c.Receive, c.Seed, 1)
 	i.active = c.Receive != Plan{}
+	if c.Transmit.Bandwidth > 0 {
+		return withInterfaces(&shaper{i}, p)
+	}
 	return withInterfaces(i, p)
 }
 
@@ -74,6 +77,22 @@ type injector struct {
 
 	rx lane
 	receiver
+}
+
+// shaper is an injector whose transmit plan has a bandwidth. It implements driver.Backlogger.
+type shaper struct{ *injector }
+
+// Backlog implements driver.Backlogger. It counts what waits for the bandwidth of the plan, or the
+// inner Port's backlog if that is larger.
+func (s *shaper) Backlog() (bytes int, rate int64) {
+	o := &s.tx.dice.output
+	bytes, rate = o.backlog(s.clock()), o.bandwidth
+	if p, ok := driver.Find[driver.Backlogger](s.Port); ok {
+		if n, r := p.Backlog(); n > bytes {
+			return n, r
+		}
+	}
+	return bytes, rate
 }
 
 func (i *injector) bare() any           { return i }

@@ -87,7 +87,7 @@ type dice struct {
 	perfect bool // plan is the zero Plan
 	rng     rand.PCG
 	last    int64 // when the last frame in order is due; 0 = not after now
-	busy    int64 // when the link has sent everything
+	output  output
 	pause   int64 // start of the current or next pause; 0 = not drawn yet
 	counts  Faults
 }
@@ -99,7 +99,9 @@ func newDice(plan Plan, seed uint64, stream int) dice {
 }
 
 // set changes the plan. It does not affect frames in flight.
-func (d *dice) set(p Plan) { d.plan, d.perfect, d.pause, d.busy = p, p == Plan{}, 0, 0 }
+func (d *dice) set(p Plan) {
+	d.plan, d.perfect, d.pause, d.output = p, p == Plan{}, 0, output{bandwidth: p.Bandwidth}
+}
 
 // chance returns true with probability p.
 func (d *dice) chance(p float64) bool {
@@ -144,8 +146,7 @@ func (d *dice) draw(now int64, n int) (f fate) {
 func (d *dice) inOrder(now int64, n int) int64 {
 	due := now
 	if d.plan.Bandwidth > 0 {
-		d.busy = max(d.busy, now) + int64(n)*8*int64(time.Second)/d.plan.Bandwidth
-		due = d.busy
+		due = d.output.send(now, n)
 	}
 	due += int64(d.plan.Delay) + d.within(int64(d.plan.Jitter))
 	due = max(d.afterPause(due), d.last)

@@ -29,7 +29,8 @@ const (
 // poison is the value with which Config.Poison overwrites returned buffers.
 const poison = 0xdb
 
-// Port is a port of a Link. It implements driver.Port, driver.Network and driver.Groups.
+// Port is a port of a Link. It implements driver.Port, driver.Network, driver.Groups and
+// driver.Backlogger.
 type Port struct {
 	link  *Link
 	index int
@@ -45,8 +46,9 @@ type Port struct {
 	held     int // number of buffers with the owner
 	maxHeld  int
 
-	out []*direction // by receiver; nil at index and at Ports without a connection
-	in  []*direction // by sender; as out
+	output output       // see Link.SetBandwidth
+	out    []*direction // by receiver; nil at index and at Ports without a connection
+	in     []*direction // by sender; as out
 
 	delayed dueQueue // the receive side: frames that arrived but are not due
 	timed   bool     // some frames in flight have, or had, a due time
@@ -248,10 +250,10 @@ func tagLen(f []byte) int {
 // forward acts as a switch: it sends a frame to the Port with the destination MAC, or to all others
 // if that is a group address.
 func (p *Port) forward(buf uint32, n int) {
-	b := p.bytes(buf)[:n]
+	b, at := p.bytes(buf)[:n], p.departure(n)
 	if b[0]&1 == 0 {
 		if to := portOf(b); to >= 0 && to < len(p.out) && p.out[to] != nil {
-			p.out[to].send(buf, b)
+			p.out[to].send(buf, b, at)
 			return
 		}
 		p.discard(buf) // no Port has the address
@@ -259,7 +261,7 @@ func (p *Port) forward(buf uint32, n int) {
 	}
 	for _, d := range p.out {
 		if d != nil && d.hasSpace() {
-			d.send(p.copyOf(b), b)
+			d.send(p.copyOf(b), b, at)
 		}
 	}
 	p.discard(buf)
@@ -291,9 +293,10 @@ func (d *direction) hasSpace() bool {
 	return false
 }
 
-// send sends a frame according to the filter and the plan.
-func (d *direction) send(buf uint32, b []byte) {
-	f := d.fate(b)
+// send sends a frame, which leaves the Port at a time (0: now), according to the filter and the
+// plan.
+func (d *direction) send(buf uint32, b []byte, at int64) {
+	f := d.fate(b, at)
 	if d.from.link.traced {
 		d.note(&f, b)
 	}
@@ -325,19 +328,26 @@ func (d *direction) launch(buf uint32, n int, due int64) {
 	}
 }
 
-func (d *direction) fate(b []byte) (f fate) {
+func (d *direction) fate(b []byte, at int64) (f fate) {
 	if p := d.newPlan.Load(); p != nil && d.newPlan.CompareAndSwap(p, nil) {
 		d.dice.set(*p)
 	}
 	filter := d.filter.Load()
-	switch {
-	case filter != nil:
-		return d.dice.apply((*filter)(b), d.from.link.clock(), len(b))
-	case d.dice.idle():
+	if filter == nil && d.dice.idle() {
 		d.dice.counts.Frames++
-		return f
+		return fate{due: at}
 	}
-	return d.dice.draw(d.from.link.clock(), len(b))
+	leaves := at
+	if at == 0 {
+		leaves = d.from.link.clock()
+	}
+	if filter != nil {
+		f = d.dice.apply((*filter)(b), leaves, len(b))
+	} else {
+		f = d.dice.draw(leaves, len(b))
+	}
+	f.due, f.dupDue = max(f.due, at), max(f.dupDue, at)
+	return f
 }
 
 func (d *direction) note(f *fate, b []byte) {
