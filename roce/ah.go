@@ -16,7 +16,7 @@ type AH = qp.AH
 // CreateAH creates an address handle for the peer a.Remote. It resolves the address, which may take
 // a neighbor lookup; ctx limits the wait.
 //
-// Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
+// Errors: ErrClass, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	index := -1
 	if a.GIDIndex != nil {

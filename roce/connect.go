@@ -34,7 +34,7 @@ func (q *QP) Local() Endpoint {
 	g, _ := q.device().localGID(q.gidIndex(), GID{})
 	return Endpoint{
 		QPN: q.QPN(), PSN: q.psn(), GID: g.GID, MTU: q.device().Info().ActiveMTU,
-		PKey: q.pkey(), QKey: q.qkey(), Features: q.features(),
+		PKey: q.pkey(), QKey: q.qkey(), Features: q.features(), Class: uint8(q.class()),
 	}
 }
 
@@ -42,9 +42,10 @@ func (q *QP) Local() Endpoint {
 // the peer's Local. Connect resolves the peer's address, which may wait for a neighbor lookup
 // until ctx is done. Both sides call Connect, in any order. Packets to a peer that has not
 // connected yet are lost; RC retransmits them. The connection uses the features that remote and
-// this QP have in common, so both sides must get the peer's Features unchanged.
+// this QP have in common, so both sides must get the peer's Features unchanged. If this side has
+// chosen no traffic class, it uses the peer's.
 //
-// Errors: ErrInvalid, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState,
+// Errors: ErrInvalid, ErrClass, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState,
 // ErrInvalidAttr, ErrClosed.
 func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) error {
 	if q.closed.Load() {
@@ -64,6 +65,9 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	}
 	if o.SourcePort == 0 {
 		o.SourcePort = frame.SourcePort(q.QPN(), remote.QPN)
+	}
+	if o.Class = q.chosenClass(o.Class); o.Class == 0 {
+		o.Class = int(remote.Class)
 	}
 	path, mtu, err := q.device().resolve(ctx, local, remote.GID, o.PathOptions)
 	if err != nil {
@@ -92,6 +96,8 @@ func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {
 		return invalidMTU(remote.MTU)
 	case o.MTU != 0 && !o.MTU.Valid():
 		return invalidMTU(o.MTU)
+	case remote.Class >= NumClasses:
+		return fmt.Errorf("%w: the peer's endpoint has class %d", ErrClass, remote.Class)
 	}
 	return nil
 }
@@ -206,7 +212,7 @@ func smallestMTU(ms ...MTU) MTU {
 // AttrPath, and the largest path MTU that the interface and the route support. It may wait for a
 // neighbor lookup until ctx is done.
 //
-// Errors: ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
+// Errors: ErrClass, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (
 	*Path, MTU, error) {
 	local, err := d.localGID(gidIndex, remote)
@@ -221,6 +227,10 @@ func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o Pa
 func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o PathOptions) (
 	*Path, MTU, error) {
 	if err := d.Err(); err != nil {
+		return nil, 0, err
+	}
+	trafficClass, pcp, err := d.marking(&o)
+	if err != nil {
 		return nil, 0, err
 	}
 	if d.isOwn(remote) {
@@ -255,7 +265,7 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 	}
 	p := frame.NewPath(&frame.Address{
 		SrcMAC: info.MAC, DstMAC: hop.MAC, VLAN: hop.VLAN, Src: src, Dst: remote,
-		SrcPort: o.SourcePort, TrafficClass: o.TrafficClass, HopLimit: o.HopLimit,
+		SrcPort: o.SourcePort, TrafficClass: trafficClass, PCP: pcp, HopLimit: o.HopLimit,
 		FlowLabel: o.FlowLabel,
 	})
 	return &p, mtu, nil

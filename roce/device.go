@@ -35,6 +35,7 @@ type Device struct {
 	pkeys      pkeyTable
 	features   Features
 	congestion CongestionControl
+	classMap   ClassMap
 	virtual    bool                                     // Expert.Clock is set
 	wait       func(context.Context, func() bool) error // Expert.Wait
 	yields     bool                                     // polls without result call Loop.Yield
@@ -121,8 +122,8 @@ func Open(iface string, opts ...Option) (*Device, error) {
 //
 // Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
 // ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range or a prefix of
-// WithPeers that is not valid, ErrPrefetch, ErrPKey, and the operating system's error for a bad
-// Expert.CPU.
+// WithPeers that is not valid, ErrPrefetch, ErrPKey, ErrClassMap, and the operating system's error
+// for a bad Expert.CPU.
 func New(port Port, opts ...Option) (*Device, error) {
 	if port == nil {
 		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
@@ -146,8 +147,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 	d := &Device{
 		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
 		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
-		congestion: c.congestion,
-		pds:        map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		congestion: c.congestion, classMap: c.classMap,
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		joined:    map[*QP]map[GID]bool{},
@@ -170,6 +171,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	var err error
 	if d.pkeys, err = newPKeyTable(c.pkeys); err != nil {
+		return nil, err
+	}
+	if err := d.classMap.check(); err != nil {
 		return nil, err
 	}
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,

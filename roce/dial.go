@@ -64,7 +64,7 @@ type DialOptions struct {
 //
 // If Dial fails before the peer has accepted, the QP is still in StateInit and can dial again.
 //
-// Other errors: ErrInvalid, ErrForeign, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,
+// Other errors: ErrInvalid, ErrClass, ErrForeign, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,
 // ErrPrivateData, ErrConnParams, ErrTooManyConns, ErrClosed.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
 	*Conn, error) {
@@ -85,6 +85,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if q.gidIndex() < 0 {
 		local.Addr = netip.Addr{} // the route selects it
 	}
+	o.Class = q.chosenClass(o.Class)
 	path, mtu, err := d.resolve(ctx, local, remote, o.PathOptions)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	mtu = smallestMTU(mtu, o.MTU)
 	for {
 		c, err := d.dialOnce(ctx, addr, q, &o, path,
-			q.request(&o, path.GIDs().Local, remote, addr.Port(), mtu))
+			q.request(&o, path, addr.Port(), mtu))
 		var rejected *RejectError
 		if !errors.As(err, &rejected) || !rejected.mtu.Valid() || rejected.mtu >= mtu {
 			return c, err
@@ -140,15 +141,17 @@ func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *Di
 	return c, nil
 }
 
-// request returns the contents of the REQ.
-func (q *QP) request(o *DialOptions, local, remote GID, port uint16, mtu MTU) *cm.ConnectParams {
+// request returns the contents of the REQ. As with rdma_cm, its traffic class and service level
+// tell the peer how to mark its packets.
+func (q *QP) request(o *DialOptions, path *Path, port uint16, mtu MTU) *cm.ConnectParams {
+	a := path.Address()
 	p := &cm.ConnectParams{
-		Local: local, Remote: remote, Service: cm.TCPService(port),
+		Local: a.Src, Remote: a.Dst, Service: cm.TCPService(port),
 		SourcePort: ephemeralPort(uint32(q.QPN())), QPN: q.QPN(), PSN: q.psn(), PKey: q.pkey(),
 		MTU: mtu, SRQ: q.srq != nil,
 		RetryCount:   uint8(orDefault(o.Retries, defaultRetries)),
 		RNRRetry:     uint8(orDefault(o.RNRRetries, defaultRetries)),
-		TrafficClass: o.TrafficClass, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
+		TrafficClass: a.TrafficClass, SL: a.PCP, HopLimit: o.HopLimit, FlowLabel: o.FlowLabel,
 		PrivateData: o.PrivateData, Features: q.features(),
 		AckTimeout: uint8(orDefault(o.Timeout, defaultTimeout)),
 	}

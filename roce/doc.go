@@ -37,6 +37,13 @@
 // For one-sided operations (WRITE, READ, atomics) the peer also needs a [RemoteBuffer], which
 // [MR.Remote] returns.
 //
+// # Traffic classes
+//
+// A connection has a traffic class from 0, the default, to 7, the most urgent: see
+// [PathOptions].Class and [QPConfig].Class. Its packets carry the class as DSCP and, in a VLAN, as
+// PCP ([WithClassMap]), in both directions: the side that dials chooses the class, and the other
+// side adopts it.
+//
 // # Progress
 //
 // Some thread must run the protocol: receive, answer, retransmit. [WithProgress] selects it.
@@ -106,6 +113,7 @@
 //   - alive.go: keepalives
 //   - private.go, features.go: what private data can carry; extensions of RoCEv2
 //   - congestion.go, stats.go: algorithms of congestion control; statistics of a QP
+//   - class.go: traffic classes
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
 //     the TLB

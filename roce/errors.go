@@ -40,6 +40,10 @@ var (
 	ErrTooManyQPs = qp.ErrTooManyQPs
 	// ErrInvalidDepth: the depth of a queue is out of range.
 	ErrInvalidDepth = qp.ErrInvalidDepth
+	// ErrClass: a traffic class is out of range.
+	ErrClass = errors.New("roce: no such traffic class: choose 0 to 7")
+	// ErrClassMap: a DSCP or PCP in a ClassMap is out of range.
+	ErrClassMap = errors.New("roce: invalid class map: a DSCP is 0 to 63, a PCP 0 to 7")
 	// ErrPKey: a P_Key is not valid, or names a partition that the Device or the peer is not in.
 	ErrPKey = errors.New("roce: wrong P_Key")
 	// ErrPrefetch: Expert.Prefetch or the argument of SetPrefetch is out of range.

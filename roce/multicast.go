@@ -96,7 +96,8 @@ func (q *QP) leaveGroup(gid GID) error {
 // (ibv_create_ah_from_wc). wc is the completion of the receive, and grh the first GRHLen bytes of
 // the received memory. To reply, send to the QP WC.SrcQP with this AH. The reply comes from the
 // address that the datagram was sent to, or, for a multicast group, from the first address with the
-// same IP version. CreateAHFromWC may wait for a neighbor lookup until ctx is done.
+// same IP version. It has the DSCP of the datagram. CreateAHFromWC may wait for a neighbor lookup
+// until ctx is done.
 //
 // Errors: ErrInvalid, and those of CreateAH.
 func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {
@@ -108,7 +109,10 @@ func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, e
 		return nil, fmt.Errorf("%w: no IP header in the first %d bytes of the received memory",
 			ErrInvalid, GRHLen)
 	}
-	a := AHAttr{Remote: src, PathOptions: PathOptions{TrafficClass: class}}
+	a := AHAttr{Remote: src, PathOptions: PathOptions{
+		Class:        d.classMap.Class(class>>dscpShift, 0),
+		TrafficClass: class &^ ecnMask, // a congestion mark concerns only the received packet
+	}}
 	for _, e := range d.GIDs() {
 		if e.GID == dst {
 			a.GIDIndex = &e.Index

@@ -177,13 +177,15 @@ type config struct {
 	network    driver.Network
 	features   Features
 	congestion CongestionControl
+	classMap   ClassMap
 }
 
 // defaultFeatures are the features of a Device unless an option changes them.
 const defaultFeatures = SelectiveRepeat
 
 func newConfig(opts []Option) *config {
-	c := &config{spin: loop.AutoSpin, cpu: -1, features: defaultFeatures}
+	c := &config{spin: loop.AutoSpin, cpu: -1, features: defaultFeatures,
+		classMap: DefaultClassMap()}
 	for _, o := range opts {
 		o(c)
 	}
@@ -254,6 +256,10 @@ type QPConfig struct {
 	GoBackN bool
 	// Congestion is the algorithm of congestion control of an RC QP; nil: the Device's.
 	Congestion *CongestionControl
+	// Class is the traffic class, 0 to 7: see PathOptions.Class. QP.Local tells it to the peer, who
+	// uses it, too, unless it has chosen another one. 0: that of the connection's options or, for
+	// Connect and Accept, the one that the peer has chosen.
+	Class int
 }
 
 // Defaults of QPConfig.
@@ -300,9 +306,15 @@ type ConnectOptions struct {
 	PathOptions
 }
 
-// PathOptions are fields of the IP and UDP headers. The zero value suits most programs.
+// PathOptions are fields of the headers in front of the BTH. The zero value suits most programs.
 type PathOptions struct {
-	TrafficClass uint8  // IPv4 TOS or IPv6 traffic class
+	// Class is the traffic class, 1 to 7; higher classes are more urgent. A negative number means
+	// class 0, and 0 the default: for connections QPConfig.Class, otherwise class 0. It determines
+	// the DSCP and the priority in a VLAN tag: see WithClassMap.
+	Class int
+	// TrafficClass is the IPv4 TOS or IPv6 traffic class. If its DSCP (upper six bits) is not 0, it
+	// replaces that of the class.
+	TrafficClass uint8
 	HopLimit     uint8  // 0: 64
 	FlowLabel    uint32 // IPv6, 20 bits
 	SourcePort   uint16 // UDP; 0: a hash of the two QPNs in 0xc000 to 0xffff (RoCEv2 A17.9.1)

@@ -25,7 +25,7 @@ type QP struct {
 type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
-	start  uint32        // features (upper 8 bits) and first PSN (lower 24)
+	start  uint32        // QPConfig.Class (3 bits), features (5) and first PSN (lower 24)
 	chosen atomic.Uint32 // Q_Key of a UD QP, CongestionControl of an RC QP
 	path   uint32        // number of paths set so far; 0: no path now. Owner only
 	bytes  uint32        // taken from Device.mem
@@ -46,14 +46,21 @@ func (q *QP) setIDs(gid int, key PKey) {
 	q.ids.Store(uint32(uint16(gid))<<16 | uint32(key))
 }
 
-// setStart sets the features and the first PSN. They do not change later.
-func (q *QP) setStart(f Features, psn PSN) { q.start = uint32(f)<<24 | uint32(psn) }
+// setStart sets the chosen traffic class, the features and the first PSN. They do not change later.
+func (q *QP) setStart(class int, f Features, psn PSN) {
+	q.start = uint32(class)<<29 | uint32(f&maxFeatures)<<24 | uint32(psn)
+}
+
+const maxFeatures Features = 1<<5 - 1
 
 // psn returns the first PSN that this side sends.
 func (q *QP) psn() PSN { return PSN(q.start & (1<<24 - 1)) }
 
 // features returns the features that this side offers to peers.
-func (q *QP) features() Features { return Features(q.start >> 24) }
+func (q *QP) features() Features { return Features(q.start>>24) & maxFeatures }
+
+// class returns QPConfig.Class.
+func (q *QP) class() int { return int(q.start >> 29) }
 
 // qkey returns the Q_Key of a UD QP, 0 for others.
 func (q *QP) qkey() QKey {
@@ -132,8 +139,8 @@ func (d *Device) dropSlab(s *slab) {
 // CreateQP creates a queue pair in state INIT: receives can be posted at once, and Connect, Dial or
 // Accept (RC, UC) or Activate (UD) makes it ready to send.
 //
-// Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrTooManyQPs, ErrNoMemory, ErrNoGID,
-// ErrForeign, ErrClosed.
+// Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrClass, ErrTooManyQPs, ErrNoMemory,
+// ErrNoGID, ErrForeign, ErrClosed.
 func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	c.setDefaults()
 	d.ctl.Lock()
@@ -158,7 +165,7 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 // initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
 func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 	q.pd, q.send, q.recv, q.srq = pd, c.SendCQ, c.RecvCQ, c.SRQ
-	q.setStart(d.featuresFor(c), qp.StartPSN(d.rand()))
+	q.setStart(c.Class, d.featuresFor(c), qp.StartPSN(d.rand()))
 	key, err := d.pkeys.find(c.PKey)
 	if err != nil {
 		return err
@@ -220,6 +227,8 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
 	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
 		return ErrForeign
+	case c.Class < 0 || c.Class >= NumClasses:
+		return fmt.Errorf("%w: QPConfig.Class is %d", ErrClass, c.Class)
 	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load(),
 		c.SRQ != nil && c.SRQ.closed.Load():
 		return fmt.Errorf("%w: the PD, a CQ or the SRQ", ErrClosed)

@@ -55,6 +55,10 @@ func (r *Request) Params() *ConnRequest { return r.req }
 //
 // The peer chooses Timeout, Retries and RNRRetries of the QP (IBA 12.7). Its Local ACK Timeout is
 // limited to MaxAckTimeout, 4.3 s. A positive Timeout limits it further.
+//
+// The peer also chooses the traffic class, by the traffic class and service level of its request,
+// and the DSCP, unless QPConfig.Class or Class and TrafficClass of these options choose others. A
+// negative Class keeps a peer out of the higher classes.
 type AcceptOptions struct {
 	// Accept uses MaxRdAtomic, MaxDestRdAtomic, Timeout, RNRRetries, MinRNRTimer, Access, MTU,
 	// KeepAlive and the PathOptions.
@@ -70,7 +74,7 @@ type AcceptOptions struct {
 // peer asks for more time, it gets up to 5 minutes. So call Accept in a separate goroutine if there
 // may be other requests, and give ctx a deadline.
 //
-// Other errors: ErrAnswered, ErrInvalid, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
+// Other errors: ErrAnswered, ErrInvalid, ErrClass, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
 // ErrPrivateData, ErrClosed.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
 	if err := r.claim(); err != nil {
@@ -88,6 +92,7 @@ func (r *Request) accept(ctx context.Context, q *QP, o *AcceptOptions) (*Conn, e
 	if err := r.check(q, o); err != nil {
 		return nil, err
 	}
+	r.adopt(q, &o.PathOptions)
 	mtu, path, err := r.resolve(ctx, o)
 	if err != nil {
 		return nil, err

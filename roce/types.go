@@ -318,4 +318,7 @@ type Endpoint struct {
 	// Features are the extensions of RoCEv2 that this side supports (RC). JSON without them, as of
 	// peers that do not know them, means none.
 	Features Features `json:"features,omitzero"`
+	// Class is the traffic class that this side has chosen: see QPConfig.Class. JSON without it, as
+	// of peers that do not know it, means 0.
+	Class uint8 `json:"class,omitzero"`
 }
