@@ -26,7 +26,7 @@ var notForPrograms = map[string][]string{
 func TestAliasesAreComplete(t *testing.T) {
 	var text strings.Builder
 	for _, f := range []string{"types.go", "errors.go", "options.go", "window.go", "events.go",
-		"congestion.go"} {
+		"congestion.go", "class.go"} {
 		b, err := os.ReadFile(f)
 		must(t, err)
 		text.Write(b)

@@ -1,9 +1,46 @@
 package roce
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gorxe/gorxe/qp"
+)
 
 // NumClasses is the number of traffic classes: see PathOptions.Class.
-const NumClasses = 8
+const NumClasses = qp.NumClasses
+
+// ClassConfig tells how the Device sends the packets of a traffic class: see WithClasses. The zero
+// value is the default. Its fields are:
+//
+//	Order   ClassOrder // RoundRobin or FIFO
+//	Preempt int        // when a QP may be preempted by a higher class: 0 after any packet, n > 0
+//	                   // after n bytes of payload and at the end of a message, or PreemptAtEnd
+//	Rate    uint64     // limit in bytes of frames per second, MinRate to MaxRate; 0: none
+//	Burst   int        // bytes that may be sent at once after a pause, at most MaxBurst; at least
+//	                   // one frame
+type ClassConfig = qp.ClassConfig
+
+// ClassOrder is the order in which the QPs of a traffic class send.
+type ClassOrder = qp.Order
+
+// The orders.
+const (
+	RoundRobin = qp.RoundRobin // one QP after the other, 16 KiB or one work request each
+	FIFO       = qp.FIFO       // the oldest work request that can be sent
+)
+
+// PreemptAtEnd is the value of ClassConfig.Preempt for a class whose messages are not preempted.
+const PreemptAtEnd = qp.PreemptAtEnd
+
+// Limits of the rates and bursts of classes and QPs.
+const (
+	MinRate  = qp.MinRate  // bytes per second
+	MaxRate  = qp.MaxRate  // bytes per second
+	MaxBurst = qp.MaxBurst // bytes
+)
+
+// ClassCounters are the counters of a traffic class: Counters.Classes.
+type ClassCounters = qp.ClassCounters
 
 // ecnMask selects the ECN bits of the IPv4 TOS or IPv6 traffic class; the DSCP is above them.
 const (
@@ -70,6 +107,10 @@ func (m *ClassMap) check() error {
 
 // WithClassMap sets how packets of each traffic class are marked. The default is DefaultClassMap.
 func WithClassMap(m ClassMap) Option { return func(c *config) { c.classMap = m } }
+
+// WithClasses sets how the Device sends the packets of each traffic class. Classes have strict
+// priority: a class sends only while no higher class can.
+func WithClasses(c [NumClasses]ClassConfig) Option { return func(cfg *config) { cfg.classes = c } }
 
 // ClassMap returns how the Device marks packets of each traffic class.
 func (d *Device) ClassMap() ClassMap { return d.classMap }

@@ -46,8 +46,9 @@ type classSide struct {
 
 // classRun connects an active side and a passive side in virtual time, by Dial and Accept or by
 // Connect, WRITEs and READs, and returns how the packets of each side are marked: DSCP, ECN bits
-// and PCP, "dscp 40 ecn 2 pcp 5". MADs have their own entries, "cm dscp 40 ecn 0 pcp 5".
-func classRun(t *testing.T, sides [2]classSide, dial bool) (marks [2][]string) {
+// and PCP, "dscp 40 ecn 2 pcp 5". MADs have their own entries, "cm dscp 40 ecn 0 pcp 5". It also
+// returns the classes of both QPs.
+func classRun(t *testing.T, sides [2]classSide, dial bool) (marks [2][]string, classes [2]uint8) {
 	t.Helper()
 	link := newLink(t, loopback.Config{Virtual: true, Seed: 1})
 	sim, ctx := loopback.NewSim(link), context.Background()
@@ -116,8 +117,11 @@ func classRun(t *testing.T, sides [2]classSide, dial bool) (marks [2][]string) {
 	must(t, sim.Run(time.Minute))
 	for i := range marks {
 		marks[i] = slices.Sorted(maps.Keys(seen[i]))
+		attr, err := ends[i].qp.Query()
+		must(t, err)
+		classes[i] = attr.Class
 	}
-	return marks
+	return marks, classes
 }
 
 // mapWith returns the default class map with another DSCP and PCP for one class.
@@ -133,29 +137,37 @@ func mapWith(class int, dscp, pcp uint8) Option {
 func TestClassOnTheWire(t *testing.T) {
 	class := func(c int) PathOptions { return PathOptions{Class: c} }
 	for _, c := range []struct {
-		name  string
-		sides [2]classSide
-		want  [2]string // of the QPs' packets
+		name    string
+		sides   [2]classSide
+		classes [2]uint8
+		want    [2]string // of the QPs' packets
 	}{
-		{"none", [2]classSide{}, [2]string{"dscp 0 ecn 2", "dscp 0 ecn 2"}},
-		{"of the active QP", [2]classSide{{qp: 5}}, [2]string{"dscp 40 ecn 2", "dscp 40 ecn 2"}},
-		{"of both QPs", [2]classSide{{qp: 5}, {qp: 2}}, [2]string{"dscp 40 ecn 2", "dscp 16 ecn 2"}},
-		{"refused", [2]classSide{{qp: 5}, {connect: class(-1)}},
+		{"none", [2]classSide{}, [2]uint8{}, [2]string{"dscp 0 ecn 2", "dscp 0 ecn 2"}},
+		{"of the active QP", [2]classSide{{qp: 5}}, [2]uint8{5, 5},
+			[2]string{"dscp 40 ecn 2", "dscp 40 ecn 2"}},
+		{"of both QPs", [2]classSide{{qp: 5}, {qp: 2}}, [2]uint8{5, 2},
+			[2]string{"dscp 40 ecn 2", "dscp 16 ecn 2"}},
+		{"refused", [2]classSide{{qp: 5}, {connect: class(-1)}}, [2]uint8{5, 0},
 			[2]string{"dscp 40 ecn 2", "dscp 0 ecn 2"}},
-		{"withdrawn", [2]classSide{{qp: 5, connect: class(-1)}, {qp: 1}},
+		{"withdrawn", [2]classSide{{qp: 5, connect: class(-1)}, {qp: 1}}, [2]uint8{0, 1},
 			[2]string{"dscp 0 ecn 2", "dscp 8 ecn 2"}},
 		{"of a map", [2]classSide{{qp: 7, opts: []Option{mapWith(7, 46, 7)}},
-			{opts: []Option{mapWith(7, 46, 7)}}}, [2]string{"dscp 46 ecn 2", "dscp 46 ecn 2"}},
-		{"in a VLAN", [2]classSide{{qp: 6, vlan: 9}, {vlan: 9}},
+			{opts: []Option{mapWith(7, 46, 7)}}}, [2]uint8{7, 7},
+			[2]string{"dscp 46 ecn 2", "dscp 46 ecn 2"}},
+		{"in a VLAN", [2]classSide{{qp: 6, vlan: 9}, {vlan: 9}}, [2]uint8{6, 6},
 			[2]string{"dscp 48 ecn 2 pcp 6", "dscp 48 ecn 2 pcp 6"}},
 		{"PCP of a map", [2]classSide{{qp: 6, vlan: 9, opts: []Option{mapWith(6, 1, 4)}},
-			{vlan: 9, opts: []Option{mapWith(6, 1, 3)}}},
+			{vlan: 9, opts: []Option{mapWith(6, 1, 3)}}}, [2]uint8{6, 6},
 			[2]string{"dscp 1 ecn 2 pcp 4", "dscp 1 ecn 2 pcp 3"}},
-		{"PCP of the network", [2]classSide{{vlan: 4<<13 | 9}, {vlan: 9}},
+		{"PCP of the network", [2]classSide{{vlan: 4<<13 | 9}, {vlan: 9}}, [2]uint8{},
 			[2]string{"dscp 0 ecn 2 pcp 4", "dscp 0 ecn 2 pcp 0"}},
 	} {
 		for _, dial := range []bool{false, true} {
-			marks := classRun(t, c.sides, dial)
+			marks, classes := classRun(t, c.sides, dial)
+			if classes != c.classes {
+				t.Errorf("class %s, Dial %v: QPs have the classes %d, want %d", c.name, dial, classes,
+					c.classes)
+			}
 			for i, want := range c.want {
 				list := []string{want}
 				if dial {
@@ -177,27 +189,33 @@ func TestClassOfDialAndAccept(t *testing.T) {
 		name         string
 		dial, accept PathOptions
 		passive      []Option
+		classes      [2]uint8
 		want         [2]string
 	}{
-		{name: "class", dial: PathOptions{Class: 7},
+		{name: "class", dial: PathOptions{Class: 7}, classes: [2]uint8{7, 7},
 			want: [2]string{"dscp 56 ecn 2", "dscp 56 ecn 2"}},
 		{name: "other class", dial: PathOptions{Class: 3}, accept: PathOptions{Class: 6},
-			want: [2]string{"dscp 24 ecn 2", "dscp 48 ecn 2"}},
-		{name: "traffic class", dial: PathOptions{TrafficClass: 26<<2 | 1},
+			classes: [2]uint8{3, 6}, want: [2]string{"dscp 24 ecn 2", "dscp 48 ecn 2"}},
+		{name: "traffic class", dial: PathOptions{TrafficClass: 26<<2 | 1}, classes: [2]uint8{0, 3},
 			want: [2]string{"dscp 26 ecn 1", "dscp 26 ecn 2"}},
 		{name: "traffic class wins", dial: PathOptions{Class: 7, TrafficClass: 26 << 2},
-			accept: PathOptions{TrafficClass: 10 << 2},
-			want:   [2]string{"dscp 26 ecn 2", "dscp 10 ecn 2"}},
+			accept: PathOptions{TrafficClass: 10 << 2}, classes: [2]uint8{7, 3},
+			want: [2]string{"dscp 26 ecn 2", "dscp 10 ecn 2"}},
 		{name: "ECN bits only", dial: PathOptions{Class: 7, TrafficClass: 1},
-			accept: PathOptions{TrafficClass: 1}, want: [2]string{"dscp 56 ecn 1", "dscp 56 ecn 1"}},
+			accept: PathOptions{TrafficClass: 1}, classes: [2]uint8{7, 7},
+			want: [2]string{"dscp 56 ecn 1", "dscp 56 ecn 1"}},
 		{name: "DSCP that the passive side does not know", dial: PathOptions{Class: 7},
-			passive: []Option{WithClassMap(ClassMap{})},
-			want:    [2]string{"dscp 56 ecn 2", "dscp 56 ecn 2"}},
+			passive: []Option{WithClassMap(ClassMap{})}, classes: [2]uint8{7, 7},
+			want: [2]string{"dscp 56 ecn 2", "dscp 56 ecn 2"}},
 		{name: "map of the passive side", dial: PathOptions{Class: 7}, accept: PathOptions{Class: 7},
-			passive: []Option{mapWith(7, 46, 5)}, want: [2]string{"dscp 56 ecn 2", "dscp 46 ecn 2"}},
+			passive: []Option{mapWith(7, 46, 5)}, classes: [2]uint8{7, 7},
+			want: [2]string{"dscp 56 ecn 2", "dscp 46 ecn 2"}},
 	} {
-		marks := classRun(t, [2]classSide{{connect: c.dial},
+		marks, classes := classRun(t, [2]classSide{{connect: c.dial},
 			{connect: c.accept, opts: c.passive}}, true)
+		if classes != c.classes {
+			t.Errorf("%s: QPs have the classes %d, want %d", c.name, classes, c.classes)
+		}
 		for i := range marks {
 			got := slices.DeleteFunc(marks[i], func(m string) bool { return strings.HasPrefix(m, "cm") })
 			if !slices.Equal(got, []string{c.want[i]}) {
@@ -300,6 +318,28 @@ func TestClassOutOfRange(t *testing.T) {
 	q, err := k.a.CreateQP(k.a.pd, QPConfig{SendCQ: k.a.cq, Class: 7})
 	if must(t, err); q.Local().Class != 7 {
 		t.Errorf("Local().Class = %d, want 7", q.Local().Class)
+	}
+}
+
+// A configuration of classes and the rate of a QP are checked before anything is created.
+func TestClassConfigOutOfRange(t *testing.T) {
+	for _, bad := range []ClassConfig{{Order: 2}, {Preempt: -2}, {Rate: MinRate - 1},
+		{Rate: MaxRate + 1}, {Rate: MinRate, Burst: -1}, {Rate: MinRate, Burst: MaxBurst + 1},
+		{Burst: 1}} {
+		d, err := New(newLink(t, loopback.Config{}).Port(0), WithClasses([NumClasses]ClassConfig{3: bad}))
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "class 3") || d != nil {
+			t.Errorf("New() = %v with the class %+v, want ErrInvalid", err, bad)
+		}
+	}
+	good := ClassConfig{Order: FIFO, Preempt: PreemptAtEnd, Rate: MaxRate, Burst: MaxBurst}
+	d := newDevice(t, newLink(t, loopback.Config{}), 0,
+		WithClasses([NumClasses]ClassConfig{7: good}))
+	e := newEnd(t, d, rigConfig{qp: QPConfig{Rate: MaxRate, Burst: MaxBurst}})
+	for _, c := range []QPConfig{{Rate: MinRate - 1}, {Rate: MaxRate + 1}, {Burst: 1}} {
+		c.SendCQ = e.cq
+		if _, err := d.CreateQP(e.pd, c); !errors.Is(err, ErrInvalidAttr) {
+			t.Errorf("CreateQP with rate %d, burst %d: %v, want ErrInvalidAttr", c.Rate, c.Burst, err)
+		}
 	}
 }
 

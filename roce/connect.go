@@ -147,15 +147,16 @@ func (q *QP) apply(list []transition) error {
 }
 
 func (q *QP) initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
-	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey}
+	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey, Class: uint8(q.class())}
+	mask := AttrState | AttrPKey | AttrClass
 	switch t {
 	case UD:
-		return a, AttrState | AttrPKey | AttrQKey
+		return a, mask | AttrQKey
 	case RC:
 		a.Congestion = CongestionControl(q.chosen.Load())
-		return a, AttrState | AttrPKey | AttrAccess | AttrCongestion
+		return a, mask | AttrAccess | AttrCongestion
 	}
-	return a, AttrState | AttrPKey | AttrAccess
+	return a, mask | AttrAccess
 }
 
 // transitions returns the transitions from RESET to RTS, with the attributes that the QP's type
@@ -167,8 +168,9 @@ func (q *QP) transitions(remote *Endpoint, o *ConnectOptions, path *Path, mtu MT
 	}
 	init, initMask := q.initAttr(q.Type(), access, 0)
 	rtr := transition{
-		Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN},
-		AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN,
+		Attr{State: StateRTR, Path: *path, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
+			Class: uint8(max(o.Class, 0))},
+		AttrState | AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrClass,
 	}
 	rts := transition{Attr{State: StateRTS, SQPSN: q.psn()}, AttrState | AttrSQPSN}
 	if q.Type() == RC {

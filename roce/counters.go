@@ -35,6 +35,8 @@ type Counters struct {
 	KeepAlivesFailed     uint64     // QPs whose peer did not answer
 	CM                   CMCounters // of the connection manager
 
+	Classes [NumClasses]ClassCounters // what each traffic class has sent
+
 	Drops [frame.NumReasons]uint64 // frames dropped by the decoder, by DropReason
 	Port  PortStats
 }
@@ -62,8 +64,8 @@ func (d *Device) Counters() Counters {
 func (d *Device) counters() Counters {
 	n, g := d.loop.Counters(), d.gsi
 	c := Counters{
-		EngineCounters: *d.eng.Counters(),
-		RxFrames:       n.RxFrames, RxBytes: n.RxBytes,
+		EngineCounters: *d.eng.Counters(), Classes: d.eng.ClassCounters(),
+		RxFrames: n.RxFrames, RxBytes: n.RxBytes,
 		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
 		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
@@ -86,6 +88,13 @@ func (c Counters) All() iter.Seq2[string, uint64] {
 		for _, n := range counterNames {
 			if !yield(n.name, *n.of(&c)) {
 				return
+			}
+		}
+		for i := range c.Classes {
+			for _, n := range classCounterNames {
+				if !yield("class"+strconv.Itoa(i)+"_"+n.name, *n.of(&c.Classes[i])) {
+					return
+				}
 			}
 		}
 		for n, v := range c.CM.All() {
@@ -142,6 +151,16 @@ func reasonName(r frame.Reason) string {
 		}
 	}
 	return string(b)
+}
+
+// classCounterNames lists the counters of a traffic class.
+var classCounterNames = []struct {
+	name string
+	of   func(*ClassCounters) *uint64
+}{
+	{"sent_pkts", func(c *ClassCounters) *uint64 { return &c.SentPkts }},
+	{"sent_bytes", func(c *ClassCounters) *uint64 { return &c.SentBytes }},
+	{"preemptions", func(c *ClassCounters) *uint64 { return &c.Preemptions }},
 }
 
 // counterNames lists the counters in the order of All. The first group has the names that rxe uses

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"reflect"
@@ -67,6 +68,12 @@ func TestCountersAreDocumented(t *testing.T) {
 					if strings.HasPrefix("cm_"+n, base) {
 						names = append(names, "cm_"+n)
 					}
+				}
+			}
+			if name, each := strings.CutPrefix(m[1], "classN_"); each {
+				names = nil
+				for i := range NumClasses {
+					names = append(names, fmt.Sprintf("class%d_%s", i, name))
 				}
 			}
 			for _, n := range names {

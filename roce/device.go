@@ -186,7 +186,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder, Congestion: c.congestion,
-		DCQCN: c.dcqcn.engine()})
+		DCQCN: c.dcqcn.engine(), Classes: c.classes})
 	if err == nil && c.prefetch != nil {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}

@@ -178,6 +178,7 @@ type config struct {
 	features   Features
 	congestion CongestionControl
 	classMap   ClassMap
+	classes    [NumClasses]ClassConfig
 }
 
 // defaultFeatures are the features of a Device unless an option changes them.
@@ -260,6 +261,11 @@ type QPConfig struct {
 	// uses it, too, unless it has chosen another one. 0: that of the connection's options or, for
 	// Connect and Accept, the one that the peer has chosen.
 	Class int
+	// Rate limits what the QP sends, in bytes of frames per second, MinRate to MaxRate; 0: no
+	// limit. Burst is what it may send at once after a pause, in bytes, at most MaxBurst; at least
+	// one frame. Acknowledgments count, but do not wait. A change to StateReset removes the limit.
+	Rate  uint64
+	Burst int
 }
 
 // Defaults of QPConfig.

@@ -262,6 +262,8 @@ func (q *QP) create(c *QPConfig) error {
 		}
 		q.qp.SetOwner(q)
 		a, mask := q.initAttr(c.Type, allRemote, 0)
+		a.Rate, a.Burst = c.Rate, c.Burst
+		mask |= AttrRate
 		if err = q.qp.Modify(now, &a, mask); err != nil {
 			q.destroy(now)
 		}

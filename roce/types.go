@@ -93,6 +93,9 @@ type (
 	//	RNRRetry        uint8  // retries after RNR NAKs, 0 to 6; 7: no limit
 	//	Selective       bool   // RC: use selective repeat; both sides must agree
 	//	Congestion      CongestionControl // RC: what limits this side's packets
+	//	Class           uint8  // traffic class; the Path has its DSCP
+	//	Rate            uint64 // bytes of frames per second; 0: no limit
+	//	Burst           int    // bytes sent at once after a pause
 	Attr = qp.Attr
 	// AttrMask selects fields of an Attr (ibv_qp_attr_mask).
 	AttrMask = qp.AttrMask
@@ -276,6 +279,8 @@ const (
 	AttrRNRRetry        = qp.AttrRNRRetry
 	AttrSelective       = qp.AttrSelective
 	AttrCongestion      = qp.AttrCongestion
+	AttrClass           = qp.AttrClass
+	AttrRate            = qp.AttrRate // Rate and Burst
 )
 
 // Limits of queues, work requests and QP attributes.
