@@ -1,0 +1,5 @@
+package part
+
+import "unsafe"
+
+func aligned(b []byte) bool { return uintptr(unsafe.Pointer(&b[0]))%directAlign == 0 }

@@ -1,0 +1,48 @@
+package part
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+)
+
+// The names of temporary files consist of the prefix, the ID of the file's name in hexadecimal, and
+// a suffix.
+const (
+	prefix        = ".gorxe-"
+	partSuffix    = ".part"
+	journalSuffix = ".journal"
+	newSuffix     = ".new" // a journal that is being written
+	idDigits      = 16
+)
+
+// ID identifies a name. Its temporary files have the ID in their names.
+func ID(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+func temporary(name, suffix string) string {
+	var id [8]byte
+	binary.BigEndian.PutUint64(id[:], ID(name))
+	return prefix + hex.EncodeToString(id[:]) + suffix
+}
+
+// Temporary reports whether a name is that of a temporary file of this package, and the ID of the
+// name that the file belongs to.
+func Temporary(name string) (id uint64, ok bool) {
+	rest, ok := strings.CutPrefix(name, prefix)
+	if !ok || len(rest) < idDigits {
+		return 0, false
+	}
+	var raw [8]byte
+	if _, err := hex.Decode(raw[:], []byte(rest[:idDigits])); err != nil {
+		return 0, false
+	}
+	switch rest[idDigits:] {
+	case partSuffix, journalSuffix, newSuffix:
+		return binary.BigEndian.Uint64(raw[:]), true
+	}
+	return 0, false
+}

@@ -1,0 +1,61 @@
+package part
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/filecopy/extent"
+	"github.com/gorxe/gorxe/internal/safefile"
+)
+
+// Identity is what must be equal for a transfer to be resumed.
+type Identity struct {
+	Size    int64
+	Mtime   time.Time
+	Version uint64 // of the source's file
+}
+
+// Resume opens the temporary file for the file name, with a journal. It returns the ranges that an
+// earlier run has stored. If there is none, or for another version of the file, it creates an empty
+// one.
+func Resume(dir *os.Root, name string, id Identity) (*Part, []extent.Extent, error) {
+	p := &Part{dir: dir, name: name, temp: temporary(name, partSuffix)}
+	have, err := p.reopen(id)
+	if err == nil {
+		return p, have, nil
+	}
+	if errors.Is(err, ErrBusy) {
+		return nil, nil, err
+	}
+	if p, err = Create(dir, name); err != nil {
+		return nil, nil, err
+	}
+	// Without a journal the file is stored all the same.
+	p.journal, _ = p.newJournal(id, nil)
+	return p, nil, nil
+}
+
+// reopen opens the temporary file and the journal of an earlier run.
+func (p *Part) reopen(id Identity) ([]extent.Extent, error) {
+	f, err := safefile.Open(p.dir, p.temp, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	p.f = f
+	if err := p.lock(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	have, err := p.readJournal(id)
+	if err == nil {
+		err = p.Sync() // reports errors of writes by the earlier run, too
+	}
+	if err == nil {
+		// The old journal may contain ranges that were lost. The new one does not.
+		p.journal, err = p.newJournal(id, have.List())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return have.List(), nil
+}

@@ -1,0 +1,144 @@
+package pattern
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// MaxLength is the length of the longest pattern in bytes.
+const MaxLength = 1000
+
+// List is an ordered list of rules. The zero List includes everything.
+type List struct{ rules []rule }
+
+type rule struct {
+	exclude bool
+	dir     bool // matches directories only
+	path    bool // matches the path, not just its last element
+	re      *regexp.Regexp
+}
+
+// Empty reports whether the list has no rules.
+func (l *List) Empty() bool { return l == nil || len(l.rules) == 0 }
+
+// Add appends a rule that excludes or includes what matches the pattern.
+func (l *List) Add(exclude bool, pattern string) error {
+	r := rule{exclude: exclude}
+	if len(pattern) > MaxLength {
+		return fmt.Errorf("a pattern has %d bytes: use at most %d", len(pattern), MaxLength)
+	}
+	rest, dir := strings.CutSuffix(pattern, "/")
+	r.dir = dir
+	begin := `(?:^|/)`
+	if strings.HasPrefix(rest, "/") {
+		rest, begin = rest[1:], `^`
+		r.path = true
+	}
+	r.path = r.path || strings.Contains(rest, "/") || strings.Contains(rest, "**")
+	if !r.path {
+		begin = `^`
+	}
+	if rest == "" {
+		return fmt.Errorf("%q is not a pattern: write a name, for example *.o or /build/", pattern)
+	}
+	re, err := regexp.Compile(`(?s)` + begin + translate(rest) + `$`)
+	if err != nil {
+		return fmt.Errorf("%q is not a pattern: use *, **, ?, [abc], and \\ before a special character",
+			pattern)
+	}
+	r.re = re
+	l.rules = append(l.rules, r)
+	return nil
+}
+
+// translate returns a regular expression for a pattern.
+func translate(pattern string) string {
+	var b strings.Builder
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; c {
+		case '*':
+			if strings.HasPrefix(pattern[i:], "**") {
+				i++
+				b.WriteString(`.*`)
+			} else {
+				b.WriteString(`[^/]*`)
+			}
+		case '?':
+			b.WriteString(`[^/]`)
+		case '[':
+			class, n := class(pattern[i:])
+			if n == 0 {
+				return `[` // the compiler reports it
+			}
+			b.WriteString(class)
+			i += n - 1
+		case '\\':
+			if i++; i == len(pattern) {
+				return `[`
+			}
+			b.WriteString(regexp.QuoteMeta(pattern[i : i+1]))
+		default:
+			if c < 0x80 {
+				b.WriteString(regexp.QuoteMeta(string(rune(c))))
+			} else {
+				b.WriteByte(c) // part of a character
+			}
+		}
+	}
+	return b.String()
+}
+
+// class translates a set of characters such as [a-z] or [!0-9] at the beginning of text. n is its
+// length, 0 if it has no end.
+func class(text string) (re string, n int) {
+	i := 1
+	negate := i < len(text) && (text[i] == '!' || text[i] == '^')
+	if negate {
+		i++
+	}
+	begin := i
+	for ; i < len(text); i++ {
+		if text[i] == '\\' {
+			i++
+			continue
+		}
+		if text[i] == ']' && i > begin {
+			break
+		}
+	}
+	if i >= len(text) {
+		return "", 0
+	}
+	inner := strings.NewReplacer(`[`, `\[`, `^`, `\^`, `&`, `\&`).Replace(text[begin:i])
+	if strings.HasPrefix(inner, "]") {
+		inner = `\` + inner
+	}
+	if negate {
+		return `[^/` + inner + `]`, i + 1
+	}
+	return `[` + inner + `]`, i + 1
+}
+
+// Includes reports whether a path is to be copied. Its elements are separated by slashes; it is
+// relative to the top of what is copied.
+func (l *List) Includes(path string, dir bool) bool {
+	if l == nil {
+		return true
+	}
+	last := path[strings.LastIndexByte(path, '/')+1:]
+	for i := range l.rules {
+		r := &l.rules[i]
+		if r.dir && !dir {
+			continue
+		}
+		text := last
+		if r.path {
+			text = path
+		}
+		if r.re.MatchString(text) {
+			return !r.exclude
+		}
+	}
+	return true
+}

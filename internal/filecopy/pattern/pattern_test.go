@@ -1,0 +1,72 @@
+package pattern
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestIncludes(t *testing.T) {
+	for _, c := range []struct {
+		rules   string // "-" excludes, "+" includes
+		in, out string // paths; a trailing slash means a directory
+	}{
+		{"", "a a/b", ""},
+		{"-*.o", "a.c a.o.c o .o/x", "a.o a/b/c.o .o"},
+		{"-/build", "a/build buildx", "build build/"},
+		{"-build/", "build a/build", "build/ a/build/"},
+		{"-a/b", "b a/c a/b/c xa/b", "a/b x/a/b"},
+		{"-/a/b", "x/a/b", "a/b"},
+		{"-a/**", "a a/ b", "a/b a/b/c"},
+		{"-**/tmp", "tmpx", "x/tmp x/y/tmp"},
+		{"-?.txt", "aa.txt .txt", "a.txt é.txt"},
+		{"-[a-c]x", "dx", "ax cx"},
+		{"-[!a-c]x", "ax", "dx"},
+		{"-[]x]", "a", "] x"},
+		{"-a\\*b", "axb", "a*b"},
+		{"+*.c -*", "a.c d/e.c", "a.h d/"},
+		{"+*/ +*.c -*", "a.c d/ d/e.c", "a.h"},
+		{"-a.b", "axb", "a.b"},
+		{"-[.]x", "ax", ".x"},
+		{"-a*c", "a\n", "a\nc a\xffc"},
+	} {
+		var l List
+		for _, r := range strings.Fields(c.rules) {
+			if err := l.Add(r[0] == '-', r[1:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(paths string, want bool) {
+			for _, p := range strings.Split(paths, " ") {
+				name, dir := strings.CutSuffix(p, "/")
+				if name != "" && l.Includes(name, dir) != want {
+					t.Errorf("rules %q: Includes(%q, %v) = %v, want %v", c.rules, name, dir, !want, want)
+				}
+			}
+		}
+		check(c.in, true)
+		check(c.out, false)
+	}
+	if !(*List)(nil).Includes("a", false) {
+		t.Error("the nil List excludes something")
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	for _, p := range []string{"", "/", "[a", "a\\", "[z-a]", "\xff", strings.Repeat("a", 1001)} {
+		var l List
+		if err := l.Add(true, p); err == nil {
+			t.Errorf("Add(%q) = nil, want an error", p)
+		}
+	}
+}
+
+// Patterns come from peers. None makes matching slow or panics.
+func FuzzPattern(f *testing.F) {
+	f.Add("a*b?[c-d]**/e\\", "a/b")
+	f.Fuzz(func(_ *testing.T, pattern, path string) {
+		var l List
+		if l.Add(true, pattern) == nil {
+			l.Includes(path, true)
+		}
+	})
+}
