@@ -51,8 +51,9 @@
 //   - window.go, congestion.go, pacing.go, dcqcn.go: the limit of packets in flight; the algorithms
 //     that adapt it to the path; when the next packet may be sent
 //   - responder.go, execute.go: checks and execution of request packets
-//   - reorder.go, reorder_place.go, reorder_pool.go: selective repeat at the responder: what it
-//     holds after a gap, what it can put in memory at once, the memory for the rest
+//   - reorder.go, reorder_fill.go, reorder_place.go, reorder_pool.go: selective repeat at the
+//     responder: what it holds after a gap, how it executes that, what it can put in memory at
+//     once, the memory for the rest
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
 //   - cnp.go, pathstats.go: ECN marks and congestion notification packets; statistics of a QP
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR

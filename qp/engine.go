@@ -56,6 +56,7 @@ type Engine struct {
 	// unused buffers for answers, indexed by half their capacity
 	answerLists [MaxRdAtomic + 1][][]answer
 	pool        reorderPool
+	fills       fillList
 	lists       [numLists]qpList
 	wheel       wheel
 
@@ -151,7 +152,7 @@ func NewEngine(c Config) (*Engine, error) {
 		config: c.Classes, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
-	e.pool.limit = c.MaxReorderMemory
+	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
 	e.growRunq()
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
@@ -226,10 +227,11 @@ func (e *Engine) HasTransmit(now Time) bool {
 func (e *Engine) hasQueued(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }
 
 // Idle reports whether another step would do nothing: no QP has packets to send, no requested ACK
-// waits, and there is no doorbell and no event. Timers may be running.
+// waits, no held packets are to be executed, and there is no doorbell and no event. Timers may be
+// running.
 func (e *Engine) Idle() bool {
 	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil &&
-		e.runq.Len() == 0 && e.eventHead == e.eventTail
+		e.runq.Len() == 0 && e.eventHead == e.eventTail && !e.Filling()
 }
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and

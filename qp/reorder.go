@@ -34,6 +34,7 @@ type reorder struct {
 	dropped  bool   // a packet after the gap was dropped and a NAK said so
 	stalled  bool   // the expected packet is parked and waits for space in the answer queue
 
+	inFills // links in Engine.fills
 	placement
 }
 
@@ -100,96 +101,15 @@ func (q *QP) cannotHold(r *reorder) {
 // afterGap executes the expected packet after later ones have arrived or it was refused, and then
 // the held packets that follow it.
 func (q *QP) afterGap(now Time, p *bth.Packet) {
+	if r := q.reorder; r != nil && r.listed {
+		q.hold(now, q.epsn, p) // a duplicate: later packets may have replaced its data in memory
+		return
+	}
 	q.refused, q.refusedRNR = false, false
 	q.respond(now, q.execute(p), p)
 	if q.reorder != nil {
 		q.fill(now)
 	}
-}
-
-// fill executes the held packets that follow the ones executed.
-func (q *QP) fill(now Time) {
-	r := q.reorder
-	r.stalled, r.dropped = false, false
-	first := q.epsn
-	for {
-		r.discard(&q.eng.pool, q.epsn)
-		if r.held == 0 || !r.holds(q.epsn) {
-			break
-		}
-		if !q.executeHeld(now, r) {
-			break
-		}
-	}
-	if q.reorder == nil { // the QP is in ERR
-		return
-	}
-	if r.held == 0 {
-		q.releaseReorder()
-		q.refused = q.refusedRNR
-	} else {
-		r.compact(q.epsn)
-		q.refused = true
-	}
-	if q.nakOwed && !q.refusedRNR { // cannotHold dropped a packet before this one arrived
-		q.nakPSN = q.epsn
-	}
-	switch {
-	case q.epsn != first && (q.refused || q.unacked > 0), q.unacked >= selAckBatch:
-		q.oweAck(now, true)
-		q.ackAtOnce()
-	case q.refused && !q.ackOwed:
-		q.oweAck(now, true)
-	}
-}
-
-// executeHeld executes the expected packet, which is held. It reports whether the next one may
-// follow.
-func (q *QP) executeHeld(now Time, r *reorder) bool {
-	e := q.eng
-	h := r.parked[q.epsn&r.mask]
-	if h == nil {
-		return q.countPlaced(now, r)
-	}
-	p := &e.parked
-	if p.Parse(h.b[:h.n]) != nil {
-		return false // cannot happen: it was parsed before
-	}
-	psn := q.epsn
-	v := q.execute(p)
-	if q.reorder == nil {
-		return false
-	}
-	switch v {
-	case drop: // the answer queue is full
-		r.stalled = true
-		return false
-	case refuseRNR: // the requester sends it again
-		r.drop(&e.pool, psn)
-	}
-	q.respond(now, v, p)
-	return q.reorder != nil && q.epsn != psn
-}
-
-// countPlaced accounts for the expected packet, whose data is in memory already.
-func (q *QP) countPlaced(now Time, r *reorder) bool {
-	v := refuseInvalid
-	switch x := r.current(q.epsn); {
-	case x != nil && x.first == q.epsn && q.msg == msgNone:
-		q.va, q.key, q.dma, q.off, q.msg = x.va, x.key, uint32(x.size), q.mtu.Load(), msgWrite
-		v = accept
-	case q.msg == msgSend && q.recv.held, x != nil && q.msg == msgWrite:
-		q.off += q.mtu.Load()
-		v = accept
-	}
-	if v != accept {
-		q.refuseFatally(v)
-		return false
-	}
-	q.epsn++
-	q.ackable = q.epsn
-	q.unacked++
-	return true
 }
 
 // countDuplicate counts a packet that was received before, for the next acknowledgment.
@@ -202,7 +122,8 @@ func (q *QP) countDuplicate() {
 func (q *QP) releaseReorder() {
 	if r := q.reorder; r != nil {
 		q.reorder = nil
-		q.eng.pool.give(r)
+		q.eng.fills.remove(r)
+		q.eng.release(r)
 	}
 }
 

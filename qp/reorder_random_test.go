@@ -330,6 +330,7 @@ func TestRandomOrderEqualsInOrder(t *testing.T) {
 		if r.IntN(4) == 0 {
 			b.pool.limit = 5000 + r.IntN(10_000)
 		}
+		b.fills.most = 1 + r.IntN(8)*r.IntN(2) // packets that are executed in a row
 		a.inOrder(recvs)
 		b.shuffled(r, recvs, func() {})
 		for b.posted < recvs {
@@ -382,6 +383,7 @@ func TestFlagIsNeverVisibleBeforeData(t *testing.T) {
 			off += size
 			ends = append(ends, off)
 		}
+		k.fills.most = 1 + r.IntN(8)
 		m := newMixPeer(k, true, ps, make([]byte, 16<<10))
 		end := func() int { // of the data before the first missing byte
 			return bytes.IndexByte(m.mem, 0)

@@ -115,8 +115,10 @@ func (w *wheel) next() (level, slot int, tick uint64, ok bool) {
 	return 0, 0, 0, false
 }
 
-// HandleTimeout handles all timers that have expired at time now.
+// HandleTimeout handles all timers that have expired at time now, and executes a bounded number of
+// packets that were held after a gap.
 func (e *Engine) HandleTimeout(now Time) {
+	e.continueFill(now)
 	w := &e.wheel
 	target := uint64(max(now, 0)) >> tickShift
 	if target < w.now {
@@ -161,12 +163,15 @@ func (e *Engine) expire(now Time, level, slot int, target uint64) {
 }
 
 // NextTimeout returns the earliest time at which HandleTimeout or PollTransmit has work because of
-// a timer, and false if no timer is set.
+// a timer or held packets, and false if there are none.
 func (e *Engine) NextTimeout() (Time, bool) {
 	t := Never
 	if _, _, tick, ok := e.wheel.next(); ok {
 		t = Time(tick << tickShift)
 	}
 	t = min(t, e.nextAck())
+	if e.Filling() {
+		t = min(t, e.lastGap) // now or earlier
+	}
 	return t, t != Never
 }

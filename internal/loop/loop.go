@@ -243,7 +243,7 @@ func (l *Loop) process(now qp.Time, n int) int {
 	}
 	// Posted work requests leave before anything else is done.
 	work += l.transmit(now)
-	if n > 0 && l.postponed < maxPostponed {
+	if n > 0 && l.postponed < maxPostponed && !l.eng.Filling() {
 		l.postponed++
 		return work
 	}

@@ -42,6 +42,8 @@ type pairConfig struct {
 	link loopback.Config
 	spin time.Duration
 	wrap func(i int, p driver.Port) driver.Port // nil: the link's own port
+
+	selective bool // selective repeat, with a fixed window of 1024 packets
 }
 
 // newPair creates two loops with manual progress and a connected RC QP each. They run in virtual
@@ -57,7 +59,7 @@ func newPair(t *testing.T, c pairConfig) (a, b *side) {
 		s[i] = newSide(t, link, i, &c)
 	}
 	for i := range s {
-		s[i].connect(t, s[1-i], i)
+		s[i].connect(t, s[1-i], i, c.selective)
 	}
 	return s[0], s[1]
 }
@@ -67,7 +69,11 @@ func newSide(t *testing.T, link *loopback.Link, i int, c *pairConfig) *side {
 	random := rand.New(rand.NewPCG(1, uint64(i))).Uint64
 	table, err := mr.NewTable(mr.Config{Rand: random})
 	must(t, err)
-	eng, err := qp.NewEngine(qp.Config{MRs: table, Rand: random})
+	config := qp.Config{MRs: table, Rand: random}
+	if c.selective {
+		config.Congestion, config.MaxWindow = qp.CongestionNone, 1024
+	}
+	eng, err := qp.NewEngine(config)
 	must(t, err)
 	var port driver.Port = link.Port(i)
 	if c.wrap != nil {
@@ -99,7 +105,7 @@ func gidOf(link *loopback.Link, i int) bth.GID {
 }
 
 // connect brings the QP of side i to RTS.
-func (s *side) connect(t *testing.T, peer *side, i int) {
+func (s *side) connect(t *testing.T, peer *side, i int, selective bool) {
 	t.Helper()
 	path := frame.NewPath(&frame.Address{
 		SrcMAC: s.link.Port(i).Info().MAC, DstMAC: s.link.Port(1 - i).Info().MAC,
@@ -110,8 +116,8 @@ func (s *side) connect(t *testing.T, peer *side, i int) {
 		attr qp.Attr
 		mask qp.AttrMask
 	}{
-		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote},
-			qp.AttrPKey | qp.AttrAccess},
+		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote, Selective: selective},
+			qp.AttrPKey | qp.AttrAccess | qp.AttrSelective},
 		{qp.Attr{State: qp.RTR, Path: path, PathMTU: 1024, DestQPN: peer.qp.QPN(),
 			MaxDestRdAtomic: 16, MinRNRTimer: 12},
 			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
