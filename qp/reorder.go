@@ -16,7 +16,7 @@ import (
 // Limits of what a responder holds. Memory has a limit too: Config.MaxReorderMemory.
 const (
 	reorderSpan = 1 << 17 // packets from the expected one to the last one that is held
-	maxExtents  = 256     // messages whose memory is known, per QP
+	maxExtents  = 256     // messages whose memory is recorded, per QP
 	selAckBatch = 4       // held packets between two selective acknowledgments
 )
 
@@ -31,14 +31,14 @@ type reorder struct {
 
 	last     uint64 // the held packet that arrived most recently
 	repeated bool   // last was a duplicate
-	dropped  bool   // a packet after the gap was dropped and a NAK said so
+	dropped  bool   // a packet after the gap was dropped and a NAK reported it
 	stalled  bool   // the expected packet is parked and waits for space in the answer queue
 
 	inFills // links in Engine.fills
 	placement
 }
 
-// hold processes a packet after a gap.
+// hold handles a packet after a gap, or one that is held already.
 func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	e := q.eng
 	r := q.reorder

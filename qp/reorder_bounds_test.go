@@ -158,8 +158,8 @@ func TestSelectiveReportsRange(t *testing.T) {
 	}
 }
 
-// Of at most maxExtents messages the memory is known. Nothing is placed after a held packet whose
-// memory is not known, also when there is space for other messages again.
+// At most maxExtents messages are recorded. Nothing is placed after a held packet whose message was
+// not recorded, even if there is space for other messages again.
 func TestSelectiveManyMessages(t *testing.T) {
 	k := newSelectiveTalk(t)
 	first, second := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(203, 0, seq(3*talkMTU))

@@ -112,7 +112,7 @@ func TestFillIgnoresDuplicates(t *testing.T) {
 		k.listen()
 	}
 	k.equal("executed packets at the end", k.executed(), 6)
-	k.equal("the first message", k.written(0, seq(4*talkMTU)[:2*talkMTU]), true)
+	k.equal("the first message", k.written(0, seq(4 * talkMTU)[:2*talkMTU]), true)
 	k.equal("the second message", k.written(2*talkMTU, second), true)
 }
 

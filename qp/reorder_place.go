@@ -12,20 +12,23 @@ import (
 // must end up as after in-order execution. So each earlier packet that is missing or parked must
 // belong to a message whose memory is known, and must not write to the same bytes.
 //
-// Two kinds of earlier packets do not matter: a READ without a fence may see later WRITEs (IBA
-// 10.8.3.3), and nobody may write to the receive of a SEND before the SEND has completed.
+// Two kinds of earlier packets do not matter. A READ may return what later WRITEs wrote, unless the
+// requester uses a fence (IBA 10.8.3.3). And a WRITE to the buffer of a receive that has not
+// completed has no defined result.
 type placement struct {
 	extents []extent // in PSN order, without overlap; those before done have been executed
 	done    int
 
 	known uint64 // every packet before it has been executed, is held, or belongs to an extent
-	// Of messages from wallFirst to wallLast the memory is not known although a packet is held.
-	// Nothing after wallFirst is placed until wallLast has been executed.
-	wallFirst, wallLast uint64
-	send                uint64 // the packets through this one belong to the SEND in progress
+	// The first and the last held packet of which it is not known what it writes. Nothing after
+	// unknownFirst is placed until unknownLast has been executed.
+	unknownFirst, unknownLast uint64
+
+	send uint64 // the packets through this one belong to the SEND in progress
 }
 
-// extent is the memory that a message writes. It is empty for a READ, whose responses use PSNs.
+// extent is the memory that a message writes. That of a READ is empty; a READ has an extent because
+// its responses use PSNs.
 type extent struct {
 	first, end uint64 // packets
 	addr       uint64 // in this process; 0 and size 0: none
@@ -41,7 +44,7 @@ func (r *reorder) learn(q *QP, psn uint64, p *bth.Packet) {
 	info := p.Info
 	switch {
 	case info.HasInv: // it may end the access of later requests
-		r.wall(psn)
+		r.stopPlacing(psn)
 		return
 	case !info.Start, info.Op == bth.OpSend, info.Op == bth.OpFlush:
 		return
@@ -68,9 +71,9 @@ func (r *reorder) learn(q *QP, psn uint64, p *bth.Packet) {
 		b, v = q.checkRemote(h.RKey(), h.VA(), atomicLen, need)
 	}
 	x.addr = mr.AddrOf(b)
-	// A request that will be refused stops placement too.
+	// Nothing after a request that will be refused may be placed either.
 	if v != accept || q.access&need == 0 || !r.insert(&q.eng.pool, x) {
-		r.wall(psn)
+		r.stopPlacing(psn)
 	}
 }
 
@@ -94,12 +97,12 @@ func (r *reorder) learnCurrent(q *QP) {
 	}
 }
 
-// wall stops placement after a held packet whose memory is not known.
-func (r *reorder) wall(psn uint64) {
-	if r.wallLast < r.from {
-		r.wallFirst = psn
+// stopPlacing records that it is not known what the held packet psn writes.
+func (r *reorder) stopPlacing(psn uint64) {
+	if r.unknownLast < r.from {
+		r.unknownFirst = psn
 	}
-	r.wallFirst, r.wallLast = min(r.wallFirst, psn), max(r.wallLast, psn)
+	r.unknownFirst, r.unknownLast = min(r.unknownFirst, psn), max(r.unknownLast, psn)
 }
 
 // insert adds an extent. It reports false if there is no space for it or it contradicts another
@@ -217,7 +220,7 @@ func (r *reorder) placeWrite(q *QP, psn uint64, p *bth.Packet) bool {
 // mayPlace reports whether a packet of the message with extent i may write n bytes at addr now.
 func (r *reorder) mayPlace(i int, psn, addr, n, mtu uint64) bool {
 	x := &r.extents[i]
-	if r.wallLast >= r.from && psn > r.wallFirst {
+	if r.unknownLast >= r.from && psn > r.unknownFirst {
 		return false
 	}
 	if x.clear {

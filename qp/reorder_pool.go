@@ -11,7 +11,8 @@ const DefaultReorderMemory = 64 << 20
 
 // reorderPool is the memory of an engine for packets that are held after gaps. A QP may take half
 // as much as is left: one alone gets a third of the limit, the next one a third of the rest, and so
-// on. Memory that is given back is kept for the next gap while other sizes do not need it.
+// on. Memory that is given back is kept for the next gap, unless buffers of another size are
+// needed.
 type reorderPool struct {
 	limit  int // bytes
 	used   int // by QPs

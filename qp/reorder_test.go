@@ -209,7 +209,7 @@ func TestSelectivePlacesWRITEs(t *testing.T) {
 }
 
 // A packet whose FIRST is missing is parked, because its address is not known, and so are all
-// packets after it, because nobody knows where the missing one writes.
+// packets after it, because it is not known where the missing one writes.
 func TestSelectiveParksAfterUnknownAddress(t *testing.T) {
 	k := newSelectiveTalk(t)
 	a, b := k.writeParts(0, 0, seq(3*talkMTU)), k.writeParts(3, 8192, seq(3*talkMTU))
