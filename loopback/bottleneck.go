@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/wire"
 )
 
 // ErrBottleneck means that a Bottleneck has a value out of range.
@@ -62,7 +63,7 @@ type egress struct {
 	Bottleneck
 	queue []arrival // frames in the queue; due is when they have been sent
 	head  int       // the first of them
-	out   output
+	out   wire.Output
 	rng   rand.PCG
 	stats BottleneckStats
 }
@@ -77,7 +78,7 @@ func (l *Link) SetBottleneck(to int, b Bottleneck) error {
 		return err
 	}
 	// The random stream differs from those of the directions, which are numbered from 1.
-	l.ports[to].egress = &egress{Bottleneck: b, out: output{bandwidth: b.Bandwidth},
+	l.ports[to].egress = &egress{Bottleneck: b, out: wire.Output{Rate: b.Bandwidth},
 		rng: *rand.NewPCG(l.seed, uint64(MaxPorts*MaxPorts+to)+1)}
 	return nil
 }
@@ -142,7 +143,7 @@ func (p *Port) nextQueued() (int64, bool) {
 		return 0, false
 	}
 	first := &p.delayed.heap[0]
-	return max(e.out.busy, first.due) + e.out.duration(int(first.n)), true
+	return max(e.out.Busy, first.due) + e.out.Duration(int(first.n)), true
 }
 
 // admit queues the frame that arrived at a.due, and may mark it. It returns false if the queue is
@@ -156,7 +157,7 @@ func (e *egress) admit(a *arrival, frame []byte) bool {
 	if e.marks(waiting) && markCE(frame) {
 		e.stats.Marked++
 	}
-	a.due = e.out.send(a.due, len(frame))
+	a.due = e.out.Send(a.due, len(frame))
 	e.queue = append(e.queue, *a)
 	e.stats.Frames++
 	e.stats.Bytes += uint64(len(frame))
@@ -166,7 +167,7 @@ func (e *egress) admit(a *arrival, frame []byte) bool {
 
 // waiting returns the bytes that the queue has not sent yet.
 func (e *egress) waiting(now int64) int {
-	left := max(0, e.out.busy-now)
+	left := max(0, e.out.Busy-now)
 	return int(float64(left) * float64(e.Bandwidth) / 8e9)
 }
 

@@ -86,7 +86,7 @@ type shaper struct{ *injector }
 // inner Port's backlog if that is larger.
 func (s *shaper) Backlog() (bytes int, rate int64) {
 	o := &s.tx.dice.output
-	bytes, rate = o.backlog(s.clock()), o.bandwidth
+	bytes, rate = o.Backlog(s.clock()), o.Rate
 	if p, ok := driver.Find[driver.Backlogger](s.Port); ok {
 		if n, r := p.Backlog(); n > bytes {
 			return n, r

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/wire"
 )
 
 // DefaultHold is the default of Plan.Hold.
@@ -87,7 +89,7 @@ type dice struct {
 	perfect bool // plan is the zero Plan
 	rng     rand.PCG
 	last    int64 // when the last frame in order is due; 0 = not after now
-	output  output
+	output  wire.Output
 	pause   int64 // start of the current or next pause; 0 = not drawn yet
 	counts  Faults
 }
@@ -100,7 +102,7 @@ func newDice(plan Plan, seed uint64, stream int) dice {
 
 // set changes the plan. It does not affect frames in flight.
 func (d *dice) set(p Plan) {
-	d.plan, d.perfect, d.pause, d.output = p, p == Plan{}, 0, output{bandwidth: p.Bandwidth}
+	d.plan, d.perfect, d.pause, d.output = p, p == Plan{}, 0, wire.Output{Rate: p.Bandwidth}
 }
 
 // chance returns true with probability p.
@@ -146,7 +148,7 @@ func (d *dice) draw(now int64, n int) (f fate) {
 func (d *dice) inOrder(now int64, n int) int64 {
 	due := now
 	if d.plan.Bandwidth > 0 {
-		due = d.output.send(now, n)
+		due = d.output.Send(now, n)
 	}
 	due += int64(d.plan.Delay) + d.within(int64(d.plan.Jitter))
 	due = max(d.afterPause(due), d.last)

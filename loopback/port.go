@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/wire"
 )
 
 // States of a buffer. Only the current holder of a buffer changes its state. The rings order the
@@ -46,7 +47,7 @@ type Port struct {
 	held     int // number of buffers with the owner
 	maxHeld  int
 
-	output output       // see Link.SetBandwidth
+	output wire.Output  // see Link.SetBandwidth
 	out    []*direction // by receiver; nil at index and at Ports without a connection
 	in     []*direction // by sender; as out
 

@@ -86,6 +86,7 @@ var allowed = map[string][]string{
 	"internal/prefetch": {},
 	"internal/safefile": {},
 	"internal/stat":     {},
+	"internal/wire":     {},
 	"internal/cli":      {},
 	"internal/halfopen": {"internal/limit"},
 	"frame":             {"bth"},
@@ -93,8 +94,8 @@ var allowed = map[string][]string{
 	"mr":                {"internal/fence", "internal/prefetch"},
 	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
 	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/prefetch"},
-	"loopback":          {"bth", "driver", "frame", "internal/clock"},
-	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock"},
+	"loopback":          {"bth", "driver", "frame", "internal/clock", "internal/wire"},
+	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
 	"roce/cm":           {"bth", "internal/due", "internal/limit"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
@@ -120,7 +121,7 @@ var allowed = map[string][]string{
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
 var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/due",
-	"internal/limit", "transport/flow/core"}
+	"internal/limit", "internal/wire", "transport/flow/core"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600
