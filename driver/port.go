@@ -87,8 +87,7 @@ type Backlogger interface {
 	// Backlog returns the length in bytes of the frames that were passed to Send and have not left
 	// the port, including the rest of the frame that is being sent. rate is the number of bits per
 	// second with which they leave, so that the owner can compute when the backlog will have
-	// shrunk; 0 means that it is not known. Only the owner may call Backlog. It makes no system
-	// call.
+	// shrunk; 0 means that it is not known. Only the owner may call Backlog. It does not block.
 	Backlog() (bytes int, rate int64)
 }
 

@@ -1,10 +1,10 @@
 // Package xdp is the AF_XDP port. It moves the RoCEv2 frames of a Linux network interface between
 // the interface and user space. All other traffic of the interface stays with the kernel.
 //
-// [Open] returns a [Port], which implements driver.Port, driver.Network, driver.Groups and
-// driver.Holder. [Interfaces] describes the interfaces of the machine and says which of them can be
-// opened. Subpackage veth creates two network namespaces joined by a veth pair, and subpackage
-// xdpbench measures bare frames.
+// [Open] returns a [Port], which implements driver.Port, driver.Network, driver.Groups,
+// driver.Holder and driver.Backlogger. [Interfaces] describes the interfaces of the machine and
+// says which of them can be opened. Subpackage veth creates two network namespaces joined by a veth
+// pair, and subpackage xdpbench measures bare frames.
 //
 // # Which frames go where
 //
@@ -85,6 +85,25 @@
 //
 // One thread both sends and receives, because poll on a socket in copy mode also sends.
 //
+// # Backlog
+//
+// Port.Backlog counts the bytes of frames that Send has put in the transmit ring and whose
+// descriptors the kernel has not put in the completion ring. What that means depends on the mode:
+//
+//   - Zero-copy: the driver completes a frame after the NIC has reported that it was sent.
+//   - Native and generic mode, which copy frames to socket buffers: the kernel completes a frame
+//     when its socket buffer is freed. Drivers of NICs do this after the NIC has reported that the
+//     frame was sent.
+//   - veth in both modes: when the peer's kernel has processed the frame, usually before Send
+//     returns. The backlog is then 0, and frames wait in the peer's receive ring.
+//   - tap, and virtio_net without NAPI for transmission: at once. The backlog is always 0.
+//   - Bridges, macvlans and VLAN devices: these pass frames on to another interface and its
+//     queueing discipline, and frames are completed there. On other interfaces, AF_XDP sends past
+//     the queueing discipline.
+//
+// NICs report frames late and several at a time, because they limit the rate of interrupts
+// (ethtool -c, tx-usecs and tx-frames). The backlog is then larger than what is really queued.
+//
 // # Requirements
 //
 // Linux 5.9 is required (BPF links for XDP). Newer kernels add support: 5.18 for XDP programs that
@@ -110,6 +129,7 @@
 //   - ring.go, ring_unsafe.go: the rings shared with the kernel and their memory order
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
+//   - backlog.go: what the kernel has not sent yet
 //   - wait.go: blocking and waking
 //   - network.go, watch.go, rtnl.go: addresses, link state and routes, and how they are followed
 //   - resolve.go, neighbors.go, solicit.go: next hops

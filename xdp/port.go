@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups and
-// driver.Holder. One goroutine at a time owns it and calls its methods; Wake, Close, Info, Addrs,
-// Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
+// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups,
+// driver.Holder and driver.Backlogger. One goroutine at a time owns it and calls its methods; Wake,
+// Close, Info, Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
 //
 // Every queue has a socket, and Receive polls them in turn. All frames are sent on the first queue:
 // one owner gains nothing from several, and frames that overtake each other would look like loss.
@@ -59,6 +59,7 @@ var (
 	_ driver.Router      = (*Port)(nil)
 	_ driver.Groups      = (*Port)(nil)
 	_ driver.Holder      = (*Port)(nil)
+	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)
 )
 

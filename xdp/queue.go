@@ -51,6 +51,8 @@ type queue struct {
 
 	txFree []uint32 // indices of free send buffers, the most recently used last
 	txDesc []uint8  // per send buffer: descriptors that the kernel has not completed
+
+	backlog
 }
 
 // layout is the configuration of a queue.

@@ -16,4 +16,5 @@
 // Reading order:
 //
 //   - veth.go: Pair and its ends
+//   - shape.go: Options.Rate, a limit on what the ends send
 package veth

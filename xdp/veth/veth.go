@@ -33,6 +33,9 @@ var ErrOptions = errors.New("invalid veth options")
 // ErrPermission means that the process may not create namespaces and interfaces.
 var ErrPermission = errors.New("creating network namespaces requires root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
 
+// ErrUnsupported means that the kernel lacks what Options.Rate needs.
+var ErrUnsupported = errors.New("the kernel has no sch_tbf or no macvlan devices (CONFIG_NET_SCH_TBF, CONFIG_MACVLAN)")
+
 // Options configure a pair. The zero value gives MTU 1500, one queue, IPv4 and IPv6.
 type Options struct {
 	MTU    int  // IP MTU of both interfaces, bytes; 0 = 1500
@@ -43,7 +46,15 @@ type Options struct {
 	// then several times faster, but UDP packets from kernel sockets arrive with incomplete
 	// checksums.
 	Offloads bool
+
+	// Rate limits what each side sends, in bits per second of whole frames; 0 = unlimited. The
+	// interfaces are then macvlan devices, which AF_XDP supports in generic mode only, and frames
+	// wait below them. It requires the kernel's sch_tbf and macvlan. Each side then has one queue.
+	Rate int64
 }
+
+// minRate is the smallest Options.Rate: a burst must not take longer than the kernel can express.
+const minRate = 1_000_000
 
 // Pair is two namespaces joined by a veth pair. Close removes them.
 type Pair struct {
@@ -100,6 +111,10 @@ func (o *Options) check() error {
 	if o.MTU < minMTU || o.MTU > maxMTU {
 		return fmt.Errorf("%w: MTU is %d, want %d to %d", ErrOptions, o.MTU, minMTU, maxMTU)
 	}
+	if o.Rate != 0 && (o.Rate < minRate || o.Queues > 1 || o.Offloads) {
+		return fmt.Errorf("%w: Rate is %d bits per second, want at least %d, one queue, no Offloads",
+			ErrOptions, o.Rate, minRate)
+	}
 	if o.Queues < 0 || o.Queues > maxQueues {
 		return fmt.Errorf("%w: %d queues, want 1 to %d", ErrOptions, o.Queues, maxQueues)
 	}
@@ -131,6 +146,11 @@ func (p *Pair) build(o *Options) (err error) {
 		return err
 	}
 	for _, e := range []*End{&p.A, &p.B} {
+		if o.Rate != 0 {
+			if err = e.Do(func() error { return e.shape(o) }); err != nil {
+				return err
+			}
+		}
 		if err = e.Do(func() error { return e.configure(o) }); err != nil {
 			return err
 		}
@@ -162,14 +182,18 @@ func prepare(o *Options) error {
 }
 
 func addVeth(p *Pair, o *Options) error {
+	suffix := ""
+	if o.Rate != 0 {
+		suffix = lowerSuffix
+	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = p.A.Iface
+	attrs.Name = p.A.Iface + suffix
 	attrs.HardwareAddr = p.A.MAC[:]
 	attrs.MTU = o.MTU
 	attrs.NumTxQueues, attrs.NumRxQueues = o.Queues, o.Queues
 	v := &netlink.Veth{
 		LinkAttrs:        attrs,
-		PeerName:         p.B.Iface,
+		PeerName:         p.B.Iface + suffix,
 		PeerHardwareAddr: p.B.MAC[:],
 		PeerNamespace:    netlink.NsFd(p.B.Fd()),
 		PeerMTU:          uint32(o.MTU),
@@ -197,7 +221,7 @@ func (e *End) configure(o *Options) error {
 			return err
 		}
 	}
-	if !o.Offloads {
+	if !o.Offloads && o.Rate == 0 { // a macvlan device has the offloads of the interface below
 		if err := osnet.TxChecksumOff(e.Iface); err != nil {
 			return err
 		}
@@ -266,11 +290,13 @@ func (e *End) close() error {
 	// An open socket would keep the namespace, so remove the interface explicitly. Removing one
 	// interface also removes the other one, which is then not found.
 	err := e.Do(func() error {
-		l, err := netlink.LinkByName(e.Iface)
-		if err != nil {
-			return nil
+		var err error
+		for _, name := range []string{e.Iface, e.Iface + lowerSuffix} {
+			if l, e := netlink.LinkByName(name); e == nil {
+				err = errors.Join(err, netlink.LinkDel(l))
+			}
 		}
-		return netlink.LinkDel(l)
+		return err
 	})
 	return errors.Join(err, e.NetNS.Close())
 }

@@ -93,8 +93,11 @@ func TestCloseLeavesNothing(t *testing.T) {
 		p.Close()
 	}
 	before := count()
-	for range 3 {
-		p, err := New(Options{})
+	for i := range 4 {
+		p, err := New(Options{Rate: int64(i%2) * 1e9})
+		if errors.Is(err, ErrUnsupported) {
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,10 +114,58 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	for _, o := range []Options{{MTU: 10}, {MTU: 70000}, {Queues: -1}, {Queues: 1000}} {
+	for _, o := range []Options{{MTU: 10}, {MTU: 70000}, {Queues: -1}, {Queues: 1000},
+		{Rate: 1000}, {Rate: -1}, {Rate: 1e9, Queues: 2}, {Rate: 1e9, Offloads: true}} {
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
 			t.Errorf("New(%+v) = %v", o, err)
 		}
+	}
+}
+
+// With Rate, frames leave at this rate.
+func TestRate(t *testing.T) {
+	needRoot(t)
+	const rate, size, count = 80e6, 1042, 50 // 104.2 us per frame
+	p, err := New(Options{Rate: rate})
+	if errors.Is(err, ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var in net.PacketConn
+	if err := p.B.Do(func() (err error) {
+		in, err = net.ListenPacket("udp4", "10.77.0.2:9")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var out net.Conn
+	if err := p.A.Do(func() (err error) {
+		out, err = net.Dial("udp4", "10.77.0.2:9")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	buf := make([]byte, size)
+	start, want := time.Now(), time.Duration(count*size*8/rate*1e9)
+	for range count {
+		if _, err := out.Write(buf[:size-42]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = in.SetReadDeadline(start.Add(5 * time.Second))
+	for range count {
+		if _, _, err := in.ReadFrom(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(start); took < want*8/10 {
+		t.Errorf("%d frames of %d bytes took %v at %g bit/s, want at least %v", count, size, took,
+			float64(rate), want)
 	}
 }
 
