@@ -25,10 +25,15 @@
 // transmit, and then the background work (timers, host, events). Steps that receive frames may
 // postpone the background work.
 //
+// While QPs of several traffic classes exist, a step transmits only what keeps the backlog below
+// its limit, and handles doorbells between packets. When the backlog has drained, the next step is
+// due; NextTimeout and the time of a sleep include that.
+//
 // # Reading order
 //
 //   - loop.go: the types Loop, Host and Config, and one step
 //   - receive.go, transmit.go: how frames come in and go out
+//   - backlog.go: with several traffic classes, the limit on what is queued below the engine
 //   - source.go: which addresses datagrams may come from
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long

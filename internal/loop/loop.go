@@ -43,6 +43,12 @@ type Config struct {
 	// ErrFault. If it is nil or returns false, the program ends.
 	IsMemory func(addr uintptr) bool
 
+	// LinkRate is the rate of the Ethernet link in bits per second. The loop then computes the
+	// backlog (see bound) instead of asking the port. 0: it asks the port.
+	LinkRate int64
+	// BacklogLimit limits the backlog, in bytes; 0: two frames; negative: there is no limit.
+	BacklogLimit int
+
 	// Clock is virtual time in nanoseconds, starting above 0. Nil is the system's clock. With a
 	// Clock the loop must be driven by TryStep alone.
 	Clock func() int64
@@ -102,6 +108,7 @@ type Loop struct {
 	vlan       uint16 // ID of the port's VLAN, 0: untagged
 	ctr        Counters
 	coalesce   coalescer
+	bound      bound
 }
 
 // New creates a loop and sets the engine's hooks. It becomes the engine's Host.
@@ -113,6 +120,7 @@ func New(c Config) *Loop {
 		sources:  NewSources(nil, nil),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
+	l.bound.init(&c)
 	if l.clock == nil {
 		start, newClock := time.Now(), clock.New
 		if l.simulated = clock.Simulated(); l.simulated {
@@ -205,6 +213,9 @@ func (l *Loop) poll() int {
 	l.idle = work == 0 && l.ticks != nil
 	l.received = n > 0 && l.ticks != nil
 	if l.received {
+		if l.eng.TopClass() > 0 {
+			l.coalesce.posted() // some peer may be waiting
+		}
 		l.coalesce.batch(l.last)
 	}
 	return work
@@ -270,12 +281,15 @@ func (l *Loop) background(now qp.Time) int {
 	return work
 }
 
-// NextTimeout returns when the engine or the host has something to do; false: no timer runs. Owner
-// only.
+// NextTimeout returns when the engine, the host or the loop has something to do; false: no timer
+// runs. Owner only.
 func (l *Loop) NextTimeout() (qp.Time, bool) {
 	t, ok := l.eng.NextTimeout()
 	if h, more := l.host.NextTimeout(); more && (!ok || h < t) {
-		return h, true
+		t, ok = h, true
+	}
+	if h, more := l.held(); more && (!ok || h < t) {
+		t, ok = h, true
 	}
 	return t, ok
 }

@@ -54,6 +54,11 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 			d = c
 		}
 	}
+	if t, ok := l.held(); ok {
+		if c := max(0, time.Duration(t-now)); d < 0 || c < d {
+			d = c
+		}
+	}
 	if l.stalled && (d < 0 || d > stallSleep) {
 		d = stallSleep
 	}
@@ -62,7 +67,7 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 
 // spinner decides when an idle owner stops spinning and blocks.
 type spinner struct {
-	eng   *qp.Engine
+	loop  *Loop
 	spin  time.Duration // may be AutoSpin
 	cores int32
 	since qp.Time // first of the current steps without work; 0: none
@@ -72,7 +77,7 @@ type spinner struct {
 func (l *Loop) Spins() bool { return l.spin != 0 }
 
 func (l *Loop) newSpinner() spinner {
-	return spinner{eng: l.eng, spin: l.spin, cores: int32(runtime.GOMAXPROCS(0))}
+	return spinner{loop: l, spin: l.spin, cores: int32(runtime.GOMAXPROCS(0))}
 }
 
 func (s *spinner) limit() time.Duration {
@@ -93,10 +98,13 @@ func (s *spinner) expired(work int, now qp.Time) bool {
 		return false
 	}
 	spun := now - s.since
-	if s.eng.RecentGaps(now) {
+	if s.loop.eng.RecentGaps(now) {
 		spun /= longSpin
 	}
 	limit := s.limit()
+	if _, held := s.loop.held(); held && limit > 0 {
+		limit = max(limit, heldSpin)
+	}
 	switch {
 	case limit <= 0:
 		return true

@@ -9,12 +9,15 @@ import (
 // transmit lets the engine build a batch of packets in the port's buffers and sends them. It keeps
 // buffers that stay empty for the next step. It returns the number of packets.
 func (l *Loop) transmit(now qp.Time) int {
+	if l.eng.Bounded() && l.bound.on {
+		return l.transmitBounded(now)
+	}
 	l.stalled = false
 	if !l.eng.HasTransmit(now) || !l.allocate() {
 		return 0
 	}
 	n := 0
-	for n < l.txn && l.eng.HasTransmit(now) && l.build(now, n) {
+	for n < l.txn && l.eng.HasTransmit(now) && l.build(now, n) != nil {
 		n++
 	}
 	if n > 0 {
@@ -40,12 +43,12 @@ func (l *Loop) allocate() bool {
 // txBuffers returns the free transmit buffers.
 func (l *Loop) txBuffers() []driver.Buf { return l.tx[l.txAt : l.txAt+l.txn] }
 
-// build builds the next packet in free buffer i, and reports whether there was one.
-func (l *Loop) build(now qp.Time, i int) bool {
+// build builds the next packet in free buffer i, and returns nil if there was none.
+func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	buf := &l.tx[l.txAt+i]
 	tx := l.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
 	if tx == nil {
-		return false
+		return nil
 	}
 	f := buf.B[:tx.Len+bth.ICRCLen]
 	if tx.Payload != nil {
@@ -56,11 +59,14 @@ func (l *Loop) build(now qp.Time, i int) bool {
 	}
 	buf.B = f
 	l.ctr.TxBytes += uint64(len(f))
-	return true
+	return tx
 }
 
 // flush sends the packets in the first n free buffers. The port owns these buffers afterwards.
 func (l *Loop) flush(n int) {
+	if l.bound.output.Rate > 0 {
+		l.passed(l.txBuffers()[:n])
+	}
 	sent, err := l.port.Send(l.txBuffers()[:n])
 	if err != nil {
 		l.ctr.PortErrors++

@@ -25,14 +25,21 @@ const (
 	// as cores.
 	AutoSpin = time.Duration(-1)
 
-	longSpin       = 8                     // factor on the spin time while packets get lost
-	minSleep       = 5 * time.Millisecond  // shortest sleep while nothing gets lost
-	stallSleep     = 50 * time.Microsecond // longest sleep without a transmit buffer
-	lockPause      = 10 * time.Microsecond // between two attempts to take the lock
-	failedSleep    = 10 * time.Millisecond // longest sleep when the port does not work any more
+	longSpin    = 8                     // factor on the spin time while packets get lost
+	minSleep    = 5 * time.Millisecond  // shortest sleep while nothing gets lost
+	stallSleep  = 50 * time.Microsecond // longest sleep without a transmit buffer
+	lockPause   = 10 * time.Microsecond // between two attempts to take the lock
+	failedSleep = 10 * time.Millisecond // longest sleep when the port does not work any more
+	// heldSpin is how long an owner spins, if it spins at all, while packets wait for the backlog.
+	// After a sleep of less than that it would be late, and the link would be idle meanwhile.
+	heldSpin       = 100 * time.Microsecond
 	yieldEvery     = 16                    // calls of Yield until one of them yields
 	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
+
+// backlogPoll is the interval in ns between two looks at the backlog of a port that does not know
+// its rate, while packets wait for it.
+const backlogPoll qp.Time = 20_000
 
 // Receive coalescing; see coalescer.
 const (

@@ -1,0 +1,143 @@
+package loop
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/wire"
+	"github.com/gorxe/gorxe/qp"
+)
+
+// bound limits the backlog, the bytes that were passed to the port and have not left it, while QPs
+// of several traffic classes exist. The order of classes ends at the port, so an urgent packet
+// waits for all that was passed to the port before.
+//
+// Packets of the highest class in use are sent in any case, since nothing more urgent can follow
+// them. A frame of a lower class is sent only if the backlog afterwards is at most the limit: two
+// frames of these classes. While one of them is being sent, the loop has time to pass on the next.
+type bound struct {
+	on     bool
+	port   driver.Backlogger // used unless output has a rate
+	output wire.Output       // models the link if its rate was configured
+	limit  int               // bytes; 0: two frames
+	frame  int               // longest frame of a lower class so far, bytes
+	resume qp.Time           // when packets that are held back may be sent; 0: there are none
+}
+
+// etherOverhead is what Ethernet transmits in addition to each frame as the port sees it: preamble,
+// FCS and gap between frames, in bytes. Shorter frames are padded to etherMin bytes.
+const (
+	etherOverhead = 24
+	etherMin      = 60
+)
+
+// init sets the limit according to the configuration.
+func (b *bound) init(c *Config) {
+	b.output.Rate, b.limit = c.LinkRate, c.BacklogLimit
+	b.port, _ = driver.Find[driver.Backlogger](c.Port)
+	b.on = b.limit >= 0 && (b.port != nil || b.output.Rate > 0)
+}
+
+// size returns the length of a frame of n bytes in the units of the backlog.
+func (b *bound) size(n int) int {
+	if b.output.Rate > 0 {
+		return max(n, etherMin) + etherOverhead
+	}
+	return n
+}
+
+// reached reports whether frames of lower classes must wait.
+func (b *bound) reached(backlog int) bool { return backlog > b.most() }
+
+// most returns the largest backlog with which another frame of a lower class may be sent.
+func (b *bound) most() int {
+	if b.limit == 0 {
+		return b.frame
+	}
+	return max(b.limit-b.frame, 0)
+}
+
+// backlog returns the backlog in bytes and the rate at which it shrinks, in bits per second; 0: the
+// rate is not known.
+func (l *Loop) backlog() (bytes int, rate int64) {
+	b := &l.bound
+	if b.output.Rate > 0 {
+		return b.output.Backlog(int64(l.now())), b.output.Rate
+	}
+	return b.port.Backlog()
+}
+
+// passed adds frames to the model of the link. They are about to be passed to the port.
+func (l *Loop) passed(bufs []driver.Buf) {
+	now := int64(l.now())
+	for i := range bufs {
+		l.bound.output.Send(now, l.bound.size(len(bufs[i].B)))
+	}
+}
+
+// transmitBounded is transmit while QPs of several classes exist.
+func (l *Loop) transmitBounded(now qp.Time) int {
+	l.stalled, l.bound.resume = false, 0
+	sent := 0
+	for sent < txBatch {
+		n := l.buildBounded(now, txBatch-sent)
+		if n == 0 {
+			break
+		}
+		l.flush(n)
+		sent += n
+	}
+	l.holdBack(now)
+	return sent
+}
+
+// buildBounded builds as many packets as may be passed to the port now, at most a number. It
+// handles doorbells in between, so that a packet of a higher class is built next.
+func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
+	b := &l.bound
+	backlog, _ := l.backlog()
+	for ; n < most; n++ {
+		if l.eng.DoorbellPending() {
+			l.eng.HandleDoorbells(now)
+		}
+		l.eng.SetBacklogged(b.reached(backlog))
+		if !l.eng.HasTransmit(now) || (n == 0 && !l.allocate()) || n == l.txn {
+			break
+		}
+		tx := l.build(now, n)
+		if tx == nil {
+			break
+		}
+		size := b.size(tx.Len + bth.ICRCLen)
+		if int(tx.Class) < l.eng.TopClass() {
+			b.frame = max(b.frame, size)
+		}
+		backlog += size
+	}
+	return n
+}
+
+// holdBack determines when packets of lower classes that must wait for the backlog are sent.
+func (l *Loop) holdBack(now qp.Time) {
+	b := &l.bound
+	l.eng.SetBacklogged(false)
+	if l.stalled || !l.eng.HasTransmit(now) {
+		return
+	}
+	backlog, rate := l.backlog()
+	excess := backlog - b.most()
+	switch {
+	case excess <= 0:
+		b.resume = now
+		return
+	case rate > 0:
+		b.resume = now + qp.Time(wire.DrainTime(excess, rate))
+	default:
+		b.resume = now + backlogPoll
+	}
+	l.eng.SetBacklogged(true)
+}
+
+// held reports whether packets wait for the backlog, and until when.
+func (l *Loop) held() (until qp.Time, ok bool) {
+	return l.bound.resume, l.bound.resume != 0 && l.eng.Bounded()
+}
