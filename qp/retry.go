@@ -20,7 +20,9 @@ const (
 	slowerProbes          = 8
 	maxProbes             = 24    // in a row without progress
 	maxNAKs               = 64    // sequence NAKs in a row without progress before the QP fails
-	minRewindGap     Time = 2_000 // see recovery.repairedRecently
+	minRewindGap     Time = 2_000 // see repairedRecently
+	nakDoubleEvery        = 4     // NAKs
+	maxNAKDoublings       = 8     // see repairedRecently
 	maxRewinds            = 3     // see recovery.ambiguous
 	maxBound         Time = 16_000_000
 	maxRNRWait       Time = 100_000_000 // see rnrWait
@@ -146,9 +148,12 @@ func (r *recovery) probeTooEarly() {
 }
 
 // repairedRecently reports whether a loss was already repaired: the report arrived less than a
-// round trip after the last go-back to the same packet.
+// round trip after the last go-back to the same packet. If go-backs to it follow each other, they
+// may fill a queue whose delay is not known yet, because retransmitted packets are not measured.
+// The time therefore doubles after every nakDoubleEvery of them.
 func (q *QP) repairedRecently(now Time) bool {
-	return q.una == q.rec.rewoundTo && now-q.rec.rewoundAt < max(q.soonestAnswer(), minRewindGap)
+	wait := max(q.soonestAnswer(), minRewindGap) << min(q.rec.naks/nakDoubleEvery, maxNAKDoublings)
+	return q.una == q.rec.rewoundTo && now-q.rec.rewoundAt < wait
 }
 
 // soonestAnswer returns the time after a transmission before which there is no answer to it. The
