@@ -176,6 +176,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if err := d.classMap.check(); err != nil {
 		return nil, err
 	}
+	if err := c.checkLinkRate(); err != nil {
+		return nil, err
+	}
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
 		Rand: d.rand}); err != nil {
 		return nil, fmt.Errorf("%w: memory table: %w", ErrInvalid, err)
@@ -195,7 +198,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
-		Failed: d.fail, IsMemory: d.mrs.Contains,
+		Failed: d.fail, IsMemory: d.mrs.Contains, LinkRate: c.linkRate, BacklogLimit: c.backlogLimit,
 	})
 	d.yields = !d.manual || d.loop.Simulated()
 	peers, err := c.peers.access()

@@ -177,8 +177,12 @@ type config struct {
 	network    driver.Network
 	features   Features
 	congestion CongestionControl
-	classMap   ClassMap
-	classes    [NumClasses]ClassConfig
+
+	linkRate     int64
+	hasLinkRate  bool
+	backlogLimit int
+	classMap     ClassMap
+	classes      [NumClasses]ClassConfig
 }
 
 // defaultFeatures are the features of a Device unless an option changes them.

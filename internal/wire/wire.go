@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -33,6 +34,9 @@ func (o *Output) Backlog(now int64) int {
 		return 0
 	}
 	hi, lo := bits.Mul64(uint64(left), uint64(o.Rate))
+	if hi >= uint64(bitTime) {
+		return math.MaxInt
+	}
 	n, rest := bits.Div64(hi, lo, uint64(bitTime))
 	if rest > 0 {
 		n++

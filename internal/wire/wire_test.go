@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -32,6 +33,10 @@ func TestOutput(t *testing.T) {
 	o = Output{Rate: 400e9, Busy: int64(time.Hour)}
 	if n, want := o.Backlog(0), 180_000_000_000_000; n != want {
 		t.Errorf("Backlog(0) = %d, want %d", n, want)
+	}
+	o = Output{Rate: math.MaxInt64, Busy: math.MaxInt64}
+	if n := o.Backlog(0); n != math.MaxInt {
+		t.Errorf("Backlog(0) = %d for the longest time at the highest rate, want %d", n, math.MaxInt)
 	}
 	if n := (&Output{Busy: 5}).Backlog(0); n != 0 {
 		t.Errorf("Backlog(0) = %d without a rate, want 0", n)
