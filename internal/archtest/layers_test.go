@@ -121,7 +121,7 @@ var allowed = map[string][]string{
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
 var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/due",
-	"internal/limit", "internal/wire", "transport/flow/core"}
+	"internal/limit", "internal/wire", "transport/flow/core", "transport/rftp/core"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600
