@@ -29,7 +29,7 @@ func (q *QP) oweAck(now Time, asked bool) {
 			q.eng.awaitAck(q)
 		}
 	}
-	if asked && q.unacked >= ackBatch {
+	if asked && (q.unacked >= ackBatch || q.state.Load()&prompt != 0) {
 		q.ackAtOnce()
 	}
 }

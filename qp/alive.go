@@ -18,6 +18,7 @@ func (q *QP) PutKeepAlive(b []byte) (n, netLen int) {
 	info := bth.RCWriteOnly.Info()
 	bth.PutRETH(rest[info.RETH:], 0, 0, 0)
 	q.eng.c.SentPkts++
+	q.eng.classes[q.Class()].SentPkts++
 	return netLen + int(info.HeaderLen), netLen
 }
 

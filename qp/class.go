@@ -91,9 +91,11 @@ type ClassCounters struct {
 // The word QP.state holds the state in its low byte, and these bits. They are in one word because
 // posters read it anyway.
 const (
+	stateMask  = 0xff
 	classShift = 8
 	classMask  = (NumClasses - 1) << classShift
-	stateMask  = 1<<classShift - 1
+	stamped    = 1 << 11 // posters stamp WQEs for FIFO order
+	prompt     = 1 << 12 // requested ACKs are sent at once
 )
 
 // Class returns the QP's traffic class. It may be called from any goroutine.
@@ -110,8 +112,9 @@ func (e *Engine) Bounded() bool { return e.used&(e.used-1) != 0 }
 func (e *Engine) TopClass() int { return max(bits.Len8(e.used), 1) - 1 }
 
 // SetBacklogged tells the engine whether the owner has queued as much as the backlog limit allows.
-// Then only the highest class that a QP has may send, because nothing more urgent can follow it.
-func (e *Engine) SetBacklogged(b bool) { e.backlogged = b }
+// Then only the highest class that a QP has may send, because nothing more urgent can follow it. A
+// QP of a lower class that is between two preemption points stops the highest class, too.
+func (e *Engine) SetBacklogged(b bool) { e.backlogged = b && e.classed }
 
 // ClassCounters returns the counters of each class. Only the engine's thread may call it.
 func (e *Engine) ClassCounters() [NumClasses]ClassCounters {
@@ -124,11 +127,29 @@ func (e *Engine) ClassCounters() [NumClasses]ClassCounters {
 	return c
 }
 
+// initClasses sets the configuration of the classes.
+func (e *Engine) initClasses(config *[NumClasses]ClassConfig) error {
+	for i := range config {
+		if err := config[i].Check(); err != nil {
+			return fmt.Errorf("class %d: %w", i, err)
+		}
+		e.queues[i].bucket.set(config[i].Rate, config[i].Burst)
+	}
+	e.config = *config
+	e.configured = config[0].Order != RoundRobin || config[0].Rate != 0
+	return nil
+}
+
 // joinClass counts the QP in class c.
 func (e *Engine) joinClass(q *QP, c uint8) {
 	e.users[c]++
 	e.used |= 1 << c
+	if c > 0 && e.config[c].Order == RoundRobin {
+		e.queues[c].grow(e.users[c])
+	}
 	q.setFlags(classMask, uint32(c)<<classShift)
+	q.updateFlags()
+	e.updateClassed()
 }
 
 // leaveClass ends that.
@@ -141,6 +162,90 @@ func (e *Engine) leaveClass(q *QP) {
 
 // setClass moves the QP to another class.
 func (q *QP) setClass(c uint8) {
-	q.eng.leaveClass(q)
-	q.eng.joinClass(q, c)
+	if e := q.eng; c != q.Class() {
+		e.expel(q)
+		e.checkReady(q.Class())
+		e.leaveClass(q)
+		e.joinClass(q, c)
+		e.readmit(q)
+	}
+}
+
+// setRate limits the rate of the QP. The bucket is full afterwards.
+func (q *QP) setRate(rate uint64, burst int) {
+	old, oldBurst := q.rateLimit()
+	if old == rate && oldBurst == burst {
+		return
+	}
+	e := q.eng
+	e.expel(q)
+	e.checkReady(q.Class())
+	if old != 0 {
+		e.rated--
+	}
+	if rate != 0 {
+		e.rated++
+	}
+	if q.cs == nil {
+		q.cs = new(classState)
+	}
+	q.cs.bucket.set(rate, burst)
+	q.updateFlags()
+	e.updateClassed()
+	e.readmit(q)
+}
+
+// rateLimit returns the values of setRate.
+func (q *QP) rateLimit() (rate uint64, burst int) {
+	if q.cs == nil {
+		return 0, 0
+	}
+	return q.cs.bucket.rate, q.cs.bucket.burst
+}
+
+// updateFlags sets what depends on class and rate. The QP is in no queue.
+func (q *QP) updateFlags() {
+	fifo := q.eng.config[q.Class()].Order == FIFO
+	rate, _ := q.rateLimit()
+	flags := uint32(0)
+	switch {
+	case !fifo && rate == 0:
+		q.cs = nil
+	case q.cs == nil:
+		q.cs = new(classState)
+	}
+	if fifo {
+		flags |= stamped
+	}
+	if q.Class() > 0 || rate != 0 {
+		flags |= prompt
+	}
+	first := fifo && q.state.Load()&stamped == 0
+	if q.setFlags(stamped|prompt, flags); first {
+		q.stampWQEs(q.sq.started, q.sq.head.Load())
+	}
+}
+
+// readmit queues the QP again after a change, if it may send.
+func (e *Engine) readmit(q *QP) {
+	switch {
+	case q.list != inRunq:
+	case e.classed:
+		e.admit(q)
+	default:
+		e.enqueue(q)
+	}
+}
+
+// resetClass makes class and rate those of a new QP. The QP leaves all queues but the ring of class
+// 0, from which the engine discards it later.
+func (q *QP) resetClass() {
+	e := q.eng
+	q.setRate(0, 0)
+	q.setClass(0)
+	if q.cs != nil && q.cs.heap != nil {
+		q.cs.heap.remove(q)
+	}
+	e.forget(q)
+	e.checkReady(0)
 }

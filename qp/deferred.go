@@ -9,7 +9,7 @@ type Transmit struct {
 	NetLen    int    // of them, the network headers before the BTH
 	PayloadAt int    // offset of the deferred bytes in the packet
 	Payload   []byte // deferred bytes, in registered memory; nil: the packet is complete
-	Class     uint8  // the QP's traffic class; set only while Engine.Bounded
+	Class     uint8  // traffic class of the QP; valid while Engine.Bounded is true
 }
 
 // DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the

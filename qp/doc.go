@@ -38,7 +38,8 @@
 //   - qp.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; paths that QPs
 //     share; the memory that a QP needs
 //   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
-//   - class.go: traffic classes
+//   - class.go, class_queue.go, class_sched.go, bucket.go: traffic classes: configuration; queues;
+//     which QP sends next; token buckets
 //   - tuning.go: thresholds and delays that affect only performance
 //   - timer.go: the timer wheel
 //   - prefetch.go: what is prefetched for the QPs that are next (see package sched)

@@ -73,11 +73,23 @@ type Engine struct {
 	pipeMem  uint32
 	incoming [maxPrefetchBatch]incomingPacket
 
+	// Traffic classes; see class_sched.go.
+	classed    bool  // QPs are served by class: queues replaces serving and quantumLeft
+	configured bool  // the configuration of class 0 needs that
+	backlogged bool  // see SetBacklogged
+	midway     bool  // the last packet did not end its message
+	used       uint8 // classes with QPs, a bit set
+	ready      uint8 // classes whose queue is not empty
+	throttled  uint8 // classes without tokens
+	rated      int   // QPs with a rate
+	last       *QP   // sent the last packet
+	holding    *QP   // the same, if it is between two preemption points
+	stamps     atomic.Uint64
+	limited    qpHeap // QPs without tokens
+	users      [NumClasses]int
 	config     [NumClasses]ClassConfig
-	classes    [NumClasses]ClassCounters // without class 0
-	users      [NumClasses]int           // QPs of each class
-	used       uint8                     // classes with QPs, a bit set
-	backlogged bool                      // see SetBacklogged
+	queues     [NumClasses]classQueue
+	classes    [NumClasses]ClassCounters // packets and bytes without class 0
 
 	groups map[bth.GID][]*QP // multicast groups
 
@@ -142,18 +154,16 @@ func NewEngine(c Config) (*Engine, error) {
 	if err := c.DCQCN.fill(); err != nil {
 		return nil, err
 	}
-	for i := range c.Classes {
-		if err := c.Classes[i].Check(); err != nil {
-			return nil, fmt.Errorf("class %d: %w", i, err)
-		}
-	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
-		config: c.Classes, lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.MaxQP)
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
 	e.growRunq()
+	if err := e.initClasses(&c.Classes); err != nil {
+		return nil, err
+	}
 	for id := range e.lists {
 		e.lists[id].in = listID(id)
 	}
@@ -224,14 +234,26 @@ func (e *Engine) HasTransmit(now Time) bool {
 }
 
 // hasQueued is HasTransmit if no QP is being served.
-func (e *Engine) hasQueued(now Time) bool { return e.runq.Len() > 0 || e.dueAck(now) != nil }
+func (e *Engine) hasQueued(now Time) bool {
+	if e.classed {
+		return e.hasClassed(now)
+	}
+	return e.runq.Len() > 0 || e.dueAck(now) != nil
+}
 
-// Idle reports whether another step would do nothing: no QP has packets to send, no requested ACK
-// waits, no held packets are to be executed, and there is no doorbell and no event. Timers may be
-// running.
+// Idle reports whether another step would do nothing: no QP has packets to send, apart from those
+// that wait for tokens or for the backlog, no requested ACK waits, no held packets are to be
+// executed, and there is no doorbell and no event. Timers may be running.
 func (e *Engine) Idle() bool {
 	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil &&
-		e.runq.Len() == 0 && e.eventHead == e.eventTail && !e.Filling()
+		e.queuesIdle() && e.eventHead == e.eventTail && !e.Filling()
+}
+
+func (e *Engine) queuesIdle() bool {
+	if e.classed {
+		return e.unblocked() == 0
+	}
+	return e.runq.Len() == 0
 }
 
 // PollTransmit writes the next packet to b: the path's headers, BTH, extension headers, payload and
@@ -241,7 +263,7 @@ func (e *Engine) Idle() bool {
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
 	tx.Payload, tx.PayloadAt = nil, 0
-	for q := e.next(); q != nil; q = e.next() {
+	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
 		if short {
 			to = e.spill[:]
@@ -249,13 +271,15 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
 			tx.Payload, tx.PayloadAt = nil, 0
-			e.endService(q)
+			e.endService(now, q)
 			continue
 		}
 		e.lastData = now
 		switch {
+		case e.classed:
+			e.served(now, q, to[:n], netLen)
 		case q.doneSending():
-			e.endService(q)
+			e.endService(now, q)
 		case uint32(n) < e.quantumLeft:
 			e.quantumLeft -= uint32(n)
 		default:
@@ -265,6 +289,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		}
 		if n > len(b) { // the port's MTU fell below the path MTU: drop the packet, as a link would
 			e.c.DropLength++
+			e.classes[tx.Class].SentPkts--
 			tx.Payload, tx.PayloadAt = nil, 0
 			e.Copied()
 			continue
@@ -275,6 +300,9 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		tx.Len, tx.NetLen = n, netLen
 		e.c.SentPkts++
 		return tx
+	}
+	if e.classed {
+		return nil
 	}
 	if q := e.dueAck(now); q != nil {
 		e.unlist(q)
@@ -294,9 +322,12 @@ func (q *QP) doneSending() bool {
 }
 
 // endService takes a QP without packets off the run queue. A pending ACK stays scheduled.
-func (e *Engine) endService(q *QP) {
+func (e *Engine) endService(now Time, q *QP) {
 	e.serving = nil
 	e.unlist(q)
+	if e.classed {
+		e.leave(now, q)
+	}
 	if q.owes && q.ackOwed {
 		e.awaitAck(q)
 	}
@@ -313,9 +344,12 @@ func (q *QP) maxPacketLen() int {
 
 // next returns the QP to serve: the current one, or the first in the run queue that still has
 // packets to send.
-func (e *Engine) next() *QP {
+func (e *Engine) next(now Time) *QP {
 	if q := e.serving; q != nil && q.list == inRunq {
 		return q
+	}
+	if e.classed {
+		return e.nextClassed(now)
 	}
 	e.serving = nil
 	for {
@@ -335,6 +369,10 @@ func (e *Engine) next() *QP {
 
 // schedule makes q eligible for sending.
 func (e *Engine) schedule(q *QP) {
+	if e.classed {
+		e.scheduleClassed(q)
+		return
+	}
 	if q.list == inRunq {
 		return
 	}
@@ -371,6 +409,7 @@ func (e *Engine) growRunq() {
 		size = 2 * old.Cap()
 	}
 	e.runq, _ = sched.New[*QP](size, e.window) // size and window are in range
+	e.queues[0].ring = e.runq
 	for old != nil {
 		q, ok := old.Pop()
 		if !ok {

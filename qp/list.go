@@ -5,7 +5,7 @@ type listID uint8
 
 const (
 	inNone    listID = iota
-	inRunq           // may have packets to send; served by Engine.runq
+	inRunq           // may have packets to send; in Engine.runq or the queue of its class
 	inAckSoon        // only has a requested ACK to send
 	inAckLate        // only has an unrequested ACK to send
 	numLists

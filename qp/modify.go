@@ -311,6 +311,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	})
 	set(AttrSelective, func() { at.Selective = a.Selective })
 	set(AttrClass, func() { q.setClass(a.Class) })
+	set(AttrRate, func() { q.setRate(a.Rate, a.Burst) })
 }
 
 // enter performs the actions of a new state.
@@ -331,6 +332,7 @@ func (q *QP) enter(now Time, from, to State) {
 // Query returns the state and the attributes as last set.
 func (q *QP) Query() Attr {
 	at := &q.attr
+	rate, burst := q.rateLimit()
 	return Attr{
 		State: q.State(), PathMTU: bth.MTU(at.PathMTU), QKey: q.qkey, RQPSN: at.RQPSN,
 		SQPSN: at.SQPSN, DestQPN: q.destQP,
@@ -338,6 +340,6 @@ func (q *QP) Query() Attr {
 		MaxDestRdAtomic: at.MaxDestRdAtomic,
 		MinRNRTimer:     at.MinRNRTimer, Timeout: at.Timeout, RetryCnt: at.RetryCnt,
 		RNRRetry: at.RNRRetry, Selective: at.Selective, Congestion: at.Congestion,
-		Class: q.Class(),
+		Class: q.Class(), Rate: rate, Burst: burst,
 	}
 }

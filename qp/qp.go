@@ -52,6 +52,7 @@ type QP struct {
 
 	// Lines 1 to 5. Line 6 holds what only losses, READs and UD use.
 	sq sendQueue
+	cs *classState // nil unless the QP has a rate or its class is FIFO
 	requester
 	// ring of the ends of outstanding READs and atomics; made for the first one
 	rdEnds *[]uint64
@@ -263,6 +264,7 @@ func (q *QP) reset() {
 	e := q.eng
 	e.stopTimer(q)
 	e.unlist(q)
+	q.resetClass()
 	head := q.sq.head.Load()
 	q.sq.tail.Store(head)
 	q.sq.cur, q.sq.started, q.sq.curPkt, q.sq.locals = head, head, 0, 0
@@ -281,7 +283,6 @@ func (q *QP) reset() {
 	q.tolerance, q.resent, q.dups = minTolerance, 0, 0
 	q.dropPath()
 	q.attr = attrs{Congestion: q.eng.congestion}
-	q.setClass(0)
 	q.pkey, q.destQP, q.qkey = bth.DefaultPKey, 0, 0
 	q.mtu.Store(uint32(e.portMTU))
 }

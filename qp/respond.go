@@ -19,8 +19,9 @@ type answer struct {
 	msn    bth.MSN
 	top    uint32 // largest value of sent
 	atomic bool
-	fresh  bool // counts against MaxDestRdAtomic: neither a duplicate nor a FLUSH
-	again  bool // answers a duplicate READ
+	fresh  bool   // counts against MaxDestRdAtomic: neither a duplicate nor a FLUSH
+	again  bool   // answers a duplicate READ
+	stamp  uint64 // when it was queued; see answerStamp
 }
 
 // answerQueue holds answers in PSN order: up to limit fresh ones, and in all up to twice as many,
@@ -65,6 +66,7 @@ func (q *QP) queueDuplicate(n answer) bool {
 		return false
 	}
 	q.borrowAnswers()
+	n.stamp = q.answerStamp()
 	if q.attr.Selective && q.answers.repeatsPart(&n, q.mtu.Load()) {
 		return q.answers.insertRepeat(n)
 	}

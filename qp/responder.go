@@ -243,6 +243,7 @@ func (q *QP) queue(a answer) verdict {
 	q.epsn += uint64(a.npkts)
 	q.acked() // the answer acknowledges all earlier requests
 	q.borrowAnswers()
+	a.stamp = q.answerStamp()
 	q.answers.insert(a)
 	return acceptQueued
 }

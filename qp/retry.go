@@ -234,6 +234,8 @@ func (q *QP) onTimer(now Time) {
 		}
 	case q.una == q.max:
 		r.ackDeadline, r.probeDeadline = Never, Never
+	case q.eng.classed && q.starved():
+		r.ackDeadline, r.probeDeadline = Never, Never
 	case r.ackDeadline <= now:
 		q.ackTimedOut(now)
 		return

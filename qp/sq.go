@@ -25,7 +25,9 @@ type wqe struct {
 	nsge   uint8
 	inline bool
 
-	psn    uint64 // count of its first packet
+	// psn is the count of its first packet. Before the WQE is started, it is the poster's stamp if
+	// the class is FIFO.
+	psn    uint64
 	npkts  uint32
 	part   uint8  // READ: log2 of the packets per request
 	status Status // set if the WQE failed before all of it was sent
@@ -56,13 +58,12 @@ type sendQueue struct {
 	signalAll bool
 	head      atomic.Uint32 // next slot to fill; written only by the poster
 	posters   atomic.Uint32 // see QP.Posters
-	_         [4]byte
+	locals    uint32        // local operations that have run and wait for earlier work requests
 
 	tail    atomic.Uint32 // next slot to complete
 	cur     uint32        // WQE being sent
 	started uint32        // WQEs with PSNs assigned, and local operations that have run
 	curPkt  uint32        // next packet of cur
-	locals  uint32        // local operations that have run and wait for earlier work requests
 }
 
 // slotData is the memory of the slots beside their WQEs.
@@ -199,7 +200,8 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 // Post is PostSend without the doorbell. If it accepts requests, the caller must call RingDoorbell
 // or Engine.Posted.
 func (q *QP) Post(wrs []SendWR) (int, error) {
-	if st := q.State(); st < RTS {
+	word := q.state.Load()
+	if st := State(word & stateMask); st < RTS {
 		return 0, fmt.Errorf("%w: PostSend in %s; move the QP to RTS first", ErrQPState, st)
 	}
 	s := &q.sq
@@ -224,6 +226,9 @@ func (q *QP) Post(wrs []SendWR) (int, error) {
 		n = len(wrs)
 	}
 	if n > 0 {
+		if word&stamped != 0 {
+			q.stampWQEs(head, head+uint32(n))
+		}
 		// the barrier before the engine's state is in RingDoorbell, or in owning the engine
 		fence.Store(&s.head, head+uint32(n))
 	}

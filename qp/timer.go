@@ -173,5 +173,8 @@ func (e *Engine) NextTimeout() (Time, bool) {
 	if e.Filling() {
 		t = min(t, e.lastGap) // now or earlier
 	}
+	if e.classed {
+		t = min(t, e.nextTokens())
+	}
 	return t, t != Never
 }

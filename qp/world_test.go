@@ -54,13 +54,17 @@ type end struct {
 	world *world
 }
 
-func newWorld(t testing.TB, seed uint64) *world {
+func newWorld(t testing.TB, seed uint64, change ...func(*Config)) *world {
 	w := &world{t: t, delay: 5000, rng: rand.New(rand.NewPCG(seed, 1))}
 	for i := range w.ends {
 		r := rand.New(rand.NewPCG(seed, uint64(i)+2))
 		mrs, err := mr.NewTable(mr.Config{Rand: r.Uint64})
 		must(t, err)
-		eng, err := NewEngine(Config{MRs: mrs, Rand: r.Uint64})
+		config := Config{MRs: mrs, Rand: r.Uint64}
+		for _, c := range change {
+			c(&config)
+		}
+		eng, err := NewEngine(config)
 		must(t, err)
 		eng.SetPortMTU(4096)
 		pd, err := mrs.AllocPD()

@@ -72,6 +72,27 @@ func (q *Queue[ID]) Pop() (id ID, ok bool) {
 	return id, true
 }
 
+// Remove removes id from wherever it is in the queue, and reports whether it was there. It takes
+// time in proportion to Len.
+func (q *Queue[ID]) Remove(id ID) bool {
+	mask := uint32(len(q.ring) - 1)
+	for i := q.head; i != q.tail; i++ {
+		if q.ring[i&mask] != id {
+			continue
+		}
+		if q.pre-q.head > i-q.head {
+			q.pre--
+		}
+		for q.tail--; i != q.tail; i++ {
+			q.ring[i&mask] = q.ring[(i+1)&mask]
+		}
+		var none ID
+		q.ring[q.tail&mask] = none
+		return true
+	}
+	return false
+}
+
 // Peek returns what Pop would remove.
 func (q *Queue[ID]) Peek() (id ID, ok bool) {
 	if q.head == q.tail {

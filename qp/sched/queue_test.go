@@ -32,6 +32,12 @@ func (n *naive) pop() (uint32, bool) {
 	return id, true
 }
 
+func (n *naive) remove(id uint32) {
+	same := func(other uint32) bool { return other == id }
+	n.sched = slices.DeleteFunc(n.sched, same)
+	n.prefetch = slices.DeleteFunc(n.prefetch, same)
+}
+
 // next takes from the prefetch queue "once the capacity difference between the prefetch and
 // scheduling queues falls below" the window (III.A).
 func (n *naive) next() (uint32, bool) {
@@ -87,6 +93,14 @@ func TestQueueModel(t *testing.T) {
 				a, aok := q.Prefetch()
 				b, bok := n.next()
 				same("Prefetch", a, aok, b, bok)
+			},
+			"remove": func(t *rapid.T) {
+				id := rapid.IntRange(0, ids-1).Draw(t, "removed")
+				if got := q.Remove(uint32(id)); got != queued[id] {
+					t.Fatalf("Remove(%d) = %v, want %v", id, got, queued[id])
+				}
+				queued[id] = false
+				n.remove(uint32(id))
 			},
 			"window": func(t *rapid.T) {
 				n.wnd = rapid.IntRange(0, 12).Draw(t, "window")
