@@ -62,6 +62,10 @@ func (q *QP) handleAck(now Time, psn uint64, p *bth.Packet) {
 		q.handleNAK(now, psn, s.NAKCode())
 	default:
 		q.eng.c.DropGhost++
+		return
+	}
+	if !q.attr.Selective && (q.una < psn || (q.una == psn && s.Kind() == bth.SyndromeACK)) {
+		q.impliedNAK(now, psn, s)
 	}
 }
 
@@ -85,7 +89,7 @@ func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
 	if st, fatal := nakStatus[code]; fatal {
 		q.fail(st)
 	} else if code == bth.NAKPSNSequence {
-		q.lost(now)
+		q.lost(now, psn)
 	}
 }
 
@@ -121,12 +125,8 @@ func (q *QP) ackThrough(now Time, psn uint64) bool {
 	}
 	if implied && q.State() != Err {
 		q.eng.c.ImpliedNAK++
-		if q.attr.Selective {
-			q.openScoreboard()
-			q.handleSelectiveAck(now, psn, bth.ACKNoLimit, nil)
-		} else if !q.rec.ambiguous(now, psn) {
-			q.lost(now)
-		}
+		q.openScoreboard()
+		q.handleSelectiveAck(now, psn, bth.ACKNoLimit, nil)
 	}
 	return q.State() != Err
 }
@@ -164,10 +164,10 @@ func (q *QP) expects(now Time, psn uint64) *wqe {
 	s := &q.sq
 	tail := s.tail.Load()
 	if psn != q.una || tail == s.started {
-		if psn > q.una && q.attr.Selective {
+		if psn > q.una { // a gap
 			q.openScoreboard()
 		}
-		return nil // a gap: ackThrough has started the retransmission
+		return nil
 	}
 	return s.at(tail)
 }

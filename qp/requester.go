@@ -273,10 +273,7 @@ func (q *QP) sendRead(now Time, b []byte, w *wqe, space int) (int, int) {
 	s := &q.sq
 	part := uint32(1) << w.part
 	npkts := min(part-s.curPkt%part, w.npkts-s.curPkt)
-	if q.nxt < q.max {
-		npkts = q.retryRead(s.curPkt%part == 0, npkts, uint32(space))
-	}
-	if npkts == 0 || !q.canSendRead(w) || (space < int(npkts) && space < int(q.win.size())) {
+	if !q.canSendRead(w) || (space < int(npkts) && space < int(q.win.size())) {
 		return 0, 0
 	}
 	n, netLen := q.putRead(b, w, q.nxt, s.curPkt, npkts)
@@ -303,27 +300,6 @@ func (q *QP) sentRead(now Time, n uint64) {
 		q.cc.board.sentRead(q.una, q.nxt, n, false)
 	}
 	q.sent(now, n, true)
-}
-
-// retryRead returns how many of the n remaining packets of a part to request again now; 0 means
-// wait. Complete parts are requested one after the other. After a loss the window is small, and the
-// rest of a large part would arrive in one burst and be lost again. It is therefore requested as
-// the window allows, from una on, one request at a time. Such a request keeps its end until all of
-// its packets have arrived: the responder may have seen only this request, and rejects a duplicate
-// that reaches further.
-func (q *QP) retryRead(whole bool, n, space uint32) uint32 {
-	r := &q.rec
-	switch {
-	case q.nxt < r.readEnd:
-		return uint32(r.readEnd - q.nxt)
-	case whole && n <= space:
-		return n
-	case q.nxt != q.una:
-		return 0
-	}
-	n = min(n, max(space, minReadRetry))
-	r.readEnd = q.nxt + uint64(n)
-	return n
 }
 
 func (q *QP) sendAtomic(now Time, b []byte, w *wqe) (int, int) {

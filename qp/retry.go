@@ -23,7 +23,6 @@ const (
 	minRewindGap     Time = 2_000 // see repairedRecently
 	nakDoubleEvery        = 4     // NAKs
 	maxNAKDoublings       = 8     // see repairedRecently
-	maxRewinds            = 3     // see recovery.ambiguous
 	maxBound         Time = 16_000_000
 	maxRNRWait       Time = 100_000_000 // see rnrWait
 	rnrDoubleEvery        = 8
@@ -36,7 +35,6 @@ const (
 
 // recovery holds the round trip estimate and the state of the last retransmission.
 type recovery struct {
-	rewinds     uint8 // go-backs since a whole window was acknowledged
 	naks        uint8
 	probes      uint8
 	probed      bool  // the last go-back was a probe that may have been necessary
@@ -60,7 +58,7 @@ type recovery struct {
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
-	readEnd    uint64 // end of the last retried piece of a READ part
+	_          uint64 // the responder starts a cache line
 }
 
 // init clears everything except what Modify has set and the timer.
@@ -147,13 +145,23 @@ func (r *recovery) probeTooEarly() {
 	r.bound = min(2*max(r.bound, longest, minRTO), max(maxBound, 4*longest))
 }
 
-// repairedRecently reports whether a loss was already repaired: the report arrived less than a
-// round trip after the last go-back to the same packet. If go-backs to it follow each other, they
-// may fill a queue whose delay is not known yet, because retransmitted packets are not measured.
-// The time therefore doubles after every nakDoubleEvery of them.
-func (q *QP) repairedRecently(now Time) bool {
-	wait := max(q.soonestAnswer(), minRewindGap) << min(q.rec.naks/nakDoubleEvery, maxNAKDoublings)
-	return q.una == q.rec.rewoundTo && now-q.rec.rewoundAt < wait
+// repairedRecently reports whether packet p, which a NAK asks for, is already being retransmitted:
+// the NAK arrived less than a round trip after the last go-back. If go-backs to the same packet
+// follow each other, they may fill a queue whose delay is not known yet, because retransmitted
+// packets are not measured. The time therefore doubles after every nakDoubleEvery of them.
+func (q *QP) repairedRecently(now Time, p uint64) bool {
+	r := &q.rec
+	if q.keepsResponses() {
+		b := q.cc.board
+		if p < b.executed || b.isLost(p) {
+			return true
+		}
+		if p > r.rewoundTo && p < r.rewoundMax {
+			p = r.rewoundTo
+		}
+	}
+	wait := max(q.soonestAnswer(), minRewindGap) << min(r.naks/nakDoubleEvery, maxNAKDoublings)
+	return p == r.rewoundTo && now-r.rewoundAt < wait
 }
 
 // soonestAnswer returns the time after a transmission before which there is no answer to it. The
@@ -164,18 +172,6 @@ func (q *QP) soonestAnswer() Time {
 		t = min(t, q.cc.minRTT*7/8)
 	}
 	return t
-}
-
-// ambiguous reports whether a response to packet psn that skips a READ may have been sent before
-// the last go-back, which requested that READ again. Repeating the request for each such response
-// could fill the path with duplicates. The response therefore counts only after a round trip, and
-// after longer times while go-backs follow each other.
-func (r *recovery) ambiguous(now Time, psn uint64) bool {
-	wait := r.longestRTT()
-	if !r.sampleMayRepeat() {
-		wait <<= r.rewinds
-	}
-	return psn < r.rewoundMax && now-r.rewoundAt < wait
 }
 
 // armRetry starts the timeouts for the first packet in flight.
@@ -283,10 +279,11 @@ func (q *QP) probe(now Time) {
 	q.rec.probed = true
 }
 
-// lost handles a reported gap. It repairs each gap once, whatever the number of reports.
-func (q *QP) lost(now Time) {
+// lost handles a NAK that reports a gap before packet p. It repairs each gap once, whatever the
+// number of NAKs. With selective repeat p is una.
+func (q *QP) lost(now Time, p uint64) {
 	r := &q.rec
-	if r.rnrUntil != 0 || q.repairedRecently(now) {
+	if r.rnrUntil != 0 || q.repairedRecently(now, p) {
 		return
 	}
 	if r.sampleMayRepeat() && r.samplePSN > r.rewoundMax { // the report has made the round trip
@@ -303,6 +300,10 @@ func (q *QP) lost(now Time) {
 	}
 	q.lossEvent(now, 1)
 	r.probeDeadline = Never
+	if p > q.una { // the responder has executed everything before p
+		q.loseFrom(now, p)
+		return
+	}
 	q.goBack(now)
 }
 
@@ -315,26 +316,21 @@ func (e *Engine) Calm(now Time) bool { return now-e.lastRewind >= calmAfter }
 // wait for responses with little in flight, and a side that sleeps delays the other.
 func (e *Engine) RecentGaps(now Time) bool { return now-e.lastGap < gapMemory }
 
-// goBack resumes sending at una.
+// goBack resumes sending at una. With READs or atomics in flight, the scoreboard keeps the
+// responses that have arrived or are still to arrive. So READs are only repeated with a scoreboard.
 func (q *QP) goBack(now Time) {
-	if q.attr.Selective {
-		q.loseAll(now)
+	if q.attr.Selective || q.win.repairing || q.rdUsed > 0 {
+		q.loseFrom(now, q.una)
 		return
 	}
 	q.eng.lastRewind = now
 	r := &q.rec
-	if q.una >= r.rewoundMax {
-		r.rewinds = 0
-	} else if r.rewinds < maxRewinds {
-		r.rewinds++
-	}
 	r.rewoundTo, r.rewoundMax, r.rewoundAt = q.una, q.max, now
 	if !r.sampleMayRepeat() {
 		r.samplePSN = 0 // Karn's rule
 	}
 	r.probed = false
 	q.nxt, q.lastAsked, q.completionWanted = q.una, q.una, true
-	q.rdHead, q.rdUsed = 0, 0
 	q.rewindCursor()
 	q.eng.schedule(q)
 }

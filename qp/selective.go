@@ -44,6 +44,9 @@ type scoreboard struct {
 	againEnd uint64 // packets from it on were sent once
 	againAt  Time   // time of the last retransmission
 
+	guess   uint64 // READ response that was found lost; 0: none
+	guessAt Time   // when it was requested again; 0: not yet
+
 	tracks [2]track // of request packets and of responses
 	reads  []readRequest
 	asked  uint32 // retransmissions since the last one with AckReq

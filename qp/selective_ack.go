@@ -10,11 +10,11 @@ import (
 // selectiveAck handles an ACKNOWLEDGE with selective repeat. It reports false if it is to be
 // handled as with go-back-N.
 func (q *QP) selectiveAck(now Time, psn uint64, s bth.Syndrome, payload []byte) bool {
-	if !q.attr.Selective {
+	if !q.attr.Selective && !q.win.repairing {
 		return false
 	}
 	ack, ok := bth.ParseSelACK(payload)
-	if ok {
+	if ok = ok && q.attr.Selective; ok {
 		q.reportedDuplicates(now, ack.Duplicates())
 		ok = ack.Words() > 0
 	}
@@ -64,10 +64,38 @@ func (q *QP) handleSelectiveAck(now Time, psn uint64, s bth.Syndrome, ack bth.Se
 	case bth.SyndromeNAK:
 		if st, fatal := nakStatus[s.NAKCode()]; fatal {
 			q.failAt(psn, st)
-		} else if len(ack) == 0 {
-			q.lost(now)
+		} else if len(ack) > 0 {
+			return
+		} else if q.attr.Selective {
+			q.lost(now, q.una)
+		} else if psn >= q.una {
+			q.lost(now, psn)
 		}
 	}
+}
+
+// keepsResponses reports whether there is a scoreboard although the peer does not support selective
+// repeat. Such a peer sends READ responses like any other, but drops request packets after a gap.
+func (q *QP) keepsResponses() bool { return q.win.repairing && !q.attr.Selective }
+
+// impliedNAK handles an ACKNOWLEDGE of a peer without selective repeat that skips responses, which
+// opens the scoreboard (IBA 9.7.6.1). They are lost, unless responses have been late before.
+func (q *QP) impliedNAK(now Time, psn uint64, s bth.Syndrome) {
+	b := q.openScoreboard()
+	if q.tolerance == minTolerance {
+		end := psn
+		if s.Kind() == bth.SyndromeACK {
+			end++
+		}
+		for p := q.una; p < end; p++ {
+			if *b.slot(p)&slotResponse != 0 && !b.isHeld(p) && !b.isLost(p) {
+				b.markLost(p)
+			}
+		}
+		q.eng.lastGap, q.eng.lastRewind = now, now
+		q.lossEvent(now, 1)
+	}
+	q.handleSelectiveAck(now, psn, s, nil)
 }
 
 // failAt fails the work request of packet p. Earlier ones complete first: the peer has executed
@@ -187,6 +215,11 @@ func (q *QP) deliver(now Time, b *scoreboard, p uint64) {
 	b.heldBits[b.at(p)] |= 1 << (p % 64)
 	b.held++
 	b.news++
+	if p == b.guess {
+		if b.guess = 0; b.guessAt != 0 && now-b.guessAt < q.soonestAnswer() {
+			q.impatient(now, 1)
+		}
+	}
 	v := *b.slot(p)
 	t, serial := &b.tracks[v&slotResponse], v>>slotBits
 	if v&slotAgain == 0 {
@@ -257,14 +290,19 @@ func (q *QP) reportedDuplicates(now Time, total uint16) {
 }
 
 // spurious handles the report that n packets arrived twice, of which those that were retransmitted
-// were late instead of lost. tolerance doubles at most once per round trip, because one late burst
-// causes many of them.
+// were late instead of lost.
 func (q *QP) spurious(now Time, n uint16) {
 	n = min(n, q.resent)
 	if n == 0 {
 		return
 	}
 	q.resent -= n
+	q.impatient(now, n)
+}
+
+// impatient handles n packets that were late instead of lost. tolerance doubles at most once per
+// round trip, because one late burst causes many of them.
+func (q *QP) impatient(now Time, n uint16) {
 	q.eng.c.SpuriousRetransmits += uint64(n)
 	c := q.model()
 	c.spurious += uint64(n)
@@ -401,6 +439,9 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 		if v := *b.slot(p); v&slotResponse == track && v>>slotBits == t.tail&serialMask {
 			b.markLost(p)
 			lost++
+			if b.guess == 0 && track == responseTrack && !q.attr.Selective {
+				b.guess, b.guessAt = p, 0
+			}
 			b.lostAgain = b.lostAgain || v&slotBoth == slotBoth
 		}
 	}

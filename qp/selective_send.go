@@ -1,5 +1,7 @@
 package qp
 
+import "slices"
+
 // repairSpace returns how many more packets may be in flight, n being what the window permits if
 // all packets from una on are in flight. Packets that are held or lost are not.
 func (q *QP) repairSpace(n int) int {
@@ -62,7 +64,11 @@ func (q *QP) sendRepair(now Time, b []byte) (total, netLen int) {
 		total, netLen, st = q.putData(b, i, p, off, length, q.asks(s, space))
 		q.eng.c.SentBytes += uint64(length)
 	case w.op == OpRead:
-		p, n = q.repairedRun(w, p, space)
+		if q.attr.Selective {
+			p, n = q.repairedRun(w, p, space)
+		} else if p, n = q.repairedPart(w, p, space); n == 0 {
+			return 0, 0
+		}
 		total, netLen = q.putRead(b, w, p, uint32(p-w.psn), uint32(n))
 	case w.op == OpFlush:
 		total, netLen = q.putFlush(b, w, p)
@@ -122,6 +128,34 @@ func (q *QP) repairedRun(w *wqe, p uint64, space int) (from, n uint64) {
 	return from, end - from
 }
 
+// repairedPart is repairedRun for peers without selective repeat. A responder may remember only the
+// last request for a part, and rejects a duplicate that starts before it or ends after it. So
+// everything from the first missing response to the end of the part is requested. If that is much
+// more than the window, it is requested in pieces, each of them after the previous one has arrived.
+// If n is 0, wait.
+func (q *QP) repairedPart(w *wqe, p uint64, space int) (from, n uint64) {
+	b := q.cc.board
+	start, end := w.partOf(p)
+	start = max(start, q.una)
+	if p < b.piece {
+		from = b.heldRun(start, b.piece)
+		return from, b.piece - from
+	}
+	if start < b.piece {
+		return p, 0
+	}
+	from = b.heldRun(start, end)
+	n = end - from
+	if most := max(space, int(q.win.size()/2)); int(n) > most {
+		if from != q.una {
+			return p, 0
+		}
+		n = uint64(max(space, minReadRetry))
+		b.piece = from + n
+	}
+	return from, n
+}
+
 // repaired updates the state after n packets from p on were retransmitted or requested again.
 func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 	b, r := q.cc.board, &q.rec
@@ -142,8 +176,11 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 	if t := &b.tracks[track]; b.probe {
 		// If the responder executes the READ only now, it answers later requests afterwards.
 		b.probe, t.probing, t.probe = false, track == requestTrack || p < b.executed, t.head
-	} else {
+	} else if q.attr.Selective {
 		q.resent = uint16(min(uint64(q.resent)+n, 1<<15-1))
+	}
+	if b.guessAt == 0 && b.guess >= p && b.guess < p+n {
+		b.guessAt = now
 	}
 	if track == requestTrack {
 		b.sentRequest(q.una, p, true)
@@ -162,25 +199,28 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 	}
 }
 
-// loseAll marks everything that is not held as lost, after a timeout, an RNR NAK, or a NAK without
-// a SelACK. It replaces goBack on a connection with selective repeat.
-func (q *QP) loseAll(now Time) {
+// loseFrom marks every packet from p on that is not held as lost: p is una after a timeout, an RNR
+// NAK, or a NAK without a SelACK on a connection with selective repeat, and otherwise the packet
+// that a NAK asks for. It replaces goBack while there is a scoreboard.
+func (q *QP) loseFrom(now Time, p uint64) {
 	b, r := q.openScoreboard(), &q.rec
 	q.eng.lastRewind = now
-	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.probed = q.una, q.max, now, false
+	r.rewoundTo, r.rewoundMax, r.rewoundAt, r.probed = p, q.max, now, false
 	if r.srtt != 0 {
 		r.samplePSN = 0 // Karn's rule; see endSample for the first sample
 	}
-	for p := q.una; p < q.max; p++ {
-		if !b.isHeld(p) && !b.isLost(p) {
-			b.markLost(p)
+	for at := p; at < q.max; at++ {
+		if !b.isHeld(at) && !b.isLost(at) {
+			b.markLost(at)
 		}
 	}
-	for i := range b.tracks {
-		t := &b.tracks[i]
-		t.tail, t.sure, t.probing = t.head, t.head, false
+	if p == q.una {
+		for i := range b.tracks {
+			t := &b.tracks[i]
+			t.tail, t.sure, t.probing = t.head, t.head, false
+		}
 	}
-	b.reads = b.reads[:0]
+	b.reads = slices.DeleteFunc(b.reads, func(r readRequest) bool { return r.psn >= p })
 	b.probe = q.una < q.max && b.isHeld(q.una) // the ACK was lost
 	q.eng.schedule(q)
 }

@@ -23,6 +23,7 @@ type world struct {
 	faults faults
 	rng    *rand.Rand
 	trace  func(from int, p *bth.Packet, lost bool)
+	arrive func(to int, p *bth.Packet) bool // false: the receiver drops the packet
 	pkts   int
 }
 
@@ -229,7 +230,9 @@ func (w *world) step(limit Time) bool {
 	for len(w.wire) > 0 && w.wire[0].at <= w.now {
 		f := w.wire[0]
 		w.wire = w.wire[1:]
-		w.ends[f.to].HandlePacket(w.now, w.parse(1-f.to, f.data))
+		if p := w.parse(1-f.to, f.data); w.arrive == nil || w.arrive(f.to, p) {
+			w.ends[f.to].HandlePacket(w.now, p)
+		}
 	}
 	for _, e := range w.ends {
 		e.HandleTimeout(w.now)
