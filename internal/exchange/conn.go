@@ -32,8 +32,8 @@ type Conn struct {
 	nc net.Conn
 	r  *bufio.Reader
 
-	addr     string // that Dial has connected to
-	features bool   // the client knows features of endpoints; set by its request
+	addr   string // that Dial has connected to
+	fields uint   // new fields of endpoints that the client's request has; see usedFields
 
 	checkGID func(context.Context, netip.Addr, roce.GID) error // of the server; nil: SameAddr
 }
@@ -111,8 +111,8 @@ func (c *Conn) Close() error { return c.nc.Close() }
 // Send sends one message. It fails after Timeout or when ctx ends.
 func (c *Conn) Send(ctx context.Context, m *Message) error {
 	m.Gorxe = Version
-	if m.Kind == KindAccept && !c.features {
-		m.QPs = withoutFeatures(m.QPs)
+	if m.Kind == KindAccept {
+		m.QPs = withOnly(c.fields, m.QPs)
 	}
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *Conn) receive(ctx context.Context, limit time.Duration, kinds []Kind) (
 			kinds)
 	}
 	if m.Kind == KindRequest {
-		c.features = haveFeatures(m.QPs)
+		c.fields = usedFields(m.QPs)
 	}
 	return m, nil
 }

@@ -22,9 +22,10 @@
 // Either side may instead send an error, with a text for the user of the other side, and close the
 // connection. A session ends when its connection ends.
 //
-// Endpoints of queue pairs may have features (roce.Features). A server sends its own only to a
-// client whose request has some, because old versions refuse fields that they do not know. A client
-// that an old server refuses for that reason repeats its request without features.
+// Endpoints of queue pairs may have features (roce.Features) and a traffic class, which the server
+// adopts. A server sends such a field only to a client whose request has it, because old versions
+// refuse fields that they do not know. A client that an old server refuses for that reason repeats
+// its request without the field.
 //
 // The parameters of run and done belong to the service: see packages ping and perf. Package
 // perftest implements another protocol on port 18515; Server.Detect lets a server support both.

@@ -147,6 +147,7 @@ func TestOutOfRange(t *testing.T) {
 		"QPN 25 bits":   func(q *QP) { q.Endpoint.QPN = 1 << 24 },
 		"PSN 25 bits":   func(q *QP) { q.Endpoint.PSN = 1 << 24 },
 		"MTU":           func(q *QP) { q.Endpoint.MTU = 1000 },
+		"class":         func(q *QP) { q.Endpoint.Class = 8 },
 		"no GID":        func(q *QP) { q.Endpoint.GID = bth.GID{} },
 		"multicast GID": func(q *QP) { q.Endpoint.GID = bth.GID{0: 0xff, 15: 1} },
 		"buffer wraps":  func(q *QP) { q.Buffer.Addr, q.Buffer.Len = ^uint64(0), 2 },
@@ -156,10 +157,10 @@ func TestOutOfRange(t *testing.T) {
 			q := goodQP()
 			spoil(&q)
 			if err := NewConn(nc).Send(t.Context(),
-				&Message{Kind: KindAccept, QPs: []QP{q}}); err != nil {
+				&Message{Kind: KindRequest, QPs: []QP{q}}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Receive(t.Context(), KindAccept); !errors.Is(err, ErrProtocol) {
+			if _, err := c.Receive(t.Context(), KindRequest); !errors.Is(err, ErrProtocol) {
 				t.Errorf("got %v, want ErrProtocol", err)
 			}
 		})

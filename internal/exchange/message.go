@@ -99,6 +99,8 @@ func (q *QP) check() error {
 		return fmt.Errorf("%w: PSN %#x", ErrProtocol, uint32(e.PSN))
 	case !e.MTU.Valid():
 		return fmt.Errorf("%w: path MTU %d", ErrProtocol, e.MTU)
+	case e.Class >= roce.NumClasses:
+		return fmt.Errorf("%w: traffic class %d", ErrProtocol, e.Class)
 	case e.GID.IsZero() || e.GID.IsMulticast():
 		return fmt.Errorf("%w: GID %v", ErrProtocol, e.GID)
 	case b.Addr+b.Len < b.Addr:

@@ -16,14 +16,15 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-func featureQP(f roce.Features) QP {
+// newQP returns a queue pair with features and a class.
+func newQP(f roce.Features, class uint8) QP {
 	q := goodQP()
-	q.Endpoint.Features = f
+	q.Endpoint.Features, q.Endpoint.Class = f, class
 	return q
 }
 
-// A server sends its features to clients that have some, and only to them.
-func TestRequestWithFeatures(t *testing.T) {
+// A server sends features and classes to clients that have some, and only to them.
+func TestRequestWithNewFields(t *testing.T) {
 	requested := make(chan []QP, 1)
 	s := &Server{
 		CheckGID: func(context.Context, netip.Addr, roce.GID) error { return nil },
@@ -31,30 +32,31 @@ func TestRequestWithFeatures(t *testing.T) {
 			"ping": func(ctx context.Context, c *Conn, m *Message) error {
 				requested <- m.QPs
 				return c.Send(ctx,
-					&Message{Kind: KindAccept, QPs: []QP{featureQP(roce.SelectiveRepeat)}})
+					&Message{Kind: KindAccept, QPs: []QP{newQP(roce.SelectiveRepeat, 7)}})
 			},
 		}}
 	addr := server(t, s)
-	for _, f := range []roce.Features{0, roce.SelectiveRepeat} {
+	for _, sent := range []QP{newQP(0, 0), newQP(roce.SelectiveRepeat, 0), newQP(0, 7),
+		newQP(roce.SelectiveRepeat, 7)} {
 		c, err := Dial(t.Context(), addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		got, err := c.Request(t.Context(), "ping", 1, []QP{featureQP(f)})
-		if err != nil || len(got) != 1 || got[0].Endpoint.Features != f {
-			t.Errorf("features %#x: Request() = %+v, %v", f, got, err)
+		got, err := c.Request(t.Context(), "ping", 1, []QP{sent})
+		if err != nil || len(got) != 1 || got[0] != sent {
+			t.Errorf("Request(%+v) = %+v, %v", sent, got, err)
 		}
-		if q := <-requested; q[0].Endpoint.Features != f {
-			t.Errorf("features %#x: the server got %#x", f, q[0].Endpoint.Features)
+		if q := <-requested; q[0] != sent {
+			t.Errorf("the server got %+v, want %+v", q[0], sent)
 		}
 	}
 }
 
-// oldServer answers requests as a version of gorxe that does not know features.
+// oldServer answers requests as a version of gorxe that does not know some fields.
 type oldServer struct {
 	requests atomic.Int32
-	field    string // that it does not know
+	unknown  []string // the fields that it does not know, in quotes
 }
 
 func (s *oldServer) serve(nc net.Conn) {
@@ -65,10 +67,13 @@ func (s *oldServer) serve(nc net.Conn) {
 	}
 	s.requests.Add(1)
 	m := &Message{Gorxe: Version, Kind: KindAccept, QPs: []QP{goodQP()}}
-	if bytes.Contains(line, []byte(s.field)) {
-		m.Kind = KindError
-		m.Error = fmt.Sprintf("%v: it sent %q... (json: unknown field %s)", ErrGarbage, line[:60],
-			s.field)
+	for _, field := range s.unknown {
+		if bytes.Contains(line, []byte(field)) {
+			m.Kind = KindError
+			m.Error = fmt.Sprintf("%v: it sent %q... (json: unknown field %s)", ErrGarbage,
+				line[:60], field)
+			break
+		}
 	}
 	b, _ := json.Marshal(m)
 	_, _ = nc.Write(append(b, '\n'))
@@ -88,25 +93,30 @@ func (s *oldServer) start(t *testing.T) (addr string) {
 	return ln.Addr().String()
 }
 
-// A client repeats its request without features to a server that does not know them.
+// A client repeats its request without the fields that an old server does not know.
 func TestRequestToOldServer(t *testing.T) {
+	features, class := `"features"`, `"class"`
 	for _, c := range []struct {
-		features roce.Features
-		field    string
+		qp       QP
+		unknown  []string
 		requests int32
 		fails    bool
 	}{
-		{roce.SelectiveRepeat, `"features"`, 2, false},
-		{0, `"features"`, 1, false},
-		{roce.SelectiveRepeat, `"buffer"`, 1, true}, // another reason
+		{newQP(roce.SelectiveRepeat, 0), []string{features, class}, 2, false},
+		{newQP(0, 0), []string{features, class}, 1, false},
+		{newQP(0, 5), []string{class}, 2, false},
+		{newQP(roce.SelectiveRepeat, 5), []string{class}, 2, false},
+		{newQP(roce.SelectiveRepeat, 5), []string{features, class}, 3, false},
+		{newQP(roce.SelectiveRepeat, 5), []string{class, features}, 3, false},
+		{newQP(roce.SelectiveRepeat, 5), []string{`"buffer"`}, 1, true}, // another reason
 	} {
-		s := &oldServer{field: c.field}
+		s := &oldServer{unknown: c.unknown}
 		conn, err := Dial(t.Context(), s.start(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		sent := []QP{featureQP(c.features), featureQP(0)}
+		sent := []QP{c.qp, newQP(0, 0)}
 		before := slices.Clone(sent)
 		got, err := conn.Request(t.Context(), "ping", 1, sent)
 		if n := s.requests.Load(); n != c.requests || (err != nil) != c.fails {
@@ -115,7 +125,7 @@ func TestRequestToOldServer(t *testing.T) {
 		if !c.fails && (len(got) != 1 || got[0] != goodQP()) {
 			t.Errorf("%+v: Request() = %+v", c, got)
 		}
-		if c.fails && !strings.Contains(fmt.Sprint(err), c.field) {
+		if c.fails && !strings.Contains(fmt.Sprint(err), c.unknown[0]) {
 			t.Errorf("%+v: the error %v does not name the field", c, err)
 		}
 		if !slices.Equal(sent, before) {
