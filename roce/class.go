@@ -105,6 +105,11 @@ func (m *ClassMap) check() error {
 	return nil
 }
 
+// WithDefaultClass sets the traffic class, 0 to 7, of the QPs and address handles of the Device
+// that do not choose one. The default is class 0 or, for connected QPs, the class that the peer has
+// chosen.
+func WithDefaultClass(c int) Option { return func(cfg *config) { cfg.class = c } }
+
 // WithClassMap sets how packets of each traffic class are marked. The default is DefaultClassMap.
 func WithClassMap(m ClassMap) Option { return func(c *config) { c.classMap = m } }
 
@@ -124,7 +129,7 @@ func checkClass(c int) error {
 }
 
 // chosenClass returns the class that this side has chosen for a connection: that of the options,
-// otherwise that of the QPConfig. 0 means none, and a negative number class 0.
+// otherwise that of the QPConfig or the Device. 0 means none, and a negative number class 0.
 func (q *QP) chosenClass(option int) int {
 	if option != 0 {
 		return option
@@ -137,7 +142,11 @@ func (d *Device) marking(o *PathOptions) (trafficClass, pcp uint8, err error) {
 	if err := checkClass(o.Class); err != nil {
 		return 0, 0, err
 	}
-	class := max(o.Class, 0)
+	class := o.Class
+	if class == 0 {
+		class = d.class
+	}
+	class = max(class, 0)
 	trafficClass = o.TrafficClass
 	if trafficClass&^ecnMask == 0 {
 		trafficClass |= d.classMap.DSCP[class] << dscpShift

@@ -151,6 +151,15 @@ func TestClassOnTheWire(t *testing.T) {
 			[2]string{"dscp 40 ecn 2", "dscp 0 ecn 2"}},
 		{"withdrawn", [2]classSide{{qp: 5, connect: class(-1)}, {qp: 1}}, [2]uint8{0, 1},
 			[2]string{"dscp 0 ecn 2", "dscp 8 ecn 2"}},
+		{"that a QP refuses", [2]classSide{{qp: 5}, {qp: -1}}, [2]uint8{5, 0},
+			[2]string{"dscp 40 ecn 2", "dscp 0 ecn 2"}},
+		{"of the devices", [2]classSide{{opts: []Option{WithDefaultClass(6)}},
+			{opts: []Option{WithDefaultClass(1)}}}, [2]uint8{6, 1},
+			[2]string{"dscp 48 ecn 2", "dscp 8 ecn 2"}},
+		{"of one device, but not of the QPs", [2]classSide{
+			{opts: []Option{WithDefaultClass(6)}, qp: 3},
+			{opts: []Option{WithDefaultClass(6)}, qp: -1}}, [2]uint8{3, 0},
+			[2]string{"dscp 24 ecn 2", "dscp 0 ecn 2"}},
 		{"of a map", [2]classSide{{qp: 7, opts: []Option{mapWith(7, 46, 7)}},
 			{opts: []Option{mapWith(7, 46, 7)}}}, [2]uint8{7, 7},
 			[2]string{"dscp 46 ecn 2", "dscp 46 ecn 2"}},
@@ -308,8 +317,11 @@ func TestClassOutOfRange(t *testing.T) {
 			t.Errorf("ResolvePath returned a path MTU with its error")
 		}
 	}
-	if _, err := k.a.CreateQP(k.a.pd, QPConfig{SendCQ: k.a.cq, Class: -1}); !errors.Is(err, ErrClass) {
-		t.Errorf("CreateQP with class -1: %v, want ErrClass", err)
+	for _, c := range []int{8, -1} {
+		_, err := New(newLink(t, loopback.Config{}).Port(0), WithDefaultClass(c))
+		if !errors.Is(err, ErrClass) {
+			t.Errorf("WithDefaultClass(%d): %v, want ErrClass", c, err)
+		}
 	}
 	local.Class = 8
 	if err := k.a.qp.Connect(ctx, local, ConnectOptions{}); !errors.Is(err, ErrClass) {
@@ -390,6 +402,14 @@ func TestClassOfDatagrams(t *testing.T) {
 		must(t, err)
 		if got := reply.Path().Address().TrafficClass; got != c.want&^ecnMask {
 			t.Errorf("%+v: reply with traffic class %#x, want %#x", c.o, got, c.want&^ecnMask)
+		}
+	}
+	d := newDevice(t, newLink(t, loopback.Config{}), 0, WithDefaultClass(2))
+	for class, want := range map[int]uint8{0: 16, 3: 24, -1: 0} {
+		ah, err := d.CreateAH(ctx, AHAttr{Remote: local.GID, PathOptions: PathOptions{Class: class}})
+		must(t, err)
+		if got := ah.Path().Address().TrafficClass; got != want<<2 {
+			t.Errorf("class %d on a device of class 2: DSCP %d, want %d", class, got>>2, want)
 		}
 	}
 }

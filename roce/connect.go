@@ -34,7 +34,7 @@ func (q *QP) Local() Endpoint {
 	g, _ := q.device().localGID(q.gidIndex(), GID{})
 	return Endpoint{
 		QPN: q.QPN(), PSN: q.psn(), GID: g.GID, MTU: q.device().Info().ActiveMTU,
-		PKey: q.pkey(), QKey: q.qkey(), Features: q.features(), Class: uint8(q.class()),
+		PKey: q.pkey(), QKey: q.qkey(), Features: q.features(), Class: uint8(max(q.class(), 0)),
 	}
 }
 
@@ -147,7 +147,8 @@ func (q *QP) apply(list []transition) error {
 }
 
 func (q *QP) initAttr(t QPType, access Access, qkey QKey) (Attr, AttrMask) {
-	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey, Class: uint8(q.class())}
+	a := Attr{State: StateInit, PKey: q.pkey(), Access: access, QKey: qkey,
+		Class: uint8(max(q.class(), 0))}
 	mask := AttrState | AttrPKey | AttrClass
 	switch t {
 	case UD:

@@ -36,6 +36,7 @@ type Device struct {
 	features   Features
 	congestion CongestionControl
 	classMap   ClassMap
+	class      int                                      // of QPs that choose none
 	virtual    bool                                     // Expert.Clock is set
 	wait       func(context.Context, func() bool) error // Expert.Wait
 	yields     bool                                     // polls without result call Loop.Yield
@@ -122,8 +123,8 @@ func Open(iface string, opts ...Option) (*Device, error) {
 //
 // Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
 // ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range or a prefix of
-// WithPeers that is not valid, ErrPrefetch, ErrPKey, ErrClassMap, and the operating system's error
-// for a bad Expert.CPU.
+// WithPeers that is not valid, ErrPrefetch, ErrPKey, ErrClass, ErrClassMap, and the operating
+// system's error for a bad Expert.CPU.
 func New(port Port, opts ...Option) (*Device, error) {
 	if port == nil {
 		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
@@ -148,7 +149,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
 		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
 		congestion: c.congestion, classMap: c.classMap,
-		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		class: c.class,
+		pds:   map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		joined:    map[*QP]map[GID]bool{},
@@ -178,6 +180,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	if err := c.checkLinkRate(); err != nil {
 		return nil, err
+	}
+	if c.class < 0 || c.class >= NumClasses {
+		return nil, fmt.Errorf("%w: WithDefaultClass(%d)", ErrClass, c.class)
 	}
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
 		Rand: d.rand}); err != nil {

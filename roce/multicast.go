@@ -110,9 +110,12 @@ func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, e
 			ErrInvalid, GRHLen)
 	}
 	a := AHAttr{Remote: src, PathOptions: PathOptions{
-		Class:        d.classMap.Class(class>>dscpShift, 0),
+		Class:        -1,
 		TrafficClass: class &^ ecnMask, // a congestion mark concerns only the received packet
 	}}
+	if c := d.classMap.Class(class>>dscpShift, 0); c > 0 {
+		a.Class = c
+	}
 	for _, e := range d.GIDs() {
 		if e.GID == dst {
 			a.GIDIndex = &e.Index

@@ -157,31 +157,31 @@ const (
 )
 
 type config struct {
-	progress   Progress
-	peers      PeerList
-	pkeys      []PKey
-	xdp        xdp.Options
-	rand       func() uint64
-	clock      func() int64
-	wait       func(context.Context, func() bool) error
-	spin       time.Duration
-	cpu        int
-	maxQP      int
-	maxMR      int
-	maxPD      int
-	maxWindow  int
-	maxReorder int
-	dcqcn      DCQCN
-	prefetch   *int // nil: the default
-	maxMemory  uint64
-	network    driver.Network
-	features   Features
-	congestion CongestionControl
-
+	progress     Progress
+	peers        PeerList
+	pkeys        []PKey
+	xdp          xdp.Options
+	rand         func() uint64
+	clock        func() int64
+	wait         func(context.Context, func() bool) error
+	spin         time.Duration
+	cpu          int
+	maxQP        int
+	maxMR        int
+	maxPD        int
+	maxWindow    int
+	maxReorder   int
+	dcqcn        DCQCN
+	prefetch     *int // nil: the default
+	maxMemory    uint64
+	network      driver.Network
+	features     Features
+	congestion   CongestionControl
 	linkRate     int64
 	hasLinkRate  bool
 	backlogLimit int
 	classMap     ClassMap
+	class        int
 	classes      [NumClasses]ClassConfig
 }
 
@@ -261,9 +261,9 @@ type QPConfig struct {
 	GoBackN bool
 	// Congestion is the algorithm of congestion control of an RC QP; nil: the Device's.
 	Congestion *CongestionControl
-	// Class is the traffic class, 0 to 7: see PathOptions.Class. QP.Local tells it to the peer, who
-	// uses it, too, unless it has chosen another one. 0: that of the connection's options or, for
-	// Connect and Accept, the one that the peer has chosen.
+	// Class is the traffic class, 1 to 7: see PathOptions.Class. A negative number means class 0,
+	// and 0 the default (WithDefaultClass). QP.Local tells it to the peer, which uses it, too,
+	// unless it has chosen another one.
 	Class int
 	// Rate limits what the QP sends, in bytes of frames per second, MinRate to MaxRate; 0: no
 	// limit. Burst is what it may send at once after a pause, in bytes, at most MaxBurst; at least
@@ -319,8 +319,8 @@ type ConnectOptions struct {
 // PathOptions are fields of the headers in front of the BTH. The zero value suits most programs.
 type PathOptions struct {
 	// Class is the traffic class, 1 to 7; higher classes are more urgent. A negative number means
-	// class 0, and 0 the default: for connections QPConfig.Class, otherwise class 0. It determines
-	// the DSCP and the priority in a VLAN tag: see WithClassMap.
+	// class 0, and 0 the default: for connections QPConfig.Class, otherwise WithDefaultClass. It
+	// determines the DSCP and the priority in a VLAN tag: see WithClassMap.
 	Class int
 	// TrafficClass is the IPv4 TOS or IPv6 traffic class. If its DSCP (upper six bits) is not 0, it
 	// replaces that of the class.

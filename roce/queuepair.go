@@ -25,7 +25,7 @@ type QP struct {
 type qpState struct {
 	closed atomic.Bool
 	ids    atomic.Uint32 // GID index, -1 for the default (upper half), and P_Key (lower half)
-	start  uint32        // QPConfig.Class (3 bits), features (5) and first PSN (lower 24)
+	start  uint32        // chosen class (upper 4 bits), features (4) and first PSN (lower 24)
 	chosen atomic.Uint32 // Q_Key of a UD QP, CongestionControl of an RC QP
 	path   uint32        // number of paths set so far; 0: no path now. Owner only
 	bytes  uint32        // taken from Device.mem
@@ -48,10 +48,10 @@ func (q *QP) setIDs(gid int, key PKey) {
 
 // setStart sets the chosen traffic class, the features and the first PSN. They do not change later.
 func (q *QP) setStart(class int, f Features, psn PSN) {
-	q.start = uint32(class)<<29 | uint32(f&maxFeatures)<<24 | uint32(psn)
+	q.start = uint32(max(class, -1)+1)<<28 | uint32(f&maxFeatures)<<24 | uint32(psn)
 }
 
-const maxFeatures Features = 1<<5 - 1
+const maxFeatures Features = 1<<4 - 1
 
 // psn returns the first PSN that this side sends.
 func (q *QP) psn() PSN { return PSN(q.start & (1<<24 - 1)) }
@@ -59,8 +59,8 @@ func (q *QP) psn() PSN { return PSN(q.start & (1<<24 - 1)) }
 // features returns the features that this side offers to peers.
 func (q *QP) features() Features { return Features(q.start>>24) & maxFeatures }
 
-// class returns QPConfig.Class.
-func (q *QP) class() int { return int(q.start >> 29) }
+// class returns the class that this side has chosen for the QP; 0: none; -1: class 0.
+func (q *QP) class() int { return int(q.start>>28) - 1 }
 
 // qkey returns the Q_Key of a UD QP, 0 for others.
 func (q *QP) qkey() QKey {
@@ -165,7 +165,11 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 // initQP makes q, whose memory is zero, a QP in state INIT. The caller holds ctl.
 func (d *Device) initQP(q *QP, pd *PD, c *QPConfig) error {
 	q.pd, q.send, q.recv, q.srq = pd, c.SendCQ, c.RecvCQ, c.SRQ
-	q.setStart(c.Class, d.featuresFor(c), qp.StartPSN(d.rand()))
+	class := c.Class
+	if class == 0 {
+		class = d.class
+	}
+	q.setStart(class, d.featuresFor(c), qp.StartPSN(d.rand()))
 	key, err := d.pkeys.find(c.PKey)
 	if err != nil {
 		return err
@@ -227,7 +231,7 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
 	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
 		return ErrForeign
-	case c.Class < 0 || c.Class >= NumClasses:
+	case c.Class >= NumClasses:
 		return fmt.Errorf("%w: QPConfig.Class is %d", ErrClass, c.Class)
 	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load(),
 		c.SRQ != nil && c.SRQ.closed.Load():
