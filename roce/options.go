@@ -157,26 +157,27 @@ const (
 )
 
 type config struct {
-	progress     Progress
-	peers        PeerList
-	pkeys        []PKey
-	xdp          xdp.Options
-	rand         func() uint64
-	clock        func() int64
-	wait         func(context.Context, func() bool) error
-	spin         time.Duration
-	cpu          int
-	maxQP        int
-	maxMR        int
-	maxPD        int
-	maxWindow    int
-	maxReorder   int
-	dcqcn        DCQCN
-	prefetch     *int // nil: the default
-	maxMemory    uint64
-	network      driver.Network
-	features     Features
-	congestion   CongestionControl
+	progress   Progress
+	peers      PeerList
+	pkeys      []PKey
+	xdp        xdp.Options
+	rand       func() uint64
+	clock      func() int64
+	wait       func(context.Context, func() bool) error
+	spin       time.Duration
+	cpu        int
+	maxQP      int
+	maxMR      int
+	maxPD      int
+	maxWindow  int
+	maxReorder int
+	dcqcn      DCQCN
+	prefetch   *int // nil: the default
+	maxMemory  uint64
+	network    driver.Network
+	features   Features
+	congestion CongestionControl
+
 	linkRate     int64
 	hasLinkRate  bool
 	backlogLimit int

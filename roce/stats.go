@@ -16,6 +16,7 @@ type QPStats struct {
 
 	SelectiveRepeat bool              `json:"selective_repeat"` // both sides use it
 	Congestion      CongestionControl `json:"congestion"`
+	Class           uint8             `json:"class"` // traffic class
 
 	Window   uint32 `json:"window_packets"`    // packets that may be in flight
 	InFlight uint32 `json:"in_flight_packets"` // packets sent and not acknowledged
@@ -61,7 +62,7 @@ func (q *QP) stats() QPStats {
 	}
 	return QPStats{
 		QPN: q.QPN(), Remote: remote,
-		SelectiveRepeat: s.Selective, Congestion: s.Congestion,
+		SelectiveRepeat: s.Selective, Congestion: s.Congestion, Class: a.Class,
 		Window: s.Window, InFlight: s.InFlight,
 		RTT: time.Duration(s.RTT), RTTVar: time.Duration(s.RTTVar), MinRTT: time.Duration(s.MinRTT),
 		DeliveryRate: s.DeliveryRate, PacingRate: s.PacingRate,

@@ -79,6 +79,27 @@ func FormatSize(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
+var rateUnits = []struct {
+	suffix string
+	factor float64
+}{{"kb/s", 1e3}, {"mb/s", 1e6}, {"gb/s", 1e9}, {"bit/s", 1}, {"b/s", 1}}
+
+// ParseRate parses a number of bits per second, at least 1, with an optional decimal unit.
+func ParseRate(text string) (int64, error) {
+	num, factor := strings.ToLower(strings.TrimSpace(text)), 1.0
+	for _, u := range rateUnits {
+		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+			num, factor = strings.TrimSpace(rest), u.factor
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(num, 64)
+	if v *= factor; err != nil || !(v >= 1 && v < math.MaxInt64) {
+		return 0, fmt.Errorf("%q is not a rate: write bits per second, 100Mb/s or 1Gb/s", text)
+	}
+	return int64(v), nil
+}
+
 // Duration is a flag value: a duration within [Min, Max]. A number without a unit is seconds and
 // may have a fraction, as in ping and perftest. Otherwise the format is 300ms, 2s or 1m30s.
 type Duration struct {

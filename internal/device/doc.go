@@ -6,6 +6,7 @@
 //   - gid.go: GIDIndex chooses a GID
 //   - pkey.go: the flag --pkey
 //   - transport.go: the flags about lost packets and congestion
+//   - class.go: the flags about traffic classes
 //   - peer.go: finding the peer and the interface that leads to it
 //   - confine.go: dropping the privileges of servers
 //   - watch.go: noticing that the interface was removed

@@ -23,9 +23,11 @@ type Flags struct {
 	Window   cli.Int
 
 	Transport Transport
+	Classes   Classes
 }
 
-// Register adds the flags for the XDP mode, the queues, the partition and the transport.
+// Register adds the flags for the XDP mode, the queues, the partition, the transport and the class
+// map.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	auto, native, generic := xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()
 	f.Mode = cli.Choice{Value: auto, Words: []string{auto, native, generic}}
@@ -36,6 +38,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.Var(&f.PKey, "pkey", "partition key: ignore packets of other partitions "+
 		"(default: 0xffff, the only one of the kernel's rxe)")
 	f.Transport.Register(fs)
+	f.Classes.Register(fs)
 }
 
 // RegisterIface adds the flag -d for the interface. byDefault describes the interface that is used
@@ -70,7 +73,7 @@ func (f *Flags) XDP() xdp.Options {
 
 // Options returns the options of the device, without those for package xdp.
 func (f *Flags) Options() []roce.Option {
-	opts := f.Transport.Options()
+	opts := append(f.Transport.Options(), f.Classes.Options()...)
 	if f.Window.Max > 0 { // the command has a --window flag
 		opts = append(opts, roce.WithExpert(roce.Expert{Prefetch: new(f.Window.N)}))
 	}

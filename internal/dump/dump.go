@@ -10,6 +10,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Dumper prints the RoCEv2 packets of a source.
@@ -19,6 +20,8 @@ type Dumper struct {
 	JSON   bool   // print JSON instead of text
 	Out    *bufio.Writer
 	Limit  int // number of RoCEv2 packets after which Run ends; 0: none
+	// ClassMap says which traffic classes packets have.
+	ClassMap roce.ClassMap
 
 	decoder frame.Decoder
 	sum     summary
@@ -66,9 +69,9 @@ func (d *Dumper) print(n int, c *Capture, p *bth.Packet, reason frame.Reason) er
 		if p.BTH == nil {
 			return nil // the fields of the record are unknown
 		}
-		err = cli.JSON(d.Out, newRecord(n, c, p, reason))
+		err = cli.JSON(d.Out, newRecord(n, c, &d.ClassMap, p, reason))
 	} else {
-		err = writeLine(d.Out, n, c.Info.Timestamp.Sub(d.sum.start), p, reason)
+		err = writeLine(d.Out, n, c.Info.Timestamp.Sub(d.sum.start), &d.ClassMap, p, reason)
 	}
 	if err == nil && d.Source.Live() {
 		err = d.Out.Flush()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // record is a packet as JSON. Fields of extension headers that the packet does not have are
@@ -19,6 +20,7 @@ type record struct {
 	Src     string `json:"src"`
 	Dst     string `json:"dst"`
 	VLAN    uint16 `json:"vlan,omitempty"` // ID
+	PCP     *uint8 `json:"pcp,omitempty"`  // of the VLAN tag, if there is one
 	Opcode  string `json:"opcode"`
 	DestQP  uint32 `json:"dest_qp"`
 	PSN     uint32 `json:"psn"`
@@ -28,6 +30,8 @@ type record struct {
 	AckReq  bool   `json:"ack_req"`
 	FECN    bool   `json:"fecn"`
 	BECN    bool   `json:"becn"`
+	Class   int    `json:"class"` // traffic class for the DSCP and the PCP
+	DSCP    uint8  `json:"dscp"`
 	ECN     uint8  `json:"ecn"` // ECN bits of the IP header: 2 is ECT(0), 3 is CE
 	Pad     int    `json:"pad"`
 	Payload int    `json:"payload"`         // bytes, without pad
@@ -55,15 +59,19 @@ type extensions struct {
 	SelACK      *selACK `json:"selack,omitempty"`
 }
 
-func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
+func newRecord(n int, c *Capture, m *roce.ClassMap, p *bth.Packet, reason frame.Reason) *record {
 	r := &record{
 		N: n, Time: c.Info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.Iface,
 		Src: p.Src.Addr().String(), Dst: p.Dst.Addr().String(), VLAN: p.VLAN & vlanID,
 		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()),
 		ICRC: "ok",
 		PKey: uint16(p.BTH.PKey()), SE: p.BTH.Solicited(), AckReq: p.BTH.AckReq(),
-		FECN: p.BTH.FECN(), BECN: p.BTH.BECN(), ECN: p.TrafficClass & ecnCE,
+		FECN: p.BTH.FECN(), BECN: p.BTH.BECN(),
+		Class: classOf(m, p), DSCP: dscp(p), ECN: p.TrafficClass & ecnCE,
 		Pad: p.BTH.PadCount(), Payload: len(p.Payload), extensions: extensionsOf(p),
+	}
+	if p.HasVLAN {
+		r.PCP = ptr(pcp(p))
 	}
 	switch reason {
 	case frame.ReasonOK:
@@ -76,9 +84,18 @@ func newRecord(n int, c *Capture, p *bth.Packet, reason frame.Reason) *record {
 }
 
 const (
-	vlanID = 1<<12 - 1
-	ecnCE  = 3
+	vlanID    = 1<<12 - 1
+	pcpShift  = 13
+	ecnCE     = 3
+	dscpShift = 2
 )
+
+func dscp(p *bth.Packet) uint8 { return p.TrafficClass >> dscpShift }
+
+// pcp returns the priority in the VLAN tag, 0 without one.
+func pcp(p *bth.Packet) uint8 { return uint8(p.VLAN >> pcpShift) }
+
+func classOf(m *roce.ClassMap, p *bth.Packet) int { return m.Class(dscp(p), pcp(p)) }
 
 func extensionsOf(p *bth.Packet) (e extensions) {
 	i := p.Info
@@ -118,13 +135,14 @@ func ptr[T any](v T) *T { return &v }
 // writeLine writes a packet as a line of text:
 //
 //	12  0.000123  10.0.0.1 > 10.0.0.2  RC RDMA WRITE Only  qp 0x000011 psn 0x000500 ack_req  va 0x1000 rkey 0x1 len 5  5 B
-func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason frame.Reason) error {
+func writeLine(w io.Writer, n int, since time.Duration, m *roce.ClassMap, p *bth.Packet,
+	reason frame.Reason) error {
 	if p.BTH == nil {
 		_, err := fmt.Fprintf(w, "%6d %11.6f  REFUSED: %v\n", n, since.Seconds(), reason)
 		return err
 	}
 	e := extensionsOf(p)
-	fields := append(flagsOf(p), e.words()...)
+	fields := append(flagsOf(m, p), e.words()...)
 	if len(p.Payload) > 0 && e.SelACK == nil && p.Info.Op != bth.OpCNP {
 		fields = append(fields, fmt.Sprintf("%d B", len(p.Payload)))
 	}
@@ -142,15 +160,19 @@ func writeLine(w io.Writer, n int, since time.Duration, p *bth.Packet, reason fr
 	return err
 }
 
-// flagsOf returns the flags that are set in a packet's headers, and its VLAN and P_Key if unusual.
-func flagsOf(p *bth.Packet) []string {
+// flagsOf returns the flags that are set in a packet's headers, and its VLAN, traffic class and
+// P_Key if unusual.
+func flagsOf(m *roce.ClassMap, p *bth.Packet) []string {
 	var s []string
 	add := func(set bool, format string, args ...any) {
 		if set {
 			s = append(s, fmt.Sprintf(format, args...))
 		}
 	}
-	add(p.HasVLAN, "vlan %d", p.VLAN&vlanID)
+	add(p.HasVLAN && pcp(p) == 0, "vlan %d", p.VLAN&vlanID)
+	add(p.HasVLAN && pcp(p) != 0, "vlan %d pcp %d", p.VLAN&vlanID, pcp(p))
+	class := classOf(m, p)
+	add(class != 0 || dscp(p) != 0, "class %d dscp %d", class, dscp(p))
 	add(p.BTH.AckReq(), "ack_req")
 	add(p.BTH.Solicited(), "se")
 	add(p.TrafficClass&ecnCE == ecnCE, "ce")

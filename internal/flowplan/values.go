@@ -2,9 +2,7 @@ package flowplan
 
 import (
 	"fmt"
-	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -57,25 +55,10 @@ func (s *span) UnmarshalYAML(n *yaml.Node) error {
 	})
 }
 
-var rateUnits = []struct {
-	suffix string
-	factor float64
-}{{"kb/s", 1e3}, {"mb/s", 1e6}, {"gb/s", 1e9}, {"bit/s", 1}, {"b/s", 1}}
-
 // parseRate parses bits per second.
 func parseRate(text string) (rate, error) {
-	num, factor := strings.ToLower(strings.TrimSpace(text)), 1.0
-	for _, u := range rateUnits {
-		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
-			num, factor = strings.TrimSpace(rest), u.factor
-			break
-		}
-	}
-	v, err := strconv.ParseFloat(num, 64)
-	if v *= factor; err != nil || !(v >= 1 && v < math.MaxInt64) {
-		return 0, fmt.Errorf("%q is not a rate: write bits per second, 100Mb/s or 1Gb/s", text)
-	}
-	return rate(v), nil
+	n, err := cli.ParseRate(text)
+	return rate(n), err
 }
 
 // FormatRate formats bits per second: 978 Mb/s.

@@ -12,6 +12,7 @@ import (
 type Network struct {
 	SelectiveRepeat bool                   `json:"selective_repeat"`
 	Congestion      roce.CongestionControl `json:"congestion"`
+	Class           uint8                  `json:"class"` // traffic class
 
 	RTT    float64 `json:"rtt_us"`         // mean of the queue pairs; 0: not measured
 	MinRTT float64 `json:"min_rtt_us"`     // the shortest; 0: not measured
@@ -36,7 +37,7 @@ func (s *Session) Network() *Network {
 			return nil
 		}
 		n.SelectiveRepeat = t.SelectiveRepeat && (i == 0 || n.SelectiveRepeat)
-		n.Congestion = t.Congestion
+		n.Congestion, n.Class = t.Congestion, t.Class
 		n.Window += uint64(t.Window)
 		n.Rate += t.DeliveryRate * 8 / 1e9
 		n.Retransmits += t.Retransmits

@@ -22,6 +22,7 @@ type flags struct {
 	save  string
 	count cli.Int
 
+	classes device.ClassMap
 	confine device.Confinement
 }
 
@@ -38,6 +39,9 @@ dump drops its privileges when the capture has started.
 
 The first column is the number of the frame in the file, or since the capture
 started. Times are relative to the first frame.
+
+The traffic class of a packet is printed if it is not 0, for example "class 5 dscp 40".
+It follows from the DSCP and the priority in the VLAN tag (see --class-map).
 
 A selective acknowledgment, which gorxe peers send after a loss, is printed as the
 PSNs that the receiver holds ("held") and the number of packets that it received
@@ -75,6 +79,7 @@ end of the veth pair, on the bridge, or on the remote host instead.`,
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print only the summary")
 	fs.VarP(&f.count, "count", "c",
 		"stop after this number of RoCEv2 packets (default: at the end or Ctrl-C)")
+	f.classes.Register(fs)
 	f.confine.Register(fs, device.DefaultUser)
 	cli.HideDefaults(fs, "count")
 	return cmd
@@ -111,7 +116,8 @@ func (f *flags) run(ctx context.Context, arg string, stdin io.Reader, stdout,
 		}
 	}
 	out := bufio.NewWriter(lines)
-	d := &dump.Dumper{Source: src, Save: save, JSON: f.json, Out: out, Limit: f.count.N}
+	d := &dump.Dumper{Source: src, Save: save, JSON: f.json, Out: out, Limit: f.count.N,
+		ClassMap: f.classes.Value()}
 	err = errors.Join(d.Run(ctx), out.Flush())
 	if err == nil && (!f.json || f.quiet) {
 		d.WriteSummary(stderr)

@@ -131,12 +131,16 @@ func TestJSONOfCaptures(t *testing.T) {
 
 // packet builds a frame with a correct ICRC.
 func packet(o bth.Opcode, put func(t []byte), payload int) []byte {
+	return packetTo(new(frame.Address), o, put, payload)
+}
+
+// packetTo is packet with some fields of a. It sets the others.
+func packetTo(a *frame.Address, o bth.Opcode, put func(t []byte), payload int) []byte {
 	h := int(o.Info().HeaderLen)
 	f := make([]byte, bth.MaxNetHeader+h+payload+3+bth.ICRCLen)
-	n := frame.PutHeaders(f, &frame.Address{
-		Src: bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), Dst: bth.GIDFromIPv4([4]byte{10, 77, 0, 2}),
-		HopLimit: 64, SrcPort: 0xc001,
-	})
+	a.Src, a.Dst = bth.GIDFromIPv4([4]byte{10, 77, 0, 1}), bth.GIDFromIPv4([4]byte{10, 77, 0, 2})
+	a.HopLimit, a.SrcPort = 64, 0xc001
+	n := frame.PutHeaders(f, a)
 	pad := -payload & 3
 	bth.PutBTH(f[n:], &bth.BTHFields{Opcode: o, PKey: bth.DefaultPKey, DestQP: 0x11, PSN: 0x500,
 		PadCount: uint8(pad)})
@@ -221,11 +225,43 @@ func TestFields(t *testing.T) {
 	}
 }
 
+// The traffic class follows from the DSCP and the priority of the VLAN tag.
+func TestClasses(t *testing.T) {
+	for _, c := range []struct {
+		class uint8  // IPv4 TOS
+		vlan  uint16 // tag control information
+		args  []string
+		json  string
+		text  string
+	}{
+		{0, 0, nil, `"class":0,"dscp":0,"ecn":0`, "psn 0x000500  4 B\n"},
+		{2, 0, nil, `"class":0,"dscp":0,"ecn":2`, "psn 0x000500  4 B\n"},
+		{40<<2 | 2, 0, nil, `"class":5,"dscp":40,"ecn":2`, "  class 5 dscp 40  4 B\n"},
+		{46<<2 | 3, 0, nil, `"class":5,"dscp":46,"ecn":3`, "  class 5 dscp 46  ce  4 B\n"},
+		{46 << 2, 0, []string{"--class-map", "7:46"}, `"class":7,"dscp":46,"ecn":0`,
+			"  class 7 dscp 46  4 B\n"},
+		{7 << 2, 0, nil, `"class":0,"dscp":7,"ecn":0`, "  class 0 dscp 7  4 B\n"},
+		{0, 9, nil, `"vlan":9,"pcp":0,`, "psn 0x000500  vlan 9  4 B\n"},
+		{48 << 2, 6<<13 | 9, nil, `"vlan":9,"pcp":6,`, "  vlan 9 pcp 6  class 6 dscp 48  4 B\n"},
+		{0, 6<<13 | 9, []string{"--class-map", "6:0"}, `"class":6,"dscp":0`,
+			"  vlan 9 pcp 6  class 6 dscp 0  4 B\n"},
+	} {
+		f := packetTo(&frame.Address{TrafficClass: c.class, VLAN: c.vlan}, bth.RCSendOnly, nil, 4)
+		name := writeFile(t, writePcap(t, [][]byte{f}))
+		if r := run(t, nil, append(c.args, "--json", name)...); !strings.Contains(r.out, c.json) {
+			t.Errorf("%+v: no %s in %s", c, c.json, r.out)
+		}
+		if r := run(t, nil, append(c.args, name)...); !strings.Contains(r.out, c.text) {
+			t.Errorf("%+v: no %q in %s", c, c.text, r.out)
+		}
+	}
+}
+
 // JSON omits the fields of headers that the packet does not have.
 func TestAbsentFields(t *testing.T) {
 	r := run(t, nil, "--json",
 		writeFile(t, writePcap(t, [][]byte{packet(bth.RCSendOnly, nil, 4)}))).records(t)[0]
-	for _, f := range []string{"va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn",
+	for _, f := range []string{"pcp", "va", "rkey", "dma_len", "swap_add", "syndrome", "ack", "msn",
 		"original", "imm", "inv_rkey", "qkey", "src_qp", "selack", "error"} {
 		if v, ok := r[f]; ok {
 			t.Errorf("%s = %v in a packet without it", f, v)

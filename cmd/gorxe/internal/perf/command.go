@@ -59,6 +59,9 @@ same host in these subnets.
 
 OP is one of ` + strings.Join(perf.OperationNames(), ", ") + `.
 
+A gorxe server uses the traffic class of a gorxe client (--class), or the one that a
+client with -R requests. Otherwise each side needs its own --class.
+
 The flags and columns are those of perftest. MB are 2^20 bytes. write-lat and
 send-lat show half of the round trip; read-lat and atomic-lat show the time from
 post to completion. The last lines show whether both sides use selective repeat
@@ -105,6 +108,8 @@ func (f *flags) register(fs *pflag.FlagSet) {
 	f.device.RegisterGID(fs, "x")
 	f.access.Register(fs)
 	f.device.Register(fs)
+	f.device.Classes.RegisterClass(fs, "traffic class, 0 to 7; 7 is the most urgent (default: 0, and "+
+		"on a server that of the client)")
 	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print one line of JSON per row")
 	fs.BoolVar(&f.gbits, "report_gbits", false,

@@ -60,6 +60,9 @@ status is 0 if every ping was answered, and 1 otherwise.`,
   # a host with a hardware NIC or the kernel's rxe that runs 'rping -s'
   gorxe ping 10.0.0.3 --rping -c 10
 
+  # in the most urgent traffic class
+  gorxe ping 10.0.0.2 --class 7
+
   # a link-local IPv6 address
   gorxe ping fe80::5054:ff:fe12:3456 -I eth0`,
 		Args: cli.Named("HOST"),
@@ -92,6 +95,8 @@ func (f *flags) register(cmd *cobra.Command) {
 			"'rping -s' or gorxe up; -p is then the RDMA port (default 7174)")
 	f.device.RegisterGID(fs, "x")
 	f.device.Register(fs)
+	f.device.Classes.RegisterClass(fs, "traffic class of both sides, 0 to 7; 7 is the most urgent "+
+		"(default 0)")
 	cli.JSONVar(fs, &f.json, "print only the summary, as one line of JSON")
 }
 

@@ -65,7 +65,8 @@ client. Without HOST it is the server, which serves one client and exits. It
 accepts clients in the subnets of its interface, see --allow and --deny.
 
 The flags are those of the example programs. Both sides need the same -s, -n, -m
-and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`,
+and, for srq, -q. On RoCE the example programs need -g with the index of a GID. The
+sides do not tell each other the traffic class (--class).`,
 		Example: `  # on this host; then, on the other host: ibv_rc_pingpong -g 1 HOST
   gorxe pingpong rc -d eth0
 
@@ -105,6 +106,8 @@ and, for srq, -q. On RoCE the example programs need -g with the index of a GID.`
 	f.device.RegisterGID(fs, "g")
 	f.access.Register(fs)
 	f.device.Register(fs)
+	f.device.Classes.RegisterClass(fs, "traffic class of what this side sends, 0 to 7; 7 is the most "+
+		"urgent (default 0)")
 	f.confine.Register(fs, device.DefaultUser)
 	cli.JSONVar(fs, &f.json, "print only the result, as one line of JSON")
 	return cmd

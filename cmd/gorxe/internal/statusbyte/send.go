@@ -69,6 +69,8 @@ The receiver determines the number and size of the blocks. With --blocks and
 	}
 	fs := cmd.Flags()
 	f.register(fs, "that of the route to HOST")
+	f.device.Classes.RegisterClass(fs, "traffic class of both sides, 0 to 7; 7 is the most urgent "+
+		"(default 0)")
 	for _, name := range []string{"blocks", "block-size"} {
 		fs.Lookup(name).DefValue = "that of the receiver"
 	}

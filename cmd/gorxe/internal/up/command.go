@@ -44,6 +44,13 @@ from another address of the same host in these subnets. One IPv4 address or IPv6
 /64 subnet gets at most half of the memory and of the sessions. A session ends
 after 2 minutes without a packet, and a run of perf after 1 hour.
 
+Sessions use the traffic class that the client chooses (--class), 0 to 7. What gorxe
+sends in a higher class precedes all lower classes. --class-map sets how classes are
+marked for the network. --class-config sets how classes are sent: in the order of the
+work requests (fifo) or in turns (round-robin, the default), where a higher class may
+interrupt a message (preempt=any, the default, after any packet; preempt=BYTES;
+preempt=end), and a limit of their rate (rate=500Mb/s, burst=64k).
+
 When its sockets are open, it drops its privileges (see --user) and prints what
 it kept. It warns of packets that honest peers rarely send, at most once per
 minute and kind, and counts the peers that it refuses. With --json it also prints an
@@ -62,6 +69,9 @@ With Ctrl-C or SIGTERM it prints its counters and detaches from the interface.`,
   # for all of 10.0.0.0/8 except one host, and only gorxe ping and rping
   gorxe up eth0 --allow 10.0.0.0/8 --deny 10.0.0.99 --services ping,rping
 
+  # DSCP 46 for class 7, and at most 500 Mb/s for class 0
+  gorxe up eth0 --class-map 7:46 --class-config 0:rate=500Mb/s
+
   # XDP in native mode, even if auto would choose otherwise; output as JSON
   gorxe up eth0 --mode native --json`,
 		Args: cli.Named("IFACE"),
@@ -72,6 +82,7 @@ With Ctrl-C or SIGTERM it prints its counters and detaches from the interface.`,
 	}
 	fs := cmd.Flags()
 	f.device.Register(fs)
+	f.device.Classes.RegisterConfig(fs)
 	f.device.RegisterWindow(fs)
 	f.device.RegisterGID(fs, "x")
 	cli.PortVar(fs, &f.port, "port", "p", exchange.DefaultPort,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"strings"
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -30,10 +31,11 @@ type line struct {
 	Counters *roce.Counters   `json:"counters,omitempty"`
 	Network  *network         `json:"network,omitempty"`
 
-	Services []string          `json:"services,omitempty"` // of the event up
-	Allow    []netip.Prefix    `json:"allow,omitempty"`    // of the event up; none: nobody
-	Deny     []netip.Prefix    `json:"deny,omitempty"`     // of the event up
-	Peers    map[string]uint64 `json:"peers,omitempty"`    // counters of refused peers
+	ClassMap *roce.ClassMap    `json:"class_map,omitempty"` // of the event up
+	Services []string          `json:"services,omitempty"`  // of the event up
+	Allow    []netip.Prefix    `json:"allow,omitempty"`     // of the event up; none: nobody
+	Deny     []netip.Prefix    `json:"deny,omitempty"`      // of the event up
+	Peers    map[string]uint64 `json:"peers,omitempty"`     // counters of refused peers
 }
 
 // printer prints events. The state and the counters are the command's result and go to out; other
@@ -58,9 +60,9 @@ func (s *printer) print(l line, text func()) {
 }
 
 func (s *printer) up(dev *roce.Device, services serviceList, port int) {
-	info, gids := dev.Info(), dev.GIDs()
+	info, gids, classes := dev.Info(), dev.GIDs(), dev.ClassMap()
 	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port,
-		Services: services, Allow: s.guard.Allowed(), Deny: s.guard.Denied()},
+		ClassMap: &classes, Services: services, Allow: s.guard.Allowed(), Deny: s.guard.Denied()},
 		func() {
 			fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 				info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
@@ -108,8 +110,9 @@ func (s *printer) down(dev *roce.Device, gone bool) {
 	s.print(line{Event: "down", Counters: &c, Peers: maps.Collect(s.guard.Counts())}, func() {
 		t := cli.Table{Columns: []cli.Column{{Title: "counter"},
 			{Title: "value", Align: cli.Right}}}
+		oneClass := c.Classes[0].SentPkts == c.SentPkts
 		for name, v := range c.All() {
-			if v > 0 {
+			if v > 0 && !(oneClass && strings.HasPrefix(name, "class0_")) {
 				t.Row(name, v)
 			}
 		}
