@@ -1,0 +1,276 @@
+package halfopen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// requests are the requests of a test, in a bubble of testing/synctest.
+type requests struct {
+	t *testing.T
+	*Slots
+	slots map[string]*Slot
+	ended []string // names of replaced requests
+}
+
+func newRequests(t *testing.T, n int) *requests {
+	return &requests{t: t, Slots: New(n), slots: map[string]*Slot{}}
+}
+
+// take takes a slot for a request of 10.0.x.1, where x is the first letter of the name. A replaced
+// request releases its slot at once. It returns how long it waited.
+func (r *requests) take(name string) time.Duration {
+	r.t.Helper()
+	begin := time.Now()
+	var s *Slot
+	stop := func(err error) {
+		if !errors.Is(err, ErrReplaced) {
+			r.t.Errorf("request %s ends with %v, want ErrReplaced", name, err)
+		}
+		r.ended = append(r.ended, name)
+		go s.Release() // Take holds a lock
+	}
+	s, err := r.Take(context.Background(), peer(name), stop)
+	if err != nil {
+		r.t.Fatalf("Take() of %s: %v", name, err)
+	}
+	r.slots[name] = s
+	return time.Since(begin)
+}
+
+func peer(name string) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, name[0], 1}) }
+
+// empty checks that nothing is left of any request.
+func (r *requests) empty() {
+	r.t.Helper()
+	synctest.Wait()
+	if len(r.taken) != 0 || len(r.open) != 0 || len(r.by) != 0 {
+		r.t.Errorf("at the end: %d slots are taken, %d open requests, %d prefixes; want 0",
+			len(r.taken), len(r.open), len(r.by))
+	}
+}
+
+// Requests come one after the other, without a pause except where the table has one. The last one
+// waits, and the table tells which request it replaces. The first letter of a name is the prefix.
+func TestReplacement(t *testing.T) {
+	const pause = "+" // MinTime passes
+	for _, c := range []struct {
+		name     string
+		slots    int
+		requests []string
+		kept     []string
+		replaced string
+		wait     time.Duration
+	}{
+		{"free slot", 4, []string{"a", "b", "c", "d"}, nil, "", 0},
+		{"oldest", 2, []string{"a", "b", pause, "c"}, nil, "a", 0},
+		{"too early", 2, []string{"a", "b", "c"}, nil, "a", MinTime},
+		{"prefix with the most", 4, []string{"a", "b1", "b2", "c", pause, "d"}, nil, "b1", 0},
+		{"newer ones of that prefix", 4, []string{"a", pause, "b1", "b2", "c", "d"}, nil, "b1",
+			MinTime},
+		{"oldest of several with the most", 5, []string{"a", "b1", "c1", "c2", "b2", pause, "d"}, nil,
+			"b1", 0},
+		{"not a kept one", 3, []string{"a", "b", "c", pause, "d"}, []string{"a"}, "b", 0},
+		{"share of a prefix", 8, []string{"a1", "a2", pause, "a3"}, nil, "a1", 0},
+		{"share is too new", 8, []string{"a1", "a2", "a3"}, nil, "", 0},
+		{"below the share", 8, []string{"a1", "b", "c", pause, "a2"}, nil, "", 0},
+		{"kept ones do not count", 8, []string{"a1", "a2", pause, "a3"}, []string{"a1"}, "", 0},
+		{"one slot", 1, []string{"a", pause, "b"}, nil, "a", 0},
+		{"no slots means one", -1, []string{"a", pause, "b"}, nil, "a", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRequests(t, c.slots)
+				var wait time.Duration
+				for i, name := range c.requests {
+					if name == pause {
+						time.Sleep(MinTime)
+						continue
+					}
+					if i == len(c.requests)-1 {
+						for _, k := range c.kept {
+							r.slots[k].Keep()
+						}
+						if len(r.ended) > 0 {
+							t.Fatalf("%v are replaced before the last request", r.ended)
+						}
+					}
+					wait = r.take(name)
+				}
+				synctest.Wait()
+				if got := fmt.Sprint(r.ended); got != fmt.Sprint(list(c.replaced)) || wait != c.wait {
+					t.Errorf("%s are replaced after %v, want %s after %v", got, wait, list(c.replaced),
+						c.wait)
+				}
+				for _, s := range r.slots {
+					s.Release()
+				}
+				r.empty()
+			})
+		})
+	}
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// Slots of requests that were kept are never taken away: Take waits until one is released, or until
+// its context ends.
+func TestKeptSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 2)
+		for _, name := range []string{"a", "b"} {
+			r.take(name)
+			r.slots[name].Keep()
+			r.slots[name].Keep()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		begin := time.Now()
+		if _, err := r.Take(ctx, peer("c"), nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Take() without a free slot = %v, want %v", err, context.DeadlineExceeded)
+		}
+		if d := time.Since(begin); d != time.Hour {
+			t.Errorf("Take() fails after %v, want 1h", d)
+		}
+		time.AfterFunc(time.Second, r.slots["a"].Release)
+		if d := r.take("c"); d != time.Second || len(r.ended) != 0 {
+			t.Errorf("Take() waits %v for a slot that is free after 1s; %v are replaced", d, r.ended)
+		}
+		for range 2 { // the second call must not free the slot of another request
+			r.slots["a"].Release()
+		}
+		if got := len(r.taken); got != 2 {
+			t.Errorf("%d slots are taken, want 2", got)
+		}
+		r.slots["b"].Release()
+		r.slots["c"].Release()
+		r.empty()
+	})
+}
+
+// A replaced request keeps its slot until it is released. If that takes long, the next oldest
+// request is replaced too.
+func TestSlowRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 2)
+		var ended []int
+		var slots [2]*Slot
+		for i := range slots {
+			s, err := r.Take(context.Background(), peer(string(rune('a'+i))), func(error) {
+				ended = append(ended, i)
+				if i == 1 {
+					go slots[1].Release()
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots[i] = s
+			time.Sleep(MinTime)
+		}
+		if d := r.take("c"); d != MinTime || fmt.Sprint(ended) != "[0 1]" {
+			t.Errorf("Take() waits %v and replaces %v, want %v and [0 1]", d, ended, MinTime)
+		}
+		slots[0].Release()
+		r.slots["c"].Release()
+		r.empty()
+	})
+}
+
+// During a flood of requests from one prefix, requests of others get a slot soon, and are not
+// replaced.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 16)
+		var flood []*Slot
+		for i := range 1000 {
+			if i%100 == 50 {
+				name := string(rune('a' + i/100))
+				if d := r.take(name); d > MinTime {
+					t.Errorf("request %s waits %v, want at most %v", name, d, MinTime)
+				}
+				time.AfterFunc(10*MinTime, r.slots[name].Release) // a slow peer
+			}
+			var s *Slot
+			s, err := r.Take(context.Background(), peer("x"), func(error) { go s.Release() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			flood = append(flood, s)
+		}
+		if len(r.ended) > 0 {
+			t.Errorf("%v are replaced, want none", r.ended)
+		}
+		time.Sleep(10 * MinTime)
+		for _, s := range flood {
+			s.Release()
+		}
+		r.empty()
+	})
+}
+
+// After any sequence of calls the number of taken slots is within the bound, and prefixes are
+// counted correctly.
+func TestRandomCalls(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			n := 1 + random.IntN(9)
+			r := newRequests(t, n)
+			var slots []*Slot
+			for range 200 {
+				switch random.IntN(6) {
+				case 0, 1, 2:
+					ctx, cancel := context.WithTimeout(context.Background(), MinTime)
+					var s *Slot
+					s, err := r.Take(ctx, peer(string(rune('a'+random.IntN(4)))), func(error) {
+						go s.Release()
+					})
+					if cancel(); err == nil {
+						slots = append(slots, s)
+					}
+				case 3:
+					if len(slots) > 0 {
+						slots[random.IntN(len(slots))].Keep()
+					}
+				case 4:
+					if len(slots) > 0 {
+						slots[random.IntN(len(slots))].Release()
+					}
+				default:
+					time.Sleep(time.Duration(random.Int64N(int64(2 * MinTime))))
+				}
+				synctest.Wait()
+				counts := map[*group]int{}
+				for _, s := range r.open {
+					counts[s.from]++
+				}
+				for g, want := range counts {
+					if g.n != want || r.by[g.prefix] != g {
+						t.Fatalf("seed %d: prefix %v has %d open requests, want %d", seed, g.prefix, g.n,
+							want)
+					}
+				}
+				if len(r.taken) > n || len(r.open) > len(r.taken) || len(r.by) != len(counts) {
+					t.Fatalf("seed %d: %d slots taken of %d, %d open requests, %d prefixes of %d", seed,
+						len(r.taken), n, len(r.open), len(r.by), len(counts))
+				}
+			}
+			for _, s := range slots {
+				s.Release()
+			}
+			r.empty()
+		})
+	}
+}
