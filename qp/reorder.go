@@ -122,7 +122,6 @@ func (q *QP) countDuplicate() {
 func (q *QP) releaseReorder() {
 	if r := q.reorder; r != nil {
 		q.reorder = nil
-		q.eng.fills.remove(r)
 		q.eng.release(r)
 	}
 }

@@ -9,8 +9,8 @@ package qp
 // packets that a step receives, so a QP that is being filled catches up with its peer.
 const maxFill = 256
 
-// fillList is a list of QPs that have more held packets to execute, and of memory with many held
-// packets that QPs have returned. The oldest entry is the first.
+// fillList is a queue of QPs that have more held packets to execute, and of memory with many held
+// packets that QPs have returned.
 type fillList struct {
 	first, last *reorder
 	most        int // maxFill, or less in tests
@@ -18,37 +18,19 @@ type fillList struct {
 
 // inFills is what a reorder contains for a fillList.
 type inFills struct {
-	listed             bool
-	filling            *QP // nil: the memory was returned
-	fillNext, fillPrev *reorder
+	listed   bool
+	filling  *QP // nil: the memory was returned
+	fillNext *reorder
 }
 
 func (l *fillList) push(r *reorder, q *QP) {
-	r.inFills = inFills{listed: true, filling: q, fillPrev: l.last}
-	if l.last != nil {
-		l.last.fillNext = r
-	} else {
+	r.inFills = inFills{listed: true, filling: q}
+	if l.first == nil {
 		l.first = r
+	} else {
+		l.last.fillNext = r
 	}
 	l.last = r
-}
-
-// remove takes an entry off the list, if it is on it.
-func (l *fillList) remove(r *reorder) {
-	if !r.listed {
-		return
-	}
-	if r.fillPrev != nil {
-		r.fillPrev.fillNext = r.fillNext
-	} else {
-		l.first = r.fillNext
-	}
-	if r.fillNext != nil {
-		r.fillNext.fillPrev = r.fillPrev
-	} else {
-		l.last = r.fillPrev
-	}
-	r.inFills = inFills{}
 }
 
 // Filling reports whether held packets wait for HandleTimeout.
@@ -61,7 +43,8 @@ func (e *Engine) continueFill(now Time) {
 		return
 	}
 	q := r.filling
-	if e.fills.remove(r); q != nil {
+	e.fills.first, r.inFills = r.fillNext, inFills{}
+	if q != nil {
 		q.fill(now)
 		return
 	}
@@ -71,9 +54,12 @@ func (e *Engine) continueFill(now Time) {
 
 // release returns the memory of held packets to the engine, that of many packets in several steps.
 func (e *Engine) release(r *reorder) {
-	if r.held > e.fills.most {
+	switch {
+	case r.listed:
+		r.filling = nil
+	case r.held > e.fills.most:
 		e.fills.push(r, nil)
-	} else {
+	default:
 		e.pool.give(r)
 	}
 }
