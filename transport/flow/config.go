@@ -109,10 +109,10 @@ func (c *ChannelConfig) memory() int { return c.Slots * stride(c.Size) }
 // SenderConfig describes a Sender.
 type SenderConfig struct {
 	Name string // for errors and reports
-	// Class is the traffic class of the connection, 0 to MaxClass. Packets carry DSCP 8*Class in
-	// both directions.
+	// Class is the traffic class of the connection, 0 to MaxClass, in both directions: see
+	// roce.PathOptions.
 	Class int
-	// Connect has the connection's attributes. Class replaces its TrafficClass.
+	// Connect has the connection's attributes. Class replaces its Class and TrafficClass.
 	Connect roce.ConnectOptions
 }
 
@@ -128,7 +128,8 @@ func (c *SenderConfig) check() error {
 type ReceiverConfig struct {
 	// Channel is where messages arrive. A sender must not have longer messages.
 	Channel ChannelConfig
-	// Connect has the connection's attributes. The sender's class replaces its TrafficClass.
+	// Connect has the connection's attributes. The sender's class replaces its Class and
+	// TrafficClass.
 	Connect roce.ConnectOptions
 	// Peers restricts who may connect to a Listener, and so does Permits, if set. Others get no
 	// answer.
@@ -139,8 +140,13 @@ type ReceiverConfig struct {
 	Refused func(peer netip.AddrPort, err error)
 }
 
-// trafficClass returns the IP traffic class of a class: DSCP 8*class, no ECN bits.
-func trafficClass(class int) uint8 { return uint8(class) << 5 }
+// classOption returns a class as roce.PathOptions.Class, where 0 means the default.
+func classOption(class int) int {
+	if class == 0 {
+		return -1
+	}
+	return class
+}
 
 const (
 	// headerLen is the header of a message in a receiver's slot, in front of the data.

@@ -224,7 +224,7 @@ func TestChannelOverflow(t *testing.T) {
 	}
 }
 
-// The packets of both directions carry the class.
+// The packets of both directions carry the class, and the device sends them in this class.
 func TestClassOnTheWire(t *testing.T) {
 	b := newBed(t, testbed.Config{})
 	classes := make(chan uint8, 1000)
@@ -240,6 +240,11 @@ func TestClassOnTheWire(t *testing.T) {
 		})
 	}
 	s, r := b.connect(SenderConfig{Class: 6}, ReceiverConfig{Channel: ChannelConfig{Size: 10}})
+	for i, q := range []*roce.QP{s.qp, r.qp} {
+		if a, err := q.Query(); err != nil || a.Class != 6 {
+			t.Errorf("QP of side %d: class %d, %v, want 6", i, a.Class, err)
+		}
+	}
 	for len(classes) > 0 { // the connection manager's
 		<-classes
 	}

@@ -9,8 +9,8 @@ import (
 
 // latencies sends messages of three priorities at about the same time, in several rounds, and
 // returns how long those of the highest priority take until a task of the receiver has them.
-// Without a scheduler, all are sent at once.
-func latencies(t *testing.T, size, part int, scheduled bool) (list []time.Duration) {
+// Without a scheduler, all are sent at once. With classes, each priority has its own traffic class.
+func latencies(t *testing.T, size, part int, scheduled, classes bool) (list []time.Duration) {
 	t.Helper()
 	b := virtualBed(t)
 	r := rand.New(rand.NewPCG(1, uint64(size)))
@@ -20,7 +20,11 @@ func latencies(t *testing.T, size, part int, scheduled bool) (list []time.Durati
 	var start int64
 	for i := range write {
 		rc := ReceiverConfig{Channel: ChannelConfig{Name: "paper", Size: size}}
-		from, to := b.connect(SenderConfig{Name: "paper", Class: i}, rc)
+		sc := SenderConfig{Name: "paper"}
+		if classes {
+			sc.Class = i
+		}
+		from, to := b.connect(sc, rc)
 		must(s[1].Task(TaskConfig{Name: "read", Inputs: []Input{{Channel: to.Channel()}},
 			Run: func(*Run) {
 				if arrived++; i == len(write)-1 {
@@ -76,21 +80,24 @@ func latencies(t *testing.T, size, part int, scheduled bool) (list []time.Durati
 }
 
 // With a scheduler, the latency of the highest priority hardly depends on others (experiment
-// "communication latency" of the paper); without one, all share the link.
+// "communication latency" of the paper), and with traffic classes not at all. Without both, all
+// share the link.
 func TestPaperLatency(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {
 		name      string
 		part      int
 		scheduled bool
+		classes   bool
 		low, high float64 // range of maximum / minimum
 	}{
-		{"no scheduler", 0, false, 1.9, 3.1},
-		{"no split", 0, true, 1.5, 2.1},
-		{"parts of 64 KiB", 64 << 10, true, 1, 1.08},
-		{"parts of 8 KiB", 8 << 10, true, 1, 1.02},
+		{"no scheduler", 0, false, false, 1.9, 3.1},
+		{"no split", 0, true, false, 1.5, 2.1},
+		{"parts of 64 KiB", 64 << 10, true, false, 1, 1.08},
+		{"parts of 8 KiB", 8 << 10, true, false, 1, 1.02},
+		{"classes", 0, false, true, 1, 1.01},
 	} {
-		list := latencies(t, size, c.part, c.scheduled)
+		list := latencies(t, size, c.part, c.scheduled, c.classes)
 		least, most := slices.Min(list), slices.Max(list)
 		ratio := float64(most) / float64(least)
 		t.Logf("%s: %v to %v, ratio %.3f", c.name, least, most, ratio)

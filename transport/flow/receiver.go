@@ -80,7 +80,7 @@ func (l *Layer) accept(ctx context.Context, q *roce.Request, c ReceiverConfig, m
 	m := memory{slots: len(ch.slots), size: c.Channel.Size, stride: stride(c.Channel.Size),
 		addr: mr.Addr(), rkey: mr.RKey()}
 	o := roce.AcceptOptions{ConnectOptions: c.Connect, PrivateData: m.put(r.class)}
-	o.TrafficClass = trafficClass(r.class)
+	o.Class, o.TrafficClass = classOption(r.class), 0
 	conn, err := q.Accept(ctx, r.qp, o)
 	if err != nil {
 		return nil, errors.Join(err, r.destroy())

@@ -81,7 +81,7 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort) (err error) {
 	// A receiver may release a slot as soon as it exists.
 	l.add(s.id, s)
 	o := roce.DialOptions{ConnectOptions: s.cfg.Connect, PrivateData: putHello(s.cfg.Class)}
-	o.TrafficClass = trafficClass(s.cfg.Class)
+	o.Class, o.TrafficClass = classOption(s.cfg.Class), 0
 	conn, err := l.dev.Dial(ctx, addr, s.qp, o)
 	if err != nil {
 		return refused(err)

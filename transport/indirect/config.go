@@ -103,7 +103,8 @@ type Config struct {
 	// responder's NIC is probed; the same on both sides; 0: 20 s
 	Silence time.Duration
 
-	// RC has the attributes of the connections that carry data.
+	// RC has the attributes of the connections that carry data. Control messages have its traffic
+	// class, too. The peer adopts the class only for data, so both sides should choose it.
 	RC roce.ConnectOptions
 	// Peers restricts who may connect to a Listener; others get no answer.
 	Peers roce.PeerList

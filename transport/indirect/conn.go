@@ -107,7 +107,8 @@ func (c *Conn) open() (err error) {
 		c.own.Base, c.own.RKey = r.Addr, r.RKey
 	}
 	c.qp, err = e.dev.CreateQP(e.pd,
-		roce.QPConfig{SendCQ: e.cq, SendDepth: 2 * core.Window, RecvDepth: recvDepth})
+		roce.QPConfig{SendCQ: e.cq, SendDepth: 2 * core.Window, RecvDepth: recvDepth,
+			Class: e.cfg.RC.Class})
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,8 @@ func (c *Conn) Join(ctx context.Context, remote roce.Endpoint, peer Params) erro
 
 // join starts the protocol.
 func (c *Conn) join(ctx context.Context, gid roce.GID, peer *Params) error {
-	ah, err := c.ep.dev.CreateAH(ctx, roce.AHAttr{Remote: gid})
+	ah, err := c.ep.dev.CreateAH(ctx, roce.AHAttr{Remote: gid,
+		PathOptions: roce.PathOptions{Class: c.ep.cfg.RC.Class}})
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (e *Endpoint) open() (err error) {
 	e.own = append(e.own, e.ctl)
 	e.ud, err = e.dev.CreateQP(e.pd,
 		roce.QPConfig{Type: roce.UD, SendCQ: e.cq, SendDepth: controlDepth, RecvDepth: controlDepth,
-			MaxInline: core.MessageLen})
+			MaxInline: core.MessageLen, Class: e.cfg.RC.Class})
 	if err != nil {
 		return err
 	}
