@@ -120,6 +120,11 @@ func classRun(t *testing.T, sides [2]classSide, dial bool) (marks [2][]string, c
 		attr, err := ends[i].qp.Query()
 		must(t, err)
 		classes[i] = attr.Class
+		if c := ends[i].Counters(); c.Classes[attr.Class].SentPkts != c.SentPkts ||
+			c.Get(fmt.Sprintf("class%d_sent_bytes", attr.Class)) != c.SentBytes {
+			t.Errorf("side %d sent %d packets and %d bytes, in class %d %+v", i, c.SentPkts,
+				c.SentBytes, attr.Class, c.Classes[attr.Class])
+		}
 	}
 	return marks, classes
 }
@@ -347,6 +352,9 @@ func TestClassConfigOutOfRange(t *testing.T) {
 	d := newDevice(t, newLink(t, loopback.Config{}), 0,
 		WithClasses([NumClasses]ClassConfig{7: good}))
 	e := newEnd(t, d, rigConfig{qp: QPConfig{Rate: MaxRate, Burst: MaxBurst}})
+	if a, err := e.qp.Query(); err != nil || a.Rate != MaxRate || a.Burst != MaxBurst {
+		t.Errorf("Query() = %d bytes per second, burst %d, %v", a.Rate, a.Burst, err)
+	}
 	for _, c := range []QPConfig{{Rate: MinRate - 1}, {Rate: MaxRate + 1}, {Burst: 1}} {
 		c.SendCQ = e.cq
 		if _, err := d.CreateQP(e.pd, c); !errors.Is(err, ErrInvalidAttr) {
@@ -411,5 +419,63 @@ func TestClassOfDatagrams(t *testing.T) {
 		if got := ah.Path().Address().TrafficClass; got != want<<2 {
 			t.Errorf("class %d on a device of class 2: DSCP %d, want %d", class, got>>2, want)
 		}
+	}
+}
+
+// The passive side sends READ responses in the class that the active side has chosen: those of a
+// small urgent READ do not wait for those of large ones.
+func TestAdoptedClassIsServedFirst(t *testing.T) {
+	latency := func(class int) time.Duration {
+		link := newLink(t, loopback.Config{Virtual: true, Seed: 1,
+			Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
+		must(t, link.SetBandwidth(1, 1e9))
+		sim, ctx := loopback.NewSim(link), context.Background()
+		var ends [2]*end
+		var urgent [2]*QP
+		for i := range ends {
+			d := newDevice(t, link, i, WithExpert(Expert{Clock: link.Now, Wait: sim.Wait}))
+			sim.Add(d)
+			ends[i] = newEnd(t, d, rigConfig{mem: 8 << 20})
+			cq, err := d.CreateCQ(16)
+			must(t, err)
+			c := QPConfig{SendCQ: cq}
+			if i == 0 {
+				c.Class = class
+			}
+			urgent[i], err = d.CreateQP(ends[i].pd, c)
+			must(t, err)
+		}
+		a, b := ends[0], ends[1]
+		connect(t, a.qp, b.qp)
+		connect(t, urgent[0], urgent[1])
+		var took int64
+		read := func(q *QP, n int) {
+			must(t, q.PostSend(SendWR{Op: OpRead, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, n)},
+				RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			var wcs [1]WC
+			_, err := q.send.Wait(ctx, wcs[:])
+			if must(t, err); wcs[0].Status != Success {
+				t.Errorf("READ of %d bytes: %v", n, wcs[0].Status)
+			}
+		}
+		sim.Go(func() { read(a.qp, 8<<20) })
+		sim.Go(func() {
+			for range 20 {
+				must(t, sim.Sleep(time.Millisecond))
+				start := link.Now()
+				read(urgent[0], 1000)
+				took = max(took, link.Now()-start)
+			}
+		})
+		must(t, sim.Run(time.Minute))
+		return time.Duration(took)
+	}
+	// The packet takes 9 us and the round trip 10 us. At most two packets of 4 KiB precede it, 33 us
+	// each.
+	if urgent := latency(7); urgent > 100*time.Microsecond {
+		t.Errorf("READ of 1000 bytes in class 7 took up to %v, want at most 100 us", urgent)
+	}
+	if equal := latency(0); equal < 200*time.Microsecond {
+		t.Errorf("READ of 1000 bytes in class 0 took at most %v: the test shows nothing", equal)
 	}
 }
