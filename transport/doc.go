@@ -6,6 +6,7 @@
 //   - slidingwindow: the transport that it is compared with: WRITE with immediate, ACKs by SEND.
 //   - indirect: data goes to a reserved buffer while its destination is not registered yet.
 //   - flow: tasks and channels with priorities and deadlines (Abaza et al., 2023).
+//   - rftp: data in large blocks over long networks (Ren et al., 2012).
 //
 // The papers' experiments are "gorxe bench statusbyte" and "gorxe bench indirect".
 package transport

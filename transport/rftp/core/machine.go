@@ -297,3 +297,6 @@ func (m *Machine) handleFinish() {
 	m.fin.peer = true
 	m.changed |= EndChanged | ReadyChanged
 }
+
+// Reject ends the connection because the peer violated the protocol, and tells the peer.
+func (m *Machine) Reject(text string) { m.violated("%s", text) }
