@@ -53,7 +53,8 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 			return bench.Run(ctx, c, stderr)
 		})
 	}
-	cmd.AddCommand(sideCommand(), indirectCommand(), scaleCommand(), statusByteCommand())
+	cmd.AddCommand(sideCommand(), flowCommand(), indirectCommand(), scaleCommand(),
+		statusByteCommand())
 	return cmd
 }
 
