@@ -8,5 +8,6 @@
 //   - flow: tasks and channels with priorities and deadlines (Abaza et al., 2023).
 //   - rftp: data in large blocks over long networks (Ren et al., 2012).
 //
-// The papers' experiments are "gorxe bench statusbyte" and "gorxe bench indirect".
+// The papers' experiments are "gorxe bench statusbyte", "gorxe bench indirect" and "gorxe bench
+// flow".
 package transport

@@ -107,11 +107,11 @@ func scaled[T any](list []T, factor float64, of func(T) float64) []float64 {
 	return v
 }
 
-// Runs of hp_latency: as many as in the paper. Of those with more than 1 MB only the ones with the
-// largest overlap are simulated, and one without.
+// Runs of hp_latency: as many as in the paper. Of those with more than 1 MB, only the ones that
+// are slowest on an ideal shared link are simulated, and one in which no messages meet.
 const (
 	hpRuns    = 100
-	hpOverlap = 8
+	hpSlowest = 6
 )
 
 // hpLatency is the paper's experiment "communication latency". The result is the longest latency of
@@ -125,7 +125,7 @@ func (b *bench) hpLatency(ctx context.Context, x string, mb int, seed uint64) er
 		runs = append(runs, randomPhases(r, size))
 	}
 	if mb > 1 {
-		runs = append(closest(runs, size, hpOverlap), apart)
+		runs = append(slowest(runs, size, hpSlowest), apart)
 	}
 	meet := adversarial(size)
 	type result struct{ random, meet []time.Duration }
@@ -278,7 +278,7 @@ const (
 // the scheduler, so the ratio is the relative overhead.
 func (b *bench) overhead(ctx context.Context, x string, size int) error {
 	count := min(max(overheadBytes/size, overheadMin), overheadMax)
-	with, without, err := overheads(ctx, b.Link, size, count)
+	with, without, err := b.overheads(ctx, size, count)
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func runClass7(ctx context.Context, b *bench, x string, _ uint64) error {
 	var sorted [2][]float64
 	var bulk [2]float64
 	for i, class := range []int{7, 0} {
-		times, mbps, err := urgent(ctx, b.Link, class, b.Duration)
+		times, mbps, err := b.urgent(ctx, class)
 		if err != nil {
 			return err
 		}

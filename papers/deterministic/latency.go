@@ -2,6 +2,7 @@ package deterministic
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -25,18 +26,45 @@ func randomPhases(r *rand.Rand, size int) (p phases) {
 // apart are phases in which no messages of at most 32 MiB meet.
 var apart = phases{medium: time.Second, high: 2 * time.Second}
 
-// closest returns the n runs in which the message of the highest priority overlaps most with
-// others. The longest latency is among them.
-func closest(runs []phases, size, n int) []phases {
-	t := transmission(size)
-	overlap := func(p phases) (sum time.Duration) {
-		for _, other := range p[:high] {
-			sum += max(0, t-(p[high]-other).Abs())
-		}
-		return sum
+// shared returns how long the message of the highest priority takes on an ideal link that all
+// messages share equally.
+func (p phases) shared(size int) time.Duration {
+	now, left := time.Duration(0), phases{}
+	for i := range left {
+		left[i] = transmission(size)
 	}
+	for {
+		active, next := 0, time.Duration(math.MaxInt64) // when the number of messages changes
+		for i := range p {
+			switch {
+			case p[i] > now:
+				next = min(next, p[i])
+			case left[i] > 0:
+				active++
+			}
+		}
+		for i := range p {
+			if p[i] <= now && left[i] > 0 {
+				next = min(next, now+left[i]*time.Duration(active))
+			}
+		}
+		for i := range p {
+			if p[i] <= now && left[i] > 0 {
+				left[i] = max(0, left[i]-(next-now)/time.Duration(active))
+			}
+		}
+		if now = next; left[high] == 0 {
+			return now - p[high]
+		}
+	}
+}
+
+// slowest returns the n runs in which the message of the highest priority takes longest if all
+// share the link.
+func slowest(runs []phases, size, n int) []phases {
 	runs = slices.Clone(runs)
-	slices.SortStableFunc(runs, func(a, b phases) int { return int(overlap(b) - overlap(a)) })
+	slices.SortStableFunc(runs,
+		func(a, b phases) int { return int(b.shared(size) - a.shared(size)) })
 	return runs[:min(n, len(runs))]
 }
 
@@ -57,7 +85,10 @@ func adversarial(size int) (list []phases) {
 func latencies(ctx context.Context, m method, seed uint64, size int, runs []phases) (
 	list []time.Duration, err error) {
 	return list, simulate(m, seed, func(n *network) error {
-		streams, err := n.three(func(int) streamConfig { return streamConfig{size: size, queue: 1} })
+		streams, err := n.three(func(int) streamConfig {
+			return streamConfig{size: size,
+				queue: 1}
+		})
 		if err != nil {
 			return err
 		}

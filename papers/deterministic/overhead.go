@@ -12,6 +12,7 @@ import (
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/flow"
 )
 
@@ -27,7 +28,8 @@ func (e *ends) Unwrap() driver.Port { return e.Port }
 
 // Send implements driver.Port.
 func (e *ends) Send(bufs []driver.Buf) (int, error) {
-	if e.first.Load() == 0 && has(bufs, func(op bth.Opcode) bool { return op.Info().Op == bth.OpWrite }) {
+	if e.first.Load() == 0 &&
+		has(bufs, func(op bth.Opcode) bool { return op.Info().Op == bth.OpWrite }) {
 		e.first.Store(now())
 	}
 	return e.Port.Send(bufs)
@@ -67,14 +69,23 @@ type pair struct {
 	port  uint16
 }
 
-func newPair(link string) (p *pair, err error) {
+// realTime returns the configuration of two devices in real time, each with its own CPU.
+func (b *bench) realTime(wrap func(int, driver.Port) driver.Port) testbed.Config {
+	c := testbed.Config{Veth: b.Link == kit.Veth, Wrap: wrap}
+	for i := range c.Device {
+		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{CPU: &b.CPUs[i]})}
+	}
+	return c
+}
+
+func (b *bench) newPair() (p *pair, err error) {
 	p = &pair{port: firstPort}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.bed, err = testbed.New(testbed.Config{Veth: link == kit.Veth, Wrap: p.wrap}); err != nil {
+	if p.bed, err = testbed.New(b.realTime(p.wrap)); err != nil {
 		return p, err
 	}
 	for i, dev := range p.bed.Dev {
@@ -169,10 +180,10 @@ func (t *taken) measure(w *ends, f func() error) error {
 }
 
 // overheads sends messages of size bytes with the scheduler and without it, alternately.
-func overheads(ctx context.Context, link string, size, count int) (with, without taken, err error) {
+func (b *bench) overheads(ctx context.Context, size, count int) (with, without taken, err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends drain
 	defer cancel()
-	p, err := newPair(link)
+	p, err := b.newPair()
 	if err != nil {
 		return with, without, err
 	}
@@ -232,7 +243,8 @@ func (p *pair) scheduled(ctx context.Context, to *flow.Sender, size int) (send f
 		Run: func(*flow.Run) { arrived <- struct{}{} }}); err != nil {
 		return nil, s, err
 	}
-	if _, err := s.SendTask(flow.SendConfig{Name: "send", Channel: ch, To: to, Done: done}); err != nil {
+	if _, err := s.SendTask(flow.SendConfig{Name: "send", Channel: ch, To: to,
+		Done: done}); err != nil {
 		return nil, s, err
 	}
 	return func() error {

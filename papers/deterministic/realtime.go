@@ -3,12 +3,10 @@ package deterministic
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/testbed"
-	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -21,12 +19,11 @@ const (
 	bulkWrite      = 64 << 10
 )
 
-// urgent sends small messages of a class beside bulk traffic of class 0 for some time, and returns
+// urgent sends small messages of a class beside bulk traffic of class 0, and returns
 // how long each took until its acknowledgment, in seconds, and the goodput of the bulk traffic in
 // Mb/s.
-func urgent(ctx context.Context, link string, class int, length time.Duration) (times []float64,
-	mbps float64, err error) {
-	bed, err := testbed.New(testbed.Config{Veth: link == kit.Veth})
+func (b *bench) urgent(ctx context.Context, class int) (times []float64, mbps float64, err error) {
+	bed, err := testbed.New(b.realTime(nil))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -40,7 +37,7 @@ func urgent(ctx context.Context, link string, class int, length time.Duration) (
 	if err != nil {
 		return nil, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, length)
+	ctx, cancel := context.WithTimeout(ctx, b.Duration)
 	defer cancel()
 	done := make(chan error, 1)
 	bytes := 0
@@ -140,5 +137,3 @@ func percentile(sorted []float64, p float64) float64 {
 	}
 	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
 }
-
-var _ = slices.Sort[[]int]

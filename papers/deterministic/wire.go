@@ -13,16 +13,17 @@ type wire struct {
 	n       *network
 	dec     frame.Decoder
 	pkt     bth.Packet
-	streams map[bth.QPN]int // by the receiver's QP
-	learns  int             // the stream that sends alone, or -1
-	order   []int           // stream of each packet with data
+	streams map[bth.QPN]int     // by the receiver's QP
+	last    map[bth.QPN]bth.PSN // the last new packet, by the receiver's QP
+	learns  int                 // the stream that sends alone, or -1
+	order   []int               // stream of each packet with data that is no retransmission
 
 	// loses is the stream whose packet after the next skip ones is lost, or -1.
 	loses, skip int
 }
 
 func newWire(n *network) *wire {
-	w := &wire{n: n, streams: map[bth.QPN]int{}, learns: -1, loses: -1}
+	w := &wire{n: n, streams: map[bth.QPN]int{}, last: map[bth.QPN]bth.PSN{}, learns: -1, loses: -1}
 	n.bed.Link.SetFilter(0, 1, w.see)
 	return w
 }
@@ -32,7 +33,11 @@ func (w *wire) see(f []byte) loopback.Action {
 	if w.dec.Decode(f, &w.pkt) != frame.ReasonOK || len(w.pkt.Payload) < pathMTU {
 		return loopback.Pass
 	}
-	qpn := w.pkt.BTH.DestQP()
+	qpn, psn := w.pkt.BTH.DestQP(), w.pkt.BTH.PSN()
+	if last, ok := w.last[qpn]; ok && !psn.After(last) {
+		return loopback.Pass // a retransmission
+	}
+	w.last[qpn] = psn
 	if w.learns >= 0 {
 		w.streams[qpn] = w.learns
 		return loopback.Pass
