@@ -32,7 +32,7 @@ func openPorts(c *Config) (*Ports, error) {
 	if !c.Veth {
 		return openMemory(c)
 	}
-	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues})
+	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues, Rate: c.Rate})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,14 @@ func openMemory(c *Config) (*Ports, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Ports{Link: link, Port: [2]driver.Port{link.Port(0), link.Port(1)}}, nil
+	p := &Ports{Link: link}
+	for i := range p.Port {
+		if err := link.SetBandwidth(i, c.Rate); err != nil {
+			return nil, errors.Join(err, link.Close())
+		}
+		p.Port[i] = link.Port(i)
+	}
+	return p, nil
 }
 
 // inject wraps a port of a veth pair if faults are wanted. Each direction has its own seed.

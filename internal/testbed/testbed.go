@@ -20,6 +20,8 @@ type Config struct {
 
 	// MTU is the largest IP packet in bytes; 0 means the default of veth or loopback.
 	MTU int
+	// Rate limits what each side sends, in bits per second of whole frames; 0 means unlimited.
+	Rate int64
 	// Plan describes the faults of both directions, drawn from Seed.
 	Plan loopback.Plan
 	Seed uint64

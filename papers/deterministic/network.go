@@ -82,16 +82,11 @@ func simulate(m method, seed uint64, f func(n *network) error) (err error) {
 
 // open opens the devices.
 func (n *network) open(seed uint64) (err error) {
-	n.bed, err = testbed.New(testbed.Config{Virtual: true, MTU: linkMTU, Seed: seed,
+	n.bed, err = testbed.New(testbed.Config{Virtual: true, MTU: linkMTU, Rate: linkRate, Seed: seed,
 		Plan: loopback.Plan{Delay: linkDelay}, Link: loopback.Config{NoTrace: true},
 		Options: n.method.options()})
 	if err != nil {
 		return err
-	}
-	for i := range n.bed.Dev {
-		if err := n.bed.Link.SetBandwidth(i, linkRate); err != nil {
-			return err
-		}
 	}
 	n.bed.Sim.Add(n)
 	if n.method.layer {

@@ -23,7 +23,7 @@ const (
 // how long each took until its acknowledgment, in seconds, and the goodput of the bulk traffic in
 // Mb/s.
 func (b *bench) urgent(ctx context.Context, class int) (times []float64, mbps float64, err error) {
-	bed, err := testbed.New(b.realTime(nil))
+	bed, err := testbed.New(b.realTime(linkRate, nil))
 	if err != nil {
 		return nil, 0, err
 	}
