@@ -470,8 +470,8 @@ func TestAdoptedClassIsServedFirst(t *testing.T) {
 		must(t, sim.Run(time.Minute))
 		return time.Duration(took)
 	}
-	// The packet takes 9 us and the round trip 10 us. At most two packets of 4 KiB precede it, 33 us
-	// each.
+	// The packet takes 9 us and the round trip 10 us. At most two packets of 4 KiB precede it, 33
+	// us each.
 	if urgent := latency(7); urgent > 100*time.Microsecond {
 		t.Errorf("READ of 1000 bytes in class 7 took up to %v, want at most 100 us", urgent)
 	}
