@@ -21,6 +21,12 @@ type bound struct {
 	limit  int               // bytes; 0: two frames
 	frame  int               // longest frame of a lower class so far, bytes
 	resume qp.Time           // when packets that are held back may be sent; 0: there are none
+
+	// A port may never report some frames as sent. Bytes that have not moved for stuckTime while
+	// packets were held back no longer count, so that classes cannot starve.
+	stuck int
+	last  int     // the latest backlog
+	moved qp.Time // when it changed
 }
 
 // etherOverhead is what Ethernet transmits in addition to each frame as the port sees it: preamble,
@@ -63,7 +69,20 @@ func (l *Loop) backlog() (bytes int, rate int64) {
 	if b.output.Rate > 0 {
 		return b.output.Backlog(int64(l.now())), b.output.Rate
 	}
-	return b.port.Backlog()
+	bytes, rate = b.port.Backlog()
+	b.stuck = min(b.stuck, bytes)
+	return bytes - b.stuck, rate
+}
+
+// watch notices if the backlog does not shrink. waited reports whether nothing was sent since it
+// was called last.
+func (b *bound) watch(now qp.Time, backlog int, waited bool) {
+	switch {
+	case !waited || backlog != b.last:
+		b.last, b.moved = backlog, now
+	case now-b.moved >= stuckTime:
+		b.stuck += backlog
+	}
 }
 
 // passed adds frames to the model of the link. They are about to be passed to the port.
@@ -76,6 +95,7 @@ func (l *Loop) passed(bufs []driver.Buf) {
 
 // transmitBounded is transmit while QPs of several classes exist.
 func (l *Loop) transmitBounded(now qp.Time) int {
+	_, held := l.held()
 	l.stalled, l.bound.resume = false, 0
 	sent := 0
 	for sent < txBatch {
@@ -86,7 +106,7 @@ func (l *Loop) transmitBounded(now qp.Time) int {
 		l.flush(n)
 		sent += n
 	}
-	l.holdBack(now)
+	l.holdBack(now, held && sent == 0)
 	return sent
 }
 
@@ -116,14 +136,16 @@ func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 	return n
 }
 
-// holdBack determines when packets of lower classes that must wait for the backlog are sent.
-func (l *Loop) holdBack(now qp.Time) {
+// holdBack determines when packets of lower classes that must wait for the backlog are sent. waited
+// reports whether this step found them waiting and has sent nothing.
+func (l *Loop) holdBack(now qp.Time, waited bool) {
 	b := &l.bound
 	l.eng.SetBacklogged(false)
 	if l.stalled || !l.eng.HasTransmit(now) {
 		return
 	}
 	backlog, rate := l.backlog()
+	b.watch(now, backlog, waited)
 	excess := backlog - b.most()
 	switch {
 	case excess <= 0:

@@ -37,9 +37,11 @@ const (
 	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
 
-// backlogPoll is the interval in ns between two looks at the backlog of a port that does not know
-// its rate, while packets wait for it.
-const backlogPoll qp.Time = 20_000
+// Waiting for the backlog; see bound.
+const (
+	backlogPoll qp.Time = 5_000       // ns between two looks if the rate is not known
+	stuckTime   qp.Time = 100_000_000 // ns after which bytes that do not move are ignored
+)
 
 // Receive coalescing; see coalescer.
 const (
