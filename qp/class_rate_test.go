@@ -97,21 +97,24 @@ func TestQPRate(t *testing.T) {
 		{1000, 1, 10}, {100_000, 1, 5000}, {1_000_000, 10_000, 700}, {125_000_000, 1, 1 << 20},
 		{125_000_000, 0, 30_000}, {122_250_000, 64 << 10, 1}, {3_333_333_333, 9000, 1 << 16},
 	} {
-		t.Run(fmt.Sprintf("%d, %d, messages of %d", test.rate, test.burst, test.n), func(t *testing.T) {
-			c := newClassWorld(t, classConfigs{})
-			q := c.pair("q", UC, 0)
-			must(t, q.Modify(c.now, &Attr{Rate: test.rate, Burst: test.burst}, AttrRate))
-			burst := test.burst
-			if burst == 0 {
-				burst = int(test.rate / 1000)
-			}
-			m := meter{t: t, what: "QP", rate: float64(test.rate),
-				burst: float64(max(burst, q.maxFrameLen()))}
-			duration := max(Time(float64(second)*2e6/float64(test.rate)), Time(m.burst*1e11/m.rate))
-			duration = min(duration, 2000*second)
-			c.frames(duration, map[*QP]int{q: test.n}, func(_ string, n int) { m.sent(c.now, n) })
-			m.reached(c.now)
-		})
+		t.Run(fmt.Sprintf("%d, %d, messages of %d", test.rate, test.burst, test.n),
+			func(t *testing.T) {
+				c := newClassWorld(t, classConfigs{})
+				q := c.pair("q", UC, 0)
+				must(t, q.Modify(c.now, &Attr{Rate: test.rate, Burst: test.burst}, AttrRate))
+				burst := test.burst
+				if burst == 0 {
+					burst = int(test.rate / 1000)
+				}
+				m := meter{t: t, what: "QP", rate: float64(test.rate),
+					burst: float64(max(burst, q.maxFrameLen()))}
+				duration := max(Time(float64(second)*2e6/float64(test.rate)),
+					Time(m.burst*1e11/m.rate))
+				duration = min(duration, 2000*second)
+				c.frames(duration, map[*QP]int{q: test.n},
+					func(_ string, n int) { m.sent(c.now, n) })
+				m.reached(c.now)
+			})
 	}
 }
 
@@ -129,8 +132,10 @@ func TestClassRate(t *testing.T) {
 	must(t, slow.Modify(c.now, &Attr{Rate: 1_000_000, Burst: 3000}, AttrRate))
 	load[slow] = 2500
 	meters := map[string]*meter{
-		"high": {what: "class 6", rate: 10e6, burst: 1500}, "mid": {what: "class 3", rate: 20e6, burst: 4000},
-		"low": {what: "class 0", rate: 30e6, burst: 2000}, "slow": {what: "QP", rate: 1e6, burst: 3000}}
+		"high": {what: "class 6", rate: 10e6, burst: 1500},
+		"mid":  {what: "class 3", rate: 20e6, burst: 4000},
+		"low":  {what: "class 0", rate: 30e6, burst: 2000},
+		"slow": {what: "QP", rate: 1e6, burst: 3000}}
 	for _, m := range meters {
 		m.t = t
 	}
@@ -251,7 +256,8 @@ func TestNoTimeoutsWhileWaiting(t *testing.T) {
 				}
 				if bulk.State() != RTS || probes != 0 || e.c.Probes+e.c.AckTimeouts > 0 ||
 					(!lose && resent+e.c.Retransmits > 0) {
-					t.Errorf("%s, %d probes, %d timeouts, %d retransmitted", bulk.State(), e.c.Probes,
+					t.Errorf("%s, %d probes, %d timeouts, %d retransmitted", bulk.State(),
+						e.c.Probes,
 						e.c.AckTimeouts, e.c.Retransmits)
 				}
 			})
@@ -277,10 +283,37 @@ func TestNoTimeoutsWithLowRate(t *testing.T) {
 	}
 	c := &w.ends[0].c
 	if w.now < 2*second || c.Probes+c.AckTimeouts+c.Retransmits > 0 {
-		t.Errorf("after %d ns: %d probes, %d timeouts, %d retransmitted, want none", w.now, c.Probes,
+		t.Errorf("after %d ns: %d probes, %d timeouts, %d retransmitted, want none", w.now,
+			c.Probes,
 			c.AckTimeouts, c.Retransmits)
 	}
 	if s := w.ends[1].c.DuplicateRequest; s > 0 {
 		t.Errorf("%d duplicates", s)
+	}
+}
+
+// The timeouts run from the packet that asks for an ACK, not from earlier ones.
+func TestTimeoutsAfterPreemption(t *testing.T) {
+	c := newClassWorld(t, classConfigs{})
+	e := c.ends[0]
+	bulk, urgent := c.pair("bulk", RC, 0), c.pair("urgent", UC, 7)
+	c.write(bulk, 4<<10)
+	c.sends(3, "bulk*3")
+	next, ok := e.NextTimeout()
+	if !ok {
+		t.Fatal("no timer with packets in flight")
+	}
+	c.starve(next-c.now-50_000, urgent)
+	c.hear()
+	c.sends(1, "bulk")
+	c.now += initialRTO / 2
+	e.HandleTimeout(c.now)
+	c.sends(all, "")
+	if e.c.Probes > 0 {
+		t.Error("a probe half of the timeout after the last packet")
+	}
+	c.hear()
+	if bulk.SQLen() != 0 {
+		t.Errorf("%d work requests after the ACK", bulk.SQLen())
 	}
 }

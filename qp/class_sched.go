@@ -31,7 +31,7 @@ func (e *Engine) updateClassed() {
 		return
 	}
 	e.serving, e.quantumLeft, c.serving = c.serving, c.left, nil
-	e.backlogged, e.throttled, e.holding, e.last = false, 0, nil, nil
+	e.backlogged, e.throttled, e.holding, e.last, c.part = false, 0, nil, nil, 0
 }
 
 // eligible returns the classes that may send now, a bit set.
@@ -82,7 +82,7 @@ func (e *Engine) nextClassed(now Time) *QP {
 			}
 		}
 		if e.hasTokens(now, q, c) {
-			e.begin(q, c)
+			e.begin(now, q, c)
 			return q
 		}
 	}
@@ -110,7 +110,7 @@ func (e *Engine) wake(now Time) {
 
 // begin prepares the transmission of a packet of q. The timeouts run from the packet that asks for
 // an ACK, not from packets that were sent before the QP had to wait.
-func (e *Engine) begin(q *QP, c uint8) {
+func (e *Engine) begin(now Time, q *QP, c uint8) {
 	if p := e.last; p != nil && p != q {
 		if low := p.Class(); low < c && e.midway && p.list == inRunq {
 			e.classes[low].Preemptions++
@@ -122,8 +122,8 @@ func (e *Engine) begin(q *QP, c uint8) {
 			q.cs.stamp = key
 		}
 	}
-	if q.typ == RC && q.lastAsked <= q.una && q.rec.rnrUntil == 0 {
-		q.rec.ackDeadline, q.rec.probeDeadline = Never, Never
+	if q.typ == RC && q.lastAsked <= q.una && q.una < q.nxt && q.rec.rnrUntil == 0 {
+		q.restartRetry(now)
 	}
 }
 
@@ -190,7 +190,7 @@ func (e *Engine) served(now Time, q *QP, b []byte, netLen int) {
 		cq.part, e.holding = 0, nil
 	}
 	e.last, e.midway = q, !info.End
-	e.endTurn(now, q, uint32(len(b)), point)
+	e.endTurn(q, uint32(len(b)), point)
 }
 
 // preemptible reports whether a message may be preempted after n bytes of payload.
@@ -200,12 +200,12 @@ func (c *ClassConfig) preemptible(n uint64) bool {
 
 // endTurn decides whether q stays the next QP of its class after a packet of n bytes. point reports
 // whether that packet ends at a preemption point: a turn ends nowhere else.
-func (e *Engine) endTurn(now Time, q *QP, n uint32, point bool) {
+func (e *Engine) endTurn(q *QP, n uint32, point bool) {
 	c := q.Class()
 	cq := &e.queues[c]
 	switch {
 	case q.doneSending():
-		e.endService(now, q)
+		e.endService(q)
 	case e.config[c].Order == FIFO:
 		if q.list == inRunq {
 			e.admit(q)
@@ -222,16 +222,10 @@ func (e *Engine) endTurn(now Time, q *QP, n uint32, point bool) {
 	}
 }
 
-// leave takes a QP that cannot send now out of its class's queue. Its timeouts run from now on, if
-// begin or onTimer has stopped them.
-func (e *Engine) leave(now Time, q *QP) {
+// leave takes a QP that cannot send now out of its class's queue.
+func (e *Engine) leave(q *QP) {
 	e.expel(q)
 	e.checkReady(q.Class())
-	r := &q.rec
-	if st := q.State(); q.typ == RC && (st == RTS || st == SQD) && q.una < q.max &&
-		r.rnrUntil == 0 && r.ackDeadline == Never && r.probeDeadline == Never {
-		q.armRetry(now)
-	}
 }
 
 // starved reports whether the QP waits for its turn or for tokens, and no answer to what it has
@@ -239,6 +233,17 @@ func (e *Engine) leave(now Time, q *QP) {
 func (q *QP) starved() bool {
 	return q.list == inRunq && (q.lastAsked <= q.una || q.nxt < q.max ||
 		q.win.repairing && q.cc.board.due())
+}
+
+// delayRetry postpones the timeouts of a QP that is starved. They start again when it sends a
+// packet; see begin.
+func (q *QP) delayRetry(now Time) {
+	r := &q.rec
+	for _, t := range []*Time{&r.ackDeadline, &r.probeDeadline} {
+		if *t != Never {
+			*t = now + starvedDelay
+		}
+	}
 }
 
 // scheduleClassed makes q eligible for sending if classes are in use.

@@ -25,7 +25,8 @@ func newClassWorld(t testing.TB, configs classConfigs) *classWorld {
 }
 
 // pair creates a QP of engine 0 with a path MTU of 1024, and its peer, both of the class.
-func (c *classWorld) pair(name string, typ Type, class uint8, change ...func(*InitAttr, *Attr)) *QP {
+func (c *classWorld) pair(name string, typ Type, class uint8,
+	change ...func(*InitAttr, *Attr)) *QP {
 	c.t.Helper()
 	a, b := c.world.pair(typ, change...)
 	c.names[b.QPN()], c.peers[name] = name, b
@@ -312,7 +313,8 @@ func TestFIFOWithLocalOperations(t *testing.T) {
 func TestClassOfResponses(t *testing.T) {
 	for _, order := range []Order{RoundRobin, FIFO} {
 		t.Run(order.String(), func(t *testing.T) {
-			c := newClassWorld(t, classConfigs{0: {Order: order}, 4: {Order: order}, 6: {Order: order}})
+			c := newClassWorld(t,
+				classConfigs{0: {Order: order}, 4: {Order: order}, 6: {Order: order}})
 			bulk, q := c.pair("bulk", RC, 0), c.pair("q", RC, 4)
 			c.pair("low", RC, 0)
 			peer := c.peers["q"]
@@ -320,7 +322,8 @@ func TestClassOfResponses(t *testing.T) {
 			c.sends(2, "bulk*2")
 
 			addr, key := c.ends[0].remote(0)
-			c.post(peer, SendWR{Op: OpRead, SGEs: []SGE{c.ends[1].sge(0, 3000)}, RemoteAddr: addr, RKey: key})
+			c.post(peer, SendWR{Op: OpRead, SGEs: []SGE{c.ends[1].sge(0, 3000)}, RemoteAddr: addr,
+				RKey: key})
 			c.hear()
 			c.sends(5, "q*3 bulk*2")
 
@@ -409,7 +412,8 @@ func TestBacklogLimit(t *testing.T) {
 	e.DestroyQP(top)
 	e.DestroyQP(part)
 	if e.Bounded() || e.classed {
-		t.Errorf("after the QPs of other classes: Bounded() = %v, classed = %v", e.Bounded(), e.classed)
+		t.Errorf("after the QPs of other classes: Bounded() = %v, classed = %v", e.Bounded(),
+			e.classed)
 	}
 }
 

@@ -271,7 +271,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
 			tx.Payload, tx.PayloadAt = nil, 0
-			e.endService(now, q)
+			e.endService(q)
 			continue
 		}
 		e.lastData = now
@@ -279,7 +279,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		case e.classed:
 			e.served(now, q, to[:n], netLen)
 		case q.doneSending():
-			e.endService(now, q)
+			e.endService(q)
 		case uint32(n) < e.quantumLeft:
 			e.quantumLeft -= uint32(n)
 		default:
@@ -322,11 +322,11 @@ func (q *QP) doneSending() bool {
 }
 
 // endService takes a QP without packets off the run queue. A pending ACK stays scheduled.
-func (e *Engine) endService(now Time, q *QP) {
+func (e *Engine) endService(q *QP) {
 	e.serving = nil
 	e.unlist(q)
 	if e.classed {
-		e.leave(now, q)
+		e.leave(q)
 	}
 	if q.owes && q.ackOwed {
 		e.awaitAck(q)

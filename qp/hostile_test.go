@@ -35,7 +35,7 @@ func (q *QP) invariants() error {
 	case q.list == inNone && (q.ackOwed || q.nakOwed || !q.answers.empty()):
 		return fmt.Errorf("responses are pending, but the QP is on no list")
 	case q.State() == RTS && q.typ == RC && q.una != q.nxt && !q.rec.timer.armed &&
-		q.rec.timeout > 0 && !((q.win.repairing || q.eng.classed) && q.list == inRunq):
+		q.rec.timeout > 0 && !(q.win.repairing && q.list == inRunq):
 		return fmt.Errorf("packets in flight without a timer")
 	}
 	if q.win.repairing {

@@ -231,7 +231,7 @@ func (q *QP) onTimer(now Time) {
 	case q.una == q.max:
 		r.ackDeadline, r.probeDeadline = Never, Never
 	case q.eng.classed && q.starved():
-		r.ackDeadline, r.probeDeadline = Never, Never
+		q.delayRetry(now)
 	case r.ackDeadline <= now:
 		q.ackTimedOut(now)
 		return

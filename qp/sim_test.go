@@ -21,7 +21,7 @@ func TestRandomTraffic(t *testing.T) {
 		n = 50
 	}
 	for seed := range n {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), false) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), false, false) })
 	}
 }
 
@@ -32,13 +32,51 @@ func TestSelectiveRandomTraffic(t *testing.T) {
 		n = 50
 	}
 	for seed := range n {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), true) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), true, false) })
 	}
 }
 
-func randomTraffic(t *testing.T, seed uint64, selective bool) {
-	w := newWorld(t, seed)
+// TestClassRandomTraffic is TestRandomTraffic with classes and rates that change at any time.
+func TestClassRandomTraffic(t *testing.T) {
+	n := 100
+	if testing.Short() {
+		n = 20
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			randomTraffic(t, uint64(seed), seed%2 == 0, true)
+		})
+	}
+}
+
+// randomClasses returns a configuration of the classes with moderate rates.
+func randomClasses(r *rand.Rand) (c [NumClasses]ClassConfig) {
+	for i := range c {
+		c[i].Order = Order(r.IntN(int(numOrders)))
+		c[i].Preempt = []int{0, PreemptAtEnd, 1 + r.IntN(20_000)}[r.IntN(3)]
+		if r.IntN(3) == 0 {
+			c[i].Rate, c[i].Burst = 1e6+r.Uint64N(1e9), r.IntN(1<<16)
+		}
+	}
+	return c
+}
+
+// changeClass gives the QP another class and perhaps a rate.
+func changeClass(t testing.TB, now Time, r *rand.Rand, q *QP) {
+	a := Attr{Class: uint8(r.IntN(NumClasses))}
+	if r.IntN(3) == 0 {
+		a.Rate, a.Burst = 1e6+r.Uint64N(1e8), r.IntN(1<<14)
+	}
+	must(t, q.Modify(now, &a, AttrClass|AttrRate))
+}
+
+func randomTraffic(t *testing.T, seed uint64, selective, classes bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
+	w := newWorld(t, seed, func(c *Config) {
+		if classes {
+			c.Classes = randomClasses(r)
+		}
+	})
 	f := r.Float64() * 0.2
 	w.faults = faults{loss: f * r.Float64(), dup: f * r.Float64(), reorder: f * r.Float64(),
 		late: 20000}
@@ -161,6 +199,9 @@ func randomTraffic(t *testing.T, seed uint64, selective bool) {
 		done := 0
 		e := w.ends[i]
 		w.run(600*second, func() bool {
+			if classes && r.IntN(50) == 0 {
+				changeClass(t, w.now, r, qs[r.IntN(2)])
+			}
 			for _, q := range qs {
 				if err := q.invariants(); err != nil {
 					t.Fatal(err)

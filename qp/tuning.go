@@ -23,6 +23,10 @@ const (
 	ackBatch      = 16     // packets
 )
 
+// starvedDelay is by how much the timeouts of a QP are postponed that waits for its turn among
+// traffic classes or for tokens, in ns. It bounds the cost of the timers of many such QPs.
+const starvedDelay Time = 10_000_000
+
 // DefaultPrefetch is the default window in QPs. The paper's formula (sched.Window) with 300 ns per
 // message and 5 links of up to 200 ns each gives half of it. It is doubled because a message takes
 // less time if everything is in the cache.
