@@ -29,22 +29,28 @@ func (c *cable) turn() {
 	for moved := true; moved; {
 		moved = false
 		for i := range c.ends {
-			e := c.ends[i]
-			e.HandleDoorbells(c.now)
-			for e.HasTransmit(c.now) {
-				tx := e.PollTransmit(c.now, c.buf[:])
-				if tx == nil {
-					break
-				}
+			c.drain(i, func(to *end) {
 				moved = true
-				if err := c.pkt.Parse(c.buf[tx.NetLen:tx.Len]); err != nil {
-					c.t.Fatal(err)
-				}
-				c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-i].gid
-				c.pkt.NetHeader = grhZeros[:]
-				c.ends[1-i].HandlePacket(c.now, &c.pkt)
-			}
+				to.HandlePacket(c.now, &c.pkt)
+			})
 		}
+	}
+}
+
+// drain passes what end i sends to deliver, in c.pkt.
+func (c *cable) drain(i int, deliver func(to *end)) {
+	e, to := c.ends[i], c.ends[1-i]
+	e.HandleDoorbells(c.now)
+	for e.HasTransmit(c.now) {
+		tx := e.PollTransmit(c.now, c.buf[:])
+		if tx == nil {
+			return
+		}
+		if err := c.pkt.Parse(c.buf[tx.NetLen:tx.Len]); err != nil {
+			c.t.Fatal(err)
+		}
+		c.pkt.Src, c.pkt.Dst, c.pkt.NetHeader = e.gid, to.gid, grhZeros[:]
+		deliver(to)
 	}
 }
 
@@ -162,24 +168,17 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 					t.Fatal("PostRecv")
 				}
 			}
-			for end, e := range c.ends {
-				e.HandleDoorbells(c.now)
+			for side, e := range c.ends {
 				e.HandleTimeout(c.now)
-				for e.HasTransmit(c.now) {
-					tx := e.PollTransmit(c.now, c.buf[:])
-					if tx == nil {
-						break
-					}
+				c.drain(side, func(to *end) {
 					if i++; i%5 == 0 && j < 200 {
-						continue // lost
+						return // lost
 					}
-					_ = c.pkt.Parse(c.buf[tx.NetLen:tx.Len])
-					c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-end].gid
-					c.ends[1-end].HandlePacket(c.now, &c.pkt)
+					to.HandlePacket(c.now, &c.pkt)
 					if i%7 == 0 {
-						c.ends[1-end].HandlePacket(c.now, &c.pkt)
+						to.HandlePacket(c.now, &c.pkt)
 					}
-				}
+				})
 			}
 			garbage[0] = byte(i)
 			if c.pkt.Parse(garbage) == nil {

@@ -412,21 +412,13 @@ func TestSelectiveRepairAllocatesNothing(t *testing.T) {
 			if c.now += 5000; j > 1_000_000 {
 				t.Fatal("the queue does not become empty")
 			}
-			for end, e := range c.ends {
-				e.HandleDoorbells(c.now)
+			for side, e := range c.ends {
 				e.HandleTimeout(c.now)
-				for e.HasTransmit(c.now) {
-					tx := e.PollTransmit(c.now, c.buf[:])
-					if tx == nil {
-						break
+				c.drain(side, func(to *end) {
+					if i++; i%11 != 0 { // the others are lost
+						to.HandlePacket(c.now, &c.pkt)
 					}
-					if i++; i%11 == 0 {
-						continue // lost
-					}
-					_ = c.pkt.Parse(c.buf[tx.NetLen:tx.Len])
-					c.pkt.Src, c.pkt.Dst = e.gid, c.ends[1-end].gid
-					c.ends[1-end].HandlePacket(c.now, &c.pkt)
-				}
+				})
 			}
 		}
 		a.cq.Poll(c.wcs[:])

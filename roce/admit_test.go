@@ -41,14 +41,7 @@ func TestAdmit(t *testing.T) {
 	})
 	must(t, err)
 	ctx := within(t)
-	served := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
-		}
-		served <- err
-	}()
+	served := k.acceptOne(ctx, l)
 	for word, want := range map[string]RejectReason{
 		"full": RejectNoResources, "self": RejectUnsupported, "other": RejectConsumer,
 	} {

@@ -42,33 +42,20 @@ func dropFirst(k connPair, from, to int, a cm.Attribute, n int32) *atomic.Int32 
 // meet connects the QPs: a dials.
 func (k connPair) meet(t *testing.T) (a, b *Conn) {
 	t.Helper()
-	l := k.listen(t)
-	ctx := within(t)
-	accepted := make(chan *Conn, 1)
+	return k.meetWith(t, ConnectOptions{})
+}
+
+// acceptOne accepts the next connection of l with b's QP. It returns the result.
+func (k connPair) acceptOne(ctx context.Context, l *Listener) <-chan error {
+	done := make(chan error, 1)
 	go func() {
-		defer close(accepted)
 		r, err := l.Accept(ctx)
 		if err == nil {
-			var c *Conn
-			if c, err = r.Accept(ctx, k.b.qp, AcceptOptions{}); err == nil {
-				accepted <- c
-			}
+			_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
 		}
-		if err != nil {
-			t.Errorf("accept: %v", err)
-		}
+		done <- err
 	}()
-	a, err := k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b = <-accepted; b == nil {
-		t.FailNow()
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	return a, b
+	return done
 }
 
 // ends checks that c ends with an error.
@@ -259,14 +246,7 @@ func TestDialCanceled(t *testing.T) {
 			seen := dropFirst(k, from, 1-from, lost, 1<<30)
 			l := k.listen(t)
 			ctx, cancel := context.WithCancel(context.Background())
-			accepted := make(chan error, 1)
-			go func() {
-				r, err := l.Accept(ctx)
-				if err == nil {
-					_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
-				}
-				accepted <- err
-			}()
+			accepted := k.acceptOne(ctx, l)
 			var canceler sync.WaitGroup
 			canceler.Go(func() {
 				defer cancel()

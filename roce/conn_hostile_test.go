@@ -46,14 +46,7 @@ func TestCanceledRequests(t *testing.T) {
 		t.Error("canceled requests wait for Accept")
 	}
 	ctx := within(t)
-	served := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			_, err = r.Accept(ctx, k.b.qp, AcceptOptions{})
-		}
-		served <- err
-	}()
+	served := k.acceptOne(ctx, l)
 	_, err = k.a.Dial(ctx, k.addr, k.a.qp, DialOptions{})
 	if err := errors.Join(err, <-served); err != nil {
 		t.Errorf("another peer: %v", err)

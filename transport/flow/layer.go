@@ -247,6 +247,23 @@ func (l *Layer) add(id uint32, c conn) {
 	l.mu.Unlock()
 }
 
+// beginClose calls mark if connection id is open and no running scheduler uses it. scheduled reports
+// whether schedulers use it, and is called with the layer locked, as mark is.
+func (l *Layer) beginClose(id uint32, scheduled func() bool, mark func()) (open, used bool) {
+	s := l.lockScheduler()
+	if s != nil {
+		defer s.mu.Unlock()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, open = l.conns[id]
+	used = s != nil && s.running && scheduled()
+	if open && !used {
+		mark()
+	}
+	return open, used
+}
+
 // Close frees the channels and the objects of the layer. Close its senders and receivers, and the
 // scheduler, before.
 func (l *Layer) Close() error {

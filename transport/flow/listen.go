@@ -25,16 +25,7 @@ func (l *Layer) Listen(addr netip.AddrPort, c ReceiverConfig) (*Listener, error)
 	if err := c.Channel.check(); err != nil {
 		return nil, err
 	}
-	o := roce.ListenOptions{Peers: c.Peers}
-	if c.Permits != nil {
-		o.Admit = func(q *roce.Request) error {
-			if !c.Permits(q.RemoteAddr().Addr()) {
-				return roce.ErrIgnore
-			}
-			return nil
-		}
-	}
-	rl, err := l.dev.Listen(addr, o)
+	rl, err := l.dev.Listen(addr, accept.ListenOptions(c.Peers, c.Permits))
 	if err != nil {
 		return nil, err
 	}

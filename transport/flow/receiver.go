@@ -250,21 +250,12 @@ func (r *Receiver) end(err error) {
 // Close disconnects and frees the memory of the channel. Messages must not be used afterwards.
 // Closing twice is harmless.
 func (r *Receiver) Close() error {
-	l := r.layer
-	sched := l.lockScheduler()
-	l.mu.Lock()
-	_, open := l.conns[r.id]
-	used := r.direct == nil && sched != nil && sched.running
-	if open && !used {
+	open, used := r.layer.beginClose(r.id, func() bool { return r.direct == nil }, func() {
 		r.ch.closed = true
 		if r.err == nil {
 			r.err = ErrClosed
 		}
-	}
-	l.mu.Unlock()
-	if sched != nil {
-		sched.mu.Unlock()
-	}
+	})
 	switch {
 	case !open:
 		return nil

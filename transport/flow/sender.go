@@ -302,18 +302,11 @@ func (s *Sender) end(err error) {
 
 // Close disconnects. Messages whose Send has not returned may be lost. Closing twice is harmless.
 func (s *Sender) Close() error {
-	l := s.layer
-	sched := l.lockScheduler()
-	l.mu.Lock()
-	_, open := l.conns[s.id]
-	used := s.task != nil && sched != nil && sched.running
-	if open && !used && s.err == nil {
-		s.err = ErrClosed
-	}
-	l.mu.Unlock()
-	if sched != nil {
-		sched.mu.Unlock()
-	}
+	open, used := s.layer.beginClose(s.id, func() bool { return s.task != nil }, func() {
+		if s.err == nil {
+			s.err = ErrClosed
+		}
+	})
 	switch {
 	case !open:
 		return nil

@@ -2,39 +2,25 @@ package slidingwindow
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"testing"
 
-	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/accept/accepttest"
-	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
 
 // Forged requests neither end Accept nor keep another sender waiting.
 func TestForgedRequests(t *testing.T) {
-	cfg := Config{Blocks: 4, BlockSize: 1000}
-	tr := accepttest.Transport[*Listener, *Sender, *Receiver]{
-		Private: protocol.Put(nil, blocks.Sizes{Blocks: cfg.Blocks, Size: cfg.BlockSize}),
-		Listen: func(dev *roce.Device, addr netip.AddrPort,
-			refused func(netip.AddrPort, error)) (*Listener, error) {
-			c := cfg
-			c.Refused = refused
-			return Listen(dev, addr, c)
-		},
-		Dial: func(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (*Sender, error) {
-			return Init(ctx, dev, addr, cfg)
-		},
-		Transfer: func(ctx context.Context, s *Sender, r *Receiver) error {
-			if err := s.Write(ctx, []byte("data")); err != nil {
-				return err
-			}
+	c := Config{Blocks: 4, BlockSize: 1000}
+	tr := accepttest.Transport[Config, *Listener, *Sender, *Receiver]{
+		Private: protocol.Put(nil, c.sizes()), Config: c, Listen: Listen, Dial: Init,
+		Refused: func(c Config, f func(netip.AddrPort, error)) Config { c.Refused = f; return c },
+		Send:    func(ctx context.Context, s *Sender, b []byte) error { return s.Write(ctx, b) },
+		Receive: func(ctx context.Context, r *Receiver) (string, error) {
 			b, err := r.Receive(ctx)
-			if err != nil || string(b.Data) != "data" {
-				return fmt.Errorf("Receive() = %q, %v", b.Data, err)
+			if err != nil {
+				return "", err
 			}
-			_ = b.Release()
-			return nil
+			return string(b.Data), b.Release()
 		},
 	}
 	tr.Forged(t)

@@ -271,6 +271,16 @@ func TestLongPause(t *testing.T) {
 
 // TestDeadlines runs one task with a deadline of 10 in each of its states.
 func TestDeadlines(t *testing.T) {
+	// dropped ends a part after the deadline. The task must not continue.
+	dropped := func(end func(m *Machine, now int64, id TaskID) bool) func(m *Machine) {
+		return func(m *Machine) {
+			id, _, _ := m.Take(5, 0)
+			m.Advance(11)
+			if end(m, 12, id) {
+				panic("a dropped task continues")
+			}
+		}
+	}
 	for _, c := range []struct {
 		name    string
 		action  Action
@@ -305,26 +315,16 @@ func TestDeadlines(t *testing.T) {
 			m.Requeue(6, id)
 			m.Advance(11)
 		}, Stats{Activations: 1, Late: 1, Dropped: 1}},
-		{"drop at the next part", Drop, 0, func(m *Machine) {
-			id, _, _ := m.Take(5, 0)
-			m.Advance(11)
-			if m.Requeue(12, id) {
-				panic("a dropped task continues")
-			}
-		}, Stats{Activations: 1, Late: 1, Dropped: 1}},
+		{"drop at the next part", Drop, 0, dropped((*Machine).Requeue),
+			Stats{Activations: 1, Late: 1, Dropped: 1}},
 		{"drop while parked", Drop, 0, func(m *Machine) {
 			id, _, _ := m.Take(5, 0)
 			m.Park(5, id)
 			m.Advance(11)
 			m.Unpark(id)
 		}, Stats{Activations: 1, Late: 1, Dropped: 1}},
-		{"park after its deadline", Drop, 0, func(m *Machine) {
-			id, _, _ := m.Take(5, 0)
-			m.Advance(11)
-			if m.Park(12, id) {
-				panic("a dropped task continues")
-			}
-		}, Stats{Activations: 1, Late: 1, Dropped: 1}},
+		{"park after its deadline", Drop, 0, dropped((*Machine).Park),
+			Stats{Activations: 1, Late: 1, Dropped: 1}},
 		{"last part is not dropped", Drop, 0, func(m *Machine) {
 			id, _, _ := m.Take(5, 0)
 			m.Advance(11)

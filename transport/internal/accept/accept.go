@@ -19,6 +19,21 @@ const (
 	Max = 16
 )
 
+// ListenOptions returns the options of a listener for peers that are on the list and for which
+// permits, if set, is true. Requests of others are ignored.
+func ListenOptions(list roce.PeerList, permits func(peer netip.Addr) bool) roce.ListenOptions {
+	o := roce.ListenOptions{Peers: list}
+	if permits != nil {
+		o.Admit = func(q *roce.Request) error {
+			if !permits(q.RemoteAddr().Addr()) {
+				return roce.ErrIgnore
+			}
+			return nil
+		}
+	}
+	return o
+}
+
 // Config describes an Acceptor.
 type Config[R interface{ Close() error }] struct {
 	Listener *roce.Listener

@@ -42,16 +42,7 @@ type Listener[R Receiver] struct {
 // Listen makes dev accept senders at addr.
 func Listen[R Receiver](dev *roce.Device, addr netip.AddrPort,
 	c ListenConfig[R]) (*Listener[R], error) {
-	o := roce.ListenOptions{Peers: c.Peers}
-	if c.Permits != nil {
-		o.Admit = func(q *roce.Request) error {
-			if !c.Permits(q.RemoteAddr().Addr()) {
-				return roce.ErrIgnore
-			}
-			return nil
-		}
-	}
-	l, err := dev.Listen(addr, o)
+	l, err := dev.Listen(addr, accept.ListenOptions(c.Peers, c.Permits))
 	if err != nil {
 		return nil, err
 	}

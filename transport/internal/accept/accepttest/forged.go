@@ -21,23 +21,30 @@ import (
 
 const port = 7481
 
-// Transport describes a transport with a listener L and the ends of a connection, S and R.
-type Transport[L interface {
+// message is what the test transfers.
+const message = "data"
+
+// Transport describes a transport with a configuration C, a listener L and the ends of a
+// connection, S and R.
+type Transport[C any, L interface {
 	Accept(context.Context) (R, error)
 	Addr() netip.AddrPort
 	io.Closer
 }, S, R io.Closer] struct {
 	Private []byte // private data of a correct request
-	// Listen creates a listener that calls refused for each request that fails.
-	Listen func(dev *roce.Device, addr netip.AddrPort, refused func(netip.AddrPort, error)) (L, error)
-	Dial   func(ctx context.Context, dev *roce.Device, addr netip.AddrPort) (S, error)
-	// Transfer sends a message and checks that it arrives.
-	Transfer func(ctx context.Context, s S, r R) error
+	Config  C      // of both sides
+	// Refused returns the configuration of a listener that calls refused for each request that
+	// fails.
+	Refused func(c C, refused func(netip.AddrPort, error)) C
+	Listen  func(dev *roce.Device, addr netip.AddrPort, c C) (L, error)
+	Dial    func(ctx context.Context, dev *roce.Device, addr netip.AddrPort, c C) (S, error)
+	Send    func(ctx context.Context, s S, message []byte) error
+	Receive func(ctx context.Context, r R) (string, error)
 }
 
 // Forged checks that requests of hosts that do not answer, and requests of another protocol,
 // neither end Accept nor keep another sender waiting.
-func (tr *Transport[L, S, R]) Forged(t *testing.T) {
+func (tr *Transport[C, L, S, R]) Forged(t *testing.T) {
 	bed, err := testbed.New(testbed.Config{Link: loopback.Config{Ports: 4}})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +52,7 @@ func (tr *Transport[L, S, R]) Forged(t *testing.T) {
 	t.Cleanup(func() { _ = bed.Close() })
 	var refused atomic.Int64
 	l, err := tr.Listen(bed.Dev[1], bed.Addr(1, port),
-		func(netip.AddrPort, error) { refused.Add(1) })
+		tr.Refused(tr.Config, func(netip.AddrPort, error) { refused.Add(1) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,15 +79,18 @@ func (tr *Transport[L, S, R]) Forged(t *testing.T) {
 			t.Fatalf("%d requests were refused, want at least %d", refused.Load(), 2*accept.Max)
 		}
 	}
-	s, err := tr.Dial(ctx, bed.Dev[0], l.Addr())
+	s, err := tr.Dial(ctx, bed.Dev[0], l.Addr(), tr.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := <-accepted; err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.Transfer(ctx, s, r); err != nil {
+	if err := tr.Send(ctx, s, []byte(message)); err != nil {
 		t.Fatal(err)
+	}
+	if got, err := tr.Receive(ctx, r); err != nil || got != message {
+		t.Fatalf("Receive() = %q, %v, want %q", got, err, message)
 	}
 	// The others are given up with the listener.
 	if err := errors.Join(s.Close(), r.Close(), l.Close()); err != nil {
