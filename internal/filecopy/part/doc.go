@@ -19,4 +19,6 @@
 //   - part.go: Part: creating, writing, committing
 //   - resume.go: opening what an earlier run has left
 //   - journal.go: the journal and its format
+//   - sync.go: syncing many files together
+//   - symlink.go: symbolic links
 package part

@@ -26,7 +26,8 @@ const createPerm = 0o600
 // directAlign is the alignment of offset, length and memory for direct I/O.
 const directAlign = 4096
 
-// Part is a file that is being received. WriteAt may be called concurrently for different ranges.
+// Part is a file that is being received. Its directory must stay open. WriteAt may be called
+// concurrently for different ranges.
 type Part struct {
 	dir     *os.Root
 	name    string // of the complete file

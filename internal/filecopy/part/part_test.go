@@ -75,7 +75,8 @@ func TestCommit(t *testing.T) {
 		if text, err := os.ReadFile(filepath.Join(path, "f")); string(text) != old {
 			t.Errorf("before Commit: %q, %v, want %q", text, err, old)
 		}
-		if err := errors.Join(p.Attributes(0o751, id.Mtime), p.Sync(), p.Commit(false)); err != nil {
+		if err := errors.Join(p.Attributes(0o751, id.Mtime), p.Sync(),
+			p.Commit(false)); err != nil {
 			t.Fatal(err)
 		}
 		text, _ := os.ReadFile(filepath.Join(path, "f"))
@@ -135,7 +136,7 @@ func total(list []extent.Extent) (n int64) {
 // begin writes two ranges, of which the first is on disk, as a process that is then killed.
 func begin(t *testing.T, dir *os.Root) {
 	t.Helper()
-	p, have, err := Resume(dir, "f", id)
+	p, have, err := Resume(dir, "f", id, 10)
 	if err != nil || len(have) != 0 {
 		t.Fatalf("Resume() = %v, %v", have, err)
 	}
@@ -165,7 +166,7 @@ func TestResume(t *testing.T) {
 				want = want[:1]
 			}
 			for range 2 { // killed again without progress
-				p, have, err := Resume(dir, "f", id)
+				p, have, err := Resume(dir, "f", id, 10)
 				if err != nil || len(have) != len(want) {
 					t.Fatalf("Resume() = %v, %v, want %v", have, err, want)
 				}
@@ -176,7 +177,7 @@ func TestResume(t *testing.T) {
 				}
 				_ = p.f.Close()
 			}
-			p, _, err := Resume(dir, "f", id)
+			p, _, err := Resume(dir, "f", id, 10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +186,7 @@ func TestResume(t *testing.T) {
 				write(t, p, 60, 80)
 			}
 			p.Keep()
-			if p, _, err = Resume(dir, "f", id); err != nil {
+			if p, _, err = Resume(dir, "f", id, 10); err != nil {
 				t.Fatal(err)
 			}
 			write(t, p, 80, 100)
@@ -208,7 +209,7 @@ func TestLostRangesStayLost(t *testing.T) {
 	dir, _ := root(t)
 	begin(t, dir)
 	asAfterCrash(t)
-	p, _, err := Resume(dir, "f", id)
+	p, _, err := Resume(dir, "f", id, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,8 +218,30 @@ func TestLostRangesStayLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Keep()
-	if _, have, err := Resume(dir, "f", id); err != nil || total(have) != 40 {
+	if _, have, err := Resume(dir, "f", id, 10); err != nil || total(have) != 40 {
 		t.Errorf("Resume() = %v, %v, want 40 bytes", have, err)
+	}
+}
+
+// Ranges that the caller does not want are written again, and the journal stays valid.
+func TestResumeLimit(t *testing.T) {
+	dir, path := root(t)
+	begin(t, dir)
+	p, have, err := Resume(dir, "f", id, 1)
+	if err != nil || total(have) != 30 {
+		t.Fatalf("Resume() = %v, %v, want one range of 30 bytes", have, err)
+	}
+	write(t, p, 30, 100)
+	p.Keep()
+	if p, have, err = Resume(dir, "f", id, 1); err != nil || total(have) != 100 {
+		t.Fatalf("Resume() = %v, %v, want the whole file", have, err)
+	}
+	if err := p.Commit(false); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(path, "f")); err != nil ||
+		!bytes.Equal(text, content) {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 
@@ -231,14 +254,15 @@ func TestInvalidJournal(t *testing.T) {
 		id     Identity
 		want   int64
 	}{
-		"other size":     {nil, Identity{Size: 101, Mtime: id.Mtime, Version: id.Version}, 0},
-		"other time":     {nil, Identity{Size: 100, Mtime: id.Mtime.Add(1), Version: 42}, 0},
-		"other version":  {nil, Identity{Size: 100, Mtime: id.Mtime, Version: 43}, 0},
-		"nothing":        {func(*testing.T, string) {}, id, 50},
-		"no journal":     {func(t *testing.T, p string) { remove(t, p, journal) }, id, 0},
-		"empty journal":  {func(t *testing.T, p string) { truncate(t, p, journal, 0) }, id, 0},
-		"torn record":    {func(t *testing.T, p string) { truncate(t, p, journal, -5) }, id, 30},
-		"flipped bit":    {func(t *testing.T, p string) { flip(t, p, journal, headerSize+40) }, id, 0},
+		"other size":    {nil, Identity{Size: 101, Mtime: id.Mtime, Version: id.Version}, 0},
+		"other time":    {nil, Identity{Size: 100, Mtime: id.Mtime.Add(1), Version: 42}, 0},
+		"other version": {nil, Identity{Size: 100, Mtime: id.Mtime, Version: 43}, 0},
+		"nothing":       {func(*testing.T, string) {}, id, 50},
+		"no journal":    {func(t *testing.T, p string) { remove(t, p, journal) }, id, 0},
+		"empty journal": {func(t *testing.T, p string) { truncate(t, p, journal, 0) }, id, 0},
+		"torn record":   {func(t *testing.T, p string) { truncate(t, p, journal, -5) }, id, 30},
+		"flipped bit": {func(t *testing.T, p string) { flip(t, p, journal, headerSize+40) }, id,
+			0},
 		"flipped header": {func(t *testing.T, p string) { flip(t, p, journal, 9) }, id, 0},
 		"short part": {func(t *testing.T, p string) {
 			truncate(t, p, temporary("f", partSuffix), 70)
@@ -264,7 +288,7 @@ func TestInvalidJournal(t *testing.T) {
 			if c.change != nil {
 				c.change(t, path)
 			}
-			p, have, err := Resume(dir, "f", c.id)
+			p, have, err := Resume(dir, "f", c.id, 10)
 			if err != nil || total(have) != c.want {
 				t.Fatalf("Resume() = %v, %v, want %d bytes", have, err, c.want)
 			}
@@ -316,14 +340,14 @@ func flip(t *testing.T, path, name string, at int) {
 // Two sessions cannot write the same file at the same time.
 func TestBusy(t *testing.T) {
 	dir, _ := root(t)
-	p, _, err := Resume(dir, "f", id)
+	p, _, err := Resume(dir, "f", id, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Create(dir, "f"); !errors.Is(err, ErrBusy) {
 		t.Errorf("Create() = %v, want ErrBusy", err)
 	}
-	if _, _, err := Resume(dir, "f", id); !errors.Is(err, ErrBusy) {
+	if _, _, err := Resume(dir, "f", id, 10); !errors.Is(err, ErrBusy) {
 		t.Errorf("Resume() = %v, want ErrBusy", err)
 	}
 	p.Keep()
@@ -352,7 +376,7 @@ func TestPlanted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p, have, err := Resume(dir, "f", id)
+			p, have, err := Resume(dir, "f", id, 10)
 			if err != nil || len(have) != 0 {
 				t.Fatalf("Resume() = %v, %v", have, err)
 			}

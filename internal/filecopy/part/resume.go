@@ -16,12 +16,18 @@ type Identity struct {
 	Version uint64 // of the source's file
 }
 
+// Exists reports whether an earlier run may have left a temporary file for the file name.
+func Exists(dir *os.Root, name string) bool {
+	_, err := dir.Lstat(temporary(name, partSuffix))
+	return err == nil
+}
+
 // Resume opens the temporary file for the file name, with a journal. It returns the ranges that an
-// earlier run has stored. If there is none, or for another version of the file, it creates an empty
-// one.
-func Resume(dir *os.Root, name string, id Identity) (*Part, []extent.Extent, error) {
+// earlier run has stored, at most limit of them; others do not count any more. If there is none, or
+// for another version of the file, it creates an empty one.
+func Resume(dir *os.Root, name string, id Identity, limit int) (*Part, []extent.Extent, error) {
 	p := &Part{dir: dir, name: name, temp: temporary(name, partSuffix)}
-	have, err := p.reopen(id)
+	have, err := p.reopen(id, limit)
 	if err == nil {
 		return p, have, nil
 	}
@@ -37,7 +43,7 @@ func Resume(dir *os.Root, name string, id Identity) (*Part, []extent.Extent, err
 }
 
 // reopen opens the temporary file and the journal of an earlier run.
-func (p *Part) reopen(id Identity) ([]extent.Extent, error) {
+func (p *Part) reopen(id Identity, limit int) (have []extent.Extent, err error) {
 	f, err := safefile.Open(p.dir, p.temp, os.O_RDWR)
 	if err != nil {
 		return nil, err
@@ -46,16 +52,17 @@ func (p *Part) reopen(id Identity) ([]extent.Extent, error) {
 	if err := p.lock(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	have, err := p.readJournal(id)
+	all, err := p.readJournal(id)
 	if err == nil {
+		have = all.List()[:min(len(all.List()), limit)]
 		err = p.Sync() // reports errors of writes by the earlier run, too
 	}
 	if err == nil {
 		// The old journal may contain ranges that were lost. The new one does not.
-		p.journal, err = p.newJournal(id, have.List())
+		p.journal, err = p.newJournal(id, have)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return have.List(), nil
+	return have, nil
 }

@@ -83,6 +83,8 @@ type Entry struct {
 	Mtime time.Time
 	// Size is the number of bytes of a File.
 	Size int64
+	// Sparse means that the File has holes, so it may need less space than Size.
+	Sparse bool
 	// Version identifies the contents of a File at the source. It changes with each change of the
 	// file, so a transfer can be resumed only if it is equal.
 	Version uint64
@@ -97,7 +99,7 @@ func AppendEntry(b []byte, e *Entry) []byte {
 	b = appendHeader(b, TypeEntry, entrySize+len(e.Name)+len(e.Link))
 	b = binary.BigEndian.AppendUint64(b, e.Number)
 	b = binary.BigEndian.AppendUint64(b, e.Parent)
-	b = append(b, byte(e.Kind), 0)
+	b = append(b, byte(e.Kind), flag(e.Sparse))
 	b = binary.BigEndian.AppendUint16(b, e.Perm)
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Mtime.Unix()))
 	b = binary.BigEndian.AppendUint32(b, uint32(e.Mtime.Nanosecond()))
@@ -117,7 +119,7 @@ const minTime, maxTime = -62135596800, 253402300799
 func parseEntry(body []byte) (*Entry, error) {
 	f := fields{data: body}
 	e := &Entry{Number: f.u64(), Parent: f.u64(), Kind: Kind(f.u8())}
-	f.u8()
+	e.Sparse = f.u8()&1 != 0
 	e.Perm = f.u16() & 0o777
 	sec, nsec := int64(f.u64()), f.u32()
 	size := f.u64()

@@ -14,7 +14,7 @@ import (
 // samples returns one record of each type, in a block, and what decoding returns.
 func samples() (block []byte, want []any) {
 	e := &Entry{Number: 7, Parent: 3, Kind: Symlink, Perm: 0o754, Mtime: time.Unix(1700000000, 999),
-		Size: 1 << 40, Version: 0xfedcba9876543210, Name: "a\nb\xff", Link: "../x"}
+		Size: 1 << 40, Sparse: true, Version: 0xfedcba9876543210, Name: "a\nb\xff", Link: "../x"}
 	old := &Entry{Number: 8, Kind: Dir, Mtime: time.Unix(-5, 1), Name: strings.Repeat("n", MaxName)}
 	end := &End{7, 1 << 40, 5, 0xabcd}
 	fail := &Fail{8, true, "it shrank"}
@@ -99,10 +99,13 @@ func TestMessages(t *testing.T) {
 		want  any
 	}{
 		{h.Append(nil), func(b []byte) (any, error) { v, err := ParseHello(b); return v, err }, h},
-		{c.Append(nil), func(b []byte) (any, error) { v, err := ParseChallenge(b); return v, err }, c},
+		{c.Append(nil), func(b []byte) (any, error) { v, err := ParseChallenge(b); return v, err },
+			c},
 		{r.Append(nil), func(b []byte) (any, error) { v, err := ParseReady(b); return v, err }, r},
-		{s.Append(nil), func(b []byte) (any, error) { v, err := ParseSummary(b); return v, err }, s},
-		{q.Append([]byte{0}), func(b []byte) (any, error) { v, err := ParseRequest(b); return v, err }, &q},
+		{s.Append(nil), func(b []byte) (any, error) { v, err := ParseSummary(b); return v, err },
+			s},
+		{q.Append([]byte{0}),
+			func(b []byte) (any, error) { v, err := ParseRequest(b); return v, err }, &q},
 	} {
 		got, err := m.parse(m.msg[1:])
 		if err != nil || !reflect.DeepEqual(got, m.want) {
@@ -134,7 +137,8 @@ func slicesOf(s string, n int) (list []string) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, name := range []string{"a", "...", "a\nb", "\xff\xfe", " ", strings.Repeat("x", MaxName)} {
+	for _, name := range []string{"a", "...", "a\nb", "\xff\xfe", " ",
+		strings.Repeat("x", MaxName)} {
 		if err := CheckName(name); err != nil {
 			t.Errorf("CheckName(%q) = %v", name, err)
 		}

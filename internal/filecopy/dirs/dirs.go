@@ -1,0 +1,188 @@
+package dirs
+
+import (
+	"container/list"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/safefile"
+)
+
+// Bounds of the number of directories that a Cache keeps open.
+const (
+	minOpen = 16
+	maxOpen = 1024
+	// openParts is the fraction of the process's descriptors that one Cache uses.
+	openParts = 8
+)
+
+// Cache limits how many directories are open. It is safe for concurrent use.
+type Cache struct {
+	mu   sync.Mutex
+	max  int
+	open int       // directories with a root
+	idle list.List // of *Dir with a root and without users, least recently used first
+}
+
+// Dir is a directory of a tree.
+type Dir struct {
+	parent *Dir
+	name   string
+	fixed  bool // root is the caller's
+
+	opening sync.Mutex // held while the directory is being opened
+
+	// Guarded by Cache.mu:
+	root  *os.Root // nil: not open
+	users int
+	place *list.Element // in idle, nil: not there
+}
+
+// NewCache returns a Cache.
+func NewCache() *Cache { return &Cache{max: Descriptors(openParts, minOpen, maxOpen)} }
+
+// Descriptors returns the given fraction of the number of files that the process may open, within
+// bounds.
+func Descriptors(parts, low, high int) int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return low
+	}
+	return int(min(max(l.Cur/uint64(parts), uint64(low)), uint64(high)))
+}
+
+// Top returns the Dir for a directory that is open. The caller closes root after its last use.
+func Top(root *os.Root) *Dir { return &Dir{root: root, fixed: true} }
+
+// Child returns the Dir for a directory in d, which need not exist. name is one path element.
+func (d *Dir) Child(name string) *Dir { return &Dir{parent: d, name: name} }
+
+// Path returns the path below the top directory, with slashes; "" for the top directory.
+func (d *Dir) Path() string {
+	var names []string
+	for ; d.parent != nil; d = d.parent {
+		names = append(names, d.name)
+	}
+	var b strings.Builder
+	for i := len(names) - 1; i >= 0; i-- {
+		b.WriteString(names[i])
+		if i > 0 {
+			b.WriteByte('/')
+		}
+	}
+	return b.String()
+}
+
+// Join returns the path of an entry of d below the top directory.
+func (d *Dir) Join(name string) string {
+	if p := d.Path(); p != "" {
+		return p + "/" + name
+	}
+	return name
+}
+
+// Use opens the directory, unless it is open, and keeps it open until Release.
+func (c *Cache) Use(d *Dir) (*os.Root, error) {
+	if d.fixed {
+		return d.root, nil
+	}
+	if root := c.take(d); root != nil {
+		return root, nil
+	}
+	d.opening.Lock()
+	defer d.opening.Unlock()
+	if root := c.take(d); root != nil {
+		return root, nil
+	}
+	parent, err := c.Use(d.parent)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release(d.parent)
+	root, _, err := safefile.OpenDir(parent, d.name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	d.root, d.users = root, 1
+	c.open++
+	closing := c.evict()
+	c.mu.Unlock()
+	closeAll(closing)
+	return root, nil
+}
+
+// take returns the root of a directory that is open.
+func (c *Cache) take(d *Dir) *os.Root {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d.root == nil {
+		return nil
+	}
+	d.users++
+	if d.place != nil {
+		c.idle.Remove(d.place)
+		d.place = nil
+	}
+	return d.root
+}
+
+// Release ends a use.
+func (c *Cache) Release(d *Dir) {
+	if d.fixed {
+		return
+	}
+	c.mu.Lock()
+	if d.users--; d.users == 0 {
+		d.place = c.idle.PushBack(d)
+	}
+	closing := c.evict()
+	c.mu.Unlock()
+	closeAll(closing)
+}
+
+// Forget closes a directory that has no users and will not be used again.
+func (c *Cache) Forget(d *Dir) {
+	c.mu.Lock()
+	var closing []*os.Root
+	if d.place != nil {
+		closing = append(closing, c.remove(d))
+	}
+	c.mu.Unlock()
+	closeAll(closing)
+}
+
+// Close closes all directories that have no users.
+func (c *Cache) Close() {
+	c.mu.Lock()
+	c.max = 0
+	closing := c.evict()
+	c.mu.Unlock()
+	closeAll(closing)
+}
+
+// evict removes the directories that are too many. The caller holds mu, and closes the result
+// without it.
+func (c *Cache) evict() (closing []*os.Root) {
+	for c.open > c.max && c.idle.Len() > 0 {
+		closing = append(closing, c.remove(c.idle.Front().Value.(*Dir)))
+	}
+	return closing
+}
+
+func (c *Cache) remove(d *Dir) *os.Root {
+	root := d.root
+	c.idle.Remove(d.place)
+	d.place, d.root = nil, nil
+	c.open--
+	return root
+}
+
+func closeAll(roots []*os.Root) {
+	for _, r := range roots {
+		_ = r.Close()
+	}
+}

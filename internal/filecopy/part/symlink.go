@@ -1,0 +1,50 @@
+package part
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/safefile"
+)
+
+// Symlink creates a symbolic link with a modification time. It replaces a file or link of that
+// name, unless keep is set: then it returns ErrExists.
+func Symlink(dir *os.Root, name, target string, mtime time.Time, keep bool) error {
+	temp := name
+	if !keep {
+		p := Part{dir: dir, name: name, temp: temporary(name, partSuffix)}
+		if err := p.removeOld(); err != nil {
+			return err
+		}
+		temp = p.temp
+	}
+	if err := dir.Symlink(target, temp); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return ErrExists
+		}
+		return err
+	}
+	err := linkTime(dir, temp, mtime)
+	if err == nil && !keep {
+		err = dir.Rename(temp, name)
+	}
+	if err != nil && !keep {
+		return errors.Join(err, safefile.Remove(dir, temp))
+	}
+	return err
+}
+
+// linkTime sets the modification time of a symbolic link.
+func linkTime(dir *os.Root, name string, mtime time.Time) error {
+	d, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime.UnixNano())}
+	return unix.UtimesNanoAt(int(d.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,71 @@
+package part
+
+import (
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// minTogether is the number of files from which on their file system is synced as a whole.
+	minTogether = 4
+	// syncers is the number of files that are synced at the same time.
+	syncers = 16
+)
+
+// whole lists the file systems on which syncfs writes all files to disk.
+var whole = map[int64]bool{
+	unix.EXT4_SUPER_MAGIC: true, unix.XFS_SUPER_MAGIC: true, unix.BTRFS_SUPER_MAGIC: true,
+	unix.F2FS_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true,
+}
+
+// SyncsWhole reports whether syncfs writes all files of the file system of f to disk.
+func SyncsWhole(f *os.File) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &st) == nil && whole[int64(st.Type)]
+}
+
+// SyncAll writes the data of all files to disk, several together where the file system can do that.
+// It returns an error for each file, nil for those that are on disk.
+func SyncAll(list []*Part) []error {
+	errs := make([]error, len(list))
+	devices := map[uint64][]int{}
+	for i, p := range list {
+		var st unix.Stat_t
+		if errs[i] = unix.Fstat(int(p.f.Fd()), &st); errs[i] == nil {
+			devices[uint64(st.Dev)] = append(devices[uint64(st.Dev)], i)
+		}
+	}
+	for _, group := range devices {
+		first := list[group[0]].f
+		if len(group) >= minTogether && SyncsWhole(first) && unix.Syncfs(int(first.Fd())) == nil {
+			for _, i := range group {
+				errs[i] = list[i].writeError()
+			}
+			continue
+		}
+		syncEach(list, group, errs)
+	}
+	return errs
+}
+
+// writeError returns the error of a write to disk that happened since the file was opened. Before
+// Linux 5.8, syncfs does not return such errors, and later only one for all files.
+func (p *Part) writeError() error {
+	return unix.SyncFileRange(int(p.f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE)
+}
+
+// syncEach syncs files one by one.
+func syncEach(list []*Part, group []int, errs []error) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, syncers)
+	for _, i := range group {
+		slots <- struct{}{}
+		wg.Go(func() {
+			errs[i] = list[i].Sync()
+			<-slots
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,153 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/filecopy/part"
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+)
+
+// minSpaceCheck is the size of the smallest file for which free space is looked up before.
+const minSpaceCheck = 1 << 20
+
+// check decides what happens to a file or link, in a worker.
+func (s *Sink) check(f *file) {
+	<-f.dir.ready
+	if f.dir.err != nil {
+		f.fail(errNoDir, true)
+		return
+	}
+	why, err := s.compare(f)
+	switch {
+	case err != nil:
+		f.fail(reason(err), true)
+	case why != 0:
+		f.skip(why)
+	case s.c.DryRun:
+		f.skip(record.DryRun)
+	case f.Kind == record.Symlink:
+		if err := s.makeLink(f); err != nil {
+			f.fail(reason(err), true)
+			return
+		}
+		f.done(0)
+	default:
+		s.want(f)
+	}
+}
+
+// compare looks at what has the name of a file. It returns the reason to skip the file, 0 if there
+// is none.
+func (s *Sink) compare(f *file) (record.Reason, error) {
+	switch {
+	case f.Kind != record.File && f.Kind != record.Symlink && f.Kind != record.Stream:
+		return 0, fmt.Errorf("the receiver does not store a %v", f.Kind)
+	case reserved(f.Name):
+		return 0, errors.New("the name is reserved for incomplete files")
+	case f.dir.absent:
+		return 0, nil
+	}
+	root, err := s.dirs.Use(f.dir.Dir)
+	if err != nil {
+		return 0, err
+	}
+	defer s.dirs.Release(f.dir.Dir)
+	info, err := root.Lstat(f.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case info.IsDir():
+		return 0, errors.New("the receiver has a directory of that name: remove it there")
+	case s.same(f, root, info):
+		return record.Unchanged, nil
+	case s.c.Overwrite == record.Never:
+		return record.Exists, nil
+	case s.c.Overwrite == record.Older && !info.ModTime().Before(f.Mtime):
+		return record.Newer, nil
+	}
+	return 0, nil
+}
+
+// same reports whether the sink has the same file already, and adapts its permissions.
+func (s *Sink) same(f *file, root *os.Root, info fs.FileInfo) bool {
+	switch f.Kind {
+	case record.Symlink:
+		link, err := root.Readlink(f.Name)
+		return err == nil && link == f.Link
+	case record.File:
+		if !info.Mode().IsRegular() || info.Size() != f.Size || !sameTime(info.ModTime(), f.Mtime) {
+			return false
+		}
+		if perm := fs.FileMode(f.Perm); info.Mode().Perm() != perm && !s.c.DryRun &&
+			s.c.Overwrite == record.Always {
+			return root.Chmod(f.Name, perm) == nil
+		}
+		return true
+	}
+	return false
+}
+
+// sameTime reports whether a file that the sink has stored has the time of the source's file. Some
+// file systems store whole seconds.
+func sameTime(stored, source time.Time) bool {
+	return stored.Equal(source) || stored.Nanosecond() == 0 && stored.Unix() == source.Unix()
+}
+
+// want asks for a file, or for the part that the sink does not have.
+func (s *Sink) want(f *file) {
+	s.mu.Lock()
+	over := s.c.MaxBytes > 0 && f.Size > s.c.MaxBytes-s.bytes
+	if !over {
+		s.bytes += f.Size
+	}
+	s.mu.Unlock()
+	if over {
+		f.fail(fmt.Errorf("%w: the receiver accepts at most %d bytes at a time", ErrLimit,
+			s.c.MaxBytes), true)
+		return
+	}
+	if err := f.prepare(); err != nil {
+		f.fail(reason(err), true)
+		return
+	}
+	f.mu.Lock()
+	f.state = asked
+	have := f.had
+	f.mu.Unlock()
+	s.answers.add(&record.Answer{Number: f.Number, Verdict: record.Want, Have: have})
+}
+
+// space returns an error if a file system has less than n bytes left.
+func space(root *os.Root, n int64) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
+		return err
+	}
+	if free := int64(st.Bavail) * st.Bsize; n > free {
+		return fmt.Errorf("%w: %d bytes are needed, %d are free", unix.ENOSPC, n, free)
+	}
+	return nil
+}
+
+// makeLink stores a symbolic link.
+func (s *Sink) makeLink(f *file) error {
+	root, err := s.dirs.Use(f.dir.Dir)
+	if err != nil {
+		return err
+	}
+	defer s.dirs.Release(f.dir.Dir)
+	return part.Symlink(root, f.Name, f.Link, f.Mtime, s.c.Overwrite == record.Never)
+}

@@ -1,0 +1,418 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/filecopy"
+	"github.com/gorxe/gorxe/internal/filecopy/extent"
+	"github.com/gorxe/gorxe/internal/filecopy/part"
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+)
+
+const (
+	// minResume is the size of the smallest file that has a journal.
+	minResume = 4 << 20
+	// A checkpoint is made when so much was written, or so much time has passed since the last one.
+	checkpointBytes = 256 << 20
+	checkpointTime  = 5 * time.Second
+)
+
+// fileState is the state of a file.
+type fileState uint8
+
+const (
+	checking fileState = iota
+	asked              // the source sends it
+	whole              // everything was written
+	over               // stored, skipped or failed
+)
+
+// file is a file, link or stream that is not finished.
+type file struct {
+	record.Entry
+
+	sink *Sink
+	dir  *node
+
+	mu      sync.Mutex
+	state   fileState
+	had     []extent.Extent // ranges of an earlier run
+	part    *part.Part      // nil: not open
+	set     extent.Set      // what was written
+	writing int             // writes in progress
+	end     *record.End     // nil: more blocks come
+	err     error           // set once; then the part is closed after the last write
+	keep    bool            // leave the part for a later run
+	session uint32          // of its blocks, if opened is set
+	opened  bool            // its session has begun
+	closed  bool            // and ended
+	since   int64           // bytes written before the last checkpoint
+	last    time.Time       // of the last checkpoint
+	syncing bool            // a checkpoint is being made
+}
+
+// wanted reports whether the sink has asked for the file.
+func (f *file) wanted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state != checking
+}
+
+// identity returns what must be the same for a transfer to be resumed.
+func (f *file) identity() part.Identity {
+	return part.Identity{Size: f.Size, Mtime: f.Mtime, Version: f.Version}
+}
+
+func (f *file) resumable() bool { return f.Kind == record.File && f.Size >= minResume }
+
+// prepare finds out what an earlier run has left, and whether there is enough space.
+func (f *file) prepare() error {
+	root, err := f.sink.dirs.Use(f.dir.Dir)
+	if err != nil {
+		return err
+	}
+	defer f.sink.dirs.Release(f.dir.Dir)
+	had := int64(0)
+	if f.resumable() && part.Exists(root, f.Name) {
+		// The part is opened again when data arrives, so that few files are open at a time.
+		p, have, err := part.Resume(root, f.Name, f.identity(), record.MaxHave)
+		if err != nil {
+			return err
+		}
+		p.Keep()
+		f.had = have
+		for _, e := range f.had {
+			had += e.Length
+		}
+	}
+	if f.Size < minSpaceCheck || f.Sparse {
+		return nil
+	}
+	return space(root, f.Size-had)
+}
+
+// open opens the temporary file. The directory stays in use until the part is closed. The caller
+// holds mu.
+func (f *file) open() error {
+	if f.part != nil {
+		return nil
+	}
+	root, err := f.sink.dirs.Use(f.dir.Dir)
+	if err != nil {
+		return err
+	}
+	f.last = time.Now()
+	if !f.resumable() {
+		f.part, err = part.Create(root, f.Name)
+	} else {
+		err = f.reopen(root)
+	}
+	if f.part == nil {
+		f.sink.dirs.Release(f.dir.Dir)
+		return err
+	}
+	if err == nil && f.Kind == record.File {
+		err = f.part.Truncate(f.Size)
+	}
+	if err == nil && f.sink.c.Direct {
+		_ = f.part.UseDirect() // otherwise the page cache is used
+	}
+	return err
+}
+
+// reopen opens a file with a journal. The caller holds mu.
+func (f *file) reopen(root *os.Root) error {
+	p, have, err := part.Resume(root, f.Name, f.identity(), record.MaxHave)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(have, f.had) { // the source was told something else
+		p.Keep()
+		return part.ErrBusy
+	}
+	for _, e := range have {
+		if err := f.set.Add(e); err != nil {
+			p.Keep()
+			return err
+		}
+	}
+	f.part, f.since = p, f.set.Bytes()
+	return nil
+}
+
+// begin begins the contents of a small file.
+func (f *file) begin() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state != asked || f.end != nil || f.Kind != record.File {
+		return fmt.Errorf("%w: the contents of entry %d twice", record.ErrFormat, f.Number)
+	}
+	f.end = &record.End{Number: f.Number, Size: f.Size, Data: f.Size}
+	return nil
+}
+
+// begun notes the session of a large file. It returns false if the file is not wanted any more.
+func (f *file) begun(session uint32) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state != asked || f.opened || f.end != nil && f.closed {
+		return false
+	}
+	f.opened, f.session = true, session
+	return true
+}
+
+// store stores a small file.
+func (f *file) store(d *record.Data) {
+	n := int64(len(d.Contents))
+	switch {
+	case n != f.Size:
+		f.fail(fmt.Errorf("%w: %d bytes instead of %d", record.ErrFormat, n, f.Size), false)
+		return
+	case extent.Sum(d.Contents) != d.CRC:
+		f.fail(ErrChecksum, false)
+		return
+	}
+	f.mu.Lock()
+	if f.err != nil {
+		f.mu.Unlock()
+		return
+	}
+	f.end.CRC = d.CRC
+	f.writing++
+	e := extent.Extent{Length: n, CRC: d.CRC}
+	err := f.open()
+	if err == nil {
+		err = f.set.Add(e)
+	}
+	f.closed = true
+	f.mu.Unlock()
+	if err == nil && n > 0 {
+		err = f.part.WriteAt(d.Contents, e)
+	}
+	f.sink.received.Add(n)
+	f.written(err)
+}
+
+// hold counts a write that will be done, until written.
+func (f *file) hold() {
+	f.mu.Lock()
+	f.writing++
+	f.mu.Unlock()
+}
+
+// write writes a block of a large file, after hold.
+func (f *file) write(b *filecopy.Block) { f.written(f.writeBlock(b)) }
+
+func (f *file) writeBlock(b *filecopy.Block) error {
+	data := b.Data[:b.Len]
+	e := extent.Extent{Offset: b.Offset, Length: int64(b.Len), CRC: b.CRC}
+	if extent.Sum(data) != b.CRC {
+		return ErrChecksum
+	}
+	f.mu.Lock()
+	if f.err != nil || f.state != asked {
+		f.mu.Unlock()
+		return nil
+	}
+	err := f.open()
+	switch {
+	case err != nil:
+	case f.Kind == record.File && e.End() > f.Size || e.End() < 0:
+		err = fmt.Errorf("%w: a block that ends at %d", record.ErrFormat, e.End())
+	default:
+		err = f.set.Add(e)
+	}
+	p := f.part
+	f.mu.Unlock()
+	if err == nil {
+		err = f.sink.account(f, e.Length)
+	}
+	if err == nil {
+		err = p.WriteAt(data, e)
+	}
+	f.sink.received.Add(e.Length)
+	return err
+}
+
+// account counts bytes of a stream, whose size is not known before.
+func (s *Sink) account(f *file, n int64) error {
+	if f.Kind != record.Stream {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bytes += n; s.c.MaxBytes > 0 && s.bytes > s.c.MaxBytes {
+		return fmt.Errorf("%w: the receiver accepts at most %d bytes at a time", ErrLimit,
+			s.c.MaxBytes)
+	}
+	return nil
+}
+
+// written ends a write.
+func (f *file) written(err error) {
+	f.mu.Lock()
+	f.writing--
+	f.mu.Unlock()
+	if err != nil {
+		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
+		f.fail(reason(err), !protocol)
+		return
+	}
+	f.advance()
+}
+
+// finish ends the contents of a large file, after hold. Blocks may arrive later.
+func (f *file) finish(e *record.End) {
+	f.mu.Lock()
+	err := error(nil)
+	if f.err == nil && f.end == nil {
+		f.end = e
+		err = f.open() // an empty stream, a file of holes, or one that an earlier run has received
+	}
+	f.mu.Unlock()
+	f.written(err)
+}
+
+// leave notes that all blocks of the file were delivered, after hold.
+func (f *file) leave() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.written(nil)
+}
+
+// advance goes on when a write has ended.
+func (f *file) advance() {
+	f.mu.Lock()
+	f.checkpoint()
+	if f.err != nil {
+		f.closePart()
+	}
+	if f.err != nil || f.writing > 0 || f.end == nil || !f.closed || f.state != asked {
+		f.mu.Unlock()
+		return
+	}
+	f.state = whole
+	err := f.verify()
+	f.mu.Unlock()
+	if err != nil {
+		f.fail(err, false)
+		return
+	}
+	f.sink.commits.add(f)
+}
+
+// verify compares the whole file with the source's, and sets its attributes. The caller holds mu.
+func (f *file) verify() error {
+	if n := f.set.Bytes(); n != f.end.Data {
+		return fmt.Errorf("%w: %d of %d bytes were sent", record.ErrFormat, n, f.end.Data)
+	}
+	if f.set.CRC(f.end.Size) != f.end.CRC {
+		return fmt.Errorf("the whole file: %w", ErrChecksum)
+	}
+	return reason(f.part.Attributes(fs.FileMode(f.Perm), f.Mtime))
+}
+
+// checkpoint begins a checkpoint if it is time for one. The caller holds mu.
+func (f *file) checkpoint() {
+	if !f.resumable() || f.part == nil || f.syncing || f.err != nil || f.state != asked ||
+		f.set.Bytes()-f.since < checkpointBytes && time.Since(f.last) < checkpointTime {
+		return
+	}
+	f.syncing = true
+	f.since = f.set.Bytes()
+	f.writing++ // the part stays open
+	p := f.part
+	f.sink.checks.Go(func() {
+		err := p.Checkpoint()
+		f.mu.Lock()
+		f.syncing, f.last = false, time.Now()
+		f.mu.Unlock()
+		f.written(err)
+	})
+}
+
+// fail gives up a file. keep leaves what was stored for a later run.
+func (f *file) fail(err error, keep bool) {
+	f.mu.Lock()
+	if f.err != nil || f.state == over {
+		f.mu.Unlock()
+		return
+	}
+	f.err, f.keep, f.state = err, keep && f.resumable(), over
+	f.closePart()
+	if f.opened && !f.closed {
+		f.sink.conn.Refuse(f.session, err.Error())
+	}
+	f.mu.Unlock()
+	f.sink.failed(&f.Entry, f.dir, err)
+	f.sink.forget(f)
+}
+
+// closePart closes the part of a file that was not stored, after the last write. The caller holds
+// mu.
+func (f *file) closePart() {
+	if f.part == nil || f.writing > 0 {
+		return
+	}
+	if f.keep {
+		f.part.Keep()
+	} else {
+		f.part.Discard()
+	}
+	f.part = nil
+	f.sink.dirs.Release(f.dir.Dir)
+}
+
+// abandon closes the part of a file that was not finished. All work has ended.
+func (f *file) abandon() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keep = f.resumable()
+	f.closePart()
+}
+
+// skip ends a file that is not needed.
+func (f *file) skip(why record.Reason) {
+	f.mu.Lock()
+	f.state = over
+	f.mu.Unlock()
+	f.sink.skipped(&f.Entry, why)
+	f.sink.forget(f)
+}
+
+// done ends a file that was stored.
+func (f *file) done(bytes int64) {
+	f.mu.Lock()
+	f.state = over
+	f.mu.Unlock()
+	f.sink.resumed(f.had)
+	f.sink.stored(&f.Entry, bytes)
+	f.sink.forget(f)
+}
+
+// resumed counts bytes of earlier runs.
+func (s *Sink) resumed(had []extent.Extent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range had {
+		s.sum.Resumed += uint64(e.Length)
+	}
+}
+
+// forget removes a file that is finished.
+func (s *Sink) forget(f *file) {
+	s.begin()
+	defer s.end()
+	s.mu.Lock()
+	delete(s.files, f.Number)
+	s.mu.Unlock()
+	s.release(f.dir)
+}

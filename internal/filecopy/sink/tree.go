@@ -1,0 +1,264 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
+	"github.com/gorxe/gorxe/internal/filecopy/part"
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+	"github.com/gorxe/gorxe/internal/safefile"
+)
+
+// maxSeen is the number of names that the sink remembers for deleting what is not among them.
+const maxSeen = 4 << 20
+
+// userAll are the permissions that a directory has while the sink works in it.
+const userAll = 0o700
+
+// errNoDir means that an entry cannot be stored because its directory could not be created.
+var errNoDir = errors.New("its directory could not be created")
+
+// node is a directory of the target.
+type node struct {
+	*dirs.Dir
+	record.Entry
+
+	parent *node         // nil: the target directory
+	ready  chan struct{} // closed when the directory exists or err is set
+	err    error
+	absent bool // it does not exist, in a dry run
+	made   bool // it did not exist before
+	perm   fs.FileMode
+	opened bool // its permissions were changed from perm
+
+	// Guarded by Sink.mu:
+	pending  int  // entries that are not finished
+	left     bool // no more entries come
+	complete bool // the source could read all names
+	seen     []uint64
+	tooMany  bool // seen is not complete
+}
+
+func newTop(dir *os.Root) *node {
+	n := &node{Dir: dirs.Top(dir), ready: make(chan struct{}), absent: dir == nil}
+	close(n.ready)
+	return n
+}
+
+// enter creates a directory, in a worker.
+func (s *Sink) enter(n *node) {
+	<-n.parent.ready
+	switch {
+	case n.parent.err != nil:
+		n.err = errNoDir
+	case n.parent.absent:
+		n.absent = true
+	default:
+		n.err = s.makeDir(n)
+	}
+	close(n.ready)
+	if n.err != nil {
+		s.failed(&n.Entry, n.parent, reason(n.err))
+		return
+	}
+	s.answers.add(&record.Answer{Number: n.Number, Verdict: record.Want})
+}
+
+// makeDir creates a directory, or finds out that it exists.
+func (s *Sink) makeDir(n *node) error {
+	root, err := s.dirs.Use(n.parent.Dir)
+	if err != nil {
+		return err
+	}
+	defer s.dirs.Release(n.parent.Dir)
+	info, err := root.Lstat(n.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if s.c.DryRun {
+			n.absent = true
+			return nil
+		}
+		n.made = true
+		return root.Mkdir(n.Name, userAll)
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return errors.New("the receiver has a symbolic link of that name, which is not followed: remove it there")
+	case !info.IsDir():
+		return errors.New("the receiver has a file of that name: remove it there")
+	}
+	n.perm = info.Mode().Perm()
+	if n.perm&userAll != userAll && !s.c.DryRun {
+		// The owner could not store files in it. leaveDir sets the permissions of the source.
+		n.opened = s.chmod(root, n.Name, n.perm|userAll) == nil
+	}
+	return nil
+}
+
+// chmod changes the mode of a directory without following links.
+func (s *Sink) chmod(root *os.Root, name string, perm fs.FileMode) error {
+	d, _, err := safefile.OpenDir(root, name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Chmod(".", perm), d.Close())
+}
+
+// release ends an entry of a directory. If it was the last one, the directory ends as well.
+func (s *Sink) release(n *node) {
+	s.mu.Lock()
+	n.pending--
+	done := n.pending == 0 && n.left
+	s.mu.Unlock()
+	if done {
+		s.leaveDir(n)
+	}
+}
+
+// leaveDir ends a directory: it deletes what the source does not have, and sets the attributes.
+func (s *Sink) leaveDir(n *node) {
+	<-n.ready
+	if n.parent == nil {
+		s.prune(n)
+		return
+	}
+	if n.err == nil {
+		err := error(nil)
+		if !n.absent {
+			s.prune(n)
+			err = s.setAttributes(n)
+		}
+		switch {
+		case err != nil:
+			s.failed(&n.Entry, n.parent, reason(err))
+		case n.absent:
+			s.skipped(&n.Entry, record.DryRun)
+		case n.made:
+			s.stored(&n.Entry, 0)
+		default:
+			s.skipped(&n.Entry, record.Unchanged)
+		}
+	}
+	s.dirs.Forget(n.Dir)
+	s.mu.Lock()
+	delete(s.nodes, n.Number)
+	s.mu.Unlock()
+	s.release(n.parent)
+}
+
+// setAttributes sets the permissions and the time of a directory, after all changes in it.
+func (s *Sink) setAttributes(n *node) error {
+	if s.c.DryRun {
+		return nil
+	}
+	root, err := s.dirs.Use(n.Dir)
+	if err != nil {
+		return err
+	}
+	defer s.dirs.Release(n.Dir)
+	if err := s.syncDir(root); err != nil {
+		return err
+	}
+	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm {
+		if err := root.Chmod(".", perm); err != nil {
+			return err
+		}
+	}
+	return root.Chtimes(".", time.Time{}, n.Mtime)
+}
+
+// syncDir writes the names in a directory to disk, unless syncTarget does so.
+func (s *Sink) syncDir(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if device(d) == s.device && s.whole {
+		return nil
+	}
+	return d.Sync()
+}
+
+// syncTarget writes all names in the target directory to disk.
+func (s *Sink) syncTarget() error {
+	if s.c.DryRun {
+		return nil
+	}
+	d, err := s.c.Dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if s.whole {
+		return unix.Syncfs(int(d.Fd()))
+	}
+	return d.Sync()
+}
+
+// findDevice finds out how the target directory is synced.
+func (s *Sink) findDevice() error {
+	if s.c.Dir == nil {
+		return nil
+	}
+	d, err := s.c.Dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	s.device, s.whole = device(d), part.SyncsWhole(d)
+	return nil
+}
+
+func device(f *os.File) uint64 {
+	info, err := f.Stat()
+	if err != nil {
+		return 0
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Dev)
+	}
+	return 0
+}
+
+// note remembers that the source has a name. The caller holds mu.
+func (s *Sink) note(n *node, name string) {
+	if !s.c.Delete || n.tooMany {
+		return
+	}
+	if s.seen == maxSeen {
+		s.seen -= len(n.seen)
+		n.seen, n.tooMany = nil, true
+		return
+	}
+	s.seen++
+	n.seen = append(n.seen, part.ID(name))
+}
+
+// prune deletes the names in a directory that the source does not have.
+func (s *Sink) prune(n *node) {
+	s.mu.Lock()
+	seen := n.seen
+	wanted := s.c.Delete && n.complete && !n.absent
+	s.seen -= len(seen)
+	n.seen = nil
+	s.mu.Unlock()
+	if !wanted {
+		return
+	}
+	if n.tooMany {
+		s.report(n.Path(), fmt.Errorf("nothing was deleted: more than %d names", maxSeen))
+		return
+	}
+	slices.Sort(seen)
+	r := remover{Sink: s, top: n}
+	r.prune(seen)
+}

@@ -1,0 +1,111 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Path is something to send: a file, a tree, or a stream.
+type Path struct {
+	// Dir is the directory that contains Name, or whose contents are sent if Name is empty.
+	Dir  *os.Root
+	Name string
+	// As is the name at the sink, Name by default. The sink may know better (record.Request).
+	As string
+	// Stream is sent instead of a file if it is set. As is its name.
+	Stream io.Reader
+	// Text is the path for messages. Those of entries below begin with it.
+	Text string
+}
+
+// Close closes the directory.
+func (p *Path) Close() {
+	if p.Dir != nil {
+		_ = p.Dir.Close()
+	}
+}
+
+// as returns the name at the sink.
+func (p *Path) as() string {
+	if p.As != "" {
+		return p.As
+	}
+	return p.Name
+}
+
+// Single reports whether the path is one file or stream, as opposed to a directory. A path that
+// does not exist counts as a file.
+func (p *Path) Single() bool {
+	if p.Stream != nil {
+		return true
+	}
+	if p.Name == "" {
+		return false
+	}
+	info, err := p.Dir.Lstat(p.Name)
+	return err != nil || !info.IsDir()
+}
+
+// Open opens a path of the local host. With a slash at its end, it stands for the contents of a
+// directory, as in rsync.
+func Open(path string) (*Path, error) {
+	if path == "" {
+		return nil, errors.New("the path is empty")
+	}
+	clean := filepath.Clean(path)
+	base := filepath.Base(clean)
+	if strings.HasSuffix(path, "/") || base == "." || base == ".." || base == "/" {
+		root, err := os.OpenRoot(clean)
+		if err != nil {
+			return nil, readable(path, err)
+		}
+		return &Path{Dir: root, Text: clean}, nil
+	}
+	root, err := os.OpenRoot(filepath.Dir(clean))
+	if err != nil {
+		return nil, readable(path, err)
+	}
+	return &Path{Dir: root, Name: base, Text: clean}, nil
+}
+
+// OpenBelow is Open for a path below a directory that it does not leave.
+func OpenBelow(top *os.Root, path string) (*Path, error) {
+	// Rooted, so that .. does not lead out.
+	clean := strings.TrimPrefix(filepath.Clean("/"+path), "/")
+	if clean == "" {
+		clean = "."
+	}
+	if strings.HasSuffix(path, "/") || clean == "." {
+		root, err := top.OpenRoot(clean)
+		if err != nil {
+			return nil, readable(path, err)
+		}
+		return &Path{Dir: root, Text: clean}, nil
+	}
+	root, err := top.OpenRoot(filepath.Dir(clean))
+	if err != nil {
+		return nil, readable(path, err)
+	}
+	return &Path{Dir: root, Name: filepath.Base(clean), Text: clean}, nil
+}
+
+// readable returns an error without the names of system calls.
+func readable(path string, err error) error { return fmt.Errorf("%s: %w", path, reason(err)) }
+
+// reason removes system calls and paths from an error of package os.
+func reason(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
+}

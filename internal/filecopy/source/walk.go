@@ -1,0 +1,216 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
+	"github.com/gorxe/gorxe/internal/filecopy/part"
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+)
+
+const (
+	// readNames is the number of names of a directory that are read at a time.
+	readNames = 512
+	// openDepth is the depth up to which a directory stays open while those below it are walked.
+	// Deeper ones are read completely before.
+	openDepth = 64
+	// maxDepth is the depth of the deepest directory that is walked.
+	maxDepth = 10000
+)
+
+// walkAll announces all entries.
+func (s *Source) walkAll(ctx context.Context) error {
+	s.pack.enter()
+	defer s.pack.leave()
+	whole, contents := true, false
+	for _, p := range s.c.Paths {
+		w := walker{Source: s, path: p}
+		var err error
+		switch {
+		case p.Stream != nil:
+			err = s.announce(ctx, &item{path: p, Entry: record.Entry{Kind: record.Stream,
+				Perm: 0o644, Mtime: time.Now(), Name: p.as()}})
+		case p.Name == "":
+			contents = true
+			var complete bool
+			complete, err = w.contents(ctx, dirs.Top(p.Dir), 0, 0)
+			whole = whole && complete
+		default:
+			_, err = w.entry(ctx, dirs.Top(p.Dir), p.Name, p.as(), 0, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// The target directory belongs to the copy if the contents of a directory were sent into it.
+	if contents {
+		leave := record.Leave{Number: 0, Complete: whole}
+		if err := s.pack.add(ctx, record.AppendLeave(nil, &leave)); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	tree := record.Tree{Entries: s.number, Bytes: uint64(s.total)}
+	s.walked = true
+	s.mu.Unlock()
+	return s.pack.add(ctx, record.AppendTree(nil, &tree))
+}
+
+// walker announces the entries of one path.
+type walker struct {
+	*Source
+	path *Path
+}
+
+// contents announces the entries of a directory. It reports whether all could be read. Its error
+// ends the transfer.
+func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth int) (bool,
+	error) {
+	if depth > maxDepth {
+		w.report(entryText(w.path, d, ""), fmt.Errorf("more than %d directories deep", maxDepth))
+		return false, nil
+	}
+	f, err := w.openDir(d)
+	if err != nil {
+		w.report(w.dirText(d), reason(err))
+		return false, nil
+	}
+	defer f.Close()
+	complete := true
+	var later []string // subdirectories, if f does not stay open
+	for {
+		names, err := f.ReadDir(readNames)
+		for _, e := range names {
+			if depth > openDepth && e.IsDir() {
+				later = append(later, e.Name())
+				continue
+			}
+			ok, err := w.entry(ctx, d, e.Name(), e.Name(), number, depth)
+			if err != nil {
+				return false, err
+			}
+			complete = complete && ok
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			w.report(w.dirText(d), reason(err))
+			complete = false
+			break
+		}
+	}
+	if later != nil {
+		_ = f.Close()
+	}
+	for _, name := range later {
+		ok, err := w.entry(ctx, d, name, name, number, depth)
+		if err != nil {
+			return false, err
+		}
+		complete = complete && ok
+	}
+	return complete, nil
+}
+
+// dirText returns the path of a directory for messages.
+func (w *walker) dirText(d *dirs.Dir) string {
+	below := d.Path()
+	switch {
+	case w.path.Name != "":
+		return w.path.Text + below[len(w.path.Name):]
+	case below == "":
+		return w.path.Text
+	}
+	return w.path.Text + "/" + below
+}
+
+func (w *walker) openDir(d *dirs.Dir) (*os.File, error) {
+	root, err := w.dirs.Use(d)
+	if err != nil {
+		return nil, err
+	}
+	defer w.dirs.Release(d)
+	return root.Open(".")
+}
+
+// included reports whether the rules include an entry. The path that they see begins with the name
+// that the user gave, or with a name in the directory whose contents are sent.
+func (w *walker) included(d *dirs.Dir, name string, dir bool) bool {
+	return w.c.Rules.Empty() || w.c.Rules.Includes(d.Join(name), dir)
+}
+
+// entry announces one entry, and everything below it. It reports whether everything could be read
+// or was excluded by the rules.
+func (w *walker) entry(
+	ctx context.Context, d *dirs.Dir, name, as string, parent uint64, depth int,
+) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, context.Cause(ctx)
+	}
+	if _, temporary := part.Temporary(name); temporary {
+		return true, nil
+	}
+	it := &item{dir: d, path: w.path, name: name}
+	it.Parent, it.Name = parent, as
+	info, err := w.describe(it)
+	switch {
+	case err != nil && !(depth == 0 && w.path.Name != "") && errors.Is(err, fs.ErrNotExist):
+		return true, nil // removed since the directory was read
+	case err != nil:
+		w.report(it.text(), reason(err))
+		return false, nil
+	case !w.included(d, name, info.IsDir()):
+		return true, nil
+	case it.Kind == 0:
+		w.ignore(it.text(), info.Mode())
+		return true, nil
+	}
+	if err := w.announce(ctx, it); err != nil {
+		return false, err
+	}
+	if it.Kind != record.Dir {
+		return true, nil
+	}
+	below := d.Child(name)
+	complete, err := w.contents(ctx, below, it.Number, depth+1)
+	w.dirs.Forget(below)
+	if err != nil {
+		return false, err
+	}
+	leave := record.Leave{Number: it.Number, Complete: complete}
+	return complete, w.pack.add(ctx, record.AppendLeave(nil, &leave))
+}
+
+// describe fills in the attributes of an entry. Kind remains 0 for special files.
+func (w *walker) describe(it *item) (fs.FileInfo, error) {
+	root, err := w.dirs.Use(it.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer w.dirs.Release(it.dir)
+	info, err := root.Lstat(it.name)
+	if err != nil {
+		return nil, err
+	}
+	it.Perm, it.Mtime = uint16(info.Mode().Perm()), info.ModTime()
+	switch {
+	case info.IsDir():
+		it.Kind = record.Dir
+	case info.Mode().IsRegular():
+		it.Kind, it.Size = record.File, info.Size()
+		it.stamp = stampOf(info)
+		it.Version = it.stamp.version()
+		it.Sparse = sparse(info)
+	case info.Mode()&fs.ModeSymlink != 0:
+		it.Kind = record.Symlink
+		it.Link, err = root.Readlink(it.name)
+	}
+	return info, err
+}
