@@ -81,6 +81,24 @@ func (e *Engine) ReleaseAcks() bool {
 	return some
 }
 
+// PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits for
+// its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if responses
+// must be sent before it.
+func (e *Engine) PollAck(q *QP, b []byte) *Transmit {
+	if !q.owes || !q.ackOwed || q.nakOwed || !q.answers.empty() {
+		return nil
+	}
+	if q.list == inAckSoon || q.list == inAckLate {
+		e.unlist(q)
+	}
+	tx := &e.tx
+	tx.Payload, tx.PayloadAt, tx.Class = nil, 0, q.Class()
+	tx.Len, tx.NetLen = q.sendAck(b)
+	e.c.SentPkts++
+	e.classes[tx.Class].SentPkts++
+	return tx
+}
+
 // nextAck returns the time at which the next ACK is due.
 func (e *Engine) nextAck() Time {
 	t := Never

@@ -123,7 +123,9 @@ func (c *Conn) ended(now qp.Time, why error) {
 // Close disconnects. It sends pending acknowledgments of the QP, notifies the peer, and puts the QP
 // into StateErr, which flushes outstanding work requests. To complete them first, call QP.Drain.
 // Close does not wait for the peer. Closing twice is harmless.
-func (c *Conn) Close() error { return c.disconnect(c.qp.device().loop.SendPending) }
+func (c *Conn) Close() error {
+	return c.disconnect(func() { c.qp.device().loop.SendPending(&c.qp.qp) })
+}
 
 // Abort disconnects like Close, but does not send pending acknowledgments: the peer cannot assume
 // that its latest messages were processed.

@@ -506,7 +506,7 @@ func (q *QP) shut() error {
 	unlock := q.lockPosters()
 	send, recv := q.qp.Depths()
 	err := d.do(func(now qp.Time) {
-		d.loop.SendPending()
+		d.loop.SendPending(&q.qp)
 		d.gsi.abandon(now, q)
 		if q.flushFits() {
 			// Every state may change to ERR, so there is no error.

@@ -375,3 +375,34 @@ func TestOwnerSleepsWhileHeld(t *testing.T) {
 			c.Sleeps, frames, 20*frames)
 	}
 }
+
+// Before a QP goes away, its pending ACK is sent even if the class waits for the backlog.
+func TestSendPendingWhileHeld(t *testing.T) {
+	p := newClassPair(t, classConfig{mtu: 1024, top: 7, size: 1 << 20})
+	s := p.s[1]
+	p.post(t, 1, bulk, p.rdma(1, qp.OpWrite, 1<<20, 0)) // fills the backlog of side 1
+	p.runFor(time.Millisecond)
+	p.post(t, 0, bulk, p.rdma(0, qp.OpWrite, 100, 0))
+	rcvd := s.eng.Counters().RcvdBytes
+	for s.eng.Counters().RcvdBytes == rcvd {
+		p.advance(p.link.Now() + 1000)
+	}
+	acks := s.eng.Counters().SentAcks
+	for s.TryStep() > 0 {
+	}
+	if n := s.eng.Counters().SentAcks; n != acks {
+		t.Fatalf("the ACK does not wait for the backlog")
+	}
+	s.Do(func(qp.Time) { s.SendPending(s.qps[bulk]) })
+	if n := s.eng.Counters().SentAcks; n != acks+1 {
+		t.Errorf("SendPending sends %d ACKs, want 1", n-acks)
+	}
+	s.Do(func(qp.Time) { s.SendPending(s.qps[bulk]) })
+	if n := s.eng.Counters().SentAcks; n != acks+1 {
+		t.Errorf("another SendPending sends %d ACKs, want 0", n-acks-1)
+	}
+	p.runFor(time.Second)
+	if n := p.s[0].eng.Counters().Retransmits + s.eng.Counters().Retransmits; n != 0 {
+		t.Errorf("%d packets are retransmitted, want 0", n)
+	}
+}

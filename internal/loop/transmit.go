@@ -76,13 +76,22 @@ func (l *Loop) flush(n int) {
 	l.txAt, l.txn = l.txAt+n, l.txn-n
 }
 
-// SendPending sends pending ACKs and everything else that the engine has ready. Call it before a QP
+// SendPending sends pending ACKs and everything else that the engine has ready. Call it before q
 // goes away: the peer would retransmit in vain if the ACK of its last message were missing. Owner
 // only.
-func (l *Loop) SendPending() {
+func (l *Loop) SendPending(q *qp.QP) {
+	if l.closed {
+		return
+	}
 	for range 2 { // an ACK waits for the step after the last data
-		if !l.closed {
-			l.transmit(l.now())
+		l.transmit(l.now())
+	}
+	if !l.eng.Bounded() {
+		return
+	}
+	if b := l.Buffer(); b != nil { // the ACK may wait for the backlog
+		if tx := l.eng.PollAck(q, b[:len(b)-bth.ICRCLen]); tx != nil {
+			l.Send(tx.Len, tx.NetLen)
 		}
 	}
 }
