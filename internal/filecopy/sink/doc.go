@@ -12,6 +12,7 @@
 //
 // Reading order:
 //   - sink.go: Config, Sink and Run: events of the connection
+//   - order.go: blocks in their order
 //   - records.go: records, in their order
 //   - tree.go: directories
 //   - check.go: what happens to an entry: wanted, skipped or refused

@@ -22,8 +22,6 @@ const (
 	maxPending = 1 << 16
 	// maxDirs is the number of directories that the source has not left, or that wait for files.
 	maxDirs = 1 << 16
-	// maxHeld is the number of blocks of records that may arrive before an earlier one.
-	maxHeld = 1 << 12
 )
 
 // ErrLimit means that the source wants to send more than the sink accepts.
@@ -66,16 +64,15 @@ type Sink struct {
 	events sync.Mutex // held during calls of Failed
 
 	mu       sync.Mutex
-	last     uint64             // number of the last entry
-	nodes    map[uint64]*node   // directories
-	files    map[uint64]*file   // files that are not finished
-	sessions map[uint32]*file   // of files with blocks of their own
-	records  uint32             // the session of records
-	begun    bool               // records is set
-	held     map[uint32]*blocks // blocks of records that came too early
-	next     uint32             // number of the next block of records
-	tree     bool               // all entries were announced
-	busy     int                // tasks and records in progress
+	last     uint64           // number of the last entry
+	nodes    map[uint64]*node // directories
+	files    map[uint64]*file // files that are not finished
+	sessions map[uint32]*file // of files with blocks of their own
+	records  uint32           // the session of records
+	begun    bool             // records is set
+	order    order            // of the blocks of records
+	tree     bool             // all entries were announced
+	busy     int              // tasks and records in progress
 	sum      record.Summary
 	entries  int64
 	bytes    int64 // of files that were asked for
@@ -83,7 +80,7 @@ type Sink struct {
 	finished chan struct{}
 }
 
-// blocks counts the uses of a block. The last one gives it back.
+// blocks counts the uses of a block of records. The last one gives it back.
 type blocks struct {
 	*filecopy.Block
 
@@ -101,7 +98,7 @@ func (b *blocks) release() {
 func New(conn filecopy.Conn, c Config) *Sink {
 	s := &Sink{c: c, conn: conn, dirs: dirs.NewCache(), answers: newAnswers(),
 		tasks: make(chan func(), 2*workers), nodes: map[uint64]*node{},
-		files: map[uint64]*file{}, sessions: map[uint32]*file{}, held: map[uint32]*blocks{},
+		files: map[uint64]*file{}, sessions: map[uint32]*file{},
 		finished: make(chan struct{})}
 	s.nodes[0] = newTop(c.Dir)
 	s.commits = newCommitter(s)
@@ -221,12 +218,10 @@ func (s *Sink) event(r *filecopy.Ready) error {
 			return fmt.Errorf("%w: a block of %d bytes at offset %d", record.ErrFormat, r.Block.Len,
 				r.Block.Offset)
 		}
-		b := &blocks{Block: r.Block, of: s.conn}
-		b.uses.Store(1)
 		if s.begun && r.Session == s.records {
-			return s.recordBlock(b)
+			return s.recordBlock(r.Block)
 		}
-		return s.fileBlock(r.Session, b)
+		return s.fileBlock(r.Session, r.Block)
 	case filecopy.Ended, filecopy.Aborted:
 		s.mu.Lock()
 		f := s.sessions[r.Session]
@@ -268,33 +263,27 @@ func (s *Sink) opened(r *filecopy.Ready) error {
 }
 
 // recordBlock handles a block of records, and those that waited for it.
-func (s *Sink) recordBlock(b *blocks) error {
+func (s *Sink) recordBlock(b *filecopy.Block) error {
 	if extent.Sum(b.Data[:b.Len]) != b.CRC {
 		return fmt.Errorf("records: %w", ErrChecksum)
 	}
-	if b.Seq-s.next >= maxHeld || s.held[b.Seq] != nil {
-		return fmt.Errorf("%w: block %d of the records instead of block %d", record.ErrFormat,
-			b.Seq,
-			s.next)
+	if err := s.order.add(b); err != nil {
+		return err
 	}
-	s.held[b.Seq] = b
-	for {
-		b := s.held[s.next]
-		if b == nil {
-			return nil
-		}
-		delete(s.held, s.next)
-		s.next++
-		err := s.recordsOf(b)
-		b.release()
+	for b := s.order.take(); b != nil; b = s.order.take() {
+		shared := &blocks{Block: b, of: s.conn}
+		shared.uses.Store(1)
+		err := s.recordsOf(shared)
+		shared.release()
 		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // fileBlock writes a block of a file.
-func (s *Sink) fileBlock(session uint32, b *blocks) error {
+func (s *Sink) fileBlock(session uint32, b *filecopy.Block) error {
 	s.mu.Lock()
 	f, ok := s.sessions[session]
 	s.mu.Unlock()
@@ -302,13 +291,13 @@ func (s *Sink) fileBlock(session uint32, b *blocks) error {
 		return fmt.Errorf("%w: a block of session %d", record.ErrFormat, session)
 	}
 	if f == nil {
-		b.release()
+		s.conn.PutFree(b)
 		return nil
 	}
 	f.hold()
 	s.do(func() {
-		defer b.release()
-		f.write(b.Block)
+		defer s.conn.PutFree(b)
+		f.write(b)
 	})
 	return nil
 }
@@ -326,9 +315,7 @@ func (s *Sink) report(path string, err error) {
 func (s *Sink) cleanUp() record.Summary {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, b := range s.held {
-		b.release()
-	}
+	s.order.drop(s.conn)
 	for _, f := range s.files {
 		f.abandon()
 	}

@@ -164,16 +164,17 @@ func (l *large) readPieces(ctx context.Context, data []extent.Extent, ahead chan
 		for _, m := range have.Missing(d.Offset, d.End()) {
 			for at := m.Offset; at < m.End(); {
 				n := min(int64(l.blocks), m.End()-at)
-				p := &piece{done: make(chan struct{})}
-				if p.b, p.err = l.conn.GetFree(ctx); p.err != nil {
-					p.err = fatalError{p.err}
+				b, err := l.conn.GetFree(ctx)
+				p := &piece{b: b, done: make(chan struct{})}
+				if err != nil {
+					p.err = fatalError{err}
 					close(p.done)
 				} else {
-					p.b.Offset, p.b.Len = at, int(n)
+					b.Offset, b.Len = at, int(n)
 					go l.read(p)
 				}
 				ahead <- p // send always reads to the end
-				if p.err != nil && p.b == nil {
+				if err != nil {
 					return
 				}
 				at += n
