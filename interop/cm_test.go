@@ -49,6 +49,7 @@ type cmEnd struct {
 	lossy bool
 
 	keepAlive time.Duration
+	path      roce.PathOptions
 }
 
 func newCMEnd(t *testing.T, r *rig, v variant, kind roce.QPType) *cmEnd {
@@ -62,7 +63,7 @@ func (c *cmEnd) dial(addr netip.Addr, port uint16) {
 	c.t.Helper()
 	conn, err := c.dev.Dial(within(c.t), netip.AddrPortFrom(addr, port), c.qp,
 		roce.DialOptions{ConnectOptions: roce.ConnectOptions{
-			MTU: c.s.mtu, KeepAlive: c.keepAlive,
+			MTU: c.s.mtu, KeepAlive: c.keepAlive, PathOptions: c.path,
 		}})
 	c.must(err)
 	c.conn = conn
@@ -121,6 +122,8 @@ type cmTool struct {
 
 var cmTools = []cmTool{
 	{"ucmatose", portCmatose, cmatose + " -b %s", cmatose + " -s %s", cmatoseClient, cmatoseServer},
+	{"ucmatose -t", portCmatose, cmatose + " -b %s",
+		fmt.Sprintf("%s -t %d", cmatose, kernelTOS) + " -s %s", classClient, classServer},
 	{"rdma_client, rdma_server", portCmatose, "rdma_server -s %s", "rdma_client -s %s", rdmaClient,
 		rdmaServer},
 	{"rdma_client, rdma_server, keepalives", portCmatose, "rdma_server -s %s", "rdma_client -s %s",
@@ -223,9 +226,12 @@ func cmatoseEnds(t *testing.T, r *rig, v variant) []*cmEnd {
 	return ends
 }
 
-func cmatoseClient(t *testing.T, r *rig, v variant) {
+func cmatoseClient(t *testing.T, r *rig, v variant) { cmatoseActive(t, r, v, roce.PathOptions{}) }
+
+func cmatoseActive(t *testing.T, r *rig, v variant, path roce.PathOptions) {
 	ends := cmatoseEnds(t, r, v)
 	for _, e := range ends {
+		e.path = path
 		e.dial(r.Guests[0].Addr(v.v6), portCmatose)
 	}
 	for _, e := range ends {
@@ -259,7 +265,10 @@ func (c *cmEnd) sent(n int) {
 	}
 }
 
-func cmatoseServer(t *testing.T, r *rig, v variant) {
+func cmatoseServer(t *testing.T, r *rig, v variant) { cmatosePassive(t, r, v) }
+
+// cmatosePassive returns the ends, whose connections are closed.
+func cmatosePassive(t *testing.T, r *rig, v variant) []*cmEnd {
 	l := r.listen(t, v, portCmatose)
 	ends := cmatoseEnds(t, r, v)
 	for _, e := range ends {
@@ -276,6 +285,7 @@ func cmatoseServer(t *testing.T, r *rig, v variant) {
 	for _, e := range ends {
 		e.must(e.conn.Close())
 	}
+	return ends
 }
 
 // rdma_client and rdma_server: one message of 16 bytes in each direction.
