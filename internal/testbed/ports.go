@@ -102,6 +102,7 @@ func (p *Ports) Close() error {
 // Unavailable reports whether err means that this machine cannot run AF_XDP on a veth pair: missing
 // privileges or a kernel without it.
 func Unavailable(err error) bool {
-	return errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission) ||
+	return errors.Is(err, veth.ErrPermission) || errors.Is(err, veth.ErrUnsupported) ||
+		errors.Is(err, xdp.ErrPermission) ||
 		errors.Is(err, xdp.ErrUnsupported)
 }
