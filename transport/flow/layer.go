@@ -247,8 +247,8 @@ func (l *Layer) add(id uint32, c conn) {
 	l.mu.Unlock()
 }
 
-// beginClose calls mark if connection id is open and no running scheduler uses it. scheduled reports
-// whether schedulers use it, and is called with the layer locked, as mark is.
+// beginClose calls mark if connection id is open and no running scheduler uses it. scheduled
+// reports whether schedulers use it, and is called with the layer locked, as mark is.
 func (l *Layer) beginClose(id uint32, scheduled func() bool, mark func()) (open, used bool) {
 	s := l.lockScheduler()
 	if s != nil {
