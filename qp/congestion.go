@@ -86,6 +86,7 @@ type congestion struct {
 type pathCounts struct {
 	spurious, retransmits      uint64
 	marked, sentCNPs, rcvdCNPs uint64
+	probes                     uint32 // sent, and not reported as duplicates
 }
 
 const (

@@ -290,22 +290,31 @@ func (q *QP) reportedDuplicates(now Time, total uint16) {
 }
 
 // spurious handles the report that n packets arrived twice, of which those that were retransmitted
-// were late instead of lost.
+// were late instead of lost. Probes do not show impatience: they are sent when no answer arrives.
 func (q *QP) spurious(now Time, n uint16) {
-	n = min(n, q.resent)
-	if n == 0 {
+	late := min(n, q.resent)
+	if c := q.cc; c != nil && n > late {
+		probes := min(uint32(n-late), c.probes)
+		c.probes -= probes
+		q.countSpurious(c, uint64(probes))
+	}
+	if late == 0 {
 		return
 	}
-	q.resent -= n
-	q.impatient(now, n)
+	q.resent -= late
+	q.impatient(now, late)
+}
+
+func (q *QP) countSpurious(c *congestion, n uint64) {
+	q.eng.c.SpuriousRetransmits += n
+	c.spurious += n
 }
 
 // impatient handles n packets that were late instead of lost. tolerance doubles at most once per
 // round trip, because one late burst causes many of them.
 func (q *QP) impatient(now Time, n uint16) {
-	q.eng.c.SpuriousRetransmits += uint64(n)
 	c := q.model()
-	c.spurious += uint64(n)
+	q.countSpurious(c, uint64(n))
 	c.lost -= min(c.lost, uint64(n))
 	if c.grownAt != 0 && now-c.grownAt < q.rec.srtt {
 		return

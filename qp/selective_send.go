@@ -176,6 +176,7 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 	if t := &b.tracks[track]; b.probe {
 		// If the responder executes the READ only now, it answers later requests afterwards.
 		b.probe, t.probing, t.probe = false, track == requestTrack || p < b.executed, t.head
+		q.cc.probes++
 	} else if q.attr.Selective {
 		q.resent = uint16(min(uint64(q.resent)+n, 1<<15-1))
 	}

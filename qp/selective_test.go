@@ -171,6 +171,23 @@ func TestSelectiveCountsLateDuplicates(t *testing.T) {
 	k.equal("spurious retransmissions", k.Counters().SpuriousRetransmits, uint64(1))
 }
 
+// A probe whose packet was not lost counts as unnecessary, but is no reason to be more patient.
+func TestSelectiveCountsUnnecessaryProbes(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.writes(2)
+	for k.Counters().Probes == 0 {
+		k.now += 1_000_000
+		k.listen()
+	}
+	k.say(ack(1), k.selAck(1, bth.ACKNoLimit, 2)) // more than were retransmitted
+	k.done(0, 1)
+	c, s := k.Counters(), k.q.PathStats()
+	k.equal("retransmissions", c.Retransmits, uint64(1))
+	k.equal("spurious retransmissions", c.SpuriousRetransmits, uint64(1))
+	k.equal("spurious retransmissions of the QP", s.Spurious, uint64(1))
+	k.equal("tolerance", k.q.tolerance, uint16(minTolerance))
+}
+
 // The first report of held packets measures the round trip if the sampled packet is lost.
 func TestSelectiveMeasuresRoundTripAfterLoss(t *testing.T) {
 	k := newSelectiveTalk(t)
