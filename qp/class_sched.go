@@ -111,6 +111,7 @@ func (e *Engine) wake(now Time) {
 // begin prepares the transmission of a packet of q. The timeouts run from the packet that asks for
 // an ACK, not from packets that were sent before the QP had to wait.
 func (e *Engine) begin(now Time, q *QP, c uint8) {
+	e.bytesBefore = e.c.SentBytes
 	if p := e.last; p != nil && p != q {
 		if low := p.Class(); low < c && e.midway && p.list == inRunq {
 			e.classes[low].Preemptions++
@@ -167,12 +168,9 @@ func (e *Engine) checkReady(c uint8) {
 // served updates the queues after a packet of q: b up to the ICRC, with netLen bytes of network
 // headers.
 func (e *Engine) served(now Time, q *QP, b []byte, netLen int) {
-	c, h := q.Class(), bth.BTH(b[netLen:])
-	info := h.Opcode().Info()
-	payload := uint64(0)
-	if info.HasPayload {
-		payload = uint64(len(b) - netLen - int(info.HeaderLen) - int(h.PadCount()))
-	}
+	c := q.Class()
+	info := bth.BTH(b[netLen:]).Opcode().Info()
+	payload := e.c.SentBytes - e.bytesBefore
 	cq := &e.queues[c]
 	e.tx.Class = c
 	e.classes[c].SentPkts++

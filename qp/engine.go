@@ -82,14 +82,16 @@ type Engine struct {
 	ready      uint8 // classes whose queue is not empty
 	throttled  uint8 // classes without tokens
 	rated      int   // QPs with a rate
-	last       *QP   // sent the last packet
-	holding    *QP   // the same, if it is between two preemption points
-	stamps     atomic.Uint64
-	limited    qpHeap // QPs without tokens
-	users      [NumClasses]int
-	config     [NumClasses]ClassConfig
-	queues     [NumClasses]classQueue
-	classes    [NumClasses]ClassCounters // packets and bytes without class 0
+	// Counters.SentBytes before the packet that is being built
+	bytesBefore uint64
+	last        *QP // sent the last packet
+	holding     *QP // the same, if it is between two preemption points
+	stamps      atomic.Uint64
+	limited     qpHeap // QPs without tokens
+	users       [NumClasses]int
+	config      [NumClasses]ClassConfig
+	queues      [NumClasses]classQueue
+	classes     [NumClasses]ClassCounters // packets and bytes without class 0
 
 	groups map[bth.GID][]*QP // multicast groups
 

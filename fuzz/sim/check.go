@@ -43,6 +43,7 @@ func (w *world) settled() {
 	w.res.Virtual = w.elapsed()
 	for _, h := range w.hosts {
 		h.check()
+		w.checkClasses(h)
 	}
 	for i := range w.hosts {
 		w.checkCounters(i)

@@ -143,10 +143,13 @@ func (s *side) create() {
 	qc := roce.QPConfig{
 		Type: cfg.typ, SendCQ: s.h.CQ, RecvCQ: s.h.RecvCQ, SendDepth: cfg.depth[s.i],
 		RecvDepth: cfg.recvs[s.i],
-		MaxInline: cfg.inline, SignalAll: cfg.sigAll, GIDIndex: &cfg.gid,
+		MaxInline: cfg.inline, SignalAll: cfg.sigAll, GIDIndex: &cfg.gid, Rate: cfg.rate[s.i],
 	}
 	if cfg.typ == roce.RC {
 		qc.GoBackN, qc.Congestion = cfg.goBackN[s.i], &cfg.congestion[s.i]
+	}
+	if qc.Rate > 0 {
+		qc.Burst = cfg.burst[s.i]
 	}
 	if cfg.inline < 0 {
 		qc.MaxInline = 0
@@ -216,6 +219,7 @@ func (s *side) tick() {
 		s.postSome()
 	}
 	s.maybeDrain()
+	s.maybeReclass()
 	s.c.maybeEnd()
 	if s.todo == 0 {
 		return

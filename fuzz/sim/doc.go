@@ -25,7 +25,7 @@
 //
 // # Reading order
 //
-//   - scenario.go, network.go: what a seed decides.
+//   - scenario.go, network.go, classes.go: what a seed decides.
 //   - world.go: the clock, the two hosts, one step after another.
 //   - memory.go: regions, their model and their borders.
 //   - conn.go: the life of a connection.

@@ -36,6 +36,7 @@ type scenario struct {
 	plans   [2]loopback.Plan
 	necks   [2]*loopback.Bottleneck // towards each host; nil: none
 	reorder [2]int                  // Expert.MaxReorderMemory of each host; 0: the default
+	classes classPlan
 	conns   []connConfig
 }
 
@@ -56,6 +57,8 @@ type connConfig struct {
 
 	goBackN    [2]bool // refuses selective repeat
 	congestion [2]roce.CongestionControl
+	rate       [2]uint64 // bytes per second; 0: no limit
+	burst      [2]int
 }
 
 // pick returns one of the values.
@@ -95,6 +98,7 @@ func drawScenario(seed uint64) scenario {
 		sc.conns = append(sc.conns, drawConn(r, &sc, big, level))
 	}
 	drawNetwork(&sc)
+	drawClasses(&sc)
 	return sc
 }
 

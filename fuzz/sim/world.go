@@ -158,7 +158,11 @@ func (w *world) build() {
 		r := rand.New(rand.NewPCG(sc.seed, uint64(10+i)))
 		c.Device[i] = []roce.Option{roce.WithSelectiveRepeat(true),
 			roce.WithExpert(roce.Expert{Rand: r.Uint64, MaxWindow: sc.window,
-				MaxReorderMemory: sc.reorder[i]})}
+				MaxReorderMemory: sc.reorder[i]}),
+			roce.WithClasses(sc.classes.configs[i])}
+		if rate := sc.classes.linkRate[i]; rate > 0 {
+			c.Device[i] = append(c.Device[i], roce.WithLinkRate(rate))
+		}
 	}
 	if w.out != nil {
 		c.Wrap = func(i int,
