@@ -11,15 +11,19 @@ import (
 // of several traffic classes exist. The order of classes ends at the port, so an urgent packet
 // waits for all that was passed to the port before.
 //
-// Packets of the highest class in use are sent in any case, since nothing more urgent can follow
-// them. A frame of a lower class is sent only if the backlog afterwards is at most the limit: two
-// frames of these classes. While one of them is being sent, the loop has time to pass on the next.
+// A frame of a class below the highest one in use is sent only if the backlog afterwards is at most
+// the limit: two frames of these classes. While one of them is being sent, the loop has time to
+// pass on the next. Nothing more urgent can follow packets of the highest class. Their limit is
+// larger, so that few system calls send them, but below a window: otherwise a message that is
+// limited by its window would be overtaken by later ones of its class, and its round-trip time
+// would be that of its own queue.
 type bound struct {
 	on     bool
 	port   driver.Backlogger // used unless output has a rate
 	output wire.Output       // models the link if its rate was configured
 	limit  int               // bytes; 0: two frames
-	frame  int               // longest frame of a lower class so far, bytes
+	low    int               // longest frame of a lower class so far, bytes
+	high   int               // longest frame of the highest class so far, bytes
 	resume qp.Time           // when packets that are held back may be sent; 0: there are none
 
 	// A port may never report some frames as sent. Bytes that have not moved for stuckTime while
@@ -51,15 +55,22 @@ func (b *bound) size(n int) int {
 	return n
 }
 
-// reached reports whether frames of lower classes must wait.
-func (b *bound) reached(backlog int) bool { return backlog > b.most() }
-
-// most returns the largest backlog with which another frame of a lower class may be sent.
-func (b *bound) most() int {
+// mostLow returns the largest backlog with which another frame of a lower class may be sent.
+func (b *bound) mostLow() int {
 	if b.limit == 0 {
-		return b.frame
+		return b.low
 	}
-	return max(b.limit-b.frame, 0)
+	return max(b.limit-b.low, 0)
+}
+
+// mostHigh returns the largest backlog with which another frame of the highest class may be sent to
+// a port with the given rate.
+func (b *bound) mostHigh(rate int64) int {
+	frames := highFrames
+	if rate == 0 { // completions may be late and come several at a time
+		frames = highFramesUnknown
+	}
+	return max(b.limit, frames*max(b.low, b.high)) - b.high
 }
 
 // backlog returns the backlog in bytes and the rate at which it shrinks, in bits per second; 0: the
@@ -114,12 +125,12 @@ func (l *Loop) transmitBounded(now qp.Time) int {
 // handles doorbells in between, so that a packet of a higher class is built next.
 func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 	b := &l.bound
-	backlog, _ := l.backlog()
-	for ; n < most; n++ {
+	backlog, rate := l.backlog()
+	for ; n < most && backlog <= b.mostHigh(rate); n++ {
 		if l.eng.DoorbellPending() {
 			l.eng.HandleDoorbells(now)
 		}
-		l.eng.SetBacklogged(b.reached(backlog))
+		l.eng.SetBacklogged(backlog > b.mostLow())
 		if !l.eng.HasTransmit(now) || (n == 0 && !l.allocate()) || n == l.txn {
 			break
 		}
@@ -129,15 +140,17 @@ func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 		}
 		size := b.size(tx.Len + bth.ICRCLen)
 		if int(tx.Class) < l.eng.TopClass() {
-			b.frame = max(b.frame, size)
+			b.low = max(b.low, size)
+		} else {
+			b.high = max(b.high, size)
 		}
 		backlog += size
 	}
 	return n
 }
 
-// holdBack determines when packets of lower classes that must wait for the backlog are sent. waited
-// reports whether this step found them waiting and has sent nothing.
+// holdBack determines when packets that must wait for the backlog are sent. waited reports whether
+// this step found them waiting and has sent nothing.
 func (l *Loop) holdBack(now qp.Time, waited bool) {
 	b := &l.bound
 	l.eng.SetBacklogged(false)
@@ -146,17 +159,20 @@ func (l *Loop) holdBack(now qp.Time, waited bool) {
 	}
 	backlog, rate := l.backlog()
 	b.watch(now, backlog, waited)
-	excess := backlog - b.most()
+	excess := backlog - b.mostLow()
+	if excess > 0 {
+		if l.eng.SetBacklogged(true); l.eng.HasTransmit(now) { // the highest class waits
+			excess = backlog - b.mostHigh(rate)
+		}
+	}
 	switch {
 	case excess <= 0:
 		b.resume = now
-		return
 	case rate > 0:
 		b.resume = now + qp.Time(wire.DrainTime(excess, rate))
 	default:
 		b.resume = now + backlogPoll
 	}
-	l.eng.SetBacklogged(true)
 }
 
 // held reports whether packets wait for the backlog, and until when.

@@ -296,7 +296,7 @@ func TestSleepWhileHeld(t *testing.T) {
 		t.Error("the engine is busy while packets wait for the backlog")
 	}
 	n, rate := p.link.Port(0).Backlog()
-	exact := time.Duration(float64(n-s.bound.frame) * 8e9 / float64(rate))
+	exact := time.Duration(float64(n-s.bound.low) * 8e9 / float64(rate))
 	if d := s.sleepTime(s.now()); d < exact || d > exact+100 {
 		t.Errorf("sleepTime() = %v, want %v", d, exact)
 	}
@@ -404,5 +404,26 @@ func TestSendPendingWhileHeld(t *testing.T) {
 	p.runFor(time.Second)
 	if n := p.s[0].eng.Counters().Retransmits + s.eng.Counters().Retransmits; n != 0 {
 		t.Errorf("%d packets are retransmitted, want 0", n)
+	}
+}
+
+// The highest class has a limit of its own, which does not slow it down.
+func TestBacklogOfHighestClass(t *testing.T) {
+	const mtu, size = 1024, 4 << 20
+	p := newClassPair(t, classConfig{mtu: mtu, top: 7, size: size})
+	p.post(t, 0, urgent, p.rdma(0, qp.OpWrite, size, qp.Signaled))
+	p.post(t, 0, bulk, p.rdma(0, qp.OpWrite, size, qp.Signaled))
+	most, start := 0, p.link.Now()
+	for p.step(); p.completions(t, 0, urgent) == 0; {
+		n, _ := p.link.Port(0).Backlog()
+		most = max(most, n)
+		p.advance(p.link.Now() + int64(time.Millisecond))
+	}
+	if limit := highFrames * (mtu + overhead); most > limit || most < limit*3/4 {
+		t.Errorf("the longest backlog is %d bytes, want at most %d and at least 3/4 of it", most,
+			limit)
+	}
+	if took, ideal := time.Duration(p.link.Now()-start), size/mtu*frameTime(mtu); took > ideal*101/100 {
+		t.Errorf("%d MiB take %v, want %v", size>>20, took, ideal)
 	}
 }

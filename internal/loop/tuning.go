@@ -37,8 +37,11 @@ const (
 	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
 
-// Waiting for the backlog; see bound.
+// Limits of the backlog; see bound.
 const (
+	highFrames        = 16 // of the highest class, in frames, if the rate of the port is known
+	highFramesUnknown = 64 // otherwise
+
 	backlogPoll qp.Time = 5_000       // ns between two looks if the rate is not known
 	stuckTime   qp.Time = 100_000_000 // ns after which bytes that do not move are ignored
 )
