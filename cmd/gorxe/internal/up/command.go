@@ -54,8 +54,10 @@ preempt=end), and a limit of their rate (rate=500Mb/s, burst=64k).
 When its sockets are open, it drops its privileges (see --user) and prints what
 it kept. It warns of packets that honest peers rarely send, at most once per
 minute and kind, and counts the peers that it refuses. With --json it also prints an
-event "network" every 5 seconds while packets get lost or the network is congested.
-With Ctrl-C or SIGTERM it prints its counters and detaches from the interface.`,
+event "network" every 5 seconds while it sends data, packets get lost, or the network
+is congested: what it retransmitted, ECN marks and CNPs, and RTT, window and rate of
+the fastest queue pairs. With Ctrl-C or SIGTERM it prints its counters and detaches
+from the interface.`,
 		Example: `  gorxe up eth0
 
   # from another host

@@ -12,9 +12,10 @@ import (
 // networkCheck is the interval between two readings of the counters about the network.
 const networkCheck = 5 * time.Second
 
-// network is what the device has seen of loss and congestion since the last event network, under
-// the names of the counters. Events without any are left out.
+// network is what the device has sent and what it has seen of loss and congestion since the last
+// event network, under the names of the counters. Events without any are left out.
 type network struct {
+	Sent        uint64 `json:"sent_bytes"`
 	Retransmits uint64 `json:"retransmits"`
 	Spurious    uint64 `json:"spurious_retransmits"`
 	Marked      uint64 `json:"rcvd_ecn_marked"`
@@ -31,7 +32,7 @@ const maxNetworkQPs = 8
 
 func totals(c *roce.Counters) network {
 	return network{
-		Retransmits: c.Retransmits, Spurious: c.SpuriousRetransmits, Marked: c.MarkedPkts,
+		Sent: c.SentBytes, Retransmits: c.Retransmits, Spurious: c.SpuriousRetransmits, Marked: c.MarkedPkts,
 		CNPsSent: c.SentCNPs, CNPsRcvd: c.RcvdCNPs, Held: c.HeldPkts, Dropped: c.ReorderDrops,
 	}
 }
@@ -43,13 +44,14 @@ type monitor struct{ last network }
 func (m *monitor) check(c *roce.Counters, qps func() []roce.QPStats) *network {
 	now := totals(c)
 	n := network{
+		Sent:        now.Sent - m.last.Sent,
 		Retransmits: now.Retransmits - m.last.Retransmits, Spurious: now.Spurious - m.last.Spurious,
 		Marked: now.Marked - m.last.Marked, CNPsSent: now.CNPsSent - m.last.CNPsSent,
 		CNPsRcvd: now.CNPsRcvd - m.last.CNPsRcvd, Held: now.Held - m.last.Held,
 		Dropped: now.Dropped - m.last.Dropped,
 	}
 	m.last = now
-	if n.Retransmits+n.Marked+n.CNPsSent+n.CNPsRcvd+n.Held+n.Dropped == 0 {
+	if n.Sent+n.Retransmits+n.Spurious+n.Marked+n.CNPsSent+n.CNPsRcvd+n.Held+n.Dropped == 0 {
 		return nil
 	}
 	n.QPs = qps()

@@ -21,7 +21,15 @@ func TestMonitor(t *testing.T) {
 	}
 	c.SentPkts = 100
 	if n := m.check(&c, qps); n != nil || asked != 0 {
-		t.Errorf("check() = %+v without loss or congestion, want nil", n)
+		t.Errorf("check() = %+v without data, loss or congestion, want nil", n)
+	}
+	c.SentBytes = 4096
+	if n := m.check(&c, qps); n == nil || n.Sent != 4096 || len(n.QPs) != maxNetworkQPs {
+		t.Errorf("check() = %+v after 4096 bytes were sent", n)
+	}
+	c.SpuriousRetransmits = 1 // reported later than the retransmission
+	if n := m.check(&c, qps); n == nil || n.Spurious != 1 || n.Sent != 0 {
+		t.Errorf("check() = %+v after a report of a duplicate", n)
 	}
 	c.Retransmits, c.MarkedPkts = 5, 7
 	if n := m.check(&c, qps); n == nil || n.Retransmits != 5 || n.Marked != 7 || n.CNPsSent != 0 ||
