@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 TIME     ?= 2h
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim fuzz soak bench pgo interop interop-core interop-bench compliance clean help
+.PHONY: all build demo test check race sim bounds fuzz soak bench pgo interop interop-core interop-bench compliance clean help
 
 all: build
 
@@ -43,6 +43,9 @@ else ifneq ($(SEEDS),)
 else
 	$(GO) test -count=1 -timeout 0 -v -run 'TestSim$$' ./fuzz/sim -args -sim.random -sim.for=$(SIMTIME)
 endif
+
+bounds: ## compare flow.Bound with traffic classes in virtual time: SEEDS (5000) from SEED (0) on
+	$(GO) test -count=1 -timeout 0 -v -run '^TestClassesKeepBounds$$' ./transport/flow -args -flow.seeds=$(or $(SEEDS),5000) -flow.from=$(or $(SEED),0)
 
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@for p in $$(grep -rl --include=*_test.go "^func Fuzz" . | xargs -n1 dirname | sort -u); do \

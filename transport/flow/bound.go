@@ -80,15 +80,16 @@ func demandsOf(l *Link, flows []Flow) ([]*demand, error) {
 		return nil, fmt.Errorf("%w: %d flows, at most %d are possible", ErrConfig, len(flows),
 			maxFlows)
 	}
-	demands := make([]*demand, len(flows))
+	var demands []*demand
 	for i := range flows {
-		if err := flows[i].check(); err != nil {
+		if err := l.checkFlow(&flows[i]); err != nil {
 			return nil, err
 		}
-		var err error
-		if demands[i], err = l.demand(&flows[i]); err != nil {
+		d, err := l.demand(&flows[i])
+		if err != nil {
 			return nil, err
 		}
+		demands = append(demands, d)
 	}
 	return demands, nil
 }
@@ -107,8 +108,15 @@ type analysis struct {
 
 func newAnalysis(l *Link, all []*demand, i int, fifo bool) *analysis {
 	a := &analysis{own: all[i], last: all[i].last, load: all[i].rate}
-	lower := int64(0)
+	lower, top := int64(0), 0
+	for _, d := range all {
+		top = max(top, d.f.Priority)
+	}
+	frame := int64(0) // the longest one of all classes but the highest one
 	for j, d := range all {
+		if d.f.Priority < top {
+			frame = max(frame, d.packet)
+		}
 		switch {
 		case j == i:
 			continue
@@ -125,7 +133,7 @@ func newAnalysis(l *Link, all []*demand, i int, fifo bool) *analysis {
 		}
 		a.load += d.rate
 	}
-	if l.InFlight > 1 {
+	if l.InFlight > 1 && !l.Points {
 		// Parts in flight share the link, so that higher priorities delay also the last part.
 		a.last = 0
 		for range l.InFlight - 1 {
@@ -133,6 +141,11 @@ func newAnalysis(l *Link, all []*demand, i int, fifo bool) *analysis {
 		}
 	}
 	a.block = add(add(a.block, lower), l.duration(int64(l.Backlog)))
+	if lower > 0 {
+		// The engine passes a frame to the port when no more than one is left there, so that two
+		// frames of lower classes are sent first. One of them belongs to the part.
+		a.block = add(a.block, frame)
+	}
 	return a
 }
 

@@ -12,65 +12,68 @@ import (
 // A periodic task writes a channel, its messages are sent, and a task of the receiver reads them.
 func TestEndToEnd(t *testing.T) {
 	for _, virtual := range []bool{true, false} {
-		t.Run(map[bool]string{true: "virtual time", false: "real time"}[virtual], func(t *testing.T) {
-			b := newBed(t, testbed.Config{})
-			if virtual {
-				b = virtualBed(t)
-			}
-			from, to := b.connect(SenderConfig{Name: "camera", Class: 5},
-				ReceiverConfig{Channel: ChannelConfig{Name: "frames", Size: 10000}})
-			s := b.schedulers(SchedulerConfig{})
-			ch := b.channel(ChannelConfig{Name: "camera", Size: 10000})
-			tick := must(s[0].Timer("30 Hz", time.Second/30, time.Millisecond))(t)
-			n := byte(0)
-			must(s[0].Task(TaskConfig{Name: "capture", Inputs: []Input{{Source: tick}},
-				Writes: []*Channel{ch}, Run: func(*Run) {
-					n++
-					if err := ch.Write(bytes.Repeat([]byte{n}, 9999)); err != nil {
-						t.Errorf("Write() = %v", err)
-					}
-				}}))(t)
-			send := must(s[0].SendTask(SendConfig{Name: "send", Priority: 3, Channel: ch, To: from,
-				Part: 4096}))(t)
-			const want = 5
-			got := make(chan []byte, 100)
-			must(s[1].Task(TaskConfig{Name: "detect",
-				Inputs: []Input{{Channel: to.Channel(), Synchron: true}},
-				Run: func(r *Run) {
-					m := r.Next(0)
-					if m == nil || m.Seq != uint64(m.Data[0]) || m.Time == 0 {
-						t.Errorf("Next() = %+v", m)
-						return
-					}
-					got <- slices.Clone(m.Data)
-				}}))(t)
-			for _, s := range s {
-				if err := s.Start(); err != nil {
-					t.Fatal(err)
+		t.Run(map[bool]string{true: "virtual time", false: "real time"}[virtual],
+			func(t *testing.T) {
+				b := newBed(t, testbed.Config{})
+				if virtual {
+					b = virtualBed(t)
 				}
-			}
-			if virtual {
-				if err := b.Sim.Wait(within(t), func() bool { return len(got) >= want }); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i := range want {
-				select {
-				case data := <-got:
-					if !bytes.Equal(data, bytes.Repeat([]byte{byte(i + 1)}, 9999)) {
-						t.Fatalf("message %d: wrong data", i)
+				from, to := b.connect(SenderConfig{Name: "camera", Class: 5},
+					ReceiverConfig{Channel: ChannelConfig{Name: "frames", Size: 10000}})
+				s := b.schedulers(SchedulerConfig{})
+				ch := b.channel(ChannelConfig{Name: "camera", Size: 10000})
+				tick := must(s[0].Timer("30 Hz", time.Second/30, time.Millisecond))(t)
+				n := byte(0)
+				must(s[0].Task(TaskConfig{Name: "capture", Inputs: []Input{{Source: tick}},
+					Writes: []*Channel{ch}, Run: func(*Run) {
+						n++
+						if err := ch.Write(bytes.Repeat([]byte{n}, 9999)); err != nil {
+							t.Errorf("Write() = %v", err)
+						}
+					}}))(t)
+				send := must(s[0].SendTask(SendConfig{Name: "send", Priority: 3, Channel: ch,
+					To:   from,
+					Part: 4096}))(t)
+				const want = 5
+				got := make(chan []byte, 100)
+				must(s[1].Task(TaskConfig{Name: "detect",
+					Inputs: []Input{{Channel: to.Channel(), Synchron: true}},
+					Run: func(r *Run) {
+						m := r.Next(0)
+						if m == nil || m.Seq != uint64(m.Data[0]) || m.Time == 0 {
+							t.Errorf("Next() = %+v", m)
+							return
+						}
+						got <- slices.Clone(m.Data)
+					}}))(t)
+				for _, s := range s {
+					if err := s.Start(); err != nil {
+						t.Fatal(err)
 					}
-				case <-within(t).Done():
-					t.Fatalf("message %d did not arrive", i)
 				}
-			}
-			if st := send.Stats(); st.Sent < want-1 || st.SentBytes != st.Sent*9999 {
-				t.Errorf("Stats() = %+v", st)
-			}
-			if to.Class() != 5 {
-				t.Errorf("Class() = %d, want 5", to.Class())
-			}
-		})
+				if virtual {
+					if err := b.Sim.Wait(within(t),
+						func() bool { return len(got) >= want }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i := range want {
+					select {
+					case data := <-got:
+						if !bytes.Equal(data, bytes.Repeat([]byte{byte(i + 1)}, 9999)) {
+							t.Fatalf("message %d: wrong data", i)
+						}
+					case <-within(t).Done():
+						t.Fatalf("message %d did not arrive", i)
+					}
+				}
+				if st := send.Stats(); st.Sent < want-1 || st.SentBytes != st.Sent*9999 {
+					t.Errorf("Stats() = %+v", st)
+				}
+				if to.Class() != 5 {
+					t.Errorf("Class() = %d, want 5", to.Class())
+				}
+			})
 	}
 }
 

@@ -274,7 +274,8 @@ func (l *Layer) Close() error {
 	}
 	if len(l.conns) > 0 || l.sched.Load() != nil {
 		l.mu.Unlock()
-		return fmt.Errorf("%w: close its scheduler, senders and receivers before the layer", ErrBusy)
+		return fmt.Errorf("%w: close its scheduler, senders and receivers before the layer",
+			ErrBusy)
 	}
 	l.closed = true
 	channels := l.channels

@@ -27,9 +27,10 @@ type Link struct {
 	Gap time.Duration
 	// InFlight is SchedulerConfig.InFlight; 0 means 1.
 	InFlight int
-	// Points means that the parts of a message are preemption points inside one RDMA WRITE instead
-	// of WRITEs, so that they take no headers and have no Gap, and that messages of one priority
-	// are sent in the order of their arrival.
+	// Points means that the engine's traffic classes order the messages: each message is one RDMA
+	// WRITE, posted when it arrives, to a queue pair of the class Flow.Priority, and can be
+	// preempted every Flow.Part bytes (roce.ClassConfig.Preempt). Each class has the order FIFO.
+	// Two frames of lower classes may be queued below the engine. Gap and InFlight have no meaning.
 	Points bool
 }
 
@@ -105,6 +106,13 @@ func (l *Link) check() error {
 	return nil
 }
 
+func (l *Link) checkFlow(f *Flow) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	return l.checkClass(f)
+}
+
 func (f *Flow) check() error {
 	bucket := f.Burst != 0 || f.Rate != 0
 	switch {
@@ -134,6 +142,20 @@ func (f *Flow) check() error {
 	return err
 }
 
+// checkClass checks a flow that the engine's traffic classes send.
+func (l *Link) checkClass(f *Flow) error {
+	switch {
+	case !l.Points:
+	case f.Priority > MaxClass:
+		return fmt.Errorf("%w: flow %q has the traffic class %d: choose 0 to %d", ErrConfig, f.Name,
+			f.Priority, MaxClass)
+	case len(f.Split) > 0:
+		return fmt.Errorf("%w: flow %q has a split, but the engine's preemption points are at equal "+
+			"distances: set Part", ErrConfig, f.Name)
+	}
+	return nil
+}
+
 // duration returns how long n bytes take on the link in nanoseconds, rounded up.
 func (l *Link) duration(n int64) int64 {
 	hi, lo := bits.Mul64(uint64(n), 8e9)
@@ -149,15 +171,16 @@ func (l *Link) duration(n int64) int64 {
 
 // demand is what a flow needs from the link, in nanoseconds.
 type demand struct {
-	f                   *Flow
-	message             int64 // a message
-	last                int64 // its last part
-	largest             int64 // its largest part
-	period, jitter      int64 // 0: a token bucket
-	burst               int64
-	rate                float64 // share of the link
-	parts               []int64
-	transmission, delay int64
+	f              *Flow
+	message        int64 // a message
+	last           int64 // its last part
+	largest        int64 // its largest part
+	period, jitter int64 // 0: a token bucket
+	burst          int64
+	rate           float64 // share of the link
+	parts          []int64
+	packet         int64 // the longest packet, with Link.Points
+	delay          int64
 }
 
 // demand returns the demand of a flow.
@@ -167,30 +190,15 @@ func (l *Link) demand(f *Flow) (*demand, error) {
 		return nil, err
 	}
 	d := &demand{f: f, period: int64(f.Period), jitter: int64(f.Jitter), delay: int64(l.Delay)}
-	at := 0
-	for i, end := range ends {
-		bytes := int64(end - at)
-		if i == 0 {
-			bytes += headerLen
-		}
-		if i == 0 || !l.Points {
-			bytes += rethLen
-		}
-		if i == len(ends)-1 {
-			bytes += immLen
-		}
-		packets := (bytes + int64(l.MTU) - 1) / int64(l.MTU)
-		bytes = (bytes+3)/4*4 + packets*int64(l.Overhead)
-		time := l.duration(bytes)
-		d.transmission = add(d.transmission, time)
-		if !l.Points {
-			time = add(time, int64(l.Gap))
-		}
-		d.parts = append(d.parts, time)
-		d.message = add(d.message, time)
-		d.largest = max(d.largest, time)
-		d.last = time
-		at = end
+	if l.Points {
+		l.points(d)
+	} else {
+		l.writes(d, ends)
+	}
+	for _, p := range d.parts {
+		d.message = add(d.message, p)
+		d.largest = max(d.largest, p)
+		d.last = p
 	}
 	if f.Period > 0 {
 		d.rate = float64(d.message) / float64(d.period)
@@ -203,6 +211,53 @@ func (l *Link) demand(f *Flow) (*demand, error) {
 	}
 	d.rate = float64(d.message) / 1e9 * float64(f.Rate) / 8 / float64(f.Size)
 	return d, nil
+}
+
+// writes computes the parts of a message that is sent by a Scheduler, a WRITE for each.
+func (l *Link) writes(d *demand, ends []int) {
+	at := 0
+	for i, end := range ends {
+		payload := int64(end - at)
+		if i == 0 {
+			payload += headerLen
+		}
+		headers := int64(rethLen)
+		if i == len(ends)-1 {
+			headers += immLen
+		}
+		d.parts = append(d.parts, add(l.packets(payload, headers), int64(l.Gap)))
+		at = end
+	}
+}
+
+// points computes the parts of a message that the engine may interrupt: one WRITE, and a preemption
+// point after the packet with which at least Part bytes of payload were sent.
+func (l *Link) points(d *demand) {
+	mtu, payload := int64(l.MTU), int64(d.f.Size+headerLen)
+	part := payload
+	if d.f.Part > 0 {
+		part = (int64(d.f.Part) + mtu - 1) / mtu * mtu
+	}
+	for at := int64(0); at < payload; at += part {
+		headers := int64(0)
+		if at == 0 {
+			headers += rethLen
+		}
+		if at+part >= payload {
+			headers += immLen
+		}
+		d.parts = append(d.parts, l.packets(min(part, payload-at), headers))
+	}
+	d.packet = l.packets(min(mtu, payload), rethLen)
+	if payload <= mtu {
+		d.packet = d.parts[0]
+	}
+}
+
+// packets returns how long the packets of a WRITE take.
+func (l *Link) packets(payload, headers int64) int64 {
+	n := max(1, (payload+int64(l.MTU)-1)/int64(l.MTU))
+	return l.duration((payload+3)/4*4 + headers + n*int64(l.Overhead))
 }
 
 // PartTimes returns how long each part of a message of f takes, with Gap.

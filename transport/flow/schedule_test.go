@@ -111,7 +111,8 @@ func TestPreemption(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := virtualBed(t)
 			s := b.schedulers(SchedulerConfig{})
-			low := b.path(s, long, SendConfig{Name: "low", Priority: 1, Part: c.part}, ChannelConfig{})
+			low := b.path(s, long, SendConfig{Name: "low", Priority: 1, Part: c.part},
+				ChannelConfig{})
 			high := b.path(s, 1000, SendConfig{Name: "high", Priority: 7}, ChannelConfig{})
 			a := &arrivals{b: b}
 			a.watch(s[1], low.to.Channel())

@@ -94,7 +94,8 @@ func NewScheduler(c SchedulerConfig) (*Scheduler, error) {
 	for i, l := range s.cfg.Layers {
 		if (c.Clock == nil) != (l.cfg.Clock == nil) {
 			s.detach(i)
-			return nil, fmt.Errorf("%w: the scheduler and its layers need the same Clock", ErrConfig)
+			return nil, fmt.Errorf("%w: the scheduler and its layers need the same Clock",
+				ErrConfig)
 		}
 		if _, err := s.m.AddLink(c.InFlight); err != nil {
 			s.detach(i)
