@@ -133,8 +133,7 @@ func (m *Machine) buildGrant() {
 	w := m.begin(TypeGrant)
 	at := w.n
 	w.u32(0)
-	s.answered = s.requested
-	w.u32(s.answered)
+	w.u32(s.requested)
 	m.putGrants(w)
 	end := w.n
 	w.n = at
@@ -154,9 +153,10 @@ func (m *Machine) putGrants(w *builder) {
 // buildSource builds the next message of the source.
 func (m *Machine) buildSource() bool {
 	s := &m.src
+	n := m.missing()
 	switch {
-	case m.requestDue():
-		s.requested++
+	case n > 0:
+		s.requested += n
 		m.Counters.Requests++
 		m.begin(TypeRequest).u32(s.requested)
 	case s.fins.len() > 0:

@@ -135,8 +135,9 @@ func (m *Machine) HandleTimeout(now Time) {
 	}
 	step := m.cfg.Silence / keepalives
 	if late := now - c.due; late > step {
-		// The driver did not run, so it could not hear the peer either.
-		c.heardAt += late
+		// The driver did not run, so it could not hear the peer either. What the peer has sent may
+		// still have to be processed.
+		c.heardAt = max(c.heardAt+late, now-m.cfg.Silence+step)
 	}
 	if now-c.heardAt >= m.cfg.Silence {
 		m.reject(ErrSilent)

@@ -29,10 +29,11 @@ const (
 	TypeAccept Type = iota + 1
 	// TypeOpen: the source opens a session. Session (4), then its parameters.
 	TypeOpen
-	// TypeRequest: the source has a block to send and no credit. Number of the request (4).
+	// TypeRequest: the source has blocks to send and no credits for them. Credits that it has asked
+	// for since the connection began (4).
 	TypeRequest
-	// TypeGrant: grants since the connection began, including these (4), number of the last request
-	// that is answered (4), then the grants.
+	// TypeGrant: grants since the connection began, including these (4), the number in the last
+	// Request that was received (4), then the grants.
 	TypeGrant
 	// TypeFin: blocks have arrived. Their IDs, 4 bytes each.
 	TypeFin

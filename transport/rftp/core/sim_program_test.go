@@ -266,8 +266,10 @@ func (s *sim) final() {
 			continue
 		}
 		k, p := &h.m.snk, &h.peer.m.src
-		if p.requested != p.answered || k.requested != k.answered {
-			s.failf("host %d: %d requests, %d answered", h.peer.id, p.requested, p.answered)
+		if p.requested != k.requested || (s.cfg.Mode == Paper && (p.requested != p.answered || k.owed)) ||
+			(s.cfg.Mode == OnDemand && p.requested != p.grants) {
+			s.failf("host %d: asked for %d credits, %d answered, %d granted", h.peer.id,
+				p.requested, p.answered, p.grants)
 		}
 		if len(k.sessions) != 0 || len(h.m.src.sessions) != 0 || len(h.held) != 0 || k.complete != 0 {
 			s.failf("host %d: sessions or blocks are left", h.id)

@@ -41,9 +41,8 @@ type sink struct {
 	complete  int
 	grants    uint32 // since the beginning
 	allowed   int    // blocks that may be granted now (Paper, OnDemand)
-	requested uint32
-	answered  uint32
-	owed      bool // a request waits for a free block
+	requested uint32 // credits that the source has asked for
+	owed      bool   // a request waits for a free block (Paper)
 	acceptDue bool
 
 	sessions map[uint32]*incoming
@@ -163,16 +162,17 @@ func (s *sink) find(id uint32) int {
 // allow permits up to n further grants (Paper, OnDemand).
 func (s *sink) allow(n int) { s.allowed += min(n, s.free.len()-s.allowed) }
 
-// request answers a request for credits as soon as a block is free.
+// request answers requests for credits, as far as blocks are free.
 func (s *sink) request(mode Mode) {
-	switch {
-	case s.allowed > 0: // the next grants answer it
-	case s.free.len() == 0:
-		s.owed = true
-	case mode == OnDemand:
-		s.allow(s.free.len())
-	default:
-		s.allow(1)
+	switch mode {
+	case Paper:
+		// Grants that are about to be sent answer the request.
+		if s.owed && s.allowed == 0 && s.free.len() > 0 {
+			s.allow(1)
+		}
+		s.owed = s.owed && s.allowed == 0
+	case OnDemand:
+		s.allowed = min(int(s.requested-s.grants), s.free.len())
 	}
 }
 
@@ -182,17 +182,20 @@ func (m *Machine) handleRequest(c *control) {
 	switch {
 	case s.blocks == nil || s.acceptDue:
 		m.violated("%v before the %v", c.typ, TypeAccept)
-	case n != s.requested+1:
-		m.violated("request %d after %d", n, s.requested)
-	case s.answered != s.requested:
-		m.violated("request %d while %d waits for its answer", n, s.requested)
-	default:
-		s.requested = n
-		m.Counters.RequestsReceived++
-		if m.cfg.Mode != Proactive {
-			s.request(m.cfg.Mode)
-		}
+		return
+	case m.cfg.Mode == Proactive:
+		m.violated("%v in %v mode", c.typ, m.cfg.Mode)
+		return
+	case m.cfg.Mode == Paper && (n != s.requested+1 || s.owed):
+		m.violated("a request for credit %d after %d", n, s.requested)
+		return
+	case m.cfg.Mode == OnDemand && (n-s.grants > uint32(len(s.blocks)) || n-s.grants <= s.requested-s.grants):
+		m.violated("a request for credit %d after %d, %d were granted", n, s.requested, s.grants)
+		return
 	}
+	s.requested, s.owed = n, true
+	m.Counters.RequestsReceived++
+	s.request(m.cfg.Mode)
 }
 
 // handleFin handles the announcement of blocks by a message.
@@ -402,10 +405,7 @@ func (m *Machine) consume(i int) {
 	s.complete--
 	s.free.push(i)
 	o.consumed++
-	if s.owed {
-		s.owed = false
-		s.request(m.cfg.Mode)
-	}
+	s.request(m.cfg.Mode)
 	batch := uint32(max(1, len(s.blocks)/16))
 	if !o.dirty && m.cfg.Mode == Proactive && m.cfg.Sessions > 1 && o.opened &&
 		o.consumed-o.reported >= batch {

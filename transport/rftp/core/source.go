@@ -77,6 +77,7 @@ type source struct {
 	free     ring[int]
 	first    int // list of loaded blocks
 	last     int
+	loaded   int // blocks in it
 	sessions map[uint32]*Outgoing
 	lastID   uint32
 	orders   ring[*Outgoing] // to be opened or ended
@@ -88,8 +89,8 @@ type source struct {
 	credits      ring[grant]
 	credit       []creditState // by block of the peer
 	grants       uint32
-	requested    uint32
-	answered     uint32
+	requested    uint32 // credits that were asked for
+	answered     uint32 // of these, asked for by requests that the sink has answered
 	dry          bool
 	stuck        bool         // no loaded block can be sent until something changes
 	fins         ring[uint32] // IDs of completed blocks (Paper)
@@ -263,6 +264,7 @@ func (m *Machine) stop(o *Outgoing, err error, text string) {
 // append adds a loaded block to the end of the list.
 func (s *source) append(i int) {
 	b := &s.blocks[i]
+	s.loaded++
 	if b.prev, b.next = s.last, none; s.last == none {
 		s.first = i
 	} else {
@@ -274,6 +276,7 @@ func (s *source) append(i int) {
 // prepend adds a block to the front of the list.
 func (s *source) prepend(i int) {
 	b := &s.blocks[i]
+	s.loaded++
 	if b.prev, b.next = none, s.first; s.first == none {
 		s.last = i
 	} else {
@@ -284,6 +287,7 @@ func (s *source) prepend(i int) {
 
 func (s *source) remove(i int) {
 	b := &s.blocks[i]
+	s.loaded--
 	if b.prev == none {
 		s.first = b.next
 	} else {
@@ -306,11 +310,21 @@ func (m *Machine) share(o *Outgoing) bool {
 	return used == 0 || used < shareOf*m.src.credits.len()
 }
 
-// requestDue reports whether the source must ask for credits.
-func (m *Machine) requestDue() bool {
+// missing returns how many credits the source must ask for.
+func (m *Machine) missing() uint32 {
 	s := &m.src
-	return m.cfg.Mode != Proactive && s.accepted && s.credits.len() == 0 &&
-		s.requested == s.answered && s.last != none && !s.blocks[s.last].granted
+	if m.cfg.Mode == Proactive || !s.accepted || s.first == none {
+		return 0
+	}
+	if m.cfg.Mode == Paper {
+		if s.credits.len() > 0 || s.requested != s.answered || s.blocks[s.last].granted {
+			return 0
+		}
+		return 1
+	}
+	coming := int(s.requested-s.grants) + s.credits.len()
+	want := min(s.loaded, s.peerBlocks)
+	return uint32(max(0, want-coming))
 }
 
 // pollWrite posts the next loaded block that has a credit.
@@ -479,7 +493,7 @@ func (m *Machine) handleGrant(c *control) {
 		m.violated("it counts %d grants, this side %d", c.u32(0), s.grants+n)
 		return
 	case answered-s.answered > s.requested-s.answered:
-		m.violated("it answers request %d of %d", answered, s.requested)
+		m.violated("it answers a request for credit %d, %d were asked for", answered, s.requested)
 		return
 	}
 	s.answered = answered
