@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"time"
 
@@ -385,7 +386,7 @@ func (c *Conn) sleep(ctx context.Context, e event) error {
 		if err := c.dev.Err(); err != nil {
 			return err
 		}
-		c.dev.Progress()
+		runtime.Gosched()
 		return ctx.Err()
 	}
 	select {

@@ -129,7 +129,8 @@ func (c *Conn) writeFailed(qp int, wc *roce.WC) {
 	switch wc.Status {
 	case roce.RemAccessErr, roce.RemInvReqErr, roce.RemOpErr:
 		// The same would happen on every QP.
-		c.m.Reject(fmt.Sprintf("it refuses a WRITE into a block that it has granted: %v", wc.Status))
+		c.m.Reject(fmt.Sprintf("it refuses a WRITE into a block that it has granted: %v",
+			wc.Status))
 	default:
 		c.m.QPFailed(qp, c.cause(1+qp, wc))
 	}

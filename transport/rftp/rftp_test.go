@@ -25,7 +25,7 @@ func TestTransfer(t *testing.T) {
 			g := newRig(t, c.bed)
 			if name == "manual" {
 				for _, d := range g.Dev {
-					defer drive.Device(d)()
+					g.stop = append(g.stop, drive.Device(d))
 				}
 			}
 			c.cfg.BlockSize = 8192

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/roce"
 )
 
 const testPort = 1919
@@ -18,6 +19,8 @@ type rig struct {
 	*testing.T
 	*testbed.Testbed
 	ctx  context.Context
+	stop []func()   // drivers of devices with Manual progress
+	mrs  []*roce.MR // memory of forged messages
 	l    *Listener
 	conn [2]*Conn // the dialer's and the listener's side
 }
@@ -37,10 +40,16 @@ func newRig(t *testing.T, bed testbed.Config) *rig {
 	g.ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(func() {
 		cancel()
+		for _, mr := range g.mrs {
+			g.must(mr.Close())
+		}
 		for _, c := range g.conn {
 			if c != nil {
 				g.must(c.Close())
 			}
+		}
+		for _, stop := range g.stop {
+			stop()
 		}
 		if g.l != nil {
 			g.must(g.l.Close())
@@ -152,7 +161,8 @@ func receive(ctx context.Context, c *Conn) (map[uint32]int, error) {
 			if err := verify(b); err != nil {
 				return got, err
 			}
-			if b.Offset != uint64(b.Seq)*uint64(b.Len) || b.Tag != b.Seq || b.Meta[23] != byte(b.Seq) {
+			if b.Offset != uint64(b.Seq)*uint64(b.Len) || b.Tag != b.Seq ||
+				b.Meta[23] != byte(b.Seq) {
 				return got, fmt.Errorf("block %d has offset %d, tag %d", b.Seq, b.Offset, b.Tag)
 			}
 			got[r.Session]++

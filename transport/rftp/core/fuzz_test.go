@@ -55,7 +55,8 @@ func (s *script) body() (b []byte) {
 func FuzzMachine(f *testing.F) {
 	for mode := range byte(numModes) {
 		f.Add([]byte{mode, 0, 1, 4, 0xf0, 0, 3, 2, 3, 0, 2, 9, 1, 1, 3, 4, 1, 10, 5, 6, 7, 8, 9})
-		f.Add([]byte{mode, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+		f.Add([]byte{mode, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
+			15})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 4096 {
@@ -198,7 +199,8 @@ func (s *script) check() {
 			k.granted, k.complete)
 	}
 	const sessions, blocks = 3, 4
-	if len(k.sessions) > 2*sessions || k.ready.len() > blocks+4*sessions || k.reads.len() > blocks ||
+	if len(k.sessions) > 2*sessions || k.ready.len() > blocks+4*sessions ||
+		k.reads.len() > blocks ||
 		k.dirty.len() > 2*sessions || s.m.ctl.in.len() > MessageWindow ||
 		o.credits.len() > o.peerBlocks || o.onWire > sessions || len(o.sessions) > sessions {
 		s.t.Fatalf("%d sessions, %d ready, %d reads, %d messages, %d credits", len(k.sessions),

@@ -97,7 +97,8 @@ func (v *victim) pump() {
 	for v.m.Poll(v.now, &a) {
 		switch a.Kind {
 		case DoControl:
-			v.last[Type(binary.BigEndian.Uint16(a.Msg))] = append([]byte(nil), a.Msg[controlHeader:]...)
+			v.last[Type(binary.BigEndian.Uint16(a.Msg))] = append([]byte(nil),
+				a.Msg[controlHeader:]...)
 			v.acked++
 			v.m.ControlDone()
 		case DoWrite:
@@ -137,10 +138,14 @@ func TestViolations(t *testing.T) {
 		"unknown type": {do: func(v *victim) { v.send(endTypes, nil) }, want: "type 16"},
 		"length": {do: func(v *victim) { v.raw(TypeMessage, 0, 0, []byte{1}) },
 			want: "Message has length 0 and 1 bytes"},
-		"too short for its type": {do: func(v *victim) { v.send(TypeEnd, u32s(1)) }, want: "End with"},
-		"half an entry":          {do: func(v *victim) { v.send(TypeDone, make([]byte, 6)) }, want: "Done with"},
-		"body of an Ack":         {do: func(v *victim) { v.send(TypeAck, u32s(1)) }, want: "Ack with"},
-		"long text":              {do: func(v *victim) { v.send(TypeBye, make([]byte, MaxText+1)) }, want: "Bye with"},
+		"too short for its type": {do: func(v *victim) { v.send(TypeEnd, u32s(1)) },
+			want: "End with"},
+		"half an entry": {do: func(v *victim) { v.send(TypeDone, make([]byte, 6)) },
+			want: "Done with"},
+		"body of an Ack": {do: func(v *victim) { v.send(TypeAck, u32s(1)) },
+			want: "Ack with"},
+		"long text": {do: func(v *victim) { v.send(TypeBye, make([]byte, MaxText+1)) },
+			want: "Bye with"},
 		"processes messages that were not sent": {do: func(v *victim) {
 			v.raw(TypeAck, v.acked+1, 0, nil)
 		}, want: "processed"},
@@ -148,7 +153,10 @@ func TestViolations(t *testing.T) {
 			v.raw(TypeAck, v.acked, 0, nil)
 			v.raw(TypeAck, v.acked-1, 0, nil)
 		}, want: "processed"},
-		"takes messages that were not sent": {do: func(v *victim) { v.raw(TypeAck, v.acked, 1, nil) },
+		"takes messages that were not sent": {do: func(v *victim) {
+			v.raw(TypeAck, v.acked, 1,
+				nil)
+		},
 			want: "taken 1 messages of 0"},
 		"flood of control messages": {do: func(v *victim) {
 			for range ControlDepth + 2 { // the machine cannot acknowledge them
@@ -191,14 +199,17 @@ func TestViolations(t *testing.T) {
 		"refuses no session": {do: func(v *victim) { v.send(TypeRefuse, u32s(2)) },
 			want: "session 2"},
 
-		"opens a session again": {do: func(v *victim) { v.send(TypeOpen, u32s(1)) }, want: "session 1 after 1"},
-		"skips a session":       {do: func(v *victim) { v.send(TypeOpen, u32s(3)) }, want: "session 3 after 1"},
+		"opens a session again": {do: func(v *victim) { v.send(TypeOpen, u32s(1)) },
+			want: "session 1 after 1"},
+		"skips a session": {do: func(v *victim) { v.send(TypeOpen, u32s(3)) },
+			want: "session 3 after 1"},
 		"too many sessions": {do: func(v *victim) {
 			for i := range uint32(4) {
 				v.send(TypeOpen, u32s(2+i))
 			}
 		}, want: "more than 3 open"},
-		"ends no session": {do: func(v *victim) { v.send(TypeEnd, u32s(2, 0, 0)) }, want: "session 2"},
+		"ends no session": {do: func(v *victim) { v.send(TypeEnd, u32s(2, 0, 0)) },
+			want: "session 2"},
 		"ends a session twice": {do: func(v *victim) {
 			v.send(TypeEnd, u32s(1, 5, 0))
 			v.send(TypeEnd, u32s(1, 6, 0))
@@ -212,7 +223,8 @@ func TestViolations(t *testing.T) {
 			v.block(0, 74, Header{Session: 1, Len: 10})
 			v.block(1, 74, Header{Session: 1, Seq: 1, Len: 10})
 		}, want: "more than 1 blocks"},
-		"finishes with open sessions": {do: func(v *victim) { v.send(TypeFinish, nil) }, want: "1 open"},
+		"finishes with open sessions": {do: func(v *victim) { v.send(TypeFinish, nil) },
+			want: "1 open"},
 
 		"announces a block that is not granted": {mode: OnDemand, do: func(v *victim) {
 			v.block(0, 74, Header{Session: 1, Len: 10})
@@ -239,7 +251,8 @@ func TestViolations(t *testing.T) {
 			v.send(TypeRequest, u32s(1))
 			v.send(TypeFin, u32s(1<<16, 1<<16))
 		}, want: "announced before"},
-		"sends a Fin message": {do: func(v *victim) { v.send(TypeFin, u32s(1<<16)) }, want: "proactive"},
+		"sends a Fin message": {do: func(v *victim) { v.send(TypeFin, u32s(1<<16)) },
+			want: "proactive"},
 		"lies about the length": {do: func(v *victim) {
 			v.block(0, 74, Header{Session: 1, Len: 11})
 		}, want: "10 bytes has the length 11"},
@@ -271,7 +284,8 @@ func TestViolations(t *testing.T) {
 			want: "2147483648"},
 		"request in proactive mode": {do: func(v *victim) { v.send(TypeRequest, u32s(1)) },
 			want: "proactive"},
-		"a QP that does not exist": {do: func(v *victim) { v.send(TypeQPDown, u32s(2)) }, want: "data QP 2"},
+		"a QP that does not exist": {do: func(v *victim) { v.send(TypeQPDown, u32s(2)) },
+			want: "data QP 2"},
 		"a QP that fails twice": {do: func(v *victim) {
 			v.send(TypeQPDown, u32s(0))
 			v.send(TypeQPDown, u32s(0))

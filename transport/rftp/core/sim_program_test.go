@@ -121,7 +121,8 @@ func (h *simHost) take() {
 		in := h.ins[it.Session]
 		switch it.Kind {
 		case Opened:
-			if it.Session != h.opened+1 || string(it.Params) != fmt.Sprintf("session %d", it.Session) {
+			if it.Session != h.opened+1 ||
+				string(it.Params) != fmt.Sprintf("session %d", it.Session) {
 				h.s.failf("host %d: session %d after %d with %q", h.id, it.Session, h.opened,
 					it.Params)
 			}
@@ -266,12 +267,14 @@ func (s *sim) final() {
 			continue
 		}
 		k, p := &h.m.snk, &h.peer.m.src
-		if p.requested != k.requested || (s.cfg.Mode == Paper && (p.requested != p.answered || k.owed)) ||
+		if p.requested != k.requested ||
+			(s.cfg.Mode == Paper && (p.requested != p.answered || k.owed)) ||
 			(s.cfg.Mode == OnDemand && p.requested != p.grants) {
 			s.failf("host %d: asked for %d credits, %d answered, %d granted", h.peer.id,
 				p.requested, p.answered, p.grants)
 		}
-		if len(k.sessions) != 0 || len(h.m.src.sessions) != 0 || len(h.held) != 0 || k.complete != 0 {
+		if len(k.sessions) != 0 || len(h.m.src.sessions) != 0 || len(h.held) != 0 ||
+			k.complete != 0 {
 			s.failf("host %d: sessions or blocks are left", h.id)
 		}
 		for i := range h.m.src.blocks {

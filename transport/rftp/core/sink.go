@@ -189,7 +189,8 @@ func (m *Machine) handleRequest(c *control) {
 	case m.cfg.Mode == Paper && (n != s.requested+1 || s.owed):
 		m.violated("a request for credit %d after %d", n, s.requested)
 		return
-	case m.cfg.Mode == OnDemand && (n-s.grants > uint32(len(s.blocks)) || n-s.grants <= s.requested-s.grants):
+	case m.cfg.Mode == OnDemand &&
+		(n-s.grants > uint32(len(s.blocks)) || n-s.grants <= s.requested-s.grants):
 		m.violated("a request for credit %d after %d, %d were granted", n, s.requested, s.grants)
 		return
 	}

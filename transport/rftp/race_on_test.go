@@ -1,0 +1,5 @@
+//go:build race
+
+package rftp
+
+const raceEnabled = true
