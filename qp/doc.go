@@ -30,6 +30,14 @@
 // them, and the requester retransmits only what is missing; see docs/selective-repeat.md. Without
 // it, and on UC, the QP works as the architecture specifies.
 //
+// # Traffic classes
+//
+// QPs have a traffic class from 0 to 7, and may have a rate; see [ClassConfig], [Attr] and
+// docs/traffic-classes.md. While all QPs are in class 0, without rates and FIFO order, the engine
+// has one run queue. Otherwise each class has a queue, and the highest class that can send is
+// served. The owner must then bound what it queues below the engine: [Engine.Bounded],
+// [Engine.SetBacklogged].
+//
 // # Reading order
 //
 //   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states,

@@ -308,9 +308,11 @@ func (q *QP) lost(now Time, p uint64) {
 }
 
 // Calm reports whether nothing was retransmitted for a second, neither after a loss nor after an
-// RNR NAK. Timeouts may then be a few milliseconds late, which can only delay the recovery from the
-// first loss.
-func (e *Engine) Calm(now Time) bool { return now-e.lastRewind >= calmAfter }
+// RNR NAK, and nothing waits for tokens. Timeouts may then be a few milliseconds late, which can
+// only delay the recovery from the first loss.
+func (e *Engine) Calm(now Time) bool {
+	return now-e.lastRewind >= calmAfter && (!e.classed || e.nextTokens() == Never)
+}
 
 // RecentGaps reports whether packets were lost recently in either direction. Connections then often
 // wait for responses with little in flight, and a side that sleeps delays the other.

@@ -21,9 +21,12 @@
 // owner chooses the type of IDs: the model of the NIC uses numbers, the engine uses pointers, which
 // saves a table. The QPs themselves have no links, which would not be in the cache.
 //
-// All operations take constant time and do not allocate. They are not safe for concurrent use. The
-// same code runs gorxe's engine (package qp) and the model of the paper's NIC ("gorxe sim
-// prefetch").
+// With traffic classes, the engine has a Queue for each class that is served round robin, and only
+// that of class 0 prefetches. [Queue.Remove] serves QPs that change their class.
+//
+// All operations but Remove take constant time, and none allocates. They are not safe for
+// concurrent use. The same code runs gorxe's engine (package qp) and the model of the paper's NIC
+// ("gorxe sim prefetch").
 //
 // # Reading order
 //
