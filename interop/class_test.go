@@ -23,8 +23,8 @@ func classClient(t *testing.T, r *rig, v variant) {
 	r.marked(t, v, 56<<2|2, 56<<2)
 }
 
-// classServer is cmatoseServer for a client with a TOS. gorxe adopts the class and the DSCP, but not
-// the ECN bits.
+// classServer is cmatoseServer for a client with a TOS. gorxe adopts the class and the DSCP, but
+// not the ECN bits.
 func classServer(t *testing.T, r *rig, v variant) {
 	for _, e := range cmatosePassive(t, r, v) {
 		if a, err := e.qp.Query(); err != nil || a.Class != 5 {

@@ -81,9 +81,9 @@ func (e *Engine) ReleaseAcks() bool {
 	return some
 }
 
-// PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits for
-// its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if responses
-// must be sent before it.
+// PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits
+// for its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if
+// responses must be sent before it.
 func (e *Engine) PollAck(q *QP, b []byte) *Transmit {
 	if !q.owes || !q.ackOwed || q.nakOwed || !q.answers.empty() {
 		return nil

@@ -180,9 +180,9 @@ func TestRepeatedSequenceNAK(t *testing.T) {
 	k.hears("RDMA WRITE Only +1 dma=8 ask 8B")
 }
 
-// If a peer answers with nothing but sequence NAKs, the QP fails after maxNAKs without progress. The
-// first ones are answered after a round trip. If they do not help, retransmissions become rare: they
-// may be what delays the answers.
+// If a peer answers with nothing but sequence NAKs, the QP fails after maxNAKs without progress.
+// The first ones are answered after a round trip. If they do not help, retransmissions become rare:
+// they may be what delays the answers.
 func TestEndlessSequenceNAKs(t *testing.T) {
 	const interval = 20_000
 	k := newTalk(t, RC)
