@@ -41,10 +41,11 @@
 //     stores and publish it with [MR.Store8] or [MR.Store64] for a peer that READs it. [CopyOut]
 //     loads the last aligned word of its range first, with acquire semantics, and then the rest. A
 //     READ response of one packet with a status word after the data therefore contains data at
-//     least as new as the status, and successive READs see stores in order. A READ or atomic
-//     accesses memory after the WRITEs before it are visible (IBA 9.5). If a program stores one
-//     value and then loads another, while a peer WRITEs the other and then READs the first, at
-//     least one of them sees the new value.
+//     least as new as the status, and a READ after a READ of one packet sees memory that is at
+//     least as new. After a READ of several packets, of which one may be lost and read again, only
+//     a READ with Fence does. A READ or atomic accesses memory after the WRITEs before it are
+//     visible (IBA 9.5). If a program stores one value and then loads another, while a peer WRITEs
+//     the other and then READs the first, at least one of them sees the new value.
 //  4. A range of 1 to 8 bytes that is one aligned word is written and read atomically. Longer
 //     ranges are not.
 //  5. [FetchAdd], [CompareSwap] and the accessors Add64 and CompareAndSwap64 are the same kind of

@@ -141,7 +141,7 @@ func (q *QP) progress(now Time, n uint64) {
 	q.rdPop()
 	q.retries, q.rnrRetries = q.rec.retryCnt, q.rec.rnrRetryCnt
 	q.rec.progress()
-	q.delivered(now, n)
+	q.delivered(n)
 	q.reached(now, q.una)
 	q.restartRetry(now)
 	if s.cur != s.head.Load() {

@@ -124,7 +124,7 @@ func (c *congestion) init() {
 }
 
 // delivered handles n packets that were acknowledged or newly reported as held.
-func (q *QP) delivered(_ Time, n uint64) {
+func (q *QP) delivered(n uint64) {
 	w := &q.win
 	w.probing = false
 	k := uint32(min(n, maxPSNCount))
@@ -172,8 +172,7 @@ func (q *QP) endStartup(now, rtt Time) {
 	}
 	w.shrink(max(DefaultWindow, 2*c.bdp()))
 	c.wmax = float64(w.cwnd)
-	k := math.Cbrt(c.wmax * (1 - cubicBeta) / cubicC)
-	c.epoch = max(now-Time(k*1e9), 1)
+	c.epoch = max(now-Time(c.cubicK()*1e9), 1)
 }
 
 // bdp returns the number of packets that fill the path.
@@ -224,11 +223,13 @@ func (c *congestion) cubic(now, rtt Time, cwnd float64) uint32 {
 	if c.epoch == 0 {
 		return 1
 	}
-	k := math.Cbrt(c.wmax * (1 - cubicBeta) / cubicC)
-	t := float64(now-c.epoch+rtt)/1e9 - k
+	t := float64(now-c.epoch+rtt)/1e9 - c.cubicK()
 	target := cubicC*t*t*t + c.wmax
 	return uint32(min(max(target-cwnd, 1), cwnd/2+1))
 }
+
+// cubicK returns K, the seconds after which the curve is back at wmax (RFC 9438, section 4.2).
+func (c *congestion) cubicK() float64 { return math.Cbrt(c.wmax * (1 - cubicBeta) / cubicC) }
 
 // reduced records that the window is made smaller.
 func (c *congestion) reduced(now Time, cwnd uint32) { c.wmax, c.epoch = float64(cwnd), now }

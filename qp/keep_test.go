@@ -55,6 +55,56 @@ func TestKeepReadResponses(t *testing.T) {
 	k.equal("data of the second READ", string(k.mem[8*talkMTU:][:talkMTU]), string(seq(talkMTU)))
 }
 
+// READs after a READ of one packet see memory that is at least as new. So their responses are
+// dropped while its response is missing, and requested again after it.
+func TestReadsInOrder(t *testing.T) {
+	for _, selective := range []bool{false, true} {
+		k := newTalk(t, RC, func(_ *InitAttr, at *Attr) { at.Selective = selective })
+		for i, n := range []int{8, 2 * talkMTU, 8} { // PSNs 0, 1 and 2, 3
+			wr := k.wr(uint64(i), OpRead, n)
+			wr.SGEs = []SGE{k.sge(1000*i, n)}
+			k.post(wr)
+		}
+		k.listen()
+		old, now := make([]byte, talkMTU), seq(talkMTU)
+		k.now += 10_000
+		k.q.rec.srtt, k.q.rec.rttvar = 10_000, 1000
+		k.say(readResp(1, 0, 2, old))
+		k.hears("RDMA READ Request +0 dma=8 ask", "RDMA READ Request +1 dma=512 ask",
+			"RDMA READ Request +3 dma=8 ask")
+		k.say(readResp(2, 1, 2, old), readResp(3, 0, 1, old[:8])) // sent before the repair
+		k.hears()
+		k.say(readResp(0, 0, 1, now[:8]), readResp(1, 0, 2, now), readResp(2, 1, 2, now))
+		k.completes("0 success RDMA_READ 8B", "1 success RDMA_READ 512B")
+		k.say(readResp(3, 0, 1, now[:8]))
+		k.completes("2 success RDMA_READ 8B")
+		k.equal("second READ", string(k.mem[1000:][:2*talkMTU]), string(now)+string(now))
+		k.equal("third READ", string(k.mem[2000:][:8]), string(now[:8]))
+	}
+}
+
+// A response that arrives before that of a READ of one packet may have overtaken it.
+func TestReadsInOrderWhenLate(t *testing.T) {
+	k := newTalk(t, RC)
+	k.q.model()
+	k.q.tolerance = 8
+	for i := range 3 {
+		wr := k.wr(uint64(i), OpRead, 8)
+		wr.SGEs = []SGE{k.sge(1000*i, 8)}
+		k.post(wr)
+	}
+	k.listen()
+	k.now += 10_000
+	k.say(readResp(1, 0, 1, make([]byte, 8)))
+	k.hears("RDMA READ Request +1 dma=8 ask")
+	k.say(readResp(0, 0, 1, seq(8)), readResp(2, 0, 1, seq(8)))
+	k.completes("0 success RDMA_READ 8B")
+	k.hears("RDMA READ Request +2 dma=8 ask")
+	k.say(readResp(1, 0, 1, seq(8)), readResp(2, 0, 1, seq(8)))
+	k.completes("1 success RDMA_READ 8B", "2 success RDMA_READ 8B")
+	k.equal("data", string(k.mem[1000:1008]), string(seq(8)))
+}
+
 // A sequence NAK asks for one request and everything after it. The responses to the requests before
 // it are on their way.
 func TestKeepReadsBeforeNAK(t *testing.T) {

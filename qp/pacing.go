@@ -26,7 +26,7 @@ func (q *QP) setPace() {
 	c, w := q.cc, &q.win
 	srtt := q.rec.srtt
 	c.perKB, c.burst = 0, minBurst
-	if srtt >= minPacedRTT && !q.rec.sampleMayRepeat() && (c.epoch != 0 || w.cwnd > DefaultWindow) &&
+	if srtt >= minPacedRTT && !q.rec.unmeasured() && (c.epoch != 0 || w.cwnd > DefaultWindow) &&
 		w.algorithm != CongestionNone {
 		gain := pacingGain
 		if w.cwnd < w.threshold {

@@ -113,7 +113,7 @@ func TestCongestionAllocatesNothing(t *testing.T) {
 			k.q.paced(k.now, 1000)
 			k.q.paceUntil(k.now)
 			k.q.una += 10
-			k.q.delivered(k.now, 10)
+			k.q.delivered(10)
 			k.q.cc.sampled(k.now, ms, 100)
 			k.q.lossEvent(k.now, 1)
 			k.q.cnpReceived(k.now)

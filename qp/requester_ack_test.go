@@ -225,8 +225,8 @@ func TestImpliedNAK(t *testing.T) {
 	}{
 		{"by an ACK", OpWrite, ack(2), nil,
 			[]string{"2 success RDMA_READ 8B", "3 success RDMA_WRITE 8B"}},
-		{"by a later READ response", OpRead, resp(2), nil,
-			[]string{"2 success RDMA_READ 8B", "3 success RDMA_READ 8B"}},
+		{"by a later READ response", OpRead, resp(2),
+			[]string{"RDMA READ Request +2 dma=8 ask"}, []string{"2 success RDMA_READ 8B"}},
 		{"by a later atomic's response", OpFetchAdd, pkt{op: bth.RCAtomicAck, psn: 2}, nil,
 			[]string{"2 success RDMA_READ 8B", "3 success FETCH_ADD 8B"}},
 		{"by a sequence NAK", OpWrite, nak(2, bth.NAKPSNSequence),

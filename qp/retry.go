@@ -88,7 +88,7 @@ func (r *recovery) endSample(now Time, psn uint64) Time {
 		return 0
 	}
 	rtt := max(now-r.sampleAt, 1)
-	ambiguous := r.sampleMayRepeat() && r.samplePSN <= r.rewoundMax
+	ambiguous := r.unmeasured() && r.samplePSN <= r.rewoundMax
 	r.samplePSN, r.bound = 0, 0
 	switch {
 	case ambiguous:
@@ -96,7 +96,7 @@ func (r *recovery) endSample(now Time, psn uint64) Time {
 			r.srtt, r.rttvar = rtt, rtt
 		}
 		return 0
-	case r.sampleMayRepeat():
+	case r.unmeasured():
 		r.srtt, r.rttvar = rtt, rtt/2
 	default:
 		d := rtt - r.srtt
@@ -106,9 +106,9 @@ func (r *recovery) endSample(now Time, psn uint64) Time {
 	return rtt
 }
 
-// sampleMayRepeat reports whether srtt is not known, or is an upper bound. Then rttvar has the same
-// value.
-func (r *recovery) sampleMayRepeat() bool { return r.srtt == r.rttvar }
+// unmeasured reports whether no round trip was measured yet: srtt is 0 or an upper bound, and rttvar
+// has the same value.
+func (r *recovery) unmeasured() bool { return r.srtt == r.rttvar }
 
 // rto returns the time without progress after which a probe is sent.
 func (r *recovery) rto() Time {
@@ -121,7 +121,7 @@ func (r *recovery) longestRTT() Time {
 	switch {
 	case r.srtt == 0:
 		return initialRTO
-	case r.sampleMayRepeat():
+	case r.unmeasured():
 		return r.srtt + r.srtt/4
 	}
 	return r.srtt + 4*r.rttvar
@@ -286,7 +286,7 @@ func (q *QP) lost(now Time, p uint64) {
 	if r.rnrUntil != 0 || q.repairedRecently(now, p) {
 		return
 	}
-	if r.sampleMayRepeat() && r.samplePSN > r.rewoundMax { // the report has made the round trip
+	if r.unmeasured() && r.samplePSN > r.rewoundMax { // the report has made the round trip
 		r.srtt = max(now-r.sampleAt, 1)
 		r.rttvar = r.srtt / 2
 	}
@@ -328,7 +328,7 @@ func (q *QP) goBack(now Time) {
 	q.eng.lastRewind = now
 	r := &q.rec
 	r.rewoundTo, r.rewoundMax, r.rewoundAt = q.una, q.max, now
-	if !r.sampleMayRepeat() {
+	if !r.unmeasured() {
 		r.samplePSN = 0 // Karn's rule
 	}
 	r.probed = false

@@ -60,7 +60,12 @@ type scoreboard struct {
 	// no READ before WQE apart must write to the memory of apart first; see overlaps
 	apart   uint32
 	isApart bool
-	shared  bool // some READs write to the same memory; see superseded
+	// likewise, no READ of one packet before WQE ordered lacks its response; see missingBefore
+	ordered   uint32
+	isOrdered bool
+	orderedAt Time // when responses were last dropped for their order, and lost with them
+
+	shared bool // some READs write to the same memory; see superseded
 }
 
 // lateness is when QP.tolerance changed.

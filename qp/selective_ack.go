@@ -87,13 +87,7 @@ func (q *QP) impliedNAK(now Time, psn uint64, s bth.Syndrome) {
 		if s.Kind() == bth.SyndromeACK {
 			end++
 		}
-		for p := q.una; p < end; p++ {
-			if *b.slot(p)&slotResponse != 0 && !b.isHeld(p) && !b.isLost(p) {
-				b.markLost(p)
-			}
-		}
-		q.eng.lastGap, q.eng.lastRewind = now, now
-		q.lossEvent(now, 1)
+		q.loseResponses(now, b, q.una, end)
 	}
 	q.handleSelectiveAck(now, psn, s, nil)
 }
@@ -343,7 +337,7 @@ func (q *QP) settle(now Time) {
 	lost := q.findLost(b, requestTrack) + q.findLost(b, responseTrack)
 	if news := b.news; news > 0 || q.una > from {
 		b.news, b.probe = 0, false
-		q.delivered(now, uint64(news))
+		q.delivered(uint64(news))
 		q.arrivedSome(now, b, from)
 	}
 	if lost > 0 {
@@ -378,6 +372,12 @@ func (q *QP) arrivedSome(now Time, b *scoreboard, from uint64) {
 		}
 		reached = s
 	}
+	if s := r.samplePSN; s != 0 && s <= q.una && b.repeated(from, s) {
+		// The ACK answers a retransmission. The packet of the sample may have arrived long ago.
+		if r.rewoundMax = q.max; !r.unmeasured() {
+			r.samplePSN = 0
+		}
+	}
 	q.reached(now, reached)
 	if q.una > from {
 		q.rdPop()
@@ -388,6 +388,16 @@ func (q *QP) arrivedSome(now Time, b *scoreboard, from uint64) {
 		r.probes = 0
 		q.restartRetry(now)
 	}
+}
+
+// repeated reports whether one of the packets [from, to) was retransmitted.
+func (b *scoreboard) repeated(from, to uint64) bool {
+	for p := from; p < min(to, b.againEnd); p++ {
+		if *b.slot(p)&slotAgain != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // advance moves una to the first packet that is not complete and retires work requests. It reports

@@ -24,6 +24,10 @@ func (q *QP) handleSelectiveResponse(now Time, psn uint64, p *bth.Packet) {
 	case w.status != Success || q.overlaps(b, i):
 		return
 	}
+	if m, ok := q.missingBefore(b, i); ok {
+		q.tooNew(now, b, m, psn)
+		return
+	}
 	if st := q.place(b, i, psn, p); st != Success {
 		q.halt(w, st)
 		return
@@ -97,6 +101,62 @@ func (q *QP) overlaps(b *scoreboard, i uint32) bool {
 	}
 	b.apart, b.isApart = i, true
 	return false
+}
+
+// missingBefore returns the first READ of one packet before WQE i, a READ, that has no response
+// yet. READs see memory in order (see package mr). Such a READ may have to be executed again, after
+// WQE i.
+func (q *QP) missingBefore(b *scoreboard, i uint32) (psn uint64, ok bool) {
+	s := &q.sq
+	if s.at(i).op != OpRead || (b.isOrdered && b.ordered == i) {
+		return 0, false
+	}
+	for j := s.tail.Load(); j != i; j++ {
+		if w := s.at(j); w.op == OpRead && w.npkts == 1 && !b.isHeld(w.psn) {
+			return w.psn, true
+		}
+	}
+	b.ordered, b.isOrdered = i, true
+	return 0, false
+}
+
+// tooNew drops the response to packet p of a READ, because the response to packet m is missing,
+// which is all of an earlier READ. Both are requested again, m first. Unless responses have been
+// late before, all after m are requested again at once.
+func (q *QP) tooNew(now Time, b *scoreboard, m, p uint64) {
+	q.eng.c.DropGhost++
+	_, end := q.sq.at(q.workRequest(p)).partOf(p)
+	if p < b.piece {
+		end = b.piece
+	}
+	q.executedTo(now, b, end)
+	v, soonest := *b.slot(p), q.soonestAnswer()
+	if q.rec.srtt == 0 {
+		soonest = q.rec.longestRTT()
+	}
+	if v&slotAgain == 0 {
+		b.tracks[responseTrack].arrived(v >> slotBits)
+	}
+	switch {
+	case b.isLost(p) || (v&slotAgain != 0 && now-b.againAt < soonest): // it was sent before m
+	case q.tolerance == minTolerance && now-b.orderedAt >= soonest:
+		b.orderedAt = now
+		q.loseResponses(now, b, m, q.max)
+	default:
+		b.markLost(p)
+	}
+	q.settle(now)
+}
+
+// loseResponses marks the missing responses from packet p to end as lost.
+func (q *QP) loseResponses(now Time, b *scoreboard, p, end uint64) {
+	for ; p < end; p++ {
+		if *b.slot(p)&slotResponse != 0 && !b.isHeld(p) && !b.isLost(p) {
+			b.markLost(p)
+		}
+	}
+	q.eng.lastGap, q.eng.lastRewind = now, now
+	q.lossEvent(now, 1)
 }
 
 // superseded reports whether the memory for response n of WQE i has the data of a later WQE

@@ -165,7 +165,7 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 		}
 	}
 	if r.samplePSN > p && r.samplePSN <= p+n {
-		if r.rewoundMax = q.max; !r.sampleMayRepeat() {
+		if r.rewoundMax = q.max; !r.unmeasured() {
 			r.samplePSN = 0 // Karn's rule
 		}
 	}

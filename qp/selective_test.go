@@ -1,8 +1,10 @@
 package qp
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -307,20 +309,22 @@ func TestSelectiveAtomic(t *testing.T) {
 // Responses to a READ that overlaps an incomplete one partly are dropped.
 func TestSelectiveREADsShareMemory(t *testing.T) {
 	k := newSelectiveTalk(t)
-	k.post(k.wr(1, OpRead, 8), k.wr(2, OpRead, 8), k.wr(3, OpRead, 8))
+	const n = 2 * talkMTU
+	k.post(k.wr(1, OpRead, n), k.wr(2, OpRead, n), k.wr(3, OpRead, n))
 	k.listen()
-	k.say(response(2, []byte("CCCCCCCC")), response(1, []byte("BBBBBBBB")))
-	k.say(response(0, []byte("AAAAAAAA")))
-	k.completes("1 success RDMA_READ 8B", "2 success RDMA_READ 8B", "3 success RDMA_READ 8B")
-	k.equal("memory", string(k.mem[:8]), "CCCCCCCC")
+	for _, psn := range []int{4, 5, 2, 3, 0, 1} {
+		k.say(response(psn, bytes.Repeat([]byte{"ABC"[psn/2]}, talkMTU)))
+	}
+	k.completes("1 success RDMA_READ 512B", "2 success RDMA_READ 512B", "3 success RDMA_READ 512B")
+	k.equal("memory", string(k.mem[:n]), strings.Repeat("C", n))
 
 	partly := k.wr(5, OpRead, 8)
 	partly.SGEs = []SGE{k.sge(4, 8)}
 	k.post(k.wr(4, OpRead, 8), partly)
 	k.listen()
-	k.say(response(4, []byte("EEEEEEEE")), response(3, []byte("DDDDDDDD")))
+	k.say(response(7, []byte("EEEEEEEE")), response(6, []byte("DDDDDDDD")))
 	k.completes("4 success RDMA_READ 8B")
-	k.say(response(4, []byte("EEEEEEEE")))
+	k.say(response(7, []byte("EEEEEEEE")))
 	k.completes("5 success RDMA_READ 8B")
 	k.equal("memory", string(k.mem[:12]), "DDDDEEEEEEEE")
 }
@@ -328,12 +332,14 @@ func TestSelectiveREADsShareMemory(t *testing.T) {
 // A READ whose memory has gone fails when it is the oldest work request.
 func TestSelectiveREADFails(t *testing.T) {
 	k := newSelectiveTalk(t)
-	k.post(k.wr(1, OpRead, 8), k.wr(2, OpRead, 8), k.wr(3, OpRead, 8))
+	first := k.wr(1, OpRead, 2*talkMTU)
+	first.SGEs = []SGE{k.sge(1000, 2*talkMTU)}
+	k.post(first, k.wr(2, OpRead, 8), k.wr(3, OpRead, 8))
 	k.listen()
-	k.say(response(1, []byte("too long for this READ")))
+	k.say(response(1, seq(talkMTU)), response(2, []byte("too long for this READ")))
 	k.completes()
-	k.say(response(0, make([]byte, 8)))
-	k.completes("1 success RDMA_READ 8B", "2 bad response error", "3 Work Request Flushed Error")
+	k.say(response(0, seq(talkMTU)))
+	k.completes("1 success RDMA_READ 512B", "2 bad response error", "3 Work Request Flushed Error")
 }
 
 // A duplicate of part of a READ is answered on its own, before the rest of the answer in progress,
