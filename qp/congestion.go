@@ -61,7 +61,7 @@ type congestion struct {
 
 	wmax   float64 // window before the last reduction, packets
 	epoch  Time    // time of the last reduction; 0: none yet
-	growth uint32  // packets per round trip, see window.grow
+	growth uint32  // packets per round trip, times growthUnit; see window.grow
 
 	limited bool // since the last RTT sample, the window limited what the QP sent
 
@@ -92,6 +92,8 @@ type pathCounts struct {
 const (
 	cubicBeta  = 0.7            // RFC 9438, section 4.6
 	cubicC     = 0.4            // packets per second cubed (RFC 9438, section 4.1)
+	renoGrowth = 0.5            // packets per round trip below wmax (RFC 9438, section 4.3: 0.53)
+	growthUnit = 8              // of congestion.growth, per packet
 	ratePeriod = 8              // round trips
 	shortRTT   = 250_000        // ns; DefaultWindow packets of 4 KiB per shortRTT are 33 Gb/s
 	minRTTAge  = 10_000_000_000 // ns, as in BBR
@@ -119,7 +121,7 @@ func (q *QP) model() *congestion {
 }
 
 func (c *congestion) init() {
-	*c = congestion{growth: 1, alpha: 1, pathCounts: c.pathCounts, board: c.board,
+	*c = congestion{growth: growthUnit, alpha: 1, pathCounts: c.pathCounts, board: c.board,
 		lateness: c.lateness}
 }
 
@@ -132,7 +134,7 @@ func (q *QP) delivered(n uint64) {
 	case w.algorithm == CongestionNone:
 	case 2*(q.max-q.una+n) < uint64(w.cwnd): // it does not limit the QP (RFC 9438, section 5.8)
 	case !w.modeled:
-		w.grow(k, 1, min(q.eng.maxWindow, DefaultWindow))
+		w.grow(k, growthUnit, min(q.eng.maxWindow, DefaultWindow))
 	default:
 		q.cc.limited = true
 		w.grow(k, q.cc.growth, q.cc.limit(q.eng.maxWindow))
@@ -218,14 +220,19 @@ func (c *congestion) sampled(now, rtt Time, cwnd uint32) {
 	c.growth = c.cubic(now, rtt, float64(cwnd))
 }
 
-// cubic returns by how much the window grows in the next round trip (RFC 9438, sections 4.2, 4.3).
+// cubic returns by how much the window grows in the next round trip (RFC 9438, sections 4.2, 4.3),
+// times growthUnit.
 func (c *congestion) cubic(now, rtt Time, cwnd float64) uint32 {
 	if c.epoch == 0 {
-		return 1
+		return growthUnit
 	}
 	t := float64(now-c.epoch+rtt)/1e9 - c.cubicK()
 	target := cubicC*t*t*t + c.wmax
-	return uint32(min(max(target-cwnd, 1), cwnd/2+1))
+	least := 1.0
+	if cwnd < c.wmax {
+		least = renoGrowth
+	}
+	return uint32(growthUnit * min(max(target-cwnd, least), cwnd/2+1))
 }
 
 // cubicK returns K, the seconds after which the curve is back at wmax (RFC 9438, section 4.2).

@@ -7,7 +7,8 @@ import (
 
 const ms = Time(1_000_000)
 
-// After a loss, the window grows as RFC 9438 computes it: W(t) = C (t - K)^3 + Wmax.
+// After a loss, the window grows as RFC 9438 computes it: W(t) = C (t - K)^3 + Wmax, but by at
+// least half a packet per round trip below Wmax, and a packet above.
 func TestCubicGrowth(t *testing.T) {
 	c := &congestion{}
 	c.init()
@@ -17,13 +18,19 @@ func TestCubicGrowth(t *testing.T) {
 	for _, s := range []float64{0, 1, 3, 5, 9, 9.1, 12, 20} {
 		cwnd := 700.0
 		target := 0.4*math.Pow(s+0.1-k, 3) + 1000
-		want := uint32(math.Min(math.Max(target-cwnd, 1), cwnd/2+1))
+		want := uint32(growthUnit * math.Min(target-cwnd, cwnd/2+1))
 		if got := c.cubic(ms+Time(s*1e9), rtt, cwnd); got != want {
-			t.Errorf("after %v s the window grows by %d packets in a round trip, want %d", s, got, want)
+			t.Errorf("after %v s the window grows by %d/8 packets in a round trip, want %d", s, got, want)
 		}
 	}
-	if got := new(congestion).cubic(0, rtt, 100); got != 1 {
-		t.Errorf("growth before the first loss is %d, want 1", got)
+	if got := c.cubic(ms, 1000, 999); got != growthUnit/2 {
+		t.Errorf("growth below the last window is %d, want %d", got, growthUnit/2)
+	}
+	if got := c.cubic(ms, 1000, 1000); got != growthUnit {
+		t.Errorf("growth at the last window is %d, want %d", got, growthUnit)
+	}
+	if got := new(congestion).cubic(0, rtt, 100); got != growthUnit {
+		t.Errorf("growth before the first loss is %d, want %d", got, growthUnit)
 	}
 }
 

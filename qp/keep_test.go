@@ -153,6 +153,23 @@ func TestReadPieces(t *testing.T) {
 	k.completes("1 success RDMA_READ 2048B")
 }
 
+// The ACK of a retransmitted packet is no RTT sample for the packets after it, which the peer has
+// held for some time.
+func TestSampleBehindGap(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.writes(2)
+	sent := k.now
+	k.now += initialRTO + 1<<tickShift // 0 is lost, 1 arrives, and the report about that is lost
+	k.hears("RDMA WRITE Only +0 dma=8 ask 8B")
+	k.now += 10_000
+	k.say(ack(1))
+	k.done(0, 1)
+	if r := &k.q.rec; !r.unmeasured() || r.srtt < k.now-sent {
+		t.Errorf("RTT %d ns, variation %d, want only an upper bound of at least %d", r.srtt, r.rttvar,
+			k.now-sent)
+	}
+}
+
 // strictReads drops READ requests that the kernel's rxe drops: it remembers the last requests, and
 // of each only the start of the last duplicate.
 type strictReads struct {

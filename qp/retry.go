@@ -106,8 +106,8 @@ func (r *recovery) endSample(now Time, psn uint64) Time {
 	return rtt
 }
 
-// unmeasured reports whether no round trip was measured yet: srtt is 0 or an upper bound, and rttvar
-// has the same value.
+// unmeasured reports whether no round trip was measured yet: srtt is 0 or an upper bound, and
+// rttvar has the same value.
 func (r *recovery) unmeasured() bool { return r.srtt == r.rttvar }
 
 // rto returns the time without progress after which a probe is sent.

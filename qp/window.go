@@ -4,19 +4,19 @@ package qp
 // every acknowledgment and needs no further state. Beyond, or after a loss or a CNP, a model of the
 // path decides: see congestion.
 const (
-	minWindow  = 2 // smallest Config.MaxWindow
-	lossWindow = 4 // minimum after losses: with fewer packets, none may be left to reveal a gap
+	minWindow    = 2           // smallest Config.MaxWindow
+	maxMaxWindow = maxPSNCount // largest Config.MaxWindow (IBA 9.7.3.1)
+	firstWindow  = 64          // window of a new QP
+	lossWindow   = 4           // minimum after losses: fewer packets may not reveal a gap
 	// selectiveLossWindow is lossWindow with selective repeat, whose probes cost little.
 	selectiveLossWindow = 2
-	firstWindow         = 64
-	maxMaxWindow        = maxPSNCount // IBA 9.7.3.1
 )
 
 type window struct {
 	recover   uint64     // losses before this packet were already counted
 	cwnd      uint32     // packets
 	threshold uint32     // growth is exponential below it
-	credit    uint32     // acknowledged packets times growth that have not enlarged the window yet
+	credit    uint32     // acknowledged packets times growth that did not enlarge the window yet
 	probing   bool       // one packet at a time until there is an answer
 	algorithm Congestion // see Attr.Congestion
 	modeled   bool       // QP.cc is set
@@ -77,7 +77,7 @@ func (w *window) ackInterval() uint64 {
 }
 
 // grow enlarges the window after n packets were acknowledged, up to limit: by n below the
-// threshold, otherwise by growth for each window of packets.
+// threshold, otherwise by growth/growthUnit for each window of packets.
 func (w *window) grow(n, growth, limit uint32) {
 	if w.cwnd >= limit {
 		return
@@ -87,8 +87,9 @@ func (w *window) grow(n, growth, limit uint32) {
 		return
 	}
 	sum := uint64(w.credit) + uint64(n)*uint64(growth)
-	step := min(sum/uint64(w.cwnd), uint64(limit-w.cwnd))
-	w.credit = uint32(sum % uint64(w.cwnd))
+	whole := growthUnit * uint64(w.cwnd)
+	step := min(sum/whole, uint64(limit-w.cwnd))
+	w.credit = uint32(sum % whole)
 	w.cwnd += uint32(step)
 }
 
