@@ -85,6 +85,7 @@ func TestFilter(t *testing.T) {
 		{"limit of another process", unix.SYS_PRLIMIT64, []uint64{1, 7, 0, 0}, deny, deny},
 		{"write to the terminal's input", unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, deny, deny},
 		{"name memory", unix.SYS_PRCTL, []uint64{unix.PR_SET_VMA}, allow, allow},
+		{"end sleeps on time", unix.SYS_PRCTL, []uint64{unix.PR_SET_TIMERSLACK, 1}, allow, allow},
 		{"become dumpable", unix.SYS_PRCTL, []uint64{unix.PR_SET_DUMPABLE, 1}, deny, deny},
 		{"open to read", unix.SYS_OPENAT, []uint64{0, 0, unix.O_RDONLY | unix.O_CLOEXEC}, allow,
 			allow},

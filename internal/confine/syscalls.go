@@ -108,7 +108,8 @@ func conditional(writeFiles bool) []rule {
 			unset(0, namespaceFlags)}},
 		// Signals to this process only.
 		{unix.SYS_TGKILL, []check{equal(0, uint32(os.Getpid()))}},
-		{unix.SYS_PRCTL, []check{equal(0, unix.PR_SET_VMA, unix.PR_SET_NAME, unix.PR_GET_NAME)}},
+		{unix.SYS_PRCTL, []check{equal(0, unix.PR_SET_VMA, unix.PR_SET_NAME, unix.PR_GET_NAME,
+			unix.PR_SET_TIMERSLACK)}},
 		{unix.SYS_PRLIMIT64, append([]check{equal(0, 0)}, null(2)...)}, // read the own limits
 		{unix.SYS_IOCTL, []check{equal(1, unix.SIOCETHTOOL, unix.SIOCGIFNAME, unix.SIOCGIFINDEX,
 			unix.TCGETS, unix.TIOCGWINSZ)}},

@@ -109,6 +109,7 @@ type Loop struct {
 	ctr        Counters
 	coalesce   coalescer
 	bound      bound
+	sharp      bool // sharpenTimers was called
 }
 
 // New creates a loop and sets the engine's hooks. It becomes the engine's Host.

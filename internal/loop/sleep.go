@@ -27,6 +27,9 @@ func (l *Loop) sleep(quit func() bool) {
 		(quit != nil && quit()) {
 		return
 	}
+	if _, held := l.held(); held {
+		l.sharpenTimers()
+	}
 	l.ctr.Sleeps++
 	l.idle = false
 	if err := l.port.Wait(l.sleepTime(l.last)); err != nil {
