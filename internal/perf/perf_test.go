@@ -403,3 +403,15 @@ func TestGigabits(t *testing.T) {
 		t.Errorf("900 MB/sec = %+v", row.BandwidthColumns)
 	}
 }
+
+// The bandwidth of both sides together is rounded after it was added: rounded numbers can have sums
+// such as 0.30000000000000004.
+func TestSumIsRounded(t *testing.T) {
+	side := func(rate float64) *BandwidthResult {
+		return &BandwidthResult{Messages: int64(rate * 1000), Time: 1000 * time.Second, Peak: rate * MB}
+	}
+	n, c := sum(MB, side(0.1), nil, side(0.2))
+	if want := (BandwidthColumns{Peak: 0.3, Average: 0.3, Unit: UnitMB}); n != 300 || *c != want {
+		t.Errorf("sum() = %d, %+v, want 300, %+v", n, *c, want)
+	}
+}

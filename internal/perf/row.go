@@ -97,18 +97,25 @@ func NewRow(p *Params, r Run, s *session.Session, own, peer Outcome) (*Row, erro
 	if own.Bandwidth == nil && peer.Bandwidth == nil {
 		return nil, errOutcome
 	}
-	c := &BandwidthColumns{Unit: UnitMB}
-	for _, o := range []*BandwidthResult{own.Bandwidth, peer.Bandwidth} {
+	row.Iterations, row.BandwidthColumns = sum(r.Bytes, own.Bandwidth, peer.Bandwidth)
+	return row, nil
+}
+
+// sum returns the number of messages and the bandwidth of both sides together. A result may be nil.
+func sum(bytes int, results ...*BandwidthResult) (messages int64, c *BandwidthColumns) {
+	c = &BandwidthColumns{Unit: UnitMB}
+	for _, o := range results {
 		if o == nil {
 			continue
 		}
-		row.Iterations += o.Messages
-		c.Peak += cli.Round(o.Peak/MB, 3)
-		c.Average += cli.Round(o.Rate(r.Bytes)/MB, 3)
-		c.MsgRate += cli.Round(o.Rate(1)/1e6, 6)
+		messages += o.Messages
+		c.Peak += o.Peak / MB
+		c.Average += o.Rate(bytes) / MB
+		c.MsgRate += o.Rate(1) / 1e6
 	}
-	row.BandwidthColumns = c
-	return row, nil
+	c.Peak, c.Average = cli.Round(c.Peak, 3), cli.Round(c.Average, 3)
+	c.MsgRate = cli.Round(c.MsgRate, 6)
+	return messages, c
 }
 
 // Gigabits converts the bandwidth from UnitMB to UnitGb.
