@@ -354,6 +354,26 @@ func TestClassOfResponses(t *testing.T) {
 	}
 }
 
+// READ responses are messages, too.
+func TestPreemptionOfReadResponses(t *testing.T) {
+	for preempt, want := range map[int]string{
+		0: "urgent q*2", 2048: "q urgent q", PreemptAtEnd: "q*2 urgent",
+	} {
+		c := newClassWorld(t, classConfigs{4: {Preempt: preempt}})
+		c.pair("q", RC, 4)
+		urgent := c.pair("urgent", UC, 6)
+		addr, key := c.ends[0].remote(0)
+		c.post(c.peers["q"], SendWR{Op: OpRead, SGEs: []SGE{c.ends[1].sge(0, 3000)},
+			RemoteAddr: addr, RKey: key})
+		c.hear()
+		c.sends(1, "q")
+		c.write(urgent, 10)
+		if got := c.take(all); got != want {
+			t.Errorf("Preempt = %d: sent %q, want %q", preempt, got, want)
+		}
+	}
+}
+
 // Requested ACKs are sent at once above class 0.
 func TestPromptACKs(t *testing.T) {
 	for class := range uint8(2) {

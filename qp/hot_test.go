@@ -204,8 +204,11 @@ func TestRecoveryAllocatesNothing(t *testing.T) {
 
 // benchTraffic measures the work of both engines for one message: post, transmit, parse, handle,
 // acknowledge, handle, poll. batch messages are posted at once.
-func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags) {
+func benchTraffic(b *testing.B, op Op, size, batch int, flags SendFlags, setup ...func(*cable)) {
 	c := newCable(b, RC, 4096)
+	for _, f := range setup {
+		f(c)
+	}
 	src, dst := c.ends[0], c.ends[1]
 	va, key := dst.remote(0)
 	wrs := make([]SendWR, batch)
@@ -245,4 +248,14 @@ func BenchmarkWrite64K(b *testing.B)        { benchTraffic(b, OpWrite, 64<<10, 1
 func BenchmarkSend64(b *testing.B)          { benchTraffic(b, OpSend, 64, 32, 0) }
 func BenchmarkRead64(b *testing.B)          { benchTraffic(b, OpRead, 64, 16, 0) }
 func BenchmarkRead64K(b *testing.B)         { benchTraffic(b, OpRead, 64<<10, 1, 0) }
-func BenchmarkFetchAdd(b *testing.B)        { benchTraffic(b, OpFetchAdd, 8, 16, 0) }
+
+// BenchmarkClass5 is BenchmarkWrite64Batch32 with QPs of a traffic class.
+func BenchmarkClass5(b *testing.B) {
+	benchTraffic(b, OpWrite, 64, 32, 0, func(c *cable) {
+		for _, q := range []*QP{c.a, c.b} {
+			must(b, q.Modify(0, &Attr{Class: 5}, AttrClass))
+		}
+	})
+}
+
+func BenchmarkFetchAdd(b *testing.B) { benchTraffic(b, OpFetchAdd, 8, 16, 0) }
