@@ -93,6 +93,7 @@ const (
 	cubicBeta  = 0.7            // RFC 9438, section 4.6
 	cubicC     = 0.4            // packets per second cubed (RFC 9438, section 4.1)
 	renoGrowth = 0.5            // packets per round trip below wmax (RFC 9438, section 4.3: 0.53)
+	renoWindow = 32             // packets; smaller windows grow by a packet
 	growthUnit = 8              // of congestion.growth, per packet
 	ratePeriod = 8              // round trips
 	shortRTT   = 250_000        // ns; DefaultWindow packets of 4 KiB per shortRTT are 33 Gb/s
@@ -229,7 +230,7 @@ func (c *congestion) cubic(now, rtt Time, cwnd float64) uint32 {
 	t := float64(now-c.epoch+rtt)/1e9 - c.cubicK()
 	target := cubicC*t*t*t + c.wmax
 	least := 1.0
-	if cwnd < c.wmax {
+	if cwnd >= renoWindow && cwnd < c.wmax {
 		least = renoGrowth
 	}
 	return uint32(growthUnit * min(max(target-cwnd, least), cwnd/2+1))

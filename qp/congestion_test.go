@@ -26,6 +26,9 @@ func TestCubicGrowth(t *testing.T) {
 	if got := c.cubic(ms, 1000, 999); got != growthUnit/2 {
 		t.Errorf("growth below the last window is %d, want %d", got, growthUnit/2)
 	}
+	if got := c.cubic(ms, 1000, renoWindow-1); got != growthUnit {
+		t.Errorf("growth of a small window is %d, want %d", got, growthUnit)
+	}
 	if got := c.cubic(ms, 1000, 1000); got != growthUnit {
 		t.Errorf("growth at the last window is %d, want %d", got, growthUnit)
 	}
