@@ -46,6 +46,8 @@ func measure(t *testing.T, p *classPair, size int, op qp.Op) (r result) {
 	r.wasted = p.wasted
 	busy := float64(p.link.Port(0).Stats().TxBytes-before) * 8 / linkRate
 	r.share = busy / time.Duration(p.link.Now()-start).Seconds()
+	t.Logf("longest delay of %d urgent messages: %v; the link is busy for %.3f of the time", r.urgent,
+		r.longest, r.share)
 	return r
 }
 
