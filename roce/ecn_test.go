@@ -28,9 +28,9 @@ func countECN(link *loopback.Link, from, to int) map[bth.Operation]*[4]int {
 }
 
 // RC packets are sent with ECT(0). A congested switch marks them, and marked data is answered with
-// CNPs that the sender counts.
+// CNPs that the sender counts. A traffic class changes nothing.
 func TestECN(t *testing.T) {
-	for _, kind := range []GIDKind{GIDIPv4, GIDIPv6} {
+	for class, kind := range []GIDKind{GIDIPv4, GIDIPv6, GIDIPv4} {
 		link := newLink(t, loopback.Config{Virtual: true, Seed: 1,
 			Plan: loopback.Plan{Delay: 5 * time.Microsecond}})
 		var ends [2]*end
@@ -39,7 +39,8 @@ func TestECN(t *testing.T) {
 				MarkMin: 1, MarkMax: 1}))
 			d := newDevice(t, link, i, WithExpert(Expert{Clock: link.Now}))
 			index := slices.IndexFunc(d.GIDs(), func(g GIDEntry) bool { return g.Kind == kind })
-			ends[i] = newEnd(t, d, rigConfig{mem: 1 << 20, qp: QPConfig{GIDIndex: &index}})
+			ends[i] = newEnd(t, d, rigConfig{mem: 1 << 20, qp: QPConfig{GIDIndex: &index,
+				Class: class}})
 		}
 		a, b := ends[0], ends[1]
 		connect(t, a.qp, b.qp)
