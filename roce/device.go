@@ -181,8 +181,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if err := c.checkLinkRate(); err != nil {
 		return nil, err
 	}
-	if c.class < 0 || c.class >= NumClasses {
-		return nil, fmt.Errorf("%w: WithDefaultClass(%d)", ErrClass, c.class)
+	if err := checkClass(c.class); err != nil {
+		return nil, err
 	}
 	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
 		Rand: d.rand}); err != nil {

@@ -52,7 +52,7 @@ func TestClassOfServers(t *testing.T) {
 	for _, c := range []struct {
 		server []string
 		want   float64
-	}{{nil, 5}, {[]string{"--class", "3"}, 3}} {
+	}{{nil, 5}, {[]string{"--class", "3"}, 3}, {[]string{"--class", "0"}, 0}} {
 		p := server(t, &pair.A, perfPort, append([]string{"perf", "write-lat", "-d", pair.A.Iface,
 			"--json"}, c.server...)...)
 		client := run(t, &pair.B, "perf", "write-lat", host, "--class", "5", "--json")

@@ -134,7 +134,7 @@ func checkPerf(t *testing.T, m map[string]any, op string) {
 	}
 	fields(t, m, append(append(keys, columns...), unit)...)
 	network, _ := m["network"].(map[string]any)
-	fields(t, network, "selective_repeat", "congestion", "rtt_us", "min_rtt_us", "window_packets",
+	fields(t, network, "selective_repeat", "congestion", "class", "rtt_us", "min_rtt_us", "window_packets",
 		"rate_gbps", "retransmits", "spurious_retransmits", "rcvd_ecn_marked", "sent_cnps",
 		"rcvd_cnps")
 	if m["op"] != op || m["path_mtu"] != 1024.0 || m["iterations"] != 100.0 ||

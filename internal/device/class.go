@@ -16,6 +16,7 @@ type Classes struct {
 	Map ClassMap
 
 	class  cli.Int
+	flag   *pflag.Flag // --class; nil: the command does not have it
 	config classConfig
 }
 
@@ -27,6 +28,7 @@ func (c *Classes) RegisterClass(fs *pflag.FlagSet, usage string) {
 	c.class = cli.Int{Min: 0, Max: roce.NumClasses - 1}
 	fs.Var(&c.class, "class", usage)
 	cli.HideDefaults(fs, "class")
+	c.flag = fs.Lookup("class")
 }
 
 // RegisterConfig adds the flag --class-config.
@@ -40,8 +42,12 @@ func (c *Classes) Options() (opts []roce.Option) {
 	if c.Map.text != "" {
 		opts = append(opts, roce.WithClassMap(c.Map.Value()))
 	}
-	if c.class.N != 0 {
-		opts = append(opts, roce.WithDefaultClass(c.class.N))
+	if c.flag != nil && c.flag.Changed {
+		class := c.class.N
+		if class == 0 {
+			class = -1 // also on a server whose client chooses another class
+		}
+		opts = append(opts, roce.WithDefaultClass(class))
 	}
 	if c.config.text != "" {
 		opts = append(opts, roce.WithClasses(c.config.classes))
