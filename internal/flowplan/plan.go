@@ -19,9 +19,9 @@ import (
 var ErrPlan = errors.New("invalid description")
 
 const (
-	// maxText bounds a description in bytes, maxFlows its flows, and maxSplit the parts of a
+	// MaxText bounds a description in bytes, maxFlows its flows, and maxSplit the parts of a
 	// message.
-	maxText  = 1 << 20
+	MaxText  = 1 << 20
 	maxFlows = 256
 	maxSplit = 1 << 12
 	// maxRetries bounds the retries of a late message.
@@ -116,8 +116,8 @@ func Parse(text []byte) (*Plan, error) {
 }
 
 func parse(text []byte) (*Plan, error) {
-	if len(text) > maxText {
-		return nil, fmt.Errorf("more than %d bytes", maxText)
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("more than %d bytes", MaxText)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)

@@ -103,7 +103,7 @@ func TestParseErrors(t *testing.T) {
 		flows("size: 1MiB, period: 1s, deadline: 5ms"):                            `flow "x" has the deadline 5ms`,
 		flows("size: 10, period: 1s, burst: 10, rate: 1"):                         "period and a token bucket",
 		flows("size: 10, burst: 9, rate: 1Mb/s"):                                  "token bucket of 9 bytes",
-		strings.Repeat("#", maxText+1):                                            "more than",
+		strings.Repeat("#", MaxText+1):                                            "more than",
 		"link: {rate: 1}\nflows: [" + strings.Repeat("{},", maxFlows+1) + "]":     "257 flows",
 	} {
 		_, err := Parse([]byte(text))

@@ -38,7 +38,7 @@ func newFlags(cmd *cobra.Command, o *kit.Options, maxRounds int, plotUsage strin
 	f.fs.Var(&f.rounds, "rounds", "rounds, each measuring everything once")
 	f.fs.StringVar(&o.Plot, "plot", "", plotUsage)
 	f.fs.IntSliceVar(&o.CPUs, "cpus", nil, "two CPUs to pin the sides to (default: the first two)")
-	f.fs.BoolVar(&f.json, "json", false, "print one JSON array")
+	cli.JSONVar(f.fs, &f.json, "print one JSON array")
 	return f
 }
 

@@ -48,9 +48,6 @@ period if missing), on_late (warn, retry, drop), retries and max_age.`,
 	return cmd
 }
 
-// maxFile bounds the length of a description in bytes.
-const maxFile = 1 << 20
-
 // load reads a description. "-" is the standard input.
 func load(cmd *cobra.Command, name string) (*flowplan.Plan, error) {
 	in := cmd.InOrStdin()
@@ -62,7 +59,7 @@ func load(cmd *cobra.Command, name string) (*flowplan.Plan, error) {
 		defer func() { _ = f.Close() }()
 		in = f
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(in, flowplan.MaxText+1))
 	if err != nil {
 		return nil, err
 	}

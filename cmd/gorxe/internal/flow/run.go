@@ -95,7 +95,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 // send sends to another host.
 func (f *runFlags) send(ctx context.Context, p *flowplan.Plan, host string) (
 	list []flowplan.Observed, err error) {
-	if f.port.N+len(p.Flows) > maxPort {
+	if f.port.N+len(p.Flows) > endPort {
 		return nil, cli.Usagef("--port %d: %d flows need more ports than there are", f.port.N,
 			len(p.Flows))
 	}

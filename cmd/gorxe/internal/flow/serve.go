@@ -66,7 +66,7 @@ type received struct {
 }
 
 func (f *serveFlags) run(ctx context.Context, p *flowplan.Plan, out, diag io.Writer) (err error) {
-	if f.port.N+len(p.Flows) > maxPort {
+	if f.port.N+len(p.Flows) > endPort {
 		return cli.Usagef("--port %d: %d flows need more ports than there are", f.port.N,
 			len(p.Flows))
 	}
@@ -107,8 +107,8 @@ func (f *serveFlags) run(ctx context.Context, p *flowplan.Plan, out, diag io.Wri
 	return err
 }
 
-// maxPort is the highest RDMA port.
-const maxPort = 1 << 16
+// endPort is the number after the highest RDMA port.
+const endPort = 1 << 16
 
 // report prints what a sender has sent.
 func (f *serveFlags) report(r flowplan.Received, out io.Writer) {

@@ -58,7 +58,7 @@ assumptions.`,
 	fs.Var(&f.light, "light-cache", "entries of the QPC cache in figure 6")
 	fs.Var(&f.seed, "seed", "seed of the random order in figure 3")
 	fs.StringVar(&f.plot, "plot", "", "draw the figures into PREFIX.svg and PREFIX.png")
-	fs.BoolVar(&f.json, "json", false, "print one JSON array")
+	cli.JSONVar(fs, &f.json, "print one JSON array")
 	fs.BoolVar(&f.explain, "explain", false, "print the assumptions and alternatives instead")
 	return cmd
 }
