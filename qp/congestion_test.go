@@ -26,7 +26,8 @@ func TestCubicGrowth(t *testing.T) {
 	if got := c.cubic(ms, 1000, 999); got != growthUnit/2 {
 		t.Errorf("growth below the last window is %d, want %d", got, growthUnit/2)
 	}
-	if got := c.cubic(ms, 1000, renoWindow-1); got != growthUnit {
+	small := &congestion{wmax: renoWindow, epoch: ms}
+	if got := small.cubic(ms, 1000, renoWindow-1); got != growthUnit {
 		t.Errorf("growth of a small window is %d, want %d", got, growthUnit)
 	}
 	if got := c.cubic(ms, 1000, 1000); got != growthUnit {
