@@ -17,6 +17,8 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/recv"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/send"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/sim"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/statusbyte"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/up"
@@ -54,7 +56,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), bench.Command(), sim.Command(), statusbyte.Command(), flow.Command(),
+		pingpong.Command(), send.Command(), recv.Command(), bench.Command(), sim.Command(),
+		statusbyte.Command(), flow.Command(),
 		dump.Command(), fuzz.Command(), versionCommand(),
 	)
 	cmd.SetHelpCommand(helpCommand())
@@ -93,7 +96,8 @@ func setCompletion(root *cobra.Command) {
 		}
 		cmd.Args = func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("no such shell %q: choose %s", args[0], strings.Join(shells, ", "))
+				return cli.Usagef("no such shell %q: choose %s", args[0],
+					strings.Join(shells, ", "))
 			}
 			return nil
 		}

@@ -98,10 +98,9 @@ type Bar struct{ b *progressbar.ProgressBar }
 // is set the unit is bytes and the bar shows the rate.
 func NewBar(w io.Writer, total int64, description string, bytes bool) *Bar {
 	const width = 30
-	f, ok := w.(*os.File)
 	opts := []progressbar.Option{
 		progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(width),
-		progressbar.OptionSetVisibility(ok && term.IsTerminal(int(f.Fd()))),
+		progressbar.OptionSetVisibility(Visible(w)),
 		progressbar.OptionSetDescription(description),
 		progressbar.OptionThrottle(100 * time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(false),
@@ -119,6 +118,20 @@ func (b *Bar) Describe(text string) { b.b.Describe(text) }
 
 // Add moves the bar by n.
 func (b *Bar) Add(n int) { _ = b.b.Add(n) }
+
+// Set moves the bar to n of total, -1 if the total is unknown.
+func (b *Bar) Set(n, total int64) {
+	if b.b.GetMax64() != total {
+		b.b.ChangeMax64(total)
+	}
+	_ = b.b.Set64(n)
+}
+
+// Visible reports whether a bar on w is visible.
+func Visible(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
 
 // Clear removes the bar from the terminal.
 func (b *Bar) Clear() { _ = b.b.Clear() }

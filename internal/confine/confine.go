@@ -18,6 +18,7 @@ type Config struct {
 	UserOptional bool
 	Keep         []Cap    // capabilities to keep, of those that the process has
 	Dirs         []string // existing directories beneath which files may be read and changed
+	Symlinks     bool     // symbolic links may be created there
 }
 
 // Report says what a process has kept.
@@ -59,7 +60,7 @@ func (r *Report) String() string {
 func Apply(c Config) (*Report, error) {
 	r := &Report{Dirs: c.Dirs}
 	// Opening the directories may need the privileges that are dropped below.
-	rules, err := newRuleset(c.Dirs, r)
+	rules, err := newRuleset(&c, r)
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,8 @@ func child(mode string) int {
 		c.User, c.UserOptional = DefaultUser(), true
 	case "files":
 		c.Dirs, c.Keep = []string{dir}, []Cap{DACOverride}
+	case "links":
+		c.Dirs, c.Keep, c.Symlinks = []string{dir}, []Cap{DACOverride}, true
 	case "keep": // another user that keeps a capability
 		c.User, c.Keep = &User{1234, 1235}, []Cap{unix.CAP_NET_RAW}
 	case "stuck": // switching is not permitted
@@ -201,6 +203,7 @@ func attempts(ln net.Listener, dir string) map[string]string {
 	})
 	if dir != "" {
 		try("store", func() error { return store(dir) })
+		try("create a link", func() error { return os.Symlink("x", filepath.Join(dir, "link")) })
 		try("store beside", func() error { return store(filepath.Dir(dir)) })
 	}
 	return got
@@ -318,8 +321,9 @@ func TestApply(t *testing.T) {
 	want := map[string]string{
 		"execute": "EPERM", "mount": "EPERM", "ptrace": "EPERM", "unshare": "EPERM",
 		"load a program": "EPERM", "become root": "EPERM", "signal the parent": "EPERM",
-		"packet socket": "EPERM", "TCP socket": "EPERM", "accept": "", "executable memory": "EPERM", "write a file": "EPERM",
-		"UDP socket": "", "close the listener": "", "list interfaces": "", "collect garbage": "",
+		"packet socket": "EPERM", "TCP socket": "EPERM", "accept": "", "executable memory": "EPERM",
+		"write a file": "EPERM",
+		"UDP socket":   "", "close the listener": "", "list interfaces": "", "collect garbage": "",
 		"memory": "",
 	}
 	if a.Report.Landlock > 0 {
@@ -360,8 +364,11 @@ func TestApplyFiles(t *testing.T) {
 	if a.Report.Landlock > 0 {
 		want["store beside"], want["read a file"], want["write a file"] = "EACCES", "EACCES",
 			"EACCES"
+		want["create a link"] = "EACCES"
 	}
 	expect(t, a, want)
+	links, _ := start(t, "links", dir)
+	expect(t, links, map[string]string{"store": "", "create a link": ""})
 	if os.Geteuid() == 0 {
 		checkThreads(t, pid, map[string]string{
 			"CapPrm": mask(DACOverride), "CapEff": mask(DACOverride), "CapInh": mask(),

@@ -55,9 +55,9 @@ func rightsOf(abi int) (attr unix.LandlockRulesetAttr, size uintptr) {
 	return attr, size
 }
 
-// newRuleset creates a Landlock ruleset that allows access beneath dirs only. It returns -1 if the
-// kernel has no Landlock.
-func newRuleset(dirs []string, r *Report) (fd int, err error) {
+// newRuleset creates a Landlock ruleset that allows access beneath c.Dirs only. It returns -1 if
+// the kernel has no Landlock.
+func newRuleset(c *Config, r *Report) (fd int, err error) {
 	abi, err := landlockCreate(nil, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if lacks(err) {
 		r.missing("no Landlock in this kernel")
@@ -74,9 +74,13 @@ func newRuleset(dirs []string, r *Report) (fd int, err error) {
 	if fd, err = landlockCreate(&attr, size, 0); err != nil {
 		return -1, fmt.Errorf("create a Landlock ruleset: %w", err)
 	}
-	for _, dir := range dirs {
+	rights := dirRights
+	if c.Symlinks {
+		rights |= unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	}
+	for _, dir := range c.Dirs {
 		if err == nil {
-			err = addDir(fd, dir, attr.Handled_access_fs&dirRights)
+			err = addDir(fd, dir, attr.Handled_access_fs&rights)
 		}
 	}
 	if err == nil && threadsDir != "" {

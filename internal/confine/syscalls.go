@@ -67,13 +67,16 @@ var common = []int{
 	unix.SYS_GETCWD,
 }
 
-// files lists the system calls that change files. They are allowed only with Config.Dirs.
+// files lists the system calls that change files. They are allowed only with Config.Dirs. Landlock
+// allows symbolic links only with Config.Symlinks.
 var files = []int{
 	unix.SYS_OPENAT, unix.SYS_GETDENTS64, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT,
 	unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNCFS,
-	unix.SYS_SYNC_FILE_RANGE, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FADVISE64,
+	unix.SYS_SYNC_FILE_RANGE, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
+	unix.SYS_FADVISE64,
 	unix.SYS_COPY_FILE_RANGE, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHOWN,
-	unix.SYS_UTIMENSAT, unix.SYS_FLOCK, unix.SYS_STATFS, unix.SYS_FSTATFS,
+	unix.SYS_UTIMENSAT, unix.SYS_FLOCK, unix.SYS_FCHMODAT2, unix.SYS_SYMLINKAT, unix.SYS_STATFS,
+	unix.SYS_FSTATFS,
 }
 
 // namespaceFlags are the flags of clone that create namespaces.

@@ -11,6 +11,9 @@ import (
 
 // Confinement has the flags about the privileges of servers.
 type Confinement struct {
+	// Symlinks means that the server creates symbolic links beneath its directories.
+	Symlinks bool
+
 	user userFlag
 	off  bool
 }
@@ -65,7 +68,7 @@ func (c *Confinement) Apply(dirs ...string) (string, error) {
 	if c.off {
 		return "not confined: all privileges kept (--no-confine)", nil
 	}
-	conf := confine.Config{Dirs: dirs}
+	conf := confine.Config{Dirs: dirs, Symlinks: c.Symlinks}
 	switch {
 	case c.user.User != nil:
 		conf.User = c.user.User

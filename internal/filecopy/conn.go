@@ -1,6 +1,9 @@
 package filecopy
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Block is memory of a connection. Its owner is whoever got it last.
 type Block struct {
@@ -18,6 +21,9 @@ type Block struct {
 	// Handle belongs to the connection.
 	Handle any
 }
+
+// ErrStopped means that the peer does not want the blocks of a session any more (Conn.Refuse).
+var ErrStopped = errors.New("the receiver has stopped")
 
 // MaxMessage is the size of the largest message.
 const MaxMessage = 4000
@@ -47,7 +53,8 @@ type Conn interface {
 // Session is a sequence of blocks.
 type Session interface {
 	// Send sends a block and gives it back. It does not wait. Blocks of all sessions of a
-	// connection are sent in the order of the calls.
+	// connection are sent in the order of the calls. After an error the caller still has the block;
+	// ErrStopped is about this session only.
 	Send(b *Block) error
 	// End ends the session. It does not wait for its blocks to be received.
 	End() error

@@ -96,7 +96,6 @@ func (j *job) run() *outcome {
 		}
 		k.Rules = c.Rules
 	}
-	c.Delete = k.Delete
 	c.Failed = func(p string, err error) { o.failed[j.below(p)] = err.Error() }
 	c.Deleted = func(p string) { o.deleted = append(o.deleted, j.below(p)) }
 	c.Listed = func(p string) { o.listed = append(o.listed, j.below(p)) }

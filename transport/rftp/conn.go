@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"runtime"
 	"sync"
 	"time"
@@ -222,6 +223,17 @@ func (c *Conn) BlockSize() int { return c.agreed.size }
 
 // DataQPs returns the agreed number of data QPs.
 func (c *Conn) DataQPs() int { return c.agreed.qps }
+
+// RemoteAddr returns the peer's address and port. It is the zero AddrPort without the connection
+// manager.
+func (c *Conn) RemoteAddr() netip.AddrPort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.rcs) == 0 || c.rcs[0] == nil {
+		return netip.AddrPort{}
+	}
+	return c.rcs[0].RemoteAddr()
+}
 
 // Counters returns the counters of the connection.
 func (c *Conn) Counters() Counters {

@@ -190,9 +190,9 @@ func AppendEnd(b []byte, e *End) []byte {
 	return binary.BigEndian.AppendUint32(b, e.CRC)
 }
 
-// Fail means that the source cannot send a file that it has announced.
+// Fail means that the source cannot send a file.
 type Fail struct {
-	Number uint64
+	Number uint64 // 0 if it was not announced; then the text begins with its path
 	// Changed means that the file has changed. What the sink has of it is of no use.
 	Changed bool
 	Text    string

@@ -384,7 +384,7 @@ func (f *file) skip(why record.Reason) {
 	f.mu.Lock()
 	f.state = over
 	f.mu.Unlock()
-	f.sink.skipped(&f.Entry, why)
+	f.sink.skipped(&f.Entry, f.dir, why)
 	f.sink.forget(f)
 }
 

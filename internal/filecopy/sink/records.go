@@ -136,6 +136,13 @@ func (s *Sink) endOf(e *record.End) error {
 
 // sourceFailed gives up a file that the source cannot send.
 func (s *Sink) sourceFailed(r *record.Fail) {
+	if r.Number == 0 { // the text has the path
+		s.mu.Lock()
+		s.sum.Failed++
+		s.mu.Unlock()
+		s.report("sender", errors.New(r.Text))
+		return
+	}
 	s.mu.Lock()
 	f := s.files[r.Number]
 	s.mu.Unlock()
@@ -195,10 +202,13 @@ func (s *Sink) stored(e *record.Entry, bytes int64) {
 }
 
 // skipped counts an entry that need not be stored, and answers.
-func (s *Sink) skipped(e *record.Entry, why record.Reason) {
+func (s *Sink) skipped(e *record.Entry, dir *node, why record.Reason) {
 	s.mu.Lock()
 	s.sum.Skipped++
 	s.mu.Unlock()
+	if why == record.DryRun {
+		s.call(s.c.Listed, dir.Join(e.Name))
+	}
 	s.answers.add(&record.Answer{Number: e.Number, Verdict: record.Skipped, Reason: why})
 }
 

@@ -92,6 +92,7 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) error {
 	r.sum.Deleted++
 	r.mu.Unlock()
 	if d == r.top.Dir { // the entries below it are not listed
+		r.call(r.c.Deleted, d.Join(e.Name()))
 		r.answers.add(&record.Answer{Number: r.top.Number, Verdict: record.Deleted, Text: e.Name()})
 	}
 	return nil

@@ -43,8 +43,12 @@ type Config struct {
 	Direct    bool          // write large files past the page cache
 	MaxFiles  int64         // entries of all kinds; 0: no limit
 	MaxBytes  int64         // of all files; 0: no limit
-	// Failed, if set, is called for each path that was not stored. The calls are not concurrent.
-	Failed func(path string, err error)
+	// Failed, if set, is called for each path that was not stored, Deleted for each name that was
+	// deleted, except below deleted directories, and Listed for each path that a dry run would
+	// store. The calls are not concurrent.
+	Failed  func(path string, err error)
+	Deleted func(path string)
+	Listed  func(path string)
 }
 
 // Sink stores files.
@@ -61,7 +65,7 @@ type Sink struct {
 
 	received atomic.Int64 // bytes of files
 
-	events sync.Mutex // held during calls of Failed
+	events sync.Mutex // held during calls of the functions of c
 
 	mu       sync.Mutex
 	last     uint64           // number of the last entry
@@ -103,6 +107,13 @@ func New(conn filecopy.Conn, c Config) *Sink {
 	s.nodes[0] = newTop(c.Dir)
 	s.commits = newCommitter(s)
 	return s
+}
+
+// Entries returns the number of entries that are finished.
+func (s *Sink) Entries() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.sum.Stored + s.sum.Skipped + s.sum.Failed)
 }
 
 // Received returns the number of bytes of files that have arrived so far.
@@ -309,6 +320,16 @@ func (s *Sink) report(path string, err error) {
 	if s.c.Failed != nil {
 		s.c.Failed(path, err)
 	}
+}
+
+// call calls one of the functions of c about a path.
+func (s *Sink) call(f func(string), path string) {
+	if f == nil {
+		return
+	}
+	s.events.Lock()
+	defer s.events.Unlock()
+	f(path)
 }
 
 // cleanUp leaves files that were not finished for a later run, and returns the summary.

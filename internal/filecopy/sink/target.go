@@ -14,6 +14,20 @@ import (
 // dirPerm is the mode of directories that no entry describes, before the umask.
 const dirPerm = 0o755
 
+// tree is what Target needs of a file system. *os.Root implements it.
+type tree interface {
+	Stat(name string) (fs.FileInfo, error)
+	MkdirAll(name string, perm fs.FileMode) error
+	OpenRoot(name string) (*os.Root, error)
+}
+
+// host is the file system of this host.
+type host struct{}
+
+func (host) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
+func (host) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+func (host) OpenRoot(name string) (*os.Root, error)       { return os.OpenRoot(name) }
+
 // Target opens the directory into which files are stored. name is the target that the user has
 // named, below root, in which .. does not lead out. If the source is a single file and the target
 // is not a directory, rename is the file's name and the directory is the one that contains it.
@@ -22,37 +36,51 @@ func Target(root *os.Root, name string, single, dryRun bool) (dir *os.Root, rena
 	err error) {
 	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if clean == "" {
-		dir, err = root.OpenRoot(".")
-		return dir, "", err
+		clean = "."
 	}
-	info, err := root.Stat(clean)
+	return target(root, clean, single && !strings.HasSuffix(name, "/"), dryRun)
+}
+
+// LocalTarget is Target for a path of this host, without a root.
+func LocalTarget(name string, single, dryRun bool) (dir *os.Root, rename string, err error) {
+	return target(host{}, path.Clean(name), single && !strings.HasSuffix(name, "/"), dryRun)
+}
+
+func target(files tree, clean string, single, dryRun bool) (dir *os.Root, rename string,
+	err error) {
+	fail := func(err error) (*os.Root, string, error) {
+		return nil, "", fmt.Errorf("target %q: %w", clean, reason(err))
+	}
+	info, err := files.Stat(clean)
 	switch {
 	case err == nil && info.IsDir():
-		dir, err = root.OpenRoot(clean)
-		return dir, "", err
-	case err == nil && (!single || strings.HasSuffix(name, "/")):
-		return nil, "", fmt.Errorf("target %q is not a directory", name)
+		if dir, err = files.OpenRoot(clean); err != nil {
+			return fail(err)
+		}
+		return dir, "", nil
+	case err == nil && !single:
+		return fail(errors.New("it is not a directory"))
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, "", fmt.Errorf("target %q: %w", name, reason(err))
+		return fail(err)
 	}
 	parent := clean
-	if single && !strings.HasSuffix(name, "/") {
+	if single {
 		parent, rename = path.Dir(clean), path.Base(clean)
 		if err := record.CheckName(rename); err != nil {
-			return nil, "", err
+			return fail(err)
 		}
 	}
 	if !dryRun {
-		if err := root.MkdirAll(parent, dirPerm); err != nil {
-			return nil, "", fmt.Errorf("target %q: %w", name, reason(err))
+		if err := files.MkdirAll(parent, dirPerm); err != nil {
+			return fail(err)
 		}
 	}
-	dir, err = root.OpenRoot(parent)
+	dir, err = files.OpenRoot(parent)
 	if dryRun && errors.Is(err, fs.ErrNotExist) {
 		return nil, rename, nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("target %q: %w", name, reason(err))
+		return fail(err)
 	}
 	return dir, rename, nil
 }

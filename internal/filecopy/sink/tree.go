@@ -140,11 +140,11 @@ func (s *Sink) leaveDir(n *node) {
 		case err != nil:
 			s.failed(&n.Entry, n.parent, reason(err))
 		case n.absent:
-			s.skipped(&n.Entry, record.DryRun)
+			s.skipped(&n.Entry, n.parent, record.DryRun)
 		case n.made:
 			s.stored(&n.Entry, 0)
 		default:
-			s.skipped(&n.Entry, record.Unchanged)
+			s.skipped(&n.Entry, n.parent, record.Unchanged)
 		}
 	}
 	s.dirs.Forget(n.Dir)
@@ -168,11 +168,15 @@ func (s *Sink) setAttributes(n *node) error {
 		return err
 	}
 	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm {
-		if err := root.Chmod(".", perm); err != nil {
-			return err
-		}
+		err = root.Chmod(".", perm)
 	}
-	return root.Chtimes(".", time.Time{}, n.Mtime)
+	if err == nil {
+		err = root.Chtimes(".", time.Time{}, n.Mtime)
+	}
+	if errors.Is(err, fs.ErrPermission) && !n.made {
+		return nil // a directory of another user, in which files may be stored
+	}
+	return err
 }
 
 // syncDir writes the names in a directory to disk, unless syncTarget does so.

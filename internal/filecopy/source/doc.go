@@ -16,4 +16,5 @@
 //   - stream.go: standard input
 //   - packer.go: packing records into blocks
 //   - limiter.go: the limit on the rate
+//   - scan.go: counting what will be sent, for a progress bar
 package source

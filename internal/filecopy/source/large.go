@@ -86,9 +86,6 @@ type fatalError struct{ error }
 
 func (f fatalError) Unwrap() error { return f.error }
 
-// errStopped means that the sink does not want the file any more.
-var errStopped = errors.New("the receiver has stopped")
-
 // openDirect opens the file again to read past the page cache, if the file system can do that.
 func (l *large) openDirect() {
 	root, err := l.dirs.Use(l.it.dir)
@@ -219,7 +216,7 @@ func (l *large) sendPiece(ctx context.Context, p *piece) error {
 		return p.err
 	}
 	if l.it.stop.Load() {
-		return errStopped
+		return filecopy.ErrStopped
 	}
 	if err := l.limit.wait(ctx, p.b.Len); err != nil {
 		return fatalError{err}
@@ -229,8 +226,9 @@ func (l *large) sendPiece(ctx context.Context, p *piece) error {
 	if err := l.set.Add(e); err != nil {
 		return fatalError{err}
 	}
-	if err := l.session.Send(p.b); err != nil {
-		p.b = nil
+	if err := l.session.Send(p.b); errors.Is(err, filecopy.ErrStopped) {
+		return err
+	} else if err != nil {
 		return fatalError{err}
 	}
 	p.b = nil

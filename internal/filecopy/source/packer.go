@@ -166,7 +166,9 @@ func (p *packer) send() {
 			continue
 		}
 		o.b.CRC = extent.Sum(o.b.Data[:o.b.Len])
-		p.err = p.session.Send(o.b)
+		if p.err = p.session.Send(o.b); p.err != nil {
+			p.conn.PutFree(o.b)
+		}
 	}
 }
 

@@ -32,9 +32,8 @@ const (
 type Config struct {
 	Paths  []*Path
 	Rules  *pattern.List
-	Delete bool // the sink may delete what the paths do not have
-	Direct bool // read large files past the page cache
-	Limit  int64
+	Direct bool  // read large files past the page cache
+	Limit  int64 // bytes per second; 0: no limit
 	// Failed, if set, is called for each path that was not transferred. Deleted, if set, is called
 	// for each name that the sink has deleted, Listed for each entry that a dry run would transfer,
 	// and Ignored for each special file. The calls are not concurrent.

@@ -32,14 +32,19 @@ func (s *Source) sendStream(ctx context.Context, it *item) error {
 			return err
 		}
 		n, err := fill(ctx, it.path.Stream, b.Data)
-		if n == 0 || it.stop.Load() {
+		stopped := it.stop.Load()
+		if n == 0 || stopped {
 			s.conn.PutFree(b)
-			if err == nil { // stopped
-				session.Abort("stopped")
-				return nil
+		} else {
+			e := s.sendFilled(ctx, session, b, n, &end)
+			stopped = errors.Is(e, filecopy.ErrStopped)
+			if e != nil && !stopped {
+				return e
 			}
-		} else if e := s.sendFilled(ctx, session, b, n, &end); e != nil {
-			return e
+		}
+		if stopped { // the sink has said why
+			session.Abort(filecopy.ErrStopped.Error())
+			return nil
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -72,7 +77,11 @@ func (s *Source) sendFilled(
 	end.Data += int64(n)
 	s.sent.Add(int64(n))
 	s.bytes.Add(int64(n))
-	return session.Send(b)
+	err := session.Send(b)
+	if err != nil {
+		s.conn.PutFree(b)
+	}
+	return err
 }
 
 // fill reads until b is full, the stream ends, or no more data is available for a while.

@@ -73,13 +73,12 @@ type walker struct {
 func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth int) (bool,
 	error) {
 	if depth > maxDepth {
-		w.report(entryText(w.path, d, ""), fmt.Errorf("more than %d directories deep", maxDepth))
-		return false, nil
+		err := fmt.Errorf("more than %d directories deep", maxDepth)
+		return false, w.missing(ctx, w.dirText(d), err)
 	}
 	f, err := w.openDir(d)
 	if err != nil {
-		w.report(w.dirText(d), reason(err))
-		return false, nil
+		return false, w.missing(ctx, w.dirText(d), reason(err))
 	}
 	defer f.Close()
 	complete := true
@@ -101,7 +100,9 @@ func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth
 			break
 		}
 		if err != nil {
-			w.report(w.dirText(d), reason(err))
+			if err := w.missing(ctx, w.dirText(d), reason(err)); err != nil {
+				return false, err
+			}
 			complete = false
 			break
 		}
@@ -117,6 +118,12 @@ func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth
 		complete = complete && ok
 	}
 	return complete, nil
+}
+
+// missing reports a path that is not announced because it cannot be read, also to the sink.
+func (w *walker) missing(ctx context.Context, path string, err error) error {
+	w.report(path, err)
+	return w.pack.add(ctx, failure(0, false, fmt.Errorf("%s: %w", path, err)))
 }
 
 // dirText returns the path of a directory for messages.
@@ -164,8 +171,7 @@ func (w *walker) entry(
 	case err != nil && !(depth == 0 && w.path.Name != "") && errors.Is(err, fs.ErrNotExist):
 		return true, nil // removed since the directory was read
 	case err != nil:
-		w.report(it.text(), reason(err))
-		return false, nil
+		return false, w.missing(ctx, it.text(), reason(err))
 	case !w.included(d, name, info.IsDir()):
 		return true, nil
 	case it.Kind == 0:

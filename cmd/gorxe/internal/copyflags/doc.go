@@ -1,0 +1,7 @@
+// Package copyflags has what the commands "gorxe send" and "gorxe recv" share: flags about
+// connections, tokens and paths, and texts about names.
+//
+// Reading order:
+//   - copyflags.go: Flags
+//   - text.go: names and errors that a peer may have chosen
+package copyflags
