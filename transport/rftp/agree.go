@@ -12,7 +12,8 @@ import (
 // Both sides agree in the private data of the connection manager's messages, big endian. All begin
 // with "GXFT", version 1, kind (1 byte). The control QP:
 //
-//	request:   mode (1), data QPs (1), least data QPs (1), 0 (3), block size (4), least size (4)
+//	request:   mode (1), data QPs (1), least data QPs (1), class (1), 0 (2), block size (4), least
+//	           size (4)
 //	reply:     mode (1), data QPs (1), 0 (4), block size (4), connection (8)
 //	rejection: as a request, with the limits of the side that rejects
 //
@@ -111,6 +112,25 @@ func parseLimits(b []byte) (l Limits, err error) {
 		return l, fmt.Errorf("%w: it has %v", ErrPeer, l)
 	}
 	return l, nil
+}
+
+// putRequest returns the request of the control QP.
+func (l *Limits) putRequest(class int) []byte {
+	b := l.put()
+	b[9] = byte(class)
+	return b
+}
+
+// parseRequest reads the request of the control QP.
+func parseRequest(b []byte) (l Limits, class int, err error) {
+	if l, err = parseLimits(b); err != nil {
+		return l, 0, err
+	}
+	if b[9] > MaxClass {
+		return l, 0, fmt.Errorf("%w: it chose traffic class %d, possible are 0 to %d", ErrPeer, b[9],
+			MaxClass)
+	}
+	return l, int(b[9]), nil
 }
 
 func (a *agreement) put(conn uint64) []byte {

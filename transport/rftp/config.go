@@ -105,9 +105,14 @@ type Config struct {
 	// ErrSilent. 0: DefaultSilence.
 	Silence time.Duration
 
-	// Class is the traffic class of the data QPs, 0 to MaxClass. The control QP has the next higher
-	// one. A side that accepts connections uses the peer's class.
+	// Class is the traffic class of the data QPs, 0 to MaxClass. Packets of the control QP have the
+	// DSCP of the next higher class. A side that accepts connections uses the peer's class.
 	Class int
+	// Prioritize gives the control QP the higher class in this device, too, and not only in the
+	// network. The device then passes only few frames of blocks to the port at a time, so that a
+	// control message need not wait for more (see docs/traffic-classes.md). That reduces the rate on
+	// ports whose system calls limit it.
+	Prioritize bool
 	// Connect has the attributes of the QPs. Class replaces its Class.
 	Connect roce.ConnectOptions
 
@@ -192,13 +197,19 @@ func stride(size int) int { return Align + (size+Align-1)/Align*Align }
 // blocksOf returns how many blocks of a size a pool of the given bytes has.
 func blocksOf(pool, size int) int { return max(1, min(pool/size, MaxBlocks)) }
 
-// connect returns the options of a QP. The control QP is in a higher class, so that grants do not
-// wait behind blocks.
-func (c *Config) connect(control bool) roce.ConnectOptions {
-	o := c.Connect
-	o.Class = c.Class
-	if control {
-		o.Class++
+// connect returns the options of a QP. Packets of the control QP have the marks of the next higher
+// class, so that grants do not wait behind blocks in the network. With Prioritize they do not wait
+// in this device either.
+func (c *Conn) connect(control bool) roce.ConnectOptions {
+	o := c.cfg.Connect
+	if o.Class = c.class; c.class == 0 {
+		o.Class = -1 // not the class of the device or of the peer
+	}
+	switch {
+	case control && c.cfg.Prioritize:
+		o.Class = c.class + 1
+	case control && o.TrafficClass>>2 == 0:
+		o.TrafficClass |= c.dev.ClassMap().DSCP[c.class+1] << 2
 	}
 	return o
 }

@@ -27,6 +27,7 @@ type Conn struct {
 
 	own     Limits
 	agreed  agreement
+	class   int  // traffic class of the data QPs
 	gid     *int // index of the local GID; nil: the device chooses
 	pd      *roce.PD
 	cq      *roce.CQ
@@ -93,7 +94,7 @@ func systemClock() int64 { return 1 + int64(time.Since(systemStart)) }
 
 // newConn creates one side of a connection up to its control QP.
 func newConn(dev *roce.Device, cfg Config, size int, gid *int) (*Conn, error) {
-	c := &Conn{cfg: cfg, dev: dev, own: cfg.limits(), gid: gid, now: cfg.Clock,
+	c := &Conn{cfg: cfg, dev: dev, own: cfg.limits(), class: cfg.Class, gid: gid, now: cfg.Clock,
 		manual: dev.Info().Progress == roce.Manual || cfg.Wait != nil || cfg.Clock != nil,
 		down:   make(chan struct{}), armed: core.Never}
 	if c.now == nil {

@@ -27,7 +27,7 @@ func Dial(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config
 }
 
 func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
-	o := roce.DialOptions{ConnectOptions: c.cfg.connect(true), PrivateData: c.own.put()}
+	o := roce.DialOptions{ConnectOptions: c.connect(true), PrivateData: c.own.putRequest(c.class)}
 	rc, err := c.dev.Dial(ctx, addr, c.ctl, o)
 	if err != nil {
 		return refused(err, c.own)
@@ -65,7 +65,7 @@ func (c *Conn) dialData(ctx context.Context, addr netip.AddrPort, id uint64, i i
 	if err != nil {
 		return nil, err
 	}
-	o := roce.DialOptions{ConnectOptions: c.cfg.connect(false), PrivateData: putData(id, i)}
+	o := roce.DialOptions{ConnectOptions: c.connect(false), PrivateData: putData(id, i)}
 	rc, err := c.dev.Dial(ctx, addr, q, o)
 	if err != nil {
 		return nil, fmt.Errorf("rftp: connect data QP %d: %w", i, err)
@@ -134,7 +134,7 @@ func (c *Conn) Join(ctx context.Context, peer Params) error {
 	}
 	c.agreed = a
 	c.blocks, c.sources = blocksOf(c.cfg.Pool, a.size), blocksOf(c.cfg.SourcePool, a.size)
-	if err := c.ctl.Connect(ctx, peer.Control, c.cfg.connect(true)); err != nil {
+	if err := c.ctl.Connect(ctx, peer.Control, c.connect(true)); err != nil {
 		return err
 	}
 	for i, q := range c.data {
@@ -144,7 +144,7 @@ func (c *Conn) Join(ctx context.Context, peer Params) error {
 			}
 			continue
 		}
-		if err := q.Connect(ctx, peer.Data[i], c.cfg.connect(false)); err != nil {
+		if err := q.Connect(ctx, peer.Data[i], c.connect(false)); err != nil {
 			return err
 		}
 	}

@@ -149,12 +149,13 @@ func TestForgedRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := Limits{Proactive, 1, 1, 100, 200}
+	own, bad := Limits{Proactive, 1, 1, 100, 100}, Limits{Proactive, 1, 1, 100, 200}
 	for name, private := range map[string][]byte{
 		"another protocol": []byte("GXSB\x01"),
 		"version":          append([]byte("GXFT\x02\x00"), make([]byte, 18)...),
 		"kind":             header(7),
 		"limits":           bad.put(),
+		"class":            own.putRequest(7),
 		"data QP":          putData(12345, 0),
 	} {
 		q, err := g.Dev[0].CreateQP(pd, roce.QPConfig{SendCQ: cq})
@@ -167,8 +168,8 @@ func TestForgedRequests(t *testing.T) {
 			t.Errorf("%s: Dial() = %v, want a rejection", name, err)
 		}
 	}
-	if n := refusals.Load(); n != 5 {
-		t.Errorf("Refused was called %d times, want 5", n)
+	if n := refusals.Load(); n != 6 {
+		t.Errorf("Refused was called %d times, want 6", n)
 	}
 	g.conn[0], err = Dial(g.ctx, g.Dev[0], g.l.Addr(), Config{})
 	if err != nil {

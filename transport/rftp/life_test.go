@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce"
 )
 
 var small = Config{BlockSize: 8192, Pool: 16 * 8192, SourcePool: 8 * 8192, DataQPs: 2}
@@ -279,4 +281,59 @@ func TestClose(t *testing.T) {
 		t.Errorf("%d calls returned no error, want at most 1", opened)
 	}
 	g.must(g.conn[0].Close())
+}
+
+// TestClasses checks the marks in the packets of both sides, and the class of their QPs.
+func TestClasses(t *testing.T) {
+	for _, c := range []struct {
+		cfg           Config
+		data, control int // class of the QP
+		dscp          [2]byte
+	}{
+		{Config{}, 0, 0, [2]byte{0, 8}},
+		{Config{Class: 2}, 2, 2, [2]byte{16, 24}},
+		{Config{Class: 2, Prioritize: true}, 2, 3, [2]byte{16, 24}},
+	} {
+		g := newRig(t, testbed.Config{})
+		listener := small
+		listener.Prioritize = c.cfg.Prioritize
+		c.cfg.BlockSize, c.cfg.Pool, c.cfg.SourcePool = 8192, 8*8192, 8*8192
+		var mu sync.Mutex
+		marks := map[roce.QPN]byte{}
+		for _, d := range [][2]int{{0, 1}, {1, 0}} {
+			g.Link.SetFilter(d[0], d[1], func(f []byte) loopback.Action {
+				mu.Lock()
+				marks[destQP(f)] = f[15] >> 2
+				mu.Unlock()
+				return loopback.Pass
+			})
+		}
+		g.connect(c.cfg, listener)
+		done := make(chan error, 1)
+		go func() {
+			err := send(g.ctx, g.conn[0], 5, 8000)
+			if err == nil {
+				err = g.conn[0].Finish(g.ctx)
+			}
+			done <- err
+		}()
+		if _, err := receive(g.ctx, g.conn[1]); err != nil {
+			t.Error(err)
+		}
+		g.must(<-done)
+		mu.Lock()
+		for i, conn := range g.conn {
+			for k, q := range []*roce.QP{conn.data[0], conn.ctl} {
+				a, err := q.Query()
+				want := []int{c.data, c.control}[k]
+				if err != nil || int(a.Class) != want {
+					t.Errorf("%+v: side %d: class %d, %v, want %d", c, i, a.Class, err, want)
+				}
+				if m, ok := marks[q.QPN()]; !ok || m != c.dscp[k] {
+					t.Errorf("%+v: packets to side %d have DSCP %d, want %d", c, i, m, c.dscp[k])
+				}
+			}
+		}
+		mu.Unlock()
+	}
 }

@@ -89,7 +89,7 @@ func (l *Listener) check(q *roce.Request) error {
 		return l.checkData(q)
 	}
 	own := l.cfg.limits()
-	peer, err := parseLimits(b)
+	peer, _, err := parseRequest(b)
 	if err == nil {
 		_, err = agree(own, peer)
 	}
@@ -139,7 +139,7 @@ func (l *Listener) open(ctx context.Context, q *roce.Request) (*Conn, error) {
 }
 
 func (l *Listener) answer(ctx context.Context, q *roce.Request) (*Conn, error) {
-	peer, err := parseLimits(q.PrivateData())
+	peer, class, err := parseRequest(q.PrivateData())
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +152,7 @@ func (l *Listener) answer(ctx context.Context, q *roce.Request) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}
+	c.class = class
 	if err := c.agree(a); err != nil {
 		return nil, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil), c.destroy())
 	}
@@ -172,7 +173,7 @@ func (l *Listener) connect(ctx context.Context, q *roce.Request, c *Conn) error 
 	l.mu.Unlock()
 	defer l.forget(id)
 	c.rcs = make([]*roce.Conn, 1+c.agreed.qps)
-	o := roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: c.agreed.put(id)}
+	o := roce.AcceptOptions{ConnectOptions: c.connect(true), PrivateData: c.agreed.put(id)}
 	var err error
 	if c.rcs[0], err = q.Accept(ctx, c.ctl, o); err != nil {
 		return err
@@ -240,7 +241,7 @@ func (l *Listener) acceptData(ctx context.Context, q *roce.Request, c *Conn, i i
 	if err != nil {
 		return errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}
-	o := roce.AcceptOptions{ConnectOptions: l.cfg.Connect, PrivateData: header(kindData)}
+	o := roce.AcceptOptions{ConnectOptions: c.connect(false), PrivateData: header(kindData)}
 	c.rcs[1+i], err = q.Accept(ctx, qp, o)
 	return err
 }
