@@ -2,6 +2,7 @@ package qp
 
 import (
 	"math/bits"
+	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
 )
@@ -13,6 +14,28 @@ import (
 //
 // With class 0 alone, without rates and FIFO order, Engine.classed is false and nothing here is
 // used: see Engine.next.
+
+// classScheduler is the part of an Engine that serves QPs by class.
+type classScheduler struct {
+	classed    bool  // QPs are served by class: queues replaces serving and quantumLeft
+	configured bool  // the configuration of class 0 needs that
+	backlogged bool  // see SetBacklogged
+	midway     bool  // the last packet did not end its message
+	used       uint8 // classes with QPs, a bit set
+	ready      uint8 // classes whose queue is not empty
+	throttled  uint8 // classes without tokens
+	rated      int   // QPs with a rate
+	// Counters.SentBytes before the packet that is being built
+	bytesBefore uint64
+	last        *QP // sent the last packet
+	holding     *QP // the same, if it is between two preemption points
+	stamps      atomic.Uint64
+	limited     qpHeap // QPs without tokens
+	users       [NumClasses]int
+	config      [NumClasses]ClassConfig
+	queues      [NumClasses]classQueue
+	classes     [NumClasses]ClassCounters // packets and bytes without class 0
+}
 
 // updateClassed switches to serving by class, or back.
 func (e *Engine) updateClassed() {

@@ -73,25 +73,7 @@ type Engine struct {
 	pipeMem  uint32
 	incoming [maxPrefetchBatch]incomingPacket
 
-	// Traffic classes; see class_sched.go.
-	classed    bool  // QPs are served by class: queues replaces serving and quantumLeft
-	configured bool  // the configuration of class 0 needs that
-	backlogged bool  // see SetBacklogged
-	midway     bool  // the last packet did not end its message
-	used       uint8 // classes with QPs, a bit set
-	ready      uint8 // classes whose queue is not empty
-	throttled  uint8 // classes without tokens
-	rated      int   // QPs with a rate
-	// Counters.SentBytes before the packet that is being built
-	bytesBefore uint64
-	last        *QP // sent the last packet
-	holding     *QP // the same, if it is between two preemption points
-	stamps      atomic.Uint64
-	limited     qpHeap // QPs without tokens
-	users       [NumClasses]int
-	config      [NumClasses]ClassConfig
-	queues      [NumClasses]classQueue
-	classes     [NumClasses]ClassCounters // packets and bytes without class 0
+	classScheduler
 
 	groups map[bth.GID][]*QP // multicast groups
 

@@ -65,8 +65,8 @@ func drawClasses(sc *scenario) {
 	}
 }
 
-// drawClassConfig draws the configuration of a class. With a clean link, waiting for tokens may make
-// peers send probes, which are not allowed there.
+// drawClassConfig draws the configuration of a class. With a clean link, waiting for tokens may
+// make peers send probes, which are not allowed there.
 func drawClassConfig(r *rand.Rand, sc *scenario, rate uint64) (c roce.ClassConfig) {
 	c.Order = pick(r, roce.RoundRobin, roce.FIFO)
 	c.Preempt = pick(r, 0, 0, 1+r.IntN(64<<10), roce.PreemptAtEnd)
@@ -87,8 +87,8 @@ func (s *side) maybeReclass() {
 	s.w.must(s.q.Modify(a, roce.AttrClass), "change the class")
 }
 
-// checkClasses checks that no class has sent more than all together, and that only those in use have
-// sent anything.
+// checkClasses checks that no class has sent more than all together, and that only those in use
+// have sent anything.
 func (w *world) checkClasses(h *host) {
 	c := h.dev.Counters()
 	for i, n := range c.Classes {
