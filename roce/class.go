@@ -106,8 +106,8 @@ func (m *ClassMap) check() error {
 }
 
 // WithDefaultClass sets the traffic class, 1 to 7, of the QPs and address handles of the Device
-// that do not choose one. A negative number means class 0. Without this option it is class 0 or, for
-// connected QPs, the class that the peer has chosen.
+// that do not choose one. A negative number means class 0. Without this option it is class 0 or,
+// for connected QPs, the class that the peer has chosen.
 func WithDefaultClass(c int) Option { return func(cfg *config) { cfg.class = c } }
 
 // WithClassMap sets how packets of each traffic class are marked. The default is DefaultClassMap.
