@@ -37,6 +37,7 @@ func TestUsageErrors(t *testing.T) {
 		"up a --class-config 8:fifo":                    "traffic class 8 is out of range: choose 0 to 7",
 		"up a --class-config 7:lifo":                    "choose fifo, round-robin",
 		"up a --class-config 0:rate=x":                  "100Mb/s",
+		"up a --link-rate 1":                            "choose 1Mb/s",
 		"ping h --class 8":                              "8 is out of range: choose 0 to 7",
 		"ping h --rping --class -1":                     "-1 is out of range: choose 0 to 7",
 		"perf write-bw h --class x":                     "not a whole number",

@@ -18,6 +18,7 @@ type Classes struct {
 	class  cli.Int
 	flag   *pflag.Flag // --class; nil: the command does not have it
 	config classConfig
+	link   linkRate
 }
 
 // Register adds the flag --class-map.
@@ -31,8 +32,11 @@ func (c *Classes) RegisterClass(fs *pflag.FlagSet, usage string) {
 	c.flag = fs.Lookup("class")
 }
 
-// RegisterConfig adds the flag --class-config.
+// RegisterConfig adds the flags --class-config and --link-rate, for commands whose queue pairs may
+// have different classes.
 func (c *Classes) RegisterConfig(fs *pflag.FlagSet) {
+	fs.Var(&c.link, "link-rate", "rate of the Ethernet link, such as 1Gb/s, to limit how much waits "+
+		"below traffic classes (default: what the interface reports as not sent yet)")
 	fs.Var(&c.config, "class-config", "how to send a traffic class, such as 7:fifo or "+
 		"0:preempt=64k,rate=500Mb/s,burst=64k; may be repeated")
 }
@@ -51,6 +55,9 @@ func (c *Classes) Options() (opts []roce.Option) {
 	}
 	if c.config.text != "" {
 		opts = append(opts, roce.WithClasses(c.config.classes))
+	}
+	if c.link != 0 {
+		opts = append(opts, roce.WithLinkRate(int64(c.link)))
 	}
 	return opts
 }
@@ -204,6 +211,33 @@ func (c *classConfig) String() string { return c.text }
 
 // Type implements pflag.Value.
 func (c *classConfig) Type() string { return "config" }
+
+// linkRate is a flag value: bits per second; 0: not set.
+type linkRate int64
+
+// Set implements pflag.Value.
+func (l *linkRate) Set(text string) error {
+	bits, err := cli.ParseRate(text)
+	if err != nil {
+		return err
+	}
+	if bits < roce.MinLinkRate || bits > roce.MaxLinkRate {
+		return fmt.Errorf("%s is out of range: choose 1Mb/s to 8796Gb/s", text)
+	}
+	*l = linkRate(bits)
+	return nil
+}
+
+// String implements pflag.Value.
+func (l *linkRate) String() string {
+	if *l == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*l), 10) + "b/s"
+}
+
+// Type implements pflag.Value.
+func (l *linkRate) Type() string { return "rate" }
 
 func joinTexts(a, b string) string {
 	if a == "" {

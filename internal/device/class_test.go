@@ -35,6 +35,7 @@ func TestClassFlags(t *testing.T) {
 		{"--class-map 7:46,5:34:0,0:10 --class 0", some, 0},
 		{"--class-map 7:46 --class-map 5:34:0 --class-map 0:10:0 --class=3", some, 3},
 		{"--class-config 7:fifo --class-config 0:round-robin,preempt=end,rate=8kb/s,burst=1g", def, 0},
+		{"--link-rate 978Mb/s", def, 0},
 		{"--class-config 1:preempt=64k,rate=1Gb/s --class-config 2:preempt=any", def, 0},
 	} {
 		f, err := classFlags(strings.Fields(c.args)...)
@@ -64,6 +65,13 @@ func TestClassFlags(t *testing.T) {
 	}
 }
 
+func TestLinkRateFlag(t *testing.T) {
+	f, err := classFlags("--link-rate", "978Mb/s")
+	if err != nil || f.link != 978e6 || f.link.String() != "978000000b/s" {
+		t.Errorf("--link-rate 978Mb/s: %v, %v", &f.link, err)
+	}
+}
+
 func TestClassConfigFlag(t *testing.T) {
 	f, err := classFlags("--class-config", "7:fifo", "--class-config",
 		"0:round-robin,preempt=end,rate=500Mb/s,burst=64k", "--class-config", "3:preempt=1m")
@@ -88,6 +96,7 @@ func TestClassFlagsRefuse(t *testing.T) {
 		"--class-config 7:rate=", "--class-config 7:rate=7kb/s", "--class-config 7:rate=9000Gb/s",
 		"--class-config 7:burst=1k", "--class-config 7:rate=1Gb/s,burst=0",
 		"--class-config 7:rate=1Gb/s,rate=1Gb/s", "--class-config 7:fifo --class-config 7:fifo",
+		"--link-rate 0", "--link-rate fast", "--link-rate 999kb/s", "--link-rate 9000Gb/s",
 	} {
 		if f, err := classFlags(strings.Fields(args)...); err == nil {
 			t.Errorf("%s is accepted: %+v", args, f)

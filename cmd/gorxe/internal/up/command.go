@@ -49,7 +49,8 @@ sends in a higher class precedes all lower classes. --class-map sets how classes
 marked for the network. --class-config sets how classes are sent: in the order of the
 work requests (fifo) or in turns (round-robin, the default), where a higher class may
 interrupt a message (preempt=any, the default, after any packet; preempt=BYTES;
-preempt=end), and a limit of their rate (rate=500Mb/s, burst=64k).
+preempt=end), and a limit of their rate (rate=500Mb/s, burst=64k). --link-rate keeps
+queues below gorxe short if the interface does not report them.
 
 When its sockets are open, it drops its privileges (see --user) and prints what
 it kept. It warns of packets that honest peers rarely send, at most once per
