@@ -153,6 +153,56 @@ func TestReadPieces(t *testing.T) {
 	k.completes("1 success RDMA_READ 2048B")
 }
 
+// A READ never sees older memory than a READ of one packet before it, whatever is lost.
+func TestReadsSeeMemoryInOrder(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(t, seed)
+		r := rand.New(rand.NewPCG(seed, 97))
+		w.faults.loss = 0.2 * r.Float64()
+		a, _ := w.pair(RC, func(_ *InitAttr, at *Attr) {
+			at.PathMTU, at.Timeout, at.Selective = 256, 12, seed%2 == 0
+		})
+		const words, ops = 96, 100
+		clock := byte(0) // advances while packets arrive
+		arrived := 0
+		w.arrive = func(to int, _ *bth.Packet) bool {
+			if arrived++; to == 1 && arrived%16 == 0 && clock < 255 {
+				clock++
+			}
+			for i := range words {
+				w.ends[1].mem[8*i] = clock
+			}
+			return true
+		}
+		va, key := w.ends[1].remote(0)
+		for i := range ops {
+			n := 8
+			if r.IntN(3) == 0 {
+				n = 8 * words
+			}
+			w.post(a, SendWR{ID: uint64(i), Flags: Signaled, Op: OpRead, RemoteAddr: va, RKey: key,
+				SGEs: []SGE{w.ends[0].sge(1000*i, n)}})
+		}
+		e := w.ends[0]
+		w.run(600*second, func() bool { return len(e.wcs) == ops })
+		last := byte(0)
+		for i, wc := range e.wcs {
+			for at := range int(wc.ByteLen) / 8 {
+				if got := e.mem[1000*i+8*at]; got < last {
+					t.Fatalf("seed %d: word %d of READ %d is %d, want at least %d", seed, at, i, got,
+						last)
+				}
+			}
+			if wc.ByteLen == 8 {
+				last = e.mem[1000*i]
+			}
+		}
+		if last == 0 {
+			t.Fatalf("seed %d: memory did not change", seed)
+		}
+	}
+}
+
 // The ACK of a retransmitted packet is no RTT sample for the packets after it, which the peer has
 // held for some time.
 func TestSampleBehindGap(t *testing.T) {
