@@ -117,8 +117,8 @@ func connect(from, to *Port, c *Config) {
 	to.in[from.index] = d
 }
 
-// streamOf numbers the direction between two Ports, to draw its faults. Blocks of 16 Ports follow
-// each other, so that the numbers do not depend on MaxPorts.
+// streamOf numbers the direction between two Ports, to draw its faults. The numbers of the first 16
+// Ports do not depend on MaxPorts, so that scenarios with few Ports keep their faults.
 func streamOf(from, to int) int {
 	const block = 16
 	return ((from/block)*(MaxPorts/block)+to/block)*block*block + from%block*block + to%block

@@ -130,6 +130,7 @@ func (s *stage) step() {
 			s.postRecv(v)
 		}
 	case 15:
+		s.grantHeld()
 		s.pass(qp.Time(s.r.Int64N(1 << s.r.IntN(24))))
 	case 16:
 		s.modify(v)
@@ -143,6 +144,7 @@ func (s *stage) step() {
 		s.receive(v.gen.Frame(), v.gen.What())
 	}
 	if s.r.IntN(4) > 0 {
+		s.grantHeld()
 		s.answers(s.r.IntN(64))
 	}
 	s.completions()
@@ -180,7 +182,6 @@ func (s *stage) receive(f []byte, what string) {
 // grant lets a packet change what it names, and the ranges named to its QP before, since it may
 // continue a WRITE.
 func (s *stage) grant(p *bth.Packet) {
-	s.granted = s.granted[:0]
 	q := p.BTH.DestQP()
 	r := p.RETH()
 	if p.Info.AtomicETH != 0 {
@@ -188,6 +189,21 @@ func (s *stage) grant(p *bth.Packet) {
 	} else if p.Info.RETH != 0 && p.Info.Op != bth.OpReadRequest {
 		s.named[q] = append(s.named[q], named{r.VA(), uint64(r.DMALen())})
 	}
+	s.granted = s.granted[:0]
+	s.grantNamed(q)
+}
+
+// grantHeld lets everything change that was named to QPs with selective repeat. They may execute
+// held packets when they send, and when time passes.
+func (s *stage) grantHeld() {
+	for _, v := range s.victims {
+		if v.attr.Selective {
+			s.grantNamed(v.q.QPN())
+		}
+	}
+}
+
+func (s *stage) grantNamed(q bth.QPN) {
 	for _, n := range s.named[q] {
 		for _, g := range s.regions {
 			from := max(n.va, 0x10000+uint64(g.off))
@@ -316,6 +332,7 @@ func (s *stage) drainSRQ() {
 
 // theRest checks that in the end everything posted completes once and the bystander works.
 func (s *stage) theRest() {
+	s.grantHeld()
 	s.pass(1e9)
 	s.answers(1 << 20)
 	s.completions()

@@ -47,7 +47,7 @@ type Scenario struct {
 // DefaultFrames is the default of Scenario.Frames.
 const DefaultFrames = 1 << 12
 
-// maxMemory limits the memory of one device, bytes.
+// maxMemory limits the memory of one Sender on each side, bytes.
 const maxMemory = 1 << 30
 
 // check returns an error if a value is out of range. The link checks the others.
