@@ -211,7 +211,7 @@ func (q *QP) nextStamp() (stamp uint64, starts bool) {
 		return 0, false
 	case q.owes && !q.answers.empty():
 		return q.answers.list[q.answers.first].stamp, false
-	case q.nxt < q.max || (q.win.repairing && q.cc.board.due()):
+	case q.resending():
 		return q.cs.stamp, false // of the newest that was started, which is older than others
 	}
 	for i, head := s.cur, s.head.Load(); i != head; i++ {

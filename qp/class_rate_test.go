@@ -322,3 +322,32 @@ func TestTimeoutsAfterPreemption(t *testing.T) {
 		t.Errorf("%d work requests after the ACK", bulk.SQLen())
 	}
 }
+
+// Packets in the other direction do not postpone the repair of a loss.
+func TestTimeoutsWithTrafficFromPeer(t *testing.T) {
+	for _, selective := range []bool{false, true} {
+		c := newClassWorld(t, classConfigs{})
+		q := c.pair("q", RC, 3, func(_ *InitAttr, a *Attr) { a.Selective = selective })
+		peer := c.peers["q"]
+		lost := false
+		c.filter = func(from int, p *bth.Packet) bool {
+			if from == 0 && p.Info.Op == bth.OpWrite && !lost {
+				lost = true
+				return false
+			}
+			return true
+		}
+		there, key := c.ends[1].remote(0)
+		c.post(q, SendWR{Op: OpWrite, SGEs: []SGE{c.ends[0].sge(0, 10)}, RemoteAddr: there, RKey: key})
+		here, key := c.ends[0].remote(0)
+		for limit := c.now + second/2; q.SQLen() > 0; {
+			if peer.SQLen() < 4 {
+				c.post(peer, SendWR{Op: OpWrite, Flags: Signaled,
+					SGEs: []SGE{c.ends[1].sge(0, 10)}, RemoteAddr: here, RKey: key})
+			}
+			if !c.step(limit) {
+				t.Fatalf("selective = %v: the loss is not repaired after half a second", selective)
+			}
+		}
+	}
+}

@@ -55,6 +55,7 @@ func (e *Engine) updateClassed() {
 	}
 	e.serving, e.quantumLeft, c.serving = c.serving, c.left, nil
 	e.backlogged, e.throttled, e.holding, e.last, c.part = false, 0, nil, nil, 0
+	e.tx.Class = 0
 }
 
 // eligible returns the classes that may send now, a bit set.
@@ -146,23 +147,26 @@ func (e *Engine) begin(now Time, q *QP, c uint8) {
 			q.cs.stamp = key
 		}
 	}
-	if q.typ == RC && q.lastAsked <= q.una && q.una < q.nxt && q.rec.rnrUntil == 0 {
+	if q.typ == RC && q.lastAsked <= q.una && q.una < q.nxt && q.rec.rnrUntil == 0 && q.unsent() {
 		q.restartRetry(now)
 	}
 }
 
 // hasTokens reports whether class and QP may send a packet now. If not, one of them waits.
 func (e *Engine) hasTokens(now Time, q *QP, c uint8) bool {
+	cq := &e.queues[c]
+	if cq.bucket.rate == 0 && !q.hasRate() {
+		return true
+	}
 	need := q.maxFrameLen()
-	if cs := q.cs; cs != nil && cs.bucket.rate != 0 && !q.owesControl() {
-		if t := cs.bucket.readyAt(now, need); t > now {
+	if q.hasRate() && !q.owesControl() {
+		if t := q.cs.bucket.readyAt(now, need); t > now {
 			e.expel(q)
 			e.limited.put(q, uint64(t))
 			e.checkReady(c)
 			return false
 		}
 	}
-	cq := &e.queues[c]
 	if cq.bucket.rate != 0 {
 		if t := cq.bucket.readyAt(now, need); t > now {
 			cq.resume = t
@@ -198,12 +202,11 @@ func (e *Engine) served(now Time, q *QP, b []byte, netLen int) {
 	e.tx.Class = c
 	e.classes[c].SentPkts++
 	e.classes[c].SentBytes += payload
-	need := q.maxFrameLen()
 	if cq.bucket.rate != 0 {
-		cq.bucket.take(now, len(b)+bth.ICRCLen, need)
+		cq.bucket.take(now, len(b)+bth.ICRCLen, q.maxFrameLen())
 	}
-	if q.cs != nil && q.cs.bucket.rate != 0 {
-		q.cs.bucket.take(now, len(b)+bth.ICRCLen, need)
+	if q.hasRate() {
+		q.cs.bucket.take(now, len(b)+bth.ICRCLen, q.maxFrameLen())
 	}
 	cq.part += payload
 	point := info.End || e.config[c].preemptible(cq.part)
@@ -249,12 +252,19 @@ func (e *Engine) leave(q *QP) {
 	e.checkReady(q.Class())
 }
 
-// starved reports whether the QP waits for its turn or for tokens, and no answer to what it has
-// sent is overdue: it has not asked for one, or has packets to retransmit before.
+// starved reports whether the QP has requests that wait for its turn or for tokens, and no answer
+// to what it has sent is overdue: it has not asked for one, or has packets to retransmit before.
 func (q *QP) starved() bool {
-	return q.list == inRunq && (q.lastAsked <= q.una || q.nxt < q.max ||
-		q.win.repairing && q.cc.board.due())
+	return q.list == inRunq && (q.resending() || q.lastAsked <= q.una && q.unsent())
 }
+
+// resending reports whether the QP has packets to retransmit.
+func (q *QP) resending() bool { return q.nxt < q.max || q.win.repairing && q.cc.board.due() }
+
+// unsent reports whether the QP has requests to send.
+func (q *QP) unsent() bool { return q.sq.cur != q.sq.head.Load() || q.resending() }
+
+func (q *QP) hasRate() bool { return q.cs != nil && q.cs.bucket.rate != 0 }
 
 // delayRetry postpones the timeouts of a QP that is starved. They start again when it sends a
 // packet; see begin.
