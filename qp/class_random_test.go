@@ -28,6 +28,7 @@ type modelQP struct {
 	name     string
 	class    uint8
 	messages []modelMessage
+	fresh    bool // FIFO: queued although it never had packets
 }
 
 type modelMessage struct {
@@ -54,7 +55,11 @@ func (m *classModel) post(q *modelQP, n int) {
 }
 
 func (m *classModel) queue(q *modelQP) {
-	if c := q.class; !m.fifo(c) && m.serving[c] != q && !slices.Contains(m.rings[c], q) {
+	c := q.class
+	switch {
+	case m.fifo(c):
+		q.fresh = len(q.messages) == 0
+	case m.serving[c] != q && !slices.Contains(m.rings[c], q):
 		m.rings[c] = append(m.rings[c], q)
 	}
 }
@@ -62,6 +67,11 @@ func (m *classModel) queue(q *modelQP) {
 // discard removes QPs without packets from the classes from the highest one to low that may send. A
 // QP that was created is queued although it has none.
 func (m *classModel) discard(low uint8) {
+	for _, q := range m.qps {
+		if q.class >= low && m.maySend(q.class) {
+			q.fresh = false
+		}
+	}
 	for c := uint8(NumClasses); c > low; {
 		c--
 		for len(m.rings[c]) > 0 && m.serving[c] == nil && len(m.rings[c][0].messages) == 0 &&
@@ -104,13 +114,16 @@ func (m *classModel) move(q *modelQP, c uint8) {
 	}
 	queued := len(q.messages) > 0 || m.isQueued(q)
 	m.unqueue(q)
+	q.fresh = false
 	if q.class = c; queued {
 		m.queue(q)
 	}
 	m.switched(before)
 }
 
-func (m *classModel) isQueued(q *modelQP) bool { return slices.Contains(m.rings[q.class], q) }
+func (m *classModel) isQueued(q *modelQP) bool {
+	return q.fresh || slices.Contains(m.rings[q.class], q)
+}
 
 // switched is called after changes of the classes that QPs have.
 func (m *classModel) switched(before bool) {
