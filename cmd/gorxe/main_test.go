@@ -63,10 +63,16 @@ func start(t *testing.T, end *veth.End, args ...string) *process {
 
 func startAs(t *testing.T, end *veth.End, attr *syscall.SysProcAttr, args ...string) *process {
 	t.Helper()
+	return startWith(t, end, func(c *exec.Cmd) { c.SysProcAttr = attr }, args...)
+}
+
+// startWith is start, with changes to the command.
+func startWith(t *testing.T, end *veth.End, change func(*exec.Cmd), args ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	p := &process{t: t, cmd: exec.CommandContext(ctx, binary, args...), ended: make(chan struct{})}
-	p.cmd.SysProcAttr = attr
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	change(p.cmd)
 	run := p.cmd.Start
 	if end != nil {
 		run = func() error { return end.Do(p.cmd.Start) }

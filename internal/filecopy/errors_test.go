@@ -336,7 +336,7 @@ func TestConcurrentCopies(t *testing.T) {
 			t.Fatalf("source: %v, sink: %v", o.err, o.kerr)
 		}
 		for path, text := range o.failed {
-			if !strings.Contains(text, part.ErrBusy.Error()) {
+			if !strings.Contains(text, part.ErrBusy.Error()) { // two small files at the same moment
 				t.Errorf("%s: %s, want ErrBusy", path, text)
 			}
 		}
@@ -350,6 +350,30 @@ func TestConcurrentCopies(t *testing.T) {
 	if len(got) != 51 {
 		t.Errorf("%d files, want 51: %v", len(got), temporaries(t, a.to))
 	}
+}
+
+// A file that another session writes is received when that session has ended.
+func TestBusyFile(t *testing.T) {
+	j := newJob(t)
+	write(t, j.from+"/medium", 1<<20, 1)
+	write(t, j.from+"/large", 6<<20, 1)
+	root, err := os.OpenRoot(j.to)
+	must(t, err)
+	defer root.Close()
+	var other []*part.Part
+	for _, name := range []string{"medium", "large"} {
+		p, err := part.Create(root, name)
+		must(t, err)
+		other = append(other, p)
+	}
+	j.during = func(*filecopytest.Pipe, *source.Source, *sink.Sink) {
+		time.Sleep(100 * time.Millisecond)
+		for _, p := range other {
+			p.Keep()
+		}
+	}
+	j.ok()
+	equal(t, j.from, j.to)
 }
 
 // The sink limits entries and bytes.

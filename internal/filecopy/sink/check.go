@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,13 @@ import (
 
 // minSpaceCheck is the size of the smallest file for which free space is looked up before.
 const minSpaceCheck = 1 << 20
+
+const (
+	// busyTime is how long a file waits for another session that writes it. The session of a peer
+	// that has died ends within this time.
+	busyTime = 40 * time.Second
+	busyPoll = 200 * time.Millisecond
+)
 
 // check decides what happens to a file or link, in a worker.
 func (s *Sink) check(f *file) {
@@ -114,7 +122,36 @@ func (s *Sink) want(f *file) {
 			s.c.MaxBytes), true)
 		return
 	}
-	if err := f.prepare(); err != nil {
+	err := f.prepare()
+	if errors.Is(err, part.ErrBusy) {
+		s.begin()
+		s.waits.Go(func() {
+			defer s.end()
+			s.ask(f, s.await(f))
+		})
+		return
+	}
+	s.ask(f, err)
+}
+
+// await waits until another session has ended that writes the same file. Often it is the session of
+// a sender that was killed and now resumes.
+func (s *Sink) await(f *file) (err error) {
+	for end := time.Now().Add(busyTime); ; {
+		select {
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		case <-time.After(busyPoll):
+		}
+		if err = f.prepare(); !errors.Is(err, part.ErrBusy) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// ask asks for a file that is prepared.
+func (s *Sink) ask(f *file, err error) {
+	if err != nil {
 		f.fail(reason(err), true)
 		return
 	}

@@ -18,6 +18,9 @@ import (
 const (
 	// minResume is the size of the smallest file that has a journal.
 	minResume = 4 << 20
+	// minExisting is the size of the smallest file for which the sink looks for what an earlier run
+	// has left before it asks for the file.
+	minExisting = 64 << 10
 	// A checkpoint is made when so much was written, or so much time has passed since the last one.
 	checkpointBytes = 256 << 20
 	checkpointTime  = 5 * time.Second
@@ -79,14 +82,10 @@ func (f *file) prepare() error {
 	}
 	defer f.sink.dirs.Release(f.dir.Dir)
 	had := int64(0)
-	if f.resumable() && part.Exists(root, f.Name) {
-		// The part is opened again when data arrives, so that few files are open at a time.
-		p, have, err := part.Resume(root, f.Name, f.identity(), record.MaxHave)
-		if err != nil {
+	if f.Size >= minExisting && part.Exists(root, f.Name) {
+		if f.had, err = f.existing(root); err != nil {
 			return err
 		}
-		p.Keep()
-		f.had = have
 		for _, e := range f.had {
 			had += e.Length
 		}
@@ -95,6 +94,25 @@ func (f *file) prepare() error {
 		return nil
 	}
 	return space(root, f.Size-had)
+}
+
+// existing looks at what an earlier run has left, and closes it: the part is opened again when data
+// arrives, so that few files are open at a time.
+func (f *file) existing(root *os.Root) ([]extent.Extent, error) {
+	if !f.resumable() {
+		p, err := part.Create(root, f.Name)
+		if err != nil {
+			return nil, err
+		}
+		p.Discard()
+		return nil, nil
+	}
+	p, have, err := part.Resume(root, f.Name, f.identity(), record.MaxHave)
+	if err != nil {
+		return nil, err
+	}
+	p.Keep()
+	return have, nil
 }
 
 // open opens the temporary file. The directory stays in use until the part is closed. The caller

@@ -59,9 +59,11 @@ type Sink struct {
 	answers *answers
 	tasks   chan func()
 	commits *committer
-	checks  sync.WaitGroup // checkpoints in progress
-	device  uint64         // of the target directory
-	whole   bool           // its file system can be synced as a whole
+	checks  sync.WaitGroup  // checkpoints in progress
+	waits   sync.WaitGroup  // files that wait for other sessions
+	ctx     context.Context // of Run
+	device  uint64          // of the target directory
+	whole   bool            // its file system can be synced as a whole
 
 	received atomic.Int64 // bytes of files
 
@@ -126,6 +128,7 @@ func (s *Sink) Run(ctx context.Context) (record.Summary, error) {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	s.ctx = ctx
 	var running, sending sync.WaitGroup
 	for range workers {
 		running.Go(s.work)
@@ -154,6 +157,7 @@ func (s *Sink) Run(ctx context.Context) (record.Summary, error) {
 	// receive has ended, so nobody else adds tasks.
 	close(s.tasks)
 	running.Wait()
+	s.waits.Wait()
 	s.checks.Wait()
 	s.commits.close()
 	if err == nil {

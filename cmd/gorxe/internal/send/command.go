@@ -2,6 +2,7 @@ package send
 
 import (
 	"math"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
+// maxRetry is the largest value of --retry.
+const maxRetry = 24 * time.Hour
+
 // flags are the flags of the command.
 type flags struct {
 	copyflags.Flags
@@ -19,6 +23,7 @@ type flags struct {
 	from   []string
 	rules  []record.Rule
 	limit  cli.Size
+	retry  cli.Duration
 	dryRun bool
 	delete bool
 }
@@ -56,6 +61,7 @@ A file that cannot be read or stored is named and does not end the copy; the exi
 	fs := cmd.Flags()
 	f.Register(fs, "that of the route to HOST")
 	f.class = cli.Int{Max: rftp.MaxClass}
+	f.retry = cli.Duration{Max: maxRetry}
 	f.limit = cli.Size{Min: 0, Max: math.MaxInt64}
 	fs.StringArrayVar(&f.from, "from", nil,
 		"copy this file or directory from HOST; may be repeated")
@@ -74,8 +80,11 @@ A file that cannot be read or stored is named and does not end the copy; the exi
 		"delete files in copied directories of the target that the source does not have")
 	fs.Var(&f.class, "class",
 		"traffic class of the data, 0 to 6; control messages use the next one")
+	fs.Var(&f.retry, "retry",
+		"after a failure of the network or the receiver, go on when it works "+
+			"again within this time (default: fail at once)")
 	cli.JSONVar(fs, &f.JSON, "print the summary as one JSON object")
-	cli.HideDefaults(fs, "limit", "class")
+	cli.HideDefaults(fs, "limit", "class", "retry")
 	return cmd
 }
 

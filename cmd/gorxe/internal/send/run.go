@@ -20,6 +20,9 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
+// retryPause is the time between two attempts.
+const retryPause = time.Second
+
 // errResume is added to errors after which the copy can go on.
 var errResume = errors.New("run the same command again to continue")
 
@@ -61,27 +64,68 @@ func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	cfg := f.Config()
-	cfg.Class = f.class.N
-	addr := netip.AddrPortFrom(peer.Addr, uint16(f.Port.N))
-	c, err := rdma.Dial(ctx, dev, addr, token, cfg)
+	t := &transfer{flags: f, plan: p, req: req, rules: rules, paths: paths, dev: dev, token: token,
+		addr: netip.AddrPortFrom(peer.Addr, uint16(f.Port.N)), out: out, diag: diag}
+	return t.repeat(ctx)
+}
+
+// transfer is a copy that may need several connections.
+type transfer struct {
+	*flags
+	*plan
+
+	req       *record.Request
+	rules     *pattern.List
+	paths     []*source.Path
+	dev       *roce.Device
+	token     filecopy.Token
+	addr      netip.AddrPort
+	out, diag io.Writer
+}
+
+// repeat runs the transfer. After a failure that may pass it tries again, for the time of --retry.
+func (t *transfer) repeat(ctx context.Context) error {
+	for end := time.Now().Add(t.retry.D); ; {
+		r, err := t.once(ctx)
+		if r != nil && r.Sent > 0 { // the time counts from the last success
+			end = time.Now().Add(t.retry.D)
+		}
+		again := temporary(err) && !cli.Interrupted(ctx) && !t.streams()
+		if !again || t.retry.D == 0 || time.Now().After(end) {
+			return t.finish(ctx, r, err, again)
+		}
+		fmt.Fprintf(t.diag, "%v: trying again until %s\n", err, end.Format(time.TimeOnly))
+		select {
+		case <-ctx.Done():
+			return t.finish(ctx, r, cli.ErrInterrupted, true)
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// once runs the transfer over one connection. The report is nil without a connection.
+func (t *transfer) once(ctx context.Context) (r *report, err error) {
+	cfg := t.Config()
+	cfg.Class = t.class.N
+	c, err := rdma.Dial(ctx, t.dev, t.addr, t.token, cfg)
 	if err != nil {
-		return fmt.Errorf("connect to 'gorxe recv' at %s: %w", p.host, err)
+		return nil, fmt.Errorf("connect to 'gorxe recv' at %s: %w", t.host, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	r := newReport(p.host, out, diag, f.dryRun, f.JSON)
-	r.Datapath, r.Block, r.Streams = dev.Info().Datapath, c.BlockSize(), c.Streams()
+	r = newReport(t.host, t.out, t.diag, t.dryRun, t.JSON)
+	r.Datapath, r.Block, r.Streams = t.dev.Info().Datapath, c.BlockSize(), c.Streams()
 	switch {
-	case !p.pull:
-		err = f.push(ctx, c, req, paths, rules, r)
-	case p.target == standard:
-		r.out = diag // standard output is the file
-		r.Sum, err = c.PullTo(ctx, req, out)
+	case !t.pull:
+		err = t.push(ctx, c, r)
+	case t.target == standard:
+		r.out = t.diag // standard output is the file
+		r.Sum, err = c.PullTo(ctx, t.req, t.out)
 		r.Sent = int64(r.Sum.Bytes)
 	default:
-		err = f.pull(ctx, c, req, p.target, rules, r)
+		err = t.receive(ctx, c, r)
 	}
-	return f.finish(ctx, r, err)
+	r.end(time.Now())
+	return r, err
 }
 
 // request returns what the flags and arguments ask for.
@@ -96,18 +140,15 @@ func (f *flags) request(p *plan) *record.Request {
 	return r
 }
 
-func (f *flags) push(
-	ctx context.Context, c *rdma.Client, req *record.Request, paths []*source.Path,
-	rules *pattern.List, r *report,
-) error {
-	cfg := source.Config{Paths: paths, Rules: rules, Direct: f.Direct, Limit: f.limit.Bytes,
+func (t *transfer) push(ctx context.Context, c *rdma.Client, r *report) error {
+	cfg := source.Config{Paths: t.paths, Rules: t.rules, Direct: t.Direct, Limit: t.limit.Bytes,
 		Failed: r.failed, Deleted: r.deleted, Listed: r.listed, Ignored: r.ignored}
 	scan, stop := context.WithCancel(ctx)
 	defer stop()
 	var total source.Scan
-	result, err := c.Push(ctx, req, cfg, func(s *source.Source) {
+	result, err := c.Push(ctx, t.req, cfg, func(s *source.Source) {
 		if cli.Visible(r.diag) {
-			go total.Run(scan, paths, rules)
+			go total.Run(scan, t.paths, t.rules)
 		}
 		r.begin(func() (entries, bytes, allEntries, allBytes int64) {
 			p := s.Progress()
@@ -124,10 +165,7 @@ func (f *flags) push(
 	return err
 }
 
-func (f *flags) pull(
-	ctx context.Context, c *rdma.Client, req *record.Request, target string, rules *pattern.List,
-	r *report,
-) error {
+func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error {
 	part.Prepare()
 	var dir *os.Root
 	defer func() {
@@ -135,11 +173,12 @@ func (f *flags) pull(
 			_ = dir.Close()
 		}
 	}()
-	sum, err := c.Pull(ctx, req, func(single bool) (sink.Config, error) {
-		cfg := sink.Config{Overwrite: f.Replace(), Delete: f.delete, DryRun: f.dryRun, Rules: rules,
-			Direct: f.Direct, Failed: r.failed, Deleted: r.deleted, Listed: r.listed}
+	sum, err := c.Pull(ctx, t.req, func(single bool) (sink.Config, error) {
+		cfg := sink.Config{Overwrite: t.Replace(), Delete: t.delete, DryRun: t.dryRun,
+			Rules: t.rules, Direct: t.Direct, Failed: r.failed, Deleted: r.deleted,
+			Listed: r.listed}
 		var err error
-		dir, cfg.Rename, err = sink.LocalTarget(target, single, f.dryRun)
+		dir, cfg.Rename, err = sink.LocalTarget(t.target, single, t.dryRun)
 		cfg.Dir = dir
 		return cfg, err
 	}, func(s *sink.Sink) {
@@ -151,28 +190,37 @@ func (f *flags) pull(
 	return err
 }
 
-// resumable reports whether the same command may succeed after an error.
-func resumable(err error) bool {
-	return !errors.Is(err, filecopy.ErrToken) && !errors.Is(err, filecopy.ErrRefused) &&
-		cli.Status(err) != cli.StatusUsage
+// temporary reports whether the same command may succeed after an error.
+func temporary(err error) bool {
+	return err != nil && !errors.Is(err, source.ErrFailed) && !errors.Is(err, filecopy.ErrToken) &&
+		!errors.Is(err, filecopy.ErrRefused) && cli.Status(err) != cli.StatusUsage
 }
 
-// finish prints the summary.
-func (f *flags) finish(ctx context.Context, r *report, err error) error {
-	r.end(time.Now())
+// finish prints the summary and returns the error of the command. again means that the same command
+// continues what was begun.
+func (t *transfer) finish(ctx context.Context, r *report, err error, again bool) error {
+	if r == nil {
+		return err
+	}
 	partial := errors.Is(err, source.ErrFailed)
 	if cli.Interrupted(ctx) {
 		r.Interrupted = true
-		err = cli.ErrInterrupted
+		err, again = cli.ErrInterrupted, !t.streams()
 	}
-	if e := r.print(f.JSON, err != nil && !partial); e != nil {
+	if e := r.print(t.JSON, err != nil && !partial); e != nil {
 		return errors.Join(err, e)
 	}
 	switch {
 	case partial || err == nil && r.Sum.Failed > 0:
 		return fmt.Errorf("%s not copied", cli.Count(r.count(), "path"))
-	case err != nil && resumable(err):
+	case err != nil && again:
 		return fmt.Errorf("%w: %w", err, errResume)
 	}
 	return err
+}
+
+// streams reports whether the copy reads from standard input or writes to standard output, so that
+// it cannot be repeated.
+func (t *transfer) streams() bool {
+	return t.pull && t.target == standard || !t.pull && t.paths[0].Stream != nil
 }
