@@ -110,8 +110,8 @@ type Config struct {
 	Class int
 	// Prioritize gives the control QP the higher class in this device, too, and not only in the
 	// network. The device then passes only few frames of blocks to the port at a time, so that a
-	// control message need not wait for more (see docs/traffic-classes.md). That reduces the rate on
-	// ports whose system calls limit it.
+	// control message need not wait for more (see docs/traffic-classes.md). That reduces the rate
+	// on ports whose system calls limit it.
 	Prioritize bool
 	// Connect has the attributes of the QPs. Class replaces its Class.
 	Connect roce.ConnectOptions

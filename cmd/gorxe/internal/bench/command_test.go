@@ -95,6 +95,7 @@ func TestUsage(t *testing.T) {
 		"--only write_rate", "--rounds 0", "--duration 1ms", "--duration 2h", "--mode fast",
 		"--plot bench.pdf", "--cpus 0", "--cpus 0,100000", "extra",
 		"flow --only hp_latency_3MB", "flow --link wire", "flow --rounds 0", "flow x",
+		"rftp --only wan", "rftp --seed x", "rftp --seed -1", "rftp x",
 		"indirect --only frp_3", "indirect --cpus 0", "indirect x",
 		"statusbyte --only frobnicate", "statusbyte --rounds 0", "statusbyte --link tokenring",
 		"statusbyte --cpus 1,2,3", "statusbyte --trace-size 0", "statusbyte --trace-size 23MiB",

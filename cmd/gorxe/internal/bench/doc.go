@@ -4,6 +4,6 @@
 // # Reading order
 //
 //   - bench.go: "gorxe bench", and the hidden subcommand of its child processes.
-//   - statusbyte.go, indirect.go, scale.go, flow.go: the subcommands for the papers.
+//   - statusbyte.go, indirect.go, scale.go, flow.go, rftp.go: the subcommands for the papers.
 //   - flags.go: the flags that these commands share.
 package bench
