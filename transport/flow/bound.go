@@ -32,6 +32,9 @@ type Response struct {
 // is nearly overloaded, and counts as unbounded.
 const maxSteps = 1 << 20
 
+// maxRounds bounds how often Bound computes with the delays that it has found.
+const maxRounds = 20
+
 // Bound computes the worst-case response time of each flow under fixed priorities, FIFO among
 // equals, and preemption between the parts of a message: the analysis of R. Bril, J. Lukkien and W.
 // Verhaegh, Real-Time Systems 42, 2009, extended by equal priorities. A flow with a token bucket of
@@ -54,6 +57,11 @@ func Bound(l Link, flows []Flow) ([]Response, error) {
 		out[i] = newAnalysis(&l, demands, i, true).response(d)
 	}
 	if l.Points {
+		for l.postpone(demands, out) {
+			for i, d := range demands {
+				out[i] = newAnalysis(&l, demands, i, true).response(d)
+			}
+		}
 		return out, nil
 	}
 	// The order of equals is that of their activations. It is FIFO as long as no message arrives
@@ -70,6 +78,30 @@ func Bound(l Link, flows []Flow) ([]Response, error) {
 		}
 	}
 	return out, nil
+}
+
+// postpone notes how late messages can be posted that wait for the acknowledgment of the previous
+// one of their flow. It reports whether that has changed. Late messages can come closer together,
+// and then delay others longer.
+func (l *Link) postpone(demands []*demand, out []Response) (changed bool) {
+	if l.Gap == 0 {
+		return false
+	}
+	for i, d := range demands {
+		late := add(int64(out[i].Bound), int64(l.Gap))
+		switch {
+		case d.period == 0 && d.burst == d.message && float64(late) <= float64(d.message)/d.rate:
+			late = 0
+		case d.period > 0 && late < math.MaxInt64:
+			late = max(0, late-d.period)
+		}
+		if d.rounds++; d.rounds > maxRounds && late > d.late {
+			late = math.MaxInt64
+		}
+		changed = changed || late > d.late
+		d.late = max(d.late, late)
+	}
+	return changed
 }
 
 func demandsOf(l *Link, flows []Flow) ([]*demand, error) {
@@ -100,6 +132,7 @@ type analysis struct {
 	equal  []*demand // whose earlier messages are sent before, but not later ones
 	higher []*demand // whose later messages are sent before, too
 	block  int64
+	gap    int64   // between two of the own messages
 	last   int64   // of the own message, which is not preempted
 	load   float64 // of all, with the own flow
 	linear float64 // load of the token buckets in higher
@@ -108,6 +141,9 @@ type analysis struct {
 
 func newAnalysis(l *Link, all []*demand, i int, fifo bool) *analysis {
 	a := &analysis{own: all[i], last: all[i].last, load: all[i].rate}
+	if l.Points {
+		a.gap = int64(l.Gap)
+	}
 	lower, top := int64(0), 0
 	for _, d := range all {
 		top = max(top, d.f.Priority)
@@ -154,7 +190,7 @@ func (a *analysis) response(d *demand) Response {
 	r := Response{Flow: d.f.Name, Alone: time.Duration(alone), Blocking: time.Duration(a.block),
 		Load: a.load, Bound: Unbounded}
 	switch {
-	case a.load >= 1:
+	case a.load+a.gapLoad() >= 1:
 		return r
 	case d.period == 0:
 		if w := a.bucket(); w < math.MaxInt64 {
@@ -172,17 +208,23 @@ func (a *analysis) response(d *demand) Response {
 // bucket returns the response time of a flow with a token bucket. Periodic flows count as token
 // buckets, too.
 func (a *analysis) bucket() int64 {
-	need := float64(a.block) + float64(a.own.burst)
-	others := 0.0
+	messages := float64(a.own.burst) / float64(a.own.message)
+	need := float64(a.block) + float64(a.own.burst) + (messages-1)*float64(a.gap)
+	others := a.gapLoad()
 	for _, d := range a.higher {
 		others += d.rate
 		if d.period == 0 {
-			need += float64(d.burst)
+			need += float64(d.burst) + d.rate*float64(d.late)
 		} else {
-			need += float64(d.message) * (1 + float64(d.jitter)/float64(d.period))
+			need += float64(d.message) * (1 + (float64(d.jitter)+float64(d.late))/float64(d.period))
 		}
 	}
 	return ceil(need / (1 - others))
+}
+
+// gapLoad returns the share of the time in which the own flow waits for acknowledgments.
+func (a *analysis) gapLoad() float64 {
+	return a.own.rate * float64(a.gap) / float64(a.own.message)
 }
 
 // ceil rounds up, with a margin for the precision of floating point.
@@ -195,6 +237,17 @@ func ceil(x float64) int64 {
 
 // count returns how many messages of a periodic flow arrive in a closed interval of length t.
 func (d *demand) count(t int64) int64 { return add(t, d.jitter)/d.period + 1 }
+
+// posted returns how many messages of a periodic flow are posted in a closed interval of length t.
+func (d *demand) posted(t int64) int64 { return d.count(add(t, d.late)) }
+
+// posts returns the time that the messages take that are posted within a token bucket at once.
+func (d *demand) posts() int64 {
+	if d.late == 0 {
+		return d.burst
+	}
+	return add(d.burst, ceil(d.rate*float64(d.late)))
+}
 
 // periodic returns the response time from the actual arrival, and the arrival that reaches it.
 func (a *analysis) periodic() (worst, at int64) {
@@ -228,12 +281,16 @@ func (a *analysis) busy() int64 {
 	for a.step(len(all)) {
 		need := a.block
 		for _, d := range all {
+			late, message := d.late, d.message
+			if d == a.own {
+				late, message = 0, add(message, a.gap)
+			}
 			if d.period == 0 {
-				need = add(need, d.burst)
+				need = add(need, d.posts())
 				continue
 			}
-			n := (add(add(length, d.jitter), d.period-1)) / d.period
-			need = add(need, times(n, d.message))
+			n := add(add(add(length, d.jitter), late), d.period-1) / d.period
+			need = add(need, times(n, message))
 		}
 		next := max(a.scale(need), length)
 		if next == length || next == math.MaxInt64 {
@@ -247,13 +304,15 @@ func (a *analysis) busy() int64 {
 // finish returns when a message has ended that arrives at time t of a busy period, if as much as
 // possible is sent before.
 func (a *analysis) finish(t int64) int64 {
-	base := add(a.block, times(a.own.count(t), a.own.message)-a.last)
+	own := a.own.count(t)
+	base := add(a.block, times(own, a.own.message)-a.last)
+	base = add(base, times(own-1, a.gap))
 	for _, d := range a.equal {
-		base = add(base, times(d.count(t), d.message))
+		base = add(base, times(d.posted(t), d.message))
 	}
 	for _, d := range a.higher {
 		if d.period == 0 {
-			base = add(base, d.burst)
+			base = add(base, d.posts())
 		}
 	}
 	// The start of the last part: until then, messages of higher priorities are sent before.
@@ -262,7 +321,7 @@ func (a *analysis) finish(t int64) int64 {
 		need := base
 		for _, d := range a.higher {
 			if d.period > 0 {
-				need = add(need, times(d.count(start), d.message))
+				need = add(need, times(d.posted(start), d.message))
 			}
 		}
 		next := a.scale(need)

@@ -209,6 +209,9 @@ func TestBoundIsSafeAndTight(t *testing.T) {
 				flows[i].Split = nil
 			}
 		}
+		if l.Points {
+			l.Gap = 0
+		}
 		bounds, err := Bound(l, flows)
 		if err != nil {
 			t.Fatal(err)

@@ -178,6 +178,8 @@ type demand struct {
 	period, jitter int64 // 0: a token bucket
 	burst          int64
 	rate           float64 // share of the link
+	late           int64   // how late messages are posted at most
+	rounds         int     // in which late was computed
 	parts          []int64
 	packet         int64 // the longest packet, with Link.Points
 	delay          int64
