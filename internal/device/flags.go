@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -83,10 +84,11 @@ func (f *Flags) Options() []roce.Option {
 	return opts
 }
 
-// Open opens the interface. It fails if the chosen GID index does not exist.
-func (f *Flags) Open(progress roce.Progress) (*roce.Device, error) {
-	dev, err := roce.Open(f.Iface,
-		append(f.Options(), roce.WithXDP(f.XDP()), roce.WithProgress(progress))...)
+// Open opens the interface with the options of the flags, which follow more. It fails if the chosen
+// GID index does not exist.
+func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device, error) {
+	opts := append(slices.Clone(more), f.Options()...)
+	dev, err := roce.Open(f.Iface, append(opts, roce.WithXDP(f.XDP()), roce.WithProgress(progress))...)
 	if err != nil {
 		return nil, err
 	}

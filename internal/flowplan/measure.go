@@ -19,6 +19,10 @@ type Observed struct {
 	Dropped  uint64        `json:"dropped"`
 	Missed   uint64        `json:"missed"` // messages that were never sent
 	Within   bool          `json:"within"` // Max is at most Bound
+	// Chain is the bound of the time since the chain has begun that the flow belongs to, and
+	// MaxChain the longest one. Both are 0 if the flow is not activated by others.
+	Chain    time.Duration `json:"chain_bound_ns,omitempty"` // -1: none
+	MaxChain time.Duration `json:"chain_max_ns,omitempty"`
 }
 
 func (r *runner) observed(bounds []flow.Response) []Observed {
@@ -33,6 +37,13 @@ func (r *runner) observed(bounds []flow.Response) []Observed {
 			o.Mean = time.Duration(st.SumResponse / int64(st.Finished))
 		}
 		o.Within = o.Max <= o.Bound
+		if len(f.After) > 0 {
+			if o.Chain = f.Chain(o.Bound); o.Chain == flow.Unbounded {
+				o.Chain = -1
+			}
+			o.MaxChain = r.chains[i]
+			o.Within = o.Within && (o.Chain < 0 || o.MaxChain <= o.Chain)
+		}
 		if o.Bound == flow.Unbounded {
 			o.Bound = -1
 		}

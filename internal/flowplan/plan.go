@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/flow"
 	"github.com/gorxe/gorxe/transport/flow/core"
 )
@@ -36,23 +37,30 @@ const (
 
 // Plan is a description of flows.
 type Plan struct {
+	// Link has Points if the traffic classes of the engine order the messages.
 	Link flow.Link
 	// Delay is the propagation of the link in one direction.
 	Delay time.Duration
-	Flows []Flow
+	// Classes is how the engine sends each class, with Link.Points.
+	Classes [roce.NumClasses]roce.ClassConfig
+	Tasks   []Task
+	Flows   []Flow
 }
 
-// Flow is one flow of a Plan.
+// Flow is one flow of a Plan. With After, Period and Jitter are those of the chain.
 type Flow struct {
 	flow.Flow
+	Class   int
 	Phase   time.Duration
+	After   []string // tasks and flows whose ends activate it; none: it has a period
 	OnLate  flow.Action
 	Retries int
 	MaxAge  time.Duration
-}
 
-// Class returns the traffic class of the flow.
-func (f *Flow) Class() int { return min(f.Priority, flow.MaxClass) }
+	// Of a flow in a chain: the earliest phase in the chain, and the earliest time at which the
+	// first message is activated.
+	Begin, Earliest time.Duration
+}
 
 // EffectiveDeadline returns the deadline of the flow: its period if it has none, 0 for a token
 // bucket.
@@ -74,8 +82,22 @@ func (p *Plan) Model() []flow.Flow {
 
 // description is the text form of a Plan.
 type description struct {
-	Link  linkText   `yaml:"link"`
-	Flows []flowText `yaml:"flows"`
+	Link    linkText           `yaml:"link"`
+	Classes *map[int]classText `yaml:"classes"`
+	Tasks   []taskText         `yaml:"tasks"`
+	Flows   []flowText         `yaml:"flows"`
+}
+
+type classText struct {
+	Preempt preempt `yaml:"preempt"`
+}
+
+type taskText struct {
+	Name   string `yaml:"name"`
+	Period *span  `yaml:"period"`
+	Phase  span   `yaml:"phase"`
+	After  names  `yaml:"after"`
+	Time   span   `yaml:"time"`
 }
 
 type linkText struct {
@@ -90,10 +112,12 @@ type linkText struct {
 
 type flowText struct {
 	Name     string `yaml:"name"`
-	Priority int    `yaml:"priority"`
+	Priority *int   `yaml:"priority"`
+	Class    *int   `yaml:"class"`
 	Size     size   `yaml:"size"`
 	Period   span   `yaml:"period"`
 	Phase    span   `yaml:"phase"`
+	After    names  `yaml:"after"`
 	Jitter   span   `yaml:"jitter"`
 	Burst    size   `yaml:"burst"`
 	Rate     rate   `yaml:"rate"`
@@ -110,7 +134,8 @@ type flowText struct {
 func Parse(text []byte) (*Plan, error) {
 	p, err := parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+		return nil, fmt.Errorf("%w: %s", ErrPlan,
+			strings.TrimPrefix(err.Error(), flow.ErrConfig.Error()+": "))
 	}
 	return p, nil
 }
@@ -138,32 +163,68 @@ func parse(text []byte) (*Plan, error) {
 		return nil, errors.New("there are no flows")
 	case len(d.Flows) > maxFlows:
 		return nil, fmt.Errorf("%d flows, at most %d are possible", len(d.Flows), maxFlows)
+	case len(d.Tasks) > maxFlows:
+		return nil, fmt.Errorf("%d tasks, at most %d are possible", len(d.Tasks), maxFlows)
 	}
 	if m := d.Link.MTU; m != 0 && (m < minMTU || m > maxMTU || m&(m-1) != 0) {
 		return nil, fmt.Errorf("mtu is %d: choose 256, 512, 1024, 2048 or 4096", m)
 	}
 	p := d.Link.plan()
-	names := map[string]bool{}
+	if err := p.setClasses(d.Classes); err != nil {
+		return nil, err
+	}
+	if err := d.checkNames(); err != nil {
+		return nil, err
+	}
+	for i := range d.Tasks {
+		to, err := d.Tasks[i].task()
+		if err != nil {
+			return nil, fmt.Errorf("task %q: %w", d.Tasks[i].Name, err)
+		}
+		p.Tasks = append(p.Tasks, to)
+	}
 	for i := range d.Flows {
 		f := &d.Flows[i]
-		switch {
-		case f.Name == "":
-			return nil, fmt.Errorf("flow %d has no name", i+1)
-		case names[f.Name]:
-			return nil, fmt.Errorf("two flows have the name %q", f.Name)
-		}
-		names[f.Name] = true
 		to, err := f.flow()
+		if err == nil {
+			err = p.setClass(&to, f)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("flow %q: %w", f.Name, err)
 		}
 		p.Flows = append(p.Flows, to)
 	}
-	bounds, err := flow.Bound(p.Link, p.Model())
+	bounds, err := p.chain()
 	if err != nil {
 		return nil, err
 	}
 	return p, p.checkDeadlines(bounds)
+}
+
+// checkNames checks that all tasks and flows have different names.
+func (d *description) checkNames() error {
+	seen := map[string]bool{}
+	check := func(kind string, i int, name string) error {
+		switch {
+		case name == "":
+			return fmt.Errorf("%s %d has no name", kind, i+1)
+		case seen[name]:
+			return fmt.Errorf("two tasks or flows have the name %q", name)
+		}
+		seen[name] = true
+		return nil
+	}
+	for i := range d.Tasks {
+		if err := check("task", i, d.Tasks[i].Name); err != nil {
+			return err
+		}
+	}
+	for i := range d.Flows {
+		if err := check("flow", i, d.Flows[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var (
@@ -202,10 +263,11 @@ func (l *linkText) plan() *Plan {
 
 // flow returns the flow.
 func (f *flowText) flow() (Flow, error) {
-	to := Flow{Flow: flow.Flow{Name: f.Name, Priority: f.Priority, Size: int(f.Size),
+	to := Flow{Flow: flow.Flow{Name: f.Name, Size: int(f.Size),
 		Period: time.Duration(f.Period), Jitter: time.Duration(f.Jitter), Burst: int(f.Burst),
 		Rate: int64(f.Rate), Part: int(f.Part), Deadline: time.Duration(f.Deadline)},
-		Phase: time.Duration(f.Phase), Retries: f.Retries, MaxAge: time.Duration(f.MaxAge)}
+		Phase: time.Duration(f.Phase), After: f.After, Retries: f.Retries,
+		MaxAge: time.Duration(f.MaxAge)}
 	switch {
 	case len(f.Split) > maxSplit:
 		return to, fmt.Errorf("%d parts, at most %d are possible", len(f.Split), maxSplit)
@@ -213,6 +275,9 @@ func (f *flowText) flow() (Flow, error) {
 		return to, fmt.Errorf("the phase is %v: choose 0 to %v", to.Phase, core.MaxPeriod)
 	case f.MaxAge < 0:
 		return to, fmt.Errorf("max_age is %v: choose 0 (any) or more", to.MaxAge)
+	case len(f.After) > 0 && (f.Period != 0 || f.Phase != 0 || f.Jitter != 0 || f.Burst != 0 ||
+		f.Rate != 0):
+		return to, errAfter
 	case f.Retries < 0 || f.Retries > maxRetries:
 		return to, fmt.Errorf("%d retries: choose 0 to %d", f.Retries, maxRetries)
 	}

@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/flow"
+	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // LinkKind is what Run sends over.
@@ -33,25 +35,36 @@ const slots = 4
 type runner struct {
 	plan  *Plan
 	bed   *testbed.Testbed // nil for a peer on another host
-	layer [2]*flow.Layer   // the second one receives; nil for a peer on another host
+	from  []*flow.Layer    // by flow if classes order the messages, otherwise one for all
+	to    *flow.Layer      // receives; nil for a peer on another host
 	sched *flow.Scheduler
 	conns []interface{ Close() error }
-	tasks []*flow.Task
+	tasks []*flow.Task       // by flow
+	idle  *endpoint.Endpoint // nil without classes
+	graph
 }
 
 // Run sends the messages of p for some time between two devices, and returns what it observed.
 func Run(ctx context.Context, p *Plan, kind LinkKind, length time.Duration) ([]Observed, error) {
-	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual}
-	if kind == Virtual {
-		c.Plan = loopback.Plan{Bandwidth: p.Link.Rate, Delay: p.Delay}
+	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual, Rate: p.Link.Rate,
+		Options: p.deviceOptions()}
+	if kind != Veth {
+		c.Plan.Delay = p.Delay
+	}
+	if kind == Veth && c.Rate < veth.MinRate {
+		c.Rate = 0
 	}
 	bed, err := testbed.New(c)
+	if errors.Is(err, veth.ErrUnsupported) {
+		c.Rate = 0
+		bed, err = testbed.New(c)
+	}
 	if err != nil {
 		return nil, err
 	}
 	r := &runner{plan: p, bed: bed}
-	return r.do(ctx, length, bed.Dev[:], func(f *Flow, port uint16) (*flow.Sender, error) {
-		return r.connect(ctx, f, bed.Addr(1, port))
+	return r.do(ctx, length, bed.Dev[:], func(i int, port uint16) (*flow.Sender, error) {
+		return r.connect(ctx, i, bed.Addr(1, port))
 	})
 }
 
@@ -59,14 +72,15 @@ func Run(ctx context.Context, p *Plan, kind LinkKind, length time.Duration) ([]O
 func Send(ctx context.Context, p *Plan, dev *roce.Device, peer netip.Addr, port uint16,
 	length time.Duration) ([]Observed, error) {
 	r := &runner{plan: p}
-	return r.do(ctx, length, []*roce.Device{dev}, func(f *Flow, n uint16) (*flow.Sender, error) {
-		return r.layer[0].Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort), p.sender(f))
+	return r.do(ctx, length, []*roce.Device{dev}, func(i int, n uint16) (*flow.Sender, error) {
+		return r.layer(i).Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort),
+			p.sender(&p.Flows[i]))
 	})
 }
 
 // do sends the messages on devs, the first of which sends. dial connects a flow.
 func (r *runner) do(ctx context.Context, length time.Duration, devs []*roce.Device,
-	dial func(f *Flow, port uint16) (*flow.Sender, error)) (list []Observed, err error) {
+	dial func(i int, port uint16) (*flow.Sender, error)) (list []Observed, err error) {
 	defer func() { err = errors.Join(err, r.close()) }()
 	bounds, err := flow.Bound(r.plan.Link, r.plan.Model())
 	if err != nil {
@@ -75,14 +89,16 @@ func (r *runner) do(ctx context.Context, length time.Duration, devs []*roce.Devi
 	if err := r.open(devs); err != nil {
 		return nil, err
 	}
+	if err := r.addGraph(); err != nil {
+		return nil, err
+	}
 	for i := range r.plan.Flows {
-		f := &r.plan.Flows[i]
-		from, err := dial(f, DefaultPort+uint16(i))
+		from, err := dial(i, DefaultPort+uint16(i))
 		if err != nil {
-			return nil, fmt.Errorf("connect flow %q: %w", f.Name, err)
+			return nil, fmt.Errorf("connect flow %q: %w", r.plan.Flows[i].Name, err)
 		}
 		r.conns = append(r.conns, from)
-		if err := r.add(f, from); err != nil {
+		if err := r.add(i, from); err != nil {
 			return nil, err
 		}
 	}
@@ -92,7 +108,7 @@ func (r *runner) do(ctx context.Context, length time.Duration, devs []*roce.Devi
 
 // sender returns the configuration of the sender of f.
 func (p *Plan) sender(f *Flow) flow.SenderConfig {
-	return flow.SenderConfig{Name: f.Name, Class: f.Class(),
+	return flow.SenderConfig{Name: f.Name, Class: f.Class,
 		Connect: roce.ConnectOptions{MTU: roce.MTU(p.Link.MTU)}}
 }
 
@@ -104,29 +120,49 @@ func (r *runner) sim() *loopback.Sim {
 	return r.bed.Sim
 }
 
-// open creates the layers and the scheduler.
+// layer returns the layer that sends flow i.
+func (r *runner) layer(i int) *flow.Layer { return r.from[min(i, len(r.from)-1)] }
+
+// open creates the layers and the scheduler. A scheduler sends one message at a time on each layer.
+// If classes order the messages, each flow has a layer, so that all messages are posted at once.
 func (r *runner) open(devs []*roce.Device) (err error) {
 	lc := layerConfig(r.plan)
-	sc := flow.SchedulerConfig{InFlight: r.plan.Link.InFlight}
+	sc := flow.SchedulerConfig{InFlight: r.plan.Link.InFlight, Workers: r.workers(),
+		Trace: r.observe}
 	if sim := r.sim(); sim != nil {
 		lc.Clock, lc.Wait, sc.Clock = r.bed.Link.Now, sim.Wait, r.bed.Link.Now
 	}
-	for i, dev := range devs {
-		if r.layer[i], err = flow.NewLayer(dev, lc); err != nil {
+	if len(devs) > 1 {
+		if r.to, err = flow.NewLayer(devs[1], lc); err != nil {
 			return err
 		}
 	}
-	sc.Layers = r.layer[:1]
+	senders := 1
+	if r.plan.Link.Points {
+		senders, lc.Completions = len(r.plan.Flows), 0
+		r.idle, err = endpoint.New(devs[0],
+			endpoint.Config{QP: roce.QPConfig{Class: r.plan.idleClass()}})
+		if err != nil {
+			return err
+		}
+	}
+	for range senders {
+		l, err := flow.NewLayer(devs[0], lc)
+		if err != nil {
+			return err
+		}
+		r.from = append(r.from, l)
+	}
+	sc.Layers = r.from
 	if r.sched, err = flow.NewScheduler(sc); err != nil {
 		return err
 	}
 	if sim := r.sim(); sim != nil {
-		sim.Add(r.sched, poller{r.layer[1]})
+		sim.Add(r.sched, poller{r.to}, &r.graph)
 	}
 	return nil
 }
 
-// layerConfig returns a configuration with enough completions for the flows.
 func layerConfig(p *Plan) flow.LayerConfig {
 	return flow.LayerConfig{Completions: max(flow.DefaultCompletions, 128*len(p.Flows))}
 }
@@ -140,16 +176,20 @@ func (p poller) Progress() int { return p.Poll() }
 // NextTimeout implements loopback.Node.
 func (poller) NextTimeout() (int64, bool) { return 0, false }
 
-// add adds the tasks of a flow.
-func (r *runner) add(f *Flow, to *flow.Sender) error {
-	ch, err := r.layer[0].NewChannel(flow.ChannelConfig{Name: f.Name, Size: f.Size,
+// add adds the tasks of flow i.
+func (r *runner) add(i int, to *flow.Sender) error {
+	f := &r.plan.Flows[i]
+	ch, err := r.layer(i).NewChannel(flow.ChannelConfig{Name: f.Name, Size: f.Size,
 		Slots: max(slots, min(flow.MaxSlots, newArrivals(f).burst+1))})
 	if err != nil {
 		return err
 	}
 	c := flow.SendConfig{Name: f.Name, Priority: f.Priority, Channel: ch, To: to, Split: f.Split,
 		Part: f.Part, MaxAge: f.MaxAge, Deadline: f.EffectiveDeadline(), OnLate: f.OnLate,
-		Retries: f.Retries}
+		Retries: f.Retries, Done: r.end(f.Name)}
+	if r.plan.Link.Points {
+		c.Part = 0 // the engine has the preemption points
+	}
 	if c.Deadline == 0 {
 		c.OnLate = flow.Warn
 	}
@@ -164,13 +204,20 @@ func (r *runner) add(f *Flow, to *flow.Sender) error {
 // produce adds the task that writes the messages of a flow.
 func (r *runner) produce(f *Flow, ch *flow.Channel) error {
 	a := newArrivals(f)
-	tick, err := r.sched.Timer(f.Name, time.Duration(a.every), f.Phase)
+	inputs, err := r.inputs(f.After)
 	if err != nil {
 		return err
 	}
+	if len(inputs) == 0 {
+		tick, err := r.sched.Timer(f.Name, time.Duration(a.every), f.Phase)
+		if err != nil {
+			return err
+		}
+		inputs = []flow.Input{{Source: tick, Synchron: true}}
+	}
 	burst := a.burst
-	_, err = r.sched.Task(flow.TaskConfig{Name: "write " + f.Name, Priority: f.Priority,
-		Inputs: []flow.Input{{Source: tick, Synchron: true}}, Writes: []*flow.Channel{ch},
+	_, err = r.sched.Task(flow.TaskConfig{Name: writer(f), Priority: f.Priority,
+		Inputs: inputs, Writes: []*flow.Channel{ch},
 		Run: func(*flow.Run) {
 			for range burst {
 				if m, err := ch.Reserve(); err == nil {
@@ -182,8 +229,9 @@ func (r *runner) produce(f *Flow, ch *flow.Channel) error {
 	return err
 }
 
-// connect connects a sender of layer 0 to a receiver of layer 1.
-func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (*flow.Sender, error) {
+// connect connects the sender of flow i to a receiver.
+func (r *runner) connect(ctx context.Context, i int, addr netip.AddrPort) (*flow.Sender, error) {
+	f := &r.plan.Flows[i]
 	l, err := r.bed.Dev[1].Listen(addr, roce.ListenOptions{})
 	if err != nil {
 		return nil, err
@@ -198,15 +246,14 @@ func (r *runner) connect(ctx context.Context, f *Flow, addr netip.AddrPort) (*fl
 			errs[1] = err
 			return
 		}
-		to, err := r.layer[1].AcceptRequest(ctx, q, flow.ReceiverConfig{
+		to, err := r.to.AcceptRequest(ctx, q, flow.ReceiverConfig{
 			Channel: flow.ChannelConfig{Name: f.Name, Size: f.Size, Slots: slots}})
 		if errs[1] = err; err == nil {
 			r.conns = append(r.conns, to)
 		}
 	}
 	dial := func() {
-		from, errs[0] = r.layer[0].Dial(ctx, addr,
-			r.plan.sender(f))
+		from, errs[0] = r.layer(i).Dial(ctx, addr, r.plan.sender(f))
 		if errs[0] != nil {
 			cancel()
 		}
@@ -252,16 +299,20 @@ func (r *runner) run(ctx context.Context, length time.Duration) error {
 
 func (r *runner) close() error {
 	var errs []error
+	r.graph.close()
 	if r.sched != nil {
 		errs = append(errs, r.sched.Close())
 	}
 	for _, c := range r.conns {
 		errs = append(errs, c.Close())
 	}
-	for _, l := range r.layer {
+	for _, l := range append(r.from, r.to) {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
+	}
+	if r.idle != nil {
+		errs = append(errs, r.idle.Close())
 	}
 	if r.bed != nil {
 		errs = append(errs, r.bed.Close())

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -35,6 +37,105 @@ flows:
 	}
 	if o := list[0]; float64(o.Max) < 0.9*float64(o.Bound) {
 		t.Errorf("%+v, want a maximum near the bound", o)
+	}
+}
+
+// A chain of tasks and flows runs in virtual time, and its drawing has all messages.
+func TestRunChain(t *testing.T) {
+	p := parsed(t, chainPlan)
+	list, err := Run(t.Context(), p, Virtual, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint64{20, 20, 75} {
+		if o := list[i]; !o.Within || o.Sent < want-2 || o.Missed != 0 {
+			t.Errorf("%+v, want %d messages within the bound", o, want)
+		}
+	}
+	if o := list[1]; o.Chain == 0 || o.MaxChain > o.Chain || o.MaxChain < 6*time.Millisecond {
+		t.Errorf("%+v, want a chain of at least 6 ms within its bound", o)
+	}
+	line, err := NewTimeline(p, 40*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := map[int]int{}
+	for _, q := range line.Parts {
+		if q.Last {
+			sent[q.Flow]++
+		}
+	}
+	if sent[0] != 4 || sent[1] != 4 {
+		t.Errorf("messages %v, want 4 of the first two flows", sent)
+	}
+}
+
+// The classes of the engine keep the bounds, too, and preempt messages that have no parts.
+func TestRunClasses(t *testing.T) {
+	p := parsed(t, `
+link: {rate: 978Mb/s, delay: 5us, overhead: 58}
+classes: {0: {preempt: 16KiB}}
+tasks: [{name: start, period: 5ms, time: 1ms}]
+flows:
+  - {name: brake, class: 7, size: 64, period: 1ms, phase: 300us}
+  - {name: frame, class: 3, size: 200KiB, after: start}
+  - {name: answer, class: 5, size: 1000, after: frame}
+  - {name: log, size: 1MiB, burst: 2MiB, rate: 300Mb/s}
+`)
+	list, err := Run(t.Context(), p, Virtual, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint64{200, 40, 40, 6} {
+		if o := list[i]; !o.Within || o.Sent < want-2 || o.Missed != 0 {
+			t.Errorf("%+v, want %d messages within the bound", o, want)
+		}
+	}
+	if o := list[0]; o.Max > 200*time.Microsecond {
+		t.Errorf("%+v, want that class 7 preempts class 0", o)
+	}
+	for _, kind := range []LinkKind{Memory, Veth} {
+		list, err := Run(t.Context(), p, kind, 50*time.Millisecond)
+		if testbed.Unavailable(err) {
+			t.Logf("%s: %v", kind, err)
+			continue
+		}
+		if err != nil || list[0].Sent == 0 {
+			t.Errorf("%s: Run() = %+v, %v", kind, list, err)
+		}
+	}
+}
+
+// With random flows, no response exceeds its bound in virtual time, whether the scheduler or the
+// classes order the messages. Some flows have messages that arrive before the previous one is done.
+func TestRunRandom(t *testing.T) {
+	for seed := range uint64(24) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		var b strings.Builder
+		b.WriteString("link: {rate: 978Mb/s, delay: 5us, overhead: 58}\n")
+		if seed%2 == 0 {
+			fmt.Fprintf(&b, "classes: {%d: {preempt: 8KiB}}\n", r.IntN(8))
+		}
+		b.WriteString("flows:\n")
+		for i := range 2 + r.IntN(5) {
+			fmt.Fprintf(&b, "  - {name: f%d, class: %d, size: %d, phase: %dus, ", i, r.IntN(8),
+				1+r.IntN(120<<10), r.IntN(3000))
+			if r.IntN(4) == 0 {
+				fmt.Fprintf(&b, "burst: %d, rate: %dMb/s}\n", 240<<10, 10+r.IntN(90))
+				continue
+			}
+			fmt.Fprintf(&b, "period: %dus}\n", 2000+r.IntN(8000))
+		}
+		p := parsed(t, b.String())
+		list, err := Run(t.Context(), p, Virtual, 40*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list {
+			if o.Bound >= 0 && !o.Within {
+				t.Errorf("seed %d: %+v exceeds its bound\n%s", seed, o, b.String())
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gorxe/gorxe/transport/flow"
 	"github.com/gorxe/gorxe/transport/flow/core"
 )
 
@@ -35,103 +36,203 @@ const maxParts = 20000
 // NewTimeline sends the messages of p on an ideal link, from its phases on. Flows with token
 // buckets use them as early as possible. Deadlines have no effect but their marks.
 func NewTimeline(p *Plan, length time.Duration) (*Timeline, error) {
-	t := &Timeline{Plan: p, Length: length}
-	var m core.Machine
-	pool, err := m.AddLink(1)
-	if err != nil {
+	l := &ideal{t: &Timeline{Plan: p, Length: length}, busy: -1}
+	var err error
+	if l.pool, err = l.m.AddLink(1); err != nil {
 		return nil, err
 	}
-	arrivals := make([]arrivals, len(p.Flows))
-	times := make([][]time.Duration, len(p.Flows))
-	for i, f := range p.Flows {
-		arrivals[i] = newArrivals(&f)
-		if times[i], err = p.Link.PartTimes(f.Flow); err != nil {
-			return nil, err
-		}
-		source, err := m.AddSource(f.Name)
-		if err != nil {
-			return nil, err
-		}
-		if _, err = m.AddTask(core.TaskConfig{Name: f.Name, Pool: pool, Priority: f.Priority,
-			Inputs: []core.Input{{Source: source, Synchron: true}}}); err != nil {
-			return nil, err
-		}
-	}
-	if err := m.Start(0); err != nil {
+	if l.nodes, err = p.nodes(); err != nil {
 		return nil, err
 	}
-	return t, t.fill(&m, pool, arrivals, times)
-}
-
-// fill runs the machine until the end of the timeline.
-func (t *Timeline) fill(m *core.Machine, pool core.PoolID, arrivals []arrivals,
-	times [][]time.Duration) error {
-	sent := make([]int, len(times))                // parts of the current message
-	waiting := make([][]time.Duration, len(times)) // arrivals of messages that have not ended
-	busy, end, now := -1, time.Duration(0), time.Duration(0)
-	for now < t.Length {
-		first := -1
-		for i := range arrivals {
-			if first < 0 || arrivals[i].next < arrivals[first].next {
-				first = i
-			}
+	l.state = make([]nodeState, len(l.nodes))
+	for i := range l.nodes {
+		n, s := &l.nodes[i], &l.state[i]
+		for _, k := range n.after {
+			l.state[k].before = append(l.state[k].before, i)
 		}
-		if at := arrivals[first].next; busy < 0 || at <= end {
-			now = at
-			arrivals[first].advance()
-			waiting[first] = append(waiting[first], at)
-			t.Marks = append(t.Marks, Mark{Flow: first, At: at})
-			m.Push(int64(at), core.SourceID(first))
-			if busy < 0 && arrivals[t.soonest(arrivals)].next == at {
-				continue // all arrivals of this instant come first
-			}
-		} else {
-			now = end
-			t.end(m, busy, now, sent, waiting, len(times[busy]))
-			busy = -1
+		s.ready = make([]int, len(n.after))
+		switch {
+		case len(n.after) > 0:
+			s.next.next = never
+		case n.task != nil:
+			s.next = newArrivals(&Flow{Flow: flow.Flow{Period: n.period}, Phase: n.task.Phase})
+		default:
+			s.next = newArrivals(&p.Flows[n.flow])
 		}
-		if busy >= 0 {
+		if n.task != nil {
 			continue
 		}
-		if id, _, ok := m.Take(int64(now), pool); ok {
-			busy = int(id)
-			end = now + times[busy][sent[busy]]
-			t.Parts = append(t.Parts, Part{Flow: busy, Start: now, End: end,
-				Last: sent[busy] == len(times[busy])-1})
-			if len(t.Parts) > maxParts {
-				return fmt.Errorf("more than %d parts in %v: choose a shorter time", maxParts,
-					t.Length)
-			}
+		f := &p.Flows[n.flow]
+		if s.parts, err = p.Link.PartTimes(f.Flow); err != nil {
+			return nil, err
 		}
+		if s.source, err = l.m.AddSource(f.Name); err != nil {
+			return nil, err
+		}
+		if _, err := l.m.AddTask(core.TaskConfig{Name: f.Name, Pool: l.pool, Priority: f.Priority,
+			Inputs: []core.Input{{Source: s.source, Synchron: true}}}); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.m.Start(0); err != nil {
+		return nil, err
+	}
+	return l.t, l.run()
+}
+
+// ideal is an ideal link that flows share.
+type ideal struct {
+	t     *Timeline
+	m     core.Machine
+	pool  core.PoolID
+	nodes []node
+	state []nodeState
+	ends  []taskEnd
+	busy  int // flow whose part is on the link, -1: none
+	end   time.Duration
+}
+
+// nodeState is what has happened to a node.
+type nodeState struct {
+	before []int    // nodes that it activates
+	ready  []int    // by predecessor: how often it has ended since the node was activated
+	next   arrivals // of a node with a period
+
+	// Of a flow.
+	source  core.SourceID
+	parts   []time.Duration // how long the parts of a message take
+	sent    int             // parts of the current message
+	waiting []time.Duration // when the messages that have not ended were activated
+}
+
+// taskEnd is the end of a task.
+type taskEnd struct {
+	at   time.Duration
+	node int
+}
+
+// flowNode returns the node of a flow.
+func (l *ideal) flowNode(i int) int { return len(l.t.Plan.Tasks) + i }
+
+// run sends messages until the end of the timeline.
+func (l *ideal) run() error {
+	for {
+		now, ok := l.nextTime()
+		if !ok || now >= l.t.Length {
+			return nil
+		}
+		// What is activated now comes before the end of a part, which is the worst case.
+		l.activateDue(now)
+		if l.busy >= 0 && l.end <= now {
+			l.endPart(now)
+			l.activateDue(now) // what the end of a message activates
+		}
+		if err := l.startPart(now); err != nil {
+			return err
+		}
+	}
+}
+
+// nextTime returns when something happens next.
+func (l *ideal) nextTime() (next time.Duration, ok bool) {
+	next = never
+	for i := range l.state {
+		next = min(next, l.state[i].next.next)
+	}
+	for _, e := range l.ends {
+		next = min(next, e.at)
+	}
+	if l.busy >= 0 {
+		next = min(next, l.end)
+	}
+	return next, next < never
+}
+
+// activateDue activates what is due.
+func (l *ideal) activateDue(now time.Duration) {
+	for i := range l.state {
+		for s := &l.state[i]; s.next.next <= now; s.next.advance() {
+			l.activate(i, now)
+		}
+	}
+	for i := 0; i < len(l.ends); i++ {
+		if e := l.ends[i]; e.at <= now {
+			l.ends = append(l.ends[:i], l.ends[i+1:]...)
+			l.ended(e.node, now)
+			i = -1 // a task that takes no time may have ended, too
+		}
+	}
+}
+
+// activate starts a task, or sends a message.
+func (l *ideal) activate(i int, now time.Duration) {
+	n, s := &l.nodes[i], &l.state[i]
+	if n.task != nil {
+		l.ends = append(l.ends, taskEnd{now + n.task.Time, i})
+		return
+	}
+	s.waiting = append(s.waiting, now)
+	l.t.Marks = append(l.t.Marks, Mark{Flow: n.flow, At: now})
+	l.m.Push(int64(now), s.source)
+}
+
+// ended activates what waits for a node that has ended.
+func (l *ideal) ended(i int, now time.Duration) {
+	for _, k := range l.state[i].before {
+		s, complete := &l.state[k], true
+		for j, before := range l.nodes[k].after {
+			if before == i {
+				s.ready[j]++
+			}
+			complete = complete && s.ready[j] > 0
+		}
+		if !complete {
+			continue
+		}
+		for j := range s.ready {
+			s.ready[j]--
+		}
+		l.activate(k, now)
+	}
+}
+
+// startPart starts the next part if the link is idle.
+func (l *ideal) startPart(now time.Duration) error {
+	if l.busy >= 0 {
+		return nil
+	}
+	id, _, ok := l.m.Take(int64(now), l.pool)
+	if !ok {
+		return nil
+	}
+	l.busy = int(id)
+	s := &l.state[l.flowNode(l.busy)]
+	l.end = now + s.parts[s.sent]
+	l.t.Parts = append(l.t.Parts, Part{Flow: l.busy, Start: now, End: l.end,
+		Last: s.sent == len(s.parts)-1})
+	if len(l.t.Parts) > maxParts {
+		return fmt.Errorf("more than %d parts in %v: choose a shorter time", maxParts, l.t.Length)
 	}
 	return nil
 }
 
-func (t *Timeline) soonest(arrivals []arrivals) (first int) {
-	for i := range arrivals {
-		if arrivals[i].next < arrivals[first].next {
-			first = i
-		}
-	}
-	return first
-}
-
-// end handles the end of a part.
-func (t *Timeline) end(m *core.Machine, i int, now time.Duration, sent []int,
-	waiting [][]time.Duration, parts int) {
-	id := core.TaskID(i)
-	m.Free(id)
-	if sent[i]++; sent[i] < parts {
-		m.Requeue(int64(now), id)
+// endPart handles the end of a part.
+func (l *ideal) endPart(now time.Duration) {
+	i, id := l.busy, core.TaskID(l.busy)
+	s, f := &l.state[l.flowNode(i)], &l.t.Plan.Flows[i]
+	l.busy = -1
+	l.m.Free(id)
+	if s.sent++; s.sent < len(s.parts) {
+		l.m.Requeue(int64(now), id)
 		return
 	}
-	f := &t.Plan.Flows[i]
-	late := waiting[i][0] + f.EffectiveDeadline()
+	late := s.waiting[0] + f.EffectiveDeadline()
 	if f.EffectiveDeadline() > 0 && now > late {
-		t.Marks = append(t.Marks, Mark{Flow: i, At: late, Late: true})
+		l.t.Marks = append(l.t.Marks, Mark{Flow: i, At: late, Late: true})
 	}
-	sent[i], waiting[i] = 0, waiting[i][1:]
-	m.Finish(int64(now), id)
+	s.sent, s.waiting = 0, s.waiting[1:]
+	l.m.Finish(int64(now), id)
+	l.ended(l.flowNode(i), now)
 }
 
 // arrivals are the times at which the messages of a flow arrive.

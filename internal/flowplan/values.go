@@ -8,6 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/flow"
 )
 
 // size, rate and span are values of a description.
@@ -36,6 +38,43 @@ func (s *size) UnmarshalYAML(n *yaml.Node) error {
 		v, err := cli.ParseSize(text)
 		return size(v), err
 	})
+}
+
+// preempt is roce.ClassConfig.Preempt.
+type preempt int
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (p *preempt) UnmarshalYAML(n *yaml.Node) error {
+	return scalar(n, p, func(text string) (preempt, error) {
+		switch text {
+		case "packet":
+			return 0, nil
+		case "end":
+			return roce.PreemptAtEnd, nil
+		}
+		v, err := cli.ParseSize(text)
+		if err != nil || v < 1 || v > flow.MaxSize {
+			return 0, fmt.Errorf("preempt is %q: write packet, end, or a size such as 16KiB", text)
+		}
+		return preempt(v), nil
+	})
+}
+
+// names is a name or a list of names.
+type names []string
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (l *names) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		*l = names{n.Value}
+		return nil
+	}
+	var list []string
+	if err := n.Decode(&list); err != nil {
+		return fmt.Errorf("line %d: want a name or a list of names", n.Line)
+	}
+	*l = list
+	return nil
 }
 
 // UnmarshalYAML implements yaml.Unmarshaler.

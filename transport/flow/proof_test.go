@@ -231,7 +231,8 @@ func (s *posters) open() (err error) {
 		}
 		e := s.ends[side]
 		// With queue pairs of one class only, the backlog is not limited.
-		if _, err := dev.CreateQP(e.PD, roce.QPConfig{SendCQ: e.CQ, Class: s.idleClass()}); err != nil {
+		if _, err := dev.CreateQP(e.PD,
+			roce.QPConfig{SendCQ: e.CQ, Class: s.idleClass()}); err != nil {
 			return err
 		}
 		for i := range s.flows {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,11 +26,12 @@ func checkCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Compute the worst-case response times of flows",
 		Long: `Compute the worst-case response time of each flow and compare it with its deadline. The bounds hold
-for the scheduler of gorxe (package transport/flow) without packet loss, if nothing else uses the link
-and the processors keep up.
+for the scheduler of gorxe (package transport/flow), or for traffic classes if the description has the
+key classes, without packet loss, if nothing else uses the link and the processors keep up.
 
 The columns: share of the link that the flow and all of the same and of higher priorities take; the
 response time alone; how long lower priorities block it at most; the bound; the deadline; what is left.
+With tasks also the bound of the time since the chain has begun that the flow belongs to.
 
 The exit status is 1 if a flow may miss its deadline, and 2 if the description is invalid.`,
 		Example: `  gorxe flow check flows.yaml
@@ -107,6 +109,7 @@ type row struct {
 	Bound    time.Duration `json:"bound_ns"`    // -1: none
 	Deadline time.Duration `json:"deadline_ns"` // 0: none
 	Fits     bool          `json:"fits"`
+	Chain    time.Duration `json:"chain_bound_ns,omitempty"` // -1: none; 0: not in a chain
 }
 
 func rows(p *flowplan.Plan, bounds []flow.Response) []row {
@@ -117,8 +120,14 @@ func rows(p *flowplan.Plan, bounds []flow.Response) []row {
 			Blocking: b.Blocking, Bound: b.Bound, Deadline: f.EffectiveDeadline()}
 		r := &list[i]
 		r.Fits = b.Bound < flow.Unbounded && (r.Deadline == 0 || b.Bound <= r.Deadline)
+		if len(f.After) > 0 {
+			r.Chain = f.Chain(b.Bound)
+		}
 		if b.Bound == flow.Unbounded {
 			r.Bound = -1
+			if len(f.After) > 0 {
+				r.Chain = -1
+			}
 		}
 	}
 	return list
@@ -129,7 +138,12 @@ func table(p *flowplan.Plan, bounds []flow.Response) *cli.Table {
 		{Title: "load", Align: cli.Right}, {Title: "alone", Align: cli.Right},
 		{Title: "blocking", Align: cli.Right}, {Title: "bound", Align: cli.Right},
 		{Title: "deadline", Align: cli.Right}, {Title: "left", Align: cli.Right}}}
-	for _, r := range rows(p, bounds) {
+	list := rows(p, bounds)
+	chains := slices.ContainsFunc(list, func(r row) bool { return r.Chain != 0 })
+	if chains {
+		t.Columns = append(t.Columns, cli.Column{Title: "chain", Align: cli.Right})
+	}
+	for _, r := range list {
 		left := "-"
 		switch {
 		case !r.Fits && r.Bound < 0:
@@ -139,8 +153,12 @@ func table(p *flowplan.Plan, bounds []flow.Response) *cli.Table {
 		case r.Deadline > 0:
 			left = "-" + text(r.Bound-r.Deadline)
 		}
-		t.Row(r.Flow, r.Priority, fmt.Sprintf("%.1f %%", 100*r.Load), text(r.Alone),
-			text(r.Blocking), text(r.Bound), text(r.Deadline), left)
+		cells := []any{r.Flow, r.Priority, fmt.Sprintf("%.1f %%", 100*r.Load), text(r.Alone),
+			text(r.Blocking), text(r.Bound), text(r.Deadline), left}
+		if chains {
+			cells = append(cells, text(r.Chain))
+		}
+		t.Row(cells...)
 	}
 	return t
 }

@@ -23,16 +23,28 @@ func Command() *cobra.Command {
 link. The file is YAML or JSON:
 
   link:
-    rate: 978Mb/s
+    rate: 1Gb/s
     delay: 5us
+  tasks:
+    - {name: grab, period: 33ms, time: 2ms}
   flows:
     - {name: brake, priority: 7, size: 64, period: 1ms, deadline: 500us}
-    - {name: camera, priority: 2, size: 1MiB, part: 16KiB, period: 33ms}
+    - {name: camera, priority: 2, size: 1MiB, part: 16KiB, after: grab}
     - {name: log, size: 64KiB, part: 16KiB, burst: 1MiB, rate: 100Mb/s}
 
-A link has the keys rate, mtu, overhead, delay, gap, backlog and in_flight. A flow has the keys name,
-priority (0 to 63), size, period, phase, jitter, or burst and rate, part or split, deadline (the
-period if missing), on_late (warn, retry, drop), retries and max_age.`,
+A link has the keys rate, mtu, overhead, delay, gap, backlog and in_flight. A task has the keys name,
+period and phase, or after (the tasks and flows whose ends activate it), and time. A flow has the keys
+name, priority (0 to 63), class (the traffic class; the priority, 7 at most, if missing), size, period,
+phase, jitter, or burst and rate, or after, part or split, deadline (the period if missing), on_late
+(warn, retry, drop), retries and max_age.
+
+By default a scheduler sends one part of a message at a time, in the order of priorities. With the key
+classes, the traffic classes of the device order the packets instead, and the class is the priority:
+
+  classes:
+    0: {preempt: 16KiB}     # packet (if missing), end, or a size
+
+An invalid description has exit status 2, and nothing is sent.`,
 		Example: `  gorxe flow check flows.yaml --svg timeline.svg
   gorxe flow run flows.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {

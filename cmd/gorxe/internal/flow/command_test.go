@@ -102,6 +102,68 @@ func TestCheckErrors(t *testing.T) {
 	}
 }
 
+// Each invalid description has one clear message and exit status 2, and nothing is sent.
+func TestInvalid(t *testing.T) {
+	const flows = "link: {rate: 1Gb/s}\nflows:\n"
+	for _, c := range []struct{ text, want string }{
+		{flows + "  - {name: a, class: 8, size: 10, period: 1ms}",
+			`flow "a": there is no traffic class 8: choose 0 to 7`},
+		{flows + "  - {name: a, size: 10, period: 0}",
+			`flow "a" has the period 0s: choose 1 ns to`},
+		{flows + "  - {name: a, size: 10, period: 1ms, split: [4, 5]}",
+			`the parts of flow "a" add up to 9 bytes, and its messages have 10`},
+		{flows + "  - {name: a, size: 10, after: b}\n  - {name: b, size: 10, after: a}",
+			"b -> a -> b activate each other in a cycle"},
+		{flows + "  - {name: a, size: 1MiB, period: 1s, deadline: 8ms}",
+			`flow "a" has the deadline 8ms, but a message takes`},
+		{flows + "  - {name: a, size: 10, period: 1ms, prio: 3}", `line 3: unknown key "prio"`},
+		{"classes: {9: {}}\n" + flows + "  - {name: a, size: 10, period: 1ms}",
+			"there is no traffic class 9"},
+	} {
+		for _, args := range [][]string{{"check", "-"}, {"run", "-"}, {"serve", "-"}} {
+			out, _, err := gorxeFlow(t, c.text, args...)
+			if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), c.want) ||
+				strings.Contains(err.Error(), "\n") ||
+				strings.Contains(err.Error(), "configuration") {
+				t.Errorf("flow %v: error %v, want one usage error with %q", args, err, c.want)
+			}
+			if out != "" {
+				t.Errorf("flow %v printed %q", args, out)
+			}
+		}
+	}
+}
+
+const chain = `
+link: {rate: 1Gb/s, delay: 5us}
+classes: {}
+tasks: [{name: grab, period: 10ms, time: 1ms}]
+flows:
+  - {name: frame, class: 3, size: 64KiB, after: grab}
+  - {name: answer, class: 7, size: 64, after: frame}
+`
+
+// Chains have a column of their own.
+func TestChain(t *testing.T) {
+	out, _, err := gorxeFlow(t, chain, "check", "-")
+	if err != nil || !strings.Contains(out, "chain") {
+		t.Errorf("%s, %v", out, err)
+	}
+	out, _, err = gorxeFlow(t, chain, "run", "-", "-D", "100ms", "--json")
+	var list []map[string]any
+	if err != nil || json.Unmarshal([]byte(out), &list) != nil || len(list) != 2 {
+		t.Fatalf("%s, %v", out, err)
+	}
+	bound, most := list[1]["chain_bound_ns"].(float64), list[1]["chain_max_ns"].(float64)
+	if list[1]["within"] != true || most < 1.5e6 || most > bound {
+		t.Errorf("%v, want a chain of at least 1.5 ms within its bound", list[1])
+	}
+	out, _, err = gorxeFlow(t, chain, "run", "-", "-D", "30ms")
+	if err != nil || !strings.Contains(out, "chain max") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 func TestRun(t *testing.T) {
 	out, _, err := gorxeFlow(t, plan, "run", "-", "-D", "100ms")
 	if err != nil || !strings.Contains(out, "brake") || !strings.Contains(out, "missed") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,10 +36,13 @@ func runCommand() *cobra.Command {
 the bounds. The response time ends when the sender knows that the message is in the receiver's memory.
 
 With HOST, the messages go to 'gorxe flow serve FILE' on another host. Otherwise both devices are in
-this process: --link virtual is a link in memory in virtual time with the rate and delay of the
-description. No response time exceeds its bound there, otherwise the exit status is 1. --link memory and
---link veth (as root) run in real time. Response times in real time depend on the load of the machine, so
-bounds are no guarantee there, and the link may have another rate than the description.`,
+this process, on a link with the rate of the description. --link virtual is a link in memory in virtual
+time. No response time exceeds its bound there, otherwise the exit status is 1. --link memory and --link
+veth (as root) run in real time. Response times in real time depend on the load of the machine, so bounds
+are no guarantee there.
+
+The columns chain and chain max are about flows that are activated by others: the bound of the time since
+their chain has begun, and the longest time.`,
 		Example: `  gorxe flow run flows.yaml
   gorxe flow run flows.yaml --link veth --duration 10s --json
   gorxe flow run flows.yaml 10.0.0.2`,
@@ -103,7 +107,7 @@ func (f *runFlags) send(ctx context.Context, p *flowplan.Plan, host string) (
 	if err != nil {
 		return nil, err
 	}
-	dev, err := f.device.Open(roce.Auto)
+	dev, err := f.device.Open(roce.Auto, p.DeviceOptions()...)
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +123,18 @@ func observed(list []flowplan.Observed) *cli.Table {
 		{Title: "max", Align: cli.Right}, {Title: "bound", Align: cli.Right},
 		{Title: "deadline", Align: cli.Right}, {Title: "late", Align: cli.Right},
 		{Title: "dropped", Align: cli.Right}, {Title: "missed", Align: cli.Right}}}
+	chains := slices.ContainsFunc(list, func(o flowplan.Observed) bool { return o.Chain != 0 })
+	if chains {
+		t.Columns = append(t.Columns, cli.Column{Title: "chain", Align: cli.Right},
+			cli.Column{Title: "chain max", Align: cli.Right})
+	}
 	for _, o := range list {
-		t.Row(o.Flow, o.Priority, o.Sent, text(o.Mean), text(o.Max), text(o.Bound),
-			text(o.Deadline), o.Late, o.Dropped, o.Missed)
+		row := []any{o.Flow, o.Priority, o.Sent, text(o.Mean), text(o.Max), text(o.Bound),
+			text(o.Deadline), o.Late, o.Dropped, o.Missed}
+		if chains {
+			row = append(row, text(o.Chain), text(o.MaxChain))
+		}
+		t.Row(row...)
 	}
 	return t
 }
