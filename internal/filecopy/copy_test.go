@@ -24,7 +24,7 @@ func sample(t *testing.T, dir string) {
 		5 << 20} {
 		write(t, at(fmt.Sprintf("sizes/f%d", size)), size, uint64(i))
 	}
-	for i := range 300 {
+	for i := range 100 {
 		write(t, at(fmt.Sprintf("many/d%d/f%d", i%7, i)), i*5, uint64(i))
 	}
 	for _, name := range []string{"new\nline", "invalid\xff\xfe", " space ", "-dash",

@@ -249,7 +249,7 @@ func equal(t *testing.T, from, to string) {
 func temporaries(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	for name := range tree(t, dir) {
-		if _, ok := part.Temporary(filepath.Base(name)); ok {
+		if isTemporary(name) {
 			list = append(list, name)
 		}
 	}
@@ -282,3 +282,10 @@ func sameFile(t *testing.T, a, b string) {
 		t.Errorf("%s and %s differ: %v, %v", a, b, err1, err2)
 	}
 }
+
+func isTemporary(path string) bool {
+	_, ok := part.Temporary(filepath.Base(path))
+	return ok
+}
+
+func background() context.Context { return context.Background() }

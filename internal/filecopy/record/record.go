@@ -33,6 +33,9 @@ const (
 	DataOverhead = headerSize + dataSize
 	// MaxName is the longest name of an entry.
 	MaxName = 255
+	// MaxDepth is the depth of the deepest directory. The deepest one with a path that the kernel
+	// accepts is as deep.
+	MaxDepth = 2048
 	// MaxLink is the longest target of a symbolic link.
 	MaxLink = 4095
 	// MaxText is the longest text of an error.

@@ -72,7 +72,11 @@ func (s *Sink) entry(e *record.Entry) error {
 	n.pending++
 	s.note(n, e.Name)
 	if e.Kind == record.Dir {
-		d := &node{Dir: n.Child(e.Name), Entry: *e, parent: n, ready: make(chan struct{})}
+		if n.depth == record.MaxDepth {
+			return fmt.Errorf("%w: more than %d directories deep", record.ErrFormat, n.depth)
+		}
+		d := &node{Dir: n.Child(e.Name), Entry: *e, parent: n, depth: n.depth + 1,
+			ready: make(chan struct{})}
 		s.nodes[e.Number] = d
 		s.later(func() { s.enter(d) })
 		return nil

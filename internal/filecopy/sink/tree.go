@@ -32,6 +32,7 @@ type node struct {
 	record.Entry
 
 	parent *node         // nil: the target directory
+	depth  int           // 0: the target directory
 	ready  chan struct{} // closed when the directory exists or err is set
 	err    error
 	absent bool // it does not exist, in a dry run

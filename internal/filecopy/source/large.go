@@ -104,6 +104,9 @@ func (l *large) openDirect() {
 	l.direct = f
 }
 
+// readAt reads from a file. Tests replace it.
+var readAt = (*os.File).ReadAt
+
 // piece is a block that is being read.
 type piece struct {
 	b    *filecopy.Block
@@ -194,7 +197,7 @@ func (l *large) readAt(b []byte, offset int64) error {
 	if l.direct != nil && offset%directAlign == 0 && len(b)%directAlign == 0 {
 		f = l.direct
 	}
-	n, err := f.ReadAt(b, offset)
+	n, err := readAt(f, b, offset)
 	if f == l.direct && errors.Is(err, unix.EINVAL) { // larger alignment, or not supported
 		n, err = l.f.ReadAt(b, offset)
 	}

@@ -20,8 +20,6 @@ const (
 	// openDepth is the depth up to which a directory stays open while those below it are walked.
 	// Deeper ones are read completely before.
 	openDepth = 64
-	// maxDepth is the depth of the deepest directory that is walked.
-	maxDepth = 10000
 )
 
 // walkAll announces all entries.
@@ -72,8 +70,8 @@ type walker struct {
 // ends the transfer.
 func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth int) (bool,
 	error) {
-	if depth > maxDepth {
-		err := fmt.Errorf("more than %d directories deep", maxDepth)
+	if depth > record.MaxDepth {
+		err := fmt.Errorf("more than %d directories deep", record.MaxDepth)
 		return false, w.missing(ctx, w.dirText(d), err)
 	}
 	f, err := w.openDir(d)
