@@ -65,8 +65,8 @@ func (c *Conn) Progress() int {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.m == nil {
-		return 0
+	if c.m == nil || (n == 0 && core.Time(c.now()) < c.m.Timeout()) {
+		return 0 // callers of the machine do what it wants
 	}
 	c.handle(n)
 	c.m.HandleTimeout(core.Time(c.now()))
