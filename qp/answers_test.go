@@ -95,3 +95,26 @@ func TestAnswerQueue(t *testing.T) {
 		}
 	})
 }
+
+// A late duplicate of a READ that was requested again in parts contains the part that is being
+// answered. The requester may send its next READ when it has all packets of the duplicate.
+func TestDuplicateContainsFreshAnswer(t *testing.T) {
+	var a answerQueue
+	a.init(1)
+	a.list = make([]answer, 0, 2)
+	a.insert(answer{psn: countBase + 2, npkts: 6, fresh: true})
+	a.list[0].sent = 3
+	if v := a.freshSpace(); v != refuseInvalid {
+		t.Fatalf("freshSpace() = %d with an answer in progress, want %d", v, refuseInvalid)
+	}
+	if !a.insertRepeat(answer{psn: countBase, npkts: 8}) {
+		t.Fatal("the duplicate was rejected")
+	}
+	if w := a.list[a.first]; w.psn != countBase {
+		t.Fatalf("the first answer is that of PSN %d, want %d", w.psn, uint64(countBase))
+	}
+	a.pop()
+	if v := a.freshSpace(); v != accept {
+		t.Errorf("freshSpace() = %d after the duplicate, want %d", v, accept)
+	}
+}

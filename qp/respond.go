@@ -128,10 +128,19 @@ func (a *answerQueue) insertDuplicate(n answer) bool {
 	return a.insertRepeat(n)
 }
 
-// insertRepeat adds the answer to a duplicate request that no queued answer covers.
+// insertRepeat adds the answer to a duplicate request that no queued answer covers. The requester
+// may receive all packets of a later answer with it, and send its next request before that answer
+// has been sent. Such an answer does not count against the limit any more.
 func (a *answerQueue) insertRepeat(n answer) bool {
 	if a.waiting() >= 2*int(a.limit) {
 		return false
+	}
+	for i := int(a.first); i < len(a.list); i++ {
+		w := &a.list[i]
+		if w.fresh && w.psn >= n.psn && w.psn+uint64(w.npkts) <= n.psn+uint64(n.npkts) {
+			w.fresh = false
+			a.fresh--
+		}
 	}
 	a.insert(n)
 	return true

@@ -25,9 +25,9 @@ var goodputTable = []struct {
 	{roce.OpRead, 1024, false, false, [5]float64{9464, 9422, 9214, 1800, 180}},
 	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9330, 4700, 520}},
 	{roce.OpRead, 4096, false, true, [5]float64{9854, 9836, 9330, 4700, 520}},
-	{roce.OpSend, 4096, false, false, [5]float64{9852, 9837, 9756, 9200, 2700}},
+	{roce.OpSend, 4096, false, false, [5]float64{9852, 9838, 9756, 9136, 1474}},
 	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8633, 6775, 5640, 835}},
-	{roce.OpRead, 4096, true, false, [5]float64{9854, 8293, 6647, 3802, 457}},
+	{roce.OpRead, 4096, true, false, [5]float64{9854, 9748, 9251, 5190, 893}},
 }
 
 var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
