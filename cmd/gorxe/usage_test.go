@@ -102,6 +102,12 @@ func TestUsageErrors(t *testing.T) {
 		"statusbyte send h --cameras 1 --frame 640x480": "640x480x3",
 		"statusbyte send h file --fps 5":                "--cameras",
 		"statusbyte recv --segment 1m":                  "--dir",
+		"send":                                          "SOURCE and HOST:",
+		"send file":                                     "HOST: is missing",
+		"send x host: --overwrite maybe":                "never, older, always",
+		"send x host: --class 7":                        "0 to 6",
+		"recv":                                          "--dir is missing",
+		"recv --dir - --allow-pull":                     "one file",
 	} {
 		t.Run(args, func(t *testing.T) {
 			run(t, nil, strings.Fields(args)...).fails(2, want, "--help")
@@ -139,7 +145,7 @@ func TestFullStdout(t *testing.T) {
 // The help text of every command has examples.
 func TestHelp(t *testing.T) {
 	for _, c := range []string{"", "up", "devices", "ping", "perf", "demo", "bench", "dump", "fuzz",
-		"version"} {
+		"send", "recv", "version"} {
 		r := run(t, nil, append(strings.Fields(c), "--help")...).ok()
 		if !strings.Contains(r.stdout, "Examples:\n") || r.err != "" {
 			t.Errorf("gorxe %s --help has no examples or writes to stderr:\n%s%s", c, r.stdout,

@@ -1,0 +1,115 @@
+package send
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/gorxe/gorxe/internal/cli"
+)
+
+func TestSplitHost(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"10.0.0.2:": {"10.0.0.2", ""}, "host:a/b": {"host", "a/b"}, "host:a:b": {"host", "a:b"},
+		"[fe80::1%eth0]:x": {"fe80::1%eth0", "x"}, "[::1]:": {"::1", ""},
+	} {
+		host, path, err := splitHost(text)
+		if err != nil || host != want[0] || path != want[1] {
+			t.Errorf("splitHost(%q) = %q, %q, %v, want %q", text, host, path, err, want)
+		}
+	}
+	for _, text := range []string{"", "host", ":", ":x", "dir/a:b", "./a:b", "[::1]", "[::1]x",
+		"[]:"} {
+		if _, _, err := splitHost(text); cli.Status(err) != cli.StatusUsage {
+			t.Errorf("splitHost(%q) = %v, want a usage error", text, err)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		f    flags
+		args string
+		want plan
+	}{
+		{flags{}, "a b/ host:x", plan{host: "host", target: "x", sources: []string{"a", "b/"}}},
+		{flags{}, "- host:x", plan{host: "host", target: "x", sources: []string{"-"}}},
+		{flags{from: []string{"host:a", "host:b"}}, "", plan{host: "host", pull: true, target: ".",
+			sources: []string{"a", "b"}}},
+		{flags{from: []string{"host:"}}, "-", plan{host: "host", pull: true, target: "-",
+			sources: []string{""}}},
+	} {
+		got, err := c.f.plan(strings.Fields(c.args))
+		if err != nil || !reflect.DeepEqual(*got, c.want) {
+			t.Errorf("plan(%q) = %+v, %v, want %+v", c.args, got, err, c.want)
+		}
+	}
+}
+
+// Wrong arguments are usage errors, before anything is opened.
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                  "SOURCE and HOST:",
+		"file":                              "HOST: is missing",
+		"host:":                             "SOURCE is missing",
+		"a b":                               "not HOST:PATH",
+		"- a host:x":                        "only source",
+		"- host:":                           "no name",
+		"- host:d/":                         "no name",
+		"-n - host:x":                       "--dry-run",
+		"--from host:a b c":                 "one argument too many",
+		"--from a":                          "not HOST:PATH",
+		"--from a:x --from b:y":             "two hosts",
+		"--from a:x --from a:y -":           "one file",
+		"--delete a b/ host:":               "--delete",
+		"--delete --from h:a --from h:b/ .": "--delete",
+		"--exclude [a x host:":              "not a pattern",
+		"--overwrite maybe x host:":         "never, older, always",
+		"--block 1 x host:":                 "64 KiB to 64 MiB",
+		"--block 64m --pool 1m x host:":     "smaller than --block",
+		"--streams 65 x host:":              "1 to 64",
+		"--class 7 x host:":                 "0 to 6",
+		"--limit -1 x host:":                "not a size",
+		"--retry never x host:":             "not a duration",
+	} {
+		cmd := Command()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetOut(&bytes.Buffer{})
+		if err := cmd.ExecuteContext(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("send %s: %v, want an error with %q", args, err, want)
+		}
+	}
+}
+
+// Two sources that would get the same name, and a single source that does not exist, are errors
+// before the connection is made.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a/x", "b/x"} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for names, want := range map[string]string{"a/x b/x": "the name", "nowhere": "not exist",
+		"nowhere/": "no such file", "a/ b/": "", "a b": "", "a nowhere": ""} {
+		var p plan
+		for _, n := range strings.Fields(names) {
+			p.sources = append(p.sources, dir+"/"+n)
+		}
+		list, err := p.open(nil)
+		closePaths(list)
+		if want == "" && err != nil || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("open(%s) = %v, want %q", names, err, want)
+		}
+	}
+}
