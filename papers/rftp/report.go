@@ -178,15 +178,17 @@ func (r *Report) curve(title string, free bool) *kit.Curves {
 			(t.pool != wanPool && t.mode != rftp.OnDemand) {
 			continue
 		}
-		c.Lines = append(c.Lines, r.found[i].line(t.mode.String()))
+		c.Lines = append(c.Lines, r.found[i].line(t.mode.String(), t.warmup+t.time))
 	}
 	return c
 }
 
-// line is the rate over intervals of two round trips of the long path, in the first seconds.
-func (r *result) line(name string) kit.Line {
-	const until = 1500 * ms
+// line is the rate over intervals of two round trips of the long path, in the beginning of a transfer
+// that takes total.
+func (r *result) line(name string, total time.Duration) kit.Line {
+	const most = 1500 * ms
 	span := 2 * wan.rtt
+	until := min(most, total) - span
 	l := kit.Line{Name: name}
 	next := 0
 	for at := time.Duration(0); at < until; at += span {
