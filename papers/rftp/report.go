@@ -183,8 +183,8 @@ func (r *Report) curve(title string, free bool) *kit.Curves {
 	return c
 }
 
-// line is the rate over intervals of two round trips of the long path, in the beginning of a transfer
-// that takes total.
+// line is the rate over intervals of two round trips of the long path, in the beginning of a
+// transfer that takes total.
 func (r *result) line(name string, total time.Duration) kit.Line {
 	const most = 1500 * ms
 	span := 2 * wan.rtt
