@@ -48,6 +48,9 @@ func drawClasses(sc *scenario) {
 		}
 		if oneIn(r, 3) {
 			p.linkRate[host] = pick(r, int64(1e9), 10e9, 100e9)
+			if sc.clean { // at 1 Gb/s, ACKs may wait for a message longer than timeouts last
+				p.linkRate[host] = max(p.linkRate[host], 10e9)
+			}
 		}
 	}
 	for i := range sc.conns {
