@@ -58,6 +58,7 @@ type Conn struct {
 	wakes   [numEvents]wake
 	armed   core.Time
 	closed  bool
+	said    bool // Abort has told the peer why
 	ended   bool // down is closed
 
 	// Scratch for posting, kept here so that nothing is allocated.
@@ -297,6 +298,7 @@ func (c *Conn) Abort(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m != nil {
+		c.said = c.said || c.m.Err() == nil
 		c.m.Abort(fmt.Errorf("%w: aborted: %s", ErrClosed, text), text)
 		c.pump()
 	}
@@ -311,9 +313,9 @@ func (c *Conn) Close() error {
 	c.mu.Lock()
 	was := c.closed
 	c.closed = true
-	said := false
+	said := c.said // the reason of Abort must arrive before the end of the connection
 	if c.m != nil && !was {
-		said = c.m.Err() == nil
+		said = said || c.m.Err() == nil
 		c.m.Abort(ErrClosed, "")
 		c.pump()
 	}
