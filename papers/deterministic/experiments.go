@@ -73,9 +73,9 @@ func Names() []string {
 	return s
 }
 
-// of calls f for the method classes and for the baselines, and returns the results in that order.
-func of[T any](f func(m method) (T, error)) ([]T, error) {
-	all := append([]method{classes}, baselines...)
+// of calls f for the method classes and for others, and returns the results in that order.
+func of[T any](others []method, f func(m method) (T, error)) ([]T, error) {
+	all := append([]method{classes}, others...)
 	results := make([]T, len(all))
 	return results, parallel(all, func(i int, m method) (err error) {
 		results[i], err = f(m)
@@ -83,11 +83,11 @@ func of[T any](f func(m method) (T, error)) ([]T, error) {
 	})
 }
 
-// compare adds a figure for each baseline. values are those of classes and of the baselines.
+// compare adds a figure for each of others. values are those of classes and of the others.
 // paperBase of f is about standard RDMA, which has no classes.
-func (b *bench) compare(f figure, values []float64, notes ...string) {
+func (b *bench) compare(others []method, f figure, values []float64, notes ...string) {
 	paperBase := f.paperBase
-	for i, m := range baselines {
+	for i, m := range others {
 		if f.baseline, f.paperBase = m.name, nil; m.name == noClasses.name {
 			f.paperBase = paperBase
 		}
@@ -129,7 +129,11 @@ func (b *bench) hpLatency(ctx context.Context, x string, mb int, seed uint64) er
 	}
 	meet := adversarial(size)
 	type result struct{ random, meet []time.Duration }
-	list, err := of(func(m method) (l result, err error) {
+	others := baselines
+	if mb == 1 {
+		others = append(slices.Clone(others), noLimit)
+	}
+	list, err := of(others, func(m method) (l result, err error) {
 		if l.random, err = latencies(ctx, m, seed, size, runs); err != nil {
 			return l, err
 		}
@@ -157,7 +161,7 @@ func (b *bench) hpLatency(ctx context.Context, x string, mb int, seed uint64) er
 	if mb == 1 {
 		f.paperBase = paperRatio
 	}
-	b.compare(f, ratios, notes...)
+	b.compare(others, f, ratios, notes...)
 	return nil
 }
 
@@ -166,24 +170,24 @@ func usOf(d time.Duration) float64 { return d.Seconds() * 1e6 }
 
 // runLatency sends one message of 4 MiB.
 func runLatency(ctx context.Context, b *bench, x string, seed uint64) error {
-	list, err := of(func(m method) (time.Duration, error) {
+	list, err := of(baselines, func(m method) (time.Duration, error) {
 		return alone(ctx, m, seed, 4<<20)
 	})
-	b.compare(figure{name: x, unit: "ms", paper: paperLatency,
+	b.compare(baselines, figure{name: x, unit: "ms", paper: paperLatency,
 		paperBase: paperLatency}, scaled(list, 1, msOf))
 	return err
 }
 
 func runOrder(ctx context.Context, b *bench, x string, seed uint64) error {
-	list, err := of(func(m method) (float64, error) { return packetOrder(ctx, m, seed) })
-	b.compare(figure{name: x, unit: "in order", paper: paperOrder,
+	list, err := of(baselines, func(m method) (float64, error) { return packetOrder(ctx, m, seed) })
+	b.compare(baselines, figure{name: x, unit: "in order", paper: paperOrder,
 		paperBase: paperDisorder}, list)
 	return err
 }
 
 func runYOLO(ctx context.Context, b *bench, x string, seed uint64) error {
 	for _, loaded := range []bool{false, true} {
-		list, err := of(func(m method) (float64, error) { return yolo(ctx, m, seed, loaded) })
+		list, err := of(baselines, func(m method) (float64, error) { return yolo(ctx, m, seed, loaded) })
 		if err != nil {
 			return err
 		}
@@ -191,7 +195,7 @@ func runYOLO(ctx context.Context, b *bench, x string, seed uint64) error {
 		if loaded {
 			f.name, f.paper, f.paperBase = x+"_beside_bulk", nil, nil
 		}
-		b.compare(f, scaled(list, 1e3, func(s float64) float64 { return s }))
+		b.compare(baselines, f, scaled(list, 1e3, func(s float64) float64 { return s }))
 	}
 	return nil
 }
@@ -221,9 +225,9 @@ func runSweep(ctx context.Context, b *bench, x string, seed uint64) error {
 }
 
 func runRates(ctx context.Context, b *bench, x string, seed uint64) error {
-	list, err := of(func(m method) ([2]time.Duration, error) { return multiRate(ctx, m, seed) })
+	list, err := of(baselines, func(m method) ([2]time.Duration, error) { return multiRate(ctx, m, seed) })
 	for i, hz := range ratesHz {
-		b.compare(figure{name: fmt.Sprintf("%s_at_%dHz", x, hz), unit: "ms",
+		b.compare(baselines, figure{name: fmt.Sprintf("%s_at_%dHz", x, hz), unit: "ms",
 			note: "jitter of arrivals"},
 			scaled(list, 1, func(j [2]time.Duration) float64 { return msOf(j[i]) }))
 	}
@@ -231,11 +235,11 @@ func runRates(ctx context.Context, b *bench, x string, seed uint64) error {
 }
 
 func runOverload(ctx context.Context, b *bench, x string, seed uint64) error {
-	list, err := of(func(m method) (overloaded, error) { return overload(ctx, m, seed) })
-	b.compare(figure{name: x, unit: "in time",
+	list, err := of(baselines, func(m method) (overloaded, error) { return overload(ctx, m, seed) })
+	b.compare(baselines, figure{name: x, unit: "in time",
 		note: fmt.Sprintf("share of the high class within %v", overloadDeadline)},
 		scaled(list, 1, func(o overloaded) float64 { return o.inTime[high] }))
-	b.compare(figure{name: x + "_latency", unit: "ms",
+	b.compare(baselines, figure{name: x + "_latency", unit: "ms",
 		note: "longest latency of the high class"},
 		scaled(list, 1, func(o overloaded) float64 { return msOf(o.late) }))
 	return err

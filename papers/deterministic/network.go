@@ -30,8 +30,9 @@ type method struct {
 	// layer selects the scheduler of package transport/flow. Otherwise all messages are posted at
 	// once.
 	layer bool
-	// classes gives the streams the traffic classes of the engine.
-	classes bool
+	// classes gives the streams the traffic classes of the engine. noLimit turns off the limit of
+	// what is queued below it.
+	classes, noLimit bool
 	// part is the number of bytes between two preemption points. 0 means none for the layer, and
 	// any packet for the engine.
 	part int
@@ -43,6 +44,7 @@ var (
 	wholeLayer = method{name: "layer", layer: true}
 	splitLayer = method{name: "layer_64KiB", layer: true, part: 64 << 10}
 	classes    = method{name: "classes", classes: true}
+	noLimit    = method{name: "classes_no_limit", classes: true, noLimit: true}
 )
 
 // baselines are the methods that classes is compared with.
@@ -57,7 +59,11 @@ func (m *method) options() []roce.Option {
 	for i := range c {
 		c[i] = roce.ClassConfig{Order: roce.FIFO, Preempt: m.part}
 	}
-	return []roce.Option{roce.WithClasses(c)}
+	o := []roce.Option{roce.WithClasses(c)}
+	if m.noLimit {
+		o = append(o, roce.WithBacklogLimit(roce.NoBacklogLimit))
+	}
+	return o
 }
 
 // network is two devices in virtual time, and streams from the first one to the second one.

@@ -69,7 +69,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 const notes = `
-classes: traffic classes of the engine. no_classes: one class. layer: the scheduler of package
+classes: traffic classes of the engine. classes_no_limit: without the limit of what is queued below it.
+no_classes: one class. layer: the scheduler of package
 transport/flow without preemption points. layer_64KiB: with a preemption point every 64 KiB. sweep_P:
 preemption points every P bytes, of the engine and of the layer. overhead: what the scheduler adds to
 the latency of a message without it. overhead and class7 are measured in real time, and are no
@@ -140,7 +141,9 @@ func (r *Report) latencyPanel() *kit.Curves {
 		if f.baseline == noClasses.name {
 			all[0].Add(mb, stat.Median(f.values))
 		}
-		all[index[f.baseline]].Add(mb, stat.Median(f.base))
+		if i, ok := index[f.baseline]; ok {
+			all[i].Add(mb, stat.Median(f.base))
+		}
 		if f.paperBase != nil {
 			paper.Add(mb, *f.paperBase)
 		}
