@@ -275,7 +275,7 @@ func (s *posters) idleClass() int {
 // post posts a message of flow i.
 func (s *posters) post(i int) error {
 	remote := s.ends[1].MR.Remote()
-	return s.qps[0][i].PostSend(roce.SendWR{Op: roce.OpWriteImm,
+	return s.qps[0][i].PostSend(roce.SendWR{Op: roce.OpWriteImm, Flags: roce.Signaled,
 		SGEs:       []roce.SGE{s.ends[0].MR.SGE(0, s.flows[i].Size+headerLen)},
 		RemoteAddr: remote.Addr, RKey: remote.RKey})
 }
@@ -292,19 +292,26 @@ func (s *posters) Progress() (work int) {
 			s.fail(s.post(i))
 		}
 	}
-	e := s.ends[1]
-	if e.CQ.Len() == 0 {
-		return work
-	}
-	for _, wc := range s.wcs[:e.CQ.Poll(s.wcs[:])] {
-		s.fail(endpoint.StatusError(&wc))
-		i := int(wc.ID)
-		s.worst[i] = max(s.worst[i], now-s.arrive[i][s.done[i]])
-		s.done[i]++
-		s.left--
-		work++
+	for side, e := range s.ends {
+		if e.CQ.Len() == 0 {
+			continue
+		}
+		for _, wc := range s.wcs[:e.CQ.Poll(s.wcs[:])] {
+			work++
+			s.fail(endpoint.StatusError(&wc))
+			if side == 1 {
+				s.received(int(wc.ID), now)
+			}
+		}
 	}
 	return work
+}
+
+// received handles the end of a message of flow i.
+func (s *posters) received(i int, now int64) {
+	s.worst[i] = max(s.worst[i], now-s.arrive[i][s.done[i]])
+	s.done[i]++
+	s.left--
 }
 
 func (s *posters) fail(err error) {
@@ -338,10 +345,10 @@ func seeds(few uint64) (from, to uint64) {
 
 // TestClassesKeepBounds compares bounds with packets of real devices in virtual time without loss:
 // with random phases no response exceeds its bound, and at the critical instant it reaches at least
-// 0.95 of it.
+// 0.95 of it, but for a few exceptions.
 func TestClassesKeepBounds(t *testing.T) {
 	from, to := seeds(200)
-	checked, short := 0, 0
+	checked, short, late := 0, 0, 0
 	for seed := from; seed < to; seed++ {
 		r := rand.New(rand.NewPCG(seed, 17))
 		p := newProof(t, r)
@@ -364,15 +371,32 @@ func TestClassesKeepBounds(t *testing.T) {
 			continue
 		}
 		checked++
-		if got := worst[len(worst)-1]; float64(got) < 0.95*float64(b.Bound) {
-			t.Errorf("seed %d: %s took %v at the critical instant, bound %v", seed, b.Flow,
-				time.Duration(got), b.Bound)
+		got := time.Duration(worst[len(worst)-1])
+		if got >= b.Bound*95/100 {
+			continue
 		}
+		if got >= p.passed()*95/100 {
+			late++
+			continue
+		}
+		t.Errorf("seed %d: %s took %v at the critical instant, bound %v", seed, b.Flow, got, b.Bound)
 	}
-	t.Logf("%d seeds, %d critical instants, %d without the longest delay", to-from, checked, short)
-	if checked < int(to-from)/3 || checked < 2*short {
-		t.Errorf("%d critical instants, %d without the longest delay", checked, short)
+	t.Logf("%d seeds, %d critical instants, %d of them below 0.95 of the bound because a message "+
+		"arrives behind the last frames, %d without the longest delay", to-from, checked, late, short)
+	if checked < int(to-from)/3 || checked < 2*short || late > checked/50 {
+		t.Errorf("%d critical instants, %d with a late message, %d without the longest delay",
+			checked, late, short)
 	}
+}
+
+// passed returns the bound of the last flow without messages that arrive when the last frames of
+// its own message have been passed to the port, where they cannot be preempted. Bound counts such
+// messages, because these frames may be short.
+func (p *proof) passed() time.Duration {
+	own := p.demands[len(p.demands)-1]
+	a := newAnalysis(&p.link, p.demands, len(p.demands)-1, true)
+	a.last = min(own.message, a.last+2*own.packet)
+	return a.response(own).Bound
 }
 
 // Without the limit of the backlog below the engine, bounds are exceeded.
