@@ -34,7 +34,7 @@ func WithLinkRate(bitsPerSecond int64) Option {
 // WithBacklogLimit sets the limit of the backlog in bytes; see WithLinkRate. 0, the default, is two
 // frames of lower classes, for which an urgent packet may have to wait; one of them is being sent.
 // If that does not keep the Port busy, a larger limit helps. A limit of less than one frame acts
-// like one frame. Packets of the highest class that a QP has are limited to 16 frames, 64 if the
+// like one frame. Packets of the highest class that a QP has are limited to 4 frames, 64 if the
 // Port does not know its rate, or to bytes if that is more. NoBacklogLimit turns all limits off.
 func WithBacklogLimit(bytes int) Option { return func(c *config) { c.backlogLimit = bytes } }
 

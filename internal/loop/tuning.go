@@ -39,7 +39,7 @@ const (
 
 // Limits of the backlog; see bound.
 const (
-	highFrames        = 16 // of the highest class, in frames, if the rate of the port is known
+	highFrames        = 4  // of the highest class, in frames, if the rate of the port is known
 	highFramesUnknown = 64 // otherwise
 
 	backlogPoll qp.Time = 5_000       // ns between two looks if the rate is not known

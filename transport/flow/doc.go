@@ -57,6 +57,10 @@
 // that is not a real-time system gives no guarantee. "gorxe flow check" does this for a description
 // in a file, and "gorxe flow run" compares bounds with what it observes.
 //
+// With Link.Points the bounds are those of the device's traffic classes, which interrupt messages
+// after any packet. To leave the order to the classes, send without a Scheduler, or give each flow a
+// Layer of its own: a Scheduler sends on all its layers at the same time.
+//
 // # Virtual time
 //
 // With SchedulerConfig.Clock, LayerConfig.Clock and devices with roce.Expert.Clock, nothing runs
