@@ -16,8 +16,7 @@ import (
 
 // writeTo copies paths to a buffer.
 func writeTo(t *testing.T, o filecopytest.Options, out *limited, paths ...string) (record.Summary,
-	error,
-	map[string]string) {
+	map[string]string, error) {
 	t.Helper()
 	o.BlockSize = 64 << 10
 	a, b := filecopytest.New(o)
@@ -43,7 +42,7 @@ func writeTo(t *testing.T, o filecopytest.Options, out *limited, paths ...string
 		b.Close(err)
 	}
 	<-done
-	return sum, err, failed
+	return sum, failed, err
 }
 
 // limited is a buffer that fails when it is full.
@@ -76,7 +75,7 @@ func TestWriter(t *testing.T) {
 		for _, o := range []filecopytest.Options{{Blocks: 2},
 			{Reorder: true, Seed: 3, Blocks: 12}} {
 			var out limited
-			sum, err, failed := writeTo(t, o, &out, dir+"/"+name)
+			sum, failed, err := writeTo(t, o, &out, dir+"/"+name)
 			want, _ := os.ReadFile(dir + "/" + name)
 			if err != nil || len(failed) > 0 || !bytes.Equal(out.Bytes(), want) ||
 				sum.Bytes != uint64(len(want)) {
@@ -93,16 +92,16 @@ func TestWriterErrors(t *testing.T) {
 	write(t, dir+"/b", 10, 2)
 	write(t, dir+"/d/c", 10, 2)
 	var out limited
-	sum, err, failed := writeTo(t, filecopytest.Options{}, &out, dir+"/a", dir+"/b")
+	sum, failed, err := writeTo(t, filecopytest.Options{}, &out, dir+"/a", dir+"/b")
 	if err != nil || out.Len() != 3_000_000 || sum.Failed != 1 ||
 		!strings.Contains(failed[dir+"/b"], "one file") {
 		t.Errorf("two files: %v, %d bytes, %+v, %v", err, out.Len(), sum, failed)
 	}
-	_, err, failed = writeTo(t, filecopytest.Options{}, new(limited), dir+"/d")
+	_, failed, err = writeTo(t, filecopytest.Options{}, new(limited), dir+"/d")
 	if err == nil || len(failed) == 0 {
 		t.Errorf("a directory: %v, %v", err, failed)
 	}
-	_, err, failed = writeTo(t, filecopytest.Options{}, &limited{max: 200_000}, dir+"/a")
+	_, failed, err = writeTo(t, filecopytest.Options{}, &limited{max: 200_000}, dir+"/a")
 	if !errors.Is(err, errFull) || !strings.Contains(failed[dir+"/a"], errFull.Error()) {
 		t.Errorf("a full output: %v, %v", err, failed)
 	}
@@ -112,7 +111,7 @@ func TestWriterErrors(t *testing.T) {
 		}
 		return true
 	}}
-	if _, err, _ = writeTo(t, damage, new(limited), dir+"/a"); !errors.Is(err, sink.ErrChecksum) {
+	if _, _, err = writeTo(t, damage, new(limited), dir+"/a"); !errors.Is(err, sink.ErrChecksum) {
 		t.Errorf("damaged data: %v, want ErrChecksum", err)
 	}
 }

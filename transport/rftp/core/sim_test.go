@@ -65,8 +65,6 @@ type simOut struct {
 // simIn is the model's view of a session of the sink.
 type simIn struct {
 	got     map[uint32]bool
-	blocks  int
-	held    int
 	over    bool
 	refused bool
 }
