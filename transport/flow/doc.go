@@ -58,8 +58,8 @@
 // in a file, and "gorxe flow run" compares bounds with what it observes.
 //
 // With Link.Points the bounds are those of the device's traffic classes, which interrupt messages
-// after any packet. To leave the order to the classes, send without a Scheduler, or give each flow a
-// Layer of its own: a Scheduler sends on all its layers at the same time.
+// after any packet. To leave the order to the classes, send without a Scheduler, or give each flow
+// a Layer of its own: a Scheduler sends on all its layers at the same time.
 //
 // # Virtual time
 //
