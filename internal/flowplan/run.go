@@ -12,7 +12,6 @@ import (
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/flow"
-	"github.com/gorxe/gorxe/xdp/veth"
 )
 
 // LinkKind is what Run sends over.
@@ -46,19 +45,13 @@ type runner struct {
 
 // Run sends the messages of p for some time between two devices, and returns what it observed.
 func Run(ctx context.Context, p *Plan, kind LinkKind, length time.Duration) ([]Observed, error) {
-	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual, Rate: p.Link.Rate,
-		Options: p.deviceOptions()}
-	if kind != Veth {
-		c.Plan.Delay = p.Delay
-	}
-	if kind == Veth && c.Rate < veth.MinRate {
-		c.Rate = 0
+	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual}
+	if kind == Veth {
+		c.Options = p.DeviceOptions() // a veth pair has no rate, so that classes need that of the plan
+	} else {
+		c.Rate, c.Plan.Delay, c.Options = p.Link.Rate, p.Delay, p.deviceOptions()
 	}
 	bed, err := testbed.New(c)
-	if errors.Is(err, veth.ErrUnsupported) {
-		c.Rate = 0
-		bed, err = testbed.New(c)
-	}
 	if err != nil {
 		return nil, err
 	}

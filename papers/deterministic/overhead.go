@@ -69,10 +69,9 @@ type pair struct {
 	port  uint16
 }
 
-// realTime returns the configuration of two devices in real time, each with its own CPU. rate is
-// that of the link in bits per second; 0 means unlimited.
-func (b *bench) realTime(rate int64, wrap func(int, driver.Port) driver.Port) testbed.Config {
-	c := testbed.Config{Veth: b.Link == kit.Veth, Rate: rate, Wrap: wrap}
+// realTime returns the configuration of two devices in real time, each with its own CPU.
+func (b *bench) realTime(wrap func(int, driver.Port) driver.Port) testbed.Config {
+	c := testbed.Config{Veth: b.Link == kit.Veth, Wrap: wrap}
 	for i := range c.Device {
 		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{CPU: &b.CPUs[i]})}
 	}
@@ -86,7 +85,7 @@ func (b *bench) newPair() (p *pair, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.bed, err = testbed.New(b.realTime(0, p.wrap)); err != nil {
+	if p.bed, err = testbed.New(b.realTime(p.wrap)); err != nil {
 		return p, err
 	}
 	for i, dev := range p.bed.Dev {

@@ -53,8 +53,8 @@ type Options struct {
 	Rate int64
 }
 
-// MinRate is the smallest Options.Rate: a burst must not take longer than the kernel can express.
-const MinRate = 1_000_000
+// minRate is the smallest Options.Rate: a burst must not take longer than the kernel can express.
+const minRate = 1_000_000
 
 // Pair is two namespaces joined by a veth pair. Close removes them.
 type Pair struct {
@@ -111,9 +111,9 @@ func (o *Options) check() error {
 	if o.MTU < minMTU || o.MTU > maxMTU {
 		return fmt.Errorf("%w: MTU is %d, want %d to %d", ErrOptions, o.MTU, minMTU, maxMTU)
 	}
-	if o.Rate != 0 && (o.Rate < MinRate || o.Queues > 1 || o.Offloads) {
+	if o.Rate != 0 && (o.Rate < minRate || o.Queues > 1 || o.Offloads) {
 		return fmt.Errorf("%w: Rate is %d bits per second, want at least %d, one queue, no Offloads",
-			ErrOptions, o.Rate, MinRate)
+			ErrOptions, o.Rate, minRate)
 	}
 	if o.Queues < 0 || o.Queues > maxQueues {
 		return fmt.Errorf("%w: %d queues, want 1 to %d", ErrOptions, o.Queues, maxQueues)

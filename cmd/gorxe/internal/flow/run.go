@@ -36,10 +36,10 @@ func runCommand() *cobra.Command {
 the bounds. The response time ends when the sender knows that the message is in the receiver's memory.
 
 With HOST, the messages go to 'gorxe flow serve FILE' on another host. Otherwise both devices are in
-this process, on a link with the rate of the description. --link virtual is a link in memory in virtual
-time. No response time exceeds its bound there, otherwise the exit status is 1. --link memory and --link
-veth (as root) run in real time. Response times in real time depend on the load of the machine, so bounds
-are no guarantee there.
+this process. --link virtual is a link in memory with the rate of the description, in virtual time. No
+response time exceeds its bound there, otherwise the exit status is 1. --link memory, with that rate, and
+--link veth (as root), which the processors limit, run in real time. Response times in real time depend on
+the load of the machine, so bounds are no guarantee there.
 
 The columns chain and chain max are about flows that are activated by others: the bound of the time since
 their chain has begun, and the longest time.`,
