@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,15 +71,6 @@ type pair struct {
 	port  uint16
 }
 
-// realTime returns the configuration of two devices in real time, each with its own CPU.
-func (b *bench) realTime(wrap func(int, driver.Port) driver.Port) testbed.Config {
-	c := testbed.Config{Veth: b.Link == kit.Veth, Wrap: wrap}
-	for i := range c.Device {
-		c.Device[i] = []roce.Option{roce.WithExpert(roce.Expert{CPU: &b.CPUs[i]})}
-	}
-	return c
-}
-
 func (b *bench) newPair() (p *pair, err error) {
 	p = &pair{port: firstPort}
 	defer func() {
@@ -85,7 +78,8 @@ func (b *bench) newPair() (p *pair, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.bed, err = testbed.New(b.realTime(p.wrap)); err != nil {
+	if p.bed, err = testbed.New(testbed.Config{Veth: b.Link == kit.Veth, Wrap: p.wrap,
+		Options: []roce.Option{roce.WithProgress(roce.Manual)}}); err != nil {
 		return p, err
 	}
 	for i, dev := range p.bed.Dev {
@@ -105,9 +99,29 @@ func (p *pair) wrap(side int, port driver.Port) driver.Port {
 	return port
 }
 
+// drive drives the devices until the returned function is called.
+func (p *pair) drive() (stop func()) {
+	var wg sync.WaitGroup
+	var stopped atomic.Bool
+	for _, dev := range p.bed.Dev {
+		wg.Go(func() {
+			for !stopped.Load() {
+				if dev.Progress() == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	return func() {
+		stopped.Store(true)
+		wg.Wait()
+	}
+}
+
 // connect connects a sender to a receiver with one slot.
 func (p *pair) connect(ctx context.Context, name string, size int) (s *flow.Sender,
 	r *flow.Receiver, err error) {
+	defer p.drive()()
 	p.port++
 	l, err := p.layer[1].Listen(p.bed.Addr(1, p.port),
 		flow.ReceiverConfig{Channel: flow.ChannelConfig{Name: name, Size: size, Slots: 1}})
@@ -134,7 +148,11 @@ func (p *pair) connect(ctx context.Context, name string, size int) (s *flow.Send
 }
 
 func (p *pair) close() error {
+	if p.bed == nil {
+		return nil
+	}
 	var errs []error
+	stop := p.drive()
 	for _, c := range p.conns {
 		errs = append(errs, c.Close())
 	}
@@ -143,10 +161,8 @@ func (p *pair) close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	if p.bed != nil {
-		errs = append(errs, p.bed.Close())
-	}
-	return errors.Join(errs...)
+	stop()
+	return errors.Join(append(errs, p.bed.Close())...)
 }
 
 // drain releases what a receiver gets until ctx ends.

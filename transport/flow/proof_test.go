@@ -20,6 +20,7 @@ import (
 var (
 	proofSeeds = flag.Uint64("flow.seeds", 0, "run this many seeds")
 	proofFrom  = flag.Uint64("flow.from", 0, "the first seed")
+	noLimit    = flag.Bool("flow.nolimit", false, "do not limit the backlog, so that bounds are exceeded")
 )
 
 // proof is random flows that the engine's traffic classes send on a link in virtual time.
@@ -42,6 +43,9 @@ func newProof(t *testing.T, r *rand.Rand) *proof {
 		if r.IntN(2) == 0 {
 			p.classes[i].Preempt = p.link.MTU * (2 + r.IntN(7))
 		}
+	}
+	if *noLimit {
+		p.options = []roce.Option{roce.WithBacklogLimit(roce.NoBacklogLimit)}
 	}
 	p.flows = p.classed(randomFlows(r, 32, 0.2+0.7*r.Float64()))
 	p.analyze(t)
@@ -407,7 +411,7 @@ func TestBoundsNeedBacklogLimit(t *testing.T) {
 	for seed := from; seed < to; seed++ {
 		r := rand.New(rand.NewPCG(seed, 17))
 		p := newProof(t, r)
-		p.options = []roce.Option{roce.WithBacklogLimit(-1)}
+		p.options = []roce.Option{roce.WithBacklogLimit(roce.NoBacklogLimit)}
 		if err := p.check(p.run(t, p.random(r, 20*time.Millisecond))); err != nil {
 			if exceeded++; first == nil {
 				first = err
