@@ -47,7 +47,8 @@ type runner struct {
 func Run(ctx context.Context, p *Plan, kind LinkKind, length time.Duration) ([]Observed, error) {
 	c := testbed.Config{Veth: kind == Veth, Virtual: kind == Virtual}
 	if kind == Veth {
-		c.Options = p.DeviceOptions() // a veth pair has no rate, so that classes need that of the plan
+		// The veth pair has no rate of its own, so classes need that of the plan.
+		c.Options = p.DeviceOptions()
 	} else {
 		c.Rate, c.Plan.Delay, c.Options = p.Link.Rate, p.Delay, p.deviceOptions()
 	}
