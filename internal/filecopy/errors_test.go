@@ -157,7 +157,7 @@ func TestOtherTypeAtTarget(t *testing.T) {
 	}
 }
 
-// A file that the user must not read fails alone.
+// Files and directories that the user must not read fail alone.
 func TestPermissions(t *testing.T) {
 	if os.Geteuid() == 0 { // root may read everything, so another user runs the test
 		const nobody = 65534
@@ -173,9 +173,11 @@ func TestPermissions(t *testing.T) {
 	}
 	j := newJob(t)
 	write(t, j.from+"/secret", 10, 1)
+	write(t, j.from+"/closed/f", 10, 1)
 	write(t, j.from+"/fine", 10, 1)
-	must(t, os.Chmod(j.from+"/secret", 0))
-	j.fails(map[string]string{"secret": "permission denied"})
+	must(t, os.Chmod(j.from+"/secret", 0), os.Chmod(j.from+"/closed", 0))
+	t.Cleanup(func() { _ = os.Chmod(j.from+"/closed", 0o700) })
+	j.fails(map[string]string{"secret": "permission denied", "closed": "permission denied"})
 	sameFile(t, j.from+"/fine", j.to+"/fine")
 }
 

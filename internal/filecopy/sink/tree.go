@@ -168,11 +168,10 @@ func (s *Sink) setAttributes(n *node) error {
 	if err := s.syncDir(root); err != nil {
 		return err
 	}
-	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm {
+	err = root.Chtimes(".", time.Time{}, n.Mtime)
+	// The permissions come last: without search permission, the time cannot be set.
+	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm) {
 		err = root.Chmod(".", perm)
-	}
-	if err == nil {
-		err = root.Chtimes(".", time.Time{}, n.Mtime)
 	}
 	if errors.Is(err, fs.ErrPermission) && !n.made {
 		return nil // a directory of another user, in which files may be stored
