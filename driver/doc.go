@@ -19,5 +19,6 @@
 //
 //   - port.go: Port, Buf, Info, Stats, and the optional interfaces of a port
 //   - network.go: Network, Hop, Finder, Router and Groups
+//   - errors.go: the errors that ports have in common
 //   - find.go: Wrapper and Find, the search for optional interfaces
 package driver

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 )

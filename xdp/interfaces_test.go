@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"

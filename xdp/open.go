@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )

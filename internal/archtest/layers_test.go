@@ -69,7 +69,7 @@ const module = "github.com/gorxe/gorxe/"
 // tests is what test programs may import. tools may also import the run queue's package.
 var (
 	tests = []string{
-		"bth/...", "driver", "frame", "mr", "qp", "xdp/...", "loopback", "roce/...",
+		"bth/...", "driver", "frame", "mr", "qp", "udp", "xdp/...", "loopback", "roce/...",
 		"transport/...", "internal/...",
 	}
 	tools = append(slices.Clone(tests), "qp/...")
@@ -83,6 +83,7 @@ var allowed = map[string][]string{
 	"internal/due":      {},
 	"internal/fence":    {},
 	"internal/limit":    {},
+	"internal/osnet":    {},
 	"internal/prefetch": {},
 	"internal/safefile": {},
 	"internal/stat":     {},
@@ -93,12 +94,16 @@ var allowed = map[string][]string{
 	"driver":            {"bth"},
 	"mr":                {"internal/fence", "internal/prefetch"},
 	"qp":                {"bth", "mr", "frame", "internal/fence", "internal/prefetch"},
-	"xdp":               {"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/prefetch"},
-	"loopback":          {"bth", "driver", "frame", "internal/clock", "internal/wire"},
-	"internal/loop":     {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
-	"roce/cm":           {"bth", "internal/due", "internal/limit"},
+	"xdp": {
+		"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/osnet",
+		"internal/prefetch",
+	},
+	"udp":           {"bth", "driver", "internal/osnet"},
+	"loopback":      {"bth", "driver", "frame", "internal/clock", "internal/wire"},
+	"internal/loop": {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
+	"roce/cm":       {"bth", "internal/due", "internal/limit"},
 	"roce": {
-		"bth", "driver", "frame", "mr", "qp/...", "xdp", "roce/...", "internal/loop",
+		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
 		"internal/due", "internal/fence", "internal/limit", "internal/prefetch",
 	},
 	"transport": {

@@ -6,7 +6,7 @@ import (
 	"math"
 	"os"
 
-	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorxe/gorxe/xdp/internal/osnet"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
