@@ -115,7 +115,7 @@ func (b *bench) openVeth() (stop func() error, err error) {
 		return nil, errors.Join(err, stop())
 	}
 	b.figures = b.choose(figures())
-	b.softirqs = findSoftirqs()
+	b.softirqs = kit.FindSoftirqs()
 	for i, end := range []*veth.End{&pair.A, &pair.B} {
 		o := SideOptions{
 			Iface: end.Iface, Addr: end.IPv4.Addr(), CPU: b.CPUs[i], Mode: b.Mode,

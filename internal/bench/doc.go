@@ -20,7 +20,6 @@
 //   - job.go, stats.go: the measuring thread of a side, and its statistics.
 //   - gorxe.go, trips.go, bare.go, kernel.go: the measurements: WRITEs as a stream and as round
 //     trips, bare frames on the same Port code, TCP and UDP sockets.
-//   - mmsg_unsafe.go, offload_unsafe.go, loss.go: batched UDP system calls, segmentation offload,
-//     an XDP program that drops packets of TCP.
+//   - mmsg_unsafe.go, loss.go: batched UDP system calls, an XDP program that drops packets of TCP.
 //   - report.go: table, JSON and plot.
 package bench

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/papers/kit"
 )
 
 const (
@@ -44,7 +46,7 @@ func newKernel(s *spec, iface string, addr netip.Addr) (_ *kernel, err error) {
 		}
 	}()
 	if k.tcp() {
-		if err := setOffload(iface, s.Kind == kindTCP); err != nil {
+		if err := kit.SetOffload(iface, s.Kind == kindTCP); err != nil {
 			return nil, err
 		}
 	}

@@ -18,7 +18,7 @@ type bench struct {
 	Config
 	sides    [2]*side // the first one sends
 	figures  []figure
-	softirqs softirqs
+	softirqs kit.Softirqs
 
 	datapath string
 	samples  map[string]map[string][]sample // by figure and lane; one per round
@@ -127,11 +127,11 @@ func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sam
 	sender, receiver := b.sides[0], b.sides[1]
 	helloB := call(receiver, request{Do: doPrepare, Spec: &passive}).Hello
 	helloA := call(sender, request{Do: doPrepare, Spec: &active}).Hello
-	before := b.softirqs.time()
+	before := b.softirqs.Time()
 	call(receiver, request{Do: doStart, Peer: helloA})
 	outcomeA := call(sender, request{Do: doRun, Peer: helloB}).Outcome
 	outcomeB := call(receiver, request{Do: doStop}).Outcome
-	softirq := b.softirqs.time() - before
+	softirq := b.softirqs.Time() - before
 	call(sender, request{Do: doStop})
 	if err != nil {
 		return sample{}, err

@@ -1,9 +1,6 @@
 package bench
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/gorxe/gorxe/papers/kit"
@@ -45,27 +42,4 @@ func (f *figure) sample(s *spec, a, b *outcome, softirq time.Duration) (sample, 
 		r.cpu = (a.CPU + b.CPU + softirq).Seconds() / (float64(o.All) * float64(size) / 1e9)
 	}
 	return r, nil
-}
-
-// softirqs are the schedstat files of the kernel threads that do network work under high load.
-// Their time belongs to the measurement.
-type softirqs []string
-
-func findSoftirqs() (list softirqs) {
-	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is valid
-	for _, c := range comms {
-		name, err := os.ReadFile(c)
-		if err == nil && bytes.HasPrefix(name, []byte("ksoftirqd/")) {
-			list = append(list, filepath.Join(filepath.Dir(c), "schedstat"))
-		}
-	}
-	return list
-}
-
-// time returns the CPU time of the threads.
-func (s softirqs) time() (sum time.Duration) {
-	for _, file := range s {
-		sum += kit.SchedTime(file)
-	}
-	return sum
 }

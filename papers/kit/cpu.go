@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -119,6 +120,30 @@ func SchedTime(schedstat string) time.Duration {
 	first, _, _ := bytes.Cut(text, []byte(" "))
 	ns, _ := strconv.ParseInt(string(first), 10, 64) // the kernel writes a decimal number
 	return time.Duration(ns)
+}
+
+// Softirqs are the schedstat files of the kernel threads that do network work under high load.
+// Their time belongs to a measurement.
+type Softirqs []string
+
+// FindSoftirqs finds these threads.
+func FindSoftirqs() (list Softirqs) {
+	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is valid
+	for _, c := range comms {
+		name, err := os.ReadFile(c)
+		if err == nil && bytes.HasPrefix(name, []byte("ksoftirqd/")) {
+			list = append(list, filepath.Join(filepath.Dir(c), "schedstat"))
+		}
+	}
+	return list
+}
+
+// Time returns the CPU time of the threads.
+func (s Softirqs) Time() (sum time.Duration) {
+	for _, file := range s {
+		sum += SchedTime(file)
+	}
+	return sum
 }
 
 // Resident returns how many bytes of memory this process occupies (RssAnon and RssShmem of

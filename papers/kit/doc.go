@@ -12,5 +12,6 @@
 //   - plot.go, svg.go: plots as SVG and PNG, a grid of panels with legends.
 //   - curves.go, bars.go: panels with curves, and with bars.
 //   - cpu.go: pinned threads, CPU time, memory of the process.
+//   - offload_unsafe.go: segmentation offload of an interface.
 //   - report.go: Report and its output.
 package kit

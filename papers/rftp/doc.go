@@ -1,7 +1,7 @@
 // Package rftp simulates transfers of package transport/rftp on the paths of its paper (Ren et al.,
 // "Protocols for Wide-Area Data-intensive Applications", 2012): "gorxe bench rftp". Devices
 // exchange real packets in virtual time, so the figures depend on the protocol and the seed, but
-// not on the machine.
+// not on the machine. Package live, below this one, measures in real time.
 //
 // # What follows the paper
 //
@@ -16,12 +16,12 @@
 //   - The path MTU is 4096, the largest of RoCE. The programs take no time.
 //   - The paper's hosts do not react to congestion. Figures called ramp_..._credits have no
 //     congestion control either, so only the credits limit the ramp.
-//   - Its comparison with GridFTP and CPU usage need real time.
+//   - Package live compares with a tool like GridFTP, and measures CPU usage, in real time.
 //
 // # Reading order
 //
 //   - experiments.go: the simulations and their figures.
 //   - simulate.go: one transfer.
-//   - run.go: Run.
+//   - run.go: Run, which also runs package live.
 //   - report.go: table, JSON and plot.
 package rftp

@@ -8,6 +8,7 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/netsim"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/papers/rftp/live"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/rftp"
 )
@@ -209,5 +210,5 @@ func Names() (list []string) {
 			list = append(list, f.name)
 		}
 	}
-	return list
+	return append(list, live.Names()...)
 }

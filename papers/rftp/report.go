@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/papers/rftp/live"
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
@@ -28,7 +29,8 @@ type Value struct {
 
 // Report is the outcome of Run. It implements kit.Report.
 type Report struct {
-	Values []Value
+	Values []Value      // in virtual time
+	Live   *live.Report // in real time; nil: none
 
 	seed  uint64
 	list  []experiment
@@ -82,13 +84,43 @@ func (v *Value) Missed() bool {
 }
 
 // Warn implements kit.Report. Simulations need no warnings.
-func (r *Report) Warn(io.Writer) {}
+func (r *Report) Warn(w io.Writer) {
+	if r.Live != nil {
+		r.Live.Warn(w)
+	}
+}
 
 // JSON implements kit.Report.
-func (r *Report) JSON() any { return r.Values }
+func (r *Report) JSON() any {
+	list := make([]any, 0, len(r.Values))
+	for i := range r.Values {
+		list = append(list, &r.Values[i])
+	}
+	if r.Live != nil {
+		for i := range r.Live.Results {
+			list = append(list, &r.Live.Results[i])
+		}
+	}
+	return list
+}
 
 // WriteTable implements kit.Report.
 func (r *Report) WriteTable(w io.Writer) error {
+	if len(r.Values) > 0 {
+		if err := r.writeSimulated(w); err != nil {
+			return err
+		}
+	}
+	if r.Live == nil {
+		return nil
+	}
+	if len(r.Values) > 0 {
+		fmt.Fprintln(w)
+	}
+	return r.Live.WriteTable(w)
+}
+
+func (r *Report) writeSimulated(w io.Writer) error {
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "figure"}, {Title: "value", Align: cli.Right}, {Title: "unit"},
 		{Title: "baseline"}, {Title: "value", Align: cli.Right},
@@ -125,8 +157,8 @@ with path MTU 4096. ramp: time from opening a session until nine tenths of that 
 the credits permit.
 `
 
-// Panels implements kit.Report: the beginning of the transfers over the long path, and the rates on
-// the short one.
+// Panels implements kit.Report: the beginning of the transfers over the long path, the rates on the
+// short one, and the figures in real time.
 func (r *Report) Panels() []kit.Panel {
 	panels := []kit.Panel{
 		r.curve("10 Gb/s, 49 ms", false), r.curve("The same, without congestion control", true),
@@ -159,7 +191,7 @@ func (r *Report) Panels() []kit.Panel {
 		}
 		panels = append(panels, ops)
 	}
-	return slices.DeleteFunc(panels, func(p kit.Panel) bool {
+	panels = slices.DeleteFunc(panels, func(p kit.Panel) bool {
 		for _, l := range p.(*kit.Curves).Lines {
 			if len(l.X) > 0 {
 				return false
@@ -167,6 +199,10 @@ func (r *Report) Panels() []kit.Panel {
 		}
 		return true
 	})
+	if r.Live != nil {
+		panels = append(panels, r.Live.Panels()...)
+	}
+	return panels
 }
 
 // curve shows the rates of the transfers with one stream over the long path, from the beginning.

@@ -7,17 +7,31 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/netsim"
 	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/papers/rftp/live"
+)
+
+// Links that Options.Link names, besides kit.Veth and kit.Memory.
+const (
+	// Virtual is the simulated paths: no figures in real time.
+	Virtual = "virtual"
+	// All is the simulated paths, and in real time a veth pair, or the link in memory if that is
+	// not available.
+	All = "all"
 )
 
 // Options are the settings of Run.
 type Options struct {
 	Seed uint64
-	Only []string // names of figures; empty means all
-	Plot string   // file in which a plot of the results will be drawn; empty means none
+	Link string      // Virtual, kit.Veth, kit.Memory or All; the zero value is All
+	Live live.Config // of the figures in real time; Link and Only are filled in
+	Only []string    // names of figures; empty means all
+	Plot string      // file in which a plot of the results will be drawn; empty means none
 }
 
 // Check returns a usage error if a name is unknown, or an error if the plot could not be written.
@@ -25,14 +39,69 @@ func (o *Options) Check() error {
 	if err := kit.Known("figure", o.Only, Names()); err != nil {
 		return err
 	}
+	if len(o.Only) > 0 && !o.simulates() && !o.runsLive() {
+		return cli.Usagef("--link %s has none of these figures: choose --link %s", o.Link, All)
+	}
 	return kit.CheckPlot(o.Plot, true)
 }
 
-// Run runs the simulations on all CPUs, and shows its progress on stderr if that is a terminal.
+// simulates reports whether figures in virtual time were chosen.
+func (o *Options) simulates() bool {
+	if o.Link == kit.Veth || o.Link == kit.Memory {
+		return false
+	}
+	return len(o.Only) == 0 || slices.ContainsFunc(experiments(), func(e experiment) bool {
+		return o.wants(&e)
+	})
+}
+
+// runsLive reports whether figures in real time were chosen.
+func (o *Options) runsLive() bool {
+	if o.Link == Virtual {
+		return false
+	}
+	return len(o.Only) == 0 || slices.ContainsFunc(live.Names(), func(name string) bool {
+		return slices.Contains(o.Only, name)
+	})
+}
+
+// Run measures the figures, and shows its progress on stderr if that is a terminal.
 func Run(ctx context.Context, o Options, stderr io.Writer) (*Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	r := &Report{Values: []Value{}, seed: o.Seed}
+	var err error
+	if o.simulates() {
+		if r, err = simulate(ctx, o, stderr); err != nil {
+			return nil, err
+		}
+	}
+	if o.runsLive() {
+		r.Live, err = o.runLive(ctx, stderr)
+	}
+	return r, err
+}
+
+// runLive measures the figures in real time.
+func (o *Options) runLive(ctx context.Context, stderr io.Writer) (*live.Report, error) {
+	c := o.Live
+	c.Only, c.Link = o.Only, o.Link
+	if o.Link == "" || o.Link == All {
+		c.Link = kit.Veth
+	}
+	r, err := live.Run(ctx, c, stderr)
+	if err != nil && c.Link != o.Link && live.Unavailable(err) {
+		fmt.Fprintf(stderr, "In memory, without TCP and files: AF_XDP on a veth pair is not available (%s).\n",
+			strings.Join(strings.Fields(err.Error()), " "))
+		c.Link = kit.Memory
+		return live.Run(ctx, c, stderr)
+	}
+	return r, err
+}
+
+// simulate runs the simulations on all CPUs.
+func simulate(ctx context.Context, o Options, stderr io.Writer) (*Report, error) {
 	list := slices.DeleteFunc(experiments(), func(e experiment) bool { return !o.wants(&e) })
 	results := make([]result, len(list))
 	ctx, cancel := context.WithCancelCause(ctx)

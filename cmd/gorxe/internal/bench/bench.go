@@ -53,7 +53,7 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 			return bench.Run(ctx, c, stderr)
 		})
 	}
-	cmd.AddCommand(sideCommand(), flowCommand(), indirectCommand(), rftpCommand(), scaleCommand(),
+	cmd.AddCommand(sideCommand(), copySideCommand(), flowCommand(), indirectCommand(), rftpCommand(), scaleCommand(),
 		statusByteCommand())
 	return cmd
 }

@@ -1,4 +1,4 @@
-package bench
+package kit
 
 import (
 	"fmt"
@@ -21,10 +21,10 @@ type ifreqData struct {
 	_    [24 - unsafe.Sizeof(uintptr(0))]byte
 }
 
-// setOffload switches segmentation offload of an interface in this network namespace, including
+// SetOffload switches segmentation offload of an interface in this network namespace, including
 // GSO. Without it each TCP segment is a packet from the socket on, as on a wire. Checksum offload
 // stays on in both cases.
-func setOffload(iface string, on bool) error {
+func SetOffload(iface string, on bool) error {
 	data := uint32(0)
 	if on {
 		data = 1

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+// gorxe bench rftp copies with all tools that are installed, and leaves nothing.
+func TestBenchCopies(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("AF_XDP and network namespaces need root")
+	}
+	tmp := t.TempDir()
+	p := startWith(t, nil, func(c *exec.Cmd) { c.Env = append(os.Environ(), "TMPDIR="+tmp) },
+		"bench", "rftp", "--link", "veth", "--only", "mem,file_tmpfs", "--size", "2m",
+		"--rounds", "1", "--json")
+	out := p.wait().ok().stdout
+	var rows []struct {
+		Name, Baseline string
+		Value          float64
+		BaselineValue  float64 `json:"baseline_value"`
+	}
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	var have []string
+	for _, r := range rows {
+		have = append(have, r.Name+" "+r.Baseline)
+		if r.Value <= 0 || r.BaselineValue <= 0 {
+			t.Errorf("%+v: want positive values", r)
+		}
+	}
+	for _, want := range []string{"mem write_bw", "mem gridftp", "mem_cpu gridftp_notso"} {
+		if !slices.Contains(have, want) {
+			t.Errorf("results %q, want %q among them", have, want)
+		}
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
