@@ -104,7 +104,7 @@
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
 //   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
-//   - cq.go, srq.go, ah.go: CQ, SRQ and AH
+//   - cq.go, srq.go, ah.go, await.go: CQ, SRQ and AH; waiting for a condition
 //   - dial.go, listen.go, acceptqueue.go, request.go, conn.go, datagram.go: connections with the
 //     connection manager
 //   - gsi.go, pathcache.go: QP1 and the paths of its messages
