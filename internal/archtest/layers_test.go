@@ -107,6 +107,8 @@ var allowed = map[string][]string{
 		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
 		"internal/due", "internal/fence", "internal/limit", "internal/prefetch",
 	},
+	"roce/rsocket":      {"roce", "roce/rsocket/...", "internal/halfopen"},
+	"roce/rsocket/core": {},
 	"transport": {
 		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
 		"transport/...",
@@ -127,7 +129,7 @@ var allowed = map[string][]string{
 
 // pure lists the packages without I/O, clocks, locks, goroutines and random sources.
 var pure = []string{"bth", "mr", "qp", "qp/sched", "frame", "driver", "roce/cm", "internal/due",
-	"internal/limit", "internal/wire", "transport/flow/core", "transport/rftp/core"}
+	"internal/limit", "internal/wire", "transport/flow/core", "transport/rftp/core", "roce/rsocket/core"}
 
 // maxLines bounds the length of a file; the target is about 500.
 const maxLines = 600

@@ -1,0 +1,110 @@
+package rsocket
+
+import (
+	"errors"
+	"io"
+	"net"
+)
+
+// maxChunk is the number of bytes that are copied before they are posted, so that the device sends
+// them while the next ones are copied.
+const maxChunk = 32 << 10
+
+// Write sends p. It returns when p has been copied and posted, and waits while the peer has no
+// space or the send buffer is full. See net.Conn.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if len(p) == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return 0, c.opError("write", c.writable())
+	}
+	for n < len(p) {
+		b, err := c.space(len(p) - n)
+		if err != nil {
+			return n, err
+		}
+		k := copy(b, p[n:])
+		if err := c.commit(k); err != nil {
+			return n, err
+		}
+		n += k
+	}
+	return n, nil
+}
+
+// ReadFrom sends everything that it reads from r until io.EOF. It reads directly into the memory
+// from which the device sends. Meanwhile other writers wait. It implements io.ReaderFrom.
+func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for {
+		b, err := c.space(maxChunk)
+		if err != nil {
+			return n, err
+		}
+		k, err := r.Read(b)
+		if k > 0 {
+			if err := c.commit(min(k, len(b))); err != nil {
+				return n, err
+			}
+			n += int64(k)
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// space waits until data can be sent, and returns memory for the next bytes, at most limit. The
+// caller has the lock of writers.
+func (c *Conn) space(limit int) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.writable()
+	if err == nil {
+		err = c.deadlines[writer].Err()
+	}
+	if err == nil {
+		err = c.await(writer, c.deadlines[writer])
+	}
+	if err == nil {
+		err = c.writable()
+	}
+	if err != nil {
+		return nil, c.opError("write", err)
+	}
+	off, n := c.stream.Space()
+	return c.send.Bytes()[off:][:min(n, limit, maxChunk)], nil
+}
+
+// commit sends the first n bytes of the memory that space has returned.
+func (c *Conn) commit(n int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.writable(); err != nil {
+		return c.opError("write", err)
+	}
+	w := c.stream.Send(n)
+	c.post(&w)
+	return c.opError("write", c.err)
+}
+
+// writable returns why the connection cannot be written anymore. The caller holds mu.
+func (c *Conn) writable() error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case c.err != nil:
+		return c.err
+	case c.stream.PeerDisconnected():
+		return errPeerClosed
+	case c.stream.Shut():
+		return errWriteShut
+	}
+	return nil
+}
