@@ -128,8 +128,7 @@ var cmTools = []cmTool{
 		rdmaServer},
 	{"rdma_client, rdma_server, keepalives", portCmatose, "rdma_server -s %s", "rdma_client -s %s",
 		idleClient, idleServer},
-	{"rstream -T v", portCmatose, rstream + " -b %s", rstream + " -s %s", rstreamClient,
-		rstreamServer},
+	rstream(rsFew),
 	{"udaddy", portUdaddy, udaddy + " -b %s", udaddy + " -s %s", udaddyClient, udaddyServer},
 }
 

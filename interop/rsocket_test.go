@@ -3,249 +3,373 @@
 package interop_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
-	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/interop/lab"
+	"github.com/gorxe/gorxe/roce/rsocket"
 )
 
-// rsocket is gorxe's side of a stream of librdmacm's rsockets (rdma-core, rsocket.c). Data goes by
-// RDMA WRITE with immediate into the peer's ring. The peer grants space in its ring by writing into
-// a list of two entries.
-//
-// The immediate of a data message is its length. That of a grant is opGrant and the number of data
-// messages that the granter has space for, counted from the start.
-type rsocket struct {
-	*cmEnd
-	sent     uint16 // data messages
-	maySend  uint16 // as counted by the peer's grants
-	entry    int    // of the list: where the next data goes
-	list     roce.RemoteBuffer
-	listNext int // entry of the peer's list for the next grant
+// The programs on librdmacm's rsockets against package rsocket.
 
-	got       int    // bytes received and not yet taken
-	taken     int    // bytes taken since the last grant of memory
-	read      int    // offset in the ring
-	granted   int    // offset of the half that is granted next
-	messages  uint16 // data messages taken
-	noted     uint16 // those that the last grant reported
-	lengths   []int  // of received data messages
-	nextRecv  uint64
-	nextSend  uint64
-	peerCount uint8 // the byte that the peer sends next (rstream -T v)
-	ownCount  uint8
+const portRcopy = 7427
+
+// rsConfig has an entry for riostream's memory.
+var rsConfig = rsocket.Config{Mappings: 1}
+
+// rsocketDial connects to the program in the guest.
+func rsocketDial(t *testing.T, r *rig, v variant, port uint16) *rsocket.Conn {
+	t.Helper()
+	cfg := rsConfig
+	cfg.Connect.MTU = v.mtu
+	c, err := rsocket.Dial(within(t), r.dev,
+		netip.AddrPortFrom(r.Guests[0].Addr(v.v6), port).String(), cfg)
+	check(t, err)
+	return rsocketConn(t, c)
 }
 
-// The layout of an rsocket's memory, and its sizes.
-const (
-	rsList    = 0 // two entries of {address 8, key 4, length 4}
-	rsGrant   = 64
-	rsRing    = slot
-	rsRingLen = 2 * slot
-	rsSend    = 4 * slot
-	rsRecvs   = 256
-
-	opGrant   = 4
-	opControl = 7
-	opShift   = 29
-)
-
-func newRsocket(t *testing.T, r *rig, v variant) *rsocket {
-	s := &rsocket{cmEnd: newCMEnd(t, r, v, roce.RC), granted: rsRingLen / 2, taken: rsRingLen / 2,
-		listNext: 1}
-	s.recv(0, rsRecvs, 0, 8, 0) // an immediate takes a receive but no memory
-	s.nextRecv = rsRecvs
-	return s
+// rsocketAccept accepts the connection of a program in the guest.
+func rsocketAccept(t *testing.T, r *rig, v variant, port uint16) *rsocket.Conn {
+	t.Helper()
+	l, err := rsocket.Listen(r.dev, netip.AddrPortFrom(r.HostAddr(v.v6), port).String(), rsConfig)
+	check(t, err)
+	stop := time.AfterFunc(patience, func() { _ = l.Close() })
+	t.Cleanup(func() {
+		stop.Stop()
+		_ = l.Close()
+	})
+	c, err := l.AcceptConn()
+	check(t, err)
+	return rsocketConn(t, c)
 }
 
-// hello returns the private data of REQ and REP: struct rs_conn_data, big endian.
-func (s *rsocket) hello() []byte {
-	b := []byte{1, 0} // version; flags: little endian host
-	b = binary.BigEndian.AppendUint16(b, rsRecvs)
-	b = append(b, 0, 0, 0, 0)
-	b = binary.BigEndian.AppendUint64(b, s.mr.Addr()+rsList)
-	b = binary.BigEndian.AppendUint32(b, uint32(s.mr.RKey()))
-	b = binary.BigEndian.AppendUint32(b, 2)
-	b = binary.BigEndian.AppendUint64(b, s.mr.Addr()+rsRing)
-	b = binary.BigEndian.AppendUint32(b, uint32(s.mr.RKey()))
-	return binary.BigEndian.AppendUint32(b, rsRingLen/2)
+func rsocketConn(t *testing.T, c *rsocket.Conn) *rsocket.Conn {
+	t.Helper()
+	t.Cleanup(func() { _ = c.Close() }) // the test may have closed it
+	check(t, c.SetDeadline(time.Now().Add(patience)))
+	return c
 }
 
-// greet processes the peer's hello.
-func (s *rsocket) greet(b []byte) {
-	s.t.Helper()
-	if len(b) < 40 || b[0] != 1 {
-		s.t.Fatalf("the peer's private data is no rsocket's: % x", b)
-	}
-	s.maySend = binary.BigEndian.Uint16(b[2:])
-	s.list = roce.RemoteBuffer{Addr: binary.BigEndian.Uint64(b[8:]),
-		RKey: roce.RKey(binary.BigEndian.Uint32(b[16:])), Len: 32}
-	s.mr.Store64(rsList, binary.BigEndian.Uint64(b[24:]))
-	s.mr.Store64(rsList+8,
-		uint64(binary.BigEndian.Uint32(b[36:]))<<32|uint64(binary.BigEndian.Uint32(b[32:])))
-}
+// counter is the sequence of bytes that the programs send and verify with -T v.
+type counter byte
 
-// grant reports space to the peer when half of the ring or of the receives is free again.
-func (s *rsocket) grant() {
-	s.t.Helper()
-	freeSpace := s.taken >= rsRingLen/2
-	if !freeSpace && s.messages-s.noted < rsRecvs/2 {
-		return
-	}
-	s.noted = s.messages
-	w := work{op: roce.OpWriteImm, id: s.nextSend,
-		imm: opGrant<<opShift | uint32(s.messages+rsRecvs), raddr: s.list.Addr,
-		rkey: uint32(s.list.RKey)}
-	if freeSpace {
-		b := s.mr.Bytes()[rsGrant:]
-		binary.LittleEndian.PutUint64(b, s.mr.Addr()+rsRing+uint64(s.granted))
-		binary.LittleEndian.PutUint32(b[8:], uint32(s.mr.RKey()))
-		binary.LittleEndian.PutUint32(b[12:], rsRingLen/2)
-		w.off, w.size = rsGrant, 16
-		w.raddr += uint64(16 * s.listNext)
-		s.listNext ^= 1
-		s.granted = (s.granted + rsRingLen/2) % rsRingLen
-		s.taken -= rsRingLen / 2
-	}
-	s.push(w)
-}
-
-func (s *rsocket) push(w work) {
-	s.t.Helper()
-	s.post(w)
-	expect(s.t, "gorxe", s, sendQueue, s.nextSend, 1)
-	s.nextSend++
-}
-
-// hear processes one message of the peer.
-func (s *rsocket) hear() {
-	s.t.Helper()
-	w := s.poll(recvQueue, 1, patience)
-	if len(w) != 1 || w[0].status != success {
-		s.t.Fatalf("rsocket: waited for the peer: %+v", w)
-	}
-	s.recv(s.nextRecv, 1, 0, 8, 0)
-	s.nextRecv++
-	switch data := int(w[0].imm & (1<<opShift - 1)); w[0].imm >> opShift {
-	case 0:
-		s.got += data
-		s.lengths = append(s.lengths, data)
-	case opGrant:
-		s.maySend = uint16(data)
-	case opControl:
-		s.t.Fatalf("rsocket: the peer ends the stream with %d", data)
+func (c *counter) fill(b []byte) {
+	for i := range b {
+		b[i] = byte(*c)
+		*c++
 	}
 }
 
-// take receives n bytes, which must continue the sequence.
-func (s *rsocket) take(n int) {
-	s.t.Helper()
-	for n > 0 {
-		s.grant()
-		for s.got == 0 {
-			s.hear()
+func (c *counter) verify(t *testing.T, b []byte) {
+	t.Helper()
+	for i := range b {
+		if b[i] != byte(*c) {
+			t.Fatalf("byte %d of a piece is %#x, want %#x", i, b[i], byte(*c))
 		}
-		k := min(n, s.got, rsRingLen-s.read)
-		for i, b := range s.mr.Bytes()[rsRing+s.read:][:k] {
-			if b != s.peerCount {
-				s.t.Fatalf("rsocket: byte %d of a piece is %#x, want %#x", i, b, s.peerCount)
-			}
-			s.peerCount++
-		}
-		n, s.got, s.taken, s.read = n-k, s.got-k, s.taken+k, (s.read+k)%rsRingLen
-		for left := k; left > 0 && len(s.lengths) > 0; {
-			d := min(left, s.lengths[0])
-			left -= d
-			if s.lengths[0] -= d; s.lengths[0] == 0 {
-				s.lengths, s.messages = s.lengths[1:], s.messages+1
-			}
-		}
+		*c++
 	}
 }
 
-// give sends the next n bytes of the sequence.
-func (s *rsocket) give(n int) {
+// rsPeer is gorxe's side of rstream.
+type rsPeer struct {
+	t       *testing.T
+	c       *rsocket.Conn
+	out, in counter
+	buf     []byte
+}
+
+func (s *rsPeer) send(n int) {
 	s.t.Helper()
-	for n > 0 {
-		s.grant()
-		addr, rest := s.mr.Load64(rsList+16*s.entry), s.mr.Load64(rsList+16*s.entry+8)
-		length := int(rest >> 32)
-		if length == 0 || s.sent == s.maySend {
-			s.hear()
-			continue
-		}
-		k := min(n, length, slot)
-		for i := range k {
-			s.mr.Bytes()[rsSend+i] = s.ownCount
-			s.ownCount++
-		}
-		s.push(work{op: roce.OpWriteImm, id: s.nextSend, off: rsSend, size: k, imm: uint32(k),
-			raddr: addr, rkey: uint32(rest)})
-		s.sent++
-		s.mr.Store64(rsList+16*s.entry, addr+uint64(k))
-		s.mr.Store64(rsList+16*s.entry+8, uint64(length-k)<<32|rest&(1<<32-1))
-		if length == k {
-			s.entry ^= 1
-		}
-		n -= k
+	s.out.fill(s.buf[:n])
+	if _, err := s.c.Write(s.buf[:n]); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-// bye reports that this side sends no more.
-func (s *rsocket) bye() {
+func (s *rsPeer) receive(n int) {
 	s.t.Helper()
-	s.push(work{op: roce.OpWriteImm, id: s.nextSend, imm: opControl << opShift, raddr: s.list.Addr,
-		rkey: uint32(s.list.RKey)})
+	if _, err := io.ReadFull(s.c, s.buf[:n]); err != nil {
+		s.t.Fatal(err)
+	}
+	s.in.verify(s.t, s.buf[:n])
+}
+
+// end waits for the end of the peer's stream. A program that disconnects on a link that loses its
+// last packets ends without one.
+func (s *rsPeer) end(lossy bool) {
+	s.t.Helper()
+	n, err := s.c.Read(s.buf)
+	if n != 0 || err != io.EOF && !lossy {
+		s.t.Errorf("Read() = %d, %v at the end, want 0, EOF", n, err)
+	}
+	check(s.t, s.c.Close())
 }
 
 // rstream's numbers: -I iterations of -C transfers of -S bytes in each direction.
-const (
-	rsIters, rsTransfers, rsSize = 3, 40, 5000
+type rsNumbers struct{ iterations, transfers, size int }
+
+var (
+	rsFew  = rsNumbers{3, 40, 5000}
+	rsMany = rsNumbers{2, 5, 1 << 20}
+	rsTiny = rsNumbers{200, 3, 1}
 )
 
-var rstream = fmt.Sprintf("rstream -I %d -C %d -S %d -T v", rsIters, rsTransfers, rsSize)
-
-func rstreamClient(t *testing.T, r *rig, v variant) {
-	s := newRsocket(t, r, v)
-	conn, err := r.dev.Dial(within(t), netip.AddrPortFrom(r.Guests[0].Addr(v.v6), portCmatose),
-		s.qp, roce.DialOptions{PrivateData: s.hello()})
-	s.must(err)
-	s.conn = conn
-	s.greet(conn.PrivateData())
-	s.give(16)
-	s.take(16)
-	for range rsIters {
-		for range rsTransfers {
-			s.give(rsSize)
-		}
-		for range rsTransfers {
-			s.take(rsSize)
-		}
-	}
-	s.bye()
-	s.ended()
+func (n rsNumbers) String() string {
+	return fmt.Sprintf("-I %d -C %d -S %d", n.iterations, n.transfers, n.size)
 }
 
-func rstreamServer(t *testing.T, r *rig, v variant) {
-	l := r.listen(t, v, portCmatose)
-	s := newRsocket(t, r, v)
-	req, err := l.Accept(within(t))
-	s.must(err)
-	s.greet(req.PrivateData())
-	s.conn, err = req.Accept(within(t), s.qp, roce.AcceptOptions{PrivateData: s.hello()})
-	s.must(err)
-	s.take(16)
-	s.give(16)
-	for range rsIters {
-		for range rsTransfers {
-			s.take(rsSize)
+// rstream returns the scenario of a program that sends and receives streams.
+func rstream(n rsNumbers) cmTool {
+	command := fmt.Sprintf("rstream %v -T v", n)
+	talk := func(t *testing.T, r *rig, c *rsocket.Conn, first, second func(*rsPeer, int)) {
+		s := &rsPeer{t: t, c: c, buf: make([]byte, max(n.size, 16))}
+		first(s, 16)
+		second(s, 16)
+		for range n.iterations {
+			for range n.transfers {
+				first(s, n.size)
+			}
+			for range n.transfers {
+				second(s, n.size)
+			}
 		}
-		for range rsTransfers {
-			s.give(rsSize)
+		s.end(r.lossy)
+	}
+	return cmTool{name: "rstream -T v", port: portCmatose,
+		server: command + " -b %s", client: command + " -s %s",
+		active: func(t *testing.T, r *rig, v variant) {
+			talk(t, r, rsocketDial(t, r, v, portCmatose), (*rsPeer).send, (*rsPeer).receive)
+		},
+		passive: func(t *testing.T, r *rig, v variant) {
+			talk(t, r, rsocketAccept(t, r, v, portCmatose), (*rsPeer).receive, (*rsPeer).send)
+		}}
+}
+
+// riostream returns the scenario of a program whose sides write into each other's memory. The last
+// byte of a transfer is a number that the receiver polls.
+func riostream(n rsNumbers) cmTool {
+	command := fmt.Sprintf("riostream %v -T v", n)
+	talk := func(t *testing.T, r *rig, c *rsocket.Conn, active bool) {
+		memory, err := c.Map(bytes.Repeat([]byte{0xff}, n.size), 0)
+		check(t, err)
+		s := &rsPeer{t: t, c: c, buf: bytes.Repeat([]byte{0xff}, max(n.size, 16))}
+		hello := make([]byte, 16) // which the programs do not verify
+		send := func(marker byte) {
+			for range n.transfers - 1 {
+				_, err := c.WriteAt(s.buf[:n.size], 0)
+				check(t, err)
+			}
+			s.out.fill(s.buf[:n.size-1])
+			s.buf[n.size-1] = marker
+			_, err := c.WriteAt(s.buf[:n.size], 0)
+			check(t, err)
+		}
+		receive := func(marker byte) {
+			for end := time.Now().Add(patience); memory.Load8(n.size-1) != marker; {
+				if time.Now().After(end) {
+					t.Fatalf("the peer's transfer %d does not arrive", marker)
+				}
+				r.dev.Progress()
+			}
+			s.in.verify(t, memory.Bytes()[:n.size-1])
+		}
+		if active {
+			_, err = c.Write(hello)
+			check(t, err)
+		}
+		_, err = io.ReadFull(c, hello)
+		check(t, err)
+		if !active {
+			_, err = c.Write(hello)
+			check(t, err)
+		}
+		for i := range n.iterations {
+			if m := byte(2 * i); active {
+				send(m)
+				receive(m + 1)
+			} else {
+				receive(m)
+				send(m + 1)
+			}
+		}
+		s.end(r.lossy)
+	}
+	return cmTool{name: "riostream -T v", port: portCmatose,
+		server: command + " -b %s", client: command + " -s %s",
+		active: func(t *testing.T, r *rig, v variant) {
+			talk(t, r, rsocketDial(t, r, v, portCmatose), true)
+		},
+		passive: func(t *testing.T, r *rig, v variant) {
+			talk(t, r, rsocketAccept(t, r, v, portCmatose), false)
+		}}
+}
+
+// Messages of rcopy: a header, and what follows it, little-endian.
+const (
+	rcopyOpen, rcopyClose, rcopyWrite = 1, 2, 3
+	rcopyReply                        = 0x80
+	rcopyHeader                       = 16
+)
+
+// rcopyMessage returns a message: version 0, command, length 2, data 4, number 8.
+func rcopyMessage(command byte, data uint32, payload []byte) []byte {
+	b := []byte{0, command}
+	b = binary.LittleEndian.AppendUint16(b, uint16(rcopyHeader+len(payload)))
+	b = binary.LittleEndian.AppendUint32(b, data)
+	b = binary.LittleEndian.AppendUint64(b, 0)
+	return append(b, payload...)
+}
+
+// rcopyAnswer reads a reply, which must be one of success.
+func rcopyAnswer(c net.Conn, command byte) error {
+	b := make([]byte, rcopyHeader)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return err
+	}
+	if want := rcopyMessage(command|rcopyReply, 0, nil); !bytes.Equal(b, want) {
+		return fmt.Errorf("rcopy's reply is % x, want % x", b, want)
+	}
+	return nil
+}
+
+// rcopyFile is what is copied.
+func rcopyFile() []byte {
+	b := make([]byte, 3<<20+12345)
+	var c counter
+	for i := 0; i < len(b); i += 1000 {
+		c.fill(b[i:min(i+999, len(b))])
+	}
+	return b
+}
+
+// rcopyActive copies a file to the server rcopy in the guest.
+func rcopyActive(t *testing.T, r *rig, v variant) {
+	k := r.guestProgram(t, "rcopy")
+	r.awaitCM(t, portRcopy)
+	c := rsocketDial(t, r, v, portRcopy)
+	file := rcopyFile()
+	request := func(command byte, data uint32, payload []byte) {
+		_, err := c.Write(rcopyMessage(command, data, payload))
+		check(t, err)
+	}
+	request(rcopyOpen, 0o644, append([]byte("/tmp/copy"), make([]byte, 7)...))
+	check(t, rcopyAnswer(c, rcopyOpen))
+	request(rcopyWrite, 0, binary.LittleEndian.AppendUint64(nil, uint64(len(file))))
+	_, err := io.Copy(c, bytes.NewReader(file))
+	check(t, err)
+	check(t, rcopyAnswer(c, rcopyWrite))
+	request(rcopyClose, 0, nil)
+	check(t, rcopyAnswer(c, rcopyClose))
+	check(t, c.Close())
+	want := sumOf(file)
+	if got := r.guest(t, "sha256sum < /tmp/copy; rm /tmp/copy"); got != want {
+		t.Errorf("chesha256sum of the copy is %q, want %q", got, want)
+	}
+	check(t, k.p.Signal(9))
+}
+
+// rcopyPassive takes a file from the client rcopy in the guest.
+func rcopyPassive(t *testing.T, r *rig, v variant) {
+	started := make(chan *guestProgram, 1)
+	r.guest(t, "head -c 3333333 /dev/urandom > /tmp/source")
+	go func() {
+		time.Sleep(100 * time.Millisecond) // gorxe listens first; the client repeats its request
+		p, err := r.Guests[0].Start("sh", "-c",
+			fmt.Sprintf("exec rcopy /tmp/source %v:/there", r.HostAddr(v.v6)))
+		if err != nil {
+			t.Errorf("start rcopy: %v", err)
+			close(started)
+			return
+		}
+		started <- &guestProgram{p}
+	}()
+	c := rsocketAccept(t, r, v, portRcopy)
+	var file []byte
+	for done := false; !done; {
+		h := make([]byte, rcopyHeader)
+		_, err := io.ReadFull(c, h)
+		check(t, err)
+		payload := make([]byte, binary.LittleEndian.Uint16(h[2:])-rcopyHeader)
+		_, err = io.ReadFull(c, payload)
+		check(t, err)
+		if h[1] == rcopyWrite {
+			file = make([]byte, binary.LittleEndian.Uint64(payload))
+			_, err = io.ReadFull(c, file)
+			check(t, err)
+		}
+		_, err = c.Write(rcopyMessage(h[1]|rcopyReply, 0, nil))
+		check(t, err)
+		done = h[1] == rcopyClose
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !r.lossy {
+		t.Errorf("Read() = %v at the end, want EOF", err)
+	}
+	check(t, c.Close())
+	if k := <-started; k != nil {
+		if out, err := k.wait(patience); err != nil {
+			t.Errorf("rcopy: %v\n%s", err, out)
 		}
 	}
-	s.bye()
-	s.ended()
+	if want, got := r.guest(t, "sha256sum < /tmp/source; rm /tmp/source"), sumOf(file); got != want {
+		t.Errorf("chesha256sum of the copy is %q, want %q", got, want)
+	}
+}
+
+// sumOf returns what sha256sum prints for standard input.
+func sumOf(b []byte) string { return fmt.Sprintf("%x  -\n", sha256.Sum256(b)) }
+
+func rcopy(t *testing.T, r *rig, v variant) {
+	if v.gorxePassive {
+		rcopyPassive(t, r, v)
+	} else {
+		rcopyActive(t, r, v)
+	}
+}
+
+// TestRsockets runs librdmacm's programs on rsockets against gorxe. The bad links are not in the
+// core.
+func TestRsockets(t *testing.T) {
+	rio, many, tiny := riostream(rsFew), rstream(rsMany), rstream(rsTiny)
+	two := []variant{{lab.MaxMTU, 4096, false, false}, {lab.MaxMTU, 4096, false, true}}
+	both := append(two, variant{lab.MaxMTU, 1024, true, false}, variant{lab.MaxMTU, 1024, true, true})
+	if *coreFlag {
+		both = two
+	}
+	play(t, rio.name, both, rio.run)
+	play(t, "rcopy", two, rcopy) // it knows only IPv4
+	play(t, "rstream -T v, 1 MiB", both, many.run)
+	if *coreFlag {
+		return
+	}
+	play(t, "rstream -T v, 1 byte", both, tiny.run)
+	for _, w := range badWires {
+		for _, towardsGuest := range []bool{false, true} {
+			where := " from the kernel"
+			if towardsGuest {
+				where = " to the kernel"
+			}
+			lossy := func(f func(*testing.T, *rig, variant)) func(*testing.T, *rig, variant) {
+				return func(t *testing.T, r *rig, v variant) {
+					before := patience
+					patience = lossyPatience << slow
+					r.lossy = true
+					t.Cleanup(func() { patience, r.lossy = before, false })
+					r.fault(t, towardsGuest, w.rule)
+					f(t, r, v)
+				}
+			}
+			few := rstream(rsFew)
+			play(t, few.name+", "+w.name+where, two, lossy(few.run))
+			play(t, rio.name+", "+w.name+where, two, lossy(rio.run))
+			play(t, "rcopy, "+w.name+where, two, lossy(rcopy))
+		}
+	}
 }
