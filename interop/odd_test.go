@@ -82,7 +82,7 @@ func newOddRig(t *testing.T, first bth.PSN, v6 bool) *oddRig {
 	o.port, err = xdp.Open(pair.B.Iface, xdp.Options{NetNS: pair.B.Fd()})
 	check(t, err)
 	t.Cleanup(func() { _ = o.port.Close() })
-	o.dev, err = roce.Open(pair.A.Iface, roce.WithXDP(xdp.Options{NetNS: pair.A.Fd()}))
+	o.dev, err = roce.Open(pair.A.Iface, roce.WithXDP(roce.XDPOptions{NetNS: pair.A.Fd()}))
 	check(t, err)
 	t.Cleanup(func() { _ = o.dev.Close() })
 	o.pd, err = o.dev.AllocPD()

@@ -212,7 +212,7 @@ func (r *rig) open(opts ...roce.Option) (*roce.Device, error) {
 		return nil, err
 	}
 	return roce.Open(r.Iface(),
-		append(opts, roce.WithXDP(xdp.Options{Mode: mode, NetNS: r.Host.Fd()}))...)
+		append(opts, roce.WithXDP(roce.XDPOptions{Mode: mode, NetNS: r.Host.Fd()}))...)
 }
 
 func (r *rig) close() {

@@ -28,9 +28,15 @@ func NewAH(p *frame.Path, onClose func(*AH)) *AH {
 
 // NewAH is the function NewAH, but only QPs of the engine can use the address handle.
 func (e *Engine) NewAH(p *frame.Path, onClose func(*AH)) *AH {
-	a := NewAH(p, onClose)
-	a.eng = e
+	a := &AH{}
+	e.InitAH(a, p, onClose)
 	return a
+}
+
+// InitAH is NewAH for a zero AH.
+func (e *Engine) InitAH(a *AH, p *frame.Path, onClose func(*AH)) {
+	a.eng, a.close = e, onClose
+	a.path.Store(p)
 }
 
 // UpdateAH replaces the path of a. p must not change afterwards.

@@ -8,10 +8,20 @@ import (
 
 // AH is an address handle: the path to the receiver of UD messages. Create it once with
 // Device.CreateAH or Device.CreateAHFromWC and use it in any number of work requests (SendWR.AH),
-// on any UD QP of the device. The device keeps its path up to date when the next hop changes. The
-// method Remote returns the receiver's address; Close releases the handle. Work requests that were
-// posted before Close are not affected.
-type AH = qp.AH
+// on any UD QP of the device. The device keeps its path up to date when the next hop changes.
+type AH struct {
+	ah qp.AH // the only field: the engine gets a pointer to it
+}
+
+// Remote returns the address of the receiver.
+func (a *AH) Remote() GID { return a.ah.Remote() }
+
+// Path returns the current path, which must not be modified. It is nil for a zero AH.
+func (a *AH) Path() *Path { return a.ah.Path() }
+
+// Close releases the address handle: the device no longer updates its path. Work requests that were
+// posted before are not affected. It always returns nil; closing twice is harmless.
+func (a *AH) Close() error { return a.ah.Close() }
 
 // CreateAH creates an address handle for the peer a.Remote. It resolves the address, which may take
 // a neighbor lookup; ctx limits the wait.
@@ -30,7 +40,8 @@ func (d *Device) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	ah := d.eng.NewAH(path, d.forgetAH)
+	ah := &AH{}
+	d.eng.InitAH(&ah.ah, path, func(*qp.AH) { d.forgetAH(ah) })
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
 	if err := d.open(); err != nil {

@@ -10,24 +10,45 @@ import (
 const NumClasses = qp.NumClasses
 
 // ClassConfig tells how the Device sends the packets of a traffic class: see WithClasses. The zero
-// value is the default. Its fields are:
+// value is the default.
+type ClassConfig struct {
+	Order ClassOrder
+	// Preempt tells when a QP of this class may be preempted by a higher class: 0 after any packet,
+	// n > 0 when n bytes of payload were sent since the last preemption point and at the end of a
+	// message, PreemptAtEnd only at the end of a message.
+	Preempt int
+	// Rate limits the class, in bytes of frames per second from the Ethernet header to the ICRC,
+	// MinRate to MaxRate. 0 means no limit.
+	Rate uint64
+	// Burst is what the class may send at once after a pause, in bytes, at most MaxBurst. It is at
+	// least one frame.
+	Burst int
+}
+
+// Check reports whether the values are in range.
 //
-//	Order   ClassOrder // RoundRobin or FIFO
-//	Preempt int        // when a QP may be preempted by a higher class: 0 after any packet, n > 0
-//	                   // after n bytes of payload and at the end of a message, or PreemptAtEnd
-//	Rate    uint64     // limit in bytes of frames per second, MinRate to MaxRate; 0: none
-//	Burst   int        // bytes that may be sent at once after a pause, at most MaxBurst; at least
-//	                   // one frame
-type ClassConfig = qp.ClassConfig
+// Errors: ErrInvalidAttr.
+func (c *ClassConfig) Check() error {
+	e := c.engine()
+	return e.Check()
+}
+
+func (c *ClassConfig) engine() qp.ClassConfig {
+	return qp.ClassConfig{Order: qp.Order(c.Order), Preempt: c.Preempt, Rate: c.Rate,
+		Burst: c.Burst}
+}
 
 // ClassOrder is the order in which the QPs of a traffic class send.
-type ClassOrder = qp.Order
+type ClassOrder uint8
 
 // The orders.
 const (
-	RoundRobin = qp.RoundRobin // one QP after the other, 16 KiB or one work request each
-	FIFO       = qp.FIFO       // the oldest work request that can be sent
+	RoundRobin ClassOrder = iota // one QP after the other, 16 KiB or one work request each
+	FIFO                         // the oldest work request that can be sent
 )
+
+// String returns "round robin" or "FIFO".
+func (o ClassOrder) String() string { return qp.Order(o).String() }
 
 // PreemptAtEnd is the value of ClassConfig.Preempt for a class whose messages are not preempted.
 const PreemptAtEnd = qp.PreemptAtEnd
@@ -40,7 +61,11 @@ const (
 )
 
 // ClassCounters are the counters of a traffic class: Counters.Classes.
-type ClassCounters = qp.ClassCounters
+type ClassCounters struct {
+	SentPkts    uint64
+	SentBytes   uint64 // payload
+	Preemptions uint64 // messages interrupted by packets of a higher class
+}
 
 // ecnMask selects the ECN bits of the IPv4 TOS or IPv6 traffic class; the DSCP is above them.
 const (

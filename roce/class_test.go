@@ -16,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/roce/cm"
 )
 
 // vlanPort is a port in a VLAN.
@@ -250,7 +251,7 @@ func TestAdoptAnyTrafficClass(t *testing.T) {
 		for tc := range 256 {
 			for sl := range 16 {
 				r := &Request{dev: k.b.Device,
-					req: &ConnRequest{TrafficClass: uint8(tc), SL: uint8(sl)}}
+					req: &cm.Request{TrafficClass: uint8(tc), SL: uint8(sl)}}
 				var o PathOptions
 				r.adopt(k.b.qp, &o)
 				got, pcp, err := k.b.marking(&o)

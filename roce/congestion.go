@@ -9,25 +9,38 @@ import (
 // CongestionControl is an algorithm that limits how much an RC QP sends, so that it shares the
 // network with other connections. See docs/congestion.md. It concerns only what this side sends;
 // peers choose their own.
-type CongestionControl = qp.Congestion
+type CongestionControl uint8
 
 // The algorithms of congestion control.
 const (
 	// CongestionAdaptive reacts to loss, delay and ECN marks. It is the default.
-	CongestionAdaptive = qp.CongestionAdaptive
+	CongestionAdaptive CongestionControl = iota
 	// CongestionDCQCN is the algorithm of RDMA NICs: only CNPs, which the peer sends for packets
 	// with ECN marks, reduce the rate.
-	CongestionDCQCN = qp.CongestionDCQCN
+	CongestionDCQCN
 	// CongestionNone sends as fast as the window permits (Expert.MaxWindow), for networks without
 	// loss. Packets are not ECN-capable.
-	CongestionNone = qp.CongestionNone
+	CongestionNone
 )
+
+// String returns "adaptive", "dcqcn" or "none".
+func (c CongestionControl) String() string { return qp.Congestion(c).String() }
+
+// MarshalText returns the name of the algorithm. JSON uses it.
+func (c CongestionControl) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText parses the name of an algorithm.
+func (c *CongestionControl) UnmarshalText(b []byte) (err error) {
+	*c, err = ParseCongestionControl(string(b))
+	return err
+}
 
 // ParseCongestionControl returns the algorithm with the name "adaptive", "dcqcn" or "none".
 //
 // Errors: ErrInvalidAttr.
 func ParseCongestionControl(name string) (CongestionControl, error) {
-	return qp.ParseCongestion(name)
+	c, err := qp.ParseCongestion(name)
+	return CongestionControl(c), err
 }
 
 // WithCongestionControl selects the algorithm for the RC QPs of the Device. QPConfig.Congestion

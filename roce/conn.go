@@ -40,7 +40,7 @@ func (c *Conn) start(keepAlive, first time.Duration) {
 			c.handle(now, &e)
 		}
 		if c.qp.State() == StateErr {
-			c.ended(now, lostBy(c.qp.qp.Cause()))
+			c.ended(now, lostBy(Status(c.qp.qp.Cause())))
 		} else if period := keepAlivePeriod(keepAlive); period > 0 {
 			d.gsi.alive.watch(now, c.qp, period, first)
 		}
@@ -111,7 +111,7 @@ func (c *Conn) handle(now qp.Time, e *cm.Event) {
 // the connection requires one. Owner only.
 func (c *Conn) ended(now qp.Time, why error) {
 	if !c.qp.closed.Load() && c.qp.State() != StateErr {
-		_ = c.qp.qp.Modify(now, &Attr{State: StateErr}, AttrState) // allowed in every state
+		_ = c.qp.halt(now)
 	}
 	g := c.qp.device().gsi
 	if g.ids[c.id.comm] == c.id {

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"strconv"
 
-	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
 )
@@ -41,9 +40,6 @@ type Counters struct {
 	Port  PortStats
 }
 
-// PortStats are the counters of a Port.
-type PortStats = driver.Stats
-
 // Counters returns all counters. It costs a round trip to the device's thread. After Close it
 // returns the last values.
 func (d *Device) Counters() Counters {
@@ -64,20 +60,23 @@ func (d *Device) Counters() Counters {
 func (d *Device) counters() Counters {
 	n, g := d.loop.Counters(), d.gsi
 	c := Counters{
-		EngineCounters: *d.eng.Counters(), Classes: d.eng.ClassCounters(),
-		RxFrames: n.RxFrames, RxBytes: n.RxBytes,
+		EngineCounters: EngineCounters(*d.eng.Counters()),
+		RxFrames:       n.RxFrames, RxBytes: n.RxBytes,
 		TxFrames: n.TxFrames, TxBytes: n.TxBytes, TxDropped: n.TxDropped,
 		GSIReceived: g.ctr.received, GSISent: g.ctr.sent, GSIRefused: g.ctr.refused,
-		GSINoPath: g.ctr.noPath, CM: *g.cm.Counters(),
+		GSINoPath: g.ctr.noPath, CM: CMCounters(*g.cm.Counters()),
 		KeepAlivesSent: g.alive.sent, KeepAlivesFailed: g.alive.failed,
 		DropNotOurs: n.NotLocal, DropMAC: n.WrongMAC, DropVLAN: n.WrongVLAN,
 		DropSource: n.BadSource, PortErrors: n.PortErrors, Steps: n.Steps, Waits: n.Sleeps,
 		Drops: n.Drops,
 	}
+	for i, class := range d.eng.ClassCounters() {
+		c.Classes[i] = ClassCounters(class)
+	}
 	c.DropPKey += g.ctr.badPKey
 	c.DropQKey += g.ctr.badQKey
 	if _, open := d.loop.PortInfo(); open {
-		c.Port = d.stats()
+		c.Port = PortStats(d.stats())
 	}
 	return c
 }

@@ -77,7 +77,7 @@ func (c *CQ) take(wcs []WC) int {
 		return 0
 	}
 	c.mu.Lock()
-	n := c.cq.Poll(wcs)
+	n := c.cq.Poll(engineWCs(wcs))
 	if c.lapsed {
 		c.releaseEmpty()
 	}

@@ -110,7 +110,7 @@ type DeviceInfo struct {
 // Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall,
 // ErrUnsupported, ErrXDPOptions, and those of New.
 func Open(iface string, opts ...Option) (*Device, error) {
-	port, err := xdp.Open(iface, newConfig(opts).xdp)
+	port, err := xdp.Open(iface, newConfig(opts).xdp.port())
 	if err != nil {
 		return nil, err
 	}
@@ -192,9 +192,13 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if c.prefetch != nil {
 		d.window = *c.prefetch
 	}
-	d.eng, err = qp.NewEngine(qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
-		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder, Congestion: c.congestion,
-		DCQCN: c.dcqcn.engine(), Classes: c.classes})
+	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
+		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
+		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine()}
+	for i := range c.classes {
+		engine.Classes[i] = c.classes[i].engine()
+	}
+	d.eng, err = qp.NewEngine(engine)
 	if err == nil && c.prefetch != nil {
 		err = d.eng.SetPrefetch(*c.prefetch)
 	}

@@ -12,14 +12,18 @@ import (
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
+// RejectReason is the reason for refusing a connection (IBA 12.6.7.2). Its String method explains
+// it. Package roce/cm lists all reasons.
+type RejectReason = cm.Reason
+
 // Reasons of refused connections that applications see or give.
 const (
-	RejectNoListener  = cm.ReasonInvalidServiceID // no listener on that port
-	RejectStale       = cm.ReasonStaleConnection  // the peer considers the QP connected already
-	RejectConsumer    = cm.ReasonConsumer         // refused by the application
-	RejectNoQP        = cm.ReasonNoQP             // no QP is available
-	RejectNoResources = cm.ReasonNoResources      // another resource is not available
-	RejectUnsupported = cm.ReasonUnsupported      // the service does not support the request
+	RejectNoListener  RejectReason = cm.ReasonInvalidServiceID // no listener on that port
+	RejectStale       RejectReason = cm.ReasonStaleConnection  // the peer has connected the QP
+	RejectConsumer    RejectReason = cm.ReasonConsumer         // refused by the application
+	RejectNoQP        RejectReason = cm.ReasonNoQP             // no QP is available
+	RejectNoResources RejectReason = cm.ReasonNoResources      // no other resource is available
+	RejectUnsupported RejectReason = cm.ReasonUnsupported      // the request is not supported
 )
 
 // rejectHints explain the common reasons to the side that dials.
@@ -280,6 +284,6 @@ func (d *Device) giveUp(q *QP, id *cmID) {
 // fail puts a QP that was being connected into StateErr, which flushes it. Owner only.
 func (q *QP) fail(now qp.Time) {
 	if st := q.State(); !q.closed.Load() && st != StateReset && st != StateInit {
-		_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState) // allowed in every state
+		_ = q.halt(now)
 	}
 }

@@ -15,8 +15,8 @@
 //   - A completion queue ([CQ]) reports the results of work requests as [WC].
 //   - An address handle ([AH]) addresses datagrams.
 //
-// A program needs to import only this package; types and errors of the packages below it have
-// aliases here. The examples show each operation with error handling.
+// A program needs to import only this package. The examples show each operation with error
+// handling.
 //
 // # Connections
 //
@@ -100,7 +100,9 @@
 //
 // For maintainers:
 //
-//   - types.go, options.go, errors.go: the vocabulary
+//   - types.go, options.go, errors.go: addresses, keys, options and errors
+//   - workrequest.go, completion.go, attr.go, engine_unsafe.go: work requests, completions and QP
+//     attributes, and how they are passed to the engine
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
 //   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
@@ -119,5 +121,5 @@
 //     the TLB
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
-//   - events.go, counters.go: asynchronous events and counters
+//   - events.go, counters.go, countertypes.go: asynchronous events and counters
 package roce

@@ -33,8 +33,8 @@ func TestInterfaceRemoved(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		pair := newVeth(t, veth.Options{})
 		leakCheck(t)
-		a := openEnd(t, &pair.A, xdp.Options{}, rigConfig{})
-		b := openEnd(t, &pair.B, xdp.Options{}, rigConfig{opts: []Option{WithProgress(p)}})
+		a := openEnd(t, &pair.A, XDPOptions{}, rigConfig{})
+		b := openEnd(t, &pair.B, XDPOptions{}, rigConfig{opts: []Option{WithProgress(p)}})
 		connect(t, a.qp, b.qp)
 		failWhileWaiting(t, a, b, xdp.ErrGone, func() {
 			must(t, pair.B.Do(func() error {

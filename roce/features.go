@@ -11,7 +11,7 @@ type Features = cm.Features
 // which ones, so that the sender retransmits only those that are missing. Without it the sender
 // retransmits everything from the first missing packet on (go-back-N). Only acknowledgments differ
 // on the wire: see docs/selective-repeat.md.
-const SelectiveRepeat = cm.SelectiveRepeat
+const SelectiveRepeat Features = cm.SelectiveRepeat
 
 // WithSelectiveRepeat turns selective repeat off or on for the QPs of the Device. It is on by
 // default. A connection uses it if the peer supports it, too: QP.Connect finds out from

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -169,8 +168,8 @@ func BenchmarkTwoThreads(b *testing.B) {
 		}
 		veth := func(b *testing.B) (x, y *end) {
 			pair := newVeth(b, veth.Options{})
-			x = openEnd(b, &pair.A, xdp.Options{}, rigConfig{mem: 1 << 20, opts: active})
-			y = openEnd(b, &pair.B, xdp.Options{}, rigConfig{mem: 1 << 20, opts: passive})
+			x = openEnd(b, &pair.A, XDPOptions{}, rigConfig{mem: 1 << 20, opts: active})
+			y = openEnd(b, &pair.B, XDPOptions{}, rigConfig{mem: 1 << 20, opts: passive})
 			connect(b, x.qp, y.qp)
 			return x, y
 		}

@@ -215,9 +215,9 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 	}
 	var inner *mr.MR
 	if c.persist != nil {
-		inner, err = d.mrs.RegisterPersistent(p.pd, mem, c.iova, access, c.persist)
+		inner, err = d.mrs.RegisterPersistent(p.pd, mem, c.iova, mr.Access(access), c.persist)
 	} else {
-		inner, err = d.mrs.Register(p.pd, mem, c.iova, access)
+		inner, err = d.mrs.Register(p.pd, mem, c.iova, mr.Access(access))
 	}
 	if err != nil {
 		d.mem.give(mrBytes)

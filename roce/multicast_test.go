@@ -14,7 +14,6 @@ import (
 	"github.com/gorxe/gorxe/bth/bthtest"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -224,7 +223,7 @@ func TestForeignAH(t *testing.T) {
 func TestMulticastVeth(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	c := rigConfig{typ: UD}
-	a, b := openEnd(t, &pair.A, xdp.Options{}, c), openEnd(t, &pair.B, xdp.Options{}, c)
+	a, b := openEnd(t, &pair.A, XDPOptions{}, c), openEnd(t, &pair.B, XDPOptions{}, c)
 	for _, e := range []*end{a, b} {
 		must(t, e.qp.Activate(QKeyUDP))
 	}

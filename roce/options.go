@@ -73,16 +73,59 @@ func (p Progress) String() string {
 
 // XDPOptions are the settings of the AF_XDP port that Open creates. The zero value suits most
 // programs.
-type XDPOptions = xdp.Options
+type XDPOptions struct {
+	Mode XDPMode
 
-// XDPMode is where in the kernel's receive path frames are taken: XDPOptions.Mode.
+	// ZeroCopy: nil tries zero-copy and falls back to copying, false uses copying, true requires
+	// zero-copy. veth and XDPGeneric do not support it.
+	ZeroCopy *bool
+
+	// MultiBuffer says whether a frame may span two chunks, which frames of more than 3840 bytes
+	// (path MTU 4096) need. nil uses it if the kernel supports it (6.6 and later), false does not
+	// use it, true requires it.
+	MultiBuffer *bool
+
+	// Queues is the number of receive queues to serve, starting with the first; 0 means all. RoCE
+	// frames that the NIC puts on another queue go to the kernel, so use less than all only if the
+	// NIC steers UDP port 4791 to the first ones.
+	Queues int
+
+	// RingSize is the number of descriptors in each ring, a power of two; 0 means 2048.
+	RingSize int
+
+	// Chunks is the number of frame buffers per direction on the first queue, and of receive
+	// buffers on every other queue; 0 means RingSize, which is the maximum. With 0, the kernel gets
+	// few receive buffers at first and more if frames accumulate. Otherwise it gets all of them
+	// from the start, which suits programs that poll rarely and must not lose a burst.
+	Chunks int
+
+	// NetNS is a file descriptor of the interface's network namespace; 0 or a negative value means
+	// the namespace of the calling thread.
+	NetNS int
+
+	// BusyPoll makes receiving and waiting drive the NIC's queue from the calling thread instead of
+	// from interrupts (SO_PREFER_BUSY_POLL), in microseconds; 0 means off. It is meant for NICs
+	// whose drivers report the NAPI instance of a queue, with napi_defer_hard_irqs and
+	// gro_flush_timeout set.
+	BusyPoll int
+}
+
+// port returns the options in the form of package xdp.
+func (o XDPOptions) port() xdp.Options {
+	return xdp.Options{Mode: o.Mode, ZeroCopy: o.ZeroCopy, MultiBuffer: o.MultiBuffer,
+		Queues: o.Queues, RingSize: o.RingSize, Chunks: o.Chunks, NetNS: o.NetNS,
+		BusyPoll: o.BusyPoll}
+}
+
+// XDPMode is where in the kernel's receive path frames are taken: XDPOptions.Mode. Its String
+// method returns "auto", "native" or "generic".
 type XDPMode = xdp.Mode
 
 // The modes of AF_XDP.
 const (
-	XDPAuto    = xdp.Auto    // Native, or Generic where that is better or the driver has no XDP
-	XDPNative  = xdp.Native  // in the driver
-	XDPGeneric = xdp.Generic // on the kernel's socket buffers; works on every interface
+	XDPAuto    XDPMode = xdp.Auto    // native; generic where that is better or nothing else works
+	XDPNative  XDPMode = xdp.Native  // in the driver
+	XDPGeneric XDPMode = xdp.Generic // on the kernel's socket buffers; works on every interface
 )
 
 // Port moves Ethernet frames for a Device: see New and package driver.
@@ -160,7 +203,7 @@ type config struct {
 	progress   Progress
 	peers      PeerList
 	pkeys      []PKey
-	xdp        xdp.Options
+	xdp        XDPOptions
 	rand       func() uint64
 	clock      func() int64
 	wait       func(context.Context, func() bool) error
@@ -279,10 +322,6 @@ const (
 	defaultSGE    = 4
 	defaultInline = 64
 )
-
-// SRQConfig describes the shared receive queue that CreateSRQ creates: Depth receives of MaxSGE
-// SGEs each (0: 4).
-type SRQConfig = qp.SRQConfig
 
 // ConnectOptions are the attributes that a QP gets when it is connected. The zero value suits most
 // programs. In the fields of type int, 0 means the default and a negative number means 0.

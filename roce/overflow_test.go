@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -14,8 +13,8 @@ func TestReceiveRingOverflow(t *testing.T) {
 	const writes, size, rounds = 32, 8 << 10, 3
 	pair := newVeth(t, veth.Options{})
 	c := rigConfig{mem: writes * size, opts: []Option{WithProgress(Manual)}}
-	a := openEnd(t, &pair.A, xdp.Options{}, c)
-	b := openEnd(t, &pair.B, xdp.Options{RingSize: 64}, c)
+	a := openEnd(t, &pair.A, XDPOptions{}, c)
+	b := openEnd(t, &pair.B, XDPOptions{RingSize: 64}, c)
 	connect(t, a.qp, b.qp)
 	remote := b.mr.Remote()
 	for round := range rounds {

@@ -243,7 +243,7 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 // create initializes the engine's QP and moves it to INIT.
 func (q *QP) create(c *QPConfig) error {
 	init := qp.InitAttr{
-		Type: c.Type, PD: q.pd.pd, SendCQ: q.send.cq, RecvCQ: q.recv.cq,
+		Type: qp.Type(c.Type), PD: q.pd.pd, SendCQ: q.send.cq, RecvCQ: q.recv.cq,
 		SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE,
 		MaxRecvSGE: c.MaxRecvSGE,
 		MaxInline:  c.MaxInline, SignalAll: c.SignalAll, QPN: c.QPN,
@@ -268,7 +268,7 @@ func (q *QP) create(c *QPConfig) error {
 		a, mask := q.initAttr(c.Type, allRemote, 0)
 		a.Rate, a.Burst = c.Rate, c.Burst
 		mask |= AttrRate
-		if err = q.qp.Modify(now, &a, mask); err != nil {
+		if err = q.qp.Modify(now, a.engine(), qp.AttrMask(mask)); err != nil {
 			q.destroy(now)
 		}
 	})
@@ -282,10 +282,10 @@ func (q *QP) create(c *QPConfig) error {
 func (q *QP) QPN() QPN { return q.qp.QPN() }
 
 // Type returns the QP's transport service.
-func (q *QP) Type() QPType { return q.qp.Type() }
+func (q *QP) Type() QPType { return QPType(q.qp.Type()) }
 
 // State returns the QP's current state.
-func (q *QP) State() State { return q.qp.State() }
+func (q *QP) State() State { return State(q.qp.State()) }
 
 // PostSend posts send work requests, in order and with one doorbell. The device owns the memory
 // that their SGEs name until the completion. PostSend copies SGE lists and inline data, and does
@@ -307,7 +307,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	}
 	l := q.sendLock()
 	l.Lock()
-	n, err := q.qp.Post(wrs)
+	n, err := q.qp.Post(engineSends(wrs))
 	l.Unlock()
 	if n > 0 {
 		q.qp.Host().(*loop.Loop).Posted(&q.qp)
@@ -326,7 +326,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 func (q *QP) PostRecv(wrs ...RecvWR) error {
 	l := q.recvLock()
 	l.Lock()
-	n, err := q.qp.PostRecv(wrs)
+	n, err := q.qp.PostRecv(engineRecvs(wrs))
 	l.Unlock()
 	if err != nil {
 		return q.refused(n, err)
@@ -387,7 +387,7 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 		}
 		a = &own
 	}
-	if err := q.qp.Modify(now, a, mask); err != nil {
+	if err := q.qp.Modify(now, a.engine(), qp.AttrMask(mask)); err != nil {
 		return err
 	}
 	if mask&AttrPKey != 0 {
@@ -409,13 +409,18 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 	return nil
 }
 
+// halt changes the state to ERR, which is possible in every state. Owner only.
+func (q *QP) halt(now qp.Time) error {
+	return q.qp.Modify(now, &qp.Attr{State: qp.Err}, qp.AttrState)
+}
+
 // Query returns the current attributes (ibv_query_qp).
 func (q *QP) Query() (Attr, error) {
 	var a Attr
 	if q.closed.Load() {
 		return a, ErrClosed
 	}
-	err := q.device().do(func(qp.Time) { a = q.qp.Query() })
+	err := q.device().do(func(qp.Time) { *a.engine() = q.qp.Query() })
 	return a, err
 }
 
@@ -509,8 +514,7 @@ func (q *QP) shut() error {
 		d.loop.SendPending(&q.qp)
 		d.gsi.abandon(now, q)
 		if q.flushFits() {
-			// Every state may change to ERR, so there is no error.
-			_ = q.qp.Modify(now, &Attr{State: StateErr}, AttrState)
+			_ = q.halt(now)
 		}
 		q.destroy(now)
 	})

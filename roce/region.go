@@ -21,7 +21,7 @@ func (r *region) Addr() uint64 { return r.m.Addr() }
 func (r *region) Len() int { return r.m.Len() }
 
 // Access returns the access rights.
-func (r *region) Access() Access { return r.m.Access() }
+func (r *region) Access() Access { return Access(r.m.Access()) }
 
 // Bytes returns the memory itself. Use the Load and Store methods on bytes that a peer may be
 // writing or reading; see the package comment. After Close the memory is still accessible, and no

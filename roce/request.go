@@ -47,8 +47,34 @@ func (r *Request) LocalAddr() netip.AddrPort {
 // peer's data is followed by zeros. See EncodePrivateData.
 func (r *Request) PrivateData() []byte { return r.private }
 
+// ConnRequest holds what a peer asks for in a connection request: Request.Params returns one.
+// Depths are those of the peer. Package roce/cm has the types of the fields.
+type ConnRequest struct {
+	Addr               cm.Addr
+	Service            cm.ServiceID // names the listener; its method Port returns the port
+	GUID               cm.GUID      // of the peer's device
+	Transport          cm.Transport // RC, UC or UD
+	QPN                QPN
+	PSN                PSN // of the first packet that the peer sends
+	PKey               PKey
+	MTU                MTU
+	ResponderResources uint8 // READs and atomics that the peer accepts at a time
+	InitiatorDepth     uint8 // READs and atomics that the peer wants to have outstanding
+	RetryCount         uint8 // for the QP that accepts: retries after timeouts
+	RNRRetry           uint8 // for the QP that accepts: retries after RNR NAKs; 7: no limit
+	FlowControl, SRQ   bool
+	AckTimeout         uint8  // for the QP that accepts: 4.096 us << n
+	FlowLabel          uint32 // IPv6
+	TrafficClass       uint8  // IPv4 TOS or IPv6 traffic class
+	SL                 uint8  // service level: the priority in VLAN tags
+	HopLimit           uint8
+	Features           Features       // that the peer offers
+	Source             netip.AddrPort // from the rdma_cm header: the peer's claim; may be invalid
+	Destination        netip.AddrPort // from the rdma_cm header
+}
+
 // Params returns the contents of the request, such as the peer's QPN, depths and timeouts.
-func (r *Request) Params() *ConnRequest { return r.req }
+func (r *Request) Params() *ConnRequest { return (*ConnRequest)(r.req) }
 
 // AcceptOptions are options of Request.Accept. The zero value suits most programs. The values that
 // the peer requests are upper limits.

@@ -41,7 +41,7 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	case pd.dev != d:
 		return nil, ErrForeign
 	}
-	inner, err := d.eng.NewSRQ(pd.pd, c)
+	inner, err := d.eng.NewSRQ(pd.pd, qp.SRQConfig(c))
 	if err != nil {
 		return nil, fmt.Errorf("roce: create an SRQ: %w", err)
 	}
@@ -72,7 +72,7 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 	if s.closed.Load() { // checked under the lock: after Close nothing is posted
 		return ErrClosed
 	}
-	n, err := s.srq.PostRecv(wrs)
+	n, err := s.srq.PostRecv(engineRecvs(wrs))
 	return postError(n, err)
 }
 

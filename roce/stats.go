@@ -62,7 +62,7 @@ func (q *QP) stats() QPStats {
 	}
 	return QPStats{
 		QPN: q.QPN(), Remote: remote,
-		SelectiveRepeat: s.Selective, Congestion: s.Congestion, Class: a.Class,
+		SelectiveRepeat: s.Selective, Congestion: CongestionControl(s.Congestion), Class: a.Class,
 		Window: s.Window, InFlight: s.InFlight,
 		RTT: time.Duration(s.RTT), RTTVar: time.Duration(s.RTTVar), MinRTT: time.Duration(s.MinRTT),
 		DeliveryRate: s.DeliveryRate, PacingRate: s.PacingRate,

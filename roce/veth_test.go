@@ -11,7 +11,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -34,7 +33,7 @@ func newVeth(t testing.TB, o veth.Options) *veth.Pair {
 }
 
 // openEnd opens one interface of the pair as a device.
-func openEnd(t testing.TB, e *veth.End, o xdp.Options, c rigConfig) *end {
+func openEnd(t testing.TB, e *veth.End, o XDPOptions, c rigConfig) *end {
 	t.Helper()
 	o.NetNS = e.Fd()
 	d, err := Open(e.Iface, append([]Option{WithXDP(o)}, c.opts...)...)
@@ -95,14 +94,14 @@ func ipNet(s string) *net.IPNet {
 
 func TestVeth(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
-	for _, mode := range []xdp.Mode{xdp.Generic, xdp.Native} {
+	for _, mode := range []XDPMode{XDPGeneric, XDPNative} {
 		for _, kind := range []GIDKind{GIDIPv4, GIDIPv6, GIDLinkLocal} {
 			t.Run(mode.String()+"/"+string(kind), func(t *testing.T) {
 				bothModes(t, func(t *testing.T, p Progress) {
 					leakCheck(t)
 					c := rigConfig{opts: []Option{WithProgress(p)}}
-					a, b := openEnd(t, &pair.A, xdp.Options{Mode: mode}, c), openEnd(t, &pair.B,
-						xdp.Options{Mode: mode}, c)
+					a, b := openEnd(t, &pair.A, XDPOptions{Mode: mode}, c), openEnd(t, &pair.B,
+						XDPOptions{Mode: mode}, c)
 					qa, qb := qpOn(t, a, kind), qpOn(t, b, kind)
 					connect(t, qa, qb)
 					must(t, a.qp.Close())
@@ -133,7 +132,7 @@ func qpOn(t *testing.T, e *end, kind GIDKind) *QP {
 // TestVethBigMTU: with path MTU 4096 frames need more than one buffer.
 func TestVethBigMTU(t *testing.T) {
 	pair := newVeth(t, veth.Options{MTU: 4300})
-	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{},
+	a, b := openEnd(t, &pair.A, XDPOptions{}, rigConfig{}), openEnd(t, &pair.B, XDPOptions{},
 		rigConfig{})
 	connect(t, a.qp, b.qp)
 	if m := a.Info().ActiveMTU; m != 4096 {
@@ -149,7 +148,7 @@ func TestVethBigMTU(t *testing.T) {
 // again, and the port reports both changes with events.
 func TestVethLinkDown(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
-	a, b := openEnd(t, &pair.A, xdp.Options{}, rigConfig{}), openEnd(t, &pair.B, xdp.Options{},
+	a, b := openEnd(t, &pair.A, XDPOptions{}, rigConfig{}), openEnd(t, &pair.B, XDPOptions{},
 		rigConfig{})
 	connect(t, a.qp, b.qp)
 	conversation(t, a, b)
@@ -182,7 +181,7 @@ func TestVethLinkDown(t *testing.T) {
 // indexes of other addresses stay.
 func TestVethAddressChange(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
-	a := openEnd(t, &pair.A, xdp.Options{}, rigConfig{})
+	a := openEnd(t, &pair.A, XDPOptions{}, rigConfig{})
 	before := a.GIDs()
 	addr := &netlink.Addr{IPNet: ipNet("10.99.0.1/24")}
 	change := func(f func(netlink.Link) error) {
@@ -210,7 +209,7 @@ func TestVethBlocking(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	bothModes(t, func(t *testing.T, p Progress) {
 		c := rigConfig{opts: []Option{WithProgress(p), WithExpert(Expert{Spin: NoSpin})}}
-		a, b := openEnd(t, &pair.A, xdp.Options{}, c), openEnd(t, &pair.B, xdp.Options{}, c)
+		a, b := openEnd(t, &pair.A, XDPOptions{}, c), openEnd(t, &pair.B, XDPOptions{}, c)
 		connect(t, a.qp, b.qp)
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
@@ -263,7 +262,7 @@ func TestVethBlocking(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
 	leakCheck(t)
-	o := WithXDP(xdp.Options{NetNS: pair.A.Fd()})
+	o := WithXDP(XDPOptions{NetNS: pair.A.Fd()})
 	if _, err := Open("nosuch0", o); !errors.Is(err, ErrNoInterface) {
 		t.Errorf("no interface: %v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -180,7 +179,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		},
 		"veth": func(t *testing.T, opts ...Option) (a, b *end) {
 			pair, c, o := newVeth(t,
-				veth.Options{}), rigConfig{opts: opts}, xdp.Options{Mode: xdp.Generic}
+				veth.Options{}), rigConfig{opts: opts}, XDPOptions{Mode: XDPGeneric}
 			return openEnd(t, &pair.A, o, c), openEnd(t, &pair.B, o, c)
 		},
 	}

@@ -152,7 +152,7 @@ func (d *Device) refreshPaths(ctx context.Context) {
 	}
 	for _, a := range ahs {
 		if path := relink(a.Path()); path != nil {
-			qp.UpdateAH(a, path)
+			qp.UpdateAH(&a.ah, path)
 		}
 	}
 	var resolved []Path

@@ -86,7 +86,7 @@ func TestUnroutedRequestIsDropped(t *testing.T) {
 	raw, err := xdp.Open(pair.A.Iface, xdp.Options{NetNS: pair.A.Fd()})
 	must(t, err)
 	defer raw.Close()
-	d, err := Open(pair.B.Iface, WithXDP(xdp.Options{NetNS: pair.B.Fd()}))
+	d, err := Open(pair.B.Iface, WithXDP(XDPOptions{NetNS: pair.B.Fd()}))
 	must(t, err)
 	defer d.Close()
 	send := func(src netip.Addr) {

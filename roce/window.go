@@ -4,21 +4,23 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/mr"
-	"github.com/gorxe/gorxe/qp"
 )
 
 // MWType is the type of a memory window (ibv_mw_type).
-type MWType = mr.WindowType
+type MWType uint8
 
 // The types of memory windows.
 const (
 	// MWType1 is bound through any QP of its PD and serves every QP of the PD. Binding it again
 	// replaces the previous binding; binding it to no bytes ends the binding.
-	MWType1 = mr.Type1
+	MWType1 MWType = 1
 	// MWType2 is bound through one QP and serves only that QP (type 2B). It must be invalidated
 	// before it is bound again, by an OpLocalInv on that QP or an OpSendInv of the peer.
-	MWType2 = mr.Type2
+	MWType2 MWType = 2
 )
+
+// String returns the name of the type.
+func (t MWType) String() string { return mr.WindowType(t).String() }
 
 // MW is a memory window. While it is bound, it gives peers access to a part of a memory region,
 // with its own access rights. Binding and invalidating are work requests, and much cheaper than
@@ -35,7 +37,7 @@ type MW struct {
 func (p *PD) AllocMW(t MWType) (*MW, error) {
 	w := &MW{pd: p}
 	err := p.create("a memory window", func() (err error) {
-		if w.w, err = p.dev.mrs.AllocWindow(p.pd, t); err == nil {
+		if w.w, err = p.dev.mrs.AllocWindow(p.pd, mr.WindowType(t)); err == nil {
 			p.dev.mws[w] = struct{}{}
 		}
 		return err
@@ -47,7 +49,7 @@ func (p *PD) AllocMW(t MWType) (*MW, error) {
 }
 
 // Type returns the window's type.
-func (w *MW) Type() MWType { return w.w.Type() }
+func (w *MW) Type() MWType { return MWType(w.w.Type()) }
 
 // PD returns the window's protection domain.
 func (w *MW) PD() *PD { return w.pd }
@@ -122,7 +124,7 @@ func (q *QP) BindMW(w *MW, a MWBindAttr) (RKey, error) {
 	if err != nil {
 		return 0, err
 	}
-	wr := SendWR{ID: a.ID, Op: qp.OpBindMW, Flags: a.Flags, RKey: key, Access: a.Access}
+	wr := SendWR{ID: a.ID, Op: OpBindMW, Flags: a.Flags, RKey: key, Access: a.Access}
 	if a.SGE.Length > 0 {
 		wr.SGEs = []SGE{a.SGE}
 	}
@@ -185,7 +187,7 @@ func (f *FastMR) Prepare(mem []byte, access Access, opts ...MROption) (*FastReg,
 		return nil, fmt.Errorf("%w: the fast memory region", ErrClosed)
 	}
 	c := d.mrOptions(mem, access, opts)
-	m, err := d.mrs.Prepare(f.f, mem, c.iova, access)
+	m, err := d.mrs.Prepare(f.f, mem, c.iova, mr.Access(access))
 	if err != nil {
 		return nil, fmt.Errorf("roce: prepare %d bytes for fast registration: %w", len(mem), err)
 	}

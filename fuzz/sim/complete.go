@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/internal/verify"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -106,7 +105,7 @@ func (s *side) sent(wc *roce.WC) {
 }
 
 // failed checks that the first failure is one that o may have. All later ones are flushed.
-func (s *side) failed(o *op, st qp.Status) {
+func (s *side) failed(o *op, st roce.Status) {
 	s.pending = s.pending[1:]
 	s.lost = append(s.lost, o)
 	if st == roce.RetryExcErr && s.c.doomed == "" && s.w.mayRunOut() {

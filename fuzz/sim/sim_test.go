@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
 )
 
 var (
@@ -41,15 +41,15 @@ type totals struct {
 	seeds, failed                         int
 	packets, frames, bytes, ops, failures uint64
 	selective, goBackN, watched           uint64
-	statuses                              map[qp.Status]uint64
-	opcodes                               map[qp.WCOpcode]uint64
+	statuses                              map[roce.Status]uint64
+	opcodes                               map[roce.WCOpcode]uint64
 	crimes                                map[string]uint64
 	counters                              map[string]uint64
 	began                                 time.Time
 }
 
 func newTotals() *totals {
-	return &totals{statuses: map[qp.Status]uint64{}, opcodes: map[qp.WCOpcode]uint64{},
+	return &totals{statuses: map[roce.Status]uint64{}, opcodes: map[roce.WCOpcode]uint64{},
 		crimes: map[string]uint64{}, counters: map[string]uint64{}, began: time.Now()}
 }
 

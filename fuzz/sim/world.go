@@ -14,7 +14,6 @@ import (
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -49,8 +48,8 @@ type Result struct {
 	Bytes              uint64 // payload sent
 	Ops                uint64 // work requests completed, receives included
 	Failures           uint64 // connections that failed
-	Statuses           map[qp.Status]uint64
-	Opcodes            map[qp.WCOpcode]uint64 // of successful completions
+	Statuses           map[roce.Status]uint64
+	Opcodes            map[roce.WCOpcode]uint64 // of successful completions
 	Crimes             map[string]uint64
 	Counters           [2]roce.Counters
 }
@@ -62,8 +61,8 @@ type failure struct{ error }
 func Run(o Options) (res Result, err error) {
 	w := &world{
 		sc: drawScenario(o.Seed), rng: rand.New(rand.NewPCG(o.Seed, 2)), out: o.Trace,
-		res: &Result{Seed: o.Seed, Statuses: map[qp.Status]uint64{},
-			Opcodes: map[qp.WCOpcode]uint64{}, Crimes: map[string]uint64{}},
+		res: &Result{Seed: o.Seed, Statuses: map[roce.Status]uint64{},
+			Opcodes: map[roce.WCOpcode]uint64{}, Crimes: map[string]uint64{}},
 	}
 	defer func() {
 		res = *w.res

@@ -72,6 +72,12 @@ func (f *Flags) XDP() xdp.Options {
 	return xdp.Options{Mode: mode, Queues: f.Queues.N}
 }
 
+// roceXDP returns the options for package roce.
+func (f *Flags) roceXDP() roce.XDPOptions {
+	o := f.XDP()
+	return roce.XDPOptions{Mode: o.Mode, Queues: o.Queues}
+}
+
 // Options returns the options of the device, without those for package xdp.
 func (f *Flags) Options() []roce.Option {
 	opts := append(f.Transport.Options(), f.Classes.Options()...)
@@ -88,7 +94,7 @@ func (f *Flags) Options() []roce.Option {
 // GID index does not exist.
 func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device, error) {
 	opts := append(slices.Clone(more), f.Options()...)
-	dev, err := roce.Open(f.Iface, append(opts, roce.WithXDP(f.XDP()), roce.WithProgress(progress))...)
+	dev, err := roce.Open(f.Iface, append(opts, roce.WithXDP(f.roceXDP()), roce.WithProgress(progress))...)
 	if err != nil {
 		return nil, err
 	}
