@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,8 +22,11 @@ type Conn struct {
 	private       []byte
 
 	done chan struct{}
-	once sync.Once
 	err  error // set before done is closed
+
+	mu    sync.Mutex
+	over  bool                                  // finish was called; guarded by mu, like hooks
+	hooks map[*context.CancelCauseFunc]struct{} // called with err; see Context
 }
 
 // start passes the events of the cmID to the Conn, beginning with those that came already, and
@@ -87,11 +91,46 @@ func (c *Conn) Err() error {
 	}
 }
 
+// Context returns a context that is canceled when parent is done or the connection ends.
+// context.Cause then returns the cause of parent, or what Err returns. Call cancel to release it
+// earlier.
+func (c *Conn) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, stop := context.WithCancelCause(parent)
+	c.mu.Lock()
+	over := c.over
+	if !over {
+		if c.hooks == nil {
+			c.hooks = map[*context.CancelCauseFunc]struct{}{}
+		}
+		c.hooks[&stop] = struct{}{}
+	}
+	c.mu.Unlock()
+	if over {
+		stop(c.err)
+	}
+	return ctx, func() {
+		stop(nil)
+		c.mu.Lock()
+		delete(c.hooks, &stop)
+		c.mu.Unlock()
+	}
+}
+
+// finish records why the connection has ended. Only the first call counts.
 func (c *Conn) finish(err error) {
-	c.once.Do(func() {
-		c.err = err
-		close(c.done)
-	})
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.over, c.err = true, err
+	hooks := c.hooks
+	c.hooks = nil
+	close(c.done)
+	c.mu.Unlock()
+	for stop := range hooks {
+		(*stop)(err)
+	}
 }
 
 // handle handles an event of the connection manager. Owner only.

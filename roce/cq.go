@@ -28,6 +28,7 @@ type CQ struct {
 	srqs    map[*SRQ]int // number of QPs with that SRQ; guarded by Device.ctl
 	waiters atomic.Int32 // callers in Wait or WaitSolicited
 	anyone  atomic.Int32 // those in Wait, which any completion wakes
+	owned   bool         // created by CreateQP; closed with the last QP that uses it
 }
 
 // CreateCQ creates a completion queue for n completions, 1 to MaxCQDepth. It must be large enough
@@ -43,6 +44,11 @@ func (d *Device) CreateCQ(n int) (*CQ, error) {
 	if err := d.open(); err != nil {
 		return nil, err
 	}
+	return d.createCQ(n)
+}
+
+// createCQ is CreateCQ on an open device. The caller holds ctl.
+func (d *Device) createCQ(n int) (*CQ, error) {
 	bytes := 0
 	if n > 0 && n <= qp.MaxCQDepth { // otherwise NewCQ returns the error
 		bytes = qp.CQFootprint(n)

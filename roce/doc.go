@@ -105,11 +105,14 @@
 //     attributes, and how they are passed to the engine
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
 //   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
+//   - bufferpool.go: BufferPool, buffers of one region
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
-//   - cq.go, srq.go, ah.go, await.go: CQ, SRQ and AH; waiting for a condition
+//   - cq.go, owncq.go, srq.go, ah.go, await.go: CQ, the CQ of a QP's own, SRQ and AH; waiting for a
+//     condition
 //   - dial.go, listen.go, acceptqueue.go, request.go, conn.go, datagram.go: connections with the
 //     connection manager
 //   - gsi.go, pathcache.go: QP1 and the paths of its messages
+//   - serve.go: a server's connections
 //   - cmid.go, disconnect.go: how the events of package roce/cm reach their waiters, and how Close
 //     disconnects
 //   - alive.go: keepalives

@@ -17,6 +17,8 @@ type Listener struct {
 	addr  netip.AddrPort
 	id    cm.ListenerID
 	admit func(*Request) error
+
+	datagram bool
 }
 
 // ListenOptions are options of Listen and ListenUD.
@@ -66,7 +68,8 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	if !addr.Addr().IsValid() {
 		addr = netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port())
 	}
-	l := &Listener{dev: d, addr: addr, admit: o.Admit, queue: newAcceptQueue(o.Backlog)}
+	l := &Listener{dev: d, addr: addr, admit: o.Admit, queue: newAcceptQueue(o.Backlog),
+		datagram: datagram}
 	peers, err := o.Peers.access()
 	if err != nil {
 		return nil, err

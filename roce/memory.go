@@ -1,8 +1,12 @@
 package roce
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 
 	"github.com/gorxe/gorxe/mr"
 )
@@ -12,6 +16,10 @@ type PD struct {
 	dev    *Device
 	pd     *mr.PD
 	closed bool // guarded by Device.ctl
+
+	// objects are the open objects of the PD if closeAll is to close them, otherwise nil. Guarded
+	// by Device.ctl.
+	objects map[io.Closer]struct{}
 }
 
 // AllocPD creates a protection domain.
@@ -50,6 +58,54 @@ func (p *PD) shut() error {
 	p.closed = true
 	delete(p.dev.pds, p)
 	return nil
+}
+
+// add records an object that was created in the PD, and remove one that was closed. The caller
+// holds Device.ctl.
+func (p *PD) add(o io.Closer) {
+	if p.objects != nil {
+		p.objects[o] = struct{}{}
+	}
+}
+
+func (p *PD) remove(o io.Closer) { delete(p.objects, o) }
+
+// allocTemporaryPD creates a PD for closeAll.
+func (d *Device) allocTemporaryPD() (*PD, error) {
+	p, err := d.AllocPD()
+	if err == nil {
+		p.objects = map[io.Closer]struct{}{}
+	}
+	return p, err
+}
+
+// closeAll closes the PD and the objects in it. QPs are closed first, regions after the windows
+// that are bound to them.
+func (p *PD) closeAll() error {
+	p.dev.ctl.Lock()
+	objects := slices.SortedFunc(maps.Keys(p.objects), func(a, b io.Closer) int {
+		return cmp.Compare(closeOrder(a), closeOrder(b))
+	})
+	p.dev.ctl.Unlock()
+	var errs []error
+	for _, o := range objects {
+		errs = append(errs, o.Close())
+	}
+	errs = append(errs, p.Close())
+	if p.dev.closing.Load() { // Device.Close closes everything
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+func closeOrder(o io.Closer) int {
+	switch o.(type) {
+	case *QP:
+		return 0
+	case *MR:
+		return 2
+	}
+	return 1
 }
 
 // create runs alloc, which creates an object in the PD, with ctl held.
@@ -225,6 +281,7 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 	}
 	m := &MR{region: region{inner}, pd: p, own: own}
 	d.mems[m] = struct{}{}
+	p.add(m)
 	d.spread(m.memory)
 	return m, nil
 }
@@ -247,6 +304,7 @@ func (m *MR) kill() error {
 	// The only other error means that the region is not registered, so there is nothing to undo.
 	m.closed = true
 	delete(m.pd.dev.mems, m)
+	m.pd.remove(m)
 	m.pd.dev.mem.give(mrBytes)
 	return nil
 }

@@ -279,12 +279,12 @@ func override[T comparable](to *T, v T) {
 	}
 }
 
-// QPConfig describes the queue pair that CreateQP creates. Only SendCQ is required.
+// QPConfig describes the queue pair that CreateQP creates. The zero value suits most programs.
 type QPConfig struct {
 	Type   QPType // RC by default
-	SendCQ *CQ
-	RecvCQ *CQ  // nil: SendCQ
-	SRQ    *SRQ // nil: the QP has its own receive queue
+	SendCQ *CQ    // nil: a CQ of the QP's own, which QP.SendCQ returns
+	RecvCQ *CQ    // nil: the CQ of sends
+	SRQ    *SRQ   // nil: the QP has its own receive queue
 
 	SendDepth  int  // send work requests, at most MaxQueueDepth; 0: 128
 	RecvDepth  int  // receive work requests, at most MaxQueueDepth; 0: 128; ignored with an SRQ

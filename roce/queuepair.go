@@ -139,6 +139,9 @@ func (d *Device) dropSlab(s *slab) {
 // CreateQP creates a queue pair in state INIT: receives can be posted at once, and Connect, Dial or
 // Accept (RC, UC) or Activate (UD) makes it ready to send.
 //
+// Without QPConfig.SendCQ, CreateQP creates a CQ that holds all completions of the QP, so it cannot
+// overrun: see QP.SendCQ.
+//
 // Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrClass, ErrTooManyQPs, ErrNoMemory,
 // ErrNoGID, ErrForeign, ErrClosed.
 func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
@@ -148,15 +151,22 @@ func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	if err := d.checkQP(pd, &c); err != nil {
 		return nil, err
 	}
+	own, err := d.createOwnCQ(&c)
+	if err != nil {
+		return nil, err
+	}
 	q, slab, err := d.newQP()
 	if err != nil {
+		own.unused()
 		return nil, fmt.Errorf("roce: create a QP: %w", err)
 	}
 	if err := d.initQP(q, pd, &c); err != nil {
 		d.freeQP(slab)
+		own.unused()
 		return nil, err
 	}
 	d.qps[q] = slab
+	pd.add(q)
 	d.spread(q.memory)
 	d.setPostPrefetch(d.window)
 	return q, nil
@@ -210,9 +220,6 @@ func (c *QPConfig) setDefaults() {
 	setDefault(&c.MaxSendSGE, defaultSGE)
 	setDefault(&c.MaxRecvSGE, defaultSGE)
 	setDefault(&c.MaxInline, defaultInline)
-	if c.RecvCQ == nil {
-		c.RecvCQ = c.SendCQ
-	}
 }
 
 func setDefault(v *int, def int) {
@@ -227,13 +234,14 @@ func (d *Device) checkQP(pd *PD, c *QPConfig) error {
 	switch {
 	case err != nil:
 		return err
-	case pd == nil || c.SendCQ == nil:
-		return fmt.Errorf("%w: a QP needs a PD and a SendCQ", ErrInvalid)
-	case pd.dev != d || c.SendCQ.dev != d || c.RecvCQ.dev != d || (c.SRQ != nil && c.SRQ.dev != d):
+	case pd == nil:
+		return fmt.Errorf("%w: a QP needs a PD", ErrInvalid)
+	case pd.dev != d || c.SendCQ.foreign(d) || c.RecvCQ.foreign(d),
+		c.SRQ != nil && c.SRQ.dev != d:
 		return ErrForeign
 	case c.Class >= NumClasses:
 		return fmt.Errorf("%w: QPConfig.Class is %d", ErrClass, c.Class)
-	case pd.closed || c.SendCQ.closed.Load() || c.RecvCQ.closed.Load(),
+	case pd.closed || c.SendCQ.over() || c.RecvCQ.over(),
 		c.SRQ != nil && c.SRQ.closed.Load():
 		return fmt.Errorf("%w: the PD, a CQ or the SRQ", ErrClosed)
 	}
@@ -524,6 +532,8 @@ func (q *QP) shut() error {
 	}
 	q.send.serve(-send, nil, -1)
 	q.recv.serve(-recv, q.srq, -1)
+	q.send.unused()
+	q.recv.unused()
 	if q.srq != nil {
 		q.srq.refs--
 	}
@@ -532,6 +542,7 @@ func (q *QP) shut() error {
 	q.send, q.recv = nil, nil
 	d.freeQP(d.qps[q])
 	delete(d.qps, q)
+	q.pd.remove(q)
 	d.setPostPrefetch(d.window)
 	return err
 }

@@ -59,6 +59,7 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 		return nil, err
 	}
 	d.srqs[s] = struct{}{}
+	pd.add(s)
 	return s, nil
 }
 
@@ -109,6 +110,7 @@ func (s *SRQ) shut() error {
 	})
 	s.dev.mem.give(s.bytes)
 	delete(s.dev.srqs, s)
+	s.pd.remove(s)
 	s.pd.pd.Release()
 	return err
 }

@@ -39,6 +39,7 @@ func (p *PD) AllocMW(t MWType) (*MW, error) {
 	err := p.create("a memory window", func() (err error) {
 		if w.w, err = p.dev.mrs.AllocWindow(p.pd, mr.WindowType(t)); err == nil {
 			p.dev.mws[w] = struct{}{}
+			p.add(w)
 		}
 		return err
 	})
@@ -93,6 +94,7 @@ func nothing() error { return nil }
 func (w *MW) kill() error {
 	w.closed = true
 	delete(w.pd.dev.mws, w)
+	w.pd.remove(w)
 	// The only error means that the window was freed before.
 	_ = w.pd.dev.mrs.FreeWindow(w.w)
 	return nil
@@ -152,6 +154,7 @@ func (p *PD) AllocFastMR(max int) (*FastMR, error) {
 	err := p.create("a fast memory region", func() (err error) {
 		if f.f, err = p.dev.mrs.AllocFastMR(p.pd, max); err == nil {
 			p.dev.fasts[f] = struct{}{}
+			p.add(f)
 		}
 		return err
 	})
@@ -207,5 +210,6 @@ func (f *FastMR) kill() error {
 	}
 	f.closed = true
 	delete(f.pd.dev.fasts, f)
+	f.pd.remove(f)
 	return nil
 }

@@ -105,7 +105,8 @@ var allowed = map[string][]string{
 	"roce/messenger": {"roce"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
-		"internal/due", "internal/fence", "internal/limit", "internal/prefetch",
+		"internal/due", "internal/fence", "internal/halfopen", "internal/limit",
+		"internal/prefetch",
 	},
 	"roce/rsocket":      {"roce", "roce/rsocket/...", "internal/halfopen"},
 	"roce/rsocket/core": {},
