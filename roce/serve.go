@@ -43,11 +43,13 @@ type ServeConfig struct {
 	// Prepare, if not nil, is called for each request before it is accepted, in the goroutine of
 	// the connection. It may post receives to q, create objects in q.PD(), and change o, for
 	// example o.PrivateData. If it returns an error, the peer is refused, with the Reason and the
-	// PrivateData of a *RejectError, otherwise with RejectConsumer. ctx ends with AcceptTimeout.
+	// PrivateData of a *RejectError, otherwise with RejectConsumer. ctx is canceled at the latest
+	// when the objects of the connection have been closed, also if it was never established, so
+	// context.AfterFunc(ctx, ...) can release what Prepare has created elsewhere.
 	Prepare func(ctx context.Context, r *Request, q *QP, o *AcceptOptions) error
 
-	// AcceptTimeout limits the time from the request until the connection is established. 0:
-	// DefaultAcceptTimeout. In virtual time only Request.Accept limits it.
+	// AcceptTimeout limits the time of Request.Accept, until the connection is established. 0:
+	// DefaultAcceptTimeout. In virtual time only Request.Accept itself limits it.
 	AcceptTimeout time.Duration
 	// MaxConns limits the number of connections, including those that are being established;
 	// MaxConnsPerPeer those of one peer: an IPv4 address or an IPv6 /64. Further peers are refused
@@ -271,16 +273,16 @@ func (s *server) destroy(pd *PD, q *QP) {
 
 // accept prepares and establishes the connection.
 func (s *server) accept(ctx context.Context, r *Request, q *QP) (*Conn, error) {
-	if !s.dev.virtual {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.c.AcceptTimeout)
-		defer cancel()
-	}
 	o := s.c.Accept
 	if s.c.Prepare != nil {
 		if err := s.c.Prepare(ctx, r, q, &o); err != nil {
 			return nil, err
 		}
+	}
+	if !s.dev.virtual {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.c.AcceptTimeout)
+		defer cancel()
 	}
 	return r.Accept(ctx, q, o)
 }
