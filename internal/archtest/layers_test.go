@@ -78,6 +78,7 @@ var (
 // allowed lists which of our packages each folder may import besides those below itself. A trailing
 // /... stands for a folder and everything in it. The longest matching folder applies.
 var allowed = map[string][]string{
+	".":                 {}, // only documentation
 	"bth":               {},
 	"internal/clock":    {},
 	"internal/due":      {},
@@ -123,6 +124,7 @@ var allowed = map[string][]string{
 	"internal/netsim/figures": append(slices.Clone(tools), "papers/kit"),
 	"internal/packetfuzz":     append(slices.Clone(tools), "fuzz/packets"),
 	"papers":                  append(slices.Clone(tools), "papers/..."),
+	"examples":                {"roce", "roce/messenger", "roce/rsocket", "loopback", "examples/..."},
 	"fuzz":                    tests,
 	"interop":                 tests,
 	"cmd/gorxe":               append(slices.Clone(tools), "papers/...", "cmd/..."),
