@@ -96,11 +96,16 @@ func (b *bound) watch(now qp.Time, backlog int, waited bool) {
 	}
 }
 
-// passed adds frames to the model of the link. They are about to be passed to the port.
+// passed adds frames to the model of the link. They are about to be passed to the port. With one
+// class the loop may send more than the configured rate, and bytes that are not sent after
+// stuckTime do not count, as with those that the port reports.
 func (l *Loop) passed(bufs []driver.Buf) {
-	now := int64(l.now())
+	now, o := int64(l.now()), &l.bound.output
 	for i := range bufs {
-		l.bound.output.Send(now, l.bound.size(len(bufs[i].B)))
+		o.Send(now, l.bound.size(len(bufs[i].B)))
+	}
+	if !l.eng.Bounded() {
+		o.Busy = min(o.Busy, now+int64(stuckTime))
 	}
 }
 

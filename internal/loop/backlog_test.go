@@ -285,6 +285,24 @@ func TestStuckBacklog(t *testing.T) {
 	}
 }
 
+// While there is one class, nothing keeps the loop from sending more than the configured rate. When
+// QPs of a second class appear, lower classes must not wait for all of that.
+func TestConfiguredRateExceededBefore(t *testing.T) {
+	const size = 4 << 20
+	p := newClassPair(t, classConfig{mtu: 1024, top: 0, size: size,
+		loop: func(c *Config) { c.LinkRate = linkRate / 10 }})
+	p.post(t, 0, bulk, p.rdma(0, qp.OpWrite, size, qp.Signaled))
+	p.await(t, 0, bulk)
+	q := p.s[0].qps[urgent]
+	if err := q.Modify(p.s[0].now(), &qp.Attr{Class: 7}, qp.AttrClass); err != nil {
+		t.Fatal(err)
+	}
+	p.post(t, 0, bulk, p.rdma(0, qp.OpWrite, 1024, qp.Signaled))
+	if d, most := p.await(t, 0, bulk), time.Duration(stuckTime)*3/2; d > most {
+		t.Errorf("a WRITE of one packet takes %v, want at most %v", d, most)
+	}
+}
+
 // The owner sleeps until the backlog has drained, however short that is, and spins longer than
 // usual.
 func TestSleepWhileHeld(t *testing.T) {

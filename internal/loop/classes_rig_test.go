@@ -7,7 +7,6 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
@@ -75,7 +74,8 @@ func newClassPair(t testing.TB, c classConfig) *classPair {
 	}
 	for i := range p.s {
 		for k := range p.s[i].qps {
-			p.join(t, i, k, &c)
+			toRTS(t, p.s[i].Loop, link, i, p.s[i].qps[k], qp.Attr{PathMTU: c.mtu,
+				DestQPN: p.s[1-i].qps[k].QPN(), Class: uint8(k) * c.top})
 		}
 	}
 	return p
@@ -83,18 +83,12 @@ func newClassPair(t testing.TB, c classConfig) *classPair {
 
 func newClassSide(t testing.TB, link *loopback.Link, i int, c *classConfig) *classSide {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	random := rand.New(rand.NewPCG(1, uint64(i))).Uint64
 	table, err := mr.NewTable(mr.Config{Rand: random})
-	must(err)
+	must(t, err)
 	s := &classSide{mem: make([]byte, max(c.size, urgentSize))}
 	s.eng, err = qp.NewEngine(qp.Config{MRs: table, Rand: random})
-	must(err)
+	must(t, err)
 	s.eng.SetPortMTU(4096)
 	config := Config{Port: link.Port(i), Engine: s.eng, Host: noHost{}, Manual: true}
 	if !c.real {
@@ -108,49 +102,20 @@ func newClassSide(t testing.TB, link *loopback.Link, i int, c *classConfig) *cla
 	}
 	s.Loop = New(config)
 	s.SetLocal([]bth.GID{gidOf(link, i)}, NewSources(link.Port(i).Addrs(), nil))
-	t.Cleanup(func() { must(s.Stop()) })
+	t.Cleanup(func() { must(t, s.Stop()) })
 
 	pd, err := table.AllocPD()
-	must(err)
+	must(t, err)
 	s.mr, err = table.Register(pd, s.mem, 0, memAccess)
-	must(err)
+	must(t, err)
 	for k := range s.qps {
 		s.cqs[k], err = qp.NewCQ(1024)
-		must(err)
+		must(t, err)
 		s.qps[k], err = s.eng.CreateQP(qp.InitAttr{Type: qp.RC, PD: pd, SendCQ: s.cqs[k],
 			RecvCQ: s.cqs[k], SQDepth: 512, RQDepth: 16, MaxSendSGE: 1, MaxRecvSGE: 1})
-		must(err)
+		must(t, err)
 	}
 	return s
-}
-
-// join connects QP k of side i.
-func (p *classPair) join(t testing.TB, i, k int, c *classConfig) {
-	t.Helper()
-	path := frame.NewPath(&frame.Address{
-		SrcMAC: p.link.Port(i).Info().MAC, DstMAC: p.link.Port(1 - i).Info().MAC,
-		Src: gidOf(p.link, i), Dst: gidOf(p.link, 1-i), SrcPort: 0xc000, HopLimit: 64,
-	})
-	const remote = mr.RemoteWrite | mr.RemoteRead
-	for _, step := range []struct {
-		attr qp.Attr
-		mask qp.AttrMask
-	}{
-		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote, Class: uint8(k) * c.top},
-			qp.AttrPKey | qp.AttrAccess | qp.AttrClass},
-		{qp.Attr{State: qp.RTR, Path: path, PathMTU: c.mtu, DestQPN: p.s[1-i].qps[k].QPN(),
-			MaxDestRdAtomic: 16, MinRNRTimer: 12},
-			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN |
-				qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
-		{qp.Attr{State: qp.RTS, Timeout: 17, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 16},
-			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry |
-				qp.AttrMaxRdAtomic},
-	} {
-		if err := p.s[i].qps[k].Modify(p.s[i].now(), &step.attr,
-			step.mask|qp.AttrState); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // rdma returns a WRITE or READ of n bytes by side i.

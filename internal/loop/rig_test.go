@@ -107,24 +107,33 @@ func gidOf(link *loopback.Link, i int) bth.GID {
 // connect brings the QP of side i to RTS.
 func (s *side) connect(t *testing.T, peer *side, i int, selective bool) {
 	t.Helper()
-	path := frame.NewPath(&frame.Address{
-		SrcMAC: s.link.Port(i).Info().MAC, DstMAC: s.link.Port(1 - i).Info().MAC,
-		Src: gidOf(s.link, i), Dst: gidOf(s.link, 1-i), SrcPort: 0xc000, HopLimit: 64,
+	toRTS(t, s.Loop, s.link, i, s.qp, qp.Attr{PathMTU: 1024, DestQPN: peer.qp.QPN(),
+		Selective: selective})
+}
+
+// toRTS brings a QP of side i to RTS. a has the path MTU, the number of the peer's QP, the class,
+// and whether to use selective repeat.
+func toRTS(t testing.TB, l *Loop, link *loopback.Link, i int, q *qp.QP, a qp.Attr) {
+	t.Helper()
+	a.PKey, a.Access = bth.DefaultPKey, mr.RemoteWrite|mr.RemoteRead
+	a.Path = frame.NewPath(&frame.Address{
+		SrcMAC: link.Port(i).Info().MAC, DstMAC: link.Port(1 - i).Info().MAC,
+		Src: gidOf(link, i), Dst: gidOf(link, 1-i), SrcPort: 0xc000, HopLimit: 64,
 	})
-	const remote = mr.RemoteWrite | mr.RemoteRead
+	a.MaxDestRdAtomic, a.MinRNRTimer = 16, 12
+	a.Timeout, a.RetryCnt, a.RNRRetry, a.MaxRdAtomic = 17, 7, 7, 16
 	for _, step := range []struct {
-		attr qp.Attr
-		mask qp.AttrMask
+		state qp.State
+		mask  qp.AttrMask
 	}{
-		{qp.Attr{State: qp.Init, PKey: bth.DefaultPKey, Access: remote, Selective: selective},
-			qp.AttrPKey | qp.AttrAccess | qp.AttrSelective},
-		{qp.Attr{State: qp.RTR, Path: path, PathMTU: 1024, DestQPN: peer.qp.QPN(),
-			MaxDestRdAtomic: 16, MinRNRTimer: 12},
-			qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
-		{qp.Attr{State: qp.RTS, Timeout: 17, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 16},
-			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
+		{qp.Init, qp.AttrPKey | qp.AttrAccess | qp.AttrSelective | qp.AttrClass},
+		{qp.RTR, qp.AttrPath | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN |
+			qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
+		{qp.RTS, qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry |
+			qp.AttrMaxRdAtomic},
 	} {
-		must(t, s.qp.Modify(s.now(), &step.attr, step.mask|qp.AttrState))
+		a.State = step.state
+		must(t, q.Modify(l.now(), &a, step.mask|qp.AttrState))
 	}
 }
 
@@ -169,7 +178,7 @@ func driveUntil(t *testing.T, a, b *side, cond func() bool) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
