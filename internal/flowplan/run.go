@@ -27,6 +27,9 @@ const (
 // DefaultPort is the RDMA port of the first flow of a plan. The others follow.
 const DefaultPort = 7600
 
+// ctxCheck is the virtual time after which Run checks whether its context is done.
+const ctxCheck = time.Millisecond
+
 // slots is the capacity of channels, in messages.
 const slots = 4
 
@@ -278,8 +281,12 @@ func (r *runner) run(ctx context.Context, length time.Duration) error {
 		return err
 	}
 	if sim := r.sim(); sim != nil {
-		sim.Go(func() { _ = sim.Sleep(length) })
-		return sim.Run(2 * length)
+		sim.Go(func() {
+			for left := length; left > 0 && ctx.Err() == nil; left -= ctxCheck {
+				_ = sim.Sleep(min(left, ctxCheck))
+			}
+		})
+		return errors.Join(sim.Run(2*length), context.Cause(ctx))
 	}
 	t := time.NewTimer(length)
 	defer t.Stop()

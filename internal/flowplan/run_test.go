@@ -40,6 +40,17 @@ flows:
 	}
 }
 
+// In virtual time, too, Run ends when its context is done.
+func TestRunCanceled(t *testing.T) {
+	p := parsed(t, "link: {rate: 1Gb/s}\nflows: [{name: a, size: 10, period: 1us}]")
+	cause := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
+	defer cancel()
+	if _, err := Run(ctx, p, Virtual, 100*time.Hour); !errors.Is(err, cause) {
+		t.Errorf("Run() = %v, want %v", err, cause)
+	}
+}
+
 // A chain of tasks and flows runs in virtual time, and its drawing has all messages.
 func TestRunChain(t *testing.T) {
 	p := parsed(t, chainPlan)
