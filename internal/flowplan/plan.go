@@ -153,6 +153,9 @@ func parse(text []byte) (*Plan, error) {
 		}
 		return nil, readable(err)
 	}
+	if err := dec.Decode(new(yaml.Node)); err != io.EOF {
+		return nil, errors.New("there is more than one document: remove what follows the line ---")
+	}
 	switch {
 	case d.Link.Delay < 0:
 		return nil, fmt.Errorf("link has the delay %v: choose 0 or more",
@@ -229,7 +232,7 @@ func (d *description) checkNames() error {
 
 var (
 	unknownField = regexp.MustCompile(`^(line \d+): field (.*) not found in type .*$`)
-	wrongKind    = regexp.MustCompile(`^(line \d+): cannot unmarshal \S+ ?(.*?) into .*$`)
+	wrongKind    = regexp.MustCompile(`^(line \d+): cannot unmarshal \S+ ?(.*?) into (.*)$`)
 )
 
 // readable removes the names of Go types from an error of package yaml.
@@ -241,9 +244,28 @@ func readable(err error) error {
 	var list []string
 	for _, e := range t.Errors {
 		e = unknownField.ReplaceAllString(e, `$1: unknown key "$2"`)
-		list = append(list, wrongKind.ReplaceAllString(e, `$1: wrong kind of value $2`))
+		if m := wrongKind.FindStringSubmatch(e); m != nil {
+			e = m[1] + ": want " + kindOf(m[3])
+			if m[2] != "" {
+				e += ", not " + m[2]
+			}
+		}
+		list = append(list, e)
 	}
 	return errors.New(strings.Join(list, "; "))
+}
+
+// kindOf describes the values of a Go type.
+func kindOf(goType string) string {
+	switch {
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	case goType == "int":
+		return "a whole number"
+	case goType == "string":
+		return "a text"
+	}
+	return "keys with values, such as rate: 1Gb/s"
 }
 
 // plan returns a plan without flows.

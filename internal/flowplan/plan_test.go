@@ -103,8 +103,12 @@ func TestParseErrors(t *testing.T) {
 		flows("size: 1MiB, period: 1s, deadline: 5ms"):                            `flow "x" has the deadline 5ms`,
 		flows("size: 10, period: 1s, burst: 10, rate: 1"):                         "period and a token bucket",
 		flows("size: 10, burst: 9, rate: 1Mb/s"):                                  "token bucket of 9 bytes",
-		strings.Repeat("#", MaxText+1):                                            "more than",
-		"link: {rate: 1}\nflows: [" + strings.Repeat("{},", maxFlows+1) + "]":     "257 flows",
+		flows("size: 10, period: 1s, split: 4"):                                   "line 2: want a list, not `4`",
+		flows("size: 10, period: 1s, class: x"):                                   "line 2: want a whole number, not `x`",
+		flows("size: 1, period: 1s") + "\n---\nfoo: 1":                            "more than one document",
+		"[1]":                          "line 1: want keys with values",
+		strings.Repeat("#", MaxText+1): "more than",
+		"link: {rate: 1}\nflows: [" + strings.Repeat("{},", maxFlows+1) + "]": "257 flows",
 	} {
 		_, err := Parse([]byte(text))
 		if !errors.Is(err, ErrPlan) || !strings.Contains(err.Error(), want) {
