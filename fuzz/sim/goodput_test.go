@@ -11,7 +11,7 @@ import (
 
 // goodputTable is the goodput by loss: 64 KiB operations, 16 outstanding, on one RC QP, on a link
 // of 10 Gb/s with 5 us in each direction, in virtual time. Megabits per second, the mean of
-// goodputSeeds seeds. If a change of the protocol changes a figure for the better or for a good
+// several seeds. If a change of the protocol changes a figure for the better or for a good
 // reason, take the new figure, which the test prints.
 var goodputTable = []struct {
 	op      roce.Op
@@ -20,20 +20,23 @@ var goodputTable = []struct {
 	shared  bool       // all operations use the same memory
 	was     [5]float64 // by loss
 }{
-	{roce.OpWrite, 1024, false, false, [5]float64{9460, 9452, 9366, 5099, 829}},
-	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9835, 9753, 9200, 2800}},
-	{roce.OpRead, 1024, false, false, [5]float64{9464, 9422, 9214, 1800, 180}},
-	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9330, 4700, 520}},
-	{roce.OpRead, 4096, false, true, [5]float64{9854, 9836, 9330, 4700, 520}},
-	{roce.OpSend, 4096, false, false, [5]float64{9852, 9838, 9756, 9136, 1474}},
-	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8633, 6775, 5640, 835}},
-	{roce.OpRead, 4096, true, false, [5]float64{9854, 9748, 9251, 5190, 893}},
+	{roce.OpWrite, 1024, false, false, [5]float64{9463, 9452, 9366, 4945, 721}},
+	{roce.OpWrite, 4096, false, false, [5]float64{9850, 9836, 9754, 9167, 2456}},
+	{roce.OpRead, 1024, false, false, [5]float64{9464, 9423, 9193, 1633, 143}},
+	{roce.OpRead, 4096, false, false, [5]float64{9854, 9836, 9281, 4364, 477}},
+	{roce.OpRead, 4096, false, true, [5]float64{9854, 9836, 9281, 4364, 477}},
+	{roce.OpSend, 4096, false, false, [5]float64{9852, 9838, 9756, 9136, 2178}},
+	{roce.OpWrite, 4096, true, false, [5]float64{9850, 8673, 6624, 5689, 758}},
+	{roce.OpRead, 4096, true, false, [5]float64{9854, 9748, 9251, 5190, 989}},
 }
 
 var losses = [5]float64{0, 0.001, 0.01, 0.05, 0.2}
 
 const (
-	goodputSeeds    = 4
+	goodputSeeds = 4
+	// heavySeeds is the number of seeds for 20 % loss, where the figures of seeds differ by a
+	// factor of 20.
+	heavySeeds      = 16
 	tooLow, tooHigh = 0.7, 1.5 // shares of the table's figure that count as the same
 )
 
@@ -57,19 +60,20 @@ func TestGoodputByLoss(t *testing.T) {
 
 func meanGoodput(t *testing.T, s *Stream) float64 {
 	s.Size, s.Depth, s.Count = 64<<10, 16, 300
+	seeds := uint64(goodputSeeds)
 	if s.Plan.Loss == 0.2 {
-		s.Count = 60
+		s.Count, seeds = 60, heavySeeds
 	}
 	s.Plan.Delay, s.Plan.Bandwidth = 5*time.Microsecond, 10e9
 	sum := 0.0
-	for s.Seed = range uint64(goodputSeeds) {
+	for s.Seed = range seeds {
 		g, err := Measure(*s)
 		if err != nil {
 			t.Errorf("%+v: %v", *s, err)
 		}
 		sum += g.Bits / 1e6
 	}
-	return sum / goodputSeeds
+	return sum / float64(seeds)
 }
 
 // On a link with space for few frames many QPs compete. All of them must make progress, and the
