@@ -34,8 +34,10 @@ func (j *job) fails(want map[string]string) *outcome {
 			j.t.Errorf("%s: %q, want an error with %q", path, o.failed[path], text)
 		}
 	}
-	if len(o.failed) != len(want) || o.Result.Failed != int64(len(want)) {
-		j.t.Errorf("%d paths failed: %v, want %d", o.Result.Failed, o.failed, len(want))
+	if len(o.failed) != len(want) || o.Result.Failed != int64(len(want)) ||
+		o.sum.Failed != uint64(len(want)) {
+		j.t.Errorf("%d paths failed: %v, %d at the sink: %v, want %d", o.Result.Failed, o.failed,
+			o.sum.Failed, o.kfailed, len(want))
 	}
 	if o.leakedBlock {
 		j.t.Error("not all blocks were given back")

@@ -3,6 +3,7 @@ package filecopy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -86,6 +87,15 @@ func (h *hostile) wanted(number uint64) {
 			if a.Number == number {
 				return
 			}
+		}
+	}
+}
+
+// drain takes the answers until the connection ends.
+func (h *hostile) drain() {
+	for {
+		if _, err := h.pipe.ReceiveMessage(h.Context()); err != nil {
+			return
 		}
 	}
 }
@@ -271,13 +281,7 @@ func TestHostileFlood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHostile(t, sink.Config{DryRun: true})
-			go func() {
-				for { // the answers
-					if _, err := h.pipe.ReceiveMessage(t.Context()); err != nil {
-						return
-					}
-				}
-			}()
+			go h.drain()
 			go func() {
 				var block []byte
 				for n := uint64(1); n < 1<<17; n++ {
@@ -350,5 +354,32 @@ func TestHostileSink(t *testing.T) {
 				t.Errorf("Run() = %v, want ErrFormat", err)
 			}
 		})
+	}
+}
+
+// A source that sends a file and then says that it cannot does not confuse the sink, whatever it
+// does with the file at that moment.
+func TestHostileFailures(t *testing.T) {
+	h := newHostile(t, sink.Config{})
+	const files = 500
+	for n := uint64(1); n <= files; n++ {
+		h.entry(n, 0, record.File, fmt.Sprint("file", n), 100)
+	}
+	h.wanted(files)
+	go h.drain()
+	rec := make([]byte, record.DataOverhead+100)
+	for n := uint64(1); n <= files; n++ {
+		record.DataHeader(rec, n, extent.Sum(rec[record.DataOverhead:]), 100)
+		fail := record.AppendFail(nil, &record.Fail{Number: n, Text: "it vanished"})
+		h.send(h.records, 0, append(rec[:len(rec):len(rec)], fail...))
+	}
+	h.tree()
+	if err := h.ends(); err != nil && !errors.Is(err, record.ErrFormat) {
+		t.Fatalf("the sink ended with %v", err)
+	}
+	for name, text := range tree(t, h.to) {
+		if isTemporary(name) || !strings.Contains(text, " 100 bytes") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }

@@ -135,12 +135,14 @@ func (p *Part) write(data []byte, offset int64) error {
 	d := p.direct.Load()
 	if d != nil && offset%directAlign == 0 && len(data)%directAlign == 0 {
 		_, err := d.WriteAt(data, offset)
-		if !errors.Is(err, unix.EINVAL) {
+		// EINVAL: a file system with a larger alignment, or none at all. Continue with the page
+		// cache. ErrClosed: another goroutine did that meanwhile.
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrClosed) {
 			return err
 		}
-		// A file system with a larger alignment, or none at all: continue with the page cache.
-		p.direct.CompareAndSwap(d, nil)
-		_ = d.Close()
+		if p.direct.CompareAndSwap(d, nil) {
+			_ = d.Close()
+		}
 	}
 	_, err := p.f.WriteAt(data, offset)
 	return err

@@ -416,6 +416,24 @@ func TestTemporary(t *testing.T) {
 	}
 }
 
+// A block whose goroutine finds that another one has given up direct I/O is written all the same.
+func TestDirectClosed(t *testing.T) {
+	dir, path := root(t)
+	p, err := Create(dir, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.UseDirect(); err != nil {
+		t.Skip(err)
+	}
+	_ = p.direct.Load().Close()
+	block := bytes.Repeat([]byte{7}, directAlign)
+	err = errors.Join(p.WriteAt(block, extent.Extent{}), p.Sync(), p.Commit(false))
+	if got, e := os.ReadFile(filepath.Join(path, "f")); err != nil || !bytes.Equal(got, block) {
+		t.Errorf("WriteAt() = %v; %d bytes, %v", err, len(got), e)
+	}
+}
+
 // Blocks that are aligned are written past the page cache, the tail is not.
 func TestDirect(t *testing.T) {
 	dir, path := root(t)

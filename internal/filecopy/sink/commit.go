@@ -86,7 +86,7 @@ func (c *committer) commit(list []*file) {
 			f.skip(record.Exists)
 		case err != nil:
 			// After an error of the disk, nothing that was written can be trusted.
-			f.fail(reason(err), errs[i] == nil)
+			f.giveUp(reason(err), errs[i] == nil, whole)
 		default:
 			f.done(f.end.Size)
 		}
@@ -109,6 +109,6 @@ func (f *file) commit() error {
 func (f *file) discard() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.keep = false
+	f.keep, f.err = false, part.ErrExists // a late write closes the part
 	f.closePart()
 }

@@ -24,6 +24,9 @@ const (
 	// A checkpoint is made when so much was written, or so much time has passed since the last one.
 	checkpointBytes = 256 << 20
 	checkpointTime  = 5 * time.Second
+	// maxRanges bounds the ranges of a file that are not adjacent. A source sends the data between
+	// at most 1<<20 holes.
+	maxRanges = 2 << 20
 )
 
 // fileState is the state of a file.
@@ -32,7 +35,7 @@ type fileState uint8
 const (
 	checking fileState = iota
 	asked              // the source sends it
-	whole              // everything was written
+	whole              // everything was written: it is being committed
 	over               // stored, skipped or failed
 )
 
@@ -244,6 +247,8 @@ func (f *file) writeBlock(b *filecopy.Block) error {
 	case err != nil:
 	case f.Kind == record.File && e.End() > f.Size || e.End() < 0:
 		err = fmt.Errorf("%w: a block that ends at %d", record.ErrFormat, e.End())
+	case len(f.set.List()) >= maxRanges:
+		err = fmt.Errorf("%w: more than %d ranges of one file", record.ErrFormat, maxRanges)
 	default:
 		err = f.set.Add(e)
 	}
@@ -317,8 +322,10 @@ func (f *file) advance() {
 		f.mu.Unlock()
 		return
 	}
-	f.state = whole
 	err := f.verify()
+	if err == nil {
+		f.state = whole
+	}
 	f.mu.Unlock()
 	if err != nil {
 		f.fail(err, false)
@@ -357,10 +364,14 @@ func (f *file) checkpoint() {
 	})
 }
 
-// fail gives up a file. keep leaves what was stored for a later run.
-func (f *file) fail(err error, keep bool) {
+// fail gives up a file that is not complete. keep leaves what was stored for a later run.
+func (f *file) fail(err error, keep bool) { f.giveUp(err, keep, asked) }
+
+// giveUp gives up a file, unless its state is later than the given one. A file that is whole belongs
+// to the committer.
+func (f *file) giveUp(err error, keep bool, latest fileState) {
 	f.mu.Lock()
-	if f.err != nil || f.state == over {
+	if f.err != nil || f.state > latest {
 		f.mu.Unlock()
 		return
 	}
