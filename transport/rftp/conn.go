@@ -277,14 +277,17 @@ func (c *Conn) Finish(ctx context.Context) error {
 	for {
 		c.mu.Lock()
 		err := c.err()
-		done := err == nil
 		if err == nil {
 			c.m.Finish()
 			c.pump()
-			done = c.m.Finished()
 		}
+		// A peer that has finished, too, may close the connection at once.
+		done := c.m != nil && c.m.Finished()
 		c.mu.Unlock()
-		if err != nil || done {
+		if done {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		if err := c.sleep(ctx, onSessions); err != nil {

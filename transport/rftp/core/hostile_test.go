@@ -342,6 +342,29 @@ func TestBye(t *testing.T) {
 	}
 }
 
+// TestFinished checks that a Finish counts as received when a message of the peer says so, even if
+// the peer has closed the connection before the NIC's acknowledgment.
+func TestFinished(t *testing.T) {
+	m, err := New(1, Config{BlockSize: 1000, QPs: 1, SourceBlocks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Finish()
+	var a Action
+	if !m.Poll(1, &a) || a.Kind != DoControl || m.Finished() {
+		t.Fatalf("Poll() = %+v, Finished() = %v, want a Finish to send", a, m.Finished())
+	}
+	v := &victim{T: t, m: m}
+	v.raw(TypeAck, 0, 0, nil)
+	if m.Finished() {
+		t.Error("Finished() = true before the peer has the message")
+	}
+	v.raw(TypeBye, 1, 0, nil)
+	if !m.Finished() || !errors.Is(m.Err(), ErrClosed) {
+		t.Errorf("Finished() = %v, Err() = %v, want true and ErrClosed", m.Finished(), m.Err())
+	}
+}
+
 // TestSilence checks that a silent peer is detected in time, that this side says something often
 // enough, and that a pause of the driver does not count.
 func TestSilence(t *testing.T) {

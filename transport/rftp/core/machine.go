@@ -52,7 +52,7 @@ const (
 type finish struct {
 	wanted, sent bool   // this side opens no more sessions; the peer knows
 	at           uint32 // number of control messages sent until then
-	done         bool   // the message has reached the peer's NIC
+	done         bool   // the message has reached the peer
 	peer         bool   // the peer opens no more sessions
 }
 
@@ -180,6 +180,11 @@ func (m *Machine) HandleControl(now Time, b []byte) {
 		m.violated("it has taken %d messages of %d", c.taken, ch.outN)
 		return
 	}
+	if m.fin.sent && !m.fin.done && int32(c.ack-m.fin.at) >= 0 {
+		// The message overtakes the acknowledgment of the peer's NIC.
+		m.fin.done = true
+		m.changed |= SessionsChanged
+	}
 	if ch.acked = c.ack; ch.outTaken != c.taken {
 		ch.outTaken = c.taken
 		m.changed |= SpaceChanged
@@ -284,7 +289,7 @@ func (m *Machine) handleBye(c *control) {
 // Finish says that this side opens no more sessions. When all have ended, the peer is told.
 func (m *Machine) Finish() { m.fin.wanted = true }
 
-// Finished reports whether the peer's NIC has the message that this side opens no more sessions.
+// Finished reports whether the peer has the message that this side opens no more sessions.
 func (m *Machine) Finished() bool { return m.fin.done }
 
 // PeerFinished reports whether the peer opens no more sessions, and all have ended.
