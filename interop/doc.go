@@ -23,7 +23,7 @@
 //   - tools_test.go, perftest_test.go: stock tools.
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
 //   - fuzz_test.go: gorxe fuzz against the kernel and against gorxe.
-//   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go: the transports against programs
-//     on plain verbs.
+//   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go, rftp_test.go: the transports
+//     against programs on plain verbs.
 //   - run: the table that make interop prints.
 package interop

@@ -8,7 +8,7 @@ import (
 
 // Every program that can be started has a source.
 func TestSources(t *testing.T) {
-	for _, name := range []string{"verbs-peer", Indirect, StatusByte} {
+	for _, name := range []string{"verbs-peer", Indirect, RFTP, SlidingWindow, StatusByte} {
 		if _, err := fs.Stat(Sources(), name+".c"); err != nil {
 			t.Error(err)
 		}

@@ -5,6 +5,7 @@ import "github.com/gorxe/gorxe/interop/guest"
 // The peers of the transports, for StartTransport.
 const (
 	Indirect      = "indirect-peer"
+	RFTP          = "rftp-peer"
 	SlidingWindow = "slidingwindow-peer"
 	StatusByte    = "statusbyte-peer"
 )

@@ -1,5 +1,5 @@
-/* rdma_cm.h: what the peers that use librdmacm share. One connection at a time, whose private data begins
- * with the transport's MAGIC (define it first) and the number and size of blocks. */
+/* rdma_cm.h: what the peers that use librdmacm share. The private data of a connection begins with the
+ * transport's MAGIC (define it first), and that of put_sizes has the number and size of blocks. */
 #include <endian.h>
 #include <netdb.h>
 #include <poll.h>
@@ -11,7 +11,7 @@ static uint32_t blocks, size;
 
 enum { REQUEST = 12 }; /* bytes of magic, version, number and size */
 
-static void put_sizes(uint8_t *b)
+static inline void put_sizes(uint8_t *b)
 {
 	uint16_t n = htobe16(blocks);
 	uint32_t s = htobe32(size);
@@ -20,7 +20,7 @@ static void put_sizes(uint8_t *b)
 	memcpy(b + 8, &s, 4);
 }
 
-static int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
+static inline int get_sizes(const uint8_t *b, size_t len, uint32_t *n, uint32_t *s)
 {
 	uint16_t nn;
 	uint32_t ss;
@@ -57,7 +57,7 @@ static int step(enum rdma_cm_event_type want, int64_t until)
 }
 
 /* gone returns whether the peer has disconnected. */
-static int gone(void)
+static inline int gone(void)
 {
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
 	struct rdma_cm_event *e;
@@ -77,7 +77,7 @@ static void do_listen(void)
 	blocks = num("blocks", 4);
 	size = num("size", 4096);
 	if (!channel && !(channel = rdma_create_event_channel())) fail("event channel");
-	else if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&a) || rdma_listen(listener, 1)) fail("listen");
+	else if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&a) || rdma_listen(listener, 16)) fail("listen");
 	else ok();
 }
 
