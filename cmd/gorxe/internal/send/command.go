@@ -12,20 +12,24 @@ import (
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
-// maxRetry is the largest value of --retry.
-const maxRetry = 24 * time.Hour
+// Values of --retry. The default covers a host that is suspended, or restarts, for a minute.
+const (
+	defaultRetry = 2 * time.Minute
+	maxRetry     = 24 * time.Hour
+)
 
 // flags are the flags of the command.
 type flags struct {
 	copyflags.Flags
 
-	class  cli.Int
-	from   []string
-	rules  []record.Rule
-	limit  cli.Size
-	retry  cli.Duration
-	dryRun bool
-	delete bool
+	class    cli.Int
+	from     []string
+	rules    []record.Rule
+	limit    cli.Size
+	retry    cli.Duration
+	retryAll bool // the user has set retry
+	dryRun   bool
+	delete   bool
 }
 
 // Command returns the command "gorxe send".
@@ -43,8 +47,9 @@ symbolic links, empty directories and holes are preserved; owners and hard links
 
 The receiver verifies a checksum of each block and of each file, writes the file to disk, and then
 gives it its name, so no incomplete file ever appears. A file with the same size and modification
-time is not sent again. To resume an interrupted copy, run the same command again: what the receiver
-has verified of a large file is not sent again, also after a crash of either host.
+time is not sent again. After a failure of the network, the copy goes on by itself (--retry). To
+resume an interrupted copy, run the same command again: what the receiver has verified of a large
+file is not sent again, also after a crash of either host.
 
 A file that cannot be read or stored is named and does not end the copy; the exit status is then 1.`,
 		Example: `  gorxe recv -d eth0 --dir /data                  # on 10.0.0.2
@@ -55,13 +60,14 @@ A file that cannot be read or stored is named and does not end the copy; the exi
   gorxe send --from 10.0.0.2:logs .               # needs recv --allow-pull`,
 		Args: func(_ *cobra.Command, args []string) error { return f.checkArgs(args) },
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f.retryAll = cmd.Flags().Changed("retry")
 			return f.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
 	f.Register(fs, "that of the route to HOST")
 	f.class = cli.Int{Max: rftp.MaxClass}
-	f.retry = cli.Duration{Max: maxRetry}
+	f.retry = cli.Duration{D: defaultRetry, Max: maxRetry}
 	f.limit = cli.Size{Min: 0, Max: math.MaxInt64}
 	fs.StringArrayVar(&f.from, "from", nil,
 		"copy this file or directory from HOST; may be repeated")
@@ -81,10 +87,10 @@ A file that cannot be read or stored is named and does not end the copy; the exi
 	fs.Var(&f.class, "class",
 		"traffic class of the data, 0 to 6; control messages use the next one")
 	fs.Var(&f.retry, "retry",
-		"after a failure of the network or the receiver, go on when it works "+
-			"again within this time (default: fail at once)")
+		"after a failure of the network, go on when it works again within this time; if set, "+
+			"also after other failures, and wait for a receiver that does not run yet")
 	cli.JSONVar(fs, &f.JSON, "print the summary as one JSON object")
-	cli.HideDefaults(fs, "limit", "class", "retry")
+	cli.HideDefaults(fs, "limit", "class")
 	return cmd
 }
 

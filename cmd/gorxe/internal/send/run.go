@@ -18,6 +18,7 @@ import (
 	"github.com/gorxe/gorxe/internal/filecopy/sink"
 	"github.com/gorxe/gorxe/internal/filecopy/source"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/transport/rftp"
 )
 
 // retryPause is the time between two attempts.
@@ -85,22 +86,50 @@ type transfer struct {
 
 // repeat runs the transfer. After a failure that may pass it tries again, for the time of --retry.
 func (t *transfer) repeat(ctx context.Context) error {
-	for end := time.Now().Add(t.retry.D); ; {
+	var last *report  // nil: no connection so far
+	var end time.Time // of the attempts
+	for {
 		r, err := t.once(ctx)
-		if r != nil && r.Sent > 0 { // the time counts from the last success
+		dialed := r != nil
+		if dialed {
+			last = r
+		}
+		if end.IsZero() || dialed && r.Sent > 0 { // the time counts from the last success
 			end = time.Now().Add(t.retry.D)
 		}
 		again := temporary(err) && !cli.Interrupted(ctx) && !t.streams()
-		if !again || t.retry.D == 0 || time.Now().After(end) {
-			return t.finish(ctx, r, err, again)
+		if !again || !t.retries(err, dialed, last != nil) || time.Now().After(end) {
+			return t.finish(ctx, last, err, again)
 		}
 		fmt.Fprintf(t.diag, "%v: trying again until %s\n", err, end.Format(time.TimeOnly))
 		select {
 		case <-ctx.Done():
-			return t.finish(ctx, r, cli.ErrInterrupted, true)
+			return t.finish(ctx, last, cli.ErrInterrupted, true)
 		case <-time.After(retryPause):
 		}
 	}
+}
+
+// retries reports whether to try again after a temporary error. By default only failures of the
+// network count, of copies that have begun. If the user has set --retry, others count, too.
+func (t *transfer) retries(err error, dialed, begun bool) bool {
+	switch {
+	case t.retry.D == 0:
+		return false
+	case t.retryAll:
+		return true
+	case !dialed:
+		return begun
+	}
+	return lost(err)
+}
+
+// lost reports whether an error means that the network has failed, or that one of the sides was
+// stopped.
+func lost(err error) bool {
+	var abort *rftp.AbortError
+	return errors.Is(err, rftp.ErrLost) || errors.Is(err, rftp.ErrSilent) ||
+		errors.As(err, &abort) && abort.Text == rftp.ErrSilent.Error()
 }
 
 // once runs the transfer over one connection. The report is nil without a connection.
