@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 )
 
 // calling is the part of a Conn for calls, in both roles.
@@ -169,19 +170,20 @@ type Handler func(ctx context.Context, req []byte) (answer []byte, err error)
 func (c *Conn) Handle(ctx context.Context, h Handler) error {
 	errs := make([]error, c.cfg.Workers)
 	var wg sync.WaitGroup
-	running := c.cfg.Workers - 1 // in virtual time, where only one of them runs at a time
-	for i := range running {
+	var running atomic.Int64 // what wg counts, to wait for it in virtual time
+	running.Store(int64(c.cfg.Workers - 1))
+	for i := range c.cfg.Workers - 1 {
 		wg.Add(1)
 		c.cfg.Go(func() {
 			defer wg.Done()
 			errs[i+1] = c.work(ctx, h)
-			running--
+			running.Add(-1)
 		})
 	}
 	errs[0] = c.work(ctx, h)
 	if c.virtual {
 		errs[0] = errors.Join(errs[0], c.dev.Await(context.Background(), func() bool {
-			return running == 0
+			return running.Load() == 0
 		}))
 	}
 	wg.Wait()
