@@ -44,7 +44,7 @@ type Config struct {
 	Linger time.Duration
 
 	// PD is the protection domain of the connection, for regions that peers of several connections
-	// use. Nil: Dial and Accept create one, which Close closes.
+	// use. Nil: each connection has its own, which is closed with it.
 	PD *roce.PD
 	// QP is a template of the queue pair, for fields such as Class, Rate and GIDIndex. The CQs, the
 	// depths and limits of queues, Type and SRQ are those of the package.
@@ -96,6 +96,7 @@ func (c Config) withDefaults() (Config, error) {
 func (c *Config) qpConfig() roce.QPConfig {
 	q := c.QP
 	q.Type, q.SRQ, q.SignalAll = roce.RC, nil, false
+	q.SendCQ, q.RecvCQ = nil, nil // the QP gets one of its own
 	q.SendDepth, q.RecvDepth = c.Depth+controlSlots, c.receives()
 	q.MaxSendSGE, q.MaxRecvSGE, q.MaxInline = 1, 1, maxInline
 	return q

@@ -39,12 +39,15 @@ type Conn struct {
 // bufferAlign is the alignment of buffers, in bytes: a cache line.
 const bufferAlign = 64
 
-// newConn creates the objects of a connection on qp, whose CQ is cq, and posts all receives.
-func newConn(dev *roce.Device, pd *roce.PD, qp *roce.QP, cq *roce.CQ, cfg Config) (*Conn, error) {
-	c := &Conn{dev: dev, pd: pd, qp: qp, cq: cq, cfg: cfg}
-	var err error
+// newConn creates the buffers of a connection on qp and posts all receives.
+func newConn(dev *roce.Device, qp *roce.QP, cfg Config) (*Conn, error) {
+	c := &Conn{dev: dev, pd: qp.PD(), qp: qp, cq: qp.SendCQ(), cfg: cfg}
+	if c.pd == nil || c.cq == nil {
+		return nil, roce.ErrClosed
+	}
 	c.stride = (cfg.MaxMessage + bufferAlign - 1) &^ (bufferAlign - 1)
-	c.mr, err = pd.AllocMR((cfg.receives()+cfg.Depth+controlSlots)*c.stride, roce.LocalWrite)
+	var err error
+	c.mr, err = c.pd.AllocMR((cfg.receives()+cfg.Depth+controlSlots)*c.stride, roce.LocalWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -59,17 +62,9 @@ func newConn(dev *roce.Device, pd *roce.PD, qp *roce.QP, cq *roce.CQ, cfg Config
 	return c, nil
 }
 
-// create creates a PD if there is none, a CQ, a QP and the connection's own objects.
-func create(dev *roce.Device, cfg Config) (*Conn, error) {
-	var undo []func() error
-	fail := func(err error) (*Conn, error) {
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
-		}
-		return nil, err
-	}
-	cfg, err := cfg.withDefaults()
-	if err != nil {
+// create creates a PD if there is none, a QP and the buffers.
+func create(dev *roce.Device, cfg Config) (c *Conn, err error) {
+	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
 	}
 	pd := cfg.PD
@@ -77,22 +72,18 @@ func create(dev *roce.Device, cfg Config) (*Conn, error) {
 		if pd, err = dev.AllocPD(); err != nil {
 			return nil, err
 		}
-		undo = append(undo, pd.Close)
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, pd.Close())
+			}
+		}()
 	}
-	q := cfg.qpConfig()
-	if q.SendCQ, err = dev.CreateCQ(q.SendDepth + q.RecvDepth); err != nil {
-		return fail(err)
-	}
-	q.RecvCQ = q.SendCQ
-	undo = append(undo, q.SendCQ.Close)
-	qp, err := dev.CreateQP(pd, q)
+	qp, err := dev.CreateQP(pd, cfg.qpConfig())
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	undo = append(undo, qp.Close)
-	c, err := newConn(dev, pd, qp, q.SendCQ, cfg)
-	if err != nil {
-		return fail(err)
+	if c, err = newConn(dev, qp, cfg); err != nil {
+		return nil, errors.Join(err, qp.Close())
 	}
 	c.ownPD = cfg.PD == nil
 	return c, nil
@@ -244,7 +235,7 @@ func (c *Conn) close() error {
 
 // release closes the objects of the connection.
 func (c *Conn) release() error {
-	err := errors.Join(c.qp.Close(), c.cq.Close(), c.mr.Close())
+	err := errors.Join(c.qp.Close(), c.mr.Close())
 	if c.ownPD {
 		err = errors.Join(err, c.pd.Close())
 	}

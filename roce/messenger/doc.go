@@ -86,7 +86,7 @@
 //
 //   - config.go, errors.go: the vocabulary
 //   - wire.go: what is on the wire
-//   - conn.go: a Conn and its objects
+//   - conn.go, serve.go: a Conn and its objects; servers
 //   - wait.go: how callers wait, and handle completions for each other
 //   - send.go, recv.go: the send queue and the receive ring, credits
 //   - call.go: calls in both roles

@@ -380,10 +380,5 @@ func TestClose(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, before %d", runtime.NumGoroutine(), before)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	awaitGoroutines(t, before)
 }

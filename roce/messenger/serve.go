@@ -1,0 +1,110 @@
+package messenger
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Serve listens at addr and calls serve for each connection, in its own goroutine, until ctx is
+// done. It closes the connection when serve returns; the error of serve is for the caller of serve
+// only, and is ignored. ctx of serve ends with that of Serve, which returns nil then, after all
+// calls of serve have returned. A serve that only answers calls is Calls(handler).
+//
+// Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range.
+func Serve(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config,
+	serve func(ctx context.Context, c *Conn) error) error {
+	c, h, err := ServeConfig(dev, cfg, serve)
+	if err != nil {
+		return err
+	}
+	return dev.Serve(ctx, addr, c, h)
+}
+
+// Calls returns a function for Serve that answers the calls of a connection: see Conn.Handle.
+func Calls(h Handler) func(ctx context.Context, c *Conn) error {
+	return func(ctx context.Context, c *Conn) error { return c.Handle(ctx, h) }
+}
+
+// ServeConfig returns the arguments with which roce.Device.Serve or roce.Listener.Serve does what
+// Serve does, for servers that set limits in the roce.ServeConfig or have a listener of their own.
+// Its fields PD, QP, Accept.ConnectOptions, Prepare and Go are those of the package.
+//
+// Errors: roce.ErrInvalid for a Config out of range.
+func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c *Conn) error) (
+	roce.ServeConfig, roce.Handler, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return roce.ServeConfig{}, nil, err
+	}
+	s := &server{dev: dev, cfg: cfg, serve: serve}
+	c := roce.ServeConfig{
+		PD: cfg.PD, QP: cfg.qpConfig(), Prepare: s.prepare,
+		Accept: roce.AcceptOptions{ConnectOptions: cfg.Connect},
+	}
+	if dev.Virtual() {
+		c.Go = cfg.Go
+	}
+	return c, s.handle, nil
+}
+
+// server is what the connections of a ServeConfig share.
+type server struct {
+	dev   *roce.Device
+	cfg   Config
+	serve func(ctx context.Context, c *Conn) error
+
+	// accepting has the connections that are being established: a *pending by its *roce.QP.
+	accepting sync.Map
+}
+
+// pending is a connection that is being established.
+type pending struct {
+	*Conn
+	ctx  context.Context // ends with Serve
+	keep func() bool     // keeps the end of ctx from releasing the connection
+}
+
+// prepare creates the buffers of a connection, and posts its receives.
+func (s *server) prepare(ctx context.Context, r *roce.Request, q *roce.QP,
+	o *roce.AcceptOptions) error {
+	_, ok, err := decodeHello(r.PrivateData())
+	if err != nil {
+		return errors.Join(err, &roce.RejectError{Reason: roce.RejectUnsupported})
+	}
+	c, err := newConn(s.dev, q, s.cfg)
+	if err != nil {
+		return errors.Join(err, &roce.RejectError{Reason: roce.RejectNoResources})
+	}
+	if ok {
+		o.PrivateData = c.hello()
+	}
+	p := &pending{Conn: c, ctx: ctx}
+	s.accepting.Store(q, p)
+	p.keep = context.AfterFunc(ctx, func() {
+		s.accepting.Delete(q)
+		_ = c.release() // fails if the device is closed
+	})
+	return nil
+}
+
+// handle serves an established connection.
+func (s *server) handle(_ context.Context, conn *roce.Conn) error {
+	v, ok := s.accepting.LoadAndDelete(conn.QP())
+	if !ok {
+		return roce.ErrClosed // Serve ends
+	}
+	p := v.(*pending)
+	if !p.keep() {
+		return roce.ErrClosed
+	}
+	if err := p.start(conn, conn.RemoteAddr(), conn.PrivateData()); err != nil {
+		return errors.Join(err, p.release())
+	}
+	// The context of roce.Handler would end with the connection, before serve has received its last
+	// messages.
+	return errors.Join(s.serve(p.ctx, p.Conn), p.Close())
+}

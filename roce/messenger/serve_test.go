@@ -1,0 +1,187 @@
+package messenger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/roce/messenger"
+)
+
+// The client and the server of the example are short.
+func TestExampleLines(t *testing.T) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, "example_test.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := map[string]int{"echoClient": 15, "echoServer": 25}
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || limits[fn.Name.Name] == 0 {
+			continue
+		}
+		n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1
+		if limit := limits[fn.Name.Name]; n > limit {
+			t.Errorf("%s has %d lines, want at most %d", fn.Name.Name, n, limit)
+		}
+		delete(limits, fn.Name.Name)
+	}
+	if len(limits) > 0 {
+		t.Errorf("functions without a definition: %v", limits)
+	}
+}
+
+// A server serves many clients at the same time, receives the last messages of clients that close
+// their connections, and leaves nothing when it ends, also with clients that are connected.
+func TestServe(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		b := newBed(t, testbed.Config{})
+		goroutines := runtime.NumGoroutine()
+		ctx, stop := context.WithCancel(background(t))
+		cfg := messenger.Config{Depth: 8}
+		var pd *roce.PD
+		if shared {
+			var err error
+			if pd, err = b.Dev[1].AllocPD(); err != nil {
+				t.Fatal(err)
+			}
+			cfg.PD = pd
+		}
+		l, err := b.Dev[1].Listen(b.Addr(1, port), roce.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const clients, messages = 20, 7
+		got := make(chan int, clients)
+		sc, h, err := messenger.ServeConfig(b.Dev[1], cfg,
+			func(ctx context.Context, c *messenger.Conn) error {
+				n := 0
+				for _, err := range c.Messages(ctx) {
+					if err != nil {
+						return err
+					}
+					n++
+				}
+				got <- n
+				return nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var server, wg sync.WaitGroup
+		server.Go(func() {
+			if err := l.Serve(ctx, sc, h); err != nil {
+				t.Error(err)
+			}
+		})
+		for range clients {
+			wg.Go(func() {
+				x, err := messenger.Dial(ctx, b.Dev[0], l.Addr(), messenger.Config{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for i := range messages {
+					if err := x.Send(ctx, fmt.Append(nil, i)); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := x.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for range clients {
+			if n := <-got; n != messages {
+				t.Errorf("the server received %d messages of a client, want %d", n, messages)
+			}
+		}
+		x, err := messenger.Dial(ctx, b.Dev[0], l.Addr(), messenger.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		server.Wait()
+		if _, err := x.Recv(background(t)); !errors.Is(err, roce.ErrDisconnected) {
+			t.Errorf("Recv() = %v, want %v", err, roce.ErrDisconnected)
+		}
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+		if pd != nil { // fails while anything is left in it
+			if err := pd.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(b.Dev[1].QPStats()); n != 0 {
+			t.Errorf("%d QPs are left, want 0", n)
+		}
+		awaitGoroutines(t, goroutines)
+	}
+}
+
+// A peer of another version is refused, and leaves nothing.
+func TestServeRefuses(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	ctx, stop := context.WithCancel(background(t))
+	pd, err := b.Dev[1].AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := b.Dev[1].Listen(b.Addr(1, port), roce.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc, h, err := messenger.ServeConfig(b.Dev[1], messenger.Config{PD: pd}, messenger.Calls(echo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server sync.WaitGroup
+	server.Go(func() {
+		if err := l.Serve(ctx, sc, h); err != nil {
+			t.Error(err)
+		}
+	})
+	clientPD, err := b.Dev[0].AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := b.Dev[0].CreateQP(clientPD, roce.QPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := helloBytes(1, 1)
+	private[4] = 9
+	_, err = b.Dev[0].Dial(ctx, l.Addr(), q, roce.DialOptions{PrivateData: private})
+	var refused *roce.RejectError
+	if !errors.As(err, &refused) || refused.Reason != roce.RejectUnsupported {
+		t.Errorf("Dial() = %v, want RejectUnsupported", err)
+	}
+	stop()
+	server.Wait()
+	if err := errors.Join(pd.Close(), q.Close(), clientPD.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitGoroutines waits until at most n goroutines run.
+func awaitGoroutines(t *testing.T, n int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > n; {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, want at most %d", runtime.NumGoroutine(), n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
