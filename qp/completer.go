@@ -64,7 +64,8 @@ func (q *QP) handleAck(now Time, psn uint64, p *bth.Packet) {
 		q.eng.c.DropGhost++
 		return
 	}
-	if !q.attr.Selective && (q.una < psn || (q.una == psn && s.Kind() == bth.SyndromeACK)) {
+	// attr lies in a cold cache line, so it comes last.
+	if (q.una < psn || q.una == psn && s.Kind() == bth.SyndromeACK) && !q.attr.Selective {
 		q.impliedNAK(now, psn, s)
 	}
 }
