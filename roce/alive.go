@@ -118,6 +118,9 @@ func (k *keepAlives) look(g *gsi, now qp.Time, a *keepAlive) {
 	default:
 		k.failed++
 		k.forget(a.q)
+		if a.q.cmID != nil && a.q.cmID.conn != nil {
+			a.q.cmID.conn.silent = true
+		}
 		a.q.qp.Abandon()
 	}
 }

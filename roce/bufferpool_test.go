@@ -100,7 +100,7 @@ func TestBufferPoolGetWaits(t *testing.T) {
 		if _, err := p.Get(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Get() = %v, want DeadlineExceeded", err)
 		}
-		ctx := withDeadline(t)
+		ctx := within(t)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {

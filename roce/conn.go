@@ -21,8 +21,9 @@ type Conn struct {
 	local, remote netip.AddrPort
 	private       []byte
 
-	done chan struct{}
-	err  error // set before done is closed
+	done   chan struct{}
+	err    error // set before done is closed
+	silent bool  // the peer did not answer keepalives. Owner only
 
 	mu    sync.Mutex
 	over  bool                                  // finish was called; guarded by mu, like hooks
@@ -36,6 +37,7 @@ func (c *Conn) start(keepAlive, first time.Duration) {
 	d := c.qp.device()
 	err := d.do(func(now qp.Time) {
 		c.id.conn = c
+		d.log.established(c)
 		for e, ok, ended := c.id.take(); ok || ended; e, ok, ended = c.id.take() {
 			if ended {
 				c.ended(now, ErrClosed)
@@ -44,7 +46,7 @@ func (c *Conn) start(keepAlive, first time.Duration) {
 			c.handle(now, &e)
 		}
 		if c.qp.State() == StateErr {
-			c.ended(now, lostBy(Status(c.qp.qp.Cause())))
+			c.ended(now, c.qp.lost())
 		} else if period := keepAlivePeriod(keepAlive); period > 0 {
 			d.gsi.alive.watch(now, c.qp, period, first)
 		}
@@ -79,8 +81,9 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 //   - ErrDisconnected: the peer ended it. If the peer aborted or did not know the connection, a
 //     *RejectError is wrapped, too.
 //   - ErrConnLost: the QP went to StateErr, for example because the peer stopped answering. A
-//     *StatusError with the status of the first failed work request is wrapped, too; it is
-//     RetryExcErr if keepalives were not answered.
+//     *StatusError with the status of the first failed work request is wrapped, too, so that
+//     errors.Is(err, RemAccessErr) works. If keepalives were not answered, the status is
+//     RetryExcErr, and ErrKeepAlive is wrapped.
 //   - ErrClosed: the Conn, the QP or the Device was closed.
 func (c *Conn) Err() error {
 	select {
@@ -124,6 +127,7 @@ func (c *Conn) finish(err error) {
 		return
 	}
 	c.over, c.err = true, err
+	c.qp.device().log.closed(c, err)
 	hooks := c.hooks
 	c.hooks = nil
 	close(c.done)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -79,6 +80,7 @@ type Device struct {
 	doneOnce sync.Once
 	failure  atomic.Pointer[error] // of the port; see Err
 	release  func()                // see claim
+	log      *logger               // nil: none
 	finished chan struct{}         // closed when Close has ended
 	closeErr error
 	watcher  sync.WaitGroup
@@ -141,6 +143,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 		return nil, err
 	}
 	d.release = release
+	d.log.opened(d)
 	return d, nil
 }
 
@@ -218,7 +221,12 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if d.gsi, err = newGSI(d, info.MAC, d.rand, peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
-	return d, d.start(c, info)
+	d.log = newLogger(c.logger, c.clock)
+	if err := d.start(c, info); err != nil {
+		d.log.close()
+		return nil, err
+	}
+	return d, nil
 }
 
 // start reads the addresses and starts the goroutines.
@@ -333,6 +341,8 @@ func (d *Device) Close() error {
 	d.end = &last
 	d.mu.Unlock()
 	d.endEvents()
+	d.log.line(slog.LevelInfo, netip.Addr{}, "device closed", slog.String("device", d.Info().Name))
+	d.log.close()
 	d.release()
 	close(d.finished)
 	return d.closeErr

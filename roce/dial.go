@@ -72,6 +72,13 @@ type DialOptions struct {
 // ErrPrivateData, ErrConnParams, ErrTooManyConns, ErrClosed.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
 	*Conn, error) {
+	c, err := d.dial(ctx, addr, q, o)
+	d.log.failed("dial", netip.AddrPort{}, addr, err)
+	return c, err
+}
+
+func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
+	*Conn, error) {
 	if q.device() != d {
 		return nil, ErrForeign
 	}

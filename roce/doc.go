@@ -24,7 +24,7 @@
 //
 //   - [Device.Dial] and [Device.Listen] use the connection manager, as rdma_cm does. The peer may
 //     be any program on rdma_cm. [Device.ResolveUD] and [Device.ListenUD] do the same for
-//     datagrams.
+//     datagrams. [Device.Serve] accepts connections and releases their objects when they end.
 //   - [QP.Connect] takes the peer's [Endpoint], which both sides exchange by other means, such as
 //     TCP. [QP.Local] returns the local one.
 //
@@ -87,9 +87,10 @@
 //
 // Failed calls return errors that wrap a sentinel of this package, such as [ErrSQFull]; test for it
 // with errors.Is. A failed work request completes with a [Status] other than [Success], and on RC
-// its QP goes to [StateErr]. Events that concern no single work request come from [Device.Events].
-// When the network interface disappears, [Device.Done] is closed, and calls that wait return
-// [ErrGone].
+// its QP goes to [StateErr]. [WC.Err] turns a completion into an error that says what to do, and
+// errors.Is(err, RemAccessErr) tells the statuses apart. Events that concern no single work request
+// come from [Device.Events], and [WithLogger] writes them to a log. When the network interface
+// disappears, [Device.Done] is closed, and calls that wait return [ErrGone].
 //
 // # Concurrency
 //
@@ -100,7 +101,7 @@
 //
 // For maintainers:
 //
-//   - types.go, options.go, errors.go: addresses, keys, options and errors
+//   - types.go, options.go, errors.go, statuserror.go: addresses, keys, options and errors
 //   - workrequest.go, completion.go, attr.go, engine_unsafe.go: work requests, completions and QP
 //     attributes, and how they are passed to the engine
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
@@ -124,5 +125,6 @@
 //     the TLB
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
-//   - events.go, counters.go, countertypes.go: asynchronous events and counters
+//   - events.go, log.go: asynchronous events and the log
+//   - counters.go, countertypes.go: counters
 package roce

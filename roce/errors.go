@@ -157,6 +157,9 @@ var (
 	// ErrConnLost: the QP of the connection went to the error state. A wrapped *StatusError says
 	// why, if a work request failed or the peer did not answer keepalives.
 	ErrConnLost = errors.New("roce: connection lost because its QP went to the error state")
+	// ErrKeepAlive: the peer did not answer keepalives. It comes with ErrConnLost.
+	ErrKeepAlive = errors.New("roce: the peer did not answer keepalives " +
+		"(see ConnectOptions.KeepAlive)")
 	// ErrRequestOver: the peer stopped waiting before its request was answered.
 	ErrRequestOver = errors.New("roce: the peer no longer waits for an answer to this request: " +
 		"answer sooner")
@@ -182,36 +185,6 @@ var (
 	// ErrTooManyListeners: the device has too many listeners.
 	ErrTooManyListeners = cm.ErrTooManyListen
 )
-
-// StatusError is the status of a work request that failed, as an error.
-type StatusError struct {
-	Status Status
-}
-
-// Error returns the message.
-func (e *StatusError) Error() string {
-	if hint := statusHints[e.Status]; hint != "" {
-		return fmt.Sprintf("%v: %s", e.Status, hint)
-	}
-	return e.Status.String()
-}
-
-// statusHints explain the statuses that the peer or the network causes.
-var statusHints = map[Status]string{
-	RetryExcErr: "the peer's RDMA side does not answer: " +
-		"check that it still runs and that nothing drops UDP port 4791",
-	RNRRetryExcErr: "the peer posted no receives",
-	RemAccessErr:   "the peer refused access to its memory",
-	RemInvReqErr:   "the peer refused the request: check that it supports it and its length",
-}
-
-// lostBy returns ErrConnLost with the status that caused it; Success means unknown.
-func lostBy(st Status) error {
-	if st == Success {
-		return ErrConnLost
-	}
-	return fmt.Errorf("%w: %w", ErrConnLost, &StatusError{st})
-}
 
 // PostError reports that only a part of a list of work requests was posted: the first Posted ones
 // were, and the next one failed with Err (bad_wr of ibv_post_send).

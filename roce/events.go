@@ -1,6 +1,11 @@
 package roce
 
-import "github.com/gorxe/gorxe/qp"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gorxe/gorxe/qp"
+)
 
 // maxEvents is the capacity of the channel of asynchronous events; further events are counted and
 // lost.
@@ -48,6 +53,57 @@ type Event struct {
 	QP   *QP
 	CQ   *CQ
 	SRQ  *SRQ
+	// Conn is the connection of QP, if the connection manager has set one up.
+	Conn *Conn
+	// Err is the error that the Event reports, nil if there is none: a *StatusError for a QP, what
+	// CQ.Err returns for a CQ, and what Device.Err returns for EventDeviceFatal.
+	Err error
+	// Detail describes the change for EventGIDChange, EventMTUChange, EventPortActive and
+	// EventPortErr, for example "removed 10.0.0.7".
+	Detail string
+}
+
+// eventTexts say what the kinds of events mean that have no error.
+var eventTexts = map[EventKind]string{
+	EventQPFatal:      "the QP went to the error state",
+	EventQPReqErr:     "the peer violated the protocol",
+	EventQPAccessErr:  "the peer lacks an access right",
+	EventCommEst:      "the first packet of the peer arrived",
+	EventSQDrained:    "the send queue has drained",
+	EventLastWQE:      "the QP is done with its SRQ",
+	EventSRQLimit:     "fewer receives are left than the limit: post more, and set the limit again",
+	EventPeerNotReady: "the peer posts no receives",
+	EventPortActive:   "the link came up",
+	EventPortErr:      "the link went down",
+	EventGIDChange:    "the addresses changed",
+	EventMTUChange:    "the path MTU changed",
+}
+
+// String describes the Event in one line: kind, object, connection and reason.
+func (e Event) String() string {
+	var b strings.Builder
+	b.WriteString(string(e.Kind))
+	switch {
+	case e.QP != nil:
+		fmt.Fprintf(&b, " of QP %#x", uint32(e.QP.QPN()))
+	case e.CQ != nil:
+		fmt.Fprintf(&b, " of a CQ of %d completions", e.CQ.Depth())
+	case e.SRQ != nil:
+		fmt.Fprintf(&b, " of an SRQ with %d receives", e.SRQ.Len())
+	}
+	if e.Conn != nil {
+		fmt.Fprintf(&b, " (connection of %v to %v)", e.Conn.LocalAddr(), e.Conn.RemoteAddr())
+	}
+	if text := eventTexts[e.Kind]; text != "" {
+		b.WriteString(": " + text)
+	}
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	if e.Err != nil {
+		b.WriteString(": " + e.Err.Error())
+	}
+	return b.String()
 }
 
 // Events returns the channel of asynchronous events. It is closed when the Device is closed. The
@@ -62,6 +118,7 @@ func (d *Device) emit(e Event) {
 	if d.eventsOver {
 		return
 	}
+	d.log.event(e)
 	select {
 	case d.events <- e:
 	default:

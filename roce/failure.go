@@ -52,7 +52,7 @@ func (d *Device) fail(now qp.Time, cause error) {
 	for _, l := range d.gsi.listeners {
 		l.signal()
 	}
-	d.emit(Event{Kind: EventDeviceFatal})
+	d.emit(Event{Kind: EventDeviceFatal, Err: err})
 }
 
 // stop closes the channel of Done.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/loop"
@@ -120,6 +121,21 @@ func (d *Device) readAddrs() bool {
 		d.setLocal(addrs, routes)
 	}
 	return changed
+}
+
+// addrChanges describes the difference between two GID tables.
+func addrChanges(old, now []GIDEntry) string {
+	var parts []string
+	list := func(what string, from, without []GIDEntry) {
+		for _, e := range from {
+			if !slices.ContainsFunc(without, func(o GIDEntry) bool { return o.GID == e.GID }) {
+				parts = append(parts, what+" "+e.Addr.String())
+			}
+		}
+	}
+	list("removed", old, now)
+	list("added", now, old)
+	return strings.Join(parts, ", ")
 }
 
 // mergeGIDs updates a GID table: it keeps the entries whose address still exists, clears the

@@ -106,7 +106,7 @@ func (g *gsi) endFailed(now qp.Time) int {
 		if q, _ := f.Owner().(*QP); q != nil {
 			g.alive.forget(q)
 			if q.cmID != nil && q.cmID.conn != nil {
-				q.cmID.conn.ended(now, lostBy(Status(f.Cause())))
+				q.cmID.conn.ended(now, q.lost())
 			}
 		}
 		g.failed[i] = nil

@@ -33,10 +33,14 @@ func (h host) NextTimeout() (qp.Time, bool) {
 func (h host) HandleEvent(now qp.Time, ev qp.Event) {
 	e := Event{Kind: eventKinds[ev.Kind]}
 	if ev.QP != nil {
-		e.QP, _ = ev.QP.Owner().(*QP)
+		if e.QP, _ = ev.QP.Owner().(*QP); e.QP != nil {
+			e.describe()
+		}
 	}
 	if ev.CQ != nil {
-		e.CQ = h.dev.engineCQs[ev.CQ]
+		if e.CQ = h.dev.engineCQs[ev.CQ]; e.CQ != nil {
+			e.Err = e.CQ.Err()
+		}
 	}
 	if ev.SRQ != nil {
 		e.SRQ = h.dev.engineSRQs[ev.SRQ]
@@ -48,6 +52,19 @@ func (h host) HandleEvent(now qp.Time, ev qp.Event) {
 		h.dev.gsi.established(now, e.QP)
 	}
 	h.dev.emit(e)
+}
+
+// describe sets the connection and the error of an event of a QP. Owner only.
+func (e *Event) describe() {
+	if e.QP.cmID != nil {
+		e.Conn = e.QP.cmID.conn
+	}
+	switch e.Kind {
+	case EventQPFatal, EventQPReqErr, EventQPAccessErr:
+		if st := Status(e.QP.qp.Cause()); st != Success {
+			e.Err = &StatusError{Status: st}
+		}
+	}
 }
 
 // do runs f as the loop's owner. It returns ErrClosed, without running f, if the device is closed.

@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -201,6 +202,7 @@ const (
 
 type config struct {
 	progress   Progress
+	logger     *slog.Logger
 	peers      PeerList
 	pkeys      []PKey
 	xdp        XDPOptions

@@ -108,6 +108,7 @@ func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, er
 	}
 	c, err := r.accept(ctx, q, &o)
 	if err != nil {
+		r.dev.log.failed("accept", r.LocalAddr(), r.RemoteAddr(), err)
 		r.dev.giveUp(q, r.id)
 		return nil, err
 	}
@@ -256,6 +257,7 @@ func (r *Request) RejectWith(reason RejectReason, private []byte) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
+	r.dev.log.rejected(r, reason)
 	return r.refuse(reason, nil, private)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ const (
 
 // Handler serves a connection that Serve has accepted. Serve calls it in its own goroutine. ctx is
 // canceled when the connection ends, and then context.Cause returns the error of Conn.Err, or when
-// the context of Serve ends. When the Handler returns, Serve closes the connection.
+// the context of Serve ends. When the Handler returns, Serve closes the connection. An error that
+// it returns is logged (WithLogger).
 type Handler func(ctx context.Context, c *Conn) error
 
 // ServeConfig describes the connections that Serve accepts. The zero value suits most programs.
@@ -232,7 +234,10 @@ func (s *server) serve(ctx context.Context, r *Request, established func()) {
 	defer c.Close()
 	ctx, cancel := c.Context(ctx)
 	defer cancel()
-	_ = s.handle(ctx, c)
+	if err := s.handle(ctx, c); err != nil {
+		s.dev.log.line(slog.LevelWarn, r.RemoteAddr().Addr(), "handler failed",
+			append(c.attrs(), slog.Any("error", err))...)
+	}
 }
 
 // create creates the objects of a connection.

@@ -54,12 +54,6 @@ func objects(d *Device) (n int) {
 		len(d.fasts)
 }
 
-func withDeadline(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // Each client gets its own objects, which are released when its connection ends, for whatever
 // reason.
 func TestServeReleasesObjects(t *testing.T) {
@@ -89,7 +83,7 @@ func TestServeReleasesObjects(t *testing.T) {
 		causes <- context.Cause(ctx)
 		return nil
 	})
-	ctx := withDeadline(t)
+	ctx := within(t)
 	for range 3 {
 		c, err := s.dial(ctx, t)
 		must(t, err)
@@ -136,7 +130,7 @@ func TestServeWaitsForHandlers(t *testing.T) {
 		ended.Store(true)
 		return nil
 	})
-	_, err := s.dial(withDeadline(t), t)
+	_, err := s.dial(within(t), t)
 	must(t, err)
 	<-entered
 	s.stop()
@@ -155,7 +149,7 @@ func TestServeLimits(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			})
-			ctx := withDeadline(t)
+			ctx := within(t)
 			first, err := s.dial(ctx, t)
 			must(t, err)
 			_, err = s.dial(ctx, t)
@@ -187,7 +181,7 @@ func TestServeRefuses(t *testing.T) {
 			return nil
 		},
 	}, func(context.Context, *Conn) error { return nil })
-	ctx := withDeadline(t)
+	ctx := within(t)
 	pd, err := s.client.AllocPD()
 	must(t, err)
 	for _, c := range []struct {
@@ -217,7 +211,7 @@ func TestServeEndsWithDevice(t *testing.T) {
 			causes <- context.Cause(ctx)
 			return nil
 		}, WithProgress(p))
-		_, err := s.dial(withDeadline(t), t)
+		_, err := s.dial(within(t), t)
 		must(t, err)
 		must(t, s.server.Close())
 		if err := <-s.result; !errors.Is(err, ErrClosed) {

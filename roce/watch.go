@@ -2,6 +2,7 @@ package roce
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
@@ -97,13 +98,15 @@ func (d *Device) networkChanged(ctx context.Context) {
 		if now.Up {
 			kind = EventPortActive
 		}
-		d.emit(Event{Kind: kind})
+		d.emit(Event{Kind: kind, Detail: now.Name})
 	}
 	if old.ActiveMTU != now.ActiveMTU {
-		d.emit(Event{Kind: EventMTUChange})
+		d.emit(Event{Kind: EventMTUChange, Detail: fmt.Sprintf("%d, before %d (MTU of %s: %d)",
+			int(now.ActiveMTU), int(old.ActiveMTU), now.Name, now.MTU)})
 	}
+	before := d.GIDs()
 	if d.readAddrs() {
-		d.emit(Event{Kind: EventGIDChange})
+		d.emit(Event{Kind: EventGIDChange, Detail: addrChanges(before, d.GIDs())})
 	}
 	d.refreshPaths(ctx)
 }
