@@ -97,7 +97,8 @@ func (c *Conn) SetLinger(d time.Duration) {
 func (c *Conn) QP() *roce.QP { return c.qp }
 
 // CloseWrite ends the local direction of the stream: after the data that was written, the peer
-// reads io.EOF. The connection can still be read.
+// reads io.EOF. The connection can still be read. CloseWrite waits until the peer's device has
+// acknowledged everything, at most until the deadline of writes.
 func (c *Conn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()

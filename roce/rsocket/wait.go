@@ -23,6 +23,10 @@ const (
 	roles
 )
 
+// polls is how often a call polls the CQ before it waits. A wake-up by the progress goroutine costs
+// more than a few polls, and meanwhile further messages arrive.
+const polls = 32
+
 // pollBatch is the number of completions that are processed at a time.
 const pollBatch = 64
 
@@ -58,8 +62,6 @@ func (c *Conn) ready(k role) bool {
 		return n > 0 || s.PeerDisconnected()
 	case opener:
 		return s.MapsOpen() || s.PeerDisconnected()
-	case shutter:
-		return s.Ended()
 	default:
 		return s.Ended() && s.Idle() || s.PeerDisconnected()
 	}
@@ -116,7 +118,7 @@ func (c *Conn) wakeOthers(k role, leaves bool) {
 func (c *Conn) lead(ctx context.Context) {
 	c.wait.leading = true
 	c.mu.Unlock()
-	n, err := c.cq.Wait(ctx, c.wait.wcs[:])
+	n, err := c.completions(ctx)
 	failed := err != nil && ctx.Err() == nil
 	for i := range c.wait.wcs[:n] {
 		failed = failed || c.wait.wcs[i].Status != roce.Success
@@ -132,6 +134,16 @@ func (c *Conn) lead(ctx context.Context) {
 		c.err = lost(cause)
 	}
 	c.control()
+}
+
+// completions waits for completions, first by polling: it is cheaper than being woken.
+func (c *Conn) completions(ctx context.Context) (int, error) {
+	for range polls {
+		if n := c.cq.Poll(c.wait.wcs[:]); n > 0 {
+			return n, nil
+		}
+	}
+	return c.cq.Wait(ctx, c.wait.wcs[:])
 }
 
 // cause returns why the connection has ended. The event that says so may follow the completions.

@@ -8,7 +8,7 @@ import (
 
 // maxChunk is the number of bytes that are copied before they are posted, so that the device sends
 // them while the next ones are copied.
-const maxChunk = 32 << 10
+const maxChunk = 64 << 10
 
 // Write sends p. It returns when p has been copied and posted, and waits while the peer has no
 // space or the send buffer is full. See net.Conn.
