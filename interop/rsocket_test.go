@@ -241,8 +241,8 @@ func rcopyAnswer(c net.Conn, command byte) error {
 }
 
 // rcopyFile is what is copied.
-func rcopyFile() []byte {
-	b := make([]byte, 3<<20+12345)
+func rcopyFile(n int) []byte {
+	b := make([]byte, n)
 	var c counter
 	for i := 0; i < len(b); i += 1000 {
 		c.fill(b[i:min(i+999, len(b))])
@@ -250,12 +250,12 @@ func rcopyFile() []byte {
 	return b
 }
 
-// rcopyActive copies a file to the server rcopy in the guest.
-func rcopyActive(t *testing.T, r *rig, v variant) {
+// rcopyActive copies a file of n bytes to the server rcopy in the guest.
+func rcopyActive(t *testing.T, r *rig, v variant, n int) {
 	k := r.guestProgram(t, "rcopy")
 	r.awaitCM(t, portRcopy)
 	c := rsocketDial(t, r, v, portRcopy)
-	file := rcopyFile()
+	file := rcopyFile(n)
 	request := func(command byte, data uint32, payload []byte) {
 		_, err := c.Write(rcopyMessage(command, data, payload))
 		check(t, err)
@@ -276,10 +276,10 @@ func rcopyActive(t *testing.T, r *rig, v variant) {
 	check(t, k.p.Signal(9))
 }
 
-// rcopyPassive takes a file from the client rcopy in the guest.
-func rcopyPassive(t *testing.T, r *rig, v variant) {
+// rcopyPassive takes a file of n bytes from the client rcopy in the guest.
+func rcopyPassive(t *testing.T, r *rig, v variant, n int) {
 	started := make(chan *guestProgram, 1)
-	r.guest(t, "head -c 3333333 /dev/urandom > /tmp/source")
+	r.guest(t, fmt.Sprintf("head -c %d /dev/urandom > /tmp/source", n))
 	go func() {
 		time.Sleep(100 * time.Millisecond) // gorxe listens first; the client repeats its request
 		p, err := r.Guests[0].Start("sh", "-c",
@@ -326,11 +326,14 @@ func rcopyPassive(t *testing.T, r *rig, v variant) {
 // sumOf returns what sha256sum prints for standard input.
 func sumOf(b []byte) string { return fmt.Sprintf("%x  -\n", sha256.Sum256(b)) }
 
-func rcopy(t *testing.T, r *rig, v variant) {
-	if v.gorxePassive {
-		rcopyPassive(t, r, v)
-	} else {
-		rcopyActive(t, r, v)
+// rcopy returns the scenario of a file of n bytes.
+func rcopy(n int) func(t *testing.T, r *rig, v variant) {
+	return func(t *testing.T, r *rig, v variant) {
+		if v.gorxePassive {
+			rcopyPassive(t, r, v, n)
+		} else {
+			rcopyActive(t, r, v, n)
+		}
 	}
 }
 
@@ -344,7 +347,7 @@ func TestRsockets(t *testing.T) {
 		both = two
 	}
 	play(t, rio.name, both, rio.run)
-	play(t, "rcopy", two, rcopy) // it knows only IPv4
+	play(t, "rcopy", two, rcopy(3<<20+12345)) // it knows only IPv4
 	play(t, "rstream -T v, 1 MiB", both, many.run)
 	if *coreFlag {
 		return
@@ -369,7 +372,7 @@ func TestRsockets(t *testing.T) {
 			few := rstream(rsFew)
 			play(t, few.name+", "+w.name+where, two, lossy(few.run))
 			play(t, rio.name+", "+w.name+where, two, lossy(rio.run))
-			play(t, "rcopy, "+w.name+where, two, lossy(rcopy))
+			play(t, "rcopy, "+w.name+where, two, lossy(rcopy(200_000)))
 		}
 	}
 }
