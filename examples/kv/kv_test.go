@@ -13,10 +13,13 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-func TestDemo(t *testing.T) {
-	if err := run(t.Context(), nil); err != nil {
-		t.Error(err)
+func Example() {
+	if err := run(context.Background(), nil); err != nil {
+		fmt.Println(err)
 	}
+	// Output:
+	// the primary has Earth
+	// the backup has Earth
 }
 
 // cluster is a primary (0), a backup (1) and the device of a client (2).

@@ -91,7 +91,9 @@ func once(ctx context.Context, dev *roce.Device, args []string) error {
 		return c.put(ctx, args[1], args[2])
 	}
 	value, err := c.get(ctx, args[1])
-	fmt.Println(value)
+	if err == nil {
+		fmt.Println(value)
+	}
 	return err
 }
 

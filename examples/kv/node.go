@@ -54,20 +54,12 @@ func newNode(dev *roce.Device, addr netip.AddrPort) (*node, error) {
 
 // serve answers the calls of clients and of the primary until ctx is done.
 func (n *node) serve(ctx context.Context) error {
-	for {
-		r, err := n.l.Accept(ctx)
-		if err != nil {
-			return err
-		}
-		go func() {
-			c, err := messenger.Accept(ctx, n.dev, r, messenger.Config{PD: n.pd})
-			if err != nil {
-				return // the client has gone, or did not complete the connection
-			}
-			defer c.Close()
-			_ = c.Handle(ctx, n.handle) // ends with the connection
-		}()
+	cfg := messenger.Config{PD: n.pd}
+	c, h, err := messenger.ServeConfig(n.dev, cfg, messenger.Calls(n.handle))
+	if err != nil {
+		return err
 	}
+	return n.l.Serve(ctx, c, h)
 }
 
 // handle answers a call. The first byte of a request is the operation.

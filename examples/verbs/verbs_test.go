@@ -1,9 +1,13 @@
 package main
 
-import "testing"
+import (
+	"context"
+	"fmt"
+)
 
-func TestRun(t *testing.T) {
-	if err := run(t.Context()); err != nil {
-		t.Error(err)
+func Example() {
+	if err := run(context.Background()); err != nil {
+		fmt.Println(err)
 	}
+	// Output: hello, Bob
 }

@@ -163,19 +163,3 @@ func variant(name string, listed []string) bool {
 	}
 	return slices.ContainsFunc(listed, func(l string) bool { return stem(l) == stem(name) })
 }
-
-// TestReadmeExample checks that the Go code in README.md is part of a compiled example.
-func TestReadmeExample(t *testing.T) {
-	readme := strings.Join(readLines(t, "README.md"), "\n")
-	example := strings.Join(readLines(t, "roce/example_readme_test.go"), "\n")
-	blocks := strings.Split(readme, "```go\n")[1:]
-	if len(blocks) == 0 {
-		t.Error("README.md has no Go code")
-	}
-	for _, b := range blocks {
-		code, _, _ := strings.Cut(b, "```")
-		if !strings.Contains(example, code) {
-			t.Errorf("this code in README.md is not in roce/example_readme_test.go:\n%s", code)
-		}
-	}
-}
