@@ -11,8 +11,9 @@
 // In virtual time (Config.Virtual) the whole Link belongs to one goroutine, and nothing happens
 // between its calls. It moves the clock with Link.Advance, finds the next arrival with
 // Link.NextEvent, and Wait returns at once. The same seed and the same calls give the same frames
-// at the same times; Link.TraceHash is a digest of all of them. A [Sim] runs programs that block.
-// Link.SetBottleneck adds a queue that several senders share, with tail drop and ECN marks.
+// at the same times; Link.TraceHash is a digest of all of them. [Drive] does all this for devices
+// until a condition holds, and a [Sim] runs programs that block. Link.SetBottleneck adds a queue
+// that several senders share, with tail drop and ECN marks.
 //
 // Link.SetBandwidth limits what a Port sends, in real and virtual time, and Port.Backlog reports
 // what waits for it.
@@ -37,6 +38,6 @@
 //   - network.go: addresses, neighbors and multicast groups
 //   - inject.go, inject_rx.go, lane.go: Inject, faults on any port
 //   - tee.go: Tee, a capture on any port
-//   - sim.go: Sim, programs that block in virtual time
+//   - sim.go, drive.go: Sim, programs that block in virtual time; Drive, without such programs
 //   - wrap.go: how a wrapper offers the inner port's other interfaces
 package loopback

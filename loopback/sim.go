@@ -13,7 +13,7 @@ var (
 	// the processes wait. Or frames lie at a port that no node receives from.
 	ErrStuck = errors.New("loopback: virtual time is stuck: " +
 		"no frame is in flight and no timer runs")
-	// ErrTimeout: Sim.Run has reached its limit of virtual time.
+	// ErrTimeout: Drive or Sim.Run has reached its limit of virtual time.
 	ErrTimeout = errors.New("loopback: the limit of virtual time is reached: " +
 		"raise it, or look for a process that waits in vain")
 )
@@ -154,7 +154,8 @@ func (a *alarm) NextTimeout() (int64, bool) { return a.at, a.at > a.link.Now() }
 
 // until runs processes and nodes until done returns true. A negative limit means none.
 func (s *Sim) until(ctx context.Context, limit time.Duration, done func() bool) error {
-	end := s.link.Now() + int64(limit)
+	began := s.link.Now()
+	end := began + int64(limit)
 	const patience = 1000 // steps in which something is due and nobody does it
 	for idle := 0; ; {
 		for s.runProcesses() {
@@ -174,9 +175,9 @@ func (s *Sim) until(ctx context.Context, limit time.Duration, done func() bool) 
 		}
 		switch {
 		case !ok, idle > patience:
-			return ErrStuck
+			return fmt.Errorf("%w (%s)", ErrStuck, s.state(began))
 		case limit >= 0 && next > end:
-			return fmt.Errorf("%w (%v)", ErrTimeout, limit)
+			return fmt.Errorf("%w (%v; %s)", ErrTimeout, limit, s.state(began))
 		}
 		s.link.Advance(time.Duration(max(1, next-s.link.Now())))
 	}

@@ -49,9 +49,8 @@ func TestECN(t *testing.T) {
 			must(t, a.qp.PostSend(SendWR{ID: 1, Op: op, Flags: Signaled,
 				SGEs: []SGE{a.mr.SGE(0, 1<<20)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			var wcs [1]WC
-			for a.cq.Poll(wcs[:]) == 0 {
-				advance(t, link, a.Device, b.Device)
-			}
+			must(t, loopback.Drive(link, time.Minute, func() bool { return a.cq.Poll(wcs[:]) > 0 },
+				a.Device, b.Device))
 			if wcs[0].Status != Success {
 				t.Fatalf("%v: %v", op, wcs[0].Status)
 			}

@@ -256,10 +256,9 @@ func writeOver(seed uint64) []byte {
 	}); err != nil {
 		log.Fatal(err)
 	}
-	for a.cq.Len() == 0 {
-		for a.dev.Progress()+b.dev.Progress() > 0 {
-		}
-		link.Advance(time.Microsecond)
+	if err := loopback.Drive(link, time.Second, func() bool { return a.cq.Len() > 0 },
+		a.dev, b.dev); err != nil {
+		log.Fatal(err)
 	}
 	if err := capture.Flush(); err != nil {
 		log.Fatal(err)

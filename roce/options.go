@@ -175,7 +175,7 @@ type Expert struct {
 	// Clock replaces the monotonic clock: virtual time for simulations, in nanoseconds, above 0 and
 	// never decreasing. It implies Manual progress. The Device starts no goroutine and never
 	// blocks: the program calls Device.Progress, and Device.NextTimeout says when the next call is
-	// due.
+	// due. loopback.Drive does both until a condition holds.
 	Clock func() int64
 
 	// Wait lets calls block on a device with Clock: Dial, Accept, CQ.Wait, QP.Drain and others. It
