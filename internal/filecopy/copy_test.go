@@ -116,6 +116,29 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// A tree with many small files arrives, and the second copy skips all of them.
+func TestManyFiles(t *testing.T) {
+	j := newJob(t)
+	j.from, j.to = smallDisk(t, 64<<20), smallDisk(t, 64<<20)
+	const files = 4000
+	data := random(2000, 1)
+	for i := range files {
+		dir := fmt.Sprintf("%s/d%d", j.from, i/1000)
+		if i%1000 == 0 {
+			must(t, os.Mkdir(dir, 0o755))
+		}
+		must(t, os.WriteFile(fmt.Sprintf("%s/%d", dir, i), data[:i%2000], 0o644))
+	}
+	if o := j.ok(); o.sum.Stored != files+files/1000 {
+		t.Errorf("%d entries stored, want %d", o.sum.Stored, files+files/1000)
+	}
+	equal(t, j.from, j.to)
+	if o := j.ok(); o.sum.Stored != 0 || o.sum.Skipped != files+files/1000 {
+		t.Errorf("%d entries stored and %d skipped, want 0 and %d", o.sum.Stored, o.sum.Skipped,
+			files+files/1000)
+	}
+}
+
 // A single file keeps its name if the target is a directory.
 func TestSingleFileIntoDirectory(t *testing.T) {
 	j := newJob(t)
