@@ -22,16 +22,16 @@ type remover struct {
 
 // prune deletes the entries of a directory whose IDs are not in seen, which is sorted.
 func (r *remover) prune(seen []uint64) {
-	err := r.each(r.top.Dir, func(root *os.Root, e fs.DirEntry) error {
+	err := r.each(r.top.Dir, func(root *os.Root, e fs.DirEntry) {
 		id, temporary := part.Temporary(e.Name())
 		if !temporary {
 			id = part.ID(e.Name())
 		}
 		// A temporary file belongs to the name whose ID it has.
 		if _, keep := slices.BinarySearch(seen, id); keep {
-			return nil
+			return
 		}
-		return r.remove(root, r.top.Dir, e)
+		r.remove(root, r.top.Dir, e)
 	})
 	if err != nil {
 		r.report(r.top.Path(), reason(err))
@@ -39,7 +39,7 @@ func (r *remover) prune(seen []uint64) {
 }
 
 // each calls f for the entries of a directory.
-func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry) error) error {
+func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry)) error {
 	root, err := r.dirs.Use(d)
 	if err != nil {
 		return err
@@ -53,9 +53,7 @@ func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry) error) 
 	for {
 		names, err := file.ReadDir(readNames)
 		for _, e := range names {
-			if err := f(root, e); err != nil {
-				return err
-			}
+			f(root, e)
 		}
 		if len(names) == 0 || err != nil {
 			return nil
@@ -63,29 +61,30 @@ func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry) error) 
 	}
 }
 
-// remove deletes an entry of a directory, with everything in it that the rules do not exclude.
-func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) error {
+// remove deletes an entry of a directory, with everything in it that the rules do not exclude. It
+// reports whether nothing of it remains.
+func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) bool {
 	if !r.c.Rules.Includes(d.Join(e.Name()), e.IsDir()) {
-		return nil
+		return false
 	}
 	if e.IsDir() {
-		below := d.Child(e.Name())
-		err := r.each(below, func(root *os.Root, e fs.DirEntry) error {
-			return r.remove(root, below, e)
+		below, empty := d.Child(e.Name()), true
+		err := r.each(below, func(root *os.Root, e fs.DirEntry) {
+			empty = r.remove(root, below, e) && empty
 		})
 		r.dirs.Forget(below)
 		if err != nil {
 			r.report(below.Path(), reason(err))
-			return nil
+			return false
+		}
+		if !empty { // it contains something that the rules exclude
+			return false
 		}
 	}
 	if !r.c.DryRun {
 		if err := root.Remove(e.Name()); err != nil {
-			if e.IsDir() { // it contains something that the rules exclude
-				return nil
-			}
 			r.report(d.Join(e.Name()), reason(err))
-			return nil
+			return false
 		}
 	}
 	r.mu.Lock()
@@ -95,5 +94,5 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) error {
 		r.call(r.c.Deleted, d.Join(e.Name()))
 		r.answers.add(&record.Answer{Number: r.top.Number, Verdict: record.Deleted, Text: e.Name()})
 	}
-	return nil
+	return true
 }

@@ -202,6 +202,7 @@ func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error
 			_ = dir.Close()
 		}
 	}()
+	received := func() int64 { return 0 } // without holes
 	sum, err := c.Pull(ctx, t.req, func(single bool) (sink.Config, error) {
 		cfg := sink.Config{Overwrite: t.Replace(), Delete: t.delete, DryRun: t.dryRun,
 			Rules: t.rules, Direct: t.Direct, Failed: r.failed, Deleted: r.deleted,
@@ -211,11 +212,12 @@ func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error
 		cfg.Dir = dir
 		return cfg, err
 	}, func(s *sink.Sink) {
+		received = s.Received
 		r.begin(func() (entries, bytes, allEntries, allBytes int64) {
 			return s.Entries(), s.Received(), -1, -1
 		})
 	})
-	r.Sum, r.Sent = sum, int64(sum.Bytes-sum.Resumed)
+	r.Sum, r.Sent = sum, received()
 	return err
 }
 
