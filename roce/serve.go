@@ -45,10 +45,14 @@ type ServeConfig struct {
 	// Prepare, if not nil, is called for each request before it is accepted, in the goroutine of
 	// the connection. It may post receives to q, create objects in q.PD(), and change o, for
 	// example o.PrivateData. If it returns an error, the peer is refused, with the Reason and the
-	// PrivateData of a *RejectError, otherwise with RejectConsumer. ctx is canceled at the latest
-	// when the objects of the connection have been closed, also if it was never established, so
-	// context.AfterFunc(ctx, ...) can release what Prepare has created elsewhere.
+	// PrivateData of a *RejectError, otherwise with RejectConsumer. ctx is canceled when the
+	// connection has ended, also if it was never established.
 	Prepare func(ctx context.Context, r *Request, q *QP, o *AcceptOptions) error
+	// Done, if not nil, is called once for each Prepare that returned nil, when the Handler has
+	// returned or the connection was not established, in the same goroutine. It releases what
+	// Prepare has created in a PD that connections share. q is still open then, unless the Handler
+	// has closed it.
+	Done func(q *QP)
 
 	// AcceptTimeout limits the time of Request.Accept, until the connection is established. 0:
 	// DefaultAcceptTimeout. In virtual time only Request.Accept itself limits it.
@@ -225,7 +229,17 @@ func (s *server) serve(ctx context.Context, r *Request, established func()) {
 		return
 	}
 	defer s.destroy(pd, q)
-	c, err := s.accept(ctx, r, q)
+	o := s.c.Accept
+	if s.c.Prepare != nil {
+		if err := s.c.Prepare(ctx, r, q, &o); err != nil {
+			s.refuse(r, err)
+			return
+		}
+	}
+	if s.c.Done != nil {
+		defer s.c.Done(q)
+	}
+	c, err := s.accept(ctx, r, q, o)
 	established()
 	if err != nil {
 		s.refuse(r, err)
@@ -276,14 +290,8 @@ func (s *server) destroy(pd *PD, q *QP) {
 	}
 }
 
-// accept prepares and establishes the connection.
-func (s *server) accept(ctx context.Context, r *Request, q *QP) (*Conn, error) {
-	o := s.c.Accept
-	if s.c.Prepare != nil {
-		if err := s.c.Prepare(ctx, r, q, &o); err != nil {
-			return nil, err
-		}
-	}
+// accept establishes the connection.
+func (s *server) accept(ctx context.Context, r *Request, q *QP, o AcceptOptions) (*Conn, error) {
 	if !s.dev.virtual {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, s.c.AcceptTimeout)

@@ -31,7 +31,7 @@ func Calls(h Handler) func(ctx context.Context, c *Conn) error {
 
 // ServeConfig returns the arguments with which roce.Device.Serve or roce.Listener.Serve does what
 // Serve does, for servers that set limits in the roce.ServeConfig or have a listener of their own.
-// Its fields PD, QP, Accept.ConnectOptions, Prepare and Go are those of the package.
+// Its fields PD, QP, Accept.ConnectOptions, Prepare, Done and Go are those of the package.
 //
 // Errors: roce.ErrInvalid for a Config out of range.
 func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c *Conn) error) (
@@ -42,7 +42,7 @@ func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c
 	}
 	s := &server{dev: dev, cfg: cfg, serve: serve}
 	c := roce.ServeConfig{
-		PD: cfg.PD, QP: cfg.qpConfig(), Prepare: s.prepare,
+		PD: cfg.PD, QP: cfg.qpConfig(), Prepare: s.prepare, Done: s.done,
 		Accept: roce.AcceptOptions{ConnectOptions: cfg.Connect},
 	}
 	if dev.Virtual() {
@@ -57,15 +57,14 @@ type server struct {
 	cfg   Config
 	serve func(ctx context.Context, c *Conn) error
 
-	// accepting has the connections that are being established: a *pending by its *roce.QP.
-	accepting sync.Map
+	// conns has the connections, also those that are being established: a *served by its *roce.QP.
+	conns sync.Map
 }
 
-// pending is a connection that is being established.
-type pending struct {
+// served is a connection of a server.
+type served struct {
 	*Conn
-	ctx  context.Context // ends with Serve
-	keep func() bool     // keeps the end of ctx from releasing the connection
+	ctx context.Context // ends with Serve
 }
 
 // prepare creates the buffers of a connection, and posts its receives.
@@ -82,29 +81,25 @@ func (s *server) prepare(ctx context.Context, r *roce.Request, q *roce.QP,
 	if ok {
 		o.PrivateData = c.hello()
 	}
-	p := &pending{Conn: c, ctx: ctx}
-	s.accepting.Store(q, p)
-	p.keep = context.AfterFunc(ctx, func() {
-		s.accepting.Delete(q)
-		_ = c.release() // fails if the device is closed
-	})
+	s.conns.Store(q, &served{c, ctx})
 	return nil
+}
+
+// done releases a connection.
+func (s *server) done(q *roce.QP) {
+	if v, ok := s.conns.LoadAndDelete(q); ok {
+		_ = v.(*served).release() // fails if the device is closed
+	}
 }
 
 // handle serves an established connection.
 func (s *server) handle(_ context.Context, conn *roce.Conn) error {
-	v, ok := s.accepting.LoadAndDelete(conn.QP())
-	if !ok {
-		return roce.ErrClosed // Serve ends
-	}
-	p := v.(*pending)
-	if !p.keep() {
-		return roce.ErrClosed
-	}
-	if err := p.start(conn, conn.RemoteAddr(), conn.PrivateData()); err != nil {
-		return errors.Join(err, p.release())
+	v, _ := s.conns.Load(conn.QP()) // which prepare has stored
+	c := v.(*served)
+	if err := c.start(conn, conn.RemoteAddr(), conn.PrivateData()); err != nil {
+		return err
 	}
 	// The context of roce.Handler would end with the connection, before serve has received its last
 	// messages.
-	return errors.Join(s.serve(p.ctx, p.Conn), p.Close())
+	return errors.Join(s.serve(c.ctx, c.Conn), c.Close())
 }

@@ -78,6 +78,7 @@ func TestServe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		sc.MaxPending = 8 * clients // a fourth is for one peer
 		var server, wg sync.WaitGroup
 		server.Go(func() {
 			if err := l.Serve(ctx, sc, h); err != nil {
