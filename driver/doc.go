@@ -15,7 +15,9 @@
 // by new optional interfaces. Use field names in composite literals of these types, and do not
 // compare Buf values. See docs/decisions/004-port-contract.md.
 //
-// Reading order:
+// # Reading order
+//
+// For maintainers:
 //
 //   - port.go: Port, Buf, Info, Stats, and the optional interfaces of a port
 //   - network.go: Network, Hop, Finder, Router and Groups

@@ -2,6 +2,8 @@
 // one VLAN tag, the IPv4 or IPv6 header, UDP, and the invariant CRC (ICRC) at the end (IBA annex
 // A17). Package bth handles the bytes in between.
 //
+// It is for tools that inspect or make frames. Programs that communicate use package roce.
+//
 // A [Decoder] checks a received frame completely and fills in a bth.Packet, or returns the [Reason]
 // for dropping it. To send, a [Path] prepares the headers for a peer once. For each frame the
 // caller copies them with [Path.Put], writes headers and payload from the BTH on, and calls
@@ -10,7 +12,9 @@
 // Received bytes may have any content: no function panics because of them. Decoding and encoding do
 // not allocate.
 //
-// Reading order:
+// # Reading order
+//
+// For maintainers:
 //
 //   - reason.go: the reasons for dropping a frame
 //   - decode.go: Decoder with all checks, and PeekBTH

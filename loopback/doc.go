@@ -28,6 +28,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - plan.go: Plan, the possible faults, and how the fate of a frame is drawn
 //   - link.go: Link, its clock and virtual time
 //   - port.go, receive.go: the path of a frame from Send to Receive, and of its buffer back

@@ -1,6 +1,10 @@
 // Package mr holds protection domains (PD), memory regions (MR) and their keys, and contains all
 // code that accesses registered memory for the engine.
 //
+// Programs use it by package roce: roce.PD and roce.MR have the methods that they need. The section
+// on the memory model below holds for them, too. This package alone is for programs that run the
+// engine themselves, such as simulators: a [Table] creates the objects for a qp.Engine.
+//
 // # Concurrency
 //
 // Only one caller at a time may change a [Table] (AllocPD, DeallocPD, Register, Deregister, the
@@ -62,6 +66,8 @@
 // program that follows the rules has no reports, and one that reads a buffer too early has one.
 //
 // # Reading order
+//
+// For maintainers:
 //
 //   - pd.go, region.go, refs.go: PDs and MRs; access flags; reference counts
 //   - table.go, errors.go: Register and Deregister, the control plane

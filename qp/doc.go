@@ -1,6 +1,11 @@
 // Package qp is gorxe's engine: queue pairs that run the reliable (RC), unreliable (UC) and
 // datagram (UD) transports of the InfiniBand architecture, as a pure state machine.
 //
+// Programs use it by package roce. This package alone is for programs that run the engine
+// themselves: simulators, tests with any sequence of losses, and devices on unusual hosts.
+//
+// # Use
+//
 // The engine does no I/O and has no goroutines, locks, clocks or random source. The caller passes
 // the time to each method and a random source in [Config]. Received packets go to
 // [Engine.HandlePacket], and [Engine.PollTransmit] writes packets to the caller's transmit buffers.
@@ -18,12 +23,6 @@
 // list of doorbells), CQ.Poll and CQ.Arm (a ring with one consumer), and the getters QPN, Type and
 // State.
 //
-// # PSNs
-//
-// A PSN on the wire has 24 bits. Requester and responder count packets in 64 bits, which never
-// wrap. The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend]
-// converts a PSN from the wire to a count.
-//
 // # Selective repeat
 //
 // With [Attr.Selective] the responder of an RC QP holds packets that arrive after a gap and reports
@@ -38,7 +37,15 @@
 // served. The owner must then bound what it queues below the engine: [Engine.Bounded],
 // [Engine.SetBacklogged].
 //
+// # PSNs
+//
+// A PSN on the wire has 24 bits. Requester and responder count packets in 64 bits, which never
+// wrap. The low 24 bits of a count are the PSN. Counts can be compared as integers. [extend]
+// converts a PSN from the wire to a count.
+//
 // # Reading order
+//
+// For maintainers:
 //
 //   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states,
 //     counters

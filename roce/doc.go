@@ -16,7 +16,12 @@
 //   - An address handle ([AH]) addresses datagrams.
 //
 // A program needs to import only this package. The examples show each operation with error
-// handling.
+// handling. docs/guide.md is a tutorial, and docs/migrating.md lists the calls of libibverbs and
+// librdmacm beside those of this package.
+//
+// Two packages on top of this one need no verbs: roce/messenger, for messages, calls, and reading
+// and writing memory of the peer with contexts; and roce/rsocket, for net.Conn and net.Listener.
+// They own the buffers and the completion queue, and release them safely when a connection ends.
 //
 // # Connections
 //

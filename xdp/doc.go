@@ -120,6 +120,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - options.go, errors.go: the options of Open and its errors
 //   - open.go: how a Port is set up, with all fallbacks
 //   - virtio.go: how virtio_net treats long frames, and the choice of the mode

@@ -2,6 +2,12 @@
 // the conventions of rdma_cm (annex A11). It is a pure state machine: it turns MADs that QP1
 // receives into events, and commands into MADs that QP1 sends.
 //
+// Programs use it by package roce: Device.Dial, Device.Listen and their siblings. There they meet
+// its [Request], [Reason], [Features] and [Counters]. This package alone is for programs that send
+// and receive MADs themselves, such as tests of other connection managers.
+//
+// # Use
+//
 // The package does no I/O and has no goroutine, lock, clock or random source. Time is the parameter
 // now; random numbers come from [Config]. One goroutine at a time may use a [CM]. Its methods are
 //
@@ -65,6 +71,8 @@
 //     peer-to-peer connections and RD are not supported.
 //
 // # Reading order
+//
+// For maintainers:
 //
 //   - mad.go, codec.go, message.go, sidrmsg.go, ipcm.go, reason.go: the messages
 //   - types.go: parameters, events and all limits

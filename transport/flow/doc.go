@@ -83,6 +83,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - config.go, hello.go: what programs configure; the agreement of both sides.
 //   - layer.go: a layer and its completions.
 //   - channel.go, reader.go: messages and their readers.

@@ -40,6 +40,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - config.go, host.go, params.go: what programs configure.
 //   - endpoint.go, conn.go, listen.go: the objects.
 //   - transfer.go: what they do.

@@ -61,6 +61,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - config.go, agree.go: what programs configure, and what both sides agree on.
 //   - conn.go: Conn, its life and its waiters.
 //   - dial.go, listen.go: how connections begin.

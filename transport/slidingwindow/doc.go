@@ -32,6 +32,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - config.go, hello.go: sizes and the agreement on them.
 //   - sender.go, poller.go: head and tail.
 //   - receiver.go: receives, release in order, acknowledgments.

@@ -55,6 +55,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - config.go, hello.go: sizes and the agreement on them.
 //   - block.go: a block's header.
 //   - sender.go, post.go: filling, sending and synchronizing.
