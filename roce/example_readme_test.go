@@ -78,7 +78,7 @@ func receive(ctx context.Context, h host, l *roce.Listener) error {
 	return nil
 }
 
-// The function send is the example in README.md.
+// One message with verbs. Package messenger needs much less code for the same.
 func Example() {
 	client, server, closeAll := newHosts(roce.RC)
 	defer closeAll()

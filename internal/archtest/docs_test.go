@@ -16,7 +16,7 @@ import (
 // TestFragments checks that the Go code in Markdown files is part of compiled files.
 func TestFragments(t *testing.T) {
 	for doc, folders := range map[string][]string{
-		"README.md":     {"roce/example_readme_test.go"},
+		"README.md":     {"roce/messenger/example_test.go"},
 		"docs/guide.md": {"examples/"},
 	} {
 		var sources []string
