@@ -27,12 +27,14 @@ type Conn struct {
 	stream *core.Stream
 	err    error // why the QP failed
 	closed bool
-	wait   waiters
-	wrs    [1]roce.SendWR // scratch of post
-	sges   [1]roce.SGE
-	inline [core.InlineLen]byte
-	area   [2]uint64 // address and key for WRITEs without data
-	maps   []*roce.MR
+	// drained means that the QP has failed and that all its completions were processed.
+	drained bool
+	wait    waiters
+	wrs     [1]roce.SendWR // scratch of post
+	sges    [1]roce.SGE
+	inline  [core.InlineLen]byte
+	area    [2]uint64 // address and key for WRITEs without data
+	maps    []*roce.MR
 }
 
 var (

@@ -139,6 +139,18 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// A Write that fails because the peer has closed leaves what the peer has sent.
+func TestReadAfterFailedWrite(t *testing.T) {
+	client, server := newPair(t, Config{})
+	write(t, client, "last words")
+	check(t, client.Close())
+	<-server.rc.Done()
+	wantErrno(t, "Write to a closed peer", writeErr(server), syscall.EPIPE)
+	if b, err := io.ReadAll(server); string(b) != "last words" || err != nil {
+		t.Errorf("ReadAll() = %q, %v; want the last words", b, err)
+	}
+}
+
 // A connection that ends without the end of the stream is an error, not io.EOF.
 func TestAbort(t *testing.T) {
 	bed := newTestbed(t, testbed.Config{})

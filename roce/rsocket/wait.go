@@ -47,13 +47,14 @@ func (w *waiters) init() {
 
 // ready reports whether a call of a role need not wait. The caller holds mu.
 func (c *Conn) ready(k role) bool {
+	s := c.stream
+	if k == reader {
+		return s.Buffered() > 0 || s.PeerShutdown() || c.drained
+	}
 	if c.err != nil {
 		return true
 	}
-	s := c.stream
 	switch k {
-	case reader:
-		return s.Buffered() > 0 || s.PeerShutdown()
 	case writer:
 		_, n := s.Space()
 		return n > 0 || s.PeerDisconnected()
@@ -74,6 +75,8 @@ func (c *Conn) await(k role, ctx context.Context) error {
 		if c.closed && k != closer {
 			return net.ErrClosed
 		}
+		// A post may fail before what has arrived was processed.
+		c.drained = c.drained || c.err != nil && !c.wait.leading && c.cq.Len() == 0
 		if c.ready(k) {
 			return nil
 		}

@@ -90,8 +90,10 @@ func (c *Conn) commit(n int) error {
 		return c.opError("write", err)
 	}
 	w := c.stream.Send(n)
-	c.post(&w)
-	return c.opError("write", c.err)
+	if c.post(&w); c.err != nil {
+		return c.opError("write", c.err)
+	}
+	return nil
 }
 
 // writable returns why the connection cannot be written anymore. The caller holds mu.
@@ -99,10 +101,10 @@ func (c *Conn) writable() error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case c.err != nil:
-		return c.err
 	case c.stream.PeerDisconnected():
 		return errPeerClosed
+	case c.err != nil:
+		return c.err
 	case c.stream.Shut():
 		return errWriteShut
 	}
