@@ -78,9 +78,10 @@ func Example() {
 	if _, err := client.cq.Wait(ctx, wcs); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(wcs[0].Status)
+	if err := wcs[0].Err(); err != nil {
+		log.Fatal(err)
+	}
 	fmt.Printf("%s\n", client.mr.Bytes()[:30])
 	// Output:
-	// success
 	// hello from the server's memory
 }

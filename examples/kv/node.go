@@ -101,8 +101,7 @@ func (n *node) put(ctx context.Context, key, value string) error {
 		if err == nil {
 			return false
 		}
-		var status *roce.StatusError
-		if errors.As(err, &status) && status.Status == roce.RemAccessErr {
+		if errors.Is(err, roce.RemAccessErr) {
 			n.deposed = true // the backup was promoted
 		}
 		_ = b.conn.Close()

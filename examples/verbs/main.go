@@ -91,8 +91,5 @@ func (s side) write(ctx context.Context, text string, remote roce.RemoteBuffer) 
 	if _, err := s.cq.Wait(ctx, wcs); err != nil {
 		return err
 	}
-	if wcs[0].Status != roce.Success {
-		return fmt.Errorf("write: %v", wcs[0].Status)
-	}
-	return nil
+	return wcs[0].Err()
 }
