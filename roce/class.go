@@ -7,7 +7,7 @@ import (
 )
 
 // NumClasses is the number of traffic classes: see PathOptions.Class.
-const NumClasses = qp.NumClasses
+const NumClasses = 8
 
 // ClassConfig tells how the Device sends the packets of a traffic class: see WithClasses. The zero
 // value is the default.
@@ -51,13 +51,13 @@ const (
 func (o ClassOrder) String() string { return qp.Order(o).String() }
 
 // PreemptAtEnd is the value of ClassConfig.Preempt for a class whose messages are not preempted.
-const PreemptAtEnd = qp.PreemptAtEnd
+const PreemptAtEnd = -1
 
 // Limits of the rates and bursts of classes and QPs.
 const (
-	MinRate  = qp.MinRate  // bytes per second
-	MaxRate  = qp.MaxRate  // bytes per second
-	MaxBurst = qp.MaxBurst // bytes
+	MinRate  = 1_000   // bytes per second
+	MaxRate  = 1 << 40 // bytes per second
+	MaxBurst = 1 << 30 // bytes
 )
 
 // ClassCounters are the counters of a traffic class: Counters.Classes.

@@ -5,8 +5,11 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
 )
 
 // TestEngineTypes checks that work requests, completions and attributes have the memory layout of
@@ -117,6 +120,20 @@ func TestEngineConstants(t *testing.T) {
 		CongestionNone, qp.CongestionNone)
 	same(t, RoundRobin, qp.RoundRobin, FIFO, qp.FIFO)
 	same(t, MWType1, mr.Type1, MWType2, mr.Type2)
+	equal := []struct{ ours, engines uint64 }{
+		{MaxQueueDepth, qp.MaxQueueDepth}, {MaxCQDepth, qp.MaxCQDepth}, {MaxSGE, qp.MaxSGE},
+		{MaxInline, qp.MaxInline}, {MaxMessage, qp.MaxMessage}, {MaxRdAtomic, qp.MaxRdAtomic},
+		{MaxAckTimeout, cm.MaxAckTimeout}, {uint64(DefaultPKey), uint64(bth.DefaultPKey)},
+		{GRHLen, qp.GRHLen}, {NumClasses, qp.NumClasses}, {-PreemptAtEnd, -qp.PreemptAtEnd},
+		{MinRate, qp.MinRate}, {MaxRate, qp.MaxRate}, {MaxBurst, qp.MaxBurst},
+		{DefaultPrefetch, qp.DefaultPrefetch}, {MaxPrefetch, qp.MaxPrefetch},
+		{uint64(DefaultSpin), uint64(loop.DefaultSpin)},
+	}
+	for i, v := range equal {
+		if v.ours != v.engines {
+			t.Errorf("limit %d is %d, the engine's is %d", i, v.ours, v.engines)
+		}
+	}
 }
 
 // same compares pairs of integers of different types.

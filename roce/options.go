@@ -10,7 +10,6 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/loop"
-	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -194,10 +193,10 @@ type Expert struct {
 
 // Defaults and limits of Expert.
 const (
-	DefaultSpin     = loop.DefaultSpin  // 20 us
+	DefaultSpin     = 20 * time.Microsecond
 	NoSpin          = time.Duration(-1) // sleep at once
-	DefaultPrefetch = qp.DefaultPrefetch
-	MaxPrefetch     = qp.MaxPrefetch
+	DefaultPrefetch = 8                 // QPs
+	MaxPrefetch     = 4096              // QPs
 )
 
 type config struct {

@@ -5,14 +5,13 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
-	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/roce/cm"
 )
 
 // Addresses, numbers and keys. They are unsigned integers in host byte order, except GID and MAC,
-// which are byte arrays.
+// which are byte arrays. Package bth shows their methods.
 type (
-	// GID is an address in RoCEv2: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
+	// GID is an address in RoCEv2: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d. Its
+	// method Addr returns the netip.Addr, String the notation that ParseGID parses.
 	GID = bth.GID
 	// MAC is an Ethernet address.
 	MAC = bth.MAC
@@ -29,7 +28,7 @@ type (
 	PKey = bth.PKey
 	// QKey authorizes datagrams to a UD queue pair.
 	QKey = bth.QKey
-	// MTU is a path MTU: at most 256, 512, 1024, 2048 or 4096 bytes of payload per packet.
+	// MTU is a path MTU in bytes of payload per packet: 256, 512, 1024, 2048 or 4096.
 	MTU = bth.MTU
 )
 
@@ -45,22 +44,22 @@ type Path = frame.Path
 
 // Limits of queues, work requests and QP attributes.
 const (
-	MaxQueueDepth = qp.MaxQueueDepth // work requests of a send, receive or shared receive queue
-	MaxCQDepth    = qp.MaxCQDepth    // completions of a CQ
-	MaxSGE        = qp.MaxSGE        // SGEs of a work request
-	MaxInline     = qp.MaxInline     // bytes of SendWR.Inline
-	MaxMessage    = qp.MaxMessage    // bytes of a message
-	MaxRdAtomic   = qp.MaxRdAtomic   // outstanding READs and atomics
-	MaxAckTimeout = cm.MaxAckTimeout // Local ACK Timeout that Accept takes from the peer: 4.3 s
+	MaxQueueDepth = 1 << 15 // work requests of a send, receive or shared receive queue
+	MaxCQDepth    = 1 << 22 // completions of a CQ
+	MaxSGE        = 16      // SGEs of a work request
+	MaxInline     = 1024    // bytes of SendWR.Inline
+	MaxMessage    = 1 << 31 // bytes of a message
+	MaxRdAtomic   = 128     // outstanding READs and atomics
+	MaxAckTimeout = 20      // Local ACK Timeout that Accept takes from the peer: 4.3 s
 )
 
 // DefaultPKey is the key of a full member of the default partition, the only one of the kernel's
 // rxe.
-const DefaultPKey = bth.DefaultPKey
+const DefaultPKey PKey = 0xffff
 
 // GRHLen is the number of bytes at the front of a UD receive buffer that hold the sender's network
 // header (IBA 11.4.1.2): an IPv6 header, or an IPv4 header in the last 20 bytes.
-const GRHLen = qp.GRHLen
+const GRHLen = 40
 
 // RemoteBuffer describes a memory region to a peer, which needs it for WRITE, READ and atomics. It
 // marshals to JSON, and to a binary form of RemoteBufferLen bytes that fits in the private data of
