@@ -131,5 +131,5 @@
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
 //   - events.go, log.go: asynchronous events and the log
-//   - counters.go, countertypes.go: counters
+//   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce
