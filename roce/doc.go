@@ -67,8 +67,25 @@
 //
 // In a bubble of testing/synctest, devices on a link of package loopback run in the bubble's time:
 // delays are exact, and a test of time-outs takes microseconds. Create the link and the devices in
-// the bubble, and close the devices in it. There, [CQ.Poll] and [Device.Progress] sleep for 10 us
-// of the bubble's time if they find nothing to do.
+// the bubble, and close the devices in it:
+//
+//	func TestTimeout(t *testing.T) {
+//		synctest.Test(t, func(t *testing.T) {
+//			link, err := loopback.NewLink(loopback.Config{
+//				Plan: loopback.Plan{Delay: 30 * time.Millisecond},
+//			})
+//			...
+//			dev, err := roce.New(link.Port(0))
+//			...
+//			defer dev.Close()
+//			start := time.Now()
+//			conn, err := dev.Dial(ctx, addr, qp, roce.DialOptions{})
+//			// time.Since(start) is 60 ms
+//		})
+//	}
+//
+// There, [CQ.Poll] and [Device.Progress] sleep for 10 us of the bubble's time if they find nothing
+// to do. The file synctest_test.go has complete tests.
 //
 // With [Expert].Clock the program itself controls the time. With [Expert].Rand, too, and a virtual
 // link of package loopback, a run replays from its seeds: every packet has the same bytes at the
