@@ -6,6 +6,7 @@
 //
 //   - options.go: the options of a benchmark and their checks.
 //   - rounds.go: the rounds of a benchmark, with a progress bar.
+//   - parallel.go: simulations on all CPUs.
 //   - row.go: Row, one value compared with a baseline, and warnings about unreliable rows.
 //   - result.go: Series, the values of a method, of its baseline and of a paper; as JSON and table.
 //   - stats.go: mean and coefficient of variation.

@@ -1,14 +1,11 @@
 package rftp
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/netsim"
@@ -104,34 +101,16 @@ func (o *Options) runLive(ctx context.Context, stderr io.Writer) (*live.Report, 
 func simulate(ctx context.Context, o Options, stderr io.Writer) (*Report, error) {
 	list := slices.DeleteFunc(experiments(), func(e experiment) bool { return !o.wants(&e) })
 	results := make([]result, len(list))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	bar := kit.ProgressBar(stderr, len(list))
-	defer func() { _ = bar.Exit() }()
-	jobs := make(chan int, len(list))
-	for _, i := range longestFirst(list) {
-		jobs <- i
+	jobs := make([]kit.Job, len(list))
+	for i := range list {
+		e := &list[i]
+		jobs[i] = kit.Job{Name: e.name, Cost: e.traffic(), Run: func(ctx context.Context) (err error) {
+			results[i], err = e.run(ctx, o.Seed)
+			return err
+		}}
 	}
-	close(jobs)
-	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(list)) {
-		wg.Go(func() {
-			for i := range jobs {
-				if ctx.Err() != nil {
-					return
-				}
-				var err error
-				if results[i], err = list[i].run(ctx, o.Seed); err != nil {
-					cancel(fmt.Errorf("%s: %w", list[i].name, err))
-					return
-				}
-				_ = bar.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return nil, kit.Ended(ctx)
+	if err := kit.Parallel(ctx, jobs, stderr); err != nil {
+		return nil, err
 	}
 	return newReport(&o, list, results), nil
 }
@@ -143,20 +122,12 @@ func (o *Options) wants(e *experiment) bool {
 	})
 }
 
-// longestFirst returns the indexes of experiments with the most traffic first, so that all CPUs end
-// at about the same time.
-func longestFirst(list []experiment) (order []int) {
-	for i := range list {
-		order = append(order, i)
+// traffic returns how many bits the experiment sends, at most.
+func (e *experiment) traffic() float64 {
+	if e.transfer != nil {
+		return e.bits * (e.transfer.warmup + e.transfer.time).Seconds()
 	}
-	traffic := func(i int) float64 {
-		if e := &list[i]; e.transfer != nil {
-			return e.bits * (e.transfer.warmup + e.transfer.time).Seconds()
-		}
-		return list[i].bits * (list[i].verbs.Warmup + list[i].verbs.Time).Seconds()
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(traffic(b), traffic(a)) })
-	return order
+	return e.bits * (e.verbs.Warmup + e.verbs.Time).Seconds()
 }
 
 // result is the outcome of an experiment.

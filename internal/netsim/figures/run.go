@@ -1,13 +1,9 @@
 package figures
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"io"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/gorxe/gorxe/internal/netsim"
 	"github.com/gorxe/gorxe/papers/kit"
@@ -75,50 +71,20 @@ func (o *Options) choose(all []experiment) (list []experiment) {
 
 // runAll runs experiments on all CPUs.
 func runAll(ctx context.Context, list []experiment, stderr io.Writer) ([]netsim.Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	bar := kit.ProgressBar(stderr, len(list))
-	defer func() { _ = bar.Exit() }()
 	results := make([]netsim.Result, len(list))
-	jobs := make(chan int, len(list))
-	for _, i := range longestFirst(list) {
-		jobs <- i
+	jobs := make([]kit.Job, len(list))
+	for i := range list {
+		e := &list[i]
+		jobs[i] = kit.Job{Name: e.name, Cost: traffic(e.bits, &e.scenario),
+			Run: func(ctx context.Context) (err error) {
+				results[i], err = netsim.Run(ctx, &e.scenario)
+				return err
+			}}
 	}
-	close(jobs)
-	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(list)) {
-		wg.Go(func() {
-			for i := range jobs {
-				if ctx.Err() != nil {
-					return
-				}
-				r, err := netsim.Run(ctx, &list[i].scenario)
-				if err != nil {
-					cancel(fmt.Errorf("%s: %w", list[i].name, err))
-					return
-				}
-				results[i] = r
-				_ = bar.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return nil, kit.Ended(ctx)
-	}
-	return results, nil
+	return results, kit.Parallel(ctx, jobs, stderr)
 }
 
-// longestFirst returns the indexes of experiments with the most traffic first, so that all CPUs end
-// at about the same time.
-func longestFirst(list []experiment) (order []int) {
-	for i := range list {
-		order = append(order, i)
-	}
-	traffic := func(i int) float64 {
-		s := &list[i].scenario
-		return list[i].bits * (s.Warmup + s.Time).Seconds()
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(traffic(b), traffic(a)) })
-	return order
+// traffic returns how many bits a scenario sends at a rate, at most.
+func traffic(rate float64, s *netsim.Scenario) float64 {
+	return rate * (s.Warmup + s.Time).Seconds()
 }
