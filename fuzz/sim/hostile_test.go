@@ -24,6 +24,7 @@ const (
 	attackDepth = 16
 	attackSize  = 64 << 10
 	attackMTU   = 4096
+	attackRate  = 62.5e6 // of class 7, bytes per second: a twentieth of the link
 )
 
 // duel is a device with an honest peer and a hostile one. WRITEs run in both directions between the
@@ -58,12 +59,13 @@ const hostilePSN = 0x400
 type attack struct {
 	name   string
 	work   bool                             // the victim sends WRITEs to the attacker
+	class  uint8                            // traffic class that the attacker chooses
 	answer func(a *attacker, p *bth.Packet) // to a packet of the victim
 	tick   func(a *attacker)                // every attackTick
 	check  func(t *testing.T, c *roce.Counters)
 }
 
-func newDuel(t *testing.T, work bool) *duel {
+func newDuel(t *testing.T, a *attack) *duel {
 	link, err := loopback.NewLink(loopback.Config{Virtual: true, Ports: 3, Seed: 1, Queue: 1 << 14,
 		Plan: loopback.Plan{Bandwidth: 10e9, Delay: 5 * time.Microsecond}})
 	if err != nil {
@@ -79,6 +81,7 @@ func newDuel(t *testing.T, work bool) *duel {
 	for i := range d.dev {
 		r := rand.New(rand.NewPCG(1, uint64(i)))
 		d.dev[i], err = roce.New(link.Port(i), roce.WithSelectiveRepeat(true),
+			roce.WithClasses([roce.NumClasses]roce.ClassConfig{7: {Rate: attackRate}}),
 			roce.WithExpert(roce.Expert{Clock: link.Now, Rand: r.Uint64,
 				MaxReorderMemory: attackReorder}))
 		must(err)
@@ -106,12 +109,12 @@ func newDuel(t *testing.T, work bool) *duel {
 		}
 	}
 	must(q.Connect(context.Background(), roce.Endpoint{QPN: 0x77, PSN: hostilePSN, GID: d.addr.Src,
-		MTU: attackMTU, PKey: bth.DefaultPKey, Features: roce.SelectiveRepeat},
+		MTU: attackMTU, PKey: bth.DefaultPKey, Features: roce.SelectiveRepeat, Class: a.class},
 		roce.ConnectOptions{MTU: attackMTU}))
 	for i := range attackDepth {
 		d.post(0, i)
 		d.post(1, i)
-		if work {
+		if a.work {
 			must(q.PostSend(roce.SendWR{Op: roce.OpWrite, SGEs: []roce.SGE{d.victim.MR.SGE(0,
 				attackSize)}}))
 		}
@@ -227,6 +230,15 @@ func (a *attacker) write(psn bth.PSN, n int, ce bool) {
 	})
 }
 
+// read requests all memory that the victim grants.
+func (a *attacker) read() {
+	a.send(bth.RCReadRequest, bth.PSN(hostilePSN).Add(a.psn), false, func(b []byte) int {
+		bth.PutRETH(b, a.grant.Addr, a.grant.RKey, attackSize)
+		return bth.RETHLen
+	})
+	a.psn += attackSize / attackMTU
+}
+
 func nothing(*attacker, *bth.Packet) {}
 func noTick(*attacker)               {}
 
@@ -300,18 +312,36 @@ var attacks = []attack{
 				t.Errorf("%d packets held, %d dropped", c.HeldPkts, c.ReorderDrops)
 			}
 		}},
+	// The victim adopts the class, and its rate limits what lower classes lose.
+	{name: "READs in the highest class", class: 7,
+		answer: func(a *attacker, p *bth.Packet) {
+			if p.Info.Op == bth.OpReadResponse && p.Info.End {
+				a.read()
+			}
+		},
+		tick: func(a *attacker) {
+			for a.psn < 8*attackSize/attackMTU {
+				a.read()
+			}
+		},
+		check: func(t *testing.T, c *roce.Counters) {
+			const most = attackRate * float64(attackTime) / float64(time.Second)
+			if n := float64(c.Classes[7].SentBytes); n > 1.2*most || n < 0.8*most {
+				t.Errorf("%.0f bytes sent in class 7, want about %.0f", n, most)
+			}
+		}},
 }
 
 // A hostile peer slows only its own queue pair, and costs a bounded amount of memory.
 func TestHostilePeers(t *testing.T) {
 	calm := attack{answer: nothing, tick: noTick}
-	base := newDuel(t, false)
+	base := newDuel(t, &calm)
 	base.run(&calm, attackTime)
 	t.Logf("without attack: %v WRITEs", base.done)
 	for i := range attacks {
 		a := &attacks[i]
 		t.Run(a.name, func(t *testing.T) {
-			d := newDuel(t, a.work)
+			d := newDuel(t, a)
 			before := liveHeap()
 			d.run(a, attackTime)
 			grown := int64(liveHeap()) - int64(before)
