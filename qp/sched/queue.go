@@ -25,9 +25,9 @@ var (
 // identifies a QP.
 //
 // An ID may be in the queue only once. The owner keeps a bit per ID: it sets the bit when it pushes
-// the ID and clears it when it pops the ID. An ID cannot be removed from the middle. If a QP is
-// destroyed while it is queued, its ID stays and the owner skips it at Prefetch and Pop. A new QP
-// with the same ID inherits the bit and the slot.
+// the ID and clears it when it pops or removes the ID. Remove takes time in proportion to Len. So
+// if a QP is destroyed while it is queued, its ID stays and the owner skips it at Prefetch and Pop.
+// A new QP with the same ID inherits the bit and the slot.
 type Queue[ID comparable] struct {
 	ring []ID
 	// The cursors wrap at 2^32, a multiple of the ring's length, so differences are always right.

@@ -33,8 +33,9 @@
 // (SendConfig.Split, SendConfig.Part): between two parts, messages of higher priorities are sent.
 // So a message waits for at most SchedulerConfig.InFlight parts of lower priorities.
 //
-// The device sends the packets of all its queue pairs in turns. Therefore the scheduler gives it
-// few parts at a time. SenderConfig.Class marks the packets for switches (DSCP 8*Class).
+// The device sends the packets of the queue pairs of a traffic class in turns. Therefore the
+// scheduler gives it few parts at a time. SenderConfig.Class is the traffic class of a Sender: the
+// device sends packets of higher classes first, and marks them for switches (roce.ClassMap).
 //
 // # Checks and deadlines
 //
