@@ -53,13 +53,15 @@ type Conn struct {
 	out     pool          // blocks to the peer
 	headers []core.Header // of blocks from the peer
 	sent    int           // control messages
-	act     core.Action
-	closing []int // data QPs to close
-	wakes   [numEvents]wake
-	armed   core.Time
-	closed  bool
-	said    bool // Abort has told the peer why
-	ended   bool // down is closed
+	// nextMeasure is the number of sent bytes at which the backlog is measured again.
+	nextMeasure uint64
+	act         core.Action
+	closing     []int // data QPs to close
+	wakes       [numEvents]wake
+	armed       core.Time
+	closed      bool
+	said        bool // Abort has told the peer why
+	ended       bool // down is closed
 
 	// Scratch for posting, kept here so that nothing is allocated.
 	wr   [1]roce.SendWR
@@ -168,6 +170,9 @@ func (c *Conn) start() error {
 	}
 	c.mu.Lock()
 	c.m = m
+	if c.cfg.Clock == nil && c.cfg.Wait == nil {
+		c.setBacklog(firstBacklog)
+	}
 	c.mu.Unlock()
 	if !c.cfg.Hold {
 		if err := c.Grant(); err != nil {

@@ -68,5 +68,6 @@
 //   - dial.go, listen.go: how connections begin.
 //   - pool.go: memory of blocks.
 //   - sender.go, receive.go: sessions of this side and of the peer; messages.
+//   - backlog.go: how many blocks the source queues.
 //   - drive.go: completions in, actions of the machine out.
 package rftp

@@ -36,7 +36,11 @@ func (c *Conn) pollAlways(ctx context.Context) {
 		}
 		c.handle(n)
 		c.pump()
+		due := c.backlogDue()
 		c.mu.Unlock()
+		if due {
+			c.measureBacklog()
+		}
 	}
 }
 
@@ -63,14 +67,24 @@ func (c *Conn) Progress() int {
 	if c.cfg.Clock == nil || c.cq.Len() > 0 {
 		n = c.cq.Poll(c.wcs[:])
 	}
+	n, due := c.progress(n)
+	if due {
+		c.measureBacklog()
+	}
+	return n
+}
+
+// progress handles n completions and timers. It returns how much it did, and backlogDue.
+func (c *Conn) progress(n int) (did int, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil || (n == 0 && core.Time(c.now()) < c.m.Timeout()) {
-		return 0 // callers of the machine do what it wants
+		return 0, false // callers of the machine do what it wants
 	}
 	c.handle(n)
 	c.m.HandleTimeout(core.Time(c.now()))
-	return n + c.pump()
+	did = n + c.pump()
+	return did, c.backlogDue()
 }
 
 // handle handles n completions.

@@ -40,6 +40,19 @@ func (r *ring[T]) pop() T {
 	return x
 }
 
+// popLast removes the last element. The queue must not be empty.
+func (r *ring[T]) popLast() T {
+	i := r.head + r.n - 1
+	if i >= len(r.v) {
+		i -= len(r.v)
+	}
+	x := r.v[i]
+	var none T
+	r.v[i] = none
+	r.n--
+	return x
+}
+
 // window is the set of sequence numbers that were used. All numbers below base are in it, and some
 // of the next size numbers.
 type window struct {

@@ -30,6 +30,7 @@ func (m *Machine) QPFailed(qp int, cause error) {
 	q.dead, q.down, q.waiting = true, true, true
 	s.alive--
 	m.Counters.QPsFailed++
+	m.changed |= FreeChanged // its blocks do not count for SetBacklog
 	for i := range s.blocks {
 		if b := &s.blocks[i]; b.state == Waiting && b.qp == qp {
 			b.lost = true

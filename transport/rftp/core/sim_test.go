@@ -171,6 +171,9 @@ func (s *sim) host(id int) *simHost {
 	if err != nil {
 		s.failf("New() = %v", err)
 	}
+	if s.rng.IntN(2) == 0 {
+		m.SetBacklog(1 + s.rng.IntN(4))
+	}
 	h := &simHost{s: s, id: id, m: m, qps: make([]simQP, s.cfg.QPs), ins: map[uint32]*simIn{},
 		blocks: 1 + r.IntN(12), stride: int(s.cfg.BlockSize) + HeaderLen + r.IntN(32),
 		toOpen: r.IntN(8), msgs: r.IntN(100), timer: Never}

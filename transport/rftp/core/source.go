@@ -78,6 +78,7 @@ type source struct {
 	first    int // list of loaded blocks
 	last     int
 	loaded   int // blocks in it
+	backlog  int // GetFree leaves it at so many loaded and posted blocks; 0: no limit
 	sessions map[uint32]*Outgoing
 	lastID   uint32
 	orders   ring[*Outgoing] // to be opened or ended
@@ -152,21 +153,47 @@ func (m *Machine) Open(params []byte) (*Outgoing, error) {
 	return o, nil
 }
 
-// GetFree makes a free block of the source's pool a loading one. It returns false if there is none,
-// or if session o, which may be nil, has its share.
+// GetFree makes the block that was last used of the free ones of the source's pool a loading one.
+// It returns false if there is none, if session o, which may be nil, has its share, or because of
+// SetBacklog.
 func (m *Machine) GetFree(o *Outgoing) (int, bool) {
 	s := &m.src
 	n := s.free.len()
-	if m.err != nil || n == 0 ||
+	if m.err != nil || n == 0 || s.busy() ||
 		(o != nil && m.cfg.Sessions > 1 && o.held > 0 && o.held >= shareOf*n) {
 		return 0, false
 	}
-	i := s.free.pop()
+	i := s.free.popLast()
 	s.blocks[i] = outBlock{state: Loading, session: o}
 	if o != nil {
 		o.held++
 	}
 	return i, true
+}
+
+// SetBacklog makes GetFree return false while at least n blocks are loaded or posted, unless no
+// loaded block can be sent: then another session may have blocks that can. 0: no limit.
+func (m *Machine) SetBacklog(n int) {
+	m.src.backlog = n
+	m.changed |= FreeChanged
+}
+
+// busy reports whether enough blocks are loaded or posted.
+func (s *source) busy() bool {
+	if s.backlog == 0 || s.stuck {
+		return false
+	}
+	return s.loaded+s.posted() >= s.backlog
+}
+
+// posted returns how many blocks are posted on QPs that work.
+func (s *source) posted() (n int) {
+	for i := range s.qps {
+		if !s.qps[i].dead {
+			n += s.qps[i].posted
+		}
+	}
+	return n
 }
 
 // PutFree returns a loading block.
@@ -349,6 +376,7 @@ func (m *Machine) pollWrite(now Time, a *Action) bool {
 		}
 	}
 	s.stuck = true
+	m.changed |= FreeChanged
 	return false
 }
 
@@ -378,7 +406,7 @@ func (m *Machine) write(now Time, i, qp int, a *Action) {
 	s := &m.src
 	b := &s.blocks[i]
 	if !b.granted {
-		b.g, b.granted = s.credits.pop(), true
+		b.g, b.granted = s.credits.popLast(), true
 		s.credit[index(b.g.id)] = inUse
 		b.session.posted++
 	}
