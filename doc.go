@@ -46,7 +46,7 @@
 //
 // # Learning more
 //
-// docs/guide.md is a tutorial, from verbs to a replicated key-value store. docs/migrating.md lists
-// the calls of libibverbs and librdmacm beside those of this module. ARCHITECTURE.md explains how
-// the module works inside.
+// docs/guide.md is a tutorial, from verbs to a replicated key-value store; the folder examples has
+// its programs and others. docs/migrating.md lists the calls of libibverbs and librdmacm beside
+// those of this module. ARCHITECTURE.md explains how the module works inside.
 package gorxe

@@ -5,8 +5,7 @@ import "github.com/gorxe/gorxe/qp"
 // The types of this file and of completion.go and attr.go have the memory layout of the engine's
 // types, so that passing them to the engine costs nothing: see engine_unsafe.go.
 
-// SendWR is a send work request for QP.PostSend (ibv_send_wr). Most operations use only some of the
-// fields; the others are ignored.
+// SendWR is a send work request for QP.PostSend (ibv_send_wr). Op says which of the fields are used.
 type SendWR struct {
 	ID    uint64 // returned in WC.ID
 	Op    Op
@@ -15,8 +14,8 @@ type SendWR struct {
 	// SGEs name the memory to send (SEND, WRITE, ATOMIC WRITE), or the memory for the result (READ,
 	// atomics: 8 bytes). At most QPConfig.MaxSendSGE.
 	SGEs []SGE
-	// Inline are the bytes to send, instead of SGEs, for SEND and WRITE. PostSend copies them. At
-	// most QPConfig.MaxInline bytes.
+	// Inline are the bytes to send, instead of SGEs, for SEND, WRITE and ATOMIC WRITE. PostSend
+	// copies them. At most QPConfig.MaxInline bytes.
 	Inline []byte
 
 	RemoteAddr uint64 // WRITE, READ, atomics, FLUSH: address of the peer's memory
