@@ -111,8 +111,8 @@ func TestCopyInterrupted(t *testing.T) {
 }
 
 // A side that is stopped for longer than the network's timeouts, or an interface that is down, ends
-// the connection. The sender connects again and goes on. With --retry 0 the copy fails, and the same
-// command continues it.
+// the connection. The sender connects again and goes on. With --retry 0 the copy fails, and the
+// same command continues it.
 func TestCopyStopped(t *testing.T) {
 	t.Parallel() // most of the time it waits
 	b := newCopyBed(t)
@@ -178,8 +178,8 @@ func TestCopyStopped(t *testing.T) {
 	b.arrived()
 }
 
-// A sender that was stopped, like a host that was suspended, goes on when it continues, although the
-// receiver has ended the connection.
+// A sender that was stopped, like a host that was suspended, goes on when it continues, although
+// the receiver has ended the connection.
 func TestCopySenderStopped(t *testing.T) {
 	t.Parallel() // most of the time it waits
 	b := newCopyBed(t)

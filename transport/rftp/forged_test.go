@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
@@ -168,8 +169,11 @@ func TestForgedRequests(t *testing.T) {
 			t.Errorf("%s: Dial() = %v, want a rejection", name, err)
 		}
 	}
-	if n := refusals.Load(); n != 6 {
-		t.Errorf("Refused was called %d times, want 6", n)
+	// Refused is called after the rejection was sent.
+	for end := time.Now().Add(10 * time.Second); refusals.Load() != 6; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("Refused was called %d times, want 6", refusals.Load())
+		}
 	}
 	g.conn[0], err = Dial(g.ctx, g.Dev[0], g.l.Addr(), Config{})
 	if err != nil {

@@ -367,8 +367,8 @@ func (f *file) checkpoint() {
 // fail gives up a file that is not complete. keep leaves what was stored for a later run.
 func (f *file) fail(err error, keep bool) { f.giveUp(err, keep, asked) }
 
-// giveUp gives up a file, unless its state is later than the given one. A file that is whole belongs
-// to the committer.
+// giveUp gives up a file, unless its state is later than the given one. A file that is whole
+// belongs to the committer.
 func (f *file) giveUp(err error, keep bool, latest fileState) {
 	f.mu.Lock()
 	if f.err != nil || f.state > latest {
