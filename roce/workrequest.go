@@ -5,7 +5,8 @@ import "github.com/gorxe/gorxe/qp"
 // The types of this file and of completion.go and attr.go have the memory layout of the engine's
 // types, so that passing them to the engine costs nothing: see engine_unsafe.go.
 
-// SendWR is a send work request for QP.PostSend (ibv_send_wr). Op says which of the fields are used.
+// SendWR is a send work request for QP.PostSend (ibv_send_wr). Op says which of the fields are
+// used.
 type SendWR struct {
 	ID    uint64 // returned in WC.ID
 	Op    Op
