@@ -24,6 +24,7 @@ demo: build ## run every operation on a veth pair (as root) or in memory
 test: ## run all tests (as root, none on veth pairs may be skipped)
 	$(GO) run ./.ci/testgate $(PKGS)
 	cd examples/prometheus && $(GO) vet ./... && $(GO) test ./...
+	cd examples/grpc && $(GO) vet ./... && $(GO) test ./...
 
 check: ## run gofmt, vet for amd64 and arm64, staticcheck, and the rules of the source tree
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }

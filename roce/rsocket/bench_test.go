@@ -2,6 +2,7 @@ package rsocket
 
 import (
 	"context"
+	"flag"
 	"io"
 	"net/netip"
 	"testing"
@@ -18,8 +19,12 @@ import (
 
 var benchModes = []roce.Progress{roce.Auto, roce.Manual}
 
+// onVeth selects AF_XDP on a veth pair instead of a link in memory.
+var onVeth = flag.Bool("veth", false, "run the benchmarks on a veth pair (root)")
+
 func benchBed(b *testing.B, p roce.Progress) *testbed.Testbed {
-	return newTestbed(b, testbed.Config{Options: []roce.Option{roce.WithProgress(p)}})
+	return newTestbed(b, testbed.Config{Veth: *onVeth,
+		Options: []roce.Option{roce.WithProgress(p)}})
 }
 
 // reportCPU reports the CPU time of all threads per operation, which other programs disturb less
@@ -104,13 +109,15 @@ func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // verbsSide is one side of a connection without a stream.
 type verbsSide struct {
-	cq *roce.CQ
-	qp *roce.QP
-	mr *roce.MR
+	dev *roce.Device
+	cq  *roce.CQ
+	qp  *roce.QP
+	mr  *roce.MR
 }
 
 func verbsPair(b *testing.B, bed *testbed.Testbed) (s [2]verbsSide) {
 	for i, d := range bed.Dev {
+		s[i].dev = d
 		pd, err := d.AllocPD()
 		if err != nil {
 			b.Fatal(err)
@@ -197,6 +204,7 @@ func benchSend(b *testing.B, p roce.Progress) {
 	go func() {
 		s[1].await(b, b.N, 0)
 		close(done)
+		s[1].serve(b)
 	}()
 	free := benchDepth / 2
 	for range b.N {
@@ -206,7 +214,21 @@ func benchSend(b *testing.B, p roce.Progress) {
 		s[0].send(b, benchSize)
 		free--
 	}
-	<-done
+	s[0].serveUntil(done)
+}
+
+// serve answers the peer until the benchmark ends: with manual progress nothing else does.
+func (s *verbsSide) serve(b *testing.B) { s.serveUntil(b.Context().Done()) }
+
+func (s *verbsSide) serveUntil(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		default:
+			s.dev.Progress()
+		}
+	}
 }
 
 // BenchmarkLatency measures round trips of 8 bytes.
@@ -242,6 +264,7 @@ func BenchmarkLatency(b *testing.B) {
 					s[1].await(b, 1, 0)
 					s[1].send(b, 8)
 				}
+				s[1].serve(b)
 			}()
 			b.ResetTimer()
 			reportCPU(b)

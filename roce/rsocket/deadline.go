@@ -13,6 +13,7 @@ type deadline struct {
 	timer *time.Timer
 	done  chan struct{} // closed when the time is over
 	shut  bool
+	after map[*func()]struct{} // to call when the time is over
 }
 
 func newDeadline() *deadline { return &deadline{done: make(chan struct{})} }
@@ -20,10 +21,14 @@ func newDeadline() *deadline { return &deadline{done: make(chan struct{})} }
 // set moves the deadline to t, or removes it if t is zero.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.shut {
-		return
+	if !d.shut {
+		d.move(t)
 	}
+	d.unlock()
+}
+
+// move is set for the holder of mu.
+func (d *deadline) move(t time.Time) {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.timer = nil
@@ -47,18 +52,47 @@ func (d *deadline) set(t time.Time) {
 // expire ends the waits of a timer that is still the current one.
 func (d *deadline) expire(timer *time.Timer, done chan struct{}) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.timer == timer && !over(done) {
 		close(done)
+	}
+	d.unlock()
+}
+
+// unlock releases mu, and calls the functions of AfterFunc if the time is over.
+func (d *deadline) unlock() {
+	var due map[*func()]struct{}
+	if over(d.done) {
+		due, d.after = d.after, nil
+	}
+	d.mu.Unlock()
+	for f := range due {
+		(*f)()
+	}
+}
+
+// AfterFunc is what context.AfterFunc uses instead of a goroutine.
+func (d *deadline) AfterFunc(f func()) (stop func() bool) {
+	d.mu.Lock()
+	if d.after == nil {
+		d.after = map[*func()]struct{}{}
+	}
+	d.after[&f] = struct{}{}
+	d.unlock()
+	return func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		_, waits := d.after[&f]
+		delete(d.after, &f)
+		return waits
 	}
 }
 
 // close ends all waits, now and later.
 func (d *deadline) close() {
-	d.set(time.Unix(1, 0))
 	d.mu.Lock()
+	d.move(time.Unix(1, 0))
 	d.shut = true
-	d.mu.Unlock()
+	d.unlock()
 }
 
 // Done, Err, Deadline and Value implement context.Context.
