@@ -169,8 +169,8 @@ func (c *Conn) abandonSet(s *opSet) {
 		c.fail(roce.ErrConnLost)
 		return
 	}
-	for id := c.head; id < c.tail; id++ {
-		if k := &c.slots[id%uint64(len(c.slots))]; k.set == s {
+	for i := range c.slots {
+		if k := &c.slots[i]; k.set == s {
 			k.set = nil
 		}
 	}
@@ -246,7 +246,7 @@ func (c *Conn) postBatch(s *opSet, n int) error {
 	}
 	c.wrs[n-1].Flags = roce.Signaled
 	s.pending += n
-	if err := c.submit(n); err != nil {
+	if err := c.submit(c.wrs[:n]); err != nil {
 		s.pending -= n
 		return err
 	}
@@ -256,22 +256,23 @@ func (c *Conn) postBatch(s *opSet, n int) error {
 // prepare fills in work request n of the next batch for the part of operation i at off, and returns
 // the length of the part.
 func (c *Conn) prepare(s *opSet, i, off, n int) int {
-	o, id := &s.ops[i], c.tail+uint64(n)
-	wr := &c.wrs[n]
-	*wr = roce.SendWR{ID: id, Op: o.Op, RKey: o.Remote.RKey,
-		RemoteAddr: o.Remote.Addr + o.Offset + uint64(off), SGEs: c.sges[n][:]}
-	buf, at := c.sendBuffer(id)
+	o, at, wr := &s.ops[i], c.slotAfter(c.next, n), &c.wrs[n]
+	wr.ID, wr.Op, wr.Flags, wr.RKey = c.tail+uint64(n), o.Op, 0, o.Remote.RKey
+	wr.RemoteAddr = o.Remote.Addr + o.Offset + uint64(off)
+	wr.SGEs, wr.Inline = c.sges[n][:], nil
+	k := &c.slots[at]
+	buf, pos := c.sendBuffer(at)
 	length := 8
 	switch {
 	case o.Op == roce.OpCmpSwap || o.Op == roce.OpFetchAdd:
 		wr.Compare, wr.SwapAdd = o.Compare, o.Value
-		c.sges[n][0] = c.mr.SGE(at, 8)
+		c.sges[n][0] = c.mr.SGE(pos, 8)
 	case o.SGE.Length > 0:
 		length = int(o.SGE.Length)
 		c.sges[n][0] = o.SGE
 	default:
 		length = min(len(o.Local)-off, len(buf))
-		c.sges[n][0] = c.mr.SGE(at, length)
+		c.sges[n][0] = c.mr.SGE(pos, length)
 		if o.Op == roce.OpWrite {
 			copy(buf, o.Local[off:off+length])
 			if length <= maxInline {
@@ -279,18 +280,18 @@ func (c *Conn) prepare(s *opSet, i, off, n int) int {
 			}
 		}
 	}
-	c.slots[id%uint64(len(c.slots))] = slot{set: s, op: i, off: off, n: length}
+	k.set, k.op, k.off, k.n = s, i, off, length
 	return length
 }
 
 // opDone handles the completion of a part of an operation. The caller holds mu.
-func (c *Conn) opDone(id uint64, k *slot) {
-	o := &k.set.ops[k.op]
-	buf, at := c.sendBuffer(id)
-	switch {
+func (c *Conn) opDone(at int, k *slot) {
+	switch o := &k.set.ops[k.op]; {
 	case o.Op == roce.OpCmpSwap || o.Op == roce.OpFetchAdd:
-		o.Result = c.mr.Load64(at)
+		_, pos := c.sendBuffer(at)
+		o.Result = c.mr.Load64(pos)
 	case o.Op == roce.OpRead && o.SGE.Length == 0:
+		buf, _ := c.sendBuffer(at)
 		copy(o.Local[k.off:k.off+k.n], buf)
 	}
 	if k.set.pending--; k.set.pending == 0 {
@@ -303,7 +304,7 @@ func (c *Conn) lost(wc *roce.WC) {
 	if wc.ID&recvID != 0 || wc.ID < c.head || wc.ID >= c.tail || wc.Status == roce.WRFlushErr {
 		return
 	}
-	if s := c.slots[wc.ID%uint64(len(c.slots))].set; s != nil && s.err == nil {
+	if s := c.slots[c.slotAfter(c.first, int(wc.ID-c.head))].set; s != nil && s.err == nil {
 		s.err = &roce.StatusError{Status: wc.Status}
 	}
 }
@@ -311,8 +312,8 @@ func (c *Conn) lost(wc *roce.WC) {
 // failOps ends all operations: the connection has ended. The caller holds mu.
 func (c *Conn) failOps(err error) {
 	canceled := false
-	for id := c.head; id < c.tail; id++ {
-		k := &c.slots[id%uint64(len(c.slots))]
+	for i := range c.slots {
+		k := &c.slots[i]
 		s := k.set
 		if s == nil {
 			continue

@@ -20,8 +20,10 @@ type receiving struct {
 	bufs     []buffer
 	rwrs     []roce.RecvWR
 	unposted []uint32 // buffers that wait to be posted
-	inbox    ring     // messages that wait
-	pending  ring     // requests that wait
+
+	repostBatch int  // how many buffers are posted together
+	inbox       ring // messages that wait
+	pending     ring // requests that wait
 
 	granted   int // credits that the peer has
 	ungranted int // buffers that are posted and not granted yet
@@ -52,13 +54,19 @@ type ring struct {
 func (r *ring) len() int { return r.n }
 
 func (r *ring) push(i uint32) {
-	r.at[(r.head+r.n)%len(r.at)] = i
+	at := r.head + r.n
+	if at >= len(r.at) {
+		at -= len(r.at)
+	}
+	r.at[at] = i
 	r.n++
 }
 
 func (r *ring) pop() uint32 {
 	i := r.at[r.head]
-	r.head = (r.head + 1) % len(r.at)
+	if r.head++; r.head == len(r.at) {
+		r.head = 0
+	}
 	r.n--
 	return i
 }
@@ -77,6 +85,7 @@ func (c *Conn) initReceiving() {
 		c.unposted[i] = uint32(i)
 	}
 	c.granted = c.cfg.Depth // by the hello
+	c.repostBatch = min(8, max(1, min(c.cfg.Depth, c.cfg.Calls)/4))
 }
 
 // repost posts the buffers that wait for it. Then the peer may use them.
@@ -112,14 +121,11 @@ func (c *Conn) recycle(i uint32) {
 	}
 	c.unposted = append(c.unposted, i)
 	answer := b.kind == kindAnswer || b.kind == kindError
-	if len(c.unposted) >= c.repostBatch() || (answer && len(c.freeCalls) == 0) {
+	if len(c.unposted) >= c.repostBatch || (answer && len(c.freeCalls) == 0) {
 		c.mustRepost()
 	}
 	c.grantMore()
 }
-
-// repostBatch returns how many buffers are posted together.
-func (c *Conn) repostBatch() int { return min(8, max(1, min(c.cfg.Depth, c.cfg.Calls)/4)) }
 
 // mustRepost is repost for a connection that may have ended.
 func (c *Conn) mustRepost() {
@@ -244,11 +250,16 @@ func (m Message) Release() {
 		return
 	}
 	m.c.mu.Lock()
-	if b := &m.c.bufs[m.i]; b.gen.Load() == m.gen {
-		m.c.recycle(m.i)
-		m.c.turn++
-	}
+	m.c.drop(m)
 	m.c.unlock()
+}
+
+// drop releases a message of the connection, or an empty one. The caller holds mu.
+func (c *Conn) drop(m Message) {
+	if m.c != nil && c.bufs[m.i].gen.Load() == m.gen {
+		c.recycle(m.i)
+		c.turn++
+	}
 }
 
 // take makes the program the holder of buffer i. The caller holds mu.
@@ -292,17 +303,21 @@ func (c *Conn) recv(ctx context.Context) (Message, error) {
 // its error.
 func (c *Conn) Messages(ctx context.Context) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
+		var m Message
 		for {
-			m, err := c.Recv(ctx)
-			if err != nil {
+			var err error
+			c.mu.Lock()
+			c.drop(m)
+			m, err = c.recv(ctx)
+			c.unlock()
+			if err = c.failed("recv", err); err != nil {
 				if !errors.Is(err, io.EOF) {
 					yield(m, err)
 				}
 				return
 			}
-			more := yield(m, nil)
-			m.Release()
-			if !more {
+			if !yield(m, nil) {
+				m.Release()
 				return
 			}
 		}

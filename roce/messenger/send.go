@@ -11,10 +11,16 @@ type sending struct {
 	credits int // messages and requests that the peer permits
 	depth   int // the largest value of credits
 
-	// slots is a ring: a work request with the ID n is described by slot n modulo its length, and
-	// has the send buffer of the same number.
-	slots      []slot
-	head, tail uint64 // the oldest work request that is not complete, and the next one
+	// slots is a ring. A work request has a slot, and the send buffer of the same number. The IDs
+	// of work requests count up.
+	slots         []slot
+	head, tail    uint64 // the oldest work request that is not complete, and the next one
+	first, next   int    // their slots
+	signalEvery   int    // distance of signaled work requests for messages
+	sinceSignaled int    // work requests for messages since then
+
+	msg        [1]roce.SendWR // the work request of a message
+	msgSGE     [1]roce.SGE
 	wrs        [maxBatch]roce.SendWR
 	sges       [maxBatch][1]roce.SGE
 	creditsDue bool     // a message with credits waits for a slot
@@ -31,15 +37,25 @@ type slot struct {
 // maxBatch is how many one-sided work requests are posted together.
 const maxBatch = 32
 
-func (c *Conn) initSending() { c.slots = make([]slot, c.cfg.Depth+controlSlots) }
+func (c *Conn) initSending() {
+	c.slots = make([]slot, c.cfg.Depth+controlSlots)
+	c.signalEvery = max(1, c.cfg.Depth/4)
+}
 
 // free returns how many work requests can be posted, besides those that only carry credits.
 func (c *Conn) free() int { return c.cfg.Depth - int(c.tail-c.head) }
 
-// sendBuffer returns the send buffer of a work request.
-func (c *Conn) sendBuffer(id uint64) (buf []byte, off int) {
-	i := c.cfg.receives() + int(id%uint64(len(c.slots)))
-	off = i * c.stride
+// slotAfter returns the slot n after another one; n is less than the number of slots.
+func (c *Conn) slotAfter(i, n int) int {
+	if i += n; i >= len(c.slots) {
+		i -= len(c.slots)
+	}
+	return i
+}
+
+// sendBuffer returns the send buffer of a slot.
+func (c *Conn) sendBuffer(slot int) (buf []byte, off int) {
+	off = (len(c.bufs) + slot) * c.stride
 	return c.mem[off : off+c.cfg.MaxMessage], off
 }
 
@@ -93,14 +109,14 @@ func (c *Conn) awaitSlot(ctx context.Context) error {
 
 // post posts a SEND. The caller holds mu and has made sure that there is a slot.
 func (c *Conn) post(k kind, id uint16, p []byte) error {
-	buf, off := c.sendBuffer(c.tail)
+	buf, off := c.sendBuffer(c.next)
 	n := copy(buf, p)
-	wr := &c.wrs[0]
-	*wr = roce.SendWR{ID: c.tail, Op: roce.OpSend}
+	wr := &c.msg[0]
+	wr.ID, wr.Op, wr.Flags, wr.Inline, wr.SGEs = c.tail, roce.OpSend, 0, nil, nil
 	switch {
 	case n > maxInline:
-		c.sges[0][0] = c.mr.SGE(off, n)
-		wr.SGEs = c.sges[0][:]
+		c.msgSGE[0] = c.mr.SGE(off, n)
+		wr.SGEs = c.msgSGE[:]
 	case n > 0:
 		wr.Inline = buf[:n]
 	}
@@ -108,26 +124,24 @@ func (c *Conn) post(k kind, id uint16, p []byte) error {
 		wr.Op, wr.Imm = roce.OpSendImm, header{k, c.grant(), id}.encode()
 	}
 	// A completion now and then frees the slots of all work requests before it.
-	if k == kindCredits || c.tail%uint64(c.signalEvery()) == 0 {
-		wr.Flags = roce.Signaled
+	if c.sinceSignaled++; c.sinceSignaled >= c.signalEvery || k == kindCredits {
+		wr.Flags, c.sinceSignaled = roce.Signaled, 0
 	}
-	c.slots[c.tail%uint64(len(c.slots))] = slot{}
-	return c.submit(1)
+	c.slots[c.next].set = nil
+	return c.submit(c.msg[:])
 }
 
-// signalEvery returns the distance of signaled work requests.
-func (c *Conn) signalEvery() int { return max(1, c.cfg.Depth/4) }
-
-// submit posts the first n work requests of c.wrs.
-func (c *Conn) submit(n int) error {
-	if err := c.qp.PostSend(c.wrs[:n]...); err != nil {
+// submit posts work requests.
+func (c *Conn) submit(wrs []roce.SendWR) error {
+	if err := c.qp.PostSend(wrs...); err != nil {
 		if why := c.conn.Err(); why != nil {
 			err = why
 		}
 		c.fail(err)
 		return c.err
 	}
-	c.tail += uint64(n)
+	c.tail += uint64(len(wrs))
+	c.next = c.slotAfter(c.next, len(wrs))
 	return nil
 }
 
@@ -145,11 +159,11 @@ func (c *Conn) sent(wc *roce.WC) {
 		return
 	}
 	for ; c.head <= wc.ID; c.head++ {
-		s := &c.slots[c.head%uint64(len(c.slots))]
-		if s.set != nil {
-			c.opDone(c.head, s)
+		if s := &c.slots[c.first]; s.set != nil {
+			c.opDone(c.first, s)
 			s.set = nil
 		}
+		c.first = c.slotAfter(c.first, 1)
 	}
 }
 
