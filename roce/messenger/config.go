@@ -19,15 +19,15 @@ const (
 	DefaultKeepAlive  = 5 * time.Second
 )
 
-// Config describes one side of a connection. The zero value suits most programs. The two sides need
-// not have the same values.
+// Config describes one side of a connection. The zero value suits most programs. The two sides may
+// have different values.
 //
 // A connection has Depth + Calls + 24 buffers for receiving and Depth for sending, of MaxMessage
 // bytes each: 3.1 MiB with the defaults.
 type Config struct {
-	// MaxMessage is the largest message, request or answer that this side receives, in bytes, and
-	// the size of the parts into which ReadAt and WriteAt split longer transfers. The peer gets
-	// ErrTooLarge for longer ones. 0: DefaultMaxMessage.
+	// MaxMessage is the largest message, request or answer, in bytes; the smaller value of the two
+	// sides applies to both. Longer ones fail with ErrTooLarge. It is also the size of the parts
+	// into which ReadAt and WriteAt split longer transfers. 0: DefaultMaxMessage.
 	MaxMessage int
 	// Depth is how many messages and requests the peer can send before the program has released
 	// them, and how many messages and one-sided operations of this side can be in flight.

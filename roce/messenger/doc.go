@@ -13,8 +13,8 @@
 // goroutines. A Message is a part of the receive ring; Release returns it.
 //
 // Nothing grows without bound: if the peer's program does not take messages, Send and Call wait
-// until their contexts end. Messages that are longer than the peer's Config.MaxMessage fail with
-// ErrTooLarge; use WriteAt and ReadAt for large data.
+// until their contexts end. Messages that are longer than Config.MaxMessage of either side fail
+// with ErrTooLarge; use WriteAt and ReadAt for large data.
 //
 // # One-sided operations
 //

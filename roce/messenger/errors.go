@@ -11,14 +11,14 @@ import (
 
 // The errors of this package. Methods return them in an *Error; test for them with errors.Is.
 var (
-	// ErrTooLarge: the message is longer than the peer's Config.MaxMessage.
-	ErrTooLarge = errors.New("messenger: message too large")
+	// ErrTooLarge: the message is longer than Config.MaxMessage of this side or of the peer.
+	ErrTooLarge = errors.New("message too large")
 	// ErrRange: a one-sided operation exceeds the remote buffer, or an atomic one is not aligned.
-	ErrRange = errors.New("messenger: outside of the remote buffer")
+	ErrRange = errors.New("outside of the remote buffer")
 	// ErrPlain: the peer does not use this package's format, so it does not answer calls.
-	ErrPlain = errors.New("messenger: the peer exchanges plain messages only: it does not answer calls")
+	ErrPlain = errors.New("the peer exchanges plain messages only: it does not answer calls")
 	// ErrProtocol: the peer has violated the protocol.
-	ErrProtocol = errors.New("messenger: the peer violated the protocol")
+	ErrProtocol = errors.New("the peer violated the protocol")
 )
 
 // Error is the error of a method, with the peer. Err may be or wrap an error of this package, of
@@ -58,5 +58,6 @@ func (c *Conn) failed(op string, err error) error {
 }
 
 func tooLarge(n, limit int) error {
-	return fmt.Errorf("%w: %d bytes; the peer receives at most %d", ErrTooLarge, n, limit)
+	return fmt.Errorf("%w: %d bytes; Config.MaxMessage of the two sides permits %d", ErrTooLarge, n,
+		limit)
 }

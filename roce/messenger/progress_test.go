@@ -101,7 +101,8 @@ func TestVirtual(t *testing.T) {
 		b := newBed(t, testbed.Config{Virtual: true, Seed: 1,
 			Plan:   loopback.Plan{Delay: 50 * time.Millisecond, Loss: 0.02},
 			Device: [2][]roce.Option{random(1), random(2)}})
-		ctx := context.Background()
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
 		cfg := messenger.Config{Workers: 3, Go: b.Sim.Go}
 		l, err := b.Dev[1].Listen(b.Addr(1, port), roce.ListenOptions{})
 		if err != nil {
@@ -115,23 +116,26 @@ func TestVirtual(t *testing.T) {
 			})
 		}
 		check(func() error {
-			r, err := l.Accept(ctx)
+			c, h, err := messenger.ServeConfig(b.Dev[1], cfg,
+				func(ctx context.Context, y *messenger.Conn) error {
+					_, server := exchange(ctx, nil, y)
+					if err := server(); err != nil {
+						t.Error(err)
+					}
+					stop()
+					return nil
+				})
 			if err != nil {
 				return err
 			}
-			y, err := messenger.Accept(ctx, b.Dev[1], r, cfg)
-			if err != nil {
-				return err
-			}
-			_, server := exchange(ctx, nil, y)
-			return server()
+			return l.Serve(ctx, c, h)
 		})
 		check(func() error {
 			x, err := messenger.Dial(ctx, b.Dev[0], l.Addr(), cfg)
 			if err != nil {
 				return err
 			}
-			client, _ := exchange(ctx, x, nil)
+			client, _ := exchange(context.Background(), x, nil)
 			return client()
 		})
 		if err := b.Sim.Run(time.Hour); err != nil {
