@@ -1,15 +1,19 @@
 package qp
 
-import "github.com/gorxe/gorxe/mr"
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
 
 // Transmit describes a packet that PollTransmit wrote. Its payload may be incomplete: see
 // DeferPayloads.
 type Transmit struct {
-	Len       int    // bytes, the deferred ones included
-	NetLen    int    // of them, the network headers before the BTH
-	PayloadAt int    // offset of the deferred bytes in the packet
-	Payload   []byte // deferred bytes, in registered memory; nil: the packet is complete
-	Class     uint8  // traffic class of the QP; valid while Engine.Bounded is true
+	Len       int     // bytes, the deferred ones included
+	NetLen    int     // of them, the network headers before the BTH
+	PayloadAt int     // offset of the deferred bytes in the packet
+	Payload   []byte  // deferred bytes, in registered memory; nil: the packet is complete
+	Class     uint8   // traffic class of the QP; valid while Engine.Bounded is true
+	QPN       bth.QPN // of the QP that sends the packet
 }
 
 // DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the

@@ -281,7 +281,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		if short {
 			copy(b, to[:n])
 		}
-		tx.Len, tx.NetLen = n, netLen
+		tx.Len, tx.NetLen, tx.QPN = n, netLen, q.qpn
 		e.c.SentPkts++
 		return tx
 	}
@@ -291,6 +291,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	if q := e.dueAck(now); q != nil {
 		e.unlist(q)
 		tx.Len, tx.NetLen = q.sendAck(b)
+		tx.QPN = q.qpn
 		e.c.SentPkts++
 		return tx
 	}

@@ -147,7 +147,7 @@ func (k *keepAlives) probe(g *gsi, now qp.Time, a *keepAlive) {
 		k.alive(now, a)
 		return
 	}
-	g.dev.loop.Send(n, netLen)
+	g.dev.loop.Send(a.q.QPN(), n, netLen)
 	k.sent++
 	a.unanswered++
 	k.schedule(a, now+a.interval)

@@ -88,6 +88,9 @@ func (c *CQ) take(wcs []WC) int {
 		c.releaseEmpty()
 	}
 	c.mu.Unlock()
+	if tracing.Load() > 0 {
+		c.dev.tracedCompletions(wcs[:n])
+	}
 	return n
 }
 

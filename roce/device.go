@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
@@ -78,10 +79,13 @@ type Device struct {
 	closing  atomic.Bool
 	done     chan struct{} // closed by stop
 	doneOnce sync.Once
-	failure  atomic.Pointer[error] // of the port; see Err
-	release  func()                // see claim
-	log      *logger               // nil: none
-	finished chan struct{}         // closed when Close has ended
+	failure  atomic.Pointer[error]    // of the port; see Err
+	release  func()                   // see claim
+	log      *logger                  // nil: none
+	trace    atomic.Pointer[traceSet] // nil: nothing is traced. Replaced with ctl held
+	opened   time.Time
+	clock    func() int64  // Expert.Clock
+	finished chan struct{} // closed when Close has ended
 	closeErr error
 	watcher  sync.WaitGroup
 	cancel   context.CancelFunc // ends the watcher's lookups
@@ -222,7 +226,14 @@ func build(port driver.Port, c *config) (*Device, error) {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
 	d.log = newLogger(c.logger, c.clock)
+	d.opened, d.clock = time.Now(), c.clock
+	if c.trace != nil {
+		if err := d.setTraces(&traceSet{all: c.trace}); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.start(c, info); err != nil {
+		_ = d.setTraces(nil)
 		d.log.close()
 		return nil, err
 	}
@@ -320,6 +331,7 @@ func (d *Device) Close() error {
 	for _, q := range d.sortedQPs() {
 		q.shut()
 	}
+	_ = d.setTraces(nil)
 	if d.slab != nil { // no QP of it is open
 		d.dropSlab(d.slab)
 	}

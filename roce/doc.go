@@ -147,6 +147,6 @@
 //     the TLB
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
-//   - events.go, log.go: asynchronous events and the log
+//   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
 //   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce

@@ -162,7 +162,7 @@ func (g *gsi) transmitOne(now qp.Time) bool {
 	bth.PutDETH(rest[info.DETH:], bth.QKeyGSI, bth.QPNGSI)
 	copy(rest[info.HeaderLen:], mad[:])
 	g.psn = g.psn.Next()
-	g.dev.loop.Send(netLen+int(info.HeaderLen)+cm.MADLen, netLen)
+	g.dev.loop.Send(bth.QPNGSI, netLen+int(info.HeaderLen)+cm.MADLen, netLen)
 	g.ctr.sent++
 	return true
 }

@@ -202,6 +202,7 @@ const (
 type config struct {
 	progress   Progress
 	logger     *slog.Logger
+	trace      func(TraceEvent)
 	peers      PeerList
 	pkeys      []PKey
 	xdp        XDPOptions

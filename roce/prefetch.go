@@ -68,8 +68,9 @@ func (d *Device) SetPrefetch(window int) error {
 
 // postPrefetch counts the devices whose QPs are prefetched by PostSend: those with prefetching on
 // and many QPs. It is global because PostSend cannot find the QP's device without reading the
-// memory that it is about to prefetch.
-var postPrefetch atomic.Int32
+// memory that it is about to prefetch. postHooks counts these devices and those that trace, so that
+// PostSend needs one check.
+var postPrefetch, postHooks atomic.Int32
 
 // postPrefetchFrom is the number of QPs of a device from which PostSend prefetches. The state of
 // fewer QPs stays in the caches.
@@ -81,9 +82,11 @@ func (d *Device) setPostPrefetch(window int) {
 	switch on := window > 0 && len(d.qps) >= postPrefetchFrom && !d.closing.Load(); {
 	case on && !d.postPrefetch:
 		postPrefetch.Add(1)
+		postHooks.Add(1)
 		d.postPrefetch = true
 	case !on && d.postPrefetch:
 		postPrefetch.Add(-1)
+		postHooks.Add(-1)
 		d.postPrefetch = false
 	}
 }

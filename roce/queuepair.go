@@ -310,8 +310,8 @@ func (q *QP) State() State { return State(q.qp.State()) }
 //
 // Errors: ErrQPState before RTS, ErrSQFull, ErrInvalidWR, ErrInvalidKey, ErrForeign, ErrClosed.
 func (q *QP) PostSend(wrs ...SendWR) error {
-	if postPrefetch.Load() > 0 {
-		q.prefetch()
+	if postHooks.Load() > 0 {
+		q.beforePost(wrs)
 	}
 	l := q.sendLock()
 	l.Lock()
@@ -332,6 +332,9 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 //
 // Errors: ErrQPState in RESET, ErrRQFull, ErrInvalidWR, ErrInvalidKey, ErrHasSRQ, ErrClosed.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
+	if tracing.Load() > 0 {
+		q.device().tracedRecvs(q.QPN(), wrs)
+	}
 	l := q.recvLock()
 	l.Lock()
 	n, err := q.qp.PostRecv(engineRecvs(wrs))
@@ -542,6 +545,9 @@ func (q *QP) shut() error {
 	q.send, q.recv = nil, nil
 	d.freeQP(d.qps[q])
 	delete(d.qps, q)
+	if t := d.trace.Load(); t != nil && t.by[q.QPN()] != nil {
+		_ = d.setTrace(q.QPN(), nil)
+	}
 	q.pd.remove(q)
 	d.setPostPrefetch(d.window)
 	return err

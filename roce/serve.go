@@ -18,7 +18,7 @@ import (
 const (
 	DefaultMaxConns        = 1024
 	DefaultMaxConnsPerPeer = 256
-	DefaultMaxPending      = 64
+	DefaultMaxPending      = 256
 	DefaultAcceptTimeout   = 5 * time.Second
 )
 

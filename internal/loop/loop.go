@@ -109,7 +109,8 @@ type Loop struct {
 	ctr        Counters
 	coalesce   coalescer
 	bound      bound
-	sharp      bool // sharpenTimers was called
+	tracer     *tracer // nil: packets are not traced
+	sharp      bool    // sharpenTimers was called
 }
 
 // New creates a loop and sets the engine's hooks. It becomes the engine's Host.

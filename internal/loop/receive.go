@@ -70,6 +70,9 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 	if l.pkt.Info.Transport == bth.UD && !l.acceptDatagram() {
 		return
 	}
+	if l.tracer != nil {
+		l.tracer.f(false, l.pkt.BTH.DestQP(), &l.pkt)
+	}
 	if l.pkt.BTH.DestQP() == bth.QPNGSI {
 		l.host.HandleQP1(now, &l.pkt)
 		return

@@ -59,6 +59,9 @@ func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	}
 	buf.B = f
 	l.ctr.TxBytes += uint64(len(f))
+	if l.tracer != nil {
+		l.tracer.sent(tx.QPN, f)
+	}
 	return tx
 }
 
@@ -91,7 +94,7 @@ func (l *Loop) SendPending(q *qp.QP) {
 	}
 	if b := l.Buffer(); b != nil { // the ACK may wait for the backlog
 		if tx := l.eng.PollAck(q, b[:len(b)-bth.ICRCLen]); tx != nil {
-			l.Send(tx.Len, tx.NetLen)
+			l.Send(tx.QPN, tx.Len, tx.NetLen)
 		}
 	}
 }
@@ -105,13 +108,16 @@ func (l *Loop) Buffer() []byte {
 	return l.txBuffers()[0].B
 }
 
-// Send completes and sends the packet in the buffer that Buffer returned: n bytes from the Ethernet
-// header to the end of the payload, of which netLen bytes precede the BTH. Send appends the ICRC.
-// Owner only.
-func (l *Loop) Send(n, netLen int) {
+// Send completes and sends the packet in the buffer that Buffer returned, of the QP with number
+// qpn: n bytes from the Ethernet header to the end of the payload, of which netLen bytes precede
+// the BTH. Send appends the ICRC. Owner only.
+func (l *Loop) Send(qpn bth.QPN, n, netLen int) {
 	buf := &l.txBuffers()[0]
 	buf.B = buf.B[:n+bth.ICRCLen]
 	l.enc.Finish(buf.B, netLen)
 	l.ctr.TxBytes += uint64(len(buf.B))
+	if l.tracer != nil {
+		l.tracer.sent(qpn, buf.B)
+	}
 	l.flush(1)
 }
