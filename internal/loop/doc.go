@@ -32,7 +32,7 @@
 // # Reading order
 //
 //   - loop.go: the types Loop, Host and Config, and one step
-//   - receive.go, transmit.go: how frames come in and go out
+//   - receive.go, transmit.go, trace.go: how frames come in and go out, and how they are traced
 //   - backlog.go: with several traffic classes, the limit on what is queued below the engine
 //   - source.go: which addresses datagrams may come from
 //   - commands.go, lock.go: how other goroutines reach the owner
