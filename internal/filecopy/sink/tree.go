@@ -65,12 +65,14 @@ func (s *Sink) enter(n *node) {
 	default:
 		n.err = s.makeDir(n)
 	}
+	if n.err == nil {
+		// Before leaveDir can add the final answer.
+		s.answers.add(&record.Answer{Number: n.Number, Verdict: record.Want})
+	}
 	close(n.ready)
 	if n.err != nil {
 		s.failed(&n.Entry, n.parent, reason(n.err))
-		return
 	}
-	s.answers.add(&record.Answer{Number: n.Number, Verdict: record.Want})
 }
 
 // makeDir creates a directory, or finds out that it exists.
