@@ -416,6 +416,14 @@ func TestLimits(t *testing.T) {
 	j.list = []*source.Path{{Stream: r, As: "stdin", Text: "-"}}
 	j.fails(map[string]string{"-": "at most 50000 bytes"})
 	_ = r.Close()
+	// The writer of a stream that the sink has given up need not write more.
+	if r, w, err = os.Pipe(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = r.Close(), w.Close() }()
+	go func() { _, _ = w.Write(random(60_000, 1)) }()
+	j.list = []*source.Path{{Stream: r, As: "stdin", Text: "-"}}
+	j.fails(map[string]string{"-": "at most 50000 bytes"})
 }
 
 // A stopped sink or source does not end the copy.

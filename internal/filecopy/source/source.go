@@ -173,9 +173,8 @@ func (s *Source) Run(ctx context.Context) (*Result, error) {
 	}
 	run(s.walkAll)
 	summary, err := s.answers(ctx)
-	if err != nil {
-		cancel(err)
-	}
+	// A reader may still send a file that the sink has given up.
+	cancel(err)
 	s.end()
 	wg.Wait()
 	s.pack.close()

@@ -31,7 +31,7 @@ func (s *Source) sendStream(ctx context.Context, it *item) error {
 			session.Abort(err.Error())
 			return err
 		}
-		n, err := fill(ctx, it.path.Stream, b.Data)
+		n, err := it.fill(ctx, it.path.Stream, b.Data)
 		stopped := it.stop.Load()
 		if n == 0 || stopped {
 			s.conn.PutFree(b)
@@ -84,12 +84,13 @@ func (s *Source) sendFilled(
 	return err
 }
 
-// fill reads until b is full, the stream ends, or no more data is available for a while.
-func fill(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
+// fill reads until b is full, the stream ends, no more data is available for a while, or the sink
+// has given up the stream.
+func (it *item) fill(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
 	f, isFile := r.(*os.File)
 	for n < len(b) {
 		for isFile && !more(f) { // reading would wait, and could not be interrupted
-			if n > 0 {
+			if n > 0 || it.stop.Load() {
 				return n, nil
 			}
 			if ctx.Err() != nil {
