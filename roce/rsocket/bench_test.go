@@ -42,6 +42,15 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// benchPair returns a connection. With manual progress, the goroutine of an open Listener would also
+// run the device, and every message would pass from it to the reader.
+func benchPair(b *testing.B, bed *testbed.Testbed) (client, server *Conn) {
+	l := listenOn(b, bed, Config{})
+	client, server = dial(b, bed, l, Config{})
+	check(b, l.Close())
+	return client, server
+}
+
 const benchSize = 64 << 10
 
 func BenchmarkBandwidth(b *testing.B) {
@@ -66,7 +75,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func benchStream(b *testing.B, p roce.Progress, direct bool) {
 	bed := benchBed(b, p)
-	client, server := dial(b, bed, listenOn(b, bed, Config{}), Config{})
+	client, server := benchPair(b, bed)
 	done := make(chan error, 1)
 	go func() {
 		if direct {
@@ -236,7 +245,7 @@ func BenchmarkLatency(b *testing.B) {
 	for _, p := range benchModes {
 		b.Run("rsocket/"+p.String(), func(b *testing.B) {
 			bed := benchBed(b, p)
-			client, server := dial(b, bed, listenOn(b, bed, Config{}), Config{})
+			client, server := benchPair(b, bed)
 			done := make(chan error, 1)
 			go func() {
 				_, err := io.Copy(struct{ io.Writer }{server}, struct{ io.Reader }{server})

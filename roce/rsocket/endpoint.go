@@ -31,12 +31,13 @@ type endpoint struct {
 	open *roce.MR // the peer may write: list, map table, and from ringAt on the receive buffer
 	send *roce.MR
 
+	manual bool // progress of dev
 	ringAt int
 	recvs  []roce.RecvWR // of pollBatch receives without memory
 }
 
 func newEndpoint(dev *roce.Device, c *Config) (e *endpoint, err error) {
-	e = &endpoint{dev: dev}
+	e = &endpoint{dev: dev, manual: dev.Info().Progress == roce.Manual}
 	defer func() {
 		if err != nil {
 			_ = e.close() // what exists

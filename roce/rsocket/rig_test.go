@@ -3,6 +3,7 @@ package rsocket
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,9 +51,11 @@ func dial(t testing.TB, bed *testbed.Testbed, l *Listener, cfg Config) (client, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = client.Close() // the test may have closed it
-		_ = server.Close()
+	t.Cleanup(func() { // with manual progress, each side needs the other
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = client.Close() }) // the test may have closed it
+		wg.Go(func() { _ = server.Close() })
+		wg.Wait()
 	})
 	return client, server
 }

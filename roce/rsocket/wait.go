@@ -139,9 +139,10 @@ func (c *Conn) lead(ctx context.Context) {
 	c.control()
 }
 
-// completions waits for completions, first by polling: it is cheaper than being woken.
+// completions waits for completions, first by polling: it is cheaper than being woken. With manual
+// progress, Wait itself does that, and sends the acknowledgments of what it returns.
 func (c *Conn) completions(ctx context.Context) (int, error) {
-	for range polls {
+	for i := 0; i < polls && !c.manual; i++ {
 		if n := c.cq.Poll(c.wait.wcs[:]); n > 0 {
 			return n, nil
 		}
