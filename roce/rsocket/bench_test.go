@@ -42,8 +42,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// benchPair returns a connection. With manual progress, the goroutine of an open Listener would also
-// run the device, and every message would pass from it to the reader.
+// benchPair returns a connection. With manual progress, the goroutine of an open Listener would
+// also run the device, and every message would pass from it to the reader.
 func benchPair(b *testing.B, bed *testbed.Testbed) (client, server *Conn) {
 	l := listenOn(b, bed, Config{})
 	client, server = dial(b, bed, l, Config{})

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/testbed"
@@ -360,4 +361,28 @@ func writeErr(c *Conn) error {
 			return err
 		}
 	}
+}
+
+// In a bubble, delays and deadlines are those of its time.
+func TestSynctest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 100 * time.Millisecond
+		bed := newTestbed(t, testbed.Config{Plan: loopback.Plan{Delay: delay}})
+		client, server := dial(t, bed, listenOn(t, bed, Config{}), Config{})
+		start := time.Now()
+		write(t, client, "x")
+		if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d < delay || d > delay+time.Millisecond {
+			t.Errorf("the byte arrives after %v, want %v", d, delay)
+		}
+		start = time.Now()
+		check(t, client.SetReadDeadline(start.Add(time.Hour)))
+		_, err := client.Read(make([]byte, 1))
+		wantTimeout(t, "Read", err)
+		if d := time.Since(start); d < time.Hour || d > time.Hour+time.Millisecond {
+			t.Errorf("Read waits for %v, want an hour", d)
+		}
+	})
 }

@@ -28,6 +28,9 @@
 // device receives data at any time, up to [Config].ReadBuffer. With roce.Manual, the calls that
 // wait also run the device; with roce.Auto, its own goroutine does.
 //
+// In a bubble of testing/synctest, connections run in the bubble's time. Devices with Expert.Clock
+// are not supported.
+//
 // # Security
 //
 // As with TCP, nothing is encrypted or authenticated: run crypto/tls over a Conn, and restrict
