@@ -60,7 +60,6 @@ func measure(b *testing.B) (end func()) {
 // raw is a connected pair of endpoints with posted receives.
 type raw struct {
 	x, y *endpoint.Endpoint
-	buf  []roce.SGE // the receive buffers of each side
 }
 
 const rawDepth = 256
@@ -417,3 +416,18 @@ func BenchmarkWrites(b *testing.B)    { oneSided(b, roce.OpWrite) }
 func BenchmarkWritesRaw(b *testing.B) { oneSidedRaw(b, roce.OpWrite) }
 func BenchmarkReads(b *testing.B)     { oneSided(b, roce.OpRead) }
 func BenchmarkReadsRaw(b *testing.B)  { oneSidedRaw(b, roce.OpRead) }
+
+// 64 goroutines write 64 bytes each.
+func BenchmarkWriteAt64(b *testing.B) {
+	eachBed(b, func(b *testing.B, bed *testbed.Testbed) {
+		c := messenger.Config{MaxMessage: 1024, Depth: rawDepth}
+		x, y := connect(b, bed, c, c)
+		mr := memory(b, y)
+		ctx, p := context.Background(), make([]byte, benchSize)
+		end := measure(b)
+		callers(b, 64, func(int) error { return x.WriteAt(ctx, p, mr.Remote(), 0) })
+		end()
+		_ = mr.Close()
+		_, _ = x.Close(), y.Close()
+	})
+}

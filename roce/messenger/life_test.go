@@ -382,3 +382,51 @@ func TestClose(t *testing.T) {
 	}
 	awaitGoroutines(t, before)
 }
+
+// The end of the device ends its connections. They can still be closed.
+func TestDeviceClosed(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	x, y := connectIn(t, b, messenger.Config{})
+	ctx := background(t)
+	var wg sync.WaitGroup
+	for _, f := range []func() error{
+		func() error { _, err := x.Recv(ctx); return err },
+		func() error { _, err := x.Call(ctx, nil); return err },
+		func() error { return x.Handle(ctx, echo) },
+	} {
+		wg.Go(func() {
+			if err := f(); !errors.Is(err, roce.ErrClosed) {
+				t.Errorf("got %v, want %v", err, roce.ErrClosed)
+			}
+		})
+	}
+	if err := b.Dev[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := x.Send(ctx, nil); !errors.Is(err, roce.ErrClosed) {
+		t.Errorf("Send() = %v, want %v", err, roce.ErrClosed)
+	}
+	if _, err := y.Recv(ctx); !errors.Is(err, roce.ErrDisconnected) {
+		t.Errorf("the peer's Recv() = %v, want %v", err, roce.ErrDisconnected)
+	}
+	if err := errors.Join(x.Close(), y.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// An access that the peer refuses ends the connection, and the error says why.
+func TestRefusedAccess(t *testing.T) {
+	x, y := pair(t, messenger.Config{})
+	ctx := background(t)
+	remote := memory(t, y).Remote()
+	remote.RKey++
+	err := x.WriteAt(ctx, []byte("x"), remote, 0)
+	var status *roce.StatusError
+	if !errors.As(err, &status) || status.Status != roce.RemAccessErr {
+		t.Errorf("WriteAt() = %v, want the status %v", err, roce.RemAccessErr)
+	}
+	if err := x.Send(ctx, nil); !errors.Is(err, roce.ErrConnLost) {
+		t.Errorf("Send() = %v, want %v", err, roce.ErrConnLost)
+	}
+}

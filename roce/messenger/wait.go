@@ -217,7 +217,8 @@ func (c *Conn) wakeAll() {
 func (c *Conn) unlock() {
 	if c.followers.first != nil {
 		c.wakeReady()
-		if w := c.followers.first; w != nil && !c.polling && !c.promoted {
+		// The newest follower, because it probably leads for the longest time.
+		if w := c.followers.last; w != nil && !c.polling && !c.promoted {
 			c.unlink(w)
 			w.woken, w.promoted, c.promoted = true, true, true
 			w.ch <- struct{}{}
