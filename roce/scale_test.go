@@ -252,7 +252,13 @@ func TestPrefetchWindows(t *testing.T) {
 			}
 		}
 		if !raceEnabled {
-			if allocs := testing.AllocsPerRun(5, round); allocs != 0 {
+			// On a loaded host, timers of QPs may expire while the test does not run, and then a QP
+			// allocates the model of its path, once.
+			allocs := testing.AllocsPerRun(5, round)
+			for try := 0; try < 10 && allocs != 0; try++ {
+				allocs = testing.AllocsPerRun(5, round)
+			}
+			if allocs != 0 {
 				t.Errorf("window %d: %v allocations for %d messages", window, allocs, n)
 			}
 		}
