@@ -2,6 +2,19 @@
 // and injects faults according to a [Plan], in real or virtual time. [Inject] and [Tee] wrap any
 // driver.Port: the first injects the same faults, the second captures frames to a pcap file.
 //
+// Two devices on a link in memory, for a program or a test without a network:
+//
+//	link, err := loopback.NewLink(loopback.Config{
+//		Seed: 1, Plan: loopback.Plan{Loss: 0.01, Delay: 10 * time.Microsecond},
+//	})
+//	...
+//	a, err := roce.New(link.Port(0))
+//	b, err := roce.New(link.Port(1))
+//
+// Their addresses are 10.77.0.1, 10.77.0.2 and so on: see Port.Addrs. Link.SetPlan changes the
+// faults while devices run, for example to cut a cable, and Link.SetFilter decides on single
+// frames.
+//
 // # Real and virtual time
 //
 // In real time each Port may have its own goroutine as owner. Frames cross in single-producer

@@ -1,6 +1,10 @@
 // Package xdp is the AF_XDP port. It moves the RoCEv2 frames of a Linux network interface between
 // the interface and user space. All other traffic of the interface stays with the kernel.
 //
+// Programs use it by roce.Open, with options in roce.XDPOptions. They need the sections on modes,
+// on which frames go where, and on requirements. This package alone is for tools that move frames
+// themselves, or that put another port between this one and the device.
+//
 // [Open] returns a [Port], which implements driver.Port, driver.Network, driver.Groups,
 // driver.Holder and driver.Backlogger. [Interfaces] describes the interfaces of the machine and
 // says which of them can be opened. Subpackage veth creates two network namespaces joined by a veth
