@@ -100,13 +100,11 @@ func (c *Conn) startCall(ctx context.Context, req []byte) (id uint16, err error)
 	}
 	id = c.freeCalls[len(c.freeCalls)-1]
 	c.freeCalls = c.freeCalls[:len(c.freeCalls)-1]
-	if err = c.admit(ctx); err == nil {
-		err = c.post(kindRequest, id, req)
-	}
-	if err != nil {
+	if err = c.admit(ctx); err != nil {
 		c.freeCall(int(id))
 		return 0, err
 	}
+	c.post(kindRequest, id, req)
 	c.calls[id].state = callWaiting
 	return id, nil
 }
@@ -116,7 +114,7 @@ func (c *Conn) abandon(id uint16) {
 	c.calls[id].state = callAbandoned
 	if c.err == nil && c.credits > 0 && c.free() > 0 {
 		c.credits--
-		_ = c.post(kindCancel, id, nil) // on failure the connection has ended
+		c.post(kindCancel, id, nil)
 	}
 }
 
@@ -282,9 +280,7 @@ func (c *Conn) answer(ctx context.Context, w *work, m Message, p []byte, why err
 	if err := c.awaitSlot(ctx); err != nil {
 		return err
 	}
-	if err := c.post(k, b.id, p); err != nil {
-		return err
-	}
+	c.post(k, b.id, p)
 	c.recycle(m.i)
 	return nil
 }

@@ -202,11 +202,19 @@ func (c *Conn) Done() <-chan struct{} { return c.conn.Done() }
 //
 // Errors: ctx's error, that of the connection.
 func (c *Conn) Flush(ctx context.Context) error {
-	err := c.qp.Drain(ctx)
+	err := c.drain(ctx)
 	if err == nil {
 		err = c.conn.Err()
 	}
 	return c.failed("flush", err)
+}
+
+// drain posts what is queued, and waits until everything has completed.
+func (c *Conn) drain(ctx context.Context) error {
+	c.mu.Lock()
+	c.flush()
+	c.mu.Unlock()
+	return c.qp.Drain(ctx)
 }
 
 // Close waits until the peer has acknowledged what was sent, at most for Config.Linger, ends the
@@ -221,7 +229,7 @@ func (c *Conn) close() error {
 	var lost error
 	if c.cfg.Linger > 0 && c.conn.Err() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Linger)
-		lost = c.qp.Drain(ctx)
+		lost = c.drain(ctx)
 		cancel()
 		if c.conn.Err() != nil {
 			lost = nil // the peer has ended the connection

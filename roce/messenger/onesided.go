@@ -206,73 +206,41 @@ func (o *Op) length() uint64 {
 	return uint64(len(o.Local))
 }
 
-// postOps posts the work requests of a set, in batches.
+// postOps queues the work requests of a set.
 func (c *Conn) postOps(ctx context.Context, s *opSet) error {
-	n := 0 // work requests of the current batch
 	for i := range s.ops {
 		o := &s.ops[i]
 		for off := 0; ; {
-			if c.free() <= n {
-				if err := c.postBatch(s, n); err != nil {
-					return err
-				}
-				n = 0
-				if err := c.awaitSlot(ctx); err != nil {
-					return err
-				}
+			if err := c.awaitSlot(ctx); err != nil {
+				return err
 			}
-			off += c.prepare(s, i, off, n)
-			if n++; n == maxBatch {
-				if err := c.postBatch(s, n); err != nil {
-					return err
-				}
-				n = 0
-			}
-			if uint64(off) >= o.length() {
+			if off += c.postPart(s, i, off); uint64(off) >= o.length() {
 				break
 			}
 		}
 	}
-	return c.postBatch(s, n)
-}
-
-// postBatch posts the first n work requests of c.wrs. The last one is signaled.
-func (c *Conn) postBatch(s *opSet, n int) error {
-	if n == 0 {
-		return c.err
-	}
-	if c.err != nil {
-		return c.err
-	}
-	c.wrs[n-1].Flags = roce.Signaled
-	s.pending += n
-	if err := c.submit(c.wrs[:n]); err != nil {
-		s.pending -= n
-		return err
-	}
 	return nil
 }
 
-// prepare fills in work request n of the next batch for the part of operation i at off, and returns
-// the length of the part.
-func (c *Conn) prepare(s *opSet, i, off, n int) int {
-	o, at, wr := &s.ops[i], c.slotAfter(c.next, n), &c.wrs[n]
-	wr.ID, wr.Op, wr.Flags, wr.RKey = c.tail+uint64(n), o.Op, 0, o.Remote.RKey
-	wr.RemoteAddr = o.Remote.Addr + o.Offset + uint64(off)
-	wr.SGEs, wr.Inline = c.sges[n][:], nil
-	k := &c.slots[at]
+// postPart queues the work request for the part of operation i at off, and returns the length of
+// the part.
+func (c *Conn) postPart(s *opSet, i, off int) int {
+	o := &s.ops[i]
+	wr, sge, at := c.enqueue()
+	wr.Op, wr.RKey, wr.RemoteAddr = o.Op, o.Remote.RKey, o.Remote.Addr+o.Offset+uint64(off)
+	wr.SGEs, wr.Inline = sge[:], nil
 	buf, pos := c.sendBuffer(at)
 	length := 8
 	switch {
 	case o.Op == roce.OpCmpSwap || o.Op == roce.OpFetchAdd:
 		wr.Compare, wr.SwapAdd = o.Compare, o.Value
-		c.sges[n][0] = c.mr.SGE(pos, 8)
+		sge[0] = c.mr.SGE(pos, 8)
 	case o.SGE.Length > 0:
 		length = int(o.SGE.Length)
-		c.sges[n][0] = o.SGE
+		sge[0] = o.SGE
 	default:
 		length = min(len(o.Local)-off, len(buf))
-		c.sges[n][0] = c.mr.SGE(pos, length)
+		sge[0] = c.mr.SGE(pos, length)
 		if o.Op == roce.OpWrite {
 			copy(buf, o.Local[off:off+length])
 			if length <= maxInline {
@@ -280,7 +248,10 @@ func (c *Conn) prepare(s *opSet, i, off, n int) int {
 			}
 		}
 	}
+	k := &c.slots[at]
 	k.set, k.op, k.off, k.n = s, i, off, length
+	s.pending++
+	c.signalDue = true
 	return length
 }
 

@@ -19,10 +19,12 @@ type sending struct {
 	signalEvery   int    // distance of signaled work requests for messages
 	sinceSignaled int    // work requests for messages since then
 
-	msg        [1]roce.SendWR // the work request of a message
-	msgSGE     [1]roce.SGE
-	wrs        [maxBatch]roce.SendWR
-	sges       [maxBatch][1]roce.SGE
+	// The work requests that are posted next; see flush.
+	wrs       [maxBatch]roce.SendWR
+	sges      [maxBatch][1]roce.SGE
+	queued    int  // how many
+	signalDue bool // their completion is needed
+
 	creditsDue bool     // a message with credits waits for a slot
 	sets       []*opSet // free ones
 }
@@ -34,7 +36,7 @@ type slot struct {
 	off, n int    // the part of the operation's memory
 }
 
-// maxBatch is how many one-sided work requests are posted together.
+// maxBatch is how many work requests are posted together.
 const maxBatch = 32
 
 func (c *Conn) initSending() {
@@ -73,7 +75,7 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 	c.mu.Lock()
 	err := c.admit(ctx)
 	if err == nil {
-		err = c.post(kindMessage, 0, p)
+		c.post(kindMessage, 0, p)
 	}
 	c.unlock()
 	return c.failed("send", err)
@@ -107,16 +109,16 @@ func (c *Conn) awaitSlot(ctx context.Context) error {
 	return c.err
 }
 
-// post posts a SEND. The caller holds mu and has made sure that there is a slot.
-func (c *Conn) post(k kind, id uint16, p []byte) error {
-	buf, off := c.sendBuffer(c.next)
+// post queues a SEND. The caller holds mu and has made sure that there is a slot.
+func (c *Conn) post(k kind, id uint16, p []byte) {
+	wr, sge, at := c.enqueue()
+	buf, off := c.sendBuffer(at)
 	n := copy(buf, p)
-	wr := &c.msg[0]
-	wr.ID, wr.Op, wr.Flags, wr.Inline, wr.SGEs = c.tail, roce.OpSend, 0, nil, nil
+	wr.Op, wr.Inline, wr.SGEs = roce.OpSend, nil, nil
 	switch {
 	case n > maxInline:
-		c.msgSGE[0] = c.mr.SGE(off, n)
-		wr.SGEs = c.msgSGE[:]
+		sge[0] = c.mr.SGE(off, n)
+		wr.SGEs = sge[:]
 	case n > 0:
 		wr.Inline = buf[:n]
 	}
@@ -125,24 +127,52 @@ func (c *Conn) post(k kind, id uint16, p []byte) error {
 	}
 	// A completion now and then frees the slots of all work requests before it.
 	if c.sinceSignaled++; c.sinceSignaled >= c.signalEvery || k == kindCredits {
-		wr.Flags, c.sinceSignaled = roce.Signaled, 0
+		c.signalDue = true
 	}
-	c.slots[c.next].set = nil
-	return c.submit(c.msg[:])
 }
 
-// submit posts work requests.
-func (c *Conn) submit(wrs []roce.SendWR) error {
-	if err := c.qp.PostSend(wrs...); err != nil {
+// enqueue returns the next work request, its SGE and its slot, for which the caller has made sure
+// that there is one.
+func (c *Conn) enqueue() (wr *roce.SendWR, sge *[1]roce.SGE, at int) {
+	if c.queued == maxBatch {
+		c.flush()
+	}
+	at = c.next
+	c.slots[at].set = nil
+	wr, sge = &c.wrs[c.queued], &c.sges[c.queued]
+	wr.ID, wr.Flags = c.tail, 0
+	c.queued++
+	c.tail++
+	c.next = c.slotAfter(c.next, 1)
+	return wr, sge, at
+}
+
+// flush posts the queued work requests. The caller holds mu.
+func (c *Conn) flush() {
+	if c.queued == 0 || c.err != nil {
+		return
+	}
+	if c.signalDue {
+		c.wrs[c.queued-1].Flags = roce.Signaled
+		c.signalDue, c.sinceSignaled = false, 0
+	}
+	n := c.queued
+	c.queued = 0
+	if err := c.qp.PostSend(c.wrs[:n]...); err != nil {
 		if why := c.conn.Err(); why != nil {
 			err = why
 		}
 		c.fail(err)
-		return c.err
 	}
-	c.tail += uint64(len(wrs))
-	c.next = c.slotAfter(c.next, len(wrs))
-	return nil
+}
+
+// flushUnless posts the queued work requests, unless callers that were woken are about to run: they
+// probably queue more, and the last one posts them all. So many concurrent callers need few
+// doorbells.
+func (c *Conn) flushUnless() {
+	if c.queued > 0 && c.awake == 0 {
+		c.flush()
+	}
 }
 
 // grant returns the credits for the header of a message.
@@ -174,5 +204,5 @@ func (c *Conn) sendCredits() {
 		return
 	}
 	c.creditsDue = false
-	_ = c.post(kindCredits, 0, nil) // on failure the connection has ended
+	c.post(kindCredits, 0, nil)
 }

@@ -19,6 +19,7 @@ type waiting struct {
 	virtual   bool
 	polling   bool               // a leader waits at the CQ
 	promoted  bool               // a follower was woken to lead, and has not run yet
+	awake     int                // followers that were woken and have not run yet
 	interrupt context.CancelFunc // wakes a leader that waits for a slot of a call
 	turn      uint64             // counts what others may wait for, in virtual time
 	followers list               // all waiters, by links[0]
@@ -83,6 +84,9 @@ func (c *Conn) block(ctx context.Context, q *waitq) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if c.flushUnless(); c.err != nil {
+		return c.err
+	}
 	if c.virtual {
 		return c.blockVirtual(ctx)
 	}
@@ -134,6 +138,7 @@ func (c *Conn) follow(ctx context.Context, q *waitq) error {
 		c.unlink(w)
 		err = ctx.Err()
 	default:
+		c.awake--
 		select { // ctx ended at the same time
 		case <-w.ch:
 		default:
@@ -191,6 +196,7 @@ func (c *Conn) wake(q *waitq) {
 		c.unlink(w)
 		w.woken = true
 		q.woken++
+		c.awake++
 		w.ch <- struct{}{}
 	}
 }
@@ -221,9 +227,11 @@ func (c *Conn) unlock() {
 		if w := c.followers.last; w != nil && !c.polling && !c.promoted {
 			c.unlink(w)
 			w.woken, w.promoted, c.promoted = true, true, true
+			c.awake++
 			w.ch <- struct{}{}
 		}
 	}
+	c.flushUnless()
 	c.mu.Unlock()
 }
 
