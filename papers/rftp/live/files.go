@@ -49,6 +49,9 @@ func (b *bench) prepare(ctx context.Context, f *figure) error {
 		err = makeFile(ctx, s.path, s.bytes)
 	}
 	b.sources[f.source()] = s
+	if errors.Is(err, unix.ENOSPC) {
+		err = fmt.Errorf("%w: choose another directory, or a smaller --size and fewer --files", err)
+	}
 	return err
 }
 
