@@ -14,8 +14,8 @@ import (
 const (
 	sshPort   = 22
 	rsyncPort = 873
-	// sshdRun is the directory that sshd of most distributions needs. It usually exists only while
-	// their own sshd runs.
+	// sshdRun is an empty directory that sshd of most distributions needs. Often it exists only
+	// while their own sshd runs. It is not removed, because other runs may use it.
 	sshdRun = "/run/sshd"
 )
 
@@ -23,7 +23,6 @@ const (
 type programs struct {
 	ssh, sshd, scp, rsync string
 	keys                  string // directory with the configuration and the keys of ssh
-	remove                func() error
 }
 
 // find returns the path of a program, also of one for administrators.
@@ -39,7 +38,7 @@ func find(name string) string {
 // findPrograms finds the programs and creates keys and configurations in the directory dir.
 func findPrograms(ctx context.Context, dir string) (*programs, error) {
 	p := &programs{ssh: find("ssh"), sshd: find("sshd"), scp: find("scp"), rsync: find("rsync"),
-		keys: dir, remove: func() error { return nil }}
+		keys: dir}
 	conf := fmt.Sprintf("uid = root\ngid = root\nuse chroot = no\nport = %d\nreverse lookup = no\n",
 		rsyncPort)
 	if err := p.write("rsyncd.conf", conf); err != nil {
@@ -71,13 +70,7 @@ func findPrograms(ctx context.Context, dir string) (*programs, error) {
 	if err := p.write("ssh_config", conf); err != nil {
 		return nil, err
 	}
-	switch err := os.Mkdir(sshdRun, 0o755); {
-	case err == nil:
-		p.remove = func() error { return os.Remove(sshdRun) }
-	case !errors.Is(err, os.ErrExist):
-		return nil, err
-	}
-	return p, nil
+	return p, os.MkdirAll(sshdRun, 0o755)
 }
 
 func (p *programs) path(name string) string { return filepath.Join(p.keys, name) }

@@ -207,9 +207,6 @@ func (b *bench) close() (err error) {
 	if b.pair != nil {
 		err = errors.Join(err, b.pair.Close())
 	}
-	if b.programs != nil {
-		err = errors.Join(err, b.programs.remove())
-	}
 	dirs := []string{b.keys, b.places[tmpfs], b.places[disk]}
 	for _, dir := range dirs {
 		if dir != "" {
