@@ -28,6 +28,7 @@ const (
 // escapes.
 type Decoder struct {
 	scratch scratch
+	idents  *identifications // after RecoverIDs
 }
 
 // Decode checks an Ethernet frame and fills in p with views of b. It ignores Ethernet padding at
@@ -152,7 +153,9 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
 	// A packet with a wrong ICRC is dropped for that reason, whatever its opcode (IBA 9.6.1).
-	if d.scratch.sum(ip[:end], ipLen) != binary.LittleEndian.Uint32(ip[end:]) {
+	residue := d.scratch.sum(ip[:end], ipLen) ^ binary.LittleEndian.Uint32(ip[end:])
+	if residue != 0 && (d.idents == nil || ipLen != lenIPv4 ||
+		!d.idents.recover(ip[:end], residue)) {
 		return ReasonICRC
 	}
 	if err != nil {

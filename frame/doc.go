@@ -23,5 +23,6 @@
 //   - icrc.go: the ICRC, computed with hash/crc32
 //   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also
 //     copy the payload
+//   - ident.go: the identification of received packets that a socket does not report
 //   - checksum.go: the Internet checksum
 package frame
