@@ -59,7 +59,7 @@ type Buf struct {
 // Info describes a Port.
 type Info struct {
 	Name     string // interface name
-	Datapath string // "afxdp-native", "afxdp-generic", "afxdp-zerocopy" or "memory"
+	Datapath string // "afxdp-native", "afxdp-generic", "afxdp-zerocopy", "udp" or "memory"
 	MAC      bth.MAC
 	MTU      int    // largest IP packet, bytes
 	MaxFrame int    // largest Ethernet frame, bytes
@@ -67,6 +67,17 @@ type Info struct {
 	VLAN     uint16 // ID of the VLAN whose frames the port carries; 0 = untagged
 	Queues   int    // receive queues served
 	Note     string // advice for the user about the mode or MTU, or ""
+
+	// SourcePort, if it is not 0, says that the port is a UDP socket bound to this UDP port, so
+	// that the kernel writes the Ethernet, IP and UDP headers. Frames have headers all the same.
+	// The port passes the addresses, the traffic class and the hop limit of sent frames to the
+	// kernel, which sends this source port, and over IPv4 DF and identification 0. The ICRC must be
+	// computed with these values. The headers of received frames are made up from what the kernel
+	// reports. It does not report the identification, which is 0 in the headers.
+	SourcePort uint16
+	// ReceiveBuffer is how many bytes of received packets the kernel keeps for the port, with the
+	// kernel's overhead for each packet; 0: not known, or enough.
+	ReceiveBuffer int
 }
 
 // Holder is an optional interface of a Port. It lets the owner announce that several calls follow,

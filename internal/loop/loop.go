@@ -123,6 +123,9 @@ func New(c Config) *Loop {
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	l.bound.init(&c)
+	if l.enc.SourcePort = c.Port.Info().SourcePort; l.enc.SourcePort != 0 {
+		l.dec.RecoverIDs()
+	}
 	if l.clock == nil {
 		start, newClock := time.Now(), clock.New
 		if l.simulated = clock.Simulated(); l.simulated {

@@ -13,6 +13,7 @@ func (l *Loop) receive(now qp.Time, n int) int {
 		return 0
 	}
 	l.unreleased = n
+	l.dec.SetTime(int64(now))
 	ahead := 0
 	if n >= minPrefetch {
 		ahead = l.eng.PrefetchBatch()

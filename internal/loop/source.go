@@ -12,6 +12,7 @@ import (
 // such check, because its source is the address of the peer. Sources is immutable.
 type Sources struct {
 	refused map[bth.GID]struct{} // the device's own addresses and the broadcasts of its subnets
+	local   bool                 // see AllowLoopback
 	routed  bool                 // only addresses in spans are accepted
 	v4, v6  []span               // sorted and disjoint
 }
@@ -36,6 +37,10 @@ func NewSources(subnets, routes []netip.Prefix) *Sources {
 	}
 	return s
 }
+
+// AllowLoopback makes accept permit loopback addresses. It is for ports for which the kernel makes
+// sure that such packets come from this host. Call it before SetLocal.
+func (s *Sources) AllowLoopback() { s.local = true }
 
 // spans merges prefixes to sorted, disjoint spans.
 func spans(lists ...[]netip.Prefix) (v4, v6 []span) {
@@ -87,11 +92,11 @@ func (s *Sources) accept(g *bth.GID) bool {
 	routes := s.v6
 	if g.IsIPv4() {
 		// 0.0.0.0/8, loopback, multicast, reserved and broadcast.
-		if a := g[12]; a == 0 || a == 127 || a >= 224 {
+		if a := g[12]; a == 0 || a == 127 && !s.local || a >= 224 {
 			return false
 		}
 		routes = s.v4
-	} else if g.IsMulticast() || g.IsZero() || *g == loopback6 {
+	} else if g.IsMulticast() || g.IsZero() || *g == loopback6 && !s.local {
 		return false
 	}
 	if _, refused := s.refused[*g]; refused {

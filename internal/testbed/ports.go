@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/loopback"
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -13,8 +14,8 @@ import (
 // what connects them.
 type Ports struct {
 	Port [2]driver.Port
-	Link *loopback.Link // nil on a veth pair
-	Pair *veth.Pair     // nil in memory
+	Link *loopback.Link // nil unless in memory
+	Pair *veth.Pair     // nil unless on a veth pair
 }
 
 // OpenPorts opens the two ports that c describes.
@@ -29,7 +30,10 @@ func OpenPorts(c Config) (*Ports, error) {
 }
 
 func openPorts(c *Config) (*Ports, error) {
-	if !c.Veth {
+	switch {
+	case !c.Veth && c.UDP:
+		return openLoopback(c)
+	case !c.Veth:
 		return openMemory(c)
 	}
 	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues, Rate: c.Rate})
@@ -38,11 +42,35 @@ func openPorts(c *Config) (*Ports, error) {
 	}
 	p := &Ports{Pair: pair}
 	for i, end := range []*veth.End{&pair.A, &pair.B} {
-		port, err := xdp.Open(end.Iface, xdp.Options{Mode: c.Mode, NetNS: end.Fd()})
+		var port driver.Port
+		if c.UDP {
+			port, err = udp.Open(end.Iface, udp.Options{NetNS: end.Fd()})
+		} else {
+			port, err = xdp.Open(end.Iface, xdp.Options{Mode: c.Mode, NetNS: end.Fd()})
+		}
 		if err != nil {
 			return nil, errors.Join(err, p.closePorts(), pair.Close())
 		}
 		p.Port[i] = c.inject(port, i)
+	}
+	return p, nil
+}
+
+// openLoopback opens two ports on loopback addresses, which it draws at random, because another
+// process may use some.
+func openLoopback(c *Config) (*Ports, error) {
+	const attempts = 100
+	p := new(Ports)
+	for i := range p.Port {
+		for try := 0; p.Port[i] == nil; try++ {
+			a := udp.RandomLoopback()
+			port, err := udp.Open(a.String(), udp.Options{})
+			if err == nil {
+				p.Port[i] = c.inject(port, i)
+			} else if !errors.Is(err, driver.ErrBusy) || try == attempts {
+				return nil, errors.Join(err, p.closePorts())
+			}
+		}
 	}
 	return p, nil
 }
@@ -96,7 +124,10 @@ func (p *Ports) Close() error {
 	if p.Pair != nil {
 		return p.Pair.Close()
 	}
-	return p.Link.Close()
+	if p.Link != nil {
+		return p.Link.Close()
+	}
+	return nil
 }
 
 // Unavailable reports whether err means that this machine cannot run AF_XDP on a veth pair: missing

@@ -18,6 +18,10 @@ type Config struct {
 	Mode   xdp.Mode // of the AF_XDP ports
 	Queues int      // of each side of the veth pair; 0 means 1
 
+	// UDP selects UDP sockets: on two random loopback addresses, which needs no privileges, or with
+	// Veth on the veth pair.
+	UDP bool
+
 	// MTU is the largest IP packet in bytes; 0 means the default of veth or loopback.
 	MTU int
 	// Rate limits what each side sends, in bits per second of whole frames; 0 means unlimited.

@@ -1,0 +1,157 @@
+package udp
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gorxe/gorxe/driver"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	batch     = 64 // packets of one system call
+	rxBuffers = 4 * batch
+	txBuffers = 4 * batch
+
+	// maxPacket is the longest IP packet: a packet of path MTU 4096 with all headers is shorter.
+	maxPacket = 4352
+	headroom  = 64 // in front of a received packet, for its headers
+	slotLen   = headroom + maxPacket
+)
+
+// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups and
+// driver.StatsReader. One goroutine at a time owns it and calls its methods; Wake, Close, Info,
+// Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
+type Port struct {
+	net *network
+
+	// mu is held by the owner in all calls, also while it sleeps, and by those who change the
+	// sockets.
+	mu    sync.Mutex
+	socks []*socket
+	polls []unix.PollFd // the event descriptor, then the sockets
+
+	hot   int  // the socket that had packets last
+	busy  bool // the last search found packets
+	alone int  // calls of Receive
+	from  int  // the socket that has sent last
+
+	rx, tx   pool
+	in, out  *messages
+	refused  []uint32
+	stats    driver.Stats
+	sendErr  error
+	timeout  unix.Timespec
+	writable [1]unix.PollFd
+
+	// Wake sets woken and then reads sleeping; Wait sets sleeping and then reads woken. At least
+	// one of them sees the other's value, so no wake-up is lost.
+	woken    atomic.Bool
+	sleeping atomic.Bool
+	changing atomic.Bool // the owner must not sleep, because the sockets will be changed
+	closed   atomic.Bool
+
+	eventMu sync.Mutex
+	event   int // eventfd; -1: closed
+
+	closing sync.Once
+}
+
+var (
+	_ driver.Port        = (*Port)(nil)
+	_ driver.Network     = (*Port)(nil)
+	_ driver.Groups      = (*Port)(nil)
+	_ driver.StatsReader = (*Port)(nil)
+)
+
+// pool is the memory of buffers.
+type pool struct {
+	slab []byte
+	free []uint32
+}
+
+func newPool(n int) pool {
+	p := pool{slab: make([]byte, n*slotLen), free: make([]uint32, n)}
+	for i := range p.free {
+		p.free[i] = uint32(i)
+	}
+	return p
+}
+
+func (p *pool) slot(i uint32) []byte { return p.slab[int(i)*slotLen : int(i+1)*slotLen] }
+
+// Info implements driver.Port. It is safe for concurrent use.
+func (p *Port) Info() driver.Info { return p.net.info() }
+
+// Stats implements driver.StatsReader. RxDropped includes packets that the kernel dropped because
+// the receive buffer of a socket was full. It makes one system call per socket.
+func (p *Port) Stats() driver.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.RxDropped += p.kernelDrops()
+	return s
+}
+
+// change lets f change the sockets while the owner is in no call. It returns false, without calling
+// f, if the Port is closed.
+func (p *Port) change(f func(old []*socket) []*socket) bool {
+	p.changing.Store(true)
+	p.Wake()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.changing.Store(false)
+	if p.closed.Load() {
+		return false
+	}
+	old := p.socks
+	p.socks = f(old)
+	keep := map[*socket]bool{}
+	for _, s := range p.socks {
+		keep[s] = true
+	}
+	for _, s := range old {
+		if !keep[s] {
+			p.stats.RxDropped += drops(s.fd)
+			s.close()
+		}
+	}
+	p.makePolls()
+	return true
+}
+
+// makePolls makes the list of descriptors on which the owner sleeps.
+func (p *Port) makePolls() {
+	p.polls = append(p.polls[:0], unix.PollFd{Fd: int32(p.event), Events: unix.POLLIN})
+	for _, s := range p.socks {
+		p.polls = append(p.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+	}
+}
+
+// Close implements driver.Port. A Wait in progress returns driver.ErrClosed.
+func (p *Port) Close() error {
+	p.closing.Do(func() {
+		p.closed.Store(true)
+		p.signal()
+		p.net.close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.stats.RxDropped += p.kernelDrops()
+		for _, s := range p.socks {
+			s.close()
+		}
+		p.socks = nil
+		p.eventMu.Lock()
+		defer p.eventMu.Unlock()
+		_ = unix.Close(p.event)
+		p.event = -1
+	})
+	return nil
+}
+
+// Addrs implements driver.Network. It lists the addresses on which the port receives.
+func (p *Port) Addrs() []netip.Prefix { return p.net.state.Load().addrs }
+
+// Changed implements driver.Network.
+func (p *Port) Changed() <-chan struct{} { return p.net.changed }
