@@ -18,7 +18,6 @@ import (
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/xdp"
 )
 
 // Device is a software RDMA NIC on one Port. Its methods are safe for concurrent use.
@@ -41,7 +40,10 @@ type Device struct {
 	class      int                                      // of QPs that choose none
 	virtual    bool                                     // Expert.Clock is set
 	wait       func(context.Context, func() bool) error // Expert.Wait
-	yields     bool                                     // polls without result call Loop.Yield
+	portKind   string                                   // DeviceInfo.Port
+	portReason string
+	sockets    bool // the port consists of UDP sockets
+	yields     bool // polls without result call Loop.Yield
 	stats      func() driver.Stats
 
 	// ctl serializes the creation and destruction of objects, as mr.Table requires. The owner never
@@ -99,7 +101,7 @@ type Device struct {
 // DeviceInfo is the current state of a Device.
 type DeviceInfo struct {
 	Name      string   `json:"name"`
-	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "memory", ...
+	Datapath  string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "udp", "memory", ...
 	MAC       bth.MAC  `json:"-"`
 	MTU       int      `json:"mtu"`      // of the interface, bytes of IP packets
 	ActiveMTU MTU      `json:"path_mtu"` // the largest path MTU that fits MTU
@@ -107,20 +109,37 @@ type DeviceInfo struct {
 	Queues    int      `json:"queues"`
 	Progress  Progress `json:"-"`
 	Note      string   `json:"note,omitempty"` // explains an unexpected data path or path MTU
+
+	// Port is the kind of port that Open has chosen, "xdp" or "udp"; "" after New.
+	Port string `json:"port,omitempty"`
+	// PortReason says why Open has chosen PortUDP although WithPort(PortUDP) was not given.
+	PortReason string `json:"port_reason,omitempty"`
 }
 
-// Open creates a Device on a network interface, over AF_XDP. Other traffic of the interface is not
-// affected. It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and
-// CAP_IPC_LOCK.
+// Open creates a Device on a network interface, over AF_XDP if the process may use it, and over UDP
+// sockets otherwise; WithPort selects one. DeviceInfo says which. Other traffic of the interface is
+// not affected.
 //
-// Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPermission, ErrMTUTooSmall,
-// ErrUnsupported, ErrXDPOptions, and those of New.
-func Open(iface string, opts ...Option) (*Device, error) {
-	port, err := xdp.Open(iface, newConfig(opts).xdp.port())
+// AF_XDP needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK. UDP
+// sockets need no privileges, and also work on the loopback interface. If name is an IP address of
+// this host, the Device uses UDP sockets and this address only. Two Devices on a host, for example
+// on 127.0.0.1 and 127.0.0.2, can be connected.
+//
+// Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPortInUse if another program uses
+// UDP port 4791 of an address, ErrPermission, ErrMTUTooSmall, ErrUnsupported, ErrXDPOptions, and
+// those of New.
+func Open(name string, opts ...Option) (*Device, error) {
+	c := newConfig(opts)
+	port, reason, err := openPort(name, c)
 	if err != nil {
 		return nil, err
 	}
-	return New(port, opts...)
+	kind := PortXDP.String()
+	if port.Info().SourcePort != 0 {
+		kind = PortUDP.String()
+	}
+	return New(port, append(slices.Clone(opts),
+		func(c *config) { c.portKind, c.portReason = kind, reason })...)
 }
 
 // New creates a Device on a Port. The Device owns the port and closes it, even if New returns an
@@ -156,8 +175,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
 		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
 		congestion: c.congestion, classMap: c.classMap,
-		class: c.class,
-		pds:   map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		class: c.class, portKind: c.portKind, portReason: c.portReason,
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
 		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
 		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
 		joined:    map[*QP]map[GID]bool{},
@@ -199,6 +218,11 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if c.prefetch != nil {
 		d.window = *c.prefetch
 	}
+	info := port.Info()
+	d.sockets = info.SourcePort != 0
+	if c.maxWindow == 0 {
+		c.maxWindow = windowFor(&info, bth.MTUFor(info.MTU))
+	}
 	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
 		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine()}
@@ -214,14 +238,14 @@ func build(port driver.Port, c *config) (*Device, error) {
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
-		Failed: d.fail, IsMemory: d.mrs.Contains, LinkRate: c.linkRate, BacklogLimit: c.backlogLimit,
+		Failed: d.fail, IsMemory: d.mrs.Contains, LinkRate: c.linkRate,
+		BacklogLimit: c.backlogLimit,
 	})
 	d.yields = !d.manual || d.loop.Simulated()
 	peers, err := c.peers.access()
 	if err != nil {
 		return nil, err
 	}
-	info := port.Info()
 	if d.gsi, err = newGSI(d, info.MAC, d.rand, peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
@@ -274,6 +298,7 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 	d.info = DeviceInfo{
 		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
 		Up: p.Up, Queues: p.Queues, Progress: Auto, Note: p.Note,
+		Port: d.portKind, PortReason: d.portReason,
 	}
 	if d.manual {
 		d.info.Progress = Manual

@@ -57,7 +57,7 @@ var (
 
 // Errors of Open and New.
 var (
-	// ErrPortInUse: another Device uses the Port.
+	// ErrPortInUse: another Device uses the Port, or another program UDP port 4791.
 	ErrPortInUse = errors.New("roce: another device uses this port: " +
 		"close that device, or create one port for each device")
 	// ErrNoInterface: there is no interface of that name.

@@ -176,5 +176,8 @@ func (d *Device) setLocal(addrs, routes []netip.Prefix) {
 		local = append(local, e.GID)
 	}
 	sources := loop.NewSources(addrs, routes)
+	if d.sockets {
+		sources.AllowLoopback()
+	}
 	_ = d.do(func(qp.Time) { d.loop.SetLocal(local, sources) })
 }

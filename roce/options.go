@@ -19,7 +19,7 @@ type Option func(*config)
 // WithProgress chooses between Auto (the default) and Manual progress.
 func WithProgress(p Progress) Option { return func(c *config) { c.progress = p } }
 
-// WithXDP sets how Open attaches to the interface. New ignores it.
+// WithXDP sets how Open attaches to the interface if it uses AF_XDP. New ignores it.
 func WithXDP(o XDPOptions) Option { return func(c *config) { c.xdp = o } }
 
 // WithExpert sets what few programs need. If it is given more than once, each one overrides only
@@ -206,6 +206,9 @@ type config struct {
 	peers      PeerList
 	pkeys      []PKey
 	xdp        XDPOptions
+	port       PortKind
+	portKind   string // of the port that Open has opened; "": New
+	portReason string
 	rand       func() uint64
 	clock      func() int64
 	wait       func(context.Context, func() bool) error

@@ -11,6 +11,7 @@ import (
 	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // Interface describes a network interface and whether RoCE can run on it. Finding this out does not
@@ -88,6 +89,24 @@ func Probe(iface string, ns int) (d Interface, err error) {
 		return nil
 	})
 	return d, err
+}
+
+// CheckPermission returns ErrPermission if the calling thread lacks a capability that Open needs.
+func CheckPermission() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("%w: read the capabilities: %w", ErrPermission, err)
+	}
+	has := func(c int) bool {
+		return (data[c/32].Effective|data[c/32].Permitted)>>(c%32)&1 != 0 // programs may raise them
+	}
+	if has(unix.CAP_NET_ADMIN) && has(unix.CAP_NET_RAW) &&
+		(has(unix.CAP_BPF) || has(unix.CAP_SYS_ADMIN)) {
+		return nil
+	}
+	return fmt.Errorf("%w: it requires root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+		ErrPermission)
 }
 
 type prober struct {
