@@ -18,7 +18,7 @@ all: build
 build: ## build bin/gorxe, one static binary
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gorxe
 
-demo: build ## run every operation on a veth pair (as root) or in memory
+demo: build ## run every operation on a veth pair (as root) or on loopback addresses
 	./$(BIN) demo
 
 test: ## run all tests (as root, none on veth pairs may be skipped)

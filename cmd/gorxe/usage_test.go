@@ -1,12 +1,18 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gorxe/gorxe/udp"
 )
 
 // Usage errors print one line that says what is wrong; the exit status is 2.
@@ -186,8 +192,10 @@ func TestFailures(t *testing.T) {
 	run(t, nil, "up", "gorxe-none").fails(1, "no such interface", "ip link")
 	run(t, nil, "perf", "write-bw", "-d", "gorxe-none").fails(1, "no such interface")
 	run(t, nil, "ping", "gorxe.invalid").fails(1, "cannot find host")
-	run(t, nil, "ping", "127.0.0.1").fails(1, "own address")
-	run(t, nil, "up", "lo").fails(1, "loopback")
+	run(t, nil, "ping", "127.0.0.1", "--datapath", "xdp").fails(1, "own address")
+	run(t, nil, "ping", "::1").fails(1, "own address")
+	run(t, nil, "up", "lo", "--datapath", "xdp").fails(1, "loopback")
+	run(t, nil, "up", "192.0.2.254").fails(1, "no IP address", "ip addr")
 }
 
 // unprivileged returns the attributes of a process without privileges.
@@ -200,13 +208,66 @@ func unprivileged(t *testing.T) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 }
 
-// Without root the demo uses the in-memory link, says so in one line, and verifies all data.
+// Without root the demo uses UDP sockets, says so in one line, and verifies all data.
 func TestDemoWithoutPrivileges(t *testing.T) {
 	r := startAs(t, nil, unprivileged(t), "demo", "--json", "--bulk", "4m").wait().ok()
-	if strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "in-memory link") {
-		t.Errorf("stderr is %q, want one line about the in-memory link", r.err)
+	if strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "UDP sockets") {
+		t.Errorf("stderr is %q, want one line about UDP sockets", r.err)
 	}
-	checkDemo(t, r, "memory", 0, 1024)
+	checkDemo(t, r, "udp", 0, 1024)
 	// If the user chose a mode, the demo fails instead.
 	startAs(t, nil, unprivileged(t), "demo", "--mode", "generic").wait().fails(1, "root")
+}
+
+// Without root, two devices on this host talk over UDP sockets: the server names an address, and
+// the clients get another one.
+func TestServeWithoutPrivileges(t *testing.T) {
+	user, addr := unprivileged(t), udp.RandomLoopback().String()
+	up := startAs(t, nil, user, "up", addr, "--json")
+	eventually(t, "up listens", func() bool {
+		c, err := net.Dial("tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	m := startAs(t, nil, user, "ping", addr, "-c", "3", "-i", "0", "--json").wait().ok().json()[0]
+	if m["received"] != 3.0 || m["datapath"] != "udp" || m["interface"] != "lo" {
+		t.Errorf("ping reports %v", m)
+	}
+	startAs(t, nil, user, "ping", addr, "-c", "1", "--rping").wait().ok()
+	m = startAs(t, nil, user, "perf", "write-bw", addr, "-n", "100", "--json").wait().ok().json()[0]
+	if m["datapath"] != "udp" {
+		t.Errorf("perf reports %v", m)
+	}
+	startAs(t, nil, user, "up", addr).wait().fails(1, "in use", addr)
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	events := up.wait().ok().json()
+	dev, _ := events[0]["device"].(map[string]any)
+	if events[0]["event"] != "up" || dev["port"] != "udp" || dev["port_reason"] == "" {
+		t.Errorf("the first event is %v", events[0])
+	}
+}
+
+// The list of interfaces says what each offers to the user.
+func TestDevicesWithoutPrivileges(t *testing.T) {
+	r := startAs(t, nil, unprivileged(t), "devices", "--json").wait().ok()
+	var list []struct {
+		Name      string
+		Datapaths []string
+		WhyNotXDP string `json:"why_not_xdp"`
+		Usable    bool
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if slices.Contains(d.Datapaths, "xdp") || d.WhyNotXDP == "" ||
+			d.Usable != (len(d.Datapaths) > 0) {
+			t.Errorf("without privileges: %+v", d)
+		}
+	}
+	if r := run(t, nil, "devices").ok(); !strings.Contains(r.stdout, "data paths") {
+		t.Errorf("no data paths in the table:\n%s", r.stdout)
+	}
 }

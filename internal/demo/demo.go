@@ -62,6 +62,7 @@ type Config struct {
 
 	Memory bool // use a memory link even if AF_XDP is available
 	Strict bool // fail if AF_XDP is not available
+	UDP    bool // use UDP sockets even if AF_XDP is available
 
 	Options []roce.Option // of both devices
 }
@@ -77,41 +78,48 @@ type Demo struct {
 	ah   *roce.AH // of B, for A's UD QP
 }
 
-// New opens the devices on a veth pair over AF_XDP, or on a memory link if c asks for it. If AF_XDP
-// is not available, it uses a memory link too unless c.Strict is set, and note tells the user why.
+// New opens the devices on a veth pair over AF_XDP, or on UDP sockets or a memory link if c asks
+// for it. If AF_XDP is not available, it uses UDP sockets too, or if they are not available a
+// memory link, unless c.Strict is set, and note tells the user why.
 func New(ctx context.Context, c Config) (d *Demo, note string, err error) {
-	if !c.Memory {
-		d, err := open(ctx, c, true)
+	if !c.Memory && !c.UDP {
+		d, err := open(ctx, c, testbed.Config{Veth: true})
 		if err == nil || c.Strict || ctx.Err() != nil {
 			return d, "", err
 		}
 		note = noAFXDP(err)
 	}
-	d, err = open(ctx, c, false)
+	if !c.Memory {
+		d, err = open(ctx, c, testbed.Config{UDP: true})
+		if err == nil || c.UDP || ctx.Err() != nil {
+			return d, note, err
+		}
+		note = fmt.Sprintf("neither AF_XDP nor UDP sockets are available (%v): using an in-memory link "+
+			"instead", err)
+	}
+	d, err = open(ctx, c, testbed.Config{})
 	return d, note, err
 }
 
 func noAFXDP(err error) string {
 	if os.Geteuid() != 0 &&
 		(errors.Is(err, veth.ErrPermission) || errors.Is(err, xdp.ErrPermission)) {
-		return "AF_XDP needs root: using an in-memory link instead (sudo gorxe demo sends real packets)"
+		return "AF_XDP needs root: using UDP sockets instead (sudo gorxe demo uses AF_XDP)"
 	}
-	return fmt.Sprintf("AF_XDP is not available (%v): using an in-memory link instead", err)
+	return fmt.Sprintf("AF_XDP is not available (%v): using UDP sockets instead", err)
 }
 
-func open(ctx context.Context, c Config, veth bool) (*Demo, error) {
+func open(ctx context.Context, c Config, bed testbed.Config) (*Demo, error) {
 	b := roce.Expert{Spin: spin}
 	if runtime.GOMAXPROCS(0) == 1 {
 		b.Spin = roce.NoSpin // A polls on the only core
 	}
 	d := &Demo{Config: c}
 	var err error
-	d.bed, err = testbed.New(testbed.Config{
-		Veth: veth, Mode: c.Mode, MTU: c.deviceMTU(), Seed: c.Seed,
-		Plan:    loopback.Plan{Loss: c.Loss},
-		Options: c.Options,
-		Device:  [2][]roce.Option{{roce.WithProgress(roce.Manual)}, {roce.WithExpert(b)}},
-	})
+	bed.Mode, bed.MTU, bed.Seed = c.Mode, c.deviceMTU(), c.Seed
+	bed.Plan, bed.Options = loopback.Plan{Loss: c.Loss}, c.Options
+	bed.Device = [2][]roce.Option{{roce.WithProgress(roce.Manual)}, {roce.WithExpert(b)}}
+	d.bed, err = testbed.New(bed)
 	if err == nil {
 		err = d.connect(ctx)
 	}

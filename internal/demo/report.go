@@ -9,7 +9,7 @@ import (
 
 // Report is the result of a demo.
 type Report struct {
-	Datapath string   `json:"datapath"` // "afxdp-native", "afxdp-generic" or "memory"
+	Datapath string   `json:"datapath"` // "afxdp-native", "afxdp-generic", "udp" or "memory"
 	PathMTU  roce.MTU `json:"path_mtu"`
 	Loss     float64  `json:"loss"`     // fraction of the packets that was dropped on purpose
 	Verified bool     `json:"verified"` // every byte and every atomic was checked and correct

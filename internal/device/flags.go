@@ -17,6 +17,7 @@ const maxQueues = 256
 // Flags are the flags about the device that commands have in common.
 type Flags struct {
 	Iface    string
+	Datapath cli.Choice
 	Mode     cli.Choice
 	Queues   cli.Int
 	GIDIndex GIDIndex
@@ -33,6 +34,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	auto, native, generic := xdp.Auto.String(), xdp.Native.String(), xdp.Generic.String()
 	f.Mode = cli.Choice{Value: auto, Words: []string{auto, native, generic}}
 	f.Queues = cli.Int{N: 0, Min: 0, Max: maxQueues}
+	f.registerDatapath(fs)
 	fs.Var(&f.Mode, "mode", "XDP mode: auto, native or generic (auto is generic on veth, "+
 		"and on virtio_net for path MTU 4096; otherwise native)")
 	fs.Var(&f.Queues, "queues", "number of the interface's receive queues to use, 0 = all")
@@ -42,10 +44,28 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	f.Classes.Register(fs)
 }
 
+// registerDatapath adds the flag for the kind of port.
+func (f *Flags) registerDatapath(fs *pflag.FlagSet) {
+	auto, xdp, udp := roce.PortAuto.String(), roce.PortXDP.String(), roce.PortUDP.String()
+	f.Datapath = cli.Choice{Value: auto, Words: []string{auto, xdp, udp}}
+	fs.Var(&f.Datapath, "datapath", "how to send and receive packets: xdp (AF_XDP, needs root), "+
+		"udp (UDP sockets, needs no privileges) or auto (xdp if permitted, otherwise udp)")
+}
+
 // RegisterIface adds the flag -d for the interface. byDefault describes the interface that is used
 // without it.
 func (f *Flags) RegisterIface(fs *pflag.FlagSet, byDefault string) {
-	fs.StringVarP(&f.Iface, "dev", "d", "", "network interface (default: "+byDefault+")")
+	fs.StringVarP(&f.Iface, "dev", "d", "",
+		"network interface, or an address of this host (default: "+byDefault+")")
+}
+
+// kind returns the kind of port that the flags select. A command without them has PortAuto.
+func (f *Flags) kind() roce.PortKind {
+	kind, err := roce.ParsePortKind(f.Datapath.Value)
+	if err != nil {
+		kind = roce.PortAuto
+	}
+	return kind
 }
 
 // RegisterWindow adds the flag for the prefetch window, for commands that serve many QPs.
@@ -94,7 +114,8 @@ func (f *Flags) Options() []roce.Option {
 // GID index does not exist.
 func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device, error) {
 	opts := append(slices.Clone(more), f.Options()...)
-	dev, err := roce.Open(f.Iface, append(opts, roce.WithXDP(f.roceXDP()), roce.WithProgress(progress))...)
+	dev, err := roce.Open(f.Iface, append(opts, roce.WithPort(f.kind()), roce.WithXDP(f.roceXDP()),
+		roce.WithProgress(progress))...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -28,14 +30,14 @@ type Peer struct {
 // FindPeer resolves host. If no interface was chosen, it sets f.Iface to the interface of the route
 // to the host.
 func (f *Flags) FindPeer(ctx context.Context, host string) (*Peer, error) {
-	p, err := findPeer(ctx, host, f.Iface)
+	p, err := f.findPeer(ctx, host, f.Iface)
 	if err == nil {
 		f.Iface = p.Iface
 	}
 	return p, err
 }
 
-func findPeer(ctx context.Context, host, iface string) (*Peer, error) {
+func (f *Flags) findPeer(ctx context.Context, host, iface string) (*Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	if name, port, err := net.SplitHostPort(host); err == nil && port != "" {
@@ -51,7 +53,7 @@ func findPeer(ctx context.Context, host, iface string) (*Peer, error) {
 	for _, a := range addrs {
 		p := &Peer{Host: host, Addr: a.Unmap(), Iface: iface}
 		if iface == "" {
-			if p.Iface, err = routeTo(p.Addr); err != nil {
+			if p.Iface, err = f.routeTo(p.Addr); err != nil {
 				failed = errors.Join(failed, err)
 				continue
 			}
@@ -80,10 +82,11 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 		err)
 }
 
-// routeTo returns the interface of the route to a.
-func routeTo(a netip.Addr) (string, error) {
+// routeTo returns the interface of the route to a. If a belongs to this host, it returns a random
+// loopback address, which the device can use besides that of the peer.
+func (f *Flags) routeTo(a netip.Addr) (string, error) {
 	if a.IsLoopback() {
-		return "", ownAddressError(a)
+		return f.ownAddress(a)
 	}
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		if a.Zone() == "" {
@@ -102,14 +105,22 @@ func routeTo(a netip.Addr) (string, error) {
 			routes[0].LinkIndex, a, err)
 	}
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return "", ownAddressError(a)
+		return f.ownAddress(a)
 	}
 	return link.Attrs().Name, nil
 }
 
-func ownAddressError(a netip.Addr) error {
-	return fmt.Errorf("%v is this host's own address, and RDMA packets to it never leave the host: "+
-		"name another host, or use 'gorxe demo' to try gorxe on one host", a)
+// ownAddress returns the device for a peer on this host.
+func (f *Flags) ownAddress(a netip.Addr) (string, error) {
+	switch {
+	case f.kind() == roce.PortXDP:
+		return "", fmt.Errorf("%v is this host's own address, and AF_XDP packets to it never leave the "+
+			"host: name another host, or use --datapath udp", a)
+	case a.Is6():
+		return "", fmt.Errorf("%v is this host's own address: choose another address of the host for "+
+			"the device with -d, or use IPv4 addresses, such as 127.0.0.1", a)
+	}
+	return udp.RandomLoopback().String(), nil
 }
 
 // SetDefaultIface sets f.Iface to the only interface that gorxe can use, unless one was chosen.

@@ -32,8 +32,9 @@ type Conn struct {
 	nc net.Conn
 	r  *bufio.Reader
 
-	addr   string // that Dial has connected to
-	fields uint   // new fields of endpoints that the client's request has; see usedFields
+	addr   string       // that Dial has connected to
+	dev    *roce.Device // see DialFrom
+	fields uint         // new fields of endpoints that the client's request has; see usedFields
 
 	checkGID func(context.Context, netip.Addr, roce.GID) error // of the server; nil: SameAddr
 }
@@ -42,18 +43,25 @@ type Conn struct {
 func NewConn(nc net.Conn) *Conn { return &Conn{nc: nc, r: bufio.NewReader(nc)} }
 
 // Dial connects to the gorxe server at addr (host:port).
-func Dial(ctx context.Context, addr string) (*Conn, error) {
-	nc, err := dialTCP(ctx, addr)
+func Dial(ctx context.Context, addr string) (*Conn, error) { return DialFrom(ctx, nil, addr) }
+
+// DialFrom is Dial from the address of a device, if it has only one. Servers compare the address
+// with the client's GID. dev may be nil.
+func DialFrom(ctx context.Context, dev *roce.Device, addr string) (*Conn, error) {
+	nc, err := dialTCP(ctx, dev, addr)
 	if err != nil {
 		return nil, err
 	}
 	c := NewConn(nc)
-	c.addr = addr
+	c.addr, c.dev = addr, dev
 	return c, nil
 }
 
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+func dialTCP(ctx context.Context, dev *roce.Device, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: Timeout}
+	if a := onlyAddr(dev); a.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -66,6 +74,17 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 			"server runs there and that no firewall blocks the port", addr, peerio.Reason(err))
 	}
 	return nc, nil
+}
+
+// onlyAddr returns the address of a device on UDP sockets that has only one.
+func onlyAddr(dev *roce.Device) (a netip.Addr) {
+	if dev == nil || dev.Info().Port != roce.PortUDP.String() {
+		return a
+	}
+	if gids := dev.GIDs(); len(gids) == 1 && !gids[0].Addr.IsLinkLocalUnicast() {
+		a = gids[0].Addr
+	}
+	return a
 }
 
 // Local returns the local address of the connection.

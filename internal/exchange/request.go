@@ -25,7 +25,7 @@ func (c *Conn) Request(ctx context.Context, service string, params any, qps []QP
 		if c.addr == "" || field < 0 {
 			return answer, err
 		}
-		nc, err := dialTCP(ctx, c.addr)
+		nc, err := dialTCP(ctx, c.dev, c.addr)
 		if err != nil {
 			return nil, err
 		}

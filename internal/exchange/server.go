@@ -54,9 +54,13 @@ type Server struct {
 	limits  limits
 }
 
-// Listen listens on a TCP port. If iface is not empty, it listens on that interface only, so that
-// servers on different interfaces of a host can use the same port.
+// Listen listens on a TCP port. If iface is not empty, it listens on that interface or local
+// address only, so that servers on different interfaces of a host can use the same port.
 func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
+	at := ""
+	if a, err := netip.ParseAddr(iface); err == nil {
+		at, iface = a.String(), ""
+	}
 	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
 		if iface == "" {
 			return nil
@@ -70,7 +74,7 @@ func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 		}
 		return err
 	}}
-	ln, err := lc.Listen(ctx, "tcp", ":"+strconv.Itoa(port))
+	ln, err := lc.Listen(ctx, "tcp", net.JoinHostPort(at, strconv.Itoa(port)))
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil, fmt.Errorf("TCP port %d is in use: stop the other gorxe, "+
 			"or choose another port with --port on both sides", port)

@@ -56,7 +56,7 @@ type sentPing struct {
 // Dial connects to the server at addr (host:port).
 func Dial(ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string,
 	p Params) (*Client, error) {
-	conn, err := exchange.Dial(ctx, addr)
+	conn, err := exchange.DialFrom(ctx, dev, addr)
 	if err != nil {
 		return nil, err
 	}

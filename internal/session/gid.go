@@ -15,7 +15,8 @@ const resolveTime = 2 * time.Second
 
 // CheckGID returns the rule by which servers on dev check the GIDs that their clients name, for
 // exchange.Server.CheckGID. A GID must be the address of the client's TCP connection, or another
-// address of the same host: both must be in subnets of the interface and have the same MAC address.
+// address of the same host: both must be in subnets of the interface and have the same MAC address,
+// or both must be loopback addresses. A device on UDP sockets does not know MAC addresses.
 //
 // perftest and the ping-pong programs often connect over IPv4 and use an IPv6 GID. A client behind
 // a router must connect from the address of its GID. In networks where a router answers ARP
@@ -23,7 +24,7 @@ const resolveTime = 2 * time.Second
 func CheckGID(dev *roce.Device) func(ctx context.Context, peer netip.Addr, gid roce.GID) error {
 	return func(ctx context.Context, peer netip.Addr, gid roce.GID) error {
 		err := exchange.SameAddr(ctx, peer, gid)
-		if err == nil {
+		if err == nil || peer.IsLoopback() && gid.Addr().IsLoopback() {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, resolveTime)
@@ -50,7 +51,8 @@ func neighbor(ctx context.Context, dev *roce.Device, gid roce.GID) (bth.MAC, boo
 		if err != nil {
 			return bth.MAC{}, false
 		}
-		return path.Address().DstMAC, true
+		mac := path.Address().DstMAC
+		return mac, mac != bth.MAC{}
 	}
 	return bth.MAC{}, false
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -46,5 +47,30 @@ func TestCheckGID(t *testing.T) {
 	if err := check(t.Context(), netip.MustParseAddr("198.51.100.1"),
 		roce.GIDFromAddr(addrs(1)[0])); !errors.Is(err, exchange.ErrAddress) {
 		t.Errorf("a client behind a router names %v: %v, want ErrAddress", addrs(1)[0], err)
+	}
+}
+
+// A device on UDP sockets does not know MAC addresses. Its clients may name only their own address,
+// and on loopback addresses any of them.
+func TestCheckGIDOnSockets(t *testing.T) {
+	for _, veth := range []bool{false, true} {
+		bed, err := testbed.New(testbed.Config{UDP: true, Veth: veth})
+		if testbed.Unavailable(err) {
+			t.Skipf("no veth pair here (needs root): %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer bed.Close()
+		peer := bed.Addr(1, 0).Addr()
+		other := peer.Next()
+		check := CheckGID(bed.Dev[0])
+		if err := check(t.Context(), peer, roce.GIDFromAddr(peer)); err != nil {
+			t.Errorf("a client at %v names its own address: %v", peer, err)
+		}
+		err = check(t.Context(), peer, roce.GIDFromAddr(other))
+		if want := peer.IsLoopback(); (err == nil) != want {
+			t.Errorf("a client at %v names %v: %v", peer, other, err)
+		}
 	}
 }

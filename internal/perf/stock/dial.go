@@ -27,7 +27,7 @@ func Dial(
 	ctx context.Context, dev *roce.Device, gid device.GIDIndex, addr string, p *perf.Params,
 	o Options,
 ) (perf.Client, error) {
-	conn, err := exchange.Dial(ctx, addr)
+	conn, err := exchange.DialFrom(ctx, dev, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ type flags struct {
 	bulk   cli.Size
 	seed   uint64
 	memory bool
+	path   cli.Choice
 	json   bool
 
 	transport device.Transport
@@ -47,7 +48,8 @@ func Command() *cobra.Command {
 
 As root it creates two network namespaces and a veth pair, which disappear when the
 demo ends for any reason, and sends real RoCEv2 packets over AF_XDP. Without root or
-AF_XDP it uses an in-memory link. The exit status is 0 only if all data is correct.
+AF_XDP it sends them over UDP sockets on two loopback addresses. The exit status is 0
+only if all data is correct.
 
 Latencies are those of single messages: until the completion for RC, until the
 arrival for UC and UD. Rates are those of batches of up to 64 messages in flight.`,
@@ -75,6 +77,12 @@ arrival for UC and UD. Rates are those of batches of up to 64 messages in flight
 	fs.Var(&f.bulk, "bulk",
 		"size of the bulk WRITE, rounded up to whole MiB (default 256 MiB, with --loss 64 MiB)")
 	cli.HideDefaults(fs, "bulk")
+	auto := roce.PortAuto.String()
+	f.path = cli.Choice{Value: auto,
+		Words: []string{auto, roce.PortXDP.String(), roce.PortUDP.String()}}
+	fs.Var(&f.path, "datapath",
+		"how to send packets: xdp (fails without AF_XDP), udp (UDP sockets on "+
+			"two loopback addresses) or auto")
 	f.transport.Register(fs)
 	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even if AF_XDP is available")
 	cli.JSONVar(fs, &f.json, "print one JSON object")
@@ -89,7 +97,16 @@ func (f *flags) config(cmd *cobra.Command) (demo.Config, error) {
 	}
 	c := demo.Config{
 		MTU: roce.MTU(f.mtu.N), Mode: mode, Loss: f.loss.Fraction, Seed: f.seed, Bulk: f.bulk.Bytes,
-		Memory: f.memory, Strict: mode != xdp.Auto, Options: f.transport.Options(),
+		Memory: f.memory, Strict: mode != xdp.Auto || f.path.Value == roce.PortXDP.String(),
+		UDP: f.path.Value == roce.PortUDP.String(), Options: f.transport.Options(),
+	}
+	if c.Memory && f.path.Value != roce.PortAuto.String() {
+		return c, cli.Usagef("--memory and --datapath %v exclude each other: choose one of them",
+			f.path.Value)
+	}
+	if c.UDP && mode != xdp.Auto {
+		return c, cli.Usagef("--datapath udp and --mode %v exclude each other: choose one of them",
+			mode)
 	}
 	if c.Memory && c.Strict {
 		return c, cli.Usagef("--memory and --mode %v exclude each other: choose one of them", mode)
@@ -149,8 +166,11 @@ func printReport(w io.Writer, r *demo.Report, seed uint64) error {
 		return err
 	}
 	link := "a veth pair"
-	if r.Datapath == "memory" {
+	switch r.Datapath {
+	case "memory":
 		link = "an in-memory link"
+	case "udp":
+		link = "two loopback addresses"
 	}
 	fmt.Fprintf(w, "\nData path: %s, two devices on %s, path MTU %d", r.Datapath, link, r.PathMTU)
 	if r.Loss > 0 {

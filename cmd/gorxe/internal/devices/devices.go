@@ -11,6 +11,8 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -20,10 +22,12 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "List the network interfaces and what each offers to gorxe",
-		Long: `List the network interfaces and what each offers to gorxe: XDP modes, with the mode
-that 'auto' selects first, queues, MTU, the largest path MTU, addresses by GID index,
-and the reason if gorxe cannot use the interface. The command changes nothing and needs
-no privileges.`,
+		Long: `List the network interfaces and what each offers to the current user: data paths (xdp
+for AF_XDP, udp for UDP sockets), with the one that 'auto' selects first, XDP modes,
+with the mode that 'auto' selects first, queues, MTU, the largest path MTU, addresses
+by GID index, and the reason if a data path is missing. The command changes nothing and
+needs no privileges. To find out whether UDP port 4791 is free, it opens the port for a
+moment.`,
 		Example: `  gorxe devices
 
   # names of usable interfaces
@@ -34,14 +38,42 @@ no privileges.`,
 			if err != nil {
 				return err
 			}
+			offers := offersOf(list)
 			if asJSON {
-				return cli.JSON(cmd.OutOrStdout(), entries(list))
+				return cli.JSON(cmd.OutOrStdout(), entries(list, offers))
 			}
-			return show(cmd.OutOrStdout(), list)
+			return show(cmd.OutOrStdout(), list, offers)
 		},
 	}
 	cli.JSONVar(cmd.Flags(), &asJSON, "print one JSON array")
 	return cmd
+}
+
+// offers says which data paths an interface has. A nil error means that it has the data path.
+type offers struct{ xdp, udp error }
+
+func offersOf(list []xdp.Interface) []offers {
+	permission := xdp.CheckPermission()
+	out := make([]offers, len(list))
+	for i := range list {
+		out[i] = offers{list[i].Err, udp.Probe(list[i].Name)}
+		if out[i].xdp == nil {
+			out[i].xdp = permission
+		}
+	}
+	return out
+}
+
+// datapaths lists the data paths, starting with the one that auto selects.
+func (o *offers) datapaths() []string {
+	names := []string{}
+	if o.xdp == nil {
+		names = append(names, roce.PortXDP.String())
+	}
+	if o.udp == nil {
+		names = append(names, roce.PortUDP.String())
+	}
+	return names
 }
 
 // Entry describes an interface in the output of --json.
@@ -61,8 +93,11 @@ type Entry struct {
 	Program    uint32   `json:"xdp_program,omitempty"` // ID of the attached program
 	StripsVLAN bool     `json:"strips_vlan"`
 	GIDs       []GID    `json:"gids"`
-	Usable     bool     `json:"usable"`
-	WhyNot     string   `json:"why_not,omitempty"`
+	Datapaths  []string `json:"datapaths"` // "xdp", "udp"; the one that auto selects first
+	WhyNotXDP  string   `json:"why_not_xdp,omitempty"`
+	WhyNotUDP  string   `json:"why_not_udp,omitempty"`
+	Usable     bool     `json:"usable"`            // it has a data path
+	WhyNot     string   `json:"why_not,omitempty"` // the reason if it has none
 }
 
 // GID is an address of an interface with its GID index.
@@ -72,25 +107,35 @@ type GID struct {
 	Address string  `json:"address"` // with prefix length
 }
 
-func entries(list []xdp.Interface) []Entry {
+func entries(list []xdp.Interface, offers []offers) []Entry {
 	out := make([]Entry, len(list))
 	for i := range list {
-		d := &list[i]
+		d, o := &list[i], &offers[i]
 		e := Entry{
 			Name: d.Name, Kind: d.Kind, Driver: d.Driver, MAC: d.MAC.String(), Up: d.Up, MTU: d.MTU,
 			PathMTU: d.PathMTU,
 			Queues:  d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer,
 			Program:    d.Program,
-			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Usable: d.Err == nil,
+			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Datapaths: o.datapaths(),
 		}
+		e.Usable = len(e.Datapaths) > 0
 		if len(e.Modes) > 0 {
 			e.Auto = d.Auto.String()
 		}
 		for k, a := range d.Addrs {
 			e.GIDs = append(e.GIDs, GID{k, bth.GIDFromAddr(a.Addr()), a.String()})
 		}
-		if d.Err != nil {
-			e.WhyNot = d.Err.Error()
+		if o.xdp != nil {
+			e.WhyNotXDP = o.xdp.Error()
+		}
+		if o.udp != nil {
+			e.WhyNotUDP = o.udp.Error()
+		}
+		if !e.Usable {
+			e.WhyNot = e.WhyNotXDP
+			if d.Err == nil {
+				e.WhyNot = e.WhyNotUDP
+			}
 		}
 		out[i] = e
 	}
@@ -112,31 +157,41 @@ func modes(d *xdp.Interface) []string {
 	return m
 }
 
-func show(w io.Writer, list []xdp.Interface) error {
+func show(w io.Writer, list []xdp.Interface, offers []offers) error {
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "interface"}, {Title: "driver"}, {Title: "state"}, {Title: "MTU", Align: cli.Right},
 		{Title: "path MTU", Align: cli.Right}, {Title: "queues", Align: cli.Right},
-		{Title: "XDP modes"},
+		{Title: "data paths"}, {Title: "XDP modes"},
 		{Title: "addresses by GID index"},
 	}}
 	var whyNot []string
 	for i := range list {
-		d := &list[i]
+		d, o := &list[i], &offers[i]
 		state := "down"
 		if d.Up {
 			state = "up"
 		}
-		t.Row(d.Name, d.Driver, state, d.MTU, orDash(int(d.PathMTU)), d.Queues, offer(d),
-			addresses(d))
-		if d.Err != nil {
-			whyNot = append(whyNot, fmt.Sprintf("%s: %v", d.Name, d.Err))
+		t.Row(d.Name, d.Driver, state, d.MTU, orDash(int(d.PathMTU)), d.Queues,
+			listOrDash(o.datapaths()), offer(d), addresses(d))
+		if o.xdp != nil {
+			whyNot = append(whyNot, fmt.Sprintf("%s: xdp: %v", d.Name, o.xdp))
+		}
+		if o.udp != nil {
+			whyNot = append(whyNot, fmt.Sprintf("%s: udp: %v", d.Name, o.udp))
 		}
 	}
 	if err := t.Write(w); err != nil || len(whyNot) == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nNot usable:\n  %s\n", strings.Join(whyNot, "\n  "))
+	_, err := fmt.Fprintf(w, "\nNot available:\n  %s\n", strings.Join(whyNot, "\n  "))
 	return err
+}
+
+func listOrDash(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, ", ")
 }
 
 func orDash(n int) string {
@@ -166,8 +221,5 @@ func addresses(d *xdp.Interface) string {
 	for i, p := range d.Addrs {
 		a = append(a, fmt.Sprintf("%d: %v", i, p))
 	}
-	if len(a) == 0 {
-		return "-"
-	}
-	return strings.Join(a, ", ")
+	return listOrDash(a)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/packetfuzz"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -124,8 +125,9 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.Uint64Var(&f.only, "only", 0, "send only the case with this number")
 	fs.VarP(&f.count, "count", "c", "number of cases")
 	fs.Var(&f.rate, "rate", "largest number of frames per second")
-	fs.Var(&f.via, "via", "attack the queue pair of a connection to rping, or to a perftest server "+
-		"such as ib_write_bw, which also gives access to memory")
+	fs.Var(&f.via, "via",
+		"attack the queue pair of a connection to rping, or to a perftest server "+
+			"such as ib_write_bw, which also gives access to memory")
 	cli.PortVar(fs, &f.viaPort, "via-port", "", 0,
 		"port of that server (default: RDMA port 7174 of rping, TCP port 18515 of perftest)")
 	fs.StringSliceVar(&f.skip, "skip", nil,
@@ -154,6 +156,8 @@ func (f *flags) validate(cmd *cobra.Command) error {
 	switch {
 	case f.device.Iface == "":
 		return cli.Usagef("the network interface is missing: choose it with -d")
+	case f.device.Datapath.Value == roce.PortUDP.String():
+		return cli.Usagef("the kernel does not send faulty packets over UDP sockets: use --datapath xdp")
 	case f.target == "":
 		return cli.Usagef("the host to attack is missing: name it with --target")
 	case !f.yes:

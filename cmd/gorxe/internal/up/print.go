@@ -66,6 +66,9 @@ func (s *printer) up(dev *roce.Device, services serviceList, port int) {
 		func() {
 			fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 				info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
+			if info.PortReason != "" {
+				fmt.Fprintf(s.out, "UDP sockets instead of AF_XDP: %s\n", info.PortReason)
+			}
 			if info.Note != "" {
 				fmt.Fprintf(s.out, "Note: %s\n", info.Note)
 			}
