@@ -20,6 +20,7 @@
 //   - cm_test.go, cmfaults_test.go, multicast_test.go, rsocket_test.go, programs_test.go: rdma_cm
 //     and its programs.
 //   - class_test.go: traffic classes and the TOS of rdma_cm.
+//   - udp_test.go: gorxe on UDP sockets.
 //   - tools_test.go, perftest_test.go: stock tools.
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
 //   - fuzz_test.go: gorxe fuzz against the kernel and against gorxe.
