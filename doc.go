@@ -23,6 +23,7 @@
 //   - [github.com/gorxe/gorxe/driver] is what a device needs of a network: implement driver.Port to
 //     run it over something new.
 //   - [github.com/gorxe/gorxe/xdp] is the driver for Linux network interfaces, over AF_XDP.
+//   - [github.com/gorxe/gorxe/udp] is the driver on UDP sockets, which needs no privileges.
 //   - [github.com/gorxe/gorxe/bth] and [github.com/gorxe/gorxe/frame] encode and decode RoCEv2
 //     packets and their frames.
 //   - [github.com/gorxe/gorxe/roce/cm] is the connection manager's protocol,

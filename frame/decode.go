@@ -153,9 +153,8 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
 	// A packet with a wrong ICRC is dropped for that reason, whatever its opcode (IBA 9.6.1).
-	residue := d.scratch.sum(ip[:end], ipLen) ^ binary.LittleEndian.Uint32(ip[end:])
-	if residue != 0 && (d.idents == nil || ipLen != lenIPv4 ||
-		!d.idents.recover(ip[:end], residue)) {
+	if crc := d.scratch.sum(ip[:end], ipLen); crc != binary.LittleEndian.Uint32(ip[end:]) &&
+		!d.recovers(ip, crc) {
 		return ReasonICRC
 	}
 	if err != nil {

@@ -97,11 +97,10 @@ func putIPv6(b []byte, a *Address) int {
 // goroutines at a time. It should be part of a struct on the heap, because its scratch space
 // escapes.
 type Encoder struct {
-	// ID is the identification of the next IPv4 packet. The ICRC covers it. Finish increments it
-	// unless SourcePort is set.
+	// ID is the identification of the next IPv4 packet. The ICRC covers it.
 	ID uint16
 	// SourcePort, if it is not 0, is the UDP source port of all packets: that of a socket on which
-	// they are sent.
+	// they are sent. Their identification is then 0.
 	SourcePort uint16
 
 	scratch scratch
@@ -140,14 +139,13 @@ func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
 	ip = f[netLen-lenUDP-ipLen:]
 	udpLen := len(ip) - ipLen
 	binary.BigEndian.PutUint16(ip[ipLen+4:], uint16(udpLen))
-	step := uint16(1)
 	if e.SourcePort != 0 {
 		binary.BigEndian.PutUint16(ip[ipLen:], e.SourcePort)
-		step = 0
+		e.ID = 0
 	}
 	if ipLen == lenIPv4 {
 		finishIPv4(ip[:lenIPv4], len(ip), e.ID)
-		e.ID += step
+		e.ID++
 	} else {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
+
+	"github.com/gorxe/gorxe/bth"
 )
 
 // Ports on sockets do not see the identification of received IPv4 packets, which the ICRC covers.
@@ -70,6 +72,16 @@ func (d *Decoder) SetTime(ns int64) {
 	if d.idents != nil {
 		d.idents.now = ns / 1000
 	}
+}
+
+// recovers reports whether another identification makes the ICRC of a packet correct. crc is the
+// ICRC that it should have.
+func (d *Decoder) recovers(ip []byte, crc uint32) bool {
+	if d.idents == nil || ip[0]>>4 != 4 {
+		return false
+	}
+	end := len(ip) - bth.ICRCLen
+	return d.idents.recover(ip[:end], crc^binary.LittleEndian.Uint32(ip[end:]))
 }
 
 // recover looks for the identification with which the ICRC is correct. residue is the xor of the

@@ -148,5 +148,6 @@
 //   - budget.go, rand.go: limits of memory, random numbers
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
+//   - port.go: the kind of port that Open chooses
 //   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce

@@ -483,12 +483,14 @@ func TestInterfaceErrors(t *testing.T) {
 		}
 	}
 	run(t, e, "up", e.Iface, "-x", "9").fails(2, "GID index 9", "0 (")
-	run(t, e, "ping", "10.77.0.1").fails(1, "own address")
+	run(t, e, "ping", "10.77.0.1", "--datapath", "xdp").fails(1, "own address")
 	run(t, e, "ping", "203.0.113.1").fails(1, "no route")
 	run(t, e, "ping", "10.77.0.2", "-c", "1").fails(1, "connection refused", "gorxe up")
 	run(t, e, "perf", "write-bw", "10.77.0.2").fails(1, "connection refused")
-	startAs(t, e, unprivileged(t), "up", e.Iface).wait().fails(1, "permission", "run as root")
-	startAs(t, e, unprivileged(t), "ping", "10.77.0.2").wait().fails(1, "permission", "run as root")
+	for _, command := range []string{"up " + e.Iface, "ping 10.77.0.2"} {
+		args := append(strings.Fields(command), "--datapath", "xdp")
+		startAs(t, e, unprivileged(t), args...).wait().fails(1, "permission", "run as root")
+	}
 	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 300) })
 	run(t, e, "up", e.Iface).fails(1, "MTU", "300")
 	change(func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMTU(l, 1500) })
@@ -519,7 +521,7 @@ func TestDevices(t *testing.T) {
 	pair := needRoot(t, veth.Options{MTU: 2200})
 	r := run(t, &pair.A, "devices").ok()
 	for _, want := range []string{pair.A.Iface, "2200", "2048", "10.77.0.1/24", "fd77::1/64",
-		"generic, native", "Not usable", "lo: "} {
+		"generic, native", "Not available", "lo: "} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("devices prints no %q:\n%s", want, r.stdout)
 		}
