@@ -55,6 +55,7 @@ func (q *QP) handleAck(now Time, psn uint64, p *bth.Packet) {
 		q.ackThrough(now, psn)
 	case bth.SyndromeRNR:
 		q.eng.c.RcvdRNR++
+		q.counted().RcvdRNR++
 		if q.ackThrough(now, psn-1) && q.una == psn {
 			q.rnrWait(now, s.RNRTimer())
 		}
@@ -81,6 +82,7 @@ var nakStatus = map[bth.NAKCode]Status{
 func (q *QP) handleNAK(now Time, psn uint64, code bth.NAKCode) {
 	if code == bth.NAKPSNSequence {
 		q.eng.c.RcvdSeqNAK++
+		q.counted().RcvdSeqNAK++
 	} else {
 		q.eng.c.RcvdErrNAK++
 	}

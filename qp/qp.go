@@ -310,8 +310,10 @@ func (q *QP) complete(cq *CQ, wc *WC, solicited bool) {
 	case Success:
 	case WRFlushErr:
 		e.c.Flushed++
+		q.counted().Flushed++
 	default:
 		e.c.CompletionErrors++
+		q.counted().Errors++
 		if q.cause == Success {
 			q.cause = wc.Status
 		}

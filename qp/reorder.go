@@ -58,6 +58,7 @@ func (q *QP) hold(now Time, psn uint64, p *bth.Packet) {
 	}
 	if r.holds(psn) {
 		e.c.DuplicateRequest++
+		q.counted().DuplicateRequests++
 		r.last, r.repeated = psn, true
 		if p.BTH.AckReq() { // a probe asks for everything
 			r.last, r.repeated = r.top-1, false
@@ -94,6 +95,7 @@ func (q *QP) cannotHold(r *reorder) {
 	if !r.dropped && !q.refusedRNR {
 		r.dropped = true
 		q.eng.c.SentSeqNAK++
+		q.counted().SentSeqNAK++
 		q.oweNAK(bth.NAKSyndrome(bth.NAKPSNSequence))
 	}
 }

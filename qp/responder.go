@@ -131,6 +131,7 @@ func (e *Engine) checkDistance(d uint64) {
 // dropped; see sequenceNAK.
 func (q *QP) outOfSequence(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.OutOfSeqRequest++
+	q.counted().OutOfSeqRequests++
 	q.eng.checkDistance(psn - q.epsn)
 	q.eng.lastGap = now
 	if q.attr.Selective {
@@ -151,6 +152,7 @@ func (q *QP) sequenceNAK(psn bth.PSN) {
 	}
 	q.refused = true
 	q.eng.c.SentSeqNAK++
+	q.counted().SentSeqNAK++
 	q.oweNAK(bth.NAKSyndrome(bth.NAKPSNSequence))
 }
 
@@ -197,6 +199,7 @@ func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	case refuseRNR:
 		q.refused, q.refusedRNR = true, true
 		q.eng.c.SentRNR++
+		q.counted().SentRNR++
 		q.oweNAK(bth.RNRSyndrome(q.attr.MinRNRTimer))
 	default:
 		q.refuseFatally(v)
@@ -252,6 +255,7 @@ func (q *QP) queue(a answer) verdict {
 // acknowledged, a READ is executed again, and for an atomic the saved result is sent again.
 func (q *QP) duplicate(now Time, psn uint64, p *bth.Packet) {
 	q.eng.c.DuplicateRequest++
+	q.counted().DuplicateRequests++
 	q.contact = true
 	if p.Info.Op != bth.OpReadRequest { // each one uses the PSNs of all its responses
 		q.eng.checkDistance(q.epsn - psn)

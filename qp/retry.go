@@ -58,7 +58,8 @@ type recovery struct {
 	rewoundTo  uint64 // una at the last go-back
 	rewoundMax uint64 // max at the last go-back
 	rewoundAt  Time
-	_          uint64 // the responder starts a cache line
+	// counts is nil until the QP counts something. The responder starts a cache line after it.
+	counts *QPCounts
 }
 
 // init clears everything except what Modify has set and the timer.
@@ -66,6 +67,7 @@ func (r *recovery) init() {
 	*r = recovery{
 		ackDeadline: Never, probeDeadline: Never, timer: r.timer,
 		timeout: r.timeout, retryCnt: r.retryCnt, rnrRetryCnt: r.rnrRetryCnt,
+		counts: r.counts,
 	}
 }
 
@@ -250,6 +252,7 @@ func (q *QP) onTimer(now Time) {
 // retry_cnt times.
 func (q *QP) ackTimedOut(now Time) {
 	q.eng.c.AckTimeouts++
+	q.counted().Timeouts++
 	if q.retries == 0 {
 		q.eng.c.RetryExceeded++
 		q.fail(RetryExcErr)

@@ -24,9 +24,11 @@ func (q *QP) selectiveAck(now Time, psn uint64, s bth.Syndrome, payload []byte) 
 	switch {
 	case s.Kind() == bth.SyndromeRNR:
 		q.eng.c.RcvdRNR++
+		q.counted().RcvdRNR++
 	case s.Kind() != bth.SyndromeNAK:
 	case s.NAKCode() == bth.NAKPSNSequence:
 		q.eng.c.RcvdSeqNAK++
+		q.counted().RcvdSeqNAK++
 	default:
 		q.eng.c.RcvdErrNAK++
 	}

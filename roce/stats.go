@@ -31,11 +31,31 @@ type QPStats struct {
 	DeliveryRate float64 `json:"delivery_rate"`
 	PacingRate   float64 `json:"pacing_rate"`
 
+	// PSNs since the connection was set up. Each request packet uses one, and a READ one for each
+	// packet of its response.
+	Requested uint64 `json:"requested_psns"` // of this side's requests, retransmissions excluded
+	Acked     uint64 `json:"acked_psns"`     // of these, what the peer has acknowledged
+	Accepted  uint64 `json:"accepted_psns"`  // of the peer's requests, accepted in order
+
 	Retransmits uint64 `json:"retransmits"`          // packets sent again
 	Spurious    uint64 `json:"spurious_retransmits"` // of them, packets that were not lost
 	Marked      uint64 `json:"rcvd_ecn_marked"`      // data packets received with an ECN mark
 	CNPsSent    uint64 `json:"sent_cnps"`            // because of such marks
 	CNPsRcvd    uint64 `json:"rcvd_cnps"`            // received and not ignored
+
+	Duplicates uint64 `json:"duplicate_request"`   // requests received again, also keepalives
+	OutOfSeq   uint64 `json:"out_of_seq_request"`  // requests received after a gap
+	SentRNR    uint64 `json:"send_rnr_err"`        // RNR NAKs: no receive was posted
+	RcvdRNR    uint64 `json:"rcvd_rnr_err"`        // the same of the peer
+	SentSeqNAK uint64 `json:"send_seq_err"`        // NAKs for a gap
+	RcvdSeqNAK uint64 `json:"rcvd_seq_err"`        //
+	Timeouts   uint64 `json:"completer_retry_err"` // time-outs of the Local ACK Timeout
+
+	// Completions that were not successful. The first error puts the QP into StateErr, and then the
+	// other work requests are flushed, so one status describes them.
+	Errors  uint64 `json:"completion_errors"` // with another status than WRFlushErr
+	Flushed uint64 `json:"flushed"`           // with WRFlushErr
+	Cause   Status `json:"cause"`             // of the first error; Success: none
 }
 
 // Stats returns statistics of an RC QP. It costs a round trip to the device's thread.
@@ -55,7 +75,8 @@ func (q *QP) Stats() (QPStats, error) {
 
 // stats returns the statistics of an RC QP. Owner only.
 func (q *QP) stats() QPStats {
-	s, a := q.qp.PathStats(), q.qp.Query()
+	s, a, n := q.qp.PathStats(), q.qp.Query(), q.qp.Counts()
+	used, acked, accepted := q.qp.Progress()
 	var remote GID
 	if a.Path.Valid() {
 		remote = a.Path.GIDs().Remote
@@ -68,6 +89,12 @@ func (q *QP) stats() QPStats {
 		DeliveryRate: s.DeliveryRate, PacingRate: s.PacingRate,
 		Retransmits: s.Retransmits, Spurious: s.Spurious,
 		Marked: s.Marked, CNPsSent: s.SentCNPs, CNPsRcvd: s.RcvdCNPs,
+		Requested: used, Acked: acked, Accepted: accepted,
+		Duplicates: uint64(n.DuplicateRequests), OutOfSeq: uint64(n.OutOfSeqRequests),
+		SentRNR: uint64(n.SentRNR), RcvdRNR: uint64(n.RcvdRNR),
+		SentSeqNAK: uint64(n.SentSeqNAK), RcvdSeqNAK: uint64(n.RcvdSeqNAK),
+		Timeouts: uint64(n.Timeouts), Errors: uint64(n.Errors), Flushed: uint64(n.Flushed),
+		Cause: Status(q.qp.Cause()),
 	}
 }
 

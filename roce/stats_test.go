@@ -96,3 +96,57 @@ func TestQPStatsErrors(t *testing.T) {
 		t.Errorf("New() with MaxReorderMemory -1 = %v, want ErrInvalid", err)
 	}
 }
+
+// With one QP on a device, its counts are those of the device, with both methods of recovery.
+func TestQPStatsCount(t *testing.T) {
+	for _, selective := range []bool{false, true} {
+		a, b := newRig(t, rigConfig{
+			link: loopback.Config{Seed: 3, Plan: loopback.Plan{Loss: 0.05, Duplicate: 0.05}},
+			opts: []Option{WithSelectiveRepeat(selective)}})
+		const writes, size = 40, 32 << 10
+		must(t, a.qp.PostSend(SendWR{ID: 9, Op: OpSend, Flags: Signaled})) // no receive yet
+		eventually(t, "an RNR NAK", func() bool { return a.Counters().RcvdRNR > 0 })
+		must(t, b.qp.PostRecv(RecvWR{}))
+		pollOK(t, 9, WCSend, a.cq)
+		for range writes {
+			must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled,
+				SGEs: []SGE{a.mr.SGE(0, size)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+			pollOK(t, 0, WCWrite, a.cq)
+		}
+		const packets = 1 + writes*size/4096
+		for _, e := range []*end{a, b} {
+			s, err := e.qp.Stats()
+			must(t, err)
+			c := e.Counters()
+			got := []uint64{s.Duplicates, s.OutOfSeq, s.SentRNR, s.RcvdRNR, s.SentSeqNAK,
+				s.RcvdSeqNAK, s.Timeouts}
+			want := []uint64{c.DuplicateRequest, c.OutOfSeqRequest, c.SentRNR, c.RcvdRNR,
+				c.SentSeqNAK, c.RcvdSeqNAK, c.AckTimeouts}
+			if !slices.Equal(got, want) {
+				t.Errorf("counts of the QP: %d, of the device: %d", got, want)
+			}
+			if e == a && (s.Requested != packets || s.Acked != packets || s.Accepted != 0 ||
+				s.RcvdRNR == 0) {
+				t.Errorf("sender: %+v, want %d packets", s, packets)
+			}
+			if e == b && (s.Requested != 0 || s.Accepted != packets || s.SentRNR == 0 ||
+				s.Duplicates == 0 || s.OutOfSeq == 0) {
+				t.Errorf("receiver: %+v, want %d packets", s, packets)
+			}
+			if s.Errors != 0 || s.Flushed != 0 || s.Cause != Success {
+				t.Errorf("failed completions: %+v", s)
+			}
+		}
+	}
+	a, b := newRig(t, rigConfig{})
+	bad := SendWR{Op: OpWrite, SGEs: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: 1}
+	must(t, a.qp.PostRecv(RecvWR{}, RecvWR{}))
+	must(t, a.qp.PostSend(bad))
+	poll(t, 3, a.cq, b.cq)
+	s, err := a.qp.Stats()
+	must(t, err)
+	if s.Errors != 1 || s.Flushed != 2 || s.Cause != RemAccessErr {
+		t.Errorf("%d errors, %d flushed, cause %v; want 1, 2, %v", s.Errors, s.Flushed, s.Cause,
+			RemAccessErr)
+	}
+}
