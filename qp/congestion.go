@@ -101,12 +101,18 @@ const (
 
 	// Random losses do not reduce the window below the product of bandwidth and delay. If more than
 	// 1 of heavyLoss packets is lost in a period of lossPeriod packets, they do: the path is
-	// overloaded in a way that neither the RTT nor the delivery rate shows. They also do if the
-	// product is less than minFloor packets. Such small windows fill the path in spite of random
-	// losses, and steps of a packet would be too coarse for a fair share.
-	lossPeriod = 512
-	heavyLoss  = 25
-	minFloor   = 16
+	// overloaded in a way that neither the RTT nor the delivery rate shows. Without a queue, see
+	// queued, that takes more than 1 of heavyRandomLoss. They also do if the product is less than
+	// minFloor packets. Such small windows fill the path in spite of random losses, and steps of a
+	// packet would be too coarse for a fair share.
+	//
+	// A window below the product is the rate that is measured next. So without a queue, the least
+	// window is 1/headroom larger than the product; otherwise losses would slowly lower both.
+	lossPeriod      = 512
+	heavyLoss       = 25
+	heavyRandomLoss = 12
+	minFloor        = 16
+	headroom        = 32
 
 	alphaGain = 1.0 / 16 // RFC 8257, section 3.3
 )
@@ -246,13 +252,17 @@ func (c *congestion) reduced(now Time, cwnd uint32) { c.wmax, c.epoch = float64(
 // packets.
 func (q *QP) lossEvent(now Time, n uint64) {
 	c, w := q.model(), &q.win
-	c.countLoss(n)
+	queued := c.queued(q.rec.srtt)
+	c.countLoss(n, queued)
 	if q.una < w.recover || w.algorithm == CongestionNone {
 		return
 	}
 	w.recover = q.max
 	size := uint32(cubicBeta * float64(w.cwnd))
 	if bdp := c.bdp(); !c.heavy && bdp >= minFloor {
+		if !queued {
+			bdp += bdp / headroom
+		}
 		size = max(size, bdp+q.unusable())
 	}
 	c.reduced(now, w.cwnd)
@@ -278,11 +288,19 @@ func (q *QP) unusable() uint32 {
 	return 0
 }
 
-// countLoss updates heavy.
-func (c *congestion) countLoss(n uint64) {
+// queued reports whether packets wait in a queue on the path: round trips take more than 1/16
+// longer than the shortest one.
+func (c *congestion) queued(srtt Time) bool { return 16*srtt >= 17*c.minRTT }
+
+// countLoss counts n lost packets and updates heavy.
+func (c *congestion) countLoss(n uint64, queued bool) {
 	c.lost += n
 	if all := c.total - c.lossFrom + c.lost; all >= lossPeriod {
-		c.heavy = c.lost*heavyLoss > all
+		least := uint64(heavyRandomLoss)
+		if queued {
+			least = heavyLoss
+		}
+		c.heavy = c.lost*least > all
 		c.lossFrom, c.lost = c.total, 0
 	}
 }

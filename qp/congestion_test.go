@@ -50,16 +50,20 @@ func lossy(t *testing.T, cwnd uint32, packetsPerMs, minRTTms float64) *talk {
 }
 
 // A loss makes the window 0.7 times as large, but random losses not less than the product of
-// bandwidth and delay, unless that is small or too many packets are lost.
+// bandwidth and delay, unless that is small or too many packets are lost. Without a queue, it stays
+// a little larger than the product.
 func TestWindowAfterLoss(t *testing.T) {
 	for _, c := range []struct {
 		cwnd, bdp uint32
+		rtt       Time // smoothed, us; 0: the shortest one, 1000
 		heavy     bool
 		selective bool
 		want      uint32
 	}{
 		{cwnd: 1000, bdp: 500, want: 700},
-		{cwnd: 1000, bdp: 900, want: 900},
+		{cwnd: 1000, bdp: 900, rtt: 1063, want: 900},
+		{cwnd: 1000, bdp: 900, rtt: 1062, want: 928},
+		{cwnd: 1000, bdp: 900, want: 928},
 		{cwnd: 1000, bdp: 1200, want: 1000}, // never larger than before
 		{cwnd: 1000, bdp: 900, heavy: true, want: 700},
 		{cwnd: 16, bdp: 14, want: 11}, // the product is less than minFloor
@@ -68,6 +72,9 @@ func TestWindowAfterLoss(t *testing.T) {
 	} {
 		k := lossy(t, c.cwnd, float64(c.bdp-1)+0.5, 1)
 		k.q.cc.heavy, k.q.attr.Selective = c.heavy, c.selective
+		if c.rtt != 0 {
+			k.q.rec.srtt = c.rtt * 1000
+		}
 		k.q.max += 10
 		k.q.lossEvent(k.now, 1)
 		if got := k.q.win.size(); got != c.want {
@@ -80,16 +87,23 @@ func TestWindowAfterLoss(t *testing.T) {
 	}
 }
 
-// Losses count as heavy if more than 1 of 25 packets is lost, in periods of 512 packets.
+// Losses count as heavy if more than 1 of 25 packets is lost, in periods of 512 packets, or without
+// a queue more than 1 of 12.
 func TestHeavyLoss(t *testing.T) {
 	c := &congestion{}
 	c.init()
 	for _, p := range []struct {
 		lost, delivered uint64
+		queued          bool
 		heavy           bool
-	}{{100, 100, false}, {200, 200, true}, {5, 1000, false}, {1 << 40, 1 << 40, true}} {
+	}{
+		{100, 100, true, false}, {200, 200, true, true}, {5, 1000, true, false},
+		{1 << 40, 1 << 40, true, true}, {1 << 40, 1 << 40, false, true},
+		{60, 940, true, true}, {60, 940, false, false}, {90, 910, false, true},
+		{40, 960, false, false}, {39, 961, true, false},
+	} {
 		c.total += p.delivered
-		c.countLoss(p.lost)
+		c.countLoss(p.lost, p.queued)
 		if c.heavy != p.heavy {
 			t.Errorf("%+v: heavy is %v", p, c.heavy)
 		}

@@ -39,6 +39,15 @@ func TestSelectiveRepeat(t *testing.T) {
 	}
 }
 
+// Random losses of 3 % do not make the window smaller, because there is no queue.
+func TestManyRandomLosses(t *testing.T) {
+	s := oneQP(roce.OpWrite, loopback.Plan{Loss: 0.03}, true)
+	s.Senders[0].Plan.Bandwidth, s.Senders[0].Depth = 25e9, 64
+	if share := run(t, s).Bits / 25e9; share < 0.85 {
+		t.Errorf("%.3f of the link with 3 %% loss, want 0.85", share)
+	}
+}
+
 // Reordering is no loss.
 func TestReordering(t *testing.T) {
 	for _, op := range []roce.Op{roce.OpWrite, roce.OpRead} {
