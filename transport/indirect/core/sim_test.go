@@ -1,12 +1,13 @@
 package core
 
 import (
-	"container/heap"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/gorxe/gorxe/transport/internal/events"
 )
 
 // The simulation runs two machines, both initiators and responders, in virtual time, one scenario
@@ -35,27 +36,6 @@ const (
 	keyUser    = 1
 	keySlots   = 2
 )
-
-type simEvent struct {
-	at  Time
-	seq int
-	do  func()
-}
-
-type simQueue []simEvent
-
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || (q[i].at == q[j].at && q[i].seq < q[j].seq)
-}
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
-func (q *simQueue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return e
-}
 
 // simTransfer is the model's view of a transfer.
 type simTransfer struct {
@@ -116,8 +96,7 @@ type sim struct {
 	t     testing.TB
 	rng   *rand.Rand
 	now   Time
-	q     simQueue
-	seq   int
+	q     events.Queue[Time]
 	hosts [2]*simHost
 	log   func(string, ...any)
 	hash  interface{ Write([]byte) (int, error) }
@@ -138,8 +117,7 @@ func (s *sim) fail(format string, args ...any) {
 }
 
 func (s *sim) after(d Time, f func()) {
-	s.seq++
-	heap.Push(&s.q, simEvent{s.now + d, s.seq, f})
+	s.q.Add(s.now+d, f)
 }
 
 func (s *sim) say(format string, args ...any) {

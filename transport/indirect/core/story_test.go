@@ -1,7 +1,6 @@
 package core
 
 import (
-	"container/heap"
 	"hash/fnv"
 	"math/rand/v2"
 	"testing"
@@ -74,7 +73,7 @@ func (s *sim) run() {
 		}
 		next := Never
 		if s.q.Len() > 0 {
-			next = s.q[0].at
+			next = s.q.Next()
 		}
 		for _, h := range s.hosts {
 			next = min(next, max(h.m.Timeout(), h.frozen))
@@ -104,8 +103,8 @@ func (s *sim) run() {
 			s.say("%d stands still", h.id)
 			h.frozen, s.freezes = s.now+simFreeze, 0
 		}
-		for s.q.Len() > 0 && s.q[0].at <= s.now {
-			heap.Pop(&s.q).(simEvent).do()
+		for s.q.Len() > 0 && s.q.Next() <= s.now {
+			s.q.Take()()
 		}
 		for _, h := range s.hosts {
 			if h.runs(s.now) {

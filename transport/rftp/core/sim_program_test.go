@@ -1,7 +1,6 @@
 package core
 
 import (
-	"container/heap"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -217,9 +216,8 @@ func (h *simHost) idle() bool {
 func (s *sim) run() {
 	const limit = 600e9 // virtual time in which everything ends
 	for s.q.Len() > 0 && s.now < limit {
-		e := heap.Pop(&s.q).(simEvent)
-		s.now = e.at
-		e.do()
+		s.now = s.q.Next()
+		s.q.Take()()
 		for _, h := range s.hosts {
 			if err := h.m.Err(); err != nil && s.fault == "" {
 				s.failf("host %d: %v", h.id, err)

@@ -2,12 +2,13 @@ package core
 
 import (
 	"bytes"
-	"container/heap"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/gorxe/gorxe/transport/internal/events"
 )
 
 // The simulation runs two machines in virtual time, one scenario per seed. Both are source and
@@ -31,27 +32,6 @@ const (
 	simKey  = 0x1234
 	simBase = 1 << 32
 )
-
-type simEvent struct {
-	at  Time
-	seq int
-	do  func()
-}
-
-type simQueue []simEvent
-
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || (q[i].at == q[j].at && q[i].seq < q[j].seq)
-}
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
-func (q *simQueue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return e
-}
 
 // simOut is the model's view of a session of the source.
 type simOut struct {
@@ -114,8 +94,7 @@ type sim struct {
 	t     testing.TB
 	rng   *rand.Rand
 	now   Time
-	q     simQueue
-	seq   int
+	q     events.Queue[Time]
 	hosts [2]*simHost
 	cfg   Config
 	delay Time
@@ -125,8 +104,7 @@ type sim struct {
 }
 
 func (s *sim) at(d Time, f func()) {
-	s.seq++
-	heap.Push(&s.q, simEvent{s.now + d, s.seq, f})
+	s.q.Add(s.now+d, f)
 }
 
 func (s *sim) log(format string, args ...any) {
