@@ -24,11 +24,13 @@
 // # Credits
 //
 // A credit names a block of the sink by address and R_Key. [Mode] says when the sink grants blocks.
-// Paper is the paper's scheme: up to two grants for each block that arrives, none if no block is
-// free at that time, and one for each request of a source without credits, at the latest when a
-// block becomes free. A block that becomes free later is announced only after such a request.
-// Proactive, the default, grants all blocks at the beginning and each block again as soon as it is
-// free, so a request is never necessary.
+// The source uses the credit and the free block next that it got last: on a short path, few blocks
+// of both pools are in use, and they stay in the caches of the processors. Paper is the paper's
+// scheme: up to two grants for each block that arrives, none if no block is free at that time, and
+// one for each request of a source without credits, at the latest when a block becomes free. A
+// block that becomes free later is announced only after such a request. Proactive, the default,
+// grants all blocks at the beginning and each block again as soon as it is free, so a request is
+// never necessary.
 //
 // A WRITE with immediate announces a block when its last byte has arrived (Proactive, OnDemand).
 // Otherwise a control message announces it after the WRITE has completed, one round trip later
