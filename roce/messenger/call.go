@@ -13,7 +13,6 @@ import (
 type calling struct {
 	calls     []call // of this side, by ID
 	freeCalls []uint16
-	works     []*work // that serve the peer's requests
 }
 
 // call is an outstanding call.
@@ -147,17 +146,10 @@ func (c *Conn) answered(i uint32, b *buffer) error {
 	return nil
 }
 
-// failCalls cancels the contexts of Handlers: the connection has ended. Callers are woken by
-// wakeAll.
-func (c *Conn) failCalls() {
-	for _, w := range c.works {
-		w.cancel()
-	}
-}
-
 // Handler answers a request of the peer. It must not use req after it has returned; the answer may
-// be a part of req. ctx is canceled when the connection ends or the caller has canceled the call.
-// The peer's Call returns a *CallError with the text of an error.
+// be a part of req. The peer's Call returns a *CallError with the text of an error. ctx is canceled
+// when the connection ends; and when the caller has canceled the call, unless all Config.Workers of
+// this side are busy.
 type Handler func(ctx context.Context, req []byte) (answer []byte, err error)
 
 // Handle answers the peer's calls until the connection ends or ctx is done. It runs up to
@@ -194,23 +186,18 @@ func (c *Conn) Handle(ctx context.Context, h Handler) error {
 
 // work is a worker of Handle.
 type work struct {
-	ctx    context.Context
+	conn   context.Context // ends with the connection
+	ctx    context.Context // of the Handler
 	cancel context.CancelFunc
 }
 
 // work serves requests.
 func (c *Conn) work(parent context.Context, h Handler) error {
-	w := &work{}
-	w.ctx, w.cancel = context.WithCancel(parent)
-	c.mu.Lock()
-	c.works = append(c.works, w)
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		c.dropWork(w)
-		c.unlock()
-		w.cancel()
-	}()
+	ctx, cancel := c.conn.Context(parent) // ends with the connection, also if nobody polls
+	defer cancel()
+	w := &work{conn: ctx}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	defer func() { w.cancel() }()
 	for {
 		m, canceled, err := c.nextRequest(parent, w)
 		if err != nil {
@@ -222,17 +209,8 @@ func (c *Conn) work(parent context.Context, h Handler) error {
 		} else {
 			answer, err = h(w.ctx, m.Bytes())
 		}
-		if err := c.answer(parent, w, m, answer, err); err != nil {
+		if err := c.answer(parent, m, answer, err); err != nil {
 			return err
-		}
-	}
-}
-
-func (c *Conn) dropWork(w *work) {
-	for i, o := range c.works {
-		if o == w {
-			c.works = append(c.works[:i], c.works[i+1:]...)
-			return
 		}
 	}
 }
@@ -252,6 +230,9 @@ func (c *Conn) nextRequest(ctx context.Context, w *work) (m Message, canceled bo
 	m = c.take(c.pending.pop())
 	c.held++
 	b := &c.bufs[m.i]
+	if w.ctx.Err() != nil { // the caller of an earlier request has canceled it
+		w.ctx, w.cancel = context.WithCancel(w.conn)
+	}
 	b.from = w
 	if c.ungranted+len(c.unposted) > 0 {
 		c.grantMore()
@@ -260,7 +241,7 @@ func (c *Conn) nextRequest(ctx context.Context, w *work) (m Message, canceled bo
 }
 
 // answer sends the answer to a request and releases the request.
-func (c *Conn) answer(ctx context.Context, w *work, m Message, p []byte, why error) error {
+func (c *Conn) answer(ctx context.Context, m Message, p []byte, why error) error {
 	k := kindAnswer
 	if why == nil && len(p) > c.maxSend {
 		why = fmt.Errorf("the answer is too large: %w", tooLarge(len(p), c.maxSend))
@@ -272,10 +253,6 @@ func (c *Conn) answer(ctx context.Context, w *work, m Message, p []byte, why err
 	c.mu.Lock()
 	defer c.unlock()
 	b := &c.bufs[m.i]
-	if b.canceled {
-		w.cancel()
-		w.ctx, w.cancel = context.WithCancel(ctx)
-	}
 	b.from = nil
 	if err := c.awaitSlot(ctx); err != nil {
 		return err

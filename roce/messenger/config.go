@@ -23,7 +23,7 @@ const (
 // have different values.
 //
 // A connection has Depth + Calls + 24 buffers for receiving and Depth for sending, of MaxMessage
-// bytes each: 3.1 MiB with the defaults.
+// bytes each: 3.3 MiB with the defaults.
 type Config struct {
 	// MaxMessage is the largest message, request or answer, in bytes; the smaller value of the two
 	// sides applies to both. Longer ones fail with ErrTooLarge. It is also the size of the parts
@@ -37,7 +37,8 @@ type Config struct {
 	// its answer is released, or if it was canceled when its answer arrives. 0: Depth.
 	Calls int
 	// Workers is how many requests Handle serves at the same time. With 1, the default, the
-	// requests of a connection are answered in their order, without a switch of goroutines.
+	// requests of a connection are answered in their order, without a switch of goroutines. Use
+	// more if Handlers wait for something.
 	Workers int
 	// Linger limits how long Close waits until the peer has acknowledged what was sent.
 	// 0: DefaultLinger; negative: Close does not wait.

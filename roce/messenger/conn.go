@@ -257,6 +257,5 @@ func (c *Conn) fail(err error) {
 	}
 	c.err = err
 	c.failOps(err)
-	c.failCalls()
 	c.wakeAll()
 }

@@ -430,3 +430,23 @@ func TestRefusedAccess(t *testing.T) {
 		t.Errorf("Send() = %v, want %v", err, roce.ErrConnLost)
 	}
 }
+
+// A Handler that waits ends with the connection, also if nothing else polls.
+func TestHandlerEnds(t *testing.T) {
+	x, y := pair(t, messenger.Config{})
+	ctx := background(t)
+	started := make(chan bool)
+	go func() {
+		<-started
+		_ = x.Close()
+	}()
+	go func() { _, _ = x.Call(ctx, nil) }()
+	err := y.Handle(ctx, func(ctx context.Context, _ []byte) ([]byte, error) {
+		close(started)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	if err != nil {
+		t.Errorf("Handle() = %v, want nil", err)
+	}
+}

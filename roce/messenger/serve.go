@@ -10,9 +10,9 @@ import (
 )
 
 // Serve listens at addr and calls serve for each connection, in its own goroutine, until ctx is
-// done. It closes the connection when serve returns; the error of serve is for the caller of serve
-// only, and is ignored. ctx of serve ends with that of Serve, which returns nil then, after all
-// calls of serve have returned. A serve that only answers calls is Calls(handler).
+// done. When serve returns, Serve closes the connection; it ignores the error, which serve logs if
+// that is of use. The context of serve ends with ctx. Then Serve returns nil after all calls of
+// serve have returned. For a server that only answers calls, serve is Calls(handler).
 //
 // Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range.
 func Serve(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config,
