@@ -42,8 +42,8 @@
 //	server, err := roce.New(link.Port(0))
 //	client, err := roce.New(link.Port(1))
 //
-// The example of this package is the whole program. On a host, roce.Open("eth0") opens a device on
-// a network interface instead.
+// The example of this package is the whole program. Instead, roce.Open("eth0") opens a device on a
+// network interface, and roce.Open("127.0.0.1") one for programs on the same host.
 //
 // # Learning more
 //

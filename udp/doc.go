@@ -33,6 +33,8 @@
 //
 // # Reading order
 //
+// For maintainers:
+//
 //   - open.go: Options and Open
 //   - port.go: ownership, counters, Close
 //   - socket.go: the options of a socket, and the headers of received packets

@@ -6,7 +6,8 @@
 //	kv put INTERFACE NODE:7472 KEY VALUE
 //	kv get INTERFACE NODE:7472 KEY
 //
-// All but demo need a network interface and the rights that roce.Open needs.
+// INTERFACE is a network interface or an IP address of this host: see roce.Open. Each process needs
+// one that no other RoCE device uses, for example 127.0.0.2.
 package main
 
 import (
