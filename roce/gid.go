@@ -123,6 +123,9 @@ func (d *Device) readAddrs() bool {
 	return changed
 }
 
+// removedAddr comes before a removed address in addrChanges.
+const removedAddr = "removed"
+
 // addrChanges describes the difference between two GID tables.
 func addrChanges(old, now []GIDEntry) string {
 	var parts []string
@@ -133,7 +136,7 @@ func addrChanges(old, now []GIDEntry) string {
 			}
 		}
 	}
-	list("removed", old, now)
+	list(removedAddr, old, now)
 	list("added", now, old)
 	return strings.Join(parts, ", ")
 }

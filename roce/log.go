@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -153,8 +154,11 @@ func (g *logger) event(e Event) {
 		return
 	}
 	level, ok := eventLevels[e.Kind]
-	if !ok {
+	switch {
+	case !ok:
 		level = slog.LevelDebug
+	case e.Kind == EventGIDChange && strings.Contains(e.Detail, removedAddr):
+		level = slog.LevelWarn // connections may have used it
 	}
 	var peer netip.Addr
 	attrs := []slog.Attr{slog.String("event", string(e.Kind))}

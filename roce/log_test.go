@@ -230,6 +230,7 @@ func TestFailuresAreReported(t *testing.T) {
 	addrs := link.Port(0).Addrs()
 	link.Port(0).SetAddrs(addrs[0], netip.MustParsePrefix("192.0.2.9/24"))
 	check(EventGIDChange, "removed 10.77.0.1", "added 192.0.2.9")
+	text.expect(t, "level=WARN", "removed 10.77.0.1")
 	must(t, link.Port(0).SetMTU(1500))
 	check(EventMTUChange, "1024, before 4096")
 	must(t, link.Port(0).Close())
