@@ -100,6 +100,9 @@ func (l *Listener) Serve(ctx context.Context, c ServeConfig, h Handler) error {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for err == nil {
+		if err = inner.Err(); err != nil { // Accept prefers requests, which may never end
+			break
+		}
 		var r *Request
 		if r, err = l.Accept(inner); err == nil {
 			s.admit(inner, r)
