@@ -186,13 +186,14 @@ func BenchmarkMessages(b *testing.B) {
 		var wg sync.WaitGroup
 		end := measure(b)
 		wg.Go(func() {
-			for range b.N {
-				m, err := y.Recv(ctx)
+			n := 0
+			for _, err := range y.Messages(ctx) {
 				if err != nil {
 					b.Error(err)
-					return
 				}
-				m.Release()
+				if n++; n == b.N {
+					break
+				}
 			}
 		})
 		msg := make([]byte, benchSize)

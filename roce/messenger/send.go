@@ -41,7 +41,7 @@ const maxBatch = 32
 
 func (c *Conn) initSending() {
 	c.slots = make([]slot, c.cfg.Depth+controlSlots)
-	c.signalEvery = max(1, c.cfg.Depth/4)
+	c.signalEvery = max(1, c.cfg.Depth/2)
 }
 
 // free returns how many work requests can be posted, besides those that only carry credits.
