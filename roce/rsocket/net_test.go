@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +25,7 @@ func newServer(t *testing.T, l net.Listener, withTLS bool) *httptest.Server {
 	}))
 	s.Listener.Close()
 	s.Listener = l
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that the client drops
 	if withTLS {
 		s.EnableHTTP2 = true
 		s.StartTLS()
