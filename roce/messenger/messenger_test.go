@@ -231,3 +231,32 @@ func TestEOF(t *testing.T) {
 		t.Errorf("Send() = %v, want %v", err, roce.ErrClosed)
 	}
 }
+
+// Send and one-sided operations fail as soon as the connection has ended, also if the program does
+// not receive. Messages that arrived before can be received nevertheless.
+func TestSendAfterEnd(t *testing.T) {
+	x, y := pair(t, messenger.Config{})
+	ctx := background(t)
+	if err := x.Send(ctx, []byte("last")); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-y.Done()
+	for _, err := range []error{
+		y.Send(ctx, nil), y.WriteAt(ctx, []byte{1}, roce.RemoteBuffer{Len: 1}, 0),
+	} {
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("got %v, want %v", err, io.EOF)
+		}
+	}
+	m, err := y.Recv(ctx)
+	if err != nil || string(m.Bytes()) != "last" {
+		t.Errorf("Recv() = %q, %v, want the last message", m.Bytes(), err)
+	}
+	m.Release()
+	if _, err := y.Recv(ctx); !errors.Is(err, io.EOF) {
+		t.Errorf("Recv() = %v, want %v", err, io.EOF)
+	}
+}

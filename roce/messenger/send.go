@@ -87,6 +87,8 @@ func (c *Conn) admit(ctx context.Context) error {
 		switch {
 		case c.err != nil:
 			return c.err
+		case c.qp.State() == roce.StateErr:
+			return c.reason()
 		case c.credits > 0 && c.free() > 0:
 			if !c.plain {
 				c.credits--
@@ -106,7 +108,19 @@ func (c *Conn) awaitSlot(ctx context.Context) error {
 			return err
 		}
 	}
+	if c.err == nil && c.qp.State() == roce.StateErr {
+		return c.reason()
+	}
 	return c.err
+}
+
+// reason returns why the connection ended, before that was noticed by a completion. Messages that
+// wait can still be received.
+func (c *Conn) reason() error {
+	if err := c.conn.Err(); err != nil {
+		return err
+	}
+	return roce.ErrConnLost
 }
 
 // post queues a SEND. The caller holds mu and has made sure that there is a slot.
