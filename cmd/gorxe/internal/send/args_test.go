@@ -2,13 +2,17 @@ package send
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/transport/rftp"
 )
 
 func TestSplitHost(t *testing.T) {
@@ -110,6 +114,36 @@ func TestOpen(t *testing.T) {
 		if want == "" && err != nil || want != "" &&
 			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("open(%s) = %v, want %q", names, err, want)
+		}
+	}
+}
+
+// By default, only failures of the network of a copy that has begun are repeated.
+func TestRetries(t *testing.T) {
+	silent := &rftp.AbortError{Text: rftp.ErrSilent.Error()}
+	full := &rftp.AbortError{Text: "limit reached"}
+	for _, c := range []struct {
+		retry         time.Duration
+		all           bool
+		err           error
+		dialed, begun bool
+		want          bool
+	}{
+		{time.Minute, false, rftp.ErrLost, true, true, true},
+		{time.Minute, false, fmt.Errorf("%w: details", rftp.ErrSilent), true, true, true},
+		{time.Minute, false, silent, true, true, true},
+		{time.Minute, false, full, true, true, false},
+		{time.Minute, false, io.ErrUnexpectedEOF, true, true, false},
+		{time.Minute, false, os.ErrDeadlineExceeded, false, true, true},
+		{time.Minute, false, os.ErrDeadlineExceeded, false, false, false},
+		{time.Minute, true, os.ErrDeadlineExceeded, false, false, true},
+		{time.Minute, true, full, true, true, true},
+		{0, true, rftp.ErrLost, true, true, false},
+	} {
+		x := &transfer{flags: &flags{retry: cli.Duration{D: c.retry}, retryAll: c.all}}
+		if got := x.retries(c.err, c.dialed, c.begun); got != c.want {
+			t.Errorf("--retry %v (set: %v), %v: retries() = %v, want %v", c.retry, c.all, c.err, got,
+				c.want)
 		}
 	}
 }
