@@ -132,6 +132,40 @@ func (x *identifications) factor(n int) uint32 {
 	return f.factor
 }
 
+// MaxRunIDs is the largest number of packets of a run for RunIDs.
+const MaxRunIDs = 64
+
+// RunIDs changes the ICRC of packets that the kernel cuts from a run: packet i gets the
+// identification i. The zero value is ready to use. It must not be used by two goroutines at a
+// time.
+type RunIDs struct {
+	tables [runTables]runTable
+}
+
+const runTables = 16
+
+// runTable has the changes for packets of one length.
+type runTable struct {
+	length int
+	change [MaxRunIDs]uint32
+}
+
+// Set changes the ICRC of an IPv4 packet, which was computed for identification 0, to that for
+// identification i, less than MaxRunIDs. packet extends from the BTH to the ICRC.
+func (r *RunIDs) Set(packet []byte, i int) {
+	t := &r.tables[len(packet)/4%runTables]
+	if t.length != len(packet) {
+		t.length = len(packet)
+		n := lenIPv4 - lenBeforeID + lenUDP + len(packet) - bth.ICRCLen
+		factor := powCRC(8 * uint64(n+2))
+		for k := range t.change {
+			t.change[k] = mulCRC(uint32(bits.ReverseBytes16(uint16(k))), factor)
+		}
+	}
+	at := packet[len(packet)-bth.ICRCLen:]
+	binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)^t.change[i])
+}
+
 // mulCRC multiplies two polynomials modulo that of CRC-32. Bit 31 is the coefficient of x^0.
 func mulCRC(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {

@@ -167,6 +167,23 @@ func TestCorruptedPacketsOfFlow(t *testing.T) {
 	}
 }
 
+// The ICRC of packet i of a run is that of a packet with identification i.
+func TestRunIDs(t *testing.T) {
+	r, d, p := new(RunIDs), new(Decoder), new(bth.Packet)
+	for _, n := range []int{0, 60, 1024, 4096, 64, 1028} {
+		for i := range MaxRunIDs {
+			f := counted(n, 0)
+			r.Set(f[lenV4Headers:], i)
+			f = received(f, uint16(i))
+			if got := d.Decode(f, p); got != ReasonOK {
+				t.Fatalf("payload %d, packet %d: %v", n, i, got)
+			}
+		}
+	}
+}
+
+const lenV4Headers = lenEthernet + lenIPv4 + lenUDP
+
 func TestRecoverIDsDoesNotAllocate(t *testing.T) {
 	d, p := new(Decoder), new(bth.Packet)
 	d.RecoverIDs()

@@ -22,7 +22,13 @@
 //     (annex A17), and no IP options.
 //   - Packets to an address arrive whatever the interface on which they come, as for all sockets.
 //     Peers on the same host are reachable.
-//   - Socket calls for each packet cost more than AF_XDP: the rate and the latency are worse.
+//   - The kernel's work for each packet costs more than AF_XDP: the rate and the latency are worse.
+//
+// # Runs
+//
+// Packets of equal length that Send gets at once for a peer on a loopback address go through the
+// kernel as one run of up to 64 packets (UDP_SEGMENT). On all networks, the kernel may merge
+// received packets to runs (UDP_GRO), which Receive splits. Kernels before 5.0 have neither.
 //
 // # Receive buffer
 //

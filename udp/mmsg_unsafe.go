@@ -20,7 +20,7 @@ const (
 
 // message has the memory to which a mmsghdr points.
 type message struct {
-	vector  unix.Iovec
+	vectors [maxRun]unix.Iovec
 	name    [nameLen]byte
 	_       [8 - nameLen%8]byte // aligns control
 	control [controlLen]byte
@@ -36,18 +36,22 @@ func newMessages() *messages {
 	b := new(messages)
 	for i := range b.headers {
 		h := &b.headers[i].hdr
-		h.Iov = &b.m[i].vector
+		h.Iov = &b.m[i].vectors[0]
 		h.SetIovlen(1)
 		h.Name = &b.m[i].name[0]
 	}
 	return b
 }
 
-// memory sets the memory of message i.
-func (b *messages) memory(i int, data []byte) {
-	b.m[i].vector.Base = &data[0]
-	b.m[i].vector.SetLen(len(data))
+// memory sets part k of the memory of message i, which has k+1 parts now.
+func (b *messages) memory(i, k int, data []byte) {
+	b.m[i].vectors[k].Base = &data[0]
+	b.m[i].vectors[k].SetLen(len(data))
+	b.headers[i].hdr.SetIovlen(k + 1)
 }
+
+// packets returns the number of packets of message i to send.
+func (b *messages) packets(i int) uint64 { return uint64(b.headers[i].hdr.Iovlen) }
 
 // send sends messages from to n-1 and returns the number of those that the kernel accepted. If it
 // is 0, there is an error.
@@ -75,6 +79,16 @@ func (b *messages) call(number uintptr, fd, from, n int, flags uintptr) (int, er
 	return int(r), nil
 }
 
+// addSegment appends the control message with the length of the packets of a run.
+func (b *messages) addSegment(i, at int, length uint16) (end int) {
+	m := &b.m[i]
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[at]))
+	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	*(*uint16)(unsafe.Pointer(&m.control[at+unix.CmsgLen(0)])) = length
+	return at + unix.CmsgSpace(2)
+}
+
 // addControl appends a control message with an int to message i.
 func (b *messages) addControl(i, at int, level, kind, value int32) (end int) {
 	m := &b.m[i]
@@ -98,6 +112,7 @@ func (b *messages) setControl(i, n int) {
 // ancillary is what the control messages of a received packet say.
 type ancillary struct {
 	trafficClass, hopLimit uint8
+	segment                int // length of the packets of a run; 0: one packet
 }
 
 // ancillary returns what the control messages of received message i say.
@@ -123,6 +138,9 @@ func (b *messages) ancillary(i int) (a ancillary) {
 		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL,
 			h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT:
 			a.hopLimit = uint8(value)
+		}
+		if h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO {
+			a.segment = int(value)
 		}
 		at += unix.CmsgSpace(size - unix.CmsgLen(0))
 	}

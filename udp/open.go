@@ -94,7 +94,10 @@ func open(name string, o Options) (_ *Port, err error) {
 	n.state.Store(s)
 	p.rx, p.tx = newPool(rxBuffers), newPool(txBuffers)
 	p.in, p.out = newMessages(), newMessages()
-	p.refused = make([]uint32, 0, batch)
+	p.ready = make([]driver.Buf, 0, rxBuffers)
+	for i := range p.long {
+		p.long[i] = make([]byte, 1<<16)
+	}
 	p.makePolls()
 	p.watch()
 	return p, nil

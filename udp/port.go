@@ -6,13 +6,18 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	batch     = 64 // packets of one system call
-	rxBuffers = 4 * batch
+	batch     = 64 // packets or runs of one system call
+	rxRuns    = 8  // of one system call to receive
+	maxRun    = frame.MaxRunIDs
+	maxGRO    = 128 // packets of a received run
+	rxBuffers = 4*batch + rxRuns*maxGRO
 	txBuffers = 4 * batch
+	maxBytes  = 65_000 // of a run that is sent
 
 	// maxPacket is the longest IP packet: a packet of path MTU 4096 with all headers is shorter.
 	maxPacket = 4352
@@ -39,7 +44,10 @@ type Port struct {
 
 	rx, tx   pool
 	in, out  *messages
-	refused  []uint32
+	long     [rxRuns][]byte // what of a received run does not fit in a buffer
+	ready    []driver.Buf   // received packets that did not fit in a call of Receive
+	run      run
+	ids      frame.RunIDs
 	stats    driver.Stats
 	sendErr  error
 	timeout  unix.Timespec

@@ -3,6 +3,7 @@ package udp
 import (
 	"encoding/binary"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"golang.org/x/sys/unix"
 )
@@ -17,79 +18,125 @@ func (p *Port) Receive(bufs []driver.Buf) (n int) {
 	if p.closed.Load() || len(p.socks) == 0 {
 		return 0
 	}
+	if len(p.ready) == 0 {
+		p.receive()
+	}
+	n = copy(bufs, p.ready)
+	p.ready = p.ready[:copy(p.ready, p.ready[n:])]
+	return n
+}
+
+// receive fills p.ready.
+func (p *Port) receive() {
 	if p.hot >= len(p.socks) {
 		p.hot = 0
 	}
 	if p.alone++; len(p.socks) == 1 || p.busy && p.alone%pollAll != 0 {
-		n = p.receiveFrom(p.socks[p.hot], bufs)
+		p.receiveFrom(p.socks[p.hot])
 	}
-	if n > 0 || len(p.socks) == 1 {
-		return n
+	if len(p.ready) > 0 || len(p.socks) == 1 {
+		return
 	}
 	// A system call finds out which sockets have packets.
-	ready, err := unix.Ppoll(p.polls, &unix.Timespec{}, nil)
-	for i := 1; err == nil && ready > 0 && i < len(p.polls) && n < len(bufs); i++ {
+	n, err := unix.Ppoll(p.polls, &unix.Timespec{}, nil)
+	for i := 1; err == nil && n > 0 && i < len(p.polls); i++ {
 		if p.polls[i].Revents == 0 {
 			continue
 		}
-		if got := p.receiveFrom(p.socks[i-1], bufs[n:]); got > 0 {
-			n += got
+		before := len(p.ready)
+		if p.receiveFrom(p.socks[i-1]); len(p.ready) > before {
 			p.hot = i - 1
 		}
 	}
-	p.busy = n > 0
-	return n
+	p.busy = len(p.ready) > 0
 }
 
-// receiveFrom receives packets from a socket.
-func (p *Port) receiveFrom(s *socket, bufs []driver.Buf) (n int) {
-	most := min(len(bufs), batch, len(p.rx.free))
-	if most == 0 {
-		return 0
+// receiveFrom receives packets and runs from a socket. The start of each goes to a buffer of its
+// own, so that single packets are not copied.
+func (p *Port) receiveFrom(s *socket) {
+	most := batch
+	if s.runs {
+		most = rxRuns
 	}
-	free := p.rx.free[len(p.rx.free)-most:]
-	for i, k := range free {
-		p.in.memory(i, p.rx.slot(k)[headroom:])
+	if most = min(most, len(p.rx.free)); most == 0 {
+		return
+	}
+	var slots [batch]uint32
+	p.rx.free = p.rx.free[:len(p.rx.free)-copy(slots[:most], p.rx.free[len(p.rx.free)-most:])]
+	for i, k := range slots[:most] {
+		p.in.memory(i, 0, p.rx.slot(k)[headroom:])
+		if s.runs {
+			p.in.memory(i, 1, p.long[i])
+		}
 	}
 	got, err := p.in.receive(s.fd, most)
 	if err != nil {
-		return 0 // nothing has arrived
+		got = 0 // nothing has arrived
 	}
-	for i, k := range free[:got] {
-		if b := p.frame(s, i, p.rx.slot(k)); b != nil {
-			bufs[n] = driver.Buf{B: b, Token: uint64(k)}
-			n++
-			p.stats.RxFrames++
-			p.stats.RxBytes += uint64(len(b))
-			continue
-		}
-		p.stats.RxDropped++
-		p.refused = append(p.refused, k)
+	p.rx.free = append(p.rx.free, slots[got:most]...)
+	for i, k := range slots[:got] {
+		p.split(s, i, k)
 	}
-	// The buffers of the first got messages are in use, apart from those that were refused.
-	keep := len(p.rx.free) - most
-	p.rx.free = append(p.rx.free[:keep], p.rx.free[keep+got:]...)
-	p.rx.free = append(p.rx.free, p.refused...)
-	p.refused = p.refused[:0]
-	return n
 }
 
-// frame makes a frame of received message i, whose packet is in the slot behind the headroom. It
-// returns nil if the packet must be dropped.
-func (p *Port) frame(s *socket, i int, slot []byte) []byte {
+// split makes frames of received message i, which begins in buffer k and continues in p.long[i].
+func (p *Port) split(s *socket, i int, k uint32) {
 	h := &p.in.headers[i]
 	n := int(h.len)
-	if h.hdr.Flags&unix.MSG_TRUNC != 0 || n > len(slot)-headroom {
-		return nil
-	}
-	name := &p.in.m[i].name
 	a := p.in.ancillary(i)
-	b := slot[headroom-len(s.header) : headroom+n]
+	size := n
+	if a.segment > 0 {
+		size = min(a.segment, n)
+	}
+	count := 0
+	if size > 0 {
+		count = (n + size - 1) / size
+	}
+	// A run with very short packets is forged.
+	if h.hdr.Flags&unix.MSG_TRUNC != 0 || size < minPacket || size > slotLen-headroom ||
+		count > maxGRO || count-1 > len(p.rx.free) {
+		p.stats.RxDropped += uint64(max(count, 1))
+		p.rx.free = append(p.rx.free, k)
+		return
+	}
+	first := p.rx.slot(k)[headroom:]
+	for at, id := 0, uint16(0); at < n; at, id = at+size, id+1 {
+		length := min(size, n-at)
+		to := k
+		if at > 0 {
+			to = p.rx.free[len(p.rx.free)-1]
+			p.rx.free = p.rx.free[:len(p.rx.free)-1]
+			packet := p.rx.slot(to)[headroom : headroom+length]
+			done := 0
+			if at < len(first) {
+				done = copy(packet, first[at:])
+			}
+			if done < length {
+				copy(packet[done:], p.long[i][at+done-len(first):])
+			}
+		}
+		b := p.frame(s, i, p.rx.slot(to)[:headroom+length], &a, id)
+		p.ready = append(p.ready, driver.Buf{B: b, Token: uint64(to)})
+		p.stats.RxFrames++
+		p.stats.RxBytes += uint64(len(b))
+	}
+}
+
+// minPacket is the length of the shortest packet: BTH and ICRC.
+const minPacket = bth.HeaderLen + bth.ICRCLen
+
+// frame writes headers in front of a packet of message i, which is in the slot behind the headroom.
+// id is its number in its run, and the identification that gorxe's own packets have.
+func (p *Port) frame(s *socket, i int, slot []byte, a *ancillary, id uint16) []byte {
+	name := &p.in.m[i].name
+	n := len(slot) - headroom
+	b := slot[headroom-len(s.header):]
 	copy(b, s.header)
 	ip := b[etherLen:]
 	if len(s.header) == lenV4 {
 		ip[1], ip[8] = a.trafficClass, a.hopLimit
 		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
+		binary.BigEndian.PutUint16(ip[4:], id)
 		copy(ip[12:16], name[4:8])
 		binary.BigEndian.PutUint16(ip[10:], 0)
 		binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Len]))

@@ -55,23 +55,23 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	}
 	before := p.stats.TxFrames
 	var from *socket
-	queued := 0
+	queued := 0 // messages
+	p.run.packets = 0
 	for i := range bufs {
-		if queued == batch {
-			p.flush(from, queued)
-			queued = 0
-		}
 		s, payload := p.parse(bufs[i].B)
 		if s == nil {
 			p.stats.TxDropped++
 			continue
 		}
-		if s != from && queued > 0 {
+		if s == from && p.extend(queued-1, bufs[i].B, payload) {
+			continue
+		}
+		if queued > 0 && (queued == batch || s != from) {
 			p.flush(from, queued)
 			queued = 0
 		}
 		from = s
-		p.prepare(queued, bufs[i].B, payload)
+		p.prepare(s, queued, bufs[i].B, payload)
 		queued++
 	}
 	if queued > 0 {
@@ -114,10 +114,57 @@ func (p *Port) parse(b []byte) (*socket, []byte) {
 	return nil, nil
 }
 
+// run is the run that the latest message to send is, or may become.
+type run struct {
+	packets int  // 0: the message cannot become a run
+	size    int  // of each packet but the last, bytes
+	bytes   int  // of all packets
+	closed  bool // the last packet is shorter
+	header  []byte
+	control int // end of the control messages, without the length of packets
+}
+
+// begin starts a run with a frame. Only packets that stay on this host become runs: over a veth, a
+// run may reach an AF_XDP socket whole, and NICs that cut runs may number the packets in another
+// way.
+func (p *Port) begin(s *socket, b, payload []byte, control int) {
+	p.run = run{size: len(payload), bytes: len(payload), header: b[:len(b)-len(payload)],
+		control: control}
+	ip := b[etherLen:]
+	if s.runs && len(p.run.header) == lenV4 && (ip[12] == 127 || ip[16] == 127) {
+		p.run.packets = 1
+	}
+}
+
+// extend adds a frame to the run that message i is, if it fits.
+func (p *Port) extend(i int, b, payload []byte) bool {
+	r := &p.run
+	if r.packets == 0 || r.packets == maxRun || r.closed || len(payload) > r.size ||
+		r.bytes+len(payload) > maxBytes || !sameFlow(r.header, b) {
+		return false
+	}
+	p.out.memory(i, r.packets, payload)
+	p.ids.Set(payload, r.packets)
+	if r.packets == 1 {
+		p.out.setControl(i, p.out.addSegment(i, r.control, uint16(r.size)))
+	}
+	r.packets++
+	r.bytes += len(payload)
+	r.closed = len(payload) < r.size
+	return true
+}
+
+// sameFlow reports whether two IPv4 headers have the same addresses, traffic class and hop limit.
+func sameFlow(a, b []byte) bool {
+	a, b = a[etherLen:lenV4], b[etherLen:]
+	return len(b) > lenV4-etherLen && a[1] == b[1] && a[8] == b[8] &&
+		[8]byte(a[12:20]) == [8]byte(b[12:20])
+}
+
 // prepare makes message i of a frame.
-func (p *Port) prepare(i int, b, payload []byte) {
+func (p *Port) prepare(s *socket, i int, b, payload []byte) {
 	m := p.out
-	m.memory(i, payload)
+	m.memory(i, 0, payload)
 	name := &m.m[i].name
 	h := &m.headers[i].hdr
 	ip := b[etherLen:]
@@ -149,6 +196,7 @@ func (p *Port) prepare(i int, b, payload []byte) {
 		}
 	}
 	m.setControl(i, end)
+	p.begin(s, b, payload, end)
 }
 
 // linkLocal reports whether an IPv6 address is a link-local one, or a group of that scope.
@@ -158,14 +206,15 @@ func linkLocal(a []byte) bool {
 
 // flush sends the first n messages.
 func (p *Port) flush(s *socket, n int) {
+	p.run.packets = 0
 	waited := false
 	for at := 0; at < n; {
 		p.stats.Kicks++
 		sent, err := p.out.send(s.fd, at, n)
 		for i := range sent {
 			p.stats.TxBytes += uint64(p.out.headers[at+i].len)
+			p.stats.TxFrames += p.out.packets(at + i)
 		}
-		p.stats.TxFrames += uint64(sent)
 		at += sent
 		switch {
 		case err == nil, errors.Is(err, unix.EINTR):
@@ -175,11 +224,12 @@ func (p *Port) flush(s *socket, n int) {
 			p.timeout = unix.NsecToTimespec(int64(sendPatience))
 			_, _ = unix.Ppoll(p.writable[:], &p.timeout, nil)
 		case errors.Is(err, unix.EAGAIN):
-			p.stats.TxDropped += uint64(n - at)
-			return
+			for ; at < n; at++ {
+				p.stats.TxDropped += p.out.packets(at)
+			}
 		default:
 			p.refusedBy(err)
-			p.stats.TxDropped++
+			p.stats.TxDropped += p.out.packets(at)
 			at++
 		}
 	}

@@ -19,6 +19,7 @@ type socket struct {
 	gid    bth.GID
 	group  bool
 	buffer int    // size of the receive buffer, bytes
+	runs   bool   // the kernel cuts and merges runs
 	header []byte // the headers of received packets, with what is the same in all of them
 }
 
@@ -120,6 +121,9 @@ func (s *socket) configure(index int) error {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
+	// Kernels before 5.0 have neither.
+	s.runs = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil &&
+		unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 	s.buffer, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if s.group {
 		return s.join(index)

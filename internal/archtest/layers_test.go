@@ -99,7 +99,7 @@ var allowed = map[string][]string{
 		"bth", "driver", "frame", "internal/fence", "internal/limit", "internal/osnet",
 		"internal/prefetch",
 	},
-	"udp":            {"bth", "driver", "internal/osnet"},
+	"udp":            {"bth", "driver", "frame", "internal/osnet"},
 	"loopback":       {"bth", "driver", "frame", "internal/clock", "internal/wire"},
 	"internal/loop":  {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
 	"roce/cm":        {"bth", "internal/due", "internal/limit"},

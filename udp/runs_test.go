@@ -1,0 +1,127 @@
+package udp_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/udp"
+	"golang.org/x/sys/unix"
+)
+
+// Packets between loopback addresses travel as runs, and arrive unchanged and in order.
+func TestRuns(t *testing.T) {
+	p := pair(t, false)
+	a := addrs(t, p, netip.Addr.Is4)
+	from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
+	e := &frame.Encoder{SourcePort: bth.Port}
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	random := rand.New(rand.NewPCG(21, 3))
+	for round := range 50 {
+		var bufs, got [64]driver.Buf
+		n := from.Alloc(bufs[:])
+		sizes := make([]int, n)
+		size := 4 * random.IntN(1025)
+		path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+		for i := range bufs[:n] {
+			if random.IntN(16) == 0 {
+				size = 4 * random.IntN(1025)
+			}
+			if random.IntN(32) == 0 {
+				path.TrafficClass ^= 0x20
+			}
+			sizes[i] = size
+			bufs[i].B = packet(e, bufs[i].B, &path, size)
+		}
+		before := from.Stats()
+		if sent, err := from.Send(bufs[:n]); sent != n || err != nil {
+			t.Fatalf("Send() = %d, %v; want %d", sent, err, n)
+		}
+		after := from.Stats()
+		if calls := after.Kicks - before.Kicks; calls > 2 ||
+			after.TxFrames-before.TxFrames != uint64(n) {
+			t.Errorf("round %d: %d system calls, %d frames", round, calls,
+				after.TxFrames-before.TxFrames)
+		}
+		for have := 0; have < n; {
+			k := to.Receive(got[:])
+			for i := range got[:k] {
+				// The decoder does not recover identifications: the port sets that of each packet.
+				if r := d.Decode(got[i].B, pkt); r != frame.ReasonOK {
+					t.Fatalf("round %d, packet %d of %d: Decode() = %v", round, have, n, r)
+				}
+				if !bytes.Equal(pkt.Payload, counting(sizes[have])) {
+					t.Fatalf("round %d, packet %d: %d bytes, want %d", round, have,
+						len(pkt.Payload), sizes[have])
+				}
+				have++
+			}
+			to.Release(got[:k])
+			if k == 0 {
+				if err := to.Wait(time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// Runs of other programs with very short, long or many packets are dropped and counted, and packets
+// after them arrive.
+func TestForgedRuns(t *testing.T) {
+	p := pair(t, false)
+	a, to := addrs(t, p, netip.Addr.Is4), p.Port[1].(*udp.Port)
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a[1].Addr(),
+		bth.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(21, 4))
+	path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	d.RecoverIDs()
+	for round := range 300 {
+		size := []int{1, 15, 16, 17, 1 + random.IntN(1400), 4353, 20_000, 60_000}[round%8]
+		data := make([]byte, 1+random.IntN(min(64*size, 65_000)))
+		for i := range data {
+			data[i] = byte(random.Uint32())
+		}
+		if err := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Skipf("the kernel does not support UDP_SEGMENT: %v", err)
+		}
+		_, _ = conn.Write(data) // the kernel refuses some sizes
+		send(t, p.Port[0], &path, 64)
+		for seen := false; !seen; {
+			var bufs [64]driver.Buf
+			n := to.Receive(bufs[:])
+			for i := range bufs[:n] {
+				seen = seen || d.Decode(bufs[i].B, pkt) == frame.ReasonOK &&
+					bytes.Equal(pkt.Payload, counting(64))
+			}
+			if to.Release(bufs[:n]); n == 0 {
+				if err := to.Wait(time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if s := to.Stats(); s.RxDropped == 0 {
+		t.Error("no forged run was counted")
+	}
+}
