@@ -214,3 +214,20 @@ func TestConnectedQPChecksVLAN(t *testing.T) {
 		driveUntil(t, a, b, func() bool { return a.eng.Counters().Completions > done })
 	}
 }
+
+// Loopback addresses are refused, unless the port allows them; the device's own never are allowed.
+func TestLoopbackSources(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		s := NewSources(prefixes("127.0.0.2/8", "10.77.0.1/24"), nil)
+		if allow {
+			s.AllowLoopback()
+		}
+		for addr, want := range map[string]bool{"127.0.0.1": allow, "::1": allow, "127.0.0.2": false,
+			"0.0.0.1": false, "239.1.1.1": false, "10.77.0.2": true} {
+			g := bth.GIDFromAddr(netip.MustParseAddr(addr))
+			if got := s.accept(&g); got != want {
+				t.Errorf("with AllowLoopback %v: accept(%s) = %v, want %v", allow, addr, got, want)
+			}
+		}
+	}
+}

@@ -84,7 +84,7 @@ arrival for UC and UD. Rates are those of batches of up to 64 messages in flight
 		"how to send packets: xdp (fails without AF_XDP), udp (UDP sockets on "+
 			"two loopback addresses) or auto")
 	f.transport.Register(fs)
-	fs.BoolVar(&f.memory, "memory", false, "use the in-memory link even if AF_XDP is available")
+	fs.BoolVar(&f.memory, "memory", false, "use an in-memory link instead of sockets")
 	cli.JSONVar(fs, &f.json, "print one JSON object")
 	return cmd
 }

@@ -33,7 +33,11 @@ func Command() *cobra.Command {
 		Long: `Make an interface an RDMA NIC, in the foreground.
 
 gorxe takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other
-traffic to the kernel. It prints the GIDs, the path MTU and the XDP mode. It
+traffic to the kernel. It uses AF_XDP if permitted, and otherwise UDP sockets, which
+need no privileges; --datapath chooses one. IFACE may also be one address of this host,
+such as 127.0.0.1, for UDP sockets on this address only.
+
+It prints the GIDs, the path MTU and the data path. It
 answers 'gorxe ping' and 'gorxe perf' from other hosts, and rping (over rdma_cm,
 port 7174) and perftest (ib_write_bw and related programs, port 18515) from any
 RDMA host.
