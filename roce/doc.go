@@ -3,9 +3,9 @@
 //
 // # Devices and objects
 //
-// [Open] creates a [Device] on a Linux network interface, over AF_XDP. [New] creates one on any
-// [Port], for example on the in-memory link of package loopback. The objects of a Device follow the
-// rules of verbs and have the names of libibverbs:
+// [Open] creates a [Device] on a Linux network interface, over AF_XDP or, without privileges, over
+// UDP sockets. [New] creates one on any [Port], for example on the in-memory link of package
+// loopback. The objects of a Device follow the rules of verbs and have the names of libibverbs:
 //
 //   - A protection domain ([PD]) groups memory and queue pairs.
 //   - A memory region ([MR]) is memory that work requests and peers can access. [MW] and [FastMR]

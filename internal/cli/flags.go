@@ -12,7 +12,21 @@ import (
 // PortVar adds a flag for a port number with a default value.
 func PortVar(fs *pflag.FlagSet, p *Int, name, shorthand string, value int, usage string) {
 	*p = Int{N: value, Min: 1, Max: 65535}
-	fs.VarP(p, name, shorthand, usage)
+	fs.VarP(portValue{p}, name, shorthand, usage)
+}
+
+// portValue is a port number as a flag value. It knows the values of the flag --datapath, which
+// users may take for those of --port.
+type portValue struct{ *Int }
+
+// Set implements pflag.Value.
+func (p portValue) Set(text string) error {
+	switch text {
+	case "auto", "xdp", "udp":
+		return fmt.Errorf("%q is not a port number: write --datapath %s to choose how packets are sent",
+			text, text)
+	}
+	return p.Int.Set(text)
 }
 
 // JSONVar adds the flag --json.
