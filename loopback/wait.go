@@ -59,7 +59,9 @@ func (p *Port) Wake() {
 	p.sleep.wake()
 }
 
-// Close implements driver.Port. A Wait in progress returns ErrClosed.
+// Close implements driver.Port. A Wait in progress returns ErrClosed. A Port cannot be opened
+// again. To simulate a host that starts again, give the address to another Port of the Link:
+// link.Port(0).SetAddrs(), then link.Port(2).SetAddrs with the address.
 func (p *Port) Close() error {
 	if !p.closed.Swap(true) {
 		p.sleep.wake()

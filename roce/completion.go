@@ -3,7 +3,7 @@ package roce
 import "github.com/gorxe/gorxe/qp"
 
 // WC is a work completion (ibv_wc): the result of one work request. If Status is not Success, only
-// ID, Status and QPN are set.
+// ID, Status and QPN are set. So if a CQ is used for both, let the ID tell sends from receives.
 type WC struct {
 	ID      uint64 // that of the work request
 	Status  Status

@@ -341,8 +341,8 @@ func (d *Device) NextTimeout() (int64, bool) {
 // Close destroys the Device and all its objects, in the right order: outstanding work requests
 // complete with WRFlushErr (their completions can still be polled), callers of Wait return with
 // ErrClosed, memory regions are deregistered, goroutines end, and the port is closed. Close tells
-// the peers of connections, and waits at most 630 ms for their answers. Closing twice is harmless;
-// the second call waits for the first.
+// the peers of connections, and waits for their answers: about 630 ms if one does not answer.
+// Closing twice is harmless; the second call waits for the first.
 func (d *Device) Close() error {
 	d.ctl.Lock()
 	if d.closing.Swap(true) {

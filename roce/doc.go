@@ -105,6 +105,11 @@
 // WRITE sees all bytes of that WRITE and of earlier ones. Atomics of peers are atomic with respect
 // to [MR.Add64], [MR.CompareAndSwap64], [MR.Load64] and [MR.Store64].
 //
+// A program may change memory that peers READ. The Device loads the last aligned word of each
+// packet first, atomically, and then the other bytes. Only aligned words of up to 8 bytes are
+// consistent; change them with [MR.Store8], [MR.Store32] or [MR.Store64], which have release
+// ordering. Plain writes are possible where readers detect torn data, for example by a checksum.
+//
 // # Errors
 //
 // Failed calls return errors that wrap a sentinel of this package, such as [ErrSQFull]; test for it

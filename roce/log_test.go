@@ -131,8 +131,9 @@ func TestCauseOfConnectionEnd(t *testing.T) {
 	ctx, cancel = c.Context(context.Background())
 	defer cancel()
 	wait(t, ctx)
-	if err := c.Err(); !errors.Is(err, ErrKeepAlive) || !errors.Is(err, RetryExcErr) {
-		t.Errorf("Err() = %v, want ErrKeepAlive and RetryExcErr", err)
+	if err := c.Err(); !errors.Is(err, ErrKeepAlive) || !errors.Is(err, RetryExcErr) ||
+		!errors.Is(err, ErrConnLost) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Err() = %q, want a line with ErrKeepAlive, ErrConnLost and RetryExcErr", err)
 	}
 	text.expect(t, `msg="connection ended"`, "keepalives")
 	e := nextEvent(t, c.QP().device(), EventQPFatal)

@@ -335,7 +335,8 @@ type ConnectOptions struct {
 	Access Access // what the peer may do through this QP; 0: RDMA WRITE, READ, atomics and FLUSH
 
 	// Timeout is the Local ACK Timeout, 4.096 us << n; 0: 17 (0.54 s); negative: never, or for Dial
-	// MaxAckTimeout.
+	// MaxAckTimeout. With Dial, the delay of ACKs that the peer states is a lower limit: 15 (0.13
+	// s) for gorxe and rxe. QP.Query returns the value in use.
 	Timeout    int
 	Retries    int // retries after timeouts and sequence errors, 1 to 7; 0: 7; negative: none
 	RNRRetries int // retries after RNR NAKs, 1 to 6, or 7 for no limit; 0: 7; negative: none

@@ -35,7 +35,8 @@ type ServeConfig struct {
 	PD *PD
 	// QP describes the QP of a connection, which Serve creates before it accepts the connection and
 	// closes afterwards. Without SendCQ, the QP has its own CQ (QP.SendCQ). Type must be RC or UC;
-	// peers that request another type are refused with RejectUnsupported.
+	// peers that request another type are refused with RejectUnsupported. With an SRQ, set PD to
+	// the PD of its buffers.
 	QP QPConfig
 	// Accept holds the options of Request.Accept. Prepare can change them for one connection.
 	Accept AcceptOptions

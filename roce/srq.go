@@ -10,6 +10,11 @@ import (
 
 // SRQ is a shared receive queue, from which several QPs take their receives. Its methods are safe
 // for concurrent use.
+//
+// Each receive completes in the CQ of the QP that took it. When a connection ends, receives that
+// its QP has taken complete there, successfully or with WRFlushErr: call QP.Cancel, poll the CQ
+// until it is empty, and post the buffers again. Otherwise the SRQ shrinks with each connection. If
+// it is empty, RC peers get RNR NAKs and try again; SetLimit requests an event before that.
 type SRQ struct {
 	dev    *Device
 	srq    *qp.SRQ
@@ -85,8 +90,8 @@ func (s *SRQ) SetLimit(n int) error { return s.srq.SetLimit(n) }
 // Len returns the number of posted receives.
 func (s *SRQ) Len() int { return s.srq.Len() }
 
-// Close destroys the SRQ and discards its receives. It returns ErrInUse while QPs use it. Closing
-// twice is harmless.
+// Close destroys the SRQ and discards its receives, which do not complete: their buffers belong to
+// the program again. It returns ErrInUse while QPs use it. Closing twice is harmless.
 func (s *SRQ) Close() error {
 	s.dev.ctl.Lock()
 	defer s.dev.ctl.Unlock()

@@ -1,9 +1,6 @@
 package roce
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // Error returns the text of String, so that a Status can be the target of errors.Is:
 //
@@ -80,7 +77,7 @@ func lostBy(st Status) error {
 func (q *QP) lost() error {
 	err := lostBy(Status(q.qp.Cause()))
 	if q.cmID != nil && q.cmID.conn != nil && q.cmID.conn.silent {
-		err = errors.Join(err, ErrKeepAlive)
+		err = fmt.Errorf("%w: %w", ErrKeepAlive, err)
 	}
 	return err
 }

@@ -42,8 +42,10 @@ func (c *Conn) initCalling() {
 // call at the same time; calls beyond Config.Calls wait for others to end. The caller releases the
 // answer.
 //
-// If ctx is done before the answer has come, Call returns, the context of the peer's Handler is
-// canceled, and the answer is discarded when it comes. The call counts as outstanding until then.
+// If ctx is done before the answer has come, Call returns, and the answer is discarded when it
+// comes. The call counts as outstanding until then. If the peer's Config.Workers is larger than the
+// number of requests that it serves at that time, the context of its Handler is canceled; with 1,
+// the default, it is not. A request that was canceled before a Handler was called is not handled.
 //
 // Errors: a *CallError with the text of the Handler's error; ErrTooLarge, ErrPlain, ctx's error,
 // that of the connection.
@@ -149,7 +151,7 @@ func (c *Conn) answered(i uint32, b *buffer) error {
 // Handler answers a request of the peer. It must not use req after it has returned; the answer may
 // be a part of req. The peer's Call returns a *CallError with the text of an error. ctx is canceled
 // when the connection ends; and when the caller has canceled the call, unless all Config.Workers of
-// this side are busy.
+// this side are busy. With 1 worker, the default, they always are.
 type Handler func(ctx context.Context, req []byte) (answer []byte, err error)
 
 // Handle answers the peer's calls until the connection ends or ctx is done. It runs up to

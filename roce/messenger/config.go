@@ -37,8 +37,9 @@ type Config struct {
 	// its answer is released, or if it was canceled when its answer arrives. 0: Depth.
 	Calls int
 	// Workers is how many requests Handle serves at the same time. With 1, the default, the
-	// requests of a connection are answered in their order, without a switch of goroutines. Use
-	// more if Handlers wait for something.
+	// requests of a connection are answered in their order, without a switch of goroutines, and
+	// the end of a caller's context does not reach its Handler. Use more if Handlers wait for
+	// something.
 	Workers int
 	// Linger limits how long Close waits until the peer has acknowledged what was sent.
 	// 0: DefaultLinger; negative: Close does not wait.

@@ -423,8 +423,9 @@ func TestRefusedAccess(t *testing.T) {
 	remote.RKey++
 	err := x.WriteAt(ctx, []byte("x"), remote, 0)
 	var status *roce.StatusError
-	if !errors.As(err, &status) || status.Status != roce.RemAccessErr {
-		t.Errorf("WriteAt() = %v, want the status %v", err, roce.RemAccessErr)
+	if !errors.As(err, &status) || status.Status != roce.RemAccessErr ||
+		!errors.Is(err, roce.ErrConnLost) {
+		t.Errorf("WriteAt() = %v, want ErrConnLost with the status %v", err, roce.RemAccessErr)
 	}
 	if err := x.Send(ctx, nil); !errors.Is(err, roce.ErrConnLost) {
 		t.Errorf("Send() = %v, want %v", err, roce.ErrConnLost)

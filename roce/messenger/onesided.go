@@ -47,7 +47,8 @@ type opSet struct {
 // Results are not valid, and the connection never uses Local again. With an SGE the device may
 // still use its memory, and nothing but the end of the connection prevents that: Do ends it then,
 // and returns when the device does not use the memory any more. If an operation fails on the peer,
-// for example with a *roce.StatusError of roce.RemAccessErr, the connection has ended, too.
+// for example with a *roce.StatusError of roce.RemAccessErr, the connection has ended, too, and the
+// error wraps roce.ErrConnLost.
 //
 // Errors: ErrRange, roce.ErrInvalid, ctx's error, that of the connection.
 func (c *Conn) Do(ctx context.Context, ops []Op) error {
@@ -276,7 +277,7 @@ func (c *Conn) lost(wc *roce.WC) {
 		return
 	}
 	if s := c.slots[c.slotAfter(c.first, int(wc.ID-c.head))].set; s != nil && s.err == nil {
-		s.err = &roce.StatusError{Status: wc.Status}
+		s.err = fmt.Errorf("%w: %w", roce.ErrConnLost, &roce.StatusError{Status: wc.Status})
 	}
 }
 

@@ -31,7 +31,7 @@ func Calls(h Handler) func(ctx context.Context, c *Conn) error {
 
 // ServeConfig returns the arguments with which roce.Device.Serve or roce.Listener.Serve does what
 // Serve does, for servers that set limits in the roce.ServeConfig or have a listener of their own.
-// Its fields PD, QP, Accept.ConnectOptions, Prepare, Done and Go are those of the package.
+// Do not change its fields PD, QP, Accept.ConnectOptions, Prepare and Done; Go is that of cfg.
 //
 // Errors: roce.ErrInvalid for a Config out of range.
 func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c *Conn) error) (
