@@ -11,6 +11,7 @@ import (
 type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
+	moves uint64
 	done  chan struct{} // closed when the time is over
 	shut  bool
 	after map[*func()]struct{} // to call when the time is over
@@ -29,6 +30,7 @@ func (d *deadline) set(t time.Time) {
 
 // move is set for the holder of mu.
 func (d *deadline) move(t time.Time) {
+	d.moves++
 	if d.timer != nil {
 		d.timer.Stop()
 		d.timer = nil
@@ -39,21 +41,19 @@ func (d *deadline) move(t time.Time) {
 	if t.IsZero() {
 		return
 	}
-	done := d.done
 	if wait := time.Until(t); wait > 0 {
-		var timer *time.Timer
-		timer = time.AfterFunc(wait, func() { d.expire(timer, done) })
-		d.timer = timer
+		moves := d.moves
+		d.timer = time.AfterFunc(wait, func() { d.expire(moves) })
 		return
 	}
-	close(done)
+	close(d.done)
 }
 
-// expire ends the waits of a timer that is still the current one.
-func (d *deadline) expire(timer *time.Timer, done chan struct{}) {
+// expire ends the waits, unless the deadline was moved after its timer was started.
+func (d *deadline) expire(moves uint64) {
 	d.mu.Lock()
-	if d.timer == timer && !over(done) {
-		close(done)
+	if d.moves == moves && !over(d.done) {
+		close(d.done)
 	}
 	d.unlock()
 }
