@@ -29,7 +29,7 @@ func TestUsageErrors(t *testing.T) {
 		"up a --window much":                            "not a whole number",
 		"up a --mode fast":                              "auto, native, generic",
 		"up a --port 70000":                             "1 to 65535",
-		"up a --port udp":                               "--datapath udp",
+		"up a --port tcp":                               "not a whole number",
 		"up a --user no-such-user":                      "NAME, UID or UID:GID",
 		"up a --congestion reno":                        "adaptive, dcqcn, none",
 		"up a --selective-repeat=some":                  "neither true nor false",

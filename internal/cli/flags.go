@@ -9,22 +9,25 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// PortVar adds a flag for a port number with a default value.
+// PortVar adds a flag for a port number with a default value. The values of the flag --datapath are
+// possible, too: "--port udp" is "--datapath udp" and leaves the port number as it is.
 func PortVar(fs *pflag.FlagSet, p *Int, name, shorthand string, value int, usage string) {
 	*p = Int{N: value, Min: 1, Max: 65535}
-	fs.VarP(portValue{p}, name, shorthand, usage)
+	fs.VarP(portValue{p, fs}, name, shorthand, usage)
 }
 
-// portValue is a port number as a flag value. It knows the values of the flag --datapath, which
-// users may take for those of --port.
-type portValue struct{ *Int }
+// portValue is a port number as a flag value, or a value of --datapath.
+type portValue struct {
+	*Int
+	fs *pflag.FlagSet
+}
 
 // Set implements pflag.Value.
 func (p portValue) Set(text string) error {
-	switch text {
-	case "auto", "xdp", "udp":
-		return fmt.Errorf("%q is not a port number: write --datapath %s to choose how packets are sent",
-			text, text)
+	switch f := p.fs.Lookup("datapath"); {
+	case f == nil:
+	case text == "auto", text == "xdp", text == "udp":
+		return p.fs.Set(f.Name, text)
 	}
 	return p.Int.Set(text)
 }
