@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,11 +55,12 @@ func TestTrace(t *testing.T) {
 	pollOK(t, 4, WCRecv, b.cq, a.cq)
 	events := device.events
 	want := "post SEND, sent RC SEND Only, rcvd RC Acknowledge, done SEND"
-	if got := strings.Join(device.kinds(a.qp.QPN()), ", "); got != want {
+	// On a slow machine packets are sent again.
+	if got := strings.Join(slices.Compact(device.kinds(a.qp.QPN())), ", "); got != want {
 		t.Errorf("events of the sender: %s, want %s", got, want)
 	}
 	want = "recv RECV, rcvd RC SEND Only, sent RC Acknowledge, done RECV"
-	if got := strings.Join(one.kinds(b.qp.QPN()), ", "); got != want {
+	if got := strings.Join(slices.Compact(one.kinds(b.qp.QPN())), ", "); got != want {
 		t.Errorf("events of the receiver: %s, want %s", got, want)
 	}
 	for _, e := range events {
