@@ -2,4 +2,4 @@
 
 package rftp
 
-const raceEnabled = false
+const raceDetector = false

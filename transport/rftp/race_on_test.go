@@ -2,4 +2,4 @@
 
 package rftp
 
-const raceEnabled = true
+const raceDetector = true
