@@ -94,7 +94,7 @@ func TestForged(t *testing.T) {
 		}, "Request in proactive mode"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if raceDetector && name == "repeated FIN" {
+			if raceEnabled && name == "repeated FIN" {
 				t.Skip("the peer writes to memory that is being read")
 			}
 			g := newRig(t, testbed.Config{})

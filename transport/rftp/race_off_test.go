@@ -2,4 +2,4 @@
 
 package rftp
 
-const raceDetector = false
+const raceEnabled = false

@@ -2,4 +2,4 @@
 
 package rftp
 
-const raceDetector = true
+const raceEnabled = true
