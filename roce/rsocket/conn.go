@@ -33,7 +33,6 @@ type Conn struct {
 	wrs     [1]roce.SendWR // scratch of post
 	sges    [1]roce.SGE
 	inline  [core.InlineLen]byte
-	area    [2]uint64 // address and key for WRITEs without data
 	maps    []*roce.MR
 }
 
