@@ -144,26 +144,48 @@ type RunIDs struct {
 
 const runTables = 16
 
-// runTable has the changes for packets of one length.
+// runTable has the changes of the ICRC of packets of one length, by the bits of the identification
+// that change.
 type runTable struct {
 	length int
-	change [MaxRunIDs]uint32
+	low    [64]uint32 // bits 0 to 5
+	mid    [32]uint32 // bits 6 to 10
+	high   [32]uint32 // bits 11 to 15
+}
+
+func (t *runTable) fill(length int) {
+	t.length = length
+	n := lenIPv4 - lenBeforeID + lenUDP + length - bth.ICRCLen
+	factor := powCRC(8 * uint64(n+2))
+	change := func(id int) uint32 {
+		return mulCRC(uint32(bits.ReverseBytes16(uint16(id))), factor)
+	}
+	for i := range t.low {
+		t.low[i] = change(i)
+	}
+	for i := range t.mid {
+		t.mid[i], t.high[i] = change(i<<6), change(i<<11)
+	}
 }
 
 // Set changes the ICRC of an IPv4 packet, which was computed for identification 0, to that for
 // identification i, less than MaxRunIDs. packet extends from the BTH to the ICRC.
-func (r *RunIDs) Set(packet []byte, i int) {
+func (r *RunIDs) Set(packet []byte, i int) { r.Change(packet, 0, uint16(i)) }
+
+// Change changes the ICRC of an IPv4 packet, which was computed for the identification from, to
+// that for the identification to. packet extends from the BTH to the ICRC.
+func (r *RunIDs) Change(packet []byte, from, to uint16) {
 	t := &r.tables[len(packet)/4%runTables]
 	if t.length != len(packet) {
-		t.length = len(packet)
-		n := lenIPv4 - lenBeforeID + lenUDP + len(packet) - bth.ICRCLen
-		factor := powCRC(8 * uint64(n+2))
-		for k := range t.change {
-			t.change[k] = mulCRC(uint32(bits.ReverseBytes16(uint16(k))), factor)
-		}
+		t.fill(len(packet))
+	}
+	d := from ^ to
+	change := t.low[d%64]
+	if d >= 64 {
+		change ^= t.mid[d>>6%32] ^ t.high[d>>11]
 	}
 	at := packet[len(packet)-bth.ICRCLen:]
-	binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)^t.change[i])
+	binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)^change)
 }
 
 // mulCRC multiplies two polynomials modulo that of CRC-32. Bit 31 is the coefficient of x^0.

@@ -179,6 +179,15 @@ func TestRunIDs(t *testing.T) {
 				t.Fatalf("payload %d, packet %d: %v", n, i, got)
 			}
 		}
+		for _, from := range []uint16{1, 63, 64, 0x07c0, 0x8000, 0xffff} {
+			to := from * 31
+			f := counted(n, from)
+			r.Change(f[lenV4Headers:], from, to)
+			f = received(f, to)
+			if got := d.Decode(f, p); got != ReasonOK {
+				t.Fatalf("payload %d, identification %#x changed to %#x: %v", n, from, to, got)
+			}
+		}
 	}
 }
 

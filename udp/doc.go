@@ -26,9 +26,13 @@
 //
 // # Runs
 //
-// Packets of equal length that Send gets at once for a peer on a loopback address go through the
-// kernel as one run of up to 64 packets (UDP_SEGMENT). On all networks, the kernel may merge
-// received packets to runs (UDP_GRO), which Receive splits. Kernels before 5.0 have neither.
+// Packets of equal length that Send gets at once for a peer go through the kernel as one run of up
+// to 64 packets (UDP_SEGMENT). The kernel may also merge received packets to runs (UDP_GRO), which
+// Receive splits. Kernels before 5.0 have neither.
+//
+// Some receivers drop runs, and some NICs cut them into packets whose ICRC is wrong. If packets of
+// runs to an address have to be retransmitted often, packets to it are sent one by one for a while.
+// Info.Note says so if it continues, and if the kernel refuses runs.
 //
 // # Receive buffer
 //
@@ -45,7 +49,7 @@
 //   - port.go: ownership, counters, Close
 //   - socket.go: the options of a socket, and the headers of received packets
 //   - receive.go, send.go: the data path
-//   - mmsg_unsafe.go: batches of packets for the kernel
+//   - drops_unsafe.go: how many packets the kernel has dropped
 //   - wait.go: blocking and waking
 //   - network.go: addresses, link state and routes
 //   - groups.go: multicast groups

@@ -10,6 +10,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/osnet"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -93,7 +94,8 @@ func open(name string, o Options) (_ *Port, err error) {
 	n.describe(&s.info, link.Attrs())
 	n.state.Store(s)
 	p.rx, p.tx = newPool(rxBuffers), newPool(txBuffers)
-	p.in, p.out = newMessages(), newMessages()
+	p.in, p.out = udpmsg.NewBatch(), udpmsg.NewSender()
+	p.out.Index, p.out.Refused, p.out.Note = n.index, p.refusedBy, n.setNote
 	p.ready = make([]driver.Buf, 0, rxBuffers)
 	for i := range p.long {
 		p.long[i] = make([]byte, 1<<16)

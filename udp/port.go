@@ -6,18 +6,16 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/driver"
-	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	batch     = 64 // packets or runs of one system call
-	rxRuns    = 8  // of one system call to receive
-	maxRun    = frame.MaxRunIDs
-	maxGRO    = 128 // packets of a received run
+	batch     = udpmsg.Size // packets or runs of one system call
+	rxRuns    = 8           // of one system call to receive
+	maxGRO    = 128         // packets of a received run
 	rxBuffers = 4*batch + rxRuns*maxGRO
 	txBuffers = 4 * batch
-	maxBytes  = 65_000 // of a run that is sent
 
 	// maxPacket is the longest IP packet: a packet of path MTU 4096 with all headers is shorter.
 	maxPacket = 4352
@@ -42,16 +40,14 @@ type Port struct {
 	alone int  // calls of Receive
 	from  int  // the socket that has sent last
 
-	rx, tx   pool
-	in, out  *messages
-	long     [rxRuns][]byte // what of a received run does not fit in a buffer
-	ready    []driver.Buf   // received packets that did not fit in a call of Receive
-	run      run
-	ids      frame.RunIDs
-	stats    driver.Stats
-	sendErr  error
-	timeout  unix.Timespec
-	writable [1]unix.PollFd
+	rx, tx  pool
+	in      *udpmsg.Batch
+	out     *udpmsg.Sender
+	long    [rxRuns][]byte // what of a received run does not fit in a buffer
+	ready   []driver.Buf   // received packets that did not fit in a call of Receive
+	stats   driver.Stats   // without those of out
+	sendErr error
+	timeout unix.Timespec
 
 	// Wake sets woken and then reads sleeping; Wait sets sleeping and then reads woken. At least
 	// one of them sees the other's value, so no wake-up is lost.
@@ -97,8 +93,10 @@ func (p *Port) Info() driver.Info { return p.net.info() }
 func (p *Port) Stats() driver.Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stats
+	s, out := p.stats, &p.out.Stats
 	s.RxDropped += p.kernelDrops()
+	s.TxFrames, s.TxBytes, s.TxDropped = out.TxFrames, out.TxBytes, out.TxDropped
+	s.Kicks = out.Kicks
 	return s
 }
 

@@ -19,7 +19,12 @@ import (
 // pair opens two ports: on loopback addresses, or on a veth pair.
 func pair(t *testing.T, veth bool) *testbed.Ports {
 	t.Helper()
-	p, err := testbed.OpenPorts(testbed.Config{UDP: true, Veth: veth, MTU: 4200})
+	return open(t, testbed.Config{UDP: true, Veth: veth, MTU: 4200})
+}
+
+func open(t *testing.T, c testbed.Config) *testbed.Ports {
+	t.Helper()
+	p, err := testbed.OpenPorts(c)
 	if testbed.Unavailable(err) {
 		t.Skipf("no veth pair here (needs root): %v", err)
 	}
@@ -40,10 +45,11 @@ func pair(t *testing.T, veth bool) *testbed.Ports {
 }
 
 // packet writes a SEND with n bytes of payload into b.
-func packet(e *frame.Encoder, b []byte, a *frame.Address, n int) []byte {
+func packet(e *frame.Encoder, b []byte, a *frame.Address, psn bth.PSN, n int) []byte {
 	at := frame.PutHeaders(b, a)
 	p := b[at:]
-	bth.PutBTH(p, &bth.BTHFields{Opcode: bth.RCSendOnly, PKey: bth.DefaultPKey, DestQP: 7})
+	bth.PutBTH(p, &bth.BTHFields{Opcode: bth.RCSendOnly, PKey: bth.DefaultPKey, DestQP: 7,
+		PSN: psn})
 	for i := range n {
 		p[bth.HeaderLen+i] = byte(i)
 	}
@@ -60,7 +66,7 @@ func send(t *testing.T, p driver.Port, a *frame.Address, n int) {
 	if p.Alloc(bufs[:]) != 1 {
 		t.Fatal("no buffer")
 	}
-	bufs[0].B = packet(e, bufs[0].B, a, n)
+	bufs[0].B = packet(e, bufs[0].B, a, 0, n)
 	if sent, err := p.Send(bufs[:]); sent != 1 || err != nil {
 		t.Fatalf("Send() = %d, %v; %s", sent, err, p.Info().Note)
 	}
@@ -231,9 +237,9 @@ func TestFramesThatAreNotSent(t *testing.T) {
 	if p.Port[0].Alloc(bufs[:]) != len(bufs) {
 		t.Fatal("no buffers")
 	}
-	bufs[0].B = packet(e, bufs[0].B, &foreign, 4)
+	bufs[0].B = packet(e, bufs[0].B, &foreign, 0, 4)
 	bufs[1].B = bufs[1].B[:10]
-	bufs[2].B = packet(e, bufs[2].B, &path, 8)
+	bufs[2].B = packet(e, bufs[2].B, &path, 0, 8)
 	if n, err := p.Port[0].Send(bufs[:]); n != 1 || err != nil {
 		t.Errorf("Send() = %d, %v; want 1 frame", n, err)
 	}
@@ -275,7 +281,7 @@ func TestNoAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(50, func() {
 		n := p.Port[0].Alloc(bufs)
 		for i := range bufs[:n] {
-			bufs[i].B = packet(e, bufs[i].B, &path, 64)
+			bufs[i].B = packet(e, bufs[i].B, &path, bth.PSN(i), 64)
 		}
 		if sent, err := p.Port[0].Send(bufs[:n]); sent != 32 || err != nil {
 			t.Fatalf("Send() = %d, %v", sent, err)

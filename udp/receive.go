@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,12 +65,12 @@ func (p *Port) receiveFrom(s *socket) {
 	var slots [batch]uint32
 	p.rx.free = p.rx.free[:len(p.rx.free)-copy(slots[:most], p.rx.free[len(p.rx.free)-most:])]
 	for i, k := range slots[:most] {
-		p.in.memory(i, 0, p.rx.slot(k)[headroom:])
+		p.in.SetMemory(i, 0, p.rx.slot(k)[headroom:])
 		if s.runs {
-			p.in.memory(i, 1, p.long[i])
+			p.in.SetMemory(i, 1, p.long[i])
 		}
 	}
-	got, err := p.in.receive(s.fd, most)
+	got, err := p.in.Receive(s.fd, most)
 	if err != nil {
 		got = 0 // nothing has arrived
 	}
@@ -81,19 +82,18 @@ func (p *Port) receiveFrom(s *socket) {
 
 // split makes frames of received message i, which begins in buffer k and continues in p.long[i].
 func (p *Port) split(s *socket, i int, k uint32) {
-	h := &p.in.headers[i]
-	n := int(h.len)
-	a := p.in.ancillary(i)
+	n, truncated := p.in.Length(i)
+	a := p.in.Ancillary(i)
 	size := n
-	if a.segment > 0 {
-		size = min(a.segment, n)
+	if a.Segment > 0 {
+		size = min(a.Segment, n)
 	}
 	count := 0
 	if size > 0 {
 		count = (n + size - 1) / size
 	}
 	// A run with very short packets is forged.
-	if h.hdr.Flags&unix.MSG_TRUNC != 0 || size < minPacket || size > slotLen-headroom ||
+	if truncated || size < minPacket || size > slotLen-headroom ||
 		count > maxGRO || count-1 > len(p.rx.free) {
 		p.stats.RxDropped += uint64(max(count, 1))
 		p.rx.free = append(p.rx.free, k)
@@ -127,23 +127,23 @@ const minPacket = bth.HeaderLen + bth.ICRCLen
 
 // frame writes headers in front of a packet of message i, which is in the slot behind the headroom.
 // id is its number in its run, and the identification that gorxe's own packets have.
-func (p *Port) frame(s *socket, i int, slot []byte, a *ancillary, id uint16) []byte {
-	name := &p.in.m[i].name
+func (p *Port) frame(s *socket, i int, slot []byte, a *udpmsg.Ancillary, id uint16) []byte {
+	name := p.in.Name(i)
 	n := len(slot) - headroom
 	b := slot[headroom-len(s.header):]
 	copy(b, s.header)
 	ip := b[etherLen:]
-	if len(s.header) == lenV4 {
-		ip[1], ip[8] = a.trafficClass, a.hopLimit
+	if len(s.header) == udpmsg.LenV4 {
+		ip[1], ip[8] = a.TrafficClass, a.HopLimit
 		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
 		binary.BigEndian.PutUint16(ip[4:], id)
 		copy(ip[12:16], name[4:8])
 		binary.BigEndian.PutUint16(ip[10:], 0)
 		binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Len]))
 	} else {
-		ip[0] = 6<<4 | a.trafficClass>>4
-		ip[1] = a.trafficClass << 4
-		ip[7] = a.hopLimit
+		ip[0] = 6<<4 | a.TrafficClass>>4
+		ip[1] = a.TrafficClass << 4
+		ip[7] = a.HopLimit
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
 		copy(ip[8:24], name[8:24])
 	}

@@ -11,19 +11,43 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/udp"
 	"golang.org/x/sys/unix"
 )
 
-// Packets between loopback addresses travel as runs, and arrive unchanged and in order.
+// Packets travel as runs, and arrive unchanged and in order.
 func TestRuns(t *testing.T) {
-	p := pair(t, false)
-	a := addrs(t, p, netip.Addr.Is4)
+	for _, c := range []struct {
+		name string
+		veth bool
+		cut  bool // the kernel cuts runs before they leave
+		addr func(netip.Addr) bool
+	}{
+		{"loopback", false, false, netip.Addr.Is4},
+		{"IPv4", true, false, netip.Addr.Is4},
+		{"IPv6", true, false, func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
+		{"link-local", true, false, netip.Addr.IsLinkLocalUnicast},
+		{"IPv4 without offloads", true, true, netip.Addr.Is4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testRuns(t, open(t, testbed.Config{UDP: true, Veth: c.veth, MTU: 4200,
+				Offloads: !c.cut}), c.addr, c.cut)
+		})
+	}
+}
+
+func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut bool) {
+	a := addrs(t, p, is)
 	from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
 	e := &frame.Encoder{SourcePort: bth.Port}
 	d, pkt := new(frame.Decoder), new(bth.Packet)
+	if cut {
+		d.RecoverIDs()
+	}
 	random := rand.New(rand.NewPCG(21, 3))
-	for round := range 50 {
+	psn := bth.PSN(1<<24 - 500)
+	for round := range 30 {
 		var bufs, got [64]driver.Buf
 		n := from.Alloc(bufs[:])
 		sizes := make([]int, n)
@@ -37,7 +61,8 @@ func TestRuns(t *testing.T) {
 				path.TrafficClass ^= 0x20
 			}
 			sizes[i] = size
-			bufs[i].B = packet(e, bufs[i].B, &path, size)
+			bufs[i].B = packet(e, bufs[i].B, &path, psn, size)
+			psn = psn.Add(1)
 		}
 		before := from.Stats()
 		if sent, err := from.Send(bufs[:n]); sent != n || err != nil {
@@ -52,7 +77,7 @@ func TestRuns(t *testing.T) {
 		for have := 0; have < n; {
 			k := to.Receive(got[:])
 			for i := range got[:k] {
-				// The decoder does not recover identifications: the port sets that of each packet.
+				// The port sets the identification of each packet of a run.
 				if r := d.Decode(got[i].B, pkt); r != frame.ReasonOK {
 					t.Fatalf("round %d, packet %d of %d: Decode() = %v", round, have, n, r)
 				}

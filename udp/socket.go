@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,9 +23,6 @@ type socket struct {
 	runs   bool   // the kernel cuts and merges runs
 	header []byte // the headers of received packets, with what is the same in all of them
 }
-
-// defaultHopLimit is the hop limit that sockets set without a control message.
-const defaultHopLimit = 64
 
 // receiveBuffer is the size of the receive buffer that sockets ask for. Without CAP_NET_ADMIN they
 // get at most net.core.rmem_max.
@@ -87,8 +85,8 @@ func (s *socket) configure(index int) error {
 		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
 		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1},
 		{unix.IPPROTO_IP, unix.IP_RECVTTL, 1},
-		{unix.IPPROTO_IP, unix.IP_TTL, defaultHopLimit},
-		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, defaultHopLimit},
+		{unix.IPPROTO_IP, unix.IP_TTL, udpmsg.DefaultHopLimit},
+		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, udpmsg.DefaultHopLimit},
 	}
 	if s.addr.Is6() {
 		options = []option{
@@ -97,8 +95,8 @@ func (s *socket) configure(index int) error {
 			{unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, defaultHopLimit},
-			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, defaultHopLimit},
+			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, udpmsg.DefaultHopLimit},
+			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, udpmsg.DefaultHopLimit},
 			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index},
 			// RoCEv2 senders set no UDP checksum, because the ICRC covers the same bytes.
 			{unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1},
@@ -155,32 +153,27 @@ const (
 	ipv4Len  = 20
 	ipv6Len  = 40
 	udpLen   = 8
-	lenV4    = etherLen + ipv4Len + udpLen
-	lenV6    = etherLen + ipv6Len + udpLen
-
-	etherIPv4 = 0x0800
-	etherIPv6 = 0x86dd
-	protoUDP  = 17
-	dontFrag  = 0x4000
+	protoUDP = 17
+	dontFrag = 0x4000
 )
 
 // makeHeader prepares the headers of received packets.
 func (s *socket) makeHeader() {
-	h := make([]byte, lenV6)
+	h := make([]byte, udpmsg.LenV6)
 	a := s.addr.As16()
 	if s.group {
 		copy(h, multicastMAC(s.addr))
 	}
 	ip := h[etherLen:]
 	if s.addr.Is4() {
-		h = h[:lenV4]
-		binary.BigEndian.PutUint16(h[12:], etherIPv4)
+		h = h[:udpmsg.LenV4]
+		binary.BigEndian.PutUint16(h[12:], udpmsg.EtherIPv4)
 		ip[0] = 4<<4 | ipv4Len/4
 		binary.BigEndian.PutUint16(ip[6:], dontFrag)
 		ip[9] = protoUDP
 		copy(ip[16:20], a[12:])
 	} else {
-		binary.BigEndian.PutUint16(h[12:], etherIPv6)
+		binary.BigEndian.PutUint16(h[12:], udpmsg.EtherIPv6)
 		ip[0] = 6 << 4
 		ip[6] = protoUDP
 		copy(ip[24:40], a[:])

@@ -36,7 +36,8 @@ func openPorts(c *Config) (*Ports, error) {
 	case !c.Veth:
 		return openMemory(c)
 	}
-	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues, Rate: c.Rate})
+	pair, err := veth.New(veth.Options{MTU: c.MTU, Queues: c.Queues, Rate: c.Rate,
+		Offloads: c.Offloads})
 	if err != nil {
 		return nil, err
 	}

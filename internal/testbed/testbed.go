@@ -21,6 +21,8 @@ type Config struct {
 	// UDP selects UDP sockets: on two random loopback addresses, which needs no privileges, or with
 	// Veth on the veth pair.
 	UDP bool
+	// Offloads leaves checksum and segmentation offload of the veth pair on: see veth.Options.
+	Offloads bool
 
 	// MTU is the largest IP packet in bytes; 0 means the default of veth or loopback.
 	MTU int

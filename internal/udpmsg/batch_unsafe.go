@@ -1,4 +1,4 @@
-package udp
+package udpmsg
 
 import (
 	"unsafe"
@@ -14,26 +14,31 @@ type mmsghdr struct {
 }
 
 const (
-	nameLen    = unix.SizeofSockaddrInet6
+	// Size is the number of messages of a Batch.
+	Size = 64
+	// NameLen is the length of the address of a message.
+	NameLen = unix.SizeofSockaddrInet6
+
 	controlLen = 128 // more than the control messages of a packet need
 )
 
 // message has the memory to which a mmsghdr points.
 type message struct {
-	vectors [maxRun]unix.Iovec
-	name    [nameLen]byte
-	_       [8 - nameLen%8]byte // aligns control
+	vectors [MaxRun]unix.Iovec
+	name    [NameLen]byte
+	_       [8 - NameLen%8]byte // aligns control
 	control [controlLen]byte
 }
 
-// messages is a batch for one call of sendmmsg or recvmmsg.
-type messages struct {
-	headers [batch]mmsghdr
-	m       [batch]message
+// Batch has the messages of one call of sendmmsg or recvmmsg. A message is a packet or a run.
+type Batch struct {
+	headers [Size]mmsghdr
+	m       [Size]message
 }
 
-func newMessages() *messages {
-	b := new(messages)
+// NewBatch returns a Batch. It must not be copied.
+func NewBatch() *Batch {
+	b := new(Batch)
 	for i := range b.headers {
 		h := &b.headers[i].hdr
 		h.Iov = &b.m[i].vectors[0]
@@ -43,34 +48,52 @@ func newMessages() *messages {
 	return b
 }
 
-// memory sets part k of the memory of message i, which has k+1 parts now.
-func (b *messages) memory(i, k int, data []byte) {
+// SetMemory sets part k of the memory of message i, which has k+1 parts then.
+func (b *Batch) SetMemory(i, k int, data []byte) {
 	b.m[i].vectors[k].Base = &data[0]
 	b.m[i].vectors[k].SetLen(len(data))
 	b.headers[i].hdr.SetIovlen(k + 1)
 }
 
 // packets returns the number of packets of message i to send.
-func (b *messages) packets(i int) uint64 { return uint64(b.headers[i].hdr.Iovlen) }
+func (b *Batch) packets(i int) int { return int(b.headers[i].hdr.Iovlen) }
+
+// packet returns packet k of message i to send.
+func (b *Batch) packet(i, k int) []byte {
+	v := &b.m[i].vectors[k]
+	return unsafe.Slice(v.Base, v.Len)
+}
+
+// only reduces message i to its packet k, without the control message of a run. control is the
+// length of the other control messages.
+func (b *Batch) only(i, k, control int) {
+	h := &b.headers[i].hdr
+	h.Iov = &b.m[i].vectors[k]
+	h.SetIovlen(1)
+	b.setControl(i, control)
+}
+
+// restore makes message i usable again after only.
+func (b *Batch) restore(i int) { b.headers[i].hdr.Iov = &b.m[i].vectors[0] }
 
 // send sends messages from to n-1 and returns the number of those that the kernel accepted. If it
 // is 0, there is an error.
-func (b *messages) send(fd, from, n int) (int, error) {
+func (b *Batch) send(fd, from, n int) (int, error) {
 	return b.call(unix.SYS_SENDMMSG, fd, from, n, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// receive receives up to n messages without blocking.
-func (b *messages) receive(fd, n int) (int, error) {
+// Receive receives up to n messages from a socket without blocking, and returns their number.
+func (b *Batch) Receive(fd, n int) (int, error) {
 	for i := range b.headers[:n] {
 		h := &b.headers[i].hdr
-		h.Namelen, h.Flags = nameLen, 0
+		h.Namelen, h.Flags = NameLen, 0
 		h.Control = &b.m[i].control[0]
 		h.SetControllen(controlLen)
 	}
 	return b.call(unix.SYS_RECVMMSG, fd, 0, n, unix.MSG_DONTWAIT)
 }
 
-func (b *messages) call(number uintptr, fd, from, n int, flags uintptr) (int, error) {
+func (b *Batch) call(number uintptr, fd, from, n int, flags uintptr) (int, error) {
 	r, _, e := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[from])),
 		uintptr(n-from), flags, 0, 0)
 	if e != 0 {
@@ -80,7 +103,7 @@ func (b *messages) call(number uintptr, fd, from, n int, flags uintptr) (int, er
 }
 
 // addSegment appends the control message with the length of the packets of a run.
-func (b *messages) addSegment(i, at int, length uint16) (end int) {
+func (b *Batch) addSegment(i, at int, length uint16) (end int) {
 	m := &b.m[i]
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[at]))
 	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
@@ -90,7 +113,7 @@ func (b *messages) addSegment(i, at int, length uint16) (end int) {
 }
 
 // addControl appends a control message with an int to message i.
-func (b *messages) addControl(i, at int, level, kind, value int32) (end int) {
+func (b *Batch) addControl(i, at int, level, kind, value int32) (end int) {
 	m := &b.m[i]
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[at]))
 	h.Level, h.Type = level, kind
@@ -100,7 +123,7 @@ func (b *messages) addControl(i, at int, level, kind, value int32) (end int) {
 }
 
 // setControl sets the length of the control messages of message i.
-func (b *messages) setControl(i, n int) {
+func (b *Batch) setControl(i, n int) {
 	h := &b.headers[i].hdr
 	h.Control = nil
 	if n > 0 {
@@ -109,14 +132,23 @@ func (b *messages) setControl(i, n int) {
 	h.SetControllen(n)
 }
 
-// ancillary is what the control messages of a received packet say.
-type ancillary struct {
-	trafficClass, hopLimit uint8
-	segment                int // length of the packets of a run; 0: one packet
+// Length returns the length of received message i, in bytes, and whether its end was cut off.
+func (b *Batch) Length(i int) (n int, truncated bool) {
+	h := &b.headers[i]
+	return int(h.len), h.hdr.Flags&unix.MSG_TRUNC != 0
 }
 
-// ancillary returns what the control messages of received message i say.
-func (b *messages) ancillary(i int) (a ancillary) {
+// Name returns the address from which message i was received, a sockaddr_in or sockaddr_in6.
+func (b *Batch) Name(i int) *[NameLen]byte { return &b.m[i].name }
+
+// Ancillary is what the control messages of a received packet say.
+type Ancillary struct {
+	TrafficClass, HopLimit uint8
+	Segment                int // length of the packets of a run; 0: one packet
+}
+
+// Ancillary returns what the control messages of received message i say.
+func (b *Batch) Ancillary(i int) (a Ancillary) {
 	m := &b.m[i]
 	n := min(int(b.headers[i].hdr.Controllen), controlLen)
 	for at := 0; at+unix.CmsgLen(1) <= n; {
@@ -134,29 +166,15 @@ func (b *messages) ancillary(i int) (a ancillary) {
 		switch {
 		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS,
 			h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS:
-			a.trafficClass = uint8(value)
+			a.TrafficClass = uint8(value)
 		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL,
 			h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT:
-			a.hopLimit = uint8(value)
+			a.HopLimit = uint8(value)
 		}
 		if h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO {
-			a.segment = int(value)
+			a.Segment = int(value)
 		}
 		at += unix.CmsgSpace(size - unix.CmsgLen(0))
 	}
 	return a
-}
-
-// drops returns how many packets the kernel has dropped because the receive buffer of a socket was
-// full.
-func drops(fd int) uint64 {
-	const memInfoDrops = 8 // SK_MEMINFO_DROPS
-	var info [memInfoDrops + 1]uint32
-	size := uint32(unsafe.Sizeof(info))
-	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
-		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
-	if e != 0 {
-		return 0
-	}
-	return uint64(info[memInfoDrops])
 }

@@ -1,0 +1,189 @@
+package udpmsg
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+)
+
+// Runs may get lost on the way to a peer. A receiver on an AF_XDP socket without multi-buffer drops
+// them. A NIC that cuts them may number the packets in another way than the kernel does, so that
+// their ICRC is wrong. The port does not hear of that, but it sees that the engine retransmits
+// packets that have been in runs.
+//
+// A peer has a credit, which grows by 1 for each packet of a run and shrinks by lossCost for each
+// retransmitted packet. If it becomes negative, no runs are sent to the peer for a while, which
+// doubles each time. Packets that the engine does not retransmit (UC, UD) and ACKs are in runs only
+// if the credit shows that runs arrive.
+const (
+	lossCost   = 8
+	proven     = 2048    // credit from which on runs are known to arrive
+	maxCredit  = 1 << 14 // limits for how long losses remain unnoticed
+	shortPause = 100 * time.Millisecond
+	longPause  = 64 * time.Second
+	noteAfter  = 3 // pauses in a row
+
+	maxPeers = 1 << 12 // known at a time
+	maxFlows = 1 << 12 // QPs whose latest packets are known
+	psnMask  = 1<<24 - 1
+	// maxBack is how many packets a retransmitted packet may lie behind the latest one. A packet
+	// further behind belongs to a new connection.
+	maxBack = 1 << 14
+)
+
+// peer is what is known about a destination address.
+type peer struct {
+	gid    bth.GID
+	id     uint64
+	credit int
+	used   bool // runs were sent after the latest pause
+	proven bool
+	safe   bool // packets do not leave this host
+	off    bool // no runs until resume
+	resume time.Time
+	pause  time.Duration // the next one
+	pauses int           // in a row
+}
+
+// peers are the peers of a Sender.
+type peers struct {
+	known  map[bth.GID]*peer
+	recent *peer
+	flows  [maxFlows]flow
+	number uint64 // of peers so far
+	noted  bool
+}
+
+// flow is the latest packet in runs to a QP, of requests or of responses.
+type flow struct {
+	key    uint64 // peer, direction and QP
+	latest uint32 // PSN
+}
+
+func (s *peers) init() { s.known = map[bth.GID]*peer{} }
+
+// find returns the peer with an address.
+func (s *peers) find(gid *bth.GID) *peer {
+	if s.recent != nil && s.recent.gid == *gid {
+		return s.recent
+	}
+	p := s.known[*gid]
+	if p == nil {
+		if len(s.known) == maxPeers {
+			clear(s.known)
+		}
+		s.number++
+		a := gid.Addr()
+		p = &peer{gid: *gid, id: s.number, pause: shortPause,
+			safe: a.Is4() && a.IsLoopback(), off: a.IsMulticast()}
+		if p.off {
+			p.resume = time.Now().AddDate(1, 0, 0)
+		}
+		s.known[*gid] = p
+	}
+	s.recent = p
+	return p
+}
+
+func (p *peer) addr() netip.Addr { return p.gid.Addr() }
+
+// fits reports whether packet b to a peer may be in a run.
+func (s *Sender) fits(p *peer, b []byte) bool {
+	switch {
+	case p.safe:
+		return !p.off || p.resumes()
+	case p.off && !p.resumes():
+		return false
+	}
+	key, reliable := flowKey(p, b)
+	if !reliable {
+		return p.proven
+	}
+	if !p.used {
+		return true
+	}
+	f := &s.flows[flowIndex(key)]
+	if f.key == key && (f.latest-psn(b))&psnMask < maxBack {
+		if p.lost() {
+			s.note(fmt.Sprintf("packets that the kernel sends to %v together get lost: they are "+
+				"sent one by one", p.addr()))
+		}
+		return false
+	}
+	return true
+}
+
+// joined records that packet b to a peer is in a run.
+func (s *Sender) joined(p *peer, b []byte) {
+	if p.safe {
+		return
+	}
+	key, reliable := flowKey(p, b)
+	if !reliable {
+		return
+	}
+	s.flows[flowIndex(key)] = flow{key, psn(b)}
+	p.used = true
+	if p.credit < maxCredit {
+		if p.credit++; p.credit == proven {
+			p.proven = true
+		}
+		if p.credit == maxCredit {
+			p.pause, p.pauses = shortPause, 0
+		}
+	}
+}
+
+func psn(b []byte) uint32 { return uint32(b[9])<<16 | uint32(b[10])<<8 | uint32(b[11]) }
+
+// flowKey returns the key of the flow of packet b, and whether the engine retransmits the packet
+// until it has arrived: requests of RC, and responses with data.
+func flowKey(p *peer, b []byte) (key uint64, reliable bool) {
+	op := bth.Opcode(b[0])
+	if op >= bth.RCAck && op <= bth.RCAtomicAck || op>>5 != 0 {
+		return 0, false
+	}
+	key = p.id<<32 | uint64(b[5])<<16 | uint64(b[6])<<8 | uint64(b[7])
+	if op >= bth.RCReadResponseFirst && op <= bth.RCReadResponseOnly {
+		key |= 1 << 31
+	}
+	return key, true
+}
+
+func flowIndex(key uint64) uint64 { return key * 0x9e3779b97f4a7c15 >> 52 }
+
+// lost records that a packet is retransmitted. It returns true if the user should know.
+func (p *peer) lost() bool {
+	if p.credit -= lossCost; p.credit >= 0 {
+		return false
+	}
+	p.stop()
+	return p.pauses == noteAfter
+}
+
+// stop ends runs for a while.
+func (p *peer) stop() {
+	p.off, p.used, p.proven, p.credit = true, false, false, 0
+	p.resume = time.Now().Add(p.pause)
+	p.pause = min(2*p.pause, longPause)
+	p.pauses++
+}
+
+// resumes ends a pause when it is over.
+func (p *peer) resumes() bool {
+	if time.Now().Before(p.resume) {
+		return false
+	}
+	p.off = false
+	return true
+}
+
+// refuse records that the kernel does not send runs to the peer. It returns true for the first
+// time in a row.
+func (p *peer) refuse() bool {
+	p.pause = longPause
+	p.stop()
+	return p.pauses == 1
+}

@@ -1,0 +1,305 @@
+package udpmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// MaxRun is the largest number of packets of a run. Kernels before 6.9 have the same limit.
+	MaxRun = frame.MaxRunIDs
+
+	maxBytes = 65_000 // of a run
+	// sendPatience is how long Flush waits for space in the send buffer of a socket before it drops
+	// packets.
+	sendPatience = 2 * time.Millisecond
+)
+
+// DefaultHopLimit is the hop limit that the sockets must have. Frames with another one get a
+// control message.
+const DefaultHopLimit = 64
+
+// Lengths and offsets of headers. Frames have no VLAN tag, because the kernel adds and removes
+// tags.
+const (
+	etherLen = 14
+	ipv4Len  = 20
+	ipv6Len  = 40
+	udpLen   = 8
+
+	// LenV4 and LenV6 are the lengths of the headers before the BTH.
+	LenV4 = etherLen + ipv4Len + udpLen
+	LenV6 = etherLen + ipv6Len + udpLen
+
+	// EtherIPv4 and EtherIPv6 are Ethernet types.
+	EtherIPv4 = 0x0800
+	EtherIPv6 = 0x86dd
+)
+
+// Sender sends frames through sockets. It must not be used by two goroutines at a time. Add does
+// not copy the packets, so they must not change before Flush.
+type Sender struct {
+	Stats driver.Stats // of sent frames
+	Index int          // number of the interface
+	// Refused is called with the error with which the kernel refuses packets.
+	Refused func(error)
+	// Note is called with advice for the user.
+	Note func(string)
+
+	out    *Batch
+	fd     int // of all messages
+	queued int // messages
+	run    run
+	about  [Size]about
+	ids    frame.RunIDs
+	peers
+
+	writable [1]unix.PollFd
+	timeout  unix.Timespec
+}
+
+// about is what is known about a message.
+type about struct {
+	peer    *peer // nil if the message is no run
+	control uint8 // length of the control messages without that of a run
+}
+
+// run is the run that the latest message is, or may become.
+type run struct {
+	packets int  // 0: the message cannot become a run
+	size    int  // of each packet but the last, bytes
+	bytes   int  // of all packets
+	closed  bool // the last packet is shorter
+	header  []byte
+	peer    *peer
+}
+
+// NewSender returns a Sender without packets.
+func NewSender() *Sender {
+	s := &Sender{out: NewBatch()}
+	s.peers.init()
+	return s
+}
+
+// Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with
+// socket fd when Flush is called, or before. runs says whether the socket can send runs.
+func (s *Sender) Add(fd int, runs bool, b []byte, n int) {
+	p := b[n:]
+	if fd == s.fd && s.run.packets > 0 && s.extend(b, p) {
+		return
+	}
+	if s.queued == Size || fd != s.fd {
+		s.Flush()
+		s.fd = fd
+	}
+	s.start(s.queued, b, p)
+	s.run = run{size: len(p), bytes: len(p), header: b[:n]}
+	if runs && len(p) >= bth.HeaderLen {
+		s.allow(p)
+	}
+	s.queued++
+}
+
+// allow lets the latest message, of packet p, become a run if that may be.
+func (s *Sender) allow(p []byte) {
+	r := &s.run
+	ip := r.header[etherLen:]
+	var dst bth.GID
+	if len(r.header) == LenV4 {
+		dst.SetIPv4(ip[16:20])
+	} else {
+		dst = bth.GID(ip[24:40])
+	}
+	if r.peer = s.find(&dst); s.fits(r.peer, p) {
+		r.packets = 1
+	}
+}
+
+// extend adds a frame with packet p to the run that the latest message is, if it fits.
+func (s *Sender) extend(b, p []byte) bool {
+	r, i := &s.run, s.queued-1
+	if r.packets == MaxRun || r.closed || len(p) > r.size || len(p) < bth.HeaderLen ||
+		r.bytes+len(p) > maxBytes || !sameFlow(r.header, b) || !s.fits(r.peer, p) {
+		return false
+	}
+	s.out.SetMemory(i, r.packets, p)
+	s.setID(r.header, b, p, r.packets)
+	a := &s.about[i]
+	if r.packets == 1 {
+		a.peer = r.peer
+		s.out.setControl(i, s.out.addSegment(i, int(a.control), uint16(r.size)))
+	}
+	s.joined(r.peer, p)
+	r.packets++
+	r.bytes += len(p)
+	r.closed = len(p) < r.size
+	return true
+}
+
+// setID changes the ICRC of a packet for the identification that the kernel gives it. The frame's
+// header has the identification for which the ICRC was computed.
+func (s *Sender) setID(header, b, p []byte, to int) {
+	if len(header) != LenV4 {
+		return
+	}
+	if from := binary.BigEndian.Uint16(b[etherLen+4:]); from != uint16(to) {
+		s.ids.Change(p, from, uint16(to))
+	}
+}
+
+// sameFlow reports whether a frame has the same addresses, source port, traffic class and hop limit
+// as the one with headers a.
+func sameFlow(a, b []byte) bool {
+	if len(b) <= len(a) {
+		return false
+	}
+	x, y := a[etherLen:], b[etherLen:]
+	if len(a) == LenV4 {
+		return y[0]>>4 == 4 && x[1] == y[1] && x[8] == y[8] &&
+			[10]byte(x[12:22]) == [10]byte(y[12:22])
+	}
+	return x[0] == y[0] && x[1]>>4 == y[1]>>4 && x[7] == y[7] &&
+		[34]byte(x[8:42]) == [34]byte(y[8:42])
+}
+
+// start makes message i of a frame with packet p.
+func (s *Sender) start(i int, b, p []byte) {
+	m := s.out
+	m.SetMemory(i, 0, p)
+	name := &m.m[i].name
+	h := &m.headers[i].hdr
+	ip := b[etherLen:]
+	binary.BigEndian.PutUint16(name[2:], bth.Port)
+	end := 0
+	if n := len(b) - len(p); n == LenV4 {
+		s.setID(b[:n], b, p, 0)
+		binary.NativeEndian.PutUint16(name[0:], unix.AF_INET)
+		copy(name[4:8], ip[16:20])
+		h.Namelen = unix.SizeofSockaddrInet4
+		if class := ip[1]; class != 0 {
+			end = m.addControl(i, end, unix.IPPROTO_IP, unix.IP_TOS, int32(class))
+		}
+		if limit := ip[8]; limit != DefaultHopLimit {
+			end = m.addControl(i, end, unix.IPPROTO_IP, unix.IP_TTL, int32(limit))
+		}
+	} else {
+		binary.NativeEndian.PutUint16(name[0:], unix.AF_INET6)
+		copy(name[8:24], ip[24:40])
+		binary.NativeEndian.PutUint32(name[24:], 0)
+		if linkLocal(ip[24:40]) {
+			binary.NativeEndian.PutUint32(name[24:], uint32(s.Index))
+		}
+		h.Namelen = unix.SizeofSockaddrInet6
+		if class := ip[0]<<4 | ip[1]>>4; class != 0 {
+			end = m.addControl(i, end, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int32(class))
+		}
+		if limit := ip[7]; limit != DefaultHopLimit {
+			end = m.addControl(i, end, unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT, int32(limit))
+		}
+	}
+	m.setControl(i, end)
+	s.about[i] = about{control: uint8(end)}
+}
+
+// linkLocal reports whether an IPv6 address is a link-local one, or a group of that scope.
+func linkLocal(a []byte) bool {
+	return a[0] == 0xfe && a[1]&0xc0 == 0x80 || a[0] == 0xff && a[1]&0xf == 2
+}
+
+// Flush sends the frames that were added. It drops those that the kernel refuses.
+func (s *Sender) Flush() {
+	n := s.queued
+	s.queued, s.run.packets = 0, 0
+	waited := false
+	for at := 0; at < n; {
+		s.Stats.Kicks++
+		sent, err := s.out.send(s.fd, at, n)
+		for i := range sent {
+			s.Stats.TxBytes += uint64(s.out.headers[at+i].len)
+			s.Stats.TxFrames += uint64(s.out.packets(at + i))
+		}
+		at += sent
+		switch {
+		case err == nil, errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN) && !waited:
+			waited = true
+			s.awaitSpace()
+		case errors.Is(err, unix.EAGAIN):
+			for ; at < n; at++ {
+				s.Stats.TxDropped += uint64(s.out.packets(at))
+			}
+		case s.about[at].peer != nil && !errors.Is(err, unix.ENOBUFS):
+			s.divide(at, err)
+			at++
+		default:
+			s.refuse(err)
+			s.Stats.TxDropped += uint64(s.out.packets(at))
+			at++
+		}
+	}
+}
+
+// awaitSpace waits for space in the send buffer of the socket.
+func (s *Sender) awaitSpace() {
+	s.writable[0] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLOUT}
+	s.timeout = unix.NsecToTimespec(int64(sendPatience))
+	_, _ = unix.Ppoll(s.writable[:], &s.timeout, nil)
+}
+
+func (s *Sender) refuse(err error) {
+	if s.Refused != nil {
+		s.Refused(err)
+	}
+}
+
+// divide sends the packets of message i, a run that the kernel has refused with an error, one by
+// one.
+func (s *Sender) divide(i int, cause error) {
+	a := &s.about[i]
+	packets := s.out.packets(i)
+	v4 := s.out.headers[i].hdr.Namelen == unix.SizeofSockaddrInet4
+	sent := 0
+	for k := range packets {
+		p := s.out.packet(i, k)
+		if v4 {
+			s.ids.Change(p, uint16(k), 0)
+		}
+		s.out.only(i, k, int(a.control))
+		s.Stats.Kicks++
+		_, err := s.out.send(s.fd, i, i+1)
+		if errors.Is(err, unix.EAGAIN) {
+			s.awaitSpace()
+			_, err = s.out.send(s.fd, i, i+1)
+		}
+		if err != nil {
+			s.Stats.TxDropped++
+			if s.refuse(err); k == 0 { // not because it is a run
+				s.Stats.TxDropped += uint64(packets - 1)
+				break
+			}
+			continue
+		}
+		sent++
+		s.Stats.TxFrames++
+		s.Stats.TxBytes += uint64(len(p))
+	}
+	s.out.restore(i)
+	if sent > 0 && a.peer.refuse() {
+		s.note(fmt.Sprintf("the kernel does not send several packets to %v at once (%v), "+
+			"but only one by one", a.peer.addr(), cause))
+	}
+}
+
+func (s *Sender) note(text string) {
+	if s.Note != nil && !s.noted {
+		s.noted = true
+		s.Note(text)
+	}
+}

@@ -1,0 +1,216 @@
+package udpmsg
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
+	"golang.org/x/sys/unix"
+)
+
+// socket opens a UDP socket on a loopback address.
+func socket(t *testing.T, a netip.Addr, port int) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	for _, o := range []struct{ level, name, value int }{
+		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
+		{unix.IPPROTO_IP, unix.IP_TTL, DefaultHopLimit},
+	} {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: a.As4()}); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// packets builds RC packets with the PSNs from psn on.
+func packets(e *frame.Encoder, a *frame.Address, op bth.Opcode, psn bth.PSN, n int) [][]byte {
+	list := make([][]byte, n)
+	for i := range list {
+		b := make([]byte, 512)
+		at := frame.PutHeaders(b, a)
+		bth.PutBTH(b[at:], &bth.BTHFields{Opcode: op, PKey: bth.DefaultPKey, DestQP: 7,
+			PSN: psn.Add(uint32(i))})
+		b = b[:at+bth.HeaderLen+64+bth.ICRCLen]
+		e.Finish(b, at)
+		list[i] = b
+	}
+	return list
+}
+
+// A run that the kernel refuses is sent packet by packet, with correct ICRCs, and later packets to
+// the peer are sent alone.
+func TestRefusedRun(t *testing.T) {
+	from, to := netip.MustParseAddr("127.73.1.1"), netip.MustParseAddr("127.73.1.2")
+	out, in := socket(t, from, 0), socket(t, to, bth.Port)
+	if err := unix.SetsockoptInt(out, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1); err != nil {
+		t.Fatal(err)
+	}
+	port, err := unix.Getsockname(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewSender()
+	var notes []string
+	s.Note = func(n string) { notes = append(notes, n) }
+	s.Refused = func(err error) { t.Errorf("Refused(%v)", err) }
+	// The frames have the identifications 500 and following, as on an AF_XDP port.
+	e := &frame.Encoder{ID: 500}
+	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64,
+		SrcPort: uint16(port.(*unix.SockaddrInet4).Port)}
+	const n = 20
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	for round := range 2 {
+		calls := s.Stats.Kicks
+		for _, b := range packets(e, a, bth.RCSendOnly, bth.PSN(round*n), n) {
+			s.Add(out, true, b, LenV4)
+		}
+		s.Flush()
+		if calls = s.Stats.Kicks - calls; round == 1 && calls > 2 {
+			t.Errorf("%d system calls for single packets, want 1 or 2", calls)
+		}
+		for i := range n {
+			b := make([]byte, 2048)
+			at := frame.PutHeaders(b, a)
+			k, err := unix.Read(in, b[at:])
+			if err != nil {
+				t.Fatalf("round %d, packet %d: %v", round, i, err)
+			}
+			// Write headers with identification 0 without changing the ICRC.
+			icrc := [4]byte(b[at+k-4:])
+			new(frame.Encoder).Finish(b[:at+k], at)
+			copy(b[at+k-4:], icrc[:])
+			if r := d.Decode(b[:at+k], pkt); r != frame.ReasonOK ||
+				pkt.BTH.PSN() != bth.PSN(round*n+i) {
+				t.Fatalf("round %d, packet %d: Decode() = %v, PSN %v", round, i, r, pkt.BTH.PSN())
+			}
+		}
+	}
+	if s.Stats.TxFrames != 2*n || s.Stats.TxDropped != 0 {
+		t.Errorf("TxFrames = %d, TxDropped = %d, want %d, 0", s.Stats.TxFrames, s.Stats.TxDropped,
+			2*n)
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], to.String()) {
+		t.Errorf("notes are %q, want one about %v", notes, to)
+	}
+}
+
+// simulate passes rounds of packets for a peer through a Sender and retransmits those that lost
+// selects by whether the packet was in a run. It returns the number of packets in runs.
+func simulate(s *Sender, p *peer, rounds int, lost func(inRun bool) bool) (runs int) {
+	e := new(frame.Encoder)
+	a := &frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), Dst: p.gid,
+		HopLimit: 64}
+	psn := bth.PSN(1<<24 - 100)
+	for range rounds {
+		list := packets(e, a, bth.RCWriteMiddle, psn, 32)
+		var again [][]byte
+		joined := 0
+		for _, b := range list {
+			in := s.fits(p, b[LenV4:])
+			if in {
+				s.joined(p, b[LenV4:])
+				joined++
+			}
+			if lost(in) {
+				again = append(again, b)
+			}
+		}
+		for _, b := range again {
+			s.fits(p, b[LenV4:])
+		}
+		psn = psn.Add(32)
+		runs += joined
+	}
+	return runs
+}
+
+func TestPeers(t *testing.T) {
+	gid := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
+	for _, c := range []struct {
+		name   string
+		lost   func(n int, inRun bool) bool
+		lo, hi int // packets in runs, of 32,000; pauses end while the test runs
+	}{
+		{"no loss", func(int, bool) bool { return false }, 32_000, 32_000},
+		{"all packets in runs are lost", func(_ int, in bool) bool { return in }, 32, 320},
+		{"all but the first of a run are lost",
+			func(n int, in bool) bool { return in && n%32 != 0 }, 32, 320},
+		{"one packet of 100 is lost", func(n int, _ bool) bool { return n%100 == 99 }, 31_000, 32_000},
+	} {
+		s := NewSender()
+		p, n := s.find(&gid), -1
+		got := simulate(s, p, 1000, func(in bool) bool { n++; return c.lost(n, in) })
+		if got < c.lo || got > c.hi {
+			t.Errorf("%s: %d packets in runs, want %d to %d", c.name, got, c.lo, c.hi)
+		}
+	}
+}
+
+// A peer that loses runs gets single packets for pauses that become longer. If runs arrive again,
+// it gets runs for good.
+func TestPauses(t *testing.T) {
+	gid := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
+	s := NewSender()
+	notes := 0
+	s.Note = func(string) { notes++ }
+	p := s.find(&gid)
+	udp := packets(new(frame.Encoder), &frame.Address{Src: gid, Dst: gid}, bth.UDSendOnly, 1,
+		1)[0][LenV4:]
+	for i, want := range []time.Duration{1, 2, 4, 8} {
+		before := time.Now()
+		simulate(s, p, 1, func(in bool) bool { return in })
+		if got := p.resume.Sub(before); got < want*shortPause || !p.off {
+			t.Errorf("pause %d lasts %v, want %v", i, got, want*shortPause)
+		}
+		p.resume = time.Now()
+	}
+	if notes != 1 {
+		t.Errorf("%d notes, want 1", notes)
+	}
+	if s.fits(p, udp) {
+		t.Error("a datagram may be in a run although no run is known to have arrived")
+	}
+	simulate(s, p, maxCredit/32, func(bool) bool { return false })
+	if !s.fits(p, udp) || p.pause != shortPause {
+		t.Errorf("runs have arrived: the next pause is %v, want %v", p.pause, shortPause)
+	}
+	for psn := range uint32(maxPeers + 10) {
+		other := gid
+		other[15], other[14] = byte(psn), byte(psn>>8)
+		s.find(&other)
+	}
+	if n := len(s.known); n > maxPeers {
+		t.Errorf("%d peers are known, want at most %d", n, maxPeers)
+	}
+}
+
+func TestFlushDoesNotAllocate(t *testing.T) {
+	from, to := netip.MustParseAddr("127.73.2.1"), netip.MustParseAddr("127.73.2.2")
+	out, in := socket(t, from, 0), socket(t, to, bth.Port)
+	s := NewSender()
+	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64}
+	list := packets(new(frame.Encoder), a, bth.RCSendOnly, 0, 8)
+	b := make([]byte, 2048)
+	if n := testing.AllocsPerRun(50, func() {
+		for _, b := range list {
+			s.Add(out, true, b, LenV4)
+		}
+		s.Flush()
+		for range list {
+			_, _ = unix.Read(in, b)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
