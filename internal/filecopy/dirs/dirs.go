@@ -2,6 +2,8 @@ package dirs
 
 import (
 	"container/list"
+	"errors"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -15,7 +17,8 @@ import (
 const (
 	minOpen = 16
 	maxOpen = 1024
-	// openParts is the fraction of the process's descriptors that one Cache uses.
+	// openParts is the fraction of the process's descriptors that the directories of one Cache use,
+	// and their handles as many.
 	openParts = 8
 )
 
@@ -23,7 +26,8 @@ const (
 type Cache struct {
 	mu   sync.Mutex
 	max  int
-	open int       // directories with a root
+	open int       // directories with a root, except those of Top
+	tops []*Dir    // of Top with a handle
 	idle list.List // of *Dir with a root and without users, least recently used first
 }
 
@@ -36,9 +40,20 @@ type Dir struct {
 	opening sync.Mutex // held while the directory is being opened
 
 	// Guarded by Cache.mu:
-	root  *os.Root // nil: not open
-	users int
-	place *list.Element // in idle, nil: not there
+	root   *os.Root // nil: not open
+	handle *Handle  // nil: not open
+	users  int
+	place  *list.Element // in idle, nil: not there
+}
+
+// Handle is an open directory for system calls with names relative to it. They must be single path
+// elements, and are not followed by the kernel only if the call says so (AT_SYMLINK_NOFOLLOW,
+// O_NOFOLLOW).
+type Handle struct {
+	FD  int
+	Dev uint64 // device of the file system
+
+	file *os.File
 }
 
 // NewCache returns a Cache.
@@ -115,6 +130,42 @@ func (c *Cache) Use(d *Dir) (*os.Root, error) {
 	return root, nil
 }
 
+// Handle returns the descriptor of a directory that is in use. It is valid until Release, that of a
+// Dir of Top until Close.
+func (c *Cache) Handle(d *Dir) (*Handle, error) {
+	if h := c.handleOf(d); h != nil {
+		return h, nil
+	}
+	d.opening.Lock()
+	defer d.opening.Unlock()
+	if h := c.handleOf(d); h != nil {
+		return h, nil
+	}
+	f, err := d.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	h := &Handle{FD: int(f.Fd()), file: f}
+	var st unix.Stat_t
+	if err := unix.Fstat(h.FD, &st); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	h.Dev = uint64(st.Dev)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d.handle = h
+	if d.fixed {
+		c.tops = append(c.tops, d)
+	}
+	return h, nil
+}
+
+func (c *Cache) handleOf(d *Dir) *Handle {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return d.handle
+}
+
 // take returns the root of a directory that is open.
 func (c *Cache) take(d *Dir) *os.Root {
 	c.mu.Lock()
@@ -147,9 +198,9 @@ func (c *Cache) Release(d *Dir) {
 // Forget closes a directory that has no users and will not be used again.
 func (c *Cache) Forget(d *Dir) {
 	c.mu.Lock()
-	var closing []*os.Root
+	var closing []io.Closer
 	if d.place != nil {
-		closing = append(closing, c.remove(d))
+		closing = c.remove(d, closing)
 	}
 	c.mu.Unlock()
 	closeAll(closing)
@@ -160,29 +211,38 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	c.max = 0
 	closing := c.evict()
+	for _, d := range c.tops {
+		closing = append(closing, d.handle.file)
+		d.handle = nil
+	}
+	c.tops = nil
 	c.mu.Unlock()
 	closeAll(closing)
 }
 
 // evict removes the directories that are too many. The caller holds mu, and closes the result
 // without it.
-func (c *Cache) evict() (closing []*os.Root) {
+func (c *Cache) evict() (closing []io.Closer) {
 	for c.open > c.max && c.idle.Len() > 0 {
-		closing = append(closing, c.remove(c.idle.Front().Value.(*Dir)))
+		closing = c.remove(c.idle.Front().Value.(*Dir), closing)
 	}
 	return closing
 }
 
-func (c *Cache) remove(d *Dir) *os.Root {
-	root := d.root
+// remove removes a directory without users, and adds what must be closed to a list.
+func (c *Cache) remove(d *Dir, closing []io.Closer) []io.Closer {
+	closing = append(closing, d.root)
+	if d.handle != nil {
+		closing = append(closing, d.handle.file)
+	}
 	c.idle.Remove(d.place)
-	d.place, d.root = nil, nil
+	d.place, d.root, d.handle = nil, nil, nil
 	c.open--
-	return root
+	return closing
 }
 
-func closeAll(roots []*os.Root) {
-	for _, r := range roots {
-		_ = r.Close()
+func closeAll(list []io.Closer) {
+	for _, f := range list {
+		_ = f.Close()
 	}
 }

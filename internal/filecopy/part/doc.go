@@ -2,6 +2,9 @@
 // until then it has a temporary name in the same directory, derived from its name, so that a later
 // run finds it again.
 //
+// A small file has no temporary name where the file system and the kernel can do without
+// (CreateUnnamed).
+//
 // A large file has a journal beside it: the ranges that were written, with their checksums. A range
 // is in the journal after its checksum was verified and the write has returned. Checkpoint writes
 // the data to disk (fdatasync) and then says so in the journal, which it syncs as well. Therefore,
@@ -17,6 +20,7 @@
 // Reading order:
 //   - names.go: names of temporary files
 //   - part.go: Part: creating, writing, committing
+//   - unnamed.go, time_unsafe.go: small files, which have no name before they are complete
 //   - resume.go: opening what an earlier run has left
 //   - journal.go: the journal and its format
 //   - sync.go: syncing many files together

@@ -52,7 +52,10 @@ var bootID = sync.OnceValue(func() (id [16]byte) {
 
 // Prepare reads what this package needs of files outside of a target directory. A process that
 // confines itself calls it before.
-func Prepare() { bootID() }
+func Prepare() {
+	bootID()
+	descriptors()
+}
 
 // journal is the journal of a Part. If it cannot be written, the transfer continues without.
 type journal struct {

@@ -32,9 +32,14 @@ type Part struct {
 	dir     *os.Root
 	name    string // of the complete file
 	temp    string
-	f       *os.File
+	f       *os.File                // nil if unnamed
+	fd      int                     // descriptor of f, or of the unnamed file
 	direct  atomic.Pointer[os.File] // nil: buffered
 	journal *journal                // nil: none
+
+	unnamed bool   // it has no name until Commit
+	at      int    // if unnamed: descriptor of dir
+	dev     uint64 // if unnamed: device of the file system
 }
 
 // Create creates an empty temporary file for the file name. It removes what an earlier run left.
@@ -50,9 +55,12 @@ func Create(dir *os.Root, name string) (*Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.f = f
+	p.use(f)
 	return p, nil
 }
+
+// use sets the open file.
+func (p *Part) use(f *os.File) { p.f, p.fd = f, int(f.Fd()) }
 
 // create creates and locks a new file.
 func (p *Part) create() (*os.File, error) {
@@ -109,6 +117,9 @@ func (p *Part) removeOld() error {
 // UseDirect lets WriteAt bypass the page cache for blocks that are aligned to 4096 bytes in memory
 // and in the file. It returns an error if the file system cannot do that.
 func (p *Part) UseDirect() error {
+	if p.unnamed {
+		return ErrUnnamed
+	}
 	f, err := p.dir.OpenFile(p.temp, os.O_WRONLY|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -118,7 +129,7 @@ func (p *Part) UseDirect() error {
 }
 
 // Truncate sets the size of the file. Parts that are not written read as zeros.
-func (p *Part) Truncate(size int64) error { return p.f.Truncate(size) }
+func (p *Part) Truncate(size int64) error { return unix.Ftruncate(p.fd, size) }
 
 // WriteAt writes a block whose CRC32C was verified, and notes it in the journal.
 func (p *Part) WriteAt(data []byte, e extent.Extent) error {
@@ -132,6 +143,9 @@ func (p *Part) WriteAt(data []byte, e extent.Extent) error {
 }
 
 func (p *Part) write(data []byte, offset int64) error {
+	if p.unnamed {
+		return p.writeUnnamed(data, offset)
+	}
 	d := p.direct.Load()
 	if d != nil && offset%directAlign == 0 && len(data)%directAlign == 0 {
 		_, err := d.WriteAt(data, offset)
@@ -149,7 +163,7 @@ func (p *Part) write(data []byte, offset int64) error {
 }
 
 // Sync writes the data to disk.
-func (p *Part) Sync() error { return unix.Fdatasync(int(p.f.Fd())) }
+func (p *Part) Sync() error { return unix.Fdatasync(p.fd) }
 
 // Checkpoint writes the data to disk and notes that in the journal. It may be called concurrently
 // with WriteAt.
@@ -167,6 +181,9 @@ func (p *Part) Checkpoint() error {
 
 // Attributes sets permissions and modification time.
 func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
+	if p.unnamed {
+		return p.attributesUnnamed(perm, mtime)
+	}
 	if err := p.f.Chmod(perm.Perm()); err != nil {
 		return err
 	}
@@ -177,6 +194,9 @@ func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 // that name, unless keep is set: then it returns ErrExists. The Part is closed if Commit returns
 // nil; otherwise Keep or Discard closes it.
 func (p *Part) Commit(keep bool) error {
+	if p.unnamed {
+		return p.commitUnnamed(keep)
+	}
 	var err error
 	if keep {
 		if err = p.dir.Link(p.temp, p.name); err == nil {
@@ -204,7 +224,9 @@ func (p *Part) Keep() { p.close() }
 // Discard closes and removes the file.
 func (p *Part) Discard() {
 	// Nothing can be done about errors. A file that remains is replaced by the next run.
-	_ = p.dir.Remove(p.temp)
+	if !p.unnamed {
+		_ = p.dir.Remove(p.temp)
+	}
 	if p.journal != nil {
 		_ = p.dir.Remove(temporary(p.name, journalSuffix))
 	}
@@ -212,6 +234,10 @@ func (p *Part) Discard() {
 }
 
 func (p *Part) close() {
+	if p.unnamed {
+		_ = unix.Close(p.fd)
+		return
+	}
 	if d := p.direct.Swap(nil); d != nil {
 		_ = d.Close()
 	}

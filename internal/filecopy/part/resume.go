@@ -48,7 +48,7 @@ func (p *Part) reopen(id Identity, limit int) (have []extent.Extent, err error) 
 	if err != nil {
 		return nil, err
 	}
-	p.f = f
+	p.use(f)
 	if err := p.lock(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

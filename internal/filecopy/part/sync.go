@@ -1,7 +1,6 @@
 package part
 
 import (
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,10 +19,10 @@ var whole = map[int64]bool{
 	unix.F2FS_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true,
 }
 
-// SyncsWhole reports whether syncfs writes all files of the file system of f to disk.
-func SyncsWhole(f *os.File) bool {
+// SyncsWhole reports whether syncfs writes all files of the file system of fd to disk.
+func SyncsWhole(fd int) bool {
 	var st unix.Statfs_t
-	return unix.Fstatfs(int(f.Fd()), &st) == nil && whole[int64(st.Type)]
+	return unix.Fstatfs(fd, &st) == nil && whole[int64(st.Type)]
 }
 
 // SyncAll writes the data of all files to disk, several together where the file system can do that.
@@ -32,14 +31,18 @@ func SyncAll(list []*Part) []error {
 	errs := make([]error, len(list))
 	devices := map[uint64][]int{}
 	for i, p := range list {
+		if p.unnamed {
+			devices[p.dev] = append(devices[p.dev], i)
+			continue
+		}
 		var st unix.Stat_t
-		if errs[i] = unix.Fstat(int(p.f.Fd()), &st); errs[i] == nil {
+		if errs[i] = unix.Fstat(p.fd, &st); errs[i] == nil {
 			devices[uint64(st.Dev)] = append(devices[uint64(st.Dev)], i)
 		}
 	}
 	for _, group := range devices {
-		first := list[group[0]].f
-		if len(group) >= minTogether && SyncsWhole(first) && unix.Syncfs(int(first.Fd())) == nil {
+		first := list[group[0]].fd
+		if len(group) >= minTogether && SyncsWhole(first) && unix.Syncfs(first) == nil {
 			for _, i := range group {
 				errs[i] = list[i].writeError()
 			}
@@ -53,7 +56,7 @@ func SyncAll(list []*Part) []error {
 // writeError returns the error of a write to disk that happened since the file was opened. Before
 // Linux 5.8, syncfs does not return such errors, and later only one for all files.
 func (p *Part) writeError() error {
-	return unix.SyncFileRange(int(p.f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE)
+	return unix.SyncFileRange(p.fd, 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE)
 }
 
 // syncEach syncs files one by one.

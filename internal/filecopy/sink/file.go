@@ -50,6 +50,7 @@ type file struct {
 	state   fileState
 	had     []extent.Extent // ranges of an earlier run
 	part    *part.Part      // nil: not open
+	small   bool            // its contents arrive as one record
 	set     extent.Set      // what was written
 	writing int             // writes in progress
 	end     *record.End     // nil: more blocks come
@@ -128,23 +129,39 @@ func (f *file) open() error {
 	if err != nil {
 		return err
 	}
-	f.last = time.Now()
 	if !f.resumable() {
-		f.part, err = part.Create(root, f.Name)
+		f.part, err = f.create(root)
 	} else {
+		f.last = time.Now()
 		err = f.reopen(root)
 	}
 	if f.part == nil {
 		f.sink.dirs.Release(f.dir.Dir)
 		return err
 	}
-	if err == nil && f.Kind == record.File {
+	// The contents of a small file are written at once, without holes.
+	if err == nil && f.Kind == record.File && !f.small {
 		err = f.part.Truncate(f.Size)
 	}
 	if err == nil && f.sink.c.Direct {
 		_ = f.part.UseDirect() // otherwise the page cache is used
 	}
 	return err
+}
+
+// create creates the temporary file of a file without a journal. The caller holds mu.
+func (f *file) create(root *os.Root) (*part.Part, error) {
+	if !f.sink.c.Direct { // which needs a name
+		h, err := f.sink.dirs.Handle(f.dir.Dir)
+		if err != nil {
+			return nil, err
+		}
+		p, err := part.CreateUnnamed(root, h.FD, h.Dev, f.Name)
+		if !errors.Is(err, part.ErrUnnamed) {
+			return p, err
+		}
+	}
+	return part.Create(root, f.Name)
 }
 
 // reopen opens a file with a journal. The caller holds mu.
@@ -175,6 +192,7 @@ func (f *file) begin() error {
 		return fmt.Errorf("%w: the contents of entry %d twice", record.ErrFormat, f.Number)
 	}
 	f.end = &record.End{Number: f.Number, Size: f.Size, Data: f.Size}
+	f.small = true
 	return nil
 }
 

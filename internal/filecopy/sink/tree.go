@@ -220,7 +220,7 @@ func (s *Sink) findDevice() error {
 		return err
 	}
 	defer d.Close()
-	s.device, s.whole = device(d), part.SyncsWhole(d)
+	s.device, s.whole = device(d), part.SyncsWhole(int(d.Fd()))
 	return nil
 }
 
