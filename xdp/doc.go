@@ -58,10 +58,21 @@
 // the first one only: the first part of a long frame stays there, and the short rest is copied to
 // the second chunk, directly after the first part. Long frames to send are in both chunks and take
 // two descriptors. The longest frame has 7936 bytes, or 3840 without multi-buffer. Info.MTU is
-// limited accordingly. Longer received frames are dropped and counted.
+// limited accordingly. Longer received frames are dropped and counted, unless they are runs.
 //
 // By default a queue has 2048 receive buffers, and the first queue has as many send buffers: 16 MiB
 // each. With many queues the numbers shrink so that a port uses at most 512 MiB.
+//
+// # Runs of packets
+//
+// UDP sockets can send several packets of one flow as one frame of up to 64 KiB (UDP_SEGMENT), and
+// GRO merges received packets in the same way. All packets of such a run have the same length; only
+// the last may be shorter. Over a veth, and into a virtual machine, runs travel uncut. In generic
+// mode, Receive splits them. It copies each packet to a buffer of its own, with headers. The kernel
+// does not tell the length of the packets, so Receive looks for the one with which the ICRC of the
+// first packet is correct. Runs without such a length are dropped and counted. Without multi-buffer
+// (before Linux 6.6) only runs of up to 3840 bytes arrive. In native mode runs never arrive,
+// because the kernel cuts them before.
 //
 // # Neighbors and routes
 //
@@ -135,6 +146,7 @@
 //   - ring.go, ring_unsafe.go: the rings shared with the kernel and their memory order
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
+//   - run.go, length.go: how received runs are split into packets
 //   - backlog.go: what the kernel has not sent yet
 //   - wait.go: blocking and waking
 //   - network.go, watch.go, rtnl.go: addresses, link state and routes, and how they are followed

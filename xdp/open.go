@@ -341,6 +341,9 @@ func (o *opener) readState() error {
 	}
 	o.net.limit = o.limiter(o.capacity - etherLen - vlanLen)
 	o.busyPoll = o.BusyPoll > 0
+	if o.splits = o.prog.mode == Generic; o.splits {
+		o.split.pool = newPool()
+	}
 	o.datapath = "afxdp-generic"
 	switch {
 	case o.Port.queues[0].zeroCopy:

@@ -25,6 +25,8 @@ type Port struct {
 	multi    bool // buffers have two chunks
 	capacity int  // largest frame that a buffer holds in either direction, bytes
 	busyPoll bool
+	splits   bool // frames may be runs of packets (generic mode)
+	split    splitter
 
 	// Fields of the owner.
 	next    int // queue that Receive polls first

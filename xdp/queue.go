@@ -49,6 +49,9 @@ type queue struct {
 	rxCount  uint32
 	zeroCopy bool
 
+	run     run  // the run whose packets Receive returns
+	endless bool // the descriptors up to the next end of a frame are dropped
+
 	txFree []uint32 // indices of free send buffers, the most recently used last
 	txDesc []uint8  // per send buffer: descriptors that the kernel has not completed
 

@@ -44,53 +44,95 @@ func (p *Port) receive(qi int, bufs []driver.Buf) int {
 		p.pokeIdle(q)
 		return 0
 	}
-	waiting := ready
+	waiting, spare := ready, len(q.spare)
+	q.prefetch(min(ready, uint32(len(bufs))))
 	n, used := 0, uint32(0)
-	bytes := 0
 	for n < len(bufs) && used < ready {
 		d := q.rx.at(used)
-		at, size, pieces := d.Addr, int(d.Len), uint32(1)
-		if d.Options&unix.XDP_PKT_CONTD != 0 {
-			size, pieces = p.join(q, used, &ready)
-			if pieces == 0 {
+		size, pieces := int(d.Len), uint32(1)
+		if d.Options&unix.XDP_PKT_CONTD != 0 || q.endless {
+			if size, pieces = q.measure(used, &ready); pieces == 0 {
 				break // the rest of the frame has not arrived yet
 			}
 		}
-		used += pieces
-		index := uint32(at >> q.shift)
-		if size == 0 {
-			q.recycle(index)
-			p.stats.RxDropped++
-			continue
+		k, done := p.take(qi, used, pieces, size, bufs[n:])
+		n += k
+		if !done {
+			break
 		}
-		end := uint64(index+1) << q.shift
-		bufs[n] = driver.Buf{B: q.umem[at : at+uint64(size) : end], Token: token(qi, index)}
-		prefetch.Bytes(bufs[n].B, headLines)
-		bytes += size
-		n++
+		used += pieces
 	}
 	if used > 0 {
 		q.rx.skip(used)
 		q.rx.consumed()
 		q.taken(used, waiting)
-		if used > uint32(n) {
-			q.topUp() // join or a dropped frame has freed buffers
+		if len(q.spare) > spare { // buffers of dropped frames, of runs, and of the rests of frames
+			q.topUp()
 		}
 	}
 	p.stats.RxFrames += uint64(n)
-	p.stats.RxBytes += uint64(bytes)
+	for i := range bufs[:n] {
+		p.stats.RxBytes += uint64(len(bufs[i].B))
+	}
 	return n
 }
 
-// join makes a frame of several descriptors contiguous. first is the index of its first descriptor
-// among those that are ready. It copies the later parts to the end of the first part. The kernel
-// fills a chunk before it uses the next one, so in copy mode the first part ends where the second
-// chunk of the buffer begins, and only the short rest is copied. Drivers that end the first part
-// earlier are supported, too.
-//
-// join returns the size of the frame, or 0 if the frame does not fit in a buffer and must be
-// dropped, and the number of descriptors, or 0 if the last one is not ready yet.
-func (p *Port) join(q *queue, first uint32, ready *uint32) (size int, pieces uint32) {
+// take stores a frame of the given number of descriptors in bufs, or the packets of a run. first is
+// the index of the first descriptor among those that are ready. take returns the number of buffers
+// used, and false if the descriptors are still needed because bufs is full.
+func (p *Port) take(qi int, first, pieces uint32, size int, bufs []driver.Buf) (n int, done bool) {
+	q := p.queues[qi]
+	what := ordinary
+	switch {
+	case q.run.left > 0:
+		what = isRun
+	case size == 0 || size > p.capacity && !p.splits:
+		what = forged
+	case p.splits:
+		what = p.inspect(q, first, size)
+	}
+	switch what {
+	case ordinary:
+		if !q.join(first, pieces, size) {
+			break
+		}
+		at := q.rx.at(first).Addr
+		index := uint32(at >> q.shift)
+		end := uint64(index+1) << q.shift
+		bufs[0] = driver.Buf{B: q.umem[at : at+uint64(size) : end], Token: token(qi, index)}
+		return 1, true
+	case isRun:
+		if n = p.packets(q, first, bufs); q.run.left > 0 {
+			return n, false
+		}
+		q.recycleAll(first, pieces)
+		return n, true
+	case wait:
+		return 0, false
+	}
+	p.stats.RxDropped++
+	q.recycleAll(first, pieces)
+	return 0, true
+}
+
+// prefetch brings the headers of the first n descriptors into the cache.
+func (q *queue) prefetch(n uint32) {
+	if q.run.left > 0 {
+		return
+	}
+	for i := range n {
+		d := q.rx.at(i)
+		prefetch.Bytes(q.umem[d.Addr:d.Addr+uint64(d.Len)], headLines)
+	}
+}
+
+// maxPieces limits the descriptors of a frame. The longest run needs 18 of them.
+const maxPieces = 64
+
+// measure returns the size of a frame and the number of its descriptors, or 0 descriptors if the
+// last one is not ready yet. The size is 0 if the frame has too many descriptors and must be
+// dropped. first is the index of its first descriptor among those that are ready.
+func (q *queue) measure(first uint32, ready *uint32) (size int, pieces uint32) {
 	for {
 		if first+pieces == *ready {
 			if *ready = q.rx.ready(*ready + 1); first+pieces == *ready {
@@ -103,21 +145,45 @@ func (p *Port) join(q *queue, first uint32, ready *uint32) (size int, pieces uin
 		if d.Options&unix.XDP_PKT_CONTD == 0 {
 			break
 		}
+		if pieces == maxPieces {
+			q.endless = true // the next call continues with the rest of the frame
+			return 0, pieces
+		}
+	}
+	if q.endless {
+		q.endless = false
+		return 0, pieces
+	}
+	return size, pieces
+}
+
+// join makes a frame of several descriptors contiguous. It copies the later parts to the end of the
+// first part. The kernel fills a chunk before it uses the next one, so in copy mode the first part
+// ends where the second chunk of the buffer begins, and only the short rest is copied. Drivers that
+// end the first part earlier are supported, too. join returns false if the frame does not fit.
+func (q *queue) join(first, pieces uint32, size int) bool {
+	if pieces == 1 {
+		return true
 	}
 	head := q.rx.at(first)
 	at := head.Addr + uint64(head.Len)
 	end := (head.Addr>>q.shift + 1) << q.shift
 	if head.Addr+uint64(size) > end {
-		size = 0
+		return false
 	}
 	for i := uint32(1); i < pieces; i++ {
 		d := q.rx.at(first + i)
-		if size > 0 {
-			at += uint64(copy(q.umem[at:end], q.umem[d.Addr:d.Addr+uint64(d.Len)]))
-		}
+		at += uint64(copy(q.umem[at:end], q.umem[d.Addr:d.Addr+uint64(d.Len)]))
 		q.recycle(uint32(d.Addr >> q.shift))
 	}
-	return size, pieces
+	return true
+}
+
+// recycleAll recycles the buffers of a frame.
+func (q *queue) recycleAll(first, pieces uint32) {
+	for i := range pieces {
+		q.recycle(uint32(q.rx.at(first+i).Addr >> q.shift))
+	}
 }
 
 // pokeIdle handles an empty receive ring. With busy-polling, a system call makes the NIC's queue
@@ -140,15 +206,20 @@ func (p *Port) Release(bufs []driver.Buf) {
 	last := -1
 	for i := range bufs {
 		qi, index := untoken(bufs[i].Token)
+		bufs[i] = driver.Buf{}
+		if qi == splitQueue {
+			p.split.free = append(p.split.free, index)
+			continue
+		}
 		if qi != last && last >= 0 {
 			p.refilled(p.queues[last])
 		}
 		last = qi
-		q := p.queues[qi]
-		q.recycle(index)
-		bufs[i] = driver.Buf{}
+		p.queues[qi].recycle(index)
 	}
-	p.refilled(p.queues[last])
+	if last >= 0 {
+		p.refilled(p.queues[last])
+	}
 	p.out -= len(bufs)
 	p.leave()
 }
