@@ -15,7 +15,8 @@ import (
 type Config struct {
 	// ReadBuffer is the size in bytes of the memory that the peer writes its data into, MinBuffer
 	// to MaxBuffer; 0: DefaultBuffer. The peer may send one half of it without an answer of this
-	// side's program, and the other half while the program reads.
+	// side's program, and the other half while the program reads. A large one keeps the link busy
+	// while a program waits for a processor. With many connections a smaller one saves memory.
 	ReadBuffer int
 	// WriteBuffer is the size in bytes of the memory from which the device sends, MinBuffer to
 	// MaxBuffer; 0: DefaultBuffer. It limits the bytes that the peer has not acknowledged.
@@ -51,7 +52,7 @@ type Config struct {
 const (
 	MinBuffer       = 4 << 10
 	MaxBuffer       = 1 << 30
-	DefaultBuffer   = 512 << 10
+	DefaultBuffer   = 2 << 20
 	DefaultLinger   = 5 * time.Second
 	minMessages     = 16
 	defaultMessages = 384
