@@ -109,7 +109,7 @@ func (c *CQ) Poll(wcs []WC) int {
 
 // poll is Poll without yielding. work is what a step of the protocol did, 0 for nothing or no step.
 func (c *CQ) poll(wcs []WC) (n, work int) {
-	if n = c.take(wcs); n > 0 || !c.dev.manual {
+	if n = c.take(wcs); n > 0 || !c.dev.loop.Driven() {
 		return n, 0
 	}
 	work = c.dev.loop.TryStep()
@@ -184,7 +184,7 @@ func (c *CQ) wait(ctx context.Context, wcs []WC, solicited bool) (int, error) {
 	}
 	if c.dev.manual {
 		// One more step sends the ACK for what was received, which must not wait for the caller's
-		// next call.
+		// next call. Callers of Drive call soon, and may post a reply before.
 		defer c.dev.loop.TryStep()
 	}
 	if n := c.pollFirst(wcs); n > 0 {
@@ -233,7 +233,7 @@ const unarmed = 8
 // pollFirst polls repeatedly, as long as that may be cheaper than waiting.
 func (c *CQ) pollFirst(wcs []WC) (n int) {
 	steps := 1
-	if c.dev.manual && c.dev.loop.Spins() {
+	if c.dev.loop.Driven() && c.dev.loop.Spins() {
 		steps = unarmed
 	}
 	for ; steps > 0 && n == 0; steps-- {
@@ -252,7 +252,7 @@ func (c *CQ) last(wcs []WC, err error) (int, error) {
 
 // block returns when the armed CQ is signaled, ctx is done, or the CQ or the device is closed.
 func (c *CQ) block(ctx context.Context) {
-	if c.dev.manual {
+	if c.dev.loop.Driven() {
 		c.dev.loop.Await(ctx, c.sig, func() bool { return c.signaled() || c.Err() != nil })
 		return
 	}
@@ -291,7 +291,7 @@ func (c *CQ) leave(solicited bool) {
 	}
 	if c.waiters.Add(-1) > 0 {
 		c.signal()
-		if c.dev.manual {
+		if c.dev.loop.Driven() {
 			c.dev.loop.Wake() // the next caller may be the owner, asleep in the port
 		}
 	}

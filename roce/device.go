@@ -315,7 +315,7 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 //	}
 func (d *Device) Progress() int {
 	work := 0
-	if d.manual {
+	if d.loop.Driven() {
 		if d.virtual {
 			d.pollNetwork()
 		}
@@ -325,6 +325,16 @@ func (d *Device) Progress() int {
 		d.loop.Yield()
 	}
 	return work
+}
+
+// Drive lets the calling goroutine run the protocol of a Device with Auto progress, in its calls of
+// CQ.Poll, CQ.Wait and Progress, until it calls release. So a program that answers messages needs
+// no handover between threads. In between it must make these calls again and again, and must not
+// block elsewhere, because the goroutine of the Device rests. Several goroutines may do this at the
+// same time. With Manual progress it does nothing.
+func (d *Device) Drive() (release func()) {
+	d.loop.Drive()
+	return sync.OnceFunc(d.loop.Release)
 }
 
 // NextTimeout returns the time, in nanoseconds of Expert.Clock, at which Progress must be called

@@ -61,7 +61,9 @@
 //     answering, and its peers' retries are exhausted.
 //
 // A program that polls memory or a CQ in a loop calls [Device.Progress] or [CQ.Poll] in it. With
-// Auto progress these yield the processor, so the loop may share it with the Device.
+// Auto progress these yield the processor, so the loop may share it with the Device. With
+// [Device.Drive], a goroutine runs the protocol of a Device with Auto progress itself for some
+// time.
 //
 // # Simulated time
 //

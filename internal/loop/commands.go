@@ -101,12 +101,12 @@ func (l *Loop) notifyWaiter() {
 // Posted tells the engine of work requests that were posted on q's send queue. Any goroutine may
 // call it.
 //
-// With manual progress the poster usually drives the loop as well, or no goroutine does, so that
+// If callers drive the loop, the poster is usually one of them, or no goroutine drives it, so that
 // the lock is free and no doorbell is needed. The first post right after a step that received
 // frames is probably a reply: it is sent at once, which saves the poster a step. Later posts wait
 // for the next step and share one system call.
 func (l *Loop) Posted(q *qp.QP) {
-	if !l.manual || !l.mu.TryLock() {
+	if !l.Driven() || !l.mu.TryLock() {
 		q.RingDoorbell()
 		return
 	}

@@ -10,7 +10,7 @@
 // The goroutine that holds the loop's lock is its owner. Only the owner may touch the port, the
 // engine and the fields of the loop. With automatic progress the owner is a goroutine that
 // [Loop.Start] starts. With manual progress it is whichever caller of [Loop.TryStep] or
-// [Loop.Await] takes the lock.
+// [Loop.Await] takes the lock. [Loop.Drive] changes from the former to the latter for some time.
 //
 // Other goroutines reach the owner in two ways: by a doorbell, which the engine keeps in a
 // lock-free list, and by a command, a function that they pass to [Loop.Do]. Both follow the same
@@ -37,7 +37,7 @@
 //   - source.go: which addresses datagrams may come from
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
-//   - progress.go: what runs the steps: the progress goroutine, or callers of Await
+//   - progress.go, drive.go: what runs the steps: the progress goroutine, or callers of Await
 //   - fault.go: registered memory that cannot be accessed
 //   - coalesce.go: receive coalescing: when the receive ring is left alone
 //   - counters.go: what the loop counts

@@ -71,9 +71,12 @@ type Loop struct {
 
 	// Shared with other goroutines.
 	mu       ownerLock
-	sleeping atomic.Bool // the owner is in Port.Wait or about to call it
-	stopping atomic.Bool // Stop was called
-	cmdReady atomic.Bool // cmds is not empty
+	drivers  atomic.Int32  // callers of Drive; while there are any, they run the steps
+	resting  atomic.Bool   // the progress goroutine is in rest
+	resume   chan struct{} // wakes the progress goroutine that rests
+	sleeping atomic.Bool   // the owner is in Port.Wait or about to call it
+	stopping atomic.Bool   // Stop was called
+	cmdReady atomic.Bool   // cmds is not empty
 	cmdMu    sync.Mutex
 	cmds     []*command
 	dead     bool          // under cmdMu: commands are refused
@@ -110,6 +113,7 @@ type Loop struct {
 	coalesce   coalescer
 	bound      bound
 	tracer     *tracer // nil: packets are not traced
+	attended   bool    // the owner is the progress goroutine
 	sharp      bool    // sharpenTimers was called
 }
 
@@ -117,7 +121,7 @@ type Loop struct {
 func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
-		free: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
+		free: make(chan struct{}, 1), resume: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
 		isMemory: c.IsMemory,
 		sources:  NewSources(nil, nil),
 	}

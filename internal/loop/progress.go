@@ -47,22 +47,29 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	for !l.mu.TryLock() { // a command may be running
 		time.Sleep(lockPause)
 	}
-	defer l.unlock()
+	defer func() {
+		l.attended = false
+		l.unlock()
+	}()
+	l.attended = true
 	started <- nil
 	autoLoops.Add(1)
 	defer autoLoops.Add(-1)
 	s := l.newSpinner()
 	for !l.stopping.Load() {
 		l.steps(&s)
+		if l.drivers.Load() > 0 {
+			l.rest()
+		}
 	}
 }
 
-// steps runs steps until Stop is called or memory faults.
+// steps runs steps until Stop or Drive is called or memory faults.
 func (l *Loop) steps(s *spinner) {
 	defer l.catch(debug.SetPanicOnFault(true))
-	for !l.stopping.Load() {
+	for !l.stopping.Load() && l.drivers.Load() == 0 {
 		if s.expired(l.step(), l.last) {
-			l.sleep(nil)
+			l.sleep(l.driven)
 		}
 	}
 }
@@ -70,7 +77,7 @@ func (l *Loop) steps(s *spinner) {
 // sharpenTimers makes the kernel end the sleeps of the progress goroutine's thread on time. By
 // default it adds up to 50 us, in which the link would be idle if packets wait for the backlog.
 func (l *Loop) sharpenTimers() {
-	if l.ended == nil || l.sharp { // without that goroutine, the thread is not ours
+	if !l.attended || l.sharp { // the thread is not ours
 		return
 	}
 	l.sharp = true
@@ -90,8 +97,8 @@ func pinThread(cpu int) error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-// TryStep runs one step if the lock is free, and returns how much work it did. It is for manual
-// progress.
+// TryStep runs one step if the lock is free, and returns how much work it did. It is for callers
+// that drive the loop.
 func (l *Loop) TryStep() int {
 	if !l.mu.TryLock() {
 		return 0
@@ -103,13 +110,13 @@ func (l *Loop) TryStep() int {
 
 // Yield is called after a poll that found nothing. It keeps a caller that spins from taking the
 // processor from the progress goroutine, which would stop both until the scheduler preempts the
-// caller. With manual progress it does nothing: the caller drives the loop itself. In a bubble of
+// caller. While only callers drive the loop, it does nothing. In a bubble of
 // testing/synctest it sleeps with both, so that time passes.
 func (l *Loop) Yield() {
 	switch {
 	case l.simulated:
 		time.Sleep(simulatedPause)
-	case !l.manual && l.empty.Add(1)%yieldEvery == 0:
+	case !l.manual && !l.resting.Load() && l.empty.Add(1)%yieldEvery == 0:
 		// The progress goroutine may wait for a processor of the Go scheduler, or its thread for
 		// one of the kernel.
 		runtime.Gosched()
@@ -120,10 +127,10 @@ func (l *Loop) Yield() {
 // Simulated reports whether the loop runs in a bubble of testing/synctest.
 func (l *Loop) Simulated() bool { return l.simulated }
 
-// Await drives the loop until ready returns true or ctx is done. It is for manual progress. The
-// first caller becomes the owner and blocks in the port. Others wait for a value on wake, or until
-// the lock is free. ready is called with and without the lock; it must become true when the
-// device closes.
+// Await drives the loop until ready returns true or ctx is done. It is for callers that drive the
+// loop. The first caller becomes the owner and blocks in the port. Others wait for a value on wake,
+// or until the lock is free. ready is called with and without the lock; it must become true when
+// the device closes.
 func (l *Loop) Await(ctx context.Context, wake <-chan struct{}, ready func() bool) {
 	var stop func() bool // set once the end of ctx wakes the port
 	defer func() {
@@ -193,6 +200,7 @@ func (l *Loop) waitForLock(ctx context.Context, wake <-chan struct{}) bool {
 func (l *Loop) Stop() error {
 	l.stopping.Store(true)
 	l.wakePort()
+	l.wakeResting()
 	if l.ended != nil {
 		<-l.ended
 	}
