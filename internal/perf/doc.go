@@ -13,9 +13,8 @@
 //     like perftest.
 //   - read-lat and atomic-lat report the time from post to completion.
 //
-// With manual progress, the measuring goroutine itself receives and sends packets while it polls.
-// With automatic progress (gorxe up), it shares the device's own goroutine, which adds a handover
-// between threads to write-lat and send-lat.
+// In latency tests, the measuring goroutine itself receives and sends packets while it polls, also
+// on a device with automatic progress (gorxe up), whose own goroutine rests meanwhile.
 //
 // A session uses package exchange: the client sends Params in its request and a Run before each
 // run. After a run, the sides exchange what they measured.

@@ -3,7 +3,6 @@ package perf
 import (
 	"context"
 	"errors"
-	"runtime"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -31,7 +30,7 @@ type latency struct {
 
 func newLatency(s *Side, run Run) *latency {
 	l := &latency{
-		Side: s, run: run, wr: s.sendWRs(0, 1, run.Bytes), spin: Spinner{Manual: s.manual},
+		Side: s, run: run, wr: s.sendWRs(0, 1, run.Bytes), spin: NewSpinner(s.Session.Dev),
 		in: s.Session.In(0) + run.Bytes - 1, out: s.Session.Out(0) + run.Bytes - 1,
 	}
 	l.recv = []roce.RecvWR{{
@@ -47,15 +46,6 @@ func (l *latency) clearMark() { l.Session.MR.Store8(l.in, 0) }
 // mark returns the last byte of message number i, counted from 1, as in perftest. It differs from
 // that of the previous message, and the first one is not 0.
 func mark(i int64) byte { return byte(i) }
-
-// lockThread binds the goroutine to its thread if it drives the device.
-func (l *latency) lockThread() (unlock func()) {
-	if !l.manual {
-		return func() {}
-	}
-	runtime.LockOSThread()
-	return runtime.UnlockOSThread
-}
 
 // post sends message number i.
 func (l *latency) post(i int64) error {
@@ -125,7 +115,8 @@ func (l *latency) awaitSends(ctx context.Context, left int) (bool, error) {
 
 // measure performs the run as the client.
 func (l *latency) measure(ctx context.Context) (*cli.Latency, error) {
-	defer l.lockThread()()
+	l.spin.Start()
+	defer l.spin.Stop()
 	times := cli.NewLatency()
 	var deadline time.Time
 	if l.run.Duration > 0 {
@@ -171,7 +162,8 @@ func (l *latency) roundTrip(ctx context.Context, i int64) (bool, error) {
 // returns the times between the server's messages, and the number of messages.
 func (l *latency) measureReplies(ctx context.Context) (
 	times *cli.Latency, messages int64, err error) {
-	defer l.lockThread()()
+	l.spin.Start()
+	defer l.spin.Stop()
 	times = cli.NewLatency()
 	var last time.Time
 	for l.run.Duration > 0 || messages < int64(l.run.Iterations) {
@@ -209,7 +201,8 @@ func (l *latency) measureReplies(ctx context.Context) (
 
 // reply performs the run as the server: it sends each message back until the client is done.
 func (l *latency) reply(ctx context.Context) error {
-	defer l.lockThread()()
+	l.spin.Start()
+	defer l.spin.Stop()
 	for i := int64(1); ; i++ {
 		ok, err := l.awaitMessage(ctx, i)
 		if !ok || err != nil {

@@ -123,9 +123,26 @@ func TestMaxRun(t *testing.T) {
 	r.measure(t, p, runs...)
 }
 
+// The goroutine that answers in latency tests also receives the packets, so that no handover
+// between threads delays the answers.
+func TestServerReceives(t *testing.T) {
+	r := newTester(t, roce.Auto)
+	for _, args := range []string{"write-lat -n 1000", "send-lat -n 1000"} {
+		before := r.port.Inside.Load()
+		p, runs := mustParse(t, args)
+		r.measure(t, p, runs...)
+		<-r.rows
+		if r.port.Inside.Load() == before {
+			t.Errorf("%s: the goroutine that answers has received nothing", args)
+		}
+	}
+}
+
 // A loop that finds nothing for long uses little CPU time.
 func TestIdleSpinner(t *testing.T) {
-	var s Spinner
+	s := NewSpinner(newTester(t, roce.Auto).host.Dev)
+	s.Start()
+	defer s.Stop()
 	polls := func(d time.Duration) (n int) {
 		for start := time.Now(); time.Since(start) < d; n++ {
 			s.Empty()

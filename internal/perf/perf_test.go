@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/exchange/exchangetest"
@@ -100,6 +101,7 @@ func TestDefaultsOfPerftest(t *testing.T) {
 type tester struct {
 	host   *Host
 	client *roce.Device
+	port   *testbed.Watched // of the server
 	addr   string
 	rows   chan *Row
 	failed chan error
@@ -109,13 +111,20 @@ const budget = 64 << 20
 
 func newTester(t *testing.T, server roce.Progress) *tester {
 	t.Helper()
+	r := &tester{rows: make(chan *Row, 64), failed: make(chan error, 10)}
 	tb, err := testbed.New(testbed.Config{MTU: 1500, Device: [2][]roce.Option{
 		{roce.WithProgress(roce.Manual)}, {roce.WithProgress(server)},
+	}, Wrap: func(side int, p driver.Port) driver.Port {
+		if side == 0 {
+			return p
+		}
+		r.port = &testbed.Watched{Port: p, Function: "perf.(*latency).reply"}
+		return r.port
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &tester{client: tb.Dev[0], rows: make(chan *Row, 64), failed: make(chan error, 10)}
+	r.client = tb.Dev[0]
 	r.host = &Host{
 		Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget),
 		Finished: func(_ *Params, _ *session.Session, row *Row) { r.rows <- row },

@@ -3,6 +3,8 @@ package perf
 import (
 	"runtime"
 	"time"
+
+	"github.com/gorxe/gorxe/roce"
 )
 
 const (
@@ -13,15 +15,31 @@ const (
 	maxPause   = 5 * time.Millisecond
 )
 
-// Spinner controls a loop that polls without blocking. It pauses the loop after many empty polls,
-// so that other goroutines and the device's own thread get the core. The pauses grow with the time
-// in which nothing was found, up to a ninth of it and at most 5 ms, so that an idle session uses
-// little CPU time.
+// Spinner controls a loop that polls without blocking. From Start to Stop the polling goroutine
+// runs the device itself, so that no handover between threads delays a message. With automatic
+// progress, the Spinner pauses the loop after many empty polls, and leaves the device to its own
+// goroutine meanwhile. The pauses grow with the time in which nothing was found, up to a ninth of
+// it and at most 5 ms, so that an idle session uses little CPU time.
 type Spinner struct {
-	Manual bool // the loop drives the device; a pause only yields to other goroutines
+	dev     *roce.Device
+	release func() // of Device.Drive; nil before Start
+	idle    int    // empty polls in a row
+	pause   time.Duration
+}
 
-	idle  int // empty polls in a row
-	pause time.Duration
+// NewSpinner returns a Spinner for a loop that polls dev.
+func NewSpinner(dev *roce.Device) Spinner { return Spinner{dev: dev} }
+
+// Start must be called before the loop, by the goroutine that polls. Stop must follow.
+func (s *Spinner) Start() {
+	runtime.LockOSThread()
+	s.release = s.dev.Drive()
+}
+
+// Stop ends the effect of Start.
+func (s *Spinner) Stop() {
+	s.release()
+	runtime.UnlockOSThread()
 }
 
 // Found must be called after a poll that found something.
@@ -41,10 +59,12 @@ func (s *Spinner) Empty() (check bool) {
 }
 
 func (s *Spinner) sleep() {
-	if s.Manual {
+	if s.dev.Info().Progress == roce.Manual {
 		runtime.Gosched()
 		return
 	}
 	s.pause = max(minPause, min(s.pause+s.pause/8, maxPause))
+	s.release()
 	time.Sleep(s.pause)
+	s.release = s.dev.Drive()
 }

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/endpoint"
@@ -166,6 +168,9 @@ func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	defer context.AfterFunc(c.closed, cancel)()
 	for !idle || len(c.sent) > 0 {
 		n := c.s.CQ.Poll(c.wcs[:])
+		if n == 0 {
+			yield()
+		}
 		now := time.Now()
 		if n == 0 && (len(c.sent) == 0 || now.After(spinEnd)) {
 			var err error
@@ -191,6 +196,9 @@ func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	}
 	return nil
 }
+
+// yield lets other threads run. The server may be on the same core.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func (c *Client) complete(wc *roce.WC, now time.Time) error {
 	if err := endpoint.StatusError(wc); err != nil {

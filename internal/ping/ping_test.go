@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/exchange/exchangetest"
@@ -19,6 +20,7 @@ import (
 // tester is a server on one device and a client's device. They exchange messages over TCP.
 type tester struct {
 	host   *Host
+	port   *testbed.Watched // of the server
 	client *roce.Device
 	addr   string
 	failed chan error
@@ -28,13 +30,21 @@ const budget = 64 << 20
 
 func newTester(t *testing.T, plan loopback.Plan) *tester {
 	t.Helper()
+	r := &tester{failed: make(chan error, 10)}
 	tb, err := testbed.New(testbed.Config{
 		MTU: 1500, Seed: 1, Plan: plan, Device: [2][]roce.Option{{roce.WithProgress(roce.Manual)}},
+		Wrap: func(side int, p driver.Port) driver.Port {
+			if side == 0 {
+				return p
+			}
+			r.port = &testbed.Watched{Port: p, Function: "ping.(*echoer).run"}
+			return r.port
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &tester{failed: make(chan error, 10), client: tb.Dev[0]}
+	r.client = tb.Dev[0]
 	r.host = &Host{Dev: tb.Dev[1], GID: device.AnyGID, Budget: session.NewBudget(budget)}
 	t.Cleanup(func() {
 		if err := tb.Close(); err != nil {
@@ -62,6 +72,37 @@ func (r *tester) dial(t *testing.T, bytes int) *Client {
 }
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
+
+// The goroutine that answers pings also receives their packets, so that no handover between threads
+// delays the replies. Between pings it sleeps.
+func TestServerReceives(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	c := r.dial(t, 64)
+	c.Replied = func(int, time.Duration) {}
+	ping := func(seq int) {
+		if err := c.Send(seq); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Wait(t.Context(), in(10*time.Second), true); err != nil || c.Outstanding() > 0 {
+			t.Fatalf("Wait() = %v with %d pings outstanding", err, c.Outstanding())
+		}
+	}
+	ping(0) // the device's own goroutine may still receive this one
+	outside := r.port.Outside.Load()
+	const pings = 20
+	for i := range pings {
+		ping(i + 1)
+	}
+	if n := r.port.Outside.Load() - outside; n != 0 || r.port.Inside.Load() < pings {
+		t.Errorf("the server received %d times, other goroutines %d times; want at least %d and 0",
+			r.port.Inside.Load(), n, pings)
+	}
+	polls := r.port.Polls.Load()
+	time.Sleep(50 * time.Millisecond)
+	if n := r.port.Polls.Load() - polls; n > 20_000 { // spinning takes 1,000,000
+		t.Errorf("%d polls in 50 ms without a ping, want at most 20000", n)
+	}
+}
 
 // Each ping gets one reply, in order, for all sizes, with one and with all slots in use, and with
 // packet loss.

@@ -65,6 +65,7 @@ func (e *echoer) run(ctx context.Context, conn *exchange.Conn) error {
 		_, err := conn.Await(ctx, exchange.KindDone)
 		cancel(err)
 	}()
+	defer e.s.Dev.Drive()() // the goroutine that receives a ping answers it
 	wcs := make([]roce.WC, 2*slots)
 	for {
 		n, err := e.s.CQ.Wait(ctx, wcs)

@@ -9,5 +9,6 @@
 //   - testbed.go: Config, Testbed, New and Close.
 //   - ports.go: the two ports without devices, for measurements of bare frames.
 //   - virtual.go: moving virtual time forward.
+//   - watch.go: a port that counts how it is used.
 //   - forge.go: connection requests of a host that does not answer.
 package testbed

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"runtime"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -60,7 +59,6 @@ const (
 // if the client waits for it. It belongs to one goroutine.
 type messageHandler struct {
 	*serverSession
-	manual  bool // the goroutine drives the device
 	spin    perf.Spinner
 	pattern pattern
 	wcs     [perf.PollBatch]roce.WC
@@ -94,10 +92,8 @@ type messageHandler struct {
 }
 
 func newMessageHandler(v *serverSession) *messageHandler {
-	manual := v.s.Dev.Info().Progress == roce.Manual
 	return &messageHandler{
-		serverSession: v, manual: manual,
-		spin:    perf.Spinner{Manual: manual},
+		serverSession: v, spin: perf.NewSpinner(v.s.Dev),
 		reposts: make([]int, maxQPs), wr: make([]roce.SendWR, 1), trips: cli.NewLatency(),
 	}
 }
@@ -197,10 +193,8 @@ func (h *messageHandler) drain() error {
 
 // poll polls completions and memory.
 func (h *messageHandler) poll(ctx context.Context) error {
-	if h.manual {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-	}
+	h.spin.Start()
+	defer h.spin.Stop()
 	h.setReplyQP()
 	h.watching = time.Now()
 	if w := h.server.Want; h.memory != nil && w != nil && w.Operation.Reply == perf.ReplyWrite {
