@@ -56,6 +56,15 @@ type Handle struct {
 	file *os.File
 }
 
+// Retry calls a function that makes a system call until no signal interrupts it.
+func Retry(f func() (int, error)) (n int, err error) {
+	for {
+		if n, err = f(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
 // NewCache returns a Cache.
 func NewCache() *Cache { return &Cache{max: Descriptors(openParts, minOpen, maxOpen)} }
 

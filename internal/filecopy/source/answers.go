@@ -103,10 +103,11 @@ func (s *Source) answer(a *record.Answer) error {
 func (s *Source) queue(it *item) {
 	if it.Kind == record.File && it.Size <= s.maxSmall && len(it.have) == 0 && !it.Sparse {
 		s.small = append(s.small, it)
+		s.smalls.Signal()
 	} else {
 		s.large = append(s.large, it)
+		s.larges.Signal()
 	}
-	s.changed.Broadcast()
 }
 
 func (s *Source) skipped(it *item, why record.Reason) {

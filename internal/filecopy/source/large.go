@@ -19,7 +19,7 @@ const directAlign = 4096
 
 // readLarge reads files that have blocks of their own.
 func (s *Source) readLarge(ctx context.Context) error {
-	for it := s.next(&s.large); it != nil; it = s.next(&s.large) {
+	for it := s.nextLarge(); it != nil; it = s.nextLarge() {
 		name := it.text()
 		s.current.Store(&name)
 		err := error(nil)

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 )
 
 // errChanged means that a file has changed since it was announced.
@@ -19,33 +19,35 @@ var errChanged = errors.New("the file changed during the transfer: run the comma
 type stamp struct {
 	size  int64
 	inode uint64
-	mtime syscall.Timespec
-	ctime syscall.Timespec // of the inode: nobody can set it back
+	mtime unix.Timespec
+	ctime unix.Timespec // of the inode: nobody can set it back
 }
 
-func stampOf(info fs.FileInfo) stamp {
-	s := stamp{size: info.Size()}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode, s.mtime, s.ctime = st.Ino, st.Mtim, st.Ctim
-	}
-	return s
+func stampOf(st *unix.Stat_t) stamp {
+	return stamp{size: st.Size, inode: st.Ino, mtime: st.Mtim, ctime: st.Ctim}
 }
 
 // minSparse is the size of the smallest file whose holes are preserved.
 const minSparse = 32 << 10
 
 // sparse reports whether a file has holes that are worth preserving.
-func sparse(info fs.FileInfo) bool {
+func sparse(st *unix.Stat_t) bool {
 	const unit = 512 // of Stat_t.Blocks
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Size >= minSparse && st.Blocks*unit < st.Size
+	return st.Size >= minSparse && st.Blocks*unit < st.Size
 }
+
+// regular reports whether a mode of the kernel is that of a regular file.
+func regular(mode uint32) bool { return mode&unix.S_IFMT == unix.S_IFREG }
 
 // version returns a number that is different for different stamps.
 func (s stamp) version() uint64 {
+	var b [48]byte
+	for i, v := range [...]int64{s.size, int64(s.inode), s.mtime.Sec, s.mtime.Nsec, s.ctime.Sec,
+		s.ctime.Nsec} {
+		binary.BigEndian.PutUint64(b[8*i:], uint64(v))
+	}
 	h := fnv.New64a()
-	_ = binary.Write(h, binary.BigEndian, []int64{s.size, int64(s.inode), s.mtime.Sec, s.mtime.Nsec,
-		s.ctime.Sec, s.ctime.Nsec})
+	_, _ = h.Write(b[:])
 	return h.Sum64()
 }
 
@@ -80,13 +82,30 @@ func (s *Source) open(it *item) (*os.File, error) {
 	return f, nil
 }
 
-// check returns an error if the file is not as it was announced.
-func (it *item) check(f *os.File) error {
-	info, err := f.Stat()
+// openSmall returns a descriptor to read the file of an item whose contents are sent in one record.
+// The caller checks afterwards that the file has not changed. It closes the descriptor.
+func (s *Source) openSmall(it *item) (int, error) {
+	if _, err := s.dirs.Use(it.dir); err != nil {
+		return -1, err
+	}
+	defer s.dirs.Release(it.dir)
+	h, err := s.dirs.Handle(it.dir)
 	if err != nil {
+		return -1, err
+	}
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	return dirs.Retry(func() (int, error) { return unix.Openat(h.FD, it.name, flags, 0) })
+}
+
+// check returns an error if the file is not as it was announced.
+func (it *item) check(f *os.File) error { return it.checkFD(int(f.Fd())) }
+
+func (it *item) checkFD(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if now := stampOf(info); now != it.stamp || !info.Mode().IsRegular() {
+	if now := stampOf(&st); now != it.stamp || !regular(st.Mode) {
 		return changeError{it.stamp.change(now)}
 	}
 	return nil

@@ -2,18 +2,25 @@ package source
 
 import (
 	"context"
-	"io"
-	"os"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 	"github.com/gorxe/gorxe/internal/filecopy/extent"
 	"github.com/gorxe/gorxe/internal/filecopy/record"
 )
 
 // readSmall reads files that share blocks.
 func (s *Source) readSmall(ctx context.Context) error {
-	for it := s.next(&s.small); it != nil; it = s.next(&s.small) {
+	var list [smallTogether]*item
+	for n := s.nextSmall(list[:]); n > 0; n = s.nextSmall(list[:]) {
 		s.pack.enter()
-		err := s.sendSmall(ctx, it)
+		err := error(nil)
+		for _, it := range list[:n] {
+			if err = s.sendSmall(ctx, it); err != nil {
+				break
+			}
+		}
 		s.pack.leave()
 		if err != nil {
 			return err
@@ -27,17 +34,17 @@ func (s *Source) sendSmall(ctx context.Context, it *item) error {
 	if err := s.limit.wait(ctx, int(it.Size)); err != nil {
 		return err
 	}
-	f, err := s.open(it)
+	fd, err := s.openSmall(it)
 	if err != nil {
-		return s.fail(ctx, it, changed(err), reason(err))
+		return s.fail(ctx, it, false, reason(err))
 	}
-	defer f.Close()
+	defer unix.Close(fd)
 	space, err := s.pack.reserve(ctx, record.DataOverhead+int(it.Size))
 	if err != nil {
 		return err
 	}
 	contents := space.data[record.DataOverhead:]
-	if err := it.readAll(f, contents); err != nil {
+	if err := it.readAll(fd, contents); err != nil {
 		record.SkipHeader(space.data, len(space.data))
 		s.pack.commit(space)
 		return s.fail(ctx, it, changed(err), reason(err))
@@ -50,10 +57,19 @@ func (s *Source) sendSmall(ctx context.Context, it *item) error {
 }
 
 // readAll reads the whole file into b, which has the size that was announced.
-func (it *item) readAll(f *os.File, b []byte) error {
-	_, err := io.ReadFull(f, b)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return err
+func (it *item) readAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := dirs.Retry(func() (int, error) { return unix.Read(fd, b) })
+		if err != nil {
+			if changed := it.checkFD(fd); changed != nil { // it may be a FIFO now
+				return changed
+			}
+			return err
+		}
+		if n == 0 {
+			break
+		}
+		b = b[n:]
 	}
-	return it.check(f) // also if it is shorter
+	return it.checkFD(fd) // also if it is shorter
 }

@@ -3,9 +3,10 @@ package source
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/dirs"
@@ -18,6 +19,8 @@ import (
 const (
 	smallReaders = 4
 	largeReaders = 4
+	// smallTogether is the number of small files that a reader takes from the queue at a time.
+	smallTogether = 16
 	// readAhead is the number of blocks of one file that are read at the same time.
 	readAhead = 3
 	// window is the number of entries that may be announced before the sink has finished them.
@@ -81,7 +84,8 @@ type Source struct {
 	events sync.Mutex // held during calls of the functions of c
 
 	mu      sync.Mutex
-	changed sync.Cond // small, large, walked or ended changed
+	smalls  sync.Cond // small or ended changed
+	larges  sync.Cond // large or ended changed
 	pending map[uint64]*item
 	number  uint64 // of the last entry
 	small   []*item
@@ -131,7 +135,7 @@ func New(conn filecopy.Conn, blockSize int, c Config) *Source {
 	s := &Source{c: c, conn: conn, blocks: blockSize, limit: newLimiter(c.Limit),
 		dirs: dirs.NewCache(), slots: make(chan struct{}, window), pending: map[uint64]*item{}}
 	s.maxSmall = int64(min(blockSize/smallParts, maxSmall, record.MaxData))
-	s.changed.L = &s.mu
+	s.smalls.L, s.larges.L = &s.mu, &s.mu
 	s.pack.conn = conn
 	return s
 }
@@ -207,22 +211,39 @@ func (s *Source) result(summary record.Summary) *Result {
 func (s *Source) end() {
 	s.mu.Lock()
 	s.ended = true
-	s.changed.Broadcast()
+	s.smalls.Broadcast()
+	s.larges.Broadcast()
 	s.mu.Unlock()
 }
 
-// next waits for the next item of a queue. It returns nil at the end.
-func (s *Source) next(queue *[]*item) *item {
+// nextSmall waits for small files that the sink wants, and moves some to list. It returns their
+// number, 0 at the end.
+func (s *Source) nextSmall(list []*item) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(*queue) == 0 && !s.ended {
-		s.changed.Wait()
+	for len(s.small) == 0 && !s.ended {
+		s.smalls.Wait()
+	}
+	if s.ended {
+		return 0
+	}
+	n := copy(list, s.small)
+	s.small = s.small[n:]
+	return n
+}
+
+// nextLarge waits for the next item of the other ones. It returns nil at the end.
+func (s *Source) nextLarge() *item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.large) == 0 && !s.ended {
+		s.larges.Wait()
 	}
 	if s.ended {
 		return nil
 	}
-	it := (*queue)[0]
-	*queue = (*queue)[1:]
+	it := s.large[0]
+	s.large = s.large[1:]
 	return it
 }
 
@@ -239,14 +260,14 @@ func (s *Source) report(path string, err error) {
 }
 
 // ignore reports a special file.
-func (s *Source) ignore(path string, mode fs.FileMode) {
+func (s *Source) ignore(path string, mode uint32) {
 	kind := "special file"
-	switch {
-	case mode&fs.ModeNamedPipe != 0:
+	switch mode & unix.S_IFMT {
+	case unix.S_IFIFO:
 		kind = "FIFO"
-	case mode&fs.ModeSocket != 0:
+	case unix.S_IFSOCK:
 		kind = "socket"
-	case mode&fs.ModeDevice != 0:
+	case unix.S_IFCHR, unix.S_IFBLK:
 		kind = "device"
 	}
 	s.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 	"github.com/gorxe/gorxe/internal/filecopy/part"
 	"github.com/gorxe/gorxe/internal/filecopy/record"
@@ -82,13 +84,13 @@ func (w *walker) contents(ctx context.Context, d *dirs.Dir, number uint64, depth
 	complete := true
 	var later []string // subdirectories, if f does not stay open
 	for {
-		names, err := f.ReadDir(readNames)
-		for _, e := range names {
-			if depth > openDepth && e.IsDir() {
-				later = append(later, e.Name())
+		names, err := f.Readdirnames(readNames)
+		for _, name := range names {
+			if depth > openDepth && w.isDir(d, name) {
+				later = append(later, name)
 				continue
 			}
-			ok, err := w.entry(ctx, d, e.Name(), e.Name(), number, depth)
+			ok, err := w.entry(ctx, d, name, name, number, depth)
 			if err != nil {
 				return false, err
 			}
@@ -164,16 +166,16 @@ func (w *walker) entry(
 	}
 	it := &item{dir: d, path: w.path, name: name}
 	it.Parent, it.Name = parent, as
-	info, err := w.describe(it)
+	mode, err := w.describe(it)
 	switch {
 	case err != nil && !(depth == 0 && w.path.Name != "") && errors.Is(err, fs.ErrNotExist):
 		return true, nil // removed since the directory was read
 	case err != nil:
 		return false, w.missing(ctx, it.text(), reason(err))
-	case !w.included(d, name, info.IsDir()):
+	case !w.included(d, name, it.Kind == record.Dir):
 		return true, nil
 	case it.Kind == 0:
-		w.ignore(it.text(), info.Mode())
+		w.ignore(it.text(), mode)
 		return true, nil
 	}
 	if err := w.announce(ctx, it); err != nil {
@@ -192,29 +194,52 @@ func (w *walker) entry(
 	return complete, w.pack.add(ctx, record.AppendLeave(nil, &leave))
 }
 
-// describe fills in the attributes of an entry. Kind remains 0 for special files.
-func (w *walker) describe(it *item) (fs.FileInfo, error) {
+// describe fills in the attributes of an entry and returns its mode. Kind remains 0 for special
+// files.
+func (w *walker) describe(it *item) (mode uint32, err error) {
 	root, err := w.dirs.Use(it.dir)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer w.dirs.Release(it.dir)
-	info, err := root.Lstat(it.name)
+	st, err := w.lstat(it.dir, it.name)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	it.Perm, it.Mtime = uint16(info.Mode().Perm()), info.ModTime()
-	switch {
-	case info.IsDir():
+	it.Perm, it.Mtime = uint16(st.Mode&0o777), time.Unix(st.Mtim.Unix())
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
 		it.Kind = record.Dir
-	case info.Mode().IsRegular():
-		it.Kind, it.Size = record.File, info.Size()
-		it.stamp = stampOf(info)
+	case unix.S_IFREG:
+		it.Kind, it.Size = record.File, st.Size
+		it.stamp = stampOf(&st)
 		it.Version = it.stamp.version()
-		it.Sparse = sparse(info)
-	case info.Mode()&fs.ModeSymlink != 0:
+		it.Sparse = sparse(&st)
+	case unix.S_IFLNK:
 		it.Kind = record.Symlink
 		it.Link, err = root.Readlink(it.name)
 	}
-	return info, err
+	return st.Mode, err
+}
+
+// lstat returns the attributes of a name in a directory that is in use.
+func (w *walker) lstat(d *dirs.Dir, name string) (st unix.Stat_t, err error) {
+	h, err := w.dirs.Handle(d)
+	if err != nil {
+		return st, err
+	}
+	_, err = dirs.Retry(func() (int, error) {
+		return 0, unix.Fstatat(h.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	return st, err
+}
+
+// isDir reports whether a name is that of a directory.
+func (w *walker) isDir(d *dirs.Dir, name string) bool {
+	if _, err := w.dirs.Use(d); err != nil {
+		return false
+	}
+	defer w.dirs.Release(d)
+	st, err := w.lstat(d, name)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
