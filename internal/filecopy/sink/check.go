@@ -66,6 +66,9 @@ func (s *Sink) compare(f *file) (record.Reason, error) {
 		return 0, err
 	}
 	defer s.dirs.Release(f.dir.Dir)
+	if absent, err := s.absent(f); absent || err != nil {
+		return 0, err
+	}
 	info, err := root.Lstat(f.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -82,6 +85,21 @@ func (s *Sink) compare(f *file) (record.Reason, error) {
 		return record.Newer, nil
 	}
 	return 0, nil
+}
+
+// absent reports whether nothing has the name of a file, or nothing that matters. Most files of a
+// copy are new. Its directory is in use.
+func (s *Sink) absent(f *file) (bool, error) {
+	if f.dir.made && s.c.Overwrite == record.Always {
+		return true, nil
+	}
+	h, err := s.dirs.Handle(f.dir.Dir)
+	if err != nil {
+		return false, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(h.FD, f.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return errors.Is(err, unix.ENOENT), nil
 }
 
 // same reports whether the sink has the same file already, and adapts its permissions.

@@ -447,6 +447,9 @@ func (f *file) done(bytes int64) {
 
 // resumed counts bytes of earlier runs.
 func (s *Sink) resumed(had []extent.Extent) {
+	if len(had) == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range had {
@@ -456,10 +459,14 @@ func (s *Sink) resumed(had []extent.Extent) {
 
 // forget removes a file that is finished.
 func (s *Sink) forget(f *file) {
-	s.begin()
-	defer s.end()
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy++
 	delete(s.files, f.Number)
-	s.mu.Unlock()
-	s.release(f.dir)
+	if n := f.dir; n.released() {
+		s.mu.Unlock()
+		s.leaveDir(n)
+		s.mu.Lock()
+	}
+	s.ended()
 }

@@ -12,6 +12,7 @@ import (
 func (s *Sink) recordsOf(b *blocks) error {
 	s.begin()
 	defer s.end()
+	t := batch{Sink: s, b: b}
 	for rest := b.Data[:b.Len]; len(rest) > 0; {
 		rec, next, err := record.Next(rest)
 		if err != nil {
@@ -20,9 +21,9 @@ func (s *Sink) recordsOf(b *blocks) error {
 		rest = next
 		switch r := rec.(type) {
 		case *record.Entry:
-			err = s.entry(r)
+			err = s.entry(r, &t)
 		case *record.Data:
-			err = s.data(r, b)
+			err = s.data(r, &t)
 		case *record.End:
 			err = s.endOf(r)
 		case *record.Fail:
@@ -36,11 +37,61 @@ func (s *Sink) recordsOf(b *blocks) error {
 			return err
 		}
 	}
+	t.flush()
 	return nil
 }
 
+// maxTogether is the number of small files or entries that a worker handles in one task.
+const maxTogether = 16
+
+// batch collects tasks of a block of records that are given to a worker together: tasks of small
+// files take less time than waking a goroutine.
+type batch struct {
+	*Sink
+	b      *blocks
+	checks []*file
+	stores []store
+}
+
+// store is a small file whose contents have arrived.
+type store struct {
+	f *file
+	d *record.Data
+}
+
+func (t *batch) check(f *file) {
+	if t.checks = append(t.checks, f); len(t.checks) == maxTogether {
+		t.flush()
+	}
+}
+
+func (t *batch) store(f *file, d *record.Data) {
+	if t.stores = append(t.stores, store{f, d}); len(t.stores) == maxTogether {
+		t.flush()
+	}
+}
+
+// flush gives what was collected to a worker.
+func (t *batch) flush() {
+	s, b, checks, stores := t.Sink, t.b, t.checks, t.stores
+	if len(checks)+len(stores) == 0 {
+		return
+	}
+	t.checks, t.stores = nil, nil
+	b.uses.Add(1)
+	s.do(func() {
+		defer b.release()
+		for _, f := range checks {
+			s.check(f)
+		}
+		for i := range stores {
+			stores[i].f.store(stores[i].d)
+		}
+	})
+}
+
 // entry begins an entry.
-func (s *Sink) entry(e *record.Entry) error {
+func (s *Sink) entry(e *record.Entry, t *batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[e.Parent]
@@ -83,7 +134,9 @@ func (s *Sink) entry(e *record.Entry) error {
 	}
 	f := &file{Entry: *e, sink: s, dir: n}
 	s.files[e.Number] = f
-	s.later(func() { s.check(f) })
+	s.mu.Unlock()
+	t.check(f)
+	s.mu.Lock()
 	return nil
 }
 
@@ -107,7 +160,7 @@ func (s *Sink) file(number uint64) (*file, error) {
 }
 
 // data stores a small file.
-func (s *Sink) data(d *record.Data, b *blocks) error {
+func (s *Sink) data(d *record.Data, t *batch) error {
 	f, err := s.file(d.Number)
 	if f == nil {
 		return err
@@ -115,11 +168,7 @@ func (s *Sink) data(d *record.Data, b *blocks) error {
 	if err := f.begin(); err != nil {
 		return err
 	}
-	b.uses.Add(1)
-	s.do(func() {
-		defer b.release()
-		f.store(d)
-	})
+	t.store(f, d)
 	return nil
 }
 

@@ -205,6 +205,11 @@ func (s *Sink) begin() {
 func (s *Sink) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ended()
+}
+
+// ended is end for callers that hold mu.
+func (s *Sink) ended() {
 	if s.busy--; s.busy == 0 && s.tree && len(s.files) == 0 {
 		close(s.finished)
 		s.tree = false // closes it once

@@ -118,12 +118,18 @@ func (s *Sink) chmod(root *os.Root, name string, perm fs.FileMode) error {
 // release ends an entry of a directory. If it was the last one, the directory ends as well.
 func (s *Sink) release(n *node) {
 	s.mu.Lock()
-	n.pending--
-	done := n.pending == 0 && n.left
+	done := n.released()
 	s.mu.Unlock()
 	if done {
 		s.leaveDir(n)
 	}
+}
+
+// released counts the end of an entry. It reports whether the directory ends with it. The caller
+// holds Sink.mu.
+func (n *node) released() bool {
+	n.pending--
+	return n.pending == 0 && n.left
 }
 
 // leaveDir ends a directory: it deletes what the source does not have, and sets the attributes.
