@@ -143,7 +143,7 @@ func payloadOf(b []byte) []byte {
 // Runs from a UDP socket arrive as packets.
 func TestRunsArrive(t *testing.T) {
 	for _, mtu := range []int{1500, 4500} {
-		pair := newPair(t, veth.Options{MTU: mtu})
+		pair := newPair(t, veth.Options{MTU: mtu, Offloads: true})
 		b := openEnd(t, &pair.B, Options{Mode: Generic})
 		m := int(bth.MTUFor(mtu))
 		for _, v6 := range []bool{false, true} {
@@ -186,6 +186,7 @@ func TestRunsArrive(t *testing.T) {
 	}
 }
 
+// sizes returns n times the same size.
 func sizes(n, size int) (s []int) {
 	for range n {
 		s = append(s, size)
@@ -196,7 +197,7 @@ func sizes(n, size int) (s []int) {
 // Runs of all sizes and single frames arrive in order, also if the owner takes few frames at a
 // time.
 func TestRunsAndFrames(t *testing.T) {
-	pair := newPair(t, veth.Options{MTU: 4500})
+	pair := newPair(t, veth.Options{MTU: 4500, Offloads: true})
 	b := openEnd(t, &pair.B, Options{Mode: Generic, Chunks: 2048})
 	s, r := newRunSender(t, pair, false), roce{}
 	random := rand.New(rand.NewPCG(21, 7))
@@ -214,6 +215,7 @@ func TestRunsAndFrames(t *testing.T) {
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	var bufs [7]driver.Buf
 	deadline := time.Now().Add(10 * time.Second)
+	split := 0
 	for at := 0; at < len(want); {
 		n := b.Receive(bufs[:1+random.IntN(len(bufs))])
 		for i := range n {
@@ -223,15 +225,17 @@ func TestRunsAndFrames(t *testing.T) {
 					len(bufs[i].B), len(want[at]))
 			}
 			at++
+			if queue, _ := untoken(bufs[i].Token); queue == splitQueue {
+				split++
+			}
 		}
 		b.Release(bufs[:n])
 		if n == 0 && time.Now().After(deadline) {
 			t.Fatalf("received %d packets, want %d (%+v)", at, len(want), b.Stats())
 		}
 	}
-	if q := b.queues[0]; len(b.split.free) != splitSlots ||
-		int(q.posted)+len(q.spare) != int(q.rxCount) {
-		t.Errorf("%d buffers for packets, %d for frames; want %d and %d", len(b.split.free),
-			int(q.posted)+len(q.spare), splitSlots, q.rxCount)
+	if split < len(want)*9/10 {
+		t.Errorf("%d of %d packets were in runs, want nearly all", split, len(want))
 	}
+	checkBuffers(t, b)
 }
