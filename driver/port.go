@@ -78,6 +78,10 @@ type Info struct {
 	// ReceiveBuffer is how many bytes of received packets the kernel keeps for the port, with the
 	// kernel's overhead for each packet; 0: not known, or enough.
 	ReceiveBuffer int
+	// Runs says that the port receives runs of packets: several packets of one flow that the kernel
+	// carries as one super-frame of up to 64 KiB (UDP_SEGMENT, GRO). The port splits them into
+	// frames.
+	Runs bool
 }
 
 // Holder is an optional interface of a Port. It lets the owner announce that several calls follow,

@@ -89,7 +89,7 @@ func open(name string, o Options) (_ *Port, err error) {
 		return nil, fmt.Errorf("create eventfd: %w", err)
 	}
 	n.base = driver.Info{Datapath: "udp", Queues: 1, SourcePort: bth.Port,
-		ReceiveBuffer: p.socks[0].buffer, MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
+		ReceiveBuffer: p.socks[0].buffer, Runs: p.socks[0].runs, MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
 	s := &state{addrs: addrs}
 	n.describe(&s.info, link.Attrs())
 	n.state.Store(s)

@@ -29,6 +29,9 @@ type Interface struct {
 	XDP     Features
 	// Auto is the mode that Open selects in mode Auto.
 	Auto Mode
+	// Runs says that a Port in mode Auto receives runs of packets uncut and splits them. It is
+	// false if the caller may not open AF_XDP sockets.
+	Runs bool
 	// Program is the ID of the attached XDP program, or 0.
 	Program uint32
 	// StripsVLAN reports that the driver removes VLAN tags before XDP, so that tagged RoCE frames
@@ -112,6 +115,8 @@ func CheckPermission() error {
 type prober struct {
 	net    *network
 	family *netlink.GenlFamily // "netdev", or nil if the kernel does not have it
+	// multiBuffer is kernelHasMultiBuffer(), which needs CAP_NET_RAW.
+	multiBuffer bool
 }
 
 func newProber() (*prober, error) {
@@ -119,7 +124,7 @@ func newProber() (*prober, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{net: n}
+	p := &prober{net: n, multiBuffer: kernelHasMultiBuffer()}
 	if f, err := netlink.GenlFamilyGet(netdevFamily); err == nil {
 		p.family = f
 	}
@@ -144,6 +149,7 @@ func (p *prober) describe(l netlink.Link) Interface {
 	if d.XDP.Native {
 		d.Auto = autoMode(l.Type(), d.Driver, a.MTU)
 	}
+	d.Runs = d.XDP.Generic && d.Auto == Generic && p.multiBuffer
 	d.Err = checkAttrs(a)
 	addrs, err := p.net.readAddrs(l)
 	d.Addrs = addrs.usable

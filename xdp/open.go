@@ -353,7 +353,7 @@ func (o *opener) readState() error {
 	}
 	a := o.link.Attrs()
 	o.net.state.Store(&state{info: driver.Info{Name: a.Name, Datapath: o.datapath,
-		Queues: o.count}})
+		Queues: o.count, Runs: o.splits && o.multi}})
 	o.net.own = o.prog.own
 	o.net.refresh()
 	o.net.readRoutes()

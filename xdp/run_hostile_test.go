@@ -113,7 +113,7 @@ func TestRunsInNativeMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect(t, b, want)
-		if b.splits || b.Stats().RxDropped != 0 {
+		if b.Info().Runs || b.splits || b.Stats().RxDropped != 0 {
 			t.Errorf("Stats() = %+v, splits = %v", b.Stats(), b.splits)
 		}
 	}

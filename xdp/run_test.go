@@ -198,7 +198,14 @@ func sizes(n, size int) (s []int) {
 // time.
 func TestRunsAndFrames(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 4500, Offloads: true})
-	b := openEnd(t, &pair.B, Options{Mode: Generic, Chunks: 2048})
+	d, err := Probe(pair.B.Iface, pair.B.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := openEnd(t, &pair.B, Options{Chunks: 2048})
+	if !d.Runs || !b.Info().Runs {
+		t.Errorf("Probe().Runs = %v, Info().Runs = %v, want true", d.Runs, b.Info().Runs)
+	}
 	s, r := newRunSender(t, pair, false), roce{}
 	random := rand.New(rand.NewPCG(21, 7))
 	var want [][]byte
@@ -212,14 +219,14 @@ func TestRunsAndFrames(t *testing.T) {
 		}
 		want = append(want, frames...)
 	}
-	d, pkt := new(frame.Decoder), new(bth.Packet)
+	dec, pkt := new(frame.Decoder), new(bth.Packet)
 	var bufs [7]driver.Buf
 	deadline := time.Now().Add(10 * time.Second)
 	split := 0
 	for at := 0; at < len(want); {
 		n := b.Receive(bufs[:1+random.IntN(len(bufs))])
 		for i := range n {
-			if reason := d.Decode(bufs[i].B, pkt); reason != frame.ReasonOK ||
+			if reason := dec.Decode(bufs[i].B, pkt); reason != frame.ReasonOK ||
 				!bytes.Equal(payloadOf(bufs[i].B), payloadOf(want[at])) {
 				t.Fatalf("packet %d: Decode() = %v, %d bytes, want %d", at, reason,
 					len(bufs[i].B), len(want[at]))

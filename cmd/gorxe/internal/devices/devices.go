@@ -24,8 +24,9 @@ func Command() *cobra.Command {
 		Short: "List the network interfaces and what each offers to gorxe",
 		Long: `List the network interfaces and what each offers to the current user: data paths (xdp
 for AF_XDP, udp for UDP sockets), with the one that 'auto' selects first, XDP modes,
-with the mode that 'auto' selects first, queues, MTU, the largest path MTU, addresses
-by GID index, and the reason if a data path is missing. The command changes nothing and
+with the mode that 'auto' selects first and whether it receives runs of packets that UDP
+sockets send, queues, MTU, the largest path MTU, addresses by GID index, and the reason
+if a data path is missing. The command changes nothing and
 needs no privileges. To find out whether UDP port 4791 is free, it opens the port for a
 moment.`,
 		Example: `  gorxe devices
@@ -90,6 +91,7 @@ type Entry struct {
 	Auto       string   `json:"xdp_auto"`  // mode that auto selects; "" without modes
 	ZeroCopy   bool     `json:"zero_copy"`
 	Multi      bool     `json:"multi_buffer"`
+	Runs       bool     `json:"xdp_runs"`              // AF_XDP receives runs of packets (UDP_SEGMENT) uncut
 	Program    uint32   `json:"xdp_program,omitempty"` // ID of the attached program
 	StripsVLAN bool     `json:"strips_vlan"`
 	GIDs       []GID    `json:"gids"`
@@ -115,7 +117,7 @@ func entries(list []xdp.Interface, offers []offers) []Entry {
 			Name: d.Name, Kind: d.Kind, Driver: d.Driver, MAC: d.MAC.String(), Up: d.Up, MTU: d.MTU,
 			PathMTU: d.PathMTU,
 			Queues:  d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer,
-			Program:    d.Program,
+			Runs: d.Runs, Program: d.Program,
 			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Datapaths: o.datapaths(),
 		}
 		e.Usable = len(e.Datapaths) > 0
@@ -212,6 +214,9 @@ func offer(d *xdp.Interface) string {
 	}
 	if d.XDP.MultiBuffer {
 		m = append(m, "multi-buffer")
+	}
+	if d.Runs {
+		m = append(m, "runs")
 	}
 	return strings.Join(m, ", ")
 }
