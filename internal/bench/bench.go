@@ -24,6 +24,7 @@ type Config struct {
 	// With Link kit.Veth the run uses kit.Memory if AF_XDP on a veth pair is not available.
 	kit.Options
 
+	Ports     []string         // of gorxe on a veth pair, from xdp, udp and auto
 	Mode      xdp.Mode         // of the AF_XDP ports
 	Transport device.Transport // of gorxe
 	// Profile is the beginning of the names of files for CPU profiles of gorxe and of bare frames
@@ -35,12 +36,18 @@ type Config struct {
 // machine changes within seconds: many short rounds give a more certain median than few long
 // ones.
 func DefaultConfig() Config {
-	return Config{Options: kit.Options{Link: kit.Veth, Rounds: 25, Duration: 80 * time.Millisecond}}
+	return Config{
+		Options: kit.Options{Link: kit.Veth, Rounds: 25, Duration: 80 * time.Millisecond},
+		Ports:   []string{portXDP, portUDP},
+	}
 }
 
 // Run measures the figures. It shows its progress on stderr if that is a terminal.
 func Run(ctx context.Context, c Config, stderr io.Writer) (r *Report, err error) {
 	if err := c.Check("figure", Names(), false); err != nil {
+		return nil, err
+	}
+	if err := kit.Known("port", c.Ports, Ports()); err != nil {
 		return nil, err
 	}
 	b := &bench{Config: c}
@@ -114,7 +121,7 @@ func (b *bench) openVeth() (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	b.figures = b.choose(figures())
+	b.figures = b.choose(figures(b.Ports))
 	b.softirqs = kit.FindSoftirqs()
 	for i, end := range []*veth.End{&pair.A, &pair.B} {
 		o := SideOptions{

@@ -18,8 +18,9 @@
 //   - protocol.go, side.go, server.go: the two sides are two processes of this program, one in each
 //     namespace, controlled over pipes; on the link in memory they are goroutines.
 //   - job.go, stats.go: the measuring thread of a side, and its statistics.
-//   - gorxe.go, trips.go, bare.go, kernel.go: the measurements: WRITEs as a stream and as round
-//     trips, bare frames on the same Port code, TCP and UDP sockets.
+//   - gorxe.go, trips.go, bare.go, kernel.go, runs.go: the measurements: operations of gorxe as a
+//     stream and as round trips, bare frames on the same Port code, TCP and UDP sockets, runs of
+//     UDP packets.
 //   - mmsg_unsafe.go, loss.go: batched UDP system calls, an XDP program that drops packets of TCP.
 //   - report.go: table, JSON and plot.
 package bench

@@ -14,15 +14,19 @@ import (
 // Scripts rely on these figures and baselines.
 func TestStableRows(t *testing.T) {
 	have := map[string][]string{}
-	for _, f := range figures() {
+	for _, f := range figures([]string{portXDP, portUDP}) {
 		for _, r := range f.results(nil) {
-			have[r.Name] = append(have[r.Name], r.Baseline)
+			if r.Port == portXDP {
+				have[r.Name] = append(have[r.Name], r.Baseline)
+			}
 		}
 	}
 	for name, baselines := range map[string][]string{
-		"write_rate_64B":         {"afxdp"},
-		"write_bw_64KiB_mtu1024": {"afxdp", "afxdp-copy", "tcp", "tcp-notso"},
-		"write_bw_64KiB_mtu4096": {"afxdp", "afxdp-copy", "tcp", "tcp-notso"},
+		"write_rate_64B":         {"afxdp", "udp", "udp-gso"},
+		"write_bw_64KiB_mtu1024": {"afxdp", "afxdp-copy", "tcp", "tcp-notso", "udp-gso"},
+		"write_bw_64KiB_mtu4096": {"afxdp", "afxdp-copy", "tcp", "tcp-notso", "udp-gso"},
+		"read_bw_64KiB_mtu4096":  {"write"},
+		"send_bw_64KiB_mtu1024":  {"write"},
 		"write_lat_8B":           {"afxdp", "tcp", "udp"},
 		"goodput_1pct_loss":      {"lossless"},
 	} {
@@ -34,9 +38,36 @@ func TestStableRows(t *testing.T) {
 	}
 }
 
+// Each port has the same rows, compared with the baselines or with other lanes of the same port.
+// Rows without gorxe are there once.
+func TestPorts(t *testing.T) {
+	for _, ports := range [][]string{{portXDP, portUDP}, {portUDP}, Ports()} {
+		count := map[string]int{}
+		for _, f := range figures(ports) {
+			for i := range f.rows {
+				lane, against := f.rows[i].lanes()
+				own, other := f.portOf(lane), f.portOf(against)
+				if other != "" && other != own {
+					t.Errorf("%s compares port %q with port %q", f.name, own, other)
+				}
+				count[own]++
+			}
+		}
+		if len(count) != len(ports)+1 || count[""] != 1 {
+			t.Errorf("ports %v: rows %v, want the same number for each port, and 1 of the kernel",
+				ports, count)
+		}
+		for _, p := range ports {
+			if count[p] != count[ports[0]] {
+				t.Errorf("%d rows of port %s, and %d of %s", count[p], p, count[ports[0]], ports[0])
+			}
+		}
+	}
+}
+
 // The lanes of every row are measured, on the veth pair and in memory.
 func TestRowsHaveLanes(t *testing.T) {
-	for _, f := range slices.Concat(figures(), memoryFigures()) {
+	for _, f := range slices.Concat(figures(Ports()), memoryFigures()) {
 		if len(f.rows) == 0 {
 			t.Errorf("%s has no rows", f.name)
 		}

@@ -18,13 +18,15 @@ const (
 	// In round trips, one work request of tripSignal is signaled.
 	tripDepth, tripSignal = 64, 16
 	recvDepth             = 64
-	pollBatch             = 64
-	connectTimeout        = 5 * time.Second
+	// streamRecvs are more than the SENDs outstanding, so that receives are always posted.
+	streamRecvs    = 4 * bulkDepth
+	pollBatch      = 64
+	connectTimeout = 5 * time.Second
 	// align puts the two buffers of a side on different cache lines.
 	align = 64
 )
 
-// gorxe measures WRITEs of an RC QP. The measuring thread drives the device.
+// gorxe measures the operations of an RC QP. The measuring thread drives the device.
 type gorxe struct {
 	spec *spec
 	dev  *roce.Device
@@ -34,8 +36,8 @@ type gorxe struct {
 	msg    [wordSize]byte // of a round trip
 	remote roce.RemoteBuffer
 	wcs    [pollBatch]roce.WC
-	recvs  [recvDepth]roce.RecvWR // without memory: a WRITE with immediate needs none
-	used   int                    // entries of the send queue
+	recvs  []roce.RecvWR // of round trips without memory: a WRITE with immediate needs none
+	used   int           // entries of the send queue
 }
 
 // newGorxe creates the device on port, which it closes after an error.
@@ -51,9 +53,15 @@ func newGorxe(s *spec, port driver.Port) (*gorxe, error) {
 	}
 	g := &gorxe{spec: s, dev: dev, out: (s.Size + align - 1) / align * align}
 	depth, _ := g.depth()
+	recvs := recvDepth
+	if s.Op == opSend {
+		recvs = streamRecvs
+	}
+	g.recvs = make([]roce.RecvWR, recvs)
 	g.Endpoint, err = endpoint.New(dev, endpoint.Config{
-		QP:     roce.QPConfig{SendDepth: depth, RecvDepth: recvDepth},
-		Memory: 2 * g.out, Access: roce.LocalWrite | roce.RemoteWrite,
+		QP:     roce.QPConfig{SendDepth: depth, RecvDepth: recvs},
+		Memory: 2 * g.out, Access: roce.LocalWrite | roce.RemoteWrite |
+			roce.RemoteRead,
 	})
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -81,8 +89,13 @@ func (g *gorxe) close() error { return g.dev.Close() }
 
 func (g *gorxe) run(peer *hello, ready func(), h *halt) (outcome, error) {
 	g.remote = peer.Buffer
-	if g.spec.Test == pingpong && !g.spec.Spin {
-		if err := g.postRecvs(recvDepth); err != nil {
+	if g.spec.Op == opSend {
+		for i := range g.recvs {
+			g.recvs[i].SGEs = []roce.SGE{g.MR.SGE(0, g.spec.Size)}
+		}
+	}
+	if g.spec.Op == opSend || g.spec.Test == pingpong && !g.spec.Spin {
+		if err := g.postRecvs(len(g.recvs)); err != nil {
 			return outcome{}, err
 		}
 	}
@@ -109,12 +122,16 @@ func (g *gorxe) measure(h *halt) (outcome, error) {
 	return g.trips(h, g.waitFor)
 }
 
-// writes returns a batch of equal WRITEs, the last one signaled.
-func (g *gorxe) writes(n int) []roce.SendWR {
+var opcodes = map[operation]roce.Op{
+	opWrite: roce.OpWrite, opRead: roce.OpRead, opSend: roce.OpSend,
+}
+
+// requests returns a batch of equal work requests, the last one signaled.
+func (g *gorxe) requests(n int) []roce.SendWR {
 	wrs := make([]roce.SendWR, n)
 	for i := range wrs {
 		wrs[i] = roce.SendWR{
-			Op: roce.OpWrite, SGEs: []roce.SGE{g.MR.SGE(g.out, g.spec.Size)},
+			Op: opcodes[g.spec.Op], SGEs: []roce.SGE{g.MR.SGE(g.out, g.spec.Size)},
 			RemoteAddr: g.remote.Addr, RKey: g.remote.RKey,
 		}
 	}
@@ -122,11 +139,11 @@ func (g *gorxe) writes(n int) []roce.SendWR {
 	return wrs
 }
 
-// send posts WRITEs as fast as they complete. A completed WRITE is delivered: the peer has
+// send posts work requests as fast as they complete. A completed one is delivered: the peer has
 // acknowledged it.
 func (g *gorxe) send(h *halt) (outcome, error) {
 	depth, batch := g.depth()
-	wrs := g.writes(batch)
+	wrs := g.requests(batch)
 	w := window{warmup: g.spec.Warmup}
 	end := time.Now().Add(g.spec.Warmup + g.spec.Duration)
 	for more := true; more || g.used > 0; {
@@ -151,13 +168,20 @@ func (g *gorxe) send(h *halt) (outcome, error) {
 	return w.outcome(), nil
 }
 
-// serve lets the device of the passive side work.
+// serve lets the device of the passive side work, and posts the receives of SENDs again.
 func (g *gorxe) serve(h *halt) error {
-	n, err := g.CQ.Wait(h.ctx, g.wcs[:])
-	if err != nil {
-		return unlessHalted(h, err)
+	for {
+		n, err := g.CQ.Wait(h.ctx, g.wcs[:])
+		if err != nil {
+			return unlessHalted(h, err)
+		}
+		if err := g.check(n); err != nil {
+			return err
+		}
+		if err := g.postRecvs(n); err != nil {
+			return err
+		}
 	}
-	return g.check(n)
 }
 
 // unlessHalted returns the error of a Wait, or nil if halt has ended the Wait.

@@ -45,10 +45,8 @@ func newKernel(s *spec, iface string, addr netip.Addr) (_ *kernel, err error) {
 			err = errors.Join(err, k.close())
 		}
 	}()
-	if k.tcp() {
-		if err := kit.SetOffload(iface, s.Kind == kindTCP); err != nil {
-			return nil, err
-		}
+	if err := kit.SetOffload(iface, s.Kind != kindNoTSO); err != nil {
+		return nil, err
 	}
 	if s.Loss > 0 {
 		if k.undo, err = dropPackets(iface, s.Loss); err != nil {
@@ -58,7 +56,7 @@ func newKernel(s *spec, iface string, addr netip.Addr) (_ *kernel, err error) {
 	return k, k.open()
 }
 
-func (k *kernel) tcp() bool { return k.spec.Kind != kindUDP }
+func (k *kernel) tcp() bool { return k.spec.Kind != kindUDP && k.spec.Kind != kindRuns }
 
 func (k *kernel) hello() hello { return hello{Addr: k.addr, Port: k.port} }
 

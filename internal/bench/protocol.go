@@ -22,7 +22,10 @@ type spec struct {
 	Warmup   time.Duration `json:"warmup_ns"`
 	Duration time.Duration `json:"duration_ns"`
 
-	Transport device.Transport `json:"transport"` // of gorxe
+	// Of gorxe.
+	Transport device.Transport `json:"transport"`
+	Op        operation        `json:"op"`
+	Port      string           `json:"port"`
 }
 
 // The requests of a measurement, in this order. The passive side starts before the active one

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -15,6 +16,8 @@ import (
 type Result struct {
 	kit.Row
 
+	// Port is the port of gorxe: xdp, udp, auto or memory.
+	Port string `json:"port,omitempty"`
 	// 99th percentiles of latencies in the unit of the row, medians over the rounds.
 	P99         float64 `json:"p99,omitempty"`
 	BaselineP99 float64 `json:"baseline_p99,omitempty"`
@@ -58,6 +61,7 @@ func (f *figure) results(samples map[string][]sample) []Result {
 		p99 := func(s *sample) float64 { return s.p99 }
 		cpu := func(s *sample) float64 { return s.cpu }
 		r := Result{
+			Port: f.portOf(lane),
 			Row: kit.Compare(name, f.unit, f.rows[i].baseline, kit.Column(v, valueOf),
 				kit.Column(base, valueOf)),
 			P99: median(v, p99), BaselineP99: median(base, p99),
@@ -69,6 +73,16 @@ func (f *figure) results(samples map[string][]sample) []Result {
 		list = append(list, r)
 	}
 	return list
+}
+
+// portOf returns the port of the lane with a name.
+func (f *figure) portOf(name string) string {
+	for i := range f.lanes {
+		if f.lanes[i].name == name {
+			return f.lanes[i].port
+		}
+	}
+	return ""
 }
 
 // details returns further values for the table.
@@ -99,14 +113,14 @@ func (r *Report) JSON() any { return r.Results }
 func (r *Report) WriteTable(w io.Writer) error {
 	r.bench.writeHead(w)
 	t := cli.Table{Columns: []cli.Column{
-		{Title: "figure"}, {Title: "gorxe", Align: cli.Right}, {Title: "unit"}, {Title: "baseline"},
+		{Title: "figure"}, {Title: "port"}, {Title: "gorxe", Align: cli.Right}, {Title: "unit"}, {Title: "baseline"},
 		{Title: "value", Align: cli.Right}, {Title: "ratio", Align: cli.Right},
 		{Title: "spread", Align: cli.Right}, {Title: "details"},
 	}}
 	number := func(f float64) string { return fmt.Sprintf("%.3f", f) }
 	for i := range r.Results {
 		x := &r.Results[i]
-		t.Row(x.Name, number(x.Value), x.Unit, x.Baseline, number(x.BaselineValue),
+		t.Row(x.Name, x.Port, number(x.Value), x.Unit, x.Baseline, number(x.BaselineValue),
 			x.RatioText(2), x.SpreadText(), x.details())
 	}
 	if err := t.Write(w); err != nil {
@@ -118,13 +132,13 @@ func (r *Report) WriteTable(w io.Writer) error {
 
 // writeHead describes the link and the rounds.
 func (b *bench) writeHead(w io.Writer) {
-	memory := b.datapath == "memory"
+	memory := slices.Contains(b.datapaths, portMemory)
 	where := "a veth pair between two namespaces"
 	if memory {
 		where = "an in-memory link"
 	}
 	fmt.Fprintf(w, "%s on %s; CPUs %d and %d; medians of %s of %v",
-		b.datapath, where, b.CPUs[0], b.CPUs[1], cli.Count(b.Rounds, "round"), b.Duration)
+		strings.Join(b.datapaths, " and "), where, b.CPUs[0], b.CPUs[1], cli.Count(b.Rounds, "round"), b.Duration)
 	if cc := congestionControl(); cc != "" && !memory {
 		fmt.Fprintf(w, "; TCP with %s", cc)
 	}
@@ -135,7 +149,8 @@ func (b *bench) writeHead(w io.Writer) {
 const notes = `
 Latencies are medians of round trips; the blocking ones are WRITEs with immediate. Bare frames
 (afxdp) have the size of gorxe's packets, and the receiver ignores their payload; with afxdp-copy it
-copies the payload, as a delivery requires. tcp passes segments of 64 KiB through the veth pair, which
+copies the payload, as a delivery requires. udp-gso sends runs of UDP packets of the same size with a
+CRC that the receiver checks. tcp passes segments of 64 KiB through the veth pair, which
 no wire does; tcp-notso sends segments of the path MTU. CPU is that of both sides including the
 kernel. Lossy figures are measured in every fifth round, five times as long.
 ` + kit.AboutRatio

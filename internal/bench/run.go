@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/papers/kit"
@@ -20,9 +22,9 @@ type bench struct {
 	figures  []figure
 	softirqs kit.Softirqs
 
-	datapath string
-	samples  map[string]map[string][]sample // by figure and lane; one per round
-	starved  int                            // unreliable samples
+	datapaths []string
+	samples   map[string]map[string][]sample // by figure and lane; one per round
+	starved   int                            // unreliable samples
 }
 
 var sideNames = [2]string{"A", "B"}
@@ -111,7 +113,7 @@ func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sam
 	passive := spec{
 		Kind: l.kind, Test: f.test, Size: f.size, MTU: f.mtu, Spin: f.spin, Loss: l.loss,
 		Seed: uint64(round + 1), Warmup: min(maxWarmup, d/4), Duration: d,
-		Transport: b.Transport,
+		Transport: b.Transport, Op: cmp.Or(l.op, opWrite), Port: l.port,
 	}
 	active := passive
 	active.Active = true
@@ -136,8 +138,8 @@ func (b *bench) measure(ctx context.Context, f *figure, l *lane, round int) (sam
 	if err != nil {
 		return sample{}, err
 	}
-	if l.kind == kindGorxe {
-		b.datapath = helloA.Datapath
+	if l.kind == kindGorxe && !slices.Contains(b.datapaths, helloA.Datapath) {
+		b.datapaths = append(b.datapaths, helloA.Datapath)
 	}
 	return f.sample(&passive, outcomeA, outcomeB, softirq)
 }

@@ -29,7 +29,7 @@ func (f *figure) sample(s *spec, a, b *outcome, softirq time.Duration) (sample, 
 	}
 	r := sample{elapsed: o.Elapsed, retransmits: a.Retransmits + b.Retransmits}
 	size := s.Size
-	if s.Kind.bare() {
+	if s.Kind.packets() {
 		size = s.payload()
 	}
 	switch f.unit {

@@ -17,6 +17,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/papers/kit"
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
@@ -147,10 +148,15 @@ func (o *SideOptions) ServeSide(in io.Reader, out io.Writer) (err error) {
 	}
 	return serve(in, out, &environment{
 		cpu: o.CPU, cpuTime: kit.ProcessTime, profile: o.Profile,
-		port: func(*spec) (driver.Port, error) {
-			return xdp.Open(o.Iface, xdp.Options{Mode: o.Mode})
-		},
+		port: o.open,
 		kernel: func(s *spec) (job, error) {
+			if s.Kind == kindRuns {
+				r, err := newRuns(s, o.Iface, o.Addr)
+				if err != nil {
+					return nil, err
+				}
+				return r, nil
+			}
 			k, err := newKernel(s, o.Iface, o.Addr)
 			if err != nil {
 				return nil, err // not k: a job with a nil pointer would not be nil
@@ -158,6 +164,21 @@ func (o *SideOptions) ServeSide(in io.Reader, out io.Writer) (err error) {
 			return k, nil
 		},
 	})
+}
+
+// open opens a port on the interface. Bare frames need AF_XDP.
+func (o *SideOptions) open(s *spec) (driver.Port, error) {
+	if err := kit.SetOffload(o.Iface, true); err != nil {
+		return nil, err
+	}
+	if s.Kind == kindGorxe && s.Port == portUDP {
+		return udp.Open(o.Iface, udp.Options{})
+	}
+	port, err := xdp.Open(o.Iface, xdp.Options{Mode: o.Mode})
+	if err != nil && s.Port == portAuto {
+		return udp.Open(o.Iface, udp.Options{})
+	}
+	return port, err
 }
 
 // startLocal starts a side as a goroutine of this process.

@@ -11,7 +11,7 @@ import (
 // await waits for message i and returns false if halt was set.
 func (g *gorxe) trips(h *halt, await func(h *halt, i uint64) (bool, error)) (outcome, error) {
 	t := newTrips(g.spec)
-	wr := g.writes(1)
+	wr := g.requests(1)
 	wr[0].SGEs, wr[0].Inline = nil, g.msg[:] // inline, as ib_write_lat sends
 	if !g.spec.Spin {
 		wr[0].Op = roce.OpWriteImm

@@ -38,6 +38,8 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 	f.addMode(&c.Mode)
 	fs := cmd.Flags()
 	c.Transport.Register(fs)
+	fs.StringSliceVar(&c.Ports, "ports", c.Ports, "ports of gorxe to measure on the veth pair: a list of "+
+		strings.Join(bench.Ports(), ", "))
 	fs.BoolVar(&memory, "memory", false, "use the in-memory link even as root")
 	fs.StringVar(&c.Profile, "cpuprofile", "",
 		"write CPU profiles of gorxe and of bare frames on a veth pair into files with this prefix")
