@@ -18,8 +18,9 @@ import (
 )
 
 // newTap creates a tap device with address 10.77.0.1/24 in a new namespace. The returned descriptor
-// is the other side of the tap, where a virtual machine would be.
-func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
+// is the other side of the tap, where a virtual machine would be. flags are added to those of
+// TUNSETIFF.
+func newTap(t *testing.T, mtu int, flags uint16) (ns *os.File, wire int) {
 	t.Helper()
 	needRoot(t)
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
@@ -39,7 +40,7 @@ func newTap(t *testing.T, mtu int) (ns *os.File, wire int) {
 		if err != nil {
 			return err
 		}
-		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | flags)
 		if err := unix.IoctlIfreq(wire, unix.TUNSETIFF, req); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func readWire(t *testing.T, wire int) []byte {
 
 // On a tap device, Auto selects native mode.
 func TestTap(t *testing.T) {
-	ns, wire := newTap(t, 1500)
+	ns, wire := newTap(t, 1500, 0)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func TestTap(t *testing.T) {
 
 // Frames of more than one chunk work on a tap in the mode that Auto selects.
 func TestTapLongFrames(t *testing.T) {
-	ns, wire := newTap(t, 4200)
+	ns, wire := newTap(t, 4200, 0)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +144,7 @@ func TestTapLongFrames(t *testing.T) {
 
 // If the other side of the tap is not read, the sender does not block or lose buffers.
 func TestUnreadTap(t *testing.T) {
-	ns, wire := newTap(t, 1500)
+	ns, wire := newTap(t, 1500, 0)
 	p, err := Open("tap0", Options{NetNS: int(ns.Fd())})
 	if err != nil {
 		t.Fatal(err)

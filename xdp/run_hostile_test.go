@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -315,4 +316,34 @@ func FuzzRuns(f *testing.F) {
 		}
 		checkBuffers(t, k.Port)
 	})
+}
+
+// BenchmarkRun measures how long it takes to split a run.
+func BenchmarkRun(b *testing.B) {
+	for _, c := range []struct {
+		op          bth.Opcode
+		count, size int
+	}{
+		{bth.RCWriteOnly, 64, 64}, {bth.RCWriteMiddle, 58, 1024}, {bth.RCWriteMiddle, 15, 4096},
+		{bth.RCSendOnly, 2, 1024}, {bth.RCAck, 1, 0}, {bth.RCSendOnly, 1, 4096},
+	} {
+		b.Run(fmt.Sprintf("%dx%d", c.count, c.size), func(b *testing.B) {
+			k := newFakeKernel()
+			data, want, _ := roce{}.run(several(c.count, c.op), 1, c.size)
+			f := superFrame(roce{}, data, want[0])
+			lengths := sizes((len(f)+3839)/3840, 3840)
+			var bufs [64]driver.Buf
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				k.deliver(f, false, lengths...)
+				for got := 0; got < c.count; {
+					n := k.Receive(bufs[:])
+					k.Release(bufs[:n])
+					if got += n; n == 0 {
+						b.Fatal("no packets")
+					}
+				}
+			}
+		})
+	}
 }
