@@ -91,7 +91,7 @@ type Entry struct {
 	Auto       string   `json:"xdp_auto"`  // mode that auto selects; "" without modes
 	ZeroCopy   bool     `json:"zero_copy"`
 	Multi      bool     `json:"multi_buffer"`
-	Runs       bool     `json:"xdp_runs"`              // AF_XDP receives runs of packets (UDP_SEGMENT) uncut
+	Runs       bool     `json:"xdp_runs"`              // AF_XDP receives runs of packets uncut
 	Program    uint32   `json:"xdp_program,omitempty"` // ID of the attached program
 	StripsVLAN bool     `json:"strips_vlan"`
 	GIDs       []GID    `json:"gids"`
