@@ -135,17 +135,17 @@ func (x *identifications) factor(n int) uint32 {
 // MaxRunIDs is the largest number of packets of a run for RunIDs.
 const MaxRunIDs = 64
 
-// RunIDs changes the ICRC of packets that the kernel cuts from a run: packet i gets the
-// identification i. The zero value is ready to use. It must not be used by two goroutines at a
-// time.
+// RunIDs changes the ICRC of packets that the kernel sends with another identification, such as
+// those that it cuts from a run: packet i gets the identification i. The zero value is ready to
+// use. It must not be used by two goroutines at a time.
 type RunIDs struct {
-	tables [runTables]runTable
+	ids, ports [runTables]runTable // of identifications, and of UDP source ports
 }
 
 const runTables = 16
 
-// runTable has the changes of the ICRC of packets of one length, by the bits of the identification
-// that change.
+// runTable has the changes of the ICRC of packets of one length, by the bits of a header field of
+// 16 bits that change.
 type runTable struct {
 	length int
 	low    [64]uint32 // bits 0 to 5
@@ -153,12 +153,12 @@ type runTable struct {
 	high   [32]uint32 // bits 11 to 15
 }
 
-func (t *runTable) fill(length int) {
+// fill fills the table for packets of a length in which n bytes follow the field before the BTH.
+func (t *runTable) fill(length, n int) {
 	t.length = length
-	n := lenIPv4 - lenBeforeID + lenUDP + length - bth.ICRCLen
-	factor := powCRC(8 * uint64(n+2))
-	change := func(id int) uint32 {
-		return mulCRC(uint32(bits.ReverseBytes16(uint16(id))), factor)
+	factor := powCRC(8 * uint64(n+length-bth.ICRCLen+2))
+	change := func(bit int) uint32 {
+		return mulCRC(uint32(bits.ReverseBytes16(uint16(bit))), factor)
 	}
 	for i := range t.low {
 		t.low[i] = change(i)
@@ -168,6 +168,16 @@ func (t *runTable) fill(length int) {
 	}
 }
 
+// apply changes the ICRC of a packet.
+func (t *runTable) apply(packet []byte, bits uint16) {
+	change := t.low[bits%64]
+	if bits >= 64 {
+		change ^= t.mid[bits>>6%32] ^ t.high[bits>>11]
+	}
+	at := packet[len(packet)-bth.ICRCLen:]
+	binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)^change)
+}
+
 // Set changes the ICRC of an IPv4 packet, which was computed for identification 0, to that for
 // identification i, less than MaxRunIDs. packet extends from the BTH to the ICRC.
 func (r *RunIDs) Set(packet []byte, i int) { r.Change(packet, 0, uint16(i)) }
@@ -175,17 +185,20 @@ func (r *RunIDs) Set(packet []byte, i int) { r.Change(packet, 0, uint16(i)) }
 // Change changes the ICRC of an IPv4 packet, which was computed for the identification from, to
 // that for the identification to. packet extends from the BTH to the ICRC.
 func (r *RunIDs) Change(packet []byte, from, to uint16) {
-	t := &r.tables[len(packet)/4%runTables]
+	t := &r.ids[len(packet)/4%runTables]
 	if t.length != len(packet) {
-		t.fill(len(packet))
+		t.fill(len(packet), lenIPv4-lenBeforeID+lenUDP)
 	}
-	d := from ^ to
-	change := t.low[d%64]
-	if d >= 64 {
-		change ^= t.mid[d>>6%32] ^ t.high[d>>11]
+	t.apply(packet, from^to)
+}
+
+// ChangePort does the same for the UDP source port, also of IPv6 packets.
+func (r *RunIDs) ChangePort(packet []byte, from, to uint16) {
+	t := &r.ports[len(packet)/4%runTables]
+	if t.length != len(packet) {
+		t.fill(len(packet), lenUDP-2)
 	}
-	at := packet[len(packet)-bth.ICRCLen:]
-	binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)^change)
+	t.apply(packet, from^to)
 }
 
 // mulCRC multiplies two polynomials modulo that of CRC-32. Bit 31 is the coefficient of x^0.

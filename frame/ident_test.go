@@ -187,6 +187,13 @@ func TestRunIDs(t *testing.T) {
 			if got := d.Decode(f, p); got != ReasonOK {
 				t.Fatalf("payload %d, identification %#x changed to %#x: %v", n, from, to, got)
 			}
+			port := f[lenEthernet+lenIPv4:]
+			old := binary.BigEndian.Uint16(port)
+			r.ChangePort(f[lenV4Headers:], old, from)
+			binary.BigEndian.PutUint16(port, from)
+			if got := d.Decode(f, p); got != ReasonOK {
+				t.Fatalf("payload %d, source port %#x changed to %#x: %v", n, old, from, got)
+			}
 		}
 	}
 }

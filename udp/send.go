@@ -57,7 +57,7 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 			p.out.Stats.TxDropped++
 			continue
 		}
-		p.out.Add(s.fd, s.runs, b, headers)
+		p.out.Add(udpmsg.Socket{FD: s.fd, Port: bth.Port, Runs: s.runs}, b, headers)
 	}
 	p.out.Flush()
 	if !p.net.state.Load().info.Up {

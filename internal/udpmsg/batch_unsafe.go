@@ -122,6 +122,26 @@ func (b *Batch) addControl(i, at int, level, kind, value int32) (end int) {
 	return at + unix.CmsgSpace(4)
 }
 
+// addSource appends the control message with the source address of message i and the interface that
+// sends it. ip is the IP header.
+func (b *Batch) addSource(i int, ip []byte, v4 bool, index int) (end int) {
+	m := &b.m[i]
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[0]))
+	data := unsafe.Pointer(&m.control[unix.CmsgLen(0)])
+	if v4 {
+		h.Level, h.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
+		h.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+		*(*unix.Inet4Pktinfo)(data) = unix.Inet4Pktinfo{Ifindex: int32(index),
+			Spec_dst: [4]byte(ip[12:16])}
+		return unix.CmsgSpace(unix.SizeofInet4Pktinfo)
+	}
+	h.Level, h.Type = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO
+	h.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
+	*(*unix.Inet6Pktinfo)(data) = unix.Inet6Pktinfo{Addr: [16]byte(ip[8:24]),
+		Ifindex: uint32(index)}
+	return unix.CmsgSpace(unix.SizeofInet6Pktinfo)
+}
+
 // setControl sets the length of the control messages of message i.
 func (b *Batch) setControl(i, n int) {
 	h := &b.headers[i].hdr

@@ -47,15 +47,15 @@ const (
 // not copy the packets, so they must not change before Flush.
 type Sender struct {
 	Stats driver.Stats // of sent frames
-	Index int          // number of the interface
+	Index int          // number of the interface, for link-local addresses
 	// Refused is called with the error with which the kernel refuses packets.
 	Refused func(error)
 	// Note is called with advice for the user.
 	Note func(string)
 
 	out    *Batch
-	fd     int // of all messages
-	queued int // messages
+	socket Socket // of all messages
+	queued int    // messages
 	run    run
 	about  [Size]about
 	ids    frame.RunIDs
@@ -63,6 +63,16 @@ type Sender struct {
 
 	writable [1]unix.PollFd
 	timeout  unix.Timespec
+}
+
+// Socket is a UDP socket that sends.
+type Socket struct {
+	FD   int
+	Port uint16 // UDP source port
+	Runs bool   // the kernel sends runs
+	// Index is the number of the interface through which packets are sent with the source address
+	// of the frame; 0: the socket is bound to an address, and the kernel selects the interface.
+	Index int
 }
 
 // about is what is known about a message.
@@ -88,38 +98,37 @@ func NewSender() *Sender {
 	return s
 }
 
-// Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with
-// socket fd when Flush is called, or before. runs says whether the socket can send runs.
-func (s *Sender) Add(fd int, runs bool, b []byte, n int) {
+// Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with a
+// socket when Flush is called, or before.
+func (s *Sender) Add(k Socket, b []byte, n int) {
 	p := b[n:]
-	if fd == s.fd && s.run.packets > 0 && s.extend(b, p) {
+	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(b, p) {
 		return
 	}
-	if s.queued == Size || fd != s.fd {
+	if s.queued == Size || k.FD != s.socket.FD {
 		s.Flush()
-		s.fd = fd
+		s.socket = k
 	}
 	s.start(s.queued, b, p)
 	s.run = run{size: len(p), bytes: len(p), header: b[:n]}
-	if runs && len(p) >= bth.HeaderLen {
-		s.allow(p)
+	if k.Runs && len(p) >= bth.HeaderLen {
+		s.run.peer = s.peerOf(b, n)
+		if s.fits(s.run.peer, p) {
+			s.run.packets = 1
+		}
 	}
 	s.queued++
 }
 
-// allow lets the latest message, of packet p, become a run if that may be.
-func (s *Sender) allow(p []byte) {
-	r := &s.run
-	ip := r.header[etherLen:]
+// peerOf returns the peer to which a frame with headers of n bytes goes.
+func (s *Sender) peerOf(b []byte, n int) *peer {
 	var dst bth.GID
-	if len(r.header) == LenV4 {
-		dst.SetIPv4(ip[16:20])
+	if n == LenV4 {
+		dst.SetIPv4(b[etherLen+16 : etherLen+20])
 	} else {
-		dst = bth.GID(ip[24:40])
+		dst = bth.GID(b[etherLen+24 : etherLen+40])
 	}
-	if r.peer = s.find(&dst); s.fits(r.peer, p) {
-		r.packets = 1
-	}
+	return s.find(&dst)
 }
 
 // extend adds a frame with packet p to the run that the latest message is, if it fits.
@@ -130,7 +139,7 @@ func (s *Sender) extend(b, p []byte) bool {
 		return false
 	}
 	s.out.SetMemory(i, r.packets, p)
-	s.setID(r.header, b, p, r.packets)
+	s.setICRC(b, p, r.packets)
 	a := &s.about[i]
 	if r.packets == 1 {
 		a.peer = r.peer
@@ -143,19 +152,23 @@ func (s *Sender) extend(b, p []byte) bool {
 	return true
 }
 
-// setID changes the ICRC of a packet for the identification that the kernel gives it. The frame's
-// header has the identification for which the ICRC was computed.
-func (s *Sender) setID(header, b, p []byte, to int) {
-	if len(header) != LenV4 {
+// setICRC changes the ICRC of a packet for the identification and the source port that the kernel
+// gives it. The frame's headers have those for which the ICRC was computed.
+func (s *Sender) setICRC(b, p []byte, id int) {
+	n := len(b) - len(p)
+	if port := binary.BigEndian.Uint16(b[n-udpLen:]); port != s.socket.Port {
+		s.ids.ChangePort(p, port, s.socket.Port)
+	}
+	if n != LenV4 {
 		return
 	}
-	if from := binary.BigEndian.Uint16(b[etherLen+4:]); from != uint16(to) {
-		s.ids.Change(p, from, uint16(to))
+	if from := binary.BigEndian.Uint16(b[etherLen+4:]); from != uint16(id) {
+		s.ids.Change(p, from, uint16(id))
 	}
 }
 
-// sameFlow reports whether a frame has the same addresses, source port, traffic class and hop limit
-// as the one with headers a.
+// sameFlow reports whether a frame has the same addresses, traffic class and hop limit as the one
+// with headers a.
 func sameFlow(a, b []byte) bool {
 	if len(b) <= len(a) {
 		return false
@@ -163,10 +176,10 @@ func sameFlow(a, b []byte) bool {
 	x, y := a[etherLen:], b[etherLen:]
 	if len(a) == LenV4 {
 		return y[0]>>4 == 4 && x[1] == y[1] && x[8] == y[8] &&
-			[10]byte(x[12:22]) == [10]byte(y[12:22])
+			[8]byte(x[12:20]) == [8]byte(y[12:20])
 	}
 	return x[0] == y[0] && x[1]>>4 == y[1]>>4 && x[7] == y[7] &&
-		[34]byte(x[8:42]) == [34]byte(y[8:42])
+		[32]byte(x[8:40]) == [32]byte(y[8:40])
 }
 
 // start makes message i of a frame with packet p.
@@ -178,8 +191,12 @@ func (s *Sender) start(i int, b, p []byte) {
 	ip := b[etherLen:]
 	binary.BigEndian.PutUint16(name[2:], bth.Port)
 	end := 0
-	if n := len(b) - len(p); n == LenV4 {
-		s.setID(b[:n], b, p, 0)
+	s.setICRC(b, p, 0)
+	v4 := len(b)-len(p) == LenV4
+	if s.socket.Index > 0 {
+		end = m.addSource(i, ip, v4, s.socket.Index)
+	}
+	if v4 {
 		binary.NativeEndian.PutUint16(name[0:], unix.AF_INET)
 		copy(name[4:8], ip[16:20])
 		h.Namelen = unix.SizeofSockaddrInet4
@@ -220,7 +237,7 @@ func (s *Sender) Flush() {
 	waited := false
 	for at := 0; at < n; {
 		s.Stats.Kicks++
-		sent, err := s.out.send(s.fd, at, n)
+		sent, err := s.out.send(s.socket.FD, at, n)
 		for i := range sent {
 			s.Stats.TxBytes += uint64(s.out.headers[at+i].len)
 			s.Stats.TxFrames += uint64(s.out.packets(at + i))
@@ -248,7 +265,7 @@ func (s *Sender) Flush() {
 
 // awaitSpace waits for space in the send buffer of the socket.
 func (s *Sender) awaitSpace() {
-	s.writable[0] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLOUT}
+	s.writable[0] = unix.PollFd{Fd: int32(s.socket.FD), Events: unix.POLLOUT}
 	s.timeout = unix.NsecToTimespec(int64(sendPatience))
 	_, _ = unix.Ppoll(s.writable[:], &s.timeout, nil)
 }
@@ -273,10 +290,10 @@ func (s *Sender) divide(i int, cause error) {
 		}
 		s.out.only(i, k, int(a.control))
 		s.Stats.Kicks++
-		_, err := s.out.send(s.fd, i, i+1)
+		_, err := s.out.send(s.socket.FD, i, i+1)
 		if errors.Is(err, unix.EAGAIN) {
 			s.awaitSpace()
-			_, err = s.out.send(s.fd, i, i+1)
+			_, err = s.out.send(s.socket.FD, i, i+1)
 		}
 		if err != nil {
 			s.Stats.TxDropped++

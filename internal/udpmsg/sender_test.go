@@ -64,16 +64,17 @@ func TestRefusedRun(t *testing.T) {
 	var notes []string
 	s.Note = func(n string) { notes = append(notes, n) }
 	s.Refused = func(err error) { t.Errorf("Refused(%v)", err) }
-	// The frames have the identifications 500 and following, as on an AF_XDP port.
+	k := Socket{FD: out, Port: uint16(port.(*unix.SockaddrInet4).Port), Runs: true}
+	// The frames have other source ports and identifications, as on an AF_XDP port.
 	e := &frame.Encoder{ID: 500}
 	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64,
-		SrcPort: uint16(port.(*unix.SockaddrInet4).Port)}
+		SrcPort: 0xc123}
 	const n = 20
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	for round := range 2 {
 		calls := s.Stats.Kicks
 		for _, b := range packets(e, a, bth.RCSendOnly, bth.PSN(round*n), n) {
-			s.Add(out, true, b, LenV4)
+			s.Add(k, b, LenV4)
 		}
 		s.Flush()
 		if calls = s.Stats.Kicks - calls; round == 1 && calls > 2 {
@@ -81,16 +82,18 @@ func TestRefusedRun(t *testing.T) {
 		}
 		for i := range n {
 			b := make([]byte, 2048)
-			at := frame.PutHeaders(b, a)
-			k, err := unix.Read(in, b[at:])
+			sent := *a
+			sent.SrcPort = k.Port
+			at := frame.PutHeaders(b, &sent)
+			length, err := unix.Read(in, b[at:])
 			if err != nil {
 				t.Fatalf("round %d, packet %d: %v", round, i, err)
 			}
 			// Write headers with identification 0 without changing the ICRC.
-			icrc := [4]byte(b[at+k-4:])
-			new(frame.Encoder).Finish(b[:at+k], at)
-			copy(b[at+k-4:], icrc[:])
-			if r := d.Decode(b[:at+k], pkt); r != frame.ReasonOK ||
+			icrc := [4]byte(b[at+length-4:])
+			new(frame.Encoder).Finish(b[:at+length], at)
+			copy(b[at+length-4:], icrc[:])
+			if r := d.Decode(b[:at+length], pkt); r != frame.ReasonOK ||
 				pkt.BTH.PSN() != bth.PSN(round*n+i) {
 				t.Fatalf("round %d, packet %d: Decode() = %v, PSN %v", round, i, r, pkt.BTH.PSN())
 			}
@@ -204,7 +207,7 @@ func TestFlushDoesNotAllocate(t *testing.T) {
 	b := make([]byte, 2048)
 	if n := testing.AllocsPerRun(50, func() {
 		for _, b := range list {
-			s.Add(out, true, b, LenV4)
+			s.Add(Socket{FD: out, Runs: true}, b, LenV4)
 		}
 		s.Flush()
 		for range list {
