@@ -103,6 +103,12 @@ type XDPOptions struct {
 	// the namespace of the calling thread.
 	NetNS int
 
+	// Runs says whether long runs of packets of equal length to one address are sent through UDP
+	// sockets, which takes the kernel a fraction of the time. nil or true: in generic mode; false:
+	// never. These packets have another UDP source port than the others of their QP. On a network
+	// with several paths they may take another one, and overtake others.
+	Runs *bool
+
 	// BusyPoll makes receiving and waiting drive the NIC's queue from the calling thread instead of
 	// from interrupts (SO_PREFER_BUSY_POLL), in microseconds; 0 means off. It is meant for NICs
 	// whose drivers report the NAPI instance of a queue, with napi_defer_hard_irqs and
@@ -114,7 +120,7 @@ type XDPOptions struct {
 func (o XDPOptions) port() xdp.Options {
 	return xdp.Options{Mode: o.Mode, ZeroCopy: o.ZeroCopy, MultiBuffer: o.MultiBuffer,
 		Queues: o.Queues, RingSize: o.RingSize, Chunks: o.Chunks, NetNS: o.NetNS,
-		BusyPoll: o.BusyPoll}
+		BusyPoll: o.BusyPoll, Runs: o.Runs == nil || *o.Runs}
 }
 
 // XDPMode is where in the kernel's receive path frames are taken: XDPOptions.Mode. Its String

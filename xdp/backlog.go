@@ -16,6 +16,7 @@ func (p *Port) Backlog() (bytes int, rate int64) {
 	if !p.enter() {
 		return 0, 0
 	}
+	p.bulk.bounded = true
 	q := p.queues[0]
 	if !q.zeroCopy && !p.down && q.tx.queued() > 0 {
 		p.kick(q) // the kernel could not take all frames in an earlier call

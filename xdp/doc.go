@@ -100,6 +100,12 @@
 //
 // One thread both sends and receives, because poll on a socket in copy mode also sends.
 //
+// With Options.Runs, generic mode sends runs of at least 4 packets and 8 KiB, or of 32 packets, of
+// equal length to one address through a UDP socket, as one super-frame. So it does with all other
+// frames to that address in the same call of Send, so that the order stays. Shorter runs go through
+// the ring, and all frames of an owner that asks for the backlog. See package udp for peers that do
+// not receive runs.
+//
 // # Backlog
 //
 // Port.Backlog counts the bytes of frames that Send has put in the transmit ring and whose
@@ -146,6 +152,7 @@
 //   - ring.go, ring_unsafe.go: the rings shared with the kernel and their memory order
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
+//   - bulk.go: long runs, which go through UDP sockets
 //   - run.go, length.go: how received runs are split into packets
 //   - backlog.go: what the kernel has not sent yet
 //   - wait.go: blocking and waking

@@ -75,6 +75,7 @@ func open(iface string, opts Options) (_ *Port, err error) {
 			return nil, err
 		}
 	}
+	o.openBulk()
 	o.net.watch()
 	return &o.Port, nil
 }

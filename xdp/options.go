@@ -93,6 +93,13 @@ type Options struct {
 	// of an empty ring. Kernels that do not know the socket options ignore it.
 	BusyPoll int
 
+	// Runs lets Send pass long runs of equal-length RoCEv2 packets to one address through UDP
+	// sockets in generic mode, which takes the kernel a fraction of the time. The kernel then finds
+	// route and neighbor itself. These packets have the source port of a socket, the IPv4
+	// identification that the kernel chooses and an ICRC that matches both. Without Runs, all
+	// frames are sent as they are.
+	Runs bool
+
 	adapt bool // Chunks was 0
 }
 

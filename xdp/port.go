@@ -34,6 +34,7 @@ type Port struct {
 	down    bool
 	stats   driver.Stats
 	polls   []unix.PollFd // the eventfd, then one socket per queue
+	bulk    bulk
 	timeout unix.Timespec
 
 	// The owner sets inside and then reads closed; Close sets closed and then reads inside. At
@@ -97,7 +98,13 @@ func (p *Port) Unhold() {
 }
 
 // Info returns the current state of the port. It is safe for concurrent use.
-func (p *Port) Info() driver.Info { return p.net.state.Load().info }
+func (p *Port) Info() driver.Info {
+	info := p.net.state.Load().info
+	if s := p.bulk.note.Load(); s != nil {
+		info.Note = joinNotes(info.Note, *s)
+	}
+	return info
+}
 
 // Stats returns the counters. RxDropped includes frames that the kernel dropped because a ring was
 // full or no buffer was free. Only the owner may call Stats. It makes one system call per queue.
@@ -172,6 +179,7 @@ func (p *Port) close() error {
 	for _, q := range p.queues {
 		q.close()
 	}
+	p.bulk.close()
 	_ = unix.Close(p.event)
 	p.finished = true
 	p.freeMemory()

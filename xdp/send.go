@@ -62,7 +62,11 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	}
 	p.out -= len(bufs)
 	before := p.stats.TxDropped
-	p.send(p.queues[0], bufs)
+	if p.bulk.sender == nil {
+		p.send(p.queues[0], bufs)
+	} else {
+		p.sendMixed(p.queues[0], bufs)
+	}
 	if p.down {
 		err = ErrLinkDown
 		if p.net.state.Load().gone {

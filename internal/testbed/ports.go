@@ -47,7 +47,7 @@ func openPorts(c *Config) (*Ports, error) {
 		if c.UDP {
 			port, err = udp.Open(end.Iface, udp.Options{NetNS: end.Fd()})
 		} else {
-			port, err = xdp.Open(end.Iface, xdp.Options{Mode: c.Mode, NetNS: end.Fd()})
+			port, err = xdp.Open(end.Iface, xdp.Options{Mode: c.Mode, NetNS: end.Fd(), Runs: true})
 		}
 		if err != nil {
 			return nil, errors.Join(err, p.closePorts(), pair.Close())

@@ -9,5 +9,6 @@
 //
 //   - sender.go: Sender, which makes runs of frames and sends them
 //   - peers.go: to which peers runs are sent
+//   - socket.go: sockets that only send
 //   - batch_unsafe.go: messages for sendmmsg(2) and recvmmsg(2)
 package udpmsg

@@ -101,18 +101,39 @@ func (s *Sender) fits(p *peer, b []byte) bool {
 	if !reliable {
 		return p.proven
 	}
-	if !p.used {
+	if !s.again(p, key, b) {
 		return true
 	}
-	f := &s.flows[flowIndex(key)]
-	if f.key == key && (f.latest-psn(b))&psnMask < maxBack {
-		if p.lost() {
-			s.note(fmt.Sprintf("packets that the kernel sends to %v together get lost: they are "+
-				"sent one by one", p.addr()))
-		}
+	if p.lost() {
+		s.note(fmt.Sprintf("packets that the kernel sends to %v together get lost: they are sent "+
+			"one by one", p.addr()))
+	}
+	return false
+}
+
+// Accepts reports whether a run to the peer of a frame may begin with the packet after its headers
+// of n bytes.
+func (s *Sender) Accepts(b []byte, n int) bool {
+	p := s.peerOf(b, n)
+	if !p.safe && p.off && !p.resumes() {
 		return false
 	}
-	return true
+	key, reliable := flowKey(p, b[n:])
+	return p.safe || reliable && !s.again(p, key, b[n:]) || !reliable && p.proven
+}
+
+// again reports whether packet b of a flow to a peer was in a run before.
+func (s *Sender) again(p *peer, key uint64, b []byte) bool {
+	f := &s.flows[flowIndex(key)]
+	return p.used && f.key == key && (f.latest-psn(b))&psnMask < maxBack
+}
+
+// Observe tells the Sender about a frame that is sent in another way, since it may have been in a
+// run before.
+func (s *Sender) Observe(b []byte, n int) {
+	if p := s.peerOf(b, n); p.used && !p.off {
+		s.fits(p, b[n:])
+	}
 }
 
 // joined records that packet b to a peer is in a run.

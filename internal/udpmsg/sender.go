@@ -299,6 +299,7 @@ func (s *Sender) divide(i int, cause error) {
 			s.Stats.TxDropped++
 			if s.refuse(err); k == 0 { // not because it is a run
 				s.Stats.TxDropped += uint64(packets - 1)
+				a.peer.stop()
 				break
 			}
 			continue
