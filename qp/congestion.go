@@ -68,6 +68,7 @@ type congestion struct {
 	lossFrom uint64 // total at the start of the period in which losses are counted
 	lost     uint64 // packets lost in it
 	heavy    bool   // the last period had too many losses, see lossPeriod
+	shallow  uint8  // periods without the floor of loadedRTT, see shallowLoss
 
 	alpha    float64 // fraction of the time in which the path marks packets (RFC 8257)
 	cnps     uint32  // received since the last RTT sample
@@ -97,6 +98,7 @@ const (
 	growthUnit = 8              // of congestion.growth, per packet
 	ratePeriod = 8              // round trips
 	shortRTT   = 250_000        // ns; DefaultWindow packets of 4 KiB per shortRTT are 33 Gb/s
+	loadedRTT  = 64_000         // ns; 64 packets of 4 KiB at 33 Gb/s; see floorBDP
 	minRTTAge  = 10_000_000_000 // ns, as in BBR
 
 	// Random losses do not reduce the window below the product of bandwidth and delay. If more than
@@ -113,6 +115,11 @@ const (
 	heavyRandomLoss = 12
 	minFloor        = 16
 	headroom        = 32
+
+	// On a path with a short round trip and a short queue, the floor of loadedRTT causes losses. If
+	// more than 1 of shallowLoss packets is lost, it does not apply for shallowPeriods.
+	shallowLoss    = 40
+	shallowPeriods = 16
 
 	alphaGain = 1.0 / 16 // RFC 8257, section 3.3
 )
@@ -189,6 +196,17 @@ func (c *congestion) bdp() uint32 {
 	return uint32(min(max(c.rate[0], c.rate[1])*float64(c.minRTT), maxMaxWindow)) + 1
 }
 
+// floorBDP returns the BDP below which random losses do not reduce the window. With selective repeat
+// a short round trip counts as loadedRTT, because hosts send and receive packets in batches. With
+// go-back-N a larger window costs more per loss than it gains.
+func (q *QP) floorBDP() uint32 {
+	c := q.cc
+	if !q.attr.Selective || c.shallow > 0 || c.minRTT >= loadedRTT {
+		return c.bdp()
+	}
+	return uint32(min(max(c.rate[0], c.rate[1])*float64(loadedRTT), DefaultWindow))
+}
+
 // limit returns the largest useful window. On short paths DefaultWindow is enough, and ACKs that
 // arrive in batches make the delivery rate appear too large.
 func (c *congestion) limit(most uint32) uint32 {
@@ -259,7 +277,7 @@ func (q *QP) lossEvent(now Time, n uint64) {
 	}
 	w.recover = q.max
 	size := uint32(cubicBeta * float64(w.cwnd))
-	if bdp := c.bdp(); !c.heavy && bdp >= minFloor {
+	if bdp := q.floorBDP(); !c.heavy && bdp >= minFloor {
 		if !queued {
 			bdp += bdp / headroom
 		}
@@ -292,7 +310,7 @@ func (q *QP) unusable() uint32 {
 // longer than the shortest one.
 func (c *congestion) queued(srtt Time) bool { return 16*srtt >= 17*c.minRTT }
 
-// countLoss counts n lost packets and updates heavy.
+// countLoss counts n lost packets and updates heavy and shallow.
 func (c *congestion) countLoss(n uint64, queued bool) {
 	c.lost += n
 	if all := c.total - c.lossFrom + c.lost; all >= lossPeriod {
@@ -301,6 +319,11 @@ func (c *congestion) countLoss(n uint64, queued bool) {
 			least = heavyLoss
 		}
 		c.heavy = c.lost*least > all
+		if c.lost*shallowLoss > all {
+			c.shallow = shallowPeriods
+		} else {
+			c.shallow -= min(c.shallow, 1)
+		}
 		c.lossFrom, c.lost = c.total, 0
 	}
 }

@@ -87,6 +87,65 @@ func TestWindowAfterLoss(t *testing.T) {
 	}
 }
 
+// On a path with a short round trip, random losses leave the packets of loadedRTT in flight: with
+// selective repeat, and if the path does not lose more than 1 of 40 packets.
+func TestWindowAfterLossOnShortPath(t *testing.T) {
+	for _, c := range []struct {
+		cwnd         uint32
+		packetsPerMs float64
+		rtt          Time // us
+		goBackN      bool
+		shallow      bool
+		heavy        bool
+		want         uint32
+	}{
+		{cwnd: 100, packetsPerMs: 700, rtt: 10, want: 70},
+		{cwnd: 50, packetsPerMs: 700, rtt: 10, want: 45}, // with headroom
+		{cwnd: 40, packetsPerMs: 700, rtt: 10, want: 40},
+		{cwnd: 40, packetsPerMs: 700, rtt: 64, want: 40}, // the product itself is 45
+		{cwnd: 50, packetsPerMs: 700, rtt: 10, goBackN: true, want: 35},
+		{cwnd: 50, packetsPerMs: 700, rtt: 10, shallow: true, want: 35},
+		{cwnd: 50, packetsPerMs: 700, rtt: 10, heavy: true, want: 35},
+		{cwnd: 15, packetsPerMs: 240, rtt: 10, want: 10}, // less than minFloor
+		{cwnd: 1000, packetsPerMs: 1e6, rtt: 10, want: 700},
+		{cwnd: 300, packetsPerMs: 1e6, rtt: 10, want: DefaultWindow + DefaultWindow/headroom},
+	} {
+		k := lossy(t, c.cwnd, c.packetsPerMs, float64(c.rtt)/1000)
+		k.q.attr.Selective, k.q.cc.heavy = !c.goBackN, c.heavy
+		if c.shallow {
+			k.q.cc.shallow = 1
+		}
+		k.q.max += 10
+		k.q.lossEvent(k.now, 1)
+		if got := k.q.win.size(); got != c.want {
+			t.Errorf("%+v: window %d after a loss", c, got)
+		}
+	}
+}
+
+// A period with more than 1 loss in 40 packets switches the floor of loadedRTT off, for 16 periods.
+func TestShallowPath(t *testing.T) {
+	c := &congestion{}
+	c.init()
+	period := func(lost uint64) {
+		c.total += 1000 - lost
+		c.countLoss(lost, true)
+	}
+	if period(25); c.shallow != 0 {
+		t.Errorf("shallow = %d after 25 losses in 1000 packets, want 0", c.shallow)
+	}
+	period(26)
+	for i := range shallowPeriods {
+		if want := uint8(shallowPeriods - i); c.shallow != want {
+			t.Errorf("shallow = %d in period %d after many losses, want %d", c.shallow, i, want)
+		}
+		period(1)
+	}
+	if period(1); c.shallow != 0 {
+		t.Errorf("shallow = %d after %d periods with few losses, want 0", c.shallow, shallowPeriods)
+	}
+}
+
 // Losses count as heavy if more than 1 of 25 packets is lost, in periods of 512 packets, or without
 // a queue more than 1 of 12.
 func TestHeavyLoss(t *testing.T) {
