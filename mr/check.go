@@ -20,11 +20,16 @@ const (
 	NotYet
 	// Failed: the memory could not be made persistent.
 	Failed
+	// Foreign: access is granted, and the result is the local copy of memory of another process.
+	// The caller calls Backing.Load before it reads the bytes and Backing.Store after it wrote
+	// them.
+	Foreign
 )
 
 var verdictNames = [...]string{"ok", "bad key", "wrong protection domain", "out of bounds",
 	"access denied",
-	"window bound to another queue pair", "not yet registered", "not made persistent"}
+	"window bound to another queue pair", "not yet registered", "not made persistent",
+	"memory of another process"}
 
 // String returns the verdict as text.
 func (v Verdict) String() string {
@@ -57,7 +62,7 @@ func (m *MR) notYet(pd *PD, key Key, addr uint64, n uint32, need Access) Verdict
 	if m.pd != pd {
 		return WrongPD
 	}
-	if _, v := m.grant(addr, n, need); v != OK {
+	if _, v := m.grant(addr, n, need); v != OK && v != Foreign {
 		return v
 	}
 	return NotYet
@@ -105,8 +110,11 @@ func (m *MR) grant(addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	switch {
 	case off > size || uint64(n) > size-off:
 		return nil, Bounds
-	case m.access&need != need:
-		return nil, Denied
+	case m.access&(need|foreign) != need:
+		if m.access&need != need {
+			return nil, Denied
+		}
+		return m.mem[off : off+uint64(n) : off+uint64(n)], Foreign
 	}
 	return m.mem[off : off+uint64(n) : off+uint64(n)], OK
 }

@@ -76,6 +76,7 @@
 //     work requests
 //   - invalidate.go: invalidation of keys
 //   - flush.go: FLUSH
+//   - foreign.go: memory of other processes
 //   - prefetch.go, memory_unsafe.go: prefetching of keys and memory; addresses of the tables
 //   - key.go, index.go: how keys are generated and found
 //   - copy_unsafe.go, word_unsafe.go: copies, atomics, accessors

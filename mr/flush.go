@@ -21,7 +21,7 @@ func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bo
 		addr, n = m.addr, 0
 	}
 	mem, v := m.grant(addr, n, need)
-	if v != OK {
+	if v != OK && v != Foreign {
 		return v
 	}
 	if whole {

@@ -34,6 +34,9 @@ const (
 	// FlushPersistent lets peers FLUSH for persistence; see RegisterPersistent.
 	FlushPersistent Access = 1 << 9
 
+	// foreign marks memory of another process; see Backing.
+	foreign Access = 1 << 15
+
 	// remoteRights are the flags for which a region needs an R_Key.
 	remoteRights = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
 	allRights    = LocalWrite | remoteRights | MWBind | ZeroBased | RemoteInvalidate
@@ -94,6 +97,7 @@ type MR struct {
 type ext struct {
 	windows refs               // windows bound to this region
 	persist func([]byte) error // makes memory persistent
+	backing Backing            // where the memory is, if it is that of another process
 
 	keyOwner *keyOwner // the window or fast MR whose key this is
 	parent   *MR       // window: its region
@@ -119,7 +123,7 @@ func (m *MR) Len() int { return len(m.mem) }
 func (m *MR) Bytes() []byte { return m.mem }
 
 // Access returns the access flags.
-func (m *MR) Access() Access { return m.access }
+func (m *MR) Access() Access { return m.access &^ foreign }
 
 // PD returns the protection domain.
 func (m *MR) PD() *PD { return m.pd }

@@ -58,7 +58,7 @@ func (t *Table) Register(pd *PD, mem []byte, iova uint64, a Access) (*MR, error)
 	if a&FlushPersistent != 0 {
 		return nil, fmt.Errorf("%v needs RegisterPersistent: %w", a, ErrAccess)
 	}
-	return t.register(pd, mem, iova, a, nil)
+	return t.register(pd, mem, iova, a, nil, nil)
 }
 
 // RegisterPersistent registers memory that can survive a power failure and adds FlushPersistent. A
@@ -69,11 +69,11 @@ func (t *Table) RegisterPersistent(pd *PD, mem []byte, iova uint64, a Access,
 	if persist == nil {
 		return nil, fmt.Errorf("persist is nil: %w", ErrAccess)
 	}
-	return t.register(pd, mem, iova, a|FlushPersistent, persist)
+	return t.register(pd, mem, iova, a|FlushPersistent, persist, nil)
 }
 
 func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access,
-	persist func([]byte) error) (*MR, error) {
+	persist func([]byte) error, b Backing) (*MR, error) {
 	if a&ZeroBased != 0 {
 		iova = 0
 	}
@@ -84,8 +84,11 @@ func (t *Table) register(pd *PD, mem []byte, iova uint64, a Access,
 		return nil, err
 	}
 	m := &MR{pd: pd, addr: iova, mem: mem[:len(mem):len(mem)], access: a}
-	if a&(MWBind|FlushPersistent) != 0 {
-		m.ext = &ext{persist: persist}
+	if a&(MWBind|FlushPersistent) != 0 || b != nil {
+		m.ext = &ext{persist: persist, backing: b}
+	}
+	if b != nil {
+		m.access |= foreign
 	}
 	if err := t.assignKeys(m, a&remoteRights != 0); err != nil {
 		return nil, err

@@ -200,8 +200,8 @@ func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 	}
 	off := b.Addr - p.addr
 	v.mem = p.mem[off : off+uint64(b.Len) : off+uint64(b.Len)]
-	v.addr, v.access = b.start(), b.Access
-	v.ext.parent, v.ext.persist = p, p.ext.persist
+	v.addr, v.access = b.start(), b.Access|p.access&foreign
+	v.ext.parent, v.ext.persist, v.ext.backing = p, p.ext.persist, p.ext.backing
 	if w.kind == windowType2 {
 		v.ext.scope = s
 	}

@@ -75,6 +75,7 @@
 //     a QP
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
+//   - outside.go: queues and memory of other processes
 //   - alive.go: keepalives, and why a QP failed
 //   - unreliable.go, multicast.go: UC and UD; multicast groups
 package qp

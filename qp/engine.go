@@ -87,6 +87,8 @@ type Engine struct {
 	boardBytes int           // of boards
 
 	doorbells    atomic.Pointer[QP] // list of QPs posted to by other goroutines, newest first
+	target       mr.Backing         // of the memory that checkRemote has returned; see place
+	taken        RecvWR             // scratch of takeOutside
 	doorbellHook func()
 	errHook      func(*QP)
 	host         any
@@ -465,6 +467,9 @@ func (e *Engine) HandleDoorbells(now Time) {
 // Posted processes new work requests of a QP without a doorbell. Only the engine's owner may call
 // it.
 func (e *Engine) Posted(q *QP) {
+	if q.sq.outside {
+		q.sq.data.source.Sends()
+	}
 	switch q.State() {
 	case Err:
 		q.flush()

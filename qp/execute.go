@@ -108,7 +108,7 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 			return v
 		}
 	}
-	mr.CopyIn(dst, p.Payload)
+	q.eng.place(dst, p)
 	q.off += n
 	q.msg = msgWrite
 	if !p.Info.End {
@@ -134,7 +134,7 @@ func (q *QP) executeWriteOnly(p *bth.Packet) verdict {
 	if !q.lengthOK(p) || uint32(len(p.Payload)) != h.DMALen() {
 		return refuseInvalid
 	}
-	mr.CopyIn(dst, p.Payload)
+	q.eng.place(dst, p)
 	return accept
 }
 
@@ -171,7 +171,10 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 	}
 	b, v := q.eng.mrs.CheckScope(q.pd, s, mr.Key(key), va, n, need)
 	if v != mr.OK {
-		return nil, refuseAccess
+		if v != mr.Foreign {
+			return nil, refuseAccess
+		}
+		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(key))
 	}
 	return b, accept
 }
@@ -206,7 +209,11 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 	}
 	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen,
 		mr.RemoteAtomic)
-	if v != mr.OK {
+	var backing mr.Backing
+	if v == mr.Foreign {
+		backing = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
+	}
+	if v != mr.OK && (backing == nil || !backing.Load(mem)) {
 		return refuseAccess
 	}
 	if v := q.answers.freshSpace(); v != accept {
@@ -217,6 +224,9 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 		a.orig = mr.FetchAdd(mem, h.SwapAdd())
 	} else {
 		a.orig = mr.CompareSwap(mem, h.Compare(), h.SwapAdd())
+	}
+	if backing != nil {
+		backing.Store(mem, true)
 	}
 	q.queue(a)
 	q.save(savedAtomic{psn: a.psn, orig: a.orig, msn: q.msn})

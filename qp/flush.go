@@ -129,7 +129,7 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	}
 	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(h.RKey()), h.VA(), atomicLen,
 		mr.RemoteWrite)
-	if v != mr.OK {
+	if v != mr.OK && v != mr.Foreign {
 		return refuseAccess
 	}
 	if mr.AddrOf(mem)&(atomicLen-1) != 0 { // the region's addresses are not aligned like its memory
@@ -138,7 +138,10 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	if v := q.answers.freshSpace(); v != accept {
 		return v
 	}
-	mr.CopyIn(mem, p.Payload)
+	if v == mr.Foreign {
+		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
+	}
+	q.eng.place(mem, p)
 	return q.queue(answer{psn: q.epsn, npkts: 1, fresh: true})
 }
 

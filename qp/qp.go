@@ -196,7 +196,7 @@ func (e *Engine) DestroyQP(q *QP) {
 // user, and other QPs that were allocated together with this one, may keep the QP alive.
 func (q *QP) releaseQueues() {
 	s := &q.sq
-	s.wqes, s.data, s.cq, s.depth = nil, nil, nil, 0
+	s.wqes, s.data, s.cq, s.depth, s.outside = nil, nil, nil, 0, false
 	q.ahs = nil
 	q.rq.release()
 	q.recv.sges = nil
@@ -366,7 +366,7 @@ func (q *QP) flush() {
 		q.flushRecv()
 	}
 	if q.srq == nil {
-		for q.rq.take(&q.recv) {
+		for q.rq.take(&q.recv) || q.sq.outside && q.takeOutside(q.sq.data.source) {
 			q.flushRecv()
 		}
 	}
@@ -379,7 +379,7 @@ func (q *QP) flushRecv() {
 
 func (q *QP) flushSends() {
 	s := &q.sq
-	for s.tail.Load() != s.head.Load() {
+	for s.tail.Load() != s.head.Load() || s.outside && s.data.source.Sends() {
 		q.retire(WRFlushErr)
 	}
 	s.started, s.cur, s.curPkt, s.locals = s.tail.Load(), s.tail.Load(), 0, 0

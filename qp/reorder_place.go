@@ -213,7 +213,7 @@ func (r *reorder) placeWrite(q *QP, psn uint64, p *bth.Packet) bool {
 	if v != accept {
 		return false
 	}
-	mr.CopyIn(b, p.Payload)
+	q.eng.place(b, p)
 	return true
 }
 

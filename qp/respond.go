@@ -16,6 +16,7 @@ type answer struct {
 	length uint32
 	npkts  uint32
 	sent   uint32
+	loaded uint32 // bytes that were loaded from another process; see loadAnswer
 	msn    bth.MSN
 	top    uint32 // largest value of sent
 	atomic bool
@@ -262,7 +263,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 	if length > 0 {
 		src, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(off), length,
 			mr.RemoteRead)
-		if v != mr.OK {
+		if v != mr.OK && !(v == mr.Foreign && q.loadAnswer(a, off, length)) {
 			return 0, 0
 		}
 		if a.sent == 0 {

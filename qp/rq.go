@@ -154,9 +154,10 @@ type SRQConfig struct {
 // SRQ is a receive queue that several QPs of one engine share.
 type SRQ struct {
 	recvQueue
-	eng   *Engine
-	pd    *mr.PD
-	limit atomic.Uint32
+	eng     *Engine
+	pd      *mr.PD
+	limit   atomic.Uint32
+	outside Source // see SetSource
 }
 
 // NewSRQ returns a new shared receive queue. It may be called from any goroutine. Error:
@@ -196,10 +197,10 @@ func (s *SRQ) Len() int { return int(s.used()) }
 // takeRecv takes a receive for a new message.
 func (q *QP) takeRecv() bool {
 	if q.srq == nil {
-		return q.rq.take(&q.recv)
+		return q.rq.take(&q.recv) || q.sq.outside && q.takeOutside(q.sq.data.source)
 	}
 	if !q.srq.take(&q.recv) {
-		return false
+		return q.srq.outside != nil && q.takeOutside(q.srq.outside)
 	}
 	if l := q.srq.limit.Load(); l > 0 && q.srq.used() < l && q.srq.limit.CompareAndSwap(l, 0) {
 		q.eng.event(Event{Kind: EventSRQLimitReached, SRQ: q.srq})

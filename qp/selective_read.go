@@ -192,7 +192,7 @@ func (q *QP) sharesMemory(i, j uint32) bool {
 			}
 			x, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length, mr.LocalWrite)
 			y, u := q.eng.mrs.CheckLocal(q.pd, mr.Key(h.LKey), h.Addr, h.Length, mr.LocalWrite)
-			if v != mr.OK || u != mr.OK {
+			if v != mr.OK && v != mr.Foreign || u != mr.OK && u != mr.Foreign {
 				return true
 			}
 			if a, c := mr.AddrOf(x), mr.AddrOf(y); a < c+uint64(len(y)) && c < a+uint64(len(x)) {

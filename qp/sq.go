@@ -56,6 +56,7 @@ type sendQueue struct {
 	maxInline uint16
 	maxSGE    uint8
 	signalAll bool
+	outside   bool          // see SetSource
 	head      atomic.Uint32 // next slot to fill; written only by the poster
 	posters   atomic.Uint32 // see QP.Posters
 	locals    uint32        // local operations that have run and wait for earlier work requests
@@ -70,6 +71,7 @@ type sendQueue struct {
 type slotData struct {
 	sges   []SGE  // maxSGE per slot: more than one SGE, or the operands of an atomic
 	inline []byte // maxInline per slot
+	source Source // see SetSource
 }
 
 // initSQ creates the queue.
@@ -318,7 +320,7 @@ func (q *QP) fillSGEs(dst, src []SGE, need mr.Access) (uint64, error) {
 		if g.Length > 0 {
 			// mr.NotYet: a REG_MR that was posted earlier will make the key live.
 			if _, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr, g.Length,
-				need); v != mr.OK && v != mr.NotYet {
+				need); v != mr.OK && v != mr.NotYet && v != mr.Foreign && !q.sq.outside {
 				return 0, sgeError(i, g, v)
 			}
 		}
@@ -350,8 +352,8 @@ func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 		n := min(g.Length-off, uint32(len(b)))
 		if n > 0 {
 			src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off), n, 0)
-			if v != mr.OK {
-				return verdictStatus(v)
+			if v != mr.OK && !(v == mr.Foreign && q.load(&g, off, n)) {
+				return LocProtErr
 			}
 			q.eng.copyOut(b[:n], at, src)
 		}
@@ -375,10 +377,13 @@ func (e *Engine) scatter(pd *mr.PD, sges []SGE, off uint32, b []byte) Status {
 		}
 		n := min(g.Length-off, uint32(len(b)))
 		dst, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off), n, mr.LocalWrite)
-		if v != mr.OK {
+		if v != mr.OK && v != mr.Foreign {
 			return verdictStatus(v)
 		}
 		mr.CopyIn(dst, b[:n])
+		if v == mr.Foreign {
+			e.mrs.LocalBacking(mr.Key(g.LKey)).Store(dst, false)
+		}
 		b, off = b[n:], 0
 	}
 	if len(b) > 0 {

@@ -17,7 +17,8 @@ var notForPrograms = map[string][]string{
 	"qp": {"Never", "MinBuffer", "AckNever", "RNRInfinite", "DefaultWindow", "PrefetchLines",
 		"DefaultReorderMemory"},
 	"mr": {"DefaultMax*", "LimitMaxMR", "ErrConfig", "ErrBusy", "ErrClosed", "ErrPD", "ErrQP",
-		"ErrKey", "OK", "BadKey", "WrongPD", "Bounds", "Denied", "WrongQP", "NotYet", "Failed"},
+		"ErrKey", "OK", "BadKey", "WrongPD", "Bounds", "Denied", "WrongQP", "NotYet", "Failed",
+		"Foreign"},
 	"xdp": {"ErrClosed", "ErrGone"},
 }
 

@@ -153,6 +153,7 @@
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
 //     the TLB
 //   - budget.go, rand.go: limits of memory, random numbers
+//   - inside.go: engine objects for package internal/uverbs
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
 //   - port.go: the kind of port that Open chooses

@@ -154,6 +154,7 @@ type mrConfig struct {
 	iova    uint64
 	hasIOVA bool
 	persist func([]byte) error
+	backing mr.Backing // see inside.Backing
 }
 
 // mrOptions returns the options of a region that covers mem. The caller holds ctl.
@@ -270,9 +271,12 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 		return nil, err
 	}
 	var inner *mr.MR
-	if c.persist != nil {
+	switch {
+	case c.backing != nil:
+		inner, err = d.mrs.RegisterForeign(p.pd, mem, c.iova, mr.Access(access), c.backing)
+	case c.persist != nil:
 		inner, err = d.mrs.RegisterPersistent(p.pd, mem, c.iova, mr.Access(access), c.persist)
-	} else {
+	default:
 		inner, err = d.mrs.Register(p.pd, mem, c.iova, mr.Access(access))
 	}
 	if err != nil {

@@ -27,6 +27,14 @@ type Host interface {
 	HandleEvent(now qp.Time, e qp.Event)
 }
 
+// Guest serves programs whose queues and memory are outside this process.
+type Guest interface {
+	// Settle writes what the engine has received to the memory of the programs, and then makes
+	// completions visible to them. The owner calls it after it has handled the frames of a step,
+	// before it sends packets, and at the end of the step.
+	Settle(now qp.Time)
+}
+
 // Config holds the parameters of New.
 type Config struct {
 	Port   driver.Port
@@ -58,6 +66,7 @@ type Config struct {
 // holds mu.
 type Loop struct {
 	host   Host
+	guest  Guest // may be nil. Owner
 	port   driver.Port
 	eng    *qp.Engine
 	clock  func() int64 // owner's
@@ -150,6 +159,9 @@ func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
 	l.local, l.sources = gids, s
 	l.vlan = l.port.Info().VLAN
 }
+
+// SetGuest sets the Guest. Owner only.
+func (l *Loop) SetGuest(g Guest) { l.guest = g }
 
 // PortInfo describes the port; false: it is closed. Owner only.
 func (l *Loop) PortInfo() (driver.Info, bool) {
@@ -256,6 +268,17 @@ func (l *Loop) pollAgain() (n int) {
 func (l *Loop) process(now qp.Time, n int) int {
 	l.ctr.Steps++
 	work := l.receive(now, n)
+	if l.guest == nil {
+		return work + l.advance(now, n)
+	}
+	l.guest.Settle(now)
+	work += l.advance(now, n)
+	l.guest.Settle(now)
+	return work
+}
+
+// advance is process after the n frames were handled.
+func (l *Loop) advance(now qp.Time, n int) (work int) {
 	if l.eng.DoorbellPending() {
 		l.eng.HandleDoorbells(now)
 		l.coalesce.posted()

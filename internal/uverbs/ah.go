@@ -1,0 +1,102 @@
+package uverbs
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// resolveTimeout limits the wait for a neighbor lookup.
+const resolveTimeout = 2 * time.Second
+
+// route is the destination of a QP or an address handle.
+type route struct {
+	dgid         roce.GID
+	flowLabel    uint32
+	gidIndex     uint8
+	hopLimit     uint8
+	trafficClass uint8
+	sl           uint8
+}
+
+// options returns the parameters of the path.
+func (p *route) options() roce.PathOptions {
+	return roce.PathOptions{TrafficClass: p.trafficClass, HopLimit: p.hopLimit,
+		FlowLabel: p.flowLabel & (1<<20 - 1)}
+}
+
+// addressHandle is an AH. The program names it by number in its send work requests.
+type addressHandle struct {
+	c      *Context
+	pd     *roce.PD
+	ah     *roce.AH
+	number uint32
+}
+
+func (c *Context) createAH(r *request) syscall.Errno {
+	r.in.skip(16)
+	pdHandle := r.in.u32()
+	r.in.skip(4)
+	var p route
+	copy(p.dgid[:], r.in.bytes(16))
+	p.flowLabel = r.in.u32()
+	p.gidIndex, p.hopLimit, p.trafficClass = r.in.u8(), r.in.u8(), r.in.u8()
+	r.in.skip(3) // reserved, LID
+	p.sl = r.in.u8()
+	r.in.skip(2)
+	global, port := r.in.u8(), r.in.u8()
+	if global == 0 || port != 1 {
+		return syscall.EINVAL
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
+	defer cancel()
+	index := int(p.gidIndex)
+	ah, err := c.dev.dev.CreateAH(ctx,
+		roce.AHAttr{Remote: p.dgid, GIDIndex: &index, PathOptions: p.options()})
+	if err != nil {
+		return errno(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pd, no := get[*roce.PD](c, pdHandle)
+	if c.closed {
+		no = syscall.EIO
+	}
+	o := &addressHandle{c: c, pd: pd, ah: ah}
+	h := uint32(0)
+	if no == 0 {
+		h, no = c.add(o)
+	}
+	if no != 0 {
+		_ = ah.Close()
+		return no
+	}
+	d := c.dev
+	d.do(func() {
+		for d.lastAH++; d.lastAH == 0 || d.ahs[d.lastAH] != nil; d.lastAH++ {
+		}
+		o.number = d.lastAH
+		d.ahs[o.number] = o
+	})
+	r.out.u32(h)
+	r.driverOut.u32(o.number, 0)
+	return 0
+}
+
+func (a *addressHandle) destroy() {
+	a.c.dev.do(func() { delete(a.c.dev.ahs, a.number) })
+	_ = a.ah.Close()
+}
+
+func (c *Context) destroyAH(r *request) syscall.Errno {
+	h := r.in.u32()
+	a, no := get[*addressHandle](c, h)
+	if no != 0 {
+		return no
+	}
+	a.destroy()
+	delete(c.objects, h)
+	return 0
+}

@@ -1,0 +1,275 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Layout of a completion (ib_uverbs_wc).
+const (
+	wcID     = 0
+	wcStatus = 8
+	wcOpcode = 12
+	wcLen    = 20
+	wcExtra  = 24 // immediate (big endian), or the key that was invalidated
+	wcQPN    = 28
+	wcSrcQP  = 32
+	wcFlags  = 36
+	wcPort   = 46
+	wcSize   = 48
+
+	wcFlagGRH, wcFlagImm, wcFlagInv = 1, 2, 8
+)
+
+// wcOpcodes maps opcodes of completions to those of libibverbs.
+var wcOpcodes = [...]uint32{qp.WCSend: 0, qp.WCWrite: 1, qp.WCRead: 2, qp.WCCmpSwap: 3,
+	qp.WCFetchAdd: 4, qp.WCRecv: 128, qp.WCRecvWriteImm: 129, qp.WCFlush: 8, qp.WCAtomicWrite: 9,
+	qp.WCBindMW: 5, qp.WCLocalInv: 6, qp.WCRegMR: 0}
+
+// wcStatuses maps statuses to those of libibverbs.
+var wcStatuses = [...]uint32{qp.Success: 0, qp.LocLenErr: 1, qp.LocQPOpErr: 2, qp.LocProtErr: 4,
+	qp.WRFlushErr: 5, qp.MWBindErr: 6, qp.BadRespErr: 7, qp.LocAccessErr: 8, qp.RemInvReqErr: 9,
+	qp.RemAccessErr: 10, qp.RemOpErr: 11, qp.RetryExcErr: 12, qp.RNRRetryExcErr: 13,
+	qp.RemAbortErr: 16, qp.FatalErr: 19, qp.GeneralErr: 21}
+
+// What a program waits for on a CQ.
+const (
+	notifyNone = iota
+	notifySolicited
+	notifyAny
+)
+
+// completionQueue is a CQ. The owner moves completions from the engine's queue to the ring.
+type completionQueue struct {
+	c       *Context
+	user    uint64
+	cq      *roce.CQ
+	inner   *qp.CQ
+	channel *channel // nil: none
+	notify  atomic.Uint32
+	events  atomic.Uint32 // sent to the channel
+	refs    int           // QPs; guarded by Context.mu
+
+	ring    *ring // owner, like overrun
+	overrun bool
+	gone    bool
+}
+
+func (c *Context) createChannel(r *request) syscall.Errno {
+	if len(c.chans) >= maxChannels {
+		return syscall.EMFILE
+	}
+	ch, err := newChannel()
+	if err != nil {
+		return errno(err)
+	}
+	n, err := r.call.Install(ch.read, true)
+	if err != nil {
+		ch.close()
+		return errno(err)
+	}
+	if c.chans == nil {
+		c.chans = map[int]*channel{}
+	}
+	if old := c.chans[n]; old != nil {
+		old.close() // the program has closed this number
+	}
+	c.chans[n] = ch
+	r.out.u32(uint32(n))
+	return 0
+}
+
+func (c *Context) createCQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	return c.newCQ(r)
+}
+
+func (c *Context) createCQEx(r *request) syscall.Errno {
+	if no := c.newCQ(r); no != 0 {
+		return no
+	}
+	r.out.u32(0, 16)
+	return 0
+}
+
+func (c *Context) newCQ(r *request) syscall.Errno {
+	q := &completionQueue{c: c, user: r.in.u64()}
+	depth := r.in.u32()
+	vector, channel := r.in.u32(), int32(r.in.u32())
+	switch {
+	case depth < 1 || depth > maxCQEs, vector >= vectors:
+		return syscall.EINVAL
+	case channel >= 0:
+		if q.channel = c.chans[int(channel)]; q.channel == nil {
+			return syscall.EBADF
+		}
+	}
+	var err error
+	if q.ring, err = newRing(c.file, int(depth), wcSize); err != nil {
+		return errno(err)
+	}
+	if q.cq, err = c.dev.dev.CreateCQ(q.ring.depth()); err != nil {
+		c.file.release(q.ring.part)
+		return errno(err)
+	}
+	q.inner = inside.CQ(q.cq)
+	h, no := c.add(q)
+	if no != 0 {
+		_ = q.destroy()
+		return no
+	}
+	c.dev.do(func() {
+		q.inner.SetNotify(q.completed)
+		q.inner.Arm(false)
+	})
+	r.out.u32(h, uint32(q.ring.depth()))
+	r.driverOut.info(q.ring)
+	return 0
+}
+
+// info writes a struct mminfo: where the program maps a ring.
+func (e *encoder) info(r *ring) {
+	e.u64(uint64(r.part.off))
+	e.u32(r.size(), 0)
+}
+
+// completed is called by the engine for a completion after the CQ was armed. Owner only.
+func (q *completionQueue) completed() { q.c.dev.pending = append(q.c.dev.pending, q) }
+
+// drain moves completions to the ring. Owner only.
+func (q *completionQueue) drain() {
+	if q.gone {
+		return
+	}
+	wcs := q.c.dev.wcs[:]
+	event := false
+	q.inner.Arm(false)
+	for {
+		n := q.inner.Poll(wcs)
+		for i := range wcs[:n] {
+			event = q.publish(&wcs[i]) || event
+		}
+		if n < len(wcs) {
+			break
+		}
+	}
+	if event {
+		q.notifyProgram()
+	}
+	if q.inner.Overrun() {
+		q.overflow()
+	}
+}
+
+// publish writes a completion to the ring and reports whether the program waits for it.
+func (q *completionQueue) publish(wc *qp.WC) bool {
+	if q.ring.full() {
+		q.overflow()
+		return false
+	}
+	b := q.ring.slot(q.ring.index)
+	le := binary.LittleEndian
+	clear(b[:wcSize])
+	le.PutUint64(b[wcID:], wc.ID)
+	le.PutUint32(b[wcStatus:], wcStatuses[wc.Status])
+	le.PutUint32(b[wcOpcode:], wcOpcodes[wc.Opcode])
+	le.PutUint32(b[wcLen:], wc.ByteLen)
+	le.PutUint32(b[wcQPN:], uint32(wc.QPN))
+	le.PutUint32(b[wcSrcQP:], uint32(wc.SrcQP))
+	flags := uint32(0)
+	if wc.Flags&qp.WCGRH != 0 {
+		flags |= wcFlagGRH
+	}
+	if wc.Flags&qp.WCWithImm != 0 {
+		flags |= wcFlagImm
+		binary.BigEndian.PutUint32(b[wcExtra:], wc.Imm)
+	}
+	if wc.Flags&qp.WCWithInv != 0 {
+		flags |= wcFlagInv
+		le.PutUint32(b[wcExtra:], uint32(wc.InvKey))
+	}
+	le.PutUint32(b[wcFlags:], flags)
+	b[wcPort] = 1
+	q.ring.produced()
+	switch q.notify.Load() {
+	case notifyAny:
+		return true
+	case notifySolicited:
+		return wc.Flags&qp.WCSolicited != 0 || wc.Status != qp.Success
+	}
+	return false
+}
+
+// notifyProgram sends the event that the program has requested.
+func (q *completionQueue) notifyProgram() {
+	if q.notify.Swap(notifyNone) == notifyNone || q.channel == nil {
+		return
+	}
+	if q.channel.send(binary.LittleEndian.AppendUint64(nil, q.user)) {
+		q.events.Add(1)
+	}
+}
+
+// overflow reports once that completions are lost.
+func (q *completionQueue) overflow() {
+	if !q.overrun {
+		q.overrun = true
+		q.c.event(q.user, eventCQErr)
+	}
+}
+
+func (c *Context) reqNotifyCQ(r *request) syscall.Errno {
+	q, no := get[*completionQueue](c, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	if r.in.u32() != 0 {
+		q.notify.CompareAndSwap(notifyNone, notifySolicited)
+	} else {
+		q.notify.Store(notifyAny)
+	}
+	return 0
+}
+
+func (c *Context) destroyCQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	h := r.in.u32()
+	q, no := get[*completionQueue](c, h)
+	if no != 0 {
+		return no
+	}
+	if q.refs > 0 {
+		return syscall.EBUSY
+	}
+	if err := q.destroy(); err != nil {
+		return errno(err)
+	}
+	delete(c.objects, h)
+	reported, async := q.events.Load(), uint32(0)
+	if q.channel != nil {
+		reported -= uint32(q.channel.takeBack(q.user, 8))
+	}
+	if a := c.async.Load(); a != nil && q.overrun {
+		async = 1 - min(1, uint32(a.takeBack(q.user, 16)))
+	}
+	r.out.u32(reported, async)
+	return 0
+}
+
+// destroy destroys the CQ. The caller holds Context.mu.
+func (q *completionQueue) destroy() error {
+	if err := q.cq.Close(); err != nil {
+		return err
+	}
+	q.c.dev.do(func() { q.gone = true })
+	q.c.file.release(q.ring.part)
+	return nil
+}
+
+// maxChannels is the number of completion channels of a context.
+const maxChannels = 1 << 10

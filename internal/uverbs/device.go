@@ -1,0 +1,174 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/internal/loop"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Limits of a context. A program that exceeds one gets ENOMEM.
+const (
+	maxObjects  = 1 << 16 // PDs, MRs, CQs, QPs, SRQs, AHs and channels together
+	maxRings    = 1 << 30 // bytes of rings
+	maxMirror   = 1 << 40 // bytes of registered memory
+	maxContexts = 1 << 10 // contexts of a device
+)
+
+// Config holds the parameters of a Device.
+type Config struct {
+	Name string // of the RDMA device, for example "rxe0"
+}
+
+// Device is an uverbs device, which programs see as /dev/infiniband/uverbs0.
+type Device struct {
+	dev    *roce.Device
+	name   string
+	loop   *loop.Loop
+	engine *qp.Engine
+	events sync.WaitGroup
+
+	mu       sync.Mutex
+	contexts map[*Context]struct{}
+	byQP     map[*roce.QP]*queuePair // the objects of events
+	closed   bool
+
+	// Owner of the loop only.
+	dirty   []*space           // spaces with stores to be written
+	pending []*completionQueue // with completions
+	hot     []*queuePair       // with send work requests
+	ahs     map[uint32]*addressHandle
+	lastAH  uint32
+	turn    uint64                      // counts calls of Settle
+	wcs     [32]qp.WC                   // scratch
+	wqe     [sqElement + maxInline]byte // scratch
+	sges    [qp.MaxSGE]qp.SGE           // scratch
+	wr      [1]qp.SendWR                // scratch
+}
+
+// NewDevice returns an uverbs device on dev, which stays the caller's. It takes over dev.Events.
+func NewDevice(dev *roce.Device, c Config) (*Device, error) {
+	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
+		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
+		ahs: map[uint32]*addressHandle{}}
+	if !d.loop.Do(func(qp.Time) { d.loop.SetGuest(d) }) {
+		return nil, roce.ErrClosed
+	}
+	d.events.Go(d.forwardEvents)
+	return d, nil
+}
+
+// Open creates the context of an open file of the device for the process pid.
+func (d *Device) Open(pid int) (*Context, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, roce.ErrClosed
+	}
+	if len(d.contexts) >= maxContexts {
+		return nil, fmt.Errorf("uverbs: %d programs or open files use the device; the limit is %d",
+			len(d.contexts), maxContexts)
+	}
+	f, err := newFile(maxRings)
+	if err != nil {
+		return nil, err
+	}
+	c := &Context{dev: d, file: f, pid: pid, objects: map[uint32]any{}, spaces: map[int]*space{}}
+	d.contexts[c] = struct{}{}
+	return c, nil
+}
+
+// Close closes all contexts. The programs get the event DEVICE_FATAL, and their calls fail.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var open []*Context
+	for c := range d.contexts {
+		open = append(open, c)
+	}
+	d.mu.Unlock()
+	for _, c := range open {
+		c.event(0, eventDeviceFatal)
+		c.Close()
+	}
+	d.do(func() { d.loop.SetGuest(nil) })
+	return nil
+}
+
+// NodeGUID returns the node GUID, which is derived from the MAC address.
+func (d *Device) NodeGUID() [8]byte {
+	m := d.dev.Info().MAC
+	return [8]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}
+}
+
+// do runs f as the owner of the loop, unless the device is closed. The completions that f causes
+// are visible when it returns.
+func (d *Device) do(f func()) bool {
+	return d.loop.Do(func(now qp.Time) {
+		f()
+		d.Settle(now)
+	})
+}
+
+// Settle implements loop.Guest.
+func (d *Device) Settle(qp.Time) {
+	d.turn++
+	for i, s := range d.dirty {
+		s.flush()
+		d.dirty[i] = nil
+	}
+	d.dirty = d.dirty[:0]
+	if len(d.hot) > 0 {
+		d.settleSends()
+	}
+	for len(d.pending) > 0 {
+		cq := d.pending[len(d.pending)-1]
+		d.pending = d.pending[:len(d.pending)-1]
+		cq.drain()
+	}
+}
+
+// settleSends updates the consumer indices of send queues, and continues those that were full.
+func (d *Device) settleSends() {
+	kept := d.hot[:0]
+	for _, q := range d.hot {
+		if q.settle() {
+			kept = append(kept, q)
+		}
+	}
+	clear(d.hot[len(kept):])
+	d.hot = kept
+}
+
+// forwardEvents passes asynchronous events to the contexts of their objects.
+func (d *Device) forwardEvents() {
+	for e := range d.dev.Events() {
+		kind, ok := eventTypes[e.Kind]
+		if !ok {
+			continue
+		}
+		d.mu.Lock()
+		q := d.byQP[e.QP]
+		var all []*Context
+		if e.QP == nil && e.CQ == nil && e.SRQ == nil {
+			for c := range d.contexts {
+				all = append(all, c)
+			}
+		}
+		d.mu.Unlock()
+		if e.QP != nil && q != nil {
+			q.c.event(q.user, kind)
+			q.events.Add(1)
+		}
+		for _, c := range all {
+			c.event(1, kind)
+		}
+	}
+}
+
+// errClosed reports whether an error says that an object or the device is closed.
+func errClosed(err error) bool { return errors.Is(err, roce.ErrClosed) }

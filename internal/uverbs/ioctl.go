@@ -1,0 +1,178 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"syscall"
+)
+
+// attr is an attribute of an ioctl.
+type attr struct {
+	id, len uint16
+	data    uint64 // the value, or its address if len > 8
+	at      uint64 // address of the attribute
+}
+
+// attrs are the attributes of a call.
+type attrs struct {
+	call Caller
+	list []attr
+}
+
+func (a *attrs) find(id uint16) *attr {
+	for i := range a.list {
+		if a.list[i].id == id {
+			return &a.list[i]
+		}
+	}
+	return nil
+}
+
+// value returns the value of an input of up to 8 bytes, 0 if there is none.
+func (a *attrs) value(id uint16) uint64 {
+	if x := a.find(id); x != nil && x.len <= 8 {
+		return x.data
+	}
+	return 0
+}
+
+// input returns the bytes of an input, nil if there is none.
+func (a *attrs) input(id uint16) ([]byte, syscall.Errno) {
+	x := a.find(id)
+	if x == nil {
+		return nil, 0
+	}
+	if x.len <= 8 {
+		return binary.LittleEndian.AppendUint64(nil, x.data)[:x.len], 0
+	}
+	b := make([]byte, x.len)
+	if a.call.ReadAt(b, x.data) != nil {
+		return nil, syscall.EFAULT
+	}
+	return b, 0
+}
+
+// output writes b, cut to the length of the output, and marks the output as valid.
+func (a *attrs) output(id uint16, b []byte) syscall.Errno {
+	x := a.find(id)
+	if x == nil {
+		return 0
+	}
+	out := make([]byte, x.len)
+	copy(out, b)
+	if len(out) > 0 && a.call.WriteAt(out, x.data) != nil {
+		return syscall.EFAULT
+	}
+	return a.mark(x)
+}
+
+// mark sets the flag "valid output".
+func (a *attrs) mark(x *attr) syscall.Errno {
+	var flags [2]byte
+	if a.call.ReadAt(flags[:], x.at+4) != nil {
+		return syscall.EFAULT
+	}
+	flags[0] |= flagValidOutput
+	if a.call.WriteAt(flags[:], x.at+4) != nil {
+		return syscall.EFAULT
+	}
+	return 0
+}
+
+// outputFD installs a descriptor and stores its number in the attribute.
+func (a *attrs) outputFD(id uint16, fd int) (int, syscall.Errno) {
+	x := a.find(id)
+	if x == nil {
+		return 0, syscall.EINVAL
+	}
+	n, err := a.call.Install(fd, true)
+	if err != nil {
+		return 0, errno(err)
+	}
+	if a.call.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(n)), x.at+8) != nil {
+		return 0, syscall.EFAULT
+	}
+	return n, a.mark(x)
+}
+
+// readIoctl reads the header and the attributes of RDMA_VERBS_IOCTL.
+func readIoctl(call Caller, arg uint64) (object, method uint16, a attrs, no syscall.Errno) {
+	a.call = call
+	var head [ioctlHeader]byte
+	if call.ReadAt(head[:], arg) != nil {
+		return 0, 0, a, syscall.EFAULT
+	}
+	d := decoder{head[:]}
+	length := d.u16()
+	object, method = d.u16(), d.u16()
+	n := d.u16()
+	if n > maxAttrs || int(length) != ioctlHeader+ioctlAttr*int(n) {
+		return 0, 0, a, syscall.EINVAL
+	}
+	list := make([]byte, ioctlAttr*int(n))
+	if n > 0 && call.ReadAt(list, arg+ioctlHeader) != nil {
+		return 0, 0, a, syscall.EFAULT
+	}
+	d = decoder{list}
+	for i := range uint64(n) {
+		x := attr{id: d.u16(), len: d.u16(), at: arg + ioctlHeader + ioctlAttr*i}
+		d.skip(4)
+		x.data = d.u64()
+		a.list = append(a.list, x)
+	}
+	return object, method, a, 0
+}
+
+// Ioctl executes an ioctl on the context's file. It returns the result, or an error number.
+func (c *Context) Ioctl(call Caller, cmd, arg uint64) (int64, syscall.Errno) {
+	if uint32(cmd) != verbsIoctl {
+		return 0, syscall.ENOTTY
+	}
+	object, method, a, no := readIoctl(call, arg)
+	if no != 0 {
+		return 0, no
+	}
+	switch object {
+	case objectDevice:
+		switch method {
+		case methodInvokeWrite:
+			return 0, c.invoke(&a)
+		case methodQueryPort:
+			return 0, c.queryPortIoctl(&a)
+		case methodGetContext, methodQueryContext:
+			return 0, c.getContext(&a)
+		case methodQueryGIDTable:
+			return 0, c.queryGIDTable(&a)
+		case methodQueryGIDEntry:
+			return 0, c.queryGIDEntry(&a)
+		}
+	case objectAsyncEvent:
+		if method == methodAsyncAlloc {
+			return 0, c.allocAsync(&a)
+		}
+	}
+	// libibverbs then uses the older commands through methodInvokeWrite.
+	return 0, syscall.EPROTONOSUPPORT
+}
+
+// invoke executes one of the older commands.
+func (c *Context) invoke(a *attrs) syscall.Errno {
+	r := request{call: a.call}
+	var no syscall.Errno
+	if r.in.b, no = a.input(attrCoreIn); no != 0 {
+		return no
+	}
+	if r.driver.b, no = a.input(attrUHWIn); no != 0 {
+		return no
+	}
+	if x := a.find(attrCoreOut); x != nil {
+		r.outLen = int(x.len)
+	}
+	no = c.execute(uint32(a.value(attrWriteCmd)), &r)
+	if no != 0 {
+		return no
+	}
+	if no := a.output(attrCoreOut, r.out.b); no != 0 {
+		return no
+	}
+	return a.output(attrUHWOut, r.driverOut.b)
+}

@@ -1,0 +1,144 @@
+package uverbs
+
+import (
+	"syscall"
+
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Access flags of REG_MR that are ignored: a program may always set them.
+const (
+	accessOptional = 0x3ff << 20
+	accessKnown    = uint32(roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead |
+		roce.RemoteAtomic | roce.MWBind | roce.ZeroBased | roce.FlushGlobal)
+)
+
+func (c *Context) allocPD(r *request) syscall.Errno {
+	pd, err := c.dev.dev.AllocPD()
+	if err != nil {
+		return errno(err)
+	}
+	h, no := c.add(pd)
+	if no != 0 {
+		_ = pd.Close()
+		return no
+	}
+	r.out.u32(h)
+	return 0
+}
+
+func (c *Context) deallocPD(r *request) syscall.Errno {
+	h := r.in.u32()
+	pd, no := get[*roce.PD](c, h)
+	if no != 0 {
+		return no
+	}
+	if err := pd.Close(); err != nil {
+		return errno(err)
+	}
+	delete(c.objects, h)
+	return 0
+}
+
+// memoryRegion is an MR.
+type memoryRegion struct {
+	c      *Context
+	mr     *roce.MR
+	mirror *mirror
+}
+
+func (c *Context) regMR(r *request) syscall.Errno {
+	r.in.skip(8)
+	start, length, iova := r.in.u64(), r.in.u64(), r.in.u64()
+	pd, no := get[*roce.PD](c, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	m, no := c.register(r.call, pd, start, length, iova, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	h, no := c.add(m)
+	if no != 0 {
+		_ = m.destroy()
+		return no
+	}
+	r.out.u32(h, uint32(m.mr.LKey()), uint32(m.mr.RKey()))
+	return 0
+}
+
+// register registers program memory.
+func (c *Context) register(call Caller, pd *roce.PD, start, length, iova uint64, access uint32) (
+	*memoryRegion, syscall.Errno) {
+	access &^= accessOptional
+	switch {
+	case access&^accessKnown != 0:
+		return nil, syscall.EOPNOTSUPP
+	case length == 0 || start+length < start || start+length > 1<<63,
+		(start^iova)&(pageSize-1) != 0:
+		return nil, syscall.EINVAL
+	case length > maxMirror-c.mirrors:
+		return nil, syscall.ENOMEM
+	}
+	s, no := c.space(call.PID())
+	if no != 0 {
+		return nil, no
+	}
+	var probe [1]byte // the ends must exist, as if the memory was pinned
+	if !s.read(probe[:], start) || !s.read(probe[:], start+length-1) {
+		return nil, syscall.EFAULT
+	}
+	mi, err := newMirror(c.dev, s, start, length)
+	if err != nil {
+		return nil, errno(err)
+	}
+	opts := []roce.MROption{roce.WithIOVA(iova), inside.Backing(mr.Backing(mi)).(roce.MROption)}
+	m, err := pd.RegisterMR(mi.mem, roce.Access(access), opts...)
+	if err != nil {
+		mi.unmap()
+		return nil, errno(err)
+	}
+	c.mirrors += length
+	s.users++
+	return &memoryRegion{c, m, mi}, 0
+}
+
+// space returns the address space of a process. The caller holds mu.
+func (c *Context) space(pid int) (*space, syscall.Errno) {
+	if s := c.spaces[pid]; s != nil {
+		return s, 0
+	}
+	s, err := openSpace(pid)
+	if err != nil {
+		return nil, errno(err)
+	}
+	c.spaces[pid] = s
+	return s, 0
+}
+
+// destroy deregisters the region. The caller holds Context.mu.
+func (m *memoryRegion) destroy() error {
+	if err := m.mr.Close(); err != nil {
+		return err
+	}
+	m.c.dev.do(m.mirror.space.flush)
+	m.mirror.unmap()
+	m.c.mirrors -= uint64(len(m.mirror.mem))
+	m.mirror.space.users--
+	return nil
+}
+
+func (c *Context) deregMR(r *request) syscall.Errno {
+	h := r.in.u32()
+	m, no := get[*memoryRegion](c, h)
+	if no != 0 {
+		return no
+	}
+	if err := m.destroy(); err != nil {
+		return errno(err)
+	}
+	delete(c.objects, h)
+	return 0
+}

@@ -1,0 +1,202 @@
+package uverbs
+
+import (
+	"math/bits"
+	"net"
+	"syscall"
+
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// What QUERY_DEVICE and QUERY_PORT return.
+const (
+	maxMRSize   = maxMirror
+	maxQPs      = 1 << 16
+	maxMRs      = 1 << 20
+	maxSRQs     = 1 << 16
+	maxAHs      = 1 << 16
+	maxMcast    = 1 << 13 // groups
+	maxQueue    = qp.MaxQueueDepth - 1
+	maxCQEs     = 1<<20 - 1
+	maxInline   = qp.MaxInline
+	pageSizes   = 0xfffff000
+	portCaps    = 1<<16 | 1<<26 // CM_SUP, IP_BASED_GIDS
+	ackDelay    = 15
+	gidTableLen = 1024
+	vectors     = 1
+
+	// SYS_IMAGE_GUID, PORT_ACTIVE_EVENT, RC_RNR_NAK_GEN
+	deviceCaps = 1<<10 | 1<<11 | 1<<12
+	atomicHCA  = 1 // atomic among the QPs of this device
+
+	portActive, portDown = 4, 1
+	physLinkUp           = 5
+	physDisabled         = 3
+	linkEthernet         = 2
+	gidTypeRoCEv2        = 2
+	gidEntrySize         = 32
+)
+
+func (c *Context) putDevice(e *encoder) {
+	guid := c.dev.NodeGUID()
+	e.u64(1 << 32) // firmware version 1.0.0
+	e.bytes(guid[:])
+	e.bytes(guid[:])
+	e.u64(maxMRSize)
+	e.u64(pageSizes)
+	e.u32(0, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs, maxMRs,
+		maxObjects)
+	e.u32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
+	e.u32(atomicHCA, 0, 0, 0, 0, 0)
+	e.u32(maxMcast, maxQPs, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
+	e.u16(uint16(len(c.dev.dev.PKeys())))
+	e.u8(ackDelay, 1, 0, 0, 0, 0)
+}
+
+func (c *Context) queryDevice(r *request) syscall.Errno {
+	c.putDevice(&r.out)
+	return 0
+}
+
+// queryDeviceEx answers the extended form: no on-demand paging, no RSS, no tag matching.
+func (c *Context) queryDeviceEx(r *request) syscall.Errno {
+	const size = 304
+	c.putDevice(&r.out)
+	r.out.u32(0, uint32(min(size, r.outLen)))
+	r.out.bytes(make([]byte, 24+16)) // on-demand paging, time stamps
+	r.out.u64(deviceCaps)
+	r.out.bytes(make([]byte, size-len(r.out.b)))
+	r.out.b = r.out.b[:min(len(r.out.b), r.outLen)]
+	return 0
+}
+
+// mtuCode returns the code of a path MTU (ib_mtu): 1 is 256 bytes, 5 is 4096.
+func mtuCode(m roce.MTU) uint8 {
+	if m < 256 {
+		return 1
+	}
+	return uint8(bits.Len(uint(m)) - 8)
+}
+
+func (c *Context) putPort(e *encoder) {
+	info := c.dev.dev.Info()
+	state, phys := uint8(portActive), uint8(physLinkUp)
+	if !info.Up {
+		state, phys = portDown, physDisabled
+	}
+	e.u32(portCaps, qp.MaxMessage, 0, 0, gidTableLen)
+	e.u16(uint16(len(c.dev.dev.PKeys())))
+	e.u16(0) // LID
+	e.u16(0) // subnet manager's LID
+	e.u8(state, mtuCode(4096), mtuCode(info.ActiveMTU), 0, 1, 0, 0, 0)
+	e.u8(1, 1, phys, linkEthernet, 0, 0) // width, speed
+}
+
+func (c *Context) queryPort(r *request) syscall.Errno {
+	r.in.skip(8)
+	if r.in.u8() != 1 {
+		return syscall.EINVAL
+	}
+	c.putPort(&r.out)
+	return 0
+}
+
+func (c *Context) queryPortIoctl(a *attrs) syscall.Errno {
+	if uint8(a.value(0)) != 1 {
+		return syscall.EINVAL
+	}
+	var e encoder
+	c.putPort(&e)
+	e.u64(0)
+	return a.output(1, e.b)
+}
+
+func (c *Context) getContext(a *attrs) syscall.Errno {
+	var n, support encoder
+	n.u32(vectors)
+	support.u64(1) // optional access flags of MRs
+	if no := a.output(0, n.b); no != 0 {
+		return no
+	}
+	return a.output(1, support.b)
+}
+
+// putGID writes an ib_uverbs_gid_entry.
+func (c *Context) putGID(e *encoder, g *roce.GIDEntry) {
+	e.bytes(g.GID[:])
+	ifindex := 0
+	if i, err := net.InterfaceByName(c.dev.dev.Info().Name); err == nil {
+		ifindex = i.Index
+	}
+	e.u32(uint32(g.Index), 1, gidTypeRoCEv2, uint32(ifindex))
+}
+
+func (c *Context) queryGIDTable(a *attrs) syscall.Errno {
+	size := int(a.value(0))
+	x := a.find(2)
+	if size < gidEntrySize || size > 4096 || a.value(1) != 0 || x == nil {
+		return syscall.EINVAL
+	}
+	gids := c.dev.dev.GIDs()
+	if int(x.len) < len(gids)*size {
+		return syscall.EINVAL
+	}
+	var out encoder
+	for i := range gids {
+		var e encoder
+		c.putGID(&e, &gids[i])
+		out.bytes(e.b)
+		out.bytes(make([]byte, size-len(e.b)))
+	}
+	if len(out.b) > 0 {
+		if a.call.WriteAt(out.b, x.data) != nil {
+			return syscall.EFAULT
+		}
+		if no := a.mark(x); no != 0 {
+			return no
+		}
+	}
+	var n encoder
+	n.u64(uint64(len(gids)))
+	return a.output(3, n.b)
+}
+
+func (c *Context) queryGIDEntry(a *attrs) syscall.Errno {
+	if a.value(0) != 1 || a.value(2) != 0 {
+		return syscall.EINVAL
+	}
+	gids := c.dev.dev.GIDs()
+	for i := range gids {
+		if uint64(gids[i].Index) == a.value(1) {
+			var e encoder
+			c.putGID(&e, &gids[i])
+			return a.output(3, e.b)
+		}
+	}
+	if a.value(1) >= gidTableLen {
+		return syscall.EINVAL
+	}
+	return syscall.ENODATA // an empty entry
+}
+
+func (c *Context) allocAsync(a *attrs) syscall.Errno {
+	ch, err := newChannel()
+	if err != nil {
+		return errno(err)
+	}
+	if _, no := a.outputFD(0, ch.read); no != 0 {
+		ch.close()
+		return no
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		ch.close()
+		return syscall.EIO
+	}
+	if old := c.async.Swap(ch); old != nil {
+		old.close()
+	}
+	return 0
+}

@@ -1,0 +1,186 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Layout of a receive work request (struct rxe_recv_wqe).
+const (
+	rqID     = 0
+	rqNumSGE = 28
+	rqSGEs   = 40
+	sgeSize  = 16
+)
+
+// takeRecv reads the next receive of a ring. Owner only.
+func takeRecv(r *ring, wr *qp.RecvWR) bool {
+	if r.waiting() == 0 {
+		return false
+	}
+	b := r.slot(r.index)
+	wr.ID = binary.LittleEndian.Uint64(b[rqID:])
+	n := min(int(binary.LittleEndian.Uint32(b[rqNumSGE:])), cap(wr.SGEs), (len(b)-rqSGEs)/sgeSize)
+	for i := range n {
+		wr.SGEs = append(wr.SGEs, readSGE(b[rqSGEs+i*sgeSize:]))
+	}
+	r.index = (r.index + 1) & r.mask
+	r.setConsumer(r.index)
+	return true
+}
+
+func readSGE(b []byte) qp.SGE {
+	le := binary.LittleEndian
+	return qp.SGE{Addr: le.Uint64(b), Length: le.Uint32(b[8:]), LKey: bth.LKey(le.Uint32(b[12:]))}
+}
+
+// sharedQueue is an SRQ. It implements qp.Source.
+type sharedQueue struct {
+	c      *Context
+	user   uint64
+	srq    *roce.SRQ
+	maxSGE uint32
+	number uint32
+	limit  atomic.Uint32
+	events atomic.Uint32
+	refs   int // QPs; guarded by Context.mu
+
+	ring *ring // owner
+}
+
+// Sends implements qp.Source.
+func (q *sharedQueue) Sends() bool { return false }
+
+// Recv implements qp.Source.
+func (q *sharedQueue) Recv(wr *qp.RecvWR) bool {
+	if !takeRecv(q.ring, wr) {
+		return false
+	}
+	if l := q.limit.Load(); l > 0 && q.ring.waiting() < l && q.limit.CompareAndSwap(l, 0) {
+		if q.c.event(q.user, eventSRQLimit) {
+			q.events.Add(1)
+		}
+	}
+	return true
+}
+
+func (c *Context) createSRQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	user, pd := r.in.u64(), r.in.u32()
+	return c.newSRQ(r, user, pd)
+}
+
+// createXSRQ creates a basic SRQ; others are not supported.
+func (c *Context) createXSRQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	user, kind, pd := r.in.u64(), r.in.u32(), r.in.u32()
+	if kind != 0 {
+		return syscall.EOPNOTSUPP
+	}
+	return c.newSRQ(r, user, pd)
+}
+
+func (c *Context) newSRQ(r *request, user uint64, pdHandle uint32) syscall.Errno {
+	depth, sges, limit := r.in.u32(), r.in.u32(), r.in.u32()
+	pd, no := get[*roce.PD](c, pdHandle)
+	switch {
+	case no != 0:
+		return no
+	case depth < 1 || depth > maxQueue || sges > qp.MaxSGE || limit > depth:
+		return syscall.EINVAL
+	}
+	sges = max(sges, 1)
+	q := &sharedQueue{c: c, user: user, maxSGE: sges}
+	q.limit.Store(limit)
+	var err error
+	if q.ring, err = newRing(c.file, int(depth), rqSGEs+int(sges)*sgeSize); err != nil {
+		return errno(err)
+	}
+	// The receives are in the ring, so the engine's queue is as small as possible.
+	q.srq, err = c.dev.dev.CreateSRQ(pd, roce.SRQConfig{Depth: 1, MaxSGE: int(sges)})
+	if err != nil {
+		c.file.release(q.ring.part)
+		return errno(err)
+	}
+	c.dev.do(func() { inside.SRQ(q.srq).SetSource(q) })
+	h, no := c.add(q)
+	if no != 0 {
+		_ = q.destroy()
+		return no
+	}
+	q.number = h
+	r.out.u32(h, uint32(q.ring.depth()), sges, h)
+	r.driverOut.info(q.ring)
+	r.driverOut.u32(h, 0)
+	return 0
+}
+
+// Bits of MODIFY_SRQ.
+const (
+	srqMaxWR = 1 << 0
+	srqLimit = 1 << 1
+)
+
+func (c *Context) modifySRQ(r *request) syscall.Errno {
+	q, no := get[*sharedQueue](c, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	mask, _, limit := r.in.u32(), r.in.u32(), r.in.u32()
+	switch {
+	case mask&^srqLimit != 0 || mask == 0:
+		return syscall.EINVAL
+	case int(limit) > q.ring.depth():
+		return syscall.EINVAL
+	}
+	q.limit.Store(limit)
+	return 0
+}
+
+func (c *Context) querySRQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	q, no := get[*sharedQueue](c, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	r.out.u32(uint32(q.ring.depth()), q.maxSGE, q.limit.Load(), 0)
+	return 0
+}
+
+func (c *Context) destroySRQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	h := r.in.u32()
+	q, no := get[*sharedQueue](c, h)
+	if no != 0 {
+		return no
+	}
+	if q.refs > 0 {
+		return syscall.EBUSY
+	}
+	if err := q.destroy(); err != nil {
+		return errno(err)
+	}
+	delete(c.objects, h)
+	events := q.events.Load()
+	if a := c.async.Load(); a != nil {
+		events -= uint32(a.takeBack(q.user, 16))
+	}
+	r.out.u32(events)
+	return 0
+}
+
+// destroy destroys the SRQ. The caller holds Context.mu.
+func (q *sharedQueue) destroy() error {
+	if err := q.srq.Close(); err != nil {
+		return err
+	}
+	q.c.dev.do(func() {})
+	q.c.file.release(q.ring.part)
+	return nil
+}

@@ -1,0 +1,176 @@
+package uverbs
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/mr"
+)
+
+func TestQueries(t *testing.T) {
+	p := pair(t, testbed.Config{})[0]
+	if _, _, no := p.try(cmdQueryDevice, enc(uint64(0)), 0, 0); no != syscall.ENOSPC {
+		t.Errorf("QUERY_DEVICE without output = %v, want ENOSPC", no)
+	}
+	out, _ := p.do(cmdQueryDevice, enc(uint64(0)), 176, 0)
+	if n := le.Uint32(out[52:]); n != maxQPs {
+		t.Errorf("max_qp = %d, want %d", n, maxQPs)
+	}
+	if out[171] != 1 {
+		t.Errorf("phys_port_cnt = %d, want 1", out[171])
+	}
+	out, _ = p.do(cmdExtended|cmdQueryDevice, enc(uint64(0)), 304, 0)
+	if n := le.Uint32(out[180:]); n != 304 {
+		t.Errorf("response_length = %d, want 304", n)
+	}
+	port := make([]byte, 48)
+	if _, no := p.ioctl(0, methodQueryPort, iattr{id: 0, in: []byte{1}},
+		iattr{id: 1, out: port}); no != 0 {
+		t.Fatalf("QUERY_PORT: %v", no)
+	}
+	if port[26] != portActive || port[37] != linkEthernet {
+		t.Errorf("state = %d, link_layer = %d, want %d and %d", port[26], port[37], portActive,
+			linkEthernet)
+	}
+	gid := make([]byte, 32)
+	if _, no := p.ioctl(0, methodQueryGIDEntry, iattr{id: 1, in: enc(uint32(0))},
+		iattr{id: 0, in: enc(uint32(1))}, iattr{id: 2, in: enc(uint32(0))},
+		iattr{id: 3, out: gid}); no != 0 {
+		t.Fatalf("QUERY_GID_ENTRY: %v", no)
+	}
+	if !bytes.Equal(gid[:16], p.addr[:]) {
+		t.Errorf("GID 0 = %x, want %x", gid[:16], p.addr)
+	}
+	if _, no := p.ioctl(3, 0); no != syscall.EPROTONOSUPPORT {
+		t.Errorf("CQ_CREATE = %v, want EPROTONOSUPPORT", no)
+	}
+}
+
+func fill(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i)*7 + byte(i>>8) + seed
+	}
+}
+
+// want checks a completion.
+func want(t *testing.T, w wc, id uint64, status, opcode uint32) {
+	t.Helper()
+	if w.id != id || w.status != status || status == 0 && w.opcode != opcode {
+		t.Fatalf("completion = %+v, want id %d, status %d, opcode %d", w, id, status, opcode)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	const size = 300_000
+	a, b := connected(t, 2, size)
+	fill(a.mem, 1)
+	a.post(a.sendWR(5, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), size))
+	want(t, a.wait(a.cring), 5, 0, 1)
+	if !bytes.Equal(a.mem, b.mem) {
+		t.Error("the memory of the peer differs after a WRITE")
+	}
+}
+
+func TestSendAndRead(t *testing.T) {
+	const size = 200_001
+	a, b := connected(t, 2, size)
+	for i := range 50 {
+		fill(a.mem, byte(i))
+		b.postRecv(uint64(100+i), 0, size)
+		a.post(a.sendWR(uint64(i), 3, sendSignaled, 0, 0, size))
+		w := b.wait(b.cring)
+		want(t, w, uint64(100+i), 0, 128)
+		if w.len != size || w.flags != wcFlagImm || w.extra != 0xabcd || w.qpn != b.qpn {
+			t.Fatalf("completion of the receive = %+v", w)
+		}
+		want(t, a.wait(a.cring), uint64(i), 0, 0)
+		if !bytes.Equal(a.mem, b.mem) {
+			t.Fatalf("message %d: the memory of the receiver differs", i)
+		}
+		fill(b.mem, byte(i+100)) // the program changes it without notice
+		a.post(a.sendWR(7, 4, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), size))
+		want(t, a.wait(a.cring), 7, 0, 2)
+		if !bytes.Equal(a.mem, b.mem) {
+			t.Fatalf("READ %d returned other bytes", i)
+		}
+	}
+}
+
+func TestAtomics(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	for i := range uint64(10) {
+		wr := a.sendWR(i, 6, sendSignaled, mr.AddrOf(b.mem), 0, 8)
+		le.PutUint64(wr[32:], 3) // added
+		le.PutUint32(wr[48:], b.rkey)
+		a.post(wr)
+		want(t, a.wait(a.cring), i, 0, 4)
+		if v := le.Uint64(a.mem); v != 3*i {
+			t.Fatalf("FETCH_ADD returned %d, want %d", v, 3*i)
+		}
+	}
+	if v := le.Uint64(b.mem); v != 30 {
+		t.Errorf("the counter is %d, want 30", v)
+	}
+}
+
+// A receive is posted without a call, so the engine must look at the ring when it needs one.
+func TestReceiverNotReady(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	a.post(a.sendWR(1, 2, sendSignaled, 0, 0, 100))
+	time.Sleep(5 * time.Millisecond)
+	b.postRecv(2, 0, 4096)
+	want(t, b.wait(b.cring), 2, 0, 128)
+	want(t, a.wait(a.cring), 1, 0, 0)
+}
+
+func TestBadKey(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	a.post(a.sendWR(1, 0, 0, mr.AddrOf(b.mem), uint64(b.rkey)+1, 64))
+	want(t, a.wait(a.cring), 1, 10, 0)
+	a.postRecv(9, 0, 10)
+	a.post(a.sendWR(2, 0, 0, mr.AddrOf(b.mem), uint64(b.rkey), 64))
+	seen := map[uint64]uint32{}
+	for range 2 {
+		w := a.wait(a.cring)
+		seen[w.id] = w.status
+	}
+	if seen[2] != 5 || seen[9] != 5 {
+		t.Errorf("statuses after an error = %v, want 5 (flushed) for 2 and 9", seen)
+	}
+}
+
+func TestBadLocalKey(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	wr := a.sendWR(1, 0, 0, mr.AddrOf(b.mem), uint64(b.rkey), 64)
+	le.PutUint32(wr[208+12:], 12345)
+	a.post(wr)
+	want(t, a.wait(a.cring), 1, 4, 0)
+}
+
+func TestDatagram(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(4, 8192), p[1].setup(4, 8192)
+	a.connect(nil, 4)
+	b.connect(nil, 4)
+	index := uint8(a.dev.dev.GIDs()[0].Index)
+	_, num := a.do(cmdCreateAH, enc(uint64(0), uint64(0), a.pd, uint32(0), b.addr[:], uint32(0),
+		index, uint8(64), uint8(0), uint8(0), uint16(0), uint8(0), uint8(0), uint8(0), uint8(1),
+		uint8(1), uint8(0)), 4, 8)
+	fill(a.mem, 3)
+	b.postRecv(2, 0, 8192)
+	wr := a.sendWR(1, 2, sendSignaled, 0, 0, 1000)
+	le.PutUint32(wr[24:], b.qpn)
+	le.PutUint32(wr[28:], 0x1234)
+	copy(wr[36:40], num)
+	a.post(wr)
+	want(t, a.wait(a.cring), 1, 0, 0)
+	w := b.wait(b.cring)
+	want(t, w, 2, 0, 128)
+	if w.len != 1040 || w.src != a.qpn || w.flags&wcFlagGRH == 0 ||
+		!bytes.Equal(b.mem[40:1040], a.mem[:1000]) {
+		t.Errorf("completion = %+v, or the payload differs", w)
+	}
+}
