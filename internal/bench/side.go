@@ -174,7 +174,7 @@ func (o *SideOptions) open(s *spec) (driver.Port, error) {
 	if s.Kind == kindGorxe && s.Port == portUDP {
 		return udp.Open(o.Iface, udp.Options{})
 	}
-	port, err := xdp.Open(o.Iface, xdp.Options{Mode: o.Mode})
+	port, err := xdp.Open(o.Iface, xdp.Options{Mode: o.Mode, Runs: s.Kind == kindGorxe})
 	if err != nil && s.Port == portAuto {
 		return udp.Open(o.Iface, udp.Options{})
 	}
