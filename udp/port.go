@@ -35,10 +35,10 @@ type Port struct {
 	socks []*socket
 	polls []unix.PollFd // the event descriptor, then the sockets
 
-	hot   int  // the socket that had packets last
-	busy  bool // the last search found packets
-	alone int  // calls of Receive
-	from  int  // the socket that has sent last
+	hot   int // the socket that had packets last
+	alone int // calls of Receive
+	most  int // messages that the next system call may receive
+	from  int // the socket that has sent last
 
 	rx, tx  pool
 	in      *udpmsg.Batch

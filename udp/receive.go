@@ -9,8 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollAll is how many calls of Receive may poll only the socket that had packets last.
-const pollAll = 16
+const (
+	// pollAll is how many calls of Receive may poll only the socket that had packets last. Wait
+	// looks at all sockets.
+	pollAll = 16
+	// fewest is the number of messages that a system call receives at most if the socket had none
+	// before. Preparing more takes as long as the system call.
+	fewest = 2
+)
 
 // Receive implements driver.Port.
 func (p *Port) Receive(bufs []driver.Buf) (n int) {
@@ -32,10 +38,8 @@ func (p *Port) receive() {
 	if p.hot >= len(p.socks) {
 		p.hot = 0
 	}
-	if p.alone++; len(p.socks) == 1 || p.busy && p.alone%pollAll != 0 {
+	if p.alone++; len(p.socks) == 1 || p.alone%pollAll != 0 {
 		p.receiveFrom(p.socks[p.hot])
-	}
-	if len(p.ready) > 0 || len(p.socks) == 1 {
 		return
 	}
 	// A system call finds out which sockets have packets.
@@ -49,7 +53,6 @@ func (p *Port) receive() {
 			p.hot = i - 1
 		}
 	}
-	p.busy = len(p.ready) > 0
 }
 
 // receiveFrom receives packets and runs from a socket. The start of each goes to a buffer of its
@@ -59,7 +62,8 @@ func (p *Port) receiveFrom(s *socket) {
 	if s.runs {
 		most = rxRuns
 	}
-	if most = min(most, len(p.rx.free)); most == 0 {
+	limit := min(most, len(p.rx.free))
+	if most = min(max(p.most, fewest), limit); most == 0 {
 		return
 	}
 	var slots [batch]uint32
@@ -73,6 +77,12 @@ func (p *Port) receiveFrom(s *socket) {
 	got, err := p.in.Receive(s.fd, most)
 	if err != nil {
 		got = 0 // nothing has arrived
+	}
+	switch {
+	case got == most:
+		p.most = 2 * most
+	case got < most/2:
+		p.most = most / 2
 	}
 	p.rx.free = append(p.rx.free, slots[got:most]...)
 	for i, k := range slots[:got] {

@@ -38,9 +38,18 @@ func (p *Port) poll(d time.Duration) {
 	for err == unix.EINTR { // the kernel has updated timeout
 		n, err = unix.Ppoll(p.polls, timeout, nil)
 	}
-	if err == nil && n > 0 && p.polls[0].Revents != 0 {
+	if err != nil || n == 0 {
+		return
+	}
+	if p.polls[0].Revents != 0 {
 		var b [8]byte
 		_, _ = unix.Read(p.event, b[:])
+	}
+	for i := range p.socks {
+		if p.polls[i+1].Revents != 0 {
+			p.hot = i
+			break
+		}
 	}
 }
 

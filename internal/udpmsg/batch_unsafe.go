@@ -1,6 +1,7 @@
 package udpmsg
 
 import (
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -93,9 +94,20 @@ func (b *Batch) Receive(fd, n int) (int, error) {
 	return b.call(unix.SYS_RECVMMSG, fd, 0, n, unix.MSG_DONTWAIT)
 }
 
+// rawCalls is the number of messages up to which a system call bypasses the scheduler of Go, whose
+// bookkeeping would delay short messages. Longer calls would delay the garbage collector.
+const rawCalls = 4
+
 func (b *Batch) call(number uintptr, fd, from, n int, flags uintptr) (int, error) {
-	r, _, e := unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[from])),
-		uintptr(n-from), flags, 0, 0)
+	var r uintptr
+	var e syscall.Errno
+	if n-from <= rawCalls {
+		r, _, e = unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[from])),
+			uintptr(n-from), flags, 0, 0)
+	} else {
+		r, _, e = unix.Syscall6(number, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[from])),
+			uintptr(n-from), flags, 0, 0)
+	}
 	if e != 0 {
 		return 0, e
 	}
