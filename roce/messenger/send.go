@@ -140,7 +140,7 @@ func (c *Conn) post(k kind, id uint16, p []byte) {
 		wr.Op, wr.Imm = roce.OpSendImm, header{k, c.grant(), id}.encode()
 	}
 	// A completion now and then frees the slots of all work requests before it.
-	if c.sinceSignaled++; c.sinceSignaled >= c.signalEvery || k == kindCredits {
+	if c.sinceSignaled++; c.sinceSignaled >= c.signalEvery {
 		c.signalDue = true
 	}
 }
