@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
@@ -32,25 +33,38 @@ type cluster struct {
 
 func newCluster(t *testing.T, plan loopback.Plan) *cluster {
 	t.Helper()
-	link, err := loopback.NewLink(loopback.Config{Ports: 3, Seed: 7, Plan: plan})
+	link, err := loopback.NewLink(loopback.Config{Ports: 4, Seed: 7, Plan: plan})
 	check(t, err)
 	c := &cluster{link: link}
-	for i := range 3 {
-		dev, err := roce.New(link.Port(i))
-		check(t, err)
-		t.Cleanup(func() { _ = dev.Close() })
-		if i == 2 {
-			c.dev = dev
-			break
-		}
+	for i := range c.nodes {
 		c.addrs[i] = netip.AddrPortFrom(link.Port(i).Addrs()[0].Addr(), port)
-		c.nodes[i], err = newNode(dev, c.addrs[i])
-		check(t, err)
-		go c.nodes[i].serve(t.Context())
+		c.nodes[i] = c.start(t, i, c.addrs[i])
 	}
+	c.dev = c.device(t, 2)
 	check(t, c.nodes[0].follow(t.Context(), c.addrs[1]))
 	return c
 }
+
+// device returns a device on a port.
+func (c *cluster) device(t *testing.T, port int) *roce.Device {
+	t.Helper()
+	dev, err := roce.New(c.link.Port(port))
+	check(t, err)
+	t.Cleanup(func() { _ = dev.Close() })
+	return dev
+}
+
+// start starts a node on a port.
+func (c *cluster) start(t *testing.T, port int, addr netip.AddrPort) *node {
+	t.Helper()
+	n, err := newNode(c.device(t, port), addr)
+	check(t, err)
+	go n.serve(t.Context())
+	return n
+}
+
+// spare is a port for a host that starts again.
+const spare = 3
 
 func (c *cluster) dial(t *testing.T, node int) *client {
 	t.Helper()
@@ -157,6 +171,33 @@ func TestDeadBackup(t *testing.T) {
 	if got, err := cl.get(ctx, "k"); err != nil || got != "v" {
 		t.Errorf("get = %q, %v, want %q", got, err, "v")
 	}
+}
+
+// TestCrash crashes the primary and starts it again. In the bubble, the time-outs take no time.
+func TestCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, loopback.Plan{})
+		cl, backup := c.dial(t, 0), c.nodes[1]
+		check(t, cl.put(t.Context(), "k", "v"))
+
+		check(t, c.link.Port(0).Close()) // a crash: node 0 falls silent
+		if err := cl.put(t.Context(), "k", "lost"); !errors.Is(err, roce.ErrConnLost) {
+			t.Errorf("put after the crash: %v, want %v", err, roce.ErrConnLost)
+		}
+		check(t, backup.promote())
+
+		c.link.Port(spare).SetAddrs(c.link.Port(0).Addrs()...) // the host starts again
+		c.link.Port(0).SetAddrs()
+		restarted := c.start(t, spare, c.addrs[0])
+		check(t, backup.follow(t.Context(), c.addrs[0]))
+		check(t, c.dial(t, 1).put(t.Context(), "k2", "v2"))
+		if !bytes.Equal(restarted.table, backup.table) {
+			t.Error("the tables differ")
+		}
+		if got, err := c.dial(t, 0).get(t.Context(), "k"); err != nil || got != "v" {
+			t.Errorf("get from the restarted node: %q, %v, want %q", got, err, "v")
+		}
+	})
 }
 
 // TestDecodeSlot checks that no change of one byte of a slot is taken for a pair.

@@ -3,12 +3,10 @@ package messenger_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -32,11 +30,16 @@ func echoClient(ctx context.Context, dev *roce.Device, addr netip.AddrPort, msg 
 }
 
 // echoServer answers the calls of any number of clients with the same bytes, until ctx is done.
-func echoServer(ctx context.Context, dev *roce.Device, addr netip.AddrPort) error {
-	return messenger.Serve(ctx, dev, addr, messenger.Config{},
+// (messenger.Serve does this in one call, and listens itself.)
+func echoServer(ctx context.Context, dev *roce.Device, l *roce.Listener) error {
+	cfg, handler, err := messenger.ServeConfig(dev, messenger.Config{},
 		messenger.Calls(func(_ context.Context, req []byte) (answer []byte, err error) {
 			return req, nil
 		}))
+	if err != nil {
+		return err
+	}
+	return l.Serve(ctx, cfg, handler)
 }
 
 // devices returns two devices on a link in memory. On a network, use roce.Open.
@@ -54,30 +57,42 @@ func devices() (client, server *roce.Device) {
 	return devs[0], devs[1]
 }
 
-var serverAddr = netip.MustParseAddrPort("10.77.0.2:7471")
+// listen listens on the server of devices.
+func listen(server *roce.Device) *roce.Listener {
+	l, err := server.Listen(netip.MustParseAddrPort("10.77.0.2:7471"), roce.ListenOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return l
+}
+
+// serve runs f in the background. stop ends it.
+func serve(f func(ctx context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil {
+			log.Fatal(err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
 
 // A client and a server for any number of clients.
 func Example() {
 	client, server := devices()
 	defer client.Close()
 	defer server.Close()
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := echoServer(ctx, server, serverAddr); err != nil {
-			log.Fatal(err)
-		}
-	})
-	err := echoClient(ctx, client, serverAddr, []byte("hello over RDMA"))
-	for errors.Is(err, roce.ErrRefused) { // the server does not listen yet
-		time.Sleep(time.Millisecond)
-		err = echoClient(ctx, client, serverAddr, []byte("hello over RDMA"))
-	}
+	l := listen(server) // before the client dials
+	stop := serve(func(ctx context.Context) error { return echoServer(ctx, server, l) })
+	defer stop()
+	err := echoClient(context.Background(), client, l.Addr(), []byte("hello over RDMA"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	stop()
-	wg.Wait()
 	// Output: hello over RDMA
 }
 
@@ -86,7 +101,7 @@ func ExampleConn_Messages() {
 	client, server := devices()
 	defer client.Close()
 	defer server.Close()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx := context.Background()
 	cfg, handler, err := messenger.ServeConfig(server, messenger.Config{},
 		func(ctx context.Context, c *messenger.Conn) error {
 			for m, err := range c.Messages(ctx) {
@@ -102,16 +117,8 @@ func ExampleConn_Messages() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := server.Listen(serverAddr, roce.ListenOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := l.Serve(ctx, cfg, handler); err != nil {
-			log.Fatal(err)
-		}
-	})
+	l := listen(server)
+	stop := serve(func(ctx context.Context) error { return l.Serve(ctx, cfg, handler) })
 
 	c, err := messenger.Dial(ctx, client, l.Addr(), messenger.Config{})
 	if err != nil {
@@ -134,7 +141,6 @@ func ExampleConn_Messages() {
 		log.Fatal(err)
 	}
 	stop()
-	wg.Wait()
 	// Output:
 	// one
 	// two
@@ -146,26 +152,18 @@ func ExampleServeConfig() {
 	client, server := devices()
 	defer client.Close()
 	defer server.Close()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx := context.Background()
 	square := messenger.Calls(func(_ context.Context, req []byte) ([]byte, error) {
 		n := binary.BigEndian.Uint32(req)
 		return binary.BigEndian.AppendUint32(nil, n*n), nil
 	})
-	l, err := server.Listen(serverAddr, roce.ListenOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
 	cfg, handler, err := messenger.ServeConfig(server, messenger.Config{}, square)
 	if err != nil {
 		log.Fatal(err)
 	}
 	cfg.MaxConns = 10
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := l.Serve(ctx, cfg, handler); err != nil {
-			log.Fatal(err)
-		}
-	})
+	l := listen(server)
+	stop := serve(func(ctx context.Context) error { return l.Serve(ctx, cfg, handler) })
 
 	c, err := messenger.Dial(ctx, client, l.Addr(), messenger.Config{})
 	if err != nil {
@@ -189,7 +187,6 @@ func ExampleServeConfig() {
 		log.Fatal(err)
 	}
 	stop()
-	wg.Wait()
 	// Output: [0 1 4 9 16]
 }
 
@@ -199,7 +196,7 @@ func ExampleConn_ReadAt() {
 	client, server := devices()
 	defer client.Close()
 	defer server.Close()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx := context.Background()
 	pd, err := server.AllocPD()
 	if err != nil {
 		log.Fatal(err)
@@ -209,10 +206,6 @@ func ExampleConn_ReadAt() {
 		log.Fatal(err)
 	}
 	copy(table.Bytes()[8:], "one-sided")
-	l, err := server.Listen(serverAddr, roce.ListenOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
 	describe := messenger.Calls(func(context.Context, []byte) ([]byte, error) {
 		return table.Remote().MarshalBinary()
 	})
@@ -220,12 +213,8 @@ func ExampleConn_ReadAt() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := l.Serve(ctx, cfg, handler); err != nil {
-			log.Fatal(err)
-		}
-	})
+	l := listen(server)
+	stop := serve(func(ctx context.Context) error { return l.Serve(ctx, cfg, handler) })
 
 	c, err := messenger.Dial(ctx, client, l.Addr(), messenger.Config{})
 	if err != nil {
@@ -254,6 +243,5 @@ func ExampleConn_ReadAt() {
 		log.Fatal(err)
 	}
 	stop()
-	wg.Wait()
 	// Output: one-sided, 0, now 5
 }
