@@ -227,7 +227,8 @@ func TestCancelReadAt(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		x, y := connectIn(t, b, messenger.Config{})
+		x, y := connectIn(context.Background(), t, b, messenger.Config{},
+			messenger.Config{})
 		defer y.Close()
 		defer x.Close()
 		mr, err := y.PD().AllocMR(1<<16,
@@ -286,30 +287,6 @@ func TestCancelReadAt(t *testing.T) {
 	})
 }
 
-// connectIn is connect for a bubble of synctest, where the caller closes the connections.
-func connectIn(t *testing.T, b *testbed.Testbed, c messenger.Config) (x, y *messenger.Conn) {
-	t.Helper()
-	ctx := context.Background()
-	l, err := b.Dev[1].Listen(netip.AddrPort{}, roce.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			y, err = messenger.Accept(ctx, b.Dev[1], r, c)
-		}
-		accepted <- err
-	}()
-	x, err = messenger.Dial(ctx, b.Dev[0], l.Addr(), c)
-	if err := errors.Join(err, <-accepted); err != nil {
-		t.Fatal(err)
-	}
-	return x, y
-}
-
 // A peer that dies is noticed, also without traffic, and the error names it and the status.
 func TestDeadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +297,8 @@ func TestDeadPeer(t *testing.T) {
 		defer b.Close()
 		ctx := context.Background()
 		for _, busy := range []bool{false, true} {
-			x, y := connectIn(t, b, messenger.Config{Linger: -1})
+			c := messenger.Config{Linger: -1}
+			x, y := connectIn(ctx, t, b, c, c)
 			if err := errors.Join(b.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}),
 				b.Link.SetPlan(1, 0, loopback.Plan{Loss: 1})); err != nil {
 				t.Fatal(err)
@@ -359,7 +337,8 @@ func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	ctx := background(t)
 	for range 5 { // leaks would exceed the limits
-		x, y := connectIn(t, b, messenger.Config{})
+		x, y := connectIn(context.Background(), t, b, messenger.Config{},
+			messenger.Config{})
 		var wg sync.WaitGroup
 		for _, f := range []func() error{
 			func() error { _, err := x.Recv(ctx); return err },
@@ -386,7 +365,8 @@ func TestClose(t *testing.T) {
 // The end of the device ends its connections. They can still be closed.
 func TestDeviceClosed(t *testing.T) {
 	b := newBed(t, testbed.Config{})
-	x, y := connectIn(t, b, messenger.Config{})
+	x, y := connectIn(context.Background(), t, b, messenger.Config{},
+		messenger.Config{})
 	ctx := background(t)
 	var wg sync.WaitGroup
 	for _, f := range []func() error{

@@ -26,12 +26,6 @@ const verbsBuffer = 256
 func dialVerbs(t testing.TB, b *testbed.Testbed, private []byte, c messenger.Config) (
 	*messenger.Conn, *verbs) {
 	t.Helper()
-	ctx := background(t)
-	l, err := b.Dev[1].Listen(netip.AddrPort{}, roce.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	e, err := endpoint.New(b.Dev[0], endpoint.Config{Memory: 64 * verbsBuffer})
 	if err != nil {
 		t.Fatal(err)
@@ -42,24 +36,13 @@ func dialVerbs(t testing.TB, b *testbed.Testbed, private []byte, c messenger.Con
 			t.Fatal(err)
 		}
 	}
-	var y *messenger.Conn
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			y, err = messenger.Accept(ctx, b.Dev[1], r, c)
-		}
-		accepted <- err
-	}()
-	conn, err := b.Dev[0].Dial(ctx, l.Addr(), e.QP, roce.DialOptions{PrivateData: private})
-	if err := errors.Join(err, <-accepted); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(y.Close(), conn.Close(), e.Close()); err != nil {
-			t.Error(err)
-		}
+	ctx := background(t)
+	var conn *roce.Conn
+	y := accept(ctx, t, b, c, func(addr netip.AddrPort) (err error) {
+		conn, err = b.Dev[0].Dial(ctx, addr, e.QP, roce.DialOptions{PrivateData: private})
+		return err
 	})
+	closeLater(t, func() error { return errors.Join(y.Close(), conn.Close(), e.Close()) })
 	return y, &verbs{e, conn}
 }
 

@@ -77,8 +77,9 @@ func exchange(ctx context.Context, x, y *messenger.Conn) (client, server func() 
 // With Manual progress, the callers run the protocol.
 func TestManual(t *testing.T) {
 	b := newBed(t, testbed.Config{Options: []roce.Option{roce.WithProgress(roce.Manual)}})
-	x, y := connectIn(t, b, messenger.Config{})
-	client, server := exchange(background(t), x, y)
+	ctx := background(t)
+	x, y := connectIn(ctx, t, b, messenger.Config{}, messenger.Config{})
+	client, server := exchange(ctx, x, y)
 	var wg sync.WaitGroup
 	for _, f := range []func() error{client, server} {
 		wg.Go(func() {

@@ -28,20 +28,23 @@ func newBed(t testing.TB, c testbed.Config) *testbed.Testbed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeLater(t, b.Close)
 	return b
 }
 
-// connect returns the two sides of a connection: that of device 0, which dials, and that of
-// device 1.
-func connect(t testing.TB, b *testbed.Testbed, dial, accept messenger.Config) (x,
-	y *messenger.Conn) {
+// closeLater calls a Close at the end of the test.
+func closeLater(t testing.TB, closeIt func() error) {
+	t.Cleanup(func() {
+		if err := closeIt(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// accept accepts on device 1 the connection that dial establishes.
+func accept(ctx context.Context, t testing.TB, b *testbed.Testbed, c messenger.Config,
+	dial func(addr netip.AddrPort) error) (y *messenger.Conn) {
 	t.Helper()
-	ctx := background(t)
 	l, err := b.Dev[1].Listen(netip.AddrPort{}, roce.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -51,19 +54,34 @@ func connect(t testing.TB, b *testbed.Testbed, dial, accept messenger.Config) (x
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
-			y, err = messenger.Accept(ctx, b.Dev[1], r, accept)
+			y, err = messenger.Accept(ctx, b.Dev[1], r, c)
 		}
 		accepted <- err
 	}()
-	x, dialErr := messenger.Dial(ctx, b.Dev[0], l.Addr(), dial)
-	if err := errors.Join(dialErr, <-accepted); err != nil {
+	if err := errors.Join(dial(l.Addr()), <-accepted); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(x.Close(), y.Close()); err != nil {
-			t.Error(err)
-		}
+	return y
+}
+
+// connectIn returns the two sides of a connection: that of device 0, which dials, and that of
+// device 1. The caller closes them, in a bubble of synctest before its end.
+func connectIn(ctx context.Context, t testing.TB, b *testbed.Testbed, dialer,
+	accepter messenger.Config) (x, y *messenger.Conn) {
+	t.Helper()
+	y = accept(ctx, t, b, accepter, func(addr netip.AddrPort) (err error) {
+		x, err = messenger.Dial(ctx, b.Dev[0], addr, dialer)
+		return err
 	})
+	return x, y
+}
+
+// connect is connectIn for connections that are closed at the end of the test.
+func connect(t testing.TB, b *testbed.Testbed, dialer, accepter messenger.Config) (x,
+	y *messenger.Conn) {
+	t.Helper()
+	x, y = connectIn(background(t), t, b, dialer, accepter)
+	closeLater(t, func() error { return errors.Join(x.Close(), y.Close()) })
 	return x, y
 }
 
@@ -73,7 +91,7 @@ func pair(t testing.TB, c messenger.Config) (x, y *messenger.Conn) {
 	return connect(t, newBed(t, testbed.Config{}), c, c)
 }
 
-// memory returns 4 KiB of memory that the peer of c may access.
+// memory returns 1 MiB of memory that the peer of c may access.
 func memory(t testing.TB, c *messenger.Conn) *roce.MR {
 	t.Helper()
 	mr, err := c.PD().AllocMR(1<<20,
@@ -81,11 +99,7 @@ func memory(t testing.TB, c *messenger.Conn) *roce.MR {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := mr.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeLater(t, mr.Close)
 	return mr
 }
 
