@@ -71,17 +71,7 @@ func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) {
 func (c *Conn) writeAt(p []byte, offset uint64) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.writable()
-	if err == nil {
-		err = c.deadlines[writer].Err()
-	}
-	if err == nil {
-		err = c.await(mapper, c.deadlines[writer])
-	}
-	if err == nil {
-		err = c.writable()
-	}
-	if err != nil {
+	if err := c.awaitWritable(mapper); err != nil {
 		return 0, err
 	}
 	room := c.stream.Mapped(offset)

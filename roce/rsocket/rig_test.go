@@ -21,12 +21,17 @@ func newTestbed(t testing.TB, c testbed.Config) *testbed.Testbed {
 	if err != nil {
 		t.Fatal(err)
 	}
+	closeLater(t, "the testbed", bed.Close)
+	return bed
+}
+
+// closeLater calls a Close at the end of the test.
+func closeLater(t testing.TB, what string, closeIt func() error) {
 	t.Cleanup(func() {
-		if err := bed.Close(); err != nil {
-			t.Errorf("close the testbed: %v", err)
+		if err := closeIt(); err != nil {
+			t.Errorf("close %s: %v", what, err)
 		}
 	})
-	return bed
 }
 
 // listenOn listens on device 1.
@@ -36,11 +41,7 @@ func listenOn(t testing.TB, bed *testbed.Testbed, cfg Config) *Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("close the listener: %v", err)
-		}
-	})
+	closeLater(t, "the listener", l.Close)
 	return l
 }
 

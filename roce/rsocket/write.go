@@ -65,21 +65,27 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 func (c *Conn) space(limit int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.awaitWritable(writer); err != nil {
+		return nil, c.opError("write", err)
+	}
+	off, n := c.stream.Space()
+	return c.send.Bytes()[off:][:min(n, limit, maxChunk)], nil
+}
+
+// awaitWritable waits as a writer or mapper until data can be sent, at most until the deadline of
+// writes. The caller holds mu.
+func (c *Conn) awaitWritable(k role) error {
 	err := c.writable()
 	if err == nil {
 		err = c.deadlines[writer].Err()
 	}
 	if err == nil {
-		err = c.await(writer, c.deadlines[writer])
+		err = c.await(k, c.deadlines[writer])
 	}
 	if err == nil {
 		err = c.writable()
 	}
-	if err != nil {
-		return nil, c.opError("write", err)
-	}
-	off, n := c.stream.Space()
-	return c.send.Bytes()[off:][:min(n, limit, maxChunk)], nil
+	return err
 }
 
 // commit sends the first n bytes of the memory that space has returned.
