@@ -23,20 +23,9 @@ func ExampleConnectOptions_keepAlive() {
 	virtual := roce.WithExpert(roce.Expert{Clock: link.Now, Wait: sim.Wait})
 	a, b := newHost(link.Port(0), roce.RC, virtual), newHost(link.Port(1), roce.RC, virtual)
 	sim.Add(a.dev, b.dev)
-	l, err := b.dev.Listen(netip.MustParseAddrPort("10.77.0.2:7471"), roce.ListenOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	l := b.listen()
 	ctx := context.Background()
-	sim.Go(func() {
-		r, err := l.Accept(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if _, err := r.Accept(ctx, b.qp, roce.AcceptOptions{}); err != nil {
-			log.Fatal(err)
-		}
-	})
+	sim.Go(func() { b.accept(ctx, l) })
 	sim.Go(func() {
 		c, err := a.dev.Dial(ctx, l.Addr(), a.qp, roce.DialOptions{
 			ConnectOptions: roce.ConnectOptions{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
@@ -71,6 +72,26 @@ func connectHosts(a, b host) {
 		log.Fatal(err)
 	}
 	if err := b.qp.Connect(ctx, a.qp.Local(), roce.ConnectOptions{}); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// listen listens for connections.
+func (h host) listen() *roce.Listener {
+	l, err := h.dev.Listen(netip.MustParseAddrPort("0.0.0.0:7471"), roce.ListenOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return l
+}
+
+// accept accepts one connection.
+func (h host) accept(ctx context.Context, l *roce.Listener) {
+	r, err := l.Accept(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := r.Accept(ctx, h.qp, roce.AcceptOptions{}); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"net/netip"
 	"time"
 
 	"github.com/gorxe/gorxe/loopback"
@@ -25,20 +24,9 @@ func ExampleExpert_wait() {
 	client := newHost(link.Port(0), roce.RC, virtual)
 	server := newHost(link.Port(1), roce.RC, virtual)
 	sim.Add(client.dev, server.dev)
-	l, err := server.dev.Listen(netip.MustParseAddrPort("0.0.0.0:7471"), roce.ListenOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	l := server.listen()
 	ctx, start := context.Background(), link.Now()
-	sim.Go(func() {
-		r, err := l.Accept(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if _, err := r.Accept(ctx, server.qp, roce.AcceptOptions{}); err != nil {
-			log.Fatal(err)
-		}
-	})
+	sim.Go(func() { server.accept(ctx, l) })
 	sim.Go(func() {
 		_, err := client.dev.Dial(ctx, l.Addr(), client.qp, roce.DialOptions{})
 		fmt.Println(err, time.Duration(link.Now()-start))
