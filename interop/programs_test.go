@@ -3,7 +3,6 @@
 package interop_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/syncbuf"
 	"github.com/gorxe/gorxe/interop/guest"
 )
 
@@ -46,26 +46,8 @@ var gorxeFile *os.File
 // gorxeProgram is a running gorxe binary.
 type gorxeProgram struct {
 	cmd  *exec.Cmd
-	out  *safeBuffer
+	out  *syncbuf.Buffer
 	done chan error
-}
-
-// safeBuffer can be read while the program still writes.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // gorxe starts gorxe's binary in its namespace of the lab. It is killed when the test ends.
@@ -75,7 +57,7 @@ func (r *rig) gorxe(t *testing.T, args ...string) *gorxeProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &gorxeProgram{cmd: exec.Command(path, args...), out: new(safeBuffer),
+	p := &gorxeProgram{cmd: exec.Command(path, args...), out: new(syncbuf.Buffer),
 		done: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := r.Host.Start(p.cmd); err != nil {

@@ -1,17 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/syncbuf"
 )
 
 const (
@@ -113,24 +113,6 @@ func TestCopyInterrupted(t *testing.T) {
 	b.same(b.from+"/large", b.to+"/large")
 }
 
-// diagnostics is what a process prints, which can be read while it runs.
-type diagnostics struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (d *diagnostics) Write(b []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.Write(b)
-}
-
-func (d *diagnostics) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.String()
-}
-
 // A side that is stopped for longer than the network's timeouts, or an interface that is down, ends
 // the connection. The sender connects again and goes on. With --retry 0 the copy fails, and the
 // same command continues it.
@@ -164,7 +146,7 @@ func TestCopyStopped(t *testing.T) {
 			k.interrupted(r, "connection lost")
 			// IPv6 needs a moment after the interface is up again; IPv4 does not.
 			k.resumes()
-			var diag diagnostics
+			var diag syncbuf.Buffer
 			p = startWith(t, &k.pair.B, func(c *exec.Cmd) { c.Stderr = &diag }, "send",
 				k.from+"/large", k.host, slowly)
 			k.partly()

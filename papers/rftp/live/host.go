@@ -8,12 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/syncbuf"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -65,40 +65,20 @@ func (h *host) do(f func() error) (err error) {
 // addr returns the IPv4 address of the host.
 func (h *host) addr() string { return h.end.IPv4.Addr().String() }
 
-// output collects the beginning of what a process prints.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.buf.Write(b[:min(len(b), maxOutput-min(maxOutput, o.buf.Len()))])
-	return len(b), nil
-}
-
-// String returns what was collected.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // process is a running command.
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	out  output // standard output
-	diag output // standard error
+	out  syncbuf.Buffer // standard output
+	diag syncbuf.Buffer // standard error
 	done chan struct{}
 	err  error // of the command; valid after done
 }
 
 // start starts a command in the namespace of the host. It is killed when ctx ends.
 func (h *host) start(ctx context.Context, args []string) (*process, error) {
-	p := &process{name: strings.Join(args[:min(len(args), 3)], " "), done: make(chan struct{})}
+	p := &process{name: strings.Join(args[:min(len(args), 3)], " "), done: make(chan struct{}),
+		out: syncbuf.Buffer{Limit: maxOutput}, diag: syncbuf.Buffer{Limit: maxOutput}}
 	p.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.diag
 	p.cmd.WaitDelay = time.Second // children of the process may keep the pipes open
