@@ -23,9 +23,9 @@ const (
 	slotLen   = headroom + maxPacket
 )
 
-// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups and
-// driver.StatsReader. One goroutine at a time owns it and calls its methods; Wake, Close, Info,
-// Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
+// Port is an open interface. It implements driver.Port, driver.Network, driver.Groups,
+// driver.StatsReader and driver.Backlogger. One goroutine at a time owns it and calls its methods;
+// Wake, Close, Info, Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
 type Port struct {
 	net *network
 
@@ -35,10 +35,11 @@ type Port struct {
 	socks []*socket
 	polls []unix.PollFd // the event descriptor, then the sockets
 
-	hot   int // the socket that had packets last
-	alone int // calls of Receive
-	most  int // messages that the next system call may receive
-	from  int // the socket that has sent last
+	hot   int   // the socket that had packets last
+	alone int   // calls of Receive
+	most  int   // messages that the next system call may receive
+	from  int   // the socket that has sent last
+	fds   []int // of the sockets; for Backlog
 
 	rx, tx  pool
 	in      *udpmsg.Batch
@@ -67,6 +68,7 @@ var (
 	_ driver.Network     = (*Port)(nil)
 	_ driver.Groups      = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)
+	_ driver.Backlogger  = (*Port)(nil)
 )
 
 // pool is the memory of buffers.
@@ -98,6 +100,17 @@ func (p *Port) Stats() driver.Stats {
 	s.TxFrames, s.TxBytes, s.TxDropped = out.TxFrames, out.TxBytes, out.TxDropped
 	s.Kicks = out.Kicks
 	return s
+}
+
+// Backlog implements driver.Backlogger. It makes one system call per socket. The rate is not known.
+func (p *Port) Backlog() (bytes int, rate int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fds = p.fds[:0]
+	for _, s := range p.socks {
+		p.fds = append(p.fds, s.fd)
+	}
+	return p.out.Backlog(p.fds...), 0
 }
 
 // change lets f change the sockets while the owner is in no call. It returns false, without calling

@@ -60,6 +60,7 @@ type Sender struct {
 	about  [Size]about
 	ids    frame.RunIDs
 	peers
+	past past
 
 	writable [1]unix.PollFd
 	timeout  unix.Timespec
@@ -241,6 +242,7 @@ func (s *Sender) Flush() {
 		for i := range sent {
 			s.Stats.TxBytes += uint64(s.out.headers[at+i].len)
 			s.Stats.TxFrames += uint64(s.out.packets(at + i))
+			s.past.add(s.out.packets(at+i), s.head(at+i), int(s.out.headers[at+i].len))
 		}
 		at += sent
 		switch {
@@ -305,6 +307,7 @@ func (s *Sender) divide(i int, cause error) {
 			continue
 		}
 		sent++
+		s.past.add(1, s.head(i), len(p))
 		s.Stats.TxFrames++
 		s.Stats.TxBytes += uint64(len(p))
 	}
