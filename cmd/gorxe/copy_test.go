@@ -332,7 +332,11 @@ func TestCopyAccess(t *testing.T) {
 	for i := range 4 {
 		b.file(fmt.Sprintf("many/f%d", i), 10)
 	}
-	b.send("@many", b.host, "--token-file", good).fails(1, "at most 3 files")
+	r := b.send("@many", b.host, "--token-file", good)
+	r.fails(1, "at most 3 files")
+	if strings.Contains(r.err, "same command") {
+		t.Errorf("send prints %q, want no advice to repeat it", r.err)
+	}
 	b.recv.cmd.Process.Signal(syscall.SIGINT)
 	b.recv.wait().ok()
 	// A receiver without a token cannot prove who it is.

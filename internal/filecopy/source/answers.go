@@ -71,6 +71,12 @@ func (s *Source) answer(a *record.Answer) error {
 	if done {
 		delete(s.pending, a.Number)
 	}
+	if a.Verdict == record.Done {
+		s.stored++
+		if it.Kind == record.File {
+			s.storedBytes += it.Size
+		}
+	}
 	release := it.slot && (done || it.Kind == record.Dir)
 	if release {
 		it.slot = false

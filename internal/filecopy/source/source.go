@@ -62,6 +62,10 @@ type Result struct {
 	Entries int64 // that were announced
 	Bytes   int64 // of the files that were announced
 	Sent    int64 // bytes of files that were sent
+	// Stored is the number of entries of which the sink has said that they are stored, and
+	// StoredBytes the size of the files among them. Without the sink's summary, it says how far the
+	// transfer has come.
+	Stored, StoredBytes int64
 }
 
 // ErrFailed means that some paths were not transferred.
@@ -83,18 +87,20 @@ type Source struct {
 
 	events sync.Mutex // held during calls of the functions of c
 
-	mu      sync.Mutex
-	smalls  sync.Cond // small or ended changed
-	larges  sync.Cond // large or ended changed
-	pending map[uint64]*item
-	number  uint64 // of the last entry
-	small   []*item
-	large   []*item
-	walked  bool
-	failed  int64
-	ignored int64
-	total   int64 // bytes
-	ended   bool
+	mu          sync.Mutex
+	smalls      sync.Cond // small or ended changed
+	larges      sync.Cond // large or ended changed
+	pending     map[uint64]*item
+	number      uint64 // of the last entry
+	small       []*item
+	large       []*item
+	walked      bool
+	failed      int64
+	ignored     int64
+	total       int64 // bytes
+	stored      int64
+	storedBytes int64 // of the files that are stored
+	ended       bool
 }
 
 // item is an entry that was announced and that the sink has not finished.
@@ -204,7 +210,7 @@ func (s *Source) result(summary record.Summary) *Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Result{Sink: summary, Failed: s.failed, Ignored: s.ignored, Entries: int64(s.number),
-		Bytes: s.total, Sent: s.sent.Load()}
+		Bytes: s.total, Sent: s.sent.Load(), Stored: s.stored, StoredBytes: s.storedBytes}
 }
 
 // end ends the readers.

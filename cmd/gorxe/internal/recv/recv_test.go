@@ -1,14 +1,14 @@
 package recv
 
 import (
-	"bytes"
-	"strings"
 	"testing"
+
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/usagetest"
 )
 
 // Wrong flags are errors before anything is opened.
 func TestUsage(t *testing.T) {
-	for args, want := range map[string]string{
+	usagetest.Fails(t, Command, map[string]string{
 		"":                          "--dir is missing",
 		"x":                         "one argument too many",
 		"--dir - --allow-pull":      "one file",
@@ -18,14 +18,5 @@ func TestUsage(t *testing.T) {
 		"--dir . --overwrite maybe": "never, older, always",
 		"--dir . --token-file /no":  "read the token",
 		"--dir /nowhere/at/all":     "no such file",
-	} {
-		cmd := Command()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(strings.Fields(args))
-		cmd.SetOut(&bytes.Buffer{})
-		if err := cmd.ExecuteContext(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("recv %s: %v, want an error with %q", args, err, want)
-		}
-	}
+	})
 }

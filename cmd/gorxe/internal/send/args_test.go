@@ -1,7 +1,6 @@
 package send
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/usagetest"
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+	"github.com/gorxe/gorxe/internal/filecopy/sink"
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
@@ -55,7 +57,7 @@ func TestPlan(t *testing.T) {
 
 // Wrong arguments are usage errors, before anything is opened.
 func TestUsage(t *testing.T) {
-	for args, want := range map[string]string{
+	usagetest.Fails(t, Command, map[string]string{
 		"":                                  "SOURCE and HOST:",
 		"file":                              "HOST: is missing",
 		"host:":                             "SOURCE is missing",
@@ -78,16 +80,7 @@ func TestUsage(t *testing.T) {
 		"--class 7 x host:":                 "0 to 6",
 		"--limit -1 x host:":                "not a size",
 		"--retry never x host:":             "not a duration",
-	} {
-		cmd := Command()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(strings.Fields(args))
-		cmd.SetOut(&bytes.Buffer{})
-		if err := cmd.ExecuteContext(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("send %s: %v, want an error with %q", args, err, want)
-		}
-	}
+	})
 }
 
 // Two sources that would get the same name, and a single source that does not exist, are errors
@@ -145,5 +138,33 @@ func TestRetries(t *testing.T) {
 			t.Errorf("--retry %v (set: %v), %v: retries() = %v, want %v", c.retry, c.all, c.err, got,
 				c.want)
 		}
+	}
+}
+
+// A copy that the receiver does not accept cannot be continued.
+func TestLimited(t *testing.T) {
+	full := &rftp.AbortError{Text: sink.ErrLimit.Error() + ": the receiver accepts less"}
+	for err, want := range map[error]bool{full: false, sink.ErrLimit: false, rftp.ErrLost: true,
+		&rftp.AbortError{Text: "no space left"}: true} {
+		if got := temporary(err); got != want {
+			t.Errorf("temporary(%v) = %v, want %v", err, got, want)
+		}
+	}
+}
+
+// The summary covers all attempts of a copy.
+func TestFollow(t *testing.T) {
+	begin := time.Unix(1_700_000_000, 0)
+	// Of two files of 100 bytes, the first one was stored, and half of the second one was sent.
+	earlier := &report{Sum: record.Summary{Stored: 1, Bytes: 100, Deleted: 2}, Sent: 150,
+		start: begin, seconds: 3}
+	// 70 bytes of the second file were there, of which 50 are of the earlier attempt.
+	r := &report{Sum: record.Summary{Stored: 1, Skipped: 4, Bytes: 100, Resumed: 70, Deleted: 1},
+		Sent: 30, start: begin.Add(10 * time.Second), seconds: 1}
+	r.follow(earlier)
+	want := record.Summary{Stored: 2, Skipped: 3, Bytes: 200, Resumed: 20, Deleted: 3}
+	if r.Sum != want || r.Sent != 180 || r.seconds != 11 || !r.start.Equal(begin) {
+		t.Errorf("follow() = %+v, %d bytes, %v s, want %+v, 180 bytes, 11 s", r.Sum, r.Sent,
+			r.seconds, want)
 	}
 }

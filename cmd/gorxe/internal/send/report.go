@@ -89,6 +89,21 @@ func (r *report) begin(progress func() (entries, bytes, allEntries, allBytes int
 	})
 }
 
+// follow makes the report that of a whole copy. The earlier one covers the attempts before.
+func (r *report) follow(earlier *report) {
+	sum, was := &r.Sum, &earlier.Sum
+	// What an earlier attempt has stored is unchanged now. Blocks of files that it did not complete
+	// are resumed, or sent again.
+	sum.Skipped -= min(sum.Skipped, was.Stored)
+	sum.Resumed -= min(sum.Resumed, uint64(max(0, earlier.Sent-int64(was.Bytes))))
+	sum.Stored += was.Stored
+	sum.Bytes += was.Bytes
+	sum.Deleted += was.Deleted
+	r.Sent += earlier.Sent
+	r.seconds += r.start.Sub(earlier.start).Seconds()
+	r.start = earlier.start
+}
+
 // end ends the progress bar.
 func (r *report) end(now time.Time) {
 	r.seconds = now.Sub(r.start).Seconds()

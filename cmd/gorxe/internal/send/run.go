@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -91,10 +92,14 @@ func (t *transfer) repeat(ctx context.Context) error {
 	for {
 		r, err := t.once(ctx)
 		dialed := r != nil
+		sent := dialed && r.Sent > 0
 		if dialed {
+			if last != nil {
+				r.follow(last)
+			}
 			last = r
 		}
-		if end.IsZero() || dialed && r.Sent > 0 { // the time counts from the last success
+		if end.IsZero() || sent { // the time counts from the last success
 			end = time.Now().Add(t.retry.D)
 		}
 		again := temporary(err) && !cli.Interrupted(ctx) && !t.streams()
@@ -190,6 +195,10 @@ func (t *transfer) push(ctx context.Context, c *rdma.Client, r *report) error {
 	})
 	if result != nil {
 		r.Sum, r.Sent = result.Sink, result.Sent
+		if err != nil && !errors.Is(err, source.ErrFailed) { // without the sink's summary
+			r.Sum.Stored, r.Sum.Bytes = uint64(result.Stored), uint64(result.StoredBytes)
+			r.Sum.Deleted = uint64(r.deletedN)
+		}
 	}
 	return err
 }
@@ -224,7 +233,14 @@ func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error
 // temporary reports whether the same command may succeed after an error.
 func temporary(err error) bool {
 	return err != nil && !errors.Is(err, source.ErrFailed) && !errors.Is(err, filecopy.ErrToken) &&
-		!errors.Is(err, filecopy.ErrRefused) && cli.Status(err) != cli.StatusUsage
+		!errors.Is(err, filecopy.ErrRefused) && !limited(err) && cli.Status(err) != cli.StatusUsage
+}
+
+// limited reports whether an error means that the receiver does not accept so much.
+func limited(err error) bool {
+	var abort *rftp.AbortError
+	return errors.Is(err, sink.ErrLimit) ||
+		errors.As(err, &abort) && strings.HasPrefix(abort.Text, sink.ErrLimit.Error())
 }
 
 // finish prints the summary and returns the error of the command. again means that the same command
