@@ -168,20 +168,29 @@ func TestCopyStopped(t *testing.T) {
 	}
 }
 
+// stopped starts to copy a large file, and stops the sender in the middle. cont lets it continue.
+func (b *copyBed) stopped() (p *process, cont func()) {
+	b.Helper()
+	b.file("large", largeSize)
+	p = b.starting("@large", b.host, slowly)
+	b.partly()
+	signal := func(s syscall.Signal) {
+		b.Helper()
+		if err := p.cmd.Process.Signal(s); err != nil {
+			b.Fatal(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	return p, func() { signal(syscall.SIGCONT) }
+}
+
 // A side that is stopped for a short time only finishes.
 func TestCopyPaused(t *testing.T) {
 	t.Parallel() // most of the time it waits
 	b := newCopyBed(t)
-	b.file("large", largeSize)
-	p := b.starting("@large", b.host, slowly)
-	b.partly()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p, cont := b.stopped()
 	time.Sleep(time.Second)
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	cont()
 	if r := p.wait().ok(); r.err != "" {
 		t.Errorf("send prints %q, want nothing", r.err)
 	}
@@ -193,12 +202,7 @@ func TestCopyPaused(t *testing.T) {
 func TestCopySenderStopped(t *testing.T) {
 	t.Parallel() // most of the time it waits
 	b := newCopyBed(t)
-	b.file("large", largeSize)
-	p := b.starting("@large", b.host, slowly)
-	b.partly()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p, cont := b.stopped()
 	eventually(t, "the receiver gives up", func() bool {
 		list, _ := filepath.Glob(filepath.Join(b.to, ".gorxe-*.part"))
 		if len(list) != 1 {
@@ -212,9 +216,7 @@ func TestCopySenderStopped(t *testing.T) {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil // closing unlocks it
 	})
 	b.whole()
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	cont()
 	if r := p.wait().ok(); !strings.Contains(r.err, "trying again until") {
 		t.Errorf("send prints %q, want that it tries again", r.err)
 	}

@@ -61,6 +61,17 @@ func (r *Row) RatioText(decimals int) string {
 	return strconv.FormatFloat(*r.Ratio, 'f', decimals, 64)
 }
 
+// TargetText returns a target, with the given number of decimals (-1: as many as it has), and
+// whether it is missed. Both texts are empty without a target.
+func TargetText(target *float64, atMost, missed bool, decimals int) (text, verdict string) {
+	if target == nil {
+		return "", ""
+	}
+	sign := map[bool]string{true: "<= ", false: ">= "}[atMost]
+	return sign + strconv.FormatFloat(*target, 'f', decimals, 64),
+		map[bool]string{true: "FAIL", false: "pass"}[missed]
+}
+
 // SpreadText returns the spread for a table.
 func (r *Row) SpreadText() string { return fmt.Sprintf("%.0f%%", r.Spread*100) }
 

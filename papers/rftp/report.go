@@ -129,12 +129,8 @@ func (r *Report) writeSimulated(w io.Writer) error {
 	}}
 	for i := range r.Values {
 		v := &r.Values[i]
-		target, verdict, model := "", "", "-"
-		if v.Target != nil {
-			sign := map[bool]string{true: "<=", false: ">="}[v.AtMost]
-			target = fmt.Sprintf("%s %.2f", sign, *v.Target)
-			verdict = map[bool]string{true: "FAIL", false: "pass"}[v.Missed()]
-		}
+		target, verdict := kit.TargetText(v.Target, v.AtMost, v.Missed(), 2)
+		model := "-"
 		if v.Model != nil {
 			model = short(*v.Model)
 		}

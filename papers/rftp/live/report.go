@@ -96,15 +96,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}}
 	for i := range r.Results {
 		v := &r.Results[i]
-		target, verdict, cpu := "", "", ""
-		if v.Target != nil {
-			sign := map[bool]string{true: "<=", false: ">="}[v.AtMost]
-			target = fmt.Sprintf("%s %g", sign, *v.Target)
-			verdict = map[bool]string{true: "FAIL", false: "pass"}[v.Missed()]
-			if v.Ratio == nil {
-				verdict = "-"
-			}
+		target, verdict := kit.TargetText(v.Target, v.AtMost, v.Missed(), -1)
+		if v.Target != nil && v.Ratio == nil {
+			verdict = "-"
 		}
+		cpu := ""
 		if v.CPU > 0 {
 			cpu = fmt.Sprintf("%.3f / %.3f", v.CPU, v.BaselineCPU)
 		}
