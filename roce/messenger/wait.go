@@ -17,7 +17,6 @@ import (
 // waiting is the part of a Conn for callers that wait.
 type waiting struct {
 	virtual   bool
-	manual    bool               // progress of the device
 	polling   bool               // a leader waits at the CQ
 	promoted  bool               // a follower was woken to lead, and has not run yet
 	awake     int                // followers that were woken and have not run yet
@@ -107,7 +106,7 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 		defer c.interrupt()
 	}
 	c.mu.Unlock()
-	n, err := c.completions(wait)
+	n, err := c.cq.Wait(wait, c.wcs[:])
 	ended := c.ended(n, err)
 	c.mu.Lock()
 	c.polling, c.interrupt = false, nil
@@ -120,20 +119,6 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 	}
 	return ctx.Err()
 }
-
-// completions waits for completions, first by polling: it is cheaper than being woken, and
-// meanwhile further completions arrive. With Manual progress, Wait itself does that.
-func (c *Conn) completions(ctx context.Context) (n int, err error) {
-	for i := 0; i < polls && !c.manual; i++ {
-		if n := c.cq.Poll(c.wcs[:]); n > 0 {
-			return n, nil
-		}
-	}
-	return c.cq.Wait(ctx, c.wcs[:])
-}
-
-// polls is how often a leader polls the CQ before it waits.
-const polls = 8
 
 // follow waits for another caller's signal.
 func (c *Conn) follow(ctx context.Context, q *waitq) error {
