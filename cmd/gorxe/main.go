@@ -8,9 +8,11 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/confine"
+	"github.com/gorxe/gorxe/internal/supervisor"
 )
 
 func main() {
+	supervisor.Shim()
 	if err := confine.Raise(); err != nil {
 		fmt.Fprintln(os.Stderr, "gorxe:", err)
 		os.Exit(cli.StatusFailure)

@@ -44,6 +44,20 @@ func Usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
+// exitError ends a command with an exit status, without a message.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Exit returns an error that ends a command with an exit status and without a message. Exit(0) is
+// nil.
+func Exit(status int) error {
+	if status == StatusOK {
+		return nil
+	}
+	return exitError(status)
+}
+
 // Named checks the number of arguments against their names. Arguments whose names are in brackets
 // are optional. The errors are more specific than those of cobra's own checks.
 func Named(names ...string) cobra.PositionalArgs {
@@ -67,9 +81,12 @@ func Named(names ...string) cobra.PositionalArgs {
 // Status returns the exit status for err.
 func Status(err error) int {
 	var u usageError
+	var e exitError
 	switch {
 	case err == nil:
 		return StatusOK
+	case errors.As(err, &e):
+		return int(e)
 	case errors.As(err, &u):
 		return StatusUsage
 	}
@@ -86,7 +103,7 @@ func Run(root *cobra.Command, args []string) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil {
+	if silent := exitError(0); err != nil && !errors.As(err, &silent) {
 		report(os.Stderr, cmd, err)
 	}
 	return Status(err)

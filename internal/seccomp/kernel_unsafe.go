@@ -1,0 +1,88 @@
+package seccomp
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// notification is struct seccomp_notif.
+type notification struct {
+	id    uint64
+	pid   uint32
+	flags uint32
+	nr    int32
+	arch  uint32
+	ip    uint64
+	args  [6]uint64
+}
+
+// response is struct seccomp_notif_resp. err is a negative error number.
+type response struct {
+	id    uint64
+	val   int64
+	err   int32
+	flags uint32
+}
+
+// addFD is struct seccomp_notif_addfd.
+type addFD struct {
+	id      uint64
+	flags   uint32
+	src     uint32
+	dst     uint32
+	fdFlags uint32
+}
+
+// loadFilter installs a filter on the calling thread and returns the listener.
+func loadFilter(prog []bpf.RawInstruction, flags uint) (int, error) {
+	f := make([]unix.SockFilter, len(prog))
+	for i, in := range prog {
+		f[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	p := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	n, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, uintptr(flags),
+		uintptr(unsafe.Pointer(&p)))
+	runtime.KeepAlive(f)
+	return int(n), errOf(e)
+}
+
+func receive(fd int, n *notification) error {
+	_, err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(n))
+	return err
+}
+
+func send(fd int, r *response) error {
+	_, err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r))
+	return err
+}
+
+func installFD(fd int, a *addFD) (int, error) {
+	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(a))
+}
+
+func idValid(fd int, id uint64) error {
+	_, err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
+	return err
+}
+
+func setNotifyFlags(fd int, flags uint64) error {
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+		uintptr(flags))
+	return errOf(e)
+}
+
+func ioctl(fd int, cmd uint, p unsafe.Pointer) (int, error) {
+	n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(p))
+	return int(n), errOf(e)
+}
+
+func errOf(e syscall.Errno) error {
+	if e == 0 {
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,154 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// child is the process of the program.
+type child struct {
+	pid     int
+	signals chan os.Signal
+	release chan struct{} // ends the thread that started the process
+}
+
+// startChild starts a process that gets SIGKILL when this process ends. extra is its descriptor 3.
+func startChild(path string, args, env []string, extra *os.File) (*child, error) {
+	c := &child{signals: make(chan os.Signal, 64), release: make(chan struct{})}
+	c.subscribe()
+	started := make(chan error)
+	go func() {
+		// The kernel sends the signal when the thread ends that started the process.
+		runtime.LockOSThread()
+		pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{
+			Env:   env,
+			Files: []uintptr{0, 1, 2, extra.Fd()},
+			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+		})
+		c.pid = pid
+		started <- err
+		<-c.release
+	}()
+	if err := <-started; err != nil {
+		close(c.release)
+		signal.Stop(c.signals)
+		return nil, fmt.Errorf("start the program: %w", err)
+	}
+	return c, nil
+}
+
+// forwarded are the signals that the program gets as well. A terminal sends SIGINT, SIGQUIT and
+// SIGTSTP to the program itself.
+var forwarded = []os.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
+	unix.SIGCONT, unix.SIGWINCH,
+}
+
+func (c *child) subscribe() {
+	for _, sig := range forwarded {
+		if sig != unix.SIGHUP || !signal.Ignored(sig) { // ignored under nohup
+			signal.Notify(c.signals, sig)
+		}
+	}
+	signal.Notify(c.signals, unix.SIGCHLD)
+}
+
+// close ends the child if it still runs.
+func (c *child) close() {
+	signal.Stop(c.signals)
+	_ = unix.Kill(c.pid, unix.SIGKILL)
+	close(c.release)
+}
+
+// wait forwards signals until all processes have ended, and returns the status of the program.
+func (c *child) wait(s *Supervisor) (status int, err error) {
+	idle := make(chan error, 1)
+	go func() { idle <- s.l.Wait() }()
+	status = -1
+	for {
+		select {
+		case err := <-s.fatal:
+			return statusFailure, err
+		case err := <-idle:
+			if status < 0 { // the filter of a process ends before the process
+				status = c.await()
+			}
+			return status, err
+		case sig := <-c.signals:
+			switch {
+			case sig == unix.SIGCHLD:
+				if st, ok := c.reap(); ok {
+					status = st
+				}
+			case status >= 0: // the program has ended, processes that it started have not
+			case fromTerminal(sig):
+			default:
+				_ = unix.Kill(c.pid, sig.(syscall.Signal))
+			}
+		}
+	}
+}
+
+// await waits for the end of the program and returns its status.
+func (c *child) await() int {
+	var ws unix.WaitStatus
+	for {
+		_, err := unix.Wait4(c.pid, &ws, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return statusFailure
+		default:
+			return statusOf(ws)
+		}
+	}
+}
+
+// statusOf returns the exit status of a process that has ended.
+func statusOf(ws unix.WaitStatus) int {
+	if ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// reap collects processes that have ended: the program, and orphans. ok means that it has collected
+// the program.
+func (c *child) reap() (status int, ok bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || pid <= 0:
+			return status, ok
+		case pid != c.pid:
+		default:
+			status, ok = statusOf(ws), true
+		}
+	}
+}
+
+// fromTerminal reports whether a signal probably came from the terminal, which also sent it to the
+// program.
+func fromTerminal(sig os.Signal) bool {
+	switch sig {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGWINCH:
+	default:
+		return false
+	}
+	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(tty)
+	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}

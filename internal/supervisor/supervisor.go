@@ -1,0 +1,117 @@
+package supervisor
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/nldev"
+	"github.com/gorxe/gorxe/internal/seccomp"
+	"github.com/gorxe/gorxe/internal/sysfs"
+)
+
+// Config says what to run.
+type Config struct {
+	Path string   // of the program
+	Args []string // with the name of the program
+	Env  []string
+
+	Tree *sysfs.Tree
+	// Describe returns the current state of the device. It is called by several goroutines.
+	Describe func() (sysfs.Device, nldev.Device)
+	Verbs    Device
+	CM       Device // nil: there is no rdma_cm
+
+	Trace io.Writer // one line for each call on a character device; nil: none
+	Log   io.Writer // messages for the user
+}
+
+// Stats counts intercepted calls.
+type Stats struct {
+	Calls   uint64 `json:"calls"`   // all
+	Devices uint64 `json:"devices"` // on character devices
+}
+
+// Supervisor runs one program.
+type Supervisor struct {
+	c      Config
+	l      *seccomp.Listener
+	policy seccomp.Policy
+
+	calls, deviceCalls atomic.Uint64
+	readable           atomic.Bool // the memory of the program has been read once
+	fatal              chan error  // the reason to end the program
+
+	mu      sync.Mutex // also serializes the choice of descriptor numbers
+	files   map[fileID]*openFile
+	traceMu sync.Mutex
+	shown   sysfs.Device // state in the tree
+}
+
+// New returns a supervisor.
+func New(c Config) *Supervisor {
+	return &Supervisor{c: c, files: map[fileID]*openFile{}, fatal: make(chan error, 1)}
+}
+
+// Stats returns the counters.
+func (s *Supervisor) Stats() Stats { return Stats{s.calls.Load(), s.deviceCalls.Load()} }
+
+// servers is the number of goroutines that answer calls.
+const servers = 4
+
+// Run starts the program, forwards signals, and returns the exit status as a shell does: 128 plus
+// the number of the signal if one ended the program.
+func (s *Supervisor) Run() (status int, err error) {
+	s.policy = policy()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	child, err := s.start()
+	if err != nil {
+		return 0, err
+	}
+	defer child.close()
+	for range servers {
+		go func() {
+			if err := s.l.Serve(s.handle); err != nil {
+				s.fail(err)
+			}
+		}()
+	}
+	return child.wait(s)
+}
+
+// fail ends the program because of err.
+func (s *Supervisor) fail(err error) {
+	select {
+	case s.fatal <- err:
+	default:
+	}
+}
+
+// policy returns the calls that are intercepted.
+func policy() seccomp.Policy {
+	return seccomp.Policy{
+		Calls:   seccomp.PathCalls(),
+		FDCalls: []int{unix.SYS_WRITE, unix.SYS_SENDTO, unix.SYS_SENDMSG},
+		FDs:     descriptors(1024),
+		Ioctl:   verbsIoctl,
+		Sockets: []seccomp.Socket{{Family: unix.AF_NETLINK, Protocol: nldev.Protocol}},
+	}
+}
+
+// verbsIoctl is the command RDMA_VERBS_IOCTL.
+const verbsIoctl = 0xc0181b01
+
+// logf writes a message for the user.
+func (s *Supervisor) logf(format string, args ...any) {
+	w := s.c.Log
+	if w == nil {
+		w = os.Stderr
+	}
+	fmt.Fprintf(w, "gorxe run: "+format+"\n", args...)
+}

@@ -1,0 +1,138 @@
+package sysfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Device describes an RDMA device with one port.
+type Device struct {
+	Name      string // for example "rxe0"
+	Interface string // network interface
+	MAC       string
+	Up        bool
+	GUID      [8]byte // of the node, in network byte order
+	GIDs      []GID
+	CM        bool // the connection manager has a device file
+}
+
+// GID is an entry of the GID table.
+type GID struct {
+	Index int
+	GID   [16]byte
+}
+
+// Equal reports whether d and e have the same files.
+func (d *Device) Equal(e *Device) bool {
+	return d.Name == e.Name && d.Interface == e.Interface && d.MAC == e.MAC && d.Up == e.Up &&
+		d.GUID == e.GUID && d.CM == e.CM && slices.Equal(d.GIDs, e.GIDs)
+}
+
+// maxGIDs is the size of the GID table. Entries without an address are zero.
+const maxGIDs = 64
+
+// Update writes the files for the current state of the device.
+func (t *Tree) Update(d *Device) error {
+	for name, text := range files(d) {
+		name = filepath.Join(t.root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		// A new file, so that a program that reads the old one does not see half of each.
+		if err := os.WriteFile(name+".new", []byte(text), 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(name+".new", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// files returns paths and contents.
+func files(d *Device) map[string]string {
+	state, phys := "1: DOWN", "3: Disabled"
+	if d.Up {
+		state, phys = "4: ACTIVE", "5: LinkUp"
+	}
+	f := map[string]string{
+		"dev/infiniband/" + UverbsName: "",
+		"dev/char/231:192":             "",
+
+		"sys/class/infiniband_verbs/abi_version": "6\n",
+	}
+	if d.CM {
+		f["dev/infiniband/rdma_cm"] = ""
+		f["sys/class/misc/rdma_cm/abi_version"] = "4\n"
+		f["sys/class/misc/rdma_cm/dev"] = "10:58\n"
+	}
+	for _, dir := range []string{
+		"sys/class/infiniband_verbs/", "sys/devices/virtual/infiniband_verbs/",
+	} {
+		f[dir+UverbsName+"/ibdev"] = d.Name + "\n"
+		f[dir+UverbsName+"/dev"] = "231:192\n"
+		f[dir+UverbsName+"/abi_version"] = "2\n"
+		f[dir+UverbsName+"/uevent"] = "MAJOR=231\nMINOR=192\nDEVNAME=infiniband/" + UverbsName +
+			"\nDEVMODE=0666\n"
+	}
+	for _, dir := range []string{"sys/class/infiniband/", "sys/devices/virtual/infiniband/"} {
+		dir += d.Name + "/"
+		f[dir+"node_type"] = "1: CA\n"
+		f[dir+"node_guid"] = guid(d.GUID) + "\n"
+		f[dir+"sys_image_guid"] = guid(d.GUID) + "\n"
+		f[dir+"node_desc"] = d.Name + "\n"
+		f[dir+"fw_ver"] = "\n"
+		f[dir+"parent"] = d.Interface + "\n"
+		f[dir+"uevent"] = "NAME=" + d.Name + "\n"
+		dir += "ports/1/"
+		f[dir+"state"] = state + "\n"
+		f[dir+"phys_state"] = phys + "\n"
+		f[dir+"link_layer"] = "Ethernet\n"
+		f[dir+"rate"] = "2.5 Gb/sec (1X SDR)\n"
+		f[dir+"lid"] = "0x0\n"
+		f[dir+"lid_mask_count"] = "0\n"
+		f[dir+"sm_lid"] = "0x0\n"
+		f[dir+"sm_sl"] = "0\n"
+		f[dir+"cap_mask"] = "0x00010000\n"
+		f[dir+"pkeys/0"] = "0xffff\n"
+		gids(f, dir, d)
+	}
+	return f
+}
+
+// gids adds the files of the GID table.
+func gids(f map[string]string, dir string, d *Device) {
+	var table [maxGIDs][16]byte
+	for _, g := range d.GIDs {
+		if g.Index < 0 || g.Index >= maxGIDs {
+			continue
+		}
+		table[g.Index] = g.GID
+		f[fmt.Sprint(dir, "gid_attrs/types/", g.Index)] = "RoCE v2\n"
+		f[fmt.Sprint(dir, "gid_attrs/ndevs/", g.Index)] = d.Interface + "\n"
+	}
+	for i, g := range table {
+		f[fmt.Sprint(dir, "gids/", i)] = gid(g) + "\n"
+	}
+}
+
+// gid formats a GID as sysfs does.
+func gid(g [16]byte) string {
+	var b strings.Builder
+	for i := 0; i < len(g); i += 2 {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		fmt.Fprintf(&b, "%02x%02x", g[i], g[i+1])
+	}
+	return b.String()
+}
+
+// guid formats a GUID as sysfs does.
+func guid(g [8]byte) string {
+	return fmt.Sprintf("%02x%02x:%02x%02x:%02x%02x:%02x%02x", g[0], g[1], g[2], g[3], g[4], g[5],
+		g[6], g[7])
+}
