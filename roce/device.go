@@ -138,6 +138,9 @@ func Open(name string, opts ...Option) (*Device, error) {
 	if port.Info().SourcePort != 0 {
 		kind = PortUDP.String()
 	}
+	if c.wrapper != nil {
+		port = c.wrapper(port)
+	}
 	return New(port, append(slices.Clone(opts),
 		func(c *config) { c.portKind, c.portReason = kind, reason })...)
 }

@@ -213,6 +213,7 @@ type config struct {
 	pkeys      []PKey
 	xdp        XDPOptions
 	port       PortKind
+	wrapper    func(Port) Port
 	portKind   string // of the port that Open has opened; "": New
 	portReason string
 	rand       func() uint64

@@ -49,6 +49,10 @@ func ParsePortKind(s string) (PortKind, error) {
 // DeviceInfo.PortReason why PortAuto has chosen PortUDP. New ignores it.
 func WithPort(k PortKind) Option { return func(c *config) { c.port = k } }
 
+// WithWrapper makes Open use the result of f instead of the port that it has opened, for example to
+// inject faults or to record packets (package loopback). New ignores it.
+func WithWrapper(f func(Port) Port) Option { return func(c *config) { c.wrapper = f } }
+
 // openPort opens a port on an interface, or on an address of this host. reason says why it is
 // PortUDP although PortAuto was asked for.
 func openPort(name string, c *config) (port driver.Port, reason string, err error) {

@@ -14,6 +14,7 @@ import (
 // child is the process of the program.
 type child struct {
 	pid     int
+	limit   int // on its open files
 	signals chan os.Signal
 	release chan struct{} // ends the thread that started the process
 }
@@ -26,12 +27,19 @@ func startChild(path string, args, env []string, extra *os.File) (*child, error)
 	go func() {
 		// The kernel sends the signal when the thread ends that started the process.
 		runtime.LockOSThread()
-		pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{
+		attr := &syscall.ProcAttr{
 			Env:   env,
 			Files: []uintptr{0, 1, 2, extra.Fd()},
-			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-		})
-		c.pid = pid
+			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Ptrace: true},
+		}
+		var err error
+		if c.pid, err = syscall.ForkExec(path, args, attr); err == nil {
+			c.limit = stoppedLimit(c.pid)
+		} else {
+			attr.Sys.Ptrace = false // a container can forbid it
+			c.pid, err = syscall.ForkExec(path, args, attr)
+			c.limit = maxSelect
+		}
 		started <- err
 		<-c.release
 	}()
@@ -41,6 +49,23 @@ func startChild(path string, args, env []string, extra *os.File) (*child, error)
 		return nil, fmt.Errorf("start the program: %w", err)
 	}
 	return c, nil
+}
+
+// stoppedLimit returns the limit on open files of a traced process that has stopped in execve, and
+// lets it run without tracing.
+func stoppedLimit(pid int) int {
+	// A Go program raises its own limit when it starts, and restores it for a process that it
+	// executes. So neither this process nor the running shim knows the limit of the program.
+	var ws unix.WaitStatus
+	for {
+		if _, err := unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	limit := unix.Rlimit{Cur: maxSelect}
+	_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit)
+	_ = unix.PtraceDetach(pid)
+	return int(min(limit.Cur, maxSelect))
 }
 
 // forwarded are the signals that the program gets as well. A terminal sends SIGINT, SIGQUIT and

@@ -118,8 +118,8 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 		return -1, err
 	}
 	id := fileID{st.Dev, st.Ino}
-	fd, regular := o.FD(), st.Mode&unix.S_IFMT == unix.S_IFREG
-	if regular {
+	fd, own := o.FD(), -1
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
 		// A lock belongs to an open file description. The program's description has it until its
 		// last descriptor and mapping is gone.
 		var err error
@@ -131,6 +131,9 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 		if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			return -1, err
 		}
+		if own, err = unix.FcntlInt(uintptr(o.FD()), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			return -1, err
+		}
 	}
 	s.mu.Lock()
 	s.files[id] = o
@@ -139,20 +142,26 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 		delete(s.files, id)
 	}
 	s.mu.Unlock()
-	if err == nil && regular {
-		go s.watch(id, o)
+	switch {
+	case own < 0:
+	case err != nil:
+		_ = unix.Close(own)
+	default:
+		go s.watch(id, o, own)
 	}
 	return n, err
 }
 
-// watch closes the file after the program's description of it is gone.
-func (s *Supervisor) watch(id fileID, o *openFile) {
+// watch closes the file after the program's description of it is gone. own is another descriptor
+// of the file.
+func (s *Supervisor) watch(id fileID, o *openFile, own int) {
 	for {
-		err := unix.Flock(o.FD(), unix.LOCK_EX)
+		err := unix.Flock(own, unix.LOCK_EX)
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
+	_ = unix.Close(own)
 	s.mu.Lock()
 	delete(s.files, id)
 	s.mu.Unlock()
@@ -169,6 +178,8 @@ func (s *Supervisor) installInRange(c *seccomp.Call, fd int, cloexec bool) (int,
 			return c.InstallAt(fd, n, cloexec)
 		}
 	}
+	s.logf("the program has %d files of RDMA devices open: if it needs more, raise its limit on "+
+		"open files up to %d (ulimit -n)", r.Count, maxSelect)
 	return -1, unix.EMFILE
 }
 

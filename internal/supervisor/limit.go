@@ -5,6 +5,7 @@ import "github.com/gorxe/gorxe/internal/seccomp"
 const (
 	maxSelect = 1024 // select(2) does not accept larger descriptors
 	maxFDs    = 128  // emulated files of a process
+	minLimit  = 64   // smallest limit on open files for a program
 )
 
 // descriptors returns the range of descriptor numbers for files whose write calls are intercepted,

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,14 +30,16 @@ const (
 // it installs the filter, passes the listener to the supervisor, executes the program, and does not
 // return.
 func Shim() {
-	if len(os.Args) < 4 || os.Args[0] != shimName {
+	if len(os.Args) < 2 || os.Args[0] != shimName {
 		return
 	}
 	runtime.LockOSThread()
 	unix.CloseOnExec(shimSocket)
-	p := policy()
-	p.FDs.First, _ = strconv.Atoi(os.Args[1])
-	p.FDs.Count, _ = strconv.Atoi(os.Args[2])
+	var limit [4]byte
+	if n, err := unix.Read(shimSocket, limit[:]); n != len(limit) || err != nil {
+		os.Exit(statusFailure)
+	}
+	p := policy(int(binary.NativeEndian.Uint32(limit[:])))
 	fd, err := p.Install()
 	if err != nil {
 		shimFailed(stepFilter, err)
@@ -47,7 +48,7 @@ func Shim() {
 		os.Exit(statusFailure)
 	}
 	_ = unix.Close(fd)
-	shimFailed(stepExec, syscall.Exec(os.Args[3], os.Args[4:], os.Environ()))
+	shimFailed(stepExec, syscall.Exec(os.Args[1], os.Args[2:], os.Environ()))
 }
 
 // statusFailure is the exit status of a shim that could not execute the program.
@@ -70,12 +71,22 @@ func (s *Supervisor) start() (*child, error) {
 	here := os.NewFile(uintptr(pair[0]), "shim")
 	there := os.NewFile(uintptr(pair[1]), "supervisor")
 	defer here.Close()
-	args := append([]string{shimName, strconv.Itoa(s.policy.FDs.First),
-		strconv.Itoa(s.policy.FDs.Count), s.c.Path}, s.c.Args...)
-	c, err := startChild("/proc/self/exe", args, s.c.Env, there)
+	c, err := startChild("/proc/self/exe", append([]string{shimName, s.c.Path}, s.c.Args...),
+		s.c.Env, there)
 	_ = there.Close()
 	if err != nil {
 		return nil, err
+	}
+	if c.limit < minLimit {
+		c.close()
+		return nil, fmt.Errorf("the limit on open files is %d: raise it (ulimit -n %d)", c.limit,
+			maxSelect)
+	}
+	s.policy = policy(c.limit)
+	limit := binary.NativeEndian.AppendUint32(nil, uint32(c.limit))
+	if _, err := unix.Write(pair[0], limit); err != nil {
+		c.close()
+		return nil, os.NewSyscallError("write", err)
 	}
 	listener, err := receiveListener(pair[0])
 	if err != nil {

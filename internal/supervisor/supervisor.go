@@ -66,7 +66,6 @@ const servers = 4
 // Run starts the program, forwards signals, and returns the exit status as a shell does: 128 plus
 // the number of the signal if one ended the program.
 func (s *Supervisor) Run() (status int, err error) {
-	s.policy = policy()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("become the parent of orphans: %w", err)
 	}
@@ -93,12 +92,12 @@ func (s *Supervisor) fail(err error) {
 	}
 }
 
-// policy returns the calls that are intercepted.
-func policy() seccomp.Policy {
+// policy returns the calls that are intercepted, for a program with a limit on its open files.
+func policy(limit int) seccomp.Policy {
 	return seccomp.Policy{
 		Calls:   seccomp.PathCalls(),
 		FDCalls: []int{unix.SYS_WRITE, unix.SYS_SENDTO, unix.SYS_SENDMSG},
-		FDs:     descriptors(1024),
+		FDs:     descriptors(limit),
 		Ioctl:   verbsIoctl,
 		Sockets: []seccomp.Socket{{Family: unix.AF_NETLINK, Protocol: nldev.Protocol}},
 	}

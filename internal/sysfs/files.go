@@ -69,37 +69,32 @@ func files(d *Device) map[string]string {
 		f["sys/class/misc/rdma_cm/abi_version"] = "4\n"
 		f["sys/class/misc/rdma_cm/dev"] = "10:58\n"
 	}
-	for _, dir := range []string{
-		"sys/class/infiniband_verbs/", "sys/devices/virtual/infiniband_verbs/",
-	} {
-		f[dir+UverbsName+"/ibdev"] = d.Name + "\n"
-		f[dir+UverbsName+"/dev"] = "231:192\n"
-		f[dir+UverbsName+"/abi_version"] = "2\n"
-		f[dir+UverbsName+"/uevent"] = "MAJOR=231\nMINOR=192\nDEVNAME=infiniband/" + UverbsName +
-			"\nDEVMODE=0666\n"
-	}
-	for _, dir := range []string{"sys/class/infiniband/", "sys/devices/virtual/infiniband/"} {
-		dir += d.Name + "/"
-		f[dir+"node_type"] = "1: CA\n"
-		f[dir+"node_guid"] = guid(d.GUID) + "\n"
-		f[dir+"sys_image_guid"] = guid(d.GUID) + "\n"
-		f[dir+"node_desc"] = d.Name + "\n"
-		f[dir+"fw_ver"] = "\n"
-		f[dir+"parent"] = d.Interface + "\n"
-		f[dir+"uevent"] = "NAME=" + d.Name + "\n"
-		dir += "ports/1/"
-		f[dir+"state"] = state + "\n"
-		f[dir+"phys_state"] = phys + "\n"
-		f[dir+"link_layer"] = "Ethernet\n"
-		f[dir+"rate"] = "2.5 Gb/sec (1X SDR)\n"
-		f[dir+"lid"] = "0x0\n"
-		f[dir+"lid_mask_count"] = "0\n"
-		f[dir+"sm_lid"] = "0x0\n"
-		f[dir+"sm_sl"] = "0\n"
-		f[dir+"cap_mask"] = "0x00010000\n"
-		f[dir+"pkeys/0"] = "0xffff\n"
-		gids(f, dir, d)
-	}
+	dir := "sys/class/infiniband_verbs/" + UverbsName + "/"
+	f[dir+"ibdev"] = d.Name + "\n"
+	f[dir+"dev"] = "231:192\n"
+	f[dir+"abi_version"] = "2\n"
+	f[dir+"uevent"] = "MAJOR=231\nMINOR=192\nDEVNAME=infiniband/" + UverbsName +
+		"\nDEVMODE=0666\n"
+	dir = "sys/class/infiniband/" + d.Name + "/"
+	f[dir+"node_type"] = "1: CA\n"
+	f[dir+"node_guid"] = guid(d.GUID) + "\n"
+	f[dir+"sys_image_guid"] = guid(d.GUID) + "\n"
+	f[dir+"node_desc"] = d.Name + "\n"
+	f[dir+"fw_ver"] = "\n"
+	f[dir+"parent"] = d.Interface + "\n"
+	f[dir+"uevent"] = "NAME=" + d.Name + "\n"
+	dir += "ports/1/"
+	f[dir+"state"] = state + "\n"
+	f[dir+"phys_state"] = phys + "\n"
+	f[dir+"link_layer"] = "Ethernet\n"
+	f[dir+"rate"] = "2.5 Gb/sec (1X SDR)\n"
+	f[dir+"lid"] = "0x0\n"
+	f[dir+"lid_mask_count"] = "0\n"
+	f[dir+"sm_lid"] = "0x0\n"
+	f[dir+"sm_sl"] = "0\n"
+	f[dir+"cap_mask"] = "0x00010000\n"
+	f[dir+"pkeys/0"] = "0xffff\n"
+	gids(f, dir, d)
 	return f
 }
 

@@ -74,8 +74,6 @@ var emulated = []string{
 	"/sys/class/infiniband",
 	"/sys/class/infiniband_verbs",
 	"/sys/class/misc/rdma_cm",
-	"/sys/devices/virtual/infiniband",
-	"/sys/devices/virtual/infiniband_verbs",
 }
 
 // Maybe reports whether a path, absolute or relative to a directory outside of the tree, could be

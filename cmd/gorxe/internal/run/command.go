@@ -2,7 +2,6 @@
 package run
 
 import (
-	"os"
 	"os/exec"
 
 	"github.com/spf13/cobra"
@@ -13,6 +12,7 @@ import (
 
 type flags struct {
 	device device.Flags
+	faults faults
 	trace  bool
 	stats  bool
 }
@@ -52,9 +52,8 @@ emulated RDMA device, without RDMA support in the kernel and without privileges.
 	fs.SetInterspersed(false)
 	f.device.RegisterIface(fs, "lo")
 	f.device.Register(fs)
+	f.faults.register(fs)
 	fs.BoolVar(&f.trace, "trace", false, "print a line for each verbs call on stderr")
 	fs.BoolVar(&f.stats, "stats", false, "print counters on stderr at the end")
 	return cmd
 }
-
-var _ = os.Stderr

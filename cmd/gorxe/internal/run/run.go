@@ -19,7 +19,12 @@ func (f *flags) run(path string, args []string) (status int, err error) {
 	if f.device.Iface == "" {
 		f.device.Iface = "lo"
 	}
-	dev, err := f.device.Open(roce.Auto)
+	opts, err := f.faults.options()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.faults.close()) }()
+	dev, err := f.device.Open(roce.Auto, opts...)
 	if err != nil {
 		return 0, err
 	}

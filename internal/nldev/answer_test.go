@@ -1,0 +1,127 @@
+package nldev
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var device = &Device{Name: "rxe0", Interface: "eth0", Index: 7, Up: true,
+	GUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, Uverbs: 231<<8 | 192,
+	Resources: []Resource{{"qp", 3}}}
+
+// request builds a request.
+func request(cmd, flags uint16, add func(*message)) []byte {
+	m := newMessage(header{kind: client<<10 | cmd, flags: flags, seq: 9})
+	if add != nil {
+		add(m)
+	}
+	return m.bytes()
+}
+
+// answer decodes the answers: the types of the messages, and the attributes of the first.
+func answer(t *testing.T, b []byte) (kinds []uint16, first map[uint16][]byte) {
+	t.Helper()
+	for i, m := range Answer(b, 77, device) {
+		h, ok := parseHeader(m)
+		if !ok || int(h.length) != len(m) || h.seq != 9 && h.seq != 0 || h.pid != 77 {
+			t.Fatalf("answer %d has header %+v and %d bytes", i, h, len(m))
+		}
+		kinds = append(kinds, h.kind)
+		if i == 0 {
+			first = attrs(m[headerSize:])
+		}
+	}
+	return kinds, first
+}
+
+func TestDevices(t *testing.T) {
+	kinds, a := answer(t, request(cmdGet, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, nil))
+	if len(kinds) != 2 || kinds[1] != unix.NLMSG_DONE {
+		t.Fatalf("dump of devices has messages %v, want a device and the end", kinds)
+	}
+	if got := string(a[attrDevName]); got != "rxe0\x00" {
+		t.Errorf("name = %q, want rxe0", got)
+	}
+	if got := order.Uint64(a[attrNodeGUID]); got != 0x0102030405060708 {
+		t.Errorf("node GUID = %#x, want 0x0102030405060708", got)
+	}
+	if got := order.Uint32(a[attrPortIndex]); got != 1 {
+		t.Errorf("ports = %d, want 1", got)
+	}
+}
+
+func TestPort(t *testing.T) {
+	kinds, a := answer(t, request(cmdPortGet, unix.NLM_F_REQUEST|unix.NLM_F_ACK, func(m *message) {
+		m.u32(attrDevIndex, deviceID)
+		m.u32(attrPortIndex, 1)
+	}))
+	if len(kinds) != 2 || kinds[1] != unix.NLMSG_ERROR {
+		t.Fatalf("messages %v, want a port and an acknowledgment", kinds)
+	}
+	if a[attrPortState][0] != stateUp || string(a[attrNetName]) != "eth0\x00" ||
+		order.Uint32(a[attrNetIndex]) != 7 {
+		t.Errorf("port has attributes %v", a)
+	}
+}
+
+func TestChardev(t *testing.T) {
+	ask := func(name string) ([]uint16, map[uint16][]byte) {
+		return answer(t, request(cmdGetChardev, unix.NLM_F_REQUEST, func(m *message) {
+			m.u32(attrDevIndex, deviceID)
+			m.text(attrChardevType, name)
+		}))
+	}
+	_, a := ask("uverbs")
+	if string(a[attrChardevName]) != "uverbs0\x00" || order.Uint32(a[attrDriverID]) != driverRXE ||
+		order.Uint64(a[attrChardev]) != device.Uverbs {
+		t.Errorf("uverbs has attributes %v", a)
+	}
+	for _, name := range []string{"rdma_cm", "umad", ""} {
+		if kinds, _ := ask(name); len(kinds) != 1 || kinds[0] != unix.NLMSG_ERROR {
+			t.Errorf("%q: messages %v, want an error", name, kinds)
+		}
+	}
+}
+
+func TestResources(t *testing.T) {
+	_, a := answer(t, request(cmdResGet, unix.NLM_F_REQUEST, nil))
+	entry := attrs(attrs(a[attrSummary])[attrSummaryEntry])
+	if string(entry[attrSummaryName]) != "qp\x00" || order.Uint64(entry[attrSummaryCurr]) != 3 {
+		t.Errorf("entry = %v, want 3 qp", entry)
+	}
+}
+
+// Malformed and unknown requests get an error.
+func TestErrors(t *testing.T) {
+	good := request(cmdGet, unix.NLM_F_REQUEST, nil)
+	long := append([]byte{}, good...)
+	long[0] = 200
+	other := append([]byte{}, good...)
+	order.PutUint16(other[4:], 3<<10|cmdGet)
+	for name, b := range map[string][]byte{
+		"empty": nil, "short": good[:10], "too long": long, "another client": other,
+		"unknown command": request(300, unix.NLM_F_REQUEST, nil),
+		"unknown device": request(cmdGet, 0, func(m *message) {
+			m.u32(attrDevIndex, 5)
+		}),
+	} {
+		out := Answer(b, 77, device)
+		if h, ok := parseHeader(out[0]); len(out) != 1 || !ok || h.kind != unix.NLMSG_ERROR {
+			t.Errorf("%s: answer % x, want an error", name, out)
+		}
+	}
+	kinds, _ := answer(t, request(10, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, nil))
+	if len(kinds) != 1 || kinds[0] != unix.NLMSG_DONE {
+		t.Errorf("dump of QPs has messages %v, want an empty list", kinds)
+	}
+}
+
+// Attributes with wrong lengths end the list.
+func TestAttributes(t *testing.T) {
+	for _, b := range [][]byte{{1}, {3, 0, 1, 0}, {8, 0, 1, 0}, {255, 255, 1, 0, 1, 2}} {
+		if m := attrs(b); len(m) != 0 {
+			t.Errorf("attrs(% x) = %v, want none", b, m)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/nldev"
+	"github.com/gorxe/gorxe/internal/sysfs"
+)
+
+// The tests execute the test binary again: as a supervisor, maybe of another user, which executes
+// it once more as the program.
+const (
+	envRole    = "GORXE_TEST_ROLE"
+	envProgram = "GORXE_TEST_PROGRAM"
+)
+
+// statusBad is the exit status of a supervisor or program that has found an error.
+const statusBad = 99
+
+func TestMain(m *testing.M) {
+	Shim()
+	switch os.Getenv(envRole) {
+	case "supervisor":
+		os.Exit(supervise())
+	case "program":
+		os.Exit(programs[os.Getenv(envProgram)]())
+	}
+	os.Exit(m.Run())
+}
+
+// supervise runs the program.
+func supervise() int {
+	show := sysfs.Device{Name: "rxe0", Interface: "lo", Up: true, GUID: [8]byte{7: 1}}
+	tree, err := sysfs.New(os.TempDir(), &show)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return statusBad
+	}
+	defer tree.Close()
+	if err := os.Setenv(envRole, "program"); err != nil {
+		return statusBad
+	}
+	dev := new(fakeDevice)
+	s := New(Config{
+		Path: "/proc/self/exe", Args: []string{"program"}, Env: os.Environ(), Tree: tree,
+		Verbs: dev, Trace: os.Stdout,
+		Describe: func() (sysfs.Device, nldev.Device) {
+			return show, nldev.Device{Name: "rxe0", Interface: "lo", Index: 1, Up: true,
+				Uverbs: sysfs.UverbsNumber}
+		},
+	})
+	status, err := s.Run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return statusBad
+	}
+	for end := time.Now().Add(10 * time.Second); dev.opened.Load() != dev.closed.Load(); {
+		if time.Now().After(end) {
+			fmt.Fprintf(os.Stderr, "%d devices opened, %d closed\n", dev.opened.Load(),
+				dev.closed.Load())
+			return statusBad
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return status
+}
+
+// fakeDevice is a device whose ioctl inverts the bytes of an 8-byte argument.
+type fakeDevice struct{ opened, closed atomic.Int32 }
+
+type fakeFile struct {
+	d   *fakeDevice
+	fd  int
+	pid int
+}
+
+func (d *fakeDevice) Open(pid int) (File, error) {
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	d.opened.Add(1)
+	return &fakeFile{d, fd, pid}, unix.Ftruncate(fd, 8192)
+}
+
+func (f *fakeFile) FD() int { return f.fd }
+
+func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
+	var b [8]byte
+	if err := c.ReadAt(b[:], arg); err != nil {
+		return 0, unix.EFAULT
+	}
+	for i := range b {
+		b[i] = ^b[i]
+	}
+	if err := c.WriteAt(b[:], arg); err != nil || c.PID() != f.pid {
+		return 0, unix.EIO
+	}
+	return 42, 0
+}
+
+// Write answers later, with the number of a new descriptor in the program.
+func (f *fakeFile) Write(c Caller, _, n uint64) (int64, syscall.Errno) {
+	reply := c.Defer()
+	go func() {
+		var p [2]int
+		if unix.Pipe(p[:]) != nil {
+			reply(0, unix.EIO)
+			return
+		}
+		defer unix.Close(p[0])
+		defer unix.Close(p[1])
+		_, _ = unix.Write(p[1], []byte("event"))
+		fd, err := c.Install(p[0], true)
+		if err != nil {
+			reply(0, unix.EMFILE)
+			return
+		}
+		reply(int64(fd), 0)
+	}()
+	return 0, 0
+}
+
+func (f *fakeFile) Name(Caller, bool, uint64, uint64) string { return "FAKE" }
+
+func (f *fakeFile) Close() {
+	_ = unix.Close(f.fd)
+	f.d.closed.Add(1)
+}
+
+// result of a test run.
+type outcome struct {
+	status         int
+	stdout, stderr string
+}
+
+// command returns the command of a supervisor with a program.
+func command(program string, uid uint32) *exec.Cmd {
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), envRole+"=supervisor", envProgram+"="+program)
+	if uid != 0 && os.Getuid() == 0 {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		c.Env = append(c.Env, "TMPDIR=/tmp")
+	}
+	c.Dir = "/"
+	return c
+}
+
+func runProgram(t *testing.T, program string, uid uint32) outcome {
+	t.Helper()
+	var out, diag bytes.Buffer
+	c := command(program, uid)
+	c.Stdout, c.Stderr = &out, &diag
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{c.ProcessState.ExitCode(), out.String(), diag.String()}
+}
+
+// nobody is an ordinary user.
+const nobody = 65534
+
+// A program finds the device, opens it, and uses it, as root and as an ordinary user.
+func TestProgram(t *testing.T) {
+	for name, uid := range map[string]uint32{"root": 0, "ordinary user": nobody} {
+		t.Run(name, func(t *testing.T) {
+			o := runProgram(t, "use", uid)
+			if o.status != 0 {
+				t.Fatalf("exit status %d:\n%s", o.status, o.stderr)
+			}
+			if !strings.Contains(o.stdout, " FAKE = 42 <") {
+				t.Errorf("trace has no line of the ioctl:\n%s", o.stdout)
+			}
+		})
+	}
+}
+
+// The exit status is that of the program, and Run waits for processes that the program started.
+func TestStatus(t *testing.T) {
+	if o := runProgram(t, "seven", 0); o.status != 7 {
+		t.Errorf("exit status %d, want 7:\n%s", o.status, o.stderr)
+	}
+	if o := runProgram(t, "killed", 0); o.status != 128+9 {
+		t.Errorf("exit status %d, want 137:\n%s", o.status, o.stderr)
+	}
+	if o := runProgram(t, "orphan", 0); o.status != 0 || o.stdout != "rxe0\n" {
+		t.Errorf("exit status %d, output %q of an orphan, want 0 and rxe0:\n%s", o.status,
+			o.stdout, o.stderr)
+	}
+}
+
+// A supervisor inside of another one fails with an explanation.
+func TestNested(t *testing.T) {
+	o := runProgram(t, "nested", 0)
+	if o.status != statusBad || !strings.Contains(o.stderr, "inside of another") {
+		t.Errorf("exit status %d, message %q, want an explanation", o.status, o.stderr)
+	}
+}
+
+// The program gets the signals of the supervisor.
+func TestSignal(t *testing.T) {
+	c := command("sleep", 0)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var b [1]byte
+	if _, err := io.ReadFull(out, b[:]); err != nil { // the program runs
+		t.Fatal(err)
+	}
+	if err := c.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if got, want := c.ProcessState.ExitCode(), 128+int(unix.SIGTERM); got != want {
+		t.Errorf("exit status %d, want %d", got, want)
+	}
+}
+
+func TestDescriptors(t *testing.T) {
+	for limit, want := range map[int][2]int{1 << 20: {896, 128}, 1024: {896, 128}, 256: {192, 64},
+		minLimit: {48, 16}} {
+		if r := descriptors(limit); r.First != want[0] || r.Count != want[1] {
+			t.Errorf("descriptors(%d) = %+v, want %v", limit, r, want)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for e, want := range map[syscall.Errno]string{unix.EBUSY: "inside", unix.EINVAL: "5.19",
+		unix.ENOSYS: "5.19", unix.EPERM: "profile"} {
+		if err := filterError(e); !errors.Is(err, e) || !strings.Contains(err.Error(), want) {
+			t.Errorf("filterError(%v) = %v, want a text with %q", e, err, want)
+		}
+	}
+	if err := memoryError(unix.EPERM); !errors.Is(err, unix.EPERM) {
+		t.Errorf("memoryError() = %v, want an error that wraps EPERM", err)
+	}
+}

@@ -1,0 +1,95 @@
+package sysfs
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func newTree(t *testing.T) (*Tree, *Device) {
+	t.Helper()
+	d := &Device{Name: "rxe0", Interface: "eth0", Up: true, GUID: [8]byte{0x02, 0xff, 7: 9},
+		GIDs: []GID{{1, [16]byte{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}
+	tree, err := New(t.TempDir(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tree.Close() })
+	return tree, d
+}
+
+// read returns the file for a path of a program.
+func read(t *testing.T, tree *Tree, name string) string {
+	t.Helper()
+	e, ok := tree.Find(name)
+	if !ok {
+		t.Fatalf("Find(%s) finds nothing", name)
+	}
+	b, err := os.ReadFile(filepath.Join(tree.Root(), e.Path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestFiles(t *testing.T) {
+	tree, d := newTree(t)
+	port := "/sys/class/infiniband/rxe0/ports/1/"
+	for name, want := range map[string]string{
+		"/sys/class/infiniband_verbs/uverbs0/ibdev":       "rxe0\n",
+		"/sys/class/infiniband_verbs/uverbs0/dev":         "231:192\n",
+		"/sys/class/infiniband_verbs/uverbs0/abi_version": "2\n",
+		"/sys/class/infiniband/rxe0/node_guid":            "02ff:0000:0000:0009\n",
+		"/sys/class/infiniband/../infiniband/rxe0/parent": "eth0\n",
+		port + "gids/0": "0000:0000:0000:0000:0000:0000:0000:0000\n",
+		port + "gids/1": "0000:0000:0000:0000:0000:ffff:0a00:0001\n",
+		port + "state":  "4: ACTIVE\n",
+		tree.Root() + "/sys/class/infiniband/rxe0/parent": "eth0\n",
+	} {
+		if got := read(t, tree, name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	d.Up, d.GIDs = false, nil
+	if err := tree.Update(d); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, tree, port+"state"); got != "1: DOWN\n" {
+		t.Errorf("state = %q after the link went down", got)
+	}
+}
+
+func TestFind(t *testing.T) {
+	tree, _ := newTree(t)
+	for name, want := range map[string]Entry{
+		"/dev/infiniband":          {"dev/infiniband", 0},
+		"/dev/infiniband/":         {"dev/infiniband", 0},
+		"/dev//infiniband/uverbs0": {"dev/infiniband/uverbs0", UverbsNumber},
+		"/dev/char/231:192":        {"dev/char/231:192", UverbsNumber},
+		"/dev/infiniband/rdma_cm":  {"dev/infiniband/rdma_cm", CMNumber},
+		"/dev/infiniband/..":       {"/dev", 0},
+		tree.Root() + "/dev/infiniband/uverbs0": {"dev/infiniband/uverbs0", UverbsNumber},
+	} {
+		if got, ok := tree.Find(name); !ok || got != want {
+			t.Errorf("Find(%s) = %v, %v, want %v", name, got, ok, want)
+		}
+	}
+	for _, name := range []string{"/", "/dev", "/dev/infinibandx", "/sys/class", "/dev/char/1:3",
+		"/home/sys/class/infiniband", "/dev/infiniband/../null/x"} {
+		if e, ok := tree.Find(name); ok && e.Path[0] != '/' {
+			t.Errorf("Find(%s) = %v, want nothing in the tree", name, e)
+		}
+	}
+}
+
+func TestEqual(t *testing.T) {
+	_, d := newTree(t)
+	e := *d
+	if !d.Equal(&e) {
+		t.Error("a copy is not equal")
+	}
+	e.GIDs = nil
+	if d.Equal(&e) {
+		t.Error("a device with other GIDs is equal")
+	}
+}
