@@ -18,7 +18,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/recv"
-	"github.com/gorxe/gorxe/cmd/gorxe/internal/run"
+	runcommand "github.com/gorxe/gorxe/cmd/gorxe/internal/run"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/send"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/sim"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/statusbyte"
@@ -57,7 +57,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), run.Command(), send.Command(), recv.Command(), bench.Command(), sim.Command(),
+		pingpong.Command(), runcommand.Command(), send.Command(), recv.Command(), bench.Command(), sim.Command(),
 		statusbyte.Command(), flow.Command(),
 		dump.Command(), fuzz.Command(), versionCommand(),
 	)

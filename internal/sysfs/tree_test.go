@@ -62,12 +62,12 @@ func TestFiles(t *testing.T) {
 func TestFind(t *testing.T) {
 	tree, _ := newTree(t)
 	for name, want := range map[string]Entry{
-		"/dev/infiniband":          {"dev/infiniband", 0},
-		"/dev/infiniband/":         {"dev/infiniband", 0},
-		"/dev//infiniband/uverbs0": {"dev/infiniband/uverbs0", UverbsNumber},
-		"/dev/char/231:192":        {"dev/char/231:192", UverbsNumber},
-		"/dev/infiniband/rdma_cm":  {"dev/infiniband/rdma_cm", CMNumber},
-		"/dev/infiniband/..":       {"/dev", 0},
+		"/dev/infiniband":                       {"dev/infiniband", 0},
+		"/dev/infiniband/":                      {"dev/infiniband", 0},
+		"/dev//infiniband/uverbs0":              {"dev/infiniband/uverbs0", UverbsNumber},
+		"/dev/char/231:192":                     {"dev/char/231:192", UverbsNumber},
+		"/dev/infiniband/rdma_cm":               {"dev/infiniband/rdma_cm", CMNumber},
+		"/dev/infiniband/..":                    {"/dev", 0},
 		tree.Root() + "/dev/infiniband/uverbs0": {"dev/infiniband/uverbs0", UverbsNumber},
 	} {
 		if got, ok := tree.Find(name); !ok || got != want {

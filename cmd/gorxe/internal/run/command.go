@@ -2,6 +2,9 @@
 package run
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os/exec"
 
 	"github.com/spf13/cobra"
@@ -24,12 +27,31 @@ func Command() *cobra.Command {
 		Use:   "run [flags] -- PROGRAM [ARGUMENT]...",
 		Short: "Run a program of libibverbs on an emulated RDMA device",
 		Long: `Run an unmodified program of libibverbs, and all processes that it starts, on an
-emulated RDMA device, without RDMA support in the kernel and without privileges.`,
-		Example: `  gorxe run --dev eth0 -- ibv_devinfo -v
+emulated RDMA device. The kernel needs no RDMA support, and the program needs nothing
+but rdma-core's libraries. No privileges are needed: without them the device uses UDP
+sockets.
+
+The program sees one device, rxe0, with the addresses of the interface as GIDs. Several
+'gorxe run' on one host need different addresses: --dev accepts an address instead of an
+interface. The other side may also be gorxe, the kernel's rxe or a hardware NIC.
+
+The exit status is that of the program, and 128 plus the number of the signal if a signal
+ended it. Signals are forwarded to the program. gorxe ends after the program and all
+processes that it started.
+
+--loss, --duplicate, --reorder, --corrupt, --delay and --jitter apply to packets that the
+device sends.`,
+		Example: `  gorxe run -- ibv_devinfo -v
 
   # two programs on one host
-  gorxe run --dev 127.0.0.1 -- ib_write_bw -d rxe0
-  gorxe run --dev 127.0.0.2 -- ib_write_bw -d rxe0 127.0.0.1`,
+  gorxe run --dev 127.0.0.1 -- ib_write_bw -x 0
+  gorxe run --dev 127.0.0.2 -- ib_write_bw -x 0 127.0.0.1
+
+  # a shell in which all programs see the device
+  gorxe run --dev eth0 -- bash
+
+  # 1 % loss, the same packets in each run, recorded in a file
+  gorxe run --loss 1% --seed 7 --pcap x.pcap -- ibv_rc_pingpong -g 0 10.0.0.2`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usagef("PROGRAM is missing")
@@ -38,10 +60,13 @@ emulated RDMA device, without RDMA support in the kernel and without privileges.
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := exec.LookPath(args[0])
-			if err != nil {
+			switch {
+			case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("no such program: %s", args[0])
+			case err != nil:
 				return err
 			}
-			status, err := f.run(path, args)
+			status, err := f.run(path, args, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -3,21 +3,32 @@ package run
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/nldev"
 	"github.com/gorxe/gorxe/internal/supervisor"
 	"github.com/gorxe/gorxe/internal/sysfs"
+	"github.com/gorxe/gorxe/internal/uverbs"
 	"github.com/gorxe/gorxe/roce"
 )
 
 // deviceName is the name of the emulated device.
 const deviceName = "rxe0"
 
-func (f *flags) run(path string, args []string) (status int, err error) {
+// defaultIface is the interface without --dev.
+const defaultIface = "lo"
+
+// run runs the program at path and returns its exit status.
+func (f *flags) run(path string, args []string, diag io.Writer) (status int, err error) {
 	if f.device.Iface == "" {
-		f.device.Iface = "lo"
+		f.device.Iface = defaultIface
+	}
+	if isForeign(path) {
+		fmt.Fprintf(diag, "gorxe run: %s is a static binary without libibverbs: it cannot use "+
+			"the device, but programs that it starts can\n", path)
 	}
 	opts, err := f.faults.options()
 	if err != nil {
@@ -29,7 +40,12 @@ func (f *flags) run(path string, args []string) (status int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	d := &described{dev: dev}
+	uv, err := uverbs.NewDevice(dev, uverbs.Config{Name: deviceName})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, uv.Close()) }()
+	d := &described{dev: dev, guid: uv.NodeGUID()}
 	if i, err := net.InterfaceByName(dev.Info().Name); err == nil {
 		d.index = i.Index
 	}
@@ -40,22 +56,35 @@ func (f *flags) run(path string, args []string) (status int, err error) {
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	c := supervisor.Config{Path: path, Args: args, Env: os.Environ(), Tree: tree,
-		Describe: d.describe}
+		Describe: d.describe, Verbs: verbs{uv}, Log: diag}
 	if f.trace {
-		c.Trace = os.Stderr
+		c.Trace = diag
 	}
 	s := supervisor.New(c)
 	status, err = s.Run()
 	if f.stats {
-		fmt.Fprintf(os.Stderr, "%+v\n", s.Stats())
+		printStats(diag, s.Stats(), dev.Counters())
 	}
 	return status, err
+}
+
+// printStats prints the counters that are not 0.
+func printStats(w io.Writer, s supervisor.Stats, c roce.Counters) {
+	t := cli.Table{Columns: []cli.Column{{Title: "counter"}, {Title: "value", Align: cli.Right}}}
+	t.Row("intercepted_calls", s.Calls)
+	t.Row("device_calls", s.Devices)
+	for name, v := range c.All() {
+		if v > 0 {
+			t.Row(name, v)
+		}
+	}
+	_ = t.Write(w)
 }
 
 // described describes a device to programs.
 type described struct {
 	dev   *roce.Device
-	index int
+	index int // of the network interface
 	guid  [8]byte
 }
 
