@@ -379,4 +379,3 @@ func connected(t testing.TB, typ uint8, size int) (a, b *queues) {
 	b.connect(a, typ)
 	return a, b
 }
-

@@ -1,0 +1,183 @@
+package uverbs
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/mr"
+	"golang.org/x/sys/unix"
+)
+
+// channel creates a completion channel and returns its descriptor.
+func (p *program) channel() int32 {
+	p.t.Helper()
+	out, _ := p.do(cmdCreateCompChannel, enc(uint64(0)), 4, 0)
+	fd := int32(le.Uint32(out))
+	p.t.Cleanup(func() { _ = unix.Close(int(fd)) })
+	return fd
+}
+
+// async opens the descriptor for asynchronous events.
+func (p *program) async() int {
+	p.t.Helper()
+	data, no := p.ioctl(objectAsyncEvent, methodAsyncAlloc, iattr{id: 0})
+	if no != 0 {
+		p.t.Fatalf("ASYNC_EVENT_ALLOC: %v", no)
+	}
+	fd := int(data[0])
+	p.t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// read reads an event of n bytes.
+func (p *program) read(fd, n int) []byte {
+	p.t.Helper()
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	b := make([]byte, n)
+	for end := time.Now().Add(20 * time.Second); ; {
+		ready, err := unix.Poll(fds, 1000)
+		if ready == 1 {
+			break
+		}
+		if err != nil && err != unix.EINTR || time.Now().After(end) {
+			p.t.Fatalf("no event: %v", err)
+		}
+	}
+	if got, err := unix.Read(fd, b); err != nil || got != n {
+		p.t.Fatalf("Read() = %d, %v, want %d", got, err, n)
+	}
+	return b
+}
+
+func TestCompletionChannel(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(2, 4096), p[1].setup(2, 4096)
+	fd := b.channel()
+	const user = 0x123456789a
+	b.cq, b.cring = b.program.cq(10, fd, user)
+	out, info := b.do(cmdCreateQP,
+		enc(uint64(0), uint64(7), b.pd, b.cq, b.cq, uint32(0), uint32(20),
+			uint32(20), uint32(2), uint32(2), uint32(64), uint8(0), uint8(2), uint8(0), uint8(0)),
+		32,
+		32)
+	b.qp, b.qpn = le.Uint32(out), le.Uint32(out[4:])
+	b.rq, b.sq = b.mmap(info), b.mmap(info[16:])
+	a.connect(b, 2)
+	b.connect(a, 2)
+	for i, solicited := range []uint32{0, 1, 0} {
+		b.do(cmdReqNotifyCQ, enc(b.cq, solicited), 0, 0)
+		b.postRecv(uint64(i), 0, 100)
+		a.post(a.sendWR(1, 2, sendSignaled|sendSolicited, 0, 0, 10))
+		if ev := le.Uint64(b.read(int(fd), 8)); ev != user {
+			t.Fatalf("event of CQ %#x, want %#x", ev, user)
+		}
+		want(t, b.wait(b.cring), uint64(i), 0, 128)
+	}
+	// One event is not read: the answer of DESTROY_CQ must not count it.
+	b.do(cmdReqNotifyCQ, enc(b.cq, uint32(0)), 0, 0)
+	b.postRecv(9, 0, 100)
+	a.post(a.sendWR(1, 2, sendSignaled, 0, 0, 10))
+	b.wait(b.cring)
+	if _, _, no := b.try(cmdDestroyCQ, enc(uint64(0), b.cq, uint32(0)), 8, 0); no != syscall.EBUSY {
+		t.Errorf("DESTROY_CQ in use = %v, want EBUSY", no)
+	}
+	b.do(cmdDestroyQP, enc(uint64(0), b.qp, uint32(0)), 4, 0)
+	out, _ = b.do(cmdDestroyCQ, enc(uint64(0), b.cq, uint32(0)), 8, 0)
+	if n := le.Uint32(out); n != 3 {
+		t.Errorf("comp_events_reported = %d, want 3", n)
+	}
+}
+
+func TestSharedReceiveQueue(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(2, 4096), p[1].setup(2, 4096)
+	async := b.async()
+	out, info := b.do(cmdCreateSRQ, enc(uint64(0), uint64(99), b.pd, uint32(10), uint32(1),
+		uint32(3)), 16, 24)
+	srq := le.Uint32(out)
+	b.rq = b.mmap(info)
+	out, info = b.do(cmdCreateQP, enc(uint64(0), uint64(7), b.pd, b.cq, b.cq, srq, uint32(20),
+		uint32(0), uint32(2), uint32(0), uint32(64), uint8(0), uint8(2), uint8(1), uint8(0)), 32,
+		32)
+	b.qp, b.qpn = le.Uint32(out), le.Uint32(out[4:])
+	b.sq = b.mmap(info[16:])
+	a.connect(b, 2)
+	b.connect(a, 2)
+	for i := range 5 {
+		b.postRecv(uint64(i), i*100, 100)
+	}
+	for i := range 5 {
+		fill(a.mem[:100], byte(i))
+		a.post(a.sendWR(1, 2, sendSignaled, 0, 0, 100))
+		want(t, b.wait(b.cring), uint64(i), 0, 128)
+		want(t, a.wait(a.cring), 1, 0, 0)
+		if !bytes.Equal(a.mem[:100], b.mem[i*100:][:100]) {
+			t.Errorf("receive %d has other bytes", i)
+		}
+	}
+	ev := b.read(async, 16)
+	if le.Uint64(ev) != 99 || le.Uint32(ev[8:]) != eventSRQLimit {
+		t.Errorf("event = %x, want SRQ_LIMIT_REACHED of 99", ev)
+	}
+	out, _ = b.do(cmdQuerySRQ, enc(uint64(0), srq, uint32(0)), 16, 0)
+	if n := le.Uint32(out[8:]); n != 0 {
+		t.Errorf("limit after the event = %d, want 0", n)
+	}
+	if _, _, no := b.try(cmdDestroySRQ, enc(uint64(0), srq, uint32(0)), 4, 0); no != syscall.EBUSY {
+		t.Errorf("DESTROY_SRQ in use = %v, want EBUSY", no)
+	}
+	b.do(cmdDestroyQP, enc(uint64(0), b.qp, uint32(0)), 4, 0)
+	out, _ = b.do(cmdDestroySRQ, enc(uint64(0), srq, uint32(0)), 4, 0)
+	if n := le.Uint32(out); n != 1 {
+		t.Errorf("events_reported = %d, want 1", n)
+	}
+}
+
+// A program that dies leaves peers that see errors, not a hang.
+func TestClose(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	b.ctx.Close()
+	if n := len(b.dev.contexts); n != 0 {
+		t.Errorf("%d contexts after Close, want 0", n)
+	}
+	if _, _, no := b.try(cmdAllocPD, enc(uint64(0)), 4, 0); no != syscall.EIO {
+		t.Errorf("ALLOC_PD after Close = %v, want EIO", no)
+	}
+	a.post(a.sendWR(1, 0, 0, mr.AddrOf(b.mem), uint64(b.rkey), 64))
+	if w := a.wait(a.cring); w.status == 0 {
+		t.Error("a WRITE to a closed program succeeded")
+	}
+}
+
+// A program unmaps registered memory.
+func TestUnmapped(t *testing.T) {
+	a, b := connected(t, 2, 1<<16)
+	page := func() []byte {
+		m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	gone := page()
+	addr := mr.AddrOf(gone)
+	_, lkey, rkey := a.reg(a.pd, gone, 15)
+	if err := unix.Munmap(gone); err != nil {
+		t.Fatal(err)
+	}
+	// A WRITE to it is lost, and a SEND from it fails.
+	b.post(b.sendWR(3, 0, sendSignaled, addr, uint64(rkey), 64))
+	want(t, b.wait(b.cring), 3, 0, 1)
+	wr := a.sendWR(1, 0, 0, mr.AddrOf(b.mem), uint64(b.rkey), 64)
+	copy(wr[208:], enc(addr, uint32(64), lkey))
+	a.post(wr)
+	want(t, a.wait(a.cring), 1, 4, 0)
+	if _, _, no := a.try(cmdRegMR, enc(uint64(0), addr, uint64(4096), addr, a.pd, uint32(15)), 12,
+		0); no != syscall.EFAULT {
+		t.Errorf("REG_MR of unmapped memory = %v, want EFAULT", no)
+	}
+}
