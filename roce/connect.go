@@ -236,8 +236,8 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 	if err != nil {
 		return nil, 0, err
 	}
-	if d.isOwn(remote) {
-		return nil, 0, fmt.Errorf("%w: %v is an address of this device, which cannot send to itself: use two devices", ErrUnreachable, remote.Addr())
+	if d.isOwn(remote) && !d.sockets { // the kernel delivers what sockets send to themselves
+		return nil, 0, fmt.Errorf("%w: %v is an address of this device, which cannot send to itself: use two devices, or UDP sockets (PortUDP)", ErrUnreachable, remote.Addr())
 	}
 	hop, err := d.net.Resolve(ctx, local.Addr, remote.Addr())
 	if errors.Is(err, xdp.ErrGone) { // before the loop has noticed

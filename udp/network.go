@@ -336,10 +336,10 @@ func (n *network) addLoopback(list []netip.Prefix) []netip.Prefix {
 
 // Resolve asks the kernel for the route to dst and returns its MTU and, if src is the zero Addr,
 // its source address. The MAC is zero, except that of a multicast group, because the kernel finds
-// the neighbor itself. An address of another interface of this host is reachable.
+// the neighbor itself. The addresses of this host are reachable, those of the Port included.
 //
-// Errors: driver.ErrNoRoute, driver.ErrLocal if dst is an address of the Port, driver.ErrNoAddress
-// if src is none, driver.ErrClosed. Resolve does not wait for other hosts.
+// Errors: driver.ErrNoRoute, driver.ErrNoAddress if src is none, driver.ErrClosed. Resolve does not
+// wait for other hosts.
 func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	src, dst = src.Unmap(), dst.Unmap().WithZone("")
 	n := p.net
@@ -350,8 +350,6 @@ func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, erro
 	switch {
 	case !dst.IsValid() || dst.IsUnspecified():
 		return driver.Hop{}, fmt.Errorf("%w: cannot send to %v", driver.ErrNoRoute, dst)
-	case own(dst):
-		return driver.Hop{}, fmt.Errorf("%w: %v on %s", driver.ErrLocal, dst, s.info.Name)
 	case src.IsValid() && !own(src):
 		return driver.Hop{},
 			fmt.Errorf("%w %v: the addresses of %s are %v", driver.ErrNoAddress, src,
