@@ -49,6 +49,7 @@
 //   - port.go: ownership, counters, Close
 //   - socket.go: the options of a socket, and the headers of received packets
 //   - receive.go, send.go: the data path
+//   - scatter.go: received runs whose packets are not copied
 //   - drops_unsafe.go: how many packets the kernel has dropped
 //   - wait.go: blocking and waking
 //   - network.go: addresses, link state and routes

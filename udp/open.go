@@ -97,6 +97,7 @@ func open(name string, o Options) (_ *Port, err error) {
 	p.in, p.out = udpmsg.NewBatch(), udpmsg.NewSender()
 	p.out.Index, p.out.Refused, p.out.Note = n.index, p.refusedBy, n.setNote
 	p.ready = make([]driver.Buf, 0, rxBuffers)
+	p.scatter.linear = make([]byte, 0, 1<<16)
 	for i := range p.long {
 		p.long[i] = make([]byte, 1<<16)
 	}

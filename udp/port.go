@@ -44,6 +44,7 @@ type Port struct {
 	rx, tx  pool
 	in      *udpmsg.Batch
 	out     *udpmsg.Sender
+	scatter scatter
 	long    [rxRuns][]byte // what of a received run does not fit in a buffer
 	ready   []driver.Buf   // received packets that did not fit in a call of Receive
 	stats   driver.Stats   // without those of out

@@ -58,6 +58,10 @@ func (p *Port) receive() {
 // receiveFrom receives packets and runs from a socket. The start of each goes to a buffer of its
 // own, so that single packets are not copied.
 func (p *Port) receiveFrom(s *socket) {
+	if s.segment > 0 && p.receiveRuns(s) {
+		return
+	}
+	p.unscatter()
 	most := batch
 	if s.runs {
 		most = rxRuns
@@ -92,44 +96,16 @@ func (p *Port) receiveFrom(s *socket) {
 
 // split makes frames of received message i, which begins in buffer k and continues in p.long[i].
 func (p *Port) split(s *socket, i int, k uint32) {
-	n, truncated := p.in.Length(i)
-	a := p.in.Ancillary(i)
-	size := n
-	if a.Segment > 0 {
-		size = min(a.Segment, n)
-	}
-	count := 0
-	if size > 0 {
-		count = (n + size - 1) / size
-	}
-	// A run with very short packets is forged.
-	if truncated || size < minPacket || size > slotLen-headroom ||
-		count > maxGRO || count-1 > len(p.rx.free) {
-		p.stats.RxDropped += uint64(max(count, 1))
-		p.rx.free = append(p.rx.free, k)
+	m, ok := p.inspect(i)
+	switch {
+	case ok && m.count == 1:
+		p.deliver(s, i, k, m.n, &m, 0)
 		return
+	case ok:
+		p.copyRun(s, i, &m, p.rx.slot(k)[headroom:], p.long[i])
+		s.noteRun(&m)
 	}
-	first := p.rx.slot(k)[headroom:]
-	for at, id := 0, uint16(0); at < n; at, id = at+size, id+1 {
-		length := min(size, n-at)
-		to := k
-		if at > 0 {
-			to = p.rx.free[len(p.rx.free)-1]
-			p.rx.free = p.rx.free[:len(p.rx.free)-1]
-			packet := p.rx.slot(to)[headroom : headroom+length]
-			done := 0
-			if at < len(first) {
-				done = copy(packet, first[at:])
-			}
-			if done < length {
-				copy(packet[done:], p.long[i][at+done-len(first):])
-			}
-		}
-		b := p.frame(s, i, p.rx.slot(to)[:headroom+length], &a, id)
-		p.ready = append(p.ready, driver.Buf{B: b, Token: uint64(to)})
-		p.stats.RxFrames++
-		p.stats.RxBytes += uint64(len(b))
-	}
+	p.rx.free = append(p.rx.free, k)
 }
 
 // minPacket is the length of the shortest packet: BTH and ICRC.
@@ -137,23 +113,30 @@ const minPacket = bth.HeaderLen + bth.ICRCLen
 
 // frame writes headers in front of a packet of message i, which is in the slot behind the headroom.
 // id is its number in its run, and the identification that gorxe's own packets have.
-func (p *Port) frame(s *socket, i int, slot []byte, a *udpmsg.Ancillary, id uint16) []byte {
+func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []byte {
 	name := p.in.Name(i)
 	n := len(slot) - headroom
 	b := slot[headroom-len(s.header):]
 	copy(b, s.header)
 	ip := b[etherLen:]
 	if len(s.header) == udpmsg.LenV4 {
-		ip[1], ip[8] = a.TrafficClass, a.HopLimit
-		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
-		binary.BigEndian.PutUint16(ip[4:], id)
+		ip[1], ip[8] = m.TrafficClass, m.HopLimit
 		copy(ip[12:16], name[4:8])
-		binary.BigEndian.PutUint16(ip[10:], 0)
-		binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Len]))
+		if m.sum == 0 {
+			clear(ip[2:6])
+			clear(ip[10:12])
+			m.sum = sum16(ip[:ipv4Len])
+		}
+		length := uint16(ipv4Len + udpLen + n)
+		binary.BigEndian.PutUint16(ip[2:], length)
+		binary.BigEndian.PutUint16(ip[4:], id)
+		sum := m.sum + uint32(length) + uint32(id)
+		sum = sum>>16 + sum&0xffff
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
 	} else {
-		ip[0] = 6<<4 | a.TrafficClass>>4
-		ip[1] = a.TrafficClass << 4
-		ip[7] = a.HopLimit
+		ip[0] = 6<<4 | m.TrafficClass>>4
+		ip[1] = m.TrafficClass << 4
+		ip[7] = m.HopLimit
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
 		copy(ip[8:24], name[8:24])
 	}
@@ -163,14 +146,12 @@ func (p *Port) frame(s *socket, i int, slot []byte, a *udpmsg.Ancillary, id uint
 	return b
 }
 
-// checksum returns the checksum of an IPv4 header.
-func checksum(h []byte) uint16 {
-	var sum uint32
-	for i := 0; i < ipv4Len; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(h[i:]))
+// sum16 adds the 16-bit words of an IPv4 header.
+func sum16(h []byte) (sum uint32) {
+	for ; len(h) >= 2; h = h[2:] {
+		sum += uint32(binary.BigEndian.Uint16(h))
 	}
-	sum = sum>>16 + sum&0xffff
-	return ^uint16(sum>>16 + sum)
+	return sum
 }
 
 // Release implements driver.Port.

@@ -19,9 +19,11 @@ type socket struct {
 	addr   netip.Addr
 	gid    bth.GID
 	group  bool
-	buffer int    // size of the receive buffer, bytes
-	runs   bool   // the kernel cuts and merges runs
-	header []byte // the headers of received packets, with what is the same in all of them
+	buffer int  // size of the receive buffer, bytes
+	runs   bool // the kernel cuts and merges runs
+	// segment is the length of the packets of the latest run; 0: none came recently.
+	segment int
+	header  []byte // the headers of received packets, with what is the same in all of them
 }
 
 // receiveBuffer is the size of the receive buffer that sockets ask for. Without CAP_NET_ADMIN they
