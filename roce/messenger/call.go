@@ -106,7 +106,8 @@ func (c *Conn) startCall(ctx context.Context, req []byte) (id uint16, err error)
 		return 0, err
 	}
 	c.post(kindRequest, id, req)
-	c.calls[id].state = callWaiting
+	k := &c.calls[id]
+	k.state, k.q.soon = callWaiting, len(c.freeCalls) == len(c.calls)-1
 	return id, nil
 }
 

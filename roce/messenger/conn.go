@@ -52,7 +52,7 @@ func newConn(dev *roce.Device, qp *roce.QP, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c.mem = c.mr.Bytes()
-	c.virtual = dev.Virtual()
+	c.virtual, c.manual = dev.Virtual(), dev.Info().Progress == roce.Manual
 	c.initSending()
 	c.initReceiving()
 	c.initCalling()

@@ -145,6 +145,7 @@ func (c *Conn) runLocked(ctx context.Context, s *opSet) error {
 		s.sges = s.sges || s.ops[i].SGE.Length > 0
 	}
 	err := c.postOps(ctx, s)
+	s.q.soon = s.pending == 1 && c.tail == c.head+1
 	for err == nil && s.pending > 0 {
 		err = c.block(ctx, &s.q)
 	}

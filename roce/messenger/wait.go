@@ -17,6 +17,7 @@ import (
 // waiting is the part of a Conn for callers that wait.
 type waiting struct {
 	virtual   bool
+	manual    bool               // progress of the device
 	polling   bool               // a leader waits at the CQ
 	promoted  bool               // a follower was woken to lead, and has not run yet
 	awake     int                // followers that were woken and have not run yet
@@ -50,7 +51,8 @@ type list struct{ first, last *waiter }
 // waitq is a list of waiters for the same condition.
 type waitq struct {
 	list
-	woken int // waiters that were woken and have not run yet
+	woken int  // waiters that were woken and have not run yet
+	soon  bool // the waiter expects the answer to the only thing that is outstanding
 }
 
 func (l *list) push(w *waiter, which int) {
@@ -105,8 +107,9 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 		wait, c.interrupt = context.WithCancel(ctx)
 		defer c.interrupt()
 	}
+	soon := q.soon && !c.manual && c.followers.first == nil
 	c.mu.Unlock()
-	n, err := c.cq.Wait(wait, c.wcs[:])
+	n, err := c.completions(wait, soon)
 	ended := c.ended(n, err)
 	c.mu.Lock()
 	c.polling, c.interrupt = false, nil
@@ -119,6 +122,20 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 	}
 	return ctx.Err()
 }
+
+// completions waits for completions. If one is expected soon, it polls first: waking a goroutine
+// takes longer than a round trip. Otherwise it waits at once, so that more completions are handled
+// together. With Manual progress, Wait polls itself.
+func (c *Conn) completions(ctx context.Context, soon bool) (n int, err error) {
+	for i := 0; i < polls && soon; i++ {
+		if n := c.cq.Poll(c.wcs[:]); n > 0 {
+			return n, nil
+		}
+	}
+	return c.cq.Wait(ctx, c.wcs[:])
+}
+
+const polls = 32
 
 // follow waits for another caller's signal.
 func (c *Conn) follow(ctx context.Context, q *waitq) error {
