@@ -15,7 +15,7 @@ const (
 	pollAll = 16
 	// fewest is the number of messages that a system call receives at most if the socket had none
 	// before. Preparing more takes as long as the system call.
-	fewest = 2
+	fewest = 1
 )
 
 // Receive implements driver.Port.

@@ -80,7 +80,18 @@ func (b *Batch) restore(i int) { b.headers[i].hdr.Iov = &b.m[i].vectors[0] }
 // send sends messages from to n-1 and returns the number of those that the kernel accepted. If it
 // is 0, there is an error.
 func (b *Batch) send(fd, from, n int) (int, error) {
-	return b.call(unix.SYS_SENDMMSG, fd, from, n, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	if n-from > 1 {
+		return b.call(unix.SYS_SENDMMSG, fd, from, n, flags)
+	}
+	h := &b.headers[from]
+	if h.hdr.Controllen > 0 || h.hdr.Iovlen > 1 {
+		return h.call(unix.SYS_SENDMSG, fd, flags)
+	}
+	// A packet alone is sent with the cheapest system call.
+	r, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(h.hdr.Iov.Base)),
+		uintptr(h.hdr.Iov.Len), flags, uintptr(unsafe.Pointer(h.hdr.Name)), uintptr(h.hdr.Namelen))
+	return h.done(r, e)
 }
 
 // Receive receives up to n messages from a socket without blocking, and returns their number.
@@ -91,7 +102,25 @@ func (b *Batch) Receive(fd, n int) (int, error) {
 		h.Control = &b.m[i].control[0]
 		h.SetControllen(controlLen)
 	}
+	if n == 1 {
+		return b.headers[0].call(unix.SYS_RECVMSG, fd, unix.MSG_DONTWAIT)
+	}
 	return b.call(unix.SYS_RECVMMSG, fd, 0, n, unix.MSG_DONTWAIT)
+}
+
+// call makes a system call for one message.
+func (h *mmsghdr) call(number uintptr, fd int, flags uintptr) (int, error) {
+	r, _, e := unix.RawSyscall(number, uintptr(fd), uintptr(unsafe.Pointer(&h.hdr)), flags)
+	return h.done(r, e)
+}
+
+// done records the result of a system call for one message.
+func (h *mmsghdr) done(r uintptr, e syscall.Errno) (int, error) {
+	if e != 0 {
+		return 0, e
+	}
+	h.len = uint32(r)
+	return 1, nil
 }
 
 // rawCalls is the number of messages up to which a system call bypasses the scheduler of Go, whose
