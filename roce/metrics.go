@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"strconv"
@@ -105,15 +106,15 @@ func (s QPStats) Metrics() iter.Seq[Metric] {
 	labels := []Label{{"qpn", fmt.Sprintf("%#x", uint32(s.QPN))}, {"remote", s.Remote.String()}}
 	return func(yield func(Metric) bool) {
 		for _, n := range qpMetrics {
-			if !yield(Metric{Name: "qp_" + n.name, Help: n.help, Kind: n.kind, Labels: labels,
-				Value: n.of(&s)}) {
+			if !yield(Metric{Name: "qp_" + n.name, Help: cmp.Or(n.help, counterHelp[n.name]),
+				Kind: n.kind, Labels: labels, Value: n.of(&s)}) {
 				return
 			}
 		}
 	}
 }
 
-// qpMetrics lists the numbers of QPStats.
+// qpMetrics lists the numbers of QPStats. Without a help text, that of the Device applies.
 var qpMetrics = []struct {
 	name, help string
 	kind       MetricKind
@@ -141,29 +142,29 @@ var qpMetrics = []struct {
 		func(s *QPStats) float64 { return float64(s.Accepted) }},
 	{"retransmits", "packets sent again", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Retransmits) }},
-	{"spurious_retransmits", "packets sent again that were not lost", MetricCounter,
+	{"spurious_retransmits", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Spurious) }},
 	{"rcvd_ecn_marked", "data packets received with the ECN mark congestion experienced",
 		MetricCounter, func(s *QPStats) float64 { return float64(s.Marked) }},
 	{"duplicate_request", "requests received again, also keepalives", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Duplicates) }},
-	{"out_of_seq_request", "requests received after a gap in the PSNs", MetricCounter,
+	{"out_of_seq_request", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.OutOfSeq) }},
-	{"send_rnr_err", "RNR NAKs sent: no receive was posted", MetricCounter,
+	{"send_rnr_err", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.SentRNR) }},
-	{"rcvd_rnr_err", "RNR NAKs received: the peer had posted no receive", MetricCounter,
+	{"rcvd_rnr_err", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.RcvdRNR) }},
-	{"send_seq_err", "NAKs sent for a gap in the PSNs", MetricCounter,
+	{"send_seq_err", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.SentSeqNAK) }},
-	{"rcvd_seq_err", "NAKs received for a gap in the PSNs", MetricCounter,
+	{"rcvd_seq_err", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.RcvdSeqNAK) }},
-	{"completer_retry_err", "time-outs of the Local ACK Timeout", MetricCounter,
+	{"completer_retry_err", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Timeouts) }},
-	{"completion_errors", "completions with an error, other than flushed ones", MetricCounter,
+	{"completion_errors", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Errors) }},
-	{"flushed", "completions of flushed work requests", MetricCounter,
+	{"flushed", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Flushed) }},
-	{"sent_cnps", "congestion notification packets sent", MetricCounter,
+	{"sent_cnps", "", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.CNPsSent) }},
 	{"rcvd_cnps", "congestion notification packets received and not ignored", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.CNPsRcvd) }},

@@ -1,18 +1,18 @@
 package roce
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/qp"
 )
 
-// QPStats describes how a connected RC QP uses the network. It marshals to JSON. The counts start
-// when the QP is created or reset; Counters has those of all QPs.
+// QPStats describes how a QP uses the network. It marshals to JSON. The counts start when the QP is
+// created or reset; Counters has those of all QPs. Of UC and UD QPs, which get no acknowledgments, it
+// has the QPN, Remote, Class, Requested and Acked (both are the packets sent), and the completions.
 type QPStats struct {
 	QPN    QPN `json:"qpn"`
-	Remote GID `json:"remote"` // the peer; zero before the QP is connected
+	Remote GID `json:"remote"` // the peer; zero before the QP is connected, and of UD
 
 	SelectiveRepeat bool              `json:"selective_repeat"` // both sides use it
 	Congestion      CongestionControl `json:"congestion"`
@@ -58,29 +58,31 @@ type QPStats struct {
 	Cause   Status `json:"cause"`             // of the first error; Success: none
 }
 
-// Stats returns statistics of an RC QP. It costs a round trip to the device's thread.
+// Stats returns statistics of the QP. It costs a round trip to the device's thread.
 //
-// Errors: ErrInvalid for a QP of another type, ErrClosed.
+// Errors: ErrClosed.
 func (q *QP) Stats() (QPStats, error) {
 	if q.closed.Load() {
 		return QPStats{}, ErrClosed
-	}
-	if q.Type() != RC {
-		return QPStats{}, fmt.Errorf("%w: QPs of type %v have no statistics", ErrInvalid, q.Type())
 	}
 	var s QPStats
 	err := q.device().do(func(qp.Time) { s = q.stats() })
 	return s, err
 }
 
-// stats returns the statistics of an RC QP. Owner only.
+// stats returns the statistics of a QP. Owner only.
 func (q *QP) stats() QPStats {
-	s, a, n := q.qp.PathStats(), q.qp.Query(), q.qp.Counts()
+	a, n := q.qp.Query(), q.qp.Counts()
 	used, acked, accepted := q.qp.Progress()
 	var remote GID
 	if a.Path.Valid() {
 		remote = a.Path.GIDs().Remote
 	}
+	if q.Type() != RC {
+		return QPStats{QPN: q.QPN(), Remote: remote, Class: a.Class, Requested: used, Acked: acked,
+			Errors: uint64(n.Errors), Flushed: uint64(n.Flushed), Cause: Status(q.qp.Cause())}
+	}
+	s := q.qp.PathStats()
 	return QPStats{
 		QPN: q.QPN(), Remote: remote,
 		SelectiveRepeat: s.Selective, Congestion: CongestionControl(s.Congestion), Class: a.Class,
@@ -101,7 +103,7 @@ func (q *QP) stats() QPStats {
 // statsBatch is how many QPs Device.QPStats reads in one step of the loop.
 const statsBatch = 64
 
-// QPStats returns the statistics of the RC QPs that can send, in the order of their numbers. It
+// QPStats returns the statistics of the QPs that can send, in the order of their numbers. It
 // costs a round trip to the device's thread for each 64 QPs of the Device. After Close it returns
 // nothing.
 func (d *Device) QPStats() []QPStats {
@@ -112,7 +114,7 @@ func (d *Device) QPStats() []QPStats {
 	for batch := range slices.Chunk(qps, statsBatch) {
 		err := d.do(func(qp.Time) {
 			for _, q := range batch {
-				if !q.closed.Load() && q.Type() == RC && q.State() == StateRTS {
+				if !q.closed.Load() && q.State() == StateRTS {
 					all = append(all, q.stats())
 				}
 			}

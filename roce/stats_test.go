@@ -52,7 +52,7 @@ func TestQPStats(t *testing.T) {
 	}
 }
 
-// Device.QPStats has the connected RC QPs.
+// Device.QPStats has the connected QPs.
 func TestDeviceQPStats(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	want := []QPN{a.qp.QPN()}
@@ -62,8 +62,6 @@ func TestDeviceQPStats(t *testing.T) {
 		must(t, err)
 		if i%4 == 0 && q.Type() != UD { // others are not connected
 			must(t, q.Connect(within(t), b.qp.Local(), ConnectOptions{}))
-		}
-		if i%4 == 0 && q.Type() == RC {
 			want = append(want, q.QPN())
 		}
 	}
@@ -81,11 +79,34 @@ func TestDeviceQPStats(t *testing.T) {
 	}
 }
 
-func TestQPStatsErrors(t *testing.T) {
-	a, _ := newRig(t, rigConfig{typ: UD})
-	if _, err := a.qp.Stats(); !errors.Is(err, ErrInvalid) {
-		t.Errorf("Stats() of a UD QP = %v, want ErrInvalid", err)
+// Stats of QPs without acknowledgments has what was sent and what failed.
+func TestUnreliableQPStats(t *testing.T) {
+	a, b := newRig(t, rigConfig{typ: UC})
+	const writes, size = 5, 8 << 10
+	for range writes {
+		must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, size)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		pollOK(t, 0, WCWrite, a.cq)
 	}
+	must(t, a.qp.PostRecv(RecvWR{}, RecvWR{}))
+	must(t, a.qp.Cancel())
+	got, err := a.qp.Stats()
+	must(t, err)
+	const packets = writes * size / 4096
+	if want := (QPStats{QPN: a.qp.QPN(), Remote: b.qp.Local().GID, Requested: packets,
+		Acked: packets, Flushed: 2}); got != want {
+		t.Errorf("UC: Stats() = %+v, want %+v", got, want)
+	}
+	d, _ := newRig(t, rigConfig{typ: UD})
+	got, err = d.qp.Stats()
+	must(t, err)
+	if want := (QPStats{QPN: d.qp.QPN()}); got != want {
+		t.Errorf("UD: Stats() = %+v, want %+v", got, want)
+	}
+}
+
+func TestQPStatsErrors(t *testing.T) {
+	a, _ := newRig(t, rigConfig{})
 	must(t, a.qp.Close())
 	if _, err := a.qp.Stats(); !errors.Is(err, ErrClosed) {
 		t.Errorf("Stats() of a closed QP = %v, want ErrClosed", err)
