@@ -51,6 +51,13 @@ type File interface {
 	Close()
 }
 
+// Writable is a File whose writes need not be intercepted: it notices what the program writes to FD
+// from a position on.
+type Writable interface {
+	File
+	Position() int64
+}
+
 // fileID identifies a file behind a descriptor.
 type fileID struct{ dev, ino uint64 }
 
@@ -137,7 +144,13 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 	}
 	s.mu.Lock()
 	s.files[id] = o
-	n, err := s.installInRange(c, fd, cloexec)
+	var n int
+	var err error
+	if s.writesItself(c, o, fd) {
+		n, err = c.Install(fd, cloexec)
+	} else {
+		n, err = s.installInRange(c, fd, cloexec)
+	}
 	if err != nil {
 		delete(s.files, id)
 	}
@@ -150,6 +163,23 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 		go s.watch(id, o, own)
 	}
 	return n, err
+}
+
+// writesItself reports whether writes to the file need not be intercepted, and sets the position of
+// fd, the program's description of the file.
+func (s *Supervisor) writesItself(c *seccomp.Call, o *openFile, fd int) bool {
+	w, ok := o.File.(Writable)
+	if !ok || s.c.Trace != nil {
+		return false
+	}
+	// A limit on the size of files applies to positions.
+	var limit unix.Rlimit
+	err := unix.Prlimit(c.PID(), unix.RLIMIT_FSIZE, nil, &limit)
+	if err != nil || limit.Cur != unix.RLIM_INFINITY {
+		return false
+	}
+	_, err = unix.Seek(fd, w.Position(), unix.SEEK_SET)
+	return err == nil
 }
 
 // watch closes the file after the program's description of it is gone. own is another descriptor

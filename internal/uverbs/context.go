@@ -41,6 +41,9 @@ type Context struct {
 	qps     sync.Map // uint32 handle: *queuePair
 	async   atomic.Pointer[channel]
 	chans   map[int]*channel // by the descriptor's number in the program
+
+	watch int32 // of bells
+	bell  bell
 }
 
 // FD returns the descriptor of the file that the program gets. The caller duplicates it into the
@@ -160,6 +163,7 @@ func (c *Context) Close() {
 	if a := c.async.Swap(nil); a != nil {
 		a.close()
 	}
+	c.dev.bells.remove(c)
 	c.file.close()
 	c.dev.mu.Lock()
 	delete(c.dev.contexts, c)

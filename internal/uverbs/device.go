@@ -31,6 +31,7 @@ type Device struct {
 	loop   *loop.Loop
 	engine *qp.Engine
 	events sync.WaitGroup
+	bells  *bells
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
@@ -55,7 +56,12 @@ func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
 		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
 		ahs: map[uint32]*addressHandle{}}
+	var err error
+	if d.bells, err = newBells(); err != nil {
+		return nil, err
+	}
 	if !d.loop.Do(func(qp.Time) { d.loop.SetGuest(d) }) {
+		d.bells.close()
 		return nil, roce.ErrClosed
 	}
 	d.events.Go(d.forwardEvents)
@@ -78,6 +84,10 @@ func (d *Device) Open(pid int) (*Context, error) {
 		return nil, err
 	}
 	c := &Context{dev: d, file: f, pid: pid, objects: map[uint32]any{}, spaces: map[int]*space{}}
+	if err := d.bells.add(c); err != nil {
+		f.close()
+		return nil, err
+	}
 	d.contexts[c] = struct{}{}
 	return c, nil
 }
@@ -95,6 +105,7 @@ func (d *Device) Close() error {
 		c.event(0, eventDeviceFatal)
 		c.Close()
 	}
+	d.bells.close()
 	d.do(func() { d.loop.SetGuest(nil) })
 	return nil
 }

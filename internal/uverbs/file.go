@@ -27,6 +27,12 @@ func newFile(limit int64) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: create the memory of rings: %w", err)
 	}
+	// Memory is allocated when it is first used.
+	if err := unix.Ftruncate(fd, DoorbellOffset); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("uverbs: size of the memory of rings: %w: "+
+			"remove the limit on the size of files (ulimit -f unlimited)", err)
+	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("uverbs: seal the memory of rings: %w", err)
@@ -54,9 +60,6 @@ func (f *file) alloc(n int) (part, error) {
 			return part{}, unix.ENOMEM
 		}
 		off = f.size
-		if err := unix.Ftruncate(f.fd, off+int64(size)); err != nil {
-			return part{}, err
-		}
 		f.size += int64(size)
 	}
 	mem, err := unix.Mmap(f.fd, off, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -33,6 +33,9 @@ func (f verbsFile) Write(c supervisor.Caller, addr, n uint64) (int64, syscall.Er
 	return f.Context.Write(c, addr, n)
 }
 
+// Position implements supervisor.Writable.
+func (f verbsFile) Position() int64 { return uverbs.DoorbellOffset }
+
 // Name implements supervisor.File.
 func (f verbsFile) Name(c supervisor.Caller, ioctl bool, arg1, arg2 uint64) string {
 	if ioctl {

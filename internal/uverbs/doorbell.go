@@ -1,0 +1,123 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// DoorbellOffset is where programs write doorbells to the file of a context, if the writes are not
+// intercepted: the position of the open file description that a program gets. Rings are below it.
+const DoorbellOffset = 1 << 40
+
+const (
+	bellSize   = 32       // bytes of a doorbell, the command POST_SEND
+	bellHandle = 16       // offset of the handle of the queue pair
+	bellBatch  = 64       // doorbells that are read at once
+	bellHole   = 64 << 10 // bytes of old doorbells after which their memory is freed
+)
+
+// bells notices doorbells in the files of contexts.
+type bells struct {
+	inotify *os.File
+	fd      int
+	done    sync.WaitGroup
+
+	mu      sync.Mutex
+	watches map[int32]*Context
+}
+
+// bell is the position in the doorbells of a context. It belongs to the goroutine of bells.
+type bell struct{ read, freed int64 }
+
+func newBells() (*bells, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: watch for doorbells: %w", err)
+	}
+	b := &bells{inotify: os.NewFile(uintptr(fd), "inotify"), fd: fd, watches: map[int32]*Context{}}
+	b.done.Go(b.run)
+	return b, nil
+}
+
+// add starts to watch the file of a context.
+func (b *bells) add(c *Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w, err := unix.InotifyAddWatch(b.fd, fmt.Sprintf("/proc/self/fd/%d", c.file.fd),
+		unix.IN_MODIFY)
+	if err != nil {
+		return fmt.Errorf("uverbs: watch for doorbells: %w", err)
+	}
+	c.watch = int32(w)
+	c.bell = bell{DoorbellOffset, DoorbellOffset}
+	b.watches[c.watch] = c
+	return nil
+}
+
+// remove ends watching. The caller closes the file afterwards.
+func (b *bells) remove(c *Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.watches[c.watch] == c {
+		delete(b.watches, c.watch)
+		_, _ = unix.InotifyRmWatch(b.fd, uint32(c.watch))
+	}
+}
+
+func (b *bells) close() {
+	_ = b.inotify.Close()
+	b.done.Wait()
+}
+
+// run rings the doorbells until close.
+func (b *bells) run() {
+	const header = unix.SizeofInotifyEvent
+	buf := make([]byte, 64*header)
+	for {
+		n, err := b.inotify.Read(buf)
+		if err != nil {
+			return
+		}
+		for e := buf[:n]; len(e) >= header; e = e[header:] {
+			b.ring(int32(binary.NativeEndian.Uint32(e)))
+		}
+	}
+}
+
+// ring rings the new doorbells of a context.
+func (b *bells) ring(watch int32) {
+	b.mu.Lock() // keeps the file open
+	defer b.mu.Unlock()
+	if c := b.watches[watch]; c != nil {
+		c.readBells()
+	}
+}
+
+// readBells reads the doorbells that the program has written. What it writes is not trusted: a
+// handle that does not exist is ignored.
+func (c *Context) readBells() {
+	var buf [bellBatch * bellSize]byte
+	for {
+		n, err := unix.Pread(c.file.fd, buf[:], c.bell.read)
+		if n -= max(n, 0) % bellSize; n <= 0 || err != nil {
+			break
+		}
+		c.bell.read += int64(n)
+		last := uint32(0)
+		for b := buf[:n]; len(b) > 0; b = b[bellSize:] {
+			if h := binary.NativeEndian.Uint32(b[bellHandle:]); h != last {
+				_ = c.ring(h)
+				last = h
+			}
+		}
+	}
+	if old := c.bell.read - c.bell.freed; old >= bellHole {
+		_ = unix.Fallocate(c.file.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
+			c.bell.freed, old)
+		c.bell.freed = c.bell.read
+	}
+}

@@ -1,0 +1,60 @@
+package uverbs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/mr"
+)
+
+// Doorbells in the file of the context start work requests, garbage does not, and their memory is
+// freed.
+func TestDoorbells(t *testing.T) {
+	const size, rounds = 64, 300
+	a, b := connected(t, 2, size)
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
+		t.Fatal(err)
+	}
+	write := func(bell []byte) {
+		t.Helper()
+		if n, err := unix.Write(fd, bell); n != len(bell) || err != nil {
+			t.Fatalf("Write() = %d, %v", n, err)
+		}
+	}
+	write(bytes.Repeat([]byte{0xff}, bellHole+7*bellSize))
+	for i := range rounds {
+		fill(a.mem, byte(i))
+		if !a.sq.post(a.sendWR(uint64(i), 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey),
+			size)) {
+			t.Fatal("the send queue is full")
+		}
+		write(enc(uint32(cmdPostSend), uint16(8), uint16(3), uint64(0), a.qp, uint32(0),
+			make([]byte, 8)))
+		want(t, a.wait(a.cring), uint64(i), 0, 1)
+		if !bytes.Equal(a.mem, b.mem) {
+			t.Fatalf("round %d: the memory of the peer differs", i)
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		at, err := unix.Seek(a.ctx.FD(), DoorbellOffset, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || at >= DoorbellOffset+bellHole {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("old doorbells still occupy memory at offset %d", at-DoorbellOffset)
+		}
+	}
+	if err := unix.Ftruncate(fd, 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("Ftruncate() = %v, want EPERM: the file is sealed", err)
+	}
+}
