@@ -17,9 +17,9 @@ import (
 )
 
 // openKinds opens a device with a kind of port on each end of a veth pair.
-func openKinds(t *testing.T, kinds [2]roce.PortKind) (dev [2]*roce.Device, pair *veth.Pair) {
+func openKinds(t *testing.T, kinds [2]roce.PortKind, o veth.Options) (dev [2]*roce.Device, pair *veth.Pair) {
 	t.Helper()
-	pair, err := veth.New(veth.Options{})
+	pair, err := veth.New(o)
 	if testbed.Unavailable(err) {
 		t.Skipf("no veth pair here (needs root): %v", err)
 	}
@@ -41,16 +41,22 @@ func openKinds(t *testing.T, kinds [2]roce.PortKind) (dev [2]*roce.Device, pair 
 }
 
 // Devices on UDP sockets and on AF_XDP understand each other: connections over IPv4 and IPv6 in
-// both roles, and operations in both directions.
+// both roles, and operations in both directions. With offloads, runs of packets arrive uncut.
 func TestKindsOfPorts(t *testing.T) {
-	for _, kinds := range [][2]roce.PortKind{
-		{roce.PortUDP, roce.PortUDP}, {roce.PortUDP, roce.PortXDP}, {roce.PortXDP, roce.PortUDP},
+	for _, c := range []struct {
+		kinds    [2]roce.PortKind
+		offloads bool
+	}{
+		{[2]roce.PortKind{roce.PortUDP, roce.PortUDP}, true},
+		{[2]roce.PortKind{roce.PortUDP, roce.PortXDP}, false},
+		{[2]roce.PortKind{roce.PortUDP, roce.PortXDP}, true},
+		{[2]roce.PortKind{roce.PortXDP, roce.PortUDP}, true},
+		{[2]roce.PortKind{roce.PortXDP, roce.PortXDP}, true},
 	} {
-		dev, pair := openKinds(t, kinds)
+		dev, pair := openKinds(t, c.kinds, veth.Options{Offloads: c.offloads})
 		for _, addr := range []netip.Addr{pair.B.IPv4.Addr(), pair.B.IPv6.Addr()} {
-			t.Run(fmt.Sprint(kinds[0], " to ", kinds[1], " ", addr), func(t *testing.T) {
-				testTransfers(t, dev, addr)
-			})
+			t.Run(fmt.Sprint(c.kinds[0], " to ", c.kinds[1], " ", addr, " offloads=", c.offloads),
+				func(t *testing.T) { testTransfers(t, dev, addr) })
 		}
 	}
 }
