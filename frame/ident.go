@@ -19,18 +19,22 @@ import (
 //
 // Senders count identifications, so most values are implausible. A flow is one pair of addresses.
 // Each of its packets but the first may have only an identification from identBehind before to
-// identAhead after the last one, and one more for each microsecond that has passed since then. For
-// a flow of 100,000 packets per second, the check has a strength of 24 bits, for one of 1000
-// packets per second 22 bits, and after a pause of 65 ms 16 bits. A packet whose identification is
-// what the port assumed is always accepted.
+// identAhead after the last one, and identRate more for each microsecond that has passed since
+// then. For a flow of 1000 packets per second or more, the check has a strength of 20 bits, and
+// after a pause of 32 ms 16 bits. A packet whose identification is what the port assumed is always
+// accepted.
+//
+// A sender may send some packets in runs, whose identifications start at 0, and number the others.
+// So identifications below MaxRunIDs are always plausible.
 //
 // The limit may be too narrow: senders use one counter for several destinations. Each refused
 // packet widens it, so a flow loses at most identRefusals packets in a row.
 
 const (
-	identBehind   = 128 // packets may overtake each other, and the segments of a run start at 0
-	identAhead    = 64
-	identWiden    = 32 // factor on the limit after a refused packet
+	identBehind   = 128     // packets may overtake each other, and the segments of a run start at 0
+	identAhead    = 1 << 11 // what a sender numbers before the receiver looks at the first packet
+	identRate     = 2       // packets per microsecond that a sender numbers
+	identWiden    = 32      // factor on the limit after a refused packet
 	identRefusals = 2
 	identFlows    = 1 << 10 // flows that are remembered
 	identAll      = 1 << 16
@@ -108,12 +112,14 @@ func (x *identifications) plausible(key uint64, id uint16) bool {
 		*f = identFlow{key: key, time: x.now, last: id, wide: identAhead}
 		return true
 	}
-	limit := int64(f.wide) + max(x.now-f.time, 0)
+	limit := int64(f.wide) + identRate*max(x.now-f.time, 0)
 	ahead, behind := int64(id-f.last), int64(f.last-id)
 	switch {
 	case behind <= identBehind:
 	case ahead <= limit:
 		f.last = id
+	case id < MaxRunIDs:
+		return true
 	default:
 		f.wide = min(f.wide*identWiden, identAll)
 		return false

@@ -76,11 +76,13 @@ func TestPlausibleIDs(t *testing.T) {
 		{1, 40001, true},
 		{1, 39990, true}, // overtaken
 		{1, 40066, true},
-		{1, 40132, false}, // 66 ahead of the largest
-		{1, 40130, true},  // the limit is 2048 now
-		{100, 41100, true},
-		{0, 41100 + 65, true},
-		{20000, 41165 + 20000, true}, // the sender had time for 20000 other packets
+		{0, 0, true}, // a run
+		{0, MaxRunIDs - 1, true},
+		{1, 40066 + identAhead + 3, false}, // too far ahead of the largest
+		{0, 40066 + identAhead + 2, true},  // the limit has grown
+		{100, 43100, true},
+		{0, 43100 + 65, true},
+		{10000, 43165 + 20000, true}, // the sender had time for 20000 other packets
 		{10000, 5, true},             // the counter wraps around
 	} {
 		x.now += c.after
