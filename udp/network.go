@@ -196,8 +196,8 @@ func (p *Port) refresh() (changed bool) {
 		if err != nil {
 			return false
 		}
-		if !slices.Equal(found.usable, old.addrs) {
-			next.addrs = p.setAddrs(found.usable, &next.info)
+		if !slices.Equal(found.Usable, old.addrs) {
+			next.addrs = p.setAddrs(found.Usable, &next.info)
 		}
 	}
 	if next.info == old.info && next.gone == old.gone && slices.Equal(next.addrs, old.addrs) {
@@ -252,12 +252,11 @@ func (n *network) open(a netip.Addr) (s *socket, err error) {
 
 // describe sets the fields of info that may change while the Port is open.
 func (n *network) describe(info *driver.Info, a *netlink.LinkAttrs) {
-	const up = unix.IFF_UP | unix.IFF_LOWER_UP
 	*info = n.base
 	info.Name = a.Name
 	info.MTU = a.MTU
 	info.MaxFrame = min(a.MTU, maxPacket) + etherLen
-	info.Up = a.RawFlags&up == up
+	info.Up = osnet.Running(a)
 }
 
 // macOf returns the MAC of the interface, or an address made of the first IP address if the
@@ -272,51 +271,18 @@ func (n *network) macOf(a *netlink.LinkAttrs, first netip.Addr) (m bth.MAC) {
 	return m
 }
 
-// addresses are the addresses of an interface. A tentative IPv6 address becomes usable after
-// duplicate address detection.
-type addresses struct {
-	usable    []netip.Prefix
-	tentative bool
-}
-
 // readAddrs lists the addresses that the Port uses in the order of the GID table.
-func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
-	list, err := n.handle.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return a, fmt.Errorf("list addresses: %w", err)
-	}
-	var groups [3][]netip.Prefix
-	for i := range list {
-		x := &list[i]
-		ip, ok := netip.AddrFromSlice(x.IP)
-		ones, _ := x.Mask.Size()
-		if !ok {
-			continue
-		}
-		ip = ip.Unmap()
-		if len(n.only) > 0 && !slices.Contains(n.only, ip) {
-			continue
-		}
-		if x.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
-			a.tentative = a.tentative || x.Flags&unix.IFA_F_DADFAILED == 0
-			continue
-		}
-		g := 2
-		switch {
-		case ip.Is6() && ip.IsLinkLocalUnicast():
-			g = 0
-		case ip.Is4():
-			g = 1
-		}
-		groups[g] = append(groups[g], netip.PrefixFrom(ip, ones))
-	}
-	for _, g := range groups {
-		a.usable = append(a.usable, g...)
+func (n *network) readAddrs(l netlink.Link) (a osnet.Addresses, err error) {
+	a, err = osnet.ReadAddrs(n.handle, l, func(ip netip.Addr) bool {
+		return len(n.only) == 0 || slices.Contains(n.only, ip)
+	})
+	if err != nil {
+		return a, err
 	}
 	if l.Attrs().RawFlags&unix.IFF_LOOPBACK != 0 {
-		a.usable = n.addLoopback(a.usable)
+		a.Usable = n.addLoopback(a.Usable)
 	}
-	a.usable = a.usable[:min(len(a.usable), maxAddrs)]
+	a.Usable = a.Usable[:min(len(a.Usable), maxAddrs)]
 	return a, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"time"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
@@ -13,12 +12,6 @@ import (
 	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
-
-const (
-	// An interface that just came up has tentative IPv6 addresses for a second or two.
-	addrPatience = 3 * time.Second
-	addrPause    = 50 * time.Millisecond
 )
 
 // Options configure Open. The zero value suits most users.
@@ -52,7 +45,7 @@ func open(name string, o Options) (_ *Port, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{net: n, event: -1}
+	p := &Port{net: n}
 	defer func() {
 		if err != nil {
 			p.undo()
@@ -85,8 +78,8 @@ func open(name string, o Options) (_ *Port, err error) {
 		}
 		p.socks = append(p.socks, s)
 	}
-	if p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("create eventfd: %w", err)
+	if err := p.sleeper.Open(); err != nil {
+		return nil, err
 	}
 	n.base = driver.Info{Datapath: "udp", Queues: 1, SourcePort: bth.Port,
 		ReceiveBuffer: p.socks[0].buffer, Runs: p.socks[0].runs, MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
@@ -111,9 +104,7 @@ func (p *Port) undo() {
 	for _, s := range p.socks {
 		s.close()
 	}
-	if p.event >= 0 {
-		_ = unix.Close(p.event)
-	}
+	p.sleeper.Close()
 	p.net.close()
 }
 
@@ -138,7 +129,7 @@ func (n *network) find(name string) (netlink.Link, error) {
 			continue
 		}
 		found, err := n.readAddrs(l)
-		if err == nil && (len(found.usable) > 0 || found.tentative) {
+		if err == nil && (len(found.Usable) > 0 || found.Tentative) {
 			return l, nil
 		}
 	}
@@ -162,17 +153,11 @@ func checkLink(a *netlink.LinkAttrs) error {
 // awaitAddrs returns the addresses that the Port uses, at least one. It waits for duplicate address
 // detection if there is no other address.
 func (n *network) awaitAddrs(l netlink.Link) ([]netip.Prefix, error) {
-	deadline := time.Now().Add(addrPatience)
-	for {
-		a, err := n.readAddrs(l)
-		if err != nil || len(a.usable) > 0 {
-			return a.usable, err
-		}
-		if !a.tentative || time.Now().After(deadline) {
-			return nil, noAddress(l.Attrs().Name, n.only)
-		}
-		time.Sleep(addrPause)
+	list, err := osnet.AwaitAddrs(func() (osnet.Addresses, error) { return n.readAddrs(l) })
+	if err == nil && len(list) == 0 {
+		err = noAddress(l.Attrs().Name, n.only)
 	}
+	return list, err
 }
 
 func noAddress(name string, only []netip.Addr) error {

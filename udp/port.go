@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
@@ -49,17 +50,10 @@ type Port struct {
 	ready   []driver.Buf   // received packets that did not fit in a call of Receive
 	stats   driver.Stats   // without those of out
 	sendErr error
-	timeout unix.Timespec
 
-	// Wake sets woken and then reads sleeping; Wait sets sleeping and then reads woken. At least
-	// one of them sees the other's value, so no wake-up is lost.
-	woken    atomic.Bool
-	sleeping atomic.Bool
+	sleeper  osnet.Sleeper
 	changing atomic.Bool // the owner must not sleep, because the sockets will be changed
 	closed   atomic.Bool
-
-	eventMu sync.Mutex
-	event   int // eventfd; -1: closed
 
 	closing sync.Once
 }
@@ -143,7 +137,7 @@ func (p *Port) change(f func(old []*socket) []*socket) bool {
 
 // makePolls makes the list of descriptors on which the owner sleeps.
 func (p *Port) makePolls() {
-	p.polls = append(p.polls[:0], unix.PollFd{Fd: int32(p.event), Events: unix.POLLIN})
+	p.polls = append(p.polls[:0], p.sleeper.Event())
 	for _, s := range p.socks {
 		p.polls = append(p.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
@@ -153,7 +147,7 @@ func (p *Port) makePolls() {
 func (p *Port) Close() error {
 	p.closing.Do(func() {
 		p.closed.Store(true)
-		p.signal()
+		p.sleeper.Signal()
 		p.net.close()
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -162,10 +156,7 @@ func (p *Port) Close() error {
 			s.close()
 		}
 		p.socks = nil
-		p.eventMu.Lock()
-		defer p.eventMu.Unlock()
-		_ = unix.Close(p.event)
-		p.event = -1
+		p.sleeper.Close()
 	})
 	return nil
 }

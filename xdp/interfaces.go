@@ -136,7 +136,7 @@ func (p *prober) close() { p.net.close() }
 func (p *prober) describe(l netlink.Link) Interface {
 	a := l.Attrs()
 	d := Interface{
-		Name: a.Name, Kind: l.Type(), Driver: osnet.Driver(a.Name), Up: running(a),
+		Name: a.Name, Kind: l.Type(), Driver: osnet.Driver(a.Name), Up: osnet.Running(a),
 		MTU: a.MTU, PathMTU: bth.MTUFor(a.MTU), Queues: min(rxQueues(l), maxQueues),
 		StripsVLAN: osnet.RxVLANStripped(a.Name),
 	}
@@ -152,12 +152,12 @@ func (p *prober) describe(l netlink.Link) Interface {
 	d.Runs = d.XDP.Generic && d.Auto == Generic && p.multiBuffer
 	d.Err = checkAttrs(a)
 	addrs, err := p.net.readAddrs(l)
-	d.Addrs = addrs.usable
+	d.Addrs = addrs.Usable
 	switch {
 	case d.Err != nil:
 	case err != nil:
 		d.Err = err
-	case len(addrs.usable) == 0 && !addrs.tentative:
+	case len(addrs.Usable) == 0 && !addrs.Tentative:
 		d.Err = noAddress(a.Name)
 	}
 	return d

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/limit"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -119,10 +120,10 @@ func (n *network) refresh() (changed bool) {
 		n.describe(&next.info, l.Attrs())
 		addrs, err := n.readAddrs(l)
 		if err != nil {
-			addrs.usable = old.addrs
+			addrs.Usable = old.addrs
 		}
 		// Addresses that the program does not redirect are not offered as GIDs.
-		next.addrs, err = n.own.setHosts(addrs.usable, next.info.MAC)
+		next.addrs, err = n.own.setHosts(addrs.Usable, next.info.MAC)
 		if errors.Is(err, ErrClosed) {
 			return false
 		}
@@ -149,56 +150,14 @@ func (n *network) describe(info *driver.Info, a *netlink.LinkAttrs) {
 	info.Name = a.Name
 	info.MTU, info.Note = n.limit(a.MTU)
 	info.MaxFrame = info.MTU + etherLen + vlanLen
-	info.Up = running(a)
+	info.Up = osnet.Running(a)
 	copy(info.MAC[:], a.HardwareAddr)
 }
 
-// running reports whether the interface is administratively up and has a link.
-func running(a *netlink.LinkAttrs) bool {
-	const want = unix.IFF_UP | unix.IFF_LOWER_UP
-	return a.RawFlags&want == want
-}
-
-// addresses are the addresses of an interface. A tentative IPv6 address becomes usable after
-// duplicate address detection.
-type addresses struct {
-	usable    []netip.Prefix
-	tentative bool
-}
-
 // readAddrs lists the addresses in the order of the GID table.
-func (n *network) readAddrs(l netlink.Link) (a addresses, err error) {
+func (n *network) readAddrs(l netlink.Link) (osnet.Addresses, error) {
 	n.count.addrDumps.Add(1)
-	list, err := n.handle.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return a, fmt.Errorf("list addresses: %w", err)
-	}
-	var groups [3][]netip.Prefix
-	for i := range list {
-		x := &list[i]
-		ip, ok := netip.AddrFromSlice(x.IP)
-		ones, _ := x.Mask.Size()
-		if !ok {
-			continue
-		}
-		if x.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
-			a.tentative = a.tentative || x.Flags&unix.IFA_F_DADFAILED == 0
-			continue
-		}
-		ip = ip.Unmap()
-		g := 2
-		switch {
-		case ip.Is6() && ip.IsLinkLocalUnicast():
-			g = 0
-		case ip.Is4():
-			g = 1
-		}
-		groups[g] = append(groups[g], netip.PrefixFrom(ip, ones))
-	}
-	for _, g := range groups {
-		a.usable = append(a.usable, g...)
-	}
-	return a, nil
+	return osnet.ReadAddrs(n.handle, l, func(netip.Addr) bool { return true })
 }
 
 // query runs a netlink request on behalf of any goroutine, unless the Port is closed.

@@ -3,7 +3,6 @@ package xdp
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/gorxe/gorxe/bth"
@@ -11,12 +10,6 @@ import (
 	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
-
-const (
-	// An interface that just came up has tentative IPv6 addresses for a second or two.
-	addrPatience = 3 * time.Second
-	addrPause    = 50 * time.Millisecond
 )
 
 // Open opens a Port on an interface. It checks that RoCE can run there, attaches the XDP program,
@@ -53,7 +46,6 @@ type opener struct {
 
 func open(iface string, opts Options) (_ *Port, err error) {
 	o := &opener{Options: opts}
-	o.Port.event = -1
 	defer func() {
 		if err != nil {
 			o.undo()
@@ -92,9 +84,7 @@ func (o *opener) undo() {
 	if o.net != nil {
 		o.net.close()
 	}
-	if o.event >= 0 {
-		_ = unix.Close(o.event)
-	}
+	o.sleeper.Close()
 }
 
 func (o *opener) findLink(iface string) (err error) {
@@ -156,17 +146,11 @@ func busyError(name string, id uint32) error {
 }
 
 func (o *opener) awaitAddrs() error {
-	deadline := time.Now().Add(addrPatience)
-	for {
-		a, err := o.net.readAddrs(o.link)
-		if err != nil || len(a.usable) > 0 {
-			return err
-		}
-		if !a.tentative || time.Now().After(deadline) {
-			return noAddress(o.link.Attrs().Name)
-		}
-		time.Sleep(addrPause)
+	list, err := osnet.AwaitAddrs(func() (osnet.Addresses, error) { return o.net.readAddrs(o.link) })
+	if err == nil && len(list) == 0 {
+		err = noAddress(o.link.Attrs().Name)
 	}
+	return err
 }
 
 // countQueues determines how many receive queues to serve.
@@ -371,11 +355,11 @@ func (o *opener) readState() error {
 	return nil
 }
 
-func (o *opener) makeEvent() (err error) {
-	if o.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("create eventfd: %w", err)
+func (o *opener) makeEvent() error {
+	if err := o.sleeper.Open(); err != nil {
+		return err
 	}
-	o.polls = append(o.polls, unix.PollFd{Fd: int32(o.event), Events: unix.POLLIN})
+	o.polls = append(o.polls, o.sleeper.Event())
 	for _, q := range o.Port.queues {
 		o.polls = append(o.polls, unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/fence"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,13 +30,12 @@ type Port struct {
 	split    splitter
 
 	// Fields of the owner.
-	next    int // queue that Receive polls first
-	out     int // number of buffers that the caller holds
-	down    bool
-	stats   driver.Stats
-	polls   []unix.PollFd // the eventfd, then one socket per queue
-	bulk    bulk
-	timeout unix.Timespec
+	next  int // queue that Receive polls first
+	out   int // number of buffers that the caller holds
+	down  bool
+	stats driver.Stats
+	polls []unix.PollFd // that of sleeper, then one socket per queue
+	bulk  bulk
 
 	// The owner sets inside and then reads closed; Close sets closed and then reads inside. At
 	// least one of them sees the other's value, so Close never unmaps memory that the owner uses.
@@ -43,11 +43,7 @@ type Port struct {
 	held   bool // the owner called Hold
 	closed atomic.Bool
 
-	// The same pattern prevents lost wake-ups: Wake sets woken and then reads sleeping; Wait sets
-	// sleeping and then reads woken.
-	woken    atomic.Bool
-	sleeping atomic.Bool
-	event    int // eventfd
+	sleeper osnet.Sleeper
 
 	closing  sync.Once
 	closeErr error
@@ -170,7 +166,7 @@ func (p *Port) awaitOwner() {
 func (p *Port) close() error {
 	p.closed.Store(true)
 	err := p.prog.close()
-	p.signal()
+	p.sleeper.Signal()
 	p.awaitOwner()
 	p.net.close()
 	p.mu.Lock()
@@ -180,7 +176,7 @@ func (p *Port) close() error {
 		q.close()
 	}
 	p.bulk.close()
-	_ = unix.Close(p.event)
+	p.sleeper.Close()
 	p.finished = true
 	p.freeMemory()
 	return err

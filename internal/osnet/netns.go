@@ -1,10 +1,13 @@
-// Package osnet provides what packages xdp and veth need from the kernel and the netlink library
-// does not have: running code in another network namespace, creating anonymous namespaces, and a
-// few ethtool calls.
+// Package osnet provides what packages xdp, udp and veth need from the kernel: running code in
+// another network namespace, creating anonymous namespaces, reading the addresses of interfaces, a
+// few ethtool calls, and sleeping until a descriptor is readable or another goroutine wakes the
+// sleeper.
 //
 // Reading order:
 //
 //   - netns.go: network namespaces
+//   - addrs.go: addresses of interfaces
+//   - sleeper.go: sleeping
 //   - ethtool_unsafe.go: ethtool calls
 package osnet
 

@@ -1,0 +1,53 @@
+package osnet
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sleep sleeps as the owner of a port does. It returns false if it has ended by itself.
+func sleep(s *Sleeper, list []unix.PollFd, d time.Duration) bool {
+	defer s.End()
+	return !s.Begin() || s.Sleep(list, d)
+}
+
+// Wake ends the current sleep or prevents the next one. No wake-up is lost.
+func TestSleeper(t *testing.T) {
+	var s Sleeper
+	s.Close() // harmless before Open
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	list := []unix.PollFd{s.Event()}
+	s.Wake()
+	if !sleep(&s, list, 10*time.Second) {
+		t.Error("Wake before the sleep was lost")
+	}
+	if sleep(&s, list, time.Millisecond) {
+		t.Error("the sleep was ended without Wake")
+	}
+
+	const rounds = 2000
+	var published, seen atomic.Int64
+	go func() {
+		for i := range int64(rounds) {
+			published.Store(i + 1)
+			for s.Wake(); seen.Load() <= i; {
+				runtime.Gosched()
+			}
+		}
+	}()
+	for seen.Load() < rounds {
+		if !sleep(&s, list, 10*time.Second) {
+			t.Fatalf("wake-up %d was lost", seen.Load()+1)
+		}
+		seen.Store(published.Load())
+	}
+	s.Close()
+	s.Close()
+	s.Signal() // harmless after Close
+}
