@@ -1,6 +1,8 @@
 package qp
 
 import (
+	"fmt"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 )
@@ -91,4 +93,17 @@ func (e *Engine) place(dst []byte, p *bth.Packet) {
 		e.target = nil
 		b.Store(dst[:min(len(dst), len(p.Payload))], p.Info.End)
 	}
+}
+
+// Resize changes the number of completions that the CQ holds. It must be empty, and only the
+// consumer may call it, on the engine's thread. Error: ErrInvalidDepth.
+func (c *CQ) Resize(depth int) error {
+	if depth < 1 || depth > MaxCQDepth || c.Len() > 0 {
+		return fmt.Errorf("%w: resize a CQ of %d completions to %d", ErrInvalidDepth, c.Len(),
+			depth)
+	}
+	n := slots(depth)
+	c.wcs, c.mask, c.depth = make([]WC, n), n-1, uint32(depth)
+	c.freeFrom = c.tail.Load()
+	return nil
 }

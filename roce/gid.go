@@ -181,6 +181,7 @@ func (d *Device) setLocal(addrs, routes []netip.Prefix) {
 	sources := loop.NewSources(addrs, routes)
 	if d.sockets {
 		sources.AllowLoopback()
+		sources.AllowOwn(addrs)
 	}
 	_ = d.do(func(qp.Time) { d.loop.SetLocal(local, sources) })
 }

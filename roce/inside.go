@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"cmp"
+
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
@@ -14,7 +16,36 @@ func init() {
 	inside.CQ = func(c any) *qp.CQ { return c.(*CQ).cq }
 	inside.SRQ = func(s any) *qp.SRQ { return s.(*SRQ).srq }
 	inside.AH = func(a any) *qp.AH { return &a.(*AH).ah }
+	inside.ResizeCQ = func(c any, depth int, prepare func() bool) error {
+		return c.(*CQ).resize(depth, prepare)
+	}
 	inside.Backing = func(b mr.Backing) any {
 		return MROption(func(c *mrConfig) { c.backing = b })
 	}
+}
+
+// resize implements inside.ResizeCQ.
+func (c *CQ) resize(depth int, prepare func() bool) error {
+	d := c.dev
+	d.ctl.Lock()
+	defer d.ctl.Unlock()
+	more := qp.CQFootprint(min(depth, MaxCQDepth)) - c.bytes()
+	if more > 0 {
+		if err := d.mem.take(more, "a larger CQ"); err != nil {
+			return err
+		}
+	}
+	err := ErrInvalid
+	gone := d.do(func(qp.Time) {
+		if prepare() {
+			err = c.cq.Resize(depth)
+		}
+	})
+	if err = cmp.Or(gone, err); err != nil {
+		more = -more
+	}
+	if more < 0 {
+		d.mem.give(-more)
+	}
+	return err
 }

@@ -21,6 +21,9 @@ var (
 	SRQ func(srq any) *qp.SRQ
 	// AH returns the engine's part of a *roce.AH.
 	AH func(ah any) *qp.AH
+	// ResizeCQ changes the number of completions that a *roce.CQ holds. As the loop's owner it
+	// calls prepare, which polls all completions, and resizes the CQ if prepare returns true.
+	ResizeCQ func(cq any, depth int, prepare func() bool) error
 	// Backing returns a roce.MROption: the memory of the region is a copy of memory of another
 	// process.
 	Backing func(b mr.Backing) any

@@ -42,6 +42,15 @@ func NewSources(subnets, routes []netip.Prefix) *Sources {
 // sure that such packets come from this host. Call it before SetLocal.
 func (s *Sources) AllowLoopback() { s.local = true }
 
+// AllowOwn makes accept permit the device's own addresses. It is for ports for which the kernel
+// delivers packets to themselves, and drops those that other hosts send with addresses of this
+// host. Call it before SetLocal.
+func (s *Sources) AllowOwn(subnets []netip.Prefix) {
+	for _, p := range subnets {
+		delete(s.refused, bth.GIDFromAddr(p.Addr()))
+	}
+}
+
 // spans merges prefixes to sorted, disjoint spans.
 func spans(lists ...[]netip.Prefix) (v4, v6 []span) {
 	for _, list := range lists {

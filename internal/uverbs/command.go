@@ -3,6 +3,8 @@ package uverbs
 import (
 	"encoding/binary"
 	"syscall"
+
+	"github.com/gorxe/gorxe/qp"
 )
 
 // request is one of the older commands: its parameters, and the response.
@@ -32,6 +34,8 @@ var commands = map[uint32]command{
 	cmdAllocPD:                   {"ALLOC_PD", 8, 4, (*Context).allocPD, false},
 	cmdDeallocPD:                 {"DEALLOC_PD", 4, 0, (*Context).deallocPD, false},
 	cmdRegMR:                     {"REG_MR", 40, 12, (*Context).regMR, false},
+	cmdReregMR:                   {"REREG_MR", 48, 8, (*Context).reregMR, false},
+	cmdResizeCQ:                  {"RESIZE_CQ", 16, 8, (*Context).resizeCQ, false},
 	cmdDeregMR:                   {"DEREG_MR", 4, 0, (*Context).deregMR, false},
 	cmdCreateCompChannel:         {"CREATE_COMP_CHANNEL", 8, 4, (*Context).createChannel, false},
 	cmdCreateCQ:                  {"CREATE_CQ", 32, 8, (*Context).createCQ, false},
@@ -88,7 +92,11 @@ func (c *Context) ring(handle uint32) syscall.Errno {
 	if !ok {
 		return syscall.EINVAL
 	}
-	q.(*queuePair).inner.RingDoorbell()
+	inner := q.(*queuePair).inner
+	if inner.State() < qp.RTS {
+		return syscall.EINVAL
+	}
+	inner.RingDoorbell()
 	return 0
 }
 

@@ -261,6 +261,40 @@ func (c *Context) destroyCQ(r *request) syscall.Errno {
 	return 0
 }
 
+// resizeCQ moves the completions that the program has not polled to a ring of another size.
+func (c *Context) resizeCQ(r *request) syscall.Errno {
+	r.in.skip(8)
+	q, no := get[*completionQueue](c, r.in.u32())
+	if no != 0 {
+		return no
+	}
+	depth := r.in.u32()
+	if depth < 1 || depth > maxCQEs {
+		return syscall.EINVAL
+	}
+	next, err := newRing(c.file, int(depth), wcSize)
+	if err != nil {
+		return errno(err)
+	}
+	old := q.ring
+	err = inside.ResizeCQ(q.cq, next.depth(), func() bool {
+		q.drain()
+		if !old.move(next) {
+			return false
+		}
+		q.ring = next
+		return true
+	})
+	if err != nil {
+		c.file.release(next.part)
+		return errno(err)
+	}
+	c.file.release(old.part)
+	r.out.u32(uint32(next.depth()), 0)
+	r.driverOut.info(next)
+	return 0
+}
+
 // destroy destroys the CQ. The caller holds Context.mu.
 func (q *completionQueue) destroy() error {
 	if err := q.cq.Close(); err != nil {

@@ -118,6 +118,52 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 	return s, 0
 }
 
+// Flags of REREG_MR.
+const (
+	reregTranslation = 1 << iota
+	reregPD
+	reregAccess
+)
+
+// reregMR registers the memory again with the changed parameters. The handle stays, the keys
+// change.
+func (c *Context) reregMR(r *request) syscall.Errno {
+	r.in.skip(8)
+	h, flags := r.in.u32(), r.in.u32()
+	start, length, iova, pdHandle := r.in.u64(), r.in.u64(), r.in.u64(), r.in.u32()
+	access := r.in.u32()
+	m, no := get[*memoryRegion](c, h)
+	if no != 0 {
+		return no
+	}
+	pd := m.mr.PD()
+	if flags&^(reregTranslation|reregPD|reregAccess) != 0 || flags == 0 {
+		return syscall.EINVAL
+	}
+	if flags&reregPD != 0 {
+		if pd, no = get[*roce.PD](c, pdHandle); no != 0 {
+			return no
+		}
+	}
+	if flags&reregTranslation == 0 {
+		start, length, iova = m.mirror.addr, uint64(m.mr.Len()), m.mr.Addr()
+	}
+	if flags&reregAccess == 0 {
+		access = uint32(m.mr.Access())
+	}
+	next, no := c.register(r.call, pd, start, length, iova, access)
+	if no != 0 {
+		return no
+	}
+	if err := m.destroy(); err != nil {
+		_ = next.destroy()
+		return errno(err)
+	}
+	c.objects[h] = next
+	r.out.u32(uint32(next.mr.LKey()), uint32(next.mr.RKey()))
+	return 0
+}
+
 // destroy deregisters the region. The caller holds Context.mu.
 func (m *memoryRegion) destroy() error {
 	if err := m.mr.Close(); err != nil {

@@ -181,3 +181,62 @@ func TestUnmapped(t *testing.T) {
 		t.Errorf("REG_MR of unmapped memory = %v, want EFAULT", no)
 	}
 }
+
+func TestResizeCQ(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	const n = 15
+	for i := range n {
+		a.post(a.sendWR(uint64(i), 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 8))
+	}
+	a.post(a.sendWR(n, 0, 0, mr.AddrOf(b.mem)+8, uint64(b.rkey), 8))
+	for end := time.Now().Add(20 * time.Second); a.sq.word(256).Load() != n+1; {
+		if time.Now().After(end) {
+			t.Fatal("the send queue does not become empty")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, _, no := a.try(cmdResizeCQ, enc(uint64(0), a.cq, uint32(3)), 8,
+		16); no != syscall.EINVAL {
+		t.Errorf("RESIZE_CQ to 3 with %d completions = %v, want EINVAL", n, no)
+	}
+	_, info := a.do(cmdResizeCQ, enc(uint64(0), a.cq, uint32(1000)), 8, 16)
+	a.cring = a.mmap(info)
+	for i := range n {
+		want(t, a.wait(a.cring), uint64(i), 0, 1)
+	}
+	a.post(a.sendWR(99, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 8))
+	want(t, a.wait(a.cring), 99, 0, 1)
+}
+
+func TestRereg(t *testing.T) {
+	a, b := connected(t, 2, 8192)
+	out, _ := b.do(cmdReregMR, enc(uint64(0), b.mr, uint32(reregAccess), uint64(0), uint64(0),
+		uint64(0), uint32(0), uint32(5)), 8, 0) // local write, remote read
+	rkey := le.Uint32(out[4:])
+	a.post(a.sendWR(1, 4, sendSignaled, mr.AddrOf(b.mem), uint64(rkey), 100))
+	want(t, a.wait(a.cring), 1, 0, 2)
+	a.post(a.sendWR(2, 0, sendSignaled, mr.AddrOf(b.mem), uint64(rkey), 100))
+	want(t, a.wait(a.cring), 2, 10, 0)
+}
+
+// The value of an ATOMIC WRITE is in the element of the queue.
+func TestAtomicWrite(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	wr := a.sendWR(1, 15, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 8)
+	le.PutUint64(wr[208:], 0x1122334455667788)
+	a.post(wr)
+	want(t, a.wait(a.cring), 1, 0, 9)
+	if v := le.Uint64(b.mem); v != 0x1122334455667788 {
+		t.Errorf("memory = %#x", v)
+	}
+}
+
+func TestPostBeforeRTS(t *testing.T) {
+	p := pair(t, testbed.Config{})[0]
+	q := p.setup(2, 4096)
+	cmd := enc(uint32(cmdPostSend), uint16(8), uint16(1), uint64(0), q.qp, uint32(0), uint32(0),
+		uint32(128))
+	if _, no := q.ctx.Write(q.call, mr.AddrOf(cmd), uint64(len(cmd))); no != syscall.EINVAL {
+		t.Errorf("doorbell in RESET = %v, want EINVAL", no)
+	}
+}

@@ -25,6 +25,7 @@ const (
 	ackDelay    = 15
 	gidTableLen = 1024
 	vectors     = 1
+	vendorID    = 0xffffff // a software device
 
 	// SYS_IMAGE_GUID, PORT_ACTIVE_EVENT, RC_RNR_NAK_GEN
 	deviceCaps = 1<<10 | 1<<11 | 1<<12
@@ -45,7 +46,8 @@ func (c *Context) putDevice(e *encoder) {
 	e.bytes(guid[:])
 	e.u64(maxMRSize)
 	e.u64(pageSizes)
-	e.u32(0, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs, maxMRs,
+	e.u32(vendorID, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs,
+		maxMRs,
 		maxObjects)
 	e.u32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
 	e.u32(atomicHCA, 0, 0, 0, 0, 0)

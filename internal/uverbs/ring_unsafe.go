@@ -78,3 +78,18 @@ func (r *ring) reset() {
 
 // size returns the bytes that the program maps.
 func (r *ring) size() uint32 { return uint32(len(r.part.mem)) }
+
+// move copies the elements of a CQ that the program has not polled to an empty ring. It returns
+// false if they do not fit.
+func (r *ring) move(to *ring) bool {
+	first := r.word(ringConsumer).Load()
+	n := (r.index - first) & r.mask
+	if n > to.mask {
+		return false
+	}
+	for i := range n {
+		copy(to.slot(to.index), r.slot(first+i))
+		to.produced()
+	}
+	return true
+}

@@ -19,10 +19,9 @@ const (
 	sqCompare = 32 // atomics
 	sqSwap    = 40
 	sqAtomKey = 48
-	sqLength  = 32 // FLUSH
 	sqFlKey   = 36
-	sqFlLevel = 40
-	sqFlType  = 41
+	sqFlType  = 40
+	sqFlLevel = 41
 	sqQPN     = 24 // UD
 	sqQKey    = 28
 	sqAH      = 36
@@ -68,6 +67,13 @@ func (q *queuePair) decodeSend(b []byte) bool {
 	}
 	wr.Op = op
 	q.decodeTarget(w, wr)
+	switch op {
+	case qp.OpAtomicWrite: // the value is in the element
+		wr.Inline = w[sqElement : sqElement+8]
+		return true
+	case qp.OpFlush:
+		return true
+	}
 	if flags&sendInline != 0 {
 		n := le.Uint32(w[sqDataLen:])
 		if n > q.maxInline || int(n) > len(w)-sqElement {
@@ -103,7 +109,7 @@ func (q *queuePair) decodeTarget(w []byte, wr *qp.SendWR) {
 		wr.SwapAdd = le.Uint64(w[sqCompare:])
 	case qp.OpFlush:
 		wr.RemoteAddr, wr.RKey = le.Uint64(w[sqAddr:]), bth.RKey(le.Uint32(w[sqFlKey:]))
-		wr.Length = le.Uint32(w[sqLength:])
+		wr.Length = le.Uint32(w[sqDataLen:])
 		wr.Level, wr.Placement = qp.Level(w[sqFlLevel]), qp.Placement(w[sqFlType])
 	}
 	if q.inner.Type() != qp.UD {
