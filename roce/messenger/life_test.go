@@ -287,6 +287,38 @@ func TestCancelReadAt(t *testing.T) {
 	})
 }
 
+// A list may be longer than the send queue, and its context may end while it waits for slots.
+func TestLongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 10 * time.Millisecond
+		b, err := testbed.New(testbed.Config{Plan: loopback.Plan{Delay: delay}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		ctx := context.Background()
+		c := messenger.Config{Depth: 4}
+		x, y := connectIn(ctx, t, b, c, c)
+		defer y.Close()
+		defer x.Close()
+		mr := memory(t, y)
+		ops := make([]messenger.Op, 50)
+		for i := range ops {
+			ops[i] = messenger.Op{Op: roce.OpFetchAdd, Remote: mr.Remote(), Value: 1}
+		}
+		for done := range uint64(3) {
+			if err := x.Do(ctx, ops); err != nil || mr.Load64(0) < 50*(done+1) {
+				t.Fatalf("Do() = %v, the sum is %d, want at least %d", err, mr.Load64(0), 50*(done+1))
+			}
+			short, cancel := context.WithTimeout(ctx, 3*delay)
+			if err := x.Do(short, ops); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Do() = %v, want %v", err, context.DeadlineExceeded)
+			}
+			cancel()
+		}
+	})
+}
+
 // A peer that dies is noticed, also without traffic, and the error names it and the status.
 func TestDeadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

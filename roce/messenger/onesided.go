@@ -253,7 +253,8 @@ func (c *Conn) postPart(s *opSet, i, off int) int {
 	k := &c.slots[at]
 	k.set, k.op, k.off, k.n = s, i, off, length
 	s.pending++
-	c.signalDue = true
+	// The last completion is that of the list.
+	c.signal(i == len(s.ops)-1 && uint64(off+length) >= o.length())
 	return length
 }
 

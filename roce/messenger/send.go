@@ -16,8 +16,8 @@ type sending struct {
 	slots         []slot
 	head, tail    uint64 // the oldest work request that is not complete, and the next one
 	first, next   int    // their slots
-	signalEvery   int    // distance of signaled work requests for messages
-	sinceSignaled int    // work requests for messages since then
+	signalEvery   int    // distance of signaled work requests
+	sinceSignaled int    // work requests since then
 
 	// The work requests that are posted next; see flush.
 	wrs       [maxBatch]roce.SendWR
@@ -139,8 +139,13 @@ func (c *Conn) post(k kind, id uint16, p []byte) {
 	if !c.plain {
 		wr.Op, wr.Imm = roce.OpSendImm, header{k, c.grant(), id}.encode()
 	}
-	// A completion now and then frees the slots of all work requests before it.
-	if c.sinceSignaled++; c.sinceSignaled >= c.signalEvery {
+	c.signal(false)
+}
+
+// signal decides whether the completion of the work request from enqueue is needed. One now and
+// then frees the slots of all work requests before it.
+func (c *Conn) signal(needed bool) {
+	if c.sinceSignaled++; needed || c.sinceSignaled >= c.signalEvery {
 		c.signalDue = true
 	}
 }
