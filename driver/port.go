@@ -118,6 +118,7 @@ type Stats struct {
 	TxFrames, TxBytes uint64
 	RxDropped         uint64 // lost before Receive: rings full, no buffers
 	TxDropped         uint64 // passed to Send but not put on the wire
+	TxRuns            uint64 // runs of packets that the kernel got as one message (UDP_SEGMENT)
 	Kicks             uint64 // system calls that start transmission
 	Waits             uint64 // system calls that block
 }

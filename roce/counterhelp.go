@@ -102,6 +102,7 @@ var counterHelp = map[string]string{
 	"send_err":        "frames that the port did not accept",
 	"port_rx_dropped": "received frames that the port lost",
 	"port_tx_dropped": "frames passed to the port but not sent",
+	"port_tx_runs":    "runs of packets passed to the kernel as one message",
 	"port_kicks":      "system calls that start transmission",
 	"port_waits":      "calls that wait for the port",
 	"port_errors":     "errors of the port",

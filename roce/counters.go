@@ -236,6 +236,7 @@ var counterNames = []struct {
 	{"tx_bytes", func(c *Counters) *uint64 { return &c.TxBytes }},
 	{"port_rx_dropped", func(c *Counters) *uint64 { return &c.Port.RxDropped }},
 	{"port_tx_dropped", func(c *Counters) *uint64 { return &c.Port.TxDropped }},
+	{"port_tx_runs", func(c *Counters) *uint64 { return &c.Port.TxRuns }},
 	{"port_kicks", func(c *Counters) *uint64 { return &c.Port.Kicks }},
 	{"port_waits", func(c *Counters) *uint64 { return &c.Port.Waits }},
 	{"port_errors", func(c *Counters) *uint64 { return &c.PortErrors }},

@@ -110,6 +110,7 @@ type PortStats struct {
 	TxFrames, TxBytes uint64
 	RxDropped         uint64 // frames lost before the Device received them: rings full, no buffers
 	TxDropped         uint64 // frames passed to the port but not put on the wire
+	TxRuns            uint64 // runs of packets that the kernel got as one message (UDP_SEGMENT)
 	Kicks             uint64 // system calls that start transmission
 	Waits             uint64 // system calls that block
 }

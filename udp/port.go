@@ -93,7 +93,7 @@ func (p *Port) Stats() driver.Stats {
 	s, out := p.stats, &p.out.Stats
 	s.RxDropped += p.kernelDrops()
 	s.TxFrames, s.TxBytes, s.TxDropped = out.TxFrames, out.TxBytes, out.TxDropped
-	s.Kicks = out.Kicks
+	s.Kicks, s.TxRuns = out.Kicks, out.TxRuns
 	return s
 }
 

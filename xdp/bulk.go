@@ -157,6 +157,7 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 	p.stats.TxBytes += after.TxBytes - before.TxBytes
 	p.stats.TxDropped += after.TxDropped - before.TxDropped
 	p.stats.Kicks += after.Kicks - before.Kicks
+	p.stats.TxRuns = after.TxRuns
 	if rest > 0 {
 		b.observe(bufs[:rest])
 		p.send(q, bufs[:rest])

@@ -108,8 +108,8 @@ func (s *Sender) Add(k Socket, b []byte, n int) {
 	}
 	if s.queued == Size || k.FD != s.socket.FD {
 		s.Flush()
-		s.socket = k
 	}
+	s.socket = k
 	s.start(s.queued, b, p)
 	s.run = run{size: len(p), bytes: len(p), header: b[:n]}
 	if k.Runs && len(p) >= bth.HeaderLen {
@@ -242,6 +242,9 @@ func (s *Sender) Flush() {
 		for i := range sent {
 			s.Stats.TxBytes += uint64(s.out.headers[at+i].len)
 			s.Stats.TxFrames += uint64(s.out.packets(at + i))
+			if s.about[at+i].peer != nil {
+				s.Stats.TxRuns++
+			}
 			s.past.add(s.out.packets(at+i), s.head(at+i), int(s.out.headers[at+i].len))
 		}
 		at += sent
