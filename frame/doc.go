@@ -21,6 +21,7 @@
 //   - encode.go: Address, PutHeaders and Encoder
 //   - path.go: Path, the addresses and prepared headers of one peer
 //   - icrc.go: the ICRC, computed with hash/crc32
+//   - castagnoli.go: CRC32C with the same instructions, for other packages
 //   - fold.go, fold_amd64.go, fold_other.go: the CRC on processors with AVX-512, which can also
 //     copy the payload
 //   - ident.go: the identification of received packets that a socket does not report

@@ -62,9 +62,9 @@ func makeICRCMask(ipLen int) (m headMask) {
 }
 
 // foldConstants is nil if the processor does not support crcAVX512.
-var foldConstants = makeFoldTable()
+var foldConstants = makeFoldTable(crc32.IEEE)
 
-func makeFoldTable() *foldTable {
+func makeFoldTable(poly uint32) *foldTable {
 	if !haveAVX512 {
 		return nil
 	}
@@ -73,7 +73,6 @@ func makeFoldTable() *foldTable {
 		most  = 2048 + 63
 	)
 	// pow[n-least] is x^n mod P, reflected: the first of 32 bits is the coefficient of x^31.
-	poly := uint32(crc32.IEEE)
 	var pow [most - least + 1]uint32
 	for n, v := 0, uint32(1)<<31; n <= most; n++ {
 		pow[n-least] = v
@@ -100,7 +99,7 @@ func makeFoldTable() *foldTable {
 	}
 	t.x64[0] = move(0)[0]
 	t.low[0] = 1<<32 - 1
-	t.p[0] = crc32.IEEE<<1 | 1
+	t.p[0] = uint64(poly)<<1 | 1
 	p, rest, mu := bits.Reverse64(t.p[0])>>31, uint64(0), uint64(0)
 	for n := 64; n >= 0; n-- { // long division of x^64
 		rest <<= 1

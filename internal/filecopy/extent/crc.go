@@ -1,6 +1,10 @@
 package extent
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+
+	"github.com/gorxe/gorxe/frame"
+)
 
 // The CRC is a polynomial over GF(2) modulo poly. Bits are reversed: bit 31 is the coefficient of
 // x^0, as in hash/crc32.
@@ -21,7 +25,7 @@ var powers = func() (p [64]uint32) {
 }()
 
 // Sum returns the CRC32C of data.
-func Sum(data []byte) uint32 { return crc32.Checksum(data, table) }
+func Sum(data []byte) uint32 { return frame.Castagnoli(data) }
 
 // Append returns the CRC32C of the concatenation of bytes with the CRC crc, and data.
 func Append(crc uint32, data []byte) uint32 { return crc32.Update(crc, table, data) }
