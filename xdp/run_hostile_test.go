@@ -347,3 +347,29 @@ func BenchmarkRun(b *testing.B) {
 		})
 	}
 }
+
+// Runs may have a priority tag.
+func TestTaggedRuns(t *testing.T) {
+	k := newFakeKernel()
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	for _, r := range []roce{{}, {v6: true}} {
+		data, want, _ := r.run(several(9, bth.RCReadResponseMiddle, bth.RCReadResponseLast), 1,
+			append(sizes(9, 512), 40)...)
+		f := superFrame(r, data, want[0])
+		f = append(append(bytes.Clone(f[:12]), 0x81, 0, 0xe0, 0), f[12:]...)
+		k.deliver(f, false, 3840, len(f))
+		var bufs [16]driver.Buf
+		n := k.Receive(bufs[:])
+		if n != len(want) {
+			t.Fatalf("Receive() = %d, want %d", n, len(want))
+		}
+		for i := range bufs[:n] {
+			if reason := d.Decode(bufs[i].B, pkt); reason != frame.ReasonOK || !pkt.HasVLAN ||
+				!bytes.HasSuffix(bufs[i].B, payloadOf(want[i])) {
+				t.Errorf("packet %d: Decode() = %v, tag %#x", i, reason, pkt.VLAN)
+			}
+		}
+		k.Release(bufs[:n])
+	}
+	checkBuffers(t, k.Port)
+}
