@@ -8,8 +8,9 @@ import (
 )
 
 // QPStats describes how a QP uses the network. It marshals to JSON. The counts start when the QP is
-// created or reset; Counters has those of all QPs. Of UC and UD QPs, which get no acknowledgments, it
-// has the QPN, Remote, Class, Requested and Acked (both are the packets sent), and the completions.
+// created or reset; Counters has those of all QPs. Of UC and UD QPs, which get no acknowledgments,
+// it has the QPN, Remote, Class, Requested and Acked (both are the packets sent), and the
+// completions.
 type QPStats struct {
 	QPN    QPN `json:"qpn"`
 	Remote GID `json:"remote"` // the peer; zero before the QP is connected, and of UD
