@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"github.com/gorxe/gorxe/roce"
-	"golang.org/x/sys/unix"
 )
 
 // Memory accesses the address space of a calling program.
@@ -180,11 +179,4 @@ func (c *Context) event(element uint64, kind uint32) bool {
 	e.u64(element)
 	e.u32(kind, 0)
 	return ch.send(e.b)
-}
-
-// setCloexec sets close-on-exec.
-func setCloexec(fds ...int) {
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
 }

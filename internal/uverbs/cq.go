@@ -276,6 +276,8 @@ func (c *Context) resizeCQ(r *request) syscall.Errno {
 	if err != nil {
 		return errno(err)
 	}
+	// Doorbells before this call may still wait for the step in progress.
+	c.dev.do(func() {})
 	old := q.ring
 	err = inside.ResizeCQ(q.cq, next.depth(), func() bool {
 		q.drain()

@@ -162,22 +162,17 @@ func (d *Device) forwardEvents() {
 		if !ok {
 			continue
 		}
-		d.mu.Lock()
-		q := d.byQP[e.QP]
-		var all []*Context
-		if e.QP == nil && e.CQ == nil && e.SRQ == nil {
+		d.mu.Lock() // after its destruction, a QP has no events
+		if q := d.byQP[e.QP]; q != nil {
+			if q.c.event(q.user, kind) {
+				q.events.Add(1)
+			}
+		} else if e.QP == nil && e.CQ == nil && e.SRQ == nil {
 			for c := range d.contexts {
-				all = append(all, c)
+				c.event(port, kind)
 			}
 		}
 		d.mu.Unlock()
-		if e.QP != nil && q != nil {
-			q.c.event(q.user, kind)
-			q.events.Add(1)
-		}
-		for _, c := range all {
-			c.event(1, kind)
-		}
 	}
 }
 

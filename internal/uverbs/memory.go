@@ -101,7 +101,6 @@ func (c *Context) register(call Caller, pd *roce.PD, start, length, iova uint64,
 		return nil, errno(err)
 	}
 	c.mirrors += length
-	s.users++
 	return &memoryRegion{c, m, mi}, 0
 }
 
@@ -169,10 +168,12 @@ func (m *memoryRegion) destroy() error {
 	if err := m.mr.Close(); err != nil {
 		return err
 	}
-	m.c.dev.do(m.mirror.space.flush)
+	m.c.dev.do(func() {
+		m.mirror.gone = true
+		m.mirror.space.flush()
+	})
 	m.mirror.unmap()
 	m.c.mirrors -= uint64(len(m.mirror.mem))
-	m.mirror.space.users--
 	return nil
 }
 

@@ -170,7 +170,10 @@ func (p *program) do(cmd uint32, in []byte, out, driverOut int) ([]byte, []byte)
 }
 
 // userRing is a ring as the program maps it.
-type userRing struct{ b []byte }
+type userRing struct {
+	b          []byte
+	size, mask uint32 // of a slot in bytes; slots - 1
+}
 
 func (p *program) mmap(info []byte) *userRing {
 	p.t.Helper()
@@ -181,25 +184,25 @@ func (p *program) mmap(info []byte) *userRing {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = unix.Munmap(b) })
-	return &userRing{b}
+	r := &userRing{b: b}
+	r.size, r.mask = 1<<r.word(0).Load(), r.word(4).Load()
+	return r
 }
 
 func (r *userRing) word(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&r.b[at])) }
-func (r *userRing) mask() uint32               { return r.word(4).Load() }
 
 func (r *userRing) slot(i uint32) []byte {
-	size := uint32(1) << r.word(0).Load()
-	return r.b[384+i*size:][:size]
+	return r.b[384+(i&r.mask)*r.size:][:r.size]
 }
 
 // post writes an element at the producer index, false if the ring is full.
 func (r *userRing) post(b []byte) bool {
 	i := r.word(128).Load()
-	if r.word(256).Load() == (i+1)&r.mask() {
+	if r.word(256).Load() == (i+1)&r.mask {
 		return false
 	}
 	copy(r.slot(i), b)
-	r.word(128).Store((i + 1) & r.mask())
+	r.word(128).Store((i + 1) & r.mask)
 	return true
 }
 
@@ -218,7 +221,7 @@ func (r *userRing) poll() (w wc, ok bool) {
 	w = wc{id: le.Uint64(b), status: le.Uint32(b[8:]), opcode: le.Uint32(b[12:]),
 		len: le.Uint32(b[20:]), extra: binary.BigEndian.Uint32(b[24:]), qpn: le.Uint32(b[28:]),
 		src: le.Uint32(b[32:]), flags: le.Uint32(b[36:])}
-	r.word(256).Store((i + 1) & r.mask())
+	r.word(256).Store((i + 1) & r.mask)
 	return w, true
 }
 

@@ -176,6 +176,8 @@ func (q *queuePair) destroy() error {
 	q.c.dev.mu.Lock()
 	delete(q.c.dev.byQP, q.qp)
 	q.c.dev.mu.Unlock()
+	// In RESET the work requests are gone: those of a destroyed QP do not complete.
+	_ = q.qp.Modify(&roce.Attr{State: roce.StateReset}, roce.AttrState)
 	err := q.qp.Close()
 	q.c.dev.do(func() { q.gone = true })
 	q.c.dev.do(func() {}) // Settle has removed it from Device.hot

@@ -25,6 +25,7 @@ const (
 	ackDelay    = 15
 	gidTableLen = 1024
 	vectors     = 1
+	port        = 1        // the only one
 	vendorID    = 0xffffff // a software device
 
 	// SYS_IMAGE_GUID, PORT_ACTIVE_EVENT, RC_RNR_NAK_GEN

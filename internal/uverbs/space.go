@@ -14,9 +14,7 @@ const maxDirty = 256
 // belongs to the address space, so after an exec or an exit, accesses fail, and they never reach
 // another process that got the same PID. The loop's owner has the field dirty.
 type space struct {
-	pid   int
 	fd    int
-	users int // regions and the context; guarded by Context.mu
 	dirty []store
 }
 
@@ -32,7 +30,7 @@ func openSpace(pid int) (*space, error) {
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: open the memory of process %d: %w", pid, err)
 	}
-	return &space{pid: pid, fd: fd}, nil
+	return &space{fd: fd}, nil
 }
 
 func (s *space) close() { _ = unix.Close(s.fd) }
@@ -123,6 +121,7 @@ type mirror struct {
 	pages []byte // the mapping
 	mem   []byte // the region
 	addr  uint64 // of the region in the program
+	gone  bool   // the region was deregistered. Owner
 }
 
 // newMirror maps a copy that takes memory only where it is used. Its address equals that of the
@@ -154,7 +153,7 @@ func (m *mirror) Load(b []byte) bool {
 // Store implements mr.Backing.
 func (m *mirror) Store(b []byte, ordered bool) {
 	addr, ok := m.at(b)
-	if !ok || len(b) == 0 {
+	if !ok || len(b) == 0 || m.gone {
 		return
 	}
 	if len(m.space.dirty) == 0 {
