@@ -10,6 +10,8 @@ import (
 
 // handle answers an intercepted call.
 func (s *Supervisor) handle(c *seccomp.Call) {
+	s.active.RLock()
+	defer s.active.RUnlock()
 	s.calls.Add(1)
 	switch c.Nr {
 	case unix.SYS_IOCTL:

@@ -46,6 +46,8 @@ type Supervisor struct {
 	readable           atomic.Bool // the memory of the program has been read once
 	fatal              chan error  // the reason to end the program
 
+	active sync.RWMutex // held for reading while a call is handled
+
 	mu      sync.Mutex // also serializes the choice of descriptor numbers
 	files   map[fileID]*openFile
 	traceMu sync.Mutex
@@ -81,7 +83,9 @@ func (s *Supervisor) Run() (status int, err error) {
 			}
 		}()
 	}
-	return child.wait(s)
+	status, err = child.wait(s)
+	s.active.Lock() // for good: after Run no call uses the tree or the devices
+	return status, err
 }
 
 // fail ends the program because of err.
