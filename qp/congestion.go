@@ -196,9 +196,9 @@ func (c *congestion) bdp() uint32 {
 	return uint32(min(max(c.rate[0], c.rate[1])*float64(c.minRTT), maxMaxWindow)) + 1
 }
 
-// floorBDP returns the BDP below which random losses do not reduce the window. With selective repeat
-// a short round trip counts as loadedRTT, because hosts send and receive packets in batches. With
-// go-back-N a larger window costs more per loss than it gains.
+// floorBDP returns the BDP below which random losses do not reduce the window. With selective
+// repeat a short round trip counts as loadedRTT, because hosts send and receive packets in batches.
+// With go-back-N a larger window costs more per loss than it gains.
 func (q *QP) floorBDP() uint32 {
 	c := q.cc
 	if !q.attr.Selective || c.shallow > 0 || c.minRTT >= loadedRTT {
