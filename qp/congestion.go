@@ -270,7 +270,7 @@ func (c *congestion) reduced(now Time, cwnd uint32) { c.wmax, c.epoch = float64(
 // packets.
 func (q *QP) lossEvent(now Time, n uint64) {
 	c, w := q.model(), &q.win
-	queued := c.queued(q.rec.srtt)
+	queued := q.queuing()
 	c.countLoss(n, queued)
 	if q.una < w.recover || w.algorithm == CongestionNone {
 		return
@@ -306,9 +306,17 @@ func (q *QP) unusable() uint32 {
 	return 0
 }
 
-// queued reports whether packets wait in a queue on the path: round trips take more than 1/16
-// longer than the shortest one.
-func (c *congestion) queued(srtt Time) bool { return 16*srtt >= 17*c.minRTT }
+// queuing reports whether packets wait in a queue on the path: round trips take more than 1/16
+// longer than the shortest one, and with READs also longer than it takes to transfer a part. The
+// round trip of a part ends with its last response, and the window has space for one more part.
+func (q *QP) queuing() bool {
+	c := q.cc
+	excess := q.rec.srtt - c.minRTT
+	if rate := max(c.rate[0], c.rate[1]); rate > 0 {
+		excess -= Time(float64(q.unusable()) / rate)
+	}
+	return 16*excess >= c.minRTT
+}
 
 // countLoss counts n lost packets and updates heavy and shallow.
 func (c *congestion) countLoss(n uint64, queued bool) {

@@ -146,6 +146,31 @@ func TestShallowPath(t *testing.T) {
 	}
 }
 
+// A queue makes round trips 1/16 longer than the shortest one. While the oldest work request is a
+// READ, the time to transfer one of its parts, here of 16 packets, does not count.
+func TestQueuing(t *testing.T) {
+	for _, c := range []struct {
+		read bool
+		rtt  Time // us
+		want bool
+	}{
+		{rtt: 100}, {rtt: 106}, {rtt: 107, want: true},
+		{read: true, rtt: 107}, {read: true, rtt: 128}, {read: true, rtt: 130, want: true},
+	} {
+		k := lossy(t, 100, 700, 0.1)
+		k.q.rec.srtt = c.rtt * 1000
+		if c.read {
+			s := &k.q.sq
+			w := s.at(s.tail.Load())
+			w.op, w.part, w.npkts = OpRead, 4, 64
+			s.started++
+		}
+		if got := k.q.queuing(); got != c.want {
+			t.Errorf("%+v: queuing() = %v, want %v", c, got, c.want)
+		}
+	}
+}
+
 // Losses count as heavy if more than 1 of 25 packets is lost, in periods of 512 packets, or without
 // a queue more than 1 of 12.
 func TestHeavyLoss(t *testing.T) {

@@ -164,7 +164,9 @@ func (q *QP) repaired(now Time, w *wqe, p, n uint64) {
 			b.unmarkLost(at)
 		}
 	}
-	if r.samplePSN > p && r.samplePSN <= p+n {
+	// The peer executes the requests after a lost one only after its retransmission.
+	waits := w.op >= OpRead && p >= b.executed
+	if r.samplePSN > p && (r.samplePSN <= p+n || waits) {
 		if r.rewoundMax = q.max; !r.unmeasured() {
 			r.samplePSN = 0 // Karn's rule
 		}
