@@ -304,9 +304,8 @@ func (f *file) written(err error) {
 	if err != nil {
 		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
 		f.fail(reason(err), !protocol)
-		return
 	}
-	f.advance()
+	f.advance() // closes the part if the file has failed before, and this was the last write
 }
 
 // finish ends the contents of a large file, after hold. Blocks may arrive later.

@@ -2,7 +2,10 @@ package sink
 
 import (
 	"errors"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/extent"
@@ -25,4 +28,36 @@ func TestMaxRanges(t *testing.T) {
 	if !errors.Is(err, record.ErrFormat) {
 		t.Errorf("writeBlock() = %v, want ErrFormat", err)
 	}
+}
+
+// When two writes at the same time fail, the last one closes the temporary file, so that a later
+// session can lock it.
+func TestFailedWrites(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	s := New(nil, Config{Dir: root})
+	defer s.dirs.Close()
+	f := &file{Entry: record.Entry{Number: 1, Kind: record.File, Name: "f", Size: minResume},
+		sink: s, dir: s.nodes[0], state: asked}
+	s.files[1] = f
+	f.mu.Lock()
+	err = f.open()
+	f.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		f.hold()
+	}
+	for range 2 {
+		f.written(unix.ENOSPC)
+	}
+	p, err := part.Create(root, "f")
+	if err != nil {
+		t.Fatalf("Create() after the failure = %v", err)
+	}
+	p.Discard()
 }
