@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 	"github.com/gorxe/gorxe/internal/safefile"
 )
 
@@ -25,7 +26,7 @@ func CreateUnnamed(dir *os.Root, at int, dev uint64, name string) (*Part, error)
 	if descriptors() < 0 {
 		return nil, ErrUnnamed
 	}
-	fd, err := retry(func() (int, error) {
+	fd, err := dirs.Retry(func() (int, error) {
 		return unix.Openat(at, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, createPerm)
 	})
 	switch {
@@ -36,15 +37,6 @@ func CreateUnnamed(dir *os.Root, at int, dev uint64, name string) (*Part, error)
 		return nil, &fs.PathError{Op: "create", Path: name, Err: err}
 	}
 	return &Part{dir: dir, name: name, fd: fd, at: at, dev: dev, unnamed: true}, nil
-}
-
-// retry calls f until no signal interrupts it.
-func retry(f func() (int, error)) (n int, err error) {
-	for {
-		if n, err = f(); !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
 }
 
 // descriptors returns a descriptor of /proc/self/fd, or -1.
@@ -121,7 +113,7 @@ func (p *Part) attributesUnnamed(perm fs.FileMode, mtime time.Time) error {
 // writeUnnamed writes to a file without a name.
 func (p *Part) writeUnnamed(data []byte, offset int64) error {
 	for len(data) > 0 {
-		n, err := retry(func() (int, error) { return unix.Pwrite(p.fd, data, offset) })
+		n, err := dirs.Retry(func() (int, error) { return unix.Pwrite(p.fd, data, offset) })
 		if err != nil {
 			return err
 		}
