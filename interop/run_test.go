@@ -11,8 +11,8 @@ import (
 	"github.com/gorxe/gorxe/interop/lab"
 )
 
-// TestRun runs stock programs in a guest under gorxe run, without the kernel's RDMA: with each other
-// on two loopback addresses, and with gorxe on the host.
+// TestRun runs stock programs in a guest under gorxe run, without the kernel's RDMA: with each
+// other on two loopback addresses, and with gorxe on the host.
 func TestRun(t *testing.T) {
 	one := []variant{{lab.MaxMTU, 1024, false, false}}
 	stage(t, "gorxe run", one, func(t *testing.T, r *rig, _ variant) {

@@ -78,7 +78,7 @@ func (s *Supervisor) answer(b []byte, port uint32) error {
 		return err
 	}
 	defer unix.Close(fd)
-	_, d := s.c.Describe()
+	d := s.c.Netlink()
 	for _, m := range nldev.Answer(b, port, &d) {
 		err := unix.Sendto(fd, m, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{
 			Family: unix.AF_NETLINK, Pid: port})

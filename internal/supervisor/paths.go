@@ -216,7 +216,7 @@ func (s *Supervisor) readlink(c *seccomp.Call, _ *seccomp.FileCall, e sysfs.Entr
 
 // refresh updates the tree if the state of the device has changed.
 func (s *Supervisor) refresh() {
-	d, _ := s.c.Describe()
+	d := s.c.Files()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d.Equal(&s.shown) {

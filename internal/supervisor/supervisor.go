@@ -21,10 +21,11 @@ type Config struct {
 	Env  []string
 
 	Tree *sysfs.Tree
-	// Describe returns the current state of the device. It is called by several goroutines.
-	Describe func() (sysfs.Device, nldev.Device)
-	Verbs    Device
-	CM       Device // nil: there is no rdma_cm
+	// Files and Netlink return the current state of the device. Several goroutines call them.
+	Files   func() sysfs.Device
+	Netlink func() nldev.Device
+	Verbs   Device
+	CM      Device // nil: there is no rdma_cm
 
 	Trace io.Writer // one line for each call on a character device; nil: none
 	Log   io.Writer // messages for the user

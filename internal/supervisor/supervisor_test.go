@@ -56,8 +56,9 @@ func supervise() int {
 	s := New(Config{
 		Path: "/proc/self/exe", Args: []string{"program"}, Env: os.Environ(), Tree: tree,
 		Verbs: dev, Trace: os.Stdout,
-		Describe: func() (sysfs.Device, nldev.Device) {
-			return show, nldev.Device{Name: "rxe0", Interface: "lo", Index: 1, Up: true,
+		Files: func() sysfs.Device { return show },
+		Netlink: func() nldev.Device {
+			return nldev.Device{Name: "rxe0", Interface: "lo", Index: 1, Up: true,
 				Uverbs: sysfs.UverbsNumber}
 		},
 	})

@@ -39,6 +39,7 @@
 //   - file.go, ring_unsafe.go: shared memory and rings
 //   - space.go, memory.go: memory of the program; PDs and MRs
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
+//   - resources.go: counts of objects
 //   - doorbell.go: doorbells that are not intercepted
 //   - qp.go, wqe.go, srq.go, ah.go: QPs and their work requests; SRQs; address handles
 package uverbs

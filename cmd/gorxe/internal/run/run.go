@@ -45,18 +45,18 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, uv.Close()) }()
-	d := &described{dev: dev, guid: uv.NodeGUID()}
+	d := &described{dev: dev, verbs: uv}
 	if i, err := net.InterfaceByName(dev.Info().Name); err == nil {
 		d.index = i.Index
 	}
-	shown, _ := d.describe()
+	shown := d.files()
 	tree, err := sysfs.New(os.TempDir(), &shown)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	c := supervisor.Config{Path: path, Args: args, Env: os.Environ(), Tree: tree,
-		Describe: d.describe, Verbs: verbs{uv}, Log: diag}
+		Files: d.files, Netlink: d.netlink, Verbs: verbs{uv}, Log: diag}
 	if f.trace {
 		c.Trace = diag
 	}
@@ -84,17 +84,25 @@ func printStats(w io.Writer, s supervisor.Stats, c roce.Counters) {
 // described describes a device to programs.
 type described struct {
 	dev   *roce.Device
+	verbs *uverbs.Device
 	index int // of the network interface
-	guid  [8]byte
 }
 
-func (d *described) describe() (sysfs.Device, nldev.Device) {
+func (d *described) files() sysfs.Device {
 	info := d.dev.Info()
-	files := sysfs.Device{Name: deviceName, Interface: info.Name, MAC: info.MAC.String(),
-		Up: info.Up, GUID: d.guid}
+	f := sysfs.Device{Name: deviceName, Interface: info.Name, MAC: info.MAC.String(),
+		Up: info.Up, GUID: d.verbs.NodeGUID()}
 	for _, g := range d.dev.GIDs() {
-		files.GIDs = append(files.GIDs, sysfs.GID{Index: g.Index, GID: g.GID})
+		f.GIDs = append(f.GIDs, sysfs.GID{Index: g.Index, GID: g.GID})
 	}
-	return files, nldev.Device{Name: deviceName, Interface: info.Name, Index: d.index,
-		Up: info.Up, GUID: d.guid, Uverbs: sysfs.UverbsNumber}
+	return f
+}
+
+func (d *described) netlink() nldev.Device {
+	info, r := d.dev.Info(), d.verbs.Resources()
+	return nldev.Device{Name: deviceName, Interface: info.Name, Index: d.index, Up: info.Up,
+		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber,
+		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
+			{Name: "qp", Count: r.QPs}, {Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
+			{Name: "ctx", Count: r.Contexts}}}
 }
