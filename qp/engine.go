@@ -44,6 +44,7 @@ type Config struct {
 // called from which goroutine.
 type Engine struct {
 	mrs         *mr.Table
+	target      mr.Backing // of the memory that checkRemote has returned; see placed
 	rand        func() uint64
 	maxWindow   uint32
 	fixedWindow uint32 // of QPs with CongestionNone
@@ -87,7 +88,6 @@ type Engine struct {
 	boardBytes int           // of boards
 
 	doorbells    atomic.Pointer[QP] // list of QPs posted to by other goroutines, newest first
-	target       mr.Backing         // of the memory that checkRemote has returned; see place
 	taken        RecvWR             // scratch of takeOutside
 	doorbellHook func()
 	errHook      func(*QP)

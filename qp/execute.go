@@ -108,7 +108,10 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 			return v
 		}
 	}
-	q.eng.place(dst, p)
+	mr.CopyIn(dst, p.Payload)
+	if q.eng.target != nil {
+		q.eng.placed(dst, p)
+	}
 	q.off += n
 	q.msg = msgWrite
 	if !p.Info.End {
@@ -134,7 +137,10 @@ func (q *QP) executeWriteOnly(p *bth.Packet) verdict {
 	if !q.lengthOK(p) || uint32(len(p.Payload)) != h.DMALen() {
 		return refuseInvalid
 	}
-	q.eng.place(dst, p)
+	mr.CopyIn(dst, p.Payload)
+	if q.eng.target != nil {
+		q.eng.placed(dst, p)
+	}
 	return accept
 }
 

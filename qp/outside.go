@@ -56,7 +56,7 @@ const loadChunk = 64 << 10
 // memory does not change until the work request completes. Bytes are therefore loaded ahead, in
 // chunks that are counted from the start of the SGE: a packet loads the chunk that starts in it.
 // Packets are sent in order at first, so that earlier ones have loaded the rest.
-func (q *QP) load(g *SGE, off, n uint32) bool {
+func (q *QP) load(g SGE, off, n uint32) bool {
 	from := uint32(0)
 	if off > 0 {
 		from = (off + loadChunk - 1) &^ (loadChunk - 1)
@@ -85,14 +85,18 @@ func (q *QP) loadAnswer(a *answer, off, n uint32) bool {
 	return true
 }
 
-// place copies the payload of a WRITE to memory that checkRemote has returned.
-func (e *Engine) place(dst []byte, p *bth.Packet) {
-	mr.CopyIn(dst, p.Payload)
-	if e.target != nil {
-		b := e.target
-		e.target = nil
-		b.Store(dst[:min(len(dst), len(p.Payload))], p.Info.End)
-	}
+// scatterForeign copies b to memory of another process.
+func (e *Engine) scatterForeign(key bth.LKey, dst, b []byte) {
+	mr.CopyIn(dst, b)
+	e.mrs.LocalBacking(mr.Key(key)).Store(dst, false)
+}
+
+// placed must be called after the payload of a WRITE was copied to memory that checkRemote has
+// returned, if Engine.target is not nil: it is memory of another process.
+func (e *Engine) placed(dst []byte, p *bth.Packet) {
+	b := e.target
+	e.target = nil
+	b.Store(dst[:min(len(dst), len(p.Payload))], p.Info.End)
 }
 
 // Resize changes the number of completions that the CQ holds. It must be empty, and only the

@@ -213,7 +213,10 @@ func (r *reorder) placeWrite(q *QP, psn uint64, p *bth.Packet) bool {
 	if v != accept {
 		return false
 	}
-	q.eng.place(b, p)
+	mr.CopyIn(b, p.Payload)
+	if q.eng.target != nil {
+		q.eng.placed(b, p)
+	}
 	return true
 }
 

@@ -352,7 +352,7 @@ func (q *QP) gather(b []byte, at int, i uint32, off uint32) Status {
 		n := min(g.Length-off, uint32(len(b)))
 		if n > 0 {
 			src, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off), n, 0)
-			if v != mr.OK && !(v == mr.Foreign && q.load(&g, off, n)) {
+			if v != mr.OK && !(v == mr.Foreign && q.load(g, off, n)) {
 				return LocProtErr
 			}
 			q.eng.copyOut(b[:n], at, src)
@@ -377,12 +377,13 @@ func (e *Engine) scatter(pd *mr.PD, sges []SGE, off uint32, b []byte) Status {
 		}
 		n := min(g.Length-off, uint32(len(b)))
 		dst, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off), n, mr.LocalWrite)
-		if v != mr.OK && v != mr.Foreign {
+		switch v {
+		case mr.OK:
+			mr.CopyIn(dst, b[:n])
+		case mr.Foreign:
+			e.scatterForeign(g.LKey, dst, b[:n])
+		default:
 			return verdictStatus(v)
-		}
-		mr.CopyIn(dst, b[:n])
-		if v == mr.Foreign {
-			e.mrs.LocalBacking(mr.Key(g.LKey)).Store(dst, false)
 		}
 		b, off = b[n:], 0
 	}
