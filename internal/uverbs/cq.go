@@ -276,7 +276,15 @@ func (c *Context) resizeCQ(r *request) syscall.Errno {
 	if err != nil {
 		return errno(err)
 	}
-	// Doorbells before this call may still wait for the step in progress.
+	// Doorbells before this call may still wait. The first command ends the step in progress, and
+	// the next step sends what they announce.
+	c.qps.Range(func(_, v any) bool {
+		if p := v.(*queuePair); p.sendCQ == q {
+			_ = c.ring(p.handle)
+		}
+		return true
+	})
+	c.dev.do(func() {})
 	c.dev.do(func() {})
 	old := q.ring
 	err = inside.ResizeCQ(q.cq, next.depth(), func() bool {
