@@ -398,6 +398,10 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 		}
 		a = &own
 	}
+	if mask&AttrState != 0 && (a.State == StateReset || a.State == StateErr) {
+		// A program may end its QP as soon as it has the peer's last message.
+		q.device().loop.SendPending(&q.qp)
+	}
 	if err := q.qp.Modify(now, a.engine(), qp.AttrMask(mask)); err != nil {
 		return err
 	}

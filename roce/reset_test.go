@@ -52,6 +52,27 @@ func TestResetDuringPost(t *testing.T) {
 	}
 }
 
+// TestEndSendsACK ends a QP when it has received a message whose ACK is still pending. The sender
+// gets the ACK.
+func TestEndSendsACK(t *testing.T) {
+	for _, state := range []State{StateReset, StateErr} {
+		a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual)}})
+		must(t, b.qp.PostRecv(RecvWR{SGEs: []SGE{b.mr.SGE(0, 8)}}))
+		must(t, a.qp.PostSend(SendWR{Op: OpSend, SGEs: []SGE{a.mr.SGE(0, 8)}, Flags: Signaled}))
+		var wc [1]WC
+		for b.cq.Poll(wc[:]) == 0 {
+			a.Progress()
+		}
+		must(t, b.qp.Modify(&Attr{State: state}, AttrState))
+		for a.cq.Poll(wc[:]) == 0 {
+		}
+		if wc[0].Status != Success {
+			t.Errorf("a SEND to a QP that changed to %v after it: %v, want %v", state, wc[0].Status,
+				Success)
+		}
+	}
+}
+
 // TestSRQCloseDuringPost: SRQ.PostRecv posts nothing once Close has returned.
 func TestSRQCloseDuringPost(t *testing.T) {
 	const depth, rounds = 4096, 20
