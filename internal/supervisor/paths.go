@@ -44,6 +44,10 @@ func (s *Supervisor) file(c *seccomp.Call) {
 		resume(c)
 		return
 	}
+	if e.Path == "" {
+		result(c, 0, unix.ENOENT)
+		return
+	}
 	s.refresh()
 	switch f.Op {
 	case seccomp.Open:

@@ -60,6 +60,8 @@ func use() int {
 	check("file", string(b) == "1: CA\n", b, err)
 	_, err = os.Stat("/sys/class/infiniband/rxe1")
 	check("file that does not exist", errors.Is(err, unix.ENOENT), err)
+	_, err = os.Open("/dev/infiniband/../../etc/passwd")
+	check("file outside of the emulated directories", errors.Is(err, unix.ENOENT), err)
 	err = os.WriteFile("/sys/class/infiniband/rxe0/node_desc", nil, 0)
 	check("writing to a file", errors.Is(err, unix.EACCES), err)
 	check("access", unix.Access(path, unix.R_OK|unix.W_OK) == nil)

@@ -22,7 +22,7 @@ const UverbsName = "uverbs0"
 
 // Entry is a file of the tree.
 type Entry struct {
-	Path   string // relative to the root of the tree, or an absolute path outside of it
+	Path   string // relative to the root of the tree; "": there is no such file
 	Device uint64 // number of a character device; 0 for other files
 }
 
@@ -84,7 +84,9 @@ func Maybe(name string) bool {
 }
 
 // Find returns the entry of an absolute path. ok means that the path begins in a directory that
-// only the tree has.
+// only the tree has. A path that leaves the tree again, like /dev/infiniband/../null, has no file:
+// this process must not open it, because the program may have fewer privileges or another root
+// directory.
 func (t *Tree) Find(name string) (e Entry, ok bool) {
 	if rel, inside := strings.CutPrefix(name, t.root); inside && strings.HasPrefix(rel, "/") {
 		name = rel // relative to a directory of the tree
@@ -93,8 +95,7 @@ func (t *Tree) Find(name string) (e Entry, ok bool) {
 	if isEmulated(clean) {
 		return entry(clean), true
 	}
-	// The kernel cannot follow a path like /dev/infiniband/.. from a directory that it lacks.
-	return Entry{Path: clean}, isEmulated(name)
+	return Entry{}, isEmulated(name)
 }
 
 func isEmulated(name string) bool {
