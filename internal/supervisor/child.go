@@ -14,7 +14,8 @@ import (
 // child is the process of the program.
 type child struct {
 	pid     int
-	limit   int // on its open files
+	reaped  bool // the process has ended, and its ID may be that of another one
+	limit   int  // on its open files
 	signals chan os.Signal
 	release chan struct{} // ends the thread that started the process
 }
@@ -87,7 +88,9 @@ func (c *child) subscribe() {
 // close ends the child if it still runs.
 func (c *child) close() {
 	signal.Stop(c.signals)
-	_ = unix.Kill(c.pid, unix.SIGKILL)
+	if !c.reaped {
+		_ = unix.Kill(c.pid, unix.SIGKILL)
+	}
 	close(c.release)
 }
 
@@ -130,6 +133,7 @@ func (c *child) await() int {
 		case err != nil:
 			return statusFailure
 		default:
+			c.reaped = true
 			return statusOf(ws)
 		}
 	}
@@ -156,6 +160,7 @@ func (c *child) reap() (status int, ok bool) {
 			return status, ok
 		case pid != c.pid:
 		default:
+			c.reaped = true
 			status, ok = statusOf(ws), true
 		}
 	}

@@ -235,6 +235,21 @@ func TestSignal(t *testing.T) {
 	}
 }
 
+// A process that got the ID of the program after its end is not killed.
+func TestReused(t *testing.T) {
+	other := exec.Command("sleep", "60")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{pid: other.Process.Pid, reaped: true, release: make(chan struct{})}
+	c.close()
+	_ = other.Process.Signal(unix.SIGTERM)
+	_ = other.Wait()
+	if ws := other.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != unix.SIGTERM {
+		t.Errorf("close() sent %v to another process", ws.Signal())
+	}
+}
+
 func TestDescriptors(t *testing.T) {
 	for limit, want := range map[int][2]int{1 << 20: {896, 128}, 1024: {896, 128}, 256: {192, 64},
 		minLimit: {48, 16}} {
